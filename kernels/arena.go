@@ -1,0 +1,66 @@
+package kernels
+
+import "unsafe"
+
+// Arena hands out tensors from large chunks of device memory and takes them back in the order of a stack. Activations
+// live in one: Forward pushes, Backward pops, and after the first step of a kind no memory is asked of the device.
+// An Arena belongs to one rank and is not safe for concurrent use.
+type Arena struct {
+	dev    Device
+	chunks [][]byte // each a device allocation; host slices only in type, never read here
+	at     Mark
+	peak   int
+}
+
+// Mark is a position of an Arena to return to.
+type Mark struct{ chunk, used, below int }
+
+const (
+	arenaChunk = 64 << 20
+	arenaAlign = 256
+)
+
+// NewArena makes an empty arena on the device.
+func NewArena(dev Device) *Arena { return &Arena{dev: dev} }
+
+// Mark is the present position.
+func (a *Arena) Mark() Mark { return a.at }
+
+// Release takes back everything handed out since the mark. The memory is handed out again, not cleared.
+func (a *Arena) Release(m Mark) { a.at = m }
+
+// Peak is the largest number of bytes ever in use.
+func (a *Arena) Peak() int { return a.peak }
+
+// New is an uninitialised contiguous [rows, cols] tensor.
+func (a *Arena) New(d DType, rows, cols int) Tensor { return a.NewGrouped(d, 1, rows, cols) }
+
+// NewGrouped is an uninitialised contiguous [groups, rows, cols] tensor.
+func (a *Arena) NewGrouped(d DType, groups, rows, cols int) Tensor {
+	size := (groups*rows*cols*d.Size() + arenaAlign - 1) / arenaAlign * arenaAlign
+	if size == 0 {
+		size = arenaAlign
+	}
+	p := a.take(size)
+	return Tensor{Data: p, DType: d, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
+}
+
+// Zeros is New, cleared.
+func (a *Arena) Zeros(d DType, rows, cols int) Tensor {
+	t := a.New(d, rows, cols)
+	a.dev.Zero(t)
+	return t
+}
+
+func (a *Arena) take(size int) unsafe.Pointer {
+	for a.at.chunk < len(a.chunks) && a.at.used+size > len(a.chunks[a.at.chunk]) {
+		a.at = Mark{chunk: a.at.chunk + 1, below: a.at.below + len(a.chunks[a.at.chunk])}
+	}
+	if a.at.chunk == len(a.chunks) {
+		a.chunks = append(a.chunks, a.dev.Alloc(max(size, arenaChunk)))
+	}
+	p := unsafe.Pointer(&a.chunks[a.at.chunk][a.at.used])
+	a.at.used += size
+	a.peak = max(a.peak, a.at.below+a.at.used)
+	return p
+}

@@ -1,0 +1,83 @@
+// Package kernels holds the numerical definition of every operation, the list of operations that a [Device] carries
+// out, and the tensors they work on. kernels/cpu is the reference; any other device must equal it on every bit.
+// The package imports nothing of the project.
+package kernels
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// DotMode names the arithmetic of a dot product: one chain of steps over ascending k applied to one fp32 accumulator.
+type DotMode string
+
+const (
+	// DotFMA is one IEEE fp32 fused multiply-add for each k. Operands may be fp32 or bf16.
+	DotFMA DotMode = "fma"
+	// DotTC16 is the step of bf16 tensor cores: 16 exact products and the accumulator, aligned to the largest exponent
+	// among them, each truncated toward zero at 25 fractional bits, added exactly, the sum truncated toward zero to fp32
+	// (measured on an H200, see LOG.md; the model is that of arXiv 2511.10909). Operands must be bf16. A short last step is filled with zeros.
+	DotTC16 DotMode = "tc16"
+)
+
+// Break names a deliberately wrong order of sums or cut. The proof (lockstep verify --break) must catch each of them:
+// they make a result depend on the layout of the batch, which is what every rule of the definition forbids.
+type Break string
+
+const (
+	BreakNone     Break = ""
+	BreakSplitK   Break = "split-k"      // dot products over few rows (at most 4) are two half chains added
+	BreakKeyBlock Break = "key-blocks"   // attention cuts keys into blocks from a span's first row, not from position 0
+	BreakNormRows Break = "norm-rows"    // RMSNorm adds its lanes in another order when it is given few rows (at most 4)
+	BreakCombine  Break = "combine"      // the experts of a token are added in row order of the batch's permutation, descending
+	BreakVocab    Break = "vocab-blocks" // log-softmax merges vocabulary blocks in descending order for few rows (at most 4)
+)
+
+// Breaks lists every rule that can be broken.
+var Breaks = []Break{BreakSplitK, BreakKeyBlock, BreakNormRows, BreakCombine, BreakVocab}
+
+// Definition is everything that decides the bits of a forward. Two parts of a run that must agree compare digests.
+type Definition struct {
+	Version    int     `json:"version"`
+	Dot        DotMode `json:"dot"`
+	Exp2       string  `json:"exp2"`        // "poly": Exp2 of this package
+	KeyBlock   int     `json:"key_block"`   // keys of one step of the online softmax, from absolute position 0
+	KeySplit   int     `json:"key_split"`   // keys of one online softmax; splits are merged in ascending order
+	Lanes      int     `json:"lanes"`       // lanes of the reduction tree of row sums
+	VocabBlock int     `json:"vocab_block"` // columns of one block of the log-softmax
+	Break      Break   `json:"break,omitempty"`
+}
+
+// Default is version 1 of the definition with the dot step of the CPU.
+func Default() Definition {
+	return Definition{Version: 1, Dot: DotFMA, Exp2: "poly", KeyBlock: 64, KeySplit: 2048, Lanes: 256, VocabBlock: 1024}
+}
+
+// Validate reports a definition that no device implements.
+func (d Definition) Validate() error {
+	want := Default()
+	want.Dot, want.Break = d.Dot, d.Break
+	if d.Dot != DotFMA && d.Dot != DotTC16 {
+		return fmt.Errorf("dot mode %q: want %q or %q", d.Dot, DotFMA, DotTC16)
+	}
+	if d.Break != BreakNone && !slices.Contains(Breaks, d.Break) {
+		return fmt.Errorf("no rule %q to break: want one of %q", d.Break, Breaks)
+	}
+	if d != want {
+		return fmt.Errorf("definition %+v: only version %d with its constants is implemented", d, want.Version)
+	}
+	return nil
+}
+
+// Digest is the SHA-256 of the definition's canonical JSON, in hex.
+func (d Definition) Digest() string {
+	b, err := json.Marshal(d)
+	if err != nil {
+		panic(err) // a struct of strings and ints
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}

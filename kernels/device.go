@@ -1,0 +1,101 @@
+package kernels
+
+// Device carries out the operations of the definition on its own memory. Operations are enqueued in order and may
+// return before they are done; Sync waits and reports the first failure. Shapes that do not fit are bugs and panic.
+//
+// Conventions. Activations, weights and their gradients (names x, y, w, d...) are F32 or BF16; within one call all have
+// the storage type of the model unless said otherwise. Arithmetic is IEEE fp32, every operation rounded to nearest even by
+// itself (mul then add, never fused, unless "fma" or "dot" is written); round(.) is the one conversion to the storage type at the end.
+//
+//	dot       one chain over ascending k by Definition.Dot, started from +0 (or from what is said)
+//	tree(v)   Lanes lanes; lane l adds v[l], v[l+Lanes], ... ascending, started from +0; then for s = Lanes/2 ... 1: lane[l] += lane[l+s]; lane[0]
+//	Exp2      of this package, for arguments <= 0; Ln of this package
+//	sigm(x)   e = Exp2(-|x|*log2e); x >= 0 ? 1/(1+e) : e/(1+e)
+//
+// A gradient of a weight (dw) is F32, contiguous, and accumulates: its chain over rows continues from the stored value.
+// No result depends on how many rows a call has, on where a row lies in its batch, or on how many threads run.
+type Device interface {
+	// Name is what --device calls it, with its instruction set.
+	Name() string
+	Definition() Definition
+
+	// Alloc is cleared device memory that lives as long as the device. The slice is not for reading on devices with memory of their own.
+	Alloc(bytes int) []byte
+	// Write and Read move the bytes of a contiguous tensor from and to the host.
+	Write(dst Tensor, src []byte)
+	Read(dst []byte, src Tensor)
+	// Zero clears a tensor; Copy converts between storage types, rounding to nearest even.
+	Zero(t Tensor)
+	Copy(dst, src Tensor)
+	Sync() error
+	Close() error
+
+	// Embed: out[t] = table[ids[t]]. The gradient adds dout rows to dtable, t ascending.
+	Embed(out, table, ids Tensor)
+	EmbedBackward(dtable, dout, ids Tensor)
+
+	// Add: out = round(a + b). out may be a or b.
+	Add(out, a, b Tensor)
+
+	// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w). rstd is F32 [1, T].
+	// Backward (g = dy*w, xh = x*rstd): dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh, t ascending, each product rounded. dw may be nil.
+	RMSNorm(out, rstd, x, w Tensor, eps float32)
+	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor)
+
+	// HeadNormRope works on each head of x [T, heads*D]. With w [1, D]: xh = x*rstd as in RMSNorm over the head (rstd F32 [T, heads]), z = xh*w; w nil: z = x.
+	// Then for i < D/2 with c, s of the row's position: out[i] = round(z[i]*c - z[i+D/2]*s); out[i+D/2] = round(z[i+D/2]*c + z[i]*s).
+	// Backward writes dx = round(.), and dw[j] += dz[j]*xh[j], rows ascending and heads ascending inside a row. out may be x; dx may be dout.
+	HeadNormRope(out, rstd, x, w, positions Tensor, rope Rope, eps float32)
+	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope)
+
+	// MatMul: out[m,n] = round(dot over the terms in turn, over k of x[m,k]*w[n,k]): one chain, the next term continues it.
+	// MatMulT: out[m,k] = round(dot over the terms in turn, over n of x[m,n]*w[n,k]).
+	// Both with groups: row m uses the matrix of its group. out may be F32 in a BF16 model (logits). Operands of DotTC16 must be BF16.
+	// X and out may have strides; W's matrices are contiguous or row-strided.
+	MatMul(out Tensor, g *Groups, terms ...Term)
+	MatMulT(out Tensor, g *Groups, terms ...Term)
+	// WeightGrad: dw[n,k] continues its chain: dot over rows m ascending of dy[m,n]*x[m,k]; with DotTC16 steps restart at each pack of each group.
+	WeightGrad(dw, dy, x Tensor, g *Groups)
+
+	// StoreKV writes rows k, v [T, KVHeads*HeadDim] to the pages of their spans.
+	StoreKV(cache KV, k, v Tensor, l *Layout)
+	// Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go. q and out are [T, Heads*HeadDim], lse F32 [T, Heads] in units of log2.
+	Attention(out, lse, q Tensor, kv KV, l *Layout, a Attn)
+	// AttentionBackward is for unpaged layouts; dq, dk, dv are written.
+	AttentionBackward(dq, dk, dv, dout, out, lse, q Tensor, kv KV, l *Layout, a Attn)
+
+	// Route: p = softmax of logits F32 [T, E] (m = max; e_j = Exp2((x_j-m)*log2e); p_j = e_j * (1/tree(e))), the k largest by (p descending, expert ascending)
+	// to experts int32 [T, K] and weights F32 [T, K]; with norm, weights are divided by their sum in slot order. probs F32 [T, E] keeps p.
+	// Backward writes dlogits F32 [T, E]. With norm: z_i = w_i*(dw_i - sum over slots of w_j*dw_j) on selected experts, 0 elsewhere;
+	// without: p_j*([j selected]*dw - sum over slots of p_i*dw_i).
+	Route(weights, experts, probs, logits Tensor, norm bool)
+	RouteBackward(dlogits, dweights, weights, experts, probs Tensor, norm bool)
+	// Dispatch fills the plan from experts int32 [T, K]; packs are those of the layout.
+	Dispatch(p Plan, experts Tensor, packs []int32)
+	// Gather: out[r] = x[source[r]].
+	Gather(out, x, source Tensor)
+	// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded; weights nil: of y alone.
+	// Backward: dy[row] = round(weights[t,k]*dout[t]); dweights[t,k] = tree(dout[t]*y[row]).
+	Combine(out, y, weights, rowOf Tensor)
+	CombineBackward(dy, dweights, dout, y, weights, rowOf Tensor)
+
+	// SwiGLU: gu is [R, 2I], gate columns first; out[r,i] = round((g*sigm(g))*u).
+	// Backward (s = sigm(g)): du = round(dout*(g*s)); dg = round((dout*u)*(s*(1 + g*(1-s)))). dgu may be gu.
+	SwiGLU(out, gu Tensor)
+	SwiGLUBackward(dgu, dout, gu Tensor)
+
+	// LogProb of logits F32 [T, V]: in blocks of VocabBlock columns m_b = max, s_b = tree(Exp2((x-m_b)*log2e)), merged ascending from (m_0, s_0):
+	// m' = max(m, m_b), s = s*Exp2((m-m')*log2e) + s_b*Exp2((m_b-m')*log2e). stats F32 [T, 2] = (m, s); logprob[t] = (x_target - m) - Ln(s).
+	// A target below 0 is ignored: its logprob is 0.
+	// Backward: dlogits[j] = round(dlogprob[t]*([j = target] - Exp2((x_j-m)*log2e)*(1/s))); rows of ignored targets are 0.
+	LogProb(logprob, stats, logits, targets Tensor)
+	LogProbBackward(dlogits, dlogprob, stats, logits, targets Tensor)
+	// Sample chooses one id a row: the order is (logit descending, id ascending); see kernels/cpu/sample.go.
+	Sample(ids, logits Tensor, rows []Sampling)
+
+	// SumSquares: out[0] = tree over blocks b of tree(v*v) of each block of 4096 consecutive elements. out is F32 [1, 1], t contiguous.
+	SumSquares(out, t Tensor)
+	// AdamW (Loshchilov & Hutter, arXiv 1711.05101): g = grad*GradScale; m = b1*m + (1-b1)*g; v = b2*v + ((1-b2)*g)*g; master = master - (LR*WeightDecay)*master;
+	// master = master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared.
+	AdamW(w, master, m, v, grad Tensor, s AdamW)
+}

@@ -1,0 +1,73 @@
+package kernels
+
+// Span is a run of consecutive rows of a batch that are consecutive positions of one sequence.
+type Span struct {
+	Row   int     // first row in the batch
+	Rows  int     // rows
+	Pos   int     // position in its sequence of the first row
+	Pages []int32 // cached sequences: the page that holds positions [i*PageRows, (i+1)*PageRows); nil otherwise
+}
+
+// Layout says which rows of a batch belong to which sequence. Without a cache every span starts at position 0 and its
+// keys are its own rows (a packed training batch); with a cache the keys of a span are positions [0, Pos+Rows) of its pages.
+type Layout struct {
+	Spans []Span
+	// Packs are row offsets, [0 ... rows]: a weight gradient's dot steps restart at each (it matters to DotTC16 only),
+	// so the bits do not depend on how many packs a micro-batch holds. One pack where no gradient is taken.
+	Packs []int32
+}
+
+// Rows is the number of rows of the batch.
+func (l *Layout) Rows() int { return int(l.Packs[len(l.Packs)-1]) }
+
+// KV is where attention finds keys and values. Paged: K and V are [pages*PageRows, KVHeads*HeadDim] and spans name pages.
+// Not paged (PageRows 0): K and V are [rows of the batch, KVHeads*HeadDim] and position p of a span is row Row+p.
+type KV struct {
+	K, V     Tensor
+	PageRows int
+}
+
+// Attn is the shape of an attention layer.
+type Attn struct {
+	Heads, KVHeads, HeadDim int
+	Scale                   float64 // of scores, usually 1/sqrt(HeadDim)
+	Window                  int     // key j is visible to query i iff i-Window < j <= i; 0: all j <= i
+}
+
+// Rope holds rotary tables, [positions, HeadDim/2] fp32, computed once on the host in float64 and rounded once.
+type Rope struct{ Cos, Sin Tensor }
+
+// Groups says which rows of a grouped matmul belong to which weight, and where packs (see [Layout]) lie inside:
+// rows of group e, pack p are Offsets[e*Packs+p] up to the next offset. A dense weight gradient has one group.
+type Groups struct {
+	Offsets Tensor // int32 [Count*Packs+1]
+	Count   int
+	Packs   int
+}
+
+// Plan is the permutation of a mixture-of-experts layer: every (token, slot) pair is one row, rows sorted by expert, then by token.
+type Plan struct {
+	Groups Groups
+	Source Tensor // int32 [T*K]: the token of a row
+	RowOf  Tensor // int32 [T, K]: the row of a token's slot
+}
+
+// Term is one piece of a dot chain: X [M, K] with W [N, K] for MatMul, X [M, N] with W [N, K] for MatMulT. With groups, W is [groups, N, K].
+type Term struct{ X, W Tensor }
+
+// AdamW are the settings of one optimizer step; the corrections are 1-beta^t, computed in float64 and rounded once.
+type AdamW struct {
+	LR, Beta1, Beta2, Eps, WeightDecay float32
+	Correction1, Correction2           float32
+	GradScale                          float32 // multiplies the gradient first (clipping)
+}
+
+// Sampling chooses the next token of one row.
+type Sampling struct {
+	Temperature float32 // 0: the largest logit, lowest id first
+	TopK        int     // 0: all
+	TopP        float32 // 1: all
+	Seed        uint64
+	Request     uint64 // identity of the sample, so that samples of one prompt differ
+	Index       uint64 // of the token in its sequence
+}

@@ -1,0 +1,58 @@
+// Package parallel runs the ranks of a job: one goroutine for each device of the machine, all in one process and all
+// running the same code. It imports kernels only.
+package parallel
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"lockstep/kernels"
+)
+
+// Rank is one worker: the device it owns and its place among the others. It is passed first to whatever computes; there is no current device.
+type Rank struct {
+	Dev   kernels.Device
+	Stack *kernels.Arena // activations of the present step, in the order of a stack
+	ID    int
+	Size  int
+}
+
+// Fault is what an operation panics with when the device cannot go on (memory, a lost card): Run turns it into the rank's error.
+// Any other panic is a bug and keeps its stack.
+type Fault struct{ Err error }
+
+// Run starts one goroutine, locked to its thread, for each device and waits for all. The first error by rank order is returned.
+func Run(devices []kernels.Device, body func(r *Rank) error) error {
+	errs := make([]error, len(devices))
+	done := make(chan struct{})
+	for i, dev := range devices {
+		go func() {
+			runtime.LockOSThread()
+			defer func() { done <- struct{}{} }()
+			r := &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: i, Size: len(devices)}
+			errs[i] = guard(r, body)
+		}()
+	}
+	for range devices {
+		<-done
+	}
+	return errors.Join(errs...)
+}
+
+func guard(r *Rank, body func(r *Rank) error) (err error) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case Fault:
+			err = fmt.Errorf("rank %d on %s: %w", r.ID, r.Dev.Name(), p.Err)
+		default:
+			err = fmt.Errorf("rank %d: internal error: %v\n%s", r.ID, p, debug.Stack())
+		}
+	}()
+	if err := body(r); err != nil {
+		return err
+	}
+	return r.Dev.Sync()
+}
