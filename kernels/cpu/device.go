@@ -1,0 +1,118 @@
+// Package cpu is the reference device: every operation of the definition in Go and Go assembly, on all cores, with the
+// same bits on AVX-512, AVX2 and portable code. An operation's file holds its forward and its backward; packages below hold the loops that
+// assembly speeds up: gemm (matrix tiles) and vec (rows). It imports kernels and what lies below it, nothing else of the project.
+package cpu
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/cpu"
+
+	"lockstep/kernels"
+)
+
+// ISA is an instruction set that the device's assembly is written for.
+type ISA string
+
+const (
+	Auto     ISA = "auto" // the best that this machine has
+	AVX512   ISA = "avx512"
+	AVX2     ISA = "avx2"
+	Portable ISA = "portable"
+)
+
+// Options choose how the device runs. They never change a bit.
+type Options struct {
+	Threads int // 0: all cores
+	ISA     ISA // "": Auto
+}
+
+// Device is the CPU. Its memory is host memory, and operations are done when they return.
+type Device struct {
+	def    kernels.Definition
+	isa    ISA
+	pool   *pool
+	allocs [][]byte // keeps arenas alive
+}
+
+// New makes a CPU device. It fails on a definition it does not implement and on an instruction set that the machine lacks.
+func New(def kernels.Definition, o Options) (*Device, error) {
+	if err := def.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Threads < 0 {
+		return nil, fmt.Errorf("%d threads: want 0 (all cores) or more", o.Threads)
+	}
+	if o.Threads == 0 {
+		o.Threads = runtime.NumCPU()
+	}
+	isa, err := choose(o.ISA)
+	if err != nil {
+		return nil, err
+	}
+	return &Device{def: def, isa: isa, pool: newPool(o.Threads)}, nil
+}
+
+func choose(want ISA) (ISA, error) {
+	has := map[ISA]bool{
+		AVX512:   cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512DQ && cpu.X86.HasFMA,
+		AVX2:     cpu.X86.HasAVX2 && cpu.X86.HasFMA,
+		Portable: true,
+	}
+	switch want {
+	case "", Auto:
+		for _, isa := range []ISA{AVX512, AVX2} {
+			if has[isa] {
+				return isa, nil
+			}
+		}
+		return Portable, nil
+	case AVX512, AVX2, Portable:
+		if !has[want] {
+			return "", fmt.Errorf("this machine has no %s", want)
+		}
+		return want, nil
+	}
+	return "", fmt.Errorf("instruction set %q: want auto, avx512, avx2 or portable", want)
+}
+
+// Name is "cpu" with the instruction set and the number of threads.
+func (d *Device) Name() string { return fmt.Sprintf("cpu (%s, %d threads)", d.isa, d.pool.threads) }
+
+// Definition is what the device computes by.
+func (d *Device) Definition() kernels.Definition { return d.def }
+
+// Alloc is cleared host memory, aligned to 64 bytes.
+func (d *Device) Alloc(bytes int) []byte {
+	const align = 64
+	b := make([]byte, bytes+align)
+	off := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (align - 1)
+	b = b[off : off+bytes : off+bytes]
+	d.allocs = append(d.allocs, b)
+	return b
+}
+
+// Write copies raw elements into a contiguous tensor.
+func (d *Device) Write(dst kernels.Tensor, src []byte) {
+	if copy(dst.Raw(), src) != dst.Bytes() || len(src) != dst.Bytes() {
+		panic(fmt.Sprintf("cpu: %d bytes into %s", len(src), dst))
+	}
+}
+
+// Read copies raw elements out of a contiguous tensor.
+func (d *Device) Read(dst []byte, src kernels.Tensor) {
+	if copy(dst, src.Raw()) != src.Bytes() || len(dst) != src.Bytes() {
+		panic(fmt.Sprintf("cpu: %s into %d bytes", src, len(dst)))
+	}
+}
+
+// Sync returns at once: operations are done when they return.
+func (d *Device) Sync() error { return nil }
+
+// Close ends the device's threads.
+func (d *Device) Close() error {
+	d.pool.close()
+	return nil
+}
