@@ -36,6 +36,8 @@ type Device interface {
 
 	// Add: out = round(a + b). out may be a or b.
 	Add(out, a, b Tensor)
+	// Scale: out = round(x * a). out may be x.
+	Scale(out, x Tensor, a float32)
 
 	// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w). rstd is F32 [1, T].
 	// Backward (g = dy*w, xh = x*rstd): dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh, t ascending, each product rounded. dw may be nil.

@@ -1,0 +1,165 @@
+package model
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"lockstep/data"
+	"lockstep/kernels"
+)
+
+// Load fills the weights from a checkpoint. Tensors that are missing, that have another shape, or that nothing uses are errors.
+func (m *Model) Load(dev kernels.Device, c *data.Checkpoint) error {
+	used := map[string]bool{}
+	for _, p := range m.base() {
+		for _, part := range p.Parts {
+			if err := p.load(dev, part, part.Name, c); err != nil {
+				return err
+			}
+			used[part.Name] = true
+		}
+	}
+	var unused []string
+	for _, name := range c.Names() {
+		if !used[name] && !m.redundant(name) {
+			unused = append(unused, name)
+		}
+	}
+	return unusedError(c, unused)
+}
+
+// unusedError names tensors that a checkpoint holds and nothing reads.
+func unusedError(c *data.Checkpoint, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	more := ""
+	if len(names) > 3 {
+		more = fmt.Sprintf(" and %d more", len(names)-3)
+	}
+	return fmt.Errorf("%s: nothing uses %s%s: is config.json the one of these weights?", c.Path(), strings.Join(names[:min(3, len(names))], ", "), more)
+}
+
+// redundant names tensors that some checkpoints carry and no model needs.
+func (m *Model) redundant(name string) bool {
+	return m.Head.W == m.Embed && name == "lm_head.weight" || strings.HasSuffix(name, ".rotary_emb.inv_freq")
+}
+
+func (p *Param) load(dev kernels.Device, part Part, name string, c *data.Checkpoint) error {
+	t, ok := c.Tensor(name)
+	if !ok {
+		return fmt.Errorf("%s: no tensor %s: the checkpoint is incomplete, or config.json is not its own", c.Path(), name)
+	}
+	if !slices.Equal(t.Shape, part.Shape) {
+		return fmt.Errorf("%s: tensor %s has shape %v, config.json wants %v", c.Path(), name, t.Shape, part.Shape)
+	}
+	view := p.view(p.W, part)
+	values := make([]float32, view.Len())
+	if err := data.ToF32(values, t); err != nil {
+		return fmt.Errorf("%s: tensor %s: %w", c.Path(), name, err)
+	}
+	if part.ExpertsLast {
+		values = expertsFirst(values, p.W.Groups, p.W.Rows, p.W.Cols)
+	}
+	writeValues(dev, view, values)
+	return nil
+}
+
+// base is the parameters of the model without adapters.
+func (m *Model) base() []*Param {
+	adapter := m.adapterParams()
+	return slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return adapter[p] })
+}
+
+// Tensors lists the checkpoint's tensors of the model, adapters left out, in the model's storage type.
+func (m *Model) Tensors(dev kernels.Device) []data.OutTensor {
+	var out []data.OutTensor
+	for _, p := range m.base() {
+		for _, part := range p.Parts {
+			out = append(out, p.out(dev, p.W, part, part.Name))
+		}
+	}
+	return out
+}
+
+// out writes one part of a tensor shaped like the parameter: its weight, or training state.
+func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string) data.OutTensor {
+	dtype := "F32"
+	if t.DType == kernels.BF16 {
+		dtype = "BF16"
+	}
+	return data.OutTensor{Name: name, DType: dtype, Shape: part.Shape, Write: func(w io.Writer) error {
+		view := p.view(t, part)
+		raw := make([]byte, view.Bytes())
+		dev.Read(raw, view)
+		if part.ExpertsLast {
+			raw = permute(raw, t.DType.Size(), p.W.Groups, p.W.Rows, p.W.Cols)
+		}
+		_, err := w.Write(raw)
+		return err
+	}}
+}
+
+// permute is expertsLast on raw elements.
+func permute(raw []byte, size, e, out, r int) []byte {
+	disk := make([]byte, len(raw))
+	for i := range e * out * r {
+		g, o, k := i/(out*r), i/r%out, i%r
+		at := (o*r+k)*e + g
+		copy(disk[at*size:(at+1)*size], raw[i*size:(i+1)*size])
+	}
+	return disk
+}
+
+// stateKinds are the tensors that training adds to a parameter.
+var stateKinds = []struct {
+	suffix string
+	of     func(*Param) kernels.Tensor
+}{
+	{".exp_avg", func(p *Param) kernels.Tensor { return p.M }},
+	{".exp_avg_sq", func(p *Param) kernels.Tensor { return p.V }},
+	{".master", func(p *Param) kernels.Tensor { return p.Master }},
+}
+
+// OptimizerTensors lists the moments, and the fp32 masters where the weights themselves are not fp32.
+func (m *Model) OptimizerTensors(dev kernels.Device) []data.OutTensor {
+	var out []data.OutTensor
+	m.eachState(func(p *Param, t kernels.Tensor, name string) {
+		whole := Part{Rows: p.W.Groups * p.W.Rows, Shape: []int{p.W.Groups, p.W.Rows, p.W.Cols}}
+		out = append(out, p.out(dev, t, whole, name))
+	})
+	return out
+}
+
+// LoadOptimizer reads back what OptimizerTensors wrote.
+func (m *Model) LoadOptimizer(dev kernels.Device, c *data.Checkpoint) error {
+	var failed error
+	used := 0
+	m.eachState(func(p *Param, t kernels.Tensor, name string) {
+		info, ok := c.Tensor(name)
+		switch {
+		case failed != nil:
+		case !ok || info.DType != "F32" || len(info.Data) != t.Bytes():
+			failed = fmt.Errorf("%s: no fp32 tensor %s of %d values: the run was made with another model or other trained weights", c.Path(), name, t.Len())
+		default:
+			dev.Write(t.Reshape(1, t.Len()), info.Data)
+			used++
+		}
+	})
+	if failed == nil && used != len(c.Names()) {
+		failed = fmt.Errorf("%s: holds state of weights that this run does not train", c.Path())
+	}
+	return failed
+}
+
+func (m *Model) eachState(visit func(p *Param, t kernels.Tensor, name string)) {
+	for _, p := range m.Trained() {
+		for _, k := range stateKinds {
+			if t := k.of(p); t.Data != p.W.Data {
+				visit(p, t, p.Name+k.suffix)
+			}
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package model
+
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// Head is the final norm and the projection to the vocabulary. Logits [T, V] of a whole batch never exist: rows go through in
+// chunks, forward and backward at once.
+type Head struct {
+	Norm *Norm
+	W    *Param // [V, H]; the embedding where they are tied
+}
+
+const (
+	headChunkBytes = 64 << 20 // of logits at a time
+	headChunkGrid  = 64       // rows; a multiple of the dot step, so that chunks cut no step of a weight gradient
+)
+
+// Logits is F32 [T, V] from the last block's output x [T, H].
+func (h *Head) Logits(r *parallel.Rank, x kernels.Tensor) kernels.Tensor {
+	logits := r.Stack.New(kernels.F32, x.Rows, h.W.W.Rows)
+	mark := r.Stack.Mark()
+	r.Dev.MatMul(logits, nil, kernels.Term{X: h.Norm.Forward(r, x, nil), W: h.W.W})
+	r.Stack.Release(mark)
+	return logits
+}
+
+// LogProb writes the log-probability of each row's target (int32 [T], below 0: none) to logprob F32 [1, T].
+func (h *Head) LogProb(r *parallel.Rank, logprob, x, targets kernels.Tensor, b *Batch) {
+	mark := r.Stack.Mark()
+	defer r.Stack.Release(mark)
+	n := h.Norm.Forward(r, x, nil)
+	h.chunks(b, func(from, to int) {
+		defer r.Stack.Release(r.Stack.Mark())
+		logits, stats := h.project(r, n.RowRange(from, to))
+		r.Dev.LogProb(logprob.ColRange(from, to), stats, logits, targets.ColRange(from, to))
+	})
+}
+
+// Backward writes logprob as LogProb does and turns dlogprob, F32 [1, T], the derivative of the loss by each, into d, the
+// gradient of x [T, H]. Weight gradients accumulate.
+func (h *Head) Backward(r *parallel.Rank, d, logprob, x, targets, dlogprob kernels.Tensor, b *Batch) {
+	mark := r.Stack.Mark()
+	defer r.Stack.Release(mark)
+	var norm NormSaved
+	n := h.Norm.Forward(r, x, &norm)
+	dn := r.Stack.New(x.DType, x.Rows, x.Cols)
+	h.chunks(b, func(from, to int) {
+		defer r.Stack.Release(r.Stack.Mark())
+		rows := n.RowRange(from, to)
+		logits, stats := h.project(r, rows)
+		r.Dev.LogProb(logprob.ColRange(from, to), stats, logits, targets.ColRange(from, to))
+		dlogits := logits
+		if x.DType != kernels.F32 {
+			dlogits = r.Stack.New(x.DType, to-from, h.W.W.Rows)
+		}
+		r.Dev.LogProbBackward(dlogits, dlogprob.ColRange(from, to), stats, logits, targets.ColRange(from, to))
+		r.Dev.MatMulT(dn.RowRange(from, to), nil, kernels.Term{X: dlogits, W: h.W.W})
+		if h.W.Trained() {
+			one := &kernels.Groups{Offsets: parallel.Upload(r, []int32{0, int32(to - from)}), Count: 1, Packs: 1}
+			r.Dev.WeightGrad(h.W.headGrad(), dlogits, rows, one)
+		}
+	})
+	r.Dev.Zero(d)
+	h.Norm.Backward(r, d, dn, &norm)
+}
+
+func (h *Head) project(r *parallel.Rank, n kernels.Tensor) (logits, stats kernels.Tensor) {
+	logits = r.Stack.New(kernels.F32, n.Rows, h.W.W.Rows)
+	stats = r.Stack.New(kernels.F32, n.Rows, 2)
+	r.Dev.MatMul(logits, nil, kernels.Term{X: n, W: h.W.W})
+	return logits, stats
+}
+
+// chunks cuts each pack of the batch on the grid from its first row.
+func (h *Head) chunks(b *Batch, body func(from, to int)) {
+	rows := max(1, headChunkBytes/4/h.W.W.Rows/headChunkGrid) * headChunkGrid
+	packs := b.Layout.Packs
+	for i := 1; i < len(packs); i++ {
+		for from := int(packs[i-1]); from < int(packs[i]); from += rows {
+			body(from, min(from+rows, int(packs[i])))
+		}
+	}
+}

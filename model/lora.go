@@ -1,0 +1,257 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"lockstep/data"
+	"lockstep/kernels"
+)
+
+// LoRAConfig says which projections carry adapters, in the terms of PEFT's adapter_config.json.
+type LoRAConfig struct {
+	Rank             int
+	Alpha            float64
+	Targets          []string // modules: "q_proj", or a longer suffix of the module's name
+	TargetParameters []string // fused expert weights: "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
+	Pattern          string   // instead of Targets: a regular expression for whole module names
+	RankStabilised   bool     // scale alpha/sqrt(rank) (use_rslora) instead of alpha/rank
+}
+
+func (c LoRAConfig) scale() float32 {
+	if c.RankStabilised {
+		return float32(c.Alpha / math.Sqrt(float64(c.Rank)))
+	}
+	return float32(c.Alpha / float64(c.Rank))
+}
+
+// AddLoRA puts adapters on the model, B zero and A uniform in +-1/sqrt(K) once initialised. A target that matches nothing is an error.
+func (m *Model) AddLoRA(c LoRAConfig) error {
+	if c.Rank <= 0 || len(c.Targets)+len(c.TargetParameters) == 0 && c.Pattern == "" {
+		return fmt.Errorf("lora: want a positive rank and at least one target")
+	}
+	match, hits, err := c.matcher()
+	if err != nil {
+		return err
+	}
+	b := &builder{mem: m.mem, dtype: m.DType}
+	for _, l := range m.linears() {
+		for _, sub := range l.Subs {
+			if match(sub.Module, l.Fused) {
+				sub.addLoRA(b, l, c)
+			}
+		}
+	}
+	for t, n := range hits {
+		if n == 0 {
+			return fmt.Errorf("lora: target %q matches nothing in this model: want names such as %s", t, strings.Join(m.targetNames(), ", "))
+		}
+	}
+	m.Params = append(m.Params, b.params...)
+	m.LoRA = &c
+	return nil
+}
+
+// matcher tells whether a module (or, fused, an expert parameter) is targeted, and counts the hits of each target.
+func (c LoRAConfig) matcher() (match func(name string, fused bool) bool, hits map[string]int, err error) {
+	hits = map[string]int{}
+	for _, t := range slices.Concat(c.Targets, c.TargetParameters) {
+		hits[t] = 0
+	}
+	var pattern *regexp.Regexp
+	if c.Pattern != "" {
+		hits[c.Pattern] = 0
+		if pattern, err = regexp.Compile("^(?:" + c.Pattern + ")$"); err != nil {
+			return nil, nil, fmt.Errorf("lora: target_modules: %w", err)
+		}
+	}
+	return func(name string, fused bool) bool {
+		found := false
+		list := c.Targets
+		if fused {
+			list = c.TargetParameters
+		}
+		for _, t := range list {
+			if name == t || strings.HasSuffix(name, "."+t) {
+				hits[t]++
+				found = true
+			}
+		}
+		if pattern != nil && !fused && pattern.MatchString(name) {
+			hits[c.Pattern]++
+			found = true
+		}
+		return found
+	}, hits, nil
+}
+
+func (s *Sub) addLoRA(b *builder, l *Linear, c LoRAConfig) {
+	groups, rows, in := l.W.W.Groups, s.To-s.From, l.W.W.Cols
+	a := Part{Name: s.Module + ".lora_A.weight", Rows: groups * c.Rank, Shape: []int{groups * c.Rank, in}}
+	bb := Part{Name: s.Module + ".lora_B.weight", Rows: groups * rows, Shape: []int{rows, groups * c.Rank}, ExpertsLast: l.Fused}
+	s.LoRA = &LoRA{
+		A:     b.param(Init{Uniform, 1 / math.Sqrt(float64(in))}, groups, c.Rank, in, a),
+		B:     b.param(Init{Kind: Zeros}, groups, rows, c.Rank, bb),
+		Scale: c.scale(),
+	}
+}
+
+// linears is every Linear of the model, in order.
+func (m *Model) linears() []*Linear {
+	var out []*Linear
+	for _, b := range m.Blocks {
+		out = append(out, b.Attn.QKV, b.Attn.O)
+		if mlp := b.MLP; mlp != nil {
+			out = append(out, mlp.GateUp, mlp.Down)
+		} else {
+			out = append(out, b.MoE.Experts.GateUp, b.MoE.Experts.Down)
+		}
+	}
+	return out
+}
+
+func (m *Model) targetNames() []string {
+	var names []string
+	for _, l := range m.linears() {
+		for _, s := range l.Subs {
+			name := s.Module[strings.LastIndex(s.Module, ".")+1:]
+			if l.Fused {
+				name = "mlp.experts." + name
+			}
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+func (m *Model) adapterParams() map[*Param]bool {
+	out := map[*Param]bool{}
+	for _, l := range m.linears() {
+		for _, s := range l.Subs {
+			if s.LoRA != nil {
+				out[s.LoRA.A], out[s.LoRA.B] = true, true
+			}
+		}
+	}
+	return out
+}
+
+// peftName is the adapter tensor's name in adapter_model.safetensors. PEFT wraps the experts module once for each fused parameter: of two,
+// gate_up_proj is the inner layer.
+func (m *Model) peftName(name string) string {
+	const experts = ".experts."
+	if i := strings.Index(name, experts); i >= 0 {
+		module, rest := name[:i+len(experts)-1], name[i+len(experts):]
+		param, kind, _ := strings.Cut(rest, ".")
+		if param == "gate_up_proj" && len(m.LoRA.TargetParameters) > 1 {
+			kind = "base_layer." + kind
+		}
+		name = module + "." + kind
+	}
+	return "base_model.model." + name
+}
+
+// AdapterTensors lists the adapter's tensors by their names in PEFT.
+func (m *Model) AdapterTensors(dev kernels.Device) []data.OutTensor {
+	adapter := m.adapterParams()
+	var out []data.OutTensor
+	for _, p := range m.Params {
+		if adapter[p] {
+			out = append(out, p.out(dev, p.W, p.Parts[0], m.peftName(p.Parts[0].Name)))
+		}
+	}
+	return out
+}
+
+// LoadAdapter fills the adapters that AddLoRA made; missing, misshapen and unused tensors are errors.
+func (m *Model) LoadAdapter(dev kernels.Device, c *data.Checkpoint) error {
+	used := map[string]bool{}
+	for p := range m.adapterParams() {
+		name := m.peftName(p.Parts[0].Name)
+		if err := p.load(dev, p.Parts[0], name, c); err != nil {
+			return err
+		}
+		used[name] = true
+	}
+	return unusedError(c, slices.DeleteFunc(c.Names(), func(n string) bool { return used[n] }))
+}
+
+// adapterConfig is adapter_config.json as PEFT writes and reads it; what would change the arithmetic must be absent or off.
+type adapterConfig struct {
+	PeftType         string          `json:"peft_type"`
+	TaskType         string          `json:"task_type"`
+	BaseModel        string          `json:"base_model_name_or_path"`
+	Rank             int             `json:"r"`
+	Alpha            float64         `json:"lora_alpha"`
+	Dropout          float64         `json:"lora_dropout"`
+	Bias             string          `json:"bias"`
+	FanInFanOut      bool            `json:"fan_in_fan_out"`
+	InitWeights      json.RawMessage `json:"init_lora_weights"`
+	TargetModules    json.RawMessage `json:"target_modules"`
+	TargetParameters []string        `json:"target_parameters"`
+	RSLora           bool            `json:"use_rslora"`
+	Dora             bool            `json:"use_dora"`
+	RankPattern      map[string]any  `json:"rank_pattern"`
+	AlphaPattern     map[string]any  `json:"alpha_pattern"`
+	ModulesToSave    []string        `json:"modules_to_save"`
+	InferenceMode    bool            `json:"inference_mode"`
+}
+
+// ParseAdapterConfig reads adapter_config.json.
+func ParseAdapterConfig(text []byte) (LoRAConfig, error) {
+	a := adapterConfig{Bias: "none"}
+	if err := json.Unmarshal(text, &a); err != nil {
+		return LoRAConfig{}, fmt.Errorf("adapter_config.json: %w", jsonPlace(text, err))
+	}
+	refuse := func(what string) (LoRAConfig, error) {
+		return LoRAConfig{}, fmt.Errorf("adapter_config.json: %s is not supported", what)
+	}
+	switch {
+	case a.PeftType != "LORA":
+		return refuse(fmt.Sprintf("peft_type %q (want LORA)", a.PeftType))
+	case a.Bias != "none":
+		return refuse("bias " + a.Bias)
+	case a.FanInFanOut:
+		return refuse("fan_in_fan_out")
+	case a.Dora:
+		return refuse("use_dora")
+	case len(a.RankPattern) > 0 || len(a.AlphaPattern) > 0:
+		return refuse("a rank_pattern or alpha_pattern")
+	case len(a.ModulesToSave) > 0:
+		return refuse("modules_to_save")
+	}
+	c := LoRAConfig{Rank: a.Rank, Alpha: a.Alpha, TargetParameters: a.TargetParameters, RankStabilised: a.RSLora}
+	if len(a.TargetModules) == 0 || string(a.TargetModules) == "null" {
+		return c, nil
+	}
+	if json.Unmarshal(a.TargetModules, &c.Pattern) == nil {
+		return c, nil
+	}
+	if err := json.Unmarshal(a.TargetModules, &c.Targets); err != nil {
+		return c, fmt.Errorf("adapter_config.json: target_modules: want a list of names or a pattern")
+	}
+	return c, nil
+}
+
+// JSON is adapter_config.json for PEFT; base is the path of the model that the adapter was trained on.
+func (c LoRAConfig) JSON(base string) ([]byte, error) {
+	targets, err := json.Marshal(c.Targets)
+	if c.Pattern != "" {
+		targets, err = json.Marshal(c.Pattern)
+	} else if c.Targets == nil {
+		targets = []byte("[]")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(adapterConfig{
+		PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: base, Rank: c.Rank, Alpha: c.Alpha, Bias: "none", InitWeights: json.RawMessage("true"),
+		TargetModules: targets, TargetParameters: c.TargetParameters, RSLora: c.RankStabilised, InferenceMode: true,
+	}, "", "  ")
+}

@@ -1,0 +1,184 @@
+// Package model turns a checkpoint's config.json into a graph of blocks and moves weights between checkpoints and devices.
+// A layer kind is a file with Forward and Backward side by side; a family is a file that says how its layers are put together.
+// There is one Forward: training passes a packed batch, serving one with a cache. It imports parallel, data, quant and kernels.
+package model
+
+import (
+	"math"
+
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// Model is a decoder: embedding, blocks, head.
+type Model struct {
+	Family    string
+	DType     kernels.DType
+	Hidden    int
+	Vocab     int
+	MaxLength int // positions that the rotary tables cover
+	EOS       []int32
+	Config    []byte // config.json as read
+
+	Embed  *Param // [V, H]
+	Blocks []*Block
+	Head   *Head
+	Rope   kernels.Rope
+	Params []*Param // in the order of the graph; tied weights once
+	LoRA   *LoRAConfig
+
+	mem *kernels.Arena
+}
+
+// Saved is what a training forward keeps: of each block its input and, unless it is to be recomputed, its inside.
+type Saved struct {
+	Recompute bool
+	inputs    []kernels.Tensor
+	blocks    []*BlockSaved
+}
+
+// Forward is the last block's output [T, H], before the final norm. s nil: serving.
+func (m *Model) Forward(r *parallel.Rank, b *Batch, s *Saved) kernels.Tensor {
+	x := r.Stack.New(m.DType, b.Rows(), m.Hidden)
+	r.Dev.Embed(x, m.Embed.W, b.IDs)
+	if s == nil {
+		return m.serve(r, x, b)
+	}
+	for _, bl := range m.Blocks {
+		s.inputs = append(s.inputs, x)
+		var keep *BlockSaved
+		if !s.Recompute {
+			keep = new(BlockSaved)
+			s.blocks = append(s.blocks, keep)
+		}
+		x = bl.Forward(r, x, m.Rope, b, keep)
+	}
+	return x
+}
+
+// serve runs the blocks between two buffers.
+func (m *Model) serve(r *parallel.Rank, x kernels.Tensor, b *Batch) kernels.Tensor {
+	for _, bl := range m.Blocks {
+		mark := r.Stack.Mark()
+		r.Dev.Copy(x, bl.Forward(r, x, m.Rope, b, nil))
+		r.Stack.Release(mark)
+	}
+	return x
+}
+
+// Backward takes d, the gradient of Forward's output, down to the embedding. Weight gradients accumulate; d is overwritten.
+func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
+	for i := len(m.Blocks) - 1; i >= 0; i-- {
+		bl := m.Blocks[i]
+		mark := r.Stack.Mark()
+		keep := new(BlockSaved)
+		if s.Recompute {
+			bl.Forward(r, s.inputs[i], m.Rope, b, keep)
+		} else {
+			keep = s.blocks[i]
+		}
+		bl.Backward(r, d, m.Rope, b, keep)
+		r.Stack.Release(mark)
+	}
+	if m.Embed.Trained() {
+		r.Dev.EmbedBackward(m.Embed.Grad, d, b.IDs)
+	}
+}
+
+// Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss whose derivative by each
+// logprob is dlogprob F32 [1, T]. The rank's stack is left as found.
+func (m *Model) Step(r *parallel.Rank, b *Batch, logprob, targets, dlogprob kernels.Tensor, recompute bool) {
+	defer r.Stack.Release(r.Stack.Mark())
+	s := &Saved{Recompute: recompute}
+	x := m.Forward(r, b, s)
+	d := r.Stack.New(m.DType, x.Rows, x.Cols)
+	m.Head.Backward(r, d, logprob, x, targets, dlogprob, b)
+	m.Backward(r, d, b, s)
+}
+
+// GatherTied adds the head's share of a tied embedding's gradient to the embedding's own, once for each optimizer step.
+func (m *Model) GatherTied(r *parallel.Rank) {
+	for _, p := range m.Params {
+		if !p.HeadGrad.IsNil() {
+			r.Dev.Add(p.Grad, p.Grad, p.HeadGrad)
+			r.Dev.Zero(p.HeadGrad)
+		}
+	}
+}
+
+// Trained is the parameters that receive gradients, in order.
+func (m *Model) Trained() []*Param {
+	var out []*Param
+	for _, p := range m.Params {
+		if p.Trained() {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// TrainAll gives every parameter gradient and optimizer memory; with LoRA only the adapters.
+func (m *Model) TrainAll() {
+	adapter := m.adapterParams()
+	for _, p := range m.Params {
+		if m.LoRA == nil || adapter[p] {
+			p.train(m.mem, p == m.Embed && p == m.Head.W)
+		}
+	}
+}
+
+// Parameters counts all weights and those a token uses (top-k of the experts).
+func (m *Model) Parameters() (total, active int) {
+	for _, p := range m.Params {
+		total += p.Elements()
+	}
+	active = total
+	for _, b := range m.Blocks {
+		if b.MoE == nil {
+			continue
+		}
+		for _, l := range []*Linear{b.MoE.Experts.GateUp, b.MoE.Experts.Down} {
+			w := l.W.W
+			active -= (w.Groups - b.MoE.TopK) * w.Rows * w.Cols
+		}
+	}
+	return total, active
+}
+
+// ropeScaling stretches rotary positions by YaRN (Peng et al., arXiv 2309.00071) when Factor is above 1.
+type ropeScaling struct {
+	Factor             float64
+	Original           float64 // trained positions
+	BetaFast, BetaSlow float64
+}
+
+// ropeTables computes cos and sin of position * theta^(-2i/dim), in float64, rounded once.
+func ropeTables(dev kernels.Device, mem *kernels.Arena, positions, dim int, theta float64, y ropeScaling) kernels.Rope {
+	half := dim / 2
+	cos, sin := make([]float32, positions*half), make([]float32, positions*half)
+	for i := range half {
+		f, scale := y.frequency(i, dim, theta)
+		for p := range positions {
+			s, c := math.Sincos(float64(p) * f)
+			cos[p*half+i], sin[p*half+i] = float32(c*scale), float32(s*scale)
+		}
+	}
+	rope := kernels.Rope{Cos: mem.New(kernels.F32, positions, half), Sin: mem.New(kernels.F32, positions, half)}
+	dev.Write(rope.Cos, kernels.Wrap(cos, positions, half).Raw())
+	dev.Write(rope.Sin, kernels.Wrap(sin, positions, half).Raw())
+	return rope
+}
+
+func (y ropeScaling) frequency(i, dim int, theta float64) (f, scale float64) {
+	f = math.Pow(theta, -2*float64(i)/float64(dim))
+	if y.Factor <= 1 {
+		return f, 1
+	}
+	corr := func(turns float64) float64 {
+		return float64(dim) * math.Log(y.Original/(turns*2*math.Pi)) / (2 * math.Log(theta))
+	}
+	lo := max(math.Floor(corr(y.BetaFast)), 0)
+	hi := min(math.Ceil(corr(y.BetaSlow)), float64(dim-1))
+	ramp := min(max((float64(i)-lo)/max(hi-lo, 1e-3), 0), 1)
+	return f*(1-ramp) + f/y.Factor*ramp, 0.1*math.Log(y.Factor) + 1
+}

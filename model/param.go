@@ -1,0 +1,86 @@
+package model
+
+import (
+	"fmt"
+
+	"lockstep/kernels"
+)
+
+// Param is one weight of the model as it lies in device memory: W is [Groups, Rows, Cols] in the model's storage type (a vector is [1, 1, n]).
+// A Param may hold several tensors of a checkpoint (the rows of q, k and v; all experts of a layer).
+type Param struct {
+	Name  string // of the first part, or what the parts have in common
+	W     kernels.Tensor
+	Parts []Part
+	Init  Init
+
+	// Trained parameters only (see Model.Trainable). All F32 and shaped as W.
+	Grad     kernels.Tensor
+	HeadGrad kernels.Tensor // tied embeddings: the head's share, so that two chains over tokens never interleave
+	Master   kernels.Tensor // what the optimizer updates; W itself in an F32 model
+	M, V     kernels.Tensor // moments
+}
+
+// Part is one tensor of a checkpoint: rows [Row, Row+Rows) of group Group.
+type Part struct {
+	Name  string
+	Group int
+	Row   int
+	Rows  int
+	Shape []int // on disk
+	// ExpertsLast: the part is a whole [E, out, r] parameter that lies on disk as [out, r*E], experts varying fastest (LoRA B of fused experts in PEFT).
+	ExpertsLast bool
+}
+
+// Init says how a weight starts when a model is built from nothing.
+type Init struct {
+	Kind InitKind
+	Std  float64 // of Normal; bound of Uniform
+}
+
+// InitKind names a distribution.
+type InitKind int
+
+const (
+	Zeros InitKind = iota
+	Ones
+	Normal
+	Uniform
+)
+
+// Trained reports whether the parameter receives gradients.
+func (p *Param) Trained() bool { return !p.Grad.IsNil() }
+
+// Elements is the number of weights.
+func (p *Param) Elements() int { return p.W.Len() }
+
+// view is the part's memory as one contiguous tensor.
+func (p *Param) view(t kernels.Tensor, part Part) kernels.Tensor {
+	if part.ExpertsLast || part.Rows == p.W.Groups*p.W.Rows {
+		return t.Reshape(1, t.Len())
+	}
+	return t.Group(part.Group).RowRange(part.Row, part.Row+part.Rows).Reshape(1, part.Rows*t.Cols)
+}
+
+// train gives the parameter the memory of a trained one.
+func (p *Param) train(mem *kernels.Arena, tied bool) {
+	like := func() kernels.Tensor { return mem.NewGrouped(kernels.F32, p.W.Groups, p.W.Rows, p.W.Cols) }
+	p.Grad, p.M, p.V = like(), like(), like()
+	if tied {
+		p.HeadGrad = like()
+	}
+	p.Master = p.W
+	if p.W.DType != kernels.F32 {
+		p.Master = like()
+	}
+}
+
+// headGrad is where the head adds the gradient of this matrix.
+func (p *Param) headGrad() kernels.Tensor {
+	if p.HeadGrad.IsNil() {
+		return p.Grad
+	}
+	return p.HeadGrad
+}
+
+func (p *Param) String() string { return fmt.Sprintf("%s %s", p.Name, p.W) }

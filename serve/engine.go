@@ -1,0 +1,203 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/parallel"
+)
+
+// Options size the engine. They never change a bit of a result.
+type Options struct {
+	Slots       int // sequences in flight
+	PageRows    int // positions of a cache page
+	Pages       int // 0: as many as Slots sequences of the model's full length need, at most 1 GiB
+	PrefillRows int // prompt tokens that one step takes at most
+}
+
+const defaultCacheBytes = 1 << 30
+
+// Engine runs requests through one model on one rank. Each step is one forward over the rows of all sequences in flight:
+// the next piece of prompts and one row of every sequence that decodes.
+type Engine struct {
+	r       *parallel.Rank
+	m       *model.Model
+	o       Options
+	cache   *model.Cache
+	free    []int32     // pages
+	waiting []*sequence // in arrival order; preempted ones in front
+	running []*sequence // in order of admission
+	// observe, where set, receives the logits of every row computed (the proof).
+	observe func(s *sequence, position int, logits []float32)
+	// Steps and Preempted count what happened.
+	Steps, Preempted int
+}
+
+type sequence struct {
+	index  int // of its request
+	req    Request
+	tokens []int32 // prompt, then what was generated
+	cached int     // positions in the cache
+	pages  []int32
+	result Result
+}
+
+// NewEngine makes an engine; its cache is taken from mem.
+func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) (*Engine, error) {
+	if o.Slots <= 0 || o.PageRows <= 0 || o.PrefillRows <= 0 || o.Pages < 0 {
+		return nil, fmt.Errorf("rollout: want slots, page_rows and prefill_rows above 0")
+	}
+	if o.Pages == 0 {
+		perSequence := (m.MaxLength + o.PageRows - 1) / o.PageRows
+		o.Pages = max(perSequence, min(o.Slots*perSequence, defaultCacheBytes/m.PageBytes(o.PageRows)))
+	}
+	e := &Engine{r: r, m: m, o: o, cache: m.NewCache(mem, o.Pages, o.PageRows)}
+	for p := range o.Pages {
+		e.free = append(e.free, int32(o.Pages-1-p))
+	}
+	return e, nil
+}
+
+// Run generates every request and returns the results in their order. Requests wait while the engine is full; none is lost.
+func (e *Engine) Run(ctx context.Context, reqs []Request) ([]Result, error) {
+	results := make([]Result, len(reqs))
+	for i, q := range reqs {
+		if err := e.submit(i, q); err != nil {
+			return nil, fmt.Errorf("request %d: %w", i, err)
+		}
+	}
+	for len(e.waiting)+len(e.running) > 0 {
+		if err := ctx.Err(); err != nil {
+			e.abandon()
+			return nil, err
+		}
+		for _, s := range e.step() {
+			results[s.index] = s.result
+		}
+	}
+	return results, e.r.Dev.Sync()
+}
+
+func (e *Engine) submit(index int, q Request) error {
+	if err := q.validate(e.m.Vocab, e.m.MaxLength); err != nil {
+		return err
+	}
+	q.MaxTokens = min(q.MaxTokens, e.m.MaxLength-len(q.Prompt))
+	if need := len(q.Prompt) + q.MaxTokens; need > e.o.Pages*e.o.PageRows {
+		return fmt.Errorf("needs %d positions and the cache has %d: ask for fewer tokens or more pages", need, e.o.Pages*e.o.PageRows)
+	}
+	e.waiting = append(e.waiting, &sequence{index: index, req: q, tokens: slices.Clone(q.Prompt)})
+	return nil
+}
+
+func (e *Engine) abandon() {
+	for _, s := range e.running {
+		e.release(s)
+	}
+	e.waiting, e.running = nil, nil
+}
+
+// work is what one step does for a sequence: its next rows.
+type work struct {
+	s    *sequence
+	rows int
+}
+
+// step runs one forward and returns the sequences that it finished.
+func (e *Engine) step() []*sequence {
+	defer e.r.Stack.Release(e.r.Stack.Mark())
+	e.Steps++
+	works := e.schedule()
+	ids, layout := e.layout(works)
+	x := e.m.Forward(e.r, model.NewBatch(e.r, ids, layout, e.cache), nil)
+
+	var last []int32 // rows whose next token is wanted
+	var ready []*sequence
+	for i, w := range works {
+		span := layout.Spans[i]
+		e.see(w, x.RowRange(span.Row, span.Row+span.Rows))
+		w.s.cached += w.rows
+		if w.s.cached == len(w.s.tokens) {
+			last = append(last, int32(span.Row+span.Rows-1))
+			ready = append(ready, w.s)
+		}
+	}
+	if len(ready) > 0 {
+		e.extend(ready, x, last)
+	}
+	return e.retire(ready)
+}
+
+// see hands the logits of a sequence's rows to the observer.
+func (e *Engine) see(w work, x kernels.Tensor) {
+	if e.observe == nil {
+		return
+	}
+	defer e.r.Stack.Release(e.r.Stack.Mark())
+	logits := parallel.Download[float32](e.r, e.m.Head.Logits(e.r, x))
+	for i := range w.rows {
+		e.observe(w.s, w.s.cached+i, logits[i*e.m.Vocab:(i+1)*e.m.Vocab])
+	}
+}
+
+func (e *Engine) layout(works []work) (ids []int32, l *kernels.Layout) {
+	l = &kernels.Layout{}
+	for _, w := range works {
+		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: w.rows, Pos: w.s.cached, Pages: w.s.pages})
+		ids = append(ids, w.s.tokens[w.s.cached:w.s.cached+w.rows]...)
+	}
+	l.Packs = []int32{0, int32(len(ids))}
+	return ids, l
+}
+
+// extend chooses the next token of each ready sequence from its last row.
+func (e *Engine) extend(ready []*sequence, x kernels.Tensor, last []int32) {
+	r, n := e.r, len(ready)
+	rows := r.Stack.New(x.DType, n, x.Cols)
+	r.Dev.Gather(rows, x, parallel.Upload(r, last))
+	logits := e.m.Head.Logits(r, rows)
+	sampling := make([]kernels.Sampling, n)
+	for i, s := range ready {
+		q := s.req
+		sampling[i] = kernels.Sampling{
+			Temperature: q.Temperature, TopK: q.TopK, TopP: q.TopP, Seed: q.Seed, Request: q.ID, Index: uint64(len(s.result.IDs)),
+		}
+	}
+	ids := r.Stack.New(kernels.I32, 1, n)
+	r.Dev.Sample(ids, logits, sampling)
+	next := parallel.Download[int32](r, ids)
+	for i, s := range ready {
+		if done := len(s.result.IDs); done < len(s.req.Forced) {
+			next[i] = s.req.Forced[done]
+		}
+	}
+	logprob, stats := r.Stack.New(kernels.F32, 1, n), r.Stack.New(kernels.F32, n, 2)
+	r.Dev.LogProb(logprob, stats, logits, parallel.Upload(r, next))
+	logprobs := parallel.Download[float32](r, logprob)
+	for i, s := range ready {
+		s.tokens = append(s.tokens, next[i])
+		s.result.IDs = append(s.result.IDs, next[i])
+		s.result.LogProbs = append(s.result.LogProbs, logprobs[i])
+	}
+}
+
+// retire ends the sequences that are complete and frees their pages.
+func (e *Engine) retire(ready []*sequence) (done []*sequence) {
+	for _, s := range ready {
+		switch {
+		case slices.Contains(s.req.Stop, s.tokens[len(s.tokens)-1]):
+			s.result.Finish = FinishStop
+		case len(s.result.IDs) == s.req.MaxTokens:
+			s.result.Finish = FinishLength
+		default:
+			continue
+		}
+		e.release(s)
+		e.running = slices.DeleteFunc(e.running, func(o *sequence) bool { return o == s })
+		done = append(done, s)
+	}
+	return done
+}
