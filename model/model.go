@@ -85,6 +85,20 @@ func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved)
 	}
 }
 
+// TrainForward is Forward as a training step runs it. With recompute each block's output is computed again from its kept input, as
+// Backward does, and the second result is the one returned.
+func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels.Tensor {
+	s := &Saved{Recompute: recompute}
+	x := m.Forward(r, b, s)
+	if !recompute {
+		return x
+	}
+	for i, bl := range m.Blocks {
+		x = bl.Forward(r, s.inputs[i], m.Rope, b, new(BlockSaved))
+	}
+	return x
+}
+
 // Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss whose derivative by each
 // logprob is dlogprob F32 [1, T]. The rank's stack is left as found.
 func (m *Model) Step(r *parallel.Rank, b *Batch, logprob, targets, dlogprob kernels.Tensor, recompute bool) {

@@ -15,13 +15,15 @@ func (o SFT) Derivative(d []float32, targets []int32) {
 	}
 }
 
-// Loss is this micro-batch's share of the step's loss, added in row order in float64.
-func (o SFT) Loss(logprob []float32, targets []int32) float64 {
-	sum := 0.0
+// Sum continues the sum of -log p(target) over a micro-batch, in row order in float64.
+func (o SFT) Sum(sum float64, logprob []float32, targets []int32) float64 {
 	for i, t := range targets {
 		if t >= 0 {
 			sum -= float64(logprob[i])
 		}
 	}
-	return sum / float64(o.Targets)
+	return sum
 }
+
+// Loss is the step's loss from its complete sum.
+func (o SFT) Loss(sum float64) float64 { return sum / float64(o.Targets) }

@@ -6,7 +6,7 @@ import "slices"
 // decodes, a piece of at most PrefillRows in all where it reads a prompt), then waiting sequences are admitted while slots,
 // rows and pages last. A sequence that finds no page takes those of the youngest, which waits and reads its tokens again later.
 func (e *Engine) schedule() []work {
-	budget := e.o.PrefillRows
+	budget, preempted := e.o.PrefillRows, e.Preempted
 	var works []work
 	for i := 0; i < len(e.running); i++ { // running shrinks when a younger sequence is preempted
 		s := e.running[i]
@@ -18,6 +18,9 @@ func (e *Engine) schedule() []work {
 			break // s was the youngest and has given way itself
 		}
 		works = append(works, work{s, rows})
+	}
+	if e.Preempted > preempted {
+		return works // admitting now would only be preempted again
 	}
 	for len(e.waiting) > 0 && len(e.running) < e.o.Slots && budget > 0 {
 		s := e.waiting[0]

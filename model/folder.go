@@ -1,0 +1,133 @@
+package model
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"lockstep/data"
+	"lockstep/kernels"
+)
+
+// companions are files beside the weights that a fine-tuned model keeps from the folder it started from.
+var companions = []string{
+	"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+	"generation_config.json",
+}
+
+// LoadFolder builds the model of a Hugging Face folder and fills its weights; adapter, where not empty, is a PEFT folder to put on it.
+func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, error) {
+	config, err := readFile(dir, "config.json", "is it a model folder?")
+	if err != nil {
+		return nil, err
+	}
+	m, err := Build(dev, config, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	if err := loadWeights(dir, func(c *data.Checkpoint) error { return m.Load(dev, c) }); err != nil {
+		return nil, err
+	}
+	if adapter == "" {
+		return m, nil
+	}
+	text, err := readFile(adapter, "adapter_config.json", "is it a PEFT adapter folder?")
+	if err != nil {
+		return nil, err
+	}
+	c, err := ParseAdapterConfig(text)
+	if err == nil {
+		err = m.AddLoRA(c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", adapter, err)
+	}
+	return m, loadWeights(adapter, func(c *data.Checkpoint) error { return m.LoadAdapter(dev, c) })
+}
+
+func loadWeights(dir string, load func(*data.Checkpoint) error) (err error) {
+	c, err := data.OpenCheckpoint(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	return load(c)
+}
+
+func readFile(dir, name, hint string) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: no %s: %s", dir, name, hint)
+	}
+	return text, err
+}
+
+const maxShardBytes = 5 << 30
+
+// SaveFolder writes config.json and the weights into an existing folder, and copies the companions of the folder that the model came from.
+func (m *Model) SaveFolder(dev kernels.Device, dir, from string) error {
+	config, err := m.configFor(m.DType)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(dir, "config.json", config); err != nil {
+		return err
+	}
+	if err := copyCompanions(dir, from); err != nil {
+		return err
+	}
+	return data.WriteCheckpoint(dir, m.Tensors(dev), maxShardBytes, map[string]string{"format": "pt"})
+}
+
+// SaveAdapter writes a PEFT adapter folder; base is where the model underneath lies.
+func (m *Model) SaveAdapter(dev kernels.Device, dir, base string) error {
+	config, err := m.LoRA.JSON(base)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(dir, "adapter_config.json", config); err != nil {
+		return err
+	}
+	return data.WriteSafetensors(filepath.Join(dir, "adapter_model.safetensors"), m.AdapterTensors(dev), map[string]string{"format": "pt"})
+}
+
+func writeFile(dir, name string, text []byte) error {
+	return data.AtomicFile(filepath.Join(dir, name), func(w interface{ Write([]byte) (int, error) }) error {
+		_, err := w.Write(text)
+		return err
+	})
+}
+
+func copyCompanions(dir, from string) error {
+	for _, name := range companions {
+		text, err := os.ReadFile(filepath.Join(from, name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := writeFile(dir, name, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// configFor is config.json with the storage type that the weights are written in.
+func (m *Model) configFor(d kernels.DType) ([]byte, error) {
+	dec := json.NewDecoder(bytes.NewReader(m.Config))
+	dec.UseNumber()
+	var c map[string]any
+	if err := dec.Decode(&c); err != nil {
+		return nil, fmt.Errorf("config.json: %w", err)
+	}
+	name := map[kernels.DType]string{kernels.F32: "float32", kernels.BF16: "bfloat16"}[d]
+	delete(c, "torch_dtype")
+	c["dtype"] = name
+	return json.MarshalIndent(c, "", "  ")
+}

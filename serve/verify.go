@@ -1,0 +1,303 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/parallel"
+)
+
+// VerifyOptions size the proof.
+type VerifyOptions struct {
+	Tokens int // positions compared, at least; each compares a full vocabulary of logits
+	Seed   uint64
+	// Corpus, where given, are token sequences to use besides random ones.
+	Corpus [][]int32
+	// Progress, where set, is told how many positions are done.
+	Progress func(done int)
+}
+
+// Comparison is one way of computing that was held against the training forward.
+type Comparison struct {
+	Name       string
+	Tokens     int // positions
+	Logits     int // numbers compared bit for bit
+	LogProbs   int // likewise, of next tokens
+	Mismatches int // of both kinds
+	KL         float64
+}
+
+// Report is the outcome of a proof.
+type Report struct {
+	Comparisons []Comparison
+	Rounds      int
+	Preempted   int
+	Digest      string // of the definition
+	First       string // where the first mismatch was, "" if there was none
+}
+
+// Totals adds the comparisons; KL is the mean over positions of KL(training || rollout), exactly 0 where every bit agrees.
+func (v *Report) Totals() Comparison {
+	t := Comparison{Name: "all"}
+	sum := 0.0
+	for _, c := range v.Comparisons {
+		t.Tokens += c.Tokens
+		t.Logits += c.Logits
+		t.LogProbs += c.LogProbs
+		t.Mismatches += c.Mismatches
+		sum += c.KL * float64(c.Tokens)
+	}
+	if t.Tokens > 0 {
+		t.KL = sum / float64(t.Tokens)
+	}
+	return t
+}
+
+func (v *Report) String() string {
+	t := v.Totals()
+	return fmt.Sprintf("zero-KLD: %d mismatched of %d logits and %d log-probs over %d tokens, KL %g, definition %s",
+		t.Mismatches, t.Logits, t.LogProbs, t.Tokens, t.KL, v.Digest[:12])
+}
+
+const (
+	roundTokens  = 1536 // positions of one round, bounded so that the reference's logits fit in memory
+	roundLogits  = 64 << 20
+	longestProof = 1024 // longest sequence drawn
+)
+
+// Verify draws random traffic and compares the bits of full-vocabulary logits and of next-token log-probs: the training forward of one
+// sequence by itself is held against training forwards of random packings (with and without recomputing blocks), and against the rollout
+// engine with random batch compositions, arrival orders, prefill cuts, page sizes and preemption, where tokens arrive in prompts or one by one.
+func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptions) (*Report, error) {
+	p := &proof{r: r, m: m, rng: rand.New(rand.NewPCG(o.Seed, 0x6c6f636b73746570)), report: &Report{Digest: r.Dev.Definition().Digest()}}
+	for _, name := range []string{"packed training", "recomputed training", "chunked prefill", "decode"} {
+		p.report.Comparisons = append(p.report.Comparisons, Comparison{Name: name})
+	}
+	for p.report.Totals().Tokens < o.Tokens {
+		if err := p.round(ctx, o.Corpus); err != nil {
+			return nil, err
+		}
+		p.report.Rounds++
+		if o.Progress != nil {
+			o.Progress(p.report.Totals().Tokens)
+		}
+	}
+	return p.report, nil
+}
+
+type proof struct {
+	r      *parallel.Rank
+	m      *model.Model
+	rng    *rand.Rand
+	report *Report
+	// Of the present round: sequences and what the training forward of each alone gave.
+	seqs     [][]int32
+	logits   [][]float32 // [T*V]
+	logprobs [][]float32 // of the next token, [T-1]
+}
+
+func (p *proof) round(ctx context.Context, corpus [][]int32) error {
+	p.draw(corpus)
+	p.logits, p.logprobs = nil, nil
+	for _, s := range p.seqs {
+		logits, logprobs := p.train([][]int32{s}, false)
+		p.logits, p.logprobs = append(p.logits, logits...), append(p.logprobs, logprobs...)
+	}
+	p.packings()
+	if err := p.engine(ctx, 2, true); err != nil {
+		return err
+	}
+	return p.engine(ctx, 3, false)
+}
+
+// draw makes sequences of skewed lengths, 1 to 64 of them, from random ids and pieces of the corpus.
+func (p *proof) draw(corpus [][]int32) {
+	p.seqs = nil
+	budget := max(64, min(roundTokens, roundLogits/p.m.Vocab))
+	longest := min(longestProof, p.m.MaxLength, budget)
+	count := []int{1, 2, 3, 4, 7, 16, 33, 64}[p.rng.IntN(8)]
+	for len(p.seqs) < count && budget > 0 {
+		n := min(1+int(float64(longest)*math.Pow(p.rng.Float64(), 2)), budget)
+		budget -= n
+		if len(corpus) > 0 && p.rng.IntN(2) == 0 {
+			s := corpus[p.rng.IntN(len(corpus))]
+			p.seqs = append(p.seqs, slices.Clone(s[:min(n, len(s))]))
+			continue
+		}
+		s := make([]int32, n)
+		for i := range s {
+			s[i] = p.rng.Int32N(int32(p.m.Vocab))
+		}
+		p.seqs = append(p.seqs, s)
+	}
+}
+
+// train runs the training forward of one packed batch and returns each sequence's logits and next-token log-probs.
+func (p *proof) train(seqs [][]int32, recompute bool) (logits, logprobs [][]float32) {
+	r := p.r
+	defer r.Stack.Release(r.Stack.Mark())
+	var ids, targets []int32
+	l := &kernels.Layout{}
+	for _, s := range seqs {
+		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: len(s)})
+		ids = append(ids, s...)
+		targets = append(append(targets, s[1:]...), -1)
+	}
+	l.Packs = []int32{0, int32(len(ids))}
+	b := model.NewBatch(r, ids, l, nil)
+	x := p.m.TrainForward(r, b, recompute)
+	logprob := r.Stack.New(kernels.F32, 1, len(ids))
+	p.m.Head.LogProb(r, logprob, x, parallel.Upload(r, targets), b)
+	all := parallel.Download[float32](r, logprob)
+	for _, s := range l.Spans {
+		mark := r.Stack.Mark()
+		logits = append(logits, parallel.Download[float32](r, p.m.Head.Logits(r, x.RowRange(s.Row, s.Row+s.Rows))))
+		r.Stack.Release(mark)
+		logprobs = append(logprobs, all[s.Row:s.Row+s.Rows-1])
+	}
+	return logits, logprobs
+}
+
+// packings compares training forwards of the sequences in another order and in random packs.
+func (p *proof) packings() {
+	order := p.rng.Perm(len(p.seqs))
+	for len(order) > 0 {
+		n := 1 + p.rng.IntN(len(order))
+		var pack [][]int32
+		for _, i := range order[:n] {
+			pack = append(pack, p.seqs[i])
+		}
+		recompute := p.rng.IntN(2) == 1
+		logits, logprobs := p.train(pack, recompute)
+		which := 0
+		if recompute {
+			which = 1
+		}
+		for j, i := range order[:n] {
+			p.compare(which, i, 0, logits[j])
+			p.compareLogProbs(which, i, 0, logprobs[j])
+		}
+		order = order[n:]
+	}
+}
+
+// engine runs the sequences through a rollout engine of random sizes: as prompts, or from a short prompt on by forced tokens.
+func (p *proof) engine(ctx context.Context, which int, prefill bool) error {
+	total, longest := 0, 0
+	for _, s := range p.seqs {
+		total, longest = total+len(s), max(longest, len(s))
+	}
+	page := []int{1, 3, 8, 16, 64, 100, 256}[p.rng.IntN(7)]
+	need := (longest+1+page-1)/page + 1
+	o := Options{
+		Slots: 1 + p.rng.IntN(64), PageRows: page, PrefillRows: []int{1 + p.rng.IntN(8), 1 + p.rng.IntN(64), 64, 512}[p.rng.IntN(4)],
+		Pages: need + p.rng.IntN(max((total+page-1)/page+len(p.seqs), 1)), // often too few for all at once: some are preempted
+	}
+	defer p.r.Stack.Release(p.r.Stack.Mark())
+	e, err := NewEngine(p.r, p.m, p.r.Stack, o)
+	if err != nil {
+		return err
+	}
+	order := p.rng.Perm(len(p.seqs))
+	e.observe = func(s *sequence, position int, logits []float32) {
+		i := order[s.index]
+		if position < len(p.seqs[i]) {
+			p.compare(which, i, position, logits)
+		}
+	}
+	reqs := make([]Request, len(order))
+	for j, i := range order {
+		s := p.seqs[i]
+		cut := len(s)
+		if !prefill {
+			cut = 1 + p.rng.IntN(min(len(s), 16))
+		}
+		if cut == p.m.MaxLength {
+			cut--
+		}
+		reqs[j] = Request{ID: uint64(i), Prompt: s[:cut], Forced: s[cut:], MaxTokens: max(len(s)-cut, 1), TopP: 1}
+	}
+	results, err := e.Run(ctx, reqs)
+	if err != nil {
+		return err
+	}
+	for j, i := range order {
+		n := len(reqs[j].Forced)
+		p.compareLogProbs(which, i, len(p.seqs[i])-1-n, results[j].LogProbs[:n])
+	}
+	p.report.Preempted += e.Preempted
+	return nil
+}
+
+// compare holds logits of consecutive positions of sequence i against the reference.
+func (p *proof) compare(which, i, position int, logits []float32) {
+	v := p.m.Vocab
+	c := &p.report.Comparisons[which]
+	for ; len(logits) > 0; logits, position = logits[v:], position+1 {
+		want := p.logits[i][position*v : (position+1)*v]
+		bad := mismatches(logits[:v], want)
+		kl := 0.0
+		if bad > 0 {
+			kl = divergence(want, logits[:v])
+			p.note(c.Name, "logits", i, position, bad)
+		}
+		c.KL = (c.KL*float64(c.Tokens) + kl) / float64(c.Tokens+1)
+		c.Tokens++
+		c.Logits += v
+		c.Mismatches += bad
+	}
+}
+
+func (p *proof) compareLogProbs(which, i, position int, logprobs []float32) {
+	c := &p.report.Comparisons[which]
+	bad := mismatches(logprobs, p.logprobs[i][position:position+len(logprobs)])
+	if bad > 0 {
+		p.note(c.Name, "log-probs", i, position, bad)
+	}
+	c.LogProbs += len(logprobs)
+	c.Mismatches += bad
+}
+
+func (p *proof) note(name, what string, i, position, bad int) {
+	if p.report.First == "" {
+		p.report.First = fmt.Sprintf("round %d, %s: %d %s differ at position %d of a sequence of %d among %d",
+			p.report.Rounds, name, bad, what, position, len(p.seqs[i]), len(p.seqs))
+	}
+}
+
+func mismatches(got, want []float32) (n int) {
+	for i := range got {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+// divergence is KL(p || q) of two rows of logits, in float64.
+func divergence(p, q []float32) float64 {
+	lp, lq := logSoftmax(p), logSoftmax(q)
+	sum := 0.0
+	for i := range lp {
+		sum += math.Exp(lp[i]) * (lp[i] - lq[i])
+	}
+	return sum
+}
+
+func logSoftmax(x []float32) []float64 {
+	m := float64(slices.Max(x))
+	sum := 0.0
+	for _, v := range x {
+		sum += math.Exp(float64(v) - m)
+	}
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = float64(v) - m - math.Log(sum)
+	}
+	return out
+}

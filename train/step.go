@@ -1,0 +1,114 @@
+package train
+
+import (
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/optim"
+	"lockstep/parallel"
+)
+
+// trainer updates one model on one rank.
+type trainer struct {
+	r          *parallel.Rank
+	m          *model.Model
+	opt        optim.AdamW
+	schedule   optim.Schedule
+	microBatch int // packs of one forward and backward
+	recompute  bool
+}
+
+// stepResult is what one optimizer step did.
+type stepResult struct {
+	Loss   float64 // mean over the step's targets, before the update
+	Norm   float64 // of the gradient, before clipping
+	LR     float64
+	Tokens int // rows computed
+}
+
+// step takes one optimizer step (counted from 1) on packs of samples. The bits do not depend on how packs are grouped into micro-batches.
+func (t *trainer) step(step int, packs [][]data.Sample) stepResult {
+	objective := optim.SFT{Targets: targets(packs)}
+	sum, tokens := 0.0, 0
+	for len(packs) > 0 {
+		n := min(t.microBatch, len(packs))
+		var rows int
+		sum, rows = t.micro(packs[:n], objective, sum)
+		tokens += rows
+		packs = packs[n:]
+	}
+	t.m.GatherTied(t.r)
+	res := stepResult{Loss: objective.Loss(sum), LR: t.schedule.At(step), Tokens: tokens}
+	res.Norm = t.opt.Step(t.r, weights(t.m), res.LR, step)
+	return res
+}
+
+// micro is the forward and backward of some packs as one batch; it continues the sum of losses.
+func (t *trainer) micro(packs [][]data.Sample, objective optim.SFT, sum float64) (float64, int) {
+	r := t.r
+	defer r.Stack.Release(r.Stack.Mark())
+	ids, want, layout := assemble(packs)
+	b := model.NewBatch(r, ids, layout, nil)
+	derivative := make([]float32, len(ids))
+	objective.Derivative(derivative, want)
+	logprob := r.Stack.New(kernels.F32, 1, len(ids))
+	t.m.Step(r, b, logprob, parallel.Upload(r, want), parallel.Upload(r, derivative), t.recompute)
+	return objective.Sum(sum, parallel.Download[float32](r, logprob), want), len(ids)
+}
+
+// evalLoss is the mean loss over samples, without gradients.
+func (t *trainer) evalLoss(packs [][]data.Sample) float64 {
+	objective := optim.SFT{Targets: targets(packs)}
+	sum := 0.0
+	for _, pack := range packs {
+		sum = t.score([][]data.Sample{pack}, objective, sum)
+	}
+	return objective.Loss(sum)
+}
+
+func (t *trainer) score(packs [][]data.Sample, objective optim.SFT, sum float64) float64 {
+	r := t.r
+	defer r.Stack.Release(r.Stack.Mark())
+	ids, want, layout := assemble(packs)
+	b := model.NewBatch(r, ids, layout, nil)
+	x := t.m.Forward(r, b, nil)
+	logprob := r.Stack.New(kernels.F32, 1, len(ids))
+	t.m.Head.LogProb(r, logprob, x, parallel.Upload(r, want), b)
+	return objective.Sum(sum, parallel.Download[float32](r, logprob), want)
+}
+
+// assemble lays samples out one after the other, each a sequence of its own.
+func assemble(packs [][]data.Sample) (ids, want []int32, l *kernels.Layout) {
+	l = &kernels.Layout{Packs: []int32{0}}
+	for _, pack := range packs {
+		for _, s := range pack {
+			l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: len(s.IDs)})
+			ids = append(ids, s.IDs...)
+			want = append(want, s.Targets...)
+		}
+		l.Packs = append(l.Packs, int32(len(ids)))
+	}
+	return ids, want, l
+}
+
+func targets(packs [][]data.Sample) (n int) {
+	for _, pack := range packs {
+		for _, s := range pack {
+			for _, t := range s.Targets {
+				if t >= 0 {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// weights lists what the optimizer updates, in the order of the graph.
+func weights(m *model.Model) []optim.Weights {
+	var ws []optim.Weights
+	for _, p := range m.Trained() {
+		ws = append(ws, optim.Weights{W: p.W, Master: p.Master, M: p.M, V: p.V, Grad: p.Grad})
+	}
+	return ws
+}
