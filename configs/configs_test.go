@@ -1,0 +1,299 @@
+package configs
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+const minimal = `[model]
+family = "qwen3_moe"
+tokenizer = "bytes"
+config.hidden_size = 64
+[data]
+task = "countdown"
+[run]
+steps = 10
+`
+
+// problems are the lines of the error that a text and its overrides give.
+func problems(t *testing.T, text string, set ...string) []string {
+	t.Helper()
+	s, err := Parse("s.toml", []byte(text), set)
+	if err == nil {
+		t.Fatalf("accepted: %+v", s)
+	}
+	return strings.Split(err.Error(), "\n")
+}
+
+func same(t *testing.T, got, want []string) {
+	t.Helper()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestMinimal(t *testing.T) {
+	s, err := Parse("dir/mine.toml", []byte(minimal), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Run.Name != "mine" || s.Run.Out != "runs/mine" || s.Optim.Beta2 != 0.95 || s.Model.Config["hidden_size"] != int64(64) {
+		t.Errorf("resolved to %+v", s)
+	}
+}
+
+func TestEveryViolationAtOnce(t *testing.T) {
+	text := `# a shape
+[model]
+path = "x"
+family = "qwen3"   # both
+dtype = "fp16"
+[optim]
+lr = "fast"
+beta1 = 1.0
+bata2 = 0.9
+[run]
+steps = 5
+epochs = 1
+micro_batch = 9
+seed = 1.5
+[lora]
+rank = 4
+targets = []
+[rollout]
+top_p = 0
+lr = 3
+[zebra_crossing]
+x = 1
+`
+	same(t, problems(t, text), []string{
+		`s.toml: data.task: is missing, give task ("countdown") or path (a JSONL file)`,
+		`s.toml:3: model.path: path (a checkpoint) and family (a new network) are both given, keep one`,
+		`s.toml:4: model.family: a new network needs its sizes, add [model.config]`,
+		`s.toml:5: model.dtype: is "fp16", want "fp32" or "bf16"`,
+		`s.toml:7: optim.lr: is a string, want a number`,
+		`s.toml:8: optim.beta1: is 1, want at least 0 and less than 1`,
+		`s.toml:9: optim.bata2: unknown key, did you mean optim.beta2?`,
+		`s.toml:11: run.steps: steps and epochs are both given, keep one`,
+		`s.toml:13: run.micro_batch: micro_batch 9 is more than packs 8, lower it`,
+		`s.toml:14: run.seed: is a float, want an integer`,
+		`s.toml:16: lora.rank: adapters need targets or target_parameters, name at least one`,
+		`s.toml:19: rollout.top_p: is 0, want more than 0 and at most 1`,
+		`s.toml:20: rollout.lr: unknown key, did you mean optim.lr?`,
+		`s.toml:21: zebra_crossing: unknown key, remove it`,
+	})
+}
+
+func TestDefaultsAreWithinTheirRanges(t *testing.T) {
+	Default() // panics otherwise
+	for _, f := range schema {
+		numeric := f.typ.Kind() == reflect.Int || f.typ.Kind() == reflect.Float64
+		if numeric != f.within.set {
+			t.Errorf("%s: a number needs a range, nothing else has one", f.key)
+		}
+	}
+}
+
+func TestRuleKeysExist(t *testing.T) {
+	for _, r := range rules {
+		for _, key := range r.keys {
+			if byKey[key] == nil {
+				t.Errorf("a rule names %q", key)
+			}
+		}
+	}
+}
+
+func TestContradictions(t *testing.T) {
+	for set, want := range map[string]string{
+		"model.path=x":                  "both given",
+		"model.tokenizer=":              "needs a tokenizer",
+		"model.config.model_type=qwen3": "contradicts family",
+		"data.path=x":                   "both given",
+		"data.eval_path=x":              "makes its own",
+		"data.task=":                    "is missing",
+		"data.eval_samples=201":         "data.countdown.test is 200",
+		"data.countdown.min_number=11":  "swap them",
+		"data.countdown.operators=++":   "each once",
+		"data.countdown.operators=":     "each once",
+		"optim.warmup_steps=11":         "more than run.steps",
+		"run.epochs=1":                  "both given",
+		"run.steps=0":                   "is missing",
+		"run.micro_batch=9":             "more than packs",
+		"run.name=a/b":                  "want letters",
+		"rollout.pages=1":               "raise pages",
+		"definition.dot=tc16":           "multiplies bf16",
+		"optim.lr=nan":                  "is NaN, want more than 0",
+		"optim.lr=inf":                  "is +Inf, want more than 0",
+		"optim.beta1=1":                 "at least 0 and less than 1",
+		"rollout.top_p=1.01":            "more than 0 and at most 1",
+		"run.packs=0":                   "at least 1",
+		"run.packs=2.0":                 "is a float, want an integer",
+		"run.recompute=yes":             "want true or false",
+		"lora.targets=[1]":              "item 1: is an integer, want a string",
+		"lora.targets=a,a":              "twice",
+		"run.stepz=3":                   "did you mean run.steps?",
+		"optim.steps=3":                 "did you mean run.steps?",
+		"run=3":                         "is a table",
+		"run.steps":                     "has no value",
+		"model.config.hidden_size.x=3":  "is an integer, want a table",
+		"model.config.=1":               "has an empty key",
+		`model.config.a={"" = 1}`:       "has an empty key",
+		"model.config.rope_theta=inf":   "finite numbers only",
+		"model.config.when=1979-05-27":  "has a date",
+		"\xff=3":                        "not UTF-8",
+	} {
+		lines := problems(t, minimal, set)
+		if len(lines) != 1 || !strings.Contains(lines[0], want) || !strings.HasPrefix(lines[0], "--set "+quoteFlag(set)+": ") {
+			t.Errorf("%s: got %q, want one line with %q", set, lines, want)
+		}
+	}
+	lines := problems(t, minimal, "lora.rank=4", "lora.targets=")
+	if len(lines) != 1 || !strings.Contains(lines[0], "name at least one") {
+		t.Errorf("no targets: %q", lines)
+	}
+}
+
+func TestOverrides(t *testing.T) {
+	s, err := Parse("s.toml", []byte(minimal), []string{
+		"run.name=7", `run.out="a b"`, "optim.lr=1e-3", "optim.eps=1", "lora.targets=q_proj,down_proj", `lora.target_parameters=["x"]`,
+		"model.config.rope_scaling.rope_type=yarn", "model.config.num_experts=4", "run.steps=20", "run.steps=30", "data.countdown.style=", "run.recompute=true",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Run.Name != "7" || s.Run.Out != "a b" || s.Optim.LR != 1e-3 || s.Optim.Eps != 1 || s.Run.Steps != 30 || !s.Run.Recompute {
+		t.Errorf("got %+v", s)
+	}
+	same(t, append(s.LoRA.Targets, s.LoRA.TargetParameters...), []string{"q_proj", "down_proj", "x"})
+	want := map[string]any{"hidden_size": int64(64), "num_experts": int64(4), "rope_scaling": map[string]any{"rope_type": "yarn"}}
+	if !reflect.DeepEqual(s.Model.Config, want) {
+		t.Errorf("config %v", s.Model.Config)
+	}
+}
+
+func TestLinesOfDottedKeysAndSubTables(t *testing.T) {
+	text := `run.stepz = 1
+"run" . 'packz' = """
+x
+"""
+[ data . countdown ]
+numbers = 99
+trian = [
+  1, # ]
+  "]",
+]
+[lora]
+seed = -1 # 'quote
+inline = {a = "}", b = [1, {c = 2}]}
+[[model.config.list]]
+x = 1979-05-27 07:32:00
+[model.config.list.y]
+[optim]
+lr = 0
+`
+	var places []string
+	for _, line := range problems(t, text) {
+		place, rest, _ := strings.Cut(line, ": ")
+		key, _, _ := strings.Cut(rest, ": ")
+		places = append(places, place+" "+key)
+	}
+	same(t, places, []string{
+		"s.toml:1 run.stepz",
+		"s.toml:1 run.steps",
+		"s.toml:2 run.packz",
+		"s.toml:5 data.task",
+		"s.toml:6 data.countdown.numbers",
+		"s.toml:7 data.countdown.trian",
+		"s.toml:12 lora.seed",
+		"s.toml:13 lora.inline",
+		"s.toml:14 model.config",
+		"s.toml:14 model.path",
+		"s.toml:18 optim.lr",
+	})
+}
+
+func TestSyntaxErrorHasItsLine(t *testing.T) {
+	same(t, problems(t, "[run]\nsteps = 1\nsteps = 2\n"), []string{"s.toml:3: not TOML: Key 'run.steps' has already been defined."})
+	same(t, problems(t, "\xff\xfe"), []string{"s.toml: not TOML: the text is not UTF-8, mend its encoding"})
+}
+
+func TestShippedShapes(t *testing.T) {
+	for file, set := range map[string][]string{
+		"countdown-sft.toml": nil,
+		"qwen3-lora.toml":    {"model.path=m", "data.path=d.jsonl"},
+	} {
+		s, err := Load(file, set)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		roundTrip(t, s)
+	}
+	if _, err := Load("qwen3-lora.toml", nil); err == nil || !strings.Contains(err.Error(), "model.path") || !strings.Contains(err.Error(), "data.task") {
+		t.Errorf("a shape without model and data: %v", err)
+	}
+	if _, err := Load("none.toml", nil); err == nil || !strings.Contains(err.Error(), "none.toml") {
+		t.Errorf("a missing file: %v", err)
+	}
+}
+
+func roundTrip(t *testing.T, s *Shape) {
+	t.Helper()
+	text := s.TOML()
+	again, err := Parse("printed.toml", text, nil)
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, text)
+	}
+	if !reflect.DeepEqual(s, again) {
+		t.Fatalf("printed\n%s\nparses to\n%s", text, again.TOML())
+	}
+}
+
+// TestPrintedShape holds the printed form against a file a person can read; UPDATE=1 rewrites it.
+func TestPrintedShape(t *testing.T) {
+	s, err := Parse("minimal.toml", []byte(minimal), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const golden = "testdata/minimal.printed.toml"
+	if os.Getenv("UPDATE") != "" {
+		if err := os.WriteFile(golden, s.TOML(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != string(s.TOML()) {
+		t.Errorf("printed\n%s\nwant %s", s.TOML(), golden)
+	}
+}
+
+func FuzzShape(f *testing.F) {
+	for _, file := range []string{"countdown-sft.toml", "qwen3-lora.toml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(text), "model.path=x")
+	}
+	f.Add(minimal, `model.config."a.b".c=[1, {x = 2}]`)
+	f.Add(minimal+"name = 'q\u0001'\n", "data.countdown.style=\n")
+	f.Add("a.b.c = '''x''''\n[x.\"y\"]\nz=[[1],{}]", "run.name=é")
+	f.Fuzz(func(t *testing.T, text, flag string) {
+		s, err := Parse("fuzz.toml", []byte(text), []string{flag})
+		if err == nil {
+			roundTrip(t, s)
+			return
+		}
+		for _, line := range strings.Split(err.Error(), "\n") {
+			if !strings.HasPrefix(line, "fuzz.toml") && !strings.HasPrefix(line, "--set ") {
+				t.Errorf("not one line for each violation: %q", err)
+			}
+		}
+	})
+}

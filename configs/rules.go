@@ -1,0 +1,146 @@
+package configs
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// rule is a check over several keys. It is skipped where one of them has no usable value, and reported at the first that the user wrote.
+type rule struct {
+	keys   []string
+	broken func(s *Shape) string // what is wrong and the mend; "": nothing
+}
+
+var rules = []rule{
+	{[]string{"model.path", "model.family"}, func(s *Shape) string {
+		return exactlyOne(s.Model.Path != "", s.Model.Family != "", "path (a checkpoint)", "family (a new network)")
+	}},
+	{[]string{"model.family", "model.config"}, func(s *Shape) string {
+		return when(s.Model.Family != "" && s.Model.Config == nil, "a new network needs its sizes, add [model.config]")
+	}},
+	{[]string{"model.config", "model.path"}, func(s *Shape) string {
+		return when(s.Model.Path != "" && s.Model.Config != nil, "a checkpoint has its own config.json, remove [model.config] or path")
+	}},
+	{[]string{"model.config", "model.family"}, func(s *Shape) string {
+		kind, ok := s.Model.Config["model_type"]
+		return when(ok && s.Model.Family != "" && kind != s.Model.Family, "its model_type contradicts family, remove it")
+	}},
+	{[]string{"model.tokenizer", "model.family"}, func(s *Shape) string {
+		return when(s.Model.Family != "" && s.Model.Tokenizer == "", `a new network needs a tokenizer, give a tokenizer.json, its folder or "bytes"`)
+	}},
+	{[]string{"model.tokenizer", "model.path"}, func(s *Shape) string {
+		return when(s.Model.Path != "" && s.Model.Tokenizer != "", "a checkpoint has its own tokenizer, remove tokenizer or path")
+	}},
+	{[]string{"data.task", "data.path"}, func(s *Shape) string {
+		return exactlyOne(s.Data.Task != "", s.Data.Path != "", `task ("countdown")`, "path (a JSONL file)")
+	}},
+	{[]string{"data.eval_path", "data.task"}, func(s *Shape) string {
+		return when(s.Data.Task != "" && s.Data.EvalPath != "", "a task makes its own held-out samples, remove eval_path or task")
+	}},
+	{[]string{"data.eval_samples", "data.countdown.test"}, func(s *Shape) string {
+		d := s.Data
+		return when(d.Task == "countdown" && d.EvalSamples > d.Countdown.Test,
+			fmt.Sprintf("is %d, but data.countdown.test is %d: lower the one or raise the other", d.EvalSamples, d.Countdown.Test))
+	}},
+	{[]string{"data.countdown.min_number", "data.countdown.max_number"}, func(s *Shape) string {
+		c := s.Data.Countdown
+		return when(c.MinNumber > c.MaxNumber, fmt.Sprintf("min_number %d is above max_number %d, swap them", c.MinNumber, c.MaxNumber))
+	}},
+	{[]string{"data.countdown.operators"}, func(s *Shape) string {
+		return when(!differentOf(s.Data.Countdown.Operators, "+-*/"), "want one or more of + - * /, each once")
+	}},
+	{[]string{"lora.rank", "lora.targets", "lora.target_parameters"}, func(s *Shape) string {
+		none := len(s.LoRA.Targets)+len(s.LoRA.TargetParameters) == 0
+		return when(s.LoRA.Rank > 0 && none, "adapters need targets or target_parameters, name at least one")
+	}},
+	{[]string{"optim.warmup_steps", "run.steps"}, func(s *Shape) string {
+		warmup, steps := s.Optim.WarmupSteps, s.Run.Steps
+		return when(steps > 0 && warmup > steps, fmt.Sprintf("warmup_steps %d is more than run.steps %d, lower it", warmup, steps))
+	}},
+	{[]string{"run.steps", "run.epochs"}, func(s *Shape) string {
+		return exactlyOne(s.Run.Steps > 0, s.Run.Epochs > 0, "steps", "epochs")
+	}},
+	{[]string{"run.micro_batch", "run.packs"}, func(s *Shape) string {
+		run := s.Run
+		return when(run.MicroBatch > run.Packs, fmt.Sprintf("micro_batch %d is more than packs %d, lower it", run.MicroBatch, run.Packs))
+	}},
+	{[]string{"run.name"}, func(s *Shape) string {
+		return when(!runName.MatchString(s.Run.Name), fmt.Sprintf("is %q, want letters, digits, '.', '_' and '-', a letter or digit first", s.Run.Name))
+	}},
+	{[]string{"run.eval_every", "data.path", "data.eval_path"}, func(s *Shape) string {
+		blind := s.Data.Path != "" && s.Data.EvalPath == ""
+		return when(blind && s.Run.EvalEvery > 0, "there is nothing to evaluate on, give data.eval_path or set eval_every = 0")
+	}},
+	{[]string{"rollout.pages", "rollout.page_rows", "rollout.max_tokens"}, func(s *Shape) string {
+		o := s.Rollout
+		small := float64(o.Pages)*float64(o.PageRows) <= float64(o.MaxTokens)
+		return when(o.Pages > 0 && small, "pages * page_rows must hold a prompt and max_tokens, raise pages (0: as needed)")
+	}},
+	{[]string{"definition.dot", "model.dtype"}, func(s *Shape) string {
+		return when(s.Definition.Dot == "tc16" && s.Model.DType != "bf16", `tc16 multiplies bf16, set model.dtype = "bf16" or dot = "fma"`)
+	}},
+}
+
+// runName is what a run may be called: it becomes a folder.
+var runName = regexp.MustCompile(`^[\pL\pN][\pL\pN._-]*$`)
+
+func when(broken bool, what string) string {
+	if broken {
+		return what
+	}
+	return ""
+}
+
+func exactlyOne(a, b bool, nameA, nameB string) string {
+	switch {
+	case a && b:
+		return fmt.Sprintf("%s and %s are both given, keep one", nameA, nameB)
+	case !a && !b:
+		return fmt.Sprintf("is missing, give %s or %s", nameA, nameB)
+	}
+	return ""
+}
+
+// differentOf tells whether text is made of some of the letters, each at most once.
+func differentOf(text, letters string) bool {
+	for i, r := range text {
+		if !strings.ContainsRune(letters, r) || strings.ContainsRune(text[:i], r) {
+			return false
+		}
+	}
+	return text != ""
+}
+
+// check applies every rule.
+func (r *reader) check() {
+	for _, rule := range rules {
+		if what := r.broken(rule); what != "" {
+			r.report(r.written(rule.keys), what)
+		}
+	}
+}
+
+func (r *reader) broken(rule rule) string {
+	for _, key := range rule.keys {
+		if r.bad[key] {
+			return ""
+		}
+	}
+	return rule.broken(r.shape)
+}
+
+// written is the first of the keys that the user wrote, an override before a line of the file.
+func (r *reader) written(keys []string) string {
+	for _, key := range keys {
+		if _, ok := r.flags[key]; ok {
+			return key
+		}
+	}
+	for _, key := range keys {
+		if r.lines[key] > 0 {
+			return key
+		}
+	}
+	return keys[0]
+}

@@ -1,0 +1,112 @@
+package configs
+
+// Shape is everything that decides a run. The comment of a field is its documentation in printed shapes too (schema.go embeds this
+// file); the tag default is its TOML value, range the interval of a number, oneof the values of a string.
+type Shape struct {
+	Model      Model      `toml:"model"`      // the network to train: a checkpoint, or a new one
+	Data       Data       `toml:"data"`       // what it learns from
+	LoRA       LoRA       `toml:"lora"`       // adapters instead of full fine-tuning
+	Optim      Optim      `toml:"optim"`      // AdamW and its learning rate
+	Run        Run        `toml:"run"`        // length, batch and outputs
+	Rollout    Rollout    `toml:"rollout"`    // the engine that generates answers
+	Definition Definition `toml:"definition"` // the arithmetic, shared by training and serving
+	Device     Device     `toml:"device"`     // where it runs; never changes a bit
+}
+
+// Model is either a checkpoint (path) or a new network (family and config).
+type Model struct {
+	Path      string         `toml:"path"`                                     // checkpoint folder in the Hugging Face layout
+	Family    string         `toml:"family"`                                   // instead of path: model_type of a new network, such as "qwen3_moe"
+	Tokenizer string         `toml:"tokenizer"`                                // with family: tokenizer.json, a folder that has one, or "bytes"
+	DType     string         `toml:"dtype" default:"'fp32'" oneof:"fp32,bf16"` // storage of weights and activations
+	InitSeed  int            `toml:"init_seed" default:"1" range:"[0,)"`       // seed of a new network's weights
+	Config    map[string]any `toml:"config"`                                   // with family: fields of its config.json
+}
+
+// Data is either a built-in task or JSONL files.
+type Data struct {
+	Task        string    `toml:"task" oneof:",countdown"`                            // built-in task: "countdown"
+	Path        string    `toml:"path"`                                               // instead of task: JSONL file to train on
+	EvalPath    string    `toml:"eval_path"`                                          // JSONL file held out for evaluation
+	PackRows    int       `toml:"pack_rows" default:"2048" range:"[2,)"`              // tokens of a pack, samples laid end to end
+	Long        string    `toml:"long" default:"'error'" oneof:"error,drop,truncate"` // what to do with a sample longer than a pack
+	EvalSamples int       `toml:"eval_samples" default:"200" range:"[0,)"`            // held-out samples of an evaluation
+	Countdown   Countdown `toml:"countdown"`                                          // with task "countdown": its instances
+}
+
+// Countdown is the task of reaching a target from numbers by arithmetic.
+type Countdown struct {
+	Numbers   int    `toml:"numbers" default:"3" range:"[2,8]"`            // numbers of an instance
+	MinNumber int    `toml:"min_number" default:"1" range:"[1,1000]"`      // smallest number
+	MaxNumber int    `toml:"max_number" default:"10" range:"[1,1000]"`     // largest number
+	MaxTarget int    `toml:"max_target" default:"100" range:"[1,1000000]"` // largest target
+	Operators string `toml:"operators" default:"'+-*'"`                    // allowed operators, out of + - * /
+	Style     string `toml:"style"`                                        // how a solution is written; "": the task's default
+	Train     int    `toml:"train" default:"10000" range:"[1,)"`           // instances to train on
+	Test      int    `toml:"test" default:"200" range:"[1,)"`              // held-out instances
+	Seed      int    `toml:"seed" default:"1" range:"[0,)"`                // seed of the instances
+}
+
+// LoRA is the shape of the adapters, in PEFT's terms.
+type LoRA struct {
+	Rank             int      `toml:"rank" default:"0" range:"[0,4096]"`                          // rank of the adapters; 0: full fine-tuning
+	Alpha            float64  `toml:"alpha" default:"32.0" range:"(0,)"`                          // adapters are scaled by alpha / rank
+	Targets          []string `toml:"targets" default:"['q_proj', 'k_proj', 'v_proj', 'o_proj']"` // modules that get adapters
+	TargetParameters []string `toml:"target_parameters"`                                          // expert weights that get adapters, such as "mlp.experts.gate_up_proj"
+	Seed             int      `toml:"seed" default:"1" range:"[0,)"`                              // seed of the adapters' weights
+}
+
+// Optim is AdamW: decoupled weight decay, bias correction, clipping by the global norm.
+type Optim struct {
+	LR          float64 `toml:"lr" default:"1e-4" range:"(0,)"`                             // peak learning rate
+	Beta1       float64 `toml:"beta1" default:"0.9" range:"[0,1)"`                          // decay of the gradient's mean
+	Beta2       float64 `toml:"beta2" default:"0.95" range:"[0,1)"`                         // decay of the gradient's mean square
+	Eps         float64 `toml:"eps" default:"1e-8" range:"(0,)"`                            // added to the root of the mean square
+	WeightDecay float64 `toml:"weight_decay" default:"0.0" range:"[0,)"`                    // fraction of a weight lost per unit of learning rate
+	Schedule    string  `toml:"schedule" default:"'cosine'" oneof:"constant,linear,cosine"` // course of the learning rate after warm-up
+	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,)"`                      // steps of linear warm-up
+	FinalLR     float64 `toml:"final_lr" default:"0.1" range:"[0,1]"`                       // learning rate of the last step, as a fraction of lr
+	Clip        float64 `toml:"clip" default:"1.0" range:"[0,)"`                            // largest norm of the gradient; 0: off
+}
+
+// Run is the length of the run, its batch, and what it leaves behind.
+type Run struct {
+	Name         string `toml:"name"`                                      // name in logs and reports; "": the shape's file name
+	Out          string `toml:"out"`                                       // folder of the run; "": runs/NAME
+	Steps        int    `toml:"steps" default:"0" range:"[0,)"`            // optimizer steps; 0: see epochs
+	Epochs       int    `toml:"epochs" default:"0" range:"[0,)"`           // instead of steps: passes over the data
+	Packs        int    `toml:"packs" default:"8" range:"[1,)"`            // packs of an optimizer step: the global batch
+	MicroBatch   int    `toml:"micro_batch" default:"1" range:"[1,)"`      // packs computed at a time; never changes a bit
+	Seed         int    `toml:"seed" default:"1" range:"[0,)"`             // seed of the order of samples
+	Recompute    bool   `toml:"recompute" default:"false"`                 // recompute blocks in the backward pass to save memory; never changes a bit
+	EvalEvery    int    `toml:"eval_every" default:"0" range:"[0,)"`       // steps between evaluations; 0: only at the end
+	SaveEvery    int    `toml:"save_every" default:"0" range:"[0,)"`       // steps between checkpoints; 0: only at the end
+	Keep         int    `toml:"keep" default:"2" range:"[1,)"`             // checkpoints to keep
+	LogEvery     int    `toml:"log_every" default:"1" range:"[1,)"`        // steps between records of the metrics
+	VerifyTokens int    `toml:"verify_tokens" default:"2048" range:"[0,)"` // positions of the zero-KLD proof at the end; 0: no proof
+}
+
+// Rollout sizes the engine and says how it samples.
+type Rollout struct {
+	Slots       int     `toml:"slots" default:"32" range:"[1,)"`         // sequences decoded at a time
+	PageRows    int     `toml:"page_rows" default:"64" range:"[1,)"`     // tokens of a cache page
+	Pages       int     `toml:"pages" default:"0" range:"[0,)"`          // cache pages; 0: as many as the slots need
+	PrefillRows int     `toml:"prefill_rows" default:"512" range:"[1,)"` // prompt tokens read at a time
+	MaxTokens   int     `toml:"max_tokens" default:"256" range:"[1,)"`   // new tokens of an answer
+	Temperature float64 `toml:"temperature" default:"0.0" range:"[0,)"`  // 0: greedy
+	TopP        float64 `toml:"top_p" default:"1.0" range:"(0,1]"`       // probability mass to sample from; 1: all
+	TopK        int     `toml:"top_k" default:"0" range:"[0,)"`          // tokens to sample from; 0: all
+	Seed        int     `toml:"seed" default:"1" range:"[0,)"`           // seed of sampling
+}
+
+// Definition chooses the arithmetic of dot products.
+type Definition struct {
+	Dot string `toml:"dot" default:"'fma'" oneof:"fma,tc16"` // "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit
+}
+
+// Device is the machine.
+type Device struct {
+	Kind    string `toml:"kind" default:"'cpu'" oneof:"cpu"`                       // device
+	Threads int    `toml:"threads" default:"0" range:"[0,4096]"`                   // threads; 0: one for each core
+	ISA     string `toml:"isa" default:"'auto'" oneof:"auto,avx512,avx2,portable"` // instruction set
+}
