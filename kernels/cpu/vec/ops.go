@@ -1,0 +1,51 @@
+// Package vec is the loops over rows of fp32 that the CPU device is made of: reductions, products, exponentials and the
+// elementwise middle of each operation. Every loop is plain Go, its twin is AVX-512 or AVX2 assembly, and both give the same bits: mul and add are separate
+// instructions, reductions are the definition's tree, and only Exp2's polynomial is fused. It imports kernels and nothing else of the project.
+package vec
+
+import "fmt"
+
+// Ops is one set of loops. It has no state: any number of goroutines may share it.
+type Ops struct{ loops }
+
+// loops are the functions that an instruction set provides. Slices of one call have one length, which the methods of Ops ensure.
+type loops struct {
+	max     func(x []float32) float32
+	tree    func(x []float32) float32
+	treeDot func(x, y []float32) float32
+
+	exp2Sub  func(dst, x []float32, scale, m float32)
+	scaleTo  func(dst, x []float32, a float32)
+	scaleAdd func(dst []float32, a float32, x []float32, b float32)
+	add      func(dst, x, y []float32)
+	mul      func(dst, x, y []float32)
+	addMul   func(dst, x []float32, a float32, y []float32)
+
+	normScale func(dst, x []float32, a float32, w []float32)
+	normGrad  func(dst, g, xh []float32, rstd, c float32)
+	rotate    func(lo, hi, xlo, xhi, cos, sin []float32)
+	unrotate  func(lo, hi, xlo, xhi, cos, sin []float32)
+
+	swiglu     func(out, g, u []float32)
+	swigluGrad func(dg, du, dout, g, u []float32)
+	adamW      func(master, m, v, grad []float32, s *adamW)
+
+	widen  func(dst []float32, src []uint16)
+	narrow func(dst []uint16, src []float32)
+}
+
+// New is the loops for an instruction set of the CPU device: "avx512", "avx2" or "portable". The machine must have it.
+func New(isa string) *Ops {
+	l, ok := sets[isa]
+	if !ok {
+		panic(fmt.Sprintf("vec: no instruction set %q", isa))
+	}
+	return &Ops{l}
+}
+
+var portable = loops{
+	max: maxGo, tree: treeGo, treeDot: treeDotGo,
+	exp2Sub: exp2SubGo, scaleTo: scaleToGo, scaleAdd: scaleAddGo, add: addGo, mul: mulGo, addMul: addMulGo,
+	normScale: normScaleGo, normGrad: normGradGo, rotate: rotateGo, unrotate: unrotateGo,
+	swiglu: swigluGo, swigluGrad: swigluGradGo, adamW: adamWGo, widen: widenGo, narrow: narrowGo,
+}
