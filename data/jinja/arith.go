@@ -1,0 +1,241 @@
+package jinja
+
+import (
+	"math"
+	"math/bits"
+	"strings"
+)
+
+func unary(op string, x any) any {
+	if op == "not" {
+		return !truth(x)
+	}
+	mustBeDefined(x)
+	i, f, isInt, ok := number(x)
+	switch {
+	case !ok:
+		fail(0, "a %s has no sign", typeName(x))
+	case op == "-" && isInt:
+		return -i
+	case op == "-":
+		return -f
+	case isInt:
+		return i
+	}
+	return f
+}
+
+func (r *run) binary(n *binaryNode) any {
+	x := r.eval(n.x)
+	switch n.op {
+	case "and":
+		if !truth(x) {
+			return x
+		}
+		return r.eval(n.y)
+	case "or":
+		if truth(x) {
+			return x
+		}
+		return r.eval(n.y)
+	}
+	y := r.eval(n.y)
+	if n.op == "~" {
+		s, t := str(x), str(y)
+		bounded(len(s) + len(t))
+		return s + t
+	}
+	mustBeDefined(x, y)
+	if v, ok := joinValues(n.op, x, y); ok {
+		return v
+	}
+	return arithmetic(n.op, x, y)
+}
+
+// joinValues is + and * of strings and lists; ok is false for other operands.
+func joinValues(op string, x, y any) (any, bool) {
+	switch op {
+	case "+":
+		switch x := x.(type) {
+		case string:
+			if y, ok := y.(string); ok {
+				bounded(len(x) + len(y))
+				return x + y, true
+			}
+		case []any:
+			if y, ok := y.([]any); ok {
+				return append(x[:len(x):len(x)], limited(y, len(x)+len(y))...), true
+			}
+		case tuple:
+			if y, ok := y.(tuple); ok {
+				return append(x[:len(x):len(x)], limited(y, len(x)+len(y))...), true
+			}
+		}
+	case "*":
+		if _, _, isInt, _ := number(x); isInt {
+			x, y = y, x
+		}
+		if n, _, isInt, _ := number(y); isInt {
+			return repeat(x, n)
+		}
+	}
+	return nil, false
+}
+
+// limited is a list, unless what is to be made of it has too many elements.
+func limited(list []any, n int) []any {
+	if n > maxList {
+		fail(0, "a list grows over %d elements", maxList)
+	}
+	return list
+}
+
+func repeat(x any, n int64) (any, bool) {
+	n = max(n, 0)
+	switch x := x.(type) {
+	case string:
+		if x != "" && n > int64(maxString/len(x)) {
+			bounded(maxString + 1)
+		}
+		if x == "" {
+			return "", true
+		}
+		return strings.Repeat(x, int(n)), true
+	case []any:
+		out := []any{}
+		for i := int64(0); i < n && len(x) > 0; i++ {
+			out = append(out, limited(x, len(out)+len(x))...)
+		}
+		return out, true
+	}
+	return nil, false
+}
+
+// arithmetic on numbers: ints stay ints, and one too large for 64 bits is an error, where Python would go on.
+func arithmetic(op string, x, y any) any {
+	i, f, xInt, xOK := number(x)
+	j, g, yInt, yOK := number(y)
+	if !xOK || !yOK {
+		fail(0, "no %s of a %s and a %s", op, typeName(x), typeName(y))
+	}
+	if (op == "/" || op == "//" || op == "%") && g == 0 {
+		fail(0, "division by zero")
+	}
+	if xInt && yInt && op != "/" && !(op == "**" && j < 0) {
+		return integerArithmetic(op, i, j)
+	}
+	switch op {
+	case "+":
+		return f + g
+	case "-":
+		return f - g
+	case "*":
+		return f * g
+	case "/":
+		return f / g
+	case "//":
+		return math.Floor(f / g)
+	case "%":
+		m := math.Mod(f, g)
+		if m != 0 && (m < 0) != (g < 0) {
+			m += g
+		}
+		return m
+	}
+	return power(f, g)
+}
+
+func power(f, g float64) any {
+	p := math.Pow(f, g)
+	if math.IsNaN(p) || math.IsInf(p, 0) {
+		fail(0, "%v ** %v is no number", f, g)
+	}
+	return p
+}
+
+func integerArithmetic(op string, i, j int64) int64 {
+	switch op {
+	case "+":
+		v := i + j
+		if (v > i) != (j > 0) && j != 0 {
+			tooLarge()
+		}
+		return v
+	case "-":
+		v := i - j
+		if (v < i) != (j > 0) && j != 0 {
+			tooLarge()
+		}
+		return v
+	case "*":
+		return product(i, j)
+	case "//":
+		if i == math.MinInt64 && j == -1 {
+			tooLarge()
+		}
+		q := i / j
+		if i%j != 0 && (i < 0) != (j < 0) {
+			q--
+		}
+		return q
+	case "%":
+		if j == -1 {
+			return 0
+		}
+		m := i % j
+		if m != 0 && (m < 0) != (j < 0) {
+			m += j
+		}
+		return m
+	}
+	if i >= -1 && i <= 1 {
+		j = min(j, 2-j&1) // the same value, soon
+	}
+	v := int64(1)
+	for ; j > 0; j-- {
+		v = product(v, i)
+	}
+	return v
+}
+
+func product(i, j int64) int64 {
+	abs := func(v int64) uint64 {
+		if v < 0 {
+			return -uint64(v)
+		}
+		return uint64(v)
+	}
+	hi, lo := bits.Mul64(abs(i), abs(j))
+	if hi != 0 || lo > math.MaxInt64 {
+		tooLarge()
+	}
+	return i * j
+}
+
+func tooLarge() { fail(0, "an int grows over 64 bits") }
+
+// contains is Python's "x in list".
+func contains(list, x any) bool {
+	switch l := list.(type) {
+	case undefined:
+		return false
+	case string:
+		s, ok := x.(string)
+		if !ok {
+			fail(0, "only a str can be in a str, not a %s", typeName(x))
+		}
+		return strings.Contains(l, s)
+	case *Dict:
+		if _, ok := x.(undefined); ok {
+			return false
+		}
+		_, ok := l.Get(x)
+		return ok
+	}
+	for _, y := range elements(list) {
+		if equal(x, y) {
+			return true
+		}
+	}
+	return false
+}

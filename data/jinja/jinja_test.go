@@ -1,0 +1,153 @@
+package jinja
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestGenerated(t *testing.T) {
+	tmpl, err := Parse("{% for m in l %}<{{ m }}>{% generation %}{% set x = 9 %}[{{ m }}{{ x }}]\n{% endgeneration %}{{ x }}!{% endfor %}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := tmpl.Render(map[string]any{"l": []any{"é", "b"}}, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "<é>[é9]\n!<b>[b9]\n!"; res.Text != want {
+		t.Fatalf("text %q, want %q", res.Text, want)
+	}
+	var parts []string
+	for _, g := range res.Generated {
+		parts = append(parts, res.Text[g[0]:g[1]])
+	}
+	if got := strings.Join(parts, "|"); got != "[é9]\n|[b9]\n" {
+		t.Fatalf("generated %q", got)
+	}
+}
+
+func TestStrftimeNow(t *testing.T) {
+	got, err := render("{{ strftime_now('%d %b %Y %H:%M:%S %j %% %B %A %I %p %y-%m') }}", nil)
+	if want := "07 Mar 2026 15:04:05 066 % March Saturday 03 PM 26-03"; err != nil || got != want {
+		t.Fatalf("%q, %v, want %q", got, err, want)
+	}
+	if _, err := render("{{ strftime_now('%U') }}", nil); err == nil || !strings.Contains(err.Error(), "%U is not supported") {
+		t.Fatalf("%v", err)
+	}
+}
+
+// Errors say the line of the statement, and what a template could be refused for.
+func TestErrors(t *testing.T) {
+	for source, want := range map[string]string{
+		"a\n\n{{ nope.x }}":                              "line 3: nope is undefined",
+		"a\n{% if 1 %}\n{{ 1 + 'a' }}{% endif %}":        "line 3: no + of a int and a str",
+		"x\n{% include 'y' %}":                           `line 2: block "include" is not supported`,
+		"x\n\n{% if 1 %}":                                "line 3: the template ends where endif is missing",
+		"{{ raise_exception('two\nlines') }}":            "line 1: the template refuses: two lines",
+		"{{ 'x' | center(5) }}":                          `line 1: filter "center" is not supported`,
+		"{{ 'x'.zfill(5) }}":                             "str.zfill is undefined (or not supported) and cannot be called",
+		"{% set l = [1] %}{{ l.append(2) }}":             "list.append changes a value",
+		"{% generation %}{% break %}{% endgeneration %}": "break or continue outside a loop",
+		"{% macro m() %}{% generation %}x{% endgeneration %}{% endmacro %}{{ m() }}": "a generation block inside a macro",
+		"{{ varargs }}{% macro m() %}{{ varargs }}{% endmacro %}":                    "varargs of a macro is not supported",
+		"{{ f(*a) }}": "unpacked arguments are not supported",
+	} {
+		if got, err := render(source, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q gives %q, %v, want %q", source, got, err, want)
+		}
+	}
+}
+
+// What would run for ever, or out of memory or stack, is an error, soon.
+func TestBounds(t *testing.T) {
+	ns := "{% set ns = namespace(x='ab', l=[]) %}{% for i in range(100000) %}"
+	for source, want := range map[string]string{
+		"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes more than",
+		ns + "{% set ns.x = ns.x ~ ns.x %}{% endfor %}":                                  "a string grows over",
+		ns + "{% set ns.x = ns.x * 99999 %}{% endfor %}":                                 "a string grows over",
+		ns + "{% set ns.x = ns.x.replace('a', ns.x) %}{% endfor %}":                      "a string grows over",
+		ns + "{% set ns.x = ns.x.join(['', '', '']) %}{% endfor %}":                      "a string grows over",
+		ns + "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}":                       "nested more than",
+		ns + "{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l | tojson }}":                    "nested more than",
+		ns + "{% set ns.l = [1] + ns.l * 2 %}{% endfor %}":                               "a list grows over",
+		"{{ 'abc' * 9999999999999 }}":                                                    "a string grows over",
+		"{{ [1] * 9999999999999 }}":                                                      "a list grows over",
+		"{{ 'a' | indent(9999999999) }}":                                                 "a string grows over",
+		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}":                                "macros call each other",
+		"{{ (-1) ** 9999999999999 }}x{{ 3 ** 99 }}":                                      "an int grows over 64 bits",
+		"{{ " + strings.Repeat("(", 1e5) + "1" + strings.Repeat(")", 1e5) + " }}":        "nested more than",
+		"{{ " + strings.Repeat("-", 1e5) + "1 }}":                                        "nested more than",
+		"{{ " + strings.Repeat("not ", 1e5) + "1 }}":                                     "nested more than",
+		"{{ 1" + strings.Repeat("+1", maxSource/2) + " }}":                               "has more than",
+		strings.Repeat("{% if 1 %}", 1e4):                                                "nested more than",
+		"{% if 0 %}" + strings.Repeat("{% elif 0 %}", 1e4) + "{% endif %}":               "nested more than",
+	} {
+		start := time.Now()
+		if _, err := render(source, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.80q: %.200v, want %q", source, err, want)
+		}
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("%.80q took %v", source, took)
+		}
+	}
+}
+
+// The longest chain of operators that a source can hold does not exhaust the stack.
+func TestLongChain(t *testing.T) {
+	if got, err := render("{{ 1"+strings.Repeat("+1", maxSource/2-10)+" }}", nil); err != nil || got != "524279" {
+		t.Fatalf("%q, %v", got, err)
+	}
+}
+
+func TestDecodeJSON(t *testing.T) {
+	v, err := DecodeJSON([]byte(`{"b": 1, "a": [2.0, 1e3, null, true, "x"], "b": {"z": 0, "y": -5}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := str(v), "{'b': {'z': 0, 'y': -5}, 'a': [2.0, 1000.0, None, True, 'x']}"; got != want {
+		t.Fatalf("%s, want %s", got, want)
+	}
+	for text, want := range map[string]string{
+		``: "unexpected EOF", `{"a":`: "unexpected EOF", `{} {}`: "more text", `[1,]`: "invalid character", `1e999`: "too large",
+		`99999999999999999999`: "too large", strings.Repeat("[", 1000): "nested",
+	} {
+		if _, err := DecodeJSON([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.20q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+func FuzzTemplate(f *testing.F) {
+	vars, cases := readCases(f)
+	for _, c := range cases {
+		f.Add(c.Template)
+	}
+	f.Fuzz(func(t *testing.T, source string) {
+		tmpl, err := Parse(source)
+		if err != nil {
+			return
+		}
+		now := time.Unix(0, 0)
+		res, err := tmpl.Render(vars, now)
+		again, err2 := tmpl.Render(vars, now)
+		if (err == nil) != (err2 == nil) || res.Text != again.Text {
+			t.Fatalf("%q renders to %q, %v, then to %q, %v", source, res.Text, err, again.Text, err2)
+		}
+	})
+}
+
+func BenchmarkCases(b *testing.B) {
+	vars, cases := readCases(b)
+	var list []*Template
+	for _, c := range cases {
+		if t, err := Parse(c.Template); err == nil {
+			list = append(list, t)
+		}
+	}
+	for b.Loop() {
+		for _, t := range list {
+			t.Render(vars, time.Time{})
+		}
+	}
+}

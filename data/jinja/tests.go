@@ -1,0 +1,72 @@
+package jinja
+
+import (
+	"unicode"
+	"unicode/utf8"
+)
+
+type test func(r *run, x any, c call) bool
+
+// tests of jinja2, the part behind "is".
+var tests = map[string]test{
+	"defined":   is("defined", func(x any) bool { _, ok := x.(undefined); return !ok }),
+	"undefined": is("undefined", func(x any) bool { _, ok := x.(undefined); return ok }),
+	"none":      is("none", func(x any) bool { return x == nil }),
+	"boolean":   is("boolean", func(x any) bool { _, ok := x.(bool); return ok }),
+	"true":      is("true", func(x any) bool { return x == true }),
+	"false":     is("false", func(x any) bool { return x == false }),
+	"integer":   is("integer", func(x any) bool { _, ok := x.(int64); return ok }),
+	"float":     is("float", func(x any) bool { _, ok := x.(float64); return ok }),
+	"number":    is("number", func(x any) bool { _, _, _, ok := number(x); return ok }),
+	"string":    is("string", func(x any) bool { _, ok := x.(string); return ok }),
+	"mapping":   is("mapping", func(x any) bool { _, ok := x.(*Dict); return ok }),
+	"callable":  is("callable", func(x any) bool { _, ok := x.(function); return ok }),
+	"sequence":  is("sequence", isSequence),
+	"iterable":  is("iterable", func(x any) bool { _, ok := x.(view); return ok || isSequence(x) }),
+	"lower":     is("lower", func(x any) bool { return cased(str(x), unicode.IsLower) }),
+	"upper":     is("upper", func(x any) bool { return cased(str(x), unicode.IsUpper) }),
+	"odd":       is("odd", func(x any) bool { return integer(x, "the value")&1 == 1 }),
+	"even":      is("even", func(x any) bool { return integer(x, "the value")&1 == 0 }),
+	"divisibleby": func(_ *run, x any, c call) bool {
+		by := c.bind("divisibleby", "num")[0]
+		return arithmetic("%", x, by) == any(int64(0))
+	},
+	"in": func(_ *run, x any, c call) bool { return contains(c.bind("in", "seq")[0], x) },
+	"sameas": func(_ *run, x any, c call) bool {
+		y := c.bind("sameas", "other")[0]
+		return typeName(x) == typeName(y) && equal(x, y)
+	},
+	"filter": func(_ *run, x any, c call) bool { c.bind("filter"); _, ok := filters[text(x)]; return ok },
+	"eq":     relation("=="), "equalto": relation("=="),
+	"ne": relation("!="),
+	"lt": relation("<"), "lessthan": relation("<"),
+	"le": relation("<="),
+	"gt": relation(">"), "greaterthan": relation(">"),
+	"ge": relation(">="),
+}
+
+// is makes a test without arguments.
+func is(name string, f func(any) bool) test {
+	return func(_ *run, x any, c call) bool { c.bind(name); return f(x) }
+}
+
+func relation(op string) test {
+	return func(_ *run, x any, c call) bool { return holds(x, op, c.bind(op, "other")[0]) }
+}
+
+// isSequence: strings, lists, tuples and dicts are sequences to jinja2, and so is undefined.
+func isSequence(x any) bool {
+	switch x.(type) {
+	case string, []any, tuple, *Dict, undefined:
+		return true
+	}
+	return false
+}
+
+func isAlnum(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) }
+
+// capitalizeUpper is a word with its first character in upper case and the others in lower case.
+func capitalizeUpper(s string) string {
+	_, n := utf8.DecodeRuneInString(s)
+	return upper(s[:n]) + lower(s[n:])
+}
