@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cpu/vec"
 )
 
 // ISA is an instruction set that the device's assembly is written for.
@@ -34,6 +35,7 @@ type Device struct {
 	def    kernels.Definition
 	isa    ISA
 	pool   *pool
+	vec    *vec.Ops
 	allocs [][]byte // keeps arenas alive
 }
 
@@ -52,7 +54,7 @@ func New(def kernels.Definition, o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{def: def, isa: isa, pool: newPool(o.Threads)}, nil
+	return &Device{def: def, isa: isa, pool: newPool(o.Threads), vec: vec.New(string(isa))}, nil
 }
 
 func choose(want ISA) (ISA, error) {

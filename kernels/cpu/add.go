@@ -1,0 +1,30 @@
+package cpu
+
+import "lockstep/kernels"
+
+// Add: out = round(a + b), all [T, H]. out may be a or b.
+func (d *Device) Add(out, a, b kernels.Tensor) {
+	mustShape("add", "a", a, out.Rows, out.Cols)
+	mustShape("add", "b", b, out.Rows, out.Cols)
+	o, x, y := d.matrix(out), d.matrix(a), d.matrix(b)
+	d.eachRow(out.Rows, out.Cols, 2, func(from, to int, buf [][]float32) {
+		for r := from; r < to; r++ {
+			z := o.target(r, buf[0])
+			d.vec.Add(z, x.load(r, buf[0]), y.load(r, buf[1]))
+			o.store(r, z)
+		}
+	})
+}
+
+// Scale: out = round(x * a), both [T, H]. out may be x.
+func (d *Device) Scale(out, x kernels.Tensor, a float32) {
+	mustShape("scale", "x", x, out.Rows, out.Cols)
+	o, in := d.matrix(out), d.matrix(x)
+	d.eachRow(out.Rows, out.Cols, 1, func(from, to int, buf [][]float32) {
+		for r := from; r < to; r++ {
+			z := o.target(r, buf[0])
+			d.vec.ScaleTo(z, in.load(r, buf[0]), a)
+			o.store(r, z)
+		}
+	})
+}

@@ -1,0 +1,76 @@
+package cpu
+
+import (
+	"math"
+
+	"lockstep/kernels"
+)
+
+// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n]; w [1, n], rstd F32 [1, T]
+// (Zhang & Sennrich, arXiv 1910.07467). out may be x.
+func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, eps float32) {
+	const op = "rms norm"
+	mustShape(op, "out", out, x.Rows, x.Cols)
+	mustShape(op, "w", w, 1, x.Cols)
+	o, in, weight, rs := d.matrix(out), d.matrix(x), d.matrix(w), vector(op, "rstd", rstd, x.Rows)
+	sumSquares := func(v []float32) float32 { return d.vec.TreeDot(v, v) }
+	if d.def.Break == kernels.BreakNormRows && x.Rows <= 4 {
+		sumSquares = ascendingSquares
+	}
+	d.eachRow(x.Rows, x.Cols, 2, func(from, to int, buf [][]float32) {
+		ws := weight.load(0, buf[1])
+		for t := from; t < to; t++ {
+			v := in.load(t, buf[0])
+			rs[t] = rStd(sumSquares(v), x.Cols, eps)
+			y := o.target(t, buf[0])
+			d.vec.NormScale(y, v, rs[t], ws)
+			o.store(t, y)
+		}
+	})
+}
+
+// rStd is 1/sqrt(sum/n + eps).
+func rStd(sum float32, n int, eps float32) float32 {
+	return 1 / float32(math.Sqrt(float64(sum/float32(n)+eps)))
+}
+
+// ascendingSquares is the sum of squares in the order that breaks the rule: one lane instead of the tree.
+func ascendingSquares(v []float32) float32 {
+	var s float32
+	for _, x := range v {
+		s += float32(x * x)
+	}
+	return s
+}
+
+// RMSNormBackward, with g = dy*w and xh = x*rstd: dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), and dw[j] += dy*xh over t ascending.
+// dx, dy, x [T, n]; rstd F32 [1, T]; w [1, n]; dw F32 [1, n] or nil.
+func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor) {
+	const op = "rms norm backward"
+	mustShape(op, "dx", dx, x.Rows, x.Cols)
+	mustShape(op, "dy", dy, x.Rows, x.Cols)
+	mustShape(op, "w", w, 1, x.Cols)
+	grad, dout, in, weight, rs := d.matrix(dx), d.matrix(dy), d.matrix(x), d.matrix(w), vector(op, "rstd", rstd, x.Rows)
+	d.eachRow(x.Rows, x.Cols, 3, func(from, to int, buf [][]float32) {
+		ws := weight.load(0, buf[2])
+		for t := from; t < to; t++ {
+			g, xh := buf[0], buf[1]
+			d.vec.Mul(g, dout.load(t, g), ws)
+			d.vec.ScaleTo(xh, in.load(t, xh), rs[t])
+			d.vec.NormGrad(g, g, xh, rs[t], d.vec.TreeDot(g, xh)/float32(x.Cols))
+			z := grad.target(t, xh)
+			d.vec.Add(z, grad.load(t, xh), g)
+			grad.store(t, z)
+		}
+	})
+	if dw.IsNil() {
+		return
+	}
+	sum := vector(op, "dw", dw, x.Cols)
+	d.eachColumn(x.Cols, 2, func(from, to int, buf [][]float32) {
+		for t := range x.Rows {
+			xs := in.loadPart(t, from, to, buf[0])
+			d.vec.AddMul(sum[from:to], xs, rs[t], dout.loadPart(t, from, to, buf[1]))
+		}
+	})
+}

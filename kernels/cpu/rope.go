@@ -1,0 +1,143 @@
+package cpu
+
+import (
+	"fmt"
+
+	"lockstep/kernels"
+)
+
+// headRope is one HeadNormRope or its gradient: heads of D elements in x [T, heads*D], one rotation for each row.
+type headRope struct {
+	d         *Device
+	in        matrix
+	heads     int
+	dim       int // D
+	rs        []float32
+	positions []int32
+	cos, sin  matrix // [positions, D/2]
+	weight    matrix // [1, D]; unused where normed is false
+	normed    bool
+}
+
+func (d *Device) headRope(op string, x, rstd, w, positions kernels.Tensor, rope kernels.Rope) headRope {
+	half := rope.Cos.Cols
+	if half == 0 || x.Cols%(2*half) != 0 {
+		panic(fmt.Sprintf("cpu: %s: heads of %s with tables of %s", op, x, rope.Cos))
+	}
+	mustShape(op, "sin", rope.Sin, rope.Cos.Rows, half)
+	h := headRope{d: d, in: d.matrix(x), dim: 2 * half, heads: x.Cols / (2 * half), cos: d.matrix(rope.Cos), sin: d.matrix(rope.Sin)}
+	h.positions = indices(op, "positions", positions, x.Rows)
+	mustIndex(op, h.positions, rope.Cos.Rows)
+	if !w.IsNil() {
+		mustShape(op, "w", w, 1, h.dim)
+		h.normed, h.weight, h.rs = true, d.matrix(w), vector(op, "rstd", rstd, x.Rows*h.heads)
+	}
+	return h
+}
+
+// tables are cos and sin of row t.
+func (h *headRope) tables(t int) (cos, sin []float32) {
+	p := int(h.positions[t])
+	return h.cos.load(p, nil), h.sin.load(p, nil)
+}
+
+// head is columns of one head.
+func (h *headRope) head(i int) (from, to int) { return i * h.dim, (i + 1) * h.dim }
+
+// HeadNormRope normalises each head of x as RMSNorm does (z = (x*rstd)*w; w nil: z = x) and rotates it (Su et al., arXiv 2104.09864):
+// out[i] = round(z[i]*c - z[i+D/2]*s), out[i+D/2] = round(z[i+D/2]*c + z[i]*s). x, out [T, heads*D]; rstd F32 [T, heads]; positions int32 [T].
+func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, eps float32) {
+	const op = "head norm and rope"
+	mustShape(op, "out", out, x.Rows, x.Cols)
+	h, o := d.headRope(op, x, rstd, w, positions, rope), d.matrix(out)
+	d.eachRow(x.Rows, x.Cols, 2, func(from, to int, buf [][]float32) {
+		var ws []float32
+		if h.normed {
+			ws = h.weight.load(0, buf[1])
+		}
+		for t := from; t < to; t++ {
+			cos, sin := h.tables(t)
+			xs, ys := h.in.load(t, buf[0]), o.target(t, buf[0])
+			for i := range h.heads {
+				lo, hi := h.head(i)
+				z := xs[lo:hi]
+				if h.normed {
+					r := rStd(d.vec.TreeDot(z, z), h.dim, eps)
+					h.rs[t*h.heads+i] = r
+					d.vec.NormScale(ys[lo:hi], z, r, ws)
+					z = ys[lo:hi]
+				}
+				d.vec.Rotate(ys[lo:hi], z, cos, sin)
+			}
+			o.store(t, ys)
+		}
+	})
+}
+
+// HeadNormRopeBackward writes dx = round(.) of the gradient through rotation and norm, and adds dz*xh to dw F32 [1, D], rows ascending and heads
+// ascending inside a row. dw may be nil; with w nil there is no norm. dx may be dout.
+func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope) {
+	const op = "head norm and rope backward"
+	mustShape(op, "dx", dx, x.Rows, x.Cols)
+	mustShape(op, "dout", dout, x.Rows, x.Cols)
+	h, grad, dy := d.headRope(op, x, rstd, w, positions, rope), d.matrix(dx), d.matrix(dout)
+	if !dw.IsNil() { // before dx, which may be dout
+		if !h.normed {
+			panic("cpu: " + op + ": gradient of a weight that is nil")
+		}
+		h.weightGrad(vector(op, "dw", dw, h.dim), &dy)
+	}
+	d.eachRow(x.Rows, x.Cols, 5, func(from, to int, buf [][]float32) {
+		var ws []float32
+		if h.normed {
+			ws = h.weight.load(0, buf[4])
+		}
+		for t := from; t < to; t++ {
+			cos, sin := h.tables(t)
+			ds, zs := dy.load(t, buf[0]), grad.target(t, buf[0])
+			xs := h.in.load(t, buf[1])
+			for i := range h.heads {
+				lo, hi := h.head(i)
+				d.vec.Unrotate(zs[lo:hi], ds[lo:hi], cos, sin)
+				if h.normed {
+					h.headGrad(zs[lo:hi], xs[lo:hi], ws, buf[2], h.rs[t*h.heads+i])
+				}
+			}
+			grad.store(t, zs)
+		}
+	})
+}
+
+// headGrad turns dz of one head into dx, in place: g = dz*w, xh = x*rstd, dx = rstd*(g - xh*(tree(g*xh)/D)).
+func (h *headRope) headGrad(dz, x, w, buf []float32, rstd float32) {
+	vec, xh := h.d.vec, buf[:h.dim]
+	vec.Mul(dz, dz, w)
+	vec.ScaleTo(xh, x, rstd)
+	vec.NormGrad(dz, dz, xh, rstd, vec.TreeDot(dz, xh)/float32(h.dim))
+}
+
+// weightGrad adds dz*xh of every head to dw. Threads share the columns, pair by pair, since a rotation mixes two.
+func (h *headRope) weightGrad(dw []float32, dy *matrix) {
+	half := h.dim / 2
+	h.d.eachColumn(half, 5, func(from, to int, buf [][]float32) {
+		n := to - from
+		for t := range dy.rows {
+			cos, sin := h.tables(t)
+			for i := range h.heads {
+				at := i * h.dim
+				a := dy.loadPart(t, at+from, at+to, buf[0])
+				b := dy.loadPart(t, at+half+from, at+half+to, buf[1])
+				dlo, dhi := buf[2][:n], buf[3][:n]
+				h.d.vec.UnrotatePairs(dlo, dhi, a, b, cos[from:to], sin[from:to])
+				r := h.rs[t*h.heads+i]
+				h.addProducts(dw[from:to], dlo, t, at+from, r, buf[4])
+				h.addProducts(dw[half+from:half+to], dhi, t, at+half+from, r, buf[4])
+			}
+		}
+	})
+}
+
+// addProducts is dw += dz*xh for part of a head, which starts at column `from` of x.
+func (h *headRope) addProducts(dw, dz []float32, t, from int, rstd float32, buf []float32) {
+	h.d.vec.AddMul(dw, h.in.loadPart(t, from, from+len(dz), buf), rstd, dz)
+}

@@ -1,0 +1,132 @@
+package cpu
+
+import (
+	"fmt"
+	"sync"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cpu/vec"
+)
+
+// matrix reads and writes the rows of an F32 or BF16 tensor as fp32. Rows of all groups are counted through.
+type matrix struct {
+	f                  []float32
+	h                  []uint16
+	rows, cols, stride int
+	vec                *vec.Ops
+}
+
+func (d *Device) matrix(t kernels.Tensor) matrix {
+	m := matrix{rows: t.Groups * t.Rows, cols: t.Cols, stride: t.Stride, vec: d.vec}
+	if t.DType == kernels.BF16 {
+		m.h = t.BF16s()
+	} else {
+		m.f = t.F32s()
+	}
+	return m
+}
+
+// load is row r: the row itself in an F32 tensor, otherwise widened into buf.
+func (m *matrix) load(r int, buf []float32) []float32 {
+	return m.loadPart(r, 0, m.cols, buf)
+}
+
+// loadPart is columns [from, to) of row r, as load gives them.
+func (m *matrix) loadPart(r, from, to int, buf []float32) []float32 {
+	at := r * m.stride
+	if m.f != nil {
+		return m.f[at+from : at+to : at+to]
+	}
+	buf = buf[:to-from]
+	m.vec.Widen(buf, m.h[at+from:at+to])
+	return buf
+}
+
+// target is where row r is to be computed: the row itself in an F32 tensor, otherwise buf. store finishes it.
+func (m *matrix) target(r int, buf []float32) []float32 {
+	return m.targetPart(r, 0, m.cols, buf)
+}
+
+func (m *matrix) targetPart(r, from, to int, buf []float32) []float32 {
+	at := r * m.stride
+	if m.f != nil {
+		return m.f[at+from : at+to : at+to]
+	}
+	return buf[:to-from]
+}
+
+// store rounds a row computed in target to storage. An F32 row is in its place already.
+func (m *matrix) store(r int, row []float32) { m.storePart(r, 0, row) }
+
+func (m *matrix) storePart(r, from int, row []float32) {
+	if m.f == nil {
+		at := r*m.stride + from
+		m.vec.Narrow(m.h[at:at+len(row)], row)
+	}
+}
+
+// rowWork is the number of elements that one turn of a thread takes: enough to hide the cost of asking for it.
+const rowWork = 16 << 10
+
+// eachRow calls body for ranges of rows of some columns, on all threads, with n scratch rows of cols elements, which hold anything.
+func (d *Device) eachRow(rows, cols, n int, body func(from, to int, buf [][]float32)) {
+	d.pool.each(rows, rowWork/max(cols, 1), func(_, from, to int) {
+		s := rowScratches.Get().(*rowScratch)
+		defer rowScratches.Put(s)
+		body(from, to, s.take(n, cols))
+	})
+}
+
+// eachColumn cuts columns [0, n) at multiples of 16, a cache line of fp32, so that each thread has about two parts of at least 64.
+// It is for chains over rows, which no cut of the columns can change. body has `scratch` rows of to-from elements.
+func (d *Device) eachColumn(n, scratch int, body func(from, to int, buf [][]float32)) {
+	const line, least = 16, 64
+	grain := max(least, (n/(2*d.pool.threads)+line-1)/line*line)
+	d.pool.each(n, grain, func(_, from, to int) {
+		s := rowScratches.Get().(*rowScratch)
+		defer rowScratches.Put(s)
+		body(from, to, s.take(scratch, to-from))
+	})
+}
+
+// rowScratch is memory for a few rows; it grows to the longest row seen.
+type rowScratch struct {
+	data []float32
+	rows [][]float32
+}
+
+var rowScratches = sync.Pool{New: func() any { return new(rowScratch) }}
+
+func (s *rowScratch) take(n, cols int) [][]float32 {
+	if len(s.data) < n*cols {
+		s.data = make([]float32, n*cols)
+	}
+	s.rows = s.rows[:0]
+	for i := range n {
+		s.rows = append(s.rows, s.data[i*cols:(i+1)*cols:(i+1)*cols])
+	}
+	return s.rows
+}
+
+// mustShape panics if t is not [rows, cols] of one group.
+func mustShape(op, name string, t kernels.Tensor, rows, cols int) {
+	if t.Groups != 1 || t.Rows != rows || t.Cols != cols {
+		panic(fmt.Sprintf("cpu: %s: %s is %s, want [%d, %d]", op, name, t, rows, cols))
+	}
+}
+
+// vector is the elements of a contiguous F32 tensor of n elements, whatever its shape.
+func vector(op, name string, t kernels.Tensor, n int) []float32 {
+	if t.Len() != n || !t.Contiguous() {
+		panic(fmt.Sprintf("cpu: %s: %s is %s, want %d contiguous elements", op, name, t, n))
+	}
+	return t.F32s()
+}
+
+// indices is [vector] for int32.
+func indices(op, name string, t kernels.Tensor, n int) []int32 {
+	if t.Len() != n || !t.Contiguous() {
+		panic(fmt.Sprintf("cpu: %s: %s is %s, want %d contiguous elements", op, name, t, n))
+	}
+	return t.I32s()
+}
