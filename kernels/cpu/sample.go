@@ -1,0 +1,196 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"sync"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cpu/vec"
+)
+
+// Sample chooses an id for each row of logits F32 [n, V], each by its own settings and nothing of its neighbours. The order of ids
+// is (logit descending, id ascending). A NaN is a bug and panics. At temperature 0 the choice is the first of the order. Else
+//
+//	x_j = logit_j * float32(1/Temperature),  m = max x;  e_j = Exp2((x_j - m)*log2e)
+//	u   = kernels.Uniform(Seed, Request, Index)
+//
+// If m is not finite (a temperature near the smallest numbers), the choice is that of temperature 0, the limit. All running sums
+// below are fp32 chains from +0.
+//
+// Without top-k and top-p: blocks of VocabBlock ids ascending; s_b = tree(e of block b), S_b the running sum of s_b. The draw falls
+// in the first block with S_b > u*S_last; from S_(b-1) on, e_j are added in id order and the first j to exceed u*S_last is chosen,
+// else (the block's tree exceeds its chain) the last of the block with e_j > 0.
+//
+// With either: ids are taken in the order; W_i is the running sum of e of the first i. Top-k keeps k ids and total is W_k; without
+// it all are kept and total is S_last. Top-p keeps the shortest prefix with W_i/total >= p, at least one id. With n ids kept, the
+// first i with W_i > u*W_n is chosen.
+func (d *Device) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
+	if logits.Rows != len(rows) || ids.Len() != len(rows) || logits.Cols == 0 {
+		panic(fmt.Sprintf("cpu: %d samplings of logits %s to %s", len(rows), logits, ids))
+	}
+	out := ids.I32s()
+	d.pool.each(len(rows), 1, func(_, from, to int) {
+		s := samplers.Get().(*sampler)
+		defer samplers.Put(s)
+		for r := from; r < to; r++ {
+			s.logits, s.vec, s.block = logits.F32s()[r*logits.Stride:][:logits.Cols], d.vec, d.def.VocabBlock
+			out[r] = s.choose(rows[r])
+		}
+	})
+}
+
+// sampler draws from one row of logits.
+type sampler struct {
+	vec    *vec.Ops
+	block  int
+	logits []float32 // [V]
+	e      []float32 // [V]
+	sums   []float32 // [blocks]: S_b
+	heap   []int32   // ids that are not yet taken in the order
+	kept   []int32
+	walk   []float32 // W_i of kept ids
+}
+
+var samplers = sync.Pool{New: func() any { return new(sampler) }}
+
+func (s *sampler) choose(o kernels.Sampling) int32 {
+	best := s.first()
+	if o.Temperature == 0 {
+		return best
+	}
+	inv := 1 / o.Temperature
+	m := float32(s.logits[best] * inv)
+	if math.IsInf(float64(m), 0) || m != m {
+		return best
+	}
+	s.weigh(inv, m)
+	u := kernels.Uniform(o.Seed, o.Request, o.Index)
+	if o.TopK <= 0 && o.TopP >= 1 {
+		return s.drawAll(u)
+	}
+	s.keep(o)
+	edge := float32(u * s.walk[len(s.walk)-1])
+	for i, w := range s.walk {
+		if w > edge {
+			return s.kept[i]
+		}
+	}
+	panic(fmt.Sprintf("cpu: u = %v is not below 1", u))
+}
+
+// first is the first id of the order.
+func (s *sampler) first() int32 {
+	best := 0
+	for j, x := range s.logits {
+		if x != x {
+			panic(fmt.Sprintf("cpu: logit %d of %d is NaN", j, len(s.logits)))
+		}
+		if x > s.logits[best] {
+			best = j
+		}
+	}
+	return int32(best)
+}
+
+// weigh computes e and the running sums over blocks.
+func (s *sampler) weigh(inv, m float32) {
+	s.e, s.sums = append(s.e[:0], s.logits...), s.sums[:0]
+	s.vec.Scale(s.e, inv)
+	s.vec.Exp2Sub(s.e, s.e, kernels.Log2E, m)
+	sum := float32(0)
+	for from := 0; from < len(s.e); from += s.block {
+		sum += s.vec.Tree(s.e[from:min(from+s.block, len(s.e))])
+		s.sums = append(s.sums, sum)
+	}
+}
+
+// drawAll walks the whole vocabulary in id order.
+func (s *sampler) drawAll(u float32) int32 {
+	edge := float32(u * s.sums[len(s.sums)-1])
+	b, sum := 0, float32(0)
+	for s.sums[b] <= edge {
+		sum = s.sums[b]
+		b++
+	}
+	last := -1
+	for j := b * s.block; j < min((b+1)*s.block, len(s.e)); j++ {
+		if s.e[j] == 0 {
+			continue
+		}
+		last = j
+		if sum += s.e[j]; sum > edge {
+			break
+		}
+	}
+	return int32(last)
+}
+
+// keep fills kept and walk with what top-k and top-p leave.
+func (s *sampler) keep(o kernels.Sampling) {
+	n := len(s.logits)
+	if o.TopK > 0 {
+		n = min(n, o.TopK)
+	}
+	s.kept, s.walk = s.kept[:0], s.walk[:0]
+	total, sum := s.sums[len(s.sums)-1], float32(0)
+	s.heapify()
+	for range n {
+		id := s.pop()
+		sum += s.e[id]
+		s.kept, s.walk = append(s.kept, id), append(s.walk, sum)
+		if o.TopK <= 0 && sum/total >= o.TopP {
+			return
+		}
+	}
+	if o.TopK <= 0 || o.TopP >= 1 {
+		return
+	}
+	for i, w := range s.walk {
+		if w/sum >= o.TopP {
+			s.kept, s.walk = s.kept[:i+1], s.walk[:i+1]
+			return
+		}
+	}
+}
+
+// before reports whether id i comes before j in the order.
+func (s *sampler) before(i, j int32) bool {
+	return s.logits[i] > s.logits[j] || s.logits[i] == s.logits[j] && i < j
+}
+
+// heapify makes a heap of all ids with the first of the order on top: taking few ids of a large vocabulary costs less than a sort.
+func (s *sampler) heapify() {
+	s.heap = s.heap[:0]
+	for i := range s.logits {
+		s.heap = append(s.heap, int32(i))
+	}
+	for i := len(s.heap)/2 - 1; i >= 0; i-- {
+		s.down(i)
+	}
+}
+
+func (s *sampler) pop() int32 {
+	top, last := s.heap[0], len(s.heap)-1
+	s.heap[0] = s.heap[last]
+	s.heap = s.heap[:last]
+	s.down(0)
+	return top
+}
+
+func (s *sampler) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(s.heap) {
+			return
+		}
+		if child+1 < len(s.heap) && s.before(s.heap[child+1], s.heap[child]) {
+			child++
+		}
+		if !s.before(s.heap[child], s.heap[i]) {
+			return
+		}
+		s.heap[i], s.heap[child] = s.heap[child], s.heap[i]
+		i = child
+	}
+}
