@@ -81,16 +81,13 @@ func (s *sampler) choose(o kernels.Sampling) int32 {
 
 // first is the first id of the order.
 func (s *sampler) first() int32 {
-	best := 0
+	top := s.vec.Max(s.logits)
 	for j, x := range s.logits {
-		if x != x {
-			panic(fmt.Sprintf("cpu: logit %d of %d is NaN", j, len(s.logits)))
-		}
-		if x > s.logits[best] {
-			best = j
+		if x == top {
+			return int32(j)
 		}
 	}
-	return int32(best)
+	panic(fmt.Sprintf("cpu: the largest of %d logits is %v", len(s.logits), top))
 }
 
 // weigh computes e and the running sums over blocks.
