@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -47,9 +48,9 @@ func (f *failure) Error() string {
 	return fmt.Sprintf("line %d: %s", f.line, f.text)
 }
 
-// fail gives up; line 0 is filled in by the statement that was being run.
+// fail gives up, with a text of one line; line 0 is filled in by the statement that was being run.
 func fail(line int, format string, args ...any) {
-	panic(&failure{line, fmt.Sprintf(format, args...)})
+	panic(&failure{line, strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")})
 }
 
 // catch turns a failure into an error; any other panic is a bug and goes on.
