@@ -1,5 +1,7 @@
 package data
 
+import "fmt"
+
 // Split names a part of a task's instances.
 type Split string
 
@@ -21,4 +23,19 @@ type Task interface {
 	Example(split Split, i int) Example
 	// Reward judges an answer, from 0 (wrong) to 1 (right). It never panics, whatever the text.
 	Reward(split Split, i int, answer string) float64
+}
+
+// NewTaskDataset tokenises all instances of a split as prompts and completions.
+func NewTaskDataset(task Task, split Split, o Options) (*Dataset, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	b := builder{Options: o}
+	for i := range task.Len(split) {
+		e := task.Example(split, i)
+		if err := b.completion(e.Prompt, e.Completion); err != nil {
+			return nil, fmt.Errorf("%s instance %d: %w", split, i, err)
+		}
+	}
+	return b.dataset(string(split) + " split")
 }

@@ -1,0 +1,181 @@
+package data
+
+import "fmt"
+
+// Sample is one sequence to learn from: row t reads IDs[t] and is to predict Targets[t], -1 where nothing is learned.
+// Rows after the last target would teach nothing and are left out.
+type Sample struct {
+	IDs     []int32 // [T]
+	Targets []int32 // [T]
+}
+
+// Codec turns text into token ids and back.
+type Codec interface {
+	Encode(text string) []int32
+	Decode(ids []int32) string
+}
+
+// Long says what happens to a sample of more rows than fit.
+type Long string
+
+const (
+	LongError    Long = "error"
+	LongDrop     Long = "drop"
+	LongTruncate Long = "truncate" // keep the beginning; dropped if no target is in it
+)
+
+// Options say how text becomes samples.
+type Options struct {
+	Codec    Codec
+	Template *Template // for messages
+	End      int32     // id that ends what the model says; -1: none
+	Vocab    int       // ids of the model are below
+	MaxRows  int       // of a sample
+	Long     Long
+}
+
+// Validate reports options that cannot be meant.
+func (o Options) Validate() error {
+	switch {
+	case o.Codec == nil:
+		return fmt.Errorf("no tokenizer is given")
+	case o.Vocab < 1 || o.End < -1 || int(o.End) >= o.Vocab:
+		return fmt.Errorf("the id that ends a turn is %d, the vocabulary has %d: want one of its ids, or -1", o.End, o.Vocab)
+	case o.MaxRows < 1:
+		return fmt.Errorf("samples of at most %d rows: want at least 1", o.MaxRows)
+	case o.Long != LongError && o.Long != LongDrop && o.Long != LongTruncate:
+		return fmt.Errorf("long is %q: want %q, %q or %q", o.Long, LongError, LongDrop, LongTruncate)
+	}
+	return nil
+}
+
+// Dataset is tokenised samples in the order of their source.
+type Dataset struct {
+	samples   []Sample
+	Dropped   int // samples left out because they were too long
+	Truncated int // samples cut
+	Split     int // conversations that became one sample for each turn of the assistant
+	Rows      int // of all samples
+	Targets   int // of all samples
+}
+
+// Len is the number of samples.
+func (d *Dataset) Len() int { return len(d.samples) }
+
+// Sample is sample i; not to be changed.
+func (d *Dataset) Sample(i int) Sample { return d.samples[i] }
+
+// Digest identifies the samples and their order.
+func (d *Dataset) Digest() uint64 {
+	h := hashOf(uint64(len(d.samples)))
+	for _, s := range d.samples {
+		h = hashOf(h, uint64(len(s.IDs)))
+		for i, id := range s.IDs {
+			h = hashOf(h, uint64(uint32(id))<<32|uint64(uint32(s.Targets[i])))
+		}
+	}
+	return h
+}
+
+// builder fills a dataset.
+type builder struct {
+	Options
+	d Dataset
+}
+
+// noLabel marks a token that is not to be learned.
+const noLabel = -1
+
+// sequence is token ids with what is to be learned: labels[i] is the id that the model should write at place i, or noLabel.
+type sequence struct{ ids, labels []int32 }
+
+// add appends tokens, learned or not.
+func (q *sequence) add(ids []int32, learn bool) {
+	q.ids = append(q.ids, ids...)
+	for _, id := range ids {
+		if !learn {
+			id = noLabel
+		}
+		q.labels = append(q.labels, id)
+	}
+}
+
+// rows is how many rows the sequence takes: up to the one that predicts its last label. The first label has no row before it.
+func (q *sequence) rows() int {
+	for i := len(q.labels) - 1; i > 0; i-- {
+		if q.labels[i] != noLabel {
+			return i
+		}
+	}
+	return 0
+}
+
+// add makes a sample of a sequence, by the rule for long ones.
+func (b *builder) add(q sequence) error {
+	if err := b.inVocabulary(q); err != nil {
+		return err
+	}
+	rows := q.rows()
+	if rows == 0 {
+		return fmt.Errorf("there is nothing to learn, give it a completion, an assistant message or labels")
+	}
+	if rows > b.MaxRows {
+		switch b.Long {
+		case LongError:
+			return fmt.Errorf(`the sample has %d tokens and %d fit, raise data.pack_rows or set data.long to "drop" or "truncate"`, rows, b.MaxRows)
+		case LongTruncate:
+			q = sequence{q.ids[:b.MaxRows+1], q.labels[:b.MaxRows+1]}
+			rows = q.rows()
+		}
+		if b.Long == LongDrop || rows == 0 {
+			b.d.Dropped++
+			return nil
+		}
+		b.d.Truncated++
+	}
+	b.append(Sample{IDs: q.ids[:rows:rows], Targets: q.labels[1 : rows+1 : rows+1]})
+	return nil
+}
+
+func (b *builder) append(s Sample) {
+	b.d.samples = append(b.d.samples, s)
+	b.d.Rows += len(s.IDs)
+	for _, t := range s.Targets {
+		if t != noLabel {
+			b.d.Targets++
+		}
+	}
+}
+
+func (b *builder) inVocabulary(q sequence) error {
+	for i, id := range q.ids {
+		if id < 0 || int(id) >= b.Vocab {
+			return fmt.Errorf("token %d has id %d, the vocabulary has %d, use the model's own tokenizer", i, id, b.Vocab)
+		}
+		if l := q.labels[i]; l != noLabel && (l < 0 || int(l) >= b.Vocab) {
+			return fmt.Errorf("label %d is %d, the vocabulary has %d, use -100 where nothing is learned", i, l, b.Vocab)
+		}
+	}
+	return nil
+}
+
+// completion makes a sample of a prompt and what should follow it. The two are tokenised apart, as in serving, where the
+// prompt stands alone.
+func (b *builder) completion(prompt, completion string) error {
+	var q sequence
+	q.add(b.Codec.Encode(prompt), false)
+	said := b.Codec.Encode(completion)
+	if b.End >= 0 && (len(said) == 0 || said[len(said)-1] != b.End) {
+		said = append(said[:len(said):len(said)], b.End)
+	}
+	q.add(said, true)
+	return b.add(q)
+}
+
+// dataset is the result; one without samples is an error.
+func (b *builder) dataset(name string) (*Dataset, error) {
+	if len(b.d.samples) == 0 {
+		return nil, fmt.Errorf("%s: no sample is left of %d, raise data.pack_rows", name, b.d.Dropped)
+	}
+	return &b.d, nil
+}

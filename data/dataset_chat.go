@@ -1,0 +1,147 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"lockstep/data/jinja"
+)
+
+// segment is a piece of a rendered conversation, learned or not. Segments are tokenised apart, so that what is learned starts
+// from the tokens that the model will be given in serving.
+type segment struct {
+	text  string
+	learn bool
+}
+
+// chat makes samples of a conversation: what the assistant says in messages from on is learned, with the token that ends its turn.
+func (b *builder) chat(c Chat, from int) error {
+	if b.Template == nil {
+		return fmt.Errorf("messages need a chat template, add chat_template.jinja to the model's folder")
+	}
+	samples, err := b.segments(c, from)
+	if err != nil {
+		return err
+	}
+	if len(samples) > 1 {
+		b.d.Split++
+	}
+	for _, segments := range samples {
+		var q sequence
+		for _, s := range segments {
+			b.segment(&q, s)
+		}
+		if err := b.add(q); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// segment tokenises a piece. What a template writes after the end of a turn is not the assistant's.
+func (b *builder) segment(q *sequence, s segment) {
+	ids := b.Codec.Encode(s.text)
+	said := 0
+	if s.learn {
+		said = len(ids)
+		for i := len(ids) - 1; i >= 0; i-- {
+			if ids[i] == b.End {
+				said = i + 1
+				break
+			}
+		}
+	}
+	q.add(ids[:said], true)
+	q.add(ids[said:], false)
+}
+
+// segments cuts a conversation by the template's generation blocks if it has any, else by rendering its beginnings.
+func (b *builder) segments(c Chat, from int) ([][]segment, error) {
+	turns := assistantTurns(c.Messages, from)
+	if len(turns) == 0 {
+		return nil, errors.New("no assistant message to learn from, add one")
+	}
+	whole, err := b.Template.render(c, false)
+	if err != nil {
+		return nil, err
+	}
+	if len(whole.Generated) > 0 {
+		return b.marked(c, from, whole)
+	}
+	return b.byPrefixes(c, turns)
+}
+
+func assistantTurns(messages []any, from int) (turns []int) {
+	for i := from; i < len(messages); i++ {
+		if role, _ := messages[i].(*jinja.Dict).Get("role"); role == "assistant" {
+			turns = append(turns, i)
+		}
+	}
+	return turns
+}
+
+// marked cuts at generation blocks; those of the first messages, which are a prompt, are not learned.
+func (b *builder) marked(c Chat, from int, whole jinja.Result) ([][]segment, error) {
+	prompt := ""
+	if from > 0 {
+		var err error
+		if prompt, err = b.Template.Render(Chat{c.Messages[:from], c.Tools, c.Kwargs}, false); err != nil {
+			return nil, err
+		}
+		if !strings.HasPrefix(whole.Text, prompt) {
+			return nil, errors.New("the chat template writes the prompt's messages otherwise when a completion follows, give one list of messages instead")
+		}
+	}
+	var list []segment
+	at := 0
+	for _, g := range whole.Generated {
+		if g[0] >= len(prompt) {
+			list = append(list, segment{whole.Text[at:g[0]], false}, segment{whole.Text[g[0]:g[1]], true})
+			at = g[1]
+		}
+	}
+	return [][]segment{append(list, segment{whole.Text[at:], false})}, nil
+}
+
+// byPrefixes cuts at the assistant's turns. Turn i is what render(messages[:i+1]) adds to render(messages[:i]) with the
+// generation prompt. Where each of these texts continues the one before, they are one sample. A template that writes earlier
+// turns otherwise (Qwen3 drops their thinking) gives one sample for each turn, in which the model reads just what it
+// reads in serving, and learns that turn only.
+func (b *builder) byPrefixes(c Chat, turns []int) ([][]segment, error) {
+	samples := make([][]segment, len(turns))
+	ends := make([]string, len(turns))
+	for k, i := range turns {
+		prompt, err := b.Template.Render(Chat{c.Messages[:i], c.Tools, c.Kwargs}, true)
+		if err != nil {
+			return nil, fmt.Errorf("before message %d: %w", i, err)
+		}
+		ends[k], err = b.Template.Render(Chat{c.Messages[:i+1], c.Tools, c.Kwargs}, false)
+		if err != nil {
+			return nil, fmt.Errorf("up to message %d: %w", i, err)
+		}
+		said, ok := strings.CutPrefix(ends[k], prompt)
+		if !ok {
+			return nil, fmt.Errorf("the chat template does not continue its own generation prompt at message %d, mark what is learned by {%% generation %%}", i)
+		}
+		samples[k] = []segment{{prompt, false}, {said, true}}
+	}
+	if !continues(samples, ends) {
+		return samples, nil
+	}
+	one := samples[0]
+	for k := 1; k < len(samples); k++ {
+		one = append(one, segment{samples[k][0].text[len(ends[k-1]):], false}, samples[k][1])
+	}
+	return [][]segment{one}, nil
+}
+
+// continues says whether every turn's prompt starts with the whole of the turn before.
+func continues(samples [][]segment, ends []string) bool {
+	for k := 1; k < len(samples); k++ {
+		if !strings.HasPrefix(samples[k][0].text, ends[k-1]) {
+			return false
+		}
+	}
+	return true
+}

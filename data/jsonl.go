@@ -1,0 +1,121 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"lockstep/data/jinja"
+)
+
+// maxLine bounds a line of a JSONL file.
+const maxLine = 256 << 20
+
+// LoadJSONL reads a file of one JSON object a line, each one of
+//
+//	{"messages": [...], "tools": [...], "chat_template_kwargs": {...}}   a conversation, OpenAI style
+//	{"prompt": ..., "completion": ...}                                   two texts, or two lists of messages
+//	{"ids": [...], "labels": [...] or "loss_mask": [...]}                tokens; without either all are learned
+//
+// Other keys are ignored. Errors are "file:line: what, mend".
+func LoadJSONL(path string, o Options) (*Dataset, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readJSONL(path, f, o)
+}
+
+func readJSONL(name string, r io.Reader, o Options) (*Dataset, error) {
+	b := builder{Options: o}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 1<<16), maxLine)
+	n := 0
+	for lines.Scan() {
+		n++
+		if err := b.line(lines.Bytes()); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, n, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s:%d: %w", name, n+1, err)
+	}
+	if n == 0 {
+		return nil, fmt.Errorf("%s:1: the file is empty, give one JSON object a line", name)
+	}
+	return b.dataset(name)
+}
+
+// line adds the sample of one line.
+func (b *builder) line(text []byte) error {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return errors.New("the line is empty, remove it")
+	}
+	v, err := jinja.DecodeJSON(text)
+	if err != nil {
+		return fmt.Errorf("the line is no JSON (%w), write one object a line", err)
+	}
+	d, ok := v.(*jinja.Dict)
+	if !ok {
+		return errors.New(`the line is no JSON object, give {"messages": ...}, {"prompt": ..., "completion": ...} or {"ids": ...}`)
+	}
+	_, messages := d.Get("messages")
+	_, prompt := d.Get("prompt")
+	_, completion := d.Get("completion")
+	_, ids := d.Get("ids")
+	switch {
+	case messages && !prompt && !completion && !ids:
+		return b.messagesLine(d)
+	case prompt && completion && !messages && !ids:
+		return b.completionLine(d)
+	case ids && !messages && !prompt && !completion:
+		return b.idsLine(d)
+	}
+	return errors.New("want one of messages, prompt with completion, and ids, give just that")
+}
+
+func (b *builder) messagesLine(d *jinja.Dict) error {
+	v, _ := d.Get("messages")
+	messages, err := readMessages("messages", v)
+	if err != nil {
+		return err
+	}
+	c, err := readChat(d, messages)
+	if err != nil {
+		return err
+	}
+	return b.chat(c, 0)
+}
+
+func (b *builder) completionLine(d *jinja.Dict) error {
+	p, _ := d.Get("prompt")
+	c, _ := d.Get("completion")
+	prompt, isText := p.(string)
+	completion, both := c.(string)
+	if isText && both {
+		return b.completion(prompt, completion)
+	}
+	if isText || both {
+		return errors.New("one of prompt and completion is a text and the other not, make both texts or both lists of messages")
+	}
+	before, err := readMessages("prompt", p)
+	if err != nil {
+		return err
+	}
+	after, err := readMessages("completion", c)
+	if err != nil {
+		return err
+	}
+	chat, err := readChat(d, append(before, after...))
+	if err != nil {
+		return err
+	}
+	return b.chat(chat, len(before))
+}
