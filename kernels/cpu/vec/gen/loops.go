@@ -1,0 +1,102 @@
+package main
+
+// elementwise is every loop that treats elements alike, in the words of its Go twin.
+var elementwise = []loop{
+	{function{"exp2Sub", "(dst, x []float32, scale, m float32)"}, func(b *block, scalar func(string) *value) {
+		t := b.mul(b.sub(b.load("x"), scalar("m")), scalar("scale"))
+		t = b.do("VMINPS {0}, {1}, {d}", t, b.word("Zero")) // min gives its NaN here, and t of two zeros
+		b.store("dst", b.exp2(t))
+	}},
+	{function{"scaleTo", "(dst, x []float32, a float32)"}, func(b *block, scalar func(string) *value) {
+		b.store("dst", b.mul(b.load("x"), scalar("a")))
+	}},
+	{function{"scaleAdd", "(dst []float32, a float32, x []float32, b float32)"}, func(b *block, scalar func(string) *value) {
+		b.store("dst", b.add(b.mul(b.load("dst"), scalar("a")), b.mul(b.load("x"), scalar("b"))))
+	}},
+	{function{"add", "(dst, x, y []float32)"}, func(b *block, _ func(string) *value) {
+		b.store("dst", b.add(b.load("x"), b.load("y")))
+	}},
+	{function{"mul", "(dst, x, y []float32)"}, func(b *block, _ func(string) *value) {
+		b.store("dst", b.mul(b.load("x"), b.load("y")))
+	}},
+	{function{"addMul", "(dst, x []float32, a float32, y []float32)"}, func(b *block, scalar func(string) *value) {
+		b.store("dst", b.add(b.load("dst"), b.mul(b.mul(b.load("x"), scalar("a")), b.load("y"))))
+	}},
+	{function{"normScale", "(dst, x []float32, a float32, w []float32)"}, func(b *block, scalar func(string) *value) {
+		b.store("dst", b.mul(b.mul(b.load("x"), scalar("a")), b.load("w")))
+	}},
+	{function{"normGrad", "(dst, g, xh []float32, rstd, c float32)"}, func(b *block, scalar func(string) *value) {
+		b.store("dst", b.mul(scalar("rstd"), b.sub(b.load("g"), b.mul(b.load("xh"), scalar("c")))))
+	}},
+	{function{"rotate", "(lo, hi, xlo, xhi, cos, sin []float32)"}, func(b *block, _ func(string) *value) {
+		x, y, c, s := b.load("xlo"), b.load("xhi"), b.load("cos"), b.load("sin")
+		lo, hi := b.sub(b.mul(x, c), b.mul(y, s)), b.add(b.mul(y, c), b.mul(x, s))
+		b.store("lo", lo)
+		b.store("hi", hi)
+	}},
+	{function{"unrotate", "(lo, hi, xlo, xhi, cos, sin []float32)"}, func(b *block, _ func(string) *value) {
+		x, y, c, s := b.load("xlo"), b.load("xhi"), b.load("cos"), b.load("sin")
+		lo, hi := b.add(b.mul(x, c), b.mul(y, s)), b.sub(b.mul(y, c), b.mul(x, s))
+		b.store("lo", lo)
+		b.store("hi", hi)
+	}},
+	{function{"swiglu", "(out, g, u []float32)"}, func(b *block, _ func(string) *value) {
+		g := b.load("g")
+		b.store("out", b.mul(b.mul(g, b.sigmoid(g)), b.load("u")))
+	}},
+	{function{"swigluGrad", "(dg, du, dout, g, u []float32)"}, func(b *block, _ func(string) *value) {
+		g := b.load("g")
+		s, one := b.sigmoid(g), b.word("One")
+		d := b.load("dout")
+		slope := b.mul(s, b.add(one, b.mul(g, b.sub(one, s))))
+		dg := b.mul(b.mul(d, b.load("u")), slope)
+		b.store("du", b.mul(d, b.mul(g, s)))
+		b.store("dg", dg)
+	}},
+	{function{"adamW", "(master, m, v, grad []float32, s *adamW)"}, adamWLine},
+	{function{"widen", "(dst []float32, src []uint16)"}, func(b *block, _ func(string) *value) {
+		b.store("dst", b.do("VPSLLD $16, {0}, {d}", b.load("src")))
+	}},
+	{function{"narrow", "(dst []uint16, src []float32)"}, narrowLine},
+}
+
+// adamWFields are the names of vec.adamW's fields in order.
+var adamWFields = []string{"gradScale", "beta1", "rest1", "beta2", "rest2", "decay", "lr", "eps", "corr1", "corr2"}
+
+func adamWLine(b *block, scalar func(string) *value) {
+	g := b.mul(b.load("grad"), scalar("gradScale"))
+	m := b.add(b.mul(scalar("beta1"), b.load("m")), b.mul(scalar("rest1"), g))
+	b.store("m", m)
+	v := b.add(b.mul(scalar("beta2"), b.load("v")), b.mul(b.mul(scalar("rest2"), g), g))
+	b.store("v", v)
+	b.store("grad", b.word("Zero"))
+	w := b.load("master")
+	w = b.sub(w, b.mul(scalar("decay"), w))
+	root := b.add(b.sqrt(b.div(v, scalar("corr2"))), scalar("eps"))
+	step := b.div(b.div(m, scalar("corr1")), root)
+	b.store("master", b.sub(w, b.mul(scalar("lr"), step)))
+}
+
+// narrowLine is kernels.RoundBF16: half a unit less one, plus the lowest bit kept; NaN is cut and made quiet.
+func narrowLine(b *block, _ func(string) *value) {
+	x := b.load("src")
+	upper := b.do("VPSRLD $16, {0}, {d}", x)
+	odd := b.do(b.bitwise("VPAND")+" {1}, {0}, {d}", upper, b.word("Bit"))
+	sum := b.do("VPADDD {1}, {0}, {d}", b.do("VPADDD {1}, {0}, {d}", x, b.word("Half")), odd)
+	rounded := b.do("VPSRLD $16, {0}, {d}", sum)
+	quiet := b.do(b.bitwise("VPOR")+" {1}, {0}, {d}", upper, b.word("Quiet"))
+	if b.m == avx512 {
+		b.storeHalf("dst", b.do("VCMPPS $3, {0}, {0}, K2; VBLENDMPS {1}, {2}, K2, {d}", x, quiet, rounded))
+		return
+	}
+	nan := b.do("VCMPPS $3, {0}, {0}, {d}", x)
+	b.storeHalf("dst", b.do("VBLENDVPS {0}, {1}, {2}, {d}", nan, quiet, rounded))
+}
+
+// bitwise is the name of an integer operation, which AVX-512 spells with a width.
+func (b *block) bitwise(op string) string {
+	if b.m == avx512 {
+		return op + "D"
+	}
+	return op
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// reduction is a function of one or two slices that returns one number.
+type reduction struct {
+	function
+	frame int // bytes of stack on AVX2
+	body  func(m *isa) string
+}
+
+var reductions = []reduction{
+	{function{"max", "(x []float32) float32"}, 0, maximum},
+	{function{"tree", "(x []float32) float32"}, 4 * treeLanes, func(m *isa) string { return tree(m, false) }},
+	{function{"treeDot", "(x, y []float32) float32"}, 4 * treeLanes, func(m *isa) string { return tree(m, true) }},
+}
+
+// treeLanes is kernels.Definition.Lanes.
+const treeLanes = 256
+
+func (r reduction) head(m *isa) string {
+	frame := r.frame
+	if m == avx512 {
+		frame = 0
+	}
+	return r.open(m, frame) + lines("MOVQ x_base+0(FP), SI", "MOVQ x_len+8(FP), CX")
+}
+
+// across folds the lanes of register 0 to its first by op, the upper half onto the lower, and returns it at offset.
+func across(m *isa, op string, offset int) string {
+	text := ""
+	if m == avx512 {
+		text = lines("VEXTRACTF32X8 $1, Z0, Y1", op+" Y1, Y0, Y0")
+	}
+	return text + lines("VEXTRACTF128 $1, Y0, X1", op+" X1, X0, X0", "VMOVHLPS X0, X0, X1", op+" X1, X0, X0", "VMOVSHDUP X0, X1", op+" X1, X0, X0") +
+		lines(fmt.Sprintf("VMOVSS X0, ret+%d(FP)", offset), "VZEROUPPER", "RET")
+}
+
+// maximum keeps the largest of each lane in register 0 and what is not a number in register 3, K3 on AVX-512.
+func maximum(m *isa) string {
+	text := lines("VMOVUPS vecLowest<>(SB), "+m.register(2), "VMOVAPS "+m.register(2)+", "+m.register(0))
+	each, tail, any := "", "", ""
+	if m == avx512 {
+		text += lines("KXORW K3, K3, K3")
+		each = lines("VCMPPS $3, Z1, Z1, K2", "KORW K2, K3, K3", "VMAXPS Z1, Z0, Z0")
+		tail = lines("VMOVAPS Z2, Z1", "VMOVUPS (SI), K1, Z1")
+		any = lines("KORTESTW K3, K3", "JNZ nan")
+	} else {
+		text += lines("VXORPS Y3, Y3, Y3")
+		each = lines("VCMPPS $3, Y1, Y1, Y4", "VORPS Y4, Y3, Y3", "VMAXPS Y1, Y0, Y0")
+		tail = lines("VMASKMOVPS (SI), Y15, Y1", "VBLENDVPS Y15, Y1, Y2, Y1")
+		any = lines("VMOVMSKPS Y3, BX", "TESTL BX, BX", "JNZ nan")
+	}
+	text += lines(fmt.Sprintf("SUBQ $%d, CX", m.lanes), "JLT rest") + "\nnext:\n" +
+		lines("VMOVUPS (SI), "+m.register(1)) + each +
+		lines(fmt.Sprintf("ADDQ $%d, SI", 4*m.lanes), fmt.Sprintf("SUBQ $%d, CX", m.lanes), "JGE next") +
+		"\nrest:\n" + lines(fmt.Sprintf("ADDQ $%d, CX", m.lanes), "JZ fold") + m.mask() + tail + each + "\nfold:\n" + any
+	// +0 turns a zero of either sign to +0 before the lanes are compared, so the order of zeros does not matter.
+	text += lines(m.zero(1), "VADDPS "+m.register(1)+", "+m.register(0)+", "+m.register(0))
+	return text + across(m, "VMAXPS", 24) + "\nnan:\n" +
+		lines("VMOVSS vecNaN<>(SB), X0", "VMOVSS X0, ret+24(FP)", "VZEROUPPER", "RET")
+}
+
+func (m *isa) zero(r int) string {
+	return fmt.Sprintf("VXORPS X%d, X%d, X%d", r, r, r)
+}
+
+// tree is the sum of x, or with dot of the rounded products x*y, in the order of vec.Tree.
+func tree(m *isa, dot bool) string {
+	ret, text := 24, ""
+	if dot {
+		ret, text = 48, lines("MOVQ y_base+24(FP), DI")
+	}
+	text += lines("MOVQ CX, DX")
+	if m == avx512 {
+		return text + treeRegisters(dot) + across(m, "VADDPS", ret)
+	}
+	return text + treeMemory(dot) + across(m, "VADDPS", ret)
+}
+
+// addend loads the vector at byte offset `at` of the present block into register r of AVX-512, its product with y's where dot; K1 masks where masked.
+func addend(r, at int, dot, masked bool) string {
+	z, k := "", ""
+	if masked {
+		z, k = ".Z", " K1,"
+	}
+	text := lines(fmt.Sprintf("VMOVUPS%s %d(SI),%s Z%d", z, at, k, r))
+	if dot && masked {
+		text += lines(fmt.Sprintf("VMOVUPS.Z %d(DI), K1, Z%d", at, r+1), fmt.Sprintf("VMULPS Z%d, Z%d, Z%d", r+1, r, r))
+	} else if dot {
+		text += lines(fmt.Sprintf("VMULPS %d(DI), Z%d, Z%d", at, r, r))
+	}
+	return text
+}
+
+// treeRegisters keeps the 256 lanes in Z0-Z15. Halving starts at the number of registers that x reaches: 16, 8, 4, 2 or 1.
+func treeRegisters(dot bool) string {
+	const vectors = treeLanes / 16
+	var out strings.Builder
+	for v := range vectors {
+		out.WriteString(lines(avx512.zero(v)))
+	}
+	out.WriteString(lines("SUBQ $256, CX", "JLT part") + "\nblock:\n")
+	for v := range vectors {
+		r := 16 + 2*(v%8)
+		out.WriteString(addend(r, 64*v, dot, false) + lines(fmt.Sprintf("VADDPS Z%d, Z%d, Z%d", r, v, v)))
+	}
+	step := []string{"ADDQ $1024, SI", "SUBQ $256, CX", "JGE block"}
+	if dot {
+		step = append([]string{"ADDQ $1024, DI"}, step...)
+	}
+	out.WriteString(lines(step...) + "\npart:\n" + lines("ADDQ $256, CX", "MOVQ CX, R8", "ANDQ $15, CX") + avx512.mask() + lines("SUBQ $16, R8"))
+	for v := range vectors - 1 {
+		out.WriteString(lines(fmt.Sprintf("JLT last%d", v)))
+		out.WriteString(addend(16, 64*v, dot, false) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "SUBQ $16, R8"))
+	}
+	for v := vectors - 1; v >= 0; v-- {
+		out.WriteString(fmt.Sprintf("\nlast%d:\n", v) + addend(16, 64*v, dot, true) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "JMP halve"))
+	}
+	out.WriteString("\nhalve:\n")
+	for n := 1; n < vectors; n *= 2 {
+		out.WriteString(lines(fmt.Sprintf("CMPQ DX, $%d", 16*n), fmt.Sprintf("JLE by%d", n)))
+	}
+	for n := vectors / 2; n >= 1; n /= 2 {
+		for v := range n {
+			out.WriteString(lines(fmt.Sprintf("VADDPS Z%d, Z%d, Z%d", v+n, v, v)))
+		}
+		out.WriteString(fmt.Sprintf("\nby%d:\n", n))
+	}
+	return out.String()
+}
+
+// treeMemory keeps the lanes on the stack, at SP; R9 is the number of lanes that are used, a power of two from 8 to 256.
+func treeMemory(dot bool) string {
+	load, masked := lines("VMOVUPS (SI)(AX*4), Y0"), lines("VMASKMOVPS (SI)(AX*4), Y15, Y0")
+	if dot {
+		load += lines("VMULPS (DI)(AX*4), Y0, Y0")
+		masked += lines("VMASKMOVPS (DI)(AX*4), Y15, Y1", "VMULPS Y1, Y0, Y0")
+	}
+	// AX counts elements of x, R8 = AX mod 256 is their lane.
+	add := lines("MOVQ AX, R8", "ANDQ $255, R8", "VADDPS (SP)(R8*4), Y0, Y0", "VMOVUPS Y0, (SP)(R8*4)")
+	return lines("MOVL $8, R9") + "\ngrow:\n" +
+		lines("CMPQ R9, DX", "JGE grown", "CMPQ R9, $256", "JGE grown", "SHLQ $1, R9", "JMP grow") + "\ngrown:\n" +
+		lines("VXORPS X0, X0, X0", "XORQ AX, AX") + "\nclear:\n" +
+		lines("VMOVUPS Y0, (SP)(AX*4)", "ADDQ $8, AX", "CMPQ AX, R9", "JLT clear", "XORQ AX, AX", "ANDQ $-8, DX", "JZ rest") + "\nnext:\n" +
+		load + add + lines("ADDQ $8, AX", "CMPQ AX, DX", "JLT next") + "\nrest:\n" +
+		lines("SUBQ AX, CX", "JZ halve") + avx2.mask() + masked + add + "\nhalve:\n" +
+		lines("SHRQ $1, R9", "CMPQ R9, $8", "JLT done", "LEAQ (SP)(R9*4), BX", "XORQ AX, AX") + "\npair:\n" +
+		lines("VMOVUPS (SP)(AX*4), Y0", "VADDPS (BX)(AX*4), Y0, Y0", "VMOVUPS Y0, (SP)(AX*4)", "ADDQ $8, AX", "CMPQ AX, R9", "JLT pair", "JMP halve") + "\ndone:\n" +
+		lines("VMOVUPS (SP), Y0")
+}

@@ -1,0 +1,21 @@
+package vec
+
+// sets is the loops of each instruction set.
+var sets = map[string]loops{"avx512": avx512, "avx2": avx2, "portable": portable}
+
+//go:generate go run ./gen -o .
+
+// vector2 is the number of fp32 in a register of AVX2, whose 16-bit loops take whole vectors only.
+const vector2 = 8
+
+func widenTail(dst []float32, src []uint16) {
+	n := len(src) &^ (vector2 - 1)
+	widenAVX2(dst[:n], src[:n])
+	widenGo(dst[n:], src[n:])
+}
+
+func narrowTail(dst []uint16, src []float32) {
+	n := len(src) &^ (vector2 - 1)
+	narrowAVX2(dst[:n], src[:n])
+	narrowGo(dst[n:], src[n:])
+}
