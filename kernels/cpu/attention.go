@@ -1,0 +1,208 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+
+	"lockstep/kernels"
+)
+
+// Attention, rule 2 of the definition, whole.
+//
+// The query at position i of head h reads KV head h / (Heads/KVHeads). Key j is visible to it iff j <= i and (Window == 0 or
+// j > i-Window). c = float32(Scale*log2e), the product taken in float64 and rounded once. For one query row q:
+//
+//	keys come in blocks of KeyBlock from position 0, blocks in splits of KeySplit keys from position 0, all ascending;
+//	at the start of a split: m = -Inf, l = +0, o = +0
+//	a block with a visible key (one without is skipped):
+//	  u_j  = dot(q, k_j) * c                        the dot over the head dim from +0
+//	  m'   = max(m, max of visible u_j),  a = Exp2(m - m')
+//	  p_j  = Exp2(u_j - m') for visible keys, +0 for masked ones and up to KeyBlock
+//	  l    = l*a + tree(p)                          tree over KeyBlock values: halving KeyBlock/2 ... 1; mul, then add
+//	  o_d  = dot over the block's j ascending of p_j, v_jd, started from float32(o_d*a); with BF16 storage this p_j is rounded to bf16
+//	  m    = m'
+//	splits are merged ascending into (m, l, o), from (-Inf, +0, +0); one without a visible key is skipped:
+//	  m'   = max(m, m_s);  l = l*Exp2(m-m') + l_s*Exp2(m_s-m');  o_d likewise, products rounded, then added;  m = m'
+//	out_d  = round(o_d*(1/l) + 0);  lse = m + Ln(l)*log2e
+//
+// DotTC16 takes the keys of a block in steps of 16 from the block's start. The bits of a row depend on its own query and on the
+// keys and values visible to it, if those of its whole block are finite: a masked key multiplies p = +0, which is a bitwise no-op
+// but for the sign of a zero, and the last "+ 0" clears that. So a training tile, any cut of a prefill and a decode row agree.
+//
+// Rows of a tile are (query, head of the group), query-major: a group shares the keys of its KV head.
+func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
+	checkAttention(kv, l, a, q, out)
+	op := &attention{d: d, out: out, lse: lse, q: q, kv: kv, shape: a, group: a.Heads / a.KVHeads, c: scoreScale(a)}
+	tiles := op.tiles(l)
+	d.pool.each(len(tiles), 1, func(_, from, to int) {
+		w := attentionScratches.Get().(*attentionScratch)
+		defer attentionScratches.Put(w)
+		for _, t := range tiles[from:to] {
+			op.tile(t, w)
+		}
+	})
+}
+
+// attention is one call of the operation.
+type attention struct {
+	d           *Device
+	out, lse, q kernels.Tensor
+	kv          kernels.KV
+	shape       kernels.Attn
+	group       int     // heads that share a KV head
+	c           float32 // of scores, to units of log2
+}
+
+// queryTile is a piece of work: queries at positions [from, to) of a span, all heads of one KV head.
+type queryTile struct {
+	span            *kernels.Span
+	kvHead          int
+	from, to, shift int
+}
+
+// Sizes of the work, which do not touch the bits.
+const (
+	tileRows  = 128 // rows of a query tile: enough to pay for packing the keys
+	stripKeys = 256 // keys whose scores are computed at once
+)
+
+type attentionScratch struct {
+	q, k, v, s   []float32 // [rows, dim], [stripKeys, dim] twice, [rows, stripKeys]
+	decay        []float32 // [rows]
+	seen         []uint64  // [rows]: visible keys of the block
+	split, total online
+}
+
+var attentionScratches = sync.Pool{New: func() any { return new(attentionScratch) }}
+
+func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
+
+func checkAttention(kv kernels.KV, l *kernels.Layout, a kernels.Attn, queries ...kernels.Tensor) {
+	bad := a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || kv.K.Cols != a.KVHeads*a.HeadDim || kv.V.Cols != kv.K.Cols || kv.V.DType != kv.K.DType
+	for _, q := range queries {
+		bad = bad || q.Cols != a.Heads*a.HeadDim || q.Rows < l.Rows() || q.DType != kv.K.DType
+	}
+	for _, s := range l.Spans {
+		bad = bad || kv.PageRows == 0 && s.Pos != 0
+	}
+	if bad {
+		panic(fmt.Sprintf("cpu: attention %+v of queries %v on keys %s and values %s, pages of %d rows", a, queries, kv.K, kv.V, kv.PageRows))
+	}
+}
+
+// tiles cuts the spans at multiples of a number of positions. The last tiles of a span see most keys and come first.
+func (op *attention) tiles(l *kernels.Layout) []queryTile {
+	var tiles []queryTile
+	n := max(1, tileRows/op.group)
+	for i := range l.Spans {
+		s := &l.Spans[i]
+		shift := 0
+		if op.d.def.Break == kernels.BreakKeyBlock {
+			shift = -s.Pos & (op.d.def.KeyBlock - 1)
+		}
+		for to := s.Pos + s.Rows; to > s.Pos; {
+			from := max(s.Pos, (to-1)/n*n)
+			for h := range op.shape.KVHeads {
+				tiles = append(tiles, queryTile{span: s, kvHead: h, from: from, to: to, shift: shift})
+			}
+			to = from
+		}
+	}
+	return tiles
+}
+
+// tile computes the rows of one query tile. Positions are counted on the grid of blocks, which starts shift positions before
+// position 0 (0 unless the rule is broken).
+func (op *attention) tile(t queryTile, w *attentionScratch) {
+	def, rows := op.d.def, (t.to-t.from)*op.group
+	op.load(t, w)
+	w.split.reset(rows, op.shape.HeadDim)
+	merged := false
+	x := (op.firstKey(t.from) + t.shift) / def.KeyBlock * def.KeyBlock
+	for end := t.to + t.shift; x < end; {
+		next := min(x+stripKeys, (x/def.KeySplit+1)*def.KeySplit, end)
+		op.strip(t, w, x, next)
+		x = next
+		if x%def.KeySplit == 0 && x < end {
+			op.merge(w, rows, merged)
+			merged = true
+		}
+	}
+	final := &w.split
+	if merged {
+		op.merge(w, rows, true)
+		final = &w.total
+	}
+	op.store(t, final)
+}
+
+// firstKey is the first position visible to a query.
+func (op *attention) firstKey(query int) int {
+	if op.shape.Window == 0 {
+		return 0
+	}
+	return max(0, query-op.shape.Window+1)
+}
+
+func (op *attention) load(t queryTile, w *attentionScratch) {
+	dim := op.shape.HeadDim
+	w.q = sized(w.q, (t.to-t.from)*op.group*dim)
+	for i := range t.to - t.from {
+		for g := range op.group {
+			op.d.loadHead(w.q[(i*op.group+g)*dim:][:dim], op.q, t.span.Row+t.from-t.span.Pos+i, t.kvHead*op.group+g)
+		}
+	}
+}
+
+// strip takes the keys of grid positions [x, end), which lie in one split, through the online softmax block by block.
+func (op *attention) strip(t queryTile, w *attentionScratch, x, end int) {
+	dim, rows, from, to := op.shape.HeadDim, (t.to-t.from)*op.group, max(0, x-t.shift), end-t.shift
+	n := to - from
+	w.k, w.v, w.s = sized(w.k, n*dim), sized(w.v, n*dim), sized(w.s, rows*n)
+	k := op.d.cached(w.k, op.kv.K, op.kv, t.span, t.kvHead, dim, from, to)
+	v := op.d.cached(w.v, op.kv.V, op.kv, t.span, t.kvHead, dim, from, to)
+	clear(w.s)
+	op.d.tile(w.s, n, rows, n, dim, view{X: w.q, RS: dim, CS: 1}, transposed(k))
+	for ; x < end; x += op.d.def.KeyBlock {
+		lo, hi := max(0, x-t.shift), min(x+op.d.def.KeyBlock, end)-t.shift
+		if lo >= hi {
+			continue
+		}
+		scores := view{X: w.s[lo-from:], RS: n, CS: 1}
+		op.soften(t, w, scores, lo, hi)
+		w.split.scale(w.decay, op.d.vec)
+		op.d.tile(w.split.o, dim, rows, dim, hi-lo, scores, view{X: v.X[(lo-from)*v.RS:], RS: v.RS, CS: 1})
+	}
+}
+
+// visible is the range of keys visible to a query in block [lo, hi), counted from lo.
+func (op *attention) visible(query, lo, hi int) (from, to int) {
+	to = max(0, min(hi, query+1)-lo)
+	return min(to, max(0, op.firstKey(query)-lo)), to
+}
+
+// merge adds the finished split to the total, or makes it the total, and starts the next split.
+func (op *attention) merge(w *attentionScratch, rows int, started bool) {
+	if started {
+		w.total.add(&w.split, op.d.vec)
+	} else {
+		w.split, w.total = w.total, w.split
+	}
+	w.split.reset(rows, op.shape.HeadDim)
+}
+
+// store writes out and lse of a tile.
+func (op *attention) store(t queryTile, f *online) {
+	lse := op.lse.F32s()
+	for r := range f.m {
+		row, head := t.span.Row+t.from-t.span.Pos+r/op.group, t.kvHead*op.group+r%op.group
+		op.d.vec.Scale(f.row(r), 1/f.l[r])
+		op.d.storeHead(op.out, row, head, f.row(r))
+		lse[row*op.lse.Stride+head] = f.m[r] + float32(kernels.Ln(f.l[r])*kernels.Log2E)
+	}
+}
+
+// sized is x with length n, of new memory if it must be; what it holds is not defined.
+func sized[E any](x []E, n int) []E { return slices.Grow(x[:0], n)[:n] }

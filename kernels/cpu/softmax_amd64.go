@@ -1,0 +1,49 @@
+package cpu
+
+import (
+	"lockstep/kernels"
+)
+
+// soften is softenRows, in one pass over the scores where the machine has AVX-512.
+func (op *attention) soften(t queryTile, w *attentionScratch, scores view, lo, hi int) {
+	rows := (t.to - t.from) * op.group
+	w.decay, w.seen = sized(w.decay, rows), sized(w.seen, rows)
+	if op.d.isa != AVX512 {
+		op.softenRows(t, w, scores, lo, hi)
+		return
+	}
+	for i := range t.to - t.from {
+		from, to := op.visible(t.from+i, lo, hi)
+		seen := keyBits(to) &^ keyBits(from)
+		for g := range op.group {
+			w.seen[i*op.group+g] = seen
+		}
+	}
+	s := &w.split
+	softmaxBlock512(&scores.X[0], scores.RS, rows, &w.seen[0], keyBits(hi-lo), &s.m[0], &s.l[0], &w.decay[0],
+		op.c, op.q.DType == kernels.BF16, &kernels.Exp2Coeffs[0])
+}
+
+// keyBits has one bit for each of the first n keys of a block of 64.
+func keyBits(n int) uint64 { return 1<<uint(n) - 1 }
+
+// gradients is gradientRow, in one pass where the machine has AVX-512.
+func (op *attentionGrad) gradients(p, ds []float32, lse, sum float32) {
+	if op.d.isa != AVX512 {
+		op.gradientRow(p, ds, lse, sum)
+		return
+	}
+	attentionGrad512(&p[0], &ds[0], len(p), op.c, lse, sum, float32(op.shape.Scale), op.q.DType == kernels.BF16, &kernels.Exp2Coeffs[0])
+}
+
+// softmaxBlock512 takes rows of dots over one block of 64 keys, row r at s[r*ld], one step through the online softmax (see
+// Attention): columns in seen[r] become p, the other columns of width +0; m, l and a are the rows' maximum, sum and decay.
+// The bits of seen and width are columns. coeffs is kernels.Exp2Coeffs.
+//
+//go:noescape
+func softmaxBlock512(s *float32, ld, rows int, seen *uint64, width uint64, m, l, a *float32, c float32, bf16 bool, coeffs *float32)
+
+// attentionGrad512 turns n dots p and ds of one query, all visible, to p and ds as AttentionBackward states them.
+//
+//go:noescape
+func attentionGrad512(p, ds *float32, n int, c, lse, sum, scale float32, bf16 bool, coeffs *float32)

@@ -1,0 +1,12 @@
+//go:build !amd64
+
+package cpu
+
+func (op *attention) soften(t queryTile, w *attentionScratch, scores view, lo, hi int) {
+	w.decay = sized(w.decay, (t.to-t.from)*op.group)
+	op.softenRows(t, w, scores, lo, hi)
+}
+
+func (op *attentionGrad) gradients(p, ds []float32, lse, sum float32) {
+	op.gradientRow(p, ds, lse, sum)
+}
