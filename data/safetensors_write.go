@@ -113,9 +113,11 @@ func frameHeader(text []byte) ([]byte, error) {
 
 // marshal is the JSON of strings, numbers, lists and maps, which always have one; keys of maps are sorted.
 func marshal(v any) []byte {
-	text, err := json.Marshal(v)
-	if err != nil {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false) // names stay as people write them
+	if err := enc.Encode(v); err != nil {
 		panic(fmt.Sprintf("data: %v", err))
 	}
-	return text
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }

@@ -59,7 +59,7 @@ func (m *mergePair) UnmarshalJSON(text []byte) error {
 	if text[0] == '[' {
 		var parts []string
 		if err := json.Unmarshal(text, &parts); err != nil || len(parts) != 2 {
-			return fmt.Errorf("merge %s is not two tokens", text)
+			return fmt.Errorf("merge %q is not two tokens", text)
 		}
 		*m = mergePair(parts)
 		return nil
@@ -70,7 +70,7 @@ func (m *mergePair) UnmarshalJSON(text []byte) error {
 	}
 	left, right, ok := strings.Cut(line, " ")
 	if !ok || strings.Contains(right, " ") {
-		return fmt.Errorf("merge %s is not two tokens", text)
+		return fmt.Errorf("merge %q is not two tokens", text)
 	}
 	*m = mergePair{left, right}
 	return nil

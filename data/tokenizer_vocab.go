@@ -112,7 +112,9 @@ func (t *Tokenizer) addTokens(added []addedToken) error {
 		}
 		if a.Normalized {
 			normalized = append(normalized, a)
-			normalizedContents = append(normalizedContents, t.normalize(a.Content))
+			content := t.normalize(a.Content)
+			normalizedContents = append(normalizedContents, content)
+			t.decoded[a.ID] = fromByteLevel(content) // as the library does
 		} else {
 			raw = append(raw, a)
 			rawContents = append(rawContents, a.Content)
