@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"lockstep/kernels"
@@ -47,6 +48,7 @@ type sampler struct {
 	logits []float32 // [V]
 	e      []float32 // [V]
 	sums   []float32 // [blocks]: S_b
+	tops   []float32 // largest logits of groups of ids
 	heap   []int32   // ids that are not yet taken in the order
 	kept   []int32
 	walk   []float32 // W_i of kept ids
@@ -125,30 +127,44 @@ func (s *sampler) drawAll(u float32) int32 {
 
 // keep fills kept and walk with what top-k and top-p leave.
 func (s *sampler) keep(o kernels.Sampling) {
-	n := len(s.logits)
+	few := 256 // more than top-p takes of most rows
 	if o.TopK > 0 {
-		n = min(n, o.TopK)
+		few = o.TopK
 	}
+	for _, n := range []int{few, len(s.logits)} {
+		s.heapify(n)
+		if s.take(o) {
+			return
+		}
+	}
+}
+
+// take pops ids in the order until top-k and top-p have what they want; false if the heap lacks ids for that.
+func (s *sampler) take(o kernels.Sampling) bool {
 	s.kept, s.walk = s.kept[:0], s.walk[:0]
+	whole, want := len(s.heap) == len(s.logits), len(s.logits)
+	if o.TopK > 0 {
+		want = min(want, o.TopK)
+	}
 	total, sum := s.sums[len(s.sums)-1], float32(0)
-	s.heapify()
-	for range n {
+	for len(s.kept) < want && len(s.heap) > 0 {
 		id := s.pop()
 		sum += s.e[id]
 		s.kept, s.walk = append(s.kept, id), append(s.walk, sum)
 		if o.TopK <= 0 && sum/total >= o.TopP {
-			return
+			return true
 		}
 	}
-	if o.TopK <= 0 || o.TopP >= 1 {
-		return
+	if o.TopK <= 0 {
+		return whole
 	}
 	for i, w := range s.walk {
-		if w/sum >= o.TopP {
+		if o.TopP < 1 && w/sum >= o.TopP {
 			s.kept, s.walk = s.kept[:i+1], s.walk[:i+1]
-			return
+			break
 		}
 	}
+	return true
 }
 
 // before reports whether id i comes before j in the order.
@@ -156,11 +172,24 @@ func (s *sampler) before(i, j int32) bool {
 	return s.logits[i] > s.logits[j] || s.logits[i] == s.logits[j] && i < j
 }
 
-// heapify makes a heap of all ids with the first of the order on top: taking few ids of a large vocabulary costs less than a sort.
-func (s *sampler) heapify() {
+// heapify makes a heap, the first of the order on top, of at least the first n ids of the order: those whose logits reach the
+// n-th largest of the maxima of groups of 32 ids, or all. Taking few ids of a large vocabulary costs less than a sort.
+func (s *sampler) heapify(n int) {
+	const group = 32
+	bound := float32(math.Inf(-1))
+	if n*group <= len(s.logits) {
+		s.tops = s.tops[:0]
+		for from := 0; from < len(s.logits); from += group {
+			s.tops = append(s.tops, s.vec.Max(s.logits[from:min(from+group, len(s.logits))]))
+		}
+		slices.Sort(s.tops)
+		bound = s.tops[len(s.tops)-n]
+	}
 	s.heap = s.heap[:0]
-	for i := range s.logits {
-		s.heap = append(s.heap, int32(i))
+	for i, x := range s.logits {
+		if x >= bound {
+			s.heap = append(s.heap, int32(i))
+		}
 	}
 	for i := len(s.heap)/2 - 1; i >= 0; i-- {
 		s.down(i)
