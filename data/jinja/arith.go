@@ -134,7 +134,7 @@ func arithmetic(op string, x, y any) any {
 	case "/":
 		return f / g
 	case "//":
-		return math.Floor(f / g)
+		return floorDivide(f, g)
 	case "%":
 		m := math.Mod(f, g)
 		if m != 0 && (m < 0) != (g < 0) {
@@ -143,6 +143,23 @@ func arithmetic(op string, x, y any) any {
 		return m
 	}
 	return power(f, g)
+}
+
+// floorDivide is Python's // of floats, which rounds the exact quotient rather than the rounded one.
+func floorDivide(f, g float64) float64 {
+	mod := math.Mod(f, g)
+	div := (f - mod) / g
+	if mod != 0 && (g < 0) != (mod < 0) {
+		div--
+	}
+	if div == 0 {
+		return math.Copysign(0, f/g)
+	}
+	floor := math.Floor(div)
+	if div-floor > 0.5 {
+		floor++
+	}
+	return floor
 }
 
 func power(f, g float64) any {

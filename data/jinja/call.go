@@ -84,7 +84,7 @@ func (r *run) call(fn any, c call) any {
 // apply puts a value through filters.
 func (r *run) apply(v any, list []filterCall) any {
 	for _, f := range list {
-		v = filters[f.name](r, v, r.args(f.args))
+		v = filterOf(f.name)(r, v, r.args(f.args))
 	}
 	return v
 }

@@ -35,9 +35,9 @@ func (r *run) eval(n node) any {
 	case *callNode:
 		return r.call(r.eval(n.fn), r.args(n.args))
 	case *filterNode:
-		return filters[n.call.name](r, r.eval(n.x), r.args(n.call.args))
+		return filterOf(n.call.name)(r, r.eval(n.x), r.args(n.call.args))
 	case *testNode:
-		return tests[n.name](r, r.eval(n.x), r.args(n.args))
+		return testOf(n.name)(r, r.eval(n.x), r.args(n.args))
 	}
 	panic("jinja: unknown node")
 }

@@ -61,6 +61,15 @@ func init() { // map and select look filters up by name
 	}
 }
 
+// filterOf finds a filter when it is used: a template may name one that it does not reach.
+func filterOf(name string) filter {
+	f, ok := filters[name]
+	if !ok {
+		fail(0, "filter %q is not supported", name)
+	}
+	return f
+}
+
 // plain is a filter on text without arguments.
 func plain(name string, f func(string) string) filter {
 	return func(_ *run, x any, c call) any { c.bind(name); return f(str(x)) }
@@ -156,25 +165,30 @@ func join(r *run, x any, c call) any {
 	return joinText(elements(x), str(a.or(0, "")), func(v any) string { return str(get(v)) })
 }
 
+// elementsIfAny are the elements of x; anything false has none to map and select.
+func elementsIfAny(x any) []any {
+	if !truth(x) {
+		return nil
+	}
+	return elements(x)
+}
+
 // mapFilter is map(attribute=..., default=...) or map("filter", arguments).
 func mapFilter(r *run, x any, c call) any {
 	out := []any{}
 	if len(c.list) == 0 {
 		a := c.bind("map", "attribute", "default?")
 		get := r.getter(a[0], a.or(1, nil))
-		for _, v := range elements(x) {
+		for _, v := range elementsIfAny(x) {
 			r.step()
 			out = append(out, get(v))
 		}
 		return out
 	}
 	name := text(c.list[0])
-	f, ok := filters[name]
-	if !ok {
-		fail(0, "filter %q is not supported", name)
-	}
+	f := filterOf(name)
 	rest := call{c.list[1:], c.names, c.named}
-	for _, v := range elements(x) {
+	for _, v := range elementsIfAny(x) {
 		r.step()
 		out = append(out, f(r, v, rest))
 	}
@@ -194,15 +208,12 @@ func (r *run) choose(x any, c call, attr, keep bool) any {
 	passes := func(v any) bool { return truth(v) }
 	if len(c.list) > 0 {
 		name := text(c.list[0])
-		t, ok := tests[name]
-		if !ok {
-			fail(0, "test %q is not supported", name)
-		}
+		t := testOf(name)
 		rest := call{c.list[1:], c.names, c.named}
 		passes = func(v any) bool { return t(r, v, rest) }
 	}
 	out := []any{}
-	for _, v := range elements(x) {
+	for _, v := range elementsIfAny(x) {
 		r.step()
 		if passes(get(v)) == keep {
 			out = append(out, v)
@@ -229,7 +240,7 @@ func indent(_ *run, x any, c call) any {
 		bounded(n)
 		by = strings.Repeat(" ", max(n, 0))
 	}
-	lines := strings.Split(str(x), "\n")
+	lines := splitLines(text(x)+"\n", false) // other line ends become newlines
 	if len(by) > 0 && len(lines) > maxString/len(by) {
 		bounded(maxString + 1)
 	}
@@ -239,7 +250,9 @@ func indent(_ *run, x any, c call) any {
 		}
 		lines[i] = by + line
 	}
-	return strings.Join(lines, "\n")
+	out := strings.Join(lines, "\n")
+	bounded(len(out))
+	return out
 }
 
 func absolute(_ *run, x any, c call) any {
@@ -258,6 +271,7 @@ func absolute(_ *run, x any, c call) any {
 // toInt is Python's int, over float for text with a point; the default (0) for what is no number.
 func toInt(_ *run, x any, c call) any {
 	a := c.bind("int", "default?")
+	mustBeDefined(x)
 	if s, ok := x.(string); ok {
 		s = strings.ReplaceAll(strings.TrimFunc(s, isSpace), "_", "")
 		if i, err := strconv.ParseInt(s, 10, 64); err == nil {
@@ -283,6 +297,7 @@ func toInt(_ *run, x any, c call) any {
 
 func toFloat(_ *run, x any, c call) any {
 	a := c.bind("float", "default?")
+	mustBeDefined(x)
 	if s, ok := x.(string); ok {
 		f, err := strconv.ParseFloat(strings.TrimFunc(s, isSpace), 64)
 		if err != nil {

@@ -107,7 +107,7 @@ var strMethods = map[string]func(s string, c call) any{
 	"split":  func(s string, c call) any { return split(s, c.bind("split", "sep?", "maxsplit?"), false) },
 	"rsplit": func(s string, c call) any { return split(s, c.bind("rsplit", "sep?", "maxsplit?"), true) },
 	"splitlines": func(s string, c call) any {
-		return splitLines(s, truth(c.bind("splitlines", "keepends?").or(0, false)))
+		return texts(splitLines(s, truth(c.bind("splitlines", "keepends?").or(0, false))))
 	},
 	"startswith": func(s string, c call) any { return affix(s, c.bind("startswith", "prefix")[0], strings.HasPrefix) },
 	"endswith":   func(s string, c call) any { return affix(s, c.bind("endswith", "suffix")[0], strings.HasSuffix) },
@@ -227,7 +227,7 @@ func texts(parts []string) []any {
 }
 
 // splitLines splits after Python's line ends.
-func splitLines(s string, keep bool) any {
+func splitLines(s string, keep bool) []string {
 	var parts []string
 	for s != "" {
 		i := strings.IndexAny(s, "\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029")
@@ -246,7 +246,7 @@ func splitLines(s string, keep bool) any {
 		parts = append(parts, s[:end])
 		s = s[i+n:]
 	}
-	return texts(parts)
+	return parts
 }
 
 // affix tries one prefix (suffix), or each of a tuple.

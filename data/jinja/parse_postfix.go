@@ -90,11 +90,7 @@ func (p *parser) filtered(x node) node {
 }
 
 func (p *parser) filterCall() filterCall {
-	t := p.want(tokenName, "the name of a filter")
-	if _, ok := filters[t.text]; !ok {
-		fail(t.line, "filter %q is not supported", t.text)
-	}
-	f := filterCall{name: t.text}
+	f := filterCall{name: p.want(tokenName, "the name of a filter").text}
 	if p.takeOp("(") {
 		f.args = p.args()
 	}
@@ -104,11 +100,7 @@ func (p *parser) filterCall() filterCall {
 // test reads [not] name, with arguments in parentheses or one without.
 func (p *parser) test(x node) node {
 	negated := p.takeName("not")
-	t := p.want(tokenName, "the name of a test")
-	if _, ok := tests[t.text]; !ok {
-		fail(t.line, "test %q is not supported", t.text)
-	}
-	n := &testNode{x: x, name: t.text}
+	n := &testNode{x: x, name: p.want(tokenName, "the name of a test").text}
 	if p.takeOp("(") {
 		n.args = p.args()
 	} else if p.startsArgument() {

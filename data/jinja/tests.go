@@ -20,16 +20,16 @@ var tests = map[string]test{
 	"number":    is("number", func(x any) bool { _, _, _, ok := number(x); return ok }),
 	"string":    is("string", func(x any) bool { _, ok := x.(string); return ok }),
 	"mapping":   is("mapping", func(x any) bool { _, ok := x.(*Dict); return ok }),
-	"callable":  is("callable", func(x any) bool { _, ok := x.(function); return ok }),
+	"callable":  is("callable", isCallable),
 	"sequence":  is("sequence", isSequence),
 	"iterable":  is("iterable", func(x any) bool { _, ok := x.(view); return ok || isSequence(x) }),
 	"lower":     is("lower", func(x any) bool { return cased(str(x), unicode.IsLower) }),
 	"upper":     is("upper", func(x any) bool { return cased(str(x), unicode.IsUpper) }),
-	"odd":       is("odd", func(x any) bool { return integer(x, "the value")&1 == 1 }),
-	"even":      is("even", func(x any) bool { return integer(x, "the value")&1 == 0 }),
+	"odd":       is("odd", func(x any) bool { return equal(arithmetic("%", x, int64(2)), int64(1)) }),
+	"even":      is("even", func(x any) bool { return equal(arithmetic("%", x, int64(2)), int64(0)) }),
 	"divisibleby": func(_ *run, x any, c call) bool {
 		by := c.bind("divisibleby", "num")[0]
-		return arithmetic("%", x, by) == any(int64(0))
+		return equal(arithmetic("%", x, by), int64(0))
 	},
 	"in": func(_ *run, x any, c call) bool { return contains(c.bind("in", "seq")[0], x) },
 	"sameas": func(_ *run, x any, c call) bool {
@@ -45,6 +45,15 @@ var tests = map[string]test{
 	"ge": relation(">="),
 }
 
+// testOf finds a test when it is used.
+func testOf(name string) test {
+	t, ok := tests[name]
+	if !ok {
+		fail(0, "test %q is not supported", name)
+	}
+	return t
+}
+
 // is makes a test without arguments.
 func is(name string, f func(any) bool) test {
 	return func(_ *run, x any, c call) bool { c.bind(name); return f(x) }
@@ -58,6 +67,15 @@ func relation(op string) test {
 func isSequence(x any) bool {
 	switch x.(type) {
 	case string, []any, tuple, *Dict, undefined:
+		return true
+	}
+	return false
+}
+
+// isCallable: to Python undefined can be called too, which is an error then.
+func isCallable(x any) bool {
+	switch x.(type) {
+	case function, undefined:
 		return true
 	}
 	return false
