@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cpu/gemm"
 	"lockstep/kernels/cpu/vec"
 )
 
@@ -35,6 +36,7 @@ type Device struct {
 	def    kernels.Definition
 	isa    ISA
 	pool   *pool
+	mm     *gemm.Engine
 	vec    *vec.Ops
 	allocs [][]byte // keeps arenas alive
 }
@@ -54,7 +56,7 @@ func New(def kernels.Definition, o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{def: def, isa: isa, pool: newPool(o.Threads), vec: vec.New(string(isa))}, nil
+	return &Device{def: def, isa: isa, pool: newPool(o.Threads), mm: gemm.New(string(isa), def.Dot), vec: vec.New(string(isa))}, nil
 }
 
 func choose(want ISA) (ISA, error) {

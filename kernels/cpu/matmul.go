@@ -1,0 +1,133 @@
+package cpu
+
+import (
+	"fmt"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cpu/gemm"
+)
+
+// MatMul: out[m,n] = round(dot over the terms, over k of x[m,k]*w[n,k]).
+func (d *Device) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
+	if d.def.Break == kernels.BreakSplitK && out.Rows <= splitRows {
+		d.matMulSplit(out, g, terms)
+		return
+	}
+	d.product("MatMul", out, g, terms, false)
+}
+
+// MatMulT: out[m,k] = round(dot over the terms, over n of x[m,n]*w[n,k]).
+func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
+	d.product("MatMulT", out, g, terms, true)
+}
+
+// WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k]. Packs are pieces: steps of DotTC16 restart at each.
+func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	if g == nil || dw.DType != kernels.F32 || !dw.Contiguous() || dw.Groups != g.Count || dw.Rows != dy.Cols || dw.Cols != x.Cols || dy.Rows != x.Rows {
+		panic(fmt.Sprintf("cpu: WeightGrad: dw %s of dy %s and x %s, groups %+v", dw, dy, x, g))
+	}
+	offsets := rowOffsets("WeightGrad", g, dy.Rows)
+	a, b := gemm.Of(dy).T(), gemm.Of(x)
+	products := make([]gemm.Product, 0, g.Count)
+	for e := range g.Count {
+		p := gemm.Product{C: gemm.Of(dw.Group(e)), M: dw.Rows, N: dw.Cols, Continue: true}
+		for i := e * g.Packs; i < (e+1)*g.Packs; i++ {
+			if from, to := int(offsets[i]), int(offsets[i+1]); to > from {
+				p.Pieces = append(p.Pieces, gemm.Piece{A: a.From(0, from), B: b.From(from, 0), K: to - from})
+			}
+		}
+		products = append(products, p)
+	}
+	d.mm.Run(d.pool.each, products)
+}
+
+// product is MatMul, or MatMulT with the weights transposed: one product, or one for each group of rows.
+func (d *Device) product(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term, transposed bool) {
+	mustTerms(op, out, g, terms, transposed)
+	bounds := []int32{0, int32(out.Rows)}
+	if g != nil {
+		offsets := rowOffsets(op, g, out.Rows)
+		bounds = bounds[:0]
+		for e := range g.Count + 1 {
+			bounds = append(bounds, offsets[e*g.Packs])
+		}
+	}
+	products := make([]gemm.Product, 0, len(bounds)-1)
+	for e := range len(bounds) - 1 {
+		from, to := int(bounds[e]), int(bounds[e+1])
+		if from == to {
+			continue
+		}
+		p := gemm.Product{C: gemm.Of(out).From(from, 0), M: to - from, N: out.Cols}
+		for _, t := range terms {
+			w := gemm.Of(t.W.Group(e))
+			if !transposed {
+				w = w.T()
+			}
+			p.Pieces = append(p.Pieces, gemm.Piece{A: gemm.Of(t.X).From(from, 0), B: w, K: t.X.Cols})
+		}
+		products = append(products, p)
+	}
+	d.mm.Run(d.pool.each, products)
+}
+
+func mustTerms(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term, transposed bool) {
+	count := 1
+	if g != nil {
+		count = g.Count
+	}
+	for _, t := range terms {
+		n, k := t.W.Rows, t.W.Cols
+		if transposed {
+			n, k = k, n
+		}
+		if t.X.Groups != 1 || t.X.Rows != out.Rows || t.X.Cols != k || out.Cols != n || t.W.Groups != count || out.Groups != 1 {
+			panic(fmt.Sprintf("cpu: %s: out %s of x %s and w %s in %d groups", op, out, t.X, t.W, count))
+		}
+	}
+}
+
+// rowOffsets is the host memory of a group's offsets, checked to ascend from 0 to the number of rows.
+func rowOffsets(op string, g *kernels.Groups, rows int) []int32 {
+	offsets := indices(op, "offsets", g.Offsets, g.Count*g.Packs+1)
+	for i := range offsets {
+		if i > 0 && offsets[i] < offsets[i-1] || i == 0 && offsets[i] != 0 {
+			panic(fmt.Sprintf("cpu: %s: offsets %v do not ascend from 0", op, offsets))
+		}
+	}
+	if last := offsets[len(offsets)-1]; int(last) != rows {
+		panic(fmt.Sprintf("cpu: %s: offsets end at %d of %d rows", op, last, rows))
+	}
+	return offsets
+}
+
+// splitRows is the number of rows up to which BreakSplitK cuts chains.
+const splitRows = 4
+
+// matMulSplit is the wrong order of kernels.BreakSplitK: one chain over the first half of each term's k, another over the second halves, added.
+func (d *Device) matMulSplit(out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
+	var half [2]kernels.Tensor
+	for h := range half {
+		cut := make([]kernels.Term, len(terms))
+		for i, t := range terms {
+			from, to := 0, t.X.Cols/2
+			if h == 1 {
+				from, to = to, t.X.Cols
+			}
+			cut[i] = kernels.Term{X: t.X.ColRange(from, to), W: columns(t.W, from, to)}
+		}
+		half[h] = kernels.Wrap(make([]float32, out.Rows*out.Cols), out.Rows, out.Cols)
+		d.product("MatMul", half[h], g, cut, false)
+	}
+	d.Add(half[0], half[0], half[1])
+	d.Copy(out, half[0])
+}
+
+// columns is [kernels.Tensor.ColRange] for all groups.
+func columns(t kernels.Tensor, from, to int) kernels.Tensor {
+	groups, rows := t.Groups, t.Rows
+	t.Groups, t.Rows = 1, groups*rows
+	t = t.ColRange(from, to)
+	t.Groups, t.Rows = groups, rows
+	return t
+}
