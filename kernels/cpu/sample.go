@@ -173,11 +173,10 @@ func (s *sampler) before(i, j int32) bool {
 }
 
 // heapify makes a heap, the first of the order on top, of at least the first n ids of the order: those whose logits reach the
-// n-th largest of the maxima of groups of 32 ids, or all. Taking few ids of a large vocabulary costs less than a sort.
+// n-th largest of the maxima of about 4n groups of ids, or all. Taking few ids of a large vocabulary costs less than a sort.
 func (s *sampler) heapify(n int) {
-	const group = 32
 	bound := float32(math.Inf(-1))
-	if n*group <= len(s.logits) {
+	if group := len(s.logits) / (4 * n); group > 1 {
 		s.tops = s.tops[:0]
 		for from := 0; from < len(s.logits); from += group {
 			s.tops = append(s.tops, s.vec.Max(s.logits[from:min(from+group, len(s.logits))]))
