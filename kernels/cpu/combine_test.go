@@ -1,0 +1,115 @@
+package cpu
+
+import (
+	"testing"
+
+	"lockstep/kernels"
+)
+
+// rowsOf is a permutation of n*k rows, [n, k].
+func (c *rowCase) rowsOf(n, k int) kernels.Tensor {
+	t := rowTensor(kernels.I32, n, k)
+	for at, row := range c.rng.Perm(n * k) {
+		t.I32s()[at] = int32(row)
+	}
+	return t
+}
+
+var combineOps = []rowOp{
+	{name: "Combine", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
+		k, n := 1+c.size, c.cols()
+		y, w, rowOf := c.strided(c.n*k, n), c.part(c.f32(c.n, k)), c.part(c.rowsOf(c.n, k))
+		out, plain := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n))
+		d.Combine(out, y, w, rowOf)
+		d.Combine(plain, y, kernels.Tensor{}, rowOf)
+		return []kernels.Tensor{out, plain}, nil
+	}},
+	{name: "CombineBackward", uncut: true, run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
+		k, n := 1+c.size, c.cols()
+		y, w, rowOf := c.strided(c.n*k, n), c.f32(c.n, k), c.rowsOf(c.n, k)
+		dout, dy, dw := c.strided(c.n, n), c.strided(c.n*k, n), c.f32(c.n, k)
+		d.CombineBackward(dy, dw, dout, y, w, rowOf)
+		return nil, []kernels.Tensor{dy, dw}
+	}},
+}
+
+func TestCombineIsTheDefinition(t *testing.T) {
+	d := newRowDevice(t, Auto, 2, "")
+	c := rowCase{seed: 51, dtype: kernels.F32}
+	c.start()
+	const tokens, k, n = 20, 4, 130
+	y, w, rowOf, out := c.strided(tokens*k, n), c.f32(tokens, k), c.rowsOf(tokens, k), c.strided(tokens, n)
+	dout, dy, dw := c.strided(tokens, n), c.strided(tokens*k, n), c.f32(tokens, k)
+	d.Combine(out, y, w, rowOf)
+	d.CombineBackward(dy, dw, dout, y, w, rowOf)
+	for r := range tokens {
+		sum, do := make([]float32, n), rowValues(dout.RowRange(r, r+1))
+		for slot := range k {
+			row, a := int(rowOf.I32s()[r*k+slot]), w.F32s()[r*k+slot]
+			products, scaled := make([]float32, n), make([]float32, n)
+			for i, v := range rowValues(y.RowRange(row, row+1)) {
+				sum[i] += float32(a * v)
+				products[i], scaled[i] = do[i]*v, a*do[i]
+			}
+			wantBits(t, "dy", dy.RowRange(row, row+1), scaled)
+			wantBits(t, "dweights", dw.RowRange(r, r+1).ColRange(slot, slot+1), []float32{scalarTree(products)})
+		}
+		wantBits(t, "out", out.RowRange(r, r+1), sum)
+	}
+}
+
+func TestCombineGradient(t *testing.T) {
+	d := newRowDevice(t, Auto, 2, "")
+	c := rowCase{seed: 52, dtype: kernels.F32}
+	c.start()
+	const tokens, k, n = 5, 3, 12
+	y, w, rowOf, dout := c.f32(tokens*k, n), c.f32(tokens, k), c.rowsOf(tokens, k), c.f32(tokens, n)
+	dy, dw := c.f32(tokens*k, n), c.f32(tokens, k)
+	d.CombineBackward(dy, dw, dout, y, w, rowOf)
+	y64, w64, dout64 := to64(y), to64(w), to64(dout)
+	loss := func(y, w []float64) float64 {
+		sum := 0.0
+		for at, row := range rowOf.I32s() {
+			for i := range n {
+				sum += dout64[at/k*n+i] * w[at] * y[int(row)*n+i]
+			}
+		}
+		return sum
+	}
+	checkGradient(t, "dy", y64, func(p []float64) float64 { return loss(p, w64) }, rowValues(dy))
+	checkGradient(t, "dweights", w64, func(p []float64) float64 { return loss(y64, p) }, rowValues(dw))
+}
+
+// With the rule broken a token's sum depends on where its rows lie; otherwise any permutation of rows gives the same bits.
+func TestBreakCombine(t *testing.T) {
+	const tokens, k, n = 40, 4, 64
+	changed := func(b kernels.Break) (n int) {
+		d := newRowDevice(t, Auto, 2, b)
+		c := rowCase{seed: 53, dtype: kernels.F32}
+		c.start()
+		w := c.f32(tokens, k)
+		values, first := c.f32(tokens*k, 64), []float32(nil)
+		for range 3 {
+			rowOf, y, out := c.rowsOf(tokens, k), c.f32(tokens*k, 64), c.f32(tokens, 64)
+			for at, row := range rowOf.I32s() { // the same number for each (token, slot), in another row
+				d.Copy(y.RowRange(int(row), int(row)+1), values.RowRange(at, at+1))
+			}
+			d.Combine(out, y, w, rowOf)
+			if first == nil {
+				first = rowValues(out)
+			}
+			for i, v := range rowValues(out) {
+				if v != first[i] {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	if n := changed(kernels.BreakNone); n != 0 {
+		t.Errorf("%d elements depend on the permutation", n)
+	}
+	if n := changed(kernels.BreakCombine); n < 100 {
+		t.Errorf("only %d elements depend on the permutation with the rule broken", n)
+	}
+}

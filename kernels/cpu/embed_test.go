@@ -1,0 +1,64 @@
+package cpu
+
+import (
+	"testing"
+
+	"lockstep/kernels"
+)
+
+var embedOps = []rowOp{
+	{name: "Embed", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
+		table, ids, out := c.strided(11, c.cols()), c.ints(c.n, 11), c.strided(c.n, c.cols())
+		d.Embed(c.part(out), table, c.partOf(ids))
+		return []kernels.Tensor{c.part(out)}, nil
+	}},
+	{name: "Gather", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
+		x, source, out := c.strided(5, c.cols()), c.ints(c.n, 5), c.strided(c.n, c.cols())
+		d.Gather(c.part(out), x, c.partOf(source))
+		return []kernels.Tensor{c.part(out)}, nil
+	}},
+	{name: "EmbedBackward", run: func(d *Device, c *rowCase) (_, whole []kernels.Tensor) {
+		grad, dout, ids := c.f32(4, c.cols()), c.strided(c.n, c.cols()), c.ints(c.n, 4)
+		d.EmbedBackward(grad, dout, ids)
+		return nil, []kernels.Tensor{grad}
+	}},
+}
+
+func TestEmbedValues(t *testing.T) {
+	d := newRowDevice(t, Auto, 2, "")
+	c := rowCase{seed: 3, dtype: kernels.F32, n: 40}
+	c.start()
+	table, ids, out := c.strided(7, 33), c.ints(40, 7), c.strided(40, 33)
+	d.Embed(out, table, ids)
+	rows := rowValues(table)
+	for i, id := range ids.I32s() {
+		wantBits(t, "row", out.RowRange(i, i+1), rows[int(id)*33:][:33])
+	}
+	grad := c.f32(7, 33)
+	want := rowValues(grad)
+	for i, id := range ids.I32s() {
+		for j, v := range rowValues(out.RowRange(i, i+1)) {
+			want[int(id)*33+j] += v
+		}
+	}
+	d.EmbedBackward(grad, out, ids)
+	wantBits(t, "gradient", grad, want)
+	ids.I32s()[39] = 7
+	mustPanic(t, "an id beyond the table", func() { d.Embed(out, table, ids) })
+	ids.I32s()[39] = -1
+	mustPanic(t, "a negative id", func() { d.EmbedBackward(grad, out, ids) })
+}
+
+// Rows of one id are added in their order: another order has other bits.
+func TestEmbedBackwardOrder(t *testing.T) {
+	d := newRowDevice(t, Auto, 2, "")
+	grad := kernels.Wrap(make([]float32, 16), 1, 16)
+	x := make([]float32, 3*16)
+	for j := range 16 {
+		x[j], x[16+j], x[32+j] = 1e8, 1, -1e8
+	}
+	d.EmbedBackward(grad, kernels.Wrap(x, 3, 16), kernels.WrapI32([]int32{0, 0, 0}))
+	if got := grad.F32s()[5]; got != 0 {
+		t.Errorf("(1e8 + 1) - 1e8 = %v, want 0", got)
+	}
+}

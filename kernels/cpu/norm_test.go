@@ -1,0 +1,151 @@
+package cpu
+
+import (
+	"math"
+	"testing"
+
+	"lockstep/kernels"
+)
+
+var normOps = []rowOp{
+	{name: "RMSNorm", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
+		x, w, out, rstd := c.part(c.strided(c.n, c.cols())), c.weight(1, c.cols()), c.part(c.strided(c.n, c.cols())), c.partOf(c.f32(1, c.n))
+		d.RMSNorm(out, rstd, x, w, 1e-6)
+		d.RMSNorm(x, rstd, x, w, 1e-6)
+		return []kernels.Tensor{out, x, rstd}, nil
+	}},
+	{name: "RMSNormBackward", run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
+		n := c.cols()
+		x, dy, dx, w := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.weight(1, n)
+		rstd, dw := c.partOf(c.f32(1, c.n)), c.f32(1, n)
+		d.RMSNormBackward(dx, dw, dy, x, rstd, w)
+		frozen := c.part(c.strided(c.n, n))
+		d.RMSNormBackward(frozen, kernels.Tensor{}, dy, x, rstd, w)
+		return []kernels.Tensor{dx, frozen}, []kernels.Tensor{dw}
+	}},
+}
+
+// scalarTree is the definition's sum of one row, element by element.
+func scalarTree(x []float32) float32 {
+	lane := make([]float32, kernels.Default().Lanes)
+	for i, v := range x {
+		lane[i%len(lane)] += v
+	}
+	for s := len(lane) / 2; s >= 1; s /= 2 {
+		for l := range s {
+			lane[l] += lane[l+s]
+		}
+	}
+	return lane[0]
+}
+
+func scalarRStd(x []float32, eps float32) float32 {
+	sq := make([]float32, len(x))
+	for i, v := range x {
+		sq[i] = v * v
+	}
+	mean := scalarTree(sq) / float32(len(x))
+	return 1 / float32(math.Sqrt(float64(mean+eps)))
+}
+
+// scalarNormGrad is rstd*(g - xh*(tree(g*xh)/n)) with g = dy*w, xh = x*rstd.
+func scalarNormGrad(dy, x, w []float32, rstd float32) (grad, xh []float32) {
+	g, p := make([]float32, len(x)), make([]float32, len(x))
+	xh, grad = make([]float32, len(x)), make([]float32, len(x))
+	for i := range x {
+		g[i], xh[i] = dy[i]*w[i], x[i]*rstd
+		p[i] = g[i] * xh[i]
+	}
+	mean := scalarTree(p) / float32(len(x))
+	for i := range x {
+		grad[i] = rstd * (g[i] - float32(xh[i]*mean))
+	}
+	return grad, xh
+}
+
+func TestRMSNormIsTheDefinition(t *testing.T) {
+	d := newRowDevice(t, Auto, 2, "")
+	c := rowCase{seed: 5, dtype: kernels.F32}
+	c.start()
+	const rows, n, eps = 9, 700, 1e-5
+	x, w, out, rstd := c.strided(rows, n), c.weight(1, n), c.strided(rows, n), c.f32(1, rows)
+	dy, dx, dw := c.strided(rows, n), c.strided(rows, n), c.f32(1, n)
+	ws, wantDW, before := rowValues(w), rowValues(dw), rowValues(dx)
+	d.RMSNorm(out, rstd, x, w, eps)
+	d.RMSNormBackward(dx, dw, dy, x, rstd, w)
+	for r := range rows {
+		xs, y := rowValues(x.RowRange(r, r+1)), make([]float32, n)
+		rs := scalarRStd(xs, eps)
+		dys := rowValues(dy.RowRange(r, r+1))
+		grad, xh := scalarNormGrad(dys, xs, ws, rs)
+		for i := range xs {
+			y[i] = float32(xs[i]*rs) * ws[i]
+			grad[i] += before[r*n+i]
+			wantDW[i] += float32(dys[i] * xh[i])
+		}
+		wantBits(t, "rstd", rstd.ColRange(r, r+1), []float32{rs})
+		wantBits(t, "out", out.RowRange(r, r+1), y)
+		wantBits(t, "dx", dx.RowRange(r, r+1), grad)
+	}
+	wantBits(t, "dw", dw, wantDW)
+}
+
+// norm64 is the loss sum(dy * RMSNorm(x)) in float64.
+func norm64(x, w, dy []float64, n int, eps float64) float64 {
+	loss := 0.0
+	for r := 0; r < len(x); r += n {
+		ss := 0.0
+		for _, v := range x[r : r+n] {
+			ss += v * v
+		}
+		rs := 1 / math.Sqrt(ss/float64(n)+eps)
+		for i := range n {
+			loss += dy[r+i] * x[r+i] * rs * w[i]
+		}
+	}
+	return loss
+}
+
+func TestRMSNormGradient(t *testing.T) {
+	d := newRowDevice(t, Auto, 2, "")
+	c := rowCase{seed: 6, dtype: kernels.F32}
+	c.start()
+	const rows, n, eps = 5, 40, 1e-5
+	x, w, dy, rstd := c.f32(rows, n), c.f32(1, n), c.f32(rows, n), c.f32(1, rows)
+	dx, dw := rowTensor(kernels.F32, rows, n), rowTensor(kernels.F32, 1, n)
+	d.RMSNorm(rowTensor(kernels.F32, rows, n), rstd, x, w, eps)
+	d.RMSNormBackward(dx, dw, dy, x, rstd, w)
+	x64, w64, dy64 := to64(x), to64(w), to64(dy)
+	checkGradient(t, "dx", x64, func(p []float64) float64 { return norm64(p, w64, dy64, n, eps) }, rowValues(dx))
+	checkGradient(t, "dw", w64, func(p []float64) float64 { return norm64(x64, p, dy64, n, eps) }, rowValues(dw))
+}
+
+// The broken rule changes bits of few rows and of nothing else.
+func TestBreakNormRows(t *testing.T) {
+	good, broken := newRowDevice(t, Auto, 1, ""), newRowDevice(t, Auto, 1, kernels.BreakNormRows)
+	c := rowCase{seed: 7, dtype: kernels.F32}
+	c.start()
+	x, w := c.f32(64, 300), c.f32(1, 300)
+	norm := func(d *Device, from, to int) []float32 {
+		out := rowTensor(kernels.F32, to-from, 300)
+		d.RMSNorm(out, c.f32(1, to-from), x.RowRange(from, to), w, 1e-6)
+		return rowValues(out)
+	}
+	differs := func(rows int) (n int) {
+		for at := 0; at < 64; at += rows {
+			a, b := norm(good, at, at+rows), norm(broken, at, at+rows)
+			for i := range a {
+				if a[i] != b[i] {
+					n++
+				}
+			}
+		}
+		return n
+	}
+	if n := differs(4); n < 300 {
+		t.Errorf("4 rows at a time: %d elements differ, want many", n)
+	}
+	if n := differs(8); n != 0 {
+		t.Errorf("8 rows at a time: %d elements differ, want none", n)
+	}
+}
