@@ -1,6 +1,9 @@
 package data
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // Sample is one sequence to learn from: row t reads IDs[t] and is to predict Targets[t], -1 where nothing is learned.
 // Rows after the last target would teach nothing and are left out.
@@ -32,6 +35,7 @@ type Options struct {
 	Vocab    int       // ids of the model are below
 	MaxRows  int       // of a sample
 	Long     Long
+	Now      time.Time // told to templates that write the date; zero: they are refused, as samples would change by the day
 }
 
 // Validate reports options that cannot be meant.

@@ -62,7 +62,7 @@ func (b *builder) segments(c Chat, from int) ([][]segment, error) {
 	if len(turns) == 0 {
 		return nil, errors.New("no assistant message to learn from, add one")
 	}
-	whole, err := b.Template.render(c, false)
+	whole, err := b.Template.render(c, false, b.Now)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (b *builder) marked(c Chat, from int, whole jinja.Result) ([][]segment, err
 	prompt := ""
 	if from > 0 {
 		var err error
-		if prompt, err = b.Template.Render(Chat{c.Messages[:from], c.Tools, c.Kwargs}, false); err != nil {
+		if prompt, err = b.Template.Render(Chat{c.Messages[:from], c.Tools, c.Kwargs}, false, b.Now); err != nil {
 			return nil, err
 		}
 		if !strings.HasPrefix(whole.Text, prompt) {
@@ -112,11 +112,11 @@ func (b *builder) byPrefixes(c Chat, turns []int) ([][]segment, error) {
 	samples := make([][]segment, len(turns))
 	ends := make([]string, len(turns))
 	for k, i := range turns {
-		prompt, err := b.Template.Render(Chat{c.Messages[:i], c.Tools, c.Kwargs}, true)
+		prompt, err := b.Template.Render(Chat{c.Messages[:i], c.Tools, c.Kwargs}, true, b.Now)
 		if err != nil {
 			return nil, fmt.Errorf("before message %d: %w", i, err)
 		}
-		ends[k], err = b.Template.Render(Chat{c.Messages[:i+1], c.Tools, c.Kwargs}, false)
+		ends[k], err = b.Template.Render(Chat{c.Messages[:i+1], c.Tools, c.Kwargs}, false, b.Now)
 		if err != nil {
 			return nil, fmt.Errorf("up to message %d: %w", i, err)
 		}

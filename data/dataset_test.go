@@ -7,6 +7,8 @@ import (
 	"testing"
 )
 
+var _ Codec = (*Tokenizer)(nil)
+
 // byteCodec has an id for each byte, and for the tokens of ChatML.
 type byteCodec struct{}
 

@@ -154,6 +154,25 @@ func TestJSONLErrors(t *testing.T) {
 	})
 }
 
+// A template that writes the date is refused unless the date is given, or the line says it.
+func TestJSONLDate(t *testing.T) {
+	o := testOptions()
+	o.Template = loadTestTemplate(t, "header.jinja")
+	const line = `{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}]`
+	wantError(t, "f:1: header.jinja: line 15: strftime_now: there is no date here", func() error {
+		_, err := readJSONL("f", strings.NewReader(line+"}"), o)
+		return err
+	})
+	const want = "<s><|header|>system<|end|>\n\nToday: %\n\n<|im_end|><|header|>user<|end|>\n\nA<|im_end|><|header|>assistant<|end|>\n\n[B<|im_end|>]"
+	if got := samplesOf(t, line+`, "chat_template_kwargs": {"date_string": "D"}}`, o)[0]; got != strings.ReplaceAll(want, "%", "D") {
+		t.Errorf("%q", got)
+	}
+	o.Now = goldenTime
+	if got := samplesOf(t, line+"}", o)[0]; got != strings.ReplaceAll(want, "%", "07 Mar 2026") {
+		t.Errorf("%q", got)
+	}
+}
+
 // A template whose generation prompt is not how it writes a turn cannot say what is learned.
 func TestJSONLBrokenPrompt(t *testing.T) {
 	o := testOptions()

@@ -20,7 +20,6 @@ type Template struct {
 	source map[string]string          // by variant: "default" and others, such as "tool_use"
 	parsed map[string]*jinja.Template // of the same variants
 	tokens map[string]any             // bos_token, eos_token, ...
-	now    func() time.Time
 }
 
 // ChatML is the template of models that are built from nothing: <|im_start|>ROLE, a newline, the content and <|im_end|>.
@@ -47,7 +46,6 @@ func NewTemplate(name, source string, tokens map[string]string) (*Template, erro
 }
 
 func (t *Template) parse(sources map[string]string) error {
-	t.now = time.Now
 	t.source, t.parsed = sources, map[string]*jinja.Template{}
 	for variant, source := range sources {
 		p, err := jinja.Parse(source)
@@ -157,13 +155,14 @@ func Message(role, content string) *jinja.Dict {
 	return m
 }
 
-// Render is the text of a conversation; with prompt it goes on to where the assistant's next turn starts.
-func (t *Template) Render(c Chat, prompt bool) (string, error) {
-	res, err := t.render(c, prompt)
+// Render is the text of a conversation; with prompt it goes on to where the assistant's next turn starts. now is the time
+// that a template is told if it asks; at the zero time asking is an error.
+func (t *Template) Render(c Chat, prompt bool, now time.Time) (string, error) {
+	res, err := t.render(c, prompt, now)
 	return res.Text, err
 }
 
-func (t *Template) render(c Chat, prompt bool) (jinja.Result, error) {
+func (t *Template) render(c Chat, prompt bool, now time.Time) (jinja.Result, error) {
 	vars := map[string]any{}
 	for k, v := range t.tokens {
 		vars[k] = v
@@ -178,7 +177,7 @@ func (t *Template) render(c Chat, prompt bool) (jinja.Result, error) {
 	if with, ok := t.parsed["tool_use"]; ok && c.Tools != nil {
 		p = with
 	}
-	res, err := p.Render(vars, t.now())
+	res, err := p.Render(vars, now)
 	if err != nil {
 		return res, fmt.Errorf("%s: %w", t.name, err)
 	}

@@ -52,9 +52,11 @@ func loadTestTemplate(t testing.TB, name string) *Template {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl.now = func() time.Time { return time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC) }
 	return tmpl
 }
+
+// goldenTime is when the goldens were rendered.
+var goldenTime = time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC)
 
 // Every template renders every conversation to what transformers makes of it.
 func TestTemplateGolden(t *testing.T) {
@@ -76,7 +78,7 @@ func TestTemplateGolden(t *testing.T) {
 		if err := json.Unmarshal(lines.Bytes(), &want); err != nil {
 			t.Fatal(err)
 		}
-		got, err := loadTestTemplate(t, want.Template).render(chats[want.Conversation], want.Prompt)
+		got, err := loadTestTemplate(t, want.Template).render(chats[want.Conversation], want.Prompt, goldenTime)
 		var parts []string
 		for _, g := range got.Generated {
 			parts = append(parts, got.Text[g[0]:g[1]])
@@ -108,7 +110,7 @@ func TestLoadTemplate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := tmpl.Render(Chat{Messages: []any{Message("user", "x")}}, true); err != nil || got != want {
+		if got, err := tmpl.Render(Chat{Messages: []any{Message("user", "x")}}, true, goldenTime); err != nil || got != want {
 			t.Fatalf("%q, %v, want %q", got, err, want)
 		}
 	}
@@ -127,7 +129,7 @@ func TestLoadTemplate(t *testing.T) {
 	if err != nil || tmpl.EndOfTurn() != "</s>" || tmpl.Source() != "D{{ eos_token }}" {
 		t.Fatal(err)
 	}
-	if got, err := tmpl.Render(Chat{Messages: []any{Message("user", "x")}, Tools: []any{}}, false); err != nil || got != "T" {
+	if got, err := tmpl.Render(Chat{Messages: []any{Message("user", "x")}, Tools: []any{}}, false, goldenTime); err != nil || got != "T" {
 		t.Fatalf("with tools: %q, %v", got, err)
 	}
 	write("chat_template.jinja", "J{{ eos_token }}")
@@ -152,7 +154,7 @@ func wantError(t testing.TB, want string, f func() error) {
 }
 
 func TestDefaultTemplate(t *testing.T) {
-	got, err := DefaultTemplate().Render(Chat{Messages: []any{Message("system", "S"), Message("user", "U")}}, true)
+	got, err := DefaultTemplate().Render(Chat{Messages: []any{Message("system", "S"), Message("user", "U")}}, true, time.Time{})
 	if want := "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"; err != nil || got != want {
 		t.Fatalf("%q, %v, want %q", got, err, want)
 	}
@@ -161,7 +163,7 @@ func TestDefaultTemplate(t *testing.T) {
 func BenchmarkTemplate(b *testing.B) {
 	tmpl, c := loadTestTemplate(b, "thinking.jinja"), conversations(b)[3]
 	for b.Loop() {
-		if _, err := tmpl.Render(c, false); err != nil {
+		if _, err := tmpl.Render(c, false, goldenTime); err != nil {
 			b.Fatal(err)
 		}
 	}

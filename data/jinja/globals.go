@@ -76,6 +76,9 @@ func raise(_ *run, c call) any {
 // strftimeNow formats the time of the rendering by C's directives.
 func strftimeNow(r *run, c call) any {
 	format := text(c.bind("strftime_now", "format")[0])
+	if r.now.IsZero() {
+		fail(0, "strftime_now: there is no date here, give the template its own variable for it (often date_string)")
+	}
 	var b strings.Builder
 	for i := 0; i < len(format); i++ {
 		if format[i] != '%' || i+1 == len(format) {

@@ -32,6 +32,13 @@ func TestStrftimeNow(t *testing.T) {
 	if want := "07 Mar 2026 15:04:05 066 % March Saturday 03 PM 26-03"; err != nil || got != want {
 		t.Fatalf("%q, %v, want %q", got, err, want)
 	}
+	tmpl, err := Parse("{{ strftime_now('%d') }}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tmpl.Render(nil, time.Time{}); err == nil || !strings.Contains(err.Error(), "there is no date here") {
+		t.Fatalf("%v", err)
+	}
 	if _, err := render("{{ strftime_now('%U') }}", nil); err == nil || !strings.Contains(err.Error(), "%U is not supported") {
 		t.Fatalf("%v", err)
 	}

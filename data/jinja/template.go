@@ -25,7 +25,7 @@ func Parse(source string) (t *Template, err error) {
 	return &Template{body: p.template()}, nil
 }
 
-// Render runs the template on vars. now is what strftime_now tells.
+// Render runs the template on vars. now is what strftime_now tells; it is refused at the zero time.
 func (t *Template) Render(vars map[string]any, now time.Time) (res Result, err error) {
 	defer catch(&err)
 	r := newRun(vars, now)
@@ -69,7 +69,7 @@ const (
 	maxSource = 1 << 20   // bytes of a template
 	maxSteps  = 5_000_000 // statements and expressions evaluated
 	maxDepth  = 200       // nesting of source, of macro calls and of printed values
-	maxString = 1 << 26   // bytes of a string
+	maxString = 1 << 24   // bytes of a string
 	maxList   = 1 << 20   // elements of a list
 	maxRange  = 100_000   // elements of a range, as in jinja2's sandbox
 )
