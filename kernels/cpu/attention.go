@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cpu/gemm"
 )
 
 // Attention, rule 2 of the definition, whole.
@@ -69,6 +70,7 @@ const (
 )
 
 type attentionScratch struct {
+	mm           gemm.Scratch
 	q, k, v, s   []float32 // [rows, dim], [stripKeys, dim] twice, [rows, stripKeys]
 	decay        []float32 // [rows]
 	seen         []uint64  // [rows]: visible keys of the block
@@ -164,16 +166,16 @@ func (op *attention) strip(t queryTile, w *attentionScratch, x, end int) {
 	k := op.d.cached(w.k, op.kv.K, op.kv, t.span, t.kvHead, dim, from, to)
 	v := op.d.cached(w.v, op.kv.V, op.kv, t.span, t.kvHead, dim, from, to)
 	clear(w.s)
-	op.d.tile(w.s, n, rows, n, dim, view{X: w.q, RS: dim, CS: 1}, transposed(k))
+	op.d.mm.Tile(&w.mm, w.s, n, rows, n, dim, gemm.View{X: w.q, RS: dim, CS: 1}, transposed(k))
 	for ; x < end; x += op.d.def.KeyBlock {
 		lo, hi := max(0, x-t.shift), min(x+op.d.def.KeyBlock, end)-t.shift
 		if lo >= hi {
 			continue
 		}
-		scores := view{X: w.s[lo-from:], RS: n, CS: 1}
+		scores := gemm.View{X: w.s[lo-from:], RS: n, CS: 1}
 		op.soften(t, w, scores, lo, hi)
 		w.split.scale(w.decay, op.d.vec)
-		op.d.tile(w.split.o, dim, rows, dim, hi-lo, scores, view{X: v.X[(lo-from)*v.RS:], RS: v.RS, CS: 1})
+		op.d.mm.Tile(&w.mm, w.split.o, dim, rows, dim, hi-lo, scores, gemm.View{X: v.X[(lo-from)*v.RS:], RS: v.RS, CS: 1})
 	}
 }
 

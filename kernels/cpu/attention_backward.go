@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cpu/gemm"
 )
 
 // AttentionBackward, for query i of head h and key j visible to it (positions of one sequence, c as in Attention):
@@ -52,6 +53,7 @@ const gradQueries = 64 // queries of a backward tile, a multiple of the 16 of Do
 
 // gradScratch holds one KV head of a sequence of T rows in fp32.
 type gradScratch struct {
+	mm             gemm.Scratch
 	k, v, dk, dv   []float32 // [T, dim]
 	q, dout, dq    []float32 // [gradQueries, dim]
 	sum, lse       []float32 // [gradQueries]: D_i and lse_i
@@ -103,22 +105,22 @@ func (op *attentionGrad) load(s *kernels.Span, head, from, to int, w *gradScratc
 }
 
 // queries adds the loaded queries' part to dk and dv [T, dim] and computes their dq, keys ascending in strips.
-func (op *attentionGrad) queries(w *gradScratch, k, v view) {
+func (op *attentionGrad) queries(w *gradScratch, k, v gemm.View) {
 	dim, end := op.shape.HeadDim, w.first+w.queries
-	q, dout := view{X: w.q, RS: dim, CS: 1}, view{X: w.dout, RS: dim, CS: 1}
+	q, dout := gemm.View{X: w.q, RS: dim, CS: 1}, gemm.View{X: w.dout, RS: dim, CS: 1}
 	for from := op.firstKey(w.first) &^ 15; from < end; from += stripKeys {
 		n := min(stripKeys, end-from)
-		kn, vn := view{X: k.X[from*k.RS:], RS: k.RS, CS: 1}, view{X: v.X[from*v.RS:], RS: v.RS, CS: 1}
+		kn, vn := gemm.View{X: k.X[from*k.RS:], RS: k.RS, CS: 1}, gemm.View{X: v.X[from*v.RS:], RS: v.RS, CS: 1}
 		w.p, w.ds = sized(w.p, w.queries*n), sized(w.ds, w.queries*n)
 		clear(w.p)
 		clear(w.ds)
-		op.d.tile(w.p, n, w.queries, n, dim, q, transposed(kn))
-		op.d.tile(w.ds, n, w.queries, n, dim, dout, transposed(vn))
+		op.d.mm.Tile(&w.mm, w.p, n, w.queries, n, dim, q, transposed(kn))
+		op.d.mm.Tile(&w.mm, w.ds, n, w.queries, n, dim, dout, transposed(vn))
 		op.scores(w, from, n)
-		p, ds := view{X: w.p, RS: n, CS: 1}, view{X: w.ds, RS: n, CS: 1}
-		op.d.tile(w.dv[from*dim:], dim, n, dim, w.queries, transposed(p), dout)
-		op.d.tile(w.dk[from*dim:], dim, n, dim, w.queries, transposed(ds), q)
-		op.d.tile(w.dq, dim, w.queries, dim, n, ds, kn)
+		p, ds := gemm.View{X: w.p, RS: n, CS: 1}, gemm.View{X: w.ds, RS: n, CS: 1}
+		op.d.mm.Tile(&w.mm, w.dv[from*dim:], dim, n, dim, w.queries, transposed(p), dout)
+		op.d.mm.Tile(&w.mm, w.dk[from*dim:], dim, n, dim, w.queries, transposed(ds), q)
+		op.d.mm.Tile(&w.mm, w.dq, dim, w.queries, dim, n, ds, kn)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cpu/gemm"
 )
 
 // StoreKV copies rows k, v [T, KVHeads*HeadDim] to positions Pos, Pos+1, ... of their spans' pages, bits unchanged.
@@ -41,18 +42,18 @@ func copyRow(dst kernels.Tensor, to int, src kernels.Tensor, from int) {
 
 // cached is keys or values t of one KV head at positions [from, to) as an fp32 matrix [to-from, dim]: a view of t itself where
 // its rows lie evenly in fp32, else a copy in buf. Rows of other positions are never read: they may hold anything.
-func (d *Device) cached(buf []float32, t kernels.Tensor, kv kernels.KV, s *kernels.Span, head, dim, from, to int) view {
+func (d *Device) cached(buf []float32, t kernels.Tensor, kv kernels.KV, s *kernels.Span, head, dim, from, to int) gemm.View {
 	if kv.PageRows == 0 && t.DType == kernels.F32 {
-		return view{X: t.F32s()[(s.Row+from)*t.Stride+head*dim:], RS: t.Stride, CS: 1}
+		return gemm.View{X: t.F32s()[(s.Row+from)*t.Stride+head*dim:], RS: t.Stride, CS: 1}
 	}
 	for p := from; p < to; p++ {
 		d.loadHead(buf[(p-from)*dim:][:dim], t, cacheRow(kv, s, p), head)
 	}
-	return view{X: buf, RS: dim, CS: 1}
+	return gemm.View{X: buf, RS: dim, CS: 1}
 }
 
 // transposed swaps the rows and columns of a view.
-func transposed(v view) view { return view{X: v.X, RS: v.CS, CS: v.RS} }
+func transposed(v gemm.View) gemm.View { return gemm.View{X: v.X, RS: v.CS, CS: v.RS} }
 
 // loadHead converts the columns of one head, as wide as dst, of a row of t [rows, heads*dim].
 func (d *Device) loadHead(dst []float32, t kernels.Tensor, row, head int) {

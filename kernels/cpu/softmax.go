@@ -2,11 +2,12 @@ package cpu
 
 import (
 	"lockstep/kernels"
+	"lockstep/kernels/cpu/gemm"
 )
 
 // softenRows turns the dots of a block of keys [lo, hi), one row each of a tile's (query, head) pairs, to probabilities p, moves m
 // and l to the new maximum and leaves the factors of o in w.decay.
-func (op *attention) softenRows(t queryTile, w *attentionScratch, scores view, lo, hi int) {
+func (op *attention) softenRows(t queryTile, w *attentionScratch, scores gemm.View, lo, hi int) {
 	vec, state := op.d.vec, &w.split
 	for r := range w.decay {
 		p := scores.X[r*scores.RS:][:hi-lo]

@@ -2,10 +2,11 @@ package cpu
 
 import (
 	"lockstep/kernels"
+	"lockstep/kernels/cpu/gemm"
 )
 
 // soften is softenRows, in one pass over the scores where the machine has AVX-512.
-func (op *attention) soften(t queryTile, w *attentionScratch, scores view, lo, hi int) {
+func (op *attention) soften(t queryTile, w *attentionScratch, scores gemm.View, lo, hi int) {
 	rows := (t.to - t.from) * op.group
 	w.decay, w.seen = sized(w.decay, rows), sized(w.seen, rows)
 	if op.d.isa != AVX512 {

@@ -2,7 +2,9 @@
 
 package cpu
 
-func (op *attention) soften(t queryTile, w *attentionScratch, scores view, lo, hi int) {
+import "lockstep/kernels/cpu/gemm"
+
+func (op *attention) soften(t queryTile, w *attentionScratch, scores gemm.View, lo, hi int) {
 	w.decay = sized(w.decay, (t.to-t.from)*op.group)
 	op.softenRows(t, w, scores, lo, hi)
 }
