@@ -17,6 +17,7 @@ import (
 
 const (
 	singleName  = "model.safetensors"
+	adapterName = "adapter_model.safetensors" // PEFT's
 	indexSuffix = ".safetensors.index.json"
 	indexName   = "model" + indexSuffix
 	fileSuffix  = ".safetensors"
@@ -34,8 +35,8 @@ func newCheckpoint(path string) *Checkpoint {
 }
 
 // OpenCheckpoint opens the weights of a folder: model.safetensors; else the shards that model.safetensors.index.json
-// names; else the folder's only other set, which is one index, one file, or the files NAME-0000i-of-0000N.safetensors
-// of one NAME and all i.
+// names; else adapter_model.safetensors; else the folder's only other set, which is one index, one file, or the files
+// NAME-0000i-of-0000N.safetensors of one NAME and all i.
 func OpenCheckpoint(dir string) (*Checkpoint, error) {
 	listed, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -65,6 +66,9 @@ func chooseFiles(names []string) (index string, files []string, err error) {
 	}
 	if slices.Contains(names, indexName) {
 		return indexName, nil, nil
+	}
+	if slices.Contains(names, adapterName) {
+		return "", []string{adapterName}, nil
 	}
 	var indices []string
 	for _, name := range names {

@@ -38,7 +38,9 @@ func TestChooseFiles(t *testing.T) {
 	}{
 		{names: []string{"a.safetensors", "model.safetensors", "model.safetensors.index.json"}, files: []string{"model.safetensors"}},
 		{names: []string{"model-00001-of-00002.safetensors", "model.safetensors.index.json", "x.safetensors"}, index: "model.safetensors.index.json"},
-		{names: []string{"adapter_model.safetensors", "config.json"}, files: []string{"adapter_model.safetensors"}},
+		{names: []string{"adapter_model.safetensors", "golden.safetensors"}, files: []string{"adapter_model.safetensors"}},
+		{names: []string{"adapter_model.safetensors", "model.safetensors"}, files: []string{"model.safetensors"}},
+		{names: []string{"config.json", "other.safetensors"}, files: []string{"other.safetensors"}},
 		{names: []string{"b.safetensors", "w.safetensors.index.json"}, index: "w.safetensors.index.json"},
 		{names: []string{"w-00001-of-00002.safetensors", "w-00002-of-00002.safetensors"}, files: []string{"w-00001-of-00002.safetensors", "w-00002-of-00002.safetensors"}},
 		{names: []string{"w-00001-of-00003.safetensors", "w-00002-of-00003.safetensors"}, fails: true},
