@@ -51,15 +51,12 @@ func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor) {
 	mustShape(op, "dy", dy, x.Rows, x.Cols)
 	mustShape(op, "w", w, 1, x.Cols)
 	grad, dout, in, weight, rs := d.matrix(dx), d.matrix(dy), d.matrix(x), d.matrix(w), vector(op, "rstd", rstd, x.Rows)
-	d.eachRow(x.Rows, x.Cols, 3, func(from, to int, buf [][]float32) {
-		ws := weight.load(0, buf[2])
+	d.eachRow(x.Rows, x.Cols, 4, func(from, to int, buf [][]float32) {
+		ws := weight.load(0, buf[3])
 		for t := from; t < to; t++ {
-			g, xh := buf[0], buf[1]
+			g, xs, z := buf[0], in.load(t, buf[1]), grad.load(t, buf[2])
 			d.vec.Mul(g, dout.load(t, g), ws)
-			d.vec.ScaleTo(xh, in.load(t, xh), rs[t])
-			d.vec.NormGrad(g, g, xh, rs[t], d.vec.TreeDot(g, xh)/float32(x.Cols))
-			z := grad.target(t, xh)
-			d.vec.Add(z, grad.load(t, xh), g)
+			d.vec.NormGradAdd(z, g, xs, rs[t], d.vec.TreeScaled(g, xs, rs[t])/float32(x.Cols))
 			grad.store(t, z)
 		}
 	})

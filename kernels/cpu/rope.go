@@ -41,9 +41,6 @@ func (h *headRope) tables(t int) (cos, sin []float32) {
 	return h.cos.load(p, nil), h.sin.load(p, nil)
 }
 
-// head is columns of one head.
-func (h *headRope) head(i int) (from, to int) { return i * h.dim, (i + 1) * h.dim }
-
 // HeadNormRope normalises each head of x as RMSNorm does (z = (x*rstd)*w; w nil: z = x) and rotates it (Su et al., arXiv 2104.09864):
 // out[i] = round(z[i]*c - z[i+D/2]*s), out[i+D/2] = round(z[i+D/2]*c + z[i]*s). x, out [T, heads*D]; rstd F32 [T, heads]; positions int32 [T].
 func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, eps float32) {
@@ -59,15 +56,14 @@ func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope ke
 			cos, sin := h.tables(t)
 			xs, ys := h.in.load(t, buf[0]), o.target(t, buf[0])
 			for i := range h.heads {
-				lo, hi := h.head(i)
-				z := xs[lo:hi]
-				if h.normed {
-					r := rStd(d.vec.TreeDot(z, z), h.dim, eps)
-					h.rs[t*h.heads+i] = r
-					d.vec.NormScale(ys[lo:hi], z, r, ws)
-					z = ys[lo:hi]
+				lo, hi := i*h.dim, (i+1)*h.dim
+				if !h.normed {
+					d.vec.Rotate(ys[lo:hi], xs[lo:hi], cos, sin)
+					continue
 				}
-				d.vec.Rotate(ys[lo:hi], z, cos, sin)
+				r := rStd(d.vec.TreeDot(xs[lo:hi], xs[lo:hi]), h.dim, eps)
+				h.rs[t*h.heads+i] = r
+				d.vec.NormRotate(ys[lo:hi], xs[lo:hi], r, ws, cos, sin)
 			}
 			o.store(t, ys)
 		}
@@ -87,57 +83,44 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 		}
 		h.weightGrad(vector(op, "dw", dw, h.dim), &dy)
 	}
-	d.eachRow(x.Rows, x.Cols, 5, func(from, to int, buf [][]float32) {
+	d.eachRow(x.Rows, x.Cols, 3, func(from, to int, buf [][]float32) {
 		var ws []float32
 		if h.normed {
-			ws = h.weight.load(0, buf[4])
+			ws = h.weight.load(0, buf[2])
 		}
 		for t := from; t < to; t++ {
 			cos, sin := h.tables(t)
-			ds, zs := dy.load(t, buf[0]), grad.target(t, buf[0])
-			xs := h.in.load(t, buf[1])
+			ds, zs, xs := dy.load(t, buf[0]), grad.target(t, buf[0]), h.in.load(t, buf[1])
 			for i := range h.heads {
-				lo, hi := h.head(i)
-				d.vec.Unrotate(zs[lo:hi], ds[lo:hi], cos, sin)
-				if h.normed {
-					h.headGrad(zs[lo:hi], xs[lo:hi], ws, buf[2], h.rs[t*h.heads+i])
+				lo, hi := i*h.dim, (i+1)*h.dim
+				if !h.normed {
+					d.vec.Unrotate(zs[lo:hi], ds[lo:hi], cos, sin)
+					continue
 				}
+				r := h.rs[t*h.heads+i]
+				g, x := zs[lo:hi], xs[lo:hi]
+				d.vec.UnrotateMul(g, ds[lo:hi], ws, cos, sin)
+				d.vec.NormGrad(g, g, x, r, d.vec.TreeScaled(g, x, r)/float32(h.dim))
 			}
 			grad.store(t, zs)
 		}
 	})
 }
 
-// headGrad turns dz of one head into dx, in place: g = dz*w, xh = x*rstd, dx = rstd*(g - xh*(tree(g*xh)/D)).
-func (h *headRope) headGrad(dz, x, w, buf []float32, rstd float32) {
-	vec, xh := h.d.vec, buf[:h.dim]
-	vec.Mul(dz, dz, w)
-	vec.ScaleTo(xh, x, rstd)
-	vec.NormGrad(dz, dz, xh, rstd, vec.TreeDot(dz, xh)/float32(h.dim))
-}
-
 // weightGrad adds dz*xh of every head to dw. Threads share the columns, pair by pair, since a rotation mixes two.
 func (h *headRope) weightGrad(dw []float32, dy *matrix) {
 	half := h.dim / 2
-	h.d.eachColumn(half, 5, func(from, to int, buf [][]float32) {
-		n := to - from
+	h.d.eachColumn(half, 4, func(from, to int, buf [][]float32) {
 		for t := range dy.rows {
 			cos, sin := h.tables(t)
 			for i := range h.heads {
-				at := i * h.dim
-				a := dy.loadPart(t, at+from, at+to, buf[0])
-				b := dy.loadPart(t, at+half+from, at+half+to, buf[1])
-				dlo, dhi := buf[2][:n], buf[3][:n]
-				h.d.vec.UnrotatePairs(dlo, dhi, a, b, cos[from:to], sin[from:to])
-				r := h.rs[t*h.heads+i]
-				h.addProducts(dw[from:to], dlo, t, at+from, r, buf[4])
-				h.addProducts(dw[half+from:half+to], dhi, t, at+half+from, r, buf[4])
+				lo := i*h.dim + from
+				hi, n := lo+half, to-from
+				h.d.vec.UnrotateAddMul(dw[from:], dw[half+from:],
+					dy.loadPart(t, lo, lo+n, buf[0]), dy.loadPart(t, hi, hi+n, buf[1]),
+					h.in.loadPart(t, lo, lo+n, buf[2]), h.in.loadPart(t, hi, hi+n, buf[3]),
+					cos[from:to], sin[from:to], h.rs[t*h.heads+i])
 			}
 		}
 	})
-}
-
-// addProducts is dw += dz*xh for part of a head, which starts at column `from` of x.
-func (h *headRope) addProducts(dw, dz []float32, t, from int, rstd float32, buf []float32) {
-	h.d.vec.AddMul(dw, h.in.loadPart(t, from, from+len(dz), buf), rstd, dz)
 }

@@ -13,7 +13,7 @@ func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, norm bool
 	t, e, k := logits.Rows, logits.Cols, weights.Cols
 	mustShape(op, "probs", probs, t, e)
 	mustShape(op, "weights", weights, t, k)
-	if k > e || logits.DType != kernels.F32 || probs.DType != kernels.F32 {
+	if k == 0 || k > e || logits.DType != kernels.F32 || probs.DType != kernels.F32 {
 		panic(fmt.Sprintf("cpu: route: %d of %d experts, logits %s, probs %s", k, e, logits, probs))
 	}
 	ws, picks := vector(op, "weights", weights, t*k), indices(op, "experts", experts, t*k)
@@ -54,20 +54,26 @@ func normalise(w []float32) {
 // largest fills picks with the indices of the largest p, by (p descending, index ascending), by insertion: few are picked.
 // If p is not a number (then no element of the row is one) the first are picked, and the loss tells.
 func largest(picks []int32, p []float32) {
-	n := 0
-	for j, v := range p {
-		if n == len(picks) && !(v > p[picks[n-1]]) {
-			continue // an equal one came earlier
-		}
-		if n < len(picks) {
-			n++
-		}
-		i := n - 1
-		for ; i > 0 && p[picks[i-1]] < v; i-- {
-			picks[i] = picks[i-1]
-		}
-		picks[i] = int32(j)
+	for n := range picks {
+		insert(picks[:n+1], p, n)
 	}
+	last := len(picks) - 1
+	least := p[picks[last]]
+	for j := len(picks); j < len(p); j++ {
+		if p[j] > least { // an equal one came earlier
+			insert(picks, p, j)
+			least = p[picks[last]]
+		}
+	}
+}
+
+// insert puts j, which comes after all of picks, in its place in picks, over the last one.
+func insert(picks []int32, p []float32, j int) {
+	i := len(picks) - 1
+	for ; i > 0 && p[picks[i-1]] < p[j]; i-- {
+		picks[i] = picks[i-1]
+	}
+	picks[i] = int32(j)
 }
 
 // RouteBackward writes dlogits F32 [T, E] from dweights F32 [T, K]. With norm, z_i = w_i*(dw_i - sum over slots of w_j*dw_j) on selected experts

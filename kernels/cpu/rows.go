@@ -44,24 +44,17 @@ func (m *matrix) loadPart(r, from, to int, buf []float32) []float32 {
 
 // target is where row r is to be computed: the row itself in an F32 tensor, otherwise buf. store finishes it.
 func (m *matrix) target(r int, buf []float32) []float32 {
-	return m.targetPart(r, 0, m.cols, buf)
-}
-
-func (m *matrix) targetPart(r, from, to int, buf []float32) []float32 {
-	at := r * m.stride
 	if m.f != nil {
-		return m.f[at+from : at+to : at+to]
+		at := r * m.stride
+		return m.f[at : at+m.cols : at+m.cols]
 	}
-	return buf[:to-from]
+	return buf[:m.cols]
 }
 
 // store rounds a row computed in target to storage. An F32 row is in its place already.
-func (m *matrix) store(r int, row []float32) { m.storePart(r, 0, row) }
-
-func (m *matrix) storePart(r, from int, row []float32) {
+func (m *matrix) store(r int, row []float32) {
 	if m.f == nil {
-		at := r*m.stride + from
-		m.vec.Narrow(m.h[at:at+len(row)], row)
+		m.vec.Narrow(m.h[r*m.stride:][:m.cols], row)
 	}
 }
 
@@ -77,11 +70,11 @@ func (d *Device) eachRow(rows, cols, n int, body func(from, to int, buf [][]floa
 	})
 }
 
-// eachColumn cuts columns [0, n) at multiples of 16, a cache line of fp32, so that each thread has about two parts of at least 64.
-// It is for chains over rows, which no cut of the columns can change. body has `scratch` rows of to-from elements.
+// eachColumn cuts columns [0, n) at multiples of 16, a cache line of fp32, into about two parts for each thread. It is for chains over
+// rows, which no cut of the columns can change. body has `scratch` rows of to-from elements.
 func (d *Device) eachColumn(n, scratch int, body func(from, to int, buf [][]float32)) {
-	const line, least = 16, 64
-	grain := max(least, (n/(2*d.pool.threads)+line-1)/line*line)
+	const line = 16
+	grain := max(1, (n/(2*d.pool.threads)+line-1)/line) * line
 	d.pool.each(n, grain, func(_, from, to int) {
 		s := rowScratches.Get().(*rowScratch)
 		defer rowScratches.Put(s)

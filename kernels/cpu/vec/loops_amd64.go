@@ -3,45 +3,55 @@
 package vec
 
 var avx512 = loops{
-	exp2Sub:    exp2SubAVX512,
-	scaleTo:    scaleToAVX512,
-	scaleAdd:   scaleAddAVX512,
-	add:        addAVX512,
-	mul:        mulAVX512,
-	addMul:     addMulAVX512,
-	normScale:  normScaleAVX512,
-	normGrad:   normGradAVX512,
-	rotate:     rotateAVX512,
-	unrotate:   unrotateAVX512,
-	swiglu:     swigluAVX512,
-	swigluGrad: swigluGradAVX512,
-	adamW:      adamWAVX512,
-	widen:      widenAVX512,
-	narrow:     narrowAVX512,
-	max:        maxAVX512,
-	tree:       treeAVX512,
-	treeDot:    treeDotAVX512,
+	exp2Sub:        exp2SubAVX512,
+	scaleTo:        scaleToAVX512,
+	scaleAdd:       scaleAddAVX512,
+	add:            addAVX512,
+	mul:            mulAVX512,
+	addMul:         addMulAVX512,
+	normScale:      normScaleAVX512,
+	normGrad:       normGradAVX512,
+	normGradAdd:    normGradAddAVX512,
+	rotate:         rotateAVX512,
+	normRotate:     normRotateAVX512,
+	unrotate:       unrotateAVX512,
+	unrotateMul:    unrotateMulAVX512,
+	unrotateAddMul: unrotateAddMulAVX512,
+	swiglu:         swigluAVX512,
+	swigluGrad:     swigluGradAVX512,
+	adamW:          adamWAVX512,
+	widen:          widenAVX512,
+	narrow:         narrowAVX512,
+	max:            maxAVX512,
+	tree:           treeAVX512,
+	treeDot:        treeDotAVX512,
+	treeScaled:     treeScaledAVX512,
 }
 
 var avx2 = loops{
-	exp2Sub:    exp2SubAVX2,
-	scaleTo:    scaleToAVX2,
-	scaleAdd:   scaleAddAVX2,
-	add:        addAVX2,
-	mul:        mulAVX2,
-	addMul:     addMulAVX2,
-	normScale:  normScaleAVX2,
-	normGrad:   normGradAVX2,
-	rotate:     rotateAVX2,
-	unrotate:   unrotateAVX2,
-	swiglu:     swigluAVX2,
-	swigluGrad: swigluGradAVX2,
-	adamW:      adamWAVX2,
-	widen:      widenTail,
-	narrow:     narrowTail,
-	max:        maxAVX2,
-	tree:       treeAVX2,
-	treeDot:    treeDotAVX2,
+	exp2Sub:        exp2SubAVX2,
+	scaleTo:        scaleToAVX2,
+	scaleAdd:       scaleAddAVX2,
+	add:            addAVX2,
+	mul:            mulAVX2,
+	addMul:         addMulAVX2,
+	normScale:      normScaleAVX2,
+	normGrad:       normGradAVX2,
+	normGradAdd:    normGradAddAVX2,
+	rotate:         rotateAVX2,
+	normRotate:     normRotateAVX2,
+	unrotate:       unrotateAVX2,
+	unrotateMul:    unrotateMulAVX2,
+	unrotateAddMul: unrotateAddMulAVX2,
+	swiglu:         swigluAVX2,
+	swigluGrad:     swigluGradAVX2,
+	adamW:          adamWAVX2,
+	widen:          widenTail,
+	narrow:         narrowTail,
+	max:            maxAVX2,
+	tree:           treeAVX2,
+	treeDot:        treeDotAVX2,
+	treeScaled:     treeScaledAVX2,
 }
 
 //go:noescape
@@ -66,13 +76,25 @@ func addMulAVX512(dst, x []float32, a float32, y []float32)
 func normScaleAVX512(dst, x []float32, a float32, w []float32)
 
 //go:noescape
-func normGradAVX512(dst, g, xh []float32, rstd, c float32)
+func normGradAVX512(dst, g, x []float32, rstd, c float32)
+
+//go:noescape
+func normGradAddAVX512(dst, g, x []float32, rstd, c float32)
 
 //go:noescape
 func rotateAVX512(lo, hi, xlo, xhi, cos, sin []float32)
 
 //go:noescape
+func normRotateAVX512(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32, a float32)
+
+//go:noescape
 func unrotateAVX512(lo, hi, xlo, xhi, cos, sin []float32)
+
+//go:noescape
+func unrotateMulAVX512(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32)
+
+//go:noescape
+func unrotateAddMulAVX512(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32)
 
 //go:noescape
 func swigluAVX512(out, g, u []float32)
@@ -99,6 +121,9 @@ func treeAVX512(x []float32) float32
 func treeDotAVX512(x, y []float32) float32
 
 //go:noescape
+func treeScaledAVX512(x, y []float32, a float32) float32
+
+//go:noescape
 func exp2SubAVX2(dst, x []float32, scale, m float32)
 
 //go:noescape
@@ -120,13 +145,25 @@ func addMulAVX2(dst, x []float32, a float32, y []float32)
 func normScaleAVX2(dst, x []float32, a float32, w []float32)
 
 //go:noescape
-func normGradAVX2(dst, g, xh []float32, rstd, c float32)
+func normGradAVX2(dst, g, x []float32, rstd, c float32)
+
+//go:noescape
+func normGradAddAVX2(dst, g, x []float32, rstd, c float32)
 
 //go:noescape
 func rotateAVX2(lo, hi, xlo, xhi, cos, sin []float32)
 
 //go:noescape
+func normRotateAVX2(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32, a float32)
+
+//go:noescape
 func unrotateAVX2(lo, hi, xlo, xhi, cos, sin []float32)
+
+//go:noescape
+func unrotateMulAVX2(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32)
+
+//go:noescape
+func unrotateAddMulAVX2(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32)
 
 //go:noescape
 func swigluAVX2(out, g, u []float32)
@@ -151,3 +188,6 @@ func treeAVX2(x []float32) float32
 
 //go:noescape
 func treeDotAVX2(x, y []float32) float32
+
+//go:noescape
+func treeScaledAVX2(x, y []float32, a float32) float32

@@ -11,13 +11,24 @@ func normScaleGo(dst, x []float32, a float32, w []float32) {
 	}
 }
 
-// NormGrad is dst[i] = rstd*(g[i] - xh[i]*c), c being the mean of g*xh. dst may be g or xh.
-func (o *Ops) NormGrad(dst, g, xh []float32, rstd, c float32) {
-	o.normGrad(dst[:len(g)], g, xh[:len(g)], rstd, c)
+// NormGrad is dst[i] = rstd*(g[i] - (x[i]*rstd)*c), c being the mean of g*(x*rstd). dst may be g or x.
+func (o *Ops) NormGrad(dst, g, x []float32, rstd, c float32) {
+	o.normGrad(dst[:len(g)], g, x[:len(g)], rstd, c)
 }
 
-func normGradGo(dst, g, xh []float32, rstd, c float32) {
+func normGradGo(dst, g, x []float32, rstd, c float32) {
 	for i, v := range g {
-		dst[i] = rstd * (v - float32(xh[i]*c))
+		dst[i] = rstd * (v - float32(float32(x[i]*rstd)*c))
+	}
+}
+
+// NormGradAdd adds to dst what [Ops.NormGrad] would write.
+func (o *Ops) NormGradAdd(dst, g, x []float32, rstd, c float32) {
+	o.normGradAdd(dst[:len(g)], g, x[:len(g)], rstd, c)
+}
+
+func normGradAddGo(dst, g, x []float32, rstd, c float32) {
+	for i, v := range g {
+		dst[i] += float32(rstd * (v - float32(float32(x[i]*rstd)*c)))
 	}
 }

@@ -13,6 +13,8 @@ type loops struct {
 	max     func(x []float32) float32
 	tree    func(x []float32) float32
 	treeDot func(x, y []float32) float32
+	// treeScaled is treeDot with y[i]*a for y[i].
+	treeScaled func(x, y []float32, a float32) float32
 
 	exp2Sub  func(dst, x []float32, scale, m float32)
 	scaleTo  func(dst, x []float32, a float32)
@@ -21,10 +23,15 @@ type loops struct {
 	mul      func(dst, x, y []float32)
 	addMul   func(dst, x []float32, a float32, y []float32)
 
-	normScale func(dst, x []float32, a float32, w []float32)
-	normGrad  func(dst, g, xh []float32, rstd, c float32)
-	rotate    func(lo, hi, xlo, xhi, cos, sin []float32)
-	unrotate  func(lo, hi, xlo, xhi, cos, sin []float32)
+	normScale   func(dst, x []float32, a float32, w []float32)
+	normGrad    func(dst, g, x []float32, rstd, c float32)
+	normGradAdd func(dst, g, x []float32, rstd, c float32)
+
+	rotate         func(lo, hi, xlo, xhi, cos, sin []float32)
+	normRotate     func(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32, a float32)
+	unrotate       func(lo, hi, xlo, xhi, cos, sin []float32)
+	unrotateMul    func(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32)
+	unrotateAddMul func(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32)
 
 	swiglu     func(out, g, u []float32)
 	swigluGrad func(dg, du, dout, g, u []float32)
@@ -44,8 +51,9 @@ func New(isa string) *Ops {
 }
 
 var portable = loops{
-	max: maxGo, tree: treeGo, treeDot: treeDotGo,
+	max: maxGo, tree: treeGo, treeDot: treeDotGo, treeScaled: treeScaledGo,
 	exp2Sub: exp2SubGo, scaleTo: scaleToGo, scaleAdd: scaleAddGo, add: addGo, mul: mulGo, addMul: addMulGo,
-	normScale: normScaleGo, normGrad: normGradGo, rotate: rotateGo, unrotate: unrotateGo,
+	normScale: normScaleGo, normGrad: normGradGo, normGradAdd: normGradAddGo,
+	rotate: rotateGo, normRotate: normRotateGo, unrotate: unrotateGo, unrotateMul: unrotateMulGo, unrotateAddMul: unrotateAddMulGo,
 	swiglu: swigluGo, swigluGrad: swigluGradGo, adamW: adamWGo, widen: widenGo, narrow: narrowGo,
 }

@@ -45,6 +45,17 @@ func treeDotGo(x, y []float32) float32 {
 	return halve(&lane)
 }
 
+// TreeScaled is [Ops.Tree] of x[i]*(y[i]*a), each product rounded.
+func (o *Ops) TreeScaled(x, y []float32, a float32) float32 { return o.treeScaled(x, y[:len(x)], a) }
+
+func treeScaledGo(x, y []float32, a float32) float32 {
+	var lane [lanes]float32
+	for i, v := range x {
+		lane[i%lanes] += float32(v * float32(y[i]*a))
+	}
+	return halve(&lane)
+}
+
 func halve(lane *[lanes]float32) float32 {
 	for s := lanes / 2; s > 0; s /= 2 {
 		for l := range s {

@@ -1,7 +1,8 @@
 package vec
 
-// Rotate turns the pairs (x[i], x[i+h]) of one head, h being half its length and that of cos and sin:
-// dst[i] = x[i]*c - x[i+h]*s, dst[i+h] = x[i+h]*c + x[i]*s. dst may be x.
+// A head of 2h elements is h pairs (x[i], x[i+h]), which a rotation turns by the angles of cos and sin [h]. The loops take both halves of each array.
+
+// Rotate is dst[i] = x[i]*c - x[i+h]*s, dst[i+h] = x[i+h]*c + x[i]*s. dst may be x.
 func (o *Ops) Rotate(dst, x, cos, sin []float32) {
 	h := len(x) / 2
 	o.rotate(dst[:h], dst[h:2*h], x[:h], x[h:2*h], cos[:h], sin[:h])
@@ -9,28 +10,66 @@ func (o *Ops) Rotate(dst, x, cos, sin []float32) {
 
 func rotateGo(lo, hi, xlo, xhi, cos, sin []float32) {
 	for i, c := range cos {
-		a, b, s := xlo[i], xhi[i], sin[i]
-		lo[i] = float32(a*c) - float32(b*s)
-		hi[i] = float32(b*c) + float32(a*s)
+		lo[i], hi[i] = turn(xlo[i], xhi[i], c, sin[i])
+	}
+}
+
+func turn(a, b, c, s float32) (lo, hi float32) {
+	return float32(a*c) - float32(b*s), float32(b*c) + float32(a*s)
+}
+
+// NormRotate is Rotate of (x[i]*a)*w[i]. dst may be x.
+func (o *Ops) NormRotate(dst, x []float32, a float32, w, cos, sin []float32) {
+	h := len(x) / 2
+	o.normRotate(dst[:h], dst[h:2*h], x[:h], x[h:2*h], w[:h], w[h:2*h], cos[:h], sin[:h], a)
+}
+
+func normRotateGo(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32, a float32) {
+	for i, c := range cos {
+		lo[i], hi[i] = turn(float32(float32(xlo[i]*a)*wlo[i]), float32(float32(xhi[i]*a)*whi[i]), c, sin[i])
 	}
 }
 
 // Unrotate is the gradient of Rotate: dst[i] = x[i]*c + x[i+h]*s, dst[i+h] = x[i+h]*c - x[i]*s. dst may be x.
 func (o *Ops) Unrotate(dst, x, cos, sin []float32) {
 	h := len(x) / 2
-	o.UnrotatePairs(dst[:h], dst[h:], x[:h], x[h:], cos[:h], sin[:h])
-}
-
-// UnrotatePairs is [Ops.Unrotate] of some pairs only: lo and xlo lie in the first half of a head, hi and xhi in the second.
-func (o *Ops) UnrotatePairs(lo, hi, xlo, xhi, cos, sin []float32) {
-	n := len(cos)
-	o.unrotate(lo[:n], hi[:n], xlo[:n], xhi[:n], cos, sin[:n])
+	o.unrotate(dst[:h], dst[h:2*h], x[:h], x[h:2*h], cos[:h], sin[:h])
 }
 
 func unrotateGo(lo, hi, xlo, xhi, cos, sin []float32) {
 	for i, c := range cos {
-		a, b, s := xlo[i], xhi[i], sin[i]
-		lo[i] = float32(a*c) + float32(b*s)
-		hi[i] = float32(b*c) - float32(a*s)
+		lo[i], hi[i] = turnBack(xlo[i], xhi[i], c, sin[i])
+	}
+}
+
+func turnBack(a, b, c, s float32) (lo, hi float32) {
+	return float32(a*c) + float32(b*s), float32(b*c) - float32(a*s)
+}
+
+// UnrotateMul is Unrotate and then a product with w. dst may be x.
+func (o *Ops) UnrotateMul(dst, x, w, cos, sin []float32) {
+	h := len(x) / 2
+	o.unrotateMul(dst[:h], dst[h:2*h], x[:h], x[h:2*h], w[:h], w[h:2*h], cos[:h], sin[:h])
+}
+
+func unrotateMulGo(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32) {
+	for i, c := range cos {
+		a, b := turnBack(xlo[i], xhi[i], c, sin[i])
+		lo[i], hi[i] = a*wlo[i], b*whi[i]
+	}
+}
+
+// UnrotateAddMul adds (x*a)*z to dst, z being Unrotate of g: one head's part of the gradient of its norm's weight. It takes some pairs only, as
+// halves: lo, glo and xlo lie in the first half of a head, hi, ghi and xhi in the second.
+func (o *Ops) UnrotateAddMul(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32) {
+	n := len(cos)
+	o.unrotateAddMul(lo[:n], hi[:n], glo[:n], ghi[:n], xlo[:n], xhi[:n], cos, sin[:n], a)
+}
+
+func unrotateAddMulGo(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32) {
+	for i, c := range cos {
+		p, q := turnBack(glo[i], ghi[i], c, sin[i])
+		lo[i] += float32(float32(xlo[i]*a) * p)
+		hi[i] += float32(float32(xhi[i]*a) * q)
 	}
 }

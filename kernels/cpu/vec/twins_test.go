@@ -31,6 +31,9 @@ var twins = []twin{
 	{"Max", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 { return o.Max(x[0][:n]) }},
 	{"Tree", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 { return o.Tree(x[0][:n]) }},
 	{"TreeDot", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 { return o.TreeDot(x[0][:n], x[1]) }},
+	{"TreeScaled", func(o *Ops, x [][]float32, _ []uint16, n int, a, _ float32) float32 {
+		return o.TreeScaled(x[0][:n], x[1], a)
+	}},
 	{"Exp2Sub", func(o *Ops, x [][]float32, _ []uint16, n int, a, b float32) float32 {
 		o.Exp2Sub(x[1], x[0][:n], a, b)
 		o.Exp2Sub(x[0], x[0][:n], 1, b)
@@ -70,14 +73,33 @@ var twins = []twin{
 		o.NormGrad(x[0], x[0][:n], x[1], a, b)
 		return 0
 	}},
+	{"NormGradAdd", func(o *Ops, x [][]float32, _ []uint16, n int, a, b float32) float32 {
+		o.NormGradAdd(x[2], x[0][:n], x[1], a, b)
+		return 0
+	}},
 	{"Rotate", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 {
 		o.Rotate(x[3], x[0][:n], x[1], x[2])
 		o.Rotate(x[0], x[0][:n], x[1], x[2])
 		return 0
 	}},
+	{"NormRotate", func(o *Ops, x [][]float32, _ []uint16, n int, a, _ float32) float32 {
+		o.NormRotate(x[3], x[0][:n], a, x[4], x[1], x[2])
+		o.NormRotate(x[0], x[0][:n], a, x[4], x[1], x[2])
+		return 0
+	}},
 	{"Unrotate", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 {
 		o.Unrotate(x[3], x[0][:n], x[1], x[2])
 		o.Unrotate(x[0], x[0][:n], x[1], x[2])
+		return 0
+	}},
+	{"UnrotateMul", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 {
+		o.UnrotateMul(x[3], x[0][:n], x[4], x[1], x[2])
+		o.UnrotateMul(x[0], x[0][:n], x[4], x[1], x[2])
+		return 0
+	}},
+	{"UnrotateAddMul", func(o *Ops, x [][]float32, _ []uint16, n int, a, _ float32) float32 {
+		h := n / 2
+		o.UnrotateAddMul(x[0], x[0][h:], x[1], x[1][h:], x[2], x[2][h:], x[3][:h], x[4], a)
 		return 0
 	}},
 	{"SwiGLU", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 {

@@ -25,20 +25,32 @@ var elementwise = []loop{
 	{function{"normScale", "(dst, x []float32, a float32, w []float32)"}, func(b *block, scalar func(string) *value) {
 		b.store("dst", b.mul(b.mul(b.load("x"), scalar("a")), b.load("w")))
 	}},
-	{function{"normGrad", "(dst, g, xh []float32, rstd, c float32)"}, func(b *block, scalar func(string) *value) {
-		b.store("dst", b.mul(scalar("rstd"), b.sub(b.load("g"), b.mul(b.load("xh"), scalar("c")))))
+	{function{"normGrad", "(dst, g, x []float32, rstd, c float32)"}, func(b *block, scalar func(string) *value) {
+		b.store("dst", b.normGrad(scalar))
+	}},
+	{function{"normGradAdd", "(dst, g, x []float32, rstd, c float32)"}, func(b *block, scalar func(string) *value) {
+		b.store("dst", b.add(b.load("dst"), b.normGrad(scalar)))
 	}},
 	{function{"rotate", "(lo, hi, xlo, xhi, cos, sin []float32)"}, func(b *block, _ func(string) *value) {
-		x, y, c, s := b.load("xlo"), b.load("xhi"), b.load("cos"), b.load("sin")
-		lo, hi := b.sub(b.mul(x, c), b.mul(y, s)), b.add(b.mul(y, c), b.mul(x, s))
-		b.store("lo", lo)
-		b.store("hi", hi)
+		b.storeBoth(b.turn(b.load("xlo"), b.load("xhi")))
+	}},
+	{function{"normRotate", "(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32, a float32)"}, func(b *block, scalar func(string) *value) {
+		x := b.mul(b.mul(b.load("xlo"), scalar("a")), b.load("wlo"))
+		y := b.mul(b.mul(b.load("xhi"), scalar("a")), b.load("whi"))
+		b.storeBoth(b.turn(x, y))
 	}},
 	{function{"unrotate", "(lo, hi, xlo, xhi, cos, sin []float32)"}, func(b *block, _ func(string) *value) {
-		x, y, c, s := b.load("xlo"), b.load("xhi"), b.load("cos"), b.load("sin")
-		lo, hi := b.add(b.mul(x, c), b.mul(y, s)), b.sub(b.mul(y, c), b.mul(x, s))
-		b.store("lo", lo)
-		b.store("hi", hi)
+		b.storeBoth(b.turnBack(b.load("xlo"), b.load("xhi")))
+	}},
+	{function{"unrotateMul", "(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32)"}, func(b *block, _ func(string) *value) {
+		x, y := b.turnBack(b.load("xlo"), b.load("xhi"))
+		b.storeBoth(b.mul(x, b.load("wlo")), b.mul(y, b.load("whi")))
+	}},
+	{function{"unrotateAddMul", "(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32)"}, func(b *block, scalar func(string) *value) {
+		x, y := b.turnBack(b.load("glo"), b.load("ghi"))
+		x = b.mul(b.mul(b.load("xlo"), scalar("a")), x)
+		y = b.mul(b.mul(b.load("xhi"), scalar("a")), y)
+		b.storeBoth(b.add(b.load("lo"), x), b.add(b.load("hi"), y))
 	}},
 	{function{"swiglu", "(out, g, u []float32)"}, func(b *block, _ func(string) *value) {
 		g := b.load("g")
@@ -58,6 +70,28 @@ var elementwise = []loop{
 		b.store("dst", b.do("VPSLLD $16, {0}, {d}", b.load("src")))
 	}},
 	{function{"narrow", "(dst []uint16, src []float32)"}, narrowLine},
+}
+
+// normGrad is rstd*(g - (x*rstd)*c).
+func (b *block) normGrad(scalar func(string) *value) *value {
+	xh := b.mul(b.load("x"), scalar("rstd"))
+	return b.mul(scalar("rstd"), b.sub(b.load("g"), b.mul(xh, scalar("c"))))
+}
+
+// turn rotates the pairs (x, y), turnBack rotates them back.
+func (b *block) turn(x, y *value) (lo, hi *value) {
+	c, s := b.load("cos"), b.load("sin")
+	return b.sub(b.mul(x, c), b.mul(y, s)), b.add(b.mul(y, c), b.mul(x, s))
+}
+
+func (b *block) turnBack(x, y *value) (lo, hi *value) {
+	c, s := b.load("cos"), b.load("sin")
+	return b.add(b.mul(x, c), b.mul(y, s)), b.sub(b.mul(y, c), b.mul(x, s))
+}
+
+func (b *block) storeBoth(lo, hi *value) {
+	b.store("lo", lo)
+	b.store("hi", hi)
 }
 
 // adamWFields are the names of vec.adamW's fields in order.

@@ -14,8 +14,9 @@ type reduction struct {
 
 var reductions = []reduction{
 	{function{"max", "(x []float32) float32"}, 0, maximum},
-	{function{"tree", "(x []float32) float32"}, 4 * treeLanes, func(m *isa) string { return tree(m, false) }},
-	{function{"treeDot", "(x, y []float32) float32"}, 4 * treeLanes, func(m *isa) string { return tree(m, true) }},
+	{function{"tree", "(x []float32) float32"}, 4 * treeLanes, func(m *isa) string { return tree(m, plain) }},
+	{function{"treeDot", "(x, y []float32) float32"}, 4 * treeLanes, func(m *isa) string { return tree(m, dot) }},
+	{function{"treeScaled", "(x, y []float32, a float32) float32"}, 4 * treeLanes, func(m *isa) string { return tree(m, scaled) }},
 }
 
 // treeLanes is kernels.Definition.Lanes.
@@ -68,36 +69,54 @@ func (m *isa) zero(r int) string {
 	return fmt.Sprintf("VXORPS X%d, X%d, X%d", r, r, r)
 }
 
-// tree is the sum of x, or with dot of the rounded products x*y, in the order of vec.Tree.
-func tree(m *isa, dot bool) string {
-	ret, text := 24, ""
-	if dot {
-		ret, text = 48, lines("MOVQ y_base+24(FP), DI")
-	}
+// addends is what a tree adds: x, x*y or x*(y*a), the products rounded.
+type addends int
+
+const (
+	plain addends = iota
+	dot
+	scaled
+)
+
+// tree is the sum of the addends in the order of vec.Tree. a of AVX-512 is in Z31, of AVX2 in Y14.
+func tree(m *isa, kind addends) string {
+	text := map[addends]string{
+		plain:  "",
+		dot:    lines("MOVQ y_base+24(FP), DI"),
+		scaled: lines("MOVQ y_base+24(FP), DI", fmt.Sprintf("VBROADCASTSS a+48(FP), %s", m.register(map[*isa]int{avx512: 31, avx2: 14}[m]))),
+	}[kind]
+	ret := map[addends]int{plain: 24, dot: 48, scaled: 56}[kind]
 	text += lines("MOVQ CX, DX")
 	if m == avx512 {
-		return text + treeRegisters(dot) + across(m, "VADDPS", ret)
+		return text + treeRegisters(kind) + across(m, "VADDPS", ret)
 	}
-	return text + treeMemory(dot) + across(m, "VADDPS", ret)
+	return text + treeMemory(kind) + across(m, "VADDPS", ret)
 }
 
-// addend loads the vector at byte offset `at` of the present block into register r of AVX-512, its product with y's where dot; K1 masks where masked.
-func addend(r, at int, dot, masked bool) string {
+// addend loads the addends at byte offset `at` of the present block to register r of AVX-512; K1 masks where masked, with register r+1 as scratch.
+func addend(r, at int, kind addends, masked bool) string {
 	z, k := "", ""
 	if masked {
 		z, k = ".Z", " K1,"
 	}
-	text := lines(fmt.Sprintf("VMOVUPS%s %d(SI),%s Z%d", z, at, k, r))
-	if dot && masked {
-		text += lines(fmt.Sprintf("VMOVUPS.Z %d(DI), K1, Z%d", at, r+1), fmt.Sprintf("VMULPS Z%d, Z%d, Z%d", r+1, r, r))
-	} else if dot {
-		text += lines(fmt.Sprintf("VMULPS %d(DI), Z%d, Z%d", at, r, r))
+	load := func(base string, r int) string {
+		return lines(fmt.Sprintf("VMOVUPS%s %d(%s),%s Z%d", z, at, base, k, r))
 	}
-	return text
+	if kind == plain {
+		return load("SI", r)
+	}
+	text := load("DI", r)
+	if kind == scaled {
+		text += lines(fmt.Sprintf("VMULPS Z31, Z%d, Z%d", r, r))
+	}
+	if masked {
+		return text + load("SI", r+1) + lines(fmt.Sprintf("VMULPS Z%d, Z%d, Z%d", r+1, r, r))
+	}
+	return text + lines(fmt.Sprintf("VMULPS %d(SI), Z%d, Z%d", at, r, r))
 }
 
 // treeRegisters keeps the 256 lanes in Z0-Z15. Halving starts at the number of registers that x reaches: 16, 8, 4, 2 or 1.
-func treeRegisters(dot bool) string {
+func treeRegisters(kind addends) string {
 	const vectors = treeLanes / 16
 	var out strings.Builder
 	for v := range vectors {
@@ -105,20 +124,20 @@ func treeRegisters(dot bool) string {
 	}
 	out.WriteString(lines("SUBQ $256, CX", "JLT part") + "\nblock:\n")
 	for v := range vectors {
-		r := 16 + 2*(v%8)
-		out.WriteString(addend(r, 64*v, dot, false) + lines(fmt.Sprintf("VADDPS Z%d, Z%d, Z%d", r, v, v)))
+		r := 16 + v%8
+		out.WriteString(addend(r, 64*v, kind, false) + lines(fmt.Sprintf("VADDPS Z%d, Z%d, Z%d", r, v, v)))
 	}
 	step := []string{"ADDQ $1024, SI", "SUBQ $256, CX", "JGE block"}
-	if dot {
+	if kind != plain {
 		step = append([]string{"ADDQ $1024, DI"}, step...)
 	}
 	out.WriteString(lines(step...) + "\npart:\n" + lines("ADDQ $256, CX", "MOVQ CX, R8", "ANDQ $15, CX") + avx512.mask() + lines("SUBQ $16, R8"))
 	for v := range vectors - 1 {
 		out.WriteString(lines(fmt.Sprintf("JLT last%d", v)))
-		out.WriteString(addend(16, 64*v, dot, false) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "SUBQ $16, R8"))
+		out.WriteString(addend(16, 64*v, kind, false) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "SUBQ $16, R8"))
 	}
 	for v := vectors - 1; v >= 0; v-- {
-		out.WriteString(fmt.Sprintf("\nlast%d:\n", v) + addend(16, 64*v, dot, true) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "JMP halve"))
+		out.WriteString(fmt.Sprintf("\nlast%d:\n", v) + addend(16, 64*v, kind, true) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "JMP halve"))
 	}
 	out.WriteString("\nhalve:\n")
 	for n := 1; n < vectors; n *= 2 {
@@ -134,11 +153,15 @@ func treeRegisters(dot bool) string {
 }
 
 // treeMemory keeps the lanes on the stack, at SP; R9 is the number of lanes that are used, a power of two from 8 to 256.
-func treeMemory(dot bool) string {
+func treeMemory(kind addends) string {
 	load, masked := lines("VMOVUPS (SI)(AX*4), Y0"), lines("VMASKMOVPS (SI)(AX*4), Y15, Y0")
-	if dot {
-		load += lines("VMULPS (DI)(AX*4), Y0, Y0")
-		masked += lines("VMASKMOVPS (DI)(AX*4), Y15, Y1", "VMULPS Y1, Y0, Y0")
+	if kind != plain {
+		load, masked = lines("VMOVUPS (DI)(AX*4), Y0"), lines("VMASKMOVPS (DI)(AX*4), Y15, Y0")
+		if kind == scaled {
+			load, masked = load+lines("VMULPS Y14, Y0, Y0"), masked+lines("VMULPS Y14, Y0, Y0")
+		}
+		load += lines("VMULPS (SI)(AX*4), Y0, Y0")
+		masked += lines("VMASKMOVPS (SI)(AX*4), Y15, Y1", "VMULPS Y1, Y0, Y0")
 	}
 	// AX counts elements of x, R8 = AX mod 256 is their lane.
 	add := lines("MOVQ AX, R8", "ANDQ $255, R8", "VADDPS (SP)(R8*4), Y0, Y0", "VMOVUPS Y0, (SP)(R8*4)")
