@@ -149,12 +149,10 @@ func (op *attention) firstKey(query int) int {
 }
 
 func (op *attention) load(t queryTile, w *attentionScratch) {
-	dim := op.shape.HeadDim
-	w.q = sized(w.q, (t.to-t.from)*op.group*dim)
+	q, width := op.d.matrix(op.q), op.group*op.shape.HeadDim // the heads of a group lie side by side
+	w.q = sized(w.q, (t.to-t.from)*width)
 	for i := range t.to - t.from {
-		for g := range op.group {
-			op.d.loadHead(w.q[(i*op.group+g)*dim:][:dim], op.q, t.span.Row+t.from-t.span.Pos+i, t.kvHead*op.group+g)
-		}
+		q.copyHead(w.q[i*width:][:width], t.span.Row+t.from-t.span.Pos+i, t.kvHead)
 	}
 }
 
@@ -163,8 +161,8 @@ func (op *attention) strip(t queryTile, w *attentionScratch, x, end int) {
 	dim, rows, from, to := op.shape.HeadDim, (t.to-t.from)*op.group, max(0, x-t.shift), end-t.shift
 	n := to - from
 	w.k, w.v, w.s = sized(w.k, n*dim), sized(w.v, n*dim), sized(w.s, rows*n)
-	k := op.d.cached(w.k, op.kv.K, op.kv, t.span, t.kvHead, dim, from, to)
-	v := op.d.cached(w.v, op.kv.V, op.kv, t.span, t.kvHead, dim, from, to)
+	k := op.d.heads(w.k, op.kv.K, op.kv, t.span, t.kvHead, dim, from, to)
+	v := op.d.heads(w.v, op.kv.V, op.kv, t.span, t.kvHead, dim, from, to)
 	clear(w.s)
 	op.d.mm.Tile(&w.mm, w.s, n, rows, n, dim, gemm.View{X: w.q, RS: dim, CS: 1}, transposed(k))
 	for ; x < end; x += op.d.def.KeyBlock {
@@ -197,12 +195,15 @@ func (op *attention) merge(w *attentionScratch, rows int, started bool) {
 
 // store writes out and lse of a tile.
 func (op *attention) store(t queryTile, f *online) {
-	lse := op.lse.F32s()
-	for r := range f.m {
-		row, head := t.span.Row+t.from-t.span.Pos+r/op.group, t.kvHead*op.group+r%op.group
-		op.d.vec.Scale(f.row(r), 1/f.l[r])
-		op.d.storeHead(op.out, row, head, f.row(r))
-		lse[row*op.lse.Stride+head] = f.m[r] + float32(kernels.Ln(f.l[r])*kernels.Log2E)
+	out, lse, width := op.d.matrix(op.out), op.lse.F32s(), op.group*op.shape.HeadDim
+	for i := range t.to - t.from {
+		row := t.span.Row + t.from - t.span.Pos + i
+		for g := range op.group {
+			r := i*op.group + g
+			op.d.vec.Scale(f.row(r), 1/f.l[r])
+			lse[row*op.lse.Stride+t.kvHead*op.group+g] = f.m[r] + float32(kernels.Ln(f.l[r])*kernels.Log2E)
+		}
+		out.storeHead(row, t.kvHead, f.o[i*width:][:width])
 	}
 }
 

@@ -53,13 +53,12 @@ const gradQueries = 64 // queries of a backward tile, a multiple of the 16 of Do
 
 // gradScratch holds one KV head of a sequence of T rows in fp32.
 type gradScratch struct {
-	mm             gemm.Scratch
-	k, v, dk, dv   []float32 // [T, dim]
-	q, dout, dq    []float32 // [gradQueries, dim]
-	sum, lse       []float32 // [gradQueries]: D_i and lse_i
-	out            []float32 // [dim]
-	p, ds          []float32 // [gradQueries, keys of a strip]
-	queries, first int       // of the present tile: how many, and the position of the first
+	mm           gemm.Scratch
+	k, v, dk, dv []float32 // [T, dim]; k and v only where the tensors cannot be viewed
+	q, dout, out []float32 // [gradQueries, dim], likewise
+	dq           []float32 // [gradQueries, dim]
+	sum, lse     []float32 // [gradQueries]: D_i and lse_i
+	p, ds        []float32 // [gradQueries, keys of a strip]
 }
 
 var gradScratches = sync.Pool{New: func() any { return new(gradScratch) }}
@@ -70,65 +69,71 @@ func (op *attentionGrad) sequence(s *kernels.Span, kvHead int, w *gradScratch) {
 	w.k, w.v, w.dk, w.dv = sized(w.k, n*dim), sized(w.v, n*dim), sized(w.dk, n*dim), sized(w.dv, n*dim)
 	clear(w.dk)
 	clear(w.dv)
-	k := op.d.cached(w.k, op.kv.K, op.kv, s, kvHead, dim, 0, n)
-	v := op.d.cached(w.v, op.kv.V, op.kv, s, kvHead, dim, 0, n)
+	k := op.d.heads(w.k, op.kv.K, op.kv, s, kvHead, dim, 0, n)
+	v := op.d.heads(w.v, op.kv.V, op.kv, s, kvHead, dim, 0, n)
+	dq, dk, dv := op.d.matrix(op.dq), op.d.matrix(op.dk), op.d.matrix(op.dv)
 	for head := kvHead * op.group; head < (kvHead+1)*op.group; head++ {
 		for from := 0; from < n; from += gradQueries {
-			op.load(s, head, from, min(from+gradQueries, n), w)
-			op.queries(w, k, v)
-			for i := range w.queries {
-				op.d.storeHead(op.dq, s.Row+from+i, head, w.dq[i*dim:][:dim])
+			t := op.load(s, head, from, min(from+gradQueries, n), w)
+			op.queries(t, w, k, v)
+			for i := range t.to - from {
+				dq.storeHead(s.Row+from+i, head, w.dq[i*dim:][:dim])
 			}
 		}
 	}
 	for j := range n {
-		op.d.storeHead(op.dk, s.Row+j, kvHead, w.dk[j*dim:][:dim])
-		op.d.storeHead(op.dv, s.Row+j, kvHead, w.dv[j*dim:][:dim])
+		dk.storeHead(s.Row+j, kvHead, w.dk[j*dim:][:dim])
+		dv.storeHead(s.Row+j, kvHead, w.dv[j*dim:][:dim])
 	}
 }
 
-// load prepares queries [from, to) of a head.
-func (op *attentionGrad) load(s *kernels.Span, head, from, to int, w *gradScratch) {
+// gradTile is queries [from, to) of one head: q and dout [to-from, dim].
+type gradTile struct {
+	from, to int
+	q, dout  gemm.View
+}
+
+// load prepares a tile, its D_i and lse_i.
+func (op *attentionGrad) load(s *kernels.Span, head, from, to int, w *gradScratch) gradTile {
 	dim, n := op.shape.HeadDim, to-from
-	w.first, w.queries = from, n
-	w.q, w.dout, w.dq, w.out = sized(w.q, n*dim), sized(w.dout, n*dim), sized(w.dq, n*dim), sized(w.out, dim)
+	w.q, w.dout, w.out, w.dq = sized(w.q, n*dim), sized(w.dout, n*dim), sized(w.out, n*dim), sized(w.dq, n*dim)
 	w.sum, w.lse = sized(w.sum, n), sized(w.lse, n)
 	clear(w.dq)
+	t := gradTile{from: from, to: to}
+	t.q = op.d.heads(w.q, op.q, op.kv, s, head, dim, from, to)
+	t.dout = op.d.heads(w.dout, op.dout, op.kv, s, head, dim, from, to)
+	out, lse := op.d.heads(w.out, op.out, op.kv, s, head, dim, from, to), op.lse.F32s()
 	for i := range n {
-		row := s.Row + from + i
-		op.d.loadHead(w.q[i*dim:][:dim], op.q, row, head)
-		op.d.loadHead(w.dout[i*dim:][:dim], op.dout, row, head)
-		op.d.loadHead(w.out, op.out, row, head)
-		w.sum[i] = op.d.vec.TreeDot(w.dout[i*dim:][:dim], w.out)
-		w.lse[i] = op.lse.F32s()[row*op.lse.Stride+head]
+		w.sum[i] = op.d.vec.TreeDot(t.dout.X[i*t.dout.RS:][:dim], out.X[i*out.RS:][:dim])
+		w.lse[i] = lse[(s.Row+from+i)*op.lse.Stride+head]
 	}
+	return t
 }
 
-// queries adds the loaded queries' part to dk and dv [T, dim] and computes their dq, keys ascending in strips.
-func (op *attentionGrad) queries(w *gradScratch, k, v gemm.View) {
-	dim, end := op.shape.HeadDim, w.first+w.queries
-	q, dout := gemm.View{X: w.q, RS: dim, CS: 1}, gemm.View{X: w.dout, RS: dim, CS: 1}
-	for from := op.firstKey(w.first) &^ 15; from < end; from += stripKeys {
-		n := min(stripKeys, end-from)
+// queries adds a tile's part to dk and dv [T, dim] and computes its dq, keys ascending in strips.
+func (op *attentionGrad) queries(t gradTile, w *gradScratch, k, v gemm.View) {
+	dim, mm, m := op.shape.HeadDim, op.d.mm, t.to-t.from
+	for from := op.firstKey(t.from) &^ 15; from < t.to; from += stripKeys {
+		n := min(stripKeys, t.to-from)
 		kn, vn := gemm.View{X: k.X[from*k.RS:], RS: k.RS, CS: 1}, gemm.View{X: v.X[from*v.RS:], RS: v.RS, CS: 1}
-		w.p, w.ds = sized(w.p, w.queries*n), sized(w.ds, w.queries*n)
+		w.p, w.ds = sized(w.p, m*n), sized(w.ds, m*n)
 		clear(w.p)
 		clear(w.ds)
-		op.d.mm.Tile(&w.mm, w.p, n, w.queries, n, dim, q, transposed(kn))
-		op.d.mm.Tile(&w.mm, w.ds, n, w.queries, n, dim, dout, transposed(vn))
-		op.scores(w, from, n)
+		mm.Tile(&w.mm, w.p, n, m, n, dim, t.q, transposed(kn))
+		mm.Tile(&w.mm, w.ds, n, m, n, dim, t.dout, transposed(vn))
+		op.scores(t, w, from, n)
 		p, ds := gemm.View{X: w.p, RS: n, CS: 1}, gemm.View{X: w.ds, RS: n, CS: 1}
-		op.d.mm.Tile(&w.mm, w.dv[from*dim:], dim, n, dim, w.queries, transposed(p), dout)
-		op.d.mm.Tile(&w.mm, w.dk[from*dim:], dim, n, dim, w.queries, transposed(ds), q)
-		op.d.mm.Tile(&w.mm, w.dq, dim, w.queries, dim, n, ds, kn)
+		mm.Tile(&w.mm, w.dv[from*dim:], dim, n, dim, m, transposed(p), t.dout)
+		mm.Tile(&w.mm, w.dk[from*dim:], dim, n, dim, m, transposed(ds), t.q)
+		mm.Tile(&w.mm, w.dq, dim, m, dim, n, ds, kn)
 	}
 }
 
 // scores turns dot(q, k) and dot(dout, v) of n keys from one on into p and ds, in place.
-func (op *attentionGrad) scores(w *gradScratch, from, n int) {
-	for i := range w.queries {
+func (op *attentionGrad) scores(t gradTile, w *gradScratch, from, n int) {
+	for i := range t.to - t.from {
 		p, ds := w.p[i*n:][:n], w.ds[i*n:][:n]
-		lo, hi := op.visible(w.first+i, from, from+n)
+		lo, hi := op.visible(t.from+i, from, from+n)
 		clear(p[:lo])
 		clear(ds[:lo])
 		clear(p[hi:])

@@ -40,44 +40,47 @@ func copyRow(dst kernels.Tensor, to int, src kernels.Tensor, from int) {
 	copy(dst.F32s()[to*dst.Stride:][:dst.Cols], src.F32s()[from*src.Stride:])
 }
 
-// cached is keys or values t of one KV head at positions [from, to) as an fp32 matrix [to-from, dim]: a view of t itself where
+// heads is columns [head*width, (head+1)*width) of t at positions [from, to) of a span as an fp32 matrix: a view of t itself where
 // its rows lie evenly in fp32, else a copy in buf. Rows of other positions are never read: they may hold anything.
-func (d *Device) cached(buf []float32, t kernels.Tensor, kv kernels.KV, s *kernels.Span, head, dim, from, to int) gemm.View {
+func (d *Device) heads(buf []float32, t kernels.Tensor, kv kernels.KV, s *kernels.Span, head, width, from, to int) gemm.View {
 	if kv.PageRows == 0 && t.DType == kernels.F32 {
-		return gemm.View{X: t.F32s()[(s.Row+from)*t.Stride+head*dim:], RS: t.Stride, CS: 1}
+		return gemm.View{X: t.F32s()[(s.Row+from)*t.Stride+head*width:], RS: t.Stride, CS: 1}
 	}
+	m := d.matrix(t)
 	for p := from; p < to; p++ {
-		d.loadHead(buf[(p-from)*dim:][:dim], t, cacheRow(kv, s, p), head)
+		m.copyHead(buf[(p-from)*width:][:width], cacheRow(kv, s, p), head)
 	}
-	return gemm.View{X: buf, RS: dim, CS: 1}
+	return gemm.View{X: buf, RS: width, CS: 1}
 }
 
 // transposed swaps the rows and columns of a view.
 func transposed(v gemm.View) gemm.View { return gemm.View{X: v.X, RS: v.CS, CS: v.RS} }
 
-// loadHead converts the columns of one head, as wide as dst, of a row of t [rows, heads*dim].
-func (d *Device) loadHead(dst []float32, t kernels.Tensor, row, head int) {
-	at := row*t.Stride + head*len(dst)
-	if t.DType == kernels.F32 {
-		copy(dst, t.F32s()[at:][:len(dst)])
-		return
+// copyHead fills dst with the columns of one head, or of one group of heads, as wide as dst, of a row.
+func (m *matrix) copyHead(dst []float32, row, head int) {
+	x := m.loadPart(row, head*len(dst), (head+1)*len(dst), dst)
+	if m.f != nil {
+		copy(dst, x)
 	}
-	d.vec.Widen(dst, t.BF16s()[at:][:len(dst)])
 }
 
-// storeHead writes round(src + 0) to the columns of one head. Adding +0 makes -0 canonical: only the sign of a zero could
-// tell how many masked products a chain went through. src is overwritten.
-func (d *Device) storeHead(t kernels.Tensor, row, head int, src []float32) {
-	for i, x := range src {
-		src[i] = x + 0
+// storeHead writes round(src + 0) to the columns of one head or group of heads. Adding +0 makes -0 canonical: only the sign of a
+// zero could tell how many masked products a chain went through. src may be overwritten.
+func (m *matrix) storeHead(row, head int, src []float32) {
+	from, dst := head*len(src), src
+	if m.f != nil {
+		dst = m.f[row*m.stride+from:][:len(src)]
 	}
-	at := row*t.Stride + head*len(src)
-	if t.DType == kernels.F32 {
-		copy(t.F32s()[at:], src)
-		return
+	for i := 0; i < len(src); i += len(zeros) {
+		n := min(len(zeros), len(src)-i)
+		m.vec.Add(dst[i:i+n], src[i:i+n], zeros[:n])
 	}
-	d.vec.Narrow(t.BF16s()[at:][:len(src)], src)
+	if m.f == nil {
+		m.vec.Narrow(m.h[row*m.stride+from:][:len(src)], dst)
+	}
 }
+
+var zeros [256]float32
 
 // roundToBF16 rounds values in place to those of bf16.
 func roundToBF16(x []float32) {
