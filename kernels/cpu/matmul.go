@@ -38,7 +38,7 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		}
 		products = append(products, p)
 	}
-	d.mm.Run(d.pool.each, products)
+	d.mm.Run(d.pool.threads, d.pool.each, products)
 }
 
 // product is MatMul, or MatMulT with the weights transposed: one product, or one for each group of rows.
@@ -68,7 +68,7 @@ func (d *Device) product(op string, out kernels.Tensor, g *kernels.Groups, terms
 		}
 		products = append(products, p)
 	}
-	d.mm.Run(d.pool.each, products)
+	d.mm.Run(d.pool.threads, d.pool.each, products)
 }
 
 func mustTerms(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term, transposed bool) {

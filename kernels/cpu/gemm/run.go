@@ -1,10 +1,6 @@
 package gemm
 
-import (
-	"sync"
-
-	"lockstep/kernels"
-)
+import "sync"
 
 // Product is C = round(chain), [M, N]: each element is one chain over the pieces in turn, started from +0, or from C itself if Continue
 // is set. Each piece starts a new step of DotTC16. C is row-major (CS 1); with Continue it is fp32.
@@ -21,12 +17,15 @@ type Piece struct {
 	K    int
 }
 
-// Each runs body over [0, n) in ranges of at most grain, on as many threads as it likes.
+// Each runs body over [0, n) in ranges of at most grain, on several threads.
 type Each func(n, grain int, body func(worker, from, to int))
 
-// Run computes products that do not overlap. Only tiles of output are handed to threads, never parts of a chain.
-func (e *Engine) Run(each Each, products []Product) {
-	tiles := cut(products)
+// Run computes products that do not overlap, on the threads of each. Only tiles of output are handed out, never parts of a chain.
+func (e *Engine) Run(threads int, each Each, products []Product) {
+	for i := range products {
+		products[i].check()
+	}
+	tiles := cut(products, threads)
 	each(len(tiles), 1, func(_, from, to int) {
 		s := scratches.Get().(*Scratch)
 		defer scratches.Put(s)
@@ -38,55 +37,38 @@ func (e *Engine) Run(each Each, products []Product) {
 
 var scratches = sync.Pool{New: func() any { return new(Scratch) }}
 
-// tile is rows [i, i+m) and columns [j, j+n) of a product.
-type tile struct {
-	p          *Product
-	i, j, m, n int
-}
-
-const tileRows, tileCols = 128, 128
-
-func cut(products []Product) []tile {
-	var tiles []tile
-	for x := range products {
-		p := &products[x]
-		for i := 0; i < p.M; i += tileRows {
-			for j := 0; j < p.N; j += tileCols {
-				tiles = append(tiles, tile{p, i, j, min(tileRows, p.M-i), min(tileCols, p.N-j)})
-			}
-		}
+func (p *Product) check() {
+	mustHold("C", p.C, p.M, p.N)
+	for _, x := range p.Pieces {
+		mustHold("A", x.A, p.M, x.K)
+		mustHold("B", x.B, x.K, p.N)
 	}
-	return tiles
+	if p.C.CS != 1 || p.Continue && p.C.H != nil {
+		panic("gemm: C must be row-major, and fp32 if its chains continue")
+	}
 }
 
+// tile computes one tile of output.
 func (e *Engine) tile(s *Scratch, t tile) {
 	c := t.p.C.From(t.i, t.j)
 	dst, ldc := c.F, c.RS
 	if c.H != nil {
-		s.part = grown(s.part, t.m*t.n)
-		dst, ldc = s.part, t.n
+		ldc = e.set.roundUp(t.n)
+		s.part = aligned(s.part, t.m*ldc)
+		dst = s.part
 	}
-	if !t.p.Continue {
-		for i := range t.m {
-			clear(dst[i*ldc : i*ldc+t.n])
-		}
-	}
+	fresh := !t.p.Continue
 	for _, p := range t.p.Pieces {
-		e.block(s, dst, ldc, t.m, t.n, p.K, p.A.From(t.i, 0), p.B.From(0, t.j))
+		e.block(s, dst, ldc, t.m, t.n, p.K, p.A.From(t.i, 0), p.B.From(0, t.j), fresh)
+		fresh = fresh && p.K == 0
 	}
-	if c.H != nil {
-		for i := range t.m {
-			for j, v := range dst[i*ldc : i*ldc+t.n] {
-				c.H[i*c.RS+j] = kernels.RoundBF16(v)
-			}
+	for i := range t.m {
+		row := dst[i*ldc:][:t.n]
+		if fresh {
+			clear(row)
+		}
+		if c.H != nil {
+			e.vec.Narrow(c.H[i*c.RS:][:t.n], row)
 		}
 	}
-}
-
-// grown is memory for n values, s itself if it is large enough.
-func grown[T any](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n)
-	}
-	return s[:n]
 }

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"go/format"
+	"strings"
+)
+
+// declarations is the Go side of the assembly: a set for each instruction set, and the functions.
+func declarations() string {
+	var text strings.Builder
+	text.WriteString(notice + "package gemm\n")
+	for _, m := range []*isa{avx512, avx2} {
+		fmt.Fprintf(&text, "\nvar %s = set{\nlanes: %d,\nfamilies: []family{\n", m.file, m.lanes)
+		for i := range m.shapes {
+			s := m.shapes[len(m.shapes)-1-i]
+			fmt.Fprintf(&text, "{vectors: %d, kernels: []kernel{", s.vectors)
+			for rows := 1; rows <= s.rows; rows++ {
+				fmt.Fprintf(&text, "%s,", m.kernel(rows, s.vectors))
+			}
+			text.WriteString("}},\n")
+		}
+		fmt.Fprintf(&text, "},\nmasks: %t,\n", m.masks)
+		for _, f := range m.packs() {
+			fmt.Fprintf(&text, "%s: %s%s,\n", f.name, f.name, m.suffix)
+		}
+		text.WriteString("}\n")
+	}
+	for _, m := range []*isa{avx512, avx2} {
+		for _, s := range m.shapes {
+			for rows := 1; rows <= s.rows; rows++ {
+				fmt.Fprintf(&text, "\n//go:noescape\nfunc %s%s\n", m.kernel(rows, s.vectors), kernelSignature)
+			}
+		}
+		for _, f := range m.packs() {
+			fmt.Fprintf(&text, "\n//go:noescape\nfunc %s%s%s\n", f.name, m.suffix, fmt.Sprintf(packSignature, elementType(f.width)))
+		}
+	}
+	b, err := format.Source([]byte(text.String()))
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+type packLoop struct {
+	name  string
+	width int
+}
+
+func (m *isa) packs() []packLoop {
+	return []packLoop{{"transposeF32", widthF32}, {"transposeBF16", widthBF16}, {"copyRowsF32", widthF32}, {"copyRowsBF16", widthBF16}}
+}

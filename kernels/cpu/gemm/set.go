@@ -1,0 +1,52 @@
+package gemm
+
+import "fmt"
+
+//go:generate go run ./gen -o .
+
+// kernel continues the chains of one tile: c[i*cs+j] over ascending l < k of a[i*as+l] * b[l*bs+j], from c, or from +0 if fresh.
+// Its rows and columns are fixed; strides count elements.
+type kernel func(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
+
+// family is the kernels of vectors registers of columns: kernels[r-1] has r rows.
+type family struct {
+	vectors int
+	kernels []kernel
+}
+
+// set is what an instruction set provides: kernels, widest family first, and loops that pack fp32 and bf16 into fp32. Packing loops write
+// whole registers, so destinations have room for rows and columns rounded up to lanes; without masks they take whole registers of columns only.
+type set struct {
+	lanes    int
+	families []family
+	masks    bool
+
+	transposeF32  func(dst *float32, ds int, src *float32, ss, rows, cols int) // dst[j*ds+i] = src[i*ss+j], rows at most lanes
+	transposeBF16 func(dst *float32, ds int, src *uint16, ss, rows, cols int)
+	copyRowsF32   func(dst *float32, ds int, src *float32, ss, rows, cols int) // dst[i*ds+j] = src[i*ss+j]
+	copyRowsBF16  func(dst *float32, ds int, src *uint16, ss, rows, cols int)
+}
+
+func setOf(isa string) *set {
+	s, ok := sets[isa]
+	if !ok {
+		panic(fmt.Sprintf("gemm: no instruction set %q", isa))
+	}
+	return s
+}
+
+// familiesFor is the families whose kernels take m rows at once, or as many as any kernel takes.
+func (s *set) familiesFor(m int) []family {
+	for i, f := range s.families {
+		if len(f.kernels) >= m {
+			return s.families[i:]
+		}
+	}
+	last := s.families[len(s.families)-1]
+	for i, f := range s.families {
+		if len(f.kernels) == len(last.kernels) {
+			return s.families[i:]
+		}
+	}
+	panic("gemm: no kernels")
+}
