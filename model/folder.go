@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -96,7 +97,7 @@ func (m *Model) SaveAdapter(dev kernels.Device, dir, base string) error {
 }
 
 func writeFile(dir, name string, text []byte) error {
-	return data.AtomicFile(filepath.Join(dir, name), func(w interface{ Write([]byte) (int, error) }) error {
+	return data.AtomicFile(filepath.Join(dir, name), func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})

@@ -159,11 +159,15 @@ func (m *Model) peftName(name string) string {
 
 // AdapterTensors lists the adapter's tensors by their names in PEFT.
 func (m *Model) AdapterTensors(dev kernels.Device) []data.OutTensor {
+	return m.adapterTensors(dev, func(p *Param) kernels.Tensor { return p.W })
+}
+
+func (m *Model) adapterTensors(dev kernels.Device, of func(*Param) kernels.Tensor) []data.OutTensor {
 	adapter := m.adapterParams()
 	var out []data.OutTensor
 	for _, p := range m.Params {
 		if adapter[p] {
-			out = append(out, p.out(dev, p.W, p.Parts[0], m.peftName(p.Parts[0].Name)))
+			out = append(out, p.out(dev, of(p), p.Parts[0], m.peftName(p.Parts[0].Name)))
 		}
 	}
 	return out

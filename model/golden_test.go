@@ -1,0 +1,302 @@
+package model_test
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/model"
+	"lockstep/optim"
+	"lockstep/parallel"
+)
+
+// The goldens under testdata were computed by transformers 5.17 and PEFT 0.21 in fp32; their tolerances are those that a right
+// fp32 implementation meets.
+
+type golden struct {
+	t *testing.T
+	c *data.Checkpoint
+}
+
+func openGolden(t *testing.T, dir string) golden {
+	t.Helper()
+	f, err := data.OpenSafetensors(filepath.Join(dir, "golden.safetensors"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return golden{t, f.Checkpoint()}
+}
+
+func (g golden) f32(name string) []float32 {
+	g.t.Helper()
+	info, ok := g.c.Tensor(name)
+	if !ok {
+		g.t.Fatalf("golden has no %s", name)
+	}
+	n := 1
+	for _, d := range info.Shape {
+		n *= d
+	}
+	out := make([]float32, n)
+	if err := data.ToF32(out, info); err != nil {
+		g.t.Fatal(err)
+	}
+	return out
+}
+
+func (g golden) ids(name string) []int32 {
+	g.t.Helper()
+	info, ok := g.c.Tensor(name)
+	if !ok || info.DType != "I64" {
+		g.t.Fatalf("golden has no int64 %s", name)
+	}
+	var out []int32
+	for i := 0; i < len(info.Data); i += 8 {
+		out = append(out, int32(uint32(info.Data[i])|uint32(info.Data[i+1])<<8|uint32(info.Data[i+2])<<16))
+	}
+	return out
+}
+
+// onRank runs body on a CPU device with the default definition.
+func onRank(t *testing.T, body func(r *parallel.Rank) error) {
+	t.Helper()
+	dev, err := cpu.New(kernels.Default(), cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if err := parallel.Run([]kernels.Device{dev}, body); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func near(t *testing.T, what string, got, want []float32, tolerance float64) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
+	}
+	worst := 0.0
+	for i := range got {
+		if d := math.Abs(float64(got[i]) - float64(want[i])); d > worst || math.IsNaN(d) {
+			worst = d
+		}
+	}
+	if worst > tolerance || math.IsNaN(worst) {
+		t.Errorf("%s: off by %g, tolerance %g", what, worst, tolerance)
+	}
+}
+
+// packed lays the sequences out as one batch with next-token targets.
+func packed(r *parallel.Rank, seqs ...[]int32) (b *model.Batch, targets []int32) {
+	var ids []int32
+	l := &kernels.Layout{}
+	for _, s := range seqs {
+		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: len(s)})
+		ids = append(ids, s...)
+		targets = append(append(targets, s[1:]...), -1)
+	}
+	l.Packs = []int32{0, int32(len(ids))}
+	return model.NewBatch(r, ids, l, nil), targets
+}
+
+// lossAndGradients runs one training micro-batch and returns the mean loss.
+func lossAndGradients(r *parallel.Rank, m *model.Model, recompute bool, seqs ...[]int32) float64 {
+	defer r.Stack.Release(r.Stack.Mark())
+	b, targets := packed(r, seqs...)
+	n := 0
+	for _, t := range targets {
+		if t >= 0 {
+			n++
+		}
+	}
+	o := optim.SFT{Targets: n}
+	d := make([]float32, len(targets))
+	o.Derivative(d, targets)
+	logprob := r.Stack.New(kernels.F32, 1, len(targets))
+	m.Step(r, b, logprob, parallel.Upload(r, targets), parallel.Upload(r, d), recompute)
+	m.GatherTied(r)
+	return o.Loss(o.Sum(0, parallel.Download[float32](r, logprob), targets))
+}
+
+func TestGoldenForward(t *testing.T) {
+	for _, family := range []string{"qwen3", "qwen3_moe"} {
+		t.Run(family, func(t *testing.T) {
+			dir := filepath.Join("testdata", family)
+			g := openGolden(t, dir)
+			onRank(t, func(r *parallel.Rank) error {
+				m, err := model.LoadFolder(r.Dev, dir, "", model.Options{})
+				if err != nil {
+					return err
+				}
+				for s := range 2 {
+					g.forward(r, m, s)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func (g golden) forward(r *parallel.Rank, m *model.Model, s int) {
+	g.t.Helper()
+	b, _ := packed(r, g.ids(fmt.Sprintf("ids.%d", s)))
+	x := r.Stack.New(m.DType, b.Rows(), m.Hidden)
+	r.Dev.Embed(x, m.Embed.W, b.IDs)
+	hidden := func(l int) string { return fmt.Sprintf("hidden.%d.%d", s, l) }
+	near(g.t, hidden(0), model.ReadValues(r.Dev, x), g.f32(hidden(0)), 2e-4)
+	for i, bl := range m.Blocks[:len(m.Blocks)-1] {
+		x = bl.Forward(r, x, m.Rope, b, nil)
+		near(g.t, hidden(i+1), model.ReadValues(r.Dev, x), g.f32(hidden(i+1)), 2e-4)
+	}
+	x = m.Forward(r, b, nil)
+	last := m.Head.Norm.Forward(r, x, nil)
+	near(g.t, "final norm", model.ReadValues(r.Dev, last), g.f32(hidden(len(m.Blocks))), 2e-4)
+	near(g.t, "logits", model.ReadValues(r.Dev, m.Head.Logits(r, x)), g.f32(fmt.Sprintf("logits.%d", s)), 2e-4)
+}
+
+func TestGoldenGradients(t *testing.T) {
+	for _, family := range []string{"qwen3", "qwen3_moe"} {
+		for _, recompute := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/recompute=%v", family, recompute), func(t *testing.T) {
+				dir := filepath.Join("testdata", family)
+				g := openGolden(t, dir)
+				onRank(t, func(r *parallel.Rank) error {
+					m, err := model.LoadFolder(r.Dev, dir, "", model.Options{})
+					if err != nil {
+						return err
+					}
+					m.TrainAll()
+					loss := lossAndGradients(r, m, recompute, g.ids("ids.0"), g.ids("ids.1"))
+					near(t, "loss", []float32{float32(loss)}, g.f32("loss"), 1e-5)
+					g.gradients(r, m, func(name string) string { return "grad." + name })
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// gradients compares every golden gradient; parameters whose parts lie apart on disk are compared whole, in memory layout.
+func (g golden) gradients(r *parallel.Rank, m *model.Model, name func(string) string) {
+	g.t.Helper()
+	seen := 0
+	for _, p := range m.Trained() {
+		values := model.ReadValues(r.Dev, p.Grad)
+		if _, ok := g.c.Tensor(name(p.Name)); ok && len(g.f32(name(p.Name))) == len(values) {
+			g.gradient(name(p.Name), values)
+			seen++
+			continue
+		}
+		for _, part := range p.Parts {
+			from := (part.Group*p.W.Rows + part.Row) * p.W.Cols
+			g.gradient(name(part.Name), values[from:from+part.Rows*p.W.Cols])
+			seen++
+		}
+	}
+	want := 0
+	for _, n := range g.c.Names() {
+		if strings.HasPrefix(n, "grad.") {
+			want++
+		}
+	}
+	if seen != want {
+		g.t.Errorf("compared %d gradients, the golden has %d", seen, want)
+	}
+}
+
+func (g golden) gradient(name string, got []float32) {
+	g.t.Helper()
+	want := g.f32(name)
+	largest := 0.0
+	for _, v := range want {
+		largest = max(largest, math.Abs(float64(v)))
+	}
+	near(g.t, name, got, want, 1e-3*largest)
+}
+
+func TestGoldenAdamW(t *testing.T) {
+	for _, family := range []string{"qwen3", "qwen3_moe"} {
+		t.Run(family, func(t *testing.T) {
+			dir := filepath.Join("testdata", family)
+			g := openGolden(t, dir)
+			onRank(t, func(r *parallel.Rank) error {
+				m, err := model.LoadFolder(r.Dev, dir, "", model.Options{})
+				if err != nil {
+					return err
+				}
+				m.TrainAll()
+				var ws []optim.Weights
+				for _, p := range m.Trained() {
+					ws = append(ws, optim.Weights{W: p.W, Master: p.Master, M: p.M, V: p.V, Grad: p.Grad})
+				}
+				a := optim.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}
+				var losses []float32
+				for step := range 10 {
+					losses = append(losses, float32(lossAndGradients(r, m, false, g.ids("ids.0"), g.ids("ids.1"))))
+					a.Step(r, ws, 1e-3, step+1)
+				}
+				near(t, "sft_loss", losses, g.f32("sft_loss"), 2e-3)
+				return nil
+			})
+		})
+	}
+}
+
+func TestGoldenAdapters(t *testing.T) {
+	for adapter, family := range map[string]string{"qwen3": "qwen3", "qwen3_moe": "qwen3_moe", "qwen3_moe_experts": "qwen3_moe"} {
+		t.Run(adapter, func(t *testing.T) {
+			dir := filepath.Join("testdata", "adapters", adapter)
+			g := openGolden(t, dir)
+			onRank(t, func(r *parallel.Rank) error {
+				m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), dir, model.Options{})
+				if err != nil {
+					return err
+				}
+				b, _ := packed(r, g.ids("ids"))
+				near(t, "logits", model.ReadValues(r.Dev, m.Head.Logits(r, m.Forward(r, b, nil))), g.f32("logits"), 2e-4)
+				m.TrainAll()
+				near(t, "loss", []float32{float32(lossAndGradients(r, m, false, g.ids("ids")))}, g.f32("loss"), 1e-5)
+				g.adapterGradients(r, m)
+				return nil
+			})
+		})
+	}
+}
+
+// adapterGradients compares every adapter gradient through what AdapterGradients writes: the names and layout of PEFT.
+func (g golden) adapterGradients(r *parallel.Rank, m *model.Model) {
+	g.t.Helper()
+	path := filepath.Join(g.t.TempDir(), "grads.safetensors")
+	if err := data.WriteSafetensors(path, m.AdapterGradients(r.Dev), nil); err != nil {
+		g.t.Fatal(err)
+	}
+	f, err := data.OpenSafetensors(path)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	defer f.Close()
+	ours := golden{g.t, f.Checkpoint()}
+	var names []string
+	for _, n := range g.c.Names() {
+		if strings.HasPrefix(n, "grad.") {
+			names = append(names, n)
+			g.gradient(n, ours.f32(strings.Replace(strings.TrimPrefix(n, "grad."), ".default.", ".", 1)))
+		}
+	}
+	if len(names) != len(ours.c.Names()) || len(names) == 0 {
+		g.t.Errorf("compared %d gradients, we wrote %d", len(names), len(ours.c.Names()))
+	}
+}
+
+func TestFamilies(t *testing.T) {
+	if got := model.Families(); !slices.Equal(got, []string{"qwen3", "qwen3_moe"}) {
+		t.Errorf("families %v", got)
+	}
+}
