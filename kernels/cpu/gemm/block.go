@@ -7,6 +7,10 @@ const (
 	blockRows = 112 // rows of A packed at a time, when they must be
 )
 
+// crowded is a stride in elements at which rows share one set of the first-level cache (4 KiB), which holds fewer lines than a kernel
+// reads rows.
+const crowded = 1024
+
 // panel is some registers of columns of a block of B, as a kernel reads them.
 type panel struct {
 	col, cols int // of the block; fewer than the registers hold at the edge
@@ -62,7 +66,7 @@ func (e *Engine) packPanels(s *Scratch, b Operand, m, cols, depth int) {
 
 // rowMajor is rows of A, [rows, depth], as fp32 with contiguous rows: in their place, or packed.
 func (e *Engine) rowMajor(s *Scratch, a Operand, rows, depth int) View {
-	if a.F != nil && a.CS == 1 {
+	if a.F != nil && a.CS == 1 && a.RS%crowded != 0 {
 		return View{X: a.F, RS: a.RS, CS: 1}
 	}
 	stride := e.set.roundUp(depth) + alignment/4 // not a power of two, which would crowd rows into few cache sets

@@ -10,7 +10,9 @@ const (
 	turnsPerThread = 4         // tiles that a thread gets at least, so that threads end together
 	leastWork      = 512 << 10 // multiply-adds of a tile at least: some ten microseconds
 	fixedRows      = 8         // reading and packing a column of B costs as much as this many rows
-	mostRows       = 512       // rows that share a packed block of B
+	fewRows        = 56        // fewer should not share a packed block of B
+	mostRows       = 512       // more need not
+	unitCols       = 64        // columns of a tile come in such units: whole kernels
 )
 
 func (p *Product) depth() int {
@@ -41,15 +43,19 @@ func cut(products []Product, threads int) []tile {
 	return tiles
 }
 
-// cut divides a product into tiles of about want multiply-adds: columns by whole blocks first, then rows.
+// cut divides a product into tiles of about want multiply-adds: as wide as a block of B if enough rows are left to share it, else narrower.
 func (p *Product) cut(tiles []tile, want int) []tile {
 	if p.M == 0 || p.N == 0 {
 		return tiles
 	}
 	k := p.depth()
-	cols := want / (k * (min(p.M, mostRows) + fixedRows))
-	cols = parts(p.N, max(cols, blockCols/4), blockCols/4)
-	rows := parts(p.M, min(max(want/(k*cols)-fixedRows, blockRows/2), mostRows), 1)
+	cols := parts(p.N, blockCols, unitCols)
+	rows := want/(k*cols) - fixedRows
+	if few := min(p.M, fewRows); rows < few {
+		cols = parts(p.N, max(want/(k*(few+fixedRows)), unitCols), unitCols)
+		rows = few
+	}
+	rows = parts(p.M, min(rows, mostRows), 1)
 	for j := 0; j < p.N; j += cols {
 		for i := 0; i < p.M; i += rows {
 			tiles = append(tiles, tile{p, i, j, min(rows, p.M-i), min(cols, p.N-j)})

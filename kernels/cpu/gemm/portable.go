@@ -13,7 +13,8 @@ const (
 )
 
 var portable = set{lanes: portableLanes, families: []family{{vectors: 1, kernels: portableKernels()}}, masks: true,
-	transposeF32: transposeGo[float32], transposeBF16: transposeGo[uint16], copyRowsF32: copyRowsGo[float32], copyRowsBF16: copyRowsGo[uint16]}
+	transposeF32: transposeGo[float32], transposeBF16: transposeGo[uint16], copyRowsF32: copyRowsGo[float32], copyRowsBF16: copyRowsGo[uint16],
+	spin: spinGo, spinFlops: 2 * portableLanes}
 
 func portableKernels() []kernel {
 	var all []kernel
@@ -43,6 +44,13 @@ func chains4(k int, a []float32, b *float32, bs int, c *[portableLanes]float32, 
 		c3 = fused(x, float64(y[3]), c3)
 	}
 	*c = [portableLanes]float32{float32(c0), float32(c1), float32(c2), float32(c3)}
+}
+
+// spinGo is four chains on registers.
+func spinGo(turns int) {
+	c := [portableLanes]float32{}
+	one, b := float32(1), [portableLanes]float32{1, 1, 1, 1}
+	chains4(turns, unsafe.Slice(&one, 1), &b[0], 0, &c, false)
 }
 
 // fused is kernels.FMA of fp32 values held in fp64. The product is exact; when the fp64 sum is a normal fp32 beyond rounding and not half

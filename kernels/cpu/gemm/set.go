@@ -25,6 +25,9 @@ type set struct {
 	transposeBF16 func(dst *float32, ds int, src *uint16, ss, rows, cols int)
 	copyRowsF32   func(dst *float32, ds int, src *float32, ss, rows, cols int) // dst[i*ds+j] = src[i*ss+j]
 	copyRowsBF16  func(dst *float32, ds int, src *uint16, ss, rows, cols int)
+
+	spin      func(turns int) // FMAs on registers alone, spinFlops floating-point operations a turn
+	spinFlops int
 }
 
 func setOf(isa string) *set {

@@ -14,6 +14,8 @@ var avx512 = set{
 	transposeBF16: transposeBF16AVX512,
 	copyRowsF32:   copyRowsF32AVX512,
 	copyRowsBF16:  copyRowsBF16AVX512,
+	spin:          spinAVX512,
+	spinFlops:     384,
 }
 
 var avx2 = set{
@@ -28,6 +30,8 @@ var avx2 = set{
 	transposeBF16: transposeBF16AVX2,
 	copyRowsF32:   copyRowsF32AVX2,
 	copyRowsBF16:  copyRowsBF16AVX2,
+	spin:          spinAVX2,
+	spinFlops:     192,
 }
 
 //go:noescape
@@ -132,6 +136,8 @@ func fma5x4AVX512(k int, a *float32, as int, b *float32, bs int, c *float32, cs 
 //go:noescape
 func fma6x4AVX512(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
 
+func spinAVX512(turns int)
+
 //go:noescape
 func transposeF32AVX512(dst *float32, ds int, src *float32, ss, rows, cols int)
 
@@ -185,6 +191,8 @@ func fma1x4AVX2(k int, a *float32, as int, b *float32, bs int, c *float32, cs in
 
 //go:noescape
 func fma2x4AVX2(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
+
+func spinAVX2(turns int)
 
 //go:noescape
 func transposeF32AVX2(dst *float32, ds int, src *float32, ss, rows, cols int)

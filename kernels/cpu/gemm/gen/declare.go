@@ -24,7 +24,7 @@ func declarations() string {
 		for _, f := range m.packs() {
 			fmt.Fprintf(&text, "%s: %s%s,\n", f.name, f.name, m.suffix)
 		}
-		text.WriteString("}\n")
+		fmt.Fprintf(&text, "spin: spin%s,\nspinFlops: %d,\n}\n", m.suffix, 2*spinChains*m.lanes)
 	}
 	for _, m := range []*isa{avx512, avx2} {
 		for _, s := range m.shapes {
@@ -32,6 +32,7 @@ func declarations() string {
 				fmt.Fprintf(&text, "\n//go:noescape\nfunc %s%s\n", m.kernel(rows, s.vectors), kernelSignature)
 			}
 		}
+		fmt.Fprintf(&text, "\nfunc spin%s(turns int)\n", m.suffix)
 		for _, f := range m.packs() {
 			fmt.Fprintf(&text, "\n//go:noescape\nfunc %s%s%s\n", f.name, m.suffix, fmt.Sprintf(packSignature, elementType(f.width)))
 		}

@@ -28,6 +28,7 @@ func generate() map[string]string {
 		w := &writer{isa: m}
 		w.line(notice + "#include \"textflag.h\"\n")
 		w.kernels()
+		w.spin()
 		files["fma_"+m.file+"_amd64.s"] = w.text.String()
 
 		w = &writer{isa: m}

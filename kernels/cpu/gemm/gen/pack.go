@@ -67,11 +67,14 @@ func (w *writer) lastMask(label string) {
 // transpose writes dst[j][i] = src[i][j] for rows i, at most the lanes, and columns j. Rows of a register beyond the last repeat it.
 func (w *writer) transpose(kind string, width int) {
 	w.packHead("transpose"+kind+w.suffix, width)
+	w.code("MOVQ R9, R13")
+	w.code("SHLQ $%d, R13", map[int]int{8: 3, 16: 4}[w.lanes])
 	w.label("block")
 	w.lastMask("masked")
 	w.code("MOVQ SI, DX")
 	for i := range w.lanes {
 		w.load(width, "(DX)", w.reg(i))
+		w.code("PREFETCHT0 (DX)(R13*1)") // the same columns of the rows that the next call takes
 		if i < w.lanes-1 {
 			w.code("LEAQ (DX)(R9*1), BX")
 			w.code("CMPQ R10, $%d", i+1)
@@ -160,6 +163,7 @@ func (w *writer) copyRows(kind string, width int) {
 	w.label("block")
 	w.lastMask("masked")
 	w.load(width, "(DX)", w.reg(0))
+	w.code("PREFETCHT0 (DX)(R9*8)")
 	w.code("VMOVUPS %s, (BX)", w.reg(0))
 	w.code("ADDQ $%d, DX", w.lanes*width)
 	w.code("ADDQ $%d, BX", w.bytes())

@@ -1,0 +1,143 @@
+package cpu
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"lockstep/kernels"
+)
+
+// GEMMResult is one line of BenchGEMM.
+type GEMMResult struct {
+	Case   string
+	DType  kernels.DType
+	GFLOPS float64 // 2 floating-point operations for each multiply-add, median
+	Peak   float64 // GFLOP/s of FMAs on registers alone, of the same threads, measured around each sample
+	Ratio  float64 // median of the samples' ratios to their peaks
+}
+
+// GEMMCase is a matrix product of a benchmark: Rows x Cols over Depth, for each of Groups.
+type GEMMCase struct {
+	Op                string // MatMul [rows, depth] x [cols, depth]^T, MatMulT [rows, depth] x [depth, cols], WeightGrad [rows, cols] over depth rows
+	Groups            int    // 0: dense. Rows are those of one group; for WeightGrad depth is
+	Rows, Cols, Depth int
+	operands          []kernels.Term
+	out               kernels.Tensor
+	groups            *kernels.Groups
+}
+
+// GEMMCases are shapes of training and decoding small models.
+var GEMMCases = []GEMMCase{
+	{Op: "MatMul", Rows: 1024, Cols: 1024, Depth: 1024},
+	{Op: "MatMul", Rows: 4096, Cols: 768, Depth: 256},
+	{Op: "MatMulT", Rows: 4096, Cols: 256, Depth: 256},
+	{Op: "WeightGrad", Rows: 768, Cols: 256, Depth: 4096},
+	{Op: "MatMul", Groups: 16, Rows: 512, Cols: 256, Depth: 256},
+	{Op: "MatMul", Groups: 16, Rows: 512, Cols: 256, Depth: 128},
+	{Op: "MatMulT", Groups: 16, Rows: 512, Cols: 256, Depth: 128},
+	{Op: "WeightGrad", Groups: 16, Rows: 256, Cols: 256, Depth: 512},
+	{Op: "MatMul", Rows: 4096, Cols: 16, Depth: 256},
+	{Op: "MatMul", Rows: 4, Cols: 1024, Depth: 1024},
+	{Op: "MatMul", Rows: 1, Cols: 4096, Depth: 1024},
+}
+
+func (c GEMMCase) String() string {
+	s := fmt.Sprintf("%s %dx%dx%d", c.Op, c.Rows, c.Cols, c.Depth)
+	if c.Groups > 0 {
+		s = fmt.Sprintf("%s x%d", s, c.Groups)
+	}
+	return s
+}
+
+// BenchGEMM times matrix products on the device, about `each` for every case, with fp32 or bf16 operands.
+func (d *Device) BenchGEMM(dtype kernels.DType, cases []GEMMCase, each time.Duration) []GEMMResult {
+	var results []GEMMResult
+	for _, c := range cases {
+		c.allocate(d, dtype)
+		results = append(results, c.measure(d, dtype, each))
+	}
+	return results
+}
+
+const (
+	benchSamples = 9
+	peakTime     = 2 * time.Millisecond
+)
+
+func (c GEMMCase) measure(d *Device, dtype kernels.DType, each time.Duration) GEMMResult {
+	start := time.Now()
+	c.run(d)
+	once := max(time.Since(start), time.Microsecond)
+	reps := max(int(each/benchSamples/once), 1)
+	flops := 2 * float64(max(c.Groups, 1)) * float64(c.Rows) * float64(c.Cols) * float64(c.Depth) * float64(reps)
+	var rates, peaks, ratios []float64
+	before := d.mm.Peak(d.pool.threads, peakTime)
+	for range benchSamples {
+		start := time.Now()
+		for range reps {
+			c.run(d)
+		}
+		rate := flops / time.Since(start).Seconds()
+		after := d.mm.Peak(d.pool.threads, peakTime)
+		rates, peaks = append(rates, rate/1e9), append(peaks, (before+after)/2e9)
+		ratios = append(ratios, rate/((before+after)/2))
+		before = after
+	}
+	return GEMMResult{Case: c.String(), DType: dtype, GFLOPS: median(rates), Peak: median(peaks), Ratio: median(ratios)}
+}
+
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return x[len(x)/2]
+}
+
+// allocate makes operands of small multiples of 1/64.
+func (c *GEMMCase) allocate(d *Device, dtype kernels.DType) {
+	groups := max(c.Groups, 1)
+	tensor := func(dtype kernels.DType, groups, rows, cols int) kernels.Tensor {
+		t := kernels.NewArena(d).NewGrouped(dtype, groups, rows, cols)
+		m := d.matrix(t)
+		buf := make([]float32, cols)
+		for r := range groups * rows {
+			row := m.target(r, buf)
+			for j := range row {
+				row[j] = float32((r*7+j*13)%127-63) / 64
+			}
+			m.store(r, row)
+		}
+		return t
+	}
+	rows, n, k := groups*c.Rows, c.Cols, c.Depth
+	var x, w kernels.Tensor
+	switch c.Op {
+	case "MatMul":
+		x, w, c.out = tensor(dtype, 1, rows, k), tensor(dtype, groups, n, k), tensor(dtype, 1, rows, n)
+	case "MatMulT":
+		x, w, c.out = tensor(dtype, 1, rows, k), tensor(dtype, groups, k, n), tensor(dtype, 1, rows, n)
+	case "WeightGrad":
+		rows = groups * k
+		x, w, c.out = tensor(dtype, 1, rows, c.Rows), tensor(dtype, 1, rows, n), tensor(kernels.F32, groups, c.Rows, n)
+	default:
+		panic("cpu: no operation " + c.Op)
+	}
+	c.operands = []kernels.Term{{X: x, W: w}}
+	if c.Groups > 0 || c.Op == "WeightGrad" {
+		offsets := []int32{0}
+		for g := range groups {
+			offsets = append(offsets, int32((g+1)*rows/groups))
+		}
+		c.groups = &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: groups, Packs: 1}
+	}
+}
+
+func (c GEMMCase) run(d *Device) {
+	switch c.Op {
+	case "MatMul":
+		d.MatMul(c.out, c.groups, c.operands...)
+	case "MatMulT":
+		d.MatMulT(c.out, c.groups, c.operands...)
+	case "WeightGrad":
+		d.WeightGrad(c.out, c.operands[0].X, c.operands[0].W, c.groups)
+	}
+}
