@@ -1,6 +1,8 @@
 package kernels
 
 import (
+	"encoding/binary"
+	"hash/fnv"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -189,6 +191,23 @@ func TestLnError(t *testing.T) {
 	}
 	if got := Ln(1); got != 0 {
 		t.Errorf("Ln(1) = %v", got)
+	}
+}
+
+// The bits of Exp2 and Ln are part of the definition, which every device must meet: a change of either is a new version of it.
+func TestMathBitsArePinned(t *testing.T) {
+	hash := func(f func(float32) float32, from, to float32) uint64 {
+		h := fnv.New64a()
+		for b := math.Float32bits(from); b < math.Float32bits(to); b += 7919 {
+			h.Write(binary.LittleEndian.AppendUint32(nil, math.Float32bits(f(math.Float32frombits(b)))))
+		}
+		return h.Sum64()
+	}
+	if got, want := hash(func(x float32) float32 { return Exp2(-x) }, 0, 130), uint64(0x8a886e2204a87ab5); got != want {
+		t.Errorf("Exp2: hash %#x, pinned %#x", got, want)
+	}
+	if got, want := hash(Ln, 0x1p-126, math.MaxFloat32), uint64(0xdcef6b26d9947df7); got != want {
+		t.Errorf("Ln: hash %#x, pinned %#x", got, want)
 	}
 }
 

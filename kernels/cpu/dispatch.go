@@ -21,24 +21,20 @@ func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32)
 
 	// Count each (expert, pack) one place up, add up, and deal rows out in token order: a stable counting sort.
 	clear(offsets)
-	eachPick(picks, k, packs, func(pack, at int) { offsets[int(picks[at])*g.Packs+pack+1]++ })
+	for pack, from := range packs[:g.Packs] {
+		for _, e := range picks[int(from)*k : int(packs[pack+1])*k] {
+			offsets[int(e)*g.Packs+pack+1]++
+		}
+	}
 	for i := range offsets[1:] {
 		offsets[i+1] += offsets[i]
 	}
-	next := make([]int32, len(offsets))
-	copy(next, offsets)
-	eachPick(picks, k, packs, func(pack, at int) {
-		n := &next[int(picks[at])*g.Packs+pack]
-		source[*n], rowOf[at] = int32(at/k), *n
-		*n++
-	})
-}
-
-// eachPick calls f for every (token, slot) in order, with its place in experts and the pack of its token.
-func eachPick(picks []int32, k int, packs []int32, f func(pack, at int)) {
-	for pack, from := range packs[:len(packs)-1] {
-		for at := int(from) * k; at < int(packs[pack+1])*k; at++ {
-			f(pack, at)
-		}
+	next := make([]int32, g.Count)
+	for e := range next {
+		next[e] = offsets[e*g.Packs]
+	}
+	for at, e := range picks {
+		source[next[e]], rowOf[at] = int32(at/k), next[e]
+		next[e]++
 	}
 }
