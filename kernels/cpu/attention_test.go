@@ -88,8 +88,11 @@ func TestAttentionEqualsDefinition(t *testing.T) {
 // Rows behind key 2048 merge two splits; with the window the first split of the last rows is partly, then wholly masked.
 func TestAttentionSplits(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	for _, window := range []int{0, 40, 2050} {
-		for _, kind := range attnKinds {
+	for i, window := range []int{0, 40, 2050} {
+		for j, kind := range attnKinds {
+			if i > 0 && j != i-1 { // 2118 keys take their time: all kinds without a window, one with each
+				continue
+			}
 			c := newAttnCase(rng, kind.dtype, kind.dot, 2, 1, 16, window, 2048+70)
 			b := c.train(attnDevices(t, kind.dot, kernels.BreakNone)[0])
 			c.checkForward(t, b, 2040)
