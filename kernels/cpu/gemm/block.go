@@ -51,8 +51,8 @@ func (e *Engine) packPanels(s *Scratch, b Operand, m, cols, depth int) {
 			}
 		}
 		p := panel{col: col, cols: min(f.vectors*lanes, cols-col), width: f.vectors * lanes, kernels: f.kernels}
-		if b.F != nil && b.CS == 1 && m <= len(f.kernels) && p.cols == p.width {
-			p.b, p.stride = &b.F[col], b.RS // read once: not worth packing
+		if b.F != nil && b.CS == 1 && (m <= len(f.kernels) || b.RS%crowded != 0) && p.cols == p.width {
+			p.b, p.stride = &b.F[col], b.RS // packing would not help
 		} else {
 			dst := s.b[used:]
 			used += p.width * e.set.roundUp(depth)

@@ -221,15 +221,33 @@ TEXT ·copyRowsF32AVX2(SB), NOSPLIT, $0-48
 row:
 	MOVQ SI, DX
 	MOVQ DI, BX
+	SUBQ $16, R11
+	JLT  last
 
-block:
-	VMOVUPS (DX), Y0
+pair:
+	VMOVUPS 0(DX), Y0
+	VMOVUPS 32(DX), Y1
 	PREFETCHT0 (DX)(R9*8)
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	ADDQ $64, DX
+	ADDQ $64, BX
+	SUBQ $16, R11
+	JGE  pair
+
+last:
+	ADDQ $16, R11
+	JEQ  next
+
+single:
+	VMOVUPS (DX), Y0
 	VMOVUPS Y0, (BX)
 	ADDQ $32, DX
 	ADDQ $32, BX
 	SUBQ $8, R11
-	JGT  block
+	JGT  single
+
+next:
 	MOVQ R12, R11
 	ADDQ R9, SI
 	ADDQ R8, DI
@@ -253,16 +271,36 @@ TEXT ·copyRowsBF16AVX2(SB), NOSPLIT, $0-48
 row:
 	MOVQ SI, DX
 	MOVQ DI, BX
+	SUBQ $16, R11
+	JLT  last
 
-block:
+pair:
+	VPMOVZXWD 0(DX), Y0
+	VPSLLD $16, Y0, Y0
+	VPMOVZXWD 16(DX), Y1
+	VPSLLD $16, Y1, Y1
+	PREFETCHT0 (DX)(R9*8)
+	VMOVUPS Y0, 0(BX)
+	VMOVUPS Y1, 32(BX)
+	ADDQ $32, DX
+	ADDQ $64, BX
+	SUBQ $16, R11
+	JGE  pair
+
+last:
+	ADDQ $16, R11
+	JEQ  next
+
+single:
 	VPMOVZXWD (DX), Y0
 	VPSLLD $16, Y0, Y0
-	PREFETCHT0 (DX)(R9*8)
 	VMOVUPS Y0, (BX)
 	ADDQ $16, DX
 	ADDQ $32, BX
 	SUBQ $8, R11
-	JGT  block
+	JGT  single
+
+next:
 	MOVQ R12, R11
 	ADDQ R9, SI
 	ADDQ R8, DI

@@ -442,8 +442,25 @@ TEXT ·copyRowsF32AVX512(SB), NOSPLIT, $0-48
 row:
 	MOVQ SI, DX
 	MOVQ DI, BX
+	SUBQ $32, R11
+	JLT  last
 
-block:
+pair:
+	VMOVUPS.Z 0(DX), K1, Z0
+	VMOVUPS.Z 64(DX), K1, Z1
+	PREFETCHT0 (DX)(R9*8)
+	VMOVUPS Z0, 0(BX)
+	VMOVUPS Z1, 64(BX)
+	ADDQ $128, DX
+	ADDQ $128, BX
+	SUBQ $32, R11
+	JGE  pair
+
+last:
+	ADDQ $32, R11
+	JEQ  next
+
+single:
 	CMPQ R11, $16
 	JGE  masked
 	MOVL $1, AX
@@ -454,14 +471,15 @@ block:
 
 masked:
 	VMOVUPS.Z (DX), K1, Z0
-	PREFETCHT0 (DX)(R9*8)
 	VMOVUPS Z0, (BX)
 	ADDQ $64, DX
 	ADDQ $64, BX
 	SUBQ $16, R11
-	JGT  block
-	MOVQ R12, R11
+	JGT  single
 	KXNORW K0, K0, K1
+
+next:
+	MOVQ R12, R11
 	ADDQ R9, SI
 	ADDQ R8, DI
 	DECQ R10
@@ -485,8 +503,27 @@ TEXT ·copyRowsBF16AVX512(SB), NOSPLIT, $0-48
 row:
 	MOVQ SI, DX
 	MOVQ DI, BX
+	SUBQ $32, R11
+	JLT  last
 
-block:
+pair:
+	VPMOVZXWD.Z 0(DX), K1, Z0
+	VPSLLD $16, Z0, Z0
+	VPMOVZXWD.Z 32(DX), K1, Z1
+	VPSLLD $16, Z1, Z1
+	PREFETCHT0 (DX)(R9*8)
+	VMOVUPS Z0, 0(BX)
+	VMOVUPS Z1, 64(BX)
+	ADDQ $64, DX
+	ADDQ $128, BX
+	SUBQ $32, R11
+	JGE  pair
+
+last:
+	ADDQ $32, R11
+	JEQ  next
+
+single:
 	CMPQ R11, $16
 	JGE  masked
 	MOVL $1, AX
@@ -498,14 +535,15 @@ block:
 masked:
 	VPMOVZXWD.Z (DX), K1, Z0
 	VPSLLD $16, Z0, Z0
-	PREFETCHT0 (DX)(R9*8)
 	VMOVUPS Z0, (BX)
 	ADDQ $32, DX
 	ADDQ $64, BX
 	SUBQ $16, R11
-	JGT  block
-	MOVQ R12, R11
+	JGT  single
 	KXNORW K0, K0, K1
+
+next:
+	MOVQ R12, R11
 	ADDQ R9, SI
 	ADDQ R8, DI
 	DECQ R10

@@ -153,26 +153,43 @@ func (w *writer) transpose8() []string {
 	return t
 }
 
-// copyRows writes dst[i][j] = src[i][j].
+// copyRows writes dst[i][j] = src[i][j], a row in pairs of registers, then one by one.
 func (w *writer) copyRows(kind string, width int) {
 	w.packHead("copyRows"+kind+w.suffix, width)
 	w.code("MOVQ R11, R12")
 	w.label("row")
 	w.code("MOVQ SI, DX")
 	w.code("MOVQ DI, BX")
-	w.label("block")
+	w.code("SUBQ $%d, R11", 2*w.lanes)
+	w.code("JLT  last")
+	w.label("pair")
+	for i := range 2 {
+		w.load(width, fmt.Sprintf("%d(DX)", i*w.lanes*width), w.reg(i))
+	}
+	w.code("PREFETCHT0 (DX)(R9*8)")
+	for i := range 2 {
+		w.code("VMOVUPS %s, %d(BX)", w.reg(i), i*w.bytes())
+	}
+	w.code("ADDQ $%d, DX", 2*w.lanes*width)
+	w.code("ADDQ $%d, BX", 2*w.bytes())
+	w.code("SUBQ $%d, R11", 2*w.lanes)
+	w.code("JGE  pair")
+	w.label("last")
+	w.code("ADDQ $%d, R11", 2*w.lanes)
+	w.code("JEQ  next")
+	w.label("single")
 	w.lastMask("masked")
 	w.load(width, "(DX)", w.reg(0))
-	w.code("PREFETCHT0 (DX)(R9*8)")
 	w.code("VMOVUPS %s, (BX)", w.reg(0))
 	w.code("ADDQ $%d, DX", w.lanes*width)
 	w.code("ADDQ $%d, BX", w.bytes())
 	w.code("SUBQ $%d, R11", w.lanes)
-	w.code("JGT  block")
-	w.code("MOVQ R12, R11")
+	w.code("JGT  single")
 	if w.masks {
 		w.code("KXNORW K0, K0, K1")
 	}
+	w.label("next")
+	w.code("MOVQ R12, R11")
 	w.code("ADDQ R9, SI")
 	w.code("ADDQ R8, DI")
 	w.code("DECQ R10")
