@@ -1289,81 +1289,113 @@ part:
 	SUBQ $16, R8
 
 last15:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 960(SI), K1, Z16
 	VADDPS Z16, Z15, Z15
 	JMP halve
 
 last14:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 896(SI), K1, Z16
 	VADDPS Z16, Z14, Z14
 	JMP halve
 
 last13:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 832(SI), K1, Z16
 	VADDPS Z16, Z13, Z13
 	JMP halve
 
 last12:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 768(SI), K1, Z16
 	VADDPS Z16, Z12, Z12
 	JMP halve
 
 last11:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 704(SI), K1, Z16
 	VADDPS Z16, Z11, Z11
 	JMP halve
 
 last10:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 640(SI), K1, Z16
 	VADDPS Z16, Z10, Z10
 	JMP halve
 
 last9:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 576(SI), K1, Z16
 	VADDPS Z16, Z9, Z9
 	JMP halve
 
 last8:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 512(SI), K1, Z16
 	VADDPS Z16, Z8, Z8
 	JMP halve
 
 last7:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 448(SI), K1, Z16
 	VADDPS Z16, Z7, Z7
 	JMP halve
 
 last6:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 384(SI), K1, Z16
 	VADDPS Z16, Z6, Z6
 	JMP halve
 
 last5:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 320(SI), K1, Z16
 	VADDPS Z16, Z5, Z5
 	JMP halve
 
 last4:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 256(SI), K1, Z16
 	VADDPS Z16, Z4, Z4
 	JMP halve
 
 last3:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 192(SI), K1, Z16
 	VADDPS Z16, Z3, Z3
 	JMP halve
 
 last2:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 128(SI), K1, Z16
 	VADDPS Z16, Z2, Z2
 	JMP halve
 
 last1:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 64(SI), K1, Z16
 	VADDPS Z16, Z1, Z1
 	JMP halve
 
 last0:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 0(SI), K1, Z16
 	VADDPS Z16, Z0, Z0
 	JMP halve
@@ -1577,6 +1609,8 @@ part:
 	SUBQ $16, R8
 
 last15:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 960(DI), K1, Z16
 	VMOVUPS.Z 960(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1584,6 +1618,8 @@ last15:
 	JMP halve
 
 last14:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 896(DI), K1, Z16
 	VMOVUPS.Z 896(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1591,6 +1627,8 @@ last14:
 	JMP halve
 
 last13:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 832(DI), K1, Z16
 	VMOVUPS.Z 832(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1598,6 +1636,8 @@ last13:
 	JMP halve
 
 last12:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 768(DI), K1, Z16
 	VMOVUPS.Z 768(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1605,6 +1645,8 @@ last12:
 	JMP halve
 
 last11:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 704(DI), K1, Z16
 	VMOVUPS.Z 704(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1612,6 +1654,8 @@ last11:
 	JMP halve
 
 last10:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 640(DI), K1, Z16
 	VMOVUPS.Z 640(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1619,6 +1663,8 @@ last10:
 	JMP halve
 
 last9:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 576(DI), K1, Z16
 	VMOVUPS.Z 576(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1626,6 +1672,8 @@ last9:
 	JMP halve
 
 last8:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 512(DI), K1, Z16
 	VMOVUPS.Z 512(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1633,6 +1681,8 @@ last8:
 	JMP halve
 
 last7:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 448(DI), K1, Z16
 	VMOVUPS.Z 448(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1640,6 +1690,8 @@ last7:
 	JMP halve
 
 last6:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 384(DI), K1, Z16
 	VMOVUPS.Z 384(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1647,6 +1699,8 @@ last6:
 	JMP halve
 
 last5:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 320(DI), K1, Z16
 	VMOVUPS.Z 320(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1654,6 +1708,8 @@ last5:
 	JMP halve
 
 last4:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 256(DI), K1, Z16
 	VMOVUPS.Z 256(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1661,6 +1717,8 @@ last4:
 	JMP halve
 
 last3:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 192(DI), K1, Z16
 	VMOVUPS.Z 192(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1668,6 +1726,8 @@ last3:
 	JMP halve
 
 last2:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 128(DI), K1, Z16
 	VMOVUPS.Z 128(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1675,6 +1735,8 @@ last2:
 	JMP halve
 
 last1:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 64(DI), K1, Z16
 	VMOVUPS.Z 64(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1682,6 +1744,8 @@ last1:
 	JMP halve
 
 last0:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 0(DI), K1, Z16
 	VMOVUPS.Z 0(SI), K1, Z17
 	VMULPS Z17, Z16, Z16
@@ -1929,6 +1993,8 @@ part:
 	SUBQ $16, R8
 
 last15:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 960(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 960(SI), K1, Z17
@@ -1937,6 +2003,8 @@ last15:
 	JMP halve
 
 last14:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 896(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 896(SI), K1, Z17
@@ -1945,6 +2013,8 @@ last14:
 	JMP halve
 
 last13:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 832(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 832(SI), K1, Z17
@@ -1953,6 +2023,8 @@ last13:
 	JMP halve
 
 last12:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 768(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 768(SI), K1, Z17
@@ -1961,6 +2033,8 @@ last12:
 	JMP halve
 
 last11:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 704(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 704(SI), K1, Z17
@@ -1969,6 +2043,8 @@ last11:
 	JMP halve
 
 last10:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 640(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 640(SI), K1, Z17
@@ -1977,6 +2053,8 @@ last10:
 	JMP halve
 
 last9:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 576(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 576(SI), K1, Z17
@@ -1985,6 +2063,8 @@ last9:
 	JMP halve
 
 last8:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 512(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 512(SI), K1, Z17
@@ -1993,6 +2073,8 @@ last8:
 	JMP halve
 
 last7:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 448(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 448(SI), K1, Z17
@@ -2001,6 +2083,8 @@ last7:
 	JMP halve
 
 last6:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 384(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 384(SI), K1, Z17
@@ -2009,6 +2093,8 @@ last6:
 	JMP halve
 
 last5:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 320(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 320(SI), K1, Z17
@@ -2017,6 +2103,8 @@ last5:
 	JMP halve
 
 last4:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 256(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 256(SI), K1, Z17
@@ -2025,6 +2113,8 @@ last4:
 	JMP halve
 
 last3:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 192(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 192(SI), K1, Z17
@@ -2033,6 +2123,8 @@ last3:
 	JMP halve
 
 last2:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 128(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 128(SI), K1, Z17
@@ -2041,6 +2133,8 @@ last2:
 	JMP halve
 
 last1:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 64(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 64(SI), K1, Z17
@@ -2049,6 +2143,8 @@ last1:
 	JMP halve
 
 last0:
+	TESTQ CX, CX
+	JZ halve
 	VMOVUPS.Z 0(DI), K1, Z16
 	VMULPS Z31, Z16, Z16
 	VMOVUPS.Z 0(SI), K1, Z17

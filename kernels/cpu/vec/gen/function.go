@@ -48,19 +48,17 @@ func kindOf(t ast.Expr) (kind string, bytes, align int) {
 	return "float32", 4, 4
 }
 
-// head opens the assembly function, with bytes of stack of its own.
+// open starts the assembly function, with `frame` bytes of stack of its own; then it may have to grow the stack.
 func (f function) open(m *isa, frame int) string {
 	_, _, size := f.arguments()
-	flags := "NOSPLIT, "
+	flags := "NOSPLIT"
 	if frame > 0 {
-		flags = ""
+		flags = "0"
 	}
-	if flags == "" {
-		flags = "0, "
-	}
-	return fmt.Sprintf("// func %s%s%s\nTEXT ·%s%s(SB), %s$%d-%d\n", f.name, m.suffix, f.signature, f.name, m.suffix, flags, frame, size)
+	return fmt.Sprintf("// func %s%s%s\nTEXT ·%s%s(SB), %s, $%d-%d\n", f.name, m.suffix, f.signature, f.name, m.suffix, flags, frame, size)
 }
 
+// formatted is gofmt of text.
 func formatted(text string) string {
 	b, err := format.Source([]byte(text))
 	if err != nil {

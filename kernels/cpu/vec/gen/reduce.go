@@ -136,8 +136,9 @@ func treeRegisters(kind addends) string {
 		out.WriteString(lines(fmt.Sprintf("JLT last%d", v)))
 		out.WriteString(addend(16, 64*v, kind, false) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "SUBQ $16, R8"))
 	}
+	// An empty mask would be right too, but a load just beyond x may meet a page that is not there, which costs hundreds of cycles.
 	for v := vectors - 1; v >= 0; v-- {
-		out.WriteString(fmt.Sprintf("\nlast%d:\n", v) + addend(16, 64*v, kind, true) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "JMP halve"))
+		out.WriteString(fmt.Sprintf("\nlast%d:\n", v) + lines("TESTQ CX, CX", "JZ halve") + addend(16, 64*v, kind, true) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "JMP halve"))
 	}
 	out.WriteString("\nhalve:\n")
 	for n := 1; n < vectors; n *= 2 {
