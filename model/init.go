@@ -112,3 +112,13 @@ func expertsFirst(disk []float32, e, out, r int) []float32 {
 	}
 	return v
 }
+
+// InitialiseAdapters draws the adapters' weights only.
+func (m *Model) InitialiseAdapters(dev kernels.Device, seed uint64) {
+	adapter := m.adapterParams()
+	for _, p := range m.Params {
+		if adapter[p] {
+			p.initialise(dev, seed)
+		}
+	}
+}

@@ -157,3 +157,8 @@ func (f ropeFields) resolve(positions, dim int) (ropeConfig, error) {
 	}
 	return c, fmt.Errorf("rope_type %q: want default or yarn", kind)
 }
+
+// Architecture is the class name that config.json gives a family for other tools.
+func Architecture(modelType string) string { return architectures[modelType] }
+
+var architectures = map[string]string{"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}

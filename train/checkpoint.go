@@ -1,0 +1,229 @@
+package train
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/model"
+)
+
+// state is what a checkpoint holds besides tensors. Files are the SHA-256 of every other file, by path inside the checkpoint.
+type state struct {
+	Step       int               `json:"step"`
+	Tokens     int               `json:"tokens"`
+	Seconds    float64           `json:"seconds"` // trained so far
+	Digest     string            `json:"definition"`
+	Shape      string            `json:"shape"` // digest of what decides the bits
+	Data       data.StreamState  `json:"data"`
+	Files      map[string]string `json:"files"`
+	Parameters int               `json:"parameters"`
+}
+
+const (
+	checkpointsDir = "checkpoints"
+	stateFile      = "state.json"
+	weightsDir     = "model" // a Hugging Face folder; with LoRA a PEFT adapter
+	optimizerFile  = "optimizer.safetensors"
+)
+
+func checkpointName(step int) string { return fmt.Sprintf("step-%08d", step) }
+
+// saveCheckpoint writes a checkpoint under a temporary name, syncs it and renames it: one that has its name is complete.
+func saveCheckpoint(dev kernels.Device, m *model.Model, l *language, out, base string, st state, keep int) error {
+	parent := filepath.Join(out, checkpointsDir)
+	tmp := filepath.Join(parent, "."+checkpointName(st.Step))
+	if err := os.RemoveAll(tmp); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(tmp, weightsDir), 0o755); err != nil {
+		return err
+	}
+	if err := saveWeights(dev, m, l, filepath.Join(tmp, weightsDir), base); err != nil {
+		return err
+	}
+	if err := data.WriteSafetensors(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(dev), nil); err != nil {
+		return err
+	}
+	var err error
+	if st.Files, err = sums(tmp); err != nil {
+		return err
+	}
+	if err := writeJSON(filepath.Join(tmp, stateFile), st); err != nil {
+		return err
+	}
+	if err := replaceDir(tmp, filepath.Join(parent, checkpointName(st.Step))); err != nil {
+		return err
+	}
+	return prune(parent, keep)
+}
+
+// saveWeights writes what other tools load: the model's folder, or the adapter's.
+func saveWeights(dev kernels.Device, m *model.Model, l *language, dir, base string) error {
+	if m.LoRA != nil {
+		return m.SaveAdapter(dev, dir, base)
+	}
+	if err := m.SaveFolder(dev, dir, base); err != nil {
+		return err
+	}
+	return l.files(dir)
+}
+
+// replaceDir renames a complete folder to its final name; one that stands there gives way.
+func replaceDir(tmp, final string) error {
+	old := final + ".old"
+	if err := os.RemoveAll(old); err != nil {
+		return err
+	}
+	if err := os.Rename(final, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Rename(tmp, final); err != nil {
+		return err
+	}
+	return errors.Join(data.SyncDir(filepath.Dir(final)), os.RemoveAll(old))
+}
+
+func sums(dir string) (map[string]string, error) {
+	files := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		files[filepath.ToSlash(rel)], err = fileSum(path)
+		return err
+	})
+	return files, err
+}
+
+func fileSum(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// listCheckpoints is the complete checkpoints of a run, newest first.
+func listCheckpoints(parent string) ([]string, error) {
+	entries, err := os.ReadDir(parent)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && strings.HasPrefix(e.Name(), "step-") && !strings.HasSuffix(e.Name(), ".old") {
+			names = append(names, e.Name())
+		}
+	}
+	slices.Sort(names)
+	slices.Reverse(names)
+	return names, err
+}
+
+func prune(parent string, keep int) error {
+	names, err := listCheckpoints(parent)
+	if err != nil {
+		return err
+	}
+	for _, name := range names[min(keep, len(names)):] {
+		if err := os.RemoveAll(filepath.Join(parent, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loadCheckpoint reads the newest checkpoint whose files are whole into the model. It returns nil where the run has none.
+func loadCheckpoint(dev kernels.Device, m *model.Model, out string, want state, note func(string, ...any)) (*state, error) {
+	parent := filepath.Join(out, checkpointsDir)
+	names, err := listCheckpoints(parent)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		dir := filepath.Join(parent, name)
+		st, err := readState(dir)
+		if err != nil {
+			note("%s is damaged, trying the one before: %v", dir, err)
+			continue
+		}
+		switch {
+		case st.Digest != want.Digest:
+			return nil, fmt.Errorf("%s: made by definition %.12s, this run computes by %.12s: their bits differ", dir, st.Digest, want.Digest)
+		case st.Shape != want.Shape:
+			return nil, fmt.Errorf("%s: the shape has changed since (model, data, lora, optim, packs, steps or seed): restore it, or start anew in another --out", dir)
+		}
+		return st, restore(dev, m, dir)
+	}
+	return nil, nil
+}
+
+func readState(dir string) (*state, error) {
+	text, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if err != nil {
+		return nil, err
+	}
+	st := new(state)
+	if err := json.Unmarshal(text, st); err != nil {
+		return nil, fmt.Errorf("%s: %w", stateFile, err)
+	}
+	for name, want := range st.Files {
+		got, err := fileSum(filepath.Join(dir, filepath.FromSlash(name)))
+		if err != nil {
+			return nil, err
+		}
+		if got != want {
+			return nil, fmt.Errorf("%s has another checksum than when it was written", name)
+		}
+	}
+	return st, nil
+}
+
+func restore(dev kernels.Device, m *model.Model, dir string) error {
+	weights, err := data.OpenCheckpoint(filepath.Join(dir, weightsDir))
+	if err != nil {
+		return err
+	}
+	defer weights.Close()
+	if m.LoRA != nil {
+		err = m.LoadAdapter(dev, weights)
+	} else {
+		err = m.Load(dev, weights)
+	}
+	if err != nil {
+		return err
+	}
+	f, err := data.OpenSafetensors(filepath.Join(dir, optimizerFile))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return m.LoadOptimizer(dev, f.Checkpoint())
+}
+
+func writeFile(path string, text []byte) error {
+	return data.AtomicFile(path, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
+}

@@ -1,0 +1,103 @@
+package train
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"lockstep/data"
+	"lockstep/serve"
+)
+
+// evaluate fills the record's evaluation: the loss of held-out samples and, for a task, the share of instances that generated answers solve.
+func (j *job) evaluate(rec *Record) error {
+	if n := j.evalSamples(); n > 0 {
+		rec.EvalLoss = Num(j.t.evalLoss(j.evalPacks(n)))
+		j.progress.Note("step %d: held-out loss %.4f", j.state.Step, float64(*rec.EvalLoss))
+	}
+	if j.corpus.task == nil || j.s.Data.EvalSamples == 0 {
+		return nil
+	}
+	n := min(j.s.Data.EvalSamples, j.corpus.task.Len(data.Test))
+	right, err := j.generate(n)
+	if err != nil {
+		return err
+	}
+	rec.EvalAccuracy, rec.EvalSamples = Num(float64(right)/float64(n)), n
+	j.progress.Note("step %d: solves %d of %d held-out instances (%.1f%%)", j.state.Step, right, n, 100*float64(right)/float64(n))
+	return nil
+}
+
+func (j *job) evalSamples() int {
+	if j.corpus.eval == nil {
+		return 0
+	}
+	return min(j.s.Data.EvalSamples, j.corpus.eval.Len())
+}
+
+func (j *job) evalPacks(n int) (packs [][]data.Sample) {
+	var pack []data.Sample
+	rows := 0
+	for i := range n {
+		s := j.corpus.eval.Sample(i)
+		if rows += len(s.IDs); rows > j.s.Data.PackRows {
+			packs, pack, rows = append(packs, pack), nil, len(s.IDs)
+		}
+		pack = append(pack, s)
+	}
+	return append(packs, pack)
+}
+
+// generate answers n held-out instances with the rollout engine and counts the right ones.
+func (j *job) generate(n int) (right int, err error) {
+	task, rollout := j.corpus.task, j.s.Rollout
+	reqs := make([]serve.Request, n)
+	for i := range reqs {
+		reqs[i] = serve.Request{
+			ID: uint64(i), Prompt: j.lang.tokenizer.Encode(task.Example(data.Test, i).Prompt), MaxTokens: rollout.MaxTokens, Stop: []int32{j.lang.end},
+			Temperature: float32(rollout.Temperature), TopP: float32(rollout.TopP), TopK: rollout.TopK, Seed: uint64(rollout.Seed),
+		}
+	}
+	results, err := j.engine.Run(j.ctx, reqs)
+	if err != nil {
+		return 0, err
+	}
+	j.samples = nil
+	for i, res := range results {
+		ids := res.IDs
+		if res.Finish == serve.FinishStop {
+			ids = ids[:len(ids)-1]
+		}
+		answer := j.lang.tokenizer.Decode(ids)
+		ok := task.Reward(data.Test, i, answer) == 1
+		if ok {
+			right++
+		}
+		g := Generation{Prompt: strings.TrimSpace(task.Example(data.Test, i).Prompt), Answer: strings.TrimSpace(answer), Right: ok}
+		if !ok {
+			g.Note = "a right one: " + task.Example(data.Test, i).Completion
+		}
+		j.samples = append(j.samples, g)
+	}
+	return right, nil
+}
+
+// environment is what the report says about the machine and the run.
+func environment(j *job) []Fact {
+	total, active := j.t.m.Parameters()
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return []Fact{
+		{"model", fmt.Sprintf("%s, %s parameters, %s active", j.t.m.Family, compact(float64(total)), compact(float64(active)))},
+		{"device", j.t.r.Dev.Name()},
+		{"dot mode", string(j.t.r.Dev.Definition().Dot)},
+		{"storage", j.t.m.DType.String()},
+		{"peak memory", fmt.Sprintf("%d MiB", peakMemory()>>20)},
+		{"tokens", fmt.Sprint(j.state.Tokens)},
+		{"go", runtime.Version()},
+		{"host", host},
+	}
+}

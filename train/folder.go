@@ -1,0 +1,60 @@
+package train
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"lockstep/configs"
+)
+
+// runFolder is where a run writes. Without a name of its own a new run takes the next free runs/NAME, runs/NAME-2, ...; a resumed one the last.
+func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
+	if out == "" {
+		out = s.Run.Out
+	}
+	if out != "" {
+		if err := mustExist(filepath.Dir(out), "output: the parent of "+out+","); err != nil {
+			return "", err
+		}
+		used := hasRun(out)
+		if used && !resume {
+			return "", fmt.Errorf("%s already holds a run: --resume continues it, another --out starts anew", out)
+		}
+		if resume && !used {
+			return "", fmt.Errorf("%s holds no run to resume", out)
+		}
+		return out, nil
+	}
+	last, next := "", filepath.Join("runs", s.Run.Name)
+	for i := 2; hasRun(next); i++ {
+		last, next = next, filepath.Join("runs", fmt.Sprintf("%s-%d", s.Run.Name, i))
+	}
+	if !resume {
+		return next, nil
+	}
+	if last == "" {
+		return "", fmt.Errorf("%s holds no run to resume", next)
+	}
+	return last, nil
+}
+
+func hasRun(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, shapeFile))
+	return err == nil
+}
+
+const shapeFile = "shape.toml"
+
+// shapeDigest covers what decides the bits of a run and leaves out what does not: device, rollout, names, micro-batches, recompute, logging.
+func shapeDigest(s *configs.Shape) (string, error) {
+	text, err := json.Marshal(map[string]any{
+		"model": s.Model, "data": s.Data, "lora": s.LoRA, "optim": s.Optim, "definition": s.Definition,
+		"steps": s.Run.Steps, "epochs": s.Run.Epochs, "packs": s.Run.Packs, "seed": s.Run.Seed,
+	})
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), err
+}

@@ -1,0 +1,236 @@
+package train
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"lockstep/configs"
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/model"
+	"lockstep/optim"
+	"lockstep/serve"
+)
+
+// OpenDevice makes the device that a shape names, computing by its definition; broken, where set, is the rule to break.
+func OpenDevice(s *configs.Shape, broken kernels.Break) (kernels.Device, error) {
+	def := kernels.Default()
+	def.Dot, def.Break = kernels.DotMode(s.Definition.Dot), broken
+	if s.Device.Kind != "cpu" {
+		return nil, fmt.Errorf("device %q: this build has only cpu", s.Device.Kind)
+	}
+	dev, err := cpu.New(def, cpu.Options{Threads: s.Device.Threads, ISA: cpu.ISA(s.Device.ISA)})
+	if err != nil {
+		return nil, fmt.Errorf("device cpu: %w", err)
+	}
+	return dev, nil
+}
+
+func dtype(s *configs.Shape) kernels.DType {
+	if s.Model.DType == "bf16" {
+		return kernels.BF16
+	}
+	return kernels.F32
+}
+
+// Special tokens of models built from nothing, as Qwen names them.
+const (
+	endOfText = "<|endoftext|>"
+	imStart   = "<|im_start|>"
+	imEnd     = "<|im_end|>"
+)
+
+// language is how text becomes tokens for a model, and back.
+type language struct {
+	tokenizer *data.Tokenizer
+	template  *data.Template // nil: the checkpoint has none
+	end       int32          // ends what the model says
+	files     func(dir string) error
+}
+
+// newLanguage is the tokenizer of a model built from nothing, with the default chat template.
+func newLanguage(name string) (*language, error) {
+	l := &language{template: data.DefaultTemplate()}
+	if name == "bytes" {
+		l.tokenizer = data.ByteTokenizer([]string{endOfText, imStart, imEnd})
+	} else {
+		t, err := data.LoadTokenizer(name)
+		if err != nil {
+			return nil, err
+		}
+		l.tokenizer = t
+	}
+	end, ok := l.tokenizer.ID(imEnd)
+	if !ok {
+		return nil, fmt.Errorf("%s: has no token %s, which ends a turn of the default chat template: use \"bytes\" or a tokenizer of the Qwen family", name, imEnd)
+	}
+	l.end = end
+	l.files = func(dir string) error {
+		if err := l.tokenizer.Save(filepath.Join(dir, "tokenizer.json")); err != nil {
+			return err
+		}
+		return writeJSON(filepath.Join(dir, "tokenizer_config.json"), map[string]any{
+			"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": imEnd, "pad_token": endOfText, "bos_token": nil,
+			"chat_template": l.template.Source(), "clean_up_tokenization_spaces": false,
+		})
+	}
+	return l, nil
+}
+
+// loadLanguage reads the tokenizer and the chat template of a model folder.
+func loadLanguage(dir string, eos []int32) (*language, error) {
+	t, err := data.LoadTokenizer(dir)
+	if err != nil {
+		return nil, err
+	}
+	l := &language{tokenizer: t, end: -1, files: func(string) error { return nil }}
+	if len(eos) > 0 {
+		l.end = eos[0]
+	}
+	l.template, err = data.LoadTemplate(dir)
+	switch {
+	case errors.Is(err, data.ErrNoTemplate):
+		return l, nil
+	case err != nil:
+		return nil, err
+	}
+	if id, ok := t.ID(l.template.EndOfTurn()); ok {
+		l.end = id
+	}
+	return l, nil
+}
+
+// openModel loads or builds the model that a shape names, adapters included, ready for training.
+func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *language, error) {
+	var m *model.Model
+	var l *language
+	var err error
+	if s.Model.Path != "" {
+		if m, err = model.LoadFolder(dev, s.Model.Path, "", model.Options{DType: dtype(s)}); err == nil {
+			l, err = loadLanguage(s.Model.Path, m.EOS)
+		}
+	} else {
+		m, l, err = buildModel(dev, s)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if l.tokenizer.Vocab() > m.Vocab {
+		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at least as many", m.Vocab, l.tokenizer.Vocab())
+	}
+	if s.LoRA.Rank > 0 {
+		c := model.LoRAConfig{Rank: s.LoRA.Rank, Alpha: s.LoRA.Alpha, Targets: s.LoRA.Targets, TargetParameters: s.LoRA.TargetParameters}
+		if err := m.AddLoRA(c); err != nil {
+			return nil, nil, err
+		}
+		m.InitialiseAdapters(dev, uint64(s.LoRA.Seed))
+	}
+	m.TrainAll()
+	return m, l, nil
+}
+
+// buildModel makes a model from the shape's config.json fields, with random weights.
+func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *language, error) {
+	l, err := newLanguage(s.Model.Tokenizer)
+	if err != nil {
+		return nil, nil, err
+	}
+	config := maps.Clone(s.Model.Config)
+	config["model_type"] = s.Model.Family
+	if _, ok := config["eos_token_id"]; !ok {
+		config["eos_token_id"] = l.end
+	}
+	if _, ok := config["architectures"]; !ok {
+		if a := model.Architecture(s.Model.Family); a != "" {
+			config["architectures"] = []string{a}
+		}
+	}
+	text, err := json.MarshalIndent(config, "", "  ")
+	if err != nil {
+		return nil, nil, fmt.Errorf("model.config: %w", err)
+	}
+	m, err := model.Build(dev, text, model.Options{DType: dtype(s)})
+	if err != nil {
+		return nil, nil, fmt.Errorf("model.config: %w", err)
+	}
+	m.Initialise(dev, uint64(s.Model.InitSeed))
+	return m, l, nil
+}
+
+// corpus is what a run learns from and is judged by.
+type corpus struct {
+	task  data.Task     // nil: files
+	train *data.Dataset // samples to learn from
+	eval  *data.Dataset // held-out samples for the loss; nil: none
+}
+
+func openCorpus(s *configs.Shape, m *model.Model, l *language) (*corpus, error) {
+	o := data.Options{
+		Codec: l.tokenizer, Template: l.template, End: l.end, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), Long: data.Long(s.Data.Long),
+	}
+	var c corpus
+	var err error
+	if s.Data.Task == "countdown" {
+		task := countdown(s)
+		if err := task.Validate(); err != nil {
+			return nil, err
+		}
+		c.task = task
+		if c.train, err = data.NewTaskDataset(task, data.Train, o); err != nil {
+			return nil, err
+		}
+		c.eval, err = data.NewTaskDataset(task, data.Test, o)
+		return &c, err
+	}
+	if c.train, err = data.LoadJSONL(s.Data.Path, o); err != nil {
+		return nil, err
+	}
+	if s.Data.EvalPath != "" {
+		c.eval, err = data.LoadJSONL(s.Data.EvalPath, o)
+	}
+	return &c, err
+}
+
+func countdown(s *configs.Shape) data.Countdown {
+	c := s.Data.Countdown
+	return data.Countdown{
+		Numbers: c.Numbers, MinNumber: c.MinNumber, MaxNumber: c.MaxNumber, MaxTarget: c.MaxTarget, Operators: c.Operators, Style: c.Style,
+		Train: c.Train, Test: c.Test, Seed: uint64(c.Seed),
+	}
+}
+
+func newTrainer(s *configs.Shape, steps int) (*trainer, error) {
+	o := s.Optim
+	t := &trainer{
+		opt:        optim.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay, Clip: o.Clip},
+		schedule:   optim.Schedule{Kind: o.Schedule, Peak: o.LR, Final: o.FinalLR, Warmup: o.WarmupSteps, Steps: steps},
+		microBatch: s.Run.MicroBatch,
+		recompute:  s.Run.Recompute,
+	}
+	return t, t.schedule.Validate()
+}
+
+func engineOptions(s *configs.Shape) serve.Options {
+	return serve.Options{Slots: s.Rollout.Slots, PageRows: s.Rollout.PageRows, Pages: s.Rollout.Pages, PrefillRows: s.Rollout.PrefillRows}
+}
+
+func writeJSON(path string, v any) error {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return writeFile(path, append(text, '\n'))
+}
+
+// mustExist reports a folder that is not there.
+func mustExist(dir, what string) error {
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return fmt.Errorf("%s %s is not a folder: make it first", what, dir)
+	}
+	return nil
+}
