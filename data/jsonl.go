@@ -1,17 +1,14 @@
 package data
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 
 	"lockstep/data/jinja"
 )
 
-// maxLine bounds a line of a JSONL file.
+// maxLine bounds a line of a JSONL file, in bytes.
 const maxLine = 256 << 20
 
 // LoadJSONL reads a file of one JSON object a line, each one of
@@ -35,37 +32,14 @@ func LoadJSONL(path string, o Options) (*Dataset, error) {
 
 func readJSONL(name string, r io.Reader, o Options) (*Dataset, error) {
 	b := builder{Options: o}
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 0, 1<<16), maxLine)
-	n := 0
-	for lines.Scan() {
-		n++
-		if err := b.line(lines.Bytes()); err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", name, n, err)
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("%s:%d: %w", name, n+1, err)
-	}
-	if n == 0 {
-		return nil, fmt.Errorf("%s:1: the file is empty, give one JSON object a line", name)
+	if err := eachLine(name, r, func(_ int, d *jinja.Dict) error { return b.line(d) }); err != nil {
+		return nil, err
 	}
 	return b.dataset(name)
 }
 
 // line adds the sample of one line.
-func (b *builder) line(text []byte) error {
-	if len(bytes.TrimSpace(text)) == 0 {
-		return errors.New("the line is empty, remove it")
-	}
-	v, err := jinja.DecodeJSON(text)
-	if err != nil {
-		return fmt.Errorf("the line is no JSON (%w), write one object a line", err)
-	}
-	d, ok := v.(*jinja.Dict)
-	if !ok {
-		return errors.New(`the line is no JSON object, give {"messages": ...}, {"prompt": ..., "completion": ...} or {"ids": ...}`)
-	}
+func (b *builder) line(d *jinja.Dict) error {
 	_, messages := d.Get("messages")
 	_, prompt := d.Get("prompt")
 	_, completion := d.Get("completion")

@@ -40,7 +40,7 @@ const (
 func checkpointName(step int) string { return fmt.Sprintf("step-%08d", step) }
 
 // saveCheckpoint writes a checkpoint under a temporary name, syncs it and renames it: one that has its name is complete.
-func saveCheckpoint(dev kernels.Device, m *model.Model, l *language, out, base string, st state, keep int) error {
+func saveCheckpoint(dev kernels.Device, m *model.Model, l *data.Language, out, base string, st state, keep int) error {
 	parent := filepath.Join(out, checkpointsDir)
 	tmp := filepath.Join(parent, "."+checkpointName(st.Step))
 	if err := os.RemoveAll(tmp); err != nil {
@@ -69,14 +69,14 @@ func saveCheckpoint(dev kernels.Device, m *model.Model, l *language, out, base s
 }
 
 // saveWeights writes what other tools load: the model's folder, or the adapter's.
-func saveWeights(dev kernels.Device, m *model.Model, l *language, dir, base string) error {
+func saveWeights(dev kernels.Device, m *model.Model, l *data.Language, dir, base string) error {
 	if m.LoRA != nil {
 		return m.SaveAdapter(dev, dir, base)
 	}
 	if err := m.SaveFolder(dev, dir, base); err != nil {
 		return err
 	}
-	return l.files(dir)
+	return l.Save(dir)
 }
 
 // replaceDir renames a complete folder to its final name; one that stands there gives way.

@@ -55,7 +55,7 @@ func (j *job) generate(n int) (right int, err error) {
 	reqs := make([]serve.Request, n)
 	for i := range reqs {
 		reqs[i] = serve.Request{
-			ID: uint64(i), Prompt: j.lang.tokenizer.Encode(task.Example(data.Test, i).Prompt), MaxTokens: rollout.MaxTokens, Stop: []int32{j.lang.end},
+			ID: uint64(i), Prompt: j.lang.Encode(task.Example(data.Test, i).Prompt), MaxTokens: rollout.MaxTokens, Stop: []int32{j.lang.End},
 			Temperature: float32(rollout.Temperature), TopP: float32(rollout.TopP), TopK: rollout.TopK, Seed: uint64(rollout.Seed),
 		}
 	}
@@ -69,7 +69,7 @@ func (j *job) generate(n int) (right int, err error) {
 		if res.Finish == serve.FinishStop {
 			ids = ids[:len(ids)-1]
 		}
-		answer := j.lang.tokenizer.Decode(ids)
+		answer := j.lang.Decode(ids)
 		ok := task.Reward(data.Test, i, answer) == 1
 		if ok {
 			right++

@@ -56,7 +56,7 @@ type job struct {
 	o        Options
 	out      string
 	t        *trainer
-	lang     *language
+	lang     *data.Language
 	corpus   *corpus
 	stream   *data.Stream
 	steps    int

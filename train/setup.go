@@ -2,11 +2,9 @@ package train
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 
 	"lockstep/configs"
 	"lockstep/data"
@@ -38,81 +36,14 @@ func dtype(s *configs.Shape) kernels.DType {
 	return kernels.F32
 }
 
-// Special tokens of models built from nothing, as Qwen names them.
-const (
-	endOfText = "<|endoftext|>"
-	imStart   = "<|im_start|>"
-	imEnd     = "<|im_end|>"
-)
-
-// language is how text becomes tokens for a model, and back.
-type language struct {
-	tokenizer *data.Tokenizer
-	template  *data.Template // nil: the checkpoint has none
-	end       int32          // ends what the model says
-	files     func(dir string) error
-}
-
-// newLanguage is the tokenizer of a model built from nothing, with the default chat template.
-func newLanguage(name string) (*language, error) {
-	l := &language{template: data.DefaultTemplate()}
-	if name == "bytes" {
-		l.tokenizer = data.ByteTokenizer([]string{endOfText, imStart, imEnd})
-	} else {
-		t, err := data.LoadTokenizer(name)
-		if err != nil {
-			return nil, err
-		}
-		l.tokenizer = t
-	}
-	end, ok := l.tokenizer.ID(imEnd)
-	if !ok {
-		return nil, fmt.Errorf("%s: has no token %s, which ends a turn of the default chat template: use \"bytes\" or a tokenizer of the Qwen family", name, imEnd)
-	}
-	l.end = end
-	l.files = func(dir string) error {
-		if err := l.tokenizer.Save(filepath.Join(dir, "tokenizer.json")); err != nil {
-			return err
-		}
-		return writeJSON(filepath.Join(dir, "tokenizer_config.json"), map[string]any{
-			"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": imEnd, "pad_token": endOfText, "bos_token": nil,
-			"chat_template": l.template.Source(), "clean_up_tokenization_spaces": false,
-		})
-	}
-	return l, nil
-}
-
-// loadLanguage reads the tokenizer and the chat template of a model folder.
-func loadLanguage(dir string, eos []int32) (*language, error) {
-	t, err := data.LoadTokenizer(dir)
-	if err != nil {
-		return nil, err
-	}
-	l := &language{tokenizer: t, end: -1, files: func(string) error { return nil }}
-	if len(eos) > 0 {
-		l.end = eos[0]
-	}
-	l.template, err = data.LoadTemplate(dir)
-	switch {
-	case errors.Is(err, data.ErrNoTemplate):
-		return l, nil
-	case err != nil:
-		return nil, err
-	}
-	if id, ok := t.ID(l.template.EndOfTurn()); ok {
-		l.end = id
-	}
-	return l, nil
-}
-
 // openModel loads or builds the model that a shape names, adapters included, ready for training.
-func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *language, error) {
+func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
 	var m *model.Model
-	var l *language
+	var l *data.Language
 	var err error
 	if s.Model.Path != "" {
 		if m, err = model.LoadFolder(dev, s.Model.Path, "", model.Options{DType: dtype(s)}); err == nil {
-			l, err = loadLanguage(s.Model.Path, m.EOS)
+			l, err = data.LoadLanguage(s.Model.Path, m.EOS)
 		}
 	} else {
 		m, l, err = buildModel(dev, s)
@@ -120,8 +51,8 @@ func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *language, e
 	if err != nil {
 		return nil, nil, err
 	}
-	if l.tokenizer.Vocab() > m.Vocab {
-		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at least as many", m.Vocab, l.tokenizer.Vocab())
+	if l.Vocab() > m.Vocab {
+		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at least as many", m.Vocab, l.Vocab())
 	}
 	if s.LoRA.Rank > 0 {
 		c := model.LoRAConfig{Rank: s.LoRA.Rank, Alpha: s.LoRA.Alpha, Targets: s.LoRA.Targets, TargetParameters: s.LoRA.TargetParameters}
@@ -135,15 +66,15 @@ func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *language, e
 }
 
 // buildModel makes a model from the shape's config.json fields, with random weights.
-func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *language, error) {
-	l, err := newLanguage(s.Model.Tokenizer)
+func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
+	l, err := data.NewLanguage(s.Model.Tokenizer)
 	if err != nil {
 		return nil, nil, err
 	}
 	config := maps.Clone(s.Model.Config)
 	config["model_type"] = s.Model.Family
 	if _, ok := config["eos_token_id"]; !ok {
-		config["eos_token_id"] = l.end
+		config["eos_token_id"] = l.End
 	}
 	if _, ok := config["architectures"]; !ok {
 		if a := model.Architecture(s.Model.Family); a != "" {
@@ -169,9 +100,9 @@ type corpus struct {
 	eval  *data.Dataset // held-out samples for the loss; nil: none
 }
 
-func openCorpus(s *configs.Shape, m *model.Model, l *language) (*corpus, error) {
+func openCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*corpus, error) {
 	o := data.Options{
-		Codec: l.tokenizer, Template: l.template, End: l.end, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), Long: data.Long(s.Data.Long),
+		Codec: l, Template: l.Template, End: l.End, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), Long: data.Long(s.Data.Long),
 	}
 	var c corpus
 	var err error

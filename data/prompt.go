@@ -1,0 +1,123 @@
+package data
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"lockstep/data/jinja"
+)
+
+// EachLine calls visit with each object of a JSONL file, n counted from 0. Errors name the file and the line.
+func EachLine(path string, visit func(n int, line *jinja.Dict) error) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return eachLine(path, f, visit)
+}
+
+func eachLine(name string, r io.Reader, visit func(n int, line *jinja.Dict) error) error {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 1<<16), maxLine)
+	n := 0
+	for ; lines.Scan(); n++ {
+		d, err := object(lines.Bytes())
+		if err == nil {
+			err = visit(n, d)
+		}
+		if err != nil {
+			return fmt.Errorf("%s:%d: %w", name, n+1, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s:%d: %w", name, n+1, err)
+	}
+	if n == 0 {
+		return fmt.Errorf("%s:1: the file is empty, give one JSON object a line", name)
+	}
+	return nil
+}
+
+// object reads one line.
+func object(text []byte) (*jinja.Dict, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
+		return nil, errors.New("the line is empty, remove it")
+	}
+	v, err := jinja.DecodeJSON(text)
+	if err != nil {
+		return nil, fmt.Errorf("the line is no JSON (%w), write one object a line", err)
+	}
+	d, ok := v.(*jinja.Dict)
+	if !ok {
+		return nil, errors.New("the line is no JSON object, write one object a line")
+	}
+	return d, nil
+}
+
+// IDs is the line's "ids", every one below vocab.
+func IDs(line *jinja.Dict, vocab int) ([]int32, error) {
+	v, ok := line.Get("ids")
+	if !ok {
+		return nil, errors.New(`no "ids", give {"ids": [...]}`)
+	}
+	ids, err := readInts("ids", v)
+	if err != nil {
+		return nil, err
+	}
+	if len(ids) == 0 {
+		return nil, errors.New(`"ids" is empty, give at least one token`)
+	}
+	for i, id := range ids {
+		if id < 0 || int(id) >= vocab {
+			return nil, fmt.Errorf("ids[%d] is %d, the vocabulary has %d", i, id, vocab)
+		}
+	}
+	return ids, nil
+}
+
+// Text is the line's string under key.
+func Text(line *jinja.Dict, key string) (string, error) {
+	v, _ := line.Get(key)
+	s, ok := v.(string)
+	if !ok {
+		return "", fmt.Errorf("no text under %q, give {%q: \"...\"}", key, key)
+	}
+	return s, nil
+}
+
+// Prompt is the tokens that a line asks a model to continue: {"ids"}, {"prompt": text} or {"messages"} rendered up to the assistant's turn.
+// l may be nil where lines are ids.
+func Prompt(line *jinja.Dict, l *Language, vocab int, now time.Time) ([]int32, error) {
+	_, ids := line.Get("ids")
+	_, prompt := line.Get("prompt")
+	v, messages := line.Get("messages")
+	switch {
+	case ids && !prompt && !messages:
+		return IDs(line, vocab)
+	case !prompt && !messages || ids || prompt && messages:
+		return nil, errors.New("want one of ids, prompt and messages, give just that")
+	case l == nil:
+		return nil, errors.New(`the model folder has no tokenizer.json, give {"ids": [...]}`)
+	case prompt:
+		text, err := Text(line, "prompt")
+		return l.Encode(text), err
+	case l.Template == nil:
+		return nil, errors.New("the model folder has no chat template, give a prompt")
+	}
+	list, err := readMessages("messages", v)
+	if err != nil {
+		return nil, err
+	}
+	chat, err := readChat(line, list)
+	if err != nil {
+		return nil, err
+	}
+	text, err := l.Template.Render(chat, true, now)
+	return l.Encode(text), err
+}
