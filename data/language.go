@@ -19,8 +19,8 @@ type Language struct {
 // Special tokens of models built from nothing, as Qwen names them.
 const (
 	endOfTextToken = "<|endoftext|>"
-	turnStart   = "<|im_start|>"
-	turnEnd     = "<|im_end|>"
+	turnStart      = "<|im_start|>"
+	turnEnd        = "<|im_end|>"
 )
 
 // NewLanguage is the language of a model built from nothing, with the default chat template: name is "bytes", or a tokenizer.json or its folder.

@@ -1,0 +1,32 @@
+package data
+
+import (
+	"encoding/json"
+	"io"
+
+	"lockstep/data/jinja"
+)
+
+// TokenizeFile turns lines {"text": ...} into lines {"ids": [...]}, or back with decode. Special tokens in a text are recognised, none are added.
+func TokenizeFile(t *Tokenizer, in, out string, decode bool) (lines int, err error) {
+	err = AtomicFile(out, func(w io.Writer) error {
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		return EachLine(in, func(n int, d *jinja.Dict) error {
+			lines = n + 1
+			if decode {
+				ids, err := IDs(d, t.Vocab())
+				if err != nil {
+					return err
+				}
+				return enc.Encode(map[string]string{"text": t.Decode(ids)})
+			}
+			text, err := Text(d, "text")
+			if err != nil {
+				return err
+			}
+			return enc.Encode(map[string][]int32{"ids": append([]int32{}, t.Encode(text)...)})
+		})
+	})
+	return lines, err
+}

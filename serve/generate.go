@@ -1,0 +1,104 @@
+package serve
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"strconv"
+	"time"
+
+	"lockstep/data"
+	"lockstep/data/jinja"
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// Sampling says how Generate continues prompts.
+type Sampling struct {
+	MaxTokens   int
+	Temperature float64
+	TopP        float64
+	TopK        int
+	N           int // samples of each prompt
+	Seed        uint64
+	IgnoreEOS   bool
+}
+
+// line is one line of the output.
+type line struct {
+	Prompt   int          `json:"prompt"` // line of the input, counted from 0
+	Sample   int          `json:"sample"`
+	IDs      []int32      `json:"ids"`
+	Text     *string      `json:"text,omitempty"`
+	LogProbs []logProb    `json:"logprobs"`
+	Finish   FinishReason `json:"finish_reason"`
+}
+
+// logProb prints with as many digits as read back to the same fp32.
+type logProb float32
+
+func (p logProb) MarshalJSON() ([]byte, error) {
+	return strconv.AppendFloat(nil, float64(p), 'g', -1, 32), nil
+}
+
+// Generate continues the prompts of a JSONL file with the rollout engine and writes N lines for each, in order. It returns the number of lines.
+func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, o Options, q Sampling) (int, error) {
+	var reqs []Request
+	err := data.EachLine(in, func(n int, d *jinja.Dict) error {
+		prompt, err := data.Prompt(d, s.Language, s.Model.Vocab, time.Now())
+		if err != nil {
+			return err
+		}
+		for i := range q.N {
+			req := Request{
+				ID: uint64(n)*uint64(q.N) + uint64(i), Prompt: prompt, MaxTokens: q.MaxTokens, Seed: q.Seed,
+				Temperature: float32(q.Temperature), TopP: float32(q.TopP), TopK: q.TopK,
+			}
+			if !q.IgnoreEOS {
+				req.Stop = s.stops()
+			}
+			if err := req.validate(s.Model.Vocab, s.Model.MaxLength); err != nil {
+				return err
+			}
+			reqs = append(reqs, req)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), o)
+	if err != nil {
+		return 0, err
+	}
+	results, err := e.Run(ctx, reqs)
+	if err != nil {
+		return 0, err
+	}
+	return len(results), data.AtomicFile(out, func(w io.Writer) error {
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		for i, res := range results {
+			if err := enc.Encode(s.line(i, q.N, res)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (s *Served) line(i, n int, res Result) line {
+	l := line{Prompt: i / n, Sample: i % n, IDs: res.IDs, Finish: res.Finish, LogProbs: make([]logProb, len(res.LogProbs))}
+	for j, p := range res.LogProbs {
+		l.LogProbs[j] = logProb(p)
+	}
+	if s.Language != nil {
+		ids := res.IDs
+		if res.Finish == FinishStop {
+			ids = ids[:len(ids)-1]
+		}
+		text := s.Language.Decode(ids)
+		l.Text = &text
+	}
+	return l
+}
