@@ -14,6 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/configs"
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/parallel"
+	"lockstep/serve"
 	"lockstep/train"
 )
 
@@ -40,7 +45,7 @@ func root() *cobra.Command {
 		Args:          unknownCommand,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(trainCommand())
+	c.AddCommand(trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), inspectCommand())
 	return c
 }
 
@@ -89,4 +94,229 @@ func trainCommand() *cobra.Command {
 	f.StringVar(&device, "device", "", "device to run on: cpu")
 	f.BoolVar(&printConfig, "print-config", false, "print the resolved shape as TOML and exit")
 	return c
+}
+
+// target is the model and the device that a command works on.
+type target struct {
+	dir, adapter, device, dtype, dot, isa string
+	threads                               int
+}
+
+func (t *target) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&t.dir, "model", "", "model folder in the Hugging Face layout")
+	f.StringVar(&t.adapter, "adapter", "", "PEFT adapter folder to put on it")
+	f.StringVar(&t.dtype, "dtype", "", "storage of weights and activations: fp32 or bf16 (default fp32; bf16 with --dot tc16)")
+	t.deviceFlags(c)
+}
+
+func (t *target) deviceFlags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&t.device, "device", "cpu", "device to run on: cpu")
+	f.StringVar(&t.dot, "dot", "fma", "arithmetic of dot products: fma or tc16")
+	f.StringVar(&t.isa, "isa", "auto", "instruction set: auto, avx512, avx2 or portable; never changes a bit")
+	f.IntVar(&t.threads, "threads", 0, "threads, 0 for all cores; never changes a bit")
+}
+
+// shape is the default shape on the chosen device.
+func (t *target) shape() (*configs.Shape, error) {
+	s := configs.Default()
+	s.Device.Kind, s.Device.ISA, s.Device.Threads, s.Definition.Dot = t.device, t.isa, t.threads, t.dot
+	switch t.dtype {
+	case "":
+		if t.dot == string(kernels.DotTC16) {
+			s.Model.DType = "bf16"
+		}
+	case "fp32", "bf16":
+		s.Model.DType = t.dtype
+	default:
+		return nil, fmt.Errorf("--dtype %q: want fp32 or bf16", t.dtype)
+	}
+	return s, nil
+}
+
+// open runs body on the device with the model loaded.
+func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve.Served) error) error {
+	s, err := t.shape()
+	if err != nil {
+		return err
+	}
+	dev, err := train.OpenDevice(s, broken)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		dtype := kernels.F32
+		if s.Model.DType == "bf16" {
+			dtype = kernels.BF16
+		}
+		m, err := serve.Open(r.Dev, t.dir, t.adapter, dtype)
+		if err != nil {
+			return err
+		}
+		return body(r, m)
+	})
+}
+
+// files are a command's input and output.
+type files struct{ in, out string }
+
+func (f *files) flags(c *cobra.Command, in, out string) {
+	c.Flags().StringVar(&f.in, "in", "", in)
+	c.Flags().StringVar(&f.out, "out", "", out)
+	require(c, "in", "out")
+}
+
+func require(c *cobra.Command, flags ...string) {
+	for _, name := range flags {
+		if err := c.MarkFlagRequired(name); err != nil {
+			panic(err) // no such flag
+		}
+	}
+}
+
+func scoreCommand() *cobra.Command {
+	var t target
+	var f files
+	var logits bool
+	c := &cobra.Command{
+		Use:   "score",
+		Short: "Write the log-probabilities of token sequences",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
+				n, err := serve.Score(r, m.Model, f.in, f.out, logits)
+				if err == nil {
+					fmt.Printf("%d sequences scored: %s\n", n, f.out)
+				}
+				return err
+			})
+		},
+	}
+	t.flags(c)
+	require(c, "model")
+	f.flags(c, `lines {"ids": [...]}`, "safetensors file: logprobs.N fp32 [T-1], N counts lines from 0")
+	c.Flags().BoolVar(&logits, "logits", false, "write logits.N fp32 [T, V] too")
+	return c
+}
+
+func generateCommand() *cobra.Command {
+	var t target
+	var f files
+	var q serve.Sampling
+	d := configs.Default().Rollout
+	o := serve.Options{}
+	c := &cobra.Command{
+		Use:   "generate",
+		Short: "Continue prompts with the rollout engine",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if q.N < 1 {
+				return fmt.Errorf("--n %d: want at least 1", q.N)
+			}
+			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
+				n, err := serve.Generate(c.Context(), r, m, f.in, f.out, o, q)
+				if err == nil {
+					fmt.Printf("%d samples generated: %s\n", n, f.out)
+				}
+				return err
+			})
+		},
+	}
+	t.flags(c)
+	require(c, "model")
+	f.flags(c, `lines {"ids": [...]}, {"prompt": "..."} or {"messages": [...]}`, "JSONL file of ids, text, logprobs and finish_reason")
+	p := c.Flags()
+	p.IntVar(&q.MaxTokens, "max-tokens", d.MaxTokens, "new tokens of a sample at most")
+	p.Float64Var(&q.Temperature, "temperature", d.Temperature, "0 takes the likeliest token")
+	p.Float64Var(&q.TopP, "top-p", d.TopP, "probability mass to sample from")
+	p.IntVar(&q.TopK, "top-k", d.TopK, "tokens to sample from, 0 for all")
+	p.IntVar(&q.N, "n", 1, "samples of each prompt")
+	p.Uint64Var(&q.Seed, "seed", 1, "seed of the samples")
+	p.BoolVar(&q.IgnoreEOS, "ignore-eos", false, "go on to --max-tokens whatever is sampled")
+	p.IntVar(&o.Slots, "slots", d.Slots, "sequences in flight; never changes a bit")
+	p.IntVar(&o.PageRows, "page-rows", d.PageRows, "positions of a cache page; never changes a bit")
+	p.IntVar(&o.Pages, "pages", d.Pages, "pages of the cache, 0 for as many as needed")
+	p.IntVar(&o.PrefillRows, "prefill-rows", d.PrefillRows, "prompt tokens of one step; never changes a bit")
+	return c
+}
+
+func tokenizeCommand() *cobra.Command {
+	var dir string
+	var f files
+	var decode bool
+	c := &cobra.Command{
+		Use:   "tokenize",
+		Short: "Turn texts into token ids, or back",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			t, err := data.LoadTokenizer(dir)
+			if err != nil {
+				return err
+			}
+			n, err := data.TokenizeFile(t, f.in, f.out, decode)
+			if err == nil {
+				fmt.Printf("%d lines: %s\n", n, f.out)
+			}
+			return err
+		},
+	}
+	c.Flags().StringVar(&dir, "model", "", "folder with tokenizer.json")
+	require(c, "model")
+	f.flags(c, `lines {"text": "..."}; with --decode {"ids": [...]}`, "the other way round")
+	c.Flags().BoolVar(&decode, "decode", false, "from ids to text")
+	return c
+}
+
+func verifyCommand() *cobra.Command {
+	var t target
+	o := serve.VerifyOptions{}
+	var broken string
+	c := &cobra.Command{
+		Use:   "verify [SHAPE.toml]",
+		Short: "Prove that decode, chunked prefill and the training forward agree on every bit",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if (len(args) == 1) == (t.dir != "") {
+				return fmt.Errorf("want either a shape or --model")
+			}
+			prove := func(r *parallel.Rank, m *model.Model) error {
+				rep, err := serve.Verify(c.Context(), r, m, o)
+				if err != nil {
+					return err
+				}
+				fmt.Print(rep.Table())
+				return rep.Err()
+			}
+			if len(args) == 1 {
+				return train.OnShape(args[0], kernels.Break(broken), prove)
+			}
+			return t.open(kernels.Break(broken), func(r *parallel.Rank, m *serve.Served) error { return prove(r, m.Model) })
+		},
+	}
+	t.flags(c)
+	c.Flags().IntVar(&o.Tokens, "tokens", 4096, "positions to compare, each a full vocabulary of logits")
+	c.Flags().Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
+	var rules []string
+	for _, b := range kernels.Breaks {
+		rules = append(rules, string(b))
+	}
+	c.Flags().StringVar(&broken, "break", "", "switch a wrong order on, which must be caught: "+strings.Join(rules, ", "))
+	return c
+}
+
+func inspectCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "inspect DIR",
+		Short: "Say what a model folder holds and what it takes to train it",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			s, err := model.Inspect(args[0])
+			if err == nil {
+				fmt.Print(s)
+			}
+			return err
+		},
+	}
 }

@@ -6,14 +6,17 @@ import (
 
 // builder makes the parameters of a model in device memory while a family describes its blocks.
 type builder struct {
-	mem    *kernels.Arena
+	mem    *kernels.Arena // nil: shapes only, no memory
 	dtype  kernels.DType
 	std    float64 // initializer_range
 	params []*Param
 }
 
 func (b *builder) param(init Init, groups, rows, cols int, parts ...Part) *Param {
-	p := &Param{Name: parts[0].Name, W: b.mem.NewGrouped(b.dtype, groups, rows, cols), Parts: parts, Init: init}
+	p := &Param{Name: parts[0].Name, W: kernels.Tensor{DType: b.dtype, Groups: groups, Rows: rows, Cols: cols, Stride: cols}, Parts: parts, Init: init}
+	if b.mem != nil {
+		p.W = b.mem.NewGrouped(b.dtype, groups, rows, cols)
+	}
 	b.params = append(b.params, p)
 	return p
 }

@@ -27,40 +27,61 @@ type Options struct {
 
 // Build makes the graph of a config.json on a device, with zero weights: load or initialise them next.
 func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
+	if dev.Definition().Dot == kernels.DotTC16 && o.DType != kernels.BF16 {
+		return nil, fmt.Errorf("dot mode tc16 multiplies bf16: set the model's dtype to bf16")
+	}
+	m, rope, err := describe(config, &builder{mem: kernels.NewArena(dev), dtype: o.DType})
+	if err != nil {
+		return nil, err
+	}
+	m.MaxLength = rope.positions
+	if o.MaxLength > 0 {
+		m.MaxLength = min(m.MaxLength, o.MaxLength)
+	}
+	m.Rope = ropeTables(dev, m.mem, m.MaxLength, rope.dim, rope.theta, rope.scaling)
+	return m, nil
+}
+
+// Describe is the graph of a config.json with the shapes of its parameters and no memory: to count, not to run.
+func Describe(config []byte, dtype kernels.DType) (*Model, error) {
+	m, rope, err := describe(config, &builder{dtype: dtype})
+	if err != nil {
+		return nil, err
+	}
+	m.MaxLength = rope.positions
+	return m, nil
+}
+
+func describe(config []byte, b *builder) (*Model, ropeConfig, error) {
 	var head struct {
 		ModelType   string          `json:"model_type"`
 		Initializer *float64        `json:"initializer_range"`
 		EOS         json.RawMessage `json:"eos_token_id"`
 	}
+	fail := func(err error) (*Model, ropeConfig, error) {
+		return nil, ropeConfig{}, fmt.Errorf("config.json: %w", err)
+	}
 	if err := json.Unmarshal(config, &head); err != nil {
-		return nil, fmt.Errorf("config.json: %w", jsonPlace(config, err))
+		return fail(jsonPlace(config, err))
 	}
 	build, ok := families[head.ModelType]
 	if !ok {
-		return nil, fmt.Errorf("config.json: model_type %q is not known: want one of %s", head.ModelType, strings.Join(Families(), ", "))
-	}
-	if dev.Definition().Dot == kernels.DotTC16 && o.DType != kernels.BF16 {
-		return nil, fmt.Errorf("dot mode tc16 multiplies bf16: set the model's dtype to bf16")
+		return fail(fmt.Errorf("model_type %q is not known: want one of %s", head.ModelType, strings.Join(Families(), ", ")))
 	}
 	eos, err := tokenIDs(head.EOS)
 	if err != nil {
-		return nil, fmt.Errorf("config.json: eos_token_id: %w", err)
+		return fail(fmt.Errorf("eos_token_id: %w", err))
 	}
-	b := &builder{mem: kernels.NewArena(dev), dtype: o.DType, std: 0.02}
+	b.std = 0.02
 	if head.Initializer != nil {
 		b.std = *head.Initializer
 	}
 	m, rope, err := build(config, b)
 	if err != nil {
-		return nil, fmt.Errorf("config.json: %w", err)
+		return fail(err)
 	}
-	m.Family, m.DType, m.EOS, m.Config, m.Params, m.mem = head.ModelType, o.DType, eos, config, b.params, b.mem
-	m.MaxLength = rope.positions
-	if o.MaxLength > 0 {
-		m.MaxLength = min(m.MaxLength, o.MaxLength)
-	}
-	m.Rope = ropeTables(dev, b.mem, m.MaxLength, rope.dim, rope.theta, rope.scaling)
-	return m, nil
+	m.Family, m.DType, m.EOS, m.Config, m.Params, m.mem = head.ModelType, b.dtype, eos, config, b.params, b.mem
+	return m, rope, nil
 }
 
 // tokenIDs reads null, a number or a list of numbers.

@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"text/tabwriter"
 
 	"lockstep/kernels"
 	"lockstep/model"
@@ -62,6 +64,29 @@ func (v *Report) String() string {
 	t := v.Totals()
 	return fmt.Sprintf("zero-KLD: %d mismatched of %d logits and %d log-probs over %d tokens, KL %g, definition %s",
 		t.Mismatches, t.Logits, t.LogProbs, t.Tokens, t.KL, v.Digest[:12])
+}
+
+// Table is the report for people, a line for each way of computing.
+func (v *Report) Table() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "tokens\tlogits\tlog-probs\tmismatches\tKL\t  held against the training forward\t")
+	for _, c := range append(slices.Clone(v.Comparisons), v.Totals()) {
+		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%g\t  %s\t\n", c.Tokens, c.Logits, c.LogProbs, c.Mismatches, c.KL, c.Name)
+	}
+	if err := w.Flush(); err != nil {
+		panic(err) // a strings.Builder does not fail
+	}
+	fmt.Fprintf(&b, "%d rounds of random traffic, %d sequences preempted and resumed\n%s\n", v.Rounds, v.Preempted, v)
+	return b.String()
+}
+
+// Err is nil where every bit agrees.
+func (v *Report) Err() error {
+	if t := v.Totals(); t.Mismatches > 0 {
+		return fmt.Errorf("zero-KLD: %d of %d numbers differ: %s", t.Mismatches, t.Logits+t.LogProbs, v.First)
+	}
+	return nil
 }
 
 const (

@@ -194,7 +194,7 @@ func (j *job) finish() error {
 	if err := j.saveFinal(final); err != nil {
 		return err
 	}
-	proof, err := j.prove()
+	proof, failed, err := j.prove()
 	if err != nil {
 		return err
 	}
@@ -219,10 +219,7 @@ func (j *job) finish() error {
 	j.note("%d tokens in %.0f s; peak memory %d MiB", j.state.Tokens, j.state.Seconds, peakMemory()>>20)
 	j.note("model: %s", final)
 	j.note("report: %s", filepath.Join(j.out, "report.html"))
-	if proof != nil && proof.Mismatches > 0 {
-		return fmt.Errorf("zero-KLD proof: %d of %d numbers differ between training and serving", proof.Mismatches, proof.Logits+proof.LogProbs)
-	}
-	return nil
+	return failed
 }
 
 func finalName(m *model.Model) string {
@@ -243,10 +240,10 @@ func (j *job) saveFinal(final string) error {
 	return replaceDir(tmp, final)
 }
 
-// prove holds the rollout engine against the training forward on the trained weights.
-func (j *job) prove() (*Proof, error) {
+// prove holds the rollout engine against the training forward on the trained weights; failed says that bits differ.
+func (j *job) prove() (p *Proof, failed, err error) {
 	if j.s.Run.VerifyTokens == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	var texts [][]int32
 	for i := range min(j.corpus.train.Len(), 64) {
@@ -254,18 +251,15 @@ func (j *job) prove() (*Proof, error) {
 	}
 	rep, err := serve.Verify(j.ctx, j.t.r, j.t.m, serve.VerifyOptions{Tokens: j.s.Run.VerifyTokens, Seed: uint64(j.s.Run.Seed), Corpus: texts})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	j.note("%s", rep)
-	if rep.First != "" {
-		j.note("first mismatch: %s", rep.First)
-	}
 	t := rep.Totals()
-	p := &Proof{Tokens: t.Tokens, Logits: t.Logits, LogProbs: t.LogProbs, Mismatches: t.Mismatches, KL: t.KL, Digest: rep.Digest}
+	p = &Proof{Tokens: t.Tokens, Logits: t.Logits, LogProbs: t.LogProbs, Mismatches: t.Mismatches, KL: t.KL, Digest: rep.Digest}
 	for _, c := range rep.Comparisons {
 		p.Ways = append(p.Ways, ProofWay{Name: c.Name, Logits: c.Logits, Mismatches: c.Mismatches, KL: c.KL})
 	}
-	return p, nil
+	return p, rep.Err(), nil
 }
 
 // peakMemory is the largest resident size of the process so far, bytes.

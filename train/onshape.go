@@ -1,0 +1,28 @@
+package train
+
+import (
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/parallel"
+)
+
+// OnShape runs body on the untrained model of a shape file.
+func OnShape(path string, broken kernels.Break, body func(r *parallel.Rank, m *model.Model) error) error {
+	s, err := configs.Load(path, nil)
+	if err != nil {
+		return err
+	}
+	dev, err := OpenDevice(s, broken)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		m, _, err := openModel(r.Dev, s)
+		if err != nil {
+			return err
+		}
+		return body(r, m)
+	})
+}
