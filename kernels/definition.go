@@ -32,8 +32,8 @@ const (
 	BreakSplitK   Break = "split-k"      // dot products over few rows (at most 4) are two half chains added
 	BreakKeyBlock Break = "key-blocks"   // attention cuts keys into blocks from a span's first row, not from position 0
 	BreakNormRows Break = "norm-rows"    // RMSNorm adds its lanes in another order when it is given few rows (at most 4)
-	BreakCombine  Break = "combine"      // the experts of a token are added in row order of the batch's permutation, descending
-	BreakVocab    Break = "vocab-blocks" // log-softmax merges vocabulary blocks in descending order for few rows (at most 4)
+	BreakCombine  Break = "combine"      // calls of few tokens (at most 4) round each expert's share to bf16 before adding it
+	BreakVocab    Break = "vocab-blocks" // log-softmax of few rows (at most 4) cuts the vocabulary into blocks of 64, merged in descending order
 )
 
 // Breaks lists every rule that can be broken.

@@ -1,11 +1,6 @@
 package cpu
 
-import (
-	"cmp"
-	"slices"
-
-	"lockstep/kernels"
-)
+import "lockstep/kernels"
 
 // Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded; weights nil: of y alone.
 // out [T, H]; y [R, H]; weights F32 and rowOf int32 [T, K].
@@ -20,17 +15,20 @@ func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
 		ws = vector(op, "weights", weights, out.Rows*k)
 	}
 	o, in := d.matrix(out), d.matrix(y)
+	early := d.def.Break == kernels.BreakCombine && out.Rows <= 4
 	d.eachRow(out.Rows, y.Cols*k, 2, func(from, to int, buf [][]float32) {
-		order := make([]int, k)
 		for t := from; t < to; t++ {
 			z := o.target(t, buf[0])
 			clear(z)
-			for _, slot := range d.slotOrder(order, rows[t*k:(t+1)*k]) {
-				row := in.load(int(rows[t*k+slot]), buf[1])
-				if ws != nil {
-					d.vec.ScaleAdd(z, 1, row, ws[t*k+slot])
-				} else {
+			for at := t * k; at < (t+1)*k; at++ {
+				row := in.load(int(rows[at]), buf[1])
+				switch {
+				case ws == nil:
 					d.vec.Add(z, z, row)
+				case early:
+					addRounded(z, row, ws[at])
+				default:
+					d.vec.ScaleAdd(z, 1, row, ws[at])
 				}
 			}
 			o.store(t, z)
@@ -38,15 +36,11 @@ func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
 	})
 }
 
-// slotOrder is the order in which slots are added: ascending, or by descending row where the rule is broken.
-func (d *Device) slotOrder(order []int, rows []int32) []int {
-	for i := range order {
-		order[i] = i
+// addRounded is the wrong combine of kernels.BreakCombine: each expert's share is rounded to bf16 before it is added.
+func addRounded(z, row []float32, w float32) {
+	for i, v := range row {
+		z[i] += kernels.FromBF16(kernels.RoundBF16(v * w))
 	}
-	if d.def.Break == kernels.BreakCombine {
-		slices.SortFunc(order, func(a, b int) int { return cmp.Compare(rows[b], rows[a]) })
-	}
-	return order
 }
 
 // CombineBackward: dy[row] = round(weights[t,k]*dout[t]) and dweights[t,k] = tree(dout[t]*y[row]) for row = rowOf[t,k]. Every row of dy [R, H]

@@ -11,11 +11,11 @@ import (
 func (d *Device) LogProb(logprob, stats, logits, targets kernels.Tensor) {
 	checkLogProb(logprob, stats, logits, targets)
 	ids, lp, st := targets.I32s(), logprob.F32s(), stats.F32s()
-	descending := d.def.Break == kernels.BreakVocab && logits.Rows <= 4
+	broken := d.def.Break == kernels.BreakVocab && logits.Rows <= 4
 	d.eachRow(logits.Rows, logits.Cols, 1, func(from, to int, buf [][]float32) {
 		for t := from; t < to; t++ {
 			x := logits.F32s()[t*logits.Stride:][:logits.Cols]
-			m, s := d.logSumExp(x, buf[0], descending)
+			m, s := d.logSumExp(x, buf[0], broken)
 			st[t*stats.Stride], st[t*stats.Stride+1] = m, s
 			lp[t] = 0
 			if ids[t] >= 0 {
@@ -26,13 +26,16 @@ func (d *Device) LogProb(logprob, stats, logits, targets kernels.Tensor) {
 }
 
 // logSumExp is (m, s) of a row: the maximum, and the sum of Exp2((x-m)*log2e) by trees of vocabulary blocks, merged from the
-// first to the last, or the other way. buf is as long as x.
-func (d *Device) logSumExp(x, buf []float32, descending bool) (m, s float32) {
+// first to the last; broken: of smaller blocks, the other way. buf is as long as x.
+func (d *Device) logSumExp(x, buf []float32, broken bool) (m, s float32) {
 	size := d.def.VocabBlock
+	if broken {
+		size = 64
+	}
 	blocks := (len(x) + size - 1) / size
 	for i := range blocks {
 		b := i
-		if descending {
+		if broken {
 			b = blocks - 1 - i
 		}
 		block := x[b*size : min((b+1)*size, len(x))]
