@@ -27,6 +27,7 @@ type Scratch struct {
 	a, b   []float32 // packed rows of A and panels of B
 	edge   []float32 // a tile that juts out of C
 	part   []float32 // fp32 chains of a C that is stored in bf16
+	split  split
 	panels []panel
 }
 
@@ -51,7 +52,7 @@ func (e *Engine) block(s *Scratch, c []float32, ldc, m, n, k int, a, b Operand, 
 		return
 	}
 	if e.dot == kernels.DotTC16 {
-		e.tc16(c, ldc, m, n, k, a, b, fresh)
+		e.tc16(s, c, ldc, m, n, k, a, b, fresh)
 		return
 	}
 	e.fma(s, c, ldc, m, n, k, a, b, fresh)
@@ -65,26 +66,4 @@ func mustHold(name string, o Operand, rows, cols int) {
 	if last := (rows-1)*o.RS + (cols-1)*o.CS; rows < 0 || cols < 0 || o.RS < 0 || o.CS < 0 || last >= max(len(o.F), len(o.H)) {
 		panic(fmt.Sprintf("gemm: %s [%d, %d] with strides %d, %d in %d elements", name, rows, cols, o.RS, o.CS, max(len(o.F), len(o.H))))
 	}
-}
-
-func (e *Engine) tc16(c []float32, ldc, m, n, k int, a, b Operand, fresh bool) {
-	for i := range m {
-		for j := range n {
-			if fresh {
-				c[i*ldc+j] = 0
-			}
-			c[i*ldc+j] = chain16(c[i*ldc+j], i, j, k, a, b)
-		}
-	}
-}
-
-func chain16(acc float32, i, j, k int, a, b Operand) float32 {
-	for from := 0; from < k; from += steps {
-		var x, y [steps]float32
-		for l := from; l < min(k, from+steps); l++ {
-			x[l-from], y[l-from] = a.at(i, l), b.at(l, j)
-		}
-		acc = Step16(acc, &x, &y)
-	}
-	return acc
 }

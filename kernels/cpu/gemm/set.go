@@ -8,6 +8,10 @@ import "fmt"
 // Its rows and columns are fixed; strides count elements.
 type kernel func(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
 
+// stepKernel is kernel for steps of DotTC16 on 16 columns. Operands are what split16 wrote: rows of A with stride ar, B as [16*steps, 16].
+// It returns false, and leaves c alone, if it does not know what a step gives.
+type stepKernel func(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) (known bool)
+
 // family is the kernels of vectors registers of columns: kernels[r-1] has r rows.
 type family struct {
 	vectors int
@@ -25,6 +29,9 @@ type set struct {
 	transposeBF16 func(dst *float32, ds int, src *uint16, ss, rows, cols int)
 	copyRowsF32   func(dst *float32, ds int, src *float32, ss, rows, cols int) // dst[i*ds+j] = src[i*ss+j]
 	copyRowsBF16  func(dst *float32, ds int, src *uint16, ss, rows, cols int)
+
+	split16 func(significand, exponent *uint32, x *float32, n int) (finite bool) // n a multiple of 16
+	steps16 []stepKernel                                                         // steps16[r-1] has r rows
 
 	spin      func(turns int) // FMAs on registers alone, spinFlops floating-point operations a turn
 	spinFlops int

@@ -14,6 +14,8 @@ var avx512 = set{
 	transposeBF16: transposeBF16AVX512,
 	copyRowsF32:   copyRowsF32AVX512,
 	copyRowsBF16:  copyRowsBF16AVX512,
+	split16:       split16AVX512,
+	steps16:       []stepKernel{steps1AVX512, steps2AVX512, steps3AVX512, steps4AVX512},
 	spin:          spinAVX512,
 	spinFlops:     384,
 }
@@ -30,6 +32,8 @@ var avx2 = set{
 	transposeBF16: transposeBF16AVX2,
 	copyRowsF32:   copyRowsF32AVX2,
 	copyRowsBF16:  copyRowsBF16AVX2,
+	split16:       split16Go,
+	steps16:       steps16Go,
 	spin:          spinAVX2,
 	spinFlops:     192,
 }
@@ -205,3 +209,18 @@ func copyRowsF32AVX2(dst *float32, ds int, src *float32, ss, rows, cols int)
 
 //go:noescape
 func copyRowsBF16AVX2(dst *float32, ds int, src *uint16, ss, rows, cols int)
+
+//go:noescape
+func split16AVX512(significand, exponent *uint32, x *float32, n int) bool
+
+//go:noescape
+func steps1AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool
+
+//go:noescape
+func steps2AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool
+
+//go:noescape
+func steps3AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool
+
+//go:noescape
+func steps4AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool

@@ -24,14 +24,14 @@ func Step16(acc float32, x, y *[steps]float32) float32 {
 	if !finite(acc) {
 		return step16Infinite(acc, x, y)
 	}
-	m, e := split(acc)
+	m, e := splitFP32(acc)
 	terms[steps] = term{m << 23, e}
 	for i := range x {
 		if !finite(x[i]) || !finite(y[i]) {
 			return step16Infinite(acc, x, y)
 		}
-		mx, ex := split(x[i])
-		my, ey := split(y[i])
+		mx, ex := splitFP32(x[i])
+		my, ey := splitFP32(y[i])
 		terms[i] = term{mx * my, ex + ey}
 	}
 	top := math.MinInt32
@@ -54,8 +54,8 @@ func Step16(acc float32, x, y *[steps]float32) float32 {
 
 func finite(x float32) bool { return math.Float32bits(x)&0x7f800000 != 0x7f800000 }
 
-// split is x as significand * 2^(exponent-23) with 24 significant bits, sign included; 0 has significand 0.
-func split(x float32) (significand int64, exponent int) {
+// splitFP32 is x as significand * 2^(exponent-23) with 24 significant bits, sign included; 0 has significand 0.
+func splitFP32(x float32) (significand int64, exponent int) {
 	b := math.Float32bits(x)
 	significand, exponent = int64(b&0x7fffff), int(b>>23&0xff)-127
 	if exponent == -127 {
@@ -78,7 +78,7 @@ func truncated(sum int64, exponent int) float32 {
 	if magnitude == 0 {
 		return 0
 	}
-	v := float32(math.Ldexp(float64(magnitude), exponent)) // exact, or beyond the largest fp32
+	v := float32(float64(magnitude) * math.Float64frombits(uint64(exponent+1023)<<52)) // exact, or beyond the largest fp32
 	if sum < 0 {
 		v = -v
 	}

@@ -24,6 +24,7 @@ func declarations() string {
 		for _, f := range m.packs() {
 			fmt.Fprintf(&text, "%s: %s%s,\n", f.name, f.name, m.suffix)
 		}
+		text.WriteString(m.tc16())
 		fmt.Fprintf(&text, "spin: spin%s,\nspinFlops: %d,\n}\n", m.suffix, 2*spinChains*m.lanes)
 	}
 	for _, m := range []*isa{avx512, avx2} {
@@ -37,11 +38,27 @@ func declarations() string {
 			fmt.Fprintf(&text, "\n//go:noescape\nfunc %s%s%s\n", f.name, m.suffix, fmt.Sprintf(packSignature, elementType(f.width)))
 		}
 	}
+	fmt.Fprintf(&text, "\n//go:noescape\nfunc split16%s%s\n", avx512.suffix, splitSignature)
+	for rows := 1; rows <= stepsRows; rows++ {
+		fmt.Fprintf(&text, "\n//go:noescape\nfunc steps%d%s%s\n", rows, avx512.suffix, stepsSignature)
+	}
 	b, err := format.Source([]byte(text.String()))
 	if err != nil {
 		panic(err)
 	}
 	return string(b)
+}
+
+// tc16 is a set's fields for the steps of DotTC16: assembly for AVX-512 alone.
+func (m *isa) tc16() string {
+	if m != avx512 {
+		return "split16: split16Go,\nsteps16: steps16Go,\n"
+	}
+	text := fmt.Sprintf("split16: split16%s,\nsteps16: []stepKernel{", m.suffix)
+	for rows := 1; rows <= stepsRows; rows++ {
+		text += fmt.Sprintf("steps%d%s,", rows, m.suffix)
+	}
+	return text + "},\n"
 }
 
 type packLoop struct {

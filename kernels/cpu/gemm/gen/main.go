@@ -39,5 +39,12 @@ func generate() map[string]string {
 		w.copyRows("BF16", widthBF16)
 		files["pack_"+m.file+"_amd64.s"] = w.text.String()
 	}
+	w := &writer{isa: avx512}
+	w.line(notice + "#include \"textflag.h\"\n")
+	w.split()
+	for rows := 1; rows <= stepsRows; rows++ {
+		w.steps(rows)
+	}
+	files["tc16_avx512_amd64.s"] = w.text.String()
 	return files
 }
