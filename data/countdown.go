@@ -47,6 +47,9 @@ func (c Countdown) Validate() error {
 	if _, ok := countdownStyles[c.style()]; !ok {
 		return fmt.Errorf("countdown: style %q is unknown: want one of %s", c.Style, strings.Join(CountdownStyles(), ", "))
 	}
+	if c.style() == "meet" && (c.Numbers != 3 || len(c.Operators) != 3 || strings.Contains(c.Operators, "/")) {
+		return fmt.Errorf("countdown: style meet writes three numbers and the operators +-*, not %d numbers and %q", c.Numbers, c.Operators)
+	}
 	return c.probe()
 }
 

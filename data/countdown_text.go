@@ -17,6 +17,7 @@ type countdownStyle struct {
 //	expression  "4 7 2 = 30\n" -> "7*4+2"
 //	steps       "4 7 2 = 30\n" -> "7*4=28,28+2=30\n7*4+2"
 //	search      "4 7 2 = 30\n" -> "7+4=11 13 9 22,7-4=3 5 1 6,7*4=28 30\n7*4+2"
+//	meet        "make 30 from 4 7 2:" -> " 4 7: 11 3 28 > 28 answer: ( 7 * 4 ) + 2", see [meetSolution]
 //	chat        an English prompt for models that converse -> "<answer>7*4+2</answer>"
 //
 // A search names each first step and then what joining its result with the number left gives, until the target turns up.
@@ -31,6 +32,7 @@ var countdownStyles = map[string]countdownStyle{
 		found := t.search(leaves(in.Numbers))
 		return t.text(found) + "\n" + found.String()
 	}},
+	"meet": {meetPrompt, meetSolution},
 	"chat": {chatPrompt, func(c Countdown, in Instance) string { return "<answer>" + c.solution(in).String() + "</answer>" }},
 }
 

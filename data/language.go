@@ -1,6 +1,7 @@
 package data
 
 import (
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,17 +24,26 @@ const (
 	turnEnd        = "<|im_end|>"
 )
 
-// NewLanguage is the language of a model built from nothing, with the default chat template: name is "bytes", or a tokenizer.json or its folder.
+// countdownTokenizer is a byte-level BPE whose merges make " 0" ... " 199" and the words of the countdown style "meet" single tokens.
+//
+//go:embed countdown_tokenizer.json
+var countdownTokenizer []byte
+
+// NewLanguage is the language of a model built from nothing, with the default chat template: name is "bytes" (a token for each byte), "countdown"
+// (bytes, and a token for each number up to 199), or a tokenizer.json or its folder.
 func NewLanguage(name string) (*Language, error) {
 	l := &Language{Template: DefaultTemplate(), built: true}
-	if name == "bytes" {
+	var err error
+	switch name {
+	case "bytes":
 		l.Tokenizer = ByteTokenizer([]string{endOfTextToken, turnStart, turnEnd})
-	} else {
-		t, err := LoadTokenizer(name)
-		if err != nil {
-			return nil, err
-		}
-		l.Tokenizer = t
+	case "countdown":
+		l.Tokenizer, err = parseTokenizer(countdownTokenizer)
+	default:
+		l.Tokenizer, err = LoadTokenizer(name)
+	}
+	if err != nil {
+		return nil, err
 	}
 	end, ok := l.ID(turnEnd)
 	if !ok {
