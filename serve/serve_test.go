@@ -1,0 +1,196 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/parallel"
+)
+
+const goldens = "../model/testdata/"
+
+// served runs body with a golden model on a device that computes by def.
+func served(t *testing.T, family string, def kernels.Definition, dtype kernels.DType, body func(r *parallel.Rank, s *Served)) {
+	t.Helper()
+	dev, err := cpu.New(def, cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		s, err := Open(dev, goldens+family, "", dtype)
+		if err == nil {
+			body(r, s)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func goldenIDs(t *testing.T, family, name string) []int32 {
+	t.Helper()
+	f, err := data.OpenSafetensors(goldens + family + "/golden.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, ok := f.Checkpoint().Tensor(name)
+	if !ok {
+		t.Fatalf("no %s", name)
+	}
+	var ids []int32
+	for i := 0; i < len(info.Data); i += 8 {
+		ids = append(ids, int32(info.Data[i])|int32(info.Data[i+1])<<8)
+	}
+	return ids
+}
+
+func generate(t *testing.T, r *parallel.Rank, s *Served, o Options, reqs []Request) ([]Result, *Engine) {
+	t.Helper()
+	e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := e.Run(context.Background(), reqs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, e
+}
+
+func TestGreedyGolden(t *testing.T) {
+	for _, family := range []string{"qwen3", "qwen3_moe"} {
+		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+			res, _ := generate(t, r, s, Options{Slots: 2, PageRows: 16, PrefillRows: 3}, []Request{
+				{Prompt: goldenIDs(t, family, "ids.1")[:8], MaxTokens: 16, TopP: 1},
+			})
+			if want := goldenIDs(t, family, "greedy"); !slices.Equal(res[0].IDs, want) {
+				t.Errorf("%s: %v, want %v", family, res[0].IDs, want)
+			}
+		})
+	}
+}
+
+// The engine's sizes change neither a token nor a log-probability; samples of one prompt differ.
+func TestSizesChangeNothing(t *testing.T) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		var reqs []Request
+		for i := range 24 {
+			reqs = append(reqs, Request{
+				ID: uint64(i), Prompt: goldenIDs(t, "qwen3_moe", "ids.0")[:1+i%7*4], MaxTokens: 5 + i, Temperature: 1, TopP: 0.95, TopK: 50 * (i % 2), Seed: 7,
+			})
+		}
+		reqs[23].Prompt = reqs[2].Prompt
+		var first []Result
+		preempted := 0
+		for _, o := range []Options{
+			{Slots: 1, PageRows: 64, PrefillRows: 512}, {Slots: 64, PageRows: 1, PrefillRows: 5}, {Slots: 24, PageRows: 7, PrefillRows: 64, Pages: 14},
+		} {
+			res, e := generate(t, r, s, o, reqs)
+			preempted += e.Preempted
+			if first == nil {
+				first = res
+			}
+			for i := range res {
+				if !slices.Equal(res[i].IDs, first[i].IDs) || !slices.Equal(res[i].LogProbs, first[i].LogProbs) || res[i].Finish != first[i].Finish {
+					t.Errorf("%+v: sample %d is %v, first %v", o, i, res[i], first[i])
+				}
+			}
+			if len(e.free) != e.o.Pages {
+				t.Errorf("%+v: %d of %d pages are free at the end", o, len(e.free), e.o.Pages)
+			}
+		}
+		if preempted == 0 {
+			t.Error("no sequence was preempted: the test shows less than it says")
+		}
+		if slices.Equal(first[2].IDs, first[23].IDs[:len(first[2].IDs)]) {
+			t.Error("two samples of one prompt are the same")
+		}
+	})
+}
+
+func TestStop(t *testing.T) {
+	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		greedy := goldenIDs(t, "qwen3", "greedy")
+		res, _ := generate(t, r, s, Options{Slots: 1, PageRows: 16, PrefillRows: 8}, []Request{
+			{Prompt: goldenIDs(t, "qwen3", "ids.1")[:8], MaxTokens: 16, TopP: 1, Stop: greedy[3:4]},
+		})
+		n := 1 + slices.Index(greedy, greedy[3])
+		if res[0].Finish != FinishStop || !slices.Equal(res[0].IDs, greedy[:n]) {
+			t.Errorf("%+v, want the first %d of %v", res[0], n, greedy)
+		}
+	})
+}
+
+func TestBadRequests(t *testing.T) {
+	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 1, PageRows: 16, PrefillRows: 8, Pages: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []Request{
+			{MaxTokens: 1, TopP: 1}, {Prompt: []int32{1}, TopP: 1}, {Prompt: []int32{320}, MaxTokens: 1, TopP: 1}, {Prompt: []int32{-1}, MaxTokens: 1, TopP: 1},
+			{Prompt: []int32{1}, MaxTokens: 1, TopP: 2}, {Prompt: []int32{1}, MaxTokens: 40, TopP: 1}, {Prompt: make([]int32, 256), MaxTokens: 1, TopP: 1},
+		} {
+			if _, err := e.Run(context.Background(), []Request{q}); err == nil {
+				t.Errorf("%+v was taken", q)
+			}
+			e.abandon()
+		}
+	})
+}
+
+func TestVerify(t *testing.T) {
+	tc16 := kernels.Default()
+	tc16.Dot = kernels.DotTC16
+	for _, c := range []struct {
+		def    kernels.Definition
+		dtype  kernels.DType
+		tokens int
+	}{{kernels.Default(), kernels.F32, 12000}, {kernels.Default(), kernels.BF16, 3000}, {tc16, kernels.BF16, 3000}} {
+		for _, family := range []string{"qwen3", "qwen3_moe"} {
+			t.Run(fmt.Sprintf("%s/%s/%s", family, c.def.Dot, c.dtype), func(t *testing.T) {
+				served(t, family, c.def, c.dtype, func(r *parallel.Rank, s *Served) {
+					rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: c.tokens, Seed: 3})
+					if err != nil {
+						t.Fatal(err)
+					}
+					if all := rep.Totals(); all.Mismatches != 0 || all.KL != 0 || all.Tokens < c.tokens || all.LogProbs == 0 {
+						t.Errorf("%s\n%s", rep.First, rep.Table())
+					}
+					for _, w := range rep.Comparisons {
+						if w.Tokens == 0 {
+							t.Errorf("%s was never compared", w.Name)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// A proof that cannot fail proves nothing: every rule, broken, must be caught.
+func TestVerifyCatches(t *testing.T) {
+	for _, rule := range kernels.Breaks {
+		t.Run(string(rule), func(t *testing.T) {
+			def := kernels.Default()
+			def.Break = rule
+			served(t, "qwen3_moe", def, kernels.F32, func(r *parallel.Rank, s *Served) {
+				rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: 6000, Seed: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if rep.Err() == nil {
+					t.Errorf("not caught:\n%s", rep.Table())
+				}
+			})
+		})
+	}
+}
