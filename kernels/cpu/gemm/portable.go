@@ -2,6 +2,7 @@ package gemm
 
 import (
 	"math"
+	"sync/atomic"
 	"unsafe"
 
 	"lockstep/kernels"
@@ -48,10 +49,14 @@ func chains4(k int, a []float32, b *float32, bs int, c *[portableLanes]float32, 
 
 // spinGo is four chains on registers.
 func spinGo(turns int) {
-	c := [portableLanes]float32{}
-	one, b := float32(1), [portableLanes]float32{1, 1, 1, 1}
-	chains4(turns, unsafe.Slice(&one, 1), &b[0], 0, &c, false)
+	var c0, c1, c2, c3 float64
+	for range turns {
+		c0, c1, c2, c3 = fused(1, 1, c0), fused(1, 1, c1), fused(1, 1, c2), fused(1, 1, c3)
+	}
+	spinResult.Store(math.Float64bits(c0 + c1 + c2 + c3))
 }
+
+var spinResult atomic.Uint64 // keeps the compiler from dropping the loop
 
 // fused is kernels.FMA of fp32 values held in fp64. The product is exact; when the fp64 sum is a normal fp32 beyond rounding and not half
 // way between two fp32, its own rounding cannot matter.

@@ -71,7 +71,10 @@ func stepGo(acc float32, xs, xe *[steps]int32, ys, ye *[steps][stepCols]int32, j
 	}
 	sum := shifted(m<<accShift, uint(int(top)-e))
 	for l := range steps {
-		sum += shifted(int64(xs[l]*ys[l][j])<<productShift, uint(top-exponents[l]))
+		product := xs[l] * ys[l][j]
+		sign := product >> 31
+		magnitude := uint32((product^sign)-sign) << productShift >> uint32(min(top-exponents[l], 31)&31)
+		sum += int64((int32(magnitude) ^ sign) - sign)
 	}
 	return truncated(sum, int(top)-fraction)
 }

@@ -1,0 +1,60 @@
+"""Compiles .cu files with NVRTC from its Python wheel: no GPU, no driver, no CUDA installation.
+
+usage: nvrtc.py FILE.cu ...   exits 1 if one does not compile
+"""
+import ctypes
+import pathlib
+import sys
+import sysconfig
+
+ARCHITECTURES = ["sm_90a", "sm_100a"]  # Hopper and Blackwell
+
+
+def load(site):
+    """The library; its builtins are loaded first, because it looks for them by name alone."""
+    libs = []
+    for name in ("libnvrtc-builtins.so.*[0-9]", "libnvrtc.so.*[0-9]"):
+        found = [f for f in sorted(site.glob(f"nvidia/**/{name}")) if ".alt." not in f.name]
+        if not found:
+            sys.exit(f"nvrtc.py: no {name} under {site}: pip install nvidia-cuda-nvrtc")
+        libs.append(ctypes.CDLL(str(found[0]), mode=ctypes.RTLD_GLOBAL))
+    return libs[-1]
+
+
+def log(lib, program):
+    size = ctypes.c_size_t()
+    lib.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    lib.nvrtcGetProgramLog(program, text)
+    return text.value.decode()
+
+
+def compiles(lib, path, options):
+    program = ctypes.c_void_p()
+    code = lib.nvrtcCreateProgram(ctypes.byref(program), path.read_bytes(), str(path).encode(), 0, None, None)
+    if code == 0:
+        code = lib.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+    if code != 0:
+        print(log(lib, program) if program else f"nvrtc error {code}")
+    lib.nvrtcDestroyProgram(ctypes.byref(program))
+    return code == 0
+
+
+def main(paths):
+    if not paths:
+        sys.exit(__doc__)
+    site = pathlib.Path(sysconfig.get_paths()["purelib"])
+    lib = load(site)
+    bad = 0
+    for path in map(pathlib.Path, paths):
+        includes = sorted({path.parent, *(f.parent for f in site.glob("nvidia/**/cuda_bf16.h")), *site.glob("nvidia/**/include/cccl")})
+        for arch in ARCHITECTURES:
+            options = [f"--gpu-architecture={arch}", "--std=c++17", *(f"--include-path={i}" for i in includes)]
+            ok = compiles(lib, path, [o.encode() for o in options])
+            print(f"{path} {arch}: {'ok' if ok else 'FAILED'}")
+            bad += not ok
+    sys.exit(bad > 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,272 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// layers lists the packages from the top down. A package may import those of later layers, and none of its own layer or an
+// earlier one; folders inside a package belong to it (data/jinja to data) and follow its rule towards the others.
+var layers = [][]string{{""}, {"train"}, {"serve"}, {"optim", "model"}, {"parallel"}, {"quant", "data"}, {"kernels"}}
+
+// configs stands beside the layers: these import it, and it imports nothing of the project.
+var configsReaders = []string{"", "train"}
+
+// topLevel is everything that may lie in the top folder, besides what git ignores.
+var topLevel = []string{
+	".ci", ".gitignore", "ARCHITECTURE.md", "LICENSE", "LOG.md", "Makefile", "README.md", "configs", "data", "docs", "go.mod", "go.sum",
+	"kernels", "lint_test.go", "main.go", "main_test.go", "model", "optim", "parallel", "quant", "serve", "train",
+}
+
+// cgoFolders may import "C", and only under the build tag cuda: everything else builds with CGO_ENABLED=0.
+var cgoFolders = []string{"kernels/cuda"}
+
+// source is a parsed Go file; its name is relative to the top folder, with slashes.
+type source struct {
+	name string
+	set  *token.FileSet
+	file *ast.File
+}
+
+func (s source) folder() string {
+	if d := path.Dir(s.name); d != "." {
+		return d
+	}
+	return ""
+}
+
+func (s source) test() bool { return strings.HasSuffix(s.name, "_test.go") }
+
+// tracked lists the files that git knows or would add, sorted.
+func tracked(t *testing.T) []string {
+	t.Helper()
+	out, err := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	var names []string
+	for _, name := range strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		if _, err := os.Lstat(name); err == nil { // not one deleted and not yet committed
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// sources parses every Go file of the project.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	for _, name := range tracked(t) {
+		if path.Ext(name) != ".go" || strings.Contains(name, "testdata/") {
+			continue
+		}
+		s := source{name: name, set: token.NewFileSet()}
+		var err error
+		if s.file, err = parser.ParseFile(s.set, name, nil, parser.ParseComments); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+func imports(s source) []string {
+	var names []string
+	for _, spec := range s.file.Imports {
+		name, err := strconv.Unquote(spec.Path.Value)
+		if err != nil {
+			panic(err) // the parser has checked it
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// owner is the package of the layers that a folder belongs to: its first element.
+func owner(folder string) string {
+	first, _, _ := strings.Cut(folder, "/")
+	return first
+}
+
+// layerOf is the number of the layer, -1 if the package is in none.
+func layerOf(pkg string) int {
+	return slices.IndexFunc(layers, func(l []string) bool { return slices.Contains(l, pkg) })
+}
+
+// mayImport says whether a file of package from may import package to, both as owners. Tests of a package may also use its
+// siblings, which have no way back into it.
+func mayImport(from, to string, test bool) bool {
+	switch {
+	case from == to:
+		return true
+	case to == "configs":
+		return slices.Contains(configsReaders, from)
+	case from == "configs":
+		return false
+	}
+	below := layerOf(to) - layerOf(from)
+	return below > 0 || test && below == 0
+}
+
+func TestImportDirections(t *testing.T) {
+	for _, s := range sources(t) {
+		from := owner(s.folder())
+		if layerOf(from) < 0 && from != "configs" {
+			t.Errorf("%s: package %s is in no layer: add it to lint_test.go", s.name, from)
+			continue
+		}
+		for _, name := range imports(s) {
+			if name != "lockstep" && !strings.HasPrefix(name, "lockstep/") {
+				continue
+			}
+			to := owner(strings.TrimPrefix(strings.TrimPrefix(name, "lockstep"), "/"))
+			if !mayImport(from, to, s.test()) {
+				t.Errorf("%s: imports %s, against the direction of the layers", s.name, name)
+			}
+		}
+	}
+}
+
+// TestMayImport shows that the rule refuses what it should.
+func TestMayImport(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		test     bool
+		want     bool
+	}{
+		{"", "train", false, true}, {"train", "kernels", false, true}, {"optim", "parallel", false, true}, {"data", "kernels", false, true},
+		{"train", "", false, false}, {"kernels", "data", false, false}, {"model", "serve", false, false}, {"serve", "train", true, false},
+		{"model", "optim", false, false}, {"model", "optim", true, true}, {"data", "quant", false, false}, {"parallel", "model", true, false},
+		{"train", "configs", false, true}, {"", "configs", false, true}, {"serve", "configs", false, false}, {"configs", "data", false, false},
+	} {
+		if got := mayImport(c.from, c.to, c.test); got != c.want {
+			t.Errorf("%q imports %q, test %t: allowed %t, want %t", c.from, c.to, c.test, got, c.want)
+		}
+	}
+}
+
+func TestTopLevel(t *testing.T) {
+	for _, name := range tracked(t) {
+		if first := owner(name); !slices.Contains(topLevel, first) {
+			t.Errorf("%s: nothing named %s belongs in the top folder: move it, or list it in lint_test.go", name, first)
+		}
+	}
+}
+
+// vague are names of packages that say nothing about what is in them.
+var vague = []string{"common", "helper", "helpers", "misc", "util", "utils"}
+
+func TestPackages(t *testing.T) {
+	documented := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.test() {
+			continue
+		}
+		if slices.Contains(vague, s.file.Name.Name) {
+			t.Errorf("%s: package %s: name it by what it holds", s.name, s.file.Name.Name)
+		}
+		documented[s.folder()] = documented[s.folder()] || s.file.Doc != nil
+	}
+	for _, folder := range slices.Sorted(maps.Keys(documented)) {
+		if !documented[folder] {
+			t.Errorf("%q has no package comment: say what lives there and what it may import", folder)
+		}
+	}
+}
+
+func TestCgo(t *testing.T) {
+	for _, s := range sources(t) {
+		if !slices.Contains(imports(s), "C") {
+			continue
+		}
+		if !slices.Contains(cgoFolders, s.folder()) {
+			t.Errorf("%s: cgo belongs in %s alone", s.name, strings.Join(cgoFolders, ", "))
+		}
+		if !strings.HasPrefix(constraint(s), "//go:build cuda") {
+			t.Errorf("%s: cgo without //go:build cuda: the default build must do without a C compiler", s.name)
+		}
+	}
+}
+
+// constraint is the build line of a file.
+func constraint(s source) string {
+	for _, group := range s.file.Comments {
+		for _, c := range group.List {
+			if c.Pos() < s.file.Package && strings.HasPrefix(c.Text, "//go:build ") {
+				return c.Text
+			}
+		}
+	}
+	return ""
+}
+
+// unwelcome are marks of unfinished work, and places that exist on one machine alone. Each is split here so that this file passes.
+var unwelcome = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X:", "HA" + "CK", "not " + "implemented", "/wo" + "rk/", "/ro" + "ot/", "../sha" + "red"}
+
+func TestUnwelcomeWords(t *testing.T) {
+	for _, name := range tracked(t) {
+		if strings.Contains(name, "testdata/") || name == "LICENSE" || name == "go.sum" {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, line := range strings.Split(string(text), "\n") {
+			for _, word := range unwelcome {
+				if strings.Contains(line, word) {
+					t.Errorf("%s:%d: %q", name, n+1, word)
+				}
+			}
+		}
+	}
+}
+
+func TestFiles(t *testing.T) {
+	const limit = 4 << 20 // bytes of a file
+	for _, name := range tracked(t) {
+		info, err := os.Lstat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Type() == fs.ModeSymlink {
+			t.Errorf("%s: a symbolic link: archives and other systems lose it", name)
+		}
+		if info.Size() > limit {
+			t.Errorf("%s: %d bytes: want files of at most %d", name, info.Size(), limit)
+		}
+	}
+}
+
+// TestSizes reports what is long, and fails nothing: a length is a reason to look, not a defect.
+func TestSizes(t *testing.T) {
+	const fileLines, funcLines = 400, 60
+	for _, s := range sources(t) {
+		if s.test() || ast.IsGenerated(s.file) {
+			continue
+		}
+		if n := s.set.Position(s.file.End()).Line; n > fileLines {
+			t.Logf("%s: %d lines", s.name, n)
+		}
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				if n := s.set.Position(f.End()).Line - s.set.Position(f.Pos()).Line + 1; n > funcLines {
+					t.Logf("%s: %s has %d lines", filepath.ToSlash(s.name), f.Name.Name, n)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,248 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/configs"
+)
+
+// tiny is a run of 20 steps that a test can afford, on a mixture of experts with every kind of layer.
+const tiny = `
+[model]
+family = "qwen3_moe"
+tokenizer = "countdown"
+[model.config]
+hidden_size = 32
+num_hidden_layers = 2
+vocab_size = 480
+num_attention_heads = 2
+num_key_value_heads = 1
+head_dim = 16
+num_experts = 4
+num_experts_per_tok = 2
+moe_intermediate_size = 32
+norm_topk_prob = true
+max_position_embeddings = 128
+tie_word_embeddings = true
+[data]
+task = "countdown"
+pack_rows = 128
+eval_samples = 4
+[data.countdown]
+max_number = 25
+style = "meet"
+train = 300
+test = 10
+[optim]
+lr = 5e-3
+warmup_steps = 4
+weight_decay = 0.1
+[run]
+name = "tiny"
+steps = 20
+packs = 4
+save_every = 1
+verify_tokens = 0
+[rollout]
+max_tokens = 8
+`
+
+// runTiny runs the shape with settings on top and returns the digest of its last checkpoint: weights and optimizer.
+func runTiny(t *testing.T, out string, resume bool, set ...string) (string, error) {
+	t.Helper()
+	s, err := configs.Parse("tiny.toml", []byte(tiny), set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if err := Run(context.Background(), s, Options{Out: out, Resume: resume, Log: log}); err != nil {
+		return "", err
+	}
+	return checkpointDigest(t, out), nil
+}
+
+func checkpointDigest(t *testing.T, out string) string {
+	t.Helper()
+	names, err := listCheckpoints(filepath.Join(out, checkpointsDir))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no checkpoint in %s: %v", out, err)
+	}
+	files, err := sums(filepath.Join(out, checkpointsDir, names[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names[0] + " " + files["model/model.safetensors"] + " " + files[optimizerFile]
+}
+
+// Whatever does not belong to the definition changes no bit of the checkpoint after 20 steps.
+func TestSameBits(t *testing.T) {
+	for _, dtype := range []string{"fp32", "bf16"} {
+		base := "model.dtype=" + dtype
+		want, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, set := range [][]string{
+			{"device.isa=portable"}, {"device.isa=avx2"}, {"device.isa=avx512"}, {"device.threads=1"}, {"device.threads=3"},
+			{"run.micro_batch=2"}, {"run.micro_batch=4"}, {"run.recompute=true"}, {"run.micro_batch=3", "run.recompute=true", "device.isa=portable"},
+		} {
+			got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(set, base)...)
+			if err != nil && strings.Contains(err.Error(), "this machine has no") {
+				t.Logf("%v: %v", set, err)
+				continue
+			}
+			if err != nil || got != want {
+				t.Errorf("%s %v: %s, want %s (%v)", dtype, set, got, want, err)
+			}
+		}
+		if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, base, "run.seed=2"); err != nil || got == want {
+			t.Errorf("another order of the data gives the same bits: the test cannot fail (%v)", err)
+		}
+	}
+}
+
+// tc16 emulates tensor cores; micro-batches and instruction sets change no bit there either.
+func TestSameBitsTC16(t *testing.T) {
+	base := []string{"model.dtype=bf16", "definition.dot=tc16", "run.steps=4"}
+	want, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, base...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range []string{"run.micro_batch=2", "run.micro_batch=4", "run.recompute=true", "device.isa=portable", "device.threads=1"} {
+		if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, set)...); err != nil || got != want {
+			t.Errorf("%s: %s, want %s (%v)", set, got, want, err)
+		}
+	}
+}
+
+const killedRun = "LOCKSTEP_TEST_RUN" // the folder of a run that this test binary is to carry on
+
+func TestMain(m *testing.M) {
+	if out := os.Getenv(killedRun); out != "" {
+		s, err := configs.Parse("tiny.toml", []byte(tiny), nil)
+		if err == nil {
+			err = Run(context.Background(), s, Options{Out: out, Resume: hasRun(out), Log: os.Stderr})
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// A run that is killed at random moments and resumed ends with the same bits.
+func TestKilled(t *testing.T) {
+	want, err := runTiny(t, filepath.Join(t.TempDir(), "whole"), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "killed")
+	rng := rand.New(rand.NewPCG(1, 2))
+	kills := 0
+	for {
+		c := exec.Command(os.Args[0], "-test.run=^$")
+		c.Env = append(os.Environ(), killedRun+"="+out)
+		var text strings.Builder
+		c.Stderr = &text
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if kills < 10 {
+			time.Sleep(time.Duration(20+rng.IntN(180)) * time.Millisecond)
+			if err := c.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				t.Fatal(err)
+			}
+			kills++
+		}
+		err := c.Wait()
+		if err == nil {
+			break // it came to its end
+		}
+		if c.ProcessState.Exited() {
+			t.Fatalf("failed by itself after %d kills: %s", kills, text.String())
+		}
+	}
+	if got := checkpointDigest(t, out); got != want {
+		t.Errorf("after %d kills %s, want %s", kills, got, want)
+	}
+	records, err := ReadMetrics(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range records {
+		if r.Step != i+1 {
+			t.Fatalf("record %d is of step %d", i, r.Step)
+		}
+	}
+	if len(records) != 20 {
+		t.Errorf("%d records of 20 steps", len(records))
+	}
+}
+
+// Being asked to stop saves, and resuming gives the same bits.
+func TestInterrupted(t *testing.T) {
+	want, err := runTiny(t, filepath.Join(t.TempDir(), "whole"), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "run")
+	s, err := configs.Parse("tiny.toml", []byte(tiny), []string{"run.save_every=0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	time.AfterFunc(100*time.Millisecond, stop)
+	if err := Run(ctx, s, Options{Out: out, Log: os.Stderr}); !errors.Is(err, ErrInterrupted) {
+		t.Fatalf("error %v", err)
+	}
+	if got, err := runTiny(t, out, true, "run.save_every=0"); err != nil || got != want {
+		t.Errorf("%s, want %s (%v)", got, want, err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	done := filepath.Join(t.TempDir(), "done")
+	if _, err := runTiny(t, done, false, "run.steps=5"); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		out    string
+		resume bool
+		set    []string
+		want   string
+	}{
+		{done, false, nil, "already holds a run"},
+		{done, true, []string{"run.steps=5", "optim.lr=1e-3"}, "the shape has changed"},
+		{done, true, []string{"run.steps=5", "model.dtype=bf16", "definition.dot=tc16"}, "definition"},
+		{filepath.Join(t.TempDir(), "none"), true, nil, "holds no run"},
+		{filepath.Join(t.TempDir(), "no", "parent"), false, nil, "not a folder"},
+		{filepath.Join(t.TempDir(), "x"), false, []string{"model.config.vocab_size=300"}, "vocab_size"},
+		{filepath.Join(t.TempDir(), "x"), false, []string{"model.config.num_key_value_heads=3"}, "num_key_value_heads"},
+		{filepath.Join(t.TempDir(), "x"), false, []string{"model.family=llama9"}, "not known"},
+		{filepath.Join(t.TempDir(), "x"), false, []string{"lora.rank=4", "lora.targets=['nose']"}, "matches nothing"},
+		{filepath.Join(t.TempDir(), "x"), false, []string{"data.countdown.numbers=7"}, "countdown"},
+	} {
+		_, err := runTiny(t, c.out, c.resume, c.set...)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v: error %v, want one line with %q", c.set, err, c.want)
+		}
+		if c.out != done && hasRun(c.out) {
+			t.Errorf("%v: something was written", c.set)
+		}
+	}
+}
