@@ -19,7 +19,7 @@ type AdamW struct {
 // Step updates the weights with rate lr at step (counted from 1), clears the gradients, and returns the gradient's norm before clipping.
 // A norm that is not finite leaves everything as it was.
 func (a AdamW) Step(r *parallel.Rank, ws []Weights, lr float64, step int) (norm float64) {
-	norm = gradNorm(r, ws)
+	norm = GradNorm(r, ws)
 	if math.IsNaN(norm) || math.IsInf(norm, 0) {
 		return norm
 	}
@@ -38,8 +38,8 @@ func (a AdamW) Step(r *parallel.Rank, ws []Weights, lr float64, step int) (norm 
 	return norm
 }
 
-// gradNorm is the square root of the sum of squares: a fixed tree in each tensor on the device, then tensors in order in float64.
-func gradNorm(r *parallel.Rank, ws []Weights) float64 {
+// GradNorm is the square root of the sum of squares: a fixed tree in each tensor on the device, then tensors in order in float64.
+func GradNorm(r *parallel.Rank, ws []Weights) float64 {
 	defer r.Stack.Release(r.Stack.Mark())
 	sums := r.Stack.New(kernels.F32, 1, len(ws))
 	for i, w := range ws {

@@ -52,7 +52,10 @@ type Generation struct {
 	Note           string // what was expected, or why the answer is wrong; "": nothing
 }
 
-const reportFile = "report.html"
+const (
+	reportFile = "report.html"
+	curveFile  = "curves.svg"
+)
 
 //go:embed report.html.tmpl
 var reportText string

@@ -153,7 +153,8 @@ func (j *job) step() error {
 	step := j.state.Step + 1
 	res := j.t.step(step, packs)
 	if math.IsNaN(res.Norm) || math.IsInf(res.Norm, 0) || math.IsNaN(res.Loss) {
-		return fmt.Errorf("step %d: loss %g and gradient norm %g are not finite; the weights are those of step %d: lower optim.lr, then --resume", step, res.Loss, res.Norm, step-1)
+		return fmt.Errorf("step %d: loss %g, gradient norm %g, not finite first in %s; nothing was updated: start anew with a lower optim.lr, from %s",
+			step, res.Loss, res.Norm, j.t.notFinite(), j.newestWeights())
 	}
 	elapsed := time.Since(began).Seconds()
 	j.state.Step, j.state.Data = step, j.stream.State()
@@ -179,6 +180,16 @@ func (j *job) step() error {
 		return j.save()
 	}
 	return nil
+}
+
+// newestWeights names where a run that broke can start again.
+func (j *job) newestWeights() string {
+	parent := filepath.Join(j.out, checkpointsDir)
+	names, err := listCheckpoints(parent)
+	if err != nil || len(names) == 0 {
+		return "the beginning"
+	}
+	return filepath.Join(parent, names[0], weightsDir)
 }
 
 func (j *job) save() error {
@@ -214,11 +225,14 @@ func (j *job) finish() error {
 	if err != nil {
 		return err
 	}
+	if err := WriteCurveSVG(filepath.Join(j.out, curveFile), records); err != nil {
+		return err
+	}
 	j.progress.Close()
 	j.progress = nil
 	j.note("%d tokens in %.0f s; peak memory %d MiB", j.state.Tokens, j.state.Seconds, peakMemory()>>20)
 	j.note("model: %s", final)
-	j.note("report: %s", filepath.Join(j.out, "report.html"))
+	j.note("report: %s", filepath.Join(j.out, reportFile))
 	return failed
 }
 

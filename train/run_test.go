@@ -1,9 +1,11 @@
 package train
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -206,9 +208,20 @@ func TestInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	time.AfterFunc(100*time.Millisecond, stop)
-	if err := Run(ctx, s, Options{Out: out, Log: os.Stderr}); !errors.Is(err, ErrInterrupted) {
+	log, lines, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { // asks to stop as soon as the run says that it has begun
+		bufio.NewReader(log).ReadString('\n')
+		stop()
+		io.Copy(io.Discard, log)
+	}()
+	if err := Run(ctx, s, Options{Out: out, Log: lines}); !errors.Is(err, ErrInterrupted) {
 		t.Fatalf("error %v", err)
+	}
+	if err := errors.Join(lines.Close(), log.Close()); err != nil {
+		t.Error(err)
 	}
 	if got, err := runTiny(t, out, true, "run.save_every=0"); err != nil || got != want {
 		t.Errorf("%s, want %s (%v)", got, want, err)
@@ -243,6 +256,20 @@ func TestRefusals(t *testing.T) {
 		}
 		if c.out != done && hasRun(c.out) {
 			t.Errorf("%v: something was written", c.set)
+		}
+	}
+}
+
+// A run whose numbers overflow stops and names the step, the tensor and the weights to start from.
+func TestNotFinite(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	_, err := runTiny(t, out, false, "optim.lr=1e30", "optim.warmup_steps=0", "optim.weight_decay=0")
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, part := range []string{"step 2: ", "not finite first in model.", "lower optim.lr", filepath.Join("checkpoints", "step-00000001", "model")} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q lacks %q", err, part)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package train
 
 import (
+	"math"
+
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/model"
@@ -41,6 +43,16 @@ func (t *trainer) step(step int, packs [][]data.Sample) stepResult {
 	res := stepResult{Loss: objective.Loss(sum), LR: t.schedule.At(step), Tokens: tokens}
 	res.Norm = t.opt.Step(t.r, weights(t.m), res.LR, step)
 	return res
+}
+
+// notFinite names the first parameter, in the order of the graph, whose gradient is not finite.
+func (t *trainer) notFinite() string {
+	for i, p := range t.m.Trained() {
+		if n := optim.GradNorm(t.r, weights(t.m)[i:i+1]); math.IsNaN(n) || math.IsInf(n, 0) {
+			return p.Name
+		}
+	}
+	return "the loss"
 }
 
 // micro is the forward and backward of some packs as one batch; it continues the sum of losses.

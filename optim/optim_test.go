@@ -1,0 +1,154 @@
+package optim
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/parallel"
+)
+
+func onRank(t *testing.T, body func(r *parallel.Rank)) {
+	t.Helper()
+	dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 2, ISA: cpu.Auto})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		body(r)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	for _, c := range []struct {
+		kind string
+		step int
+		want float64
+	}{
+		{"constant", 1, 0.5}, {"constant", 2, 1}, {"constant", 12, 1},
+		{"linear", 2, 1}, {"linear", 7, 0.6}, {"linear", 12, 0.2},
+		{"cosine", 2, 1}, {"cosine", 7, 0.6}, {"cosine", 12, 0.2}, {"cosine", 4, 0.2 + 0.8*(1+math.Cos(0.2*math.Pi))/2},
+	} {
+		s := Schedule{Kind: c.kind, Peak: 1, Final: 0.2, Warmup: 2, Steps: 12}
+		if err := s.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.At(c.step); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("%s at step %d: %g, want %g", c.kind, c.step, got, c.want)
+		}
+	}
+	for _, s := range []Schedule{
+		{Kind: "square", Peak: 1, Steps: 1}, {Kind: "linear", Peak: -1, Steps: 1}, {Kind: "linear", Final: 2, Steps: 1}, {Kind: "linear"}, {Kind: "cosine", Warmup: -1, Steps: 1},
+	} {
+		if s.Validate() == nil {
+			t.Errorf("%+v: no error", s)
+		}
+	}
+}
+
+// Adding up micro-batches gives the bits of the whole, and ignored targets change nothing.
+func TestSFT(t *testing.T) {
+	logprob, targets := []float32{-1, -2, -3, -4, -0.125}, []int32{5, -1, 0, 7, -100}
+	o := SFT{Targets: 3}
+	whole := o.Sum(0, logprob, targets)
+	if parts := o.Sum(o.Sum(0, logprob[:2], targets[:2]), logprob[2:], targets[2:]); parts != whole || whole != 8 {
+		t.Errorf("sums %g and %g, want 8", whole, parts)
+	}
+	if got := o.Loss(whole); got != 8.0/3 {
+		t.Errorf("loss %g", got)
+	}
+	d := make([]float32, len(targets))
+	o.Derivative(d, targets)
+	for i, want := range []float32{-1.0 / 3, 0, -1.0 / 3, -1.0 / 3, 0} {
+		if d[i] != want {
+			t.Errorf("derivative %d: %g, want %g", i, d[i], want)
+		}
+	}
+}
+
+// tensors makes one parameter's five tensors.
+func tensors(r *parallel.Rank, w, grad []float32) Weights {
+	up := func(v []float32) kernels.Tensor { return parallel.Upload(r, v) }
+	zero := make([]float32, len(w))
+	master := up(w)
+	return Weights{W: master, Master: master, M: up(zero), V: up(zero), Grad: up(grad)}
+}
+
+// Steps follow the formula of the paper in float64, clipping and several tensors included.
+func TestAdamW(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	a := AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Clip: 1}
+	w, m, v := make([]float64, 7), make([]float64, 7), make([]float64, 7)
+	for i := range w {
+		w[i] = rng.NormFloat64()
+	}
+	onRank(t, func(r *parallel.Rank) {
+		ws := []Weights{tensors(r, narrow(w[:3]), make([]float32, 3)), tensors(r, narrow(w[3:]), make([]float32, 4))}
+		for step := 1; step <= 5; step++ {
+			g := make([]float64, 7)
+			sum := 0.0
+			for i := range g {
+				g[i] = rng.NormFloat64() * float64(step) / 3
+				sum += g[i] * g[i]
+			}
+			parallelWrite(r, ws[0].Grad, narrow(g[:3]))
+			parallelWrite(r, ws[1].Grad, narrow(g[3:]))
+			norm := a.Step(r, ws, 0.01, step)
+			if math.Abs(norm-math.Sqrt(sum)) > 1e-5 {
+				t.Errorf("step %d: norm %g, want %g", step, norm, math.Sqrt(sum))
+			}
+			scale := math.Min(1, a.Clip/(math.Sqrt(sum)+1e-6))
+			for i := range w {
+				m[i] = a.Beta1*m[i] + (1-a.Beta1)*g[i]*scale
+				v[i] = a.Beta2*v[i] + (1-a.Beta2)*g[i]*scale*g[i]*scale
+				w[i] -= 0.01 * a.WeightDecay * w[i]
+				w[i] -= 0.01 * (m[i] / (1 - math.Pow(a.Beta1, float64(step)))) / (math.Sqrt(v[i]/(1-math.Pow(a.Beta2, float64(step)))) + a.Eps)
+			}
+		}
+		got := append(parallel.Download[float32](r, ws[0].W), parallel.Download[float32](r, ws[1].W)...)
+		for i := range w {
+			if math.Abs(float64(got[i])-w[i]) > 1e-5 {
+				t.Errorf("weight %d: %g, want %g", i, got[i], w[i])
+			}
+		}
+		for _, x := range parallel.Download[float32](r, ws[1].Grad) {
+			if x != 0 {
+				t.Error("the gradient was not cleared")
+			}
+		}
+	})
+}
+
+// A gradient that is not finite changes nothing.
+func TestAdamWNotFinite(t *testing.T) {
+	onRank(t, func(r *parallel.Rank) {
+		for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), 3e38} {
+			ws := []Weights{tensors(r, []float32{1, 2}, []float32{0.5, bad})}
+			if n := (AdamW{Beta1: 0.9, Beta2: 0.9, Eps: 1e-8, Clip: 1}).Step(r, ws, 1, 1); !math.IsNaN(n) && !math.IsInf(n, 0) {
+				t.Errorf("gradient %g: norm %g", bad, n)
+			}
+			if got := parallel.Download[float32](r, ws[0].W); got[0] != 1 || got[1] != 2 {
+				t.Errorf("gradient %g: weights %v", bad, got)
+			}
+		}
+	})
+}
+
+func narrow(v []float64) []float32 {
+	out := make([]float32, len(v))
+	for i, x := range v {
+		out[i] = float32(x)
+	}
+	return out
+}
+
+func parallelWrite(r *parallel.Rank, t kernels.Tensor, v []float32) {
+	r.Dev.Copy(t, parallel.Upload(r, v))
+}

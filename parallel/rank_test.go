@@ -1,0 +1,89 @@
+package parallel
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+)
+
+func devices(t *testing.T, n int) []kernels.Device {
+	t.Helper()
+	var all []kernels.Device
+	for range n {
+		d, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1, ISA: cpu.Auto})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		all = append(all, d)
+	}
+	return all
+}
+
+func TestRun(t *testing.T) {
+	all := devices(t, 3)
+	var seen atomic.Int32
+	err := Run(all, func(r *Rank) error {
+		if r.Size != 3 || r.Dev != all[r.ID] {
+			t.Errorf("rank %d of %d has another's device", r.ID, r.Size)
+		}
+		seen.Or(1 << r.ID)
+		return nil
+	})
+	if err != nil || seen.Load() != 0b111 {
+		t.Errorf("ranks %b ran, error %v", seen.Load(), err)
+	}
+}
+
+// A fault is the rank's error in one line; a bug keeps its stack; the other ranks finish.
+func TestRunFails(t *testing.T) {
+	full := errors.New("out of memory")
+	for _, c := range []struct {
+		body  func()
+		is    error
+		words string
+		lines bool
+	}{
+		{func() { panic(Fault{full}) }, full, "rank 1", false},
+		{func() { panic("index") }, nil, "internal error: index", true},
+	} {
+		var finished atomic.Int32
+		err := Run(devices(t, 2), func(r *Rank) error {
+			if r.ID == 1 {
+				c.body()
+			}
+			finished.Add(1)
+			return nil
+		})
+		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "\n") != c.lines {
+			t.Errorf("error %v", err)
+		}
+		if finished.Load() != 1 {
+			t.Error("the other rank did not finish")
+		}
+	}
+}
+
+func TestTransfer(t *testing.T) {
+	err := Run(devices(t, 1), func(r *Rank) error {
+		if got := Download[int32](r, Upload(r, []int32{3, -1, 1 << 30})); !slices.Equal(got, []int32{3, -1, 1 << 30}) {
+			t.Errorf("int32: %v", got)
+		}
+		if got := Download[float32](r, Upload(r, []float32{0.5, -3e38})); !slices.Equal(got, []float32{0.5, -3e38}) {
+			t.Errorf("fp32: %v", got)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
