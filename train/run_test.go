@@ -130,11 +130,14 @@ func TestSameBitsTC16(t *testing.T) {
 	}
 }
 
-const killedRun = "LOCKSTEP_TEST_RUN" // the folder of a run that this test binary is to carry on
+const (
+	killedRun   = "LOCKSTEP_TEST_RUN" // names the folder of a run that this test binary is to carry on
+	killedSteps = "run.steps=60"      // long enough for ten kills
+)
 
 func TestMain(m *testing.M) {
 	if out := os.Getenv(killedRun); out != "" {
-		s, err := configs.Parse("tiny.toml", []byte(tiny), nil)
+		s, err := configs.Parse("tiny.toml", []byte(tiny), []string{killedSteps})
 		if err == nil {
 			err = Run(context.Background(), s, Options{Out: out, Resume: hasRun(out), Log: os.Stderr})
 		}
@@ -149,7 +152,7 @@ func TestMain(m *testing.M) {
 
 // A run that is killed at random moments and resumed ends with the same bits.
 func TestKilled(t *testing.T) {
-	want, err := runTiny(t, filepath.Join(t.TempDir(), "whole"), false)
+	want, err := runTiny(t, filepath.Join(t.TempDir(), "whole"), false, killedSteps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,9 +168,9 @@ func TestKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		if kills < 10 {
-			time.Sleep(time.Duration(20+rng.IntN(180)) * time.Millisecond)
-			if err := c.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-				t.Fatal(err)
+			time.Sleep(time.Duration(20+rng.IntN(100)) * time.Millisecond)
+			if err := c.Process.Kill(); err != nil {
+				t.Fatalf("after %d kills: %v", kills, err)
 			}
 			kills++
 		}
@@ -191,8 +194,8 @@ func TestKilled(t *testing.T) {
 			t.Fatalf("record %d is of step %d", i, r.Step)
 		}
 	}
-	if len(records) != 20 {
-		t.Errorf("%d records of 20 steps", len(records))
+	if len(records) != 60 || kills != 10 {
+		t.Errorf("%d records of 60 steps after %d kills", len(records), kills)
 	}
 }
 
