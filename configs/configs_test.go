@@ -39,7 +39,7 @@ func TestMinimal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Run.Name != "mine" || s.Run.Out != "runs/mine" || s.Optim.Beta2 != 0.95 || s.Model.Config["hidden_size"] != int64(64) {
+	if s.Run.Name != "mine" || s.Run.Out != "" || s.Optim.Beta2 != 0.95 || s.Model.Config["hidden_size"] != int64(64) {
 		t.Errorf("resolved to %+v", s)
 	}
 }

@@ -129,7 +129,7 @@ func (r *reader) table(prefix string, values map[string]any) {
 	}
 }
 
-// resolve names the run and its folder where the user did not.
+// resolve names the run where the user did not.
 func (r *reader) resolve() {
 	run := &r.shape.Run
 	if run.Name == "" {
@@ -137,8 +137,5 @@ func (r *reader) resolve() {
 		if !runName.MatchString(run.Name) {
 			run.Name = "run"
 		}
-	}
-	if run.Out == "" {
-		run.Out = "runs/" + run.Name
 	}
 }

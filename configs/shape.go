@@ -17,7 +17,7 @@ type Shape struct {
 type Model struct {
 	Path      string         `toml:"path"`                                     // checkpoint folder in the Hugging Face layout
 	Family    string         `toml:"family"`                                   // instead of path: model_type of a new network, such as "qwen3_moe"
-	Tokenizer string         `toml:"tokenizer"`                                // with family: tokenizer.json, a folder that has one, or "bytes"
+	Tokenizer string         `toml:"tokenizer"`                                // with family: tokenizer.json, a folder that has one, "bytes" or "countdown"
 	DType     string         `toml:"dtype" default:"'fp32'" oneof:"fp32,bf16"` // storage of weights and activations
 	InitSeed  int            `toml:"init_seed" default:"1" range:"[0,)"`       // seed of a new network's weights
 	Config    map[string]any `toml:"config"`                                   // with family: fields of its config.json
@@ -72,7 +72,7 @@ type Optim struct {
 // Run is the length of the run, its batch, and what it leaves behind.
 type Run struct {
 	Name         string `toml:"name"`                                      // name in logs and reports; "": the shape's file name
-	Out          string `toml:"out"`                                       // folder of the run; "": runs/NAME
+	Out          string `toml:"out"`                                       // folder of the run; "": the next free one of runs/NAME, runs/NAME-2, ...
 	Steps        int    `toml:"steps" default:"0" range:"[0,)"`            // optimizer steps; 0: see epochs
 	Epochs       int    `toml:"epochs" default:"0" range:"[0,)"`           // instead of steps: passes over the data
 	Packs        int    `toml:"packs" default:"8" range:"[1,)"`            // packs of an optimizer step: the global batch
@@ -80,7 +80,7 @@ type Run struct {
 	Seed         int    `toml:"seed" default:"1" range:"[0,)"`             // seed of the order of samples
 	Recompute    bool   `toml:"recompute" default:"false"`                 // recompute blocks in the backward pass to save memory; never changes a bit
 	EvalEvery    int    `toml:"eval_every" default:"0" range:"[0,)"`       // steps between evaluations; 0: only at the end
-	SaveEvery    int    `toml:"save_every" default:"0" range:"[0,)"`       // steps between checkpoints; 0: only at the end
+	SaveEvery    int    `toml:"save_every" default:"100" range:"[0,)"`     // steps between checkpoints; 0: only at the end
 	Keep         int    `toml:"keep" default:"2" range:"[1,)"`             // checkpoints to keep
 	LogEvery     int    `toml:"log_every" default:"1" range:"[1,)"`        // steps between records of the metrics
 	VerifyTokens int    `toml:"verify_tokens" default:"2048" range:"[0,)"` // positions of the zero-KLD proof at the end; 0: no proof
