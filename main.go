@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -45,7 +46,7 @@ func root() *cobra.Command {
 		Args:          unknownCommand,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), inspectCommand())
+	c.AddCommand(trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), inspectCommand(), benchCommand())
 	return c
 }
 
@@ -319,4 +320,36 @@ func inspectCommand() *cobra.Command {
 			return err
 		},
 	}
+}
+
+func benchCommand() *cobra.Command {
+	c := &cobra.Command{Use: "bench", Short: "Measure speed as ratios to ceilings and peers of the same run"}
+	c.AddCommand(benchCPUCommand())
+	return c
+}
+
+func benchCPUCommand() *cobra.Command {
+	o := train.BenchOptions{Out: os.Stdout}
+	var set []string
+	c := &cobra.Command{
+		Use:   "cpu SHAPE.toml",
+		Short: "Training steps of a shape, and its matrix products against the FMA peak",
+		Long: "Trains some steps of a shape and prints tokens/s and peak memory, then times every matrix product of such a step, and one of 1024^3, against the\n" +
+			"rate of FMAs on registers alone that the same threads reach around it. With --peer, transformers and torch train the same batches.",
+		Example: "  lockstep bench cpu configs/countdown-sft.toml --peer .venv/bin/python",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := configs.Load(args[0], set)
+			if err != nil {
+				return err
+			}
+			return train.BenchCPU(c.Context(), s, o)
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&o.Steps, "steps", 30, "optimizer steps to time")
+	f.DurationVar(&o.Each, "each", 500*time.Millisecond, "time for each matrix product")
+	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
+	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
+	return c
 }

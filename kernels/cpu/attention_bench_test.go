@@ -49,12 +49,12 @@ func BenchmarkAttention(b *testing.B) {
 
 // reportFlops times f. The peak is that of fused multiply-adds on registers by the device's threads, just before and after.
 func reportFlops(b *testing.B, dev *Device, flops float64, f func()) {
-	peak := dev.mm.Peak(dev.pool.threads, 20*time.Millisecond)
+	peak := dev.mm.Peak(dev.pool.threads, dev.pool.each, 20*time.Millisecond)
 	for b.Loop() {
 		f()
 	}
 	rate := flops * float64(b.N) / b.Elapsed().Seconds()
-	peak = (peak + dev.mm.Peak(dev.pool.threads, 20*time.Millisecond)) / 2
+	peak = (peak + dev.mm.Peak(dev.pool.threads, dev.pool.each, 20*time.Millisecond)) / 2
 	b.ReportMetric(rate/1e9, "GFLOP/s")
 	b.ReportMetric(rate/peak, "of-peak")
 }

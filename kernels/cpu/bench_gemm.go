@@ -22,9 +22,13 @@ type GEMMCase struct {
 	Op                string // MatMul [rows, depth] x [cols, depth]^T, MatMulT [rows, depth] x [depth, cols], WeightGrad [rows, cols] over depth rows
 	Groups            int    // 0: dense. Rows are those of one group; for WeightGrad depth is
 	Rows, Cols, Depth int
-	operands          []kernels.Term
-	out               kernels.Tensor
-	groups            *kernels.Groups
+}
+
+// gemmOperands are the tensors of a case.
+type gemmOperands struct {
+	terms  []kernels.Term
+	out    kernels.Tensor
+	groups *kernels.Groups
 }
 
 // GEMMCases are shapes of training and decoding small models.
@@ -50,11 +54,15 @@ func (c GEMMCase) String() string {
 	return s
 }
 
+// Flops is 2 for each multiply-add.
+func (c GEMMCase) Flops() float64 {
+	return 2 * float64(max(c.Groups, 1)) * float64(c.Rows) * float64(c.Cols) * float64(c.Depth)
+}
+
 // BenchGEMM times matrix products on the device, about `each` for every case, with fp32 or bf16 operands.
 func (d *Device) BenchGEMM(dtype kernels.DType, cases []GEMMCase, each time.Duration) []GEMMResult {
 	var results []GEMMResult
 	for _, c := range cases {
-		c.allocate(d, dtype)
 		results = append(results, c.measure(d, dtype, each))
 	}
 	return results
@@ -66,20 +74,22 @@ const (
 )
 
 func (c GEMMCase) measure(d *Device, dtype kernels.DType, each time.Duration) GEMMResult {
+	x := c.allocate(d, dtype)
+	c.run(d, x)
 	start := time.Now()
-	c.run(d)
+	c.run(d, x)
 	once := max(time.Since(start), time.Microsecond)
 	reps := max(int(each/benchSamples/once), 1)
-	flops := 2 * float64(max(c.Groups, 1)) * float64(c.Rows) * float64(c.Cols) * float64(c.Depth) * float64(reps)
+	flops := c.Flops() * float64(reps)
 	var rates, peaks, ratios []float64
-	before := d.mm.Peak(d.pool.threads, peakTime)
+	before := d.mm.Peak(d.pool.threads, d.pool.each, peakTime)
 	for range benchSamples {
 		start := time.Now()
 		for range reps {
-			c.run(d)
+			c.run(d, x)
 		}
 		rate := flops / time.Since(start).Seconds()
-		after := d.mm.Peak(d.pool.threads, peakTime)
+		after := d.mm.Peak(d.pool.threads, d.pool.each, peakTime)
 		rates, peaks = append(rates, rate/1e9), append(peaks, (before+after)/2e9)
 		ratios = append(ratios, rate/((before+after)/2))
 		before = after
@@ -93,7 +103,7 @@ func median(x []float64) float64 {
 }
 
 // allocate makes operands of small multiples of 1/64.
-func (c *GEMMCase) allocate(d *Device, dtype kernels.DType) {
+func (c GEMMCase) allocate(d *Device, dtype kernels.DType) (o gemmOperands) {
 	groups := max(c.Groups, 1)
 	tensor := func(dtype kernels.DType, groups, rows, cols int) kernels.Tensor {
 		t := kernels.NewArena(d).NewGrouped(dtype, groups, rows, cols)
@@ -112,32 +122,33 @@ func (c *GEMMCase) allocate(d *Device, dtype kernels.DType) {
 	var x, w kernels.Tensor
 	switch c.Op {
 	case "MatMul":
-		x, w, c.out = tensor(dtype, 1, rows, k), tensor(dtype, groups, n, k), tensor(dtype, 1, rows, n)
+		x, w, o.out = tensor(dtype, 1, rows, k), tensor(dtype, groups, n, k), tensor(dtype, 1, rows, n)
 	case "MatMulT":
-		x, w, c.out = tensor(dtype, 1, rows, k), tensor(dtype, groups, k, n), tensor(dtype, 1, rows, n)
+		x, w, o.out = tensor(dtype, 1, rows, k), tensor(dtype, groups, k, n), tensor(dtype, 1, rows, n)
 	case "WeightGrad":
 		rows = groups * k
-		x, w, c.out = tensor(dtype, 1, rows, c.Rows), tensor(dtype, 1, rows, n), tensor(kernels.F32, groups, c.Rows, n)
+		x, w, o.out = tensor(dtype, 1, rows, c.Rows), tensor(dtype, 1, rows, n), tensor(kernels.F32, groups, c.Rows, n)
 	default:
 		panic("cpu: no operation " + c.Op)
 	}
-	c.operands = []kernels.Term{{X: x, W: w}}
+	o.terms = []kernels.Term{{X: x, W: w}}
 	if c.Groups > 0 || c.Op == "WeightGrad" {
 		offsets := []int32{0}
 		for g := range groups {
 			offsets = append(offsets, int32((g+1)*rows/groups))
 		}
-		c.groups = &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: groups, Packs: 1}
+		o.groups = &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: groups, Packs: 1}
 	}
+	return o
 }
 
-func (c GEMMCase) run(d *Device) {
+func (c GEMMCase) run(d *Device, o gemmOperands) {
 	switch c.Op {
 	case "MatMul":
-		d.MatMul(c.out, c.groups, c.operands...)
+		d.MatMul(o.out, o.groups, o.terms...)
 	case "MatMulT":
-		d.MatMulT(c.out, c.groups, c.operands...)
+		d.MatMulT(o.out, o.groups, o.terms...)
 	case "WeightGrad":
-		d.WeightGrad(c.out, c.operands[0].X, c.operands[0].W, c.groups)
+		d.WeightGrad(o.out, o.terms[0].X, o.terms[0].W, o.groups)
 	}
 }

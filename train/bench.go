@@ -1,0 +1,279 @@
+package train
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"lockstep/configs"
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/optim"
+	"lockstep/parallel"
+)
+
+// BenchOptions say what a benchmark measures and for how long.
+type BenchOptions struct {
+	Steps int           // optimizer steps that are timed
+	Each  time.Duration // for each matrix product
+	Peer  string        // Python interpreter with torch and transformers, which trains the same batches; "": no peer
+	Out   io.Writer     // the tables
+}
+
+const benchWarmup = 5 // steps before the timed ones, for ours and the peer
+
+// BenchCPU prints the speed of a shape on the CPU: training steps, the peer's on the same batches, and every matrix product of a step
+// against the FMA peak measured around it. Ratios are of one run; the absolute figures are this machine's at this moment.
+func BenchCPU(ctx context.Context, s *configs.Shape, o BenchOptions) error {
+	dev, err := OpenDevice(s, kernels.BreakNone)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	reference, ok := dev.(*cpu.Device)
+	if !ok {
+		return fmt.Errorf("bench cpu measures the CPU device, and the shape asks for %s", dev.Name())
+	}
+	dir, err := os.MkdirTemp("", "lockstep-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	rec := &recorder{Device: dev, products: map[cpu.GEMMCase]int{}}
+	var ours benchRow
+	err = parallel.Run([]kernels.Device{rec}, func(r *parallel.Rank) error {
+		ours, err = benchSteps(r, s, o.Steps, dir)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	rows := []benchRow{ours}
+	if o.Peer != "" {
+		peers, err := runPeer(ctx, o, s, dir)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, peers...)
+	}
+	fmt.Fprintf(o.Out, "%s on %s, %s, %d steps of %d rows\n\n", s.Run.Name, dev.Name(), s.Model.DType, o.Steps, ours.Rows)
+	printSteps(o.Out, rows)
+	fmt.Fprintln(o.Out)
+	return benchProducts(reference, s, rec.products, o)
+}
+
+// benchRow is one line of the training table. Tokens are those of the samples, padding not counted.
+type benchRow struct {
+	Name      string  `json:"name"`
+	Tokens    float64 `json:"tokens_per_second"`
+	Loss      float64 `json:"loss"` // of the last step
+	PeakBytes int64   `json:"peak_bytes"`
+	Rows      int     `json:"-"` // of one step
+}
+
+// benchSteps trains, and leaves the initial model and the batches in dir for a peer.
+func benchSteps(r *parallel.Rank, s *configs.Shape, steps int, dir string) (benchRow, error) {
+	m, l, err := openModel(r.Dev, s)
+	if err != nil {
+		return benchRow{}, err
+	}
+	if err := saveWeights(r.Dev, m, l, dir, s.Model.Path); err != nil {
+		return benchRow{}, err
+	}
+	c, err := openCorpus(s, m, l)
+	if err != nil {
+		return benchRow{}, err
+	}
+	t, err := newTrainer(s, max(s.Run.Steps, benchWarmup+steps))
+	if err != nil {
+		return benchRow{}, err
+	}
+	t.r, t.m = r, m
+	stream := data.NewStream(c.train, uint64(s.Run.Seed), s.Data.PackRows, s.Run.Epochs)
+	var batches [][][]data.Sample
+	for range benchWarmup + steps {
+		var packs [][]data.Sample
+		for _, p := range stream.Next(s.Run.Packs) {
+			packs = append(packs, stream.Samples(p))
+		}
+		batches = append(batches, packs)
+	}
+	if err := writeBatches(filepath.Join(dir, "batches.jsonl"), batches, t); err != nil {
+		return benchRow{}, err
+	}
+	row := benchRow{Name: "lockstep"}
+	tokens := 0
+	var began time.Time
+	for i, packs := range batches {
+		if i == benchWarmup {
+			began = time.Now()
+		}
+		res := t.step(i+1, packs)
+		if i >= benchWarmup {
+			tokens += res.Tokens
+		}
+		row.Loss, row.Rows = res.Loss, res.Tokens
+	}
+	if err := r.Dev.Sync(); err != nil {
+		return benchRow{}, err
+	}
+	row.Tokens, row.PeakBytes = float64(tokens)/time.Since(began).Seconds(), peakMemory()
+	return row, nil
+}
+
+// peerStep is a line of the peer's input: one optimizer step. Targets are next tokens, -1 where nothing is learned.
+type peerStep struct {
+	LR      float64        `json:"lr"`
+	Samples [][2][]int32   `json:"samples"` // ids and targets
+	Adam    map[string]any `json:"adam"`    // settings of the optimizer
+}
+
+func writeBatches(path string, batches [][][]data.Sample, t *trainer) error {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	for i, packs := range batches {
+		step := peerStep{LR: t.schedule.At(i + 1), Adam: adamSettings(t.opt)}
+		for _, pack := range packs {
+			for _, s := range pack {
+				step.Samples = append(step.Samples, [2][]int32{s.IDs, s.Targets})
+			}
+		}
+		if err := enc.Encode(step); err != nil {
+			return err
+		}
+	}
+	return writeFile(path, text.Bytes())
+}
+
+func adamSettings(a optim.AdamW) map[string]any {
+	return map[string]any{"betas": []float64{a.Beta1, a.Beta2}, "eps": a.Eps, "weight_decay": a.WeightDecay, "clip": a.Clip}
+}
+
+// runPeer feeds the peer's script to a Python interpreter and reads its rows, fastest first.
+func runPeer(ctx context.Context, o BenchOptions, s *configs.Shape, dir string) ([]benchRow, error) {
+	threads := s.Device.Threads
+	if threads == 0 {
+		threads = runtime.NumCPU()
+	}
+	c := exec.CommandContext(ctx, o.Peer, "-", dir, s.Model.DType, strconv.Itoa(threads), strconv.Itoa(benchWarmup))
+	c.Stdin = strings.NewReader(configs.TransformersSFT)
+	var out, problems bytes.Buffer
+	c.Stdout, c.Stderr = &out, &problems
+	if err := c.Run(); err != nil {
+		lines := strings.Split(strings.TrimSpace(problems.String()), "\n")
+		return nil, fmt.Errorf("the peer %s: %w: %s", o.Peer, err, lines[len(lines)-1])
+	}
+	var rows []benchRow
+	dec := json.NewDecoder(&out)
+	for dec.More() {
+		var row benchRow
+		if err := dec.Decode(&row); err != nil {
+			return nil, fmt.Errorf("the peer %s: %w", o.Peer, err)
+		}
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, func(a, b benchRow) int { return cmp.Compare(b.Tokens, a.Tokens) })
+	return rows, nil
+}
+
+// printSteps shows each row and how many times faster the first is.
+func printSteps(w io.Writer, rows []benchRow) {
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tab, "tokens/s\tpeak memory\tlast loss\tlockstep is faster by\t  training\t")
+	for i, r := range rows {
+		ratio := "-"
+		if i > 0 {
+			ratio = fmt.Sprintf("%.2f", rows[0].Tokens/r.Tokens)
+		}
+		fmt.Fprintf(tab, "%.0f\t%d MiB\t%.5f\t%s\t  %s\t\n", r.Tokens, r.PeakBytes>>20, r.Loss, ratio, r.Name)
+	}
+	tab.Flush()
+}
+
+// recorder notes the shape of every matrix product of a run.
+type recorder struct {
+	kernels.Device
+	products map[cpu.GEMMCase]int // times called
+}
+
+func (d *recorder) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
+	d.Device.MatMul(out, g, terms...)
+	d.note("MatMul", g, out.Rows, out.Cols, terms[0].X.Cols)
+}
+
+func (d *recorder) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
+	d.Device.MatMulT(out, g, terms...)
+	d.note("MatMulT", g, out.Rows, out.Cols, terms[0].X.Cols)
+}
+
+func (d *recorder) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	d.Device.WeightGrad(dw, dy, x, g)
+	d.note("WeightGrad", g, dw.Rows, dw.Cols, dy.Rows)
+}
+
+// note counts a product. Groups are taken as even, and rows (of a weight gradient: its depth) up to a multiple of 256 or, in groups, 64:
+// steps of nearly the same length are one case.
+func (d *recorder) note(op string, g *kernels.Groups, rows, cols, depth int) {
+	c := cpu.GEMMCase{Op: op, Rows: rows, Cols: cols, Depth: depth}
+	long := &c.Rows
+	if op == "WeightGrad" {
+		long = &c.Depth
+	}
+	grid := 256
+	if g != nil && g.Count > 1 {
+		c.Groups, grid = g.Count, 64
+		*long /= g.Count
+	}
+	*long = (*long + grid - 1) / grid * grid
+	d.products[c]++
+}
+
+// benchProducts times the cube of 1024 and the products that make up a step of the shape, most arithmetic first.
+func benchProducts(d *cpu.Device, s *configs.Shape, counts map[cpu.GEMMCase]int, o BenchOptions) error {
+	cases, total := stepProducts(counts)
+	cube := cpu.GEMMCase{Op: "MatMul", Rows: 1024, Cols: 1024, Depth: 1024}
+	tab := tabwriter.NewWriter(o.Out, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tab, "GFLOP/s\tpeak\tof peak\tof a step\t  matrix product, rows x columns x depth\t")
+	seconds, ideal := 0.0, 0.0
+	for i, r := range d.BenchGEMM(dtype(s), append([]cpu.GEMMCase{cube}, cases...), o.Each) {
+		share := "-"
+		if i > 0 {
+			flops := cases[i-1].Flops() * float64(counts[cases[i-1]])
+			seconds, ideal = seconds+flops/r.Ratio, ideal+flops
+			share = fmt.Sprintf("%.1f%%", 100*flops/total)
+		}
+		fmt.Fprintf(tab, "%.0f\t%.0f\t%.0f%%\t%s\t  %s\t\n", r.GFLOPS, r.Peak, 100*r.Ratio, share, r.Case)
+	}
+	fmt.Fprintf(tab, "\t\t%.0f%%\t100%%\t  all of a step, by time\t\n", 100*ideal/seconds)
+	return tab.Flush()
+}
+
+// stepProducts orders the products by arithmetic and leaves out what is less than half a percent of a step.
+func stepProducts(counts map[cpu.GEMMCase]int) (cases []cpu.GEMMCase, total float64) {
+	work := func(c cpu.GEMMCase) float64 { return c.Flops() * float64(counts[c]) }
+	for c := range counts {
+		total += work(c)
+	}
+	for c := range counts {
+		if work(c) >= 0.005*total {
+			cases = append(cases, c)
+		}
+	}
+	slices.SortFunc(cases, func(a, b cpu.GEMMCase) int {
+		return cmp.Or(cmp.Compare(work(b), work(a)), cmp.Compare(a.String(), b.String()))
+	})
+	return cases, total
+}
