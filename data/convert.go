@@ -15,7 +15,7 @@ func TokenizeFile(t *Tokenizer, in, out string, decode bool) (lines int, err err
 		return EachLine(in, func(n int, d *jinja.Dict) error {
 			lines = n + 1
 			if decode {
-				ids, err := IDs(d, t.Vocab())
+				ids, err := IDs(d, 0, t.Vocab())
 				if err != nil {
 					return err
 				}

@@ -60,8 +60,8 @@ func object(text []byte) (*jinja.Dict, error) {
 	return d, nil
 }
 
-// IDs is the line's "ids", every one below vocab.
-func IDs(line *jinja.Dict, vocab int) ([]int32, error) {
+// IDs is the line's "ids", at least so many, every one below vocab.
+func IDs(line *jinja.Dict, least, vocab int) ([]int32, error) {
 	v, ok := line.Get("ids")
 	if !ok {
 		return nil, errors.New(`no "ids", give {"ids": [...]}`)
@@ -70,8 +70,8 @@ func IDs(line *jinja.Dict, vocab int) ([]int32, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(ids) == 0 {
-		return nil, errors.New(`"ids" is empty, give at least one token`)
+	if len(ids) < least {
+		return nil, fmt.Errorf(`"ids" has %d tokens, give at least %d`, len(ids), least)
 	}
 	for i, id := range ids {
 		if id < 0 || int(id) >= vocab {
@@ -99,7 +99,7 @@ func Prompt(line *jinja.Dict, l *Language, vocab int, now time.Time) ([]int32, e
 	v, messages := line.Get("messages")
 	switch {
 	case ids && !prompt && !messages:
-		return IDs(line, vocab)
+		return IDs(line, 1, vocab)
 	case !prompt && !messages || ids || prompt && messages:
 		return nil, errors.New("want one of ids, prompt and messages, give just that")
 	case l == nil:

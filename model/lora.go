@@ -257,5 +257,6 @@ func (c LoRAConfig) JSON(base string) ([]byte, error) {
 	return json.MarshalIndent(adapterConfig{
 		PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: base, Rank: c.Rank, Alpha: c.Alpha, Bias: "none", InitWeights: json.RawMessage("true"),
 		TargetModules: targets, TargetParameters: c.TargetParameters, RSLora: c.RankStabilised, InferenceMode: true,
+		RankPattern: map[string]any{}, AlphaPattern: map[string]any{}, // PEFT reads their keys, so null will not do
 	}, "", "  ")
 }

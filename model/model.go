@@ -131,12 +131,12 @@ func (m *Model) Trained() []*Param {
 	return out
 }
 
-// TrainAll gives every parameter gradient and optimizer memory; with LoRA only the adapters.
-func (m *Model) TrainAll() {
+// TrainAll gives every parameter gradient and optimizer memory; with LoRA only the adapters. Masters start as the weights that are there now.
+func (m *Model) TrainAll(dev kernels.Device) {
 	adapter := m.adapterParams()
 	for _, p := range m.Params {
 		if m.LoRA == nil || adapter[p] {
-			p.train(m.mem, p == m.Embed && p == m.Head.W)
+			p.train(dev, m.mem, p == m.Embed && p == m.Head.W)
 		}
 	}
 }

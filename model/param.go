@@ -63,7 +63,7 @@ func (p *Param) view(t kernels.Tensor, part Part) kernels.Tensor {
 }
 
 // train gives the parameter the memory of a trained one.
-func (p *Param) train(mem *kernels.Arena, tied bool) {
+func (p *Param) train(dev kernels.Device, mem *kernels.Arena, tied bool) {
 	like := func() kernels.Tensor { return mem.NewGrouped(kernels.F32, p.W.Groups, p.W.Rows, p.W.Cols) }
 	p.Grad, p.M, p.V = like(), like(), like()
 	if tied {
@@ -72,6 +72,7 @@ func (p *Param) train(mem *kernels.Arena, tied bool) {
 	p.Master = p.W
 	if p.W.DType != kernels.F32 {
 		p.Master = like()
+		dev.Copy(p.Master, p.W)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func Score(r *parallel.Rank, m *model.Model, in, out string, logits bool) (int, error) {
 	var seqs [][]int32
 	err := data.EachLine(in, func(_ int, line *jinja.Dict) error {
-		ids, err := data.IDs(line, m.Vocab)
+		ids, err := data.IDs(line, 1, m.Vocab)
 		if len(ids) > m.MaxLength {
 			return fmt.Errorf("%d tokens, the model has %d positions", len(ids), m.MaxLength)
 		}

@@ -61,7 +61,7 @@ func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langua
 		}
 		m.InitialiseAdapters(dev, uint64(s.LoRA.Seed))
 	}
-	m.TrainAll()
+	m.TrainAll(dev)
 	return m, l, nil
 }
 

@@ -1,0 +1,174 @@
+"""Holds what lockstep writes against transformers and PEFT: folders, tokenizers, templates, log-probabilities, greedy text and adapters, both ways.
+
+usage: check.py LOCKSTEP      (after setup.sh: .venv/bin/python .ci/transformers/check.py ./lockstep)
+Run by hand; prints the largest difference of every case and exits 1 if one is too large.
+"""
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+import peft
+import safetensors.torch
+import torch
+import transformers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DENSE = ["model.family=qwen3"] + [f"model.config.{k}={v}" for k, v in dict(hidden_size=64, num_hidden_layers=3, intermediate_size=160).items()]
+MOE = [f"model.config.{k}={v}" for k, v in dict(num_experts=4, num_hidden_layers=2, hidden_size=64, moe_intermediate_size=48).items()]
+FAMILIES = {"qwen3": DENSE, "qwen3_moe": MOE}
+BOUND = {"fp32": 2e-4, "bf16": 0.1}  # bf16: transformers rounds in other places than the definition; a tenth of a nat is a few roundings of logits
+DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+
+failures = 0
+
+
+def report(name, difference, bound=0.0):
+    global failures
+    bad = not difference <= bound
+    failures += bad
+    print(f"{'FAILED' if bad else 'ok':6}  {difference:<12.3g} of at most {bound:<8.3g} {name}", flush=True)
+
+
+class Lockstep:
+    def __init__(self, binary, scratch):
+        self.binary, self.scratch = str(pathlib.Path(binary).resolve()), scratch
+
+    def run(self, *args):
+        done = subprocess.run([self.binary, *map(str, args)], cwd=self.scratch, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"lockstep {' '.join(map(str, args))}: {done.stderr}")
+
+    def train(self, name, shape, *settings):
+        settings = ["run.steps=3", "run.save_every=0", "optim.warmup_steps=0", "run.verify_tokens=0", *settings]
+        self.run("train", ROOT / "configs" / shape, "--out", self.scratch / name, *(f"--set={s}" for s in settings))
+        return self.scratch / name
+
+    def lines(self, command, inputs, *args):
+        (self.scratch / "in.jsonl").write_text("".join(json.dumps(x) + "\n" for x in inputs))
+        self.run(command, "--in", "in.jsonl", "--out", "out", *args)
+        return self.scratch / "out"
+
+    def score(self, sequences, *args):
+        out = safetensors.torch.load_file(self.lines("score", [{"ids": s} for s in sequences], *args))
+        return [out[f"logprobs.{i}"] for i in range(len(sequences))]
+
+    def jsonl(self, command, inputs, *args):
+        return [json.loads(line) for line in self.lines(command, inputs, *args).read_text().splitlines()]
+
+
+def theirs(model, sequences):
+    with torch.no_grad():
+        for s in sequences:
+            logits = model(torch.tensor([s])).logits[0].float().log_softmax(-1)
+            yield logits[torch.arange(len(s) - 1), torch.tensor(s[1:])]
+
+
+def largest(ours, other):
+    return max((a - b).abs().max().item() for a, b in zip(ours, other))
+
+
+def load(folder, dtype):
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPE[dtype], output_loading_info=True, attn_implementation="eager")
+    left = {k: v for k, v in info.items() if v}
+    report(f"{folder.parent.name}: keys missing or unexpected {left or ''}", len(left))
+    return model.eval()
+
+
+def texts(rng):
+    pool = "abc XYZ 012 345\n\t(){}+-*/=<>|_éßλ中文🙂 <|im_start|> <|im_end|>"
+    return ["", " ", "12 + 7 = 19", "numbers 3 14 25 target 99"] + ["".join(rng.choices(pool, k=rng.randint(1, 60))) for _ in range(300)]
+
+
+def check_text(lockstep, folder, rng):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = texts(rng)
+    ours = lockstep.jsonl("tokenize", [{"text": t} for t in inputs], "--model", folder)
+    wrong = sum(o["ids"] != tokenizer(t, add_special_tokens=False)["input_ids"] for o, t in zip(ours, inputs))
+    report(f"{folder.parent.name}: tokenizer, {len(inputs)} texts", wrong)
+    back = lockstep.jsonl("tokenize", [{"ids": o["ids"]} for o in ours], "--model", folder, "--decode")
+    report(f"{folder.parent.name}: and back", sum(b["text"] != tokenizer.decode(o["ids"]) for b, o in zip(back, ours)))
+    return tokenizer
+
+
+def check_template(lockstep, folder, tokenizer, model):
+    chats = [[{"role": "user", "content": "Reach 24 from 2, 3 and 4."}],
+             [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}, {"role": "user", "content": "3"}]]
+    ours = lockstep.jsonl("generate", [{"messages": c} for c in chats], "--model", folder, "--max-tokens", 12, "--ignore-eos")
+    wrong = 0
+    for o, chat in zip(ours, chats):
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)["input_ids"]
+        made = model.generate(ids, max_new_tokens=12, min_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)
+        wrong += made[0, ids.shape[1]:].tolist() != o["ids"]
+    report(f"{folder.parent.name}: chat template and greedy text", wrong)
+
+
+def check_full(lockstep, family, dtype, rng):
+    folder = lockstep.train(f"{family}-{dtype}", "countdown-sft.toml", f"model.dtype={dtype}", "run.eval_every=0", "data.eval_samples=2", *FAMILIES[family]) / "model"
+    model = load(folder, dtype)
+    written = next(iter(safetensors.torch.load_file(folder / "model.safetensors").values())).dtype
+    report(f"{folder.parent.name}: storage is {dtype}", int(written != DTYPE[dtype]))
+    sequences = [[rng.randrange(model.config.vocab_size) for _ in range(n)] for n in (2, 17, 64, 200)]
+    report(f"{folder.parent.name}: log-probs", largest(lockstep.score(sequences, "--model", folder, "--dtype", dtype), theirs(model, sequences)), BOUND[dtype])
+    if dtype == "fp32":
+        tokenizer = check_text(lockstep, folder, rng)
+        check_template(lockstep, folder, tokenizer, model)
+        shards = lockstep.scratch / f"{family}-shards"
+        model.save_pretrained(shards, max_shard_size="100KB")
+        count = len(list(shards.glob("*.safetensors")))
+        report(f"{folder.parent.name}: saved again by transformers in {count} shards", largest(lockstep.score(sequences, "--model", shards), theirs(model, sequences)), BOUND[dtype])
+    return folder, sequences
+
+
+def check_adapter(lockstep, base, sequences, name, lora):
+    """An adapter that lockstep trains, loaded by PEFT."""
+    chats = [{"messages": [{"role": "user", "content": f"{n} and {n}?"}, {"role": "assistant", "content": str(2 * n)}]} for n in range(50)]
+    (lockstep.scratch / "chats.jsonl").write_text("".join(json.dumps(c) + "\n" for c in chats))
+    settings = [f"model.path={base}", "model.dtype=fp32", f"data.path={lockstep.scratch / 'chats.jsonl'}", "data.pack_rows=128", "run.epochs=0", "run.packs=2", "optim.lr=0.01"]
+    made = lockstep.train(name, "qwen3-lora.toml", *settings, *lora) / "adapter"
+    model = peft.PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager"), made).eval()
+    plain = lockstep.score(sequences, "--model", base)
+    ours = lockstep.score(sequences, "--model", base, "--adapter", made)
+    report(f"{name}: log-probs by PEFT", largest(ours, theirs(model, sequences)), BOUND["fp32"])
+    report(f"{name}: the adapter does something", int(largest(ours, plain) < 1e-3))
+
+
+def check_foreign(lockstep, base, sequences, name, config):
+    """An adapter that PEFT writes, with B drawn at random, loaded by lockstep."""
+    torch.manual_seed(3)
+    model = peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, attn_implementation="eager"), config).eval()
+    with torch.no_grad():
+        for n, p in model.named_parameters():
+            if "lora_" in n:
+                p.normal_(0, 0.1)
+    model.save_pretrained(lockstep.scratch / name)
+    ours = lockstep.score(sequences, "--model", base, "--adapter", lockstep.scratch / name)
+    report(f"{name}: log-probs", largest(ours, theirs(model, sequences)), BOUND["fp32"])
+    report(f"{name}: the adapter does something", int(largest(ours, lockstep.score(sequences, "--model", base)) < 1e-3))
+
+
+def main():
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    rng = random.Random(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        lockstep = Lockstep(sys.argv[1], pathlib.Path(scratch))
+        for family in FAMILIES:
+            check_full(lockstep, family, "bf16", rng)
+            base, sequences = check_full(lockstep, family, "fp32", rng)
+            check_adapter(lockstep, base, sequences, f"{family}-lora", [])
+            check_foreign(lockstep, base, sequences, f"{family}-peft", peft.LoraConfig(r=3, lora_alpha=7, target_modules=ATTENTION, task_type="CAUSAL_LM"))
+            if family == "qwen3_moe":
+                check_adapter(lockstep, base, sequences, f"{family}-lora-experts", [f"lora.target_parameters={EXPERTS}"])
+                config = peft.LoraConfig(r=3, lora_alpha=7, target_modules=["q_proj"], target_parameters=EXPERTS, task_type="CAUSAL_LM")
+                check_foreign(lockstep, base, sequences, f"{family}-peft-experts", config)
+    print(f"{failures} failures; transformers {transformers.__version__}, peft {peft.__version__}, torch {torch.__version__}")
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()
