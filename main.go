@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"lockstep/configs"
 	"lockstep/data"
@@ -43,11 +44,18 @@ func root() *cobra.Command {
 		Short:         "Fine-tune MoE language models and serve them with the same forward, bit for bit",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          unknownCommand,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), inspectCommand(), benchCommand())
+	c.SetFlagErrorFunc(badFlag)
+	group(c, trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), inspectCommand(), benchCommand())
 	return c
+}
+
+// group makes c a command that only has others below it.
+func group(c *cobra.Command, below ...*cobra.Command) {
+	c.Args = unknownCommand
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	c.SuggestionsMinimumDistance = 3
+	c.AddCommand(below...)
 }
 
 // unknownCommand suggests the nearest command.
@@ -55,11 +63,35 @@ func unknownCommand(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	hint := "see lockstep --help"
+	hint := "see " + c.CommandPath() + " --help"
 	if s := c.SuggestionsFor(args[0]); len(s) > 0 {
 		hint = "did you mean " + strings.Join(s, " or ") + "?"
 	}
 	return fmt.Errorf("unknown command %q: %s", args[0], hint)
+}
+
+// badFlag suggests the nearest flag for an unknown one.
+func badFlag(c *cobra.Command, err error) error {
+	name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !unknown {
+		return fmt.Errorf("%w: see %s --help", err, c.CommandPath())
+	}
+	var known []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	if near := configs.Nearest(name, known); near != "" {
+		return fmt.Errorf("unknown flag --%s: did you mean --%s?", name, near)
+	}
+	return fmt.Errorf("unknown flag --%s: see %s --help", name, c.CommandPath())
+}
+
+// one wants a single argument.
+func one(what string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("want one %s, got %d arguments: see %s --help", what, len(args), c.CommandPath())
+		}
+		return nil
+	}
 }
 
 func trainCommand() *cobra.Command {
@@ -71,7 +103,7 @@ func trainCommand() *cobra.Command {
 		Use:     "train SHAPE.toml",
 		Short:   "Train a model by a shape",
 		Example: "  lockstep train configs/countdown-sft.toml --set run.steps=100 --out /tmp/run",
-		Args:    cobra.ExactArgs(1),
+		Args:    one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if device != "" {
 				set = append(set, "device.kind="+device)
@@ -136,6 +168,18 @@ func (t *target) shape() (*configs.Shape, error) {
 	return s, nil
 }
 
+// settings are the flags that were given, as overrides of a shape's keys.
+func (t *target) settings(c *cobra.Command) (set []string) {
+	for _, f := range []struct{ flag, key string }{
+		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"}, {"dtype", "model.dtype"},
+	} {
+		if c.Flags().Changed(f.flag) {
+			set = append(set, f.key+"="+c.Flags().Lookup(f.flag).Value.String())
+		}
+	}
+	return set
+}
+
 // open runs body on the device with the model loaded.
 func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve.Served) error) error {
 	s, err := t.shape()
@@ -169,11 +213,19 @@ func (f *files) flags(c *cobra.Command, in, out string) {
 	require(c, "in", "out")
 }
 
+// require makes flags mandatory, on top of those that are.
 func require(c *cobra.Command, flags ...string) {
-	for _, name := range flags {
-		if err := c.MarkFlagRequired(name); err != nil {
-			panic(err) // no such flag
+	before := c.PreRunE
+	c.PreRunE = func(c *cobra.Command, args []string) error {
+		for _, name := range flags {
+			if !c.Flags().Changed(name) {
+				return fmt.Errorf("--%s is missing: see %s --help", name, c.CommandPath())
+			}
 		}
+		if before == nil {
+			return nil
+		}
+		return before(c, args)
 	}
 }
 
@@ -291,7 +343,7 @@ func verifyCommand() *cobra.Command {
 				return rep.Err()
 			}
 			if len(args) == 1 {
-				return train.OnShape(args[0], kernels.Break(broken), prove)
+				return train.OnShape(args[0], t.settings(c), kernels.Break(broken), prove)
 			}
 			return t.open(kernels.Break(broken), func(r *parallel.Rank, m *serve.Served) error { return prove(r, m.Model) })
 		},
@@ -311,7 +363,7 @@ func inspectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect DIR",
 		Short: "Say what a model folder holds and what it takes to train it",
-		Args:  cobra.ExactArgs(1),
+		Args:  one("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			s, err := model.Inspect(args[0])
 			if err == nil {
@@ -324,7 +376,7 @@ func inspectCommand() *cobra.Command {
 
 func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure speed as ratios to ceilings and peers of the same run"}
-	c.AddCommand(benchCPUCommand())
+	group(c, benchCPUCommand())
 	return c
 }
 
@@ -337,7 +389,7 @@ func benchCPUCommand() *cobra.Command {
 		Long: "Trains some steps of a shape and prints tokens/s and peak memory, then times every matrix product of such a step, and one of 1024^3, against the\n" +
 			"rate of FMAs on registers alone that the same threads reach around it. With --peer, transformers and torch train the same batches.",
 		Example: "  lockstep bench cpu configs/countdown-sft.toml --peer .venv/bin/python",
-		Args:    cobra.ExactArgs(1),
+		Args:    one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := configs.Load(args[0], set)
 			if err != nil {

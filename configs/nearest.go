@@ -23,6 +23,17 @@ func unknown(key string) string {
 	return "unknown key, did you mean " + best + "?"
 }
 
+// Nearest is the known name that a wrong one probably means; "" where none is like it.
+func Nearest(name string, known []string) string {
+	best, score := "", 1+max(2, len(name)/4)
+	for _, k := range known {
+		if d := distance(name, k); d < score {
+			best, score = k, d
+		}
+	}
+	return best
+}
+
 // distance is the number of letters to insert, delete or replace (Levenshtein).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1) // distances of a[:i] to every b[:j]

@@ -106,7 +106,7 @@ type Definition struct {
 
 // Device is the machine.
 type Device struct {
-	Kind    string `toml:"kind" default:"'cpu'" oneof:"cpu"`                       // device
+	Kind    string `toml:"kind" default:"'cpu'" oneof:"cpu,cuda"`                  // device
 	Threads int    `toml:"threads" default:"0" range:"[0,4096]"`                   // threads; 0: one for each core
 	ISA     string `toml:"isa" default:"'auto'" oneof:"auto,avx512,avx2,portable"` // instruction set
 }

@@ -192,13 +192,13 @@ func runPeer(ctx context.Context, o BenchOptions, s *configs.Shape, dir string) 
 // printSteps shows each row and how many times faster the first is.
 func printSteps(w io.Writer, rows []benchRow) {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tab, "tokens/s\tpeak memory\tlast loss\tlockstep is faster by\t  training\t")
+	fmt.Fprintln(tab, "tokens/s\tpeak memory\tlast loss\tlockstep is faster by\t  training")
 	for i, r := range rows {
 		ratio := "-"
 		if i > 0 {
 			ratio = fmt.Sprintf("%.2f", rows[0].Tokens/r.Tokens)
 		}
-		fmt.Fprintf(tab, "%.0f\t%d MiB\t%.5f\t%s\t  %s\t\n", r.Tokens, r.PeakBytes>>20, r.Loss, ratio, r.Name)
+		fmt.Fprintf(tab, "%.0f\t%d MiB\t%.5f\t%s\t  %s\n", r.Tokens, r.PeakBytes>>20, r.Loss, ratio, r.Name)
 	}
 	tab.Flush()
 }
@@ -246,7 +246,7 @@ func benchProducts(d *cpu.Device, s *configs.Shape, counts map[cpu.GEMMCase]int,
 	cases, total := stepProducts(counts)
 	cube := cpu.GEMMCase{Op: "MatMul", Rows: 1024, Cols: 1024, Depth: 1024}
 	tab := tabwriter.NewWriter(o.Out, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tab, "GFLOP/s\tpeak\tof peak\tof a step\t  matrix product, rows x columns x depth\t")
+	fmt.Fprintln(tab, "GFLOP/s\tpeak\tof peak\tof a step\t  matrix product, rows x columns x depth")
 	seconds, ideal := 0.0, 0.0
 	for i, r := range d.BenchGEMM(dtype(s), append([]cpu.GEMMCase{cube}, cases...), o.Each) {
 		share := "-"
@@ -255,9 +255,9 @@ func benchProducts(d *cpu.Device, s *configs.Shape, counts map[cpu.GEMMCase]int,
 			seconds, ideal = seconds+flops/r.Ratio, ideal+flops
 			share = fmt.Sprintf("%.1f%%", 100*flops/total)
 		}
-		fmt.Fprintf(tab, "%.0f\t%.0f\t%.0f%%\t%s\t  %s\t\n", r.GFLOPS, r.Peak, 100*r.Ratio, share, r.Case)
+		fmt.Fprintf(tab, "%.0f\t%.0f\t%.0f%%\t%s\t  %s\n", r.GFLOPS, r.Peak, 100*r.Ratio, share, r.Case)
 	}
-	fmt.Fprintf(tab, "\t\t%.0f%%\t100%%\t  all of a step, by time\t\n", 100*ideal/seconds)
+	fmt.Fprintf(tab, "\t\t%.0f%%\t100%%\t  all of a step, by time\n", 100*ideal/seconds)
 	return tab.Flush()
 }
 

@@ -7,9 +7,9 @@ import (
 	"lockstep/parallel"
 )
 
-// OnShape runs body on the untrained model of a shape file.
-func OnShape(path string, broken kernels.Break, body func(r *parallel.Rank, m *model.Model) error) error {
-	s, err := configs.Load(path, nil)
+// OnShape runs body on the untrained model of a shape file with overrides.
+func OnShape(path string, set []string, broken kernels.Break, body func(r *parallel.Rank, m *model.Model) error) error {
+	s, err := configs.Load(path, set)
 	if err != nil {
 		return err
 	}

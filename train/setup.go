@@ -20,7 +20,7 @@ func OpenDevice(s *configs.Shape, broken kernels.Break) (kernels.Device, error) 
 	def := kernels.Default()
 	def.Dot, def.Break = kernels.DotMode(s.Definition.Dot), broken
 	if s.Device.Kind != "cpu" {
-		return nil, fmt.Errorf("device %q: this build has only cpu", s.Device.Kind)
+		return nil, fmt.Errorf("device %s: this build has only cpu", s.Device.Kind)
 	}
 	dev, err := cpu.New(def, cpu.Options{Threads: s.Device.Threads, ISA: cpu.ISA(s.Device.ISA)})
 	if err != nil {

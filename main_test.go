@@ -1,0 +1,422 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// small makes the shape of the tests' model out of configs/countdown-sft.toml.
+var small = []string{
+	"--set=model.config.hidden_size=32", "--set=model.config.num_experts=4", "--set=model.config.moe_intermediate_size=16", "--set=model.config.head_dim=8",
+	"--set=data.countdown.train=40", "--set=data.countdown.test=4", "--set=data.eval_samples=2", "--set=data.pack_rows=256", "--set=run.steps=2", "--set=run.save_every=1",
+	"--set=optim.warmup_steps=1", "--set=run.packs=2", "--set=run.verify_tokens=64", "--set=rollout.max_tokens=4",
+}
+
+const shape = "configs/countdown-sft.toml"
+
+const asProgram = "LOCKSTEP_TEST_MAIN" // makes this test binary the program
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// lockstep runs the program.
+func lockstep(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	c := exec.Command(os.Args[0], args...)
+	c.Env = append(os.Environ(), asProgram+"=1")
+	var out, problems bytes.Buffer
+	c.Stdout, c.Stderr = &out, &problems
+	err := c.Run()
+	if exit := new(exec.ExitError); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return c.ProcessState.ExitCode(), out.String(), problems.String()
+}
+
+// must runs the program and wants success.
+func must(t *testing.T, args ...string) string {
+	t.Helper()
+	code, out, problems := lockstep(t, args...)
+	if code != 0 {
+		t.Fatalf("%q: exit code %d: %s", args, code, problems)
+	}
+	return out
+}
+
+// refused runs the program and wants exit code 1, one line on stderr with all the words, nothing on stdout, and folder dir as it was.
+func refused(t *testing.T, dir string, words []string, args ...string) {
+	t.Helper()
+	before := listing(t, dir)
+	code, out, problems := lockstep(t, args...)
+	if code != 1 || out != "" || !strings.HasPrefix(problems, "lockstep: ") || strings.Count(problems, "\n") != 1 {
+		t.Errorf("%q: exit code %d, stdout %q, stderr %q: want exit code 1 and one line", args, code, out, problems)
+	}
+	for _, w := range words {
+		if !strings.Contains(problems, w) {
+			t.Errorf("%q: %swants %q", args, problems, w)
+		}
+	}
+	if after := listing(t, dir); after != before {
+		t.Errorf("%q: wrote into the folder:\n%s\nwas\n%s", args, after, before)
+	}
+}
+
+// listing is the names, sizes and dates of everything in a folder.
+func listing(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if err == nil && !e.IsDir() {
+			b.WriteString(path + " " + info.ModTime().String() + " " + info.Mode().String() + "\n")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func write(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// trained makes a run and an input file for the tests below.
+func trained(t *testing.T) (dir, run string) {
+	t.Helper()
+	dir = t.TempDir()
+	run = filepath.Join(dir, "run")
+	must(t, append([]string{"train", shape, "--out", run}, small...)...)
+	write(t, filepath.Join(dir, "ids.jsonl"), "{\"ids\":[1,2,3]}\n")
+	return dir, run
+}
+
+// Every command of the README, one after the other.
+func TestCommands(t *testing.T) {
+	dir, run := trained(t)
+	model, at := filepath.Join(run, "model"), func(name string) string { return filepath.Join(dir, name) }
+	must(t, "score", "--model", model, "--in", at("ids.jsonl"), "--out", at("scores"), "--logits")
+	write(t, at("prompts.jsonl"), "{\"ids\":[1,2]}\n{\"prompt\":\"12 7\"}\n{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}\n")
+	must(t, "generate", "--model", model, "--in", at("prompts.jsonl"), "--out", at("made.jsonl"), "--n", "2", "--max-tokens", "3", "--temperature", "1", "--ignore-eos")
+	lines := strings.Split(strings.TrimSpace(read(t, at("made.jsonl"))), "\n")
+	if len(lines) != 6 {
+		t.Errorf("%d samples of 3 prompts, twice each", len(lines))
+	}
+	for _, line := range lines {
+		var s struct {
+			IDs          []int32   `json:"ids"`
+			LogProbs     []float64 `json:"logprobs"`
+			Text         *string   `json:"text"`
+			FinishReason string    `json:"finish_reason"`
+		}
+		if err := json.Unmarshal([]byte(line), &s); err != nil || len(s.IDs) != 3 || len(s.LogProbs) != 3 || s.Text == nil || s.FinishReason != "length" {
+			t.Errorf("sample %s (%v)", line, err)
+		}
+	}
+	write(t, at("text.jsonl"), "{\"text\":\"12 + 7 = 19, naïve 中\"}\n{\"text\":\"\"}\n")
+	must(t, "tokenize", "--model", model, "--in", at("text.jsonl"), "--out", at("tokens.jsonl"))
+	must(t, "tokenize", "--model", model, "--in", at("tokens.jsonl"), "--out", at("back.jsonl"), "--decode")
+	if got, want := read(t, at("back.jsonl")), read(t, at("text.jsonl")); got != want {
+		t.Errorf("text %q came back as %q", want, got)
+	}
+	if out := must(t, "verify", "--model", model, "--tokens", "200"); !strings.Contains(out, "zero-KLD: 0 mismatched of ") {
+		t.Errorf("verify printed %s", out)
+	}
+	if out := must(t, "inspect", model); !strings.Contains(out, "qwen3_moe") {
+		t.Errorf("inspect printed %s", out)
+	}
+	if code, _, problems := lockstep(t, "verify", "--model", model, "--tokens", "200", "--break", "split-k"); code != 1 || !strings.Contains(problems, "differ") {
+		t.Errorf("a broken rule: exit code %d, %s", code, problems)
+	}
+	must(t, append([]string{"train", shape, "--out", run, "--resume"}, small...)...)
+}
+
+// The printed shape is one that resolves to itself.
+func TestPrintConfig(t *testing.T) {
+	once := must(t, append([]string{"train", shape, "--print-config"}, small...)...)
+	again := must(t, "train", write(t, filepath.Join(t.TempDir(), "again.toml"), once), "--print-config")
+	if once != again {
+		t.Errorf("printed\n%s\nthen\n%s", once, again)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	if out := must(t); !strings.Contains(out, "Usage:") {
+		t.Errorf("without arguments: %s", out)
+	}
+	for _, name := range []string{"train", "score", "generate", "tokenize", "verify", "inspect", "bench", "bench cpu"} {
+		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+name) {
+			t.Errorf("%s --help: %s", name, out)
+		}
+	}
+}
+
+func TestBadCommandLines(t *testing.T) {
+	dir := t.TempDir()
+	in, out := write(t, filepath.Join(dir, "in.jsonl"), "{\"ids\":[1]}\n"), filepath.Join(dir, "out")
+	for _, c := range []struct {
+		words []string
+		args  []string
+	}{
+		{[]string{"unknown command", `"tran"`, "train"}, []string{"tran"}},
+		{[]string{"unknown command", `"gpu"`}, []string{"bench", "gpu"}},
+		{[]string{"--stes", "--set"}, []string{"train", shape, "--stes", "run.steps=2"}},
+		{[]string{"--modle", "--model"}, []string{"score", "--modle", "x"}},
+		{[]string{"--in is missing"}, []string{"score", "--out", out, "--model", "x"}},
+		{[]string{"SHAPE.toml"}, []string{"train"}},
+		{[]string{"SHAPE.toml"}, []string{"train", "a", "b"}},
+		{[]string{"DIR"}, []string{"inspect"}},
+		{[]string{"no.toml", "no such file"}, []string{"train", "no.toml"}},
+		{[]string{"--model", "shape"}, []string{"verify"}},
+		{[]string{"--model", "shape"}, []string{"verify", shape, "--model", "x"}},
+		{[]string{"--n"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--n", "0"}},
+		{[]string{"--max-tokens", "many"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--max-tokens", "many"}},
+		{[]string{"--dtype", "fp17"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--dtype", "fp17"}},
+		{[]string{"no rule", "nothing", "split-k"}, []string{"verify", shape, "--break", "nothing"}},
+		{[]string{"tpu", "cpu"}, []string{"train", shape, "--device", "tpu"}},
+		{[]string{"tpu", "cpu"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--device", "tpu"}},
+		{[]string{"cuda", "this build"}, []string{"train", shape, "--device", "cuda"}},
+		{[]string{"cuda", "this build"}, []string{"verify", shape, "--device", "cuda"}},
+		{[]string{"instruction set", "sse", "avx2"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--isa", "sse"}},
+		{[]string{"-1 threads"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--threads", "-1"}},
+		{[]string{"dot mode", "fp8", "tc16"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--dot", "fp8"}},
+		{[]string{"run.stesp", "run.steps"}, []string{"train", shape, "--set", "run.stesp=2"}},
+		{[]string{"run.steps", "two"}, []string{"train", shape, "--set", "run.steps=two"}},
+		{[]string{"no/parent", "make it first"}, []string{"train", shape, "--out", filepath.Join(dir, "no/parent/run")}},
+		{[]string{"data.path", "absent.jsonl"}, []string{"train", shape, "--set", "data.task=", "--set", "data.path=" + filepath.Join(dir, "absent.jsonl")}},
+	} {
+		refused(t, dir, c.words, c.args...)
+	}
+}
+
+// A shape with several mistakes names all of them with their lines, and the nearest known key.
+func TestBadShape(t *testing.T) {
+	dir := t.TempDir()
+	path := write(t, filepath.Join(dir, "bad.toml"), "[model]\nfamily = \"qwen3\"\ndtyp = \"fp32\"\n[optim]\nlr = -1\n[run]\nsteps = \"ten\"\n")
+	code, out, problems := lockstep(t, "train", path, "--out", filepath.Join(dir, "run"))
+	if code != 1 || out != "" || strings.Contains(problems, "goroutine") {
+		t.Errorf("exit code %d, stdout %q, stderr %q", code, out, problems)
+	}
+	for _, w := range []string{"bad.toml:3", "dtyp", "dtype", "bad.toml:5", "lr", "bad.toml:7", "steps"} {
+		if !strings.Contains(problems, w) {
+			t.Errorf("%s wants %q", problems, w)
+		}
+	}
+	for _, text := range []string{"[model\n", "= 1", "\x00", "\xff"} {
+		refused(t, dir, []string{"bad.toml"}, "train", write(t, path, text), "--out", filepath.Join(dir, "run"))
+	}
+}
+
+// header replaces the header of a safetensors file.
+func header(t *testing.T, path string, change func(h string) string) {
+	t.Helper()
+	file := read(t, path)
+	n := binary.LittleEndian.Uint64([]byte(file))
+	h := change(file[8 : 8+n])
+	write(t, path, string(binary.LittleEndian.AppendUint64(nil, uint64(len(h))))+h+file[8+n:])
+}
+
+func TestBadModels(t *testing.T) {
+	dir, run := trained(t)
+	whole := filepath.Join(run, "model")
+	replace := func(name, old, new string) func(t *testing.T, m string) {
+		return func(t *testing.T, m string) {
+			path := filepath.Join(m, name)
+			text := strings.Replace(read(t, path), old, new, 1)
+			if text == read(t, path) {
+				t.Fatalf("%s has no %q", name, old)
+			}
+			write(t, path, text)
+		}
+	}
+	inHeader := func(old, new string) func(t *testing.T, m string) {
+		return func(t *testing.T, m string) {
+			header(t, filepath.Join(m, weights), func(h string) string {
+				if !strings.Contains(h, old) {
+					t.Fatalf("the header has no %q", old)
+				}
+				return strings.Replace(h, old, new, 1)
+			})
+		}
+	}
+	file := func(name, text string) func(t *testing.T, m string) {
+		return func(t *testing.T, m string) { write(t, filepath.Join(m, name), text) }
+	}
+	for name, c := range map[string]struct {
+		change func(t *testing.T, m string)
+		words  []string
+	}{
+		"no folder":           {func(t *testing.T, m string) { os.RemoveAll(m) }, []string{"broken"}},
+		"no config":           {func(t *testing.T, m string) { os.Remove(filepath.Join(m, "config.json")) }, []string{"config.json"}},
+		"empty config":        {file("config.json", ""), []string{"config.json"}},
+		"config no JSON":      {replace("config.json", ":", ""), []string{"config.json:"}},
+		"config wrong type":   {replace("config.json", `"hidden_size": 32`, `"hidden_size": "wide"`), []string{"config.json", "hidden_size"}},
+		"unknown family":      {replace("config.json", `"model_type": "qwen3_moe"`, `"model_type": "llama9"`), []string{"config.json", "llama9", "qwen3"}},
+		"other width":         {replace("config.json", `"hidden_size": 32`, `"hidden_size": 64`), []string{"model.embed_tokens.weight", "[480 32]", "[480 64]", "config.json"}},
+		"one layer less":      {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 1`), []string{"model.layers.1.", "nothing uses", "config.json"}},
+		"one layer more":      {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 3`), []string{"no tensor model.layers.2.", "config.json"}},
+		"huge model":          {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 99999999`), []string{"config.json", "num_hidden_layers"}},
+		"no weights":          {func(t *testing.T, m string) { os.Remove(filepath.Join(m, weights)) }, []string{"safetensors"}},
+		"empty weights":       {file(weights, ""), []string{weights}},
+		"seven bytes":         {file(weights, "1234567"), []string{weights}},
+		"header past the end": {file(weights, "\xff\xff\xff\xff\xff\xff\xff\x7f{}"), []string{weights}},
+		"header no JSON":      {file(weights, "\x02\x00\x00\x00\x00\x00\x00\x00{]"), []string{weights}},
+		"truncated": {func(t *testing.T, m string) {
+			p := filepath.Join(m, weights)
+			x := read(t, p)
+			write(t, p, x[:len(x)-4])
+		}, []string{weights}},
+		"half": {func(t *testing.T, m string) {
+			p := filepath.Join(m, weights)
+			x := read(t, p)
+			write(t, p, x[:len(x)/2])
+		}, []string{weights}},
+		"bytes too many": {func(t *testing.T, m string) { p := filepath.Join(m, weights); write(t, p, read(t, p)+"more") }, []string{weights}},
+		"overlapping":    {inHeader(`"data_offsets":[0,`, `"data_offsets":[4,`), []string{weights}},
+		"huge shape":     {inHeader(`"shape":[480,32]`, `"shape":[9223372036854775807,9223372036854775807]`), []string{weights, "model.embed_tokens.weight"}},
+		"negative shape": {inHeader(`"shape":[480,32]`, `"shape":[-480,-32]`), []string{weights}},
+		"unknown dtype":  {inHeader(`"dtype":"F32"`, `"dtype":"F13"`), []string{weights, "F13"}},
+		"integers":       {inHeader(`"dtype":"F32"`, `"dtype":"I32"`), []string{weights, "I32"}},
+		"name twice":     {inHeader(`"model.norm.weight"`, `"model.embed_tokens.weight"`), []string{weights, "model.embed_tokens.weight"}},
+		"other name":     {inHeader(`"model.norm.weight"`, `"model.gnome.weight"`), []string{"no tensor model.norm.weight", "config.json"}},
+		"index without shards": {func(t *testing.T, m string) {
+			os.Remove(filepath.Join(m, weights))
+			file("model.safetensors.index.json", `{"weight_map":{"a":"shard-1"}}`)(t, m)
+		}, []string{"shard-1"}},
+		"index no JSON": {func(t *testing.T, m string) {
+			os.Remove(filepath.Join(m, weights))
+			file("model.safetensors.index.json", `{`)(t, m)
+		}, []string{"index.json"}},
+		"index leaves": {func(t *testing.T, m string) {
+			os.Remove(filepath.Join(m, weights))
+			file("model.safetensors.index.json", `{"weight_map":{"a":"../../secret"}}`)(t, m)
+		}, []string{"index.json"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			broken := filepath.Join(dir, "broken")
+			if err := errors.Join(os.RemoveAll(broken), os.CopyFS(broken, os.DirFS(whole))); err != nil {
+				t.Fatal(err)
+			}
+			c.change(t, broken)
+			refused(t, dir, c.words, "score", "--model", broken, "--in", filepath.Join(dir, "ids.jsonl"), "--out", filepath.Join(dir, "scores"))
+		})
+	}
+	for name, c := range map[string]struct {
+		change func(t *testing.T, m string)
+		words  []string
+	}{
+		"empty":           {file("tokenizer.json", ""), []string{"tokenizer.json"}},
+		"no JSON":         {file("tokenizer.json", "{\"model\": ["), []string{"tokenizer.json"}},
+		"another kind":    {file("tokenizer.json", `{"version": "1.0", "model": {"type": "Unigram", "vocab": []}}`), []string{"tokenizer.json", "Unigram"}},
+		"none":            {func(t *testing.T, m string) { os.Remove(filepath.Join(m, "tokenizer.json")) }, []string{"tokenizer.json"}},
+		"broken template": {file("chat_template.jinja", "{% if %}"), []string{"chat_template.jinja"}},
+	} {
+		t.Run("tokenizer/"+name, func(t *testing.T) {
+			broken := filepath.Join(dir, "broken")
+			if err := errors.Join(os.RemoveAll(broken), os.CopyFS(broken, os.DirFS(whole))); err != nil {
+				t.Fatal(err)
+			}
+			c.change(t, broken)
+			in := write(t, filepath.Join(dir, "chat.jsonl"), "{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}\n")
+			refused(t, dir, c.words, "generate", "--model", broken, "--in", in, "--out", filepath.Join(dir, "made"))
+		})
+	}
+}
+
+const weights = "model.safetensors"
+
+func TestBadLines(t *testing.T) {
+	dir, run := trained(t)
+	model, in := filepath.Join(run, "model"), filepath.Join(dir, "in.jsonl")
+	for _, c := range []struct {
+		command string
+		text    string
+		words   []string
+	}{
+		{"score", "", []string{"in.jsonl:1", "empty"}},
+		{"score", "{\"ids\":[1]}\n\n", []string{"in.jsonl:2", "empty"}},
+		{"score", "{\"ids\":[1]}\n{\"ids\":[1,", []string{"in.jsonl:2", "JSON"}},
+		{"score", "[1,2]\n", []string{"in.jsonl:1"}},
+		{"score", "{\"ids\":[]}\n", []string{"in.jsonl:1", "at least"}},
+		{"score", "{\"ids\":[1,480]}\n", []string{"in.jsonl:1", "ids[1] is 480", "480"}},
+		{"score", "{\"ids\":[-1]}\n", []string{"in.jsonl:1", "ids[0] is -1"}},
+		{"score", "{\"ids\":[1.5]}\n", []string{"in.jsonl:1", "ids"}},
+		{"score", "{\"ids\":\"12\"}\n", []string{"in.jsonl:1", "ids"}},
+		{"score", "{\"text\":\"12\"}\n", []string{"in.jsonl:1", "ids"}},
+		{"score", "{\"ids\":[" + strings.Repeat("1,", 1024) + "1]}\n", []string{"in.jsonl:1", "1025", "1024"}},
+		{"generate", "{\"prompt\":\"\"}\n", []string{"in.jsonl:1"}},
+		{"generate", "{\"prompt\":7}\n", []string{"in.jsonl:1", "prompt"}},
+		{"generate", "{\"prompt\":\"a\",\"ids\":[1]}\n", []string{"in.jsonl:1", "one of"}},
+		{"generate", "{\"messages\":[]}\n", []string{"in.jsonl:1", "messages"}},
+		{"generate", "{\"messages\":[{\"role\":\"user\"}]}\n", []string{"in.jsonl:1", "content"}},
+		{"generate", "{\"ids\":[" + strings.Repeat("1,", 1024) + "1]}\n", []string{"in.jsonl:1", "1024"}},
+		{"tokenize", "{\"txt\":\"a\"}\n", []string{"in.jsonl:1", "text"}},
+		{"tokenize", "", []string{"in.jsonl:1", "empty"}},
+	} {
+		write(t, in, c.text)
+		refused(t, dir, c.words, c.command, "--model", model, "--in", in, "--out", filepath.Join(dir, "out"))
+	}
+	write(t, in, "{\"ids\":[1,2]}\n")
+	for _, command := range []string{"score", "generate"} {
+		refused(t, dir, []string{"absent.jsonl"}, command, "--model", model, "--in", filepath.Join(dir, "absent.jsonl"), "--out", filepath.Join(dir, "out"))
+		refused(t, dir, []string{"nowhere"}, command, "--model", model, "--in", in, "--out", filepath.Join(dir, "nowhere", "out"))
+		refused(t, dir, []string{"run"}, command, "--model", model, "--in", in, "--out", run)
+	}
+	refused(t, dir, []string{"adapter_config.json"}, "score", "--model", model, "--adapter", model, "--in", in, "--out", filepath.Join(dir, "out"))
+}
+
+// A damaged checkpoint gives way to the one before it, and the run ends with the same bits.
+func TestBadCheckpoints(t *testing.T) {
+	dir, run := trained(t)
+	again := append([]string{"train", shape, "--out", run}, small...)
+	refused(t, dir, []string{"already holds a run", "--resume"}, again...)
+	again = append(again, "--resume")
+	refused(t, dir, []string{"shape has changed"}, append(again, "--set=optim.lr=1e-4")...)
+	want := read(t, filepath.Join(run, "model", weights))
+	newest := filepath.Join(run, "checkpoints", "step-00000002")
+	for _, name := range []string{"optimizer.safetensors", "model/" + weights, "state.json"} {
+		path := filepath.Join(newest, name)
+		text := read(t, path)
+		write(t, path, text[:len(text)-5])
+		if err := os.RemoveAll(filepath.Join(run, "model")); err != nil {
+			t.Fatal(err)
+		}
+		code, _, problems := lockstep(t, again...)
+		if code != 0 || !strings.Contains(problems, "is damaged") {
+			t.Errorf("%s damaged: exit code %d, %s", name, code, problems)
+		}
+		if read(t, filepath.Join(run, "model", weights)) != want {
+			t.Errorf("%s damaged: other bits", name)
+		}
+	}
+}
