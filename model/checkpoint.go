@@ -95,15 +95,15 @@ func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string
 		raw := make([]byte, view.Bytes())
 		dev.Read(raw, view)
 		if part.ExpertsLast {
-			raw = permute(raw, t.DType.Size(), p.W.Groups, p.W.Rows, p.W.Cols)
+			raw = expertsLast(raw, t.DType.Size(), p.W.Groups, p.W.Rows, p.W.Cols)
 		}
 		_, err := w.Write(raw)
 		return err
 	}}
 }
 
-// permute is expertsLast on raw elements.
-func permute(raw []byte, size, e, out, r int) []byte {
+// expertsLast permutes raw elements [E, out, r] in memory to [out, r, E] on disk.
+func expertsLast(raw []byte, size, e, out, r int) []byte {
 	disk := make([]byte, len(raw))
 	for i := range e * out * r {
 		g, o, k := i/(out*r), i/r%out, i%r
@@ -111,6 +111,16 @@ func permute(raw []byte, size, e, out, r int) []byte {
 		copy(disk[at*size:(at+1)*size], raw[i*size:(i+1)*size])
 	}
 	return disk
+}
+
+// expertsFirst is the inverse of expertsLast, on values.
+func expertsFirst(disk []float32, e, out, r int) []float32 {
+	v := slices.Clone(disk)
+	for i := range v {
+		g, o, k := i/(out*r), i/r%out, i%r
+		v[i] = disk[(o*r+k)*e+g]
+	}
+	return v
 }
 
 // stateKinds are the tensors that training adds to a parameter.

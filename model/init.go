@@ -3,7 +3,6 @@ package model
 import (
 	"hash/fnv"
 	"math"
-	"slices"
 
 	"lockstep/kernels"
 )
@@ -92,25 +91,6 @@ func ReadValues(dev kernels.Device, t kernels.Tensor) []float32 {
 		}
 	}
 	return out
-}
-
-// expertsLast permutes [E, out, r] in memory to [out, r, E] on disk; expertsFirst is its inverse.
-func expertsLast(v []float32, e, out, r int) []float32 {
-	disk := make([]float32, len(v))
-	for i, x := range v {
-		g, o, k := i/(out*r), i/r%out, i%r
-		disk[(o*r+k)*e+g] = x
-	}
-	return disk
-}
-
-func expertsFirst(disk []float32, e, out, r int) []float32 {
-	v := slices.Clone(disk)
-	for i := range v {
-		g, o, k := i/(out*r), i/r%out, i%r
-		v[i] = disk[(o*r+k)*e+g]
-	}
-	return v
 }
 
 // InitialiseAdapters draws the adapters' weights only.

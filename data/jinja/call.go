@@ -36,9 +36,7 @@ func (c call) bind(fn string, params ...string) bound {
 	if len(c.list) > len(params) {
 		fail(0, "%s takes at most %d arguments, not %d", fn, len(params), len(c.list))
 	}
-	for i, v := range c.list {
-		b[i] = v
-	}
+	copy(b, c.list)
 	for i, name := range c.names {
 		at := -1
 		for k, p := range params {
