@@ -35,9 +35,9 @@ func (s Schedule) At(step int) float64 {
 	progress := float64(step-s.Warmup) / float64(max(s.Steps-s.Warmup, 1))
 	switch s.Kind {
 	case "linear":
-		return s.Peak * (1 - (1-s.Final)*progress)
+		return s.Peak * (1 - float64((1-s.Final)*progress))
 	case "cosine":
-		return s.Peak * (s.Final + (1-s.Final)*(1+math.Cos(math.Pi*progress))/2)
+		return s.Peak * (s.Final + float64((1-s.Final)*(1+math.Cos(math.Pi*progress)))/2)
 	}
 	return s.Peak
 }

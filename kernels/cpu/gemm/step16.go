@@ -93,8 +93,7 @@ func step16Infinite(acc float32, x, y *[steps]float32) float32 {
 	}
 	for i := range x {
 		if !finite(x[i]) || !finite(y[i]) {
-			p := x[i] * y[i]
-			sum += p
+			sum += float32(x[i] * y[i])
 		}
 	}
 	if sum != sum {
