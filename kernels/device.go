@@ -101,3 +101,6 @@ type Device interface {
 	// master = master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared.
 	AdamW(w, master, m, v, grad Tensor, s AdamW)
 }
+
+// Fault is what an operation panics with when the device cannot go on: no memory, a lost card, a kernel that failed.
+type Fault struct{ Err error }

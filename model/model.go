@@ -194,5 +194,5 @@ func (y ropeScaling) frequency(i, dim int, theta float64) (f, scale float64) {
 	lo := max(math.Floor(corr(y.BetaFast)), 0)
 	hi := min(math.Ceil(corr(y.BetaSlow)), float64(dim-1))
 	ramp := min(max((float64(i)-lo)/max(hi-lo, 1e-3), 0), 1)
-	return float64(f*(1-ramp)) + float64(f/y.Factor*ramp), 0.1*math.Log(y.Factor) + 1
+	return float64(f*(1-ramp)) + float64(f/y.Factor*ramp), float64(0.1*math.Log(y.Factor)) + 1
 }

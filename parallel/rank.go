@@ -19,11 +19,8 @@ type Rank struct {
 	Size  int
 }
 
-// Fault is what an operation panics with when the device cannot go on (memory, a lost card): Run turns it into the rank's error.
-// Any other panic is a bug and keeps its stack.
-type Fault struct{ Err error }
-
-// Run starts one goroutine, locked to its thread, for each device and waits for all. The first error by rank order is returned.
+// Run starts one goroutine, locked to its thread, for each device and waits for all. A [kernels.Fault] becomes the rank's error; any other
+// panic is a bug and keeps its stack. The errors come joined in the order of ranks.
 func Run(devices []kernels.Device, body func(r *Rank) error) error {
 	errs := make([]error, len(devices))
 	done := make(chan struct{})
@@ -45,7 +42,7 @@ func guard(r *Rank, body func(r *Rank) error) (err error) {
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
-		case Fault:
+		case kernels.Fault:
 			err = fmt.Errorf("rank %d on %s: %w", r.ID, r.Dev.Name(), p.Err)
 		default:
 			err = fmt.Errorf("rank %d: internal error: %v\n%s", r.ID, p, debug.Stack())

@@ -53,7 +53,7 @@ func TestRunFails(t *testing.T) {
 		words string
 		lines bool
 	}{
-		{func() { panic(Fault{full}) }, full, "rank 1", false},
+		{func() { panic(kernels.Fault{Err: full}) }, full, "rank 1", false},
 		{func() { panic("index") }, nil, "internal error: index", true},
 	} {
 		var finished atomic.Int32

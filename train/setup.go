@@ -19,8 +19,8 @@ import (
 func OpenDevice(s *configs.Shape, broken kernels.Break) (kernels.Device, error) {
 	def := kernels.Default()
 	def.Dot, def.Break = kernels.DotMode(s.Definition.Dot), broken
-	if s.Device.Kind != "cpu" {
-		return nil, fmt.Errorf("device %s: this build has only cpu", s.Device.Kind)
+	if s.Device.Kind == "cuda" {
+		return openCUDA(def)
 	}
 	dev, err := cpu.New(def, cpu.Options{Threads: s.Device.Threads, ISA: cpu.ISA(s.Device.ISA)})
 	if err != nil {

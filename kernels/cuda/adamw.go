@@ -1,0 +1,22 @@
+//go:build cuda
+
+package cuda
+
+import "lockstep/kernels"
+
+const sumBlock = 4096
+
+// SumSquares: out[0] = tree over blocks of 4096 consecutive elements of t of tree(v*v) of the block; out F32 [1, 1], t F32 and contiguous.
+func (d *Device) SumSquares(out, t kernels.Tensor) {
+	n := blocks(t.Len(), sumBlock)
+	sums := d.workspace(4 * n)
+	d.launch("square_blocks", warps(n), warpThreads, 0, sums, t, int64(t.Len()))
+	d.launch("tree_of", [3]int{1, 1, 1}, 32, 0, out, sums, n)
+}
+
+// AdamW is one step of decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101), as kernels.Device states it.
+func (d *Device) AdamW(w, master, m, v, grad kernels.Tensor, s kernels.AdamW) {
+	n := master.Len()
+	d.launch("adamw"+suffix(w), [3]int{min(blocks(n, elementThreads), 1<<20), 1, 1}, elementThreads, 0, w, master, m, v, grad, int64(n), s.GradScale,
+		s.Beta1, 1-s.Beta1, s.Beta2, 1-s.Beta2, s.LR*s.WeightDecay, s.LR, s.Eps, s.Correction1, s.Correction2)
+}

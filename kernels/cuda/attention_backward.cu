@@ -1,0 +1,137 @@
+// AttentionBackward as kernels/cpu/attention_backward.go states it: D_i, then dq by a block for 64 queries of a head (keys ascending), then dk and dv by a block for 64
+// keys of a KV head (heads of the group ascending, in each queries ascending). Nothing is added by atomics. Bound: 14*queries*keys*D flops, half of them masked.
+#include "attention.cuh"
+
+struct Part {
+  int row, rows;  // of the sequence in the batch
+  int at, head;   // first position of the 64; head of q, or of k and v
+};
+
+extern __shared__ __align__(16) u16 shared[];
+
+// attention_delta: delta[t, h] = tree over the head dim of dout*out.
+KERNEL(attention_delta, float* delta, const u16* dout, const u16* out, int rows, int heads, int dim, int ds, int os) {
+  int at = warp_row();
+  if (at >= rows * heads) return;
+  const u16 *d = dout + (long long)(at / heads) * ds + at % heads * dim, *o = out + (long long)(at / heads) * os + at % heads * dim;
+  float s = tree(dim, [&](int i) { return load(d, i) * load(o, i); });
+  if (warp_lane() == 0) delta[at] = s;
+}
+
+// gradients turns dot(q, k) and dot(dout, v) of a pair into p and ds.
+__device__ inline void gradients(float& p, float& ds, bool seen, float c, float lse, float delta, float scale) {
+  if (!seen) {
+    p = 0.f, ds = 0.f;
+    return;
+  }
+  p = exp2_sub(p * c, 1.f, lse);
+  ds = (p * (ds - delta)) * scale;
+}
+
+template <int D>
+__device__ inline void put(u16* to, const float x[D / 8][4], int stride, int first, int count) {
+  int lane = warp_lane();
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    int r = first + lane / 4 + 8 * h;
+    if (r >= count) continue;
+#pragma unroll
+    for (int j = 0; j < D / 8; j++) *(u32*)(to + (long long)r * stride + j * 8 + lane % 4 * 2) = pair(x[j][2 * h] + 0.f, x[j][2 * h + 1] + 0.f);
+  }
+}
+
+template <int D>
+__device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, int heads,
+                              int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
+  constexpr int kTileSize = kRows * (D + 8);
+  Part t = parts[blockIdx.x];
+  u16 *sq = shared, *sd = sq + kTileSize, *sk = sd + kTileSize, *sv = sk + kTileSize;
+  int lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at), kv = t.head / group * D;
+  long long row = t.row + t.at;
+  load_rows<D>(sq, count, [&](int i) { return q + (row + i) * qs + t.head * D; });
+  load_rows<D>(sd, count, [&](int i) { return dout + (row + i) * ds + t.head * D; });
+  float own[2], sum[2], g[D / 8][4] = {};
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    int r = first + lane / 4 + 8 * h;
+    own[h] = r < count ? lse[(row + r) * lses + t.head] : 0.f;
+    sum[h] = r < count ? delta[(row + r) * heads + t.head] : 0.f;
+  }
+  int x = window ? max(0, t.at - window + 1) / kRows * kRows : 0;
+  for (; x < t.at + count; x += kRows) {
+    int n = min(kRows, t.rows - x);
+    load_rows<D>(sk, n, [&](int i) { return k + (long long)(t.row + x + i) * ks + kv; });
+    load_rows<D>(sv, n, [&](int i) { return v + (long long)(t.row + x + i) * vs + kv; });
+    commit();
+    wait<0>();
+    __syncthreads();
+    float p[8][4], e[8][4];
+    scores<D>(p, sq, first, sk);
+    scores<D>(e, sd, first, sv);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        int i = first + lane / 4 + w / 2 * 8, key = x + j * 8 + lane % 4 * 2 + w % 2;
+        gradients(p[j][w], e[j][w], i < count && visible(t.at + i, key, window), c, own[w / 2], sum[w / 2], scale);
+      }
+    accumulate<D>(g, e, sk);
+    __syncthreads();
+  }
+  put<D>(dq + row * dqs + t.head * D, g, dqs, first, count);
+}
+
+template <int D>
+__device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,
+                               int heads, int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
+  constexpr int kTileSize = kRows * (D + 8);
+  __shared__ float own[kRows], sum[kRows];
+  Part t = parts[blockIdx.x];
+  u16 *sq = shared, *sd = sq + kTileSize, *sk = sd + kTileSize, *sv = sk + kTileSize;
+  int lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at);
+  long long row = t.row + t.at;
+  load_rows<D>(sk, count, [&](int i) { return k + (row + i) * ks + t.head * D; });
+  load_rows<D>(sv, count, [&](int i) { return v + (row + i) * vs + t.head * D; });
+  float gk[D / 8][4] = {}, gv[D / 8][4] = {};
+  int end = window ? min(t.rows, t.at + count + window - 1) : t.rows;
+  for (int head = t.head * group; head < (t.head + 1) * group; head++)
+    for (int x = t.at; x < end; x += kRows) {
+      int n = min(kRows, t.rows - x);
+      load_rows<D>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
+      load_rows<D>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * D; });
+      if (threadIdx.x < n) own[threadIdx.x] = lse[(long long)(t.row + x + threadIdx.x) * lses + head], sum[threadIdx.x] = delta[(long long)(t.row + x + threadIdx.x) * heads + head];
+      commit();
+      wait<0>();
+      __syncthreads();
+      float p[8][4], e[8][4];
+      scores<D>(p, sk, first, sq);
+      scores<D>(e, sv, first, sd);
+#pragma unroll
+      for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+          int key = t.at + first + lane / 4 + w / 2 * 8, i = j * 8 + lane % 4 * 2 + w % 2;
+          gradients(p[j][w], e[j][w], i < n && key < t.rows && visible(x + i, key, window), c, own[i], sum[i], scale);
+        }
+      accumulate<D>(gv, p, sd);
+      accumulate<D>(gk, e, sq);
+      __syncthreads();
+    }
+  put<D>(dk + row * dks + t.head * D, gk, dks, first, count);
+  put<D>(dv + row * dvs + t.head * D, gv, dvs, first, count);
+}
+
+#define GRADIENTS(D)                                                                                                                                                         \
+  KERNEL(attention_dq_##D, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, int heads, \
+         int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                                              \
+    grad_q<D>(dq, dout, lse, delta, q, k, v, parts, group, heads, dqs, ds, lses, qs, ks, vs, window, c, scale);                                                              \
+  }                                                                                                                                                                          \
+  KERNEL(attention_dkv_##D, u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,  \
+         int heads, int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                          \
+    grad_kv<D>(dk, dv, dout, lse, delta, q, k, v, parts, group, heads, dks, dvs, ds, lses, qs, ks, vs, window, c, scale);                                                    \
+  }
+GRADIENTS(16)
+GRADIENTS(32)
+GRADIENTS(64)
+GRADIENTS(96)
+GRADIENTS(128)

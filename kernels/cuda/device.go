@@ -1,0 +1,249 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
+
+// Device is one GPU. Its operations are enqueued on one stream and return before they are done. A failure of the driver is a [kernels.Fault].
+type Device struct {
+	def     kernels.Definition
+	context cu.CUContext
+	name    string
+	kernels map[string]function
+	ring    ring
+	scratch cu.DevicePtr // workspace of one operation
+	size    int          // bytes of scratch
+}
+
+// maxShared is the dynamic shared memory that a kernel may ask for: it leaves room for what kernels declare.
+const maxShared = 160 << 10
+
+var _ kernels.Device = (*Device)(nil)
+
+// New opens a GPU. It fails on a definition that the device does not implement and where there is no card or driver.
+func New(def kernels.Definition, ordinal int) (*Device, error) {
+	if err := def.Validate(); err != nil {
+		return nil, err
+	}
+	if def.Dot != kernels.DotTC16 {
+		return nil, fmt.Errorf("dot mode %q: the GPU computes %q, and so does the CPU where that is asked for", def.Dot, kernels.DotTC16)
+	}
+	if def.Break != kernels.BreakNone {
+		return nil, fmt.Errorf("rules are broken on the CPU device only")
+	}
+	card, err := cu.GetDevice(ordinal)
+	if err != nil {
+		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
+	}
+	d := &Device{def: def}
+	if d.context, err = card.RetainPrimaryCtx(); err != nil {
+		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
+	}
+	major, minor, err := card.ComputeCapability()
+	if err != nil {
+		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
+	}
+	if major < 9 {
+		return nil, fmt.Errorf("GPU %d has compute capability %d.%d: want 9.0 (Hopper) or later", ordinal, major, minor)
+	}
+	if d.name, err = card.Name(); err != nil {
+		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
+	}
+	if err := d.attempt(func() error { return d.prepare(major, minor) }); err != nil {
+		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
+	}
+	return d, nil
+}
+
+// prepare loads the kernels and makes the staging ring.
+func (d *Device) prepare(major, minor int) (err error) {
+	if d.kernels, err = loadKernels(fmt.Sprintf("sm_%d%da", major, minor)); err != nil {
+		return err
+	}
+	d.ring.base, err = cu.MemAlloc(ringBytes)
+	return err
+}
+
+// attempt runs body with the context current on its thread.
+func (d *Device) attempt(body func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := cu.SetCurrentContext(d.context); err != nil {
+		return err
+	}
+	return body()
+}
+
+// do is attempt for operations, which have no error to return.
+func (d *Device) do(body func() error) {
+	if err := d.attempt(body); err != nil {
+		panic(kernels.Fault{Err: err})
+	}
+}
+
+// Name is "cuda" with the name of the card.
+func (d *Device) Name() string { return fmt.Sprintf("cuda (%s)", d.name) }
+
+// Definition is what the device computes by.
+func (d *Device) Definition() kernels.Definition { return d.def }
+
+// Alloc is cleared memory of the card.
+func (d *Device) Alloc(bytes int) []byte {
+	var p cu.DevicePtr
+	d.do(func() (err error) {
+		if p, err = cu.MemAlloc(int64(bytes)); err != nil {
+			return fmt.Errorf("%d MiB of GPU memory: %w", bytes>>20, err)
+		}
+		return cu.MemsetD8(p, 0, int64(bytes))
+	})
+	return unsafe.Slice((*byte)(pointer(p)), bytes)
+}
+
+// pointer is an address of the card in the type of a host pointer; it is never followed here.
+func pointer(p cu.DevicePtr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
+
+func address(t kernels.Tensor) cu.DevicePtr { return cu.DevicePtr(uintptr(t.Data)) }
+
+// Write copies raw elements into a contiguous tensor.
+func (d *Device) Write(dst kernels.Tensor, src []byte) {
+	if len(src) != dst.Bytes() || !dst.Contiguous() {
+		panic(fmt.Sprintf("cuda: %d bytes into %s", len(src), dst))
+	}
+	if len(src) > 0 {
+		d.do(func() error { return cu.MemcpyHtoD(address(dst), unsafe.Pointer(&src[0]), int64(len(src))) })
+	}
+}
+
+// Read copies raw elements out of a contiguous tensor, after everything enqueued before.
+func (d *Device) Read(dst []byte, src kernels.Tensor) {
+	if len(dst) != src.Bytes() || !src.Contiguous() {
+		panic(fmt.Sprintf("cuda: %s into %d bytes", src, len(dst)))
+	}
+	if len(dst) > 0 {
+		d.do(func() error { return cu.MemcpyDtoH(unsafe.Pointer(&dst[0]), address(src), int64(len(dst))) })
+	}
+}
+
+// Sync waits for everything enqueued.
+func (d *Device) Sync() error { return d.attempt(cu.Synchronize) }
+
+// Close waits and leaves the card's memory to the end of the process.
+func (d *Device) Close() error { return d.Sync() }
+
+// workspace is memory of the card for one operation: the next one that asks gets the same.
+func (d *Device) workspace(bytes int) cu.DevicePtr {
+	if bytes > d.size {
+		d.do(func() (err error) {
+			if d.scratch != 0 {
+				if err := cu.MemFree(d.scratch); err != nil { // waits for what uses it
+					return err
+				}
+			}
+			d.size = bytes + bytes/4
+			if d.scratch, err = cu.MemAlloc(int64(d.size)); err != nil {
+				return fmt.Errorf("%d MiB of GPU memory: %w", d.size>>20, err)
+			}
+			return nil
+		})
+	}
+	return d.scratch
+}
+
+// ring is memory of the card for what the host tells operations. A piece is overwritten after ringBytes more, by copies that the stream orders.
+type ring struct {
+	base cu.DevicePtr
+	at   int
+}
+
+const ringBytes = 64 << 20
+
+// stage copies values to the card, for the kernels of the operation that follows.
+func stage[E any](d *Device, values []E) cu.DevicePtr {
+	if len(values) == 0 {
+		return d.ring.base
+	}
+	bytes := len(values) * int(unsafe.Sizeof(values[0]))
+	if bytes > ringBytes {
+		panic(fmt.Sprintf("cuda: %d bytes to stage", bytes))
+	}
+	if d.ring.at+bytes > ringBytes {
+		d.ring.at = 0
+	}
+	p := d.ring.base + cu.DevicePtr(d.ring.at)
+	d.ring.at = (d.ring.at + bytes + 255) &^ 255
+	d.do(func() error { return cu.MemcpyHtoD(p, unsafe.Pointer(&values[0]), int64(bytes)) })
+	return p
+}
+
+// launch enqueues a kernel over grid blocks of threads. Parameters are tensors (their addresses), addresses, int32, uint32, uint64, float32, bool as int32.
+func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params ...any) {
+	f, ok := d.kernels[kernel]
+	if !ok {
+		panic("cuda: no kernel " + kernel)
+	}
+	if grid[0] == 0 || grid[1] == 0 || grid[2] == 0 {
+		return
+	}
+	buf := make([]byte, 0, 256)
+	for _, p := range params {
+		buf = appendParam(buf, p)
+	}
+	d.do(func() error {
+		if err := f.run(grid, threads, shared, buf); err != nil {
+			return fmt.Errorf("%s: %w", kernel, err)
+		}
+		return nil
+	})
+}
+
+// appendParam lays a parameter out as C does.
+func appendParam(buf []byte, p any) []byte {
+	switch p := p.(type) {
+	case kernels.Tensor:
+		return appendValue(buf, uint64(uintptr(p.Data)))
+	case cu.DevicePtr:
+		return appendValue(buf, uint64(p))
+	case int:
+		return appendValue(buf, int32(p))
+	case int32:
+		return appendValue(buf, p)
+	case int64:
+		return appendValue(buf, p)
+	case float32:
+		return appendValue(buf, p)
+	case bool:
+		v := int32(0)
+		if p {
+			v = 1
+		}
+		return appendValue(buf, v)
+	}
+	panic(fmt.Sprintf("cuda: parameter of type %T", p))
+}
+
+func appendValue[E any](buf []byte, v E) []byte {
+	size := int(unsafe.Sizeof(v))
+	for len(buf)%size != 0 {
+		buf = append(buf, 0)
+	}
+	return append(buf, unsafe.Slice((*byte)(unsafe.Pointer(&v)), size)...)
+}
+
+// blocks is how many pieces of a size cover n.
+func blocks(n, size int) int { return (n + size - 1) / size }
+
+// suffix names the variant of a kernel for a storage type.
+func suffix(t kernels.Tensor) string {
+	if t.DType == kernels.BF16 {
+		return "_bf16"
+	}
+	return "_f32"
+}

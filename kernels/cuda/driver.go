@@ -1,0 +1,70 @@
+//go:build cuda
+
+package cuda
+
+/*
+#include <cuda.h>
+
+static CUresult lockstepLoad(CUmodule *module, const void *image, char *log, size_t size) {
+	CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};
+	void *values[] = {log, (void *)size};
+	return cuModuleLoadDataEx(module, image, 2, options, values);
+}
+
+static CUresult lockstepLaunch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, void *params, size_t size) {
+	void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, params, CU_LAUNCH_PARAM_BUFFER_SIZE, &size, CU_LAUNCH_PARAM_END};
+	return cuLaunchKernel(f, gx, gy, gz, threads, 1, 1, shared, NULL, NULL, extra);
+}
+
+static const char *lockstepError(CUresult code) {
+	const char *text = NULL;
+	return cuGetErrorString(code, &text) == CUDA_SUCCESS ? text : "unknown error of the driver";
+}
+*/
+import "C"
+
+import (
+	"bytes"
+	"fmt"
+	"unsafe"
+)
+
+// This file is what gorgonia.org/cu lacks: modules from images of any kind, kernels that want much shared memory, and launches without
+// an allocation. Everything goes to the context's default stream, which orders operations.
+
+// function is a kernel in a loaded module.
+type function struct{ f C.CUfunction }
+
+// loadModule loads PTX (ending in a NUL) or a cubin and finds kernels in it, which may use shared memory up to the card's limit.
+func loadModule(image []byte, names []string, shared int) (map[string]function, error) {
+	var module C.CUmodule
+	log := make([]byte, 8192)
+	if code := C.lockstepLoad(&module, unsafe.Pointer(&image[0]), (*C.char)(unsafe.Pointer(&log[0])), C.size_t(len(log))); code != C.CUDA_SUCCESS {
+		text, _, _ := bytes.Cut(log, []byte{0})
+		return nil, fmt.Errorf("%w: %s", failure(code), bytes.TrimSpace(text))
+	}
+	found := map[string]function{}
+	for _, name := range names {
+		var f C.CUfunction
+		text := append([]byte(name), 0)
+		if code := C.cuModuleGetFunction(&f, module, (*C.char)(unsafe.Pointer(&text[0]))); code != C.CUDA_SUCCESS {
+			return nil, fmt.Errorf("kernel %s: %w", name, failure(code))
+		}
+		if code := C.cuFuncSetAttribute(f, C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, C.int(shared)); code != C.CUDA_SUCCESS {
+			return nil, fmt.Errorf("kernel %s: %d bytes of shared memory: %w", name, shared, failure(code))
+		}
+		found[name] = function{f}
+	}
+	return found, nil
+}
+
+// run enqueues a kernel. params are its parameters laid out as in a C struct.
+func (f function) run(grid [3]int, threads, shared int, params []byte) error {
+	code := C.lockstepLaunch(f.f, C.uint(grid[0]), C.uint(grid[1]), C.uint(grid[2]), C.uint(threads), C.uint(shared), unsafe.Pointer(&params[0]), C.size_t(len(params)))
+	if code != C.CUDA_SUCCESS {
+		return failure(code)
+	}
+	return nil
+}
+
+func failure(code C.CUresult) error { return fmt.Errorf("CUDA: %s", C.GoString(C.lockstepError(code))) }

@@ -1,0 +1,51 @@
+// Embed and Gather: out[r] = table[ids[r]]; a warp for a row. Bound: the bytes of the rows, read and written.
+// EmbedBackward: dtable[v] += dout[t] for the t of ids[t] = v, t ascending. The warp of the first t of an id walks the later ones,
+// 512 columns in registers; the others stop when they find an earlier t. Bound: reading dout once, and T^2/64 comparisons of ids.
+#include "definition.cuh"
+
+template <class T>
+__device__ void take(T* out, const T* table, const int* ids, int rows, int cols, int os, int ts) {
+  int r = warp_row();
+  if (r >= rows) return;
+  const T* from = table + (size_t)ids[r] * ts;
+  for (int c = warp_lane(); c < cols; c += kWarp) out[(size_t)r * os + c] = from[c];
+}
+#define TAKE(T) (T * out, const T* table, const int* ids, int rows, int cols, int os, int ts)
+KERNELS(take, TAKE, (out, table, ids, rows, cols, os, ts))
+
+constexpr int kPart = 16;  // columns of a thread
+
+template <class T>
+__device__ void embed_backward(float* dtable, const T* dout, const int* ids, int rows, int cols, int ds) {
+  int t = warp_row(), lane = warp_lane();
+  if (t >= rows) return;
+  int id = ids[t];
+  for (int i = lane; i - lane < t; i += kWarp)
+    if (__any_sync(~0u, i < t && ids[i] == id)) return;
+  int from = blockIdx.y * kPart * kWarp;
+  float sum[kPart];
+  float* row = dtable + (size_t)id * cols;
+#pragma unroll
+  for (int j = 0; j < kPart; j++) {
+    int c = from + j * kWarp + lane;
+    if (c < cols) sum[j] = row[c];
+  }
+  for (int i = t / kWarp * kWarp; i < rows; i += kWarp) {
+    u32 hit = __ballot_sync(~0u, i + lane < rows && i + lane >= t && ids[i + lane] == id);
+    for (; hit; hit &= hit - 1) {
+      const T* d = dout + (size_t)(i + __ffs(hit) - 1) * ds;
+#pragma unroll
+      for (int j = 0; j < kPart; j++) {
+        int c = from + j * kWarp + lane;
+        if (c < cols) sum[j] += load(d, c);
+      }
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kPart; j++) {
+    int c = from + j * kWarp + lane;
+    if (c < cols) row[c] = sum[j];
+  }
+}
+#define EMBED_BACKWARD(T) (float* dtable, const T* dout, const int* ids, int rows, int cols, int ds)
+KERNELS(embed_backward, EMBED_BACKWARD, (dtable, dout, ids, rows, cols, ds))

@@ -1,0 +1,46 @@
+// LogProb and its gradient: a block for a row, a warp for each vocabulary block of 1024, thread 0 merges ascending. Bound: the bytes of logits.
+//   m_b = max, s_b = tree(Exp2((x-m_b)*log2e)); m' = max(m, m_b), s = s*Exp2((m-m')*log2e) + s_b*Exp2((m_b-m')*log2e); logprob = (x_target - m) - Ln(s)
+//   dlogits[j] = round(dlogprob*([j = target] - Exp2((x_j-m)*log2e)*(1/s)))
+#include "definition.cuh"
+
+constexpr int kVocabBlock = 1024, kMost = 4096;  // blocks of a row: 4 million columns
+
+KERNEL(log_prob, float* logprob, float* stats, const float* logits, const int* targets, int cols, int ls, int ss) {
+  __shared__ float ms[kMost], sums[kMost];
+  int t = blockIdx.x, count = (cols + kVocabBlock - 1) / kVocabBlock;
+  const float* x = logits + (size_t)t * ls;
+  for (int b = threadIdx.x / kWarp; b < count; b += blockDim.x / kWarp) {
+    const float* v = x + b * kVocabBlock;
+    int n = min(kVocabBlock, cols - b * kVocabBlock);
+    float m = largest(n, [&](int i) { return v[i]; });
+    float s = tree(n, [&](int i) { return exp2_sub(v[i], kLog2E, m); });
+    if (warp_lane() == 0) ms[b] = m, sums[b] = s;
+  }
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  float m = ms[0], s = sums[0];
+  for (int b = 1; b < count; b++) {
+    float to = fmaxf(m, ms[b]);
+    s = s * exp2_def((m - to) * kLog2E) + sums[b] * exp2_def((ms[b] - to) * kLog2E);
+    m = to;
+  }
+  stats[(size_t)t * ss] = m, stats[(size_t)t * ss + 1] = s;
+  int id = targets[t];
+  logprob[t] = id < 0 ? 0.f : (x[id] - m) - ln_def(s);
+}
+
+template <class T>
+__device__ void log_prob_backward(T* dlogits, const float* dlogprob, const float* stats, const float* logits, const int* targets, int rows, int cols, int ds, int ls,
+                                  int ss) {
+  for (int t = blockIdx.y; t < rows; t += gridDim.y) {
+    int id = targets[t];
+    float g = dlogprob[t], m = stats[(size_t)t * ss], r = 1.f / stats[(size_t)t * ss + 1];
+    for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < cols; j += gridDim.x * blockDim.x) {
+      float p = exp2_sub(logits[(size_t)t * ls + j], kLog2E, m);
+      store(dlogits, (size_t)t * ds + j, id < 0 ? 0.f : g * ((j == id ? 1.f : 0.f) - p * r));
+    }
+  }
+}
+#define LOG_PROB_BACKWARD(T)                                                                                                                        \
+  (T * dlogits, const float* dlogprob, const float* stats, const float* logits, const int* targets, int rows, int cols, int ds, int ls, int ss)
+KERNELS(log_prob_backward, LOG_PROB_BACKWARD, (dlogits, dlogprob, stats, logits, targets, rows, cols, ds, ls, ss))

@@ -1,0 +1,186 @@
+// MatMul, MatMulT and WeightGrad by the dot step tc16: one accumulator for each output, k ascending in steps of 16, terms (or packs) in turn, the last step of
+// each filled with zeros; one rounding at the end, or none into F32. A block computes 128 x 128 outputs, 8 warps of 64 x 32, from three stages of 32 k in
+// shared memory. Bound: 2*M*N*K flops of the tensor cores; this first version is for mma.sync, which reaches some 60% of them.
+//   nt: out[m,n] = chain of x[m,k]*w[n,k];  nn: out[m,k] = chain of x[m,n]*w[n,k];  weight_grad: dw[n,k] += chain over rows of dy[row,n]*x[row,k]
+#include "mma.cuh"
+
+constexpr int kTile = 128, kDepth = 32, kStages = 3, kThreads = 256;
+constexpr int kAlong = kDepth + 8, kAcross = kTile + 8;  // padded rows of shared memory: along k, or across it
+constexpr int kPart = kTile * kAlong;                    // elements of an operand in a stage, the larger of both layouts
+
+// Operand is one side of a product: element (i, k) at p[i*ld + k] where ALONG, else at p[k*ld + i]; i below n counts.
+struct Operand {
+  const u16* p;
+  long long ld;
+  int n;
+};
+
+// fetch brings k [from, from + 32) of a tile into a stage; what lies beyond n or k is zero.
+template <bool ALONG, bool VECTOR>
+__device__ inline void fetch(u16* stage, const Operand& x, int from, int k) {
+  constexpr int kRows = ALONG ? kTile : kDepth, kChunks = (ALONG ? kDepth : kTile) / 8;
+  for (int c = threadIdx.x; c < kRows * kChunks; c += kThreads) {
+    int r = c / kChunks, at = c % kChunks * 8;
+    int row = ALONG ? r : from + r, col = ALONG ? from + at : at;
+    int left = (ALONG ? k : x.n) - col;
+    bool in = row < (ALONG ? x.n : k) && left > 0;
+    u16* to = stage + r * (ALONG ? kAlong : kAcross) + at;
+    const u16* src = x.p + (in ? (long long)row * x.ld + col : 0);
+    if (VECTOR) {
+      copy16(to, src, in ? min(left, 8) * 2 : 0);
+    } else {
+      for (int j = 0; j < 8; j++) to[j] = in && j < left ? src[j] : (u16)0;
+    }
+  }
+}
+
+// Tile is the accumulators of a warp: 4 x 4 pieces of 16 x 8.
+struct Tile {
+  float c[4][4][4];
+};
+
+template <bool AK, bool BK>
+__device__ inline void multiply(Tile& t, const u16* as, const u16* bs) {
+  int lane = warp_lane(), warp = threadIdx.x / kWarp, m0 = warp / 4 * 64, n0 = warp % 4 * 32;
+#pragma unroll
+  for (int k = 0; k < kDepth; k += 16) {
+    u32 a[4][4], b[2][4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      int m = m0 + i * 16;
+      if (AK) load4(a[i], as + (m + (lane & 15)) * kAlong + k + (lane >> 4) * 8);
+      else load4_transposed(a[i], as + (k + (lane & 7) + (lane >> 4) * 8) * kAcross + m + (lane >> 3 & 1) * 8);
+    }
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      int n = n0 + j * 16;
+      if (BK) load4(b[j], bs + (n + (lane & 7) + (lane >> 4) * 8) * kAlong + k + (lane >> 3 & 1) * 8);
+      else load4_transposed(b[j], bs + (k + (lane & 15)) * kAcross + n + (lane >> 4) * 8);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+      for (int j = 0; j < 4; j++) step(t.c[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
+  }
+}
+
+// chain continues the accumulators over k products.
+template <bool AK, bool BK, bool VECTOR>
+__device__ inline void chain(Tile& t, const Operand& a, const Operand& b, int k, u16* shared) {
+  int turns = (k + kDepth - 1) / kDepth;
+#pragma unroll
+  for (int s = 0; s < kStages - 1; s++) {
+    if (s < turns) {
+      fetch<AK, VECTOR>(shared + 2 * s * kPart, a, s * kDepth, k);
+      fetch<BK, VECTOR>(shared + (2 * s + 1) * kPart, b, s * kDepth, k);
+    }
+    commit();
+  }
+  for (int i = 0; i < turns; i++) {
+    wait<kStages - 2>();
+    __syncthreads();
+    int ahead = i + kStages - 1;
+    if (ahead < turns) {
+      int s = ahead % kStages;
+      fetch<AK, VECTOR>(shared + 2 * s * kPart, a, ahead * kDepth, k);
+      fetch<BK, VECTOR>(shared + (2 * s + 1) * kPart, b, ahead * kDepth, k);
+    }
+    commit();
+    int s = i % kStages;
+    multiply<AK, BK>(t, shared + 2 * s * kPart, shared + (2 * s + 1) * kPart);
+  }
+  __syncthreads();
+}
+
+// each visits the outputs of the thread: f(row, column, value) inside the tile.
+template <class F>
+__device__ inline void each(Tile& t, F f) {
+  int lane = warp_lane(), warp = threadIdx.x / kWarp;
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+      for (int v = 0; v < 4; v++) f(warp / 4 * 64 + i * 16 + lane / 4 + v / 2 * 8, warp % 4 * 32 + j * 8 + lane % 4 * 2 + v % 2, t.c[i][j][v]);
+}
+
+// Term is one piece of the chain: X with its row stride, W with its row stride and the distance of its groups.
+struct Term {
+  const u16 *x, *w;
+  long long ldx, ldw, group, k;
+};
+
+extern __shared__ u16 shared[];
+
+// rows finds the group and the rows of a block's tile; without groups all rows are one.
+__device__ inline bool rows_of(const int* offsets, int groups, int packs, int m, int& group, int& from, int& to) {
+  int tile = blockIdx.y;
+  group = 0, from = tile * kTile, to = m;
+  if (!offsets) return from < m;
+  for (; group < groups; group++) {
+    int begin = offsets[group * packs];
+    to = offsets[(group + 1) * packs];
+    int count = (to - begin + kTile - 1) / kTile;
+    if (tile < count) {
+      from = begin + tile * kTile;
+      return true;
+    }
+    tile -= count;
+  }
+  return false;
+}
+
+template <bool BK, bool VECTOR, class T>
+__device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n, const Term* terms, int count) {
+  int group, from, to;
+  if (!rows_of(offsets, groups, packs, m, group, from, to)) return;
+  int col = blockIdx.x * kTile;
+  Tile t = {};
+  for (int i = 0; i < count; i++) {
+    const Term& e = terms[i];
+    Operand a = {e.x + from * e.ldx, e.ldx, min(kTile, to - from)};
+    Operand b = {e.w + group * e.group + (BK ? col * e.ldw : col), e.ldw, min(kTile, n - col)};
+    chain<true, BK, VECTOR>(t, a, b, (int)e.k, shared);
+  }
+  each(t, [&](int i, int j, float v) {
+    if (from + i < to && col + j < n) store(out, (from + i) * ldo + col + j, v);
+  });
+}
+
+#define MATMUL(name, BK, VECTOR, T)                                                                                                                             \
+  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n, Term t0, Term t1, Term t2, int count) { \
+    Term terms[] = {t0, t1, t2};                                                                                                                               \
+    matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, n, terms, count);                                                                              \
+  }
+MATMUL(nt_vector_f32, true, true, float)
+MATMUL(nt_vector_bf16, true, true, u16)
+MATMUL(nt_any_f32, true, false, float)
+MATMUL(nt_any_bf16, true, false, u16)
+MATMUL(nn_vector_f32, false, true, float)
+MATMUL(nn_vector_bf16, false, true, u16)
+MATMUL(nn_any_f32, false, false, float)
+MATMUL(nn_any_bf16, false, false, u16)
+
+template <bool VECTOR>
+__device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k) {
+  int row = blockIdx.y * kTile, col = blockIdx.x * kTile, e = blockIdx.z;
+  if (offsets[e * packs] == offsets[(e + 1) * packs]) return;
+  float* to = dw + (long long)e * n * k;
+  Tile t;
+  each(t, [&](int i, int j, float& v) { v = row + i < n && col + j < k ? to[(long long)(row + i) * k + col + j] : 0.f; });
+  for (int p = e * packs; p < (e + 1) * packs; p++) {
+    long long from = offsets[p];
+    int rows = offsets[p + 1] - (int)from;
+    if (rows > 0) chain<false, false, VECTOR>(t, {dy + from * ldy + row, ldy, min(kTile, n - row)}, {x + from * ldx + col, ldx, min(kTile, k - col)}, rows, shared);
+  }
+  each(t, [&](int i, int j, float v) {
+    if (row + i < n && col + j < k) to[(long long)(row + i) * k + col + j] = v;
+  });
+}
+
+KERNEL(weight_grad_vector, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k) {
+  weight_grad<true>(dw, dy, x, ldy, ldx, offsets, packs, n, k);
+}
+KERNEL(weight_grad_any, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k) {
+  weight_grad<false>(dw, dy, x, ldy, ldx, offsets, packs, n, k);
+}

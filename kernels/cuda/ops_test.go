@@ -1,0 +1,272 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"lockstep/kernels"
+)
+
+func TestElementwise(t *testing.T) {
+	for _, dtype := range dtypes {
+		for _, s := range [][2]int{{1, 1}, {3, 100}, {257, 513}, {5, 4096}} {
+			r, c := s[0], s[1]
+			both(t, "add", []operand{strided(dtype, r, c, 1), normal(dtype, r, c, 1), strided(dtype, r, c, 1)}, func(d kernels.Device, x []kernels.Tensor) { d.Add(x[0], x[1], x[2]) })
+			both(t, "scale", []operand{normal(dtype, r, c, 1), strided(dtype, r, c, 1)}, func(d kernels.Device, x []kernels.Tensor) { d.Scale(x[0], x[1], 0.37) })
+			both(t, "zero", []operand{strided(dtype, r, c, 1)}, func(d kernels.Device, x []kernels.Tensor) { d.Zero(x[0]) })
+			for _, to := range dtypes {
+				both(t, "copy", []operand{strided(to, r, c, 1), normal(dtype, r, c, 1e-3)}, func(d kernels.Device, x []kernels.Tensor) { d.Copy(x[0], x[1]) })
+			}
+		}
+	}
+	both(t, "copy int32", []operand{ints(1, 9, below(9, 100)), ints(1, 9, below(9, 100))}, func(d kernels.Device, x []kernels.Tensor) { d.Copy(x[0], x[1]) })
+}
+
+func TestEmbed(t *testing.T) {
+	for _, dtype := range dtypes {
+		for _, s := range [][3]int{{1, 1, 8}, {100, 7, 100}, {1000, 50, 513}, {5000, 3000, 1024}} {
+			tokens, vocab, width := s[0], s[1], s[2]
+			ids := ints(1, tokens, below(tokens, vocab))
+			both(t, "embed", []operand{normal(dtype, tokens, width, 1), normal(dtype, vocab, width, 1), ids}, func(d kernels.Device, x []kernels.Tensor) { d.Embed(x[0], x[1], x[2]) })
+			both(t, "embed backward", []operand{normal(kernels.F32, vocab, width, 1), strided(dtype, tokens, width, 1), ids}, func(d kernels.Device, x []kernels.Tensor) { d.EmbedBackward(x[0], x[1], x[2]) })
+		}
+	}
+}
+
+func TestNorm(t *testing.T) {
+	for _, dtype := range dtypes {
+		for _, s := range [][2]int{{1, 1}, {3, 100}, {100, 256}, {9, 300}, {1000, 2048}, {70, 7168}} {
+			r, n := s[0], s[1]
+			both(t, "rms norm", []operand{strided(dtype, r, n, 1), normal(kernels.F32, 1, r, 1), strided(dtype, r, n, 3), normal(dtype, 1, n, 1)},
+				func(d kernels.Device, x []kernels.Tensor) { d.RMSNorm(x[0], x[1], x[2], x[3], 1e-6) })
+			both(t, "rms norm backward", []operand{normal(dtype, r, n, 1), normal(kernels.F32, 1, n, 1), strided(dtype, r, n, 1), normal(dtype, r, n, 1), positive(1, r), normal(dtype, 1, n, 1)},
+				func(d kernels.Device, x []kernels.Tensor) { d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5]) })
+		}
+	}
+}
+
+func TestHeadNormRope(t *testing.T) {
+	for _, dtype := range dtypes {
+		for _, s := range [][3]int{{1, 1, 8}, {17, 3, 16}, {300, 8, 64}, {500, 4, 128}} {
+			r, heads, dim := s[0], s[1], s[2]
+			at, cos, sin := ints(1, r, below(r, 50)), normal(kernels.F32, 50, dim/2, 1), normal(kernels.F32, 50, dim/2, 1)
+			for _, normed := range []bool{true, false} {
+				both(t, "head norm and rope", []operand{normal(dtype, r, heads*dim, 1), normal(kernels.F32, r, heads, 1), strided(dtype, r, heads*dim, 1), normal(dtype, 1, dim, 1), at, cos, sin},
+					func(d kernels.Device, x []kernels.Tensor) {
+						if !normed {
+							x[3] = kernels.Tensor{}
+						}
+						d.HeadNormRope(x[0], x[1], x[2], x[3], x[4], kernels.Rope{Cos: x[5], Sin: x[6]}, 1e-6)
+					})
+				both(t, "head norm and rope backward", []operand{normal(dtype, r, heads*dim, 1), normal(kernels.F32, 1, dim, 1), strided(dtype, r, heads*dim, 1), normal(dtype, r, heads*dim, 1),
+					positive(r, heads), normal(dtype, 1, dim, 1), at, cos, sin},
+					func(d kernels.Device, x []kernels.Tensor) {
+						w, dw := x[5], x[1]
+						if !normed {
+							w, dw = kernels.Tensor{}, kernels.Tensor{}
+						}
+						d.HeadNormRopeBackward(x[0], dw, x[2], x[3], x[4], w, x[6], kernels.Rope{Cos: x[7], Sin: x[8]})
+						d.HeadNormRopeBackward(x[2], kernels.Tensor{}, x[2], x[3], x[4], w, x[6], kernels.Rope{Cos: x[7], Sin: x[8]}) // in place
+					})
+			}
+		}
+	}
+}
+
+func TestSwiGLU(t *testing.T) {
+	for _, dtype := range dtypes {
+		for _, s := range [][2]int{{1, 1}, {33, 77}, {1000, 768}} {
+			r, n := s[0], s[1]
+			both(t, "swiglu", []operand{normal(dtype, r, n, 1), normal(dtype, r, 2*n, 8)}, func(d kernels.Device, x []kernels.Tensor) { d.SwiGLU(x[0], x[1]) })
+			both(t, "swiglu backward", []operand{normal(dtype, r, n, 1), normal(dtype, r, 2*n, 8)}, func(d kernels.Device, x []kernels.Tensor) { d.SwiGLUBackward(x[1], x[0], x[1]) })
+		}
+	}
+}
+
+func TestMoE(t *testing.T) {
+	for _, s := range [][4]int{{1, 4, 2, 16}, {77, 8, 2, 100}, {1000, 128, 8, 64}, {513, 384, 8, 256}, {300, 3, 3, 32}} {
+		tokens, e, k, width := s[0], s[1], s[2], s[3]
+		for _, norm := range []bool{true, false} {
+			both(t, "route", []operand{normal(kernels.F32, tokens, k, 1), ints(tokens, k, make([]int32, tokens*k)), normal(kernels.F32, tokens, e, 1), strided(kernels.F32, tokens, e, 3)},
+				func(d kernels.Device, x []kernels.Tensor) { d.Route(x[0], x[1], x[2], x[3], norm) })
+			picks := make([]int32, 0, tokens*k)
+			for range tokens {
+				for _, p := range rng.Perm(e)[:k] {
+					picks = append(picks, int32(p))
+				}
+			}
+			both(t, "route backward", []operand{normal(kernels.F32, tokens, e, 1), normal(kernels.F32, tokens, k, 1), positive(tokens, k), ints(tokens, k, picks), positive(tokens, e)},
+				func(d kernels.Device, x []kernels.Tensor) { d.RouteBackward(x[0], x[1], x[2], x[3], x[4], norm) })
+			packs := []int32{0, int32(tokens / 3), int32(tokens / 3), int32(tokens)}
+			for _, dtype := range dtypes {
+				both(t, "dispatch, gather, combine", []operand{ints(tokens, k, picks), ints(1, 3*e+1, make([]int32, 3*e+1)), ints(1, tokens*k, make([]int32, tokens*k)), ints(tokens, k, make([]int32, tokens*k)),
+					normal(dtype, tokens, width, 1), normal(dtype, tokens*k, width, 1), normal(kernels.F32, tokens, k, 1), normal(dtype, tokens, width, 1), normal(dtype, tokens*k, width, 1), normal(kernels.F32, tokens, k, 1)},
+					func(d kernels.Device, x []kernels.Tensor) {
+						d.Dispatch(kernels.Plan{Groups: kernels.Groups{Offsets: x[1], Count: e, Packs: 3}, Source: x[2], RowOf: x[3]}, x[0], packs)
+						d.Gather(x[5], x[4], x[2])
+						w := x[6]
+						if !norm {
+							w = kernels.Tensor{}
+						}
+						d.Combine(x[7], x[5], w, x[3])
+						d.CombineBackward(x[8], x[9], x[7], x[5], x[6], x[3])
+					})
+			}
+		}
+	}
+}
+
+func TestLogProb(t *testing.T) {
+	for _, s := range [][2]int{{1, 5}, {40, 480}, {9, 1024}, {7, 5000}, {3, 151936}} {
+		rows, vocab := s[0], s[1]
+		targets := below(rows, vocab)
+		if rows > 1 {
+			targets[1] = -1
+		}
+		for _, dtype := range dtypes {
+			both(t, "log prob", []operand{normal(kernels.F32, 1, rows, 1), normal(kernels.F32, rows, 2, 1), strided(kernels.F32, rows, vocab, 4), ints(1, rows, targets), normal(kernels.F32, 1, rows, 1), normal(dtype, rows, vocab, 1)},
+				func(d kernels.Device, x []kernels.Tensor) {
+					d.LogProb(x[0], x[1], x[2], x[3])
+					d.LogProbBackward(x[5], x[4], x[1], x[2], x[3])
+				})
+		}
+	}
+}
+
+func TestSample(t *testing.T) {
+	for _, vocab := range []int{1, 7, 480, 3000, 151936} {
+		var rows []kernels.Sampling
+		for i, s := range []kernels.Sampling{{TopP: 1}, {Temperature: 1, TopP: 1}, {Temperature: 0.7, TopP: 0.5, TopK: 20}, {Temperature: 1.3, TopK: 3, TopP: 1}, {Temperature: 0.3, TopP: 0.9}, {Temperature: 1e-38, TopP: 1}} {
+			for j := range 4 {
+				s.Seed, s.Request, s.Index = uint64(i), uint64(j), uint64(i+j)
+				rows = append(rows, s)
+			}
+		}
+		both(t, fmt.Sprint("sample of ", vocab), []operand{ints(1, len(rows), make([]int32, len(rows))), normal(kernels.F32, len(rows), vocab, 4)}, func(d kernels.Device, x []kernels.Tensor) { d.Sample(x[0], x[1], rows) })
+	}
+}
+
+func TestAdamW(t *testing.T) {
+	for _, dtype := range dtypes {
+		for _, n := range []int{1, 1000, 100003} {
+			both(t, "sum of squares", []operand{normal(kernels.F32, 1, 1, 1), normal(kernels.F32, 1, n, 1)}, func(d kernels.Device, x []kernels.Tensor) { d.SumSquares(x[0], x[1]) })
+			both(t, "adamw", []operand{normal(dtype, 1, n, 1), normal(kernels.F32, 1, n, 1), normal(kernels.F32, 1, n, 1), positive(1, n), normal(kernels.F32, 1, n, 1)},
+				func(d kernels.Device, x []kernels.Tensor) {
+					d.AdamW(x[0], x[1], x[2], x[3], x[4], kernels.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Correction1: 0.1, Correction2: 0.05, GradScale: 0.7})
+				})
+		}
+	}
+}
+
+func TestMatMul(t *testing.T) {
+	for _, s := range [][3]int{{1, 1, 1}, {1, 8, 16}, {5, 100, 33}, {130, 129, 200}, {300, 257, 1000}, {64, 480, 2048}, {513, 128, 24}} {
+		m, n, k := s[0], s[1], s[2]
+		for _, out := range dtypes {
+			for _, make := range []func(kernels.DType, int, int, float64) operand{normal, strided} {
+				both(t, fmt.Sprint("matmul ", s), []operand{make(out, m, n, 1), make(kernels.BF16, m, k, 1), make(kernels.BF16, n, k, 1), make(kernels.BF16, m, 16, 1), make(kernels.BF16, n, 16, 1)},
+					func(d kernels.Device, x []kernels.Tensor) {
+						d.MatMul(x[0], nil, kernels.Term{X: x[1], W: x[2]}, kernels.Term{X: x[3], W: x[4]})
+					})
+				both(t, fmt.Sprint("matmul transposed ", s), []operand{make(out, m, n, 1), make(kernels.BF16, m, k, 1), make(kernels.BF16, k, n, 1)},
+					func(d kernels.Device, x []kernels.Tensor) { d.MatMulT(x[0], nil, kernels.Term{X: x[1], W: x[2]}) })
+			}
+		}
+	}
+}
+
+func TestGroupedMatMul(t *testing.T) {
+	for _, s := range [][4]int{{3, 17, 40, 33}, {8, 300, 64, 96}, {16, 1000, 256, 128}, {128, 500, 48, 64}} {
+		groups, rows, n, k := s[0], s[1], s[2], s[3]
+		const packs = 2
+		offsets := below(groups*packs+1, rows+1)
+		offsets[0] = 0
+		for i := range offsets {
+			if i > 0 {
+				offsets[i] = max(offsets[i-1], min(offsets[i-1]+int32(rng.IntN(3*rows/(groups*packs)+2)), int32(rows)))
+			}
+		}
+		offsets[groups*packs] = int32(rows)
+		g := func(t kernels.Tensor) *kernels.Groups {
+			return &kernels.Groups{Offsets: t, Count: groups, Packs: packs}
+		}
+		at := ints(1, len(offsets), offsets)
+		for _, pad := range []int{0, 1} {
+			both(t, fmt.Sprint("grouped ", s), []operand{normal(kernels.BF16, rows, n, 1), normal(kernels.BF16, rows, k, 1), grouped(kernels.BF16, groups, n, k, k+pad, 1), at},
+				func(d kernels.Device, x []kernels.Tensor) { d.MatMul(x[0], g(x[3]), kernels.Term{X: x[1], W: x[2]}) })
+			both(t, fmt.Sprint("grouped transposed ", s), []operand{normal(kernels.BF16, rows, k, 1), normal(kernels.BF16, rows, n, 1), grouped(kernels.BF16, groups, n, k, k+pad, 1), at},
+				func(d kernels.Device, x []kernels.Tensor) { d.MatMulT(x[0], g(x[3]), kernels.Term{X: x[1], W: x[2]}) })
+		}
+		both(t, fmt.Sprint("weight gradient ", s), []operand{grouped(kernels.F32, groups, n, k, k, 1), normal(kernels.BF16, rows, n, 1), strided(kernels.BF16, rows, k, 1), at},
+			func(d kernels.Device, x []kernels.Tensor) { d.WeightGrad(x[0], x[1], x[2], g(x[3])) })
+	}
+}
+
+// attend makes a random layout with keys in place or in pages.
+func attend(rows []int, pageRows int) (l *kernels.Layout, total, pages int) {
+	l = &kernels.Layout{}
+	for _, n := range rows {
+		s := kernels.Span{Row: total, Rows: n}
+		if pageRows > 0 {
+			s.Pos = rng.IntN(3 * n)
+			for range (s.Pos + n + pageRows - 1) / pageRows {
+				s.Pages = append(s.Pages, int32(pages))
+				pages++
+			}
+		}
+		l.Spans = append(l.Spans, s)
+		total += n
+	}
+	for _, s := range l.Spans { // pages in any order
+		rng.Shuffle(len(s.Pages), func(i, j int) { s.Pages[i], s.Pages[j] = s.Pages[j], s.Pages[i] })
+	}
+	l.Packs = []int32{0, int32(total)}
+	return l, total, pages
+}
+
+func TestAttention(t *testing.T) {
+	for _, dim := range headDims {
+		for _, heads := range [][2]int{{1, 1}, {4, 2}, {6, 1}} {
+			for _, window := range []int{0, 70} {
+				a := kernels.Attn{Heads: heads[0], KVHeads: heads[1], HeadDim: dim, Scale: 1 / math.Sqrt(float64(dim)), Window: window}
+				l, rows, _ := attend([]int{1, 64, 100, 7, 300}, 0)
+				q, kv := heads[0]*dim, heads[1]*dim
+				x := []operand{normal(kernels.BF16, rows, q, 1), normal(kernels.F32, rows, heads[0], 1), strided(kernels.BF16, rows, q, 1), strided(kernels.BF16, rows, kv, 1), normal(kernels.BF16, rows, kv, 1)}
+				both(t, fmt.Sprintf("attention %+v", a), x, func(d kernels.Device, x []kernels.Tensor) {
+					d.Attention(x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4]}, l, a)
+				})
+				x = append(x, strided(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, kv, 1), normal(kernels.BF16, rows, kv, 1))
+				both(t, fmt.Sprintf("attention backward %+v", a), x, func(d kernels.Device, x []kernels.Tensor) {
+					d.Attention(x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4]}, l, a)
+					d.AttentionBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4]}, l, a)
+				})
+				const pageRows = 16
+				l, rows, pages := attend([]int{1, 1, 40, 3}, pageRows)
+				both(t, fmt.Sprintf("paged %+v", a), []operand{normal(kernels.BF16, rows, q, 1), normal(kernels.F32, rows, heads[0], 1), normal(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, kv, 1), strided(kernels.BF16, rows, kv, 1),
+					normal(kernels.BF16, pages*pageRows, kv, 1), normal(kernels.BF16, pages*pageRows, kv, 1)},
+					func(d kernels.Device, x []kernels.Tensor) {
+						cache := kernels.KV{K: x[5], V: x[6], PageRows: pageRows}
+						d.StoreKV(cache, x[3], x[4], l)
+						d.Attention(x[0], x[1], x[2], cache, l, a)
+					})
+			}
+		}
+	}
+}
+
+// Sequences that cross the split of 2048 keys.
+func TestAttentionSplits(t *testing.T) {
+	for _, window := range []int{0, 3000} {
+		a := kernels.Attn{Heads: 2, KVHeads: 1, HeadDim: 32, Scale: 0.2, Window: window}
+		l, rows, _ := attend([]int{2048, 2049, 4200}, 0)
+		both(t, "splits", []operand{normal(kernels.BF16, rows, 64, 1), normal(kernels.F32, rows, 2, 1), normal(kernels.BF16, rows, 64, 1), normal(kernels.BF16, rows, 32, 1), normal(kernels.BF16, rows, 32, 1),
+			normal(kernels.BF16, rows, 64, 1), normal(kernels.BF16, rows, 64, 1), normal(kernels.BF16, rows, 32, 1), normal(kernels.BF16, rows, 32, 1)},
+			func(d kernels.Device, x []kernels.Tensor) {
+				kv := kernels.KV{K: x[3], V: x[4]}
+				d.Attention(x[0], x[1], x[2], kv, l, a)
+				d.AttentionBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], kv, l, a)
+			})
+	}
+}
