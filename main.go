@@ -124,7 +124,7 @@ func trainCommand() *cobra.Command {
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	f.StringVar(&o.Out, "out", "", "folder of the run (default: the shape's run.out, or the next free runs/NAME)")
 	f.BoolVar(&o.Resume, "resume", false, "continue from the newest checkpoint, to the same bits")
-	f.StringVar(&device, "device", "", "device to run on: cpu")
+	f.StringVar(&device, "device", "", "device to run on: cpu or cuda (default: the shape's)")
 	f.BoolVar(&printConfig, "print-config", false, "print the resolved shape as TOML and exit")
 	return c
 }
@@ -145,8 +145,8 @@ func (t *target) flags(c *cobra.Command) {
 
 func (t *target) deviceFlags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&t.device, "device", "cpu", "device to run on: cpu")
-	f.StringVar(&t.dot, "dot", "fma", "arithmetic of dot products: fma or tc16")
+	f.StringVar(&t.device, "device", "cpu", "device to run on: cpu or cuda")
+	f.StringVar(&t.dot, "dot", "", "arithmetic of dot products: fma or tc16 (default fma; tc16 on cuda)")
 	f.StringVar(&t.isa, "isa", "auto", "instruction set: auto, avx512, avx2 or portable; never changes a bit")
 	f.IntVar(&t.threads, "threads", 0, "threads, 0 for all cores; never changes a bit")
 }
@@ -154,10 +154,16 @@ func (t *target) deviceFlags(c *cobra.Command) {
 // shape is the default shape on the chosen device.
 func (t *target) shape() (*configs.Shape, error) {
 	s := configs.Default()
-	s.Device.Kind, s.Device.ISA, s.Device.Threads, s.Definition.Dot = t.device, t.isa, t.threads, t.dot
+	s.Device.Kind, s.Device.ISA, s.Device.Threads = t.device, t.isa, t.threads
+	switch {
+	case t.dot != "":
+		s.Definition.Dot = t.dot
+	case t.device == "cuda":
+		s.Definition.Dot = string(kernels.DotTC16)
+	}
 	switch t.dtype {
 	case "":
-		if t.dot == string(kernels.DotTC16) {
+		if s.Definition.Dot == string(kernels.DotTC16) {
 			s.Model.DType = "bf16"
 		}
 	case "fp32", "bf16":

@@ -11,6 +11,9 @@ import (
 
 // openCUDA opens the first GPU.
 func openCUDA(def kernels.Definition) (kernels.Device, error) {
+	if def.Dot != kernels.DotTC16 {
+		return nil, fmt.Errorf("device cuda: computes dot tc16 on bf16, set definition.dot = %q and model.dtype = \"bf16\": the CPU gives the same bits", kernels.DotTC16)
+	}
 	dev, err := cuda.New(def, 0)
 	if err != nil {
 		return nil, fmt.Errorf("device cuda: %w", err)

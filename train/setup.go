@@ -19,8 +19,12 @@ import (
 func OpenDevice(s *configs.Shape, broken kernels.Break) (kernels.Device, error) {
 	def := kernels.Default()
 	def.Dot, def.Break = kernels.DotMode(s.Definition.Dot), broken
-	if s.Device.Kind == "cuda" {
+	switch s.Device.Kind {
+	case "cpu":
+	case "cuda":
 		return openCUDA(def)
+	default:
+		return nil, fmt.Errorf("device %s: want cpu or cuda", s.Device.Kind)
 	}
 	dev, err := cpu.New(def, cpu.Options{Threads: s.Device.Threads, ISA: cpu.ISA(s.Device.ISA)})
 	if err != nil {

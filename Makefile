@@ -1,0 +1,28 @@
+# go build . and go test ./... are all that the CPU needs; this is for the rest.
+CUDA = eval "$$(.ci/cuda-env)" &&
+
+.PHONY: all test race ci cuda cuda-test vet-cuda clean
+
+all: # ./lockstep, pure Go
+	CGO_ENABLED=0 go build -o lockstep .
+
+test:
+	go test ./...
+
+race: # slow: nightly
+	go test -race -timeout 60m ./...
+
+ci:
+	.ci/run
+
+cuda: # ./lockstep-cuda, for machines with an NVIDIA driver and the CUDA 13 libraries
+	$(CUDA) go build -tags cuda -o lockstep-cuda .
+
+cuda-test: # ./cuda.test, which holds every operation of the GPU against the CPU
+	$(CUDA) go test -c -tags cuda -o cuda.test ./kernels/cuda
+
+vet-cuda:
+	$(CUDA) go vet -tags cuda ./...
+
+clean:
+	rm -f lockstep lockstep-cuda cuda.test
