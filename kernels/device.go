@@ -12,6 +12,9 @@ package kernels
 //	Exp2      of this package, for arguments <= 0; Ln of this package
 //	sigm(x)   e = Exp2(-|x|*log2e); x >= 0 ? 1/(1+e) : e/(1+e)
 //
+// A sum over rows (gradients of norms' weights) cuts each pack of the layout into blocks of RowBlock rows, the last one shorter; a block is a chain of
+// rounded products from +0 over its rows ascending, and the blocks are added to what is there, ascending. It never crosses a pack.
+//
 // A gradient of a weight (dw) is F32, contiguous, and accumulates: its chain over rows continues from the stored value.
 // No result depends on how many rows a call has, on where a row lies in its batch, or on how many threads run.
 type Device interface {
@@ -40,15 +43,15 @@ type Device interface {
 	Scale(out, x Tensor, a float32)
 
 	// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w). rstd is F32 [1, T].
-	// Backward (g = dy*w, xh = x*rstd): dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh, t ascending, each product rounded. dw may be nil.
+	// Backward (g = dy*w, xh = x*rstd): dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh as a sum over rows. dw may be nil.
 	RMSNorm(out, rstd, x, w Tensor, eps float32)
-	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor)
+	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor, packs []int32)
 
 	// HeadNormRope works on each head of x [T, heads*D]. With w [1, D]: xh = x*rstd as in RMSNorm over the head (rstd F32 [T, heads]), z = xh*w; w nil: z = x.
 	// Then for i < D/2 with c, s of the row's position: out[i] = round(z[i]*c - z[i+D/2]*s); out[i+D/2] = round(z[i+D/2]*c + z[i]*s).
-	// Backward writes dx = round(.), and dw[j] += dz[j]*xh[j], rows ascending and heads ascending inside a row. out may be x; dx may be dout.
+	// Backward writes dx = round(.), and dw[j] += dz[j]*xh[j] as a sum over rows, heads ascending inside a row. out may be x; dx may be dout.
 	HeadNormRope(out, rstd, x, w, positions Tensor, rope Rope, eps float32)
-	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope)
+	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope, packs []int32)
 
 	// MatMul: out[m,n] = round(dot over the terms in turn, over k of x[m,k]*w[n,k]): one chain, the next term continues it.
 	// MatMulT: out[m,k] = round(dot over the terms in turn, over n of x[m,n]*w[n,k]).

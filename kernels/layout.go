@@ -20,6 +20,20 @@ type Layout struct {
 // Rows is the number of rows of the batch.
 func (l *Layout) Rows() int { return int(l.Packs[len(l.Packs)-1]) }
 
+// RowBlock is the number of rows of a block of a sum over rows.
+const RowBlock = 64
+
+// RowBlocks are the starts of the blocks of packs, and the end.
+func RowBlocks(packs []int32) []int32 {
+	var blocks []int32
+	for i, from := range packs[:len(packs)-1] {
+		for ; from < packs[i+1]; from += RowBlock {
+			blocks = append(blocks, from)
+		}
+	}
+	return append(blocks, packs[len(packs)-1])
+}
+
 // KV is where attention finds keys and values. Paged: K and V are [pages*PageRows, KVHeads*HeadDim] and spans name pages.
 // Not paged (PageRows 0): K and V are [rows of the batch, KVHeads*HeadDim] and position p of a span is row Row+p.
 type KV struct {

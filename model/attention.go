@@ -66,7 +66,7 @@ func (a *Attention) Backward(r *parallel.Rank, dy kernels.Tensor, rope kernels.R
 	q, k, v := a.split(s.QKV)
 	dq, dk, dv := a.split(dqkv)
 	r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, kernels.KV{K: s.K, V: v}, b.Layout, a.Shape)
-	r.Dev.HeadNormRopeBackward(dq, a.QNorm.W.Grad, dq, q, s.RStdQ, a.QNorm.W.W, b.Positions, rope)
-	r.Dev.HeadNormRopeBackward(dk, a.KNorm.W.Grad, dk, k, s.RStdK, a.KNorm.W.W, b.Positions, rope)
+	r.Dev.HeadNormRopeBackward(dq, a.QNorm.W.Grad, dq, q, s.RStdQ, a.QNorm.W.W, b.Positions, rope, b.Layout.Packs)
+	r.Dev.HeadNormRopeBackward(dk, a.KNorm.W.Grad, dk, k, s.RStdK, a.KNorm.W.W, b.Positions, rope, b.Layout.Packs)
 	return a.QKV.Backward(r, dqkv, nil, b.Packs, &s.QKVIn)
 }

@@ -53,9 +53,9 @@ func (bl *Block) Backward(r *parallel.Rank, d kernels.Tensor, rope kernels.Rope,
 	} else {
 		df = bl.MLP.Backward(r, d, nil, b.Packs, &s.MLP)
 	}
-	bl.PostNorm.Backward(r, d, df, &s.PostNorm)
+	bl.PostNorm.Backward(r, d, df, b, &s.PostNorm)
 	r.Stack.Release(mark)
 	da := bl.Attn.Backward(r, d, rope, b, &s.Attn)
-	bl.InputNorm.Backward(r, d, da, &s.InputNorm)
+	bl.InputNorm.Backward(r, d, da, b, &s.InputNorm)
 	r.Stack.Release(mark)
 }

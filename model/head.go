@@ -63,7 +63,7 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x, targets, dlogprob kerne
 		}
 	})
 	r.Dev.Zero(d)
-	h.Norm.Backward(r, d, dn, &norm)
+	h.Norm.Backward(r, d, dn, b, &norm)
 }
 
 func (h *Head) project(r *parallel.Rank, n kernels.Tensor) (logits, stats kernels.Tensor) {

@@ -26,6 +26,6 @@ func (n *Norm) Forward(r *parallel.Rank, x kernels.Tensor, s *NormSaved) kernels
 }
 
 // Backward adds the gradient of x to dx.
-func (n *Norm) Backward(r *parallel.Rank, dx, dy kernels.Tensor, s *NormSaved) {
-	r.Dev.RMSNormBackward(dx, n.W.Grad, dy, s.X, s.RStd, n.W.W)
+func (n *Norm) Backward(r *parallel.Rank, dx, dy kernels.Tensor, b *Batch, s *NormSaved) {
+	r.Dev.RMSNormBackward(dx, n.W.Grad, dy, s.X, s.RStd, n.W.W, b.Layout.Packs)
 }

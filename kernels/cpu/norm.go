@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"fmt"
 	"math"
 
 	"lockstep/kernels"
@@ -43,9 +44,9 @@ func ascendingSquares(v []float32) float32 {
 	return s
 }
 
-// RMSNormBackward, with g = dy*w and xh = x*rstd: dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), and dw[j] += dy*xh over t ascending.
+// RMSNormBackward, with g = dy*w and xh = x*rstd: dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), and dw[j] += dy*xh as a sum over rows.
 // dx, dy, x [T, n]; rstd F32 [1, T]; w [1, n]; dw F32 [1, n] or nil.
-func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor) {
+func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, packs []int32) {
 	const op = "rms norm backward"
 	mustShape(op, "dx", dx, x.Rows, x.Cols)
 	mustShape(op, "dy", dy, x.Rows, x.Cols)
@@ -64,10 +65,24 @@ func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor) {
 		return
 	}
 	sum := vector(op, "dw", dw, x.Cols)
-	d.eachColumn(x.Cols, 2, func(from, to int, buf [][]float32) {
-		for t := range x.Rows {
-			xs := in.loadPart(t, from, to, buf[0])
-			d.vec.AddMul(sum[from:to], xs, rs[t], dout.loadPart(t, from, to, buf[1]))
+	blocks := rowBlocks(op, packs, x.Rows)
+	d.eachColumn(x.Cols, 3, func(from, to int, buf [][]float32) {
+		part := buf[2]
+		for b, first := range blocks[:len(blocks)-1] {
+			clear(part)
+			for t := int(first); t < int(blocks[b+1]); t++ {
+				xs := in.loadPart(t, from, to, buf[0])
+				d.vec.AddMul(part, xs, rs[t], dout.loadPart(t, from, to, buf[1]))
+			}
+			d.vec.Add(sum[from:to], sum[from:to], part)
 		}
 	})
+}
+
+// rowBlocks are the blocks of a sum over all rows.
+func rowBlocks(op string, packs []int32, rows int) []int32 {
+	if len(packs) < 2 || packs[0] != 0 || int(packs[len(packs)-1]) != rows {
+		panic(fmt.Sprintf("cpu: %s: packs %v of %d rows", op, packs, rows))
+	}
+	return kernels.RowBlocks(packs)
 }

@@ -18,9 +18,9 @@ var normOps = []rowOp{
 		n := c.cols()
 		x, dy, dx, w := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.weight(1, n)
 		rstd, dw := c.partOf(c.f32(1, c.n)), c.f32(1, n)
-		d.RMSNormBackward(dx, dw, dy, x, rstd, w)
+		d.RMSNormBackward(dx, dw, dy, x, rstd, w, onePack(dx))
 		frozen := c.part(c.strided(c.n, n))
-		d.RMSNormBackward(frozen, kernels.Tensor{}, dy, x, rstd, w)
+		d.RMSNormBackward(frozen, kernels.Tensor{}, dy, x, rstd, w, onePack(frozen))
 		return []kernels.Tensor{dx, frozen}, []kernels.Tensor{dw}
 	}},
 }
@@ -67,13 +67,15 @@ func TestRMSNormIsTheDefinition(t *testing.T) {
 	d := newRowDevice(t, Auto, 2, "")
 	c := rowCase{seed: 5, dtype: kernels.F32}
 	c.start()
-	const rows, n, eps = 9, 700, 1e-5
+	const rows, n, eps = 150, 70, 1e-5
 	x, w, out, rstd := c.strided(rows, n), c.weight(1, n), c.strided(rows, n), c.f32(1, rows)
 	dy, dx, dw := c.strided(rows, n), c.strided(rows, n), c.f32(1, n)
 	ws, wantDW, before := rowValues(w), rowValues(dw), rowValues(dx)
 	d.RMSNorm(out, rstd, x, w, eps)
-	d.RMSNormBackward(dx, dw, dy, x, rstd, w)
+	d.RMSNormBackward(dx, dw, dy, x, rstd, w, sumPacks)
+	sum := rowSum{total: wantDW}
 	for r := range rows {
+		sum.row(r)
 		xs, y := rowValues(x.RowRange(r, r+1)), make([]float32, n)
 		rs := scalarRStd(xs, eps)
 		dys := rowValues(dy.RowRange(r, r+1))
@@ -81,13 +83,56 @@ func TestRMSNormIsTheDefinition(t *testing.T) {
 		for i := range xs {
 			y[i] = float32(xs[i]*rs) * ws[i]
 			grad[i] += before[r*n+i]
-			wantDW[i] += float32(dys[i] * xh[i])
+			sum.add(i, dys[i]*xh[i])
 		}
 		wantBits(t, "rstd", rstd.ColRange(r, r+1), []float32{rs})
 		wantBits(t, "out", out.RowRange(r, r+1), y)
 		wantBits(t, "dx", dx.RowRange(r, r+1), grad)
 	}
+	sum.row(-1)
 	wantBits(t, "dw", dw, wantDW)
+}
+
+// sumPacks are two packs of 150 rows: blocks of 64, 6, 64 and 16 rows.
+var sumPacks = []int32{0, 70, 150}
+
+// rowSum is a sum over rows of sumPacks as kernels.Device states it.
+type rowSum struct{ total, part []float32 }
+
+// row begins a row; one below 0 ends the sum.
+func (s *rowSum) row(r int) {
+	if r != 0 && r != 64 && r != 70 && r != 134 && r >= 0 {
+		return
+	}
+	for i, v := range s.part {
+		s.total[i] += v
+	}
+	s.part = make([]float32, len(s.total))
+}
+
+func (s *rowSum) add(i int, v float32) { s.part[i] += v }
+
+// A batch of two packs gives the bits of the two alone, in turn; one pack does not.
+func TestSumOverRowsOfPacks(t *testing.T) {
+	d := newRowDevice(t, Auto, 2, "")
+	c := rowCase{seed: 8, dtype: kernels.F32}
+	c.start()
+	const rows, n = 150, 70
+	x, w, dy, dx, rstd := c.f32(rows, n), c.f32(1, n), c.f32(rows, n), c.f32(rows, n), c.f32(1, rows)
+	whole, parts, one := rowTensor(kernels.F32, 1, n), rowTensor(kernels.F32, 1, n), rowTensor(kernels.F32, 1, n)
+	d.RMSNormBackward(dx, whole, dy, x, rstd, w, sumPacks)
+	for i := range 2 {
+		from, to := int(sumPacks[i]), int(sumPacks[i+1])
+		cut := func(t kernels.Tensor) kernels.Tensor { return t.RowRange(from, to) }
+		d.RMSNormBackward(cut(dx), parts, cut(dy), cut(x), rstd.ColRange(from, to), w, []int32{0, int32(to - from)})
+	}
+	d.RMSNormBackward(dx, one, dy, x, rstd, w, onePack(dx))
+	if err := diffRows(parts, whole, false); err != nil {
+		t.Error(err)
+	}
+	if diffRows(one, whole, false) == nil {
+		t.Error("packs make no difference: the test cannot fail")
+	}
 }
 
 // norm64 is the loss sum(dy * RMSNorm(x)) in float64.
@@ -114,7 +159,7 @@ func TestRMSNormGradient(t *testing.T) {
 	x, w, dy, rstd := c.f32(rows, n), c.f32(1, n), c.f32(rows, n), c.f32(1, rows)
 	dx, dw := rowTensor(kernels.F32, rows, n), rowTensor(kernels.F32, 1, n)
 	d.RMSNorm(rowTensor(kernels.F32, rows, n), rstd, x, w, eps)
-	d.RMSNormBackward(dx, dw, dy, x, rstd, w)
+	d.RMSNormBackward(dx, dw, dy, x, rstd, w, onePack(dx))
 	x64, w64, dy64 := to64(x), to64(w), to64(dy)
 	checkGradient(t, "dx", x64, func(p []float64) float64 { return norm64(p, w64, dy64, n, eps) }, rowValues(dx))
 	checkGradient(t, "dw", w64, func(p []float64) float64 { return norm64(x64, p, dy64, n, eps) }, rowValues(dw))

@@ -70,9 +70,9 @@ func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope ke
 	})
 }
 
-// HeadNormRopeBackward writes dx = round(.) of the gradient through rotation and norm, and adds dz*xh to dw F32 [1, D], rows ascending and heads
+// HeadNormRopeBackward writes dx = round(.) of the gradient through rotation and norm, and adds dz*xh to dw F32 [1, D] as a sum over rows, heads
 // ascending inside a row. dw may be nil; with w nil there is no norm. dx may be dout.
-func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope) {
+func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope, packs []int32) {
 	const op = "head norm and rope backward"
 	mustShape(op, "dx", dx, x.Rows, x.Cols)
 	mustShape(op, "dout", dout, x.Rows, x.Cols)
@@ -81,7 +81,7 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 		if !h.normed {
 			panic("cpu: " + op + ": gradient of a weight that is nil")
 		}
-		h.weightGrad(vector(op, "dw", dw, h.dim), &dy)
+		h.weightGrad(vector(op, "dw", dw, h.dim), &dy, rowBlocks(op, packs, x.Rows))
 	}
 	d.eachRow(x.Rows, x.Cols, 3, func(from, to int, buf [][]float32) {
 		var ws []float32
@@ -108,19 +108,32 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 }
 
 // weightGrad adds dz*xh of every head to dw. Threads share the columns, pair by pair, since a rotation mixes two.
-func (h *headRope) weightGrad(dw []float32, dy *matrix) {
+func (h *headRope) weightGrad(dw []float32, dy *matrix, blocks []int32) {
 	half := h.dim / 2
-	h.d.eachColumn(half, 4, func(from, to int, buf [][]float32) {
-		for t := range dy.rows {
-			cos, sin := h.tables(t)
-			for i := range h.heads {
-				lo := i*h.dim + from
-				hi, n := lo+half, to-from
-				h.d.vec.UnrotateAddMul(dw[from:], dw[half+from:],
-					dy.loadPart(t, lo, lo+n, buf[0]), dy.loadPart(t, hi, hi+n, buf[1]),
-					h.in.loadPart(t, lo, lo+n, buf[2]), h.in.loadPart(t, hi, hi+n, buf[3]),
-					cos[from:to], sin[from:to], h.rs[t*h.heads+i])
+	h.d.eachColumn(half, 6, func(from, to int, buf [][]float32) {
+		low, high := buf[4], buf[5]
+		for b, first := range blocks[:len(blocks)-1] {
+			clear(low)
+			clear(high)
+			for t := int(first); t < int(blocks[b+1]); t++ {
+				h.addRow(low, high, dy, t, from, to, buf)
 			}
+			h.d.vec.Add(dw[from:to], dw[from:to], low)
+			h.d.vec.Add(dw[half+from:half+to], dw[half+from:half+to], high)
 		}
 	})
+}
+
+// addRow adds dz*xh of pairs [from, to) of every head of row t.
+func (h *headRope) addRow(low, high []float32, dy *matrix, t, from, to int, buf [][]float32) {
+	cos, sin := h.tables(t)
+	half, n := h.dim/2, to-from
+	for i := range h.heads {
+		lo := i*h.dim + from
+		hi := lo + half
+		h.d.vec.UnrotateAddMul(low, high,
+			dy.loadPart(t, lo, lo+n, buf[0]), dy.loadPart(t, hi, hi+n, buf[1]),
+			h.in.loadPart(t, lo, lo+n, buf[2]), h.in.loadPart(t, hi, hi+n, buf[3]),
+			cos[from:to], sin[from:to], h.rs[t*h.heads+i])
+	}
 }

@@ -39,9 +39,9 @@ var ropeOps = []rowOp{
 		x, dout, dx, plain := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n))
 		rstd, w, rope, positions := c.part(c.f32(c.n, heads)), c.weight(1, dim), c.rope(13, dim), c.partOf(c.ints(c.n, 13))
 		dw := c.f32(1, dim)
-		d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, rstd, w, positions, rope)
-		d.HeadNormRopeBackward(plain, kernels.Tensor{}, dout, x, kernels.Tensor{}, kernels.Tensor{}, positions, rope)
-		d.HeadNormRopeBackward(dout, dw, dout, x, rstd, w, positions, rope)
+		d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, rstd, w, positions, rope, onePack(dx))
+		d.HeadNormRopeBackward(plain, kernels.Tensor{}, dout, x, kernels.Tensor{}, kernels.Tensor{}, positions, rope, onePack(plain))
+		d.HeadNormRopeBackward(dout, dw, dout, x, rstd, w, positions, rope, onePack(dout))
 		return []kernels.Tensor{dx, plain, dout}, []kernels.Tensor{dw}
 	}},
 }
@@ -50,14 +50,16 @@ func TestHeadNormRopeIsTheDefinition(t *testing.T) {
 	d := newRowDevice(t, Auto, 2, "")
 	c := rowCase{seed: 11, dtype: kernels.F32}
 	c.start()
-	const rows, heads, dim, half, eps = 6, 3, 64, 32, 1e-6
+	const rows, heads, dim, half, eps = 150, 3, 64, 32, 1e-6
 	x, out, rstd, w := c.strided(rows, heads*dim), c.strided(rows, heads*dim), c.f32(rows, heads), c.weight(1, dim)
 	dout, dx, dw := c.strided(rows, heads*dim), c.strided(rows, heads*dim), c.f32(1, dim)
 	rope, positions := c.rope(9, dim), c.ints(rows, 9)
 	wantDW, ws := rowValues(dw), rowValues(w)
 	d.HeadNormRope(out, rstd, x, w, positions, rope, eps)
-	d.HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions, rope)
+	d.HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions, rope, sumPacks)
+	sum := rowSum{total: wantDW}
 	for r := range rows {
+		sum.row(r)
 		p := int(positions.I32s()[r])
 		cos, sin := rope.Cos.F32s()[p*half:], rope.Sin.F32s()[p*half:]
 		for h := range heads {
@@ -77,13 +79,14 @@ func TestHeadNormRopeIsTheDefinition(t *testing.T) {
 			}
 			grad, xh := scalarNormGrad(dz, xs, ws, rs)
 			for i := range xs {
-				wantDW[i] += float32(dz[i] * xh[i])
+				sum.add(i, dz[i]*xh[i])
 			}
 			wantBits(t, "rstd", rstd.RowRange(r, r+1).ColRange(h, h+1), []float32{rs})
 			wantBits(t, "out", out.RowRange(r, r+1).ColRange(from, to), y)
 			wantBits(t, "dx", dx.RowRange(r, r+1).ColRange(from, to), grad)
 		}
 	}
+	sum.row(-1)
 	wantBits(t, "dw", dw, wantDW)
 }
 
@@ -119,12 +122,12 @@ func TestHeadNormRopeGradient(t *testing.T) {
 	dx, dw := rowTensor(kernels.F32, rows, heads*dim), rowTensor(kernels.F32, 1, dim)
 	rope, positions := c.rope(20, dim), c.ints(rows, 20)
 	d.HeadNormRope(rowTensor(kernels.F32, rows, heads*dim), rstd, x, w, positions, rope, eps)
-	d.HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions, rope)
+	d.HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions, rope, onePack(dx))
 	x64, w64, dout64, at := to64(x), to64(w), to64(dout), positions.I32s()
 	loss := func(x, w []float64) float64 { return rope64(x, w, dout64, heads, dim, at, rope, eps) }
 	checkGradient(t, "dx", x64, func(p []float64) float64 { return loss(p, w64) }, rowValues(dx))
 	checkGradient(t, "dw", w64, func(p []float64) float64 { return loss(x64, p) }, rowValues(dw))
-	d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, kernels.Tensor{}, kernels.Tensor{}, positions, rope)
+	d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, kernels.Tensor{}, kernels.Tensor{}, positions, rope, onePack(dx))
 	checkGradient(t, "dx without norm", x64, func(p []float64) float64 { return loss(p, nil) }, rowValues(dx))
 }
 
@@ -138,6 +141,6 @@ func TestHeadNormRopeRefuses(t *testing.T) {
 		d.HeadNormRope(out.ColRange(0, 24), none, x.ColRange(0, 24), none, kernels.WrapI32([]int32{0, 1}), rope, 0)
 	})
 	mustPanic(t, "a gradient of no weight", func() {
-		d.HeadNormRopeBackward(out, c.f32(1, 16), out, x, none, none, kernels.WrapI32([]int32{0, 1}), rope)
+		d.HeadNormRopeBackward(out, c.f32(1, 16), out, x, none, none, kernels.WrapI32([]int32{0, 1}), rope, onePack(out))
 	})
 }

@@ -49,11 +49,13 @@ func rowBenches(d *Device, dtype kernels.DType) []rowBench {
 		{"Embed", 2 * row, func() { d.Embed(y, table, ids) }},
 		{"EmbedBackward", row + 8*t*h, func() { d.EmbedBackward(tableGrad, x, ids) }},
 		{"RMSNorm", 2 * row, func() { d.RMSNorm(z, rstd, x, w, 1e-6) }},
-		{"RMSNormBackward", 4 * row, func() { d.RMSNormBackward(z, kernels.Tensor{}, y, x, rstd, w) }},
-		{"RMSNormBackward with dw", 6 * row, func() { d.RMSNormBackward(z, dw, y, x, rstd, w) }},
+		{"RMSNormBackward", 4 * row, func() { d.RMSNormBackward(z, kernels.Tensor{}, y, x, rstd, w, onePack(z)) }},
+		{"RMSNormBackward with dw", 6 * row, func() { d.RMSNormBackward(z, dw, y, x, rstd, w, onePack(z)) }},
 		{"HeadNormRope", 2 * row, func() { d.HeadNormRope(z, rstdHeads, x, headW, positions, rope, 1e-6) }},
-		{"HeadNormRopeBackward", 3 * row, func() { d.HeadNormRopeBackward(z, kernels.Tensor{}, y, x, rstdHeads, headW, positions, rope) }},
-		{"HeadNormRopeBackward with dw", 5 * row, func() { d.HeadNormRopeBackward(z, headDW, y, x, rstdHeads, headW, positions, rope) }},
+		{"HeadNormRopeBackward", 3 * row, func() {
+			d.HeadNormRopeBackward(z, kernels.Tensor{}, y, x, rstdHeads, headW, positions, rope, onePack(z))
+		}},
+		{"HeadNormRopeBackward with dw", 5 * row, func() { d.HeadNormRopeBackward(z, headDW, y, x, rstdHeads, headW, positions, rope, onePack(z)) }},
 		{"SwiGLU", 3 * row, func() { d.SwiGLU(y, gu) }},
 		{"SwiGLUBackward", 5 * row, func() { d.SwiGLUBackward(dgu, y, gu) }},
 		{"Route", 2 * 4 * t * 64, func() { d.Route(weights, picks, probs, logits, true) }},

@@ -1,6 +1,6 @@
-// RMSNorm and its gradient: a warp for a row, and for the gradient of w a thread for a column. Bound: the bytes of x, out, dy and dx.
+// RMSNorm and its gradient: a warp for a row. Bound: the bytes of x, out, dy and dx.
 //   rstd = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w)
-//   dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), g = dy*w, xh = x*rstd; dw[j] += dy*xh, rows ascending
+//   dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), g = dy*w, xh = x*rstd; dw[j] += dy*xh, a sum over rows
 #include "definition.cuh"
 
 __device__ inline float r_std(float sum, int n, float eps) { return 1.f / sqrtf(sum / (float)n + eps); }
@@ -34,14 +34,24 @@ __device__ void rms_norm_backward(T* dx, const T* dy, const T* x, const float* r
 #define RMS_NORM_BACKWARD(T) (T * dx, const T* dy, const T* x, const float* rstd, const T* w, int rows, int n, int dxs, int dys, int xs)
 KERNELS(rms_norm_backward, RMS_NORM_BACKWARD, (dx, dy, x, rstd, w, rows, n, dxs, dys, xs))
 
+// dw is a sum over rows: a thread for a column of a block of at most 64 rows, then a thread for a column adds the blocks up.
 template <class T>
-__device__ void rms_norm_weight(float* dw, const T* dy, const T* x, const float* rstd, int rows, int n, int dys, int xs) {
+__device__ void rms_norm_blocks(float* sums, const T* dy, const T* x, const float* rstd, const int* blocks, int n, int dys, int xs) {
+  int j = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
+  if (j >= n) return;
+  float sum = 0.f;
+#pragma unroll 8
+  for (int r = blocks[b]; r < blocks[b + 1]; r++) sum += (load(x, (size_t)r * xs + j) * rstd[r]) * load(dy, (size_t)r * dys + j);
+  sums[(size_t)b * n + j] = sum;
+}
+#define RMS_NORM_BLOCKS(T) (float* sums, const T* dy, const T* x, const float* rstd, const int* blocks, int n, int dys, int xs)
+KERNELS(rms_norm_blocks, RMS_NORM_BLOCKS, (sums, dy, x, rstd, blocks, n, dys, xs))
+
+KERNEL(add_blocks, float* dw, const float* sums, int count, int n) {
   int j = blockIdx.x * blockDim.x + threadIdx.x;
   if (j >= n) return;
   float sum = dw[j];
 #pragma unroll 8
-  for (int r = 0; r < rows; r++) sum += (load(x, (size_t)r * xs + j) * rstd[r]) * load(dy, (size_t)r * dys + j);
+  for (int b = 0; b < count; b++) sum += sums[(size_t)b * n + j];
   dw[j] = sum;
 }
-#define RMS_NORM_WEIGHT(T) (float* dw, const T* dy, const T* x, const float* rstd, int rows, int n, int dys, int xs)
-KERNELS(rms_norm_weight, RMS_NORM_WEIGHT, (dw, dy, x, rstd, rows, n, dys, xs))

@@ -40,10 +40,13 @@ func TestNorm(t *testing.T) {
 	for _, dtype := range dtypes {
 		for _, s := range [][2]int{{1, 1}, {3, 100}, {100, 256}, {9, 300}, {1000, 2048}, {70, 7168}} {
 			r, n := s[0], s[1]
+			packs := []int32{0, int32(r / 3), int32(r)}
 			both(t, "rms norm", []operand{strided(dtype, r, n, 1), normal(kernels.F32, 1, r, 1), strided(dtype, r, n, 3), normal(dtype, 1, n, 1)},
 				func(d kernels.Device, x []kernels.Tensor) { d.RMSNorm(x[0], x[1], x[2], x[3], 1e-6) })
 			both(t, "rms norm backward", []operand{normal(dtype, r, n, 1), normal(kernels.F32, 1, n, 1), strided(dtype, r, n, 1), normal(dtype, r, n, 1), positive(1, r), normal(dtype, 1, n, 1)},
-				func(d kernels.Device, x []kernels.Tensor) { d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5]) })
+				func(d kernels.Device, x []kernels.Tensor) {
+					d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], packs)
+				})
 		}
 	}
 }
@@ -52,6 +55,7 @@ func TestHeadNormRope(t *testing.T) {
 	for _, dtype := range dtypes {
 		for _, s := range [][3]int{{1, 1, 8}, {17, 3, 16}, {300, 8, 64}, {500, 4, 128}} {
 			r, heads, dim := s[0], s[1], s[2]
+			packs := []int32{0, int32(r / 3), int32(r)}
 			at, cos, sin := ints(1, r, below(r, 50)), normal(kernels.F32, 50, dim/2, 1), normal(kernels.F32, 50, dim/2, 1)
 			for _, normed := range []bool{true, false} {
 				both(t, "head norm and rope", []operand{normal(dtype, r, heads*dim, 1), normal(kernels.F32, r, heads, 1), strided(dtype, r, heads*dim, 1), normal(dtype, 1, dim, 1), at, cos, sin},
@@ -68,8 +72,8 @@ func TestHeadNormRope(t *testing.T) {
 						if !normed {
 							w, dw = kernels.Tensor{}, kernels.Tensor{}
 						}
-						d.HeadNormRopeBackward(x[0], dw, x[2], x[3], x[4], w, x[6], kernels.Rope{Cos: x[7], Sin: x[8]})
-						d.HeadNormRopeBackward(x[2], kernels.Tensor{}, x[2], x[3], x[4], w, x[6], kernels.Rope{Cos: x[7], Sin: x[8]}) // in place
+						d.HeadNormRopeBackward(x[0], dw, x[2], x[3], x[4], w, x[6], kernels.Rope{Cos: x[7], Sin: x[8]}, packs)
+						d.HeadNormRopeBackward(x[2], kernels.Tensor{}, x[2], x[3], x[4], w, x[6], kernels.Rope{Cos: x[7], Sin: x[8]}, packs) // in place
 					})
 			}
 		}

@@ -1,4 +1,4 @@
-// HeadNormRope and its gradient: a warp for a head of a row; for the gradient of w a thread for a pair of columns. Bound: the bytes of x and out.
+// HeadNormRope and its gradient: a warp for a head of a row. Bound: the bytes of x and out.
 //   xh = x*rstd, z = xh*w (w nil: z = x); out[i] = round(z[i]*c - z[i+D/2]*s); out[i+D/2] = round(z[i+D/2]*c + z[i]*s)
 #include "definition.cuh"
 
@@ -68,16 +68,16 @@ __device__ void head_norm_rope_backward(T* dx, const T* dout, const T* x, const 
    int half, int dxs, int ds, int xs)
 KERNELS(head_norm_rope_backward, HEAD_NORM_ROPE_BACKWARD, (dx, dout, x, rstd, w, positions, cos, sin, rows, heads, half, dxs, ds, xs))
 
-// head_norm_weight adds dz*xh, rows ascending and heads ascending inside a row.
+// dw is a sum over rows, heads ascending inside a row: a thread for a pair of columns of a block of rows; norm.cu adds the blocks up.
 template <class T>
-__device__ void head_norm_weight(float* dw, const T* dout, const T* x, const float* rstd, const int* positions, const float* cos, const float* sin, int rows,
+__device__ void head_norm_blocks(float* sums, const T* dout, const T* x, const float* rstd, const int* positions, const float* cos, const float* sin, const int* blocks,
                                  int heads, int half, int ds, int xs) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  int i = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
   if (i >= half) return;
-  float lo = dw[i], hi = dw[i + half];
-  for (int r = 0; r < rows; r++) {
+  float lo = 0.f, hi = 0.f;
+  for (int r = blocks[b]; r < blocks[b + 1]; r++) {
     const float *c = cos + (size_t)positions[r] * half, *s = sin + (size_t)positions[r] * half;
-#pragma unroll 4
+#pragma unroll 8
     for (int h = 0; h < heads; h++) {
       const T *v = x + (size_t)r * xs + h * 2 * half, *d = dout + (size_t)r * ds + h * 2 * half;
       float2 z = unrotated(d, i, half, c, s);
@@ -86,9 +86,9 @@ __device__ void head_norm_weight(float* dw, const T* dout, const T* x, const flo
       hi += (load(v, i + half) * a) * z.y;
     }
   }
-  dw[i] = lo, dw[i + half] = hi;
+  sums[(size_t)b * 2 * half + i] = lo, sums[(size_t)b * 2 * half + half + i] = hi;
 }
-#define HEAD_NORM_WEIGHT(T)                                                                                                                            \
-  (float* dw, const T* dout, const T* x, const float* rstd, const int* positions, const float* cos, const float* sin, int rows, int heads, int half, int ds, \
-   int xs)
-KERNELS(head_norm_weight, HEAD_NORM_WEIGHT, (dw, dout, x, rstd, positions, cos, sin, rows, heads, half, ds, xs))
+#define HEAD_NORM_BLOCKS(T)                                                                                                                                  \
+  (float* sums, const T* dout, const T* x, const float* rstd, const int* positions, const float* cos, const float* sin, const int* blocks, int heads, int half, \
+   int ds, int xs)
+KERNELS(head_norm_blocks, HEAD_NORM_BLOCKS, (sums, dout, x, rstd, positions, cos, sin, blocks, heads, half, ds, xs))
