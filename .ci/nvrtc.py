@@ -4,10 +4,20 @@ usage: nvrtc.py FILE.cu ...   exits 1 if one does not compile
 """
 import ctypes
 import pathlib
+import re
 import sys
 import sysconfig
 
 ARCHITECTURES = ["sm_90a", "sm_100a"]  # Hopper and Blackwell
+COMPILE = pathlib.Path(__file__).parent.parent / "kernels/cuda/compile.go"
+
+
+def product_options():
+    """The options in compile.go, so that what compiles here compiles there."""
+    line = re.search(r"^var options = \[\]string\{(.*)\}$", COMPILE.read_text(), re.MULTILINE)
+    if not line:
+        sys.exit(f"nvrtc.py: no options in {COMPILE}")
+    return re.findall(r'"([^"]+)"', line[1])
 
 
 def load(site):
@@ -44,12 +54,12 @@ def main(paths):
     if not paths:
         sys.exit(__doc__)
     site = pathlib.Path(sysconfig.get_paths()["purelib"])
-    lib = load(site)
+    lib, common = load(site), product_options()
     bad = 0
     for path in map(pathlib.Path, paths):
         includes = sorted({path.parent, *(f.parent for f in site.glob("nvidia/**/cuda_bf16.h")), *site.glob("nvidia/**/include/cccl")})
         for arch in ARCHITECTURES:
-            options = [f"--gpu-architecture={arch}", "--std=c++17", *(f"--include-path={i}" for i in includes)]
+            options = [f"--gpu-architecture={arch}", *common, *(f"--include-path={i}" for i in includes)]
             ok = compiles(lib, path, [o.encode() for o in options])
             print(f"{path} {arch}: {'ok' if ok else 'FAILED'}")
             bad += not ok
