@@ -382,7 +382,7 @@ func inspectCommand() *cobra.Command {
 
 func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure speed as ratios to ceilings and peers of the same run"}
-	group(c, benchCPUCommand())
+	group(c, benchCPUCommand(), benchCUDACommand())
 	return c
 }
 
@@ -407,6 +407,29 @@ func benchCPUCommand() *cobra.Command {
 	f := c.Flags()
 	f.IntVar(&o.Steps, "steps", 30, "optimizer steps to time")
 	f.DurationVar(&o.Each, "each", 500*time.Millisecond, "time for each matrix product")
+	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
+	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
+	return c
+}
+
+func benchCUDACommand() *cobra.Command {
+	o := train.BenchOptions{Out: os.Stdout}
+	var set []string
+	c := &cobra.Command{
+		Use:     "cuda SHAPE.toml",
+		Short:   "Training, forward and decoding of a shape's model on a GPU, and what its kernels take",
+		Example: "  lockstep bench cuda configs/moe-1b.toml --peer python3",
+		Args:    one("SHAPE.toml"),
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := configs.Load(args[0], append(set, "device.kind=cuda"))
+			if err != nil {
+				return err
+			}
+			return train.BenchCUDA(c.Context(), s, o)
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&o.Steps, "steps", 5, "optimizer steps to time")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c

@@ -6,3 +6,8 @@ import _ "embed"
 //
 //go:embed peers/transformers_sft.py
 var TransformersSFT string
+
+// TransformersCUDA is the script that runs the workloads of a GPU benchmark with transformers and torch.
+//
+//go:embed peers/transformers_cuda.py
+var TransformersCUDA string

@@ -107,3 +107,16 @@ type Device interface {
 
 // Fault is what an operation panics with when the device cannot go on: no memory, a lost card, a kernel that failed.
 type Fault struct{ Err error }
+
+// Profiler is a Device that can time its kernels, one by one.
+type Profiler interface {
+	StartProfile()
+	StopProfile() []KernelTime
+}
+
+// KernelTime is the time of all calls of a kernel between StartProfile and StopProfile.
+type KernelTime struct {
+	Kernel  string
+	Calls   int
+	Seconds float64
+}

@@ -19,8 +19,9 @@ type Device struct {
 	name    string
 	kernels map[string]function
 	ring    ring
-	scratch cu.DevicePtr // workspace of one operation
-	size    int          // bytes of scratch
+	scratch cu.DevicePtr                   // workspace of one operation
+	size    int                            // bytes of scratch
+	profile map[string]*kernels.KernelTime // nil: off
 }
 
 // maxShared is the dynamic shared memory that a kernel may ask for: it leaves room for what kernels declare.
@@ -197,7 +198,14 @@ func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params 
 		buf = appendParam(buf, p)
 	}
 	d.do(func() error {
-		if err := f.run(grid, threads, shared, buf); err != nil {
+		start := func() error { return f.run(grid, threads, shared, buf) }
+		err := error(nil)
+		if d.profile != nil {
+			err = d.timed(kernel, start)
+		} else {
+			err = start()
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", kernel, err)
 		}
 		return nil

@@ -1,0 +1,63 @@
+"""The workloads of `lockstep bench cuda` with transformers on a GPU: full fine-tuning in bf16 with fused AdamW, forward only, greedy generation.
+
+usage: transformers_cuda.py FOLDER PACKS ROWS STEPS SEQUENCES PROMPT TOKENS     FOLDER holds config.json; weights are random
+"""
+import json
+import sys
+import time
+
+import torch
+import transformers
+
+
+def rate(turns, turn):
+    turn()
+    torch.cuda.synchronize()
+    start, tokens = time.perf_counter(), 0
+    for _ in range(turns):
+        tokens += turn()
+    torch.cuda.synchronize()
+    return tokens / (time.perf_counter() - start)
+
+
+def report(name, tokens):
+    print(json.dumps(dict(name=name, tokens_per_second=tokens)), flush=True)
+
+
+def main():
+    folder, (packs, rows, steps, sequences, prompt, new) = sys.argv[1], map(int, sys.argv[2:])
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    with torch.device("cuda"):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa", experts_implementation="grouped_mm")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    ids = torch.randint(config.vocab_size, (packs, rows), device="cuda")
+
+    def train():
+        model.train()
+        model(ids, labels=ids, use_cache=False).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return ids.numel()
+
+    def forward():
+        with torch.no_grad():
+            for row in ids:
+                model(row[None], labels=row[None], use_cache=False).loss.item()
+        return ids.numel()
+
+    def generate():
+        with torch.no_grad():
+            model.generate(ids[0, :prompt].repeat(sequences, 1), max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
+        return sequences * new
+
+    report("train", rate(steps, train))
+    model.eval()
+    report("forward", rate(steps, forward))
+    report("decode", rate(1, generate))
+
+
+if __name__ == "__main__":
+    main()

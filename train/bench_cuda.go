@@ -1,0 +1,219 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"lockstep/configs"
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/parallel"
+	"lockstep/serve"
+)
+
+// workload is one line of the table of BenchCUDA, ours or the peer's.
+type workload struct {
+	Name   string  `json:"name"`
+	Tokens float64 `json:"tokens_per_second"`
+}
+
+// BenchCUDA prints the speed of a shape's model on the GPU with sequences of pack_rows random tokens: training steps, forward only, and greedy decoding; what the
+// kernels of a step take; and the same workloads of the peer, which gets config.json, not the weights.
+func BenchCUDA(ctx context.Context, s *configs.Shape, o BenchOptions) error {
+	dev, err := OpenDevice(s, kernels.BreakNone)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	dir, err := os.MkdirTemp("", "lockstep-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	var ours []workload
+	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		var err error
+		ours, err = benchWorkloads(ctx, r, s, o, dir)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "\n%s on %s, %s, sequences of %d tokens\n", s.Run.Name, dev.Name(), s.Model.DType, s.Data.PackRows)
+	var peers []workload
+	if o.Peer != "" {
+		if peers, err = cudaPeer(ctx, s, o, dir); err != nil {
+			return err
+		}
+	}
+	return printWorkloads(o.Out, ours, peers)
+}
+
+const (
+	decodeRows   = 32  // sequences of the decoding workload
+	decodePrompt = 128 // their prompts
+	decodeTokens = 128 // new tokens of each
+)
+
+func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o BenchOptions, dir string) ([]workload, error) {
+	m, _, err := openModel(r.Dev, s)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeFile(filepath.Join(dir, "config.json"), m.Config); err != nil {
+		return nil, err
+	}
+	t, err := newTrainer(s, benchWarmup+o.Steps)
+	if err != nil {
+		return nil, err
+	}
+	t.r, t.m = r, m
+	batch := randomPacks(s, m)
+	train, err := benchTraining(t, batch, o)
+	if err != nil {
+		return nil, err
+	}
+	forward, err := rate(r, o.Steps, func() int {
+		t.evalLoss(batch)
+		return len(batch) * s.Data.PackRows
+	})
+	if err != nil {
+		return nil, err
+	}
+	decode, err := benchDecoding(ctx, r, m, s)
+	return []workload{{"train", train}, {"forward", forward}, {"decode", decode}}, err
+}
+
+// randomPacks are sequences of random tokens, one a pack, that learn all of their next tokens.
+func randomPacks(s *configs.Shape, m *model.Model) (packs [][]data.Sample) {
+	rng := rand.New(rand.NewPCG(uint64(s.Run.Seed), 1))
+	for range s.Run.Packs {
+		ids := make([]int32, s.Data.PackRows+1)
+		for i := range ids {
+			ids[i] = int32(rng.IntN(m.Vocab))
+		}
+		packs = append(packs, []data.Sample{{IDs: ids[:s.Data.PackRows], Targets: ids[1:]}})
+	}
+	return packs
+}
+
+// rate is the tokens a second of some turns after one that warms up.
+func rate(r *parallel.Rank, turns int, turn func() int) (float64, error) {
+	turn()
+	if err := r.Dev.Sync(); err != nil {
+		return 0, err
+	}
+	start, tokens := time.Now(), 0
+	for range turns {
+		tokens += turn()
+	}
+	if err := r.Dev.Sync(); err != nil {
+		return 0, err
+	}
+	return float64(tokens) / time.Since(start).Seconds(), nil
+}
+
+// benchTraining times steps and then one more kernel by kernel.
+func benchTraining(t *trainer, batch [][]data.Sample, o BenchOptions) (float64, error) {
+	n := 0
+	step := func() int {
+		n++
+		return t.step(n, batch).Tokens
+	}
+	speed, err := rate(t.r, o.Steps, step)
+	if p, ok := t.r.Dev.(kernels.Profiler); ok && err == nil {
+		p.StartProfile()
+		step()
+		printKernels(o.Out, p.StopProfile())
+	}
+	return speed, err
+}
+
+func printKernels(w io.Writer, times []kernels.KernelTime) {
+	total := 0.0
+	for _, k := range times {
+		total += k.Seconds
+	}
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tab, "ms\tof a step\tcalls\t  kernel")
+	for _, k := range times {
+		if k.Seconds >= 0.005*total {
+			fmt.Fprintf(tab, "%.2f\t%.1f%%\t%d\t  %s\n", 1e3*k.Seconds, 100*k.Seconds/total, k.Calls, k.Kernel)
+		}
+	}
+	fmt.Fprintf(tab, "%.2f\t100%%\t\t  all, each waited for\n", 1e3*total)
+	tab.Flush()
+}
+
+func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape) (float64, error) {
+	rng := rand.New(rand.NewPCG(uint64(s.Run.Seed), 2))
+	var reqs []serve.Request
+	for i := range decodeRows {
+		q := serve.Request{ID: uint64(i), MaxTokens: decodeTokens, TopP: 1}
+		for range decodePrompt {
+			q.Prompt = append(q.Prompt, int32(rng.IntN(m.Vocab)))
+		}
+		reqs = append(reqs, q)
+	}
+	options := engineOptions(s)
+	options.Slots, options.Pages = decodeRows, 0
+	options.PrefillRows = decodeRows * decodePrompt
+	e, err := serve.NewEngine(r, m, kernels.NewArena(r.Dev), options)
+	if err != nil {
+		return 0, err
+	}
+	return rate(r, 1, func() int {
+		if _, err2 := e.Run(ctx, reqs); err2 != nil {
+			err = err2
+		}
+		return decodeRows * decodeTokens
+	})
+}
+
+// cudaPeer runs the peer's script.
+func cudaPeer(ctx context.Context, s *configs.Shape, o BenchOptions, dir string) (rows []workload, err error) {
+	c := exec.CommandContext(ctx, o.Peer, "-", dir, fmt.Sprint(s.Run.Packs), fmt.Sprint(s.Data.PackRows), fmt.Sprint(o.Steps), fmt.Sprint(decodeRows), fmt.Sprint(decodePrompt),
+		fmt.Sprint(decodeTokens))
+	c.Stdin = strings.NewReader(configs.TransformersCUDA)
+	var out, problems bytes.Buffer
+	c.Stdout, c.Stderr = &out, &problems
+	if err := c.Run(); err != nil {
+		lines := strings.Split(strings.TrimSpace(problems.String()), "\n")
+		return nil, fmt.Errorf("the peer %s: %w: %s", o.Peer, err, lines[len(lines)-1])
+	}
+	dec := json.NewDecoder(&out)
+	for dec.More() {
+		var row workload
+		if err := dec.Decode(&row); err != nil {
+			return nil, fmt.Errorf("the peer %s: %w", o.Peer, err)
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func printWorkloads(w io.Writer, ours, peers []workload) error {
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tab, "tokens/s\tpeer\tratio\t  workload")
+	for _, r := range ours {
+		peer, ratio := "-", "-"
+		for _, p := range peers {
+			if p.Name == r.Name {
+				peer, ratio = fmt.Sprintf("%.0f", p.Tokens), fmt.Sprintf("%.2f", r.Tokens/p.Tokens)
+			}
+		}
+		fmt.Fprintf(tab, "%.0f\t%s\t%s\t  %s\n", r.Tokens, peer, ratio, r.Name)
+	}
+	return tab.Flush()
+}
