@@ -24,6 +24,8 @@ type Device interface {
 
 	// Alloc is cleared device memory that lives as long as the device. The slice is not for reading on devices with memory of their own.
 	Alloc(bytes int) []byte
+	// Spare is the size in bytes of one temporary that the device can well afford, such as the logits of some rows.
+	Spare() int
 	// Write and Read move the bytes of a contiguous tensor from and to the host.
 	Write(dst Tensor, src []byte)
 	Read(dst []byte, src Tensor)

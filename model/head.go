@@ -13,8 +13,7 @@ type Head struct {
 }
 
 const (
-	headChunkBytes = 64 << 20 // of logits at a time
-	headChunkGrid  = 64       // rows; a multiple of the dot step, so that chunks cut no step of a weight gradient
+	headChunkGrid = 64 // rows; a multiple of the dot step, so that chunks cut no step of a weight gradient
 )
 
 // Logits is F32 [T, V] from the last block's output x [T, H].
@@ -31,7 +30,7 @@ func (h *Head) LogProb(r *parallel.Rank, logprob, x, targets kernels.Tensor, b *
 	mark := r.Stack.Mark()
 	defer r.Stack.Release(mark)
 	n := h.Norm.Forward(r, x, nil)
-	h.chunks(b, func(from, to int) {
+	h.chunks(r.Dev.Spare(), b, func(from, to int) {
 		defer r.Stack.Release(r.Stack.Mark())
 		logits, stats := h.project(r, n.RowRange(from, to))
 		r.Dev.LogProb(logprob.ColRange(from, to), stats, logits, targets.ColRange(from, to))
@@ -46,7 +45,7 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x, targets, dlogprob kerne
 	var norm NormSaved
 	n := h.Norm.Forward(r, x, &norm)
 	dn := r.Stack.New(x.DType, x.Rows, x.Cols)
-	h.chunks(b, func(from, to int) {
+	h.chunks(r.Dev.Spare(), b, func(from, to int) {
 		defer r.Stack.Release(r.Stack.Mark())
 		rows := n.RowRange(from, to)
 		logits, stats := h.project(r, rows)
@@ -73,9 +72,9 @@ func (h *Head) project(r *parallel.Rank, n kernels.Tensor) (logits, stats kernel
 	return logits, stats
 }
 
-// chunks cuts each pack of the batch on the grid from its first row.
-func (h *Head) chunks(b *Batch, body func(from, to int)) {
-	rows := max(1, headChunkBytes/4/h.W.W.Rows/headChunkGrid) * headChunkGrid
+// chunks cuts each pack of the batch on the grid from its first row, so that the logits of a piece take at most so many bytes.
+func (h *Head) chunks(bytes int, b *Batch, body func(from, to int)) {
+	rows := max(1, bytes/4/h.W.W.Rows/headChunkGrid) * headChunkGrid
 	packs := b.Layout.Packs
 	for i := 1; i < len(packs); i++ {
 		for from := int(packs[i-1]); from < int(packs[i]); from += rows {

@@ -98,6 +98,9 @@ func (d *Device) Alloc(bytes int) []byte {
 	return b
 }
 
+// Spare is 64 MiB: what stays near the caches of a laptop.
+func (d *Device) Spare() int { return 64 << 20 }
+
 // Write copies raw elements into a contiguous tensor.
 func (d *Device) Write(dst kernels.Tensor, src []byte) {
 	if copy(dst.Raw(), src) != dst.Bytes() || len(src) != dst.Bytes() {

@@ -113,6 +113,9 @@ func pointer(p cu.DevicePtr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.P
 
 func address(t kernels.Tensor) cu.DevicePtr { return cu.DevicePtr(uintptr(t.Data)) }
 
+// Spare is 512 MiB: rows of logits that fill the card with tiles.
+func (d *Device) Spare() int { return 512 << 20 }
+
 // Write copies raw elements into a contiguous tensor.
 func (d *Device) Write(dst kernels.Tensor, src []byte) {
 	if len(src) != dst.Bytes() || !dst.Contiguous() {
