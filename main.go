@@ -46,7 +46,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	c.SetFlagErrorFunc(badFlag)
-	group(c, trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), inspectCommand(), benchCommand())
+	group(c, trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), inspectCommand(), benchCommand(), devicesCommand())
 	return c
 }
 
@@ -299,6 +299,21 @@ func generateCommand() *cobra.Command {
 	p.IntVar(&o.Pages, "pages", d.Pages, "pages of the cache, 0 for as many as needed")
 	p.IntVar(&o.PrefillRows, "prefill-rows", d.PrefillRows, "prompt tokens of one step; never changes a bit")
 	return c
+}
+
+func devicesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "devices",
+		Short: "List the devices of this machine, with memory, power, clocks and links of GPUs",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			lines, err := train.Devices()
+			if err == nil {
+				fmt.Println(strings.Join(lines, "\n"))
+			}
+			return err
+		},
+	}
 }
 
 func tokenizeCommand() *cobra.Command {

@@ -152,6 +152,9 @@ func TestCommands(t *testing.T) {
 	if out := must(t, "verify", "--model", model, "--tokens", "200"); !strings.Contains(out, "zero-KLD: 0 mismatched of ") {
 		t.Errorf("verify printed %s", out)
 	}
+	if out := must(t, "devices"); !strings.HasPrefix(out, "cpu (") || strings.Count(out, "\n") < 2 {
+		t.Errorf("devices printed %s", out)
+	}
 	if out := must(t, "inspect", model); !strings.Contains(out, "qwen3_moe") {
 		t.Errorf("inspect printed %s", out)
 	}
@@ -174,7 +177,7 @@ func TestHelp(t *testing.T) {
 	if out := must(t); !strings.Contains(out, "Usage:") {
 		t.Errorf("without arguments: %s", out)
 	}
-	for _, name := range []string{"train", "score", "generate", "tokenize", "verify", "inspect", "bench", "bench cpu"} {
+	for _, name := range []string{"train", "score", "generate", "tokenize", "verify", "inspect", "bench", "bench cpu", "devices"} {
 		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+name) {
 			t.Errorf("%s --help: %s", name, out)
 		}

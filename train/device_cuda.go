@@ -20,3 +20,17 @@ func openCUDA(def kernels.Definition) (kernels.Device, error) {
 	}
 	return dev, nil
 }
+
+// openGauge reads the usage of the GPU that openCUDA opens.
+func openGauge() (kernels.Gauge, error) { return cuda.OpenGauge(0) }
+
+func describeCUDA() (lines []string) {
+	cards, err := cuda.Cards()
+	if err != nil {
+		return []string{fmt.Sprintf("no GPU: %v", err)}
+	}
+	for i, c := range cards {
+		lines = append(lines, fmt.Sprintf("cuda %d: %v", i, c))
+	}
+	return lines
+}

@@ -8,6 +8,10 @@ import (
 	"lockstep/kernels"
 )
 
-func openCUDA(kernels.Definition) (kernels.Device, error) {
-	return nil, errors.New("device cuda: this build has only cpu, make cuda builds one with CUDA")
-}
+var errNoCUDA = errors.New("device cuda: this build has only cpu, make cuda builds one with CUDA")
+
+func openCUDA(kernels.Definition) (kernels.Device, error) { return nil, errNoCUDA }
+
+func openGauge() (kernels.Gauge, error) { return nil, errNoCUDA }
+
+func describeCUDA() []string { return []string{errNoCUDA.Error()} }

@@ -17,7 +17,10 @@ type Record struct {
 	GradNorm        *Number   `json:"grad_norm,omitempty"`         // before clipping
 	Tokens          int       `json:"tokens,omitempty"`            // computed since the run's start
 	TokensPerSecond *Number   `json:"tokens_per_second,omitempty"` // of the step
-	Memory          int64     `json:"memory,omitempty"`            // bytes held on the device
+	Memory          int64     `json:"memory,omitempty"`            // largest size of the process on the host so far, bytes
+	GPUBusy         *Number   `json:"gpu_busy,omitempty"`          // share of the last second, 0 to 1
+	GPUMemory       int64     `json:"gpu_memory,omitempty"`        // bytes taken on the card
+	GPUWatts        *Number   `json:"gpu_watts,omitempty"`         // power drawn
 	EvalLoss        *Number   `json:"eval_loss,omitempty"`         // nats per target, held out
 	EvalAccuracy    *Number   `json:"eval_accuracy,omitempty"`     // fraction of held-out samples answered right
 	EvalSamples     int       `json:"eval_samples,omitempty"`      // samples generated for it
@@ -69,6 +72,7 @@ func (r Record) scalars() []scalar {
 	}{
 		{"train/loss", r.Loss}, {"train/lr", r.LR}, {"train/grad_norm", r.GradNorm}, {"train/tokens_per_second", r.TokensPerSecond},
 		{"eval/loss", r.EvalLoss}, {"eval/accuracy", r.EvalAccuracy},
+		{"gpu/busy", r.GPUBusy}, {"gpu/watts", r.GPUWatts},
 	} {
 		if s.value != nil {
 			list = append(list, scalar{s.tag, float64(*s.value)})
@@ -76,6 +80,9 @@ func (r Record) scalars() []scalar {
 	}
 	if r.Memory > 0 {
 		list = append(list, scalar{"train/memory_bytes", float64(r.Memory)})
+	}
+	if r.GPUMemory > 0 {
+		list = append(list, scalar{"gpu/memory_bytes", float64(r.GPUMemory)})
 	}
 	return list
 }

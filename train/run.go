@@ -64,7 +64,8 @@ type job struct {
 	engine   *serve.Engine
 	metrics  *Metrics
 	progress *Progress
-	samples  []Generation // of the last evaluation
+	gauge    kernels.Gauge // nil: the device has none
+	samples  []Generation  // of the last evaluation
 }
 
 // prepare opens everything before anything is written.
@@ -126,6 +127,7 @@ func (j *job) run() (err error) {
 	}
 	total, active := j.t.m.Parameters()
 	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.out, j.t.m.Family, compact(float64(total)), compact(float64(active)), j.t.r.Dev.Name(), j.state.Digest)
+	j.openGauge()
 	if j.metrics, err = OpenMetrics(j.out, j.state.Step); err != nil {
 		return err
 	}
@@ -161,10 +163,10 @@ func (j *job) step() error {
 	j.state.Tokens += res.Tokens
 	j.state.Seconds += elapsed
 	speed := float64(res.Tokens) / elapsed
-	j.progress.Step(step, fmt.Sprintf("loss %.4f", res.Loss), fmt.Sprintf("%.0f tokens/s", speed))
 	rec := Record{
 		Step: step, Loss: Num(res.Loss), LR: Num(res.LR), GradNorm: Num(res.Norm), Tokens: j.state.Tokens, TokensPerSecond: Num(speed), Memory: peakMemory(),
 	}
+	j.progress.Step(step, append([]string{fmt.Sprintf("loss %.4f", res.Loss), fmt.Sprintf("%.0f tokens/s", speed)}, j.usage(&rec)...)...)
 	due := j.s.Run.EvalEvery > 0 && step%j.s.Run.EvalEvery == 0 || step == j.steps
 	if due {
 		if err := j.evaluate(&rec); err != nil && j.ctx.Err() == nil {

@@ -1,0 +1,31 @@
+package train
+
+import "fmt"
+
+// openGauge finds the gauge of a GPU. A machine without one trains all the same.
+func (j *job) openGauge() {
+	if j.s.Device.Kind != "cuda" {
+		return
+	}
+	gauge, err := openGauge()
+	if err != nil {
+		j.note("the metrics lack the GPU's usage: %v", err)
+		return
+	}
+	j.gauge = gauge
+}
+
+// usage adds the GPU's figures to a record and returns them for the progress line.
+func (j *job) usage(rec *Record) []string {
+	if j.gauge == nil {
+		return nil
+	}
+	u, err := j.gauge.Usage()
+	if err != nil {
+		j.note("from here the metrics lack the GPU's usage: %v", err)
+		j.gauge = nil
+		return nil
+	}
+	rec.GPUBusy, rec.GPUMemory, rec.GPUWatts = Num(u.Busy), u.Memory, Num(u.Watts)
+	return []string{fmt.Sprintf("GPU %.0f%%, %.1f GiB, %.0f W", 100*u.Busy, float64(u.Memory)/(1<<30), u.Watts)}
+}

@@ -1,0 +1,53 @@
+package train
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/kernels"
+)
+
+// readings is a gauge that fails after what it holds.
+type readings []kernels.Usage
+
+func (r *readings) Usage() (kernels.Usage, error) {
+	if len(*r) == 0 {
+		return kernels.Usage{}, errors.New("the card is gone")
+	}
+	u := (*r)[0]
+	*r = (*r)[1:]
+	return u, nil
+}
+
+func TestUsage(t *testing.T) {
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	j := &job{o: Options{Log: log}, gauge: &readings{{Busy: 0.97, Memory: 3 << 29, Watts: 612.4}}}
+	var rec Record
+	if got := j.usage(&rec); len(got) != 1 || got[0] != "GPU 97%, 1.5 GiB, 612 W" {
+		t.Errorf("progress shows %q", got)
+	}
+	tags := map[string]float64{}
+	for _, s := range rec.scalars() {
+		tags[s.tag] = s.value
+	}
+	if len(tags) != 3 || tags["gpu/busy"] != 0.97 || tags["gpu/memory_bytes"] != 3<<29 || tags["gpu/watts"] != 612.4 {
+		t.Errorf("TensorBoard gets %v", tags)
+	}
+	for range 2 { // said once, and the run goes on
+		rec = Record{}
+		if got := j.usage(&rec); got != nil || rec != (Record{}) {
+			t.Errorf("without a reading: %q, %+v", got, rec)
+		}
+	}
+	text, err := os.ReadFile(log.Name())
+	if err != nil || strings.Count(string(text), "the card is gone") != 1 {
+		t.Errorf("noted %q (%v)", text, err)
+	}
+}
