@@ -1,6 +1,7 @@
 package data
 
 import (
+	"errors"
 	"fmt"
 	"time"
 )
@@ -29,7 +30,7 @@ const (
 
 // Options say how text becomes samples.
 type Options struct {
-	Codec    Codec
+	Codec    Codec     // nil: the data is token ids
 	Template *Template // for messages
 	End      int32     // id that ends what the model says; -1: none
 	Vocab    int       // ids of the model are below
@@ -41,8 +42,6 @@ type Options struct {
 // Validate reports options that cannot be meant.
 func (o Options) Validate() error {
 	switch {
-	case o.Codec == nil:
-		return fmt.Errorf("no tokenizer is given")
 	case o.Vocab < 1 || o.End < -1 || int(o.End) >= o.Vocab:
 		return fmt.Errorf("the id that ends a turn is %d, the vocabulary has %d: want one of its ids, or -1", o.End, o.Vocab)
 	case o.MaxRows < 1:
@@ -166,6 +165,9 @@ func (b *builder) inVocabulary(q sequence) error {
 // completion makes a sample of a prompt and what should follow it. The two are tokenised apart, as in serving, where the
 // prompt stands alone.
 func (b *builder) completion(prompt, completion string) error {
+	if b.Codec == nil {
+		return errNoTokenizer
+	}
 	var q sequence
 	q.add(b.Codec.Encode(prompt), false)
 	said := b.Codec.Encode(completion)
@@ -175,6 +177,8 @@ func (b *builder) completion(prompt, completion string) error {
 	q.add(said, true)
 	return b.add(q)
 }
+
+var errNoTokenizer = errors.New(`the model folder has no tokenizer.json, give {"ids": [...]}`)
 
 // dataset is the result; one without samples is an error.
 func (b *builder) dataset(name string) (*Dataset, error) {

@@ -17,6 +17,9 @@ type segment struct {
 
 // chat makes samples of a conversation: what the assistant says in messages from on is learned, with the token that ends its turn.
 func (b *builder) chat(c Chat, from int) error {
+	if b.Codec == nil {
+		return errNoTokenizer
+	}
 	if b.Template == nil {
 		return fmt.Errorf("messages need a chat template, add chat_template.jinja to the model's folder")
 	}

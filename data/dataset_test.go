@@ -139,7 +139,6 @@ func TestDatasetLong(t *testing.T) {
 
 func TestOptionsValidate(t *testing.T) {
 	for want, change := range map[string]func(*Options){
-		"no tokenizer":         func(o *Options) { o.Codec = nil },
 		"vocabulary has 0":     func(o *Options) { o.Vocab = 0 },
 		"ends a turn is 258":   func(o *Options) { o.End = 258 },
 		"at most 0 rows":       func(o *Options) { o.MaxRows = 0 },

@@ -103,7 +103,7 @@ func Prompt(line *jinja.Dict, l *Language, vocab int, now time.Time) ([]int32, e
 	case !prompt && !messages || ids || prompt && messages:
 		return nil, errors.New("want one of ids, prompt and messages, give just that")
 	case l == nil:
-		return nil, errors.New(`the model folder has no tokenizer.json, give {"ids": [...]}`)
+		return nil, errNoTokenizer
 	case prompt:
 		text, err := Text(line, "prompt")
 		return l.Encode(text), err

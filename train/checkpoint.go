@@ -76,6 +76,9 @@ func saveWeights(dev kernels.Device, m *model.Model, l *data.Language, dir, base
 	if err := m.SaveFolder(dev, dir, base); err != nil {
 		return err
 	}
+	if l == nil {
+		return nil
+	}
 	return l.Save(dir)
 }
 

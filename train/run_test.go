@@ -276,3 +276,34 @@ func TestNotFinite(t *testing.T) {
 		}
 	}
 }
+
+// A folder without a tokenizer trains on ids; text and tasks it refuses.
+func TestWithoutTokenizer(t *testing.T) {
+	dir := t.TempDir()
+	lines := filepath.Join(dir, "ids.jsonl")
+	if err := os.WriteFile(lines, []byte("{\"ids\":[1,2,3,4,5]}\n{\"ids\":[7,8,9]}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ data, want string }{
+		{"path = '" + lines + "'", ""},
+		{"task = 'countdown'", "no tokenizer.json"},
+		{"path = 'testdata/absent.jsonl'", "absent.jsonl"},
+	} {
+		text := "[model]\npath = '../model/testdata/qwen3_moe'\n[data]\npack_rows = 16\n" + c.data + "\n[run]\nsteps = 2\npacks = 1\nverify_tokens = 16\n"
+		s, err := configs.Parse("folder.toml", []byte(text), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = Run(context.Background(), s, Options{Out: filepath.Join(t.TempDir(), "run"), Log: log})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", c.data, err, c.want)
+		}
+		if err := log.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -40,14 +40,15 @@ func dtype(s *configs.Shape) kernels.DType {
 	return kernels.F32
 }
 
-// openModel loads or builds the model that a shape names, adapters included, ready for training.
+// openModel loads or builds the model that a shape names, adapters included, ready for training. A folder without a tokenizer has no language.
 func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
 	var m *model.Model
 	var l *data.Language
 	var err error
 	if s.Model.Path != "" {
-		if m, err = model.LoadFolder(dev, s.Model.Path, "", model.Options{DType: dtype(s)}); err == nil {
-			l, err = data.LoadLanguage(s.Model.Path, m.EOS)
+		var served *serve.Served
+		if served, err = serve.Open(dev, s.Model.Path, "", dtype(s)); err == nil {
+			m, l = served.Model, served.Language
 		}
 	} else {
 		m, l, err = buildModel(dev, s)
@@ -55,7 +56,7 @@ func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langua
 	if err != nil {
 		return nil, nil, err
 	}
-	if l.Vocab() > m.Vocab {
+	if l != nil && l.Vocab() > m.Vocab {
 		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at least as many", m.Vocab, l.Vocab())
 	}
 	if s.LoRA.Rank > 0 {
@@ -106,11 +107,17 @@ type corpus struct {
 
 func openCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*corpus, error) {
 	o := data.Options{
-		Codec: l, Template: l.Template, End: l.End, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), Long: data.Long(s.Data.Long),
+		End: -1, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), Long: data.Long(s.Data.Long),
+	}
+	if l != nil {
+		o.Codec, o.Template, o.End = l, l.Template, l.End
 	}
 	var c corpus
 	var err error
 	if s.Data.Task == "countdown" {
+		if l == nil {
+			return nil, fmt.Errorf("data.task: %s has no tokenizer.json: the task is text, add one or train on a data.path of ids", s.Model.Path)
+		}
 		task := countdown(s)
 		if err := task.Validate(); err != nil {
 			return nil, err
