@@ -1,5 +1,5 @@
 # go build . and go test ./... are all that the CPU needs; this is for the rest.
-CUDA = eval "$$(.ci/cuda-env)" &&
+CUDA = flags=$$(.ci/cuda-env) && eval "$$flags" &&
 
 .PHONY: all test race ci cuda cuda-test vet-cuda clean
 
