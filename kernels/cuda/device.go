@@ -18,7 +18,7 @@ type Device struct {
 	context cu.CUContext
 	name    string
 	kernels map[string]function
-	ring    ring
+	ring    *ring
 	scratch cu.DevicePtr                   // workspace of one operation
 	size    int                            // bytes of scratch
 	profile map[string]*kernels.KernelTime // nil: off
@@ -69,7 +69,7 @@ func (d *Device) prepare(major, minor int) (err error) {
 	if d.kernels, err = loadKernels(fmt.Sprintf("sm_%d%da", major, minor)); err != nil {
 		return err
 	}
-	d.ring.base, err = cu.MemAlloc(ringBytes)
+	d.ring, err = newRing()
 	return err
 }
 
@@ -121,7 +121,11 @@ func (d *Device) Write(dst kernels.Tensor, src []byte) {
 	if len(src) != dst.Bytes() || !dst.Contiguous() {
 		panic(fmt.Sprintf("cuda: %d bytes into %s", len(src), dst))
 	}
-	if len(src) > 0 {
+	switch {
+	case len(src) == 0:
+	case len(src) <= ringBytes/8: // without waiting for what is enqueued
+		d.do(func() error { return d.ring.copy(address(dst), src) })
+	default:
 		d.do(func() error { return cu.MemcpyHtoD(address(dst), unsafe.Pointer(&src[0]), int64(len(src))) })
 	}
 }
@@ -159,32 +163,6 @@ func (d *Device) workspace(bytes int) cu.DevicePtr {
 		})
 	}
 	return d.scratch
-}
-
-// ring is memory of the card for what the host tells operations. A piece is overwritten after ringBytes more, by copies that the stream orders.
-type ring struct {
-	base cu.DevicePtr
-	at   int
-}
-
-const ringBytes = 64 << 20
-
-// stage copies values to the card, for the kernels of the operation that follows.
-func stage[E any](d *Device, values []E) cu.DevicePtr {
-	if len(values) == 0 {
-		return d.ring.base
-	}
-	bytes := len(values) * int(unsafe.Sizeof(values[0]))
-	if bytes > ringBytes {
-		panic(fmt.Sprintf("cuda: %d bytes to stage", bytes))
-	}
-	if d.ring.at+bytes > ringBytes {
-		d.ring.at = 0
-	}
-	p := d.ring.base + cu.DevicePtr(d.ring.at)
-	d.ring.at = (d.ring.at + bytes + 255) &^ 255
-	d.do(func() error { return cu.MemcpyHtoD(p, unsafe.Pointer(&values[0]), int64(bytes)) })
-	return p
 }
 
 // launch enqueues a kernel over grid blocks of threads. Parameters are tensors (their addresses), addresses, int32, uint32, uint64, float32, bool as int32.

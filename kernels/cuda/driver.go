@@ -68,3 +68,12 @@ func (f function) run(grid [3]int, threads, shared int, params []byte) error {
 }
 
 func failure(code C.CUresult) error { return fmt.Errorf("CUDA: %s", C.GoString(C.lockstepError(code))) }
+
+// pinned is host memory that the card copies from by itself.
+func pinned(bytes int) (unsafe.Pointer, error) {
+	var p unsafe.Pointer
+	if code := C.cuMemHostAlloc(&p, C.size_t(bytes), 0); code != C.CUDA_SUCCESS {
+		return nil, failure(code)
+	}
+	return p, nil
+}

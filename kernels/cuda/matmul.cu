@@ -148,8 +148,8 @@ __device__ inline void matmul(T* out, long long ldo, const int* offsets, int gro
 }
 
 #define MATMUL(name, BK, VECTOR, T)                                                                                                                             \
-  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n, Term t0, Term t1, Term t2, int count) { \
-    Term terms[] = {t0, t1, t2};                                                                                                                               \
+  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n, Term t0, Term t1, Term t2, Term t3, int count) { \
+    Term terms[] = {t0, t1, t2, t3};                                                                                                                               \
     matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, n, terms, count);                                                                              \
   }
 MATMUL(nt_vector_f32, true, true, float)

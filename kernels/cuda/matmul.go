@@ -13,7 +13,7 @@ const (
 	matmulTile    = 128
 	matmulThreads = 256
 	matmulShared  = 3 * 2 * matmulTile * (32 + 8) * 2 // bytes
-	mostTerms     = 3
+	mostTerms     = 4                                 // q, k, v and what adapters add: the input gradient of a stacked projection
 )
 
 // MatMul: out[m,n] = round(dot over the terms, over k of x[m,k]*w[n,k]).

@@ -1,0 +1,75 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"unsafe"
+
+	"gorgonia.org/cu"
+)
+
+// ring is pinned host memory, and as much of the card's, for what the host tells operations: copies from it are enqueued like kernels and wait for nothing. A
+// piece is written anew after ringBytes more, when everything enqueued is done.
+type ring struct {
+	host []byte
+	base cu.DevicePtr
+	at   int
+}
+
+const ringBytes = 64 << 20
+
+func newRing() (*ring, error) {
+	r := &ring{}
+	p, err := pinned(ringBytes)
+	if err != nil {
+		return nil, fmt.Errorf("%d MiB of pinned memory: %w", ringBytes>>20, err)
+	}
+	r.host = unsafe.Slice((*byte)(p), ringBytes)
+	if r.base, err = cu.MemAlloc(ringBytes); err != nil {
+		return nil, fmt.Errorf("%d MiB of GPU memory: %w", ringBytes>>20, err)
+	}
+	return r, nil
+}
+
+// take reserves a piece.
+func (r *ring) take(bytes int) (at int, err error) {
+	if bytes > ringBytes {
+		panic(fmt.Sprintf("cuda: %d bytes to stage", bytes))
+	}
+	if r.at+bytes > ringBytes {
+		r.at = 0
+		err = cu.Synchronize()
+	}
+	at = r.at
+	r.at = (at + bytes + 255) &^ 255
+	return at, err
+}
+
+// copy enqueues a copy of src to the card.
+func (r *ring) copy(dst cu.DevicePtr, src []byte) error {
+	at, err := r.take(len(src))
+	if err != nil {
+		return err
+	}
+	copy(r.host[at:], src)
+	return cu.MemcpyHtoDAsync(dst, unsafe.Pointer(&r.host[at]), int64(len(src)), cu.NoStream)
+}
+
+// stage copies values to the card, for the kernels of the operation that follows.
+func stage[E any](d *Device, values []E) (p cu.DevicePtr) {
+	if len(values) == 0 {
+		return d.ring.base
+	}
+	src := unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), len(values)*int(unsafe.Sizeof(values[0])))
+	d.do(func() error {
+		at, err := d.ring.take(len(src))
+		if err != nil {
+			return err
+		}
+		p = d.ring.base + cu.DevicePtr(at)
+		copy(d.ring.host[at:], src)
+		return cu.MemcpyHtoDAsync(p, unsafe.Pointer(&d.ring.host[at]), int64(len(src)), cu.NoStream)
+	})
+	return p
+}
