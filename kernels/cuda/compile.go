@@ -5,14 +5,10 @@ package cuda
 import (
 	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
-	"strings"
 	"sync"
 
 	"gorgonia.org/cu/nvrtc"
@@ -24,7 +20,7 @@ var sources embed.FS
 // options forbid what would change a bit: fused mul and add, flushed subnormals, approximate division and square root.
 var options = []string{"--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "-default-device"}
 
-// kernelName finds the kernels of a compiled source.
+// kernelName finds the kernels in the assembly of a compiled source.
 var kernelName = regexp.MustCompile(`\.entry (\w+)\(`)
 
 // loadKernels compiles every source for an architecture, all at once, or takes it from the cache, and loads it.
@@ -33,10 +29,10 @@ func loadKernels(arch string) (map[string]function, error) {
 	if err != nil {
 		return nil, err
 	}
-	images, errs := make([][]byte, len(names)), make([]error, len(names))
+	objects, errs := make([]object, len(names)), make([]error, len(names))
 	var all sync.WaitGroup
 	for i, name := range names {
-		all.Go(func() { images[i], errs[i] = image(name, arch) })
+		all.Go(func() { objects[i], errs[i] = compiled(name, arch) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -44,7 +40,7 @@ func loadKernels(arch string) (map[string]function, error) {
 	}
 	loaded := map[string]function{}
 	for i, name := range names {
-		found, err := loadModule(images[i], kernelsOf(images[i]), maxShared)
+		found, err := loadModule(objects[i].code, objects[i].kernels, maxShared)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -63,39 +59,32 @@ func source(name string) string {
 	return string(text)
 }
 
-func kernelsOf(ptx []byte) (names []string) {
-	for _, m := range kernelName.FindAllSubmatch(ptx, -1) {
-		names = append(names, string(m[1]))
-	}
-	return names
-}
-
-// image is the PTX of a source, ending in a NUL.
-func image(name, arch string) ([]byte, error) {
+// compiled is a source's object for an architecture, from the cache where it is there. What decides the object is in the key.
+func compiled(name, arch string) (object, error) {
 	headers, err := includes()
 	if err != nil {
-		return nil, err
+		return object{}, err
 	}
 	major, minor, err := nvrtc.Version()
 	if err != nil {
-		return nil, fmt.Errorf("NVRTC: %w", err)
+		return object{}, fmt.Errorf("NVRTC: %w", err)
 	}
-	flags := append([]string{"--gpu-architecture=" + strings.Replace(arch, "sm_", "compute_", 1)}, options...)
+	flags := append([]string{"--gpu-architecture=" + arch}, options...)
 	key := sha256.New()
 	fmt.Fprintf(key, "%d.%d %q %q", major, minor, flags, source(name))
 	for _, h := range headers {
 		fmt.Fprintf(key, "%q", h.Source)
 	}
-	cached := cachePath(hex.EncodeToString(key.Sum(nil)))
-	if ptx, err := os.ReadFile(cached); err == nil && len(ptx) > 0 && ptx[len(ptx)-1] == 0 {
-		return ptx, nil
+	path := cachePath(key.Sum(nil))
+	if o, ok := readObject(path); ok {
+		return o, nil
 	}
-	ptx, err := compile(name, flags, headers)
+	o, err := compile(name, flags, headers)
 	if err != nil {
-		return nil, err
+		return object{}, fmt.Errorf("%s: NVRTC: %w", name, err)
 	}
-	store(cached, ptx)
-	return ptx, nil
+	storeObject(path, o)
+	return o, nil
 }
 
 func includes() (headers []nvrtc.Include, err error) {
@@ -106,46 +95,23 @@ func includes() (headers []nvrtc.Include, err error) {
 	return headers, err
 }
 
-func compile(name string, flags []string, headers []nvrtc.Include) ([]byte, error) {
+func compile(name string, flags []string, headers []nvrtc.Include) (o object, err error) {
 	program, err := nvrtc.CreateProgram(source(name), name, headers...)
 	if err != nil {
-		return nil, fmt.Errorf("%s: NVRTC: %w", name, err)
+		return o, err
 	}
 	defer program.Destroy()
 	if err := program.Compile(flags...); err != nil {
 		log, logErr := program.GetLog()
-		return nil, errors.Join(fmt.Errorf("%s: NVRTC: %w: %s", name, err, log), logErr)
+		return o, errors.Join(fmt.Errorf("%w: %s", err, log), logErr)
 	}
-	text, err := program.GetPTX()
+	assembly, err := program.GetPTX()
 	if err != nil {
-		return nil, fmt.Errorf("%s: NVRTC: %w", name, err)
+		return o, err
 	}
-	return append([]byte(strings.TrimRight(text, "\x00")), 0), nil
-}
-
-// cachePath is where a compiled source is kept; "" where the user has no cache folder.
-func cachePath(key string) string {
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return ""
+	for _, m := range kernelName.FindAllStringSubmatch(assembly, -1) {
+		o.kernels = append(o.kernels, m[1])
 	}
-	return filepath.Join(dir, "lockstep", "kernels", key+".ptx")
-}
-
-// store keeps a compiled source for the next start. Without a folder to write to that start compiles again, and nothing else is lost.
-func store(path string, ptx []byte) {
-	if path == "" || os.MkdirAll(filepath.Dir(path), 0o755) != nil {
-		return
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), "*.tmp")
-	if err != nil {
-		return
-	}
-	_, err = f.Write(ptx)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
+	o.code, err = cubin(&program)
+	return o, err
 }

@@ -1,0 +1,87 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+)
+
+const compiledHere = "swiglu.cu"
+
+// cached compiles one source into an empty cache and returns its only file.
+func cached(t *testing.T) (o object, path string) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", dir)
+	o, err := compiled(compiledHere, "sm_90a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "lockstep", "kernels", "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("the cache holds %q (%v)", files, err)
+	}
+	return o, files[0]
+}
+
+func TestCompiled(t *testing.T) {
+	o, path := cached(t)
+	want := []string{"swiglu_backward_bf16", "swiglu_backward_f32", "swiglu_bf16", "swiglu_f32"}
+	for _, name := range want {
+		if !bytes.Contains(o.code, []byte(name)) {
+			t.Errorf("no kernel %s in the code", name)
+		}
+	}
+	if len(o.kernels) != len(want) || !bytes.HasPrefix(o.code, []byte("\x7fELF")) {
+		t.Errorf("kernels %q, code begins with %q", o.kernels, o.code[:4])
+	}
+	// What lies in the cache is taken, not compiled.
+	planted := object{kernels: []string{"planted"}, code: []byte("code\nof two lines")}
+	if err := os.WriteFile(path, planted.encode(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := compiled(compiledHere, "sm_90a"); err != nil || !reflect.DeepEqual(got, planted) {
+		t.Errorf("the cache holds %+v, got %+v (%v)", planted, got, err)
+	}
+	if other, err := compiled(compiledHere, "sm_100a"); err != nil || bytes.Equal(other.code, o.code) || len(other.kernels) != len(want) {
+		t.Errorf("another architecture: kernels %q (%v)", other.kernels, err)
+	}
+}
+
+func TestDamagedCache(t *testing.T) {
+	o, path := cached(t)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipped := bytes.Clone(whole)
+	flipped[len(flipped)/2] ^= 1
+	for name, damaged := range map[string][]byte{"empty": nil, "short": whole[:20], "cut": whole[:len(whole)-1], "flipped": flipped} {
+		if err := os.WriteFile(path, damaged, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		got, err := compiled(compiledHere, "sm_90a")
+		if err != nil || !reflect.DeepEqual(got, o) {
+			t.Errorf("%s: another object, or %v", name, err)
+		}
+		if mended, err := os.ReadFile(path); err != nil || !bytes.Equal(mended, whole) {
+			t.Errorf("%s: the file is not mended (%v)", name, err)
+		}
+	}
+}
+
+// A cache that cannot be written costs time only.
+func TestNoCache(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("XDG_CACHE_HOME", file)
+	if _, err := compiled(compiledHere, "sm_90a"); err != nil {
+		t.Error(err)
+	}
+}
