@@ -102,9 +102,12 @@ type Device interface {
 
 	// SumSquares: out[0] = tree over blocks b of tree(v*v) of each block of 4096 consecutive elements. out is F32 [1, 1], t contiguous.
 	SumSquares(out, t Tensor)
-	// AdamW (Loshchilov & Hutter, arXiv 1711.05101): g = grad*GradScale; m = b1*m + (1-b1)*g; v = b2*v + ((1-b2)*g)*g; master = master - (LR*WeightDecay)*master;
+	// ClipScale of sums of squares F32 [1, n]: norm = sqrt of their sum, ascending, in fp64. out F32 [1, 2] = (norm, what to multiply gradients with: clip/(norm+1e-6)
+	// where clip > 0 and norm > clip, else 1), computed in fp64 and rounded once. The factor of a norm that is not finite is NaN.
+	ClipScale(out, sums Tensor, clip float64)
+	// AdamW (Loshchilov & Hutter, arXiv 1711.05101) with a factor F32 [1, 1]; one that is NaN changes nothing. g = grad*factor; m = b1*m + (1-b1)*g; v = b2*v + ((1-b2)*g)*g; master = master - (LR*WeightDecay)*master;
 	// master = master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared.
-	AdamW(w, master, m, v, grad Tensor, s AdamW)
+	AdamW(w, master, m, v, grad, factor Tensor, s AdamW)
 }
 
 // Fault is what an operation panics with when the device cannot go on: no memory, a lost card, a kernel that failed.

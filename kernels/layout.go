@@ -73,7 +73,6 @@ type Term struct{ X, W Tensor }
 type AdamW struct {
 	LR, Beta1, Beta2, Eps, WeightDecay float32
 	Correction1, Correction2           float32
-	GradScale                          float32 // multiplies the gradient first (clipping)
 }
 
 // Sampling chooses the next token of one row.

@@ -16,38 +16,34 @@ type AdamW struct {
 	Clip                           float64 // largest norm of the whole gradient; 0: off
 }
 
-// Step updates the weights with rate lr at step (counted from 1), clears the gradients, and returns the gradient's norm before clipping.
-// A norm that is not finite leaves everything as it was.
-func (a AdamW) Step(r *parallel.Rank, ws []Weights, lr float64, step int) (norm float64) {
-	norm = GradNorm(r, ws)
-	if math.IsNaN(norm) || math.IsInf(norm, 0) {
-		return norm
-	}
-	scale := 1.0
-	if a.Clip > 0 && norm > a.Clip {
-		scale = a.Clip / (norm + 1e-6)
-	}
+// Step updates the weights with rate lr at step (counted from 1) and clears the gradients. It returns the gradient's norm before clipping, F32 [1, 1] on the rank's
+// stack, and waits for nothing: a norm that is not finite leaves everything as it was, which the caller sees when it reads it.
+func (a AdamW) Step(r *parallel.Rank, ws []Weights, lr float64, step int) (norm kernels.Tensor) {
+	scale := r.Stack.New(kernels.F32, 1, 2)
+	r.Dev.ClipScale(scale, squares(r, ws), a.Clip)
 	s := kernels.AdamW{
 		LR: float32(lr), Beta1: float32(a.Beta1), Beta2: float32(a.Beta2), Eps: float32(a.Eps), WeightDecay: float32(a.WeightDecay),
 		Correction1: float32(1 - math.Pow(a.Beta1, float64(step))), Correction2: float32(1 - math.Pow(a.Beta2, float64(step))),
-		GradScale: float32(scale),
 	}
 	for _, w := range ws {
-		r.Dev.AdamW(w.W, w.Master, w.M, w.V, w.Grad, s)
+		r.Dev.AdamW(w.W, w.Master, w.M, w.V, w.Grad, scale.ColRange(1, 2), s)
 	}
-	return norm
+	return scale.ColRange(0, 1)
 }
 
-// GradNorm is the square root of the sum of squares: a fixed tree in each tensor on the device, then tensors in order in float64.
-func GradNorm(r *parallel.Rank, ws []Weights) float64 {
-	defer r.Stack.Release(r.Stack.Mark())
+// squares is the sum of squares of each gradient, F32 [1, n].
+func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
 	sums := r.Stack.New(kernels.F32, 1, len(ws))
 	for i, w := range ws {
 		r.Dev.SumSquares(sums.ColRange(i, i+1), w.Grad)
 	}
-	total := 0.0
-	for _, s := range parallel.Download[float32](r, sums) {
-		total += float64(s)
-	}
-	return math.Sqrt(total)
+	return sums
+}
+
+// GradNorm is the norm of gradients.
+func GradNorm(r *parallel.Rank, ws []Weights) float64 {
+	defer r.Stack.Release(r.Stack.Mark())
+	scale := r.Stack.New(kernels.F32, 1, 2)
+	r.Dev.ClipScale(scale, squares(r, ws), 0)
+	return float64(parallel.Download[float32](r, scale)[0])
 }

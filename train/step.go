@@ -28,21 +28,35 @@ type stepResult struct {
 	Tokens int // rows computed
 }
 
-// step takes one optimizer step (counted from 1) on packs of samples. The bits do not depend on how packs are grouped into micro-batches.
+// step takes one optimizer step (counted from 1) on packs of samples. The bits do not depend on how packs are grouped into micro-batches. Everything is enqueued
+// before the first result is read: the device waits for the host once a step.
 func (t *trainer) step(step int, packs [][]data.Sample) stepResult {
+	r := t.r
+	defer r.Stack.Release(r.Stack.Mark())
 	objective := optim.SFT{Targets: targets(packs)}
-	sum, tokens := 0.0, 0
+	var micros []microBatch
+	res := stepResult{LR: t.schedule.At(step)}
 	for len(packs) > 0 {
 		n := min(t.microBatch, len(packs))
-		var rows int
-		sum, rows = t.micro(packs[:n], objective, sum)
-		tokens += rows
+		m := t.micro(packs[:n], objective)
+		micros = append(micros, m)
+		res.Tokens += len(m.targets)
 		packs = packs[n:]
 	}
-	t.m.GatherTied(t.r)
-	res := stepResult{Loss: objective.Loss(sum), LR: t.schedule.At(step), Tokens: tokens}
-	res.Norm = t.opt.Step(t.r, weights(t.m), res.LR, step)
+	t.m.GatherTied(r)
+	norm := t.opt.Step(r, weights(t.m), res.LR, step)
+	sum := 0.0
+	for _, m := range micros {
+		sum = objective.Sum(sum, parallel.Download[float32](r, m.logprob), m.targets)
+	}
+	res.Loss, res.Norm = objective.Loss(sum), float64(parallel.Download[float32](r, norm)[0])
 	return res
+}
+
+// microBatch is what is left of one: log-probabilities F32 [1, T] on the rank's stack, and their targets.
+type microBatch struct {
+	logprob kernels.Tensor
+	targets []int32
 }
 
 // notFinite names the first parameter, in the order of the graph, whose gradient is not finite.
@@ -55,17 +69,17 @@ func (t *trainer) notFinite() string {
 	return "the loss"
 }
 
-// micro is the forward and backward of some packs as one batch; it continues the sum of losses.
-func (t *trainer) micro(packs [][]data.Sample, objective optim.SFT, sum float64) (float64, int) {
+// micro is the forward and backward of some packs as one batch.
+func (t *trainer) micro(packs [][]data.Sample, objective optim.SFT) microBatch {
 	r := t.r
-	defer r.Stack.Release(r.Stack.Mark())
 	ids, want, layout := assemble(packs)
+	logprob := r.Stack.New(kernels.F32, 1, len(ids))
+	defer r.Stack.Release(r.Stack.Mark())
 	b := model.NewBatch(r, ids, layout, nil)
 	derivative := make([]float32, len(ids))
 	objective.Derivative(derivative, want)
-	logprob := r.Stack.New(kernels.F32, 1, len(ids))
 	t.m.Step(r, b, logprob, parallel.Upload(r, want), parallel.Upload(r, derivative), t.recompute)
-	return objective.Sum(sum, parallel.Download[float32](r, logprob), want), len(ids)
+	return microBatch{logprob, want}
 }
 
 // evalLoss is the mean loss over samples, without gradients.

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"math"
 
 	"lockstep/kernels"
 )
@@ -22,17 +23,38 @@ func (d *Device) SumSquares(out, t kernels.Tensor) {
 	vector("sum of squares", "out", out, 1)[0] = d.vec.Tree(blocks)
 }
 
+// ClipScale: out F32 [1, 2] is the norm whose parts' sums of squares are given, and the factor that clips gradients to clip.
+func (d *Device) ClipScale(out, sums kernels.Tensor, clip float64) {
+	const op = "clip scale"
+	o, total := vector(op, "out", out, 2), 0.0
+	for _, s := range vector(op, "sums", sums, sums.Len()) {
+		total += float64(s)
+	}
+	norm, factor := math.Sqrt(total), 1.0
+	switch {
+	case math.IsNaN(norm) || math.IsInf(norm, 0):
+		factor = math.NaN()
+	case clip > 0 && norm > clip:
+		factor = clip / (norm + 1e-6)
+	}
+	o[0], o[1] = float32(norm), float32(factor)
+}
+
 // AdamW is one step of decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101), as kernels.Device states it. master, m, v and grad are F32 and
 // contiguous; w, contiguous, receives master rounded to storage and may be master. grad is cleared.
-func (d *Device) AdamW(w, master, m, v, grad kernels.Tensor, s kernels.AdamW) {
+func (d *Device) AdamW(w, master, m, v, grad, factor kernels.Tensor, s kernels.AdamW) {
 	const op = "adamw"
 	n := master.Len()
 	if w.Len() != n || !w.Contiguous() {
 		panic(fmt.Sprintf("cpu: adamw: w is %s, master %s", w, master))
 	}
 	ms, m1, v1, g := vector(op, "master", master, n), vector(op, "m", m, n), vector(op, "v", v, n), vector(op, "grad", grad, n)
+	f := vector(op, "factor", factor, 1)[0]
+	if f != f {
+		return
+	}
 	d.pool.each(n, rowWork, func(_, from, to int) {
-		d.vec.AdamW(ms[from:to], m1[from:to], v1[from:to], g[from:to], s)
+		d.vec.AdamW(ms[from:to], m1[from:to], v1[from:to], g[from:to], f, s)
 		if w.Data != master.Data {
 			d.copyPart(w, master, from, from, to-from)
 		}

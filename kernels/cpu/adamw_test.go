@@ -8,8 +8,11 @@ import (
 )
 
 var adamwSettings = kernels.AdamW{
-	LR: 3e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Correction1: 0.19, Correction2: 0.0975, GradScale: 0.5,
+	LR: 3e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Correction1: 0.19, Correction2: 0.0975,
 }
+
+// half is a factor of gradients.
+func half() kernels.Tensor { return kernels.Wrap([]float32{0.5}, 1, 1) }
 
 var adamwOps = []rowOp{
 	{name: "AdamW", uncut: true, run: func(d *Device, c *rowCase) (_, whole []kernels.Tensor) {
@@ -21,7 +24,7 @@ var adamwOps = []rowOp{
 		if w.DType == kernels.F32 {
 			w = master
 		}
-		d.AdamW(w, master, m, v, grad, adamwSettings)
+		d.AdamW(w, master, m, v, grad, half(), adamwSettings)
 		return nil, []kernels.Tensor{w, master, m, v, grad}
 	}},
 	{name: "SumSquares", uncut: true, run: func(d *Device, c *rowCase) (_, whole []kernels.Tensor) {
@@ -64,20 +67,20 @@ func TestAdamWSteps(t *testing.T) {
 		s.Correction1, s.Correction2 = float32(1-math.Pow(float64(s.Beta1), float64(step))), float32(1-math.Pow(float64(s.Beta2), float64(step)))
 		want, g64 := make([]float32, n), to64(grad)
 		for i := range want {
-			g := grad.F32s()[i] * s.GradScale
+			g := grad.F32s()[i] * 0.5
 			mi := float32(s.Beta1*m.F32s()[i]) + float32((1-s.Beta1)*g)
 			vi := float32(s.Beta2*v.F32s()[i]) + float32(float32((1-s.Beta2)*g)*g)
 			wi := master.F32s()[i] - float32(float32(s.LR*s.WeightDecay)*master.F32s()[i])
 			root := float32(math.Sqrt(float64(vi / s.Correction2)))
 			want[i] = wi - float32(s.LR*(float32(mi/s.Correction1)/(root+s.Eps)))
 
-			g64[i] *= float64(s.GradScale)
+			g64[i] *= 0.5
 			m64[i] = float64(s.Beta1)*m64[i] + (1-float64(s.Beta1))*g64[i]
 			v64[i] = float64(s.Beta2)*v64[i] + (1-float64(s.Beta2))*g64[i]*g64[i]
 			w64[i] -= float64(s.LR) * float64(s.WeightDecay) * w64[i]
 			w64[i] -= float64(s.LR) * (m64[i] / float64(s.Correction1)) / (math.Sqrt(v64[i]/float64(s.Correction2)) + float64(s.Eps))
 		}
-		d.AdamW(w, master, m, v, grad, s)
+		d.AdamW(w, master, m, v, grad, half(), s)
 		wantBits(t, "master", master, want)
 		for i, x := range want {
 			if got := w.BF16s()[i]; got != kernels.RoundBF16(x) {
@@ -91,4 +94,31 @@ func TestAdamWSteps(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestClipScale(t *testing.T) {
+	d := newRowDevice(t, Auto, 1, "")
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for _, c := range []struct {
+		sums         []float32
+		clip         float64
+		norm, factor float32
+	}{
+		{[]float32{9, 16}, 0, 5, 1}, {[]float32{9, 16}, 10, 5, 1}, {[]float32{9, 16}, 1, 5, float32(1 / (5 + 1e-6))}, {nil, 1, 0, 1},
+		{[]float32{3e38, 3e38}, 1, float32(math.Sqrt(float64(float32(3e38)) * 2)), float32(1 / (math.Sqrt(float64(float32(3e38))*2) + 1e-6))},
+		{[]float32{1, inf}, 1, inf, nan}, {[]float32{nan, 1}, 0, nan, nan},
+	} {
+		out := rowTensor(kernels.F32, 1, 2)
+		d.ClipScale(out, kernels.Wrap(c.sums, 1, len(c.sums)), c.clip)
+		for i, want := range []float32{c.norm, c.factor} {
+			if got := out.F32s()[i]; got != want && (got == got || want == want) {
+				t.Errorf("%v clipped to %v: element %d is %v, want %v", c.sums, c.clip, i, got, want)
+			}
+		}
+	}
+	w := kernels.Wrap([]float32{1, 2}, 1, 2)
+	m, v, g := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.F32, 1, 2), kernels.Wrap([]float32{3, 4}, 1, 2)
+	d.AdamW(w, w, m, v, g, kernels.Wrap([]float32{nan}, 1, 1), adamwSettings)
+	wantBits(t, "weights", w, []float32{1, 2})
+	wantBits(t, "gradient", g, []float32{3, 4})
 }

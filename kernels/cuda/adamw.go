@@ -14,9 +14,14 @@ func (d *Device) SumSquares(out, t kernels.Tensor) {
 	d.launch("tree_of", [3]int{1, 1, 1}, 32, 0, out, sums, n)
 }
 
+// ClipScale: out F32 [1, 2] is the norm whose parts' sums of squares are given, and the factor that clips gradients to clip.
+func (d *Device) ClipScale(out, sums kernels.Tensor, clip float64) {
+	d.launch("clip_scale", [3]int{1, 1, 1}, 32, 0, out, sums, clip, sums.Len())
+}
+
 // AdamW is one step of decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101), as kernels.Device states it.
-func (d *Device) AdamW(w, master, m, v, grad kernels.Tensor, s kernels.AdamW) {
+func (d *Device) AdamW(w, master, m, v, grad, factor kernels.Tensor, s kernels.AdamW) {
 	n := master.Len()
-	d.launch("adamw"+suffix(w), [3]int{min(blocks(n, elementThreads), 1<<20), 1, 1}, elementThreads, 0, w, master, m, v, grad, int64(n), s.GradScale,
+	d.launch("adamw"+suffix(w), [3]int{min(blocks(n, elementThreads), 1<<20), 1, 1}, elementThreads, 0, w, master, m, v, grad, factor, int64(n),
 		s.Beta1, 1-s.Beta1, s.Beta2, 1-s.Beta2, s.LR*s.WeightDecay, s.LR, s.Eps, s.Correction1, s.Correction2)
 }

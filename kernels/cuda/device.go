@@ -208,6 +208,8 @@ func appendParam(buf []byte, p any) []byte {
 		return appendValue(buf, p)
 	case float32:
 		return appendValue(buf, p)
+	case float64:
+		return appendValue(buf, p)
 	case bool:
 		v := int32(0)
 		if p {

@@ -157,9 +157,10 @@ func TestAdamW(t *testing.T) {
 	for _, dtype := range dtypes {
 		for _, n := range []int{1, 1000, 100003} {
 			both(t, "sum of squares", []operand{normal(kernels.F32, 1, 1, 1), normal(kernels.F32, 1, n, 1)}, func(d kernels.Device, x []kernels.Tensor) { d.SumSquares(x[0], x[1]) })
-			both(t, "adamw", []operand{normal(dtype, 1, n, 1), normal(kernels.F32, 1, n, 1), normal(kernels.F32, 1, n, 1), positive(1, n), normal(kernels.F32, 1, n, 1)},
+			both(t, "adamw", []operand{normal(dtype, 1, n, 1), normal(kernels.F32, 1, n, 1), normal(kernels.F32, 1, n, 1), positive(1, n), normal(kernels.F32, 1, n, 1), positive(1, 2), positive(1, 50)},
 				func(d kernels.Device, x []kernels.Tensor) {
-					d.AdamW(x[0], x[1], x[2], x[3], x[4], kernels.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Correction1: 0.1, Correction2: 0.05, GradScale: 0.7})
+					d.ClipScale(x[5], x[6], 0.3)
+					d.AdamW(x[0], x[1], x[2], x[3], x[4], x[5].ColRange(1, 2), kernels.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Correction1: 0.1, Correction2: 0.05})
 				})
 		}
 	}

@@ -13,10 +13,10 @@ type adamW struct {
 }
 
 // AdamW is one step of kernels.Device.AdamW: master, m and v are updated and grad is cleared.
-func (o *Ops) AdamW(master, m, v, grad []float32, s kernels.AdamW) {
+func (o *Ops) AdamW(master, m, v, grad []float32, gradScale float32, s kernels.AdamW) {
 	n := len(master)
 	o.adamW(master, m[:n], v[:n], grad[:n], &adamW{
-		gradScale: s.GradScale,
+		gradScale: gradScale,
 		beta1:     s.Beta1, rest1: 1 - s.Beta1,
 		beta2: s.Beta2, rest2: 1 - s.Beta2,
 		decay: s.LR * s.WeightDecay, lr: s.LR, eps: s.Eps,

@@ -116,8 +116,8 @@ var twins = []twin{
 		for i := range x[2] {
 			x[2][i] = float32(math.Abs(float64(x[2][i]))) // the second moment has no sign
 		}
-		o.AdamW(x[0][:n], x[1], x[2], x[3], kernels.AdamW{
-			LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Correction1: 0.271, Correction2: 0.0975, GradScale: a,
+		o.AdamW(x[0][:n], x[1], x[2], x[3], a, kernels.AdamW{
+			LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Correction1: 0.271, Correction2: 0.0975,
 		})
 		return 0
 	}},
