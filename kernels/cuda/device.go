@@ -22,10 +22,13 @@ type Device struct {
 	scratch cu.DevicePtr                   // workspace of one operation
 	size    int                            // bytes of scratch
 	profile map[string]*kernels.KernelTime // nil: off
+
+	processors int    // multiprocessors of the card
+	force      string // the path of matrix products, for tests; "" chooses by shape
 }
 
-// maxShared is the dynamic shared memory that a kernel may ask for: it leaves room for what kernels declare.
-const maxShared = 160 << 10
+// maxShared is the shared memory of a block on Hopper and Blackwell.
+const maxShared = 227 << 10
 
 var _ kernels.Device = (*Device)(nil)
 
@@ -54,6 +57,9 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 	}
 	if major < 9 {
 		return nil, fmt.Errorf("GPU %d has compute capability %d.%d: want 9.0 (Hopper) or later", ordinal, major, minor)
+	}
+	if d.processors, err = card.Attribute(cu.MultiprocessorCount); err != nil {
+		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
 	if d.name, err = card.Name(); err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
@@ -165,7 +171,8 @@ func (d *Device) workspace(bytes int) cu.DevicePtr {
 	return d.scratch
 }
 
-// launch enqueues a kernel over grid blocks of threads. Parameters are tensors (their addresses), addresses, int32, uint32, uint64, float32, bool as int32.
+// launch enqueues a kernel over grid blocks of threads. Parameters are tensors (their addresses), addresses, int32, uint32, uint64, float32, bool as int32,
+// and first of all, if there is one, the bytes of a struct.
 func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params ...any) {
 	f, ok := d.kernels[kernel]
 	if !ok {
@@ -210,6 +217,8 @@ func appendParam(buf []byte, p any) []byte {
 		return appendValue(buf, p)
 	case float64:
 		return appendValue(buf, p)
+	case []byte:
+		return append(buf, p...)
 	case bool:
 		v := int32(0)
 		if p {

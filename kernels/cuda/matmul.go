@@ -30,6 +30,15 @@ func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, t
 	if len(terms) == 0 || len(terms) > mostTerms {
 		panic(fmt.Sprintf("cuda: %d terms of a product", len(terms)))
 	}
+	var operands []kernels.Tensor
+	for _, t := range terms {
+		mustBF16(t.X, t.W)
+		operands = append(operands, t.X, t.W)
+	}
+	if count := groupCount(g); d.native(count, operands...) {
+		d.productNative(layout, d.tilingFor(count, out.Rows, out.Cols), out, g, terms)
+		return
+	}
 	var offsets kernels.Tensor
 	groups, packs, tiles := 1, 1, blocks(out.Rows, matmulTile)
 	if g != nil {
@@ -42,7 +51,6 @@ func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, t
 		var t kernels.Term
 		if i < len(terms) {
 			t = terms[i]
-			mustBF16(t.X, t.W)
 			if !vectors(t.X) || !vectors(t.W) {
 				kind = "_any"
 			}
@@ -55,12 +63,23 @@ func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, t
 // WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each group.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	mustBF16(dy, x)
+	if uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x) {
+		d.weightGradNative(d.weightGradTiling(dw), dw, dy, x, g)
+		return
+	}
 	name := "weight_grad_any"
 	if vectors(dy) && vectors(x) {
 		name = "weight_grad_vector"
 	}
 	d.launch(name, [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), g.Count}, matmulThreads, matmulShared,
 		dw, dy, x, int64(dy.Stride), int64(x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols)
+}
+
+func groupCount(g *kernels.Groups) int {
+	if g == nil {
+		return 1
+	}
+	return g.Count
 }
 
 // vectors tells whether every row of t starts at a multiple of 16 bytes.

@@ -1,0 +1,94 @@
+"""Times the matrix products of kernels/cuda/bench_matmul.go with PyTorch: torch.mm and torch._grouped_mm, bf16, random normal values.
+
+WeightGrad's peer is mm or grouped_mm into bf16, which neither reads nor writes fp32 sums.
+
+usage: cuda_matmul.py
+"""
+import statistics
+
+import torch
+
+CASES = [
+    # op, groups (0: dense), rows, cols, depth
+    ("MatMul", 0, 4096, 4096, 4096),
+    ("MatMul", 0, 8192, 8192, 8192),
+    ("MatMulT", 0, 8192, 8192, 8192),
+    ("WeightGrad", 0, 8192, 8192, 8192),
+    ("MatMul", 32, 32864, 7168, 4096),
+    ("MatMul", 32, 32864, 2048, 7168),
+    ("MatMul", 128, 33216, 2048, 1536),
+    ("MatMul", 128, 33216, 768, 2048),
+    ("MatMulT", 32, 32864, 4096, 7168),
+    ("MatMulT", 128, 33216, 1536, 2048),
+    ("WeightGrad", 32, 7168, 4096, 32864),
+    ("WeightGrad", 32, 2048, 7168, 32864),
+    ("WeightGrad", 128, 2048, 1536, 33216),
+    ("WeightGrad", 128, 768, 2048, 33216),
+    ("MatMul", 0, 1, 4096, 2048),
+    ("MatMul", 0, 32, 2048, 4096),
+    ("MatMul", 0, 32, 151936, 2048),
+    ("MatMul", 0, 64, 14336, 4096),
+    ("MatMul", 128, 256, 1536, 2048),
+]
+CACHE = 256 << 20  # bytes of weights that no cache holds
+
+
+def random(*shape):
+    return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+
+def offsets(groups, rows):
+    """Ends of groups of uneven sizes, those of the Go benchmark."""
+    share = torch.tensor([40 + g * 7919 % 61 for g in range(groups)], dtype=torch.int64).cumsum(0)
+    return (rows * share // share[-1]).to(torch.int32).cuda()
+
+
+def prepare(op, groups, rows, cols, depth):
+    if op == "WeightGrad":
+        dy, x = random(depth, rows), random(depth, cols)
+        if groups == 0:
+            return lambda i: torch.mm(dy.t(), x)
+        ends = offsets(groups, depth)
+        return lambda i: torch._grouped_mm(dy.t(), x, offs=ends)
+    x = random(rows, depth)
+    shape = (cols, depth) if op == "MatMul" else (depth, cols)
+    copies = -(-CACHE // (2 * max(groups, 1) * cols * depth))
+    weights = [random(*((groups,) if groups else ()), *shape) for _ in range(copies)]
+    if op == "MatMul":
+        weights = [w.transpose(-1, -2) for w in weights]
+    if groups == 0:
+        return lambda i: torch.mm(x, weights[i % copies])
+    ends = offsets(groups, rows)
+    return lambda i: torch._grouped_mm(x, weights[i % copies], offs=ends)
+
+
+def seconds(run):
+    def sample(reps):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for i in range(reps):
+            run(i)
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / reps
+
+    sample(3)
+    reps = max(int(0.03 / sample(3)), 3)
+    return statistics.median(sample(reps) for _ in range(5))
+
+
+def main():
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    for op, groups, rows, cols, depth in CASES:
+        case = f"{op} {rows} x {cols} x {depth}" + (f", {groups} groups" if groups else "")
+        try:
+            t = seconds(prepare(op, groups, rows, cols, depth))
+        except RuntimeError as err:  # a layout that this PyTorch does not take
+            print(f"{case:50} {str(err).splitlines()[0]}")
+            continue
+        print(f"{case:50} {t * 1e6:10.1f} us {2 * rows * cols * depth / t / 1e12:8.1f} TFLOP/s")
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
+
+// MatMulCase is a matrix product of a benchmark, bf16: MatMul [Rows, Depth] x [Cols, Depth]^T, MatMulT [Rows, Depth] x [Depth, Cols], or
+// WeightGrad [Rows, Cols] over Depth rows. With groups, MatMul's Rows and WeightGrad's Depth are those of all groups together.
+type MatMulCase struct {
+	Op                string
+	Groups            int // 0: dense
+	Rows, Cols, Depth int
+}
+
+// MatMulCases are the shapes of the project's tables; configs/peers/cuda_matmul.py times the same.
+var MatMulCases = []MatMulCase{
+	{Op: "MatMul", Rows: 4096, Cols: 4096, Depth: 4096},
+	{Op: "MatMul", Rows: 8192, Cols: 8192, Depth: 8192},
+	{Op: "MatMulT", Rows: 8192, Cols: 8192, Depth: 8192},
+	{Op: "WeightGrad", Rows: 8192, Cols: 8192, Depth: 8192},
+	{Op: "MatMul", Groups: 32, Rows: 32864, Cols: 7168, Depth: 4096},
+	{Op: "MatMul", Groups: 32, Rows: 32864, Cols: 2048, Depth: 7168},
+	{Op: "MatMul", Groups: 128, Rows: 33216, Cols: 2048, Depth: 1536},
+	{Op: "MatMul", Groups: 128, Rows: 33216, Cols: 768, Depth: 2048},
+	{Op: "MatMulT", Groups: 32, Rows: 32864, Cols: 4096, Depth: 7168},
+	{Op: "MatMulT", Groups: 128, Rows: 33216, Cols: 1536, Depth: 2048},
+	{Op: "WeightGrad", Groups: 32, Rows: 7168, Cols: 4096, Depth: 32864},
+	{Op: "WeightGrad", Groups: 32, Rows: 2048, Cols: 7168, Depth: 32864},
+	{Op: "WeightGrad", Groups: 128, Rows: 2048, Cols: 1536, Depth: 33216},
+	{Op: "WeightGrad", Groups: 128, Rows: 768, Cols: 2048, Depth: 33216},
+	{Op: "MatMul", Rows: 1, Cols: 4096, Depth: 2048},
+	{Op: "MatMul", Rows: 32, Cols: 2048, Depth: 4096},
+	{Op: "MatMul", Rows: 32, Cols: 151936, Depth: 2048},
+	{Op: "MatMul", Rows: 64, Cols: 14336, Depth: 4096},
+	{Op: "MatMul", Groups: 128, Rows: 256, Cols: 1536, Depth: 2048},
+}
+
+func (c MatMulCase) String() string {
+	s := fmt.Sprintf("%s %d x %d x %d", c.Op, c.Rows, c.Cols, c.Depth)
+	if c.Groups > 0 {
+		s = fmt.Sprintf("%s, %d groups", s, c.Groups)
+	}
+	return s
+}
+
+// Bytes is what one product reads and writes at least.
+func (c MatMulCase) Bytes() float64 {
+	rows, cols, depth, groups := float64(c.Rows), float64(c.Cols), float64(c.Depth), float64(max(c.Groups, 1))
+	if c.Op == "WeightGrad" {
+		return 2*depth*(rows+cols) + 8*groups*rows*cols
+	}
+	return 2 * (rows*depth + groups*cols*depth + rows*cols)
+}
+
+// BenchMatMul times matrix products, about `each` for every case. Small ones walk through copies of their weights, so that none is found in the cache.
+func (d *Device) BenchMatMul(each time.Duration, cases []MatMulCase) []BenchResult {
+	var results []BenchResult
+	for _, c := range cases {
+		run, free := d.prepareMatMul(c)
+		results = append(results, BenchResult{Case: c.String(), Seconds: d.time(each, run), Flops: 2 * float64(c.Rows) * float64(c.Cols) * float64(c.Depth), Bytes: c.Bytes()})
+		free()
+	}
+	return results
+}
+
+// benchCache is bytes of weights that no cache holds.
+const benchCache = 256 << 20
+
+// prepareMatMul makes the operands of a case and what runs it once.
+func (d *Device) prepareMatMul(c MatMulCase) (run, free func()) {
+	var owned [][]byte
+	tensor := func(dtype kernels.DType, groups, rows, cols int) kernels.Tensor {
+		t := kernels.Tensor{DType: dtype, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
+		mem := d.Alloc(t.Bytes())
+		owned = append(owned, mem)
+		t.Data = unsafe.Pointer(unsafe.SliceData(mem))
+		return t
+	}
+	random := func(groups, rows, cols int) kernels.Tensor {
+		t := tensor(kernels.BF16, groups, rows, cols)
+		d.fillRandom(t)
+		return t
+	}
+	free = func() { d.release(owned) }
+	groups := max(c.Groups, 1)
+	if c.Op == "WeightGrad" {
+		dy, x, dw := random(1, c.Depth, c.Rows), random(1, c.Depth, c.Cols), tensor(kernels.F32, groups, c.Rows, c.Cols)
+		g := d.benchGroups(tensor(kernels.I32, 1, 1, groups+1), groups, c.Depth)
+		return func() { d.WeightGrad(dw, dy, x, g) }, free
+	}
+	x, out := random(1, c.Rows, c.Depth), tensor(kernels.BF16, 1, c.Rows, c.Cols)
+	var g *kernels.Groups
+	if c.Groups > 0 {
+		g = d.benchGroups(tensor(kernels.I32, 1, 1, groups+1), groups, c.Rows)
+	}
+	op, height, width := d.MatMul, c.Cols, c.Depth
+	if c.Op == "MatMulT" {
+		op, height, width = d.MatMulT, c.Depth, c.Cols
+	}
+	var weights []kernels.Tensor
+	for bytes := 0; bytes < benchCache; bytes += weights[0].Bytes() {
+		weights = append(weights, random(groups, height, width))
+	}
+	turn := 0
+	return func() {
+		op(out, g, kernels.Term{X: x, W: weights[turn%len(weights)]})
+		turn++
+	}, free
+}
+
+// benchGroups are groups of uneven sizes.
+func (d *Device) benchGroups(at kernels.Tensor, groups, rows int) *kernels.Groups {
+	share := func(g int) int { return 40 + g*7919%61 }
+	sum := 0
+	for g := range groups {
+		sum += share(g)
+	}
+	raw, before := make([]byte, 4, 4*(groups+1)), 0
+	for g := range groups {
+		before += share(g)
+		end := uint32(rows * before / sum)
+		raw = append(raw, byte(end), byte(end>>8), byte(end>>16), byte(end>>24))
+	}
+	d.Write(at, raw)
+	return &kernels.Groups{Offsets: at, Count: groups, Packs: 1}
+}
+
+// fillRandom writes normal values, in pieces that repeat.
+func (d *Device) fillRandom(t kernels.Tensor) {
+	const piece = 4 << 20
+	r := rand.New(rand.NewPCG(1, uint64(t.Len())))
+	raw := make([]byte, 0, 2*piece)
+	for range min(piece, t.Len()) {
+		v := kernels.RoundBF16(float32(r.NormFloat64()))
+		raw = append(raw, byte(v), byte(v>>8))
+	}
+	t = t.Reshape(1, t.Len())
+	for at := 0; at < t.Cols; at += piece {
+		to := t.ColRange(at, min(at+piece, t.Cols))
+		d.Write(to, raw[:to.Bytes()])
+	}
+}
+
+// release gives memory of Alloc back to the card.
+func (d *Device) release(memory [][]byte) {
+	d.wait()
+	for _, m := range memory {
+		d.do(func() error { return cu.MemFree(cu.DevicePtr(uintptr(unsafe.Pointer(unsafe.SliceData(m))))) })
+	}
+}

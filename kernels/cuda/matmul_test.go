@@ -1,0 +1,112 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"lockstep/kernels"
+)
+
+var paths = []string{"portable", tilingWide.name, tilingSquare.name, tilingFew.name}
+
+// forcing runs body with each path of matrix products.
+func forcing(body func(path string)) {
+	d := card.(*Device)
+	defer func() { d.force = "" }()
+	for _, p := range paths {
+		d.force = p
+		body(p)
+	}
+}
+
+// padded is random bf16 whose rows start at multiples of 16 bytes.
+func padded(groups, rows, cols int) operand {
+	return grouped(kernels.BF16, groups, rows, cols, (cols+7)/8*8+8, 1)
+}
+
+// randomOffsets cuts rows into n pieces, some of them empty.
+func randomOffsets(n, rows int) operand {
+	offsets := make([]int32, n+1)
+	for i := 1; i < n; i++ {
+		offsets[i] = min(offsets[i-1]+int32(rng.IntN(3*rows/n+2)*rng.IntN(2)), int32(rows))
+	}
+	offsets[n] = int32(rows)
+	return ints(1, len(offsets), offsets)
+}
+
+func TestPathsEqualReference(t *testing.T) {
+	for _, s := range [][3]int{{1, 1, 1}, {7, 100, 33}, {16, 64, 64}, {70, 129, 200}, {257, 130, 333}, {300, 257, 1000}} {
+		m, n, k := s[0], s[1], s[2]
+		for _, out := range dtypes {
+			x := []operand{strided(out, m, n, 1), padded(1, m, k), padded(1, n, k), padded(1, m, 17), padded(1, n, 17), padded(1, m, 80), padded(1, n, 80)}
+			forcing(func(path string) {
+				both(t, fmt.Sprint("nt ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
+					d.MatMul(x[0], nil, kernels.Term{X: x[1], W: x[2]}, kernels.Term{X: x[3], W: x[4]}, kernels.Term{X: x[5], W: x[6]})
+				})
+			})
+			x = []operand{normal(out, m, n, 1), padded(1, m, k), padded(1, k, n), padded(1, m, 17), padded(1, 17, n)}
+			forcing(func(path string) {
+				both(t, fmt.Sprint("nn ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
+					d.MatMulT(x[0], nil, kernels.Term{X: x[1], W: x[2]}, kernels.Term{X: x[3], W: x[4]})
+				})
+			})
+		}
+	}
+}
+
+func TestGroupedPathsEqualReference(t *testing.T) {
+	for _, s := range [][4]int{{1, 100, 33, 70}, {3, 400, 72, 100}, {8, 300, 264, 96}, {40, 900, 130, 136}} {
+		groups, rows, n, k := s[0], s[1], s[2], s[3]
+		const packs = 3
+		g := func(t kernels.Tensor) *kernels.Groups {
+			return &kernels.Groups{Offsets: t, Count: groups, Packs: packs}
+		}
+		at := randomOffsets(groups*packs, rows)
+		x := []operand{normal(kernels.BF16, rows, n, 1), padded(1, rows, k), padded(groups, n, k), at, padded(groups, k, n), grouped(kernels.F32, groups, n, k, k, 1), padded(1, rows, n)}
+		forcing(func(path string) {
+			both(t, fmt.Sprint("nt ", path, s), x, func(d kernels.Device, x []kernels.Tensor) { d.MatMul(x[0], g(x[3]), kernels.Term{X: x[1], W: x[2]}) })
+			both(t, fmt.Sprint("nn ", path, s), x, func(d kernels.Device, x []kernels.Tensor) { d.MatMulT(x[0], g(x[3]), kernels.Term{X: x[1], W: x[4]}) })
+			both(t, fmt.Sprint("weight gradient ", path, s), x, func(d kernels.Device, x []kernels.Tensor) { d.WeightGrad(x[5], x[6], x[1], g(x[3])) })
+		})
+	}
+}
+
+// Large products: too slow for the reference, so the paths are held against each other.
+func TestPathsAgree(t *testing.T) {
+	for _, s := range [][4]int{{1, 4000, 3000, 2000}, {1, 50, 8000, 2056}, {16, 5000, 1000, 520}, {128, 3000, 256, 776}} {
+		groups, rows, n, k := s[0], s[1], s[2], s[3]
+		g := func(t kernels.Tensor) *kernels.Groups { return &kernels.Groups{Offsets: t, Count: groups, Packs: 2} }
+		operands := []operand{normal(kernels.BF16, rows, n, 1), normal(kernels.BF16, rows, n, 1), grouped(kernels.F32, groups, n, k, k, 1),
+			padded(1, rows, k), padded(groups, n, k), padded(groups, k, n), padded(1, rows, n), randomOffsets(groups*2, rows)}
+		var want [][]byte
+		forcing(func(path string) {
+			var x, whole []kernels.Tensor
+			for _, o := range operands {
+				v, w := o.on(card)
+				x, whole = append(x, v), append(whole, w)
+			}
+			card.MatMul(x[0], g(x[7]), kernels.Term{X: x[3], W: x[4]})
+			card.MatMulT(x[1], g(x[7]), kernels.Term{X: x[3], W: x[5]})
+			card.WeightGrad(x[2], x[6], x[3], g(x[7]))
+			for i, name := range []string{"nt", "nn", "weight gradient"} {
+				raw := make([]byte, whole[i].Bytes())
+				card.Read(raw, whole[i])
+				if path == paths[0] {
+					want = append(want, raw)
+				} else if !bytes.Equal(raw, want[i]) {
+					t.Errorf("%s %v: %s is not %s", name, s, path, paths[0])
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkMatMul(b *testing.B) {
+	for _, r := range card.(*Device).BenchMatMul(200*time.Millisecond, MatMulCases) {
+		fmt.Printf("%-45s %10.1f us %8.1f TFLOP/s %8.0f GB/s\n", r.Case, r.Seconds*1e6, r.Flops/r.Seconds/1e12, r.Bytes/r.Seconds/1e9)
+	}
+}

@@ -1,0 +1,128 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"encoding/binary"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
+
+// tiling is a variant of the kernels in matmul_wgmma.cu: a block's tile and its ring. All give the same bits.
+type tiling struct {
+	name          string
+	columns, rows int // of out in MatMul and MatMulT; rows and columns of dw in WeightGrad
+	box, stages   int // rows of X in a copy
+}
+
+var (
+	tilingWide   = tiling{"_wide", 128, 256, 64, 4}
+	tilingSquare = tiling{"_square", 128, 128, 32, 6}
+	tilingFew    = tiling{"_few", 64, 64, 8, 10}
+)
+
+// mostGroups is the most groups that matmul_wgmma.cu takes.
+const mostGroups = 1024
+
+// shared is the bytes of the ring, and what aligning it may cost.
+func (s tiling) shared() int { return s.stages*(s.columns+s.rows)*64*2 + 1024 }
+
+func (s tiling) threads() int { return (s.columns/64 + 1) * 128 }
+
+// tiles is how many tiles cover a product, groups taken to be of one size.
+func (s tiling) tiles(groups, rows, columns int) int {
+	return groups * blocks(blocks(rows, groups), s.rows) * blocks(columns, s.columns)
+}
+
+// tilingFor is the largest tile that leaves no multiprocessor without work. It reads shapes alone.
+func (d *Device) tilingFor(groups, rows, columns int) tiling {
+	if s, ok := d.forced(); ok {
+		return s
+	}
+	switch average := rows / groups; {
+	case average <= 48:
+		return tilingFew
+	case average >= 192 && tilingWide.tiles(groups, rows, columns) >= d.processors:
+		return tilingWide
+	case tilingSquare.tiles(groups, rows, columns) >= d.processors:
+		return tilingSquare
+	}
+	return tilingFew
+}
+
+// forced is the variant that a test asks for.
+func (d *Device) forced() (tiling, bool) {
+	for _, s := range []tiling{tilingWide, tilingSquare, tilingFew} {
+		if s.name == d.force {
+			return s, true
+		}
+	}
+	return tiling{}, false
+}
+
+// native tells whether the kernels for Hopper are there and can take the operands.
+func (d *Device) native(groups int, operands ...kernels.Tensor) bool {
+	if _, ok := d.kernels["weight_grad_wide"]; !ok || groups > mostGroups || d.force == "portable" {
+		return false
+	}
+	for _, t := range operands {
+		if !vectors(t) || t.Rows == 0 || t.Cols == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// productNative is MatMul ("nt") or MatMulT ("nn") by wgmma.
+func (d *Device) productNative(layout string, s tiling, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
+	var x, w [mostTerms]tensorMap
+	var depth [mostTerms + 1]int32
+	for i, t := range terms {
+		x[i], w[i], depth[i] = d.boxes(t.X, s.box), d.boxes(t.W, 64), int32(t.X.Cols)
+	}
+	depth[mostTerms] = int32(len(terms))
+	var params []byte
+	for _, maps := range [][mostTerms]tensorMap{x, w} {
+		for _, m := range maps {
+			params = append(params, m[:]...)
+		}
+	}
+	for _, v := range depth {
+		params = binary.LittleEndian.AppendUint32(params, uint32(v))
+	}
+	params = append(params, make([]byte, -len(params)&63)...) // a struct of maps is a multiple of their alignment
+	var offsets cu.DevicePtr
+	groups, packs := 1, 1
+	if g != nil {
+		offsets, groups, packs = address(g.Offsets), g.Count, g.Packs
+	}
+	most := (groups + out.Rows/s.rows) * blocks(out.Cols, s.columns) // tiles
+	if groups == 1 {
+		most = s.tiles(1, out.Rows, out.Cols)
+	}
+	d.launch(layout+s.name+suffix(out), [3]int{min(most, d.processors), 1, 1}, s.threads(), s.shared(),
+		params, out, int64(out.Stride), offsets, groups, packs, out.Rows, out.Cols)
+}
+
+// weightGradNative is WeightGrad by wgmma.
+func (d *Device) weightGradNative(s tiling, dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	maps := [2]tensorMap{d.boxes(dy, 64), d.boxes(x, 64)}
+	params := append(maps[0][:], maps[1][:]...)
+	tiles := g.Count * blocks(dw.Rows, s.columns) * blocks(dw.Cols, s.rows)
+	d.launch("weight_grad"+s.name, [3]int{min(tiles, d.processors), 1, 1}, s.threads(), s.shared(), params, dw, g.Offsets, g.Count, g.Packs, dw.Rows, dw.Cols)
+}
+
+// weightGradTiling is the largest tile that leaves no multiprocessor without work.
+func (d *Device) weightGradTiling(dw kernels.Tensor) tiling {
+	if s, ok := d.forced(); ok {
+		return s
+	}
+	for _, s := range []tiling{tilingWide, tilingSquare} {
+		if dw.Groups*blocks(dw.Rows, s.columns)*blocks(dw.Cols, s.rows) >= d.processors {
+			return s
+		}
+	}
+	return tilingFew
+}
