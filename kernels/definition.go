@@ -41,27 +41,30 @@ var Breaks = []Break{BreakSplitK, BreakKeyBlock, BreakNormRows, BreakCombine, Br
 
 // Definition is everything that decides the bits of a forward. Two parts of a run that must agree compare digests.
 type Definition struct {
-	Version    int     `json:"version"`
-	Dot        DotMode `json:"dot"`
-	Exp2       string  `json:"exp2"`        // "poly": Exp2 of this package
-	KeyBlock   int     `json:"key_block"`   // keys of one step of the online softmax, from absolute position 0
-	KeySplit   int     `json:"key_split"`   // keys of one online softmax; splits are merged in ascending order
-	Lanes      int     `json:"lanes"`       // lanes of the reduction tree of row sums
-	VocabBlock int     `json:"vocab_block"` // columns of one block of the log-softmax
-	Break      Break   `json:"break,omitempty"`
+	Version    int      `json:"version"`
+	Dot        DotMode  `json:"dot"`
+	Exp2       Exp2Mode `json:"exp2"`
+	KeyBlock   int      `json:"key_block"`   // keys of one step of the online softmax, from absolute position 0
+	KeySplit   int      `json:"key_split"`   // keys of one online softmax; splits are merged in ascending order
+	Lanes      int      `json:"lanes"`       // lanes of the reduction tree of row sums
+	VocabBlock int      `json:"vocab_block"` // columns of one block of the log-softmax
+	Break      Break    `json:"break,omitempty"`
 }
 
 // Default is version 1 of the definition with the dot step of the CPU.
 func Default() Definition {
-	return Definition{Version: 1, Dot: DotFMA, Exp2: "poly", KeyBlock: 64, KeySplit: 2048, Lanes: 256, VocabBlock: 1024}
+	return Definition{Version: 1, Dot: DotFMA, Exp2: Exp2Poly, KeyBlock: 64, KeySplit: 2048, Lanes: 256, VocabBlock: 1024}
 }
 
 // Validate reports a definition that no device implements.
 func (d Definition) Validate() error {
 	want := Default()
-	want.Dot, want.Break = d.Dot, d.Break
+	want.Dot, want.Exp2, want.Break = d.Dot, d.Exp2, d.Break
 	if d.Dot != DotFMA && d.Dot != DotTC16 {
 		return fmt.Errorf("dot mode %q: want %q or %q", d.Dot, DotFMA, DotTC16)
+	}
+	if d.Exp2 != Exp2Poly && d.Exp2 != Exp2Ex2h {
+		return fmt.Errorf("exp2 %q: want %q or %q", d.Exp2, Exp2Poly, Exp2Ex2h)
 	}
 	if d.Break != BreakNone && !slices.Contains(Breaks, d.Break) {
 		return fmt.Errorf("no rule %q to break: want one of %q", d.Break, Breaks)

@@ -9,7 +9,7 @@ package kernels
 //
 //	dot       one chain over ascending k by Definition.Dot, started from +0 (or from what is said)
 //	tree(v)   Lanes lanes; lane l adds v[l], v[l+Lanes], ... ascending, started from +0; then for s = Lanes/2 ... 1: lane[l] += lane[l+s]; lane[0]
-//	Exp2      of this package, for arguments <= 0; Ln of this package
+//	Exp2      of this package by Definition.Exp2 (Exp2 or Exp2H), for arguments <= 0; Ln of this package
 //	sigm(x)   e = Exp2(-|x|*log2e); x >= 0 ? 1/(1+e) : e/(1+e)
 //
 // A sum over rows (gradients of norms' weights) cuts each pack of the layout into blocks of RowBlock rows, the last one shorter; a block is a chain of

@@ -56,7 +56,7 @@ func New(def kernels.Definition, o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{def: def, isa: isa, pool: newPool(o.Threads), mm: gemm.New(string(isa), def.Dot), vec: vec.New(string(isa))}, nil
+	return &Device{def: def, isa: isa, pool: newPool(o.Threads), mm: gemm.New(string(isa), def.Dot), vec: vec.New(string(isa), def.Exp2)}, nil
 }
 
 func choose(want ISA) (ISA, error) {

@@ -48,7 +48,7 @@ func (d *Device) logSumExp(x, buf []float32, broken bool) (m, s float32) {
 			continue
 		}
 		to := max(m, mb)
-		s = float32(s*kernels.Exp2(float32((m-to)*kernels.Log2E))) + float32(sb*kernels.Exp2(float32((mb-to)*kernels.Log2E)))
+		s = float32(s*d.vec.Exp2(float32((m-to)*kernels.Log2E))) + float32(sb*d.vec.Exp2(float32((mb-to)*kernels.Log2E)))
 		m = to
 	}
 	return m, s
@@ -78,7 +78,7 @@ func (d *Device) LogProbBackward(dlogits, dlogprob, stats, logits, targets kerne
 // softmaxGrad is dx_j = g*([j = target] - Exp2((x_j-m)*log2e)*r) for one row, in pieces that stay in the first cache. dx may be x.
 func softmaxGrad(ops *vec.Ops, dx, x []float32, target int, g, m, r float32) {
 	const piece = 2048
-	own := g * (1 - float32(kernels.Exp2(min(float32((x[target]-m)*kernels.Log2E), 0))*r))
+	own := g * (1 - float32(ops.Exp2(min(float32((x[target]-m)*kernels.Log2E), 0))*r))
 	for from := 0; from < len(x); from += piece {
 		to := min(from+piece, len(x))
 		e := dx[from:to]

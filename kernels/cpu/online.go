@@ -3,7 +3,6 @@ package cpu
 import (
 	"math"
 
-	"lockstep/kernels"
 	"lockstep/kernels/cpu/vec"
 )
 
@@ -47,7 +46,7 @@ func (s *online) add(t *online, ops *vec.Ops) {
 			continue
 		}
 		m := max(s.m[r], mt)
-		a, b := kernels.Exp2(s.m[r]-m), kernels.Exp2(mt-m)
+		a, b := ops.Exp2(s.m[r]-m), ops.Exp2(mt-m)
 		s.l[r] = float32(s.l[r]*a) + float32(t.l[r]*b)
 		ops.ScaleAdd(s.row(r), a, t.row(r), b)
 		s.m[r] = m

@@ -5,11 +5,11 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// soften is softenRows, in one pass over the scores where the machine has AVX-512.
+// soften is softenRows, in one pass over the scores where the machine has AVX-512 and exp2 is the polynomial.
 func (op *attention) soften(t queryTile, w *attentionScratch, scores gemm.View, lo, hi int) {
 	rows := (t.to - t.from) * op.group
 	w.decay, w.seen = sized(w.decay, rows), sized(w.seen, rows)
-	if op.d.isa != AVX512 {
+	if !op.d.softmax512() {
 		op.softenRows(t, w, scores, lo, hi)
 		return
 	}
@@ -25,12 +25,15 @@ func (op *attention) soften(t queryTile, w *attentionScratch, scores gemm.View, 
 		op.c, op.q.DType == kernels.BF16, &kernels.Exp2Coeffs[0])
 }
 
+// softmax512 tells whether the loops of softmax_amd64.s serve: they hold the polynomial. The loops of vec have both modes.
+func (d *Device) softmax512() bool { return d.isa == AVX512 && d.def.Exp2 == kernels.Exp2Poly }
+
 // keyBits has one bit for each of the first n keys of a block of 64.
 func keyBits(n int) uint64 { return 1<<uint(n) - 1 }
 
 // gradients is gradientRow, in one pass where the machine has AVX-512.
 func (op *attentionGrad) gradients(p, ds []float32, lse, sum float32) {
-	if op.d.isa != AVX512 {
+	if !op.d.softmax512() {
 		op.gradientRow(p, ds, lse, sum)
 		return
 	}

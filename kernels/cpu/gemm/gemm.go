@@ -33,7 +33,7 @@ type Scratch struct {
 
 // New is an engine for an instruction set of the CPU device, "avx512", "avx2" or "portable", which the machine must have.
 func New(isa string, dot kernels.DotMode) *Engine {
-	return &Engine{dot: dot, set: setOf(isa), vec: vec.New(isa)}
+	return &Engine{dot: dot, set: setOf(isa), vec: vec.New(isa, kernels.Exp2Poly)}
 }
 
 // Tile continues chains: c[i*ldc+j], i < m, j < n, is the dot chain over ascending k of a(i,k)*b(k,j) started from c[i*ldc+j].

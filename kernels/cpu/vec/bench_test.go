@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"lockstep/kernels"
 )
 
 // BenchmarkLoops reports elements a nanosecond of the loops that attention and log-softmax call on short and long rows.
 func BenchmarkLoops(b *testing.B) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, set := range append(machineSets(), "portable") {
-		o := New(set)
+		o := New(set, kernels.Exp2Poly)
 		for _, n := range []int{32, 64, 256, 1024} {
 			x, y, z := numbers(rng, n, false), numbers(rng, n, false), make([]float32, n)
 			for _, l := range []struct {

@@ -28,6 +28,12 @@ var avx512 = loops{
 	treeScaled:     treeScaledAVX512,
 }
 
+var avx512Ex2h = loops{
+	exp2Sub:    exp2SubEx2hAVX512,
+	swiglu:     swigluEx2hAVX512,
+	swigluGrad: swigluGradEx2hAVX512,
+}
+
 var avx2 = loops{
 	exp2Sub:        exp2SubAVX2,
 	scaleTo:        scaleToAVX2,
@@ -54,8 +60,17 @@ var avx2 = loops{
 	treeScaled:     treeScaledAVX2,
 }
 
+var avx2Ex2h = loops{
+	exp2Sub:    exp2SubEx2hAVX2,
+	swiglu:     swigluEx2hAVX2,
+	swigluGrad: swigluGradEx2hAVX2,
+}
+
 //go:noescape
 func exp2SubAVX512(dst, x []float32, scale, m float32)
+
+//go:noescape
+func exp2SubEx2hAVX512(dst, x []float32, scale, m float32)
 
 //go:noescape
 func scaleToAVX512(dst, x []float32, a float32)
@@ -100,7 +115,13 @@ func unrotateAddMulAVX512(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a floa
 func swigluAVX512(out, g, u []float32)
 
 //go:noescape
+func swigluEx2hAVX512(out, g, u []float32)
+
+//go:noescape
 func swigluGradAVX512(dg, du, dout, g, u []float32)
+
+//go:noescape
+func swigluGradEx2hAVX512(dg, du, dout, g, u []float32)
 
 //go:noescape
 func adamWAVX512(master, m, v, grad []float32, s *adamW)
@@ -125,6 +146,9 @@ func treeScaledAVX512(x, y []float32, a float32) float32
 
 //go:noescape
 func exp2SubAVX2(dst, x []float32, scale, m float32)
+
+//go:noescape
+func exp2SubEx2hAVX2(dst, x []float32, scale, m float32)
 
 //go:noescape
 func scaleToAVX2(dst, x []float32, a float32)
@@ -169,7 +193,13 @@ func unrotateAddMulAVX2(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float3
 func swigluAVX2(out, g, u []float32)
 
 //go:noescape
+func swigluEx2hAVX2(out, g, u []float32)
+
+//go:noescape
 func swigluGradAVX2(dg, du, dout, g, u []float32)
+
+//go:noescape
+func swigluGradEx2hAVX2(dg, du, dout, g, u []float32)
 
 //go:noescape
 func adamWAVX2(master, m, v, grad []float32, s *adamW)

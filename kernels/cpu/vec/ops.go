@@ -1,9 +1,13 @@
 // Package vec is the loops over rows of fp32 that the CPU device is made of: reductions, products, exponentials and the
 // elementwise middle of each operation. Every loop is plain Go, its twin is AVX-512 or AVX2 assembly, and both give the same bits: mul and add are separate
-// instructions, reductions are the definition's tree, and only Exp2's polynomial is fused. It imports kernels and nothing else of the project.
+// instructions, reductions are the definition's tree, and only the polynomial of Exp2 is fused. It imports kernels and nothing else of the project.
 package vec
 
-import "fmt"
+import (
+	"fmt"
+
+	"lockstep/kernels"
+)
 
 // Ops is one set of loops. It has no state: any number of goroutines may share it.
 type Ops struct{ loops }
@@ -16,6 +20,7 @@ type loops struct {
 	// treeScaled is treeDot with y[i]*a for y[i].
 	treeScaled func(x, y []float32, a float32) float32
 
+	exp2     func(x float32) float32
 	exp2Sub  func(dst, x []float32, scale, m float32)
 	scaleTo  func(dst, x []float32, a float32)
 	scaleAdd func(dst []float32, a float32, x []float32, b float32)
@@ -41,19 +46,27 @@ type loops struct {
 	narrow func(dst []uint16, src []float32)
 }
 
-// New is the loops for an instruction set of the CPU device: "avx512", "avx2" or "portable". The machine must have it.
-func New(isa string) *Ops {
+// New is the loops for an instruction set of the CPU device: "avx512", "avx2" or "portable", with 2^x by a mode. The machine must have the set.
+func New(isa string, exp2 kernels.Exp2Mode) *Ops {
 	l, ok := sets[isa]
 	if !ok {
 		panic(fmt.Sprintf("vec: no instruction set %q", isa))
+	}
+	l.exp2 = exp2.Func()
+	if exp2 == kernels.Exp2Ex2h {
+		h := setsEx2h[isa]
+		l.exp2Sub, l.swiglu, l.swigluGrad = h.exp2Sub, h.swiglu, h.swigluGrad
 	}
 	return &Ops{l}
 }
 
 var portable = loops{
 	max: maxGo, tree: treeGo, treeDot: treeDotGo, treeScaled: treeScaledGo,
-	exp2Sub: exp2SubGo, scaleTo: scaleToGo, scaleAdd: scaleAddGo, add: addGo, mul: mulGo, addMul: addMulGo,
+	scaleTo: scaleToGo, scaleAdd: scaleAddGo, add: addGo, mul: mulGo, addMul: addMulGo,
 	normScale: normScaleGo, normGrad: normGradGo, normGradAdd: normGradAddGo,
 	rotate: rotateGo, normRotate: normRotateGo, unrotate: unrotateGo, unrotateMul: unrotateMulGo, unrotateAddMul: unrotateAddMulGo,
-	swiglu: swigluGo, swigluGrad: swigluGradGo, adamW: adamWGo, widen: widenGo, narrow: narrowGo,
+	exp2Sub: exp2SubGo(kernels.Exp2), swiglu: swigluGo(kernels.Exp2), swigluGrad: swigluGradGo(kernels.Exp2),
+	adamW: adamWGo, widen: widenGo, narrow: narrowGo,
 }
+
+var portableEx2h = loops{exp2Sub: exp2SubGo(kernels.Exp2H), swiglu: swigluGo(kernels.Exp2H), swigluGrad: swigluGradGo(kernels.Exp2H)}

@@ -3,6 +3,9 @@ package vec
 // sets is the loops of each instruction set.
 var sets = map[string]loops{"avx512": avx512, "avx2": avx2, "portable": portable}
 
+// setsEx2h is the loops that differ with exp2 "ex2h".
+var setsEx2h = map[string]loops{"avx512": avx512Ex2h, "avx2": avx2Ex2h, "portable": portableEx2h}
+
 //go:generate go run ./gen -o .
 
 // vector2 is the number of fp32 in a register of AVX2, whose 16-bit loops take whole vectors only.

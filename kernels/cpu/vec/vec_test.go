@@ -17,7 +17,7 @@ func TestLanesAreTheDefinitions(t *testing.T) {
 
 // Tree is the definition's sum, written here as it is stated: lanes in a padded table, then halving by index.
 func TestTreeOrder(t *testing.T) {
-	o, rng := New("portable"), rand.New(rand.NewPCG(1, 2))
+	o, rng := New("portable", kernels.Exp2Poly), rand.New(rand.NewPCG(1, 2))
 	differs := 0
 	for n := range 1200 {
 		x, ones := numbers(rng, n, false), make([]float32, n)
@@ -62,7 +62,7 @@ func TestTreeOfNegativeZeros(t *testing.T) {
 			for i := range x {
 				x[i] = negative
 			}
-			if got := New(set).Tree(x); math.Float32bits(got) != 0 {
+			if got := New(set, kernels.Exp2Poly).Tree(x); math.Float32bits(got) != 0 {
 				t.Fatalf("%s: %d times -0 is %v", set, n, got)
 			}
 		}
@@ -70,7 +70,7 @@ func TestTreeOfNegativeZeros(t *testing.T) {
 }
 
 func TestExp2SubIsExp2(t *testing.T) {
-	o := New("portable")
+	o := New("portable", kernels.Exp2Poly)
 	x := []float32{3, 2.5, -7, 4, 1e30, float32(math.Inf(-1))}
 	got := make([]float32, len(x))
 	o.Exp2Sub(got, x, 1, 3)
@@ -91,20 +91,20 @@ func TestExp2SubIsExp2(t *testing.T) {
 func TestSigmoid(t *testing.T) {
 	for x := float32(-80); x <= 80; x += 0.37 {
 		want := 1 / (1 + math.Exp(-float64(x)))
-		if got := float64(sigmoid(x)); math.Abs(got-want) > 8e-6*want {
+		if got := float64(sigmoid(kernels.Exp2, x)); math.Abs(got-want) > 8e-6*want {
 			t.Errorf("sigmoid(%v) = %v, want %v", x, got, want)
 		}
 	}
 	inf := float32(math.Inf(1))
-	if sigmoid(inf) != 1 || sigmoid(-inf) != 0 || sigmoid(0) != 0.5 {
-		t.Errorf("sigmoid at infinities and 0: %v %v %v", sigmoid(inf), sigmoid(-inf), sigmoid(0))
+	if sigmoid(kernels.Exp2, inf) != 1 || sigmoid(kernels.Exp2, -inf) != 0 || sigmoid(kernels.Exp2, 0) != 0.5 {
+		t.Errorf("sigmoid at infinities and 0: %v %v %v", sigmoid(kernels.Exp2, inf), sigmoid(kernels.Exp2, -inf), sigmoid(kernels.Exp2, 0))
 	}
 }
 
 func TestMaxEdges(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, set := range append(machineSets(), "portable") {
-		o := New(set)
+		o := New(set, kernels.Exp2Poly)
 		if got := o.Max(nil); got != -inf {
 			t.Errorf("%s: Max of nothing is %v", set, got)
 		}
@@ -131,5 +131,5 @@ func TestNewRefusesUnknownSets(t *testing.T) {
 			t.Error("an unknown instruction set gives loops")
 		}
 	}()
-	New("sse9")
+	New("sse9", kernels.Exp2Poly)
 }

@@ -24,9 +24,7 @@ func (b *block) exp2(x *value) *value {
 	f := b.sub(x, n)
 	p := b.do("VMOVAPS {0}, {d}", b.word("Exp0"))
 	for i := 1; i < len(kernels.Exp2Coeffs); i++ {
-		v := new(value)
-		b.steps = append(b.steps, step{text: "VFMADD213PS {2}, {1}, {0}", args: []*value{p, f, b.word(fmt.Sprintf("Exp%d", i))}, dst: v, tied: true})
-		p = v
+		p = b.over("VFMADD213PS {2}, {1}, {0}", p, f, b.word(fmt.Sprintf("Exp%d", i)))
 	}
 	if b.m == avx512 {
 		return b.do("VCMPPS $5, {2}, {1}, K2; VSCALEFPS.Z {3}, {0}, K2, {d}", p, x, b.word("Least"), n)
@@ -37,9 +35,9 @@ func (b *block) exp2(x *value) *value {
 	return b.do("VANDPS {0}, {1}, {d}", b.do("VCMPPS $5, {1}, {0}, {d}", x, b.word("Least")), p)
 }
 
-// sigmoid is vec.sigmoid: e = Exp2(-|x|*log2e); by the sign of x, 1/(1+e) or e/(1+e). For both zeros e is 1.
-func (b *block) sigmoid(x *value) *value {
-	e := b.exp2(b.mul(b.do("VORPS {1}, {0}, {d}", x, b.word("Sign")), b.word("Log2E")))
+// sigmoid is vec.sigmoid: e = exp2(-|x|*log2e); by the sign of x, 1/(1+e) or e/(1+e). For both zeros e is 1.
+func (b *block) sigmoid(exp2 exponential, x *value) *value {
+	e := exp2(b, b.mul(b.do("VORPS {1}, {0}, {d}", x, b.word("Sign")), b.word("Log2E")))
 	one := b.word("One")
 	pick := "VBLENDVPS {0}, {1}, {2}, {d}"
 	if b.m == avx512 {

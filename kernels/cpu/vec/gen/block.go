@@ -16,6 +16,8 @@ type step struct {
 	args []*value
 	dst  *value
 	tied bool // dst takes the register of args[0], which must not be needed later
+
+	apart bool // dst takes a register that no argument has
 }
 
 // block is a straight line of code over one vector of each slice. The same code runs for whole vectors and, masked, for the tail.
@@ -32,6 +34,13 @@ type block struct {
 func (b *block) do(text string, args ...*value) *value {
 	v := new(value)
 	b.steps = append(b.steps, step{text: text, args: args, dst: v})
+	return v
+}
+
+// over is do with the result in the register of the first argument, which must not be needed later.
+func (b *block) over(text string, args ...*value) *value {
+	v := new(value)
+	b.steps = append(b.steps, step{text: text, args: args, dst: v, tied: true})
 	return v
 }
 
@@ -69,10 +78,8 @@ func (b *block) text(fixed map[*value]int) (text string, ok bool) {
 		for k, a := range s.args {
 			regs[k] = at[a]
 		}
-		for _, a := range s.args {
-			if _, hold := fixed[a]; !hold && last[a] == i {
-				used[at[a]] = false
-			}
+		if !s.apart {
+			b.release(s, i, last, fixed, at, used)
 		}
 		d := -1
 		if s.dst != nil {
@@ -81,9 +88,21 @@ func (b *block) text(fixed map[*value]int) (text string, ok bool) {
 			}
 			at[s.dst], used[d] = d, true
 		}
+		if s.apart {
+			b.release(s, i, last, fixed, at, used)
+		}
 		out.WriteString(b.m.fill(s.text, d, regs))
 	}
 	return out.String(), true
+}
+
+// release frees the registers of arguments that step i is the last to read.
+func (b *block) release(s step, i int, last map[*value]int, fixed, at map[*value]int, used []bool) {
+	for _, a := range s.args {
+		if _, hold := fixed[a]; !hold && last[a] == i {
+			used[at[a]] = false
+		}
+	}
 }
 
 // expanded is the steps with a load before each use of a constant or scalar that has no fixed register.

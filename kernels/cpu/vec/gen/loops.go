@@ -2,11 +2,7 @@ package main
 
 // elementwise is every loop that treats elements alike, in the words of its Go twin.
 var elementwise = []loop{
-	{function{"exp2Sub", "(dst, x []float32, scale, m float32)"}, func(b *block, scalar func(string) *value) {
-		t := b.mul(b.sub(b.load("x"), scalar("m")), scalar("scale"))
-		t = b.do("VMINPS {0}, {1}, {d}", t, b.word("Zero")) // min gives its NaN here, and t of two zeros
-		b.store("dst", b.exp2(t))
-	}},
+	exp2SubLoop("exp2Sub", (*block).exp2), exp2SubLoop("exp2Sub"+ex2h, (*block).exp2h),
 	{function{"scaleTo", "(dst, x []float32, a float32)"}, func(b *block, scalar func(string) *value) {
 		b.store("dst", b.mul(b.load("x"), scalar("a")))
 	}},
@@ -52,24 +48,43 @@ var elementwise = []loop{
 		y = b.mul(b.mul(b.load("xhi"), scalar("a")), y)
 		b.storeBoth(b.add(b.load("lo"), x), b.add(b.load("hi"), y))
 	}},
-	{function{"swiglu", "(out, g, u []float32)"}, func(b *block, _ func(string) *value) {
-		g := b.load("g")
-		b.store("out", b.mul(b.mul(g, b.sigmoid(g)), b.load("u")))
-	}},
-	{function{"swigluGrad", "(dg, du, dout, g, u []float32)"}, func(b *block, _ func(string) *value) {
-		g := b.load("g")
-		s, one := b.sigmoid(g), b.word("One")
-		d := b.load("dout")
-		slope := b.mul(s, b.add(one, b.mul(g, b.sub(one, s))))
-		dg := b.mul(b.mul(d, b.load("u")), slope)
-		b.store("du", b.mul(d, b.mul(g, s)))
-		b.store("dg", dg)
-	}},
+	swigluLoop("swiglu", (*block).exp2), swigluLoop("swiglu"+ex2h, (*block).exp2h),
+	swigluGradLoop("swigluGrad", (*block).exp2), swigluGradLoop("swigluGrad"+ex2h, (*block).exp2h),
 	{function{"adamW", "(master, m, v, grad []float32, s *adamW)"}, adamWLine},
 	{function{"widen", "(dst []float32, src []uint16)"}, func(b *block, _ func(string) *value) {
 		b.store("dst", b.do("VPSLLD $16, {0}, {d}", b.load("src")))
 	}},
 	{function{"narrow", "(dst []uint16, src []float32)"}, narrowLine},
+}
+
+// ex2h ends the names of loops with exp2h in the place of exp2.
+const ex2h = "Ex2h"
+
+func exp2SubLoop(name string, exp2 exponential) loop {
+	return loop{function{name, "(dst, x []float32, scale, m float32)"}, func(b *block, scalar func(string) *value) {
+		t := b.mul(b.sub(b.load("x"), scalar("m")), scalar("scale"))
+		t = b.do("VMINPS {0}, {1}, {d}", t, b.word("Zero")) // min gives its NaN here, and t of two zeros
+		b.store("dst", exp2(b, t))
+	}}
+}
+
+func swigluLoop(name string, exp2 exponential) loop {
+	return loop{function{name, "(out, g, u []float32)"}, func(b *block, _ func(string) *value) {
+		g := b.load("g")
+		b.store("out", b.mul(b.mul(g, b.sigmoid(exp2, g)), b.load("u")))
+	}}
+}
+
+func swigluGradLoop(name string, exp2 exponential) loop {
+	return loop{function{name, "(dg, du, dout, g, u []float32)"}, func(b *block, _ func(string) *value) {
+		g := b.load("g")
+		s, one := b.sigmoid(exp2, g), b.word("One")
+		d := b.load("dout")
+		slope := b.mul(s, b.add(one, b.mul(g, b.sub(one, s))))
+		dg := b.mul(b.mul(d, b.load("u")), slope)
+		b.store("du", b.mul(d, b.mul(g, s)))
+		b.store("dg", dg)
+	}}
 }
 
 // normGrad is rstd*(g - (x*rstd)*c).

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 func main() {
@@ -42,11 +43,15 @@ func generate() map[string]string {
 func declarations() string {
 	text := notice + "package vec\n"
 	for _, m := range []*isa{avx512, avx2} {
-		text += fmt.Sprintf("\nvar %s = loops{\n", m.file)
+		base, variants := "", ""
 		for _, f := range functions() {
-			text += fmt.Sprintf("\t%s: %s,\n", f.name, m.entry(f.name))
+			if field, ok := strings.CutSuffix(f.name, ex2h); ok {
+				variants += fmt.Sprintf("\t%s: %s,\n", field, m.entry(f.name))
+			} else {
+				base += fmt.Sprintf("\t%s: %s,\n", f.name, m.entry(f.name))
+			}
 		}
-		text += "}\n"
+		text += fmt.Sprintf("\nvar %s = loops{\n%s}\n\nvar %s%s = loops{\n%s}\n", m.file, base, m.file, ex2h, variants)
 	}
 	for _, m := range []*isa{avx512, avx2} {
 		for _, f := range functions() {
