@@ -1,88 +1,44 @@
 // Attention, rule 2 of the definition, as kernels/cpu/attention.go states it: key blocks of 64 from position 0, splits of 2048 keys, online softmax in each, splits
-// merged ascending. A block of 4 warps has 64 rows, which are (query, head of the group) pairs, query-major, of one KV head, and the keys of one split; where a
-// tile has several splits each is a block of its own and attention_merge puts them together. Bound: 4*rows*keys*D flops of the tensor cores when
-// prefilling (half of it masked on the diagonal), the bytes of K and V when decoding.
+// merged ascending. A tile is (query, head of the group) pairs, query-major, of one KV head. This file is for mma.sync: tiles of 64 rows by 4 warps where wgmma
+// (attention_wide.cu) is not, and tiles of 16 rows by one warp for decoding. Each split of a tile's keys is a block of its own and attention_merge puts them
+// together. Bound: 4*rows*keys*D flops of the tensor cores when prefilling, the bytes of K and V when decoding.
 #include "attention.cuh"
-
-struct Tile {
-  int row, from, to;   // batch row of the first query; positions of queries
-  int kv_head, first, last;  // keys of this split; first is a multiple of 64
-  int base, pages;     // row of position 0, or where the sequence's pages begin (-1: none)
-  int slot;            // of the partial result; -1: there is one split
-};
 
 extern __shared__ __align__(16) u16 shared[];
 
-template <int D>
-__device__ inline void attention(u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages, float* partial, int group, int heads,
-                                 int os, int lses, int qs, int ks, int vs, int page_rows, int window, float c) {
-  constexpr int kTileSize = kRows * (D + 8);
+template <int D, int Warps>
+__device__ inline void attention(u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages, float* partial, int group, int os,
+                                 int lses, int qs, int ks, int vs, int page_rows, int window, float c) {
+  constexpr int kTileRows = 16 * Warps, kThreads = kWarp * Warps, kSize = kRows * (D + 8);
   Tile t = tiles[blockIdx.x];
   Keys keys = {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows};
-  u16 *sq = shared, *sk = shared + kTileSize, *sv = sk + 2 * kTileSize;  // two stages of k and of v
-  int lane = warp_lane(), warp = threadIdx.x / kWarp, count = (t.to - t.from) * group, first = warp * 16;
+  u16 *sk = shared, *sv = sk + 2 * kSize, *sq = sv + 2 * kSize;  // two stages of k and of v
+  int lane = warp_lane(), kv_head = blockIdx.y, count = (t.to - t.from) * group, first = threadIdx.x / kWarp * 16;
+  k += kv_head * D, v += kv_head * D;
   auto fetch = [&](int x, int stage) {
     int n = min(kRows, t.last - x);
-    load_rows<D>(sk + stage * kTileSize, n, [&](int i) { return k + keys.row(x + i) * ks + t.kv_head * D; });
-    load_rows<D>(sv + stage * kTileSize, n, [&](int i) { return v + keys.row(x + i) * vs + t.kv_head * D; });
+    load_rows<D, kRows, kThreads>(sk + stage * kSize, n, [&](int i) { return k + keys.row(x + i) * ks; });
+    load_rows<D, kRows, kThreads>(sv + stage * kSize, n, [&](int i) { return v + keys.row(x + i) * vs; });
   };
-  load_rows<D>(sq, count, [&](int r) { return q + (long long)(t.row + r / group) * qs + (t.kv_head * group + r % group) * D; });
+  load_rows<D, kTileRows, kThreads>(sq, count, [&](int r) { return q + (long long)(t.row + r / group) * qs + (kv_head * group + r % group) * D; });
   fetch(t.first, 0);
   commit();
-  float o[D / 8][4] = {}, m[2] = {-infinity(), -infinity()}, l[2] = {0.f, 0.f};
-  int query[2];
-#pragma unroll
-  for (int h = 0; h < 2; h++) query[h] = t.from + (first + lane / 4 + 8 * h) / group;
+  float o[D / 8][4] = {};
+  Online state;
+  Range seen[2] = {keys_of(t.from + (first + lane / 4) / group, t.last, window), keys_of(t.from + (first + lane / 4 + 8) / group, t.last, window)};
   for (int x = t.first, stage = 0; x < t.last; x += kRows, stage ^= 1) {
     if (x + kRows < t.last) fetch(x + kRows, stage ^ 1);
     commit();
     wait<1>();
     __syncthreads();
     float s[8][4];
-    scores<D>(s, sq, first, sk + stage * kTileSize);
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      float top = -infinity();
-      bool some = false;
-#pragma unroll
-      for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int w = 0; w < 2; w++) {
-          int key = x + j * 8 + lane % 4 * 2 + w;
-          float& u = s[j][2 * h + w];
-          u = u * c;
-          if (key < t.last && visible(query[h], key, window)) top = fmaxf(top, u), some = true;
-          else u = -infinity();
-        }
-#pragma unroll
-      for (int w = 1; w <= 2; w <<= 1) {
-        top = fmaxf(top, __shfl_xor_sync(~0u, top, w));
-        some = __shfl_xor_sync(~0u, (int)some, w) || some;
-      }
-      float to = some ? fmaxf(m[h], top + 0.f) : m[h], a = some ? exp2_sub(m[h] - to, 1.f, 0.f) : 1.f;
-      float sum[8];  // the tree of 64: halves 32, 16, 8 are in the thread
-#pragma unroll
-      for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int w = 0; w < 2; w++) {
-          float& u = s[j][2 * h + w];
-          u = u == -infinity() ? 0.f : exp2_sub(u, 1.f, to);
-        }
-#pragma unroll
-      for (int w = 0; w < 2; w++) {
-#pragma unroll
-        for (int j = 0; j < 4; j++) sum[j] = s[j][2 * h + w] + s[j + 4][2 * h + w];
-        sum[w + 4] = (sum[0] + sum[2]) + (sum[1] + sum[3]);
-      }
-      float even = sum[4], odd = sum[5];
-#pragma unroll
-      for (int w = 2; w > 0; w >>= 1) even = even + __shfl_xor_sync(~0u, even, w), odd = odd + __shfl_xor_sync(~0u, odd, w);
-      if (some) l[h] = l[h] * a + (even + odd);
-      m[h] = to;
-#pragma unroll
-      for (int j = 0; j < D / 8; j++) o[j][2 * h] *= a, o[j][2 * h + 1] *= a;
-    }
-    accumulate<D>(o, s, sv + stage * kTileSize);
+    u32 p[4][4];
+    scores<D>(s, sq, first, sk + stage * kSize);
+    if (all_visible(t.from + first / group, t.from + (first + 15) / group, x, window) && x + kRows <= t.last) state.block<false>(s, seen, x, c);
+    else state.block<true>(s, seen, x, c);
+    pack(p, s);
+    state.scale(o);
+    accumulate<D>(o, p, sv + stage * kSize);
     __syncthreads();
   }
 #pragma unroll
@@ -90,54 +46,56 @@ __device__ inline void attention(u16* out, float* lse, const u16* q, const u16* 
     int r = first + lane / 4 + 8 * h;
     if (r >= count) continue;
     if (t.slot >= 0) {
-      float* to = partial + ((long long)t.slot * kRows + r) * (D + 2);
-      if (lane % 4 == 0) to[D] = m[h], to[D + 1] = l[h];
+      float* to = partial + ((long long)(t.slot * gridDim.y + kv_head) * kTileRows + r) * (D + 2);
+      if (lane % 4 == 0) to[D] = state.m[h], to[D + 1] = state.l[h];
 #pragma unroll
-      for (int j = 0; j < D / 8; j++)
-#pragma unroll
-        for (int w = 0; w < 2; w++) to[j * 8 + lane % 4 * 2 + w] = o[j][2 * h + w];
+      for (int j = 0; j < D / 8; j++) *(float2*)(to + j * 8 + lane % 4 * 2) = make_float2(o[j][2 * h], o[j][2 * h + 1]);
       continue;
     }
     long long row = t.row + r / group;
-    int head = t.kv_head * group + r % group;
-    float inverse = 1.f / l[h];
-    if (lane % 4 == 0) lse[row * lses + head] = m[h] + ln_def(l[h]) * kLog2E;
+    int head = kv_head * group + r % group;
+    float inverse = 1.f / state.l[h];
+    if (lane % 4 == 0) lse[row * lses + head] = state.m[h] + ln_def(state.l[h]) * kLog2E;
     u16* to = out + row * os + head * D;
 #pragma unroll
-    for (int j = 0; j < D / 8; j++)
-      *(u32*)(to + j * 8 + lane % 4 * 2) = pair(o[j][2 * h] * inverse + 0.f, o[j][2 * h + 1] * inverse + 0.f);
+    for (int j = 0; j < D / 8; j++) *(u32*)(to + j * 8 + lane % 4 * 2) = pair(o[j][2 * h] * inverse + 0.f, o[j][2 * h + 1] * inverse + 0.f);
   }
 }
 
-#define ATTENTION(D)                                                                                                                                                    \
-  KERNEL(attention_##D, u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages, float* partial, int group, int heads, int os, \
-         int lses, int qs, int ks, int vs, int page_rows, int window, float c) {                                                                                            \
-    attention<D>(out, lse, q, k, v, tiles, pages, partial, group, heads, os, lses, qs, ks, vs, page_rows, window, c);                                                       \
+#define ATTENTION(name, D, warps)                                                                                                                              \
+  KERNEL(name##_##D, u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages, float* partial, int group, int os,     \
+         int lses, int qs, int ks, int vs, int page_rows, int window, float c) {                                                                                 \
+    attention<D, warps>(out, lse, q, k, v, tiles, pages, partial, group, os, lses, qs, ks, vs, page_rows, window, c);                                            \
   }
-ATTENTION(16)
-ATTENTION(32)
-ATTENTION(64)
-ATTENTION(96)
-ATTENTION(128)
+ATTENTION(attention, 16, 4)
+ATTENTION(attention, 32, 4)
+ATTENTION(attention, 64, 4)
+ATTENTION(attention, 96, 4)
+ATTENTION(attention, 128, 4)
+ATTENTION(attention_few, 16, 1)
+ATTENTION(attention_few, 32, 1)
+ATTENTION(attention_few, 64, 1)
+ATTENTION(attention_few, 96, 1)
+ATTENTION(attention_few, 128, 1)
 
 struct Merge {
-  int row, count, kv_head, slot, splits;  // rows of the tile, its first slot and how many follow
+  int row, count, slot, splits;  // rows of the tile, its first slot and how many follow
 };
 
 // attention_merge: a warp for a row; splits ascending: m' = max(m, m_s), l = l*Exp2(m-m') + l_s*Exp2(m_s-m'), o likewise.
-KERNEL(attention_merge, u16* out, float* lse, const Merge* merges, const float* partial, int group, int dim, int os, int lses) {
+KERNEL(attention_merge, u16* out, float* lse, const Merge* merges, const float* partial, int tile_rows, int group, int dim, int os, int lses) {
   Merge e = merges[blockIdx.x];
+  int kv_head = blockIdx.y;
   for (int r = threadIdx.x / kWarp; r < e.count; r += blockDim.x / kWarp) {
     long long row = e.row + r / group;
-    int head = e.kv_head * group + r % group;
+    int head = kv_head * group + r % group;
     for (int i = warp_lane(); i < dim; i += kWarp) {
-      const float* from = partial + ((long long)e.slot * kRows + r) * (dim + 2);
-      float o = from[i], m = from[dim], l = from[dim + 1];
-      for (int s = 1; s < e.splits; s++) {
-        from += (long long)kRows * (dim + 2);
+      float o = 0.f, m = -infinity(), l = 0.f;
+      for (int s = 0; s < e.splits; s++) {
+        const float* from = partial + ((long long)((e.slot + s) * gridDim.y + kv_head) * tile_rows + r) * (dim + 2);
         float mt = from[dim];
         if (mt == -infinity()) continue;
-        float to = fmaxf(m, mt), a = exp2_def(m - to), b = exp2_def(mt - to);
+        float to = larger(m, mt), a = exp2_def(m - to), b = exp2_def(mt - to);
         l = l * a + from[dim + 1] * b;
         o = o * a + from[i] * b;
         m = to;

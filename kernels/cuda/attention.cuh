@@ -1,8 +1,8 @@
-// What the forward and the backward of attention share: where rows of queries and keys lie, and tiles of 64 rows in shared memory.
+// What the kernels of attention share: where rows of queries and keys lie, tiles in shared memory for mma.sync, the softmax of a block and its gradient.
 #pragma once
 #include "mma.cuh"
 
-constexpr int kRows = 64, kAttentionThreads = 128;  // a warp has 16 rows
+constexpr int kRows = 64;  // keys of a block
 
 // Keys says where positions of a sequence lie: row base + position, or in pages.
 struct Keys {
@@ -13,13 +13,26 @@ struct Keys {
   }
 };
 
-// load_rows brings `count` rows (0 to 64) of D columns into [64][D + 8]; the others are zero. row(i) is the address of row i.
-template <int D, class F>
+struct Tile {
+  int row, from, to;  // batch row of the first query; positions of queries
+  int first, last;    // keys of this piece of work; first is a multiple of 64
+  int base, pages;    // row of position 0, or where the sequence's pages begin (-1: none)
+  int slot;           // of the partial result; -1: there is none
+};
+
+struct Part {
+  int row, rows;  // of the sequence in the batch
+  int at;         // first position of the 64
+};
+
+// load_rows brings `count` rows of D columns into [Rows][D + 8]; the others are zero. row(i) is the address of row i.
+template <int D, int Rows, int Threads, class F>
 __device__ inline void load_rows(u16* to, int count, F row) {
-  for (int c = threadIdx.x; c < kRows * (D / 8); c += kAttentionThreads) {
-    int r = c / (D / 8), at = c % (D / 8) * 8;
+#pragma unroll
+  for (int i = 0; i < Rows * (D / 8); i += Threads) {
+    int c = i + threadIdx.x, r = c / (D / 8), at = c % (D / 8) * 8;
     bool in = r < count;
-    copy16(to + r * (D + 8) + at, in ? (const void*)(row(r) + at) : (const void*)row(0), in ? 16 : 0);
+    if (Rows * (D / 8) % Threads == 0 || c < Rows * (D / 8)) copy16(to + r * (D + 8) + at, row(in ? r : 0) + at, in ? 16 : 0);
   }
 }
 
@@ -45,21 +58,121 @@ __device__ inline void scores(float s[8][4], const u16* a, int first, const u16*
   }
 }
 
-// accumulate: o [16 rows, D] continues its chain over 64 k of p (rounded to bf16) and rows of b in shared memory.
+// accumulate: o [16 rows, D] continues its chain over 64 k of p (from pack) and rows of b in shared memory.
 template <int D>
-__device__ inline void accumulate(float o[D / 8][4], const float p[8][4], const u16* b) {
+__device__ inline void accumulate(float o[D / 8][4], const u32 p[4][4], const u16* b) {
   int lane = warp_lane();
 #pragma unroll
-  for (int k = 0; k < 4; k++) {
-    u32 x[4] = {pair(p[2 * k][0], p[2 * k][1]), pair(p[2 * k][2], p[2 * k][3]), pair(p[2 * k + 1][0], p[2 * k + 1][1]), pair(p[2 * k + 1][2], p[2 * k + 1][3])};
+  for (int k = 0; k < 4; k++)
 #pragma unroll
     for (int j = 0; j < D / 16; j++) {
       u32 y[4];
       load4_transposed(y, b + (k * 16 + (lane & 15)) * (D + 8) + j * 16 + (lane >> 4) * 8);
-      step(o[2 * j], x, y[0], y[1]);
-      step(o[2 * j + 1], x, y[2], y[3]);
+      step(o[2 * j], p[k], y[0], y[1]);
+      step(o[2 * j + 1], p[k], y[2], y[3]);
     }
-  }
 }
 
-__device__ inline bool visible(int query, int key, int window) { return key <= query && (window == 0 || key > query - window); }
+// pack rounds an accumulator [16, 64] of a warp to bf16, as the operand of four steps.
+__device__ inline void pack(u32 p[4][4], const float s[8][4]) {
+#pragma unroll
+  for (int k = 0; k < 4; k++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const float* x = s[2 * k + i / 2] + i % 2 * 2;
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(p[k][i]) : "f"(x[1]), "f"(x[0]));
+    }
+}
+
+// Range is positions from `from` on: the keys before `last` that a query sees, or the queries before `end` that see a key.
+struct Range {
+  int from;
+  u32 count;
+  __device__ bool has(int x) const { return (u32)(x - from) < count; }
+};
+__device__ inline Range keys_of(int query, int last, int window) {
+  int from = window ? query - window + 1 : 0;
+  return {from, (u32)max(0, min(query + 1, last) - from)};
+}
+__device__ inline Range queries_of(int key, int end, int window) { return {key, (u32)max(0, window ? min(window, end - key) : end - key)}; }
+
+// all_visible: keys x ... x+63 are visible to all queries of [from, to].
+__device__ inline bool all_visible(int from, int to, int x, int window) { return x + kRows - 1 <= from && (window == 0 || x > to - window); }
+
+// exp2_number is exp2_def of what is not NaN.
+__device__ inline float exp2_number(float x) {
+#ifdef EXP2_EX2H
+  return exp2_def(x);
+#endif
+  const float magic = 12582912.f;
+  float t = x + magic, f = x - (t - magic);
+  float p = fmaf(1.53519242e-4f, f, 1.33988739e-3f);
+  p = fmaf(p, f, 9.61845741e-3f);
+  p = fmaf(p, f, 5.55033758e-2f);
+  p = fmaf(p, f, 2.40226462e-1f);
+  p = fmaf(p, f, 6.93147182e-1f);
+  p = fmaf(p, f, 1.f);
+  float y = __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+  return x < -126.f ? 0.f : y;
+}
+
+// larger is NaN if x or y is.
+__device__ inline float larger(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+// Online is the state of two rows (lane/4 and that + 8 of a warp's 16) in a split: maximum, sum, and the factor of what was accumulated before the last block.
+struct Online {
+  float m[2] = {-infinity(), -infinity()}, l[2] = {0.f, 0.f}, decay[2];
+
+  // block turns dots with the keys from x on into p and moves the state. A row that sees no key so far has m = -Inf, p = 0; one with a score that is NaN or +Inf
+  // becomes NaN through decay.
+  template <bool Masked>
+  __device__ void block(float s[8][4], const Range seen[2], int x, float c) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      float top = m[h];
+#pragma unroll
+      for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int w = 0; w < 2; w++) {
+          float& u = s[j][2 * h + w];
+          u = Masked && !seen[h].has(x + warp_lane() % 4 * 2 + j * 8 + w) ? -infinity() : u * c;
+          top = larger(top, u);
+        }
+      top = larger(top, __shfl_xor_sync(~0u, top, 1));
+      top = larger(top, __shfl_xor_sync(~0u, top, 2));
+      float at = top == -infinity() ? 0.f : top;
+      decay[h] = exp2_def((m[h] - at) + (at - at));
+      m[h] = top;
+      float sum[2][4];  // the tree of 64: halves 32, 16, 8 are in the thread
+#pragma unroll
+      for (int w = 0; w < 2; w++) {
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+          float& u = s[j][2 * h + w];
+          u = exp2_number(u - at);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) sum[w][j] = s[j][2 * h + w] + s[j + 4][2 * h + w];
+        sum[w][0] = (sum[w][0] + sum[w][2]) + (sum[w][1] + sum[w][3]);
+#pragma unroll
+        for (int i = 2; i > 0; i >>= 1) sum[w][0] = sum[w][0] + __shfl_xor_sync(~0u, sum[w][0], i);
+      }
+      l[h] = l[h] * decay[h] + (sum[0][0] + sum[1][0]);
+    }
+  }
+
+  // scale multiplies what was accumulated; a factor of 1 changes nothing.
+  template <int N>
+  __device__ void scale(float (&o)[N][4]) const {
+    if (__all_sync(~0u, decay[0] == 1.f && decay[1] == 1.f)) return;
+#pragma unroll
+    for (int j = 0; j < N; j++)
+#pragma unroll
+      for (int v = 0; v < 4; v++) o[j][v] *= decay[v / 2];
+  }
+};
+

@@ -2,11 +2,6 @@
 // keys of a KV head (heads of the group ascending, in each queries ascending). Nothing is added by atomics. Bound: 14*queries*keys*D flops, half of them masked.
 #include "attention.cuh"
 
-struct Part {
-  int row, rows;  // of the sequence in the batch
-  int at, head;   // first position of the 64; head of q, or of k and v
-};
-
 extern __shared__ __align__(16) u16 shared[];
 
 // attention_delta: delta[t, h] = tree over the head dim of dout*out.
@@ -20,11 +15,8 @@ KERNEL(attention_delta, float* delta, const u16* dout, const u16* out, int rows,
 
 // gradients turns dot(q, k) and dot(dout, v) of a pair into p and ds.
 __device__ inline void gradients(float& p, float& ds, bool seen, float c, float lse, float delta, float scale) {
-  if (!seen) {
-    p = 0.f, ds = 0.f;
-    return;
-  }
-  p = exp2_sub(p * c, 1.f, lse);
+  p = exp2_number(fminf(p * c - lse, 0.f));
+  p = seen ? p : 0.f;
   ds = (p * (ds - delta)) * scale;
 }
 
@@ -41,27 +33,27 @@ __device__ inline void put(u16* to, const float x[D / 8][4], int stride, int fir
 }
 
 template <int D>
-__device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, int heads,
+__device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,
                               int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
   constexpr int kTileSize = kRows * (D + 8);
   Part t = parts[blockIdx.x];
   u16 *sq = shared, *sd = sq + kTileSize, *sk = sd + kTileSize, *sv = sk + kTileSize;
-  int lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at), kv = t.head / group * D;
+  int lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at), own_head = blockIdx.y, heads = gridDim.y, kv = own_head / group * D;
   long long row = t.row + t.at;
-  load_rows<D>(sq, count, [&](int i) { return q + (row + i) * qs + t.head * D; });
-  load_rows<D>(sd, count, [&](int i) { return dout + (row + i) * ds + t.head * D; });
+  load_rows<D, kRows, 128>(sq, count, [&](int i) { return q + (row + i) * qs + own_head * D; });
+  load_rows<D, kRows, 128>(sd, count, [&](int i) { return dout + (row + i) * ds + own_head * D; });
   float own[2], sum[2], g[D / 8][4] = {};
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     int r = first + lane / 4 + 8 * h;
-    own[h] = r < count ? lse[(row + r) * lses + t.head] : 0.f;
-    sum[h] = r < count ? delta[(row + r) * heads + t.head] : 0.f;
+    own[h] = r < count ? lse[(row + r) * lses + own_head] : 0.f;
+    sum[h] = r < count ? delta[(row + r) * heads + own_head] : 0.f;
   }
   int x = window ? max(0, t.at - window + 1) / kRows * kRows : 0;
   for (; x < t.at + count; x += kRows) {
     int n = min(kRows, t.rows - x);
-    load_rows<D>(sk, n, [&](int i) { return k + (long long)(t.row + x + i) * ks + kv; });
-    load_rows<D>(sv, n, [&](int i) { return v + (long long)(t.row + x + i) * vs + kv; });
+    load_rows<D, kRows, 128>(sk, n, [&](int i) { return k + (long long)(t.row + x + i) * ks + kv; });
+    load_rows<D, kRows, 128>(sv, n, [&](int i) { return v + (long long)(t.row + x + i) * vs + kv; });
     commit();
     wait<0>();
     __syncthreads();
@@ -72,34 +64,40 @@ __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const 
     for (int j = 0; j < 8; j++)
 #pragma unroll
       for (int w = 0; w < 4; w++) {
-        int i = first + lane / 4 + w / 2 * 8, key = x + j * 8 + lane % 4 * 2 + w % 2;
-        gradients(p[j][w], e[j][w], i < count && visible(t.at + i, key, window), c, own[w / 2], sum[w / 2], scale);
+        bool seen = keys_of(t.at + first + lane / 4 + w / 2 * 8, t.rows, window).has(x + lane % 4 * 2 + j * 8 + w % 2);
+        gradients(p[j][w], e[j][w], seen, c, own[w / 2], sum[w / 2], scale);
       }
-    accumulate<D>(g, e, sk);
+    u32 packed[4][4];
+    pack(packed, e);
+    accumulate<D>(g, packed, sk);
     __syncthreads();
   }
-  put<D>(dq + row * dqs + t.head * D, g, dqs, first, count);
+  put<D>(dq + row * dqs + own_head * D, g, dqs, first, count);
 }
 
 template <int D>
 __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,
-                               int heads, int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
+                               int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
   constexpr int kTileSize = kRows * (D + 8);
   __shared__ float own[kRows], sum[kRows];
   Part t = parts[blockIdx.x];
   u16 *sq = shared, *sd = sq + kTileSize, *sk = sd + kTileSize, *sv = sk + kTileSize;
-  int lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at);
+  int own_head = blockIdx.y, heads = gridDim.y * group, lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at);
   long long row = t.row + t.at;
-  load_rows<D>(sk, count, [&](int i) { return k + (row + i) * ks + t.head * D; });
-  load_rows<D>(sv, count, [&](int i) { return v + (row + i) * vs + t.head * D; });
+  load_rows<D, kRows, 128>(sk, count, [&](int i) { return k + (row + i) * ks + own_head * D; });
+  load_rows<D, kRows, 128>(sv, count, [&](int i) { return v + (row + i) * vs + own_head * D; });
   float gk[D / 8][4] = {}, gv[D / 8][4] = {};
   int end = window ? min(t.rows, t.at + count + window - 1) : t.rows;
-  for (int head = t.head * group; head < (t.head + 1) * group; head++)
+  for (int head = own_head * group; head < (own_head + 1) * group; head++)
     for (int x = t.at; x < end; x += kRows) {
       int n = min(kRows, t.rows - x);
-      load_rows<D>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
-      load_rows<D>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * D; });
-      if (threadIdx.x < n) own[threadIdx.x] = lse[(long long)(t.row + x + threadIdx.x) * lses + head], sum[threadIdx.x] = delta[(long long)(t.row + x + threadIdx.x) * heads + head];
+      load_rows<D, kRows, 128>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
+      load_rows<D, kRows, 128>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * D; });
+      if (threadIdx.x < kRows) {
+        bool in = threadIdx.x < n;
+        long long at = t.row + x + (in ? threadIdx.x : 0);
+        own[threadIdx.x] = in ? lse[at * lses + head] : 0.f, sum[threadIdx.x] = in ? delta[at * heads + head] : 0.f;
+      }
       commit();
       wait<0>();
       __syncthreads();
@@ -110,25 +108,29 @@ __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* l
       for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int w = 0; w < 4; w++) {
-          int key = t.at + first + lane / 4 + w / 2 * 8, i = j * 8 + lane % 4 * 2 + w % 2;
-          gradients(p[j][w], e[j][w], i < n && key < t.rows && visible(x + i, key, window), c, own[i], sum[i], scale);
+          int i = lane % 4 * 2 + j * 8 + w % 2;
+          bool seen = queries_of(t.at + first + lane / 4 + w / 2 * 8, end, window).has(x + i);
+          gradients(p[j][w], e[j][w], seen, c, own[i], sum[i], scale);
         }
-      accumulate<D>(gv, p, sd);
-      accumulate<D>(gk, e, sq);
+      u32 packed[4][4];
+      pack(packed, p);
+      accumulate<D>(gv, packed, sd);
+      pack(packed, e);
+      accumulate<D>(gk, packed, sq);
       __syncthreads();
     }
-  put<D>(dk + row * dks + t.head * D, gk, dks, first, count);
-  put<D>(dv + row * dvs + t.head * D, gv, dvs, first, count);
+  put<D>(dk + row * dks + own_head * D, gk, dks, first, count);
+  put<D>(dv + row * dvs + own_head * D, gv, dvs, first, count);
 }
 
 #define GRADIENTS(D)                                                                                                                                                         \
-  KERNEL(attention_dq_##D, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, int heads, \
+  KERNEL(attention_dq_##D, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, \
          int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                                              \
-    grad_q<D>(dq, dout, lse, delta, q, k, v, parts, group, heads, dqs, ds, lses, qs, ks, vs, window, c, scale);                                                              \
+    grad_q<D>(dq, dout, lse, delta, q, k, v, parts, group, dqs, ds, lses, qs, ks, vs, window, c, scale);                                                              \
   }                                                                                                                                                                          \
   KERNEL(attention_dkv_##D, u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,  \
-         int heads, int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                          \
-    grad_kv<D>(dk, dv, dout, lse, delta, q, k, v, parts, group, heads, dks, dvs, ds, lses, qs, ks, vs, window, c, scale);                                                    \
+         int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                          \
+    grad_kv<D>(dk, dv, dout, lse, delta, q, k, v, parts, group, dks, dvs, ds, lses, qs, ks, vs, window, c, scale);                                                    \
   }
 GRADIENTS(16)
 GRADIENTS(32)

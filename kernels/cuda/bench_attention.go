@@ -1,0 +1,89 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"math"
+	"time"
+	"unsafe"
+
+	"lockstep/kernels"
+)
+
+// AttentionCase is attention of a benchmark. With Sequences it is a decoding step: each has one query on Keys keys in pages; else one causal sequence of Keys rows.
+type AttentionCase struct{ Heads, KVHeads, HeadDim, Sequences, Keys int }
+
+// AttentionCases are the shapes of the project's tables; configs/peers/cuda_attention.py times the same.
+var AttentionCases = []AttentionCase{
+	{Heads: 32, KVHeads: 32, HeadDim: 128, Keys: 8192},
+	{Heads: 32, KVHeads: 32, HeadDim: 64, Keys: 8192},
+	{Heads: 32, KVHeads: 8, HeadDim: 128, Keys: 8192},
+	{Heads: 32, KVHeads: 8, HeadDim: 128, Sequences: 256, Keys: 4096},
+	{Heads: 32, KVHeads: 8, HeadDim: 64, Sequences: 256, Keys: 4096},
+	{Heads: 32, KVHeads: 8, HeadDim: 128, Sequences: 8, Keys: 4096},
+}
+
+const benchPage = 64 // rows of a page
+
+// BenchAttention times attention, about `each` for every line. Flops are counted as usual: 4*HeadDim for a visible pair of query and key, 2.5 times as many for the backward.
+func (d *Device) BenchAttention(each time.Duration, cases []AttentionCase) (results []BenchResult) {
+	for _, c := range cases {
+		var owned [][]byte
+		tensor := func(dtype kernels.DType, rows, cols int) kernels.Tensor {
+			t := kernels.Tensor{DType: dtype, Groups: 1, Rows: rows, Cols: cols, Stride: cols}
+			mem := d.Alloc(t.Bytes())
+			owned = append(owned, mem)
+			t.Data = unsafe.Pointer(unsafe.SliceData(mem))
+			if dtype == kernels.BF16 {
+				d.fillRandom(t)
+			}
+			return t
+		}
+		if c.Sequences > 0 {
+			results = append(results, d.benchDecode(each, c, tensor))
+		} else {
+			results = append(results, d.benchCausal(each, c, tensor)...)
+		}
+		d.release(owned)
+	}
+	return results
+}
+
+func (c AttentionCase) attn() kernels.Attn {
+	return kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}
+}
+
+func (d *Device) benchCausal(each time.Duration, c AttentionCase, tensor func(dtype kernels.DType, rows, cols int) kernels.Tensor) []BenchResult {
+	n, width, kvWidth, a := c.Keys, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.attn()
+	q, out, dout, dq := tensor(kernels.BF16, n, width), tensor(kernels.BF16, n, width), tensor(kernels.BF16, n, width), tensor(kernels.BF16, n, width)
+	kv := kernels.KV{K: tensor(kernels.BF16, n, kvWidth), V: tensor(kernels.BF16, n, kvWidth)}
+	dk, dv, lse := tensor(kernels.BF16, n, kvWidth), tensor(kernels.BF16, n, kvWidth), tensor(kernels.F32, n, c.Heads)
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
+	forward := func() { d.Attention(out, lse, q, kv, l, a) }
+	backward := func() { d.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a) }
+	flops := float64(n) * float64(n+1) / 2 * 4 * float64(width)
+	name := fmt.Sprintf("attention, %d heads of %d on %d, %d rows", c.Heads, c.HeadDim, c.KVHeads, n)
+	return []BenchResult{
+		{Case: name + ", forward", Seconds: d.time(each, forward), Flops: flops},
+		{Case: name + ", forward and backward", Seconds: d.time(each, func() { forward(); backward() }), Flops: 3.5 * flops},
+	}
+}
+
+func (d *Device) benchDecode(each time.Duration, c AttentionCase, tensor func(dtype kernels.DType, rows, cols int) kernels.Tensor) BenchResult {
+	l := &kernels.Layout{Packs: []int32{0, int32(c.Sequences)}}
+	for i := range c.Sequences {
+		s := kernels.Span{Row: i, Rows: 1, Pos: c.Keys - 1}
+		for p := range c.Keys / benchPage {
+			s.Pages = append(s.Pages, int32(p*c.Sequences+i))
+		}
+		l.Spans = append(l.Spans, s)
+	}
+	rows, a := c.Sequences*c.Keys, c.attn()
+	kv := kernels.KV{K: tensor(kernels.BF16, rows, c.KVHeads*c.HeadDim), V: tensor(kernels.BF16, rows, c.KVHeads*c.HeadDim), PageRows: benchPage}
+	q, out, lse := tensor(kernels.BF16, c.Sequences, c.Heads*c.HeadDim), tensor(kernels.BF16, c.Sequences, c.Heads*c.HeadDim), tensor(kernels.F32, c.Sequences, c.Heads)
+	return BenchResult{
+		Case:    fmt.Sprintf("attention, %d heads of %d on %d, decoding %d sequences of %d keys", c.Heads, c.HeadDim, c.KVHeads, c.Sequences, c.Keys),
+		Seconds: d.time(each, func() { d.Attention(out, lse, q, kv, l, a) }), Bytes: float64(kv.K.Bytes() + kv.V.Bytes()),
+	}
+}
