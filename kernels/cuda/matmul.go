@@ -64,7 +64,7 @@ func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, t
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	mustBF16(dy, x)
 	if uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x) {
-		d.weightGradNative(d.weightGradTiling(dw), dw, dy, x, g)
+		d.weightGradNative(d.weightGradTiling(dw, x.Rows), dw, dy, x, g)
 		return
 	}
 	name := "weight_grad_any"

@@ -14,6 +14,9 @@ constexpr int kMostTerms = 4;  // matmul.go has it too
 
 extern __shared__ u16 dynamic[];
 
+// threads of a block: a warpgroup for each 64 that it multiplies, and a warp that copies, which is a warpgroup where it gives registers to the others.
+constexpr int threads(int multiplied, int blocks) { return multiplied * 2 + (blocks == 1 ? kGroup : kWarp); }
+
 // Ring is the stages between the copying warp and the multiplying warpgroups: A boxes, then B boxes, 1024-byte aligned.
 template <int A, int B, int STAGES>
 struct Ring {
@@ -98,7 +101,7 @@ __device__ inline void piece(int i, int down, int across, int& row, int& col) {
 
 struct Terms {
   TensorMap x[kMostTerms], w[kMostTerms];
-  int k[kMostTerms], count;
+  int k[kMostTerms], count, box;  // rows of X in a copy: it takes a thread some 90 cycles to start one
 };
 
 // Table lists the groups' first rows and how many tiles of rows lie before each.
@@ -206,8 +209,8 @@ __device__ inline void store_tile(const float* d, u16* out, long long ldo, int r
     }
 }
 
-// product: COLUMNS columns of out and up to ROWS rows for each block; BOX rows of X in a copy. TW: the weights have k as their rows (nn).
-template <int COLUMNS, int ROWS, int BOX, int STAGES, int TW, class T>
+// product: COLUMNS columns of out and up to ROWS rows for each block. TW: the weights have k as their rows (nn).
+template <int COLUMNS, int ROWS, int STAGES, int BLOCKS, int TW, class T>
 __device__ inline void product(const Terms& terms, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n) {
   __shared__ u64 bars[2 * STAGES];
   __shared__ Table table;
@@ -215,24 +218,25 @@ __device__ inline void product(const Terms& terms, T* out, long long ldo, const 
   fill(table, offsets, groups, packs, m, ROWS);
   __syncthreads();
   int across = (n + COLUMNS - 1) / COLUMNS, tiles = table.tile[groups] * across;
-  if (threadIdx.x < kGroup) {
-    if (COLUMNS > 64) fewer_registers<40>();
-    if (threadIdx.x == 0)
+  if (threadIdx.x >= COLUMNS * 2) {
+    if (BLOCKS == 1) fewer_registers<40>();
+    if (threadIdx.x == COLUMNS * 2)
       for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
         Work w = find(table, groups, across, i, ROWS, COLUMNS);
-        int rows = width<ROWS>(w.rows);
+        int rows = (width<ROWS>(w.rows) + terms.box - 1) / terms.box * terms.box;
         for (int t = 0; t < terms.count; t++)
           for (int k = 0; k < terms.k[t]; k += kDepth, ring.next()) {
             ring.free((COLUMNS + rows) * kDepth * 2);
             u64* full = ring.full + ring.slot;
-            for (int c = 0; c < COLUMNS; c += 64)
-              copy_box(ring.a() + c * kDepth, &terms.w[t], TW ? w.col + c : k, TW ? k : w.col + c, w.group, full);
-            for (int r = 0; r < rows; r += BOX) copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, 0, full);
+            if (TW)
+              for (int c = 0; c < COLUMNS; c += 64) copy_box(ring.a() + c * kDepth, &terms.w[t], w.col + c, k, w.group, full);
+            else copy_box(ring.a(), &terms.w[t], k, w.col, w.group, full);
+            for (int r = 0; r < rows; r += terms.box) copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, 0, full);
           }
       }
   } else {
-    if (COLUMNS > 64) more_registers<232>();
-    int warpgroup = threadIdx.x / kGroup - 1;
+    if (BLOCKS == 1) more_registers<232>();
+    int warpgroup = threadIdx.x / kGroup;
     bool wide = ((u64)out | (u64)ldo * sizeof(T)) % 16 == 0;
     int turns = 0;
     for (int t = 0; t < terms.count; t++) turns += (terms.k[t] + kDepth - 1) / kDepth;
@@ -253,19 +257,19 @@ __device__ inline void product(const Terms& terms, T* out, long long ldo, const 
   }
 }
 
-#define PRODUCT(name, COLUMNS, ROWS, BOX, STAGES, TW, T)                                                                                          \
-  extern "C" __global__ void __launch_bounds__((COLUMNS / 64 + 1) * kGroup, 1)                                                                    \
+#define PRODUCT(name, COLUMNS, ROWS, STAGES, BLOCKS, TW, T)                                                                                        \
+  extern "C" __global__ void __launch_bounds__(threads(COLUMNS, BLOCKS), BLOCKS)                                                                    \
       name(const __grid_constant__ Terms terms, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n) {                 \
-    product<COLUMNS, ROWS, BOX, STAGES, TW>(terms, out, ldo, offsets, groups, packs, m, n);                                                       \
+    product<COLUMNS, ROWS, STAGES, BLOCKS, TW>(terms, out, ldo, offsets, groups, packs, m, n);                                                       \
   }
-#define PRODUCTS(name, COLUMNS, ROWS, BOX, STAGES)              \
-  PRODUCT(nt_##name##_bf16, COLUMNS, ROWS, BOX, STAGES, 0, u16) \
-  PRODUCT(nt_##name##_f32, COLUMNS, ROWS, BOX, STAGES, 0, float) \
-  PRODUCT(nn_##name##_bf16, COLUMNS, ROWS, BOX, STAGES, 1, u16) \
-  PRODUCT(nn_##name##_f32, COLUMNS, ROWS, BOX, STAGES, 1, float)
-PRODUCTS(wide, 128, 256, 64, 4)
-PRODUCTS(square, 128, 128, 32, 6)
-PRODUCTS(few, 64, 64, 8, 10)
+#define PRODUCTS(name, COLUMNS, ROWS, STAGES, BLOCKS)               \
+  PRODUCT(nt_##name##_bf16, COLUMNS, ROWS, STAGES, BLOCKS, 0, u16)  \
+  PRODUCT(nt_##name##_f32, COLUMNS, ROWS, STAGES, BLOCKS, 0, float) \
+  PRODUCT(nn_##name##_bf16, COLUMNS, ROWS, STAGES, BLOCKS, 1, u16)  \
+  PRODUCT(nn_##name##_f32, COLUMNS, ROWS, STAGES, BLOCKS, 1, float)
+PRODUCTS(wide, 128, 256, 4, 1)
+PRODUCTS(square, 128, 128, 6, 1)
+PRODUCTS(few, 64, 64, 6, 2)
 
 struct Pair {
   TensorMap dy, x;
@@ -306,7 +310,7 @@ __device__ inline void continue_tile(float* d, float* dw, int row, int col, int 
 template <int A, int B, class R>
 __device__ inline void clear(R& ring, int from, int to) {
   constexpr int kChunks = (A + B) / 64 * 8;  // of 16 bytes in a k
-  for (int c = threadIdx.x - kGroup; c < (to - from) * kChunks; c += A / 64 * kGroup) {
+  for (int c = threadIdx.x; c < (to - from) * kChunks; c += A / 64 * kGroup) {
     int box = c / 8 % (kChunks / 8), k = from + c / kChunks;
     *(uint4*)(ring.a() + box * kBox + k * 64 + c % 8 * 8) = make_uint4(0, 0, 0, 0);
   }
@@ -315,16 +319,15 @@ __device__ inline void clear(R& ring, int from, int to) {
 }
 
 // weight_grad: tiles of A rows (n) and B columns (k) of dw.
-template <int A, int B, int STAGES>
+template <int A, int B, int STAGES, int BLOCKS>
 __device__ inline void weight_grad(const Pair& maps, float* dw, const int* offsets, int groups, int packs, int n, int k) {
   __shared__ u64 bars[2 * STAGES];
   Ring<A, B, STAGES> ring(bars);
   __syncthreads();
   int down = (n + A - 1) / A, across = (k + B - 1) / B, tiles = down * across;
-  bool copies = threadIdx.x < kGroup;
-  if (copies) {
-    if (A > 64) fewer_registers<40>();
-    if (threadIdx.x < kWarp)
+  if (threadIdx.x >= A * 2) {
+    if (BLOCKS == 1) fewer_registers<40>();
+    if (threadIdx.x < A * 2 + kWarp)
       for (int i = blockIdx.x; i < groups * tiles; i += gridDim.x) {
         int g = i / tiles, row, col, ahead = i + gridDim.x;
         if (ahead < groups * tiles && k % 4 == 0) {  // the accumulators of the next tile
@@ -344,8 +347,8 @@ __device__ inline void weight_grad(const Pair& maps, float* dw, const int* offse
         __syncwarp();
       }
   } else {
-    if (A > 64) more_registers<232>();
-    int warpgroup = threadIdx.x / kGroup - 1;
+    if (BLOCKS == 1) more_registers<232>();
+    int warpgroup = threadIdx.x / kGroup;
     for (int i = blockIdx.x; i < groups * tiles; i += gridDim.x) {
       int g = i / tiles, row, col;
       if (offsets[g * packs] == offsets[(g + 1) * packs]) continue;
@@ -365,13 +368,13 @@ __device__ inline void weight_grad(const Pair& maps, float* dw, const int* offse
   }
 }
 
-#define WEIGHT_GRAD(name, A, B, STAGES)                                                                                                                        \
-  extern "C" __global__ void __launch_bounds__((A / 64 + 1) * kGroup, 1)                                                                                       \
+#define WEIGHT_GRAD(name, A, B, STAGES, BLOCKS)                                                                                                                      \
+  extern "C" __global__ void __launch_bounds__(threads(A, BLOCKS), BLOCKS)                                                                                       \
       name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int n, int k) {                                            \
-    weight_grad<A, B, STAGES>(maps, dw, offsets, groups, packs, n, k);                                                                                         \
+    weight_grad<A, B, STAGES, BLOCKS>(maps, dw, offsets, groups, packs, n, k);                                                                                         \
   }
-WEIGHT_GRAD(weight_grad_wide, 128, 256, 4)
-WEIGHT_GRAD(weight_grad_square, 128, 128, 6)
-WEIGHT_GRAD(weight_grad_few, 64, 64, 10)
+WEIGHT_GRAD(weight_grad_wide, 128, 256, 4, 1)
+WEIGHT_GRAD(weight_grad_square, 128, 128, 3, 2)  // one block multiplies while the other reads and writes dw
+WEIGHT_GRAD(weight_grad_few, 64, 64, 6, 2)
 
 #endif

@@ -14,14 +14,32 @@ import (
 type tiling struct {
 	name          string
 	columns, rows int // of out in MatMul and MatMulT; rows and columns of dw in WeightGrad
-	box, stages   int // rows of X in a copy
+	stages        int
+	blocks        int // on a multiprocessor
 }
 
 var (
-	tilingWide   = tiling{"_wide", 128, 256, 64, 4}
-	tilingSquare = tiling{"_square", 128, 128, 32, 6}
-	tilingFew    = tiling{"_few", 64, 64, 8, 10}
+	tilingWide   = tiling{"_wide", 128, 256, 4, 1}
+	tilingSquare = tiling{"_square", 128, 128, 6, 1}
+	tilingFew    = tiling{"_few", 64, 64, 6, 2}
+
+	gradWide   = tiling{"_wide", 128, 256, 4, 1}
+	gradSquare = tiling{"_square", 128, 128, 3, 2}
+	gradFew    = tiling{"_few", 64, 64, 6, 2}
 )
+
+// box is how many rows of X a copy brings: few copies, which take time to start, but not many rows beyond a group's end.
+func (s tiling) box(groups, rows int) int {
+	most := s.rows
+	if groups > 1 {
+		most = s.rows / 2
+	}
+	box := 8
+	for box < most && box < blocks(rows, groups) {
+		box *= 2
+	}
+	return box
+}
 
 // mostGroups is the most groups that matmul_wgmma.cu takes.
 const mostGroups = 1024
@@ -29,7 +47,13 @@ const mostGroups = 1024
 // shared is the bytes of the ring, and what aligning it may cost.
 func (s tiling) shared() int { return s.stages*(s.columns+s.rows)*64*2 + 1024 }
 
-func (s tiling) threads() int { return (s.columns/64 + 1) * 128 }
+// threads is matmul_wgmma.cu's.
+func (s tiling) threads() int {
+	if s.blocks == 1 {
+		return s.columns*2 + 128
+	}
+	return s.columns*2 + 32
+}
 
 // tiles is how many tiles cover a product, groups taken to be of one size.
 func (s tiling) tiles(groups, rows, columns int) int {
@@ -38,7 +62,7 @@ func (s tiling) tiles(groups, rows, columns int) int {
 
 // tilingFor is the largest tile that leaves no multiprocessor without work. It reads shapes alone.
 func (d *Device) tilingFor(groups, rows, columns int) tiling {
-	if s, ok := d.forced(); ok {
+	if s, ok := d.forced(tilingWide, tilingSquare, tilingFew); ok {
 		return s
 	}
 	switch average := rows / groups; {
@@ -53,8 +77,8 @@ func (d *Device) tilingFor(groups, rows, columns int) tiling {
 }
 
 // forced is the variant that a test asks for.
-func (d *Device) forced() (tiling, bool) {
-	for _, s := range []tiling{tilingWide, tilingSquare, tilingFew} {
+func (d *Device) forced(variants ...tiling) (tiling, bool) {
+	for _, s := range variants {
 		if s.name == d.force {
 			return s, true
 		}
@@ -78,11 +102,15 @@ func (d *Device) native(groups int, operands ...kernels.Tensor) bool {
 // productNative is MatMul ("nt") or MatMulT ("nn") by wgmma.
 func (d *Device) productNative(layout string, s tiling, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
 	var x, w [mostTerms]tensorMap
-	var depth [mostTerms + 1]int32
-	for i, t := range terms {
-		x[i], w[i], depth[i] = d.boxes(t.X, s.box), d.boxes(t.W, 64), int32(t.X.Cols)
+	var depth [mostTerms + 2]int32
+	box, boxW := s.box(groupCount(g), out.Rows), 64
+	if layout == "nt" {
+		boxW = s.columns
 	}
-	depth[mostTerms] = int32(len(terms))
+	for i, t := range terms {
+		x[i], w[i], depth[i] = d.boxes(t.X, box), d.boxes(t.W, boxW), int32(t.X.Cols)
+	}
+	depth[mostTerms], depth[mostTerms+1] = int32(len(terms)), int32(box)
 	var params []byte
 	for _, maps := range [][mostTerms]tensorMap{x, w} {
 		for _, m := range maps {
@@ -102,7 +130,7 @@ func (d *Device) productNative(layout string, s tiling, out kernels.Tensor, g *k
 	if groups == 1 {
 		most = s.tiles(1, out.Rows, out.Cols)
 	}
-	d.launch(layout+s.name+suffix(out), [3]int{min(most, d.processors), 1, 1}, s.threads(), s.shared(),
+	d.launch(layout+s.name+suffix(out), [3]int{min(most, s.blocks*d.processors), 1, 1}, s.threads(), s.shared(),
 		params, out, int64(out.Stride), offsets, groups, packs, out.Rows, out.Cols)
 }
 
@@ -111,18 +139,20 @@ func (d *Device) weightGradNative(s tiling, dw, dy, x kernels.Tensor, g *kernels
 	maps := [2]tensorMap{d.boxes(dy, 64), d.boxes(x, 64)}
 	params := append(maps[0][:], maps[1][:]...)
 	tiles := g.Count * blocks(dw.Rows, s.columns) * blocks(dw.Cols, s.rows)
-	d.launch("weight_grad"+s.name, [3]int{min(tiles, d.processors), 1, 1}, s.threads(), s.shared(), params, dw, g.Offsets, g.Count, g.Packs, dw.Rows, dw.Cols)
+	d.launch("weight_grad"+s.name, [3]int{min(tiles, s.blocks*d.processors), 1, 1}, s.threads(), s.shared(), params, dw, g.Offsets, g.Count, g.Packs, dw.Rows, dw.Cols)
 }
 
-// weightGradTiling is the largest tile that leaves no multiprocessor without work.
-func (d *Device) weightGradTiling(dw kernels.Tensor) tiling {
-	if s, ok := d.forced(); ok {
+// weightGradTiling is the variant for a shape. Where groups are short, reading and writing dw weighs more than wide tiles save.
+func (d *Device) weightGradTiling(dw kernels.Tensor, rows int) tiling {
+	if s, ok := d.forced(gradWide, gradSquare, gradFew); ok {
 		return s
 	}
-	for _, s := range []tiling{tilingWide, tilingSquare} {
-		if dw.Groups*blocks(dw.Rows, s.columns)*blocks(dw.Cols, s.rows) >= d.processors {
-			return s
-		}
+	tiles := func(s tiling) int { return dw.Groups * blocks(dw.Rows, s.columns) * blocks(dw.Cols, s.rows) }
+	switch {
+	case rows/dw.Groups >= 2048 && tiles(gradWide) >= d.processors:
+		return gradWide
+	case tiles(gradSquare) >= d.processors:
+		return gradSquare
 	}
-	return tilingFew
+	return gradFew
 }
