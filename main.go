@@ -131,8 +131,8 @@ func trainCommand() *cobra.Command {
 
 // target is the model and the device that a command works on.
 type target struct {
-	dir, adapter, device, dtype, dot, isa string
-	threads                               int
+	dir, adapter, device, dtype, dot, exp2, isa string
+	threads                                     int
 }
 
 func (t *target) flags(c *cobra.Command) {
@@ -147,6 +147,7 @@ func (t *target) deviceFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&t.device, "device", "cpu", "device to run on: cpu or cuda")
 	f.StringVar(&t.dot, "dot", "", "arithmetic of dot products: fma or tc16 (default fma; tc16 on cuda)")
+	f.StringVar(&t.exp2, "exp2", "poly", "arithmetic of 2^x: poly or ex2h, the instruction of NVIDIA GPUs")
 	f.StringVar(&t.isa, "isa", "auto", "instruction set: auto, avx512, avx2 or portable; never changes a bit")
 	f.IntVar(&t.threads, "threads", 0, "threads, 0 for all cores; never changes a bit")
 }
@@ -155,6 +156,7 @@ func (t *target) deviceFlags(c *cobra.Command) {
 func (t *target) shape() (*configs.Shape, error) {
 	s := configs.Default()
 	s.Device.Kind, s.Device.ISA, s.Device.Threads = t.device, t.isa, t.threads
+	s.Definition.Exp2 = t.exp2
 	switch {
 	case t.dot != "":
 		s.Definition.Dot = t.dot
@@ -177,7 +179,7 @@ func (t *target) shape() (*configs.Shape, error) {
 // settings are the flags that were given, as overrides of a shape's keys.
 func (t *target) settings(c *cobra.Command) (set []string) {
 	for _, f := range []struct{ flag, key string }{
-		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"}, {"dtype", "model.dtype"},
+		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"}, {"exp2", "definition.exp2"}, {"dtype", "model.dtype"},
 	} {
 		if c.Flags().Changed(f.flag) {
 			set = append(set, f.key+"="+c.Flags().Lookup(f.flag).Value.String())

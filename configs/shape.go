@@ -99,9 +99,10 @@ type Rollout struct {
 	Seed        int     `toml:"seed" default:"1" range:"[0,)"`           // seed of sampling
 }
 
-// Definition chooses the arithmetic of dot products.
+// Definition chooses the arithmetic of dot products and of 2^x.
 type Definition struct {
-	Dot string `toml:"dot" default:"'fma'" oneof:"fma,tc16"` // "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit
+	Dot  string `toml:"dot" default:"'fma'" oneof:"fma,tc16"`    // "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit
+	Exp2 string `toml:"exp2" default:"'poly'" oneof:"poly,ex2h"` // "poly": a polynomial; "ex2h": the GPU's own instruction, bit for bit
 }
 
 // Device is the machine.

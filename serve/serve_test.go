@@ -150,13 +150,15 @@ func TestBadRequests(t *testing.T) {
 func TestVerify(t *testing.T) {
 	tc16 := kernels.Default()
 	tc16.Dot = kernels.DotTC16
+	ex2h := tc16
+	ex2h.Exp2 = kernels.Exp2Ex2h
 	for _, c := range []struct {
 		def    kernels.Definition
 		dtype  kernels.DType
 		tokens int
-	}{{kernels.Default(), kernels.F32, 12000}, {kernels.Default(), kernels.BF16, 3000}, {tc16, kernels.BF16, 3000}} {
+	}{{kernels.Default(), kernels.F32, 12000}, {kernels.Default(), kernels.BF16, 3000}, {tc16, kernels.BF16, 3000}, {ex2h, kernels.BF16, 3000}} {
 		for _, family := range []string{"qwen3", "qwen3_moe"} {
-			t.Run(fmt.Sprintf("%s/%s/%s", family, c.def.Dot, c.dtype), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%s/%s/%s", family, c.def.Dot, c.def.Exp2, c.dtype), func(t *testing.T) {
 				served(t, family, c.def, c.dtype, func(r *parallel.Rank, s *Served) {
 					rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: c.tokens, Seed: 3})
 					if err != nil {

@@ -18,7 +18,7 @@ import (
 // OpenDevice makes the device that a shape names, computing by its definition; broken, where set, is the rule to break.
 func OpenDevice(s *configs.Shape, broken kernels.Break) (kernels.Device, error) {
 	def := kernels.Default()
-	def.Dot, def.Break = kernels.DotMode(s.Definition.Dot), broken
+	def.Dot, def.Exp2, def.Break = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2), broken
 	switch s.Device.Kind {
 	case "cpu":
 	case "cuda":

@@ -92,7 +92,7 @@ func (c attnCase) scores(s, h int, dout []float32, out, lse [][]float32) (p, ds 
 				continue
 			}
 			u := refDot(c.dot, 0, q, c.head(c.k[s], j, h/group, c.KVHeads)) * float32(c.Scale*math.Log2E)
-			e := kernels.Exp2(min(u-lse[i][h], 0))
+			e := c.exp2.Func()(min(u-lse[i][h], 0))
 			dp := refDot(c.dot, 0, do, c.head(c.v[s], j, h/group, c.KVHeads))
 			x := float32(e * (dp - sum))
 			p[i*n+j], ds[i*n+j] = attnRound(c.dtype, e), attnRound(c.dtype, float32(x*float32(c.Scale)))
@@ -104,12 +104,12 @@ func (c attnCase) scores(s, h int, dout []float32, out, lse [][]float32) (p, ds 
 func TestAttentionBackwardEqualsDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind.dot, kernels.BreakNone)
+		devs := attnDevices(t, kind, kernels.BreakNone)
 		for _, c := range []attnCase{
-			newAttnCase(rng, kind.dtype, kind.dot, 1, 2, 16, 0, 1, 2, 64, 65, 20),
-			newAttnCase(rng, kind.dtype, kind.dot, 4, 2, 32, 11, 40, 70),
-			newAttnCase(rng, kind.dtype, kind.dot, 2, 1, 16, 90, 280),
-			newAttnCase(rng, kind.dtype, kind.dot, 8, 1, 64, 0, 33),
+			newAttnCase(rng, kind, 1, 2, 16, 0, 1, 2, 64, 65, 20),
+			newAttnCase(rng, kind, 4, 2, 32, 11, 40, 70),
+			newAttnCase(rng, kind, 2, 1, 16, 90, 280),
+			newAttnCase(rng, kind, 8, 1, 64, 0, 33),
 		} {
 			dout := c.randomDout(rng)
 			order := ints(len(c.lengths))
@@ -178,9 +178,9 @@ func (c attnCase) loss64(q, k, v []float64, dout []float32, n int) float64 {
 func TestAttentionBackwardIsTheGradient(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	const n, step = 21, 1e-5
-	c := newAttnCase(rng, kernels.F32, kernels.DotFMA, 2, 2, 8, 9, n)
+	c := newAttnCase(rng, plainKind, 2, 2, 8, 9, n)
 	dout := c.randomDout(rng)
-	_, g := c.backward(attnDevices(t, c.dot, kernels.BreakNone)[0], dout, []int{0})
+	_, g := c.backward(attnDevices(t, c.attnKind, kernels.BreakNone)[0], dout, []int{0})
 	wide := func(x []float32) []float64 {
 		y := make([]float64, len(x))
 		for i := range x {

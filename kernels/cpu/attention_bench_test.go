@@ -16,7 +16,7 @@ func benchAttn(heads, kvHeads, dim, sequences, length int) (attnCase, float64) {
 	for i := range lengths {
 		lengths[i] = length
 	}
-	c := newAttnCase(rng, kernels.F32, kernels.DotFMA, heads/kvHeads, kvHeads, dim, 0, lengths...)
+	c := newAttnCase(rng, plainKind, heads/kvHeads, kvHeads, dim, 0, lengths...)
 	return c, float64(sequences*length) * float64(length+1) / 2 * float64(heads*dim)
 }
 
@@ -69,7 +69,7 @@ func BenchmarkAttentionDecode(b *testing.B) {
 	for _, shape := range []struct{ heads, kvHeads, dim int }{{8, 2, 32}, {16, 8, 128}} {
 		const sequences, length, pageRows = 32, 1000, 64
 		rng := rand.New(rand.NewPCG(1, 1))
-		c := newAttnCase(rng, kernels.F32, kernels.DotFMA, shape.heads/shape.kvHeads, shape.kvHeads, shape.dim, 0)
+		c := newAttnCase(rng, plainKind, shape.heads/shape.kvHeads, shape.kvHeads, shape.dim, 0)
 		const pages = (length + pageRows - 1) / pageRows
 		nk := shape.kvHeads * shape.dim
 		cache := func() kernels.Tensor {

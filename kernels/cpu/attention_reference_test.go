@@ -15,25 +15,24 @@ import (
 // attnCase is a set of sequences with queries, keys and values in position order.
 type attnCase struct {
 	kernels.Attn
-	dtype   kernels.DType
-	dot     kernels.DotMode
+	attnKind
 	lengths []int
 	q, k, v [][]float32 // by sequence: [T, heads*dim]
 }
 
 func (c attnCase) String() string {
-	return fmt.Sprintf("%s %s heads %d/%d dim %d window %d lengths %v", c.dtype, c.dot, c.Heads, c.KVHeads, c.HeadDim, c.Window, c.lengths)
+	return fmt.Sprintf("%v heads %d/%d dim %d window %d lengths %v", c.attnKind, c.Heads, c.KVHeads, c.HeadDim, c.Window, c.lengths)
 }
 
-func newAttnCase(rng *rand.Rand, dtype kernels.DType, dot kernels.DotMode, group, kvHeads, dim, window int, lengths ...int) attnCase {
+func newAttnCase(rng *rand.Rand, kind attnKind, group, kvHeads, dim, window int, lengths ...int) attnCase {
 	c := attnCase{
-		Attn:  kernels.Attn{Heads: group * kvHeads, KVHeads: kvHeads, HeadDim: dim, Scale: 1 / math.Sqrt(float64(dim)), Window: window},
-		dtype: dtype, dot: dot, lengths: lengths,
+		Attn:     kernels.Attn{Heads: group * kvHeads, KVHeads: kvHeads, HeadDim: dim, Scale: 1 / math.Sqrt(float64(dim)), Window: window},
+		attnKind: kind, lengths: lengths,
 	}
 	for _, n := range lengths {
-		c.q = append(c.q, attnRandom(rng, dtype, n*group*kvHeads*dim, 2))
-		c.k = append(c.k, attnRandom(rng, dtype, n*kvHeads*dim, 1))
-		c.v = append(c.v, attnRandom(rng, dtype, n*kvHeads*dim, 1))
+		c.q = append(c.q, attnRandom(rng, kind.dtype, n*group*kvHeads*dim, 2))
+		c.k = append(c.k, attnRandom(rng, kind.dtype, n*kvHeads*dim, 1))
+		c.v = append(c.v, attnRandom(rng, kind.dtype, n*kvHeads*dim, 1))
 	}
 	return c
 }
@@ -125,7 +124,7 @@ func (c attnCase) forward(seq, i, head int) (out []float32, lse float32) {
 			continue
 		}
 		to := max(m, ms)
-		a, b := kernels.Exp2(m-to), kernels.Exp2(ms-to)
+		a, b := c.exp2.Func()(m-to), c.exp2.Func()(ms-to)
 		l = float32(l*a) + float32(ls*b)
 		for d := range o {
 			o[d] = float32(o[d]*a) + float32(os[d]*b)
@@ -153,10 +152,10 @@ func (c attnCase) block(seq, i, head, from int, m, l float32, o []float32) (floa
 	if !any {
 		return m, l
 	}
-	a := kernels.Exp2(m - top)
+	a := c.exp2.Func()(m - top)
 	for n := range block {
 		if c.visible(i, from+n) {
-			p[n] = kernels.Exp2(u[n] - top)
+			p[n] = c.exp2.Func()(u[n] - top)
 		}
 	}
 	l = float32(l*a) + refTree(block, p)
@@ -235,9 +234,9 @@ func attnRow(t kernels.Tensor, row int) []float32 {
 	return x
 }
 
-func attnDevices(t testing.TB, dot kernels.DotMode, broken kernels.Break) []*Device {
+func attnDevices(t testing.TB, kind attnKind, broken kernels.Break) []*Device {
 	def := kernels.Default()
-	def.Dot, def.Break = dot, broken
+	def.Dot, def.Exp2, def.Break = kind.dot, kind.exp2, broken
 	var devs []*Device
 	for i, isa := range []ISA{AVX512, AVX2, Portable} {
 		dev, err := New(def, Options{Threads: 1 + i%2, ISA: isa})

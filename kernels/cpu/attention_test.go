@@ -8,19 +8,31 @@ import (
 	"lockstep/kernels"
 )
 
-var attnKinds = []struct {
+// attnKind is a storage type and a definition.
+type attnKind struct {
 	dtype kernels.DType
 	dot   kernels.DotMode
-}{{kernels.F32, kernels.DotFMA}, {kernels.BF16, kernels.DotFMA}, {kernels.BF16, kernels.DotTC16}}
+	exp2  kernels.Exp2Mode
+}
+
+var (
+	plainKind = attnKind{kernels.F32, kernels.DotFMA, kernels.Exp2Poly}
+	ex2hKind  = attnKind{kernels.F32, kernels.DotFMA, kernels.Exp2Ex2h}
+)
+
+var attnKinds = []attnKind{
+	plainKind, {kernels.BF16, kernels.DotFMA, kernels.Exp2Poly}, {kernels.BF16, kernels.DotTC16, kernels.Exp2Poly},
+	ex2hKind, {kernels.BF16, kernels.DotTC16, kernels.Exp2Ex2h},
+}
 
 // attnCases draws shapes that touch every path: groups, head dims, windows, many short sequences and lengths about the block.
-func attnCases(rng *rand.Rand, dtype kernels.DType, dot kernels.DotMode) []attnCase {
+func attnCases(rng *rand.Rand, kind attnKind) []attnCase {
 	many := make([]int, 64)
 	for i := range many {
 		many[i] = 1 + rng.IntN(12)
 	}
 	c := func(group, kvHeads, dim, window int, lengths ...int) attnCase {
-		return newAttnCase(rng, dtype, dot, group, kvHeads, dim, window, lengths...)
+		return newAttnCase(rng, kind, group, kvHeads, dim, window, lengths...)
 	}
 	sharp := c(2, 1, 16, 0, 200) // maxima that leap so far that the decay of what came before is 0
 	for i := range sharp.q[0] {
@@ -74,8 +86,8 @@ func (c attnCase) checkSame(t *testing.T, what string, got, want attnBatch) {
 func TestAttentionEqualsDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind.dot, kernels.BreakNone)
-		for _, c := range attnCases(rng, kind.dtype, kind.dot) {
+		devs := attnDevices(t, kind, kernels.BreakNone)
+		for _, c := range attnCases(rng, kind) {
 			first := c.train(devs[0])
 			c.checkForward(t, first, 0)
 			for _, dev := range devs[1:] {
@@ -93,10 +105,10 @@ func TestAttentionSplits(t *testing.T) {
 			if i > 0 && j != i-1 { // 2118 keys take their time: all kinds without a window, one with each
 				continue
 			}
-			c := newAttnCase(rng, kind.dtype, kind.dot, 2, 1, 16, window, 2048+70)
-			b := c.train(attnDevices(t, kind.dot, kernels.BreakNone)[0])
+			c := newAttnCase(rng, kind, 2, 1, 16, window, 2048+70)
+			b := c.train(attnDevices(t, kind, kernels.BreakNone)[0])
 			c.checkForward(t, b, 2040)
-			c.checkSame(t, "pages of 16", c.serve(attnDevices(t, kind.dot, kernels.BreakNone)[0], rng, 16, 700), b)
+			c.checkSame(t, "pages of 16", c.serve(attnDevices(t, kind, kernels.BreakNone)[0], rng, 16, 700), b)
 		}
 	}
 }
@@ -151,8 +163,8 @@ func attnRowOf(x []float32, i, cols int) []float32 { return x[i*cols:][:cols] }
 func TestAttentionServesWhatItTrains(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind.dot, kernels.BreakNone)
-		for i, c := range attnCases(rng, kind.dtype, kind.dot) {
+		devs := attnDevices(t, kind, kernels.BreakNone)
+		for i, c := range attnCases(rng, kind) {
 			want := c.train(devs[0])
 			pageRows := []int{1, 3, 16, 64, 100, 256}[rng.IntN(6)]
 			c.checkSame(t, "paged", c.serve(devs[i%len(devs)], rng, pageRows, 1+rng.IntN(80)), want)
@@ -163,8 +175,8 @@ func TestAttentionServesWhatItTrains(t *testing.T) {
 func TestAttentionBreakIsDetected(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for _, kind := range attnKinds {
-		c := newAttnCase(rng, kind.dtype, kind.dot, 2, 1, 32, 0, 200)
-		dev := attnDevices(t, kind.dot, kernels.BreakKeyBlock)[0]
+		c := newAttnCase(rng, kind, 2, 1, 32, 0, 200)
+		dev := attnDevices(t, kind, kernels.BreakKeyBlock)[0]
 		want, got := c.train(dev), c.serve(dev, rng, 16, 40)
 		differ := 0
 		for r := range want.layout.Rows() {
@@ -181,8 +193,8 @@ func TestAttentionBreakIsDetected(t *testing.T) {
 // A batch's other sequences, and their order, change no row.
 func TestAttentionIgnoresItsNeighbours(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
-	dev := attnDevices(t, kernels.DotFMA, kernels.BreakNone)[0]
-	c := newAttnCase(rng, kernels.F32, kernels.DotFMA, 2, 2, 16, 0, 70, 5, 33, 128)
+	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
+	c := newAttnCase(rng, plainKind, 2, 2, 16, 0, 70, 5, 33, 128)
 	want := c.train(dev)
 	for _, order := range [][]int{{3, 1, 0, 2}, {2}, {0, 3}} {
 		b := c.pack(order)
@@ -200,11 +212,11 @@ func TestAttentionIgnoresItsNeighbours(t *testing.T) {
 // Values so small that products vanish leave zeros of either sign in a chain, by how many masked keys it went through.
 func TestAttentionZerosArePositive(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
-	c := newAttnCase(rng, kernels.F32, kernels.DotFMA, 2, 1, 16, 0, 90)
+	c := newAttnCase(rng, plainKind, 2, 1, 16, 0, 90)
 	for i := range c.v[0] {
 		c.v[0][i] = -math.SmallestNonzeroFloat32 * float32(rng.IntN(3))
 	}
-	for _, dev := range attnDevices(t, c.dot, kernels.BreakNone) {
+	for _, dev := range attnDevices(t, c.attnKind, kernels.BreakNone) {
 		b := c.train(dev)
 		c.checkForward(t, b, 0)
 		c.checkSame(t, dev.Name(), c.serve(dev, rng, 16, 30), b)

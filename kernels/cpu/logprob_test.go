@@ -9,7 +9,7 @@ import (
 )
 
 // refLogProb is (m, s) and the log-probability of a row from the definition.
-func refLogProb(x []float32, target int) (m, s, lp float32) {
+func refLogProb(exp2 func(float32) float32, x []float32, target int) (m, s, lp float32) {
 	def := kernels.Default()
 	for from := 0; from < len(x); from += def.VocabBlock {
 		block := x[from:min(from+def.VocabBlock, len(x))]
@@ -19,7 +19,7 @@ func refLogProb(x []float32, target int) (m, s, lp float32) {
 		}
 		lanes := make([]float32, def.Lanes)
 		for i, v := range block {
-			lanes[i%def.Lanes] += kernels.Exp2(float32((v - mb) * kernels.Log2E))
+			lanes[i%def.Lanes] += exp2(float32((v - mb) * kernels.Log2E))
 		}
 		sb := refTree(def.Lanes, lanes)
 		if from == 0 {
@@ -27,7 +27,7 @@ func refLogProb(x []float32, target int) (m, s, lp float32) {
 			continue
 		}
 		to := max(m, mb)
-		s = float32(s*kernels.Exp2(float32((m-to)*kernels.Log2E))) + float32(sb*kernels.Exp2(float32((mb-to)*kernels.Log2E)))
+		s = float32(s*exp2(float32((m-to)*kernels.Log2E))) + float32(sb*exp2(float32((mb-to)*kernels.Log2E)))
 		m = to
 	}
 	if target < 0 {
@@ -48,11 +48,11 @@ func TestLogProbEqualsDefinition(t *testing.T) {
 			targets[i] = int32(rng.IntN(vocab))
 		}
 		targets[2] = -1
-		for _, dev := range attnDevices(t, kernels.DotFMA, kernels.BreakNone) {
+		for _, dev := range append(attnDevices(t, plainKind, kernels.BreakNone), attnDevices(t, ex2hKind, kernels.BreakNone)...) {
 			lp, stats := make([]float32, rows), make([]float32, rows*2)
 			dev.LogProb(kernels.Wrap(lp, 1, rows), kernels.Wrap(stats, rows, 2), logits, kernels.WrapI32(targets))
 			for r := range rows {
-				m, s, want := refLogProb(attnRow(logits, r), int(targets[r]))
+				m, s, want := refLogProb(dev.def.Exp2.Func(), attnRow(logits, r), int(targets[r]))
 				if !sameBits([]float32{lp[r], stats[2*r], stats[2*r+1]}, []float32{want, m, s}) {
 					t.Fatalf("%s, vocabulary %d, row %d: %v, stats %v: want %v, %v %v", dev.Name(), vocab, r, lp[r], stats[2*r:2*r+2], want, m, s)
 				}
@@ -84,7 +84,7 @@ func TestLogProbBackward(t *testing.T) {
 			x[i] -= 200 // a probability of 0: the sign of its gradient is part of the definition
 		}
 		targets, g := []int32{0, int32(vocab - 1), -1, int32(vocab / 2), int32(rng.IntN(vocab))}, []float32{1, -0.25, 3, 0, 1e-3}
-		for _, dev := range attnDevices(t, kernels.DotFMA, kernels.BreakNone) {
+		for _, dev := range append(attnDevices(t, plainKind, kernels.BreakNone), attnDevices(t, ex2hKind, kernels.BreakNone)...) {
 			logits := attnTensor(kernels.F32, x, rows, vocab, 2)
 			lp, stats := make([]float32, rows), make([]float32, rows*2)
 			ids, st, dlp := kernels.WrapI32(targets), kernels.Wrap(stats, rows, 2), kernels.Wrap(g, 1, rows)
@@ -99,7 +99,7 @@ func TestLogProbBackward(t *testing.T) {
 					if j == int(targets[r]) {
 						hit = 1
 					}
-					want := g[r] * (hit - float32(kernels.Exp2(float32((x[r*vocab+j]-stats[2*r])*kernels.Log2E))*(1/stats[2*r+1])))
+					want := g[r] * (hit - float32(dev.def.Exp2.Func()(float32((x[r*vocab+j]-stats[2*r])*kernels.Log2E))*(1/stats[2*r+1])))
 					if targets[r] < 0 {
 						want = 0
 					}
@@ -139,7 +139,7 @@ func TestLogProbBreakIsDetected(t *testing.T) {
 	logits := attnTensor(kernels.F32, attnRandom(rng, kernels.F32, rows*vocab, 3), rows, vocab, 0)
 	targets := make([]int32, rows)
 	differ := func(b kernels.Break) (n int) {
-		dev := attnDevices(t, kernels.DotFMA, b)[0]
+		dev := attnDevices(t, plainKind, b)[0]
 		run := func(from, to int) []float32 {
 			lp, stats := make([]float32, to-from), make([]float32, 2*(to-from))
 			dev.LogProb(kernels.Wrap(lp, 1, to-from), kernels.Wrap(stats, to-from, 2), logits.RowRange(from, to), kernels.WrapI32(targets[from:to]))

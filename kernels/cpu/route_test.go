@@ -40,10 +40,10 @@ var routeOps = []rowOp{
 }
 
 // scalarRoute is one row by the definition: softmax, a full sort, and weights in slot order.
-func scalarRoute(x []float32, k int, norm bool) (w []float32, picks []int32, p []float32) {
+func scalarRoute(exp2 func(float32) float32, x []float32, k int, norm bool) (w []float32, picks []int32, p []float32) {
 	m, e := slices.Max(x), make([]float32, len(x))
 	for j, v := range x {
-		e[j] = kernels.Exp2(float32((v - m) * kernels.Log2E))
+		e[j] = exp2(float32((v - m) * kernels.Log2E))
 	}
 	r := 1 / scalarTree(e)
 	for j := range e {
@@ -65,7 +65,12 @@ func scalarRoute(x []float32, k int, norm bool) (w []float32, picks []int32, p [
 }
 
 func TestRouteIsTheDefinition(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	routeIsTheDefinition(t, newRowDevice(t, Auto, 2, ""))
+	routeIsTheDefinition(t, newEx2hDevice(t, Auto, 2))
+}
+
+func routeIsTheDefinition(t *testing.T, d *Device) {
+	t.Helper()
 	c := rowCase{seed: 31, dtype: kernels.F32}
 	c.start()
 	const rows, e, k = 200, 24, 6
@@ -77,7 +82,7 @@ func TestRouteIsTheDefinition(t *testing.T) {
 		w, picks, probs := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k), rowTensor(kernels.F32, rows, e)
 		d.Route(w, picks, probs, logits, norm)
 		for r := range rows {
-			wantW, wantPicks, wantP := scalarRoute(logits.F32s()[r*e:(r+1)*e], k, norm)
+			wantW, wantPicks, wantP := scalarRoute(d.def.Exp2.Func(), logits.F32s()[r*e:(r+1)*e], k, norm)
 			wantBits(t, "weights", w.RowRange(r, r+1), wantW)
 			wantBits(t, "probs", probs.RowRange(r, r+1), wantP)
 			if got := picks.I32s()[r*k : (r+1)*k]; !slices.Equal(got, wantPicks) {

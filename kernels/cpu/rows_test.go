@@ -174,6 +174,19 @@ func newRowDevice(t testing.TB, isa ISA, threads int, b kernels.Break) *Device {
 	t.Helper()
 	def := kernels.Default()
 	def.Break = b
+	return newDevice(t, def, isa, threads)
+}
+
+// newEx2hDevice is the same with the other exp2.
+func newEx2hDevice(t testing.TB, isa ISA, threads int) *Device {
+	t.Helper()
+	def := kernels.Default()
+	def.Exp2 = kernels.Exp2Ex2h
+	return newDevice(t, def, isa, threads)
+}
+
+func newDevice(t testing.TB, def kernels.Definition, isa ISA, threads int) *Device {
+	t.Helper()
 	d, err := New(def, Options{Threads: threads, ISA: isa})
 	if err != nil {
 		t.Fatal(err)

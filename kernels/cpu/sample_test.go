@@ -11,7 +11,7 @@ import (
 )
 
 // refSample chooses by the definition in sample.go with a plain sort.
-func refSample(x []float32, o kernels.Sampling) int32 {
+func refSample(exp2 func(float32) float32, x []float32, o kernels.Sampling) int32 {
 	def := kernels.Default()
 	order := make([]int32, len(x))
 	for i := range order {
@@ -27,7 +27,7 @@ func refSample(x []float32, o kernels.Sampling) int32 {
 	m := x[order[0]] * inv
 	e := make([]float32, len(x))
 	for i, v := range x {
-		e[i] = kernels.Exp2(float32((float32(v*inv) - m) * kernels.Log2E))
+		e[i] = exp2(float32((float32(v*inv) - m) * kernels.Log2E))
 	}
 	var sums []float32
 	all := float32(0)
@@ -95,8 +95,14 @@ func sampleAll(dev *Device, logits kernels.Tensor, rows []kernels.Sampling) []in
 }
 
 func TestSampleEqualsDefinition(t *testing.T) {
+	for _, kind := range []attnKind{plainKind, ex2hKind} {
+		sampleEqualsDefinition(t, attnDevices(t, kind, kernels.BreakNone))
+	}
+}
+
+func sampleEqualsDefinition(t *testing.T, devs []*Device) {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(31, 32))
-	devs := attnDevices(t, kernels.DotFMA, kernels.BreakNone)
 	for _, vocab := range []int{1, 2, 17, 512, 1025, 3000, 20_000} {
 		const rows = 128
 		x := attnRandom(rng, kernels.F32, rows*vocab, 2)
@@ -117,7 +123,7 @@ func TestSampleEqualsDefinition(t *testing.T) {
 			if o.Temperature == 1e-40 {
 				o.Temperature = 0 // 1/T is not finite
 			}
-			want[r] = refSample(x[r*vocab:][:vocab], o)
+			want[r] = refSample(devs[0].def.Exp2.Func(), x[r*vocab:][:vocab], o)
 		}
 		for _, dev := range devs {
 			got := sampleAll(dev, logits, settings)
@@ -135,7 +141,7 @@ func TestSampleEqualsDefinition(t *testing.T) {
 
 // Frequencies of draws against probabilities in float64, by chi-square: with 11 degrees of freedom 40 is passed once in 30,000.
 func TestSampleFrequencies(t *testing.T) {
-	dev := attnDevices(t, kernels.DotFMA, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
 	x := []float32{0.5, -1, 2, 0, 0, 1.5, -0.5, 1, 2, -2, 0.25, 1.25}
 	for _, c := range []struct {
 		o    kernels.Sampling
@@ -203,7 +209,7 @@ func expected(x []float32, temperature float64, keep func(int, float64) bool) []
 // Samples of one prompt differ; the same keys give the same ids again.
 func TestSamplesOfOnePromptDiffer(t *testing.T) {
 	rng := rand.New(rand.NewPCG(33, 34))
-	dev := attnDevices(t, kernels.DotFMA, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
 	const rows, vocab = 32, 2000
 	row := attnRandom(rng, kernels.F32, vocab, 1)
 	var x []float32
@@ -227,7 +233,7 @@ func TestSamplesOfOnePromptDiffer(t *testing.T) {
 }
 
 func TestSampleRefusesNaN(t *testing.T) {
-	dev := attnDevices(t, kernels.DotFMA, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
 	defer func() {
 		if recover() == nil {
 			t.Error("a NaN among the logits did not panic")

@@ -21,8 +21,8 @@ var swigluOps = []rowOp{
 	}},
 }
 
-func scalarSigmoid(x float32) float32 {
-	e := kernels.Exp2(float32(float32(-math.Abs(float64(x))) * kernels.Log2E))
+func scalarSigmoid(exp2 func(float32) float32, x float32) float32 {
+	e := exp2(float32(float32(-math.Abs(float64(x))) * kernels.Log2E))
 	if x >= 0 {
 		return 1 / (1 + e)
 	}
@@ -30,7 +30,12 @@ func scalarSigmoid(x float32) float32 {
 }
 
 func TestSwiGLUIsTheDefinition(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	swigluIsTheDefinition(t, newRowDevice(t, Auto, 2, ""))
+	swigluIsTheDefinition(t, newEx2hDevice(t, Auto, 2))
+}
+
+func swigluIsTheDefinition(t *testing.T, d *Device) {
+	t.Helper()
 	c := rowCase{seed: 21, dtype: kernels.F32}
 	c.start()
 	const rows, n = 7, 90
@@ -42,7 +47,7 @@ func TestSwiGLUIsTheDefinition(t *testing.T) {
 		y, grad := make([]float32, n), make([]float32, 2*n)
 		for i := range n {
 			g, u := v[i], v[n+i]
-			s := scalarSigmoid(g)
+			s := scalarSigmoid(d.def.Exp2.Func(), g)
 			y[i] = float32(g*s) * u
 			grad[n+i] = do[i] * float32(g*s)
 			grad[i] = float32(do[i]*u) * float32(s*(1+float32(g*(1-s))))

@@ -9,9 +9,12 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
+	"slices"
 	"sync"
 
 	"gorgonia.org/cu/nvrtc"
+
+	"lockstep/kernels"
 )
 
 //go:embed *.cu *.cuh
@@ -23,8 +26,16 @@ var options = []string{"--std=c++17", "--fmad=false", "--ftz=false", "--prec-div
 // kernelName finds the kernels in the assembly of a compiled source.
 var kernelName = regexp.MustCompile(`\.entry (\w+)\(`)
 
-// loadKernels compiles every source for an architecture, all at once, or takes it from the cache, and loads it.
-func loadKernels(arch string) (map[string]function, error) {
+// defines chooses among the sources' variants.
+func defines(def kernels.Definition) []string {
+	if def.Exp2 == kernels.Exp2Ex2h {
+		return []string{"--define-macro=EXP2_EX2H"}
+	}
+	return nil
+}
+
+// loadKernels compiles every source for an architecture and a definition, all at once, or takes it from the cache, and loads it.
+func loadKernels(arch string, def kernels.Definition) (map[string]function, error) {
 	names, err := fs.Glob(sources, "*.cu")
 	if err != nil {
 		return nil, err
@@ -32,7 +43,7 @@ func loadKernels(arch string) (map[string]function, error) {
 	objects, errs := make([]object, len(names)), make([]error, len(names))
 	var all sync.WaitGroup
 	for i, name := range names {
-		all.Go(func() { objects[i], errs[i] = compiled(name, arch) })
+		all.Go(func() { objects[i], errs[i] = compiled(name, arch, def) })
 	}
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -59,8 +70,8 @@ func source(name string) string {
 	return string(text)
 }
 
-// compiled is a source's object for an architecture, from the cache where it is there. What decides the object is in the key.
-func compiled(name, arch string) (object, error) {
+// compiled is a source's object for an architecture and a definition, from the cache where it is there. What decides the object is in the key.
+func compiled(name, arch string, def kernels.Definition) (object, error) {
 	headers, err := includes()
 	if err != nil {
 		return object{}, err
@@ -69,7 +80,7 @@ func compiled(name, arch string) (object, error) {
 	if err != nil {
 		return object{}, fmt.Errorf("NVRTC: %w", err)
 	}
-	flags := append([]string{"--gpu-architecture=" + arch}, options...)
+	flags := slices.Concat([]string{"--gpu-architecture=" + arch}, options, defines(def))
 	key := sha256.New()
 	fmt.Fprintf(key, "%d.%d %q %q", major, minor, flags, source(name))
 	for _, h := range headers {

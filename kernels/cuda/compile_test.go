@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"reflect"
 	"testing"
+
+	"lockstep/kernels"
 )
 
 const compiledHere = "swiglu.cu"
@@ -17,7 +19,7 @@ func cached(t *testing.T) (o object, path string) {
 	t.Helper()
 	dir := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", dir)
-	o, err := compiled(compiledHere, "sm_90a")
+	o, err := compiled(compiledHere, "sm_90a", kernels.Default())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,10 +46,15 @@ func TestCompiled(t *testing.T) {
 	if err := os.WriteFile(path, planted.encode(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := compiled(compiledHere, "sm_90a"); err != nil || !reflect.DeepEqual(got, planted) {
+	if got, err := compiled(compiledHere, "sm_90a", kernels.Default()); err != nil || !reflect.DeepEqual(got, planted) {
 		t.Errorf("the cache holds %+v, got %+v (%v)", planted, got, err)
 	}
-	if other, err := compiled(compiledHere, "sm_100a"); err != nil || bytes.Equal(other.code, o.code) || len(other.kernels) != len(want) {
+	ex2h := kernels.Default()
+	ex2h.Exp2 = kernels.Exp2Ex2h
+	if other, err := compiled(compiledHere, "sm_90a", ex2h); err != nil || bytes.Equal(other.code, o.code) || len(other.kernels) != len(want) {
+		t.Errorf("another exp2: kernels %q (%v)", other.kernels, err)
+	}
+	if other, err := compiled(compiledHere, "sm_100a", kernels.Default()); err != nil || bytes.Equal(other.code, o.code) || len(other.kernels) != len(want) {
 		t.Errorf("another architecture: kernels %q (%v)", other.kernels, err)
 	}
 }
@@ -64,7 +71,7 @@ func TestDamagedCache(t *testing.T) {
 		if err := os.WriteFile(path, damaged, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		got, err := compiled(compiledHere, "sm_90a")
+		got, err := compiled(compiledHere, "sm_90a", kernels.Default())
 		if err != nil || !reflect.DeepEqual(got, o) {
 			t.Errorf("%s: another object, or %v", name, err)
 		}
@@ -81,7 +88,7 @@ func TestNoCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("XDG_CACHE_HOME", file)
-	if _, err := compiled(compiledHere, "sm_90a"); err != nil {
+	if _, err := compiled(compiledHere, "sm_90a", kernels.Default()); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,8 @@
 // The primitive operations of the definition, as kernels/math.go has them. Compiled with --fmad=false: a*b + c is two roundings, and only fmaf fuses.
 #pragma once
 
+#include "exp2.cuh"
+
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -30,20 +32,13 @@ __device__ inline float load(const u16* p, size_t i) { return widen(p[i]); }
 __device__ inline void store(float* p, size_t i, float v) { p[i] = v; }
 __device__ inline void store(u16* p, size_t i, float v) { p[i] = narrow(v); }
 
-// exp2_def is 2^x for x <= 0: "poly" of the definition.
+// exp2_def is 2^x for x <= 0 by the definition of the device.
 __device__ inline float exp2_def(float x) {
-  if (x < -126.f) return 0.f;
-  if (x != x) return x;
-  const float magic = 12582912.f;
-  float t = x + magic, f = x - (t - magic);
-  float p = 1.53519242e-4f;
-  p = fmaf(p, f, 1.33988739e-3f);
-  p = fmaf(p, f, 9.61845741e-3f);
-  p = fmaf(p, f, 5.55033758e-2f);
-  p = fmaf(p, f, 2.40226462e-1f);
-  p = fmaf(p, f, 6.93147182e-1f);
-  p = fmaf(p, f, 1.f);
-  return __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+#ifdef EXP2_EX2H
+  return ex2h(x);
+#else
+  return exp2_poly(x);
+#endif
 }
 
 // exp2_sub is Exp2((x - m)*scale) with the argument held at 0 or below, as vec.Exp2Sub.

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
@@ -19,6 +20,7 @@ type Device struct {
 	name    string
 	kernels map[string]function
 	ring    *ring
+	owned   []cu.DevicePtr                 // what Alloc gave out
 	scratch cu.DevicePtr                   // workspace of one operation
 	size    int                            // bytes of scratch
 	profile map[string]*kernels.KernelTime // nil: off
@@ -70,13 +72,15 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 	return d, nil
 }
 
-// prepare loads the kernels and makes the staging ring.
+// prepare loads the kernels, makes the staging ring and tests the card.
 func (d *Device) prepare(major, minor int) (err error) {
-	if d.kernels, err = loadKernels(fmt.Sprintf("sm_%d%da", major, minor)); err != nil {
+	if d.kernels, err = loadKernels(fmt.Sprintf("sm_%d%da", major, minor), d.def); err != nil {
 		return err
 	}
-	d.ring, err = newRing()
-	return err
+	if d.ring, err = newRing(); err != nil {
+		return err
+	}
+	return d.admit()
 }
 
 // attempt runs body with the context current on its thread.
@@ -109,6 +113,7 @@ func (d *Device) Alloc(bytes int) []byte {
 		if p, err = cu.MemAlloc(int64(bytes)); err != nil {
 			return fmt.Errorf("%d MiB of GPU memory: %w", bytes>>20, err)
 		}
+		d.owned = append(d.owned, p)
 		return cu.MemsetD8(p, 0, int64(bytes))
 	})
 	return unsafe.Slice((*byte)(pointer(p)), bytes)
@@ -149,8 +154,19 @@ func (d *Device) Read(dst []byte, src kernels.Tensor) {
 // Sync waits for everything enqueued.
 func (d *Device) Sync() error { return d.attempt(cu.Synchronize) }
 
-// Close waits and leaves the card's memory to the end of the process.
-func (d *Device) Close() error { return d.Sync() }
+// Close waits for everything enqueued and gives the card's memory back.
+func (d *Device) Close() error {
+	return d.attempt(func() error {
+		err := cu.Synchronize()
+		for _, p := range append(d.owned, d.scratch, d.ring.base) {
+			if p != 0 {
+				err = errors.Join(err, cu.MemFree(p))
+			}
+		}
+		d.owned, d.scratch, d.size, d.ring.base = nil, 0, 0, 0
+		return err
+	})
+}
 
 // workspace is memory of the card for one operation: the next one that asks gets the same.
 func (d *Device) workspace(bytes int) cu.DevicePtr {
