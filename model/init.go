@@ -1,8 +1,12 @@
 package model
 
 import (
+	"encoding/binary"
 	"hash/fnv"
 	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
 
 	"lockstep/kernels"
 )
@@ -19,29 +23,52 @@ func (p *Param) initialise(dev kernels.Device, seed uint64) {
 	for _, part := range p.Parts {
 		h := fnv.New64a()
 		h.Write([]byte(part.Name))
-		values := make([]float32, p.view(p.W, part).Len())
-		fill(values, p.Init, mix(seed^h.Sum64()))
-		writeValues(dev, p.view(p.W, part), values)
+		view := p.view(p.W, part)
+		raw := make([]byte, view.Bytes())
+		fill(raw, view.DType, p.Init, mix(seed^h.Sum64()))
+		dev.Write(view, raw)
 	}
 }
 
-func fill(v []float32, init Init, key uint64) {
+// fill draws the elements of a tensor, in its storage type, on all cores: large models have billions.
+func fill(raw []byte, d kernels.DType, init Init, key uint64) {
+	const grain = 1 << 16 // elements
+	size := d.Size()
+	n := len(raw) / size
+	var all sync.WaitGroup
+	var next atomic.Int64
+	for range min(runtime.NumCPU(), (n+grain-1)/grain) {
+		all.Go(func() {
+			for from := int(next.Add(grain)) - grain; from < n; from = int(next.Add(grain)) - grain {
+				for i := from; i < min(from+grain, n); i++ {
+					put(raw[i*size:], d, init.value(key, uint64(i)))
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// value is element i of a tensor with a key of its own.
+func (init Init) value(key, i uint64) float32 {
 	switch init.Kind {
-	case Zeros:
-		clear(v)
 	case Ones:
-		for i := range v {
-			v[i] = 1
-		}
+		return 1
 	case Normal:
-		for i := range v {
-			v[i] = float32(normal(key, uint64(i)) * init.Std)
-		}
+		return float32(normal(key, i) * init.Std)
 	case Uniform:
-		for i := range v {
-			u := float64(mix(key+uint64(i)*golden)>>11) / (1 << 53)
-			v[i] = float32((2*u - 1) * init.Std)
-		}
+		u := float64(mix(key+i*golden)>>11) / (1 << 53)
+		return float32((2*u - 1) * init.Std)
+	}
+	return 0
+}
+
+// put writes an element, little-endian, rounded to the storage type.
+func put(raw []byte, d kernels.DType, x float32) {
+	if d == kernels.BF16 {
+		binary.LittleEndian.PutUint16(raw, kernels.RoundBF16(x))
+	} else {
+		binary.LittleEndian.PutUint32(raw, math.Float32bits(x))
 	}
 }
 
@@ -66,14 +93,10 @@ func normal(key, i uint64) float64 {
 
 // writeValues rounds to the tensor's type and writes it.
 func writeValues(dev kernels.Device, t kernels.Tensor, v []float32) {
-	if t.DType == kernels.F32 {
-		dev.Write(t, kernels.Wrap(v, 1, len(v)).Raw())
-		return
-	}
-	raw := make([]byte, 2*len(v))
+	size := t.DType.Size()
+	raw := make([]byte, size*len(v))
 	for i, x := range v {
-		b := kernels.RoundBF16(x)
-		raw[2*i], raw[2*i+1] = byte(b), byte(b>>8)
+		put(raw[i*size:], t.DType, x)
 	}
 	dev.Write(t, raw)
 }

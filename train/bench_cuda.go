@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -31,26 +32,15 @@ type workload struct {
 // BenchCUDA prints the speed of a shape's model on the GPU with sequences of pack_rows random tokens: training steps, forward only, and greedy decoding; what the
 // kernels of a step take; and the same workloads of the peer, which gets config.json, not the weights.
 func BenchCUDA(ctx context.Context, s *configs.Shape, o BenchOptions) error {
-	dev, err := OpenDevice(s, kernels.BreakNone)
-	if err != nil {
-		return err
-	}
-	defer dev.Close()
 	dir, err := os.MkdirTemp("", "lockstep-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	var ours []workload
-	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		var err error
-		ours, err = benchWorkloads(ctx, r, s, o, dir)
-		return err
-	})
+	ours, err := benchOurs(ctx, s, o, dir)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "\n%s on %s, %s, sequences of %d tokens\n", s.Run.Name, dev.Name(), s.Model.DType, s.Data.PackRows)
 	var peers []workload
 	if o.Peer != "" {
 		if peers, err = cudaPeer(ctx, s, o, dir); err != nil {
@@ -58,6 +48,23 @@ func BenchCUDA(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 		}
 	}
 	return printWorkloads(o.Out, ours, peers)
+}
+
+// benchOurs runs the workloads and gives the card's memory back.
+func benchOurs(ctx context.Context, s *configs.Shape, o BenchOptions, dir string) (rows []workload, err error) {
+	dev, err := OpenDevice(s, kernels.BreakNone)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, dev.Close()) }()
+	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		var err error
+		rows, err = benchWorkloads(ctx, r, s, o, dir)
+		return err
+	})
+	fmt.Fprintf(o.Out, "\n%s on %s, %s, %d sequences of %d tokens a step, LoRA rank %d, recompute %t\n", s.Run.Name, dev.Name(), s.Model.DType, s.Run.Packs, s.Data.PackRows,
+		s.LoRA.Rank, s.Run.Recompute)
+	return rows, err
 }
 
 const (
@@ -184,7 +191,7 @@ func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *con
 // cudaPeer runs the peer's script.
 func cudaPeer(ctx context.Context, s *configs.Shape, o BenchOptions, dir string) (rows []workload, err error) {
 	c := exec.CommandContext(ctx, o.Peer, "-", dir, fmt.Sprint(s.Run.Packs), fmt.Sprint(s.Data.PackRows), fmt.Sprint(o.Steps), fmt.Sprint(decodeRows), fmt.Sprint(decodePrompt),
-		fmt.Sprint(decodeTokens))
+		fmt.Sprint(decodeTokens), fmt.Sprint(s.LoRA.Rank), fmt.Sprint(s.Run.Recompute))
 	c.Stdin = strings.NewReader(configs.TransformersCUDA)
 	var out, problems bytes.Buffer
 	c.Stdout, c.Stderr = &out, &problems

@@ -1,11 +1,13 @@
-"""The workloads of `lockstep bench cuda` with transformers on a GPU: full fine-tuning in bf16 with fused AdamW, forward only, greedy generation.
+"""The workloads of `lockstep bench cuda` with transformers on a GPU: fine-tuning in bf16 with fused AdamW, full or with PEFT's LoRA on attention, forward only,
+greedy generation.
 
-usage: transformers_cuda.py FOLDER PACKS ROWS STEPS SEQUENCES PROMPT TOKENS     FOLDER holds config.json; weights are random
+usage: transformers_cuda.py FOLDER PACKS ROWS STEPS SEQUENCES PROMPT TOKENS RANK RECOMPUTE     FOLDER holds config.json; weights are random; rank 0: full
 """
 import json
 import sys
 import time
 
+import peft
 import torch
 import transformers
 
@@ -25,13 +27,20 @@ def report(name, tokens):
 
 
 def main():
-    folder, (packs, rows, steps, sequences, prompt, new) = sys.argv[1], map(int, sys.argv[2:])
+    folder, (packs, rows, steps, sequences, prompt, new, rank) = sys.argv[1], map(int, sys.argv[2:9])
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
     config = transformers.AutoConfig.from_pretrained(folder)
     with torch.device("cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa", experts_implementation="grouped_mm")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    if rank:
+        config_of_adapter = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], task_type="CAUSAL_LM")
+        model = peft.get_peft_model(model, config_of_adapter)
+    if sys.argv[9] == "true":
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
+        if rank:
+            model.enable_input_require_grads()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
     ids = torch.randint(config.vocab_size, (packs, rows), device="cuda")
 
     def train():
