@@ -6,6 +6,7 @@ type Span struct {
 	Rows  int     // rows
 	Pos   int     // position in its sequence of the first row
 	Pages []int32 // cached sequences: the page that holds positions [i*PageRows, (i+1)*PageRows); nil otherwise
+	Slot  int     // cached sequences: theirs alone, from a span at position 0 to the last one; state of recurrent layers lies there
 }
 
 // Layout says which rows of a batch belong to which sequence. Without a cache every span starts at position 0 and its

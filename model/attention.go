@@ -14,7 +14,8 @@ type Attention struct {
 	KNorm *Norm
 	O     *Linear // [H, Heads*HeadDim]
 	Shape kernels.Attn
-	Layer int
+	Rope  kernels.Rope
+	Block int // its number, by which the cache is found
 }
 
 // AttentionSaved keeps what Backward needs.
@@ -33,40 +34,62 @@ func (a *Attention) split(qkv kernels.Tensor) (q, k, v kernels.Tensor) {
 }
 
 // Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one.
-func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, rope kernels.Rope, b *Batch, s *AttentionSaved) kernels.Tensor {
-	var keep AttentionSaved
-	keep.QKV = a.QKV.Forward(r, x, nil, &keep.QKVIn)
-	q, k, v := a.split(keep.QKV)
-	keep.Q = r.Stack.New(x.DType, x.Rows, q.Cols)
-	keep.K = r.Stack.New(x.DType, x.Rows, k.Cols)
-	keep.RStdQ = r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
-	keep.RStdK = r.Stack.New(kernels.F32, x.Rows, a.Shape.KVHeads)
-	r.Dev.HeadNormRope(keep.Q, keep.RStdQ, q, a.QNorm.W.W, b.Positions, rope, a.QNorm.Eps)
-	r.Dev.HeadNormRope(keep.K, keep.RStdK, k, a.KNorm.W.W, b.Positions, rope, a.KNorm.Eps)
+func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, any) {
+	s := new(AttentionSaved)
+	s.QKV = a.QKV.Forward(r, x, nil, &s.QKVIn)
+	q, k, v := a.split(s.QKV)
+	s.Q = r.Stack.New(x.DType, x.Rows, q.Cols)
+	s.K = r.Stack.New(x.DType, x.Rows, k.Cols)
+	s.RStdQ = r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
+	s.RStdK = r.Stack.New(kernels.F32, x.Rows, a.Shape.KVHeads)
+	r.Dev.HeadNormRope(s.Q, s.RStdQ, q, a.QNorm.W.W, b.Positions, a.Rope, a.QNorm.Eps)
+	r.Dev.HeadNormRope(s.K, s.RStdK, k, a.KNorm.W.W, b.Positions, a.Rope, a.KNorm.Eps)
 
-	kv := kernels.KV{K: keep.K, V: v}
+	kv := kernels.KV{K: s.K, V: v}
 	if b.Cache != nil {
-		kv = b.Cache.Layers[a.Layer]
-		r.Dev.StoreKV(kv, keep.K, v, b.Layout)
+		kv = b.Cache.Layers[a.Block].(kernels.KV)
+		r.Dev.StoreKV(kv, s.K, v, b.Layout)
 	}
-	keep.Out = r.Stack.New(x.DType, x.Rows, q.Cols)
-	keep.LSE = r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
-	r.Dev.Attention(keep.Out, keep.LSE, keep.Q, kv, b.Layout, a.Shape)
-	y := a.O.Forward(r, keep.Out, nil, &keep.OIn)
-	if s != nil {
-		*s = keep
+	s.Out = r.Stack.New(x.DType, x.Rows, q.Cols)
+	s.LSE = r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
+	r.Dev.Attention(s.Out, s.LSE, s.Q, kv, b.Layout, a.Shape)
+	y := a.O.Forward(r, s.Out, nil, &s.OIn)
+	if !keep {
+		return y, nil
 	}
-	return y
+	return y, s
 }
 
 // Backward is dx from dy.
-func (a *Attention) Backward(r *parallel.Rank, dy kernels.Tensor, rope kernels.Rope, b *Batch, s *AttentionSaved) kernels.Tensor {
+func (a *Attention) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
+	s := saved.(*AttentionSaved)
 	dout := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
 	dqkv := r.Stack.New(dy.DType, dy.Rows, s.QKV.Cols)
 	q, k, v := a.split(s.QKV)
 	dq, dk, dv := a.split(dqkv)
 	r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, kernels.KV{K: s.K, V: v}, b.Layout, a.Shape)
-	r.Dev.HeadNormRopeBackward(dq, a.QNorm.W.Grad, dq, q, s.RStdQ, a.QNorm.W.W, b.Positions, rope, b.Layout.Packs)
-	r.Dev.HeadNormRopeBackward(dk, a.KNorm.W.Grad, dk, k, s.RStdK, a.KNorm.W.W, b.Positions, rope, b.Layout.Packs)
+	r.Dev.HeadNormRopeBackward(dq, a.QNorm.W.Grad, dq, q, s.RStdQ, a.QNorm.W.W, b.Positions, a.Rope, b.Layout.Packs)
+	r.Dev.HeadNormRopeBackward(dk, a.KNorm.W.Grad, dk, k, s.RStdK, a.KNorm.W.W, b.Positions, a.Rope, b.Layout.Packs)
 	return a.QKV.Backward(r, dqkv, nil, b.Packs, &s.QKVIn)
 }
+
+// Linears are the stacked projection of queries, keys and values, and that of the output.
+func (a *Attention) Linears() []*Linear { return []*Linear{a.QKV, a.O} }
+
+// Idle is 0.
+func (a *Attention) Idle() int { return 0 }
+
+// NewCache is a [kernels.KV] of pages.
+func (a *Attention) NewCache(mem *kernels.Arena, s CacheSize) any {
+	rows, cols := s.Pages*s.PageRows, a.Shape.KVHeads*a.Shape.HeadDim
+	d := a.QKV.W.W.DType
+	return kernels.KV{K: mem.New(d, rows, cols), V: mem.New(d, rows, cols), PageRows: s.PageRows}
+}
+
+// PageBytes is the memory of keys and values of so many rows.
+func (a *Attention) PageBytes(rows int) int {
+	return 2 * rows * a.Shape.KVHeads * a.Shape.HeadDim * a.QKV.W.W.DType.Size()
+}
+
+// SlotBytes is 0: a sequence has pages alone.
+func (a *Attention) SlotBytes() int { return 0 }

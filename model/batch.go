@@ -34,31 +34,3 @@ func NewBatch(r *parallel.Rank, ids []int32, l *kernels.Layout, cache *Cache) *B
 
 // Rows is T.
 func (b *Batch) Rows() int { return b.IDs.Cols }
-
-// Cache is the paged keys and values of every layer.
-type Cache struct {
-	Layers []kernels.KV
-	Pages  int
-}
-
-// NewCache allocates pages of pageRows positions each.
-func (m *Model) NewCache(mem *kernels.Arena, pages, pageRows int) *Cache {
-	c := &Cache{Pages: pages}
-	for _, b := range m.Blocks {
-		a := b.Attn.Shape
-		cols := a.KVHeads * a.HeadDim
-		c.Layers = append(c.Layers, kernels.KV{
-			K: mem.New(m.DType, pages*pageRows, cols), V: mem.New(m.DType, pages*pageRows, cols), PageRows: pageRows,
-		})
-	}
-	return c
-}
-
-// PageBytes is the memory of one page in all layers.
-func (m *Model) PageBytes(pageRows int) int {
-	n := 0
-	for _, b := range m.Blocks {
-		n += 2 * pageRows * b.Attn.Shape.KVHeads * b.Attn.Shape.HeadDim * m.DType.Size()
-	}
-	return n
-}

@@ -5,57 +5,85 @@ import (
 	"lockstep/parallel"
 )
 
-// Block is one pre-norm decoder layer: h = x + attn(norm(x)); y = h + ffn(norm(h)). Exactly one of MLP and MoE is set.
-type Block struct {
-	InputNorm *Norm
-	Attn      *Attention
-	PostNorm  *Norm
-	MLP       *MLP
-	MoE       *MoE
+// Layer is what a sublayer of a block does to its normed input: attention of some kind, a recurrence, a feed-forward. x, y and their gradients are [T, H].
+type Layer interface {
+	// Forward is y from x. What Backward needs stays on the rank's stack and is returned where keep is set; where it is not
+	// (serving, or a block to be recomputed) saved is nil and the caller releases the stack.
+	Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (y kernels.Tensor, saved any)
+	// Backward is dx from dy; saved is what Forward returned. Weight gradients accumulate.
+	Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) (dx kernels.Tensor)
+	// Linears are the projections that may carry adapters, in order.
+	Linears() []*Linear
+	// Idle is the number of weights that one token does not use: those of the experts that are not picked.
+	Idle() int
 }
 
-// BlockSaved keeps what Backward needs.
-type BlockSaved struct {
-	InputNorm, PostNorm NormSaved
-	Attn                AttentionSaved
-	MLP                 MLPSaved
-	MoE                 MoESaved
+// Mixer is a Layer whose rows depend on earlier rows of their sequence: it keeps something of them in a cache, and there is at most one in a block.
+type Mixer interface {
+	Layer
+	// NewCache is what the layer finds in Cache.Layers at its block's number.
+	NewCache(mem *kernels.Arena, s CacheSize) any
+	// PageBytes is the memory of one page of so many rows, SlotBytes that of one slot.
+	PageBytes(rows int) int
+	SlotBytes() int
 }
 
-// Forward is y [T, H] from x [T, H]. With s nil (serving, or a block to be recomputed) nothing but y stays on the stack.
-func (bl *Block) Forward(r *parallel.Rank, x kernels.Tensor, rope kernels.Rope, b *Batch, s *BlockSaved) kernels.Tensor {
+// Sublayer is one residual step of a block: y = x + layer(norm(x)).
+type Sublayer struct {
+	Norm  *Norm
+	Layer Layer
+}
+
+// Block is one decoder layer of a checkpoint: residual steps one after the other, classically attention and a feed-forward.
+type Block []Sublayer
+
+// BlockSaved keeps what Backward needs, an entry for each sublayer.
+type BlockSaved []SublayerSaved
+
+// SublayerSaved keeps what Backward of a sublayer needs.
+type SublayerSaved struct {
+	Norm  NormSaved
+	Layer any
+}
+
+// Forward is y [T, H] from x [T, H]. With keep unset nothing but y stays on the stack.
+func (bl Block) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, BlockSaved) {
 	y := r.Stack.New(x.DType, x.Rows, x.Cols)
 	mark := r.Stack.Mark()
-	var keep BlockSaved
-	h := bl.Attn.Forward(r, bl.InputNorm.Forward(r, x, &keep.InputNorm), rope, b, &keep.Attn)
-	r.Dev.Add(h, x, h)
-	f := bl.PostNorm.Forward(r, h, &keep.PostNorm)
-	if bl.MoE != nil {
-		f = bl.MoE.Forward(r, f, b, &keep.MoE)
-	} else {
-		f = bl.MLP.Forward(r, f, nil, &keep.MLP)
+	saved := make(BlockSaved, len(bl))
+	for i, sub := range bl {
+		var f kernels.Tensor
+		f, saved[i].Layer = sub.Layer.Forward(r, sub.Norm.Forward(r, x, &saved[i].Norm), b, keep)
+		sum := f
+		if i == len(bl)-1 {
+			sum = y
+		}
+		r.Dev.Add(sum, x, f)
+		x = sum
 	}
-	r.Dev.Add(y, h, f)
-	if s == nil {
+	if !keep {
 		r.Stack.Release(mark)
-	} else {
-		*s = keep
+		return y, nil
 	}
-	return y
+	return y, saved
 }
 
 // Backward turns d, the gradient of y, into that of x, in place.
-func (bl *Block) Backward(r *parallel.Rank, d kernels.Tensor, rope kernels.Rope, b *Batch, s *BlockSaved) {
+func (bl Block) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, saved BlockSaved) {
 	mark := r.Stack.Mark()
-	var df kernels.Tensor
-	if bl.MoE != nil {
-		df = bl.MoE.Backward(r, d, b, &s.MoE)
-	} else {
-		df = bl.MLP.Backward(r, d, nil, b.Packs, &s.MLP)
+	for i := len(bl) - 1; i >= 0; i-- {
+		df := bl[i].Layer.Backward(r, d, b, saved[i].Layer)
+		bl[i].Norm.Backward(r, d, df, b, &saved[i].Norm)
+		r.Stack.Release(mark)
 	}
-	bl.PostNorm.Backward(r, d, df, b, &s.PostNorm)
-	r.Stack.Release(mark)
-	da := bl.Attn.Backward(r, d, rope, b, &s.Attn)
-	bl.InputNorm.Backward(r, d, da, b, &s.InputNorm)
-	r.Stack.Release(mark)
+}
+
+// mixer is the sublayer that keeps a cache, nil where there is none.
+func (bl Block) mixer() Mixer {
+	for _, sub := range bl {
+		if m, ok := sub.Layer.(Mixer); ok {
+			return m
+		}
+	}
+	return nil
 }

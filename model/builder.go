@@ -1,22 +1,61 @@
 package model
 
 import (
+	"fmt"
+
 	"lockstep/kernels"
 )
 
-// builder makes the parameters of a model in device memory while a family describes its blocks.
+// builder makes the parameters and tables of a model in device memory while a family describes its blocks.
 type builder struct {
-	mem    *kernels.Arena // nil: shapes only, no memory
-	dtype  kernels.DType
-	std    float64 // initializer_range
-	params []*Param
+	dev       kernels.Device // nil: shapes only, no memory
+	mem       *kernels.Arena
+	dtype     kernels.DType
+	std       float64 // initializer_range
+	limit     int     // positions asked for; 0: all
+	positions int     // of the model, once length was called
+	params    []*Param
+	ropes     map[ropeConfig]kernels.Rope
+	missing   string // what the device lacks
+}
+
+// length is how many positions the model gets of the n that its config.json allows. A family calls it before it makes layers.
+func (b *builder) length(n int) int {
+	b.positions = n
+	if b.limit > 0 {
+		b.positions = min(n, b.limit)
+	}
+	return b.positions
+}
+
+// require notes that the model needs an optional group of operations, an interface beside [kernels.Device]; what names what they compute.
+func require[G any](b *builder, what string) {
+	if b.dev == nil {
+		return
+	}
+	if _, ok := b.dev.(G); !ok {
+		b.missing = what
+	}
+}
+
+// lacking is the error of a device that does not do what was required.
+func (b *builder) lacking() error {
+	if b.missing == "" {
+		return nil
+	}
+	return fmt.Errorf("the device %s does not compute %s yet: this model needs another one", b.dev.Name(), b.missing)
+}
+
+// tensor is device memory, or its shape.
+func (b *builder) tensor(d kernels.DType, groups, rows, cols int) kernels.Tensor {
+	if b.dev == nil {
+		return kernels.Tensor{DType: d, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
+	}
+	return b.mem.NewGrouped(d, groups, rows, cols)
 }
 
 func (b *builder) param(init Init, groups, rows, cols int, parts ...Part) *Param {
-	p := &Param{Name: parts[0].Name, W: kernels.Tensor{DType: b.dtype, Groups: groups, Rows: rows, Cols: cols, Stride: cols}, Parts: parts, Init: init}
-	if b.mem != nil {
-		p.W = b.mem.NewGrouped(b.dtype, groups, rows, cols)
-	}
+	p := &Param{Name: parts[0].Name, W: b.tensor(b.dtype, groups, rows, cols), Parts: parts, Init: init}
 	b.params = append(b.params, p)
 	return p
 }

@@ -38,7 +38,7 @@ func (m *Model) AddLoRA(c LoRAConfig) error {
 	if err != nil {
 		return err
 	}
-	b := &builder{mem: m.mem, dtype: m.DType}
+	b := &builder{dev: m.dev, mem: m.mem, dtype: m.DType}
 	for _, l := range m.linears() {
 		for _, sub := range l.Subs {
 			if match(sub.Module, l.Fused) {
@@ -104,11 +104,8 @@ func (s *Sub) addLoRA(b *builder, l *Linear, c LoRAConfig) {
 func (m *Model) linears() []*Linear {
 	var out []*Linear
 	for _, b := range m.Blocks {
-		out = append(out, b.Attn.QKV, b.Attn.O)
-		if mlp := b.MLP; mlp != nil {
-			out = append(out, mlp.GateUp, mlp.Down)
-		} else {
-			out = append(out, b.MoE.Experts.GateUp, b.MoE.Experts.Down)
+		for _, sub := range b {
+			out = append(out, sub.Layer.Linears()...)
 		}
 	}
 	return out

@@ -4,8 +4,6 @@
 package model
 
 import (
-	"math"
-
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
@@ -16,17 +14,17 @@ type Model struct {
 	DType     kernels.DType
 	Hidden    int
 	Vocab     int
-	MaxLength int // positions that the rotary tables cover
+	MaxLength int // of a sequence
 	EOS       []int32
 	Config    []byte // config.json as read
 
 	Embed  *Param // [V, H]
-	Blocks []*Block
+	Blocks []Block
 	Head   *Head
-	Rope   kernels.Rope
 	Params []*Param // in the order of the graph; tied weights once
 	LoRA   *LoRAConfig
 
+	dev kernels.Device // nil: described, not built
 	mem *kernels.Arena
 }
 
@@ -34,7 +32,7 @@ type Model struct {
 type Saved struct {
 	Recompute bool
 	inputs    []kernels.Tensor
-	blocks    []*BlockSaved
+	blocks    []BlockSaved
 }
 
 // Forward is the last block's output [T, H], before the final norm. s nil: serving.
@@ -46,12 +44,9 @@ func (m *Model) Forward(r *parallel.Rank, b *Batch, s *Saved) kernels.Tensor {
 	}
 	for _, bl := range m.Blocks {
 		s.inputs = append(s.inputs, x)
-		var keep *BlockSaved
-		if !s.Recompute {
-			keep = new(BlockSaved)
-			s.blocks = append(s.blocks, keep)
-		}
-		x = bl.Forward(r, x, m.Rope, b, keep)
+		var saved BlockSaved
+		x, saved = bl.Forward(r, x, b, !s.Recompute)
+		s.blocks = append(s.blocks, saved)
 	}
 	return x
 }
@@ -60,7 +55,8 @@ func (m *Model) Forward(r *parallel.Rank, b *Batch, s *Saved) kernels.Tensor {
 func (m *Model) serve(r *parallel.Rank, x kernels.Tensor, b *Batch) kernels.Tensor {
 	for _, bl := range m.Blocks {
 		mark := r.Stack.Mark()
-		r.Dev.Copy(x, bl.Forward(r, x, m.Rope, b, nil))
+		y, _ := bl.Forward(r, x, b, false)
+		r.Dev.Copy(x, y)
 		r.Stack.Release(mark)
 	}
 	return x
@@ -71,13 +67,11 @@ func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved)
 	for i := len(m.Blocks) - 1; i >= 0; i-- {
 		bl := m.Blocks[i]
 		mark := r.Stack.Mark()
-		keep := new(BlockSaved)
+		saved := s.blocks[i]
 		if s.Recompute {
-			bl.Forward(r, s.inputs[i], m.Rope, b, keep)
-		} else {
-			keep = s.blocks[i]
+			_, saved = bl.Forward(r, s.inputs[i], b, true)
 		}
-		bl.Backward(r, d, m.Rope, b, keep)
+		bl.Backward(r, d, b, saved)
 		r.Stack.Release(mark)
 	}
 	if m.Embed.Trained() {
@@ -94,7 +88,7 @@ func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels
 		return x
 	}
 	for i, bl := range m.Blocks {
-		x = bl.Forward(r, s.inputs[i], m.Rope, b, new(BlockSaved))
+		x, _ = bl.Forward(r, s.inputs[i], b, true)
 	}
 	return x
 }
@@ -147,52 +141,10 @@ func (m *Model) Parameters() (total, active int) {
 		total += p.Elements()
 	}
 	active = total
-	for _, b := range m.Blocks {
-		if b.MoE == nil {
-			continue
-		}
-		for _, l := range []*Linear{b.MoE.Experts.GateUp, b.MoE.Experts.Down} {
-			w := l.W.W
-			active -= (w.Groups - b.MoE.TopK) * w.Rows * w.Cols
+	for _, bl := range m.Blocks {
+		for _, sub := range bl {
+			active -= sub.Layer.Idle()
 		}
 	}
 	return total, active
-}
-
-// ropeScaling stretches rotary positions by YaRN (Peng et al., arXiv 2309.00071) when Factor is above 1.
-type ropeScaling struct {
-	Factor             float64
-	Original           float64 // trained positions
-	BetaFast, BetaSlow float64
-}
-
-// ropeTables computes cos and sin of position * theta^(-2i/dim), in float64, rounded once.
-func ropeTables(dev kernels.Device, mem *kernels.Arena, positions, dim int, theta float64, y ropeScaling) kernels.Rope {
-	half := dim / 2
-	cos, sin := make([]float32, positions*half), make([]float32, positions*half)
-	for i := range half {
-		f, scale := y.frequency(i, dim, theta)
-		for p := range positions {
-			s, c := math.Sincos(float64(p) * f)
-			cos[p*half+i], sin[p*half+i] = float32(c*scale), float32(s*scale)
-		}
-	}
-	rope := kernels.Rope{Cos: mem.New(kernels.F32, positions, half), Sin: mem.New(kernels.F32, positions, half)}
-	dev.Write(rope.Cos, kernels.Wrap(cos, positions, half).Raw())
-	dev.Write(rope.Sin, kernels.Wrap(sin, positions, half).Raw())
-	return rope
-}
-
-func (y ropeScaling) frequency(i, dim int, theta float64) (f, scale float64) {
-	f = math.Pow(theta, -2*float64(i)/float64(dim))
-	if y.Factor <= 1 {
-		return f, 1
-	}
-	corr := func(turns float64) float64 {
-		return float64(dim) * math.Log(y.Original/(turns*2*math.Pi)) / (2 * math.Log(theta))
-	}
-	lo := max(math.Floor(corr(y.BetaFast)), 0)
-	hi := min(math.Ceil(corr(y.BetaSlow)), float64(dim-1))
-	ramp := min(max((float64(i)-lo)/max(hi-lo, 1e-3), 0), 1)
-	return float64(f*(1-ramp)) + float64(f/y.Factor*ramp), float64(0.1*math.Log(y.Factor)) + 1
 }

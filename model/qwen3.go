@@ -42,20 +42,23 @@ type qwen3 struct {
 	ropeFields
 }
 
-func buildQwen3(config []byte, b *builder) (*Model, ropeConfig, error) {
+func buildQwen3(config []byte, b *builder) (*Model, error) {
 	c := qwen3{
 		VocabSize: 151936, Heads: 32, Eps: 1e-6, Positions: 32768, HiddenAct: "silu", MaxWindowLayers: 28,
 		ExpertsPerToken: 8, ExpertSize: 768, DecoderSparseStep: 1,
 	}
 	if err := json.Unmarshal(config, &c); err != nil {
-		return nil, ropeConfig{}, jsonPlace(config, err)
+		return nil, jsonPlace(config, err)
 	}
 	c.defaults()
 	if err := c.validate(); err != nil {
-		return nil, ropeConfig{}, err
+		return nil, err
 	}
 	rope, err := c.resolve(c.Positions, c.HeadDim)
-	return c.build(b), rope, err
+	if err != nil {
+		return nil, err
+	}
+	return c.build(b, rope), nil
 }
 
 func (c *qwen3) moe() bool { return c.ModelType == "qwen3_moe" }
@@ -131,25 +134,15 @@ func (c *qwen3) window(layer int) int {
 }
 
 // build is the diagram: embedding, then blocks of attention and feed-forward, then norm and head.
-func (c *qwen3) build(b *builder) *Model {
-	m := &Model{Hidden: c.HiddenSize, Vocab: c.VocabSize}
+func (c *qwen3) build(b *builder, rope ropeConfig) *Model {
+	m := &Model{Hidden: c.HiddenSize, Vocab: c.VocabSize, MaxLength: b.length(c.Positions)}
 	m.Embed = b.matrix("model.embed_tokens.weight", c.VocabSize, c.HiddenSize)
 	for l := range c.Layers {
 		p := fmt.Sprintf("model.layers.%d.", l)
-		bl := &Block{
-			InputNorm: b.norm(p+"input_layernorm.weight", c.HiddenSize, c.Eps),
-			Attn:      c.attention(b, p+"self_attn.", l),
-			PostNorm:  b.norm(p+"post_attention_layernorm.weight", c.HiddenSize, c.Eps),
-		}
-		if c.sparse(l) {
-			bl.MoE = c.mixture(b, p+"mlp.")
-		} else {
-			bl.MLP = &MLP{
-				GateUp: b.linear(c.HiddenSize, out{p + "mlp.gate_proj", c.IntermediateSize}, out{p + "mlp.up_proj", c.IntermediateSize}),
-				Down:   b.linear(c.IntermediateSize, out{p + "mlp.down_proj", c.HiddenSize}),
-			}
-		}
-		m.Blocks = append(m.Blocks, bl)
+		m.Blocks = append(m.Blocks, Block{
+			{b.norm(p+"input_layernorm.weight", c.HiddenSize, c.Eps), c.attention(b, p+"self_attn.", l, rope)},
+			{b.norm(p+"post_attention_layernorm.weight", c.HiddenSize, c.Eps), c.feedForward(b, p+"mlp.", l)},
+		})
 	}
 	m.Head = &Head{Norm: b.norm("model.norm.weight", c.HiddenSize, c.Eps), W: m.Embed}
 	if !c.Tied {
@@ -158,7 +151,7 @@ func (c *qwen3) build(b *builder) *Model {
 	return m
 }
 
-func (c *qwen3) attention(b *builder, p string, layer int) *Attention {
+func (c *qwen3) attention(b *builder, p string, layer int, rope ropeConfig) *Attention {
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	return &Attention{
 		QKV:   b.linear(c.HiddenSize, out{p + "q_proj", q}, out{p + "k_proj", kv}, out{p + "v_proj", kv}),
@@ -166,7 +159,18 @@ func (c *qwen3) attention(b *builder, p string, layer int) *Attention {
 		KNorm: b.norm(p+"k_norm.weight", c.HeadDim, c.Eps),
 		O:     b.linear(q, out{p + "o_proj", c.HiddenSize}),
 		Shape: kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim)), Window: c.window(layer)},
-		Layer: layer,
+		Rope:  b.rope(rope),
+		Block: layer,
+	}
+}
+
+func (c *qwen3) feedForward(b *builder, p string, layer int) Layer {
+	if c.sparse(layer) {
+		return c.mixture(b, p)
+	}
+	return &MLP{
+		GateUp: b.linear(c.HiddenSize, out{p + "gate_proj", c.IntermediateSize}, out{p + "up_proj", c.IntermediateSize}),
+		Down:   b.linear(c.IntermediateSize, out{p + "down_proj", c.HiddenSize}),
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // family reads a config.json and describes the model in a builder.
-type family func(config []byte, b *builder) (*Model, ropeConfig, error)
+type family func(config []byte, b *builder) (*Model, error)
 
 // families by model_type; a family's file registers itself.
 var families = map[string]family{}
@@ -30,37 +30,21 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 	if dev.Definition().Dot == kernels.DotTC16 && o.DType != kernels.BF16 {
 		return nil, fmt.Errorf("dot mode tc16 multiplies bf16: set the model's dtype to bf16")
 	}
-	m, rope, err := describe(config, &builder{mem: kernels.NewArena(dev), dtype: o.DType})
-	if err != nil {
-		return nil, err
-	}
-	m.MaxLength = rope.positions
-	if o.MaxLength > 0 {
-		m.MaxLength = min(m.MaxLength, o.MaxLength)
-	}
-	m.Rope = ropeTables(dev, m.mem, m.MaxLength, rope.dim, rope.theta, rope.scaling)
-	return m, nil
+	return describe(config, &builder{dev: dev, mem: kernels.NewArena(dev), dtype: o.DType, limit: o.MaxLength, ropes: map[ropeConfig]kernels.Rope{}})
 }
 
 // Describe is the graph of a config.json with the shapes of its parameters and no memory: to count, not to run.
 func Describe(config []byte, dtype kernels.DType) (*Model, error) {
-	m, rope, err := describe(config, &builder{dtype: dtype})
-	if err != nil {
-		return nil, err
-	}
-	m.MaxLength = rope.positions
-	return m, nil
+	return describe(config, &builder{dtype: dtype, ropes: map[ropeConfig]kernels.Rope{}})
 }
 
-func describe(config []byte, b *builder) (*Model, ropeConfig, error) {
+func describe(config []byte, b *builder) (*Model, error) {
 	var head struct {
 		ModelType   string          `json:"model_type"`
 		Initializer *float64        `json:"initializer_range"`
 		EOS         json.RawMessage `json:"eos_token_id"`
 	}
-	fail := func(err error) (*Model, ropeConfig, error) {
-		return nil, ropeConfig{}, fmt.Errorf("config.json: %w", err)
-	}
+	fail := func(err error) (*Model, error) { return nil, fmt.Errorf("config.json: %w", err) }
 	if err := json.Unmarshal(config, &head); err != nil {
 		return fail(jsonPlace(config, err))
 	}
@@ -76,12 +60,15 @@ func describe(config []byte, b *builder) (*Model, ropeConfig, error) {
 	if head.Initializer != nil {
 		b.std = *head.Initializer
 	}
-	m, rope, err := build(config, b)
+	m, err := build(config, b)
+	if err == nil {
+		err = b.lacking()
+	}
 	if err != nil {
 		return fail(err)
 	}
-	m.Family, m.DType, m.EOS, m.Config, m.Params, m.mem = head.ModelType, b.dtype, eos, config, b.params, b.mem
-	return m, rope, nil
+	m.Family, m.DType, m.EOS, m.Config, m.Params, m.dev, m.mem = head.ModelType, b.dtype, eos, config, b.params, b.dev, b.mem
+	return m, nil
 }
 
 // tokenIDs reads null, a number or a list of numbers.
@@ -113,70 +100,6 @@ func jsonPlace(text []byte, err error) error {
 	}
 	line := 1 + strings.Count(string(text[:min(int(offset), len(text))]), "\n")
 	return fmt.Errorf("line %d: %w", line, err)
-}
-
-// ropeConfig is what a family found about rotary positions.
-type ropeConfig struct {
-	positions int // max_position_embeddings
-	dim       int
-	theta     float64
-	scaling   ropeScaling
-}
-
-// ropeFields are the spellings of rotary settings in config.json: top-level rope_theta with rope_scaling, or one dict rope_parameters.
-// A theta inside a dict wins; a rope_scaling replaces rope_parameters.
-type ropeFields struct {
-	Theta      *float64  `json:"rope_theta"`
-	Parameters *ropeDict `json:"rope_parameters"`
-	Scaling    *ropeDict `json:"rope_scaling"`
-}
-
-type ropeDict struct {
-	Theta    *float64 `json:"rope_theta"`
-	Type     string   `json:"rope_type"`
-	OldType  string   `json:"type"`
-	Factor   float64  `json:"factor"`
-	Original float64  `json:"original_max_position_embeddings"`
-	BetaFast float64  `json:"beta_fast"`
-	BetaSlow float64  `json:"beta_slow"`
-}
-
-func (f ropeFields) resolve(positions, dim int) (ropeConfig, error) {
-	c := ropeConfig{positions: positions, dim: dim, theta: 10000}
-	if f.Theta != nil {
-		c.theta = *f.Theta
-	}
-	d := f.Parameters
-	if f.Scaling != nil {
-		d = f.Scaling
-	}
-	if d == nil {
-		return c, nil
-	}
-	if d.Theta != nil {
-		c.theta = *d.Theta
-	}
-	kind := d.Type
-	if kind == "" {
-		kind = d.OldType
-	}
-	switch kind {
-	case "", "default":
-		return c, nil
-	case "yarn":
-		c.scaling = ropeScaling{Factor: d.Factor, Original: d.Original, BetaFast: d.BetaFast, BetaSlow: d.BetaSlow}
-		if c.scaling.Original == 0 {
-			c.scaling.Original = float64(positions)
-		}
-		if c.scaling.BetaFast == 0 {
-			c.scaling.BetaFast = 32
-		}
-		if c.scaling.BetaSlow == 0 {
-			c.scaling.BetaSlow = 1
-		}
-		return c, nil
-	}
-	return c, fmt.Errorf("rope_type %q: want default or yarn", kind)
 }
 
 // Architecture is the class name that config.json gives a family for other tools.

@@ -28,6 +28,7 @@ type Engine struct {
 	o       Options
 	cache   *model.Cache
 	free    []int32     // pages
+	slots   []int       // free ones
 	waiting []*sequence // in arrival order; preempted ones in front
 	running []*sequence // in order of admission
 	// observe, where set, receives the logits of every row computed (the proof).
@@ -42,6 +43,7 @@ type sequence struct {
 	tokens []int32 // prompt, then what was generated
 	cached int     // positions in the cache
 	pages  []int32
+	slot   int // while it runs
 	result Result
 }
 
@@ -52,11 +54,15 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 	}
 	if o.Pages == 0 {
 		perSequence := (m.MaxLength + o.PageRows - 1) / o.PageRows
-		o.Pages = max(perSequence, min(o.Slots*perSequence, defaultCacheBytes/m.PageBytes(o.PageRows)))
+		page, slot := m.CacheBytes(o.PageRows)
+		o.Pages = max(perSequence, min(o.Slots*perSequence, (defaultCacheBytes-o.Slots*slot)/max(page, 1)))
 	}
-	e := &Engine{r: r, m: m, o: o, cache: m.NewCache(mem, o.Pages, o.PageRows)}
+	e := &Engine{r: r, m: m, o: o, cache: m.NewCache(mem, model.CacheSize{Pages: o.Pages, PageRows: o.PageRows, Slots: o.Slots})}
 	for p := range o.Pages {
 		e.free = append(e.free, int32(o.Pages-1-p))
+	}
+	for slot := range o.Slots {
+		e.slots = append(e.slots, o.Slots-1-slot)
 	}
 	return e, nil
 }
@@ -146,7 +152,7 @@ func (e *Engine) see(w work, x kernels.Tensor) {
 func (e *Engine) layout(works []work) (ids []int32, l *kernels.Layout) {
 	l = &kernels.Layout{}
 	for _, w := range works {
-		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: w.rows, Pos: w.s.cached, Pages: w.s.pages})
+		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: w.rows, Pos: w.s.cached, Pages: w.s.pages, Slot: w.s.slot})
 		ids = append(ids, w.s.tokens[w.s.cached:w.s.cached+w.rows]...)
 	}
 	l.Packs = []int32{0, int32(len(ids))}

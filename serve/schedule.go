@@ -31,6 +31,7 @@ func (e *Engine) schedule() []work {
 		budget -= rows
 		e.waiting = e.waiting[1:]
 		e.running = append(e.running, s)
+		s.slot, e.slots = e.slots[len(e.slots)-1], e.slots[:len(e.slots)-1]
 		e.grow(s, rows)
 		works = append(works, work{s, rows})
 	}
@@ -69,5 +70,6 @@ func (e *Engine) preempt(s *sequence) {
 
 func (e *Engine) release(s *sequence) {
 	e.free = append(e.free, s.pages...)
+	e.slots = append(e.slots, s.slot)
 	s.pages, s.cached = nil, 0
 }

@@ -116,6 +116,41 @@ func TestSizesChangeNothing(t *testing.T) {
 	})
 }
 
+// A sequence keeps one slot from its first position on, and shares it with no other that runs.
+func TestSlots(t *testing.T) {
+	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 3, PageRows: 4, PrefillRows: 6, Pages: 12})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slot, used := map[int]int{}, map[int]bool{}
+		e.observe = func(s *sequence, position int, _ []float32) {
+			if position == 0 {
+				slot[s.index] = s.slot
+			}
+			used[s.slot] = true
+			if s.slot != slot[s.index] || s.slot < 0 || s.slot >= 3 {
+				t.Errorf("sequence %d is in slot %d at position %d, was in %d", s.index, s.slot, position, slot[s.index])
+			}
+			for _, o := range e.running {
+				if o != s && o.slot == s.slot {
+					t.Errorf("sequences %d and %d are both in slot %d", s.index, o.index, s.slot)
+				}
+			}
+		}
+		var reqs []Request
+		for i := range 12 {
+			reqs = append(reqs, Request{ID: uint64(i), Prompt: goldenIDs(t, "qwen3", "ids.0")[:1+i], MaxTokens: 1 + 7*i%20, TopP: 1})
+		}
+		if _, err := e.Run(context.Background(), reqs); err != nil {
+			t.Fatal(err)
+		}
+		if len(used) != 3 || len(e.slots) != 3 || e.Preempted == 0 {
+			t.Errorf("used slots %v, %d free at the end, %d preempted", used, len(e.slots), e.Preempted)
+		}
+	})
+}
+
 func TestStop(t *testing.T) {
 	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
 		greedy := goldenIDs(t, "qwen3", "greedy")

@@ -1,0 +1,34 @@
+package model
+
+import "lockstep/kernels"
+
+// Cache is what the mixers keep of the sequences in flight.
+type Cache struct {
+	Layers []any // by block: what its mixer's NewCache made (attention: a kernels.KV), nil where a block has none
+	Size   CacheSize
+}
+
+// CacheSize sizes a cache: pages of PageRows positions, which sequences take as they grow, and slots, of which each sequence in flight has one.
+type CacheSize struct{ Pages, PageRows, Slots int }
+
+// NewCache allocates the cache of every layer.
+func (m *Model) NewCache(mem *kernels.Arena, s CacheSize) *Cache {
+	c := &Cache{Layers: make([]any, len(m.Blocks)), Size: s}
+	for i, bl := range m.Blocks {
+		if mixer := bl.mixer(); mixer != nil {
+			c.Layers[i] = mixer.NewCache(mem, s)
+		}
+	}
+	return c
+}
+
+// CacheBytes is the memory of one page of so many rows, and of one slot, in all layers.
+func (m *Model) CacheBytes(pageRows int) (page, slot int) {
+	for _, bl := range m.Blocks {
+		if mixer := bl.mixer(); mixer != nil {
+			page += mixer.PageBytes(pageRows)
+			slot += mixer.SlotBytes()
+		}
+	}
+	return page, slot
+}
