@@ -147,7 +147,7 @@ func (t *target) deviceFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&t.device, "device", "cpu", "device to run on: cpu or cuda")
 	f.StringVar(&t.dot, "dot", "", "arithmetic of dot products: fma or tc16 (default fma; tc16 on cuda)")
-	f.StringVar(&t.exp2, "exp2", "poly", "arithmetic of 2^x: poly or ex2h, the instruction of NVIDIA GPUs")
+	f.StringVar(&t.exp2, "exp2", "", "arithmetic of 2^x: poly or ex2h, the instruction of NVIDIA GPUs (default poly; ex2h on cuda)")
 	f.StringVar(&t.isa, "isa", "auto", "instruction set: auto, avx512, avx2 or portable; never changes a bit")
 	f.IntVar(&t.threads, "threads", 0, "threads, 0 for all cores; never changes a bit")
 }
@@ -156,23 +156,22 @@ func (t *target) deviceFlags(c *cobra.Command) {
 func (t *target) shape() (*configs.Shape, error) {
 	s := configs.Default()
 	s.Device.Kind, s.Device.ISA, s.Device.Threads = t.device, t.isa, t.threads
-	s.Definition.Exp2 = t.exp2
-	switch {
-	case t.dot != "":
-		s.Definition.Dot = t.dot
-	case t.device == "cuda":
-		s.Definition.Dot = string(kernels.DotTC16)
+	for _, f := range []struct {
+		flag string
+		key  *string
+	}{{t.dot, &s.Definition.Dot}, {t.exp2, &s.Definition.Exp2}} {
+		if f.flag != "" {
+			*f.key = f.flag
+		}
 	}
 	switch t.dtype {
 	case "":
-		if s.Definition.Dot == string(kernels.DotTC16) {
-			s.Model.DType = "bf16"
-		}
 	case "fp32", "bf16":
 		s.Model.DType = t.dtype
 	default:
 		return nil, fmt.Errorf("--dtype %q: want fp32 or bf16", t.dtype)
 	}
+	s.Settle()
 	return s, nil
 }
 
@@ -433,12 +432,22 @@ func benchCUDACommand() *cobra.Command {
 	o := train.BenchOptions{Out: os.Stdout}
 	var set []string
 	c := &cobra.Command{
-		Use:     "cuda SHAPE.toml",
-		Short:   "Training, forward and decoding of a shape's model on a GPU, and what its kernels take",
-		Example: "  lockstep bench cuda configs/moe-1b.toml --peer python3",
-		Args:    one("SHAPE.toml"),
+		Use:   "cuda [SHAPE.toml]",
+		Short: "A GPU's kernels, or training, forward and decoding of a shape's model on it",
+		Long: "Without a shape: matrix products, attention and the operations that memory bounds, as shares of a copy in the card's memory and beside torch.\n" +
+			"With one: tokens a second of training steps, of the forward alone and of decoding, what each kernel takes of them, and the same of transformers.",
+		Example: "  lockstep bench cuda --peer python3\n  lockstep bench cuda configs/moe-1b.toml --peer python3",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			s, err := configs.Load(args[0], append(set, "device.kind=cuda"))
+			set := append(set, "device.kind=cuda")
+			if len(args) == 0 {
+				s, err := (&target{device: "cuda"}).shape()
+				if err != nil {
+					return err
+				}
+				return train.BenchKernels(c.Context(), s, o)
+			}
+			s, err := configs.Load(args[0], set)
 			if err != nil {
 				return err
 			}
@@ -447,6 +456,7 @@ func benchCUDACommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.IntVar(&o.Steps, "steps", 5, "optimizer steps to time")
+	f.DurationVar(&o.Each, "each", 200*time.Millisecond, "time for each kernel")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c

@@ -10,6 +10,7 @@ import (
 const minimal = `[model]
 family = "qwen3_moe"
 tokenizer = "bytes"
+dtype = "fp32"
 config.hidden_size = 64
 [data]
 task = "countdown"
@@ -72,7 +73,7 @@ x = 1
 		`s.toml: data.task: is missing, give task ("countdown") or path (a JSONL file)`,
 		`s.toml:3: model.path: path (a checkpoint) and family (a new network) are both given, keep one`,
 		`s.toml:4: model.family: a new network needs its sizes, add [model.config]`,
-		`s.toml:5: model.dtype: is "fp16", want "fp32" or "bf16"`,
+		`s.toml:5: model.dtype: is "fp16", want "auto", "fp32" or "bf16"`,
 		`s.toml:7: optim.lr: is a string, want a number`,
 		`s.toml:8: optim.beta1: is 1, want at least 0 and less than 1`,
 		`s.toml:9: optim.bata2: unknown key, did you mean optim.beta2?`,
@@ -296,4 +297,26 @@ func FuzzShape(f *testing.F) {
 			}
 		}
 	})
+}
+
+// "auto" is settled by the device.
+func TestSettle(t *testing.T) {
+	for _, c := range []struct {
+		set  []string
+		want string
+	}{
+		{nil, "fp32 fma poly"},
+		{[]string{"device.kind=cuda"}, "bf16 tc16 ex2h"},
+		{[]string{"device.kind=cuda", "definition.exp2=poly"}, "bf16 tc16 poly"},
+		{[]string{"definition.dot=tc16"}, "bf16 tc16 poly"},
+		{[]string{"model.dtype=bf16"}, "bf16 fma poly"},
+	} {
+		s, err := Parse("s.toml", []byte(minimal), append([]string{"model.dtype=auto"}, c.set...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Model.DType + " " + s.Definition.Dot + " " + s.Definition.Exp2; got != c.want {
+			t.Errorf("%v: %s, want %s", c.set, got, c.want)
+		}
+	}
 }

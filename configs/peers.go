@@ -11,3 +11,13 @@ var TransformersSFT string
 //
 //go:embed peers/transformers_cuda.py
 var TransformersCUDA string
+
+// CUDAMatMul is the script that times the matrix products of a GPU benchmark with torch.
+//
+//go:embed peers/cuda_matmul.py
+var CUDAMatMul string
+
+// CUDAAttention is the script that times the attention of a GPU benchmark with torch.
+//
+//go:embed peers/cuda_attention.py
+var CUDAAttention string

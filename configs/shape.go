@@ -10,17 +10,17 @@ type Shape struct {
 	Run        Run        `toml:"run"`        // length, batch and outputs
 	Rollout    Rollout    `toml:"rollout"`    // the engine that generates answers
 	Definition Definition `toml:"definition"` // the arithmetic, shared by training and serving
-	Device     Device     `toml:"device"`     // where it runs; never changes a bit
+	Device     Device     `toml:"device"`     // where it runs; a definition gives the same bits on each
 }
 
 // Model is either a checkpoint (path) or a new network (family and config).
 type Model struct {
-	Path      string         `toml:"path"`                                     // checkpoint folder in the Hugging Face layout
-	Family    string         `toml:"family"`                                   // instead of path: model_type of a new network, such as "qwen3_moe"
-	Tokenizer string         `toml:"tokenizer"`                                // with family: tokenizer.json, a folder that has one, "bytes" or "countdown"
-	DType     string         `toml:"dtype" default:"'fp32'" oneof:"fp32,bf16"` // storage of weights and activations
-	InitSeed  int            `toml:"init_seed" default:"1" range:"[0,)"`       // seed of a new network's weights
-	Config    map[string]any `toml:"config"`                                   // with family: fields of its config.json
+	Path      string         `toml:"path"`                                          // checkpoint folder in the Hugging Face layout
+	Family    string         `toml:"family"`                                        // instead of path: model_type of a new network, such as "qwen3_moe"
+	Tokenizer string         `toml:"tokenizer"`                                     // with family: tokenizer.json, a folder that has one, "bytes" or "countdown"
+	DType     string         `toml:"dtype" default:"'auto'" oneof:"auto,fp32,bf16"` // storage of weights and activations; "auto": bf16 for tc16, else fp32
+	InitSeed  int            `toml:"init_seed" default:"1" range:"[0,)"`            // seed of a new network's weights
+	Config    map[string]any `toml:"config"`                                        // with family: fields of its config.json
 }
 
 // Data is either a built-in task or JSONL files.
@@ -101,8 +101,8 @@ type Rollout struct {
 
 // Definition chooses the arithmetic of dot products and of 2^x.
 type Definition struct {
-	Dot  string `toml:"dot" default:"'fma'" oneof:"fma,tc16"`    // "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit
-	Exp2 string `toml:"exp2" default:"'poly'" oneof:"poly,ex2h"` // "poly": a polynomial; "ex2h": the GPU's own instruction, bit for bit
+	Dot  string `toml:"dot" default:"'auto'" oneof:"auto,fma,tc16"`   // "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit; "auto": tc16 on cuda, else fma
+	Exp2 string `toml:"exp2" default:"'auto'" oneof:"auto,poly,ex2h"` // "poly": a polynomial; "ex2h": the GPU's instruction, bit for bit; "auto": ex2h on cuda, else poly
 }
 
 // Device is the machine.
@@ -110,4 +110,20 @@ type Device struct {
 	Kind    string `toml:"kind" default:"'cpu'" oneof:"cpu,cuda"`                  // device
 	Threads int    `toml:"threads" default:"0" range:"[0,4096]"`                   // threads; 0: one for each core
 	ISA     string `toml:"isa" default:"'auto'" oneof:"auto,avx512,avx2,portable"` // instruction set
+}
+
+// Settle replaces "auto" by what the device's kind and the definition choose.
+func (s *Shape) Settle() {
+	auto := func(value *string, first bool, one, other string) {
+		if *value == "auto" {
+			*value = other
+			if first {
+				*value = one
+			}
+		}
+	}
+	cuda := s.Device.Kind == "cuda"
+	auto(&s.Definition.Dot, cuda, "tc16", "fma")
+	auto(&s.Definition.Exp2, cuda, "ex2h", "poly")
+	auto(&s.Model.DType, s.Definition.Dot == "tc16", "bf16", "fp32")
 }

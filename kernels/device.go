@@ -125,3 +125,29 @@ type KernelTime struct {
 	Calls   int
 	Seconds float64
 }
+
+// Repeater is a Device that can carry out a sequence of operations that comes again, such as a step of decoding, as one piece of work.
+type Repeater interface {
+	// Repeat carries out body, which enqueues operations and reads nothing back. Bodies of one key are expected to enqueue the same operations on the same
+	// shapes; where they do not, it costs time and changes no result.
+	Repeat(key string, body func())
+}
+
+// Repeat is body, by the device's Repeater if it is one.
+func Repeat(d Device, key string, body func()) {
+	if r, ok := d.(Repeater); ok {
+		r.Repeat(key, body)
+		return
+	}
+	body()
+}
+
+// Counter is a Device that counts what it is asked.
+type Counter interface{ Counts() Counts }
+
+// Counts are totals since the device was opened.
+type Counts struct {
+	Launches    int // kernels, and repeated sequences as one each
+	Allocations int // of device memory
+	Waits       int // of the host for the device
+}

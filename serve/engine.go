@@ -117,35 +117,88 @@ func (e *Engine) step() []*sequence {
 	defer e.r.Stack.Release(e.r.Stack.Mark())
 	e.Steps++
 	works := e.schedule()
-	ids, layout := e.layout(works)
-	x := e.m.Forward(e.r, model.NewBatch(e.r, ids, layout, e.cache), nil)
-
-	var last []int32 // rows whose next token is wanted
-	var ready []*sequence
-	for i, w := range works {
-		span := layout.Spans[i]
-		e.see(w, x.RowRange(span.Row, span.Row+span.Rows))
-		w.s.cached += w.rows
-		if w.s.cached == len(w.s.tokens) {
-			last = append(last, int32(span.Row+span.Rows-1))
+	var ready []*sequence // whose next token is wanted
+	var last []int32      // their last rows
+	row := 0
+	for _, w := range works {
+		row += w.rows
+		if w.s.cached+w.rows == len(w.s.tokens) {
+			last = append(last, int32(row-1))
 			ready = append(ready, w.s)
 		}
 	}
+	var next draw
+	enqueue := func() { next = e.enqueue(works, ready, last) }
+	if e.observe == nil && row == len(ready) { // every row is decoded: the same operations as in the step before
+		kernels.Repeat(e.r.Dev, fmt.Sprintf("decode %d", row), enqueue)
+	} else {
+		enqueue()
+	}
+	for _, w := range works {
+		w.s.cached += w.rows
+	}
 	if len(ready) > 0 {
-		e.extend(ready, x, last)
+		e.extend(ready, next)
 	}
 	return e.retire(ready)
 }
 
-// see hands the logits of a sequence's rows to the observer.
-func (e *Engine) see(w work, x kernels.Tensor) {
+// draw is what a step chose for each of its ready sequences.
+type draw struct {
+	logits   kernels.Tensor // [n, V]
+	ids      kernels.Tensor // int32 [n]
+	logprobs kernels.Tensor // [n]
+}
+
+// enqueue is a step on the device: the forward of all rows, and a token with its log-probability from the last row of each ready sequence.
+func (e *Engine) enqueue(works []work, ready []*sequence, last []int32) (d draw) {
+	r, n := e.r, len(ready)
+	ids, layout := e.layout(works)
+	x := e.m.Forward(r, model.NewBatch(r, ids, layout, e.cache), nil)
+	e.see(works, x)
+	if n == 0 {
+		return d
+	}
+	rows := r.Stack.New(x.DType, n, x.Cols)
+	r.Dev.Gather(rows, x, parallel.Upload(r, last))
+	d.logits = e.m.Head.Logits(r, rows)
+	d.ids = r.Stack.New(kernels.I32, 1, n)
+	r.Dev.Sample(d.ids, d.logits, samplings(ready))
+	d.logprobs = e.logprob(d.logits, d.ids)
+	return d
+}
+
+func samplings(ready []*sequence) []kernels.Sampling {
+	all := make([]kernels.Sampling, len(ready))
+	for i, s := range ready {
+		q := s.req
+		all[i] = kernels.Sampling{
+			Temperature: q.Temperature, TopK: q.TopK, TopP: q.TopP, Seed: q.Seed, Request: q.ID, Index: uint64(len(s.result.IDs)),
+		}
+	}
+	return all
+}
+
+func (e *Engine) logprob(logits, ids kernels.Tensor) kernels.Tensor {
+	logprob, stats := e.r.Stack.New(kernels.F32, 1, logits.Rows), e.r.Stack.New(kernels.F32, logits.Rows, 2)
+	e.r.Dev.LogProb(logprob, stats, logits, ids)
+	return logprob
+}
+
+// see hands the logits of all rows to the observer.
+func (e *Engine) see(works []work, x kernels.Tensor) {
 	if e.observe == nil {
 		return
 	}
-	defer e.r.Stack.Release(e.r.Stack.Mark())
-	logits := parallel.Download[float32](e.r, e.m.Head.Logits(e.r, x))
-	for i := range w.rows {
-		e.observe(w.s, w.s.cached+i, logits[i*e.m.Vocab:(i+1)*e.m.Vocab])
+	row := 0
+	for _, w := range works {
+		mark := e.r.Stack.Mark()
+		logits := parallel.Download[float32](e.r, e.m.Head.Logits(e.r, x.RowRange(row, row+w.rows)))
+		for i := range w.rows {
+			e.observe(w.s, w.s.cached+i, logits[i*e.m.Vocab:(i+1)*e.m.Vocab])
+		}
+		e.r.Stack.Release(mark)
+		row += w.rows
 	}
 }
 
@@ -159,30 +212,18 @@ func (e *Engine) layout(works []work) (ids []int32, l *kernels.Layout) {
 	return ids, l
 }
 
-// extend chooses the next token of each ready sequence from its last row.
-func (e *Engine) extend(ready []*sequence, x kernels.Tensor, last []int32) {
-	r, n := e.r, len(ready)
-	rows := r.Stack.New(x.DType, n, x.Cols)
-	r.Dev.Gather(rows, x, parallel.Upload(r, last))
-	logits := e.m.Head.Logits(r, rows)
-	sampling := make([]kernels.Sampling, n)
-	for i, s := range ready {
-		q := s.req
-		sampling[i] = kernels.Sampling{
-			Temperature: q.Temperature, TopK: q.TopK, TopP: q.TopP, Seed: q.Seed, Request: q.ID, Index: uint64(len(s.result.IDs)),
-		}
-	}
-	ids := r.Stack.New(kernels.I32, 1, n)
-	r.Dev.Sample(ids, logits, sampling)
-	next := parallel.Download[int32](r, ids)
+// extend appends to each ready sequence the token that was drawn, or the one that its request forces.
+func (e *Engine) extend(ready []*sequence, d draw) {
+	next, forced := parallel.Download[int32](e.r, d.ids), false
 	for i, s := range ready {
 		if done := len(s.result.IDs); done < len(s.req.Forced) {
-			next[i] = s.req.Forced[done]
+			next[i], forced = s.req.Forced[done], true
 		}
 	}
-	logprob, stats := r.Stack.New(kernels.F32, 1, n), r.Stack.New(kernels.F32, n, 2)
-	r.Dev.LogProb(logprob, stats, logits, parallel.Upload(r, next))
-	logprobs := parallel.Download[float32](r, logprob)
+	if forced {
+		d.logprobs = e.logprob(d.logits, parallel.Upload(e.r, next))
+	}
+	logprobs := parallel.Download[float32](e.r, d.logprobs)
 	for i, s := range ready {
 		s.tokens = append(s.tokens, next[i])
 		s.result.IDs = append(s.result.IDs, next[i])

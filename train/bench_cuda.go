@@ -188,22 +188,30 @@ func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *con
 	})
 }
 
-// cudaPeer runs the peer's script.
-func cudaPeer(ctx context.Context, s *configs.Shape, o BenchOptions, dir string) (rows []workload, err error) {
-	c := exec.CommandContext(ctx, o.Peer, "-", dir, fmt.Sprint(s.Run.Packs), fmt.Sprint(s.Data.PackRows), fmt.Sprint(o.Steps), fmt.Sprint(decodeRows), fmt.Sprint(decodePrompt),
-		fmt.Sprint(decodeTokens), fmt.Sprint(s.LoRA.Rank), fmt.Sprint(s.Run.Recompute))
-	c.Stdin = strings.NewReader(configs.TransformersCUDA)
+// cudaPeer runs the peer's workloads.
+func cudaPeer(ctx context.Context, s *configs.Shape, o BenchOptions, dir string) ([]workload, error) {
+	return peer[workload](ctx, o.Peer, configs.TransformersCUDA, dir, s.Run.Packs, s.Data.PackRows, o.Steps, decodeRows, decodePrompt, decodeTokens, s.LoRA.Rank, s.Run.Recompute)
+}
+
+// peer runs a script with an interpreter and reads the JSON objects that it prints.
+func peer[T any](ctx context.Context, python, script string, args ...any) (rows []T, err error) {
+	words := []string{"-"}
+	for _, a := range args {
+		words = append(words, fmt.Sprint(a))
+	}
+	c := exec.CommandContext(ctx, python, words...)
+	c.Stdin = strings.NewReader(script)
 	var out, problems bytes.Buffer
 	c.Stdout, c.Stderr = &out, &problems
 	if err := c.Run(); err != nil {
 		lines := strings.Split(strings.TrimSpace(problems.String()), "\n")
-		return nil, fmt.Errorf("the peer %s: %w: %s", o.Peer, err, lines[len(lines)-1])
+		return nil, fmt.Errorf("the peer %s: %w: %s", python, err, lines[len(lines)-1])
 	}
 	dec := json.NewDecoder(&out)
 	for dec.More() {
-		var row workload
+		var row T
 		if err := dec.Decode(&row); err != nil {
-			return nil, fmt.Errorf("the peer %s: %w", o.Peer, err)
+			return nil, fmt.Errorf("the peer %s: %w", python, err)
 		}
 		rows = append(rows, row)
 	}

@@ -4,6 +4,8 @@ package train
 
 import (
 	"fmt"
+	"slices"
+	"time"
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda"
@@ -33,4 +35,16 @@ func describeCUDA() (lines []string) {
 		lines = append(lines, fmt.Sprintf("cuda %d: %v", i, c))
 	}
 	return lines
+}
+
+// timeKernels times the kernels of a GPU, each for about that long; a copy in its memory comes first.
+func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, err error) {
+	d, ok := dev.(*cuda.Device)
+	if !ok {
+		return nil, fmt.Errorf("bench cuda measures GPUs, not %s", dev.Name())
+	}
+	for _, r := range slices.Concat([]cuda.BenchResult{d.BenchCopy(each)}, d.BenchMatMul(each, cuda.MatMulCases), d.BenchAttention(each, cuda.AttentionCases)) {
+		lines = append(lines, kernelTime{r.Case, r.Seconds, r.Flops, r.Bytes})
+	}
+	return lines, nil
 }

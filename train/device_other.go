@@ -4,6 +4,7 @@ package train
 
 import (
 	"errors"
+	"time"
 
 	"lockstep/kernels"
 )
@@ -15,3 +16,5 @@ func openCUDA(kernels.Definition) (kernels.Device, error) { return nil, errNoCUD
 func openGauge() (kernels.Gauge, error) { return nil, errNoCUDA }
 
 func describeCUDA() []string { return []string{errNoCUDA.Error()} }
+
+func timeKernels(kernels.Device, time.Duration) ([]kernelTime, error) { return nil, errNoCUDA }

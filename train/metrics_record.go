@@ -21,6 +21,9 @@ type Record struct {
 	GPUBusy         *Number   `json:"gpu_busy,omitempty"`          // share of the last second, 0 to 1
 	GPUMemory       int64     `json:"gpu_memory,omitempty"`        // bytes taken on the card
 	GPUWatts        *Number   `json:"gpu_watts,omitempty"`         // power drawn
+	Launches        int       `json:"launches,omitempty"`          // kernels and graphs that the step gave the GPU
+	Waits           int       `json:"waits,omitempty"`             // of the step for the GPU
+	Allocations     int       `json:"allocations,omitempty"`       // of the step on the GPU
 	EvalLoss        *Number   `json:"eval_loss,omitempty"`         // nats per target, held out
 	EvalAccuracy    *Number   `json:"eval_accuracy,omitempty"`     // fraction of held-out samples answered right
 	EvalSamples     int       `json:"eval_samples,omitempty"`      // samples generated for it
@@ -78,11 +81,15 @@ func (r Record) scalars() []scalar {
 			list = append(list, scalar{s.tag, float64(*s.value)})
 		}
 	}
-	if r.Memory > 0 {
-		list = append(list, scalar{"train/memory_bytes", float64(r.Memory)})
-	}
-	if r.GPUMemory > 0 {
-		list = append(list, scalar{"gpu/memory_bytes", float64(r.GPUMemory)})
+	for _, s := range []struct {
+		tag   string
+		value int64
+	}{
+		{"train/memory_bytes", r.Memory}, {"gpu/memory_bytes", r.GPUMemory}, {"gpu/launches", int64(r.Launches)}, {"gpu/waits", int64(r.Waits)}, {"gpu/allocations", int64(r.Allocations)},
+	} {
+		if s.value > 0 {
+			list = append(list, scalar{s.tag, float64(s.value)})
+		}
 	}
 	return list
 }

@@ -153,7 +153,8 @@ func (j *job) step() error {
 		packs = append(packs, j.stream.Samples(p))
 	}
 	step := j.state.Step + 1
-	res := j.t.step(step, packs)
+	var res stepResult
+	asked := counted(j.t.r.Dev, func() { res = j.t.step(step, packs) })
 	if math.IsNaN(res.Norm) || math.IsInf(res.Norm, 0) || math.IsNaN(res.Loss) {
 		return fmt.Errorf("step %d: loss %g, gradient norm %g, not finite first in %s; nothing was updated: start anew with a lower optim.lr, from %s",
 			step, res.Loss, res.Norm, j.t.notFinite(), j.newestWeights())
@@ -165,6 +166,7 @@ func (j *job) step() error {
 	speed := float64(res.Tokens) / elapsed
 	rec := Record{
 		Step: step, Loss: Num(res.Loss), LR: Num(res.LR), GradNorm: Num(res.Norm), Tokens: j.state.Tokens, TokensPerSecond: Num(speed), Memory: peakMemory(),
+		Launches: asked.Launches, Waits: asked.Waits, Allocations: asked.Allocations,
 	}
 	j.progress.Step(step, append([]string{fmt.Sprintf("loss %.4f", res.Loss), fmt.Sprintf("%.0f tokens/s", speed)}, j.usage(&rec)...)...)
 	due := j.s.Run.EvalEvery > 0 && step%j.s.Run.EvalEvery == 0 || step == j.steps

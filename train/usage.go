@@ -1,6 +1,10 @@
 package train
 
-import "fmt"
+import (
+	"fmt"
+
+	"lockstep/kernels"
+)
 
 // openGauge finds the gauge of a GPU. A machine without one trains all the same.
 func (j *job) openGauge() {
@@ -28,4 +32,17 @@ func (j *job) usage(rec *Record) []string {
 	}
 	rec.GPUBusy, rec.GPUMemory, rec.GPUWatts = Num(u.Busy), u.Memory, Num(u.Watts)
 	return []string{fmt.Sprintf("GPU %.0f%%, %.1f GiB, %.0f W", 100*u.Busy, float64(u.Memory)/(1<<30), u.Watts)}
+}
+
+// counted is what body asks of a device that counts.
+func counted(d kernels.Device, body func()) kernels.Counts {
+	c, ok := d.(kernels.Counter)
+	if !ok {
+		body()
+		return kernels.Counts{}
+	}
+	before := c.Counts()
+	body()
+	after := c.Counts()
+	return kernels.Counts{Launches: after.Launches - before.Launches, Allocations: after.Allocations - before.Allocations, Waits: after.Waits - before.Waits}
 }

@@ -51,3 +51,27 @@ func TestUsage(t *testing.T) {
 		t.Errorf("noted %q (%v)", text, err)
 	}
 }
+
+// counter is a device that has been asked something before.
+type counter struct {
+	kernels.Device
+	all kernels.Counts
+}
+
+func (c *counter) Counts() kernels.Counts { return c.all }
+
+func TestCounted(t *testing.T) {
+	d := &counter{all: kernels.Counts{Launches: 100, Allocations: 10, Waits: 1}}
+	want := kernels.Counts{Launches: 7, Waits: 2}
+	if got := counted(d, func() { d.all.Launches += 7; d.all.Waits += 2 }); got != want {
+		t.Errorf("counted %+v, want %+v", got, want)
+	}
+	ran := false
+	if got := counted(nil, func() { ran = true }); got != (kernels.Counts{}) || !ran {
+		t.Errorf("a device that does not count: %+v, body ran %t", got, ran)
+	}
+	rec := Record{Launches: want.Launches, Waits: want.Waits}
+	if got := rec.scalars(); len(got) != 2 || got[0] != (scalar{"gpu/launches", 7}) || got[1] != (scalar{"gpu/waits", 2}) {
+		t.Errorf("TensorBoard gets %v", got)
+	}
+}

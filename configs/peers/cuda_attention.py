@@ -1,7 +1,8 @@
 """Times torch's scaled_dot_product_attention on the shapes of BenchAttention in kernels/cuda: causal forward, forward + backward, and decoding.
 
-usage: cuda_attention.py        prints a line for each case: name, milliseconds, TFLOP/s or GB/s
+usage: cuda_attention.py        prints a JSON object for each case: name, seconds
 """
+import json
 import statistics
 
 import torch
@@ -29,6 +30,10 @@ def seconds(run):
     return statistics.median(sample(reps) for _ in range(SAMPLES))
 
 
+def report(name, seconds):
+    print(json.dumps(dict(name=name, seconds=seconds)), flush=True)
+
+
 def random(*shape, grad=False):
     return torch.randn(*shape, device="cuda", dtype=torch.bfloat16, requires_grad=grad)
 
@@ -40,20 +45,19 @@ def attention(q, k, v, causal):
 def causal(heads, kv_heads, width, rows):
     q, k, v = random(1, heads, rows, width, grad=True), random(1, kv_heads, rows, width, grad=True), random(1, kv_heads, rows, width, grad=True)
     grad = random(1, heads, rows, width)
-    flops = rows * (rows + 1) / 2 * 4 * heads * width
     with torch.no_grad():
         forward = seconds(lambda: attention(q, k, v, True))
     both = seconds(lambda: torch.autograd.grad(attention(q, k, v, True), (q, k, v), grad))
-    name = f"torch attention, {heads} heads of {width} on {kv_heads}, {rows} rows"
-    print(f"{name}, forward: {forward * 1e3:.3f} ms, {flops / forward / 1e12:.0f} TFLOP/s")
-    print(f"{name}, forward and backward: {both * 1e3:.3f} ms, {3.5 * flops / both / 1e12:.0f} TFLOP/s")
+    name = f"attention, {heads} heads of {width} on {kv_heads}, {rows} rows"
+    report(name + ", forward", forward)
+    report(name + ", forward and backward", both)
 
 
 @torch.no_grad()
 def decode(heads, kv_heads, width, sequences, keys):
     q, k, v = random(sequences, heads, 1, width), random(sequences, kv_heads, keys, width), random(sequences, kv_heads, keys, width)
     t = seconds(lambda: attention(q, k, v, False))
-    print(f"torch attention, {heads} heads of {width} on {kv_heads}, decoding {sequences} sequences of {keys} keys: {t * 1e3:.3f} ms, {4 * k.numel() / t / 1e9:.0f} GB/s")
+    report(f"attention, {heads} heads of {width} on {kv_heads}, decoding {sequences} sequences of {keys} keys", t)
 
 
 for case in CAUSAL:

@@ -2,8 +2,9 @@
 
 WeightGrad's peer is mm or grouped_mm into bf16, which neither reads nor writes fp32 sums.
 
-usage: cuda_matmul.py
+usage: cuda_matmul.py        prints a JSON object for each case: name, seconds
 """
+import json
 import statistics
 
 import torch
@@ -78,15 +79,9 @@ def seconds(run):
 
 
 def main():
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     for op, groups, rows, cols, depth in CASES:
         case = f"{op} {rows} x {cols} x {depth}" + (f", {groups} groups" if groups else "")
-        try:
-            t = seconds(prepare(op, groups, rows, cols, depth))
-        except RuntimeError as err:  # a layout that this PyTorch does not take
-            print(f"{case:50} {str(err).splitlines()[0]}")
-            continue
-        print(f"{case:50} {t * 1e6:10.1f} us {2 * rows * cols * depth / t / 1e12:8.1f} TFLOP/s")
+        print(json.dumps(dict(name=case, seconds=seconds(prepare(op, groups, rows, cols, depth)))), flush=True)
         torch.cuda.empty_cache()
 
 

@@ -48,6 +48,7 @@ func (d *Device) wait() { d.do(cu.Synchronize) }
 // BenchCopy is the rate of a copy in the card's memory, the ceiling of operations that memory bounds.
 func (d *Device) BenchCopy(each time.Duration) BenchResult {
 	const bytes = 1 << 30
+	defer d.release(len(d.owned))
 	mem := kernels.NewArena(d)
 	from, to := mem.New(kernels.F32, 1, bytes/4), mem.New(kernels.F32, 1, bytes/4)
 	return BenchResult{Case: "copy of 1 GiB", Bytes: 2 * bytes, Seconds: d.time(each, func() {

@@ -29,12 +29,10 @@ const benchPage = 64 // rows of a page
 // BenchAttention times attention, about `each` for every line. Flops are counted as usual: 4*HeadDim for a visible pair of query and key, 2.5 times as many for the backward.
 func (d *Device) BenchAttention(each time.Duration, cases []AttentionCase) (results []BenchResult) {
 	for _, c := range cases {
-		var owned [][]byte
+		keep := len(d.owned)
 		tensor := func(dtype kernels.DType, rows, cols int) kernels.Tensor {
 			t := kernels.Tensor{DType: dtype, Groups: 1, Rows: rows, Cols: cols, Stride: cols}
-			mem := d.Alloc(t.Bytes())
-			owned = append(owned, mem)
-			t.Data = unsafe.Pointer(unsafe.SliceData(mem))
+			t.Data = unsafe.Pointer(unsafe.SliceData(d.Alloc(t.Bytes())))
 			if dtype == kernels.BF16 {
 				d.fillRandom(t)
 			}
@@ -45,7 +43,7 @@ func (d *Device) BenchAttention(each time.Duration, cases []AttentionCase) (resu
 		} else {
 			results = append(results, d.benchCausal(each, c, tensor)...)
 		}
-		d.release(owned)
+		d.release(keep)
 	}
 	return results
 }

@@ -8,8 +8,6 @@ import (
 	"time"
 	"unsafe"
 
-	"gorgonia.org/cu"
-
 	"lockstep/kernels"
 )
 
@@ -77,12 +75,10 @@ const benchCache = 256 << 20
 
 // prepareMatMul makes the operands of a case and what runs it once.
 func (d *Device) prepareMatMul(c MatMulCase) (run, free func()) {
-	var owned [][]byte
+	keep := len(d.owned)
 	tensor := func(dtype kernels.DType, groups, rows, cols int) kernels.Tensor {
 		t := kernels.Tensor{DType: dtype, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
-		mem := d.Alloc(t.Bytes())
-		owned = append(owned, mem)
-		t.Data = unsafe.Pointer(unsafe.SliceData(mem))
+		t.Data = unsafe.Pointer(unsafe.SliceData(d.Alloc(t.Bytes())))
 		return t
 	}
 	random := func(groups, rows, cols int) kernels.Tensor {
@@ -90,7 +86,7 @@ func (d *Device) prepareMatMul(c MatMulCase) (run, free func()) {
 		d.fillRandom(t)
 		return t
 	}
-	free = func() { d.release(owned) }
+	free = func() { d.release(keep) }
 	groups := max(c.Groups, 1)
 	if c.Op == "WeightGrad" {
 		dy, x, dw := random(1, c.Depth, c.Rows), random(1, c.Depth, c.Cols), tensor(kernels.F32, groups, c.Rows, c.Cols)
@@ -147,13 +143,5 @@ func (d *Device) fillRandom(t kernels.Tensor) {
 	for at := 0; at < t.Cols; at += piece {
 		to := t.ColRange(at, min(at+piece, t.Cols))
 		d.Write(to, raw[:to.Bytes()])
-	}
-}
-
-// release gives memory of Alloc back to the card.
-func (d *Device) release(memory [][]byte) {
-	d.wait()
-	for _, m := range memory {
-		d.do(func() error { return cu.MemFree(cu.DevicePtr(uintptr(unsafe.Pointer(unsafe.SliceData(m))))) })
 	}
 }

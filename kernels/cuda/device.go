@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -15,15 +16,18 @@ import (
 
 // Device is one GPU. Its operations are enqueued on one stream and return before they are done. A failure of the driver is a [kernels.Fault].
 type Device struct {
-	def     kernels.Definition
-	context cu.CUContext
-	name    string
-	kernels map[string]function
-	ring    *ring
-	owned   []cu.DevicePtr                 // what Alloc gave out
-	scratch cu.DevicePtr                   // workspace of one operation
-	size    int                            // bytes of scratch
-	profile map[string]*kernels.KernelTime // nil: off
+	def      kernels.Definition
+	context  cu.CUContext
+	name     string
+	admitted []string // the card's units that equal the definition
+	kernels  map[string]function
+	ring     *ring
+	repeater *repeater
+	counts   kernels.Counts
+	owned    []cu.DevicePtr                 // what Alloc gave out
+	scratch  cu.DevicePtr                   // workspace of one operation
+	size     int                            // bytes of scratch
+	profile  map[string]*kernels.KernelTime // nil: off
 
 	processors int    // multiprocessors of the card
 	force      string // the path of matrix products, for tests; "" chooses by shape
@@ -80,6 +84,9 @@ func (d *Device) prepare(major, minor int) (err error) {
 	if d.ring, err = newRing(); err != nil {
 		return err
 	}
+	if d.repeater, err = newRepeater(); err != nil {
+		return err
+	}
 	return d.admit()
 }
 
@@ -100,8 +107,22 @@ func (d *Device) do(body func() error) {
 	}
 }
 
-// Name is "cuda" with the name of the card.
-func (d *Device) Name() string { return fmt.Sprintf("cuda (%s)", d.name) }
+// Name is "cuda" with the name of the card and what it was admitted with.
+func (d *Device) Name() string {
+	return fmt.Sprintf("cuda (%s; equal to the definition: %s)", d.name, strings.Join(d.admitted, ", "))
+}
+
+// release gives back what Alloc gave out after the first `keep` pieces.
+func (d *Device) release(keep int) {
+	d.do(func() error {
+		err := cu.Synchronize()
+		for _, p := range d.owned[keep:] {
+			err = errors.Join(err, cu.MemFree(p))
+		}
+		d.owned = d.owned[:keep]
+		return err
+	})
+}
 
 // Definition is what the device computes by.
 func (d *Device) Definition() kernels.Definition { return d.def }
@@ -109,6 +130,7 @@ func (d *Device) Definition() kernels.Definition { return d.def }
 // Alloc is cleared memory of the card.
 func (d *Device) Alloc(bytes int) []byte {
 	var p cu.DevicePtr
+	d.counts.Allocations++
 	d.do(func() (err error) {
 		if p, err = cu.MemAlloc(int64(bytes)); err != nil {
 			return fmt.Errorf("%d MiB of GPU memory: %w", bytes>>20, err)
@@ -134,9 +156,14 @@ func (d *Device) Write(dst kernels.Tensor, src []byte) {
 	}
 	switch {
 	case len(src) == 0:
+	case d.repeater.current != nil:
+		from := dst
+		from.Data = pointer(d.repeater.stage(src))
+		d.Copy(dst, from)
 	case len(src) <= ringBytes/8: // without waiting for what is enqueued
 		d.do(func() error { return d.ring.copy(address(dst), src) })
 	default:
+		d.counts.Waits++
 		d.do(func() error { return cu.MemcpyHtoD(address(dst), unsafe.Pointer(&src[0]), int64(len(src))) })
 	}
 }
@@ -146,18 +173,33 @@ func (d *Device) Read(dst []byte, src kernels.Tensor) {
 	if len(dst) != src.Bytes() || !src.Contiguous() {
 		panic(fmt.Sprintf("cuda: %s into %d bytes", src, len(dst)))
 	}
+	d.mustWait()
 	if len(dst) > 0 {
 		d.do(func() error { return cu.MemcpyDtoH(unsafe.Pointer(&dst[0]), address(src), int64(len(dst))) })
 	}
 }
 
 // Sync waits for everything enqueued.
-func (d *Device) Sync() error { return d.attempt(cu.Synchronize) }
+func (d *Device) Sync() error {
+	d.mustWait()
+	return d.attempt(cu.Synchronize)
+}
+
+// mustWait counts a wait of the host, which a repeated sequence cannot hold.
+func (d *Device) mustWait() {
+	if d.repeater.current != nil {
+		panic("cuda: a repeated sequence waits for the device")
+	}
+	d.counts.Waits++
+}
+
+// Counts is what the device was asked so far.
+func (d *Device) Counts() kernels.Counts { return d.counts }
 
 // Close waits for everything enqueued and gives the card's memory back.
 func (d *Device) Close() error {
 	return d.attempt(func() error {
-		err := cu.Synchronize()
+		err := errors.Join(cu.Synchronize(), d.repeater.close())
 		for _, p := range append(d.owned, d.scratch, d.ring.base) {
 			if p != 0 {
 				err = errors.Join(err, cu.MemFree(p))
@@ -170,21 +212,32 @@ func (d *Device) Close() error {
 
 // workspace is memory of the card for one operation: the next one that asks gets the same.
 func (d *Device) workspace(bytes int) cu.DevicePtr {
-	if bytes > d.size {
-		d.do(func() (err error) {
-			if d.scratch != 0 {
-				if err := cu.MemFree(d.scratch); err != nil { // waits for what uses it
-					return err
-				}
-			}
-			d.size = bytes + bytes/4
-			if d.scratch, err = cu.MemAlloc(int64(d.size)); err != nil {
-				return fmt.Errorf("%d MiB of GPU memory: %w", d.size>>20, err)
-			}
-			return nil
-		})
+	if bytes <= d.size {
+		return d.scratch
 	}
+	d.counts.Allocations++
+	d.do(func() (err error) {
+		if d.scratch != 0 {
+			if err := d.outgrow(d.scratch); err != nil {
+				return err
+			}
+		}
+		d.size = bytes + bytes/4
+		if d.scratch, err = cu.MemAlloc(int64(d.size)); err != nil {
+			return fmt.Errorf("%d MiB of GPU memory: %w", d.size>>20, err)
+		}
+		return nil
+	})
 	return d.scratch
+}
+
+// outgrow gives a workspace back once nothing names it.
+func (d *Device) outgrow(p cu.DevicePtr) error {
+	if d.repeater.current != nil {
+		d.repeater.stale = append(d.repeater.stale, p)
+		return nil
+	}
+	return cu.MemFree(p) // waits for what uses it
 }
 
 // launch enqueues a kernel over grid blocks of threads. Parameters are tensors (their addresses), addresses, int32, uint32, uint64, float32, bool as int32,
@@ -201,18 +254,21 @@ func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params 
 	for _, p := range params {
 		buf = appendParam(buf, p)
 	}
+	d.enqueue(call{kernel, f, grid, threads, shared, buf})
+}
+
+// enqueue launches a kernel, or keeps it for the graph of a repeated sequence.
+func (d *Device) enqueue(c call) {
+	if r := d.repeater.current; r != nil {
+		r.add(c)
+		return
+	}
+	d.counts.Launches++
 	d.do(func() error {
-		start := func() error { return f.run(grid, threads, shared, buf) }
-		err := error(nil)
 		if d.profile != nil {
-			err = d.timed(kernel, start)
-		} else {
-			err = start()
+			return d.timed(c.kernel, c.run)
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", kernel, err)
-		}
-		return nil
+		return c.run()
 	})
 }
 

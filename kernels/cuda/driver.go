@@ -11,10 +11,25 @@ static CUresult lockstepLoad(CUmodule *module, const void *image, char *log, siz
 	return cuModuleLoadDataEx(module, image, 2, options, values);
 }
 
+static void lockstepValues(void **values, char *params, const size_t *offsets, size_t count) {
+	for (size_t i = 0; i < count; i++) values[i] = params + offsets[i] - offsets[0];
+}
+
 static CUresult lockstepLaunch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, char *params, const size_t *offsets, size_t count) {
 	void *values[64];
-	for (size_t i = 0; i < count; i++) values[i] = params + offsets[i] - offsets[0];
+	lockstepValues(values, params, offsets, count);
 	return cuLaunchKernel(f, gx, gy, gz, threads, 1, 1, shared, NULL, values, NULL);
+}
+
+// lockstepNode appends a kernel to a graph after *node (if any) where exec is NULL, and otherwise changes *node of an instantiated graph.
+static CUresult lockstepNode(CUgraph graph, CUgraphExec exec, CUgraphNode *node, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared,
+                             char *params, const size_t *offsets, size_t count) {
+	void *values[64];
+	lockstepValues(values, params, offsets, count);
+	CUDA_KERNEL_NODE_PARAMS p = {.func = f, .gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1, .sharedMemBytes = shared, .kernelParams = values};
+	if (exec != NULL) return cuGraphExecKernelNodeSetParams(exec, *node, &p);
+	CUgraphNode before = *node;
+	return cuGraphAddKernelNode(node, graph, &before, before != NULL, &p);
 }
 
 static const char *lockstepError(CUresult code) {
@@ -93,15 +108,29 @@ func loadModule(image []byte, names []string, shared int) (map[string]function, 
 	return found, nil
 }
 
-// run enqueues a kernel. params are its parameters laid out as in a C struct.
-func (f function) run(grid [3]int, threads, shared int, params []byte) error {
-	if len(params) != f.size {
-		return fmt.Errorf("%d bytes of parameters: the kernel has %d", len(params), f.size)
+// call is a kernel with everything it is launched with.
+type call struct {
+	kernel  string
+	f       function
+	grid    [3]int
+	threads int
+	shared  int    // bytes, beside what the kernel declares
+	params  []byte // laid out as in a C struct
+}
+
+func (c *call) equal(o *call) bool {
+	return c.kernel == o.kernel && c.grid == o.grid && c.threads == o.threads && c.shared == o.shared && bytes.Equal(c.params, o.params)
+}
+
+// run enqueues the kernel.
+func (c *call) run() error {
+	if len(c.params) != c.f.size {
+		return fmt.Errorf("%s: %d bytes of parameters: the kernel has %d", c.kernel, len(c.params), c.f.size)
 	}
-	code := C.lockstepLaunch(f.f, C.uint(grid[0]), C.uint(grid[1]), C.uint(grid[2]), C.uint(threads), C.uint(shared),
-		(*C.char)(unsafe.Pointer(&params[0])), &f.offsets[0], C.size_t(len(f.offsets)))
+	code := C.lockstepLaunch(c.f.f, C.uint(c.grid[0]), C.uint(c.grid[1]), C.uint(c.grid[2]), C.uint(c.threads), C.uint(c.shared),
+		(*C.char)(unsafe.Pointer(&c.params[0])), &c.f.offsets[0], C.size_t(len(c.f.offsets)))
 	if code != C.CUDA_SUCCESS {
-		return failure(code)
+		return fmt.Errorf("%s: %w", c.kernel, failure(code))
 	}
 	return nil
 }
@@ -115,4 +144,69 @@ func pinned(bytes int) (unsafe.Pointer, error) {
 		return nil, failure(code)
 	}
 	return p, nil
+}
+
+// graph is kernels in order that the driver carries out as one piece of work.
+type graph struct {
+	nodes []C.CUgraphNode
+	exec  C.CUgraphExec
+}
+
+// newGraph makes the graph of calls, each after the one before.
+func newGraph(calls []call) (g *graph, err error) {
+	var plan C.CUgraph
+	if code := C.cuGraphCreate(&plan, 0); code != C.CUDA_SUCCESS {
+		return nil, failure(code)
+	}
+	defer C.cuGraphDestroy(plan)
+	g = &graph{}
+	var last C.CUgraphNode
+	for i := range calls {
+		if err := node(plan, nil, &last, &calls[i]); err != nil {
+			return nil, err
+		}
+		g.nodes = append(g.nodes, last)
+	}
+	if code := C.cuGraphInstantiate(&g.exec, plan, 0); code != C.CUDA_SUCCESS {
+		return nil, failure(code)
+	}
+	return g, nil
+}
+
+// change gives node i what its kernel is to be launched with from now on.
+func (g *graph) change(i int, c *call) error { return node(nil, g.exec, &g.nodes[i], c) }
+
+func node(plan C.CUgraph, exec C.CUgraphExec, n *C.CUgraphNode, c *call) error {
+	if len(c.params) != c.f.size {
+		return fmt.Errorf("%s: %d bytes of parameters: the kernel has %d", c.kernel, len(c.params), c.f.size)
+	}
+	code := C.lockstepNode(plan, exec, n, c.f.f, C.uint(c.grid[0]), C.uint(c.grid[1]), C.uint(c.grid[2]), C.uint(c.threads), C.uint(c.shared),
+		(*C.char)(unsafe.Pointer(&c.params[0])), &c.f.offsets[0], C.size_t(len(c.f.offsets)))
+	if code != C.CUDA_SUCCESS {
+		return fmt.Errorf("%s: %w", c.kernel, failure(code))
+	}
+	return nil
+}
+
+// run enqueues the graph.
+func (g *graph) run() error {
+	if code := C.cuGraphLaunch(g.exec, nil); code != C.CUDA_SUCCESS {
+		return failure(code)
+	}
+	return nil
+}
+
+func (g *graph) close() error {
+	if code := C.cuGraphExecDestroy(g.exec); code != C.CUDA_SUCCESS {
+		return failure(code)
+	}
+	return nil
+}
+
+// unpin gives pinned memory back.
+func unpin(p unsafe.Pointer) error {
+	if code := C.cuMemFreeHost(p); code != C.CUDA_SUCCESS {
+		return failure(code)
+	}
+	return nil
 }

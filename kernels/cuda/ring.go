@@ -62,6 +62,9 @@ func stage[E any](d *Device, values []E) (p cu.DevicePtr) {
 		return d.ring.base
 	}
 	src := unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), len(values)*int(unsafe.Sizeof(values[0])))
+	if d.repeater.current != nil {
+		return d.repeater.stage(src)
+	}
 	d.do(func() error {
 		at, err := d.ring.take(len(src))
 		if err != nil {

@@ -3,16 +3,126 @@
 package cuda
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"runtime"
 	"unsafe"
 
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cpu"
 )
 
-// admit refuses a card whose instruction for 2^x is another function than the definition's, which takes a fraction of a millisecond.
-func (d *Device) admit() error {
+// trial is a small operation that both devices carry out. Between them trials use every unit of the card whose arithmetic is the maker's: its tensor cores by each
+// instruction, its 2^x, its division and its square root.
+type trial struct {
+	unit  string
+	force string // path of matrix products
+	run   func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor
+}
+
+func (d *Device) trials() []trial {
+	all := []trial{{"mma.sync", "portable", tryProduct}, {"mma.sync", "portable", tryWeightGrad}}
+	if _, ok := d.kernels["weight_grad_wide"]; ok {
+		for _, tiles := range []string{"_wide", "_square", "_few"} {
+			all = append(all, trial{"wgmma", tiles, tryProduct}, trial{"wgmma", tiles, tryWeightGrad})
+		}
+	}
+	return append(all, trial{"attention", "", tryAttention}, trial{"norm", "", tryNorm}, trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
+}
+
+// admit holds the card against the CPU reference, bit for bit, which takes some milliseconds, and refuses it where they differ.
+func (d *Device) admit() (err error) {
+	if err := d.admitExp2(); err != nil {
+		return err
+	}
+	ref, err := cpu.New(d.def, cpu.Options{Threads: min(4, runtime.NumCPU())})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ref.Close()) }()
+	for i, t := range d.trials() {
+		d.force = t.force
+		want, got := t.result(ref, uint64(i)), t.result(d, uint64(i))
+		d.force = ""
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("its %s is not the definition's: the card %s is refused", t.unit, d.name)
+		}
+		if n := len(d.admitted); n == 0 || d.admitted[n-1] != t.unit {
+			d.admitted = append(d.admitted, t.unit)
+		}
+	}
+	return nil
+}
+
+// result is the bytes of a trial's output. What it takes of the card's memory is given back.
+func (t trial) result(dev kernels.Device, seed uint64) []byte {
+	if d, ok := dev.(*Device); ok {
+		before := len(d.owned)
+		defer func() { d.release(before) }()
+	}
+	out := t.run(dev, kernels.NewArena(dev), rand.New(rand.NewPCG(seed, 1)))
+	raw := make([]byte, out.Bytes())
+	dev.Read(raw, out)
+	return raw
+}
+
+// random is a bf16 tensor of normal values whose exponents spread over 2^(2*spread).
+func random(dev kernels.Device, mem *kernels.Arena, r *rand.Rand, rows, cols, spread int) kernels.Tensor {
+	raw := make([]byte, 0, 2*rows*cols)
+	for range rows * cols {
+		v := float32(r.NormFloat64())
+		if spread > 0 {
+			v *= float32(uint64(1) << r.IntN(spread))
+		}
+		b := kernels.RoundBF16(v)
+		raw = append(raw, byte(b), byte(b>>8))
+	}
+	t := mem.New(kernels.BF16, rows, cols)
+	dev.Write(t, raw)
+	return t
+}
+
+func tryProduct(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	out := mem.New(kernels.F32, 72, 136)
+	d.MatMul(out, nil, kernels.Term{X: random(d, mem, r, 72, 208, 16), W: random(d, mem, r, 136, 208, 16)})
+	return out
+}
+
+func tryWeightGrad(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	const rows = 72
+	dw, offsets := mem.Zeros(kernels.F32, 80, 64), mem.New(kernels.I32, 1, 2)
+	d.Write(offsets, []byte{0, 0, 0, 0, rows, 0, 0, 0})
+	d.WeightGrad(dw, random(d, mem, r, rows, 80, 16), random(d, mem, r, rows, 64, 16), &kernels.Groups{Offsets: offsets, Count: 1, Packs: 1})
+	return dw
+}
+
+func tryAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	const rows, heads, width = 100, 2, 64
+	out := mem.New(kernels.BF16, rows, heads*width)
+	kv := kernels.KV{K: random(d, mem, r, rows, width, 0), V: random(d, mem, r, rows, width, 0)}
+	d.Attention(out, mem.New(kernels.F32, rows, heads), random(d, mem, r, rows, heads*width, 0), kv,
+		&kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}}, kernels.Attn{Heads: heads, KVHeads: 1, HeadDim: width, Scale: 0.125})
+	return out
+}
+
+func tryNorm(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	out := mem.New(kernels.BF16, 40, 520)
+	d.RMSNorm(out, mem.New(kernels.F32, 1, 40), random(d, mem, r, 40, 520, 16), random(d, mem, r, 1, 520, 0), 1e-6)
+	return out
+}
+
+func trySwiGLU(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	out := mem.New(kernels.BF16, 40, 256)
+	d.SwiGLU(out, random(d, mem, r, 40, 512, 4))
+	return out
+}
+
+// admitExp2 compares the instruction for 2^x on its whole grid.
+func (d *Device) admitExp2() error {
 	if d.def.Exp2 != kernels.Exp2Ex2h {
 		return nil
 	}

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"strings"
 	"testing"
 
 	"lockstep/kernels"
@@ -38,3 +39,15 @@ func TestEx2h(t *testing.T) {
 }
 
 func swiglu(d kernels.Device, x []kernels.Tensor) { d.SwiGLU(x[0], x[1]) }
+
+// The self-test can fail: kernels compiled for another 2^x are refused.
+func TestAdmit(t *testing.T) {
+	d := *card.(*Device)
+	if err := d.admit(); err != nil {
+		t.Errorf("the card as it is: %v", err)
+	}
+	d.def.Exp2 = kernels.Exp2Ex2h // while its kernels are those of poly
+	if err := d.admit(); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("another definition than the kernels': %v", err)
+	}
+}

@@ -1,0 +1,86 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"testing"
+
+	"lockstep/kernels"
+)
+
+// A repeated sequence does what its body says each time: other parameters, other grids, other staged bytes, kernels that come and go, workspaces that grow.
+func TestRepeat(t *testing.T) {
+	const rows, width, pageRows, pages = 3, 128, 64, 180
+	a := kernels.Attn{Heads: 2, KVHeads: 1, HeadDim: 64, Scale: 0.125}
+	operands := []operand{
+		normal(kernels.BF16, rows, width, 1), normal(kernels.BF16, rows, width, 1), normal(kernels.F32, rows, 2, 1), normal(kernels.BF16, 50, width, 1),
+		normal(kernels.BF16, pages*pageRows, 64, 1), normal(kernels.BF16, pages*pageRows, 64, 1), ints(1, rows, make([]int32, rows)),
+	}
+	turns := func(d kernels.Device, x []kernels.Tensor) {
+		sum, out, lse, table, kv, ids := x[0], x[1], x[2], x[3], kernels.KV{K: x[4], V: x[5], PageRows: pageRows}, x[6]
+		for turn := range 9 {
+			kernels.Repeat(d, "decode", func() {
+				d.Write(ids, []byte{byte(turn), 0, 0, 0, 7, 0, 0, 0, byte(2 * turn), 0, 0, 0})
+				d.Gather(out, table, ids)
+				d.Attention(out, lse, out, kv, decoding(rows, 2044+turn*(1+turn/5*500), pageRows), a)
+				d.Scale(out, out, 1+float32(turn)/8)
+				if turn == 4 || turn == 7 {
+					d.Add(out, out, sum)
+				}
+				d.Add(sum, sum, out)
+			})
+		}
+	}
+	both(t, "repeat", operands, turns)
+	r := card.(*Device).repeater
+	if rec := r.known["decode"]; rec == nil || rec.graph == nil || len(rec.calls) < 5 {
+		t.Errorf("no graph was made: %+v", rec)
+	}
+	delete(r.known, "decode")
+	if n, _ := differences(t, operands, turns, func(d kernels.Device, x []kernels.Tensor) { turns(stuck{d, new(int)}, x) }); n == 0 {
+		t.Error("bodies left out are not noticed")
+	}
+}
+
+// decoding is one row each of sequences whose keys end before positions up to pos.
+func decoding(rows, pos, pageRows int) *kernels.Layout {
+	l := &kernels.Layout{Packs: []int32{0, int32(rows)}}
+	page := int32(0)
+	for i := range rows {
+		s := kernels.Span{Row: i, Rows: 1, Pos: pos / (i + 1)}
+		for range s.Pos/pageRows + 1 {
+			s.Pages = append(s.Pages, page)
+			page++
+		}
+		l.Spans = append(l.Spans, s)
+	}
+	return l
+}
+
+// stuck is a device that leaves out all bodies after the third.
+type stuck struct {
+	kernels.Device
+	turn *int
+}
+
+func (s stuck) Repeat(_ string, body func()) {
+	if *s.turn++; *s.turn <= 3 {
+		body()
+	}
+}
+
+// What a step of training or decoding asks of the card is counted.
+func TestCounts(t *testing.T) {
+	d := card.(*Device)
+	x, _ := normal(kernels.F32, 4, 64, 1).on(d)
+	before := d.Counts()
+	d.Scale(x, x, 2)
+	d.Scale(x, x, 2)
+	if err := d.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	after := d.Counts()
+	if after.Launches-before.Launches != 2 || after.Waits-before.Waits != 1 || after.Allocations != before.Allocations {
+		t.Errorf("two kernels and a wait: from %+v to %+v", before, after)
+	}
+}
