@@ -113,6 +113,8 @@ type Device interface {
 // Fault is what an operation panics with when the device cannot go on: no memory, a lost card, a kernel that failed.
 type Fault struct{ Err error }
 
+func (f Fault) Error() string { return f.Err.Error() }
+
 // Profiler is a Device that can time its kernels, one by one.
 type Profiler interface {
 	StartProfile()

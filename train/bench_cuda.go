@@ -98,7 +98,7 @@ func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o B
 	if err != nil {
 		return nil, err
 	}
-	decode, err := benchDecoding(ctx, r, m, s)
+	decode, err := benchDecoding(ctx, r, m, s, o)
 	return []workload{{"train", train}, {"forward", forward}, {"decode", decode}}, err
 }
 
@@ -142,37 +142,29 @@ func benchTraining(t *trainer, batch [][]data.Sample, o BenchOptions) (float64, 
 	if p, ok := t.r.Dev.(kernels.Profiler); ok && err == nil {
 		p.StartProfile()
 		step()
-		printKernels(o.Out, p.StopProfile())
+		printKernels(o.Out, "a step of training", p.StopProfile())
 	}
 	return speed, err
 }
 
-func printKernels(w io.Writer, times []kernels.KernelTime) {
+func printKernels(w io.Writer, what string, times []kernels.KernelTime) {
 	total := 0.0
 	for _, k := range times {
 		total += k.Seconds
 	}
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tab, "ms\tof a step\tcalls\t  kernel")
+	fmt.Fprintln(tab, "ms\tshare\tcalls\t  kernel of "+what)
 	for _, k := range times {
 		if k.Seconds >= 0.005*total {
 			fmt.Fprintf(tab, "%.2f\t%.1f%%\t%d\t  %s\n", 1e3*k.Seconds, 100*k.Seconds/total, k.Calls, k.Kernel)
 		}
 	}
-	fmt.Fprintf(tab, "%.2f\t100%%\t\t  all, each waited for\n", 1e3*total)
+	fmt.Fprintf(tab, "%.2f\t100%%\t\t  all\n", 1e3*total)
 	tab.Flush()
 }
 
-func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape) (float64, error) {
-	rng := rand.New(rand.NewPCG(uint64(s.Run.Seed), 2))
-	var reqs []serve.Request
-	for i := range decodeRows {
-		q := serve.Request{ID: uint64(i), MaxTokens: decodeTokens, TopP: 1}
-		for range decodePrompt {
-			q.Prompt = append(q.Prompt, int32(rng.IntN(m.Vocab)))
-		}
-		reqs = append(reqs, q)
-	}
+// benchDecoding times all of some requests, prompts included, and then once more kernel by kernel.
+func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape, o BenchOptions) (speed float64, err error) {
 	options := engineOptions(s)
 	options.Slots, options.Pages = decodeRows, 0
 	options.PrefillRows = decodeRows * decodePrompt
@@ -180,12 +172,33 @@ func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *con
 	if err != nil {
 		return 0, err
 	}
-	return rate(r, 1, func() int {
-		if _, err2 := e.Run(ctx, reqs); err2 != nil {
-			err = err2
+	reqs := decodeRequests(s, m)
+	run := func() int {
+		if _, failed := e.Run(ctx, reqs); failed != nil {
+			err = failed
 		}
 		return decodeRows * decodeTokens
-	})
+	}
+	asked := counted(r.Dev, func() { speed, err = rate(r, 1, run) })
+	if p, ok := r.Dev.(kernels.Profiler); ok && err == nil {
+		fmt.Fprintf(o.Out, "\ndecoding: %d steps, %d launches, %d waits\n", e.Steps, asked.Launches, asked.Waits)
+		p.StartProfile()
+		run()
+		printKernels(o.Out, fmt.Sprintf("decoding %d sequences by %d tokens", decodeRows, decodeTokens), p.StopProfile())
+	}
+	return speed, err
+}
+
+func decodeRequests(s *configs.Shape, m *model.Model) (reqs []serve.Request) {
+	rng := rand.New(rand.NewPCG(uint64(s.Run.Seed), 2))
+	for i := range decodeRows {
+		q := serve.Request{ID: uint64(i), MaxTokens: decodeTokens, TopP: 1}
+		for range decodePrompt {
+			q.Prompt = append(q.Prompt, int32(rng.IntN(m.Vocab)))
+		}
+		reqs = append(reqs, q)
+	}
+	return reqs
 }
 
 // cudaPeer runs the peer's workloads.

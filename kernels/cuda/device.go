@@ -24,10 +24,10 @@ type Device struct {
 	ring     *ring
 	repeater *repeater
 	counts   kernels.Counts
-	owned    []cu.DevicePtr                 // what Alloc gave out
-	scratch  cu.DevicePtr                   // workspace of one operation
-	size     int                            // bytes of scratch
-	profile  map[string]*kernels.KernelTime // nil: off
+	owned    []cu.DevicePtr // what Alloc gave out
+	scratch  cu.DevicePtr   // workspace of one operation
+	size     int            // bytes of scratch
+	profile  *profile       // nil: off
 
 	processors int    // multiprocessors of the card
 	force      string // the path of matrix products, for tests; "" chooses by shape
@@ -266,7 +266,7 @@ func (d *Device) enqueue(c call) {
 	d.counts.Launches++
 	d.do(func() error {
 		if d.profile != nil {
-			return d.timed(c.kernel, c.run)
+			return d.profile.time(c.kernel, c.run)
 		}
 		return c.run()
 	})

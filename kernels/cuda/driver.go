@@ -41,6 +41,7 @@ import "C"
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"unsafe"
 )
@@ -148,27 +149,26 @@ func pinned(bytes int) (unsafe.Pointer, error) {
 
 // graph is kernels in order that the driver carries out as one piece of work.
 type graph struct {
+	plan  C.CUgraph // owns the nodes
 	nodes []C.CUgraphNode
 	exec  C.CUgraphExec
 }
 
 // newGraph makes the graph of calls, each after the one before.
-func newGraph(calls []call) (g *graph, err error) {
-	var plan C.CUgraph
-	if code := C.cuGraphCreate(&plan, 0); code != C.CUDA_SUCCESS {
+func newGraph(calls []call) (*graph, error) {
+	g := &graph{}
+	if code := C.cuGraphCreate(&g.plan, 0); code != C.CUDA_SUCCESS {
 		return nil, failure(code)
 	}
-	defer C.cuGraphDestroy(plan)
-	g = &graph{}
 	var last C.CUgraphNode
 	for i := range calls {
-		if err := node(plan, nil, &last, &calls[i]); err != nil {
-			return nil, err
+		if err := node(g.plan, nil, &last, &calls[i]); err != nil {
+			return nil, errors.Join(err, g.close())
 		}
 		g.nodes = append(g.nodes, last)
 	}
-	if code := C.cuGraphInstantiate(&g.exec, plan, 0); code != C.CUDA_SUCCESS {
-		return nil, failure(code)
+	if code := C.cuGraphInstantiate(&g.exec, g.plan, 0); code != C.CUDA_SUCCESS {
+		return nil, errors.Join(failure(code), g.close())
 	}
 	return g, nil
 }
@@ -197,7 +197,12 @@ func (g *graph) run() error {
 }
 
 func (g *graph) close() error {
-	if code := C.cuGraphExecDestroy(g.exec); code != C.CUDA_SUCCESS {
+	if g.exec != nil {
+		if code := C.cuGraphExecDestroy(g.exec); code != C.CUDA_SUCCESS {
+			return failure(code)
+		}
+	}
+	if code := C.cuGraphDestroy(g.plan); code != C.CUDA_SUCCESS {
 		return failure(code)
 	}
 	return nil

@@ -4,41 +4,75 @@ package cuda
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
-	"time"
+
+	"gorgonia.org/cu"
 
 	"lockstep/kernels"
 )
 
-// StartProfile makes every kernel wait for its end and be timed, so the device is slower until StopProfile.
-func (d *Device) StartProfile() { d.profile = map[string]*kernels.KernelTime{} }
+// profile is the launches since StartProfile, each between two events of the card's clock.
+type profile []struct {
+	kernel     string
+	start, end cu.Event
+}
 
-// StopProfile ends it and returns the kernels, most time first.
+// StartProfile times every kernel until StopProfile; repeated sequences are launched one by one meanwhile.
+func (d *Device) StartProfile() { d.profile = &profile{} }
+
+// StopProfile returns the kernels, most time first.
 func (d *Device) StopProfile() []kernels.KernelTime {
+	byName := map[string]*kernels.KernelTime{}
+	d.wait()
+	d.do(func() error {
+		for _, l := range *d.profile {
+			ms, err := l.start.Elapsed(l.end)
+			if err := errors.Join(err, cu.DestroyEvent(&l.start), cu.DestroyEvent(&l.end)); err != nil {
+				return err
+			}
+			t := byName[l.kernel]
+			if t == nil {
+				t = &kernels.KernelTime{Kernel: l.kernel}
+				byName[l.kernel] = t
+			}
+			t.Calls++
+			t.Seconds += ms / 1e3
+		}
+		return nil
+	})
+	d.profile = nil
 	var times []kernels.KernelTime
-	for _, name := range slices.Sorted(maps.Keys(d.profile)) {
-		times = append(times, *d.profile[name])
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		times = append(times, *byName[name])
 	}
 	slices.SortStableFunc(times, func(a, b kernels.KernelTime) int { return cmp.Compare(b.Seconds, a.Seconds) })
-	d.profile = nil
 	return times
 }
 
-// timed runs a launch between two waits.
-func (d *Device) timed(kernel string, launch func() error) error {
-	d.wait()
-	start := time.Now()
+// time runs a launch between two events.
+func (p *profile) time(kernel string, launch func() error) error {
+	start, err := mark()
+	if err != nil {
+		return err
+	}
 	if err := launch(); err != nil {
 		return err
 	}
-	d.wait()
-	t := d.profile[kernel]
-	if t == nil {
-		t = &kernels.KernelTime{Kernel: kernel}
-		d.profile[kernel] = t
+	end, err := mark()
+	*p = append(*p, struct {
+		kernel     string
+		start, end cu.Event
+	}{kernel, start, end})
+	return err
+}
+
+// mark is an event after everything enqueued.
+func mark() (cu.Event, error) {
+	e, err := cu.MakeEvent(cu.DefaultEvent)
+	if err != nil {
+		return e, err
 	}
-	t.Calls++
-	t.Seconds += time.Since(start).Seconds()
-	return nil
+	return e, e.Record(cu.NoStream)
 }

@@ -34,7 +34,7 @@ func (d *Device) trials() []trial {
 	return append(all, trial{"attention", "", tryAttention}, trial{"norm", "", tryNorm}, trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
 }
 
-// admit holds the card against the CPU reference, bit for bit, which takes some milliseconds, and refuses it where they differ.
+// admit holds the card against the CPU reference, bit for bit, which takes milliseconds, and refuses it where they differ.
 func (d *Device) admit() (err error) {
 	if err := d.admitExp2(); err != nil {
 		return err
@@ -70,54 +70,54 @@ func (t trial) result(dev kernels.Device, seed uint64) []byte {
 	return raw
 }
 
-// random is a bf16 tensor of normal values whose exponents spread over 2^(2*spread).
-func random(dev kernels.Device, mem *kernels.Arena, r *rand.Rand, rows, cols, spread int) kernels.Tensor {
-	raw := make([]byte, 0, 2*rows*cols)
-	for range rows * cols {
-		v := float32(r.NormFloat64())
-		if spread > 0 {
-			v *= float32(uint64(1) << r.IntN(spread))
-		}
-		b := kernels.RoundBF16(v)
-		raw = append(raw, byte(b), byte(b>>8))
+// random is a tensor of normal values, magnified by up to 2^spread.
+func random(dev kernels.Device, mem *kernels.Arena, r *rand.Rand, dtype kernels.DType, rows, cols, spread int) kernels.Tensor {
+	values := make([]float32, rows*cols)
+	for i := range values {
+		values[i] = float32(r.NormFloat64()) * float32(uint64(1)<<r.IntN(spread+1))
 	}
-	t := mem.New(kernels.BF16, rows, cols)
-	dev.Write(t, raw)
+	wide := mem.New(kernels.F32, rows, cols)
+	dev.Write(wide, kernels.Wrap(values, rows, cols).Raw())
+	if dtype == kernels.F32 {
+		return wide
+	}
+	t := mem.New(dtype, rows, cols)
+	dev.Copy(t, wide)
 	return t
 }
 
 func tryProduct(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
-	out := mem.New(kernels.F32, 72, 136)
-	d.MatMul(out, nil, kernels.Term{X: random(d, mem, r, 72, 208, 16), W: random(d, mem, r, 136, 208, 16)})
+	out := mem.New(kernels.F32, 24, 72)
+	d.MatMul(out, nil, kernels.Term{X: random(d, mem, r, kernels.BF16, 24, 112, 16), W: random(d, mem, r, kernels.BF16, 72, 112, 16)})
 	return out
 }
 
 func tryWeightGrad(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
-	const rows = 72
-	dw, offsets := mem.Zeros(kernels.F32, 80, 64), mem.New(kernels.I32, 1, 2)
+	const rows = 24
+	dw, offsets := mem.Zeros(kernels.F32, 72, 64), mem.New(kernels.I32, 1, 2)
 	d.Write(offsets, []byte{0, 0, 0, 0, rows, 0, 0, 0})
-	d.WeightGrad(dw, random(d, mem, r, rows, 80, 16), random(d, mem, r, rows, 64, 16), &kernels.Groups{Offsets: offsets, Count: 1, Packs: 1})
+	d.WeightGrad(dw, random(d, mem, r, kernels.BF16, rows, 72, 16), random(d, mem, r, kernels.BF16, rows, 64, 16), &kernels.Groups{Offsets: offsets, Count: 1, Packs: 1})
 	return dw
 }
 
 func tryAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
-	const rows, heads, width = 100, 2, 64
-	out := mem.New(kernels.BF16, rows, heads*width)
-	kv := kernels.KV{K: random(d, mem, r, rows, width, 0), V: random(d, mem, r, rows, width, 0)}
-	d.Attention(out, mem.New(kernels.F32, rows, heads), random(d, mem, r, rows, heads*width, 0), kv,
+	const rows, heads, width = 70, 1, 64
+	lse := mem.New(kernels.F32, rows, heads)
+	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows, width, 0)}
+	d.Attention(mem.New(kernels.BF16, rows, heads*width), lse, random(d, mem, r, kernels.BF16, rows, heads*width, 0), kv,
 		&kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}}, kernels.Attn{Heads: heads, KVHeads: 1, HeadDim: width, Scale: 0.125})
-	return out
+	return lse
 }
 
 func tryNorm(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
-	out := mem.New(kernels.BF16, 40, 520)
-	d.RMSNorm(out, mem.New(kernels.F32, 1, 40), random(d, mem, r, 40, 520, 16), random(d, mem, r, 1, 520, 0), 1e-6)
+	out := mem.New(kernels.F32, 40, 520)
+	d.RMSNorm(out, mem.New(kernels.F32, 1, 40), random(d, mem, r, kernels.F32, 40, 520, 16), random(d, mem, r, kernels.F32, 1, 520, 0), 1e-6)
 	return out
 }
 
 func trySwiGLU(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
-	out := mem.New(kernels.BF16, 40, 256)
-	d.SwiGLU(out, random(d, mem, r, 40, 512, 4))
+	out := mem.New(kernels.F32, 40, 256)
+	d.SwiGLU(out, random(d, mem, r, kernels.F32, 40, 512, 4))
 	return out
 }
 
