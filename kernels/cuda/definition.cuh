@@ -48,9 +48,8 @@ __device__ inline float exp2_sub(float x, float scale, float m) {
 }
 
 __device__ inline float sigmoid_def(float x) {
-  if (x >= 0.f) return 1.f / (1.f + exp2_def(-x * kLog2E));
-  float e = exp2_def(x * kLog2E);
-  return e / (1.f + e);
+  float e = exp2_def(-fabsf(x) * kLog2E);
+  return (x >= 0.f ? 1.f : e) / (1.f + e);
 }
 
 // ln_def is the natural logarithm of a positive normal x.

@@ -1,64 +1,74 @@
-// Dispatch: rows are the (token, slot) pairs sorted by expert, then by token: a stable counting sort. A block for an expert counts its pairs in
-// each pack, one block adds the counts up, then a block for an expert deals its rows out in order. Bound: reading experts [T, K] twice for each expert.
+// Dispatch: rows are the (token, slot) pairs sorted by expert, then by token: a stable counting sort. Pairs are cut into segments, none across packs; a warp
+// counts the experts of a segment, one block adds the counts up (by expert, then segment), and a warp deals a segment's rows out in order.
+// Bound: reading experts [T, K] twice and writing source and row_of; in practice the wait of three kernels.
 #include "definition.cuh"
 
-constexpr int kThreads = 512;
+constexpr int kScan = 1024;  // threads of dispatch_scan; dispatch.go has it too
 
-// before_me is the number of threads of the block before this one with hit set, and their total.
-__device__ inline int before_me(bool hit, int* sums, int& total) {
-  u32 votes = __ballot_sync(~0u, hit);
-  int warp = threadIdx.x / kWarp;
-  __syncthreads();
-  if (warp_lane() == 0) sums[warp] = __popc(votes);
-  __syncthreads();
-  int n = __popc(votes & ((1u << warp_lane()) - 1));
-  total = 0;
-  for (int w = 0; w < kThreads / kWarp; w++) {
-    if (w < warp) n += sums[w];
-    total += sums[w];
+// Segment is a run of pairs.
+struct Segment {
+  int from, to;
+};
+
+extern __shared__ int ofExpert[];
+
+KERNEL(dispatch_count, int* counts, const int* experts, const Segment* segments, int e) {
+  int lane = warp_lane(), seg = blockIdx.x;
+  for (int i = lane; i < e; i += kWarp) ofExpert[i] = 0;
+  __syncwarp();
+  Segment s = segments[seg];
+  for (int i = s.from; i < s.to; i += kWarp) {
+    bool mine = i + lane < s.to;
+    int pick = mine ? experts[i + lane] : -1;
+    u32 same = __match_any_sync(~0u, pick);
+    if (mine && (same >> lane) == 1) ofExpert[pick] += __popc(same);  // the last of the equal ones
+    __syncwarp();
   }
-  return n;
+  for (int i = lane; i < e; i += kWarp) counts[(size_t)i * gridDim.x + seg] = ofExpert[i];
 }
 
-KERNEL(dispatch_count, int* offsets, const int* experts, const int* packs, int k, int count) {
-  __shared__ int sums[kThreads / kWarp];
-  int e = blockIdx.x;
-  for (int pack = 0; pack < count; pack++) {
-    int n = 0, total;
-    for (int i = packs[pack] * k; i < packs[pack + 1] * k; i += kThreads) {
-      int at = i + threadIdx.x;
-      before_me(at < packs[pack + 1] * k && experts[at] == e, sums, total);
-      n += total;
-    }
-    if (threadIdx.x == 0) offsets[e * count + pack + 1] = n;
-  }
-  if (e == 0 && threadIdx.x == 0) offsets[0] = 0;
-}
-
-// dispatch_add turns counts [1 ... n] into running sums, by one warp.
-KERNEL(dispatch_add, int* offsets, int n) {
-  int carry = 0;
-  for (int i = 0; i < n; i += kWarp) {
-    int at = 1 + i + warp_lane();
-    int v = at <= n ? offsets[at] : 0;
+// dispatch_scan turns counts [e, n] into the rows before each, and offsets [e*packs + 1] into those before each pack; first is the first segment of a pack.
+KERNEL(dispatch_scan, int* offsets, int* counts, const int* first, int e, int n, int packs, int pairs) {
+  __shared__ int sums[kScan / kWarp];
+  int total = e * n, each = (total + kScan - 1) / kScan, from = threadIdx.x * each, to = min(from + each, total), own = 0;
+  for (int i = from; i < to; i++) own += counts[i];
+  int before = own;
 #pragma unroll
-    for (int s = 1; s < kWarp; s <<= 1) {
-      int left = __shfl_up_sync(~0u, v, s);
-      if (warp_lane() >= s) v += left;
-    }
-    if (at <= n) offsets[at] = carry + v;
-    carry += __shfl_sync(~0u, v, 31);
+  for (int s = 1; s < kWarp; s <<= 1) {
+    int left = __shfl_up_sync(~0u, before, s);
+    if (warp_lane() >= s) before += left;
   }
+  if (warp_lane() == kWarp - 1) sums[threadIdx.x / kWarp] = before;
+  __syncthreads();
+  before -= own;
+  for (int w = 0; w < threadIdx.x / kWarp; w++) before += sums[w];
+  for (int i = from; i < to; i++) {
+    int c = counts[i];
+    counts[i] = before;
+    before += c;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < e * packs; i += kScan) {
+    int expert = i / packs, seg = first[i % packs];  // n where this and all later packs are empty
+    offsets[i] = seg < n ? counts[expert * n + seg] : expert + 1 < e ? counts[(expert + 1) * n] : pairs;
+  }
+  if (threadIdx.x == 0) offsets[e * packs] = pairs;
 }
 
-KERNEL(dispatch_deal, int* source, int* row_of, const int* offsets, const int* experts, int pairs, int k, int count) {
-  __shared__ int sums[kThreads / kWarp];
-  int e = blockIdx.x, next = offsets[e * count], total;
-  for (int i = 0; i < pairs; i += kThreads) {
-    int at = i + threadIdx.x;
-    bool mine = at < pairs && experts[at] == e;
-    int row = next + before_me(mine, sums, total);
+KERNEL(dispatch_deal, int* source, int* row_of, const int* counts, const int* experts, const Segment* segments, int e, int k) {
+  int lane = warp_lane(), seg = blockIdx.x;
+  for (int i = lane; i < e; i += kWarp) ofExpert[i] = counts[(size_t)i * gridDim.x + seg];
+  __syncwarp();
+  Segment s = segments[seg];
+  for (int i = s.from; i < s.to; i += kWarp) {
+    int at = i + lane;
+    bool mine = at < s.to;
+    int pick = mine ? experts[at] : -1;
+    u32 same = __match_any_sync(~0u, pick);
+    int row = mine ? ofExpert[pick] + __popc(same & ((1u << lane) - 1)) : 0;
+    __syncwarp();
     if (mine) source[row] = at / k, row_of[at] = row;
-    next += total;
+    if (mine && (same >> lane) == 1) ofExpert[pick] = row + 1;
+    __syncwarp();
   }
 }

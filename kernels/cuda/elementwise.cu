@@ -1,33 +1,59 @@
-// Zero, Copy, Add, Scale: one thread for some elements of a row. Bound: the bytes read and written.
-#include "definition.cuh"
+// Zero, Copy, Add, Scale: a thread for eight columns of a row. Bound: the bytes read and written.
+#include "rows.cuh"
 
-// A row-strided matrix [rows, cols] is visited by a grid of (columns, rows) with y taking rows in turn.
-#define EACH(rows, cols)                                                        \
-  for (int r = blockIdx.y; r < rows; r += gridDim.y)                             \
-    for (int c = blockIdx.x * blockDim.x + threadIdx.x; c < cols; c += gridDim.x * blockDim.x)
+#define PIECE                       \
+  Piece at(cols);                   \
+  if (at.row >= rows) return;       \
+  int left = cols - at.col;         \
+  float v[kEight];
 
-KERNEL(zero16, u16* x, int rows, int cols, int stride) { EACH(rows, cols) x[(size_t)r * stride + c] = 0; }
-KERNEL(zero32, u32* x, int rows, int cols, int stride) { EACH(rows, cols) x[(size_t)r * stride + c] = 0; }
+template <class T>
+__device__ void zero(T* x, int rows, int cols, int stride) {
+  PIECE
+#pragma unroll
+  for (int j = 0; j < kEight; j++) v[j] = 0.f;
+  store8(x + (size_t)at.row * stride + at.col, left, v);
+}
+KERNEL(zero16, u16* x, int rows, int cols, int stride) { zero(x, rows, cols, stride); }
+KERNEL(zero32, float* x, int rows, int cols, int stride) { zero(x, rows, cols, stride); }
 
 template <class D, class S>
 __device__ void copy(D* d, const S* s, int rows, int cols, int ds, int ss) {
-  EACH(rows, cols) store(d, (size_t)r * ds + c, load(s, (size_t)r * ss + c));
+  PIECE
+  load8(s + (size_t)at.row * ss + at.col, left, v);
+  store8(d + (size_t)at.row * ds + at.col, left, v);
 }
 KERNEL(copy_f32_bf16, float* d, const u16* s, int rows, int cols, int ds, int ss) { copy(d, s, rows, cols, ds, ss); }
 KERNEL(copy_bf16_f32, u16* d, const float* s, int rows, int cols, int ds, int ss) { copy(d, s, rows, cols, ds, ss); }
-KERNEL(copy16, u16* d, const u16* s, int rows, int cols, int ds, int ss) { EACH(rows, cols) d[(size_t)r * ds + c] = s[(size_t)r * ss + c]; }
-KERNEL(copy32, u32* d, const u32* s, int rows, int cols, int ds, int ss) { EACH(rows, cols) d[(size_t)r * ds + c] = s[(size_t)r * ss + c]; }
+
+template <class T>
+__device__ void copy_bits(T* d, const T* s, int rows, int cols, int ds, int ss) {
+  Piece at(cols);
+  if (at.row < rows) move8(d + (size_t)at.row * ds + at.col, s + (size_t)at.row * ss + at.col, cols - at.col);
+}
+KERNEL(copy16, u16* d, const u16* s, int rows, int cols, int ds, int ss) { copy_bits(d, s, rows, cols, ds, ss); }
+KERNEL(copy32, u32* d, const u32* s, int rows, int cols, int ds, int ss) { copy_bits(d, s, rows, cols, ds, ss); }
 
 template <class T>
 __device__ void add(T* out, const T* a, const T* b, int rows, int cols, int os, int as, int bs) {
-  EACH(rows, cols) store(out, (size_t)r * os + c, load(a, (size_t)r * as + c) + load(b, (size_t)r * bs + c));
+  PIECE
+  float w[kEight];
+  load8(a + (size_t)at.row * as + at.col, left, v);
+  load8(b + (size_t)at.row * bs + at.col, left, w);
+#pragma unroll
+  for (int j = 0; j < kEight; j++) v[j] = v[j] + w[j];
+  store8(out + (size_t)at.row * os + at.col, left, v);
 }
 #define ADD(T) (T * out, const T* a, const T* b, int rows, int cols, int os, int as, int bs)
 KERNELS(add, ADD, (out, a, b, rows, cols, os, as, bs))
 
 template <class T>
 __device__ void scale(T* out, const T* x, float f, int rows, int cols, int os, int xs) {
-  EACH(rows, cols) store(out, (size_t)r * os + c, load(x, (size_t)r * xs + c) * f);
+  PIECE
+  load8(x + (size_t)at.row * xs + at.col, left, v);
+#pragma unroll
+  for (int j = 0; j < kEight; j++) v[j] = v[j] * f;
+  store8(out + (size_t)at.row * os + at.col, left, v);
 }
 #define SCALE(T) (T * out, const T* x, float f, int rows, int cols, int os, int xs)
 KERNELS(scale, SCALE, (out, x, f, rows, cols, os, xs))

@@ -10,9 +10,21 @@ import (
 
 const elementThreads = 256
 
-// elements is a grid over a matrix: columns across, rows down.
-func elements(rows, cols int) [3]int {
-	return [3]int{min(blocks(cols, elementThreads), 1024), min(rows, 65535), 1}
+// pieces is a grid of a thread for eight columns of each row.
+func pieces(rows, cols int) [3]int { return [3]int{blocks(rows*blocks(cols, 8), elementThreads), 1, 1} }
+
+// flat gives the shape of matrices that are contiguous as one row of as many columns as an int32 holds, and strides.
+func flat(ts ...kernels.Tensor) (rows, cols int, strides []int) {
+	rows, cols = ts[0].Groups*ts[0].Rows, ts[0].Cols
+	contiguous := rows*cols < 1<<31
+	for _, t := range ts {
+		contiguous = contiguous && t.Contiguous()
+		strides = append(strides, t.Stride)
+	}
+	if contiguous {
+		rows, cols = 1, rows*cols
+	}
+	return rows, cols, strides
 }
 
 // Zero clears a tensor of any type. Padding between rows stays.
@@ -21,11 +33,8 @@ func (d *Device) Zero(t kernels.Tensor) {
 	if t.DType == kernels.BF16 {
 		name = "zero16"
 	}
-	rows, cols, stride := t.Groups*t.Rows, t.Cols, t.Stride
-	if t.Contiguous() && rows*cols < 1<<31 {
-		rows, cols, stride = 1, rows*cols, rows*cols
-	}
-	d.launch(name, elements(rows, cols), elementThreads, 0, t, rows, cols, stride)
+	rows, cols, strides := flat(t)
+	d.launch(name, pieces(rows, cols), elementThreads, 0, t, rows, cols, strides[0])
 }
 
 // Copy copies a tensor of the same shape, strides free, and converts F32 to BF16 (to nearest even) or back (exact).
@@ -42,19 +51,18 @@ func (d *Device) Copy(dst, src kernels.Tensor) {
 	case src.DType == kernels.BF16:
 		name = "copy_f32_bf16"
 	}
-	rows, cols, ds, ss := dst.Groups*dst.Rows, dst.Cols, dst.Stride, src.Stride
-	if dst.Contiguous() && src.Contiguous() && rows*cols < 1<<31 {
-		rows, cols, ds, ss = 1, rows*cols, rows*cols, rows*cols
-	}
-	d.launch(name, elements(rows, cols), elementThreads, 0, dst, src, rows, cols, ds, ss)
+	rows, cols, strides := flat(dst, src)
+	d.launch(name, pieces(rows, cols), elementThreads, 0, dst, src, rows, cols, strides[0], strides[1])
 }
 
 // Add: out = round(a + b), all [T, H]. out may be a or b.
 func (d *Device) Add(out, a, b kernels.Tensor) {
-	d.launch("add"+suffix(out), elements(out.Rows, out.Cols), elementThreads, 0, out, a, b, out.Rows, out.Cols, out.Stride, a.Stride, b.Stride)
+	rows, cols, strides := flat(out, a, b)
+	d.launch("add"+suffix(out), pieces(rows, cols), elementThreads, 0, out, a, b, rows, cols, strides[0], strides[1], strides[2])
 }
 
 // Scale: out = round(x * a), both [T, H]. out may be x.
 func (d *Device) Scale(out, x kernels.Tensor, a float32) {
-	d.launch("scale"+suffix(out), elements(out.Rows, out.Cols), elementThreads, 0, out, x, a, out.Rows, out.Cols, out.Stride, x.Stride)
+	rows, cols, strides := flat(out, x)
+	d.launch("scale"+suffix(out), pieces(rows, cols), elementThreads, 0, out, x, a, rows, cols, strides[0], strides[1])
 }

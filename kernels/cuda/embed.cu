@@ -1,14 +1,16 @@
 // Embed and Gather: out[r] = table[ids[r]]; a warp for a row. Bound: the bytes of the rows, read and written.
 // EmbedBackward: dtable[v] += dout[t] for the t of ids[t] = v, t ascending. The warp of the first t of an id walks the later ones,
 // 512 columns in registers; the others stop when they find an earlier t. Bound: reading dout once, and T^2/64 comparisons of ids.
-#include "definition.cuh"
+#include "rows.cuh"
 
 template <class T>
 __device__ void take(T* out, const T* table, const int* ids, int rows, int cols, int os, int ts) {
   int r = warp_row();
   if (r >= rows) return;
   const T* from = table + (size_t)ids[r] * ts;
-  for (int c = warp_lane(); c < cols; c += kWarp) out[(size_t)r * os + c] = from[c];
+  T* to = out + (size_t)r * os;
+#pragma unroll 4
+  for (int c = warp_lane() * kEight; c < cols; c += kLanes) move8(to + c, from + c, cols - c);
 }
 #define TAKE(T) (T * out, const T* table, const int* ids, int rows, int cols, int os, int ts)
 KERNELS(take, TAKE, (out, table, ids, rows, cols, os, ts))

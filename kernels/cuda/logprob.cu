@@ -1,7 +1,7 @@
-// LogProb and its gradient: a block for a row, a warp for each vocabulary block of 1024, thread 0 merges ascending. Bound: the bytes of logits.
+// LogProb and its gradient: a block for a row, a warp for each vocabulary block of 1024, thread 0 merges ascending; the gradient, a thread for eight columns. Bound: the bytes of logits.
 //   m_b = max, s_b = tree(Exp2((x-m_b)*log2e)); m' = max(m, m_b), s = s*Exp2((m-m')*log2e) + s_b*Exp2((m_b-m')*log2e); logprob = (x_target - m) - Ln(s)
 //   dlogits[j] = round(dlogprob*([j = target] - Exp2((x_j-m)*log2e)*(1/s)))
-#include "definition.cuh"
+#include "rows.cuh"
 
 constexpr int kVocabBlock = 1024, kMost = 4096;  // blocks of a row: 4 million columns
 
@@ -32,14 +32,17 @@ KERNEL(log_prob, float* logprob, float* stats, const float* logits, const int* t
 template <class T>
 __device__ void log_prob_backward(T* dlogits, const float* dlogprob, const float* stats, const float* logits, const int* targets, int rows, int cols, int ds, int ls,
                                   int ss) {
-  for (int t = blockIdx.y; t < rows; t += gridDim.y) {
-    int id = targets[t];
-    float g = dlogprob[t], m = stats[(size_t)t * ss], r = 1.f / stats[(size_t)t * ss + 1];
-    for (int j = blockIdx.x * blockDim.x + threadIdx.x; j < cols; j += gridDim.x * blockDim.x) {
-      float p = exp2_sub(logits[(size_t)t * ls + j], kLog2E, m);
-      store(dlogits, (size_t)t * ds + j, id < 0 ? 0.f : g * ((j == id ? 1.f : 0.f) - p * r));
-    }
+  Piece at(cols);
+  if (at.row >= rows) return;
+  int id = targets[at.row], left = cols - at.col;
+  float g = dlogprob[at.row], m = stats[(size_t)at.row * ss], r = 1.f / stats[(size_t)at.row * ss + 1], v[kEight];
+  load8(logits + (size_t)at.row * ls + at.col, left, v);
+#pragma unroll
+  for (int j = 0; j < kEight; j++) {
+    float p = exp2_sub(v[j], kLog2E, m);
+    v[j] = id < 0 ? 0.f : g * ((at.col + j == id ? 1.f : 0.f) - p * r);
   }
+  store8(dlogits + (size_t)at.row * ds + at.col, left, v);
 }
 #define LOG_PROB_BACKWARD(T)                                                                                                                        \
   (T * dlogits, const float* dlogprob, const float* stats, const float* logits, const int* targets, int rows, int cols, int ds, int ls, int ss)

@@ -11,6 +11,6 @@ func (d *Device) LogProb(logprob, stats, logits, targets kernels.Tensor) {
 
 // LogProbBackward writes dlogits F32 or BF16 [T, V]; dlogits may be logits.
 func (d *Device) LogProbBackward(dlogits, dlogprob, stats, logits, targets kernels.Tensor) {
-	d.launch("log_prob_backward"+suffix(dlogits), elements(logits.Rows, logits.Cols), elementThreads, 0, dlogits, dlogprob, stats, logits, targets,
+	d.launch("log_prob_backward"+suffix(dlogits), pieces(logits.Rows, logits.Cols), elementThreads, 0, dlogits, dlogprob, stats, logits, targets,
 		logits.Rows, logits.Cols, dlogits.Stride, logits.Stride, stats.Stride)
 }

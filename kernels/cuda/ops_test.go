@@ -12,7 +12,7 @@ import (
 
 func TestElementwise(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][2]int{{1, 1}, {3, 100}, {257, 513}, {5, 4096}} {
+		for _, s := range [][2]int{{1, 1}, {3, 100}, {257, 513}, {5, 4096}, {65536, 24}} {
 			r, c := s[0], s[1]
 			both(t, "add", []operand{strided(dtype, r, c, 1), normal(dtype, r, c, 1), strided(dtype, r, c, 1)}, func(d kernels.Device, x []kernels.Tensor) { d.Add(x[0], x[1], x[2]) })
 			both(t, "scale", []operand{normal(dtype, r, c, 1), strided(dtype, r, c, 1)}, func(d kernels.Device, x []kernels.Tensor) { d.Scale(x[0], x[1], 0.37) })
@@ -27,7 +27,7 @@ func TestElementwise(t *testing.T) {
 
 func TestEmbed(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][3]int{{1, 1, 8}, {100, 7, 100}, {1000, 50, 513}, {5000, 3000, 1024}} {
+		for _, s := range [][3]int{{1, 1, 8}, {100, 7, 100}, {1000, 50, 513}, {5000, 3000, 1024}, {65536, 400, 16}} {
 			tokens, vocab, width := s[0], s[1], s[2]
 			ids := ints(1, tokens, below(tokens, vocab))
 			both(t, "embed", []operand{normal(dtype, tokens, width, 1), normal(dtype, vocab, width, 1), ids}, func(d kernels.Device, x []kernels.Tensor) { d.Embed(x[0], x[1], x[2]) })
@@ -38,7 +38,7 @@ func TestEmbed(t *testing.T) {
 
 func TestNorm(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][2]int{{1, 1}, {3, 100}, {100, 256}, {9, 300}, {1000, 2048}, {70, 7168}} {
+		for _, s := range [][2]int{{1, 1}, {3, 100}, {100, 256}, {9, 300}, {1000, 2048}, {70, 7168}, {65536, 40}} {
 			r, n := s[0], s[1]
 			packs := []int32{0, int32(r / 3), int32(r)}
 			both(t, "rms norm", []operand{strided(dtype, r, n, 1), normal(kernels.F32, 1, r, 1), strided(dtype, r, n, 3), normal(dtype, 1, n, 1)},
@@ -82,7 +82,7 @@ func TestHeadNormRope(t *testing.T) {
 
 func TestSwiGLU(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][2]int{{1, 1}, {33, 77}, {1000, 768}} {
+		for _, s := range [][2]int{{1, 1}, {33, 77}, {1000, 768}, {65536, 16}} {
 			r, n := s[0], s[1]
 			both(t, "swiglu", []operand{normal(dtype, r, n, 1), normal(dtype, r, 2*n, 8)}, func(d kernels.Device, x []kernels.Tensor) { d.SwiGLU(x[0], x[1]) })
 			both(t, "swiglu backward", []operand{normal(dtype, r, n, 1), normal(dtype, r, 2*n, 8)}, func(d kernels.Device, x []kernels.Tensor) { d.SwiGLUBackward(x[1], x[0], x[1]) })
@@ -91,7 +91,7 @@ func TestSwiGLU(t *testing.T) {
 }
 
 func TestMoE(t *testing.T) {
-	for _, s := range [][4]int{{1, 4, 2, 16}, {77, 8, 2, 100}, {1000, 128, 8, 64}, {513, 384, 8, 256}, {300, 3, 3, 32}} {
+	for _, s := range [][4]int{{1, 4, 2, 16}, {77, 8, 2, 100}, {1000, 128, 8, 64}, {513, 384, 8, 256}, {300, 3, 3, 32}, {65536, 16, 2, 24}} {
 		tokens, e, k, width := s[0], s[1], s[2], s[3]
 		for _, norm := range []bool{true, false} {
 			both(t, "route", []operand{normal(kernels.F32, tokens, k, 1), ints(tokens, k, make([]int32, tokens*k)), normal(kernels.F32, tokens, e, 1), strided(kernels.F32, tokens, e, 3)},

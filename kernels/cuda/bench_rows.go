@@ -1,0 +1,122 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"time"
+
+	"lockstep/kernels"
+)
+
+// Sizes of the benchmark of operations that memory bounds: each moves more than a cache holds.
+const (
+	rowsTokens  = 16384
+	rowsHidden  = 2048
+	rowsHeads   = 32
+	rowsHeadDim = 128
+	rowsExperts = 128
+	rowsTopK    = 8
+	rowsExpert  = 768
+	rowsVocab   = 32000
+	rowsLogits  = 4096
+	rowsWeights = 1 << 28
+)
+
+// rowsCase is an operation, and the elements that it has to read and write.
+type rowsCase struct {
+	name  string
+	moved []kernels.Tensor // whole tensors, as often as they are read or written
+	run   func()
+}
+
+// BenchRows times the operations that memory bounds, about `each` for every one, on bf16 rows.
+func (d *Device) BenchRows(each time.Duration) (results []BenchResult) {
+	for _, cases := range []func(mem *kernels.Arena) []rowsCase{d.benchHidden, d.benchHeads, d.benchMixture, d.benchLogits, d.benchOptimizer} {
+		keep := len(d.owned)
+		for _, c := range cases(kernels.NewArena(d)) {
+			bytes := 0
+			for _, t := range c.moved {
+				bytes += t.Bytes()
+			}
+			results = append(results, BenchResult{Case: c.name, Seconds: d.time(each, c.run), Bytes: float64(bytes)})
+		}
+		d.release(keep)
+	}
+	return results
+}
+
+func (d *Device) randomRows(mem *kernels.Arena, rows, cols int) kernels.Tensor {
+	t := mem.New(kernels.BF16, rows, cols)
+	d.fillRandom(t)
+	return t
+}
+
+func (d *Device) benchHidden(mem *kernels.Arena) []rowsCase {
+	x, y, z, w := d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, 1, rowsHidden)
+	rstd, dw := mem.Zeros(kernels.F32, 1, rowsTokens), mem.Zeros(kernels.F32, 1, rowsHidden)
+	size := fmt.Sprintf(", %d x %d", rowsTokens, rowsHidden)
+	return []rowsCase{
+		{"add" + size, []kernels.Tensor{x, y, z}, func() { d.Add(z, x, y) }},
+		{"RMSNorm" + size, []kernels.Tensor{x, y}, func() { d.RMSNorm(y, rstd, x, w, 1e-6) }},
+		{"RMSNorm backward, weights too" + size, []kernels.Tensor{x, y, z, z}, func() { d.RMSNormBackward(z, dw, y, x, rstd, w, []int32{0, rowsTokens}) }},
+	}
+}
+
+func (d *Device) benchHeads(mem *kernels.Arena) []rowsCase {
+	const width = rowsHeads * rowsHeadDim
+	x, y, z, w := d.randomRows(mem, rowsTokens, width), d.randomRows(mem, rowsTokens, width), d.randomRows(mem, rowsTokens, width), d.randomRows(mem, 1, rowsHeadDim)
+	rstd, dw, at := mem.Zeros(kernels.F32, rowsTokens, rowsHeads), mem.Zeros(kernels.F32, 1, rowsHeadDim), mem.Zeros(kernels.I32, 1, rowsTokens)
+	rope := kernels.Rope{Cos: mem.Zeros(kernels.F32, 1, rowsHeadDim/2), Sin: mem.Zeros(kernels.F32, 1, rowsHeadDim/2)}
+	size := fmt.Sprintf(", %d x %d heads of %d", rowsTokens, rowsHeads, rowsHeadDim)
+	return []rowsCase{
+		{"head norm and rope" + size, []kernels.Tensor{x, y}, func() { d.HeadNormRope(y, rstd, x, w, at, rope, 1e-6) }},
+		{"head norm and rope backward, weights too" + size, []kernels.Tensor{x, y, z}, func() { d.HeadNormRopeBackward(z, dw, y, x, rstd, w, at, rope, []int32{0, rowsTokens}) }},
+	}
+}
+
+func (d *Device) benchMixture(mem *kernels.Arena) []rowsCase {
+	const pairs = rowsTokens * rowsTopK
+	x, rows, more := d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, pairs, rowsHidden), d.randomRows(mem, pairs, rowsHidden)
+	gu, h, dgu := d.randomRows(mem, pairs, 2*rowsExpert), d.randomRows(mem, pairs, rowsExpert), d.randomRows(mem, pairs, 2*rowsExpert)
+	logits, probs, weights := mem.Zeros(kernels.F32, rowsTokens, rowsExperts), mem.Zeros(kernels.F32, rowsTokens, rowsExperts), mem.Zeros(kernels.F32, rowsTokens, rowsTopK)
+	d.Copy(logits, x.ColRange(0, rowsExperts))
+	picks, dweights := mem.New(kernels.I32, rowsTokens, rowsTopK), mem.Zeros(kernels.F32, rowsTokens, rowsTopK)
+	plan := kernels.Plan{Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, rowsExperts+1), Count: rowsExperts, Packs: 1},
+		Source: mem.New(kernels.I32, 1, pairs), RowOf: mem.New(kernels.I32, rowsTokens, rowsTopK)}
+	d.Route(weights, picks, probs, logits, true)
+	d.Dispatch(plan, picks, []int32{0, rowsTokens})
+	size := fmt.Sprintf(", %d x %d", pairs, 2*rowsExpert)
+	tokens := fmt.Sprintf(", %d x %d, %d of %d", rowsTokens, rowsHidden, rowsTopK, rowsExperts)
+	return []rowsCase{
+		{"SwiGLU" + size, []kernels.Tensor{gu, h}, func() { d.SwiGLU(h, gu) }},
+		{"SwiGLU backward" + size, []kernels.Tensor{gu, h, dgu}, func() { d.SwiGLUBackward(dgu, h, gu) }},
+		{"route" + tokens, []kernels.Tensor{logits, probs, weights, picks}, func() { d.Route(weights, picks, probs, logits, true) }},
+		{"dispatch" + tokens, []kernels.Tensor{picks, picks, plan.Source, plan.RowOf}, func() { d.Dispatch(plan, picks, []int32{0, rowsTokens}) }},
+		{"gather" + tokens, []kernels.Tensor{rows, rows}, func() { d.Gather(rows, x, plan.Source) }},
+		{"combine" + tokens, []kernels.Tensor{rows, x}, func() { d.Combine(x, rows, weights, plan.RowOf) }},
+		{"combine backward" + tokens, []kernels.Tensor{rows, more, rows}, func() { d.CombineBackward(more, dweights, x, rows, weights, plan.RowOf) }},
+	}
+}
+
+func (d *Device) benchLogits(mem *kernels.Arena) []rowsCase {
+	logits, wide := d.randomRows(mem, rowsLogits, rowsVocab), mem.New(kernels.F32, rowsLogits, rowsVocab)
+	d.Copy(wide, logits)
+	stats, logprob, targets := mem.New(kernels.F32, rowsLogits, 2), mem.New(kernels.F32, 1, rowsLogits), mem.Zeros(kernels.I32, 1, rowsLogits)
+	size := fmt.Sprintf(", %d x %d", rowsLogits, rowsVocab)
+	return []rowsCase{
+		{"log-softmax" + size, []kernels.Tensor{wide}, func() { d.LogProb(logprob, stats, wide, targets) }},
+		{"log-softmax backward" + size, []kernels.Tensor{wide, logits}, func() { d.LogProbBackward(logits, logprob, stats, wide, targets) }},
+	}
+}
+
+func (d *Device) benchOptimizer(mem *kernels.Arena) []rowsCase {
+	w, master, m, v, grad := mem.Zeros(kernels.BF16, 1, rowsWeights), mem.Zeros(kernels.F32, 1, rowsWeights), mem.Zeros(kernels.F32, 1, rowsWeights), mem.Zeros(kernels.F32, 1, rowsWeights), mem.Zeros(kernels.F32, 1, rowsWeights)
+	one, sum := mem.Zeros(kernels.F32, 1, 1), mem.Zeros(kernels.F32, 1, 1)
+	s := kernels.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Correction1: 0.1, Correction2: 0.05}
+	size := fmt.Sprintf(", %d", rowsWeights)
+	return []rowsCase{
+		{"sum of squares" + size, []kernels.Tensor{grad}, func() { d.SumSquares(sum, grad) }},
+		{"AdamW" + size, []kernels.Tensor{w, master, master, m, m, v, v, grad, grad}, func() { d.AdamW(w, master, m, v, grad, one, s) }},
+	}
+}
