@@ -41,19 +41,25 @@ type Device interface {
 
 	// Add: out = round(a + b). out may be a or b.
 	Add(out, a, b Tensor)
+	// AddBias: out[t] = round(x[t] + bias), bias [1, n], or of the row's group with groups, bias [Count, 1, n]. x and out are of one type; bias may be of another. out may be x.
+	// BiasGrad: dbias F32 [Count, 1, n] += dy, for each group a sum over rows: packs are those of the group. The rows of a dense layer are one group.
+	AddBias(out, x, bias Tensor, g *Groups)
+	BiasGrad(dbias, dy Tensor, g *Groups)
 	// Scale: out = round(x * a). out may be x.
 	Scale(out, x Tensor, a float32)
 
-	// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w). rstd is F32 [1, T].
+	// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + Eps); out = round((x*rstd)*w). rstd is F32 [1, T]. With PlusOne, w is float32(1 + w) here and below.
 	// Backward (g = dy*w, xh = x*rstd): dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh as a sum over rows. dw may be nil.
-	RMSNorm(out, rstd, x, w Tensor, eps float32)
-	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor, packs []int32)
+	RMSNorm(out, rstd, x, w Tensor, norm Norm)
+	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor, norm Norm, packs []int32)
 
-	// HeadNormRope works on each head of x [T, heads*D]. With w [1, D]: xh = x*rstd as in RMSNorm over the head (rstd F32 [T, heads]), z = xh*w; w nil: z = x.
-	// Then for i < D/2 with c, s of the row's position: out[i] = round(z[i]*c - z[i+D/2]*s); out[i+D/2] = round(z[i+D/2]*c + z[i]*s).
-	// Backward writes dx = round(.), and dw[j] += dz[j]*xh[j] as a sum over rows, heads ascending inside a row. out may be x; dx may be dout.
-	HeadNormRope(out, rstd, x, w, positions Tensor, rope Rope, eps float32)
-	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope, packs []int32)
+	// HeadNormRope works on each head of x [T, heads*D], D = HeadDim. With w [1, D]: xh = x*rstd as in RMSNorm over the head (rstd F32 [T, heads]), z = xh*w; w nil: z = x.
+	// Then the R = 2*Cos.Cols columns from First on turn in pairs, with c, s of the row's position: for i < R/2, a = First+i and b = a+R/2, or Interleaved
+	// a = First+2i and b = a+1: out[a] = round(z[a]*c - z[b]*s); out[b] = round(z[b]*c + z[a]*s). Of other columns out = round(z). Interleaved pairs have no w.
+	// Backward turns dout back to dz (dz[a] = dout[a]*c + dout[b]*s, dz[b] = dout[b]*c - dout[a]*s), then writes dx = round(rstd*(g - xh*(tree(g*xh)/D))), g = dz*w, or
+	// round(dz), and dw[j] += dz[j]*xh[j] as a sum over rows, heads ascending inside a row. out may be x; dx may be dout.
+	HeadNormRope(out, rstd, x, w, positions Tensor, rope Rope, norm Norm)
+	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope, norm Norm, packs []int32)
 
 	// MatMul: out[m,n] = round(dot over the terms in turn, over k of x[m,k]*w[n,k]): one chain, the next term continues it.
 	// MatMulT: out[m,k] = round(dot over the terms in turn, over n of x[m,n]*w[n,k]).
@@ -71,12 +77,29 @@ type Device interface {
 	// AttentionBackward is for unpaged layouts; dq, dk, dv are written.
 	AttentionBackward(dq, dk, dv, dout, out, lse, q Tensor, kv KV, l *Layout, a Attn)
 
-	// Route: p = softmax of logits F32 [T, E] (m = max; e_j = Exp2((x_j-m)*log2e); p_j = e_j * (1/tree(e))), the k largest by (p descending, expert ascending)
-	// to experts int32 [T, K] and weights F32 [T, K]; with norm, weights are divided by their sum in slot order. probs F32 [T, E] keeps p.
-	// Backward writes dlogits F32 [T, E]. With norm: z_i = w_i*(dw_i - sum over slots of w_j*dw_j) on selected experts, 0 elsewhere;
-	// without: p_j*([j selected]*dw - sum over slots of p_i*dw_i).
-	Route(weights, experts, probs, logits Tensor, norm bool)
-	RouteBackward(dlogits, dweights, weights, experts, probs Tensor, norm bool)
+	// Sinks puts a learned logit of each head, sinks [1, Heads], into the softmax of an attention that was computed without, where it has no value: with t = sinks[h]*log2e,
+	// m = max(lse, t), a = Exp2(lse-m), l = a + Exp2(t-m): out = round(out*(a/l)), lse = m + Ln(l)*log2e, in place. AttentionBackward takes these out and lse.
+	// Backward: dsinks F32 [1, Heads] += -(Exp2(min(t-lse, 0))*tree(dout*out)) as a sum over rows, the tree over the head dim.
+	Sinks(out, lse, sinks Tensor)
+	SinksBackward(dsinks, dout, out, lse, sinks Tensor, packs []int32)
+
+	// Route, for each row x of logits F32 [T, E], n = Norm and s = Scale of the settings:
+	//
+	//	p  = softmax of x (m = max; e_j = Exp2((x_j-m)*log2e); p_j = e_j * (1/tree(e))), or sigm(x) with Sigmoid
+	//	b  = p + Bias; b = p without one; one that is not a number counts as -Inf
+	//	with Groups: b = -Inf outside the TopGroups groups of E/Groups consecutive experts whose two largest b add up to most, ties to the lower group
+	//	the k largest by (b descending, expert ascending) go to experts int32 [T, K]
+	//	weights F32 [T, K] = p*s, or with n (p / (sum of p in slot order + Epsilon))*s; probs F32 [T, E] keeps p
+	//
+	// Backward writes dlogits F32 [T, E]; with n, m = (sum over slots of w_j*dw_j)/s and t_i = dw_i - m, without t_i = dw_i:
+	//
+	//	Sigmoid        (w_i*t_i)*(1-p_i) on selected experts, 0 elsewhere
+	//	softmax, n     w_i*t_i on selected experts, 0 elsewhere
+	//	softmax        p_j*([j selected]*(dw*s) - sum over slots of p_i*(dw_i*s))
+	//
+	// The choice and Bias have no gradient.
+	Route(weights, experts, probs, logits Tensor, r Router)
+	RouteBackward(dlogits, dweights, weights, experts, probs Tensor, r Router)
 	// Dispatch fills the plan from experts int32 [T, K]; packs are those of the layout.
 	Dispatch(p Plan, experts Tensor, packs []int32)
 	// Gather: out[r] = x[source[r]].
@@ -90,6 +113,10 @@ type Device interface {
 	// Backward (s = sigm(g)): du = round(dout*(g*s)); dg = round((dout*u)*(s*(1 + g*(1-s)))). dgu may be gu.
 	SwiGLU(out, gu Tensor)
 	SwiGLUBackward(dgu, dout, gu Tensor)
+	// ClampedSwiGLU: with g = min(g, Limit) and u = min(max(u, -Limit), Limit): out[r,i] = round((g*sigm(Alpha*g))*(u+1)).
+	// Backward (s = sigm(Alpha*g)): du = round(dout*(g*s)), dg = round((dout*(u+1))*(s*(1 + (Alpha*g)*(1-s)))), each 0 where its clamp took effect. dgu may be gu.
+	ClampedSwiGLU(out, gu Tensor, c Clamp)
+	ClampedSwiGLUBackward(dgu, dout, gu Tensor, c Clamp)
 
 	// LogProb of logits F32 [T, V]: in blocks of VocabBlock columns m_b = max, s_b = tree(Exp2((x-m_b)*log2e)), merged ascending from (m_0, s_0):
 	// m' = max(m, m_b), s = s*Exp2((m-m')*log2e) + s_b*Exp2((m_b-m')*log2e). stats F32 [T, 2] = (m, s); logprob[t] = (x_target - m) - Ln(s).

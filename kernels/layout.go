@@ -49,8 +49,37 @@ type Attn struct {
 	Window                  int     // key j is visible to query i iff i-Window < j <= i; 0: all j <= i
 }
 
-// Rope holds rotary tables, [positions, HeadDim/2] fp32, computed once on the host in float64 and rounded once.
-type Rope struct{ Cos, Sin Tensor }
+// Rope turns 2*Cos.Cols columns of each head by its position; the others stay. Tables are [positions, pairs] fp32, computed once on the host in float64 and
+// rounded once.
+type Rope struct {
+	Cos, Sin    Tensor
+	HeadDim     int
+	First       int  // of the columns that turn
+	Interleaved bool // pairs are columns (2i, 2i+1), not (i, i + pairs)
+}
+
+// Norm are the settings of an RMSNorm.
+type Norm struct {
+	Eps     float32
+	PlusOne bool // the weight is stored as its distance from 1
+}
+
+// Clamp are the settings of a clamped SwiGLU.
+type Clamp struct{ Alpha, Limit float32 }
+
+// Router are the settings of a mixture's choice. The zero Router but for Scale 1 is a softmax whose k largest are the weights.
+type Router struct {
+	Sigmoid   bool
+	Bias      Tensor // F32 [1, E]: added to the scores for the choice alone; nil: none
+	Groups    int    // of experts, at most MaxGroups, of at least two experts each; 0: no groups
+	TopGroups int    // groups to choose from
+	Norm      bool   // weights are divided by their sum
+	Epsilon   float32
+	Scale     float32 // of the weights
+}
+
+// MaxGroups is the largest number of groups of a [Router].
+const MaxGroups = 32
 
 // Groups says which rows of a grouped matmul belong to which weight, and where packs (see [Layout]) lie inside:
 // rows of group e, pack p are Offsets[e*Packs+p] up to the next offset. A dense weight gradient has one group.

@@ -5,13 +5,15 @@ import (
 	"lockstep/parallel"
 )
 
-// Attention is causal grouped-query attention with RMSNorm on each query and key head and rotary positions:
+// Attention is causal grouped-query attention with rotary positions, and with what families add: RMSNorm of queries and keys, by head or of the whole projection;
+// biases of the projections; sinks.
 //
 //	q, k, v = x Wq, x Wk, x Wv;  q, k = rope(norm(q)), rope(norm(k));  o = softmax(scale q k^T) v;  y = o Wo
 type Attention struct {
 	QKV   *Linear // [(Heads + 2*KVHeads)*HeadDim, H]
-	QNorm *Norm   // [HeadDim]
-	KNorm *Norm
+	QNorm *Norm   // [HeadDim], or [Heads*HeadDim] of the whole projection; nil: none
+	KNorm *Norm   // likewise, of KVHeads
+	Sinks *Param  // [Heads]; nil: none
 	O     *Linear // [H, Heads*HeadDim]
 	Shape kernels.Attn
 	Rope  kernels.Rope
@@ -20,12 +22,12 @@ type Attention struct {
 
 // AttentionSaved keeps what Backward needs.
 type AttentionSaved struct {
-	QKVIn        LinearSaved
-	QKV          kernels.Tensor // before norm and rope
-	RStdQ, RStdK kernels.Tensor // [T, heads]
-	Q, K, Out    kernels.Tensor
-	LSE          kernels.Tensor // [T, Heads]
-	OIn          LinearSaved
+	QKVIn LinearSaved
+	QKV   kernels.Tensor // before norm and rope
+	Q, K  rotated
+	Out   kernels.Tensor
+	LSE   kernels.Tensor // [T, Heads]
+	OIn   LinearSaved
 }
 
 func (a *Attention) split(qkv kernels.Tensor) (q, k, v kernels.Tensor) {
@@ -38,21 +40,19 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep b
 	s := new(AttentionSaved)
 	s.QKV = a.QKV.Forward(r, x, nil, &s.QKVIn)
 	q, k, v := a.split(s.QKV)
-	s.Q = r.Stack.New(x.DType, x.Rows, q.Cols)
-	s.K = r.Stack.New(x.DType, x.Rows, k.Cols)
-	s.RStdQ = r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
-	s.RStdK = r.Stack.New(kernels.F32, x.Rows, a.Shape.KVHeads)
-	r.Dev.HeadNormRope(s.Q, s.RStdQ, q, a.QNorm.W.W, b.Positions, a.Rope, a.QNorm.Eps)
-	r.Dev.HeadNormRope(s.K, s.RStdK, k, a.KNorm.W.W, b.Positions, a.Rope, a.KNorm.Eps)
+	s.Q, s.K = rotate(r, q, a.QNorm, a.Rope, b), rotate(r, k, a.KNorm, a.Rope, b)
 
-	kv := kernels.KV{K: s.K, V: v}
+	kv := kernels.KV{K: s.K.Y, V: v}
 	if b.Cache != nil {
 		kv = b.Cache.Layers[a.Block].(kernels.KV)
-		r.Dev.StoreKV(kv, s.K, v, b.Layout)
+		r.Dev.StoreKV(kv, s.K.Y, v, b.Layout)
 	}
 	s.Out = r.Stack.New(x.DType, x.Rows, q.Cols)
 	s.LSE = r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
-	r.Dev.Attention(s.Out, s.LSE, s.Q, kv, b.Layout, a.Shape)
+	r.Dev.Attention(s.Out, s.LSE, s.Q.Y, kv, b.Layout, a.Shape)
+	if a.Sinks != nil {
+		r.Dev.Sinks(s.Out, s.LSE, a.Sinks.W)
+	}
 	y := a.O.Forward(r, s.Out, nil, &s.OIn)
 	if !keep {
 		return y, nil
@@ -67,9 +67,12 @@ func (a *Attention) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, save
 	dqkv := r.Stack.New(dy.DType, dy.Rows, s.QKV.Cols)
 	q, k, v := a.split(s.QKV)
 	dq, dk, dv := a.split(dqkv)
-	r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, kernels.KV{K: s.K, V: v}, b.Layout, a.Shape)
-	r.Dev.HeadNormRopeBackward(dq, a.QNorm.W.Grad, dq, q, s.RStdQ, a.QNorm.W.W, b.Positions, a.Rope, b.Layout.Packs)
-	r.Dev.HeadNormRopeBackward(dk, a.KNorm.W.Grad, dk, k, s.RStdK, a.KNorm.W.W, b.Positions, a.Rope, b.Layout.Packs)
+	if a.Sinks != nil && a.Sinks.Trained() {
+		r.Dev.SinksBackward(a.Sinks.Grad, dout, s.Out, s.LSE, a.Sinks.W, b.Layout.Packs)
+	}
+	r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q.Y, kernels.KV{K: s.K.Y, V: v}, b.Layout, a.Shape)
+	s.Q.backward(r, dq, q, a.QNorm, a.Rope, b)
+	s.K.backward(r, dk, k, a.KNorm, a.Rope, b)
 	return a.QKV.Backward(r, dqkv, nil, b.Packs, &s.QKVIn)
 }
 

@@ -15,7 +15,7 @@ type builder struct {
 	limit     int     // positions asked for; 0: all
 	positions int     // of the model, once length was called
 	params    []*Param
-	ropes     map[ropeConfig]kernels.Rope
+	ropes     map[ropeTables]kernels.Rope
 	missing   string // what the device lacks
 }
 
@@ -65,9 +65,25 @@ func (b *builder) matrix(name string, rows, cols int) *Param {
 	return b.param(Init{Normal, b.std}, 1, rows, cols, Part{Name: name, Rows: rows, Shape: []int{rows, cols}})
 }
 
-// norm is the weight vector of an RMSNorm over n columns.
-func (b *builder) norm(name string, n int, eps float32) *Norm {
-	return &Norm{W: b.param(Init{Kind: Ones}, 1, 1, n, Part{Name: name, Rows: 1, Shape: []int{n}}), Eps: eps}
+// vector is one checkpoint tensor [n].
+func (b *builder) vector(name string, n int, init Init) *Param {
+	return b.param(init, 1, 1, n, Part{Name: name, Rows: 1, Shape: []int{n}})
+}
+
+// buffer is one checkpoint tensor [n] that stays fp32 whatever the model's storage, and is never trained.
+func (b *builder) buffer(name string, n int) *Param {
+	p := &Param{Name: name, W: b.tensor(kernels.F32, 1, 1, n), Parts: []Part{{Name: name, Rows: 1, Shape: []int{n}}}, Buffer: true}
+	b.params = append(b.params, p)
+	return p
+}
+
+// norm is an RMSNorm over n columns.
+func (b *builder) norm(name string, n int, settings kernels.Norm) *Norm {
+	init := Init{Kind: Ones}
+	if settings.PlusOne {
+		init.Kind = Zeros
+	}
+	return &Norm{W: b.vector(name, n, init), Norm: settings}
 }
 
 // out is one of the projections that a Linear computes at once: a module of the checkpoint with rows outputs.
@@ -90,6 +106,16 @@ func (b *builder) linear(in int, outs ...out) *Linear {
 	return l
 }
 
+// biased gives every projection of a Linear a bias, where on is set.
+func (b *builder) biased(on bool, l *Linear) *Linear {
+	for _, s := range l.Subs {
+		if on {
+			s.Bias = b.vector(s.Module+".bias", s.To-s.From, Init{Kind: Zeros})
+		}
+	}
+	return l
+}
+
 // experts stacks the same projections of every expert: weight [n, sum of rows, in]. fused is the name that PEFT's
 // target_parameters uses for it; module(e, i) names projection i of expert e on disk.
 func (b *builder) experts(n, in int, fused string, rows []int, module func(e, i int) string) *Linear {
@@ -101,8 +127,12 @@ func (b *builder) experts(n, in int, fused string, rows []int, module func(e, i 
 		}
 		total += r
 	}
-	l := &Linear{Subs: []*Sub{{Module: fused, To: total}}, Fused: true}
-	l.W = b.param(Init{Normal, b.std}, n, total, in, parts...)
+	l := b.fused(n, total, in, fused, parts...)
 	l.W.Name = fused
 	return l
+}
+
+// fused is the projections of n experts, [n, rows, in], from parts of any layout.
+func (b *builder) fused(n, rows, in int, name string, parts ...Part) *Linear {
+	return &Linear{Subs: []*Sub{{Module: name, To: rows}}, Fused: true, W: b.param(Init{Normal, b.std}, n, rows, in, parts...)}
 }

@@ -44,7 +44,7 @@ func unusedError(c *data.Checkpoint, names []string) error {
 
 // redundant names tensors that some checkpoints carry and no model needs.
 func (m *Model) redundant(name string) bool {
-	return m.Head.W == m.Embed && name == "lm_head.weight" || strings.HasSuffix(name, ".rotary_emb.inv_freq")
+	return m.Head.W == m.Embed && name == "lm_head.weight" || strings.HasSuffix(name, ".rotary_emb.inv_freq") || m.skip != nil && m.skip(name)
 }
 
 func (p *Param) load(dev kernels.Device, part Part, name string, c *data.Checkpoint) error {
@@ -60,8 +60,11 @@ func (p *Param) load(dev kernels.Device, part Part, name string, c *data.Checkpo
 	if err := data.ToF32(values, t); err != nil {
 		return fmt.Errorf("%s: tensor %s: %w", c.Path(), name, err)
 	}
-	if part.ExpertsLast {
-		values = expertsFirst(values, p.W.Groups, p.W.Rows, p.W.Cols)
+	if part.Disk != nil {
+		disk := slices.Clone(values)
+		for i := range values {
+			values[i] = disk[part.Disk(i)]
+		}
 	}
 	writeValues(dev, view, values)
 	return nil
@@ -94,33 +97,26 @@ func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string
 		view := p.view(t, part)
 		raw := make([]byte, view.Bytes())
 		dev.Read(raw, view)
-		if part.ExpertsLast {
-			raw = expertsLast(raw, t.DType.Size(), p.W.Groups, p.W.Rows, p.W.Cols)
+		if part.Disk != nil {
+			raw = permuted(raw, t.DType.Size(), part.Disk)
 		}
 		_, err := w.Write(raw)
 		return err
 	}}
 }
 
-// expertsLast permutes raw elements [E, out, r] in memory to [out, r, E] on disk.
-func expertsLast(raw []byte, size, e, out, r int) []byte {
-	disk := make([]byte, len(raw))
-	for i := range e * out * r {
-		g, o, k := i/(out*r), i/r%out, i%r
-		at := (o*r+k)*e + g
-		copy(disk[at*size:(at+1)*size], raw[i*size:(i+1)*size])
+// permuted puts element i of size bytes where disk says.
+func permuted(raw []byte, size int, disk func(i int) int) []byte {
+	out := make([]byte, len(raw))
+	for i := range len(raw) / size {
+		copy(out[disk(i)*size:][:size], raw[i*size:])
 	}
-	return disk
+	return out
 }
 
-// expertsFirst is the inverse of expertsLast, on values.
-func expertsFirst(disk []float32, e, out, r int) []float32 {
-	v := slices.Clone(disk)
-	for i := range v {
-		g, o, k := i/(out*r), i/r%out, i%r
-		v[i] = disk[(o*r+k)*e+g]
-	}
-	return v
+// expertsLast is the layout [rows, cols, groups] on disk of [groups, rows, cols] in memory.
+func expertsLast(groups, rows, cols int) func(i int) int {
+	return func(i int) int { return i%(rows*cols)*groups + i/(rows*cols) }
 }
 
 // stateKinds are the tensors that training adds to a parameter.

@@ -7,7 +7,7 @@ import (
 
 // Linear is y = x W^T for one weight that may stack several projections of the same input (q, k and v), or the experts of a
 // layer (grouped). A projection may carry a LoRA adapter. Each output element is one dot chain: over the base weight, then
-// on over the adapter's rank, rounded once.
+// on over the adapter's rank, rounded once. A bias is added to what was rounded.
 type Linear struct {
 	W     *Param // [groups, N, K]
 	Subs  []*Sub
@@ -19,6 +19,7 @@ type Sub struct {
 	Module string // in the checkpoint; for experts the fused parameter's name
 	From   int
 	To     int
+	Bias   *Param // [groups, 1, To-From]; nil: none
 	LoRA   *LoRA
 }
 
@@ -52,7 +53,6 @@ func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, 
 	base := kernels.Term{X: x, W: l.W.W}
 	if !l.adapted() {
 		r.Dev.MatMul(y, g, base)
-		return y
 	}
 	for _, sub := range l.Subs {
 		out, term := y, base
@@ -60,15 +60,19 @@ func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, 
 			out = y.ColRange(sub.From, sub.To)
 			term.W = l.W.W.RowRange(sub.From, sub.To)
 		}
-		if sub.LoRA == nil {
+		switch {
+		case sub.LoRA != nil:
+			u := sub.LoRA.project(r, x, g)
+			if s != nil {
+				s.U = append(s.U, u)
+			}
+			r.Dev.MatMul(out, g, term, kernels.Term{X: u, W: sub.LoRA.B.W})
+		case l.adapted():
 			r.Dev.MatMul(out, g, term)
-			continue
 		}
-		u := sub.LoRA.project(r, x, g)
-		if s != nil {
-			s.U = append(s.U, u)
+		if sub.Bias != nil {
+			r.Dev.AddBias(out, out, sub.Bias.W, g)
 		}
-		r.Dev.MatMul(out, g, term, kernels.Term{X: u, W: sub.LoRA.B.W})
 	}
 	return y
 }
@@ -88,10 +92,13 @@ func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.
 	terms := []kernels.Term{{X: dy, W: l.W.W}}
 	saved := s.U
 	for _, sub := range l.Subs {
+		dsub := dy.ColRange(sub.From, sub.To)
+		if sub.Bias != nil && sub.Bias.Trained() {
+			r.Dev.BiasGrad(sub.Bias.Grad, dsub, rows)
+		}
 		if sub.LoRA == nil {
 			continue
 		}
-		dsub := dy.ColRange(sub.From, sub.To)
 		du := r.Stack.New(dy.DType, dy.Rows, sub.LoRA.A.W.Rows)
 		r.Dev.MatMulT(du, g, kernels.Term{X: dsub, W: sub.LoRA.B.W})
 		r.Dev.Scale(du, du, sub.LoRA.Scale)

@@ -5,10 +5,19 @@ import (
 	"lockstep/parallel"
 )
 
-// MLP is the dense feed-forward y = (silu(x Wg) * (x Wu)) Wd (Shazeer, arXiv 2002.05202).
+// MLP is the feed-forward y = act(x Wgu) Wd. The activation SwiGLU makes it (silu(x Wg) * (x Wu)) Wd (Shazeer, arXiv 2002.05202).
 type MLP struct {
 	GateUp *Linear // [2I, H], gate rows first
+	Act    Activation
 	Down   *Linear // [H, I]
+}
+
+// Activation is what an MLP does between its projections, row by row.
+type Activation interface {
+	// Width is the number of columns that come of n.
+	Width(n int) int
+	Forward(d kernels.Device, out, x kernels.Tensor)
+	Backward(d kernels.Device, dx, dout, x kernels.Tensor)
 }
 
 // MLPSaved keeps what Backward needs; GateUp [R, 2I] is before the activation.
@@ -35,8 +44,8 @@ func (m *MLP) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any)
 // forward is [R, H] from x [R, H]; g says which rows go to which expert, nil for a dense MLP.
 func (m *MLP) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, s *MLPSaved) kernels.Tensor {
 	s.GateUp = m.GateUp.Forward(r, x, g, &s.GateUpIn)
-	h := r.Stack.New(x.DType, x.Rows, s.GateUp.Cols/2)
-	r.Dev.SwiGLU(h, s.GateUp)
+	h := r.Stack.New(x.DType, x.Rows, m.Act.Width(s.GateUp.Cols))
+	m.Act.Forward(r.Dev, h, s.GateUp)
 	return m.Down.Forward(r, h, g, &s.DownIn)
 }
 
@@ -44,7 +53,7 @@ func (m *MLP) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, s *
 func (m *MLP) backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups, s *MLPSaved) kernels.Tensor {
 	dh := m.Down.Backward(r, dy, g, rows, &s.DownIn)
 	dgu := r.Stack.New(dy.DType, dy.Rows, s.GateUp.Cols)
-	r.Dev.SwiGLUBackward(dgu, dh, s.GateUp)
+	m.Act.Backward(r.Dev, dgu, dh, s.GateUp)
 	return m.GateUp.Backward(r, dgu, g, rows, &s.GateUpIn)
 }
 
@@ -53,3 +62,21 @@ func (m *MLP) Linears() []*Linear { return []*Linear{m.GateUp, m.Down} }
 
 // Idle is 0.
 func (m *MLP) Idle() int { return 0 }
+
+// SwiGLU is silu(gate) * up.
+type SwiGLU struct{}
+
+func (SwiGLU) Width(n int) int                                       { return n / 2 }
+func (SwiGLU) Forward(d kernels.Device, out, x kernels.Tensor)       { d.SwiGLU(out, x) }
+func (SwiGLU) Backward(d kernels.Device, dx, dout, x kernels.Tensor) { d.SwiGLUBackward(dx, dout, x) }
+
+// ClampedSwiGLU is that of gpt-oss, (gate * sigmoid(alpha gate)) * (up + 1) of clamped gates and ups.
+type ClampedSwiGLU struct{ kernels.Clamp }
+
+func (ClampedSwiGLU) Width(n int) int { return n / 2 }
+func (c ClampedSwiGLU) Forward(d kernels.Device, out, x kernels.Tensor) {
+	d.ClampedSwiGLU(out, x, c.Clamp)
+}
+func (c ClampedSwiGLU) Backward(d kernels.Device, dx, dout, x kernels.Tensor) {
+	d.ClampedSwiGLUBackward(dx, dout, x, c.Clamp)
+}

@@ -24,6 +24,8 @@ type Model struct {
 	Params []*Param // in the order of the graph; tied weights once
 	LoRA   *LoRAConfig
 
+	skip func(name string) bool // tensors of a checkpoint that the family leaves alone; nil: none
+
 	dev kernels.Device // nil: described, not built
 	mem *kernels.Arena
 }
@@ -129,7 +131,7 @@ func (m *Model) Trained() []*Param {
 func (m *Model) TrainAll(dev kernels.Device) {
 	adapter := m.adapterParams()
 	for _, p := range m.Params {
-		if m.LoRA == nil || adapter[p] {
+		if !p.Buffer && (m.LoRA == nil || adapter[p]) {
 			p.train(dev, m.mem, p == m.Embed && p == m.Head.W)
 		}
 	}
@@ -138,7 +140,9 @@ func (m *Model) TrainAll(dev kernels.Device) {
 // Parameters counts all weights and those a token uses (top-k of the experts).
 func (m *Model) Parameters() (total, active int) {
 	for _, p := range m.Params {
-		total += p.Elements()
+		if !p.Buffer {
+			total += p.Elements()
+		}
 	}
 	active = total
 	for _, bl := range m.Blocks {

@@ -7,8 +7,8 @@ import (
 
 // Norm is RMSNorm over the columns (Zhang & Sennrich, arXiv 1910.07467).
 type Norm struct {
-	W   *Param // [1, n]
-	Eps float32
+	W *Param // [1, n]
+	kernels.Norm
 }
 
 // NormSaved keeps what Backward needs.
@@ -18,7 +18,7 @@ type NormSaved struct{ X, RStd kernels.Tensor }
 func (n *Norm) Forward(r *parallel.Rank, x kernels.Tensor, s *NormSaved) kernels.Tensor {
 	y := r.Stack.New(x.DType, x.Rows, x.Cols)
 	rstd := r.Stack.New(kernels.F32, 1, x.Rows)
-	r.Dev.RMSNorm(y, rstd, x, n.W.W, n.Eps)
+	r.Dev.RMSNorm(y, rstd, x, n.W.W, n.Norm)
 	if s != nil {
 		*s = NormSaved{X: x, RStd: rstd}
 	}
@@ -27,5 +27,5 @@ func (n *Norm) Forward(r *parallel.Rank, x kernels.Tensor, s *NormSaved) kernels
 
 // Backward adds the gradient of x to dx.
 func (n *Norm) Backward(r *parallel.Rank, dx, dy kernels.Tensor, b *Batch, s *NormSaved) {
-	r.Dev.RMSNormBackward(dx, n.W.Grad, dy, s.X, s.RStd, n.W.W, b.Layout.Packs)
+	r.Dev.RMSNormBackward(dx, n.W.Grad, dy, s.X, s.RStd, n.W.W, n.Norm, b.Layout.Packs)
 }

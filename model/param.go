@@ -13,6 +13,8 @@ type Param struct {
 	W     kernels.Tensor
 	Parts []Part
 	Init  Init
+	// Buffer: part of the checkpoint, not of what is learned.
+	Buffer bool
 
 	// Trained parameters only (see Model.Trainable). All F32 and shaped as W.
 	Grad     kernels.Tensor
@@ -28,8 +30,8 @@ type Part struct {
 	Row   int
 	Rows  int
 	Shape []int // on disk
-	// ExpertsLast: the part is a whole [E, out, r] parameter that lies on disk as [out, r*E], experts varying fastest (LoRA B of fused experts in PEFT).
-	ExpertsLast bool
+	// Disk says where on disk element i of the part lies, in elements; nil: at i.
+	Disk func(i int) int
 }
 
 // Init says how a weight starts when a model is built from nothing.
@@ -56,7 +58,7 @@ func (p *Param) Elements() int { return p.W.Len() }
 
 // view is the part's memory as one contiguous tensor.
 func (p *Param) view(t kernels.Tensor, part Part) kernels.Tensor {
-	if part.ExpertsLast || part.Rows == p.W.Groups*p.W.Rows {
+	if part.Rows == p.W.Groups*p.W.Rows {
 		return t.Reshape(1, t.Len())
 	}
 	return t.Group(part.Group).RowRange(part.Row, part.Row+part.Rows).Reshape(1, part.Rows*t.Cols)

@@ -61,6 +61,8 @@ func buildQwen3(config []byte, b *builder) (*Model, error) {
 	return c.build(b, rope), nil
 }
 
+func (c *qwen3) norm() kernels.Norm { return kernels.Norm{Eps: c.Eps} }
+
 func (c *qwen3) moe() bool { return c.ModelType == "qwen3_moe" }
 
 func (c *qwen3) defaults() {
@@ -140,11 +142,11 @@ func (c *qwen3) build(b *builder, rope ropeConfig) *Model {
 	for l := range c.Layers {
 		p := fmt.Sprintf("model.layers.%d.", l)
 		m.Blocks = append(m.Blocks, Block{
-			{b.norm(p+"input_layernorm.weight", c.HiddenSize, c.Eps), c.attention(b, p+"self_attn.", l, rope)},
-			{b.norm(p+"post_attention_layernorm.weight", c.HiddenSize, c.Eps), c.feedForward(b, p+"mlp.", l)},
+			{b.norm(p+"input_layernorm.weight", c.HiddenSize, c.norm()), c.attention(b, p+"self_attn.", l, rope)},
+			{b.norm(p+"post_attention_layernorm.weight", c.HiddenSize, c.norm()), c.feedForward(b, p+"mlp.", l)},
 		})
 	}
-	m.Head = &Head{Norm: b.norm("model.norm.weight", c.HiddenSize, c.Eps), W: m.Embed}
+	m.Head = &Head{Norm: b.norm("model.norm.weight", c.HiddenSize, c.norm()), W: m.Embed}
 	if !c.Tied {
 		m.Head.W = b.matrix("lm_head.weight", c.VocabSize, c.HiddenSize)
 	}
@@ -155,8 +157,8 @@ func (c *qwen3) attention(b *builder, p string, layer int, rope ropeConfig) *Att
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	return &Attention{
 		QKV:   b.linear(c.HiddenSize, out{p + "q_proj", q}, out{p + "k_proj", kv}, out{p + "v_proj", kv}),
-		QNorm: b.norm(p+"q_norm.weight", c.HeadDim, c.Eps),
-		KNorm: b.norm(p+"k_norm.weight", c.HeadDim, c.Eps),
+		QNorm: b.norm(p+"q_norm.weight", c.HeadDim, c.norm()),
+		KNorm: b.norm(p+"k_norm.weight", c.HeadDim, c.norm()),
 		O:     b.linear(q, out{p + "o_proj", c.HiddenSize}),
 		Shape: kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim)), Window: c.window(layer)},
 		Rope:  b.rope(rope),
@@ -170,6 +172,7 @@ func (c *qwen3) feedForward(b *builder, p string, layer int) Layer {
 	}
 	return &MLP{
 		GateUp: b.linear(c.HiddenSize, out{p + "gate_proj", c.IntermediateSize}, out{p + "up_proj", c.IntermediateSize}),
+		Act:    SwiGLU{},
 		Down:   b.linear(c.IntermediateSize, out{p + "down_proj", c.HiddenSize}),
 	}
 }
@@ -177,16 +180,16 @@ func (c *qwen3) feedForward(b *builder, p string, layer int) Layer {
 func (c *qwen3) mixture(b *builder, p string) *MoE {
 	names := []string{"gate_proj", "up_proj"}
 	return &MoE{
-		Router: b.matrix(p+"gate.weight", c.Experts, c.HiddenSize),
+		Router: &Router{W: b.matrix(p+"gate.weight", c.Experts, c.HiddenSize), Settings: kernels.Router{Norm: c.NormTopK, Scale: 1}},
 		Experts: &MLP{
 			GateUp: b.experts(c.Experts, c.HiddenSize, p+"experts.gate_up_proj", []int{c.ExpertSize, c.ExpertSize}, func(e, i int) string {
 				return fmt.Sprintf("%sexperts.%d.%s", p, e, names[i])
 			}),
+			Act: SwiGLU{},
 			Down: b.experts(c.Experts, c.ExpertSize, p+"experts.down_proj", []int{c.HiddenSize}, func(e, _ int) string {
 				return fmt.Sprintf("%sexperts.%d.down_proj", p, e)
 			}),
 		},
 		TopK: c.ExpertsPerToken,
-		Norm: c.NormTopK,
 	}
 }

@@ -30,12 +30,12 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 	if dev.Definition().Dot == kernels.DotTC16 && o.DType != kernels.BF16 {
 		return nil, fmt.Errorf("dot mode tc16 multiplies bf16: set the model's dtype to bf16")
 	}
-	return describe(config, &builder{dev: dev, mem: kernels.NewArena(dev), dtype: o.DType, limit: o.MaxLength, ropes: map[ropeConfig]kernels.Rope{}})
+	return describe(config, &builder{dev: dev, mem: kernels.NewArena(dev), dtype: o.DType, limit: o.MaxLength, ropes: map[ropeTables]kernels.Rope{}})
 }
 
 // Describe is the graph of a config.json with the shapes of its parameters and no memory: to count, not to run.
 func Describe(config []byte, dtype kernels.DType) (*Model, error) {
-	return describe(config, &builder{dtype: dtype, ropes: map[ropeConfig]kernels.Rope{}})
+	return describe(config, &builder{dtype: dtype, ropes: map[ropeTables]kernels.Rope{}})
 }
 
 func describe(config []byte, b *builder) (*Model, error) {

@@ -8,8 +8,8 @@ import (
 )
 
 // RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n]; w [1, n], rstd F32 [1, T]
-// (Zhang & Sennrich, arXiv 1910.07467). out may be x.
-func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, eps float32) {
+// (Zhang & Sennrich, arXiv 1910.07467). With PlusOne w is 1+w, rounded. out may be x.
+func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 	const op = "rms norm"
 	mustShape(op, "out", out, x.Rows, x.Cols)
 	mustShape(op, "w", w, 1, x.Cols)
@@ -19,15 +19,28 @@ func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, eps float32) {
 		sumSquares = ascendingSquares
 	}
 	d.eachRow(x.Rows, x.Cols, 2, func(from, to int, buf [][]float32) {
-		ws := weight.load(0, buf[1])
+		ws := weight.norm(norm, buf[1])
 		for t := from; t < to; t++ {
 			v := in.load(t, buf[0])
-			rs[t] = rStd(sumSquares(v), x.Cols, eps)
+			rs[t] = rStd(sumSquares(v), x.Cols, norm.Eps)
 			y := o.target(t, buf[0])
 			d.vec.NormScale(y, v, rs[t], ws)
 			o.store(t, y)
 		}
 	})
+}
+
+// norm is the weight of a norm as it multiplies, in buf where that is not the row itself.
+func (m *matrix) norm(n kernels.Norm, buf []float32) []float32 {
+	w := m.load(0, buf)
+	if !n.PlusOne {
+		return w
+	}
+	buf = buf[:len(w)]
+	for i, v := range w {
+		buf[i] = 1 + v
+	}
+	return buf
 }
 
 // rStd is 1/sqrt(sum/n + eps).
@@ -46,14 +59,14 @@ func ascendingSquares(v []float32) float32 {
 
 // RMSNormBackward, with g = dy*w and xh = x*rstd: dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), and dw[j] += dy*xh as a sum over rows.
 // dx, dy, x [T, n]; rstd F32 [1, T]; w [1, n]; dw F32 [1, n] or nil.
-func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, packs []int32) {
+func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm kernels.Norm, packs []int32) {
 	const op = "rms norm backward"
 	mustShape(op, "dx", dx, x.Rows, x.Cols)
 	mustShape(op, "dy", dy, x.Rows, x.Cols)
 	mustShape(op, "w", w, 1, x.Cols)
 	grad, dout, in, weight, rs := d.matrix(dx), d.matrix(dy), d.matrix(x), d.matrix(w), vector(op, "rstd", rstd, x.Rows)
 	d.eachRow(x.Rows, x.Cols, 4, func(from, to int, buf [][]float32) {
-		ws := weight.load(0, buf[3])
+		ws := weight.norm(norm, buf[3])
 		for t := from; t < to; t++ {
 			g, xs, z := buf[0], in.load(t, buf[1]), grad.load(t, buf[2])
 			d.vec.Mul(g, dout.load(t, g), ws)

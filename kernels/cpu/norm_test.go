@@ -10,17 +10,17 @@ import (
 var normOps = []rowOp{
 	{name: "RMSNorm", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
 		x, w, out, rstd := c.part(c.strided(c.n, c.cols())), c.weight(1, c.cols()), c.part(c.strided(c.n, c.cols())), c.partOf(c.f32(1, c.n))
-		d.RMSNorm(out, rstd, x, w, 1e-6)
-		d.RMSNorm(x, rstd, x, w, 1e-6)
+		d.RMSNorm(out, rstd, x, w, kernels.Norm{Eps: 1e-6, PlusOne: true})
+		d.RMSNorm(x, rstd, x, w, kernels.Norm{Eps: 1e-6})
 		return []kernels.Tensor{out, x, rstd}, nil
 	}},
 	{name: "RMSNormBackward", run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
 		n := c.cols()
 		x, dy, dx, w := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.weight(1, n)
 		rstd, dw := c.partOf(c.f32(1, c.n)), c.f32(1, n)
-		d.RMSNormBackward(dx, dw, dy, x, rstd, w, onePack(dx))
+		d.RMSNormBackward(dx, dw, dy, x, rstd, w, kernels.Norm{}, onePack(dx))
 		frozen := c.part(c.strided(c.n, n))
-		d.RMSNormBackward(frozen, kernels.Tensor{}, dy, x, rstd, w, onePack(frozen))
+		d.RMSNormBackward(frozen, kernels.Tensor{}, dy, x, rstd, w, kernels.Norm{PlusOne: true}, onePack(frozen))
 		return []kernels.Tensor{dx, frozen}, []kernels.Tensor{dw}
 	}},
 }
@@ -64,20 +64,27 @@ func scalarNormGrad(dy, x, w []float32, rstd float32) (grad, xh []float32) {
 }
 
 func TestRMSNormIsTheDefinition(t *testing.T) {
+	for _, norm := range []kernels.Norm{{Eps: 1e-5}, {Eps: 1e-6, PlusOne: true}} {
+		normIsTheDefinition(t, norm)
+	}
+}
+
+func normIsTheDefinition(t *testing.T, norm kernels.Norm) {
+	t.Helper()
 	d := newRowDevice(t, Auto, 2, "")
 	c := rowCase{seed: 5, dtype: kernels.F32}
 	c.start()
-	const rows, n, eps = 150, 70, 1e-5
+	const rows, n = 150, 70
 	x, w, out, rstd := c.strided(rows, n), c.weight(1, n), c.strided(rows, n), c.f32(1, rows)
 	dy, dx, dw := c.strided(rows, n), c.strided(rows, n), c.f32(1, n)
-	ws, wantDW, before := rowValues(w), rowValues(dw), rowValues(dx)
-	d.RMSNorm(out, rstd, x, w, eps)
-	d.RMSNormBackward(dx, dw, dy, x, rstd, w, sumPacks)
+	ws, wantDW, before := plusOne(rowValues(w), norm), rowValues(dw), rowValues(dx)
+	d.RMSNorm(out, rstd, x, w, norm)
+	d.RMSNormBackward(dx, dw, dy, x, rstd, w, norm, sumPacks)
 	sum := rowSum{total: wantDW}
 	for r := range rows {
 		sum.row(r)
 		xs, y := rowValues(x.RowRange(r, r+1)), make([]float32, n)
-		rs := scalarRStd(xs, eps)
+		rs := scalarRStd(xs, norm.Eps)
 		dys := rowValues(dy.RowRange(r, r+1))
 		grad, xh := scalarNormGrad(dys, xs, ws, rs)
 		for i := range xs {
@@ -120,13 +127,13 @@ func TestSumOverRowsOfPacks(t *testing.T) {
 	const rows, n = 150, 70
 	x, w, dy, dx, rstd := c.f32(rows, n), c.f32(1, n), c.f32(rows, n), c.f32(rows, n), c.f32(1, rows)
 	whole, parts, one := rowTensor(kernels.F32, 1, n), rowTensor(kernels.F32, 1, n), rowTensor(kernels.F32, 1, n)
-	d.RMSNormBackward(dx, whole, dy, x, rstd, w, sumPacks)
+	d.RMSNormBackward(dx, whole, dy, x, rstd, w, kernels.Norm{}, sumPacks)
 	for i := range 2 {
 		from, to := int(sumPacks[i]), int(sumPacks[i+1])
 		cut := func(t kernels.Tensor) kernels.Tensor { return t.RowRange(from, to) }
-		d.RMSNormBackward(cut(dx), parts, cut(dy), cut(x), rstd.ColRange(from, to), w, []int32{0, int32(to - from)})
+		d.RMSNormBackward(cut(dx), parts, cut(dy), cut(x), rstd.ColRange(from, to), w, kernels.Norm{}, []int32{0, int32(to - from)})
 	}
-	d.RMSNormBackward(dx, one, dy, x, rstd, w, onePack(dx))
+	d.RMSNormBackward(dx, one, dy, x, rstd, w, kernels.Norm{}, onePack(dx))
 	if err := diffRows(parts, whole, false); err != nil {
 		t.Error(err)
 	}
@@ -158,11 +165,20 @@ func TestRMSNormGradient(t *testing.T) {
 	const rows, n, eps = 5, 40, 1e-5
 	x, w, dy, rstd := c.f32(rows, n), c.f32(1, n), c.f32(rows, n), c.f32(1, rows)
 	dx, dw := rowTensor(kernels.F32, rows, n), rowTensor(kernels.F32, 1, n)
-	d.RMSNorm(rowTensor(kernels.F32, rows, n), rstd, x, w, eps)
-	d.RMSNormBackward(dx, dw, dy, x, rstd, w, onePack(dx))
-	x64, w64, dy64 := to64(x), to64(w), to64(dy)
-	checkGradient(t, "dx", x64, func(p []float64) float64 { return norm64(p, w64, dy64, n, eps) }, rowValues(dx))
-	checkGradient(t, "dw", w64, func(p []float64) float64 { return norm64(x64, p, dy64, n, eps) }, rowValues(dw))
+	for _, norm := range []kernels.Norm{{Eps: eps}, {Eps: eps, PlusOne: true}} {
+		d.Zero(dx)
+		d.Zero(dw)
+		d.RMSNorm(rowTensor(kernels.F32, rows, n), rstd, x, w, norm)
+		d.RMSNormBackward(dx, dw, dy, x, rstd, w, norm, onePack(dx))
+		x64, dy64, w64 := to64(x), to64(dy), to64(w)
+		if norm.PlusOne {
+			for i := range w64 {
+				w64[i]++
+			}
+		}
+		checkGradient(t, "dx", x64, func(p []float64) float64 { return norm64(p, w64, dy64, n, eps) }, rowValues(dx))
+		checkGradient(t, "dw", w64, func(p []float64) float64 { return norm64(x64, p, dy64, n, eps) }, rowValues(dw))
+	}
 }
 
 // The broken rule changes bits of few rows and of nothing else.
@@ -173,7 +189,7 @@ func TestBreakNormRows(t *testing.T) {
 	x, w := c.f32(64, 300), c.f32(1, 300)
 	norm := func(d *Device, from, to int) []float32 {
 		out := rowTensor(kernels.F32, to-from, 300)
-		d.RMSNorm(out, c.f32(1, to-from), x.RowRange(from, to), w, 1e-6)
+		d.RMSNorm(out, c.f32(1, to-from), x.RowRange(from, to), w, kernels.Norm{Eps: 1e-6})
 		return rowValues(out)
 	}
 	differs := func(rows int) (n int) {

@@ -12,20 +12,27 @@ type headRope struct {
 	in        matrix
 	heads     int
 	dim       int // D
+	pairs     int
+	first     int // column that turns
+	twined    bool
 	rs        []float32
 	positions []int32
-	cos, sin  matrix // [positions, D/2]
+	cos, sin  matrix // [positions, pairs]
 	weight    matrix // [1, D]; unused where normed is false
 	normed    bool
+	norm      kernels.Norm
 }
 
-func (d *Device) headRope(op string, x, rstd, w, positions kernels.Tensor, rope kernels.Rope) headRope {
-	half := rope.Cos.Cols
-	if half == 0 || x.Cols%(2*half) != 0 {
-		panic(fmt.Sprintf("cpu: %s: heads of %s with tables of %s", op, x, rope.Cos))
+func (d *Device) headRope(op string, x, rstd, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) headRope {
+	pairs := rope.Cos.Cols
+	if pairs == 0 || rope.HeadDim <= 0 || x.Cols%rope.HeadDim != 0 || rope.First < 0 || rope.First+2*pairs > rope.HeadDim || rope.Interleaved && !w.IsNil() {
+		panic(fmt.Sprintf("cpu: %s: heads of %s, norm %s, with %+v", op, x, w, rope))
 	}
-	mustShape(op, "sin", rope.Sin, rope.Cos.Rows, half)
-	h := headRope{d: d, in: d.matrix(x), dim: 2 * half, heads: x.Cols / (2 * half), cos: d.matrix(rope.Cos), sin: d.matrix(rope.Sin)}
+	mustShape(op, "sin", rope.Sin, rope.Cos.Rows, pairs)
+	h := headRope{
+		d: d, in: d.matrix(x), heads: x.Cols / rope.HeadDim, dim: rope.HeadDim, pairs: pairs, first: rope.First, twined: rope.Interleaved,
+		cos: d.matrix(rope.Cos), sin: d.matrix(rope.Sin), norm: norm,
+	}
 	h.positions = indices(op, "positions", positions, x.Rows)
 	mustIndex(op, h.positions, rope.Cos.Rows)
 	if !w.IsNil() {
@@ -35,48 +42,75 @@ func (d *Device) headRope(op string, x, rstd, w, positions kernels.Tensor, rope 
 	return h
 }
 
+// weights is the norm's weight, nil without one.
+func (h *headRope) weights(buf []float32) []float32 {
+	if !h.normed {
+		return nil
+	}
+	return h.weight.norm(h.norm, buf)
+}
+
 // tables are cos and sin of row t.
 func (h *headRope) tables(t int) (cos, sin []float32) {
 	p := int(h.positions[t])
 	return h.cos.load(p, nil), h.sin.load(p, nil)
 }
 
-// HeadNormRope normalises each head of x as RMSNorm does (z = (x*rstd)*w; w nil: z = x) and rotates it (Su et al., arXiv 2104.09864):
-// out[i] = round(z[i]*c - z[i+D/2]*s), out[i+D/2] = round(z[i+D/2]*c + z[i]*s). x, out [T, heads*D]; rstd F32 [T, heads]; positions int32 [T].
-func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, eps float32) {
+// whole reports that all columns of a head turn, as halves: then norm and rotation are one loop.
+func (h *headRope) whole() bool { return 2*h.pairs == h.dim && !h.twined }
+
+// HeadNormRope normalises each head of x as RMSNorm does (z = (x*rstd)*w; w nil: z = x) and turns pairs of its columns (Su et al., arXiv 2104.09864), as
+// kernels.Device states it. x, out [T, heads*D]; rstd F32 [T, heads]; positions int32 [T].
+func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
 	const op = "head norm and rope"
 	mustShape(op, "out", out, x.Rows, x.Cols)
-	h, o := d.headRope(op, x, rstd, w, positions, rope), d.matrix(out)
+	h, o := d.headRope(op, x, rstd, w, positions, rope, norm), d.matrix(out)
 	d.eachRow(x.Rows, x.Cols, 2, func(from, to int, buf [][]float32) {
-		var ws []float32
-		if h.normed {
-			ws = h.weight.load(0, buf[1])
-		}
+		ws := h.weights(buf[1])
 		for t := from; t < to; t++ {
 			cos, sin := h.tables(t)
 			xs, ys := h.in.load(t, buf[0]), o.target(t, buf[0])
 			for i := range h.heads {
 				lo, hi := i*h.dim, (i+1)*h.dim
-				if !h.normed {
-					d.vec.Rotate(ys[lo:hi], xs[lo:hi], cos, sin)
-					continue
+				if h.normed {
+					h.rs[t*h.heads+i] = rStd(d.vec.TreeDot(xs[lo:hi], xs[lo:hi]), h.dim, norm.Eps)
 				}
-				r := rStd(d.vec.TreeDot(xs[lo:hi], xs[lo:hi]), h.dim, eps)
-				h.rs[t*h.heads+i] = r
-				d.vec.NormRotate(ys[lo:hi], xs[lo:hi], r, ws, cos, sin)
+				h.forward(ys[lo:hi], xs[lo:hi], t*h.heads+i, ws, cos, sin)
 			}
 			o.store(t, ys)
 		}
 	})
 }
 
+// forward is head at of the tensor, y from x; y may be x.
+func (h *headRope) forward(y, x []float32, at int, w, cos, sin []float32) {
+	switch ops := h.d.vec; {
+	case h.whole() && h.normed:
+		ops.NormRotate(y, x, h.rs[at], w, cos, sin)
+		return
+	case h.whole():
+		ops.Rotate(y, x, cos, sin)
+		return
+	case h.normed:
+		ops.NormScale(y, x, h.rs[at], w)
+	default:
+		copy(y, x)
+	}
+	turn := y[h.first : h.first+2*h.pairs]
+	if h.twined {
+		h.d.vec.RotatePairs(turn, cos, sin)
+	} else {
+		h.d.vec.Rotate(turn, turn, cos, sin)
+	}
+}
+
 // HeadNormRopeBackward writes dx = round(.) of the gradient through rotation and norm, and adds dz*xh to dw F32 [1, D] as a sum over rows, heads
 // ascending inside a row. dw may be nil; with w nil there is no norm. dx may be dout.
-func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope, packs []int32) {
+func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm, packs []int32) {
 	const op = "head norm and rope backward"
 	mustShape(op, "dx", dx, x.Rows, x.Cols)
 	mustShape(op, "dout", dout, x.Rows, x.Cols)
-	h, grad, dy := d.headRope(op, x, rstd, w, positions, rope), d.matrix(dx), d.matrix(dout)
+	h, grad, dy := d.headRope(op, x, rstd, w, positions, rope, norm), d.matrix(dx), d.matrix(dout)
 	if !dw.IsNil() { // before dx, which may be dout
 		if !h.normed {
 			panic("cpu: " + op + ": gradient of a weight that is nil")
@@ -84,42 +118,61 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 		h.weightGrad(vector(op, "dw", dw, h.dim), &dy, rowBlocks(op, packs, x.Rows))
 	}
 	d.eachRow(x.Rows, x.Cols, 3, func(from, to int, buf [][]float32) {
-		var ws []float32
-		if h.normed {
-			ws = h.weight.load(0, buf[2])
-		}
+		ws := h.weights(buf[2])
 		for t := from; t < to; t++ {
 			cos, sin := h.tables(t)
 			ds, zs, xs := dy.load(t, buf[0]), grad.target(t, buf[0]), h.in.load(t, buf[1])
 			for i := range h.heads {
 				lo, hi := i*h.dim, (i+1)*h.dim
-				if !h.normed {
-					d.vec.Unrotate(zs[lo:hi], ds[lo:hi], cos, sin)
-					continue
-				}
-				r := h.rs[t*h.heads+i]
-				g, x := zs[lo:hi], xs[lo:hi]
-				d.vec.UnrotateMul(g, ds[lo:hi], ws, cos, sin)
-				d.vec.NormGrad(g, g, x, r, d.vec.TreeScaled(g, x, r)/float32(h.dim))
+				h.backward(zs[lo:hi], ds[lo:hi], xs[lo:hi], t*h.heads+i, ws, cos, sin)
 			}
 			grad.store(t, zs)
 		}
 	})
 }
 
-// weightGrad adds dz*xh of every head to dw. Threads share the columns, pair by pair, since a rotation mixes two.
+// backward is head at of the tensor, g from d and x; g may be d.
+func (h *headRope) backward(g, d, x []float32, at int, w, cos, sin []float32) {
+	ops := h.d.vec
+	switch {
+	case h.whole() && h.normed:
+		ops.UnrotateMul(g, d, w, cos, sin)
+	case h.whole():
+		ops.Unrotate(g, d, cos, sin)
+	default:
+		copy(g, d)
+		turn := g[h.first : h.first+2*h.pairs]
+		if h.twined {
+			ops.UnrotatePairs(turn, cos, sin)
+		} else {
+			ops.Unrotate(turn, turn, cos, sin)
+		}
+		if h.normed {
+			ops.Mul(g, g, w)
+		}
+	}
+	if h.normed {
+		r := h.rs[at]
+		ops.NormGrad(g, g, x, r, ops.TreeScaled(g, x, r)/float32(h.dim))
+	}
+}
+
+// weightGrad adds dz*xh of every head to dw. Threads share the columns, those that turn pair by pair, since a rotation mixes two.
 func (h *headRope) weightGrad(dw []float32, dy *matrix, blocks []int32) {
-	half := h.dim / 2
-	h.d.eachColumn(half, 6, func(from, to int, buf [][]float32) {
+	h.stillGrad(dw[:h.first], dy, blocks, 0)
+	h.stillGrad(dw[h.first+2*h.pairs:], dy, blocks, h.first+2*h.pairs)
+	h.d.eachColumn(h.pairs, 6, func(from, to int, buf [][]float32) {
 		low, high := buf[4], buf[5]
+		left := dw[h.first:]
+		right := left[h.pairs:]
 		for b, first := range blocks[:len(blocks)-1] {
 			clear(low)
 			clear(high)
 			for t := int(first); t < int(blocks[b+1]); t++ {
 				h.addRow(low, high, dy, t, from, to, buf)
 			}
-			h.d.vec.Add(dw[from:to], dw[from:to], low)
-			h.d.vec.Add(dw[half+from:half+to], dw[half+from:half+to], high)
+			h.d.vec.Add(left[from:to], left[from:to], low)
+			h.d.vec.Add(right[from:to], right[from:to], high)
 		}
 	})
 }
@@ -127,13 +180,30 @@ func (h *headRope) weightGrad(dw []float32, dy *matrix, blocks []int32) {
 // addRow adds dz*xh of pairs [from, to) of every head of row t.
 func (h *headRope) addRow(low, high []float32, dy *matrix, t, from, to int, buf [][]float32) {
 	cos, sin := h.tables(t)
-	half, n := h.dim/2, to-from
+	n := to - from
 	for i := range h.heads {
-		lo := i*h.dim + from
-		hi := lo + half
+		lo := i*h.dim + h.first + from
+		hi := lo + h.pairs
 		h.d.vec.UnrotateAddMul(low, high,
 			dy.loadPart(t, lo, lo+n, buf[0]), dy.loadPart(t, hi, hi+n, buf[1]),
 			h.in.loadPart(t, lo, lo+n, buf[2]), h.in.loadPart(t, hi, hi+n, buf[3]),
 			cos[from:to], sin[from:to], h.rs[t*h.heads+i])
 	}
+}
+
+// stillGrad adds dz*xh of columns that do not turn, from column at on, to dw.
+func (h *headRope) stillGrad(dw []float32, dy *matrix, blocks []int32, at int) {
+	h.d.eachColumn(len(dw), 3, func(from, to int, buf [][]float32) {
+		sum := buf[2]
+		for b, first := range blocks[:len(blocks)-1] {
+			clear(sum)
+			for t := int(first); t < int(blocks[b+1]); t++ {
+				for i := range h.heads {
+					lo, hi := i*h.dim+at+from, i*h.dim+at+to
+					h.d.vec.AddMul(sum, h.in.loadPart(t, lo, hi, buf[0]), h.rs[t*h.heads+i], dy.loadPart(t, lo, hi, buf[1]))
+				}
+			}
+			h.d.vec.Add(dw[from:to], dw[from:to], sum)
+		}
+	})
 }

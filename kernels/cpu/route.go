@@ -2,37 +2,46 @@ package cpu
 
 import (
 	"fmt"
+	"math"
 
 	"lockstep/kernels"
 )
 
-// Route: probs F32 [T, E] is the softmax of logits F32 [T, E] (e = Exp2((x-max)*log2e), p = e*(1/tree(e))); experts int32 [T, K] are the
-// k largest by (p descending, expert ascending), weights F32 [T, K] their p, with norm divided by their sum in slot order.
-func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, norm bool) {
+// Route chooses the experts of each token and their weights as kernels.Device states it. logits, probs F32 [T, E]; experts int32 and weights F32 [T, K].
+func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, r kernels.Router) {
 	const op = "route"
 	t, e, k := logits.Rows, logits.Cols, weights.Cols
 	mustShape(op, "probs", probs, t, e)
 	mustShape(op, "weights", weights, t, k)
-	if k == 0 || k > e || logits.DType != kernels.F32 || probs.DType != kernels.F32 {
-		panic(fmt.Sprintf("cpu: route: %d of %d experts, logits %s, probs %s", k, e, logits, probs))
+	mustRouter(op, r, e, k)
+	if logits.DType != kernels.F32 || probs.DType != kernels.F32 {
+		panic(fmt.Sprintf("cpu: route: logits %s, probs %s", logits, probs))
 	}
 	ws, picks := vector(op, "weights", weights, t*k), indices(op, "experts", experts, t*k)
 	in, out := d.matrix(logits), d.matrix(probs)
-	d.eachRow(t, 8*e, 0, func(from, to int, _ [][]float32) {
-		for r := from; r < to; r++ {
-			p := out.load(r, nil)
-			d.softmax(p, in.load(r, nil))
-			w := ws[r*k : (r+1)*k]
-			choose := picks[r*k : (r+1)*k]
-			largest(choose, p)
-			for i, j := range choose {
-				w[i] = p[j]
+	d.eachRow(t, 8*e, 1, func(from, to int, buf [][]float32) {
+		c := choice{settings: r, biased: buf[0][:e]}
+		for i := from; i < to; i++ {
+			p := out.load(i, nil)
+			if r.Sigmoid {
+				d.vec.Sigmoid(p, in.load(i, nil))
+			} else {
+				d.softmax(p, in.load(i, nil))
 			}
-			if norm {
-				normalise(w)
-			}
+			chosen := picks[i*k : (i+1)*k]
+			largest(chosen, c.scores(p))
+			weigh(ws[i*k:(i+1)*k], p, chosen, r)
 		}
 	})
+}
+
+// mustRouter panics on settings that the definition does not have.
+func mustRouter(op string, r kernels.Router, e, k int) {
+	bad := k == 0 || k > e || r.Epsilon != 0 && !(r.Sigmoid && r.Norm)
+	bad = bad || r.Groups != 0 && (r.Groups > kernels.MaxGroups || e%r.Groups != 0 || e/r.Groups < 2 || r.TopGroups <= 0 || r.TopGroups > r.Groups)
+	if bad {
+		panic(fmt.Sprintf("cpu: %s: %d of %d experts by %+v", op, k, e, r))
+	}
 }
 
 func (d *Device) softmax(p, x []float32) {
@@ -40,14 +49,75 @@ func (d *Device) softmax(p, x []float32) {
 	d.vec.Scale(p, 1/d.vec.Tree(p))
 }
 
-// normalise divides w by its sum in slot order.
-func normalise(w []float32) {
+// choice turns scores into those that experts are chosen by.
+type choice struct {
+	settings kernels.Router
+	biased   []float32 // [E]
+	groups   [kernels.MaxGroups]float32
+	best     [kernels.MaxGroups]int32
+}
+
+// scores is b of the definition. Where there is neither bias nor group it is p itself: then all of p is a number, or nothing is.
+func (c *choice) scores(p []float32) []float32 {
+	r := c.settings
+	if r.Bias.IsNil() && r.Groups == 0 && !r.Sigmoid {
+		return p
+	}
+	b := c.biased
+	copy(b, p)
+	if !r.Bias.IsNil() {
+		for j, v := range vector("route", "bias", r.Bias, len(p)) {
+			b[j] += v
+		}
+	}
+	for j, v := range b {
+		if v != v {
+			b[j] = float32(math.Inf(-1))
+		}
+	}
+	if r.Groups > 0 {
+		c.mask(b)
+	}
+	return b
+}
+
+// mask leaves the experts of the best groups.
+func (c *choice) mask(b []float32) {
+	groups, n := c.groups[:c.settings.Groups], len(b)/c.settings.Groups
+	for g := range groups {
+		first, second := float32(math.Inf(-1)), float32(math.Inf(-1))
+		for _, v := range b[g*n : (g+1)*n] {
+			first, second = max(first, v), max(second, min(first, v))
+		}
+		groups[g] = first + second
+	}
+	best := c.best[:c.settings.TopGroups]
+	largest(best, groups)
+	var kept [kernels.MaxGroups]bool
+	for _, g := range best {
+		kept[g] = true
+	}
+	for g := range groups {
+		if !kept[g] {
+			for j := g * n; j < (g+1)*n; j++ {
+				b[j] = float32(math.Inf(-1))
+			}
+		}
+	}
+}
+
+// weigh is the weights of the chosen experts, in slot order.
+func weigh(w, p []float32, chosen []int32, r kernels.Router) {
 	var sum float32
-	for _, v := range w {
-		sum += v
+	for i, j := range chosen {
+		w[i] = p[j]
+		sum += p[j]
 	}
 	for i := range w {
-		w[i] /= sum
+		if r.Norm {
+			w[i] /= sum + r.Epsilon
+		}
+		w[i] *= r.Scale
 	}
 }
 
@@ -76,48 +146,54 @@ func insert(picks []int32, p []float32, j int) {
 	picks[i] = int32(j)
 }
 
-// RouteBackward writes dlogits F32 [T, E] from dweights F32 [T, K]. With norm, z_i = w_i*(dw_i - sum over slots of w_j*dw_j) on selected experts
-// and 0 elsewhere; without, p_j*([j selected]*dw - sum over slots of p_i*dw_i).
-func (d *Device) RouteBackward(dlogits, dweights, weights, experts, probs kernels.Tensor, norm bool) {
+// RouteBackward writes dlogits F32 [T, E] from dweights F32 [T, K] and what Route wrote.
+func (d *Device) RouteBackward(dlogits, dweights, weights, experts, probs kernels.Tensor, r kernels.Router) {
 	const op = "route backward"
 	t, e, k := probs.Rows, probs.Cols, weights.Cols
 	mustShape(op, "dlogits", dlogits, t, e)
+	mustRouter(op, r, e, k)
 	n := t * k
 	dws, ws, picks := vector(op, "dweights", dweights, n), vector(op, "weights", weights, n), indices(op, "experts", experts, n)
 	mustIndex(op, picks, e)
 	out, in := d.matrix(dlogits), d.matrix(probs)
 	d.eachRow(t, e, 1, func(from, to int, buf [][]float32) {
-		for r := from; r < to; r++ {
-			w, dw, picked := ws[r*k:(r+1)*k], dws[r*k:(r+1)*k], picks[r*k:(r+1)*k]
-			dl := out.target(r, buf[0])
-			if norm {
-				chosenGrad(dl, w, dw, picked)
+		for i := from; i < to; i++ {
+			w, dw, picked := ws[i*k:(i+1)*k], dws[i*k:(i+1)*k], picks[i*k:(i+1)*k]
+			dl, p := out.target(i, buf[0]), in.load(i, nil)
+			if r.Norm || r.Sigmoid {
+				chosenGrad(dl, p, w, dw, picked, r)
 			} else {
-				softmaxChosenGrad(dl, in.load(r, nil), dw, picked)
+				softmaxChosenGrad(dl, p, dw, picked, r.Scale)
 			}
 		}
 	})
 }
 
-// chosenGrad is the gradient of weights that are divided by their sum: a softmax over the selected experts alone.
-func chosenGrad(dl, w, dw []float32, picked []int32) {
-	var sum float32
-	for i, v := range w {
-		sum += float32(v * dw[i])
+// chosenGrad is the gradient where only selected experts have one: of sigmoids, or of weights that are divided by their sum.
+func chosenGrad(dl, p, w, dw []float32, picked []int32, r kernels.Router) {
+	var mean float32
+	if r.Norm {
+		for i, v := range w {
+			mean += float32(v * dw[i])
+		}
+		mean /= r.Scale
 	}
 	clear(dl)
 	for i, j := range picked {
-		dl[j] = w[i] * (dw[i] - sum)
+		dl[j] = w[i] * (dw[i] - mean)
+		if r.Sigmoid {
+			dl[j] *= 1 - p[j]
+		}
 	}
 }
 
 // softmaxChosenGrad is the gradient of a softmax p of which only the picked elements are used.
-func softmaxChosenGrad(dl, p, dw []float32, picked []int32) {
+func softmaxChosenGrad(dl, p, dw []float32, picked []int32, scale float32) {
 	var sum float32
 	clear(dl)
 	for i, j := range picked {
-		sum += float32(p[j] * dw[i])
-		dl[j] = dw[i]
+		dl[j] = dw[i] * scale
+		sum += float32(p[j] * dl[j])
 	}
 	for j, v := range p {
 		dl[j] = v * (dl[j] - sum)

@@ -14,13 +14,26 @@ func (c *rowCase) routeShape() (experts, k int) {
 	return []int{1, 4, 16, 60, 300}[c.size], []int{1, 2, 4, 8, 8}[c.size]
 }
 
+// routers are settings of every kind, for so many experts.
+func (c *rowCase) routers(e int) []kernels.Router {
+	bias := c.f32(1, e)
+	all := []kernels.Router{
+		{Scale: 1}, {Norm: true, Scale: 1}, {Scale: 1.7}, {Norm: true, Scale: 2.5}, {Bias: bias, Scale: 1},
+		{Sigmoid: true, Scale: 1.5}, {Sigmoid: true, Bias: bias, Norm: true, Epsilon: 1e-20, Scale: 2.5}, {Sigmoid: true, Norm: true, Epsilon: 0.5, Scale: 1},
+	}
+	if e%4 == 0 && e >= 16 {
+		all = append(all, kernels.Router{Sigmoid: true, Bias: bias, Groups: 4, TopGroups: 2, Norm: true, Scale: 2.5}, kernels.Router{Groups: 4, TopGroups: 2, Scale: 1})
+	}
+	return all
+}
+
 var routeOps = []rowOp{
 	{name: "Route", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
 		e, k := c.routeShape()
 		logits := c.part(c.f32(c.n, e))
-		for _, norm := range []bool{false, true} {
+		for _, r := range c.routers(e) {
 			w, picks, probs := rowTensor(kernels.F32, logits.Rows, k), rowTensor(kernels.I32, logits.Rows, k), rowTensor(kernels.F32, logits.Rows, e)
-			d.Route(w, picks, probs, logits, norm)
+			d.Route(w, picks, probs, logits, r)
 			rows = append(rows, w, picks, probs)
 		}
 		return rows, nil
@@ -29,39 +42,79 @@ var routeOps = []rowOp{
 		e, k := c.routeShape()
 		logits, dw := c.part(c.f32(c.n, e)), c.part(c.f32(c.n, k))
 		w, picks, probs := rowTensor(kernels.F32, logits.Rows, k), rowTensor(kernels.I32, logits.Rows, k), rowTensor(kernels.F32, logits.Rows, e)
-		for _, norm := range []bool{false, true} {
-			d.Route(w, picks, probs, logits, norm)
+		for _, r := range c.routers(e) {
+			d.Route(w, picks, probs, logits, r)
 			dl := c.f32(logits.Rows, e)
-			d.RouteBackward(dl, dw, w, picks, probs, norm)
+			d.RouteBackward(dl, dw, w, picks, probs, r)
 			rows = append(rows, dl)
 		}
 		return rows, nil
 	}},
 }
 
-// scalarRoute is one row by the definition: softmax, a full sort, and weights in slot order.
-func scalarRoute(exp2 func(float32) float32, x []float32, k int, norm bool) (w []float32, picks []int32, p []float32) {
-	m, e := slices.Max(x), make([]float32, len(x))
-	for j, v := range x {
-		e[j] = exp2(float32((v - m) * kernels.Log2E))
+// scalarRoute is one row by the definition: scores, full sorts, and weights in slot order.
+func scalarRoute(exp2 func(float32) float32, x []float32, k int, r kernels.Router) (w []float32, picks []int32, p []float32) {
+	p = scalarScores(exp2, x, r.Sigmoid)
+	b := slices.Clone(p)
+	for j := range b {
+		if !r.Bias.IsNil() {
+			b[j] += r.Bias.F32s()[j]
+		}
 	}
-	r := 1 / scalarTree(e)
-	for j := range e {
-		p, picks = append(p, e[j]*r), append(picks, int32(j))
+	if r.Groups > 0 {
+		n := len(b) / r.Groups
+		var sums []float32
+		for g := range r.Groups {
+			group := slices.Sorted(slices.Values(b[g*n : (g+1)*n]))
+			sums = append(sums, group[n-1]+group[n-2])
+		}
+		for _, g := range descending(sums)[r.TopGroups:] {
+			for j := range n {
+				b[int(g)*n+j] = float32(math.Inf(-1))
+			}
+		}
 	}
-	slices.SortStableFunc(picks, func(a, b int32) int { return cmp.Compare(p[b], p[a]) })
-	picks = picks[:k]
+	picks = descending(b)[:k]
 	sum := float32(0)
 	for _, j := range picks {
 		w = append(w, p[j])
 		sum += p[j]
 	}
-	if norm {
-		for i := range w {
-			w[i] /= sum
+	for i := range w {
+		if r.Norm {
+			w[i] /= float32(sum + r.Epsilon)
 		}
+		w[i] *= r.Scale
 	}
 	return w, picks, p
+}
+
+func scalarScores(exp2 func(float32) float32, x []float32, sigmoid bool) []float32 {
+	m, p := slices.Max(x), make([]float32, len(x))
+	for j, v := range x {
+		if sigmoid {
+			p[j] = scalarSigmoid(exp2, v)
+		} else {
+			p[j] = exp2(float32((v - m) * kernels.Log2E))
+		}
+	}
+	if !sigmoid {
+		r := 1 / scalarTree(p)
+		for j := range p {
+			p[j] *= r
+		}
+	}
+	return p
+}
+
+// descending is the indices of v, largest first, ties in order.
+func descending(v []float32) []int32 {
+	at := make([]int32, len(v))
+	for j := range at {
+		at[j] = int32(j)
+	}
+	slices.SortStableFunc(at, func(a, b int32) int { return cmp.Compare(v[b], v[a]) })
+	return at
 }
 
 func TestRouteIsTheDefinition(t *testing.T) {
@@ -78,30 +131,56 @@ func routeIsTheDefinition(t *testing.T, d *Device) {
 	for i := range logits.F32s() { // few values: exact ties in most rows
 		logits.F32s()[i] = float32(math.Round(float64(logits.F32s()[i])))
 	}
-	for _, norm := range []bool{false, true} {
+	for _, router := range c.routers(e) {
+		for i := range router.Bias.Len() { // likewise, with ties between groups
+			router.Bias.F32s()[i] = float32(math.Round(float64(router.Bias.F32s()[i])))
+		}
 		w, picks, probs := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k), rowTensor(kernels.F32, rows, e)
-		d.Route(w, picks, probs, logits, norm)
+		d.Route(w, picks, probs, logits, router)
 		for r := range rows {
-			wantW, wantPicks, wantP := scalarRoute(d.def.Exp2.Func(), logits.F32s()[r*e:(r+1)*e], k, norm)
+			wantW, wantPicks, wantP := scalarRoute(d.def.Exp2.Func(), logits.F32s()[r*e:(r+1)*e], k, router)
 			wantBits(t, "weights", w.RowRange(r, r+1), wantW)
 			wantBits(t, "probs", probs.RowRange(r, r+1), wantP)
 			if got := picks.I32s()[r*k : (r+1)*k]; !slices.Equal(got, wantPicks) {
-				t.Fatalf("row %d: experts %v, want %v", r, got, wantPicks)
+				t.Fatalf("%+v, row %d: experts %v, want %v", router, r, got, wantPicks)
 			}
 		}
 	}
 }
 
+// Where logits are no numbers experts are still chosen, each once, and the weights tell.
 func TestRouteOfNaN(t *testing.T) {
 	d := newRowDevice(t, Auto, 1, "")
-	x := []float32{1, float32(math.NaN()), 3, 2}
-	w, picks := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2)
-	d.Route(w, picks, rowTensor(kernels.F32, 1, 4), kernels.Wrap(x, 1, 4), true)
-	if got := picks.I32s(); got[0] != 0 || got[1] != 1 {
-		t.Errorf("experts %v, want the first", got)
+	nan := float32(math.NaN())
+	for _, c := range []struct {
+		router kernels.Router
+		x      []float32
+		want   []int32
+	}{
+		{kernels.Router{Norm: true, Scale: 1}, []float32{1, nan, 3, 2}, []int32{0, 1}},
+		{kernels.Router{Sigmoid: true, Scale: 1}, []float32{nan, 1, nan, nan}, []int32{1, 0}},
+		{kernels.Router{Sigmoid: true, Groups: 2, TopGroups: 1, Scale: 1}, []float32{nan, 9, nan, nan}, []int32{1, 0}},
+		{kernels.Router{Sigmoid: true, Groups: 2, TopGroups: 1, Scale: 1}, []float32{nan, nan, nan, nan}, []int32{0, 1}},
+	} {
+		w, picks := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2)
+		d.Route(w, picks, rowTensor(kernels.F32, 1, 4), kernels.Wrap(c.x, 1, 4), c.router)
+		if !slices.Equal(picks.I32s(), c.want) {
+			t.Errorf("%+v: experts %v, want %v", c.router, picks.I32s(), c.want)
+		}
+		if sum := w.F32s()[0] + w.F32s()[1]; sum == sum {
+			t.Errorf("%+v: weights %v hide the NaN", c.router, w.F32s())
+		}
 	}
-	if got := w.F32s(); got[0] == got[0] || got[1] == got[1] {
-		t.Errorf("weights %v hide the NaN", got)
+}
+
+func TestRouteRefuses(t *testing.T) {
+	d := newRowDevice(t, Auto, 1, "")
+	w, picks, probs, logits := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2), rowTensor(kernels.F32, 1, 6), rowTensor(kernels.F32, 1, 6)
+	for what, r := range map[string]kernels.Router{
+		"groups of one": {Groups: 6, TopGroups: 2, Scale: 1}, "uneven groups": {Groups: 4, TopGroups: 2, Scale: 1}, "no top groups": {Groups: 2, Scale: 1},
+		"more top groups than groups": {Groups: 2, TopGroups: 3, Scale: 1}, "an epsilon of a softmax": {Norm: true, Epsilon: 1, Scale: 1},
+	} {
+		mustPanic(t, what, func() { d.Route(w, picks, probs, logits, r) })
 	}
 }
 
@@ -109,32 +188,45 @@ func TestRouteGradient(t *testing.T) {
 	d := newRowDevice(t, Auto, 1, "")
 	c := rowCase{seed: 32, dtype: kernels.F32}
 	c.start()
-	const rows, e, k = 6, 12, 4
+	const rows, e, k = 6, 16, 4
 	logits, dw := c.f32(rows, e), c.f32(rows, k)
-	for _, norm := range []bool{false, true} {
+	for _, r := range c.routers(e) {
 		w, picks, probs, dl := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k), rowTensor(kernels.F32, rows, e), c.f32(rows, e)
-		d.Route(w, picks, probs, logits, norm)
-		d.RouteBackward(dl, dw, w, picks, probs, norm)
+		d.Route(w, picks, probs, logits, r)
+		d.RouteBackward(dl, dw, w, picks, probs, r)
 		dw64 := to64(dw)
 		checkGradient(t, "dlogits", to64(logits), func(p []float64) float64 {
 			loss := 0.0
-			for r := range rows {
-				all, chosen := 0.0, 0.0
-				for _, v := range p[r*e : (r+1)*e] {
-					all += math.Exp(v)
-				}
-				own := picks.I32s()[r*k : (r+1)*k]
-				for _, j := range own {
-					chosen += math.Exp(p[r*e+int(j)])
-				}
-				if norm {
-					all = chosen
-				}
-				for i, j := range own {
-					loss += dw64[r*k+i] * math.Exp(p[r*e+int(j)]) / all
-				}
+			for row := range rows {
+				loss += routed64(p[row*e:(row+1)*e], dw64[row*k:], picks.I32s()[row*k:(row+1)*k], r)
 			}
 			return loss
 		}, rowValues(dl))
 	}
+}
+
+// routed64 is sum(dw * weights) of one row whose experts are chosen.
+func routed64(x, dw []float64, chosen []int32, r kernels.Router) float64 {
+	score := math.Exp
+	if r.Sigmoid {
+		score = func(v float64) float64 { return 1 / (1 + math.Exp(-v)) }
+	}
+	all, own := 1.0, float64(r.Epsilon)
+	if !r.Sigmoid {
+		all = 0
+		for _, v := range x {
+			all += score(v)
+		}
+	}
+	for _, j := range chosen {
+		own += score(x[j])
+	}
+	if r.Norm {
+		all = own
+	}
+	loss := 0.0
+	for i, j := range chosen {
+		loss += dw[i] * score(x[j]) / all * float64(r.Scale)
+	}
+	return loss
 }

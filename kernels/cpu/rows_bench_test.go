@@ -27,7 +27,7 @@ func rowBenches(d *Device, dtype kernels.DType) []rowBench {
 	x, y, z, w := c.weight(t, h), c.weight(t, h), c.weight(t, h), c.weight(1, h)
 	gu, dgu := c.weight(t, 2*h), c.weight(t, 2*h)
 	rstd, dw, rstdHeads := c.f32(1, t), c.f32(1, h), c.f32(t, benchHeads)
-	headW, headDW, rope, positions := c.weight(1, benchD), c.f32(1, benchD), c.rope(t, benchD), c.ints(t, t)
+	headW, headDW, rope, positions := c.weight(1, benchD), c.f32(1, benchD), c.rope(t, benchD, benchD/2), c.ints(t, t)
 	ids, table, tableGrad := c.ints(t, 512), c.weight(512, h), c.f32(512, h)
 	wide, weights, dweights, rowOf := c.weight(t*benchK, h), c.f32(t, benchK), c.f32(t, benchK), c.rowsOf(t, benchK)
 	dwide := c.weight(t*benchK, h)
@@ -48,17 +48,19 @@ func rowBenches(d *Device, dtype kernels.DType) []rowBench {
 		{"Scale", 2 * row, func() { d.Scale(z, x, 0.5) }},
 		{"Embed", 2 * row, func() { d.Embed(y, table, ids) }},
 		{"EmbedBackward", row + 8*t*h, func() { d.EmbedBackward(tableGrad, x, ids) }},
-		{"RMSNorm", 2 * row, func() { d.RMSNorm(z, rstd, x, w, 1e-6) }},
-		{"RMSNormBackward", 4 * row, func() { d.RMSNormBackward(z, kernels.Tensor{}, y, x, rstd, w, onePack(z)) }},
-		{"RMSNormBackward with dw", 6 * row, func() { d.RMSNormBackward(z, dw, y, x, rstd, w, onePack(z)) }},
-		{"HeadNormRope", 2 * row, func() { d.HeadNormRope(z, rstdHeads, x, headW, positions, rope, 1e-6) }},
+		{"RMSNorm", 2 * row, func() { d.RMSNorm(z, rstd, x, w, kernels.Norm{Eps: 1e-6}) }},
+		{"RMSNormBackward", 4 * row, func() { d.RMSNormBackward(z, kernels.Tensor{}, y, x, rstd, w, kernels.Norm{}, onePack(z)) }},
+		{"RMSNormBackward with dw", 6 * row, func() { d.RMSNormBackward(z, dw, y, x, rstd, w, kernels.Norm{}, onePack(z)) }},
+		{"HeadNormRope", 2 * row, func() { d.HeadNormRope(z, rstdHeads, x, headW, positions, rope, kernels.Norm{Eps: 1e-6}) }},
 		{"HeadNormRopeBackward", 3 * row, func() {
-			d.HeadNormRopeBackward(z, kernels.Tensor{}, y, x, rstdHeads, headW, positions, rope, onePack(z))
+			d.HeadNormRopeBackward(z, kernels.Tensor{}, y, x, rstdHeads, headW, positions, rope, kernels.Norm{}, onePack(z))
 		}},
-		{"HeadNormRopeBackward with dw", 5 * row, func() { d.HeadNormRopeBackward(z, headDW, y, x, rstdHeads, headW, positions, rope, onePack(z)) }},
+		{"HeadNormRopeBackward with dw", 5 * row, func() {
+			d.HeadNormRopeBackward(z, headDW, y, x, rstdHeads, headW, positions, rope, kernels.Norm{}, onePack(z))
+		}},
 		{"SwiGLU", 3 * row, func() { d.SwiGLU(y, gu) }},
 		{"SwiGLUBackward", 5 * row, func() { d.SwiGLUBackward(dgu, y, gu) }},
-		{"Route", 2 * 4 * t * 64, func() { d.Route(weights, picks, probs, logits, true) }},
+		{"Route", 2 * 4 * t * 64, func() { d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1}) }},
 		{"Combine", (benchK + 1) * row, func() { d.Combine(y, wide, weights, rowOf) }},
 		{"CombineBackward", (2*benchK + 1) * row, func() { d.CombineBackward(dwide, dweights, y, wide, weights, rowOf) }},
 		{"SumSquares", 4 * t * h, func() { d.SumSquares(sum, master) }},

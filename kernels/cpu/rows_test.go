@@ -29,7 +29,7 @@ type rowOp struct {
 }
 
 func rowOps() []rowOp {
-	return slices.Concat(copyOps, embedOps, addOps, normOps, ropeOps, swigluOps, routeOps, dispatchOps, combineOps, adamwOps)
+	return slices.Concat(copyOps, embedOps, addOps, biasOps, normOps, ropeOps, sinkOps, swigluOps, clampedOps, routeOps, dispatchOps, combineOps, adamwOps)
 }
 
 var rowSizes = []int{16, 24, 64, 100, 300}

@@ -39,45 +39,64 @@ func TestEmbed(t *testing.T) {
 func TestNorm(t *testing.T) {
 	for _, dtype := range dtypes {
 		for _, s := range [][2]int{{1, 1}, {3, 100}, {100, 256}, {9, 300}, {1000, 2048}, {70, 7168}, {65536, 40}} {
-			r, n := s[0], s[1]
-			packs := []int32{0, int32(r / 3), int32(r)}
-			both(t, "rms norm", []operand{strided(dtype, r, n, 1), normal(kernels.F32, 1, r, 1), strided(dtype, r, n, 3), normal(dtype, 1, n, 1)},
-				func(d kernels.Device, x []kernels.Tensor) { d.RMSNorm(x[0], x[1], x[2], x[3], 1e-6) })
-			both(t, "rms norm backward", []operand{normal(dtype, r, n, 1), normal(kernels.F32, 1, n, 1), strided(dtype, r, n, 1), normal(dtype, r, n, 1), positive(1, r), normal(dtype, 1, n, 1)},
-				func(d kernels.Device, x []kernels.Tensor) {
-					d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], packs)
-				})
+			for _, norm := range []kernels.Norm{{Eps: 1e-6}, {Eps: 1e-5, PlusOne: true}} {
+				r, n := s[0], s[1]
+				packs := []int32{0, int32(r / 3), int32(r)}
+				both(t, "rms norm", []operand{strided(dtype, r, n, 1), normal(kernels.F32, 1, r, 1), strided(dtype, r, n, 3), normal(dtype, 1, n, 1)},
+					func(d kernels.Device, x []kernels.Tensor) { d.RMSNorm(x[0], x[1], x[2], x[3], norm) })
+				both(t, "rms norm backward", []operand{normal(dtype, r, n, 1), normal(kernels.F32, 1, n, 1), strided(dtype, r, n, 1), normal(dtype, r, n, 1), positive(1, r), normal(dtype, 1, n, 1)},
+					func(d kernels.Device, x []kernels.Tensor) {
+						d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], norm, packs)
+					})
+			}
 		}
 	}
 }
 
 func TestHeadNormRope(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][3]int{{1, 1, 8}, {17, 3, 16}, {300, 8, 64}, {500, 4, 128}} {
-			r, heads, dim := s[0], s[1], s[2]
-			packs := []int32{0, int32(r / 3), int32(r)}
-			at, cos, sin := ints(1, r, below(r, 50)), normal(kernels.F32, 50, dim/2, 1), normal(kernels.F32, 50, dim/2, 1)
-			for _, normed := range []bool{true, false} {
-				both(t, "head norm and rope", []operand{normal(dtype, r, heads*dim, 1), normal(kernels.F32, r, heads, 1), strided(dtype, r, heads*dim, 1), normal(dtype, 1, dim, 1), at, cos, sin},
-					func(d kernels.Device, x []kernels.Tensor) {
-						if !normed {
-							x[3] = kernels.Tensor{}
-						}
-						d.HeadNormRope(x[0], x[1], x[2], x[3], x[4], kernels.Rope{Cos: x[5], Sin: x[6]}, 1e-6)
-					})
-				both(t, "head norm and rope backward", []operand{normal(dtype, r, heads*dim, 1), normal(kernels.F32, 1, dim, 1), strided(dtype, r, heads*dim, 1), normal(dtype, r, heads*dim, 1),
-					positive(r, heads), normal(dtype, 1, dim, 1), at, cos, sin},
-					func(d kernels.Device, x []kernels.Tensor) {
-						w, dw := x[5], x[1]
-						if !normed {
-							w, dw = kernels.Tensor{}, kernels.Tensor{}
-						}
-						d.HeadNormRopeBackward(x[0], dw, x[2], x[3], x[4], w, x[6], kernels.Rope{Cos: x[7], Sin: x[8]}, packs)
-						d.HeadNormRopeBackward(x[2], kernels.Tensor{}, x[2], x[3], x[4], w, x[6], kernels.Rope{Cos: x[7], Sin: x[8]}, packs) // in place
-					})
+		for _, s := range [][4]int{{1, 1, 8, 4}, {17, 3, 16, 4}, {300, 8, 64, 32}, {500, 4, 128, 32}, {70, 3, 192, 32}} {
+			for _, rope := range []kernels.Rope{{}, {First: s[2] - 2*s[3]}, {First: s[2] - 2*s[3], Interleaved: true}} {
+				rope.HeadDim = s[2]
+				headNormRope(t, dtype, s[0], s[1], s[3], rope, nil)
+				if !rope.Interleaved {
+					headNormRope(t, dtype, s[0], s[1], s[3], rope, &kernels.Norm{Eps: 1e-6})
+					headNormRope(t, dtype, s[0], s[1], s[3], rope, &kernels.Norm{Eps: 1e-5, PlusOne: true})
+				}
 			}
 		}
 	}
+}
+
+func headNormRope(t *testing.T, dtype kernels.DType, r, heads, pairs int, rope kernels.Rope, normed *kernels.Norm) {
+	t.Helper()
+	n, packs, norm := heads*rope.HeadDim, []int32{0, int32(r / 3), int32(r)}, kernels.Norm{}
+	if normed != nil {
+		norm = *normed
+	}
+	tables := func(cos, sin kernels.Tensor) kernels.Rope {
+		rope.Cos, rope.Sin = cos, sin
+		return rope
+	}
+	at, cos, sin := ints(1, r, below(r, 50)), normal(kernels.F32, 50, pairs, 1), normal(kernels.F32, 50, pairs, 1)
+	name := fmt.Sprintf("head norm and rope %d %d %d %+v %v", r, heads, pairs, rope, normed)
+	both(t, name, []operand{normal(dtype, r, n, 1), normal(kernels.F32, r, heads, 1), strided(dtype, r, n, 1), normal(dtype, 1, rope.HeadDim, 1), at, cos, sin},
+		func(d kernels.Device, x []kernels.Tensor) {
+			if normed == nil {
+				x[3] = kernels.Tensor{}
+			}
+			d.HeadNormRope(x[0], x[1], x[2], x[3], x[4], tables(x[5], x[6]), norm)
+		})
+	both(t, name+" backward", []operand{normal(dtype, r, n, 1), normal(kernels.F32, 1, rope.HeadDim, 1), strided(dtype, r, n, 1), normal(dtype, r, n, 1), positive(r, heads),
+		normal(dtype, 1, rope.HeadDim, 1), at, cos, sin},
+		func(d kernels.Device, x []kernels.Tensor) {
+			w, dw := x[5], x[1]
+			if normed == nil {
+				w, dw = kernels.Tensor{}, kernels.Tensor{}
+			}
+			d.HeadNormRopeBackward(x[0], dw, x[2], x[3], x[4], w, x[6], tables(x[7], x[8]), norm, packs)
+			d.HeadNormRopeBackward(x[2], kernels.Tensor{}, x[2], x[3], x[4], w, x[6], tables(x[7], x[8]), norm, packs) // in place
+		})
 }
 
 func TestSwiGLU(t *testing.T) {
@@ -90,20 +109,105 @@ func TestSwiGLU(t *testing.T) {
 	}
 }
 
+func TestClampedSwiGLU(t *testing.T) {
+	c := kernels.Clamp{Alpha: 1.702, Limit: 7}
+	for _, dtype := range dtypes {
+		for _, s := range [][2]int{{1, 1}, {33, 77}, {1000, 768}} {
+			r, n := s[0], s[1]
+			both(t, "clamped swiglu", []operand{normal(dtype, r, n, 1), normal(dtype, r, 2*n, 8)}, func(d kernels.Device, x []kernels.Tensor) { d.ClampedSwiGLU(x[0], x[1], c) })
+			both(t, "clamped swiglu backward", []operand{normal(dtype, r, n, 1), normal(dtype, r, 2*n, 8)}, func(d kernels.Device, x []kernels.Tensor) { d.ClampedSwiGLUBackward(x[1], x[0], x[1], c) })
+		}
+	}
+}
+
+func TestBias(t *testing.T) {
+	for _, dtype := range dtypes {
+		for _, bias := range dtypes {
+			for _, s := range [][3]int{{1, 1, 1}, {33, 77, 1}, {1000, 640, 1}, {700, 100, 6}} {
+				r, n, groups := s[0], s[1], s[2]
+				at := []int32{0, int32(r / 3), int32(r)}
+				if groups > 1 { // of two packs each; some are empty
+					at = []int32{0, 0, 1, 70, 70, 70, 70, 200, 260, 261, 600, 680, int32(r)}
+				}
+				g := func(t kernels.Tensor) *kernels.Groups {
+					return &kernels.Groups{Offsets: t, Count: groups, Packs: 2}
+				}
+				both(t, fmt.Sprint("bias ", s), []operand{strided(dtype, r, n, 1), strided(dtype, r, n, 1), grouped(bias, groups, 1, n, n, 1), ints(1, len(at), at), normal(kernels.F32, groups, n, 1)},
+					func(d kernels.Device, x []kernels.Tensor) {
+						d.AddBias(x[0], x[1], x[2], g(x[3]))
+						if groups == 1 {
+							d.AddBias(x[1], x[1], x[2], nil)
+						}
+						x[4].Groups, x[4].Rows = groups, 1
+						d.BiasGrad(x[4], x[0], g(x[3]))
+					})
+			}
+		}
+	}
+}
+
+func TestSinks(t *testing.T) {
+	for _, dtype := range dtypes {
+		for _, s := range [][3]int{{1, 1, 8}, {130, 3, 32}, {500, 64, 64}} {
+			r, heads, dim := s[0], s[1], s[2]
+			packs := []int32{0, int32(r / 3), int32(r)}
+			both(t, fmt.Sprint("sinks ", s), []operand{strided(dtype, r, heads*dim, 1), strided(kernels.F32, r, heads, 6), normal(dtype, 1, heads, 4), normal(kernels.F32, 1, heads, 1), strided(dtype, r, heads*dim, 1)},
+				func(d kernels.Device, x []kernels.Tensor) {
+					d.Sinks(x[0], x[1], x[2])
+					d.SinksBackward(x[3], x[4], x[0], x[1], x[2], packs)
+				})
+		}
+	}
+}
+
+// routers are settings of every kind; those with Norm set use the bias given.
+func routers(e int) []kernels.Router {
+	all := []kernels.Router{{Scale: 1}, {Norm: true, Scale: 1}, {Norm: true, Scale: 2.5}, {Scale: 0.3}, {Sigmoid: true, Scale: 1.5}, {Sigmoid: true, Norm: true, Epsilon: 1e-20, Scale: 2.5}}
+	if e%8 == 0 && e >= 16 {
+		all = append(all, kernels.Router{Sigmoid: true, Norm: true, Groups: 8, TopGroups: 3, Scale: 1}, kernels.Router{Groups: 2, TopGroups: 1, Scale: 1})
+	}
+	return all
+}
+
+func TestRoute(t *testing.T) {
+	for _, s := range [][3]int{{1, 4, 2}, {77, 8, 2}, {1000, 128, 8}, {513, 384, 8}, {300, 3, 3}} {
+		tokens, e, k := s[0], s[1], s[2]
+		for _, r := range routers(e) {
+			name := fmt.Sprintf("route %d of %d by %+v", k, e, r)
+			coarse := strided(kernels.F32, tokens, e, 3)
+			for i := 0; i < len(coarse.raw); i += 4 { // ties
+				coarse.raw[i], coarse.raw[i+1], coarse.raw[i+2] = 0, 0, coarse.raw[i+2]&0xc0
+			}
+			both(t, name, []operand{normal(kernels.F32, tokens, k, 1), ints(tokens, k, make([]int32, tokens*k)), normal(kernels.F32, tokens, e, 1), coarse, normal(kernels.F32, 1, e, 0.5)},
+				func(d kernels.Device, x []kernels.Tensor) {
+					r := r
+					if r.Norm {
+						r.Bias = x[4]
+					}
+					d.Route(x[0], x[1], x[2], x[3], r)
+				})
+			both(t, name+" backward", []operand{normal(kernels.F32, tokens, e, 1), normal(kernels.F32, tokens, k, 1), positive(tokens, k), ints(tokens, k, picked(tokens, e, k)), positive(tokens, e)},
+				func(d kernels.Device, x []kernels.Tensor) { d.RouteBackward(x[0], x[1], x[2], x[3], x[4], r) })
+		}
+	}
+}
+
+// picked is k different experts for each token.
+func picked(tokens, e, k int) []int32 {
+	picks := make([]int32, 0, tokens*k)
+	for range tokens {
+		for _, p := range rng.Perm(e)[:k] {
+			picks = append(picks, int32(p))
+		}
+	}
+	return picks
+}
+
 func TestMoE(t *testing.T) {
 	for _, s := range [][4]int{{1, 4, 2, 16}, {77, 8, 2, 100}, {1000, 128, 8, 64}, {513, 384, 8, 256}, {300, 3, 3, 32}, {65536, 16, 2, 24}} {
 		tokens, e, k, width := s[0], s[1], s[2], s[3]
-		for _, norm := range []bool{true, false} {
-			both(t, "route", []operand{normal(kernels.F32, tokens, k, 1), ints(tokens, k, make([]int32, tokens*k)), normal(kernels.F32, tokens, e, 1), strided(kernels.F32, tokens, e, 3)},
-				func(d kernels.Device, x []kernels.Tensor) { d.Route(x[0], x[1], x[2], x[3], norm) })
-			picks := make([]int32, 0, tokens*k)
-			for range tokens {
-				for _, p := range rng.Perm(e)[:k] {
-					picks = append(picks, int32(p))
-				}
-			}
-			both(t, "route backward", []operand{normal(kernels.F32, tokens, e, 1), normal(kernels.F32, tokens, k, 1), positive(tokens, k), ints(tokens, k, picks), positive(tokens, e)},
-				func(d kernels.Device, x []kernels.Tensor) { d.RouteBackward(x[0], x[1], x[2], x[3], x[4], norm) })
+		for _, weighted := range []bool{true, false} {
+			picks := picked(tokens, e, k)
 			packs := []int32{0, int32(tokens / 3), int32(tokens / 3), int32(tokens)}
 			for _, dtype := range dtypes {
 				both(t, "dispatch, gather, combine", []operand{ints(tokens, k, picks), ints(1, 3*e+1, make([]int32, 3*e+1)), ints(1, tokens*k, make([]int32, tokens*k)), ints(tokens, k, make([]int32, tokens*k)),
@@ -112,7 +216,7 @@ func TestMoE(t *testing.T) {
 						d.Dispatch(kernels.Plan{Groups: kernels.Groups{Offsets: x[1], Count: e, Packs: 3}, Source: x[2], RowOf: x[3]}, x[0], packs)
 						d.Gather(x[5], x[4], x[2])
 						w := x[6]
-						if !norm {
+						if !weighted {
 							w = kernels.Tensor{}
 						}
 						d.Combine(x[7], x[5], w, x[3])

@@ -73,3 +73,17 @@ func unrotateAddMulGo(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32)
 		hi[i] += float32(float32(xhi[i]*a) * q)
 	}
 }
+
+// RotatePairs turns the pairs (x[2i], x[2i+1]) in place.
+func (o *Ops) RotatePairs(x, cos, sin []float32) {
+	for i, c := range cos {
+		x[2*i], x[2*i+1] = turn(x[2*i], x[2*i+1], c, sin[i])
+	}
+}
+
+// UnrotatePairs is the gradient of RotatePairs, in place.
+func (o *Ops) UnrotatePairs(x, cos, sin []float32) {
+	for i, c := range cos {
+		x[2*i], x[2*i+1] = turnBack(x[2*i], x[2*i+1], c, sin[i])
+	}
+}

@@ -38,3 +38,10 @@ func sigmoid(exp2 func(float32) float32, x float32) float32 {
 	e := exp2(float32(x * kernels.Log2E))
 	return e / (1 + e)
 }
+
+// Sigmoid is dst[i] = 1/(1+exp(-x[i])). dst may be x.
+func (o *Ops) Sigmoid(dst, x []float32) {
+	for i, v := range x {
+		dst[i] = sigmoid(o.exp2, v)
+	}
+}

@@ -1,0 +1,50 @@
+// AddBias: a thread for some columns of a row. BiasGrad: a thread for a column of a group, blocks of 64 rows of each of its packs. Bound: the bytes of x and out, or of dy.
+//   out[t] = round(x[t] + bias of the row's group); dbias += dy, a sum over rows
+#include "definition.cuh"
+
+// group_of is the group of row r: the first that ends behind it. offsets nil: one group.
+__device__ inline int group_of(const int* offsets, int groups, int packs, int r) {
+  if (!offsets) return 0;
+  int from = 0, to = groups - 1;
+  while (from < to) {
+    int e = (from + to) / 2;
+    if (offsets[(e + 1) * packs] > r) to = e;
+    else from = e + 1;
+  }
+  return from;
+}
+
+template <class T, class B>
+__device__ void add_bias(T* out, const T* x, const B* bias, const int* offsets, int groups, int packs, int rows, int n, int os, int xs) {
+  for (int r = blockIdx.y; r < rows; r += gridDim.y) {
+    const B* b = bias + (size_t)group_of(offsets, groups, packs, r) * n;
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) store(out, (size_t)r * os + i, load(x, (size_t)r * xs + i) + load(b, i));
+  }
+}
+#define ADD_BIAS(name, T, B)                                                                                                               \
+  KERNEL(name, T* out, const T* x, const B* bias, const int* offsets, int groups, int packs, int rows, int n, int os, int xs) {             \
+    add_bias(out, x, bias, offsets, groups, packs, rows, n, os, xs);                                                                       \
+  }
+ADD_BIAS(add_bias_f32_f32, float, float)
+ADD_BIAS(add_bias_f32_bf16, float, u16)
+ADD_BIAS(add_bias_bf16_f32, u16, float)
+ADD_BIAS(add_bias_bf16_bf16, u16, u16)
+
+template <class T>
+__device__ void bias_grad(float* dbias, const T* dy, const int* offsets, int packs, int n, int ds) {
+  constexpr int kRowBlock = 64;
+  int j = blockIdx.x * blockDim.x + threadIdx.x, e = blockIdx.y;
+  if (j >= n) return;
+  float total = dbias[(size_t)e * n + j];
+  for (int p = 0; p < packs; p++)
+    for (int from = offsets[e * packs + p], end = offsets[e * packs + p + 1]; from < end; from += kRowBlock) {
+      float sum = 0.f;
+      int to = min(from + kRowBlock, end);
+#pragma unroll 8
+      for (int r = from; r < to; r++) sum += load(dy, (size_t)r * ds + j);
+      total += sum;
+    }
+  dbias[(size_t)e * n + j] = total;
+}
+#define BIAS_GRAD(T) (float* dbias, const T* dy, const int* offsets, int packs, int n, int ds)
+KERNELS(bias_grad, BIAS_GRAD, (dbias, dy, offsets, packs, n, ds))

@@ -1,0 +1,26 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
+
+// Sinks puts a logit of each head into the denominator of a finished attention, in place. out [T, Heads*D], lse F32 [T, Heads], sinks [1, Heads].
+func (d *Device) Sinks(out, lse, sinks kernels.Tensor) {
+	heads := sinks.Cols
+	d.launch("sinks"+suffix(out), warps(out.Rows*heads), warpThreads, 0, out, lse, sinks, out.Rows, heads, out.Cols/heads, out.Stride, lse.Stride)
+}
+
+// SinksBackward adds to dsinks F32 [1, Heads]; out and lse are those that Sinks wrote.
+func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, packs []int32) {
+	heads, rows := sinks.Cols, kernels.RowBlocks(packs)
+	n := len(rows) - 1
+	parts := d.workspace(4 * heads * (out.Rows + n))
+	sums := parts + cu.DevicePtr(4*heads*out.Rows)
+	d.launch("sinks_backward"+suffix(out), warps(out.Rows*heads), warpThreads, 0, parts, dout, out, lse, sinks, out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
+	d.launch("sinks_blocks", [3]int{blocks(heads, 32), n, 1}, 32, 0, sums, parts, stage(d, rows), heads)
+	d.launch("add_blocks", [3]int{blocks(heads, 32), 1, 1}, 32, 0, dsinks, sums, n, heads)
+}
