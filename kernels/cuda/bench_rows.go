@@ -58,8 +58,8 @@ func (d *Device) benchHidden(mem *kernels.Arena) []rowsCase {
 	size := fmt.Sprintf(", %d x %d", rowsTokens, rowsHidden)
 	return []rowsCase{
 		{"add" + size, []kernels.Tensor{x, y, z}, func() { d.Add(z, x, y) }},
-		{"RMSNorm" + size, []kernels.Tensor{x, y}, func() { d.RMSNorm(y, rstd, x, w, 1e-6) }},
-		{"RMSNorm backward, weights too" + size, []kernels.Tensor{x, y, z, z}, func() { d.RMSNormBackward(z, dw, y, x, rstd, w, []int32{0, rowsTokens}) }},
+		{"RMSNorm" + size, []kernels.Tensor{x, y}, func() { d.RMSNorm(y, rstd, x, w, kernels.Norm{Eps: 1e-6}) }},
+		{"RMSNorm backward, weights too" + size, []kernels.Tensor{x, y, z, z}, func() { d.RMSNormBackward(z, dw, y, x, rstd, w, kernels.Norm{}, []int32{0, rowsTokens}) }},
 	}
 }
 
@@ -67,11 +67,11 @@ func (d *Device) benchHeads(mem *kernels.Arena) []rowsCase {
 	const width = rowsHeads * rowsHeadDim
 	x, y, z, w := d.randomRows(mem, rowsTokens, width), d.randomRows(mem, rowsTokens, width), d.randomRows(mem, rowsTokens, width), d.randomRows(mem, 1, rowsHeadDim)
 	rstd, dw, at := mem.Zeros(kernels.F32, rowsTokens, rowsHeads), mem.Zeros(kernels.F32, 1, rowsHeadDim), mem.Zeros(kernels.I32, 1, rowsTokens)
-	rope := kernels.Rope{Cos: mem.Zeros(kernels.F32, 1, rowsHeadDim/2), Sin: mem.Zeros(kernels.F32, 1, rowsHeadDim/2)}
+	rope := kernels.Rope{Cos: mem.Zeros(kernels.F32, 1, rowsHeadDim/2), Sin: mem.Zeros(kernels.F32, 1, rowsHeadDim/2), HeadDim: rowsHeadDim}
 	size := fmt.Sprintf(", %d x %d heads of %d", rowsTokens, rowsHeads, rowsHeadDim)
 	return []rowsCase{
-		{"head norm and rope" + size, []kernels.Tensor{x, y}, func() { d.HeadNormRope(y, rstd, x, w, at, rope, 1e-6) }},
-		{"head norm and rope backward, weights too" + size, []kernels.Tensor{x, y, z}, func() { d.HeadNormRopeBackward(z, dw, y, x, rstd, w, at, rope, []int32{0, rowsTokens}) }},
+		{"head norm and rope" + size, []kernels.Tensor{x, y}, func() { d.HeadNormRope(y, rstd, x, w, at, rope, kernels.Norm{Eps: 1e-6}) }},
+		{"head norm and rope backward, weights too" + size, []kernels.Tensor{x, y, z}, func() { d.HeadNormRopeBackward(z, dw, y, x, rstd, w, at, rope, kernels.Norm{}, []int32{0, rowsTokens}) }},
 	}
 }
 
@@ -84,14 +84,14 @@ func (d *Device) benchMixture(mem *kernels.Arena) []rowsCase {
 	picks, dweights := mem.New(kernels.I32, rowsTokens, rowsTopK), mem.Zeros(kernels.F32, rowsTokens, rowsTopK)
 	plan := kernels.Plan{Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, rowsExperts+1), Count: rowsExperts, Packs: 1},
 		Source: mem.New(kernels.I32, 1, pairs), RowOf: mem.New(kernels.I32, rowsTokens, rowsTopK)}
-	d.Route(weights, picks, probs, logits, true)
+	d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1})
 	d.Dispatch(plan, picks, []int32{0, rowsTokens})
 	size := fmt.Sprintf(", %d x %d", pairs, 2*rowsExpert)
 	tokens := fmt.Sprintf(", %d x %d, %d of %d", rowsTokens, rowsHidden, rowsTopK, rowsExperts)
 	return []rowsCase{
 		{"SwiGLU" + size, []kernels.Tensor{gu, h}, func() { d.SwiGLU(h, gu) }},
 		{"SwiGLU backward" + size, []kernels.Tensor{gu, h, dgu}, func() { d.SwiGLUBackward(dgu, h, gu) }},
-		{"route" + tokens, []kernels.Tensor{logits, probs, weights, picks}, func() { d.Route(weights, picks, probs, logits, true) }},
+		{"route" + tokens, []kernels.Tensor{logits, probs, weights, picks}, func() { d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1}) }},
 		{"dispatch" + tokens, []kernels.Tensor{picks, picks, plan.Source, plan.RowOf}, func() { d.Dispatch(plan, picks, []int32{0, rowsTokens}) }},
 		{"gather" + tokens, []kernels.Tensor{rows, rows}, func() { d.Gather(rows, x, plan.Source) }},
 		{"combine" + tokens, []kernels.Tensor{rows, x}, func() { d.Combine(x, rows, weights, plan.RowOf) }},

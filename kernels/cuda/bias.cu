@@ -1,6 +1,6 @@
-// AddBias: a thread for some columns of a row. BiasGrad: a thread for a column of a group, blocks of 64 rows of each of its packs. Bound: the bytes of x and out, or of dy.
+// AddBias: a thread for eight columns of a row. BiasGrad: a thread for a column of a group, blocks of 64 rows of each of its packs. Bound: the bytes of x and out, or of dy.
 //   out[t] = round(x[t] + bias of the row's group); dbias += dy, a sum over rows
-#include "definition.cuh"
+#include "rows.cuh"
 
 // group_of is the group of row r: the first that ends behind it. offsets nil: one group.
 __device__ inline int group_of(const int* offsets, int groups, int packs, int r) {
@@ -16,10 +16,15 @@ __device__ inline int group_of(const int* offsets, int groups, int packs, int r)
 
 template <class T, class B>
 __device__ void add_bias(T* out, const T* x, const B* bias, const int* offsets, int groups, int packs, int rows, int n, int os, int xs) {
-  for (int r = blockIdx.y; r < rows; r += gridDim.y) {
-    const B* b = bias + (size_t)group_of(offsets, groups, packs, r) * n;
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) store(out, (size_t)r * os + i, load(x, (size_t)r * xs + i) + load(b, i));
-  }
+  Piece at(n);
+  if (at.row >= rows) return;
+  int left = n - at.col;
+  float v[kEight], b[kEight];
+  load8(x + (size_t)at.row * xs + at.col, left, v);
+  load8(bias + (size_t)group_of(offsets, groups, packs, at.row) * n + at.col, left, b);
+#pragma unroll
+  for (int j = 0; j < kEight; j++) v[j] = v[j] + b[j];
+  store8(out + (size_t)at.row * os + at.col, left, v);
 }
 #define ADD_BIAS(name, T, B)                                                                                                               \
   KERNEL(name, T* out, const T* x, const B* bias, const int* offsets, int groups, int packs, int rows, int n, int os, int xs) {             \

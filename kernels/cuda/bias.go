@@ -10,7 +10,7 @@ func (d *Device) AddBias(out, x, bias kernels.Tensor, g *kernels.Groups) {
 	if g != nil {
 		one = *g
 	}
-	d.launch("add_bias"+suffix(x)+suffix(bias), elements(x.Rows, x.Cols), elementThreads, 0, out, x, bias, one.Offsets, one.Count, one.Packs, x.Rows, x.Cols, out.Stride, x.Stride)
+	d.launch("add_bias"+suffix(x)+suffix(bias), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, bias, one.Offsets, one.Count, one.Packs, x.Rows, x.Cols, out.Stride, x.Stride)
 }
 
 // BiasGrad: dbias F32 [groups, 1, n] += dy [T, n], for each group a sum over the rows of its packs.

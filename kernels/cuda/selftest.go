@@ -111,7 +111,7 @@ func tryAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Te
 
 func tryNorm(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 	out := mem.New(kernels.F32, 40, 520)
-	d.RMSNorm(out, mem.New(kernels.F32, 1, 40), random(d, mem, r, kernels.F32, 40, 520, 16), random(d, mem, r, kernels.F32, 1, 520, 0), 1e-6)
+	d.RMSNorm(out, mem.New(kernels.F32, 1, 40), random(d, mem, r, kernels.F32, 40, 520, 16), random(d, mem, r, kernels.F32, 1, 520, 0), kernels.Norm{Eps: 1e-6})
 	return out
 }
 
