@@ -13,11 +13,65 @@ struct Keys {
   }
 };
 
+// larger is NaN if x or y is.
+__device__ inline float larger(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
 struct Tile {
   int row, from, to;  // batch row of the first query; positions of queries
   int first, last;    // keys of this piece of work; first is a multiple of 64
   int base, pages;    // row of position 0, or where the sequence's pages begin (-1: none)
-  int slot;           // of the partial result; -1: there is none
+  int slot;           // of the partial result; -1: the tile has one split
+  int begin, splits;  // the tile's first slot and how many follow
+  int merge;          // its number among such tiles
+};
+
+// Partial is what splits leave for the merge: for slot, KV head and row D values, maximum and sum.
+template <int D, int Rows>
+struct Partial {
+  float* base;
+  int* done;  // splits of a merge and a KV head that are done
+  int kv_heads;
+  __device__ float* row(int slot, int kv_head, int r) const { return base + (((long long)slot * kv_heads + kv_head) * Rows + r) * (D + 2); }
+
+  // complete counts a split; true for the last, whose block then sees all of them. `sync` is a barrier of the threads that wrote.
+  template <class F>
+  __device__ bool complete(const Tile& t, int kv_head, F sync) const {
+    __shared__ int last;
+    __threadfence();
+    sync();
+    if (threadIdx.x == 0) last = atomicAdd(done + t.merge * kv_heads + kv_head, 1) + 1 == t.splits;
+    sync();
+    __threadfence();
+    return last;
+  }
+
+  // merge puts a row's splits together, by a warp: m' = max(m, m_s), l = l*Exp2(m-m') + l_s*Exp2(m_s-m'), o likewise.
+  __device__ void merge(const Tile& t, int kv_head, int r, u16* out, float* lse) const {
+    constexpr int kColumns = (D + kWarp - 1) / kWarp;
+    float m = -infinity(), l = 0.f, o[kColumns] = {};
+    int lane = warp_lane();
+#pragma unroll 4
+    for (int s = 0; s < t.splits; s++) {
+      const float* from = row(t.begin + s, kv_head, r);  // past L1, which may hold what lay there before
+      float v[kColumns], ms = __ldcg(from + D), ls = __ldcg(from + D + 1);
+#pragma unroll
+      for (int i = 0; i < kColumns; i++) v[i] = lane + i * kWarp < D ? __ldcg(from + lane + i * kWarp) : 0.f;
+      if (ms == -infinity()) continue;
+      float to = larger(m, ms), a = exp2_def(m - to), b = exp2_def(ms - to);
+      l = l * a + ls * b;
+#pragma unroll
+      for (int i = 0; i < kColumns; i++) o[i] = o[i] * a + v[i] * b;
+      m = to;
+    }
+#pragma unroll
+    for (int i = 0; i < kColumns; i++)
+      if (lane + i * kWarp < D) out[lane + i * kWarp] = narrow(o[i] * (1.f / l) + 0.f);
+    if (lane == 0) *lse = m + ln_def(l) * kLog2E;
+  }
 };
 
 struct Part {
@@ -114,13 +168,6 @@ __device__ inline float exp2_number(float x) {
   p = fmaf(p, f, 1.f);
   float y = __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
   return x < -126.f ? 0.f : y;
-}
-
-// larger is NaN if x or y is.
-__device__ inline float larger(float x, float y) {
-  float z;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
 }
 
 // Online is the state of two rows (lane/4 and that + 8 of a warp's 16) in a split: maximum, sum, and the factor of what was accumulated before the last block.

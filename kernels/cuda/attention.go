@@ -15,9 +15,9 @@ import (
 const (
 	attentionRows     = 64  // rows of a block with mma.sync, (query, head of the group) pairs or keys
 	attentionRowsWide = 128 // of a block with wgmma
-	attentionRowsFew  = 16  // of a block that decodes
+	attentionRowsFew  = 32  // the most of a block that decodes
 	attentionThreads  = 128 // of a block of attentionRows
-	keyRows           = 64  // keys of a stage
+	keyRows           = 64  // keys of a block of the online softmax
 )
 
 // headDims are the widths of heads that attention is compiled for, headDimsWide those for wgmma.
@@ -26,42 +26,13 @@ var (
 	headDimsWide = []int{64, 128}
 )
 
-// attentionTile is Tile of attention.cuh.
-type attentionTile struct{ row, from, to, first, last, base, pages, slot int32 }
-
-// attentionMerge is Merge of attention.cu.
-type attentionMerge struct{ row, count, slot, splits int32 }
-
-// attentionWork is tiles of one kernel, for each KV head. Where it splits keys, tiles that see several splits have a slot for each, and a merge.
-type attentionWork struct {
-	rows   int // of a tile
-	splits bool
-	tiles  []attentionTile
-	merges []attentionMerge
-	slots  int32
-}
-
-// attentionPlan is a call's work as its kernels read it: spans that fit a small tile, and the others.
-type attentionPlan struct {
-	few, many attentionWork
-	pages     []int32
-}
-
 // Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	mustAttend(a, q, kv.K, kv.V, out)
-	wide := d.wide(a)
-	p := d.attentionPlan(kv, l, a, wide)
-	pages := stage(d, p.pages)
-	if wide && len(p.many.tiles) > 0 {
-		size := 2 * a.HeadDim // of a row of bf16
-		d.launch(fmt.Sprintf("attention_wide_%d", a.HeadDim), p.many.grid(a), 256, (attentionRowsWide+4*keyRows)*size+(a.HeadDim/2+4)*256*4,
-			out, lse, q, kv.K, kv.V, stage(d, p.many.tiles), pages, a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride,
-			kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
-	} else {
-		d.attend("attention", &p.many, pages, out, lse, q, kv, a)
-	}
-	d.attend("attention_few", &p.few, pages, out, lse, q, kv, a)
+	p := planAttention(d.def, kv, l, a, d.wide(a))
+	at := stage(d, p.words)
+	d.attendMany(&p.many, at, out, lse, q, kv, a)
+	d.attendFew(&p.few, at, out, lse, q, kv, a)
 }
 
 // wide tells whether heads are of a width for which the card has kernels with wgmma.
@@ -70,78 +41,60 @@ func (d *Device) wide(a kernels.Attn) bool {
 	return compiled && slices.Contains(headDimsWide, a.HeadDim)
 }
 
-// attend runs work whose splits are blocks of their own.
-func (d *Device) attend(kernel string, w *attentionWork, pages cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
+// attendMany runs tiles of many queries: by wgmma where rows are attentionRowsWide.
+func (d *Device) attendMany(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
 	if len(w.tiles) == 0 {
 		return
 	}
-	group, pitch := a.Heads/a.KVHeads, 2*(a.HeadDim+8)
-	var partial cu.DevicePtr
-	if w.slots > 0 {
-		partial = d.workspace(int(w.slots) * a.KVHeads * w.rows * (a.HeadDim + 2) * 4)
+	grid, group, tiles := [3]int{len(w.tiles), a.KVHeads, 1}, a.Heads/a.KVHeads, at+w.tilesAt
+	if w.rows == attentionRowsWide {
+		size := 2 * a.HeadDim // of a row of bf16
+		d.launch(fmt.Sprintf("attention_wide_%d", a.HeadDim), grid, 256, (attentionRowsWide+4*keyRows)*size+(a.HeadDim/2+4)*256*4,
+			out, lse, q, kv.K, kv.V, tiles, at, group, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
+		return
 	}
-	d.launch(fmt.Sprintf("%s_%d", kernel, a.HeadDim), w.grid(a), w.rows*2, (w.rows+4*keyRows)*pitch,
-		out, lse, q, kv.K, kv.V, stage(d, w.tiles), pages, partial, group, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, kv.PageRows, a.Window, scoreScale(a))
-	if w.slots > 0 {
-		d.launch("attention_merge", [3]int{len(w.merges), a.KVHeads, 1}, attentionThreads, 0,
-			out, lse, stage(d, w.merges), partial, w.rows, group, a.HeadDim, out.Stride, lse.Stride)
+	d.launch(fmt.Sprintf("attention_%d", a.HeadDim), grid, attentionThreads, (w.rows+4*keyRows)*2*(a.HeadDim+8),
+		out, lse, q, kv.K, kv.V, tiles, at, d.partials(w, a), at+w.doneAt, group, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, kv.PageRows, a.Window, scoreScale(a))
+}
+
+const (
+	decodeThreads = 160 // of a block: four warps that compute and one that copies
+	panelBytes    = keyRows * 128
+)
+
+// attendFew runs tiles of up to attentionRowsFew rows. A block holds so many key blocks of K and V in flight; it holds fewer where several share a multiprocessor.
+func (d *Device) attendFew(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
+	if len(w.tiles) == 0 {
+		return
 	}
+	grid, slots := len(w.tiles)*a.KVHeads, 12
+	if grid > d.processors {
+		slots = 6
+	}
+	maps, box := d.keyMaps(kv)
+	d.launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads, slots*blocks(a.HeadDim, 64)*panelBytes,
+		maps, out, lse, q, at+w.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads, a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
+}
+
+// keyMaps describes K and V for copies of 64 columns and as many rows of a key block as lie together in any page.
+func (d *Device) keyMaps(kv kernels.KV) (maps []byte, box int) {
+	box = keyRows
+	if kv.PageRows > 0 {
+		box = min(keyRows, kv.PageRows&-kv.PageRows)
+	}
+	k, v := d.boxes(kv.K, box), d.boxes(kv.V, box)
+	return append(k[:], v[:]...), box
+}
+
+// partials is memory for the results of splits.
+func (d *Device) partials(w *attentionWork, a kernels.Attn) cu.DevicePtr {
+	if w.slots == 0 {
+		return 0
+	}
+	return d.workspace(int(w.slots) * a.KVHeads * w.rows * (a.HeadDim + 2) * 4)
 }
 
 func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
-
-func (w *attentionWork) grid(a kernels.Attn) [3]int { return [3]int{len(w.tiles), a.KVHeads, 1} }
-
-// attentionPlan cuts spans into tiles of queries. Tiles with most keys come first.
-func (d *Device) attentionPlan(kv kernels.KV, l *kernels.Layout, a kernels.Attn, wide bool) *attentionPlan {
-	group := a.Heads / a.KVHeads
-	p := &attentionPlan{few: attentionWork{rows: attentionRowsFew, splits: true}, many: attentionWork{rows: attentionRows, splits: true}}
-	if wide {
-		p.many.rows, p.many.splits = attentionRowsWide, false
-	}
-	for i := range l.Spans {
-		s := &l.Spans[i]
-		t := attentionTile{base: int32(s.Row), pages: -1}
-		if kv.PageRows > 0 {
-			t.pages = int32(len(p.pages))
-			p.pages = append(p.pages, s.Pages...)
-		}
-		w := &p.many
-		if s.Rows*group <= attentionRowsFew {
-			w = &p.few
-		}
-		n := w.rows / group
-		for from := s.Pos; from < s.Pos+s.Rows; from += n {
-			t.row, t.from, t.to = int32(s.Row+from-s.Pos), int32(from), int32(min(from+n, s.Pos+s.Rows))
-			w.add(t, d.def, a)
-		}
-	}
-	for _, w := range []*attentionWork{&p.few, &p.many} {
-		slices.SortStableFunc(w.tiles, func(x, y attentionTile) int { return int((y.last - y.first) - (x.last - x.first)) })
-	}
-	return p
-}
-
-// add adds a tile of queries: one piece of work, or one for each split of its keys.
-func (w *attentionWork) add(t attentionTile, def kernels.Definition, a kernels.Attn) {
-	block, split := int32(def.KeyBlock), int32(def.KeySplit)
-	if a.Window > 0 {
-		t.first = max(0, t.from-int32(a.Window)+1) / block * block
-	}
-	t.last, t.slot = t.to, -1
-	count := (t.to-1)/split - t.first/split + 1
-	if !w.splits || count == 1 {
-		w.tiles = append(w.tiles, t)
-		return
-	}
-	w.merges = append(w.merges, attentionMerge{row: t.row, count: (t.to - t.from) * int32(a.Heads/a.KVHeads), slot: w.slots, splits: count})
-	for t.first < t.to {
-		t.last, t.slot = min((t.first/split+1)*split, t.to), w.slots
-		w.tiles = append(w.tiles, t)
-		w.slots++
-		t.first = t.last
-	}
-}
 
 // attentionPart is Part of attention.cuh.
 type attentionPart struct{ row, rows, at int32 }

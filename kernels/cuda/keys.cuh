@@ -1,0 +1,81 @@
+// Keys and values on their way to a block: one warp copies key blocks by TMA into a ring of slots, the others wait for a slot to be full and give it back.
+#pragma once
+#include "warpgroup.cuh"
+#include "wgmma.cuh"
+
+struct Maps {
+  TensorMap k, v;
+};
+
+// Held is a slot that a reader has come to: 64 keys in panels of 64 columns, 128-byte swizzled (columns behind D are the next head's).
+struct Held {
+  char* tile;
+  u64 *full, *empty;
+  int phase;
+  __device__ void wait() const { barrier_wait(full, phase); }
+  __device__ void release() const {
+    if (warp_lane() == 0) barrier_arrive(empty);
+  }
+};
+
+// Ring is a place among the slots, for tiles of D columns.
+template <int D>
+struct Ring {
+  static constexpr int kPanels = (D + 63) / 64, kTile = kPanels * kPanel;
+  char* base;
+  u64 *full, *empty;
+  int count, slot, phase;
+
+  // prepare sets up the barriers, by the whole block; `readers` warps give slots back.
+  __device__ void prepare(int readers) const {
+    if (threadIdx.x < count) {
+      barrier_init(full + threadIdx.x, 1);
+      barrier_init(empty + threadIdx.x, readers);
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+    __syncthreads();
+  }
+  __device__ Held take() {
+    Held h = {base + slot * kTile, full + slot, empty + slot, phase};
+    if (++slot == count) slot = 0, phase ^= 1;
+    return h;
+  }
+
+  // copy is the copying warp: a tile's key blocks, keys and values in turn, in boxes of so many rows as lie together in any page. Pages are looked up a block ahead.
+  __device__ void copy(const Maps& maps, const Tile& t, const Keys& keys, int kv_head, int box) {
+    int lane = warp_lane(), row[2], next[2];
+    auto look = [&](int x) {
+#pragma unroll
+      for (int j = 0; j < 2; j++) {
+        int i = j * kWarp + lane, at = x + i * box;
+        next[j] = i < kRows / box && at < t.last ? (int)keys.row(at) : -1;
+      }
+    };
+    look(t.first);
+    for (int x = t.first; x < t.last; x += kRows) {
+      row[0] = next[0], row[1] = next[1];
+      look(x + kRows);
+      int bytes = (min(kRows, t.last - x) + box - 1) / box * box * kPanels * 128;
+      for (int which = 0; which < 2; which++) {
+        Held to = take();
+        barrier_wait(to.empty, to.phase ^ 1);
+        if (lane == 0) barrier_expect(to.full, bytes);
+        __syncwarp();
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+          if (row[j] >= 0)
+            for (int p = 0; p < kPanels; p++)
+              copy_box(to.tile + p * kPanel + (j * kWarp + lane) * box * 128, which ? &maps.v : &maps.k, kv_head * D + p * 64, row[j], 0, to.full);
+      }
+    }
+  }
+};
+
+// clear_rows zeroes rows of a tile from `from` on, by so many threads: what lies behind the last key may be NaN, which a weight of 0 does not hide.
+template <int D>
+__device__ inline void clear_rows(char* tile, int from, int thread, int threads) {
+  for (int i = from * 8 + thread; i < kRows * 8; i += threads)
+#pragma unroll
+    for (int p = 0; p < Ring<D>::kPanels; p++) *(uint4*)(tile + p * kPanel + i * 16) = make_uint4(0, 0, 0, 0);
+}
