@@ -37,13 +37,17 @@ struct Partial {
   int kv_heads;
   __device__ float* row(int slot, int kv_head, int r) const { return base + (((long long)slot * kv_heads + kv_head) * Rows + r) * (D + 2); }
 
-  // complete counts a split; true for the last, whose block then sees all of them. `sync` is a barrier of the threads that wrote.
+  // complete counts a split; true for the last, whose block then sees all of them and leaves the count at 0. `sync` is a barrier of the threads that wrote.
   template <class F>
   __device__ bool complete(const Tile& t, int kv_head, F sync) const {
     __shared__ int last;
     __threadfence();
     sync();
-    if (threadIdx.x == 0) last = atomicAdd(done + t.merge * kv_heads + kv_head, 1) + 1 == t.splits;
+    int* count = done + t.merge * kv_heads + kv_head;
+    if (threadIdx.x == 0) {
+      last = atomicAdd(count, 1) + 1 == t.splits;
+      if (last) *count = 0;
+    }
     sync();
     __threadfence();
     return last;

@@ -73,7 +73,8 @@ func (d *Device) attendFew(w *attentionWork, at cu.DevicePtr, out, lse, q kernel
 	}
 	maps, box := d.keyMaps(kv)
 	d.launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads, slots*blocks(a.HeadDim, 64)*panelBytes,
-		maps, out, lse, q, at+w.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads, a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
+		maps, out, lse, q, at+w.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads, a.Heads/a.KVHeads,
+		out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
 }
 
 // keyMaps describes K and V for copies of 64 columns and as many rows of a key block as lie together in any page.

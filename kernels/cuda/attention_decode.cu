@@ -51,8 +51,8 @@ struct Pair {
 __device__ inline void team_sync() { asm volatile("bar.sync 1, %0;" ::"n"(kTeam * kWarp) : "memory"); }
 
 template <int D, int R>
-__device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, float* partials, int* done, int ring_slots, int box, int kv_heads,
-                              int group, int os, int lses, int qs, int page_rows, int window, float c) {
+__device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, float* partials, int* done, int ring_slots, int box,
+                              int kv_heads, int group, int os, int lses, int qs, int page_rows, int window, float c) {
   constexpr int kParts = D / 16, kOwn = (kParts + kTeam - 1) / kTeam;  // parts of 16 columns, and how many a warp has
   __shared__ Board<R> board;
   int lane = warp_lane(), warp = threadIdx.x / kWarp, kv_head = blockIdx.x % kv_heads;
@@ -189,8 +189,8 @@ __device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16*
 
 #define DECODE(D, R)                                                                                                                                                   \
   extern "C" __global__ void __launch_bounds__((kTeam + 1) * kWarp)                                                                                                    \
-  attention_decode_##D##_##R(const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, float* partials, int* done, int ring_slots, \
-                             int box, int kv_heads, int group, int os, int lses, int qs, int page_rows, int window, float c) {                                         \
+  attention_decode_##D##_##R(const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, float* partials, int* done,    \
+                             int ring_slots, int box, int kv_heads, int group, int os, int lses, int qs, int page_rows, int window, float c) {                         \
     decode<D, R>(maps, out, lse, q, tiles, pages, partials, done, ring_slots, box, kv_heads, group, os, lses, qs, page_rows, window, c);                                      \
   }
 #define DECODES(D) DECODE(D, 1) DECODE(D, 2) DECODE(D, 4)

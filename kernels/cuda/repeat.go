@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -19,6 +20,7 @@ type repeater struct {
 	host   []byte // what the body stages; pinned
 	base   cu.DevicePtr
 	staged int
+	pieces [][2]int       // of host: where what the body has staged begins and ends
 	done   cu.Event       // the last graph's end: until then it reads what is staged
 	stale  []cu.DevicePtr // workspaces outgrown by the body that runs, which its calls still name
 }
@@ -62,20 +64,26 @@ func (d *Device) Repeat(key string, body func()) {
 		r.known[key] = rec
 	}
 	d.do(r.done.Synchronize)
-	rec.at, r.staged, r.current = 0, 0, rec
+	rec.at, r.staged, r.pieces, r.current = 0, 0, r.pieces[:0], rec
 	defer func() { r.current = nil }()
 	body()
 	d.do(r.enqueue)
 	d.counts.Launches++
 }
 
-// stage keeps values for the card and returns where they will be.
+// stage keeps values for the card and returns where they will be. Layers stage the same again and again: it is kept once.
 func (r *repeater) stage(src []byte) cu.DevicePtr {
+	for _, p := range r.pieces {
+		if bytes.Equal(r.host[p[0]:p[1]], src) {
+			return r.base + cu.DevicePtr(p[0])
+		}
+	}
 	if r.staged+len(src) > len(r.host) {
 		panic(fmt.Sprintf("cuda: a repeated sequence stages more than %d bytes", stagedBytes))
 	}
 	at := r.staged
 	copy(r.host[at:], src)
+	r.pieces = append(r.pieces, [2]int{at, at + len(src)})
 	r.staged = (at + len(src) + 255) &^ 255
 	return r.base + cu.DevicePtr(at)
 }
