@@ -34,10 +34,11 @@ const (
 	BreakNormRows Break = "norm-rows"    // RMSNorm adds its lanes in another order when it is given few rows (at most 4)
 	BreakCombine  Break = "combine"      // calls of few tokens (at most 4) round each expert's share to bf16 before adding it
 	BreakVocab    Break = "vocab-blocks" // log-softmax of few rows (at most 4) cuts the vocabulary into blocks of 64, merged in descending order
+	BreakChunks   Break = "chunks"       // recurrences cut chunks from a span's first row, not from position 0, and end one with the span
 )
 
 // Breaks lists every rule that can be broken.
-var Breaks = []Break{BreakSplitK, BreakKeyBlock, BreakNormRows, BreakCombine, BreakVocab}
+var Breaks = []Break{BreakSplitK, BreakKeyBlock, BreakNormRows, BreakCombine, BreakVocab, BreakChunks}
 
 // Definition is everything that decides the bits of a forward. Two parts of a run that must agree compare digests.
 type Definition struct {
@@ -48,12 +49,13 @@ type Definition struct {
 	KeySplit   int      `json:"key_split"`   // keys of one online softmax; splits are merged in ascending order
 	Lanes      int      `json:"lanes"`       // lanes of the reduction tree of row sums
 	VocabBlock int      `json:"vocab_block"` // columns of one block of the log-softmax
+	ChunkRows  int      `json:"chunk_rows"`  // rows of a chunk of a recurrence, from absolute position 0
 	Break      Break    `json:"break,omitempty"`
 }
 
 // Default is version 1 of the definition with the dot step of the CPU.
 func Default() Definition {
-	return Definition{Version: 1, Dot: DotFMA, Exp2: Exp2Poly, KeyBlock: 64, KeySplit: 2048, Lanes: 256, VocabBlock: 1024}
+	return Definition{Version: 1, Dot: DotFMA, Exp2: Exp2Poly, KeyBlock: 64, KeySplit: 2048, Lanes: 256, VocabBlock: 1024, ChunkRows: 64}
 }
 
 // Validate reports a definition that no device implements.

@@ -6,40 +6,45 @@ import (
 )
 
 // Attention is causal grouped-query attention with rotary positions, and with what families add: RMSNorm of queries and keys, by head or of the whole projection;
-// biases of the projections; sinks.
+// biases of the projections; sinks; a gate for each column of the output.
 //
-//	q, k, v = x Wq, x Wk, x Wv;  q, k = rope(norm(q)), rope(norm(k));  o = softmax(scale q k^T) v;  y = o Wo
+//	q, g, k, v = x Wq, x Wg, x Wk, x Wv;  q, k = rope(norm(q)), rope(norm(k));  o = softmax(scale q k^T) v;  y = (o * sigm(g)) Wo
 type Attention struct {
-	QKV   *Linear // [(Heads + 2*KVHeads)*HeadDim, H]
+	QKV   *Linear // [(Heads + 2*KVHeads)*HeadDim, H]; the rows of the gate, Heads*HeadDim, lie behind those of q
 	QNorm *Norm   // [HeadDim], or [Heads*HeadDim] of the whole projection; nil: none
 	KNorm *Norm   // likewise, of KVHeads
 	Sinks *Param  // [Heads]; nil: none
 	O     *Linear // [H, Heads*HeadDim]
+	Gated bool
 	Shape kernels.Attn
-	Rope  kernels.Rope
-	Block int // its number, by which the cache is found
+	Rope  kernels.Rope // zero: none
+	Block int          // its number, by which the cache is found
 }
 
 // AttentionSaved keeps what Backward needs.
 type AttentionSaved struct {
 	QKVIn LinearSaved
-	QKV   kernels.Tensor // before norm and rope
+	QKV   kernels.Tensor // before norm and rope, and the gate
 	Q, K  rotated
 	Out   kernels.Tensor
 	LSE   kernels.Tensor // [T, Heads]
 	OIn   LinearSaved
 }
 
-func (a *Attention) split(qkv kernels.Tensor) (q, k, v kernels.Tensor) {
+func (a *Attention) split(qkv kernels.Tensor) (q, gate, k, v kernels.Tensor) {
 	nq, nk := a.Shape.Heads*a.Shape.HeadDim, a.Shape.KVHeads*a.Shape.HeadDim
-	return qkv.ColRange(0, nq), qkv.ColRange(nq, nq+nk), qkv.ColRange(nq+nk, nq+2*nk)
+	q, rest := qkv.ColRange(0, nq), qkv.ColRange(nq, qkv.Cols)
+	if a.Gated {
+		gate, rest = rest.ColRange(0, nq), rest.ColRange(nq, rest.Cols)
+	}
+	return q, gate, rest.ColRange(0, nk), rest.ColRange(nk, 2*nk)
 }
 
 // Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one.
 func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, any) {
 	s := new(AttentionSaved)
 	s.QKV = a.QKV.Forward(r, x, nil, &s.QKVIn)
-	q, k, v := a.split(s.QKV)
+	q, gate, k, v := a.split(s.QKV)
 	s.Q, s.K = rotate(r, q, a.QNorm, a.Rope, b), rotate(r, k, a.KNorm, a.Rope, b)
 
 	kv := kernels.KV{K: s.K.Y, V: v}
@@ -53,7 +58,12 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep b
 	if a.Sinks != nil {
 		r.Dev.Sinks(s.Out, s.LSE, a.Sinks.W)
 	}
-	y := a.O.Forward(r, s.Out, nil, &s.OIn)
+	o := s.Out
+	if a.Gated {
+		o = r.Stack.New(x.DType, x.Rows, q.Cols)
+		r.Dev.(kernels.DeltaNet).SigmoidGate(o, s.Out, gate)
+	}
+	y := a.O.Forward(r, o, nil, &s.OIn)
 	if !keep {
 		return y, nil
 	}
@@ -65,8 +75,11 @@ func (a *Attention) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, save
 	s := saved.(*AttentionSaved)
 	dout := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
 	dqkv := r.Stack.New(dy.DType, dy.Rows, s.QKV.Cols)
-	q, k, v := a.split(s.QKV)
-	dq, dk, dv := a.split(dqkv)
+	q, gate, k, v := a.split(s.QKV)
+	dq, dgate, dk, dv := a.split(dqkv)
+	if a.Gated {
+		r.Dev.(kernels.DeltaNet).SigmoidGateBackward(dout, dgate, dout, s.Out, gate)
+	}
 	if a.Sinks != nil && a.Sinks.Trained() {
 		r.Dev.SinksBackward(a.Sinks.Grad, dout, s.Out, s.LSE, a.Sinks.W, b.Layout.Packs)
 	}

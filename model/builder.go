@@ -62,7 +62,7 @@ func (b *builder) param(init Init, groups, rows, cols int, parts ...Part) *Param
 
 // matrix is one checkpoint tensor [rows, cols].
 func (b *builder) matrix(name string, rows, cols int) *Param {
-	return b.param(Init{Normal, b.std}, 1, rows, cols, Part{Name: name, Rows: rows, Shape: []int{rows, cols}})
+	return b.param(Init{Kind: Normal, Std: b.std}, 1, rows, cols, Part{Name: name, Rows: rows, Shape: []int{rows, cols}})
 }
 
 // vector is one checkpoint tensor [n].
@@ -70,10 +70,22 @@ func (b *builder) vector(name string, n int, init Init) *Param {
 	return b.param(init, 1, 1, n, Part{Name: name, Rows: 1, Shape: []int{n}})
 }
 
+// fp32 is one checkpoint tensor [n] that stays fp32 whatever the model's storage.
+func (b *builder) fp32(name string, n int, init Init) *Param {
+	p := &Param{Name: name, W: b.tensor(kernels.F32, 1, 1, n), Parts: []Part{{Name: name, Rows: 1, Shape: []int{n}}}, Init: init}
+	b.params = append(b.params, p)
+	return p
+}
+
+// conv is the checkpoint tensor [channels, 1, taps] of a depthwise convolution.
+func (b *builder) conv(name string, channels, taps int) *Param {
+	return b.param(Init{Kind: Normal, Std: b.std}, 1, channels, taps, Part{Name: name, Rows: channels, Shape: []int{channels, 1, taps}})
+}
+
 // buffer is one checkpoint tensor [n] that stays fp32 whatever the model's storage, and is never trained.
 func (b *builder) buffer(name string, n int) *Param {
-	p := &Param{Name: name, W: b.tensor(kernels.F32, 1, 1, n), Parts: []Part{{Name: name, Rows: 1, Shape: []int{n}}}, Buffer: true}
-	b.params = append(b.params, p)
+	p := b.fp32(name, n, Init{})
+	p.Buffer = true
 	return p
 }
 
@@ -102,8 +114,14 @@ func (b *builder) linear(in int, outs ...out) *Linear {
 		l.Subs = append(l.Subs, &Sub{Module: o.module, From: rows, To: rows + o.rows})
 		rows += o.rows
 	}
-	l.W = b.param(Init{Normal, b.std}, 1, rows, in, parts...)
+	l.W = b.param(Init{Kind: Normal, Std: b.std}, 1, rows, in, parts...)
 	return l
+}
+
+// reordered says where on disk the rows of projection i of a Linear lie, if not in order.
+func (b *builder) reordered(l *Linear, i int, disk func(row int) int) {
+	l.W.Parts[i].Disk = rowsOnDisk(disk, l.W.W.Cols)
+	l.Subs[i].Disk = disk
 }
 
 // biased gives every projection of a Linear a bias, where on is set.
@@ -132,7 +150,13 @@ func (b *builder) experts(n, in int, fused string, rows []int, module func(e, i 
 	return l
 }
 
+// packed lets a checkpoint hold the projections of all experts as one tensor [n, rows, in] too, under the Linear's name.
+func (b *builder) packed(l *Linear) {
+	w := l.W.W
+	l.W.Packed = &Part{Name: l.W.Name, Rows: w.Groups * w.Rows, Shape: []int{w.Groups, w.Rows, w.Cols}}
+}
+
 // fused is the projections of n experts, [n, rows, in], from parts of any layout.
 func (b *builder) fused(n, rows, in int, name string, parts ...Part) *Linear {
-	return &Linear{Subs: []*Sub{{Module: name, To: rows}}, Fused: true, W: b.param(Init{Normal, b.std}, n, rows, in, parts...)}
+	return &Linear{Subs: []*Sub{{Module: name, To: rows}}, Fused: true, W: b.param(Init{Kind: Normal, Std: b.std}, n, rows, in, parts...)}
 }

@@ -14,6 +14,7 @@ import (
 func (m *Model) Load(dev kernels.Device, c *data.Checkpoint) error {
 	used := map[string]bool{}
 	for _, p := range m.base() {
+		p.settle(c)
 		for _, part := range p.Parts {
 			if err := p.load(dev, part, part.Name, c); err != nil {
 				return err
@@ -45,6 +46,16 @@ func unusedError(c *data.Checkpoint, names []string) error {
 // redundant names tensors that some checkpoints carry and no model needs.
 func (m *Model) redundant(name string) bool {
 	return m.Head.W == m.Embed && name == "lm_head.weight" || strings.HasSuffix(name, ".rotary_emb.inv_freq") || m.skip != nil && m.skip(name)
+}
+
+// settle takes the checkpoint's own layout of a weight that has two, to load it and to save it again.
+func (p *Param) settle(c *data.Checkpoint) {
+	if p.Packed == nil {
+		return
+	}
+	if _, ok := c.Tensor(p.Packed.Name); ok {
+		p.Parts = []Part{*p.Packed}
+	}
 }
 
 func (p *Param) load(dev kernels.Device, part Part, name string, c *data.Checkpoint) error {
@@ -117,6 +128,11 @@ func permuted(raw []byte, size int, disk func(i int) int) []byte {
 // expertsLast is the layout [rows, cols, groups] on disk of [groups, rows, cols] in memory.
 func expertsLast(groups, rows, cols int) func(i int) int {
 	return func(i int) int { return i%(rows*cols)*groups + i/(rows*cols) }
+}
+
+// rowsOnDisk is the layout of rows of cols elements in another order.
+func rowsOnDisk(disk func(row int) int, cols int) func(i int) int {
+	return func(i int) int { return disk(i/cols)*cols + i%cols }
 }
 
 // stateKinds are the tensors that training adds to a parameter.

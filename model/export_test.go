@@ -1,6 +1,8 @@
 package model
 
 import (
+	"bytes"
+
 	"lockstep/data"
 	"lockstep/kernels"
 )
@@ -8,4 +10,17 @@ import (
 // AdapterGradients lists gradients as AdapterTensors lists weights.
 func (m *Model) AdapterGradients(dev kernels.Device) []data.OutTensor {
 	return m.adapterTensors(dev, func(p *Param) kernels.Tensor { return p.Grad })
+}
+
+// Gradient is the gradient of one tensor of the checkpoint, laid out as on disk.
+func (p *Param) Gradient(dev kernels.Device, part Part) []float32 {
+	var raw bytes.Buffer
+	if err := p.out(dev, p.Grad, part, part.Name).Write(&raw); err != nil {
+		panic(err) // a buffer takes everything
+	}
+	values := make([]float32, raw.Len()/4)
+	if err := data.ToF32(values, data.TensorInfo{Name: part.Name, DType: "F32", Shape: []int{len(values)}, Data: raw.Bytes()}); err != nil {
+		panic(err)
+	}
+	return values
 }

@@ -57,11 +57,15 @@ func (init Init) value(key, i uint64) float32 {
 	case Normal:
 		return float32(normal(key, i) * init.Std)
 	case Uniform:
-		u := float64(mix(key+i*golden)>>11) / (1 << 53)
-		return float32((2*u - 1) * init.Std)
+		return float32((2*uniform(key, i) - 1) * init.Std)
+	case Drawn:
+		return init.Draw(int(i), uniform(key, i))
 	}
 	return 0
 }
+
+// uniform is a number in [0, 1).
+func uniform(key, i uint64) float64 { return float64(mix(key+i*golden)>>11) / (1 << 53) }
 
 // put writes an element, little-endian, rounded to the storage type.
 func put(raw []byte, d kernels.DType, x float32) {

@@ -19,7 +19,8 @@ type Sub struct {
 	Module string // in the checkpoint; for experts the fused parameter's name
 	From   int
 	To     int
-	Bias   *Param // [groups, 1, To-From]; nil: none
+	Bias   *Param            // [groups, 1, To-From]; nil: none
+	Disk   func(row int) int // where in the checkpoint a row of the projection lies; nil: in order
 	LoRA   *LoRA
 }
 

@@ -93,11 +93,14 @@ func (s *Sub) addLoRA(b *builder, l *Linear, c LoRAConfig) {
 	groups, rows, in := l.W.W.Groups, s.To-s.From, l.W.W.Cols
 	a := Part{Name: s.Module + ".lora_A.weight", Rows: groups * c.Rank, Shape: []int{groups * c.Rank, in}}
 	bb := Part{Name: s.Module + ".lora_B.weight", Rows: groups * rows, Shape: []int{rows, groups * c.Rank}}
-	if l.Fused {
+	switch {
+	case l.Fused:
 		bb.Disk = expertsLast(groups, rows, c.Rank)
+	case s.Disk != nil:
+		bb.Disk = rowsOnDisk(s.Disk, c.Rank)
 	}
 	s.LoRA = &LoRA{
-		A:     b.param(Init{Uniform, 1 / math.Sqrt(float64(in))}, groups, c.Rank, in, a),
+		A:     b.param(Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}, groups, c.Rank, in, a),
 		B:     b.param(Init{Kind: Zeros}, groups, rows, c.Rank, bb),
 		Scale: c.scale(),
 	}

@@ -11,7 +11,7 @@ type MoE struct {
 	Router  *Router
 	Experts *MLP // grouped weights [E, 2I, H] and [E, H, I]
 	TopK    int
-	Shared  *MLP // nil: none
+	Shared  Layer // takes every token; nil: none
 }
 
 // MoESaved keeps what Backward needs; R = T*TopK.
@@ -20,7 +20,7 @@ type MoESaved struct {
 	Plan    kernels.Plan
 	Experts MLPSaved
 	Y       kernels.Tensor // [R, H]
-	Shared  MLPSaved
+	Shared  any
 }
 
 // Forward is [T, H] from x [T, H].
@@ -40,7 +40,9 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (
 	out := r.Stack.New(x.DType, x.Rows, x.Cols)
 	r.Dev.Combine(out, s.Y, s.Choice.Weights, s.Plan.RowOf)
 	if m.Shared != nil {
-		r.Dev.Add(out, out, m.Shared.forward(r, x, nil, &s.Shared))
+		var y kernels.Tensor
+		y, s.Shared = m.Shared.Forward(r, x, b, keep)
+		r.Dev.Add(out, out, y)
 	}
 	if !keep {
 		return out, nil
@@ -60,7 +62,7 @@ func (m *MoE) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch, saved an
 	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
 	r.Dev.Add(dx, dx, m.Router.backward(r, dweights, b, &s.Choice))
 	if m.Shared != nil {
-		r.Dev.Add(dx, dx, m.Shared.backward(r, dout, nil, b.Packs, &s.Shared))
+		r.Dev.Add(dx, dx, m.Shared.Backward(r, dout, b, s.Shared))
 	}
 	return dx
 }

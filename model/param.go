@@ -12,7 +12,9 @@ type Param struct {
 	Name  string // of the first part, or what the parts have in common
 	W     kernels.Tensor
 	Parts []Part
-	Init  Init
+	// Packed, where set, is the weight as one tensor, which some checkpoints of the family hold in place of its parts.
+	Packed *Part
+	Init   Init
 	// Buffer: part of the checkpoint, not of what is learned.
 	Buffer bool
 
@@ -37,7 +39,8 @@ type Part struct {
 // Init says how a weight starts when a model is built from nothing.
 type Init struct {
 	Kind InitKind
-	Std  float64 // of Normal; bound of Uniform
+	Std  float64                              // of Normal; bound of Uniform
+	Draw func(i int, uniform float64) float32 // of Drawn: element i, from a number in [0, 1)
 }
 
 // InitKind names a distribution.
@@ -48,6 +51,7 @@ const (
 	Ones
 	Normal
 	Uniform
+	Drawn
 )
 
 // Trained reports whether the parameter receives gradients.

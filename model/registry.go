@@ -40,9 +40,9 @@ func Describe(config []byte, dtype kernels.DType) (*Model, error) {
 
 func describe(config []byte, b *builder) (*Model, error) {
 	var head struct {
-		ModelType   string          `json:"model_type"`
-		Initializer *float64        `json:"initializer_range"`
-		EOS         json.RawMessage `json:"eos_token_id"`
+		ModelType string `json:"model_type"`
+		configHead
+		Text configHead `json:"text_config"` // of a model that wraps a text model
 	}
 	fail := func(err error) (*Model, error) { return nil, fmt.Errorf("config.json: %w", err) }
 	if err := json.Unmarshal(config, &head); err != nil {
@@ -51,6 +51,12 @@ func describe(config []byte, b *builder) (*Model, error) {
 	build, ok := families[head.ModelType]
 	if !ok {
 		return fail(fmt.Errorf("model_type %q is not known: want one of %s", head.ModelType, strings.Join(Families(), ", ")))
+	}
+	if head.EOS == nil {
+		head.EOS = head.Text.EOS
+	}
+	if head.Initializer == nil {
+		head.Initializer = head.Text.Initializer
 	}
 	eos, err := tokenIDs(head.EOS)
 	if err != nil {
@@ -69,6 +75,12 @@ func describe(config []byte, b *builder) (*Model, error) {
 	}
 	m.Family, m.DType, m.EOS, m.Config, m.Params, m.dev, m.mem = head.ModelType, b.dtype, eos, config, b.params, b.dev, b.mem
 	return m, nil
+}
+
+// configHead is what all families say alike.
+type configHead struct {
+	Initializer *float64        `json:"initializer_range"`
+	EOS         json.RawMessage `json:"eos_token_id"`
 }
 
 // tokenIDs reads null, a number or a list of numbers.
@@ -105,4 +117,7 @@ func jsonPlace(text []byte, err error) error {
 // Architecture is the class name that config.json gives a family for other tools.
 func Architecture(modelType string) string { return architectures[modelType] }
 
-var architectures = map[string]string{"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
+var architectures = map[string]string{"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
+	"qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_text": "Qwen3_5ForCausalLM",
+	"qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
+	"qwen3_next": "Qwen3NextForCausalLM"}

@@ -12,8 +12,11 @@ type rotated struct {
 	Whole NormSaved      // of a norm of the whole projection
 }
 
-// rotate is x [T, heads*D], which stays, normed and turned: n is over a head, over the whole row, or nil.
+// rotate is x [T, heads*D], which stays, normed and turned: n is over a head, over the whole row, or nil. Without tables nothing turns, and there is no norm.
 func rotate(r *parallel.Rank, x kernels.Tensor, n *Norm, rope kernels.Rope, b *Batch) (out rotated) {
+	if rope.HeadDim == 0 {
+		return rotated{Y: x}
+	}
 	out.Y = r.Stack.New(x.DType, x.Rows, x.Cols)
 	switch {
 	case n == nil:
@@ -30,6 +33,9 @@ func rotate(r *parallel.Rank, x kernels.Tensor, n *Norm, rope kernels.Rope, b *B
 
 // backward turns d, the gradient of Y, into that of x, in place.
 func (s *rotated) backward(r *parallel.Rank, d, x kernels.Tensor, n *Norm, rope kernels.Rope, b *Batch) {
+	if rope.HeadDim == 0 {
+		return
+	}
 	packs := b.Layout.Packs
 	if n != nil && n.W.W.Cols == rope.HeadDim {
 		r.Dev.HeadNormRopeBackward(d, n.W.Grad, d, x, s.RStd, n.W.W, b.Positions, rope, n.Norm, packs)

@@ -66,7 +66,7 @@ func generate(t *testing.T, r *parallel.Rank, s *Served, o Options, reqs []Reque
 }
 
 func TestGreedyGolden(t *testing.T) {
-	for _, family := range []string{"qwen3", "qwen3_moe"} {
+	for _, family := range []string{"qwen3", "qwen3_moe", "qwen3_5_moe", "qwen3_5_moe_wrapped"} {
 		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
 			res, _ := generate(t, r, s, Options{Slots: 2, PageRows: 16, PrefillRows: 3}, []Request{
 				{Prompt: goldenIDs(t, family, "ids.1")[:8], MaxTokens: 16, TopP: 1},
@@ -192,7 +192,7 @@ func TestVerify(t *testing.T) {
 		dtype  kernels.DType
 		tokens int
 	}{{kernels.Default(), kernels.F32, 12000}, {kernels.Default(), kernels.BF16, 3000}, {tc16, kernels.BF16, 3000}, {ex2h, kernels.BF16, 3000}} {
-		for _, family := range []string{"qwen3", "qwen3_moe"} {
+		for _, family := range []string{"qwen3", "qwen3_moe", "qwen3_5_moe"} {
 			t.Run(fmt.Sprintf("%s/%s/%s/%s", family, c.def.Dot, c.def.Exp2, c.dtype), func(t *testing.T) {
 				served(t, family, c.def, c.dtype, func(r *parallel.Rank, s *Served) {
 					rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: c.tokens, Seed: 3})
@@ -219,7 +219,11 @@ func TestVerifyCatches(t *testing.T) {
 		t.Run(string(rule), func(t *testing.T) {
 			def := kernels.Default()
 			def.Break = rule
-			served(t, "qwen3_moe", def, kernels.F32, func(r *parallel.Rank, s *Served) {
+			family := "qwen3_moe"
+			if rule == kernels.BreakChunks {
+				family = "qwen3_5_moe" // which has recurrences
+			}
+			served(t, family, def, kernels.F32, func(r *parallel.Rank, s *Served) {
 				rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: 6000, Seed: 1})
 				if err != nil {
 					t.Fatal(err)

@@ -36,10 +36,17 @@ type Device struct {
 	def    kernels.Definition
 	isa    ISA
 	pool   *pool
-	mm     *gemm.Engine
+	mm     *gemm.Engine // by the definition's dot step
+	fma    *gemm.Engine // of recurrences, whose products are fp32
 	vec    *vec.Ops
 	allocs [][]byte // keeps arenas alive
 }
+
+var _ interface {
+	kernels.Device
+	kernels.DeltaNet
+	kernels.Mamba
+} = (*Device)(nil)
 
 // New makes a CPU device. It fails on a definition it does not implement and on an instruction set that the machine lacks.
 func New(def kernels.Definition, o Options) (*Device, error) {
@@ -56,7 +63,7 @@ func New(def kernels.Definition, o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{def: def, isa: isa, pool: newPool(o.Threads), mm: gemm.New(string(isa), def.Dot), vec: vec.New(string(isa), def.Exp2)}, nil
+	return &Device{def: def, isa: isa, pool: newPool(o.Threads), mm: gemm.New(string(isa), def.Dot), fma: gemm.New(string(isa), kernels.DotFMA), vec: vec.New(string(isa), def.Exp2)}, nil
 }
 
 func choose(want ISA) (ISA, error) {

@@ -58,6 +58,16 @@ func (m *matrix) store(r int, row []float32) {
 	}
 }
 
+// storePart rounds to columns from, from+1, ... of row r. Row and destination do not overlap.
+func (m *matrix) storePart(r, from int, row []float32) {
+	at := r*m.stride + from
+	if m.f != nil {
+		copy(m.f[at:at+len(row)], row)
+		return
+	}
+	m.vec.Narrow(m.h[at:at+len(row)], row)
+}
+
 // rowWork is the number of elements that one turn of a thread takes: enough to hide the cost of asking for it.
 const rowWork = 16 << 10
 
@@ -80,6 +90,23 @@ func (d *Device) eachColumn(n, scratch int, body func(from, to int, buf [][]floa
 		defer rowScratches.Put(s)
 		body(from, to, s.take(scratch, to-from))
 	})
+}
+
+// addRows adds to sum the rows of x, as a sum over rows in blocks.
+func addRows(sum, x []float32, blocks []int32) {
+	n := len(sum)
+	part := make([]float32, n)
+	for i, first := range blocks[:len(blocks)-1] {
+		clear(part)
+		for r := int(first); r < int(blocks[i+1]); r++ {
+			for j, v := range x[r*n:][:n] {
+				part[j] += v
+			}
+		}
+		for j, v := range part {
+			sum[j] += v
+		}
+	}
 }
 
 // rowScratch is memory for a few rows; it grows to the longest row seen.

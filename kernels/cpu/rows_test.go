@@ -29,7 +29,8 @@ type rowOp struct {
 }
 
 func rowOps() []rowOp {
-	return slices.Concat(copyOps, embedOps, addOps, biasOps, normOps, ropeOps, sinkOps, swigluOps, clampedOps, routeOps, dispatchOps, combineOps, adamwOps)
+	return slices.Concat(copyOps, embedOps, addOps, biasOps, normOps, ropeOps, sinkOps, swigluOps, clampedOps, routeOps, dispatchOps, combineOps, adamwOps,
+		decayOps, gatedNormOps, gateOps)
 }
 
 var rowSizes = []int{16, 24, 64, 100, 300}

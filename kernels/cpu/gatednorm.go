@@ -1,0 +1,139 @@
+package cpu
+
+import (
+	"fmt"
+
+	"lockstep/kernels"
+)
+
+// NormThenGate is as kernels.DeltaNet states it.
+func (d *Device) NormThenGate(out, rstd, x, z, w kernels.Tensor, eps float32) {
+	const op = "norm then gate"
+	n := w.Cols
+	heads := headsOf(op, x, n)
+	mustShape(op, "out", out, x.Rows, x.Cols)
+	mustShape(op, "z", z, x.Rows, x.Cols)
+	mustShape(op, "rstd", rstd, x.Rows, heads)
+	to, in, gate, ws, rs := d.matrix(out), d.matrix(x), d.matrix(z), vector(op, "w", w, n), rstd.F32s()
+	d.eachRow(x.Rows, x.Cols, 3, func(from, end int, buf [][]float32) {
+		for r := from; r < end; r++ {
+			v, y := in.load(r, buf[0]), buf[1]
+			for h := range heads {
+				part := v[h*n : (h+1)*n]
+				rs[r*rstd.Stride+h] = rStd(d.vec.TreeDot(part, part), n, eps)
+				d.vec.NormScale(y[h*n:(h+1)*n], part, rs[r*rstd.Stride+h], ws)
+			}
+			d.vec.SwiGLU(y, gate.load(r, buf[2]), y) // (z*sigm(z))*y
+			to.storePart(r, 0, y)
+		}
+	})
+}
+
+// NormThenGateBackward is as kernels.DeltaNet states it.
+func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, packs []int32) {
+	const op = "norm then gate backward"
+	n := w.Cols
+	heads := headsOf(op, x, n)
+	for name, t := range map[string]kernels.Tensor{"dx": dx, "dz": dz, "dout": dout, "z": z} {
+		mustShape(op, name, t, x.Rows, x.Cols)
+	}
+	gx, gz, dy, in, gate, ws, rs := d.matrix(dx), d.matrix(dz), d.matrix(dout), d.matrix(x), d.matrix(z), vector(op, "w", w, n), rstd.F32s()
+	shares := make([]float32, x.Rows*n) // what each row adds to dw
+	d.eachRow(x.Rows, x.Cols, 6, func(from, to int, buf [][]float32) {
+		for r := from; r < to; r++ {
+			v, y, g := in.load(r, buf[0]), buf[1], buf[2]
+			for h := range heads {
+				d.vec.NormScale(y[h*n:(h+1)*n], v[h*n:(h+1)*n], rs[r*rstd.Stride+h], ws)
+			}
+			d.vec.SwiGLUGrad(buf[3], g, dy.load(r, buf[4]), gate.load(r, buf[5]), y)
+			gz.storePart(r, 0, buf[3])
+			for h := range heads {
+				g, v, a := g[h*n:(h+1)*n], v[h*n:(h+1)*n], rs[r*rstd.Stride+h]
+				d.vec.AddMul(shares[r*n:][:n], v, a, g)
+				d.vec.Mul(g, g, ws)
+				d.vec.NormGrad(g, g, v, a, d.vec.TreeScaled(g, v, a)/float32(n))
+			}
+			gx.storePart(r, 0, g)
+		}
+	})
+	if !dw.IsNil() {
+		addRows(vector(op, "dw", dw, n), shares, rowBlocks(op, packs, x.Rows))
+	}
+}
+
+func headsOf(op string, x kernels.Tensor, n int) int {
+	if n == 0 || x.Cols%n != 0 {
+		panic(fmt.Sprintf("cpu: %s: %s in heads of %d columns", op, x, n))
+	}
+	return x.Cols / n
+}
+
+// GateThenNorm is as kernels.Mamba states it.
+func (d *Device) GateThenNorm(out, rstd, x, z, w kernels.Tensor, groups int, eps float32) {
+	const op = "gate then norm"
+	n := x.Cols / groups
+	mustShape(op, "out", out, x.Rows, groups*n)
+	mustShape(op, "z", z, x.Rows, groups*n)
+	mustShape(op, "w", w, 1, groups*n)
+	mustShape(op, "rstd", rstd, x.Rows, groups)
+	to, in, gate, weight, rs := d.matrix(out), d.matrix(x), d.matrix(z), d.matrix(w), rstd.F32s()
+	d.eachRow(x.Rows, x.Cols, 4, func(from, end int, buf [][]float32) {
+		ws := weight.load(0, buf[3])
+		for r := from; r < end; r++ {
+			y := buf[1]
+			d.vec.SwiGLU(y, gate.load(r, buf[2]), in.load(r, buf[0]))
+			for g := range groups {
+				part := y[g*n : (g+1)*n]
+				rs[r*rstd.Stride+g] = rStd(d.vec.TreeDot(part, part), n, eps)
+				d.vec.NormScale(part, part, rs[r*rstd.Stride+g], ws[g*n:])
+			}
+			to.storePart(r, 0, y)
+		}
+	})
+}
+
+// GateThenNormBackward is as kernels.Mamba states it.
+func (d *Device) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, groups int, packs []int32) {
+	const op = "gate then norm backward"
+	n := x.Cols / groups
+	for name, t := range map[string]kernels.Tensor{"dx": dx, "dz": dz, "dout": dout, "z": z} {
+		mustShape(op, name, t, x.Rows, groups*n)
+	}
+	gx, gz, dy, in, gate, weight, rs := d.matrix(dx), d.matrix(dz), d.matrix(dout), d.matrix(x), d.matrix(z), d.matrix(w), rstd.F32s()
+	d.eachRow(x.Rows, x.Cols, 7, func(from, to int, buf [][]float32) {
+		ws := weight.load(0, buf[6])
+		for r := from; r < to; r++ {
+			v, zs, do, y, g := in.load(r, buf[0]), gate.load(r, buf[1]), dy.load(r, buf[2]), buf[3], buf[4]
+			d.vec.SwiGLU(y, zs, v)
+			d.vec.Mul(g, do, ws)
+			for i := range groups {
+				g, y, a := g[i*n:(i+1)*n], y[i*n:(i+1)*n], rs[r*rstd.Stride+i]
+				d.vec.NormGrad(g, g, y, a, d.vec.TreeScaled(g, y, a)/float32(n))
+			}
+			d.vec.SwiGLUGrad(buf[5], y, g, zs, v)
+			gz.storePart(r, 0, buf[5])
+			gx.storePart(r, 0, y)
+		}
+	})
+	if dw.IsNil() {
+		return
+	}
+	sum, blocks := vector(op, "dw", dw, x.Cols), rowBlocks(op, packs, x.Rows)
+	d.eachColumn(x.Cols, 4, func(from, to int, buf [][]float32) {
+		y, part := buf[0], buf[3]
+		for b, first := range blocks[:len(blocks)-1] {
+			clear(part)
+			for r := int(first); r < int(blocks[b+1]); r++ {
+				d.vec.SwiGLU(y, gate.loadPart(r, from, to, y), in.loadPart(r, from, to, buf[1]))
+				do := dy.loadPart(r, from, to, buf[2])
+				for at := from; at < to; { // a group's columns share its rstd
+					g := at / n
+					end := min(to, (g+1)*n)
+					d.vec.AddMul(part[at-from:end-from], y[at-from:end-from], rs[r*rstd.Stride+g], do[at-from:end-from])
+					at = end
+				}
+			}
+			d.vec.Add(sum[from:to], sum[from:to], part)
+		}
+	})
+}

@@ -1,0 +1,107 @@
+package model
+
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// DeltaNet is Gated DeltaNet (Yang, Kautz & Hatamizadeh, arXiv 2412.06464) as Qwen3.5 has it:
+//
+//	u, z, b, a = x Wqkv, x Wz, x Wb, x Wa;  q, k, v = silu(conv(u));  g = -exp(A_log) softplus(a + dt_bias)
+//	o = the gated delta rule of q, k, v, g, sigm(b);  y = (norm(o) * silu(z)) Wo
+type DeltaNet struct {
+	In    *Linear // [C + Heads*ValueDim + 2*Heads, H]: rows of u (q, k, v), z, b, a
+	Conv  *Param  // [C, taps]
+	Decay decay
+	Norm  *Norm   // F32 [ValueDim], shared by the heads
+	Out   *Linear // [H, Heads*ValueDim]
+	Shape kernels.Recurrence
+	Block int // its number, by which the cache is found
+}
+
+// DeltaNetSaved keeps what Backward needs.
+type DeltaNetSaved struct {
+	InIn, OutIn LinearSaved
+	In          kernels.Tensor // [T, rows of In]
+	QKV         kernels.Tensor // [T, C], behind the convolution
+	G           kernels.Tensor // F32 [T, Heads]
+	O           kernels.Tensor // [T, Heads*ValueDim]
+	RStd        kernels.Tensor // [T, Heads]
+}
+
+// deltaParts are the columns of In's output.
+type deltaParts struct{ u, z, b, a kernels.Tensor }
+
+func (n *DeltaNet) split(in kernels.Tensor) deltaParts {
+	c, heads := n.Conv.W.Rows, n.Shape.Heads
+	z := c + heads*n.Shape.ValueDim
+	return deltaParts{u: in.ColRange(0, c), z: in.ColRange(c, z), b: in.ColRange(z, z+heads), a: in.ColRange(z+heads, z+2*heads)}
+}
+
+func (n *DeltaNet) heads(qkv kernels.Tensor) (q, k, v kernels.Tensor) {
+	keys := n.Shape.KeyHeads * n.Shape.KeyDim
+	return qkv.ColRange(0, keys), qkv.ColRange(keys, 2*keys), qkv.ColRange(2*keys, qkv.Cols)
+}
+
+// Forward is [T, H] from x [T, H].
+func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, any) {
+	dev, s := r.Dev.(kernels.DeltaNet), new(DeltaNetSaved)
+	heads := n.Shape.Heads
+	chunks, conv := recurrentState(b, n.Block)
+	s.In = n.In.Forward(r, x, nil, &s.InIn)
+	in := n.split(s.In)
+	s.QKV = r.Stack.New(x.DType, x.Rows, n.Conv.W.Rows)
+	dev.ShortConv(s.QKV, in.u, n.Conv.W, kernels.Tensor{}, conv, b.Layout)
+
+	s.G = r.Stack.New(kernels.F32, x.Rows, heads)
+	dev.Decay(s.G, r.Stack.New(kernels.F32, x.Rows, heads), in.a, n.Decay.Rate.W, n.Decay.Bias.W, n.Decay.Lo, n.Decay.Hi)
+	s.O = r.Stack.New(x.DType, x.Rows, heads*n.Shape.ValueDim)
+	q, k, v := n.heads(s.QKV)
+	dev.DeltaRule(s.O, q, k, v, s.G, in.b, chunks, b.Layout, n.Shape)
+
+	y := r.Stack.New(x.DType, x.Rows, s.O.Cols)
+	s.RStd = r.Stack.New(kernels.F32, x.Rows, heads)
+	dev.NormThenGate(y, s.RStd, s.O, in.z, n.Norm.W.W, n.Norm.Eps)
+	out := n.Out.Forward(r, y, nil, &s.OutIn)
+	if !keep {
+		return out, nil
+	}
+	return out, s
+}
+
+// Backward is dx from dy.
+func (n *DeltaNet) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
+	dev, s := r.Dev.(kernels.DeltaNet), saved.(*DeltaNetSaved)
+	packs := b.Layout.Packs
+	dgated := n.Out.Backward(r, dy, nil, b.Packs, &s.OutIn)
+	din := r.Stack.New(dy.DType, dy.Rows, s.In.Cols)
+	in, d := n.split(s.In), n.split(din)
+	do := r.Stack.New(dy.DType, dy.Rows, s.O.Cols)
+	dev.NormThenGateBackward(do, d.z, n.Norm.W.Grad, dgated, s.O, in.z, s.RStd, n.Norm.W.W, packs)
+
+	dqkv := r.Stack.New(dy.DType, dy.Rows, s.QKV.Cols)
+	dg := r.Stack.New(kernels.F32, dy.Rows, n.Shape.Heads)
+	q, k, v := n.heads(s.QKV)
+	dq, dk, dv := n.heads(dqkv)
+	dev.DeltaRuleBackward(dq, dk, dv, dg, d.b, do, q, k, v, s.G, in.b, b.Layout, n.Shape)
+	dev.DecayBackward(d.a, n.Decay.Rate.Grad, n.Decay.Bias.Grad, dg, kernels.Tensor{}, s.G, in.a, n.Decay.Rate.W, n.Decay.Bias.W, n.Decay.Lo, n.Decay.Hi, packs)
+	dev.ShortConvBackward(d.u, n.Conv.Grad, kernels.Tensor{}, dqkv, in.u, n.Conv.W, kernels.Tensor{}, b.Layout)
+	return n.In.Backward(r, din, nil, b.Packs, &s.InIn)
+}
+
+// Linears are the stacked projections of the input and that of the output.
+func (n *DeltaNet) Linears() []*Linear { return []*Linear{n.In, n.Out} }
+
+// Idle is 0.
+func (n *DeltaNet) Idle() int { return 0 }
+
+// NewCache is a recurrentCache.
+func (n *DeltaNet) NewCache(mem *kernels.Arena, s CacheSize) any {
+	return newRecurrentCache(mem, s, n.Shape, n.Conv)
+}
+
+// PageBytes is 0: a sequence has a slot alone.
+func (n *DeltaNet) PageBytes(int) int { return 0 }
+
+// SlotBytes is the memory of one sequence, whatever its length.
+func (n *DeltaNet) SlotBytes() int { return recurrentSlotBytes(n.Shape, n.Conv) }

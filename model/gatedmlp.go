@@ -1,0 +1,49 @@
+package model
+
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// GatedMLP is an MLP whose output is scaled by a gate of its own for each token: y = MLP(x) * sigm(x Wg). It is the shared expert of Qwen's mixtures.
+type GatedMLP struct {
+	MLP  *MLP
+	Gate *Linear // [1, H]
+}
+
+// GatedMLPSaved keeps what Backward needs.
+type GatedMLPSaved struct {
+	MLP    MLPSaved
+	GateIn LinearSaved
+	Y      kernels.Tensor // [T, H], before the gate
+	Gate   kernels.Tensor // [T, 1], before the sigmoid
+}
+
+// Forward is [T, H] from x [T, H].
+func (m *GatedMLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, keep bool) (kernels.Tensor, any) {
+	s := new(GatedMLPSaved)
+	s.Y = m.MLP.forward(r, x, nil, &s.MLP)
+	s.Gate = m.Gate.Forward(r, x, nil, &s.GateIn)
+	y := r.Stack.New(x.DType, x.Rows, s.Y.Cols)
+	r.Dev.(kernels.DeltaNet).SigmoidGate(y, s.Y, s.Gate)
+	if !keep {
+		return y, nil
+	}
+	return y, s
+}
+
+// Backward is dx from dy.
+func (m *GatedMLP) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
+	s := saved.(*GatedMLPSaved)
+	inner, gate := r.Stack.New(dy.DType, dy.Rows, dy.Cols), r.Stack.New(dy.DType, dy.Rows, 1)
+	r.Dev.(kernels.DeltaNet).SigmoidGateBackward(inner, gate, dy, s.Y, s.Gate)
+	dx := m.MLP.backward(r, inner, nil, b.Packs, &s.MLP)
+	r.Dev.Add(dx, dx, m.Gate.Backward(r, gate, nil, b.Packs, &s.GateIn))
+	return dx
+}
+
+// Linears are those of the MLP and the gate.
+func (m *GatedMLP) Linears() []*Linear { return append(m.MLP.Linears(), m.Gate) }
+
+// Idle is 0.
+func (m *GatedMLP) Idle() int { return 0 }

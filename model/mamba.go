@@ -1,0 +1,117 @@
+package model
+
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// Mamba is Mamba2 (Dao & Gu, arXiv 2405.21060) as Nemotron-H has it:
+//
+//	z, u, a = parts of x Win;  x, B, C = silu(conv(u) + bias);  dt = clamp(softplus(a + dt_bias));  g = -exp(A_log) dt
+//	o = the state space of C, B, x, g, dt, with the skip D;  y = norm(o * silu(z)) Wout
+type Mamba struct {
+	In             *Linear // [2*Heads*ValueDim + 2*KeyHeads*KeyDim + Heads, H]: rows of z, u (x, B, C), a
+	Conv, ConvBias *Param  // [C, taps], [1, C]; the bias may be nil
+	Decay          decay
+	Skip           *Param // F32 [1, Heads]; D
+	Norm           *Norm  // [Heads*ValueDim], over each of Groups parts
+	Groups         int
+	Out            *Linear // [H, Heads*ValueDim]
+	Shape          kernels.Recurrence
+	Block          int // its number, by which the cache is found
+}
+
+// MambaSaved keeps what Backward needs.
+type MambaSaved struct {
+	InIn, OutIn LinearSaved
+	In          kernels.Tensor // [T, rows of In]
+	XBC         kernels.Tensor // [T, C], behind the convolution
+	G, Step     kernels.Tensor // F32 [T, Heads]
+	O           kernels.Tensor // [T, Heads*ValueDim]
+	RStd        kernels.Tensor // [T, Groups]
+}
+
+// mambaParts are the columns of In's output.
+type mambaParts struct{ z, u, a kernels.Tensor }
+
+func (m *Mamba) split(in kernels.Tensor) mambaParts {
+	z := m.Shape.Heads * m.Shape.ValueDim
+	u := z + m.Conv.W.Rows
+	return mambaParts{z: in.ColRange(0, z), u: in.ColRange(z, u), a: in.ColRange(u, u+m.Shape.Heads)}
+}
+
+func (m *Mamba) heads(xbc kernels.Tensor) (x, b, c kernels.Tensor) {
+	values, keys := m.Shape.Heads*m.Shape.ValueDim, m.Shape.KeyHeads*m.Shape.KeyDim
+	return xbc.ColRange(0, values), xbc.ColRange(values, values+keys), xbc.ColRange(values+keys, values+2*keys)
+}
+
+func (m *Mamba) convBias() (w, grad kernels.Tensor) {
+	if m.ConvBias == nil {
+		return kernels.Tensor{}, kernels.Tensor{}
+	}
+	return m.ConvBias.W, m.ConvBias.Grad
+}
+
+// Forward is [T, H] from x [T, H].
+func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, any) {
+	dev, s := r.Dev.(kernels.Mamba), new(MambaSaved)
+	chunks, conv := recurrentState(b, m.Block)
+	s.In = m.In.Forward(r, x, nil, &s.InIn)
+	in := m.split(s.In)
+	bias, _ := m.convBias()
+	s.XBC = r.Stack.New(x.DType, x.Rows, m.Conv.W.Rows)
+	dev.ShortConv(s.XBC, in.u, m.Conv.W, bias, conv, b.Layout)
+
+	s.G, s.Step = r.Stack.New(kernels.F32, x.Rows, m.Shape.Heads), r.Stack.New(kernels.F32, x.Rows, m.Shape.Heads)
+	dev.Decay(s.G, s.Step, in.a, m.Decay.Rate.W, m.Decay.Bias.W, m.Decay.Lo, m.Decay.Hi)
+	s.O = r.Stack.New(x.DType, x.Rows, in.z.Cols)
+	values, keys, queries := m.heads(s.XBC)
+	dev.StateSpace(s.O, queries, keys, values, s.G, s.Step, m.Skip.W, chunks, b.Layout, m.Shape)
+
+	y := r.Stack.New(x.DType, x.Rows, s.O.Cols)
+	s.RStd = r.Stack.New(kernels.F32, x.Rows, m.Groups)
+	dev.GateThenNorm(y, s.RStd, s.O, in.z, m.Norm.W.W, m.Groups, m.Norm.Eps)
+	out := m.Out.Forward(r, y, nil, &s.OutIn)
+	if !keep {
+		return out, nil
+	}
+	return out, s
+}
+
+// Backward is dx from dy.
+func (m *Mamba) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
+	dev, s := r.Dev.(kernels.Mamba), saved.(*MambaSaved)
+	packs := b.Layout.Packs
+	dnormed := m.Out.Backward(r, dy, nil, b.Packs, &s.OutIn)
+	din := r.Stack.New(dy.DType, dy.Rows, s.In.Cols)
+	in, d := m.split(s.In), m.split(din)
+	do := r.Stack.New(dy.DType, dy.Rows, s.O.Cols)
+	dev.GateThenNormBackward(do, d.z, m.Norm.W.Grad, dnormed, s.O, in.z, s.RStd, m.Norm.W.W, m.Groups, packs)
+
+	dxbc := r.Stack.New(dy.DType, dy.Rows, s.XBC.Cols)
+	dg, dstep := r.Stack.New(kernels.F32, dy.Rows, m.Shape.Heads), r.Stack.New(kernels.F32, dy.Rows, m.Shape.Heads)
+	values, keys, queries := m.heads(s.XBC)
+	dvalues, dkeys, dqueries := m.heads(dxbc)
+	dev.StateSpaceBackward(dqueries, dkeys, dvalues, dg, dstep, m.Skip.Grad, do, queries, keys, values, s.G, s.Step, m.Skip.W, b.Layout, m.Shape)
+	dev.DecayBackward(d.a, m.Decay.Rate.Grad, m.Decay.Bias.Grad, dg, dstep, s.G, in.a, m.Decay.Rate.W, m.Decay.Bias.W, m.Decay.Lo, m.Decay.Hi, packs)
+	bias, dbias := m.convBias()
+	dev.ShortConvBackward(d.u, m.Conv.Grad, dbias, dxbc, in.u, m.Conv.W, bias, b.Layout)
+	return m.In.Backward(r, din, nil, b.Packs, &s.InIn)
+}
+
+// Linears are the projections of the input and of the output.
+func (m *Mamba) Linears() []*Linear { return []*Linear{m.In, m.Out} }
+
+// Idle is 0.
+func (m *Mamba) Idle() int { return 0 }
+
+// NewCache is a recurrentCache.
+func (m *Mamba) NewCache(mem *kernels.Arena, s CacheSize) any {
+	return newRecurrentCache(mem, s, m.Shape, m.Conv)
+}
+
+// PageBytes is 0: a sequence has a slot alone.
+func (m *Mamba) PageBytes(int) int { return 0 }
+
+// SlotBytes is the memory of one sequence, whatever its length.
+func (m *Mamba) SlotBytes() int { return recurrentSlotBytes(m.Shape, m.Conv) }

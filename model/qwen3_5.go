@@ -1,0 +1,283 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"lockstep/kernels"
+)
+
+func init() {
+	for _, text := range []string{"qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"} {
+		families[text] = buildQwen35
+	}
+	families["qwen3_5"] = buildQwen35Wrapped
+	families["qwen3_5_moe"] = buildQwen35Wrapped
+}
+
+// qwen35 is config.json of Qwen3.5 (dense and MoE, text) and Qwen3-Next; names and defaults as in transformers.
+type qwen35 struct {
+	ModelType        string   `json:"model_type"`
+	HiddenSize       int      `json:"hidden_size"`
+	Layers           int      `json:"num_hidden_layers"`
+	LayerTypes       []string `json:"layer_types"`
+	FullEvery        int      `json:"full_attention_interval"`
+	VocabSize        int      `json:"vocab_size"`
+	Heads            int      `json:"num_attention_heads"`
+	KVHeads          int      `json:"num_key_value_heads"`
+	HeadDim          int      `json:"head_dim"`
+	KeyHeads         int      `json:"linear_num_key_heads"`
+	ValueHeads       int      `json:"linear_num_value_heads"`
+	KeyDim           int      `json:"linear_key_head_dim"`
+	ValueDim         int      `json:"linear_value_head_dim"`
+	Taps             int      `json:"linear_conv_kernel_dim"`
+	IntermediateSize int      `json:"intermediate_size"`
+	Experts          int      `json:"num_experts"`
+	ExpertsPerToken  int      `json:"num_experts_per_tok"`
+	ExpertSize       int      `json:"moe_intermediate_size"`
+	SharedSize       int      `json:"shared_expert_intermediate_size"`
+	NormTopK         *bool    `json:"norm_topk_prob"` // of Qwen3-Next alone
+	SparseStep       int      `json:"decoder_sparse_step"`
+	MLPOnlyLayers    []int    `json:"mlp_only_layers"`
+	Eps              float32  `json:"rms_norm_eps"`
+	Positions        int      `json:"max_position_embeddings"`
+	Tied             bool     `json:"tie_word_embeddings"`
+	AttentionBias    bool     `json:"attention_bias"`
+	HiddenAct        string   `json:"hidden_act"`
+	ropeFields
+
+	prefix string // of the text model's tensors
+}
+
+func buildQwen35(config []byte, b *builder) (*Model, error) {
+	return (&qwen35{prefix: "model."}).read(config, b)
+}
+
+// buildQwen35Wrapped is the text model inside a checkpoint that sees images too. Its vision tensors are left alone.
+func buildQwen35Wrapped(config []byte, b *builder) (*Model, error) {
+	var outer struct {
+		Text json.RawMessage `json:"text_config"`
+		Tied bool            `json:"tie_word_embeddings"`
+	}
+	if err := json.Unmarshal(config, &outer); err != nil {
+		return nil, jsonPlace(config, err)
+	}
+	if outer.Text == nil {
+		return nil, fmt.Errorf("no text_config: a model with vision describes its text model there")
+	}
+	m, err := (&qwen35{prefix: "model.language_model.", Tied: outer.Tied}).read(outer.Text, b)
+	if err != nil {
+		return nil, fmt.Errorf("text_config: %w", err)
+	}
+	return m, nil
+}
+
+func (c *qwen35) read(config []byte, b *builder) (*Model, error) {
+	c.Heads, c.KVHeads, c.HeadDim, c.KeyHeads, c.ValueHeads, c.KeyDim, c.ValueDim, c.Taps = 16, 2, 256, 16, 32, 128, 128, 4
+	c.FullEvery, c.SparseStep, c.Eps, c.Positions, c.HiddenAct, c.Partial = 4, 1, 1e-6, 32768, "silu", 0.25
+	if err := json.Unmarshal(config, c); err != nil {
+		return nil, jsonPlace(config, err)
+	}
+	if c.LayerTypes == nil {
+		for l := range c.Layers {
+			c.LayerTypes = append(c.LayerTypes, map[bool]string{true: fullAttention, false: linearAttention}[(l+1)%max(c.FullEvery, 1) == 0])
+		}
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	rope, err := c.resolve(c.Positions, c.HeadDim)
+	if err != nil {
+		return nil, err
+	}
+	require[kernels.DeltaNet](b, "Gated DeltaNet")
+	return c.build(b, rope), nil
+}
+
+// The names of layers in layer_types.
+const (
+	linearAttention = "linear_attention"
+	fullAttention   = "full_attention"
+)
+
+func (c *qwen35) moe() bool  { return c.ModelType == "qwen3_5_moe_text" || c.next() }
+func (c *qwen35) next() bool { return c.ModelType == "qwen3_next" }
+
+func (c *qwen35) sparse(layer int) bool {
+	return c.moe() && (layer+1)%c.SparseStep == 0 && !slices.Contains(c.MLPOnlyLayers, layer)
+}
+
+func (c *qwen35) validate() error {
+	for _, f := range []struct {
+		name  string
+		value int
+	}{
+		{"hidden_size", c.HiddenSize}, {"num_hidden_layers", c.Layers}, {"vocab_size", c.VocabSize}, {"num_attention_heads", c.Heads},
+		{"num_key_value_heads", c.KVHeads}, {"head_dim", c.HeadDim}, {"max_position_embeddings", c.Positions}, {"linear_num_key_heads", c.KeyHeads},
+		{"linear_num_value_heads", c.ValueHeads}, {"linear_key_head_dim", c.KeyDim}, {"linear_value_head_dim", c.ValueDim}, {"decoder_sparse_step", c.SparseStep},
+	} {
+		if f.value <= 0 || f.value > 1<<24 {
+			return fmt.Errorf("%s is %d: want a positive number", f.name, f.value)
+		}
+	}
+	switch {
+	case len(c.LayerTypes) != c.Layers:
+		return fmt.Errorf("layer_types names %d layers, num_hidden_layers is %d", len(c.LayerTypes), c.Layers)
+	case c.Heads%c.KVHeads != 0:
+		return fmt.Errorf("num_attention_heads %d is not a multiple of num_key_value_heads %d", c.Heads, c.KVHeads)
+	case c.ValueHeads%c.KeyHeads != 0:
+		return fmt.Errorf("linear_num_value_heads %d is not a multiple of linear_num_key_heads %d", c.ValueHeads, c.KeyHeads)
+	case c.Taps < 2 || c.Taps > 64:
+		return fmt.Errorf("linear_conv_kernel_dim is %d: want 2 to 64", c.Taps)
+	case c.HiddenAct != "silu":
+		return fmt.Errorf("hidden_act %q: want silu", c.HiddenAct)
+	case c.AttentionBias:
+		return fmt.Errorf("attention_bias: projections with biases are not supported (no released model of this family has them)")
+	case c.moe() && (c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts):
+		return fmt.Errorf("num_experts_per_tok %d of num_experts %d: want 1 to num_experts", c.ExpertsPerToken, c.Experts)
+	case c.moe() && (c.ExpertSize <= 0 || c.SharedSize <= 0):
+		return fmt.Errorf("moe_intermediate_size %d, shared_expert_intermediate_size %d: want positive numbers", c.ExpertSize, c.SharedSize)
+	}
+	for l, kind := range c.LayerTypes {
+		if kind != linearAttention && kind != fullAttention {
+			return fmt.Errorf("layer_types: layer %d is %q: want %s or %s", l, kind, linearAttention, fullAttention)
+		}
+		if !c.sparse(l) && c.IntermediateSize <= 0 {
+			return fmt.Errorf("intermediate_size is %d, and layer %d is dense: want a positive number", c.IntermediateSize, l)
+		}
+	}
+	return nil
+}
+
+// build is the diagram: embedding, then blocks of DeltaNet or gated attention, and a feed-forward; then norm and head.
+func (c *qwen35) build(b *builder, rope ropeConfig) *Model {
+	m := &Model{Hidden: c.HiddenSize, Vocab: c.VocabSize, MaxLength: b.length(c.Positions), skip: func(name string) bool {
+		return strings.HasPrefix(name, "model.visual.") || strings.HasPrefix(name, "mtp.")
+	}}
+	m.Embed = b.matrix(c.prefix+"embed_tokens.weight", c.VocabSize, c.HiddenSize)
+	for l, kind := range c.LayerTypes {
+		p := fmt.Sprintf("%slayers.%d.", c.prefix, l)
+		bl := Block{{Norm: c.norm(b, p+"input_layernorm.weight", c.HiddenSize)}, {}}
+		if kind == linearAttention {
+			bl[0].Layer = c.deltaNet(b, p+"linear_attn.", l)
+		} else {
+			bl[0].Layer = c.attention(b, p+"self_attn.", l, rope)
+		}
+		bl[1] = Sublayer{c.norm(b, p+"post_attention_layernorm.weight", c.HiddenSize), c.feedForward(b, p+"mlp.", l)}
+		m.Blocks = append(m.Blocks, bl)
+	}
+	m.Head = &Head{Norm: c.norm(b, c.prefix+"norm.weight", c.HiddenSize), W: m.Embed}
+	if !c.Tied {
+		m.Head.W = b.matrix("lm_head.weight", c.VocabSize, c.HiddenSize)
+	}
+	return m
+}
+
+// norm is RMSNorm whose weight is kept as its distance from 1.
+func (c *qwen35) norm(b *builder, name string, n int) *Norm {
+	return b.norm(name, n, kernels.Norm{Eps: c.Eps, PlusOne: true})
+}
+
+// deltaNet keeps what decides the decays, and the norm, in fp32, as the checkpoints do. Initial values are those of the reference.
+func (c *qwen35) deltaNet(b *builder, p string, layer int) *DeltaNet {
+	keys, values := c.KeyHeads*c.KeyDim, c.ValueHeads*c.ValueDim
+	channels := 2*keys + values
+	n := &DeltaNet{
+		Conv: b.conv(p+"conv1d.weight", channels, c.Taps),
+		Decay: decay{
+			Rate: b.fp32(p+"A_log", c.ValueHeads, Init{Kind: Drawn, Draw: decayRate}),
+			Bias: b.fp32(p+"dt_bias", c.ValueHeads, Init{Kind: Ones}),
+			Hi:   forever,
+		},
+		Norm:  &Norm{W: b.fp32(p+"norm.weight", c.ValueDim, Init{Kind: Ones}), Norm: kernels.Norm{Eps: c.Eps}},
+		Out:   b.linear(values, out{p + "out_proj", c.HiddenSize}),
+		Shape: kernels.Recurrence{KeyHeads: c.KeyHeads, Heads: c.ValueHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim},
+		Block: layer,
+	}
+	if c.next() {
+		n.In = b.linear(c.HiddenSize, out{p + "in_proj_qkvz", channels + values}, out{p + "in_proj_ba", 2 * c.ValueHeads})
+		b.reordered(n.In, 0, c.packedQKVZ)
+		b.reordered(n.In, 1, c.packedBA)
+	} else {
+		n.In = b.linear(c.HiddenSize, out{p + "in_proj_qkv", channels}, out{p + "in_proj_z", values},
+			out{p + "in_proj_b", c.ValueHeads}, out{p + "in_proj_a", c.ValueHeads})
+	}
+	return n
+}
+
+// decayRate is A_log of a decay that is uniform in [0.01, 16).
+func decayRate(_ int, u float64) float32 { return kernels.Ln(float32(0.01 + u*15.99)) }
+
+// packedQKVZ is where Qwen3-Next has row i of q, k, v and z on disk: rows of a key head lie together, its queries, its keys, the values and the gates of its heads.
+func (c *qwen35) packedQKVZ(i int) int {
+	group := c.ValueHeads / c.KeyHeads * c.ValueDim
+	at := 0
+	for _, size := range []int{c.KeyDim, c.KeyDim, group, group} {
+		if i < c.KeyHeads*size {
+			return i/size*(2*c.KeyDim+2*group) + at + i%size
+		}
+		i -= c.KeyHeads * size
+		at += size
+	}
+	panic("model: a row behind q, k, v and z")
+}
+
+// packedBA is the same of b and a.
+func (c *qwen35) packedBA(i int) int {
+	group := c.ValueHeads / c.KeyHeads
+	kind, head := i/c.ValueHeads, i%c.ValueHeads
+	return head/group*2*group + kind*group + head%group
+}
+
+// attention has a gate for every column of its output. On disk the gate's rows of a head follow its query's.
+func (c *qwen35) attention(b *builder, p string, layer int, rope ropeConfig) *Attention {
+	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	pairs := func(i int) int { return i%q/c.HeadDim*2*c.HeadDim + i/q*c.HeadDim + i%c.HeadDim }
+	a := &Attention{
+		QKV:   b.linear(c.HiddenSize, out{p + "q_proj", 2 * q}, out{p + "k_proj", kv}, out{p + "v_proj", kv}),
+		QNorm: c.norm(b, p+"q_norm.weight", c.HeadDim),
+		KNorm: c.norm(b, p+"k_norm.weight", c.HeadDim),
+		O:     b.linear(q, out{p + "o_proj", c.HiddenSize}),
+		Gated: true,
+		Shape: kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))},
+		Rope:  b.rope(rope),
+		Block: layer,
+	}
+	b.reordered(a.QKV, 0, pairs)
+	return a
+}
+
+func (c *qwen35) feedForward(b *builder, p string, layer int) Layer {
+	if !c.sparse(layer) {
+		return c.mlp(b, p, c.IntermediateSize)
+	}
+	names := []string{"gate_proj", "up_proj"}
+	experts := &MLP{
+		GateUp: b.experts(c.Experts, c.HiddenSize, p+"experts.gate_up_proj", []int{c.ExpertSize, c.ExpertSize}, func(e, i int) string {
+			return fmt.Sprintf("%sexperts.%d.%s", p, e, names[i])
+		}),
+		Act: SwiGLU{},
+		Down: b.experts(c.Experts, c.ExpertSize, p+"experts.down_proj", []int{c.HiddenSize}, func(e, _ int) string {
+			return fmt.Sprintf("%sexperts.%d.down_proj", p, e)
+		}),
+	}
+	b.packed(experts.GateUp)
+	b.packed(experts.Down)
+	return &MoE{
+		Router:  &Router{W: b.matrix(p+"gate.weight", c.Experts, c.HiddenSize), Settings: kernels.Router{Norm: c.NormTopK == nil || *c.NormTopK, Scale: 1}},
+		Experts: experts,
+		TopK:    c.ExpertsPerToken,
+		Shared:  &GatedMLP{MLP: c.mlp(b, p+"shared_expert.", c.SharedSize), Gate: b.linear(c.HiddenSize, out{p + "shared_expert_gate", 1})},
+	}
+}
+
+func (c *qwen35) mlp(b *builder, p string, size int) *MLP {
+	return &MLP{
+		GateUp: b.linear(c.HiddenSize, out{p + "gate_proj", size}, out{p + "up_proj", size}),
+		Act:    SwiGLU{},
+		Down:   b.linear(size, out{p + "down_proj", c.HiddenSize}),
+	}
+}
