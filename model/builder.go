@@ -145,7 +145,8 @@ func (b *builder) experts(n, in int, fused string, rows []int, module func(e, i 
 		}
 		total += r
 	}
-	l := b.fused(n, total, in, fused, parts...)
+	l := &Linear{Subs: []*Sub{{Module: fused, To: total}}, Fused: true}
+	l.W = b.param(Init{Kind: Normal, Std: b.std}, n, total, in, parts...)
 	l.W.Name = fused
 	return l
 }
@@ -156,7 +157,19 @@ func (b *builder) packed(l *Linear) {
 	l.W.Packed = &Part{Name: l.W.Name, Rows: w.Groups * w.Rows, Shape: []int{w.Groups, w.Rows, w.Cols}}
 }
 
-// fused is the projections of n experts, [n, rows, in], from parts of any layout.
-func (b *builder) fused(n, rows, in int, name string, parts ...Part) *Linear {
-	return &Linear{Subs: []*Sub{{Module: name, To: rows}}, Fused: true, W: b.param(Init{Kind: Normal, Std: b.std}, n, rows, in, parts...)}
+// inOut is the projections of n experts that lie in one tensor [n, in, rows] with a bias [n, rows] each, name and name_bias. order says where an output lies
+// on disk; nil: in its place.
+func (b *builder) inOut(n, rows, in int, name string, order func(row int) int) *Linear {
+	if order == nil {
+		order = func(row int) int { return row }
+	}
+	part := Part{Name: name, Rows: n * rows, Shape: []int{n, in, rows}, Disk: func(i int) int {
+		e, row, k := i/(rows*in), i/in%rows, i%in
+		return (e*in+k)*rows + order(row)
+	}}
+	bias := Part{Name: name + "_bias", Rows: n, Shape: []int{n, rows}, Disk: func(i int) int { return i/rows*rows + order(i%rows) }}
+	l := &Linear{Subs: []*Sub{{Module: name, To: rows, Disk: order}}, Fused: true}
+	l.W = b.param(Init{Kind: Normal, Std: b.std}, n, rows, in, part)
+	l.Subs[0].Bias = b.param(Init{Kind: Zeros}, n, 1, rows, bias)
+	return l
 }

@@ -125,9 +125,15 @@ func permuted(raw []byte, size int, disk func(i int) int) []byte {
 	return out
 }
 
-// expertsLast is the layout [rows, cols, groups] on disk of [groups, rows, cols] in memory.
-func expertsLast(groups, rows, cols int) func(i int) int {
-	return func(i int) int { return i%(rows*cols)*groups + i/(rows*cols) }
+// expertsLast is the layout [rows, cols, groups] on disk of [groups, rows, cols] in memory, rows in an order of their own or (nil) the same.
+func expertsLast(groups, rows, cols int, order func(row int) int) func(i int) int {
+	return func(i int) int {
+		group, row, col := i/(rows*cols), i/cols%rows, i%cols
+		if order != nil {
+			row = order(row)
+		}
+		return (row*cols+col)*groups + group
+	}
 }
 
 // rowsOnDisk is the layout of rows of cols elements in another order.

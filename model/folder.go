@@ -69,7 +69,8 @@ func readFile(dir, name, hint string) ([]byte, error) {
 
 const maxShardBytes = 5 << 30
 
-// SaveFolder writes config.json and the weights into an existing folder, and copies the companions of the folder that the model came from.
+// SaveFolder writes config.json and the weights into an existing folder, and copies the companions of the folder that the model came from (from; "": none), and
+// of its weights those that the family leaves alone.
 func (m *Model) SaveFolder(dev kernels.Device, dir, from string) error {
 	config, err := m.configFor(m.DType)
 	if err != nil {
@@ -81,7 +82,27 @@ func (m *Model) SaveFolder(dev kernels.Device, dir, from string) error {
 	if err := copyCompanions(dir, from); err != nil {
 		return err
 	}
-	return data.WriteCheckpoint(dir, m.Tensors(dev), maxShardBytes, map[string]string{"format": "pt"})
+	write := func(tensors []data.OutTensor) error {
+		return data.WriteCheckpoint(dir, tensors, maxShardBytes, map[string]string{"format": "pt"})
+	}
+	if m.skip == nil || from == "" {
+		return write(m.Tensors(dev))
+	}
+	return loadWeights(from, func(c *data.Checkpoint) error { return write(append(m.Tensors(dev), m.leftAlone(c)...)) })
+}
+
+// leftAlone are the tensors of a checkpoint that the family passes over, as they are.
+func (m *Model) leftAlone(c *data.Checkpoint) (out []data.OutTensor) {
+	for _, name := range c.Names() {
+		if m.skip(name) {
+			t, _ := c.Tensor(name)
+			out = append(out, data.OutTensor{Name: name, DType: t.DType, Shape: t.Shape, Write: func(w io.Writer) error {
+				_, err := w.Write(t.Data)
+				return err
+			}})
+		}
+	}
+	return out
 }
 
 // SaveAdapter writes a PEFT adapter folder; base is where the model underneath lies.

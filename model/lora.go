@@ -95,7 +95,7 @@ func (s *Sub) addLoRA(b *builder, l *Linear, c LoRAConfig) {
 	bb := Part{Name: s.Module + ".lora_B.weight", Rows: groups * rows, Shape: []int{rows, groups * c.Rank}}
 	switch {
 	case l.Fused:
-		bb.Disk = expertsLast(groups, rows, c.Rank)
+		bb.Disk = expertsLast(groups, rows, c.Rank, s.Disk)
 	case s.Disk != nil:
 		bb.Disk = rowsOnDisk(s.Disk, c.Rank)
 	}

@@ -10,8 +10,11 @@ import (
 	"lockstep/kernels"
 )
 
-// family reads a config.json and describes the model in a builder.
-type family func(config []byte, b *builder) (*Model, error)
+// family is an architecture, by the class name that config.json gives it for other tools, and the function that reads a config.json and describes the model in a builder.
+type family struct {
+	architecture string
+	build        func(config []byte, b *builder) (*Model, error)
+}
 
 // families by model_type; a family's file registers itself.
 var families = map[string]family{}
@@ -48,7 +51,7 @@ func describe(config []byte, b *builder) (*Model, error) {
 	if err := json.Unmarshal(config, &head); err != nil {
 		return fail(jsonPlace(config, err))
 	}
-	build, ok := families[head.ModelType]
+	f, ok := families[head.ModelType]
 	if !ok {
 		return fail(fmt.Errorf("model_type %q is not known: want one of %s", head.ModelType, strings.Join(Families(), ", ")))
 	}
@@ -66,7 +69,7 @@ func describe(config []byte, b *builder) (*Model, error) {
 	if head.Initializer != nil {
 		b.std = *head.Initializer
 	}
-	m, err := build(config, b)
+	m, err := f.build(config, b)
 	if err == nil {
 		err = b.lacking()
 	}
@@ -115,9 +118,4 @@ func jsonPlace(text []byte, err error) error {
 }
 
 // Architecture is the class name that config.json gives a family for other tools.
-func Architecture(modelType string) string { return architectures[modelType] }
-
-var architectures = map[string]string{"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM",
-	"qwen3_5": "Qwen3_5ForConditionalGeneration", "qwen3_5_text": "Qwen3_5ForCausalLM",
-	"qwen3_5_moe": "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text": "Qwen3_5MoeForCausalLM",
-	"qwen3_next": "Qwen3NextForCausalLM"}
+func Architecture(modelType string) string { return families[modelType].architecture }

@@ -52,10 +52,10 @@ type chunkScratch struct {
 
 // pieceScratch is of one head.
 type pieceScratch struct {
-	v, h, o    []float32 // [rows, ValueDim]: values, k S, output
-	e, beta    []float32 // [rows]
-	g, m       []float32 // [rows, cols]: G and -M, or G and P
-	scaled     []float32 // [rows, KeyDim]
+	v, h, o []float32 // [rows, ValueDim]: values, k S, output
+	e, beta []float32 // [rows]
+	g, m    []float32 // [rows, cols]: G and -M, or G and P
+	scaled  []float32 // [rows, KeyDim]
 }
 
 var chunkScratches = sync.Pool{New: func() any { return new(chunkScratch) }}
