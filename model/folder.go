@@ -142,7 +142,8 @@ func copyCompanions(dir, from string) error {
 
 // configFor is config.json with the storage type that the weights are written in.
 func (m *Model) configFor(d kernels.DType) ([]byte, error) {
-	dec := json.NewDecoder(bytes.NewReader(m.Config))
+	plain := plainJSON(m.Config)
+	dec := json.NewDecoder(bytes.NewReader(plain))
 	dec.UseNumber()
 	var c map[string]any
 	if err := dec.Decode(&c); err != nil {
@@ -151,5 +152,9 @@ func (m *Model) configFor(d kernels.DType) ([]byte, error) {
 	name := map[kernels.DType]string{kernels.F32: "float32", kernels.BF16: "bfloat16"}[d]
 	delete(c, "torch_dtype")
 	c["dtype"] = name
-	return json.MarshalIndent(c, "", "  ")
+	text, err := json.MarshalIndent(c, "", "  ")
+	if !bytes.Equal(plain, m.Config) {
+		text = bareJSON(text)
+	}
+	return text, err
 }

@@ -146,13 +146,16 @@ func (m *Model) adapterParams() map[*Param]bool {
 }
 
 // peftName is the adapter tensor's name in adapter_model.safetensors. PEFT wraps the experts module once for each fused parameter: of two,
-// gate_up_proj is the inner layer.
+// the one that is not down_proj is the inner layer.
 func (m *Model) peftName(name string) string {
+	if m.inMemory != nil {
+		name = m.inMemory(name)
+	}
 	const experts = ".experts."
 	if i := strings.Index(name, experts); i >= 0 {
 		module, rest := name[:i+len(experts)-1], name[i+len(experts):]
 		param, kind, _ := strings.Cut(rest, ".")
-		if param == "gate_up_proj" && len(m.LoRA.TargetParameters) > 1 {
+		if param != "down_proj" && len(m.LoRA.TargetParameters) > 1 {
 			kind = "base_layer." + kind
 		}
 		name = module + "." + kind

@@ -24,7 +24,8 @@ type Model struct {
 	Params []*Param // in the order of the graph; tied weights once
 	LoRA   *LoRAConfig
 
-	skip func(name string) bool // tensors of a checkpoint that the family leaves alone; nil: none
+	skip     func(name string) bool   // tensors of a checkpoint that the family leaves alone; nil: none
+	inMemory func(name string) string // what transformers, and so PEFT, calls a tensor once it is loaded; nil: as on disk
 
 	dev kernels.Device // nil: described, not built
 	mem *kernels.Arena

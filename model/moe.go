@@ -12,6 +12,8 @@ type MoE struct {
 	Experts *MLP // grouped weights [E, 2I, H] and [E, H, I]
 	TopK    int
 	Shared  Layer // takes every token; nil: none
+	// Into and OutOf are projections before and behind the experts, which then work on fewer columns: [Z, H] and [H, Z]; nil: none.
+	Into, OutOf *Linear
 }
 
 // MoESaved keeps what Backward needs; R = T*TopK.
@@ -21,6 +23,8 @@ type MoESaved struct {
 	Experts MLPSaved
 	Y       kernels.Tensor // [R, H]
 	Shared  any
+
+	IntoIn, OutOfIn LinearSaved
 }
 
 // Forward is [T, H] from x [T, H].
@@ -34,11 +38,18 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (
 		RowOf:  r.Stack.New(kernels.I32, x.Rows, m.TopK),
 	}
 	r.Dev.Dispatch(s.Plan, s.Choice.Picks, b.Layout.Packs)
-	xs := r.Stack.New(x.DType, rows, x.Cols)
-	r.Dev.Gather(xs, x, s.Plan.Source)
+	u := x
+	if m.Into != nil {
+		u = m.Into.Forward(r, x, nil, &s.IntoIn)
+	}
+	xs := r.Stack.New(x.DType, rows, u.Cols)
+	r.Dev.Gather(xs, u, s.Plan.Source)
 	s.Y = m.Experts.forward(r, xs, &s.Plan.Groups, &s.Experts)
-	out := r.Stack.New(x.DType, x.Rows, x.Cols)
+	out := r.Stack.New(x.DType, x.Rows, u.Cols)
 	r.Dev.Combine(out, s.Y, s.Choice.Weights, s.Plan.RowOf)
+	if m.OutOf != nil {
+		out = m.OutOf.Forward(r, out, nil, &s.OutOfIn)
+	}
 	if m.Shared != nil {
 		var y kernels.Tensor
 		y, s.Shared = m.Shared.Forward(r, x, b, keep)
@@ -54,12 +65,19 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (
 func (m *MoE) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch, saved any) kernels.Tensor {
 	s := saved.(*MoESaved)
 	g := &s.Plan.Groups
+	dsum := dout
+	if m.OutOf != nil {
+		dsum = m.OutOf.Backward(r, dout, nil, b.Packs, &s.OutOfIn)
+	}
 	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)
 	dweights := r.Stack.New(kernels.F32, s.Choice.Weights.Rows, s.Choice.Weights.Cols)
-	r.Dev.CombineBackward(dy, dweights, dout, s.Y, s.Choice.Weights, s.Plan.RowOf)
+	r.Dev.CombineBackward(dy, dweights, dsum, s.Y, s.Choice.Weights, s.Plan.RowOf)
 	dxs := m.Experts.backward(r, dy, g, g, &s.Experts)
-	dx := r.Stack.New(dout.DType, dout.Rows, dout.Cols)
+	dx := r.Stack.New(dout.DType, dsum.Rows, dsum.Cols)
 	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
+	if m.Into != nil {
+		dx = m.Into.Backward(r, dx, nil, b.Packs, &s.IntoIn)
+	}
 	r.Dev.Add(dx, dx, m.Router.backward(r, dweights, b, &s.Choice))
 	if m.Shared != nil {
 		r.Dev.Add(dx, dx, m.Shared.Backward(r, dout, b, s.Shared))
@@ -70,6 +88,9 @@ func (m *MoE) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch, saved an
 // Linears are those of the experts, then of the shared one.
 func (m *MoE) Linears() []*Linear {
 	all := m.Experts.Linears()
+	if m.Into != nil {
+		all = append(all, m.Into, m.OutOf)
+	}
 	if m.Shared != nil {
 		all = append(all, m.Shared.Linears()...)
 	}

@@ -20,34 +20,22 @@ func init() {
 
 // qwen35 is config.json of Qwen3.5 (dense and MoE, text) and Qwen3-Next; names and defaults as in transformers.
 type qwen35 struct {
-	ModelType        string   `json:"model_type"`
-	HiddenSize       int      `json:"hidden_size"`
-	Layers           int      `json:"num_hidden_layers"`
-	LayerTypes       []string `json:"layer_types"`
-	FullEvery        int      `json:"full_attention_interval"`
-	VocabSize        int      `json:"vocab_size"`
-	Heads            int      `json:"num_attention_heads"`
-	KVHeads          int      `json:"num_key_value_heads"`
-	HeadDim          int      `json:"head_dim"`
-	KeyHeads         int      `json:"linear_num_key_heads"`
-	ValueHeads       int      `json:"linear_num_value_heads"`
-	KeyDim           int      `json:"linear_key_head_dim"`
-	ValueDim         int      `json:"linear_value_head_dim"`
-	Taps             int      `json:"linear_conv_kernel_dim"`
-	IntermediateSize int      `json:"intermediate_size"`
-	Experts          int      `json:"num_experts"`
-	ExpertsPerToken  int      `json:"num_experts_per_tok"`
-	ExpertSize       int      `json:"moe_intermediate_size"`
-	SharedSize       int      `json:"shared_expert_intermediate_size"`
-	NormTopK         *bool    `json:"norm_topk_prob"` // of Qwen3-Next alone
-	SparseStep       int      `json:"decoder_sparse_step"`
-	MLPOnlyLayers    []int    `json:"mlp_only_layers"`
-	Eps              float32  `json:"rms_norm_eps"`
-	Positions        int      `json:"max_position_embeddings"`
-	Tied             bool     `json:"tie_word_embeddings"`
-	AttentionBias    bool     `json:"attention_bias"`
-	HiddenAct        string   `json:"hidden_act"`
-	ropeFields
+	decoder
+	ModelType       string   `json:"model_type"`
+	LayerTypes      []string `json:"layer_types"`
+	FullEvery       int      `json:"full_attention_interval"`
+	KeyHeads        int      `json:"linear_num_key_heads"`
+	ValueHeads      int      `json:"linear_num_value_heads"`
+	KeyDim          int      `json:"linear_key_head_dim"`
+	ValueDim        int      `json:"linear_value_head_dim"`
+	Taps            int      `json:"linear_conv_kernel_dim"`
+	Experts         int      `json:"num_experts"`
+	ExpertsPerToken int      `json:"num_experts_per_tok"`
+	ExpertSize      int      `json:"moe_intermediate_size"`
+	SharedSize      int      `json:"shared_expert_intermediate_size"`
+	NormTopK        *bool    `json:"norm_topk_prob"` // of Qwen3-Next alone
+	SparseStep      int      `json:"decoder_sparse_step"`
+	MLPOnlyLayers   []int    `json:"mlp_only_layers"`
 
 	prefix string // of the text model's tensors
 }
@@ -68,7 +56,7 @@ func buildQwen35Wrapped(config []byte, b *builder) (*Model, error) {
 	if outer.Text == nil {
 		return nil, fmt.Errorf("no text_config: a model with vision describes its text model there")
 	}
-	m, err := (&qwen35{prefix: "model.language_model.", Tied: outer.Tied}).read(outer.Text, b)
+	m, err := (&qwen35{prefix: "model.language_model.", decoder: decoder{Tied: outer.Tied}}).read(outer.Text, b)
 	if err != nil {
 		return nil, fmt.Errorf("text_config: %w", err)
 	}
@@ -76,17 +64,17 @@ func buildQwen35Wrapped(config []byte, b *builder) (*Model, error) {
 }
 
 func (c *qwen35) read(config []byte, b *builder) (*Model, error) {
-	c.Heads, c.KVHeads, c.HeadDim, c.KeyHeads, c.ValueHeads, c.KeyDim, c.ValueDim, c.Taps = 16, 2, 256, 16, 32, 128, 128, 4
-	c.FullEvery, c.SparseStep, c.Eps, c.Positions, c.HiddenAct, c.Partial = 4, 1, 1e-6, 32768, "silu", 0.25
-	if err := json.Unmarshal(config, c); err != nil {
-		return nil, jsonPlace(config, err)
+	c.Heads, c.KVHeads, c.HeadDim, c.Eps, c.Positions, c.HiddenAct, c.Partial = 16, 2, 256, 1e-6, 32768, "silu", 0.25
+	c.KeyHeads, c.ValueHeads, c.KeyDim, c.ValueDim, c.Taps, c.FullEvery, c.SparseStep = 16, 32, 128, 128, 4, 4, 1
+	if err := c.parse(config, c); err != nil {
+		return nil, err
 	}
 	if c.LayerTypes == nil {
 		for l := range c.Layers {
 			c.LayerTypes = append(c.LayerTypes, map[bool]string{true: fullAttention, false: linearAttention}[(l+1)%max(c.FullEvery, 1) == 0])
 		}
 	}
-	if err := c.validate(); err != nil {
+	if err := c.check(); err != nil {
 		return nil, err
 	}
 	rope, err := c.resolve(c.Positions, c.HeadDim)
@@ -110,30 +98,20 @@ func (c *qwen35) sparse(layer int) bool {
 	return c.moe() && (layer+1)%c.SparseStep == 0 && !slices.Contains(c.MLPOnlyLayers, layer)
 }
 
-func (c *qwen35) validate() error {
-	for _, f := range []struct {
-		name  string
-		value int
-	}{
-		{"hidden_size", c.HiddenSize}, {"num_hidden_layers", c.Layers}, {"vocab_size", c.VocabSize}, {"num_attention_heads", c.Heads},
-		{"num_key_value_heads", c.KVHeads}, {"head_dim", c.HeadDim}, {"max_position_embeddings", c.Positions}, {"linear_num_key_heads", c.KeyHeads},
-		{"linear_num_value_heads", c.ValueHeads}, {"linear_key_head_dim", c.KeyDim}, {"linear_value_head_dim", c.ValueDim}, {"decoder_sparse_step", c.SparseStep},
-	} {
-		if f.value <= 0 || f.value > 1<<24 {
-			return fmt.Errorf("%s is %d: want a positive number", f.name, f.value)
-		}
-	}
+// check is what parse has not seen to.
+func (c *qwen35) check() error {
+	err := positive(
+		size{"linear_num_key_heads", c.KeyHeads}, size{"linear_num_value_heads", c.ValueHeads}, size{"linear_key_head_dim", c.KeyDim},
+		size{"linear_value_head_dim", c.ValueDim}, size{"decoder_sparse_step", c.SparseStep})
 	switch {
+	case err != nil:
+		return err
 	case len(c.LayerTypes) != c.Layers:
 		return fmt.Errorf("layer_types names %d layers, num_hidden_layers is %d", len(c.LayerTypes), c.Layers)
-	case c.Heads%c.KVHeads != 0:
-		return fmt.Errorf("num_attention_heads %d is not a multiple of num_key_value_heads %d", c.Heads, c.KVHeads)
 	case c.ValueHeads%c.KeyHeads != 0:
 		return fmt.Errorf("linear_num_value_heads %d is not a multiple of linear_num_key_heads %d", c.ValueHeads, c.KeyHeads)
 	case c.Taps < 2 || c.Taps > 64:
 		return fmt.Errorf("linear_conv_kernel_dim is %d: want 2 to 64", c.Taps)
-	case c.HiddenAct != "silu":
-		return fmt.Errorf("hidden_act %q: want silu", c.HiddenAct)
 	case c.AttentionBias:
 		return fmt.Errorf("attention_bias: projections with biases are not supported (no released model of this family has them)")
 	case c.moe() && (c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts):
@@ -254,16 +232,7 @@ func (c *qwen35) feedForward(b *builder, p string, layer int) Layer {
 	if !c.sparse(layer) {
 		return c.mlp(b, p, c.IntermediateSize)
 	}
-	names := []string{"gate_proj", "up_proj"}
-	experts := &MLP{
-		GateUp: b.experts(c.Experts, c.HiddenSize, p+"experts.gate_up_proj", []int{c.ExpertSize, c.ExpertSize}, func(e, i int) string {
-			return fmt.Sprintf("%sexperts.%d.%s", p, e, names[i])
-		}),
-		Act: SwiGLU{},
-		Down: b.experts(c.Experts, c.ExpertSize, p+"experts.down_proj", []int{c.HiddenSize}, func(e, _ int) string {
-			return fmt.Sprintf("%sexperts.%d.down_proj", p, e)
-		}),
-	}
+	experts := c.mixture(b, c.Experts, c.ExpertSize, p+"experts", p, projections)
 	b.packed(experts.GateUp)
 	b.packed(experts.Down)
 	return &MoE{
@@ -271,13 +240,5 @@ func (c *qwen35) feedForward(b *builder, p string, layer int) Layer {
 		Experts: experts,
 		TopK:    c.ExpertsPerToken,
 		Shared:  &GatedMLP{MLP: c.mlp(b, p+"shared_expert.", c.SharedSize), Gate: b.linear(c.HiddenSize, out{p + "shared_expert_gate", 1})},
-	}
-}
-
-func (c *qwen35) mlp(b *builder, p string, size int) *MLP {
-	return &MLP{
-		GateUp: b.linear(c.HiddenSize, out{p + "gate_proj", size}, out{p + "up_proj", size}),
-		Act:    SwiGLU{},
-		Down:   b.linear(size, out{p + "down_proj", c.HiddenSize}),
 	}
 }

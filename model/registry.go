@@ -41,7 +41,8 @@ func Describe(config []byte, dtype kernels.DType) (*Model, error) {
 	return describe(config, &builder{dtype: dtype, ropes: map[ropeTables]kernels.Rope{}})
 }
 
-func describe(config []byte, b *builder) (*Model, error) {
+func describe(text []byte, b *builder) (*Model, error) {
+	config := plainJSON(text)
 	var head struct {
 		ModelType string `json:"model_type"`
 		configHead
@@ -76,7 +77,7 @@ func describe(config []byte, b *builder) (*Model, error) {
 	if err != nil {
 		return fail(err)
 	}
-	m.Family, m.DType, m.EOS, m.Config, m.Params, m.dev, m.mem = head.ModelType, b.dtype, eos, config, b.params, b.dev, b.mem
+	m.Family, m.DType, m.EOS, m.Config, m.Params, m.dev, m.mem = head.ModelType, b.dtype, eos, text, b.params, b.dev, b.mem
 	return m, nil
 }
 

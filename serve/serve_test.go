@@ -66,7 +66,7 @@ func generate(t *testing.T, r *parallel.Rank, s *Served, o Options, reqs []Reque
 }
 
 // families are the tiny checkpoints, in folders of goldens.
-var families = []string{"qwen3", "qwen3_moe", "qwen3_5_moe", "glm4_moe", "gpt_oss", "llama3", "minimax_m2"}
+var families = []string{"qwen3", "qwen3_moe", "qwen3_5_moe", "glm4_moe", "gpt_oss", "llama3", "minimax_m2", "nemotron_h"}
 
 func TestGreedyGolden(t *testing.T) {
 	for _, family := range append(families, "qwen3_5_moe_wrapped") {
