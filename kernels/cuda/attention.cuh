@@ -179,41 +179,54 @@ struct Online {
   float m[2] = {-infinity(), -infinity()}, l[2] = {0.f, 0.f}, decay[2];
 
   // block turns dots with the keys from x on into p and moves the state. A row that sees no key so far has m = -Inf, p = 0; one with a score that is NaN or +Inf
-  // becomes NaN through decay.
+  // becomes NaN through decay. Both rows go side by side, and maxima in four chains (any order gives the same), because few warps hide the latencies.
   template <bool Masked>
   __device__ void block(float s[8][4], const Range seen[2], int x, float c) {
+    float top[2][4], at[2], sum[2][2][4];  // sum: the tree of 64, whose halves 32, 16, 8 are in the thread
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-      float top = m[h];
+    for (int j = 0; j < 8; j++)
 #pragma unroll
-      for (int j = 0; j < 8; j++)
+      for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int w = 0; w < 2; w++) {
-          float& u = s[j][2 * h + w];
+          float &u = s[j][2 * h + w], &t = top[h][j % 2 * 2 + w];
           u = Masked && !seen[h].has(x + warp_lane() % 4 * 2 + j * 8 + w) ? -infinity() : u * c;
-          top = larger(top, u);
+          t = j < 2 ? u : larger(t, u);
         }
-      top = larger(top, __shfl_xor_sync(~0u, top, 1));
-      top = larger(top, __shfl_xor_sync(~0u, top, 2));
-      float at = top == -infinity() ? 0.f : top;
-      decay[h] = exp2_def((m[h] - at) + (at - at));
-      m[h] = top;
-      float sum[2][4];  // the tree of 64: halves 32, 16, 8 are in the thread
+#pragma unroll
+    for (int h = 0; h < 2; h++) top[h][0] = larger(larger(larger(top[h][0], top[h][1]), larger(top[h][2], top[h][3])), m[h]);
+#pragma unroll
+    for (int i = 1; i < 4; i <<= 1)
+#pragma unroll
+      for (int h = 0; h < 2; h++) top[h][0] = larger(top[h][0], __shfl_xor_sync(~0u, top[h][0], i));
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      at[h] = top[h][0] == -infinity() ? 0.f : top[h][0];
+      decay[h] = exp2_def((m[h] - at[h]) + (at[h] - at[h]));
+      m[h] = top[h][0];
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int w = 0; w < 2; w++) s[j][2 * h + w] = exp2_number(s[j][2 * h + w] - at[h]);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
 #pragma unroll
       for (int w = 0; w < 2; w++) {
 #pragma unroll
-        for (int j = 0; j < 8; j++) {
-          float& u = s[j][2 * h + w];
-          u = exp2_number(u - at);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; j++) sum[w][j] = s[j][2 * h + w] + s[j + 4][2 * h + w];
-        sum[w][0] = (sum[w][0] + sum[w][2]) + (sum[w][1] + sum[w][3]);
-#pragma unroll
-        for (int i = 2; i > 0; i >>= 1) sum[w][0] = sum[w][0] + __shfl_xor_sync(~0u, sum[w][0], i);
+        for (int j = 0; j < 4; j++) sum[h][w][j] = s[j][2 * h + w] + s[j + 4][2 * h + w];
+        sum[h][w][0] = (sum[h][w][0] + sum[h][w][2]) + (sum[h][w][1] + sum[h][w][3]);
       }
-      l[h] = l[h] * decay[h] + (sum[0][0] + sum[1][0]);
-    }
+#pragma unroll
+    for (int i = 2; i > 0; i >>= 1)
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int w = 0; w < 2; w++) sum[h][w][0] = sum[h][w][0] + __shfl_xor_sync(~0u, sum[h][w][0], i);
+#pragma unroll
+    for (int h = 0; h < 2; h++) l[h] = l[h] * decay[h] + (sum[h][0][0] + sum[h][1][0]);
   }
 
   // scale multiplies what was accumulated; a factor of 1 changes nothing.

@@ -18,6 +18,7 @@ const (
 	attentionRowsFew  = 32  // the most of a block that decodes
 	attentionThreads  = 128 // of a block of attentionRows
 	keyRows           = 64  // keys of a block of the online softmax
+	wideSlots         = 6   // key blocks of K or V that a block with wgmma holds
 )
 
 // headDims are the widths of heads that attention is compiled for, headDimsWide those for wgmma.
@@ -48,9 +49,9 @@ func (d *Device) attendMany(w *attentionWork, at cu.DevicePtr, out, lse, q kerne
 	}
 	grid, group, tiles := [3]int{len(w.tiles), a.KVHeads, 1}, a.Heads/a.KVHeads, at+w.tilesAt
 	if w.rows == attentionRowsWide {
-		size := 2 * a.HeadDim // of a row of bf16
-		d.launch(fmt.Sprintf("attention_wide_%d", a.HeadDim), grid, 256, (attentionRowsWide+4*keyRows)*size+(a.HeadDim/2+4)*256*4,
-			out, lse, q, kv.K, kv.V, tiles, at, group, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
+		maps, box := d.keyMaps(kv)
+		d.launch(fmt.Sprintf("attention_wide_%d", a.HeadDim), grid, 384, wideSlots*a.HeadDim/64*panelBytes+(a.HeadDim/2+4)*256*4,
+			maps, out, lse, q, tiles, at, box, group, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
 		return
 	}
 	d.launch(fmt.Sprintf("attention_%d", a.HeadDim), grid, attentionThreads, (w.rows+4*keyRows)*2*(a.HeadDim+8),

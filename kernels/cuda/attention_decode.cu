@@ -29,31 +29,154 @@ struct Pair {
   float m = -infinity(), l = 0.f;
   Range seen;
 
-  // block turns dots of the keys from x on into weights and returns the factor of what was accumulated. Rules for -Inf and NaN as in Online.
-  __device__ float block(const float* dots, u16* weights, int x, float c) {
+  // round turns dots of the keys from x on into weights and gives the factors of what was accumulated before each block. Rules for -Inf and NaN as in Online.
+  __device__ void round(const float* dots, u16* weights, float (&decay)[2], int x, float c) {
     int lane = warp_lane();
-    float u0 = seen.has(x + lane) ? dots[lane] * c : -infinity(), u1 = seen.has(x + lane + kWarp) ? dots[lane + kWarp] * c : -infinity();
-    float top = larger(m, larger(u0, u1));
+    float u[2][2], top[2], sum[2];
 #pragma unroll
-    for (int s = kWarp / 2; s > 0; s >>= 1) top = larger(top, __shfl_xor_sync(~0u, top, s));
-    float at = top == -infinity() ? 0.f : top, decay = exp2_def((m - at) + (at - at));
-    u0 = exp2_number(u0 - at), u1 = exp2_number(u1 - at);
-    weights[lane] = narrow(u0), weights[lane + kWarp] = narrow(u1);
-    float sum = u0 + u1;
+    for (int b = 0; b < 2; b++) {
 #pragma unroll
-    for (int s = kWarp / 2; s > 0; s >>= 1) sum = sum + __shfl_xor_sync(~0u, sum, s);
-    m = top;
-    l = l * decay + sum;
-    return decay;
+      for (int h = 0; h < 2; h++) {
+        int j = b * kRows + h * kWarp + lane;
+        u[b][h] = seen.has(x + j) ? dots[j] * c : -infinity();
+      }
+      top[b] = larger(u[b][0], u[b][1]);
+    }
+#pragma unroll
+    for (int s = kWarp / 2; s > 0; s >>= 1)
+#pragma unroll
+      for (int b = 0; b < 2; b++) top[b] = larger(top[b], __shfl_xor_sync(~0u, top[b], s));
+#pragma unroll
+    for (int b = 0; b < 2; b++) {
+      top[b] = larger(m, top[b]);
+      float at = top[b] == -infinity() ? 0.f : top[b];
+      decay[b] = exp2_def((m - at) + (at - at));
+      m = top[b];
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        u[b][h] = exp2_number(u[b][h] - at);
+        weights[b * kRows + h * kWarp + lane] = narrow(u[b][h]);
+      }
+      sum[b] = u[b][0] + u[b][1];
+    }
+#pragma unroll
+    for (int s = kWarp / 2; s > 0; s >>= 1)
+#pragma unroll
+      for (int b = 0; b < 2; b++) sum[b] = sum[b] + __shfl_xor_sync(~0u, sum[b], s);
+    l = (l * decay[0] + sum[0]) * decay[1] + sum[1];
   }
 };
 
 __device__ inline void team_sync() { asm volatile("bar.sync 1, %0;" ::"n"(kTeam * kWarp) : "memory"); }
 
+// Worker is one of the four warps: its pairs and its parts, of 16 columns, of all pairs.
+template <int D, int R>
+struct Worker {
+  static constexpr int kParts = D / 16, kOwn = (kParts + kTeam - 1) / kTeam;
+  Board<R>& board;
+  int lane, warp, count;  // of pairs
+  u32 queries[R][kParts][2];
+  Pair pairs[2 * R];
+  float o[kOwn][R][4];
+
+  __device__ Worker(Board<R>& board, int count) : board(board), lane(warp_lane()), warp(threadIdx.x / kWarp), count(count), o{} {}
+
+  // has tells whether the warp has a p-th part.
+  __device__ bool has(int p) const { return (p + 1) * kTeam <= kParts || warp + kTeam * p < kParts; }
+
+  // dots writes those of 16 keys of each block to the board.
+  __device__ void dots(const Held (&keys)[2]) {
+    float s[2][R][4] = {};
+    u32 at[2];
+#pragma unroll
+    for (int b = 0; b < 2; b++) at[b] = shared_address(keys[b].tile + swizzled(16 * warp + (lane & 15), lane >> 4));
+    constexpr int kAhead = kParts < 4 ? kParts : kParts % 4 ? 3 : 4;  // steps whose operands are loaded together
+#pragma unroll
+    for (int j = 0; j < kParts; j += kAhead) {
+      u32 a[kAhead][2][4];
+#pragma unroll
+      for (int i = 0; i < kAhead; i++)
+#pragma unroll
+        for (int b = 0; b < 2; b++) load4(a[i][b], (at[b] ^ (j + i) % 4 * 32) + (j + i) / 4 * kPanel);
+#pragma unroll
+      for (int i = 0; i < kAhead; i++)
+#pragma unroll
+        for (int b = 0; b < 2; b++)
+#pragma unroll
+          for (int r = 0; r < R; r++) step(s[b][r], a[i][b], queries[r][j + i][0], queries[r][j + i][1]);
+    }
+    float* to = &board.dots[lane % 4 * 2][16 * warp + lane / 4];
+#pragma unroll
+    for (int b = 0; b < 2; b++)
+#pragma unroll
+      for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int w = 0; w < 4; w++) to[(8 * r + w % 2) * (kRound + 4) + b * kRows + w / 2 * 8] = s[b][r][w];
+  }
+
+  // soften turns the dots of its pairs into weights.
+  __device__ void soften(int x, float c) {
+#pragma unroll
+    for (int r = 0; r < 2 * R; r++) {
+      int pair = warp + kTeam * r;
+      if (pair >= count) return;
+      float decay[2];
+      pairs[r].round(board.dots[pair], board.weights[pair], decay, x, c);
+      if (lane < 2) board.decay[lane][pair] = lane ? decay[1] : decay[0];
+    }
+  }
+
+  // add accumulates the values of block b.
+  __device__ void add(const Held& values, int b) {
+    u32 weights = shared_address(&board.weights[lane & 7][b * kRows + (lane >> 3) * 8]);
+    u32 at = shared_address(values.tile + swizzled((lane & 7) + (lane >> 4) * 8, 2 * warp + (lane >> 3 & 1)));
+#pragma unroll
+    for (int r = 0; r < R; r++) {
+      float2 decay = *(const float2*)(board.decay[b] + 8 * r + lane % 4 * 2);
+#pragma unroll
+      for (int p = 0; p < kOwn; p++)
+#pragma unroll
+        for (int w = 0; w < 4; w++) o[p][r][w] *= w % 2 ? decay.y : decay.x;
+    }
+    u32 a[4][kOwn][4];
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+      for (int p = 0; p < kOwn; p++)
+        if (has(p)) load4_transposed(a[k][p], at + k * 16 * 128 + p * kPanel);
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+      u32 w[R][4];
+#pragma unroll
+      for (int r = 0; r < R; r++) load4(w[r], weights + r * (8 * sizeof board.weights[0]) + k * 32);
+#pragma unroll
+      for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int p = 0; p < kOwn; p++)
+#pragma unroll
+          for (int r = 0; r < R; r++)
+            if (has(p)) step(o[p][r], a[k + i][p], w[r][2 * i], w[r][2 * i + 1]);
+    }
+  }
+
+  // each calls f(pair, column, value) for what it has accumulated.
+  template <class F>
+  __device__ void each(F f) const {
+#pragma unroll
+    for (int p = 0; p < kOwn; p++)
+#pragma unroll
+      for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+          int pair = 8 * r + lane % 4 * 2 + w % 2;
+          if (has(p) && pair < count) f(pair, (warp + kTeam * p) * 16 + lane / 4 + w / 2 * 8, o[p][r][w]);
+        }
+  }
+};
+
 template <int D, int R>
 __device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, float* partials, int* done, int ring_slots, int box,
                               int kv_heads, int group, int os, int lses, int qs, int page_rows, int window, float c) {
-  constexpr int kParts = D / 16, kOwn = (kParts + kTeam - 1) / kTeam;  // parts of 16 columns, and how many a warp has
   __shared__ Board<R> board;
   int lane = warp_lane(), warp = threadIdx.x / kWarp, kv_head = blockIdx.x % kv_heads;
   Tile t = tiles[blockIdx.x / kv_heads];
@@ -63,132 +186,65 @@ __device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16*
     ring.copy(maps, t, {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows}, kv_head, box);
     return;
   }
-  int count = (t.to - t.from) * group, blocks = (t.last - t.first + kRows - 1) / kRows;
+  Worker<D, R> me(board, (t.to - t.from) * group);
   auto head_of = [&](int pair) { return kv_head * group + pair % group; };
   auto row_of = [&](int pair) { return (long long)t.row + pair / group; };
-  auto out_of = [&](int pair) { return out + row_of(pair) * os + head_of(pair) * D; };
-  auto lse_of = [&](int pair) { return lse + row_of(pair) * lses + head_of(pair); };
-  u32 qf[R][kParts][2];
 #pragma unroll
-  for (int i = 0; i < R; i++) {
-    int pair = 8 * i + lane / 4;
+  for (int r = 0; r < R; r++) {
+    int pair = 8 * r + lane / 4;
     const u16* from = q + row_of(pair) * qs + head_of(pair) * D + lane % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < kParts; j++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) qf[i][j][h] = pair < count ? *(const u32*)(from + j * 16 + h * 8) : 0;
+    for (int j = 0; j < D / 8; j++) me.queries[r][j / 2][j % 2] = pair < me.count ? *(const u32*)(from + j * 8) : 0;
   }
-  Pair pairs[2 * R];
 #pragma unroll
-  for (int i = 0; i < 2 * R; i++) pairs[i].seen = keys_of(t.from + (warp + kTeam * i) / group, t.last, window);
-  float o[kOwn][R][4] = {};
+  for (int r = 0; r < 2 * R; r++) me.pairs[r].seen = keys_of(t.from + (warp + kTeam * r) / group, t.last, window);
 
-  for (int i = 0; i < blocks; i += 2) {
-    int x = t.first + i * kRows, n = min(2, blocks - i);
-    Held keys[2], values[2];  // where there is no second block it is the first again, and what comes of it is masked
+  for (int x = t.first; x < t.last; x += kRound) {
+    bool two = x + kRows < t.last;
+    Held keys[2], values[2];  // where there is no second block it is the first again: its dots are masked, its values not added
     keys[0] = ring.take(), values[0] = ring.take();
-    keys[1] = n > 1 ? ring.take() : keys[0], values[1] = n > 1 ? ring.take() : values[0];
-    auto release = [&](const Held(&h)[2]) {
-      __syncwarp();
-      h[0].release();
-      if (n > 1) h[1].release();
-    };
+    keys[1] = two ? ring.take() : keys[0], values[1] = two ? ring.take() : values[0];
     keys[0].wait(), keys[1].wait();
-    float s[2][R][4] = {};
-#pragma unroll
-    for (int j = 0; j < kParts; j++)
-#pragma unroll
-      for (int b = 0; b < 2; b++) {
-        u32 a[4];
-        load4(a, keys[b].tile + swizzled(16 * warp + (lane & 15), 2 * j + (lane >> 4)));
-#pragma unroll
-        for (int r = 0; r < R; r++) step(s[b][r], a, qf[r][j][0], qf[r][j][1]);
-      }
-    release(keys);
-#pragma unroll
-    for (int b = 0; b < 2; b++)
-#pragma unroll
-      for (int r = 0; r < R; r++)
-#pragma unroll
-        for (int w = 0; w < 4; w++) board.dots[8 * r + lane % 4 * 2 + w % 2][b * kRows + 16 * warp + lane / 4 + w / 2 * 8] = s[b][r][w];
+    me.dots(keys);
+    __syncwarp();
+    keys[0].release();
+    if (two) keys[1].release();
     team_sync();
-#pragma unroll
-    for (int r = 0; r < 2 * R; r++) {
-      int pair = warp + kTeam * r;
-      if (pair >= count) break;
-#pragma unroll
-      for (int b = 0; b < 2; b++) {
-        float decay = pairs[r].block(board.dots[pair] + b * kRows, board.weights[pair] + b * kRows, x + b * kRows, c);
-        if (lane == 0) board.decay[b][pair] = decay;
-      }
-    }
+    me.soften(x, c);
     values[0].wait(), values[1].wait();
-    if (x + n * kRows > t.last) clear_rows<D>(values[1].tile, t.last - x - (n - 1) * kRows, threadIdx.x, kTeam * kWarp);
+    int left = t.last - x - (two ? kRows : 0);
+    if (left < kRows) clear_rows<D>(values[1].tile, left, threadIdx.x, kTeam * kWarp);
     team_sync();
-#pragma unroll
-    for (int b = 0; b < 2; b++) {
-      if (b == n) break;
-#pragma unroll
-      for (int r = 0; r < R; r++) {
-        float2 decay = *(const float2*)(board.decay[b] + 8 * r + lane % 4 * 2);
-#pragma unroll
-        for (int p = 0; p < kOwn; p++)
-#pragma unroll
-          for (int w = 0; w < 4; w++) o[p][r][w] *= w % 2 ? decay.y : decay.x;
-      }
-#pragma unroll
-      for (int y = 0; y < kRows; y += 32) {
-        u32 w[R][4];
-#pragma unroll
-        for (int r = 0; r < R; r++) load4(w[r], &board.weights[8 * r + (lane & 7)][b * kRows + y + (lane >> 3) * 8]);
-#pragma unroll
-        for (int h = 0; h < 2; h++)
-#pragma unroll
-          for (int p = 0; p < kOwn; p++) {
-            if (warp + kTeam * p >= kParts) continue;
-            u32 a[4];
-            load4_transposed(a, values[b].tile + swizzled(y + 16 * h + (lane & 7) + (lane >> 4) * 8, 2 * (warp + kTeam * p) + (lane >> 3 & 1)));
-#pragma unroll
-            for (int r = 0; r < R; r++) step(o[p][r], a, w[r][2 * h], w[r][2 * h + 1]);
-          }
-      }
-    }
-    release(values);
+    me.add(values[0], 0);
+    if (two) me.add(values[1], 1);
+    __syncwarp();
+    values[0].release();
+    if (two) values[1].release();
   }
 
+  auto out_of = [&](int pair) { return out + row_of(pair) * os + head_of(pair) * D; };
+  auto lse_of = [&](int pair) { return lse + row_of(pair) * lses + head_of(pair); };
   Partial<D, 8 * R> partial = {partials, done, kv_heads};
 #pragma unroll
   for (int r = 0; r < 2 * R; r++) {
     int pair = warp + kTeam * r;
-    if (pair >= count || lane > 0) continue;
-    if (t.slot >= 0) {
-      float* to = partial.row(t.slot, kv_head, pair) + D;
-      to[0] = pairs[r].m, to[1] = pairs[r].l;
-    } else {
-      board.inverse[pair] = 1.f / pairs[r].l;
-      *lse_of(pair) = pairs[r].m + ln_def(pairs[r].l) * kLog2E;
-    }
+    if (pair >= me.count || lane > 0) continue;
+    float m = me.pairs[r].m, l = me.pairs[r].l;
+    if (t.slot >= 0) *(float2*)(partial.row(t.slot, kv_head, pair) + D) = make_float2(m, l);
+    else board.inverse[pair] = 1.f / l, *lse_of(pair) = m + ln_def(l) * kLog2E;
+  }
+  if (t.slot >= 0) {
+    me.each([&](int pair, int d, float v) { partial.row(t.slot, kv_head, pair)[d] = v; });
+    if (partial.complete(t, kv_head, team_sync))
+      for (int pair = warp; pair < me.count; pair += kTeam) partial.merge(t, kv_head, pair, out_of(pair), lse_of(pair));
+    return;
   }
   team_sync();
-#pragma unroll
-  for (int p = 0; p < kOwn; p++) {
-    if (warp + kTeam * p >= kParts) continue;
-#pragma unroll
-    for (int r = 0; r < R; r++)
-#pragma unroll
-      for (int w = 0; w < 4; w++) {
-        int pair = 8 * r + lane % 4 * 2 + w % 2, d = (warp + kTeam * p) * 16 + lane / 4 + w / 2 * 8;
-        if (pair >= count) continue;
-        if (t.slot >= 0) partial.row(t.slot, kv_head, pair)[d] = o[p][r][w];
-        else out_of(pair)[d] = narrow(o[p][r][w] * board.inverse[pair] + 0.f);
-      }
-  }
-  if (t.slot < 0 || !partial.complete(t, kv_head, team_sync)) return;
-  for (int pair = warp; pair < count; pair += kTeam) partial.merge(t, kv_head, pair, out_of(pair), lse_of(pair));
+  me.each([&](int pair, int d, float v) { out_of(pair)[d] = narrow(v * board.inverse[pair] + 0.f); });
 }
 
 #define DECODE(D, R)                                                                                                                                                   \
-  extern "C" __global__ void __launch_bounds__((kTeam + 1) * kWarp)                                                                                                    \
+  extern "C" __global__ void __launch_bounds__((kTeam + 1) * kWarp, 1)    \
   attention_decode_##D##_##R(const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, float* partials, int* done,    \
                              int ring_slots, int box, int kv_heads, int group, int os, int lses, int qs, int page_rows, int window, float c) {                         \
     decode<D, R>(maps, out, lse, q, tiles, pages, partials, done, ring_slots, box, kv_heads, group, os, lses, qs, page_rows, window, c);                                      \

@@ -1,7 +1,8 @@
-// Attention of tiles of 128 (query, head of the group) pairs with Hopper's wgmma: rules as in attention.cu. A block is two warpgroups of 64 rows each that share keys. Values are
-// accumulated while the softmax of the next key block is computed; one barrier a block. A tile takes its splits one after the other, the merged total waits in shared memory.
+// Attention of tiles of 128 (query, head of the group) pairs with Hopper's wgmma: rules as in attention.cu. A block is two warpgroups of 64 rows each that share keys, and a warp
+// that copies them. Of a warpgroup, values are accumulated while the softmax of the next key block is computed; the warpgroups take turns at the tensor cores, so that one
+// multiplies while the other computes exponentials. A tile takes its splits one after the other, the merged total waits in shared memory.
 // Bound: 4*rows*keys*D flops of the tensor cores.
-#include "warpgroup.cuh"
+#include "keys.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
@@ -45,46 +46,65 @@ struct Total {
   }
 };
 
+constexpr int kTeam = 256, kWideSlots = 6;
+
+// turn waits until the other warpgroup has given the tensor cores to this one, and yield_turn gives them to the other.
+__device__ inline void turn(int half) { asm volatile("bar.sync %0, 256;" ::"r"(1 + half) : "memory"); }
+__device__ inline void yield_turn(int half) { asm volatile("bar.arrive %0, 256;" ::"r"(2 - half) : "memory"); }
+
 template <int D>
-__device__ inline void attention(u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages, int group, int os, int lses, int qs, int ks,
-                                 int vs, int page_rows, int window, int split, float c) {
-  constexpr int kTile = D / 64 * kPanel, kThreads = 256;
+__device__ inline void attention(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, int box, int group, int os, int lses, int qs, int page_rows,
+                                 int window, int split, float c) {
+  constexpr int kTile = D / 64 * kPanel;
+  __shared__ u64 full[kWideSlots], empty[kWideSlots];
   Tile t = tiles[blockIdx.x];
-  Keys keys = {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows};
-  char *sq = shared, *sk = sq + 2 * kTile, *sv = sk + 2 * kTile;  // two stages of k and of v
-  int lane = warp_lane(), kv_head = blockIdx.y, count = (t.to - t.from) * group, half = threadIdx.x / 128;
-  int first = threadIdx.x / kWarp * 16, blocks = (t.last - t.first + kRows - 1) / kRows;
-  k += kv_head * D, v += kv_head * D, q += (long long)kv_head * group * D;
-  auto fetch = [&](char* to, const u16* from, int stride, int i) {
-    int x = t.first + i * kRows;
-    if (keys.pages) {
-      load_tile<D, kThreads>(to, t.last - x, [&](int r) { return from + keys.row(x + r) * stride; });
-    } else {
-      from += (long long)(t.base + x) * stride;
-      load_tile<D, kThreads>(to, t.last - x, [&](int r) { return from + (long long)r * stride; });
-    }
-  };
-  auto queries = [&](int i) { load_tile<D, kThreads>(sq + i * kTile, count - i * 64, [&](int r) { return q + (long long)(t.row + (i * 64 + r) / group) * qs + (i * 64 + r) % group * D; }); };
-  queries(0), queries(1);
-  fetch(sk, k, ks, 0);
-  commit();
-  if (blocks > 1) fetch(sk + kTile, k, ks, 1);
-  fetch(sv, v, vs, 0);
-  commit();
-  wait<1>();
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
+  int lane = warp_lane(), kv_head = blockIdx.y, half = threadIdx.x / 128;
+  Ring<D> ring = {shared, full, empty, kWideSlots, 0, 0};
+  ring.prepare(kTeam / kWarp);
+  if (half == 2) {
+    fewer_registers<40>();
+    if (threadIdx.x < kTeam + kWarp) ring.copy(maps, t, {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows}, kv_head, box);
+    return;
+  }
+  more_registers<232>();
+  int count = (t.to - t.from) * group, first = threadIdx.x / kWarp * 16, blocks = (t.last - t.first + kRows - 1) / kRows;
+  u32 queries[D / 16][4];
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    int r = first + lane / 4 + 8 * h;
+    const u16* from = q + (long long)(t.row + r / group) * qs + (kv_head * group + r % group) * D + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < D / 8; j++) queries[j / 2][j % 2 * 2 + h] = r < count ? *(const u32*)(from + j * 8) : 0;
+  }
   float o[D / 8][4] = {}, s[8][4] = {};
   Online state;
-  Total<D> total = {(float*)(sv + 2 * kTile) + threadIdx.x, false};
+  Total<D> total = {(float*)(ring.base + kWideSlots * kTile) + threadIdx.x, false};
   Range seen[2] = {keys_of(t.from + (first + lane / 4) / group, t.last, window), keys_of(t.from + (first + lane / 4 + 8) / group, t.last, window)};
   int low = t.from + first / group, high = t.from + (first + 15) / group;
-  u64 qd = describe(sq + half * kTile);
+  int next_split = (t.first / split + 1) * split;
   u32 p[4][4];
-  auto ask = [&](int i) {  // begins the dots with key block i
-    u64 kd = describe(sk + i % 2 * kTile);
+  auto ask = [&](const Held& keys) {  // begins the dots with a key block
+    u64 kd = describe(keys.tile);
+    keys.wait();
+    hold(s);
+    group_begin();
 #pragma unroll
-    for (int x = 0; x < D; x += 16) dots(s, by_columns(qd, x), by_columns(kd, x), x > 0);
+    for (int x = 0; x < D; x += 16) dots(s, queries[x / 16], by_columns(kd, x), x > 0);
+    group_end();
+  };
+  auto take = [&](const Held& values, int i) {  // begins to add the values of block i
+    u64 vd = describe(values.tile);
+    values.wait();
+    int n = t.last - t.first - i * kRows;
+    if (n < kRows) {
+      clear_rows<D>(values.tile, n, threadIdx.x % 128, 128);
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      asm volatile("bar.sync %0, 128;" ::"r"(3 + half) : "memory");
+    }
+    hold(o);
+    group_begin();
+#pragma unroll
+    for (int y = 0; y < 4; y++) chain(o, p[y], by_rows(vd, 16 * y));
     group_end();
   };
   auto soften = [&](int i) {
@@ -92,30 +112,28 @@ __device__ inline void attention(u16* out, float* lse, const u16* q, const u16* 
     if (all_visible(low, high, x, window)) state.block<false>(s, seen, x, c);
     else state.block<true>(s, seen, x, c);
   };
-  hold(s);
-  group_begin();
-  ask(0);
+  Held keys = ring.take(), values = ring.take();
+  if (half == 1) yield_turn(half);
+  turn(half);
+  ask(keys);
+  yield_turn(half);
   group_wait<0>();
   hold(s);
+  keys.release();
   soften(0);
   pack(p, s);
-  for (int i = 0; i < blocks; i++) {
-    arrived();  // keys i+1, values i
-    __syncthreads();
-    u64 vd = describe(sv + i % 2 * kTile);
-    hold(s), hold(o);
-    group_begin();
-    ask(i + 1);  // after the last block, of whatever lies there, for nobody
-#pragma unroll
-    for (int y = 0; y < 4; y++) chain(o, p[y], by_rows(vd, 16 * y));
-    group_end();
-    if (i + 2 < blocks) fetch(sk + i % 2 * kTile, k, ks, i + 2);
-    if (i + 1 < blocks) fetch(sv + (i + 1) % 2 * kTile, v, vs, i + 1);
-    commit();
+  for (int i = 0; i + 1 < blocks; i++) {
+    keys = ring.take();
+    Held next_values = ring.take();
+    turn(half);
+    ask(keys);
+    take(values, i);
+    yield_turn(half);
     group_wait<1>();
     hold(s);
-    if (i + 1 == blocks) break;
-    if ((t.first + (i + 1) * kRows) % split == 0) {
+    keys.release();
+    if (t.first + (i + 1) * kRows == next_split) {
+      next_split += split;
       group_wait<0>();
       hold(o);
       total.merge(state, o);
@@ -124,9 +142,14 @@ __device__ inline void attention(u16* out, float* lse, const u16* q, const u16* 
     soften(i + 1);
     group_wait<0>();
     hold(o);
+    values.release();
     state.scale(o);
     pack(p, s);
+    values = next_values;
   }
+  turn(half);
+  take(values, blocks - 1);
+  if (half == 0) yield_turn(half);
   group_wait<0>();
   hold(o);
   if (total.some) total.merge(state, o);
@@ -145,10 +168,10 @@ __device__ inline void attention(u16* out, float* lse, const u16* q, const u16* 
 }
 
 #define ATTENTION(D)                                                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(256, 1)                                                                                                            \
-  attention_wide_##D(u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages, int group, int os, int lses, int qs, int ks, int vs, \
-                     int page_rows, int window, int split, float c) {                                                                                             \
-    attention<D>(out, lse, q, k, v, tiles, pages, group, os, lses, qs, ks, vs, page_rows, window, split, c);                                                      \
+  extern "C" __global__ void __launch_bounds__(kTeam + 128, 1)                                                                                                  \
+  attention_wide_##D(const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, int box, int group, int os, int lses, \
+                     int qs, int page_rows, int window, int split, float c) {                                                                                     \
+    attention<D>(maps, out, lse, q, tiles, pages, box, group, os, lses, qs, page_rows, window, split, c);                                                         \
   }
 ATTENTION(64)
 ATTENTION(128)

@@ -12,12 +12,14 @@ __device__ inline void step(float c[4], const u32 a[4], u32 b0, u32 b1) {
 __device__ inline u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 // Four 8x8 matrices: thread 8j + i gives the address of row i of matrix j.
-__device__ inline void load4(u32 r[4], const void* p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)));
+__device__ inline void load4(u32 r[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
 }
-__device__ inline void load4_transposed(u32 r[4], const void* p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)));
+__device__ inline void load4_transposed(u32 r[4], u32 address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
 }
+__device__ inline void load4(u32 r[4], const void* p) { load4(r, shared_address(p)); }
+__device__ inline void load4_transposed(u32 r[4], const void* p) { load4_transposed(r, shared_address(p)); }
 
 // copy16 copies `bytes` (0 to 16) to shared memory and fills up to 16 with zeros; both addresses are multiples of 16.
 __device__ inline void copy16(void* to, const void* from, int bytes) {
