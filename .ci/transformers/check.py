@@ -1,6 +1,6 @@
 """Holds what lockstep writes against transformers and PEFT: folders, tokenizers, templates, log-probabilities, greedy text and adapters, both ways.
 
-usage: check.py LOCKSTEP      (after setup.sh: .venv/bin/python .ci/transformers/check.py ./lockstep)
+usage: check.py LOCKSTEP [FAMILY...]      (after setup.sh: .venv/bin/python .ci/transformers/check.py ./lockstep)
 Run by hand; prints the largest difference of every case and exits 1 if one is too large.
 """
 import json
@@ -16,9 +16,22 @@ import torch
 import transformers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DENSE = ["model.family=qwen3"] + [f"model.config.{k}={v}" for k, v in dict(hidden_size=64, num_hidden_layers=3, intermediate_size=160).items()]
-MOE = [f"model.config.{k}={v}" for k, v in dict(num_experts=4, num_hidden_layers=2, hidden_size=64, moe_intermediate_size=48).items()]
-FAMILIES = {"qwen3": DENSE, "qwen3_moe": MOE}
+
+
+def settings(family, **config):
+    config = dict(num_hidden_layers=2, hidden_size=64) | config
+    return [f"model.family={family}"] + [f"model.config.{k}={json.dumps(v)}" for k, v in config.items()]
+
+
+FAMILIES = {
+    "qwen3": settings("qwen3", num_hidden_layers=3, intermediate_size=160),
+    "qwen3_moe": settings("qwen3_moe", num_experts=4, moe_intermediate_size=48),
+    "llama": settings("llama", intermediate_size=160, attention_bias=True, mlp_bias=True),
+    "glm4_moe": settings("glm4_moe", n_routed_experts=4, n_group=2, topk_group=1, moe_intermediate_size=48, attention_bias=True, use_qk_norm=True),
+    "minimax_m2": settings("minimax_m2", num_experts=4, num_local_experts=4, intermediate_size=48),
+    "gpt_oss": settings("gpt_oss", num_experts=4, num_local_experts=4, intermediate_size=48, attention_bias=True, sliding_window=16),
+}
+MIXTURES = {"qwen3_moe", "glm4_moe", "minimax_m2", "gpt_oss"}
 BOUND = {"fp32": 2e-4, "bf16": 0.1}  # bf16: transformers rounds in other places than the definition; a tenth of a nat is a few roundings of logits
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -110,7 +123,7 @@ def check_template(lockstep, folder, tokenizer, model):
 def check_full(lockstep, family, dtype, rng):
     folder = lockstep.train(f"{family}-{dtype}", "countdown-sft.toml", f"model.dtype={dtype}", "run.eval_every=0", "data.eval_samples=2", *FAMILIES[family]) / "model"
     model = load(folder, dtype)
-    written = next(iter(safetensors.torch.load_file(folder / "model.safetensors").values())).dtype
+    written = safetensors.torch.load_file(folder / "model.safetensors")["model.embed_tokens.weight"].dtype
     report(f"{folder.parent.name}: storage is {dtype}", int(written != DTYPE[dtype]))
     sequences = [[rng.randrange(model.config.vocab_size) for _ in range(n)] for n in (2, 17, 64, 200)]
     report(f"{folder.parent.name}: log-probs", largest(lockstep.score(sequences, "--model", folder, "--dtype", dtype), theirs(model, sequences)), BOUND[dtype])
@@ -157,12 +170,12 @@ def main():
     rng = random.Random(1)
     with tempfile.TemporaryDirectory() as scratch:
         lockstep = Lockstep(sys.argv[1], pathlib.Path(scratch))
-        for family in FAMILIES:
+        for family in sys.argv[2:] or FAMILIES:
             check_full(lockstep, family, "bf16", rng)
             base, sequences = check_full(lockstep, family, "fp32", rng)
             check_adapter(lockstep, base, sequences, f"{family}-lora", [])
             check_foreign(lockstep, base, sequences, f"{family}-peft", peft.LoraConfig(r=3, lora_alpha=7, target_modules=ATTENTION, task_type="CAUSAL_LM"))
-            if family == "qwen3_moe":
+            if family in MIXTURES:
                 check_adapter(lockstep, base, sequences, f"{family}-lora-experts", [f"lora.target_parameters={EXPERTS}"])
                 config = peft.LoraConfig(r=3, lora_alpha=7, target_modules=["q_proj"], target_parameters=EXPERTS, task_type="CAUSAL_LM")
                 check_foreign(lockstep, base, sequences, f"{family}-peft-experts", config)
