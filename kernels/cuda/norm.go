@@ -2,22 +2,45 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"fmt"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
 
 // RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n].
 func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 	d.launch("rms_norm"+suffix(x), warps(x.Rows), warpThreads, 0, out, rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
 }
 
+// normThreads is kThreads of norm.cu. Its blocks hold parts of partColumns columns: so many rows at a time for so many parts.
+const normThreads, partColumns, mostParts = 256, 2048, 8
+
 // RMSNormBackward adds to dx [T, n] and to dw F32 [1, n], which may be nil.
 func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm kernels.Norm, packs []int32) {
-	d.launch("rms_norm_backward"+suffix(x), warps(x.Rows), warpThreads, 0, dx, dy, x, rstd, w, x.Rows, x.Cols, dx.Stride, dy.Stride, x.Stride, norm.PlusOne)
+	parts := 1
+	for parts*partColumns < x.Cols {
+		parts *= 2
+	}
+	if parts > mostParts {
+		panic(kernels.Fault{Err: fmt.Errorf("the gradient of a norm on the GPU is written for rows of up to %d columns, not %d", mostParts*partColumns, x.Cols)})
+	}
+	shared := 4 * x.Cols * max(1, 2/parts)
+	rows := kernels.RowBlocks(packs)
+	d.sumRows(dw, len(rows)-1, func(n int, sums cu.DevicePtr) {
+		d.launch(fmt.Sprintf("rms_norm_backward_%d%s", parts, suffix(x)), [3]int{n, 1, 1}, normThreads, shared, dx, sums, dy, x, rstd, w, stage(d, rows), x.Cols, dx.Stride, dy.Stride, x.Stride, norm.PlusOne)
+	})
+}
+
+// sumRows runs a kernel of a block for each of n blocks of rows, which writes sums F32 [n, columns of dw] unless dw is nil, and adds them to dw.
+func (d *Device) sumRows(dw kernels.Tensor, n int, run func(n int, sums cu.DevicePtr)) {
 	if dw.IsNil() {
+		run(n, 0)
 		return
 	}
-	rows := kernels.RowBlocks(packs)
-	n := len(rows) - 1
-	sums := d.workspace(4 * n * x.Cols)
-	d.launch("rms_norm_blocks"+suffix(x), [3]int{blocks(x.Cols, elementThreads), n, 1}, elementThreads, 0, sums, dy, x, rstd, stage(d, rows), x.Cols, dy.Stride, x.Stride)
-	d.launch("add_blocks", [3]int{blocks(x.Cols, 32), 1, 1}, 32, 0, dw, sums, n, x.Cols)
+	sums := d.workspace(4 * n * dw.Cols)
+	run(n, sums)
+	d.launch("add_blocks", [3]int{blocks(dw.Cols, 32), 1, 1}, normThreads, 0, dw, sums, n, dw.Cols)
 }

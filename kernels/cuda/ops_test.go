@@ -271,7 +271,7 @@ func TestAdamW(t *testing.T) {
 }
 
 func TestMatMul(t *testing.T) {
-	for _, s := range [][3]int{{1, 1, 1}, {1, 8, 16}, {5, 100, 33}, {130, 129, 200}, {300, 257, 1000}, {64, 480, 2048}, {513, 128, 24}} {
+	for _, s := range [][3]int{{1, 1, 1}, {1, 8, 16}, {5, 100, 33}, {130, 129, 200}, {300, 257, 1000}, {64, 480, 2048}, {513, 128, 24}, {65536, 8, 16}} {
 		m, n, k := s[0], s[1], s[2]
 		for _, out := range dtypes {
 			for _, make := range []func(kernels.DType, int, int, float64) operand{normal, strided} {

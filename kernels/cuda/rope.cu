@@ -1,113 +1,159 @@
-// HeadNormRope and its gradient: a warp for a head of a row. Bound: the bytes of x and out.
+// HeadNormRope and its gradient: 8, 16 or 32 threads for a head of a row, eight columns each. out may be x, and dx dout: a thread writes the columns that it reads. Bound: the bytes of x and out, or of dout, x and dx.
 //   xh = x*rstd, z = xh*w (w nil: z = x); the pairs of columns (a, b) turn: out[a] = round(z[a]*c - z[b]*s), out[b] = round(z[b]*c + z[a]*s); of others out = round(z)
-#include "definition.cuh"
+#include "rows.cuh"
 
 // Turn says which columns of a head of dim turn: `pairs` pairs from column `first` on, halves or (interleaved) neighbours.
 struct Turn {
   int dim, pairs, first, interleaved;
-  __device__ int low(int i) const { return first + (interleaved ? 2 * i : i); }
-  __device__ int high(int i) const { return low(i) + (interleaved ? 1 : pairs); }
-  // still is the i-th column that does not turn.
-  __device__ int still(int i) const { return i < first ? i : i + 2 * pairs; }
-  __device__ int stills() const { return dim - 2 * pairs; }
 };
 
-template <class T>
-__device__ void head_norm_rope(T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, Turn k, int rows, int heads,
-                               int os, int xs, float eps, int plus_one) {
-  int at = warp_row();
-  if (at >= rows * heads) return;
-  int r = at / heads, h = at % heads;
-  const T* v = x + (size_t)r * xs + h * k.dim;
-  T* to = out + (size_t)r * os + h * k.dim;
-  float a = 1.f;
-  if (w) {
-    a = 1.f / sqrtf(tree(k.dim, [&](int i) { float y = load(v, i); return y * y; }) / (float)k.dim + eps);
-    if (warp_lane() == 0) rstd[at] = a;
-  }
-  auto z = [&](int i) { return w ? (load(v, i) * a) * norm_weight(w, i, plus_one) : load(v, i); };
-  const float *c = cos + (size_t)positions[r] * k.pairs, *s = sin + (size_t)positions[r] * k.pairs;
-  for (int i = warp_lane(); i < k.pairs; i += kWarp) {
-    float lo = z(k.low(i)), hi = z(k.high(i));
-    store(to, k.low(i), lo * c[i] - hi * s[i]);
-    store(to, k.high(i), hi * c[i] + lo * s[i]);
-  }
-  for (int i = warp_lane(); i < k.stills(); i += kWarp) store(to, k.still(i), z(k.still(i)));
-}
-#define HEAD_NORM_ROPE(T)                                                                                                                                 \
-  (Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, int rows, int heads, int os, int xs, \
-   float eps, int plus_one)
-KERNELS(head_norm_rope, HEAD_NORM_ROPE, (out, rstd, x, w, positions, cos, sin, k, rows, heads, os, xs, eps, plus_one))
+// Kinds of pairs: halves that fill threads, neighbours in one thread, and others.
+enum Kind { halves, neighbours, others };
 
-// unrotated is the gradient of z of pair i: dz[a] = d[a]*c + d[b]*s, dz[b] = d[b]*c - d[a]*s.
-template <class T>
-__device__ inline float2 unrotated(const T* d, int i, const Turn& k, const float* c, const float* s) {
-  float a = load(d, k.low(i)), b = load(d, k.high(i));
-  return make_float2(a * c[i] + b * s[i], b * c[i] - a * s[i]);
-}
+// Turning turns a thread's eight columns of heads of a row whose cosines and sines are c and s, or BACK. All of the warp calls it.
+template <Kind KIND, bool BACK>
+struct Turning {
+  float cos[kEight], sin[kEight];  // of the columns; sin is negative where the partner is taken away
+  int away[kEight];                // how far the partner is; halves: in threads; 0: the column stays
+  int col;
 
-template <class T>
-__device__ void head_norm_rope_backward(T* dx, const T* dout, const T* x, const float* rstd, const T* w, const int* positions, const float* cos,
-                                        const float* sin, Turn k, int rows, int heads, int dxs, int ds, int xs, int plus_one) {
-  int at = warp_row();
-  if (at >= rows * heads) return;
-  int r = at / heads, h = at % heads;
-  const T *v = x + (size_t)r * xs + h * k.dim, *d = dout + (size_t)r * ds + h * k.dim;
-  T* to = dx + (size_t)r * dxs + h * k.dim;
-  const float *c = cos + (size_t)positions[r] * k.pairs, *s = sin + (size_t)positions[r] * k.pairs;
-  float a = 1.f, mean = 0.f;
-  if (w) {  // pairs are halves
-    a = rstd[at];
-    mean = tree(k.dim, [&](int j) {
-             int i = j - k.first;
-             float z = load(d, j);
-             if (i >= 0 && i < 2 * k.pairs) {
-               float2 both = unrotated(d, i % k.pairs, k, c, s);
-               z = i < k.pairs ? both.x : both.y;
-             }
-             return (z * norm_weight(w, j, plus_one)) * (load(v, j) * a);
-           }) / (float)k.dim;
-  }
-  __syncwarp();  // dx may be dout: everything above has been read
-  auto grad = [&](int j, float z) { return w ? a * (z * norm_weight(w, j, plus_one) - (load(v, j) * a) * mean) : z; };
-  for (int i = warp_lane(); i < k.pairs; i += kWarp) {
-    float2 z = unrotated(d, i, k, c, s);
-    store(to, k.low(i), grad(k.low(i), z.x));
-    store(to, k.high(i), grad(k.high(i), z.y));
-  }
-  for (int i = warp_lane(); i < k.stills(); i += kWarp) store(to, k.still(i), grad(k.still(i), load(d, k.still(i))));
-}
-#define HEAD_NORM_ROPE_BACKWARD(T)                                                                                                                                \
-  (Turn k, T* dx, const T* dout, const T* x, const float* rstd, const T* w, const int* positions, const float* cos, const float* sin, int rows, int heads, int dxs, \
-   int ds, int xs, int plus_one)
-KERNELS(head_norm_rope_backward, HEAD_NORM_ROPE_BACKWARD, (dx, dout, x, rstd, w, positions, cos, sin, k, rows, heads, dxs, ds, xs, plus_one))
-
-// dw is a sum over rows, heads ascending inside a row: a thread for a pair of columns, or for one that does not turn, of a block of rows; norm.cu adds the
-// blocks up. Pairs are halves.
-template <class T>
-__device__ void head_norm_blocks(float* sums, const T* dout, const T* x, const float* rstd, const int* positions, const float* cos, const float* sin, const int* blocks,
-                                 Turn k, int heads, int ds, int xs) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
-  if (i >= k.pairs + k.stills()) return;
-  bool turns = i < k.pairs;
-  int low = turns ? k.low(i) : k.still(i - k.pairs), high = turns ? k.high(i) : low;
-  float lo = 0.f, hi = 0.f;
-  for (int r = blocks[b]; r < blocks[b + 1]; r++) {
-    const float *c = cos + (size_t)positions[r] * k.pairs, *s = sin + (size_t)positions[r] * k.pairs;
-#pragma unroll 8
-    for (int h = 0; h < heads; h++) {
-      const T *v = x + (size_t)r * xs + h * k.dim, *d = dout + (size_t)r * ds + h * k.dim;
-      float2 z = turns ? unrotated(d, i, k, c, s) : make_float2(load(d, low), 0.f);
-      float a = rstd[r * heads + h];
-      lo += (load(v, low) * a) * z.x;
-      hi += (load(v, high) * a) * z.y;
+  __device__ Turning(const Turn& k, int col, const float* c, const float* s) : col(col) {
+    int q = col - k.first;
+    if (KIND == halves) {
+      away[0] = q < 0 || q >= 2 * k.pairs ? 0 : (q >= k.pairs ? -k.pairs : k.pairs) / kEight;
+      int left = away[0] == 0 ? 0 : kEight;
+      load8(c + (away[0] < 0 ? q - k.pairs : q), left, cos);
+      load8(s + (away[0] < 0 ? q - k.pairs : q), left, sin);
+#pragma unroll
+      for (int j = 0; j < kEight; j++) sin[j] = (away[0] < 0) != BACK ? sin[j] : -sin[j];
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kEight; j++) {
+      int at = q + j, i = k.interleaved ? at / 2 : at % k.pairs;
+      bool on = at >= 0 && at < 2 * k.pairs;
+      away[j] = !on ? 0 : k.interleaved ? (at & 1 ? -1 : 1) : at >= k.pairs ? -k.pairs : k.pairs;
+      cos[j] = on ? c[i] : 0.f, sin[j] = on ? ((away[j] < 0) != BACK ? s[i] : -s[i]) : 0.f;
     }
   }
-  float* sum = sums + (size_t)b * k.dim;
-  sum[low] = lo;
-  if (turns) sum[high] = hi;
+
+  __device__ void turn(float* z) const {
+    float p[kEight];
+    if (KIND == halves) {
+#pragma unroll
+      for (int j = 0; j < kEight; j++) p[j] = __shfl_sync(~0u, z[j], warp_lane() + away[0]);
+    } else if (KIND == neighbours) {
+#pragma unroll
+      for (int j = 0; j < kEight; j++) p[j] = z[j ^ 1];
+    } else {
+#pragma unroll
+      for (int j = 0; j < kEight; j++) {
+        int partner = col + j + away[j];
+#pragma unroll
+        for (int e = 0; e < kEight; e++) {
+          float v = __shfl_sync(~0u, z[e], warp_lane() + partner / kEight - col / kEight);
+          if (partner % kEight == e) p[j] = v;
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kEight; j++)
+      if ((KIND == halves ? away[0] : away[j]) != 0) z[j] = z[j] * cos[j] + p[j] * sin[j];
+  }
+};
+
+// A block for a row; a head has G threads, 8*G >= dim, which keep what heads have in common.
+template <int G, Kind KIND, class T>
+__device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, const Turn& k, int heads,
+                                      int os, int xs, float eps, int plus_one) {
+  int row = blockIdx.x, col = threadIdx.x % G * kEight, group = threadIdx.x / G;
+  Turning<KIND, false> turning(k, col, cos + (size_t)positions[row] * k.pairs, sin + (size_t)positions[row] * k.pairs);
+  float g[kEight];
+  if (w) weights8(w + col, k.dim - col, plus_one, g);
+  x += (size_t)row * xs + col, out += (size_t)row * os + col;
+#pragma unroll 4
+  for (int first = 0; first < heads; first += blockDim.x / G) {
+    int head = first + group, left = head < heads ? k.dim - col : 0;
+    float z[kEight];
+    load8(x + head * k.dim, left, z);
+    if (w) {
+      Lanes8 lanes;
+#pragma unroll
+      for (int j = 0; j < kEight; j++) lanes.v[j] += z[j] * z[j];
+      float a = r_std(lanes.sum<G>(), k.dim, eps);
+      if (left > 0 && col == 0) rstd[row * heads + head] = a;
+#pragma unroll
+      for (int j = 0; j < kEight; j++) z[j] = (z[j] * a) * g[j];
+    }
+    turning.turn(z);
+    store8(out + head * k.dim, left, z);
+  }
 }
-#define HEAD_NORM_BLOCKS(T)                                                                                                                                            \
-  (Turn k, float* sums, const T* dout, const T* x, const float* rstd, const int* positions, const float* cos, const float* sin, const int* blocks, int heads, int ds, \
-   int xs)
-KERNELS(head_norm_blocks, HEAD_NORM_BLOCKS, (sums, dout, x, rstd, positions, cos, sin, blocks, k, heads, ds, xs))
+
+constexpr int kThreads = 512;  // of the backward; rope.go has it too
+
+// By blocks of at most 64 rows: products for dw go through shared memory, two tiles of heads in turn, where the first dim threads add them up, heads ascending
+// inside a row. sums nil: dw is not wanted. norm.cu adds the blocks up.
+template <int G, Kind KIND, class T>
+__device__ inline void head_norm_rope_backward(float* shared, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions,
+                                               const float* cos, const float* sin, const int* blocks, const Turn& k, int heads, int dxs, int ds, int xs, int plus_one) {
+  int groups = kThreads / G, group = threadIdx.x / G, col = threadIdx.x % G * kEight;
+  int down = max(1, groups / heads), across = min(groups, heads), tile = down * across;  // heads at a time: of so many rows, so many of each
+  int place = group / across, own = group % across, end = blocks[blockIdx.x + 1];
+  float total = 0.f, g[kEight];
+  if (w) weights8(w + col, k.dim - col, plus_one, g);
+  int turn = 0;
+  for (int from = blocks[blockIdx.x]; from < end; from += down)
+    for (int first = 0; first < heads; first += across, turn ^= 1) {
+      float* products = shared + turn * tile * k.dim;
+      int row = min(from + place, end - 1), head = first + own, at = head * k.dim + col;
+      int left = from + place < end && place < down && head < heads ? k.dim - col : 0;
+      Turning<KIND, true> turning(k, col, cos + (size_t)positions[row] * k.pairs, sin + (size_t)positions[row] * k.pairs);
+      float z[kEight], xh[kEight];
+      load8(dout + (size_t)row * ds + at, left, z);
+      if (w) load8(x + (size_t)row * xs + at, left, xh);
+      if (left > 0 && from + down + place < end) ahead(dout + (size_t)(row + down) * ds + at), ahead(x + (size_t)(row + down) * xs + at);
+      turning.turn(z);
+      if (w) {
+        float a = left > 0 ? rstd[row * heads + head] : 0.f, product[kEight];
+        Lanes8 lanes;
+#pragma unroll
+        for (int j = 0; j < kEight; j++) {
+          xh[j] = xh[j] * a;
+          product[j] = xh[j] * z[j];
+          z[j] = z[j] * g[j];
+          lanes.v[j] += z[j] * xh[j];
+        }
+        if (sums) store8(products + group * k.dim + col, left, product);
+        float mean = lanes.sum<G>() / (float)k.dim;
+#pragma unroll
+        for (int j = 0; j < kEight; j++) z[j] = a * (z[j] - xh[j] * mean);
+      }
+      store8(dx + (size_t)row * dxs + at, left, z);
+      if (!sums) continue;
+      __syncthreads();
+      int count = min(down, end - from) * min(across, heads - first);
+      if (threadIdx.x < k.dim)
+#pragma unroll 16
+        for (int i = 0; i < count; i++) total += products[i * k.dim + threadIdx.x];
+    }
+  if (sums && threadIdx.x < k.dim) sums[(size_t)blockIdx.x * k.dim + threadIdx.x] = total;
+}
+
+extern __shared__ float tiles[];
+
+#define ROPE(G, kind, T, suffix)                                                                                                                                     \
+  extern "C" __global__ void head_norm_rope_##kind##_##G##suffix(Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos,       \
+                                                                 const float* sin, int heads, int os, int xs, float eps, int plus_one) {                            \
+    head_norm_rope<G, kind>(out, rstd, x, w, positions, cos, sin, k, heads, os, xs, eps, plus_one);                                                                  \
+  }                                                                                                                                                                  \
+  extern "C" __global__ void __launch_bounds__(kThreads, kind == others ? 1 : 2)                                                                                     \
+      head_norm_rope_backward_##kind##_##G##suffix(Turn k, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions,      \
+                                                   const float* cos, const float* sin, const int* blocks, int heads, int dxs, int ds, int xs, int plus_one) {        \
+    head_norm_rope_backward<G, kind>(tiles, dx, sums, dout, x, rstd, w, positions, cos, sin, blocks, k, heads, dxs, ds, xs, plus_one);                               \
+  }
+#define ROPES(G, kind) ROPE(G, kind, float, _f32) ROPE(G, kind, u16, _bf16)
+#define ALL_ROPES(G) ROPES(G, halves) ROPES(G, neighbours) ROPES(G, others)
+ALL_ROPES(8)
+ALL_ROPES(16)
+ALL_ROPES(32)

@@ -5,6 +5,8 @@ package cuda
 import (
 	"fmt"
 
+	"gorgonia.org/cu"
+
 	"lockstep/kernels"
 )
 
@@ -21,24 +23,42 @@ func turn(rope kernels.Rope, w kernels.Tensor) []byte {
 	return buf
 }
 
+// turnKind is Kind of rope.cu.
+func turnKind(rope kernels.Rope) string {
+	switch {
+	case !rope.Interleaved && rope.First%8 == 0 && rope.Cos.Cols%8 == 0:
+		return "halves"
+	case rope.Interleaved && rope.First%2 == 0:
+		return "neighbours"
+	}
+	return "others"
+}
+
+// headThreads is how many threads share a head, eight columns each.
+func headThreads(dim int) int {
+	for _, threads := range []int{8, 16, 32} {
+		if dim <= 8*threads {
+			return threads
+		}
+	}
+	panic(kernels.Fault{Err: fmt.Errorf("rotary positions on the GPU are written for heads of up to 256 columns, not %d", dim)})
+}
+
 // HeadNormRope normalises each head of x [T, heads*D] with w, unless w is nil, and turns pairs of its columns.
 func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
-	heads := x.Cols / rope.HeadDim
-	d.launch("head_norm_rope"+suffix(x), warps(x.Rows*heads), warpThreads, 0, turn(rope, w), out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads,
-		out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+	heads, threads := x.Cols/rope.HeadDim, headThreads(rope.HeadDim)
+	block := min(128, blocks(heads*threads, 32)*32)
+	d.launch(fmt.Sprintf("head_norm_rope_%s_%d%s", turnKind(rope), threads, suffix(x)), [3]int{x.Rows, 1, 1}, block, 0,
+		turn(rope, w), out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
 }
+
+const ropeThreads = 512 // kThreads of rope.cu
 
 // HeadNormRopeBackward writes dx, which may be dout, and adds to dw F32 [1, D], which may be nil.
 func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm, packs []int32) {
-	heads, k := x.Cols/rope.HeadDim, turn(rope, w)
-	if !dw.IsNil() { // before dx, which may be dout
-		rows := kernels.RowBlocks(packs)
-		n := len(rows) - 1
-		sums := d.workspace(4 * n * rope.HeadDim)
-		d.launch("head_norm_blocks"+suffix(x), [3]int{blocks(rope.HeadDim-rope.Cos.Cols, 32), n, 1}, 32, 0, k, sums, dout, x, rstd, positions, rope.Cos, rope.Sin,
-			stage(d, rows), heads, dout.Stride, x.Stride)
-		d.launch("add_blocks", [3]int{blocks(rope.HeadDim, 32), 1, 1}, 32, 0, dw, sums, n, rope.HeadDim)
-	}
-	d.launch("head_norm_rope_backward"+suffix(x), warps(x.Rows*heads), warpThreads, 0, k, dx, dout, x, rstd, w, positions, rope.Cos, rope.Sin, x.Rows, heads,
-		dx.Stride, dout.Stride, x.Stride, norm.PlusOne)
+	heads, threads, rows := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), kernels.RowBlocks(packs)
+	d.sumRows(dw, len(rows)-1, func(n int, sums cu.DevicePtr) {
+		d.launch(fmt.Sprintf("head_norm_rope_backward_%s_%d%s", turnKind(rope), threads, suffix(x)), [3]int{n, 1, 1}, ropeThreads, 2*ropeThreads/threads*rope.HeadDim*4,
+			turn(rope, w), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, stage(d, rows), heads, dx.Stride, dout.Stride, x.Stride, norm.PlusOne)
+	})
 }

@@ -10,17 +10,6 @@ __device__ inline bool whole(const T* p, int left) {
 }
 
 // load8 reads columns p[0 ... 7] of which `left` are in the row; the others are 0.
-__device__ inline void load8(const u16* p, int left, float* v) {
-  if (whole(p, left)) {
-    uint4 q = *(const uint4*)p;
-    u32 w[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-    for (int j = 0; j < 4; j++) v[2 * j] = __uint_as_float(w[j] << 16), v[2 * j + 1] = __uint_as_float(w[j] & 0xffff0000u);
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < kEight; j++) v[j] = j < left ? widen(p[j]) : 0.f;
-}
 __device__ inline void load8(const float* p, int left, float* v) {
   if (whole(p, left)) {
     float4 a = ((const float4*)p)[0], b = ((const float4*)p)[1];
@@ -31,11 +20,27 @@ __device__ inline void load8(const float* p, int left, float* v) {
   for (int j = 0; j < kEight; j++) v[j] = j < left ? p[j] : 0.f;
 }
 
+// convert2 is two numbers by the card's conversion, which rounds as narrow does, but makes of NaN another NaN.
+__device__ inline u32 convert2(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// narrow_n is narrow of N numbers, which lie in pairs.
+template <int N>
+__device__ inline void narrow_n(const float* v, u32* w) {
+  bool nan = false;
+#pragma unroll
+  for (int j = 0; j < N; j++) nan = nan || v[j] != v[j];
+#pragma unroll
+  for (int j = 0; j < N / 2; j++) w[j] = nan ? narrow(v[2 * j]) | (u32)narrow(v[2 * j + 1]) << 16 : convert2(v[2 * j], v[2 * j + 1]);
+}
+
 __device__ inline void store8(u16* p, int left, const float* v) {
   if (whole(p, left)) {
     u32 w[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++) w[j] = narrow(v[2 * j]) | (u32)narrow(v[2 * j + 1]) << 16;
+    narrow_n<kEight>(v, w);
     *(uint4*)p = make_uint4(w[0], w[1], w[2], w[3]);
     return;
   }
@@ -52,6 +57,49 @@ __device__ inline void store8(float* p, int left, const float* v) {
   for (int j = 0; j < kEight; j++)
     if (j < left) p[j] = v[j];
 }
+
+// Stored8 is eight columns as they are stored.
+template <class T>
+struct Stored8;
+
+template <>
+struct Stored8<u16> {
+  uint4 q;
+  __device__ void load(const u16* p, int left) {
+    if (whole(p, left)) {
+      q = *(const uint4*)p;
+      return;
+    }
+    u32 w[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) w[j] = (2 * j < left ? p[2 * j] : 0) | (u32)(2 * j + 1 < left ? p[2 * j + 1] : 0) << 16;
+    q = make_uint4(w[0], w[1], w[2], w[3]);
+  }
+  __device__ void values(float* v) const {
+    u32 w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++) v[2 * j] = __uint_as_float(w[j] << 16), v[2 * j + 1] = __uint_as_float(w[j] & 0xffff0000u);
+  }
+};
+
+template <>
+struct Stored8<float> {
+  float q[kEight];
+  __device__ void load(const float* p, int left) { load8(p, left, q); }
+  __device__ void values(float* v) const {
+#pragma unroll
+    for (int j = 0; j < kEight; j++) v[j] = q[j];
+  }
+};
+
+__device__ inline void load8(const u16* p, int left, float* v) {
+  Stored8<u16> s;
+  s.load(p, left);
+  s.values(v);
+}
+
+// ahead asks for a line that is read soon.
+__device__ inline void ahead(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // move8 copies bits.
 template <class T>
@@ -82,11 +130,13 @@ struct Lanes8 {
 #pragma unroll
     for (int j = 0; j < kEight; j++) v[j] = 0.f;
   }
-  // sum halves the lanes 128, 64, ... 1; every thread of the warp gets the result. Until a thread has one lane left, the two of a pair share the additions.
+  // sum halves the lanes 128, 64, ... 1 where G threads hold all that are not 0; each of them gets the result. Until a thread has one lane left, the two of a
+  // pair share the additions.
+  template <int G>
   __device__ float sum() {
-    int t = threadIdx.x & 31;
+    int t = threadIdx.x;
 #pragma unroll
-    for (int half = 4, bit = 16; half > 0; half >>= 1, bit >>= 1) {
+    for (int half = kEight / 2, bit = G / 2; half > 0; half >>= 1, bit >>= 1) {
       bool up = t & bit;
 #pragma unroll
       for (int j = 0; j < half; j++) {
@@ -95,11 +145,11 @@ struct Lanes8 {
       }
     }
     float x = v[0];
-    x = x + __shfl_xor_sync(~0u, x, 2);   // lanes 16 apart
-    x = x + __shfl_xor_sync(~0u, x, 1);   // 8
-    x = x + __shfl_xor_sync(~0u, x, 16);  // 4
-    x = x + __shfl_xor_sync(~0u, x, 8);   // 2
-    return x + __shfl_xor_sync(~0u, x, 4);
+#pragma unroll
+    for (int bit = G / 16; bit > 0; bit >>= 1) x = x + __shfl_xor_sync(~0u, x, bit);  // to lanes 8 apart
+#pragma unroll
+    for (int bit = G / 2; bit >= G / 8; bit >>= 1) x = x + __shfl_xor_sync(~0u, x, bit);  // 4, 2, 1
+    return x;
   }
 };
 
@@ -115,5 +165,16 @@ __device__ inline float tree8(int n, F f) {
     for (int j = 0; j < kEight; j++)
       if (j < n - i) lanes.v[j] += v[j];
   }
-  return lanes.sum();
+  return lanes.sum<kWarp>();
 }
+
+// weights8 reads the weights of a norm as they multiply.
+template <class T>
+__device__ inline void weights8(const T* w, int left, int plus_one, float* v) {
+  load8(w, left, v);
+  if (plus_one)
+#pragma unroll
+    for (int j = 0; j < kEight; j++) v[j] = 1.f + v[j];
+}
+
+__device__ inline float r_std(float sum, int n, float eps) { return 1.f / sqrtf(sum / (float)n + eps); }
