@@ -42,5 +42,10 @@ func (d *Device) sumRows(dw kernels.Tensor, n int, run func(n int, sums cu.Devic
 	}
 	sums := d.workspace(4 * n * dw.Cols)
 	run(n, sums)
+	d.addBlocks(dw, sums, n)
+}
+
+// addBlocks adds sums F32 [n, columns of dw] to dw F32 [1, columns], the first first.
+func (d *Device) addBlocks(dw kernels.Tensor, sums cu.DevicePtr, n int) {
 	d.launch("add_blocks", [3]int{blocks(dw.Cols, 32), 1, 1}, normThreads, 0, dw, sums, n, dw.Cols)
 }

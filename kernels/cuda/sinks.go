@@ -22,5 +22,5 @@ func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, pac
 	sums := parts + cu.DevicePtr(4*heads*out.Rows)
 	d.launch("sinks_backward"+suffix(out), warps(out.Rows*heads), warpThreads, 0, parts, dout, out, lse, sinks, out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
 	d.launch("sinks_blocks", [3]int{blocks(heads, 32), n, 1}, 32, 0, sums, parts, stage(d, rows), heads)
-	d.launch("add_blocks", [3]int{blocks(heads, 32), 1, 1}, 32, 0, dsinks, sums, n, heads)
+	d.addBlocks(dsinks, sums, n)
 }
