@@ -94,6 +94,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if j.state.Shape, err = shapeDigest(j.s); err != nil {
 		return err
 	}
+	j.t.rehearse(j.s.Run.Packs, j.s.Data.PackRows)
 	return j.resume()
 }
 

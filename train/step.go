@@ -1,7 +1,9 @@
 package train
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"lockstep/data"
 	"lockstep/kernels"
@@ -57,6 +59,37 @@ func (t *trainer) step(step int, packs [][]data.Sample) stepResult {
 type microBatch struct {
 	logprob kernels.Tensor
 	targets []int32
+}
+
+// rehearse runs the largest micro-batch that steps of so many packs of at most so many rows can hold, and forgets it: the memory of every step is taken before the
+// first, and a lack of it is known before anything is written.
+func (t *trainer) rehearse(packs, rows int) {
+	r, micro := t.r, min(packs, t.microBatch)
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case kernels.Fault:
+			panic(kernels.Fault{Err: fmt.Errorf("a micro-batch of %d rows: %w; a smaller run.micro_batch or data.pack_rows, or run.recompute = true, takes less memory", micro*rows, p.Err)})
+		default:
+			panic(p)
+		}
+	}()
+	defer r.Stack.Release(r.Stack.Mark())
+	var full []data.Sample
+	for left := rows; left > 0; {
+		ids := make([]int32, min(left, t.m.MaxLength))
+		full = append(full, data.Sample{IDs: ids, Targets: ids})
+		left -= len(ids)
+	}
+	for range (packs + micro - 1) / micro { // what a step keeps of each
+		r.Stack.New(kernels.F32, 1, micro*rows)
+	}
+	t.micro(slices.Repeat([][]data.Sample{full}, micro), optim.SFT{Targets: micro * rows})
+	t.m.GatherTied(r)
+	optim.GradNorm(r, weights(t.m))
+	for _, p := range t.m.Trained() {
+		r.Dev.Zero(p.Grad)
+	}
 }
 
 // notFinite names the first parameter, in the order of the graph, whose gradient is not finite.
