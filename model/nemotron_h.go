@@ -127,6 +127,8 @@ func (c *nemotronH) unsupported() error {
 	switch {
 	case c.UseBias || c.MLPBias || c.AttentionBias || c.MambaBias:
 		return fmt.Errorf("use_bias, mlp_bias, attention_bias, mamba_proj_bias: projections with biases are not supported (no released model of this family has them)")
+	case c.Tied:
+		return fmt.Errorf("tie_word_embeddings: want false, the reference gives this family a head of its own")
 	case c.Act != "relu2":
 		return fmt.Errorf("mlp_hidden_act %q: want relu2", c.Act)
 	case c.MambaAct != "silu":
@@ -162,10 +164,7 @@ func (c *nemotronH) build(b *builder) *Model {
 		}
 		m.Blocks = append(m.Blocks, Block{sub})
 	}
-	m.Head = &Head{Norm: c.norm(b, "backbone.norm_f.weight", c.HiddenSize), W: m.Embed}
-	if !c.Tied {
-		m.Head.W = b.matrix("lm_head.weight", c.VocabSize, c.HiddenSize)
-	}
+	m.Head = &Head{Norm: c.norm(b, "backbone.norm_f.weight", c.HiddenSize), W: b.matrix("lm_head.weight", c.VocabSize, c.HiddenSize)}
 	return m
 }
 

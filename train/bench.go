@@ -52,7 +52,7 @@ func BenchCPU(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	rec := &recorder{Device: dev, products: map[cpu.GEMMCase]int{}}
+	rec := &recorder{Device: reference, products: map[cpu.GEMMCase]int{}}
 	var ours benchRow
 	err = parallel.Run([]kernels.Device{rec}, func(r *parallel.Rank) error {
 		ours, err = benchSteps(r, s, o.Steps, dir)
@@ -203,9 +203,9 @@ func printSteps(w io.Writer, rows []benchRow) {
 	tab.Flush()
 }
 
-// recorder notes the shape of every matrix product of a run.
+// recorder notes the shape of every matrix product of a run. What else the CPU computes, optional groups of operations too, is the CPU's.
 type recorder struct {
-	kernels.Device
+	*cpu.Device
 	products map[cpu.GEMMCase]int // times called
 }
 

@@ -23,6 +23,7 @@ def settings(family, **config):
     return [f"model.family={family}"] + [f"model.config.{k}={json.dumps(v)}" for k, v in config.items()]
 
 
+DELTA = dict(layer_types=["linear_attention", "full_attention"], linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16)
 FAMILIES = {
     "qwen3": settings("qwen3", num_hidden_layers=3, intermediate_size=160),
     "qwen3_moe": settings("qwen3_moe", num_experts=4, moe_intermediate_size=48),
@@ -30,8 +31,15 @@ FAMILIES = {
     "glm4_moe": settings("glm4_moe", n_routed_experts=4, n_group=2, topk_group=1, moe_intermediate_size=48, attention_bias=True, use_qk_norm=True),
     "minimax_m2": settings("minimax_m2", num_experts=4, num_local_experts=4, intermediate_size=48),
     "gpt_oss": settings("gpt_oss", num_experts=4, num_local_experts=4, intermediate_size=48, attention_bias=True, sliding_window=16),
+    "qwen3_5_text": settings("qwen3_5_text", intermediate_size=160, **DELTA),
+    "qwen3_5_moe_text": settings("qwen3_5_moe_text", num_experts=4, moe_intermediate_size=48, shared_expert_intermediate_size=48, **DELTA),
+    "qwen3_next": settings("qwen3_next", num_experts=4, moe_intermediate_size=48, shared_expert_intermediate_size=48, norm_topk_prob=True, **DELTA),
+    # The reference clamps steps below at time_step_min, which is 0.001, whatever the limit.
+    "nemotron_h": settings("nemotron_h", layers_block_type=["mamba", "moe", "attention", "mlp"], mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=16, n_groups=2,
+                           n_routed_experts=4, moe_intermediate_size=48, moe_shared_expert_intermediate_size=48, intermediate_size=160, tie_word_embeddings=False,
+                           time_step_limit=[0.001, 1000.5]),
 }
-MIXTURES = {"qwen3_moe", "glm4_moe", "minimax_m2", "gpt_oss"}
+MIXTURES = {"qwen3_moe", "glm4_moe", "minimax_m2", "gpt_oss", "qwen3_5_moe_text", "qwen3_next"}
 BOUND = {"fp32": 2e-4, "bf16": 0.1}  # bf16: transformers rounds in other places than the definition; a tenth of a nat is a few roundings of logits
 DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
@@ -123,7 +131,8 @@ def check_template(lockstep, folder, tokenizer, model):
 def check_full(lockstep, family, dtype, rng):
     folder = lockstep.train(f"{family}-{dtype}", "countdown-sft.toml", f"model.dtype={dtype}", "run.eval_every=0", "data.eval_samples=2", *FAMILIES[family]) / "model"
     model = load(folder, dtype)
-    written = safetensors.torch.load_file(folder / "model.safetensors")["model.embed_tokens.weight"].dtype
+    written = safetensors.torch.load_file(folder / "model.safetensors")
+    written = next(w for name, w in written.items() if "embed" in name).dtype
     report(f"{folder.parent.name}: storage is {dtype}", int(written != DTYPE[dtype]))
     sequences = [[rng.randrange(model.config.vocab_size) for _ in range(n)] for n in (2, 17, 64, 200)]
     report(f"{folder.parent.name}: log-probs", largest(lockstep.score(sequences, "--model", folder, "--dtype", dtype), theirs(model, sequences)), BOUND[dtype])
