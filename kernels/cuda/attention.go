@@ -13,12 +13,13 @@ import (
 )
 
 const (
-	attentionRows     = 64  // rows of a block with mma.sync, (query, head of the group) pairs or keys
-	attentionRowsWide = 128 // of a block with wgmma
-	attentionRowsFew  = 32  // the most of a block that decodes
-	attentionThreads  = 128 // of a block of attentionRows
-	keyRows           = 64  // keys of a block of the online softmax
-	wideSlots         = 6   // key blocks of K or V that a block with wgmma holds
+	attentionRows    = 64  // rows of a block with mma.sync, (query, head of the group) pairs or keys
+	gradientRowsWide = 128 // of a block of the backward with wgmma
+	attentionRowsFew = 32  // the most of a block that decodes
+	attentionThreads = 128 // of a block of attentionRows
+	gradientThreads  = 384 // of that block: two warpgroups that compute and one that copies
+	keyRows          = 64  // keys of a block of the online softmax
+	wideSlots        = 6   // key blocks of K or V that a block with wgmma holds
 )
 
 // headDims are the widths of heads that attention is compiled for, headDimsWide those for wgmma.
@@ -30,7 +31,7 @@ var (
 // Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	mustAttend(a, q, kv.K, kv.V, out)
-	p := planAttention(d.def, kv, l, a, d.wide(a))
+	p := planAttention(d.def, kv, l, a, d.teams(a))
 	at := stage(d, p.words)
 	d.attendMany(&p.many, at, out, lse, q, kv, a)
 	d.attendFew(&p.few, at, out, lse, q, kv, a)
@@ -42,15 +43,26 @@ func (d *Device) wide(a kernels.Attn) bool {
 	return compiled && slices.Contains(headDimsWide, a.HeadDim)
 }
 
-// attendMany runs tiles of many queries: by wgmma where rows are attentionRowsWide.
+// teams is Crew of attention_wide.cu: the warpgroups of a block that compute its forward; 0 where it is not by wgmma.
+func (d *Device) teams(a kernels.Attn) int {
+	switch {
+	case !d.wide(a):
+		return 0
+	case a.HeadDim == 64:
+		return 3
+	}
+	return 2
+}
+
+// attendMany runs tiles of many queries.
 func (d *Device) attendMany(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
 	if len(w.tiles) == 0 {
 		return
 	}
 	grid, group, tiles := [3]int{len(w.tiles), a.KVHeads, 1}, a.Heads/a.KVHeads, at+w.tilesAt
-	if w.rows == attentionRowsWide {
+	if teams := d.teams(a); teams > 0 {
 		maps, box := d.keyMaps(kv)
-		d.launch(fmt.Sprintf("attention_wide_%d", a.HeadDim), grid, 384, wideSlots*a.HeadDim/64*panelBytes+(a.HeadDim/2+4)*256*4,
+		d.launch(fmt.Sprintf("attention_wide_%d", a.HeadDim), grid, (teams+1)*128, wideSlots*a.HeadDim/64*panelBytes+(a.HeadDim/2+4)*teams*128*4,
 			maps, out, lse, q, tiles, at, box, group, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
 		return
 	}
@@ -105,23 +117,39 @@ type attentionPart struct{ row, rows, at int32 }
 func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	mustAttend(a, q, kv.K, kv.V, out, dout, dq, dk, dv)
 	rows, group := l.Rows(), a.Heads/a.KVHeads
-	kernel, shared := "attention_%s_%d", 4*attentionRows*(a.HeadDim+8)*2
-	if d.wide(a) {
-		kernel, shared = "attention_%s_wide_%d", 6*attentionRows*a.HeadDim*2+2*2*keyRows*4
-	}
 	delta := d.workspace(4 * rows * a.Heads)
 	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.HeadDim, dout.Stride, out.Stride)
-	queries, keys := attentionParts(l, true), attentionParts(l, false)
-	d.launch(fmt.Sprintf(kernel, "dq", a.HeadDim), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse, delta, q, kv.K, kv.V, stage(d, queries), group,
+	if d.wide(a) {
+		d.gradientsWide(dq, dk, dv, dout, lse, q, delta, kv, l, a)
+		return
+	}
+	shared := 4 * attentionRows * (a.HeadDim + 8) * 2
+	queries, keys := attentionParts(l, attentionRows, true), attentionParts(l, attentionRows, false)
+	d.launch(fmt.Sprintf("attention_dq_%d", a.HeadDim), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse, delta, q, kv.K, kv.V, stage(d, queries), group,
 		dq.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a), float32(a.Scale))
-	d.launch(fmt.Sprintf(kernel, "dkv", a.HeadDim), [3]int{len(keys), a.KVHeads, 1}, attentionThreads, shared, dk, dv, dout, lse, delta, q, kv.K, kv.V, stage(d, keys), group,
+	d.launch(fmt.Sprintf("attention_dkv_%d", a.HeadDim), [3]int{len(keys), a.KVHeads, 1}, attentionThreads, shared, dk, dv, dout, lse, delta, q, kv.K, kv.V, stage(d, keys), group,
 		dk.Stride, dv.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a), float32(a.Scale))
 }
 
-// attentionParts cuts every span into 64 positions; those with most work come first: late queries, early keys.
-func attentionParts(l *kernels.Layout, late bool) (parts []attentionPart) {
+// gradientsWide is dq, dk and dv by wgmma.
+func (d *Device) gradientsWide(dq, dk, dv, dout, lse, q kernels.Tensor, delta cu.DevicePtr, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
+	maps, _ := d.keyMaps(kv)
+	for _, t := range []kernels.Tensor{q, dout} {
+		m := d.boxes(t, keyRows)
+		maps = append(maps, m[:]...)
+	}
+	tile, group := keyRows*2*a.HeadDim, a.Heads/a.KVHeads
+	queries, keys := attentionParts(l, gradientRowsWide, true), attentionParts(l, gradientRowsWide, false)
+	d.launch(fmt.Sprintf("attention_dq_wide_%d", a.HeadDim), [3]int{len(queries), a.Heads, 1}, gradientThreads, 6*tile,
+		maps, dq, dout, lse, delta, q, stage(d, queries), group, dq.Stride, dout.Stride, lse.Stride, q.Stride, a.Window, scoreScale(a), float32(a.Scale))
+	d.launch(fmt.Sprintf("attention_dkv_wide_%d", a.HeadDim), [3]int{len(keys), a.KVHeads, 1}, gradientThreads, 10*tile+3*2*4*keyRows,
+		maps, dk, dv, lse, delta, stage(d, keys), group, dk.Stride, dv.Stride, lse.Stride, a.Window, scoreScale(a), float32(a.Scale))
+}
+
+// attentionParts cuts every span into so many positions; those with most work come first: late queries, early keys.
+func attentionParts(l *kernels.Layout, positions int, late bool) (parts []attentionPart) {
 	for _, s := range l.Spans {
-		for at := 0; at < s.Rows; at += attentionRows {
+		for at := 0; at < s.Rows; at += positions {
 			parts = append(parts, attentionPart{row: int32(s.Row), rows: int32(s.Rows), at: int32(at)})
 		}
 	}

@@ -1,37 +1,37 @@
-// AttentionBackward with Hopper's wgmma, rules as in attention_backward.cu: a warpgroup for 64 queries of a head (dq) or 64 keys of a KV head (dk, dv), two or more on a
-// multiprocessor, so that one computes p and ds while the other multiplies. Bound: 14*queries*keys*D flops, half of them masked; S and dP are computed twice, 18.
-#include "warpgroup.cuh"
+// AttentionBackward with Hopper's wgmma, rules as in attention_backward.cu. A block is warpgroups of 64 queries of a head each (dq), or of 64 keys of a KV head (dk, dv), and a
+// warp that copies what they walk over, blocks of keys and values or of queries and their gradients. A warpgroup begins the products of the next block before it
+// waits for the sums of this one, so that the tensor cores have work while it computes p and ds.
+// Bound: 14*queries*keys*D flops, half of them masked; S and dP are computed twice, 18.
+#include "keys.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 extern __shared__ __align__(1024) char shared[];
 
-// The rows of a block in two tiles, and what it walks over in two tiles of two stages each.
-template <int D>
-struct Tiles {
-  static constexpr int kTile = D / 64 * kPanel;
-  __device__ static char* rows(int which) { return shared + which * kTile; }
-  __device__ static char* walk(int which, int stage) { return shared + (2 + 2 * stage + which) * kTile; }
-  __device__ static float* values(int stage) { return (float*)(shared + 6 * kTile) + stage * 2 * kRows; }
+struct GradMaps {
+  Maps keys;  // k, v
+  TensorMap q, dout;
 };
 
-template <int D>
-__device__ inline void fetch(char* to, const u16* from, int stride, int count) {
-  load_tile<D, 128>(to, count, [&](int r) { return from + (long long)r * stride; });
-}
+constexpr int kTeams = 2, kThreads = kTeams * 128, kStages = 3;
 
-// products begins s = a b^T for the rows and the walk of both tiles, a group each.
+// products begins s = a b^T in groups of its own; a: a tile, or registers.
 template <int D>
-__device__ inline void products(float (&s)[8][4], float (&e)[8][4], int stage) {
-  using T = Tiles<D>;
-  u64 a[2] = {describe(T::rows(0)), describe(T::rows(1))}, b[2] = {describe(T::walk(0, stage)), describe(T::walk(1, stage))};
-  hold(s), hold(e);
+__device__ inline void products(float (&s)[8][4], const char* a, const char* b) {
+  u64 ad = describe(a), bd = describe(b);
+  hold(s);
   group_begin();
 #pragma unroll
-  for (int k = 0; k < D; k += 16) dots(s, by_columns(a[0], k), by_columns(b[0], k), k > 0);
+  for (int k = 0; k < D; k += 16) dots(s, by_columns(ad, k), by_columns(bd, k), k > 0);
   group_end();
+}
+template <int D>
+__device__ inline void products(float (&s)[8][4], const u32 (&a)[D / 16][4], const char* b) {
+  u64 bd = describe(b);
+  hold(s);
+  group_begin();
 #pragma unroll
-  for (int k = 0; k < D; k += 16) dots(e, by_columns(a[1], k), by_columns(b[1], k), k > 0);
+  for (int k = 0; k < D; k += 16) dots(s, a[k / 16], by_columns(bd, k), k > 0);
   group_end();
 }
 
@@ -46,12 +46,22 @@ __device__ inline void adds(float (&g)[D / 8][4], const u32 (&p)[4][4], const ch
   group_end();
 }
 
+// arrive waits for both tiles of a stage and clears rows behind the end.
+template <int D>
+__device__ inline void arrive(const Ring<D, 2>& ring, const Held& h, int count) {
+  ring.wait(h);
+  if (count >= kRows) return;
+  for (int i = 0; i < 2; i++) clear_rows<D>(ring.tile(h, i), count, threadIdx.x % 128, 128);
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory");
+}
+
 template <int D>
 __device__ inline void put(u16* to, const float (&x)[D / 8][4], int stride, int count) {
   int lane = warp_lane();
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    int r = threadIdx.x / kWarp * 16 + lane / 4 + 8 * h;
+    int r = threadIdx.x % 128 / kWarp * 16 + lane / 4 + 8 * h;
     if (r >= count) continue;
 #pragma unroll
     for (int j = 0; j < D / 8; j++) *(u32*)(to + (long long)r * stride + j * 8 + lane % 4 * 2) = pair(x[j][2 * h] + 0.f, x[j][2 * h + 1] + 0.f);
@@ -59,40 +69,49 @@ __device__ inline void put(u16* to, const float (&x)[D / 8][4], int stride, int 
 }
 
 template <int D>
-__device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, int dqs,
-                              int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
-  using T = Tiles<D>;
+__device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const Part* parts, int group, int dqs, int ds,
+                              int lses, int qs, int window, float c, float scale) {
+  __shared__ u64 full[kStages], empty[kStages];
   Part t = parts[blockIdx.x];
-  int lane = warp_lane(), head = blockIdx.y, heads = gridDim.y, first = threadIdx.x / kWarp * 16 + lane / 4, count = min(kRows, t.rows - t.at);
-  long long row = t.row + t.at;
-  k += (long long)t.row * ks + head / group * D, v += (long long)t.row * vs + head / group * D;
-  int x = window ? max(0, t.at - window + 1) / kRows * kRows : 0, end = t.at + count;
-  auto load = [&](int x, int stage) {
-    fetch<D>(T::walk(0, stage), k + (long long)x * ks, ks, t.rows - x);
-    fetch<D>(T::walk(1, stage), v + (long long)x * vs, vs, t.rows - x);
-    commit();
-  };
-  fetch<D>(T::rows(0), q + row * qs + head * D, qs, count);
-  fetch<D>(T::rows(1), dout + row * ds + head * D, ds, count);
-  load(x, 0);
+  int head = blockIdx.y, heads = gridDim.y, end = min(t.rows, t.at + kTeams * kRows), x = window ? max(0, t.at - window + 1) / kRows * kRows : 0;
+  Ring<D, 2> ring = {shared, full, empty, kStages, 0, 0};
+  ring.prepare(kTeams * 4);
+  if (threadIdx.x >= kThreads) {
+    fewer_registers<24>();
+    if (threadIdx.x < kThreads + kWarp) ring.copy(maps.keys, x, end, {nullptr, t.row, 0}, head / group, kRows);
+    return;
+  }
+  more_registers<240>();
+  int lane = warp_lane(), at = t.at + threadIdx.x / 128 * kRows, first = threadIdx.x % 128 / kWarp * 16 + lane / 4, count = t.rows - at;
+  long long row = t.row + at;
+  u32 queries[D / 16][4], grads[D / 16][4];
   Range seen[2];
   float own[2], sum[2], g[D / 8][4] = {}, p[8][4] = {}, e[8][4] = {};
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     int r = first + 8 * h;
+    const u16 *fq = q + (row + r) * qs + head * D + lane % 4 * 2, *fd = dout + (row + r) * ds + head * D + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < D / 8; j++) {
+      queries[j / 2][j % 2 * 2 + h] = r < count ? *(const u32*)(fq + j * 8) : 0;
+      grads[j / 2][j % 2 * 2 + h] = r < count ? *(const u32*)(fd + j * 8) : 0;
+    }
     own[h] = r < count ? lse[(row + r) * lses + head] : 0.f;
     sum[h] = r < count ? delta[(row + r) * heads + head] : 0.f;
-    seen[h] = keys_of(t.at + r, t.rows, window);
+    seen[h] = keys_of(at + r, t.rows, window);
   }
-#pragma unroll 1
-  for (int stage = 0; x < end; x += kRows, stage ^= 1) {
-    arrived();
-    __syncthreads();
-    products<D>(p, e, stage);
-    if (x + kRows < end) load(x + kRows, stage ^ 1);
+  Held keys = ring.take();
+  auto begin = [&](int x) {
+    arrive(ring, keys, t.rows - x);
+    products<D>(p, queries, ring.tile(keys, 0));
+    products<D>(e, grads, ring.tile(keys, 1));
+  };
+  hold(g);
+  begin(x);
+  for (;; x += kRows) {
     group_wait<1>();
     hold(p);
-    bool full = all_visible(t.at, t.at + kRows - 1, x, window);
+    bool full = all_visible(at, at + kRows - 1, x, window), more = x + kRows < end;
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -108,86 +127,152 @@ __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const 
       for (int w = 0; w < 4; w++) e[j][w] = (p[j][w] * (e[j][w] - sum[w / 2])) * scale;
     u32 packed[4][4];
     pack(packed, e);
-    adds<D>(g, packed, T::walk(0, stage));
-    group_wait<0>();
-    hold(g);
+    adds<D>(g, packed, ring.tile(keys, 0));
+    Held last = keys;
+    if (!more) break;
+    keys = ring.take();
+    begin(x + kRows);
+    group_wait<2>();
+    ring.release(last);
   }
+  group_wait<0>();
+  hold(g);
   put<D>(dq + row * dqs + head * D, g, dqs, count);
 }
 
+// Walk is what the blocks of dk and dv walk over: heads of the group ascending, in each blocks of queries ascending.
+struct Walk {
+  int from, to, each, blocks;  // positions, blocks of a head and of all
+  __device__ int at(int i) const { return from + i % each * kRows; }
+};
+
+// copy_walk is the copying warp of dk and dv; lse and delta of a block's queries go to the values of its stage.
 template <int D>
-__device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,
-                               int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
-  using T = Tiles<D>;
-  Part t = parts[blockIdx.x];
-  int lane = warp_lane(), kv_head = blockIdx.y, heads = gridDim.y * group, first = threadIdx.x / kWarp * 16 + lane / 4, count = min(kRows, t.rows - t.at);
-  long long row = t.row + t.at;
-  int end = window ? min(t.rows, t.at + count + window - 1) : t.rows, each = (end - t.at + kRows - 1) / kRows, blocks = each * group;
-  auto load = [&](int i, int stage) {  // block i: heads ascending, in each queries ascending
-    int head = kv_head * group + i / each, x = t.at + i % each * kRows, n = end - x;
-    long long at = t.row + x;
-    fetch<D>(T::walk(0, stage), q + at * qs + head * D, qs, n);
-    fetch<D>(T::walk(1, stage), dout + at * ds + head * D, ds, n);
-    int r = threadIdx.x % kRows;
-    const float* from = threadIdx.x < kRows ? lse + (at + (r < n ? r : 0)) * lses + head : delta + (at + (r < n ? r : 0)) * heads + head;
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(T::values(stage) + threadIdx.x)), "l"(from), "r"(r < n ? 4 : 0));
-    commit();
+__device__ inline void copy_walk(Ring<D, 2> ring, float* values, const GradMaps& maps, const float* lse, const float* delta, const Walk& walk, int row, int head, int heads,
+                                 int lses) {
+  int lane = warp_lane();
+  float next[4];
+  auto look = [&](int i) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      int x = walk.at(i) + j % 2 * kWarp + lane, h = head + i / walk.each;
+      bool in = i < walk.blocks && x < walk.to;
+      next[j] = !in ? 0.f : j < 2 ? lse[(long long)(row + x) * lses + h] : delta[(long long)(row + x) * heads + h];
+    }
   };
-  fetch<D>(T::rows(0), k + row * ks + kv_head * D, ks, count);
-  fetch<D>(T::rows(1), v + row * vs + kv_head * D, vs, count);
-  load(0, 0);
-  Range seeing[2] = {queries_of(t.at + first, end, window), queries_of(t.at + first + 8, end, window)};
+  look(0);
+  for (int i = 0; i < walk.blocks; i++) {
+    Held h = ring.take();
+    ring.wait_empty(h);
+#pragma unroll
+    for (int j = 0; j < 4; j++) values[(h.slot * 4 + j) * kWarp + lane] = next[j];
+    look(i + 1);
+    __syncwarp();
+    if (lane > 0) continue;
+    int column = (head + i / walk.each) * D;
+    u64* full = ring.full + h.slot;
+    barrier_expect(full, 2 * ring.kTile);
+    for (int p = 0; p < ring.kPanels; p++) {
+      copy_box(ring.tile(h, 0) + p * kPanel, &maps.q, column + p * 64, row + walk.at(i), 0, full);
+      copy_box(ring.tile(h, 1) + p * kPanel, &maps.dout, column + p * 64, row + walk.at(i), 0, full);
+    }
+  }
+}
+
+template <int D>
+__device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const float* lse, const float* delta, const Part* parts, int group, int dks, int dvs, int lses, int window,
+                               float c, float scale) {
+  __shared__ u64 full[kStages], empty[kStages], mine;
+  Part t = parts[blockIdx.x];
+  int kv_head = blockIdx.y, heads = gridDim.y * group, most = t.at + kTeams * kRows;
+  Walk walk = {t.at, window ? min(t.rows, most + window - 1) : t.rows};
+  walk.each = (walk.to - walk.from + kRows - 1) / kRows, walk.blocks = walk.each * group;
+  char* rows = shared;  // keys and values of each warpgroup
+  constexpr int kTile = Ring<D, 2>::kTile;
+  Ring<D, 2> ring = {rows + kTeams * 2 * kTile, full, empty, kStages, 0, 0};
+  float* sides = (float*)(ring.base + kStages * 2 * kTile);
+  if (threadIdx.x == 0) barrier_init(&mine, 1);
+  ring.prepare(kTeams * 4);
+  if (threadIdx.x >= kThreads) {
+    fewer_registers<24>();
+    if (threadIdx.x == kThreads) {
+      barrier_expect(&mine, kTeams * 2 * kTile);
+      for (int i = 0; i < kTeams; i++)
+        for (int p = 0; p < ring.kPanels; p++) {
+          copy_box(rows + i * 2 * kTile + p * kPanel, &maps.keys.k, kv_head * D + p * 64, t.row + t.at + i * kRows, 0, &mine);
+          copy_box(rows + (i * 2 + 1) * kTile + p * kPanel, &maps.keys.v, kv_head * D + p * 64, t.row + t.at + i * kRows, 0, &mine);
+        }
+    }
+    __syncwarp();
+    if (threadIdx.x < kThreads + kWarp) copy_walk<D>(ring, sides, maps, lse, delta, walk, t.row, kv_head * group, heads, lses);
+    return;
+  }
+  more_registers<240>();
+  int lane = warp_lane(), own = threadIdx.x / 128, at = t.at + own * kRows, first = at + threadIdx.x % 128 / kWarp * 16 + lane / 4, count = t.rows - at;
+  const char *keys = rows + own * 2 * kTile, *values = keys + kTile;
   float gk[D / 8][4] = {}, gv[D / 8][4] = {}, p[8][4] = {}, e[8][4] = {};
-#pragma unroll 1
-  for (int i = 0, stage = 0; i < blocks; i++, stage ^= 1) {
-    int x = t.at + i % each * kRows;
-    arrived();
-    __syncthreads();
-    products<D>(p, e, stage);
-    if (i + 1 < blocks) load(i + 1, stage ^ 1);
-    const float2* own = (const float2*)T::values(stage) + lane % 4;
+  barrier_wait(&mine, 0);
+  hold(gk), hold(gv);
+  Held h = ring.take();
+  int x = walk.from;
+  arrive(ring, h, walk.to - x);
+  products<D>(p, keys, ring.tile(h, 0));
+  products<D>(e, values, ring.tile(h, 1));
+  for (int left = walk.blocks;;) {
+    const float2* side = (const float2*)(sides + h.slot * 2 * kRows) + lane % 4;
     group_wait<1>();
     hold(p);
-    bool full = x + kRows <= end && all_visible(x, x + kRows - 1, t.at, window);
+    bool full = x + kRows <= walk.to && all_visible(x, x + kRows - 1, at, window);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-      float2 l = own[4 * j];
+      float2 l = side[4 * j];
 #pragma unroll
       for (int w = 0; w < 4; w++) {
         p[j][w] = exp2_number(fminf(p[j][w] * c - (w % 2 ? l.y : l.x), 0.f));
-        if (!full) p[j][w] = seeing[w / 2].has(x + lane % 4 * 2 + j * 8 + w % 2) ? p[j][w] : 0.f;
+        if (!full) p[j][w] = queries_of(first + w / 2 * 8, walk.to, window).has(x + lane % 4 * 2 + j * 8 + w % 2) ? p[j][w] : 0.f;
       }
     }
     u32 packed[4][4], other[4][4];
     pack(packed, p);
     group_wait<0>();
     hold(e);
-    adds<D>(gv, packed, T::walk(1, stage));
+    adds<D>(gv, packed, ring.tile(h, 1));
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-      float2 d = own[kRows / 2 + 4 * j];
+      float2 s = side[kRows / 2 + 4 * j];
 #pragma unroll
-      for (int w = 0; w < 4; w++) e[j][w] = (p[j][w] * (e[j][w] - (w % 2 ? d.y : d.x))) * scale;
+      for (int w = 0; w < 4; w++) e[j][w] = (p[j][w] * (e[j][w] - (w % 2 ? s.y : s.x))) * scale;
     }
     pack(other, e);
-    adds<D>(gk, other, T::walk(0, stage));
-    group_wait<0>();
-    hold(gk), hold(gv);
+    adds<D>(gk, other, ring.tile(h, 0));
+    if (--left == 0) break;
+    group_wait<1>();  // the weights of gv give their registers back
+    Held last = h;
+    h = ring.take();
+    x = x + kRows < walk.to ? x + kRows : walk.from;
+    arrive(ring, h, walk.to - x);
+    products<D>(p, keys, ring.tile(h, 0));
+    group_wait<1>();  // and those of gk
+    ring.release(last);
+    products<D>(e, values, ring.tile(h, 1));
   }
+  group_wait<0>();
+  hold(gk), hold(gv);
+  long long row = t.row + at;
   put<D>(dk + row * dks + kv_head * D, gk, dks, count);
   put<D>(dv + row * dvs + kv_head * D, gv, dvs, count);
 }
 
-#define GRADIENTS(D)                                                                                                                                                      \
-  extern "C" __global__ void __launch_bounds__(128, 2)                                                                                                                    \
-  attention_dq_wide_##D(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, int dqs,   \
-                        int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                                     \
-    grad_q<D>(dq, dout, lse, delta, q, k, v, parts, group, dqs, ds, lses, qs, ks, vs, window, c, scale);                                                                  \
-  }                                                                                                                                                                       \
-  extern "C" __global__ void __launch_bounds__(128, 2)                                                                                                                    \
-  attention_dkv_wide_##D(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,  \
-                         int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                  \
-    grad_kv<D>(dk, dv, dout, lse, delta, q, k, v, parts, group, dks, dvs, ds, lses, qs, ks, vs, window, c, scale);                                                        \
+#define GRADIENTS(D)                                                                                                                                                       \
+  extern "C" __global__ void __launch_bounds__(kThreads + 128, 1)                                                                                                        \
+  attention_dq_wide_##D(const __grid_constant__ GradMaps maps, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const Part* parts, int group,   \
+                        int dqs, int ds, int lses, int qs, int window, float c, float scale) {                                                                              \
+    grad_q<D>(maps, dq, dout, lse, delta, q, parts, group, dqs, ds, lses, qs, window, c, scale);                                                                            \
+  }                                                                                                                                                                         \
+  extern "C" __global__ void __launch_bounds__(kThreads + 128, 1)                                                                                                        \
+  attention_dkv_wide_##D(const __grid_constant__ GradMaps maps, u16* dk, u16* dv, const float* lse, const float* delta, const Part* parts, int group, int dks, int dvs,      \
+                         int lses, int window, float c, float scale) {                                                                                                      \
+    grad_kv<D>(maps, dk, dv, lse, delta, parts, group, dks, dvs, lses, window, c, scale);                                                                                   \
   }
 GRADIENTS(64)
 GRADIENTS(128)

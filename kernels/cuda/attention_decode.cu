@@ -85,11 +85,10 @@ struct Worker {
   __device__ bool has(int p) const { return (p + 1) * kTeam <= kParts || warp + kTeam * p < kParts; }
 
   // dots writes those of 16 keys of each block to the board.
-  __device__ void dots(const Held (&keys)[2]) {
+  __device__ void dots(const char* keys, const char* more) {
     float s[2][R][4] = {};
-    u32 at[2];
-#pragma unroll
-    for (int b = 0; b < 2; b++) at[b] = shared_address(keys[b].tile + swizzled(16 * warp + (lane & 15), lane >> 4));
+    int mine = swizzled(16 * warp + (lane & 15), lane >> 4);
+    u32 at[2] = {shared_address(keys + mine), shared_address(more + mine)};
     constexpr int kAhead = kParts < 4 ? kParts : kParts % 4 ? 3 : 4;  // steps whose operands are loaded together
 #pragma unroll
     for (int j = 0; j < kParts; j += kAhead) {
@@ -127,9 +126,9 @@ struct Worker {
   }
 
   // add accumulates the values of block b.
-  __device__ void add(const Held& values, int b) {
+  __device__ void add(const char* values, int b) {
     u32 weights = shared_address(&board.weights[lane & 7][b * kRows + (lane >> 3) * 8]);
-    u32 at = shared_address(values.tile + swizzled((lane & 7) + (lane >> 4) * 8, 2 * warp + (lane >> 3 & 1)));
+    u32 at = shared_address(values + swizzled((lane & 7) + (lane >> 4) * 8, 2 * warp + (lane >> 3 & 1)));
 #pragma unroll
     for (int r = 0; r < R; r++) {
       float2 decay = *(const float2*)(board.decay[b] + 8 * r + lane % 4 * 2);
@@ -180,10 +179,10 @@ __device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16*
   __shared__ Board<R> board;
   int lane = warp_lane(), warp = threadIdx.x / kWarp, kv_head = blockIdx.x % kv_heads;
   Tile t = tiles[blockIdx.x / kv_heads];
-  Ring<D> ring = {slots, board.full, board.empty, ring_slots, 0, 0};
+  Ring<D, 1> ring = {slots, board.full, board.empty, ring_slots, 0, 0};
   ring.prepare(kTeam);
   if (warp == kTeam) {
-    ring.copy(maps, t, {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows}, kv_head, box);
+    ring.copy(maps, t.first, t.last, {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows}, kv_head, box);
     return;
   }
   Worker<D, R> me(board, (t.to - t.from) * group);
@@ -204,22 +203,22 @@ __device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16*
     Held keys[2], values[2];  // where there is no second block it is the first again: its dots are masked, its values not added
     keys[0] = ring.take(), values[0] = ring.take();
     keys[1] = two ? ring.take() : keys[0], values[1] = two ? ring.take() : values[0];
-    keys[0].wait(), keys[1].wait();
-    me.dots(keys);
+    ring.wait(keys[0]), ring.wait(keys[1]);
+    me.dots(ring.tile(keys[0]), ring.tile(keys[1]));
     __syncwarp();
-    keys[0].release();
-    if (two) keys[1].release();
+    ring.release(keys[0]);
+    if (two) ring.release(keys[1]);
     team_sync();
     me.soften(x, c);
-    values[0].wait(), values[1].wait();
+    ring.wait(values[0]), ring.wait(values[1]);
     int left = t.last - x - (two ? kRows : 0);
-    if (left < kRows) clear_rows<D>(values[1].tile, left, threadIdx.x, kTeam * kWarp);
+    if (left < kRows) clear_rows<D>(ring.tile(values[1]), left, threadIdx.x, kTeam * kWarp);
     team_sync();
-    me.add(values[0], 0);
-    if (two) me.add(values[1], 1);
+    me.add(ring.tile(values[0]), 0);
+    if (two) me.add(ring.tile(values[1]), 1);
     __syncwarp();
-    values[0].release();
-    if (two) values[1].release();
+    ring.release(values[0]);
+    if (two) ring.release(values[1]);
   }
 
   auto out_of = [&](int pair) { return out + row_of(pair) * os + head_of(pair) * D; };

@@ -31,12 +31,12 @@ type attentionPlan struct {
 	words     []int32 // pages, tiles, counters
 }
 
-// planAttention cuts spans into tiles of queries. Tiles with most keys come first.
-func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, wide bool) *attentionPlan {
+// planAttention cuts spans into tiles of queries, for kernels with wgmma by so many warpgroups or (0) without. Tiles with most keys come first.
+func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams int) *attentionPlan {
 	group := a.Heads / a.KVHeads
 	p := &attentionPlan{few: attentionWork{rows: 8, splits: true}, many: attentionWork{rows: attentionRows, splits: true}}
-	if wide {
-		p.many.rows, p.many.splits = attentionRowsWide, false
+	if teams > 0 {
+		p.many.rows, p.many.splits = 64*teams, false
 	}
 	for _, s := range l.Spans {
 		if pairs := s.Rows * group; pairs <= attentionRowsFew {

@@ -1,17 +1,31 @@
-// Attention of tiles of 128 (query, head of the group) pairs with Hopper's wgmma: rules as in attention.cu. A block is two warpgroups of 64 rows each that share keys, and a warp
-// that copies them. Of a warpgroup, values are accumulated while the softmax of the next key block is computed; the warpgroups take turns at the tensor cores, so that one
-// multiplies while the other computes exponentials. A tile takes its splits one after the other, the merged total waits in shared memory.
-// Bound: 4*rows*keys*D flops of the tensor cores.
+// Attention of tiles of (query, head of the group) pairs with Hopper's wgmma: rules as in attention.cu. A block is warpgroups of 64 pairs each that share keys, and a warp that
+// copies them. A warpgroup keeps its queries in registers and adds the values of a block while it computes the softmax of the next. Two warpgroups take turns at the tensor
+// cores, so that one multiplies while the other computes exponentials; with heads of 64 turns cost more than they give, and three go as they come. A tile takes its splits one
+// after the other, the merged total waits in shared memory. Bound: 4*rows*keys*D flops of the tensor cores.
 #include "keys.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 extern __shared__ __align__(1024) char shared[];
 
-// Total is the merged splits of a thread's two rows, in shared memory: value i of thread t is at i*256 + t, so threads do not collide.
+// Crew is how many warpgroups compute, as many as registers allow, and the registers of a thread that computes and of one that copies.
+template <int D>
+struct Crew {
+  static constexpr int kTeams = D == 64 ? 3 : 2, kThreads = kTeams * 128, kMore = D == 64 ? 160 : 232, kFewer = D == 64 ? 32 : 40;
+
+  // turn waits until the other warpgroup has given the tensor cores to this one, and yield_turn gives them to the other.
+  __device__ static void turn(int team) {
+    if (kTeams == 2) asm volatile("bar.sync %0, 256;" ::"r"(1 + team) : "memory");
+  }
+  __device__ static void yield_turn(int team) {
+    if (kTeams == 2) asm volatile("bar.arrive %0, 256;" ::"r"(2 - team) : "memory");
+  }
+};
+
+// Total is the merged splits of a thread's two rows, in shared memory: value i of thread t is at i*kThreads + t, so threads do not collide.
 template <int D>
 struct Total {
-  static constexpr int kThreads = 256, kFloats = (D / 2 + 4) * kThreads;
+  static constexpr int kThreads = Crew<D>::kThreads;
   float* at;
   bool some;
   __device__ void merge(Online& s, float (&o)[D / 8][4]) {
@@ -46,27 +60,23 @@ struct Total {
   }
 };
 
-constexpr int kTeam = 256, kWideSlots = 6;
-
-// turn waits until the other warpgroup has given the tensor cores to this one, and yield_turn gives them to the other.
-__device__ inline void turn(int half) { asm volatile("bar.sync %0, 256;" ::"r"(1 + half) : "memory"); }
-__device__ inline void yield_turn(int half) { asm volatile("bar.arrive %0, 256;" ::"r"(2 - half) : "memory"); }
+constexpr int kWideSlots = 6;
 
 template <int D>
-__device__ inline void attention(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, int box, int group, int os, int lses, int qs, int page_rows,
-                                 int window, int split, float c) {
-  constexpr int kTile = D / 64 * kPanel;
+__device__ inline void attention(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, int box, int group, int os, int lses, int qs,
+                                 int page_rows, int window, int split, float c) {
+  using C = Crew<D>;
   __shared__ u64 full[kWideSlots], empty[kWideSlots];
   Tile t = tiles[blockIdx.x];
-  int lane = warp_lane(), kv_head = blockIdx.y, half = threadIdx.x / 128;
-  Ring<D> ring = {shared, full, empty, kWideSlots, 0, 0};
-  ring.prepare(kTeam / kWarp);
-  if (half == 2) {
-    fewer_registers<40>();
-    if (threadIdx.x < kTeam + kWarp) ring.copy(maps, t, {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows}, kv_head, box);
+  int lane = warp_lane(), kv_head = blockIdx.y, team = threadIdx.x / 128;
+  Ring<D, 1> ring = {shared, full, empty, kWideSlots, 0, 0};
+  ring.prepare(C::kTeams * 4);
+  if (team == C::kTeams) {
+    fewer_registers<C::kFewer>();
+    if (threadIdx.x < C::kThreads + kWarp) ring.copy(maps, t.first, t.last, {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows}, kv_head, box);
     return;
   }
-  more_registers<232>();
+  more_registers<C::kMore>();
   int count = (t.to - t.from) * group, first = threadIdx.x / kWarp * 16, blocks = (t.last - t.first + kRows - 1) / kRows;
   u32 queries[D / 16][4];
 #pragma unroll
@@ -78,14 +88,14 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
   }
   float o[D / 8][4] = {}, s[8][4] = {};
   Online state;
-  Total<D> total = {(float*)(ring.base + kWideSlots * kTile) + threadIdx.x, false};
+  Total<D> total = {(float*)(ring.base + kWideSlots * ring.kTile) + threadIdx.x, false};
   Range seen[2] = {keys_of(t.from + (first + lane / 4) / group, t.last, window), keys_of(t.from + (first + lane / 4 + 8) / group, t.last, window)};
   int low = t.from + first / group, high = t.from + (first + 15) / group;
   int next_split = (t.first / split + 1) * split;
   u32 p[4][4];
   auto ask = [&](const Held& keys) {  // begins the dots with a key block
-    u64 kd = describe(keys.tile);
-    keys.wait();
+    u64 kd = describe(ring.tile(keys));
+    ring.wait(keys);
     hold(s);
     group_begin();
 #pragma unroll
@@ -93,13 +103,13 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
     group_end();
   };
   auto take = [&](const Held& values, int i) {  // begins to add the values of block i
-    u64 vd = describe(values.tile);
-    values.wait();
+    u64 vd = describe(ring.tile(values));
+    ring.wait(values);
     int n = t.last - t.first - i * kRows;
     if (n < kRows) {
-      clear_rows<D>(values.tile, n, threadIdx.x % 128, 128);
+      clear_rows<D>(ring.tile(values), n, threadIdx.x % 128, 128);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-      asm volatile("bar.sync %0, 128;" ::"r"(3 + half) : "memory");
+      asm volatile("bar.sync %0, 128;" ::"r"(3 + team) : "memory");
     }
     hold(o);
     group_begin();
@@ -113,25 +123,25 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
     else state.block<true>(s, seen, x, c);
   };
   Held keys = ring.take(), values = ring.take();
-  if (half == 1) yield_turn(half);
-  turn(half);
+  if (team == 1) C::yield_turn(team);
+  C::turn(team);
   ask(keys);
-  yield_turn(half);
+  C::yield_turn(team);
   group_wait<0>();
   hold(s);
-  keys.release();
+  ring.release(keys);
   soften(0);
   pack(p, s);
   for (int i = 0; i + 1 < blocks; i++) {
     keys = ring.take();
     Held next_values = ring.take();
-    turn(half);
+    C::turn(team);
     ask(keys);
     take(values, i);
-    yield_turn(half);
+    C::yield_turn(team);
     group_wait<1>();
     hold(s);
-    keys.release();
+    ring.release(keys);
     if (t.first + (i + 1) * kRows == next_split) {
       next_split += split;
       group_wait<0>();
@@ -142,14 +152,14 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
     soften(i + 1);
     group_wait<0>();
     hold(o);
-    values.release();
+    ring.release(values);
     state.scale(o);
     pack(p, s);
     values = next_values;
   }
-  turn(half);
+  C::turn(team);
   take(values, blocks - 1);
-  if (half == 0) yield_turn(half);
+  if (team == 0) C::yield_turn(team);
   group_wait<0>();
   hold(o);
   if (total.some) total.merge(state, o);
@@ -168,7 +178,7 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
 }
 
 #define ATTENTION(D)                                                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(kTeam + 128, 1)                                                                                                  \
+  extern "C" __global__ void __launch_bounds__(Crew<D>::kThreads + 128, 1)                                                                                         \
   attention_wide_##D(const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, int box, int group, int os, int lses, \
                      int qs, int page_rows, int window, int split, float c) {                                                                                     \
     attention<D>(maps, out, lse, q, tiles, pages, box, group, os, lses, qs, page_rows, window, split, c);                                                         \

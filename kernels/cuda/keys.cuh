@@ -7,19 +7,13 @@ struct Maps {
   TensorMap k, v;
 };
 
-// Held is a slot that a reader has come to: 64 keys in panels of 64 columns, 128-byte swizzled (columns behind D are the next head's).
+// Held is a slot that a reader or the writer has come to.
 struct Held {
-  char* tile;
-  u64 *full, *empty;
-  int phase;
-  __device__ void wait() const { barrier_wait(full, phase); }
-  __device__ void release() const {
-    if (warp_lane() == 0) barrier_arrive(empty);
-  }
+  int slot, phase;
 };
 
-// Ring is a place among the slots, for tiles of D columns.
-template <int D>
+// Ring is a place among the slots, which lie in `base` and hold Tiles tiles each: 64 rows in panels of 64 columns, 128-byte swizzled (columns behind D are the next head's).
+template <int D, int Tiles>
 struct Ring {
   static constexpr int kPanels = (D + 63) / 64, kTile = kPanels * kPanel;
   char* base;
@@ -37,36 +31,46 @@ struct Ring {
     __syncthreads();
   }
   __device__ Held take() {
-    Held h = {base + slot * kTile, full + slot, empty + slot, phase};
+    Held h = {slot, phase};
     if (++slot == count) slot = 0, phase ^= 1;
     return h;
   }
+  __device__ char* tile(const Held& h, int which = 0) const { return base + (h.slot * Tiles + which) * kTile; }
+  __device__ void wait(const Held& h) const { barrier_wait(full + h.slot, h.phase); }
+  __device__ void release(const Held& h) const {
+    if (warp_lane() == 0) barrier_arrive(empty + h.slot);
+  }
+  __device__ void wait_empty(const Held& h) const { barrier_wait(empty + h.slot, h.phase ^ 1); }
 
-  // copy is the copying warp: a tile's key blocks, keys and values in turn, in boxes of so many rows as lie together in any page. Pages are looked up a block ahead.
-  __device__ void copy(const Maps& maps, const Tile& t, const Keys& keys, int kv_head, int box) {
+  // copy is the copying warp: blocks of keys [x, last), keys and values in turn or in one slot, in boxes of so many rows as lie together in any page. Pages are looked
+  // up a block ahead.
+  __device__ void copy(const Maps& maps, int x, int last, const Keys& keys, int kv_head, int box) {
     int lane = warp_lane(), row[2], next[2];
     auto look = [&](int x) {
 #pragma unroll
       for (int j = 0; j < 2; j++) {
         int i = j * kWarp + lane, at = x + i * box;
-        next[j] = i < kRows / box && at < t.last ? (int)keys.row(at) : -1;
+        next[j] = i < kRows / box && at < last ? (int)keys.row(at) : -1;
       }
     };
-    look(t.first);
-    for (int x = t.first; x < t.last; x += kRows) {
+    look(x);
+    for (; x < last; x += kRows) {
       row[0] = next[0], row[1] = next[1];
       look(x + kRows);
-      int bytes = (min(kRows, t.last - x) + box - 1) / box * box * kPanels * 128;
+      int bytes = (min(kRows, last - x) + box - 1) / box * box * kPanels * 128;
+      Held h;
       for (int which = 0; which < 2; which++) {
-        Held to = take();
-        barrier_wait(to.empty, to.phase ^ 1);
-        if (lane == 0) barrier_expect(to.full, bytes);
-        __syncwarp();
+        if (which % Tiles == 0) {
+          h = take();
+          wait_empty(h);
+          if (lane == 0) barrier_expect(full + h.slot, Tiles * bytes);
+          __syncwarp();
+        }
 #pragma unroll
         for (int j = 0; j < 2; j++)
           if (row[j] >= 0)
             for (int p = 0; p < kPanels; p++)
-              copy_box(to.tile + p * kPanel + (j * kWarp + lane) * box * 128, which ? &maps.v : &maps.k, kv_head * D + p * 64, row[j], 0, to.full);
+              copy_box(tile(h, which % Tiles) + p * kPanel + (j * kWarp + lane) * box * 128, which ? &maps.v : &maps.k, kv_head * D + p * 64, row[j], 0, full + h.slot);
       }
     }
   }
@@ -77,5 +81,5 @@ template <int D>
 __device__ inline void clear_rows(char* tile, int from, int thread, int threads) {
   for (int i = from * 8 + thread; i < kRows * 8; i += threads)
 #pragma unroll
-    for (int p = 0; p < Ring<D>::kPanels; p++) *(uint4*)(tile + p * kPanel + i * 16) = make_uint4(0, 0, 0, 0);
+    for (int p = 0; p < (D + 63) / 64; p++) *(uint4*)(tile + p * kPanel + i * 16) = make_uint4(0, 0, 0, 0);
 }
