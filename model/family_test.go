@@ -129,6 +129,14 @@ func TestConfigRefuses(t *testing.T) {
 		{"minimax_m2", "num_experts_per_tok", 9}, {"minimax_m2", "shared_intermediate_size", 8},
 		{"gpt_oss", "layer_types", []string{"full_attention"}}, {"gpt_oss", "sliding_window", 0}, {"gpt_oss", "swiglu_limit", 3},
 		{"gpt_oss", "quantization_config", map[string]any{"quant_method": "mxfp4"}},
+		{"qwen3_5", "layer_types", []string{"full_attention"}}, {"qwen3_5", "layer_types", []string{"linear_attention", "full_attention", "linear_attention", "mamba"}},
+		{"qwen3_5", "linear_num_value_heads", 3}, {"qwen3_5", "linear_key_head_dim", 0}, {"qwen3_5", "linear_conv_kernel_dim", 1}, {"qwen3_5", "attention_bias", true},
+		{"qwen3_5", "intermediate_size", 0}, {"qwen3_5_moe", "num_experts_per_tok", 9}, {"qwen3_5_moe", "shared_expert_intermediate_size", 0},
+		{"qwen3_5_moe_wrapped", "text_config", nil}, {"qwen3_5_moe_wrapped", "text_config", map[string]any{"hidden_size": 0}}, {"qwen3_next", "decoder_sparse_step", 0},
+		{"nemotron_h", "layers_block_type", []string{"rnn"}}, {"nemotron_h", "n_groups", 3}, {"nemotron_h", "ssm_state_size", 0}, {"nemotron_h", "conv_kernel", 0},
+		{"nemotron_h", "time_step_limit", []int{1}}, {"nemotron_h", "time_step_limit", []any{1, "x"}}, {"nemotron_h", "time_step_min", 0}, {"nemotron_h", "mlp_hidden_act", "silu"},
+		{"nemotron_h", "use_bias", true}, {"nemotron_h", "tie_word_embeddings", true}, {"nemotron_h", "block_configs", []int{1}}, {"nemotron_h", "sliding_window", 8},
+		{"nemotron_h", "n_group", 3}, {"nemotron_h_latent", "topk_group", 5}, {"nemotron_h", "routed_scaling_factor", 0}, {"nemotron_h", "moe_latent_size", -1},
 		{"qwen3_moe", "num_experts_per_tok", 0}, {"qwen3_moe", "moe_intermediate_size", 0}, {"qwen3", "intermediate_size", 0},
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", c.family, "config.json"))

@@ -26,7 +26,7 @@ type nemotronH struct {
 	Groups           int             `json:"n_groups"`
 	Taps             int             `json:"conv_kernel"`
 	ConvBias         bool            `json:"use_conv_bias"`
-	StepLimit        []pyFloat       `json:"time_step_limit"`
+	StepLimit        stepLimit       `json:"time_step_limit"`
 	StepMin          float64         `json:"time_step_min"` // the steps that a model starts with
 	StepMax          float64         `json:"time_step_max"`
 	StepFloor        float64         `json:"time_step_floor"`
@@ -53,6 +53,17 @@ type nemotronH struct {
 	Puzzle           json.RawMessage `json:"block_configs"`
 }
 
+// stepLimit is time_step_limit, the bounds of steps.
+type stepLimit []pyFloat
+
+// UnmarshalJSON names the field in its errors, which encoding/json does not.
+func (l *stepLimit) UnmarshalJSON(text []byte) error {
+	if err := json.Unmarshal(text, (*[]pyFloat)(l)); err != nil {
+		return fmt.Errorf("time_step_limit: %w", err)
+	}
+	return nil
+}
+
 // The kinds of layers, by their names in layers_block_type and letters in hybrid_override_pattern.
 const (
 	mambaLayer     = "mamba"
@@ -69,7 +80,7 @@ var nemotronKinds = map[string]string{
 func buildNemotronH(config []byte, b *builder) (*Model, error) {
 	c := nemotronH{
 		HiddenSize: 4096, VocabSize: 131072, Heads: 32, KVHeads: 8, HeadDim: 128, MambaHeads: 128, MambaHeadDim: 64, StateSize: 128, Groups: 8, Taps: 4, ConvBias: true,
-		StepLimit: []pyFloat{0, pyFloat(math.Inf(1))}, StepMin: 1e-3, StepMax: 0.1, StepFloor: 1e-4, IntermediateSize: 21504, Experts: 8, ExpertsPerToken: 2,
+		StepLimit: stepLimit{0, pyFloat(math.Inf(1))}, StepMin: 1e-3, StepMax: 0.1, StepFloor: 1e-4, IntermediateSize: 21504, Experts: 8, ExpertsPerToken: 2,
 		ExpertSize: 7688, SharedSize: 7688, Scale: 1, NormTopK: true, RouteGroups: 1, TopGroups: 1, Eps: 1e-5, Positions: 4096, Act: "relu2", MambaAct: "silu",
 	}
 	if err := json.Unmarshal(config, &c); err != nil {
@@ -111,6 +122,10 @@ func (c *nemotronH) validate() error {
 		return fmt.Errorf("n_group %d of n_routed_experts %d: want at most %d equal groups of at least two", c.RouteGroups, c.Experts, kernels.MaxGroups)
 	case c.RouteGroups > 1 && (c.TopGroups < 1 || c.TopGroups > c.RouteGroups || c.TopGroups*c.Experts/c.RouteGroups < c.ExpertsPerToken):
 		return fmt.Errorf("topk_group %d of n_group %d holds too few of num_experts_per_tok %d, or too many groups", c.TopGroups, c.RouteGroups, c.ExpertsPerToken)
+	case !(c.Scale > 0) || c.Scale > 1e6:
+		return fmt.Errorf("routed_scaling_factor is %v: want a positive number", c.Scale)
+	case !(c.StepMin > 0) || !(c.StepMin <= c.StepMax) || c.StepMax > 1e6:
+		return fmt.Errorf("time_step_min %v and time_step_max %v: want positive numbers, the first not above the second", c.StepMin, c.StepMax)
 	case c.LatentSize < 0 || c.LatentSize > 1<<24:
 		return fmt.Errorf("moe_latent_size is %d: want a positive number, or null", c.LatentSize)
 	}
