@@ -174,6 +174,15 @@ __device__ inline float exp2_number(float x) {
   return x < -126.f ? 0.f : y;
 }
 
+// exp2_straight is exp2_def without branches, which would part the instructions around it.
+__device__ inline float exp2_straight(float x) {
+#ifdef EXP2_EX2H
+  return exp2_def(x);
+#endif
+  float y = exp2_number(x);
+  return x == x ? y : x;
+}
+
 // Online is the state of two rows (lane/4 and that + 8 of a warp's 16) in a split: maximum, sum, and the factor of what was accumulated before the last block.
 struct Online {
   float m[2] = {-infinity(), -infinity()}, l[2] = {0.f, 0.f}, decay[2];
@@ -202,7 +211,7 @@ struct Online {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       at[h] = top[h][0] == -infinity() ? 0.f : top[h][0];
-      decay[h] = exp2_def((m[h] - at[h]) + (at[h] - at[h]));
+      decay[h] = exp2_straight((m[h] - at[h]) + (at[h] - at[h]));
       m[h] = top[h][0];
     }
 #pragma unroll

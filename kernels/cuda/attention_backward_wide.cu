@@ -220,12 +220,15 @@ __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const flo
   products<D>(e, values, ring.tile(h, 1));
   for (int left = walk.blocks;;) {
     const float2* side = (const float2*)(sides + h.slot * 2 * kRows) + lane % 4;
+    float2 own_lse[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) own_lse[j] = side[4 * j];
     group_wait<1>();
     hold(p);
     bool full = x + kRows <= walk.to && all_visible(x, x + kRows - 1, at, window);
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-      float2 l = side[4 * j];
+      float2 l = own_lse[j];
 #pragma unroll
       for (int w = 0; w < 4; w++) {
         p[j][w] = exp2_number(fminf(p[j][w] * c - (w % 2 ? l.y : l.x), 0.f));

@@ -50,7 +50,7 @@ struct Pair {
     for (int b = 0; b < 2; b++) {
       top[b] = larger(m, top[b]);
       float at = top[b] == -infinity() ? 0.f : top[b];
-      decay[b] = exp2_def((m - at) + (at - at));
+      decay[b] = exp2_straight((m - at) + (at - at));
       m = top[b];
 #pragma unroll
       for (int h = 0; h < 2; h++) {
