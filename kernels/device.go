@@ -70,9 +70,9 @@ type Device interface {
 	// WeightGrad: dw[n,k] continues its chain: dot over rows m ascending of dy[m,n]*x[m,k]; with DotTC16 steps restart at each pack of each group.
 	WeightGrad(dw, dy, x Tensor, g *Groups)
 
-	// StoreKV writes rows k, v [T, KVHeads*HeadDim] to the pages of their spans.
+	// StoreKV writes rows k [T, KVHeads*HeadDim] and v [T, KVHeads*ValueDim] to the pages of their spans.
 	StoreKV(cache KV, k, v Tensor, l *Layout)
-	// Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go. q and out are [T, Heads*HeadDim], lse F32 [T, Heads] in units of log2.
+	// Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go. q is [T, Heads*HeadDim], out [T, Heads*ValueDim], lse F32 [T, Heads] in units of log2.
 	Attention(out, lse, q Tensor, kv KV, l *Layout, a Attn)
 	// AttentionBackward is for unpaged layouts; dq, dk, dv are written.
 	AttentionBackward(dq, dk, dv, dout, out, lse, q Tensor, kv KV, l *Layout, a Attn)

@@ -35,8 +35,8 @@ func RowBlocks(packs []int32) []int32 {
 	return append(blocks, packs[len(packs)-1])
 }
 
-// KV is where attention finds keys and values. Paged: K and V are [pages*PageRows, KVHeads*HeadDim] and spans name pages.
-// Not paged (PageRows 0): K and V are [rows of the batch, KVHeads*HeadDim] and position p of a span is row Row+p.
+// KV is where attention finds keys and values. Paged: K is [pages*PageRows, KVHeads*HeadDim], V [pages*PageRows, KVHeads*ValueDim], and spans name pages.
+// Not paged (PageRows 0): both have the rows of the batch, and position p of a span is row Row+p.
 type KV struct {
 	K, V     Tensor
 	PageRows int
@@ -45,8 +45,17 @@ type KV struct {
 // Attn is the shape of an attention layer.
 type Attn struct {
 	Heads, KVHeads, HeadDim int
+	ValueDim                int     // columns of a head of V and of the output; 0: HeadDim
 	Scale                   float64 // of scores, usually 1/sqrt(HeadDim)
 	Window                  int     // key j is visible to query i iff i-Window < j <= i; 0: all j <= i
+}
+
+// Values is the columns of a head of V.
+func (a Attn) Values() int {
+	if a.ValueDim == 0 {
+		return a.HeadDim
+	}
+	return a.ValueDim
 }
 
 // Rope turns 2*Cos.Cols columns of each head by its position; the others stay. Tables are [positions, pairs] fp32, computed once on the host in float64 and

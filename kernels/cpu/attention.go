@@ -34,7 +34,7 @@ import (
 //
 // Rows of a tile are (query, head of the group), query-major: a group shares the keys of its KV head.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
-	checkAttention(kv, l, a, q, out)
+	checkAttention(kv, l, a, []kernels.Tensor{q}, []kernels.Tensor{out})
 	op := &attention{d: d, out: out, lse: lse, q: q, kv: kv, shape: a, group: a.Heads / a.KVHeads, c: scoreScale(a)}
 	tiles := op.tiles(l)
 	d.pool.each(len(tiles), 1, func(_, from, to int) {
@@ -71,7 +71,7 @@ const (
 
 type attentionScratch struct {
 	mm           gemm.Scratch
-	q, k, v, s   []float32 // [rows, dim], [stripKeys, dim] twice, [rows, stripKeys]
+	q, k, v, s   []float32 // [rows, HeadDim], [stripKeys, HeadDim], [stripKeys, ValueDim], [rows, stripKeys]
 	decay        []float32 // [rows]
 	seen         []uint64  // [rows]: visible keys of the block
 	split, total online
@@ -81,16 +81,23 @@ var attentionScratches = sync.Pool{New: func() any { return new(attentionScratch
 
 func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
 
-func checkAttention(kv kernels.KV, l *kernels.Layout, a kernels.Attn, queries ...kernels.Tensor) {
-	bad := a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || kv.K.Cols != a.KVHeads*a.HeadDim || kv.V.Cols != kv.K.Cols || kv.V.DType != kv.K.DType
-	for _, q := range queries {
-		bad = bad || q.Cols != a.Heads*a.HeadDim || q.Rows < l.Rows() || q.DType != kv.K.DType
+// checkAttention panics with what does not fit; q are queries or their gradients, out outputs or theirs.
+func checkAttention(kv kernels.KV, l *kernels.Layout, a kernels.Attn, q, out []kernels.Tensor) {
+	bad := a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || kv.K.Cols != a.KVHeads*a.HeadDim || kv.V.Cols != a.KVHeads*a.Values() || kv.V.DType != kv.K.DType
+	for _, t := range slices.Concat(q, out) {
+		bad = bad || t.Rows < l.Rows() || t.DType != kv.K.DType
+	}
+	for _, t := range q {
+		bad = bad || t.Cols != a.Heads*a.HeadDim
+	}
+	for _, t := range out {
+		bad = bad || t.Cols != a.Heads*a.Values()
 	}
 	for _, s := range l.Spans {
 		bad = bad || kv.PageRows == 0 && s.Pos != 0
 	}
 	if bad {
-		panic(fmt.Sprintf("cpu: attention %+v of queries %v on keys %s and values %s, pages of %d rows", a, queries, kv.K, kv.V, kv.PageRows))
+		panic(fmt.Sprintf("cpu: attention %+v of queries %v to %v on keys %s and values %s, pages of %d rows", a, q, out, kv.K, kv.V, kv.PageRows))
 	}
 }
 
@@ -120,7 +127,7 @@ func (op *attention) tiles(l *kernels.Layout) []queryTile {
 func (op *attention) tile(t queryTile, w *attentionScratch) {
 	def, rows := op.d.def, (t.to-t.from)*op.group
 	op.load(t, w)
-	w.split.reset(rows, op.shape.HeadDim)
+	w.split.reset(rows, op.shape.Values())
 	merged := false
 	x := (op.firstKey(t.from) + t.shift) / def.KeyBlock * def.KeyBlock
 	for end := t.to + t.shift; x < end; {
@@ -158,11 +165,11 @@ func (op *attention) load(t queryTile, w *attentionScratch) {
 
 // strip takes the keys of grid positions [x, end), which lie in one split, through the online softmax block by block.
 func (op *attention) strip(t queryTile, w *attentionScratch, x, end int) {
-	dim, rows, from, to := op.shape.HeadDim, (t.to-t.from)*op.group, max(0, x-t.shift), end-t.shift
+	dim, values, rows, from, to := op.shape.HeadDim, op.shape.Values(), (t.to-t.from)*op.group, max(0, x-t.shift), end-t.shift
 	n := to - from
-	w.k, w.v, w.s = sized(w.k, n*dim), sized(w.v, n*dim), sized(w.s, rows*n)
+	w.k, w.v, w.s = sized(w.k, n*dim), sized(w.v, n*values), sized(w.s, rows*n)
 	k := op.d.heads(w.k, op.kv.K, op.kv, t.span, t.kvHead, dim, from, to)
-	v := op.d.heads(w.v, op.kv.V, op.kv, t.span, t.kvHead, dim, from, to)
+	v := op.d.heads(w.v, op.kv.V, op.kv, t.span, t.kvHead, values, from, to)
 	clear(w.s)
 	op.d.mm.Tile(&w.mm, w.s, n, rows, n, dim, gemm.View{X: w.q, RS: dim, CS: 1}, transposed(k))
 	for ; x < end; x += op.d.def.KeyBlock {
@@ -173,7 +180,7 @@ func (op *attention) strip(t queryTile, w *attentionScratch, x, end int) {
 		scores := gemm.View{X: w.s[lo-from:], RS: n, CS: 1}
 		op.soften(t, w, scores, lo, hi)
 		w.split.scale(w.decay, op.d.vec)
-		op.d.mm.Tile(&w.mm, w.split.o, dim, rows, dim, hi-lo, scores, gemm.View{X: v.X[(lo-from)*v.RS:], RS: v.RS, CS: 1})
+		op.d.mm.Tile(&w.mm, w.split.o, values, rows, values, hi-lo, scores, gemm.View{X: v.X[(lo-from)*v.RS:], RS: v.RS, CS: 1})
 	}
 }
 
@@ -190,12 +197,12 @@ func (op *attention) merge(w *attentionScratch, rows int, started bool) {
 	} else {
 		w.split, w.total = w.total, w.split
 	}
-	w.split.reset(rows, op.shape.HeadDim)
+	w.split.reset(rows, op.shape.Values())
 }
 
 // store writes out and lse of a tile.
 func (op *attention) store(t queryTile, f *online) {
-	out, lse, width := op.d.matrix(op.out), op.lse.F32s(), op.group*op.shape.HeadDim
+	out, lse, width := op.d.matrix(op.out), op.lse.F32s(), op.group*op.shape.Values()
 	for i := range t.to - t.from {
 		row := t.span.Row + t.from - t.span.Pos + i
 		for g := range op.group {

@@ -11,9 +11,9 @@ import (
 
 // AttentionBackward, for query i of head h and key j visible to it (positions of one sequence, c as in Attention):
 //
-//	D_i   = tree over the head dim of dout_i*out_i
+//	D_i   = tree over the columns of dout_i*out_i
 //	p_ij  = Exp2(min(dot(q_i, k_j)*c - lse_i, 0))
-//	dp_ij = dot(dout_i, v_j)                           both dots over the head dim from +0
+//	dp_ij = dot(dout_i, v_j)                           both dots over the columns of a head from +0
 //	ds_ij = (p_ij*(dp_ij - D_i))*float32(Scale)        every operation rounded
 //	dq_i  = round(dot over keys ascending of ds_ij, k_j  + 0)
 //	dk_j  = round(dot over heads of the group ascending, in each over queries ascending, of ds_ij, q_i  + 0)
@@ -26,7 +26,7 @@ import (
 //
 // A piece of work is one KV head of one sequence: nothing is computed twice and every chain lies in one goroutine.
 func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
-	checkAttention(kv, l, a, q, out, dout, dq)
+	checkAttention(kv, l, a, []kernels.Tensor{q, dq}, []kernels.Tensor{out, dout})
 	if kv.PageRows != 0 {
 		panic("cpu: the backward of attention has no pages")
 	}
@@ -54,8 +54,8 @@ const gradQueries = 64 // queries of a backward tile, a multiple of the 16 of Do
 // gradScratch holds one KV head of a sequence of T rows in fp32.
 type gradScratch struct {
 	mm           gemm.Scratch
-	k, v, dk, dv []float32 // [T, dim]; k and v only where the tensors cannot be viewed
-	q, dout, out []float32 // [gradQueries, dim], likewise
+	k, v, dk, dv []float32 // [T, HeadDim], v and dv [T, ValueDim]; k and v only where the tensors cannot be viewed
+	q, dout, out []float32 // [gradQueries, HeadDim], dout and out [gradQueries, ValueDim], likewise
 	dq           []float32 // [gradQueries, dim]
 	sum, lse     []float32 // [gradQueries]: D_i and lse_i
 	p, ds        []float32 // [gradQueries, keys of a strip]
@@ -65,12 +65,12 @@ var gradScratches = sync.Pool{New: func() any { return new(gradScratch) }}
 
 // sequence writes dk and dv of one KV head of a span and dq of the heads of its group.
 func (op *attentionGrad) sequence(s *kernels.Span, kvHead int, w *gradScratch) {
-	dim, n := op.shape.HeadDim, s.Rows
-	w.k, w.v, w.dk, w.dv = sized(w.k, n*dim), sized(w.v, n*dim), sized(w.dk, n*dim), sized(w.dv, n*dim)
+	dim, values, n := op.shape.HeadDim, op.shape.Values(), s.Rows
+	w.k, w.v, w.dk, w.dv = sized(w.k, n*dim), sized(w.v, n*values), sized(w.dk, n*dim), sized(w.dv, n*values)
 	clear(w.dk)
 	clear(w.dv)
 	k := op.d.heads(w.k, op.kv.K, op.kv, s, kvHead, dim, 0, n)
-	v := op.d.heads(w.v, op.kv.V, op.kv, s, kvHead, dim, 0, n)
+	v := op.d.heads(w.v, op.kv.V, op.kv, s, kvHead, values, 0, n)
 	dq, dk, dv := op.d.matrix(op.dq), op.d.matrix(op.dk), op.d.matrix(op.dv)
 	for head := kvHead * op.group; head < (kvHead+1)*op.group; head++ {
 		for from := 0; from < n; from += gradQueries {
@@ -83,11 +83,11 @@ func (op *attentionGrad) sequence(s *kernels.Span, kvHead int, w *gradScratch) {
 	}
 	for j := range n {
 		dk.storeHead(s.Row+j, kvHead, w.dk[j*dim:][:dim])
-		dv.storeHead(s.Row+j, kvHead, w.dv[j*dim:][:dim])
+		dv.storeHead(s.Row+j, kvHead, w.dv[j*values:][:values])
 	}
 }
 
-// gradTile is queries [from, to) of one head: q and dout [to-from, dim].
+// gradTile is queries [from, to) of one head: q [to-from, HeadDim] and dout [to-from, ValueDim].
 type gradTile struct {
 	from, to int
 	q, dout  gemm.View
@@ -95,24 +95,24 @@ type gradTile struct {
 
 // load prepares a tile, its D_i and lse_i.
 func (op *attentionGrad) load(s *kernels.Span, head, from, to int, w *gradScratch) gradTile {
-	dim, n := op.shape.HeadDim, to-from
-	w.q, w.dout, w.out, w.dq = sized(w.q, n*dim), sized(w.dout, n*dim), sized(w.out, n*dim), sized(w.dq, n*dim)
+	dim, values, n := op.shape.HeadDim, op.shape.Values(), to-from
+	w.q, w.dout, w.out, w.dq = sized(w.q, n*dim), sized(w.dout, n*values), sized(w.out, n*values), sized(w.dq, n*dim)
 	w.sum, w.lse = sized(w.sum, n), sized(w.lse, n)
 	clear(w.dq)
 	t := gradTile{from: from, to: to}
 	t.q = op.d.heads(w.q, op.q, op.kv, s, head, dim, from, to)
-	t.dout = op.d.heads(w.dout, op.dout, op.kv, s, head, dim, from, to)
-	out, lse := op.d.heads(w.out, op.out, op.kv, s, head, dim, from, to), op.lse.F32s()
+	t.dout = op.d.heads(w.dout, op.dout, op.kv, s, head, values, from, to)
+	out, lse := op.d.heads(w.out, op.out, op.kv, s, head, values, from, to), op.lse.F32s()
 	for i := range n {
-		w.sum[i] = op.d.vec.TreeDot(t.dout.X[i*t.dout.RS:][:dim], out.X[i*out.RS:][:dim])
+		w.sum[i] = op.d.vec.TreeDot(t.dout.X[i*t.dout.RS:][:values], out.X[i*out.RS:][:values])
 		w.lse[i] = lse[(s.Row+from+i)*op.lse.Stride+head]
 	}
 	return t
 }
 
-// queries adds a tile's part to dk and dv [T, dim] and computes its dq, keys ascending in strips.
+// queries adds a tile's part to dk [T, HeadDim] and dv [T, ValueDim] and computes its dq, keys ascending in strips.
 func (op *attentionGrad) queries(t gradTile, w *gradScratch, k, v gemm.View) {
-	dim, mm, m := op.shape.HeadDim, op.d.mm, t.to-t.from
+	dim, values, mm, m := op.shape.HeadDim, op.shape.Values(), op.d.mm, t.to-t.from
 	for from := op.firstKey(t.from) &^ 15; from < t.to; from += stripKeys {
 		n := min(stripKeys, t.to-from)
 		kn, vn := gemm.View{X: k.X[from*k.RS:], RS: k.RS, CS: 1}, gemm.View{X: v.X[from*v.RS:], RS: v.RS, CS: 1}
@@ -120,10 +120,10 @@ func (op *attentionGrad) queries(t gradTile, w *gradScratch, k, v gemm.View) {
 		clear(w.p)
 		clear(w.ds)
 		mm.Tile(&w.mm, w.p, n, m, n, dim, t.q, transposed(kn))
-		mm.Tile(&w.mm, w.ds, n, m, n, dim, t.dout, transposed(vn))
+		mm.Tile(&w.mm, w.ds, n, m, n, values, t.dout, transposed(vn))
 		op.scores(t, w, from, n)
 		p, ds := gemm.View{X: w.p, RS: n, CS: 1}, gemm.View{X: w.ds, RS: n, CS: 1}
-		mm.Tile(&w.mm, w.dv[from*dim:], dim, n, dim, m, transposed(p), t.dout)
+		mm.Tile(&w.mm, w.dv[from*values:], values, n, values, m, transposed(p), t.dout)
 		mm.Tile(&w.mm, w.dk[from*dim:], dim, n, dim, m, transposed(ds), t.q)
 		mm.Tile(&w.mm, w.dq, dim, m, dim, n, ds, kn)
 	}

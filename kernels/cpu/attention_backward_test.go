@@ -14,7 +14,7 @@ type attnGrads struct{ dq, dk, dv kernels.Tensor }
 func (c attnCase) randomDout(rng *rand.Rand) [][]float32 {
 	var d [][]float32
 	for _, n := range c.lengths {
-		d = append(d, attnRandom(rng, c.dtype, n*c.Heads*c.HeadDim, 1))
+		d = append(d, attnRandom(rng, c.dtype, n*c.Heads*c.ValueDim, 1))
 	}
 	return d
 }
@@ -30,29 +30,29 @@ func (c attnCase) backward(dev *Device, dout [][]float32, order []int) (attnBatc
 	dev.Attention(b.out, b.lse, b.q, kv, b.layout, c.Attn)
 	rows := b.layout.Rows()
 	g := attnGrads{
-		dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7), dv: attnTensor(c.dtype, nil, rows, b.k.Cols, 7),
+		dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7), dv: attnTensor(c.dtype, nil, rows, b.v.Cols, 7),
 	}
-	dev.AttentionBackward(g.dq, g.dk, g.dv, attnTensor(c.dtype, d, rows, b.q.Cols, 1), b.out, b.lse, b.q, kv, b.layout, c.Attn)
+	dev.AttentionBackward(g.dq, g.dk, g.dv, attnTensor(c.dtype, d, rows, b.out.Cols, 1), b.out, b.lse, b.q, kv, b.layout, c.Attn)
 	return b, g
 }
 
-// gradient is the scalar reference: dq [T, heads*dim], dk and dv [T, kvHeads*dim] of one sequence from its out and lse rows.
+// gradient is the scalar reference: dq [T, heads*HeadDim], dk [T, kvHeads*HeadDim] and dv [T, kvHeads*ValueDim] of one sequence from its out and lse rows.
 func (c attnCase) gradient(s int, dout []float32, out, lse [][]float32) (dq, dk, dv []float32) {
 	n, group := c.lengths[s], c.Heads/c.KVHeads
-	dq, dk, dv = make([]float32, len(c.q[s])), make([]float32, len(c.k[s])), make([]float32, len(c.k[s]))
+	dq, dk, dv = make([]float32, len(c.q[s])), make([]float32, len(c.k[s])), make([]float32, len(c.v[s]))
 	accK, accV := make([]float32, len(dk)), make([]float32, len(dv))
 	for h := range c.Heads {
 		p, ds := c.scores(s, h, dout, out, lse)
 		row := make([]float32, n)
-		column := func(x []float32, heads, head, d int) []float32 {
+		column := func(of func(x []float32, pos, head, heads int) []float32, x []float32, heads, head, d int) []float32 {
 			y := make([]float32, n)
 			for i := range y {
-				y[i] = c.head(x, i, head, heads)[d]
+				y[i] = of(x, i, head, heads)[d]
 			}
 			return y
 		}
 		for d := range c.HeadDim {
-			k, q, do := column(c.k[s], c.KVHeads, h/group, d), column(c.q[s], c.Heads, h, d), column(dout, c.Heads, h, d)
+			k, q := column(c.head, c.k[s], c.KVHeads, h/group, d), column(c.head, c.q[s], c.Heads, h, d)
 			for i := range n {
 				c.head(dq, i, h, c.Heads)[d] = attnRound(c.dtype, refDot(c.dot, 0, ds[i*n:][:n], k)+0)
 			}
@@ -62,6 +62,12 @@ func (c attnCase) gradient(s int, dout []float32, out, lse [][]float32) (dq, dk,
 					row[i] = ds[i*n+j]
 				}
 				accK[at] = refDot(c.dot, accK[at], row, q)
+			}
+		}
+		for d := range c.ValueDim {
+			do := column(c.value, dout, c.Heads, h, d)
+			for j := range n {
+				at := (j*c.KVHeads+h/group)*c.ValueDim + d
 				for i := range row {
 					row[i] = p[i*n+j]
 				}
@@ -70,18 +76,21 @@ func (c attnCase) gradient(s int, dout []float32, out, lse [][]float32) (dq, dk,
 		}
 	}
 	for i := range accK {
-		dk[i], dv[i] = attnRound(c.dtype, accK[i]+0), attnRound(c.dtype, accV[i]+0)
+		dk[i] = attnRound(c.dtype, accK[i]+0)
+	}
+	for i := range accV {
+		dv[i] = attnRound(c.dtype, accV[i]+0)
 	}
 	return dq, dk, dv
 }
 
 // scores is p and ds [T, T] of a head as operands of the dots, +0 where masked.
 func (c attnCase) scores(s, h int, dout []float32, out, lse [][]float32) (p, ds []float32) {
-	n, group, dim := c.lengths[s], c.Heads/c.KVHeads, c.HeadDim
+	n, group, dim := c.lengths[s], c.Heads/c.KVHeads, c.ValueDim
 	p, ds = make([]float32, n*n), make([]float32, n*n)
 	lanes := 1 << int(math.Ceil(math.Log2(float64(dim))))
 	for i := range n {
-		q, do := c.head(c.q[s], i, h, c.Heads), c.head(dout, i, h, c.Heads)
+		q, do := c.head(c.q[s], i, h, c.Heads), c.value(dout, i, h, c.Heads)
 		prod := make([]float32, dim)
 		for d, o := range out[i][h*dim:][:dim] {
 			prod[d] = do[d] * o
@@ -93,7 +102,7 @@ func (c attnCase) scores(s, h int, dout []float32, out, lse [][]float32) (p, ds 
 			}
 			u := refDot(c.dot, 0, q, c.head(c.k[s], j, h/group, c.KVHeads)) * float32(c.Scale*math.Log2E)
 			e := c.exp2.Func()(min(u-lse[i][h], 0))
-			dp := refDot(c.dot, 0, do, c.head(c.v[s], j, h/group, c.KVHeads))
+			dp := refDot(c.dot, 0, do, c.value(c.v[s], j, h/group, c.KVHeads))
 			x := float32(e * (dp - sum))
 			p[i*n+j], ds[i*n+j] = attnRound(c.dtype, e), attnRound(c.dtype, float32(x*float32(c.Scale)))
 		}
@@ -110,6 +119,7 @@ func TestAttentionBackwardEqualsDefinition(t *testing.T) {
 			newAttnCase(rng, kind, 4, 2, 32, 11, 40, 70),
 			newAttnCase(rng, kind, 2, 1, 16, 90, 280),
 			newAttnCase(rng, kind, 8, 1, 64, 0, 33),
+			newValueCase(rng, kind, 1, 2, 24, 16, 0, 70, 3),
 		} {
 			dout := c.randomDout(rng)
 			order := ints(len(c.lengths))
@@ -152,7 +162,7 @@ func TestAttentionBackwardEqualsDefinition(t *testing.T) {
 
 // loss64 is the sum of dout*out of one sequence in float64, softmax and all.
 func (c attnCase) loss64(q, k, v []float64, dout []float32, n int) float64 {
-	dim, loss := c.HeadDim, 0.0
+	dim, values, loss := c.HeadDim, c.ValueDim, 0.0
 	for i := range n {
 		for h := range c.Heads {
 			kh := h / (c.Heads / c.KVHeads)
@@ -164,7 +174,9 @@ func (c attnCase) loss64(q, k, v []float64, dout []float32, n int) float64 {
 				u, g := 0.0, 0.0
 				for d := range dim {
 					u += q[(i*c.Heads+h)*dim+d] * k[(j*c.KVHeads+kh)*dim+d]
-					g += float64(dout[(i*c.Heads+h)*dim+d]) * v[(j*c.KVHeads+kh)*dim+d]
+				}
+				for d := range values {
+					g += float64(dout[(i*c.Heads+h)*values+d]) * v[(j*c.KVHeads+kh)*values+d]
 				}
 				e := math.Exp(u * c.Scale)
 				sum, dot = sum+e, dot+e*g
@@ -178,7 +190,7 @@ func (c attnCase) loss64(q, k, v []float64, dout []float32, n int) float64 {
 func TestAttentionBackwardIsTheGradient(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	const n, step = 21, 1e-5
-	c := newAttnCase(rng, plainKind, 2, 2, 8, 9, n)
+	c := newValueCase(rng, plainKind, 2, 2, 8, 5, 9, n)
 	dout := c.randomDout(rng)
 	_, g := c.backward(attnDevices(t, c.attnKind, kernels.BreakNone)[0], dout, []int{0})
 	wide := func(x []float32) []float64 {

@@ -21,18 +21,23 @@ type attnCase struct {
 }
 
 func (c attnCase) String() string {
-	return fmt.Sprintf("%v heads %d/%d dim %d window %d lengths %v", c.attnKind, c.Heads, c.KVHeads, c.HeadDim, c.Window, c.lengths)
+	return fmt.Sprintf("%v heads %d/%d dim %d/%d window %d lengths %v", c.attnKind, c.Heads, c.KVHeads, c.HeadDim, c.ValueDim, c.Window, c.lengths)
 }
 
 func newAttnCase(rng *rand.Rand, kind attnKind, group, kvHeads, dim, window int, lengths ...int) attnCase {
+	return newValueCase(rng, kind, group, kvHeads, dim, dim, window, lengths...)
+}
+
+// newValueCase is newAttnCase with values of another width than queries and keys.
+func newValueCase(rng *rand.Rand, kind attnKind, group, kvHeads, dim, values, window int, lengths ...int) attnCase {
 	c := attnCase{
-		Attn:     kernels.Attn{Heads: group * kvHeads, KVHeads: kvHeads, HeadDim: dim, Scale: 1 / math.Sqrt(float64(dim)), Window: window},
+		Attn:     kernels.Attn{Heads: group * kvHeads, KVHeads: kvHeads, HeadDim: dim, ValueDim: values, Scale: 1 / math.Sqrt(float64(dim)), Window: window},
 		attnKind: kind, lengths: lengths,
 	}
 	for _, n := range lengths {
 		c.q = append(c.q, attnRandom(rng, kind.dtype, n*group*kvHeads*dim, 2))
 		c.k = append(c.k, attnRandom(rng, kind.dtype, n*kvHeads*dim, 1))
-		c.v = append(c.v, attnRandom(rng, kind.dtype, n*kvHeads*dim, 1))
+		c.v = append(c.v, attnRandom(rng, kind.dtype, n*kvHeads*values, 1))
 	}
 	return c
 }
@@ -104,8 +109,13 @@ func refTree(n int, x []float32) float32 {
 	return lanes[0]
 }
 
+// head is the columns of a head of queries or keys, value those of values or outputs.
 func (c attnCase) head(x []float32, pos, head, heads int) []float32 {
 	return x[(pos*heads+head)*c.HeadDim:][:c.HeadDim]
+}
+
+func (c attnCase) value(x []float32, pos, head, heads int) []float32 {
+	return x[(pos*heads+head)*c.ValueDim:][:c.ValueDim]
 }
 
 func (c attnCase) visible(i, j int) bool { return j <= i && (c.Window == 0 || j > i-c.Window) }
@@ -114,9 +124,9 @@ func (c attnCase) visible(i, j int) bool { return j <= i && (c.Window == 0 || j 
 func (c attnCase) forward(seq, i, head int) (out []float32, lse float32) {
 	def := kernels.Default()
 	inf := float32(math.Inf(-1))
-	m, l, o := inf, float32(0), make([]float32, c.HeadDim)
+	m, l, o := inf, float32(0), make([]float32, c.ValueDim)
 	for from := 0; from <= i; from += def.KeySplit {
-		ms, ls, os := inf, float32(0), make([]float32, c.HeadDim)
+		ms, ls, os := inf, float32(0), make([]float32, c.ValueDim)
 		for b := from; b < from+def.KeySplit && b <= i; b += def.KeyBlock {
 			ms, ls = c.block(seq, i, head, b, ms, ls, os)
 		}
@@ -163,7 +173,7 @@ func (c attnCase) block(seq, i, head, from int, m, l float32, o []float32) (floa
 		v := make([]float32, block)
 		for n := range block {
 			if c.visible(i, from+n) {
-				v[n] = c.head(c.v[seq], from+n, head/group, c.KVHeads)[d]
+				v[n] = c.value(c.v[seq], from+n, head/group, c.KVHeads)[d]
 			}
 			p[n] = attnRound(c.dtype, p[n])
 		}
@@ -188,10 +198,10 @@ func (c attnCase) pack(order []int) attnBatch {
 		q, k, v = append(q, c.q[s]...), append(k, c.k[s]...), append(v, c.v[s]...)
 	}
 	l.Packs[1] = int32(row)
-	nq, nk := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	nq, nk, no, nv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.Heads*c.ValueDim, c.KVHeads*c.ValueDim
 	return attnBatch{
-		q: attnTensor(c.dtype, q, row, nq, 0), k: attnTensor(c.dtype, k, row, nk, 3), v: attnTensor(c.dtype, v, row, nk, 16),
-		out: attnTensor(c.dtype, nil, row, nq, 5), lse: attnTensor(kernels.F32, nil, row, c.Heads, 0), layout: l,
+		q: attnTensor(c.dtype, q, row, nq, 0), k: attnTensor(c.dtype, k, row, nk, 3), v: attnTensor(c.dtype, v, row, nv, 16),
+		out: attnTensor(c.dtype, nil, row, no, 5), lse: attnTensor(kernels.F32, nil, row, c.Heads, 0), layout: l,
 	}
 }
 

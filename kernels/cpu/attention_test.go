@@ -47,6 +47,8 @@ func attnCases(rng *rand.Rand, kind attnKind) []attnCase {
 		c(1, 1, 128, 70, 150),
 		c(2, 1, 16, 100, 300),
 		c(4, 1, 16, 64, 1+rng.IntN(200), 1+rng.IntN(100)),
+		newValueCase(rng, kind, 1, 3, 24, 16, 0, 130, 5, 1),
+		newValueCase(rng, kind, 2, 1, 48, 80, 20, 1+rng.IntN(100)),
 	}
 }
 
@@ -65,7 +67,7 @@ func (c attnCase) checkForward(t *testing.T, b attnBatch, first int) {
 			out, lse := attnRow(b.out, span.Row+i), attnRow(b.lse, span.Row+i)
 			for h := range c.Heads {
 				wantOut, wantLSE := c.forward(s, i, h)
-				if got := c.head(out, 0, h, c.Heads); !sameBits(got, wantOut) || lse[h] != wantLSE {
+				if got := c.value(out, 0, h, c.Heads); !sameBits(got, wantOut) || lse[h] != wantLSE {
 					t.Fatalf("%v: sequence %d position %d head %d:\n got %v lse %v\nwant %v lse %v", c, s, i, h, got, lse[h], wantOut, wantLSE)
 				}
 			}
@@ -122,8 +124,8 @@ func (c attnCase) serve(dev *Device, rng *rand.Rand, pageRows, maxChunk int) att
 		pages += (n + pageRows - 1) / pageRows
 	}
 	free := rng.Perm(pages + 2)
-	nk := c.KVHeads * c.HeadDim
-	kv := kernels.KV{K: attnTensor(c.dtype, nil, (pages+2)*pageRows, nk, 0), V: attnTensor(c.dtype, nil, (pages+2)*pageRows, nk, 0), PageRows: pageRows}
+	nk, nv := c.KVHeads*c.HeadDim, c.KVHeads*c.ValueDim
+	kv := kernels.KV{K: attnTensor(c.dtype, nil, (pages+2)*pageRows, nk, 0), V: attnTensor(c.dtype, nil, (pages+2)*pageRows, nv, 0), PageRows: pageRows}
 	tables, done := make([][]int32, len(c.lengths)), make([]int, len(c.lengths))
 	for left := all.layout.Rows(); left > 0; {
 		step := &kernels.Layout{}
@@ -139,15 +141,15 @@ func (c attnCase) serve(dev *Device, rng *rand.Rand, pageRows, maxChunk int) att
 			}
 			step.Spans = append(step.Spans, kernels.Span{Row: len(from), Rows: n, Pos: done[s], Pages: tables[s]})
 			for i := done[s]; i < done[s]+n; i++ {
-				q, k, v = append(q, attnRowOf(c.q[s], i, c.Heads*c.HeadDim)...), append(k, attnRowOf(c.k[s], i, nk)...), append(v, attnRowOf(c.v[s], i, nk)...)
+				q, k, v = append(q, attnRowOf(c.q[s], i, c.Heads*c.HeadDim)...), append(k, attnRowOf(c.k[s], i, nk)...), append(v, attnRowOf(c.v[s], i, nv)...)
 				from = append(from, all.layout.Spans[s].Row+i)
 			}
 			done[s] += n
 		}
 		rows := len(from)
 		step.Packs = []int32{0, int32(rows)}
-		out, lse := attnTensor(c.dtype, nil, rows, c.Heads*c.HeadDim, 0), attnTensor(kernels.F32, nil, rows, c.Heads, 0)
-		dev.StoreKV(kv, attnTensor(c.dtype, k, rows, nk, 1), attnTensor(c.dtype, v, rows, nk, 2), step)
+		out, lse := attnTensor(c.dtype, nil, rows, c.Heads*c.ValueDim, 0), attnTensor(kernels.F32, nil, rows, c.Heads, 0)
+		dev.StoreKV(kv, attnTensor(c.dtype, k, rows, nk, 1), attnTensor(c.dtype, v, rows, nv, 2), step)
 		dev.Attention(out, lse, attnTensor(c.dtype, q, rows, c.Heads*c.HeadDim, 0), kv, step, c.Attn)
 		for r, to := range from {
 			copyRow(all.out, to, out, r)
