@@ -61,6 +61,11 @@ type Device interface {
 	HeadNormRope(out, rstd, x, w, positions Tensor, rope Rope, norm Norm)
 	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope, norm Norm, packs []int32)
 
+	// JoinHeads puts what every head has of its own, own [T, heads*n], before what all share, shared [T, r]: head h of out [T, heads*(n+r)] is (own of h, shared).
+	// Backward: dOwn [T, heads*n] takes its columns of dout; dshared[i] = round(sum over heads ascending, from +0, of dout).
+	JoinHeads(out, own, shared Tensor)
+	JoinHeadsBackward(dOwn, dshared, dout Tensor)
+
 	// MatMul: out[m,n] = round(dot over the terms in turn, over k of x[m,k]*w[n,k]): one chain, the next term continues it.
 	// MatMulT: out[m,k] = round(dot over the terms in turn, over n of x[m,n]*w[n,k]).
 	// Both with groups: row m uses the matrix of its group. out may be F32 in a BF16 model (logits). Operands of DotTC16 must be BF16.
@@ -170,6 +175,9 @@ func Repeat(d Device, key string, body func()) {
 	}
 	body()
 }
+
+// Attender is a Device whose Attention is written for some shapes alone; others do all.
+type Attender interface{ Attends(a Attn) bool }
 
 // Counter is a Device that counts what it is asked.
 type Counter interface{ Counts() Counts }

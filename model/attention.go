@@ -97,14 +97,21 @@ func (a *Attention) Idle() int { return 0 }
 
 // NewCache is a [kernels.KV] of pages.
 func (a *Attention) NewCache(mem *kernels.Arena, s CacheSize) any {
-	rows, cols := s.Pages*s.PageRows, a.Shape.KVHeads*a.Shape.HeadDim
-	d := a.QKV.W.W.DType
-	return kernels.KV{K: mem.New(d, rows, cols), V: mem.New(d, rows, cols), PageRows: s.PageRows}
+	return newKV(mem, a.QKV.W.W.DType, a.Shape, s)
+}
+
+func newKV(mem *kernels.Arena, d kernels.DType, a kernels.Attn, s CacheSize) kernels.KV {
+	rows := s.Pages * s.PageRows
+	return kernels.KV{K: mem.New(d, rows, a.KVHeads*a.HeadDim), V: mem.New(d, rows, a.KVHeads*a.Values()), PageRows: s.PageRows}
 }
 
 // PageBytes is the memory of keys and values of so many rows.
 func (a *Attention) PageBytes(rows int) int {
-	return 2 * rows * a.Shape.KVHeads * a.Shape.HeadDim * a.QKV.W.W.DType.Size()
+	return kvBytes(a.QKV.W.W.DType, a.Shape, rows)
+}
+
+func kvBytes(d kernels.DType, a kernels.Attn, rows int) int {
+	return rows * a.KVHeads * (a.HeadDim + a.Values()) * d.Size()
 }
 
 // SlotBytes is 0: a sequence has pages alone.

@@ -38,6 +38,14 @@ func require[G any](b *builder, what string) {
 	}
 }
 
+// attn is a shape of attention, which the device must be able to compute.
+func (b *builder) attn(a kernels.Attn) kernels.Attn {
+	if d, ok := b.dev.(kernels.Attender); ok && !d.Attends(a) {
+		b.missing = fmt.Sprintf("attention with heads of %d columns, values of %d, and %d heads on %d", a.HeadDim, a.Values(), a.Heads, a.KVHeads)
+	}
+	return a
+}
+
 // lacking is the error of a device that does not do what was required.
 func (b *builder) lacking() error {
 	if b.missing == "" {

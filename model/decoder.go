@@ -23,6 +23,8 @@ type decoder struct {
 	AttentionBias    bool    `json:"attention_bias"`
 	HiddenAct        string  `json:"hidden_act"`
 	ropeFields
+
+	prefix string // of all tensors, in a checkpoint that wraps this model
 }
 
 // parse reads a config.json over the defaults in c, which is the family's struct around d.
@@ -74,19 +76,19 @@ func positive(fields ...size) error {
 func (d *decoder) norm() kernels.Norm { return kernels.Norm{Eps: d.Eps} }
 
 // graph is the diagram: embedding, then blocks of attention and feed-forward, each after a norm, then norm and head. p is the layer's place in the checkpoint.
-func (d *decoder) graph(b *builder, attention func(p string, layer int) *Attention, feedForward func(p string, layer int) Layer) *Model {
+func (d *decoder) graph(b *builder, attention, feedForward func(p string, layer int) Layer) *Model {
 	m := &Model{Hidden: d.HiddenSize, Vocab: d.VocabSize, MaxLength: b.length(d.Positions)}
-	m.Embed = b.matrix("model.embed_tokens.weight", d.VocabSize, d.HiddenSize)
+	m.Embed = b.matrix(d.prefix+"model.embed_tokens.weight", d.VocabSize, d.HiddenSize)
 	for l := range d.Layers {
-		p := fmt.Sprintf("model.layers.%d.", l)
+		p := fmt.Sprintf("%smodel.layers.%d.", d.prefix, l)
 		m.Blocks = append(m.Blocks, Block{
 			{b.norm(p+"input_layernorm.weight", d.HiddenSize, d.norm()), attention(p, l)},
 			{b.norm(p+"post_attention_layernorm.weight", d.HiddenSize, d.norm()), feedForward(p, l)},
 		})
 	}
-	m.Head = &Head{Norm: b.norm("model.norm.weight", d.HiddenSize, d.norm()), W: m.Embed}
+	m.Head = &Head{Norm: b.norm(d.prefix+"model.norm.weight", d.HiddenSize, d.norm()), W: m.Embed}
 	if !d.Tied {
-		m.Head.W = b.matrix("lm_head.weight", d.VocabSize, d.HiddenSize)
+		m.Head.W = b.matrix(d.prefix+"lm_head.weight", d.VocabSize, d.HiddenSize)
 	}
 	return m
 }
@@ -106,7 +108,7 @@ func (d *decoder) attention(b *builder, p string, layer int, norm queryNorm, rop
 	q, kv := d.Heads*d.HeadDim, d.KVHeads*d.HeadDim
 	a := &Attention{
 		QKV:   b.biased(d.AttentionBias, b.linear(d.HiddenSize, out{p + "q_proj", q}, out{p + "k_proj", kv}, out{p + "v_proj", kv})),
-		Shape: kernels.Attn{Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, Scale: 1 / math.Sqrt(float64(d.HeadDim))},
+		Shape: b.attn(kernels.Attn{Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, Scale: 1 / math.Sqrt(float64(d.HeadDim))}),
 		Rope:  b.rope(rope),
 		Block: layer,
 	}

@@ -41,21 +41,16 @@ func buildGLM4(config []byte, b *builder) (*Model, error) {
 	if c.QKNorm {
 		norm = headNorm
 	}
-	m := c.graph(b, func(p string, layer int) *Attention {
+	m := c.graph(b, func(p string, layer int) Layer {
 		return c.attention(b, p, layer, norm, rope)
 	}, func(p string, layer int) Layer {
 		p += "mlp."
 		if layer < c.DenseLayers {
 			return c.mlp(b, p, c.IntermediateSize)
 		}
-		return &MoE{
-			Router:  c.router(b, p+"gate", c.HiddenSize),
-			Experts: c.mixture(b, c.Experts, c.ExpertSize, p+"experts", p, projections),
-			TopK:    c.ExpertsPerToken,
-			Shared:  c.mlp(b, p+"shared_experts.", c.ExpertSize*c.Shared),
-		}
+		return c.sharedMixture(b, &c.groupedRouter, p, c.ExpertSize, c.Shared)
 	})
-	m.skip = nextTokenLayers(c.Layers)
+	m.skip = nextTokenLayers(c.prefix, c.Layers)
 	return m, nil
 }
 
@@ -107,11 +102,21 @@ func (c *groupedRouter) router(b *builder, p string, hidden int) *Router {
 	return &Router{W: b.matrix(p+".weight", c.Experts, hidden), Balance: b.buffer(p+".e_score_correction_bias", c.Experts), Settings: s}
 }
 
+// sharedMixture is experts chosen by a grouped router, and as many more that take every token as one.
+func (d *decoder) sharedMixture(b *builder, r *groupedRouter, p string, width, shared int) *MoE {
+	return &MoE{
+		Router:  r.router(b, p+"gate", d.HiddenSize),
+		Experts: d.mixture(b, r.Experts, width, p+"experts", p, projections),
+		TopK:    r.ExpertsPerToken,
+		Shared:  d.mlp(b, p+"shared_experts.", width*shared),
+	}
+}
+
 // nextTokenLayers names the layers behind the last one, which only predict more than one token at a time.
-func nextTokenLayers(layers int) func(name string) bool {
+func nextTokenLayers(prefix string, layers int) func(name string) bool {
 	return func(name string) bool {
 		var l int
-		n, err := fmt.Sscanf(name, "model.layers.%d.", &l)
+		n, err := fmt.Sscanf(name, prefix+"model.layers.%d.", &l)
 		return err == nil && n == 1 && l >= layers
 	}
 }

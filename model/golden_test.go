@@ -21,7 +21,7 @@ import (
 
 // goldens are folders of testdata, a tiny checkpoint of a family each.
 var goldens = []string{
-	"glm4_moe", "gpt_oss", "llama3", "minimax_m2", "nemotron_h", "nemotron_h_latent", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_wrapped", "qwen3_moe", "qwen3_next",
+	"deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h", "nemotron_h_latent", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_wrapped", "qwen3_moe", "qwen3_next",
 }
 
 type golden struct {
@@ -131,13 +131,16 @@ func lossAndGradients(r *parallel.Rank, m *model.Model, recompute bool, seqs ...
 }
 
 // inMemory is what transformers calls tensors that lie on disk under another name.
-var inMemory = strings.NewReplacer("backbone.", "model.")
+var inMemory = strings.NewReplacer("backbone.", "model.", "language_model.model.", "model.language_model.", "language_model.lm_head.", "lm_head.")
 
 // The config of nemotron_h asks for steps of 0.001 at least (time_step_limit), which the reference takes from time_step_min whatever the limit says.
 
 // unsteady families have goldens whose routing turns on differences that fp32 cannot hold: the reference in fp64 leaves its own record in fp32 by 0.067
 // of 6.18 within the ten steps (and by 0.046 on another machine). Their gradients meet the bound of all others.
 var unsteady = map[string]bool{"qwen3_5_moe": true, "qwen3_5_moe_wrapped": true}
+
+// rough families leave their fp32 record further in bf16: the reference in bf16 with fp32 masters leaves that of kimi_k2 by 0.018 of 6.29 (glm4_moe: 0.004).
+var rough = map[string]bool{"kimi_k2": true, "kimi_k25_wrapped": true}
 
 func TestGoldenForward(t *testing.T) {
 	for _, family := range goldens {
@@ -241,6 +244,9 @@ func TestGoldenAdamW(t *testing.T) {
 			if unsteady[family] {
 				tolerance += 0.04
 			}
+			if dtype == kernels.BF16 && rough[family] {
+				tolerance += 0.01
+			}
 			t.Run(fmt.Sprintf("%s/%s", family, dtype), func(t *testing.T) {
 				dir := filepath.Join("testdata", family)
 				g := openGolden(t, dir)
@@ -324,7 +330,7 @@ func (g golden) adapterGradients(r *parallel.Rank, m *model.Model) {
 
 func TestFamilies(t *testing.T) {
 	if got := model.Families(); !slices.Equal(got, []string{
-		"glm4_moe", "gpt_oss", "llama", "minimax_m2", "nemotron_h", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next",
+		"deepseek_v3", "glm4_moe", "glm4_moe_lite", "gpt_oss", "kimi_k2", "kimi_k25", "llama", "minimax_m2", "nemotron_h", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next",
 	}) {
 		t.Errorf("families %v", got)
 	}

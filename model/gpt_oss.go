@@ -38,7 +38,7 @@ func buildGPTOSS(config []byte, b *builder) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.graph(b, func(p string, layer int) *Attention {
+	return c.graph(b, func(p string, layer int) Layer {
 		a := c.attention(b, p, layer, noQueryNorm, rope)
 		b.biased(c.AttentionBias, a.O)
 		a.Sinks = b.vector(p+"self_attn.sinks", c.Heads, Init{Kind: Normal, Std: b.std})

@@ -22,7 +22,7 @@ func buildLlama(config []byte, b *builder) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.graph(b, func(p string, layer int) *Attention {
+	return c.graph(b, func(p string, layer int) Layer {
 		a := c.attention(b, p, layer, noQueryNorm, rope)
 		b.biased(c.AttentionBias, a.O)
 		return a

@@ -45,7 +45,7 @@ func buildMiniMax(config []byte, b *builder) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := c.graph(b, func(p string, layer int) *Attention {
+	m := c.graph(b, func(p string, layer int) Layer {
 		return c.attention(b, p, layer, projectionNorm, rope)
 	}, func(p string, _ int) Layer {
 		disk := p + "block_sparse_moe."

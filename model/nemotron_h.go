@@ -224,7 +224,7 @@ func (c *nemotronH) attention(b *builder, p string, layer int) *Attention {
 	return &Attention{
 		QKV:   b.linear(c.HiddenSize, out{p + "q_proj", q}, out{p + "k_proj", kv}, out{p + "v_proj", kv}),
 		O:     b.linear(q, out{p + "o_proj", c.HiddenSize}),
-		Shape: kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))},
+		Shape: b.attn(kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}),
 		Block: layer,
 	}
 }

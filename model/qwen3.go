@@ -49,7 +49,7 @@ func buildQwen3(config []byte, b *builder, c *qwen3) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.graph(b, func(p string, layer int) *Attention {
+	return c.graph(b, func(p string, layer int) Layer {
 		a := c.attention(b, p, layer, headNorm, rope)
 		a.O = b.biased(c.AttentionBias, a.O)
 		a.Shape.Window = c.window(layer)

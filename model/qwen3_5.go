@@ -220,7 +220,7 @@ func (c *qwen35) attention(b *builder, p string, layer int, rope ropeConfig) *At
 		KNorm: c.norm(b, p+"k_norm.weight", c.HeadDim),
 		O:     b.linear(q, out{p + "o_proj", c.HiddenSize}),
 		Gated: true,
-		Shape: kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))},
+		Shape: b.attn(kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}),
 		Rope:  b.rope(rope),
 		Block: layer,
 	}

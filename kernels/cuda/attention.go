@@ -30,7 +30,7 @@ var (
 
 // Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
-	mustAttend(a, q, kv.K, kv.V, out)
+	d.mustAttend(a, q, kv.K, kv.V, out)
 	p := planAttention(d.def, kv, l, a, d.teams(a))
 	at := stage(d, p.words)
 	d.attendMany(&p.many, at, out, lse, q, kv, a)
@@ -115,7 +115,7 @@ type attentionPart struct{ row, rows, at int32 }
 
 // AttentionBackward is for unpaged layouts; dq, dk, dv are written.
 func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
-	mustAttend(a, q, kv.K, kv.V, out, dout, dq, dk, dv)
+	d.mustAttend(a, q, kv.K, kv.V, out, dout, dq, dk, dv)
 	rows, group := l.Rows(), a.Heads/a.KVHeads
 	delta := d.workspace(4 * rows * a.Heads)
 	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.HeadDim, dout.Stride, out.Stride)
@@ -176,14 +176,19 @@ func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layou
 	d.launch("store_kv", warps(len(to)), warpThreads, 0, cache.K, cache.V, k, v, stage(d, to), len(to), k.Cols, cache.K.Stride, cache.V.Stride, k.Stride, v.Stride)
 }
 
+// Attends tells whether the kernels are written for a shape.
+func (d *Device) Attends(a kernels.Attn) bool {
+	return slices.Contains(headDims, a.HeadDim) && a.Values() == a.HeadDim && a.Heads%a.KVHeads == 0 && a.Heads/a.KVHeads <= attentionRows
+}
+
 // mustAttend panics with what the kernels cannot do.
-func mustAttend(a kernels.Attn, ts ...kernels.Tensor) {
+func (d *Device) mustAttend(a kernels.Attn, ts ...kernels.Tensor) {
 	mustBF16(ts...)
-	bad := !slices.Contains(headDims, a.HeadDim)
+	bad := !d.Attends(a)
 	for _, t := range ts {
 		bad = bad || !vectors(t)
 	}
-	if bad || a.Heads%a.KVHeads != 0 || a.Heads/a.KVHeads > attentionRows {
+	if bad {
 		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU is written for heads of %v and up to %d queries a key, not %+v on %v", headDims, attentionRows, a, ts)})
 	}
 }

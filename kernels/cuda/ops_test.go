@@ -99,6 +99,19 @@ func headNormRope(t *testing.T, dtype kernels.DType, r, heads, pairs int, rope k
 		})
 }
 
+func TestJoinHeads(t *testing.T) {
+	for _, dtype := range dtypes {
+		for _, s := range [][4]int{{1, 1, 1, 1}, {33, 3, 5, 2}, {300, 64, 128, 64}, {65536, 2, 3, 1}} {
+			rows, heads, n, r := s[0], s[1], s[2], s[3]
+			both(t, fmt.Sprint("join heads ", s), []operand{strided(dtype, rows, heads*(n+r), 1), normal(dtype, rows, heads*n, 1), strided(dtype, rows, r, 1), strided(dtype, rows, heads*n, 1), normal(dtype, rows, r, 1)},
+				func(d kernels.Device, x []kernels.Tensor) {
+					d.JoinHeads(x[0], x[1], x[2])
+					d.JoinHeadsBackward(x[3], x[4], x[0])
+				})
+		}
+	}
+}
+
 func TestSwiGLU(t *testing.T) {
 	for _, dtype := range dtypes {
 		for _, s := range [][2]int{{1, 1}, {33, 77}, {1000, 768}, {65536, 16}} {

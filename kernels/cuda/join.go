@@ -1,0 +1,19 @@
+//go:build cuda
+
+package cuda
+
+import "lockstep/kernels"
+
+// JoinHeads: head h of out [T, heads*(n+r)] is (own of h, shared); own [T, heads*n], shared [T, r].
+func (d *Device) JoinHeads(out, own, shared kernels.Tensor) {
+	r := shared.Cols
+	heads := (out.Cols - own.Cols) / r
+	d.launch("join_heads"+suffix(out), [3]int{out.Rows, 1, 1}, elementThreads, 0, out, own, shared, heads, own.Cols/heads, r, out.Stride, own.Stride, shared.Stride)
+}
+
+// JoinHeadsBackward: dOwn [T, heads*n] takes its columns of dout; dshared [T, r] is the sum over heads of the others.
+func (d *Device) JoinHeadsBackward(dOwn, dshared, dout kernels.Tensor) {
+	r := dshared.Cols
+	heads := (dout.Cols - dOwn.Cols) / r
+	d.launch("join_heads_backward"+suffix(dout), [3]int{dout.Rows, 1, 1}, elementThreads, 0, dOwn, dshared, dout, heads, dOwn.Cols/heads, r, dOwn.Stride, dshared.Stride, dout.Stride)
+}

@@ -1,0 +1,133 @@
+package model
+
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// MLA is multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): queries, keys and values come from small latents, and the part of the keys that turns is one for
+// all heads.
+//
+//	cq, c, kr = x Wqa, x Wkva;  q = norm(cq) Wqb  (without a query latent q = x Wq);  k, v = norm(c) Wkvb
+//	q, k of a head = (own, rope(turning)), with rope(kr) in every key;  o = softmax(scale q k^T) v;  y = o Wo
+//
+// Keys and values are expanded from the latent in training, prefill and decoding alike, and the cache holds them expanded. (Absorbed attention works on the latent and
+// rounds otherwise: it would be another definition.)
+type MLA struct {
+	Down   *Linear // [cq + ck + r, H]: the latents and the turning part of the keys
+	QNorm  *Norm   // [cq]; nil: no query latent
+	Q      *Linear // [Heads*(n+r), cq or H]
+	KVNorm *Norm   // [ck]
+	KV     *Linear // [Heads*(n+v), ck]: the keys of all heads, then the values
+	O      *Linear // [H, Heads*v]
+	Shape  kernels.Attn
+	Rope   kernels.Rope // of queries: the last r columns of a head turn
+	Own    int          // n
+	Block  int
+}
+
+// MLASaved keeps what Backward needs.
+type MLASaved struct {
+	DownIn, QIn, KVIn, OIn LinearSaved
+	QNorm, KVNorm          NormSaved
+	Q, K, V                kernels.Tensor // [T, Heads*(n+r)] twice, [T, Heads*v]
+	Out, LSE               kernels.Tensor // [T, Heads*v], [T, Heads]
+}
+
+// keyRope turns all of the r columns that the keys share.
+func (a *MLA) keyRope() kernels.Rope {
+	k := a.Rope
+	k.HeadDim, k.First = 2*k.Cos.Cols, 0
+	return k
+}
+
+func (a *MLA) split(down kernels.Tensor) (cq, c, kr kernels.Tensor) {
+	r := 2 * a.Rope.Cos.Cols
+	ck := a.KVNorm.W.W.Cols
+	return down.ColRange(0, down.Cols-ck-r), down.ColRange(down.Cols-ck-r, down.Cols-r), down.ColRange(down.Cols-r, down.Cols)
+}
+
+// Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one.
+func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, any) {
+	s := new(MLASaved)
+	cq, c, kr := a.split(a.Down.Forward(r, x, nil, &s.DownIn))
+	u := x
+	if a.QNorm != nil {
+		u = a.QNorm.Forward(r, cq, &s.QNorm)
+	}
+	s.Q = a.Q.Forward(r, u, nil, &s.QIn)
+	turn(r, s.Q, a.Rope, b)
+	turn(r, kr, a.keyRope(), b)
+	kv := a.KV.Forward(r, a.KVNorm.Forward(r, c, &s.KVNorm), nil, &s.KVIn)
+	own := kv.ColRange(0, a.Shape.Heads*a.Own)
+	s.K, s.V = r.Stack.New(x.DType, x.Rows, s.Q.Cols), kv.ColRange(own.Cols, kv.Cols)
+	r.Dev.JoinHeads(s.K, own, kr)
+
+	read := kernels.KV{K: s.K, V: s.V}
+	if b.Cache != nil {
+		read = b.Cache.Layers[a.Block].(kernels.KV)
+		r.Dev.StoreKV(read, s.K, s.V, b.Layout)
+	}
+	s.Out, s.LSE = r.Stack.New(x.DType, x.Rows, s.V.Cols), r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
+	r.Dev.Attention(s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
+	y := a.O.Forward(r, s.Out, nil, &s.OIn)
+	if !keep {
+		return y, nil
+	}
+	return y, s
+}
+
+// turn rotates in place.
+func turn(r *parallel.Rank, x kernels.Tensor, rope kernels.Rope, b *Batch) {
+	r.Dev.HeadNormRope(x, kernels.Tensor{}, x, kernels.Tensor{}, b.Positions, rope, kernels.Norm{})
+}
+
+// turnBack is the gradient of turn, in place.
+func turnBack(r *parallel.Rank, d kernels.Tensor, rope kernels.Rope, b *Batch) {
+	none := kernels.Tensor{}
+	r.Dev.HeadNormRopeBackward(d, none, d, d, none, none, b.Positions, rope, kernels.Norm{}, b.Layout.Packs)
+}
+
+// Backward is dx from dy.
+func (a *MLA) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
+	s := saved.(*MLASaved)
+	dout := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
+	dq, dk := r.Stack.New(dy.DType, dy.Rows, s.Q.Cols), r.Stack.New(dy.DType, dy.Rows, s.K.Cols)
+	dkv := r.Stack.New(dy.DType, dy.Rows, a.KV.W.W.Rows)
+	own := a.Shape.Heads * a.Own
+	r.Dev.AttentionBackward(dq, dk, dkv.ColRange(own, dkv.Cols), dout, s.Out, s.LSE, s.Q, kernels.KV{K: s.K, V: s.V}, b.Layout, a.Shape)
+
+	ddown := r.Stack.New(dy.DType, dy.Rows, a.Down.W.W.Rows)
+	dcq, dc, dkr := a.split(ddown)
+	r.Dev.JoinHeadsBackward(dkv.ColRange(0, own), dkr, dk)
+	turnBack(r, dkr, a.keyRope(), b)
+	turnBack(r, dq, a.Rope, b)
+	r.Dev.Zero(dc)
+	a.KVNorm.Backward(r, dc, a.KV.Backward(r, dkv, nil, b.Packs, &s.KVIn), b, &s.KVNorm)
+	du := a.Q.Backward(r, dq, nil, b.Packs, &s.QIn)
+	if a.QNorm == nil {
+		dx := a.Down.Backward(r, ddown, nil, b.Packs, &s.DownIn)
+		r.Dev.Add(dx, dx, du)
+		return dx
+	}
+	r.Dev.Zero(dcq)
+	a.QNorm.Backward(r, dcq, du, b, &s.QNorm)
+	return a.Down.Backward(r, ddown, nil, b.Packs, &s.DownIn)
+}
+
+// Linears are the projections to the latents, from them, and that of the output.
+func (a *MLA) Linears() []*Linear { return []*Linear{a.Down, a.Q, a.KV, a.O} }
+
+// Idle is 0.
+func (a *MLA) Idle() int { return 0 }
+
+// NewCache is a [kernels.KV] of pages.
+func (a *MLA) NewCache(mem *kernels.Arena, s CacheSize) any {
+	return newKV(mem, a.O.W.W.DType, a.Shape, s)
+}
+
+// PageBytes is the memory of keys and values of so many rows.
+func (a *MLA) PageBytes(rows int) int { return kvBytes(a.O.W.W.DType, a.Shape, rows) }
+
+// SlotBytes is 0: a sequence has pages alone.
+func (a *MLA) SlotBytes() int { return 0 }
