@@ -11,8 +11,27 @@ type Batch struct {
 	IDs       kernels.Tensor // int32 [T]
 	Positions kernels.Tensor // int32 [T]
 	Layout    *kernels.Layout
-	Packs     *kernels.Groups // the rows of each pack: the groups of dense weight gradients
-	Cache     *Cache          // nil: keys are the batch's own rows
+	Packs     *kernels.Groups  // the rows of each pack: the groups of dense weight gradients
+	Cache     *Cache           // nil: keys are the batch's own rows
+	Picks     []kernels.Tensor // by block: the keys that its indexer chose, int32 [T, TopK]; nil where a block has none
+}
+
+// longest is the most keys that a row of the batch sees.
+func (b *Batch) longest() (n int) {
+	for _, s := range b.Layout.Spans {
+		n = max(n, s.Pos+s.Rows)
+	}
+	return n
+}
+
+// prepare makes room for the choices of indexers, which later blocks read too, on the rank's stack.
+func (b *Batch) prepare(r *parallel.Rank, m *Model) {
+	b.Picks = make([]kernels.Tensor, len(m.Blocks))
+	for i, bl := range m.Blocks {
+		if a, ok := bl.mixer().(*MLA); ok && a.Index != nil && b.longest() > a.Index.Shape.TopK {
+			b.Picks[i] = r.Stack.New(kernels.I32, b.Rows(), a.Index.Shape.TopK)
+		}
+	}
 }
 
 // NewBatch uploads ids laid out by l; cache nil means a packed batch without one.

@@ -100,15 +100,20 @@ func (c *deepSeek) read(config []byte, b *builder) (*Model, error) {
 	}
 	m := c.graph(b, func(p string, layer int) Layer {
 		return c.mla(b, &c.decoder, p, layer, rope)
-	}, func(p string, layer int) Layer {
+	}, c.feedForward(b))
+	m.skip = nextTokenLayers(c.prefix, c.Layers)
+	return m, nil
+}
+
+// feedForward is a layer's: dense in the first layers, a mixture with a shared expert in the others.
+func (c *deepSeek) feedForward(b *builder) func(p string, layer int) Layer {
+	return func(p string, layer int) Layer {
 		p += "mlp."
 		if c.dense(layer) {
 			return c.mlp(b, p, c.IntermediateSize)
 		}
 		return c.sharedMixture(b, &c.groupedRouter, p, c.ExpertSize, c.Shared)
-	})
-	m.skip = nextTokenLayers(c.prefix, c.Layers)
-	return m, nil
+	}
 }
 
 func (c *deepSeek) dense(layer int) bool {

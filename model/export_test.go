@@ -5,6 +5,7 @@ import (
 
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/parallel"
 )
 
 // AdapterGradients lists gradients as AdapterTensors lists weights.
@@ -24,3 +25,6 @@ func (p *Param) Gradient(dev kernels.Device, part Part) []float32 {
 	}
 	return values
 }
+
+// Prepare is what Model.Forward does before the first block.
+func (b *Batch) Prepare(r *parallel.Rank, m *Model) { b.prepare(r, m) }

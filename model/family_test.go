@@ -129,6 +129,8 @@ func TestConfigRefuses(t *testing.T) {
 		{"kimi_k2", "quantization_config", map[string]any{"quant_method": "compressed-tensors"}}, {"kimi_k2", "n_shared_experts", 0}, {"kimi_k25_wrapped", "text_config", nil},
 		{"kimi_k25_wrapped", "text_config", map[string]any{"hidden_size": 0}}, {"glm4_moe_lite", "mlp_layer_types", []string{"dense"}},
 		{"glm4_moe_lite", "mlp_layer_types", []string{"dense", "sparse", "tiny"}},
+		{"glm5", "index_topk", 0}, {"glm5", "q_lora_rank", nil}, {"glm5", "index_head_dim", 4}, {"glm5", "indexer_types", []string{"full"}},
+		{"glm5", "indexer_types", []string{"shared", "full", "full", "full"}}, {"glm5", "indexer_types", []string{"full", "full", "full", "half"}}, {"glm5", "kv_lora_rank", -1},
 		{"minimax_m2", "qk_norm_type", "per_head"}, {"minimax_m2", "scoring_func", "softmax"}, {"minimax_m2", "attn_type_list", []int{1, 0, 1}},
 		{"minimax_m2", "num_experts_per_tok", 9}, {"minimax_m2", "shared_intermediate_size", 8},
 		{"gpt_oss", "layer_types", []string{"full_attention"}}, {"gpt_oss", "sliding_window", 0}, {"gpt_oss", "swiglu_limit", 3},

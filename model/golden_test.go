@@ -21,7 +21,7 @@ import (
 
 // goldens are folders of testdata, a tiny checkpoint of a family each.
 var goldens = []string{
-	"deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h", "nemotron_h_latent", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_wrapped", "qwen3_moe", "qwen3_next",
+	"deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "glm5", "glm5_shared", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h", "nemotron_h_latent", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_wrapped", "qwen3_moe", "qwen3_next",
 }
 
 type golden struct {
@@ -139,8 +139,8 @@ var inMemory = strings.NewReplacer("backbone.", "model.", "language_model.model.
 // of 6.18 within the ten steps (and by 0.046 on another machine). Their gradients meet the bound of all others.
 var unsteady = map[string]bool{"qwen3_5_moe": true, "qwen3_5_moe_wrapped": true}
 
-// rough families leave their fp32 record further in bf16: the reference in bf16 with fp32 masters leaves that of kimi_k2 by 0.018 of 6.29 (glm4_moe: 0.004).
-var rough = map[string]bool{"kimi_k2": true, "kimi_k25_wrapped": true}
+// rough families leave their fp32 record further in bf16: the reference in bf16 with fp32 masters leaves that of kimi_k2 by 0.018 of the first loss and that of glm5 by 0.026 (glm4_moe: 0.004).
+var rough = map[string]bool{"glm5": true, "glm5_shared": true, "kimi_k2": true, "kimi_k25_wrapped": true}
 
 func TestGoldenForward(t *testing.T) {
 	for _, family := range goldens {
@@ -164,6 +164,7 @@ func TestGoldenForward(t *testing.T) {
 func (g golden) forward(r *parallel.Rank, m *model.Model, s int) {
 	g.t.Helper()
 	b, _ := packed(r, g.ids(fmt.Sprintf("ids.%d", s)))
+	b.Prepare(r, m)
 	x := r.Stack.New(m.DType, b.Rows(), m.Hidden)
 	r.Dev.Embed(x, m.Embed.W, b.IDs)
 	hidden := func(l int) string { return fmt.Sprintf("hidden.%d.%d", s, l) }
@@ -281,7 +282,7 @@ func adamW(r *parallel.Rank, m *model.Model, steps int, seqs ...[]int32) (losses
 
 func TestGoldenAdapters(t *testing.T) {
 	for adapter, family := range map[string]string{
-		"glm4_moe": "glm4_moe", "gpt_oss": "gpt_oss", "llama3": "llama3", "minimax_m2": "minimax_m2", "nemotron_h_latent": "nemotron_h_latent",
+		"glm4_moe": "glm4_moe", "glm5": "glm5", "gpt_oss": "gpt_oss", "llama3": "llama3", "minimax_m2": "minimax_m2", "nemotron_h_latent": "nemotron_h_latent",
 		"qwen3": "qwen3", "qwen3_moe": "qwen3_moe", "qwen3_moe_experts": "qwen3_moe", "qwen3_next": "qwen3_next",
 	} {
 		t.Run(adapter, func(t *testing.T) {
@@ -330,7 +331,7 @@ func (g golden) adapterGradients(r *parallel.Rank, m *model.Model) {
 
 func TestFamilies(t *testing.T) {
 	if got := model.Families(); !slices.Equal(got, []string{
-		"deepseek_v3", "glm4_moe", "glm4_moe_lite", "gpt_oss", "kimi_k2", "kimi_k25", "llama", "minimax_m2", "nemotron_h", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next",
+		"deepseek_v3", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "kimi_k2", "kimi_k25", "llama", "minimax_m2", "nemotron_h", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next",
 	}) {
 		t.Errorf("families %v", got)
 	}

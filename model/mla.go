@@ -24,6 +24,10 @@ type MLA struct {
 	Rope   kernels.Rope // of queries: the last r columns of a head turn
 	Own    int          // n
 	Block  int
+
+	Index  *Indexer // chooses keys; nil: none of its own
+	Chosen int      // the block whose choice is read where Sparse
+	Sparse bool
 }
 
 // MLASaved keeps what Backward needs.
@@ -32,6 +36,7 @@ type MLASaved struct {
 	QNorm, KVNorm          NormSaved
 	Q, K, V                kernels.Tensor // [T, Heads*(n+r)] twice, [T, Heads*v]
 	Out, LSE               kernels.Tensor // [T, Heads*v], [T, Heads]
+	Picks                  kernels.Tensor // of sparse attention; nil: all keys
 }
 
 // keyRope turns all of the r columns that the keys share.
@@ -65,11 +70,21 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (
 
 	read := kernels.KV{K: s.K, V: s.V}
 	if b.Cache != nil {
-		read = b.Cache.Layers[a.Block].(kernels.KV)
+		read = a.cache(b).KV
 		r.Dev.StoreKV(read, s.K, s.V, b.Layout)
 	}
+	if a.Index != nil {
+		a.Index.choose(r, b.Picks[a.Block], u, x, a.cache(b).Index, b)
+	}
 	s.Out, s.LSE = r.Stack.New(x.DType, x.Rows, s.V.Cols), r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
-	r.Dev.Attention(s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
+	if a.Sparse {
+		s.Picks = b.Picks[a.Chosen]
+	}
+	if s.Picks.IsNil() {
+		r.Dev.Attention(s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
+	} else {
+		r.Dev.(kernels.SparseAttention).SparseAttend(s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
+	}
 	y := a.O.Forward(r, s.Out, nil, &s.OIn)
 	if !keep {
 		return y, nil
@@ -95,7 +110,12 @@ func (a *MLA) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any)
 	dq, dk := r.Stack.New(dy.DType, dy.Rows, s.Q.Cols), r.Stack.New(dy.DType, dy.Rows, s.K.Cols)
 	dkv := r.Stack.New(dy.DType, dy.Rows, a.KV.W.W.Rows)
 	own := a.Shape.Heads * a.Own
-	r.Dev.AttentionBackward(dq, dk, dkv.ColRange(own, dkv.Cols), dout, s.Out, s.LSE, s.Q, kernels.KV{K: s.K, V: s.V}, b.Layout, a.Shape)
+	read, dv := kernels.KV{K: s.K, V: s.V}, dkv.ColRange(own, dkv.Cols)
+	if s.Picks.IsNil() {
+		r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
+	} else {
+		r.Dev.(kernels.SparseAttention).SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
+	}
 
 	ddown := r.Stack.New(dy.DType, dy.Rows, a.Down.W.W.Rows)
 	dcq, dc, dkr := a.split(ddown)
@@ -121,13 +141,36 @@ func (a *MLA) Linears() []*Linear { return []*Linear{a.Down, a.Q, a.KV, a.O} }
 // Idle is 0.
 func (a *MLA) Idle() int { return 0 }
 
-// NewCache is a [kernels.KV] of pages.
-func (a *MLA) NewCache(mem *kernels.Arena, s CacheSize) any {
-	return newKV(mem, a.O.W.W.DType, a.Shape, s)
+// mlaCache is what the layer keeps: keys and values, and the keys of its indexer, if it has one, in pages.
+type mlaCache struct{ KV, Index kernels.KV }
+
+// cache is the layer's part of the batch's cache.
+func (a *MLA) cache(b *Batch) mlaCache {
+	if b.Cache == nil {
+		return mlaCache{}
+	}
+	return b.Cache.Layers[a.Block].(mlaCache)
 }
 
-// PageBytes is the memory of keys and values of so many rows.
-func (a *MLA) PageBytes(rows int) int { return kvBytes(a.O.W.W.DType, a.Shape, rows) }
+// NewCache is pages of keys and values, and of the indexer's keys.
+func (a *MLA) NewCache(mem *kernels.Arena, s CacheSize) any {
+	d := a.O.W.W.DType
+	c := mlaCache{KV: newKV(mem, d, a.Shape, s)}
+	if a.Index != nil {
+		c.Index = kernels.KV{K: mem.New(d, s.Pages*s.PageRows, a.Index.Shape.Dim), V: mem.New(d, s.Pages*s.PageRows, 0), PageRows: s.PageRows}
+	}
+	return c
+}
+
+// PageBytes is the memory of a page of so many rows.
+func (a *MLA) PageBytes(rows int) int {
+	d := a.O.W.W.DType
+	n := kvBytes(d, a.Shape, rows)
+	if a.Index != nil {
+		n += rows * a.Index.Shape.Dim * d.Size()
+	}
+	return n
+}
 
 // SlotBytes is 0: a sequence has pages alone.
 func (a *MLA) SlotBytes() int { return 0 }

@@ -40,6 +40,7 @@ type Saved struct {
 
 // Forward is the last block's output [T, H], before the final norm. s nil: serving.
 func (m *Model) Forward(r *parallel.Rank, b *Batch, s *Saved) kernels.Tensor {
+	b.prepare(r, m)
 	x := r.Stack.New(m.DType, b.Rows(), m.Hidden)
 	r.Dev.Embed(x, m.Embed.W, b.IDs)
 	if s == nil {

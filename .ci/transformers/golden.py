@@ -17,6 +17,8 @@ LATENT = dict(
 )
 CASES = {
     "glm4_moe_lite": ("glm4_moe_lite", dict(LATENT, n_group=1, topk_group=1, routed_scaling_factor=1.8, mlp_layer_types=["dense", "sparse", "sparse"], rms_norm_eps=1e-5)),
+    "glm5_shared": ("glm_moe_dsa", dict(LATENT, num_hidden_layers=4, n_group=1, topk_group=1, routed_scaling_factor=2.5, index_n_heads=16, index_head_dim=16, index_topk=8,
+                                        indexer_types=["full", "shared", "full", "shared"], mlp_layer_types=["dense", "sparse", "sparse", "sparse"], rms_norm_eps=1e-5)),
     "deepseek_v3_grouped": ("deepseek_v3", dict(LATENT, q_lora_rank=None, n_group=4, topk_group=2, routed_scaling_factor=2.5, rope_interleave=False, v_head_dim=24)),
 }
 
@@ -48,7 +50,8 @@ def main():
     loss.backward()
     out["loss"] = loss.detach()
     for name, p in model.named_parameters():
-        out[f"grad.{name}"] = p.grad.clone()
+        if p.grad is not None:  # an indexer has none
+            out[f"grad.{name}"] = p.grad.clone()
     with torch.no_grad():
         out["greedy"] = model.generate(ids[1][None, :8], max_new_tokens=16, min_new_tokens=16, do_sample=False)[0, 8:]
     out["sft_loss"] = trajectory(model, ids, count)

@@ -36,8 +36,11 @@ import (
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	checkAttention(kv, l, a, []kernels.Tensor{q}, []kernels.Tensor{out})
 	op := &attention{d: d, out: out, lse: lse, q: q, kv: kv, shape: a, group: a.Heads / a.KVHeads, c: scoreScale(a)}
-	tiles := op.tiles(l)
-	d.pool.each(len(tiles), 1, func(_, from, to int) {
+	op.run(op.tiles(l))
+}
+
+func (op *attention) run(tiles []queryTile) {
+	op.d.pool.each(len(tiles), 1, func(_, from, to int) {
 		w := attentionScratches.Get().(*attentionScratch)
 		defer attentionScratches.Put(w)
 		for _, t := range tiles[from:to] {
@@ -61,6 +64,10 @@ type queryTile struct {
 	span            *kernels.Span
 	kvHead          int
 	from, to, shift int
+
+	// With a list of keys (sparse.go) positions are its indices, and its entries are positions of the sequence of keys.
+	list []int32
+	keys *kernels.Span
 }
 
 // Sizes of the work, which do not touch the bits.
@@ -168,8 +175,8 @@ func (op *attention) strip(t queryTile, w *attentionScratch, x, end int) {
 	dim, values, rows, from, to := op.shape.HeadDim, op.shape.Values(), (t.to-t.from)*op.group, max(0, x-t.shift), end-t.shift
 	n := to - from
 	w.k, w.v, w.s = sized(w.k, n*dim), sized(w.v, n*values), sized(w.s, rows*n)
-	k := op.d.heads(w.k, op.kv.K, op.kv, t.span, t.kvHead, dim, from, to)
-	v := op.d.heads(w.v, op.kv.V, op.kv, t.span, t.kvHead, values, from, to)
+	k := op.rows(w.k, op.kv.K, t, dim, from, to)
+	v := op.rows(w.v, op.kv.V, t, values, from, to)
 	clear(w.s)
 	op.d.mm.Tile(&w.mm, w.s, n, rows, n, dim, gemm.View{X: w.q, RS: dim, CS: 1}, transposed(k))
 	for ; x < end; x += op.d.def.KeyBlock {
@@ -182,6 +189,18 @@ func (op *attention) strip(t queryTile, w *attentionScratch, x, end int) {
 		w.split.scale(w.decay, op.d.vec)
 		op.d.mm.Tile(&w.mm, w.split.o, values, rows, values, hi-lo, scores, gemm.View{X: v.X[(lo-from)*v.RS:], RS: v.RS, CS: 1})
 	}
+}
+
+// rows is a head of keys or values at positions [from, to) of a tile.
+func (op *attention) rows(buf []float32, x kernels.Tensor, t queryTile, width, from, to int) gemm.View {
+	if t.list == nil {
+		return op.d.heads(buf, x, op.kv, t.span, t.kvHead, width, from, to)
+	}
+	m := op.d.matrix(x)
+	for i, position := range t.list[from:to] {
+		m.copyHead(buf[i*width:][:width], cacheRow(op.kv, t.keys, int(position)), t.kvHead)
+	}
+	return gemm.View{X: buf, RS: width, CS: 1}
 }
 
 // visible is the range of keys visible to a query in block [lo, hi), counted from lo.

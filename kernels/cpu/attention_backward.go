@@ -27,11 +27,16 @@ import (
 // A piece of work is one KV head of one sequence: nothing is computed twice and every chain lies in one goroutine.
 func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	checkAttention(kv, l, a, []kernels.Tensor{q, dq}, []kernels.Tensor{out, dout})
+	d.attentionBackward(dq, dk, dv, dout, out, lse, q, kv, kernels.Tensor{}, l, a)
+}
+
+// attentionBackward has lists of keys where picks is not nil.
+func (d *Device) attentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	if kv.PageRows != 0 {
 		panic("cpu: the backward of attention has no pages")
 	}
 	fwd := attention{d: d, out: out, lse: lse, q: q, kv: kv, shape: a, group: a.Heads / a.KVHeads, c: scoreScale(a)}
-	op := &attentionGrad{attention: fwd, dq: dq, dk: dk, dv: dv, dout: dout}
+	op := &attentionGrad{attention: fwd, dq: dq, dk: dk, dv: dv, dout: dout, picks: picks}
 	spans := slices.Clone(l.Spans)
 	slices.SortStableFunc(spans, func(x, y kernels.Span) int { return cmp.Compare(y.Rows, x.Rows) }) // long ones first
 	d.pool.each(len(spans)*a.KVHeads, 1, func(_, from, to int) {
@@ -47,6 +52,7 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 type attentionGrad struct {
 	attention
 	dq, dk, dv, dout kernels.Tensor
+	picks            kernels.Tensor // nil: every key up to the query's position
 }
 
 const gradQueries = 64 // queries of a backward tile, a multiple of the 16 of DotTC16
@@ -54,11 +60,13 @@ const gradQueries = 64 // queries of a backward tile, a multiple of the 16 of Do
 // gradScratch holds one KV head of a sequence of T rows in fp32.
 type gradScratch struct {
 	mm           gemm.Scratch
-	k, v, dk, dv []float32 // [T, HeadDim], v and dv [T, ValueDim]; k and v only where the tensors cannot be viewed
-	q, dout, out []float32 // [gradQueries, HeadDim], dout and out [gradQueries, ValueDim], likewise
-	dq           []float32 // [gradQueries, dim]
-	sum, lse     []float32 // [gradQueries]: D_i and lse_i
-	p, ds        []float32 // [gradQueries, keys of a strip]
+	k, v, dk, dv []float32   // [T, HeadDim], v and dv [T, ValueDim]; k and v only where the tensors cannot be viewed
+	q, dout, out []float32   // [gradQueries, HeadDim], dout and out [gradQueries, ValueDim], likewise
+	dq           []float32   // [gradQueries, dim]
+	sum, lse     []float32   // [gradQueries]: D_i and lse_i
+	p, ds        []float32   // [gradQueries, keys of a strip]
+	listed       [][]float32 // [gradQueries][keys of its list]: ds
+	gathered     []float32   // [keys of a list, HeadDim]
 }
 
 var gradScratches = sync.Pool{New: func() any { return new(gradScratch) }}
@@ -90,6 +98,7 @@ func (op *attentionGrad) sequence(s *kernels.Span, kvHead int, w *gradScratch) {
 // gradTile is queries [from, to) of one head: q [to-from, HeadDim] and dout [to-from, ValueDim].
 type gradTile struct {
 	from, to int
+	row      int // of the batch
 	q, dout  gemm.View
 }
 
@@ -99,7 +108,7 @@ func (op *attentionGrad) load(s *kernels.Span, head, from, to int, w *gradScratc
 	w.q, w.dout, w.out, w.dq = sized(w.q, n*dim), sized(w.dout, n*values), sized(w.out, n*values), sized(w.dq, n*dim)
 	w.sum, w.lse = sized(w.sum, n), sized(w.lse, n)
 	clear(w.dq)
-	t := gradTile{from: from, to: to}
+	t := gradTile{from: from, to: to, row: s.Row + from}
 	t.q = op.d.heads(w.q, op.q, op.kv, s, head, dim, from, to)
 	t.dout = op.d.heads(w.dout, op.dout, op.kv, s, head, values, from, to)
 	out, lse := op.d.heads(w.out, op.out, op.kv, s, head, values, from, to), op.lse.F32s()
@@ -113,6 +122,10 @@ func (op *attentionGrad) load(s *kernels.Span, head, from, to int, w *gradScratc
 // queries adds a tile's part to dk [T, HeadDim] and dv [T, ValueDim] and computes its dq, keys ascending in strips.
 func (op *attentionGrad) queries(t gradTile, w *gradScratch, k, v gemm.View) {
 	dim, values, mm, m := op.shape.HeadDim, op.shape.Values(), op.d.mm, t.to-t.from
+	w.listed = sized(w.listed, m)
+	for i := range w.listed {
+		w.listed[i] = w.listed[i][:0]
+	}
 	for from := op.firstKey(t.from) &^ 15; from < t.to; from += stripKeys {
 		n := min(stripKeys, t.to-from)
 		kn, vn := gemm.View{X: k.X[from*k.RS:], RS: k.RS, CS: 1}, gemm.View{X: v.X[from*v.RS:], RS: v.RS, CS: 1}
@@ -125,7 +138,12 @@ func (op *attentionGrad) queries(t gradTile, w *gradScratch, k, v gemm.View) {
 		p, ds := gemm.View{X: w.p, RS: n, CS: 1}, gemm.View{X: w.ds, RS: n, CS: 1}
 		mm.Tile(&w.mm, w.dv[from*values:], values, n, values, m, transposed(p), t.dout)
 		mm.Tile(&w.mm, w.dk[from*dim:], dim, n, dim, m, transposed(ds), t.q)
-		mm.Tile(&w.mm, w.dq, dim, m, dim, n, ds, kn)
+		if op.picks.IsNil() {
+			mm.Tile(&w.mm, w.dq, dim, m, dim, n, ds, kn)
+		}
+	}
+	if !op.picks.IsNil() {
+		op.alongList(t, w, k)
 	}
 }
 
@@ -140,6 +158,9 @@ func (op *attentionGrad) scores(t gradTile, w *gradScratch, from, n int) {
 		clear(ds[hi:])
 		if lo < hi {
 			op.gradients(p[lo:hi], ds[lo:hi], w.lse[i], w.sum[i])
+		}
+		if !op.picks.IsNil() {
+			w.listed[i] = keep(p, ds, from, listOf(op.picks, t.row+i), w.listed[i])
 		}
 	}
 }

@@ -162,13 +162,18 @@ func TestAttentionBackwardEqualsDefinition(t *testing.T) {
 
 // loss64 is the sum of dout*out of one sequence in float64, softmax and all.
 func (c attnCase) loss64(q, k, v []float64, dout []float32, n int) float64 {
+	return c.lossOf(q, k, v, dout, n, c.visible)
+}
+
+// lossOf is loss64 with the keys that each query sees.
+func (c attnCase) lossOf(q, k, v []float64, dout []float32, n int, sees func(i, j int) bool) float64 {
 	dim, values, loss := c.HeadDim, c.ValueDim, 0.0
 	for i := range n {
 		for h := range c.Heads {
 			kh := h / (c.Heads / c.KVHeads)
 			sum, dot := 0.0, 0.0
 			for j := range n {
-				if !c.visible(i, j) {
+				if !sees(i, j) {
 					continue
 				}
 				u, g := 0.0, 0.0

@@ -1,0 +1,227 @@
+package cpu
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"testing"
+
+	"lockstep/kernels"
+)
+
+// lists draws for every row of a case's packed batch min(topK, i+1) of its keys.
+func (c attnCase) lists(rng *rand.Rand, b attnBatch, topK int) kernels.Tensor {
+	picks := make([]int32, b.layout.Rows()*topK)
+	for i := range picks {
+		picks[i] = -1
+	}
+	for _, s := range b.layout.Spans {
+		for i := range s.Rows {
+			list := picks[(s.Row+i)*topK:][:topK]
+			for n, j := range rng.Perm(i + 1)[:min(topK, i+1)] {
+				list[n] = int32(j)
+			}
+			slices.Sort(list[:min(topK, i+1)])
+		}
+	}
+	t := kernels.WrapI32(picks)
+	return t.Reshape(b.layout.Rows(), topK)
+}
+
+// compacted is the case of one row alone: a sequence whose keys are the row's list and whose last query is the row's.
+func (c attnCase) compacted(s, i int, list []int32) attnCase {
+	nq, nk, nv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.ValueDim
+	one := attnCase{Attn: c.Attn, attnKind: c.attnKind, lengths: []int{len(list)}, q: [][]float32{make([]float32, len(list)*nq)}}
+	var k, v []float32
+	for _, j := range list {
+		k, v = append(k, c.k[s][int(j)*nk:][:nk]...), append(v, c.v[s][int(j)*nv:][:nv]...)
+	}
+	copy(one.q[0][(len(list)-1)*nq:], c.q[s][i*nq:][:nq])
+	one.k, one.v = [][]float32{k}, [][]float32{v}
+	return one
+}
+
+// Attention to a list is attention to a sequence of its keys; a list of all keys gives the bits of Attention, forward and backward.
+func TestSparseAttention(t *testing.T) {
+	rng := rand.New(rand.NewPCG(61, 62))
+	for _, kind := range attnKinds {
+		for n, dev := range attnDevices(t, kind, kernels.BreakNone) {
+			c := newValueCase(rng, kind, 1+n, 2, 24, 16, 0, 140, 3, 70)
+			b := c.pack(ints(len(c.lengths)))
+			kv := kernels.KV{K: b.k, V: b.v}
+			picks := c.lists(rng, b, 66)
+			dev.SparseAttend(b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+			for s, span := range b.layout.Spans {
+				for i := range span.Rows {
+					list := listOf(picks, span.Row+i)
+					one := c.compacted(s, i, list)
+					for h := range c.Heads {
+						out, lse := one.forward(0, len(list)-1, h)
+						if got := c.value(attnRow(b.out, span.Row+i), 0, h, c.Heads); !sameBits(got, out) || attnRow(b.lse, span.Row+i)[h] != lse {
+							t.Fatalf("%v: sequence %d row %d head %d: %v, want %v", c, s, i, h, got, out)
+						}
+					}
+				}
+			}
+			c.allKeys(t, dev, rng)
+		}
+	}
+}
+
+// allKeys compares lists of every key with Attention.
+func (c attnCase) allKeys(t *testing.T, dev *Device, rng *rand.Rand) {
+	t.Helper()
+	dout := c.randomDout(rng)
+	want, grads := c.backward(dev, dout, ints(len(c.lengths)))
+	b := c.pack(ints(len(c.lengths)))
+	kv, rows := kernels.KV{K: b.k, V: b.v}, b.layout.Rows()
+	picks := c.lists(rng, b, 140)
+	dev.SparseAttend(b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+	c.checkSame(t, "all keys", b, want)
+	got := attnGrads{dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7), dv: attnTensor(c.dtype, nil, rows, b.v.Cols, 7)}
+	dev.SparseAttendBackward(got.dq, got.dk, got.dv, attnTensor(c.dtype, slices.Concat(dout...), rows, b.out.Cols, 1), b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+	for i, pair := range [][2]kernels.Tensor{{got.dq, grads.dq}, {got.dk, grads.dk}, {got.dv, grads.dv}} {
+		for r := range rows {
+			if !sameBits(attnRow(pair[0], r), attnRow(pair[1], r)) {
+				t.Fatalf("%v: gradient %d, row %d differs from that of all keys", c, i, r)
+			}
+		}
+	}
+}
+
+// The gradient is that of attention to the list, by finite differences in float64.
+func TestSparseAttentionGradient(t *testing.T) {
+	rng := rand.New(rand.NewPCG(63, 64))
+	const n, topK, step = 19, 5, 1e-5
+	c := newValueCase(rng, plainKind, 2, 2, 8, 5, 0, n)
+	dev := attnDevices(t, c.attnKind, kernels.BreakNone)[0]
+	b, dout := c.pack([]int{0}), c.randomDout(rng)
+	kv, picks := kernels.KV{K: b.k, V: b.v}, c.lists(rng, b, topK)
+	dev.SparseAttend(b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+	grads := [3]kernels.Tensor{attnTensor(c.dtype, nil, n, b.q.Cols, 0), attnTensor(c.dtype, nil, n, b.k.Cols, 0), attnTensor(c.dtype, nil, n, b.v.Cols, 0)}
+	dev.SparseAttendBackward(grads[0], grads[1], grads[2], attnTensor(c.dtype, dout[0], n, b.out.Cols, 0), b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+	chosen := func(i, j int) bool { return slices.Contains(listOf(picks, i), int32(j)) }
+	x := [3][]float64{}
+	for i, v := range [][]float32{c.q[0], c.k[0], c.v[0]} {
+		for _, y := range v {
+			x[i] = append(x[i], float64(y))
+		}
+	}
+	for which, grad := range grads {
+		for i := range x[which] {
+			keep := x[which][i]
+			x[which][i] = keep + step
+			up := c.lossOf(x[0], x[1], x[2], dout[0], n, chosen)
+			x[which][i] = keep - step
+			down := c.lossOf(x[0], x[1], x[2], dout[0], n, chosen)
+			x[which][i] = keep
+			got, want := float64(attnRow(grad, i/grad.Cols)[i%grad.Cols]), (up-down)/(2*step)
+			if math.Abs(got-want) > 1e-4*(1+math.Abs(want)) {
+				t.Fatalf("input %d element %d: gradient %g, want %g", which, i, got, want)
+			}
+		}
+	}
+}
+
+// Selection is the definition's, whatever the pages and the rest of the batch are; many scores are equal.
+func TestSelectKeys(t *testing.T) {
+	rng := rand.New(rand.NewPCG(65, 66))
+	x := kernels.Index{Heads: 3, Dim: 16, TopK: 7, Scale: 0.25}
+	const n, pageRows = 150, 16
+	for _, kind := range attnKinds {
+		for _, dev := range attnDevices(t, kind, kernels.BreakNone) {
+			few := func(count int) []float32 { // few values, so that ties are common
+				v := make([]float32, count)
+				for i := range v {
+					v[i] = float32(rng.IntN(3) - 1)
+				}
+				return v
+			}
+			q, k, w := few(n*x.Heads*x.Dim), few(n*x.Dim), few(n*x.Heads)
+			packed := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, n}}
+			picks := kernels.WrapI32(make([]int32, n*x.TopK)).Reshape(n, x.TopK)
+			keys := kernels.KV{K: attnTensor(kind.dtype, k, n, x.Dim, 3)}
+			dev.SelectKeys(picks, attnTensor(kind.dtype, q, n, x.Heads*x.Dim, 1), attnTensor(kernels.F32, w, n, x.Heads, 2), keys, packed, x)
+			for i := range n {
+				if got, want := listOf(picks, i), wantedKeys(kind, x, q, k, w, i); !slices.Equal(got, want) {
+					t.Fatalf("%v row %d: %v, want %v", kind, i, got, want)
+				}
+			}
+			// the last rows alone, keys in pages
+			const rows = 5
+			pages := rng.Perm(n/pageRows + 3)
+			cache := kernels.KV{K: attnTensor(kind.dtype, nil, len(pages)*pageRows, x.Dim, 0), PageRows: pageRows}
+			span := kernels.Span{Rows: rows, Pos: n - rows}
+			for p := range (n + pageRows - 1) / pageRows {
+				span.Pages = append(span.Pages, int32(pages[p]))
+			}
+			for j := range n {
+				copyRow(cache.K, cacheRow(cache, &span, j), keys.K, j)
+			}
+			some := kernels.WrapI32(make([]int32, rows*x.TopK)).Reshape(rows, x.TopK)
+			dev.SelectKeys(some, attnTensor(kind.dtype, q[(n-rows)*x.Heads*x.Dim:], rows, x.Heads*x.Dim, 0), attnTensor(kernels.F32, w[(n-rows)*x.Heads:], rows, x.Heads, 0), cache,
+				&kernels.Layout{Spans: []kernels.Span{span}, Packs: []int32{0, rows}}, x)
+			for i := range rows {
+				if !slices.Equal(listOf(some, i), listOf(picks, n-rows+i)) {
+					t.Fatalf("%v: row %d alone chooses %v, in its batch %v", kind, n-rows+i, listOf(some, i), listOf(picks, n-rows+i))
+				}
+			}
+		}
+	}
+}
+
+// wantedKeys is the choice of row i, by a stable sort.
+func wantedKeys(kind attnKind, x kernels.Index, q, k, w []float32, i int) []int32 {
+	var order []int32
+	scores := make([]float32, i+1)
+	for j := range scores {
+		for h := range x.Heads {
+			dot := refDot(kind.dot, 0, q[(i*x.Heads+h)*x.Dim:][:x.Dim], k[j*x.Dim:][:x.Dim])
+			scores[j] += float32(w[i*x.Heads+h] * max(float32(dot*float32(x.Scale)), 0))
+		}
+		order = append(order, int32(j))
+	}
+	sort.SliceStable(order, func(a, b int) bool { return scores[order[a]] > scores[order[b]] })
+	order = order[:min(len(order), x.TopK)]
+	slices.Sort(order)
+	return order
+}
+
+func TestLayerNorm(t *testing.T) {
+	rng := rand.New(rand.NewPCG(67, 68))
+	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
+		for _, n := range []int{1, 16, 128, 700} {
+			d := newRowDevice(t, Auto, 2, "")
+			const rows = 9
+			x, w, b := attnRandom(rng, dtype, rows*n, 3), attnRandom(rng, dtype, n, 1), attnRandom(rng, dtype, n, 1)
+			out := attnTensor(dtype, nil, rows, n, 4)
+			d.LayerNorm(out, attnTensor(dtype, x, rows, n, 2), attnTensor(dtype, w, 1, n, 0), attnTensor(dtype, b, 1, n, 0), 1e-6)
+			for r := range rows {
+				v, want := x[r*n:][:n], make([]float32, n)
+				c, square := make([]float32, n), make([]float32, n)
+				mean := treeOf(v) / float32(n)
+				for i := range c {
+					c[i] = v[i] - mean
+					square[i] = float32(c[i] * c[i])
+				}
+				rstd := 1 / float32(math.Sqrt(float64(treeOf(square)/float32(n)+1e-6)))
+				for i := range want {
+					want[i] = attnRound(dtype, float32(float32(c[i]*rstd)*w[i])+b[i])
+				}
+				if got := attnRow(out, r); !sameBits(got, want) {
+					t.Fatalf("%v, %d columns, row %d: %v, want %v", dtype, n, r, got, want)
+				}
+			}
+		}
+	}
+}
+
+// treeOf is the tree of 256 lanes.
+func treeOf(x []float32) float32 {
+	lanes := make([]float32, 256)
+	for i, v := range x {
+		lanes[i%256] += v
+	}
+	return refTree(256, lanes)
+}
