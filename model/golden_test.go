@@ -21,7 +21,7 @@ import (
 
 // goldens are folders of testdata, a tiny checkpoint of a family each.
 var goldens = []string{
-	"deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "glm5", "glm5_shared", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h", "nemotron_h_latent", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_wrapped", "qwen3_moe", "qwen3_next",
+	"deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "glm5", "glm5_shared", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h", "nemotron_h_latent", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_wrapped", "qwen3_moe", "qwen3_next", "toy",
 }
 
 type golden struct {
@@ -331,7 +331,7 @@ func (g golden) adapterGradients(r *parallel.Rank, m *model.Model) {
 
 func TestFamilies(t *testing.T) {
 	if got := model.Families(); !slices.Equal(got, []string{
-		"deepseek_v3", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "kimi_k2", "kimi_k25", "llama", "minimax_m2", "nemotron_h", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next",
+		"deepseek_v3", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "kimi_k2", "kimi_k25", "llama", "minimax_m2", "nemotron_h", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "toy",
 	}) {
 		t.Errorf("families %v", got)
 	}
