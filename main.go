@@ -46,7 +46,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	c.SetFlagErrorFunc(badFlag)
-	group(c, trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), inspectCommand(), benchCommand(), devicesCommand())
+	group(c, trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
 	return c
 }
 
@@ -348,6 +348,7 @@ func verifyCommand() *cobra.Command {
 	var t target
 	o := serve.VerifyOptions{}
 	var broken string
+	var set []string
 	c := &cobra.Command{
 		Use:   "verify [SHAPE.toml]",
 		Short: "Prove that decode, chunked prefill and the training forward agree on every bit",
@@ -355,6 +356,9 @@ func verifyCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			if (len(args) == 1) == (t.dir != "") {
 				return fmt.Errorf("want either a shape or --model")
+			}
+			if len(set) > 0 && len(args) == 0 {
+				return fmt.Errorf("--set overrides a key of a shape: give one in place of --model")
 			}
 			prove := func(r *parallel.Rank, m *model.Model) error {
 				rep, err := serve.Verify(c.Context(), r, m, o)
@@ -365,7 +369,7 @@ func verifyCommand() *cobra.Command {
 				return rep.Err()
 			}
 			if len(args) == 1 {
-				return train.OnShape(args[0], t.settings(c), kernels.Break(broken), prove)
+				return train.OnShape(args[0], append(set, t.settings(c)...), kernels.Break(broken), prove)
 			}
 			return t.open(kernels.Break(broken), func(r *parallel.Rank, m *serve.Served) error { return prove(r, m.Model) })
 		},
@@ -373,6 +377,7 @@ func verifyCommand() *cobra.Command {
 	t.flags(c)
 	c.Flags().IntVar(&o.Tokens, "tokens", 4096, "positions to compare, each a full vocabulary of logits")
 	c.Flags().Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
+	c.Flags().StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	var rules []string
 	for _, b := range kernels.Breaks {
 		rules = append(rules, string(b))
@@ -391,6 +396,27 @@ func inspectCommand() *cobra.Command {
 			if err == nil {
 				fmt.Print(s)
 			}
+			return err
+		},
+	}
+}
+
+func shapesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "shapes [MODEL]",
+		Short: "List the catalogue of published models, or say what one is and what it takes to train it",
+		Long: "Lists published models with their parameters and memory, or shows one. In a shape, model.catalogue names one: a new network of its sizes, with random\n" +
+			"weights. What model.config says goes on top; with a smaller num_hidden_layers the first layers stay.",
+		Example: "  lockstep shapes Qwen3-30B-A3B\n" +
+			"  lockstep verify configs/qwen3-30b-a3b.toml --device cpu --set model.catalogue=Qwen3-0.6B --set model.config.num_hidden_layers=2",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			say := train.Catalogue
+			if len(args) == 1 {
+				say = func() (string, error) { return train.Describe(args[0]) }
+			}
+			text, err := say()
+			fmt.Print(text)
 			return err
 		},
 	}

@@ -158,6 +158,12 @@ func TestCommands(t *testing.T) {
 	if out := must(t, "inspect", model); !strings.Contains(out, "qwen3_moe") {
 		t.Errorf("inspect printed %s", out)
 	}
+	if out := must(t, "shapes"); !strings.Contains(out, "Qwen3-30B-A3B") {
+		t.Errorf("shapes printed %s", out)
+	}
+	if out := must(t, "shapes", "Qwen3-30B-A3B"); !strings.Contains(out, `"num_hidden_layers": 48`) {
+		t.Errorf("shapes of one printed %s", out)
+	}
 	if code, _, problems := lockstep(t, "verify", "--model", model, "--tokens", "200", "--break", "split-k"); code != 1 || !strings.Contains(problems, "differ") {
 		t.Errorf("a broken rule: exit code %d, %s", code, problems)
 	}
@@ -177,7 +183,7 @@ func TestHelp(t *testing.T) {
 	if out := must(t); !strings.Contains(out, "Usage:") {
 		t.Errorf("without arguments: %s", out)
 	}
-	for _, name := range []string{"train", "score", "generate", "tokenize", "verify", "inspect", "bench", "bench cpu", "devices"} {
+	for _, name := range []string{"train", "score", "generate", "tokenize", "verify", "inspect", "shapes", "bench", "bench cpu", "devices"} {
 		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+name) {
 			t.Errorf("%s --help: %s", name, out)
 		}
@@ -199,6 +205,8 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"SHAPE.toml"}, []string{"train"}},
 		{[]string{"SHAPE.toml"}, []string{"train", "a", "b"}},
 		{[]string{"DIR"}, []string{"inspect"}},
+		{[]string{"qwen3-30b", "catalogue", "Qwen3-30B-A3B"}, []string{"shapes", "qwen3-30b"}},
+		{[]string{"--set", "shape", "--model"}, []string{"verify", "--model", "x", "--set", "run.steps=2"}},
 		{[]string{"no.toml", "no such file"}, []string{"train", "no.toml"}},
 		{[]string{"--model", "shape"}, []string{"verify"}},
 		{[]string{"--model", "shape"}, []string{"verify", shape, "--model", "x"}},

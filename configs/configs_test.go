@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -283,6 +284,7 @@ func FuzzShape(f *testing.F) {
 		f.Add(string(text), "model.path=x")
 	}
 	f.Add(minimal, `model.config."a.b".c=[1, {x = 2}]`)
+	f.Add(fmt.Sprintf(published, "gpt-oss-20b"), "model.config.num_hidden_layers=3")
 	f.Add(minimal+"name = 'q\u0001'\n", "data.countdown.style=\n")
 	f.Add("a.b.c = '''x''''\n[x.\"y\"]\nz=[[1],{}]", "run.name=é")
 	f.Fuzz(func(t *testing.T, text, flag string) {

@@ -51,6 +51,7 @@ func Parse(name string, text []byte, set []string) (*Shape, error) {
 	for _, flag := range set {
 		r.override(flag)
 	}
+	r.publish()
 	r.resolve()
 	r.check()
 	if len(r.problems) > 0 {

@@ -14,6 +14,9 @@ type rule struct {
 
 var rules = []rule{
 	{[]string{"model.path", "model.family"}, func(s *Shape) string {
+		if s.Model.Path == "" && s.Model.Family == "" {
+			return "is missing, give path (a checkpoint), family (a new network) or catalogue (a published one)"
+		}
 		return exactlyOne(s.Model.Path != "", s.Model.Family != "", "path (a checkpoint)", "family (a new network)")
 	}},
 	{[]string{"model.family", "model.config"}, func(s *Shape) string {

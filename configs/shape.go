@@ -13,14 +13,15 @@ type Shape struct {
 	Device     Device     `toml:"device"`     // where it runs; a definition gives the same bits on each
 }
 
-// Model is either a checkpoint (path) or a new network (family and config).
+// Model is either a checkpoint (path) or a new network (family and config, or a published one's by its name in the catalogue).
 type Model struct {
 	Path      string         `toml:"path"`                                          // checkpoint folder in the Hugging Face layout
 	Family    string         `toml:"family"`                                        // instead of path: model_type of a new network, such as "qwen3_moe"
-	Tokenizer string         `toml:"tokenizer"`                                     // with family: tokenizer.json, a folder that has one, "bytes" or "countdown"
+	Catalogue string         `toml:"catalogue"`                                     // instead of family: a model that "lockstep shapes" lists; turns into its family and config
+	Tokenizer string         `toml:"tokenizer"`                                     // of a new network: tokenizer.json, a folder that has one, "bytes" or "countdown"
 	DType     string         `toml:"dtype" default:"'auto'" oneof:"auto,fp32,bf16"` // storage of weights and activations; "auto": bf16 for tc16, else fp32
 	InitSeed  int            `toml:"init_seed" default:"1" range:"[0,)"`            // seed of a new network's weights
-	Config    map[string]any `toml:"config"`                                        // with family: fields of its config.json
+	Config    map[string]any `toml:"config"`                                        // of a new network: fields of its config.json; under catalogue what differs, such as num_hidden_layers = 2
 }
 
 // Data is either a built-in task or JSONL files.

@@ -12,15 +12,47 @@ import (
 	"lockstep/kernels"
 )
 
-// Summary is what a model folder holds and what it takes to train it.
+// Summary is what a config.json describes and what it takes to train it.
 type Summary struct {
 	Family        string
 	Total, Active int // parameters, and those that one token uses
 	Layers        int
 	Hidden, Vocab int
 	Positions     int
-	Tensors       int
-	Formats       map[string]int // bytes by storage format
+	Demands       []Demand // by storage type: fp32, bf16
+
+	// Of a model folder.
+	Tensors int
+	Formats map[string]int // bytes by storage format
+}
+
+// Demand is the memory of training in a storage type: of every weight, or of adapters of rank [AdapterRank] on every projection outside experts.
+type Demand struct {
+	DType      kernels.DType
+	Full, LoRA Memory
+}
+
+// AdapterRank is the rank of the adapters in a [Demand].
+const AdapterRank = 16
+
+// Summarise reads a config.json.
+func Summarise(config []byte) (*Summary, error) {
+	s := &Summary{}
+	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
+		m, err := Describe(config, dtype)
+		if err != nil {
+			return nil, err
+		}
+		s.Family, s.Layers, s.Hidden, s.Vocab, s.Positions = m.Family, len(m.Blocks), m.Hidden, m.Vocab, m.MaxLength
+		s.Total, s.Active = m.Parameters()
+		d := Demand{DType: dtype, Full: m.Memory()}
+		if err := m.AddLoRA(LoRAConfig{Rank: AdapterRank, Alpha: 1, Pattern: ".*"}); err != nil {
+			return nil, err
+		}
+		d.LoRA = m.Memory()
+		s.Demands = append(s.Demands, d)
+	}
+	return s, nil
 }
 
 // Inspect reads a folder's config.json and the headers of its weights; no weight is loaded.
@@ -29,8 +61,7 @@ func Inspect(dir string) (s *Summary, err error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := Describe(config, kernels.BF16)
-	if err != nil {
+	if s, err = Summarise(config); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	c, err := data.OpenCheckpoint(dir)
@@ -38,8 +69,7 @@ func Inspect(dir string) (s *Summary, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	s = &Summary{Family: m.Family, Layers: len(m.Blocks), Hidden: m.Hidden, Vocab: m.Vocab, Positions: m.MaxLength, Formats: map[string]int{}}
-	s.Total, s.Active = m.Parameters()
+	s.Formats = map[string]int{}
 	for _, name := range c.Names() {
 		t, _ := c.Tensor(name)
 		s.Tensors++
@@ -48,30 +78,28 @@ func Inspect(dir string) (s *Summary, err error) {
 	return s, nil
 }
 
-// Bytes to hold weights, gradients, masters and moments in full fine-tuning, and the frozen weights alone (what LoRA adds is small).
-func (s *Summary) trainingBytes(dtype kernels.DType) (full, lora int) {
-	weight := s.Total * dtype.Size()
-	full = weight + s.Total*(4+4+4) // gradient and two moments, fp32
-	if dtype != kernels.F32 {
-		full += s.Total * 4
-	}
-	return full, weight
-}
+// Bytes is what the device keeps for training.
+func (n Memory) Bytes() int { return n.Weights + n.Training }
 
 func (s *Summary) String() string {
 	var b strings.Builder
-	gib := func(n int) string { return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30)) }
 	fmt.Fprintf(&b, "family      %s\n", s.Family)
 	fmt.Fprintf(&b, "parameters  %d total, %d active for a token\n", s.Total, s.Active)
 	fmt.Fprintf(&b, "shape       %d layers, hidden %d, vocabulary %d, %d positions\n", s.Layers, s.Hidden, s.Vocab, s.Positions)
-	fmt.Fprintf(&b, "tensors     %d:", s.Tensors)
-	for _, f := range slices.SortedFunc(maps.Keys(s.Formats), cmp.Compare) {
-		fmt.Fprintf(&b, " %s %s", f, gib(s.Formats[f]))
+	if s.Formats != nil {
+		fmt.Fprintf(&b, "tensors     %d:", s.Tensors)
+		for _, f := range slices.SortedFunc(maps.Keys(s.Formats), cmp.Compare) {
+			fmt.Fprintf(&b, " %s %s", f, gib(s.Formats[f]))
+		}
+		b.WriteString("\n")
 	}
-	b.WriteString("\n")
-	for _, d := range []kernels.DType{kernels.F32, kernels.BF16} {
-		full, lora := s.trainingBytes(d)
-		fmt.Fprintf(&b, "to train    in %s: full %s, LoRA %s and the adapters; activations come on top\n", d, gib(full), gib(lora))
+	for _, d := range s.Demands {
+		fmt.Fprintf(&b, "to train    in %s: full %s, LoRA of rank %d outside experts %s; activations come on top\n", d.DType, gib(d.Full.Bytes()), AdapterRank, gib(d.LoRA.Bytes()))
+	}
+	for _, d := range s.Demands {
+		fmt.Fprintf(&b, "to serve    in %s: weights %s, cache %d bytes for each token and %d for each sequence\n", d.DType, gib(d.Full.Weights), d.Full.Token, d.Full.Sequence)
 	}
 	return b.String()
 }
+
+func gib(n int) string { return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30)) }

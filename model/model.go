@@ -131,11 +131,8 @@ func (m *Model) Trained() []*Param {
 
 // TrainAll gives every parameter gradient and optimizer memory; with LoRA only the adapters. Masters start as the weights that are there now.
 func (m *Model) TrainAll(dev kernels.Device) {
-	adapter := m.adapterParams()
-	for _, p := range m.Params {
-		if !p.Buffer && (m.LoRA == nil || adapter[p]) {
-			p.train(dev, m.mem, p == m.Embed && p == m.Head.W)
-		}
+	for _, p := range m.learned() {
+		p.train(dev, m.mem, m.tied(p))
 	}
 }
 

@@ -82,6 +82,18 @@ func (p *Param) train(dev kernels.Device, mem *kernels.Arena, tied bool) {
 	}
 }
 
+// states is how many fp32 numbers [Param.train] makes for each weight.
+func (p *Param) states(tied bool) int {
+	n := 3 // gradient and two moments
+	if tied {
+		n++
+	}
+	if p.W.DType != kernels.F32 {
+		n++
+	}
+	return n
+}
+
 // headGrad is where the head adds the gradient of this matrix.
 func (p *Param) headGrad() kernels.Tensor {
 	if p.HeadGrad.IsNil() {
