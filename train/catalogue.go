@@ -14,7 +14,7 @@ import (
 // Catalogue lists the published models, a line for each.
 func Catalogue() (string, error) {
 	var b strings.Builder
-	const form = "%-24s%-18s%12s%10s%10s%14s%12s%16s\n"
+	const form = "%-24s%-18s%12s%10s%10s%14s%12s%18s\n"
 	fmt.Fprintf(&b, form, "model", "family", "parameters", "active", "context", "full", "LoRA", "cache of a token")
 	for _, name := range configs.Published() {
 		e, err := published(name)
