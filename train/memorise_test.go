@@ -44,16 +44,25 @@ const (
 
 // Every family learns 8 sequences of noise by heart and gives them back: the whole way from a folder through training to a folder, and from there through the engine.
 func TestMemorises(t *testing.T) {
-	dirs, err := filepath.Glob("../model/testdata/*/config.json")
+	found, err := filepath.Glob("../model/testdata/*/config.json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	covered := map[string]bool{}
-	for _, config := range dirs {
+	for _, config := range found {
 		dir := filepath.Dir(config)
 		text, err := os.ReadFile(config)
 		if err != nil {
 			t.Fatal(err)
+		}
+		var head struct {
+			Family string `json:"model_type"`
+		}
+		if err := json.Unmarshal(text, &head); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(model.Families(), head.Family) {
+			continue // one that a test of package model adds
 		}
 		m, err := model.Describe(text, kernels.F32)
 		if err != nil {
