@@ -177,7 +177,10 @@ func Repeat(d Device, key string, body func()) {
 }
 
 // Attender is a Device whose Attention is written for some shapes alone; others do all.
-type Attender interface{ Attends(a Attn) bool }
+type Attender interface {
+	// Attends is nil where Attention and its gradient are written for a shape and equal the reference's on a small sequence.
+	Attends(a Attn) error
+}
 
 // Counter is a Device that counts what it is asked.
 type Counter interface{ Counts() Counts }

@@ -16,7 +16,7 @@ type builder struct {
 	positions int     // of the model, once length was called
 	params    []*Param
 	ropes     map[ropeTables]kernels.Rope
-	missing   string // what the device lacks
+	refusal   error // of a device that lacks what the model needs
 }
 
 // length is how many positions the model gets of the n that its config.json allows. A family calls it before it makes layers.
@@ -34,24 +34,26 @@ func require[G any](b *builder, what string) {
 		return
 	}
 	if _, ok := b.dev.(G); !ok {
-		b.missing = what
+		b.refusal = fmt.Errorf("does not compute %s yet: this model needs another one", what)
 	}
 }
 
 // attn is a shape of attention, which the device must be able to compute.
 func (b *builder) attn(a kernels.Attn) kernels.Attn {
-	if d, ok := b.dev.(kernels.Attender); ok && !d.Attends(a) {
-		b.missing = fmt.Sprintf("attention with heads of %d columns, values of %d, and %d heads on %d", a.HeadDim, a.Values(), a.Heads, a.KVHeads)
+	if d, ok := b.dev.(kernels.Attender); ok {
+		if err := d.Attends(a); err != nil {
+			b.refusal = err
+		}
 	}
 	return a
 }
 
 // lacking is the error of a device that does not do what was required.
 func (b *builder) lacking() error {
-	if b.missing == "" {
+	if b.refusal == nil {
 		return nil
 	}
-	return fmt.Errorf("the device %s does not compute %s yet: this model needs another one", b.dev.Name(), b.missing)
+	return fmt.Errorf("the device %s %w", b.dev.Name(), b.refusal)
 }
 
 // tensor is device memory, or its shape.

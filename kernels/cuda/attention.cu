@@ -1,31 +1,31 @@
 // Attention, rule 2 of the definition, as kernels/cpu/attention.go states it: key blocks of 64 from position 0, splits of 2048 keys, online softmax in each, splits
 // merged ascending. A tile is (query, head of the group) pairs, query-major, of one KV head. Here is the kernel for mma.sync, tiles of 64 rows by 4 warps, for where wgmma
-// (attention_wide.cu) is not; few queries are attention_decode.cu's. Each split of a tile's keys is a block of its own; the last that is done puts them together.
+// (attention_wide.cu) is not; few queries are attention_decode.cu's. Keys of D and values of V columns; latent attention has only this kernel. Each split of a tile's keys is a block of its own; the last that is done puts them together.
 // Bound: 4*rows*keys*D flops of the tensor cores.
 #include "attention.cuh"
 
 extern __shared__ __align__(16) u16 shared[];
 
-template <int D>
+template <int D, int V>
 __device__ inline void attention(u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages, float* partials, int* done, int group, int os,
                                  int lses, int qs, int ks, int vs, int page_rows, int window, float c) {
-  constexpr int kTileRows = 64, kThreads = 128, kSize = kRows * (D + 8);
+  constexpr int kTileRows = 64, kThreads = 128, kDot = steps_of(D), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (V + 8);
   Tile t = tiles[blockIdx.x];
   Keys keys = {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows};
-  u16 *sk = shared, *sv = sk + 2 * kSize, *sq = sv + 2 * kSize;  // two stages of k and of v
+  u16 *sk = shared, *sv = sk + 2 * kSizeK, *sq = sv + 2 * kSizeV;  // two stages of k and of v
   int lane = warp_lane(), kv_head = blockIdx.y, count = (t.to - t.from) * group, first = threadIdx.x / kWarp * 16;
-  k += kv_head * D, v += kv_head * D;
-  auto out_of = [&](int r) { return out + (long long)(t.row + r / group) * os + (kv_head * group + r % group) * D; };
+  k += kv_head * D, v += kv_head * V;
+  auto out_of = [&](int r) { return out + (long long)(t.row + r / group) * os + (kv_head * group + r % group) * V; };
   auto lse_of = [&](int r) { return lse + (long long)(t.row + r / group) * lses + kv_head * group + r % group; };
   auto fetch = [&](int x, int stage) {
     int n = min(kRows, t.last - x);
-    load_rows<D, kRows, kThreads>(sk + stage * kSize, n, [&](int i) { return k + keys.row(x + i) * ks; });
-    load_rows<D, kRows, kThreads>(sv + stage * kSize, n, [&](int i) { return v + keys.row(x + i) * vs; });
+    load_rows<kDot, kRows, kThreads, D>(sk + stage * kSizeK, n, [&](int i) { return k + keys.row(x + i) * ks; });
+    load_rows<V, kRows, kThreads>(sv + stage * kSizeV, n, [&](int i) { return v + keys.row(x + i) * vs; });
   };
-  load_rows<D, kTileRows, kThreads>(sq, count, [&](int r) { return q + (long long)(t.row + r / group) * qs + (kv_head * group + r % group) * D; });
+  load_rows<kDot, kTileRows, kThreads, D>(sq, count, [&](int r) { return q + (long long)(t.row + r / group) * qs + (kv_head * group + r % group) * D; });
   fetch(t.first, 0);
   commit();
-  float o[D / 8][4] = {};
+  float o[V / 8][4] = {};
   Online state;
   Range seen[2] = {keys_of(t.from + (first + lane / 4) / group, t.last, window), keys_of(t.from + (first + lane / 4 + 8) / group, t.last, window)};
   for (int x = t.first, stage = 0; x < t.last; x += kRows, stage ^= 1) {
@@ -35,52 +35,53 @@ __device__ inline void attention(u16* out, float* lse, const u16* q, const u16* 
     __syncthreads();
     float s[8][4];
     u32 p[4][4];
-    scores<D>(s, sq, first, sk + stage * kSize);
+    scores<kDot>(s, sq, first, sk + stage * kSizeK);
     if (all_visible(t.from + first / group, t.from + (first + 15) / group, x, window) && x + kRows <= t.last) state.block<false>(s, seen, x, c);
     else state.block<true>(s, seen, x, c);
     pack(p, s);
     state.scale(o);
-    accumulate<D>(o, p, sv + stage * kSize);
+    accumulate<V>(o, p, sv + stage * kSizeV);
     __syncthreads();
   }
-  Partial<D, kTileRows> partial = {partials, done, (int)gridDim.y};
+  Partial<V, kTileRows> partial = {partials, done, (int)gridDim.y};
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     int r = first + lane / 4 + 8 * h;
     if (r >= count) continue;
     if (t.slot >= 0) {
       float* to = partial.row(t.slot, kv_head, r);
-      if (lane % 4 == 0) to[D] = state.m[h], to[D + 1] = state.l[h];
+      if (lane % 4 == 0) to[V] = state.m[h], to[V + 1] = state.l[h];
 #pragma unroll
-      for (int j = 0; j < D / 8; j++) *(float2*)(to + j * 8 + lane % 4 * 2) = make_float2(o[j][2 * h], o[j][2 * h + 1]);
+      for (int j = 0; j < V / 8; j++) *(float2*)(to + j * 8 + lane % 4 * 2) = make_float2(o[j][2 * h], o[j][2 * h + 1]);
       continue;
     }
     float inverse = 1.f / state.l[h];
     if (lane % 4 == 0) *lse_of(r) = state.m[h] + ln_def(state.l[h]) * kLog2E;
 #pragma unroll
-    for (int j = 0; j < D / 8; j++) *(u32*)(out_of(r) + j * 8 + lane % 4 * 2) = pair(o[j][2 * h] * inverse + 0.f, o[j][2 * h + 1] * inverse + 0.f);
+    for (int j = 0; j < V / 8; j++) *(u32*)(out_of(r) + j * 8 + lane % 4 * 2) = pair(o[j][2 * h] * inverse + 0.f, o[j][2 * h + 1] * inverse + 0.f);
   }
   if (t.slot < 0 || !partial.complete(t, kv_head, [] { __syncthreads(); })) return;
   for (int r = threadIdx.x / kWarp; r < count; r += kThreads / kWarp) partial.merge(t, kv_head, r, out_of(r), lse_of(r));
 }
 
-#define ATTENTION(D)                                                                                                                                            \
-  KERNEL(attention_##D, u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages, float* partials, int* done, int group, int os,   \
-         int lses, int qs, int ks, int vs, int page_rows, int window, float c) {                                                                                 \
-    attention<D>(out, lse, q, k, v, tiles, pages, partials, done, group, os, lses, qs, ks, vs, page_rows, window, c);                                                   \
+#define ATTENTION(name, D, V)                                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(128) name(u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages, float* partials,      \
+                                                         int* done, int group, int os, int lses, int qs, int ks, int vs, int page_rows, int window, float c) {                      \
+    attention<D, V>(out, lse, q, k, v, tiles, pages, partials, done, group, os, lses, qs, ks, vs, page_rows, window, c);                                                            \
   }
-ATTENTION(16)
-ATTENTION(32)
-ATTENTION(64)
-ATTENTION(96)
-ATTENTION(128)
+ATTENTION(attention_16, 16, 16)
+ATTENTION(attention_32, 32, 32)
+ATTENTION(attention_64, 64, 64)
+ATTENTION(attention_96, 96, 96)
+ATTENTION(attention_128, 128, 128)
+ATTENTION(attention_24_16, 24, 16)
+ATTENTION(attention_192_128, 192, 128)
+ATTENTION(attention_256, 256, 256)
 
 // store_kv copies rows of k and v to the rows of the cache named for each.
-KERNEL(store_kv, u16* ck, u16* cv, const u16* k, const u16* v, const int* to, int rows, int cols, int cks, int cvs, int ks, int vs) {
+KERNEL(store_kv, u16* ck, u16* cv, const u16* k, const u16* v, const int* to, int rows, int k_cols, int v_cols, int cks, int cvs, int ks, int vs) {
   int r = warp_row();
   if (r >= rows) return;
-  for (int c = warp_lane(); c < cols; c += kWarp) {
-    ck[(long long)to[r] * cks + c] = k[(long long)r * ks + c];
-    cv[(long long)to[r] * cvs + c] = v[(long long)r * vs + c];
-  }
+  for (int c = warp_lane(); c < k_cols; c += kWarp) ck[(long long)to[r] * cks + c] = k[(long long)r * ks + c];
+  for (int c = warp_lane(); c < v_cols; c += kWarp) cv[(long long)to[r] * cvs + c] = v[(long long)r * vs + c];
 }

@@ -83,14 +83,17 @@ struct Part {
   int at;         // first position of the 64
 };
 
-// load_rows brings `count` rows of D columns into [Rows][D + 8]; the others are zero. row(i) is the address of row i.
-template <int D, int Rows, int Threads, class F>
+// steps_of rounds a width up to whole steps of the dot.
+constexpr int steps_of(int d) { return (d + 15) / 16 * 16; }
+
+// load_rows brings `count` rows of Own columns into [Rows][D + 8]; other rows and columns are zero. row(i) is the address of row i.
+template <int D, int Rows, int Threads, int Own = D, class F>
 __device__ inline void load_rows(u16* to, int count, F row) {
 #pragma unroll
   for (int i = 0; i < Rows * (D / 8); i += Threads) {
     int c = i + threadIdx.x, r = c / (D / 8), at = c % (D / 8) * 8;
-    bool in = r < count;
-    if (Rows * (D / 8) % Threads == 0 || c < Rows * (D / 8)) copy16(to + r * (D + 8) + at, row(in ? r : 0) + at, in ? 16 : 0);
+    bool in = r < count && at < Own;
+    if (Rows * (D / 8) % Threads == 0 || c < Rows * (D / 8)) copy16(to + r * (D + 8) + at, row(in ? r : 0) + (in ? at : 0), in ? 16 : 0);
   }
 }
 

@@ -22,15 +22,35 @@ const (
 	wideSlots        = 6   // key blocks of K or V that a block with wgmma holds
 )
 
-// headDims are the widths of heads that attention is compiled for, headDimsWide those for wgmma.
+// headDims are the widths of heads, of keys and values alike, that attention is compiled for with small tiles for decoding; headDimsWide those for wgmma;
+// headDimsLatent those of keys and values of latent attention, which has one kernel for all.
 var (
-	headDims     = []int{16, 32, 64, 96, 128}
-	headDimsWide = []int{64, 128}
+	headDims       = []int{16, 32, 64, 96, 128}
+	headDimsWide   = []int{64, 128}
+	headDimsLatent = [][2]int{{24, 16}, {192, 128}, {256, 256}}
 )
+
+// latent tells whether a shape has the kernel of headDimsLatent alone.
+func latent(a kernels.Attn) bool {
+	return slices.Contains(headDimsLatent, [2]int{a.HeadDim, a.Values()})
+}
+
+// widths names the kernels of a shape.
+func widths(a kernels.Attn) string {
+	if a.Values() == a.HeadDim {
+		return fmt.Sprint(a.HeadDim)
+	}
+	return fmt.Sprintf("%d_%d", a.HeadDim, a.Values())
+}
+
+// stageBytes is rows of keys, in whole steps of the dot, and of values, in shared memory.
+func stageBytes(a kernels.Attn, keyRows, valueRows int) int {
+	return 2 * (keyRows*((a.HeadDim+15)/16*16+8) + valueRows*(a.Values()+8))
+}
 
 // Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
-	d.mustAttend(a, q, kv.K, kv.V, out)
+	mustAttend(a, q, kv.K, kv.V, out)
 	p := planAttention(d.def, kv, l, a, d.teams(a))
 	at := stage(d, p.words)
 	d.attendMany(&p.many, at, out, lse, q, kv, a)
@@ -40,7 +60,7 @@ func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels
 // wide tells whether heads are of a width for which the card has kernels with wgmma.
 func (d *Device) wide(a kernels.Attn) bool {
 	_, compiled := d.kernels["attention_wide_128"]
-	return compiled && slices.Contains(headDimsWide, a.HeadDim)
+	return compiled && slices.Contains(headDimsWide, a.HeadDim) && !latent(a)
 }
 
 // teams is Crew of attention_wide.cu: the warpgroups of a block that compute its forward; 0 where it is not by wgmma.
@@ -66,7 +86,7 @@ func (d *Device) attendMany(w *attentionWork, at cu.DevicePtr, out, lse, q kerne
 			maps, out, lse, q, tiles, at, box, group, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
 		return
 	}
-	d.launch(fmt.Sprintf("attention_%d", a.HeadDim), grid, attentionThreads, (w.rows+4*keyRows)*2*(a.HeadDim+8),
+	d.launch("attention_"+widths(a), grid, attentionThreads, stageBytes(a, w.rows+2*keyRows, 2*keyRows),
 		out, lse, q, kv.K, kv.V, tiles, at, d.partials(w, a), at+w.doneAt, group, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, kv.PageRows, a.Window, scoreScale(a))
 }
 
@@ -105,7 +125,7 @@ func (d *Device) partials(w *attentionWork, a kernels.Attn) cu.DevicePtr {
 	if w.slots == 0 {
 		return 0
 	}
-	return d.workspace(int(w.slots) * a.KVHeads * w.rows * (a.HeadDim + 2) * 4)
+	return d.workspace(int(w.slots) * a.KVHeads * w.rows * (a.Values() + 2) * 4)
 }
 
 func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
@@ -115,19 +135,19 @@ type attentionPart struct{ row, rows, at int32 }
 
 // AttentionBackward is for unpaged layouts; dq, dk, dv are written.
 func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
-	d.mustAttend(a, q, kv.K, kv.V, out, dout, dq, dk, dv)
+	mustAttend(a, q, kv.K, kv.V, out, dout, dq, dk, dv)
 	rows, group := l.Rows(), a.Heads/a.KVHeads
 	delta := d.workspace(4 * rows * a.Heads)
-	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.HeadDim, dout.Stride, out.Stride)
+	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.Values(), dout.Stride, out.Stride)
 	if d.wide(a) {
 		d.gradientsWide(dq, dk, dv, dout, lse, q, delta, kv, l, a)
 		return
 	}
-	shared := 4 * attentionRows * (a.HeadDim + 8) * 2
+	shared := stageBytes(a, 2*attentionRows, 2*attentionRows)
 	queries, keys := attentionParts(l, attentionRows, true), attentionParts(l, attentionRows, false)
-	d.launch(fmt.Sprintf("attention_dq_%d", a.HeadDim), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse, delta, q, kv.K, kv.V, stage(d, queries), group,
+	d.launch("attention_dq_"+widths(a), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse, delta, q, kv.K, kv.V, stage(d, queries), group,
 		dq.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a), float32(a.Scale))
-	d.launch(fmt.Sprintf("attention_dkv_%d", a.HeadDim), [3]int{len(keys), a.KVHeads, 1}, attentionThreads, shared, dk, dv, dout, lse, delta, q, kv.K, kv.V, stage(d, keys), group,
+	d.launch("attention_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, attentionThreads, shared, dk, dv, dout, lse, delta, q, kv.K, kv.V, stage(d, keys), group,
 		dk.Stride, dv.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a), float32(a.Scale))
 }
 
@@ -173,22 +193,23 @@ func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layou
 			to[s.Row+i] = s.Pages[pos/cache.PageRows]*int32(cache.PageRows) + int32(pos%cache.PageRows)
 		}
 	}
-	d.launch("store_kv", warps(len(to)), warpThreads, 0, cache.K, cache.V, k, v, stage(d, to), len(to), k.Cols, cache.K.Stride, cache.V.Stride, k.Stride, v.Stride)
+	d.launch("store_kv", warps(len(to)), warpThreads, 0, cache.K, cache.V, k, v, stage(d, to), len(to), k.Cols, v.Cols, cache.K.Stride, cache.V.Stride, k.Stride, v.Stride)
 }
 
-// Attends tells whether the kernels are written for a shape.
-func (d *Device) Attends(a kernels.Attn) bool {
-	return slices.Contains(headDims, a.HeadDim) && a.Values() == a.HeadDim && a.Heads%a.KVHeads == 0 && a.Heads/a.KVHeads <= attentionRows
+// attends tells whether the kernels are written for a shape.
+func attends(a kernels.Attn) bool {
+	written := slices.Contains(headDims, a.HeadDim) && a.Values() == a.HeadDim || latent(a)
+	return written && a.Heads%a.KVHeads == 0 && a.Heads/a.KVHeads <= attentionRows
 }
 
 // mustAttend panics with what the kernels cannot do.
-func (d *Device) mustAttend(a kernels.Attn, ts ...kernels.Tensor) {
+func mustAttend(a kernels.Attn, ts ...kernels.Tensor) {
 	mustBF16(ts...)
-	bad := !d.Attends(a)
+	bad := !attends(a)
 	for _, t := range ts {
 		bad = bad || !vectors(t)
 	}
 	if bad {
-		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU is written for heads of %v and up to %d queries a key, not %+v on %v", headDims, attentionRows, a, ts)})
+		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU is written for heads of %v, latent ones of %v, and up to %d queries a key, not %+v on %v", headDims, headDimsLatent, attentionRows, a, ts)})
 	}
 }

@@ -20,8 +20,8 @@ __device__ inline void gradients(float& p, float& ds, bool seen, float c, float 
   ds = (p * (ds - delta)) * scale;
 }
 
-template <int D>
-__device__ inline void put(u16* to, const float x[D / 8][4], int stride, int first, int count) {
+template <int D, int N>
+__device__ inline void put(u16* to, const float (&x)[N][4], int stride, int first, int count) {
   int lane = warp_lane();
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -32,17 +32,17 @@ __device__ inline void put(u16* to, const float x[D / 8][4], int stride, int fir
   }
 }
 
-template <int D>
+template <int D, int V>
 __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,
                               int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
-  constexpr int kTileSize = kRows * (D + 8);
+  constexpr int kDot = steps_of(D), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (V + 8);
   Part t = parts[blockIdx.x];
-  u16 *sq = shared, *sd = sq + kTileSize, *sk = sd + kTileSize, *sv = sk + kTileSize;
-  int lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at), own_head = blockIdx.y, heads = gridDim.y, kv = own_head / group * D;
+  u16 *sq = shared, *sd = sq + kSizeK, *sk = sd + kSizeV, *sv = sk + kSizeK;
+  int lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at), own_head = blockIdx.y, heads = gridDim.y, kv_head = own_head / group;
   long long row = t.row + t.at;
-  load_rows<D, kRows, 128>(sq, count, [&](int i) { return q + (row + i) * qs + own_head * D; });
-  load_rows<D, kRows, 128>(sd, count, [&](int i) { return dout + (row + i) * ds + own_head * D; });
-  float own[2], sum[2], g[D / 8][4] = {};
+  load_rows<kDot, kRows, 128, D>(sq, count, [&](int i) { return q + (row + i) * qs + own_head * D; });
+  load_rows<V, kRows, 128>(sd, count, [&](int i) { return dout + (row + i) * ds + own_head * V; });
+  float own[2], sum[2], g[kDot / 8][4] = {};
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     int r = first + lane / 4 + 8 * h;
@@ -52,14 +52,14 @@ __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const 
   int x = window ? max(0, t.at - window + 1) / kRows * kRows : 0;
   for (; x < t.at + count; x += kRows) {
     int n = min(kRows, t.rows - x);
-    load_rows<D, kRows, 128>(sk, n, [&](int i) { return k + (long long)(t.row + x + i) * ks + kv; });
-    load_rows<D, kRows, 128>(sv, n, [&](int i) { return v + (long long)(t.row + x + i) * vs + kv; });
+    load_rows<kDot, kRows, 128, D>(sk, n, [&](int i) { return k + (long long)(t.row + x + i) * ks + kv_head * D; });
+    load_rows<V, kRows, 128>(sv, n, [&](int i) { return v + (long long)(t.row + x + i) * vs + kv_head * V; });
     commit();
     wait<0>();
     __syncthreads();
     float p[8][4], e[8][4];
-    scores<D>(p, sq, first, sk);
-    scores<D>(e, sd, first, sv);
+    scores<kDot>(p, sq, first, sk);
+    scores<V>(e, sd, first, sv);
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -69,30 +69,30 @@ __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const 
       }
     u32 packed[4][4];
     pack(packed, e);
-    accumulate<D>(g, packed, sk);
+    accumulate<kDot>(g, packed, sk);
     __syncthreads();
   }
   put<D>(dq + row * dqs + own_head * D, g, dqs, first, count);
 }
 
-template <int D>
+template <int D, int V>
 __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,
                                int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
-  constexpr int kTileSize = kRows * (D + 8);
+  constexpr int kDot = steps_of(D), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (V + 8);
   __shared__ float own[kRows], sum[kRows];
   Part t = parts[blockIdx.x];
-  u16 *sq = shared, *sd = sq + kTileSize, *sk = sd + kTileSize, *sv = sk + kTileSize;
+  u16 *sq = shared, *sd = sq + kSizeK, *sk = sd + kSizeV, *sv = sk + kSizeK;
   int own_head = blockIdx.y, heads = gridDim.y * group, lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at);
   long long row = t.row + t.at;
-  load_rows<D, kRows, 128>(sk, count, [&](int i) { return k + (row + i) * ks + own_head * D; });
-  load_rows<D, kRows, 128>(sv, count, [&](int i) { return v + (row + i) * vs + own_head * D; });
-  float gk[D / 8][4] = {}, gv[D / 8][4] = {};
+  load_rows<kDot, kRows, 128, D>(sk, count, [&](int i) { return k + (row + i) * ks + own_head * D; });
+  load_rows<V, kRows, 128>(sv, count, [&](int i) { return v + (row + i) * vs + own_head * V; });
+  float gk[kDot / 8][4] = {}, gv[V / 8][4] = {};
   int end = window ? min(t.rows, t.at + count + window - 1) : t.rows;
   for (int head = own_head * group; head < (own_head + 1) * group; head++)
     for (int x = t.at; x < end; x += kRows) {
       int n = min(kRows, t.rows - x);
-      load_rows<D, kRows, 128>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
-      load_rows<D, kRows, 128>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * D; });
+      load_rows<kDot, kRows, 128, D>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
+      load_rows<V, kRows, 128>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * V; });
       if (threadIdx.x < kRows) {
         bool in = threadIdx.x < n;
         long long at = t.row + x + (in ? threadIdx.x : 0);
@@ -102,8 +102,8 @@ __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* l
       wait<0>();
       __syncthreads();
       float p[8][4], e[8][4];
-      scores<D>(p, sk, first, sq);
-      scores<D>(e, sv, first, sd);
+      scores<kDot>(p, sk, first, sq);
+      scores<V>(e, sv, first, sd);
 #pragma unroll
       for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -114,26 +114,31 @@ __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* l
         }
       u32 packed[4][4];
       pack(packed, p);
-      accumulate<D>(gv, packed, sd);
+      accumulate<V>(gv, packed, sd);
       pack(packed, e);
-      accumulate<D>(gk, packed, sq);
+      accumulate<kDot>(gk, packed, sq);
       __syncthreads();
     }
   put<D>(dk + row * dks + own_head * D, gk, dks, first, count);
-  put<D>(dv + row * dvs + own_head * D, gv, dvs, first, count);
+  put<V>(dv + row * dvs + own_head * V, gv, dvs, first, count);
 }
 
-#define GRADIENTS(D)                                                                                                                                                         \
-  KERNEL(attention_dq_##D, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, \
-         int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                                              \
-    grad_q<D>(dq, dout, lse, delta, q, k, v, parts, group, dqs, ds, lses, qs, ks, vs, window, c, scale);                                                              \
+#define GRADIENTS(name, D, V)                                                                                                                                                \
+  extern "C" __global__ void __launch_bounds__(128)                                                                                                                          \
+      attention_dq_##name(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,           \
+                          int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                             \
+    grad_q<D, V>(dq, dout, lse, delta, q, k, v, parts, group, dqs, ds, lses, qs, ks, vs, window, c, scale);                                                                  \
   }                                                                                                                                                                          \
-  KERNEL(attention_dkv_##D, u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,  \
-         int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                          \
-    grad_kv<D>(dk, dv, dout, lse, delta, q, k, v, parts, group, dks, dvs, ds, lses, qs, ks, vs, window, c, scale);                                                    \
+  extern "C" __global__ void __launch_bounds__(128)                                                                                                                          \
+      attention_dkv_##name(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, \
+                           int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                   \
+    grad_kv<D, V>(dk, dv, dout, lse, delta, q, k, v, parts, group, dks, dvs, ds, lses, qs, ks, vs, window, c, scale);                                                        \
   }
-GRADIENTS(16)
-GRADIENTS(32)
-GRADIENTS(64)
-GRADIENTS(96)
-GRADIENTS(128)
+GRADIENTS(16, 16, 16)
+GRADIENTS(32, 32, 32)
+GRADIENTS(64, 64, 64)
+GRADIENTS(96, 96, 96)
+GRADIENTS(128, 128, 128)
+GRADIENTS(24_16, 24, 16)
+GRADIENTS(192_128, 192, 128)
+GRADIENTS(256, 256, 256)

@@ -38,8 +38,9 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 	if teams > 0 {
 		p.many.rows, p.many.splits = 64*teams, false
 	}
+	small := func(s kernels.Span) bool { return s.Rows*group <= attentionRowsFew && !latent(a) }
 	for _, s := range l.Spans {
-		if pairs := s.Rows * group; pairs <= attentionRowsFew {
+		if pairs := s.Rows * group; small(s) {
 			for p.few.rows < pairs {
 				p.few.rows *= 2
 			}
@@ -53,7 +54,7 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 			p.words = append(p.words, s.Pages...)
 		}
 		w := &p.many
-		if s.Rows*group <= attentionRowsFew {
+		if small(*s) {
 			w = &p.few
 		}
 		n := w.rows / group

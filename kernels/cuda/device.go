@@ -19,7 +19,8 @@ type Device struct {
 	def      kernels.Definition
 	context  cu.CUContext
 	name     string
-	admitted []string // the card's units that equal the definition
+	admitted []string         // the card's units that equal the definition
+	shapes   map[string]error // of attention that were tried: nil where they equal the definition
 	kernels  map[string]function
 	ring     *ring
 	repeater *repeater
@@ -53,7 +54,7 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
-	d := &Device{def: def}
+	d := &Device{def: def, shapes: map[string]error{}}
 	if d.context, err = card.RetainPrimaryCtx(); err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}

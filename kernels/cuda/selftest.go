@@ -34,6 +34,51 @@ func (d *Device) trials() []trial {
 	return append(all, trial{"attention", "", tryAttention}, trial{"norm", "", tryNorm}, trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
 }
 
+// Attends tries the kernels of a shape that they are written for, forward and backward, once.
+func (d *Device) Attends(a kernels.Attn) error {
+	what := fmt.Sprintf("attention of %d heads on %d, keys of %d columns and values of %d", a.Heads, a.KVHeads, a.HeadDim, a.Values())
+	if !attends(a) {
+		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
+	}
+	if equal, known := d.shapes[what]; known {
+		return equal
+	}
+	ref, err := cpu.New(d.def, cpu.Options{Threads: min(4, runtime.NumCPU())})
+	if err != nil {
+		return err
+	}
+	a.Heads, a.KVHeads, a.Window = a.Heads/a.KVHeads, 1, 0
+	t := trial{run: func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor { return tryShape(d, mem, r, a) }}
+	if !bytes.Equal(t.result(d, 1), t.result(ref, 1)) {
+		err = fmt.Errorf("computes %s otherwise than the definition: this model needs another one", what)
+	}
+	d.shapes[what] = err
+	return errors.Join(err, ref.Close())
+}
+
+// tryShape is the results of attention and its gradient on one sequence.
+func tryShape(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a kernels.Attn) kernels.Tensor {
+	const rows = 70
+	queries, width, values := a.Heads*a.HeadDim, a.HeadDim, a.Values()
+	all := mem.Zeros(kernels.BF16, rows, 2*a.Heads*values+queries+width+values)
+	at := 0
+	next := func(cols int) kernels.Tensor {
+		at += cols
+		return all.ColRange(at-cols, at)
+	}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}}
+	out, lse, q := mem.New(kernels.BF16, rows, a.Heads*values), mem.New(kernels.F32, rows, a.Heads), random(d, mem, r, kernels.BF16, rows, queries, 0)
+	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows, values, 0)}
+	dout := random(d, mem, r, kernels.BF16, rows, a.Heads*values, 0)
+	dq, dk, dv := mem.New(kernels.BF16, rows, queries), mem.New(kernels.BF16, rows, width), mem.New(kernels.BF16, rows, values)
+	d.Attention(out, lse, q, kv, l, a)
+	d.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a)
+	for _, t := range []kernels.Tensor{out, dq, dk, dv} {
+		d.Copy(next(t.Cols), t)
+	}
+	return all
+}
+
 // admit holds the card against the CPU reference, bit for bit, which takes milliseconds, and refuses it where they differ.
 func (d *Device) admit() (err error) {
 	if err := d.admitExp2(); err != nil {
