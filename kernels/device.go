@@ -178,7 +178,7 @@ func Repeat(d Device, key string, body func()) {
 
 // Attender is a Device whose Attention is written for some shapes alone; others do all.
 type Attender interface {
-	// Attends is nil where Attention and its gradient are written for a shape and equal the reference's on a small sequence.
+	// Attends is nil where Attention and its gradient are written for a shape and admitted.
 	Attends(a Attn) error
 }
 

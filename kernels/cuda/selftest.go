@@ -34,11 +34,14 @@ func (d *Device) trials() []trial {
 	return append(all, trial{"attention", "", tryAttention}, trial{"norm", "", tryNorm}, trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
 }
 
-// Attends tries the kernels of a shape that they are written for, forward and backward, once.
+// Attends tries the kernels of a shape of latent attention, forward and backward, once; admit has tried those of the others.
 func (d *Device) Attends(a kernels.Attn) error {
 	what := fmt.Sprintf("attention of %d heads on %d, keys of %d columns and values of %d", a.Heads, a.KVHeads, a.HeadDim, a.Values())
 	if !attends(a) {
 		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
+	}
+	if !latent(a) {
+		return nil
 	}
 	if equal, known := d.shapes[what]; known {
 		return equal
@@ -60,7 +63,7 @@ func (d *Device) Attends(a kernels.Attn) error {
 func tryShape(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a kernels.Attn) kernels.Tensor {
 	const rows = 70
 	queries, width, values := a.Heads*a.HeadDim, a.HeadDim, a.Values()
-	all := mem.Zeros(kernels.BF16, rows, 2*a.Heads*values+queries+width+values)
+	all := mem.Zeros(kernels.BF16, rows, a.Heads*values+queries+width+values)
 	at := 0
 	next := func(cols int) kernels.Tensor {
 		at += cols
