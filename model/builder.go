@@ -16,7 +16,8 @@ type builder struct {
 	positions int     // of the model, once length was called
 	params    []*Param
 	ropes     map[ropeTables]kernels.Rope
-	refusal   error // of a device that lacks what the model needs
+	refusal   error // of a device that lacks what the model needs, or of a model too large to describe
+	tensors   int   // of a checkpoint, so far
 }
 
 // length is how many positions the model gets of the n that its config.json allows. A family calls it before it makes layers.
@@ -34,7 +35,7 @@ func require[G any](b *builder, what string) {
 		return
 	}
 	if _, ok := b.dev.(G); !ok {
-		b.refusal = fmt.Errorf("does not compute %s yet: this model needs another one", what)
+		b.refusal = fmt.Errorf("the device %s does not compute %s yet: this model needs another one", b.dev.Name(), what)
 	}
 }
 
@@ -42,19 +43,14 @@ func require[G any](b *builder, what string) {
 func (b *builder) attn(a kernels.Attn) kernels.Attn {
 	if d, ok := b.dev.(kernels.Attender); ok {
 		if err := d.Attends(a); err != nil {
-			b.refusal = err
+			b.refusal = fmt.Errorf("the device %s %w", b.dev.Name(), err)
 		}
 	}
 	return a
 }
 
-// lacking is the error of a device that does not do what was required.
-func (b *builder) lacking() error {
-	if b.refusal == nil {
-		return nil
-	}
-	return fmt.Errorf("the device %s %w", b.dev.Name(), b.refusal)
-}
+// mostTensors is how many tensors of experts a checkpoint may have: ten times those of the largest published model.
+const mostTensors = 1 << 20
 
 // tensor is device memory, or its shape.
 func (b *builder) tensor(d kernels.DType, groups, rows, cols int) kernels.Tensor {
@@ -149,6 +145,9 @@ func (b *builder) biased(on bool, l *Linear) *Linear {
 func (b *builder) experts(n, in int, fused string, rows []int, module func(e, i int) string) *Linear {
 	total := 0
 	var parts []Part
+	if b.tensors += n * len(rows); b.tensors > mostTensors {
+		b.refusal, n = fmt.Errorf("config.json asks for more than %d tensors", mostTensors), 1
+	}
 	for i, r := range rows {
 		for e := range n {
 			parts = append(parts, Part{Name: module(e, i) + ".weight", Group: e, Row: total, Rows: r, Shape: []int{r, in}})

@@ -17,14 +17,14 @@ func TestRequire(t *testing.T) {
 	}
 	defer dev.Close()
 	b := &builder{dev: dev}
-	if require[kernels.Device](b, "anything"); b.lacking() != nil {
-		t.Error(b.lacking())
+	if require[kernels.Device](b, "anything"); b.refusal != nil {
+		t.Error(b.refusal)
 	}
-	if require[absent](b, "absence"); b.lacking() == nil || !strings.Contains(b.lacking().Error(), "cpu") || !strings.Contains(b.lacking().Error(), "does not compute absence yet") {
-		t.Errorf("lacking: %v", b.lacking())
+	if require[absent](b, "absence"); b.refusal == nil || !strings.Contains(b.refusal.Error(), "cpu") || !strings.Contains(b.refusal.Error(), "does not compute absence yet") {
+		t.Errorf("lacking: %v", b.refusal)
 	}
 	described := &builder{}
-	if require[absent](described, "absence"); described.lacking() != nil {
-		t.Error(described.lacking())
+	if require[absent](described, "absence"); described.refusal != nil {
+		t.Error(described.refusal)
 	}
 }

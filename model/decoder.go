@@ -48,6 +48,8 @@ func (d *decoder) validate() error {
 	switch {
 	case err != nil:
 		return err
+	case d.Layers > mostLayers:
+		return fmt.Errorf("num_hidden_layers is %d: want at most %d", d.Layers, mostLayers)
 	case d.Heads%d.KVHeads != 0:
 		return fmt.Errorf("num_attention_heads %d is not a multiple of num_key_value_heads %d", d.Heads, d.KVHeads)
 	case d.HeadDim%2 != 0:
@@ -57,6 +59,9 @@ func (d *decoder) validate() error {
 	}
 	return nil
 }
+
+// mostLayers is eight times those of the deepest published model.
+const mostLayers = 1024
 
 // size is a field of config.json that must be positive.
 type size struct {

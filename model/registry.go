@@ -72,7 +72,7 @@ func describe(text []byte, b *builder) (*Model, error) {
 	}
 	m, err := f.build(config, b)
 	if err == nil {
-		err = b.lacking()
+		err = b.refusal
 	}
 	if err != nil {
 		return fail(err)
