@@ -37,7 +37,11 @@ type Device struct {
 // maxShared is the shared memory of a block on Hopper and Blackwell.
 const maxShared = 227 << 10
 
-var _ kernels.Device = (*Device)(nil)
+var (
+	_ kernels.Device   = (*Device)(nil)
+	_ kernels.DeltaNet = (*Device)(nil)
+	_ kernels.Mamba    = (*Device)(nil)
+)
 
 // New opens a GPU. It fails on a definition that the device does not implement and where there is no card or driver.
 func New(def kernels.Definition, ordinal int) (*Device, error) {

@@ -149,3 +149,13 @@ KERNEL(add_blocks, float* dw, const float* sums, int count, int n) {
   }
   if (threadIdx.x < kWarp && j < n) dw[j] = sum;
 }
+
+// add_rows adds parts F32 [rows, n] up in blocks of rows, a thread for a column of one: sums F32 [blocks, n], which add_blocks adds up.
+KERNEL(add_rows, float* sums, const float* parts, const int* blocks, int n) {
+  int j = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
+  if (j >= n) return;
+  float sum = 0.f;
+#pragma unroll 8
+  for (int r = blocks[b]; r < blocks[b + 1]; r++) sum += parts[(size_t)r * n + j];
+  sums[(size_t)b * n + j] = sum;
+}

@@ -49,3 +49,10 @@ func (d *Device) sumRows(dw kernels.Tensor, n int, run func(n int, sums cu.Devic
 func (d *Device) addBlocks(dw kernels.Tensor, sums cu.DevicePtr, n int) {
 	d.launch("add_blocks", [3]int{blocks(dw.Cols, 32), 1, 1}, normThreads, 0, dw, sums, n, dw.Cols)
 }
+
+// addRows adds parts F32 [rows, n] to dw F32 [1, n] as a sum over rows, by way of sums F32 [blocks, n].
+func (d *Device) addRows(dw kernels.Tensor, parts, sums cu.DevicePtr, rows []int32) {
+	n := len(rows) - 1
+	d.launch("add_rows", [3]int{blocks(dw.Cols, 32), n, 1}, 32, 0, sums, parts, stage(d, rows), dw.Cols)
+	d.addBlocks(dw, sums, n)
+}

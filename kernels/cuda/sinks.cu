@@ -31,13 +31,3 @@ __device__ void sinks_backward(float* parts, const T* dout, const T* out, const 
 }
 #define SINKS_BACKWARD(T) (float* parts, const T* dout, const T* out, const float* lse, const T* logits, int rows, int heads, int dim, int ds, int os, int ls)
 KERNELS(sinks_backward, SINKS_BACKWARD, (parts, dout, out, lse, logits, rows, heads, dim, ds, os, ls))
-
-// A thread for a head of a block of rows; norm.cu adds the blocks up.
-KERNEL(sinks_blocks, float* sums, const float* parts, const int* blocks, int heads) {
-  int h = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
-  if (h >= heads) return;
-  float sum = 0.f;
-#pragma unroll 8
-  for (int r = blocks[b]; r < blocks[b + 1]; r++) sum += parts[(size_t)r * heads + h];
-  sums[(size_t)b * heads + h] = sum;
-}

@@ -21,6 +21,5 @@ func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, pac
 	parts := d.workspace(4 * heads * (out.Rows + n))
 	sums := parts + cu.DevicePtr(4*heads*out.Rows)
 	d.launch("sinks_backward"+suffix(out), warps(out.Rows*heads), warpThreads, 0, parts, dout, out, lse, sinks, out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
-	d.launch("sinks_blocks", [3]int{blocks(heads, 32), n, 1}, 32, 0, sums, parts, stage(d, rows), heads)
-	d.addBlocks(dsinks, sums, n)
+	d.addRows(dsinks, parts, sums, rows)
 }

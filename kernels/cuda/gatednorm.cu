@@ -1,0 +1,190 @@
+// Norms with a gate, as kernels/recurrent.go states them: a warp for a head (NormThenGate) or a group (GateThenNorm) of a row. Bound: the bytes of x, z, dout and what is written.
+// Columns of a row are computed again where they are needed again.
+#include "rows.cuh"
+
+// gated is x*(z*sigm(z)) of eight columns.
+__device__ inline void gated(const float* x, const float* z, float* y) {
+#pragma unroll
+  for (int j = 0; j < kEight; j++) y[j] = (z[j] * sigmoid_def(z[j])) * x[j];
+}
+
+// ungated turns d = dout and y = what was gated into the gradient of y, and z into its own.
+__device__ inline void ungated(float* d, const float* y, float* z) {
+#pragma unroll
+  for (int j = 0; j < kEight; j++) {
+    float s = sigmoid_def(z[j]), g = d[j] * (z[j] * s);
+    z[j] = (d[j] * y[j]) * (s * (1.f + z[j] * (1.f - s)));
+    d[j] = g;
+  }
+}
+
+template <class T>
+__device__ void norm_then_gate(T* out, float* rstd, const T* x, const T* z, const float* w, int rows, int heads, int n, int os, int rs, int xs, int zs, float eps) {
+  int at = warp_row();
+  if (at >= rows * heads) return;
+  size_t r = at / heads, first = at % heads * n;
+  const T *from = x + r * xs + first, *gate = z + r * zs + first;
+  T* to = out + r * os + first;
+  float a = r_std(tree8(n, [&](int i, int left, float* v) {
+                    load8(from + i, left, v);
+#pragma unroll
+                    for (int j = 0; j < kEight; j++) v[j] = v[j] * v[j];
+                  }), n, eps);
+  if (warp_lane() == 0) rstd[r * rs + at % heads] = a;
+  for (int i = warp_lane() * kEight; i < n; i += kLanes) {
+    float v[kEight], g[kEight], u[kEight];
+    load8(from + i, n - i, v);
+    load8(gate + i, n - i, g);
+    load8(w + i, n - i, u);
+#pragma unroll
+    for (int j = 0; j < kEight; j++) v[j] = (v[j] * a) * u[j];
+    gated(v, g, v);
+    store8(to + i, n - i, v);
+  }
+}
+#define NORM_THEN_GATE(T) (T * out, float* rstd, const T* x, const T* z, const float* w, int rows, int heads, int n, int os, int rs, int xs, int zs, float eps)
+KERNELS(norm_then_gate, NORM_THEN_GATE, (out, rstd, x, z, w, rows, heads, n, os, rs, xs, zs, eps))
+
+// d is eight columns of dout, x and z; ungate makes of them the gradient of y, and dz.
+template <class T>
+struct HeadColumns {
+  float x[kEight], z[kEight], d[kEight], w[kEight];
+  __device__ HeadColumns(const T* xs, const T* zs, const T* ds, const float* ws, int left, float rstd) {
+    load8(xs, left, x);
+    load8(zs, left, z);
+    load8(ds, left, d);
+    load8(ws, left, w);
+    float y[kEight];
+#pragma unroll
+    for (int j = 0; j < kEight; j++) y[j] = (x[j] * rstd) * w[j];
+    ungated(d, y, z);
+  }
+};
+
+template <class T>
+__device__ void norm_then_gate_backward(T* dx, T* dz, const T* dout, const T* x, const T* z, const float* rstd, const float* w, int rows, int heads, int n, int dxs, int dzs, int ds,
+                                        int xs, int zs, int rs) {
+  int at = warp_row();
+  if (at >= rows * heads) return;
+  size_t r = at / heads, first = at % heads * n;
+  float a = rstd[r * rs + at % heads];
+  auto columns = [&](int i) { return HeadColumns<T>(x + r * xs + first + i, z + r * zs + first + i, dout + r * ds + first + i, w + i, n - i, a); };
+  float c = tree8(n, [&](int i, int left, float* v) {
+              HeadColumns<T> h = columns(i);
+#pragma unroll
+              for (int j = 0; j < kEight; j++) v[j] = (h.d[j] * h.w[j]) * (h.x[j] * a);
+            }) / (float)n;
+  for (int i = warp_lane() * kEight; i < n; i += kLanes) {
+    HeadColumns<T> h = columns(i);
+#pragma unroll
+    for (int j = 0; j < kEight; j++) h.x[j] = a * (h.d[j] * h.w[j] - (h.x[j] * a) * c);
+    store8(dz + r * dzs + first + i, n - i, h.z);
+    store8(dx + r * dxs + first + i, n - i, h.x);
+  }
+}
+#define NORM_THEN_GATE_BACKWARD(T)                                                                                                                             \
+  (T * dx, T * dz, const T* dout, const T* x, const T* z, const float* rstd, const float* w, int rows, int heads, int n, int dxs, int dzs, int ds, int xs, int zs, \
+   int rs)
+KERNELS(norm_then_gate_backward, NORM_THEN_GATE_BACKWARD, (dx, dz, dout, x, z, rstd, w, rows, heads, n, dxs, dzs, ds, xs, zs, rs))
+
+// parts F32 [rows, n] are what each row adds to dw, heads ascending: a thread for a column of a row.
+template <class T>
+__device__ void norm_then_gate_parts(float* parts, const T* dout, const T* x, const T* z, const float* rstd, int rows, int heads, int n, int ds, int xs, int zs, int rs) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= rows * n) return;
+  size_t r = i / n;
+  float sum = 0.f;
+#pragma unroll 4
+  for (int h = 0; h < heads; h++) {
+    int col = h * n + i % n;
+    float g = load(z, r * zs + col);
+    sum = sum + (load(x, r * xs + col) * rstd[r * rs + h]) * (load(dout, r * ds + col) * (g * sigmoid_def(g)));
+  }
+  parts[i] = sum;
+}
+#define NORM_THEN_GATE_PARTS(T) (float* parts, const T* dout, const T* x, const T* z, const float* rstd, int rows, int heads, int n, int ds, int xs, int zs, int rs)
+KERNELS(norm_then_gate_parts, NORM_THEN_GATE_PARTS, (parts, dout, x, z, rstd, rows, heads, n, ds, xs, zs, rs))
+
+template <class T>
+__device__ void gate_then_norm(T* out, float* rstd, const T* x, const T* z, const T* w, int rows, int groups, int n, int os, int rs, int xs, int zs, float eps) {
+  int at = warp_row();
+  if (at >= rows * groups) return;
+  size_t r = at / groups, first = at % groups * n;
+  const T *from = x + r * xs + first, *gate = z + r * zs + first;
+  T* to = out + r * os + first;
+  auto columns = [&](int i, float* y) {
+    float g[kEight];
+    load8(from + i, n - i, y);
+    load8(gate + i, n - i, g);
+    gated(y, g, y);
+  };
+  float a = r_std(tree8(n, [&](int i, int left, float* v) {
+                    columns(i, v);
+#pragma unroll
+                    for (int j = 0; j < kEight; j++) v[j] = v[j] * v[j];
+                  }), n, eps);
+  if (warp_lane() == 0) rstd[r * rs + at % groups] = a;
+  for (int i = warp_lane() * kEight; i < n; i += kLanes) {
+    float y[kEight], u[kEight];
+    columns(i, y);
+    load8(w + first + i, n - i, u);
+#pragma unroll
+    for (int j = 0; j < kEight; j++) y[j] = (y[j] * a) * u[j];
+    store8(to + i, n - i, y);
+  }
+}
+#define GATE_THEN_NORM(T) (T * out, float* rstd, const T* x, const T* z, const T* w, int rows, int groups, int n, int os, int rs, int xs, int zs, float eps)
+KERNELS(gate_then_norm, GATE_THEN_NORM, (out, rstd, x, z, w, rows, groups, n, os, rs, xs, zs, eps))
+
+template <class T>
+__device__ void gate_then_norm_backward(T* dx, T* dz, const T* dout, const T* x, const T* z, const float* rstd, const T* w, int rows, int groups, int n, int dxs, int dzs, int ds, int xs,
+                                        int zs, int rs) {
+  int at = warp_row();
+  if (at >= rows * groups) return;
+  size_t r = at / groups, first = at % groups * n;
+  float a = rstd[r * rs + at % groups];
+  auto columns = [&](int i, float* v, float* g, float* y, float* d) {
+    float u[kEight];
+    load8(x + r * xs + first + i, n - i, v);
+    load8(z + r * zs + first + i, n - i, g);
+    load8(dout + r * ds + first + i, n - i, d);
+    load8(w + first + i, n - i, u);
+    gated(v, g, y);
+#pragma unroll
+    for (int j = 0; j < kEight; j++) d[j] = d[j] * u[j];
+  };
+  float c = tree8(n, [&](int i, int left, float* p) {
+              float v[kEight], g[kEight], y[kEight];
+              columns(i, v, g, y, p);
+#pragma unroll
+              for (int j = 0; j < kEight; j++) p[j] = p[j] * (y[j] * a);
+            }) / (float)n;
+  for (int i = warp_lane() * kEight; i < n; i += kLanes) {
+    float v[kEight], g[kEight], y[kEight], d[kEight];
+    columns(i, v, g, y, d);
+#pragma unroll
+    for (int j = 0; j < kEight; j++) d[j] = a * (d[j] - (y[j] * a) * c);
+    ungated(d, v, g);
+    store8(dz + r * dzs + first + i, n - i, g);
+    store8(dx + r * dxs + first + i, n - i, d);
+  }
+}
+#define GATE_THEN_NORM_BACKWARD(T)                                                                                                                               \
+  (T * dx, T * dz, const T* dout, const T* x, const T* z, const float* rstd, const T* w, int rows, int groups, int n, int dxs, int dzs, int ds, int xs, int zs, int rs)
+KERNELS(gate_then_norm_backward, GATE_THEN_NORM_BACKWARD, (dx, dz, dout, x, z, rstd, w, rows, groups, n, dxs, dzs, ds, xs, zs, rs))
+
+// sums F32 [blocks, columns]: a thread for a column of a block of rows. norm.cu adds the blocks up.
+template <class T>
+__device__ void gate_then_norm_blocks(float* sums, const T* dout, const T* x, const T* z, const float* rstd, const int* blocks, int cols, int n, int ds, int xs, int zs, int rs) {
+  int j = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
+  if (j >= cols) return;
+  float sum = 0.f;
+#pragma unroll 4
+  for (size_t r = blocks[b]; r < blocks[b + 1]; r++) {
+    float g = load(z, r * zs + j), y = (g * sigmoid_def(g)) * load(x, r * xs + j);
+    sum = sum + (y * rstd[r * rs + j / n]) * load(dout, r * ds + j);
+  }
+  sums[(size_t)b * cols + j] = sum;
+}
+#define GATE_THEN_NORM_BLOCKS(T) (float* sums, const T* dout, const T* x, const T* z, const float* rstd, const int* blocks, int cols, int n, int ds, int xs, int zs, int rs)
+KERNELS(gate_then_norm_blocks, GATE_THEN_NORM_BLOCKS, (sums, dout, x, z, rstd, blocks, cols, n, ds, xs, zs, rs))

@@ -1,0 +1,47 @@
+//go:build cuda
+
+package cuda
+
+import "lockstep/kernels"
+
+// NormThenGate is kernels.DeltaNet's, of heads of as many columns as w F32 [1, n] has; x, z, out [T, heads*n], rstd F32 [T, heads].
+func (d *Device) NormThenGate(out, rstd, x, z, w kernels.Tensor, eps float32) {
+	heads := x.Cols / w.Cols
+	d.launch("norm_then_gate"+suffix(x), warps(x.Rows*heads), warpThreads, 0, out, rstd, x, z, w, x.Rows, heads, w.Cols, out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
+}
+
+// NormThenGateBackward writes dx and dz and adds to dw F32 [1, n], which may be nil.
+func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, packs []int32) {
+	n := w.Cols
+	heads := x.Cols / n
+	d.launch("norm_then_gate_backward"+suffix(x), warps(x.Rows*heads), warpThreads, 0, dx, dz, dout, x, z, rstd, w, x.Rows, heads, n, dx.Stride, dz.Stride, dout.Stride, x.Stride,
+		z.Stride, rstd.Stride)
+	if dw.IsNil() {
+		return
+	}
+	rows := kernels.RowBlocks(packs)
+	parts := d.floats(x.Rows*n, n*(len(rows)-1))
+	d.launch("norm_then_gate_parts"+suffix(x), [3]int{blocks(x.Rows*n, elementThreads), 1, 1}, elementThreads, 0, parts[0], dout, x, z, rstd, x.Rows, heads, n, dout.Stride, x.Stride,
+		z.Stride, rstd.Stride)
+	d.addRows(dw, parts[0], parts[1], rows)
+}
+
+// GateThenNorm is kernels.Mamba's: x, z, out [T, n], w [1, n], rstd F32 [T, groups].
+func (d *Device) GateThenNorm(out, rstd, x, z, w kernels.Tensor, groups int, eps float32) {
+	d.launch("gate_then_norm"+suffix(x), warps(x.Rows*groups), warpThreads, 0, out, rstd, x, z, w, x.Rows, groups, x.Cols/groups, out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
+}
+
+// GateThenNormBackward writes dx and dz and adds to dw F32 [1, n], which may be nil.
+func (d *Device) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, groups int, packs []int32) {
+	d.launch("gate_then_norm_backward"+suffix(x), warps(x.Rows*groups), warpThreads, 0, dx, dz, dout, x, z, rstd, w, x.Rows, groups, x.Cols/groups, dx.Stride, dz.Stride, dout.Stride,
+		x.Stride, z.Stride, rstd.Stride)
+	if dw.IsNil() {
+		return
+	}
+	rows := kernels.RowBlocks(packs)
+	n := len(rows) - 1
+	sums := d.workspace(4 * n * x.Cols)
+	d.launch("gate_then_norm_blocks"+suffix(x), [3]int{blocks(x.Cols, 64), n, 1}, 64, 0, sums, dout, x, z, rstd, stage(d, rows), x.Cols, x.Cols/groups, dout.Stride, x.Stride, z.Stride,
+		rstd.Stride)
+	d.addBlocks(dw, sums, n)
+}

@@ -1,0 +1,109 @@
+// ShortConv, a causal depthwise convolution with SiLU, and its gradient: a thread for eight columns of a row. Bound: the bytes of x, out, dout and dx; the rows above come from the cache.
+//   u = bias, then u += w[ch,j]*x[t-(K-1)+j, ch] over taps j ascending; out = round(u*sigm(u))
+//   du = dout*(s*(1 + u*(1-s))); dx[t] = round(+0 + du[t]*w[K-1] + du[t+1]*w[K-2] + ...); dw[ch,j] += du[t]*x[t-(K-1)+j] and dbias += du, sums over rows
+#include "rows.cuh"
+
+constexpr int kTaps = 8;  // at most; shortconv.go has it too
+
+// Place is a row's position in its sequence, and those of its span's first and last rows.
+struct Place {
+  int pos, first, last, slot;
+};
+
+// sum is u of eight columns. Rows before the span's first are in its slot, that of position p in row p mod (taps-1).
+template <class T>
+__device__ inline void sum(float* u, const T* x, const T* w, const T* bias, const T* state, Place at, size_t row, int col, int n, int taps, int xs, int ws) {
+#pragma unroll
+  for (int j = 0; j < kEight; j++) u[j] = 0.f;
+  if (bias) load8(bias + col, n - col, u);
+  for (int tap = 0; tap < taps; tap++) {
+    int p = at.pos - (taps - 1) + tap;
+    if (p < 0) continue;
+    const T* from = p >= at.first ? x + (row - at.pos + p) * xs : state + ((size_t)at.slot * (taps - 1) + p % (taps - 1)) * n;
+    float v[kEight];
+    load8(from + col, n - col, v);
+#pragma unroll
+    for (int j = 0; j < kEight; j++)
+      if (col + j < n) u[j] = u[j] + v[j] * load(w, (size_t)(col + j) * ws + tap);
+  }
+}
+
+template <class T>
+__device__ void short_conv(T* out, const T* x, const T* w, const T* bias, const T* state, const Place* places, int rows, int n, int taps, int os, int xs, int ws) {
+  Piece at(n);
+  if (at.row >= rows) return;
+  float u[kEight];
+  sum(u, x, w, bias, state, places[at.row], at.row, at.col, n, taps, xs, ws);
+#pragma unroll
+  for (int j = 0; j < kEight; j++) u[j] = u[j] * sigmoid_def(u[j]);
+  store8(out + (size_t)at.row * os + at.col, n - at.col, u);
+}
+#define SHORT_CONV(T) (T * out, const T* x, const T* w, const T* bias, const T* state, const Place* places, int rows, int n, int taps, int os, int xs, int ws)
+KERNELS(short_conv, SHORT_CONV, (out, x, w, bias, state, places, rows, n, taps, os, xs, ws))
+
+// keep: rows[i] of x goes to row to[i] of the state [slots*(taps-1), n].
+template <class T>
+__device__ void short_conv_keep(T* state, const T* x, const int* rows, const int* to, int count, int n, int xs) {
+  Piece at(n);
+  if (at.row < count) move8(state + (size_t)to[at.row] * n + at.col, x + (size_t)rows[at.row] * xs + at.col, n - at.col);
+}
+#define SHORT_CONV_KEEP(T) (T * state, const T* x, const int* rows, const int* to, int count, int n, int xs)
+KERNELS(short_conv_keep, SHORT_CONV_KEEP, (state, x, rows, to, count, n, xs))
+
+// slope writes du F32 [rows, n].
+template <class T>
+__device__ void short_conv_slope(float* du, const T* dout, const T* x, const T* w, const T* bias, const Place* places, int rows, int n, int taps, int ds, int xs, int ws) {
+  Piece at(n);
+  if (at.row >= rows) return;
+  float u[kEight], d[kEight];
+  sum(u, x, w, bias, (const T*)nullptr, places[at.row], at.row, at.col, n, taps, xs, ws);
+  load8(dout + (size_t)at.row * ds + at.col, n - at.col, d);
+#pragma unroll
+  for (int j = 0; j < kEight; j++) {
+    float s = sigmoid_def(u[j]);
+    d[j] = d[j] * (s * (1.f + u[j] * (1.f - s)));
+  }
+  store8(du + (size_t)at.row * n + at.col, n - at.col, d);
+}
+#define SHORT_CONV_SLOPE(T) (float* du, const T* dout, const T* x, const T* w, const T* bias, const Place* places, int rows, int n, int taps, int ds, int xs, int ws)
+KERNELS(short_conv_slope, SHORT_CONV_SLOPE, (du, dout, x, w, bias, places, rows, n, taps, ds, xs, ws))
+
+template <class T>
+__device__ void short_conv_backward(T* dx, const float* du, const T* w, const Place* places, int rows, int n, int taps, int dxs, int ws) {
+  Piece at(n);
+  if (at.row >= rows) return;
+  Place place = places[at.row];
+  float sum[kEight] = {};
+  for (int back = 0; back < taps && place.pos + back <= place.last; back++) {
+    float d[kEight];
+    load8(du + (size_t)(at.row + back) * n + at.col, n - at.col, d);
+#pragma unroll
+    for (int j = 0; j < kEight; j++)
+      if (at.col + j < n) sum[j] = sum[j] + d[j] * load(w, (size_t)(at.col + j) * ws + taps - 1 - back);
+  }
+  store8(dx + (size_t)at.row * dxs + at.col, n - at.col, sum);
+}
+#define SHORT_CONV_BACKWARD(T) (T * dx, const float* du, const T* w, const Place* places, int rows, int n, int taps, int dxs, int ws)
+KERNELS(short_conv_backward, SHORT_CONV_BACKWARD, (dx, du, w, places, rows, n, taps, dxs, ws))
+
+// blocks: a thread for a column of a block of rows; sums F32 [blocks, n*taps] of dw, biases F32 [blocks, n] of dbias. norm.cu adds the blocks up.
+template <class T>
+__device__ void short_conv_blocks(float* sums, float* biases, const float* du, const T* x, const Place* places, const int* blocks, int n, int taps, int xs) {
+  int ch = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
+  if (ch >= n) return;
+  float part[kTaps] = {}, bias = 0.f;
+  for (int r = blocks[b]; r < blocks[b + 1]; r++) {
+    float d = du[(size_t)r * n + ch];
+    int pos = places[r].pos;
+    bias = bias + d;
+#pragma unroll
+    for (int j = 0; j < kTaps; j++)
+      if (j < taps && pos - (taps - 1) + j >= 0) part[j] = part[j] + load(x, (size_t)(r - (taps - 1) + j) * xs + ch) * d;
+  }
+#pragma unroll
+  for (int j = 0; j < kTaps; j++)
+    if (j < taps) sums[((size_t)b * n + ch) * taps + j] = part[j];
+  biases[(size_t)b * n + ch] = bias;
+}
+#define SHORT_CONV_BLOCKS(T) (float* sums, float* biases, const float* du, const T* x, const Place* places, const int* blocks, int n, int taps, int xs)
+KERNELS(short_conv_blocks, SHORT_CONV_BLOCKS, (sums, biases, du, x, places, blocks, n, taps, xs))

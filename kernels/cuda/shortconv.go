@@ -1,0 +1,62 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+
+	"lockstep/kernels"
+)
+
+// mostTaps is kTaps of shortconv.cu.
+const mostTaps = 8
+
+// places are Place of shortconv.cu for each row.
+func places(l *kernels.Layout, taps int) []int32 {
+	if taps > mostTaps {
+		panic(kernels.Fault{Err: fmt.Errorf("short convolutions on the GPU are written for up to %d taps, not %d", mostTaps, taps)})
+	}
+	at := make([]int32, 4*l.Rows())
+	for _, s := range l.Spans {
+		for r := range s.Rows {
+			copy(at[4*(s.Row+r):], []int32{int32(s.Pos + r), int32(s.Pos), int32(s.Pos + s.Rows - 1), int32(s.Slot)})
+		}
+	}
+	return at
+}
+
+// ShortConv is kernels.Recurrent's: x, out [T, C], w [C, K], bias [1, C] or nil, state [slots, K-1, C] or nil.
+func (d *Device) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Layout) {
+	taps := w.Cols
+	d.launch("short_conv"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, w, bias, state, stage(d, places(l, taps)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
+	if state.IsNil() {
+		return
+	}
+	var rows, to []int32
+	for _, s := range l.Spans {
+		for r := max(0, s.Rows-(taps-1)); r < s.Rows; r++ {
+			rows, to = append(rows, int32(s.Row+r)), append(to, int32(s.Slot*(taps-1)+(s.Pos+r)%(taps-1)))
+		}
+	}
+	d.launch("short_conv_keep"+suffix(x), pieces(len(rows), x.Cols), elementThreads, 0, state, x, stage(d, rows), stage(d, to), len(rows), x.Cols, x.Stride)
+}
+
+// ShortConvBackward writes dx [T, C] and adds to dw F32 [C, K] and dbias F32 [1, C], each of which may be nil.
+func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tensor, l *kernels.Layout) {
+	taps, n, rows := w.Cols, x.Cols, kernels.RowBlocks(l.Packs)
+	count := len(rows) - 1
+	parts := d.floats(x.Rows*n, count*n*taps, count*n)
+	du, sums, biases, at := parts[0], parts[1], parts[2], stage(d, places(l, taps))
+	d.launch("short_conv_slope"+suffix(x), pieces(x.Rows, n), elementThreads, 0, du, dout, x, w, bias, at, x.Rows, n, taps, dout.Stride, x.Stride, w.Stride)
+	d.launch("short_conv_backward"+suffix(x), pieces(x.Rows, n), elementThreads, 0, dx, du, w, at, x.Rows, n, taps, dx.Stride, w.Stride)
+	if dw.IsNil() && dbias.IsNil() {
+		return
+	}
+	d.launch("short_conv_blocks"+suffix(x), [3]int{blocks(n, 64), count, 1}, 64, 0, sums, biases, du, x, at, stage(d, rows), n, taps, x.Stride)
+	if !dw.IsNil() {
+		d.addBlocks(dw.Reshape(1, n*taps), sums, count)
+	}
+	if !dbias.IsNil() {
+		d.addBlocks(dbias, biases, count)
+	}
+}
