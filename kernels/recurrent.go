@@ -56,6 +56,12 @@ type Recurrent interface {
 	DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias Tensor, lo, hi float32, packs []int32)
 }
 
+// Recurrer is a Device that holds a recurrence against the CPU before it is used; others compute all.
+type Recurrer interface {
+	// Recurs is nil where the operations of [DeltaNet] (delta) or [Mamba] are written for a shape and admitted.
+	Recurs(r Recurrence, delta bool) error
+}
+
 // DeltaNet is what Gated DeltaNet (Yang, Kautz & Hatamizadeh, arXiv 2412.06464) and the gated attention beside it need.
 type DeltaNet interface {
 	Recurrent

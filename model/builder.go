@@ -49,6 +49,16 @@ func (b *builder) attn(a kernels.Attn) kernels.Attn {
 	return a
 }
 
+// recurrence is a shape of a recurrent layer, a delta rule or a state space, which the device must be able to compute.
+func (b *builder) recurrence(r kernels.Recurrence, delta bool) kernels.Recurrence {
+	if d, ok := b.dev.(kernels.Recurrer); ok {
+		if err := d.Recurs(r, delta); err != nil {
+			b.refusal = fmt.Errorf("the device %s %w", b.dev.Name(), err)
+		}
+	}
+	return r
+}
+
 // mostTensors is how many tensors of experts a checkpoint may have: ten times those of the largest published model.
 const mostTensors = 1 << 20
 

@@ -202,7 +202,7 @@ func (c *nemotronH) mamba(b *builder, p string, layer int) *Mamba {
 		Norm:   c.norm(b, p+"norm.weight", inner),
 		Groups: c.Groups,
 		Out:    b.linear(inner, out{p + "out_proj", c.HiddenSize}),
-		Shape:  kernels.Recurrence{KeyHeads: c.Groups, Heads: c.MambaHeads, KeyDim: c.StateSize, ValueDim: c.MambaHeadDim},
+		Shape:  b.recurrence(kernels.Recurrence{KeyHeads: c.Groups, Heads: c.MambaHeads, KeyDim: c.StateSize, ValueDim: c.MambaHeadDim}, false),
 		Block:  layer,
 	}
 	m.Out.W.Init = Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(inner*len(c.Types)))} // Kaiming's, divided by the root of the depth

@@ -172,7 +172,7 @@ func (c *qwen35) deltaNet(b *builder, p string, layer int) *DeltaNet {
 		},
 		Norm:  &Norm{W: b.fp32(p+"norm.weight", c.ValueDim, Init{Kind: Ones}), Norm: kernels.Norm{Eps: c.Eps}},
 		Out:   b.linear(values, out{p + "out_proj", c.HiddenSize}),
-		Shape: kernels.Recurrence{KeyHeads: c.KeyHeads, Heads: c.ValueHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim},
+		Shape: b.recurrence(kernels.Recurrence{KeyHeads: c.KeyHeads, Heads: c.ValueHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim}, true),
 		Block: layer,
 	}
 	if c.next() {

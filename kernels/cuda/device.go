@@ -20,7 +20,7 @@ type Device struct {
 	context  cu.CUContext
 	name     string
 	admitted []string         // the card's units that equal the definition
-	shapes   map[string]error // of attention that were tried: nil where they equal the definition
+	shapes   map[string]error // of attention and recurrences that were tried: nil where they equal the definition
 	kernels  map[string]function
 	ring     *ring
 	repeater *repeater

@@ -170,9 +170,23 @@ func nans(t kernels.Tensor) []byte {
 	return raw
 }
 
+// What model.Build asks before it uses a shape.
+func TestRecurs(t *testing.T) {
+	for _, r := range recurrences {
+		for _, delta := range []bool{true, false} {
+			if err := card.(*Device).Recurs(r, delta); err != nil {
+				t.Errorf("%+v: %v", r, err)
+			}
+		}
+	}
+	if err := card.(*Device).Recurs(kernels.Recurrence{KeyHeads: 1, Heads: 1, KeyDim: mostKeyDim + 1, ValueDim: 8}, true); err == nil {
+		t.Error("keys are wider than a block's memory")
+	}
+}
+
 func TestShortConv(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][2]int{{1, 2}, {100, 4}, {384, 4}, {513, 3}} {
+		for _, s := range [][2]int{{1, 2}, {100, 4}, {384, 4}, {513, 12}} {
 			n, taps := s[0], s[1]
 			for _, biased := range []bool{true, false} {
 				bias := func(x kernels.Tensor) kernels.Tensor {

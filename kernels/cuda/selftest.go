@@ -43,6 +43,31 @@ func (d *Device) Attends(a kernels.Attn) error {
 	if !latent(a) {
 		return nil
 	}
+	a.Heads, a.KVHeads, a.Window = a.Heads/a.KVHeads, 1, 0
+	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor { return tryShape(d, mem, r, a) })
+}
+
+// Recurs tries the kernels of a layer with a recurrent state, forward and backward, once.
+func (d *Device) Recurs(shape kernels.Recurrence, delta bool) error {
+	kind := "a state space"
+	if delta {
+		kind = "a delta rule"
+	}
+	what := fmt.Sprintf("%s of %d heads on %d, keys of %d columns and values of %d", kind, shape.Heads, shape.KeyHeads, shape.KeyDim, shape.ValueDim)
+	if shape.KeyDim > mostKeyDim {
+		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
+	}
+	shape.Heads, shape.KeyHeads = shape.Heads/shape.KeyHeads, 1
+	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+		if delta {
+			return tryDeltaNet(d.(kernels.DeltaNet), newRecurrentTrial(d, mem, r, shape))
+		}
+		return tryMamba(d.(kernels.Mamba), newRecurrentTrial(d, mem, r, shape))
+	})
+}
+
+// tryOnce compares what a trial gives here with what the CPU gives, the first time it is asked.
+func (d *Device) tryOnce(what string, run func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor) error {
 	if equal, known := d.shapes[what]; known {
 		return equal
 	}
@@ -50,8 +75,7 @@ func (d *Device) Attends(a kernels.Attn) error {
 	if err != nil {
 		return err
 	}
-	a.Heads, a.KVHeads, a.Window = a.Heads/a.KVHeads, 1, 0
-	t := trial{run: func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor { return tryShape(d, mem, r, a) }}
+	t := trial{run: run}
 	if !bytes.Equal(t.result(d, 1), t.result(ref, 1)) {
 		err = fmt.Errorf("computes %s otherwise than the definition: this model needs another one", what)
 	}

@@ -3,8 +3,6 @@
 //   du = dout*(s*(1 + u*(1-s))); dx[t] = round(+0 + du[t]*w[K-1] + du[t+1]*w[K-2] + ...); dw[ch,j] += du[t]*x[t-(K-1)+j] and dbias += du, sums over rows
 #include "rows.cuh"
 
-constexpr int kTaps = 8;  // at most; shortconv.go has it too
-
 // Place is a row's position in its sequence, and those of its span's first and last rows.
 struct Place {
   int pos, first, last, slot;
@@ -86,24 +84,20 @@ __device__ void short_conv_backward(T* dx, const float* du, const T* w, const Pl
 #define SHORT_CONV_BACKWARD(T) (T * dx, const float* du, const T* w, const Place* places, int rows, int n, int taps, int dxs, int ws)
 KERNELS(short_conv_backward, SHORT_CONV_BACKWARD, (dx, du, w, places, rows, n, taps, dxs, ws))
 
-// blocks: a thread for a column of a block of rows; sums F32 [blocks, n*taps] of dw, biases F32 [blocks, n] of dbias. norm.cu adds the blocks up.
+// blocks: a thread for a tap of a column of a block of rows; sums F32 [blocks, n*taps] of dw, biases F32 [blocks, n] of dbias. norm.cu adds the blocks up.
 template <class T>
 __device__ void short_conv_blocks(float* sums, float* biases, const float* du, const T* x, const Place* places, const int* blocks, int n, int taps, int xs) {
-  int ch = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
+  int ch = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y, back = taps - 1 - (int)blockIdx.z;
   if (ch >= n) return;
-  float part[kTaps] = {}, bias = 0.f;
+  float sum = 0.f, bias = 0.f;
+#pragma unroll 4
   for (int r = blocks[b]; r < blocks[b + 1]; r++) {
     float d = du[(size_t)r * n + ch];
-    int pos = places[r].pos;
     bias = bias + d;
-#pragma unroll
-    for (int j = 0; j < kTaps; j++)
-      if (j < taps && pos - (taps - 1) + j >= 0) part[j] = part[j] + load(x, (size_t)(r - (taps - 1) + j) * xs + ch) * d;
+    if (places[r].pos >= back) sum = sum + load(x, (size_t)(r - back) * xs + ch) * d;
   }
-#pragma unroll
-  for (int j = 0; j < kTaps; j++)
-    if (j < taps) sums[((size_t)b * n + ch) * taps + j] = part[j];
-  biases[(size_t)b * n + ch] = bias;
+  sums[((size_t)b * n + ch) * taps + blockIdx.z] = sum;
+  if (back == 0) biases[(size_t)b * n + ch] = bias;
 }
 #define SHORT_CONV_BLOCKS(T) (float* sums, float* biases, const float* du, const T* x, const Place* places, const int* blocks, int n, int taps, int xs)
 KERNELS(short_conv_blocks, SHORT_CONV_BLOCKS, (sums, biases, du, x, places, blocks, n, taps, xs))

@@ -2,20 +2,10 @@
 
 package cuda
 
-import (
-	"fmt"
-
-	"lockstep/kernels"
-)
-
-// mostTaps is kTaps of shortconv.cu.
-const mostTaps = 8
+import "lockstep/kernels"
 
 // places are Place of shortconv.cu for each row.
-func places(l *kernels.Layout, taps int) []int32 {
-	if taps > mostTaps {
-		panic(kernels.Fault{Err: fmt.Errorf("short convolutions on the GPU are written for up to %d taps, not %d", mostTaps, taps)})
-	}
+func places(l *kernels.Layout) []int32 {
 	at := make([]int32, 4*l.Rows())
 	for _, s := range l.Spans {
 		for r := range s.Rows {
@@ -28,7 +18,7 @@ func places(l *kernels.Layout, taps int) []int32 {
 // ShortConv is kernels.Recurrent's: x, out [T, C], w [C, K], bias [1, C] or nil, state [slots, K-1, C] or nil.
 func (d *Device) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Layout) {
 	taps := w.Cols
-	d.launch("short_conv"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, w, bias, state, stage(d, places(l, taps)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
+	d.launch("short_conv"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, w, bias, state, stage(d, places(l)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
 	if state.IsNil() {
 		return
 	}
@@ -46,13 +36,13 @@ func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tenso
 	taps, n, rows := w.Cols, x.Cols, kernels.RowBlocks(l.Packs)
 	count := len(rows) - 1
 	parts := d.floats(x.Rows*n, count*n*taps, count*n)
-	du, sums, biases, at := parts[0], parts[1], parts[2], stage(d, places(l, taps))
+	du, sums, biases, at := parts[0], parts[1], parts[2], stage(d, places(l))
 	d.launch("short_conv_slope"+suffix(x), pieces(x.Rows, n), elementThreads, 0, du, dout, x, w, bias, at, x.Rows, n, taps, dout.Stride, x.Stride, w.Stride)
 	d.launch("short_conv_backward"+suffix(x), pieces(x.Rows, n), elementThreads, 0, dx, du, w, at, x.Rows, n, taps, dx.Stride, w.Stride)
 	if dw.IsNil() && dbias.IsNil() {
 		return
 	}
-	d.launch("short_conv_blocks"+suffix(x), [3]int{blocks(n, 64), count, 1}, 64, 0, sums, biases, du, x, at, stage(d, rows), n, taps, x.Stride)
+	d.launch("short_conv_blocks"+suffix(x), [3]int{blocks(n, 64), count, taps}, 64, 0, sums, biases, du, x, at, stage(d, rows), n, taps, x.Stride)
 	if !dw.IsNil() {
 		d.addBlocks(dw.Reshape(1, n*taps), sums, count)
 	}
