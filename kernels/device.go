@@ -182,6 +182,12 @@ type Attender interface {
 	Attends(a Attn) error
 }
 
+// Bounded is a Device that knows its memory.
+type Bounded interface {
+	// Available is how many bytes Alloc can still give; 0: unknown.
+	Available() int
+}
+
 // Counter is a Device that counts what it is asked.
 type Counter interface{ Counts() Counts }
 

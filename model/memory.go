@@ -1,6 +1,10 @@
 package model
 
-import "lockstep/kernels"
+import (
+	"fmt"
+
+	"lockstep/kernels"
+)
 
 // Memory is what a model keeps on its device whatever the batch, in bytes. Activations come on top.
 type Memory struct {
@@ -37,3 +41,20 @@ func (m *Model) learned() []*Param {
 
 // tied tells whether the parameter is both embedding and head.
 func (m *Model) tied(p *Param) bool { return p == m.Embed && p == m.Head.W }
+
+// fits is an error where a device is known to have less memory than something takes.
+func fits(dev kernels.Device, what string, bytes int) error {
+	b, ok := dev.(kernels.Bounded)
+	if !ok {
+		return nil
+	}
+	if have := b.Available(); have > 0 && bytes > have {
+		return fmt.Errorf("%s take %.1f GiB of memory, and %s has %.1f left", what, float64(bytes)/(1<<30), dev.Name(), float64(have)/(1<<30))
+	}
+	return nil
+}
+
+// FitsTraining is an error where what TrainAll would take is more than the device has left.
+func (m *Model) FitsTraining(dev kernels.Device) error {
+	return fits(dev, "gradients and moments of the trained weights", m.Memory().Training)
+}

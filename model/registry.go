@@ -33,6 +33,13 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 	if dev.Definition().Dot == kernels.DotTC16 && o.DType != kernels.BF16 {
 		return nil, fmt.Errorf("dot mode tc16 multiplies bf16: set the model's dtype to bf16")
 	}
+	shapes, err := Describe(config, o.DType)
+	if err == nil {
+		err = fits(dev, "the weights", shapes.Memory().Weights)
+	}
+	if err != nil {
+		return nil, err
+	}
 	return describe(config, &builder{dev: dev, mem: kernels.NewArena(dev), dtype: o.DType, limit: o.MaxLength, ropes: map[ropeTables]kernels.Rope{}})
 }
 

@@ -66,6 +66,9 @@ func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langua
 		}
 		m.InitialiseAdapters(dev, uint64(s.LoRA.Seed))
 	}
+	if err := m.FitsTraining(dev); err != nil {
+		return nil, nil, err
+	}
 	m.TrainAll(dev)
 	return m, l, nil
 }

@@ -198,6 +198,16 @@ func (d *Device) mustWait() {
 	d.counts.Waits++
 }
 
+// Available is the free memory of the card.
+func (d *Device) Available() int {
+	var free int64
+	d.do(func() (err error) {
+		free, _, err = cu.MemInfo()
+		return err
+	})
+	return int(free)
+}
+
 // Counts is what the device was asked so far.
 func (d *Device) Counts() kernels.Counts { return d.counts }
 
