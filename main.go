@@ -446,12 +446,16 @@ func benchCPUCommand() *cobra.Command {
 			return train.BenchCPU(c.Context(), s, o)
 		},
 	}
-	f := c.Flags()
-	f.IntVar(&o.Steps, "steps", 30, "optimizer steps to time")
-	f.DurationVar(&o.Each, "each", 500*time.Millisecond, "time for each matrix product")
-	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
-	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
+	benchFlags(c, &o, &set, 30, 500*time.Millisecond)
 	return c
+}
+
+func benchFlags(c *cobra.Command, o *train.BenchOptions, set *[]string, steps int, each time.Duration) {
+	f := c.Flags()
+	f.IntVar(&o.Steps, "steps", steps, "optimizer steps to time")
+	f.DurationVar(&o.Each, "each", each, "time for each kernel")
+	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
+	f.StringArrayVar(set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 }
 
 func benchCUDACommand() *cobra.Command {
@@ -480,10 +484,6 @@ func benchCUDACommand() *cobra.Command {
 			return train.BenchCUDA(c.Context(), s, o)
 		},
 	}
-	f := c.Flags()
-	f.IntVar(&o.Steps, "steps", 5, "optimizer steps to time")
-	f.DurationVar(&o.Each, "each", 200*time.Millisecond, "time for each kernel")
-	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
-	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
+	benchFlags(c, &o, &set, 5, 200*time.Millisecond)
 	return c
 }
