@@ -66,7 +66,7 @@ func generate(t *testing.T, r *parallel.Rank, s *Served, o Options, reqs []Reque
 }
 
 // families are the tiny checkpoints, in folders of goldens.
-var families = []string{"qwen3", "qwen3_moe", "qwen3_5_moe", "deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "glm5", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h"}
+var families = []string{"qwen3", "qwen3_moe", "qwen3_5_moe", "deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "glm5", "glm5_shared", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h"}
 
 func TestGreedyGolden(t *testing.T) {
 	for _, family := range append(families, "qwen3_5_moe_wrapped") {
