@@ -13,6 +13,16 @@ type Sample struct {
 	Targets []int32 // [T]
 }
 
+// Learned is the number of targets.
+func (s Sample) Learned() (n int) {
+	for _, t := range s.Targets {
+		if t >= 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // Codec turns text into token ids and back.
 type Codec interface {
 	Encode(text string) []int32
@@ -143,11 +153,7 @@ func (b *builder) add(q sequence) error {
 func (b *builder) append(s Sample) {
 	b.d.samples = append(b.d.samples, s)
 	b.d.Rows += len(s.IDs)
-	for _, t := range s.Targets {
-		if t != noLabel {
-			b.d.Targets++
-		}
-	}
+	b.d.Targets += s.Learned()
 }
 
 func (b *builder) inVocabulary(q sequence) error {

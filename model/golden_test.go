@@ -121,13 +121,17 @@ func lossAndGradients(r *parallel.Rank, m *model.Model, recompute bool, seqs ...
 			n++
 		}
 	}
-	o := optim.SFT{Targets: n}
+	rows := optim.Rows{Targets: targets, Weight: slices.Repeat([]float32{float32(1 / float64(n))}, len(targets))}
 	d := make([]float32, len(targets))
-	o.Derivative(d, targets)
+	optim.SFT{}.Derivative(d, rows)
+	derivative := parallel.Upload(r, d)
 	logprob := r.Stack.New(kernels.F32, 1, len(targets))
-	m.Step(r, b, logprob, parallel.Upload(r, targets), parallel.Upload(r, d), recompute)
+	m.Step(r, b, logprob, parallel.Upload(r, targets), model.Loss{Derivative: derivative.ColRange}, recompute)
 	m.GatherTied(r)
-	return o.Loss(o.Sum(0, parallel.Download[float32](r, logprob), targets))
+	var sums optim.Measures
+	rows.LogProb = parallel.Download[float32](r, logprob)
+	optim.SFT{}.Measure(&sums, rows)
+	return sums.Loss
 }
 
 // inMemory is what transformers calls tensors that lie on disk under another name.

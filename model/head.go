@@ -37,11 +37,21 @@ func (h *Head) LogProb(r *parallel.Rank, logprob, x, targets kernels.Tensor, b *
 	})
 }
 
-// Backward writes logprob as LogProb does and turns dlogprob, F32 [1, T], the derivative of the loss by each, into d, the
-// gradient of x [T, H]. Weight gradients accumulate.
-func (h *Head) Backward(r *parallel.Rank, d, logprob, x, targets, dlogprob kernels.Tensor, b *Batch) {
+// Loss turns log-probabilities into derivatives of the loss.
+type Loss struct {
+	// Ahead asks for the log-probabilities of all rows before the first derivative, for which the vocabulary is passed twice.
+	Ahead bool
+	// Derivative is that by the log-probabilities of rows [from, to), F32 [1, to-from], which have been enqueued when it is called.
+	Derivative func(from, to int) kernels.Tensor
+}
+
+// Backward writes logprob as LogProb does, asks loss for the derivatives and turns them into d, the gradient of x [T, H]. Weight gradients accumulate.
+func (h *Head) Backward(r *parallel.Rank, d, logprob, x, targets kernels.Tensor, loss Loss, b *Batch) {
 	mark := r.Stack.Mark()
 	defer r.Stack.Release(mark)
+	if loss.Ahead {
+		h.LogProb(r, logprob, x, targets, b)
+	}
 	var norm NormSaved
 	n := h.Norm.Forward(r, x, &norm)
 	dn := r.Stack.New(x.DType, x.Rows, x.Cols)
@@ -54,7 +64,7 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x, targets, dlogprob kerne
 		if x.DType != kernels.F32 {
 			dlogits = r.Stack.New(x.DType, to-from, h.W.W.Rows)
 		}
-		r.Dev.LogProbBackward(dlogits, dlogprob.ColRange(from, to), stats, logits, targets.ColRange(from, to))
+		r.Dev.LogProbBackward(dlogits, loss.Derivative(from, to), stats, logits, targets.ColRange(from, to))
 		r.Dev.MatMulT(dn.RowRange(from, to), nil, kernels.Term{X: dlogits, W: h.W.W})
 		if h.W.Trained() {
 			one := &kernels.Groups{Offsets: parallel.Upload(r, []int32{0, int32(to - from)}), Count: 1, Packs: 1}

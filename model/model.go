@@ -97,14 +97,13 @@ func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels
 	return x
 }
 
-// Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss whose derivative by each
-// logprob is dlogprob F32 [1, T]. The rank's stack is left as found.
-func (m *Model) Step(r *parallel.Rank, b *Batch, logprob, targets, dlogprob kernels.Tensor, recompute bool) {
+// Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss. The rank's stack is left as found.
+func (m *Model) Step(r *parallel.Rank, b *Batch, logprob, targets kernels.Tensor, loss Loss, recompute bool) {
 	defer r.Stack.Release(r.Stack.Mark())
 	s := &Saved{Recompute: recompute}
 	x := m.Forward(r, b, s)
 	d := r.Stack.New(m.DType, x.Rows, x.Cols)
-	m.Head.Backward(r, d, logprob, x, targets, dlogprob, b)
+	m.Head.Backward(r, d, logprob, x, targets, loss, b)
 	m.Backward(r, d, b, s)
 }
 

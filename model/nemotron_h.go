@@ -129,6 +129,9 @@ func (c *nemotronH) validate() error {
 	case c.LatentSize < 0 || c.LatentSize > 1<<24:
 		return fmt.Errorf("moe_latent_size is %d: want a positive number, or null", c.LatentSize)
 	}
+	if len(c.Types) == 0 || len(c.Types) > mostLayers {
+		return fmt.Errorf("layers_block_type or hybrid_override_pattern names %d layers: want 1 to %d", len(c.Types), mostLayers)
+	}
 	for l, kind := range c.Types {
 		if nemotronKinds[kind] == "" {
 			return fmt.Errorf("layer %d is %q: layers_block_type wants mamba, attention, moe or mlp, hybrid_override_pattern M, *, E or -", l, kind)

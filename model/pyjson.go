@@ -2,6 +2,7 @@ package model
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -37,15 +38,16 @@ func (f *pyFloat) UnmarshalJSON(text []byte) error {
 	if json.Unmarshal(text, (*float64)(f)) == nil {
 		return nil
 	}
-	if err := json.Unmarshal(text, &form); err == nil {
-		switch form.Float {
-		case "Infinity":
-			*f = pyFloat(math.Inf(1))
-			return nil
-		case "-Infinity":
-			*f = pyFloat(math.Inf(-1))
-			return nil
-		}
+	if err := json.Unmarshal(text, &form); err != nil {
+		return errors.New("want a number or Infinity")
 	}
-	return fmt.Errorf("%s: want a number or Infinity", text)
+	switch form.Float {
+	case "Infinity":
+		*f = pyFloat(math.Inf(1))
+	case "-Infinity":
+		*f = pyFloat(math.Inf(-1))
+	default:
+		return fmt.Errorf("%q: want a number or Infinity", form.Float)
+	}
+	return nil
 }

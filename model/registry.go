@@ -2,6 +2,7 @@ package model
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -105,7 +106,7 @@ func tokenIDs(raw json.RawMessage) ([]int32, error) {
 	}
 	var many []int32
 	if err := json.Unmarshal(raw, &many); err != nil {
-		return nil, fmt.Errorf("%s: want a token id or a list of them", raw)
+		return nil, errors.New("want a token id or a list of them")
 	}
 	return many, nil
 }

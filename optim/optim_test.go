@@ -3,6 +3,7 @@ package optim
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"lockstep/kernels"
@@ -55,21 +56,21 @@ func TestSchedule(t *testing.T) {
 
 // Adding up micro-batches gives the bits of the whole, and ignored targets change nothing.
 func TestSFT(t *testing.T) {
-	logprob, targets := []float32{-1, -2, -3, -4, -0.125}, []int32{5, -1, 0, 7, -100}
-	o := SFT{Targets: 3}
-	whole := o.Sum(0, logprob, targets)
-	if parts := o.Sum(o.Sum(0, logprob[:2], targets[:2]), logprob[2:], targets[2:]); parts != whole || whole != 8 {
-		t.Errorf("sums %g and %g, want 8", whole, parts)
+	rows := Rows{Targets: []int32{5, -1, 0, 7, -100}, LogProb: []float32{-1, -2, -3, -4, -0.125}, Weight: []float32{0.25, 1, 0.25, 0.5, 1}}
+	part := func(from, to int) Rows {
+		return Rows{Targets: rows.Targets[from:to], LogProb: rows.LogProb[from:to], Weight: rows.Weight[from:to]}
 	}
-	if got := o.Loss(whole); got != 8.0/3 {
-		t.Errorf("loss %g", got)
+	var whole, parts Measures
+	SFT{}.Measure(&whole, rows)
+	SFT{}.Measure(&parts, part(0, 2))
+	SFT{}.Measure(&parts, part(2, 5))
+	if whole != parts || whole != (Measures{Loss: 3, Targets: 3}) {
+		t.Errorf("sums %+v and %+v, want 3 of 3 targets", whole, parts)
 	}
-	d := make([]float32, len(targets))
-	o.Derivative(d, targets)
-	for i, want := range []float32{-1.0 / 3, 0, -1.0 / 3, -1.0 / 3, 0} {
-		if d[i] != want {
-			t.Errorf("derivative %d: %g, want %g", i, d[i], want)
-		}
+	d := make([]float32, len(rows.Targets))
+	SFT{}.Derivative(d, rows)
+	if want := []float32{-0.25, 0, -0.25, -0.5, 0}; !slices.Equal(d, want) {
+		t.Errorf("derivatives %v, want %v", d, want)
 	}
 }
 

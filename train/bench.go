@@ -121,7 +121,7 @@ func benchSteps(r *parallel.Rank, s *configs.Shape, steps int, dir string) (benc
 		if i == benchWarmup {
 			began = time.Now()
 		}
-		res := t.step(i+1, packs)
+		res := t.step(i+1, lessons(packs))
 		if i >= benchWarmup {
 			tokens += res.Tokens
 		}

@@ -136,7 +136,7 @@ func benchTraining(t *trainer, batch [][]data.Sample, o BenchOptions) (float64, 
 	n := 0
 	step := func() int {
 		n++
-		return t.step(n, batch).Tokens
+		return t.step(n, lessons(batch)).Tokens
 	}
 	speed, err := rate(t.r, o.Steps, step)
 	if p, ok := t.r.Dev.(kernels.Profiler); ok && err == nil {

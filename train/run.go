@@ -155,7 +155,7 @@ func (j *job) step() error {
 	}
 	step := j.state.Step + 1
 	var res stepResult
-	asked := counted(j.t.r.Dev, func() { res = j.t.step(step, packs) })
+	asked := counted(j.t.r.Dev, func() { res = j.t.step(step, lessons(packs)) })
 	if math.IsNaN(res.Norm) || math.IsInf(res.Norm, 0) || math.IsNaN(res.Loss) {
 		return fmt.Errorf("step %d: loss %g, gradient norm %g, not finite first in %s; nothing was updated: start anew with a lower optim.lr, from %s",
 			step, res.Loss, res.Norm, j.t.notFinite(), j.newestWeights())

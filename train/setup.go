@@ -152,6 +152,7 @@ func countdown(s *configs.Shape) data.Countdown {
 func newTrainer(s *configs.Shape, steps int) (*trainer, error) {
 	o := s.Optim
 	t := &trainer{
+		objective:  optim.SFT{},
 		opt:        optim.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay, Clip: o.Clip},
 		schedule:   optim.Schedule{Kind: o.Schedule, Peak: o.LR, Final: o.FinalLR, Warmup: o.WarmupSteps, Steps: steps},
 		microBatch: s.Run.MicroBatch,

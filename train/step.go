@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
 	"lockstep/data"
 	"lockstep/kernels"
@@ -16,6 +17,7 @@ import (
 type trainer struct {
 	r          *parallel.Rank
 	m          *model.Model
+	objective  optim.Objective
 	opt        optim.AdamW
 	schedule   optim.Schedule
 	microBatch int // packs of one forward and backward
@@ -24,41 +26,40 @@ type trainer struct {
 
 // stepResult is what one optimizer step did.
 type stepResult struct {
-	Loss   float64 // mean over the step's targets, before the update
-	Norm   float64 // of the gradient, before clipping
-	LR     float64
-	Tokens int // rows computed
+	optim.Measures         // of the objective, before the update
+	Norm           float64 // of the gradient, before clipping
+	LR             float64
+	Tokens         int // rows computed
 }
 
-// step takes one optimizer step (counted from 1) on packs of samples. The bits do not depend on how packs are grouped into micro-batches. Everything is enqueued
-// before the first result is read: the device waits for the host once a step.
-func (t *trainer) step(step int, packs [][]data.Sample) stepResult {
+// step takes one optimizer step (counted from 1) on packs of lessons. The bits do not depend on how packs are grouped into micro-batches. Everything is enqueued
+// before the first result is read, but for objectives that need log-probabilities: the device waits for the host once a step.
+func (t *trainer) step(step int, packs [][]lesson) stepResult {
 	r := t.r
 	defer r.Stack.Release(r.Stack.Mark())
-	objective := optim.SFT{Targets: targets(packs)}
 	var micros []microBatch
 	res := stepResult{LR: t.schedule.At(step)}
 	for len(packs) > 0 {
 		n := min(t.microBatch, len(packs))
-		m := t.micro(packs[:n], objective)
+		m := t.micro(packs[:n])
 		micros = append(micros, m)
-		res.Tokens += len(m.targets)
+		res.Tokens += len(m.rows.Targets)
 		packs = packs[n:]
 	}
 	t.m.GatherTied(r)
 	norm := t.opt.Step(r, weights(t.m), res.LR, step)
-	sum := 0.0
 	for _, m := range micros {
-		sum = objective.Sum(sum, parallel.Download[float32](r, m.logprob), m.targets)
+		m.rows.LogProb = parallel.Download[float32](r, m.logprob)
+		t.objective.Measure(&res.Measures, m.rows)
 	}
-	res.Loss, res.Norm = objective.Loss(sum), float64(parallel.Download[float32](r, norm)[0])
+	res.Norm = float64(parallel.Download[float32](r, norm)[0])
 	return res
 }
 
-// microBatch is what is left of one: log-probabilities F32 [1, T] on the rank's stack, and their targets.
+// microBatch is what is left of one: log-probabilities F32 [1, T] on the rank's stack, and what the objective knows of their rows.
 type microBatch struct {
 	logprob kernels.Tensor
-	targets []int32
+	rows    optim.Rows
 }
 
 // rehearse runs the largest micro-batch that steps of so many packs of at most so many rows can hold, and forgets it: the memory of every step is taken before the
@@ -84,7 +85,7 @@ func (t *trainer) rehearse(packs, rows int) {
 	for range (packs + micro - 1) / micro { // what a step keeps of each
 		r.Stack.New(kernels.F32, 1, micro*rows)
 	}
-	t.micro(slices.Repeat([][]data.Sample{full}, micro), optim.SFT{Targets: micro * rows})
+	t.micro(lessons(slices.Repeat([][]data.Sample{full}, micro)))
 	t.m.GatherTied(r)
 	optim.GradNorm(r, weights(t.m))
 	for _, p := range t.m.Trained() {
@@ -103,64 +104,63 @@ func (t *trainer) notFinite() string {
 }
 
 // micro is the forward and backward of some packs as one batch.
-func (t *trainer) micro(packs [][]data.Sample, objective optim.SFT) microBatch {
+func (t *trainer) micro(packs [][]lesson) microBatch {
 	r := t.r
-	ids, want, layout := assemble(packs)
+	ids, rows, layout := assemble(packs)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
 	defer r.Stack.Release(r.Stack.Mark())
 	b := model.NewBatch(r, ids, layout, nil)
-	derivative := make([]float32, len(ids))
-	objective.Derivative(derivative, want)
-	t.m.Step(r, b, logprob, parallel.Upload(r, want), parallel.Upload(r, derivative), t.recompute)
-	return microBatch{logprob, want}
+	t.m.Step(r, b, logprob, parallel.Upload(r, rows.Targets), t.loss(logprob, rows), t.recompute)
+	return microBatch{logprob, rows}
+}
+
+// loss gives the model the objective's derivatives as soon as what they need is known.
+func (t *trainer) loss(logprob kernels.Tensor, rows optim.Rows) model.Loss {
+	r := t.r
+	known := func(from, to int) []float32 { return parallel.Download[float32](r, logprob.ColRange(from, to)) }
+	derivative := func(rows optim.Rows) []float32 {
+		d := make([]float32, len(rows.Targets))
+		t.objective.Derivative(d, rows)
+		return d
+	}
+	switch t.objective.Reach() {
+	case optim.ReachNone:
+		return model.Loss{Derivative: parallel.Upload(r, derivative(rows)).ColRange}
+	case optim.ReachRow:
+		return model.Loss{Derivative: func(from, to int) kernels.Tensor {
+			part := rows.Part(from, to)
+			part.LogProb = known(from, to)
+			return parallel.Upload(r, derivative(part))
+		}}
+	}
+	whole := sync.OnceValue(func() []float32 {
+		rows.LogProb = known(0, len(rows.Targets))
+		return derivative(rows)
+	})
+	return model.Loss{Ahead: true, Derivative: func(from, to int) kernels.Tensor { return parallel.Upload(r, whole()[from:to]) }}
 }
 
 // evalLoss is the mean loss over samples, without gradients.
 func (t *trainer) evalLoss(packs [][]data.Sample) float64 {
-	objective := optim.SFT{Targets: targets(packs)}
-	sum := 0.0
-	for _, pack := range packs {
-		sum = t.score([][]data.Sample{pack}, objective, sum)
+	var sums optim.Measures
+	for _, pack := range lessons(packs) {
+		_, rows, _ := t.logprobs([][]lesson{pack})
+		optim.SFT{}.Measure(&sums, rows)
 	}
-	return objective.Loss(sum)
+	return sums.Loss
 }
 
-func (t *trainer) score(packs [][]data.Sample, objective optim.SFT, sum float64) float64 {
+// logprobs fills in the log-probabilities of rows under the present weights.
+func (t *trainer) logprobs(packs [][]lesson) (ids []int32, rows optim.Rows, l *kernels.Layout) {
 	r := t.r
 	defer r.Stack.Release(r.Stack.Mark())
-	ids, want, layout := assemble(packs)
-	b := model.NewBatch(r, ids, layout, nil)
+	ids, rows, l = assemble(packs)
+	b := model.NewBatch(r, ids, l, nil)
 	x := t.m.Forward(r, b, nil)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
-	t.m.Head.LogProb(r, logprob, x, parallel.Upload(r, want), b)
-	return objective.Sum(sum, parallel.Download[float32](r, logprob), want)
-}
-
-// assemble lays samples out one after the other, each a sequence of its own.
-func assemble(packs [][]data.Sample) (ids, want []int32, l *kernels.Layout) {
-	l = &kernels.Layout{Packs: []int32{0}}
-	for _, pack := range packs {
-		for _, s := range pack {
-			l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: len(s.IDs)})
-			ids = append(ids, s.IDs...)
-			want = append(want, s.Targets...)
-		}
-		l.Packs = append(l.Packs, int32(len(ids)))
-	}
-	return ids, want, l
-}
-
-func targets(packs [][]data.Sample) (n int) {
-	for _, pack := range packs {
-		for _, s := range pack {
-			for _, t := range s.Targets {
-				if t >= 0 {
-					n++
-				}
-			}
-		}
-	}
-	return n
+	t.m.Head.LogProb(r, logprob, x, parallel.Upload(r, rows.Targets), b)
+	rows.LogProb = parallel.Download[float32](r, logprob)
+	return ids, rows, l
 }
 
 // weights lists what the optimizer updates, in the order of the graph.

@@ -62,7 +62,7 @@ func TestRehearsal(t *testing.T) {
 			}
 			before := d.pieces
 			for step := range 3 {
-				last = tr.step(step+1, [][]data.Sample{pack[:1+step%2], pack, pack[1:], {}}[:2+step%2])
+				last = tr.step(step+1, lessons([][]data.Sample{pack[:1+step%2], pack, pack[1:], {}}[:2+step%2]))
 			}
 			if rehearsed != (d.pieces == before) {
 				t.Errorf("rehearsed %t: steps asked for memory %d times", rehearsed, d.pieces-before)

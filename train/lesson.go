@@ -1,0 +1,56 @@
+package train
+
+import (
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/optim"
+)
+
+// lesson is a sample with what the objective knows of each of its rows; see [optim.Rows].
+type lesson struct {
+	data.Sample
+	weight, rollout, old, reference, advantage []float32 // [T]; nil: not known
+}
+
+// lessons gives every target of packs the same weight: the mean over the targets of the step.
+func lessons(packs [][]data.Sample) [][]lesson {
+	n := 0
+	for _, pack := range packs {
+		for _, s := range pack {
+			n += s.Learned()
+		}
+	}
+	each := float32(1 / float64(max(n, 1)))
+	out := make([][]lesson, len(packs))
+	for i, pack := range packs {
+		for _, s := range pack {
+			l := lesson{Sample: s, weight: make([]float32, len(s.IDs))}
+			for t := range l.weight {
+				l.weight[t] = each
+			}
+			out[i] = append(out[i], l)
+		}
+	}
+	return out
+}
+
+// assemble lays lessons out one after the other, each a sequence of its own.
+func assemble(packs [][]lesson) (ids []int32, rows optim.Rows, l *kernels.Layout) {
+	l = &kernels.Layout{Packs: []int32{0}}
+	for _, pack := range packs {
+		for _, s := range pack {
+			l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: len(s.IDs)})
+			rows.Sequences = append(rows.Sequences, len(ids))
+			ids = append(ids, s.IDs...)
+			rows.Targets = append(rows.Targets, s.Targets...)
+			rows.Weight = append(rows.Weight, s.weight...)
+			rows.Rollout = append(rows.Rollout, s.rollout...)
+			rows.Old = append(rows.Old, s.old...)
+			rows.Reference = append(rows.Reference, s.reference...)
+			rows.Advantage = append(rows.Advantage, s.advantage...)
+		}
+		l.Packs = append(l.Packs, int32(len(ids)))
+	}
+	rows.Sequences = append(rows.Sequences, len(ids))
+	return ids, rows, l
+}
