@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 )
 
 // DotMode names the arithmetic of a dot product: one chain of steps over ascending k applied to one fp32 accumulator.
@@ -40,16 +42,30 @@ const (
 // Breaks lists every rule that can be broken.
 var Breaks = []Break{BreakSplitK, BreakKeyBlock, BreakNormRows, BreakCombine, BreakVocab, BreakChunks}
 
+// Rounding is what an operation does to a number inside, where stacks are known to differ.
+type Rounding string
+
+const (
+	Unrounded Rounding = ""     // fp32 to the end, the default
+	ToBF16    Rounding = "bf16" // rounded to nearest even, as [NearestBF16]
+)
+
 // Definition is everything that decides the bits of a forward. Two parts of a run that must agree compare digests.
+//
+// Combine, Router, Norm and another KeySplit reproduce what other stacks compute, to show what a forward that is nearly the same does. Each is as independent of
+// the batch as the default; the rules of [Device] say where it acts. Gradients are those of the arithmetic without the rounding.
 type Definition struct {
 	Version    int      `json:"version"`
 	Dot        DotMode  `json:"dot"`
 	Exp2       Exp2Mode `json:"exp2"`
-	KeyBlock   int      `json:"key_block"`   // keys of one step of the online softmax, from absolute position 0
-	KeySplit   int      `json:"key_split"`   // keys of one online softmax; splits are merged in ascending order
-	Lanes      int      `json:"lanes"`       // lanes of the reduction tree of row sums
-	VocabBlock int      `json:"vocab_block"` // columns of one block of the log-softmax
-	ChunkRows  int      `json:"chunk_rows"`  // rows of a chunk of a recurrence, from absolute position 0
+	KeyBlock   int      `json:"key_block"`         // keys of one step of the online softmax, from absolute position 0
+	KeySplit   int      `json:"key_split"`         // keys of one online softmax; splits are merged in ascending order
+	Lanes      int      `json:"lanes"`             // lanes of the reduction tree of row sums
+	VocabBlock int      `json:"vocab_block"`       // columns of one block of the log-softmax
+	ChunkRows  int      `json:"chunk_rows"`        // rows of a chunk of a recurrence, from absolute position 0
+	Combine    Rounding `json:"combine,omitempty"` // of each expert's weighted output and of the running sum
+	Router     Rounding `json:"router,omitempty"`  // of a router's logits, before softmax or sigmoid
+	Norm       Rounding `json:"norm,omitempty"`    // of a normalised value, before the weight of an RMSNorm multiplies it
 	Break      Break    `json:"break,omitempty"`
 }
 
@@ -62,11 +78,23 @@ func Default() Definition {
 func (d Definition) Validate() error {
 	want := Default()
 	want.Dot, want.Exp2, want.Break = d.Dot, d.Exp2, d.Break
+	want.KeySplit, want.Combine, want.Router, want.Norm = d.KeySplit, d.Combine, d.Router, d.Norm
 	if d.Dot != DotFMA && d.Dot != DotTC16 {
 		return fmt.Errorf("dot mode %q: want %q or %q", d.Dot, DotFMA, DotTC16)
 	}
 	if d.Exp2 != Exp2Poly && d.Exp2 != Exp2Ex2h {
 		return fmt.Errorf("exp2 %q: want %q or %q", d.Exp2, Exp2Poly, Exp2Ex2h)
+	}
+	if d.KeySplit <= 0 || d.KeySplit%want.KeyBlock != 0 || d.KeySplit > mostKeySplit {
+		return fmt.Errorf("key_split %d: want a multiple of %d up to %d", d.KeySplit, want.KeyBlock, mostKeySplit)
+	}
+	for _, r := range []struct {
+		name  string
+		value Rounding
+	}{{"combine", d.Combine}, {"router", d.Router}, {"norm", d.Norm}} {
+		if r.value != Unrounded && r.value != ToBF16 {
+			return fmt.Errorf("%s %q: want %q or nothing", r.name, r.value, ToBF16)
+		}
 	}
 	if d.Break != BreakNone && !slices.Contains(Breaks, d.Break) {
 		return fmt.Errorf("no rule %q to break: want one of %q", d.Break, Breaks)
@@ -75,6 +103,37 @@ func (d Definition) Validate() error {
 		return fmt.Errorf("definition %+v: only version %d with its constants is implemented", d, want.Version)
 	}
 	return nil
+}
+
+// mostKeySplit is far beyond the positions of any model.
+const mostKeySplit = 1 << 24
+
+// Settings are the keys of [Definition.Set].
+var Settings = []string{"combine", "dot", "exp2", "key_split", "norm", "router"}
+
+// Set changes one of the [Settings] to a value written as in JSON, without quotes. "" is a rounding's default. Validate judges the result.
+func (d *Definition) Set(key, value string) error {
+	switch key {
+	case "combine":
+		d.Combine = Rounding(value)
+	case "dot":
+		d.Dot = DotMode(value)
+	case "exp2":
+		d.Exp2 = Exp2Mode(value)
+	case "key_split":
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			return fmt.Errorf("key_split %q: want a number", value)
+		}
+		d.KeySplit = n
+	case "norm":
+		d.Norm = Rounding(value)
+	case "router":
+		d.Router = Rounding(value)
+	default:
+		return fmt.Errorf("no setting %q of the definition: want one of %s", key, strings.Join(Settings, ", "))
+	}
+	return d.Validate()
 }
 
 // Digest is the SHA-256 of the definition's canonical JSON, in hex.

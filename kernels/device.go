@@ -49,11 +49,12 @@ type Device interface {
 	Scale(out, x Tensor, a float32)
 
 	// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + Eps); out = round((x*rstd)*w). rstd is F32 [1, T]. With PlusOne, w is float32(1 + w) here and below.
+	// By Definition.Norm, without PlusOne, x*rstd is rounded to bf16 before w multiplies it: Llama's and Qwen's norm in transformers. Other norms have no such place.
 	// Backward (g = dy*w, xh = x*rstd): dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh as a sum over rows. dw may be nil.
 	RMSNorm(out, rstd, x, w Tensor, norm Norm)
 	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor, norm Norm, packs []int32)
 
-	// HeadNormRope works on each head of x [T, heads*D], D = HeadDim. With w [1, D]: xh = x*rstd as in RMSNorm over the head (rstd F32 [T, heads]), z = xh*w; w nil: z = x.
+	// HeadNormRope works on each head of x [T, heads*D], D = HeadDim. With w [1, D]: xh = x*rstd as in RMSNorm over the head (rstd F32 [T, heads]; Definition.Norm too), z = xh*w; w nil: z = x.
 	// Then the R = 2*Cos.Cols columns from First on turn in pairs, with c, s of the row's position: for i < R/2, a = First+i and b = a+R/2, or Interleaved
 	// a = First+2i and b = a+1: out[a] = round(z[a]*c - z[b]*s); out[b] = round(z[b]*c + z[a]*s). Of other columns out = round(z). Interleaved pairs have no w.
 	// Backward turns dout back to dz (dz[a] = dout[a]*c + dout[b]*s, dz[b] = dout[b]*c - dout[a]*s), then writes dx = round(rstd*(g - xh*(tree(g*xh)/D))), g = dz*w, or
@@ -102,7 +103,7 @@ type Device interface {
 	//	softmax, n     w_i*t_i on selected experts, 0 elsewhere
 	//	softmax        p_j*([j selected]*(dw*s) - sum over slots of p_i*(dw_i*s))
 	//
-	// The choice and Bias have no gradient.
+	// The choice and Bias have no gradient. By Definition.Router x is rounded to bf16 first, as of a gate whose output is bf16; the dot of the gate stays what it is.
 	Route(weights, experts, probs, logits Tensor, r Router)
 	RouteBackward(dlogits, dweights, weights, experts, probs Tensor, r Router)
 	// Dispatch fills the plan from experts int32 [T, K]; packs are those of the layout.
@@ -110,6 +111,8 @@ type Device interface {
 	// Gather: out[r] = x[source[r]].
 	Gather(out, x, source Tensor)
 	// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded; weights nil: of y alone.
+	// By Definition.Combine each product is rounded to bf16, and so is the sum after each slot, but not where weights are nil: a fused mixture that writes each expert's
+	// weighted output in bf16 and adds them there. (transformers rounds the weights too, and adds by expert, not by slot.)
 	// Backward: dy[row] = round(weights[t,k]*dout[t]); dweights[t,k] = tree(dout[t]*y[row]).
 	Combine(out, y, weights, rowOf Tensor)
 	CombineBackward(dy, dweights, dout, y, weights, rowOf Tensor)

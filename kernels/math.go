@@ -89,5 +89,8 @@ func RoundBF16(x float32) uint16 {
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }
 
+// NearestBF16 is x rounded to bf16.
+func NearestBF16(x float32) float32 { return FromBF16(RoundBF16(x)) }
+
 // FromBF16 converts exactly.
 func FromBF16(x uint16) float32 { return math.Float32frombits(uint32(x) << 16) }

@@ -123,6 +123,7 @@ func (c attnCase) visible(i, j int) bool { return j <= i && (c.Window == 0 || j 
 // forward is out and lse of one query.
 func (c attnCase) forward(seq, i, head int) (out []float32, lse float32) {
 	def := kernels.Default()
+	def.KeySplit = c.split
 	inf := float32(math.Inf(-1))
 	m, l, o := inf, float32(0), make([]float32, c.ValueDim)
 	for from := 0; from <= i; from += def.KeySplit {
@@ -246,7 +247,7 @@ func attnRow(t kernels.Tensor, row int) []float32 {
 
 func attnDevices(t testing.TB, kind attnKind, broken kernels.Break) []*Device {
 	def := kernels.Default()
-	def.Dot, def.Exp2, def.Break = kind.dot, kind.exp2, broken
+	def.Dot, def.Exp2, def.KeySplit, def.Break = kind.dot, kind.exp2, kind.split, broken
 	var devs []*Device
 	for i, isa := range []ISA{AVX512, AVX2, Portable} {
 		dev, err := New(def, Options{Threads: 1 + i%2, ISA: isa})

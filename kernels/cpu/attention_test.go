@@ -13,16 +13,18 @@ type attnKind struct {
 	dtype kernels.DType
 	dot   kernels.DotMode
 	exp2  kernels.Exp2Mode
+	split int // KeySplit
 }
 
 var (
-	plainKind = attnKind{kernels.F32, kernels.DotFMA, kernels.Exp2Poly}
-	ex2hKind  = attnKind{kernels.F32, kernels.DotFMA, kernels.Exp2Ex2h}
+	plainKind = attnKind{kernels.F32, kernels.DotFMA, kernels.Exp2Poly, 2048}
+	ex2hKind  = attnKind{kernels.F32, kernels.DotFMA, kernels.Exp2Ex2h, 2048}
 )
 
 var attnKinds = []attnKind{
-	plainKind, {kernels.BF16, kernels.DotFMA, kernels.Exp2Poly}, {kernels.BF16, kernels.DotTC16, kernels.Exp2Poly},
-	ex2hKind, {kernels.BF16, kernels.DotTC16, kernels.Exp2Ex2h},
+	plainKind, {kernels.BF16, kernels.DotFMA, kernels.Exp2Poly, 2048}, {kernels.BF16, kernels.DotTC16, kernels.Exp2Poly, 2048},
+	ex2hKind, {kernels.BF16, kernels.DotTC16, kernels.Exp2Ex2h, 2048},
+	{kernels.F32, kernels.DotFMA, kernels.Exp2Poly, 64}, {kernels.BF16, kernels.DotTC16, kernels.Exp2Ex2h, 128},
 }
 
 // attnCases draws shapes that touch every path: groups, head dims, windows, many short sequences and lengths about the block.
@@ -104,7 +106,7 @@ func TestAttentionSplits(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for i, window := range []int{0, 40, 2050} {
 		for j, kind := range attnKinds {
-			if i > 0 && j != i-1 { // 2118 keys take their time: all kinds without a window, one with each
+			if kind.split != 2048 || i > 0 && j != i-1 { // 2118 keys take their time: all kinds without a window, one with each
 				continue
 			}
 			c := newAttnCase(rng, kind, 2, 1, 16, window, 2048+70)
@@ -170,6 +172,30 @@ func TestAttentionServesWhatItTrains(t *testing.T) {
 			want := c.train(devs[0])
 			pageRows := []int{1, 3, 16, 64, 100, 256}[rng.IntN(6)]
 			c.checkSame(t, "paged", c.serve(devs[i%len(devs)], rng, pageRows, 1+rng.IntN(80)), want)
+		}
+	}
+}
+
+// Another split gives other bits to rows that see more keys than it holds, and to no others.
+func TestAttentionSplitDiffers(t *testing.T) {
+	rng := rand.New(rand.NewPCG(13, 14))
+	c := newAttnCase(rng, plainKind, 2, 1, 32, 0, 300, 256)
+	want := c.train(attnDevices(t, c.attnKind, kernels.BreakNone)[0])
+	c.split = 256
+	got := c.train(attnDevices(t, c.attnKind, kernels.BreakNone)[0])
+	for s, span := range want.layout.Spans {
+		differ := 0
+		for i := range span.Rows {
+			same := sameBits(attnRow(got.out, span.Row+i), attnRow(want.out, span.Row+i)) && sameBits(attnRow(got.lse, span.Row+i), attnRow(want.lse, span.Row+i))
+			if !same {
+				differ++
+			}
+			if !same && i < 256 {
+				t.Fatalf("sequence %d row %d has one split and differs", s, i)
+			}
+		}
+		if s == 0 && differ < 20 {
+			t.Errorf("%d of 44 rows behind the split differ", differ)
 		}
 	}
 }

@@ -3,7 +3,8 @@ package cpu
 import "lockstep/kernels"
 
 // Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded; weights nil: of y alone.
-// out [T, H]; y [R, H]; weights F32 and rowOf int32 [T, K].
+// By Definition.Combine products and
+// sums are rounded to bf16 on the way. out [T, H]; y [R, H]; weights F32 and rowOf int32 [T, K].
 func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
 	const op = "combine"
 	k := rowOf.Cols
@@ -25,6 +26,8 @@ func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
 				switch {
 				case ws == nil:
 					d.vec.Add(z, z, row)
+				case d.def.Combine == kernels.ToBF16:
+					addInBF16(z, row, ws[at])
 				case early:
 					addRounded(z, row, ws[at])
 				default:
@@ -36,10 +39,17 @@ func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
 	})
 }
 
+// addInBF16 is z + row*w by Definition.Combine.
+func addInBF16(z, row []float32, w float32) {
+	for i, v := range row {
+		z[i] = kernels.NearestBF16(z[i] + kernels.NearestBF16(v*w))
+	}
+}
+
 // addRounded is the wrong combine of kernels.BreakCombine: each expert's share is rounded to bf16 before it is added.
 func addRounded(z, row []float32, w float32) {
 	for i, v := range row {
-		z[i] += kernels.FromBF16(kernels.RoundBF16(v * w))
+		z[i] += kernels.NearestBF16(v * w)
 	}
 }
 

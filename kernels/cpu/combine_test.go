@@ -34,7 +34,14 @@ var combineOps = []rowOp{
 }
 
 func TestCombineIsTheDefinition(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	combineIsTheDefinition(t, kernels.Default(), func(x float32) float32 { return x })
+	combineIsTheDefinition(t, roundedDefinition(), kernels.NearestBF16)
+}
+
+// combineIsTheDefinition compares with the sum whose products and partial sums are rounded.
+func combineIsTheDefinition(t *testing.T, def kernels.Definition, round func(float32) float32) {
+	t.Helper()
+	d := newDevice(t, def, Auto, 2)
 	c := rowCase{seed: 51, dtype: kernels.F32}
 	c.start()
 	const tokens, k, n = 20, 4, 130
@@ -48,7 +55,7 @@ func TestCombineIsTheDefinition(t *testing.T) {
 			row, a := int(rowOf.I32s()[r*k+slot]), w.F32s()[r*k+slot]
 			products, scaled := make([]float32, n), make([]float32, n)
 			for i, v := range rowValues(y.RowRange(row, row+1)) {
-				sum[i] += float32(a * v)
+				sum[i] = round(sum[i] + round(a*v))
 				products[i], scaled[i] = do[i]*v, a*do[i]
 			}
 			wantBits(t, "dy", dy.RowRange(row, row+1), scaled)

@@ -8,7 +8,8 @@ import (
 )
 
 // RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n]; w [1, n], rstd F32 [1, T]
-// (Zhang & Sennrich, arXiv 1910.07467). With PlusOne w is 1+w, rounded. out may be x.
+// (Zhang & Sennrich, arXiv 1910.07467). With PlusOne w is 1+w, rounded; without, x*rstd is rounded by Definition.Norm.
+// out may be x.
 func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 	const op = "rms norm"
 	mustShape(op, "out", out, x.Rows, x.Cols)
@@ -24,10 +25,25 @@ func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 			v := in.load(t, buf[0])
 			rs[t] = rStd(sumSquares(v), x.Cols, norm.Eps)
 			y := o.target(t, buf[0])
-			d.vec.NormScale(y, v, rs[t], ws)
+			d.normScale(y, v, rs[t], ws, norm)
 			o.store(t, y)
 		}
 	})
+}
+
+// normScale is (x*rstd)*w, in y, by Definition.Norm.
+func (d *Device) normScale(y, x []float32, rstd float32, w []float32, norm kernels.Norm) {
+	if !d.roundsNorm(norm) {
+		d.vec.NormScale(y, x, rstd, w)
+		return
+	}
+	for i, v := range x {
+		y[i] = kernels.NearestBF16(v*rstd) * w[i]
+	}
+}
+
+func (d *Device) roundsNorm(norm kernels.Norm) bool {
+	return d.def.Norm == kernels.ToBF16 && !norm.PlusOne
 }
 
 // norm is the weight of a norm as it multiplies, in buf where that is not the row itself.

@@ -64,14 +64,25 @@ func scalarNormGrad(dy, x, w []float32, rstd float32) (grad, xh []float32) {
 }
 
 func TestRMSNormIsTheDefinition(t *testing.T) {
-	for _, norm := range []kernels.Norm{{Eps: 1e-5}, {Eps: 1e-6, PlusOne: true}} {
-		normIsTheDefinition(t, norm)
+	for _, def := range []kernels.Definition{kernels.Default(), roundedDefinition()} {
+		for _, norm := range []kernels.Norm{{Eps: 1e-5}, {Eps: 1e-6, PlusOne: true}} {
+			normIsTheDefinition(t, def, norm)
+		}
 	}
 }
 
-func normIsTheDefinition(t *testing.T, norm kernels.Norm) {
+// scalarNorm is the norm's output: rounded on the way where the definition does and the weight is stored as it multiplies.
+func scalarNorm(def kernels.Definition, norm kernels.Norm, x, rstd, w float32) float32 {
+	xh := x * rstd
+	if def.Norm == kernels.ToBF16 && !norm.PlusOne {
+		xh = kernels.NearestBF16(xh)
+	}
+	return float32(xh) * w
+}
+
+func normIsTheDefinition(t *testing.T, def kernels.Definition, norm kernels.Norm) {
 	t.Helper()
-	d := newRowDevice(t, Auto, 2, "")
+	d := newDevice(t, def, Auto, 2)
 	c := rowCase{seed: 5, dtype: kernels.F32}
 	c.start()
 	const rows, n = 150, 70
@@ -88,7 +99,7 @@ func normIsTheDefinition(t *testing.T, norm kernels.Norm) {
 		dys := rowValues(dy.RowRange(r, r+1))
 		grad, xh := scalarNormGrad(dys, xs, ws, rs)
 		for i := range xs {
-			y[i] = float32(xs[i]*rs) * ws[i]
+			y[i] = scalarNorm(def, norm, xs[i], rs, ws[i])
 			grad[i] += before[r*n+i]
 			sum.add(i, dys[i]*xh[i])
 		}

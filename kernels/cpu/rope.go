@@ -85,14 +85,14 @@ func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope ke
 // forward is head at of the tensor, y from x; y may be x.
 func (h *headRope) forward(y, x []float32, at int, w, cos, sin []float32) {
 	switch ops := h.d.vec; {
-	case h.whole() && h.normed:
+	case h.whole() && h.normed && !h.d.roundsNorm(h.norm):
 		ops.NormRotate(y, x, h.rs[at], w, cos, sin)
 		return
-	case h.whole():
+	case h.whole() && !h.normed:
 		ops.Rotate(y, x, cos, sin)
 		return
 	case h.normed:
-		ops.NormScale(y, x, h.rs[at], w)
+		h.d.normScale(y, x, h.rs[at], w, h.norm)
 	default:
 		copy(y, x)
 	}

@@ -89,13 +89,15 @@ var ropeOps = []rowOp{
 }
 
 func TestHeadNormRopeIsTheDefinition(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
-	c := rowCase{seed: 11, dtype: kernels.F32}
-	c.start()
-	for _, rope := range c.ropes(9, 64) {
-		for _, norm := range []*kernels.Norm{nil, {Eps: 1e-6}, {Eps: 1e-3, PlusOne: true}} {
-			if norm == nil || !rope.Interleaved {
-				ropeIsTheDefinition(t, d, &c, rope, norm)
+	for _, def := range []kernels.Definition{kernels.Default(), roundedDefinition()} {
+		d := newDevice(t, def, Auto, 2)
+		c := rowCase{seed: 11, dtype: kernels.F32}
+		c.start()
+		for _, rope := range c.ropes(9, 64) {
+			for _, norm := range []*kernels.Norm{nil, {Eps: 1e-6}, {Eps: 1e-3, PlusOne: true}} {
+				if norm == nil || !rope.Interleaved {
+					ropeIsTheDefinition(t, d, &c, rope, norm)
+				}
 			}
 		}
 	}
@@ -127,7 +129,7 @@ func ropeIsTheDefinition(t *testing.T, d *Device, c *rowCase, rope kernels.Rope,
 			rs := scalarRStd(xs, settings.Eps)
 			for i := range y {
 				if norm != nil {
-					y[i] = float32(xs[i]*rs) * ws[i]
+					y[i] = scalarNorm(d.def, settings, xs[i], rs, ws[i])
 				}
 			}
 			for i := range rope.Cos.Cols {

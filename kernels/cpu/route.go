@@ -22,11 +22,14 @@ func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, r kernels
 	d.eachRow(t, 8*e, 1, func(from, to int, buf [][]float32) {
 		c := choice{settings: r, biased: buf[0][:e]}
 		for i := from; i < to; i++ {
-			p := out.load(i, nil)
+			p, x := out.load(i, nil), in.load(i, nil)
+			if d.def.Router == kernels.ToBF16 {
+				x = inBF16(buf[0][e:2*e], x)
+			}
 			if r.Sigmoid {
-				d.vec.Sigmoid(p, in.load(i, nil))
+				d.vec.Sigmoid(p, x)
 			} else {
-				d.softmax(p, in.load(i, nil))
+				d.softmax(p, x)
 			}
 			chosen := picks[i*k : (i+1)*k]
 			largest(chosen, c.scores(p))
@@ -42,6 +45,14 @@ func mustRouter(op string, r kernels.Router, e, k int) {
 	if bad {
 		panic(fmt.Sprintf("cpu: %s: %d of %d experts by %+v", op, k, e, r))
 	}
+}
+
+// inBF16 is x rounded to bf16, in buf.
+func inBF16(buf, x []float32) []float32 {
+	for i, v := range x {
+		buf[i] = kernels.NearestBF16(v)
+	}
+	return buf
 }
 
 func (d *Device) softmax(p, x []float32) {

@@ -120,6 +120,7 @@ func descending(v []float32) []int32 {
 func TestRouteIsTheDefinition(t *testing.T) {
 	routeIsTheDefinition(t, newRowDevice(t, Auto, 2, ""))
 	routeIsTheDefinition(t, newEx2hDevice(t, Auto, 2))
+	routeIsTheDefinition(t, newDevice(t, roundedDefinition(), Auto, 2))
 }
 
 func routeIsTheDefinition(t *testing.T, d *Device) {
@@ -131,6 +132,9 @@ func routeIsTheDefinition(t *testing.T, d *Device) {
 	for i := range logits.F32s() { // few values: exact ties in most rows
 		logits.F32s()[i] = float32(math.Round(float64(logits.F32s()[i])))
 	}
+	for i := range logits.F32s()[:rows*e/2] { // of half of the rows by little more than a rounding to bf16
+		logits.F32s()[i] *= 1 + float32(i%7)/512
+	}
 	for _, router := range c.routers(e) {
 		for i := range router.Bias.Len() { // likewise, with ties between groups
 			router.Bias.F32s()[i] = float32(math.Round(float64(router.Bias.F32s()[i])))
@@ -138,7 +142,13 @@ func routeIsTheDefinition(t *testing.T, d *Device) {
 		w, picks, probs := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k), rowTensor(kernels.F32, rows, e)
 		d.Route(w, picks, probs, logits, router)
 		for r := range rows {
-			wantW, wantPicks, wantP := scalarRoute(d.def.Exp2.Func(), logits.F32s()[r*e:(r+1)*e], k, router)
+			x := slices.Clone(logits.F32s()[r*e : (r+1)*e])
+			for j, v := range x {
+				if d.def.Router == kernels.ToBF16 {
+					x[j] = kernels.NearestBF16(v)
+				}
+			}
+			wantW, wantPicks, wantP := scalarRoute(d.def.Exp2.Func(), x, k, router)
 			wantBits(t, "weights", w.RowRange(r, r+1), wantW)
 			wantBits(t, "probs", probs.RowRange(r, r+1), wantP)
 			if got := picks.I32s()[r*k : (r+1)*k]; !slices.Equal(got, wantPicks) {

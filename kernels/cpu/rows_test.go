@@ -33,6 +33,21 @@ func rowOps() []rowOp {
 		decayOps, gatedNormOps, gateOps)
 }
 
+// roundedDefinition has every rounding of kernels.Definition, each of which concerns some of roundedOps.
+func roundedDefinition() kernels.Definition {
+	def := kernels.Default()
+	def.Combine, def.Router, def.Norm = kernels.ToBF16, kernels.ToBF16, kernels.ToBF16
+	return def
+}
+
+func roundedOps() []rowOp { return slices.Concat(normOps, ropeOps, routeOps, combineOps) }
+
+// eachRowDefinition runs a property of rows by the default definition, and by the one that rounds for what it concerns.
+func eachRowDefinition(t *testing.T, f func(t *testing.T, def kernels.Definition, ops []rowOp)) {
+	t.Run("default", func(t *testing.T) { f(t, kernels.Default(), rowOps()) })
+	t.Run("rounded", func(t *testing.T) { f(t, roundedDefinition(), roundedOps()) })
+}
+
 var rowSizes = []int{16, 24, 64, 100, 300}
 
 func (c *rowCase) cols() int { return rowSizes[c.size] }
@@ -207,8 +222,8 @@ func rowSets() []ISA {
 	return sets
 }
 
-func eachRowCase(t *testing.T, f func(t *testing.T, op rowOp, c rowCase)) {
-	for _, op := range rowOps() {
+func eachRowCase(t *testing.T, ops []rowOp, f func(t *testing.T, op rowOp, c rowCase)) {
+	for _, op := range ops {
 		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 			t.Run(fmt.Sprintf("%s/%s", op.name, dtype), func(t *testing.T) {
 				for size := range rowSizes {
@@ -227,15 +242,17 @@ func (op rowOp) do(d *Device, c rowCase) (rows, whole []kernels.Tensor) {
 }
 
 // The same bits on every instruction set and on one, two and three threads.
-func TestRowsOverDevices(t *testing.T) {
-	reference := newRowDevice(t, Portable, 1, "")
+func TestRowsOverDevices(t *testing.T) { eachRowDefinition(t, rowsOverDevices) }
+
+func rowsOverDevices(t *testing.T, def kernels.Definition, ops []rowOp) {
+	reference := newDevice(t, def, Portable, 1)
 	var devices []*Device
 	for _, isa := range rowSets() {
 		for threads := 1; threads <= 3; threads++ {
-			devices = append(devices, newRowDevice(t, isa, threads, ""))
+			devices = append(devices, newDevice(t, def, isa, threads))
 		}
 	}
-	eachRowCase(t, func(t *testing.T, op rowOp, c rowCase) {
+	eachRowCase(t, ops, func(t *testing.T, op rowOp, c rowCase) {
 		wantRows, wantWhole := op.do(reference, c)
 		for _, d := range devices {
 			gotRows, gotWhole := op.do(d, c)
@@ -249,9 +266,11 @@ func TestRowsOverDevices(t *testing.T) {
 }
 
 // A row has the same bits alone, in a part of the batch and in the whole.
-func TestRowsOverBatches(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
-	eachRowCase(t, func(t *testing.T, op rowOp, c rowCase) {
+func TestRowsOverBatches(t *testing.T) { eachRowDefinition(t, rowsOverBatches) }
+
+func rowsOverBatches(t *testing.T, def kernels.Definition, ops []rowOp) {
+	d := newDevice(t, def, Auto, 2)
+	eachRowCase(t, ops, func(t *testing.T, op rowOp, c rowCase) {
 		if op.uncut {
 			return
 		}
@@ -278,9 +297,11 @@ func (c *rowCase) cut(t kernels.Tensor) kernels.Tensor {
 }
 
 // BF16 storage is fp32 arithmetic on the widened numbers, rounded once at the end.
-func TestRowsInBF16(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
-	eachRowCase(t, func(t *testing.T, op rowOp, c rowCase) {
+func TestRowsInBF16(t *testing.T) { eachRowDefinition(t, rowsInBF16) }
+
+func rowsInBF16(t *testing.T, def kernels.Definition, ops []rowOp) {
+	d := newDevice(t, def, Auto, 2)
+	eachRowCase(t, ops, func(t *testing.T, op rowOp, c rowCase) {
 		if c.dtype != kernels.BF16 {
 			return
 		}
@@ -294,6 +315,37 @@ func TestRowsInBF16(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Each rounding changes bits of its operations and of no others.
+func TestRoundingsDiffer(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*kernels.Definition)
+		ops  []rowOp
+	}{
+		{"combine", func(d *kernels.Definition) { d.Combine = kernels.ToBF16 }, combineOps[:1]},
+		{"router", func(d *kernels.Definition) { d.Router = kernels.ToBF16 }, routeOps},
+		{"norm", func(d *kernels.Definition) { d.Norm = kernels.ToBF16 }, []rowOp{normOps[0], ropeOps[0]}},
+	} {
+		def := kernels.Default()
+		c.set(&def)
+		plain, rounded := newRowDevice(t, Auto, 2, ""), newDevice(t, def, Auto, 2)
+		for _, op := range rowOps() {
+			differs := false
+			for size := range rowSizes {
+				rc := rowCase{seed: 3, dtype: kernels.BF16, n: 70, to: 70, size: size}
+				want, _ := op.do(plain, rc)
+				got, _ := op.do(rounded, rc)
+				for i := range got {
+					differs = differs || diffRows(got[i], want[i], false) != nil
+				}
+			}
+			if concerned := slices.ContainsFunc(c.ops, func(o rowOp) bool { return o.name == op.name }); differs != concerned {
+				t.Errorf("%s in bf16: %s differs from the default: %v, want %v", c.name, op.name, differs, concerned)
+			}
+		}
+	}
 }
 
 // checkGradient compares got with central differences of a float64 loss at p, the error in units of the largest derivative.
