@@ -110,13 +110,7 @@ func ReadValues(dev kernels.Device, t kernels.Tensor) []float32 {
 	raw := make([]byte, t.Bytes())
 	dev.Read(raw, t)
 	out := make([]float32, t.Len())
-	for i := range out {
-		if t.DType == kernels.F32 {
-			out[i] = math.Float32frombits(uint32(raw[4*i]) | uint32(raw[4*i+1])<<8 | uint32(raw[4*i+2])<<16 | uint32(raw[4*i+3])<<24)
-		} else {
-			out[i] = kernels.FromBF16(uint16(raw[2*i]) | uint16(raw[2*i+1])<<8)
-		}
-	}
+	get(out, raw, t.DType)
 	return out
 }
 

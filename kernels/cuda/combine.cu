@@ -1,4 +1,5 @@
-// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded; weights nil: of y alone. A thread for
+// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded; weights nil: of y alone;
+// with weights, products and sums are rounded on the way by Definition.Combine. A thread for
 // eight columns of a token. Its gradient: dy[row] = round(weights[t,k]*dout[t]), dweights[t,k] = tree(dout[t]*y[row]), a warp for a (token, slot).
 // Bound: the bytes of y and out, or of dout, y and dy.
 #include "rows.cuh"
@@ -15,9 +16,10 @@ __device__ void combine(T* out, const T* y, const float* weights, const int* row
     load8(y + (size_t)row_of[i] * ys + at.col, left, v);
     if (weights)
 #pragma unroll
-      for (int j = 0; j < kEight; j++) v[j] = v[j] * weights[i];
+      for (int j = 0; j < kEight; j++) sum[j] = round_combine(sum[j] + round_combine(v[j] * weights[i]));
+    else
 #pragma unroll
-    for (int j = 0; j < kEight; j++) sum[j] = sum[j] + v[j];
+      for (int j = 0; j < kEight; j++) sum[j] = sum[j] + v[j];
   }
   store8(out + (size_t)at.row * os + at.col, left, sum);
 }

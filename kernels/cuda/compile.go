@@ -27,11 +27,18 @@ var options = []string{"--std=c++17", "--fmad=false", "--ftz=false", "--prec-div
 var kernelName = regexp.MustCompile(`\.entry (\w+)\(`)
 
 // defines chooses among the sources' variants.
-func defines(def kernels.Definition) []string {
-	if def.Exp2 == kernels.Exp2Ex2h {
-		return []string{"--define-macro=EXP2_EX2H"}
+func defines(def kernels.Definition) (flags []string) {
+	for _, d := range []struct {
+		on    bool
+		macro string
+	}{
+		{def.Exp2 == kernels.Exp2Ex2h, "EXP2_EX2H"}, {def.Combine == kernels.ToBF16, "COMBINE_BF16"}, {def.Router == kernels.ToBF16, "ROUTER_BF16"}, {def.Norm == kernels.ToBF16, "NORM_BF16"},
+	} {
+		if d.on {
+			flags = append(flags, "--define-macro="+d.macro)
+		}
 	}
-	return nil
+	return flags
 }
 
 // loadKernels compiles every source for an architecture and a definition, all at once, or takes it from the cache, and loads it.

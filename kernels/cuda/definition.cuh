@@ -27,6 +27,30 @@ __device__ inline u16 narrow(float x) {
   return (u16)((b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
 
+// The roundings of a definition: to bf16 where it has them, which is known when this is compiled.
+__device__ inline float round_combine(float x) {
+#ifdef COMBINE_BF16
+  return widen(narrow(x));
+#else
+  return x;
+#endif
+}
+__device__ inline float round_router(float x) {
+#ifdef ROUTER_BF16
+  return widen(narrow(x));
+#else
+  return x;
+#endif
+}
+// Norms whose weight is stored as its distance from 1 have no rounding.
+__device__ inline float round_norm(float x, int plus_one) {
+#ifdef NORM_BF16
+  return plus_one ? x : widen(narrow(x));
+#else
+  return x;
+#endif
+}
+
 __device__ inline float load(const float* p, size_t i) { return p[i]; }
 __device__ inline float load(const u16* p, size_t i) { return widen(p[i]); }
 // norm_weight is the weight of a norm as it multiplies.

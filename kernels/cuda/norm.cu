@@ -1,5 +1,5 @@
 // RMSNorm and its gradient: a warp for a row. Bound: the bytes of x, out, dy and dx.
-//   rstd = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w); w is float32(1 + w) where the weight is stored so
+//   rstd = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w), x*rstd rounded by Definition.Norm; w is float32(1 + w) where the weight is stored so
 //   dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), g = dy*w, xh = x*rstd; dw[j] += dy*xh, a sum over rows
 #include "rows.cuh"
 
@@ -21,7 +21,7 @@ __device__ void rms_norm(T* out, float* rstd, const T* x, const T* w, int rows, 
     load8(row + i, n - i, v);
     weights8(w + i, n - i, plus_one, g);
 #pragma unroll
-    for (int j = 0; j < kEight; j++) v[j] = (v[j] * a) * g[j];
+    for (int j = 0; j < kEight; j++) v[j] = round_norm(v[j] * a, plus_one) * g[j];
     store8(to + i, n - i, v);
   }
 }

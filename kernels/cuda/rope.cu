@@ -83,7 +83,7 @@ __device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* 
       float a = r_std(lanes.sum<G>(), k.dim, eps);
       if (left > 0 && col == 0) rstd[row * heads + head] = a;
 #pragma unroll
-      for (int j = 0; j < kEight; j++) z[j] = (z[j] * a) * g[j];
+      for (int j = 0; j < kEight; j++) z[j] = round_norm(z[j] * a, plus_one) * g[j];
     }
     turning.turn(z);
     store8(out + head * k.dim, left, z);

@@ -1,5 +1,6 @@
 // Route and its gradient: a warp for a token. Bound: the bytes of logits and probs.
-//   p = softmax(logits) (e = Exp2((x-max)*log2e), p = e*(1/tree(e))) or sigm(logits); b = p + bias; the k largest by (b descending, expert ascending) of the best groups
+//   p = softmax(logits) (e = Exp2((x-max)*log2e), p = e*(1/tree(e))) or sigm(logits); b = p + bias; the k largest by (b descending, expert ascending) of the best groups;
+//   logits are rounded first by Definition.Router
 #include "definition.cuh"
 
 // before orders (score, index) pairs: larger scores first, then the lower index.
@@ -65,10 +66,10 @@ KERNEL(route, float* weights, int* experts, float* probs, const float* logits, c
   const float* x = logits + (size_t)r * ls;
   float* p = probs + (size_t)r * ps;
   if (sigmoid) {
-    for (int i = lane; i < e; i += kWarp) p[i] = sigmoid_def(x[i]);
+    for (int i = lane; i < e; i += kWarp) p[i] = sigmoid_def(round_router(x[i]));
   } else {
-    float m = largest(e, [&](int i) { return x[i]; });
-    for (int i = lane; i < e; i += kWarp) p[i] = exp2_sub(x[i], kLog2E, m);
+    float m = largest(e, [&](int i) { return round_router(x[i]); });
+    for (int i = lane; i < e; i += kWarp) p[i] = exp2_sub(round_router(x[i]), kLog2E, m);
     __syncwarp();
     float scale = 1.f / tree(e, [&](int i) { return p[i]; });
     for (int i = lane; i < e; i += kWarp) p[i] = p[i] * scale;

@@ -31,7 +31,14 @@ func (d *Device) trials() []trial {
 			all = append(all, trial{"wgmma", tiles, tryProduct}, trial{"wgmma", tiles, tryWeightGrad})
 		}
 	}
-	return append(all, trial{"attention", "", tryAttention}, trial{"norm", "", tryNorm}, trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
+	keys := 70
+	if d.def.KeySplit != kernels.Default().KeySplit { // then across a split too
+		keys += d.def.KeySplit
+	}
+	attention := func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+		return tryAttention(d, mem, r, keys)
+	}
+	return append(all, trial{"attention", "", attention}, trial{"norm", "", tryNorm}, trial{"mixture", "", tryMixture}, trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
 }
 
 // Attends tries the kernels of a shape of latent attention, forward and backward, once; admit has tried those of the others.
@@ -172,13 +179,27 @@ func tryWeightGrad(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.T
 	return dw
 }
 
-func tryAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
-	const rows, heads, width = 70, 1, 64
+func tryAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand, rows int) kernels.Tensor {
+	const heads, width = 1, 64
 	lse := mem.New(kernels.F32, rows, heads)
 	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows, width, 0)}
 	d.Attention(mem.New(kernels.BF16, rows, heads*width), lse, random(d, mem, r, kernels.BF16, rows, heads*width, 0), kv,
-		&kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}}, kernels.Attn{Heads: heads, KVHeads: 1, HeadDim: width, Scale: 0.125})
+		&kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, int32(rows)}}, kernels.Attn{Heads: heads, KVHeads: 1, HeadDim: width, Scale: 0.125})
 	return lse
+}
+
+// tryMixture is a router's choice of two of three experts and what they add up to.
+func tryMixture(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	const rows, experts, k, width = 24, 3, 2, 520
+	weights, picks, probs := mem.New(kernels.F32, rows, k), mem.New(kernels.I32, rows, k), mem.New(kernels.F32, rows, experts)
+	d.Route(weights, picks, probs, random(d, mem, r, kernels.F32, rows, experts, 0), kernels.Router{Norm: true, Scale: 1})
+	p := kernels.Plan{
+		Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Packs: 1}, Source: mem.New(kernels.I32, 1, rows*k), RowOf: mem.New(kernels.I32, rows, k),
+	}
+	d.Dispatch(p, picks, []int32{0, rows})
+	out := mem.New(kernels.F32, rows, width)
+	d.Combine(out, random(d, mem, r, kernels.F32, rows*k, width, 0), weights, p.RowOf)
+	return out
 }
 
 func tryNorm(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {

@@ -1,0 +1,128 @@
+package model
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"lockstep/kernels"
+	"lockstep/quant"
+)
+
+// Twin is a model of the same config, length and adapters on another device or in another storage type, with weights of zero: [Model.CopyWeights] fills them.
+func (m *Model) Twin(dev kernels.Device, dtype kernels.DType) (*Model, error) {
+	t, err := Build(dev, m.Config, Options{DType: dtype, MaxLength: m.MaxLength})
+	if err == nil && m.LoRA != nil {
+		err = t.AddLoRA(*m.LoRA)
+	}
+	return t, err
+}
+
+// CopyWeights takes over every parameter of a model of the same config, adapters too, through the host. Storage types may differ. Projections, those of experts
+// included, become what the format leaves of them: a projection, or one of an expert (gate and up together), is a matrix with its rows in the order of memory. Embeddings, head, norms,
+// biases, convolutions, routers, indexers, adapters and gates of one output stay as they are, as in stacks that serve block FP8.
+func (m *Model) CopyWeights(from *Model, format quant.Format) error {
+	if err := format.Validate(); err != nil {
+		return err
+	}
+	if len(m.Params) != len(from.Params) {
+		return fmt.Errorf("weights of a model with %d parameters into one with %d: want the same config and adapters", len(from.Params), len(m.Params))
+	}
+	rounded := map[*Param][]*Sub{}
+	if format != quant.AsTrained {
+		rounded = m.projections()
+	}
+	for i, p := range m.Params {
+		q := from.Params[i]
+		if p.Name != q.Name || p.W.Groups != q.W.Groups || p.W.Rows != q.W.Rows || p.W.Cols != q.W.Cols {
+			return fmt.Errorf("weights of %s into %s: want the same config and adapters", q, p)
+		}
+		raw := make([]byte, q.W.Bytes())
+		from.dev.Read(raw, q.W)
+		if subs := rounded[p]; subs != nil || p.W.DType != q.W.DType {
+			raw = restored(raw, q.W, p.W.DType, subs, format)
+		}
+		m.dev.Write(p.W, raw)
+	}
+	return nil
+}
+
+// projections are the parameters that a format changes, with the matrices that they are made of.
+func (m *Model) projections() map[*Param][]*Sub {
+	out := map[*Param][]*Sub{}
+	for _, l := range m.linears() {
+		for _, s := range l.Subs {
+			if s.To-s.From > 1 { // not a gate of one output
+				out[l.W] = append(out[l.W], s)
+			}
+		}
+	}
+	return out
+}
+
+// band is some rows of a parameter, counted through all groups, that are converted at once.
+type band struct {
+	from, to int
+	round    bool
+}
+
+// bands cuts a parameter's rows into pieces of which each projection is whole squares of a format.
+func bands(t kernels.Tensor, subs []*Sub) (out []band) {
+	cut := func(from, to int, round bool) {
+		for ; from < to; from += quant.FP8Block {
+			out = append(out, band{from, min(from+quant.FP8Block, to), round})
+		}
+	}
+	for g := range t.Groups {
+		at := g * t.Rows
+		for _, s := range subs {
+			cut(at, g*t.Rows+s.From, false)
+			cut(g*t.Rows+s.From, g*t.Rows+s.To, true)
+			at = g*t.Rows + s.To
+		}
+		cut(at, (g+1)*t.Rows, false)
+	}
+	return out
+}
+
+// restored is raw elements of t in another storage type, projections rounded by the format, on all cores.
+func restored(raw []byte, t kernels.Tensor, to kernels.DType, subs []*Sub, format quant.Format) []byte {
+	out := make([]byte, t.Len()*to.Size())
+	all := bands(t, subs)
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	for range min(runtime.NumCPU(), len(all)) {
+		workers.Go(func() {
+			scratch := make([]float32, quant.FP8Block*t.Cols)
+			for i := next.Add(1) - 1; int(i) < len(all); i = next.Add(1) - 1 {
+				b := all[i]
+				from, w := b.from*t.Cols, scratch[:(b.to-b.from)*t.Cols]
+				get(w, raw[from*t.DType.Size():], t.DType)
+				if b.round {
+					format.Round(w, b.to-b.from, t.Cols)
+				}
+				for j, x := range w {
+					put(out[(from+j)*to.Size():], to, x)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return out
+}
+
+// get reads elements, little-endian, of a storage type.
+func get(out []float32, raw []byte, d kernels.DType) {
+	if d == kernels.F32 {
+		for i := range out {
+			out[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
+		}
+		return
+	}
+	for i := range out {
+		out[i] = kernels.FromBF16(binary.LittleEndian.Uint16(raw[2*i:]))
+	}
+}

@@ -1,0 +1,3 @@
+// Package quant holds number formats that weights are stored in elsewhere, and what a weight becomes by being stored so. It works on host memory and imports
+// kernels alone.
+package quant

@@ -1,0 +1,26 @@
+package quant
+
+import "fmt"
+
+// Format is how a copy of a model stores the weights of its projections.
+type Format string
+
+const (
+	AsTrained Format = ""    // as they are
+	FP8       Format = "fp8" // as [RoundFP8Blocks] leaves them
+)
+
+// Validate reports a format that is not one of these.
+func (f Format) Validate() error {
+	if f != AsTrained && f != FP8 {
+		return fmt.Errorf("weights %q: want %q or nothing", f, FP8)
+	}
+	return nil
+}
+
+// Round is what storing a matrix w [rows, cols] leaves of it. Bands of [FP8Block] rows may be rounded one by one.
+func (f Format) Round(w []float32, rows, cols int) {
+	if f == FP8 {
+		RoundFP8Blocks(w, rows, cols)
+	}
+}

@@ -1,0 +1,90 @@
+package quant
+
+import "math"
+
+// E4M3 is an 8-bit number: sign, 4 bits of exponent (bias 7), 3 of significand. It has subnormals and one NaN of each sign, no infinity
+// (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433; "e4m3fn" elsewhere).
+type E4M3 uint8
+
+// MaxE4M3 is the largest E4M3.
+const MaxE4M3 = 448
+
+// EncodeE4M3 rounds to nearest even; what is larger than [MaxE4M3], infinities too, becomes it. NaN stays NaN.
+func EncodeE4M3(x float32) E4M3 {
+	const (
+		nan, largest  = 0x7f, 0x7e
+		leastNormal   = 1.0 / 64
+		subnormalUnit = 1 << 14 // fp32 at this size lie 2^-9 apart, as subnormal E4M3 do
+		kept          = 20      // lowest bit of the fp32 significand that E4M3 has
+		bias          = (127 - 7) << 3
+	)
+	b := math.Float32bits(x)
+	sign := E4M3(b >> 24 & 0x80)
+	b &= 0x7fffffff
+	switch a := math.Float32frombits(b); {
+	case a != a:
+		return sign | nan
+	case a >= MaxE4M3:
+		return sign | largest
+	case a < leastNormal:
+		return sign | E4M3(math.Float32bits(a+subnormalUnit)-math.Float32bits(subnormalUnit))
+	}
+	return sign | E4M3((b+1<<(kept-1)-1+b>>kept&1)>>kept-bias)
+}
+
+// Float is the number's value, exactly.
+func (q E4M3) Float() float32 { return e4m3Values[q] }
+
+var e4m3Values = func() (v [256]float32) {
+	for q := range v {
+		exponent, significand := q>>3&15, float64(q&7)
+		x := math.Ldexp(8+significand, exponent-7-3)
+		switch {
+		case q&0x7f == 0x7f:
+			x = math.NaN()
+		case exponent == 0:
+			x = math.Ldexp(significand, 1-7-3)
+		}
+		v[q] = float32(math.Copysign(x, 0.5-float64(q>>7)))
+	}
+	return v
+}()
+
+// FP8Block is the side of a square of weights that share a scale, as in DeepSeek-V3 (arXiv 2412.19437) and in vLLM's block FP8.
+const FP8Block = 128
+
+// RoundFP8Blocks turns a matrix w [rows, cols] into what storing it in E4M3 leaves: squares of [FP8Block] from the first row and column on, cut at the edges, have a
+// scale s = (largest |w|)/448 in fp32, and w = E4M3(w/s)*s, every operation rounded to fp32. A square whose scale is 0 becomes +0; NaN stays NaN and makes no scale; of a
+// square with an infinity nothing is left but NaN.
+func RoundFP8Blocks(w []float32, rows, cols int) {
+	for r := 0; r < rows; r += FP8Block {
+		for c := 0; c < cols; c += FP8Block {
+			roundSquare(w[r*cols+c:], min(FP8Block, rows-r), min(FP8Block, cols-c), cols)
+		}
+	}
+}
+
+func roundSquare(w []float32, rows, cols, stride int) {
+	var largest float32
+	for r := range rows {
+		for _, x := range w[r*stride:][:cols] {
+			if x < 0 {
+				x = -x
+			}
+			if x > largest {
+				largest = x
+			}
+		}
+	}
+	scale := largest / MaxE4M3
+	for r := range rows {
+		row := w[r*stride:][:cols]
+		if scale == 0 {
+			clear(row)
+			continue
+		}
+		for i, x := range row {
+			row[i] = EncodeE4M3(x/scale).Float() * scale
+		}
+	}
+}
