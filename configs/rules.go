@@ -80,6 +80,44 @@ var rules = []rule{
 		small := float64(o.Pages)*float64(o.PageRows) <= float64(o.MaxTokens)
 		return when(o.Pages > 0 && small, "pages * page_rows must hold a prompt and max_tokens, raise pages (0: as needed)")
 	}},
+	{[]string{"warm_start.steps", "rl.objective"}, func(s *Shape) string {
+		return when(s.WarmStart.Steps > 0 && s.RL.Objective == "", "comes before reinforcement learning, set rl.objective or remove it")
+	}},
+	{[]string{"warm_start.steps", "data.task"}, func(s *Shape) string {
+		return when(s.WarmStart.Steps > 0 && s.Data.Task == "", "learns from a task's worked solutions, set data.task or remove it")
+	}},
+	{[]string{"warm_start.warmup_steps", "warm_start.steps"}, func(s *Shape) string {
+		w := s.WarmStart
+		return when(w.WarmupSteps > w.Steps, fmt.Sprintf("warmup_steps %d is more than warm_start.steps %d, lower it", w.WarmupSteps, w.Steps))
+	}},
+	{[]string{"run.epochs", "rl.objective"}, func(s *Shape) string {
+		return when(s.RL.Objective != "" && s.Run.Epochs > 0, "reinforcement learning counts steps, give run.steps")
+	}},
+	{[]string{"rl.reward", "data.task"}, func(s *Shape) string {
+		return when(s.RL.Objective != "" && s.RL.Reward == "task" && s.Data.Task == "", `a JSONL file has no judge of its own, set rl.reward to "exact", "math", "command" or "http"`)
+	}},
+	{[]string{"rl.command", "rl.reward"}, func(s *Shape) string {
+		return when((s.RL.Reward == "command") != (len(s.RL.Command) > 0), `reward "command" and command go together, give both or neither`)
+	}},
+	{[]string{"rl.url", "rl.reward"}, func(s *Shape) string {
+		return when((s.RL.Reward == "http") != (s.RL.URL != ""), `reward "http" and url go together, give both or neither`)
+	}},
+	{[]string{"rl.minibatches", "rl.prompts"}, func(s *Shape) string {
+		return when(s.RL.Prompts%s.RL.Minibatches != 0, fmt.Sprintf("minibatches %d do not divide prompts %d, change one", s.RL.Minibatches, s.RL.Prompts))
+	}},
+	{[]string{"rl.importance_cap", "rl.proximal"}, func(s *Shape) string {
+		return when(s.RL.ImportanceCap > 0 && !s.RL.Proximal, "weighs rollouts against the trainer's own log-probabilities, set proximal = true")
+	}},
+	{[]string{"rl.overlong_rows", "rollout.max_tokens"}, func(s *Shape) string {
+		return when(s.RL.OverlongRows > s.Rollout.MaxTokens, fmt.Sprintf("is more than rollout.max_tokens %d, lower it", s.Rollout.MaxTokens))
+	}},
+	{[]string{"rollout.numerics.key_split"}, func(s *Shape) string {
+		return when(s.Rollout.Numerics.KeySplit%64 != 0, "want a multiple of 64")
+	}},
+	{[]string{"rollout.allow_mismatch", "rollout.numerics.combine", "rollout.numerics.router", "rollout.numerics.key_split", "rollout.numerics.weights"}, func(s *Shape) string {
+		apart := s.Rollout.Numerics != Numerics{}
+		return when(apart && !s.Rollout.AllowMismatch, "rollouts would differ from the trainer, set rollout.allow_mismatch = true or remove rollout.numerics")
+	}},
 	{[]string{"definition.dot", "model.dtype"}, func(s *Shape) string {
 		return when(s.Definition.Dot == "tc16" && s.Model.DType != "bf16", `tc16 multiplies bf16, set model.dtype = "bf16" or dot = "fma"`)
 	}},

@@ -8,6 +8,8 @@ type Shape struct {
 	LoRA       LoRA       `toml:"lora"`       // adapters instead of full fine-tuning
 	Optim      Optim      `toml:"optim"`      // AdamW and its learning rate
 	Run        Run        `toml:"run"`        // length, batch and outputs
+	WarmStart  WarmStart  `toml:"warm_start"` // supervised steps on a task's worked solutions before reinforcement learning
+	RL         RL         `toml:"rl"`         // reinforcement learning: sample answers, judge them, learn from the difference
 	Rollout    Rollout    `toml:"rollout"`    // the engine that generates answers
 	Definition Definition `toml:"definition"` // the arithmetic, shared by training and serving
 	Device     Device     `toml:"device"`     // where it runs; a definition gives the same bits on each
@@ -70,6 +72,40 @@ type Optim struct {
 	Clip        float64 `toml:"clip" default:"1.0" range:"[0,)"`                            // largest norm of the gradient; 0: off
 }
 
+// WarmStart is a supervised stage with its own AdamW state, at the rate of a cosine from lr down to a tenth.
+type WarmStart struct {
+	Steps       int     `toml:"steps" default:"0" range:"[0,)"`        // optimizer steps before those of run.steps; 0: none
+	LR          float64 `toml:"lr" default:"1e-3" range:"(0,)"`        // peak learning rate
+	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,)"` // steps of linear warm-up
+	Packs       int     `toml:"packs" default:"8" range:"[1,)"`        // packs of a step
+}
+
+// RL says how answers become gradients. A step of the run samples prompts * group answers, and takes minibatches * epochs optimizer steps on them.
+type RL struct {
+	Objective     string   `toml:"objective" oneof:",pg,ppo,grpo,dr_grpo,dapo,gspo,cispo,dro"`             // loss; "": the run is supervised
+	Prompts       int      `toml:"prompts" default:"16" range:"[1,)"`                                      // prompts of a step
+	Group         int      `toml:"group" default:"8" range:"[1,)"`                                         // answers to each prompt
+	Minibatches   int      `toml:"minibatches" default:"1" range:"[1,)"`                                   // optimizer steps that share the answers of a step
+	Epochs        int      `toml:"epochs" default:"1" range:"[1,)"`                                        // passes over the answers of a step
+	Advantage     string   `toml:"advantage" oneof:",group_norm,group_mean,leave_one_out,batch_norm,none"` // how rewards are compared; "": the objective's own
+	Aggregate     string   `toml:"aggregate" oneof:",token,sequence,constant,sum"`                         // weight of a token; "": the objective's own
+	ClipLow       float64  `toml:"clip_low" default:"0.0" range:"[0,)"`                                    // how far below 1 a ratio counts; 0: the objective's own
+	ClipHigh      float64  `toml:"clip_high" default:"0.0" range:"[0,)"`                                   // how far above 1 a ratio counts; 0: the objective's own
+	DualClip      float64  `toml:"dual_clip" default:"0.0" range:"[0,)"`                                   // bound on the ratio of bad answers; 0: none
+	ImportanceCap float64  `toml:"importance_cap" default:"0.0" range:"[0,)"`                              // with proximal: largest weight for rollouts that differ; 0: no weight
+	KLCoef        float64  `toml:"kl_coef" default:"0.0" range:"[0,)"`                                     // weight of the KL to the model that the stage started from
+	KLEstimator   string   `toml:"kl_estimator" default:"'k3'" oneof:"k1,k2,k3"`                           // estimator of that KL
+	Proximal      bool     `toml:"proximal" default:"false"`                                               // ratios to the trainer's own log-probabilities, at one more forward, not to the rollout's
+	Dynamic       bool     `toml:"dynamic" default:"false"`                                                // sample on until every prompt of a step has right and wrong answers (DAPO)
+	OverlongRows  int      `toml:"overlong_rows" default:"0" range:"[0,)"`                                 // length before rollout.max_tokens over which the reward falls by 1 (DAPO); 0: off
+	Staleness     int      `toml:"staleness" default:"0" range:"[0,1024]"`                                 // updates that an answer may span: above 0 answers go on while the weights change
+	Reward        string   `toml:"reward" default:"'task'" oneof:"task,exact,math,command,http"`           // who judges: the task, the answer of the line, a program, an endpoint
+	Command       []string `toml:"command"`                                                                // with reward "command": the program and its arguments
+	URL           string   `toml:"url"`                                                                    // with reward "http": the endpoint
+	Timeout       float64  `toml:"timeout" default:"60.0" range:"(0,)"`                                    // seconds that the program or the endpoint may take for a step's answers
+	ExactKL       int      `toml:"exact_kl" default:"1" range:"[0,)"`                                      // answers of a step whose KL is also summed over the whole vocabulary
+}
+
 // Run is the length of the run, its batch, and what it leaves behind.
 type Run struct {
 	Name         string `toml:"name"`                                      // name in logs and reports; "": the shape's file name
@@ -98,6 +134,18 @@ type Rollout struct {
 	TopP        float64 `toml:"top_p" default:"1.0" range:"(0,1]"`       // probability mass to sample from; 1: all
 	TopK        int     `toml:"top_k" default:"0" range:"[0,)"`          // tokens to sample from; 0: all
 	Seed        int     `toml:"seed" default:"1" range:"[0,)"`           // seed of sampling
+
+	AllowMismatch bool     `toml:"allow_mismatch" default:"false"` // let numerics differ from the trainer's, to see what it does
+	Numerics      Numerics `toml:"numerics"`                       // what other serving stacks compute differently from their trainers
+}
+
+// Numerics are departures of the rollout engine from the definition. Its default is none.
+type Numerics struct {
+	Combine  string `toml:"combine" oneof:",bf16"`                  // "bf16": outputs of experts are rounded before and after each is added
+	Router   string `toml:"router" oneof:",bf16"`                   // "bf16": logits of the router are rounded
+	Norm     string `toml:"norm" oneof:",bf16"`                     // "bf16": normalised values are rounded before a norm's weight multiplies them
+	KeySplit int    `toml:"key_split" default:"0" range:"[0,4096]"` // keys of one softmax of attention, a multiple of 64; 0: the definition's
+	Weights  string `toml:"weights" oneof:",fp8"`                   // "fp8": E4M3 in blocks of 128 x 128
 }
 
 // Definition chooses the arithmetic of dot products and of 2^x.

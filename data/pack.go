@@ -23,9 +23,9 @@ func Order(seed uint64, epoch, n int) []int {
 // openPacks is how many of the latest packs a sample may still join.
 const openPacks = 8
 
-// packs lays samples out in an order: each joins the first of the latest openPacks packs that has room for it, or starts a
+// FirstFit lays samples out in an order: each joins the first of the latest openPacks packs that has room for it, or starts a
 // new one. No sample has more rows than a pack.
-func packs(order []int, rows func(i int) int, packRows int) (list []Pack) {
+func FirstFit(order []int, rows func(i int) int, packRows int) (list []Pack) {
 	for _, i := range order {
 		n := rows(i)
 		at := max(0, len(list)-openPacks)

@@ -40,7 +40,7 @@ func NewStream(d *Dataset, seed uint64, packRows, epochs int) *Stream {
 
 func (s *Stream) epoch(epoch int) []Pack {
 	order := Order(s.state.Seed, epoch, s.d.Len())
-	return packs(order, func(i int) int { return len(s.d.samples[i].IDs) }, s.packRows)
+	return FirstFit(order, func(i int) int { return len(s.d.samples[i].IDs) }, s.packRows)
 }
 
 // Next is the next n packs; fewer, in the end none, where the stream ends.

@@ -76,7 +76,7 @@ func TestOrderUniform(t *testing.T) {
 func TestPacks(t *testing.T) {
 	order := []int{0, 1, 2, 3, 4, 5}
 	rows := []int{6, 5, 4, 5, 10, 1}
-	got := packs(order, func(i int) int { return rows[i] }, 10)
+	got := FirstFit(order, func(i int) int { return rows[i] }, 10)
 	want := []Pack{{[]int{0, 2}, 10}, {[]int{1, 3}, 10}, {[]int{4}, 10}, {[]int{5}, 1}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)

@@ -19,6 +19,11 @@ type Rank struct {
 	Size  int
 }
 
+// Beside is a rank on another device that computes in turn with r, on the same goroutine.
+func (r *Rank) Beside(dev kernels.Device) *Rank {
+	return &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: r.ID, Size: r.Size}
+}
+
 // Run starts one goroutine, locked to its thread, for each device and waits for all. A [kernels.Fault] becomes the rank's error; any other
 // panic is a bug and keeps its stack. The errors come joined in the order of ranks.
 func Run(devices []kernels.Device, body func(r *Rank) error) error {

@@ -31,6 +31,7 @@ type Engine struct {
 	slots   []int       // free ones
 	waiting []*sequence // in arrival order; preempted ones in front
 	running []*sequence // in order of admission
+	version int         // of the weights
 	// observe, where set, receives the logits of every row computed (the proof).
 	observe func(s *sequence, position int, logits []float32)
 	// Steps and Preempted count what happened.
@@ -67,27 +68,35 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 	return e, nil
 }
 
-// Run generates every request and returns the results in their order. Requests wait while the engine is full; none is lost.
+// Run generates every request and returns the results in their order. Requests wait while the engine is full; none is lost. What was submitted before must be waiting
+// (see Refresh) and goes on waiting.
 func (e *Engine) Run(ctx context.Context, reqs []Request) ([]Result, error) {
+	if len(e.running) > 0 {
+		panic("serve: Run among running sequences")
+	}
+	defer func(waiting []*sequence) { e.waiting = waiting }(e.waiting)
+	e.waiting = nil
 	results := make([]Result, len(reqs))
 	for i, q := range reqs {
-		if err := e.submit(i, q); err != nil {
+		if err := e.Submit(i, q); err != nil {
 			return nil, fmt.Errorf("request %d: %w", i, err)
 		}
 	}
-	for len(e.waiting)+len(e.running) > 0 {
-		if err := ctx.Err(); err != nil {
+	for e.InFlight() > 0 {
+		done, err := e.Step(ctx)
+		if err != nil {
 			e.abandon()
 			return nil, err
 		}
-		for _, s := range e.step() {
-			results[s.index] = s.result
+		for _, d := range done {
+			results[d.Index] = d.Result
 		}
 	}
 	return results, e.r.Dev.Sync()
 }
 
-func (e *Engine) submit(index int, q Request) error {
+// Submit puts a request behind those that wait; index names its result.
+func (e *Engine) Submit(index int, q Request) error {
 	if err := q.validate(e.m.Vocab, e.m.MaxLength); err != nil {
 		return err
 	}
@@ -97,6 +106,35 @@ func (e *Engine) submit(index int, q Request) error {
 	}
 	e.waiting = append(e.waiting, &sequence{index: index, req: q, tokens: slices.Clone(q.Prompt)})
 	return nil
+}
+
+// InFlight is how many requests have no result yet.
+func (e *Engine) InFlight() int { return len(e.waiting) + len(e.running) }
+
+// Done is a result with the index of its request.
+type Done struct {
+	Index  int
+	Result Result
+}
+
+// Step runs one forward over the sequences in flight and returns what it finished.
+func (e *Engine) Step(ctx context.Context) (done []Done, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	for _, s := range e.step() {
+		done = append(done, Done{s.index, s.result})
+	}
+	return done, nil
+}
+
+// Refresh says that the weights have changed and are now of a version, which later tokens carry. Sequences in flight keep their tokens and are read again, so that
+// every token's log-probability is that of one version given all tokens before it.
+func (e *Engine) Refresh(version int) {
+	e.version = version
+	for len(e.running) > 0 {
+		e.yield(e.running[len(e.running)-1])
+	}
 }
 
 func (e *Engine) abandon() {
@@ -228,6 +266,7 @@ func (e *Engine) extend(ready []*sequence, d draw) {
 		s.tokens = append(s.tokens, next[i])
 		s.result.IDs = append(s.result.IDs, next[i])
 		s.result.LogProbs = append(s.result.LogProbs, logprobs[i])
+		s.result.Versions = append(s.result.Versions, e.version)
 	}
 }
 

@@ -24,10 +24,11 @@ const (
 	FinishLength FinishReason = "length"
 )
 
-// Result is a finished sample: its new tokens with their log-probabilities under the untempered distribution.
+// Result is a finished sample: its new tokens with their log-probabilities under the untempered distribution, and the versions of the weights that chose them.
 type Result struct {
 	IDs      []int32
 	LogProbs []float32
+	Versions []int // see Engine.Refresh
 	Finish   FinishReason
 }
 

@@ -63,6 +63,11 @@ func (e *Engine) grow(s *sequence, positions int) {
 
 func (e *Engine) preempt(s *sequence) {
 	e.Preempted++
+	e.yield(s)
+}
+
+// yield takes the youngest sequence s out; it waits in front of all others.
+func (e *Engine) yield(s *sequence) {
 	e.release(s)
 	e.running = e.running[:len(e.running)-1]
 	e.waiting = slices.Insert(e.waiting, 0, s)

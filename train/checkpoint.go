@@ -28,10 +28,12 @@ type state struct {
 	Data       data.StreamState  `json:"data"`
 	Files      map[string]string `json:"files"`
 	Parameters int               `json:"parameters"`
+	RL         *learnerState     `json:"rl,omitempty"` // nil: before reinforcement learning, or none
 }
 
 const (
 	checkpointsDir = "checkpoints"
+	startDir       = "start" // the checkpoint that reinforcement learning started from: its reference, and where a replay begins
 	stateFile      = "state.json"
 	weightsDir     = "model" // a Hugging Face folder; with LoRA a PEFT adapter
 	optimizerFile  = "optimizer.safetensors"
@@ -39,10 +41,9 @@ const (
 
 func checkpointName(step int) string { return fmt.Sprintf("step-%08d", step) }
 
-// saveCheckpoint writes a checkpoint under a temporary name, syncs it and renames it: one that has its name is complete.
-func saveCheckpoint(dev kernels.Device, m *model.Model, l *data.Language, out, base string, st state, keep int) error {
-	parent := filepath.Join(out, checkpointsDir)
-	tmp := filepath.Join(parent, "."+checkpointName(st.Step))
+// saveCheckpoint writes a checkpoint as folder dir, under a temporary name that is synced and renamed: one that has its name is complete.
+func saveCheckpoint(dev kernels.Device, m *model.Model, l *data.Language, dir, base string, st state) error {
+	tmp := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir))
 	if err := os.RemoveAll(tmp); err != nil {
 		return err
 	}
@@ -62,10 +63,7 @@ func saveCheckpoint(dev kernels.Device, m *model.Model, l *data.Language, out, b
 	if err := writeJSON(filepath.Join(tmp, stateFile), st); err != nil {
 		return err
 	}
-	if err := replaceDir(tmp, filepath.Join(parent, checkpointName(st.Step))); err != nil {
-		return err
-	}
-	return prune(parent, keep)
+	return replaceDir(tmp, dir)
 }
 
 // saveWeights writes what other tools load: the model's folder, or the adapter's.
@@ -202,18 +200,9 @@ func readState(dir string) (*state, error) {
 	return st, nil
 }
 
+// restore loads weights and the optimizer's state.
 func restore(dev kernels.Device, m *model.Model, dir string) error {
-	weights, err := data.OpenCheckpoint(filepath.Join(dir, weightsDir))
-	if err != nil {
-		return err
-	}
-	defer weights.Close()
-	if m.LoRA != nil {
-		err = m.LoadAdapter(dev, weights)
-	} else {
-		err = m.Load(dev, weights)
-	}
-	if err != nil {
+	if err := restoreWeights(dev, m, dir); err != nil {
 		return err
 	}
 	f, err := data.OpenSafetensors(filepath.Join(dir, optimizerFile))
@@ -222,6 +211,18 @@ func restore(dev kernels.Device, m *model.Model, dir string) error {
 	}
 	defer f.Close()
 	return m.LoadOptimizer(dev, f.Checkpoint())
+}
+
+func restoreWeights(dev kernels.Device, m *model.Model, dir string) error {
+	weights, err := data.OpenCheckpoint(filepath.Join(dir, weightsDir))
+	if err != nil {
+		return err
+	}
+	defer weights.Close()
+	if m.LoRA != nil {
+		return m.LoadAdapter(dev, weights)
+	}
+	return m.Load(dev, weights)
 }
 
 func writeFile(path string, text []byte) error {

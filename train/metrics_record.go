@@ -24,6 +24,23 @@ type Record struct {
 	Launches        int       `json:"launches,omitempty"`          // kernels and graphs that the step gave the GPU
 	Waits           int       `json:"waits,omitempty"`             // of the step for the GPU
 	Allocations     int       `json:"allocations,omitempty"`       // of the step on the GPU
+	Reward          *Number   `json:"reward,omitempty"`            // mean of the step's answers
+	RewardSpread    *Number   `json:"reward_spread,omitempty"`     // share of groups whose answers earn different rewards
+	KL              *Number   `json:"kl,omitempty"`                // of rollout and trainer before the first update, nats a token: mean of e^d - 1 - d, d = trainer - rollout (k3)
+	KLK1            *Number   `json:"kl_k1,omitempty"`             // mean of rollout - trainer (k1)
+	KLExact         *Number   `json:"kl_exact,omitempty"`          // summed over the vocabulary, on some answers
+	Compared        int       `json:"compared,omitempty"`          // tokens whose log-probabilities were compared
+	Differ          int       `json:"differ,omitempty"`            // of them, those that differ on a bit
+	LargestGap      *Number   `json:"largest_gap,omitempty"`       // largest difference of log-probabilities
+	Clipped         *Number   `json:"clipped,omitempty"`           // share of the first update's tokens whose gradient the bounds took away
+	Discarded       *Number   `json:"discarded,omitempty"`         // share of sampled answers that taught nothing: left out, or in a group of one reward
+	Entropy         *Number   `json:"entropy,omitempty"`           // of the rollout, nats a token, from its samples
+	Length          *Number   `json:"length,omitempty"`            // mean tokens of an answer
+	Truncated       *Number   `json:"truncated,omitempty"`         // share of answers cut at rollout.max_tokens
+	Stale           *Number   `json:"stale,omitempty"`             // mean updates between a token and the step that learned from it
+	RolloutSpeed    *Number   `json:"rollout_speed,omitempty"`     // sampled tokens a second while sampling
+	LearnSpeed      *Number   `json:"learn_speed,omitempty"`       // tokens a second of forward and backward while learning
+	Updates         int       `json:"updates,omitempty"`           // optimizer steps since the warm start
 	EvalLoss        *Number   `json:"eval_loss,omitempty"`         // nats per target, held out
 	EvalAccuracy    *Number   `json:"eval_accuracy,omitempty"`     // fraction of held-out samples answered right
 	EvalSamples     int       `json:"eval_samples,omitempty"`      // samples generated for it
@@ -74,6 +91,9 @@ func (r Record) scalars() []scalar {
 		value *Number
 	}{
 		{"train/loss", r.Loss}, {"train/lr", r.LR}, {"train/grad_norm", r.GradNorm}, {"train/tokens_per_second", r.TokensPerSecond},
+		{"rl/reward", r.Reward}, {"rl/reward_spread", r.RewardSpread}, {"rl/kl", r.KL}, {"rl/kl_k1", r.KLK1}, {"rl/kl_exact", r.KLExact}, {"rl/largest_gap", r.LargestGap},
+		{"rl/clipped", r.Clipped}, {"rl/discarded", r.Discarded}, {"rl/entropy", r.Entropy}, {"rl/length", r.Length}, {"rl/truncated", r.Truncated}, {"rl/stale", r.Stale},
+		{"rl/rollout_speed", r.RolloutSpeed}, {"rl/learn_speed", r.LearnSpeed},
 		{"eval/loss", r.EvalLoss}, {"eval/accuracy", r.EvalAccuracy},
 		{"gpu/busy", r.GPUBusy}, {"gpu/watts", r.GPUWatts},
 	} {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/model"
+	"lockstep/optim"
 	"lockstep/parallel"
 	"lockstep/serve"
 )
@@ -42,10 +42,14 @@ func Run(ctx context.Context, s *configs.Shape, o Options) error {
 	defer dev.Close()
 	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		j := &job{ctx: ctx, s: s, o: o, out: out}
-		if err := j.prepare(r); err != nil {
-			return err
+		err := j.prepare(r)
+		if err == nil {
+			err = j.run()
 		}
-		return j.run()
+		if j.beside != nil {
+			err = errors.Join(err, j.beside.Close())
+		}
+		return err
 	})
 }
 
@@ -59,9 +63,12 @@ type job struct {
 	lang     *data.Language
 	corpus   *corpus
 	stream   *data.Stream
-	steps    int
-	state    state // of the last finished step
+	warm     int      // supervised steps before those of reinforcement learning
+	steps    int      // all of them
+	rl       *learner // nil: the run is supervised
+	state    state    // of the last finished step
 	engine   *serve.Engine
+	beside   kernels.Device // of rollouts with numerics of their own; nil: none
 	metrics  *Metrics
 	progress *Progress
 	gauge    kernels.Gauge // nil: the device has none
@@ -85,6 +92,13 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if j.t, err = newTrainer(j.s, j.steps); err != nil {
 		return err
 	}
+	packs := j.s.Run.Packs
+	if j.s.RL.Objective != "" {
+		w := j.s.WarmStart
+		j.warm, packs = w.Steps, max(w.Packs, j.s.Run.MicroBatch)
+		j.steps += j.warm
+		j.t.schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Warmup: w.WarmupSteps, Steps: max(w.Steps, 1)}
+	}
 	j.t.r, j.t.m = r, m
 	if j.engine, err = serve.NewEngine(r, m, kernels.NewArena(r.Dev), engineOptions(j.s)); err != nil {
 		return err
@@ -94,7 +108,12 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if j.state.Shape, err = shapeDigest(j.s); err != nil {
 		return err
 	}
-	j.t.rehearse(j.s.Run.Packs, j.s.Data.PackRows)
+	if j.s.RL.Objective != "" {
+		if err := j.openLearner(r, m); err != nil {
+			return err
+		}
+	}
+	j.t.rehearse(packs, j.s.Data.PackRows)
 	return j.resume()
 }
 
@@ -108,7 +127,11 @@ func (j *job) resume() error {
 		return err
 	}
 	j.state = *st
-	return j.stream.Resume(st.Data)
+	if err := j.stream.Resume(st.Data); err != nil || st.RL == nil {
+		return err
+	}
+	j.rl.resume(st.RL)
+	return j.rl.begin(j, false)
 }
 
 func (j *job) note(format string, args ...any) {
@@ -133,6 +156,9 @@ func (j *job) run() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, j.metrics.Close()) }()
+	if err := cutEpisodes(j.out, j.state.Step); err != nil {
+		return err
+	}
 	j.progress = NewProgress(j.o.Log, j.steps, j.state.Step)
 	defer j.progress.Close()
 	for j.state.Step < j.steps {
@@ -146,30 +172,31 @@ func (j *job) run() (err error) {
 	return j.finish()
 }
 
-// step takes one optimizer step and what is due after it.
+// step takes one step and what is due after it.
 func (j *job) step() error {
 	began := time.Now()
-	var packs [][]data.Sample
-	for _, p := range j.stream.Next(j.s.Run.Packs) {
-		packs = append(packs, j.stream.Samples(p))
-	}
-	step := j.state.Step + 1
-	var res stepResult
-	asked := counted(j.t.r.Dev, func() { res = j.t.step(step, lessons(packs)) })
-	if math.IsNaN(res.Norm) || math.IsInf(res.Norm, 0) || math.IsNaN(res.Loss) {
-		return fmt.Errorf("step %d: loss %g, gradient norm %g, not finite first in %s; nothing was updated: start anew with a lower optim.lr, from %s",
-			step, res.Loss, res.Norm, j.t.notFinite(), j.newestWeights())
+	rec := Record{Step: j.state.Step + 1}
+	var fields []string
+	var tokens int
+	var err error
+	asked := counted(j.t.r.Dev, func() {
+		if j.rl != nil && rec.Step > j.warm {
+			tokens, fields, err = j.reinforced(&rec)
+		} else {
+			tokens, fields, err = j.supervised(&rec)
+		}
+	})
+	if err != nil {
+		return err
 	}
 	elapsed := time.Since(began).Seconds()
+	step := rec.Step
 	j.state.Step, j.state.Data = step, j.stream.State()
-	j.state.Tokens += res.Tokens
+	j.state.Tokens += tokens
 	j.state.Seconds += elapsed
-	speed := float64(res.Tokens) / elapsed
-	rec := Record{
-		Step: step, Loss: Num(res.Loss), LR: Num(res.LR), GradNorm: Num(res.Norm), Tokens: j.state.Tokens, TokensPerSecond: Num(speed), Memory: peakMemory(),
-		Launches: asked.Launches, Waits: asked.Waits, Allocations: asked.Allocations,
-	}
-	j.progress.Step(step, append([]string{fmt.Sprintf("loss %.4f", res.Loss), fmt.Sprintf("%.0f tokens/s", speed)}, j.usage(&rec)...)...)
+	rec.Tokens, rec.TokensPerSecond, rec.Memory = j.state.Tokens, Num(float64(tokens)/elapsed), peakMemory()
+	rec.Launches, rec.Waits, rec.Allocations = asked.Launches, asked.Waits, asked.Allocations
+	j.progress.Step(step, append(fields, j.usage(&rec)...)...)
 	due := j.s.Run.EvalEvery > 0 && step%j.s.Run.EvalEvery == 0 || step == j.steps
 	if due {
 		if err := j.evaluate(&rec); err != nil && j.ctx.Err() == nil {
@@ -187,6 +214,52 @@ func (j *job) step() error {
 	return nil
 }
 
+// supervised takes one optimizer step on the next packs of the data.
+func (j *job) supervised(rec *Record) (tokens int, fields []string, err error) {
+	n := j.s.Run.Packs
+	if j.rl != nil {
+		n = j.s.WarmStart.Packs
+	}
+	var packs [][]data.Sample
+	for _, p := range j.stream.Next(n) {
+		packs = append(packs, j.stream.Samples(p))
+	}
+	began := time.Now()
+	res := j.t.step(rec.Step, lessons(packs))
+	if err := res.finite(); err != nil {
+		key := "optim.lr"
+		if j.rl != nil {
+			key = "warm_start.lr"
+		}
+		return 0, nil, j.broken(rec.Step, j.t, err, key)
+	}
+	rec.Loss, rec.LR, rec.GradNorm = Num(res.Loss), Num(res.LR), Num(res.Norm)
+	return res.Tokens, []string{fmt.Sprintf("loss %.4f", res.Loss), fmt.Sprintf("%.0f tokens/s", float64(res.Tokens)/time.Since(began).Seconds())}, nil
+}
+
+// reinforced takes one step of reinforcement learning.
+func (j *job) reinforced(rec *Record) (tokens int, fields []string, err error) {
+	if rec.Step == j.warm+1 {
+		if err := j.rl.begin(j, true); err != nil {
+			return 0, nil, err
+		}
+	}
+	res, err := j.rl.step(j.ctx, rec.Step)
+	switch {
+	case errors.Is(err, errNotFinite):
+		return 0, nil, j.broken(rec.Step, j.rl.t, err, "optim.lr")
+	case err != nil:
+		return 0, nil, err
+	}
+	rec.Loss, rec.LR, rec.GradNorm = Num(res.Loss), Num(res.LR), Num(res.Norm)
+	return res.newTokens + res.learnTokens, j.rl.record(rec, res), nil
+}
+
+// broken says what to do about numbers that are not finite.
+func (j *job) broken(step int, t *trainer, err error, key string) error {
+	return fmt.Errorf("step %d: %w first in %s; the update was left out: start anew with a lower %s, from %s", step, err, t.notFinite(), key, j.newestWeights())
+}
+
 // newestWeights names where a run that broke can start again.
 func (j *job) newestWeights() string {
 	parent := filepath.Join(j.out, checkpointsDir)
@@ -198,7 +271,15 @@ func (j *job) newestWeights() string {
 }
 
 func (j *job) save() error {
-	return saveCheckpoint(j.t.r.Dev, j.t.m, j.lang, j.out, j.s.Model.Path, j.state, j.s.Run.Keep)
+	j.state.RL = nil
+	if j.rl != nil && j.state.Step > j.warm {
+		j.state.RL = j.rl.state()
+	}
+	parent := filepath.Join(j.out, checkpointsDir)
+	if err := saveCheckpoint(j.t.r.Dev, j.t.m, j.lang, filepath.Join(parent, checkpointName(j.state.Step)), j.s.Model.Path, j.state); err != nil {
+		return err
+	}
+	return prune(parent, j.s.Run.Keep)
 }
 
 // finish saves the result, proves it and writes the report.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,10 +59,14 @@ verify_tokens = 0
 max_tokens = 8
 `
 
+func parseTiny(set []string) (*configs.Shape, error) {
+	return configs.Parse("tiny.toml", []byte(tiny), set)
+}
+
 // runTiny runs the shape with settings on top and returns the digest of its last checkpoint: weights and optimizer.
 func runTiny(t *testing.T, out string, resume bool, set ...string) (string, error) {
 	t.Helper()
-	s, err := configs.Parse("tiny.toml", []byte(tiny), set)
+	s, err := parseTiny(set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,13 +150,13 @@ func sameBitsTC16(t *testing.T, exp2 string) string {
 }
 
 const (
-	killedRun   = "LOCKSTEP_TEST_RUN" // names the folder of a run that this test binary is to carry on
-	killedSteps = "run.steps=60"      // long enough for ten kills
+	killedRun = "LOCKSTEP_TEST_RUN" // names the folder of a run that this test binary is to carry on
+	killedSet = "LOCKSTEP_TEST_SET" // the settings of that run, a line each
 )
 
 func TestMain(m *testing.M) {
 	if out := os.Getenv(killedRun); out != "" {
-		s, err := configs.Parse("tiny.toml", []byte(tiny), []string{killedSteps})
+		s, err := configs.Parse("tiny.toml", []byte(tiny), strings.Split(os.Getenv(killedSet), "\n"))
 		if err == nil {
 			err = Run(context.Background(), s, Options{Out: out, Resume: hasRun(out), Log: os.Stderr})
 		}
@@ -164,9 +169,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A run that is killed at random moments and resumed ends with the same bits.
+// A run that is killed at random moments and resumed ends with the same bits, and its log has each step once.
 func TestKilled(t *testing.T) {
-	want, err := runTiny(t, filepath.Join(t.TempDir(), "whole"), false, killedSteps)
+	for name, set := range map[string][]string{
+		"supervised": {"run.steps=60"},
+		"reinforced": append(tinyRL(), "run.steps=24"),
+		"stale":      append(tinyRL(), "run.steps=24", "rl.staleness=2"),
+	} {
+		t.Run(name, func(t *testing.T) { killed(t, set) })
+	}
+}
+
+func killed(t *testing.T, set []string) {
+	whole := filepath.Join(t.TempDir(), "whole")
+	want, err := runTiny(t, whole, false, set...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +191,7 @@ func TestKilled(t *testing.T) {
 	kills := 0
 	for {
 		c := exec.Command(os.Args[0], "-test.run=^$")
-		c.Env = append(os.Environ(), killedRun+"="+out)
+		c.Env = append(os.Environ(), killedRun+"="+out, killedSet+"="+strings.Join(set, "\n"))
 		var text strings.Builder
 		c.Stderr = &text
 		if err := c.Start(); err != nil {
@@ -199,18 +215,36 @@ func TestKilled(t *testing.T) {
 	if got := checkpointDigest(t, out); got != want {
 		t.Errorf("after %d kills %s, want %s", kills, got, want)
 	}
+	one, other := recorded(t, whole), recorded(t, out)
+	if !slices.Equal(one, other) || len(one) == 0 || kills != 10 {
+		t.Errorf("records of steps %v after %d kills, want %v", other, kills, one)
+	}
+	if a, b := episodes(t, whole), episodes(t, out); a != b {
+		t.Errorf("the sampled answers differ after %d kills", kills)
+	}
+}
+
+// recorded is the steps of a run's records.
+func recorded(t *testing.T, out string) (list []int) {
+	t.Helper()
 	records, err := ReadMetrics(out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, r := range records {
-		if r.Step != i+1 {
-			t.Fatalf("record %d is of step %d", i, r.Step)
-		}
+	for _, r := range records {
+		list = append(list, r.Step)
 	}
-	if len(records) != 60 || kills != 10 {
-		t.Errorf("%d records of 60 steps after %d kills", len(records), kills)
+	return list
+}
+
+// episodes is the log of sampled answers, empty where there is none.
+func episodes(t *testing.T, out string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(out, episodesFile))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
 	}
+	return string(text)
 }
 
 // Being asked to stop saves, and resuming gives the same bits.

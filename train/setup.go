@@ -17,8 +17,19 @@ import (
 
 // OpenDevice makes the device that a shape names, computing by its definition; broken, where set, is the rule to break.
 func OpenDevice(s *configs.Shape, broken kernels.Break) (kernels.Device, error) {
+	def := definition(s)
+	def.Break = broken
+	return openDevice(s, def)
+}
+
+// definition is the shape's.
+func definition(s *configs.Shape) kernels.Definition {
 	def := kernels.Default()
-	def.Dot, def.Exp2, def.Break = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2), broken
+	def.Dot, def.Exp2 = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2)
+	return def
+}
+
+func openDevice(s *configs.Shape, def kernels.Definition) (kernels.Device, error) {
 	switch s.Device.Kind {
 	case "cpu":
 	case "cuda":

@@ -22,6 +22,7 @@ type trainer struct {
 	schedule   optim.Schedule
 	microBatch int // packs of one forward and backward
 	recompute  bool
+	observe    func(rows optim.Rows) // is shown the rows of a step, in order; nil: nobody
 }
 
 // stepResult is what one optimizer step did.
@@ -51,6 +52,9 @@ func (t *trainer) step(step int, packs [][]lesson) stepResult {
 	for _, m := range micros {
 		m.rows.LogProb = parallel.Download[float32](r, m.logprob)
 		t.objective.Measure(&res.Measures, m.rows)
+		if t.observe != nil {
+			t.observe(m.rows)
+		}
 	}
 	res.Norm = float64(parallel.Download[float32](r, norm)[0])
 	return res
@@ -144,23 +148,21 @@ func (t *trainer) loss(logprob kernels.Tensor, rows optim.Rows) model.Loss {
 func (t *trainer) evalLoss(packs [][]data.Sample) float64 {
 	var sums optim.Measures
 	for _, pack := range lessons(packs) {
-		_, rows, _ := t.logprobs([][]lesson{pack})
-		optim.SFT{}.Measure(&sums, rows)
+		optim.SFT{}.Measure(&sums, logprobs(t.r, t.m, [][]lesson{pack}))
 	}
 	return sums.Loss
 }
 
-// logprobs fills in the log-probabilities of rows under the present weights.
-func (t *trainer) logprobs(packs [][]lesson) (ids []int32, rows optim.Rows, l *kernels.Layout) {
-	r := t.r
+// logprobs is the rows of packs with their log-probabilities under a model.
+func logprobs(r *parallel.Rank, m *model.Model, packs [][]lesson) optim.Rows {
 	defer r.Stack.Release(r.Stack.Mark())
-	ids, rows, l = assemble(packs)
+	ids, rows, l := assemble(packs)
 	b := model.NewBatch(r, ids, l, nil)
-	x := t.m.Forward(r, b, nil)
+	x := m.Forward(r, b, nil)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
-	t.m.Head.LogProb(r, logprob, x, parallel.Upload(r, rows.Targets), b)
+	m.Head.LogProb(r, logprob, x, parallel.Upload(r, rows.Targets), b)
 	rows.LogProb = parallel.Download[float32](r, logprob)
-	return ids, rows, l
+	return rows
 }
 
 // weights lists what the optimizer updates, in the order of the graph.

@@ -1,0 +1,216 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"lockstep/configs"
+	"lockstep/data"
+	"lockstep/model"
+	"lockstep/optim"
+	"lockstep/serve"
+)
+
+// learner is reinforcement learning: answers from the rollout engine on the weights as they are, rewards, advantages, an objective, updates.
+type learner struct {
+	*collector
+	t         *trainer
+	s         configs.RL
+	settings  optim.Settings // of the objective, complete
+	out       string
+	packRows  int
+	maxTokens int
+	sync      func() error // copies the trained weights to the rollout's; nil: they are the same
+	reference *model.Model // nil: no KL to it
+	updates   int          // optimizer steps of the stage
+	asOf      int          // updates before the last step
+}
+
+// learned is what one step did, besides its optimizer steps.
+type learned struct {
+	stepResult
+	divergence  optim.Divergence // rollout against trainer, before the first update
+	exact       serve.Divergence
+	episodes    []*episode
+	discarded   int     // episodes sampled and left out
+	generate    float64 // seconds
+	learn       float64
+	newTokens   int // sampled
+	learnTokens int // rows of forward and backward
+}
+
+// step samples, judges and learns. step counts from the beginning of the run.
+func (l *learner) step(ctx context.Context, step int) (res learned, err error) {
+	began := time.Now()
+	groups, left, err := l.next(ctx)
+	if err != nil {
+		return res, err
+	}
+	l.pause()
+	l.asOf = l.updates
+	res.generate = time.Since(began).Seconds()
+	l.advantages(groups)
+	for _, g := range groups {
+		for i := range g.Episodes {
+			g.Episodes[i].Step, g.Episodes[i].Learned = step, true
+			res.episodes = append(res.episodes, &g.Episodes[i])
+		}
+	}
+	for _, g := range left {
+		for i := range g.Episodes {
+			g.Episodes[i].Step = step
+			res.discarded++
+			res.newTokens += len(g.Episodes[i].IDs)
+		}
+	}
+	if err := l.exactly(ctx, &res); err != nil {
+		return res, err
+	}
+	began = time.Now()
+	if err := l.update(&res); err != nil {
+		return res, err
+	}
+	if l.sync != nil {
+		if err := l.sync(); err != nil {
+			return res, err
+		}
+	}
+	l.updated(l.updates)
+	res.learn = time.Since(began).Seconds()
+	return res, appendEpisodes(l.out, append(groups, left...))
+}
+
+// advantages compares the rewards of each group, those of answers that run too long lowered first.
+func (l *learner) advantages(groups []*group) {
+	var rewards []float64
+	for _, g := range groups {
+		for i := range g.Episodes {
+			e := &g.Episodes[i]
+			reward := e.Reward
+			if l.s.OverlongRows > 0 {
+				reward += data.Overlong(len(e.IDs), l.maxTokens, l.s.OverlongRows)
+			}
+			rewards = append(rewards, reward)
+		}
+	}
+	values := optim.GroupAdvantages(l.settings.Advantage, rewards, l.size)
+	for _, g := range groups {
+		for i := range g.Episodes {
+			g.Episodes[i].Advantage, values = exactFloat(values[0]), values[1:]
+		}
+	}
+}
+
+// exactly sums the KL of some answers over the whole vocabulary.
+func (l *learner) exactly(ctx context.Context, res *learned) error {
+	n := min(l.s.ExactKL, len(res.episodes))
+	for _, e := range res.episodes[:n] {
+		d, err := l.engine.Diverges(ctx, l.t.r, l.t.m, e.Prompt, e.IDs)
+		if err != nil {
+			return err
+		}
+		res.exact.KL += d.KL / float64(n)
+		res.exact.Logits += d.Logits
+		res.exact.Differ += d.Differ
+	}
+	return nil
+}
+
+// update takes the optimizer steps of one step: epochs times over the minibatches, which are whole groups in order.
+func (l *learner) update(res *learned) error {
+	var lessons []lesson
+	for _, e := range res.episodes {
+		lessons = append(lessons, e.lesson())
+		res.newTokens += len(e.IDs)
+	}
+	each := len(lessons) / l.s.Minibatches
+	l.compare(lessons, res)
+	for epoch := range l.s.Epochs {
+		for m := range l.s.Minibatches {
+			batch := lessons[m*each : (m+1)*each]
+			first := epoch == 0 && m == 0
+			l.t.observe = nil
+			if first && !l.s.Proximal {
+				l.t.observe = func(rows optim.Rows) { res.divergence.Add(rows) }
+			}
+			one := l.t.step(l.updates+1, l.pack(batch))
+			if err := one.finite(); err != nil {
+				return err
+			}
+			l.updates++
+			res.learnTokens += one.Tokens
+			if first {
+				res.stepResult = one
+			}
+		}
+	}
+	return nil
+}
+
+// compare fills in what the objective holds new log-probabilities against: the trainer's own before the first update, and the reference's.
+func (l *learner) compare(lessons []lesson, res *learned) {
+	if l.s.Proximal {
+		l.each(l.t.m, lessons, func(le *lesson, logprob []float32) { le.old = logprob })
+		for _, pack := range l.pack(lessons) {
+			_, rows, _ := assemble([][]lesson{pack})
+			rows.LogProb = rows.Old
+			res.divergence.Add(rows)
+		}
+	}
+	if l.reference != nil {
+		l.each(l.reference, lessons, func(le *lesson, logprob []float32) { le.reference = logprob })
+	}
+}
+
+// each gives visit the log-probabilities of every lesson's targets under a model.
+func (l *learner) each(m *model.Model, lessons []lesson, visit func(le *lesson, logprob []float32)) {
+	order := make([]int, len(lessons))
+	for i := range order {
+		order[i] = i
+	}
+	for _, p := range data.FirstFit(order, func(i int) int { return len(lessons[i].IDs) }, l.packRows) {
+		var pack []lesson
+		for _, i := range p.Samples {
+			pack = append(pack, lessons[i])
+		}
+		rows := logprobs(l.t.r, m, [][]lesson{pack})
+		for k, i := range p.Samples {
+			visit(&lessons[i], rows.LogProb[rows.Sequences[k]:rows.Sequences[k+1]])
+		}
+	}
+}
+
+// pack lays a minibatch out, each row with its weight.
+func (l *learner) pack(batch []lesson) (packs [][]lesson) {
+	order, lengths := make([]int, len(batch)), make([]int, len(batch))
+	for i := range batch {
+		order[i], lengths[i] = i, batch[i].Learned()
+	}
+	weights := optim.Aggregate(l.settings.Aggregate, lengths, l.maxTokens)
+	for _, p := range data.FirstFit(order, func(i int) int { return len(batch[i].IDs) }, l.packRows) {
+		var pack []lesson
+		for _, i := range p.Samples {
+			le := batch[i]
+			le.weight = make([]float32, len(le.IDs))
+			for t := range le.weight {
+				le.weight[t] = weights[i]
+			}
+			pack = append(pack, le)
+		}
+		packs = append(packs, pack)
+	}
+	return packs
+}
+
+// finite reports numbers that are not.
+func (r stepResult) finite() error {
+	if math.IsNaN(r.Norm) || math.IsInf(r.Norm, 0) || math.IsNaN(r.Loss) {
+		return fmt.Errorf("loss %g, gradient norm %g, %w", r.Loss, r.Norm, errNotFinite)
+	}
+	return nil
+}
+
+var errNotFinite = errors.New("not finite")

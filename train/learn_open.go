@@ -1,0 +1,171 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
+
+	"lockstep/configs"
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/optim"
+	"lockstep/parallel"
+	"lockstep/quant"
+	"lockstep/serve"
+)
+
+// openLearner makes the stage of reinforcement learning on the job's model. The device that it may open is closed with the job.
+func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
+	s := j.s.RL
+	settings, err := optim.Settings{
+		ClipLow: s.ClipLow, ClipHigh: s.ClipHigh, DualClip: s.DualClip, ImportanceCap: s.ImportanceCap, KLCoef: s.KLCoef, KLEstimator: s.KLEstimator,
+		Advantage: s.Advantage, Aggregate: s.Aggregate,
+	}.Complete(s.Objective)
+	if err != nil {
+		return fmt.Errorf("rl.objective: %w", err)
+	}
+	l := &learner{s: s, settings: settings, out: j.out, packRows: j.s.Data.PackRows, maxTokens: j.s.Rollout.MaxTokens}
+	if l.t, err = newTrainer(j.s, j.s.Run.Steps*s.Minibatches*s.Epochs); err != nil {
+		return err
+	}
+	l.t.r, l.t.m = r, m
+	if l.t.objective, err = optim.New(s.Objective, settings); err != nil {
+		return fmt.Errorf("rl.objective: %w", err)
+	}
+	if l.collector, err = j.openCollector(); err != nil {
+		return err
+	}
+	if err := j.openRollout(l); err != nil {
+		return err
+	}
+	if s.KLCoef > 0 {
+		if l.reference, err = m.Twin(r.Dev, m.DType); err != nil {
+			return err
+		}
+	}
+	j.rl = l
+	return nil
+}
+
+func (j *job) openCollector() (*collector, error) {
+	s := j.s.RL
+	if j.corpus.task == nil {
+		return nil, fmt.Errorf("data.path: reinforcement learning on files is not written yet, set data.task")
+	}
+	q := data.NewTaskQuestions(j.corpus.task, data.Train, j.lang)
+	return &collector{
+		questions: q, judge: q, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group, staleness: s.Staleness, dynamic: s.Dynamic,
+		mostAsked: mostRounds * s.Prompts * (1 + s.Staleness),
+		request:   serve.Request{MaxTokens: j.s.Rollout.MaxTokens, Temperature: 1, TopP: 1, Seed: uint64(j.s.Rollout.Seed), Stop: []int32{j.lang.End}},
+	}, nil
+}
+
+// mostRounds bounds how often a step of dynamic sampling may ask for as many prompts as it needs.
+const mostRounds = 16
+
+// speak is the text of an answer, without what ended it.
+func (j *job) speak(ids []int32, finish serve.FinishReason) string {
+	if finish == serve.FinishStop {
+		ids = ids[:len(ids)-1]
+	}
+	return j.lang.Decode(ids)
+}
+
+// openRollout gives the learner its engine: the job's own, on the weights that are trained, or with numerics of its own one on another device with a copy of them.
+func (j *job) openRollout(l *learner) (err error) {
+	n := j.s.Rollout.Numerics
+	if n == (configs.Numerics{}) {
+		l.engine = j.engine
+		return nil
+	}
+	dev, err := openRolloutDevice(j.s)
+	if err != nil {
+		return err
+	}
+	j.beside = dev
+	m, err := l.t.m.Twin(dev, l.t.m.DType)
+	if err != nil {
+		return err
+	}
+	r := l.t.r.Beside(dev)
+	if l.engine, err = serve.NewEngine(r, m, kernels.NewArena(dev), engineOptions(j.s)); err != nil {
+		return err
+	}
+	l.sync = func() error { return m.CopyWeights(l.t.m, quant.Format(n.Weights)) }
+	return nil
+}
+
+// begin is called once in a process, before its first step of the stage. fresh: it is the first of all, on the weights that the stage starts from.
+func (l *learner) begin(j *job, fresh bool) error {
+	start := filepath.Join(j.out, startDir)
+	if fresh {
+		for _, p := range l.t.m.Trained() { // moments of another loss would steer the first updates
+			l.t.r.Dev.Zero(p.M)
+			l.t.r.Dev.Zero(p.V)
+		}
+		if err := saveCheckpoint(l.t.r.Dev, l.t.m, j.lang, start, j.s.Model.Path, j.state); err != nil {
+			return err
+		}
+	}
+	if l.reference != nil {
+		if err := l.reference.CopyWeights(l.t.m, quant.AsTrained); err != nil {
+			return err
+		}
+		if !fresh {
+			if err := restoreWeights(l.t.r.Dev, l.reference, start); err != nil {
+				return err
+			}
+		}
+	}
+	if l.sync != nil {
+		return l.sync()
+	}
+	return nil
+}
+
+// learnerState is what a checkpoint keeps of a learner.
+type learnerState struct {
+	Updates   int            `json:"updates"`
+	Collector collectorState `json:"collector"`
+}
+
+func (l *learner) state() *learnerState { return &learnerState{l.updates, l.collector.state()} }
+
+func (l *learner) resume(st *learnerState) {
+	l.updates = st.Updates
+	l.collector.resume(st.Collector)
+}
+
+// record fills in what a step of the stage measured, and returns fields for the progress line.
+func (l *learner) record(rec *Record, res learned) []string {
+	all := float64(len(res.episodes))
+	reward, length, stale, tokens, cut, flat := 0.0, 0, 0, 0, 0.0, 0.0
+	for i, e := range res.episodes {
+		reward += e.Reward / all
+		length += len(e.IDs)
+		for _, v := range e.Versions {
+			stale += l.asOf - v
+		}
+		tokens += len(e.IDs)
+		if e.Finish == serve.FinishLength {
+			cut++
+		}
+		if i%l.size == 0 && slices.IndexFunc(res.episodes[i:i+l.size], func(o *episode) bool { return o.Reward != e.Reward }) < 0 {
+			flat += float64(l.size)
+		}
+	}
+	d := &res.divergence
+	rec.Reward, rec.RewardSpread, rec.Length, rec.Truncated = Num(reward), Num(1-flat/all), Num(float64(length)/all), Num(cut/all)
+	rec.KL, rec.KLK1, rec.LargestGap, rec.Entropy, rec.Compared, rec.Differ = Num(d.K3()), Num(d.K1()), Num(d.Largest), Num(d.Entropy()), d.Tokens, d.Differ
+	rec.Clipped, rec.Discarded = Num(float64(res.Clipped)/float64(max(res.Targets, 1))), Num((flat+float64(res.discarded))/(all+float64(res.discarded)))
+	if l.s.ExactKL > 0 {
+		rec.KLExact = Num(res.exact.KL)
+	}
+	if l.staleness > 0 {
+		rec.Stale = Num(float64(stale) / float64(max(tokens, 1)))
+	}
+	rec.RolloutSpeed, rec.LearnSpeed, rec.Updates = Num(float64(res.newTokens)/math.Max(res.generate, 1e-9)), Num(float64(res.learnTokens)/math.Max(res.learn, 1e-9)), l.updates
+	return []string{fmt.Sprintf("reward %.3f", reward), fmt.Sprintf("KL %.3g", d.K3()), fmt.Sprintf("clipped %.2f%%", 100*float64(*rec.Clipped)), fmt.Sprintf("%.0f+%.0f tokens/s", float64(*rec.RolloutSpeed), float64(*rec.LearnSpeed))}
+}

@@ -1,0 +1,134 @@
+package train
+
+import (
+	"math"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// tinyRL turns the tiny shape into a run of reinforcement learning.
+func tinyRL() []string {
+	return []string{
+		"rl.objective=grpo", "rl.prompts=4", "rl.group=4", "warm_start.steps=6", "warm_start.lr=5e-3", "warm_start.packs=4", "optim.warmup_steps=0", "optim.lr=1e-3", "run.steps=6",
+		"rollout.max_tokens=24", "rl.overlong_rows=24", // nothing is solved: the reward is for brevity
+	}
+}
+
+// Rollout and trainer agree on every bit of every sampled token, and whatever does not belong to the definition changes no bit of the result: how many sequences the engine runs at
+// a time, its pages, micro-batches, recompute, threads.
+func TestLearnSameBits(t *testing.T) {
+	for _, objective := range []string{"grpo", "dapo"} {
+		base := append(tinyRL(), "rl.objective="+objective, "rl.minibatches=2", "rl.epochs=2")
+		whole := filepath.Join(t.TempDir(), "run")
+		want, err := runTiny(t, whole, false, base...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		exact(t, whole)
+		for _, set := range [][]string{
+			{"rollout.slots=1"}, {"rollout.slots=8"}, {"rollout.slots=64"}, {"rollout.page_rows=3"}, {"rollout.slots=8", "rollout.pages=24", "rollout.page_rows=4", "rollout.prefill_rows=5"},
+			{"run.micro_batch=3"}, {"run.recompute=true"}, {"device.threads=1"}, {"device.isa=portable"},
+		} {
+			out := filepath.Join(t.TempDir(), "run")
+			got, err := runTiny(t, out, false, append(base, set...)...)
+			if err != nil || got != want {
+				t.Errorf("%s %v: %s, want %s (%v)", objective, set, got, want, err)
+				continue
+			}
+			if episodes(t, out) != episodes(t, whole) {
+				t.Errorf("%s %v: other answers", objective, set)
+			}
+		}
+		if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "rollout.seed=2")...); err != nil || got == want {
+			t.Errorf("other samples give the same bits: the test cannot fail (%v)", err)
+		}
+	}
+}
+
+// exact wants every step of a run to have compared tokens without a difference, and groups to hold different answers.
+func exact(t *testing.T, out string) {
+	t.Helper()
+	records, err := ReadMetrics(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := 0
+	for _, r := range records {
+		if r.Reward == nil {
+			continue
+		}
+		steps++
+		if r.Compared == 0 || r.Differ != 0 || *r.KL != 0 || *r.KLK1 != 0 || *r.KLExact != 0 || *r.LargestGap != 0 || *r.Clipped != 0 {
+			t.Errorf("step %d: %d of %d tokens differ, KL %g, over the vocabulary %g, clipped %g", r.Step, r.Differ, r.Compared, float64(*r.KL), float64(*r.KLExact), float64(*r.Clipped))
+		}
+	}
+	if steps != 6 {
+		t.Errorf("%d steps of reinforcement learning", steps)
+	}
+	texts, alike := map[int]map[string]bool{}, 0
+	if err := eachEpisode(out, func(e *episode, _ []byte) error {
+		if texts[e.Asked] == nil {
+			texts[e.Asked] = map[string]bool{}
+		}
+		texts[e.Asked][e.Text] = true
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, set := range texts {
+		if len(set) == 1 {
+			alike++
+		}
+	}
+	if 2*alike > len(texts) {
+		t.Errorf("%d of %d groups hold one answer again and again", alike, len(texts))
+	}
+}
+
+// Numerics of their own make rollouts differ, which the metrics show; they are refused without leave.
+func TestMismatch(t *testing.T) {
+	for _, numerics := range []string{"weights=fp8", "combine=bf16", "router=bf16", "norm=bf16"} {
+		set := append(tinyRL(), "rollout.numerics."+numerics)
+		if s, err := parseTiny(set); err == nil || s != nil || !strings.Contains(err.Error(), "allow_mismatch") {
+			t.Errorf("%s: %v", numerics, err)
+		}
+		out := filepath.Join(t.TempDir(), "run")
+		if _, err := runTiny(t, out, false, append(set, "rollout.allow_mismatch=true", "run.steps=2")...); err != nil {
+			t.Fatal(err)
+		}
+		records, err := ReadMetrics(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := records[len(records)-1]
+		if last.Differ == 0 || *last.KL <= 0 || *last.KLExact <= 0 || math.IsInf(float64(*last.KL), 0) {
+			t.Errorf("%s: %d of %d tokens differ, KL %g, over the vocabulary %g", numerics, last.Differ, last.Compared, float64(*last.KL), float64(*last.KLExact))
+		}
+	}
+}
+
+// With stale answers every token carries the version of the weights that chose it, and none is older than is allowed.
+func TestStale(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	if _, err := runTiny(t, out, false, append(tinyRL(), "rl.staleness=2", "rollout.slots=5", "run.steps=8")...); err != nil {
+		t.Fatal(err)
+	}
+	mixed := 0
+	if err := eachEpisode(out, func(e *episode, _ []byte) error {
+		now := e.Step - 7 // updates before the step
+		first, last := e.Versions[0], e.Versions[len(e.Versions)-1]
+		if last > now || first < now-2 || first > last {
+			t.Errorf("step %d learns at version %d from tokens of versions %v", e.Step, now, e.Versions)
+		}
+		if first != last {
+			mixed++
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if mixed == 0 {
+		t.Error("no answer spans an update")
+	}
+}
