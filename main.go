@@ -347,15 +347,29 @@ func tokenizeCommand() *cobra.Command {
 func verifyCommand() *cobra.Command {
 	var t target
 	o := serve.VerifyOptions{}
-	var broken string
+	var broken, replay string
 	var set []string
 	c := &cobra.Command{
 		Use:   "verify [SHAPE.toml]",
 		Short: "Prove that decode, chunked prefill and the training forward agree on every bit",
-		Args:  cobra.MaximumNArgs(1),
+		Long: "Compares bits over random traffic. With --replay it takes a run of reinforcement learning again from where that began, on the answers that it recorded: every\n" +
+			"recorded log-probability is scored by the version of the weights that chose its token, and the run's checkpoints must come out byte for byte.",
+		Example: "  lockstep verify --model runs/countdown-sft/model --tokens 22000\n  lockstep verify --replay runs/countdown-zero-kld",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if replay != "" {
+				if len(args) > 0 || t.dir != "" || broken != "" {
+					return fmt.Errorf("--replay takes a run's folder alone, with --set and flags of the device")
+				}
+				res, err := train.Replay(c.Context(), replay, append(set, t.settings(c)...), os.Stderr)
+				if err != nil {
+					return err
+				}
+				fmt.Println(res)
+				return res.Err()
+			}
 			if (len(args) == 1) == (t.dir != "") {
-				return fmt.Errorf("want either a shape or --model")
+				return fmt.Errorf("want one of a shape, --model and --replay")
 			}
 			if len(set) > 0 && len(args) == 0 {
 				return fmt.Errorf("--set overrides a key of a shape: give one in place of --model")
@@ -378,6 +392,7 @@ func verifyCommand() *cobra.Command {
 	c.Flags().IntVar(&o.Tokens, "tokens", 4096, "positions to compare, each a full vocabulary of logits")
 	c.Flags().Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
 	c.Flags().StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
+	c.Flags().StringVar(&replay, "replay", "", "folder of a run of reinforcement learning whose recorded answers are scored and learned from again")
 	var rules []string
 	for _, b := range kernels.Breaks {
 		rules = append(rules, string(b))

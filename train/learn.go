@@ -11,6 +11,7 @@ import (
 	"lockstep/data"
 	"lockstep/model"
 	"lockstep/optim"
+	"lockstep/parallel"
 	"lockstep/serve"
 )
 
@@ -23,6 +24,8 @@ type learner struct {
 	out       string
 	packRows  int
 	maxTokens int
+	rank      *parallel.Rank // that samples, with its model: the trainer's own, or a copy with numerics of its own
+	model     *model.Model
 	sync      func() error // copies the trained weights to the rollout's; nil: they are the same
 	reference *model.Model // nil: no KL to it
 	updates   int          // optimizer steps of the stage
@@ -153,7 +156,7 @@ func (l *learner) update(res *learned) error {
 // compare fills in what the objective holds new log-probabilities against: the trainer's own before the first update, and the reference's.
 func (l *learner) compare(lessons []lesson, res *learned) {
 	if l.s.Proximal {
-		l.each(l.t.m, lessons, func(le *lesson, logprob []float32) { le.old = logprob })
+		each(l.t.r, l.t.m, l.packRows, lessons, func(le *lesson, logprob []float32) { le.old = logprob })
 		for _, pack := range l.pack(lessons) {
 			_, rows, _ := assemble([][]lesson{pack})
 			rows.LogProb = rows.Old
@@ -161,22 +164,22 @@ func (l *learner) compare(lessons []lesson, res *learned) {
 		}
 	}
 	if l.reference != nil {
-		l.each(l.reference, lessons, func(le *lesson, logprob []float32) { le.reference = logprob })
+		each(l.t.r, l.reference, l.packRows, lessons, func(le *lesson, logprob []float32) { le.reference = logprob })
 	}
 }
 
 // each gives visit the log-probabilities of every lesson's targets under a model.
-func (l *learner) each(m *model.Model, lessons []lesson, visit func(le *lesson, logprob []float32)) {
+func each(r *parallel.Rank, m *model.Model, packRows int, lessons []lesson, visit func(le *lesson, logprob []float32)) {
 	order := make([]int, len(lessons))
 	for i := range order {
 		order[i] = i
 	}
-	for _, p := range data.FirstFit(order, func(i int) int { return len(lessons[i].IDs) }, l.packRows) {
+	for _, p := range data.FirstFit(order, func(i int) int { return len(lessons[i].IDs) }, packRows) {
 		var pack []lesson
 		for _, i := range p.Samples {
 			pack = append(pack, lessons[i])
 		}
-		rows := logprobs(l.t.r, m, [][]lesson{pack})
+		rows := logprobs(r, m, [][]lesson{pack})
 		for k, i := range p.Samples {
 			visit(&lessons[i], rows.LogProb[rows.Sequences[k]:rows.Sequences[k+1]])
 		}

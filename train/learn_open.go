@@ -77,7 +77,7 @@ func (j *job) speak(ids []int32, finish serve.FinishReason) string {
 func (j *job) openRollout(l *learner) (err error) {
 	n := j.s.Rollout.Numerics
 	if n == (configs.Numerics{}) {
-		l.engine = j.engine
+		l.engine, l.rank, l.model = j.engine, l.t.r, l.t.m
 		return nil
 	}
 	dev, err := openRolloutDevice(j.s)
@@ -90,6 +90,7 @@ func (j *job) openRollout(l *learner) (err error) {
 		return err
 	}
 	r := l.t.r.Beside(dev)
+	l.rank, l.model = r, m
 	if l.engine, err = serve.NewEngine(r, m, kernels.NewArena(dev), engineOptions(j.s)); err != nil {
 		return err
 	}

@@ -1,7 +1,10 @@
 package train
 
 import (
+	"bytes"
+	"context"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -130,5 +133,49 @@ func TestStale(t *testing.T) {
 	}
 	if mixed == 0 {
 		t.Error("no answer spans an update")
+	}
+}
+
+// A replay scores every recorded token to the recorded bits and comes to the run's checkpoints; a record that was touched is found.
+func TestReplay(t *testing.T) {
+	for name, set := range map[string][]string{
+		"on policy": {"rl.minibatches=2", "rl.epochs=2"},
+		"stale":     {"rl.staleness=2", "rollout.slots=5"},
+		"reference": {"rl.kl_coef=0.1", "rl.proximal=true"},
+		"mismatch":  {"rollout.allow_mismatch=true", "rollout.numerics.weights=fp8", "rollout.numerics.combine=bf16"},
+		"adapters":  {"lora.rank=4", "rl.kl_coef=0.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "run")
+			if _, err := runTiny(t, out, false, append(tinyRL(), set...)...); err != nil {
+				t.Fatal(err)
+			}
+			log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer log.Close()
+			res, err := Replay(context.Background(), out, []string{"device.threads=1", "run.micro_batch=3"}, log)
+			if err != nil || res.Err() != nil || res.Tokens < 500 || res.Checkpoints != 2 || res.Steps != 6 {
+				t.Fatalf("%v (%v)", res, err)
+			}
+			path := filepath.Join(out, episodesFile)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := bytes.LastIndex(text, []byte(`"logprobs":[-`)) + len(`"logprobs":[-`)
+			text[at] ^= 1 // another digit
+			if err := os.WriteFile(path, text, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			res, err = Replay(context.Background(), out, nil, log)
+			if err == nil {
+				err = res.Err()
+			}
+			if err == nil || strings.Contains(err.Error(), "\n") {
+				t.Errorf("a touched record: %v", err)
+			}
+		})
 	}
 }

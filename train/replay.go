@@ -1,0 +1,220 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// Replayed is what a replay held against a run's records.
+type Replayed struct {
+	Answers, Tokens int // scored again
+	Differ          int // log-probabilities that differ on a bit
+	Steps           int // trained again
+	Versions        int // of weights that chose tokens
+	Checkpoints     int // whose weights and optimizer were compared, byte for byte
+	First           string
+	Digest          string // of the definition
+}
+
+func (r *Replayed) String() string {
+	return fmt.Sprintf("replay: %d mismatched of %d log-probs of %d answers by %d versions of the weights over %d steps; %d checkpoints equal, definition %.12s",
+		r.Differ, r.Tokens, r.Answers, r.Versions, r.Steps, r.Checkpoints, r.Digest)
+}
+
+// Err is nil where every bit agrees.
+func (r *Replayed) Err() error {
+	if r.Differ > 0 {
+		return fmt.Errorf("replay: %d of %d log-probs differ: %s", r.Differ, r.Tokens, r.First)
+	}
+	return nil
+}
+
+// Replay takes a run of reinforcement learning from the checkpoint that its stage started from, trains every recorded step again on the recorded answers, and scores each
+// recorded token with the training forward of the version of the weights that chose it. Log-probabilities and the run's checkpoints must come out the same, bit for bit.
+// set overrides keys that change no bit, such as the device.
+func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Replayed, error) {
+	s, err := configs.Load(filepath.Join(dir, shapeFile), set)
+	if err != nil {
+		return nil, err
+	}
+	if s.RL.Objective == "" {
+		return nil, fmt.Errorf("%s: a supervised run has no sampled answers to replay", dir)
+	}
+	record, err := readRecord(dir)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := OpenDevice(s, kernels.BreakNone)
+	if err != nil {
+		return nil, err
+	}
+	defer dev.Close()
+	p := &replay{j: &job{ctx: ctx, s: s, o: Options{Log: log}, out: dir}, record: record, res: &Replayed{Digest: dev.Definition().Digest()}}
+	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		err := p.run(r)
+		if p.j.beside != nil {
+			err = errors.Join(err, p.j.beside.Close())
+		}
+		return err
+	})
+	return p.res, err
+}
+
+// runRecord is the answers of a run by the step that learned from them and by the versions that chose their tokens.
+type runRecord struct {
+	bySteps   map[int][]*episode
+	byVersion map[int][]*episode
+	last      int // step
+}
+
+func readRecord(dir string) (*runRecord, error) {
+	rec := &runRecord{bySteps: map[int][]*episode{}, byVersion: map[int][]*episode{}}
+	err := eachEpisode(dir, func(e *episode, _ []byte) error {
+		if e.Learned {
+			rec.bySteps[e.Step] = append(rec.bySteps[e.Step], e)
+		}
+		for i, v := range e.Versions {
+			if i == 0 || v != e.Versions[i-1] {
+				rec.byVersion[v] = append(rec.byVersion[v], e)
+			}
+		}
+		rec.last = max(rec.last, e.Step)
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s has no %s: the run sampled nothing yet", dir, episodesFile)
+	}
+	return rec, err
+}
+
+type replay struct {
+	j      *job
+	record *runRecord
+	res    *Replayed
+}
+
+func (p *replay) run(r *parallel.Rank) error {
+	j := p.j
+	if err := j.prepare(r); err != nil {
+		return err
+	}
+	start := filepath.Join(j.out, startDir)
+	st, err := readState(start)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", start, err)
+	case st.Digest != j.state.Digest:
+		return fmt.Errorf("%s: made by definition %.12s, this replay computes by %.12s: take the run's device or settings", start, st.Digest, j.state.Digest)
+	}
+	if err := restore(r.Dev, j.t.m, start); err != nil {
+		return err
+	}
+	if err := j.rl.begin(j, false); err != nil {
+		return err
+	}
+	j.progress = NewProgress(j.o.Log, p.record.last, j.warm)
+	defer j.progress.Close()
+	for step := j.warm + 1; step <= p.record.last; step++ {
+		if err := j.ctx.Err(); err != nil {
+			return err
+		}
+		if err := p.step(step); err != nil {
+			return err
+		}
+		j.progress.Step(step, fmt.Sprintf("%d log-probs, %d differ", p.res.Tokens, p.res.Differ))
+	}
+	return nil
+}
+
+// step scores the tokens that the present weights chose, and trains the step.
+func (p *replay) step(step int) error {
+	l := p.j.rl
+	if list := p.record.byVersion[l.updates]; len(list) > 0 {
+		p.res.Versions++
+		p.score(list, l.updates)
+	}
+	episodes := p.record.bySteps[step]
+	if len(episodes) != l.prompts*l.size {
+		return fmt.Errorf("%s: step %d has %d answers, the shape asks for %d", filepath.Join(p.j.out, episodesFile), step, len(episodes), l.prompts*l.size)
+	}
+	res := learned{episodes: episodes}
+	if err := l.update(&res); err != nil {
+		return err
+	}
+	if l.sync != nil {
+		if err := l.sync(); err != nil {
+			return err
+		}
+	}
+	p.res.Steps++
+	return p.checkpoint(step)
+}
+
+// score holds what was recorded under a version against the training forward of the rollout's model.
+func (p *replay) score(list []*episode, version int) {
+	l := p.j.rl
+	lessons := make([]lesson, len(list))
+	for i, e := range list {
+		lessons[i] = e.lesson()
+	}
+	each(l.rank, l.model, l.packRows, lessons, func(le *lesson, logprob []float32) { le.old = logprob })
+	for i, e := range list {
+		if e.Versions[0] == version {
+			p.res.Answers++
+		}
+		for k, v := range e.Versions {
+			if v != version {
+				continue
+			}
+			p.res.Tokens++
+			got := lessons[i].old[len(e.Prompt)-1+k]
+			if math.Float32bits(got) != math.Float32bits(float32(e.LogProbs[k])) {
+				p.res.Differ++
+				if p.res.First == "" {
+					p.res.First = fmt.Sprintf("step %d, prompt %d, sample %d, token %d of version %d: recorded %g, scored %g", e.Step, e.Asked, e.Sample, k, version, float32(e.LogProbs[k]), got)
+				}
+			}
+		}
+	}
+}
+
+// checkpoint compares the weights with those that the run saved at a step, if it still has them.
+func (p *replay) checkpoint(step int) error {
+	dir := filepath.Join(p.j.out, checkpointsDir, checkpointName(step))
+	st, err := readState(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	tmp, err := os.MkdirTemp("", "lockstep-replay-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	again := filepath.Join(tmp, checkpointName(step))
+	if err := saveCheckpoint(p.j.t.r.Dev, p.j.t.m, nil, again, p.j.s.Model.Path, state{}); err != nil {
+		return err
+	}
+	files, err := sums(again)
+	if err != nil {
+		return err
+	}
+	for name, sum := range files {
+		if filepath.Ext(name) == ".safetensors" && st.Files[name] != sum {
+			return fmt.Errorf("%s: %s differs from what the recorded answers lead to", dir, name)
+		}
+	}
+	p.res.Checkpoints++
+	return nil
+}
