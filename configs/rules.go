@@ -108,6 +108,9 @@ var rules = []rule{
 	{[]string{"rl.importance_cap", "rl.proximal"}, func(s *Shape) string {
 		return when(s.RL.ImportanceCap > 0 && !s.RL.Proximal, "weighs rollouts against the trainer's own log-probabilities, set proximal = true")
 	}},
+	{[]string{"rl.band_high", "rl.proximal"}, func(s *Shape) string {
+		return when(s.RL.BandHigh > 0 && !s.RL.Proximal, "holds rollouts against the trainer's own log-probabilities, set proximal = true")
+	}},
 	{[]string{"rl.overlong_rows", "rollout.max_tokens"}, func(s *Shape) string {
 		return when(s.RL.OverlongRows > s.Rollout.MaxTokens, fmt.Sprintf("is more than rollout.max_tokens %d, lower it", s.Rollout.MaxTokens))
 	}},

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// advantageEps is added to the standard deviation, as TRL and verl do, which keeps groups of nearly equal rewards small.
+// advantageEps is added to the standard deviation, as TRL does (verl has 1e-6), which keeps groups of nearly equal rewards small.
 const advantageEps = 1e-4
 
 // GroupAdvantages compares rewards, consecutive groups of size answers to one prompt each. mean and deviation (of the sample, n-1) are the group's:
@@ -22,7 +22,7 @@ func GroupAdvantages(kind string, rewards []float64, size int) []float32 {
 	for from := 0; from < len(rewards); from += size {
 		centre(centred[from:from+size], rewards[from:from+size])
 	}
-	out := make([]float32, len(rewards))
+	out, all := make([]float32, len(rewards)), deviation(centred)
 	for i, x := range centred {
 		group := centred[i/size*size : (i/size+1)*size]
 		switch kind {
@@ -32,7 +32,7 @@ func GroupAdvantages(kind string, rewards []float64, size int) []float32 {
 		case "leave_one_out":
 			x *= float64(size) / float64(max(size-1, 1))
 		case "batch_norm":
-			x /= deviation(centred) + advantageEps
+			x /= all + advantageEps
 		case "none":
 			x = rewards[i]
 		default:

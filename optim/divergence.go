@@ -2,43 +2,46 @@ package optim
 
 import "math"
 
-// Divergence holds what the rollout recorded against what the trainer computes for the same tokens. Both are log-probabilities of tokens that the rollout sampled, so
-// means over them estimate KL(rollout || trainer).
+// Divergence measures how far the trainer's log-probabilities lp of sampled rows are from q, those that the engine recorded when it sampled them. Under one forward for both
+// Differ is 0. Means are over tokens; the estimators are Schulman's ("Approximating KL divergence", 2020) of KL(engine || trainer).
 type Divergence struct {
-	Tokens  int
-	Differ  int     // on a bit
-	SumK1   float64 // of rollout - trainer
-	SumK3   float64 // of e^(trainer-rollout) - 1 - (trainer - rollout)
-	SumAbs  float64 // of |difference|
-	Largest float64 // |difference|
-	SumLogp float64 // of the rollout's log-probabilities
+	Tokens  int     // rows with a target
+	Differ  int     // of them, those whose bits differ
+	Largest float64 // |lp - q|
+
+	k1, k3, abs, logprob float64 // sums; logprob that of q
 }
 
-// Add takes rows with LogProb and Rollout.
+// Add takes rows with LogProb and Rollout, and counts those with a target.
 func (d *Divergence) Add(rows Rows) {
 	for i, t := range rows.Targets {
 		if t < 0 {
 			continue
 		}
+		lp, q := rows.LogProb[i], rows.Rollout[i]
+		x := float64(lp) - float64(q)
 		d.Tokens++
-		d.SumLogp += float64(rows.Rollout[i])
-		if math.Float32bits(rows.Rollout[i]) == math.Float32bits(rows.LogProb[i]) {
-			continue
+		d.logprob += float64(q)
+		if math.Float32bits(lp) != math.Float32bits(q) {
+			d.Differ++
 		}
-		d.Differ++
-		x := float64(rows.LogProb[i]) - float64(rows.Rollout[i])
-		d.SumK1 -= x
-		d.SumK3 += math.Expm1(x) - x
-		d.SumAbs += math.Abs(x)
 		d.Largest = max(d.Largest, math.Abs(x))
+		d.abs += math.Abs(x)
+		d.k1 -= x
+		d.k3 += excess(min(max(x, -maxLogRatio), maxLogRatio))
 	}
 }
 
-// K1 is the mean of rollout - trainer, nats.
-func (d *Divergence) K1() float64 { return d.SumK1 / float64(max(d.Tokens, 1)) }
+// Mean is the mean of |lp - q|; 0 of nothing.
+func (d *Divergence) Mean() float64 { return d.mean(d.abs) }
 
-// K3 is the estimator that is never negative.
-func (d *Divergence) K3() float64 { return d.SumK3 / float64(max(d.Tokens, 1)) }
+// Entropy estimates that of the engine from its own samples: the mean of -q, nats a token.
+func (d *Divergence) Entropy() float64 { return d.mean(-d.logprob) }
 
-// Entropy estimates that of the rollout from its own samples: the mean of -log p, nats a token.
-func (d *Divergence) Entropy() float64 { return -d.SumLogp / float64(max(d.Tokens, 1)) }
+// K1 is the mean of q - lp, nats a token.
+func (d *Divergence) K1() float64 { return d.mean(d.k1) }
+
+// K3 is the mean of e^(lp - q) - 1 - (lp - q), each with lp - q held within +-20.
+func (d *Divergence) K3() float64 { return d.mean(d.k3) }
+
+func (d *Divergence) mean(sum float64) float64 { return sum / float64(max(d.Tokens, 1)) }

@@ -47,7 +47,14 @@ func (r Rows) Part(from, to int) Rows {
 
 // Measures are sums over the rows of a step, in float64.
 type Measures struct {
-	Loss    float64
-	Targets int // rows with a target
-	Clipped int // of them, those whose gradient the objective's bounds took away
+	Loss      float64
+	Targets   int     // rows with a target
+	Clipped   int     // of them, those whose gradient the objective's bounds took away; for CISPO, whose weight they limited
+	Corrected int     // of them, those whose importance weight was cut to its cap or left out by its band
+	KL        float64 // estimated divergence from the reference, summed over targets; see kl_estimator
+
+	Pairs     int     // of preferences
+	Preferred int     // of them, those whose chosen answer has the higher reward
+	Chosen    float64 // rewards of the chosen answers, summed over pairs: beta * (log-probability - that under the reference)
+	Rejected  float64 // and of the rejected ones; the margin is Chosen - Rejected
 }

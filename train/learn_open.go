@@ -19,12 +19,13 @@ import (
 // openLearner makes the stage of reinforcement learning on the job's model. The device that it may open is closed with the job.
 func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	s := j.s.RL
-	settings, err := optim.Settings{
-		ClipLow: s.ClipLow, ClipHigh: s.ClipHigh, DualClip: s.DualClip, ImportanceCap: s.ImportanceCap, KLCoef: s.KLCoef, KLEstimator: s.KLEstimator,
-		Advantage: s.Advantage, Aggregate: s.Aggregate,
-	}.Complete(s.Objective)
+	settings, err := optim.Resolve(s.Objective, optim.Settings{
+		Advantage: s.Advantage, Aggregate: s.Aggregate, ClipBounds: s.ClipBounds, ClipLow: s.ClipLow, ClipHigh: s.ClipHigh, DualClip: s.DualClip,
+		ImportanceCap: s.ImportanceCap, BandLow: s.BandLow, BandHigh: s.BandHigh, ImportanceLevel: s.ImportanceLevel, KLCoef: s.KLCoef, KLEstimator: s.KLEstimator,
+		GSPOGradient: s.GSPOGradient, DROBeta: s.DROBeta, DROQuadratic: s.DROQuadratic,
+	})
 	if err != nil {
-		return fmt.Errorf("rl.objective: %w", err)
+		return fmt.Errorf("rl.%w", err)
 	}
 	l := &learner{s: s, settings: settings, out: j.out, packRows: j.s.Data.PackRows, maxTokens: j.s.Rollout.MaxTokens}
 	if l.t, err = newTrainer(j.s, j.s.Run.Steps*s.Minibatches*s.Epochs); err != nil {
@@ -32,7 +33,7 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	}
 	l.t.r, l.t.m = r, m
 	if l.t.objective, err = optim.New(s.Objective, settings); err != nil {
-		return fmt.Errorf("rl.objective: %w", err)
+		return fmt.Errorf("rl.%w", err)
 	}
 	if l.collector, err = j.openCollector(); err != nil {
 		return err
