@@ -1,7 +1,9 @@
 // Package data holds what a run reads and writes besides arithmetic: checkpoints in the safetensors format, byte-level
-// BPE tokenizers in the tokenizer.json format, chat templates, datasets and their packing, and tasks with their rewards.
+// BPE tokenizers in the tokenizer.json format, chat templates, datasets and their packing, tasks, and
+// questions with the rewards of answers to them.
 //
-// Everything here is a function of its inputs: no order of a map, of threads or of a clock reaches a result or a file.
+// Everything here is a function of its inputs: no order of a map, of threads or of a clock reaches a result or a file. What
+// programs and servers of others give as rewards is theirs to repeat.
 // Files are read by what they say and checked in full before anything is used: what a reader does not know it refuses,
 // in one line that names the file, the place and what to do. Files are written whole or not at all (see [AtomicFile]).
 //

@@ -19,17 +19,18 @@ func EachLine(path string, visit func(n int, line *jinja.Dict) error) error {
 		return err
 	}
 	defer f.Close()
-	return eachLine(path, f, visit)
+	return eachLine(path, f, func(n int, _ []byte, line *jinja.Dict) error { return visit(n, line) })
 }
 
-func eachLine(name string, r io.Reader, visit func(n int, line *jinja.Dict) error) error {
+// eachLine also gives the text of each line, which is overwritten by the next.
+func eachLine(name string, r io.Reader, visit func(n int, text []byte, line *jinja.Dict) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 1<<16), maxLine)
 	n := 0
 	for ; lines.Scan(); n++ {
 		d, err := object(lines.Bytes())
 		if err == nil {
-			err = visit(n, d)
+			err = visit(n, lines.Bytes(), d)
 		}
 		if err != nil {
 			return fmt.Errorf("%s:%d: %w", name, n+1, err)
@@ -91,33 +92,58 @@ func Text(line *jinja.Dict, key string) (string, error) {
 	return s, nil
 }
 
-// Prompt is the tokens that a line asks a model to continue: {"ids"}, {"prompt": text} or {"messages"} rendered up to the assistant's turn.
-// l may be nil where lines are ids.
+// Prompt is the tokens that a line asks a model to continue: {"ids"}, {"prompt": text}, or {"messages"} (or messages under "prompt") rendered up to
+// the assistant's turn. l may be nil where lines are ids.
 func Prompt(line *jinja.Dict, l *Language, vocab int, now time.Time) ([]int32, error) {
-	_, ids := line.Get("ids")
-	_, prompt := line.Get("prompt")
-	v, messages := line.Get("messages")
-	switch {
-	case ids && !prompt && !messages:
-		return IDs(line, 1, vocab)
-	case !prompt && !messages || ids || prompt && messages:
-		return nil, errors.New("want one of ids, prompt and messages, give just that")
-	case l == nil:
-		return nil, errNoTokenizer
-	case prompt:
-		text, err := Text(line, "prompt")
-		return l.Encode(text), err
-	case l.Template == nil:
-		return nil, errors.New("the model folder has no chat template, give a prompt")
+	o := Options{Vocab: vocab, Now: now}
+	if l != nil {
+		o.Codec, o.Template = l, l.Template
 	}
-	list, err := readMessages("messages", v)
+	ids, _, err := o.prompt(line)
+	return ids, err
+}
+
+// prompt is a line's prompt in tokens and as text; text is "" where nothing can decode ids.
+func (o Options) prompt(line *jinja.Dict) (ids []int32, text string, err error) {
+	_, isIDs := line.Get("ids")
+	v, isPrompt := line.Get("prompt")
+	messages, isMessages := line.Get("messages")
+	switch {
+	case isIDs && !isPrompt && !isMessages:
+		if ids, err = IDs(line, 1, o.Vocab); err == nil && o.Codec != nil {
+			text = o.Codec.Decode(ids)
+		}
+		return ids, text, err
+	case !isPrompt && !isMessages || isIDs || isPrompt && isMessages:
+		return nil, "", errors.New("want one of ids, prompt and messages, give just that")
+	case o.Codec == nil:
+		return nil, "", errNoTokenizer
+	}
+	if isPrompt {
+		if _, list := v.([]any); !list {
+			text, err = Text(line, "prompt")
+			return o.Codec.Encode(text), text, err
+		}
+		messages = v
+	}
+	if text, err = o.render(line, messages); err != nil {
+		return nil, "", err
+	}
+	return o.Codec.Encode(text), text, nil
+}
+
+// render writes messages as the model reads them, up to where its turn starts.
+func (o Options) render(line *jinja.Dict, messages any) (string, error) {
+	if o.Template == nil {
+		return "", errors.New("the model folder has no chat template, give a prompt")
+	}
+	list, err := readMessages("messages", messages)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	chat, err := readChat(line, list)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	text, err := l.Template.Render(chat, true, now)
-	return l.Encode(text), err
+	return o.Template.Render(chat, true, o.Now)
 }

@@ -1,0 +1,52 @@
+package data
+
+import (
+	"bytes"
+	"io"
+	"os"
+
+	"lockstep/data/jinja"
+)
+
+// LoadQuestions reads a file of one JSON object a line, each one of
+//
+//	{"prompt": text, or a list of messages}
+//	{"messages": [...], "tools": [...], "chat_template_kwargs": {...}}
+//	{"ids": [...]}
+//
+// with "answer": text, which rewards "exact" and "math" compare with, and any other keys, which rewards "command" and "http" are given. o.MaxRows bounds the
+// prompts; o.End is not used. Errors are "file:line: what, mend".
+func LoadQuestions(path string, o Options) (*Questions, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readQuestions(path, f, o)
+}
+
+func readQuestions(name string, r io.Reader, o Options) (*Questions, error) {
+	q, err := newQuestions(name, o)
+	if err != nil {
+		return nil, err
+	}
+	err = eachLine(name, r, func(n int, text []byte, d *jinja.Dict) error {
+		one := question{fields: bytes.Clone(bytes.TrimSpace(text)), source: n}
+		if _, ok := d.Get("answer"); ok {
+			answer, err := Text(d, "answer")
+			if err != nil {
+				return err
+			}
+			one.answer = &answer
+		}
+		var err error
+		if one.ids, one.text, err = o.prompt(d); err != nil {
+			return err
+		}
+		return q.add(one, o)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return q.checked()
+}

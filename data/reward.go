@@ -1,0 +1,131 @@
+package data
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Answer is a text that a model wrote and what it was asked; as JSON, what programs and servers judge.
+type Answer struct {
+	Question int             `json:"question"`         // index in [Questions]
+	Prompt   string          `json:"prompt"`           // as the model read it
+	Text     string          `json:"text"`             // what it wrote; JSON has U+FFFD for bytes that are not UTF-8
+	Want     string          `json:"answer"`           // the right answer; "" where none is known
+	Fields   json.RawMessage `json:"fields,omitempty"` // the question's line of its file
+}
+
+// Rewarder judges answers: reward i, finite, is that of asked[i]. It may be used by several goroutines at once.
+type Rewarder interface {
+	Rewards(ctx context.Context, asked []Answer) ([]float64, error)
+}
+
+// RewardKinds are the ways to judge.
+//
+//	task     the task's own reward
+//	exact    1 where the answer is that of the line, as text
+//	math     1 where the answer has the value of the line's, see [RewardOptions]
+//	command  a program reads answers and writes rewards
+//	http     a server does
+var RewardKinds = []string{"task", "exact", "math", "command", "http"}
+
+// RewardOptions choose a [Rewarder]. What a kind does not use stays zero.
+//
+// "exact" compares what stands at Final with the line's answer, both without blanks around. "math" takes the last \boxed{}, else what follows the last "####"
+// in its line, else the last line or the last expression in it, and compares values, see [mathEqual].
+//
+// "command" runs once for each batch: stdin has one [Answer] a line as JSON, and stdout is to have one {"reward": number} for each, in the same order. What it
+// writes to stderr is for people. It succeeds with exit code 0. When it ends or the time is over, what is left of its process group is killed.
+//
+// "http" gets {"items": [Answer, ...]} by POST and is to answer {"rewards": [number, ...]} in the same order. Where the connection fails or takes too long, or the
+// status is 429 or from 500, it is asked Retries more times, after pauses of 0.25 s, 0.5 s, 1 s, ... up to 8 s.
+type RewardOptions struct {
+	Kind     string        // one of [RewardKinds]
+	Final    Final         // exact
+	Marker   string        // exact, for FinalAfter
+	Command  []string      // command: the program and its arguments; no shell reads them
+	URL      string        // http
+	Timeout  time.Duration // command and http: of one run, of one request
+	Retries  int           // http
+	Parallel int           // command and http: at most so many at once, at least 1; a batch is cut into as many equal parts
+}
+
+// Validate reports options that cannot be meant.
+func (o RewardOptions) Validate() error {
+	switch o.Kind {
+	case "task", "math":
+		return nil
+	case "exact":
+		return o.Final.validate(o.Marker)
+	case "command":
+		if len(o.Command) == 0 || o.Command[0] == "" {
+			return fmt.Errorf("the reward command is empty: give a program and its arguments")
+		}
+	case "http":
+		u, err := url.Parse(o.URL)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return fmt.Errorf("the reward address is %q: want http://HOST/PATH or https://HOST/PATH", o.URL)
+		}
+		if o.Retries < 0 || o.Retries > maxRetries {
+			return fmt.Errorf("the reward server is asked %d times more: want 0 to %d", o.Retries, maxRetries)
+		}
+	default:
+		return fmt.Errorf("the reward is %q: want one of %s", o.Kind, strings.Join(RewardKinds, ", "))
+	}
+	if o.Timeout <= 0 || o.Parallel < 1 {
+		return fmt.Errorf("rewards by %s take up to %v, %d at once: want a positive time and at least 1", o.Kind, o.Timeout, o.Parallel)
+	}
+	return nil
+}
+
+// NewRewarder judges answers to q.
+func NewRewarder(o RewardOptions, q *Questions) (Rewarder, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	switch o.Kind {
+	case "task":
+		if q.task == nil {
+			return nil, fmt.Errorf(`%s: the reward is "task", but a file has none: want one of %s`, q.name, strings.Join(RewardKinds[1:], ", "))
+		}
+		return judge(func(a Answer) float64 { return q.task.Reward(q.split, q.list[a.Question].source, a.Text) }), nil
+	case "exact":
+		return judge(func(a Answer) float64 { return truth(exactEqual(o.Final, o.Marker, a)) }), q.answered()
+	case "math":
+		return judge(func(a Answer) float64 { return truth(mathEqual(a.Text, a.Want)) }), q.answered()
+	case "command":
+		path, err := exec.LookPath(o.Command[0])
+		if err != nil {
+			return nil, fmt.Errorf("the reward command: %w: give a program that is there and may be run", err)
+		}
+		p := program{argv: append([]string{path}, o.Command[1:]...), timeout: o.Timeout}
+		return newOutside(fmt.Sprintf("reward command %.120q", strings.Join(o.Command, " ")), o.Parallel, p.ask), nil
+	}
+	s := newServer(o)
+	return newOutside("reward server "+s.name(), o.Parallel, s.ask), nil
+}
+
+// judge is a reward that is computed here.
+type judge func(a Answer) float64
+
+func (j judge) Rewards(ctx context.Context, asked []Answer) ([]float64, error) {
+	rewards := make([]float64, len(asked))
+	for i, a := range asked {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		rewards[i] = j(a)
+	}
+	return rewards, nil
+}
+
+func truth(right bool) float64 {
+	if right {
+		return 1
+	}
+	return 0
+}
