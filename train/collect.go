@@ -21,7 +21,7 @@ type group struct {
 // stale answers on the engine's size too, but never on time.
 type collector struct {
 	engine    *serve.Engine
-	questions data.Questions
+	questions *data.Questions
 	judge     data.Rewarder
 	speak     func(ids []int32, finish serve.FinishReason) string
 	request   serve.Request // what all have in common
@@ -151,7 +151,7 @@ func (c *collector) judgeAll(ctx context.Context) error {
 		g.Judged = true
 		for i := range g.Episodes {
 			e := &g.Episodes[i]
-			asked, places = append(asked, data.Answer{Question: e.Question, Text: e.Text}), append(places, e)
+			asked, places = append(asked, c.questions.Answer(e.Question, e.Text)), append(places, e)
 		}
 	}
 	rewards, err := c.judge.Rewards(ctx, asked)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"lockstep/configs"
 	"lockstep/data"
@@ -35,7 +36,7 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	if l.t.objective, err = optim.New(s.Objective, settings); err != nil {
 		return fmt.Errorf("rl.%w", err)
 	}
-	if l.collector, err = j.openCollector(); err != nil {
+	if l.collector, err = j.openCollector(m); err != nil {
 		return err
 	}
 	if err := j.openRollout(l); err != nil {
@@ -50,17 +51,37 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	return nil
 }
 
-func (j *job) openCollector() (*collector, error) {
+func (j *job) openCollector(m *model.Model) (*collector, error) {
 	s := j.s.RL
 	if j.corpus.task == nil {
 		return nil, fmt.Errorf("data.path: reinforcement learning on files is not written yet, set data.task")
 	}
-	q := data.NewTaskQuestions(j.corpus.task, data.Train, j.lang)
+	o := dataOptions(j.s, m, j.lang)
+	if o.MaxRows -= j.s.Rollout.MaxTokens; o.MaxRows < 1 {
+		return nil, fmt.Errorf("rollout.max_tokens: %d leaves no room for a prompt, want less than data.pack_rows %d and the model's length %d", j.s.Rollout.MaxTokens, j.s.Data.PackRows, m.MaxLength)
+	}
+	q, err := data.NewTaskQuestions(j.corpus.task, data.Train, o)
+	if err != nil {
+		return nil, err
+	}
+	judge, err := data.NewRewarder(rewardOptions(s), q)
+	if err != nil {
+		return nil, fmt.Errorf("rl.reward: %w", err)
+	}
 	return &collector{
-		questions: q, judge: q, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group, staleness: s.Staleness, dynamic: s.Dynamic,
+		questions: q, judge: judge, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group, staleness: s.Staleness, dynamic: s.Dynamic,
 		mostAsked: mostRounds * s.Prompts * (1 + s.Staleness),
 		request:   serve.Request{MaxTokens: j.s.Rollout.MaxTokens, Temperature: 1, TopP: 1, Seed: uint64(j.s.Rollout.Seed), Stop: []int32{j.lang.End}},
 	}, nil
+}
+
+// rewardRetries is how often a server that judges is asked again.
+const rewardRetries = 5
+
+func rewardOptions(s configs.RL) data.RewardOptions {
+	return data.RewardOptions{
+		Kind: s.Reward, Final: data.FinalText, Command: s.Command, URL: s.URL, Timeout: time.Duration(s.Timeout * float64(time.Second)), Retries: rewardRetries, Parallel: 1,
+	}
 }
 
 // mostRounds bounds how often a step of dynamic sampling may ask for as many prompts as it needs.

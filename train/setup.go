@@ -119,13 +119,19 @@ type corpus struct {
 	eval  *data.Dataset // held-out samples for the loss; nil: none
 }
 
-func openCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*corpus, error) {
+// dataOptions says how data becomes samples of the model's. l may be nil.
+func dataOptions(s *configs.Shape, m *model.Model, l *data.Language) data.Options {
 	o := data.Options{
 		End: -1, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), Long: data.Long(s.Data.Long),
 	}
 	if l != nil {
 		o.Codec, o.Template, o.End = l, l.Template, l.End
 	}
+	return o
+}
+
+func openCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*corpus, error) {
+	o := dataOptions(s, m, l)
 	var c corpus
 	var err error
 	if s.Data.Task == "countdown" {
