@@ -46,7 +46,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	c.SetFlagErrorFunc(badFlag)
-	group(c, trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
+	group(c, trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), parityCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
 	return c
 }
 
@@ -398,6 +398,65 @@ func verifyCommand() *cobra.Command {
 		rules = append(rules, string(b))
 	}
 	c.Flags().StringVar(&broken, "break", "", "switch a wrong order on, which must be caught: "+strings.Join(rules, ", "))
+	return c
+}
+
+func parityCommand() *cobra.Command {
+	var t target
+	var o serve.ParityOptions
+	var against string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "parity",
+		Short: "Hold log-probabilities that any engine recorded against the training forward",
+		Long: "Scores recorded completions by the training forward and says how far the recording is from it: equal bits, estimates of KL, differences, and what clipping\n" +
+			"makes of them. A line of the file is one completion, with log-probabilities at temperature 1:\n\n" +
+			"  {\"prompt_ids\": [...], \"ids\": [...], \"logprobs\": [...]}\n\n" +
+			"as lockstep generate writes it. Other names that are read: " + strings.Join(data.RecordedPrompts[1:], ", ") + "; " + strings.Join(data.RecordedIDs[1:], ", ") + "; " +
+			strings.Join(data.RecordedLogProbs[1:], ", ") + ", each\na number or a list that begins with one.\n\n" +
+			"With --against the same tokens also go through the model by another definition, operation by operation beside the first: it says which one is the first\n" +
+			"to differ, and how the difference grows from layer to layer. Settings: weights=fp8 (projections in E4M3 blocks), " + strings.Join(kernels.Settings, ", ") + ".",
+		Example: "  lockstep parity --model DIR --rollout out.jsonl\n" +
+			"  lockstep parity --model DIR --rollout out.jsonl --against combine=bf16,router=bf16,weights=fp8,key_split=256",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := t.shape()
+			if err != nil {
+				return err
+			}
+			if c.Flags().Changed("against") {
+				if o.Other, err = serve.ParseOther(train.Definition(s), against); err != nil {
+					return err
+				}
+				if o.Against, err = train.OpenDeviceBy(s, o.Other.Definition); err != nil {
+					return err
+				}
+				defer o.Against.Close()
+			}
+			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
+				rep, err := serve.Parity(r, m, o)
+				if err != nil {
+					return err
+				}
+				if !asJSON {
+					fmt.Print(rep)
+					return nil
+				}
+				text, err := rep.JSON()
+				fmt.Println(string(text))
+				return err
+			})
+		},
+	}
+	t.flags(c)
+	f := c.Flags()
+	f.StringVar(&o.Rollout, "rollout", "", "JSONL file of recorded completions")
+	require(c, "model", "rollout")
+	f.StringVar(&against, "against", "", "another definition to compare with: setting=value, separated by commas")
+	f.Float64Var(&o.Bounds.ClipLow, "clip-low", 0.2, "PPO's lower bound of the ratio is 1 less this")
+	f.Float64Var(&o.Bounds.ClipHigh, "clip-high", 0.2, "PPO's upper bound of the ratio is 1 and this")
+	f.Float64Var(&o.Bounds.Cap, "cap", 2, "upper bound of importance weights")
+	f.BoolVar(&asJSON, "json", false, "print the report as JSON")
 	return c
 }
 

@@ -143,6 +143,17 @@ func TestCommands(t *testing.T) {
 			t.Errorf("sample %s (%v)", line, err)
 		}
 	}
+	if out := must(t, "parity", "--model", model, "--rollout", at("made.jsonl")); !strings.Contains(out, "bit-identical: 18 log-probabilities") {
+		t.Errorf("parity printed %s", out)
+	}
+	out := must(t, "parity", "--model", model, "--rollout", at("made.jsonl"), "--against", "weights=fp8", "--json")
+	var parity struct {
+		Recorded, Against struct{ Tokens, Equal int }
+		Walk              struct{ First struct{ Place, Op string } }
+	}
+	if err := json.Unmarshal([]byte(out), &parity); err != nil || parity.Recorded.Equal != 18 || parity.Against.Equal == 18 || parity.Walk.First.Op != "matmul q_proj" {
+		t.Errorf("parity printed %s (%v)", out, err)
+	}
 	write(t, at("text.jsonl"), "{\"text\":\"12 + 7 = 19, naïve 中\"}\n{\"text\":\"\"}\n")
 	must(t, "tokenize", "--model", model, "--in", at("text.jsonl"), "--out", at("tokens.jsonl"))
 	must(t, "tokenize", "--model", model, "--in", at("tokens.jsonl"), "--out", at("back.jsonl"), "--decode")
@@ -183,7 +194,7 @@ func TestHelp(t *testing.T) {
 	if out := must(t); !strings.Contains(out, "Usage:") {
 		t.Errorf("without arguments: %s", out)
 	}
-	for _, name := range []string{"train", "score", "generate", "tokenize", "verify", "inspect", "shapes", "bench", "bench cpu", "devices"} {
+	for _, name := range []string{"train", "score", "generate", "tokenize", "verify", "parity", "inspect", "shapes", "bench", "bench cpu", "devices"} {
 		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+name) {
 			t.Errorf("%s --help: %s", name, out)
 		}
@@ -214,6 +225,10 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"--max-tokens", "many"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--max-tokens", "many"}},
 		{[]string{"--dtype", "fp17"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--dtype", "fp17"}},
 		{[]string{"no rule", "nothing", "split-k"}, []string{"verify", shape, "--break", "nothing"}},
+		{[]string{"--rollout is missing"}, []string{"parity", "--model", "x"}},
+		{[]string{"--against", "combin", "combine, dot"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "combin=bf16"}},
+		{[]string{"--against", "key_split 100", "multiple of 64"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "key_split=100"}},
+		{[]string{"--against", "weights", "int4", "fp8"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "weights=int4"}},
 		{[]string{"tpu", "cpu"}, []string{"train", shape, "--device", "tpu"}},
 		{[]string{"tpu", "cpu"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--device", "tpu"}},
 		{[]string{"cuda", "this build"}, []string{"train", shape, "--device", "cuda"}},
@@ -397,6 +412,17 @@ func TestBadLines(t *testing.T) {
 		write(t, in, c.text)
 		refused(t, dir, c.words, c.command, "--model", model, "--in", in, "--out", filepath.Join(dir, "out"))
 	}
+	for text, words := range map[string][]string{
+		"":                  {"in.jsonl:1", "empty"},
+		"{\"ids\":[1,2]}\n": {"in.jsonl:1", "prompt_ids"},
+		"{\"prompt_ids\":[1],\"ids\":[1,2],\"logprobs\":[-1]}\n": {"in.jsonl:1", "2 tokens and 1"},
+		"{\"prompt_ids\":[1],\"ids\":[480],\"logprobs\":[-1]}\n": {"in.jsonl:1", "ids[0] is 480"},
+	} {
+		write(t, in, text)
+		refused(t, dir, words, "parity", "--model", model, "--rollout", in)
+	}
+	write(t, in, "{\"prompt_ids\":[1],\"ids\":[1],\"logprobs\":[-1]}\n")
+	refused(t, dir, []string{"clip low 2"}, "parity", "--model", model, "--rollout", in, "--clip-low", "2")
 	write(t, in, "{\"ids\":[1,2]}\n")
 	for _, command := range []string{"score", "generate"} {
 		refused(t, dir, []string{"absent.jsonl"}, command, "--model", model, "--in", filepath.Join(dir, "absent.jsonl"), "--out", filepath.Join(dir, "out"))

@@ -67,16 +67,21 @@ func IDs(line *jinja.Dict, least, vocab int) ([]int32, error) {
 	if !ok {
 		return nil, errors.New(`no "ids", give {"ids": [...]}`)
 	}
-	ids, err := readInts("ids", v)
+	return tokens("ids", v, least, vocab)
+}
+
+// tokens is a list of ids under a key, at least so many, every one below vocab.
+func tokens(key string, v any, least, vocab int) ([]int32, error) {
+	ids, err := readInts(key, v)
 	if err != nil {
 		return nil, err
 	}
 	if len(ids) < least {
-		return nil, fmt.Errorf(`"ids" has %d tokens, give at least %d`, len(ids), least)
+		return nil, fmt.Errorf("%q has %d tokens, give at least %d", key, len(ids), least)
 	}
 	for i, id := range ids {
 		if id < 0 || int(id) >= vocab {
-			return nil, fmt.Errorf("ids[%d] is %d, the vocabulary has %d", i, id, vocab)
+			return nil, fmt.Errorf("%s[%d] is %d, the vocabulary has %d", key, i, id, vocab)
 		}
 	}
 	return ids, nil

@@ -28,6 +28,7 @@ type Sampling struct {
 type line struct {
 	Prompt   int          `json:"prompt"` // line of the input, counted from 0
 	Sample   int          `json:"sample"`
+	Tokens   []int32      `json:"prompt_ids"`
 	IDs      []int32      `json:"ids"`
 	Text     *string      `json:"text,omitempty"`
 	LogProbs []logProb    `json:"logprobs"`
@@ -79,7 +80,7 @@ func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, 
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		for i, res := range results {
-			if err := enc.Encode(s.line(i, q.N, res)); err != nil {
+			if err := enc.Encode(s.line(i, q.N, reqs[i].Prompt, res)); err != nil {
 				return err
 			}
 		}
@@ -87,8 +88,8 @@ func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, 
 	})
 }
 
-func (s *Served) line(i, n int, res Result) line {
-	l := line{Prompt: i / n, Sample: i % n, IDs: res.IDs, Finish: res.Finish, LogProbs: make([]logProb, len(res.LogProbs))}
+func (s *Served) line(i, n int, prompt []int32, res Result) line {
+	l := line{Prompt: i / n, Sample: i % n, Tokens: prompt, IDs: res.IDs, Finish: res.Finish, LogProbs: make([]logProb, len(res.LogProbs))}
 	for j, p := range res.LogProbs {
 		l.LogProbs[j] = logProb(p)
 	}

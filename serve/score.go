@@ -46,22 +46,34 @@ func floats(name string, shape []int, values func() []float32) data.OutTensor {
 	}}
 }
 
+// packed lays sequences out as one batch, each row with the next token as its target.
+func packed(seqs [][]int32) (ids, targets []int32, l *kernels.Layout) {
+	l = &kernels.Layout{}
+	for _, s := range seqs {
+		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: len(s)})
+		ids = append(ids, s...)
+		targets = append(append(targets, s[1:]...), -1)
+	}
+	l.Packs = []int32{0, int32(len(ids))}
+	return ids, targets, l
+}
+
 // alone is the batch of one sequence.
-func alone(r *parallel.Rank, ids []int32) *model.Batch {
-	l := &kernels.Layout{Spans: []kernels.Span{{Rows: len(ids)}}, Packs: []int32{0, int32(len(ids))}}
-	return model.NewBatch(r, ids, l, nil)
+func alone(r *parallel.Rank, ids []int32) (b *model.Batch, targets []int32) {
+	ids, targets, l := packed([][]int32{ids})
+	return model.NewBatch(r, ids, l, nil), targets
 }
 
 func logProbs(r *parallel.Rank, m *model.Model, ids []int32) []float32 {
 	defer r.Stack.Release(r.Stack.Mark())
-	b := alone(r, ids)
+	b, targets := alone(r, ids)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
-	targets := append(append([]int32{}, ids[1:]...), -1)
 	m.Head.LogProb(r, logprob, m.Forward(r, b, nil), parallel.Upload(r, targets), b)
 	return parallel.Download[float32](r, logprob)[:len(ids)-1]
 }
 
 func allLogits(r *parallel.Rank, m *model.Model, ids []int32) []float32 {
 	defer r.Stack.Release(r.Stack.Mark())
-	return parallel.Download[float32](r, m.Head.Logits(r, m.Forward(r, alone(r, ids), nil)))
+	b, _ := alone(r, ids)
+	return parallel.Download[float32](r, m.Head.Logits(r, m.Forward(r, b, nil)))
 }

@@ -166,14 +166,7 @@ func (p *proof) draw(corpus [][]int32) {
 func (p *proof) train(seqs [][]int32, recompute bool) (logits, logprobs [][]float32) {
 	r := p.r
 	defer r.Stack.Release(r.Stack.Mark())
-	var ids, targets []int32
-	l := &kernels.Layout{}
-	for _, s := range seqs {
-		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: len(s)})
-		ids = append(ids, s...)
-		targets = append(append(targets, s[1:]...), -1)
-	}
-	l.Packs = []int32{0, int32(len(ids))}
+	ids, targets, l := packed(seqs)
 	b := model.NewBatch(r, ids, l, nil)
 	x := p.m.TrainForward(r, b, recompute)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))

@@ -9,12 +9,12 @@ import (
 
 // openRolloutDevice is a second device of the shape's kind that computes by the definition with the rollout's departures.
 func openRolloutDevice(s *configs.Shape) (kernels.Device, error) {
-	def, n := definition(s), s.Rollout.Numerics
+	def, n := Definition(s), s.Rollout.Numerics
 	def.Combine, def.Router, def.Norm = kernels.Rounding(n.Combine), kernels.Rounding(n.Router), kernels.Rounding(n.Norm)
 	if n.KeySplit > 0 {
 		def.KeySplit = n.KeySplit
 	}
-	dev, err := openDevice(s, def)
+	dev, err := OpenDeviceBy(s, def)
 	if err != nil {
 		return nil, fmt.Errorf("rollout.numerics: %w", err)
 	}

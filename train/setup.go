@@ -17,19 +17,20 @@ import (
 
 // OpenDevice makes the device that a shape names, computing by its definition; broken, where set, is the rule to break.
 func OpenDevice(s *configs.Shape, broken kernels.Break) (kernels.Device, error) {
-	def := definition(s)
+	def := Definition(s)
 	def.Break = broken
-	return openDevice(s, def)
+	return OpenDeviceBy(s, def)
 }
 
-// definition is the shape's.
-func definition(s *configs.Shape) kernels.Definition {
+// Definition is the shape's.
+func Definition(s *configs.Shape) kernels.Definition {
 	def := kernels.Default()
 	def.Dot, def.Exp2 = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2)
 	return def
 }
 
-func openDevice(s *configs.Shape, def kernels.Definition) (kernels.Device, error) {
+// OpenDeviceBy makes the device that a shape names, computing by another definition than the shape's.
+func OpenDeviceBy(s *configs.Shape, def kernels.Definition) (kernels.Device, error) {
 	switch s.Device.Kind {
 	case "cpu":
 	case "cuda":

@@ -10,32 +10,54 @@ import (
 	"lockstep/kernels/cpu"
 )
 
-// The card's instruction for 2^x is Exp2H, and every operation that takes 2^x follows the definition.
-func TestEx2h(t *testing.T) {
-	def := card.Definition()
-	def.Exp2 = kernels.Exp2Ex2h
+// by runs tests on devices of another definition, which the card is admitted to, then body with the card of the default one.
+func by(t *testing.T, def kernels.Definition, tests map[string]func(*testing.T), body func()) {
+	t.Helper()
 	ref, err := cpu.New(def, cpu.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	gpu, err := New(def, 0) // admits the card by its checksum
+	gpu, err := New(def, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	poly := card
+	plain := card
 	defer func(r, c kernels.Device) { reference, card = r, c }(reference, card)
 	reference, card = ref, gpu
-	for _, test := range []struct {
-		name string
-		run  func(*testing.T)
-	}{{"Attention", TestAttention}, {"AttentionSplits", TestAttentionSplits}, {"LogProb", TestLogProb}, {"SwiGLU", TestSwiGLU}, {"MoE", TestMoE}, {"Sample", TestSample}} {
-		t.Run(test.name, test.run)
+	for name, run := range tests {
+		t.Run(name, run)
 	}
-	x := []operand{normal(kernels.F32, 7, 100, 1), normal(kernels.F32, 7, 200, 1)}
-	card = poly
-	if n, _ := differences(t, x, swiglu, swiglu); n == 0 {
-		t.Error("both definitions give the same bits: one is not used")
-	}
+	card = plain
+	body()
+}
+
+// The card's instruction for 2^x is Exp2H, and every operation that takes 2^x follows the definition.
+func TestEx2h(t *testing.T) {
+	def := card.Definition()
+	def.Exp2 = kernels.Exp2Ex2h
+	by(t, def, map[string]func(*testing.T){
+		"Attention": TestAttention, "AttentionSplits": TestAttentionSplits, "LogProb": TestLogProb, "SwiGLU": TestSwiGLU, "MoE": TestMoE, "Sample": TestSample,
+	}, func() {
+		x := []operand{normal(kernels.F32, 7, 100, 1), normal(kernels.F32, 7, 200, 1)}
+		if n, _ := differences(t, x, swiglu, swiglu); n == 0 {
+			t.Error("both definitions give the same bits: one is not used")
+		}
+	})
+}
+
+// The roundings and splits that other stacks have.
+func TestRoundings(t *testing.T) {
+	def := card.Definition()
+	def.Combine, def.Router, def.Norm, def.KeySplit = kernels.ToBF16, kernels.ToBF16, kernels.ToBF16, 192
+	by(t, def, map[string]func(*testing.T){
+		"Attention": TestAttention, "AttentionSplits": TestAttentionSplits, "LatentAttention": TestLatentAttention, "Norm": TestNorm, "HeadNormRope": TestHeadNormRope, "Route": TestRoute, "MoE": TestMoE,
+	}, func() {
+		norm := func(d kernels.Device, x []kernels.Tensor) { d.RMSNorm(x[0], x[1], x[2], x[3], kernels.Norm{}) }
+		x := []operand{normal(kernels.BF16, 9, 100, 1), normal(kernels.F32, 1, 9, 1), normal(kernels.BF16, 9, 100, 1), normal(kernels.BF16, 1, 100, 1)}
+		if n, _ := differences(t, x, norm, norm); n == 0 {
+			t.Error("both definitions give the same bits: one is not used")
+		}
+	})
 }
 
 func swiglu(d kernels.Device, x []kernels.Tensor) { d.SwiGLU(x[0], x[1]) }
