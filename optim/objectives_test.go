@@ -44,7 +44,7 @@ var settings = []setting{
 // lengths of the sequences of random rows: pairs, one of a single row.
 var lengths = []int{9, 6, 1, 12, 5, 7}
 
-// random makes rows whose first rows of each sequence have no target, with log-ratios of about 0.2.
+// random makes rows whose first rows of each sequence have no target, with log-ratios of about 0.2; an answer's advantage changes on the way, as with a reward for each turn.
 func random(rng *rand.Rand) Rows {
 	r := Rows{Sequences: []int{0}}
 	normal := func(at, width float32) float32 { return at + width*float32(rng.NormFloat64()) }
@@ -55,6 +55,9 @@ func random(rng *rand.Rand) Rows {
 			target := int32(rng.IntN(100))
 			if i < n/3 {
 				target = -100
+			}
+			if i == n/2 {
+				advantage *= 1.5
 			}
 			lp := -float32(rng.ExpFloat64())
 			old := normal(lp, 0.2)
@@ -287,6 +290,7 @@ func TestGSPOGradients(t *testing.T) {
 	mean := setting{"gspo", Settings{ClipLow: 0.1, ClipHigh: 0.1, GSPOGradient: "mean"}}.make(t)
 	for range 10 {
 		rows := random(rng)
+		rows.Advantage = spread(rows, []float32{0.8, -1.3, -0.4, 0, 1.1, -2})
 		if a, b := derivative(token, rows), derivative(mean, rows); !slices.Equal(a, b) {
 			t.Fatalf("token %v, mean %v", a, b)
 		}
