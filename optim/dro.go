@@ -31,7 +31,7 @@ func (q quadratic) slope(x point) (d float32, clipped bool) {
 func (q quadratic) value(x point) float64 {
 	v := -float64(float64(float32(x.weight*x.advantage)) * float64(x.logprob))
 	if q.pulls(x) {
-		v += float64(float64(q.beta)*float64(float64(x.change)*float64(x.change))) / 2
+		v += float64(float64(q.beta) * float64(float64(x.change)*float64(x.change)/2))
 	}
 	return v
 }

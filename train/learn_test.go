@@ -21,7 +21,7 @@ func tinyRL() []string {
 // Rollout and trainer agree on every bit of every sampled token, and whatever does not belong to the definition changes no bit of the result: how many sequences the engine runs at
 // a time, its pages, micro-batches, recompute, threads.
 func TestLearnSameBits(t *testing.T) {
-	for _, objective := range []string{"grpo", "dapo"} {
+	for _, objective := range []string{"grpo", "gspo"} {
 		base := append(tinyRL(), "rl.objective="+objective, "rl.minibatches=2", "rl.epochs=2")
 		whole := filepath.Join(t.TempDir(), "run")
 		want, err := runTiny(t, whole, false, base...)
