@@ -12,10 +12,21 @@ import (
 
 // Options size the engine. They never change a bit of a result.
 type Options struct {
-	Slots       int // sequences in flight
-	PageRows    int // positions of a cache page
-	Pages       int // 0: as many as Slots sequences of the model's full length need, at most 1 GiB
-	PrefillRows int // prompt tokens that one step takes at most
+	Slots       int  // sequences in flight
+	PageRows    int  // positions of a cache page
+	Pages       int  // 0: as many as Slots sequences of the model's full length need, at most 1 GiB
+	PrefillRows int  // prompt tokens that one step takes at most
+	Apart       bool // sequences that begin with the same tokens share no pages
+}
+
+// Counters say what an engine has done.
+type Counters struct {
+	Steps     int
+	Prefilled int // rows computed of prompts, and of sequences that are read again
+	Reused    int // rows of such that were not, for their keys were there
+	Decoded   int // rows of tokens that the step before had drawn
+	Preempted int // times that a sequence gave its pages to older ones
+	Cancelled int
 }
 
 const defaultCacheBytes = 1 << 30
@@ -27,15 +38,15 @@ type Engine struct {
 	m       *model.Model
 	o       Options
 	cache   *model.Cache
-	free    []int32     // pages
+	pages   *pages
+	shares  bool        // sequences may share pages
 	slots   []int       // free ones
 	waiting []*sequence // in arrival order; preempted ones in front
 	running []*sequence // in order of admission
 	version int         // of the weights
 	// observe, where set, receives the logits of every row computed (the proof).
 	observe func(s *sequence, position int, logits []float32)
-	// Steps and Preempted count what happened.
-	Steps, Preempted int
+	Counters
 }
 
 type sequence struct {
@@ -43,9 +54,12 @@ type sequence struct {
 	req    Request
 	tokens []int32 // prompt, then what was generated
 	cached int     // positions in the cache
-	pages  []int32
-	slot   int // while it runs
 	result Result
+	// While it runs:
+	pages   []int32
+	offered int    // of pages, those that others may share
+	chain   uint64 // of their tokens
+	slot    int
 }
 
 // NewEngine makes an engine; its cache is taken from mem.
@@ -53,15 +67,13 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 	if o.Slots <= 0 || o.PageRows <= 0 || o.PrefillRows <= 0 || o.Pages < 0 {
 		return nil, fmt.Errorf("rollout: want slots, page_rows and prefill_rows above 0")
 	}
+	page, slot := m.CacheBytes(o.PageRows)
 	if o.Pages == 0 {
 		perSequence := (m.MaxLength + o.PageRows - 1) / o.PageRows
-		page, slot := m.CacheBytes(o.PageRows)
 		o.Pages = max(perSequence, min(o.Slots*perSequence, (defaultCacheBytes-o.Slots*slot)/max(page, 1)))
 	}
 	e := &Engine{r: r, m: m, o: o, cache: m.NewCache(mem, model.CacheSize{Pages: o.Pages, PageRows: o.PageRows, Slots: o.Slots})}
-	for p := range o.Pages {
-		e.free = append(e.free, int32(o.Pages-1-p))
-	}
+	e.pages, e.shares = newPages(o.Pages, o.PageRows), !o.Apart && slot == 0
 	for slot := range o.Slots {
 		e.slots = append(e.slots, o.Slots-1-slot)
 	}
@@ -125,13 +137,37 @@ func (e *Engine) Step(ctx context.Context) (done []Done, err error) {
 	for _, s := range e.step() {
 		done = append(done, Done{s.index, s.result})
 	}
+	e.rest()
 	return done, nil
 }
 
+// Cancel ends a request, waiting or running, and returns what it has so far; false: none of that index is in flight.
+func (e *Engine) Cancel(index int) (Result, bool) {
+	is := func(s *sequence) bool { return s.index == index }
+	for _, list := range []*[]*sequence{&e.running, &e.waiting} {
+		i := slices.IndexFunc(*list, is)
+		if i < 0 {
+			continue
+		}
+		s := (*list)[i]
+		if list == &e.running {
+			e.release(s)
+		}
+		*list = slices.Delete(*list, i, i+1)
+		e.Cancelled++
+		e.rest()
+		s.result.Finish = FinishCancelled
+		return s.result, true
+	}
+	return Result{}, false
+}
+
 // Refresh says that the weights have changed and are now of a version, which later tokens carry. Sequences in flight keep their tokens and are read again, so that
-// every token's log-probability is that of one version given all tokens before it.
+// every token's log-probability is that of one version given all tokens before it. No key of the old weights is used again. While nothing is in flight weights may change
+// without it.
 func (e *Engine) Refresh(version int) {
 	e.version = version
+	defer e.pages.forget()
 	for len(e.running) > 0 {
 		e.yield(e.running[len(e.running)-1])
 	}
@@ -142,6 +178,7 @@ func (e *Engine) abandon() {
 		e.release(s)
 	}
 	e.waiting, e.running = nil, nil
+	e.rest()
 }
 
 // work is what one step does for a sequence: its next rows.
@@ -173,12 +210,21 @@ func (e *Engine) step() []*sequence {
 		enqueue()
 	}
 	for _, w := range works {
+		e.count(w)
 		w.s.cached += w.rows
 	}
 	if len(ready) > 0 {
 		e.extend(ready, next)
 	}
 	return e.retire(ready)
+}
+
+func (e *Engine) count(w work) {
+	if w.s.cached+1 == len(w.s.tokens) && len(w.s.result.IDs) > 0 {
+		e.Decoded++
+	} else {
+		e.Prefilled += w.rows
+	}
 }
 
 // draw is what a step chose for each of its ready sequences.

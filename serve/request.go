@@ -20,8 +20,9 @@ type Request struct {
 type FinishReason string
 
 const (
-	FinishStop   FinishReason = "stop"
-	FinishLength FinishReason = "length"
+	FinishStop      FinishReason = "stop"
+	FinishLength    FinishReason = "length"
+	FinishCancelled FinishReason = "cancelled"
 )
 
 // Result is a finished sample: its new tokens with their log-probabilities under the untempered distribution, and the versions of the weights that chose them.

@@ -106,8 +106,8 @@ func TestSizesChangeNothing(t *testing.T) {
 					t.Errorf("%+v: sample %d is %v, first %v", o, i, res[i], first[i])
 				}
 			}
-			if len(e.free) != e.o.Pages {
-				t.Errorf("%+v: %d of %d pages are free at the end", o, len(e.free), e.o.Pages)
+			if e.pages.free != e.o.Pages {
+				t.Errorf("%+v: %d of %d pages are free at the end", o, e.pages.free, e.o.Pages)
 			}
 		}
 		if preempted == 0 {
@@ -122,7 +122,7 @@ func TestSizesChangeNothing(t *testing.T) {
 // A sequence keeps one slot from its first position on, and shares it with no other that runs.
 func TestSlots(t *testing.T) {
 	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
-		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 3, PageRows: 4, PrefillRows: 6, Pages: 12})
+		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 3, PageRows: 4, PrefillRows: 6, Pages: 12, Apart: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,6 +39,7 @@ type Report struct {
 	Comparisons []Comparison
 	Rounds      int
 	Preempted   int
+	Reused      int    // rows that sequences found in the cache
 	Digest      string // of the definition
 	First       string // where the first mismatch was, "" if there was none
 }
@@ -77,7 +78,7 @@ func (v *Report) Table() string {
 	if err := w.Flush(); err != nil {
 		panic(err) // a strings.Builder does not fail
 	}
-	fmt.Fprintf(&b, "%d rounds of random traffic, %d sequences preempted and resumed\n%s\n", v.Rounds, v.Preempted, v)
+	fmt.Fprintf(&b, "%d rounds of random traffic, %d sequences preempted and resumed, %d rows found in the cache\n%s\n", v.Rounds, v.Preempted, v.Reused, v)
 	return b.String()
 }
 
@@ -97,7 +98,7 @@ const (
 
 // Verify draws random traffic and compares the bits of full-vocabulary logits and of next-token log-probs: the training forward of one
 // sequence by itself is held against training forwards of random packings (with and without recomputing blocks), and against the rollout
-// engine with random batch compositions, arrival orders, prefill cuts, page sizes and preemption, where tokens arrive in prompts or one by one.
+// engine with random batch compositions, arrival orders, prefill cuts, page sizes, shared prefixes and preemption, where tokens arrive in prompts or one by one.
 func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptions) (*Report, error) {
 	p := &proof{r: r, m: m, rng: rand.New(rand.NewPCG(o.Seed, 0x6c6f636b73746570)), report: &Report{Digest: r.Dev.Definition().Digest()}}
 	for _, name := range []string{"packed training", "recomputed training", "chunked prefill", "decode"} {
@@ -140,7 +141,7 @@ func (p *proof) round(ctx context.Context, corpus [][]int32) error {
 	return p.engine(ctx, 3, false)
 }
 
-// draw makes sequences of skewed lengths, 1 to 64 of them, from random ids and pieces of the corpus.
+// draw makes sequences of skewed lengths, 1 to 64 of them, from random ids and pieces of the corpus; some begin like another.
 func (p *proof) draw(corpus [][]int32) {
 	p.seqs = nil
 	budget := max(64, min(roundTokens, roundLogits/p.m.Vocab))
@@ -157,6 +158,9 @@ func (p *proof) draw(corpus [][]int32) {
 		s := make([]int32, n)
 		for i := range s {
 			s[i] = p.rng.Int32N(int32(p.m.Vocab))
+		}
+		if len(p.seqs) > 0 && p.rng.IntN(2) == 0 {
+			copy(s[:p.rng.IntN(n+1)], p.seqs[p.rng.IntN(len(p.seqs))])
 		}
 		p.seqs = append(p.seqs, s)
 	}
@@ -249,6 +253,7 @@ func (p *proof) engine(ctx context.Context, which int, prefill bool) error {
 		p.compareLogProbs(which, i, len(p.seqs[i])-1-n, results[j].LogProbs[:n])
 	}
 	p.report.Preempted += e.Preempted
+	p.report.Reused += e.Reused
 	return nil
 }
 
