@@ -45,6 +45,7 @@ type Options struct {
 	End      int32     // id that ends what the model says; -1: none
 	Vocab    int       // ids of the model are below
 	MaxRows  int       // of a sample
+	PairRows int       // of the two samples of a preference, at least 2; other data does not use it
 	Long     Long
 	Now      time.Time // told to templates that write the date; zero: they are refused, as samples would change by the day
 }
@@ -82,10 +83,15 @@ func (d *Dataset) Sample(i int) Sample { return d.samples[i] }
 func (d *Dataset) Digest() uint64 {
 	h := hashOf(uint64(len(d.samples)))
 	for _, s := range d.samples {
-		h = hashOf(h, uint64(len(s.IDs)))
-		for i, id := range s.IDs {
-			h = hashOf(h, uint64(uint32(id))<<32|uint64(uint32(s.Targets[i])))
-		}
+		h = s.digest(h)
+	}
+	return h
+}
+
+func (s Sample) digest(h uint64) uint64 {
+	h = hashOf(h, uint64(len(s.IDs)))
+	for i, id := range s.IDs {
+		h = hashOf(h, uint64(uint32(id))<<32|uint64(uint32(s.Targets[i])))
 	}
 	return h
 }
@@ -123,21 +129,27 @@ func (q *sequence) rows() int {
 	return 0
 }
 
+// cut keeps what n rows need.
+func (q *sequence) cut(n int) sequence { return sequence{q.ids[:n+1], q.labels[:n+1]} }
+
+// sample is the rows of a sequence.
+func (q *sequence) sample() Sample {
+	rows := q.rows()
+	return Sample{IDs: q.ids[:rows:rows], Targets: q.labels[1 : rows+1 : rows+1]}
+}
+
 // add makes a sample of a sequence, by the rule for long ones.
 func (b *builder) add(q sequence) error {
-	if err := b.inVocabulary(q); err != nil {
+	if err := b.check(q); err != nil {
 		return err
 	}
 	rows := q.rows()
-	if rows == 0 {
-		return fmt.Errorf("there is nothing to learn, give it a completion, an assistant message or labels")
-	}
 	if rows > b.MaxRows {
 		switch b.Long {
 		case LongError:
 			return fmt.Errorf(`the sample has %d tokens and %d fit, raise data.pack_rows or set data.long to "drop" or "truncate"`, rows, b.MaxRows)
 		case LongTruncate:
-			q = sequence{q.ids[:b.MaxRows+1], q.labels[:b.MaxRows+1]}
+			q = q.cut(b.MaxRows)
 			rows = q.rows()
 		}
 		if b.Long == LongDrop || rows == 0 {
@@ -146,7 +158,7 @@ func (b *builder) add(q sequence) error {
 		}
 		b.d.Truncated++
 	}
-	b.append(Sample{IDs: q.ids[:rows:rows], Targets: q.labels[1 : rows+1 : rows+1]})
+	b.append(q.sample())
 	return nil
 }
 
@@ -156,35 +168,46 @@ func (b *builder) append(s Sample) {
 	b.d.Targets += s.Learned()
 }
 
-func (b *builder) inVocabulary(q sequence) error {
+// check reports ids that the model does not have, and a sequence that teaches nothing.
+func (o Options) check(q sequence) error {
 	for i, id := range q.ids {
-		if id < 0 || int(id) >= b.Vocab {
-			return fmt.Errorf("token %d has id %d, the vocabulary has %d, use the model's own tokenizer", i, id, b.Vocab)
+		if id < 0 || int(id) >= o.Vocab {
+			return fmt.Errorf("token %d has id %d, the vocabulary has %d, use the model's own tokenizer", i, id, o.Vocab)
 		}
-		if l := q.labels[i]; l != noLabel && (l < 0 || int(l) >= b.Vocab) {
-			return fmt.Errorf("label %d is %d, the vocabulary has %d, use -100 where nothing is learned", i, l, b.Vocab)
+		if l := q.labels[i]; l != noLabel && (l < 0 || int(l) >= o.Vocab) {
+			return fmt.Errorf("label %d is %d, the vocabulary has %d, use -100 where nothing is learned", i, l, o.Vocab)
 		}
+	}
+	if q.rows() == 0 {
+		return fmt.Errorf("there is nothing to learn, give it a completion, an assistant message or labels")
 	}
 	return nil
 }
 
-// completion makes a sample of a prompt and what should follow it. The two are tokenised apart, as in serving, where the
-// prompt stands alone.
+// completion makes a sample of a prompt and what should follow it.
 func (b *builder) completion(prompt, completion string) error {
-	if b.Codec == nil {
-		return errNoTokenizer
+	q, err := b.continued(prompt, completion)
+	if err != nil {
+		return err
 	}
-	var q sequence
-	q.add(b.Codec.Encode(prompt), false)
-	said := b.Codec.Encode(completion)
-	if b.End >= 0 && (len(said) == 0 || said[len(said)-1] != b.End) {
-		said = append(said[:len(said):len(said)], b.End)
-	}
-	q.add(said, true)
 	return b.add(q)
 }
 
-var errNoTokenizer = errors.New(`the model folder has no tokenizer.json, give {"ids": [...]}`)
+// continued is a prompt and what should follow it. The two are tokenised apart, as in serving, where the prompt stands alone.
+func (o Options) continued(prompt, completion string) (q sequence, err error) {
+	if o.Codec == nil {
+		return q, errNoTokenizer
+	}
+	q.add(o.Codec.Encode(prompt), false)
+	said := o.Codec.Encode(completion)
+	if o.End >= 0 && (len(said) == 0 || said[len(said)-1] != o.End) {
+		said = append(said[:len(said):len(said)], o.End)
+	}
+	q.add(said, true)
+	return q, nil
+}
+
+var errNoTokenizer = errors.New(`the model folder has no tokenizer.json, give token ids`)
 
 // dataset is the result; one without samples is an error.
 func (b *builder) dataset(name string) (*Dataset, error) {

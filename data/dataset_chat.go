@@ -17,24 +17,14 @@ type segment struct {
 
 // chat makes samples of a conversation: what the assistant says in messages from on is learned, with the token that ends its turn.
 func (b *builder) chat(c Chat, from int) error {
-	if b.Codec == nil {
-		return errNoTokenizer
-	}
-	if b.Template == nil {
-		return fmt.Errorf("messages need a chat template, add chat_template.jinja to the model's folder")
-	}
-	samples, err := b.segments(c, from)
+	list, err := b.conversed(c, from)
 	if err != nil {
 		return err
 	}
-	if len(samples) > 1 {
+	if len(list) > 1 {
 		b.d.Split++
 	}
-	for _, segments := range samples {
-		var q sequence
-		for _, s := range segments {
-			b.segment(&q, s)
-		}
+	for _, q := range list {
 		if err := b.add(q); err != nil {
 			return err
 		}
@@ -42,14 +32,35 @@ func (b *builder) chat(c Chat, from int) error {
 	return nil
 }
 
+// conversed is a conversation in as few sequences as its template lets it be.
+func (o Options) conversed(c Chat, from int) ([]sequence, error) {
+	if o.Codec == nil {
+		return nil, errNoTokenizer
+	}
+	if o.Template == nil {
+		return nil, fmt.Errorf("messages need a chat template, add chat_template.jinja to the model's folder")
+	}
+	samples, err := o.segments(c, from)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]sequence, len(samples))
+	for i, segments := range samples {
+		for _, s := range segments {
+			o.segment(&list[i], s)
+		}
+	}
+	return list, nil
+}
+
 // segment tokenises a piece. What a template writes after the end of a turn is not the assistant's.
-func (b *builder) segment(q *sequence, s segment) {
-	ids := b.Codec.Encode(s.text)
+func (o Options) segment(q *sequence, s segment) {
+	ids := o.Codec.Encode(s.text)
 	said := 0
 	if s.learn {
 		said = len(ids)
 		for i := len(ids) - 1; i >= 0; i-- {
-			if ids[i] == b.End {
+			if ids[i] == o.End {
 				said = i + 1
 				break
 			}
@@ -60,19 +71,19 @@ func (b *builder) segment(q *sequence, s segment) {
 }
 
 // segments cuts a conversation by the template's generation blocks if it has any, else by rendering its beginnings.
-func (b *builder) segments(c Chat, from int) ([][]segment, error) {
+func (o Options) segments(c Chat, from int) ([][]segment, error) {
 	turns := assistantTurns(c.Messages, from)
 	if len(turns) == 0 {
 		return nil, errors.New("no assistant message to learn from, add one")
 	}
-	whole, err := b.Template.render(c, false, b.Now)
+	whole, err := o.Template.render(c, false, o.Now)
 	if err != nil {
 		return nil, err
 	}
 	if len(whole.Generated) > 0 {
-		return b.marked(c, from, whole)
+		return o.marked(c, from, whole)
 	}
-	return b.byPrefixes(c, turns)
+	return o.byPrefixes(c, turns)
 }
 
 func assistantTurns(messages []any, from int) (turns []int) {
@@ -85,11 +96,11 @@ func assistantTurns(messages []any, from int) (turns []int) {
 }
 
 // marked cuts at generation blocks; those of the first messages, which are a prompt, are not learned.
-func (b *builder) marked(c Chat, from int, whole jinja.Result) ([][]segment, error) {
+func (o Options) marked(c Chat, from int, whole jinja.Result) ([][]segment, error) {
 	prompt := ""
 	if from > 0 {
 		var err error
-		if prompt, err = b.Template.Render(Chat{c.Messages[:from], c.Tools, c.Kwargs}, false, b.Now); err != nil {
+		if prompt, err = o.Template.Render(Chat{c.Messages[:from], c.Tools, c.Kwargs}, false, o.Now); err != nil {
 			return nil, err
 		}
 		if !strings.HasPrefix(whole.Text, prompt) {
@@ -111,15 +122,15 @@ func (b *builder) marked(c Chat, from int, whole jinja.Result) ([][]segment, err
 // generation prompt. Where each of these texts continues the one before, they are one sample. A template that writes earlier
 // turns otherwise (Qwen3 drops their thinking) gives one sample for each turn, in which the model reads just what it
 // reads in serving, and learns that turn only.
-func (b *builder) byPrefixes(c Chat, turns []int) ([][]segment, error) {
+func (o Options) byPrefixes(c Chat, turns []int) ([][]segment, error) {
 	samples := make([][]segment, len(turns))
 	ends := make([]string, len(turns))
 	for k, i := range turns {
-		prompt, err := b.Template.Render(Chat{c.Messages[:i], c.Tools, c.Kwargs}, true, b.Now)
+		prompt, err := o.Template.Render(Chat{c.Messages[:i], c.Tools, c.Kwargs}, true, o.Now)
 		if err != nil {
 			return nil, fmt.Errorf("before message %d: %w", i, err)
 		}
-		ends[k], err = b.Template.Render(Chat{c.Messages[:i+1], c.Tools, c.Kwargs}, false, b.Now)
+		ends[k], err = o.Template.Render(Chat{c.Messages[:i+1], c.Tools, c.Kwargs}, false, o.Now)
 		if err != nil {
 			return nil, fmt.Errorf("up to message %d: %w", i, err)
 		}

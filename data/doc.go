@@ -1,6 +1,6 @@
 // Package data holds what a run reads and writes besides arithmetic: checkpoints in the safetensors format, byte-level
-// BPE tokenizers in the tokenizer.json format, chat templates, datasets and their packing, tasks, and
-// questions with the rewards of answers to them.
+// BPE tokenizers in the tokenizer.json format, chat templates, samples and preferences and their packing,
+// tasks, and questions with the rewards of answers to them.
 //
 // Everything here is a function of its inputs: no order of a map, of threads or of a clock reaches a result or a file. What
 // programs and servers of others give as rewards is theirs to repeat.

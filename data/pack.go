@@ -2,7 +2,7 @@ package data
 
 // Pack is samples laid end to end, each whole, with positions and attention of its own.
 type Pack struct {
-	Samples []int // indices in the dataset
+	Samples []int // places in the data: of samples, or of pairs
 	Rows    int
 }
 

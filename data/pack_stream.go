@@ -2,10 +2,27 @@ package data
 
 import "fmt"
 
+// Lessons are what a stream gives: the samples of a [Dataset], or the pairs of [Preferences], which stay together.
+type Lessons interface {
+	Len() int
+	Digest() uint64
+	// lesson is the samples at place i.
+	lesson(i int) []Sample
+}
+
+func (d *Dataset) lesson(i int) []Sample { return d.samples[i : i+1] }
+
+func rowsOf(samples []Sample) (n int) {
+	for _, s := range samples {
+		n += len(s.IDs)
+	}
+	return n
+}
+
 // Stream gives the packs of one optimizer step after the other, epoch by epoch, each epoch in an order of its own. Steps go on
 // across epochs. Its state is two numbers, from which it goes on with the same packs.
 type Stream struct {
-	d        *Dataset
+	d        Lessons
 	packRows int
 	epochs   int // 0: no end
 	state    StreamState
@@ -16,20 +33,20 @@ type Stream struct {
 type StreamState struct {
 	Seed     uint64 `json:"seed"`
 	PackRows int    `json:"pack_rows"`
-	Data     string `json:"data"`  // digest of the dataset
+	Data     string `json:"data"`  // digest of the samples
 	Epoch    int    `json:"epoch"` // of the next pack
 	Pack     int    `json:"pack"`  // the next pack of that epoch
 }
 
 // NewStream starts at the first pack. Epochs is where the stream ends, 0: nowhere. Samples must fit into packs: the
-// dataset was made with MaxRows of at most packRows.
-func NewStream(d *Dataset, seed uint64, packRows, epochs int) *Stream {
+// dataset was made with MaxRows of at most packRows, preferences with PairRows of at most that.
+func NewStream(d Lessons, seed uint64, packRows, epochs int) *Stream {
 	if d.Len() == 0 {
 		panic("data: a stream of no samples")
 	}
-	for i, s := range d.samples {
-		if len(s.IDs) > packRows {
-			panic(fmt.Sprintf("data: sample %d has %d rows, a pack %d", i, len(s.IDs), packRows))
+	for i := range d.Len() {
+		if n := rowsOf(d.lesson(i)); n > packRows {
+			panic(fmt.Sprintf("data: sample %d has %d rows, a pack %d", i, n, packRows))
 		}
 	}
 	s := &Stream{d: d, packRows: packRows, epochs: epochs}
@@ -40,7 +57,7 @@ func NewStream(d *Dataset, seed uint64, packRows, epochs int) *Stream {
 
 func (s *Stream) epoch(epoch int) []Pack {
 	order := Order(s.state.Seed, epoch, s.d.Len())
-	return FirstFit(order, func(i int) int { return len(s.d.samples[i].IDs) }, s.packRows)
+	return FirstFit(order, func(i int) int { return rowsOf(s.d.lesson(i)) }, s.packRows)
 }
 
 // Next is the next n packs; fewer, in the end none, where the stream ends.
@@ -61,11 +78,10 @@ func (s *Stream) Next(n int) (list []Pack) {
 // ended says whether nothing comes after a state.
 func (s *Stream) ended(at StreamState) bool { return s.epochs > 0 && at.Epoch >= s.epochs }
 
-// Samples are the samples of a pack.
-func (s *Stream) Samples(p Pack) []Sample {
-	list := make([]Sample, len(p.Samples))
-	for k, i := range p.Samples {
-		list[k] = s.d.samples[i]
+// Samples are the samples of a pack, those of pairs one after the other, the chosen one first.
+func (s *Stream) Samples(p Pack) (list []Sample) {
+	for _, i := range p.Samples {
+		list = append(list, s.d.lesson(i)...)
 	}
 	return list
 }

@@ -250,7 +250,7 @@ func contains(list, x any) bool {
 		return ok
 	}
 	for _, y := range elements(list) {
-		if equal(x, y) {
+		if Equal(x, y) {
 			return true
 		}
 	}

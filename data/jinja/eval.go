@@ -76,9 +76,9 @@ func (r *run) compare(n *compareNode) any {
 func holds(x any, op string, y any) bool {
 	switch op {
 	case "==":
-		return equal(x, y)
+		return Equal(x, y)
 	case "!=":
-		return !equal(x, y)
+		return !Equal(x, y)
 	case "in":
 		return contains(y, x)
 	case "not in":

@@ -72,7 +72,7 @@ func listMethod(list []any, name string) (any, bool) {
 	find := func(x any) (at, n int) {
 		at = -1
 		for i, y := range list {
-			if equal(x, y) {
+			if Equal(x, y) {
 				n++
 				if at < 0 {
 					at = i

@@ -25,16 +25,16 @@ var tests = map[string]test{
 	"iterable":  is("iterable", func(x any) bool { _, ok := x.(view); return ok || isSequence(x) }),
 	"lower":     is("lower", func(x any) bool { return cased(str(x), unicode.IsLower) }),
 	"upper":     is("upper", func(x any) bool { return cased(str(x), unicode.IsUpper) }),
-	"odd":       is("odd", func(x any) bool { return equal(arithmetic("%", x, int64(2)), int64(1)) }),
-	"even":      is("even", func(x any) bool { return equal(arithmetic("%", x, int64(2)), int64(0)) }),
+	"odd":       is("odd", func(x any) bool { return Equal(arithmetic("%", x, int64(2)), int64(1)) }),
+	"even":      is("even", func(x any) bool { return Equal(arithmetic("%", x, int64(2)), int64(0)) }),
 	"divisibleby": func(_ *run, x any, c call) bool {
 		by := c.bind("divisibleby", "num")[0]
-		return equal(arithmetic("%", x, by), int64(0))
+		return Equal(arithmetic("%", x, by), int64(0))
 	},
 	"in": func(_ *run, x any, c call) bool { return contains(c.bind("in", "seq")[0], x) },
 	"sameas": func(_ *run, x any, c call) bool {
 		y := c.bind("sameas", "other")[0]
-		return typeName(x) == typeName(y) && equal(x, y)
+		return typeName(x) == typeName(y) && Equal(x, y)
 	},
 	"filter": func(_ *run, x any, c call) bool { c.bind("filter"); _, ok := filters[text(x)]; return ok },
 	"eq":     relation("=="), "equalto": relation("=="),

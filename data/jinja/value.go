@@ -162,8 +162,8 @@ func length(v any) int {
 	return len(list)
 }
 
-// equal is Python's ==.
-func equal(a, b any) bool { return equalTo(a, b, 0) }
+// Equal is Python's ==.
+func Equal(a, b any) bool { return equalTo(a, b, 0) }
 
 func equalTo(a, b any, depth int) bool {
 	if depth > maxDepth {
@@ -221,7 +221,7 @@ func compare(a, b any) int {
 	if l, ok := sequence(a); ok && typeName(a) == typeName(b) {
 		m, _ := sequence(b)
 		for k := range min(len(l), len(m)) {
-			if !equal(l[k], m[k]) {
+			if !Equal(l[k], m[k]) {
 				return compare(l[k], m[k])
 			}
 		}

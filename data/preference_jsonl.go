@@ -1,0 +1,214 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"lockstep/data/jinja"
+)
+
+// LoadPreferences reads a file of one JSON object a line, each one of
+//
+//	{"prompt": text, "chosen": text, "rejected": text}
+//	{"prompt": messages, "chosen": said, "rejected": said}           said: a text, a message or messages; "messages" does for "prompt"
+//	{"chosen": said, "rejected": said}                               the prompt is what both begin with
+//	{"input": {"messages": messages}, "preferred_output": messages, "non_preferred_output": messages}      OpenAI's
+//	{"prompt_ids": [...], "chosen_ids": [...], "rejected_ids": [...]}
+//
+// with "tools" and "chat_template_kwargs" beside messages. Other keys are ignored. Texts and messages get the id that ends a turn, ids are taken as they are.
+// Where "chosen" and "rejected" are conversations and "prompt" is a text, it must be what the last message says that both begin with. Errors are "file:line: what,
+// mend".
+func LoadPreferences(path string, o Options) (*Preferences, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readPreferences(path, f, o)
+}
+
+func readPreferences(name string, r io.Reader, o Options) (*Preferences, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	if o.PairRows < 2 {
+		return nil, fmt.Errorf("pairs of at most %d rows: want at least 2", o.PairRows)
+	}
+	var p Preferences
+	err := eachLine(name, r, func(_ int, _ []byte, d *jinja.Dict) error {
+		q, err := o.preference(d)
+		if err != nil {
+			return err
+		}
+		return p.add(q, o)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(p.pairs) == 0 {
+		return nil, fmt.Errorf("%s: no pair is left of %d, raise data.pack_rows", name, p.Dropped)
+	}
+	return &p, nil
+}
+
+// preferenceKeys are those of the forms of a line; a line has all of one form's and none of another's, but that a prompt may be implicit.
+var preferenceKeys = [...]string{"prompt", "messages", "chosen", "rejected", "input", "preferred_output", "non_preferred_output", "prompt_ids", "chosen_ids", "rejected_ids"}
+
+// preference reads a line.
+func (o Options) preference(d *jinja.Dict) (pair, error) {
+	found := ""
+	for _, key := range preferenceKeys {
+		if _, ok := d.Get(key); ok {
+			found += key + " "
+		}
+	}
+	switch found {
+	case "prompt_ids chosen_ids rejected_ids ":
+		return o.idsPreference(d)
+	case "input preferred_output non_preferred_output ":
+		return o.openAIPreference(d)
+	case "prompt chosen rejected ", "messages chosen rejected ", "chosen rejected ":
+	default:
+		return pair{}, errors.New("want chosen and rejected with prompt, messages or neither, or prompt_ids, chosen_ids and rejected_ids, give just that")
+	}
+	prompt, isPrompt := d.Get("prompt")
+	if messages, ok := d.Get("messages"); ok {
+		return o.answered(d, "messages", messages)
+	}
+	c, _ := d.Get("chosen")
+	if _, isList := c.([]any); isList {
+		if _, isMessages := prompt.([]any); !isMessages {
+			return o.conversations(d)
+		}
+	}
+	if _, isText := prompt.(string); isPrompt && !isText {
+		return o.answered(d, "prompt", prompt)
+	}
+	return o.texts(d, isPrompt)
+}
+
+// texts reads prompt, chosen and rejected that are texts.
+func (o Options) texts(d *jinja.Dict, isPrompt bool) (q pair, err error) {
+	chosen, err := Text(d, "chosen")
+	if err != nil {
+		return q, err
+	}
+	rejected, err := Text(d, "rejected")
+	if err != nil {
+		return q, err
+	}
+	var prompt string
+	if isPrompt {
+		prompt, err = Text(d, "prompt")
+	} else {
+		prompt, chosen, rejected, err = commonText(chosen, rejected)
+	}
+	switch {
+	case err != nil:
+		return q, err
+	case prompt == "":
+		return q, errors.New("the prompt is empty, say what chosen and rejected answer")
+	}
+	if q.chosen, err = o.continued(prompt, chosen); err != nil {
+		return q, err
+	}
+	q.rejected, err = o.continued(prompt, rejected)
+	return q, err
+}
+
+// answered reads chosen and rejected that answer messages.
+func (o Options) answered(d *jinja.Dict, key string, messages any) (q pair, err error) {
+	prompt, err := readMessages(key, messages)
+	if err != nil {
+		return q, err
+	}
+	chosen, err := readSaid(d, "chosen")
+	if err != nil {
+		return q, err
+	}
+	rejected, err := readSaid(d, "rejected")
+	if err != nil {
+		return q, err
+	}
+	return o.conversedPair(d, prompt, chosen, rejected)
+}
+
+// openAIPreference reads the form of OpenAI's preference fine-tuning, whose tools stand beside its messages.
+func (o Options) openAIPreference(d *jinja.Dict) (q pair, err error) {
+	v, _ := d.Get("input")
+	input, ok := v.(*jinja.Dict)
+	if !ok {
+		return q, errors.New(`input is no object, give {"messages": [...]}`)
+	}
+	v, _ = input.Get("messages")
+	prompt, err := readMessages("input.messages", v)
+	if err != nil {
+		return q, err
+	}
+	chosen, err := readSaid(d, "preferred_output")
+	if err != nil {
+		return q, err
+	}
+	rejected, err := readSaid(d, "non_preferred_output")
+	if err != nil {
+		return q, err
+	}
+	return o.conversedPair(input, prompt, chosen, rejected)
+}
+
+// readSaid reads a text, a message or messages.
+func readSaid(d *jinja.Dict, key string) ([]any, error) {
+	v, _ := d.Get(key)
+	switch said := v.(type) {
+	case string:
+		return []any{Message("assistant", said)}, nil
+	case *jinja.Dict:
+		v = []any{said}
+	}
+	return readMessages(key, v)
+}
+
+// conversedPair is a prompt with one continuation and with another; d has the tools.
+func (o Options) conversedPair(d *jinja.Dict, prompt, chosen, rejected []any) (q pair, err error) {
+	if q.chosen, err = o.side(d, "chosen", prompt, chosen); err != nil {
+		return q, err
+	}
+	q.rejected, err = o.side(d, "rejected", prompt, rejected)
+	return q, err
+}
+
+func (o Options) side(d *jinja.Dict, name string, prompt, said []any) (sequence, error) {
+	chat, err := readChat(d, append(prompt[:len(prompt):len(prompt)], said...))
+	if err != nil {
+		return sequence{}, err
+	}
+	list, err := o.conversed(chat, len(prompt))
+	switch {
+	case err != nil:
+		return sequence{}, fmt.Errorf("%s: %w", name, err)
+	case len(list) > 1:
+		return sequence{}, fmt.Errorf("%s: the chat template writes earlier turns otherwise than the last, give just one assistant message", name)
+	}
+	return list[0], nil
+}
+
+// idsPreference reads tokens as they are.
+func (o Options) idsPreference(d *jinja.Dict) (q pair, err error) {
+	var ids [3][]int32
+	for i, key := range [...]string{"prompt_ids", "chosen_ids", "rejected_ids"} {
+		v, _ := d.Get(key)
+		if ids[i], err = readInts(key, v); err != nil {
+			return q, err
+		}
+		if len(ids[i]) == 0 {
+			return q, fmt.Errorf("%s is empty, give at least one id", key)
+		}
+	}
+	q.chosen.add(ids[0], false)
+	q.chosen.add(ids[1], true)
+	q.rejected.add(ids[0], false)
+	q.rejected.add(ids[2], true)
+	return q, nil
+}

@@ -1,0 +1,55 @@
+package data
+
+import (
+	"errors"
+	"strings"
+	"unicode"
+
+	"lockstep/data/jinja"
+)
+
+// commonText finds the prompt that two texts begin with: all that is equal, up to and without the last blanks in it, so that no word is cut. "The sky is blue." and
+// "The sky is black." are "The sky is" with " blue." and " black.".
+func commonText(a, b string) (prompt, restA, restB string, err error) {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	same := a[:n]
+	last := strings.LastIndexFunc(same, unicode.IsSpace)
+	if last < 0 {
+		return "", "", "", errors.New("chosen and rejected have no words in common to begin with, give a prompt")
+	}
+	prompt = strings.TrimRightFunc(same[:last], unicode.IsSpace)
+	return prompt, a[len(prompt):], b[len(prompt):], nil
+}
+
+// conversations reads chosen and rejected that are whole conversations; the prompt is the messages that both begin with. A text under "prompt" must agree.
+func (o Options) conversations(d *jinja.Dict) (q pair, err error) {
+	v, _ := d.Get("chosen")
+	chosen, err := readMessages("chosen", v)
+	if err != nil {
+		return q, err
+	}
+	v, _ = d.Get("rejected")
+	rejected, err := readMessages("rejected", v)
+	if err != nil {
+		return q, err
+	}
+	n := 0
+	for n < min(len(chosen), len(rejected)) && jinja.Equal(chosen[n], rejected[n]) {
+		n++
+	}
+	switch n {
+	case 0:
+		return q, errors.New("chosen and rejected have no message in common to begin with, give a prompt")
+	case len(chosen), len(rejected):
+		return q, errors.New("one of chosen and rejected is all of what the other begins with, leave the line out")
+	}
+	if prompt, ok := d.Get("prompt"); ok {
+		if said, _ := chosen[n-1].(*jinja.Dict).Get("content"); said != prompt {
+			return q, errors.New("prompt is not the last message that chosen and rejected have in common, leave it out")
+		}
+	}
+	return o.conversedPair(d, chosen[:n], chosen[n:], rejected[n:])
+}
