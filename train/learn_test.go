@@ -179,3 +179,20 @@ func TestReplay(t *testing.T) {
 		})
 	}
 }
+
+// A key that the objective does not read is refused before anything is written.
+func TestObjectiveKeys(t *testing.T) {
+	for set, want := range map[string]string{
+		"rl.gspo_gradient=mean":     `rl.gspo_gradient does nothing for objective "grpo": remove it`,
+		"rl.kl_estimator=k1":        `rl.kl_estimator does nothing without kl_coef: remove it`,
+		"rl.importance_level=token": `rl.importance_level does nothing without importance_cap or band_high: remove it`,
+	} {
+		out := filepath.Join(t.TempDir(), "run")
+		if _, err := runTiny(t, out, false, append(tinyRL(), set)...); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", set, err, want)
+		}
+		if _, err := os.Stat(out); err == nil {
+			t.Errorf("%s: a folder was made", set)
+		}
+	}
+}
