@@ -55,7 +55,6 @@ func (s *server) ask(ctx context.Context, asked []Answer) ([]float64, error) {
 	if err := enc.Encode(map[string]any{"items": asked}); err != nil {
 		return nil, err
 	}
-	pause := s.pause
 	for try := 1; ; try++ {
 		rewards, err := s.post(ctx, body.Bytes(), len(asked))
 		again := errors.As(err, new(retryable))
@@ -68,12 +67,16 @@ func (s *server) ask(ctx context.Context, asked []Answer) ([]float64, error) {
 			return nil, fmt.Errorf("failed %d times, the last: %w", try, err)
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(s.pauseAfter(try)):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		pause = min(2*pause, longestPause)
 	}
+}
+
+// pauseAfter is how long to wait after a request, counted from 1, that failed.
+func (s *server) pauseAfter(try int) time.Duration {
+	return min(s.pause<<min(try-1, maxRetries), longestPause)
 }
 
 // post sends one request and reads its answer, of n rewards.

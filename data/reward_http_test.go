@@ -181,13 +181,13 @@ func TestHTTPTimeout(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(slow))
 	defer s.Close()
 	defer close(hang)
-	o := RewardOptions{Kind: "http", URL: s.URL, Timeout: 50 * time.Millisecond, Retries: 1, Parallel: 1}
+	o := RewardOptions{Kind: "http", URL: s.URL, Timeout: 500 * time.Millisecond, Retries: 1, Parallel: 1}
 	r, err := NewRewarder(o, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	asked := []Answer{{Text: "a"}}
-	wantError(t, "failed 2 times, the last: gave no rewards for 1 answers within 50ms", func() error { _, err := r.Rewards(context.Background(), asked); return err })
+	wantError(t, "failed 2 times, the last: gave no rewards for 1 answers within 500ms", func() error { _, err := r.Rewards(context.Background(), asked); return err })
 	if calls.Load() != 2 {
 		t.Errorf("asked %d times", calls.Load())
 	}
@@ -208,9 +208,18 @@ func TestHTTPCancelledBetween(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }))
 	defer s.Close()
 	j := newServer(RewardOptions{URL: s.URL, Timeout: time.Minute, Retries: 20})
-	j.pause = time.Hour
+	j.pause = longestPause
 	time.AfterFunc(100*time.Millisecond, stop)
 	if _, err := newOutside("x", 1, j.ask).Rewards(ctx, []Answer{{}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestHTTPPauses(t *testing.T) {
+	s := newServer(RewardOptions{})
+	for try, want := range map[int]time.Duration{1: 250 * time.Millisecond, 2: 500 * time.Millisecond, 3: time.Second, 5: 4 * time.Second, 6: 8 * time.Second, 7: 8 * time.Second, maxRetries: 8 * time.Second} {
+		if got := s.pauseAfter(try); got != want {
+			t.Errorf("after request %d a pause of %v, want %v", try, got, want)
+		}
 	}
 }
