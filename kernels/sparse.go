@@ -23,3 +23,9 @@ type SparseAttention interface {
 	// SparseAttendBackward is AttentionBackward with p = ds = +0 for keys that were not chosen; the dot of dq goes over the list (DotTC16 by steps of 16 entries).
 	SparseAttendBackward(dq, dk, dv, dout, out, lse, q Tensor, kv KV, picks Tensor, l *Layout, a Attn)
 }
+
+// SparseAttender is a Device that holds sparse attention against the CPU before it is used; others compute all.
+type SparseAttender interface {
+	// AttendsSparsely is nil where the operations of [SparseAttention] are written for a shape and an indexer and admitted.
+	AttendsSparsely(a Attn, x Index) error
+}

@@ -42,21 +42,32 @@ func require[G any](b *builder, what string) {
 // attn is a shape of attention, which the device must be able to compute.
 func (b *builder) attn(a kernels.Attn) kernels.Attn {
 	if d, ok := b.dev.(kernels.Attender); ok {
-		if err := d.Attends(a); err != nil {
-			b.refusal = fmt.Errorf("the device %s %w", b.dev.Name(), err)
-		}
+		b.refuse(d.Attends(a))
 	}
 	return a
+}
+
+// indexed is a shape of an indexer for attention of a shape, which the device must be able to compute.
+func (b *builder) indexed(a kernels.Attn, x kernels.Index) kernels.Index {
+	if d, ok := b.dev.(kernels.SparseAttender); ok {
+		b.refuse(d.AttendsSparsely(a, x))
+	}
+	return x
 }
 
 // recurrence is a shape of a recurrent layer, a delta rule or a state space, which the device must be able to compute.
 func (b *builder) recurrence(r kernels.Recurrence, delta bool) kernels.Recurrence {
 	if d, ok := b.dev.(kernels.Recurrer); ok {
-		if err := d.Recurs(r, delta); err != nil {
-			b.refusal = fmt.Errorf("the device %s %w", b.dev.Name(), err)
-		}
+		b.refuse(d.Recurs(r, delta))
 	}
 	return r
+}
+
+// refuse notes what the device says of a shape, if it cannot compute it.
+func (b *builder) refuse(err error) {
+	if err != nil {
+		b.refusal = fmt.Errorf("the device %s %w", b.dev.Name(), err)
+	}
 }
 
 // mostTensors is how many tensors of experts a checkpoint may have: ten times those of the largest published model.

@@ -49,7 +49,7 @@ func buildGLM5(config []byte, b *builder) (*Model, error) {
 	m := c.graph(b, func(p string, layer int) Layer {
 		a := c.mla(b, &c.decoder, p, layer, rope)
 		if c.full(layer) {
-			a.Index, chosen = c.indexer(b, p+"self_attn.indexer.", rope), layer
+			a.Index, chosen = c.indexer(b, p+"self_attn.indexer.", a.Shape, rope), layer
 		}
 		a.Sparse, a.Chosen = true, chosen
 		return a
@@ -96,8 +96,8 @@ func (c *glm5) check() error {
 	return c.deepSeek.check()
 }
 
-// indexer is a full layer's. Its first columns turn as the keys of attention do.
-func (c *glm5) indexer(b *builder, p string, rope ropeConfig) *Indexer {
+// indexer is a full layer's, whose attention has the shape. Its first columns turn as the keys of attention do.
+func (c *glm5) indexer(b *builder, p string, shape kernels.Attn, rope ropeConfig) *Indexer {
 	frozen := func(w *Param) *Param {
 		w.Buffer = true
 		return w
@@ -111,7 +111,7 @@ func (c *glm5) indexer(b *builder, p string, rope ropeConfig) *Indexer {
 		Weights: frozen(b.matrix(p+"weights_proj.weight", c.IndexHeads, c.HiddenSize)),
 		Eps:     1e-6,
 		Scale:   float32(1 / math.Sqrt(float64(c.IndexHeads))),
-		Shape:   kernels.Index{Heads: c.IndexHeads, Dim: c.IndexDim, TopK: c.TopK, Scale: 1 / math.Sqrt(float64(c.IndexDim))},
+		Shape:   b.indexed(shape, kernels.Index{Heads: c.IndexHeads, Dim: c.IndexDim, TopK: c.TopK, Scale: 1 / math.Sqrt(float64(c.IndexDim))}),
 		Rope:    b.rope(rope),
 	}
 }

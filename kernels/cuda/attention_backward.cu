@@ -1,8 +1,6 @@
 // AttentionBackward as kernels/cpu/attention_backward.go states it: D_i, then dq by a block for 64 queries of a head (keys ascending), then dk and dv by a block for 64
 // keys of a KV head (heads of the group ascending, in each queries ascending). Nothing is added by atomics. Bound: 14*queries*keys*D flops, half of them masked.
-#include "attention.cuh"
-
-extern __shared__ __align__(16) u16 shared[];
+#include "gradients.cuh"
 
 // attention_delta: delta[t, h] = tree over the head dim of dout*out.
 KERNEL(attention_delta, float* delta, const u16* dout, const u16* out, int rows, int heads, int dim, int ds, int os) {
@@ -11,25 +9,6 @@ KERNEL(attention_delta, float* delta, const u16* dout, const u16* out, int rows,
   const u16 *d = dout + (long long)(at / heads) * ds + at % heads * dim, *o = out + (long long)(at / heads) * os + at % heads * dim;
   float s = tree(dim, [&](int i) { return load(d, i) * load(o, i); });
   if (warp_lane() == 0) delta[at] = s;
-}
-
-// gradients turns dot(q, k) and dot(dout, v) of a pair into p and ds.
-__device__ inline void gradients(float& p, float& ds, bool seen, float c, float lse, float delta, float scale) {
-  p = exp2_number(fminf(p * c - lse, 0.f));
-  p = seen ? p : 0.f;
-  ds = (p * (ds - delta)) * scale;
-}
-
-template <int D, int N>
-__device__ inline void put(u16* to, const float (&x)[N][4], int stride, int first, int count) {
-  int lane = warp_lane();
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    int r = first + lane / 4 + 8 * h;
-    if (r >= count) continue;
-#pragma unroll
-    for (int j = 0; j < D / 8; j++) *(u32*)(to + (long long)r * stride + j * 8 + lane % 4 * 2) = pair(x[j][2 * h] + 0.f, x[j][2 * h + 1] + 0.f);
-  }
 }
 
 template <int D, int V>
@@ -75,54 +54,6 @@ __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const 
   put<D>(dq + row * dqs + own_head * D, g, dqs, first, count);
 }
 
-template <int D, int V>
-__device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,
-                               int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
-  constexpr int kDot = steps_of(D), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (V + 8);
-  __shared__ float own[kRows], sum[kRows];
-  Part t = parts[blockIdx.x];
-  u16 *sq = shared, *sd = sq + kSizeK, *sk = sd + kSizeV, *sv = sk + kSizeK;
-  int own_head = blockIdx.y, heads = gridDim.y * group, lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at);
-  long long row = t.row + t.at;
-  load_rows<kDot, kRows, 128, D>(sk, count, [&](int i) { return k + (row + i) * ks + own_head * D; });
-  load_rows<V, kRows, 128>(sv, count, [&](int i) { return v + (row + i) * vs + own_head * V; });
-  float gk[kDot / 8][4] = {}, gv[V / 8][4] = {};
-  int end = window ? min(t.rows, t.at + count + window - 1) : t.rows;
-  for (int head = own_head * group; head < (own_head + 1) * group; head++)
-    for (int x = t.at; x < end; x += kRows) {
-      int n = min(kRows, t.rows - x);
-      load_rows<kDot, kRows, 128, D>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
-      load_rows<V, kRows, 128>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * V; });
-      if (threadIdx.x < kRows) {
-        bool in = threadIdx.x < n;
-        long long at = t.row + x + (in ? threadIdx.x : 0);
-        own[threadIdx.x] = in ? lse[at * lses + head] : 0.f, sum[threadIdx.x] = in ? delta[at * heads + head] : 0.f;
-      }
-      commit();
-      wait<0>();
-      __syncthreads();
-      float p[8][4], e[8][4];
-      scores<kDot>(p, sk, first, sq);
-      scores<V>(e, sv, first, sd);
-#pragma unroll
-      for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int w = 0; w < 4; w++) {
-          int i = lane % 4 * 2 + j * 8 + w % 2;
-          bool seen = queries_of(t.at + first + lane / 4 + w / 2 * 8, end, window).has(x + i);
-          gradients(p[j][w], e[j][w], seen, c, own[i], sum[i], scale);
-        }
-      u32 packed[4][4];
-      pack(packed, p);
-      accumulate<V>(gv, packed, sd);
-      pack(packed, e);
-      accumulate<kDot>(gk, packed, sq);
-      __syncthreads();
-    }
-  put<D>(dk + row * dks + own_head * D, gk, dks, first, count);
-  put<V>(dv + row * dvs + own_head * V, gv, dvs, first, count);
-}
-
 #define GRADIENTS(name, D, V)                                                                                                                                                \
   extern "C" __global__ void __launch_bounds__(128)                                                                                                                          \
       attention_dq_##name(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,           \
@@ -132,7 +63,9 @@ __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* l
   extern "C" __global__ void __launch_bounds__(128)                                                                                                                          \
       attention_dkv_##name(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, \
                            int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                   \
-    grad_kv<D, V>(dk, dv, dout, lse, delta, q, k, v, parts, group, dks, dvs, ds, lses, qs, ks, vs, window, c, scale);                                                        \
+    Part t = parts[blockIdx.x];                                                                                                                                              \
+    int end = window ? min(t.rows, t.at + min(kRows, t.rows - t.at) + window - 1) : t.rows;                                                                                  \
+    grad_kv<D, V>(dk, dv, dout, lse, delta, q, k, v, t, end, group, dks, dvs, ds, lses, qs, ks, vs, c, scale, Visible{t.at, end, window});                                   \
   }
 GRADIENTS(16, 16, 16)
 GRADIENTS(32, 32, 32)

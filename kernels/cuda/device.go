@@ -20,7 +20,7 @@ type Device struct {
 	context  cu.CUContext
 	name     string
 	admitted []string         // the card's units that equal the definition
-	shapes   map[string]error // of attention and recurrences that were tried: nil where they equal the definition
+	shapes   map[string]error // of attention, sparse attention and recurrences that were tried: nil where they equal the definition
 	kernels  map[string]function
 	ring     *ring
 	repeater *repeater
@@ -41,6 +41,8 @@ var (
 	_ kernels.Device   = (*Device)(nil)
 	_ kernels.DeltaNet = (*Device)(nil)
 	_ kernels.Mamba    = (*Device)(nil)
+
+	_ kernels.SparseAttention = (*Device)(nil)
 )
 
 // New opens a GPU. It fails on a definition that the device does not implement and where there is no card or driver.

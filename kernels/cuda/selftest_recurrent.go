@@ -11,58 +11,17 @@ import (
 // recurrentTrial is a layer with a recurrent state: a sequence goes through its convolution, its decays and its state to a norm with a gate, and gradients come back.
 type recurrentTrial struct {
 	kernels.Recurrence
-	d       kernels.Device
-	mem     *kernels.Arena
-	r       *rand.Rand
-	l       *kernels.Layout
-	results []kernels.Tensor
+	layerTrial
 }
 
-const recurrentTrialRows, recurrentTrialTaps = 70, 4 // two chunks
+const recurrentTrialTaps = 4
 
 func newRecurrentTrial(d kernels.Device, mem *kernels.Arena, r *rand.Rand, shape kernels.Recurrence) *recurrentTrial {
-	l := &kernels.Layout{Spans: []kernels.Span{{Rows: recurrentTrialRows}}, Packs: []int32{0, recurrentTrialRows}}
-	return &recurrentTrial{Recurrence: shape, d: d, mem: mem, r: r, l: l}
+	return &recurrentTrial{shape, newLayerTrial(d, mem, r)}
 }
 
-func (t *recurrentTrial) random(dtype kernels.DType, rows, cols int) kernels.Tensor {
-	return random(t.d, t.mem, t.r, dtype, rows, cols, 0)
-}
-
-// rows is a random activation.
-func (t *recurrentTrial) rows(cols int) kernels.Tensor {
-	return t.random(kernels.BF16, recurrentTrialRows, cols)
-}
-
-// result is zeros to compute into, which are compared.
-func (t *recurrentTrial) result(dtype kernels.DType, rows, cols int) kernels.Tensor {
-	x := t.mem.Zeros(dtype, rows, cols)
-	t.results = append(t.results, x)
-	return x
-}
-
-// activation and perHead are results of all rows.
-func (t *recurrentTrial) activation(cols int) kernels.Tensor {
-	return t.result(kernels.BF16, recurrentTrialRows, cols)
-}
-
-func (t *recurrentTrial) perHead() kernels.Tensor {
-	return t.result(kernels.F32, recurrentTrialRows, t.Heads)
-}
-
-// all is the results side by side.
-func (t *recurrentTrial) all() kernels.Tensor {
-	cols, at := 0, 0
-	for _, x := range t.results {
-		cols += x.Len()
-	}
-	all := t.mem.Zeros(kernels.F32, 1, cols)
-	for _, x := range t.results {
-		t.d.Copy(all.ColRange(at, at+x.Len()).Reshape(x.Rows, x.Cols), x)
-		at += x.Len()
-	}
-	return all
-}
+// perHead is a number for each row and head.
+func (t *recurrentTrial) perHead() kernels.Tensor { return t.layerTrial.perHead(t.Heads) }
 
 // layer runs a layer forward and backward: inner is its state, outer its norm, each with its gradient.
 func (t *recurrentTrial) layer(d kernels.Recurrent, inner func(u, g, step kernels.Tensor, du, dg, dstep kernels.Tensor)) kernels.Tensor {
@@ -108,7 +67,7 @@ func tryMamba(d kernels.Mamba, t *recurrentTrial) kernels.Tensor {
 		c, b, x := t.parts(u)
 		dc, db, dx := t.parts(du)
 		skip, z, w, dout := t.random(kernels.F32, 1, t.Heads), t.rows(values), t.random(kernels.BF16, 1, values), t.rows(values)
-		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.result(kernels.F32, recurrentTrialRows, 1), t.activation(values), t.activation(values)
+		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.result(kernels.F32, layerTrialRows, 1), t.activation(values), t.activation(values)
 		d.StateSpace(o, c, b, x, g, step, skip, nil, t.l, t.Recurrence)
 		d.GateThenNorm(y, rstd, o, z, w, 1, 1e-5)
 		d.ReLU2(t.activation(values), y)

@@ -1,0 +1,79 @@
+// What the kernels of gradients of attention share: p and ds of a pair, and dk and dv of a block of keys.
+#pragma once
+#include "attention.cuh"
+
+extern __shared__ __align__(16) u16 shared[];
+
+// gradients turns dot(q, k) and dot(dout, v) of a pair into p and ds.
+__device__ inline void gradients(float& p, float& ds, bool seen, float c, float lse, float delta, float scale) {
+  p = exp2_number(fminf(p * c - lse, 0.f));
+  p = seen ? p : 0.f;
+  ds = (p * (ds - delta)) * scale;
+}
+
+template <int D, int N>
+__device__ inline void put(u16* to, const float (&x)[N][4], int stride, int first, int count) {
+  int lane = warp_lane();
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    int r = first + lane / 4 + 8 * h;
+    if (r >= count) continue;
+#pragma unroll
+    for (int j = 0; j < D / 8; j++) *(u32*)(to + (long long)r * stride + j * 8 + lane % 4 * 2) = pair(x[j][2 * h] + 0.f, x[j][2 * h + 1] + 0.f);
+  }
+}
+
+// Visible says which queries before `end` see the keys from `at` on.
+struct Visible {
+  int at, end, window;
+  __device__ bool any(int, int) const { return true; }
+  __device__ bool has(int key, int query) const { return queries_of(at + key, end, window).has(query); }
+};
+
+// grad_kv: dk and dv of 64 keys of a KV head, from the queries before position `end` in blocks of 64. pairs.any(x, n), called by the whole block, tells whether one of n queries from
+// x on has one of the keys, and pairs.has(key of the 64, query) tells it of one of them.
+template <int D, int V, class Pairs>
+__device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part& t, int end, int group,
+                               int dks, int dvs, int ds, int lses, int qs, int ks, int vs, float c, float scale, Pairs pairs) {
+  constexpr int kDot = steps_of(D), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (V + 8);
+  __shared__ float own[kRows], sum[kRows];
+  u16 *sq = shared, *sd = sq + kSizeK, *sk = sd + kSizeV, *sv = sk + kSizeK;
+  int own_head = blockIdx.y, heads = gridDim.y * group, lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at);
+  long long row = t.row + t.at;
+  load_rows<kDot, kRows, 128, D>(sk, count, [&](int i) { return k + (row + i) * ks + own_head * D; });
+  load_rows<V, kRows, 128>(sv, count, [&](int i) { return v + (row + i) * vs + own_head * V; });
+  float gk[kDot / 8][4] = {}, gv[V / 8][4] = {};
+  for (int head = own_head * group; head < (own_head + 1) * group; head++)
+    for (int x = t.at; x < end; x += kRows) {
+      int n = min(kRows, t.rows - x);
+      if (!pairs.any(x, n)) continue;
+      load_rows<kDot, kRows, 128, D>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
+      load_rows<V, kRows, 128>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * V; });
+      if (threadIdx.x < kRows) {
+        bool in = threadIdx.x < n;
+        long long at = t.row + x + (in ? threadIdx.x : 0);
+        own[threadIdx.x] = in ? lse[at * lses + head] : 0.f, sum[threadIdx.x] = in ? delta[at * heads + head] : 0.f;
+      }
+      commit();
+      wait<0>();
+      __syncthreads();
+      float p[8][4], e[8][4];
+      scores<kDot>(p, sk, first, sq);
+      scores<V>(e, sv, first, sd);
+#pragma unroll
+      for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+          int i = lane % 4 * 2 + j * 8 + w % 2;
+          gradients(p[j][w], e[j][w], pairs.has(first + lane / 4 + w / 2 * 8, x + i), c, own[i], sum[i], scale);
+        }
+      u32 packed[4][4];
+      pack(packed, p);
+      accumulate<V>(gv, packed, sd);
+      pack(packed, e);
+      accumulate<kDot>(gk, packed, sq);
+      __syncthreads();
+    }
+  put<D>(dk + row * dks + own_head * D, gk, dks, first, count);
+  put<V>(dv + row * dvs + own_head * V, gv, dvs, first, count);
+}

@@ -1,0 +1,76 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
+
+// sparseTile and sparseRow are Queries and Query of sparse.cuh.
+type (
+	sparseTile struct{ row, pos, count, first, base, pages int32 }
+	sparseRow  struct{ row, pos int32 }
+)
+
+// sparseCall is some tiles and their rows, as many as the workspace of a call may hold.
+type sparseCall struct {
+	tiles, rows     int
+	tilesAt, rowsAt cu.DevicePtr
+}
+
+// sparsePlan is a layout's queries in tiles of a number of them, call after call.
+type sparsePlan struct {
+	pages          cu.DevicePtr
+	calls          []sparseCall
+	longest        int // keys that the last query of a span sees
+	mostTiles      int // of a call
+	mostRows       int
+	tiles, queries cu.DevicePtr // of all calls
+}
+
+const sparseWorkspace = 256 << 20 // bytes of a call's largest tensor, about
+
+// planSparse cuts spans into tiles of up to `each` queries. A call has at least one; more rows where rowBytes, of a row in the workspace, allow it.
+func planSparse(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int) *sparsePlan {
+	p := &sparsePlan{}
+	var pages []int32
+	var tiles []sparseTile
+	var rows []sparseRow
+	var call sparseCall
+	flush := func() {
+		if call.tiles > 0 {
+			p.calls = append(p.calls, call)
+			p.mostTiles, p.mostRows = max(p.mostTiles, call.tiles), max(p.mostRows, call.rows)
+		}
+		call = sparseCall{tilesAt: cu.DevicePtr(24 * len(tiles)), rowsAt: cu.DevicePtr(8 * len(rows))}
+	}
+	for _, s := range l.Spans {
+		t := sparseTile{base: int32(s.Row), pages: -1}
+		if kv.PageRows > 0 {
+			t.pages = int32(len(pages))
+			pages = append(pages, s.Pages...)
+		}
+		p.longest = max(p.longest, s.Pos+s.Rows)
+		for at := 0; at < s.Rows; at += each {
+			n := min(each, s.Rows-at)
+			if (call.rows+n)*rowBytes > sparseWorkspace {
+				flush()
+			}
+			t.row, t.pos, t.count, t.first = int32(s.Row+at), int32(s.Pos+at), int32(n), int32(call.rows)
+			tiles = append(tiles, t)
+			for i := range n {
+				rows = append(rows, sparseRow{t.row + int32(i), t.pos + int32(i)})
+			}
+			call.tiles, call.rows = call.tiles+1, call.rows+n
+		}
+	}
+	flush()
+	p.pages, p.tiles, p.queries = stage(d, pages), stage(d, tiles), stage(d, rows)
+	for i := range p.calls {
+		p.calls[i].tilesAt += p.tiles
+		p.calls[i].rowsAt += p.queries
+	}
+	return p
+}
