@@ -9,11 +9,10 @@ import (
 	"lockstep/kernels"
 )
 
-// indexDims are the columns of an indexer's head that its scores are compiled for; mostPicks is the longest list that sparse attention takes, one split.
+// indexDims are the columns of an indexer's head that its scores are compiled for.
 var indexDims = []int{16, 128}
 
 const (
-	mostPicks     = 2048
 	scoreKeys     = 128 // kScoreKeys of select.cu
 	scoreThreads  = 256
 	selectThreads = 512
@@ -22,7 +21,7 @@ const (
 // SelectKeys writes the positions of each row's chosen keys, ascending, to picks int32 [T, TopK], -1 behind their end. q [T, Heads*Dim], weights F32 [T, Heads].
 func (d *Device) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
 	mustBF16(q, keys.K)
-	if !selects(x) || !vectors(q) || !vectors(keys.K) || picks.Cols != x.TopK || q.Cols != x.Heads*x.Dim || weights.DType != kernels.F32 {
+	if !slices.Contains(indexDims, x.Dim) || !vectors(q) || !vectors(keys.K) || picks.Cols != x.TopK || q.Cols != x.Heads*x.Dim || weights.DType != kernels.F32 {
 		panic(kernels.Fault{Err: fmt.Errorf("choosing keys on the GPU is written for heads of %v, not %+v on %s and %s", indexDims, x, q, keys.K)})
 	}
 	longest := 0
@@ -37,9 +36,4 @@ func (d *Device) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l
 			scores, q, weights, keys.K, c.tilesAt, p.pages, x.Heads, x.TopK, stride, q.Stride, weights.Stride, keys.K.Stride, keys.PageRows, float32(x.Scale))
 		d.launch("select_keys", [3]int{c.rows, 1, 1}, selectThreads, 0, picks, scores, c.rowsAt, x.TopK, stride, picks.Stride)
 	}
-}
-
-// selects tells whether the kernels are written for an indexer.
-func selects(x kernels.Index) bool {
-	return slices.Contains(indexDims, x.Dim) && x.TopK <= mostPicks
 }

@@ -5,6 +5,7 @@ package cuda
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"lockstep/kernels"
 )
@@ -13,7 +14,7 @@ import (
 func (d *Device) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
 	what := fmt.Sprintf("sparse attention of %d heads on %d, keys of %d columns and values of %d, lists of %d keys by %d heads of %d", a.Heads, a.KVHeads, a.HeadDim, a.Values(),
 		x.TopK, x.Heads, x.Dim)
-	if !attendsSparsely(a) || !selects(x) {
+	if !attendsSparsely(a) || !slices.Contains(indexDims, x.Dim) {
 		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
 	}
 	a.Heads, a.KVHeads, x.TopK = a.Heads/a.KVHeads, 1, min(x.TopK, layerTrialRows/2)

@@ -1,4 +1,4 @@
-// SparseAttend: attention to the keys on each query's list, by rule 2 of the definition over the list (blocks of 64 entries; a list is one split at most). For the queries of a
+// SparseAttend: attention to the keys on each query's list, by rule 2 of the definition over the list (blocks of 64 entries). For the queries of a
 // tile, which see much the same keys:
 //
 //	sparse_union   the keys on any of their lists, ascending, and where on that union each entry of a list is; once for all heads
@@ -126,19 +126,20 @@ SPARSE_DOTS(192)
 SPARSE_DOTS(256)
 
 // sparse_soften: the online softmax of a pair's list by a warp. weights [rows of the call, heads, 64*blocks], decays F32 [rows, heads, blocks], the factor of what was added up
-// before each block, inverse F32 [rows, heads], 1/l.
-KERNEL(sparse_soften, u16* weights, float* decays, float* inverse, float* lse, const float* dots, const Query* queries, int rows, int heads, int top_k, int lses, float c) {
-  int r = warp_row(), lane = warp_lane(), blocks = (top_k + kRows - 1) / kRows;
+// before each block, merges [rows, heads, splits], those of the earlier splits and of each when it joins them, inverse F32 [rows, heads], 1/l.
+KERNEL(sparse_soften, u16* weights, float* decays, float2* merges, float* inverse, float* lse, const float* dots, const Query* queries, int rows, int heads, int top_k, int lses,
+       int split, float c) {
+  int r = warp_row(), lane = warp_lane(), blocks = (top_k + kRows - 1) / kRows, splits = (top_k + split - 1) / split;
   if (r >= rows * heads) return;
   Query q = queries[r / heads];
   int n = q.keys(top_k);
   const float* d = dots + (size_t)r * top_k;
-  float m = -infinity(), l = 0.f;
-  for (int b = 0; b * kRows < n; b++) {
+  float m = -infinity(), l = 0.f, all_m = -infinity(), all_l = 0.f;
+  for (int x = 0; x < n; x += kRows) {
     float u[2], p[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      int e = b * kRows + i * kWarp + lane;
+      int e = x + i * kWarp + lane;
       u[i] = e < n ? d[e] * c : -infinity();
     }
     float top = larger(larger(u[0], u[1]), m);
@@ -146,18 +147,24 @@ KERNEL(sparse_soften, u16* weights, float* decays, float* inverse, float* lse, c
     for (int i = 16; i > 0; i >>= 1) top = larger(top, __shfl_xor_sync(~0u, top, i));
     float from = top == -infinity() ? 0.f : top, decay = exp2_straight((m - from) + (from - from));  // as Online::block
     m = top;
-    u16* to = weights + ((size_t)r * blocks + b) * kRows + lane;
+    u16* to = weights + (size_t)r * blocks * kRows + x + lane;
 #pragma unroll
     for (int i = 0; i < 2; i++) p[i] = exp2_number(u[i] - from), to[i * kWarp] = narrow(p[i]);
     float sum = p[0] + p[1];
 #pragma unroll
     for (int i = 16; i > 0; i >>= 1) sum = sum + __shfl_xor_sync(~0u, sum, i);
     l = l * decay + sum;
-    if (lane == 0) decays[(size_t)r * blocks + b] = decay;
+    if (lane == 0) decays[(size_t)r * blocks + x / kRows] = decay;
+    if ((x + kRows) % split > 0 && x + kRows < n) continue;
+    float most = x < split ? m : larger(all_m, m), a = 0.f, b = 1.f;
+    if (x >= split && m == -infinity()) a = 1.f, b = 0.f;
+    else if (x >= split) a = exp2_straight(all_m - most), b = exp2_straight(m - most);
+    if (lane == 0) merges[(size_t)r * splits + x / split] = make_float2(a, b);
+    all_l = all_l * a + l * b, all_m = most, m = -infinity(), l = 0.f;
   }
   if (lane > 0) return;
-  inverse[r] = 1.f / l;
-  lse[(size_t)q.row * lses + r % heads] = m + ln_def(l) * kLog2E;
+  inverse[r] = 1.f / all_l;
+  lse[(size_t)q.row * lses + r % heads] = all_m + ln_def(all_l) * kLog2E;
 }
 
 constexpr int kAlongWarps = 8, kAlongThreads = kAlongWarps * kWarp, kOwn = kRows / kAlongWarps, kRing = 9;  // sparse.go has kRing too: blocks of the union in shared memory
@@ -182,10 +189,11 @@ struct Chain {
   float decay;
 };
 
-// sparse_along: out [T, heads*width] = round(chain over the list, of weights and rows of x, times inverse + 0). A block for C columns; inverse and decays nil: 1.
-template <int C>
-__device__ inline void sparse_along(u16* out, const u16* x, const u16* weights, const float* decays, const float* inverse, const Queries* tiles, const int* rows, const int* at,
-                                    const int* counts, int group, int kv_heads, int width, int top_k, int most, int os, int xs) {
+// sparse_along: out [T, heads*width] = round(chain over the list, of weights and rows of x, times inverse + 0). A block for C columns; decays and inverse nil: 1. Where Splits,
+// lists are longer than a split.
+template <int C, bool Splits>
+__device__ inline void sparse_along(u16* out, const u16* x, const u16* weights, const float* decays, const float2* merges, const float* inverse, const Queries* tiles,
+                                    const int* rows, const int* at, const int* counts, int group, int kv_heads, int width, int top_k, int most, int os, int xs, int split) {
   constexpr int kPieces = C / 8;
   Along<C> ring = {(u16*)shared};
   Queries t = tiles[blockIdx.x];
@@ -213,7 +221,15 @@ __device__ inline void sparse_along(u16* out, const u16* x, const u16* weights, 
   };
   for (int i = threadIdx.x; i < Along<C>::kStride; i += kAlongThreads) ring.zero()[i] = 0;
   Chain chains[kOwn];
-  float sums[C / 16][4] = {};
+  float sums[C / 16][4] = {}, totals[Splits ? C / 16 : 1][4] = {};
+  auto merge = [&](const Chain& c, int i, int x) {  // adds the sums of the split that entry x lies in to those of the splits before
+    if (!Splits || lane % 4 != i / 2) return;
+    float2 by = merges[(size_t)c.pair * ((top_k + split - 1) / split) + x / split];
+#pragma unroll
+    for (int j = 0; j < C / 16; j++)
+#pragma unroll
+      for (int w = i % 2; w < 4; w += 2) totals[Splits ? j : 0][w] = totals[Splits ? j : 0][w] * by.x + sums[j][w] * by.y, sums[j][w] = 0.f;
+  };
   auto look = [&](Chain& c, bool own_column) {  // reads what the next step needs
     int e = c.step * 16 + (lane & 7) + (lane >> 4) * 8;
     bool more = c.step * 16 < c.entries;
@@ -244,6 +260,7 @@ __device__ inline void sparse_along(u16* out, const u16* x, const u16* weights, 
         Chain& c = chains[i];
         if (!__all_sync(~0u, c.place < end)) continue;
         more = true;
+        if (Splits && c.step > 0 && c.step * 16 % split == 0) merge(c, i, c.step * 16 - 1);
         const u16* a = c.place < 0 ? ring.zero() : ring.row(c.place);
         if (__any_sync(~0u, c.place >= 0 && c.place < begin)) a = again(c.place);
 #pragma unroll
@@ -260,6 +277,9 @@ __device__ inline void sparse_along(u16* out, const u16* x, const u16* weights, 
     }
   }
 #pragma unroll
+  for (int i = 0; i < kOwn; i++)
+    if (chains[i].entries > 0) merge(chains[i], i, chains[i].entries - 1);
+#pragma unroll
   for (int w = 0; w < 2; w++) {
     int pair = warp + kAlongWarps * (lane % 4 * 2 + w);
     if (pair >= pairs) continue;
@@ -271,16 +291,18 @@ __device__ inline void sparse_along(u16* out, const u16* x, const u16* weights, 
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         int d = j * 16 + h * 8 + lane / 4;
-        if (d < left) to[d] = narrow(sums[j][2 * h + w] * by + 0.f);
+        if (d < left) to[d] = narrow((Splits ? totals[Splits ? j : 0] : sums[j])[2 * h + w] * by + 0.f);
       }
   }
 }
 
-#define SPARSE_ALONG(C)                                                                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(kAlongThreads, 2)                                                                                                                      \
-      sparse_along_##C(u16* out, const u16* x, const u16* weights, const float* decays, const float* inverse, const Queries* tiles, const int* rows, const int* at, const int* counts, \
-                       int group, int kv_heads, int width, int top_k, int most, int os, int xs) {                                                                                  \
-    sparse_along<C>(out, x, weights, decays, inverse, tiles, rows, at, counts, group, kv_heads, width, top_k, most, os, xs);                                                       \
+#define SPARSE_ALONG(name, C, Splits, many)                                                                                                                                      \
+  extern "C" __global__ void __launch_bounds__(kAlongThreads, many)                                                                                                              \
+      name(u16* out, const u16* x, const u16* weights, const float* decays, const float2* merges, const float* inverse, const Queries* tiles, const int* rows, const int* at,    \
+           const int* counts, int group, int kv_heads, int width, int top_k, int most, int os, int xs, int split) {                                                              \
+    sparse_along<C, Splits>(out, x, weights, decays, merges, inverse, tiles, rows, at, counts, group, kv_heads, width, top_k, most, os, xs, split);                              \
   }
-SPARSE_ALONG(16)
-SPARSE_ALONG(64)
+SPARSE_ALONG(sparse_along_16, 16, false, 2)
+SPARSE_ALONG(sparse_along_64, 64, false, 2)
+SPARSE_ALONG(sparse_along_splits_16, 16, true, 1)
+SPARSE_ALONG(sparse_along_splits_64, 64, true, 1)

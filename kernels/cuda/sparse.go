@@ -61,27 +61,37 @@ func (s *sparse) multiply(c sparseCall, dots cu.DevicePtr, q, k kernels.Tensor, 
 		s.a.Heads/s.a.KVHeads, s.picks.Cols, s.most, q.Stride, k.Stride)
 }
 
+// softmax is what sparse_soften leaves for sparse_along; zero: none.
+type softmax struct {
+	decays, merges, inverse cu.DevicePtr
+}
+
 // along adds rows of x [.., KVHeads*width] up to out [T, Heads*width], a block for a slice of a head's columns.
-func (s *sparse) along(c sparseCall, out, x kernels.Tensor, width int, decays, inverse cu.DevicePtr) {
-	slice := 64
+func (s *sparse) along(c sparseCall, out, x kernels.Tensor, width int, f softmax) {
+	slice, name, split := 64, "sparse_along", s.d.def.KeySplit
 	if width%slice != 0 {
 		slice = 16
 	}
+	if f.merges != 0 && s.picks.Cols > split {
+		name += "_splits"
+	}
 	shared := 2 * (slice + 8) * (alongBlocks*keyRows + 1 + alongThreads/32*16)
-	s.d.launch(fmt.Sprintf("sparse_along_%d", slice), [3]int{c.tiles, s.a.KVHeads * blocks(width, slice), 1}, alongThreads, shared, out, x, s.weights, decays, inverse,
-		c.tilesAt, s.rows, s.at, s.counts, s.a.Heads/s.a.KVHeads, s.a.KVHeads, width, s.picks.Cols, s.most, out.Stride, x.Stride)
+	s.d.launch(fmt.Sprintf("%s_%d", name, slice), [3]int{c.tiles, s.a.KVHeads * blocks(width, slice), 1}, alongThreads, shared, out, x, s.weights, f.decays, f.merges, f.inverse,
+		c.tilesAt, s.rows, s.at, s.counts, s.a.Heads/s.a.KVHeads, s.a.KVHeads, width, s.picks.Cols, s.most, out.Stride, x.Stride, split)
 }
 
 // SparseAttend is Attention to the keys in picks int32 [T, TopK]: q [T, Heads*HeadDim], out [T, Heads*ValueDim], lse F32 [T, Heads].
 func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	mustAttendSparsely(a, picks, q, kv.K, kv.V, out)
-	s, parts := d.newSparse(kv, picks, l, a, []int{a.Heads * blocks(picks.Cols, keyRows), a.Heads}, nil)
-	decays, inverse := parts[0], parts[1]
+	split := d.def.KeySplit
+	s, parts := d.newSparse(kv, picks, l, a, []int{a.Heads * blocks(picks.Cols, keyRows), 2 * a.Heads * blocks(picks.Cols, split), a.Heads}, nil)
+	f := softmax{decays: parts[0], merges: parts[1], inverse: parts[2]}
 	for _, c := range s.calls {
 		s.union(c)
 		s.multiply(c, s.dots, q, kv.K, a.HeadDim)
-		d.launch("sparse_soften", warps(c.rows*a.Heads), warpThreads, 0, s.weights, decays, inverse, lse, s.dots, c.rowsAt, c.rows, a.Heads, picks.Cols, lse.Stride, scoreScale(a))
-		s.along(c, out, kv.V, a.Values(), decays, inverse)
+		d.launch("sparse_soften", warps(c.rows*a.Heads), warpThreads, 0, s.weights, f.decays, f.merges, f.inverse, lse, s.dots, c.rowsAt, c.rows, a.Heads, picks.Cols, lse.Stride,
+			split, scoreScale(a))
+		s.along(c, out, kv.V, a.Values(), f)
 	}
 }
 
@@ -91,7 +101,7 @@ func attendsSparsely(a kernels.Attn) bool { return attends(a) && latent(a) && a.
 // mustAttendSparsely panics with what the kernels cannot do.
 func mustAttendSparsely(a kernels.Attn, picks kernels.Tensor, ts ...kernels.Tensor) {
 	mustAttend(a, ts...)
-	if !attendsSparsely(a) || picks.DType != kernels.I32 || picks.Cols > mostPicks {
-		panic(kernels.Fault{Err: fmt.Errorf("sparse attention on the GPU is written for heads of %v and lists of up to %d keys, not %+v on %s", headDimsLatent, mostPicks, a, picks)})
+	if !attendsSparsely(a) || picks.DType != kernels.I32 {
+		panic(kernels.Fault{Err: fmt.Errorf("sparse attention on the GPU is written for heads of %v, not %+v on %s", headDimsLatent, a, picks)})
 	}
 }

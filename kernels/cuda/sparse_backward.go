@@ -20,7 +20,7 @@ func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tens
 		s.multiply(c, products, dout, kv.V, a.Values())
 		d.launch("sparse_gradients", warps(c.rows*a.Heads), warpThreads, 0, s.weights, s.dots, products, lse, delta, c.rowsAt, c.rows, a.Heads, picks.Cols, lse.Stride,
 			scoreScale(a), float32(a.Scale))
-		s.along(c, dq, kv.K, a.HeadDim, 0, 0)
+		s.along(c, dq, kv.K, a.HeadDim, softmax{})
 		d.launch("sparse_masks", [3]int{c.rows, blocks(width, warpThreads), 1}, warpThreads, 0, masks, picks, c.rowsAt, width, picks.Cols, picks.Stride)
 	}
 	keys := attentionParts(l, attentionRows, false)

@@ -166,6 +166,13 @@ func TestSparseCached(t *testing.T) {
 	}
 }
 
+// Lists that are longer than a split, of one and of several.
+func TestSparseSplits(t *testing.T) {
+	def := card.Definition()
+	def.KeySplit = 192
+	by(t, def, map[string]func(*testing.T){"Cached": TestSparseCached, "Composition": TestSparseComposition}, func() {})
+}
+
 // Lists of all keys are dense attention on the card too, and another list is another result: the comparison can fail.
 func TestSparseAllKeys(t *testing.T) {
 	a := latentShape(headDimsLatent[0], [2]int{2, 2})
@@ -242,11 +249,11 @@ func TestAttendsSparsely(t *testing.T) {
 			}
 		}
 	}
-	for name, x := range map[string]kernels.Index{"of 64": {Heads: 32, Dim: 64, TopK: 2048}, "4096 keys": {Heads: 32, Dim: 128, TopK: 4096}} {
-		if err := d.AttendsSparsely(glm5, x); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%+v: %v", x, err)
-		}
+	indexer.Dim = 64
+	if err := d.AttendsSparsely(glm5, indexer); err == nil || !strings.Contains(err.Error(), "32 heads of 64 yet") {
+		t.Errorf("%+v: %v", indexer, err)
 	}
+	indexer.Dim = 128
 	d.shapes, d.def.Exp2 = map[string]error{}, map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h, kernels.Exp2Ex2h: kernels.Exp2Poly}[d.def.Exp2]
 	if err := d.AttendsSparsely(tiny, indexer); err == nil || !strings.Contains(err.Error(), "otherwise than the definition") {
 		t.Errorf("another definition than the kernels': %v", err)
