@@ -498,7 +498,7 @@ func shapesCommand() *cobra.Command {
 
 func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure speed as ratios to ceilings and peers of the same run"}
-	group(c, benchCPUCommand(), benchCUDACommand())
+	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand())
 	return c
 }
 
@@ -559,5 +559,39 @@ func benchCUDACommand() *cobra.Command {
 		},
 	}
 	benchFlags(c, &o, &set, 5, 200*time.Millisecond)
+	return c
+}
+
+func benchRolloutCommand() *cobra.Command {
+	o := train.RolloutOptions{Prompt: train.Span{Low: 64, High: 512}, New: train.Span{Low: 64, High: 1024}, Out: os.Stdout}
+	var set []string
+	c := &cobra.Command{
+		Use:   "rollout SHAPE.toml",
+		Short: "The rollout engine on random prompts: tokens/s, latencies, and its share of what memory allows",
+		Long: "Asks all requests at once on the untrained model of a shape. Lengths are drawn by the seed; answers end by length alone. Prints output and prefill tokens/s,\n" +
+			"latencies, mean batch, use of the cache, preemptions, and for the steps the bytes that they have to read at least (weights, the experts that their rows\n" +
+			"are routed to, cached keys and values) as a share of what a copy in memory moves in the same run. rollout.slots and rollout.pages size the engine.",
+		Example: "  lockstep bench rollout configs/moe-1b.toml --samples 8 --set rollout.slots=256 --set rollout.pages=16384",
+		Args:    one("SHAPE.toml"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if o.Requests < 1 || o.Samples < 1 {
+				return fmt.Errorf("--requests %d --samples %d: want at least 1", o.Requests, o.Samples)
+			}
+			s, err := configs.Load(args[0], set)
+			if err != nil {
+				return err
+			}
+			return train.BenchRollout(c.Context(), s, o)
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&o.Requests, "requests", 256, "samples to generate")
+	f.IntVar(&o.Samples, "samples", 1, "of them, how many have each prompt")
+	f.Var(&o.Prompt, "prompt", "tokens of a prompt, between two bounds")
+	f.Var(&o.New, "new", "tokens of an answer, between two bounds")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
+	f.BoolVar(&o.Apart, "apart", false, "share no pages of prompts that begin alike")
+	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
+	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c
 }

@@ -21,3 +21,8 @@ var CUDAMatMul string
 //
 //go:embed peers/cuda_attention.py
 var CUDAAttention string
+
+// TransformersRollout is the script that generates for a benchmark's prompts with transformers.
+//
+//go:embed peers/transformers_rollout.py
+var TransformersRollout string

@@ -46,6 +46,8 @@ type Engine struct {
 	version int         // of the weights
 	// observe, where set, receives the logits of every row computed (the proof).
 	observe func(s *sequence, position int, logits []float32)
+	// watch, where set, is told what a step is about to do, and for whom it draws.
+	watch func(works []work, ready []*sequence)
 	Counters
 }
 
@@ -201,6 +203,9 @@ func (e *Engine) step() []*sequence {
 			last = append(last, int32(row-1))
 			ready = append(ready, w.s)
 		}
+	}
+	if e.watch != nil {
+		e.watch(works, ready)
 	}
 	var next draw
 	enqueue := func() { next = e.enqueue(works, ready, last) }

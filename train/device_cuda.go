@@ -48,3 +48,26 @@ func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, er
 	}
 	return lines, nil
 }
+
+// copyRateCUDA is the bytes a second, read and written, of a copy in the card's memory.
+func copyRateCUDA(dev kernels.Device, each time.Duration) float64 {
+	r := dev.(*cuda.Device).BenchCopy(each)
+	return r.Bytes / r.Seconds
+}
+
+// dispatchedCUDA is the device, with visit called after each Dispatch. Sequences that repeat are carried out call by call, for visit may wait for what was computed.
+func dispatchedCUDA(dev kernels.Device, visit func(p kernels.Plan)) kernels.Device {
+	return visitedCUDA{dev.(*cuda.Device), visit}
+}
+
+type visitedCUDA struct {
+	*cuda.Device
+	visit func(p kernels.Plan)
+}
+
+func (d visitedCUDA) Dispatch(p kernels.Plan, picks kernels.Tensor, packs []int32) {
+	d.Device.Dispatch(p, picks, packs)
+	d.visit(p)
+}
+
+func (d visitedCUDA) Repeat(_ string, body func()) { body() }

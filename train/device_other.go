@@ -18,3 +18,7 @@ func openGauge() (kernels.Gauge, error) { return nil, errNoCUDA }
 func describeCUDA() []string { return []string{errNoCUDA.Error()} }
 
 func timeKernels(kernels.Device, time.Duration) ([]kernelTime, error) { return nil, errNoCUDA }
+
+func copyRateCUDA(kernels.Device, time.Duration) float64 { panic(errNoCUDA) }
+
+func dispatchedCUDA(kernels.Device, func(kernels.Plan)) kernels.Device { panic(errNoCUDA) }
