@@ -498,7 +498,7 @@ func shapesCommand() *cobra.Command {
 
 func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure speed as ratios to ceilings and peers of the same run"}
-	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand())
+	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand(), benchRLCommand())
 	return c
 }
 
@@ -592,6 +592,38 @@ func benchRolloutCommand() *cobra.Command {
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
 	f.BoolVar(&o.Apart, "apart", false, "share no pages of prompts that begin alike")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
+	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
+	return c
+}
+
+func benchRLCommand() *cobra.Command {
+	o := train.RLOptions{Prompt: train.Span{Low: 64, High: 512}, New: train.Span{Low: 64, High: 1024}, Out: os.Stdout}
+	var set []string
+	c := &cobra.Command{
+		Use:   "rl SHAPE.toml",
+		Short: "One update by each objective, fused and by the passes that other stacks take",
+		Long: "Times updates of a shape's model on random answers: fused (one forward and one backward); with a forward for log-probabilities, then forward and backward\n" +
+			"with given derivatives; and with one more forward for those of the old policy. First all ways must give the same gradients on every bit.",
+		Example: "  lockstep bench rl configs/countdown-sft.toml --prompt 20..60 --new 8..40 --objective grpo --objective dpo",
+		Args:    one("SHAPE.toml"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if o.Answers < 2 || o.Updates < 1 {
+				return fmt.Errorf("--answers %d --updates %d: want at least 2 and 1", o.Answers, o.Updates)
+			}
+			s, err := configs.Load(args[0], set)
+			if err != nil {
+				return err
+			}
+			return train.BenchRL(c.Context(), s, o)
+		},
+	}
+	f := c.Flags()
+	f.StringArrayVar(&o.Objectives, "objective", nil, "loss to time; may be repeated (default: all)")
+	f.IntVar(&o.Answers, "answers", 64, "answers of an update")
+	f.Var(&o.Prompt, "prompt", "tokens of a prompt, between two bounds")
+	f.Var(&o.New, "new", "tokens of an answer, between two bounds")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the answers")
+	f.IntVar(&o.Updates, "updates", 5, "updates to time, of each objective in each way")
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c
 }

@@ -194,7 +194,7 @@ func TestHelp(t *testing.T) {
 	if out := must(t); !strings.Contains(out, "Usage:") {
 		t.Errorf("without arguments: %s", out)
 	}
-	for _, name := range []string{"train", "score", "generate", "tokenize", "verify", "parity", "inspect", "shapes", "bench", "bench cpu", "bench rollout", "devices"} {
+	for _, name := range []string{"train", "score", "generate", "tokenize", "verify", "parity", "inspect", "shapes", "bench", "bench cpu", "bench rollout", "bench rl", "devices"} {
 		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+name) {
 			t.Errorf("%s --help: %s", name, out)
 		}
@@ -211,6 +211,7 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"unknown command", `"tran"`, "train"}, []string{"tran"}},
 		{[]string{"unknown command", `"gpu"`}, []string{"bench", "gpu"}},
 		{[]string{"--prompt", "64..512"}, []string{"bench", "rollout", shape, "--prompt", "9..3"}},
+		{[]string{"--updates 0"}, []string{"bench", "rl", shape, "--updates", "0"}},
 		{[]string{"--requests 0"}, []string{"bench", "rollout", shape, "--requests", "0"}},
 		{[]string{"--stes", "--set"}, []string{"train", shape, "--stes", "run.steps=2"}},
 		{[]string{"--modle", "--model"}, []string{"score", "--modle", "x"}},

@@ -86,11 +86,7 @@ func New(name string, s Settings) (Objective, error) {
 func Resolve(name string, s Settings) (Settings, error) {
 	k := kindOf(name)
 	if k == nil {
-		var names []string
-		for _, o := range objectives {
-			names = append(names, o.name)
-		}
-		return s, fmt.Errorf("objective is %q, want %s", name, orList(names))
+		return s, fmt.Errorf("objective is %q, want %s", name, orList(Names()))
 	}
 	for _, given := range s.keys() {
 		if !given.set() {
@@ -113,6 +109,14 @@ func Resolve(name string, s Settings) (Settings, error) {
 		}
 	}
 	return s, nil
+}
+
+// Names lists the objectives that New makes.
+func Names() (names []string) {
+	for _, o := range objectives {
+		names = append(names, o.name)
+	}
+	return names
 }
 
 func kindOf(name string) *kind {

@@ -218,7 +218,7 @@ func (p *proof) engine(ctx context.Context, which int, prefill bool) error {
 	need := (longest+1+page-1)/page + 1
 	o := Options{
 		Slots: 1 + p.rng.IntN(64), PageRows: page, PrefillRows: []int{1 + p.rng.IntN(8), 1 + p.rng.IntN(64), 64, 512}[p.rng.IntN(4)],
-		Pages: need + p.rng.IntN(max((total+page-1)/page+len(p.seqs), 1)), // often too few for all at once: some are preempted
+		Pages: need + p.rng.IntN(max(((total+page-1)/page+len(p.seqs))/(1+p.rng.IntN(8)), 1)), // often too few for all at once: some are preempted
 	}
 	defer p.r.Stack.Release(p.r.Stack.Mark())
 	e, err := NewEngine(p.r, p.m, p.r.Stack, o)

@@ -186,26 +186,9 @@ func each(r *parallel.Rank, m *model.Model, packRows int, lessons []lesson, visi
 	}
 }
 
-// pack lays a minibatch out, each row with its weight.
-func (l *learner) pack(batch []lesson) (packs [][]lesson) {
-	order, lengths := make([]int, len(batch)), make([]int, len(batch))
-	for i := range batch {
-		order[i], lengths[i] = i, batch[i].Learned()
-	}
-	weights := optim.Aggregate(l.settings.Aggregate, lengths, l.maxTokens)
-	for _, p := range data.FirstFit(order, func(i int) int { return len(batch[i].IDs) }, l.packRows) {
-		var pack []lesson
-		for _, i := range p.Samples {
-			le := batch[i]
-			le.weight = make([]float32, len(le.IDs))
-			for t := range le.weight {
-				le.weight[t] = weights[i]
-			}
-			pack = append(pack, le)
-		}
-		packs = append(packs, pack)
-	}
-	return packs
+// pack lays a minibatch out.
+func (l *learner) pack(batch []lesson) [][]lesson {
+	return pack(batch, 1, l.settings.Aggregate, l.maxTokens, l.packRows)
 }
 
 // finite reports numbers that are not.

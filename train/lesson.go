@@ -1,6 +1,8 @@
 package train
 
 import (
+	"slices"
+
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/optim"
@@ -32,6 +34,36 @@ func lessons(packs [][]data.Sample) [][]lesson {
 		}
 	}
 	return out
+}
+
+// pack lays the lessons of a step out in packs of at most so many rows, units of some after another in the same one, and gives each row its weight; see [optim.Aggregate].
+func pack(batch []lesson, unit int, aggregate string, longest, packRows int) (packs [][]lesson) {
+	var order []int
+	lengths := make([]int, len(batch))
+	for i := range batch {
+		lengths[i] = batch[i].Learned()
+		if i%unit == 0 {
+			order = append(order, i)
+		}
+	}
+	rows := func(first int) (n int) {
+		for _, le := range batch[first : first+unit] {
+			n += len(le.IDs)
+		}
+		return n
+	}
+	weights := optim.Aggregate(aggregate, lengths, longest)
+	for _, p := range data.FirstFit(order, rows, packRows) {
+		var lessons []lesson
+		for _, first := range p.Samples {
+			for i, le := range batch[first : first+unit] {
+				le.weight = slices.Repeat([]float32{weights[first+i]}, len(le.IDs))
+				lessons = append(lessons, le)
+			}
+		}
+		packs = append(packs, lessons)
+	}
+	return packs
 }
 
 // assemble lays lessons out one after the other, each a sequence of its own.

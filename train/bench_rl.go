@@ -1,0 +1,305 @@
+package train
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"text/tabwriter"
+	"time"
+	"unsafe"
+
+	"lockstep/configs"
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/optim"
+	"lockstep/parallel"
+)
+
+// RLOptions are the answers that a benchmark of objectives learns from.
+type RLOptions struct {
+	Objectives []string // nil: all that have a derivative of their own
+	Answers    int      // of an update
+	Prompt     Span     // tokens
+	New        Span     // tokens of an answer
+	Seed       uint64
+	Updates    int // that are timed, of each objective in each way
+	Out        io.Writer
+}
+
+// rlWay is how an update comes to its gradient.
+type rlWay int
+
+const (
+	fused  rlWay = iota // one forward, whose log-probabilities become derivatives before the logits are gone, and one backward
+	twice               // a forward for log-probabilities, then forward and backward with derivatives that are given
+	thrice              // and before it a forward for the log-probabilities of the old policy, where rollouts are not to be trusted with them
+	rlWays
+)
+
+// BenchRL prints the time of one update (gradients and optimizer) on given answers for each objective: fused, and in the ways of stacks that keep log-probabilities and
+// loss apart. Prompts, answers and advantages are random, recorded log-probabilities and the reference's are those of the model itself. The rate is 0, so that every update
+// works on the same numbers. Before the clock runs, all ways must give the same gradients on every bit; fused and twice also where answers are off the policy, by recorded
+// log-probabilities that differ.
+func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
+	if len(o.Objectives) == 0 {
+		o.Objectives = slices.DeleteFunc(optim.Names(), func(name string) bool { return name == "custom" })
+	}
+	dev, err := OpenDevice(s, kernels.BreakNone)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		m, _, err := openModel(dev, s)
+		if err != nil {
+			return err
+		}
+		b, err := newRLBench(r, m, s, o)
+		if err != nil {
+			return err
+		}
+		var rows []rlRow
+		for _, name := range o.Objectives {
+			row, err := b.objective(ctx, name, o.Updates)
+			if err != nil {
+				return err
+			}
+			rows = append(rows, row)
+		}
+		fmt.Fprintf(o.Out, "%s on %s, %s: %d answers of %v tokens to prompts of %v, %d rows an update\n\n", s.Run.Name, dev.Name(), s.Model.DType, o.Answers, &o.New, &o.Prompt, b.rows)
+		return printRL(o.Out, rows)
+	})
+}
+
+// rlBench is a trainer and what it learns.
+type rlBench struct {
+	t        *trainer
+	lessons  []lesson // in pairs with one prompt
+	longest  int      // most tokens of an answer
+	packRows int
+	rows     int // of all lessons
+	rng      *rand.Rand
+}
+
+// rlRow is an objective's line of the table.
+type rlRow struct {
+	name    string
+	seconds [rlWays]float64 // medians; 0: no such way
+}
+
+func newRLBench(r *parallel.Rank, m *model.Model, s *configs.Shape, o RLOptions) (*rlBench, error) {
+	if o.Answers%2 != 0 {
+		return nil, fmt.Errorf("--answers %d: want an even number, for preferences are between two", o.Answers)
+	}
+	if most, pair := o.Prompt.High+o.New.High, 2*(o.Prompt.High+o.New.High); most > m.MaxLength || pair > s.Data.PackRows {
+		return nil, fmt.Errorf("--prompt and --new ask for up to %d positions, twice in a pack, the model has %d and a pack %d: ask for less", most, m.MaxLength, s.Data.PackRows)
+	}
+	t, err := newTrainer(s, max(s.Run.Steps, s.Optim.WarmupSteps+1))
+	if err != nil {
+		return nil, err
+	}
+	t.r, t.m = r, m
+	t.schedule.Peak, t.schedule.Final = 0, 0
+	b := &rlBench{t: t, longest: o.New.High, packRows: s.Data.PackRows, rng: rand.New(rand.NewPCG(o.Seed, 4))}
+	for len(b.lessons) < o.Answers {
+		prompt := b.tokens(o.Prompt.draw(b.rng))
+		b.lessons = append(b.lessons, b.lesson(prompt, o.New.draw(b.rng)), b.lesson(prompt, o.New.draw(b.rng)))
+	}
+	for _, le := range b.lessons {
+		b.rows += len(le.IDs)
+	}
+	each(r, m, b.packRows, b.lessons, func(le *lesson, logprob []float32) { le.rollout, le.reference = logprob, logprob })
+	return b, nil
+}
+
+func (b *rlBench) tokens(n int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = b.rng.Int32N(int32(b.t.m.Vocab))
+	}
+	return ids
+}
+
+// lesson is an answer of n tokens with its advantage.
+func (b *rlBench) lesson(prompt []int32, n int) lesson {
+	all := slices.Concat(prompt, b.tokens(n))
+	le := lesson{Sample: data.Sample{IDs: all[:len(all)-1], Targets: slices.Clone(all[1:])}}
+	for i := range len(prompt) - 1 {
+		le.Targets[i] = -1
+	}
+	le.advantage = slices.Repeat([]float32{float32(b.rng.NormFloat64())}, len(le.IDs))
+	return le
+}
+
+// objective measures one.
+func (b *rlBench) objective(ctx context.Context, name string, updates int) (row rlRow, err error) {
+	row.name = name
+	s, err := optim.Resolve(name, optim.Settings{})
+	if err != nil {
+		return row, err
+	}
+	objective, err := optim.New(name, s)
+	if err != nil {
+		return row, err
+	}
+	ways := []rlWay{fused, twice, thrice}
+	switch {
+	case objective.Reach() == optim.ReachNone:
+		ways = ways[:1]
+	case s.Advantage == "": // no policy that samples
+		ways = ways[:2]
+	}
+	packs := b.packs(s)
+	if err := b.agree(objective, packs, ways); err != nil {
+		return row, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := b.agree(objective, b.offPolicy(packs), ways[:min(len(ways), 2)]); err != nil {
+		return row, fmt.Errorf("%s off the policy: %w", name, err)
+	}
+	row.seconds, err = b.time(ctx, objective, packs, ways, updates)
+	return row, err
+}
+
+// packs lays the lessons out for an objective with complete settings.
+func (b *rlBench) packs(s optim.Settings) [][]lesson {
+	lessons, unit := slices.Clone(b.lessons), 1
+	if s.Advantage != "" { // without kl_coef it has no reference
+		for i := range lessons {
+			lessons[i].reference = nil
+		}
+	}
+	if s.Aggregate == "pair" {
+		unit = 2
+	}
+	return pack(lessons, unit, s.Aggregate, b.longest, b.packRows)
+}
+
+// time is the median seconds of an update in each way, by turns.
+func (b *rlBench) time(ctx context.Context, objective optim.Objective, packs [][]lesson, ways []rlWay, updates int) (medians [rlWays]float64, err error) {
+	var seconds [rlWays][]float64
+	for turn := range updates + 1 { // the first warms up
+		for _, way := range ways {
+			if err := ctx.Err(); err != nil {
+				return medians, err
+			}
+			start := time.Now()
+			o, given := b.t.learnBy(way, objective, packs)
+			b.t.objective = o
+			b.t.step(turn+1, given)
+			if err := b.t.r.Dev.Sync(); err != nil {
+				return medians, err
+			}
+			if turn > 0 {
+				seconds[way] = append(seconds[way], time.Since(start).Seconds())
+			}
+		}
+	}
+	for _, way := range ways {
+		slices.Sort(seconds[way])
+		medians[way] = seconds[way][len(seconds[way])/2]
+	}
+	return medians, nil
+}
+
+// offPolicy is packs whose recorded log-probabilities are some way from the model's.
+func (b *rlBench) offPolicy(packs [][]lesson) (out [][]lesson) {
+	for _, p := range packs {
+		p = slices.Clone(p)
+		for i := range p {
+			p[i].rollout = slices.Clone(p[i].rollout)
+			for t := range p[i].rollout {
+				p[i].rollout[t] += float32(b.rng.NormFloat64() / 4)
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// agree holds the gradients of all ways against those of the first.
+func (b *rlBench) agree(objective optim.Objective, packs [][]lesson, ways []rlWay) error {
+	var first [][sha256.Size]byte
+	for _, way := range ways {
+		o, given := b.t.learnBy(way, objective, packs)
+		b.t.objective = o
+		sums := b.t.gradients(given)
+		if way == fused {
+			first = sums
+		}
+		for i, p := range b.t.m.Trained() {
+			if sums[i] != first[i] {
+				return fmt.Errorf("the gradient of %s, by %d forwards and one, differs: this is a bug", p.Name, way+1)
+			}
+		}
+	}
+	return nil
+}
+
+// learnBy is the objective with its lessons as a way takes them, for which it runs the way's forwards without gradients.
+func (t *trainer) learnBy(way rlWay, o optim.Objective, packs [][]lesson) (optim.Objective, [][]lesson) {
+	if way == fused {
+		return o, packs
+	}
+	if way == thrice {
+		packs = t.filled(packs, func(le *lesson, v []float32) { le.old = v }, func(rows optim.Rows) []float32 { return rows.LogProb })
+	}
+	return optim.Custom{}, t.filled(packs, func(le *lesson, v []float32) { le.weight = v }, func(rows optim.Rows) []float32 {
+		d := make([]float32, len(rows.Targets))
+		o.Derivative(d, rows)
+		return d
+	})
+}
+
+// filled is a copy of packs where fill has put what values makes of the rows of a micro-batch.
+func (t *trainer) filled(packs [][]lesson, fill func(le *lesson, v []float32), values func(rows optim.Rows) []float32) (out [][]lesson) {
+	for micro := range slices.Chunk(packs, t.microBatch) {
+		v := values(logprobs(t.r, t.m, micro))
+		for _, p := range micro {
+			p = slices.Clone(p)
+			for i := range p {
+				n := len(p[i].IDs)
+				fill(&p[i], v[:n])
+				v = v[n:]
+			}
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// gradients is a digest of each gradient of packs, in the order of the graph. Nothing is updated.
+func (t *trainer) gradients(packs [][]lesson) (sums [][sha256.Size]byte) {
+	defer t.r.Stack.Release(t.r.Stack.Mark())
+	for micro := range slices.Chunk(packs, t.microBatch) {
+		t.micro(micro)
+	}
+	t.m.GatherTied(t.r)
+	for _, p := range t.m.Trained() {
+		v := parallel.Download[float32](t.r, p.Grad)
+		sums = append(sums, sha256.Sum256(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))))
+		t.r.Dev.Zero(p.Grad)
+	}
+	return sums
+}
+
+// printRL writes the table.
+func printRL(w io.Writer, rows []rlRow) error {
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tab, "fused, s\ttwo forwards, s\tof fused\tthree, s\tof fused\t  objective, gradients equal on every bit")
+	for _, r := range rows {
+		fmt.Fprintf(tab, "%.4f", r.seconds[fused])
+		for _, s := range r.seconds[twice:] {
+			if s == 0 {
+				fmt.Fprintf(tab, "\t-\t-")
+			} else {
+				fmt.Fprintf(tab, "\t%.4f\t%.2f", s, s/r.seconds[fused])
+			}
+		}
+		fmt.Fprintf(tab, "\t  %s\n", r.name)
+	}
+	return tab.Flush()
+}
