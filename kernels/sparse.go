@@ -7,7 +7,7 @@ type Index struct {
 }
 
 // SparseAttention is attention to keys that an indexer has chosen (DeepSeek Sparse Attention, DeepSeek-V3.2 report; GLM-5). The conventions are those of Device.
-// While the indexer is frozen nothing of it has a gradient.
+// Nothing of an indexer has a gradient here; what it learns is in [IndexLearning].
 //
 // Rule 3 of the definition. The list of a query at position i is the min(TopK, i+1) keys j <= i of the highest scores, equal ones by position, then sorted by position.
 // Attention is rule 2 over the list in place of positions 0 ... i: blocks of KeyBlock entries, splits of KeySplit entries, from the list's start. A list of all keys gives

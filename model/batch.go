@@ -14,6 +14,7 @@ type Batch struct {
 	Packs     *kernels.Groups  // the rows of each pack: the groups of dense weight gradients
 	Cache     *Cache           // nil: keys are the batch's own rows
 	Picks     []kernels.Tensor // by block: the keys that its indexer chose, int32 [T, TopK]; nil where a block has none
+	Lesson    *IndexLesson     // nil: indexers do not learn from it (see [Model.Learn])
 }
 
 // longest is the most keys that a row of the batch sees.
@@ -24,13 +25,18 @@ func (b *Batch) longest() (n int) {
 	return n
 }
 
-// prepare makes room for the choices of indexers, which later blocks read too, on the rank's stack.
+// prepare makes room for the choices of indexers, which later blocks read too, and for what they learn, on the rank's stack.
 func (b *Batch) prepare(r *parallel.Rank, m *Model) {
 	b.Picks = make([]kernels.Tensor, len(m.Blocks))
+	keys := b.longest()
 	for i, bl := range m.Blocks {
-		if a, ok := bl.mixer().(*MLA); ok && a.Index != nil && b.longest() > a.Index.Shape.TopK {
+		if a, ok := bl.mixer().(*MLA); ok && a.Index != nil && a.Sparse && b.longest() > a.Index.Shape.TopK {
 			b.Picks[i] = r.Stack.New(kernels.I32, b.Rows(), a.Index.Shape.TopK)
+			keys = a.Index.Shape.TopK
 		}
+	}
+	if b.Lesson != nil {
+		b.Lesson.prepare(r, b, keys)
 	}
 }
 

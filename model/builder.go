@@ -13,7 +13,8 @@ type builder struct {
 	dtype     kernels.DType
 	std       float64 // initializer_range
 	limit     int     // positions asked for; 0: all
-	positions int     // of the model, once length was called
+	indexing  IndexerStage
+	positions int // of the model, once length was called
 	params    []*Param
 	ropes     map[ropeTables]kernels.Rope
 	refusal   error // of a device that lacks what the model needs, or of a model too large to describe

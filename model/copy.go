@@ -12,9 +12,9 @@ import (
 	"lockstep/quant"
 )
 
-// Twin is a model of the same config, length and adapters on another device or in another storage type, with weights of zero: [Model.CopyWeights] fills them.
+// Twin is a model of the same config, length, adapters and stage of indexers on another device or in another storage type, with weights of zero: [Model.CopyWeights] fills them.
 func (m *Model) Twin(dev kernels.Device, dtype kernels.DType) (*Model, error) {
-	t, err := Build(dev, m.Config, Options{DType: dtype, MaxLength: m.MaxLength})
+	t, err := Build(dev, m.Config, Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing})
 	if err == nil && m.LoRA != nil {
 		err = t.AddLoRA(*m.LoRA)
 	}

@@ -45,13 +45,17 @@ func buildGLM5(config []byte, b *builder) (*Model, error) {
 		return nil, err
 	}
 	require[kernels.SparseAttention](b, "sparse attention")
-	chosen := 0
+	if b.indexing != IndexersFrozen {
+		require[kernels.IndexLearning](b, "what indexers learn")
+	}
+	chosen, place := 0, 0
 	m := c.graph(b, func(p string, layer int) Layer {
 		a := c.mla(b, &c.decoder, p, layer, rope)
 		if c.full(layer) {
-			a.Index, chosen = c.indexer(b, p+"self_attn.indexer.", a.Shape, rope), layer
+			a.Index, chosen = c.indexer(b, p+"self_attn.indexer.", a.Shape, rope, place), layer
+			place++
 		}
-		a.Sparse, a.Chosen = true, chosen
+		a.Sparse, a.Chosen = b.indexing != IndexersDense, chosen
 		return a
 	}, c.feedForward(b))
 	m.skip = nextTokenLayers(c.prefix, c.Layers)
@@ -97,21 +101,22 @@ func (c *glm5) check() error {
 }
 
 // indexer is a full layer's, whose attention has the shape. Its first columns turn as the keys of attention do.
-func (c *glm5) indexer(b *builder, p string, shape kernels.Attn, rope ropeConfig) *Indexer {
-	frozen := func(w *Param) *Param {
-		w.Buffer = true
+func (c *glm5) indexer(b *builder, p string, shape kernels.Attn, rope ropeConfig, place int) *Indexer {
+	own := func(w *Param) *Param {
+		w.Buffer = b.indexing == IndexersFrozen
 		return w
 	}
 	rope.headDim, rope.first = c.IndexDim, 0
 	return &Indexer{
-		Q:       frozen(b.matrix(p+"wq_b.weight", c.IndexHeads*c.IndexDim, *c.QueryRank)),
-		K:       frozen(b.matrix(p+"wk.weight", c.IndexDim, c.HiddenSize)),
-		KNorm:   frozen(b.vector(p+"k_norm.weight", c.IndexDim, Init{Kind: Ones})),
-		KBias:   frozen(b.vector(p+"k_norm.bias", c.IndexDim, Init{Kind: Zeros})),
-		Weights: frozen(b.matrix(p+"weights_proj.weight", c.IndexHeads, c.HiddenSize)),
+		Q:       own(b.matrix(p+"wq_b.weight", c.IndexHeads*c.IndexDim, *c.QueryRank)),
+		K:       own(b.matrix(p+"wk.weight", c.IndexDim, c.HiddenSize)),
+		KNorm:   own(b.vector(p+"k_norm.weight", c.IndexDim, Init{Kind: Ones})),
+		KBias:   own(b.vector(p+"k_norm.bias", c.IndexDim, Init{Kind: Zeros})),
+		Weights: own(b.matrix(p+"weights_proj.weight", c.IndexHeads, c.HiddenSize)),
 		Eps:     1e-6,
 		Scale:   float32(1 / math.Sqrt(float64(c.IndexHeads))),
 		Shape:   b.indexed(shape, kernels.Index{Heads: c.IndexHeads, Dim: c.IndexDim, TopK: c.TopK, Scale: 1 / math.Sqrt(float64(c.IndexDim))}),
 		Rope:    b.rope(rope),
+		Place:   place,
 	}
 }

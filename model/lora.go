@@ -34,6 +34,9 @@ func (m *Model) AddLoRA(c LoRAConfig) error {
 	if c.Rank <= 0 || len(c.Targets)+len(c.TargetParameters) == 0 && c.Pattern == "" {
 		return fmt.Errorf("lora: want a positive rank and at least one target")
 	}
+	if m.Indexing != IndexersFrozen {
+		return fmt.Errorf("lora: an adapter folder has no place for indexers that learn: leave them frozen, or fine-tune in full")
+	}
 	match, hits, err := c.matcher()
 	if err != nil {
 		return err

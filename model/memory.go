@@ -27,12 +27,12 @@ func (m *Model) Memory() Memory {
 	return n
 }
 
-// learned is the parameters that training changes: all but buffers, or the adapters alone.
+// learned is the parameters that training changes: all but buffers, or the adapters alone, or the indexers alone.
 func (m *Model) learned() []*Param {
-	adapter := m.adapterParams()
+	adapter, indexer := m.adapterParams(), m.IndexerParams()
 	var out []*Param
 	for _, p := range m.Params {
-		if !p.Buffer && (m.LoRA == nil || adapter[p]) {
+		if !p.Buffer && (m.LoRA == nil || adapter[p]) && (m.Indexing != IndexersDense || indexer[p]) {
 			out = append(out, p)
 		}
 	}

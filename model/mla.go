@@ -37,6 +37,7 @@ type MLASaved struct {
 	Q, K, V                kernels.Tensor // [T, Heads*(n+r)] twice, [T, Heads*v]
 	Out, LSE               kernels.Tensor // [T, Heads*v], [T, Heads]
 	Picks                  kernels.Tensor // of sparse attention; nil: all keys
+	Index                  IndexerSaved   // of an indexer that learns
 }
 
 // keyRope turns all of the r columns that the keys share.
@@ -74,7 +75,11 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (
 		r.Dev.StoreKV(read, s.K, s.V, b.Layout)
 	}
 	if a.Index != nil {
-		a.Index.choose(r, b.Picks[a.Block], u, x, a.cache(b).Index, b)
+		var learns *IndexerSaved
+		if keep && b.Lesson != nil {
+			learns = &s.Index
+		}
+		a.Index.Forward(r, b.Picks[a.Block], u, x, a.cache(b).Index, b, learns)
 	}
 	s.Out, s.LSE = r.Stack.New(x.DType, x.Rows, s.V.Cols), r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
 	if a.Sparse {
@@ -103,9 +108,12 @@ func turnBack(r *parallel.Rank, d kernels.Tensor, rope kernels.Rope, b *Batch) {
 	r.Dev.HeadNormRopeBackward(d, none, d, d, none, none, b.Positions, rope, kernels.Norm{}, b.Layout.Packs)
 }
 
-// Backward is dx from dy.
+// Backward is dx from dy. Indexers learn beside it: nothing of theirs is in dx.
 func (a *MLA) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
 	s := saved.(*MLASaved)
+	if b.Lesson != nil {
+		a.teach(r, b, s)
+	}
 	dout := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
 	dq, dk := r.Stack.New(dy.DType, dy.Rows, s.Q.Cols), r.Stack.New(dy.DType, dy.Rows, s.K.Cols)
 	dkv := r.Stack.New(dy.DType, dy.Rows, a.KV.W.W.Rows)

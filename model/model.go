@@ -24,6 +24,8 @@ type Model struct {
 	Params []*Param // in the order of the graph; tied weights once
 	LoRA   *LoRAConfig
 
+	Indexing IndexerStage // whether indexers of sparse attention learn
+
 	skip     func(name string) bool   // tensors of a checkpoint that the family leaves alone; nil: none
 	inMemory func(name string) string // what transformers, and so PEFT, calls a tensor once it is loaded; nil: as on disk
 
@@ -97,11 +99,20 @@ func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels
 	return x
 }
 
-// Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss. The rank's stack is left as found.
+// Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss and, where indexers learn, for the batch's lesson. The rank's
+// stack is left as found.
 func (m *Model) Step(r *parallel.Rank, b *Batch, logprob, targets kernels.Tensor, loss Loss, recompute bool) {
 	defer r.Stack.Release(r.Stack.Mark())
 	s := &Saved{Recompute: recompute}
+	if (m.Indexing != IndexersFrozen) != (b.Lesson != nil) {
+		panic("model: the indexers learn, and the batch has nothing for them, or the other way round")
+	}
 	x := m.Forward(r, b, s)
+	if m.Indexing == IndexersDense {
+		m.Head.LogProb(r, logprob, x, targets, b)
+		m.teach(r, b, s)
+		return
+	}
 	d := r.Stack.New(m.DType, x.Rows, x.Cols)
 	m.Head.Backward(r, d, logprob, x, targets, loss, b)
 	m.Backward(r, d, b, s)
@@ -128,7 +139,7 @@ func (m *Model) Trained() []*Param {
 	return out
 }
 
-// TrainAll gives every parameter gradient and optimizer memory; with LoRA only the adapters. Masters start as the weights that are there now.
+// TrainAll gives every parameter gradient and optimizer memory; with LoRA only the adapters, with [IndexersDense] only the indexers. Masters start as the weights that are there now.
 func (m *Model) TrainAll(dev kernels.Device) {
 	for _, p := range m.learned() {
 		p.train(dev, m.mem, m.tied(p))

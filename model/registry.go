@@ -27,6 +27,7 @@ func Families() []string { return slices.Sorted(maps.Keys(families)) }
 type Options struct {
 	DType     kernels.DType // storage of weights and activations
 	MaxLength int           // positions to prepare; 0: the config's max_position_embeddings
+	Indexing  IndexerStage  // whether indexers of sparse attention learn
 }
 
 // Build makes the graph of a config.json on a device, with zero weights: load or initialise them next.
@@ -41,7 +42,7 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return describe(config, &builder{dev: dev, mem: kernels.NewArena(dev), dtype: o.DType, limit: o.MaxLength, ropes: map[ropeTables]kernels.Rope{}})
+	return describe(config, &builder{dev: dev, mem: kernels.NewArena(dev), dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing, ropes: map[ropeTables]kernels.Rope{}})
 }
 
 // Describe is the graph of a config.json with the shapes of its parameters and no memory: to count, not to run.
@@ -86,6 +87,9 @@ func describe(text []byte, b *builder) (*Model, error) {
 		return fail(err)
 	}
 	m.Family, m.DType, m.EOS, m.Config, m.Params, m.dev, m.mem = head.ModelType, b.dtype, eos, text, b.params, b.dev, b.mem
+	if err := m.setIndexing(b.indexing); err != nil {
+		return fail(err)
+	}
 	return m, nil
 }
 

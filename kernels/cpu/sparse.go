@@ -13,31 +13,6 @@ import (
 
 var _ kernels.SparseAttention = (*Device)(nil)
 
-// LayerNorm: mean = tree(x)/n, c = x - mean, rstd = 1/sqrt(tree(c*c)/n + eps), out = round((c*rstd)*w + bias) (Ba et al., arXiv 1607.06450).
-func (d *Device) LayerNorm(out, x, w, bias kernels.Tensor, eps float32) {
-	const op = "layer norm"
-	n := x.Cols
-	mustShape(op, "out", out, x.Rows, n)
-	mustShape(op, "w", w, 1, n)
-	mustShape(op, "bias", bias, 1, n)
-	o, in, scales, shifts := d.matrix(out), d.matrix(x), d.matrix(w), d.matrix(bias)
-	d.eachRow(x.Rows, n, 4, func(from, to int, buf [][]float32) {
-		g, b, c := scales.load(0, buf[1]), shifts.load(0, buf[2]), buf[3][:n]
-		for r := from; r < to; r++ {
-			v := in.load(r, buf[0])
-			mean := d.vec.Tree(v) / float32(n)
-			for i, x := range v {
-				c[i] = x - mean
-			}
-			rstd := 1 / float32(math.Sqrt(float64(d.vec.TreeDot(c, c)/float32(n)+eps)))
-			for i := range c {
-				c[i] = float32(float32(c[i]*rstd)*g[i]) + b[i]
-			}
-			o.storePart(r, 0, c)
-		}
-	})
-}
-
 // row is a row of a batch and the sequence that it belongs to.
 type seqRow struct {
 	span *kernels.Span

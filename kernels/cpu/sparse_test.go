@@ -188,35 +188,6 @@ func wantedKeys(kind attnKind, x kernels.Index, q, k, w []float32, i int) []int3
 	return order
 }
 
-func TestLayerNorm(t *testing.T) {
-	rng := rand.New(rand.NewPCG(67, 68))
-	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
-		for _, n := range []int{1, 16, 128, 700} {
-			d := newRowDevice(t, Auto, 2, "")
-			const rows = 9
-			x, w, b := attnRandom(rng, dtype, rows*n, 3), attnRandom(rng, dtype, n, 1), attnRandom(rng, dtype, n, 1)
-			out := attnTensor(dtype, nil, rows, n, 4)
-			d.LayerNorm(out, attnTensor(dtype, x, rows, n, 2), attnTensor(dtype, w, 1, n, 0), attnTensor(dtype, b, 1, n, 0), 1e-6)
-			for r := range rows {
-				v, want := x[r*n:][:n], make([]float32, n)
-				c, square := make([]float32, n), make([]float32, n)
-				mean := treeOf(v) / float32(n)
-				for i := range c {
-					c[i] = v[i] - mean
-					square[i] = float32(c[i] * c[i])
-				}
-				rstd := 1 / float32(math.Sqrt(float64(treeOf(square)/float32(n)+1e-6)))
-				for i := range want {
-					want[i] = attnRound(dtype, float32(float32(c[i]*rstd)*w[i])+b[i])
-				}
-				if got := attnRow(out, r); !sameBits(got, want) {
-					t.Fatalf("%v, %d columns, row %d: %v, want %v", dtype, n, r, got, want)
-				}
-			}
-		}
-	}
-}
-
 // treeOf is the tree of 256 lanes.
 func treeOf(x []float32) float32 {
 	lanes := make([]float32, 256)
