@@ -102,6 +102,9 @@ var rules = []rule{
 	{[]string{"rl.url", "rl.reward"}, func(s *Shape) string {
 		return when((s.RL.Reward == "http") != (s.RL.URL != ""), `reward "http" and url go together, give both or neither`)
 	}},
+	{[]string{"rl.marker", "rl.final"}, func(s *Shape) string {
+		return when((s.RL.Final == "after") != (s.RL.Marker != ""), `final "after" and marker go together, give both or neither`)
+	}},
 	{[]string{"rl.minibatches", "rl.prompts"}, func(s *Shape) string {
 		return when(s.RL.Prompts%s.RL.Minibatches != 0, fmt.Sprintf("minibatches %d do not divide prompts %d, change one", s.RL.Minibatches, s.RL.Prompts))
 	}},

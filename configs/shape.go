@@ -109,6 +109,10 @@ type RL struct {
 	Reward          string   `toml:"reward" default:"'task'" oneof:"task,exact,math,command,http"`            // who judges: the task, the answer of the line, a program, an endpoint
 	Command         []string `toml:"command"`                                                                 // with reward "command": the program and its arguments
 	URL             string   `toml:"url"`                                                                     // with reward "http": the endpoint
+	Final           string   `toml:"final" default:"'text'" oneof:"text,line,after,boxed"`                    // with reward "exact", what is compared: the text, its last line, what follows marker, what is in \\boxed{}
+	Marker          string   `toml:"marker"`                                                                  // with final "after": such as "####"
+	Retries         int      `toml:"retries" default:"5" range:"[0,100]"`                                     // with reward "http": how often a failed request is sent again
+	Parallel        int      `toml:"parallel" default:"1" range:"[1,1024]"`                                   // with rewards "command" and "http": parts that a step's answers are cut into, judged at a time
 	Timeout         float64  `toml:"timeout" default:"60.0" range:"(0,)"`                                     // seconds that the program or the endpoint may take for a step's answers
 	ExactKL         int      `toml:"exact_kl" default:"1" range:"[0,)"`                                       // answers of a step whose KL is also summed over the whole vocabulary
 }
@@ -152,7 +156,7 @@ type Numerics struct {
 	Router   string `toml:"router" oneof:",bf16"`                   // "bf16": logits of the router are rounded
 	Norm     string `toml:"norm" oneof:",bf16"`                     // "bf16": normalised values are rounded before a norm's weight multiplies them
 	KeySplit int    `toml:"key_split" default:"0" range:"[0,4096]"` // keys of one softmax of attention, a multiple of 64; 0: the definition's
-	Weights  string `toml:"weights" oneof:",fp8"`                   // "fp8": E4M3 in blocks of 128 x 128
+	Weights  string `toml:"weights" oneof:",fp8,int4"`              // "fp8": E4M3 in blocks of 128 x 128; "int4": 4 bits in groups of 32
 }
 
 // Definition chooses the arithmetic of dot products and of 2^x.

@@ -20,9 +20,8 @@ type group struct {
 // collector keeps a rollout engine busy and hands out complete groups. All of it is in order and by number: what it hands out depends on the weights alone, and with
 // stale answers on the engine's size too, but never on time.
 type collector struct {
+	*exam
 	engine    *serve.Engine
-	questions *data.Questions
-	judge     data.Rewarder
 	speak     func(ids []int32, finish serve.FinishReason) string
 	request   serve.Request // what all have in common
 	seed      uint64        // of the order of prompts
@@ -84,7 +83,7 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 
 // ask puts the next prompt's group into the engine.
 func (c *collector) ask() error {
-	n := c.questions.Len()
+	n := c.exam.Len()
 	if epoch := c.Asked / n; c.order.list == nil || c.order.epoch != epoch {
 		c.order = collectorOrder{epoch, data.Order(c.seed, epoch, n)}
 	}
@@ -92,7 +91,7 @@ func (c *collector) ask() error {
 	g := &group{Asked: c.Asked, Started: c.Version, Missing: c.size}
 	for i := range c.size {
 		q := c.request
-		q.ID, q.Prompt = uint64(c.Asked)*uint64(c.size)+uint64(i), c.questions.Prompt(question)
+		q.ID, q.Prompt = uint64(c.Asked)*uint64(c.size)+uint64(i), c.exam.Prompt(question)
 		if err := c.engine.Submit(int(q.ID), q); err != nil {
 			return fmt.Errorf("question %d: %w", question, err)
 		}
@@ -151,7 +150,7 @@ func (c *collector) judgeAll(ctx context.Context) error {
 		g.Judged = true
 		for i := range g.Episodes {
 			e := &g.Episodes[i]
-			asked, places = append(asked, c.questions.Answer(e.Question, e.Text)), append(places, e)
+			asked, places = append(asked, c.exam.Answer(e.Question, e.Text)), append(places, e)
 		}
 	}
 	rewards, err := c.judge.Rewards(ctx, asked)

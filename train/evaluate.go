@@ -16,10 +16,10 @@ func (j *job) evaluate(rec *Record) error {
 		rec.EvalLoss = Num(j.t.evalLoss(j.evalPacks(n)))
 		j.progress.Note("step %d: held-out loss %.4f", j.state.Step, float64(*rec.EvalLoss))
 	}
-	if j.corpus.task == nil || j.s.Data.EvalSamples == 0 {
+	if j.corpus.held == nil || j.s.Data.EvalSamples == 0 {
 		return nil
 	}
-	n := min(j.s.Data.EvalSamples, j.corpus.task.Len(data.Test))
+	n := min(j.s.Data.EvalSamples, j.corpus.held.Len())
 	right, err := j.generate(n)
 	if err != nil {
 		return err
@@ -51,11 +51,11 @@ func (j *job) evalPacks(n int) (packs [][]data.Sample) {
 
 // generate answers n held-out instances with the rollout engine and counts the right ones.
 func (j *job) generate(n int) (right int, err error) {
-	task, rollout := j.corpus.task, j.s.Rollout
+	held, rollout := j.corpus.held, j.s.Rollout
 	reqs := make([]serve.Request, n)
 	for i := range reqs {
 		reqs[i] = serve.Request{
-			ID: uint64(i), Prompt: j.lang.Encode(task.Example(data.Test, i).Prompt), MaxTokens: rollout.MaxTokens, Stop: []int32{j.lang.End},
+			ID: uint64(i), Prompt: held.Prompt(i), MaxTokens: rollout.MaxTokens, Stop: []int32{j.lang.End},
 			Temperature: float32(rollout.Temperature), TopP: float32(rollout.TopP), TopK: rollout.TopK, Seed: uint64(rollout.Seed),
 		}
 	}
@@ -63,20 +63,21 @@ func (j *job) generate(n int) (right int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	j.samples = nil
+	answers := make([]data.Answer, n)
 	for i, res := range results {
-		ids := res.IDs
-		if res.Finish == serve.FinishStop {
-			ids = ids[:len(ids)-1]
-		}
-		answer := j.lang.Decode(ids)
-		ok := task.Reward(data.Test, i, answer) == 1
-		if ok {
+		answers[i] = held.Answer(i, j.speak(res.IDs, res.Finish))
+	}
+	rewards, err := held.judge.Rewards(j.ctx, answers)
+	if err != nil {
+		return 0, err
+	}
+	j.samples = nil
+	for i, a := range answers {
+		g := Generation{Prompt: strings.TrimSpace(held.Text(i)), Answer: strings.TrimSpace(a.Text), Right: rewards[i] == 1}
+		if g.Right {
 			right++
-		}
-		g := Generation{Prompt: strings.TrimSpace(task.Example(data.Test, i).Prompt), Answer: strings.TrimSpace(answer), Right: ok}
-		if !ok {
-			g.Note = "a right one: " + task.Example(data.Test, i).Completion
+		} else if want := held.right(i); want != "" {
+			g.Note = "a right one: " + want
 		}
 		j.samples = append(j.samples, g)
 	}

@@ -5,10 +5,8 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"lockstep/configs"
-	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/optim"
@@ -36,9 +34,7 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	if l.t.objective, err = optim.New(s.Objective, settings); err != nil {
 		return fmt.Errorf("rl.%w", err)
 	}
-	if l.collector, err = j.openCollector(m); err != nil {
-		return err
-	}
+	l.collector = j.newCollector()
 	if err := j.openRollout(l); err != nil {
 		return err
 	}
@@ -51,36 +47,12 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	return nil
 }
 
-func (j *job) openCollector(m *model.Model) (*collector, error) {
+func (j *job) newCollector() *collector {
 	s := j.s.RL
-	if j.corpus.task == nil {
-		return nil, fmt.Errorf("data.path: reinforcement learning on files is not written yet, set data.task")
-	}
-	o := dataOptions(j.s, m, j.lang)
-	if o.MaxRows -= j.s.Rollout.MaxTokens; o.MaxRows < 1 {
-		return nil, fmt.Errorf("rollout.max_tokens: %d leaves no room for a prompt, want less than data.pack_rows %d and the model's length %d", j.s.Rollout.MaxTokens, j.s.Data.PackRows, m.MaxLength)
-	}
-	q, err := data.NewTaskQuestions(j.corpus.task, data.Train, o)
-	if err != nil {
-		return nil, err
-	}
-	judge, err := data.NewRewarder(rewardOptions(s), q)
-	if err != nil {
-		return nil, fmt.Errorf("rl.reward: %w", err)
-	}
 	return &collector{
-		questions: q, judge: judge, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group, staleness: s.Staleness, dynamic: s.Dynamic,
+		exam: j.corpus.asked, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group, staleness: s.Staleness, dynamic: s.Dynamic,
 		mostAsked: mostRounds * s.Prompts * (1 + s.Staleness),
 		request:   serve.Request{MaxTokens: j.s.Rollout.MaxTokens, Temperature: 1, TopP: 1, Seed: uint64(j.s.Rollout.Seed), Stop: []int32{j.lang.End}},
-	}, nil
-}
-
-// rewardRetries is how often a server that judges is asked again.
-const rewardRetries = 5
-
-func rewardOptions(s configs.RL) data.RewardOptions {
-	return data.RewardOptions{
-		Kind: s.Reward, Final: data.FinalText, Command: s.Command, URL: s.URL, Timeout: time.Duration(s.Timeout * float64(time.Second)), Retries: rewardRetries, Parallel: 1,
 	}
 }
 
@@ -151,14 +123,21 @@ func (l *learner) begin(j *job, fresh bool) error {
 // learnerState is what a checkpoint keeps of a learner.
 type learnerState struct {
 	Updates   int            `json:"updates"`
+	Questions string         `json:"questions"` // digest of what is asked
 	Collector collectorState `json:"collector"`
 }
 
-func (l *learner) state() *learnerState { return &learnerState{l.updates, l.collector.state()} }
+func (l *learner) state() *learnerState {
+	return &learnerState{l.updates, fmt.Sprintf("%016x", l.exam.Digest()), l.collector.state()}
+}
 
-func (l *learner) resume(st *learnerState) {
+func (l *learner) resume(st *learnerState) error {
+	if have := fmt.Sprintf("%016x", l.exam.Digest()); have != st.Questions {
+		return fmt.Errorf("the run was left with other questions: %s, now %s; restore data.path or start anew", st.Questions, have)
+	}
 	l.updates = st.Updates
 	l.collector.resume(st.Collector)
+	return nil
 }
 
 // record fills in what a step of the stage measured, and returns fields for the progress line.

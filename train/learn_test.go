@@ -3,6 +3,7 @@ package train
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -194,5 +195,39 @@ func TestObjectiveKeys(t *testing.T) {
 		if _, err := os.Stat(out); err == nil {
 			t.Errorf("%s: a folder was made", set)
 		}
+	}
+}
+
+// Questions come from a file, judged by a program; the rewards reach the record, and a run resumes on the same questions alone.
+func TestLearnFromFile(t *testing.T) {
+	dir := t.TempDir()
+	questions, held := filepath.Join(dir, "questions.jsonl"), filepath.Join(dir, "held.jsonl")
+	var lines strings.Builder
+	for i := range 40 {
+		fmt.Fprintf(&lines, "{\"prompt\": \"make %d from %d %d %d:\", \"answer\": \"%d\"}\n", i+3, i, 2, 1, i)
+	}
+	write := func(path, text string) {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(questions, lines.String())
+	write(held, lines.String()[:strings.Index(lines.String(), "\n")+1])
+	set := append(tinyRL(), "warm_start.steps=0", "data.task=", "data.path="+questions, "data.eval_path="+held, "rl.overlong_rows=0", "run.steps=3", "rl.reward=command",
+		`rl.command=["awk", "{n = split($0, parts, \" \"); print \"{\\\"reward\\\": \" n / 100 \"}\"}"]`)
+	out := filepath.Join(dir, "run")
+	if _, err := runTiny(t, out, false, set...); err != nil {
+		t.Fatal(err)
+	}
+	different := map[float64]bool{}
+	if err := eachEpisode(out, func(e *episode, _ []byte) error {
+		different[e.Reward] = true
+		return nil
+	}); err != nil || len(different) < 3 {
+		t.Errorf("rewards %v (%v)", different, err)
+	}
+	write(questions, strings.Replace(lines.String(), "make 3", "make 4", 1))
+	if _, err := runTiny(t, out, true, set...); err == nil || !strings.Contains(err.Error(), "other questions") {
+		t.Errorf("other questions: %v", err)
 	}
 }

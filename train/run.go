@@ -85,7 +85,9 @@ func (j *job) prepare(r *parallel.Rank) error {
 		return err
 	}
 	j.lang = l
-	j.stream = data.NewStream(j.corpus.train, uint64(j.s.Run.Seed), j.s.Data.PackRows, j.s.Run.Epochs)
+	if j.corpus.train != nil {
+		j.stream = data.NewStream(j.corpus.train, uint64(j.s.Run.Seed), j.s.Data.PackRows, j.s.Run.Epochs)
+	}
 	if j.steps = j.s.Run.Steps; j.steps == 0 {
 		j.steps = j.stream.Steps(j.s.Run.Packs)
 	}
@@ -127,10 +129,17 @@ func (j *job) resume() error {
 		return err
 	}
 	j.state = *st
-	if err := j.stream.Resume(st.Data); err != nil || st.RL == nil {
+	if j.stream != nil {
+		if err := j.stream.Resume(st.Data); err != nil {
+			return err
+		}
+	}
+	if st.RL == nil {
+		return nil
+	}
+	if err := j.rl.resume(st.RL); err != nil {
 		return err
 	}
-	j.rl.resume(st.RL)
 	return j.rl.begin(j, false)
 }
 
@@ -191,7 +200,10 @@ func (j *job) step() error {
 	}
 	elapsed := time.Since(began).Seconds()
 	step := rec.Step
-	j.state.Step, j.state.Data = step, j.stream.State()
+	j.state.Step = step
+	if j.stream != nil {
+		j.state.Data = j.stream.State()
+	}
 	j.state.Tokens += tokens
 	j.state.Seconds += elapsed
 	rec.Tokens, rec.TokensPerSecond, rec.Memory = j.state.Tokens, Num(float64(tokens)/elapsed), peakMemory()
@@ -299,7 +311,7 @@ func (j *job) finish() error {
 	if err != nil {
 		return err
 	}
-	if len(j.samples) == 0 && j.corpus.task != nil { // resumed after the last step: the evaluation is in the log, its texts are not
+	if len(j.samples) == 0 && j.corpus.held != nil { // resumed after the last step: the evaluation is in the log, its texts are not
 		if err := j.evaluate(new(Record)); err != nil {
 			return err
 		}
@@ -346,8 +358,10 @@ func (j *job) prove() (p *Proof, failed, err error) {
 		return nil, nil, nil
 	}
 	var texts [][]int32
-	for i := range min(j.corpus.train.Len(), 64) {
-		texts = append(texts, j.corpus.train.Sample(i).IDs)
+	if j.corpus.train != nil {
+		for i := range min(j.corpus.train.Len(), 64) {
+			texts = append(texts, j.corpus.train.Sample(i).IDs)
+		}
 	}
 	rep, err := serve.Verify(j.ctx, j.t.r, j.t.m, serve.VerifyOptions{Tokens: j.s.Run.VerifyTokens, Seed: uint64(j.s.Run.Seed), Corpus: texts})
 	if err != nil {

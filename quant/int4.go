@@ -1,0 +1,42 @@
+package quant
+
+import "math"
+
+// INT4Group is how many weights in a row share a scale, as in Kimi K2.5's checkpoints (compressed-tensors, symmetric, group_size 32).
+const INT4Group = 32
+
+// RoundINT4Groups turns a matrix w [rows, cols] into what storing it in 4 bits leaves: groups of [INT4Group] along a row, the last one shorter, have a scale
+// s = (largest |w|)/7 in fp32, and w = q*s with q = w/s rounded to the nearest integer, ties to even, within [-8, 7]. A group whose scale is 0 becomes +0; one with a
+// number that is not finite becomes NaN.
+func RoundINT4Groups(w []float32, rows, cols int) {
+	for r := range rows {
+		row := w[r*cols : (r+1)*cols]
+		for len(row) > 0 {
+			n := min(INT4Group, len(row))
+			roundINT4(row[:n])
+			row = row[n:]
+		}
+	}
+}
+
+func roundINT4(group []float32) {
+	var largest float32
+	for _, x := range group {
+		if x-x != 0 { // infinite or NaN
+			for i := range group {
+				group[i] = float32(math.NaN())
+			}
+			return
+		}
+		largest = max(largest, x, -x)
+	}
+	scale := largest / 7
+	for i, x := range group {
+		if scale == 0 {
+			group[i] = 0
+			continue
+		}
+		q := math.RoundToEven(float64(x / scale))
+		group[i] = float32(min(max(q, -8), 7)) * scale
+	}
+}
