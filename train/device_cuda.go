@@ -43,7 +43,7 @@ func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, er
 	if !ok {
 		return nil, fmt.Errorf("bench cuda measures GPUs, not %s", dev.Name())
 	}
-	for _, r := range slices.Concat([]cuda.BenchResult{d.BenchCopy(each)}, d.BenchRows(each), d.BenchMatMul(each, cuda.MatMulCases), d.BenchAttention(each, cuda.AttentionCases)) {
+	for _, r := range slices.Concat([]cuda.BenchResult{d.BenchCopy(each)}, d.BenchRows(each), d.BenchMatMul(each, cuda.MatMulCases), d.BenchAttention(each, cuda.AttentionCases), d.BenchSparse(each, cuda.SparseCases)) {
 		lines = append(lines, kernelTime{r.Case, r.Seconds, r.Flops, r.Bytes})
 	}
 	return lines, nil

@@ -8,7 +8,7 @@
 //
 // What bounds it are bytes. Every head has keys and values of its own here, so an entry of a list is 2*(D + V) bytes for 2*(D + V) flops: gathered for each pair by itself,
 // 65,536 queries x 64 heads x 2,048 entries of 1 KiB are 8.8 TB, 1.6 s through L2 at 5.5 TB/s, more than dense attention takes. A tile brings a key once for 64 queries: random
-// lists cover most keys, 2.2 TB or 0.4 s; lists of neighbours in a text agree for the greater part, say a union of 6,000 keys, 0.4 TB or 0.07 s. Then shared memory bounds the
+// lists cover most keys, 2.2 TB or 0.4 s; lists of neighbours in a text agree for the greater part, say a union of 10,000 keys, 0.7 TB or 0.13 s. Then shared memory bounds the
 // last kernel, 1 KiB an entry at 128 bytes a clock with conflicts of banks: 0.25 to 0.4 s. The dots are dense over the union: 0.03 to 0.25 s.
 // Expected on an H200, 64 heads of 256, 65,536 rows, lists of 2,048: 0.35 s where neighbours agree, 0.8 s where lists are random; dense attention by mma.sync: about 0.7 s.
 #include "scan.cuh"
