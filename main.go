@@ -100,10 +100,11 @@ func trainCommand() *cobra.Command {
 	var device string
 	var printConfig bool
 	c := &cobra.Command{
-		Use:     "train SHAPE.toml",
-		Short:   "Train a model by a shape",
-		Example: "  lockstep train configs/countdown-sft.toml --set run.steps=100 --out /tmp/run",
-		Args:    one("SHAPE.toml"),
+		Use:   "train SHAPE.toml",
+		Short: "Train a model by a shape",
+		Example: "  lockstep train configs/countdown-sft.toml --set run.steps=100 --out /tmp/run\n" +
+			"  lockstep train configs/dpo-lora.toml --set model.path=Qwen3-0.6B --set data.preferences=pairs.jsonl",
+		Args: one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if device != "" {
 				set = append(set, "device.kind="+device)

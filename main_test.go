@@ -231,7 +231,7 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"--rollout is missing"}, []string{"parity", "--model", "x"}},
 		{[]string{"--against", "combin", "combine, dot"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "combin=bf16"}},
 		{[]string{"--against", "key_split 100", "multiple of 64"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "key_split=100"}},
-		{[]string{"--against", "weights", "int4", "fp8"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "weights=int4"}},
+		{[]string{"--against", "weights", "int3", "fp8"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "weights=int3"}},
 		{[]string{"tpu", "cpu"}, []string{"train", shape, "--device", "tpu"}},
 		{[]string{"tpu", "cpu"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--device", "tpu"}},
 		{[]string{"cuda", "this build"}, []string{"train", shape, "--device", "cuda"}},

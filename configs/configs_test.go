@@ -71,7 +71,7 @@ lr = 3
 x = 1
 `
 	same(t, problems(t, text), []string{
-		`s.toml: data.task: is missing, give task ("countdown") or path (a JSONL file)`,
+		`s.toml: data.task: is missing, give task ("countdown"), path (a JSONL file) or preferences (a JSONL file of pairs)`,
 		`s.toml:3: model.path: path (a checkpoint) and family (a new network) are both given, keep one`,
 		`s.toml:4: model.family: a new network needs its sizes, add [model.config]`,
 		`s.toml:5: model.dtype: is "fp16", want "auto", "fp32" or "bf16"`,
@@ -113,7 +113,11 @@ func TestContradictions(t *testing.T) {
 		"model.path=x":                  "both given",
 		"model.tokenizer=":              "needs a tokenizer",
 		"model.config.model_type=qwen3": "contradicts family",
-		"data.path=x":                   "both given",
+		"data.path=x":                   "keep one",
+		"data.preferences=x":            "keep one",
+		"dpo.beta=0.2":                  "set data.preferences or remove it",
+		"dpo.beta=0":                    "more than 0",
+		"dpo.label_smoothing=0.5":       "less than 0.5",
 		"data.eval_path=x":              "makes its own",
 		"data.task=":                    "is missing",
 		"data.eval_samples=201":         "data.countdown.test is 200",
@@ -149,6 +153,16 @@ func TestContradictions(t *testing.T) {
 	} {
 		lines := problems(t, minimal, set)
 		if len(lines) != 1 || !strings.Contains(lines[0], want) || !strings.HasPrefix(lines[0], "--set "+quoteFlag(set)+": ") {
+			t.Errorf("%s: got %q, want one line with %q", set, lines, want)
+		}
+	}
+	for set, want := range map[string]string{
+		"rl.objective=grpo": "model samples",
+		"data.path=y":       "keep one",
+		"dpo.kind=ipo":      `does nothing with kind "ipo"`,
+		"run.eval_every=1":  "nothing to evaluate on",
+	} {
+		if lines := problems(t, minimal, "data.task=", "data.preferences=x", "dpo.label_smoothing=0.1", "rl.reward=exact", set); len(lines) != 1 || !strings.Contains(lines[0], want) {
 			t.Errorf("%s: got %q, want one line with %q", set, lines, want)
 		}
 	}
@@ -226,6 +240,7 @@ func TestShippedShapes(t *testing.T) {
 	for file, set := range map[string][]string{
 		"countdown-sft.toml": nil,
 		"qwen3-lora.toml":    {"model.path=m", "data.path=d.jsonl"},
+		"dpo-lora.toml":      {"model.path=m", "data.preferences=d.jsonl"},
 	} {
 		s, err := Load(file, set)
 		if err != nil {

@@ -35,8 +35,17 @@ var rules = []rule{
 	{[]string{"model.tokenizer", "model.path"}, func(s *Shape) string {
 		return when(s.Model.Path != "" && s.Model.Tokenizer != "", "a checkpoint has its own tokenizer, remove tokenizer or path")
 	}},
-	{[]string{"data.task", "data.path"}, func(s *Shape) string {
-		return exactlyOne(s.Data.Task != "", s.Data.Path != "", `task ("countdown")`, "path (a JSONL file)")
+	{[]string{"data.task", "data.path", "data.preferences"}, func(s *Shape) string {
+		d, given := s.Data, 0
+		for _, source := range []string{d.Task, d.Path, d.Preferences} {
+			if source != "" {
+				given++
+			}
+		}
+		if given == 0 {
+			return `is missing, give task ("countdown"), path (a JSONL file) or preferences (a JSONL file of pairs)`
+		}
+		return when(given > 1, "task, path and preferences are each a source, keep one")
 	}},
 	{[]string{"data.eval_path", "data.task"}, func(s *Shape) string {
 		return when(s.Data.Task != "" && s.Data.EvalPath != "", "a task makes its own held-out samples, remove eval_path or task")
@@ -71,9 +80,18 @@ var rules = []rule{
 	{[]string{"run.name"}, func(s *Shape) string {
 		return when(!runName.MatchString(s.Run.Name), fmt.Sprintf("is %q, want letters, digits, '.', '_' and '-', a letter or digit first", s.Run.Name))
 	}},
-	{[]string{"run.eval_every", "data.path", "data.eval_path"}, func(s *Shape) string {
-		blind := s.Data.Path != "" && s.Data.EvalPath == ""
+	{[]string{"run.eval_every", "data.path", "data.preferences", "data.eval_path"}, func(s *Shape) string {
+		blind := (s.Data.Path != "" || s.Data.Preferences != "") && s.Data.EvalPath == ""
 		return when(blind && s.Run.EvalEvery > 0, "there is nothing to evaluate on, give data.eval_path or set eval_every = 0")
+	}},
+	{[]string{"dpo.kind", "dpo.beta", "dpo.label_smoothing", "data.preferences"}, func(s *Shape) string {
+		return when(s.Data.Preferences == "" && s.DPO != Default().DPO, "learns from pairs of answers, set data.preferences or remove it")
+	}},
+	{[]string{"dpo.label_smoothing", "dpo.kind"}, func(s *Shape) string {
+		return when(s.DPO.Kind == "ipo" && s.DPO.LabelSmoothing > 0, `does nothing with kind "ipo", remove it`)
+	}},
+	{[]string{"rl.objective", "data.preferences"}, func(s *Shape) string {
+		return when(s.RL.Objective != "" && s.Data.Preferences != "", "learns from answers that the model samples and data.preferences from given ones, keep one")
 	}},
 	{[]string{"rollout.pages", "rollout.page_rows", "rollout.max_tokens"}, func(s *Shape) string {
 		o := s.Rollout

@@ -8,6 +8,7 @@ type Shape struct {
 	LoRA       LoRA       `toml:"lora"`       // adapters instead of full fine-tuning
 	Optim      Optim      `toml:"optim"`      // AdamW and its learning rate
 	Run        Run        `toml:"run"`        // length, batch and outputs
+	DPO        DPO        `toml:"dpo"`        // with data.preferences: direct preference optimisation
 	WarmStart  WarmStart  `toml:"warm_start"` // supervised steps on a task's worked solutions before reinforcement learning
 	RL         RL         `toml:"rl"`         // reinforcement learning: sample answers, judge them, learn from the difference
 	Rollout    Rollout    `toml:"rollout"`    // the engine that generates answers
@@ -26,10 +27,11 @@ type Model struct {
 	Config    map[string]any `toml:"config"`                                        // of a new network: fields of its config.json; under catalogue what differs, such as num_hidden_layers = 2
 }
 
-// Data is either a built-in task or JSONL files.
+// Data is a built-in task, or JSONL files of samples or of preferences.
 type Data struct {
 	Task        string    `toml:"task" oneof:",countdown"`                            // built-in task: "countdown"
 	Path        string    `toml:"path"`                                               // instead of task: JSONL file to train on
+	Preferences string    `toml:"preferences"`                                        // instead of both: JSONL file of pairs of answers, a chosen and a rejected one; see dpo
 	EvalPath    string    `toml:"eval_path"`                                          // JSONL file held out for evaluation
 	PackRows    int       `toml:"pack_rows" default:"2048" range:"[2,)"`              // tokens of a pack, samples laid end to end
 	Long        string    `toml:"long" default:"'error'" oneof:"error,drop,truncate"` // what to do with a sample longer than a pack
@@ -70,6 +72,13 @@ type Optim struct {
 	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,)"`                      // steps of linear warm-up
 	FinalLR     float64 `toml:"final_lr" default:"0.1" range:"[0,1]"`                       // learning rate of the last step, as a fraction of lr
 	Clip        float64 `toml:"clip" default:"1.0" range:"[0,)"`                            // largest norm of the gradient; 0: off
+}
+
+// DPO is the loss of pairs by what the log-probability of each answer gained over that under the weights that the run starts from; the margin is chosen - rejected.
+type DPO struct {
+	Kind           string  `toml:"kind" default:"'sigmoid'" oneof:"sigmoid,ipo"`  // "sigmoid": -ln sigmoid(beta * margin); "ipo": (margin - 1 / (2 * beta))^2
+	Beta           float64 `toml:"beta" default:"0.1" range:"(0,)"`               // how closely the model is held to where it starts: more is closer
+	LabelSmoothing float64 `toml:"label_smoothing" default:"0.0" range:"[0,0.5)"` // of sigmoid: share of pairs that are taken to be the wrong way round
 }
 
 // WarmStart is a supervised stage with its own AdamW state, at the rate of a cosine from lr down to a tenth.

@@ -44,7 +44,7 @@ func (o DPO) Derivative(d []float32, rows Rows) {
 	}
 }
 
-// Measure adds the losses, and the rewards beta * (log-probability - reference) of both sides.
+// Measure adds the losses, and of both sides the log-probabilities and the rewards beta * (log-probability - reference).
 func (o DPO) Measure(m *Measures, rows Rows) {
 	for _, p := range rows.pairs() {
 		m.Targets += p.targets
@@ -54,6 +54,8 @@ func (o DPO) Measure(m *Measures, rows Rows) {
 		}
 		m.Chosen += float64(float64(o.beta) * p.sums[0])
 		m.Rejected += float64(float64(o.beta) * p.sums[1])
+		m.ChosenLogProb += p.logprobs[0]
+		m.RejectedLogProb += p.logprobs[1]
 		m.Loss += float64(float64(p.weight) * o.value(p.margin()))
 	}
 }
@@ -83,6 +85,7 @@ type pair struct {
 	targets            int
 	weight             float32
 	sums               [2]float64 // of log-probability - reference, chosen and rejected
+	logprobs           [2]float64 // of log-probability
 }
 
 func (p pair) margin() float32 { return float32(p.sums[0] - p.sums[1]) }
@@ -104,11 +107,12 @@ func (r Rows) pairs() []pair {
 			}
 			p.weight = r.Weight[i]
 			p.targets++
-			side := &p.sums[0]
+			side := 0
 			if i >= p.rejected {
-				side = &p.sums[1]
+				side = 1
 			}
-			*side += float64(r.LogProb[i]) - float64(r.Reference[i])
+			p.sums[side] += float64(r.LogProb[i]) - float64(r.Reference[i])
+			p.logprobs[side] += float64(r.LogProb[i])
 		}
 		pairs = append(pairs, p)
 	}

@@ -53,8 +53,10 @@ type Measures struct {
 	Corrected int     // of them, those whose importance weight was cut to its cap or left out by its band
 	KL        float64 // estimated divergence from the reference, summed over targets; see kl_estimator
 
-	Pairs     int     // of preferences
-	Preferred int     // of them, those whose chosen answer has the higher reward
-	Chosen    float64 // rewards of the chosen answers, summed over pairs: beta * (log-probability - that under the reference)
-	Rejected  float64 // and of the rejected ones; the margin is Chosen - Rejected
+	Pairs           int     // of preferences
+	Preferred       int     // of them, those whose chosen answer has the higher reward
+	Chosen          float64 // rewards of the chosen answers, summed over pairs: beta * (log-probability - that under the reference)
+	Rejected        float64 // and of the rejected ones; the margin is Chosen - Rejected
+	ChosenLogProb   float64 // log-probabilities of the chosen answers, summed over pairs
+	RejectedLogProb float64 // and of the rejected ones
 }

@@ -333,14 +333,14 @@ func TestCounts(t *testing.T) {
 	}
 }
 
-// A pair's measures: rewards of both sides, and which is higher.
+// A pair's measures: log-probabilities and rewards of both sides, and which reward is higher.
 func TestPairs(t *testing.T) {
 	rows := Rows{
 		Targets: []int32{-1, 1, 1, -1, 2, 3, 3}, LogProb: []float32{0, -1, -2, 0, -4, -1, -2}, Reference: []float32{0, -2, -3, 0, -3, -1, -1},
 		Weight: slices.Repeat([]float32{0.5}, 7), Sequences: []int{0, 3, 5, 6, 7},
 	}
 	m := measure(setting{"dpo", Settings{DPOBeta: 0.5}}.make(t), rows)
-	if m.Pairs != 2 || m.Preferred != 2 || m.Chosen != 1 || m.Rejected != -1 || m.Targets != 5 {
+	if m.Pairs != 2 || m.Preferred != 2 || m.Chosen != 1 || m.Rejected != -1 || m.ChosenLogProb != -4 || m.RejectedLogProb != -6 || m.Targets != 5 {
 		t.Errorf("%+v", m)
 	}
 	if want := (math.Log1p(math.Exp(-1.5)) + math.Log1p(math.Exp(-0.5))) / 2; math.Abs(m.Loss-want) > 1e-7 {

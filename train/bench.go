@@ -97,6 +97,9 @@ func benchSteps(r *parallel.Rank, s *configs.Shape, steps int, dir string) (benc
 	if err != nil {
 		return benchRow{}, err
 	}
+	if c.train == nil {
+		return benchRow{}, fmt.Errorf("data.preferences: the benchmark trains on samples, set data.path or data.task")
+	}
 	t, err := newTrainer(s, max(s.Run.Steps, benchWarmup+steps))
 	if err != nil {
 		return benchRow{}, err

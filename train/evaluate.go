@@ -12,6 +12,9 @@ import (
 
 // evaluate fills the record's evaluation: the loss of held-out samples and, for a task, the share of instances that generated answers solve.
 func (j *job) evaluate(rec *Record) error {
+	if j.pref != nil {
+		return j.evaluatePairs(rec)
+	}
 	if n := j.evalSamples(); n > 0 {
 		rec.EvalLoss = Num(j.t.evalLoss(j.evalPacks(n)))
 		j.progress.Note("step %d: held-out loss %.4f", j.state.Step, float64(*rec.EvalLoss))
@@ -26,6 +29,22 @@ func (j *job) evaluate(rec *Record) error {
 	}
 	rec.EvalAccuracy, rec.EvalSamples = Num(float64(right)/float64(n)), n
 	j.progress.Note("step %d: solves %d of %d held-out instances (%.1f%%)", j.state.Step, right, n, 100*float64(right)/float64(n))
+	return nil
+}
+
+// evaluatePairs fills in the loss of held-out pairs, their margin, and the share whose chosen answer has the higher reward.
+func (j *job) evaluatePairs(rec *Record) error {
+	if len(j.pref.held) == 0 {
+		return nil
+	}
+	m, err := j.pref.evaluate(j.ctx)
+	if err != nil {
+		return err
+	}
+	n := float64(m.Pairs)
+	rec.EvalLoss, rec.EvalMargin, rec.EvalAccuracy, rec.EvalSamples = Num(m.Loss), Num((m.Chosen-m.Rejected)/n), Num(float64(m.Preferred)/n), m.Pairs
+	j.progress.Note("step %d: held-out loss %.4f, margin %.3f, prefers the chosen answer of %d of %d pairs (%.1f%%)",
+		j.state.Step, m.Loss, float64(*rec.EvalMargin), m.Preferred, m.Pairs, 100*float64(*rec.EvalAccuracy))
 	return nil
 }
 

@@ -58,6 +58,9 @@ func shapeDigest(s *configs.Shape) (string, error) {
 	if s.RL.Objective != "" {
 		decides["rl"], decides["warm_start"], decides["sampling"] = s.RL, s.WarmStart, []any{s.Rollout.MaxTokens, s.Rollout.Seed, s.Rollout.Numerics}
 	}
+	if s.Data.Preferences != "" {
+		decides["dpo"] = s.DPO
+	}
 	if s.RL.Staleness > 0 { // which answers are complete first decides what is learned
 		decides["rollout"] = s.Rollout
 	}

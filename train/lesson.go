@@ -26,11 +26,7 @@ func lessons(packs [][]data.Sample) [][]lesson {
 	out := make([][]lesson, len(packs))
 	for i, pack := range packs {
 		for _, s := range pack {
-			l := lesson{Sample: s, weight: make([]float32, len(s.IDs))}
-			for t := range l.weight {
-				l.weight[t] = each
-			}
-			out[i] = append(out[i], l)
+			out[i] = append(out[i], lesson{Sample: s}.weighed(each))
 		}
 	}
 	return out
@@ -57,13 +53,18 @@ func pack(batch []lesson, unit int, aggregate string, longest, packRows int) (pa
 		var lessons []lesson
 		for _, first := range p.Samples {
 			for i, le := range batch[first : first+unit] {
-				le.weight = slices.Repeat([]float32{weights[first+i]}, len(le.IDs))
-				lessons = append(lessons, le)
+				lessons = append(lessons, le.weighed(weights[first+i]))
 			}
 		}
 		packs = append(packs, lessons)
 	}
 	return packs
+}
+
+// weighed is the lesson with one weight for each of its rows.
+func (l lesson) weighed(weight float32) lesson {
+	l.weight = slices.Repeat([]float32{weight}, len(l.IDs))
+	return l
 }
 
 // assemble lays lessons out one after the other, each a sequence of its own.

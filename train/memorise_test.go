@@ -43,7 +43,10 @@ const (
 )
 
 // Every family learns 8 sequences of noise by heart and gives them back: the whole way from a folder through training to a folder, and from there through the engine.
-func TestMemorises(t *testing.T) {
+func TestMemorises(t *testing.T) { eachFamily(t, learnByHeart) }
+
+// eachFamily runs a test on every checkpoint of package model's testdata, which have every family.
+func eachFamily(t *testing.T, body func(t *testing.T, dir string, vocab int)) {
 	found, err := filepath.Glob("../model/testdata/*/config.json")
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +72,7 @@ func TestMemorises(t *testing.T) {
 			t.Fatal(err)
 		}
 		covered[m.Family] = true
-		t.Run(filepath.Base(dir), func(t *testing.T) { learnByHeart(t, dir, m.Vocab) })
+		t.Run(filepath.Base(dir), func(t *testing.T) { body(t, dir, m.Vocab) })
 	}
 	for _, family := range model.Families() {
 		if !covered[family] && !covered[sameBuilder[family]] {

@@ -12,7 +12,7 @@ import (
 type Record struct {
 	Step            int       `json:"step"`
 	Time            time.Time `json:"time"`                        // UTC, milliseconds
-	Loss            *Number   `json:"loss,omitempty"`              // nats per target, before the update
+	Loss            *Number   `json:"loss,omitempty"`              // nats per target, or of preferences per pair; before the update
 	LR              *Number   `json:"lr,omitempty"`                // learning rate of the step
 	GradNorm        *Number   `json:"grad_norm,omitempty"`         // before clipping
 	Tokens          int       `json:"tokens,omitempty"`            // computed since the run's start
@@ -41,9 +41,16 @@ type Record struct {
 	RolloutSpeed    *Number   `json:"rollout_speed,omitempty"`     // sampled tokens a second while sampling
 	LearnSpeed      *Number   `json:"learn_speed,omitempty"`       // tokens a second of forward and backward while learning
 	Updates         int       `json:"updates,omitempty"`           // optimizer steps since the warm start
-	EvalLoss        *Number   `json:"eval_loss,omitempty"`         // nats per target, held out
-	EvalAccuracy    *Number   `json:"eval_accuracy,omitempty"`     // fraction of held-out samples answered right
-	EvalSamples     int       `json:"eval_samples,omitempty"`      // samples generated for it
+	Margin          *Number   `json:"margin,omitempty"`            // of the step's pairs, before the update: mean reward of chosen answers less that of rejected ones
+	Preferred       *Number   `json:"preferred,omitempty"`         // share of pairs whose chosen answer has the higher reward
+	ChosenReward    *Number   `json:"chosen_reward,omitempty"`     // mean of beta * (log-probability - reference)
+	RejectedReward  *Number   `json:"rejected_reward,omitempty"`   // the same of rejected answers
+	ChosenLogProb   *Number   `json:"chosen_logprob,omitempty"`    // mean log-probability of an answer, nats
+	RejectedLogProb *Number   `json:"rejected_logprob,omitempty"`  // the same of rejected answers
+	EvalLoss        *Number   `json:"eval_loss,omitempty"`         // nats per target, or per pair; held out
+	EvalAccuracy    *Number   `json:"eval_accuracy,omitempty"`     // fraction of held-out samples answered right, or of held-out pairs preferred rightly
+	EvalMargin      *Number   `json:"eval_margin,omitempty"`       // mean margin of held-out pairs
+	EvalSamples     int       `json:"eval_samples,omitempty"`      // samples generated for it, or pairs
 }
 
 // Number is a float64 that JSON can hold: "NaN", "+Inf" and "-Inf" are strings, the rest is written as short as reads back the same.
@@ -94,7 +101,9 @@ func (r Record) scalars() []scalar {
 		{"rl/reward", r.Reward}, {"rl/reward_spread", r.RewardSpread}, {"rl/kl", r.KL}, {"rl/kl_k1", r.KLK1}, {"rl/kl_exact", r.KLExact}, {"rl/largest_gap", r.LargestGap},
 		{"rl/clipped", r.Clipped}, {"rl/discarded", r.Discarded}, {"rl/entropy", r.Entropy}, {"rl/length", r.Length}, {"rl/truncated", r.Truncated}, {"rl/stale", r.Stale},
 		{"rl/rollout_speed", r.RolloutSpeed}, {"rl/learn_speed", r.LearnSpeed},
-		{"eval/loss", r.EvalLoss}, {"eval/accuracy", r.EvalAccuracy},
+		{"dpo/margin", r.Margin}, {"dpo/preferred", r.Preferred}, {"dpo/chosen_reward", r.ChosenReward}, {"dpo/rejected_reward", r.RejectedReward},
+		{"dpo/chosen_logprob", r.ChosenLogProb}, {"dpo/rejected_logprob", r.RejectedLogProb},
+		{"eval/loss", r.EvalLoss}, {"eval/accuracy", r.EvalAccuracy}, {"eval/margin", r.EvalMargin},
 		{"gpu/busy", r.GPUBusy}, {"gpu/watts", r.GPUWatts},
 	} {
 		if s.value != nil {

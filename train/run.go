@@ -63,10 +63,11 @@ type job struct {
 	lang     *data.Language
 	corpus   *corpus
 	stream   *data.Stream
-	warm     int      // supervised steps before those of reinforcement learning
-	steps    int      // all of them
-	rl       *learner // nil: the run is supervised
-	state    state    // of the last finished step
+	warm     int         // supervised steps before those of reinforcement learning
+	steps    int         // all of them
+	rl       *learner    // nil: the run is supervised
+	pref     *preference // nil: the run has no pairs
+	state    state       // of the last finished step
 	engine   *serve.Engine
 	beside   kernels.Device // of rollouts with numerics of their own; nil: none
 	metrics  *Metrics
@@ -85,8 +86,8 @@ func (j *job) prepare(r *parallel.Rank) error {
 		return err
 	}
 	j.lang = l
-	if j.corpus.train != nil {
-		j.stream = data.NewStream(j.corpus.train, uint64(j.s.Run.Seed), j.s.Data.PackRows, j.s.Run.Epochs)
+	if lessons := j.corpus.lessons(); lessons != nil {
+		j.stream = data.NewStream(lessons, uint64(j.s.Run.Seed), j.s.Data.PackRows, j.s.Run.Epochs)
 	}
 	if j.steps = j.s.Run.Steps; j.steps == 0 {
 		j.steps = j.stream.Steps(j.s.Run.Packs)
@@ -102,6 +103,11 @@ func (j *job) prepare(r *parallel.Rank) error {
 		j.t.schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Warmup: w.WarmupSteps, Steps: max(w.Steps, 1)}
 	}
 	j.t.r, j.t.m = r, m
+	if j.corpus.pairs != nil {
+		if j.pref, err = openPreference(j.s, j.t, j.corpus); err != nil {
+			return err
+		}
+	}
 	if j.engine, err = serve.NewEngine(r, m, kernels.NewArena(r.Dev), engineOptions(j.s)); err != nil {
 		return err
 	}
@@ -116,6 +122,11 @@ func (j *job) prepare(r *parallel.Rank) error {
 		}
 	}
 	j.t.rehearse(packs, j.s.Data.PackRows)
+	if j.pref != nil { // before a checkpoint replaces the weights
+		if err := j.pref.refer(j.ctx, filepath.Join(j.out, referenceFile), j.o.Resume, j.note); err != nil {
+			return err
+		}
+	}
 	return j.resume()
 }
 
@@ -157,6 +168,11 @@ func (j *job) run() (err error) {
 	}
 	if err := writeFile(filepath.Join(j.out, shapeFile), j.s.TOML()); err != nil {
 		return err
+	}
+	if j.pref != nil && j.pref.computed {
+		if err := j.pref.write(filepath.Join(j.out, referenceFile)); err != nil {
+			return err
+		}
 	}
 	total, active := j.t.m.Parameters()
 	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.out, j.t.m.Family, compact(float64(total)), compact(float64(active)), j.t.r.Dev.Name(), j.state.Digest)
@@ -232,12 +248,9 @@ func (j *job) supervised(rec *Record) (tokens int, fields []string, err error) {
 	if j.rl != nil {
 		n = j.s.WarmStart.Packs
 	}
-	var packs [][]data.Sample
-	for _, p := range j.stream.Next(n) {
-		packs = append(packs, j.stream.Samples(p))
-	}
+	packs := j.packs(j.stream.Next(n))
 	began := time.Now()
-	res := j.t.step(rec.Step, lessons(packs))
+	res := j.t.step(rec.Step, packs)
 	if err := res.finite(); err != nil {
 		key := "optim.lr"
 		if j.rl != nil {
@@ -246,7 +259,23 @@ func (j *job) supervised(rec *Record) (tokens int, fields []string, err error) {
 		return 0, nil, j.broken(rec.Step, j.t, err, key)
 	}
 	rec.Loss, rec.LR, rec.GradNorm = Num(res.Loss), Num(res.LR), Num(res.Norm)
-	return res.Tokens, []string{fmt.Sprintf("loss %.4f", res.Loss), fmt.Sprintf("%.0f tokens/s", float64(res.Tokens)/time.Since(began).Seconds())}, nil
+	fields = append(fields, fmt.Sprintf("loss %.4f", res.Loss))
+	if j.pref != nil {
+		fields = append(fields, j.pref.record(rec, res.Measures)...)
+	}
+	return res.Tokens, append(fields, fmt.Sprintf("%.0f tokens/s", float64(res.Tokens)/time.Since(began).Seconds())), nil
+}
+
+// packs is what to learn from packs of the stream.
+func (j *job) packs(list []data.Pack) [][]lesson {
+	if j.pref != nil {
+		return lay(j.pref.train, list)
+	}
+	var packs [][]data.Sample
+	for _, p := range list {
+		packs = append(packs, j.stream.Samples(p))
+	}
+	return lessons(packs)
 }
 
 // reinforced takes one step of reinforcement learning.
@@ -357,13 +386,7 @@ func (j *job) prove() (p *Proof, failed, err error) {
 	if j.s.Run.VerifyTokens == 0 {
 		return nil, nil, nil
 	}
-	var texts [][]int32
-	if j.corpus.train != nil {
-		for i := range min(j.corpus.train.Len(), 64) {
-			texts = append(texts, j.corpus.train.Sample(i).IDs)
-		}
-	}
-	rep, err := serve.Verify(j.ctx, j.t.r, j.t.m, serve.VerifyOptions{Tokens: j.s.Run.VerifyTokens, Seed: uint64(j.s.Run.Seed), Corpus: texts})
+	rep, err := serve.Verify(j.ctx, j.t.r, j.t.m, serve.VerifyOptions{Tokens: j.s.Run.VerifyTokens, Seed: uint64(j.s.Run.Seed), Corpus: j.corpus.texts(64)})
 	if err != nil {
 		return nil, nil, err
 	}

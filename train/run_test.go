@@ -175,6 +175,8 @@ func TestKilled(t *testing.T) {
 		"supervised": {"run.steps=60"},
 		"reinforced": append(tinyRL(), "run.steps=24"),
 		"stale":      append(tinyRL(), "run.steps=24", "rl.staleness=2"),
+		"pairs":      append(tinyPairs(t), "run.steps=30"),
+		"adapters":   append(tinyPairs(t), "run.steps=30", "lora.rank=4"),
 	} {
 		t.Run(name, func(t *testing.T) { killed(t, set) })
 	}

@@ -116,10 +116,39 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 
 // corpus is what a run learns from and is judged by.
 type corpus struct {
-	train *data.Dataset // samples to learn from; nil: none, answers to questions are
-	eval  *data.Dataset // held-out samples for the loss; nil: none
-	asked *exam         // what reinforcement learning asks; nil: the run is supervised
-	held  *exam         // held-out questions that an evaluation asks; nil: none
+	train     *data.Dataset     // samples to learn from; nil: none, preferences or answers to questions are
+	eval      *data.Dataset     // held-out samples for the loss; nil: none
+	pairs     *data.Preferences // preferences to learn from; nil: none
+	heldPairs *data.Preferences // held-out ones; nil: none
+	asked     *exam             // what reinforcement learning asks; nil: the run is supervised
+	held      *exam             // held-out questions that an evaluation asks; nil: none
+}
+
+// lessons is what the run's stream gives; nil: there is none.
+func (c *corpus) lessons() data.Lessons {
+	switch {
+	case c.pairs != nil:
+		return c.pairs
+	case c.train != nil:
+		return c.train
+	}
+	return nil
+}
+
+// texts is up to n sequences that the run learns from as they are.
+func (c *corpus) texts(n int) (list [][]int32) {
+	if c.pairs != nil {
+		for i := range min(n, c.pairs.Len()) {
+			chosen, _ := c.pairs.Pair(i)
+			list = append(list, chosen.IDs)
+		}
+	}
+	if c.train != nil {
+		for i := range min(n, c.train.Len()) {
+			list = append(list, c.train.Sample(i).IDs)
+		}
+	}
+	return list
 }
 
 // exam is questions with who judges the answers.
@@ -132,7 +161,7 @@ type exam struct {
 // dataOptions says how data becomes samples of the model's. l may be nil.
 func dataOptions(s *configs.Shape, m *model.Model, l *data.Language) data.Options {
 	o := data.Options{
-		End: -1, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), Long: data.Long(s.Data.Long),
+		End: -1, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), PairRows: s.Data.PackRows, Long: data.Long(s.Data.Long),
 	}
 	if l != nil {
 		o.Codec, o.Template, o.End = l, l.Template, l.End
@@ -150,6 +179,12 @@ func openCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*corpus, er
 	o := dataOptions(s, m, l)
 	var c corpus
 	var err error
+	if s.Data.Preferences != "" {
+		if c.pairs, err = data.LoadPreferences(s.Data.Preferences, o); err == nil && s.Data.EvalPath != "" {
+			c.heldPairs, err = data.LoadPreferences(s.Data.EvalPath, o)
+		}
+		return &c, err
+	}
 	if c.train, err = data.LoadJSONL(s.Data.Path, o); err != nil {
 		return nil, err
 	}

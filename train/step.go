@@ -67,7 +67,8 @@ type microBatch struct {
 }
 
 // rehearse runs the largest micro-batch that steps of so many packs of at most so many rows can hold, and forgets it: the memory of every step is taken before the
-// first, and a lack of it is known before anything is written.
+// first, and a lack of it is known before anything is written. Cross entropy stands for every objective: where one passes the vocabulary twice, the first pass takes no
+// more than the second.
 func (t *trainer) rehearse(packs, rows int) {
 	r, micro := t.r, min(packs, t.microBatch)
 	defer func() {
@@ -89,7 +90,9 @@ func (t *trainer) rehearse(packs, rows int) {
 	for range (packs + micro - 1) / micro { // what a step keeps of each
 		r.Stack.New(kernels.F32, 1, micro*rows)
 	}
-	t.micro(lessons(slices.Repeat([][]data.Sample{full}, micro)))
+	plain := *t
+	plain.objective = optim.SFT{}
+	plain.micro(lessons(slices.Repeat([][]data.Sample{full}, micro)))
 	t.m.GatherTied(r)
 	optim.GradNorm(r, weights(t.m))
 	for _, p := range t.m.Trained() {

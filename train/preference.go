@@ -1,0 +1,123 @@
+package train
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"lockstep/configs"
+	"lockstep/data"
+	"lockstep/optim"
+)
+
+// preference is direct preference optimisation: pairs of answers, and what the weights that the run starts from think of them. There is no second model: those
+// log-probabilities are computed once, before the first step, and kept in the run's folder.
+type preference struct {
+	t        *trainer
+	packRows int
+	train    []lesson // 2k the chosen and 2k+1 the rejected answer of pair k
+	held     []lesson // of the held-out pairs that an evaluation takes
+	made     provenance
+	computed bool // the reference is not in the run's folder yet
+}
+
+// openPreference makes the trainer's objective that of the shape, over the corpus's pairs. The model has the weights that the run starts from.
+func openPreference(s *configs.Shape, t *trainer, c *corpus) (*preference, error) {
+	objective, err := optim.New("dpo", optim.Settings{DPOLoss: s.DPO.Kind, DPOBeta: s.DPO.Beta, LabelSmoothing: s.DPO.LabelSmoothing})
+	if err != nil {
+		return nil, fmt.Errorf("dpo: %w", err)
+	}
+	t.objective = objective
+	p := &preference{t: t, packRows: s.Data.PackRows, train: pairLessons(c.pairs, c.pairs.Len())}
+	p.made.definition, p.made.train = t.r.Dev.Definition().Digest(), fmt.Sprintf("%016x", c.pairs.Digest())
+	if c.heldPairs != nil {
+		n := min(s.Data.EvalSamples, c.heldPairs.Len())
+		p.held, p.made.held = pairLessons(c.heldPairs, n), fmt.Sprintf("%d of %016x", n, c.heldPairs.Digest())
+	}
+	p.made.weights, err = weightsDigest(t.r.Dev, t.m)
+	return p, err
+}
+
+// refer finds the reference in the file of a run that is resumed, or computes it.
+func (p *preference) refer(ctx context.Context, path string, resume bool, note func(string, ...any)) error {
+	if resume {
+		if found, err := p.read(path); found || err != nil {
+			return err
+		}
+	}
+	return p.score(ctx, note)
+}
+
+// pairLessons is the samples of the first n pairs, without weights or reference.
+func pairLessons(p *data.Preferences, n int) (list []lesson) {
+	for i := range n {
+		chosen, rejected := p.Pair(i)
+		list = append(list, lesson{Sample: chosen}, lesson{Sample: rejected})
+	}
+	return list
+}
+
+// lay makes packs of pairs, each row with its weight: the mean over all pairs of the packs.
+func lay(pairs []lesson, packs []data.Pack) (out [][]lesson) {
+	var lengths []int
+	for _, p := range packs {
+		for _, k := range p.Samples {
+			lengths = append(lengths, pairs[2*k].Learned(), pairs[2*k+1].Learned())
+		}
+	}
+	weights := optim.Aggregate("pair", lengths, 0)
+	for _, p := range packs {
+		var pack []lesson
+		for _, k := range p.Samples {
+			pack = append(pack, pairs[2*k].weighed(weights[0]), pairs[2*k+1].weighed(weights[1]))
+			weights = weights[2:]
+		}
+		out = append(out, pack)
+	}
+	return out
+}
+
+// evaluate measures held-out pairs, without gradients.
+func (p *preference) evaluate(ctx context.Context) (sums optim.Measures, err error) {
+	for _, pack := range pack(p.held, 2, "pair", 0, p.packRows) {
+		if err := ctx.Err(); err != nil {
+			return sums, err
+		}
+		p.t.objective.Measure(&sums, logprobs(p.t.r, p.t.m, [][]lesson{pack}))
+	}
+	return sums, nil
+}
+
+// referencePart is how many answers are scored between two looks at the clock.
+const referencePart = 64
+
+// score fills in the reference: the log-probabilities under the model as it is.
+func (p *preference) score(ctx context.Context, note func(string, ...any)) error {
+	all := len(p.train) + len(p.held)
+	note("reference: %d pairs under the weights at the start", all/2)
+	shown, done := time.Now(), 0
+	for _, list := range [][]lesson{p.train, p.held} {
+		for from := 0; from < len(list); from += referencePart {
+			if ctx.Err() != nil {
+				return fmt.Errorf("interrupted at pair %d of %d of the reference, before the first step: nothing was saved", done/2, all/2)
+			}
+			part := list[from:min(from+referencePart, len(list))]
+			each(p.t.r, p.t.m, p.packRows, part, func(l *lesson, logprob []float32) { l.reference = logprob })
+			if done += len(part); time.Since(shown) > plainEvery {
+				shown = time.Now()
+				note("reference: %d of %d pairs", done/2, all/2)
+			}
+		}
+	}
+	p.computed = true
+	return nil
+}
+
+// record fills in what a step measured, and returns fields for the progress line.
+func (p *preference) record(rec *Record, m optim.Measures) []string {
+	n := float64(m.Pairs)
+	rec.Margin, rec.Preferred = Num((m.Chosen-m.Rejected)/n), Num(float64(m.Preferred)/n)
+	rec.ChosenReward, rec.RejectedReward = Num(m.Chosen/n), Num(m.Rejected/n)
+	rec.ChosenLogProb, rec.RejectedLogProb = Num(m.ChosenLogProb/n), Num(m.RejectedLogProb/n)
+	return []string{fmt.Sprintf("margin %.3f", float64(*rec.Margin)), fmt.Sprintf("prefers %.0f%%", 100*float64(*rec.Preferred))}
+}

@@ -1,0 +1,128 @@
+package train
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/model"
+)
+
+// referenceFile holds the log-probabilities of pairs under the weights that a run started from: tensors "train" and "held_out", F32 [rows], of all answers one after the
+// other. Its metadata say what they were made from, and their checksum.
+const referenceFile = "reference.safetensors"
+
+// provenance is what a reference was made from, as digests.
+type provenance struct{ definition, weights, train, held string }
+
+// weightsDigest is the SHA-256 of a model's tensors, adapters left out: when a run starts they add nothing.
+func weightsDigest(dev kernels.Device, m *model.Model) (string, error) {
+	h := sha256.New()
+	for _, t := range m.Tensors(dev) {
+		fmt.Fprintf(h, "%s %s %v\n", t.Name, t.DType, t.Shape)
+		if err := t.Write(h); err != nil {
+			return "", fmt.Errorf("digest of %s: %w", t.Name, err)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// facts is the metadata of a reference, and what to do where a file has another value.
+func (p provenance) facts() []struct{ key, value, mend string } {
+	return []struct{ key, value, mend string }{
+		{"definition", p.definition, "was computed by another definition: take the run's device or settings"},
+		{"weights", p.weights, "was computed from other weights: give the run the model that it started from"},
+		{"train", p.train, "belongs to other pairs: restore data.preferences"},
+		{"held_out", p.held, "belongs to other held-out pairs: restore data.eval_path"},
+	}
+}
+
+// write saves the reference of lessons.
+func (p *preference) write(path string) error {
+	train, held := referenceBytes(p.train), referenceBytes(p.held)
+	meta := map[string]string{"sha256": referenceSum(train, held)}
+	for _, f := range p.made.facts() {
+		meta[f.key] = f.value
+	}
+	tensor := func(name string, raw []byte) data.OutTensor {
+		return data.OutTensor{Name: name, DType: "F32", Shape: []int{len(raw) / 4}, Write: func(w io.Writer) error {
+			_, err := w.Write(raw)
+			return err
+		}}
+	}
+	return data.WriteSafetensors(path, []data.OutTensor{tensor("train", train), tensor("held_out", held)}, meta)
+}
+
+// read fills in the reference that write saved; found is false where there is none.
+func (p *preference) read(path string) (found bool, err error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	f, err := data.OpenSafetensors(path)
+	if err != nil {
+		return false, fmt.Errorf("the reference is damaged, remove it and --resume computes it again: %w", err)
+	}
+	defer f.Close()
+	meta, tensors := f.Metadata(), f.Checkpoint()
+	train, okTrain := tensors.Tensor("train")
+	held, okHeld := tensors.Tensor("held_out")
+	if !okTrain || !okHeld || meta["sha256"] == "" {
+		return false, fmt.Errorf("%s: not a reference of pairs: remove it and --resume computes it", path)
+	}
+	for _, fact := range p.made.facts() {
+		if meta[fact.key] != fact.value {
+			return false, fmt.Errorf("%s: %s, or start anew in another --out", path, fact.mend)
+		}
+	}
+	if referenceSum(train.Data, held.Data) != meta["sha256"] {
+		return false, fmt.Errorf("%s: has another checksum than when it was written: remove it and --resume computes it again", path)
+	}
+	if !takeReference(p.train, train) || !takeReference(p.held, held) {
+		return false, fmt.Errorf("%s: has other rows than the pairs: remove it and --resume computes it again", path)
+	}
+	return true, nil
+}
+
+func referenceSum(train, held []byte) string {
+	h := sha256.New()
+	h.Write(train)
+	h.Write(held)
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// referenceBytes is the reference of lessons, little-endian.
+func referenceBytes(list []lesson) (raw []byte) {
+	for _, l := range list {
+		for _, x := range l.reference {
+			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
+		}
+	}
+	return raw
+}
+
+// takeReference gives each lesson its rows of a tensor, which must have just those.
+func takeReference(list []lesson, t data.TensorInfo) bool {
+	rows := 0
+	for _, l := range list {
+		rows += len(l.IDs)
+	}
+	if t.DType != "F32" || t.Len() != rows {
+		return false
+	}
+	raw := t.Data
+	for i := range list {
+		list[i].reference = make([]float32, len(list[i].IDs))
+		for k := range list[i].reference {
+			list[i].reference[k], raw = math.Float32frombits(binary.LittleEndian.Uint32(raw)), raw[4:]
+		}
+	}
+	return true
+}
