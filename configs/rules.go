@@ -120,6 +120,9 @@ var rules = []rule{
 	{[]string{"rl.url", "rl.reward"}, func(s *Shape) string {
 		return when((s.RL.Reward == "http") != (s.RL.URL != ""), `reward "http" and url go together, give both or neither`)
 	}},
+	{[]string{"rl.loss", "rl.objective"}, func(s *Shape) string {
+		return when((s.RL.Objective == "custom") != (len(s.RL.Loss) > 0), `objective "custom" and loss go together, give both or neither`)
+	}},
 	{[]string{"rl.marker", "rl.final"}, func(s *Shape) string {
 		return when((s.RL.Final == "after") != (s.RL.Marker != ""), `final "after" and marker go together, give both or neither`)
 	}},

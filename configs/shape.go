@@ -91,39 +91,40 @@ type WarmStart struct {
 
 // RL says how answers become gradients. A step of the run samples prompts * group answers, and takes minibatches * epochs optimizer steps on them.
 type RL struct {
-	Objective       string   `toml:"objective" oneof:",policy_gradient,ppo,grpo,dr_grpo,dapo,gspo,cispo,dro"` // loss; "": the run is supervised
-	Prompts         int      `toml:"prompts" default:"16" range:"[1,)"`                                       // prompts of a step
-	Group           int      `toml:"group" default:"8" range:"[1,)"`                                          // answers to each prompt
-	Minibatches     int      `toml:"minibatches" default:"1" range:"[1,)"`                                    // optimizer steps that share the answers of a step
-	Epochs          int      `toml:"epochs" default:"1" range:"[1,)"`                                         // passes over the answers of a step
-	Advantage       string   `toml:"advantage" oneof:",group_norm,group_mean,leave_one_out,batch_norm,none"`  // how rewards are compared; "": the objective's own
-	Aggregate       string   `toml:"aggregate" oneof:",token,sequence,constant,sum"`                          // weight of a token; "": the objective's own
-	ClipBounds      string   `toml:"clip_bounds" oneof:",epsilon,absolute"`                                   // "epsilon": ratios count in [1 - clip_low, 1 + clip_high]; "absolute": in [clip_low, clip_high]; "": epsilon
-	ClipLow         float64  `toml:"clip_low" default:"0.0" range:"[0,1]"`                                    // lower bound of ratios; 0: the objective's own
-	ClipHigh        float64  `toml:"clip_high" default:"0.0" range:"[0,)"`                                    // upper bound of ratios; 0: the objective's own
-	DualClip        float64  `toml:"dual_clip" default:"0.0" range:"[0,)"`                                    // bound on the ratio of bad answers; 0: none
-	ImportanceCap   float64  `toml:"importance_cap" default:"0.0" range:"[0,)"`                               // with proximal: largest weight for rollouts that differ; 0: no weight
-	BandLow         float64  `toml:"band_low" default:"0.0" range:"[0,1]"`                                    // with proximal: rows whose weight is lower are left out; 0: none
-	BandHigh        float64  `toml:"band_high" default:"0.0" range:"[0,)"`                                    // with proximal: rows whose weight is higher are left out; 0: none
-	ImportanceLevel string   `toml:"importance_level" oneof:",token,sequence"`                                // whose weight that is; "sequence": the geometric mean over the answer; "": token
-	GSPOGradient    string   `toml:"gspo_gradient" oneof:",token,mean"`                                       // of gspo: to each row alone, or through the mean over the answer; "": token
-	DROBeta         float64  `toml:"dro_beta" default:"0.0" range:"[0,)"`                                     // of dro: weight of the quadratic; 0: the objective's own
-	DROQuadratic    string   `toml:"dro_quadratic" oneof:",all,advantage"`                                    // of dro: rows with the quadratic, all or those whose advantage is not 0; "": all
-	KLCoef          float64  `toml:"kl_coef" default:"0.0" range:"[0,)"`                                      // weight of the KL to the model that the stage started from
-	KLEstimator     string   `toml:"kl_estimator" oneof:",k1,k2,k3"`                                          // with kl_coef: estimator of that KL; "": k3
-	Proximal        bool     `toml:"proximal" default:"false"`                                                // ratios to the trainer's own log-probabilities, at one more forward, not to the rollout's
-	Dynamic         bool     `toml:"dynamic" default:"false"`                                                 // sample on until every prompt of a step has right and wrong answers (DAPO)
-	OverlongRows    int      `toml:"overlong_rows" default:"0" range:"[0,)"`                                  // length before rollout.max_tokens over which the reward falls by 1 (DAPO); 0: off
-	Staleness       int      `toml:"staleness" default:"0" range:"[0,1024]"`                                  // updates that an answer may span: above 0 answers go on while the weights change
-	Reward          string   `toml:"reward" default:"'task'" oneof:"task,exact,math,command,http"`            // who judges: the task, the answer of the line, a program, an endpoint
-	Command         []string `toml:"command"`                                                                 // with reward "command": the program and its arguments
-	URL             string   `toml:"url"`                                                                     // with reward "http": the endpoint
-	Final           string   `toml:"final" default:"'text'" oneof:"text,line,after,boxed"`                    // with reward "exact", what is compared: the text, its last line, what follows marker, what is in \\boxed{}
-	Marker          string   `toml:"marker"`                                                                  // with final "after": such as "####"
-	Retries         int      `toml:"retries" default:"5" range:"[0,100]"`                                     // with reward "http": how often a failed request is sent again
-	Parallel        int      `toml:"parallel" default:"1" range:"[1,1024]"`                                   // with rewards "command" and "http": parts that a step's answers are cut into, judged at a time
-	Timeout         float64  `toml:"timeout" default:"60.0" range:"(0,)"`                                     // seconds that the program or the endpoint may take for a step's answers
-	ExactKL         int      `toml:"exact_kl" default:"1" range:"[0,)"`                                       // answers of a step whose KL is also summed over the whole vocabulary
+	Objective       string   `toml:"objective" oneof:",policy_gradient,ppo,grpo,dr_grpo,dapo,gspo,cispo,dro,custom"` // loss; "custom": that of a program; "": the run is supervised
+	Loss            []string `toml:"loss"`                                                                           // of custom: the program and its arguments; it reads {"question", "sample", "reward", "advantage", "weight", "ids", "logprobs", "rollout"} for each answer and writes {"gradients": [...], "loss": x}
+	Prompts         int      `toml:"prompts" default:"16" range:"[1,)"`                                              // prompts of a step
+	Group           int      `toml:"group" default:"8" range:"[1,)"`                                                 // answers to each prompt
+	Minibatches     int      `toml:"minibatches" default:"1" range:"[1,)"`                                           // optimizer steps that share the answers of a step
+	Epochs          int      `toml:"epochs" default:"1" range:"[1,)"`                                                // passes over the answers of a step
+	Advantage       string   `toml:"advantage" oneof:",group_norm,group_mean,leave_one_out,batch_norm,none"`         // how rewards are compared; "": the objective's own
+	Aggregate       string   `toml:"aggregate" oneof:",token,sequence,constant,sum"`                                 // weight of a token; "": the objective's own
+	ClipBounds      string   `toml:"clip_bounds" oneof:",epsilon,absolute"`                                          // "epsilon": ratios count in [1 - clip_low, 1 + clip_high]; "absolute": in [clip_low, clip_high]; "": epsilon
+	ClipLow         float64  `toml:"clip_low" default:"0.0" range:"[0,1]"`                                           // lower bound of ratios; 0: the objective's own
+	ClipHigh        float64  `toml:"clip_high" default:"0.0" range:"[0,)"`                                           // upper bound of ratios; 0: the objective's own
+	DualClip        float64  `toml:"dual_clip" default:"0.0" range:"[0,)"`                                           // bound on the ratio of bad answers; 0: none
+	ImportanceCap   float64  `toml:"importance_cap" default:"0.0" range:"[0,)"`                                      // with proximal: largest weight for rollouts that differ; 0: no weight
+	BandLow         float64  `toml:"band_low" default:"0.0" range:"[0,1]"`                                           // with proximal: rows whose weight is lower are left out; 0: none
+	BandHigh        float64  `toml:"band_high" default:"0.0" range:"[0,)"`                                           // with proximal: rows whose weight is higher are left out; 0: none
+	ImportanceLevel string   `toml:"importance_level" oneof:",token,sequence"`                                       // whose weight that is; "sequence": the geometric mean over the answer; "": token
+	GSPOGradient    string   `toml:"gspo_gradient" oneof:",token,mean"`                                              // of gspo: to each row alone, or through the mean over the answer; "": token
+	DROBeta         float64  `toml:"dro_beta" default:"0.0" range:"[0,)"`                                            // of dro: weight of the quadratic; 0: the objective's own
+	DROQuadratic    string   `toml:"dro_quadratic" oneof:",all,advantage"`                                           // of dro: rows with the quadratic, all or those whose advantage is not 0; "": all
+	KLCoef          float64  `toml:"kl_coef" default:"0.0" range:"[0,)"`                                             // weight of the KL to the model that the stage started from
+	KLEstimator     string   `toml:"kl_estimator" oneof:",k1,k2,k3"`                                                 // with kl_coef: estimator of that KL; "": k3
+	Proximal        bool     `toml:"proximal" default:"false"`                                                       // ratios to the trainer's own log-probabilities, at one more forward, not to the rollout's
+	Dynamic         bool     `toml:"dynamic" default:"false"`                                                        // sample on until every prompt of a step has right and wrong answers (DAPO)
+	OverlongRows    int      `toml:"overlong_rows" default:"0" range:"[0,)"`                                         // length before rollout.max_tokens over which the reward falls by 1 (DAPO); 0: off
+	Staleness       int      `toml:"staleness" default:"0" range:"[0,1024]"`                                         // updates that an answer may span: above 0 answers go on while the weights change
+	Reward          string   `toml:"reward" default:"'task'" oneof:"task,exact,math,command,http"`                   // who judges: the task, the answer of the line, a program, an endpoint
+	Command         []string `toml:"command"`                                                                        // with reward "command": the program and its arguments
+	URL             string   `toml:"url"`                                                                            // with reward "http": the endpoint
+	Final           string   `toml:"final" default:"'text'" oneof:"text,line,after,boxed"`                           // with reward "exact", what is compared: the text, its last line, what follows marker, what is in \\boxed{}
+	Marker          string   `toml:"marker"`                                                                         // with final "after": such as "####"
+	Retries         int      `toml:"retries" default:"5" range:"[0,100]"`                                            // with reward "http": how often a failed request is sent again
+	Parallel        int      `toml:"parallel" default:"1" range:"[1,1024]"`                                          // with rewards "command" and "http": parts that a step's answers are cut into, judged at a time
+	Timeout         float64  `toml:"timeout" default:"60.0" range:"(0,)"`                                            // seconds that the program or the endpoint may take for a step's answers
+	ExactKL         int      `toml:"exact_kl" default:"1" range:"[0,)"`                                              // answers of a step whose KL is also summed over the whole vocabulary
 }
 
 // Run is the length of the run, its batch, and what it leaves behind.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
-	"os/exec"
 	"strings"
 	"time"
 )
@@ -98,12 +97,11 @@ func NewRewarder(o RewardOptions, q *Questions) (Rewarder, error) {
 	case "math":
 		return judge(func(a Answer) float64 { return truth(mathEqual(a.Text, a.Want)) }), q.answered()
 	case "command":
-		path, err := exec.LookPath(o.Command[0])
+		p, err := NewProgram(o.Command, o.Timeout)
 		if err != nil {
-			return nil, fmt.Errorf("the reward command: %w: give a program that is there and may be run", err)
+			return nil, fmt.Errorf("the reward command: %w", err)
 		}
-		p := program{argv: append([]string{path}, o.Command[1:]...), timeout: o.Timeout}
-		return newOutside(fmt.Sprintf("reward command %.120q", strings.Join(o.Command, " ")), o.Parallel, p.ask), nil
+		return newOutside(fmt.Sprintf("reward command %.120q", strings.Join(o.Command, " ")), o.Parallel, p.rewards), nil
 	}
 	s := newServer(o)
 	return newOutside("reward server "+s.name(), o.Parallel, s.ask), nil

@@ -70,7 +70,7 @@ var objectives = []kind{
 	{"cispo", cispoDefaults, boundedKeys, newCISPO},
 	{"dro", droDefaults, append([]string{"dro_beta", "dro_quadratic"}, policyKeys...), newDRO},
 	{"dpo", dpoDefaults, []string{"aggregate", "dpo_beta", "dpo_loss", "label_smoothing"}, newDPO},
-	{"custom", Settings{}, nil, func(Settings) Objective { return Custom{} }},
+	{"custom", Settings{Aggregate: "token", Advantage: "group_norm"}, []string{"aggregate", "advantage"}, func(Settings) Objective { return Custom{} }},
 }
 
 // New makes an objective. The error, of one line, names the key.

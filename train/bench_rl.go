@@ -112,7 +112,7 @@ func newRLBench(r *parallel.Rank, m *model.Model, s *configs.Shape, o RLOptions)
 	for _, le := range b.lessons {
 		b.rows += len(le.IDs)
 	}
-	each(r, m, b.packRows, b.lessons, func(le *lesson, logprob []float32) { le.rollout, le.reference = logprob, logprob })
+	each(r, m, b.packRows, b.lessons, func(i int, logprob []float32) { b.lessons[i].rollout, b.lessons[i].reference = logprob, logprob })
 	return b, nil
 }
 

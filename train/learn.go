@@ -18,18 +18,20 @@ import (
 // learner is reinforcement learning: answers from the rollout engine on the weights as they are, rewards, advantages, an objective, updates.
 type learner struct {
 	*collector
-	t         *trainer
-	s         configs.RL
-	settings  optim.Settings // of the objective, complete
-	out       string
-	packRows  int
-	maxTokens int
-	rank      *parallel.Rank // that samples, with its model: the trainer's own, or a copy with numerics of its own
-	model     *model.Model
-	sync      func() error // copies the trained weights to the rollout's; nil: they are the same
-	reference *model.Model // nil: no KL to it
-	updates   int          // optimizer steps of the stage
-	asOf      int          // updates before the last step
+	t          *trainer
+	s          configs.RL
+	settings   optim.Settings // of the objective, complete
+	out        string
+	packRows   int
+	maxTokens  int
+	rank       *parallel.Rank // that samples, with its model: the trainer's own, or a copy with numerics of its own
+	model      *model.Model
+	sync       func() error  // copies the trained weights to the rollout's; nil: they are the same
+	custom     *data.Program // whose loss it is; nil: the objective's
+	reference  *model.Model  // nil: no KL to it
+	customLoss float64       // of the last minibatch
+	updates    int           // optimizer steps of the stage
+	asOf       int           // updates before the last step
 }
 
 // learned is what one step did, besides its optimizer steps.
@@ -73,7 +75,7 @@ func (l *learner) step(ctx context.Context, step int) (res learned, err error) {
 		return res, err
 	}
 	began = time.Now()
-	if err := l.update(&res); err != nil {
+	if err := l.update(ctx, &res); err != nil {
 		return res, err
 	}
 	if l.sync != nil {
@@ -123,7 +125,7 @@ func (l *learner) exactly(ctx context.Context, res *learned) error {
 }
 
 // update takes the optimizer steps of one step: epochs times over the minibatches, which are whole groups in order.
-func (l *learner) update(res *learned) error {
+func (l *learner) update(ctx context.Context, res *learned) error {
 	var lessons []lesson
 	for _, e := range res.episodes {
 		lessons = append(lessons, e.lesson())
@@ -135,6 +137,11 @@ func (l *learner) update(res *learned) error {
 		for m := range l.s.Minibatches {
 			batch := lessons[m*each : (m+1)*each]
 			first := epoch == 0 && m == 0
+			if l.custom != nil {
+				if err := l.differentiate(ctx, batch, res.episodes[m*each:(m+1)*each]); err != nil {
+					return err
+				}
+			}
 			l.t.observe = nil
 			if first && !l.s.Proximal {
 				l.t.observe = func(rows optim.Rows) { res.divergence.Add(rows) }
@@ -142,6 +149,9 @@ func (l *learner) update(res *learned) error {
 			one := l.t.step(l.updates+1, l.pack(batch))
 			if err := one.finite(); err != nil {
 				return err
+			}
+			if l.custom != nil {
+				one.Loss = l.customLoss
 			}
 			l.updates++
 			res.learnTokens += one.Tokens
@@ -156,7 +166,7 @@ func (l *learner) update(res *learned) error {
 // compare fills in what the objective holds new log-probabilities against: the trainer's own before the first update, and the reference's.
 func (l *learner) compare(lessons []lesson, res *learned) {
 	if l.s.Proximal {
-		each(l.t.r, l.t.m, l.packRows, lessons, func(le *lesson, logprob []float32) { le.old = logprob })
+		each(l.t.r, l.t.m, l.packRows, lessons, func(i int, logprob []float32) { lessons[i].old = logprob })
 		for _, pack := range l.pack(lessons) {
 			_, rows, _ := assemble([][]lesson{pack})
 			rows.LogProb = rows.Old
@@ -164,12 +174,12 @@ func (l *learner) compare(lessons []lesson, res *learned) {
 		}
 	}
 	if l.reference != nil {
-		each(l.t.r, l.reference, l.packRows, lessons, func(le *lesson, logprob []float32) { le.reference = logprob })
+		each(l.t.r, l.reference, l.packRows, lessons, func(i int, logprob []float32) { lessons[i].reference = logprob })
 	}
 }
 
-// each gives visit the log-probabilities of every lesson's targets under a model.
-func each(r *parallel.Rank, m *model.Model, packRows int, lessons []lesson, visit func(le *lesson, logprob []float32)) {
+// each gives visit the log-probabilities of the targets of every lesson i under a model.
+func each(r *parallel.Rank, m *model.Model, packRows int, lessons []lesson, visit func(i int, logprob []float32)) {
 	order := make([]int, len(lessons))
 	for i := range order {
 		order[i] = i
@@ -181,7 +191,7 @@ func each(r *parallel.Rank, m *model.Model, packRows int, lessons []lesson, visi
 		}
 		rows := logprobs(r, m, [][]lesson{pack})
 		for k, i := range p.Samples {
-			visit(&lessons[i], rows.LogProb[rows.Sequences[k]:rows.Sequences[k+1]])
+			visit(i, rows.LogProb[rows.Sequences[k]:rows.Sequences[k+1]])
 		}
 	}
 }

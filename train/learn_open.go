@@ -5,8 +5,10 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"lockstep/configs"
+	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/optim"
@@ -33,6 +35,11 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	l.t.r, l.t.m = r, m
 	if l.t.objective, err = optim.New(s.Objective, settings); err != nil {
 		return fmt.Errorf("rl.%w", err)
+	}
+	if len(s.Loss) > 0 {
+		if l.custom, err = data.NewProgram(s.Loss, time.Duration(s.Timeout*float64(time.Second))); err != nil {
+			return fmt.Errorf("rl.loss: %w", err)
+		}
 	}
 	l.collector = j.newCollector()
 	if err := j.openRollout(l); err != nil {

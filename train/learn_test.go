@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -229,5 +230,44 @@ func TestLearnFromFile(t *testing.T) {
 	write(questions, strings.Replace(lines.String(), "make 3", "make 4", 1))
 	if _, err := runTiny(t, out, true, set...); err == nil || !strings.Contains(err.Error(), "other questions") {
 		t.Errorf("other questions: %v", err)
+	}
+}
+
+// A loss in a program of its own, GRPO's at ratio 1, leads to the bits that the built-in objective leads to; what a program gets wrong is said in a line.
+func TestCustomLoss(t *testing.T) {
+	base := append(tinyRL(), "run.steps=2")
+	want, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, base...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(t.TempDir(), "loss.py")
+	text := `import json, struct, sys
+fp32 = lambda x: struct.unpack("f", struct.pack("f", x))[0]
+for line in sys.stdin:
+    a = json.loads(line)
+    if a["logprobs"] != a["rollout"]:
+        sys.exit("the rollout and the trainer disagree")
+    print(json.dumps({"gradients": [-fp32(a["weight"] * a["advantage"])] * len(a["ids"]), "loss": 0}))
+`
+	if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("no python3 on this machine")
+	}
+	custom := append(base, "rl.objective=custom", "rl.aggregate=sequence", "rl.loss=['python3', '"+script+"']")
+	got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, custom...)
+	if err != nil || got != want {
+		t.Errorf("%s, want %s (%v)", got, want, err)
+	}
+	for program, want := range map[string]string{
+		`"awk", "{exit 3}"`: "exit status 3",
+		`"awk", "NR == 1 {print \"{\\\"gradients\\\": [1]}\"}"`: "got 1 gradients",
+		`"no-such-program"`: "not found",
+	} {
+		_, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "rl.objective=custom", "rl.loss=["+program+"]")...)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "rl.loss") {
+			t.Errorf("%s: %v, want one line with %q", program, err, want)
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 type lesson struct {
 	data.Sample
 	weight, rollout, old, reference, advantage []float32 // [T]; nil: not known
+	derivative                                 []float32 // [T], of a loss that is not ours; it takes the place of weight
 }
 
 // lessons gives every target of packs the same weight: the mean over the targets of the step.
@@ -61,9 +62,11 @@ func pack(batch []lesson, unit int, aggregate string, longest, packRows int) (pa
 	return packs
 }
 
-// weighed is the lesson with one weight for each of its rows.
+// weighed is the lesson with one weight for each of its rows, or with the derivatives that were given.
 func (l lesson) weighed(weight float32) lesson {
-	l.weight = slices.Repeat([]float32{weight}, len(l.IDs))
+	if l.weight = l.derivative; l.weight == nil {
+		l.weight = slices.Repeat([]float32{weight}, len(l.IDs))
+	}
 	return l
 }
 

@@ -102,7 +102,7 @@ func (p *preference) score(ctx context.Context, note func(string, ...any)) error
 				return fmt.Errorf("interrupted at pair %d of %d of the reference, before the first step: nothing was saved", done/2, all/2)
 			}
 			part := list[from:min(from+referencePart, len(list))]
-			each(p.t.r, p.t.m, p.packRows, part, func(l *lesson, logprob []float32) { l.reference = logprob })
+			each(p.t.r, p.t.m, p.packRows, part, func(i int, logprob []float32) { part[i].reference = logprob })
 			if done += len(part); time.Since(shown) > plainEvery {
 				shown = time.Now()
 				note("reference: %d of %d pairs", done/2, all/2)

@@ -147,7 +147,7 @@ func (p *replay) step(step int) error {
 		return fmt.Errorf("%s: step %d has %d answers, the shape asks for %d", filepath.Join(p.j.out, episodesFile), step, len(episodes), l.prompts*l.size)
 	}
 	res := learned{episodes: episodes}
-	if err := l.update(&res); err != nil {
+	if err := l.update(p.j.ctx, &res); err != nil {
 		return err
 	}
 	if l.sync != nil {
@@ -166,7 +166,7 @@ func (p *replay) score(list []*episode, version int) {
 	for i, e := range list {
 		lessons[i] = e.lesson()
 	}
-	each(l.rank, l.model, l.packRows, lessons, func(le *lesson, logprob []float32) { le.old = logprob })
+	each(l.rank, l.model, l.packRows, lessons, func(i int, logprob []float32) { lessons[i].old = logprob })
 	for i, e := range list {
 		if e.Versions[0] == version {
 			p.res.Answers++

@@ -1,0 +1,109 @@
+package data
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Program is an external program that is run once for each batch of work: it reads lines from stdin and writes lines to stdout. No shell reads its arguments.
+type Program struct {
+	argv    []string // argv[0] is a path
+	timeout time.Duration
+}
+
+// NewProgram finds the program.
+func NewProgram(argv []string, timeout time.Duration) (*Program, error) {
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return nil, fmt.Errorf("%w: give a program that is there and may be run", err)
+	}
+	return &Program{append([]string{path}, argv[1:]...), timeout}, nil
+}
+
+// leftover is how long a program that has ended, or was killed, may leave its output open through what it has started.
+const leftover = time.Second
+
+// Run gives the program its input and read what it wrote, at most so many bytes. It runs in a process group of its own, of which nothing is left behind. An error, that of read too,
+// ends with the last line on stderr.
+func (p *Program) Run(ctx context.Context, in []byte, room int, read func(out []byte) error) error {
+	ctx, stop := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("did not end within %v: make it faster or raise the time-out", p.timeout))
+	defer stop()
+	out, notes := head{room: room}, tail{}
+	cmd := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = bytes.NewReader(in), &out, &notes, leftover
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error {
+		endGroup(cmd)
+		return nil
+	}
+	err := cmd.Run()
+	if cmd.Process != nil {
+		endGroup(cmd) // what it has left behind, if anything
+	}
+	switch {
+	case out.full:
+		return fmt.Errorf("wrote more than %d bytes to stdout: write what is asked for there and all else to stderr", room)
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = errors.New("ended and left its output open to a program that it had started: wait for that one")
+	case err != nil && ctx.Err() != nil:
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		err = read(out.text)
+	}
+	if err != nil {
+		return fmt.Errorf("%w%s", err, notes.last())
+	}
+	return nil
+}
+
+// endGroup kills what is left of a program's process group. There may be nothing, or what has ended and was not waited for (EPERM on macOS).
+func endGroup(cmd *exec.Cmd) {
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH && err != syscall.EPERM {
+		panic(fmt.Sprintf("data: killing process group %d: %v", cmd.Process.Pid, err))
+	}
+}
+
+// head keeps the beginning of what is written and refuses what has no room.
+type head struct {
+	text []byte
+	room int
+	full bool
+}
+
+var errFull = errors.New("too much output")
+
+func (h *head) Write(p []byte) (int, error) {
+	if len(h.text)+len(p) > h.room {
+		h.full = true
+		return 0, errFull
+	}
+	h.text = append(h.text, p...)
+	return len(p), nil
+}
+
+// tail keeps the end of what is written.
+type tail struct{ text []byte }
+
+const tailSize = 4 << 10
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.text = append(t.text, p...)
+	t.text = t.text[max(0, len(t.text)-tailSize):]
+	return len(p), nil
+}
+
+// last is the last line that is not blank, to end an error with.
+func (t *tail) last() string {
+	line, ok := FinalLine.find(string(t.text), "")
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("; its stderr ends with %.300q", strings.ToValidUTF8(line, "\ufffd"))
+}
