@@ -68,7 +68,8 @@ __device__ inline void index_scores(float* out, const u16* q, const float* weigh
 INDEX_SCORES(16)
 INDEX_SCORES(128)
 
-constexpr int kBins = 2048, kSelectThreads = 512, kSelectWarps = kSelectThreads / kWarp;
+constexpr int kBins = 2048, kSelectThreads = 1024, kSelectWarps = kSelectThreads / kWarp;
+constexpr int kAhead = 8;  // scores that a thread has asked for at a time: one row of a long sequence must not wait for each
 
 // ordered is the bits of a number that is not NaN as an integer that grows with it. No score is -0: a sum from +0 never is.
 __device__ inline u32 ordered(float x) {
@@ -90,9 +91,15 @@ __device__ inline Cut cut_at(const float* scores, int n, int k) {
   for (int shift = 21, above = 32; above > 0; above = shift, shift = max(shift - 11, 0)) {
     for (int i = threadIdx.x; i < kBins; i += kSelectThreads) counts[i] = 0;
     __syncthreads();
-    for (int i = threadIdx.x; i < n; i += kSelectThreads) {
-      u32 v = ordered(scores[i]);
-      if (above == 32 || v >> above == least >> above) atomicAdd(&counts[v >> shift & ((1u << (above - shift)) - 1)], 1);
+    for (int x = threadIdx.x; x < n; x += kAhead * kSelectThreads) {
+      float some[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; j++) some[j] = x + j * kSelectThreads < n ? scores[x + j * kSelectThreads] : 0.f;
+#pragma unroll
+      for (int j = 0; j < kAhead; j++) {
+        u32 v = ordered(some[j]);
+        if (x + j * kSelectThreads < n && (above == 32 || v >> above == least >> above)) atomicAdd(&counts[v >> shift & ((1u << (above - shift)) - 1)], 1);
+      }
     }
     __syncthreads();
     int own[kBins / kSelectThreads], sum = 0, total, top = kBins - 1 - threadIdx.x * (kBins / kSelectThreads);  // bins from the highest down
@@ -123,9 +130,16 @@ extern "C" __global__ void __launch_bounds__(kSelectThreads) select_keys(int* pi
   Cut cut = cut_at(s, n, top_k);
   int lane = warp_lane(), warp = threadIdx.x / kWarp, each = (n + kSelectThreads - 1) / kSelectThreads * kWarp, from = min(warp * each, n), to = min(from + each, n);
   auto walk = [&](auto f) {
-    for (int x = from; x < to; x += kWarp) {
-      u32 v = x + lane < to ? ordered(s[x + lane]) : 0;
-      f(x + lane, __ballot_sync(~0u, x + lane < to && v > cut.least), __ballot_sync(~0u, x + lane < to && v == cut.least));
+    for (int x = from + lane; x - lane < to; x += kAhead * kWarp) {
+      float some[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; j++) some[j] = x + j * kWarp < to ? s[x + j * kWarp] : 0.f;
+#pragma unroll
+      for (int j = 0; j < kAhead; j++) {
+        bool in = x + j * kWarp < to;
+        u32 v = ordered(some[j]);
+        f(x + j * kWarp, __ballot_sync(~0u, in && v > cut.least), __ballot_sync(~0u, in && v == cut.least));
+      }
     }
   };
   int more = 0, same = 0;

@@ -13,9 +13,9 @@ import (
 var indexDims = []int{16, 128}
 
 const (
-	scoreKeys     = 128 // kScoreKeys of select.cu
+	scoreKeys     = 128 // kScoreKeys of select.cu, as below
 	scoreThreads  = 256
-	selectThreads = 512
+	selectThreads = 1024
 )
 
 // SelectKeys writes the positions of each row's chosen keys, ascending, to picks int32 [T, TopK], -1 behind their end. q [T, Heads*Dim], weights F32 [T, Heads].
