@@ -40,8 +40,8 @@ func (p exactFloat) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, float64(p), 'g', -1, 32), nil
 }
 
-// lesson is what the trainer learns from the episode: row t reads a token and is to predict the next, where the model chose that.
-func (e *episode) lesson() lesson {
+// lesson is what the trainer at a version learns from the episode: row t reads a token and is to predict the next, where the model chose that.
+func (e *episode) lesson(version int) lesson {
 	n := len(e.Prompt) + len(e.IDs) - 1
 	l := lesson{Sample: data.Sample{IDs: make([]int32, 0, n), Targets: make([]int32, n)}, rollout: make([]float32, n), advantage: make([]float32, n)}
 	l.IDs = append(append(l.IDs, e.Prompt...), e.IDs[:len(e.IDs)-1]...)
@@ -51,6 +51,12 @@ func (e *episode) lesson() lesson {
 	for i, id := range e.IDs {
 		t := len(e.Prompt) - 1 + i
 		l.Targets[t], l.rollout[t], l.advantage[t] = id, float32(e.LogProbs[i]), float32(e.Advantage)
+		if e.Versions[i] != version {
+			if l.stale == nil {
+				l.stale = map[int]bool{}
+			}
+			l.stale[t] = true
+		}
 	}
 	return l
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"lockstep/configs"
@@ -128,7 +129,7 @@ func (l *learner) exactly(ctx context.Context, res *learned) error {
 func (l *learner) update(ctx context.Context, res *learned) error {
 	var lessons []lesson
 	for _, e := range res.episodes {
-		lessons = append(lessons, e.lesson())
+		lessons = append(lessons, e.lesson(l.updates))
 		res.newTokens += len(e.IDs)
 	}
 	each := len(lessons) / l.s.Minibatches
@@ -144,7 +145,7 @@ func (l *learner) update(ctx context.Context, res *learned) error {
 			}
 			l.t.observe = nil
 			if first && !l.s.Proximal {
-				l.t.observe = func(rows optim.Rows) { res.divergence.Add(rows) }
+				l.t.observe = func(packs [][]lesson, rows optim.Rows) { res.divergence.Add(fresh(packs, rows)) }
 			}
 			one := l.t.step(l.updates+1, l.pack(batch))
 			if err := one.finite(); err != nil {
@@ -168,14 +169,30 @@ func (l *learner) compare(lessons []lesson, res *learned) {
 	if l.s.Proximal {
 		each(l.t.r, l.t.m, l.packRows, lessons, func(i int, logprob []float32) { lessons[i].old = logprob })
 		for _, pack := range l.pack(lessons) {
-			_, rows, _ := assemble([][]lesson{pack})
+			packs := [][]lesson{pack}
+			_, rows, _ := assemble(packs)
 			rows.LogProb = rows.Old
-			res.divergence.Add(rows)
+			res.divergence.Add(fresh(packs, rows))
 		}
 	}
 	if l.reference != nil {
 		each(l.t.r, l.reference, l.packRows, lessons, func(i int, logprob []float32) { lessons[i].reference = logprob })
 	}
+}
+
+// fresh leaves out the tokens that older weights chose: what they differ by is not arithmetic.
+func fresh(packs [][]lesson, rows optim.Rows) optim.Rows {
+	rows.Targets = slices.Clone(rows.Targets)
+	at := 0
+	for _, pack := range packs {
+		for _, le := range pack {
+			for t := range le.stale {
+				rows.Targets[at+t] = -1
+			}
+			at += len(le.IDs)
+		}
+	}
+	return rows
 }
 
 // each gives visit the log-probabilities of the targets of every lesson i under a model.

@@ -119,6 +119,15 @@ func TestStale(t *testing.T) {
 	if _, err := runTiny(t, out, false, append(tinyRL(), "rl.staleness=2", "rollout.slots=5", "run.steps=8")...); err != nil {
 		t.Fatal(err)
 	}
+	records, err := ReadMetrics(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records {
+		if r.Reward != nil && (r.Compared == 0 || r.Differ != 0 || *r.KLExact != 0) {
+			t.Errorf("step %d: %d of %d tokens of the present weights differ, KL over the vocabulary %g", r.Step, r.Differ, r.Compared, float64(*r.KLExact))
+		}
+	}
 	mixed := 0
 	if err := eachEpisode(out, func(e *episode, _ []byte) error {
 		now := e.Step - 7 // updates before the step

@@ -11,8 +11,9 @@ import (
 // lesson is a sample with what the objective knows of each of its rows; see [optim.Rows].
 type lesson struct {
 	data.Sample
-	weight, rollout, old, reference, advantage []float32 // [T]; nil: not known
-	derivative                                 []float32 // [T], of a loss that is not ours; it takes the place of weight
+	weight, rollout, old, reference, advantage []float32    // [T]; nil: not known
+	stale                                      map[int]bool // rows whose target older weights chose
+	derivative                                 []float32    // [T], of a loss that is not ours; it takes the place of weight
 }
 
 // lessons gives every target of packs the same weight: the mean over the targets of the step.

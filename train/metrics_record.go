@@ -29,7 +29,7 @@ type Record struct {
 	KL              *Number   `json:"kl,omitempty"`                // of rollout and trainer before the first update, nats a token: mean of e^d - 1 - d, d = trainer - rollout (k3)
 	KLK1            *Number   `json:"kl_k1,omitempty"`             // mean of rollout - trainer (k1)
 	KLExact         *Number   `json:"kl_exact,omitempty"`          // summed over the vocabulary, on some answers
-	Compared        int       `json:"compared,omitempty"`          // tokens whose log-probabilities were compared
+	Compared        int       `json:"compared,omitempty"`          // tokens of the present weights whose log-probabilities were compared
 	Differ          int       `json:"differ,omitempty"`            // of them, those that differ on a bit
 	LargestGap      *Number   `json:"largest_gap,omitempty"`       // largest difference of log-probabilities
 	Clipped         *Number   `json:"clipped,omitempty"`           // share of the first update's tokens whose gradient the bounds took away

@@ -164,7 +164,7 @@ func (p *replay) score(list []*episode, version int) {
 	l := p.j.rl
 	lessons := make([]lesson, len(list))
 	for i, e := range list {
-		lessons[i] = e.lesson()
+		lessons[i] = e.lesson(version)
 	}
 	each(l.rank, l.model, l.packRows, lessons, func(i int, logprob []float32) { lessons[i].old = logprob })
 	for i, e := range list {

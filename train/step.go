@@ -22,7 +22,7 @@ type trainer struct {
 	schedule   optim.Schedule
 	microBatch int // packs of one forward and backward
 	recompute  bool
-	observe    func(rows optim.Rows) // is shown the rows of a step, in order; nil: nobody
+	observe    func(packs [][]lesson, rows optim.Rows) // is shown the micro-batches of a step, in order; nil: nobody
 }
 
 // stepResult is what one optimizer step did.
@@ -53,7 +53,7 @@ func (t *trainer) step(step int, packs [][]lesson) stepResult {
 		m.rows.LogProb = parallel.Download[float32](r, m.logprob)
 		t.objective.Measure(&res.Measures, m.rows)
 		if t.observe != nil {
-			t.observe(m.rows)
+			t.observe(m.packs, m.rows)
 		}
 	}
 	res.Norm = float64(parallel.Download[float32](r, norm)[0])
@@ -62,6 +62,7 @@ func (t *trainer) step(step int, packs [][]lesson) stepResult {
 
 // microBatch is what is left of one: log-probabilities F32 [1, T] on the rank's stack, and what the objective knows of their rows.
 type microBatch struct {
+	packs   [][]lesson
 	logprob kernels.Tensor
 	rows    optim.Rows
 }
@@ -118,7 +119,7 @@ func (t *trainer) micro(packs [][]lesson) microBatch {
 	defer r.Stack.Release(r.Stack.Mark())
 	b := model.NewBatch(r, ids, layout, nil)
 	t.m.Step(r, b, logprob, parallel.Upload(r, rows.Targets), t.loss(logprob, rows), t.recompute)
-	return microBatch{logprob, rows}
+	return microBatch{packs, logprob, rows}
 }
 
 // loss gives the model the objective's derivatives as soon as what they need is known.
