@@ -67,7 +67,7 @@ func (d *Device) benchChosen(each time.Duration, c SparseCase) (results []BenchR
 		}
 		line(fmt.Sprintf("choice of %d keys, %d heads of %d, %d rows, %s queries", x.TopK, x.Heads, x.Dim, n, kind), seen*2*float64(x.Heads*x.Dim),
 			func() { d.SelectKeys(picks, queries, weights, keys, l, x) })
-		line(fmt.Sprintf("sparse attention, %s, those keys", size), chosen*4*float64(width), func() { d.SparseAttend(out, lse, q, kv, picks, l, a) })
+		line(fmt.Sprintf("sparse attention, %s, keys of %s queries", size, kind), chosen*4*float64(width), func() { d.SparseAttend(out, lse, q, kv, picks, l, a) })
 	}
 	return results
 }

@@ -93,6 +93,7 @@ __device__ inline void sparse_dots(float* dots, const u16* q, const u16* k, cons
   for (; x < end; x += kRows) {
     wait<1>();
     __syncthreads();
+    __syncwarp();  // lanes part at their lists' ends, and the tensor cores want all of them
     float s[8][4];
     if (first < pairs) scores<M::kDot>(s, (const u16*)shared, first, (const u16*)stage(x));
     __syncthreads();

@@ -34,7 +34,7 @@ type sparse struct {
 func (d *Device) newSparse(kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn, moreOfRow, more []int) (*sparse, []cu.DevicePtr) {
 	each := attentionRows / (a.Heads / a.KVHeads)
 	s := &sparse{d: d, picks: picks, kv: kv, a: a, wide: blocks(picks.Cols, keyRows) * keyRows}
-	s.sparsePlan = planSparse(d, kv, l, each, 4*a.Heads*picks.Cols)
+	s.sparsePlan = planSparse(d, kv, l, each, 4*a.Heads*s.wide)
 	s.most = min(s.longest, each*picks.Cols)
 	pairs := s.mostRows * a.Heads
 	sizes := []int{s.mostTiles * s.most, s.mostRows * picks.Cols, s.mostTiles, pairs * picks.Cols, (pairs*s.wide + 1) / 2}
