@@ -32,6 +32,7 @@ type Device struct {
 
 	processors int    // multiprocessors of the card
 	force      string // the path of matrix products, for tests; "" chooses by shape
+	room       int    // bytes of the largest tensor in a call of sparse attention, about; a test makes it small
 }
 
 // maxShared is the shared memory of a block on Hopper and Blackwell.
@@ -60,7 +61,7 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
-	d := &Device{def: def, shapes: map[string]error{}}
+	d := &Device{def: def, shapes: map[string]error{}, room: 256 << 20}
 	if d.context, err = card.RetainPrimaryCtx(); err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}

@@ -30,9 +30,7 @@ type sparsePlan struct {
 	tiles, queries cu.DevicePtr // of all calls
 }
 
-const sparseWorkspace = 256 << 20 // bytes of a call's largest tensor, about
-
-// planSparse cuts spans into tiles of up to `each` queries. A call has at least one; more rows where rowBytes, of a row in the workspace, allow it.
+// planSparse cuts spans into tiles of up to `each` queries. A call has at least one, and as many as the device has room for, rowBytes a row.
 func planSparse(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int) *sparsePlan {
 	p := &sparsePlan{}
 	var pages []int32
@@ -55,7 +53,7 @@ func planSparse(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int)
 		p.longest = max(p.longest, s.Pos+s.Rows)
 		for at := 0; at < s.Rows; at += each {
 			n := min(each, s.Rows-at)
-			if (call.rows+n)*rowBytes > sparseWorkspace {
+			if (call.rows+n)*rowBytes > d.room {
 				flush()
 			}
 			t.row, t.pos, t.count, t.first = int32(s.Row+at), int32(s.Pos+at), int32(n), int32(call.rows)

@@ -87,7 +87,7 @@ func TestSparseSelectKeys(t *testing.T) {
 	}
 }
 
-// Rows in several calls of the workspace choose as one by one: a row of a long sequence takes so much that few fit.
+// Rows at the ends of long sequences.
 func TestSparseSelectLong(t *testing.T) {
 	x := kernels.Index{Heads: 2, Dim: 16, TopK: 2048, Scale: 0.25}
 	l, pages := decoded(64, 131072, 2049, 2048, 40000)
@@ -124,21 +124,43 @@ func latentShape(dims [2]int, heads [2]int) kernels.Attn {
 	return kernels.Attn{Heads: heads[0], KVHeads: heads[1], HeadDim: dims[0], ValueDim: dims[1], Scale: 1 / math.Sqrt(float64(dims[0]))}
 }
 
-// Attention to lists and its gradient, packed; every width, groups, lists that end anywhere in a block or a step.
+// sparseLayer compares attention to lists and its gradient on packed sequences.
+func sparseLayer(t *testing.T, dims, heads [2]int, topK int, near bool) {
+	t.Helper()
+	a := latentShape(dims, heads)
+	l, rows, _ := attend([]int{1, 64, 150, 7}, 0)
+	q, k, v, o := a.Heads*dims[0], a.KVHeads*dims[0], a.KVHeads*dims[1], a.Heads*dims[1]
+	both(t, fmt.Sprintf("%+v, lists of %d", a, topK), []operand{normal(kernels.BF16, rows, o, 1), normal(kernels.F32, rows, a.Heads, 1), strided(kernels.BF16, rows, q, 1), strided(kernels.BF16, rows, k, 1), normal(kernels.BF16, rows, v, 1),
+		lists(l, topK, near), strided(kernels.BF16, rows, o, 1), normal(kernels.BF16, rows, q, 1), strided(kernels.BF16, rows, k, 1), normal(kernels.BF16, rows, v, 1)},
+		func(d kernels.Device, x []kernels.Tensor) {
+			kv, s := kernels.KV{K: x[3], V: x[4]}, d.(kernels.SparseAttention)
+			s.SparseAttend(x[0], x[1], x[2], kv, x[5], l, a)
+			s.SparseAttendBackward(x[7], x[8], x[9], x[6], x[0], x[1], x[2], kv, x[5], l, a)
+		})
+}
+
+// Every width, groups, lists that end anywhere in a block or a step.
 func TestSparseAttention(t *testing.T) {
 	for _, dims := range headDimsLatent {
-		for i, heads := range [][2]int{{3, 3}, {4, 2}, {7, 1}} {
-			a, topK := latentShape(dims, heads), []int{66, 8, 130}[i]
-			l, rows, _ := attend([]int{1, 64, 150, 7}, 0)
-			q, k, v, o := a.Heads*dims[0], a.KVHeads*dims[0], a.KVHeads*dims[1], a.Heads*dims[1]
-			both(t, fmt.Sprintf("%+v, lists of %d", a, topK), []operand{normal(kernels.BF16, rows, o, 1), normal(kernels.F32, rows, a.Heads, 1), strided(kernels.BF16, rows, q, 1), strided(kernels.BF16, rows, k, 1), normal(kernels.BF16, rows, v, 1),
-				lists(l, topK, i == 1), strided(kernels.BF16, rows, o, 1), normal(kernels.BF16, rows, q, 1), strided(kernels.BF16, rows, k, 1), normal(kernels.BF16, rows, v, 1)},
-				func(d kernels.Device, x []kernels.Tensor) {
-					kv, s := kernels.KV{K: x[3], V: x[4]}, d.(kernels.SparseAttention)
-					s.SparseAttend(x[0], x[1], x[2], kv, x[5], l, a)
-					s.SparseAttendBackward(x[7], x[8], x[9], x[6], x[0], x[1], x[2], kv, x[5], l, a)
-				})
-		}
+		sparseLayer(t, dims, [2]int{3, 3}, 66, false)
+		sparseLayer(t, dims, [2]int{4, 2}, 8, true)
+		sparseLayer(t, dims, [2]int{7, 1}, 130, false)
+	}
+}
+
+// Work that is cut into calls, of a tile each and of a few.
+func TestSparseCalls(t *testing.T) {
+	d := card.(*Device)
+	defer func(room int) { d.room = room }(d.room)
+	x := kernels.Index{Heads: 3, Dim: 16, TopK: 7, Scale: 0.25}
+	for _, room := range []int{1, 200 << 10} {
+		d.room = room
+		sparseLayer(t, headDimsLatent[0], [2]int{4, 2}, 66, false)
+		l, rows, _ := attend([]int{5, 150, 64, 90}, 0)
+		both(t, "choice", []operand{ints(rows, x.TopK, below(rows*x.TopK, 9)), normal(kernels.BF16, rows, x.Heads*x.Dim, 1), normal(kernels.F32, rows, x.Heads, 1), normal(kernels.BF16, rows, x.Dim, 1)},
+			func(d kernels.Device, t []kernels.Tensor) {
+				d.(kernels.SparseAttention).SelectKeys(t[0], t[1], t[2], kernels.KV{K: t[3]}, l, x)
+			})
 	}
 }
 
