@@ -201,6 +201,12 @@ func TestPreferenceLearns(t *testing.T) {
 	if *end.Preferred < 0.9 || *end.ChosenReward <= *end.RejectedReward || last.EvalSamples != 50 || *last.EvalAccuracy < 0.95 || *last.EvalMargin < 1.5**evals[0].EvalMargin || *last.EvalLoss > 0.6 {
 		t.Errorf("the model did not learn to prefer right answers:\n%s", readBytes(t, filepath.Join(dir, "log")))
 	}
+	report := readBytes(t, filepath.Join(out, reportFile))
+	for _, words := range []string{">Margin<", ">Rewards<", ">Log-probabilities<", ">chosen answer has the higher reward<", ">per pair<", "held-out margin"} {
+		if !strings.Contains(report, words) {
+			t.Errorf("the report lacks %q", words)
+		}
+	}
 }
 
 // Every family learns to prefer some noise to other noise, by the same bits in micro-batches.

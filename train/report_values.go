@@ -19,6 +19,9 @@ func headline(r Report) []Fact {
 	if x, ok := last(r.Records, func(r Record) *Number { return r.EvalLoss }); ok {
 		add("held-out loss", short(x))
 	}
+	if x, ok := last(r.Records, func(r Record) *Number { return r.EvalMargin }); ok {
+		add("held-out margin", short(x))
+	}
 	if x, ok := last(r.Records, func(r Record) *Number { return r.Loss }); ok {
 		add("training loss", short(x))
 	}
@@ -59,6 +62,15 @@ func charts(records []Record) []template.HTML {
 	var list []template.HTML
 	for _, c := range []chart{
 		lossChart(records), accuracyChart(records),
+		{Title: "Margin", Unit: "chosen reward less rejected", Zero: true, Format: short, Lines: []curve{
+			{Name: "training", Colour: "a", Noisy: true, Points: points(records, func(r Record) *Number { return r.Margin })},
+			{Name: "held out", Colour: "b", Points: points(records, func(r Record) *Number { return r.EvalMargin })}}},
+		{Title: "Rewards", Unit: "beta times log-probability gained", Zero: true, Format: short, Lines: []curve{
+			{Name: "chosen", Colour: "c", Noisy: true, Points: points(records, func(r Record) *Number { return r.ChosenReward })},
+			{Name: "rejected", Colour: "b", Noisy: true, Points: points(records, func(r Record) *Number { return r.RejectedReward })}}},
+		{Title: "Log-probabilities", Unit: "nats per answer", Format: short, Lines: []curve{
+			{Name: "chosen", Colour: "c", Noisy: true, Points: points(records, func(r Record) *Number { return r.ChosenLogProb })},
+			{Name: "rejected", Colour: "b", Noisy: true, Points: points(records, func(r Record) *Number { return r.RejectedLogProb })}}},
 		{Title: "Throughput", Unit: "tokens per second", Zero: true, Format: compact, Lines: []curve{
 			{Colour: "a", Noisy: true, Points: points(records, func(r Record) *Number { return r.TokensPerSecond })}}},
 		{Title: "Learning rate", Unit: "AdamW", Zero: true, Format: short, Lines: []curve{
@@ -74,13 +86,29 @@ func charts(records []Record) []template.HTML {
 }
 
 func lossChart(records []Record) chart {
-	return chart{Title: "Loss", Unit: "nats per token", Zero: true, Format: short, Lines: []curve{
+	unit := "nats per token"
+	if paired(records) {
+		unit = "per pair"
+	}
+	return chart{Title: "Loss", Unit: unit, Zero: true, Format: short, Lines: []curve{
 		{Name: "training", Colour: "a", Noisy: true, Points: points(records, func(r Record) *Number { return r.Loss })},
 		{Name: "held out", Colour: "b", Points: points(records, func(r Record) *Number { return r.EvalLoss })},
 	}}
 }
 
+// paired tells whether records are of a run over preferences.
+func paired(records []Record) bool {
+	_, ok := last(records, func(r Record) *Number { return r.Margin })
+	return ok
+}
+
 func accuracyChart(records []Record) chart {
+	if paired(records) {
+		return chart{Title: "Accuracy", Unit: "chosen answer has the higher reward", Zero: true, Top: 1, Format: percent, Lines: []curve{
+			{Name: "training", Colour: "a", Noisy: true, Points: points(records, func(r Record) *Number { return r.Preferred })},
+			{Name: "held out", Colour: "b", Points: points(records, func(r Record) *Number { return r.EvalAccuracy })},
+		}}
+	}
 	return chart{Title: "Accuracy", Unit: "held-out samples solved", Zero: true, Top: 1, Format: percent, Lines: []curve{
 		{Colour: "c", Points: points(records, func(r Record) *Number { return r.EvalAccuracy })},
 	}}
