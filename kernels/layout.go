@@ -11,6 +11,7 @@ type Span struct {
 
 // Layout says which rows of a batch belong to which sequence. Without a cache every span starts at position 0 and its
 // keys are its own rows (a packed training batch); with a cache the keys of a span are positions [0, Pos+Rows) of its pages.
+// It does not change once an operation has seen it: devices keep what they work out of it.
 type Layout struct {
 	Spans []Span
 	// Packs are row offsets, [0 ... rows]: a weight gradient's dot steps restart at each (it matters to DotTC16 only),

@@ -51,7 +51,7 @@ func stageBytes(a kernels.Attn, keyRows, valueRows int) int {
 // Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	mustAttend(a, q, kv.K, kv.V, out)
-	p := planAttention(d.def, kv, l, a, d.teams(a))
+	p := d.plans.of(d.def, kv, l, a, d.teams(a))
 	at := stage(d, p.words)
 	d.attendMany(&p.many, at, out, lse, q, kv, a)
 	d.attendFew(&p.few, at, out, lse, q, kv, a)

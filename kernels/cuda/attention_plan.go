@@ -31,6 +31,30 @@ type attentionPlan struct {
 	words     []int32 // pages, tiles, counters
 }
 
+// attentionPlans keeps the latest plan of each shape: the layers of a forward are one layout's, and to plan 256 sequences takes the host 0.1 ms.
+type attentionPlans map[planShape]laidOut
+
+// planShape is what layers of one plan have in common, besides the layout.
+type planShape struct {
+	attn     kernels.Attn
+	pageRows int
+	teams    int
+}
+
+type laidOut struct {
+	layout *kernels.Layout // kept, so that its address is no other's
+	plan   *attentionPlan
+}
+
+// of is the plan for a layout, which does not change once it is in use.
+func (c attentionPlans) of(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams int) *attentionPlan {
+	shape := planShape{a, kv.PageRows, teams}
+	if c[shape].layout != l {
+		c[shape] = laidOut{l, planAttention(def, kv, l, a, teams)}
+	}
+	return c[shape].plan
+}
+
 // planAttention cuts spans into tiles of queries, for kernels with wgmma by so many warpgroups or (0) without. Tiles with most keys come first.
 func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams int) *attentionPlan {
 	group := a.Heads / a.KVHeads

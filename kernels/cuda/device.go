@@ -29,6 +29,7 @@ type Device struct {
 	scratch  cu.DevicePtr   // workspace of one operation
 	size     int            // bytes of scratch
 	profile  *profile       // nil: off
+	plans    attentionPlans // of attention
 
 	processors int    // multiprocessors of the card
 	force      string // the path of matrix products, for tests; "" chooses by shape
@@ -61,7 +62,7 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
-	d := &Device{def: def, shapes: map[string]error{}, room: 256 << 20}
+	d := &Device{def: def, shapes: map[string]error{}, room: 256 << 20, plans: attentionPlans{}}
 	if d.context, err = card.RetainPrimaryCtx(); err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
