@@ -33,7 +33,9 @@ func (e *Engine) schedule() []work {
 	return works
 }
 
-// admit starts the sequence that waits first, with at most so many rows behind the pages that it shares; false: there are no pages for them.
+// admit starts the sequence that waits first, with at most so many rows behind the pages that it shares; false: there are too few pages for all of its tokens and one more
+// for every fourth that runs, without which it would soon be preempted and read again. (Measured: half of the preemptions at 1% more steps; a page for each leaves few
+// preemptions, but 5% more steps.)
 //
 // Sequences share the whole pages at their beginnings that hold the same tokens, but never the page of the last token, whose row gives the next one. A page that
 // another sequence writes in this very step is shared too: in each layer all rows of a step store their keys before any attends. Where a layer keeps a state of the
@@ -46,7 +48,7 @@ func (e *Engine) admit(s *sequence, budget int) (work, bool) {
 	}
 	cached := len(found) * e.o.PageRows
 	rows := min(len(s.tokens)-cached, budget)
-	if e.pagesFor(cached+rows)-len(found) > e.pages.free-e.pages.idle(found) {
+	if e.pagesFor(len(s.tokens))-len(found)+len(e.running)/4 > e.pages.free-e.pages.idle(found) {
 		return work{}, false
 	}
 	for _, page := range found {
