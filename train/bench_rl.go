@@ -89,6 +89,7 @@ type rlBench struct {
 type rlRow struct {
 	name    string
 	seconds [rlWays]float64 // medians; 0: no such way
+	ratios  [rlWays]float64 // medians of those to the fused update of the same turn
 }
 
 func newRLBench(r *parallel.Rank, m *model.Model, s *configs.Shape, o RLOptions) (*rlBench, error) {
@@ -160,8 +161,7 @@ func (b *rlBench) objective(ctx context.Context, name string, updates int) (row 
 	if err := b.agree(objective, b.offPolicy(packs), ways[:min(len(ways), 2)]); err != nil {
 		return row, fmt.Errorf("%s off the policy: %w", name, err)
 	}
-	row.seconds, err = b.time(ctx, objective, packs, ways, updates)
-	return row, err
+	return row, b.time(ctx, &row, objective, packs, ways, updates)
 }
 
 // packs lays the lessons out for an objective with complete settings.
@@ -178,31 +178,38 @@ func (b *rlBench) packs(s optim.Settings) [][]lesson {
 	return pack(lessons, unit, s.Aggregate, b.longest, b.packRows)
 }
 
-// time is the median seconds of an update in each way, by turns.
-func (b *rlBench) time(ctx context.Context, objective optim.Objective, packs [][]lesson, ways []rlWay, updates int) (medians [rlWays]float64, err error) {
-	var seconds [rlWays][]float64
+// time fills in seconds and ratios of updates in each way, by turns.
+func (b *rlBench) time(ctx context.Context, row *rlRow, objective optim.Objective, packs [][]lesson, ways []rlWay, updates int) error {
+	var seconds, ratios [rlWays][]float64
 	for turn := range updates + 1 { // the first warms up
 		for _, way := range ways {
 			if err := ctx.Err(); err != nil {
-				return medians, err
+				return err
 			}
 			start := time.Now()
 			o, given := b.t.learnBy(way, objective, packs)
 			b.t.objective = o
 			b.t.step(turn+1, given)
 			if err := b.t.r.Dev.Sync(); err != nil {
-				return medians, err
+				return err
 			}
 			if turn > 0 {
-				seconds[way] = append(seconds[way], time.Since(start).Seconds())
+				took := time.Since(start).Seconds()
+				seconds[way] = append(seconds[way], took)
+				ratios[way] = append(ratios[way], took/seconds[fused][turn-1])
 			}
 		}
 	}
 	for _, way := range ways {
-		slices.Sort(seconds[way])
-		medians[way] = seconds[way][len(seconds[way])/2]
+		row.seconds[way], row.ratios[way] = middle(seconds[way]), middle(ratios[way])
 	}
-	return medians, nil
+	return nil
+}
+
+// middle is the median, of the upper two where they are two.
+func middle(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
 }
 
 // offPolicy is packs whose recorded log-probabilities are some way from the model's.
@@ -292,11 +299,11 @@ func printRL(w io.Writer, rows []rlRow) error {
 	fmt.Fprintln(tab, "fused, s\ttwo forwards, s\tof fused\tthree, s\tof fused\t  objective, gradients equal on every bit")
 	for _, r := range rows {
 		fmt.Fprintf(tab, "%.4f", r.seconds[fused])
-		for _, s := range r.seconds[twice:] {
-			if s == 0 {
+		for way := twice; way < rlWays; way++ {
+			if r.seconds[way] == 0 {
 				fmt.Fprintf(tab, "\t-\t-")
 			} else {
-				fmt.Fprintf(tab, "\t%.4f\t%.2f", s, s/r.seconds[fused])
+				fmt.Fprintf(tab, "\t%.4f\t%.2f", r.seconds[way], r.ratios[way])
 			}
 		}
 		fmt.Fprintf(tab, "\t  %s\n", r.name)
