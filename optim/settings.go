@@ -19,6 +19,7 @@ import (
 //	gspo             3e-4      4e-4       sequence   group_norm  gspo_gradient token
 //	cispo            1         3          token      group_norm
 //	dro                                   token      group_mean  dro_beta 0.05, dro_quadratic all
+//	custom                                token      group_norm
 //
 // Off unless set: dual_clip, importance_cap, band_low and band_high, kl_coef, label_smoothing. clip_bounds is epsilon, importance_level token, kl_estimator k3.
 type Settings struct {

@@ -20,7 +20,7 @@ func TestDefaults(t *testing.T) {
 		"cispo":           {Aggregate: "token", Advantage: "group_norm", ClipBounds: "epsilon", ClipLow: 1, ClipHigh: 3},
 		"dro":             {Aggregate: "token", Advantage: "group_mean", DROBeta: 0.05, DROQuadratic: "all"},
 		"dpo":             {Aggregate: "pair", DPOBeta: 0.1, DPOLoss: "sigmoid"},
-		"custom":          {},
+		"custom":          {Aggregate: "token", Advantage: "group_norm"},
 	} {
 		got, err := Resolve(name, Settings{})
 		if err != nil || got != want {

@@ -240,7 +240,7 @@ func TestParseOther(t *testing.T) {
 	if err != nil || o.Definition.Combine != kernels.ToBF16 || o.Definition.Router != kernels.ToBF16 || o.Definition.KeySplit != 256 || o.Weights != "fp8" {
 		t.Errorf("%+v (%v)", o, err)
 	}
-	for _, text := range []string{"", "combine", "combine=fp8", "weights=int4", "wieghts=fp8", "key_split=1,combine=bf16"} {
+	for _, text := range []string{"", "combine", "combine=fp8", "weights=int3", "wieghts=fp8", "key_split=1,combine=bf16"} {
 		if _, err := ParseOther(kernels.Default(), text); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", text, err)
 		}
