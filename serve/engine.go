@@ -25,6 +25,7 @@ type Counters struct {
 	Prefilled int // rows computed of prompts, and of sequences that are read again
 	Reused    int // rows of such that were not, for their keys were there
 	Decoded   int // rows of tokens that the step before had drawn
+	Drawn     int // tokens, forced ones too
 	Preempted int // times that a sequence gave its pages to older ones
 	Cancelled int
 }
@@ -313,6 +314,7 @@ func (e *Engine) extend(ready []*sequence, d draw) {
 		d.logprobs = e.logprob(d.logits, parallel.Upload(e.r, next))
 	}
 	logprobs := parallel.Download[float32](e.r, d.logprobs)
+	e.Drawn += len(ready)
 	for i, s := range ready {
 		s.tokens = append(s.tokens, next[i])
 		s.result.IDs = append(s.result.IDs, next[i])

@@ -44,20 +44,22 @@ type learned struct {
 	discarded   int     // episodes sampled and left out
 	generate    float64 // seconds
 	learn       float64
-	newTokens   int // sampled
+	newTokens   int // of answers that were learned from or left out
+	drawn       int // tokens that the engine sampled meanwhile
 	learnTokens int // rows of forward and backward
 }
 
 // step samples, judges and learns. step counts from the beginning of the run.
 func (l *learner) step(ctx context.Context, step int) (res learned, err error) {
 	began := time.Now()
+	drawn := l.engine.Drawn
 	groups, left, err := l.next(ctx)
 	if err != nil {
 		return res, err
 	}
 	l.pause()
 	l.asOf = l.updates
-	res.generate = time.Since(began).Seconds()
+	res.generate, res.drawn = time.Since(began).Seconds(), l.engine.Drawn-drawn
 	l.advantages(groups)
 	for _, g := range groups {
 		for i := range g.Episodes {

@@ -2,9 +2,7 @@ package train
 
 import (
 	"fmt"
-	"math"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"lockstep/configs"
@@ -145,36 +143,4 @@ func (l *learner) resume(st *learnerState) error {
 	l.updates = st.Updates
 	l.collector.resume(st.Collector)
 	return nil
-}
-
-// record fills in what a step of the stage measured, and returns fields for the progress line.
-func (l *learner) record(rec *Record, res learned) []string {
-	all := float64(len(res.episodes))
-	reward, length, stale, tokens, cut, flat := 0.0, 0, 0, 0, 0.0, 0.0
-	for i, e := range res.episodes {
-		reward += e.Reward / all
-		length += len(e.IDs)
-		for _, v := range e.Versions {
-			stale += l.asOf - v
-		}
-		tokens += len(e.IDs)
-		if e.Finish == serve.FinishLength {
-			cut++
-		}
-		if i%l.size == 0 && slices.IndexFunc(res.episodes[i:i+l.size], func(o *episode) bool { return o.Reward != e.Reward }) < 0 {
-			flat += float64(l.size)
-		}
-	}
-	d := &res.divergence
-	rec.Reward, rec.RewardSpread, rec.Length, rec.Truncated = Num(reward), Num(1-flat/all), Num(float64(length)/all), Num(cut/all)
-	rec.KL, rec.KLK1, rec.LargestGap, rec.Entropy, rec.Compared, rec.Differ = Num(d.K3()), Num(d.K1()), Num(d.Largest), Num(d.Entropy()), d.Tokens, d.Differ
-	rec.Clipped, rec.Discarded = Num(float64(res.Clipped)/float64(max(res.Targets, 1))), Num((flat+float64(res.discarded))/(all+float64(res.discarded)))
-	if l.s.ExactKL > 0 {
-		rec.KLExact = Num(res.exact.KL)
-	}
-	if l.staleness > 0 {
-		rec.Stale = Num(float64(stale) / float64(max(tokens, 1)))
-	}
-	rec.RolloutSpeed, rec.LearnSpeed, rec.Updates = Num(float64(res.newTokens)/math.Max(res.generate, 1e-9)), Num(float64(res.learnTokens)/math.Max(res.learn, 1e-9)), l.updates
-	return []string{fmt.Sprintf("reward %.3f", reward), fmt.Sprintf("KL %.3g", d.K3()), fmt.Sprintf("clipped %.2f%%", 100*float64(*rec.Clipped)), fmt.Sprintf("%.0f+%.0f tokens/s", float64(*rec.RolloutSpeed), float64(*rec.LearnSpeed))}
 }

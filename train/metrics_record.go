@@ -33,6 +33,8 @@ type Record struct {
 	Differ          int       `json:"differ,omitempty"`            // of them, those that differ on a bit
 	LargestGap      *Number   `json:"largest_gap,omitempty"`       // largest difference of log-probabilities
 	Clipped         *Number   `json:"clipped,omitempty"`           // share of the first update's tokens whose gradient the bounds took away
+	Corrected       *Number   `json:"corrected,omitempty"`         // share of them whose importance weight was cut or left out
+	ReferenceKL     *Number   `json:"reference_kl,omitempty"`      // estimated divergence from the reference, nats a token
 	Discarded       *Number   `json:"discarded,omitempty"`         // share of sampled answers that taught nothing: left out, or in a group of one reward
 	Entropy         *Number   `json:"entropy,omitempty"`           // of the rollout, nats a token, from its samples
 	Length          *Number   `json:"length,omitempty"`            // mean tokens of an answer
@@ -99,7 +101,7 @@ func (r Record) scalars() []scalar {
 	}{
 		{"train/loss", r.Loss}, {"train/lr", r.LR}, {"train/grad_norm", r.GradNorm}, {"train/tokens_per_second", r.TokensPerSecond},
 		{"rl/reward", r.Reward}, {"rl/reward_spread", r.RewardSpread}, {"rl/kl", r.KL}, {"rl/kl_k1", r.KLK1}, {"rl/kl_exact", r.KLExact}, {"rl/largest_gap", r.LargestGap},
-		{"rl/clipped", r.Clipped}, {"rl/discarded", r.Discarded}, {"rl/entropy", r.Entropy}, {"rl/length", r.Length}, {"rl/truncated", r.Truncated}, {"rl/stale", r.Stale},
+		{"rl/clipped", r.Clipped}, {"rl/discarded", r.Discarded}, {"rl/corrected", r.Corrected}, {"rl/reference_kl", r.ReferenceKL}, {"rl/entropy", r.Entropy}, {"rl/length", r.Length}, {"rl/truncated", r.Truncated}, {"rl/stale", r.Stale},
 		{"rl/rollout_speed", r.RolloutSpeed}, {"rl/learn_speed", r.LearnSpeed},
 		{"dpo/margin", r.Margin}, {"dpo/preferred", r.Preferred}, {"dpo/chosen_reward", r.ChosenReward}, {"dpo/rejected_reward", r.RejectedReward},
 		{"dpo/chosen_logprob", r.ChosenLogProb}, {"dpo/rejected_logprob", r.RejectedLogProb},

@@ -1,0 +1,59 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"lockstep/serve"
+)
+
+// record fills in what a step of reinforcement learning measured, and returns fields for the progress line.
+func (l *learner) record(rec *Record, res learned) []string {
+	l.recordAnswers(rec, res)
+	fields := []string{fmt.Sprintf("reward %.3f", float64(*rec.Reward))}
+	if d := &res.divergence; d.Tokens > 0 {
+		rec.KL, rec.KLK1, rec.LargestGap, rec.Entropy, rec.Compared, rec.Differ = Num(d.K3()), Num(d.K1()), Num(d.Largest), Num(d.Entropy()), d.Tokens, d.Differ
+		fields = append(fields, fmt.Sprintf("KL %.3g", d.K3()))
+	}
+	if l.s.ExactKL > 0 {
+		rec.KLExact = Num(res.exact.KL)
+	}
+	targets := float64(max(res.Targets, 1))
+	rec.Clipped = Num(float64(res.Clipped) / targets)
+	if l.reference != nil {
+		rec.ReferenceKL = Num(res.Measures.KL / targets)
+	}
+	if l.s.Proximal {
+		rec.Corrected = Num(float64(res.Corrected) / targets)
+	}
+	if res.drawn > 0 { // with stale answers a step may find all that it needs
+		rec.RolloutSpeed = Num(float64(res.drawn) / math.Max(res.generate, 1e-9))
+	}
+	rec.LearnSpeed, rec.Updates = Num(float64(res.learnTokens)/math.Max(res.learn, 1e-9)), l.updates
+	return append(fields, fmt.Sprintf("clipped %.2f%%", 100*float64(*rec.Clipped)), fmt.Sprintf("%.0f+%.0f tokens/s", float64(res.drawn)/math.Max(res.generate, 1e-9), float64(*rec.LearnSpeed)))
+}
+
+// recordAnswers sums the answers up.
+func (l *learner) recordAnswers(rec *Record, res learned) {
+	all := float64(len(res.episodes))
+	reward, cut, flat, tokens, stale := 0.0, 0.0, 0.0, 0, 0
+	for i, e := range res.episodes {
+		reward += e.Reward / all
+		tokens += len(e.IDs)
+		for _, v := range e.Versions {
+			stale += l.asOf - v
+		}
+		if e.Finish == serve.FinishLength {
+			cut++
+		}
+		if i%l.size == 0 && slices.IndexFunc(res.episodes[i:i+l.size], func(o *episode) bool { return o.Reward != e.Reward }) < 0 {
+			flat += float64(l.size)
+		}
+	}
+	rec.Reward, rec.RewardSpread, rec.Length, rec.Truncated = Num(reward), Num(1-flat/all), Num(float64(tokens)/all), Num(cut/all)
+	rec.Discarded = Num((flat + float64(res.discarded)) / (all + float64(res.discarded)))
+	if l.staleness > 0 {
+		rec.Stale = Num(float64(stale) / float64(max(tokens, 1)))
+	}
+}
