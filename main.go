@@ -391,6 +391,7 @@ func verifyCommand() *cobra.Command {
 	}
 	t.flags(c)
 	c.Flags().IntVar(&o.Tokens, "tokens", 4096, "positions to compare, each a full vocabulary of logits")
+	c.Flags().IntVar(&o.Longest, "longest", 0, "tokens of the longest sequence of each round; 0 for up to 1024")
 	c.Flags().Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
 	c.Flags().StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	c.Flags().StringVar(&replay, "replay", "", "folder of a run of reinforcement learning whose recorded answers are scored and learned from again")

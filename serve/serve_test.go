@@ -220,6 +220,23 @@ func TestVerify(t *testing.T) {
 }
 
 // A proof that cannot fail proves nothing: every rule, broken, must be caught.
+// A sequence of the length that was asked for is in every round; the model's own length bounds it.
+func TestVerifyLongest(t *testing.T) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		for longest, want := range map[int]int{200: 200, 5000: s.Model.MaxLength} {
+			rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: 1, Seed: 1, Longest: longest})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, w := range rep.Comparisons[2:] {
+				if w.Tokens < want || w.Mismatches != 0 {
+					t.Errorf("longest %d: way %d compared %d positions, %d mismatches", longest, i, w.Tokens, w.Mismatches)
+				}
+			}
+		}
+	})
+}
+
 func TestVerifyCatches(t *testing.T) {
 	for _, rule := range kernels.Breaks {
 		t.Run(string(rule), func(t *testing.T) {

@@ -16,8 +16,9 @@ import (
 
 // VerifyOptions size the proof.
 type VerifyOptions struct {
-	Tokens int // positions compared, at least; each compares a full vocabulary of logits
-	Seed   uint64
+	Tokens  int // positions compared, at least; each compares a full vocabulary of logits
+	Seed    uint64
+	Longest int // where above 0, each round has a sequence of so many tokens
 	// Corpus, where given, are token sequences to use besides random ones.
 	Corpus [][]int32
 	// Progress, where set, is told how many positions are done.
@@ -93,14 +94,14 @@ func (v *Report) Err() error {
 const (
 	roundTokens  = 1536 // positions of one round, bounded so that the reference's logits fit in memory
 	roundLogits  = 64 << 20
-	longestProof = 1024 // longest sequence drawn
+	longestProof = 1024 // longest sequence drawn, unless longer ones are asked for, and most tokens of one that are decoded
 )
 
 // Verify draws random traffic and compares the bits of full-vocabulary logits and of next-token log-probs: the training forward of one
 // sequence by itself is held against training forwards of random packings (with and without recomputing blocks), and against the rollout
 // engine with random batch compositions, arrival orders, prefill cuts, page sizes, shared prefixes and preemption, where tokens arrive in prompts or one by one.
 func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptions) (*Report, error) {
-	p := &proof{r: r, m: m, rng: rand.New(rand.NewPCG(o.Seed, 0x6c6f636b73746570)), report: &Report{Digest: r.Dev.Definition().Digest()}}
+	p := &proof{r: r, m: m, longest: min(o.Longest, m.MaxLength), rng: rand.New(rand.NewPCG(o.Seed, 0x6c6f636b73746570)), report: &Report{Digest: r.Dev.Definition().Digest()}}
 	for _, name := range []string{"packed training", "recomputed training", "chunked prefill", "decode"} {
 		p.report.Comparisons = append(p.report.Comparisons, Comparison{Name: name})
 	}
@@ -117,10 +118,11 @@ func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptio
 }
 
 type proof struct {
-	r      *parallel.Rank
-	m      *model.Model
-	rng    *rand.Rand
-	report *Report
+	r       *parallel.Rank
+	m       *model.Model
+	longest int
+	rng     *rand.Rand
+	report  *Report
 	// Of the present round: sequences and what the training forward of each alone gave.
 	seqs     [][]int32
 	logits   [][]float32 // [T*V]
@@ -144,11 +146,14 @@ func (p *proof) round(ctx context.Context, corpus [][]int32) error {
 // draw makes sequences of skewed lengths, 1 to 64 of them, from random ids and pieces of the corpus; some begin like another.
 func (p *proof) draw(corpus [][]int32) {
 	p.seqs = nil
-	budget := max(64, min(roundTokens, roundLogits/p.m.Vocab))
-	longest := min(longestProof, p.m.MaxLength, budget)
+	budget := max(64, min(roundTokens, roundLogits/p.m.Vocab), p.longest)
+	longest := min(max(longestProof, p.longest), p.m.MaxLength, budget)
 	count := []int{1, 2, 3, 4, 7, 16, 33, 64}[p.rng.IntN(8)]
 	for len(p.seqs) < count && budget > 0 {
 		n := min(1+int(float64(longest)*math.Pow(p.rng.Float64(), 2)), budget)
+		if len(p.seqs) == 0 && p.longest > 0 {
+			n = longest
+		}
 		budget -= n
 		if len(corpus) > 0 && p.rng.IntN(2) == 0 {
 			s := corpus[p.rng.IntN(len(corpus))]
@@ -237,7 +242,7 @@ func (p *proof) engine(ctx context.Context, which int, prefill bool) error {
 		s := p.seqs[i]
 		cut := len(s)
 		if !prefill {
-			cut = 1 + p.rng.IntN(min(len(s), 16))
+			cut = max(1+p.rng.IntN(min(len(s), 16)), len(s)-longestProof)
 		}
 		if cut == p.m.MaxLength {
 			cut--
