@@ -204,7 +204,7 @@ func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve
 		if s.Model.DType == "bf16" {
 			dtype = kernels.BF16
 		}
-		m, err := serve.Open(r.Dev, t.dir, t.adapter, dtype)
+		m, err := serve.Open(r.Dev, t.dir, t.adapter, model.Options{DType: dtype})
 		if err != nil {
 			return err
 		}

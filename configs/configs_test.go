@@ -124,6 +124,8 @@ func TestContradictions(t *testing.T) {
 		"data.countdown.min_number=11":  "swap them",
 		"data.countdown.operators=++":   "each once",
 		"data.countdown.operators=":     "each once",
+		"indexer.lr_factor=2":           "set indexer.stage",
+		"indexer.stage=full":            `want "sparse" or "dense"`,
 		"optim.warmup_steps=11":         "more than run.steps",
 		"run.epochs=1":                  "both given",
 		"run.steps=0":                   "is missing",
@@ -164,6 +166,11 @@ func TestContradictions(t *testing.T) {
 	} {
 		if lines := problems(t, minimal, "data.task=", "data.preferences=x", "dpo.label_smoothing=0.1", "rl.reward=exact", set); len(lines) != 1 || !strings.Contains(lines[0], want) {
 			t.Errorf("%s: got %q, want one line with %q", set, lines, want)
+		}
+	}
+	for other, want := range map[string]string{"lora.rank=4": "has no place for indexers", "rl.objective=grpo": "nothing but the indexers learns"} {
+		if lines := problems(t, minimal, "indexer.stage=dense", other); len(lines) != 1 || !strings.Contains(lines[0], want) {
+			t.Errorf("indexers that learn with %s: %q", other, lines)
 		}
 	}
 	lines := problems(t, minimal, "lora.rank=4", "lora.targets=")

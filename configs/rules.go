@@ -66,6 +66,16 @@ var rules = []rule{
 		none := len(s.LoRA.Targets)+len(s.LoRA.TargetParameters) == 0
 		return when(s.LoRA.Rank > 0 && none, "adapters need targets or target_parameters, name at least one")
 	}},
+	{[]string{"indexer.stage", "lora.rank"}, func(s *Shape) string {
+		return when(s.Indexer.Stage != "" && s.LoRA.Rank > 0, "an adapter has no place for indexers that learn, remove it or lora.rank")
+	}},
+	{[]string{"indexer.stage", "rl.objective", "data.preferences"}, func(s *Shape) string {
+		other := s.RL.Objective != "" || s.Data.Preferences != ""
+		return when(s.Indexer.Stage == "dense" && other, `with "dense" nothing but the indexers learns, set "sparse" or remove rl.objective and data.preferences`)
+	}},
+	{[]string{"indexer.lr_factor", "indexer.stage"}, func(s *Shape) string {
+		return when(s.Indexer.LRFactor != 1 && s.Indexer.Stage == "", "indexers are frozen, set indexer.stage or remove it")
+	}},
 	{[]string{"optim.warmup_steps", "run.steps"}, func(s *Shape) string {
 		warmup, steps := s.Optim.WarmupSteps, s.Run.Steps
 		return when(steps > 0 && warmup > steps, fmt.Sprintf("warmup_steps %d is more than run.steps %d, lower it", warmup, steps))

@@ -6,6 +6,7 @@ type Shape struct {
 	Model      Model      `toml:"model"`      // the network to train: a checkpoint, or a new one
 	Data       Data       `toml:"data"`       // what it learns from
 	LoRA       LoRA       `toml:"lora"`       // adapters instead of full fine-tuning
+	Indexer    Indexer    `toml:"indexer"`    // what chooses the keys of sparse attention: it learns to score them as attention weighs them
 	Optim      Optim      `toml:"optim"`      // AdamW and its learning rate
 	Run        Run        `toml:"run"`        // length, batch and outputs
 	DPO        DPO        `toml:"dpo"`        // with data.preferences: direct preference optimisation
@@ -59,6 +60,13 @@ type LoRA struct {
 	Targets          []string `toml:"targets" default:"['q_proj', 'k_proj', 'v_proj', 'o_proj']"` // modules that get adapters
 	TargetParameters []string `toml:"target_parameters"`                                          // expert weights that get adapters, such as "mlp.experts.gate_up_proj"
 	Seed             int      `toml:"seed" default:"1" range:"[0,)"`                              // seed of the adapters' weights
+}
+
+// Indexer says what indexers of sparse attention learn (DeepSeek-V3.2-Exp report, section 2.1). Their loss reaches nothing else, and AdamW is blind to the scale of a loss:
+// how fast they learn beside the model is a rate, not a coefficient.
+type Indexer struct {
+	Stage    string  `toml:"stage" oneof:",sparse,dense"`          // "sparse": over the keys they chose, beside the model; "dense": over all keys, which attention reads, and they alone learn; "": frozen
+	LRFactor float64 `toml:"lr_factor" default:"1.0" range:"(0,)"` // their learning rate, as a multiple of the model's
 }
 
 // Optim is AdamW: decoupled weight decay, bias correction, clipping by the global norm.

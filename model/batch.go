@@ -14,7 +14,7 @@ type Batch struct {
 	Packs     *kernels.Groups  // the rows of each pack: the groups of dense weight gradients
 	Cache     *Cache           // nil: keys are the batch's own rows
 	Picks     []kernels.Tensor // by block: the keys that its indexer chose, int32 [T, TopK]; nil where a block has none
-	Lesson    *IndexLesson     // nil: indexers do not learn from it (see [Model.Learn])
+	Lesson    *IndexLesson     // nil: indexers do not learn from it (see [Model.NewLesson])
 }
 
 // longest is the most keys that a row of the batch sees.

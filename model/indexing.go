@@ -27,11 +27,12 @@ type IndexLesson struct {
 	target kernels.Tensor // F32 [T, keys]: what attention gives each key of a row's list; +0 between the layers of two indexers
 }
 
-// Learn has the model's indexers learn from a batch, if they do learn. rows is how many rows the optimizer step has: the loss is the mean over them. KL lies on the rank's stack.
-func (m *Model) Learn(r *parallel.Rank, b *Batch, rows int) {
-	if n := len(m.indexers()); n > 0 && m.Indexing != IndexersFrozen {
-		b.Lesson = &IndexLesson{Scale: float32(1 / float64(rows)), KL: r.Stack.New(kernels.F32, n, b.Rows())}
+// NewLesson is for a batch of some rows of an optimizer step of stepRows, over which the loss is the mean; nil where indexers are frozen. KL lies on the rank's stack.
+func (m *Model) NewLesson(r *parallel.Rank, rows, stepRows int) *IndexLesson {
+	if m.Indexing == IndexersFrozen {
+		return nil
 	}
+	return &IndexLesson{Scale: float32(1 / float64(stepRows)), KL: r.Stack.New(kernels.F32, len(m.indexers()), rows)}
 }
 
 // prepare makes room for the target.

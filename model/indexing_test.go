@@ -42,7 +42,7 @@ func lessonBatch(r *parallel.Rank, m *Model, rows int, ids ...[]int32) *Batch {
 		l.Packs = append(l.Packs, int32(l.Rows()+len(s)))
 	}
 	b := NewBatch(r, slices.Concat(ids...), l, nil)
-	m.Learn(r, b, rows)
+	b.Lesson = m.NewLesson(r, b.Rows(), rows)
 	return b
 }
 
@@ -202,7 +202,6 @@ type tutor struct {
 	target  [][]float64 // [T][entries]
 	lists   [][]int     // [T]: rows of the batch
 	at      []int       // [T]: position
-	place   int
 }
 
 func rowsOf(r *parallel.Rank, t kernels.Tensor) (out [][]float64) {
@@ -405,4 +404,53 @@ func TestIndexersRefuse(t *testing.T) {
 	if _, err := LoadFolder(dev, "testdata/glm5", "testdata/adapters/glm5", Options{Indexing: IndexersSparse}); err == nil || !strings.Contains(err.Error(), "fine-tune in full") {
 		t.Errorf("adapters: %v", err)
 	}
+}
+
+// Indexers that learn come nearer to attention, and choose other keys for it.
+func TestChoicesMove(t *testing.T) {
+	student(t, "glm5", Options{Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
+		ids := randomIDs(6, 96, 60)
+		choices := func() (picks [][]int32) {
+			b := lessonBatch(r, m, 60, ids...)
+			m.Forward(r, b, nil)
+			for _, p := range b.Picks {
+				picks = append(picks, parallel.Download[int32](r, p))
+			}
+			return picks
+		}
+		before := choices()
+		var first, last float64
+		for step := range 20 {
+			if last = m.taughtAndMoved(r, ids); step == 0 {
+				first = last
+			}
+		}
+		if last > 0.8*first {
+			t.Errorf("divergence %g, at first %g", last, first)
+		}
+		for i, picks := range choices() {
+			if slices.Equal(picks, before[i]) {
+				t.Errorf("block %d chooses the keys that it chose before", i)
+			}
+		}
+	})
+}
+
+// taughtAndMoved takes a step of gradient descent on the indexers alone, and gives their divergence before it.
+func (m *Model) taughtAndMoved(r *parallel.Rank, ids [][]int32) (total float64) {
+	b := lessonBatch(r, m, 60, ids...)
+	s := new(Saved)
+	m.Forward(r, b, s)
+	m.teach(r, b, s)
+	for _, v := range parallel.Download[float32](r, b.Lesson.KL) {
+		total += float64(v)
+	}
+	for _, n := range m.indexers() {
+		for _, p := range n.params() {
+			r.Dev.Scale(p.Grad, p.Grad, -2)
+			r.Dev.Add(p.W, p.W, p.Grad)
+			r.Dev.Zero(p.Grad)
+		}
+	}
+	return total
 }

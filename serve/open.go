@@ -19,8 +19,8 @@ type Served struct {
 }
 
 // Open loads a Hugging Face folder and, where adapter is not empty, a PEFT adapter on it.
-func Open(dev kernels.Device, dir, adapter string, dtype kernels.DType) (*Served, error) {
-	m, err := model.LoadFolder(dev, dir, adapter, model.Options{DType: dtype})
+func Open(dev kernels.Device, dir, adapter string, o model.Options) (*Served, error) {
+	m, err := model.LoadFolder(dev, dir, adapter, o)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
+	"lockstep/model"
 	"lockstep/parallel"
 )
 
@@ -23,7 +24,7 @@ func served(t *testing.T, family string, def kernels.Definition, dtype kernels.D
 	}
 	defer dev.Close()
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		s, err := Open(dev, goldens+family, "", dtype)
+		s, err := Open(dev, goldens+family, "", model.Options{DType: dtype})
 		if err == nil {
 			body(r, s)
 		}

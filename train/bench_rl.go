@@ -282,7 +282,7 @@ func (t *trainer) filled(packs [][]lesson, fill func(le *lesson, v []float32), v
 func (t *trainer) gradients(packs [][]lesson) (sums [][sha256.Size]byte) {
 	defer t.r.Stack.Release(t.r.Stack.Mark())
 	for micro := range slices.Chunk(packs, t.microBatch) {
-		t.micro(micro)
+		t.micro(micro, rowsOf(micro))
 	}
 	t.m.GatherTied(t.r)
 	for _, p := range t.m.Trained() {

@@ -55,6 +55,9 @@ func shapeDigest(s *configs.Shape) (string, error) {
 		"model": s.Model, "data": s.Data, "lora": s.LoRA, "optim": s.Optim, "definition": s.Definition,
 		"steps": s.Run.Steps, "epochs": s.Run.Epochs, "packs": s.Run.Packs, "seed": s.Run.Seed,
 	}
+	if s.Indexer.Stage != "" {
+		decides["indexer"] = s.Indexer
+	}
 	if s.RL.Objective != "" {
 		decides["rl"], decides["warm_start"], decides["sampling"] = s.RL, s.WarmStart, []any{s.Rollout.MaxTokens, s.Rollout.Seed, s.Rollout.Numerics}
 	}

@@ -225,6 +225,9 @@ func (r stepResult) finite() error {
 	if math.IsNaN(r.Norm) || math.IsInf(r.Norm, 0) || math.IsNaN(r.Loss) {
 		return fmt.Errorf("loss %g, gradient norm %g, %w", r.Loss, r.Norm, errNotFinite)
 	}
+	if math.IsNaN(r.IndexerNorm) || math.IsInf(r.IndexerNorm, 0) {
+		return fmt.Errorf("indexer loss %g, gradient norm %g of the indexers, %w", r.IndexerLoss, r.IndexerNorm, errNotFinite)
+	}
 	return nil
 }
 

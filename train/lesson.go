@@ -16,6 +16,16 @@ type lesson struct {
 	derivative                                 []float32    // [T], of a loss that is not ours; it takes the place of weight
 }
 
+// rowsOf counts the rows of packs.
+func rowsOf(packs [][]lesson) (n int) {
+	for _, pack := range packs {
+		for _, s := range pack {
+			n += len(s.IDs)
+		}
+	}
+	return n
+}
+
 // lessons gives every target of packs the same weight: the mean over the targets of the step.
 func lessons(packs [][]data.Sample) [][]lesson {
 	n := 0

@@ -162,7 +162,7 @@ func recite(t *testing.T, dir, prompts string) (got [][]int32) {
 	defer dev.Close()
 	out := filepath.Join(t.TempDir(), "out.jsonl")
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, err := serve.Open(r.Dev, dir, "", kernels.F32)
+		m, err := serve.Open(r.Dev, dir, "", model.Options{})
 		if err != nil {
 			return err
 		}

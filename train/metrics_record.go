@@ -15,6 +15,8 @@ type Record struct {
 	Loss            *Number   `json:"loss,omitempty"`              // nats per target, or of preferences per pair; before the update
 	LR              *Number   `json:"lr,omitempty"`                // learning rate of the step
 	GradNorm        *Number   `json:"grad_norm,omitempty"`         // before clipping
+	IndexerLoss     *Number   `json:"indexer_loss,omitempty"`      // nats a row, mean over indexers: divergence of what they score from what attention weighs, before the update
+	IndexerNorm     *Number   `json:"indexer_grad_norm,omitempty"` // of the indexers' gradient, before clipping
 	Tokens          int       `json:"tokens,omitempty"`            // computed since the run's start
 	TokensPerSecond *Number   `json:"tokens_per_second,omitempty"` // of the step
 	Memory          int64     `json:"memory,omitempty"`            // largest size of the process on the host so far, bytes
@@ -99,7 +101,7 @@ func (r Record) scalars() []scalar {
 		tag   string
 		value *Number
 	}{
-		{"train/loss", r.Loss}, {"train/lr", r.LR}, {"train/grad_norm", r.GradNorm}, {"train/tokens_per_second", r.TokensPerSecond},
+		{"train/loss", r.Loss}, {"train/lr", r.LR}, {"train/grad_norm", r.GradNorm}, {"train/indexer_loss", r.IndexerLoss}, {"train/indexer_grad_norm", r.IndexerNorm}, {"train/tokens_per_second", r.TokensPerSecond},
 		{"rl/reward", r.Reward}, {"rl/reward_spread", r.RewardSpread}, {"rl/kl", r.KL}, {"rl/kl_k1", r.KLK1}, {"rl/kl_exact", r.KLExact}, {"rl/largest_gap", r.LargestGap},
 		{"rl/clipped", r.Clipped}, {"rl/discarded", r.Discarded}, {"rl/corrected", r.Corrected}, {"rl/reference_kl", r.ReferenceKL}, {"rl/entropy", r.Entropy}, {"rl/length", r.Length}, {"rl/truncated", r.Truncated}, {"rl/stale", r.Stale},
 		{"rl/rollout_speed", r.RolloutSpeed}, {"rl/learn_speed", r.LearnSpeed},

@@ -259,6 +259,7 @@ func (j *job) supervised(rec *Record) (tokens int, fields []string, err error) {
 		return 0, nil, j.broken(rec.Step, j.t, err, key)
 	}
 	rec.Loss, rec.LR, rec.GradNorm = Num(res.Loss), Num(res.LR), Num(res.Norm)
+	j.indexers(rec, res)
 	fields = append(fields, fmt.Sprintf("loss %.4f", res.Loss))
 	if j.pref != nil {
 		fields = append(fields, j.pref.record(rec, res.Measures)...)
@@ -293,6 +294,7 @@ func (j *job) reinforced(rec *Record) (tokens int, fields []string, err error) {
 		return 0, nil, err
 	}
 	rec.Loss, rec.LR, rec.GradNorm = Num(res.Loss), Num(res.LR), Num(res.Norm)
+	j.indexers(rec, res.stepResult)
 	return res.newTokens + res.learnTokens, j.rl.record(rec, res), nil
 }
 

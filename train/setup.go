@@ -52,6 +52,10 @@ func dtype(s *configs.Shape) kernels.DType {
 	return kernels.F32
 }
 
+func modelOptions(s *configs.Shape) model.Options {
+	return model.Options{DType: dtype(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
+}
+
 // openModel loads or builds the model that a shape names, adapters included, ready for training. A folder without a tokenizer has no language.
 func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
 	var m *model.Model
@@ -59,7 +63,7 @@ func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langua
 	var err error
 	if s.Model.Path != "" {
 		var served *serve.Served
-		if served, err = serve.Open(dev, s.Model.Path, "", dtype(s)); err == nil {
+		if served, err = serve.Open(dev, s.Model.Path, "", modelOptions(s)); err == nil {
 			m, l = served.Model, served.Language
 		}
 	} else {
@@ -105,7 +109,7 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 	if err != nil {
 		return nil, nil, fmt.Errorf("model.config: %w", err)
 	}
-	m, err := model.Build(dev, text, model.Options{DType: dtype(s)})
+	m, err := model.Build(dev, text, modelOptions(s))
 	if err != nil {
 		return nil, nil, fmt.Errorf("model.config: %w", err)
 	}
@@ -119,6 +123,7 @@ func newTrainer(s *configs.Shape, steps int) (*trainer, error) {
 		objective:  optim.SFT{},
 		opt:        optim.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay, Clip: o.Clip},
 		schedule:   optim.Schedule{Kind: o.Schedule, Peak: o.LR, Final: o.FinalLR, Warmup: o.WarmupSteps, Steps: steps},
+		indexers:   s.Indexer.LRFactor,
 		microBatch: s.Run.MicroBatch,
 		recompute:  s.Run.Recompute,
 	}

@@ -20,7 +20,8 @@ type trainer struct {
 	objective  optim.Objective
 	opt        optim.AdamW
 	schedule   optim.Schedule
-	microBatch int // packs of one forward and backward
+	indexers   float64 // learning rate of indexers that learn, as a multiple of the model's
+	microBatch int     // packs of one forward and backward
 	recompute  bool
 	observe    func(packs [][]lesson, rows optim.Rows) // is shown the micro-batches of a step, in order; nil: nobody
 }
@@ -28,7 +29,9 @@ type trainer struct {
 // stepResult is what one optimizer step did.
 type stepResult struct {
 	optim.Measures         // of the objective, before the update
-	Norm           float64 // of the gradient, before clipping
+	Norm           float64 // of the gradient, before clipping; that of the indexers is apart
+	IndexerLoss    float64 // of indexers that learn: mean divergence, nats
+	IndexerNorm    float64
 	LR             float64
 	Tokens         int // rows computed
 }
@@ -39,32 +42,43 @@ func (t *trainer) step(step int, packs [][]lesson) stepResult {
 	r := t.r
 	defer r.Stack.Release(r.Stack.Mark())
 	var micros []microBatch
-	res := stepResult{LR: t.schedule.At(step)}
+	res := stepResult{LR: t.schedule.At(step), Tokens: rowsOf(packs)}
 	for len(packs) > 0 {
 		n := min(t.microBatch, len(packs))
-		m := t.micro(packs[:n])
-		micros = append(micros, m)
-		res.Tokens += len(m.rows.Targets)
+		micros = append(micros, t.micro(packs[:n], res.Tokens))
 		packs = packs[n:]
 	}
 	t.m.GatherTied(r)
-	norm := t.opt.Step(r, weights(t.m), res.LR, step)
+	own, indexers := t.trained()
+	norm, indexerNorm := t.update(own, res.LR, step), t.update(indexers, res.LR*t.indexers, step)
 	for _, m := range micros {
 		m.rows.LogProb = parallel.Download[float32](r, m.logprob)
 		t.objective.Measure(&res.Measures, m.rows)
 		if t.observe != nil {
 			t.observe(m.packs, m.rows)
 		}
+		m.diverge(r, &res.IndexerLoss)
 	}
-	res.Norm = float64(parallel.Download[float32](r, norm)[0])
+	res.IndexerLoss /= float64(max(res.Tokens, 1))
+	res.Norm, res.IndexerNorm = norm(), indexerNorm()
 	return res
 }
 
 // microBatch is what is left of one: log-probabilities F32 [1, T] on the rank's stack, and what the objective knows of their rows.
 type microBatch struct {
-	packs   [][]lesson
-	logprob kernels.Tensor
-	rows    optim.Rows
+	packs    [][]lesson
+	logprob  kernels.Tensor
+	rows     optim.Rows
+	indexers *model.IndexLesson // nil: they are frozen
+}
+
+// update takes the optimizer's step on weights, if there are any, and gives the gradient's norm once it is asked for.
+func (t *trainer) update(ws []optim.Weights, lr float64, step int) (norm func() float64) {
+	if len(ws) == 0 {
+		return func() float64 { return 0 }
+	}
+	n := t.opt.Step(t.r, ws, lr, step)
+	return func() float64 { return float64(parallel.Download[float32](t.r, n)[0]) }
 }
 
 // rehearse runs the largest micro-batch that steps of so many packs of at most so many rows can hold, and forgets it: the memory of every step is taken before the
@@ -90,12 +104,13 @@ func (t *trainer) rehearse(packs, rows int) {
 	}
 	for range (packs + micro - 1) / micro { // what a step keeps of each
 		r.Stack.New(kernels.F32, 1, micro*rows)
+		t.m.NewLesson(r, micro*rows, packs*rows)
 	}
 	plain := *t
 	plain.objective = optim.SFT{}
-	plain.micro(lessons(slices.Repeat([][]data.Sample{full}, micro)))
+	plain.micro(lessons(slices.Repeat([][]data.Sample{full}, micro)), packs*rows)
 	t.m.GatherTied(r)
-	optim.GradNorm(r, weights(t.m))
+	optim.GradNorm(r, weights(t.m.Trained()))
 	for _, p := range t.m.Trained() {
 		r.Dev.Zero(p.Grad)
 	}
@@ -104,22 +119,23 @@ func (t *trainer) rehearse(packs, rows int) {
 // notFinite names the first parameter, in the order of the graph, whose gradient is not finite.
 func (t *trainer) notFinite() string {
 	for i, p := range t.m.Trained() {
-		if n := optim.GradNorm(t.r, weights(t.m)[i:i+1]); math.IsNaN(n) || math.IsInf(n, 0) {
+		if n := optim.GradNorm(t.r, weights(t.m.Trained()[i:i+1])); math.IsNaN(n) || math.IsInf(n, 0) {
 			return p.Name
 		}
 	}
 	return "the loss"
 }
 
-// micro is the forward and backward of some packs as one batch.
-func (t *trainer) micro(packs [][]lesson) microBatch {
+// micro is the forward and backward of some packs as one batch, in a step of so many rows.
+func (t *trainer) micro(packs [][]lesson, stepRows int) microBatch {
 	r := t.r
 	ids, rows, layout := assemble(packs)
-	logprob := r.Stack.New(kernels.F32, 1, len(ids))
+	logprob, learns := r.Stack.New(kernels.F32, 1, len(ids)), t.m.NewLesson(r, len(ids), stepRows)
 	defer r.Stack.Release(r.Stack.Mark())
 	b := model.NewBatch(r, ids, layout, nil)
+	b.Lesson = learns
 	t.m.Step(r, b, logprob, parallel.Upload(r, rows.Targets), t.loss(logprob, rows), t.recompute)
-	return microBatch{packs, logprob, rows}
+	return microBatch{packs, logprob, rows, learns}
 }
 
 // loss gives the model the objective's derivatives as soon as what they need is known.
@@ -169,10 +185,10 @@ func logprobs(r *parallel.Rank, m *model.Model, packs [][]lesson) optim.Rows {
 	return rows
 }
 
-// weights lists what the optimizer updates, in the order of the graph.
-func weights(m *model.Model) []optim.Weights {
+// weights lists what the optimizer updates.
+func weights(params []*model.Param) []optim.Weights {
 	var ws []optim.Weights
-	for _, p := range m.Trained() {
+	for _, p := range params {
 		ws = append(ws, optim.Weights{W: p.W, Master: p.Master, M: p.M, V: p.V, Grad: p.Grad})
 	}
 	return ws

@@ -14,7 +14,7 @@ import (
 
 // limited is a device that counts what it gives out and has no more than that.
 type limited struct {
-	kernels.Device
+	*cpu.Device
 	pieces, left int
 }
 
@@ -27,9 +27,9 @@ func (l *limited) Alloc(bytes int) []byte {
 }
 
 // ready is a trainer of the tiny shape with 1 pack of 1,024 rows at a time, on a device with so many bytes for activations.
-func ready(t *testing.T, bytes int, body func(d *limited, tr *trainer)) error {
+func ready(t *testing.T, bytes int, body func(d *limited, tr *trainer), set ...string) error {
 	t.Helper()
-	s, err := configs.Parse("tiny.toml", []byte(tiny), []string{"data.pack_rows=1024"})
+	s, err := configs.Parse("tiny.toml", []byte(tiny), append(set, "data.pack_rows=1024"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func ready(t *testing.T, bytes int, body func(d *limited, tr *trainer)) error {
 // After the rehearsal no step asks for memory, and every number is what it is without one.
 func TestRehearsal(t *testing.T) {
 	pack := []data.Sample{{IDs: make([]int32, 128), Targets: make([]int32, 128)}, {IDs: make([]int32, 77), Targets: make([]int32, 77)}}
-	run := func(rehearsed bool) (last stepResult) {
+	run := func(rehearsed bool, set []string) (last stepResult) {
 		err := ready(t, 1<<40, func(d *limited, tr *trainer) {
 			if rehearsed {
 				tr.rehearse(4, 1024)
@@ -67,14 +67,16 @@ func TestRehearsal(t *testing.T) {
 			if rehearsed != (d.pieces == before) {
 				t.Errorf("rehearsed %t: steps asked for memory %d times", rehearsed, d.pieces-before)
 			}
-		})
+		}, set...)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return last
 	}
-	if with, without := run(true), run(false); with != without {
-		t.Errorf("with a rehearsal %+v, without %+v", with, without)
+	for _, set := range [][]string{nil, tinyDSA("indexer.stage=sparse"), tinyDSA("indexer.stage=dense", "run.micro_batch=2")} {
+		if with, without := run(true, set), run(false, set); with != without || with.Loss == 0 {
+			t.Errorf("%v: with a rehearsal %+v, without %+v", set, with, without)
+		}
 	}
 }
 
