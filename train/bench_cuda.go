@@ -203,7 +203,8 @@ func decodeRequests(s *configs.Shape, m *model.Model) (reqs []serve.Request) {
 
 // cudaPeer runs the peer's workloads.
 func cudaPeer(ctx context.Context, s *configs.Shape, o BenchOptions, dir string) ([]workload, error) {
-	return peer[workload](ctx, o.Peer, configs.TransformersCUDA, dir, s.Run.Packs, s.Data.PackRows, o.Steps, decodeRows, decodePrompt, decodeTokens, s.LoRA.Rank, s.Run.Recompute)
+	return peer[workload](ctx, o.Peer, configs.TransformersCUDA, dir, s.Run.Packs, s.Data.PackRows, o.Steps, decodeRows, decodePrompt, decodeTokens, s.LoRA.Rank,
+		strings.Join(s.LoRA.Targets, ","), s.Run.Recompute)
 }
 
 // peer runs a script with an interpreter and reads the JSON objects that it prints.

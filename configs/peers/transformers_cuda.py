@@ -1,7 +1,7 @@
-"""The workloads of `lockstep bench cuda` with transformers on a GPU: fine-tuning in bf16 with fused AdamW, full or with PEFT's LoRA on attention, forward only,
-greedy generation.
+"""The workloads of `lockstep bench cuda` with transformers on a GPU: fine-tuning in bf16 with fused AdamW, full or with PEFT's LoRA, forward only, greedy generation.
 
-usage: transformers_cuda.py FOLDER PACKS ROWS STEPS SEQUENCES PROMPT TOKENS RANK RECOMPUTE     FOLDER holds config.json; weights are random; rank 0: full
+usage: transformers_cuda.py FOLDER PACKS ROWS STEPS SEQUENCES PROMPT TOKENS RANK TARGETS RECOMPUTE     FOLDER holds config.json; weights are random; rank 0: full;
+TARGETS are modules with commas between. Names that transformers has not for a network that it has: see CLASSES.
 """
 import json
 import sys
@@ -10,6 +10,16 @@ import time
 import peft
 import torch
 import transformers
+
+
+CLASSES = {"kimi_k2": "deepseek_v3"}
+
+
+def read_config(folder):
+    with open(folder + "/config.json") as f:
+        fields = json.load(f)
+    kind = fields.pop("model_type")
+    return transformers.AutoConfig.for_model(CLASSES.get(kind, kind), **fields)
 
 
 def rate(turns, turn):
@@ -30,13 +40,13 @@ def main():
     folder, (packs, rows, steps, sequences, prompt, new, rank) = sys.argv[1], map(int, sys.argv[2:9])
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
-    config = transformers.AutoConfig.from_pretrained(folder)
+    config = read_config(folder)
     with torch.device("cuda"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa", experts_implementation="grouped_mm")
     if rank:
-        config_of_adapter = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"], task_type="CAUSAL_LM")
+        config_of_adapter = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=sys.argv[9].split(","), task_type="CAUSAL_LM")
         model = peft.get_peft_model(model, config_of_adapter)
-    if sys.argv[9] == "true":
+    if sys.argv[10] == "true":
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
         if rank:
             model.enable_input_require_grads()
