@@ -46,7 +46,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	c.SetFlagErrorFunc(badFlag)
-	group(c, trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), parityCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
+	group(c, trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), parityCommand(), reportCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
 	return c
 }
 
@@ -459,6 +459,48 @@ func parityCommand() *cobra.Command {
 	f.Float64Var(&o.Bounds.ClipHigh, "clip-high", 0.2, "PPO's upper bound of the ratio is 1 and this")
 	f.Float64Var(&o.Bounds.Cap, "cap", 2, "upper bound of importance weights")
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON")
+	return c
+}
+
+func reportCommand() *cobra.Command {
+	var out, svg string
+	c := &cobra.Command{
+		Use:   "report RUN...",
+		Short: "Draw one or several runs in one page: curves, what differs, answers",
+		Long: "Draws the folders of runs, finished or going on, in one HTML page that needs no other file and no scripts.\n" +
+			"Runs whose shapes differ only in keys named seed or init_seed (and in run.name and run.out) are one curve: their mean at each step, in a band from the lowest to\n" +
+			"the highest of them; a step that some of them lack has the mean of the others. Steps of reinforcement learning are counted from the end of the warm start.\n" +
+			"A KL of exactly 0 has a lane of its own under the decades.",
+		Example: "  lockstep report runs/countdown-sft\n  lockstep report runs/zero-1 runs/zero-2 runs/fp8-1 runs/fp8-2 --out compare.html --svg compare.svg",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fmt.Errorf("want the folder of at least one run: see %s --help", c.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			r, err := train.ReadReport(args)
+			if err != nil {
+				return err
+			}
+			if svg != "" {
+				if err := r.WriteSVG(svg); err != nil {
+					return err
+				}
+				fmt.Printf("%s: %s\n", r, svg)
+				if !c.Flags().Changed("out") {
+					return nil
+				}
+			}
+			if err := r.WriteHTML(out); err != nil {
+				return err
+			}
+			fmt.Printf("%s: %s\n", r, out)
+			return nil
+		},
+	}
+	c.Flags().StringVar(&out, "out", "report.html", "the page; with --svg alone none is written")
+	c.Flags().StringVar(&svg, "svg", "", "a picture of reward, KL and clip fraction (of supervised runs loss and accuracy) for a page such as a README")
 	return c
 }
 

@@ -92,8 +92,8 @@ func (j *job) generate(n int) (right int, err error) {
 	}
 	j.samples = nil
 	for i, a := range answers {
-		g := Generation{Prompt: strings.TrimSpace(held.Text(i)), Answer: strings.TrimSpace(a.Text), Right: rewards[i] == 1}
-		if g.Right {
+		g := Generation{Prompt: strings.TrimSpace(held.Text(i)), Answer: strings.TrimSpace(a.Text), Reward: rewards[i]}
+		if g.Reward == 1 {
 			right++
 		} else if want := held.right(i); want != "" {
 			g.Note = "a right one: " + want

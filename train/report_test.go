@@ -2,6 +2,7 @@ package train
 
 import (
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -13,77 +14,137 @@ import (
 	"time"
 )
 
-// drawn is a run of n steps with evaluations, and strings that try to leave their place.
-func drawn(n int) Report {
-	r := Report{
-		Name: `countdown <script>alert("name")</script>`, Date: noon, Duration: 83 * time.Second,
-		Shape:       []byte("[run]\nname = \"</pre><script>\"\n"),
-		Environment: []Fact{{"device", "cpu, 2 threads, avx512"}, {"Go", "go1.26.0"}, {"<i>", "</td>"}},
-		Proof: &Proof{Tokens: 2048, Logits: 557056, LogProbs: 2047, Digest: strings.Repeat("c0ffee12", 8), Ways: []ProofWay{
-			{Name: "packed training", Logits: 200000}, {Name: "chunked prefill", Logits: 200000}, {Name: "decode", Logits: 157056},
-		}},
-		Generations: []Generation{
-			{Prompt: "numbers: 3 7 25\ntarget: 46", Answer: "7*3=21\n21+25=46\n7*3+25", Right: true},
-			{Prompt: "numbers: 2 9 4\ntarget: 17", Answer: "9*2=18\n<b>18</b>-4=14\x00\xff", Note: "14 is not 17"},
-		},
+// folder is a run's folder made up for a report: a shape, records and, where given, a result and sampled answers.
+type folder struct {
+	set      []string
+	records  []Record
+	result   *result
+	episodes []episode
+}
+
+func (f folder) write(t *testing.T, name string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), name)
+	s, err := parseTiny(f.set)
+	if err != nil {
+		t.Fatal(err)
 	}
+	if err := errors.Join(os.Mkdir(dir, 0o755), writeFile(filepath.Join(dir, shapeFile), s.TOML())); err != nil {
+		t.Fatal(err)
+	}
+	m, err := openMetrics(dir, 0, func() time.Time { return noon })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range f.records {
+		if err := m.Write(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if f.result != nil {
+		if err := writeJSON(filepath.Join(dir, resultFile), f.result); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(f.episodes) > 0 {
+		if err := appendEpisodes(dir, []*group{{Episodes: f.episodes}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// taughtRun is a supervised run of n steps with evaluations, and strings that try to leave their place.
+func taughtRun(n int) folder {
+	f := folder{result: &result{
+		Finished: noon, Seconds: 83, Environment: []Fact{{"device", "cpu, 2 threads, avx512"}, {"<i>", "</td>"}},
+		Proof: &Proof{Tokens: 2048, Logits: 557056, LogProbs: 2047, Digest: strings.Repeat("c0ffee12", 8), Ways: []ProofWay{{Name: "packed training", Logits: 200000}, {Name: "decode", Logits: 357056}}},
+		Samples: []Generation{
+			{Prompt: "numbers: 3 7 25\ntarget: 46", Answer: "7*3=21\n7*3+25", Reward: 1},
+			{Prompt: "numbers: 2 9 4\ntarget: 17", Answer: "9*2=18\n<b>18</b>-4=14\x00", Note: "14 is not 17"},
+		},
+	}}
 	for step := 1; step <= n; step++ {
 		x := float64(step)
-		m := Record{Step: step, Time: noon, Tokens: 4096 * step, Loss: Num(0.3 + 5*math.Exp(-x/40) + 0.08*math.Sin(x*x)),
-			LR: Num(2e-3 * (1 + math.Cos(math.Pi*x/float64(n))) / 2), GradNorm: Num(0.4 + 3/math.Sqrt(x) + 0.2*math.Sin(x*x*3)),
-			TokensPerSecond: Num(21000 + 900*math.Sin(x*x*7))}
+		m := Record{Step: step, Tokens: 4096 * step, Loss: Num(0.3 + 5*math.Exp(-x/40) + 0.08*math.Sin(x*x)), LR: Num(2e-3 * (1 + math.Cos(math.Pi*x/float64(n))) / 2),
+			GradNorm: Num(0.4 + 3/math.Sqrt(x) + 0.2*math.Sin(x*x*3)), TokensPerSecond: Num(21000 + 900*math.Sin(x*x*7))}
 		if step%50 == 0 {
 			m.EvalLoss, m.EvalAccuracy, m.EvalSamples = Num(0.33+5*math.Exp(-x/40)), Num(0.9*(1-math.Exp(-x/150))), 200
 		}
 		if step == 7 {
 			m.Loss, m.GradNorm = Num(math.NaN()), Num(math.Inf(1))
 		}
-		r.Records = append(r.Records, m)
+		f.records = append(f.records, m)
 	}
-	return r
+	return f
 }
 
-// rendered writes a report to $REPORT (to look at it) or a temporary folder, and reads it back.
-func rendered(t *testing.T, r Report) string {
+// learnedRun is one of reinforcement learning whose rollouts are so far from the trainer.
+func learnedRun(seed int, kl float64) folder {
+	f := folder{set: append(tinyRL(), fmt.Sprintf("run.seed=%d", seed))}
+	if kl > 0 {
+		f.set = append(f.set, "rollout.allow_mismatch=true", "rollout.numerics.weights=int4")
+	}
+	for step := 1; step <= 40; step++ {
+		r := Record{Step: step, Loss: Num(1)}
+		if step > 6 {
+			differ := 0
+			if kl > 0 {
+				differ = 900 + step
+			}
+			r.Reward, r.KL, r.KLExact, r.Compared, r.Differ, r.LargestGap = Num(0.5+float64(step+seed)/100), Num(kl*float64(step)), Num(kl), 1000, differ, Num(kl*9)
+			r.Clipped, r.Discarded, r.Entropy, r.Length = Num(kl*2), Num(0.5), Num(0.2), Num(7)
+		}
+		f.records = append(f.records, r)
+	}
+	f.episodes = []episode{{Step: 40, Prompt: []int32{1, 2}, IDs: []int32{3}, LogProbs: []exactFloat{-1}, Versions: []int{33}, Reward: 1, Learned: true, Text: " 4+<5>"}}
+	return f
+}
+
+// rendered is the page of some runs.
+func rendered(t *testing.T, dirs ...string) string {
 	t.Helper()
-	dir := os.Getenv("REPORT")
-	if dir == "" {
-		dir = t.TempDir()
-	}
-	if err := WriteReport(dir, r); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(dir, reportFile))
+	r, err := ReadReport(dirs)
 	if err != nil {
 		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), reportFile)
+	if err := r.WriteHTML(path); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m := regexp.MustCompile(`(?i)<script|https?://|NaN|Inf\b|ZgotmplZ|<link|url\(`).Find(text); m != nil {
+		t.Errorf("the page has %q", m)
 	}
 	return string(text)
 }
 
-func TestReport(t *testing.T) {
-	text := rendered(t, drawn(400))
-	for _, want := range []string{
-		"Zero KLD", "0 of 557,056 logits", "1.64M", "1m23s", "✓ right", "✗ wrong", "14 is not 17", "&lt;00&gt;\ufffd",
-		"countdown &lt;script&gt;", "&lt;/pre&gt;&lt;script&gt;", "&lt;b&gt;18&lt;/b&gt;", "&lt;i&gt;", "&lt;/td&gt;", "held-out accuracy",
-		">Loss<", ">Accuracy<", ">Throughput<", ">Learning rate<", ">Gradient norm<", "prefers-color-scheme",
-	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q", want)
+func has(t *testing.T, text string, words ...string) {
+	t.Helper()
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			t.Errorf("no %q", w)
 		}
-	}
-	if m := regexp.MustCompile(`(?i)<script|https?://|NaN|Inf\b|ZgotmplZ|<link|url\(`).FindString(text); m != "" {
-		t.Errorf("the page has %q", m)
-	}
-	if again := rendered(t, drawn(400)); again != text {
-		t.Error("the same report gives other bytes")
 	}
 }
 
-func TestReportOfAFailedProof(t *testing.T) {
-	r := drawn(1)
-	r.Proof.Mismatches, r.Proof.KL = 3, 1e-9
-	text := rendered(t, r)
-	if strings.Contains(text, "Zero KLD") || !strings.Contains(text, "is NOT the trained model") || !strings.Contains(text, "1e-09") {
+func TestReport(t *testing.T) {
+	dir := taughtRun(400).write(t, "taught")
+	text := rendered(t, dir)
+	has(t, text, "557,056", "1.64M", "1m23s", "right", "wrong", "14 is not 17", "&lt;b&gt;18&lt;/b&gt;", "&lt;i&gt;", "&lt;/td&gt;", "held-out accuracy",
+		">Loss<", ">Accuracy<", ">Throughput<", ">Learning rate<", ">Gradient norm<", "prefers-color-scheme")
+	if again := rendered(t, dir); again != text {
+		t.Error("the same report gives other bytes")
+	}
+	failed := taughtRun(1)
+	failed.result.Proof.Mismatches, failed.result.Proof.KL = 3, 1e-9
+	if text := rendered(t, failed.write(t, "failed")); !strings.Contains(text, "1e-09") {
 		t.Error("a failed proof is not shown as one")
 	}
 	if (&Proof{}).Zero() {
@@ -91,56 +152,88 @@ func TestReportOfAFailedProof(t *testing.T) {
 	}
 }
 
-func TestReportOfNothing(t *testing.T) {
-	text := rendered(t, Report{Name: "empty", Date: noon})
-	for _, not := range []string{"<svg viewBox", "<h2>", "verdict good"} {
-		if strings.Contains(text, not) {
-			t.Errorf("an empty run shows %q", not)
-		}
+// Seeds of one configuration are one curve, a KL of exactly 0 is said, and what differs is listed.
+func TestReportOfSeveral(t *testing.T) {
+	var dirs []string
+	for seed := 1; seed <= 3; seed++ {
+		dirs = append(dirs, learnedRun(seed, 0).write(t, fmt.Sprintf("exact-%d", seed)), learnedRun(seed, 0.01).write(t, fmt.Sprintf("apart-%d", seed)))
 	}
-	if err := WriteReport(filepath.Join(t.TempDir(), "none"), Report{}); err == nil {
-		t.Error("a folder that does not exist is written to")
+	r, err := ReadReport(dirs)
+	if err != nil || r.String() != "6 runs of 2 configurations" {
+		t.Fatalf("%v (%v)", r, err)
+	}
+	text := rendered(t, dirs...)
+	has(t, text, "exact · 3 runs", "apart · 3 runs", "KL = 0 at every step", "102,000 sampled tokens", "0 at every step, 102k tokens equal", "rollout.numerics.weights", "int4", "&lt;5&gt;",
+		">Reward<", ">KL of rollout and trainer<", ">Clip fraction<", ">Entropy<", ` band" d="`)
+	path := filepath.Join(t.TempDir(), "poster.svg")
+	if err := r.WriteSVG(path); err != nil {
+		t.Fatal(err)
+	}
+	wellFormed(t, path, posterW)
+}
+
+// What is no run, or a run that was torn, is said in a line that names it.
+func TestReportRefuses(t *testing.T) {
+	good := learnedRun(1, 0).write(t, "good")
+	torn := learnedRun(1, 0).write(t, "torn")
+	if err := os.WriteFile(filepath.Join(torn, metricsFile), []byte("{\"step\":1}\n{oops}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for want, dirs := range map[string][]string{
+		"holds no run":      {good, t.TempDir()},
+		"metrics.jsonl:2":   {torn},
+		"given twice":       {good, good},
+		"has no record yet": {folder{}.write(t, "empty")},
+	} {
+		if _, err := ReadReport(dirs); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want one line with %q", err, want)
+		}
 	}
 }
 
-// TestCurveSVG also draws constant, tiny and very long curves: whatever comes must be well-formed and inside the picture.
-func TestCurveSVG(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "curve.svg")
-	if dir := os.Getenv("REPORT"); dir != "" {
-		path = filepath.Join(dir, "curve.svg")
+// Pictures of constant, tiny and very long curves are well-formed, and every point of theirs lies inside.
+func TestReportSVG(t *testing.T) {
+	for name, f := range map[string]folder{
+		"one":   {records: []Record{{Step: 1, Loss: Num(0)}}},
+		"flat":  {records: []Record{{Step: 1, Loss: Num(0)}, {Step: 2, Loss: Num(0)}}},
+		"huge":  {records: []Record{{Step: 1, Loss: Num(-1e300)}, {Step: 1e9, Loss: Num(1e300)}}},
+		"long":  taughtRun(20000),
+		"usual": taughtRun(400),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := ReadReport([]string{f.write(t, name)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(t.TempDir(), "curve.svg")
+			if err := r.WriteSVG(path); err != nil {
+				t.Fatal(err)
+			}
+			wellFormed(t, path, chartW)
+		})
 	}
-	flat := []Record{{Step: 1, Loss: Num(0)}, {Step: 2, Loss: Num(0)}}
-	huge := []Record{{Step: 1, Loss: Num(-1e300)}, {Step: 1e9, Loss: Num(1e300)}}
-	coordinate := regexp.MustCompile(`[ML](-?[0-9.]+) (-?[0-9.]+)`)
-	for _, c := range []struct {
-		name    string
-		records []Record
-	}{{"one", flat[:1]}, {"flat", flat}, {"huge", huge}, {"long", drawn(100000).Records}, {"usual", drawn(400).Records}} {
-		name, records := c.name, c.records
-		if err := WriteCurveSVG(path, records); err != nil {
-			t.Fatal(name, err)
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for dec := xml.NewDecoder(strings.NewReader(string(text))); err != io.EOF; {
-			if _, err = dec.Token(); err != nil && err != io.EOF {
-				t.Fatalf("%s: %v in %.300s", name, err, text)
-			}
-		}
-		if len(text) > 100_000 || strings.Contains(string(text), "NaN") || strings.Contains(string(text), "Inf") {
-			t.Errorf("%s: %d bytes: %.2000s", name, len(text), text)
-		}
-		for _, m := range coordinate.FindAllStringSubmatch(string(text), -1) {
-			var p point
-			if _, err := fmt.Sscan(m[1]+" "+m[2], &p.X, &p.Y); err != nil || p.X < 0 || p.X > chartW || p.Y < 0 || p.Y > chartH {
-				t.Fatalf("%s: point %v outside (%v)", name, p, err)
-			}
+}
+
+func wellFormed(t *testing.T, path string, width float64) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dec := xml.NewDecoder(strings.NewReader(string(text))); err != io.EOF; {
+		if _, err = dec.Token(); err != nil && err != io.EOF {
+			t.Fatalf("%v in %.300s", err, text)
 		}
 	}
-	if err := WriteCurveSVG(path, nil); err == nil {
-		t.Error("an empty curve is drawn")
+	if len(text) > 150_000 || strings.Contains(string(text), "NaN") || strings.Contains(string(text), "Inf") {
+		t.Errorf("%d bytes: %.2000s", len(text), text)
+	}
+	points := regexp.MustCompile(`[ML](-?[0-9.]+) (-?[0-9.]+)`).FindAllStringSubmatch(string(text), -1)
+	for _, m := range points {
+		var p point
+		if _, err := fmt.Sscan(m[1]+" "+m[2], &p.X, &p.Y); err != nil || p.X < 0 || p.X > width || p.Y < 0 || p.Y > 400 {
+			t.Fatalf("point %v outside (%v)", m, err)
+		}
 	}
 }
 

@@ -2,40 +2,87 @@ package train
 
 import (
 	"fmt"
-	"html/template"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// headline is the run in a few numbers.
-func headline(r Report) []Fact {
+// Headline is the run in a few numbers.
+func (p *pastRun) Headline() []Fact {
 	var facts []Fact
 	add := func(name, value string) { facts = append(facts, Fact{name, value}) }
-	if x, ok := last(r.Records, func(r Record) *Number { return r.EvalAccuracy }); ok {
-		add("held-out accuracy", percent(x))
+	if p.learns() {
+		facts = p.learned()
+	} else {
+		facts = p.taught()
 	}
-	if x, ok := last(r.Records, func(r Record) *Number { return r.EvalLoss }); ok {
-		add("held-out loss", short(x))
+	steps := count(p.Log[len(p.Log)-1].Step)
+	if n := p.steps(); n > 0 && count(n) != steps {
+		steps += " of " + count(n)
 	}
-	if x, ok := last(r.Records, func(r Record) *Number { return r.EvalMargin }); ok {
-		add("held-out margin", short(x))
-	}
-	if x, ok := last(r.Records, func(r Record) *Number { return r.Loss }); ok {
-		add("training loss", short(x))
-	}
-	if n := len(r.Records); n > 0 {
-		add("steps", count(r.Records[n-1].Step))
-	}
-	if tokens := totalTokens(r.Records); tokens > 0 {
+	add("steps", steps)
+	tokens := totalTokens(p.Log)
+	if tokens > 0 {
 		add("tokens", compact(float64(tokens)))
-		if r.Duration > 0 {
-			add("tokens per second", count(int(math.Round(float64(tokens)/r.Duration.Seconds()))))
+	}
+	if r := p.Result; r != nil {
+		if tokens > 0 && r.Seconds > 0 && !p.learns() {
+			add("tokens per second", count(int(math.Round(float64(tokens)/r.Seconds))))
+		}
+		add("training time", time.Duration(r.Seconds*float64(time.Second)).Round(time.Second).String())
+		if r.Proof != nil {
+			add("logits that differ in the proof", fmt.Sprintf("%s of %s", count(r.Proof.Mismatches), compact(float64(r.Proof.Logits))))
 		}
 	}
-	if r.Duration > 0 {
-		add("training time", r.Duration.Round(time.Second).String())
+	return facts
+}
+
+// taught are the numbers of a supervised run.
+func (p *pastRun) taught() (facts []Fact) {
+	for _, f := range []struct {
+		name   string
+		format func(float64) string
+		of     func(Record) *Number
+	}{
+		{"held-out accuracy", percent, func(r Record) *Number { return r.EvalAccuracy }},
+		{"held-out loss", short, func(r Record) *Number { return r.EvalLoss }},
+		{"held-out margin", short, func(r Record) *Number { return r.EvalMargin }},
+		{"training loss", short, func(r Record) *Number { return r.Loss }},
+	} {
+		if values := taken(p.records(supervised), f.of); len(values) > 0 {
+			facts = append(facts, Fact{f.name, f.format(latest(values))})
+		}
+	}
+	return facts
+}
+
+// learned are the numbers of reinforcement learning.
+func (p *pastRun) learned() (facts []Fact) {
+	for _, f := range []struct {
+		name   string
+		format func(float64) string
+		of     func(Record) *Number
+		sum    func([]float64) float64
+	}{
+		{"reward, last tenth of steps", short, func(r Record) *Number { return r.Reward }, atEnd},
+		{"held-out accuracy", percent, func(r Record) *Number { return r.EvalAccuracy }, latest},
+		{"KL per token, mean", short, func(r Record) *Number { return r.KL }, mean},
+		{"KL over the vocabulary, mean", short, func(r Record) *Number { return r.KLExact }, mean},
+		{"largest gap of log-probabilities", short, func(r Record) *Number { return r.LargestGap }, slices.Max[[]float64]},
+		{"clipped tokens, mean", percent, func(r Record) *Number { return r.Clipped }, mean},
+		{"answers that taught nothing, mean", percent, func(r Record) *Number { return r.Discarded }, mean},
+		{"entropy, last tenth", short, func(r Record) *Number { return r.Entropy }, atEnd},
+		{"answer length, last tenth", compact, func(r Record) *Number { return r.Length }, atEnd},
+		{"sampled tokens per second", compact, func(r Record) *Number { return r.RolloutSpeed }, mean},
+	} {
+		if values := taken(p.records(reinforced), f.of); len(values) > 0 {
+			facts = append(facts, Fact{f.name, f.format(f.sum(values))})
+		}
+	}
+	if t := p.tally(); t.Compared > 0 {
+		facts = slices.Insert(facts, min(2, len(facts)), Fact{"sampled tokens that differ", fmt.Sprintf("%s of %s", count(t.Differ), count(t.Compared))})
 	}
 	return facts
 }
@@ -48,86 +95,32 @@ func totalTokens(records []Record) (n int) {
 	return n
 }
 
-func last(records []Record, of func(Record) *Number) (x float64, ok bool) {
+// taken are the values that records have.
+func taken(records []Record, of func(Record) *Number) (list []float64) {
 	for _, r := range records {
 		if v := of(r); v != nil {
-			x, ok = float64(*v), true
-		}
-	}
-	return x, ok
-}
-
-// charts draws every curve that the run has.
-func charts(records []Record) []template.HTML {
-	var list []template.HTML
-	for _, c := range []chart{
-		lossChart(records), accuracyChart(records),
-		{Title: "Margin", Unit: "chosen reward less rejected", Zero: true, Format: short, Lines: []curve{
-			{Name: "training", Colour: "a", Noisy: true, Points: points(records, func(r Record) *Number { return r.Margin })},
-			{Name: "held out", Colour: "b", Points: points(records, func(r Record) *Number { return r.EvalMargin })}}},
-		{Title: "Rewards", Unit: "beta times log-probability gained", Zero: true, Format: short, Lines: []curve{
-			{Name: "chosen", Colour: "c", Noisy: true, Points: points(records, func(r Record) *Number { return r.ChosenReward })},
-			{Name: "rejected", Colour: "b", Noisy: true, Points: points(records, func(r Record) *Number { return r.RejectedReward })}}},
-		{Title: "Log-probabilities", Unit: "nats per answer", Format: short, Lines: []curve{
-			{Name: "chosen", Colour: "c", Noisy: true, Points: points(records, func(r Record) *Number { return r.ChosenLogProb })},
-			{Name: "rejected", Colour: "b", Noisy: true, Points: points(records, func(r Record) *Number { return r.RejectedLogProb })}}},
-		{Title: "Throughput", Unit: "tokens per second", Zero: true, Format: compact, Lines: []curve{
-			{Colour: "a", Noisy: true, Points: points(records, func(r Record) *Number { return r.TokensPerSecond })}}},
-		{Title: "Learning rate", Unit: "AdamW", Zero: true, Format: short, Lines: []curve{
-			{Colour: "c", Points: points(records, func(r Record) *Number { return r.LR })}}},
-		{Title: "Gradient norm", Unit: "before clipping", Zero: true, Format: short, Lines: []curve{
-			{Colour: "b", Noisy: true, Points: points(records, func(r Record) *Number { return r.GradNorm })}}},
-	} {
-		if !c.empty() {
-			list = append(list, template.HTML(c.svg())) // our own numbers and words: svg escapes them
+			list = append(list, float64(*v))
 		}
 	}
 	return list
 }
 
-func lossChart(records []Record) chart {
-	unit := "nats per token"
-	if paired(records) {
-		unit = "per pair"
+func mean(list []float64) (m float64) {
+	for _, x := range list {
+		m += x / float64(len(list))
 	}
-	return chart{Title: "Loss", Unit: unit, Zero: true, Format: short, Lines: []curve{
-		{Name: "training", Colour: "a", Noisy: true, Points: points(records, func(r Record) *Number { return r.Loss })},
-		{Name: "held out", Colour: "b", Points: points(records, func(r Record) *Number { return r.EvalLoss })},
-	}}
+	return m
 }
 
-// paired tells whether records are of a run over preferences.
-func paired(records []Record) bool {
-	_, ok := last(records, func(r Record) *Number { return r.Margin })
-	return ok
-}
+func latest(list []float64) float64 { return list[len(list)-1] }
 
-func accuracyChart(records []Record) chart {
-	if paired(records) {
-		return chart{Title: "Accuracy", Unit: "chosen answer has the higher reward", Zero: true, Top: 1, Format: percent, Lines: []curve{
-			{Name: "training", Colour: "a", Noisy: true, Points: points(records, func(r Record) *Number { return r.Preferred })},
-			{Name: "held out", Colour: "b", Points: points(records, func(r Record) *Number { return r.EvalAccuracy })},
-		}}
-	}
-	return chart{Title: "Accuracy", Unit: "held-out samples solved", Zero: true, Top: 1, Format: percent, Lines: []curve{
-		{Colour: "c", Points: points(records, func(r Record) *Number { return r.EvalAccuracy })},
-	}}
-}
-
-// points takes the finite values.
-func points(records []Record, of func(Record) *Number) (list []point) {
-	for _, r := range records {
-		if v := of(r); v != nil && !math.IsNaN(float64(*v)) && !math.IsInf(float64(*v), 0) {
-			list = append(list, point{float64(r.Step), float64(*v)})
-		}
-	}
-	return list
-}
+// atEnd is the mean of the last tenth, one value at least.
+func atEnd(list []float64) float64 { return mean(list[len(list)*9/10:]) }
 
 // short has three significant digits: 0.0412, 1.5e-06.
 func short(x float64) string { return strconv.FormatFloat(x, 'g', 3, 64) }
 
-func percent(x float64) string { return strconv.FormatFloat(math.Round(x*1000)/10, 'f', -1, 64) + "%" }
+func percent(x float64) string { return short(100*x) + "%" }
 
 // compact is 950, 12k or 1.5M.
 func compact(x float64) string {

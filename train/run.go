@@ -338,23 +338,7 @@ func (j *job) finish() error {
 	if err != nil {
 		return err
 	}
-	records, err := ReadMetrics(j.out)
-	if err != nil {
-		return err
-	}
-	if len(j.samples) == 0 && j.corpus.held != nil { // resumed after the last step: the evaluation is in the log, its texts are not
-		if err := j.evaluate(new(Record)); err != nil {
-			return err
-		}
-	}
-	err = WriteReport(j.out, Report{
-		Name: j.s.Run.Name, Date: time.Now(), Duration: time.Duration(j.state.Seconds * float64(time.Second)), Records: records,
-		Shape: j.s.TOML(), Environment: environment(j), Proof: proof, Generations: j.samples[:min(len(j.samples), 8)],
-	})
-	if err != nil {
-		return err
-	}
-	if err := WriteCurveSVG(filepath.Join(j.out, curveFile), records); err != nil {
+	if err := j.report(proof); err != nil {
 		return err
 	}
 	j.progress.Close()
@@ -363,6 +347,26 @@ func (j *job) finish() error {
 	j.note("model: %s", final)
 	j.note("report: %s", filepath.Join(j.out, reportFile))
 	return failed
+}
+
+// report writes what the run says of itself, and draws it.
+func (j *job) report(proof *Proof) error {
+	if len(j.samples) == 0 && j.corpus.held != nil { // resumed after the last step: the evaluation is in the log, its texts are not
+		if err := j.evaluate(new(Record)); err != nil {
+			return err
+		}
+	}
+	err := writeJSON(filepath.Join(j.out, resultFile), result{
+		Finished: time.Now().UTC().Truncate(time.Second), Seconds: j.state.Seconds, Environment: environment(j), Proof: proof, Samples: j.samples[:min(len(j.samples), 8)],
+	})
+	if err != nil {
+		return err
+	}
+	r, err := ReadReport([]string{j.out})
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.WriteHTML(filepath.Join(j.out, reportFile)), r.WriteSVG(filepath.Join(j.out, curveFile)))
 }
 
 func finalName(m *model.Model) string {
@@ -394,9 +398,9 @@ func (j *job) prove() (p *Proof, failed, err error) {
 	}
 	j.note("%s", rep)
 	t := rep.Totals()
-	p = &Proof{Tokens: t.Tokens, Logits: t.Logits, LogProbs: t.LogProbs, Mismatches: t.Mismatches, KL: t.KL, Digest: rep.Digest}
+	p = &Proof{Tokens: t.Tokens, Logits: t.Logits, LogProbs: t.LogProbs, Mismatches: t.Mismatches, KL: Number(t.KL), Digest: rep.Digest}
 	for _, c := range rep.Comparisons {
-		p.Ways = append(p.Ways, ProofWay{Name: c.Name, Logits: c.Logits, Mismatches: c.Mismatches, KL: c.KL})
+		p.Ways = append(p.Ways, ProofWay{Name: c.Name, Logits: c.Logits, Mismatches: c.Mismatches, KL: Number(c.KL)})
 	}
 	return p, rep.Err(), nil
 }
