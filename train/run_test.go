@@ -249,14 +249,20 @@ func episodes(t *testing.T, out string) string {
 	return string(text)
 }
 
-// Being asked to stop saves, and resuming gives the same bits.
+// Being asked to stop finishes the step and saves, and resuming gives the same bits.
 func TestInterrupted(t *testing.T) {
-	want, err := runTiny(t, filepath.Join(t.TempDir(), "whole"), false)
+	for name, set := range map[string][]string{"supervised": nil, "reinforced": append(tinyRL(), "warm_start.steps=0", "run.steps=20"), "stale": append(tinyRL(), "rl.staleness=2", "run.steps=20")} {
+		t.Run(name, func(t *testing.T) { interrupted(t, append(set, "run.save_every=0")) })
+	}
+}
+
+func interrupted(t *testing.T, set []string) {
+	want, err := runTiny(t, filepath.Join(t.TempDir(), "whole"), false, set...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "run")
-	s, err := configs.Parse("tiny.toml", []byte(tiny), []string{"run.save_every=0"})
+	s, err := parseTiny(set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +282,7 @@ func TestInterrupted(t *testing.T) {
 	if err := errors.Join(lines.Close(), log.Close()); err != nil {
 		t.Error(err)
 	}
-	if got, err := runTiny(t, out, true, "run.save_every=0"); err != nil || got != want {
+	if got, err := runTiny(t, out, true, set...); err != nil || got != want {
 		t.Errorf("%s, want %s (%v)", got, want, err)
 	}
 }

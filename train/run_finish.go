@@ -1,0 +1,91 @@
+package train
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"lockstep/model"
+	"lockstep/serve"
+)
+
+// finish saves the result, proves it and writes the report.
+func (j *job) finish() error {
+	if err := j.save(); err != nil {
+		return err
+	}
+	final := filepath.Join(j.out, finalName(j.t.m))
+	if err := j.saveFinal(final); err != nil {
+		return err
+	}
+	proof, failed, err := j.prove()
+	if err != nil {
+		return err
+	}
+	if err := j.report(proof); err != nil {
+		return err
+	}
+	j.progress.Close()
+	j.progress = nil
+	j.note("%d tokens in %.0f s; peak memory %d MiB", j.state.Tokens, j.state.Seconds, peakMemory()>>20)
+	j.note("model: %s", final)
+	j.note("report: %s", filepath.Join(j.out, reportFile))
+	return failed
+}
+
+// report writes what the run says of itself, and draws it.
+func (j *job) report(proof *Proof) error {
+	if len(j.samples) == 0 && j.corpus.held != nil { // resumed after the last step: the evaluation is in the log, its texts are not
+		if err := j.evaluate(new(Record)); err != nil {
+			return err
+		}
+	}
+	err := writeJSON(filepath.Join(j.out, resultFile), result{
+		Finished: time.Now().UTC().Truncate(time.Second), Seconds: j.state.Seconds, Environment: environment(j), Proof: proof, Samples: j.samples[:min(len(j.samples), 8)],
+	})
+	if err != nil {
+		return err
+	}
+	r, err := ReadReport([]string{j.out})
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.WriteHTML(filepath.Join(j.out, reportFile)), r.WriteSVG(filepath.Join(j.out, curveFile)))
+}
+
+func finalName(m *model.Model) string {
+	if m.LoRA != nil {
+		return "adapter"
+	}
+	return "model"
+}
+
+func (j *job) saveFinal(final string) error {
+	tmp := filepath.Join(j.out, "."+filepath.Base(final))
+	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o755)); err != nil {
+		return err
+	}
+	if err := saveWeights(j.t.r.Dev, j.t.m, j.lang, tmp, j.s.Model.Path); err != nil {
+		return err
+	}
+	return replaceDir(tmp, final)
+}
+
+// prove holds the rollout engine against the training forward on the trained weights; failed says that bits differ.
+func (j *job) prove() (p *Proof, failed, err error) {
+	if j.s.Run.VerifyTokens == 0 {
+		return nil, nil, nil
+	}
+	rep, err := serve.Verify(j.ctx, j.t.r, j.t.m, serve.VerifyOptions{Tokens: j.s.Run.VerifyTokens, Seed: uint64(j.s.Run.Seed), Corpus: j.corpus.texts(64)})
+	if err != nil {
+		return nil, nil, err
+	}
+	j.note("%s", rep)
+	t := rep.Totals()
+	p = &Proof{Tokens: t.Tokens, Logits: t.Logits, LogProbs: t.LogProbs, Mismatches: t.Mismatches, KL: Number(t.KL), Digest: rep.Digest}
+	for _, c := range rep.Comparisons {
+		p.Ways = append(p.Ways, ProofWay{Name: c.Name, Logits: c.Logits, Mismatches: c.Mismatches, KL: Number(c.KL)})
+	}
+	return p, rep.Err(), nil
+}
