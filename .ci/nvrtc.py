@@ -20,6 +20,15 @@ def product_options():
     return re.findall(r'"([^"]+)"', line[1])
 
 
+def product_macros():
+    """The macros in compile.go that choose a definition's variants; all of them go together."""
+    body = re.search(r"^func defines\(.*?^}$", COMPILE.read_text(), re.MULTILINE | re.DOTALL)
+    macros = re.findall(r'"([A-Z][A-Z0-9_]+)"', body[0]) if body else []
+    if not macros:
+        sys.exit(f"nvrtc.py: no macros in {COMPILE}")
+    return [f"--define-macro={m}" for m in macros]
+
+
 def load(site):
     """The library; its builtins are loaded first, because it looks for them by name alone."""
     libs = []
@@ -58,10 +67,10 @@ def main(paths):
     bad = 0
     for path in map(pathlib.Path, paths):
         includes = sorted({path.parent, *(f.parent for f in site.glob("nvidia/**/cuda_bf16.h")), *site.glob("nvidia/**/include/cccl")})
-        for arch in ARCHITECTURES:
-            options = [f"--gpu-architecture={arch}", *common, *(f"--include-path={i}" for i in includes)]
+        for arch, macros in [(a, []) for a in ARCHITECTURES] + [(ARCHITECTURES[0], product_macros())]:
+            options = [f"--gpu-architecture={arch}", *common, *macros, *(f"--include-path={i}" for i in includes)]
             ok = compiles(lib, path, [o.encode() for o in options])
-            print(f"{path} {arch}: {'ok' if ok else 'FAILED'}")
+            print(f"{path} {arch}{' with every macro' if macros else ''}: {'ok' if ok else 'FAILED'}")
             bad += not ok
     sys.exit(bad > 0)
 
