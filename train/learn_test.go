@@ -3,11 +3,13 @@ package train
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -242,6 +244,30 @@ func TestLearnFromFile(t *testing.T) {
 	}
 }
 
+// lossProgram makes this test binary the program of a custom loss: that of GRPO at ratio 1.
+const lossProgram = "LOCKSTEP_TEST_LOSS"
+
+func runLossProgram() error {
+	dec, enc := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for dec.More() {
+		var a customAnswer
+		if err := dec.Decode(&a); err != nil {
+			return err
+		}
+		if !slices.Equal(a.LogProbs, a.Rollout) {
+			return errors.New("the rollout and the trainer disagree")
+		}
+		g := customGradients{}
+		for range a.IDs {
+			g.Gradients = append(g.Gradients, -float32(a.Weight)*float32(a.Advantage))
+		}
+		if err := enc.Encode(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // A loss in a program of its own, GRPO's at ratio 1, leads to the bits that the built-in objective leads to; what a program gets wrong is said in a line.
 func TestCustomLoss(t *testing.T) {
 	base := append(tinyRL(), "run.steps=2")
@@ -249,22 +275,8 @@ func TestCustomLoss(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script := filepath.Join(t.TempDir(), "loss.py")
-	text := `import json, struct, sys
-fp32 = lambda x: struct.unpack("f", struct.pack("f", x))[0]
-for line in sys.stdin:
-    a = json.loads(line)
-    if a["logprobs"] != a["rollout"]:
-        sys.exit("the rollout and the trainer disagree")
-    print(json.dumps({"gradients": [-fp32(a["weight"] * a["advantage"])] * len(a["ids"]), "loss": 0}))
-`
-	if err := os.WriteFile(script, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("no python3 on this machine")
-	}
-	custom := append(base, "rl.objective=custom", "rl.aggregate=sequence", "rl.loss=['python3', '"+script+"']")
+	t.Setenv(lossProgram, "1")
+	custom := append(base, "rl.objective=custom", "rl.aggregate=sequence", "rl.loss=['"+os.Args[0]+"', '-test.run=^$']")
 	got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, custom...)
 	if err != nil || got != want {
 		t.Errorf("%s, want %s (%v)", got, want, err)

@@ -155,6 +155,13 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(lossProgram) != "" {
+		if err := runLossProgram(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if out := os.Getenv(killedRun); out != "" {
 		s, err := configs.Parse("tiny.toml", []byte(tiny), strings.Split(os.Getenv(killedSet), "\n"))
 		if err == nil {
