@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"strconv"
 	"time"
 
 	"lockstep/data"
@@ -31,15 +30,8 @@ type line struct {
 	Tokens   []int32      `json:"prompt_ids"`
 	IDs      []int32      `json:"ids"`
 	Text     *string      `json:"text,omitempty"`
-	LogProbs []logProb    `json:"logprobs"`
+	LogProbs []float32    `json:"logprobs"`
 	Finish   FinishReason `json:"finish_reason"`
-}
-
-// logProb prints with as many digits as read back to the same fp32.
-type logProb float32
-
-func (p logProb) MarshalJSON() ([]byte, error) {
-	return strconv.AppendFloat(nil, float64(p), 'g', -1, 32), nil
 }
 
 // Generate continues the prompts of a JSONL file with the rollout engine and writes N lines for each, in order. It returns the number of lines.
@@ -89,10 +81,7 @@ func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, 
 }
 
 func (s *Served) line(i, n int, prompt []int32, res Result) line {
-	l := line{Prompt: i / n, Sample: i % n, Tokens: prompt, IDs: res.IDs, Finish: res.Finish, LogProbs: make([]logProb, len(res.LogProbs))}
-	for j, p := range res.LogProbs {
-		l.LogProbs[j] = logProb(p)
-	}
+	l := line{Prompt: i / n, Sample: i % n, Tokens: prompt, IDs: res.IDs, Finish: res.Finish, LogProbs: res.LogProbs}
 	if s.Language != nil {
 		ids := res.IDs
 		if res.Finish == FinishStop {

@@ -31,9 +31,9 @@ func recorded(t *testing.T, r *parallel.Rank, s *Served, tokens int, change func
 	results, _ := generate(t, r, s, Options{Slots: 3, PageRows: 16, PrefillRows: 8}, reqs)
 	var text []byte
 	for i, res := range results {
-		lp := make([]logProb, len(res.LogProbs))
+		lp := make([]float32, len(res.LogProbs))
 		for j, p := range res.LogProbs {
-			lp[j] = logProb(change(i+1, j, p))
+			lp[j] = change(i+1, j, p)
 		}
 		line, err := json.Marshal(map[string]any{"prompt_ids": reqs[i].Prompt, "ids": res.IDs, "logprobs": lp})
 		if err != nil {

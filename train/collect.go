@@ -109,10 +109,7 @@ func (c *collector) place(d serve.Done) {
 			continue
 		}
 		e := &g.Episodes[d.Index%c.size]
-		e.IDs, e.Versions, e.Finish = d.Result.IDs, d.Result.Versions, d.Result.Finish
-		for _, p := range d.Result.LogProbs {
-			e.LogProbs = append(e.LogProbs, exactFloat(p))
-		}
+		e.IDs, e.LogProbs, e.Versions, e.Finish = d.Result.IDs, d.Result.LogProbs, d.Result.Versions, d.Result.Finish
 		e.Text = c.speak(e.IDs, e.Finish)
 		g.Missing--
 		return

@@ -12,14 +12,14 @@ import (
 
 // customAnswer is a line that a program with a loss of its own reads: an answer under the weights that are trained.
 type customAnswer struct {
-	Question  int          `json:"question"`
-	Sample    int          `json:"sample"`
-	Reward    float64      `json:"reward"`
-	Advantage exactFloat   `json:"advantage"`
-	Weight    exactFloat   `json:"weight"`   // of a token, by rl.aggregate
-	IDs       []int32      `json:"ids"`      // that the model chose
-	LogProbs  []exactFloat `json:"logprobs"` // of them, by the trainer
-	Rollout   []exactFloat `json:"rollout"`  // likewise, as they were recorded
+	Question  int       `json:"question"`
+	Sample    int       `json:"sample"`
+	Reward    float64   `json:"reward"`
+	Advantage float32   `json:"advantage"`
+	Weight    float32   `json:"weight"`   // of a token, by rl.aggregate
+	IDs       []int32   `json:"ids"`      // that the model chose
+	LogProbs  []float32 `json:"logprobs"` // of them, by the trainer
+	Rollout   []float32 `json:"rollout"`  // likewise, as they were recorded
 }
 
 // customGradients is the line that it writes for each: the derivative of its loss by each of the log-probabilities, and what the answer adds to the loss, for the log.
@@ -41,10 +41,7 @@ func (l *learner) differentiate(ctx context.Context, batch []lesson, episodes []
 	logprobs := make([][]float32, len(batch))
 	each(l.t.r, l.t.m, l.packRows, batch, func(i int, logprob []float32) { logprobs[i] = logprob })
 	for i, e := range episodes {
-		a := customAnswer{Question: e.Question, Sample: e.Sample, Reward: e.Reward, Advantage: e.Advantage, Weight: exactFloat(weights[i]), IDs: e.IDs, Rollout: e.LogProbs}
-		for _, p := range logprobs[i][len(e.Prompt)-1:] {
-			a.LogProbs = append(a.LogProbs, exactFloat(p))
-		}
+		a := customAnswer{Question: e.Question, Sample: e.Sample, Reward: e.Reward, Advantage: e.Advantage, Weight: weights[i], IDs: e.IDs, LogProbs: logprobs[i][len(e.Prompt)-1:], Rollout: e.LogProbs}
 		tokens += len(e.IDs)
 		if err := enc.Encode(a); err != nil {
 			return fmt.Errorf("rl.loss: %w", err)

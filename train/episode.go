@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"lockstep/data"
 	"lockstep/serve"
@@ -24,20 +23,13 @@ type episode struct {
 	Sample    int                `json:"sample"`   // place in the group of its prompt
 	Prompt    []int32            `json:"prompt_ids"`
 	IDs       []int32            `json:"ids"`
-	LogProbs  []exactFloat       `json:"logprobs"` // of IDs, as the engine recorded them
+	LogProbs  []float32          `json:"logprobs"` // of IDs, as the engine recorded them
 	Versions  []int              `json:"versions"` // of the weights that chose each of IDs: optimizer steps since the warm start
 	Reward    float64            `json:"reward"`
-	Advantage exactFloat         `json:"advantage"`
+	Advantage float32            `json:"advantage"`
 	Learned   bool               `json:"learned"` // false: left out, its group was of one reward
 	Finish    serve.FinishReason `json:"finish_reason"`
 	Text      string             `json:"text"`
-}
-
-// exactFloat prints with as many digits as read back to the same fp32.
-type exactFloat float32
-
-func (p exactFloat) MarshalJSON() ([]byte, error) {
-	return strconv.AppendFloat(nil, float64(p), 'g', -1, 32), nil
 }
 
 // lesson is what the trainer at a version learns from the episode: row t reads a token and is to predict the next, where the model chose that.
@@ -50,7 +42,7 @@ func (e *episode) lesson(version int) lesson {
 	}
 	for i, id := range e.IDs {
 		t := len(e.Prompt) - 1 + i
-		l.Targets[t], l.rollout[t], l.advantage[t] = id, float32(e.LogProbs[i]), float32(e.Advantage)
+		l.Targets[t], l.rollout[t], l.advantage[t] = id, e.LogProbs[i], e.Advantage
 		if e.Versions[i] != version {
 			if l.stale == nil {
 				l.stale = map[int]bool{}

@@ -107,7 +107,7 @@ func (l *learner) advantages(groups []*group) {
 	values := optim.GroupAdvantages(l.settings.Advantage, rewards, l.size)
 	for _, g := range groups {
 		for i := range g.Episodes {
-			g.Episodes[i].Advantage, values = exactFloat(values[0]), values[1:]
+			g.Episodes[i].Advantage, values = values[0], values[1:]
 		}
 	}
 }

@@ -100,7 +100,7 @@ func learnedRun(seed int, kl float64) folder {
 		}
 		f.records = append(f.records, r)
 	}
-	f.episodes = []episode{{Step: 40, Prompt: []int32{1, 2}, IDs: []int32{3}, LogProbs: []exactFloat{-1}, Versions: []int{33}, Reward: 1, Learned: true, Text: " 4+<5>"}}
+	f.episodes = []episode{{Step: 40, Prompt: []int32{1, 2}, IDs: []int32{3}, LogProbs: []float32{-1}, Versions: []int{33}, Reward: 1, Learned: true, Text: " 4+<5>"}}
 	return f
 }
 
