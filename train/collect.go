@@ -28,6 +28,7 @@ type collector struct {
 	prompts   int           // of a step
 	size      int           // answers to a prompt
 	staleness int           // updates that an answer may span
+	perStep   int           // updates of a step
 	dynamic   bool          // groups of one reward are left out
 	mostAsked int           // prompts that a step may ask before it gives up
 
@@ -53,7 +54,7 @@ type collectorOrder struct {
 func (c *collector) next(ctx context.Context) (learned, left []*group, err error) {
 	first := c.Asked
 	for {
-		for len(c.Groups) < c.prompts*(1+c.staleness) {
+		for len(c.Groups) < c.prompts*(1+c.staleness/c.perStep) {
 			if c.Asked-first >= c.mostAsked {
 				return nil, nil, fmt.Errorf("%d prompts gave fewer than %d groups of answers with different rewards: easier or harder prompts, a larger rl.group or rl.dynamic = false", c.mostAsked, c.prompts)
 			}
@@ -129,7 +130,7 @@ func (c *collector) complete() (n int) {
 // overdue tells whether an answer in the making would be too old for the step after this one.
 func (c *collector) overdue() bool {
 	for _, g := range c.Groups {
-		if g.Missing > 0 && g.Started <= c.Version-c.staleness {
+		if g.Missing > 0 && g.Started+c.staleness < c.Version+c.perStep {
 			return true
 		}
 	}

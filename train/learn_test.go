@@ -115,37 +115,47 @@ func TestMismatch(t *testing.T) {
 	}
 }
 
-// With stale answers every token carries the version of the weights that chose it, and none is older than is allowed.
+// With stale answers every token carries the version of the weights that chose it, and none is older than is allowed, however many updates a step has.
 func TestStale(t *testing.T) {
-	out := filepath.Join(t.TempDir(), "run")
-	if _, err := runTiny(t, out, false, append(tinyRL(), "rl.staleness=2", "rollout.slots=5", "run.steps=8")...); err != nil {
-		t.Fatal(err)
-	}
-	records, err := ReadMetrics(out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range records {
-		if r.Reward != nil && (r.Differ != 0 || *r.KLExact != 0) {
-			t.Errorf("step %d: %d of %d tokens of the present weights differ, KL over the vocabulary %g", r.Step, r.Differ, r.Compared, float64(*r.KLExact))
+	for _, c := range []struct {
+		set                []string
+		perStep, staleness int
+	}{
+		{[]string{"rl.staleness=2"}, 1, 2},
+		{[]string{"rl.staleness=5", "rl.minibatches=2"}, 2, 5},
+		{[]string{"rl.staleness=4", "rl.minibatches=2", "rl.epochs=2"}, 4, 4},
+	} {
+		out := filepath.Join(t.TempDir(), "run")
+		if _, err := runTiny(t, out, false, slices.Concat(tinyRL(), []string{"rollout.slots=5", "run.steps=8"}, c.set)...); err != nil {
+			t.Fatal(err)
 		}
-	}
-	mixed := 0
-	if err := eachEpisode(out, func(e *episode, _ []byte) error {
-		now := e.Step - 7 // updates before the step
-		first, last := e.Versions[0], e.Versions[len(e.Versions)-1]
-		if last > now || first < now-2 || first > last {
-			t.Errorf("step %d learns at version %d from tokens of versions %v", e.Step, now, e.Versions)
+		records, err := ReadMetrics(out)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if first != last {
-			mixed++
+		for _, r := range records {
+			if r.Reward != nil && (r.Differ != 0 || *r.KLExact != 0) {
+				t.Errorf("%v, step %d: %d of %d tokens of the present weights differ, KL over the vocabulary %g", c.set, r.Step, r.Differ, r.Compared, float64(*r.KLExact))
+			}
 		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if mixed == 0 {
-		t.Error("no answer spans an update")
+		mixed, oldest := 0, 0
+		if err := eachEpisode(out, func(e *episode, _ []byte) error {
+			now := (e.Step - 7) * c.perStep // updates before the step
+			first, last := e.Versions[0], e.Versions[len(e.Versions)-1]
+			if last > now || first < now-c.staleness || first > last {
+				t.Errorf("%v: step %d learns at version %d from tokens of versions %v", c.set, e.Step, now, e.Versions)
+			}
+			oldest = max(oldest, now-first)
+			if first != last {
+				mixed++
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if mixed == 0 || oldest == 0 {
+			t.Errorf("%v: %d answers span an update, the oldest token is of %d updates ago", c.set, mixed, oldest)
+		}
 	}
 }
 
