@@ -32,3 +32,9 @@ type IndexLearning interface {
 	// DotTC16 takes steps of 16 entries for dq and of 16 queries from position 0, anew for each head, for dk; pairs that are no entry count as +0.
 	IndexBackward(dq, dk, dweights, ds, q, weights, k, picks Tensor, l *Layout, x Index)
 }
+
+// IndexLearner is a Device that holds what an indexer learns against the CPU before it is used; others compute all.
+type IndexLearner interface {
+	// LearnsIndex is nil where the operations of [IndexLearning] are written for a shape and an indexer and admitted.
+	LearnsIndex(a Attn, x Index) error
+}

@@ -53,6 +53,9 @@ func (b *builder) indexed(a kernels.Attn, x kernels.Index) kernels.Index {
 	if d, ok := b.dev.(kernels.SparseAttender); ok {
 		b.refuse(d.AttendsSparsely(a, x))
 	}
+	if d, ok := b.dev.(kernels.IndexLearner); ok && b.indexing != IndexersFrozen {
+		b.refuse(d.LearnsIndex(a, x))
+	}
 	return x
 }
 

@@ -45,6 +45,7 @@ var (
 	_ kernels.Mamba    = (*Device)(nil)
 
 	_ kernels.SparseAttention = (*Device)(nil)
+	_ kernels.IndexLearning   = (*Device)(nil)
 )
 
 // New opens a GPU. It fails on a definition that the device does not implement and where there is no card or driver.

@@ -24,11 +24,7 @@ func (d *Device) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l
 	if !slices.Contains(indexDims, x.Dim) || !vectors(q) || !vectors(keys.K) || picks.Cols != x.TopK || q.Cols != x.Heads*x.Dim || weights.DType != kernels.F32 {
 		panic(kernels.Fault{Err: fmt.Errorf("choosing keys on the GPU is written for heads of %v, not %+v on %s and %s", indexDims, x, q, keys.K)})
 	}
-	longest := 0
-	for _, s := range l.Spans {
-		longest = max(longest, s.Pos+s.Rows)
-	}
-	stride := blocks(longest, scoreKeys) * scoreKeys
+	stride := blocks(longest(l), scoreKeys) * scoreKeys
 	p := planSparse(d, keys, l, attentionRows, 4*stride)
 	scores := d.workspace(4 * p.mostRows * stride)
 	for _, c := range p.calls {

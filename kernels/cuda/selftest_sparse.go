@@ -12,20 +12,31 @@ import (
 
 // AttendsSparsely tries the choice of keys and attention to them, forward and backward, once.
 func (d *Device) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
-	what := fmt.Sprintf("sparse attention of %d heads on %d, keys of %d columns and values of %d, lists of %d keys by %d heads of %d", a.Heads, a.KVHeads, a.HeadDim, a.Values(),
+	return d.trySparsely("sparse attention", slices.Contains(indexDims, x.Dim), a, x, trySparse)
+}
+
+// LearnsIndex tries what an indexer learns from attention, on lists and on all keys, once.
+func (d *Device) LearnsIndex(a kernels.Attn, x kernels.Index) error {
+	return d.trySparsely("what an indexer learns of attention", indexes(x), a, x, tryIndex)
+}
+
+// trySparsely tries a layer once, unless it is not written for the indexer or its attention.
+func (d *Device) trySparsely(layer string, written bool, a kernels.Attn, x kernels.Index, try func(d *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor) error {
+	what := fmt.Sprintf("%s of %d heads on %d, keys of %d columns and values of %d, lists of %d keys by %d heads of %d", layer, a.Heads, a.KVHeads, a.HeadDim, a.Values(),
 		x.TopK, x.Heads, x.Dim)
-	if !attendsSparsely(a) || !slices.Contains(indexDims, x.Dim) {
+	if !attendsSparsely(a) || !written {
 		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
 	}
 	a.Heads, a.KVHeads, x.TopK = a.Heads/a.KVHeads, 1, min(x.TopK, layerTrialRows/2)
 	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 		t := newLayerTrial(d, mem, r)
-		return trySparse(d.(kernels.SparseAttention), &t, a, x)
+		return try(&t, a, x)
 	})
 }
 
 // trySparse is a layer of sparse attention: the norm of the indexer's keys, the choice, attention and its gradient.
-func trySparse(d kernels.SparseAttention, t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
+func trySparse(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
+	d := t.d.(kernels.SparseAttention)
 	q, k, v, dout := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.rows(a.Values()), t.rows(a.Heads*a.Values())
 	keys, picks := t.activation(x.Dim), t.mem.New(kernels.I32, layerTrialRows, x.TopK)
 	d.LayerNorm(keys, t.rows(x.Dim), t.random(kernels.BF16, 1, x.Dim), t.random(kernels.BF16, 1, x.Dim), 1e-6)
@@ -33,5 +44,23 @@ func trySparse(d kernels.SparseAttention, t *layerTrial, a kernels.Attn, x kerne
 	out, lse, kv := t.activation(a.Heads*a.Values()), t.perHead(a.Heads), kernels.KV{K: k, V: v}
 	d.SparseAttend(out, lse, q, kv, picks, t.l, a)
 	d.SparseAttendBackward(t.activation(a.Heads*a.HeadDim), t.activation(a.HeadDim), t.activation(a.Values()), dout, out, lse, q, kv, picks, t.l, a)
+	return t.all()
+}
+
+// tryIndex is what an indexer learns from a layer of attention, the gradient of the norm of its keys with it.
+func tryIndex(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
+	d := t.d.(kernels.IndexLearning)
+	q, k, v, lse := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.rows(a.Values()), t.mem.New(kernels.F32, layerTrialRows, a.Heads)
+	t.d.Attention(t.rows(a.Heads*a.Values()), lse, q, kernels.KV{K: k, V: v}, t.l, a)
+	queries, keys, weights := t.rows(x.Heads*x.Dim), t.rows(x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads)
+	lists := t.mem.New(kernels.I32, layerTrialRows, x.TopK)
+	d.SelectKeys(lists, queries, weights, kernels.KV{K: keys}, t.l, x)
+	for _, picks := range []kernels.Tensor{lists, {}} {
+		target, dk := t.result(kernels.F32, layerTrialRows, layerTrialRows), t.activation(x.Dim)
+		d.IndexTarget(target, q, k, lse, picks, t.l, a)
+		d.IndexLoss(t.result(kernels.F32, 1, layerTrialRows), target, queries, weights, keys, picks, t.l, x, 0.25)
+		d.IndexBackward(t.activation(x.Heads*x.Dim), dk, t.perHead(x.Heads), target, queries, weights, keys, picks, t.l, x)
+		d.LayerNormBackward(t.activation(x.Dim), t.result(kernels.F32, 1, x.Dim), t.result(kernels.F32, 1, x.Dim), dk, keys, t.random(kernels.BF16, 1, x.Dim), 1e-6, t.l.Packs)
+	}
 	return t.all()
 }

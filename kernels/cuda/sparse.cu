@@ -19,7 +19,7 @@ extern __shared__ __align__(16) char shared[];
 constexpr int kUnionThreads = 512;
 
 // sparse_union: for each tile the rows of keys and values on its lists, rows int32 [tiles, most], their number in counts, and at int32 [rows of the call, top_k], the place of
-// each entry of a list among them. Shared memory has a bit for each position up to the tile's last.
+// each entry of a list among them. Shared memory has a bit for each position up to the tile's last. picks nil: lists are all keys up to a row's own.
 extern "C" __global__ void __launch_bounds__(kUnionThreads)
     sparse_union(int* rows, int* at, int* counts, const int* picks, const Queries* tiles, const int* pages, int page_rows, int top_k, int most, int ps) {
   Queries t = tiles[blockIdx.x];
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(kUnionThreads)
   auto entries = [&](auto f) {
     for (int i = threadIdx.x; i < t.count * top_k; i += kUnionThreads) {
       int r = i / top_k, e = i % top_k;
-      if (e < min(top_k, t.pos + r + 1)) f(r, e, picks[(size_t)(t.row + r) * ps + e]);
+      if (e < min(top_k, t.pos + r + 1)) f(r, e, picks ? picks[(size_t)(t.row + r) * ps + e] : e);
     }
   };
   for (int i = threadIdx.x; i < words; i += kUnionThreads) bits[i] = 0;

@@ -22,10 +22,10 @@ const (
 type sparse struct {
 	*sparsePlan
 	d                *Device
-	picks            kernels.Tensor
+	picks            kernels.Tensor // nil: every row's list is all keys up to its own
 	kv               kernels.KV
 	a                kernels.Attn
-	most, wide       int          // keys of a tile; entries of a list in whole blocks
+	topK, most, wide int          // entries of a list, at most; keys of a tile; entries of a list in whole blocks
 	rows, at, counts cu.DevicePtr // of the unions: rows of K and V, places of entries, how many
 	dots, weights    cu.DevicePtr
 }
@@ -33,11 +33,15 @@ type sparse struct {
 // newSparse plans a call; more are further pieces of its workspace, in fp32 numbers, for each row of it and at once.
 func (d *Device) newSparse(kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn, moreOfRow, more []int) (*sparse, []cu.DevicePtr) {
 	each := attentionRows / (a.Heads / a.KVHeads)
-	s := &sparse{d: d, picks: picks, kv: kv, a: a, wide: blocks(picks.Cols, keyRows) * keyRows}
+	s := &sparse{d: d, picks: picks, kv: kv, a: a, topK: picks.Cols}
+	if picks.IsNil() {
+		s.topK = longest(l)
+	}
+	s.wide = blocks(s.topK, keyRows) * keyRows
 	s.sparsePlan = planSparse(d, kv, l, each, 4*a.Heads*s.wide)
-	s.most = min(s.longest, each*picks.Cols)
+	s.most = min(s.longest, each*s.topK)
 	pairs := s.mostRows * a.Heads
-	sizes := []int{s.mostTiles * s.most, s.mostRows * picks.Cols, s.mostTiles, pairs * picks.Cols, (pairs*s.wide + 1) / 2}
+	sizes := []int{s.mostTiles * s.most, s.mostRows * s.topK, s.mostTiles, pairs * s.topK, (pairs*s.wide + 1) / 2}
 	for _, n := range moreOfRow {
 		sizes = append(sizes, s.mostRows*n)
 	}
@@ -49,7 +53,7 @@ func (d *Device) newSparse(kv kernels.KV, picks kernels.Tensor, l *kernels.Layou
 // union finds the keys on the lists of each tile of a call.
 func (s *sparse) union(c sparseCall) {
 	s.d.launch("sparse_union", [3]int{c.tiles, 1, 1}, unionThreads, 12*blocks(s.longest, 64), s.rows, s.at, s.counts, s.picks, c.tilesAt, s.pages,
-		s.kv.PageRows, s.picks.Cols, s.most, s.picks.Stride)
+		s.kv.PageRows, s.topK, s.most, s.picks.Stride)
 }
 
 // multiply writes the dots of q [T, Heads*dim] and the listed rows of k [.., KVHeads*dim]. Few tiles are cut into parts of their keys, so that blocks fill the card twice.
@@ -58,7 +62,7 @@ func (s *sparse) multiply(c sparseCall, dots cu.DevicePtr, q, k kernels.Tensor, 
 	size := 2 * attentionRows * (blocks(dim, 16)*16 + 8)
 	shared := size + 2*max(size, 4*keyRows*(keyRows+4))
 	s.d.launch(fmt.Sprintf("sparse_dots_%d", dim), [3]int{c.tiles, s.a.KVHeads, parts}, dotsThreads, shared, dots, q, k, c.tilesAt, s.rows, s.at, s.counts,
-		s.a.Heads/s.a.KVHeads, s.picks.Cols, s.most, q.Stride, k.Stride)
+		s.a.Heads/s.a.KVHeads, s.topK, s.most, q.Stride, k.Stride)
 }
 
 // softmax is what sparse_soften leaves for sparse_along; zero: none.
@@ -72,12 +76,12 @@ func (s *sparse) along(c sparseCall, out, x kernels.Tensor, width int, f softmax
 	if width%slice != 0 {
 		slice = 16
 	}
-	if f.merges != 0 && s.picks.Cols > split {
+	if f.merges != 0 && s.topK > split {
 		name += "_splits"
 	}
 	shared := 2 * (slice + 8) * (alongBlocks*keyRows + 1 + alongThreads/32*16)
 	s.d.launch(fmt.Sprintf("%s_%d", name, slice), [3]int{c.tiles, s.a.KVHeads * blocks(width, slice), 1}, alongThreads, shared, out, x, s.weights, f.decays, f.merges, f.inverse,
-		c.tilesAt, s.rows, s.at, s.counts, s.a.Heads/s.a.KVHeads, s.a.KVHeads, width, s.picks.Cols, s.most, out.Stride, x.Stride, split)
+		c.tilesAt, s.rows, s.at, s.counts, s.a.Heads/s.a.KVHeads, s.a.KVHeads, width, s.topK, s.most, out.Stride, x.Stride, split)
 }
 
 // SparseAttend is Attention to the keys in picks int32 [T, TopK]: q [T, Heads*HeadDim], out [T, Heads*ValueDim], lse F32 [T, Heads].

@@ -20,8 +20,8 @@ KERNEL(sparse_gradients, u16* to, const float* dots, const float* products, cons
   }
 }
 
-// sparse_masks: masks [T, width], bit j of word b: key 64*b + j is on the row's list. A thread for a word.
-KERNEL(sparse_masks, u64* masks, const int* picks, const Query* queries, int width, int top_k, int ps) {
+// sparse_masks: masks [T, width], bit j of word b: key 64*b + j is on the row's list; firsts int32 [T, width]: entries before key 64*b; nil: not wanted. A thread for a word.
+KERNEL(sparse_masks, u64* masks, int* firsts, const int* picks, const Query* queries, int width, int top_k, int ps) {
   Query q = queries[blockIdx.x];
   int b = blockIdx.y * blockDim.x + threadIdx.x, low = 0, high = q.keys(top_k), n = high;
   if (b > q.pos / 64) return;
@@ -31,6 +31,7 @@ KERNEL(sparse_masks, u64* masks, const int* picks, const Query* queries, int wid
     if (list[middle] < b * 64) low = middle + 1;
     else high = middle;
   }
+  if (firsts) firsts[(size_t)q.row * width + b] = low;
   u64 mask = 0;
   for (; low < n && list[low] < b * 64 + 64; low++) mask |= 1ull << list[low] % 64;
   masks[(size_t)q.row * width + b] = mask;

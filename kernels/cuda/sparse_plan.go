@@ -30,9 +30,17 @@ type sparsePlan struct {
 	tiles, queries cu.DevicePtr // of all calls
 }
 
+// longest is how many keys the last query of a span sees, at most.
+func longest(l *kernels.Layout) (n int) {
+	for _, s := range l.Spans {
+		n = max(n, s.Pos+s.Rows)
+	}
+	return n
+}
+
 // planSparse cuts spans into tiles of up to `each` queries. A call has at least one, and as many as the device has room for, rowBytes a row.
 func planSparse(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int) *sparsePlan {
-	p := &sparsePlan{}
+	p := &sparsePlan{longest: longest(l)}
 	var pages []int32
 	var tiles []sparseTile
 	var rows []sparseRow
@@ -50,7 +58,6 @@ func planSparse(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int)
 			t.pages = int32(len(pages))
 			pages = append(pages, s.Pages...)
 		}
-		p.longest = max(p.longest, s.Pos+s.Rows)
 		for at := 0; at < s.Rows; at += each {
 			n := min(each, s.Rows-at)
 			if (call.rows+n)*rowBytes > d.room {

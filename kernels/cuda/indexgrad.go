@@ -1,0 +1,36 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+
+	"lockstep/kernels"
+)
+
+// IndexBackward takes ds F32 [T, entries] down to dq [T, Heads*Dim], dk [T, Dim] and dweights F32 [T, Heads], which are written.
+func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index) {
+	mustEntries(ds, picks, l)
+	mustIndexer(x, weights, q, k, dq, dk)
+	rows, width := l.Rows(), blocks(longest(l), keyRows)
+	var more []int
+	if !picks.IsNil() {
+		more = []int{2 * rows * width, rows * width}
+	}
+	s, parts := d.newSparse(kernels.KV{K: k}, picks, l, queriesOf(x), nil, more)
+	parts = append(parts, 0, 0) // without lists there are none
+	masks, firsts := parts[0], parts[1]
+	for _, c := range s.calls {
+		s.union(c)
+		s.multiply(c, s.dots, q, k, x.Dim)
+		d.launch("index_gradients", warps(c.rows*x.Heads), warpThreads, 0, s.weights, dweights, s.dots, ds, weights, c.rowsAt, c.rows, x.Heads, s.topK,
+			dweights.Stride, ds.Stride, weights.Stride, float32(x.Scale))
+		s.along(c, dq, k, x.Dim, softmax{})
+		if masks != 0 {
+			s.mark(c, masks, firsts)
+		}
+	}
+	keys := attentionParts(l, attentionRows, false)
+	d.launch(fmt.Sprintf("index_dk_%d", x.Dim), [3]int{len(keys), 1, 1}, attentionThreads, 2*2*attentionRows*(x.Dim+8), dk, ds, q, weights, k, masks, firsts, stage(d, keys),
+		x.Heads, width, dk.Stride, ds.Stride, q.Stride, weights.Stride, k.Stride, float32(x.Scale))
+}
