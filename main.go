@@ -132,8 +132,8 @@ func trainCommand() *cobra.Command {
 
 // target is the model and the device that a command works on.
 type target struct {
-	dir, adapter, device, dtype, dot, exp2, isa string
-	threads                                     int
+	dir, adapter, device, dtype, dot, exp2, latent, isa string
+	threads                                             int
 }
 
 func (t *target) flags(c *cobra.Command) {
@@ -149,6 +149,7 @@ func (t *target) deviceFlags(c *cobra.Command) {
 	f.StringVar(&t.device, "device", "cpu", "device to run on: cpu or cuda")
 	f.StringVar(&t.dot, "dot", "", "arithmetic of dot products: fma or tc16 (default fma; tc16 on cuda)")
 	f.StringVar(&t.exp2, "exp2", "", "arithmetic of 2^x: poly or ex2h, the instruction of NVIDIA GPUs (default poly; ex2h on cuda)")
+	f.StringVar(&t.latent, "latent", "", "latent attention: absorbed, with the latent as key and value of all heads (default: with keys and values of each)")
 	f.StringVar(&t.isa, "isa", "auto", "instruction set: auto, avx512, avx2 or portable; never changes a bit")
 	f.IntVar(&t.threads, "threads", 0, "threads, 0 for all cores; never changes a bit")
 }
@@ -160,7 +161,7 @@ func (t *target) shape() (*configs.Shape, error) {
 	for _, f := range []struct {
 		flag string
 		key  *string
-	}{{t.dot, &s.Definition.Dot}, {t.exp2, &s.Definition.Exp2}} {
+	}{{t.dot, &s.Definition.Dot}, {t.exp2, &s.Definition.Exp2}, {t.latent, &s.Definition.Latent}} {
 		if f.flag != "" {
 			*f.key = f.flag
 		}
@@ -179,7 +180,7 @@ func (t *target) shape() (*configs.Shape, error) {
 // settings are the flags that were given, as overrides of a shape's keys.
 func (t *target) settings(c *cobra.Command) (set []string) {
 	for _, f := range []struct{ flag, key string }{
-		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"}, {"exp2", "definition.exp2"}, {"dtype", "model.dtype"},
+		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"}, {"exp2", "definition.exp2"}, {"latent", "definition.latent"}, {"dtype", "model.dtype"},
 	} {
 		if c.Flags().Changed(f.flag) {
 			set = append(set, f.key+"="+c.Flags().Lookup(f.flag).Value.String())

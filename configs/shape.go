@@ -177,10 +177,12 @@ type Numerics struct {
 	Weights  string `toml:"weights" oneof:",fp8,int4"`              // "fp8": E4M3 in blocks of 128 x 128; "int4": 4 bits in groups of 32
 }
 
-// Definition chooses the arithmetic of dot products and of 2^x.
+// Definition chooses the arithmetic of dot products, of 2^x and of latent attention.
 type Definition struct {
 	Dot  string `toml:"dot" default:"'auto'" oneof:"auto,fma,tc16"`   // "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit; "auto": tc16 on cuda, else fma
 	Exp2 string `toml:"exp2" default:"'auto'" oneof:"auto,poly,ex2h"` // "poly": a polynomial; "ex2h": the GPU's instruction, bit for bit; "auto": ex2h on cuda, else poly
+
+	Latent string `toml:"latent" oneof:",absorbed"` // latent attention; "": keys and values expanded for each head; "absorbed": queries brought to the latent, a cache of one row for all heads
 }
 
 // Device is the machine.

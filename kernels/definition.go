@@ -50,23 +50,35 @@ const (
 	ToBF16    Rounding = "bf16" // rounded to nearest even, as [NearestBF16]
 )
 
+// LatentForm says what multi-head latent attention multiplies queries with. Both compute the same attention and round in other places.
+type LatentForm string
+
+const (
+	// LatentExpanded: with keys and values of each head, made from the latent. Fewer products for long sequences that are trained on; a cache of keys and values of all heads.
+	LatentExpanded LatentForm = ""
+	// LatentAbsorbed: with the latent itself, which is key and value of all heads, by queries that have passed each head's weight of keys (DeepSeek-V2, arXiv 2405.04434,
+	// section 2.1.2). A cache of one row for all heads, as serving stacks have it, and with sparse attention one row to read for each chosen key.
+	LatentAbsorbed LatentForm = "absorbed"
+)
+
 // Definition is everything that decides the bits of a forward. Two parts of a run that must agree compare digests.
 //
 // Combine, Router, Norm and another KeySplit reproduce what other stacks compute, to show what a forward that is nearly the same does. Each is as independent of
 // the batch as the default; the rules of [Device] say where it acts. Gradients are those of the arithmetic without the rounding.
 type Definition struct {
-	Version    int      `json:"version"`
-	Dot        DotMode  `json:"dot"`
-	Exp2       Exp2Mode `json:"exp2"`
-	KeyBlock   int      `json:"key_block"`         // keys of one step of the online softmax, from absolute position 0
-	KeySplit   int      `json:"key_split"`         // keys of one online softmax; splits are merged in ascending order
-	Lanes      int      `json:"lanes"`             // lanes of the reduction tree of row sums
-	VocabBlock int      `json:"vocab_block"`       // columns of one block of the log-softmax
-	ChunkRows  int      `json:"chunk_rows"`        // rows of a chunk of a recurrence, from absolute position 0
-	Combine    Rounding `json:"combine,omitempty"` // of each expert's weighted output and of the running sum
-	Router     Rounding `json:"router,omitempty"`  // of a router's logits, before softmax or sigmoid
-	Norm       Rounding `json:"norm,omitempty"`    // of a normalised value, before the weight of an RMSNorm multiplies it
-	Break      Break    `json:"break,omitempty"`
+	Version    int        `json:"version"`
+	Dot        DotMode    `json:"dot"`
+	Exp2       Exp2Mode   `json:"exp2"`
+	KeyBlock   int        `json:"key_block"`   // keys of one step of the online softmax, from absolute position 0
+	KeySplit   int        `json:"key_split"`   // keys of one online softmax; splits are merged in ascending order
+	Lanes      int        `json:"lanes"`       // lanes of the reduction tree of row sums
+	VocabBlock int        `json:"vocab_block"` // columns of one block of the log-softmax
+	ChunkRows  int        `json:"chunk_rows"`  // rows of a chunk of a recurrence, from absolute position 0
+	Latent     LatentForm `json:"latent,omitempty"`
+	Combine    Rounding   `json:"combine,omitempty"` // of each expert's weighted output and of the running sum
+	Router     Rounding   `json:"router,omitempty"`  // of a router's logits, before softmax or sigmoid
+	Norm       Rounding   `json:"norm,omitempty"`    // of a normalised value, before the weight of an RMSNorm multiplies it
+	Break      Break      `json:"break,omitempty"`
 }
 
 // Default is version 1 of the definition with the dot step of the CPU.
@@ -78,7 +90,10 @@ func Default() Definition {
 func (d Definition) Validate() error {
 	want := Default()
 	want.Dot, want.Exp2, want.Break = d.Dot, d.Exp2, d.Break
-	want.KeySplit, want.Combine, want.Router, want.Norm = d.KeySplit, d.Combine, d.Router, d.Norm
+	want.KeySplit, want.Combine, want.Router, want.Norm, want.Latent = d.KeySplit, d.Combine, d.Router, d.Norm, d.Latent
+	if d.Latent != LatentExpanded && d.Latent != LatentAbsorbed {
+		return fmt.Errorf("latent %q: want %q or nothing", d.Latent, LatentAbsorbed)
+	}
 	if d.Dot != DotFMA && d.Dot != DotTC16 {
 		return fmt.Errorf("dot mode %q: want %q or %q", d.Dot, DotFMA, DotTC16)
 	}

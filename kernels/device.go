@@ -70,7 +70,7 @@ type Device interface {
 	// MatMul: out[m,n] = round(dot over the terms in turn, over k of x[m,k]*w[n,k]): one chain, the next term continues it.
 	// MatMulT: out[m,k] = round(dot over the terms in turn, over n of x[m,n]*w[n,k]).
 	// Both with groups: row m uses the matrix of its group. out may be F32 in a BF16 model (logits). Operands of DotTC16 must be BF16.
-	// X and out may have strides; W's matrices are contiguous or row-strided.
+	// X and out may have strides; W's matrices are contiguous or row-strided. Rows of groups lie together or take turns, see Groups.
 	MatMul(out Tensor, g *Groups, terms ...Term)
 	MatMulT(out Tensor, g *Groups, terms ...Term)
 	// WeightGrad: dw[n,k] continues its chain: dot over rows m ascending of dy[m,n]*x[m,k]; with DotTC16 steps restart at each pack of each group.

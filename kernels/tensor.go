@@ -71,6 +71,24 @@ func (t Tensor) RowRange(from, to int) Tensor {
 	return t
 }
 
+// Turn is the view of every count-th row of a one-group tensor from row i on.
+func (t Tensor) Turn(i, count int) Tensor {
+	if i < 0 || i >= count || t.Rows%count != 0 || t.Groups != 1 {
+		panic(fmt.Sprintf("kernels: rows %d, %d, ... of %s", i, i+count, t))
+	}
+	t.Data = t.at(i * t.Stride)
+	t.Rows /= count
+	t.Stride *= count
+	return t
+}
+
+// Stacked is rows [from, from+groups*rows) of a one-group tensor as matrices of so many rows each.
+func (t Tensor) Stacked(from, groups, rows int) Tensor {
+	t = t.RowRange(from, from+groups*rows)
+	t.Groups, t.Rows = groups, rows
+	return t
+}
+
 // ColRange is the view of columns [from, to) of a one-group tensor; the stride stays.
 func (t Tensor) ColRange(from, to int) Tensor {
 	if from < 0 || to < from || to > t.Cols || t.Groups != 1 {

@@ -48,6 +48,14 @@ func (b *builder) attn(a kernels.Attn) kernels.Attn {
 	return a
 }
 
+// latent is the definition's form of latent attention; what only describes a model has no device.
+func (b *builder) latent() kernels.LatentForm {
+	if b.dev == nil {
+		return kernels.LatentExpanded
+	}
+	return b.dev.Definition().Latent
+}
+
 // indexed is a shape of an indexer for attention of a shape, which the device must be able to compute.
 func (b *builder) indexed(a kernels.Attn, x kernels.Index) kernels.Index {
 	if d, ok := b.dev.(kernels.SparseAttender); ok {

@@ -174,10 +174,12 @@ const latentEps = 1e-6
 func (c *latents) mla(b *builder, d *decoder, p string, layer int, rope ropeConfig) *MLA {
 	p += "self_attn."
 	n, r, v, heads := c.OwnDim, c.TurningDim, c.ValueDim, d.Heads
-	a := &MLA{
-		Shape: b.attn(kernels.Attn{Heads: heads, KVHeads: heads, HeadDim: n + r, ValueDim: v, Scale: c.scale(rope)}),
-		Rope:  b.rope(rope), Own: n, Block: layer,
+	form := b.latent()
+	shape := kernels.Attn{Heads: heads, KVHeads: heads, HeadDim: n + r, ValueDim: v, Scale: c.scale(rope)}
+	if form == kernels.LatentAbsorbed {
+		shape.KVHeads, shape.HeadDim, shape.ValueDim = 1, c.KVRank+r, c.KVRank
 	}
+	a := &MLA{Shape: b.attn(shape), Rope: b.rope(rope), Own: n, Form: form, Block: layer}
 	norm := kernels.Norm{Eps: latentEps}
 	kva := out{p + "kv_a_proj_with_mqa", c.KVRank + r}
 	if c.QueryRank != nil {

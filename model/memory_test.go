@@ -56,8 +56,8 @@ func held(m *model.Model) (n model.Memory) {
 
 // Of a cache, Memory is what a token and a sequence add.
 func TestMemoryOfCache(t *testing.T) {
-	for _, family := range goldens {
-		onRank(t, func(r *parallel.Rank) error {
+	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
+		onRankBy(t, def, func(r *parallel.Rank) error {
 			m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), "", model.Options{DType: kernels.BF16})
 			if err != nil {
 				return err
@@ -67,9 +67,9 @@ func TestMemoryOfCache(t *testing.T) {
 			n := m.Memory()
 			want := 64*64*n.Token + 32*n.Sequence
 			if got := mem.Peak(); got < want || got > want+8*256*len(m.Blocks) {
-				t.Errorf("%s: a cache of 4096 tokens and 32 sequences takes %d bytes, want %d and what aligning adds", family, got, want)
+				t.Errorf("a cache of 4096 tokens and 32 sequences takes %d bytes, want %d and what aligning adds", got, want)
 			}
 			return nil
 		})
-	}
+	})
 }

@@ -11,18 +11,19 @@ import (
 //	cq, c, kr = x Wqa, x Wkva;  q = norm(cq) Wqb  (without a query latent q = x Wq);  k, v = norm(c) Wkvb
 //	q, k of a head = (own, rope(turning)), with rope(kr) in every key;  o = softmax(scale q k^T) v;  y = o Wo
 //
-// Keys and values are expanded from the latent in training, prefill and decoding alike, and the cache holds them expanded. (Absorbed attention works on the latent and
-// rounds otherwise: it would be another definition.)
+// The definition says whether keys and values are expanded from the latent (mla_expanded.go) or queries are brought to it (mla_absorbed.go), in training, prefill and decoding
+// alike: each rounds in its own places. The cache holds what attention reads, keys and values of all heads or one latent and turning part for all.
 type MLA struct {
-	Down   *Linear // [cq + ck + r, H]: the latents and the turning part of the keys
-	QNorm  *Norm   // [cq]; nil: no query latent
-	Q      *Linear // [Heads*(n+r), cq or H]
-	KVNorm *Norm   // [ck]
-	KV     *Linear // [Heads*(n+v), ck]: the keys of all heads, then the values
-	O      *Linear // [H, Heads*v]
-	Shape  kernels.Attn
+	Down   *Linear      // [cq + ck + r, H]: the latents and the turning part of the keys
+	QNorm  *Norm        // [cq]; nil: no query latent
+	Q      *Linear      // [Heads*(n+r), cq or H]
+	KVNorm *Norm        // [ck]
+	KV     *Linear      // [Heads*(n+v), ck]: the keys of all heads, then the values
+	O      *Linear      // [H, Heads*v]
+	Shape  kernels.Attn // of what attention reads
 	Rope   kernels.Rope // of queries: the last r columns of a head turn
 	Own    int          // n
+	Form   kernels.LatentForm
 	Block  int
 
 	Index  *Indexer // chooses keys; nil: none of its own
@@ -34,8 +35,9 @@ type MLA struct {
 type MLASaved struct {
 	DownIn, QIn, KVIn, OIn LinearSaved
 	QNorm, KVNorm          NormSaved
-	Q, K, V                kernels.Tensor // [T, Heads*(n+r)] twice, [T, Heads*v]
-	Out, LSE               kernels.Tensor // [T, Heads*v], [T, Heads]
+	Q, K, V, Out           kernels.Tensor // of attention: [T, Heads*(n+r)] twice and [T, Heads*v] twice, or absorbed [T, Heads*(ck+r)], [T, ck+r], [T, ck], [T, Heads*ck]
+	LSE                    kernels.Tensor // [T, Heads]
+	Absorbed               absorbedSaved
 	Picks                  kernels.Tensor // of sparse attention; nil: all keys
 	Index                  IndexerSaved   // of an indexer that learns
 }
@@ -64,11 +66,12 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (
 	s.Q = a.Q.Forward(r, u, nil, &s.QIn)
 	turn(r, s.Q, a.Rope, b)
 	turn(r, kr, a.keyRope(), b)
-	kv := a.KV.Forward(r, a.KVNorm.Forward(r, c, &s.KVNorm), nil, &s.KVIn)
-	own := kv.ColRange(0, a.Shape.Heads*a.Own)
-	s.K, s.V = r.Stack.New(x.DType, x.Rows, s.Q.Cols), kv.ColRange(own.Cols, kv.Cols)
-	r.Dev.JoinHeads(s.K, own, kr)
-
+	c = a.KVNorm.Forward(r, c, &s.KVNorm)
+	if a.Form == kernels.LatentAbsorbed {
+		a.absorb(r, c, kr, s)
+	} else {
+		a.expand(r, c, kr, s)
+	}
 	read := kernels.KV{K: s.K, V: s.V}
 	if b.Cache != nil {
 		read = a.cache(b).KV
@@ -81,7 +84,7 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (
 		}
 		a.Index.Forward(r, b.Picks[a.Block], u, x, a.cache(b).Index, b, learns)
 	}
-	s.Out, s.LSE = r.Stack.New(x.DType, x.Rows, s.V.Cols), r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
+	s.Out, s.LSE = r.Stack.New(x.DType, x.Rows, a.Shape.Heads*a.Shape.Values()), r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
 	if a.Sparse {
 		s.Picks = b.Picks[a.Chosen]
 	}
@@ -90,11 +93,25 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (
 	} else {
 		r.Dev.(kernels.SparseAttention).SparseAttend(s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
 	}
-	y := a.O.Forward(r, s.Out, nil, &s.OIn)
+	o := s.Out
+	if a.Form == kernels.LatentAbsorbed {
+		o = a.values(r, s)
+	}
+	y := a.O.Forward(r, o, nil, &s.OIn)
 	if !keep {
 		return y, nil
 	}
 	return y, s
+}
+
+// attendBackward writes the gradients of what attention reads.
+func (a *MLA) attendBackward(r *parallel.Rank, dq, dk, dv, dout kernels.Tensor, b *Batch, s *MLASaved) {
+	read := kernels.KV{K: s.K, V: s.V}
+	if s.Picks.IsNil() {
+		r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
+	} else {
+		r.Dev.(kernels.SparseAttention).SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
+	}
 }
 
 // turn rotates in place.
@@ -114,24 +131,19 @@ func (a *MLA) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any)
 	if b.Lesson != nil {
 		a.teach(r, b, s)
 	}
-	dout := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
-	dq, dk := r.Stack.New(dy.DType, dy.Rows, s.Q.Cols), r.Stack.New(dy.DType, dy.Rows, s.K.Cols)
-	dkv := r.Stack.New(dy.DType, dy.Rows, a.KV.W.W.Rows)
-	own := a.Shape.Heads * a.Own
-	read, dv := kernels.KV{K: s.K, V: s.V}, dkv.ColRange(own, dkv.Cols)
-	if s.Picks.IsNil() {
-		r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
-	} else {
-		r.Dev.(kernels.SparseAttention).SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
-	}
-
+	do := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
 	ddown := r.Stack.New(dy.DType, dy.Rows, a.Down.W.W.Rows)
 	dcq, dc, dkr := a.split(ddown)
-	r.Dev.JoinHeadsBackward(dkv.ColRange(0, own), dkr, dk)
+	var dq, dnormed kernels.Tensor
+	if a.Form == kernels.LatentAbsorbed {
+		dq, dnormed = a.absorbBackward(r, do, dkr, b, s)
+	} else {
+		dq, dnormed = a.expandBackward(r, do, dkr, b, s)
+	}
 	turnBack(r, dkr, a.keyRope(), b)
 	turnBack(r, dq, a.Rope, b)
 	r.Dev.Zero(dc)
-	a.KVNorm.Backward(r, dc, a.KV.Backward(r, dkv, nil, b.Packs, &s.KVIn), b, &s.KVNorm)
+	a.KVNorm.Backward(r, dc, dnormed, b, &s.KVNorm)
 	du := a.Q.Backward(r, dq, nil, b.Packs, &s.QIn)
 	if a.QNorm == nil {
 		dx := a.Down.Backward(r, ddown, nil, b.Packs, &s.DownIn)
@@ -163,17 +175,30 @@ func (a *MLA) cache(b *Batch) mlaCache {
 // NewCache is pages of keys and values, and of the indexer's keys.
 func (a *MLA) NewCache(mem *kernels.Arena, s CacheSize) any {
 	d := a.O.W.W.DType
-	c := mlaCache{KV: newKV(mem, d, a.Shape, s)}
+	c := mlaCache{KV: a.newKV(mem, s)}
 	if a.Index != nil {
 		c.Index = kernels.KV{K: mem.New(d, s.Pages*s.PageRows, a.Index.Shape.Dim), V: mem.New(d, s.Pages*s.PageRows, 0), PageRows: s.PageRows}
 	}
 	return c
 }
 
+// newKV is pages of keys and values. An absorbed value is the first columns of its key.
+func (a *MLA) newKV(mem *kernels.Arena, s CacheSize) kernels.KV {
+	d := a.O.W.W.DType
+	if a.Form == kernels.LatentExpanded {
+		return newKV(mem, d, a.Shape, s)
+	}
+	k := mem.New(d, s.Pages*s.PageRows, a.Shape.HeadDim)
+	return kernels.KV{K: k, V: k.ColRange(0, a.Shape.ValueDim), PageRows: s.PageRows}
+}
+
 // PageBytes is the memory of a page of so many rows.
 func (a *MLA) PageBytes(rows int) int {
 	d := a.O.W.W.DType
 	n := kvBytes(d, a.Shape, rows)
+	if a.Form == kernels.LatentAbsorbed {
+		n = rows * a.Shape.HeadDim * d.Size()
+	}
 	if a.Index != nil {
 		n += rows * a.Index.Shape.Dim * d.Size()
 	}

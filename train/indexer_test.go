@@ -38,7 +38,13 @@ func indexerLosses(t *testing.T, out string) (losses []float64) {
 // Indexers that learn come nearer to attention step by step; the weights and the losses do not turn on micro-batches, recompute, threads or an end in between; and the proof holds on
 // the model that comes out.
 func TestIndexersLearn(t *testing.T) {
-	base := tinyDSA("indexer.stage=sparse", "optim.lr=5e-4", "indexer.lr_factor=20", "run.steps=20", "run.verify_tokens=1500")
+	for _, latent := range []string{"", "absorbed"} {
+		t.Run(latent, func(t *testing.T) { indexersLearn(t, "definition.latent="+latent) })
+	}
+}
+
+func indexersLearn(t *testing.T, latent string) {
+	base := tinyDSA("indexer.stage=sparse", "optim.lr=5e-4", "indexer.lr_factor=20", "run.steps=20", "run.verify_tokens=1500", latent)
 	out := filepath.Join(t.TempDir(), "run")
 	want, err := runTiny(t, out, false, base...)
 	if err != nil {

@@ -23,6 +23,10 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 
 // WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k]. Packs are pieces: steps of DotTC16 restart at each.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	if g != nil && g.Turns {
+		d.weightGradTurns(dw, dy, x, g)
+		return
+	}
 	if g == nil || dw.DType != kernels.F32 || !dw.Contiguous() || dw.Groups != g.Count || dw.Rows != dy.Cols || dw.Cols != x.Cols || dy.Rows != x.Rows {
 		panic(fmt.Sprintf("cpu: WeightGrad: dw %s of dy %s and x %s, groups %+v", dw, dy, x, g))
 	}
@@ -43,6 +47,10 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 
 // product is MatMul, or MatMulT with the weights transposed: one product, or one for each group of rows.
 func (d *Device) product(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term, transposed bool) {
+	if g != nil && g.Turns {
+		d.productTurns(op, out, g.Count, terms, transposed)
+		return
+	}
 	mustTerms(op, out, g, terms, transposed)
 	bounds := []int32{0, int32(out.Rows)}
 	if g != nil {

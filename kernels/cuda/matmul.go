@@ -27,6 +27,16 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 }
 
 func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
+	if g != nil && g.Turns {
+		for e := range g.Count {
+			own := make([]kernels.Term, len(terms))
+			for i, t := range terms {
+				own[i] = kernels.Term{X: t.X.Turn(e, g.Count), W: turnOf(t.W, e)}
+			}
+			d.product(layout, out.Turn(e, g.Count), nil, own)
+		}
+		return
+	}
 	if len(terms) == 0 || len(terms) > mostTerms {
 		panic(fmt.Sprintf("cuda: %d terms of a product", len(terms)))
 	}
@@ -63,6 +73,13 @@ func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, t
 // WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each group.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	mustBF16(dy, x)
+	if g.Turns {
+		packs := &kernels.Groups{Offsets: g.Offsets, Count: 1, Packs: g.Packs}
+		for e := range g.Count {
+			d.WeightGrad(turnOf(dw, e), dy.Turn(e, g.Count), x.Turn(e, g.Count), packs)
+		}
+		return
+	}
 	if uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x) {
 		d.weightGradNative(d.weightGradTiling(dw, x.Rows), dw, dy, x, g)
 		return
@@ -73,6 +90,14 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	}
 	d.launch(name, [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), g.Count}, matmulThreads, matmulShared,
 		dw, dy, x, int64(dy.Stride), int64(x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols)
+}
+
+// turnOf is the weight of a group whose rows take turns with others, or the one that all share.
+func turnOf(w kernels.Tensor, e int) kernels.Tensor {
+	if w.Groups == 1 {
+		return w
+	}
+	return w.Group(e)
 }
 
 func groupCount(g *kernels.Groups) int {

@@ -1,0 +1,66 @@
+package model
+
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// HeadLinear is rows of a Linear as a matrix of each head, W_h [n, K]: y_h = x_h W_h^T one way (up), x_h = y_h W_h the other (down). Rows of x [T*heads, K] and y [T*heads, n] are
+// heads of tokens, tokens first. An adapter (A one for all heads, B_h [n, r]) continues each chain, as in Linear.
+type HeadLinear struct {
+	of    *Linear
+	from  int // the row of head 0
+	Heads int
+	Rows  int // n
+}
+
+// HeadSaved is what one way keeps of the adapter: round(Scale * round(x A^T)) of up, or round(Scale * round(y B)) of down, [T*heads, r]; nil without one.
+type HeadSaved struct{ U kernels.Tensor }
+
+func (p *HeadLinear) heads(t kernels.Tensor) kernels.Tensor {
+	return t.Stacked(p.from, p.Heads, p.Rows)
+}
+
+func (p *HeadLinear) turns() *kernels.Groups { return &kernels.Groups{Count: p.Heads, Turns: true} }
+
+// adapter is the projection's; nil: none.
+func (p *HeadLinear) adapter() *LoRA { return p.of.Subs[0].LoRA }
+
+// up writes y from x.
+func (p *HeadLinear) up(r *parallel.Rank, y, x kernels.Tensor, s *HeadSaved) {
+	terms := []kernels.Term{{X: x, W: p.heads(p.of.W.W)}}
+	if a := p.adapter(); a != nil {
+		u := a.project(r, x, nil)
+		terms = append(terms, kernels.Term{X: u, W: p.heads(a.B.W)})
+		*s = HeadSaved{u}
+	}
+	r.Dev.MatMul(y, p.turns(), terms...)
+}
+
+// down writes x from y.
+func (p *HeadLinear) down(r *parallel.Rank, x, y kernels.Tensor, s *HeadSaved) {
+	terms := []kernels.Term{{X: y, W: p.heads(p.of.W.W)}}
+	if a := p.adapter(); a != nil {
+		u := r.Stack.New(y.DType, y.Rows, a.A.W.Rows)
+		r.Dev.MatMulT(u, p.turns(), kernels.Term{X: y, W: p.heads(a.B.W)})
+		r.Dev.Scale(u, u, a.Scale)
+		terms = append(terms, kernels.Term{X: u, W: a.A.W})
+		*s = HeadSaved{u}
+	}
+	r.Dev.MatMulT(x, p.turns(), terms...)
+}
+
+// learn adds the gradients of the weights, which are one sum whichever way was forward: dW_h = y_h^T x_h, dB_h = y_h^T up_h, dA = down^T x. packs are those of the tokens.
+func (p *HeadLinear) learn(r *parallel.Rank, y, x kernels.Tensor, up, down *HeadSaved, packs *kernels.Groups) {
+	g := &kernels.Groups{Offsets: packs.Offsets, Count: p.Heads, Packs: packs.Packs, Turns: true}
+	add := func(w *Param, dw func(kernels.Tensor) kernels.Tensor, dy, x kernels.Tensor) {
+		if w.Trained() {
+			r.Dev.WeightGrad(dw(w.Grad), dy, x, g)
+		}
+	}
+	add(p.of.W, p.heads, y, x)
+	if a := p.adapter(); a != nil {
+		add(a.B, p.heads, y, up.U)
+		add(a.A, func(t kernels.Tensor) kernels.Tensor { return t }, down.U, x)
+	}
+}
