@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -13,24 +14,45 @@ import (
 
 // Initialise draws every weight that a checkpoint would hold, and those of adapters. A value depends on the seed, the tensor's
 // name and the element alone, and takes no transcendental function, so every machine draws the same bits.
-func (m *Model) Initialise(dev kernels.Device, seed uint64) {
-	for _, p := range m.Params {
-		p.initialise(dev, seed)
+func (m *Model) Initialise(dev kernels.Device, seed uint64) { initialise(dev, m.Params, seed) }
+
+// InitialiseAdapters draws the adapters' weights only.
+func (m *Model) InitialiseAdapters(dev kernels.Device, seed uint64) {
+	adapter := m.adapterParams()
+	initialise(dev, slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] }), seed)
+}
+
+// drawn are the values of a tensor on their way to the device.
+type drawn struct {
+	to  kernels.Tensor
+	raw []byte
+}
+
+// initialise draws the next part while the device takes one: a large model has billions of elements.
+func initialise(dev kernels.Device, params []*Param, seed uint64) {
+	ready, free := make(chan drawn), make(chan []byte, 2)
+	free <- nil
+	free <- nil
+	go func() {
+		defer close(ready)
+		for _, p := range params {
+			for _, part := range p.Parts {
+				h := fnv.New64a()
+				h.Write([]byte(part.Name))
+				d := drawn{p.view(p.W, part), <-free}
+				d.raw = slices.Grow(d.raw[:0], d.to.Bytes())[:d.to.Bytes()]
+				fill(d.raw, d.to.DType, p.Init, mix(seed^h.Sum64()))
+				ready <- d
+			}
+		}
+	}()
+	for d := range ready {
+		dev.Write(d.to, d.raw)
+		free <- d.raw
 	}
 }
 
-func (p *Param) initialise(dev kernels.Device, seed uint64) {
-	for _, part := range p.Parts {
-		h := fnv.New64a()
-		h.Write([]byte(part.Name))
-		view := p.view(p.W, part)
-		raw := make([]byte, view.Bytes())
-		fill(raw, view.DType, p.Init, mix(seed^h.Sum64()))
-		dev.Write(view, raw)
-	}
-}
-
-// fill draws the elements of a tensor, in its storage type, on all cores: large models have billions.
+// fill draws the elements of a tensor, in its storage type, on all cores.
 func fill(raw []byte, d kernels.DType, init Init, key uint64) {
 	const grain = 1 << 16 // elements
 	size := d.Size()
@@ -87,12 +109,12 @@ func mix(x uint64) uint64 {
 
 // normal is a standard normal variate as the sum of twelve 16-bit uniforms (Irwin-Hall), exact in integers until the last division.
 func normal(key, i uint64) float64 {
-	sum := 0
+	var sum uint64 // two sums of six, 32 bits each
 	for j := range uint64(3) {
 		w := mix(key + (3*i+j+1)*golden)
-		sum += int(w&0xffff) + int(w>>16&0xffff) + int(w>>32&0xffff) + int(w>>48)
+		sum += w&0x0000ffff_0000ffff + w>>16&0x0000ffff_0000ffff
 	}
-	return float64(sum-6*0xffff) / (1 << 16)
+	return float64(int(sum&0xffffffff+sum>>32)-6*0xffff) / (1 << 16)
 }
 
 // writeValues rounds to the tensor's type and writes it.
@@ -112,14 +134,4 @@ func ReadValues(dev kernels.Device, t kernels.Tensor) []float32 {
 	out := make([]float32, t.Len())
 	get(out, raw, t.DType)
 	return out
-}
-
-// InitialiseAdapters draws the adapters' weights only.
-func (m *Model) InitialiseAdapters(dev kernels.Device, seed uint64) {
-	adapter := m.adapterParams()
-	for _, p := range m.Params {
-		if adapter[p] {
-			p.initialise(dev, seed)
-		}
-	}
 }

@@ -86,7 +86,7 @@ type benchRow struct {
 
 // benchSteps trains, and leaves the initial model and the batches in dir for a peer.
 func benchSteps(r *parallel.Rank, s *configs.Shape, steps int, dir string) (benchRow, error) {
-	m, l, err := openModel(r.Dev, s)
+	m, l, err := openTrained(r.Dev, s)
 	if err != nil {
 		return benchRow{}, err
 	}

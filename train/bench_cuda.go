@@ -2,6 +2,7 @@ package train
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,7 +31,7 @@ type workload struct {
 }
 
 // BenchCUDA prints the speed of a shape's model on the GPU with sequences of pack_rows random tokens: training steps, forward only, and greedy decoding; what the
-// kernels of a step take; and the same workloads of the peer, which gets config.json, not the weights.
+// kernels of a step take; and the same workloads of the peer, which gets config.json, not the weights. What was measured before something failed is printed before the error.
 func BenchCUDA(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 	dir, err := os.MkdirTemp("", "lockstep-bench-")
 	if err != nil {
@@ -38,16 +39,14 @@ func BenchCUDA(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 	}
 	defer os.RemoveAll(dir)
 	ours, err := benchOurs(ctx, s, o, dir)
-	if err != nil {
+	if len(ours) == 0 {
 		return err
 	}
 	var peers []workload
-	if o.Peer != "" {
-		if peers, err = cudaPeer(ctx, s, o, dir); err != nil {
-			return err
-		}
+	if o.Peer != "" && err == nil {
+		peers, err = cudaPeer(ctx, s, o, dir)
 	}
-	return printWorkloads(o.Out, ours, peers)
+	return errors.Join(printWorkloads(o.Out, ours, peers), err)
 }
 
 // benchOurs runs the workloads and gives the card's memory back.
@@ -58,9 +57,7 @@ func benchOurs(ctx context.Context, s *configs.Shape, o BenchOptions, dir string
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		var err error
-		rows, err = benchWorkloads(ctx, r, s, o, dir)
-		return err
+		return benchWorkloads(ctx, r, s, o, dir, func(name string, speed float64) { rows = append(rows, workload{name, speed}) })
 	})
 	fmt.Fprintf(o.Out, "\n%s on %s, %s, %d sequences of %d tokens a step, LoRA rank %d, recompute %t\n", s.Run.Name, dev.Name(), s.Model.DType, s.Run.Packs, s.Data.PackRows,
 		s.LoRA.Rank, s.Run.Recompute)
@@ -73,33 +70,41 @@ const (
 	decodeTokens = 128 // new tokens of each
 )
 
-func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o BenchOptions, dir string) ([]workload, error) {
-	m, _, err := openModel(r.Dev, s)
+// benchWorkloads tells the tokens a second of each workload as soon as it is known: the device may fail in the next.
+func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o BenchOptions, dir string, tell func(name string, speed float64)) error {
+	m, _, err := openTrained(r.Dev, s)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := writeFile(filepath.Join(dir, "config.json"), m.Config); err != nil {
-		return nil, err
+		return err
 	}
 	t, err := newTrainer(s, benchWarmup+o.Steps)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	t.r, t.m = r, m
 	batch := randomPacks(s, m)
-	train, err := benchTraining(t, batch, o)
-	if err != nil {
-		return nil, err
+	for _, w := range []struct {
+		name string
+		run  func() (float64, error)
+	}{
+		{"train", func() (float64, error) { return benchTraining(t, batch, o) }},
+		{"forward", func() (float64, error) {
+			return rate(r, o.Steps, func() int {
+				t.evalLoss(batch)
+				return len(batch) * s.Data.PackRows
+			})
+		}},
+		{"decode", func() (float64, error) { return benchDecoding(ctx, r, m, s, o) }},
+	} {
+		speed, err := w.run()
+		if err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+		tell(w.name, speed)
 	}
-	forward, err := rate(r, o.Steps, func() int {
-		t.evalLoss(batch)
-		return len(batch) * s.Data.PackRows
-	})
-	if err != nil {
-		return nil, err
-	}
-	decode, err := benchDecoding(ctx, r, m, s, o)
-	return []workload{{"train", train}, {"forward", forward}, {"decode", decode}}, err
+	return nil
 }
 
 // randomPacks are sequences of random tokens, one a pack, that learn all of their next tokens.
@@ -207,7 +212,7 @@ func cudaPeer(ctx context.Context, s *configs.Shape, o BenchOptions, dir string)
 		strings.Join(s.LoRA.Targets, ","), s.Run.Recompute)
 }
 
-// peer runs a script with an interpreter and reads the JSON objects that it prints.
+// peer runs a script with an interpreter and reads the JSON objects that it prints; of one that fails, those before.
 func peer[T any](ctx context.Context, python, script string, args ...any) (rows []T, err error) {
 	words := []string{"-"}
 	for _, a := range args {
@@ -217,19 +222,19 @@ func peer[T any](ctx context.Context, python, script string, args ...any) (rows 
 	c.Stdin = strings.NewReader(script)
 	var out, problems bytes.Buffer
 	c.Stdout, c.Stderr = &out, &problems
-	if err := c.Run(); err != nil {
+	if err = c.Run(); err != nil {
 		lines := strings.Split(strings.TrimSpace(problems.String()), "\n")
-		return nil, fmt.Errorf("the peer %s: %w: %s", python, err, lines[len(lines)-1])
+		err = fmt.Errorf("the peer %s: %w: %s", python, err, lines[len(lines)-1])
 	}
 	dec := json.NewDecoder(&out)
 	for dec.More() {
 		var row T
-		if err := dec.Decode(&row); err != nil {
-			return nil, fmt.Errorf("the peer %s: %w", python, err)
+		if unread := dec.Decode(&row); unread != nil {
+			return rows, cmp.Or(err, fmt.Errorf("the peer %s: %w", python, unread))
 		}
 		rows = append(rows, row)
 	}
-	return rows, nil
+	return rows, err
 }
 
 func printWorkloads(w io.Writer, ours, peers []workload) error {

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -43,7 +44,7 @@ const (
 // BenchRL prints the time of one update (gradients and optimizer) on given answers for each objective: fused, and in the ways of stacks that keep log-probabilities and
 // loss apart. Prompts, answers and advantages are random, recorded log-probabilities and the reference's are those of the model itself. The rate is 0, so that every update
 // works on the same numbers. Before the clock runs, all ways must give the same gradients on every bit; fused and twice also where answers are off the policy, by recorded
-// log-probabilities that differ.
+// log-probabilities that differ. An objective that fails is the last: those before are printed.
 func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 	if len(o.Objectives) == 0 {
 		o.Objectives = slices.DeleteFunc(optim.Names(), func(name string) bool { return name == "custom" })
@@ -54,7 +55,7 @@ func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 	}
 	defer dev.Close()
 	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, _, err := openModel(dev, s)
+		m, _, err := openTrained(dev, s)
 		if err != nil {
 			return err
 		}
@@ -64,14 +65,17 @@ func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 		}
 		var rows []rlRow
 		for _, name := range o.Objectives {
-			row, err := b.objective(ctx, name, o.Updates)
-			if err != nil {
-				return err
+			row, failed := b.objective(ctx, name, o.Updates)
+			if err = failed; err != nil {
+				break
 			}
 			rows = append(rows, row)
 		}
+		if len(rows) == 0 {
+			return err
+		}
 		fmt.Fprintf(o.Out, "%s on %s, %s: %d answers of %v tokens to prompts of %v, %d rows an update\n\n", s.Run.Name, dev.Name(), s.Model.DType, o.Answers, &o.New, &o.Prompt, b.rows)
-		return printRL(o.Out, rows)
+		return errors.Join(printRL(o.Out, rows), err)
 	})
 }
 

@@ -67,7 +67,7 @@ func TestBenchRLCatches(t *testing.T) {
 	}
 	defer dev.Close()
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, _, err := openModel(dev, s)
+		m, _, err := openTrained(dev, s)
 		if err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 	"lockstep/parallel"
 )
 
-// OnShape runs body on the untrained model of a shape file with overrides.
+// OnShape runs body on the untrained model of a shape file with overrides, which has no memory for training.
 func OnShape(path string, set []string, broken kernels.Break, body func(r *parallel.Rank, m *model.Model) error) error {
 	s, err := configs.Load(path, set)
 	if err != nil {

@@ -75,7 +75,7 @@ type job struct {
 
 // prepare opens everything before anything is written.
 func (j *job) prepare(r *parallel.Rank) error {
-	m, l, err := openModel(r.Dev, j.s)
+	m, l, err := openTrained(r.Dev, j.s)
 	if err != nil {
 		return err
 	}

@@ -56,7 +56,20 @@ func modelOptions(s *configs.Shape) model.Options {
 	return model.Options{DType: dtype(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
 }
 
-// openModel loads or builds the model that a shape names, adapters included, ready for training. A folder without a tokenizer has no language.
+// openTrained is openModel with memory for training.
+func openTrained(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
+	m, l, err := openModel(dev, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := m.FitsTraining(dev); err != nil {
+		return nil, nil, err
+	}
+	m.TrainAll(dev)
+	return m, l, nil
+}
+
+// openModel loads or builds the model that a shape names, adapters included. A folder without a tokenizer has no language.
 func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
 	var m *model.Model
 	var l *data.Language
@@ -82,10 +95,6 @@ func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langua
 		}
 		m.InitialiseAdapters(dev, uint64(s.LoRA.Seed))
 	}
-	if err := m.FitsTraining(dev); err != nil {
-		return nil, nil, err
-	}
-	m.TrainAll(dev)
 	return m, l, nil
 }
 

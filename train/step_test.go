@@ -40,7 +40,7 @@ func ready(t *testing.T, bytes int, body func(d *limited, tr *trainer), set ...s
 	defer dev.Close()
 	d := &limited{Device: dev, left: 1 << 40}
 	return parallel.Run([]kernels.Device{d}, func(r *parallel.Rank) error {
-		m, _, err := openModel(r.Dev, s)
+		m, _, err := openTrained(r.Dev, s)
 		if err != nil {
 			return err
 		}

@@ -300,6 +300,9 @@ func appendParam(buf []byte, p any) []byte {
 	case cu.DevicePtr:
 		return appendValue(buf, uint64(p))
 	case int:
+		if int(int32(p)) != p {
+			panic(fmt.Sprintf("cuda: %d is no int32: the kernel needs a wider parameter", p))
+		}
 		return appendValue(buf, int32(p))
 	case int32:
 		return appendValue(buf, p)

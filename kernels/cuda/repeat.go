@@ -34,8 +34,8 @@ type recording struct {
 	graph   *graph
 }
 
-// stagedBytes is how much one body may stage.
-const stagedBytes = 4 << 20
+// stagedBytes is how much one body may stage: page tables are most of it, 4 bytes a page and sequence for each shape of attention.
+const stagedBytes = ringBytes
 
 func newRepeater() (*repeater, error) {
 	p, err := pinned(stagedBytes)
