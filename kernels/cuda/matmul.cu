@@ -104,10 +104,11 @@ __device__ inline void each(Tile& t, F f) {
       for (int v = 0; v < 4; v++) f(warp / 4 * 64 + i * 16 + lane / 4 + v / 2 * 8, warp % 4 * 32 + j * 8 + lane % 4 * 2 + v % 2, t.c[i][j][v]);
 }
 
-// Term is one piece of the chain: X with its row stride, W with its row stride and the distance of its groups.
+// Term is one piece of the chain: X with its row stride, W with its row stride and the distance of its groups. Where rows take turns, `turn` is the distance in X from a row of one
+// group to that of the next; a block's group is blockIdx.z.
 struct Term {
   const u16 *x, *w;
-  long long ldx, ldw, group, k;
+  long long ldx, ldw, group, k, turn;
 };
 
 extern __shared__ u16 shared[];
@@ -131,15 +132,16 @@ __device__ inline bool rows_of(const int* offsets, int groups, int packs, int m,
 }
 
 template <bool BK, bool VECTOR, class T>
-__device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n, const Term* terms, int count) {
-  int group, from, to;
+__device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n, const Term* terms, int count, long long turn) {
+  int group, from, to, own = blockIdx.z;
   if (!rows_of(offsets, groups, packs, m, group, from, to)) return;
   int col = blockIdx.x * kTile;
+  out += own * turn;
   Tile t = {};
   for (int i = 0; i < count; i++) {
     const Term& e = terms[i];
-    Operand a = {e.x + from * e.ldx, e.ldx, min(kTile, to - from)};
-    Operand b = {e.w + group * e.group + (BK ? col * e.ldw : col), e.ldw, min(kTile, n - col)};
+    Operand a = {e.x + own * e.turn + from * e.ldx, e.ldx, min(kTile, to - from)};
+    Operand b = {e.w + (group + own) * e.group + (BK ? col * e.ldw : col), e.ldw, min(kTile, n - col)};
     chain<true, BK, VECTOR>(t, a, b, (int)e.k, shared);
   }
   each(t, [&](int i, int j, float v) {
@@ -148,9 +150,9 @@ __device__ inline void matmul(T* out, long long ldo, const int* offsets, int gro
 }
 
 #define MATMUL(name, BK, VECTOR, T)                                                                                                                             \
-  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n, Term t0, Term t1, Term t2, Term t3, int count) { \
+  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n, Term t0, Term t1, Term t2, Term t3, int count, long long turn) { \
     Term terms[] = {t0, t1, t2, t3};                                                                                                                               \
-    matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, n, terms, count);                                                                              \
+    matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, n, terms, count, turn);                                                                              \
   }
 MATMUL(nt_vector_f32, true, true, float)
 MATMUL(nt_vector_bf16, true, true, u16)
@@ -161,26 +163,31 @@ MATMUL(nn_vector_bf16, false, true, u16)
 MATMUL(nn_any_f32, false, false, float)
 MATMUL(nn_any_bf16, false, false, u16)
 
+// weight_grad is of group blockIdx.z. Where rows take turns (in dy by turn_y elements from one group to the next, in x by turn_x), all groups have the first's offsets, and a weight
+// that they share is of `turns` groups, one after the other.
 template <bool VECTOR>
-__device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k) {
-  int row = blockIdx.y * kTile, col = blockIdx.x * kTile, e = blockIdx.z;
-  if (offsets[e * packs] == offsets[(e + 1) * packs]) return;
+__device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k, int turns, long long turn_y,
+                                   long long turn_x) {
+  int row = blockIdx.y * kTile, col = blockIdx.x * kTile, e = blockIdx.z, first = turn_y ? 0 : e * packs;
+  if (offsets[first] == offsets[first + packs]) return;
   float* to = dw + (long long)e * n * k;
   Tile t;
   each(t, [&](int i, int j, float& v) { v = row + i < n && col + j < k ? to[(long long)(row + i) * k + col + j] : 0.f; });
-  for (int p = e * packs; p < (e + 1) * packs; p++) {
-    long long from = offsets[p];
-    int rows = offsets[p + 1] - (int)from;
-    if (rows > 0) chain<false, false, VECTOR>(t, {dy + from * ldy + row, ldy, min(kTile, n - row)}, {x + from * ldx + col, ldx, min(kTile, k - col)}, rows, shared);
-  }
+  for (int own = e; own < e + turns; own++)
+    for (int p = first; p < first + packs; p++) {
+      long long from = offsets[p];
+      int rows = offsets[p + 1] - (int)from;
+      const u16 *a = dy + own * turn_y + from * ldy + row, *b = x + own * turn_x + from * ldx + col;
+      if (rows > 0) chain<false, false, VECTOR>(t, {a, ldy, min(kTile, n - row)}, {b, ldx, min(kTile, k - col)}, rows, shared);
+    }
   each(t, [&](int i, int j, float v) {
     if (row + i < n && col + j < k) to[(long long)(row + i) * k + col + j] = v;
   });
 }
 
-KERNEL(weight_grad_vector, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k) {
-  weight_grad<true>(dw, dy, x, ldy, ldx, offsets, packs, n, k);
-}
-KERNEL(weight_grad_any, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k) {
-  weight_grad<false>(dw, dy, x, ldy, ldx, offsets, packs, n, k);
-}
+#define WEIGHT_GRAD(name, VECTOR)                                                                                                                                                    \
+  KERNEL(name, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k, int turns, long long turn_y, long long turn_x) { \
+    weight_grad<VECTOR>(dw, dy, x, ldy, ldx, offsets, packs, n, k, turns, turn_y, turn_x);                                                                                          \
+  }
+WEIGHT_GRAD(weight_grad_vector, true)
+WEIGHT_GRAD(weight_grad_any, false)

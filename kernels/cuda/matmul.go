@@ -27,16 +27,6 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 }
 
 func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
-	if g != nil && g.Turns {
-		for e := range g.Count {
-			own := make([]kernels.Term, len(terms))
-			for i, t := range terms {
-				own[i] = kernels.Term{X: t.X.Turn(e, g.Count), W: turnOf(t.W, e)}
-			}
-			d.product(layout, out.Turn(e, g.Count), nil, own)
-		}
-		return
-	}
 	if len(terms) == 0 || len(terms) > mostTerms {
 		panic(fmt.Sprintf("cuda: %d terms of a product", len(terms)))
 	}
@@ -45,18 +35,23 @@ func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, t
 		mustBF16(t.X, t.W)
 		operands = append(operands, t.X, t.W)
 	}
-	if count := groupCount(g); d.native(count, operands...) {
+	turns := g != nil && g.Turns // the wgmma kernels have no way for these, which are small
+	if count := groupCount(g); !turns && d.native(count, operands...) {
 		d.productNative(layout, d.tilingFor(count, out.Rows, out.Cols), out, g, terms)
 		return
 	}
 	var offsets kernels.Tensor
-	groups, packs, tiles := 1, 1, blocks(out.Rows, matmulTile)
-	if g != nil {
+	rows, each, turn := out.Rows, 1, int64(0) // of a group; groups that take turns; from one to the next
+	if turns {
+		rows, each, turn = out.Rows/g.Count, g.Count, int64(out.Stride)
+	}
+	groups, packs, tiles := 1, 1, blocks(rows, matmulTile)
+	if g != nil && !turns {
 		offsets, groups, packs = g.Offsets, g.Count, g.Packs
 		tiles += min(g.Count, out.Rows) // a group's last tile may be short
 	}
 	kind := "_vector"
-	params := []any{out, int64(out.Stride), offsets, groups, packs, out.Rows, out.Cols}
+	params := []any{out, int64(each * out.Stride), offsets, groups, packs, rows, out.Cols}
 	for i := range mostTerms {
 		var t kernels.Term
 		if i < len(terms) {
@@ -65,39 +60,45 @@ func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, t
 				kind = "_any"
 			}
 		}
-		params = append(params, t.X, t.W, int64(t.X.Stride), int64(t.W.Stride), int64(t.W.Rows*t.W.Stride), int64(t.X.Cols))
+		group := t.W.Rows * t.W.Stride
+		if turns && t.W.Groups == 1 {
+			group = 0 // all share it
+		}
+		params = append(params, t.X, t.W, int64(each*t.X.Stride), int64(t.W.Stride), int64(group), int64(t.X.Cols), int64(t.X.Stride))
 	}
-	d.launch(layout+kind+suffix(out), [3]int{blocks(out.Cols, matmulTile), tiles, 1}, matmulThreads, matmulShared, append(params, len(terms))...)
+	d.launch(layout+kind+suffix(out), [3]int{blocks(out.Cols, matmulTile), tiles, each}, matmulThreads, matmulShared, append(params, len(terms), turn)...)
 }
 
 // WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each group.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	mustBF16(dy, x)
 	if g.Turns {
-		packs := &kernels.Groups{Offsets: g.Offsets, Count: 1, Packs: g.Packs}
-		for e := range g.Count {
-			d.WeightGrad(turnOf(dw, e), dy.Turn(e, g.Count), x.Turn(e, g.Count), packs)
-		}
+		d.weightGradTurns(dw, dy, x, g)
 		return
 	}
 	if uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x) {
 		d.weightGradNative(d.weightGradTiling(dw, x.Rows), dw, dy, x, g)
 		return
 	}
-	name := "weight_grad_any"
-	if vectors(dy) && vectors(x) {
-		name = "weight_grad_vector"
-	}
-	d.launch(name, [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), g.Count}, matmulThreads, matmulShared,
-		dw, dy, x, int64(dy.Stride), int64(x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols)
+	d.launch(weightGradFor(dy, x), [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), g.Count}, matmulThreads, matmulShared,
+		dw, dy, x, int64(dy.Stride), int64(x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, 1, int64(0), int64(0))
 }
 
-// turnOf is the weight of a group whose rows take turns with others, or the one that all share.
-func turnOf(w kernels.Tensor, e int) kernels.Tensor {
-	if w.Groups == 1 {
-		return w
+// weightGradTurns is WeightGrad where rows take turns: groups side by side, or one after the other where they share a weight.
+func (d *Device) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	side, turns := g.Count, 1
+	if dw.Groups == 1 {
+		side, turns = 1, g.Count
 	}
-	return w.Group(e)
+	d.launch(weightGradFor(dy, x), [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), side}, matmulThreads, matmulShared,
+		dw, dy, x, int64(g.Count*dy.Stride), int64(g.Count*x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, turns, int64(dy.Stride), int64(x.Stride))
+}
+
+func weightGradFor(dy, x kernels.Tensor) string {
+	if vectors(dy) && vectors(x) {
+		return "weight_grad_vector"
+	}
+	return "weight_grad_any"
 }
 
 func groupCount(g *kernels.Groups) int {

@@ -75,6 +75,27 @@ func TestGroupedPathsEqualReference(t *testing.T) {
 	}
 }
 
+// Rows that take turns between weights, or share one.
+func TestTurnsEqualReference(t *testing.T) {
+	for _, s := range [][5]int{{1, 1, 5, 7, 3}, {9, 4, 16, 40, 8}, {130, 3, 100, 33, 16}, {33, 16, 192, 136, 8}} {
+		tokens, heads, n, k, rank := s[0], s[1], s[2], s[3], s[4]
+		rows := tokens * heads
+		offsets := randomOffsets(2, tokens)
+		x := []operand{
+			padded(1, rows, n), padded(1, rows, k), padded(1, rows, k), padded(1, rows, n), strided(kernels.BF16, rows, rank, 1),
+			padded(heads, n, k), padded(1, rank, k), grouped(kernels.BF16, heads, n, rank, rank, 1),
+			grouped(kernels.F32, heads, n, k, k, 1), normal(kernels.F32, n, k, 1), offsets,
+		}
+		both(t, fmt.Sprint("turns ", s), x, func(d kernels.Device, x []kernels.Tensor) {
+			g := &kernels.Groups{Offsets: x[10], Count: heads, Packs: 2, Turns: true}
+			d.MatMul(x[0], g, kernels.Term{X: x[1], W: x[5]}, kernels.Term{X: x[4], W: x[7]})
+			d.MatMulT(x[2], g, kernels.Term{X: x[3], W: x[5]}, kernels.Term{X: x[4], W: x[6]})
+			d.WeightGrad(x[8], x[3], x[1], g)
+			d.WeightGrad(x[9], x[3], x[1], g)
+		})
+	}
+}
+
 // Large products: too slow for the reference, so the paths are held against each other.
 func TestPathsAgree(t *testing.T) {
 	for _, s := range [][4]int{{1, 4000, 3000, 2000}, {1, 50, 8000, 2056}, {16, 5000, 1000, 520}, {128, 3000, 256, 776}} {
