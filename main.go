@@ -291,7 +291,7 @@ func generateCommand() *cobra.Command {
 	f.flags(c, `lines {"ids": [...]}, {"prompt": "..."} or {"messages": [...]}`, "JSONL file of ids, text, logprobs and finish_reason")
 	p := c.Flags()
 	p.IntVar(&q.MaxTokens, "max-tokens", d.MaxTokens, "new tokens of a sample at most")
-	p.Float64Var(&q.Temperature, "temperature", d.Temperature, "0 takes the likeliest token")
+	p.Float64Var(&q.Temperature, "temperature", d.Temperature, "of samples and their log-probabilities; 0 takes the likeliest token, with log-probabilities at 1")
 	p.Float64Var(&q.TopP, "top-p", d.TopP, "probability mass to sample from")
 	p.IntVar(&q.TopK, "top-k", d.TopK, "tokens to sample from, 0 for all")
 	p.IntVar(&q.N, "n", 1, "samples of each prompt")
@@ -413,9 +413,9 @@ func parityCommand() *cobra.Command {
 		Use:   "parity",
 		Short: "Hold log-probabilities that any engine recorded against the training forward",
 		Long: "Scores recorded completions by the training forward and says how far the recording is from it: equal bits, estimates of KL, differences, and what clipping\n" +
-			"makes of them. A line of the file is one completion, with log-probabilities at temperature 1:\n\n" +
-			"  {\"prompt_ids\": [...], \"ids\": [...], \"logprobs\": [...]}\n\n" +
-			"as lockstep generate writes it. Other names that are read: " + strings.Join(data.RecordedPrompts[1:], ", ") + "; " + strings.Join(data.RecordedIDs[1:], ", ") + "; " +
+			"makes of them. A line of the file is one completion:\n\n" +
+			"  {\"prompt_ids\": [...], \"ids\": [...], \"logprobs\": [...], \"temperature\": 0.6}\n\n" +
+			"as lockstep generate writes it. Without a temperature log-probabilities are of softmax(logits), with one of softmax(logits/temperature). Other names that are read: " + strings.Join(data.RecordedPrompts[1:], ", ") + "; " + strings.Join(data.RecordedIDs[1:], ", ") + "; " +
 			strings.Join(data.RecordedLogProbs[1:], ", ") + ", each\na number or a list that begins with one.\n\n" +
 			"With --against the same tokens also go through the model by another definition, operation by operation beside the first: it says which one is the first\n" +
 			"to differ, and how the difference grows from layer to layer. Settings: weights=fp8 (projections in E4M3 blocks), " + strings.Join(kernels.Settings, ", ") + ".",
@@ -455,6 +455,7 @@ func parityCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.Rollout, "rollout", "", "JSONL file of recorded completions")
 	require(c, "model", "rollout")
+	f.Float64Var(&o.Temperature, "temperature", 0, "of the recorded log-probabilities, whatever the lines say; 0 for what they say")
 	f.StringVar(&against, "against", "", "another definition to compare with: setting=value, separated by commas")
 	f.Float64Var(&o.Bounds.ClipLow, "clip-low", 0.2, "PPO's lower bound of the ratio is 1 less this")
 	f.Float64Var(&o.Bounds.ClipHigh, "clip-high", 0.2, "PPO's upper bound of the ratio is 1 and this")

@@ -127,7 +127,7 @@ func TestCommands(t *testing.T) {
 	model, at := filepath.Join(run, "model"), func(name string) string { return filepath.Join(dir, name) }
 	must(t, "score", "--model", model, "--in", at("ids.jsonl"), "--out", at("scores"), "--logits")
 	write(t, at("prompts.jsonl"), "{\"ids\":[1,2]}\n{\"prompt\":\"12 7\"}\n{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}\n")
-	must(t, "generate", "--model", model, "--in", at("prompts.jsonl"), "--out", at("made.jsonl"), "--n", "2", "--max-tokens", "3", "--temperature", "1", "--ignore-eos")
+	must(t, "generate", "--model", model, "--in", at("prompts.jsonl"), "--out", at("made.jsonl"), "--n", "2", "--max-tokens", "3", "--temperature", "0.6", "--ignore-eos")
 	lines := strings.Split(strings.TrimSpace(read(t, at("made.jsonl"))), "\n")
 	if len(lines) != 6 {
 		t.Errorf("%d samples of 3 prompts, twice each", len(lines))
@@ -418,14 +418,16 @@ func TestBadLines(t *testing.T) {
 	for text, words := range map[string][]string{
 		"":                  {"in.jsonl:1", "empty"},
 		"{\"ids\":[1,2]}\n": {"in.jsonl:1", "prompt_ids"},
-		"{\"prompt_ids\":[1],\"ids\":[1,2],\"logprobs\":[-1]}\n": {"in.jsonl:1", "2 tokens and 1"},
-		"{\"prompt_ids\":[1],\"ids\":[480],\"logprobs\":[-1]}\n": {"in.jsonl:1", "ids[0] is 480"},
+		"{\"prompt_ids\":[1],\"ids\":[1,2],\"logprobs\":[-1]}\n":                  {"in.jsonl:1", "2 tokens and 1"},
+		"{\"prompt_ids\":[1],\"ids\":[480],\"logprobs\":[-1]}\n":                  {"in.jsonl:1", "ids[0] is 480"},
+		"{\"prompt_ids\":[1],\"ids\":[2],\"logprobs\":[-1],\"temperature\":-1}\n": {"in.jsonl:1", "temperature -1"},
 	} {
 		write(t, in, text)
 		refused(t, dir, words, "parity", "--model", model, "--rollout", in)
 	}
 	write(t, in, "{\"prompt_ids\":[1],\"ids\":[1],\"logprobs\":[-1]}\n")
 	refused(t, dir, []string{"clip low 2"}, "parity", "--model", model, "--rollout", in, "--clip-low", "2")
+	refused(t, dir, []string{"temperature 1e-09"}, "parity", "--model", model, "--rollout", in, "--temperature", "1e-9")
 	write(t, in, "{\"ids\":[1,2]}\n")
 	for _, command := range []string{"score", "generate"} {
 		refused(t, dir, []string{"absent.jsonl"}, command, "--model", model, "--in", filepath.Join(dir, "absent.jsonl"), "--out", filepath.Join(dir, "out"))

@@ -132,6 +132,8 @@ func TestContradictions(t *testing.T) {
 		"run.micro_batch=9":             "more than packs",
 		"run.name=a/b":                  "want letters",
 		"rollout.pages=1":               "raise pages",
+		"rollout.temperature=1e-9":      "so low that logits overflow",
+		"rl.temperature=0":              "at least 0.01",
 		"definition.dot=tc16":           "multiplies bf16",
 		"optim.lr=nan":                  "is NaN, want more than 0",
 		"optim.lr=inf":                  "is +Inf, want more than 0",

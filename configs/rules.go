@@ -108,6 +108,10 @@ var rules = []rule{
 		small := float64(o.Pages)*float64(o.PageRows) <= float64(o.MaxTokens)
 		return when(o.Pages > 0 && small, "pages * page_rows must hold a prompt and max_tokens, raise pages (0: as needed)")
 	}},
+	{[]string{"rollout.temperature"}, func(s *Shape) string {
+		t := s.Rollout.Temperature
+		return when(t > 0 && t < 1e-6, fmt.Sprintf("is %g, so low that logits overflow, set 0 for the likeliest token", t))
+	}},
 	{[]string{"warm_start.steps", "rl.objective"}, func(s *Shape) string {
 		return when(s.WarmStart.Steps > 0 && s.RL.Objective == "", "comes before reinforcement learning, set rl.objective or remove it")
 	}},

@@ -123,6 +123,7 @@ type RL struct {
 	Proximal        bool     `toml:"proximal" default:"false"`                                                       // ratios to the trainer's own log-probabilities, at one more forward, not to the rollout's
 	Dynamic         bool     `toml:"dynamic" default:"false"`                                                        // sample on until every prompt of a step has right and wrong answers (DAPO)
 	OverlongRows    int      `toml:"overlong_rows" default:"0" range:"[0,)"`                                         // length before rollout.max_tokens over which the reward falls by 1 (DAPO); 0: off
+	Temperature     float64  `toml:"temperature" default:"1.0" range:"[0.01,100]"`                                   // of answers, and of all log-probabilities, KL and entropy, the reference's too: they are of softmax(logits / temperature)
 	Staleness       int      `toml:"staleness" default:"0" range:"[0,1024]"`                                         // updates that an answer may span: above 0 answers go on while the weights change
 	Reward          string   `toml:"reward" default:"'task'" oneof:"task,exact,math,command,http"`                   // who judges: the task, the answer of the line, a program, an endpoint
 	Command         []string `toml:"command"`                                                                        // with reward "command": the program and its arguments
@@ -154,15 +155,15 @@ type Run struct {
 
 // Rollout sizes the engine and says how it samples.
 type Rollout struct {
-	Slots       int     `toml:"slots" default:"32" range:"[1,)"`         // sequences decoded at a time
-	PageRows    int     `toml:"page_rows" default:"64" range:"[1,)"`     // tokens of a cache page
-	Pages       int     `toml:"pages" default:"0" range:"[0,)"`          // cache pages; 0: as many as the slots need
-	PrefillRows int     `toml:"prefill_rows" default:"512" range:"[1,)"` // prompt tokens read at a time
-	MaxTokens   int     `toml:"max_tokens" default:"256" range:"[1,)"`   // new tokens of an answer
-	Temperature float64 `toml:"temperature" default:"0.0" range:"[0,)"`  // 0: greedy
-	TopP        float64 `toml:"top_p" default:"1.0" range:"(0,1]"`       // probability mass to sample from; 1: all
-	TopK        int     `toml:"top_k" default:"0" range:"[0,)"`          // tokens to sample from; 0: all
-	Seed        int     `toml:"seed" default:"1" range:"[0,)"`           // seed of sampling
+	Slots       int     `toml:"slots" default:"32" range:"[1,)"`           // sequences decoded at a time
+	PageRows    int     `toml:"page_rows" default:"64" range:"[1,)"`       // tokens of a cache page
+	Pages       int     `toml:"pages" default:"0" range:"[0,)"`            // cache pages; 0: as many as the slots need
+	PrefillRows int     `toml:"prefill_rows" default:"512" range:"[1,)"`   // prompt tokens read at a time
+	MaxTokens   int     `toml:"max_tokens" default:"256" range:"[1,)"`     // new tokens of an answer
+	Temperature float64 `toml:"temperature" default:"0.0" range:"[0,1e6]"` // of evaluation, training has rl.temperature; 0: greedy
+	TopP        float64 `toml:"top_p" default:"1.0" range:"(0,1]"`         // of evaluation: probability mass to sample from; 1: all
+	TopK        int     `toml:"top_k" default:"0" range:"[0,)"`            // of evaluation: tokens to sample from; 0: all
+	Seed        int     `toml:"seed" default:"1" range:"[0,)"`             // seed of sampling
 
 	AllowMismatch bool     `toml:"allow_mismatch" default:"false"` // let numerics differ from the trainer's, to see what it does
 	Numerics      Numerics `toml:"numerics"`                       // what other serving stacks compute differently from their trainers

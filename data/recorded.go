@@ -11,6 +11,7 @@ import (
 type Recorded struct {
 	Prompt, IDs []int32
 	LogProbs    []float32
+	Temperature float32 // of the log-probabilities; 0: the likeliest tokens were taken, with log-probabilities at 1
 }
 
 // Names of a recording's parts. A log-probability is a number or, as SGLang writes it, a list that begins with one.
@@ -38,6 +39,9 @@ func ReadRecorded(line *jinja.Dict, vocab, positions int) (r Recorded, err error
 			return Recorded{}, err
 		}
 	}
+	if r.Temperature, err = readTemperature(line); err != nil {
+		return Recorded{}, err
+	}
 	switch n := len(r.Prompt) + len(r.IDs); {
 	case len(r.IDs) != len(r.LogProbs):
 		err = fmt.Errorf("%d tokens and %d log-probabilities, give one for each", len(r.IDs), len(r.LogProbs))
@@ -63,6 +67,21 @@ func oneOf(line *jinja.Dict, names []string) (key string, value any, err error) 
 		return "", nil, fmt.Errorf("no %q, give it as one of %s", names[0], strings.Join(names, ", "))
 	}
 	return key, value, nil
+}
+
+// readTemperature is the line's "temperature", or 1.
+func readTemperature(line *jinja.Dict) (float32, error) {
+	v, ok := line.Get("temperature")
+	if !ok {
+		return 1, nil
+	}
+	switch x := v.(type) {
+	case float64:
+		return float32(x), nil
+	case int64:
+		return float32(x), nil
+	}
+	return 0, fmt.Errorf("temperature is no number, give that of the log-probabilities or remove it")
 }
 
 func readLogProbs(key string, v any) ([]float32, error) {

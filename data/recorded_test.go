@@ -8,7 +8,7 @@ import (
 )
 
 func TestRecorded(t *testing.T) {
-	want := Recorded{Prompt: []int32{1, 2}, IDs: []int32{3, 4}, LogProbs: []float32{-0.1, 0}}
+	want := Recorded{Prompt: []int32{1, 2}, IDs: []int32{3, 4}, LogProbs: []float32{-0.1, 0}, Temperature: 1}
 	for _, text := range []string{
 		`{"prompt_ids": [1, 2], "ids": [3, 4], "logprobs": [-0.1, 0], "text": "x"}`,
 		`{"prompt_token_ids": [1, 2], "token_ids": [3, 4], "logprobs": [-0.10000000149011612, 0.0]}`,
@@ -25,6 +25,13 @@ func TestRecorded(t *testing.T) {
 			t.Errorf("%s: -0 stays", text)
 		}
 	}
+	d, err := object([]byte(`{"prompt_ids": [1], "ids": [3], "logprobs": [-1], "temperature": 0.6}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadRecorded(d, 5, 4); err != nil || got.Temperature != 0.6 {
+		t.Errorf("%+v (%v)", got, err)
+	}
 	for text, words := range map[string]string{
 		`{"ids": [3], "logprobs": [-1]}`:                                                "prompt_ids",
 		`{"prompt_ids": [], "ids": [3], "logprobs": [-1]}`:                              "at least 1",
@@ -38,6 +45,7 @@ func TestRecorded(t *testing.T) {
 		`{"prompt_ids": [1], "ids": [3], "logprobs": [0.5]}`:                            "at most 0",
 		`{"prompt_ids": [1], "ids": [3, 4], "logprobs": [-1]}`:                          "2 tokens and 1",
 		`{"prompt_ids": [1, 1, 1], "ids": [3, 4], "logprobs": [-1, -1]}`:                "4 positions",
+		`{"prompt_ids": [1], "ids": [3], "logprobs": [-1], "temperature": "hot"}`:       "temperature is no number",
 		`{"prompt_ids": [1], "ids": [3], "output_token_logprobs": [["-1", 3, "text"]]}`: "output_token_logprobs[0]",
 	} {
 		d, err := object([]byte(text))

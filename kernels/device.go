@@ -126,12 +126,13 @@ type Device interface {
 	ClampedSwiGLU(out, gu Tensor, c Clamp)
 	ClampedSwiGLUBackward(dgu, dout, gu Tensor, c Clamp)
 
-	// LogProb of logits F32 [T, V]: in blocks of VocabBlock columns m_b = max, s_b = tree(Exp2((x-m_b)*log2e)), merged ascending from (m_0, s_0):
-	// m' = max(m, m_b), s = s*Exp2((m-m')*log2e) + s_b*Exp2((m_b-m')*log2e). stats F32 [T, 2] = (m, s); logprob[t] = (x_target - m) - Ln(s).
+	// LogProb of logits F32 [T, V] at temperatures whose inverses are inv F32 [1, T], above 0; nil: all 1. With z = logit*inv[t], the numbers that Sample draws by:
+	// in blocks of VocabBlock columns m_b = max, s_b = tree(Exp2((z-m_b)*log2e)), merged ascending from (m_0, s_0):
+	// m' = max(m, m_b), s = s*Exp2((m-m')*log2e) + s_b*Exp2((m_b-m')*log2e). stats F32 [T, 2] = (m, s); logprob[t] = (z_target - m) - Ln(s).
 	// A target below 0 is ignored: its logprob is 0.
-	// Backward: dlogits[j] = round(dlogprob[t]*([j = target] - Exp2((x_j-m)*log2e)*(1/s))); rows of ignored targets are 0.
-	LogProb(logprob, stats, logits, targets Tensor)
-	LogProbBackward(dlogits, dlogprob, stats, logits, targets Tensor)
+	// Backward: dlogits[j] = round((dlogprob[t]*inv[t])*([j = target] - Exp2((z_j-m)*log2e)*(1/s))); rows of ignored targets are 0.
+	LogProb(logprob, stats, logits, targets, inv Tensor)
+	LogProbBackward(dlogits, dlogprob, stats, logits, targets, inv Tensor)
 	// Sample chooses one id a row: the order is (logit descending, id ascending); see kernels/cpu/sample.go.
 	Sample(ids, logits Tensor, rows []Sampling)
 

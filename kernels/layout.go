@@ -128,3 +128,15 @@ type Sampling struct {
 	Request     uint64 // identity of the sample, so that samples of one prompt differ
 	Index       uint64 // of the token in its sequence
 }
+
+// Temperatures from one of these to the other, and 0, are of use: beyond them logits turn infinite or all alike.
+const LeastTemperature, MostTemperature = 1e-6, 1e6
+
+// Inverse is what logits are multiplied by at a temperature, to sample and for log-probabilities. At 0 sampling takes the likeliest token, and log-probabilities are
+// those of temperature 1.
+func Inverse(temperature float32) float32 {
+	if temperature == 0 {
+		return 1
+	}
+	return 1 / temperature
+}

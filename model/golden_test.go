@@ -151,7 +151,7 @@ func lossAndGradients(r *parallel.Rank, m *model.Model, recompute bool, seqs ...
 	optim.SFT{}.Derivative(d, rows)
 	derivative := parallel.Upload(r, d)
 	logprob := r.Stack.New(kernels.F32, 1, len(targets))
-	m.Step(r, b, logprob, parallel.Upload(r, targets), model.Loss{Derivative: derivative.ColRange}, recompute)
+	m.Step(r, b, logprob, model.Targets{IDs: parallel.Upload(r, targets)}, model.Loss{Derivative: derivative.ColRange}, recompute)
 	m.GatherTied(r)
 	var sums optim.Measures
 	rows.LogProb = parallel.Download[float32](r, logprob)

@@ -25,15 +25,30 @@ func (h *Head) Logits(r *parallel.Rank, x kernels.Tensor) kernels.Tensor {
 	return logits
 }
 
-// LogProb writes the log-probability of each row's target (int32 [T], below 0: none) to logprob F32 [1, T].
-func (h *Head) LogProb(r *parallel.Rank, logprob, x, targets kernels.Tensor, b *Batch) {
+// Targets are what the rows of a batch are to predict.
+type Targets struct {
+	IDs     kernels.Tensor // int32 [T]; below 0: none
+	Inverse kernels.Tensor // F32 [1, T]: [kernels.Inverse] of the temperature at which each row's log-probability is taken; nil: 1
+}
+
+func (t Targets) rows(from, to int) Targets {
+	t.IDs = t.IDs.ColRange(from, to)
+	if !t.Inverse.IsNil() {
+		t.Inverse = t.Inverse.ColRange(from, to)
+	}
+	return t
+}
+
+// LogProb writes the log-probability of each row's target to logprob F32 [1, T].
+func (h *Head) LogProb(r *parallel.Rank, logprob, x kernels.Tensor, targets Targets, b *Batch) {
 	mark := r.Stack.Mark()
 	defer r.Stack.Release(mark)
 	n := h.Norm.Forward(r, x, nil)
 	h.chunks(r.Dev.Spare(), b, func(from, to int) {
 		defer r.Stack.Release(r.Stack.Mark())
 		logits, stats := h.project(r, n.RowRange(from, to))
-		r.Dev.LogProb(logprob.ColRange(from, to), stats, logits, targets.ColRange(from, to))
+		of := targets.rows(from, to)
+		r.Dev.LogProb(logprob.ColRange(from, to), stats, logits, of.IDs, of.Inverse)
 	})
 }
 
@@ -46,7 +61,7 @@ type Loss struct {
 }
 
 // Backward writes logprob as LogProb does, asks loss for the derivatives and turns them into d, the gradient of x [T, H]. Weight gradients accumulate.
-func (h *Head) Backward(r *parallel.Rank, d, logprob, x, targets kernels.Tensor, loss Loss, b *Batch) {
+func (h *Head) Backward(r *parallel.Rank, d, logprob, x kernels.Tensor, targets Targets, loss Loss, b *Batch) {
 	mark := r.Stack.Mark()
 	defer r.Stack.Release(mark)
 	if loss.Ahead {
@@ -59,12 +74,13 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x, targets kernels.Tensor,
 		defer r.Stack.Release(r.Stack.Mark())
 		rows := n.RowRange(from, to)
 		logits, stats := h.project(r, rows)
-		r.Dev.LogProb(logprob.ColRange(from, to), stats, logits, targets.ColRange(from, to))
+		of := targets.rows(from, to)
+		r.Dev.LogProb(logprob.ColRange(from, to), stats, logits, of.IDs, of.Inverse)
 		dlogits := logits
 		if x.DType != kernels.F32 {
 			dlogits = r.Stack.New(x.DType, to-from, h.W.W.Rows)
 		}
-		r.Dev.LogProbBackward(dlogits, loss.Derivative(from, to), stats, logits, targets.ColRange(from, to))
+		r.Dev.LogProbBackward(dlogits, loss.Derivative(from, to), stats, logits, of.IDs, of.Inverse)
 		r.Dev.MatMulT(dn.RowRange(from, to), nil, kernels.Term{X: dlogits, W: h.W.W})
 		if h.W.Trained() {
 			one := &kernels.Groups{Offsets: parallel.Upload(r, []int32{0, int32(to - from)}), Count: 1, Packs: 1}

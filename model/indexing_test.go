@@ -71,7 +71,7 @@ func (m *Model) taught(r *parallel.Rank, recompute bool, rows int, micros ...[][
 		b := lessonBatch(r, m, rows, ids...)
 		targets, d := slices.Concat(ids...), slices.Repeat([]float32{-1 / float32(rows)}, b.Rows())
 		logprob := r.Stack.New(kernels.F32, 1, b.Rows())
-		m.Step(r, b, logprob, parallel.Upload(r, targets), Loss{Derivative: parallel.Upload(r, d).ColRange}, recompute)
+		m.Step(r, b, logprob, Targets{IDs: parallel.Upload(r, targets)}, Loss{Derivative: parallel.Upload(r, d).ColRange}, recompute)
 		out.logprob = append(out.logprob, parallel.Download[float32](r, logprob)...)
 		if b.Lesson != nil {
 			kl := parallel.Download[float32](r, b.Lesson.KL)

@@ -101,7 +101,7 @@ func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels
 
 // Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss and, where indexers learn, for the batch's lesson. The rank's
 // stack is left as found.
-func (m *Model) Step(r *parallel.Rank, b *Batch, logprob, targets kernels.Tensor, loss Loss, recompute bool) {
+func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets Targets, loss Loss, recompute bool) {
 	defer r.Stack.Release(r.Stack.Mark())
 	s := &Saved{Recompute: recompute}
 	if (m.Indexing != IndexersFrozen) != (b.Lesson != nil) {

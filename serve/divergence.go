@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
 )
@@ -16,8 +17,8 @@ type Divergence struct {
 }
 
 // Diverges feeds a prompt and, one by one, the tokens that followed it through the engine, and holds every logit that chose one against the training forward of m on rank r.
-// Like Run it wants other sequences to be waiting.
-func (e *Engine) Diverges(ctx context.Context, r *parallel.Rank, m *model.Model, prompt, ids []int32) (d Divergence, err error) {
+// The KL is that of the distributions at a temperature. Like Run it wants other sequences to be waiting.
+func (e *Engine) Diverges(ctx context.Context, r *parallel.Rank, m *model.Model, prompt, ids []int32, temperature float32) (d Divergence, err error) {
 	all := slices.Concat(prompt, ids)
 	want := allLogits(r, m, all[:len(all)-1])
 	v := m.Vocab
@@ -29,7 +30,7 @@ func (e *Engine) Diverges(ctx context.Context, r *parallel.Rank, m *model.Model,
 		d.Logits += v
 		if bad := mismatches(logits, row); bad > 0 {
 			d.Differ += bad
-			d.KL += divergence(row, logits) / float64(len(ids))
+			d.KL += divergence(row, logits, kernels.Inverse(temperature)) / float64(len(ids))
 		}
 	}
 	defer func() { e.observe = nil }()

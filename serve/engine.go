@@ -236,6 +236,7 @@ func (e *Engine) count(w work) {
 // draw is what a step chose for each of its ready sequences.
 type draw struct {
 	logits   kernels.Tensor // [n, V]
+	inv      kernels.Tensor // [n]: inverse temperatures
 	ids      kernels.Tensor // int32 [n]
 	logprobs kernels.Tensor // [n]
 }
@@ -254,8 +255,17 @@ func (e *Engine) enqueue(works []work, ready []*sequence, last []int32) (d draw)
 	d.logits = e.m.Head.Logits(r, rows)
 	d.ids = r.Stack.New(kernels.I32, 1, n)
 	r.Dev.Sample(d.ids, d.logits, samplings(ready))
-	d.logprobs = e.logprob(d.logits, d.ids)
+	d.inv = parallel.Upload(r, inverses(ready))
+	d.logprobs = e.logprob(d, d.ids)
 	return d
+}
+
+func inverses(ready []*sequence) []float32 {
+	all := make([]float32, len(ready))
+	for i, s := range ready {
+		all[i] = kernels.Inverse(s.req.Temperature)
+	}
+	return all
 }
 
 func samplings(ready []*sequence) []kernels.Sampling {
@@ -269,9 +279,9 @@ func samplings(ready []*sequence) []kernels.Sampling {
 	return all
 }
 
-func (e *Engine) logprob(logits, ids kernels.Tensor) kernels.Tensor {
-	logprob, stats := e.r.Stack.New(kernels.F32, 1, logits.Rows), e.r.Stack.New(kernels.F32, logits.Rows, 2)
-	e.r.Dev.LogProb(logprob, stats, logits, ids)
+func (e *Engine) logprob(d draw, ids kernels.Tensor) kernels.Tensor {
+	logprob, stats := e.r.Stack.New(kernels.F32, 1, d.logits.Rows), e.r.Stack.New(kernels.F32, d.logits.Rows, 2)
+	e.r.Dev.LogProb(logprob, stats, d.logits, ids, d.inv)
 	return logprob
 }
 
@@ -311,7 +321,7 @@ func (e *Engine) extend(ready []*sequence, d draw) {
 		}
 	}
 	if forced {
-		d.logprobs = e.logprob(d.logits, parallel.Upload(e.r, next))
+		d.logprobs = e.logprob(d, parallel.Upload(e.r, next))
 	}
 	logprobs := parallel.Download[float32](e.r, d.logprobs)
 	e.Drawn += len(ready)

@@ -30,8 +30,10 @@ type line struct {
 	Tokens   []int32      `json:"prompt_ids"`
 	IDs      []int32      `json:"ids"`
 	Text     *string      `json:"text,omitempty"`
-	LogProbs []float32    `json:"logprobs"`
+	LogProbs []float32    `json:"logprobs"` // at the temperature
 	Finish   FinishReason `json:"finish_reason"`
+
+	Temperature float32 `json:"temperature"`
 }
 
 // Generate continues the prompts of a JSONL file with the rollout engine and writes N lines for each, in order. It returns the number of lines.
@@ -72,7 +74,7 @@ func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, 
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		for i, res := range results {
-			if err := enc.Encode(s.line(i, q.N, reqs[i].Prompt, res)); err != nil {
+			if err := enc.Encode(s.line(i, q.N, reqs[i], res)); err != nil {
 				return err
 			}
 		}
@@ -80,8 +82,8 @@ func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, 
 	})
 }
 
-func (s *Served) line(i, n int, prompt []int32, res Result) line {
-	l := line{Prompt: i / n, Sample: i % n, Tokens: prompt, IDs: res.IDs, Finish: res.Finish, LogProbs: res.LogProbs}
+func (s *Served) line(i, n int, q Request, res Result) line {
+	l := line{Prompt: i / n, Sample: i % n, Tokens: q.Prompt, IDs: res.IDs, Finish: res.Finish, LogProbs: res.LogProbs, Temperature: q.Temperature}
 	if s.Language != nil {
 		ids := res.IDs
 		if res.Finish == FinishStop {

@@ -17,8 +17,9 @@ import (
 
 // ParityOptions say what to compare.
 type ParityOptions struct {
-	Rollout string // file of recorded completions
-	Bounds  Bounds
+	Rollout     string  // file of recorded completions
+	Temperature float64 // of the recorded log-probabilities; 0: what each line says, 1 where it says nothing
+	Bounds      Bounds
 	// Against, where set, is the device of another definition; the same tokens go through the model by both.
 	Against kernels.Device
 	Other   Other
@@ -69,7 +70,10 @@ func Parity(r *parallel.Rank, s *Served, o ParityOptions) (*ParityReport, error)
 	if err := o.Bounds.Validate(); err != nil {
 		return nil, err
 	}
-	batches, err := readRecordings(o.Rollout, s.Model)
+	if err := validTemperature(float32(o.Temperature)); err != nil {
+		return nil, err
+	}
+	batches, err := readRecordings(o.Rollout, s.Model, float32(o.Temperature))
 	if err != nil {
 		return nil, err
 	}
@@ -118,12 +122,18 @@ func (v *ParityReport) note(b BadToken) {
 	v.Worst = v.Worst[:min(len(v.Worst), worstTokens)]
 }
 
-// readRecordings reads the file into batches of about parityRows rows.
-func readRecordings(path string, m *model.Model) (batches [][]recording, err error) {
+// readRecordings reads the file into batches of about parityRows rows. A temperature that is not 0 takes the place of what the lines say.
+func readRecordings(path string, m *model.Model, temperature float32) (batches [][]recording, err error) {
 	rows := parityRows
 	err = data.EachLine(path, func(n int, line *jinja.Dict) error {
 		rec, err := data.ReadRecorded(line, m.Vocab, m.MaxLength)
 		if err != nil {
+			return err
+		}
+		if temperature != 0 {
+			rec.Temperature = temperature
+		}
+		if err := validTemperature(rec.Temperature); err != nil {
 			return err
 		}
 		if rows += len(rec.Prompt) + len(rec.IDs); rows > parityRows {
@@ -147,13 +157,15 @@ func rescore(r *parallel.Rank, m *model.Model, batches [][]recording) (all []flo
 func rescoreBatch(r *parallel.Rank, m *model.Model, batch []recording) (out []float32) {
 	defer r.Stack.Release(r.Stack.Mark())
 	seqs := make([][]int32, len(batch))
+	var inv []float32
 	for i, rec := range batch {
 		seqs[i] = slices.Concat(rec.Prompt, rec.IDs)
+		inv = append(inv, slices.Repeat([]float32{kernels.Inverse(rec.Temperature)}, len(seqs[i]))...)
 	}
 	ids, targets, l := packed(seqs)
 	b := model.NewBatch(r, ids, l, nil)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
-	m.Head.LogProb(r, logprob, m.Forward(r, b, nil), parallel.Upload(r, targets), b)
+	m.Head.LogProb(r, logprob, m.Forward(r, b, nil), model.Targets{IDs: parallel.Upload(r, targets), Inverse: parallel.Upload(r, inv)}, b)
 	rows := parallel.Download[float32](r, logprob)
 	for i, rec := range batch {
 		first := l.Spans[i].Row + len(rec.Prompt) - 1 // whose target is the first token of the completion

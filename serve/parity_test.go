@@ -26,7 +26,7 @@ func recorded(t *testing.T, r *parallel.Rank, s *Served, tokens int, change func
 		for j := range prompt {
 			prompt[j] = rng.Int32N(int32(s.Model.Vocab))
 		}
-		reqs = append(reqs, Request{ID: uint64(i), Prompt: prompt, MaxTokens: tokens, Temperature: 1, TopP: 1, Seed: 5})
+		reqs = append(reqs, Request{ID: uint64(i), Prompt: prompt, MaxTokens: tokens, Temperature: []float32{1, 0.6, 0, 1.3}[i%4], TopP: 1, Seed: 5})
 	}
 	results, _ := generate(t, r, s, Options{Slots: 3, PageRows: 16, PrefillRows: 8}, reqs)
 	var text []byte
@@ -35,7 +35,7 @@ func recorded(t *testing.T, r *parallel.Rank, s *Served, tokens int, change func
 		for j, p := range res.LogProbs {
 			lp[j] = change(i+1, j, p)
 		}
-		line, err := json.Marshal(map[string]any{"prompt_ids": reqs[i].Prompt, "ids": res.IDs, "logprobs": lp})
+		line, err := json.Marshal(map[string]any{"prompt_ids": reqs[i].Prompt, "ids": res.IDs, "logprobs": lp, "temperature": reqs[i].Temperature})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,6 +65,13 @@ func TestParityOfOurs(t *testing.T) {
 			}
 			if !strings.Contains(rep.String(), "bit-identical") {
 				t.Error(rep)
+			}
+			rep, err = Parity(r, s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Temperature: 0.6, Bounds: bounds})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m := rep.Recorded; m.Equal < 60 || m.Equal > 70 { // two of seven lines are of this temperature
+				t.Errorf("all lines taken for temperature 0.6: %+v", m)
 			}
 		})
 	}
@@ -205,7 +212,7 @@ func TestReadRecordings(t *testing.T) {
 		if err := os.WriteFile(path, []byte(strings.Repeat(line, 50)), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		batches, err := readRecordings(path, s.Model)
+		batches, err := readRecordings(path, s.Model, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,13 +1,17 @@
 package serve
 
-import "fmt"
+import (
+	"fmt"
+
+	"lockstep/kernels"
+)
 
 // Request is one sample to generate.
 type Request struct {
 	ID          uint64 // identity of the sample in the generator: samples of one prompt need different ones
 	Prompt      []int32
 	MaxTokens   int
-	Temperature float32 // 0: greedy
+	Temperature float32 // also of the log-probabilities; 0: greedy, with log-probabilities at 1
 	TopP        float32 // 1: all
 	TopK        int     // 0: all
 	Seed        uint64
@@ -25,12 +29,21 @@ const (
 	FinishCancelled FinishReason = "cancelled"
 )
 
-// Result is a finished sample: its new tokens with their log-probabilities under the untempered distribution, and the versions of the weights that chose them.
+// Result is a finished sample: its new tokens with their log-probabilities at the request's temperature, over the whole vocabulary whatever top-p and top-k leave of it, and
+// the versions of the weights that chose them.
 type Result struct {
 	IDs      []int32
 	LogProbs []float32
 	Versions []int // see Engine.Refresh
 	Finish   FinishReason
+}
+
+// validTemperature reports one at which logits are no numbers any more.
+func validTemperature(t float32) error {
+	if t == 0 || t >= kernels.LeastTemperature && t <= kernels.MostTemperature {
+		return nil
+	}
+	return fmt.Errorf("temperature %g: want 0 (the likeliest token), or %g to %g", t, kernels.LeastTemperature, kernels.MostTemperature)
 }
 
 func (q *Request) validate(vocab, maxLength int) error {
@@ -41,8 +54,11 @@ func (q *Request) validate(vocab, maxLength int) error {
 		return fmt.Errorf("max tokens is %d: want at least 1", q.MaxTokens)
 	case len(q.Prompt) >= maxLength:
 		return fmt.Errorf("the prompt has %d tokens and the model %d positions: shorten it", len(q.Prompt), maxLength)
-	case q.Temperature < 0 || q.TopK < 0 || q.TopP <= 0 || q.TopP > 1:
-		return fmt.Errorf("want temperature >= 0, top-k >= 0 and 0 < top-p <= 1")
+	case q.TopK < 0 || q.TopP <= 0 || q.TopP > 1:
+		return fmt.Errorf("want top-k >= 0 and 0 < top-p <= 1")
+	}
+	if err := validTemperature(q.Temperature); err != nil {
+		return err
 	}
 	for i, id := range q.Prompt {
 		if id < 0 || int(id) >= vocab {

@@ -68,7 +68,7 @@ func logProbs(r *parallel.Rank, m *model.Model, ids []int32) []float32 {
 	defer r.Stack.Release(r.Stack.Mark())
 	b, targets := alone(r, ids)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
-	m.Head.LogProb(r, logprob, m.Forward(r, b, nil), parallel.Upload(r, targets), b)
+	m.Head.LogProb(r, logprob, m.Forward(r, b, nil), model.Targets{IDs: parallel.Upload(r, targets)}, b)
 	return parallel.Download[float32](r, logprob)[:len(ids)-1]
 }
 

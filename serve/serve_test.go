@@ -89,7 +89,7 @@ func TestSizesChangeNothing(t *testing.T) {
 		var reqs []Request
 		for i := range 24 {
 			reqs = append(reqs, Request{
-				ID: uint64(i), Prompt: goldenIDs(t, "qwen3_moe", "ids.0")[:1+i%7*4], MaxTokens: 5 + i, Temperature: 1, TopP: 0.95, TopK: 50 * (i % 2), Seed: 7,
+				ID: uint64(i), Prompt: goldenIDs(t, "qwen3_moe", "ids.0")[:1+i%7*4], MaxTokens: 5 + i, Temperature: []float32{1, 0.6, 1.3}[i%3], TopP: 0.95, TopK: 50 * (i % 2), Seed: 7,
 			})
 		}
 		reqs[23].Prompt = reqs[2].Prompt

@@ -157,7 +157,7 @@ func (t *tap) ClampedSwiGLU(out, gu kernels.Tensor, c kernels.Clamp) {
 	t.saw("swiglu", out)
 }
 
-func (t *tap) LogProb(logprob, stats, logits, targets kernels.Tensor) {
-	t.Device.LogProb(logprob, stats, logits, targets)
+func (t *tap) LogProb(logprob, stats, logits, targets, inv kernels.Tensor) {
+	t.Device.LogProb(logprob, stats, logits, targets, inv)
 	t.saw("logprob", logprob)
 }

@@ -99,7 +99,8 @@ const (
 
 // Verify draws random traffic and compares the bits of full-vocabulary logits and of next-token log-probs: the training forward of one
 // sequence by itself is held against training forwards of random packings (with and without recomputing blocks), and against the rollout
-// engine with random batch compositions, arrival orders, prefill cuts, page sizes, shared prefixes and preemption, where tokens arrive in prompts or one by one.
+// engine with random batch compositions, arrival orders, prefill cuts, page sizes, shared prefixes and preemption, where tokens arrive in prompts or one by one. Log-probs
+// are taken at temperature 1, 0.6 or 1.3, whatever their neighbours' is.
 func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptions) (*Report, error) {
 	p := &proof{r: r, m: m, longest: min(o.Longest, m.MaxLength), rng: rand.New(rand.NewPCG(o.Seed, 0x6c6f636b73746570)), report: &Report{Digest: r.Dev.Definition().Digest()}}
 	for _, name := range []string{"packed training", "recomputed training", "chunked prefill", "decode"} {
@@ -132,8 +133,8 @@ type proof struct {
 func (p *proof) round(ctx context.Context, corpus [][]int32) error {
 	p.draw(corpus)
 	p.logits, p.logprobs = nil, nil
-	for _, s := range p.seqs {
-		logits, logprobs := p.train([][]int32{s}, false)
+	for i := range p.seqs {
+		logits, logprobs := p.train([]int{i}, false)
 		p.logits, p.logprobs = append(p.logits, logits...), append(p.logprobs, logprobs...)
 	}
 	p.packings()
@@ -171,15 +172,26 @@ func (p *proof) draw(corpus [][]int32) {
 	}
 }
 
-// train runs the training forward of one packed batch and returns each sequence's logits and next-token log-probs.
-func (p *proof) train(seqs [][]int32, recompute bool) (logits, logprobs [][]float32) {
+// temperature is that at which sequence i has its log-probs.
+func (p *proof) temperature(i int) float32 {
+	return []float32{1, 0.6, 1.3}[(p.report.Rounds+i)%3]
+}
+
+// train runs the training forward of some sequences as one packed batch and returns each one's logits and next-token log-probs.
+func (p *proof) train(which []int, recompute bool) (logits, logprobs [][]float32) {
 	r := p.r
 	defer r.Stack.Release(r.Stack.Mark())
+	var seqs [][]int32
+	var inv []float32
+	for _, i := range which {
+		seqs = append(seqs, p.seqs[i])
+		inv = append(inv, slices.Repeat([]float32{kernels.Inverse(p.temperature(i))}, len(p.seqs[i]))...)
+	}
 	ids, targets, l := packed(seqs)
 	b := model.NewBatch(r, ids, l, nil)
 	x := p.m.TrainForward(r, b, recompute)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
-	p.m.Head.LogProb(r, logprob, x, parallel.Upload(r, targets), b)
+	p.m.Head.LogProb(r, logprob, x, model.Targets{IDs: parallel.Upload(r, targets), Inverse: parallel.Upload(r, inv)}, b)
 	all := parallel.Download[float32](r, logprob)
 	for _, s := range l.Spans {
 		mark := r.Stack.Mark()
@@ -195,12 +207,8 @@ func (p *proof) packings() {
 	order := p.rng.Perm(len(p.seqs))
 	for len(order) > 0 {
 		n := 1 + p.rng.IntN(len(order))
-		var pack [][]int32
-		for _, i := range order[:n] {
-			pack = append(pack, p.seqs[i])
-		}
 		recompute := p.rng.IntN(2) == 1
-		logits, logprobs := p.train(pack, recompute)
+		logits, logprobs := p.train(order[:n], recompute)
 		which := 0
 		if recompute {
 			which = 1
@@ -247,7 +255,7 @@ func (p *proof) engine(ctx context.Context, which int, prefill bool) error {
 		if cut == p.m.MaxLength {
 			cut--
 		}
-		reqs[j] = Request{ID: uint64(i), Prompt: s[:cut], Forced: s[cut:], MaxTokens: max(len(s)-cut, 1), TopP: 1}
+		reqs[j] = Request{ID: uint64(i), Prompt: s[:cut], Forced: s[cut:], MaxTokens: max(len(s)-cut, 1), Temperature: p.temperature(i), TopP: 1}
 	}
 	results, err := e.Run(ctx, reqs)
 	if err != nil {
@@ -271,7 +279,7 @@ func (p *proof) compare(which, i, position int, logits []float32) {
 		bad := mismatches(logits[:v], want)
 		kl := 0.0
 		if bad > 0 {
-			kl = divergence(want, logits[:v])
+			kl = divergence(want, logits[:v], kernels.Inverse(p.temperature(i)))
 			p.note(c.Name, "logits", i, position, bad)
 		}
 		c.KL = (c.KL*float64(c.Tokens) + kl) / float64(c.Tokens+1)
@@ -307,9 +315,9 @@ func mismatches(got, want []float32) (n int) {
 	return n
 }
 
-// divergence is KL(p || q) of two rows of logits, in float64.
-func divergence(p, q []float32) float64 {
-	lp, lq := logSoftmax(p), logSoftmax(q)
+// divergence is KL(p || q) of two rows of logits times inv, in float64.
+func divergence(p, q []float32, inv float32) float64 {
+	lp, lq := logSoftmax(p, float64(inv)), logSoftmax(q, float64(inv))
 	sum := 0.0
 	for i := range lp {
 		sum += math.Exp(lp[i]) * (lp[i] - lq[i])
@@ -317,15 +325,15 @@ func divergence(p, q []float32) float64 {
 	return sum
 }
 
-func logSoftmax(x []float32) []float64 {
+func logSoftmax(x []float32, inv float64) []float64 {
 	m := float64(slices.Max(x))
 	sum := 0.0
 	for _, v := range x {
-		sum += math.Exp(float64(v) - m)
+		sum += math.Exp(inv * (float64(v) - m))
 	}
 	out := make([]float64, len(x))
 	for i, v := range x {
-		out[i] = float64(v) - m - math.Log(sum)
+		out[i] = float64(inv*(float64(v)-m)) - math.Log(sum)
 	}
 	return out
 }

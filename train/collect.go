@@ -96,7 +96,7 @@ func (c *collector) ask() error {
 		if err := c.engine.Submit(int(q.ID), q); err != nil {
 			return fmt.Errorf("question %d: %w", question, err)
 		}
-		g.Episodes = append(g.Episodes, episode{Asked: c.Asked, Question: question, Sample: i, Prompt: q.Prompt})
+		g.Episodes = append(g.Episodes, episode{Asked: c.Asked, Question: question, Sample: i, Prompt: q.Prompt, Temperature: q.Temperature})
 	}
 	c.Groups = append(c.Groups, g)
 	c.Asked++

@@ -18,7 +18,7 @@ type customAnswer struct {
 	Advantage float32   `json:"advantage"`
 	Weight    float32   `json:"weight"`   // of a token, by rl.aggregate
 	IDs       []int32   `json:"ids"`      // that the model chose
-	LogProbs  []float32 `json:"logprobs"` // of them, by the trainer
+	LogProbs  []float32 `json:"logprobs"` // of them, by the trainer, at rl.temperature
 	Rollout   []float32 `json:"rollout"`  // likewise, as they were recorded
 }
 

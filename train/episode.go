@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"lockstep/data"
+	"lockstep/kernels"
 	"lockstep/serve"
 )
 
@@ -23,19 +25,22 @@ type episode struct {
 	Sample    int                `json:"sample"`   // place in the group of its prompt
 	Prompt    []int32            `json:"prompt_ids"`
 	IDs       []int32            `json:"ids"`
-	LogProbs  []float32          `json:"logprobs"` // of IDs, as the engine recorded them
+	LogProbs  []float32          `json:"logprobs"` // of IDs, as the engine recorded them, at the temperature
 	Versions  []int              `json:"versions"` // of the weights that chose each of IDs: optimizer steps since the warm start
 	Reward    float64            `json:"reward"`
 	Advantage float32            `json:"advantage"`
 	Learned   bool               `json:"learned"` // false: left out, its group was of one reward
 	Finish    serve.FinishReason `json:"finish_reason"`
 	Text      string             `json:"text"`
+
+	Temperature float32 `json:"temperature"`
 }
 
 // lesson is what the trainer at a version learns from the episode: row t reads a token and is to predict the next, where the model chose that.
 func (e *episode) lesson(version int) lesson {
 	n := len(e.Prompt) + len(e.IDs) - 1
 	l := lesson{Sample: data.Sample{IDs: make([]int32, 0, n), Targets: make([]int32, n)}, rollout: make([]float32, n), advantage: make([]float32, n)}
+	l.inverse = slices.Repeat([]float32{kernels.Inverse(e.Temperature)}, n)
 	l.IDs = append(append(l.IDs, e.Prompt...), e.IDs[:len(e.IDs)-1]...)
 	for t := range l.Targets {
 		l.Targets[t] = -1

@@ -116,7 +116,7 @@ func (l *learner) advantages(groups []*group) {
 func (l *learner) exactly(ctx context.Context, res *learned) error {
 	n := min(l.s.ExactKL, len(res.episodes))
 	for _, e := range res.episodes[:n] {
-		d, err := l.engine.Diverges(ctx, l.t.r, l.t.m, e.Prompt, e.IDs)
+		d, err := l.engine.Diverges(ctx, l.t.r, l.t.m, e.Prompt, e.IDs, e.Temperature)
 		if err != nil {
 			return err
 		}

@@ -167,6 +167,7 @@ func TestReplay(t *testing.T) {
 		"reference": {"rl.kl_coef=0.1", "rl.proximal=true"},
 		"mismatch":  {"rollout.allow_mismatch=true", "rollout.numerics.weights=fp8", "rollout.numerics.combine=bf16"},
 		"adapters":  {"lora.rank=4", "rl.kl_coef=0.1"},
+		"tempered":  {"rl.temperature=0.6", "rl.staleness=2", "rollout.slots=5", "rl.kl_coef=0.1", "rl.proximal=true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "run")

@@ -5,13 +5,16 @@ import (
 
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/model"
 	"lockstep/optim"
+	"lockstep/parallel"
 )
 
 // lesson is a sample with what the objective knows of each of its rows; see [optim.Rows].
 type lesson struct {
 	data.Sample
 	weight, rollout, old, reference, advantage []float32    // [T]; nil: not known
+	inverse                                    []float32    // [T]: [kernels.Inverse] of the temperature of log-probabilities; nil: 1
 	stale                                      map[int]bool // rows whose target older weights chose
 	derivative                                 []float32    // [T], of a loss that is not ours; it takes the place of weight
 }
@@ -79,6 +82,21 @@ func (l lesson) weighed(weight float32) lesson {
 		l.weight = slices.Repeat([]float32{weight}, len(l.IDs))
 	}
 	return l
+}
+
+// targets puts on the device what the rows of packs are to predict.
+func targets(r *parallel.Rank, packs [][]lesson, rows optim.Rows) model.Targets {
+	t := model.Targets{IDs: parallel.Upload(r, rows.Targets)}
+	var inverse []float32
+	for _, pack := range packs {
+		for _, s := range pack {
+			inverse = append(inverse, s.inverse...)
+		}
+	}
+	if inverse != nil {
+		t.Inverse = parallel.Upload(r, inverse)
+	}
+	return t
 }
 
 // assemble lays lessons out one after the other, each a sequence of its own.

@@ -181,7 +181,7 @@ func TestKilled(t *testing.T) {
 	for name, set := range map[string][]string{
 		"supervised": {"run.steps=60"},
 		"reinforced": append(tinyRL(), "run.steps=24"),
-		"stale":      append(tinyRL(), "run.steps=24", "rl.staleness=2"),
+		"stale":      append(tinyRL(), "run.steps=24", "rl.staleness=2", "rl.temperature=0.6"),
 		"pairs":      append(tinyPairs(t), "run.steps=30"),
 		"adapters":   append(tinyPairs(t), "run.steps=30", "lora.rank=4"),
 	} {

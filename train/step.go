@@ -134,7 +134,7 @@ func (t *trainer) micro(packs [][]lesson, stepRows int) microBatch {
 	defer r.Stack.Release(r.Stack.Mark())
 	b := model.NewBatch(r, ids, layout, nil)
 	b.Lesson = learns
-	t.m.Step(r, b, logprob, parallel.Upload(r, rows.Targets), t.loss(logprob, rows), t.recompute)
+	t.m.Step(r, b, logprob, targets(r, packs, rows), t.loss(logprob, rows), t.recompute)
 	return microBatch{packs, logprob, rows, learns}
 }
 
@@ -180,7 +180,7 @@ func logprobs(r *parallel.Rank, m *model.Model, packs [][]lesson) optim.Rows {
 	b := model.NewBatch(r, ids, l, nil)
 	x := m.Forward(r, b, nil)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
-	m.Head.LogProb(r, logprob, x, parallel.Upload(r, rows.Targets), b)
+	m.Head.LogProb(r, logprob, x, targets(r, packs, rows), b)
 	rows.LogProb = parallel.Download[float32](r, logprob)
 	return rows
 }

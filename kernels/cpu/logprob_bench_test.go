@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"lockstep/kernels"
@@ -27,18 +28,21 @@ func BenchmarkLogProb(b *testing.B) {
 				dev.Copy(dlogits, logits)
 			}
 		})
-		b.Run(fmt.Sprintf("forward/V=%d", vocab), func(b *testing.B) {
-			b.SetBytes(int64(4 * rows * vocab))
-			for b.Loop() {
-				dev.LogProb(lp, stats, logits, ids)
-			}
-		})
-		b.Run(fmt.Sprintf("backward/V=%d", vocab), func(b *testing.B) {
-			b.SetBytes(int64(8 * rows * vocab))
-			for b.Loop() {
-				dev.LogProbBackward(dlogits, lp, stats, logits, ids)
-			}
-		})
+		for _, temperature := range []float32{1, 0.7} {
+			inv := kernels.Wrap(slices.Repeat([]float32{kernels.Inverse(temperature)}, rows), 1, rows)
+			b.Run(fmt.Sprintf("forward/V=%d/T=%v", vocab, temperature), func(b *testing.B) {
+				b.SetBytes(int64(4 * rows * vocab))
+				for b.Loop() {
+					dev.LogProb(lp, stats, logits, ids, inv)
+				}
+			})
+			b.Run(fmt.Sprintf("backward/V=%d/T=%v", vocab, temperature), func(b *testing.B) {
+				b.SetBytes(int64(8 * rows * vocab))
+				for b.Loop() {
+					dev.LogProbBackward(dlogits, lp, stats, logits, ids, inv)
+				}
+			})
+		}
 		settings := make([]kernels.Sampling, rows)
 		for _, s := range []kernels.Sampling{{TopP: 1}, {Temperature: 1, TopP: 1}, {Temperature: 1, TopP: 0.95, TopK: 20}} {
 			for i := range settings {

@@ -13,7 +13,7 @@ import (
 // Sample chooses an id for each row of logits F32 [n, V], each by its own settings and nothing of its neighbours. The order of ids
 // is (logit descending, id ascending). A NaN is a bug and panics. At temperature 0 the choice is the first of the order. Else
 //
-//	x_j = logit_j * float32(1/Temperature),  m = max x;  e_j = Exp2((x_j - m)*log2e)
+//	x_j = logit_j * Inverse(Temperature),  m = max x;  e_j = Exp2((x_j - m)*log2e)
 //	u   = kernels.Uniform(Seed, Request, Index)
 //
 // If m is not finite (a temperature near the smallest numbers), the choice is that of temperature 0, the limit. All running sums
@@ -61,7 +61,7 @@ func (s *sampler) choose(o kernels.Sampling) int32 {
 	if o.Temperature == 0 {
 		return best
 	}
-	inv := 1 / o.Temperature
+	inv := kernels.Inverse(o.Temperature)
 	m := float32(s.logits[best] * inv)
 	if math.IsInf(float64(m), 0) || m != m {
 		return best

@@ -105,8 +105,8 @@ func (d *Device) benchLogits(mem *kernels.Arena) []rowsCase {
 	stats, logprob, targets := mem.New(kernels.F32, rowsLogits, 2), mem.New(kernels.F32, 1, rowsLogits), mem.Zeros(kernels.I32, 1, rowsLogits)
 	size := fmt.Sprintf(", %d x %d", rowsLogits, rowsVocab)
 	return []rowsCase{
-		{"log-softmax" + size, []kernels.Tensor{wide}, func() { d.LogProb(logprob, stats, wide, targets) }},
-		{"log-softmax backward" + size, []kernels.Tensor{wide, logits}, func() { d.LogProbBackward(logits, logprob, stats, wide, targets) }},
+		{"log-softmax" + size, []kernels.Tensor{wide}, func() { d.LogProb(logprob, stats, wide, targets, kernels.Tensor{}) }},
+		{"log-softmax backward" + size, []kernels.Tensor{wide, logits}, func() { d.LogProbBackward(logits, logprob, stats, wide, targets, kernels.Tensor{}) }},
 	}
 }
 

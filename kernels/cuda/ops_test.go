@@ -248,11 +248,18 @@ func TestLogProb(t *testing.T) {
 			targets[1] = -1
 		}
 		for _, dtype := range dtypes {
-			both(t, "log prob", []operand{normal(kernels.F32, 1, rows, 1), normal(kernels.F32, rows, 2, 1), strided(kernels.F32, rows, vocab, 4), ints(1, rows, targets), normal(kernels.F32, 1, rows, 1), normal(dtype, rows, vocab, 1)},
-				func(d kernels.Device, x []kernels.Tensor) {
-					d.LogProb(x[0], x[1], x[2], x[3])
-					d.LogProbBackward(x[5], x[4], x[1], x[2], x[3])
-				})
+			for _, tempered := range []bool{false, true} {
+				both(t, fmt.Sprint("log prob, tempered ", tempered), []operand{normal(kernels.F32, 1, rows, 1), normal(kernels.F32, rows, 2, 1), strided(kernels.F32, rows, vocab, 4), ints(1, rows, targets),
+					normal(kernels.F32, 1, rows, 1), normal(dtype, rows, vocab, 1), positive(1, rows)},
+					func(d kernels.Device, x []kernels.Tensor) {
+						var inv kernels.Tensor
+						if tempered {
+							inv = x[6]
+						}
+						d.LogProb(x[0], x[1], x[2], x[3], inv)
+						d.LogProbBackward(x[5], x[4], x[1], x[2], x[3], inv)
+					})
+			}
 		}
 	}
 }

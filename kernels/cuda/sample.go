@@ -17,7 +17,7 @@ func (d *Device) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
 	for i, r := range rows {
 		draws[i] = draw{topP: r.TopP, topK: int32(r.TopK), u: kernels.Uniform(r.Seed, r.Request, r.Index)}
 		if r.Temperature != 0 {
-			draws[i].inv = 1 / r.Temperature
+			draws[i].inv = kernels.Inverse(r.Temperature)
 		}
 	}
 	d.launch("sample", [3]int{len(rows), 1, 1}, threads, 0, ids, logits, stage(d, draws), logits.Cols, logits.Stride)
