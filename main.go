@@ -258,7 +258,7 @@ func scoreCommand() *cobra.Command {
 	}
 	t.flags(c)
 	require(c, "model")
-	f.flags(c, `lines {"ids": [...]}`, "safetensors file: logprobs.N fp32 [T-1], N counts lines from 0")
+	f.flags(c, `lines {"ids": [...]}`, "safetensors file: logprobs.N fp32 [T-1] at temperature 1, N counts lines from 0")
 	c.Flags().BoolVar(&logits, "logits", false, "write logits.N fp32 [T, V] too")
 	return c
 }

@@ -163,11 +163,10 @@ func TestStale(t *testing.T) {
 func TestReplay(t *testing.T) {
 	for name, set := range map[string][]string{
 		"on policy": {"rl.minibatches=2", "rl.epochs=2"},
-		"stale":     {"rl.staleness=2", "rollout.slots=5"},
-		"reference": {"rl.kl_coef=0.1", "rl.proximal=true"},
+		"stale":     {"rl.staleness=2", "rollout.slots=5", "rl.temperature=0.6"},
+		"reference": {"rl.kl_coef=0.1", "rl.proximal=true", "rl.temperature=1.3"},
 		"mismatch":  {"rollout.allow_mismatch=true", "rollout.numerics.weights=fp8", "rollout.numerics.combine=bf16"},
 		"adapters":  {"lora.rank=4", "rl.kl_coef=0.1"},
-		"tempered":  {"rl.temperature=0.6", "rl.staleness=2", "rollout.slots=5", "rl.kl_coef=0.1", "rl.proximal=true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "run")
