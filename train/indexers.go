@@ -1,6 +1,8 @@
 package train
 
 import (
+	"fmt"
+
 	"lockstep/model"
 	"lockstep/optim"
 	"lockstep/parallel"
@@ -37,9 +39,11 @@ func (m microBatch) diverge(r *parallel.Rank, sum *float64) {
 	}
 }
 
-// indexers records what indexers learned, if they do learn.
-func (j *job) indexers(rec *Record, res stepResult) {
-	if j.t.m.Indexing != model.IndexersFrozen {
-		rec.IndexerLoss, rec.IndexerNorm = Num(res.IndexerLoss), Num(res.IndexerNorm)
+// indexers records what indexers learned, if they do learn, and returns fields for the progress line.
+func (j *job) indexers(rec *Record, res stepResult) (fields []string) {
+	if j.t.m.Indexing == model.IndexersFrozen {
+		return nil
 	}
+	rec.IndexerLoss, rec.IndexerNorm = Num(res.IndexerLoss), Num(res.IndexerNorm)
+	return []string{fmt.Sprintf("indexer loss %.4f", res.IndexerLoss)}
 }

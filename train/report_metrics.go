@@ -34,6 +34,12 @@ var (
 		{"training", func(r Record) *Number { return r.Loss }}, {"held out", func(r Record) *Number { return r.EvalLoss }}}}
 )
 
+// indexerMetrics are of runs whose indexers learn.
+var indexerMetrics = []metric{
+	{Title: "Indexer loss", Unit: "nats per row, scores against attention", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.IndexerLoss })},
+	{Title: "Indexer gradient norm", Unit: "before clipping", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.IndexerNorm })},
+}
+
 // Charts of the two stages of a run. Those of the poster come first.
 var (
 	supervisedMetrics = append([]metric{lossMetric, accuracyMetric}, updateMetrics...)
@@ -48,12 +54,12 @@ var (
 		{Title: "Log-probabilities", Unit: "nats per answer", Noisy: true, Format: short, Lines: []measured{
 			{"chosen", func(r Record) *Number { return r.ChosenLogProb }}, {"rejected", func(r Record) *Number { return r.RejectedLogProb }}}},
 	}, updateMetrics...)
-	updateMetrics = []metric{
+	updateMetrics = append([]metric{
 		{Title: "Throughput", Unit: "tokens per second", Zero: true, Noisy: true, Format: compact, Lines: only(func(r Record) *Number { return r.TokensPerSecond })},
 		{Title: "Learning rate", Unit: "AdamW", Zero: true, Format: short, Lines: only(func(r Record) *Number { return r.LR })},
 		normMetric,
-	}
-	reinforcedMetrics = []metric{
+	}, indexerMetrics...)
+	reinforcedMetrics = append([]metric{
 		rewardMetric, klMetric, clipMetric, accuracyMetric,
 		{Title: "Answers that taught nothing", Unit: "left out, or in a group of one reward", Zero: true, Noisy: true, Format: percent, Lines: only(func(r Record) *Number { return r.Discarded })},
 		{Title: "Entropy", Unit: "of the rollout, nats per token", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.Entropy })},
@@ -63,7 +69,7 @@ var (
 		normMetric,
 		{Title: "Rollout", Unit: "sampled tokens per second of sampling", Zero: true, Noisy: true, Format: compact, Lines: only(func(r Record) *Number { return r.RolloutSpeed })},
 		{Title: "Learning", Unit: "tokens per second of forward and backward", Zero: true, Noisy: true, Format: compact, Lines: only(func(r Record) *Number { return r.LearnSpeed })},
-	}
+	}, indexerMetrics...)
 )
 
 const (

@@ -172,6 +172,21 @@ func TestReportOfSeveral(t *testing.T) {
 	wellFormed(t, path, posterW)
 }
 
+// Runs whose indexers learn have their curves in both stages, and others have none.
+func TestReportOfIndexers(t *testing.T) {
+	taught, learned := taughtRun(9), learnedRun(1, 0)
+	for _, f := range []folder{taught, learned} {
+		dir := f.write(t, "frozen")
+		if text := rendered(t, dir); strings.Contains(text, ">Indexer") {
+			t.Error("curves of indexers that learned nothing")
+		}
+		for i := range f.records {
+			f.records[i].IndexerLoss, f.records[i].IndexerNorm = Num(1/float64(i+1)), Num(2)
+		}
+		has(t, rendered(t, f.write(t, "learning")), ">Indexer loss<", ">Indexer gradient norm<")
+	}
+}
+
 // What is no run, or a run that was torn, is said in a line that names it.
 func TestReportRefuses(t *testing.T) {
 	good := learnedRun(1, 0).write(t, "good")

@@ -74,8 +74,7 @@ func (j *job) supervised(rec *Record) (tokens int, fields []string, err error) {
 		return 0, nil, j.broken(rec.Step, j.t, err, key)
 	}
 	rec.Loss, rec.LR, rec.GradNorm = Num(res.Loss), Num(res.LR), Num(res.Norm)
-	j.indexers(rec, res)
-	fields = append(fields, fmt.Sprintf("loss %.4f", res.Loss))
+	fields = append([]string{fmt.Sprintf("loss %.4f", res.Loss)}, j.indexers(rec, res)...)
 	if j.pref != nil {
 		fields = append(fields, j.pref.record(rec, res.Measures)...)
 	}
@@ -109,8 +108,7 @@ func (j *job) reinforced(rec *Record) (tokens int, fields []string, err error) {
 		return 0, nil, err
 	}
 	rec.Loss, rec.LR, rec.GradNorm = Num(res.Loss), Num(res.LR), Num(res.Norm)
-	j.indexers(rec, res.stepResult)
-	return res.newTokens + res.learnTokens, j.rl.record(rec, res), nil
+	return res.newTokens + res.learnTokens, append(j.indexers(rec, res.stepResult), j.rl.record(rec, res)...), nil
 }
 
 // broken says what to do about numbers that are not finite.

@@ -27,12 +27,13 @@ var SparseCases = []SparseCase{
 // and 64 of them name 10,000 keys.
 const drift = 0.99
 
-// BenchSparse times the choice of keys, attention to them and dense attention of the same shape, about `each` for every line. Lists are those of queries that have
-// nothing in common and of queries that drift, as in a text. Flops are those of the visible or chosen pairs.
+// BenchSparse times the choice of keys, attention to them, dense attention of the same shape and what an indexer learns of them, about `each` for every line. Lists are those
+// of queries that have nothing in common and of queries that drift, as in a text. Flops are those of the visible or chosen pairs.
 func (d *Device) BenchSparse(each time.Duration, cases []SparseCase) (results []BenchResult) {
 	for _, c := range cases {
 		keep := len(d.owned)
 		results = append(append(results, d.benchChosen(each, c)...), d.benchDecodeSparse(each, c))
+		results = append(append(results, d.benchLesson(each, c, c.Keys, c.Index.TopK)...), d.benchLesson(each, c, c.Keys/4, 0)...)
 		d.release(keep)
 	}
 	return results
@@ -52,9 +53,7 @@ func (d *Device) benchChosen(each time.Duration, c SparseCase) (results []BenchR
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
 
-	seen := float64(n) * float64(n+1) / 2
-	unseen := max(float64(n-x.TopK), 0) // rows that see more than a list holds
-	chosen := seen - unseen*(unseen+1)/2
+	seen, chosen := pairs(n, n), pairs(n, x.TopK)
 	line := func(name string, pairs float64, run func()) {
 		results = append(results, BenchResult{Case: name, Seconds: d.time(each, run), Flops: pairs})
 	}
@@ -69,6 +68,44 @@ func (d *Device) benchChosen(each time.Duration, c SparseCase) (results []BenchR
 			func() { d.SelectKeys(picks, queries, weights, keys, l, x) })
 		line(fmt.Sprintf("sparse attention, %s, keys of %s queries", size, kind), chosen*4*float64(width), func() { d.SparseAttend(out, lse, q, kv, picks, l, a) })
 	}
+	return results
+}
+
+// pairs is how many keys the rows of a sequence have on lists of so many at most.
+func pairs(rows, most int) float64 {
+	triangle := func(n int) float64 { return float64(n) * float64(n+1) / 2 }
+	return triangle(rows) - triangle(max(rows-most, 0))
+}
+
+// benchLesson is what an indexer learns from a layer of attention: of lists of queries that drift, or with topK 0 of all keys.
+func (d *Device) benchLesson(each time.Duration, c SparseCase, n, topK int) (results []BenchResult) {
+	keep := len(d.owned)
+	defer func() { d.release(keep) }()
+	width, a, x, mem := c.Heads*c.HeadDim, c.attn(), c.Index, kernels.NewArena(d)
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
+	q, k, lse := d.randomRows(mem, n, width), d.randomRows(mem, n, width), mem.Zeros(kernels.F32, n, c.Heads)
+	queries, keys, weights := mem.New(kernels.BF16, n, x.Heads*x.Dim), d.randomRows(mem, n, x.Dim), mem.New(kernels.F32, n, x.Heads)
+	d.fillDrifting(queries)
+	d.Copy(weights, queries.ColRange(0, x.Heads))
+	var picks kernels.Tensor
+	entries, of := n, "all keys"
+	if topK > 0 {
+		entries, of = topK, fmt.Sprintf("lists of %d", topK)
+		picks = mem.New(kernels.I32, n, topK)
+		d.SelectKeys(picks, queries, weights, kernels.KV{K: keys}, l, x)
+	}
+	target, ds, loss := mem.Zeros(kernels.F32, n, entries), mem.Zeros(kernels.F32, n, entries), mem.New(kernels.F32, 1, n)
+	dq, dk, dweights := mem.New(kernels.BF16, n, x.Heads*x.Dim), mem.New(kernels.BF16, n, x.Dim), mem.New(kernels.F32, n, x.Heads)
+	line := func(name string, heads, dim, products int, run func()) {
+		results = append(results, BenchResult{Case: fmt.Sprintf("%s, %d heads of %d, %d rows, %s", name, heads, dim, n, of), Seconds: d.time(each, run),
+			Flops: pairs(n, entries) * float64(2*products*heads*dim)})
+	}
+	line("target of an indexer", c.Heads, c.HeadDim, 1, func() { d.IndexTarget(target, q, k, lse, picks, l, a) })
+	line("loss of an indexer", x.Heads, x.Dim, 1, func() {
+		d.Copy(ds, target)
+		d.IndexLoss(loss, ds, queries, weights, keys, picks, l, x, 1)
+	})
+	line("gradient of an indexer", x.Heads, x.Dim, 3, func() { d.IndexBackward(dq, dk, dweights, ds, queries, weights, keys, picks, l, x) })
 	return results
 }
 

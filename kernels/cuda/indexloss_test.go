@@ -85,8 +85,19 @@ func TestIndexLesson(t *testing.T) {
 		a := latentShape(headDimsLatent[i%len(headDimsLatent)], [][2]int{{3, 3}, {4, 2}, {7, 1}, {64, 1}}[i])
 		for _, topK := range []int{0, 8, 66, 130} {
 			l, _, _ := attend([]int{1, 64, 150, 7, 65}, 0)
-			c := lesson{l, a, x, topK, topK == 66}
+			c := lesson{l, a, x, topK, false}
 			both(t, fmt.Sprintf("%+v, %+v, lists of %d", a, x, topK), c.operands(), c.run)
+		}
+	}
+}
+
+// Products of 0, through which nothing goes back, and scores that are equal.
+func TestIndexLessonTies(t *testing.T) {
+	l, _, _ := attend([]int{70, 33}, 0)
+	for i, x := range indexers[:2] {
+		for _, topK := range []int{0, 20} {
+			c := lesson{l, latentShape(headDimsLatent[i], [2]int{4, 2}), x, topK, true}
+			both(t, fmt.Sprintf("%+v, lists of %d", x, topK), c.operands(), c.run)
 		}
 	}
 }
