@@ -133,6 +133,14 @@ func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
 // attentionPart is Part of attention.cuh.
 type attentionPart struct{ row, rows, at int32 }
 
+// keyThreads are those of a block that takes dk and dv: key_teams of gradients.cuh.
+func keyThreads(a kernels.Attn) int {
+	if blocks(a.HeadDim, 16)*16+a.Values() > 384 {
+		return 2 * attentionThreads
+	}
+	return attentionThreads
+}
+
 // AttentionBackward is for unpaged layouts; dq, dk, dv are written.
 func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	mustAttend(a, q, kv.K, kv.V, out, dout, dq, dk, dv)
@@ -147,7 +155,7 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 	queries, keys := attentionParts(l, attentionRows, true), attentionParts(l, attentionRows, false)
 	d.launch("attention_dq_"+widths(a), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse, delta, q, kv.K, kv.V, stage(d, queries), group,
 		dq.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a), float32(a.Scale))
-	d.launch("attention_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, attentionThreads, shared, dk, dv, dout, lse, delta, q, kv.K, kv.V, stage(d, keys), group,
+	d.launch("attention_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, keyThreads(a), shared, dk, dv, dout, lse, delta, q, kv.K, kv.V, stage(d, keys), group,
 		dk.Stride, dv.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a), float32(a.Scale))
 }
 

@@ -60,7 +60,7 @@ __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const 
                           int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                             \
     grad_q<D, V>(dq, dout, lse, delta, q, k, v, parts, group, dqs, ds, lses, qs, ks, vs, window, c, scale);                                                                  \
   }                                                                                                                                                                          \
-  extern "C" __global__ void __launch_bounds__(128)                                                                                                                          \
+  extern "C" __global__ void __launch_bounds__(128 * key_teams(D, V))                                                                                                          \
       attention_dkv_##name(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, \
                            int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                   \
     Part t = parts[blockIdx.x];                                                                                                                                              \

@@ -30,25 +30,30 @@ struct Visible {
   __device__ bool has(int key, int query) const { return queries_of(at + key, end, window).has(query); }
 };
 
+// key_teams is how many teams of four warps take dk and dv: where the accumulators of both do not fit the registers of a thread, one team takes dk and another dv.
+constexpr int key_teams(int d, int v) { return steps_of(d) + v > 384 ? 2 : 1; }
+
 // grad_kv: dk and dv of 64 keys of a KV head, from the queries before position `end` in blocks of 64. pairs.any(x, n), called by the whole block, tells whether one of n queries from
 // x on has one of the keys, and pairs.has(key of the 64, query) tells it of one of them.
 template <int D, int V, class Pairs>
 __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part& t, int end, int group,
                                int dks, int dvs, int ds, int lses, int qs, int ks, int vs, float c, float scale, Pairs pairs) {
-  constexpr int kDot = steps_of(D), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (V + 8);
+  constexpr int kDot = steps_of(D), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (V + 8), kTeams = key_teams(D, V), kThreads = 128 * kTeams;
+  static_assert(kTeams == 1 || kDot == V, "two teams have accumulators of one size");
   __shared__ float own[kRows], sum[kRows];
   u16 *sq = shared, *sd = sq + kSizeK, *sk = sd + kSizeV, *sv = sk + kSizeK;
-  int own_head = blockIdx.y, heads = gridDim.y * group, lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at);
+  int own_head = blockIdx.y, heads = gridDim.y * group, lane = warp_lane(), first = threadIdx.x % 128 / kWarp * 16, count = min(kRows, t.rows - t.at);
+  bool takes_k = kTeams == 1 || threadIdx.x < 128, takes_v = kTeams == 1 || !takes_k;
   long long row = t.row + t.at;
-  load_rows<kDot, kRows, 128, D>(sk, count, [&](int i) { return k + (row + i) * ks + own_head * D; });
-  load_rows<V, kRows, 128>(sv, count, [&](int i) { return v + (row + i) * vs + own_head * V; });
-  float gk[kDot / 8][4] = {}, gv[V / 8][4] = {};
+  load_rows<kDot, kRows, kThreads, D>(sk, count, [&](int i) { return k + (row + i) * ks + own_head * D; });
+  load_rows<V, kRows, kThreads>(sv, count, [&](int i) { return v + (row + i) * vs + own_head * V; });
+  float g[kDot / 8][4] = {}, gv[kTeams == 1 ? V / 8 : 1][4] = {};  // g: dk, or of two teams what each takes
   for (int head = own_head * group; head < (own_head + 1) * group; head++)
     for (int x = t.at; x < end; x += kRows) {
       int n = min(kRows, t.rows - x);
       if (!pairs.any(x, n)) continue;
-      load_rows<kDot, kRows, 128, D>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
-      load_rows<V, kRows, 128>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * V; });
+      load_rows<kDot, kRows, kThreads, D>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
+      load_rows<V, kRows, kThreads>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * V; });
       if (threadIdx.x < kRows) {
         bool in = threadIdx.x < n;
         long long at = t.row + x + (in ? threadIdx.x : 0);
@@ -57,9 +62,9 @@ __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* l
       commit();
       wait<0>();
       __syncthreads();
-      float p[8][4], e[8][4];
+      float p[8][4], e[8][4] = {};
       scores<kDot>(p, sk, first, sq);
-      scores<V>(e, sv, first, sd);
+      if (takes_k) scores<V>(e, sv, first, sd);
 #pragma unroll
       for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -68,12 +73,19 @@ __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* l
           gradients(p[j][w], e[j][w], pairs.has(first + lane / 4 + w / 2 * 8, x + i), c, own[i], sum[i], scale);
         }
       u32 packed[4][4];
-      pack(packed, p);
-      accumulate<V>(gv, packed, sd);
-      pack(packed, e);
-      accumulate<kDot>(gk, packed, sq);
+      if constexpr (kTeams == 1) {
+        pack(packed, p);
+        accumulate<V>(gv, packed, sd);
+        pack(packed, e);
+        accumulate<kDot>(g, packed, sq);
+      } else {
+        if (takes_k) pack(packed, e);
+        else pack(packed, p);
+        accumulate<kDot>(g, packed, takes_k ? sq : sd);
+      }
       __syncthreads();
     }
-  put<D>(dk + row * dks + own_head * D, gk, dks, first, count);
-  put<V>(dv + row * dvs + own_head * V, gv, dvs, first, count);
+  if (takes_k) put<D>(dk + row * dks + own_head * D, g, dks, first, count);
+  if constexpr (kTeams == 1) put<V>(dv + row * dvs + own_head * V, gv, dvs, first, count);
+  else if (takes_v) put<V>(dv + row * dvs + own_head * V, g, dvs, first, count);
 }

@@ -53,7 +53,7 @@ struct Listed {
 };
 
 #define SPARSE_DKV(name, D, V)                                                                                                                                                  \
-  extern "C" __global__ void __launch_bounds__(128)                                                                                                                             \
+  extern "C" __global__ void __launch_bounds__(128 * key_teams(D, V))                                                                                                             \
       sparse_dkv_##name(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const u64* masks, const Part* parts, \
                         int group, int width, int dks, int dvs, int ds, int lses, int qs, int ks, int vs, float c, float scale) {                                               \
     __shared__ u64 chosen[kRows];                                                                                                                                               \

@@ -25,7 +25,7 @@ func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tens
 		s.mark(c, masks, 0)
 	}
 	keys := attentionParts(l, attentionRows, false)
-	d.launch("sparse_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, attentionThreads, stageBytes(a, 2*attentionRows, 2*attentionRows), dk, dv, dout, lse, delta, q, kv.K, kv.V,
+	d.launch("sparse_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, keyThreads(a), stageBytes(a, 2*attentionRows, 2*attentionRows), dk, dv, dout, lse, delta, q, kv.K, kv.V,
 		masks, stage(d, keys), a.Heads/a.KVHeads, width, dk.Stride, dv.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, scoreScale(a), float32(a.Scale))
 }
 
