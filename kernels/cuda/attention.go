@@ -51,7 +51,7 @@ func stageBytes(a kernels.Attn, keyRows, valueRows int) int {
 // Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	mustAttend(a, q, kv.K, kv.V, out)
-	p := d.plans.of(d.def, kv, l, a, d.teams(a))
+	p := d.plans.of(d.def, kv, l, a, d.teams(a), 4*d.room)
 	at := stage(d, p.words)
 	d.attendMany(&p.many, at, out, lse, q, kv, a)
 	d.attendFew(&p.few, at, out, lse, q, kv, a)
@@ -76,18 +76,18 @@ func (d *Device) teams(a kernels.Attn) int {
 
 // attendMany runs tiles of many queries.
 func (d *Device) attendMany(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
-	if len(w.tiles) == 0 {
-		return
-	}
-	grid, group, tiles := [3]int{len(w.tiles), a.KVHeads, 1}, a.Heads/a.KVHeads, at+w.tilesAt
-	if teams := d.teams(a); teams > 0 {
+	teams, group := d.teams(a), a.Heads/a.KVHeads
+	for _, c := range w.calls {
+		grid, tiles := [3]int{len(c.tiles), a.KVHeads, 1}, at+c.tilesAt
+		if teams == 0 {
+			d.launch("attention_"+widths(a), grid, attentionThreads, stageBytes(a, w.rows+2*keyRows, 2*keyRows),
+				out, lse, q, kv.K, kv.V, tiles, at, d.partials(w, a), at+w.doneAt, group, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, kv.PageRows, a.Window, scoreScale(a))
+			continue
+		}
 		maps, box := d.keyMaps(kv)
 		d.launch(fmt.Sprintf("attention_wide_%d", a.HeadDim), grid, (teams+1)*128, wideSlots*a.HeadDim/64*panelBytes+(a.HeadDim/2+4)*teams*128*4,
 			maps, out, lse, q, tiles, at, box, group, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
-		return
 	}
-	d.launch("attention_"+widths(a), grid, attentionThreads, stageBytes(a, w.rows+2*keyRows, 2*keyRows),
-		out, lse, q, kv.K, kv.V, tiles, at, d.partials(w, a), at+w.doneAt, group, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, kv.PageRows, a.Window, scoreScale(a))
 }
 
 const (
@@ -97,17 +97,16 @@ const (
 
 // attendFew runs tiles of up to attentionRowsFew rows. A block holds so many key blocks of K and V in flight; it holds fewer where several share a multiprocessor.
 func (d *Device) attendFew(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
-	if len(w.tiles) == 0 {
-		return
+	for _, c := range w.calls {
+		grid, slots := len(c.tiles)*a.KVHeads, 12
+		if grid > d.processors {
+			slots = 6
+		}
+		maps, box := d.keyMaps(kv)
+		d.launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads, slots*blocks(a.HeadDim, 64)*panelBytes,
+			maps, out, lse, q, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads, a.Heads/a.KVHeads,
+			out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
 	}
-	grid, slots := len(w.tiles)*a.KVHeads, 12
-	if grid > d.processors {
-		slots = 6
-	}
-	maps, box := d.keyMaps(kv)
-	d.launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads, slots*blocks(a.HeadDim, 64)*panelBytes,
-		maps, out, lse, q, at+w.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads, a.Heads/a.KVHeads,
-		out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
 }
 
 // keyMaps describes K and V for copies of 64 columns and as many rows of a key block as lie together in any page.
@@ -125,7 +124,7 @@ func (d *Device) partials(w *attentionWork, a kernels.Attn) cu.DevicePtr {
 	if w.slots == 0 {
 		return 0
 	}
-	return d.workspace(int(w.slots) * a.KVHeads * w.rows * (a.Values() + 2) * 4)
+	return d.workspace(int(w.slots) * w.slotBytes(a))
 }
 
 func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }

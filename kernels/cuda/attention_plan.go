@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"math"
 	"slices"
 	"unsafe"
 
@@ -15,14 +16,22 @@ import (
 type attentionTile struct{ row, from, to, first, last, base, pages, slot, begin, splits, merge int32 }
 
 // attentionWork is tiles of one kernel, for each KV head. Where it splits keys, a tile that sees several splits is several pieces of work with a slot each, and a merge.
+// Calls follow each other and use the same slots: those of all tiles would grow with the square of a sequence.
 type attentionWork struct {
-	rows   int // of a tile
-	splits bool
-	tiles  []attentionTile
-	slots  int32
-	merges int32
+	rows      int // of a tile
+	splits    bool
+	calls     []attentionCall
+	mostSlots int32 // of a call, unless one tile has more
+	slots     int32 // of the call that has most
+	merges    int32
+	doneAt    cu.DevicePtr // in the words of the plan, in bytes: how many splits are done for each merge and KV head
+}
 
-	tilesAt, doneAt cu.DevicePtr // in the words of the plan, in bytes: tiles, and how many splits are done for each merge and KV head
+// attentionCall is tiles of one launch.
+type attentionCall struct {
+	tiles   []attentionTile
+	slots   int32
+	tilesAt cu.DevicePtr // in the words of the plan, in bytes
 }
 
 // attentionPlan is a call's work as its kernels read it: spans that fit a small tile, and the others.
@@ -47,16 +56,17 @@ type laidOut struct {
 }
 
 // of is the plan for a layout, which does not change once it is in use.
-func (c attentionPlans) of(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams int) *attentionPlan {
+func (c attentionPlans) of(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams, room int) *attentionPlan {
 	shape := planShape{a, kv.PageRows, teams}
 	if c[shape].layout != l {
-		c[shape] = laidOut{l, planAttention(def, kv, l, a, teams)}
+		c[shape] = laidOut{l, planAttention(def, kv, l, a, teams, room)}
 	}
 	return c[shape].plan
 }
 
-// planAttention cuts spans into tiles of queries, for kernels with wgmma by so many warpgroups or (0) without. Tiles with most keys come first.
-func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams int) *attentionPlan {
+// planAttention cuts spans into tiles of queries, for kernels with wgmma by so many warpgroups or (0) without, and those into calls whose partial results take
+// `room` bytes, about. Tiles with most keys come first in a call.
+func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams, room int) *attentionPlan {
 	group := a.Heads / a.KVHeads
 	p := &attentionPlan{few: attentionWork{rows: 8, splits: true}, many: attentionWork{rows: attentionRows, splits: true}}
 	if teams > 0 {
@@ -69,6 +79,9 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 				p.few.rows *= 2
 			}
 		}
+	}
+	for _, w := range []*attentionWork{&p.few, &p.many} {
+		w.mostSlots = int32(min(room/w.slotBytes(a), math.MaxInt32))
 	}
 	for i := range l.Spans {
 		s := &l.Spans[i]
@@ -88,8 +101,11 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 		}
 	}
 	for _, w := range []*attentionWork{&p.few, &p.many} {
-		slices.SortStableFunc(w.tiles, func(x, y attentionTile) int { return int((y.last - y.first) - (x.last - x.first)) })
-		w.tilesAt = addWords(p, w.tiles)
+		for i := range w.calls {
+			c := &w.calls[i]
+			slices.SortStableFunc(c.tiles, func(x, y attentionTile) int { return int((y.last - y.first) - (x.last - x.first)) })
+			c.tilesAt = addWords(p, c.tiles)
+		}
 		w.doneAt = addWords(p, make([]int32, int(w.merges)*a.KVHeads))
 	}
 	return p
@@ -109,17 +125,35 @@ func (w *attentionWork) add(t attentionTile, def kernels.Definition, a kernels.A
 	if a.Window > 0 {
 		t.first = max(0, t.from-int32(a.Window)+1) / block * block
 	}
-	t.last, t.slot = t.to, -1
-	t.begin, t.splits, t.merge = w.slots, (t.to-1)/split-t.first/split+1, w.merges
+	t.last, t.slot, t.splits = t.to, -1, (t.to-1)/split-t.first/split+1
 	if !w.splits || t.splits == 1 {
-		w.tiles = append(w.tiles, t)
+		c := w.callFor(0)
+		c.tiles = append(c.tiles, t)
 		return
 	}
+	c := w.callFor(t.splits)
+	t.begin, t.merge = c.slots, w.merges
 	w.merges++
 	for t.first < t.to {
-		t.last, t.slot = min((t.first/split+1)*split, t.to), w.slots
-		w.tiles = append(w.tiles, t)
-		w.slots++
+		t.last, t.slot = min((t.first/split+1)*split, t.to), c.slots
+		c.tiles = append(c.tiles, t)
+		c.slots++
 		t.first = t.last
 	}
+	w.slots = max(w.slots, c.slots)
+}
+
+// callFor is the call that takes a tile with so many slots: the last one, or a new one.
+func (w *attentionWork) callFor(slots int32) *attentionCall {
+	n := len(w.calls)
+	if n == 0 || slots > 0 && w.calls[n-1].slots > 0 && w.calls[n-1].slots+slots > w.mostSlots {
+		w.calls = append(w.calls, attentionCall{})
+		n++
+	}
+	return &w.calls[n-1]
+}
+
+// slotBytes is the size of a slot for all KV heads: for each row its values, maximum and sum.
+func (w *attentionWork) slotBytes(a kernels.Attn) int {
+	return 4 * a.KVHeads * w.rows * (a.Values() + 2)
 }

@@ -31,11 +31,11 @@ func TestPlansAreOfTheirLayout(t *testing.T) {
 		for _, a := range shapes {
 			for teams := range 2 {
 				kv := kernels.KV{PageRows: 16}
-				p := plans.of(def, kv, l, a, 2*teams)
-				if want := planAttention(def, kv, l, a, 2*teams); !reflect.DeepEqual(p, want) {
+				p := plans.of(def, kv, l, a, 2*teams, 1<<20)
+				if want := planAttention(def, kv, l, a, 2*teams, 1<<20); !reflect.DeepEqual(p, want) {
 					t.Errorf("turn %d: %+v, want %+v", turn, p, want)
 				}
-				if plans.of(def, kv, l, a, 2*teams) != p {
+				if plans.of(def, kv, l, a, 2*teams, 1<<20) != p {
 					t.Errorf("turn %d: the same layout is planned again", turn)
 				}
 			}
@@ -43,10 +43,56 @@ func TestPlansAreOfTheirLayout(t *testing.T) {
 	}
 }
 
+// Partial results take bounded memory however long a sequence is, and a call for each piece of it gives the same bits.
+func TestAttentionCalls(t *testing.T) {
+	def, latent := kernels.Default(), kernels.Attn{Heads: 64, KVHeads: 64, HeadDim: 192, ValueDim: 128}
+	const rows, room = 65536, 256 << 20
+	p := planAttention(def, kernels.KV{}, &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}}, latent, 0, room)
+	tiles := map[int32]int32{} // keys seen by the queries from a position on
+	for _, c := range p.many.calls {
+		for _, x := range c.tiles {
+			tiles[x.from] += x.last - x.first
+			if x.slot >= c.slots || x.slot >= p.many.slots {
+				t.Fatalf("slot %d of %d", x.slot, c.slots)
+			}
+		}
+	}
+	for at := int32(0); at < rows; at += attentionRows {
+		if tiles[at] != at+attentionRows {
+			t.Fatalf("queries from %d see %d keys", at, tiles[at])
+		}
+	}
+	if got := int(p.many.slots) * p.many.slotBytes(latent); got > room || len(p.many.calls) < 2 {
+		t.Errorf("%d bytes in %d calls", got, len(p.many.calls))
+	}
+
+	d := card.(*Device)
+	defer func(room int) { d.room = room }(d.room)
+	for _, a := range []kernels.Attn{{Heads: 2, KVHeads: 2, HeadDim: 24, ValueDim: 16, Scale: 0.2}, {Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125}} {
+		t.Run(widths(a), func(t *testing.T) {
+			const pageRows, rows = 64, 3
+			d.room = 1
+			l := decoding(rows, 6200, pageRows) // of four, two and two splits
+			if got := planAttention(def, kernels.KV{PageRows: pageRows}, l, a, d.teams(a), 4*d.room); len(got.few.calls)+len(got.many.calls) != rows {
+				t.Fatalf("%d and %d calls", len(got.few.calls), len(got.many.calls))
+			}
+			pages := 0
+			for _, s := range l.Spans {
+				pages += len(s.Pages)
+			}
+			both(t, "a call for each", []operand{normal(kernels.BF16, rows, a.Heads*a.Values(), 1), normal(kernels.F32, rows, a.Heads, 1), normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1),
+				normal(kernels.BF16, pages*pageRows, a.KVHeads*a.HeadDim, 1), normal(kernels.BF16, pages*pageRows, a.KVHeads*a.Values(), 1)},
+				func(d kernels.Device, x []kernels.Tensor) {
+					d.Attention(x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4], PageRows: pageRows}, l, a)
+				})
+		})
+	}
+}
+
 // BenchmarkPlan is what the host does for the attention of the first layer where 256 sequences decode, on the shape of Qwen3-30B-A3B.
 func BenchmarkPlan(b *testing.B) {
 	l, a := ascending(256, 100, 5, 64), kernels.Attn{Heads: 32, KVHeads: 4, HeadDim: 128}
 	for b.Loop() {
-		planAttention(kernels.Default(), kernels.KV{PageRows: 64}, l, a, 2)
+		planAttention(kernels.Default(), kernels.KV{PageRows: 64}, l, a, 2, 1<<30)
 	}
 }

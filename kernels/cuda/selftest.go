@@ -232,10 +232,12 @@ func (d *Device) admitExp2() error {
 // exp2Checksum is kernels.Exp2HChecksum by the card's instruction.
 func (d *Device) exp2Checksum() (sum uint64, err error) {
 	at := d.workspace(int(unsafe.Sizeof(sum)))
-	if err := cu.MemsetD8(at, 0, int64(unsafe.Sizeof(sum))); err != nil {
-		return 0, err
-	}
-	d.launch("ex2h_checksum", [3]int{8 * d.processors, 1, 1}, 256, 0, at)
-	err = cu.MemcpyDtoH(unsafe.Pointer(&sum), at, int64(unsafe.Sizeof(sum)))
+	err = d.attempt(func() error {
+		if err := cu.MemsetD8(at, 0, int64(unsafe.Sizeof(sum))); err != nil {
+			return err
+		}
+		d.launch("ex2h_checksum", [3]int{8 * d.processors, 1, 1}, 256, 0, at)
+		return cu.MemcpyDtoH(unsafe.Pointer(&sum), at, int64(unsafe.Sizeof(sum)))
+	})
 	return sum, err
 }
