@@ -51,6 +51,10 @@ func stageBytes(a kernels.Attn, keyRows, valueRows int) int {
 // Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	mustAttend(a, q, kv.K, kv.V, out)
+	if absorbed(a) {
+		d.attendAbsorbed(out, lse, q, kv, kernels.Tensor{}, l, a)
+		return
+	}
 	p := d.plans.of(d.def, kv, l, a, d.teams(a), 4*d.room)
 	at := stage(d, p.words)
 	d.attendMany(&p.many, at, out, lse, q, kv, a)
@@ -143,6 +147,10 @@ func keyThreads(a kernels.Attn) int {
 // AttentionBackward is for unpaged layouts; dq, dk, dv are written.
 func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	mustAttend(a, q, kv.K, kv.V, out, dout, dq, dk, dv)
+	if absorbed(a) {
+		d.gradientsAbsorbed(dq, dk, dv, dout, out, lse, q, kv, kernels.Tensor{}, l, a)
+		return
+	}
 	rows, group := l.Rows(), a.Heads/a.KVHeads
 	delta := d.workspace(4 * rows * a.Heads)
 	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.Values(), dout.Stride, out.Stride)
@@ -190,9 +198,12 @@ func attentionParts(l *kernels.Layout, positions int, late bool) (parts []attent
 	return parts
 }
 
-// StoreKV writes rows k, v [T, KVHeads*HeadDim] to the pages of their spans.
+// StoreKV writes rows k, v [T, KVHeads*HeadDim] to the pages of their spans; values that are columns of their keys, here and there, are stored with them.
 func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) {
 	mustBF16(cache.K, cache.V, k, v)
+	if sameRows(cache.K, cache.V) && sameRows(k, v) {
+		v.Cols = 0
+	}
 	to := make([]int32, l.Rows())
 	for _, s := range l.Spans {
 		for i := range s.Rows {
@@ -205,6 +216,9 @@ func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layou
 
 // attends tells whether the kernels are written for a shape.
 func attends(a kernels.Attn) bool {
+	if absorbed(a) {
+		return a.Window == 0
+	}
 	written := slices.Contains(headDims, a.HeadDim) && a.Values() == a.HeadDim || latent(a)
 	return written && a.Heads%a.KVHeads == 0 && a.Heads/a.KVHeads <= attentionRows
 }
@@ -217,6 +231,6 @@ func mustAttend(a kernels.Attn, ts ...kernels.Tensor) {
 		bad = bad || !vectors(t)
 	}
 	if bad {
-		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU is written for heads of %v, latent ones of %v, and up to %d queries a key, not %+v on %v", headDims, headDimsLatent, attentionRows, a, ts)})
+		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU is written for heads of %v, latent ones of %v, up to %d queries a key, and absorbed ones of %v, not %+v on %v", headDims, headDimsLatent, attentionRows, headDimsAbsorbed, a, ts)})
 	}
 }

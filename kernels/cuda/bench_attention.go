@@ -12,7 +12,8 @@ import (
 )
 
 // AttentionCase is attention of a benchmark. With Sequences it is a decoding step: each has one query on Keys keys in pages; else one causal sequence of Keys rows.
-type AttentionCase struct{ Heads, KVHeads, HeadDim, Sequences, Keys int }
+// With ValueDim values are so many columns of their keys: absorbed latent attention.
+type AttentionCase struct{ Heads, KVHeads, HeadDim, ValueDim, Sequences, Keys int }
 
 // AttentionCases are the shapes of the project's tables; configs/peers/cuda_attention.py times the same.
 var AttentionCases = []AttentionCase{
@@ -22,11 +23,13 @@ var AttentionCases = []AttentionCase{
 	{Heads: 32, KVHeads: 8, HeadDim: 128, Sequences: 256, Keys: 4096},
 	{Heads: 32, KVHeads: 8, HeadDim: 64, Sequences: 256, Keys: 4096},
 	{Heads: 32, KVHeads: 8, HeadDim: 128, Sequences: 8, Keys: 4096},
+	{Heads: 64, KVHeads: 1, HeadDim: 576, ValueDim: 512, Keys: 8192},
+	{Heads: 64, KVHeads: 1, HeadDim: 576, ValueDim: 512, Sequences: 256, Keys: 4096},
 }
 
 const benchPage = 64 // rows of a page
 
-// BenchAttention times attention, about `each` for every line. Flops are counted as usual: 4*HeadDim for a visible pair of query and key, 2.5 times as many for the backward.
+// BenchAttention times attention, about `each` for every line. Flops are counted as usual: two for a column of keys and of values and a visible pair of query and key, 2.5 times as many for the backward.
 func (d *Device) BenchAttention(each time.Duration, cases []AttentionCase) (results []BenchResult) {
 	for _, c := range cases {
 		keep := len(d.owned)
@@ -49,19 +52,38 @@ func (d *Device) BenchAttention(each time.Duration, cases []AttentionCase) (resu
 }
 
 func (c AttentionCase) attn() kernels.Attn {
-	return kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}
+	return kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, ValueDim: c.ValueDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}
+}
+
+func (c AttentionCase) String() string {
+	if c.ValueDim > 0 {
+		return fmt.Sprintf("absorbed attention, %d heads of %d and %d", c.Heads, c.HeadDim, c.ValueDim)
+	}
+	return fmt.Sprintf("attention, %d heads of %d on %d", c.Heads, c.HeadDim, c.KVHeads)
+}
+
+// keys are keys and values of a benchmark, and the bytes that have to be read of them.
+func (c AttentionCase) keys(rows, pageRows int, tensor func(dtype kernels.DType, rows, cols int) kernels.Tensor) (kv kernels.KV, bytes float64) {
+	kv = kernels.KV{K: tensor(kernels.BF16, rows, c.KVHeads*c.HeadDim), PageRows: pageRows}
+	if c.ValueDim > 0 {
+		kv.V = kv.K.ColRange(0, c.ValueDim)
+		return kv, float64(kv.K.Bytes())
+	}
+	kv.V = tensor(kernels.BF16, rows, c.KVHeads*c.HeadDim)
+	return kv, float64(kv.K.Bytes() + kv.V.Bytes())
 }
 
 func (d *Device) benchCausal(each time.Duration, c AttentionCase, tensor func(dtype kernels.DType, rows, cols int) kernels.Tensor) []BenchResult {
-	n, width, kvWidth, a := c.Keys, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.attn()
-	q, out, dout, dq := tensor(kernels.BF16, n, width), tensor(kernels.BF16, n, width), tensor(kernels.BF16, n, width), tensor(kernels.BF16, n, width)
-	kv := kernels.KV{K: tensor(kernels.BF16, n, kvWidth), V: tensor(kernels.BF16, n, kvWidth)}
-	dk, dv, lse := tensor(kernels.BF16, n, kvWidth), tensor(kernels.BF16, n, kvWidth), tensor(kernels.F32, n, c.Heads)
+	n, a := c.Keys, c.attn()
+	width, values := c.Heads*a.HeadDim, c.Heads*a.Values()
+	q, out, dout, dq := tensor(kernels.BF16, n, width), tensor(kernels.BF16, n, values), tensor(kernels.BF16, n, values), tensor(kernels.BF16, n, width)
+	kv, _ := c.keys(n, 0, tensor)
+	dk, dv, lse := tensor(kernels.BF16, n, kv.K.Cols), tensor(kernels.BF16, n, kv.V.Cols), tensor(kernels.F32, n, c.Heads)
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
 	forward := func() { d.Attention(out, lse, q, kv, l, a) }
 	backward := func() { d.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a) }
-	flops := float64(n) * float64(n+1) / 2 * 4 * float64(width)
-	name := fmt.Sprintf("attention, %d heads of %d on %d, %d rows", c.Heads, c.HeadDim, c.KVHeads, n)
+	flops := float64(n) * float64(n+1) / 2 * 2 * float64(width+values)
+	name := fmt.Sprintf("%s, %d rows", c, n)
 	return []BenchResult{
 		{Case: name + ", forward", Seconds: d.time(each, forward), Flops: flops},
 		{Case: name + ", forward and backward", Seconds: d.time(each, func() { forward(); backward() }), Flops: 3.5 * flops},
@@ -78,10 +100,10 @@ func (d *Device) benchDecode(each time.Duration, c AttentionCase, tensor func(dt
 		l.Spans = append(l.Spans, s)
 	}
 	rows, a := c.Sequences*c.Keys, c.attn()
-	kv := kernels.KV{K: tensor(kernels.BF16, rows, c.KVHeads*c.HeadDim), V: tensor(kernels.BF16, rows, c.KVHeads*c.HeadDim), PageRows: benchPage}
-	q, out, lse := tensor(kernels.BF16, c.Sequences, c.Heads*c.HeadDim), tensor(kernels.BF16, c.Sequences, c.Heads*c.HeadDim), tensor(kernels.F32, c.Sequences, c.Heads)
+	kv, bytes := c.keys(rows, benchPage, tensor)
+	q, out, lse := tensor(kernels.BF16, c.Sequences, c.Heads*c.HeadDim), tensor(kernels.BF16, c.Sequences, c.Heads*a.Values()), tensor(kernels.F32, c.Sequences, c.Heads)
 	return BenchResult{
-		Case:    fmt.Sprintf("attention, %d heads of %d on %d, decoding %d sequences of %d keys", c.Heads, c.HeadDim, c.KVHeads, c.Sequences, c.Keys),
-		Seconds: d.time(each, func() { d.Attention(out, lse, q, kv, l, a) }), Bytes: float64(kv.K.Bytes() + kv.V.Bytes()),
+		Case:    fmt.Sprintf("%s, decoding %d sequences of %d keys", c, c.Sequences, c.Keys),
+		Seconds: d.time(each, func() { d.Attention(out, lse, q, kv, l, a) }), Bytes: bytes,
 	}
 }

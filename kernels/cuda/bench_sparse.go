@@ -14,20 +14,21 @@ import (
 // SparseCase is a layer of sparse attention on one sequence, whole, and with Sequences such sequences that each decode a row.
 type SparseCase struct {
 	Heads, HeadDim  int
+	Absorbed        [2]int // columns of keys and values of the absorbed form
 	Index           kernels.Index
 	Keys, Sequences int
 }
 
 // SparseCases are the shape of GLM-5.
 var SparseCases = []SparseCase{
-	{Heads: 64, HeadDim: 256, Index: kernels.Index{Heads: 32, Dim: 128, TopK: 2048, Scale: 1 / math.Sqrt(128)}, Keys: 65536, Sequences: 4},
+	{Heads: 64, HeadDim: 256, Absorbed: [2]int{576, 512}, Index: kernels.Index{Heads: 32, Dim: 128, TopK: 2048, Scale: 1 / math.Sqrt(128)}, Keys: 65536, Sequences: 4},
 }
 
 // drift is how much of a query of the indexer its successor is: neighbours' lists of 2,048 of 32,768 keys agree for four keys in five, those 64 rows apart for one in ten,
 // and 64 of them name 10,000 keys.
 const drift = 0.99
 
-// BenchSparse times the choice of keys, attention to them, dense attention of the same shape and what an indexer learns of them, about `each` for every line. Lists are those
+// BenchSparse times the choice of keys, attention to them, absorbed or not, dense attention of the same shape and what an indexer learns of them, about `each` for every line. Lists are those
 // of queries that have nothing in common and of queries that drift, as in a text. Flops are those of the visible or chosen pairs.
 func (d *Device) BenchSparse(each time.Duration, cases []SparseCase) (results []BenchResult) {
 	for _, c := range cases {
@@ -52,6 +53,8 @@ func (d *Device) benchChosen(each time.Duration, c SparseCase) (results []BenchR
 	weights, picks := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
+	b := kernels.Attn{Heads: c.Heads, KVHeads: 1, HeadDim: c.Absorbed[0], ValueDim: c.Absorbed[1], Scale: a.Scale}
+	latents, latentOut, latentKeys := d.randomRows(mem, n, c.Heads*b.HeadDim), mem.New(kernels.BF16, n, c.Heads*b.ValueDim), d.randomRows(mem, n, b.HeadDim)
 
 	seen, chosen := pairs(n, n), pairs(n, x.TopK)
 	line := func(name string, pairs float64, run func()) {
@@ -67,6 +70,10 @@ func (d *Device) benchChosen(each time.Duration, c SparseCase) (results []BenchR
 		line(fmt.Sprintf("choice of %d keys, %d heads of %d, %d rows, %s queries", x.TopK, x.Heads, x.Dim, n, kind), seen*2*float64(x.Heads*x.Dim),
 			func() { d.SelectKeys(picks, queries, weights, keys, l, x) })
 		line(fmt.Sprintf("sparse attention, %s, keys of %s queries", size, kind), chosen*4*float64(width), func() { d.SparseAttend(out, lse, q, kv, picks, l, a) })
+		line(fmt.Sprintf("absorbed sparse attention, %d heads of %d and %d, %d rows, keys of %s queries", c.Heads, b.HeadDim, b.ValueDim, n, kind),
+			chosen*2*float64(c.Heads*(b.HeadDim+b.ValueDim)), func() {
+				d.SparseAttend(latentOut, lse, latents, kernels.KV{K: latentKeys, V: latentKeys.ColRange(0, b.ValueDim)}, picks, l, b)
+			})
 	}
 	return results
 }

@@ -41,16 +41,16 @@ func (d *Device) trials() []trial {
 	return append(all, trial{"attention", "", attention}, trial{"norm", "", tryNorm}, trial{"mixture", "", tryMixture}, trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
 }
 
-// Attends tries the kernels of a shape of latent attention, forward and backward, once; admit has tried those of the others.
+// Attends tries the kernels of a shape of latent attention, absorbed or not, forward and backward, once; admit has tried those of the others.
 func (d *Device) Attends(a kernels.Attn) error {
 	what := fmt.Sprintf("attention of %d heads on %d, keys of %d columns and values of %d", a.Heads, a.KVHeads, a.HeadDim, a.Values())
 	if !attends(a) {
 		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
 	}
-	if !latent(a) {
+	if !latent(a) && !absorbed(a) {
 		return nil
 	}
-	a.Heads, a.KVHeads, a.Window = a.Heads/a.KVHeads, 1, 0
+	a.Heads, a.KVHeads, a.Window = min(a.Heads/a.KVHeads, trialHeads), 1, 0
 	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor { return tryShape(d, mem, r, a) })
 }
 
@@ -90,6 +90,9 @@ func (d *Device) tryOnce(what string, run func(d kernels.Device, mem *kernels.Ar
 	return errors.Join(err, ref.Close())
 }
 
+// trialHeads is enough of a layer's for a trial of attention: a tile of 16 of them and a part of another.
+const trialHeads = 20
+
 // tryShape is the results of attention and its gradient on one sequence.
 func tryShape(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a kernels.Attn) kernels.Tensor {
 	const rows = 70
@@ -103,6 +106,9 @@ func tryShape(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a kernels.Attn
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}}
 	out, lse, q := mem.New(kernels.BF16, rows, a.Heads*values), mem.New(kernels.F32, rows, a.Heads), random(d, mem, r, kernels.BF16, rows, queries, 0)
 	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows, values, 0)}
+	if absorbed(a) {
+		kv.V = kv.K.ColRange(0, values)
+	}
 	dout := random(d, mem, r, kernels.BF16, rows, a.Heads*values, 0)
 	dq, dk, dv := mem.New(kernels.BF16, rows, queries), mem.New(kernels.BF16, rows, width), mem.New(kernels.BF16, rows, values)
 	d.Attention(out, lse, q, kv, l, a)

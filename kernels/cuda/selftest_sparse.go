@@ -17,7 +17,7 @@ func (d *Device) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
 
 // LearnsIndex tries what an indexer learns from attention, on lists and on all keys, once.
 func (d *Device) LearnsIndex(a kernels.Attn, x kernels.Index) error {
-	return d.trySparsely("what an indexer learns of attention", indexes(x), a, x, tryIndex)
+	return d.trySparsely("what an indexer learns of attention", indexes(x) && latent(a), a, x, tryIndex)
 }
 
 // trySparsely tries a layer once, unless it is not written for the indexer or its attention.
@@ -27,7 +27,7 @@ func (d *Device) trySparsely(layer string, written bool, a kernels.Attn, x kerne
 	if !attendsSparsely(a) || !written {
 		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
 	}
-	a.Heads, a.KVHeads, x.TopK = a.Heads/a.KVHeads, 1, min(x.TopK, layerTrialRows/2)
+	a.Heads, a.KVHeads, x.TopK = min(a.Heads/a.KVHeads, trialHeads), 1, min(x.TopK, layerTrialRows/2)
 	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 		t := newLayerTrial(d, mem, r)
 		return try(&t, a, x)
@@ -38,6 +38,9 @@ func (d *Device) trySparsely(layer string, written bool, a kernels.Attn, x kerne
 func trySparse(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 	d := t.d.(kernels.SparseAttention)
 	q, k, v, dout := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.rows(a.Values()), t.rows(a.Heads*a.Values())
+	if absorbed(a) {
+		v = k.ColRange(0, a.Values())
+	}
 	keys, picks := t.activation(x.Dim), t.mem.New(kernels.I32, layerTrialRows, x.TopK)
 	d.LayerNorm(keys, t.rows(x.Dim), t.random(kernels.BF16, 1, x.Dim), t.random(kernels.BF16, 1, x.Dim), 1e-6)
 	d.SelectKeys(picks, t.rows(x.Heads*x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads), kernels.KV{K: keys}, t.l, x)

@@ -87,6 +87,10 @@ func (s *sparse) along(c sparseCall, out, x kernels.Tensor, width int, f softmax
 // SparseAttend is Attention to the keys in picks int32 [T, TopK]: q [T, Heads*HeadDim], out [T, Heads*ValueDim], lse F32 [T, Heads].
 func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	mustAttendSparsely(a, picks, q, kv.K, kv.V, out)
+	if absorbed(a) {
+		d.attendAbsorbed(out, lse, q, kv, picks, l, a)
+		return
+	}
 	split := d.def.KeySplit
 	s, parts := d.newSparse(kv, picks, l, a, []int{a.Heads * blocks(picks.Cols, keyRows), 2 * a.Heads * blocks(picks.Cols, split), a.Heads}, nil)
 	f := softmax{decays: parts[0], merges: parts[1], inverse: parts[2]}
@@ -100,12 +104,14 @@ func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks k
 }
 
 // attendsSparsely tells whether the kernels are written for a shape.
-func attendsSparsely(a kernels.Attn) bool { return attends(a) && latent(a) && a.Window == 0 }
+func attendsSparsely(a kernels.Attn) bool {
+	return attends(a) && (latent(a) || absorbed(a)) && a.Window == 0
+}
 
 // mustAttendSparsely panics with what the kernels cannot do.
 func mustAttendSparsely(a kernels.Attn, picks kernels.Tensor, ts ...kernels.Tensor) {
 	mustAttend(a, ts...)
 	if !attendsSparsely(a) || picks.DType != kernels.I32 {
-		panic(kernels.Fault{Err: fmt.Errorf("sparse attention on the GPU is written for heads of %v, not %+v on %s", headDimsLatent, a, picks)})
+		panic(kernels.Fault{Err: fmt.Errorf("sparse attention on the GPU is written for heads of %v, absorbed ones of %v, not %+v on %s", headDimsLatent, headDimsAbsorbed, a, picks)})
 	}
 }

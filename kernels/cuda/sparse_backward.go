@@ -11,6 +11,10 @@ import (
 // SparseAttendBackward is AttentionBackward with lists of keys, for unpaged layouts; dq, dk, dv are written. A bit for each row and key says what is on its list.
 func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	mustAttendSparsely(a, picks, q, kv.K, kv.V, out, dout, dq, dk, dv)
+	if absorbed(a) {
+		d.gradientsAbsorbed(dq, dk, dv, dout, out, lse, q, kv, picks, l, a)
+		return
+	}
 	rows, width := l.Rows(), blocks(longest(l), keyRows)
 	s, parts := d.newSparse(kv, picks, l, a, []int{a.Heads * picks.Cols}, []int{rows * a.Heads, 2 * rows * width})
 	products, delta, masks := parts[0], parts[1], parts[2]

@@ -1,0 +1,100 @@
+// What the kernels of absorbed latent attention share: all heads read one row of D columns for each key, and the first V of them are its value. A block takes one query and up to
+// 64 of its heads, the rows of its tiles, along the query's list of keys: its picks, or all positions up to its own.
+#pragma once
+#include "attention.cuh"
+
+constexpr int kHeads = 64, kThreads = 256;
+
+// Sequence is queries that follow each other, numbered from the last one back; sequences with the longest lists come first.
+struct Sequence {
+  int start;        // the number of its last query
+  int row, pos;     // of its last query: batch row and position
+  int base, pages;  // row of position 0, or where the sequence's pages begin (-1: none)
+};
+
+// Asked is a query with its list.
+struct Asked {
+  int row, pos, entries;
+  const int* picks;  // nil: all positions
+  Keys keys;
+  // key is the row of an entry; -1 behind the end.
+  __device__ int key(int entry) const { return entry >= entries ? -1 : (int)keys.row(picks ? picks[entry] : entry); }
+};
+
+// Lists are the lists of a call.
+struct Lists {
+  const Sequence* sequences;
+  const int *pages, *picks;
+  int count, page_rows, top_k, stride;  // sequences; of picks
+
+  __device__ Asked query(int number) const {
+    int low = 0;
+    for (int high = count; high - low > 1;) {
+      int middle = (low + high) / 2;
+      if (sequences[middle].start <= number) low = middle;
+      else high = middle;
+    }
+    Sequence s = sequences[low];
+    int row = s.row - (number - s.start), pos = s.pos - (number - s.start);
+    return {row, pos, picks ? min(top_k, pos + 1) : pos + 1, picks ? picks + (size_t)row * stride : nullptr, {s.pages >= 0 ? pages + s.pages : nullptr, s.base, page_rows}};
+  }
+};
+
+// Lines is rows of D columns in shared memory, filled up to whole steps of the dot, without space between them: pieces of 8 columns change places by row, so
+// that neither 8 rows in turn nor 8 even or odd ones meet in a bank.
+template <int D>
+struct Lines {
+  static constexpr int kDot = steps_of(D), kStride = (kDot + 63) / 64 * 64;
+  static __device__ int at(int r, int column) { return r * kStride + column / 64 * 64 + ((column / 8 ^ r ^ r >> 3) & 7) * 8 + column % 8; }
+
+  // load brings Rows rows by so many threads; row(r) is where one begins behind `from`, or -1: zeros.
+  template <int Rows, int Threads, class F>
+  static __device__ void load(u16* to, const u16* from, F row) {
+    for (int i = threadIdx.x % Threads; i < Rows * (kDot / 8); i += Threads) {
+      int r = i / (kDot / 8), c = i % (kDot / 8) * 8;
+      long long begin = row(r);
+      bool in = begin >= 0 && c < D;
+      copy16(to + at(r, c), from + (in ? begin + c : 0), in ? 16 : 0);
+    }
+  }
+};
+
+// Sums is a warp's part of products with D columns: 32 rows by every `Of`-th piece of 16 columns, from piece `own` on.
+template <int D, int Of>
+struct Sums {
+  static constexpr int kPieces = steps_of(D) / 16, kOwn = (kPieces + Of - 1) / Of;
+  float x[kOwn][2][2][4];  // [piece][16 rows][8 columns]
+
+  __device__ Sums() {
+#pragma unroll
+    for (int j = 0; j < kOwn; j++)
+#pragma unroll
+      for (int i = 0; i < 16; i++) x[j][i / 8][i / 4 % 2][i % 4] = 0.f;
+  }
+  // each calls f(piece's sums, first column).
+  template <class F>
+  __device__ void each(int own, F f) {
+#pragma unroll
+    for (int j = 0; j < kOwn; j++)
+      if (kPieces % Of == 0 || own + Of * j < kPieces) f(x[j], (own + Of * j) * 16);
+  }
+  // add continues the chains over `Steps` steps: weights [32, k], or [k, 32] where they lie Transposed, from row or column `first` on (Lines<64>), and rows of b in shared memory.
+  template <int Steps, bool Transposed, class B>
+  __device__ void add(const u16* weights, int first, const u16* b, int own) {
+    int lane = warp_lane(), near = lane & 15, far = (lane >> 4) * 8;
+#pragma unroll
+    for (int t = 0; t < Steps; t++) {
+      u32 p[2][4];
+#pragma unroll
+      for (int i = 0; i < 2; i++)
+        if (Transposed) load4_transposed(p[i], weights + Lines<64>::at(t * 16 + (lane & 7) + far, first + i * 16 + (lane & 8)));
+        else load4(p[i], weights + Lines<64>::at(first + i * 16 + near, t * 16 + far));
+      each(own, [&](float (&s)[2][2][4], int column) {
+        u32 y[4];
+        load4_transposed(y, b + B::at(t * 16 + near, column + far));
+#pragma unroll
+        for (int i = 0; i < 2; i++) step(s[i][0], p[i], y[0], y[1]), step(s[i][1], p[i], y[2], y[3]);
+      });
+    }
+  }
+};

@@ -1,0 +1,121 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
+
+// headDimsAbsorbed are the widths of keys and values of absorbed latent attention: all heads share one row for each key, whose first columns are its value.
+var headDimsAbsorbed = [][2]int{{40, 32}, {72, 64}, {576, 512}}
+
+// absorbed tells whether a shape has the kernels of headDimsAbsorbed.
+func absorbed(a kernels.Attn) bool {
+	return a.KVHeads == 1 && slices.Contains(headDimsAbsorbed, [2]int{a.HeadDim, a.Values()})
+}
+
+const (
+	absorbedHeads   = 64 // of a block, which takes one query
+	absorbedThreads = 256
+)
+
+// absorbedSequence is Sequence of absorbed.cuh.
+type absorbedSequence struct{ start, row, pos, base, pages int32 }
+
+// absorbedLists are the queries of a call and what they attend to, in the order in which blocks take them.
+type absorbedLists struct {
+	sequences []absorbedSequence
+	queries   int
+	topK      int    // entries of the longest list
+	params    []byte // Lists of absorbed.cuh
+}
+
+// listQueries numbers queries, those with the longest lists first; picks nil: of all keys.
+func (d *Device) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Layout) *absorbedLists {
+	spans := slices.Clone(l.Spans)
+	slices.SortStableFunc(spans, func(x, y kernels.Span) int { return cmp.Compare(y.Pos+y.Rows, x.Pos+x.Rows) })
+	s := &absorbedLists{topK: 1 << 30}
+	if !picks.IsNil() {
+		s.topK = picks.Cols
+	}
+	var pages []int32
+	for _, span := range spans {
+		q := absorbedSequence{start: int32(s.queries), row: int32(span.Row + span.Rows - 1), pos: int32(span.Pos + span.Rows - 1), base: int32(span.Row), pages: -1}
+		if kv.PageRows > 0 {
+			q.pages = int32(len(pages))
+			pages = append(pages, span.Pages...)
+		}
+		s.sequences = append(s.sequences, q)
+		s.queries += span.Rows
+	}
+	for _, p := range []any{stage(d, s.sequences), stage(d, pages), picks, len(spans), kv.PageRows, s.topK, picks.Stride} {
+		s.params = appendParam(s.params, p)
+	}
+	return s
+}
+
+// absorbedCall is queries [first, first+count) whose lists have up to so many splits.
+type absorbedCall struct{ first, count, splits int }
+
+// calls cuts the queries so that the partial results of splits, so many bytes each, take no more than the device has room for.
+func (s *absorbedLists) calls(split, bytes, room int) (calls []absorbedCall) {
+	splits := func(q absorbedSequence, number int) int {
+		return blocks(min(s.topK, int(q.pos)-(number-int(q.start))+1), split)
+	}
+	at := 0 // the sequence of the next query
+	for first := 0; first < s.queries; {
+		for at+1 < len(s.sequences) && int(s.sequences[at+1].start) <= first {
+			at++
+		}
+		most, count := splits(s.sequences[at], first), s.queries-first
+		if at+1 < len(s.sequences) {
+			most = max(most, splits(s.sequences[at+1], int(s.sequences[at+1].start)))
+		}
+		if most > 1 {
+			count = min(count, max(1, room/(most*bytes)))
+		}
+		calls = append(calls, absorbedCall{first, count, most})
+		first += count
+	}
+	return calls
+}
+
+// attendAbsorbed is attention, dense where picks are nil.
+func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+	mustShare(kv)
+	lists, split, row := d.listQueries(kv, picks, l), d.def.KeySplit, a.Heads*(a.Values()+2)
+	name, lines := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values()), stride64(a.HeadDim)
+	shared := 2*(absorbedHeads+2*keyRows)*lines + 2*absorbedHeads*keyRows + 4*5*absorbedHeads + 4*2*keyRows
+	for _, c := range lists.calls(split, 4*row, d.room) {
+		var partials cu.DevicePtr
+		if c.splits > 1 {
+			partials = d.workspace(4 * c.count * c.splits * row)
+		}
+		d.launch("absorbed"+name, [3]int{c.count, blocks(a.Heads, absorbedHeads), c.splits}, absorbedThreads, shared, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads,
+			out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
+		if c.splits > 1 {
+			d.launch("absorbed_merge"+name, [3]int{c.count, a.Heads, 1}, 32, 0, lists.params, out, lse, partials, c.first, c.splits, out.Stride, lse.Stride, split)
+		}
+	}
+}
+
+// stride64 is kStride of Lines of absorbed.cuh.
+func stride64(columns int) int { return blocks(columns, 64) * 64 }
+
+// mustShare panics where values are not the first columns of the keys.
+func mustShare(kv kernels.KV) {
+	if !sameRows(kv.K, kv.V) {
+		panic(kernels.Fault{Err: fmt.Errorf("absorbed latent attention on the GPU reads values as the first columns of their keys, not %v beside %v", kv.V, kv.K)})
+	}
+}
+
+// sameRows tells whether v is the first columns of k, in the same memory.
+func sameRows(k, v kernels.Tensor) bool {
+	return k.Data == v.Data && k.Stride == v.Stride && k.DType == v.DType && v.Rows == k.Rows && v.Cols <= k.Cols
+}
