@@ -12,8 +12,9 @@ package kernels
 //	Exp2      of this package by Definition.Exp2 (Exp2 or Exp2H), for arguments <= 0; Ln of this package
 //	sigm(x)   e = Exp2(-|x|*log2e); x >= 0 ? 1/(1+e) : e/(1+e)
 //
-// A sum over rows (gradients of norms' weights) cuts each pack of the layout into blocks of RowBlock rows, the last one shorter; a block is a chain of
-// rounded products from +0 over its rows ascending, and the blocks are added to what is there, ascending. It never crosses a pack.
+// A sum over rows (gradients of norms' weights) cuts each pack of the layout into blocks of RowBlock rows and a block into runs of RowRun rows, the last ones shorter.
+// A run is a chain of rounded products from +0 over its rows ascending; the runs of a block are added from +0, ascending, and the blocks to what is there, ascending.
+// It never crosses a pack.
 //
 // A gradient of a weight (dw) is F32, contiguous, and accumulates: its chain over rows continues from the stored value.
 // No result depends on how many rows a call has, on where a row lies in its batch, or on how many threads run.
@@ -58,7 +59,7 @@ type Device interface {
 	// Then the R = 2*Cos.Cols columns from First on turn in pairs, with c, s of the row's position: for i < R/2, a = First+i and b = a+R/2, or Interleaved
 	// a = First+2i and b = a+1: out[a] = round(z[a]*c - z[b]*s); out[b] = round(z[b]*c + z[a]*s). Of other columns out = round(z). Interleaved pairs have no w.
 	// Backward turns dout back to dz (dz[a] = dout[a]*c + dout[b]*s, dz[b] = dout[b]*c - dout[a]*s), then writes dx = round(rstd*(g - xh*(tree(g*xh)/D))), g = dz*w, or
-	// round(dz), and dw[j] += dz[j]*xh[j] as a sum over rows, heads ascending inside a row. out may be x; dx may be dout.
+	// round(dz), and dw[j] += dz[j]*xh[j] as a sum over rows where each head has its chain of a run's rows, and the run adds its heads from +0, ascending. out may be x; dx may be dout.
 	HeadNormRope(out, rstd, x, w, positions Tensor, rope Rope, norm Norm)
 	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope, norm Norm, packs []int32)
 

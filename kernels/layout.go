@@ -22,8 +22,8 @@ type Layout struct {
 // Rows is the number of rows of the batch.
 func (l *Layout) Rows() int { return int(l.Packs[len(l.Packs)-1]) }
 
-// RowBlock is the number of rows of a block of a sum over rows.
-const RowBlock = 64
+// RowBlock and RowRun are the numbers of rows of a block of a sum over rows, and of a run inside a block.
+const RowBlock, RowRun = 64, 8
 
 // RowBlocks are the starts of the blocks of packs, and the end.
 func RowBlocks(packs []int32) []int32 {

@@ -56,18 +56,12 @@ func (d *Device) BiasGrad(dbias, dy kernels.Tensor, g *kernels.Groups) {
 	if int(at[len(at)-1]) != dy.Rows {
 		panic(fmt.Sprintf("cpu: %s: groups of %d rows, dy is %s", op, at[len(at)-1], dy))
 	}
-	d.eachColumn(n, 2, func(from, to int, buf [][]float32) {
-		part := buf[1]
+	d.eachColumn(n, 3, func(from, to int, buf [][]float32) {
 		for e := range g.Count {
-			sum := dbias.F32s()[e*n+from : e*n+to]
 			blocks := kernels.RowBlocks(at[e*g.Packs : (e+1)*g.Packs+1])
-			for b, first := range blocks[:len(blocks)-1] {
-				clear(part)
-				for t := int(first); t < int(blocks[b+1]); t++ {
-					d.vec.Add(part, part, in.loadPart(t, from, to, buf[0]))
-				}
-				d.vec.Add(sum, sum, part)
-			}
+			d.sumRows(dbias.F32s()[e*n+from:e*n+to], buf[1], buf[2], blocks, func(run []float32, t int) {
+				d.vec.Add(run, run, in.loadPart(t, from, to, buf[0]))
+			})
 		}
 	})
 }

@@ -41,16 +41,19 @@ func TestBiasIsTheDefinition(t *testing.T) {
 	for segment, from := range at[:len(at)-1] {
 		e := segment / 2
 		for block := from; block < at[segment+1]; block += kernels.RowBlock {
-			sum := make([]float32, n)
+			sum, run := make([]float32, n), make([]float32, n)
 			for r := int(block); r < int(min(block+kernels.RowBlock, at[segment+1])); r++ {
+				if (r-int(block))%kernels.RowRun == 0 {
+					addTo(sum, run)
+					clear(run)
+				}
 				for i := range n {
 					y[r*n+i] = xs[r*n+i] + bs[e*n+i]
-					sum[i] += ds[r*n+i]
+					run[i] += ds[r*n+i]
 				}
 			}
-			for i := range n {
-				want[e*n+i] += sum[i]
-			}
+			addTo(sum, run)
+			addTo(want[e*n:], sum)
 		}
 	}
 	wantBits(t, "out", out, y)

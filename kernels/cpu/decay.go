@@ -63,8 +63,8 @@ func (d *Device) DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias ker
 	})
 	if !drate.IsNil() {
 		blocks := rowBlocks(op, packs, a.Rows)
-		addRows(vector(op, "drate", drate, h), rates, blocks)
-		addRows(vector(op, "dbias", dbias, h), zs, blocks)
+		d.addRows(vector(op, "drate", drate, h), rates, blocks)
+		d.addRows(vector(op, "dbias", dbias, h), zs, blocks)
 	}
 }
 

@@ -57,7 +57,7 @@ func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 		}
 	})
 	if !dw.IsNil() {
-		addRows(vector(op, "dw", dw, n), shares, rowBlocks(op, packs, x.Rows))
+		d.addRows(vector(op, "dw", dw, n), shares, rowBlocks(op, packs, x.Rows))
 	}
 }
 
@@ -119,21 +119,17 @@ func (d *Device) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 		return
 	}
 	sum, blocks := vector(op, "dw", dw, x.Cols), rowBlocks(op, packs, x.Rows)
-	d.eachColumn(x.Cols, 4, func(from, to int, buf [][]float32) {
-		y, part := buf[0], buf[3]
-		for b, first := range blocks[:len(blocks)-1] {
-			clear(part)
-			for r := int(first); r < int(blocks[b+1]); r++ {
-				d.vec.SwiGLU(y, gate.loadPart(r, from, to, y), in.loadPart(r, from, to, buf[1]))
-				do := dy.loadPart(r, from, to, buf[2])
-				for at := from; at < to; { // a group's columns share its rstd
-					g := at / n
-					end := min(to, (g+1)*n)
-					d.vec.AddMul(part[at-from:end-from], y[at-from:end-from], rs[r*rstd.Stride+g], do[at-from:end-from])
-					at = end
-				}
+	d.eachColumn(x.Cols, 5, func(from, to int, buf [][]float32) {
+		y := buf[0]
+		d.sumRows(sum[from:to], buf[3], buf[4], blocks, func(run []float32, r int) {
+			d.vec.SwiGLU(y, gate.loadPart(r, from, to, y), in.loadPart(r, from, to, buf[1]))
+			do := dy.loadPart(r, from, to, buf[2])
+			for at := from; at < to; { // a group's columns share its rstd
+				g := at / n
+				end := min(to, (g+1)*n)
+				d.vec.AddMul(run[at-from:end-from], y[at-from:end-from], rs[r*rstd.Stride+g], do[at-from:end-from])
+				at = end
 			}
-			d.vec.Add(sum[from:to], sum[from:to], part)
-		}
+		})
 	})
 }

@@ -64,6 +64,6 @@ func (d *Device) LayerNormBackward(dx, dw, dbias, dy, x, w kernels.Tensor, eps f
 			out.storePart(r, 0, g)
 		}
 	})
-	addRows(sums, along, blocks)
-	addRows(shifts, plain, blocks)
+	d.addRows(sums, along, blocks)
+	d.addRows(shifts, plain, blocks)
 }

@@ -70,11 +70,15 @@ func TestLayerNormBackward(t *testing.T) {
 			}
 			for i := range n {
 				for _, block := range [][2]int{{0, 64}, {64, 70}, {70, 134}, {134, rows}} {
-					var partW, partB float32
-					for r := block[0]; r < block[1]; r++ {
-						partW, partB = partW+along[r*n+i], partB+dy[r*n+i]
+					var blockW, blockB float32
+					for run := block[0]; run < block[1]; run += kernels.RowRun {
+						var runW, runB float32
+						for r := run; r < min(run+kernels.RowRun, block[1]); r++ {
+							runW, runB = runW+along[r*n+i], runB+dy[r*n+i]
+						}
+						blockW, blockB = blockW+runW, blockB+runB
 					}
-					wantW[i], wantB[i] = wantW[i]+partW, wantB[i]+partB
+					wantW[i], wantB[i] = wantW[i]+blockW, wantB[i]+blockB
 				}
 			}
 			if !sameBits(sums, wantW) || !sameBits(shifts, wantB) {

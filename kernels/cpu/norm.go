@@ -95,16 +95,10 @@ func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm ker
 	}
 	sum := vector(op, "dw", dw, x.Cols)
 	blocks := rowBlocks(op, packs, x.Rows)
-	d.eachColumn(x.Cols, 3, func(from, to int, buf [][]float32) {
-		part := buf[2]
-		for b, first := range blocks[:len(blocks)-1] {
-			clear(part)
-			for t := int(first); t < int(blocks[b+1]); t++ {
-				xs := in.loadPart(t, from, to, buf[0])
-				d.vec.AddMul(part, xs, rs[t], dout.loadPart(t, from, to, buf[1]))
-			}
-			d.vec.Add(sum[from:to], sum[from:to], part)
-		}
+	d.eachColumn(x.Cols, 4, func(from, to int, buf [][]float32) {
+		d.sumRows(sum[from:to], buf[2], buf[3], blocks, func(run []float32, t int) {
+			d.vec.AddMul(run, in.loadPart(t, from, to, buf[0]), rs[t], dout.loadPart(t, from, to, buf[1]))
+		})
 	})
 }
 

@@ -115,20 +115,42 @@ func normIsTheDefinition(t *testing.T, def kernels.Definition, norm kernels.Norm
 var sumPacks = []int32{0, 70, 150}
 
 // rowSum is a sum over rows of sumPacks as kernels.Device states it.
-type rowSum struct{ total, part []float32 }
+type rowSum struct {
+	total, block []float32
+	heads        [][]float32 // chains of the present run
+}
 
 // row begins a row; one below 0 ends the sum.
 func (s *rowSum) row(r int) {
-	if r != 0 && r != 64 && r != 70 && r != 134 && r >= 0 {
+	at := r // in its pack
+	if r >= 70 {
+		at -= 70
+	}
+	if r > 0 && at%64%8 != 0 {
 		return
 	}
-	for i, v := range s.part {
-		s.total[i] += v
+	run := make([]float32, len(s.total))
+	for _, head := range s.heads {
+		addTo(run, head)
 	}
-	s.part = make([]float32, len(s.total))
+	s.heads = nil
+	if s.block != nil {
+		addTo(s.block, run)
+	}
+	if r < 0 || at%64 == 0 {
+		addTo(s.total, s.block)
+		s.block = make([]float32, len(s.total))
+	}
 }
 
-func (s *rowSum) add(i int, v float32) { s.part[i] += v }
+func (s *rowSum) add(i int, v float32) { s.addHead(0, i, v) }
+
+func (s *rowSum) addHead(h, i int, v float32) {
+	for len(s.heads) <= h {
+		s.heads = append(s.heads, make([]float32, len(s.total)))
+	}
+	s.heads[h][i] += v
+}
 
 // A batch of two packs gives the bits of the two alone, in turn; one pack does not.
 func TestSumOverRowsOfPacks(t *testing.T) {

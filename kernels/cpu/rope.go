@@ -105,7 +105,7 @@ func (h *headRope) forward(y, x []float32, at int, w, cos, sin []float32) {
 }
 
 // HeadNormRopeBackward writes dx = round(.) of the gradient through rotation and norm, and adds dz*xh to dw F32 [1, D] as a sum over rows, heads
-// ascending inside a row. dw may be nil; with w nil there is no norm. dx may be dout.
+// ascending inside a run. dw may be nil; with w nil there is no norm. dx may be dout.
 func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm, packs []int32) {
 	const op = "head norm and rope backward"
 	mustShape(op, "dx", dx, x.Rows, x.Cols)
@@ -161,49 +161,50 @@ func (h *headRope) backward(g, d, x []float32, at int, w, cos, sin []float32) {
 func (h *headRope) weightGrad(dw []float32, dy *matrix, blocks []int32) {
 	h.stillGrad(dw[:h.first], dy, blocks, 0)
 	h.stillGrad(dw[h.first+2*h.pairs:], dy, blocks, h.first+2*h.pairs)
-	h.d.eachColumn(h.pairs, 6, func(from, to int, buf [][]float32) {
-		low, high := buf[4], buf[5]
-		left := dw[h.first:]
-		right := left[h.pairs:]
-		for b, first := range blocks[:len(blocks)-1] {
-			clear(low)
-			clear(high)
-			for t := int(first); t < int(blocks[b+1]); t++ {
-				h.addRow(low, high, dy, t, from, to, buf)
+	h.d.eachColumn(h.pairs, 4, func(from, to int, buf [][]float32) {
+		n, left, right := to-from, dw[h.first+from:h.first+to], dw[h.first+h.pairs+from:h.first+h.pairs+to]
+		scratch := make([]float32, 8*n) // four sums of both sides
+		sum, head := scratch[:2*n], scratch[6*n:]
+		copy(sum, left)
+		copy(sum[n:], right)
+		h.d.sumRuns(sum, scratch[2*n:4*n], scratch[4*n:6*n], blocks, func(run []float32, first, end int) {
+			for i := range h.heads {
+				clear(head)
+				for t := first; t < end; t++ {
+					h.addPairs(head[:n], head[n:], dy, t, i, from, buf)
+				}
+				h.d.vec.Add(run, run, head)
 			}
-			h.d.vec.Add(left[from:to], left[from:to], low)
-			h.d.vec.Add(right[from:to], right[from:to], high)
-		}
+		})
+		copy(left, sum[:n])
+		copy(right, sum[n:])
 	})
 }
 
-// addRow adds dz*xh of pairs [from, to) of every head of row t.
-func (h *headRope) addRow(low, high []float32, dy *matrix, t, from, to int, buf [][]float32) {
+// addPairs adds dz*xh of pairs from, from+1, ... of head i of row t.
+func (h *headRope) addPairs(low, high []float32, dy *matrix, t, i, from int, buf [][]float32) {
 	cos, sin := h.tables(t)
-	n := to - from
-	for i := range h.heads {
-		lo := i*h.dim + h.first + from
-		hi := lo + h.pairs
-		h.d.vec.UnrotateAddMul(low, high,
-			dy.loadPart(t, lo, lo+n, buf[0]), dy.loadPart(t, hi, hi+n, buf[1]),
-			h.in.loadPart(t, lo, lo+n, buf[2]), h.in.loadPart(t, hi, hi+n, buf[3]),
-			cos[from:to], sin[from:to], h.rs[t*h.heads+i])
-	}
+	n, lo := len(low), i*h.dim+h.first+from
+	hi := lo + h.pairs
+	h.d.vec.UnrotateAddMul(low, high,
+		dy.loadPart(t, lo, lo+n, buf[0]), dy.loadPart(t, hi, hi+n, buf[1]),
+		h.in.loadPart(t, lo, lo+n, buf[2]), h.in.loadPart(t, hi, hi+n, buf[3]),
+		cos[from:from+n], sin[from:from+n], h.rs[t*h.heads+i])
 }
 
 // stillGrad adds dz*xh of columns that do not turn, from column at on, to dw.
 func (h *headRope) stillGrad(dw []float32, dy *matrix, blocks []int32, at int) {
-	h.d.eachColumn(len(dw), 3, func(from, to int, buf [][]float32) {
-		sum := buf[2]
-		for b, first := range blocks[:len(blocks)-1] {
-			clear(sum)
-			for t := int(first); t < int(blocks[b+1]); t++ {
-				for i := range h.heads {
-					lo, hi := i*h.dim+at+from, i*h.dim+at+to
-					h.d.vec.AddMul(sum, h.in.loadPart(t, lo, hi, buf[0]), h.rs[t*h.heads+i], dy.loadPart(t, lo, hi, buf[1]))
+	h.d.eachColumn(len(dw), 5, func(from, to int, buf [][]float32) {
+		head := buf[2]
+		h.d.sumRuns(dw[from:to], buf[3], buf[4], blocks, func(run []float32, first, end int) {
+			for i := range h.heads {
+				lo, hi := i*h.dim+at+from, i*h.dim+at+to
+				clear(head)
+				for t := first; t < end; t++ {
+					h.d.vec.AddMul(head, h.in.loadPart(t, lo, hi, buf[0]), h.rs[t*h.heads+i], dy.loadPart(t, lo, hi, buf[1]))
 				}
+				h.d.vec.Add(run, run, head)
 			}
-			h.d.vec.Add(dw[from:to], dw[from:to], sum)
-		}
+		})
 	})
 }

@@ -142,7 +142,7 @@ func ropeIsTheDefinition(t *testing.T, d *Device, c *rowCase, rope kernels.Rope,
 				var xh []float32
 				grad, xh = scalarNormGrad(dz, xs, ws, rs)
 				for i := range xs {
-					sum.add(i, dz[i]*xh[i])
+					sum.addHead(h, i, dz[i]*xh[i])
 				}
 				wantBits(t, "rstd", rstd.RowRange(r, r+1).ColRange(h, h+1), []float32{rs})
 			}

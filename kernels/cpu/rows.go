@@ -92,21 +92,32 @@ func (d *Device) eachColumn(n, scratch int, body func(from, to int, buf [][]floa
 	})
 }
 
-// addRows adds to sum the rows of x, as a sum over rows in blocks.
-func addRows(sum, x []float32, blocks []int32) {
-	n := len(sum)
-	part := make([]float32, n)
-	for i, first := range blocks[:len(blocks)-1] {
-		clear(part)
-		for r := int(first); r < int(blocks[i+1]); r++ {
-			for j, v := range x[r*n:][:n] {
-				part[j] += v
-			}
+// sumRuns adds to sum a sum over rows. add has the rows [from, to) of a run, whose sum starts from +0; run and block are scratch as long as sum.
+func (d *Device) sumRuns(sum, block, run []float32, blocks []int32, add func(run []float32, from, to int)) {
+	for b, first := range blocks[:len(blocks)-1] {
+		clear(block)
+		for from, end := int(first), int(blocks[b+1]); from < end; from += kernels.RowRun {
+			clear(run)
+			add(run, from, min(from+kernels.RowRun, end))
+			d.vec.Add(block, block, run)
 		}
-		for j, v := range part {
-			sum[j] += v
-		}
+		d.vec.Add(sum, sum, block)
 	}
+}
+
+// sumRows is sumRuns by rows: add adds what row t has to a run's chain.
+func (d *Device) sumRows(sum, block, run []float32, blocks []int32, add func(run []float32, t int)) {
+	d.sumRuns(sum, block, run, blocks, func(run []float32, from, to int) {
+		for t := from; t < to; t++ {
+			add(run, t)
+		}
+	})
+}
+
+// addRows adds the rows of x to sum, as a sum over rows.
+func (d *Device) addRows(sum, x []float32, blocks []int32) {
+	n := len(sum)
+	d.sumRows(sum, make([]float32, n), make([]float32, n), blocks, func(run []float32, t int) { d.vec.Add(run, run, x[t*n:][:n]) })
 }
 
 // rowScratch is memory for a few rows; it grows to the longest row seen.

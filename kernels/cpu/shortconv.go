@@ -36,23 +36,30 @@ func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tenso
 	mustShape(name, "dout", dout, x.Rows, x.Cols)
 	blocks := rowBlocks(name, l.Packs, x.Rows)
 	taps, n := op.taps, x.Cols
-	part := make([]float32, (taps+1)*n) // of dw, a row for each tap, and of dbias
-	sums := make([]float32, (taps+1)*n)
+	sums := make([]float32, (taps+1)*n) // of dw, a row for each tap, and of dbias
+	ofRun, ofBlock := make([]float32, len(sums)), make([]float32, len(sums))
 	readSums(sums, dw, dbias, taps, n)
 	grad, dy := d.matrix(dx), d.matrix(dout)
 	d.eachColumn(n, 2*taps+5, func(from, to int, buf [][]float32) {
 		c, rest := op.columns(from, to, buf), buf[taps+1:]
-		g := convGrad{c: c, dy: rest[0], ones: rest[1], spare: rest[2], dx: rest[3], du: rest[4:], part: part, n: n, from: from, to: to}
+		g := convGrad{c: c, dy: rest[0], ones: rest[1], spare: rest[2], dx: rest[3], du: rest[4:], run: ofRun, n: n, from: from, to: to}
 		fill(g.ones, 1)
 		block := 0
+		endBlock := func() {
+			g.flush(ofBlock, ofRun)
+			g.flush(sums, ofBlock)
+		}
 		for i := range l.Spans {
 			s := &l.Spans[i]
 			c.open(s, kernels.Tensor{})
 			for r := range s.Rows + taps - 1 {
 				if r < s.Rows {
-					if s.Row+r == int(blocks[block+1]) {
-						g.flush(sums)
+					switch since := s.Row + r - int(blocks[block]); {
+					case s.Row+r == int(blocks[block+1]):
+						endBlock()
 						block++
+					case since > 0 && since%kernels.RowRun == 0:
+						g.flush(ofBlock, ofRun)
 					}
 					g.row(&dy, s.Row+r, r)
 				}
@@ -61,7 +68,7 @@ func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tenso
 				}
 			}
 		}
-		g.flush(sums)
+		endBlock()
 	})
 	writeSums(sums, dw, dbias, taps, n)
 }
@@ -162,7 +169,7 @@ type convGrad struct {
 	c                   *convColumns
 	du                  [][]float32 // du of position p is du[p mod taps]
 	dy, ones, spare, dx []float32
-	part                []float32 // [taps+1, n]
+	run                 []float32 // [taps+1, n]: the sum of the present run of rows
 	n, from, to         int
 }
 
@@ -176,10 +183,10 @@ func (g *convGrad) row(dout *matrix, row, pos int) {
 	vec.SwiGLUGrad(du, g.spare, dout.loadPart(row, g.from, g.to, g.dy), g.c.sum(pos), g.ones)
 	for j := range taps {
 		if p := pos - (taps - 1) + j; p >= 0 {
-			vec.AddMul(g.sumOf(g.part, j), g.c.rows[p%taps], 1, du)
+			vec.AddMul(g.sumOf(g.run, j), g.c.rows[p%taps], 1, du)
 		}
 	}
-	vec.Add(g.sumOf(g.part, taps), g.sumOf(g.part, taps), du)
+	vec.Add(g.sumOf(g.run, taps), g.sumOf(g.run, taps), du)
 }
 
 // above is dx of a position of a span of so many rows, once du of those below it is known.
@@ -194,11 +201,11 @@ func (g *convGrad) above(pos, rows int) []float32 {
 	return g.dx
 }
 
-// flush ends a block of rows.
-func (g *convGrad) flush(sums []float32) {
+// flush ends a run or a block of rows: its sum goes to that of the whole.
+func (g *convGrad) flush(whole, part []float32) {
 	for j := range g.c.op.taps + 1 {
-		g.c.op.d.vec.Add(g.sumOf(sums, j), g.sumOf(sums, j), g.sumOf(g.part, j))
-		clear(g.sumOf(g.part, j))
+		g.c.op.d.vec.Add(g.sumOf(whole, j), g.sumOf(whole, j), g.sumOf(part, j))
+		clear(g.sumOf(part, j))
 	}
 }
 

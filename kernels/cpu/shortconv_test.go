@@ -170,11 +170,15 @@ func (c *convCase) checkBackward(t *testing.T, what string, dev *Device, start [
 	dev.ShortConvBackward(dx, dw, dbias, dout, x, w, bias, l)
 	want := slices.Clone(start)
 	for s, span := range l.Spans {
-		du, part := make([]float32, span.Rows*c.cols), make([]float32, len(start))
+		du, block, part := make([]float32, span.Rows*c.cols), make([]float32, len(start)), make([]float32, len(start))
 		for pos := range span.Rows {
-			if pos%kernels.RowBlock == 0 { // each sequence is a pack
-				addTo(want, part)
+			if pos%kernels.RowRun == 0 {
+				addTo(block, part)
 				clear(part)
+			}
+			if pos%kernels.RowBlock == 0 { // each sequence is a pack
+				addTo(want, block)
+				clear(block)
 			}
 			for ch := range c.cols {
 				u := c.sum(s, pos, ch)
@@ -188,7 +192,8 @@ func (c *convCase) checkBackward(t *testing.T, what string, dev *Device, start [
 				part[n+ch] += du[pos*c.cols+ch]
 			}
 		}
-		addTo(want, part)
+		addTo(block, part)
+		addTo(want, block)
 		for pos := range span.Rows {
 			for ch, got := range attnRow(dx, span.Row+pos) {
 				sum := float32(0)

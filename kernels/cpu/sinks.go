@@ -47,14 +47,10 @@ func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, pac
 	d.pool.each(heads, 1, func(_, from, to int) {
 		x, y := make([]float32, dim), make([]float32, dim)
 		for h := from; h < to; h++ {
-			for b, first := range blocks[:len(blocks)-1] {
-				var part float32
-				for r := int(first); r < int(blocks[b+1]); r++ {
-					p := d.vec.Exp2(min(logits[h]-ls.load(r, nil)[h], 0))
-					part -= float32(p * d.vec.TreeDot(dy.loadPart(r, h*dim, (h+1)*dim, x), o.loadPart(r, h*dim, (h+1)*dim, y)))
-				}
-				total[h] += part
-			}
+			d.sumRows(total[h:h+1], make([]float32, 1), make([]float32, 1), blocks, func(run []float32, r int) {
+				p := d.vec.Exp2(min(logits[h]-ls.load(r, nil)[h], 0))
+				run[0] -= float32(p * d.vec.TreeDot(dy.loadPart(r, h*dim, (h+1)*dim, x), o.loadPart(r, h*dim, (h+1)*dim, y)))
+			})
 		}
 	})
 }

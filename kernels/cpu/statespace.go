@@ -18,7 +18,7 @@ func (d *Device) StateSpaceBackward(dc, db, dx, dg, ddt, dskip, dout, c, b, x, g
 	op.check("state space backward", l, dout, dx, g, dt, dg, ddt)
 	op.run(l)
 	if !dskip.IsNil() {
-		addRows(vector("state space backward", "dskip", dskip, r.Heads), op.dskip, rowBlocks("state space backward", l.Packs, x.Rows))
+		d.addRows(vector("state space backward", "dskip", dskip, r.Heads), op.dskip, rowBlocks("state space backward", l.Packs, x.Rows))
 	}
 }
 

@@ -37,18 +37,12 @@ ADD_BIAS(add_bias_bf16_bf16, u16, u16)
 
 template <class T>
 __device__ void bias_grad(float* dbias, const T* dy, const int* offsets, int packs, int n, int ds) {
-  constexpr int kRowBlock = 64;
   int j = blockIdx.x * blockDim.x + threadIdx.x, e = blockIdx.y;
   if (j >= n) return;
   float total = dbias[(size_t)e * n + j];
   for (int p = 0; p < packs; p++)
-    for (int from = offsets[e * packs + p], end = offsets[e * packs + p + 1]; from < end; from += kRowBlock) {
-      float sum = 0.f;
-      int to = min(from + kRowBlock, end);
-#pragma unroll 8
-      for (int r = from; r < to; r++) sum += load(dy, (size_t)r * ds + j);
-      total += sum;
-    }
+    for (int from = offsets[e * packs + p], end = offsets[e * packs + p + 1]; from < end; from += kRowBlock)
+      total = total + sum_rows(from, min(from + kRowBlock, end), [&](size_t r) { return load(dy, r * ds + j); });
   dbias[(size_t)e * n + j] = total;
 }
 #define BIAS_GRAD(T) (float* dbias, const T* dy, const int* offsets, int packs, int n, int ds)

@@ -110,7 +110,7 @@ func both(t *testing.T, name string, operands []operand, op func(d kernels.Devic
 	}
 }
 
-func differences(t *testing.T, operands []operand, onReference, onCard func(d kernels.Device, x []kernels.Tensor)) (n int, first string) {
+func differences(t testing.TB, operands []operand, onReference, onCard func(d kernels.Device, x []kernels.Tensor)) (n int, first string) {
 	t.Helper()
 	results := [2][][]byte{}
 	for i, d := range []kernels.Device{reference, card} {

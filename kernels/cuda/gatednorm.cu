@@ -178,13 +178,10 @@ template <class T>
 __device__ void gate_then_norm_blocks(float* sums, const T* dout, const T* x, const T* z, const float* rstd, const int* blocks, int cols, int n, int ds, int xs, int zs, int rs) {
   int j = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
   if (j >= cols) return;
-  float sum = 0.f;
-#pragma unroll 4
-  for (size_t r = blocks[b]; r < blocks[b + 1]; r++) {
+  sums[(size_t)b * cols + j] = sum_rows(blocks[b], blocks[b + 1], [&](size_t r) {
     float g = load(z, r * zs + j), y = (g * sigmoid_def(g)) * load(x, r * xs + j);
-    sum = sum + (y * rstd[r * rs + j / n]) * load(dout, r * ds + j);
-  }
-  sums[(size_t)b * cols + j] = sum;
+    return (y * rstd[r * rs + j / n]) * load(dout, r * ds + j);
+  });
 }
 #define GATE_THEN_NORM_BLOCKS(T) (float* sums, const T* dout, const T* x, const T* z, const float* rstd, const int* blocks, int cols, int n, int ds, int xs, int zs, int rs)
 KERNELS(gate_then_norm_blocks, GATE_THEN_NORM_BLOCKS, (sums, dout, x, z, rstd, blocks, cols, n, ds, xs, zs, rs))

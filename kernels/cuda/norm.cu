@@ -1,161 +1,200 @@
-// RMSNorm and its gradient: a warp for a row. Bound: the bytes of x, out, dy and dx.
+// RMSNorm and its gradient: a team of threads for a row (team.cuh). Bound: the bytes of x, out, dy and dx.
 //   rstd = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w), x*rstd rounded by Definition.Norm; w is float32(1 + w) where the weight is stored so
 //   dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), g = dy*w, xh = x*rstd; dw[j] += dy*xh, a sum over rows
-#include "rows.cuh"
+#include "team.cuh"
 
-template <class T>
-__device__ void rms_norm(T* out, float* rstd, const T* x, const T* w, int rows, int n, int os, int xs, float eps, int plus_one) {
-  int r = warp_row();
+// A team for a row, kept in registers as K times C columns a thread; TEAMS teams are a block.
+template <int C, int K, int TEAMS, class T>
+__device__ inline void rms_norm(T* out, float* rstd, const T* x, const T* w, int rows, int n, int os, int xs, float eps, int plus_one) {
+  __shared__ __align__(16) float lanes[TEAMS][C == kEight ? 1 : 2 * kLanes];
+  Team<C> team;
+  size_t r = (size_t)blockIdx.x * TEAMS + team.id;
   if (r >= rows) return;
-  const T* row = x + (size_t)r * xs;
-  T* to = out + (size_t)r * os;
-  float a = r_std(tree8(n, [&](int i, int left, float* v) {
-                    load8(row + i, left, v);
+  Columns<T, C> row[K], scale[K];
+  x += r * xs, out += r * os;
 #pragma unroll
-                    for (int j = 0; j < kEight; j++) v[j] = v[j] * v[j];
-                  }), n, eps);
-  if (warp_lane() == 0) rstd[r] = a;
-#pragma unroll 4
-  for (int i = warp_lane() * kEight; i < n; i += kLanes) {
-    float v[kEight], g[kEight];
-    load8(row + i, n - i, v);
-    weights8(w + i, n - i, plus_one, g);
+  for (int k = 0; k < K; k++) {
+    int i = team.col + k * kLanes;
+    row[k].load(x + i, i < n);
+    scale[k].load(w + i, i < n);
+  }
+  float sum[C], base = weight_base(plus_one);
 #pragma unroll
-    for (int j = 0; j < kEight; j++) v[j] = round_norm(v[j] * a, plus_one) * g[j];
-    store8(to + i, n - i, v);
+  for (int j = 0; j < C; j++) sum[j] = 0.f;
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    float v[C];
+    row[k].values(v);
+#pragma unroll
+    for (int j = 0; j < C; j++) sum[j] = sum[j] + v[j] * v[j];
+  }
+  float a = r_std(team.tree(sum, lanes[team.id]), n, eps);
+  if (team.col == 0) rstd[r] = a;
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    row[k].anew(), scale[k].anew();
+    float v[C], g[C];
+    row[k].values(v);
+    weights(scale[k], base, g);
+#pragma unroll
+    for (int j = 0; j < C; j++) v[j] = round_norm(v[j] * a, plus_one) * g[j];
+    row[k].round(v);
+    if (int i = team.col + k * kLanes; i < n) row[k].store(out + i);
   }
 }
-#define RMS_NORM(T) (T * out, float* rstd, const T* x, const T* w, int rows, int n, int os, int xs, float eps, int plus_one)
-KERNELS(rms_norm, RMS_NORM, (out, rstd, x, w, rows, n, os, xs, eps, plus_one))
 
-constexpr int kThreads = 256;  // norm.go has it too
-
-// A block has at most 64 rows, of which it takes ROWS at a time: every thread holds eight columns of each in each of PARTS parts, so n is at most PARTS*2048; the
-// products g*xh go through shared memory, where a warp takes the tree of a row. sums nil: dw is not wanted. add_blocks adds the blocks up.
-template <int PARTS, int ROWS, class T>
-__device__ inline void rms_norm_backward(float* products, T* dx, float* sums, const T* dy, const T* x, const float* rstd, const T* w, const int* blocks, int n,
-                                         int dxs, int dys, int xs, int plus_one) {
-  __shared__ float means[ROWS];
-  int end = blocks[blockIdx.x + 1], col = threadIdx.x * kEight;
-  float sum[PARTS][kEight];
+// A block of at most 64 rows, its runs among TEAMS teams: a team has a row at a time in registers, K times C columns a thread, and what its run adds to dw. The runs' sums
+// meet in shared memory, F32 [TEAMS, n], and go to sums F32 [blocks, n]; sums nil: dw is not wanted. add_blocks adds the blocks up.
+template <int C, int K, int TEAMS, class T>
+__device__ inline void rms_norm_backward(float* runs, T* dx, float* sums, const T* dy, const T* x, const float* rstd, const T* w, const int* blocks, int n, int dxs, int dys, int xs,
+                                         int plus_one) {
+  __shared__ __align__(16) float lanes[TEAMS][C == kEight ? 1 : 2 * kLanes];
+  Team<C> team;
+  int end = blocks[blockIdx.x + 1];
+  float base = weight_base(plus_one);
+  Columns<T, C> scale[K];
 #pragma unroll
-  for (int p = 0; p < PARTS; p++)
+  for (int k = 0; k < K; k++) scale[k].load(w + team.col + k * kLanes, team.col + k * kLanes < n);
+  for (int first = blocks[blockIdx.x], round = 0; first < end; first += TEAMS * kRowRun, round++) {
+    float sum[K][C];
 #pragma unroll
-    for (int j = 0; j < kEight; j++) sum[p][j] = 0.f;
-  for (int from = blocks[blockIdx.x]; from < end; from += ROWS) {
-    Stored8<T> rows[ROWS][PARTS], douts[ROWS][PARTS], tos[ROWS][PARTS];
+    for (int k = 0; k < K; k++)
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      size_t row = min(from + r, end - 1);
+      for (int j = 0; j < C; j++) sum[k][j] = 0.f;
+    int from = first + team.id * kRowRun, to = min(from + kRowRun, end);
+#pragma unroll 1
+    for (size_t r = from; (int)r < to; r++) {
+      Columns<T, C> row[K], dout[K], grad[K];
+      const T *xr = x + r * xs + team.col, *dyr = dy + r * dys + team.col;
+      T* dxr = dx + r * dxs + team.col;
 #pragma unroll
-      for (int p = 0; p < PARTS; p++) {
-        int i = p * kThreads * kEight + col;
-        rows[r][p].load(x + row * xs + i, n - i);
-        douts[r][p].load(dy + row * dys + i, n - i);
-        tos[r][p].load(dx + row * dxs + i, n - i);
+      for (int k = 0; k < K; k++) {
+        bool on = team.col + k * kLanes < n;
+        row[k].load(xr + k * kLanes, on);
+        dout[k].load(dyr + k * kLanes, on);
       }
-    }
+      float a = rstd[r], lane[C];
 #pragma unroll
-    for (int p = 0; p < PARTS; p++) {
-      int i = p * kThreads * kEight + col;
-      float g[kEight];
-      weights8(w + i, n - i, plus_one, g);
+      for (int k = 0; k < K; k++) grad[k].load(dxr + k * kLanes, team.col + k * kLanes < n);
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) {
-        float a = rstd[min(from + r, end - 1)], v[kEight], d[kEight];
-        rows[r][p].values(v);
-        douts[r][p].values(d);
+      for (int j = 0; j < C; j++) lane[j] = 0.f;
 #pragma unroll
-        for (int j = 0; j < kEight; j++) v[j] = (d[j] * g[j]) * (v[j] * a);
-        store8(products + r * n + i, n - i, v);
+      for (int k = 0; k < K; k++) {
+        scale[k].anew();
+        float v[C], d[C], g[C];
+        row[k].values(v), dout[k].values(d), weights(scale[k], base, g);
+#pragma unroll
+        for (int j = 0; j < C; j++) lane[j] = lane[j] + (d[j] * g[j]) * (v[j] * a);
       }
-    }
+      float c = team.tree(lane, lanes[team.id]) / (float)n;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      size_t row = min(from + ROWS + r, end - 1);
+      for (int k = 0; k < K; k++) {
+        row[k].anew(), dout[k].anew(), scale[k].anew();
+        float v[C], d[C], g[C], to[C];
+        row[k].values(v), dout[k].values(d), weights(scale[k], base, g), grad[k].values(to);
 #pragma unroll
-      for (int p = 0; p < PARTS; p++) {
-        int i = p * kThreads * kEight + col;
-        if (i < n) ahead(x + row * xs + i), ahead(dy + row * dys + i), ahead(dx + row * dxs + i);
-      }
-    }
-    __syncthreads();
-    if (threadIdx.x < ROWS * kWarp) {
-      int r = threadIdx.x / kWarp;
-      float mean = tree8(n, [&](int i, int left, float* v) { load8(products + r * n + i, left, v); }) / (float)n;
-      if (warp_lane() == 0) means[r] = mean;
-    }
-    __syncthreads();
-#pragma unroll
-    for (int p = 0; p < PARTS; p++) {
-      int i = p * kThreads * kEight + col;
-      float g[kEight];
-      weights8(w + i, n - i, plus_one, g);
-#pragma unroll
-      for (int r = 0; r < ROWS; r++) {
-        if (from + r >= end) break;
-        float a = rstd[from + r], c = means[r], v[kEight], d[kEight], to[kEight];
-        rows[r][p].values(v);
-        douts[r][p].values(d);
-        tos[r][p].values(to);
-#pragma unroll
-        for (int j = 0; j < kEight; j++) {
+        for (int j = 0; j < C; j++) {
           float xh = v[j] * a;
           to[j] = to[j] + a * (d[j] * g[j] - xh * c);
-          sum[p][j] = sum[p][j] + xh * d[j];
+          sum[k][j] = sum[k][j] + xh * d[j];
         }
-        store8(dx + (size_t)(from + r) * dxs + i, n - i, to);
+        grad[k].round(to);
+        if (team.col + k * kLanes < n) grad[k].store(dxr + k * kLanes);
       }
     }
-  }
-  if (!sums) return;
+    if (!sums) continue;
 #pragma unroll
-  for (int p = 0; p < PARTS; p++) {
-    int i = p * kThreads * kEight + col;
-    store8(sums + (size_t)blockIdx.x * n + i, n - i, sum[p]);
+    for (int k = 0; k < K; k++) {
+      int i = team.col + k * kLanes;
+      if (i < n)
+#pragma unroll
+        for (int j = 0; j < C; j++) runs[team.id * n + i + j] = sum[k][j];
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+      float* of_block = sums + (size_t)blockIdx.x * n + i;
+      float total = round == 0 ? 0.f : *of_block;
+#pragma unroll
+      for (int t = 0; t < TEAMS; t++) total = total + runs[t * n + i];
+      *of_block = total;
+    }
+    __syncthreads();
   }
 }
 
-extern __shared__ float products[];
+extern __shared__ float runs[];
 
-#define RMS_NORM_BACKWARD(parts, rows, many, T, suffix)                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(kThreads, many) rms_norm_backward_##parts##suffix(                                                           \
-      T* dx, float* sums, const T* dy, const T* x, const float* rstd, const T* w, const int* blocks, int n, int dxs, int dys, int xs, int plus_one) {       \
-    rms_norm_backward<parts, rows>(products, dx, sums, dy, x, rstd, w, blocks, n, dxs, dys, xs, plus_one);                                                  \
+#define FORWARD_OF(C, K, TEAMS, many, T, suffix)                                                                                                          \
+  extern "C" __global__ void __launch_bounds__(TEAMS * 256 / C, many) rms_norm_##C##x##K##suffix(T* out, float* rstd, const T* x, const T* w, int rows,   \
+                                                                                                 int n, int os, int xs, float eps, int plus_one) {        \
+    rms_norm<C, K, TEAMS>(out, rstd, x, w, rows, n, os, xs, eps, plus_one);                                                                               \
   }
-#define RMS_NORM_BACKWARDS(parts, rows, many) RMS_NORM_BACKWARD(parts, rows, 1, float, _f32) RMS_NORM_BACKWARD(parts, rows, many, u16, _bf16)
-RMS_NORM_BACKWARDS(1, 2, 3)
-RMS_NORM_BACKWARDS(2, 1, 3)
-RMS_NORM_BACKWARDS(4, 1, 2)
-RMS_NORM_BACKWARDS(8, 1, 1)
+#define FORWARD(C, K, TEAMS, many) FORWARD_OF(C, K, TEAMS, 1, float, _f32) FORWARD_OF(C, K, TEAMS, many, u16, _bf16)
 
-// add_blocks adds sums [count, n] to dw, the first first: a block brings 32 columns of many of them together, its first warp adds.
-KERNEL(add_blocks, float* dw, const float* sums, int count, int n) {
-  constexpr int kMany = 256;
+#define BACKWARD_OF(C, K, TEAMS, many, T, suffix)                                                                                                         \
+  extern "C" __global__ void __launch_bounds__(TEAMS * 256 / C, many) rms_norm_backward_##C##x##K##suffix(                                                \
+      T* dx, float* sums, const T* dy, const T* x, const float* rstd, const T* w, const int* blocks, int n, int dxs, int dys, int xs, int plus_one) {     \
+    rms_norm_backward<C, K, TEAMS>(runs, dx, sums, dy, x, rstd, w, blocks, n, dxs, dys, xs, plus_one);                                                    \
+  }
+#define BACKWARD(C, K, TEAMS, many) BACKWARD_OF(C, K, TEAMS, 1, float, _f32) BACKWARD_OF(C, K, TEAMS, many, u16, _bf16)
+
+// Shapes and teams, as norm.go has them, and for bf16 the blocks of a processor; a benchmark compares others.
+#ifdef NORM_SHAPES
+NORM_SHAPES
+#else
+FORWARD(8, 2, 8, 1)
+FORWARD(8, 4, 8, 1)
+FORWARD(8, 8, 8, 1)
+FORWARD(4, 16, 4, 1)
+FORWARD(2, 32, 2, 1)
+FORWARD(1, 16, 1, 1)
+FORWARD(1, 64, 1, 1)
+BACKWARD(8, 2, 8, 2)
+BACKWARD(8, 4, 8, 2)
+BACKWARD(4, 8, 8, 1)
+BACKWARD(2, 16, 4, 1)
+BACKWARD(2, 32, 2, 1)
+BACKWARD(1, 16, 2, 1)
+BACKWARD(1, 64, 1, 1)
+#endif
+
+constexpr int kAdders = 512;  // norm.go has it too
+
+// add_sums adds the sums of blocks to dw, the first first. A block's sum is that of its runs from +0, ascending, of which there are at most RUNS: those of block b are
+// sums [starts[b] ... starts[b+1], n], or with RUNS 1 sums[b]. A block of threads brings 32 columns of many blocks together, its first warp adds.
+template <int RUNS>
+__device__ inline void add_sums(float* dw, const float* sums, const int* starts, int count, int n) {
+  constexpr int kMany = 256, kWarps = kAdders / kWarp;
   __shared__ float tile[kMany][kWarp];
-  int lane = warp_lane(), j = blockIdx.x * kWarp + lane;
-  float sum = threadIdx.x < kWarp && j < n ? dw[j] : 0.f;
+  int lane = warp_lane(), warp = threadIdx.x / kWarp, j = blockIdx.x * kWarp + lane;
+  float sum = warp == 0 && j < n ? dw[j] : 0.f;
   for (int from = 0; from < count; from += kMany) {
     __syncthreads();
+#pragma unroll 4
+    for (int i = warp; i < kMany; i += kWarps) {
+      if (from + i >= count || j >= n) break;
+      size_t at = RUNS == 1 ? from + i : starts[from + i];
+      int own = RUNS == 1 ? 1 : starts[from + i + 1] - (int)at;
+      float v[RUNS], total = 0.f;
 #pragma unroll
-    for (int i = 0; i < kMany; i += kThreads / kWarp) {
-      int b = i + threadIdx.x / kWarp;
-      if (from + b < count && j < n) tile[b][lane] = sums[(size_t)(from + b) * n + j];
+      for (int r = 0; r < RUNS; r++) v[r] = r < own ? sums[(at + r) * n + j] : 0.f;
+#pragma unroll
+      for (int r = 0; r < RUNS; r++) total = total + v[r];
+      tile[i][lane] = total;
     }
     __syncthreads();
-    if (threadIdx.x < kWarp)
+    if (warp == 0)
 #pragma unroll 16
       for (int b = 0; b < min(kMany, count - from); b++) sum = sum + tile[b][lane];
   }
-  if (threadIdx.x < kWarp && j < n) dw[j] = sum;
+  if (warp == 0 && j < n) dw[j] = sum;
 }
+KERNEL(add_blocks, float* dw, const float* sums, int count, int n) { add_sums<1>(dw, sums, nullptr, count, n); }
+KERNEL(add_runs, float* dw, const float* sums, const int* starts, int count, int n) { add_sums<kRowBlock / kRowRun>(dw, sums, starts, count, n); }
 
 // add_rows adds parts F32 [rows, n] up in blocks of rows, a thread for a column of one: sums F32 [blocks, n], which add_blocks adds up.
 KERNEL(add_rows, float* sums, const float* parts, const int* blocks, int n) {
   int j = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
   if (j >= n) return;
-  float sum = 0.f;
-#pragma unroll 8
-  for (int r = blocks[b]; r < blocks[b + 1]; r++) sum += parts[(size_t)r * n + j];
-  sums[(size_t)b * n + j] = sum;
+  sums[(size_t)b * n + j] = sum_rows(blocks[b], blocks[b + 1], [&](size_t r) { return parts[r * n + j]; });
 }

@@ -10,27 +10,55 @@ import (
 	"lockstep/kernels"
 )
 
-// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n].
-func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
-	d.launch("rms_norm"+suffix(x), warps(x.Rows), warpThreads, 0, out, rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+// normShape is a kernel of norm.cu: teams that hold rows of up to 256*parts columns in registers, `columns` of every 256 to a thread.
+type normShape struct{ columns, parts, teams int }
+
+// Shapes of the norm and of its gradient, as norm.cu has them; the first that takes a row is taken. Those of one column take any address and length.
+var (
+	normShapes     = []normShape{{8, 2, 8}, {8, 4, 8}, {8, 8, 8}, {4, 16, 4}, {2, 32, 2}, {1, 16, 1}, {1, 64, 1}}
+	normGradShapes = []normShape{{8, 2, 8}, {8, 4, 8}, {4, 8, 8}, {2, 16, 4}, {2, 32, 2}, {1, 16, 2}, {1, 64, 1}}
+)
+
+// threads of a block.
+func (s normShape) threads() int { return s.teams * 256 / s.columns }
+
+func (s normShape) String() string { return fmt.Sprintf("%dx%d", s.columns, s.parts) }
+
+// takes reports that every row of the tensors starts where a thread's columns are one access, and fits.
+func (s normShape) takes(rows ...kernels.Tensor) bool {
+	for _, t := range rows {
+		size := s.columns * t.DType.Size()
+		if t.Cols > 256*s.parts || t.Cols%s.columns != 0 || t.Stride%s.columns != 0 || address(t)%cu.DevicePtr(min(size, 16)) != 0 {
+			return false
+		}
+	}
+	return true
 }
 
-// normThreads is kThreads of norm.cu. Its blocks hold parts of partColumns columns: so many rows at a time for so many parts.
-const normThreads, partColumns, mostParts = 256, 2048, 8
+func normShapeOf(shapes []normShape, rows ...kernels.Tensor) normShape {
+	for _, s := range shapes {
+		if s.takes(rows...) {
+			return s
+		}
+	}
+	panic(kernels.Fault{Err: fmt.Errorf("norms on the GPU are written for rows of up to %d columns, not %d", 256*shapes[len(shapes)-1].parts, rows[0].Cols)})
+}
+
+// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n].
+func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
+	s := normShapeOf(normShapes, x, out, w)
+	d.launch(fmt.Sprintf("rms_norm_%s%s", s, suffix(x)), [3]int{blocks(x.Rows, s.teams), 1, 1}, s.threads(), 0, out, rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+}
 
 // RMSNormBackward adds to dx [T, n] and to dw F32 [1, n], which may be nil.
 func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm kernels.Norm, packs []int32) {
-	parts := 1
-	for parts*partColumns < x.Cols {
-		parts *= 2
+	s, rows := normShapeOf(normGradShapes, x, dy, dx, w), kernels.RowBlocks(packs)
+	shared := 0
+	if !dw.IsNil() {
+		shared = 4 * s.teams * x.Cols
 	}
-	if parts > mostParts {
-		panic(kernels.Fault{Err: fmt.Errorf("the gradient of a norm on the GPU is written for rows of up to %d columns, not %d", mostParts*partColumns, x.Cols)})
-	}
-	shared := 4 * x.Cols * max(1, 2/parts)
-	rows := kernels.RowBlocks(packs)
 	d.sumRows(dw, len(rows)-1, func(n int, sums cu.DevicePtr) {
-		d.launch(fmt.Sprintf("rms_norm_backward_%d%s", parts, suffix(x)), [3]int{n, 1, 1}, normThreads, shared, dx, sums, dy, x, rstd, w, stage(d, rows), x.Cols, dx.Stride, dy.Stride, x.Stride, norm.PlusOne)
+		d.launch(fmt.Sprintf("rms_norm_backward_%s%s", s, suffix(x)), [3]int{n, 1, 1}, s.threads(), shared, dx, sums, dy, x, rstd, w, stage(d, rows), x.Cols, dx.Stride, dy.Stride, x.Stride, norm.PlusOne)
 	})
 }
 
@@ -47,8 +75,10 @@ func (d *Device) sumRows(dw kernels.Tensor, n int, run func(n int, sums cu.Devic
 
 // addBlocks adds sums F32 [n, columns of dw] to dw F32 [1, columns], the first first.
 func (d *Device) addBlocks(dw kernels.Tensor, sums cu.DevicePtr, n int) {
-	d.launch("add_blocks", [3]int{blocks(dw.Cols, 32), 1, 1}, normThreads, 0, dw, sums, n, dw.Cols)
+	d.launch("add_blocks", [3]int{blocks(dw.Cols, 32), 1, 1}, adders, 0, dw, sums, n, dw.Cols)
 }
+
+const adders = 512 // kAdders of norm.cu
 
 // addRows adds parts F32 [rows, n] to dw F32 [1, n] as a sum over rows, by way of sums F32 [blocks, n].
 func (d *Device) addRows(dw kernels.Tensor, parts, sums cu.DevicePtr, rows []int32) {

@@ -38,7 +38,7 @@ func TestEmbed(t *testing.T) {
 
 func TestNorm(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][2]int{{1, 1}, {3, 100}, {100, 256}, {9, 300}, {1000, 2048}, {70, 7168}, {65536, 40}} {
+		for _, s := range [][2]int{{1, 1}, {3, 100}, {100, 256}, {9, 300}, {200, 513}, {130, 1024}, {1000, 2048}, {70, 4096}, {70, 7168}, {66, 5001}, {65536, 40}} {
 			for _, norm := range []kernels.Norm{{Eps: 1e-6}, {Eps: 1e-5, PlusOne: true}} {
 				r, n := s[0], s[1]
 				packs := []int32{0, int32(r / 3), int32(r)}
@@ -55,7 +55,7 @@ func TestNorm(t *testing.T) {
 
 func TestHeadNormRope(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][4]int{{1, 1, 8, 4}, {17, 3, 16, 4}, {300, 8, 64, 32}, {500, 4, 128, 32}, {70, 3, 192, 32}} {
+		for _, s := range [][4]int{{1, 1, 8, 4}, {17, 3, 16, 4}, {300, 8, 64, 32}, {17000, 1, 64, 32}, {70, 5, 128, 64}, {33, 40, 128, 64}, {20, 3, 256, 128}, {500, 4, 128, 32}, {70, 3, 192, 32}} {
 			for _, rope := range []kernels.Rope{{}, {First: s[2] - 2*s[3]}, {First: s[2] - 2*s[3], Interleaved: true}} {
 				rope.HeadDim = s[2]
 				headNormRope(t, dtype, s[0], s[1], s[3], rope, nil)

@@ -1,14 +1,15 @@
-// HeadNormRope and its gradient: 8, 16 or 32 threads for a head of a row, eight columns each. out may be x, and dx dout: a thread writes the columns that it reads. Bound: the bytes of x and out, or of dout, x and dx.
+// HeadNormRope and its gradient: G = 8, 16 or 32 threads for a head of a row, eight columns each. out may be x, and dx dout: a thread writes the columns that it reads. Bound: the bytes of x and out, or of dout, x and dx.
 //   xh = x*rstd, z = xh*w (w nil: z = x); the pairs of columns (a, b) turn: out[a] = round(z[a]*c - z[b]*s), out[b] = round(z[b]*c + z[a]*s); of others out = round(z)
-#include "rows.cuh"
+#include "team.cuh"
 
 // Turn says which columns of a head of dim turn: `pairs` pairs from column `first` on, halves or (interleaved) neighbours.
 struct Turn {
   int dim, pairs, first, interleaved;
 };
 
-// Kinds of pairs: halves that fill threads, neighbours in one thread, and others.
-enum Kind { halves, neighbours, others };
+// Kinds of pairs: the halves of heads of 8*G columns, all of which turn, and whose rows allow accesses of four columns; other halves that fill threads; neighbours in one
+// thread; others. A thread has eight columns in a row, but of the first kind four of each half, so that nothing passes between threads.
+enum Kind { full, halves, neighbours, others };
 
 // Turning turns a thread's eight columns of heads of a row whose cosines and sines are c and s, or BACK. All of the warp calls it.
 template <Kind KIND, bool BACK>
@@ -62,7 +63,126 @@ struct Turning {
   }
 };
 
-// A block for a row; a head has G threads, 8*G >= dim, which keep what heads have in common.
+template <bool BACK>
+struct Turning<full, BACK> {
+  Columns<float, 4> cos, sin;
+
+  __device__ Turning(const Turn&, int col, const float* c, const float* s) { cos.load(c + col / 2, true), sin.load(s + col / 2, true); }
+
+  __device__ void turn(float* z) const {
+    float c[4], s[4];
+    cos.values(c), sin.values(s);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      float a = z[j], b = z[j + 4];
+      z[j] = BACK ? a * c[j] + b * s[j] : a * c[j] - b * s[j];
+      z[j + 4] = BACK ? b * c[j] - a * s[j] : b * c[j] + a * s[j];
+    }
+  }
+};
+
+// Part is a thread's eight columns of a head; col is eight times its place among the head's threads.
+template <int G, Kind KIND, class T>
+struct Part {
+  Stored8<T> all;
+  __device__ void load(const T* head, int col, int dim, bool on) { all.load(head + col, on ? dim - col : 0); }
+  __device__ void values(float* v) const { all.values(v); }
+  __device__ static void store(T* head, int col, int dim, bool on, const float* v) { store8(head + col, on ? dim - col : 0, v); }
+};
+
+template <int G, class T>
+struct Part<G, full, T> {
+  Columns<T, 4> low, high;
+  __device__ void load(const T* head, int col, int, bool on) { low.load(head + col / 2, on), high.load(head + 4 * G + col / 2, on); }
+  __device__ void values(float* v) const { low.values(v), high.values(v + 4); }
+  __device__ static void store(T* head, int col, int, bool on, const float* v) {
+    Columns<T, 4> low, high;
+    low.round(v), high.round(v + 4);
+    if (on) low.store(head + col / 2), high.store(head + 4 * G + col / 2);
+  }
+};
+
+// halve adds the 2*HALF numbers of a thread to those of the threads BIT, BIT/2, ... apart; each keeps a half, until it has one.
+template <int HALF, int BIT>
+__device__ inline void halve(float* x) {
+  bool up = threadIdx.x & BIT;
+#pragma unroll
+  for (int i = 0; i < HALF; i++) {
+    float mine = up ? x[i + HALF] : x[i], other = up ? x[i] : x[i + HALF];
+    x[i] = mine + __shfl_xor_sync(~0u, other, BIT);
+  }
+  if constexpr (HALF > 1) halve<HALF / 2, BIT / 2>(x);
+}
+
+// trees gives all threads of U heads the trees of the heads' columns, v of a thread's own, after `f` of each: f is called once for a tree or more. Of full heads the threads
+// share the additions, and the calls.
+template <int G, Kind KIND, int U, class F>
+__device__ inline void trees(const float (&v)[U][kEight], float* result, F f) {
+  if constexpr (KIND != full) {
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      Lanes8 lanes;
+#pragma unroll
+      for (int j = 0; j < kEight; j++) lanes.v[j] += v[u][j];
+      result[u] = f(lanes.sum<G>());
+    }
+  } else {
+    constexpr int N = 4 * U;
+    float x[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = v[i / 4][i % 4] + v[i / 4][i % 4 + 4];  // lanes half a head apart
+    halve<N / 2, G / 2>(x);
+    float sum = x[0];
+#pragma unroll
+    for (int bit = G / 2 / N; bit > 0; bit >>= 1) sum = sum + __shfl_xor_sync(~0u, sum, bit);
+    sum = sum + __shfl_xor_sync(~0u, sum, 2 * G / N);  // lanes 2 apart, and 1
+    sum = sum + __shfl_xor_sync(~0u, sum, G / N);
+    sum = f(sum + 0.f);  // lanes start from +0
+#pragma unroll
+    for (int u = 0; u < U; u++) result[u] = __shfl_sync(~0u, sum, (warp_lane() & -G) + u * (G / U));
+  }
+}
+
+// Full heads: G threads for U heads of a row.
+template <int G, int U, class T>
+__device__ inline void head_norm_rope_full(T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, const Turn& k, int rows, int heads,
+                                           int os, int xs, float eps, int plus_one) {
+  int across = (heads + U - 1) / U, at = blockIdx.x * (blockDim.x / G) + threadIdx.x / G, col = threadIdx.x % G * kEight;
+  int place = at / across, first = at % across * U, row = min(place, rows - 1);
+  auto on = [&](int u) { return place < rows && first + u < heads; };
+  Part<G, full, T> part[U];
+#pragma unroll
+  for (int u = 0; u < U; u++) part[u].load(x + (size_t)row * xs + (first + u) * 8 * G, col, 8 * G, on(u));
+  Part<G, full, T> scale;
+  if (w) scale.load(w, col, 8 * G, true);
+  size_t table = (size_t)positions[row] * k.pairs;
+  Turning<full, false> turning(k, col, cos + table, sin + table);
+  float z[U][kEight];
+#pragma unroll
+  for (int u = 0; u < U; u++) part[u].values(z[u]);
+  if (w) {
+    float square[U][kEight], a[U], g[kEight], base = weight_base(plus_one);
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+      for (int j = 0; j < kEight; j++) square[u][j] = z[u][j] * z[u][j];
+    trees<G, full, U>(square, a, [&](float sum) { return r_std(sum, 8 * G, eps); });
+    weights(scale.low, base, g), weights(scale.high, base, g + 4);
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+      if (on(u) && col == 0) rstd[(size_t)row * heads + first + u] = a[u];
+#pragma unroll
+      for (int j = 0; j < kEight; j++) z[u][j] = round_norm(z[u][j] * a[u], plus_one) * g[j];
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < U; u++) {
+    turning.turn(z[u]);
+    Part<G, full, T>::store(out + (size_t)row * os + (first + u) * 8 * G, col, 8 * G, on(u), z[u]);
+  }
+}
+
+// Others: a block for a row; a head has G threads, 8*G >= dim, which keep what heads have in common.
 template <int G, Kind KIND, class T>
 __device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, const Turn& k, int heads,
                                       int os, int xs, float eps, int plus_one) {
@@ -90,70 +210,120 @@ __device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* 
   }
 }
 
-constexpr int kThreads = 512;  // of the backward; rope.go has it too
+constexpr int kThreads = 256;  // of the backward; rope.go has it too
 
-// By blocks of at most 64 rows: products for dw go through shared memory, two tiles of heads in turn, where the first dim threads add them up, heads ascending
-// inside a row. sums nil: dw is not wanted. norm.cu adds the blocks up.
-template <int G, Kind KIND, class T>
-__device__ inline void head_norm_rope_backward(float* shared, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions,
-                                               const float* cos, const float* sin, const int* blocks, const Turn& k, int heads, int dxs, int ds, int xs, int plus_one) {
-  int groups = kThreads / G, group = threadIdx.x / G, col = threadIdx.x % G * kEight;
-  int down = max(1, groups / heads), across = min(groups, heads), tile = down * across;  // heads at a time: of so many rows, so many of each
-  int place = group / across, own = group % across, end = blocks[blockIdx.x + 1];
-  float total = 0.f, g[kEight];
-  if (w) weights8(w + col, k.dim - col, plus_one, g);
-  int turn = 0;
-  for (int from = blocks[blockIdx.x]; from < end; from += down)
-    for (int first = 0; first < heads; first += across, turn ^= 1) {
-      float* products = shared + turn * tile * k.dim;
-      int row = min(from + place, end - 1), head = first + own, at = head * k.dim + col;
-      int left = from + place < end && place < down && head < heads ? k.dim - col : 0;
-      Turning<KIND, true> turning(k, col, cos + (size_t)positions[row] * k.pairs, sin + (size_t)positions[row] * k.pairs);
-      float z[kEight], xh[kEight];
-      load8(dout + (size_t)row * ds + at, left, z);
-      if (w) load8(x + (size_t)row * xs + at, left, xh);
-      if (left > 0 && from + down + place < end) ahead(dout + (size_t)(row + down) * ds + at), ahead(x + (size_t)(row + down) * xs + at);
-      turning.turn(z);
-      if (w) {
-        float a = left > 0 ? rstd[row * heads + head] : 0.f, product[kEight];
-        Lanes8 lanes;
+// A block of threads has the heads of one run of rows or more, G threads U of them at a time, and adds what each head's chain gives dw. Runs begin at the rows runs[0 ... count].
+// parts is F32 [kThreads/G*U, dim] in shared memory, sums F32 [count, dim], nil where dw is not wanted. norm.cu adds the runs up.
+template <int G, Kind KIND, int U, class T>
+__device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions, const float* cos,
+                                               const float* sin, const int* runs, int count, const Turn& k, int heads, int dxs, int ds, int xs, int plus_one) {
+  constexpr int kGroups = kThreads / G;
+  int across = min(kGroups, (heads + U - 1) / U), down = kGroups / across, group = threadIdx.x / G, col = threadIdx.x % G * kEight;
+  int place = group / across, run = blockIdx.x * down + place;
+  bool in = place < down && run < count;
+  int from = in ? runs[run] : 0, end = in ? runs[run + 1] : 0;
+  float g[kEight];
+  if (w) {
+    Part<G, KIND, T> scale;
+    scale.load(w, col, k.dim, true);
+    scale.values(g);
 #pragma unroll
-        for (int j = 0; j < kEight; j++) {
-          xh[j] = xh[j] * a;
-          product[j] = xh[j] * z[j];
-          z[j] = z[j] * g[j];
-          lanes.v[j] += z[j] * xh[j];
+    for (int j = 0; j < kEight; j++) g[j] = weight_base(plus_one) + g[j];
+  }
+  for (int batch = 0; batch < heads; batch += across * U) {
+    int first = batch + group % across * U;
+    float sum[U][kEight];
+#pragma unroll
+    for (int u = 0; u < U; u++)
+#pragma unroll
+      for (int j = 0; j < kEight; j++) sum[u][j] = 0.f;
+#pragma unroll 1
+    for (int i = 0; i < kRowRun; i++) {
+      size_t row = from + i < end ? from + i : 0;
+      auto on = [&](int u) { return from + i < end && first + u < heads; };
+      Part<G, KIND, T> from_dout[U], from_x[U];
+      float a[U], z[U][kEight];
+#pragma unroll
+      for (int u = 0; u < U; u++) {
+        from_dout[u].load(dout + row * ds + (first + u) * k.dim, col, k.dim, on(u));
+        if (w) {
+          from_x[u].load(x + row * xs + (first + u) * k.dim, col, k.dim, on(u));
+          a[u] = on(u) ? rstd[row * heads + first + u] : 0.f;
         }
-        if (sums) store8(products + group * k.dim + col, left, product);
-        float mean = lanes.sum<G>() / (float)k.dim;
-#pragma unroll
-        for (int j = 0; j < kEight; j++) z[j] = a * (z[j] - xh[j] * mean);
       }
-      store8(dx + (size_t)row * dxs + at, left, z);
-      if (!sums) continue;
-      __syncthreads();
-      int count = min(down, end - from) * min(across, heads - first);
-      if (threadIdx.x < k.dim)
-#pragma unroll 16
-        for (int i = 0; i < count; i++) total += products[i * k.dim + threadIdx.x];
+      size_t table = (size_t)positions[row] * k.pairs;
+      Turning<KIND, true> turning(k, col, cos + table, sin + table);
+#pragma unroll
+      for (int u = 0; u < U; u++) {
+        from_dout[u].values(z[u]);
+        turning.turn(z[u]);
+      }
+      if (w) {
+        float xh[U][kEight], product[U][kEight], mean[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+          from_x[u].values(xh[u]);
+#pragma unroll
+          for (int j = 0; j < kEight; j++) {
+            xh[u][j] = xh[u][j] * a[u];
+            sum[u][j] = sum[u][j] + xh[u][j] * z[u][j];
+            z[u][j] = z[u][j] * g[j];
+            product[u][j] = z[u][j] * xh[u][j];
+          }
+        }
+        trees<G, KIND, U>(product, mean, [&](float total) { return total / (float)(KIND == full ? 8 * G : k.dim); });
+#pragma unroll
+        for (int u = 0; u < U; u++)
+#pragma unroll
+          for (int j = 0; j < kEight; j++) z[u][j] = a[u] * (z[u][j] - xh[u][j] * mean[u]);
+      }
+#pragma unroll
+      for (int u = 0; u < U; u++) Part<G, KIND, T>::store(dx + row * dxs + (first + u) * k.dim, col, k.dim, on(u), z[u]);
     }
-  if (sums && threadIdx.x < k.dim) sums[(size_t)blockIdx.x * k.dim + threadIdx.x] = total;
+    if (!sums) continue;
+#pragma unroll
+    for (int u = 0; u < U; u++) Part<G, KIND, float>::store(parts + (group * U + u) * k.dim, col, k.dim, true, sum[u]);
+    __syncthreads();
+    for (int c = threadIdx.x; c < down * k.dim; c += kThreads) {
+      int own = c / k.dim, j = c % k.dim, of_run = blockIdx.x * down + own;
+      if (of_run >= count) break;
+      float* to = sums + (size_t)of_run * k.dim + j;
+      float total = batch == 0 ? 0.f : *to;
+#pragma unroll 8
+      for (int h = 0; h < min(across * U, heads - batch); h++) total = total + parts[(own * across * U + h) * k.dim + j];
+      *to = total;
+    }
+    __syncthreads();
+  }
 }
 
-extern __shared__ float tiles[];
+extern __shared__ __align__(16) float parts[];
 
-#define ROPE(G, kind, T, suffix)                                                                                                                                     \
-  extern "C" __global__ void head_norm_rope_##kind##_##G##suffix(Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos,       \
-                                                                 const float* sin, int heads, int os, int xs, float eps, int plus_one) {                            \
+#define FORWARD(G, kind, T, suffix)                                                                                                                                  \
+  extern "C" __global__ void head_norm_rope_##kind##_##G##suffix(Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos,        \
+                                                                 const float* sin, int heads, int os, int xs, float eps, int plus_one) {                             \
     head_norm_rope<G, kind>(out, rstd, x, w, positions, cos, sin, k, heads, os, xs, eps, plus_one);                                                                  \
-  }                                                                                                                                                                  \
-  extern "C" __global__ void __launch_bounds__(kThreads, kind == others ? 1 : 2)                                                                                     \
-      head_norm_rope_backward_##kind##_##G##suffix(Turn k, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions,      \
-                                                   const float* cos, const float* sin, const int* blocks, int heads, int dxs, int ds, int xs, int plus_one) {        \
-    head_norm_rope_backward<G, kind>(tiles, dx, sums, dout, x, rstd, w, positions, cos, sin, blocks, k, heads, dxs, ds, xs, plus_one);                               \
   }
-#define ROPES(G, kind) ROPE(G, kind, float, _f32) ROPE(G, kind, u16, _bf16)
-#define ALL_ROPES(G) ROPES(G, halves) ROPES(G, neighbours) ROPES(G, others)
-ALL_ROPES(8)
-ALL_ROPES(16)
-ALL_ROPES(32)
+#define FORWARD_FULL(G, U, T, suffix)                                                                                                                                \
+  extern "C" __global__ void head_norm_rope_full_##G##suffix(Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos,            \
+                                                             const float* sin, int rows, int heads, int os, int xs, float eps, int plus_one) {                       \
+    head_norm_rope_full<G, U>(out, rstd, x, w, positions, cos, sin, k, rows, heads, os, xs, eps, plus_one);                                                          \
+  }
+#define BACKWARD(G, kind, U, many, T, suffix)                                                                                                                        \
+  extern "C" __global__ void __launch_bounds__(kThreads, many) head_norm_rope_backward_##kind##_##G##suffix(                                                         \
+      Turn k, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions, const float* cos, const float* sin,                \
+      const int* runs, int count, int heads, int dxs, int ds, int xs, int plus_one) {                                                                                \
+    head_norm_rope_backward<G, kind, U>(parts, dx, sums, dout, x, rstd, w, positions, cos, sin, runs, count, k, heads, dxs, ds, xs, plus_one);                       \
+  }
+#define ROPES(G, kind) FORWARD(G, kind, float, _f32) FORWARD(G, kind, u16, _bf16) BACKWARD(G, kind, 1, 2, float, _f32) BACKWARD(G, kind, 1, 2, u16, _bf16)
+#define ROPES_FULL(G, U, BACK, many) FORWARD_FULL(G, U, float, _f32) FORWARD_FULL(G, U, u16, _bf16) BACKWARD(G, full, BACK, 1, float, _f32) BACKWARD(G, full, BACK, many, u16, _bf16)
+#define ALL_ROPES(G, U, BACK, many) ROPES_FULL(G, U, BACK, many) ROPES(G, halves) ROPES(G, neighbours) ROPES(G, others)
+
+// Heads that G threads have at a time, forward and backward, as rope.go has them; a benchmark compares others.
+#ifdef ROPE_SHAPES
+ROPE_SHAPES
+#else
+ALL_ROPES(8, 2, 2, 2)
+ALL_ROPES(16, 4, 2, 2)
+ALL_ROPES(32, 4, 2, 2)
+#endif

@@ -23,15 +23,28 @@ func turn(rope kernels.Rope, w kernels.Tensor) []byte {
 	return buf
 }
 
-// turnKind is Kind of rope.cu.
-func turnKind(rope kernels.Rope) string {
+// turnKind is Kind of rope.cu; the tensors are those whose rows hold heads.
+func turnKind(rope kernels.Rope, rows ...kernels.Tensor) string {
+	dim, pairs := rope.HeadDim, rope.Cos.Cols
 	switch {
-	case !rope.Interleaved && rope.First%8 == 0 && rope.Cos.Cols%8 == 0:
+	case !rope.Interleaved && 2*pairs == dim && dim == 8*headThreads(dim) && fours(append(rows, rope.Cos, rope.Sin)):
+		return "full"
+	case !rope.Interleaved && rope.First%8 == 0 && pairs%8 == 0:
 		return "halves"
 	case rope.Interleaved && rope.First%2 == 0:
 		return "neighbours"
 	}
 	return "others"
+}
+
+// fours reports that four columns from any multiple of four on are one access.
+func fours(tensors []kernels.Tensor) bool {
+	for _, t := range tensors {
+		if t.Stride%4 != 0 || address(t)%cu.DevicePtr(4*t.DType.Size()) != 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // headThreads is how many threads share a head, eight columns each.
@@ -44,21 +57,56 @@ func headThreads(dim int) int {
 	panic(kernels.Fault{Err: fmt.Errorf("rotary positions on the GPU are written for heads of up to 256 columns, not %d", dim)})
 }
 
+// ropeShape is how many heads the threads of a head take at a time where heads turn in full, forward and backward, as rope.cu has it. Others are taken one by one.
+type ropeShape struct{ forward, backward int }
+
+var ropeShapes = map[int]ropeShape{8: {2, 2}, 16: {4, 2}, 32: {4, 2}}
+
+const ropeThreads = 256 // of a block; kThreads of rope.cu
+
 // HeadNormRope normalises each head of x [T, heads*D] with w, unless w is nil, and turns pairs of its columns.
 func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
-	heads, threads := x.Cols/rope.HeadDim, headThreads(rope.HeadDim)
-	block := min(128, blocks(heads*threads, 32)*32)
-	d.launch(fmt.Sprintf("head_norm_rope_%s_%d%s", turnKind(rope), threads, suffix(x)), [3]int{x.Rows, 1, 1}, block, 0,
+	heads, threads, kind := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), turnKind(rope, out, x, w)
+	name := fmt.Sprintf("head_norm_rope_%s_%d%s", kind, threads, suffix(x))
+	if kind == "full" {
+		parts := x.Rows * blocks(heads, ropeShapes[threads].forward)
+		d.launch(name, [3]int{blocks(parts, ropeThreads/threads), 1, 1}, ropeThreads, 0,
+			turn(rope, w), out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+		return
+	}
+	d.launch(name, [3]int{x.Rows, 1, 1}, min(128, blocks(heads*threads, 32)*32), 0,
 		turn(rope, w), out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
 }
 
-const ropeThreads = 512 // kThreads of rope.cu
-
-// HeadNormRopeBackward writes dx, which may be dout, and adds to dw F32 [1, D], which may be nil.
+// HeadNormRopeBackward writes dx, which may be dout, and adds to dw F32 [1, D], which may be nil. Blocks of threads take runs of rows, so a weight's gradient is added up in two steps.
 func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm, packs []int32) {
-	heads, threads, rows := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), kernels.RowBlocks(packs)
-	d.sumRows(dw, len(rows)-1, func(n int, sums cu.DevicePtr) {
-		d.launch(fmt.Sprintf("head_norm_rope_backward_%s_%d%s", turnKind(rope), threads, suffix(x)), [3]int{n, 1, 1}, ropeThreads, 2*ropeThreads/threads*rope.HeadDim*4,
-			turn(rope, w), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, stage(d, rows), heads, dx.Stride, dout.Stride, x.Stride, norm.PlusOne)
-	})
+	heads, threads, kind, atOnce := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), turnKind(rope, dx, dout, x, w), 1
+	if kind == "full" {
+		atOnce = ropeShapes[threads].backward
+	}
+	groups := ropeThreads / threads
+	down := groups / min(groups, blocks(heads, atOnce))
+	runs, starts := rowRuns(packs)
+	count, shared, staged := len(runs)-1, 0, stage(d, append(runs, starts...))
+	var sums cu.DevicePtr
+	if !dw.IsNil() {
+		sums, shared = d.workspace(4*count*rope.HeadDim), 4*groups*atOnce*rope.HeadDim
+	}
+	d.launch(fmt.Sprintf("head_norm_rope_backward_%s_%d%s", kind, threads, suffix(x)), [3]int{blocks(count, down), 1, 1}, ropeThreads, shared,
+		turn(rope, w), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, staged, count, heads, dx.Stride, dout.Stride, x.Stride, norm.PlusOne)
+	if !dw.IsNil() {
+		d.launch("add_runs", [3]int{blocks(rope.HeadDim, 32), 1, 1}, adders, 0, dw, sums, staged+cu.DevicePtr(4*len(runs)), len(starts)-1, rope.HeadDim)
+	}
+}
+
+// rowRuns are the first rows of the runs of a sum over rows, and the first runs of its blocks, each with the end.
+func rowRuns(packs []int32) (runs, blocks []int32) {
+	rows := kernels.RowBlocks(packs)
+	for i, at := range rows[:len(rows)-1] {
+		blocks = append(blocks, int32(len(runs)))
+		for ; at < rows[i+1]; at += kernels.RowRun {
+			runs = append(runs, at)
+		}
+	}
+	return append(runs, rows[len(rows)-1]), append(blocks, int32(len(runs)))
 }

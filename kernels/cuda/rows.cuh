@@ -178,3 +178,19 @@ __device__ inline void weights8(const T* w, int left, int plus_one, float* v) {
 }
 
 __device__ inline float r_std(float sum, int n, float eps) { return 1.f / sqrtf(sum / (float)n + eps); }
+
+constexpr int kRowBlock = 64, kRowRun = 8;  // kernels.RowBlock and RowRun
+
+// sum_rows is the sum of a block of rows by runs, of what f has for each.
+template <class F>
+__device__ inline float sum_rows(int from, int end, F f) {
+  float total = 0.f;
+  for (; from < end; from += kRowRun) {
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < kRowRun; i++)
+      if (from + i < end) sum = sum + f(from + i);
+    total = total + sum;
+  }
+  return total;
+}

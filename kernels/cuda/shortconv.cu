@@ -89,15 +89,10 @@ template <class T>
 __device__ void short_conv_blocks(float* sums, float* biases, const float* du, const T* x, const Place* places, const int* blocks, int n, int taps, int xs) {
   int ch = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y, back = taps - 1 - (int)blockIdx.z;
   if (ch >= n) return;
-  float sum = 0.f, bias = 0.f;
-#pragma unroll 4
-  for (int r = blocks[b]; r < blocks[b + 1]; r++) {
-    float d = du[(size_t)r * n + ch];
-    bias = bias + d;
-    if (places[r].pos >= back) sum = sum + load(x, (size_t)(r - back) * xs + ch) * d;
-  }
-  sums[((size_t)b * n + ch) * taps + blockIdx.z] = sum;
-  if (back == 0) biases[(size_t)b * n + ch] = bias;
+  sums[((size_t)b * n + ch) * taps + blockIdx.z] = sum_rows(blocks[b], blocks[b + 1], [&](size_t r) {
+    return places[r].pos >= back ? load(x, (r - back) * xs + ch) * du[r * n + ch] : 0.f;
+  });
+  if (back == 0) biases[(size_t)b * n + ch] = sum_rows(blocks[b], blocks[b + 1], [&](size_t r) { return du[r * n + ch]; });
 }
 #define SHORT_CONV_BLOCKS(T) (float* sums, float* biases, const float* du, const T* x, const Place* places, const int* blocks, int n, int taps, int xs)
 KERNELS(short_conv_blocks, SHORT_CONV_BLOCKS, (sums, biases, du, x, places, blocks, n, taps, xs))

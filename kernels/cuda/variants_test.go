@@ -1,0 +1,157 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
+
+// variant is a source compiled with another choice of its shapes, and what the host has to know of it.
+type variant struct {
+	source, macro string
+	use           func()
+	kernels       map[string]function
+}
+
+// normVariants are other teams for rows of 2048 columns, of the norm and of its gradient; a macro's last number is the blocks of a processor.
+func normVariants() (forward, backward []variant) {
+	for _, v := range [][4]int{{8, 8, 8, 4}, {8, 8, 4, 1}, {8, 8, 4, 8}, {8, 8, 1, 1}, {4, 8, 4, 1}, {4, 8, 2, 1}} {
+		forward = append(forward, variant{"norm.cu", fmt.Sprintf("FORWARD(%d, %d, %d, %d)", v[0], v[1], v[2], v[3]), func() { normShapes = []normShape{{v[0], v[1], v[2]}} }, nil})
+	}
+	for _, v := range [][4]int{{4, 8, 4, 2}, {4, 8, 4, 3}, {4, 8, 2, 4}, {8, 8, 8, 1}, {8, 8, 4, 2}, {2, 8, 4, 1}, {2, 8, 4, 2}, {2, 8, 2, 4}} {
+		backward = append(backward, variant{"norm.cu", fmt.Sprintf("BACKWARD(%d, %d, %d, %d)", v[0], v[1], v[2], v[3]), func() { normGradShapes = []normShape{{v[0], v[1], v[2]}} }, nil})
+	}
+	return forward, backward
+}
+
+// ropeVariants are other numbers of heads of 128 columns that threads have at a time, forward and backward, and of blocks of a processor.
+func ropeVariants() (all []variant) {
+	for _, v := range [][3]int{{4, 2, 2}, {2, 2, 3}, {1, 1, 4}, {4, 1, 3}, {2, 4, 1}, {4, 4, 2}} {
+		all = append(all, variant{"rope.cu", fmt.Sprintf("ROPES_FULL(16, %d, %d, %d)", v[0], v[1], v[2]), func() { ropeShapes = map[int]ropeShape{16: {v[0], v[1]}} }, nil})
+	}
+	return all
+}
+
+// compileVariants compiles and loads them all at once.
+func (d *Device) compileVariants(all []variant) error {
+	headers, err := includes()
+	if err != nil {
+		return err
+	}
+	device, err := cu.GetDevice(0)
+	if err != nil {
+		return err
+	}
+	major, minor, err := device.ComputeCapability()
+	if err != nil {
+		return err
+	}
+	objects, errs := make([]object, len(all)), make([]error, len(all))
+	var done sync.WaitGroup
+	for i, v := range all {
+		name := map[string]string{"norm.cu": "NORM_SHAPES", "rope.cu": "ROPE_SHAPES"}[v.source]
+		flags := slices.Concat([]string{fmt.Sprintf("--gpu-architecture=sm_%d%da", major, minor)}, options, defines(d.def), []string{"--define-macro=" + name + "=" + v.macro})
+		done.Go(func() { objects[i], errs[i] = compile(v.source, flags, headers) })
+	}
+	done.Wait()
+	for i := range all {
+		if errs[i] != nil {
+			return fmt.Errorf("%s: %w", all[i].macro, errs[i])
+		}
+		if err := d.attempt(func() (err error) {
+			all[i].kernels, err = loadModule(objects[i].code, objects[i].kernels, maxShared)
+			return err
+		}); err != nil {
+			return fmt.Errorf("%s: %w", all[i].macro, err)
+		}
+	}
+	return nil
+}
+
+// contest is a case of BenchRows whose name begins so, other shapes of its kernels, and operands that show that they give the same bits.
+type contest struct {
+	prefix   string
+	variants []variant
+	operands []operand
+	op       func(d kernels.Device, x []kernels.Tensor)
+}
+
+func contests() []contest {
+	const rows, n, heads, dim = 150, rowsHidden, 40, rowsHeadDim
+	packs := []int32{0, 70, rows}
+	bf16 := func(rows, cols int) operand { return normal(kernels.BF16, rows, cols, 1) }
+	rope := func(x []kernels.Tensor) kernels.Rope { return kernels.Rope{Cos: x[0], Sin: x[1], HeadDim: dim} }
+	forward, backward := normVariants()
+	turned := ropeVariants()
+	table := func() operand { return normal(kernels.F32, 9, dim/2, 1) }
+	return []contest{
+		{"RMSNorm, ", forward, []operand{bf16(rows, n), positive(1, rows), bf16(rows, n), bf16(1, n)},
+			func(d kernels.Device, x []kernels.Tensor) { d.RMSNorm(x[0], x[1], x[2], x[3], kernels.Norm{Eps: 1e-6}) }},
+		{"RMSNorm backward", backward, []operand{bf16(rows, n), normal(kernels.F32, 1, n, 1), bf16(rows, n), bf16(rows, n), positive(1, rows), bf16(1, n)},
+			func(d kernels.Device, x []kernels.Tensor) {
+				d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], kernels.Norm{}, packs)
+			}},
+		{"head norm and rope, ", turned, []operand{table(), table(), bf16(rows, heads*dim), positive(rows, heads), bf16(rows, heads*dim), bf16(1, dim), ints(1, rows, below(rows, 9))},
+			func(d kernels.Device, x []kernels.Tensor) {
+				d.HeadNormRope(x[2], x[3], x[4], x[5], x[6], rope(x), kernels.Norm{Eps: 1e-6})
+			}},
+		{"head norm and rope backward", turned, []operand{table(), table(), bf16(rows, heads*dim), normal(kernels.F32, 1, dim, 1), bf16(rows, heads*dim), bf16(rows, heads*dim), positive(rows, heads),
+			bf16(1, dim), ints(1, rows, below(rows, 9))},
+			func(d kernels.Device, x []kernels.Tensor) {
+				d.HeadNormRopeBackward(x[2], x[3], x[4], x[5], x[6], x[7], x[8], rope(x), kernels.Norm{}, packs)
+			}},
+	}
+}
+
+// BenchmarkVariants holds other shapes of the kernels of norms against the definition and prints their times and their share of a copy's bandwidth; the first line of a
+// case is the shape in use.
+func BenchmarkVariants(b *testing.B) {
+	const each = 30 * time.Millisecond
+	d, all := card.(*Device), contests()
+	for i := range all {
+		if err := d.compileVariants(all[i].variants); err != nil {
+			b.Fatal(err)
+		}
+	}
+	loaded, forward, backward, ropes := d.kernels, normShapes, normGradShapes, ropeShapes
+	reset := func() { d.kernels, normShapes, normGradShapes, ropeShapes = loaded, forward, backward, ropes }
+	defer reset()
+	copied := d.BenchCopy(each)
+	for _, cases := range []func(mem *kernels.Arena) []rowsCase{d.benchHidden, d.benchHeads} {
+		keep := len(d.owned)
+		for _, c := range cases(kernels.NewArena(d)) {
+			at := slices.IndexFunc(all, func(x contest) bool { return strings.HasPrefix(c.name, x.prefix) })
+			if at < 0 {
+				continue
+			}
+			bytes := 0
+			for _, t := range c.moved {
+				bytes += t.Bytes()
+			}
+			b.Log(c.name)
+			for _, v := range append([]variant{{macro: "in use", use: func() {}}}, all[at].variants...) {
+				reset()
+				d.kernels = maps.Clone(loaded)
+				maps.Copy(d.kernels, v.kernels)
+				v.use()
+				if n, first := differences(b, all[at].operands, all[at].op, all[at].op); n > 0 {
+					b.Errorf("%s: %d bytes differ, first %s", v.macro, n, first)
+				}
+				seconds := d.time(each, c.run)
+				b.Logf("%-28s %7.1f us %4.0f%% of a copy", v.macro, seconds*1e6, 100*float64(bytes)/seconds*copied.Seconds/copied.Bytes)
+			}
+		}
+		reset()
+		d.release(keep)
+	}
+}
