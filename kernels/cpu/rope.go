@@ -163,48 +163,57 @@ func (h *headRope) weightGrad(dw []float32, dy *matrix, blocks []int32) {
 	h.stillGrad(dw[h.first+2*h.pairs:], dy, blocks, h.first+2*h.pairs)
 	h.d.eachColumn(h.pairs, 4, func(from, to int, buf [][]float32) {
 		n, left, right := to-from, dw[h.first+from:h.first+to], dw[h.first+h.pairs+from:h.first+h.pairs+to]
-		scratch := make([]float32, 8*n) // four sums of both sides
-		sum, head := scratch[:2*n], scratch[6*n:]
+		scratch := make([]float32, (3+h.heads)*2*n) // of both sides: three sums, and the chain of each head
+		sum, heads := scratch[:2*n], scratch[6*n:]
 		copy(sum, left)
 		copy(sum[n:], right)
 		h.d.sumRuns(sum, scratch[2*n:4*n], scratch[4*n:6*n], blocks, func(run []float32, first, end int) {
-			for i := range h.heads {
-				clear(head)
-				for t := first; t < end; t++ {
-					h.addPairs(head[:n], head[n:], dy, t, i, from, buf)
-				}
-				h.d.vec.Add(run, run, head)
+			clear(heads)
+			for t := first; t < end; t++ {
+				h.addRow(heads, dy, t, from, to, buf)
 			}
+			h.addHeads(run, heads)
 		})
 		copy(left, sum[:n])
 		copy(right, sum[n:])
 	})
 }
 
-// addPairs adds dz*xh of pairs from, from+1, ... of head i of row t.
-func (h *headRope) addPairs(low, high []float32, dy *matrix, t, i, from int, buf [][]float32) {
+// addHeads adds the chains of a run's heads.
+func (h *headRope) addHeads(run, heads []float32) {
+	for n := len(run); len(heads) > 0; heads = heads[n:] {
+		h.d.vec.Add(run, run, heads[:n])
+	}
+}
+
+// addRow adds dz*xh of pairs [from, to) of every head of row t to the heads' chains, [heads, 2, to-from].
+func (h *headRope) addRow(heads []float32, dy *matrix, t, from, to int, buf [][]float32) {
 	cos, sin := h.tables(t)
-	n, lo := len(low), i*h.dim+h.first+from
-	hi := lo + h.pairs
-	h.d.vec.UnrotateAddMul(low, high,
-		dy.loadPart(t, lo, lo+n, buf[0]), dy.loadPart(t, hi, hi+n, buf[1]),
-		h.in.loadPart(t, lo, lo+n, buf[2]), h.in.loadPart(t, hi, hi+n, buf[3]),
-		cos[from:from+n], sin[from:from+n], h.rs[t*h.heads+i])
+	n := to - from
+	for i := range h.heads {
+		lo := i*h.dim + h.first + from
+		hi := lo + h.pairs
+		h.d.vec.UnrotateAddMul(heads[2*i*n:][:n], heads[(2*i+1)*n:][:n],
+			dy.loadPart(t, lo, lo+n, buf[0]), dy.loadPart(t, hi, hi+n, buf[1]),
+			h.in.loadPart(t, lo, lo+n, buf[2]), h.in.loadPart(t, hi, hi+n, buf[3]),
+			cos[from:to], sin[from:to], h.rs[t*h.heads+i])
+	}
 }
 
 // stillGrad adds dz*xh of columns that do not turn, from column at on, to dw.
 func (h *headRope) stillGrad(dw []float32, dy *matrix, blocks []int32, at int) {
-	h.d.eachColumn(len(dw), 5, func(from, to int, buf [][]float32) {
-		head := buf[2]
-		h.d.sumRuns(dw[from:to], buf[3], buf[4], blocks, func(run []float32, first, end int) {
-			for i := range h.heads {
-				lo, hi := i*h.dim+at+from, i*h.dim+at+to
-				clear(head)
-				for t := first; t < end; t++ {
-					h.d.vec.AddMul(head, h.in.loadPart(t, lo, hi, buf[0]), h.rs[t*h.heads+i], dy.loadPart(t, lo, hi, buf[1]))
+	h.d.eachColumn(len(dw), 4, func(from, to int, buf [][]float32) {
+		n := to - from
+		heads := make([]float32, h.heads*n)
+		h.d.sumRuns(dw[from:to], buf[2], buf[3], blocks, func(run []float32, first, end int) {
+			clear(heads)
+			for t := first; t < end; t++ {
+				for i := range h.heads {
+					lo, hi := i*h.dim+at+from, i*h.dim+at+to
+					h.d.vec.AddMul(heads[i*n:][:n], h.in.loadPart(t, lo, hi, buf[0]), h.rs[t*h.heads+i], dy.loadPart(t, lo, hi, buf[1]))
 				}
-				h.d.vec.Add(run, run, head)
 			}
+			h.addHeads(run, heads)
 		})
 	})
 }

@@ -142,12 +142,12 @@ extern __shared__ float runs[];
 #ifdef NORM_SHAPES
 NORM_SHAPES
 #else
-FORWARD(8, 2, 8, 1)
-FORWARD(8, 4, 8, 1)
-FORWARD(8, 8, 8, 1)
-FORWARD(4, 16, 4, 1)
-FORWARD(2, 32, 2, 1)
-FORWARD(1, 16, 1, 1)
+FORWARD(8, 2, 8, 4)
+FORWARD(8, 4, 8, 4)
+FORWARD(8, 8, 8, 3)
+FORWARD(4, 16, 4, 3)
+FORWARD(2, 32, 2, 3)
+FORWARD(1, 16, 1, 4)
 FORWARD(1, 64, 1, 1)
 BACKWARD(8, 2, 8, 2)
 BACKWARD(8, 4, 8, 2)

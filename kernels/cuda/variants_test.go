@@ -25,7 +25,7 @@ type variant struct {
 
 // normVariants are other teams for rows of 2048 columns, of the norm and of its gradient; a macro's last number is the blocks of a processor.
 func normVariants() (forward, backward []variant) {
-	for _, v := range [][4]int{{8, 8, 8, 4}, {8, 8, 4, 1}, {8, 8, 4, 8}, {8, 8, 1, 1}, {4, 8, 4, 1}, {4, 8, 2, 1}} {
+	for _, v := range [][4]int{{8, 8, 8, 1}, {8, 8, 8, 4}, {8, 8, 4, 1}, {8, 8, 4, 8}, {8, 8, 1, 1}, {4, 8, 4, 1}, {4, 8, 2, 1}} {
 		forward = append(forward, variant{"norm.cu", fmt.Sprintf("FORWARD(%d, %d, %d, %d)", v[0], v[1], v[2], v[3]), func() { normShapes = []normShape{{v[0], v[1], v[2]}} }, nil})
 	}
 	for _, v := range [][4]int{{4, 8, 4, 2}, {4, 8, 4, 3}, {4, 8, 2, 4}, {8, 8, 8, 1}, {8, 8, 4, 2}, {2, 8, 4, 1}, {2, 8, 4, 2}, {2, 8, 2, 4}} {
