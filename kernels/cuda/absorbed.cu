@@ -1,7 +1,7 @@
 // Absorbed latent attention, forward: rules 2 and 3 of the definition where all heads share one row of D columns for each key, and the first V of them are its value; kernels/cpu/
-// attention.go states the sums. One kernel serves dense attention and lists, training, prefill and decoding: a block takes a query and 64 of its heads along a split of its list, in
-// blocks of 64 entries whose rows it gathers one block ahead, and each row is read once for all these heads. A list of one split is written directly; the splits of a longer one go to
-// a workspace and absorbed_merge puts them together.
+// attention.go states the sums. One kernel serves dense attention and lists, training, prefill and decoding: a block takes a query and 64 of its heads (fewer where blocks do not
+// fill the card) along a split of its list, in blocks of 64 entries whose rows it gathers one block ahead, and each row is read once for all these heads. A list of one split is
+// written directly; the splits of a longer one go to a workspace and absorbed_merge puts them together.
 //
 // A step is S = Q K' by warps of 16 heads and the 32 even or odd keys, whose maxima and sums meet in shared memory (the last level of the tree of 64 adds even and odd ones), and
 // O += P V by warps of 32 heads and V/4 columns, 128 sums a thread. Q, two key blocks and P take 226 of 227 KiB.
@@ -11,29 +11,6 @@
 #include "absorbed.cuh"
 
 extern __shared__ __align__(16) u16 shared[];
-
-// dots: s [16, 8*N] = dot over D of rows of a from `first` on and of rows row(0), row(1) ... of b.
-template <int D, int N, class F>
-__device__ inline void dots(float (&s)[N][4], const u16* a, int first, const u16* b, F row) {
-  using T = Lines<D>;
-  int lane = warp_lane();
-#pragma unroll
-  for (int j = 0; j < N; j++)
-#pragma unroll
-    for (int w = 0; w < 4; w++) s[j][w] = 0.f;
-#pragma unroll 4
-  for (int k = 0; k < T::kDot; k += 16) {
-    u32 x[4], y[N / 2][4];
-    load4(x, a + T::at(first + (lane & 15), k + (lane >> 4) * 8));
-#pragma unroll
-    for (int j = 0; j < N / 2; j++) load4(y[j], b + T::at(row(j * 16 + (lane & 7) + (lane >> 4) * 8), k + (lane >> 3 & 1) * 8));
-#pragma unroll
-    for (int j = 0; j < N / 2; j++) {
-      step(s[2 * j], x, y[j][0], y[j][1]);
-      step(s[2 * j + 1], x, y[j][2], y[j][3]);
-    }
-  }
-}
 
 // Scores is a warp's part of the online softmax: 16 heads, and of each block the keys that are even, or odd.
 struct Scores {
@@ -101,15 +78,15 @@ struct Scores {
 };
 
 template <int D, int V>
-__device__ inline void absorbed(const Lists& lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int os, int lses, int qs, int ks, int split,
-                                float c) {
+__device__ inline void absorbed(const Lists& lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int each, int os, int lses, int qs, int ks,
+                                int split, float c) {
   using T = Lines<D>;
   constexpr int kTile = kHeads * T::kStride, kGroups = 4;
   u16 *sq = shared, *sk = sq + kTile, *weights = sk + 2 * kTile;
   float *top = (float*)(weights + kHeads * 64), *sum = top + 2 * kHeads, *decay = sum + 2 * kHeads;
   int* rows = (int*)(decay + kHeads);  // [2][64] of the blocks
   Asked query = lists.query(first + blockIdx.x);
-  int head = blockIdx.y * kHeads, own_heads = min(kHeads, heads - head), from = blockIdx.z * split, entries = min(query.entries - from, split), blocks = (entries + kRows - 1) / kRows;
+  int head = blockIdx.y * each, own_heads = min(each, heads - head), from = blockIdx.z * split, entries = min(query.entries - from, split), blocks = (entries + kRows - 1) / kRows;
   if (entries <= 0) return;
   auto look = [&](int b) {
     if (threadIdx.x < kRows && b < blocks) rows[b % 2 * kRows + threadIdx.x] = b * kRows + threadIdx.x < entries ? query.key(from + b * kRows + threadIdx.x) : -1;
@@ -193,9 +170,9 @@ __device__ inline void merge(const Lists& lists, u16* out, float* lse, float* pa
 
 #define ABSORBED(D, V)                                                                                                                                                           \
   extern "C" __global__ void __launch_bounds__(256, 1)                                                                                                                           \
-      absorbed_##D##_##V(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int os, int lses, int qs, int ks, int split, \
-                         float c) {                                                                                                                                              \
-    absorbed<D, V>(lists, out, lse, q, k, partials, first, heads, os, lses, qs, ks, split, c);                                                                                   \
+      absorbed_##D##_##V(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int each, int os, int lses, int qs, int ks,  \
+                         int split, float c) {                                                                                                                                              \
+    absorbed<D, V>(lists, out, lse, q, k, partials, first, heads, each, os, lses, qs, ks, split, c);                                                                                   \
   }                                                                                                                                                                              \
   extern "C" __global__ void __launch_bounds__(32)                                                                                                                               \
       absorbed_merge_##D##_##V(const Lists lists, u16* out, float* lse, float* partials, int first, int splits, int os, int lses, int split) {                                   \

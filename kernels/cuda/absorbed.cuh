@@ -59,6 +59,29 @@ struct Lines {
   }
 };
 
+// dots: s [16, 8*N] = dot over D of rows of a from `first` on and of rows row(0), row(1) ... of b.
+template <int D, int N, class F>
+__device__ inline void dots(float (&s)[N][4], const u16* a, int first, const u16* b, F row) {
+  using T = Lines<D>;
+  int lane = warp_lane();
+#pragma unroll
+  for (int j = 0; j < N; j++)
+#pragma unroll
+    for (int w = 0; w < 4; w++) s[j][w] = 0.f;
+#pragma unroll 4
+  for (int k = 0; k < T::kDot; k += 16) {
+    u32 x[4], y[N / 2][4];
+    load4(x, a + T::at(first + (lane & 15), k + (lane >> 4) * 8));
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) load4(y[j], b + T::at(row(j * 16 + (lane & 7) + (lane >> 4) * 8), k + (lane >> 3 & 1) * 8));
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) {
+      step(s[2 * j], x, y[j][0], y[j][1]);
+      step(s[2 * j + 1], x, y[j][2], y[j][3]);
+    }
+  }
+}
+
 // Sums is a warp's part of products with D columns: 32 rows by every `Of`-th piece of 16 columns, from piece `own` on.
 template <int D, int Of>
 struct Sums {

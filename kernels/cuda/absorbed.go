@@ -21,7 +21,8 @@ func absorbed(a kernels.Attn) bool {
 }
 
 const (
-	absorbedHeads   = 64 // of a block, which takes one query
+	absorbedHeads   = 64 // the most of a block, which takes one query
+	absorbedFew     = 16 // of its tensor cores' rows
 	absorbedThreads = 256
 )
 
@@ -97,7 +98,11 @@ func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks
 		if c.splits > 1 {
 			partials = d.workspace(4 * c.count * c.splits * row)
 		}
-		d.launch("absorbed"+name, [3]int{c.count, blocks(a.Heads, absorbedHeads), c.splits}, absorbedThreads, shared, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads,
+		each := absorbedHeads
+		for each > absorbedFew && c.count*c.splits*blocks(2*a.Heads, each) <= d.processors {
+			each /= 2
+		}
+		d.launch("absorbed"+name, [3]int{c.count, blocks(a.Heads, each), c.splits}, absorbedThreads, shared, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads, each,
 			out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
 		if c.splits > 1 {
 			d.launch("absorbed_merge"+name, [3]int{c.count, a.Heads, 1}, 32, 0, lists.params, out, lse, partials, c.first, c.splits, out.Stride, lse.Stride, split)

@@ -112,7 +112,7 @@ func TestAbsorbedSplits(t *testing.T) {
 
 // Lists of all keys are dense attention on the card too, and another list is another result: the comparison can fail.
 func TestAbsorbedAllKeys(t *testing.T) {
-	a := absorbedShape(headDimsAbsorbed[1], 4)
+	a := absorbedShape(headDimsAbsorbed[1], 20)
 	l, rows, _ := attend([]int{70, 130}, 0)
 	x := []operand{normal(kernels.BF16, rows, a.Heads*a.ValueDim, 1), normal(kernels.F32, rows, a.Heads, 1), normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1), normal(kernels.BF16, rows, a.HeadDim, 1), lists(l, 130, false),
 		normal(kernels.BF16, rows, a.Heads*a.ValueDim, 1), normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1), normal(kernels.BF16, rows, a.HeadDim, 1), normal(kernels.BF16, rows, a.ValueDim, 1)}

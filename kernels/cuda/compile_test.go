@@ -130,7 +130,7 @@ func TestAbsorbedRegisters(t *testing.T) {
 		for _, exp2 := range []kernels.Exp2Mode{kernels.Exp2Poly, kernels.Exp2Ex2h} {
 			def := kernels.Default()
 			def.Exp2 = exp2
-			for _, name := range []string{"absorbed.cu", "absorbed_backward.cu"} {
+			for _, name := range []string{"absorbed.cu", "absorbed_backward.cu", "absorbed_target.cu"} {
 				o, err := compiled(name, arch, def)
 				if err != nil {
 					t.Fatal(err)

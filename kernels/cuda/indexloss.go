@@ -16,7 +16,11 @@ func (d *Device) IndexTarget(target, q, k, lse, picks kernels.Tensor, l *kernels
 	mustEntries(target, picks, l)
 	mustAttend(a, q, k)
 	if !attendsSparsely(a) {
-		panic(kernels.Fault{Err: fmt.Errorf("what attention gives each key is written on the GPU for heads of %v, not %+v", headDimsLatent, a)})
+		panic(kernels.Fault{Err: fmt.Errorf("what attention gives each key is written on the GPU for heads of %v, absorbed ones of %v, not %+v", headDimsLatent, headDimsAbsorbed, a)})
+	}
+	if absorbed(a) {
+		d.targetAbsorbed(target, q, k, lse, picks, l, a)
+		return
 	}
 	s, _ := d.newSparse(kernels.KV{K: k}, picks, l, a, nil, nil)
 	for _, c := range s.calls {

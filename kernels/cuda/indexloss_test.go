@@ -91,6 +91,17 @@ func TestIndexLesson(t *testing.T) {
 	}
 }
 
+// Absorbed heads, some and more than a block takes.
+func TestIndexLessonAbsorbed(t *testing.T) {
+	for i, heads := range []int{4, 66, 20} {
+		for _, topK := range []int{0, 40} {
+			l, _, _ := attend([]int{1, 70, 33}, 0)
+			c := lesson{l, absorbedShape(headDimsAbsorbed[i], heads), indexers[0], topK, false}
+			both(t, fmt.Sprintf("%+v, lists of %d", c.a, topK), c.operands(), c.run)
+		}
+	}
+}
+
 // Products of 0, through which nothing goes back, and scores that are equal.
 func TestIndexLessonTies(t *testing.T) {
 	l, _, _ := attend([]int{70, 33}, 0)

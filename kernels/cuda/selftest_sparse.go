@@ -17,7 +17,7 @@ func (d *Device) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
 
 // LearnsIndex tries what an indexer learns from attention, on lists and on all keys, once.
 func (d *Device) LearnsIndex(a kernels.Attn, x kernels.Index) error {
-	return d.trySparsely("what an indexer learns of attention", indexes(x) && latent(a), a, x, tryIndex)
+	return d.trySparsely("what an indexer learns of attention", indexes(x), a, x, tryIndex)
 }
 
 // trySparsely tries a layer once, unless it is not written for the indexer or its attention.
@@ -54,6 +54,9 @@ func trySparse(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 func tryIndex(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 	d := t.d.(kernels.IndexLearning)
 	q, k, v, lse := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.rows(a.Values()), t.mem.New(kernels.F32, layerTrialRows, a.Heads)
+	if absorbed(a) {
+		v = k.ColRange(0, a.Values())
+	}
 	t.d.Attention(t.rows(a.Heads*a.Values()), lse, q, kernels.KV{K: k, V: v}, t.l, a)
 	queries, keys, weights := t.rows(x.Heads*x.Dim), t.rows(x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads)
 	lists := t.mem.New(kernels.I32, layerTrialRows, x.TopK)
