@@ -204,8 +204,7 @@ func TestStoreShared(t *testing.T) {
 
 // Shapes are tried against the CPU when a model is built; kernels of another definition are not admitted, nor are windows and values of their own.
 func TestAttendsAbsorbed(t *testing.T) {
-	d := *card.(*Device)
-	d.shapes = map[string]error{}
+	d := untried(t)
 	x := kernels.Index{Heads: 16, Dim: 16, TopK: 8, Scale: 0.25}
 	for i, dims := range headDimsAbsorbed {
 		a := absorbedShape(dims, []int{2, 4, 128}[i])

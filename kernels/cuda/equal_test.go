@@ -34,6 +34,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// untried is the card as if it had tried nothing; what a test changes of its definition and of what it has tried is undone. A copy would not do: two devices of one workspace.
+func untried(t *testing.T) *Device {
+	d := card.(*Device)
+	shapes, def, admitted := d.shapes, d.def, d.admitted
+	t.Cleanup(func() { d.shapes, d.def, d.admitted = shapes, def, admitted })
+	d.shapes, d.admitted = map[string]error{}, nil
+	return d
+}
+
 // operand is one tensor of an operation and what it holds at first.
 type operand struct {
 	dtype              kernels.DType

@@ -36,7 +36,7 @@ func TestEx2h(t *testing.T) {
 	def := card.Definition()
 	def.Exp2 = kernels.Exp2Ex2h
 	by(t, def, map[string]func(*testing.T){
-		"Attention": TestAttention, "AttentionSplits": TestAttentionSplits, "LogProb": TestLogProb, "SparseCached": TestSparseCached, "SwiGLU": TestSwiGLU, "MoE": TestMoE, "Sample": TestSample,
+		"Attention": TestAttention, "AttentionSplits": TestAttentionSplits, "LogProb": TestLogProb, "SparseCached": TestSparseCached, "AbsorbedCached": TestAbsorbedCached, "AbsorbedAllKeys": TestAbsorbedAllKeys, "SwiGLU": TestSwiGLU, "MoE": TestMoE, "Sample": TestSample,
 	}, func() {
 		x := []operand{normal(kernels.F32, 7, 100, 1), normal(kernels.F32, 7, 200, 1)}
 		if n, _ := differences(t, x, swiglu, swiglu); n == 0 {
@@ -64,7 +64,7 @@ func swiglu(d kernels.Device, x []kernels.Tensor) { d.SwiGLU(x[0], x[1]) }
 
 // The self-test can fail: kernels compiled for another 2^x are refused.
 func TestAdmit(t *testing.T) {
-	d := *card.(*Device)
+	d := untried(t)
 	if err := d.admit(); err != nil {
 		t.Errorf("the card as it is: %v", err)
 	}
