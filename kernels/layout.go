@@ -36,6 +36,18 @@ func RowBlocks(packs []int32) []int32 {
 	return append(blocks, packs[len(packs)-1])
 }
 
+// RowRuns are the starts of the runs of packs, and the end, and the first run of each block, and their number.
+func RowRuns(packs []int32) (runs, blocks []int32) {
+	rows := RowBlocks(packs)
+	for i, at := range rows[:len(rows)-1] {
+		blocks = append(blocks, int32(len(runs)))
+		for ; at < rows[i+1]; at += RowRun {
+			runs = append(runs, at)
+		}
+	}
+	return append(runs, rows[len(rows)-1]), append(blocks, int32(len(runs)))
+}
+
 // KV is where attention finds keys and values. Paged: K is [pages*PageRows, KVHeads*HeadDim], V [pages*PageRows, KVHeads*ValueDim], and spans name pages.
 // Not paged (PageRows 0): both have the rows of the batch, and position p of a span is row Row+p.
 type KV struct {

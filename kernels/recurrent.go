@@ -78,7 +78,7 @@ type DeltaNet interface {
 
 	// NormThenGate works on each head of n columns of x and z [T, heads*n] with w F32 [1, n]: rstd as in RMSNorm, out = round(((x*rstd)*w)*(z*sigm(z))).
 	// rstd F32 [T, heads]. Backward (s = sigm(z), y = (x*rstd)*w, d = dout*(z*s)): dz = round((dout*y)*(s*(1 + z*(1-s))));
-	// dx = round(rstd*(d*w - xh*(tree((d*w)*xh)/n))) with xh = x*rstd; dw[j] += (sum of d*xh over the row's heads ascending, from +0) as a sum over rows. dw may be nil.
+	// dx = round(rstd*(d*w - xh*(tree((d*w)*xh)/n))) with xh = x*rstd; dw[j] += d*xh as a sum over rows, heads as in HeadNormRope. dw may be nil.
 	NormThenGate(out, rstd, x, z, w Tensor, eps float32)
 	NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w Tensor, packs []int32)
 

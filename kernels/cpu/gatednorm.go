@@ -37,28 +37,66 @@ func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 	for name, t := range map[string]kernels.Tensor{"dx": dx, "dz": dz, "dout": dout, "z": z} {
 		mustShape(op, name, t, x.Rows, x.Cols)
 	}
-	gx, gz, dy, in, gate, ws, rs := d.matrix(dx), d.matrix(dz), d.matrix(dout), d.matrix(x), d.matrix(z), vector(op, "w", w, n), rstd.F32s()
-	shares := make([]float32, x.Rows*n) // what each row adds to dw
-	d.eachRow(x.Rows, x.Cols, 6, func(from, to int, buf [][]float32) {
-		for r := from; r < to; r++ {
-			v, y, g := in.load(r, buf[0]), buf[1], buf[2]
-			for h := range heads {
-				d.vec.NormScale(y[h*n:(h+1)*n], v[h*n:(h+1)*n], rs[r*rstd.Stride+h], ws)
+	g := normGate{d: d, x: d.matrix(x), z: d.matrix(z), dout: d.matrix(dout), dx: d.matrix(dx), dz: d.matrix(dz), w: vector(op, "w", w, n), rstd: rstd, heads: heads, n: n}
+	if dw.IsNil() {
+		packs = []int32{0, int32(x.Rows)}
+	}
+	rowBlocks(op, packs, x.Rows)
+	runs, blocks := kernels.RowRuns(packs)
+	shares := make([]float32, (len(runs)-1)*n) // what each run adds to dw
+	d.pool.each(len(runs)-1, 1, func(_, from, to int) {
+		s := rowScratches.Get().(*rowScratch)
+		defer rowScratches.Put(s)
+		buf := s.take(7, x.Cols)
+		for run := from; run < to; run++ {
+			chains := buf[6]
+			clear(chains)
+			for r := int(runs[run]); r < int(runs[run+1]); r++ {
+				g.backward(r, buf, chains)
 			}
-			d.vec.SwiGLUGrad(buf[3], g, dy.load(r, buf[4]), gate.load(r, buf[5]), y)
-			gz.storePart(r, 0, buf[3])
 			for h := range heads {
-				g, v, a := g[h*n:(h+1)*n], v[h*n:(h+1)*n], rs[r*rstd.Stride+h]
-				d.vec.AddMul(shares[r*n:][:n], v, a, g)
-				d.vec.Mul(g, g, ws)
-				d.vec.NormGrad(g, g, v, a, d.vec.TreeScaled(g, v, a)/float32(n))
+				d.vec.Add(shares[run*n:][:n], shares[run*n:][:n], chains[h*n:(h+1)*n])
 			}
-			gx.storePart(r, 0, g)
 		}
 	})
-	if !dw.IsNil() {
-		d.addRows(vector(op, "dw", dw, n), shares, rowBlocks(op, packs, x.Rows))
+	if dw.IsNil() {
+		return
 	}
+	sum, block := vector(op, "dw", dw, n), make([]float32, n)
+	for b, first := range blocks[:len(blocks)-1] {
+		clear(block)
+		for run := int(first); run < int(blocks[b+1]); run++ {
+			d.vec.Add(block, block, shares[run*n:][:n])
+		}
+		d.vec.Add(sum, sum, block)
+	}
+}
+
+// normGate is one NormThenGateBackward.
+type normGate struct {
+	d                  *Device
+	x, z, dout, dx, dz matrix
+	w                  []float32
+	rstd               kernels.Tensor
+	heads, n           int
+}
+
+// backward is row r; chains [heads, n] take what it adds to dw.
+func (g *normGate) backward(r int, buf [][]float32, chains []float32) {
+	vec, n, rs := g.d.vec, g.n, g.rstd.F32s()[r*g.rstd.Stride:]
+	v, y, dy := g.x.load(r, buf[0]), buf[1], buf[2]
+	for h := range g.heads {
+		vec.NormScale(y[h*n:(h+1)*n], v[h*n:(h+1)*n], rs[h], g.w)
+	}
+	vec.SwiGLUGrad(buf[3], dy, g.dout.load(r, buf[4]), g.z.load(r, buf[5]), y)
+	g.dz.storePart(r, 0, buf[3])
+	for h := range g.heads {
+		d, v := dy[h*n:(h+1)*n], v[h*n:(h+1)*n]
+		vec.AddMul(chains[h*n:(h+1)*n], v, rs[h], d)
+		vec.Mul(d, d, g.w)
+		vec.NormGrad(d, d, v, rs[h], vec.TreeScaled(d, v, rs[h])/float32(n))
+	}
+	g.dx.storePart(r, 0, dy)
 }
 
 func headsOf(op string, x kernels.Tensor, n int) int {

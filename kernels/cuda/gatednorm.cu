@@ -1,6 +1,6 @@
-// Norms with a gate, as kernels/recurrent.go states them: a warp for a head (NormThenGate) or a group (GateThenNorm) of a row. Bound: the bytes of x, z, dout and what is written.
+// Norms with a gate, as kernels/recurrent.go states them: G = 8, 16 or 32 threads for a head (NormThenGate), a warp for a group (GateThenNorm) of a row. Bound: the bytes of x, z, dout and what is written.
 // Columns of a row are computed again where they are needed again.
-#include "rows.cuh"
+#include "heads.cuh"
 
 // gated is x*(z*sigm(z)) of eight columns.
 __device__ inline void gated(const float* x, const float* z, float* y) {
@@ -18,32 +18,25 @@ __device__ inline void ungated(float* d, const float* y, float* z) {
   }
 }
 
-template <class T>
-__device__ void norm_then_gate(T* out, float* rstd, const T* x, const T* z, const float* w, int rows, int heads, int n, int os, int rs, int xs, int zs, float eps) {
-  int at = warp_row();
-  if (at >= rows * heads) return;
-  size_t r = at / heads, first = at % heads * n;
-  const T *from = x + r * xs + first, *gate = z + r * zs + first;
-  T* to = out + r * os + first;
-  float a = r_std(tree8(n, [&](int i, int left, float* v) {
-                    load8(from + i, left, v);
+template <int G, class T>
+__device__ inline void norm_then_gate(T* out, float* rstd, const T* x, const T* z, const float* w, int rows, int heads, int n, int os, int rs, int xs, int zs, float eps) {
+  int place = (blockIdx.x * kThreads + threadIdx.x) / G, at = min(place, rows * heads - 1), col = threadIdx.x % G * kEight;
+  size_t r = at / heads, first = at % heads * n + col;
+  int left = place == at ? n - col : 0;
+  float v[kEight], g[kEight], u[kEight];
+  load8(x + r * xs + first, left, v);
+  load8(z + r * zs + first, left, g);
+  load8(w + col, left, u);
+  Lanes8 lanes;
 #pragma unroll
-                    for (int j = 0; j < kEight; j++) v[j] = v[j] * v[j];
-                  }), n, eps);
-  if (warp_lane() == 0) rstd[r * rs + at % heads] = a;
-  for (int i = warp_lane() * kEight; i < n; i += kLanes) {
-    float v[kEight], g[kEight], u[kEight];
-    load8(from + i, n - i, v);
-    load8(gate + i, n - i, g);
-    load8(w + i, n - i, u);
+  for (int j = 0; j < kEight; j++) lanes.v[j] += v[j] * v[j];
+  float a = r_std(lanes.sum<G>(), n, eps);
+  if (left > 0 && col == 0) rstd[r * rs + at % heads] = a;
 #pragma unroll
-    for (int j = 0; j < kEight; j++) v[j] = (v[j] * a) * u[j];
-    gated(v, g, v);
-    store8(to + i, n - i, v);
-  }
+  for (int j = 0; j < kEight; j++) v[j] = (v[j] * a) * u[j];
+  gated(v, g, v);
+  store8(out + r * os + first, left, v);
 }
-#define NORM_THEN_GATE(T) (T * out, float* rstd, const T* x, const T* z, const float* w, int rows, int heads, int n, int os, int rs, int xs, int zs, float eps)
-KERNELS(norm_then_gate, NORM_THEN_GATE, (out, rstd, x, z, w, rows, heads, n, os, rs, xs, zs, eps))
 
 // d is eight columns of dout, x and z; ungate makes of them the gradient of y, and dz.
 template <class T>
@@ -61,49 +54,60 @@ struct HeadColumns {
   }
 };
 
-template <class T>
-__device__ void norm_then_gate_backward(T* dx, T* dz, const T* dout, const T* x, const T* z, const float* rstd, const float* w, int rows, int heads, int n, int dxs, int dzs, int ds,
-                                        int xs, int zs, int rs) {
-  int at = warp_row();
-  if (at >= rows * heads) return;
-  size_t r = at / heads, first = at % heads * n;
-  float a = rstd[r * rs + at % heads];
-  auto columns = [&](int i) { return HeadColumns<T>(x + r * xs + first + i, z + r * zs + first + i, dout + r * ds + first + i, w + i, n - i, a); };
-  float c = tree8(n, [&](int i, int left, float* v) {
-              HeadColumns<T> h = columns(i);
+// By runs of rows. parts is F32 [kThreads/G, n] in shared memory, sums F32 [count, n], nil where dw is not wanted. norm.cu adds the runs up.
+template <int G, class T>
+__device__ inline void norm_then_gate_backward(float* parts, T* dx, T* dz, float* sums, const T* dout, const T* x, const T* z, const float* rstd, const float* w, const int* runs,
+                                               int count, int heads, int n, int dxs, int dzs, int ds, int xs, int zs, int rs) {
+  RunHeads<G, 1> of(runs, count, heads);
+  int col = threadIdx.x % G * kEight;
+  for (int batch = 0; batch < heads; batch += of.batch()) {
+    int head = of.first(batch);
+    float sum[kEight];
 #pragma unroll
-              for (int j = 0; j < kEight; j++) v[j] = (h.d[j] * h.w[j]) * (h.x[j] * a);
-            }) / (float)n;
-  for (int i = warp_lane() * kEight; i < n; i += kLanes) {
-    HeadColumns<T> h = columns(i);
+    for (int j = 0; j < kEight; j++) sum[j] = 0.f;
+#pragma unroll 1
+    for (int i = 0; i < kRowRun; i++) {
+      bool on = of.from + i < of.end && head < heads;
+      size_t r = on ? of.from + i : 0, first = (on ? head * n : 0) + col;
+      int left = on ? n - col : 0;
+      float a = on ? rstd[r * rs + head] : 0.f;
+      HeadColumns<T> h(x + r * xs + first, z + r * zs + first, dout + r * ds + first, w + col, left, a);
+      store8(dz + r * dzs + first, left, h.z);
+      Lanes8 lanes;
 #pragma unroll
-    for (int j = 0; j < kEight; j++) h.x[j] = a * (h.d[j] * h.w[j] - (h.x[j] * a) * c);
-    store8(dz + r * dzs + first + i, n - i, h.z);
-    store8(dx + r * dxs + first + i, n - i, h.x);
+      for (int j = 0; j < kEight; j++) {
+        h.x[j] = h.x[j] * a;
+        sum[j] = sum[j] + h.x[j] * h.d[j];
+        h.d[j] = h.d[j] * h.w[j];
+        lanes.v[j] += h.d[j] * h.x[j];
+      }
+      float c = lanes.sum<G>() / (float)n;
+#pragma unroll
+      for (int j = 0; j < kEight; j++) h.x[j] = a * (h.d[j] - h.x[j] * c);
+      store8(dx + r * dxs + first, left, h.x);
+    }
+    if (!sums) continue;
+    store8(parts + of.group * n + col, n - col, sum);
+    of.add(sums, parts, n, batch);
   }
 }
-#define NORM_THEN_GATE_BACKWARD(T)                                                                                                                             \
-  (T * dx, T * dz, const T* dout, const T* x, const T* z, const float* rstd, const float* w, int rows, int heads, int n, int dxs, int dzs, int ds, int xs, int zs, \
-   int rs)
-KERNELS(norm_then_gate_backward, NORM_THEN_GATE_BACKWARD, (dx, dz, dout, x, z, rstd, w, rows, heads, n, dxs, dzs, ds, xs, zs, rs))
 
-// parts F32 [rows, n] are what each row adds to dw, heads ascending: a thread for a column of a row.
-template <class T>
-__device__ void norm_then_gate_parts(float* parts, const T* dout, const T* x, const T* z, const float* rstd, int rows, int heads, int n, int ds, int xs, int zs, int rs) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= rows * n) return;
-  size_t r = i / n;
-  float sum = 0.f;
-#pragma unroll 4
-  for (int h = 0; h < heads; h++) {
-    int col = h * n + i % n;
-    float g = load(z, r * zs + col);
-    sum = sum + (load(x, r * xs + col) * rstd[r * rs + h]) * (load(dout, r * ds + col) * (g * sigmoid_def(g)));
+extern __shared__ __align__(16) float parts[];
+
+#define NORM_THEN_GATE(G, T, suffix)                                                                                                                              \
+  extern "C" __global__ void __launch_bounds__(kThreads) norm_then_gate_##G##suffix(T* out, float* rstd, const T* x, const T* z, const float* w, int rows,        \
+                                                                                    int heads, int n, int os, int rs, int xs, int zs, float eps) {                \
+    norm_then_gate<G>(out, rstd, x, z, w, rows, heads, n, os, rs, xs, zs, eps);                                                                                   \
+  }                                                                                                                                                               \
+  extern "C" __global__ void __launch_bounds__(kThreads)                                                                                                          \
+      norm_then_gate_backward_##G##suffix(T* dx, T* dz, float* sums, const T* dout, const T* x, const T* z, const float* rstd, const float* w, const int* runs,   \
+                                          int count, int heads, int n, int dxs, int dzs, int ds, int xs, int zs, int rs) {                                        \
+    norm_then_gate_backward<G>(parts, dx, dz, sums, dout, x, z, rstd, w, runs, count, heads, n, dxs, dzs, ds, xs, zs, rs);                                        \
   }
-  parts[i] = sum;
-}
-#define NORM_THEN_GATE_PARTS(T) (float* parts, const T* dout, const T* x, const T* z, const float* rstd, int rows, int heads, int n, int ds, int xs, int zs, int rs)
-KERNELS(norm_then_gate_parts, NORM_THEN_GATE_PARTS, (parts, dout, x, z, rstd, rows, heads, n, ds, xs, zs, rs))
+#define NORMS_THEN_GATES(G) NORM_THEN_GATE(G, float, _f32) NORM_THEN_GATE(G, u16, _bf16)
+NORMS_THEN_GATES(8)
+NORMS_THEN_GATES(16)
+NORMS_THEN_GATES(32)
 
 template <class T>
 __device__ void gate_then_norm(T* out, float* rstd, const T* x, const T* z, const T* w, int rows, int groups, int n, int os, int rs, int xs, int zs, float eps) {

@@ -2,28 +2,29 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"fmt"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
 
 // NormThenGate is kernels.DeltaNet's, of heads of as many columns as w F32 [1, n] has; x, z, out [T, heads*n], rstd F32 [T, heads].
 func (d *Device) NormThenGate(out, rstd, x, z, w kernels.Tensor, eps float32) {
 	heads := x.Cols / w.Cols
-	d.launch("norm_then_gate"+suffix(x), warps(x.Rows*heads), warpThreads, 0, out, rstd, x, z, w, x.Rows, heads, w.Cols, out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
+	threads := headThreads(w.Cols)
+	d.launch(fmt.Sprintf("norm_then_gate_%d%s", threads, suffix(x)), [3]int{blocks(x.Rows*heads, headsThreads/threads), 1, 1}, headsThreads, 0, out, rstd, x, z, w, x.Rows, heads, w.Cols,
+		out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
 }
 
 // NormThenGateBackward writes dx and dz and adds to dw F32 [1, n], which may be nil.
 func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, packs []int32) {
-	n := w.Cols
-	heads := x.Cols / n
-	d.launch("norm_then_gate_backward"+suffix(x), warps(x.Rows*heads), warpThreads, 0, dx, dz, dout, x, z, rstd, w, x.Rows, heads, n, dx.Stride, dz.Stride, dout.Stride, x.Stride,
-		z.Stride, rstd.Stride)
-	if dw.IsNil() {
-		return
-	}
-	rows := kernels.RowBlocks(packs)
-	parts := d.floats(x.Rows*n, n*(len(rows)-1))
-	d.launch("norm_then_gate_parts"+suffix(x), [3]int{blocks(x.Rows*n, elementThreads), 1, 1}, elementThreads, 0, parts[0], dout, x, z, rstd, x.Rows, heads, n, dout.Stride, x.Stride,
-		z.Stride, rstd.Stride)
-	d.addRows(dw, parts[0], parts[1], rows)
+	heads := x.Cols / w.Cols
+	d.sumHeads(dw, packs, heads, w.Cols, 1, func(grid [3]int, shared int, sums, runs cu.DevicePtr, count int) {
+		d.launch(fmt.Sprintf("norm_then_gate_backward_%d%s", headThreads(w.Cols), suffix(x)), grid, headsThreads, shared, dx, dz, sums, dout, x, z, rstd, w, runs, count, heads, w.Cols,
+			dx.Stride, dz.Stride, dout.Stride, x.Stride, z.Stride, rstd.Stride)
+	})
 }
 
 // GateThenNorm is kernels.Mamba's: x, z, out [T, n], w [1, n], rstd F32 [T, groups].

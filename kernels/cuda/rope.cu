@@ -1,5 +1,6 @@
 // HeadNormRope and its gradient: G = 8, 16 or 32 threads for a head of a row, eight columns each. out may be x, and dx dout: a thread writes the columns that it reads. Bound: the bytes of x and out, or of dout, x and dx.
 //   xh = x*rstd, z = xh*w (w nil: z = x); the pairs of columns (a, b) turn: out[a] = round(z[a]*c - z[b]*s), out[b] = round(z[b]*c + z[a]*s); of others out = round(z)
+#include "heads.cuh"
 #include "team.cuh"
 
 // Turn says which columns of a head of dim turn: `pairs` pairs from column `first` on, halves or (interleaved) neighbours.
@@ -210,18 +211,12 @@ __device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* 
   }
 }
 
-constexpr int kThreads = 256;  // of the backward; rope.go has it too
-
-// A block of threads has the heads of one run of rows or more, G threads U of them at a time, and adds what each head's chain gives dw. Runs begin at the rows runs[0 ... count].
-// parts is F32 [kThreads/G*U, dim] in shared memory, sums F32 [count, dim], nil where dw is not wanted. norm.cu adds the runs up.
+// By runs of rows. parts is F32 [kThreads/G*U, dim] in shared memory, sums F32 [count, dim], nil where dw is not wanted. norm.cu adds the runs up.
 template <int G, Kind KIND, int U, class T>
 __device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions, const float* cos,
                                                const float* sin, const int* runs, int count, const Turn& k, int heads, int dxs, int ds, int xs, int plus_one) {
-  constexpr int kGroups = kThreads / G;
-  int across = min(kGroups, (heads + U - 1) / U), down = kGroups / across, group = threadIdx.x / G, col = threadIdx.x % G * kEight;
-  int place = group / across, run = blockIdx.x * down + place;
-  bool in = place < down && run < count;
-  int from = in ? runs[run] : 0, end = in ? runs[run + 1] : 0;
+  RunHeads<G, U> of(runs, count, heads);
+  int col = threadIdx.x % G * kEight;
   float g[kEight];
   if (w) {
     Part<G, KIND, T> scale;
@@ -230,8 +225,8 @@ __device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums,
 #pragma unroll
     for (int j = 0; j < kEight; j++) g[j] = weight_base(plus_one) + g[j];
   }
-  for (int batch = 0; batch < heads; batch += across * U) {
-    int first = batch + group % across * U;
+  for (int batch = 0; batch < heads; batch += of.batch()) {
+    int first = of.first(batch);
     float sum[U][kEight];
 #pragma unroll
     for (int u = 0; u < U; u++)
@@ -239,8 +234,8 @@ __device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums,
       for (int j = 0; j < kEight; j++) sum[u][j] = 0.f;
 #pragma unroll 1
     for (int i = 0; i < kRowRun; i++) {
-      size_t row = from + i < end ? from + i : 0;
-      auto on = [&](int u) { return from + i < end && first + u < heads; };
+      size_t row = of.from + i < of.end ? of.from + i : 0;
+      auto on = [&](int u) { return of.from + i < of.end && first + u < heads; };
       Part<G, KIND, T> from_dout[U], from_x[U];
       float a[U], z[U][kEight];
 #pragma unroll
@@ -282,18 +277,8 @@ __device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums,
     }
     if (!sums) continue;
 #pragma unroll
-    for (int u = 0; u < U; u++) Part<G, KIND, float>::store(parts + (group * U + u) * k.dim, col, k.dim, true, sum[u]);
-    __syncthreads();
-    for (int c = threadIdx.x; c < down * k.dim; c += kThreads) {
-      int own = c / k.dim, j = c % k.dim, of_run = blockIdx.x * down + own;
-      if (of_run >= count) break;
-      float* to = sums + (size_t)of_run * k.dim + j;
-      float total = batch == 0 ? 0.f : *to;
-#pragma unroll 8
-      for (int h = 0; h < min(across * U, heads - batch); h++) total = total + parts[(own * across * U + h) * k.dim + j];
-      *to = total;
-    }
-    __syncthreads();
+    for (int u = 0; u < U; u++) Part<G, KIND, float>::store(parts + (of.group * U + u) * k.dim, col, k.dim, true, sum[u]);
+    of.add(sums, parts, k.dim, batch);
   }
 }
 

@@ -54,7 +54,7 @@ func headThreads(dim int) int {
 			return threads
 		}
 	}
-	panic(kernels.Fault{Err: fmt.Errorf("rotary positions on the GPU are written for heads of up to 256 columns, not %d", dim)})
+	panic(kernels.Fault{Err: fmt.Errorf("norms of heads and rotary positions on the GPU are written for heads of up to 256 columns, not %d", dim)})
 }
 
 // ropeShape is how many heads the threads of a head take at a time where heads turn in full, forward and backward, as rope.cu has it. Others are taken one by one.
@@ -62,7 +62,7 @@ type ropeShape struct{ forward, backward int }
 
 var ropeShapes = map[int]ropeShape{8: {2, 2}, 16: {4, 2}, 32: {4, 2}}
 
-const ropeThreads = 256 // of a block; kThreads of rope.cu
+const headsThreads = 256 // of a block; kThreads of heads.cuh
 
 // HeadNormRope normalises each head of x [T, heads*D] with w, unless w is nil, and turns pairs of its columns.
 func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
@@ -70,7 +70,7 @@ func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope ke
 	name := fmt.Sprintf("head_norm_rope_%s_%d%s", kind, threads, suffix(x))
 	if kind == "full" {
 		parts := x.Rows * blocks(heads, ropeShapes[threads].forward)
-		d.launch(name, [3]int{blocks(parts, ropeThreads/threads), 1, 1}, ropeThreads, 0,
+		d.launch(name, [3]int{blocks(parts, headsThreads/threads), 1, 1}, headsThreads, 0,
 			turn(rope, w), out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
 		return
 	}
@@ -84,29 +84,25 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 	if kind == "full" {
 		atOnce = ropeShapes[threads].backward
 	}
-	groups := ropeThreads / threads
-	down := groups / min(groups, blocks(heads, atOnce))
-	runs, starts := rowRuns(packs)
-	count, shared, staged := len(runs)-1, 0, stage(d, append(runs, starts...))
-	var sums cu.DevicePtr
-	if !dw.IsNil() {
-		sums, shared = d.workspace(4*count*rope.HeadDim), 4*groups*atOnce*rope.HeadDim
-	}
-	d.launch(fmt.Sprintf("head_norm_rope_backward_%s_%d%s", kind, threads, suffix(x)), [3]int{blocks(count, down), 1, 1}, ropeThreads, shared,
-		turn(rope, w), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, staged, count, heads, dx.Stride, dout.Stride, x.Stride, norm.PlusOne)
-	if !dw.IsNil() {
-		d.launch("add_runs", [3]int{blocks(rope.HeadDim, 32), 1, 1}, adders, 0, dw, sums, staged+cu.DevicePtr(4*len(runs)), len(starts)-1, rope.HeadDim)
-	}
+	d.sumHeads(dw, packs, heads, rope.HeadDim, atOnce, func(grid [3]int, shared int, sums, runs cu.DevicePtr, count int) {
+		d.launch(fmt.Sprintf("head_norm_rope_backward_%s_%d%s", kind, threads, suffix(x)), grid, headsThreads, shared,
+			turn(rope, w), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count, heads, dx.Stride, dout.Stride, x.Stride, norm.PlusOne)
+	})
 }
 
-// rowRuns are the first rows of the runs of a sum over rows, and the first runs of its blocks, each with the end.
-func rowRuns(packs []int32) (runs, blocks []int32) {
-	rows := kernels.RowBlocks(packs)
-	for i, at := range rows[:len(rows)-1] {
-		blocks = append(blocks, int32(len(runs)))
-		for ; at < rows[i+1]; at += kernels.RowRun {
-			runs = append(runs, at)
-		}
+// sumHeads runs a kernel by blocks that have the heads of one run of rows or more, so many at once in the threads of one (heads.cuh). It writes sums F32 [runs, columns of a head] unless
+// dw F32 [1, columns] is nil, and they are added to it.
+func (d *Device) sumHeads(dw kernels.Tensor, packs []int32, heads, dim, atOnce int, run func(grid [3]int, shared int, sums, runs cu.DevicePtr, count int)) {
+	groups := headsThreads / headThreads(dim)
+	down := groups / min(groups, blocks(heads, atOnce))
+	runs, starts := kernels.RowRuns(packs)
+	count, staged := len(runs)-1, stage(d, append(runs, starts...))
+	grid := [3]int{blocks(count, down), 1, 1}
+	if dw.IsNil() {
+		run(grid, 0, 0, staged, count)
+		return
 	}
-	return append(runs, rows[len(rows)-1]), append(blocks, int32(len(runs)))
+	sums := d.workspace(4 * count * dim)
+	run(grid, 4*groups*atOnce*dim, sums, staged, count)
+	d.launch("add_runs", [3]int{blocks(dim, 32), 1, 1}, adders, 0, dw, sums, staged+cu.DevicePtr(4*len(runs)), len(starts)-1, dim)
 }
