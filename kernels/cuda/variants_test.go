@@ -113,8 +113,8 @@ func contests() []contest {
 	}
 }
 
-// BenchmarkVariants holds other shapes of the kernels of norms against the definition and prints their times and their share of a copy's bandwidth; the first line of a
-// case is the shape in use.
+// BenchmarkVariants holds other shapes of the kernels of norms against the definition and reports their times and their share of a copy's bandwidth; the first line of a
+// case is the shape in use. It is for -benchtime 1x.
 func BenchmarkVariants(b *testing.B) {
 	const each = 30 * time.Millisecond
 	d, all := card.(*Device), contests()
@@ -138,17 +138,19 @@ func BenchmarkVariants(b *testing.B) {
 			for _, t := range c.moved {
 				bytes += t.Bytes()
 			}
-			b.Log(c.name)
 			for _, v := range append([]variant{{macro: "in use", use: func() {}}}, all[at].variants...) {
-				reset()
-				d.kernels = maps.Clone(loaded)
-				maps.Copy(d.kernels, v.kernels)
-				v.use()
-				if n, first := differences(b, all[at].operands, all[at].op, all[at].op); n > 0 {
-					b.Errorf("%s: %d bytes differ, first %s", v.macro, n, first)
-				}
-				seconds := d.time(each, c.run)
-				b.Logf("%-28s %7.1f us %4.0f%% of a copy", v.macro, seconds*1e6, 100*float64(bytes)/seconds*copied.Seconds/copied.Bytes)
+				b.Run(c.name+"/"+v.macro, func(b *testing.B) {
+					reset()
+					d.kernels = maps.Clone(loaded)
+					maps.Copy(d.kernels, v.kernels)
+					v.use()
+					if n, first := differences(b, all[at].operands, all[at].op, all[at].op); n > 0 {
+						b.Errorf("%d bytes differ, first %s", n, first)
+					}
+					seconds := d.time(each, c.run)
+					b.ReportMetric(seconds*1e6, "us")
+					b.ReportMetric(100*float64(bytes)/seconds*copied.Seconds/copied.Bytes, "%-of-a-copy")
+				})
 			}
 		}
 		reset()
