@@ -197,6 +197,7 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const flo
     gv.template add<2, true, U>(weights, 0, own_d, warp);
     gk.template add<2, true, T>(slopes, 0, own_q, warp);
   }
+  wait<0>();  // for the keys, where no query has one
   long long row = t.row + t.at;
   auto to = [&](u16* x, int stride, int r) { return t.at + r < t.rows ? x + (row + r) * stride : nullptr; };
   write(gk, 0, warp, [&](int r) { return to(dk, dks, r); });
