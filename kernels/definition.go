@@ -54,8 +54,10 @@ const (
 type LatentForm string
 
 const (
-	// LatentExpanded: with keys and values of each head, made from the latent. Fewer products for long sequences that are trained on; a cache of keys and values of all heads.
-	LatentExpanded LatentForm = ""
+	// LatentAuto: absorbed where an indexer chooses keys, expanded where attention is to all.
+	LatentAuto LatentForm = ""
+	// LatentExpanded: with keys and values of each head, made from the latent. A pair of rows takes fewer products; the cache has keys and values of all heads.
+	LatentExpanded LatentForm = "expanded"
 	// LatentAbsorbed: with the latent itself, which is key and value of all heads, by queries that have passed each head's weight of keys (DeepSeek-V2, arXiv 2405.04434,
 	// section 2.1.2). A cache of one row for all heads, as serving stacks have it, and with sparse attention one row to read for each chosen key.
 	LatentAbsorbed LatentForm = "absorbed"
@@ -91,8 +93,8 @@ func (d Definition) Validate() error {
 	want := Default()
 	want.Dot, want.Exp2, want.Break = d.Dot, d.Exp2, d.Break
 	want.KeySplit, want.Combine, want.Router, want.Norm, want.Latent = d.KeySplit, d.Combine, d.Router, d.Norm, d.Latent
-	if d.Latent != LatentExpanded && d.Latent != LatentAbsorbed {
-		return fmt.Errorf("latent %q: want %q or nothing", d.Latent, LatentAbsorbed)
+	if d.Latent != LatentAuto && d.Latent != LatentExpanded && d.Latent != LatentAbsorbed {
+		return fmt.Errorf("latent %q: want %q, %q or nothing", d.Latent, LatentExpanded, LatentAbsorbed)
 	}
 	if d.Dot != DotFMA && d.Dot != DotTC16 {
 		return fmt.Errorf("dot mode %q: want %q or %q", d.Dot, DotFMA, DotTC16)

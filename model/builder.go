@@ -48,12 +48,15 @@ func (b *builder) attn(a kernels.Attn) kernels.Attn {
 	return a
 }
 
-// latent is the definition's form of latent attention; what only describes a model has no device.
-func (b *builder) latent() kernels.LatentForm {
-	if b.dev == nil {
-		return kernels.LatentExpanded
+// latent is the definition's form of latent attention, which may be sparse. What only describes a model has no device and the default.
+func (b *builder) latent(sparse bool) kernels.LatentForm {
+	if b.dev != nil && b.dev.Definition().Latent != kernels.LatentAuto {
+		return b.dev.Definition().Latent
 	}
-	return b.dev.Definition().Latent
+	if sparse {
+		return kernels.LatentAbsorbed
+	}
+	return kernels.LatentExpanded
 }
 
 // indexed is a shape of an indexer for attention of a shape, which the device must be able to compute.

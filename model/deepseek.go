@@ -99,7 +99,7 @@ func (c *deepSeek) read(config []byte, b *builder) (*Model, error) {
 		return nil, err
 	}
 	m := c.graph(b, func(p string, layer int) Layer {
-		return c.mla(b, &c.decoder, p, layer, rope)
+		return c.mla(b, &c.decoder, p, layer, rope, b.latent(false))
 	}, c.feedForward(b))
 	m.skip = nextTokenLayers(c.prefix, c.Layers)
 	return m, nil
@@ -170,11 +170,10 @@ func (c *latents) rope(f ropeFields, positions int) (ropeConfig, error) {
 // latentEps is what the reference has in the norms of latents, whatever rms_norm_eps says.
 const latentEps = 1e-6
 
-// mla is a layer's attention. The checkpoint has the keys and values of a head side by side.
-func (c *latents) mla(b *builder, d *decoder, p string, layer int, rope ropeConfig) *MLA {
+// mla is a layer's attention in a form. The checkpoint has the keys and values of a head side by side.
+func (c *latents) mla(b *builder, d *decoder, p string, layer int, rope ropeConfig, form kernels.LatentForm) *MLA {
 	p += "self_attn."
 	n, r, v, heads := c.OwnDim, c.TurningDim, c.ValueDim, d.Heads
-	form := b.latent()
 	shape := kernels.Attn{Heads: heads, KVHeads: heads, HeadDim: n + r, ValueDim: v, Scale: c.scale(rope)}
 	if form == kernels.LatentAbsorbed {
 		shape.KVHeads, shape.HeadDim, shape.ValueDim = 1, c.KVRank+r, c.KVRank

@@ -50,7 +50,7 @@ func buildGLM5(config []byte, b *builder) (*Model, error) {
 	}
 	chosen, place := 0, 0
 	m := c.graph(b, func(p string, layer int) Layer {
-		a := c.mla(b, &c.decoder, p, layer, rope)
+		a := c.mla(b, &c.decoder, p, layer, rope, b.latent(true))
 		if c.full(layer) {
 			a.Index, chosen = c.indexer(b, p+"self_attn.indexer.", a.Shape, rope, place), layer
 			place++

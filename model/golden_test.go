@@ -27,20 +27,24 @@ var goldens = []string{
 // latent is the goldens with latent attention, which the definition has two forms of.
 var latent = []string{"deepseek_v3_grouped", "glm4_moe_lite", "glm5", "glm5_shared", "kimi_k2", "kimi_k25_wrapped"}
 
-// eachForm runs body for each golden by the default definition, and for those with latent attention by its other form.
+// eachForm runs body for each golden by the default definition, for those with latent attention by either form.
 func eachForm(t *testing.T, body func(t *testing.T, family string, def kernels.Definition)) {
 	for _, family := range goldens {
-		t.Run(family, func(t *testing.T) { body(t, family, kernels.Default()) })
-		if slices.Contains(latent, family) {
-			t.Run(family+" absorbed", func(t *testing.T) { body(t, family, absorbed()) })
+		for name, def := range forms(family) {
+			t.Run(family+name, func(t *testing.T) { body(t, family, def) })
 		}
 	}
 }
 
-func absorbed() kernels.Definition {
+// forms are the definitions that a family is tried by.
+func forms(family string) map[string]kernels.Definition {
 	def := kernels.Default()
-	def.Latent = kernels.LatentAbsorbed
-	return def
+	if !slices.Contains(latent, family) {
+		return map[string]kernels.Definition{"": def}
+	}
+	expanded, absorbed := def, def
+	expanded.Latent, absorbed.Latent = kernels.LatentExpanded, kernels.LatentAbsorbed
+	return map[string]kernels.Definition{" expanded": expanded, " absorbed": absorbed}
 }
 
 type golden struct {
@@ -315,9 +319,8 @@ func TestGoldenAdapters(t *testing.T) {
 		"glm4_moe": "glm4_moe", "glm5": "glm5", "gpt_oss": "gpt_oss", "llama3": "llama3", "minimax_m2": "minimax_m2", "nemotron_h_latent": "nemotron_h_latent",
 		"qwen3": "qwen3", "qwen3_moe": "qwen3_moe", "qwen3_moe_experts": "qwen3_moe", "qwen3_next": "qwen3_next",
 	} {
-		t.Run(adapter, func(t *testing.T) { adapterIsGolden(t, adapter, family, kernels.Default()) })
-		if slices.Contains(latent, family) {
-			t.Run(adapter+" absorbed", func(t *testing.T) { adapterIsGolden(t, adapter, family, absorbed()) })
+		for name, def := range forms(family) {
+			t.Run(adapter+name, func(t *testing.T) { adapterIsGolden(t, adapter, family, def) })
 		}
 	}
 }

@@ -261,12 +261,12 @@ func newTutor(r *parallel.Rank, m *Model, b *Batch, s *Saved, block int) *tutor 
 
 // addAttention adds the mean of a layer's heads to the target.
 func (c *tutor) addAttention(r *parallel.Rank, a *MLA, s *MLASaved) {
-	q, k, dim := rowsOf(r, s.Q), rowsOf(r, s.K), a.Shape.HeadDim
+	q, k, dim, group := rowsOf(r, s.Q), rowsOf(r, s.K), a.Shape.HeadDim, a.Shape.Heads/a.Shape.KVHeads
 	for i, list := range c.lists {
 		for h := range a.Shape.Heads {
 			e, z := make([]float64, len(list)), 0.0
 			for n, j := range list {
-				e[n] = math.Exp(dot64(q[i][h*dim:][:dim], k[j][h*dim:]) * a.Shape.Scale)
+				e[n] = math.Exp(dot64(q[i][h*dim:][:dim], k[j][h/group*dim:]) * a.Shape.Scale)
 				z += e[n]
 			}
 			for n := range e {

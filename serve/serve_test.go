@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"lockstep/data"
@@ -203,11 +202,16 @@ func TestVerify(t *testing.T) {
 			}
 			name := fmt.Sprintf("%s/%s/%s/%s", family, c.def.Dot, c.def.Exp2, c.dtype)
 			t.Run(name, func(t *testing.T) { verifies(t, family, c.def, c.dtype, c.tokens) })
-			if strings.HasPrefix(family, "glm5") || family == "kimi_k2" {
-				absorbed := c.def
-				absorbed.Latent = kernels.LatentAbsorbed
-				t.Run(name+"/absorbed", func(t *testing.T) { verifies(t, family, absorbed, c.dtype, c.tokens) })
+			other := c.def
+			switch family {
+			case "glm5", "glm5_shared":
+				other.Latent = kernels.LatentExpanded
+			case "kimi_k2":
+				other.Latent = kernels.LatentAbsorbed
+			default:
+				continue
 			}
+			t.Run(name+"/"+string(other.Latent), func(t *testing.T) { verifies(t, family, other, c.dtype, c.tokens) })
 		}
 	}
 }

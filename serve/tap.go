@@ -123,7 +123,7 @@ func (t *tap) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Ter
 		return
 	}
 	name := t.names[terms[0].W.Data]
-	t.saw("matmul "+name[strings.LastIndex(name, ".")+1:], out)
+	t.saw(strings.TrimSpace("matmul "+name[strings.LastIndex(name, ".")+1:]), out)
 }
 
 func (t *tap) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {

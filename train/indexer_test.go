@@ -38,7 +38,7 @@ func indexerLosses(t *testing.T, out string) (losses []float64) {
 // Indexers that learn come nearer to attention step by step; the weights and the losses do not turn on micro-batches, recompute, threads or an end in between; and the proof holds on
 // the model that comes out.
 func TestIndexersLearn(t *testing.T) {
-	for _, latent := range []string{"", "absorbed"} {
+	for _, latent := range []string{"expanded", "absorbed"} {
 		t.Run(latent, func(t *testing.T) { indexersLearn(t, "definition.latent="+latent) })
 	}
 }

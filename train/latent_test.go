@@ -8,7 +8,7 @@ import (
 // Rollouts and trainer agree on every bit by either form of latent attention, whatever the plan; and the forms are not the same arithmetic.
 func TestLearnLatent(t *testing.T) {
 	results := map[string]bool{}
-	for _, latent := range []string{"", "absorbed"} {
+	for _, latent := range []string{"expanded", "absorbed"} {
 		base := tinyDSA(append(tinyRL(), "definition.latent="+latent)...)
 		out := filepath.Join(t.TempDir(), "run")
 		want, err := runTiny(t, out, false, base...)

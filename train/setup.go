@@ -25,7 +25,10 @@ func OpenDevice(s *configs.Shape, broken kernels.Break) (kernels.Device, error) 
 // Definition is the shape's.
 func Definition(s *configs.Shape) kernels.Definition {
 	def := kernels.Default()
-	def.Dot, def.Exp2, def.Latent = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2), kernels.LatentForm(s.Definition.Latent)
+	def.Dot, def.Exp2 = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2)
+	if s.Definition.Latent != "auto" {
+		def.Latent = kernels.LatentForm(s.Definition.Latent)
+	}
 	return def
 }
 
