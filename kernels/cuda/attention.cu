@@ -77,11 +77,3 @@ ATTENTION(attention_128, 128, 128)
 ATTENTION(attention_24_16, 24, 16)
 ATTENTION(attention_192_128, 192, 128)
 ATTENTION(attention_256, 256, 256)
-
-// store_kv copies rows of k and v to the rows of the cache named for each.
-KERNEL(store_kv, u16* ck, u16* cv, const u16* k, const u16* v, const int* to, int rows, int k_cols, int v_cols, int cks, int cvs, int ks, int vs) {
-  int r = warp_row();
-  if (r >= rows) return;
-  for (int c = warp_lane(); c < k_cols; c += kWarp) ck[(long long)to[r] * cks + c] = k[(long long)r * ks + c];
-  for (int c = warp_lane(); c < v_cols; c += kWarp) cv[(long long)to[r] * cvs + c] = v[(long long)r * vs + c];
-}

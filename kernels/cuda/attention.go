@@ -198,22 +198,6 @@ func attentionParts(l *kernels.Layout, positions int, late bool) (parts []attent
 	return parts
 }
 
-// StoreKV writes rows k, v [T, KVHeads*HeadDim] to the pages of their spans; values that are columns of their keys, here and there, are stored with them.
-func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) {
-	mustBF16(cache.K, cache.V, k, v)
-	if sameRows(cache.K, cache.V) && sameRows(k, v) {
-		v.Cols = 0
-	}
-	to := make([]int32, l.Rows())
-	for _, s := range l.Spans {
-		for i := range s.Rows {
-			pos := s.Pos + i
-			to[s.Row+i] = s.Pages[pos/cache.PageRows]*int32(cache.PageRows) + int32(pos%cache.PageRows)
-		}
-	}
-	d.launch("store_kv", warps(len(to)), warpThreads, 0, cache.K, cache.V, k, v, stage(d, to), len(to), k.Cols, v.Cols, cache.K.Stride, cache.V.Stride, k.Stride, v.Stride)
-}
-
 // attends tells whether the kernels are written for a shape.
 func attends(a kernels.Attn) bool {
 	if absorbed(a) {

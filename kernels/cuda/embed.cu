@@ -1,4 +1,4 @@
-// Embed and Gather: out[r] = table[ids[r]]; a warp for a row. Bound: the bytes of the rows, read and written.
+// Embed and Gather: out[r] = table[ids[r]]; a warp for a part of a row. Bound: the bytes of the rows, read and written.
 // EmbedBackward: dtable[v] += dout[t] for the t of ids[t] = v, t ascending. The warp of the first t of an id walks the later ones,
 // 512 columns in registers; the others stop when they find an earlier t. Bound: reading dout once, and T^2/64 comparisons of ids.
 #include "rows.cuh"
@@ -7,10 +7,7 @@ template <class T>
 __device__ void take(T* out, const T* table, const int* ids, int rows, int cols, int os, int ts) {
   int r = warp_row();
   if (r >= rows) return;
-  const T* from = table + (size_t)ids[r] * ts;
-  T* to = out + (size_t)r * os;
-#pragma unroll 4
-  for (int c = warp_lane() * kEight; c < cols; c += kLanes) move8(to + c, from + c, cols - c);
+  move_part(out + (size_t)r * os, table + (size_t)ids[r] * ts, blockIdx.y, cols);
 }
 #define TAKE(T) (T * out, const T* table, const int* ids, int rows, int cols, int os, int ts)
 KERNELS(take, TAKE, (out, table, ids, rows, cols, os, ts))

@@ -27,7 +27,7 @@ func TestElementwise(t *testing.T) {
 
 func TestEmbed(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][3]int{{1, 1, 8}, {100, 7, 100}, {1000, 50, 513}, {5000, 3000, 1024}, {65536, 400, 16}} {
+		for _, s := range [][3]int{{1, 1, 8}, {100, 7, 100}, {1000, 50, 513}, {5000, 3000, 1024}, {33, 50, 7168}, {65536, 400, 16}} {
 			tokens, vocab, width := s[0], s[1], s[2]
 			ids := ints(1, tokens, below(tokens, vocab))
 			both(t, "embed", []operand{normal(dtype, tokens, width, 1), normal(dtype, vocab, width, 1), ids}, func(d kernels.Device, x []kernels.Tensor) { d.Embed(x[0], x[1], x[2]) })
@@ -101,7 +101,7 @@ func headNormRope(t *testing.T, dtype kernels.DType, r, heads, pairs int, rope k
 
 func TestJoinHeads(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][4]int{{1, 1, 1, 1}, {33, 3, 5, 2}, {300, 64, 128, 64}, {65536, 2, 3, 1}} {
+		for _, s := range [][4]int{{1, 1, 1, 1}, {33, 3, 5, 2}, {33, 3, 8, 4}, {70, 5, 16, 24}, {300, 64, 128, 64}, {65536, 2, 3, 1}} {
 			rows, heads, n, r := s[0], s[1], s[2], s[3]
 			both(t, fmt.Sprint("join heads ", s), []operand{strided(dtype, rows, heads*(n+r), 1), normal(dtype, rows, heads*n, 1), strided(dtype, rows, r, 1), strided(dtype, rows, heads*n, 1), normal(dtype, rows, r, 1)},
 				func(d kernels.Device, x []kernels.Tensor) {

@@ -114,6 +114,34 @@ __device__ inline void move8(T* to, const T* from, int left) {
     if (j < left) to[j] = from[j];
 }
 
+constexpr int kMoved = 4 * kLanes;  // columns of a row that a warp moves; embed.go has it too
+
+// move_part copies the bits of part `part` of a row, by one warp. All that a thread reads is on its way before it writes: few rows, as in decoding, wait for memory once.
+template <class T>
+__device__ inline void move_part(T* to, const T* from, int part, int cols) {
+  constexpr int kPieces = kMoved / kLanes, kWords = sizeof(T) / 2;
+  int first = part * kMoved + warp_lane() * kEight;
+  uint4 q[kPieces][kWords];
+  auto vector = [&](int c) { return whole(to + c, cols - c) && whole(from + c, cols - c); };
+#pragma unroll
+  for (int i = 0; i < kPieces; i++) {
+    int c = first + i * kLanes;
+    if (vector(c))
+#pragma unroll
+      for (int j = 0; j < kWords; j++) q[i][j] = ((const uint4*)(from + c))[j];
+  }
+#pragma unroll
+  for (int i = 0; i < kPieces; i++) {
+    int c = first + i * kLanes;
+    if (vector(c)) {
+#pragma unroll
+      for (int j = 0; j < kWords; j++) ((uint4*)(to + c))[j] = q[i][j];
+    } else {
+      for (int j = c; j < min(c + kEight, cols); j++) to[j] = from[j];
+    }
+  }
+}
+
 // Piece is the eight columns from col of a row that a thread has in a grid over a whole matrix; row >= rows: none.
 struct Piece {
   int row, col;
