@@ -211,7 +211,7 @@ func (e *Engine) step() []*sequence {
 	var next draw
 	enqueue := func() { next = e.enqueue(works, ready, last) }
 	if e.observe == nil && row == len(ready) { // every row is decoded: the same operations as in the step before
-		kernels.Repeat(e.r.Dev, fmt.Sprintf("decode %d", row), enqueue)
+		kernels.Repeat(e.r.Dev, "decode", enqueue)
 	} else {
 		enqueue()
 	}

@@ -279,8 +279,10 @@ func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params 
 
 // enqueue launches a kernel, or keeps it for the graph of a repeated sequence.
 func (d *Device) enqueue(c call) {
-	if r := d.repeater.current; r != nil {
-		r.add(c)
+	if d.repeater.current != nil {
+		if d.repeater.add(c) {
+			d.launchPiece()
+		}
 		return
 	}
 	d.counts.Launches++

@@ -12,27 +12,39 @@ import (
 )
 
 // repeater carries out sequences of operations that come again. Their body runs on the host every time, but what it launches is compared with what the driver's
-// graph holds, so that only differences are told to the driver, and all that the body stages goes to the card as one copy.
+// graphs hold, so that only differences are told to the driver. A sequence is cut into pieces, each a graph that starts as soon as the body has come to its end: the card
+// works on the first ones while the body still runs.
 type repeater struct {
-	known   map[string]*recording // nil: the sequence came once
-	current *recording            // whose body runs; nil: none
+	known   map[string]*recording
+	current *recording // whose body runs; nil: none
+	piece   int        // calls of a piece
 
 	host   []byte // what the body stages; pinned
 	base   cu.DevicePtr
 	staged int
-	pieces [][2]int       // of host: where what the body has staged begins and ends
+	sent   int            // of staged, what is on its way to the card
+	kept   [][2]int       // of host: where what the body has staged begins and ends
 	done   cu.Event       // the last graph's end: until then it reads what is staged
 	stale  []cu.DevicePtr // workspaces outgrown by the body that runs, which its calls still name
 }
 
 // recording is one sequence.
 type recording struct {
+	pieces []*piece
+	at     int // of the piece that the body is in
+}
+
+// piece is some of the calls of a sequence, as one graph.
+type piece struct {
 	calls   []call
 	at      int   // of the body's next call
 	changed []int // calls that the graph has otherwise
 	rebuild bool  // the graph has other kernels
 	graph   *graph
 }
+
+// pieceCalls is the calls of a piece: few enough that the card need not wait long for the first, enough to make up for the start of a graph, some microseconds.
+const pieceCalls = 128
 
 // stagedBytes is how much one body may stage: page tables are most of it, 4 bytes a page and sequence for each shape of attention.
 const stagedBytes = ringBytes
@@ -42,7 +54,7 @@ func newRepeater() (*repeater, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%d MiB of pinned memory: %w", stagedBytes>>20, err)
 	}
-	r := &repeater{known: map[string]*recording{}, host: unsafe.Slice((*byte)(p), stagedBytes)}
+	r := &repeater{known: map[string]*recording{}, piece: pieceCalls, host: unsafe.Slice((*byte)(p), stagedBytes)}
 	if r.base, err = cu.MemAlloc(stagedBytes); err != nil {
 		return nil, fmt.Errorf("%d MiB of GPU memory: %w", stagedBytes>>20, err)
 	}
@@ -50,30 +62,41 @@ func newRepeater() (*repeater, error) {
 	return r, err
 }
 
-// Repeat carries body out, as kernels.Repeater says: launch by launch the first time and while kernels are profiled, else as one graph.
+// Repeat carries body out, as kernels.Repeater says: as graphs, but launch by launch while kernels are profiled.
 func (d *Device) Repeat(key string, body func()) {
-	r := d.repeater
-	rec, came := r.known[key]
-	if d.profile != nil || !came {
-		r.known[key] = rec
+	if d.profile != nil {
 		body()
 		return
 	}
+	r := d.repeater
+	rec := r.known[key]
 	if rec == nil {
 		rec = &recording{}
 		r.known[key] = rec
 	}
 	d.do(r.done.Synchronize)
-	rec.at, r.staged, r.pieces, r.current = 0, 0, r.pieces[:0], rec
+	rec.begin()
+	r.staged, r.sent, r.kept, r.current = 0, 0, r.kept[:0], rec
 	defer func() { r.current = nil }()
 	body()
-	d.do(r.enqueue)
+	d.launchPiece()
+	d.do(r.end)
+}
+
+// launchPiece starts the piece that the body is in, if it has calls.
+func (d *Device) launchPiece() {
+	rec := d.repeater.current
+	if rec.at == len(rec.pieces) || rec.pieces[rec.at].at == 0 {
+		return
+	}
+	d.do(d.repeater.launch)
+	rec.at++
 	d.counts.Launches++
 }
 
 // stage keeps values for the card and returns where they will be. Layers stage the same again and again: it is kept once.
 func (r *repeater) stage(src []byte) cu.DevicePtr {
-	for _, p := range r.pieces {
+	for _, p := range r.kept {
 		if bytes.Equal(r.host[p[0]:p[1]], src) {
 			return r.base + cu.DevicePtr(p[0])
 		}
@@ -83,74 +106,100 @@ func (r *repeater) stage(src []byte) cu.DevicePtr {
 	}
 	at := r.staged
 	copy(r.host[at:], src)
-	r.pieces = append(r.pieces, [2]int{at, at + len(src)})
+	r.kept = append(r.kept, [2]int{at, at + len(src)})
 	r.staged = (at + len(src) + 255) &^ 255
 	return r.base + cu.DevicePtr(at)
 }
 
-// enqueue brings the graph of the current recording up to date and runs it.
-func (r *repeater) enqueue() error {
-	if err := r.current.update(); err != nil {
+// launch sends what was staged since the last piece, brings the graph of this one up to date and runs it.
+func (r *repeater) launch() error {
+	p := r.current.pieces[r.current.at]
+	if err := p.update(); err != nil {
 		return err
 	}
-	if r.staged > 0 {
-		if err := cu.MemcpyHtoDAsync(r.base, unsafe.Pointer(&r.host[0]), int64(r.staged), cu.NoStream); err != nil {
+	if from := r.sent; from < r.staged {
+		r.sent = r.staged
+		if err := cu.MemcpyHtoDAsync(r.base+cu.DevicePtr(from), unsafe.Pointer(&r.host[from]), int64(r.staged-from), cu.NoStream); err != nil {
 			return err
 		}
 	}
-	err := errors.Join(r.current.graph.run(), r.done.Record(cu.NoStream))
+	return p.graph.run()
+}
+
+// end is after the last piece.
+func (r *repeater) end() error {
+	err := r.done.Record(cu.NoStream)
 	for _, p := range r.stale {
-		err = errors.Join(err, cu.MemFree(p)) // waits for the graph
+		err = errors.Join(err, cu.MemFree(p)) // waits for the graphs
 	}
 	r.stale = nil
 	return err
 }
 
-// add takes the body's next call.
-func (r *recording) add(c call) {
-	switch {
-	case r.at == len(r.calls) || r.calls[r.at].kernel != c.kernel:
-		r.calls, r.rebuild = append(r.calls[:r.at], c), true
-	case !r.calls[r.at].equal(&c):
-		r.calls[r.at] = c
-		r.changed = append(r.changed, r.at)
+func (r *recording) begin() {
+	r.at = 0
+	for _, p := range r.pieces {
+		p.at = 0
 	}
-	r.at++
+}
+
+// add takes the body's next call; full: its piece can start.
+func (r *repeater) add(c call) (full bool) {
+	rec := r.current
+	if rec.at == len(rec.pieces) {
+		rec.pieces = append(rec.pieces, &piece{})
+	}
+	p := rec.pieces[rec.at]
+	p.add(c)
+	return p.at == r.piece
+}
+
+func (p *piece) add(c call) {
+	switch {
+	case p.at == len(p.calls) || p.calls[p.at].kernel != c.kernel:
+		p.calls, p.rebuild = append(p.calls[:p.at], c), true
+	case !p.calls[p.at].equal(&c):
+		p.calls[p.at] = c
+		p.changed = append(p.changed, p.at)
+	}
+	p.at++
 }
 
 // update makes the graph hold the calls of the body that has run.
-func (r *recording) update() (err error) {
-	if r.rebuild || r.at < len(r.calls) {
-		if err := r.close(); err != nil {
+func (p *piece) update() (err error) {
+	if p.rebuild || p.at < len(p.calls) {
+		if err := p.close(); err != nil {
 			return err
 		}
-		r.calls, r.changed, r.rebuild = r.calls[:r.at], r.changed[:0], false
-		r.graph, err = newGraph(r.calls)
+		p.calls, p.changed, p.rebuild = p.calls[:p.at], p.changed[:0], false
+		p.graph, err = newGraph(p.calls)
 		return err
 	}
-	for _, i := range r.changed {
-		if err := r.graph.change(i, &r.calls[i]); err != nil {
+	for _, i := range p.changed {
+		if err := p.graph.change(i, &p.calls[i]); err != nil {
 			return err
 		}
 	}
-	r.changed = r.changed[:0]
+	p.changed = p.changed[:0]
 	return nil
 }
 
 // close drops the graph.
-func (r *recording) close() error {
-	if r == nil || r.graph == nil {
+func (p *piece) close() error {
+	if p.graph == nil {
 		return nil
 	}
-	g := r.graph
-	r.graph = nil
+	g := p.graph
+	p.graph = nil
 	return g.close()
 }
 
 func (r *repeater) close() error {
 	err := errors.Join(unpin(unsafe.Pointer(&r.host[0])), cu.MemFree(r.base), cu.DestroyEvent(&r.done))
 	for _, rec := range r.known {
-		err = errors.Join(err, rec.close())
+		for _, p := range rec.pieces {
+			err = errors.Join(err, p.close())
+		}
 	}
 	r.known = nil
 	return err

@@ -31,12 +31,15 @@ func TestRepeat(t *testing.T) {
 			})
 		}
 	}
-	both(t, "repeat", operands, turns)
 	r := card.(*Device).repeater
-	if rec := r.known["decode"]; rec == nil || rec.graph == nil || len(rec.calls) < 5 {
-		t.Errorf("no graph was made: %+v", rec)
+	defer func(calls int) { r.piece = calls }(r.piece)
+	for _, calls := range []int{1, 2, 3, 5, pieceCalls} {
+		r.piece = calls
+		both(t, "repeat", operands, turns)
+		if rec := r.known["decode"]; rec == nil || len(rec.pieces) < 5/calls || rec.pieces[0].graph == nil || len(rec.pieces[0].calls) < min(5, calls) {
+			t.Errorf("no graphs of %d calls were made: %+v", calls, rec)
+		}
 	}
-	delete(r.known, "decode")
 	if n, _ := differences(t, operands, turns, func(d kernels.Device, x []kernels.Tensor) { turns(stuck{d, new(int)}, x) }); n == 0 {
 		t.Error("bodies left out are not noticed")
 	}
