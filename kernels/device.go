@@ -70,6 +70,7 @@ type Device interface {
 
 	// MatMul: out[m,n] = round(dot over the terms in turn, over k of x[m,k]*w[n,k]): one chain, the next term continues it.
 	// MatMulT: out[m,k] = round(dot over the terms in turn, over n of x[m,n]*w[n,k]).
+	// A term of MatMul may count for a range of out's columns alone, see Term: the chains of the others are those of the product without it, bit for bit.
 	// Both with groups: row m uses the matrix of its group. out may be F32 in a BF16 model (logits). Operands of DotTC16 must be BF16.
 	// X and out may have strides; W's matrices are contiguous or row-strided. Rows of groups lie together or take turns, see Groups.
 	MatMul(out Tensor, g *Groups, terms ...Term)

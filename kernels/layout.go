@@ -122,9 +122,6 @@ type Plan struct {
 	RowOf  Tensor // int32 [T, K]: the row of a token's slot
 }
 
-// Term is one piece of a dot chain: X [M, K] with W [N, K] for MatMul, X [M, N] with W [N, K] for MatMulT. With groups, W is [groups, N, K].
-type Term struct{ X, W Tensor }
-
 // AdamW are the settings of one optimizer step; the corrections are 1-beta^t, computed in float64 and rounded once.
 type AdamW struct {
 	LR, Beta1, Beta2, Eps, WeightDecay float32

@@ -96,8 +96,21 @@ func (b *builder) tensor(d kernels.DType, groups, rows, cols int) kernels.Tensor
 	return b.mem.NewGrouped(d, groups, rows, cols)
 }
 
+// rows is rows [from, to) of a tensor that it made.
+func (b *builder) rows(t kernels.Tensor, from, to int) kernels.Tensor {
+	if b.dev == nil {
+		return b.tensor(t.DType, 1, to-from, t.Cols)
+	}
+	return t.RowRange(from, to)
+}
+
 func (b *builder) param(init Init, groups, rows, cols int, parts ...Part) *Param {
-	p := &Param{Name: parts[0].Name, W: b.tensor(b.dtype, groups, rows, cols), Parts: parts, Init: init}
+	return b.over(b.tensor(b.dtype, groups, rows, cols), init, parts...)
+}
+
+// over is a parameter in memory that it made.
+func (b *builder) over(w kernels.Tensor, init Init, parts ...Part) *Param {
+	p := &Param{Name: parts[0].Name, W: w, Parts: parts, Init: init}
 	b.params = append(b.params, p)
 	return p
 }

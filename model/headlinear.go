@@ -30,7 +30,7 @@ func (p *HeadLinear) adapter() *LoRA { return p.of.Subs[0].LoRA }
 func (p *HeadLinear) up(r *parallel.Rank, y, x kernels.Tensor, s *HeadSaved) {
 	terms := []kernels.Term{{X: x, W: p.heads(p.of.W.W)}}
 	if a := p.adapter(); a != nil {
-		u := a.project(r, x, nil)
+		u := p.of.project(r, x, nil)
 		terms = append(terms, kernels.Term{X: u, W: p.heads(a.B.W)})
 		*s = HeadSaved{u}
 	}
@@ -43,7 +43,7 @@ func (p *HeadLinear) down(r *parallel.Rank, x, y kernels.Tensor, s *HeadSaved) {
 	if a := p.adapter(); a != nil {
 		u := r.Stack.New(y.DType, y.Rows, a.A.W.Rows)
 		r.Dev.MatMulT(u, p.turns(), kernels.Term{X: y, W: p.heads(a.B.W)})
-		r.Dev.Scale(u, u, a.Scale)
+		r.Dev.Scale(u, u, p.of.Scale)
 		terms = append(terms, kernels.Term{X: u, W: a.A.W})
 		*s = HeadSaved{u}
 	}

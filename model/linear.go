@@ -7,11 +7,14 @@ import (
 
 // Linear is y = x W^T for one weight that may stack several projections of the same input (q, k and v), or the experts of a
 // layer (grouped). A projection may carry a LoRA adapter. Each output element is one dot chain: over the base weight, then
-// on over the adapter's rank, rounded once. A bias is added to what was rounded.
+// on over its adapter's rank, rounded once. A bias is added to what was rounded.
 type Linear struct {
 	W     *Param // [groups, N, K]
 	Subs  []*Sub
 	Fused bool // experts: the adapter is on the whole weight, as one parameter
+
+	A     kernels.Tensor // [groups, sum of ranks, K]: the A of its adapters one below the other, in the order of Subs, so that one product has all their U; nil: no adapters
+	Scale float32        // alpha / r of its adapters
 }
 
 // Sub is one projection of a Linear: output columns [From, To).
@@ -24,94 +27,97 @@ type Sub struct {
 	LoRA   *LoRA
 }
 
-// LoRA is a low-rank update of a projection (Hu et al., arXiv 2106.09685): y += Scale * (x A^T) B^T. A is [groups, r, K], B is [groups, N, r].
-type LoRA struct {
-	A, B  *Param
-	Scale float32 // alpha / r
+// LoRA is a low-rank update of a projection (Hu et al., arXiv 2106.09685): y += Scale * (x A^T) B^T. A is [groups, r, K], rows of the Linear's; B is [groups, N, r].
+type LoRA struct{ A, B *Param }
+
+// LinearSaved keeps what Backward needs. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil without one.
+type LinearSaved struct{ X, U kernels.Tensor }
+
+// adapter is one with its place among those of its Linear: columns [from, to) of U.
+type adapter struct {
+	*Sub
+	from, to int
 }
 
-// LinearSaved keeps what Backward needs. U has an entry for each Sub with LoRA: round(Scale * round(x A^T)), [T, r].
-type LinearSaved struct {
-	X kernels.Tensor
-	U []kernels.Tensor
-}
-
-func (l *Linear) adapted() bool {
+func (l *Linear) adapters() []adapter {
+	var all []adapter
+	at := 0
 	for _, s := range l.Subs {
 		if s.LoRA != nil {
-			return true
+			all = append(all, adapter{s, at, at + s.LoRA.A.W.Rows})
+			at += s.LoRA.A.W.Rows
 		}
 	}
-	return false
+	return all
 }
 
-// Forward is [T, N] from x [T, K]; g says which rows use which group, nil for a dense weight.
+// Forward is [T, N] from x [T, K]; g says which rows use which group, nil for a dense weight. An adapter's term of the product is for its projection's columns.
 func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, s *LinearSaved) kernels.Tensor {
 	y := r.Stack.New(x.DType, x.Rows, l.W.W.Rows)
+	terms := []kernels.Term{{X: x, W: l.W.W}}
+	var u kernels.Tensor
+	if !l.A.IsNil() {
+		u = l.project(r, x, g)
+	}
+	for _, a := range l.adapters() {
+		terms = append(terms, kernels.Term{X: u.ColRange(a.from, a.to), W: a.LoRA.B.W, From: a.From, To: a.To})
+	}
 	if s != nil {
-		s.X = x
+		*s = LinearSaved{X: x, U: u}
 	}
-	base := kernels.Term{X: x, W: l.W.W}
-	if !l.adapted() {
-		r.Dev.MatMul(y, g, base)
-	}
+	r.Dev.MatMul(y, g, terms...)
 	for _, sub := range l.Subs {
-		out, term := y, base
-		if len(l.Subs) > 1 {
-			out = y.ColRange(sub.From, sub.To)
-			term.W = l.W.W.RowRange(sub.From, sub.To)
-		}
-		switch {
-		case sub.LoRA != nil:
-			u := sub.LoRA.project(r, x, g)
-			if s != nil {
-				s.U = append(s.U, u)
-			}
-			r.Dev.MatMul(out, g, term, kernels.Term{X: u, W: sub.LoRA.B.W})
-		case l.adapted():
-			r.Dev.MatMul(out, g, term)
-		}
 		if sub.Bias != nil {
+			out := y.ColRange(sub.From, sub.To)
 			r.Dev.AddBias(out, out, sub.Bias.W, g)
 		}
 	}
 	return y
 }
 
-func (a *LoRA) project(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups) kernels.Tensor {
-	u := r.Stack.New(x.DType, x.Rows, a.A.W.Rows)
-	r.Dev.MatMul(u, g, kernels.Term{X: x, W: a.A.W})
-	r.Dev.Scale(u, u, a.Scale)
+// project is U of all adapters.
+func (l *Linear) project(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups) kernels.Tensor {
+	u := r.Stack.New(x.DType, x.Rows, l.A.Rows)
+	r.Dev.MatMul(u, g, kernels.Term{X: x, W: l.A})
+	r.Dev.Scale(u, u, l.Scale)
 	return u
 }
 
 // Backward is dx [T, K] from dy [T, N]; weight gradients accumulate. rows are the groups of the batch's rows: those of Forward
-// for experts, the packs for a dense weight.
+// for experts, the packs for a dense weight. The chain of dx runs over N, then over the ranks of all adapters as one term: by tc16 its steps of 16 are those of a
+// term for each adapter only where ranks are multiples of 16.
 func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups, s *LinearSaved) kernels.Tensor {
 	dx := r.Stack.New(dy.DType, dy.Rows, l.W.W.Cols)
 	mark := r.Stack.Mark()
-	terms := []kernels.Term{{X: dy, W: l.W.W}}
-	saved := s.U
 	for _, sub := range l.Subs {
-		dsub := dy.ColRange(sub.From, sub.To)
 		if sub.Bias != nil && sub.Bias.Trained() {
-			r.Dev.BiasGrad(sub.Bias.Grad, dsub, rows)
+			r.Dev.BiasGrad(sub.Bias.Grad, dy.ColRange(sub.From, sub.To), rows)
 		}
-		if sub.LoRA == nil {
-			continue
-		}
-		du := r.Stack.New(dy.DType, dy.Rows, sub.LoRA.A.W.Rows)
-		r.Dev.MatMulT(du, g, kernels.Term{X: dsub, W: sub.LoRA.B.W})
-		r.Dev.Scale(du, du, sub.LoRA.Scale)
-		weightGrad(r, sub.LoRA.B, dsub, saved[0], rows)
-		weightGrad(r, sub.LoRA.A, du, s.X, rows)
-		terms = append(terms, kernels.Term{X: du, W: sub.LoRA.A.W})
-		saved = saved[1:]
+	}
+	terms := []kernels.Term{{X: dy, W: l.W.W}}
+	if !l.A.IsNil() {
+		terms = append(terms, kernels.Term{X: l.learn(r, dy, g, rows, s), W: l.A})
 	}
 	r.Dev.MatMulT(dx, g, terms...)
 	weightGrad(r, l.W, dy, s.X, rows)
 	r.Stack.Release(mark)
 	return dx
+}
+
+// learn adds the gradients of the adapters and returns that of x A^T, round(Scale * round(dy B)), [T, sum of ranks].
+func (l *Linear) learn(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups, s *LinearSaved) kernels.Tensor {
+	du := r.Stack.New(dy.DType, dy.Rows, l.A.Rows)
+	all := l.adapters()
+	for _, a := range all {
+		dsub := dy.ColRange(a.From, a.To)
+		r.Dev.MatMulT(du.ColRange(a.from, a.to), g, kernels.Term{X: dsub, W: a.LoRA.B.W})
+		weightGrad(r, a.LoRA.B, dsub, s.U.ColRange(a.from, a.to), rows)
+	}
+	r.Dev.Scale(du, du, l.Scale)
+	for _, a := range all {
+		weightGrad(r, a.LoRA.A, du.ColRange(a.from, a.to), s.X, rows)
+	}
+	return du
 }
 
 func weightGrad(r *parallel.Rank, p *Param, dy, x kernels.Tensor, rows *kernels.Groups) {

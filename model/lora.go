@@ -43,11 +43,13 @@ func (m *Model) AddLoRA(c LoRAConfig) error {
 	}
 	b := &builder{dev: m.dev, mem: m.mem, dtype: m.DType}
 	for _, l := range m.linears() {
+		var targets []*Sub
 		for _, sub := range l.Subs {
 			if match(sub.Module, l.Fused) {
-				sub.addLoRA(b, l, c)
+				targets = append(targets, sub)
 			}
 		}
+		l.addLoRA(b, targets, c)
 	}
 	for t, n := range hits {
 		if n == 0 {
@@ -92,20 +94,28 @@ func (c LoRAConfig) matcher() (match func(name string, fused bool) bool, hits ma
 	}, hits, nil
 }
 
-func (s *Sub) addLoRA(b *builder, l *Linear, c LoRAConfig) {
-	groups, rows, in := l.W.W.Groups, s.To-s.From, l.W.W.Cols
-	a := Part{Name: s.Module + ".lora_A.weight", Rows: groups * c.Rank, Shape: []int{groups * c.Rank, in}}
-	bb := Part{Name: s.Module + ".lora_B.weight", Rows: groups * rows, Shape: []int{rows, groups * c.Rank}}
-	switch {
-	case l.Fused:
-		bb.Disk = expertsLast(groups, rows, c.Rank, s.Disk)
-	case s.Disk != nil:
-		bb.Disk = rowsOnDisk(s.Disk, c.Rank)
+// addLoRA puts adapters on projections of a Linear. One of experts has one projection: rows of several would lie apart in each group.
+func (l *Linear) addLoRA(b *builder, targets []*Sub, c LoRAConfig) {
+	if len(targets) == 0 {
+		return
 	}
-	s.LoRA = &LoRA{
-		A:     b.param(Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}, groups, c.Rank, in, a),
-		B:     b.param(Init{Kind: Zeros}, groups, rows, c.Rank, bb),
-		Scale: c.scale(),
+	groups, in := l.W.W.Groups, l.W.W.Cols
+	l.A, l.Scale = b.tensor(b.dtype, groups, len(targets)*c.Rank, in), c.scale()
+	for i, s := range targets {
+		rows := s.To - s.From
+		a := Part{Name: s.Module + ".lora_A.weight", Rows: groups * c.Rank, Shape: []int{groups * c.Rank, in}}
+		bb := Part{Name: s.Module + ".lora_B.weight", Rows: groups * rows, Shape: []int{rows, groups * c.Rank}}
+		switch {
+		case l.Fused:
+			bb.Disk = expertsLast(groups, rows, c.Rank, s.Disk)
+		case s.Disk != nil:
+			bb.Disk = rowsOnDisk(s.Disk, c.Rank)
+		}
+		own := l.A
+		if len(targets) > 1 {
+			own = b.rows(l.A, i*c.Rank, (i+1)*c.Rank)
+		}
+		s.LoRA = &LoRA{A: b.over(own, Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}, a), B: b.param(Init{Kind: Zeros}, groups, rows, c.Rank, bb)}
 	}
 }
 

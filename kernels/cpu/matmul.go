@@ -66,17 +66,34 @@ func (d *Device) product(op string, out kernels.Tensor, g *kernels.Groups, terms
 		if from == to {
 			continue
 		}
-		p := gemm.Product{C: gemm.Of(out).From(from, 0), M: to - from, N: out.Cols}
+		own := make([]kernels.Term, len(terms))
+		for i, t := range terms {
+			own[i] = kernels.Term{X: t.X.RowRange(from, to), W: t.W.Group(e), From: t.From, To: t.To}
+		}
+		products = append(products, runs(out.RowRange(from, to), own, transposed)...)
+	}
+	d.mm.Run(d.pool.threads, d.pool.each, products)
+}
+
+// runs is a product for each run of out's columns that the same terms cover.
+func runs(out kernels.Tensor, terms []kernels.Term, transposed bool) []gemm.Product {
+	var products []gemm.Product
+	cols := kernels.Runs(out.Cols, terms)
+	for i, col := range cols[:len(cols)-1] {
+		p := gemm.Product{C: gemm.Of(out).From(0, col), M: out.Rows, N: cols[i+1] - col}
 		for _, t := range terms {
-			w := gemm.Of(t.W.Group(e))
+			if !t.Covers(col) {
+				continue
+			}
+			w := gemm.Of(t.W)
 			if !transposed {
 				w = w.T()
 			}
-			p.Pieces = append(p.Pieces, gemm.Piece{A: gemm.Of(t.X).From(from, 0), B: w, K: t.X.Cols})
+			p.Pieces = append(p.Pieces, gemm.Piece{A: gemm.Of(t.X), B: w.From(0, col-t.From), K: t.X.Cols})
 		}
 		products = append(products, p)
 	}
-	d.mm.Run(d.pool.threads, d.pool.each, products)
+	return products
 }
 
 func mustTerms(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term, transposed bool) {
@@ -89,8 +106,9 @@ func mustTerms(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels
 		if transposed {
 			n, k = k, n
 		}
-		if t.X.Groups != 1 || t.X.Rows != out.Rows || t.X.Cols != k || out.Cols != n || t.W.Groups != count || out.Groups != 1 {
-			panic(fmt.Sprintf("cpu: %s: out %s of x %s and w %s in %d groups", op, out, t.X, t.W, count))
+		from, to := t.Columns(out.Cols)
+		if t.X.Groups != 1 || t.X.Rows != out.Rows || t.X.Cols != k || to-from != n || t.W.Groups != count || out.Groups != 1 || transposed && t.To != 0 {
+			panic(fmt.Sprintf("cpu: %s: columns %d:%d of out %s of x %s and w %s in %d groups", op, from, to, out, t.X, t.W, count))
 		}
 	}
 }
@@ -122,7 +140,7 @@ func (d *Device) matMulSplit(out kernels.Tensor, g *kernels.Groups, terms []kern
 			if h == 1 {
 				from, to = to, t.X.Cols
 			}
-			cut[i] = kernels.Term{X: t.X.ColRange(from, to), W: columns(t.W, from, to)}
+			cut[i] = kernels.Term{X: t.X.ColRange(from, to), W: columns(t.W, from, to), From: t.From, To: t.To}
 		}
 		half[h] = kernels.Wrap(make([]float32, out.Rows*out.Cols), out.Rows, out.Cols)
 		d.product("MatMul", half[h], g, cut, false)

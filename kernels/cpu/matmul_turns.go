@@ -9,20 +9,15 @@ import (
 
 // productTurns is product where rows take turns: a product for each group, of every count-th row.
 func (d *Device) productTurns(op string, out kernels.Tensor, count int, terms []kernels.Term, transposed bool) {
-	products := make([]gemm.Product, count)
-	for e := range products {
+	var products []gemm.Product
+	for e := range count {
 		own := out.Turn(e, count)
-		p := gemm.Product{C: gemm.Of(own), M: own.Rows, N: own.Cols}
-		for _, t := range terms {
-			t = kernels.Term{X: t.X.Turn(e, count), W: turnOf(t.W, e, count)}
-			mustTerms(op, own, nil, []kernels.Term{t}, transposed)
-			w := gemm.Of(t.W)
-			if !transposed {
-				w = w.T()
-			}
-			p.Pieces = append(p.Pieces, gemm.Piece{A: gemm.Of(t.X), B: w, K: t.X.Cols})
+		turn := make([]kernels.Term, len(terms))
+		for i, t := range terms {
+			turn[i] = kernels.Term{X: t.X.Turn(e, count), W: turnOf(t.W, e, count), From: t.From, To: t.To}
 		}
-		products[e] = p
+		mustTerms(op, own, nil, turn, transposed)
+		products = append(products, runs(own, turn, transposed)...)
 	}
 	d.mm.Run(d.pool.threads, d.pool.each, products)
 }

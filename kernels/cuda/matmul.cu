@@ -104,11 +104,12 @@ __device__ inline void each(Tile& t, F f) {
       for (int v = 0; v < 4; v++) f(warp / 4 * 64 + i * 16 + lane / 4 + v / 2 * 8, warp % 4 * 32 + j * 8 + lane % 4 * 2 + v % 2, t.c[i][j][v]);
 }
 
-// Term is one piece of the chain: X with its row stride, W with its row stride and the distance of its groups. Where rows take turns, `turn` is the distance in X from a row of one
+// Term is one piece of the chain, for columns [from, to) of out: X with its row stride, W with its row stride and the distance of its groups. Tiles lie in such a range or beside it. Where rows take turns, `turn` is the distance in X from a row of one
 // group to that of the next; a block's group is blockIdx.z.
 struct Term {
   const u16 *x, *w;
   long long ldx, ldw, group, k, turn;
+  int from, to;
 };
 
 extern __shared__ u16 shared[];
@@ -132,16 +133,17 @@ __device__ inline bool rows_of(const int* offsets, int groups, int packs, int m,
 }
 
 template <bool BK, bool VECTOR, class T>
-__device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n, const Term* terms, int count, long long turn) {
+__device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n, const Term* terms, int count, long long turn) {
   int group, from, to, own = blockIdx.z;
   if (!rows_of(offsets, groups, packs, m, group, from, to)) return;
-  int col = blockIdx.x * kTile;
+  int col = begin + blockIdx.x * kTile;
   out += own * turn;
   Tile t = {};
   for (int i = 0; i < count; i++) {
     const Term& e = terms[i];
+    if (col < e.from || col >= e.to) continue;
     Operand a = {e.x + own * e.turn + from * e.ldx, e.ldx, min(kTile, to - from)};
-    Operand b = {e.w + (group + own) * e.group + (BK ? col * e.ldw : col), e.ldw, min(kTile, n - col)};
+    Operand b = {e.w + (group + own) * e.group + (BK ? (col - e.from) * e.ldw : col), e.ldw, min(kTile, n - col)};
     chain<true, BK, VECTOR>(t, a, b, (int)e.k, shared);
   }
   each(t, [&](int i, int j, float v) {
@@ -149,10 +151,12 @@ __device__ inline void matmul(T* out, long long ldo, const int* offsets, int gro
   });
 }
 
-#define MATMUL(name, BK, VECTOR, T)                                                                                                                             \
-  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n, Term t0, Term t1, Term t2, Term t3, int count, long long turn) { \
-    Term terms[] = {t0, t1, t2, t3};                                                                                                                               \
-    matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, n, terms, count, turn);                                                                              \
+// A launch computes columns [begin, n) of out.
+#define MATMUL(name, BK, VECTOR, T)                                                                                                                       \
+  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n, Term t0, Term t1, Term t2, Term t3, Term t4, \
+         int count, long long turn) {                                                                                                                     \
+    Term terms[] = {t0, t1, t2, t3, t4};                                                                                                                  \
+    matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, begin, n, terms, count, turn);                                                                \
   }
 MATMUL(nt_vector_f32, true, true, float)
 MATMUL(nt_vector_bf16, true, true, u16)

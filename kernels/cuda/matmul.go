@@ -13,7 +13,7 @@ const (
 	matmulTile    = 128
 	matmulThreads = 256
 	matmulShared  = 3 * 2 * matmulTile * (32 + 8) * 2 // bytes
-	mostTerms     = 4                                 // q, k, v and what adapters add: the input gradient of a stacked projection
+	mostTerms     = 5                                 // of a launch: a stacked projection and the adapters of four parts
 )
 
 // MatMul: out[m,n] = round(dot over the terms, over k of x[m,k]*w[n,k]).
@@ -27,19 +27,63 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 }
 
 func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
-	if len(terms) == 0 || len(terms) > mostTerms {
-		panic(fmt.Sprintf("cuda: %d terms of a product", len(terms)))
-	}
 	var operands []kernels.Tensor
 	for _, t := range terms {
 		mustBF16(t.X, t.W)
+		if layout == "nn" && t.To != 0 {
+			panic(fmt.Sprintf("cuda: MatMulT for columns %d:%d", t.From, t.To))
+		}
 		operands = append(operands, t.X, t.W)
 	}
 	turns := g != nil && g.Turns // the wgmma kernels have no way for these, which are small
-	if count := groupCount(g); !turns && d.native(count, operands...) {
-		d.productNative(layout, d.tilingFor(count, out.Rows, out.Cols), out, g, terms)
-		return
+	native := !turns && d.native(groupCount(g), operands...)
+	tile := matmulTile
+	if native {
+		tile = d.tilingFor(groupCount(g), out.Rows, out.Cols).columns
 	}
+	for _, w := range windows(out.Cols, tile, terms) {
+		if native {
+			d.productNative(layout, d.tilingFor(groupCount(g), out.Rows, w.to-w.from), w, out, g)
+		} else {
+			d.productPortable(layout, w, out, g)
+		}
+	}
+}
+
+// window is columns [from, to) of out, which one launch computes, and their terms.
+type window struct {
+	from, to int
+	terms    []kernels.Term
+}
+
+// windows are all columns at once where terms begin and end at multiples of a tile, else runs of columns that the same terms cover.
+func windows(n, tile int, terms []kernels.Term) (all []window) {
+	runs := kernels.Runs(n, terms)
+	whole := len(terms) <= mostTerms
+	for _, at := range runs[:len(runs)-1] {
+		whole = whole && at%tile == 0
+	}
+	if whole {
+		return []window{{0, n, terms}}
+	}
+	for i, at := range runs[:len(runs)-1] {
+		w := window{from: at, to: runs[i+1]}
+		for _, t := range terms {
+			if t.Covers(at) {
+				w.terms = append(w.terms, t)
+			}
+		}
+		if len(w.terms) > mostTerms {
+			panic(fmt.Sprintf("cuda: %d terms of a product", len(w.terms)))
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// productPortable is MatMul ("nt") or MatMulT ("nn") by mma.sync.
+func (d *Device) productPortable(layout string, w window, out kernels.Tensor, g *kernels.Groups) {
+	turns := g != nil && g.Turns
 	var offsets kernels.Tensor
 	rows, each, turn := out.Rows, 1, int64(0) // of a group; groups that take turns; from one to the next
 	if turns {
@@ -51,11 +95,11 @@ func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, t
 		tiles += min(g.Count, out.Rows) // a group's last tile may be short
 	}
 	kind := "_vector"
-	params := []any{out, int64(each * out.Stride), offsets, groups, packs, rows, out.Cols}
+	params := []any{out, int64(each * out.Stride), offsets, groups, packs, rows, w.from, w.to}
 	for i := range mostTerms {
 		var t kernels.Term
-		if i < len(terms) {
-			t = terms[i]
+		if i < len(w.terms) {
+			t = w.terms[i]
 			if !vectors(t.X) || !vectors(t.W) {
 				kind = "_any"
 			}
@@ -64,9 +108,10 @@ func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, t
 		if turns && t.W.Groups == 1 {
 			group = 0 // all share it
 		}
-		params = append(params, t.X, t.W, int64(each*t.X.Stride), int64(t.W.Stride), int64(group), int64(t.X.Cols), int64(t.X.Stride))
+		from, to := t.Columns(out.Cols)
+		params = append(params, t.X, t.W, int64(each*t.X.Stride), int64(t.W.Stride), int64(group), int64(t.X.Cols), int64(t.X.Stride), from, to)
 	}
-	d.launch(layout+kind+suffix(out), [3]int{blocks(out.Cols, matmulTile), tiles, each}, matmulThreads, matmulShared, append(params, len(terms), turn)...)
+	d.launch(layout+kind+suffix(out), [3]int{blocks(w.to-w.from, matmulTile), tiles, each}, matmulThreads, matmulShared, append(params, len(w.terms), turn)...)
 }
 
 // WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each group.

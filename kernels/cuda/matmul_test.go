@@ -5,13 +5,14 @@ package cuda
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"lockstep/kernels"
 )
 
-var paths = []string{"portable", tilingWide.name, tilingSquare.name, tilingFew.name}
+var paths = []string{"portable", tilingWide.name, tilingSquare.name, tilingFew.name, tilingDeep.name}
 
 // forcing runs body with each path of matrix products.
 func forcing(body func(path string)) {
@@ -72,6 +73,85 @@ func TestGroupedPathsEqualReference(t *testing.T) {
 			both(t, fmt.Sprint("nn ", path, s), x, func(d kernels.Device, x []kernels.Tensor) { d.MatMulT(x[0], g(x[3]), kernels.Term{X: x[1], W: x[4]}) })
 			both(t, fmt.Sprint("weight gradient ", path, s), x, func(d kernels.Device, x []kernels.Tensor) { d.WeightGrad(x[5], x[6], x[1], g(x[3])) })
 		})
+	}
+}
+
+// rangedCase is a product of m rows with terms for ranges of out's n columns, the first for all of them.
+type rangedCase struct {
+	m, n, k, groups int
+	ranges          [][3]int // from, to and depth of each term
+}
+
+func (c rangedCase) operands(out kernels.DType) []operand {
+	x := []operand{strided(out, c.m, c.n, 1), randomOffsets(c.groups, c.m), padded(1, c.m, c.k), padded(c.groups, c.n, c.k)}
+	for _, r := range c.ranges {
+		x = append(x, padded(1, c.m, r[2]), padded(c.groups, r[1]-r[0], r[2]))
+	}
+	return x
+}
+
+func (c rangedCase) run(d kernels.Device, x []kernels.Tensor) {
+	var g *kernels.Groups
+	if c.groups > 1 {
+		g = &kernels.Groups{Offsets: x[1], Count: c.groups, Packs: 1}
+	}
+	terms := []kernels.Term{{X: x[2], W: x[3]}}
+	for i, r := range c.ranges {
+		terms = append(terms, kernels.Term{X: x[4+2*i], W: x[5+2*i], From: r[0], To: r[1]})
+	}
+	d.MatMul(x[0], g, terms...)
+}
+
+// Ranges that end with tiles and ranges that do not, over one another, with gaps, more of them than a launch takes, and adapters of q, k and v.
+func TestRangesEqualReference(t *testing.T) {
+	for _, c := range []rangedCase{
+		{1, 1, 1, 1, [][3]int{{0, 1, 1}}},
+		{33, 320, 72, 1, [][3]int{{0, 128, 16}, {128, 256, 16}, {256, 320, 16}}},
+		{300, 300, 40, 1, [][3]int{{64, 128, 24}, {256, 300, 8}}},
+		{70, 257, 100, 1, [][3]int{{3, 130, 16}, {100, 201, 5}, {130, 131, 70}}},
+		{9, 200, 48, 1, [][3]int{{0, 40, 8}, {40, 80, 8}, {80, 120, 8}, {120, 160, 8}, {160, 200, 8}}},
+		{150, 192, 56, 3, [][3]int{{0, 64, 16}, {128, 192, 16}}},
+		{130, 150, 33, 4, [][3]int{{7, 90, 16}, {90, 150, 16}}},
+	} {
+		for _, out := range dtypes {
+			x := c.operands(out)
+			forcing(func(path string) { both(t, fmt.Sprint("ranges ", path, c), x, c.run) })
+		}
+	}
+}
+
+// A range that begins a tile further is noticed.
+func TestRangesOtherwiseDiffer(t *testing.T) {
+	c := rangedCase{33, 384, 72, 1, [][3]int{{0, 128, 16}}}
+	moved := rangedCase{33, 384, 72, 1, [][3]int{{128, 256, 16}}}
+	forcing(func(path string) {
+		if n, _ := differences(t, c.operands(kernels.F32), c.run, moved.run); n == 0 {
+			t.Errorf("%s: a term for other columns has the same bits", path)
+		}
+	})
+}
+
+// One launch has all columns where tiles end with the ranges.
+func TestWindows(t *testing.T) {
+	term := func(from, to int) kernels.Term { return kernels.Term{From: from, To: to} }
+	for _, c := range []struct {
+		tile  int
+		terms []kernels.Term
+		want  []int // where windows begin, and how many terms they have
+	}{
+		{64, []kernels.Term{{}}, []int{0, 1}},
+		{64, []kernels.Term{{}, term(0, 128), term(128, 192), term(192, 250)}, []int{0, 4}},
+		{128, []kernels.Term{{}, term(0, 128), term(128, 192), term(192, 250)}, []int{0, 2, 128, 2, 192, 2}},
+		{64, []kernels.Term{{}, term(64, 65)}, []int{0, 1, 64, 2, 65, 1}},
+		{64, []kernels.Term{{}, term(0, 64), term(64, 250), term(0, 64), term(64, 250), term(64, 128)}, []int{0, 3, 64, 4, 128, 3}},
+	} {
+		var got []int
+		for _, w := range windows(250, c.tile, c.terms) {
+			got = append(got, w.from, len(w.terms))
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("tiles of %d, %v: %v, want %v", c.tile, c.terms, got, c.want)
+		}
 	}
 }
 

@@ -10,7 +10,7 @@
 constexpr int kDepth = 64, kBox = 64 * 64;          // k of a stage; elements of a box
 constexpr int kGroup = 128, kMaxGroups = 1024;      // threads of a warpgroup
 constexpr int kBand = 8;                            // tiles side by side that share operands in L2
-constexpr int kMostTerms = 4;  // matmul.go has it too
+constexpr int kMostTerms = 5;                       // matmul.go has it too
 
 extern __shared__ u16 dynamic[];
 
@@ -99,9 +99,12 @@ __device__ inline void piece(int i, int down, int across, int& row, int& col) {
   col = i / height;
 }
 
+// Terms count for columns [from, to) of out each, which begin and end where tiles of columns from `begin` on do, or the launch's last column does.
 struct Terms {
   TensorMap x[kMostTerms], w[kMostTerms];
-  int k[kMostTerms], count, box;  // rows of X in a copy: it takes a thread some 90 cycles to start one
+  int k[kMostTerms], from[kMostTerms], to[kMostTerms], count, begin;
+  int box;  // rows of X in a copy: it takes a thread some 90 cycles to start one
+  __device__ bool cover(int t, int col) const { return from[t] <= col && col < to[t]; }
 };
 
 // Table lists the groups' first rows and how many tiles of rows lie before each.
@@ -138,7 +141,7 @@ struct Work {
   int group, from, rows, col;
 };
 
-__device__ inline Work find(const Table& t, int groups, int across, int i, int rows, int columns) {
+__device__ inline Work find(const Table& t, int groups, int across, int i, int rows, int columns, int begin) {
   int lo = 0, hi = groups;  // the group: the last with tile[lo] * across <= i
   while (hi - lo > 1) {
     int mid = (lo + hi) / 2;
@@ -148,7 +151,7 @@ __device__ inline Work find(const Table& t, int groups, int across, int i, int r
   int row, col;
   piece(i - t.tile[lo] * across, t.tile[lo + 1] - t.tile[lo], across, row, col);
   int from = t.row[lo] + row * rows;
-  return {lo, from, min(rows, t.row[lo + 1] - from), col * columns};
+  return {lo, from, min(rows, t.row[lo + 1] - from), begin + col * columns};
 }
 
 // width is the number of columns of wgmma that covers `rows` rows.
@@ -209,7 +212,7 @@ __device__ inline void store_tile(const float* d, u16* out, long long ldo, int r
     }
 }
 
-// product: COLUMNS columns of out and up to ROWS rows for each block. TW: the weights have k as their rows (nn).
+// product: columns [begin, n) of out, COLUMNS of them and up to ROWS rows for each block. TW: the weights have k as their rows (nn).
 template <int COLUMNS, int ROWS, int STAGES, int BLOCKS, int TW, class T>
 __device__ inline void product(const Terms& terms, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n) {
   __shared__ u64 bars[2 * STAGES];
@@ -217,32 +220,36 @@ __device__ inline void product(const Terms& terms, T* out, long long ldo, const 
   Ring<COLUMNS, ROWS, STAGES> ring(bars);
   fill(table, offsets, groups, packs, m, ROWS);
   __syncthreads();
-  int across = (n + COLUMNS - 1) / COLUMNS, tiles = table.tile[groups] * across;
+  int begin = terms.begin, across = (n - begin + COLUMNS - 1) / COLUMNS, tiles = table.tile[groups] * across;
   if (threadIdx.x >= COLUMNS * 2) {
     if (BLOCKS == 1) fewer_registers<40>();
     if (threadIdx.x == COLUMNS * 2)
       for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
-        Work w = find(table, groups, across, i, ROWS, COLUMNS);
+        Work w = find(table, groups, across, i, ROWS, COLUMNS, begin);
         int rows = (width<ROWS>(w.rows) + terms.box - 1) / terms.box * terms.box;
-        for (int t = 0; t < terms.count; t++)
+        for (int t = 0; t < terms.count; t++) {
+          if (!terms.cover(t, w.col)) continue;
+          int at = w.col - terms.from[t];
           for (int k = 0; k < terms.k[t]; k += kDepth, ring.next()) {
             ring.free((COLUMNS + rows) * kDepth * 2);
             u64* full = ring.full + ring.slot;
             if (TW)
-              for (int c = 0; c < COLUMNS; c += 64) copy_box(ring.a() + c * kDepth, &terms.w[t], w.col + c, k, w.group, full);
-            else copy_box(ring.a(), &terms.w[t], k, w.col, w.group, full);
+              for (int c = 0; c < COLUMNS; c += 64) copy_box(ring.a() + c * kDepth, &terms.w[t], at + c, k, w.group, full);
+            else copy_box(ring.a(), &terms.w[t], k, at, w.group, full);
             for (int r = 0; r < rows; r += terms.box) copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, 0, full);
           }
+        }
       }
   } else {
     if (BLOCKS == 1) more_registers<232>();
     int warpgroup = threadIdx.x / kGroup;
-    bool wide = ((u64)out | (u64)ldo * sizeof(T)) % 16 == 0;
-    int turns = 0;
-    for (int t = 0; t < terms.count; t++) turns += (terms.k[t] + kDepth - 1) / kDepth;
+    bool wide = ((u64)(out + begin) | (u64)ldo * sizeof(T)) % 16 == 0;
     auto nothing = [](int) {};
     for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
-      Work w = find(table, groups, across, i, ROWS, COLUMNS);
+      Work w = find(table, groups, across, i, ROWS, COLUMNS, begin);
+      int turns = 0;
+      for (int t = 0; t < terms.count; t++)
+        if (terms.cover(t, w.col)) turns += (terms.k[t] + kDepth - 1) / kDepth;
       float d[ROWS / 2];
 #pragma unroll
       for (int j = 0; j < ROWS / 2; j++) d[j] = 0.f;
@@ -270,6 +277,7 @@ __device__ inline void product(const Terms& terms, T* out, long long ldo, const 
 PRODUCTS(wide, 128, 256, 4, 1)
 PRODUCTS(square, 128, 128, 6, 1)
 PRODUCTS(few, 64, 64, 6, 2)
+PRODUCTS(deep, 64, 64, 13, 2)  // one fits: registers as of two
 
 struct Pair {
   TensorMap dy, x;

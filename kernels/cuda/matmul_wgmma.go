@@ -3,7 +3,7 @@
 package cuda
 
 import (
-	"encoding/binary"
+	"slices"
 
 	"gorgonia.org/cu"
 
@@ -22,6 +22,7 @@ var (
 	tilingWide   = tiling{"_wide", 128, 256, 4, 1}
 	tilingSquare = tiling{"_square", 128, 128, 6, 1}
 	tilingFew    = tiling{"_few", 64, 64, 6, 2}
+	tilingDeep   = tiling{"_deep", 64, 64, 13, 2} // alone on its multiprocessor: a chain waits for memory, the more of it is on the way the shorter
 
 	gradWide   = tiling{"_wide", 128, 256, 4, 1}
 	gradSquare = tiling{"_square", 128, 128, 3, 2}
@@ -60,20 +61,24 @@ func (s tiling) tiles(groups, rows, columns int) int {
 	return groups * blocks(blocks(rows, groups), s.rows) * blocks(columns, s.columns)
 }
 
-// tilingFor is the largest tile that leaves no multiprocessor without work. It reads shapes alone.
+// tilingFor is the largest tile that leaves no multiprocessor without work; of small ones the deep ring where no multiprocessor has two. It reads shapes alone.
 func (d *Device) tilingFor(groups, rows, columns int) tiling {
-	if s, ok := d.forced(tilingWide, tilingSquare, tilingFew); ok {
+	if s, ok := d.forced(tilingWide, tilingSquare, tilingFew, tilingDeep); ok {
 		return s
+	}
+	small := tilingFew
+	if tilingDeep.tiles(groups, rows, columns) <= d.processors {
+		small = tilingDeep
 	}
 	switch average := rows / groups; {
 	case average <= 48:
-		return tilingFew
+		return small
 	case average >= 192 && tilingWide.tiles(groups, rows, columns) >= d.processors:
 		return tilingWide
 	case tilingSquare.tiles(groups, rows, columns) >= d.processors:
 		return tilingSquare
 	}
-	return tilingFew
+	return small
 }
 
 // forced is the variant that a test asks for.
@@ -100,38 +105,42 @@ func (d *Device) native(groups int, operands ...kernels.Tensor) bool {
 }
 
 // productNative is MatMul ("nt") or MatMulT ("nn") by wgmma.
-func (d *Device) productNative(layout string, s tiling, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
-	var x, w [mostTerms]tensorMap
-	var depth [mostTerms + 2]int32
-	box, boxW := s.box(groupCount(g), out.Rows), 64
-	if layout == "nt" {
-		boxW = s.columns
-	}
-	for i, t := range terms {
-		x[i], w[i], depth[i] = d.boxes(t.X, box), d.boxes(t.W, boxW), int32(t.X.Cols)
-	}
-	depth[mostTerms], depth[mostTerms+1] = int32(len(terms)), int32(box)
-	var params []byte
-	for _, maps := range [][mostTerms]tensorMap{x, w} {
-		for _, m := range maps {
-			params = append(params, m[:]...)
-		}
-	}
-	for _, v := range depth {
-		params = binary.LittleEndian.AppendUint32(params, uint32(v))
-	}
-	params = append(params, make([]byte, -len(params)&63)...) // a struct of maps is a multiple of their alignment
+func (d *Device) productNative(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) {
+	columns := w.to - w.from
 	var offsets cu.DevicePtr
 	groups, packs := 1, 1
 	if g != nil {
 		offsets, groups, packs = address(g.Offsets), g.Count, g.Packs
 	}
-	most := (groups + out.Rows/s.rows) * blocks(out.Cols, s.columns) // tiles
+	most := (groups + out.Rows/s.rows) * blocks(columns, s.columns) // tiles
 	if groups == 1 {
-		most = s.tiles(1, out.Rows, out.Cols)
+		most = s.tiles(1, out.Rows, columns)
 	}
 	d.launch(layout+s.name+suffix(out), [3]int{min(most, s.blocks*d.processors), 1, 1}, s.threads(), s.shared(),
-		params, out, int64(out.Stride), offsets, groups, packs, out.Rows, out.Cols)
+		d.termsOf(layout, s, w, out, groups), out, int64(out.Stride), offsets, groups, packs, out.Rows, w.to)
+}
+
+// termsOf is the struct Terms of matmul_wgmma.cu.
+func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, groups int) (params []byte) {
+	var xs, ws [mostTerms]tensorMap
+	var ks, from, to [mostTerms]int
+	box, boxW := s.box(groups, out.Rows), 64
+	if layout == "nt" {
+		boxW = s.columns
+	}
+	for i, t := range w.terms {
+		xs[i], ws[i], ks[i] = d.boxes(t.X, box), d.boxes(t.W, boxW), t.X.Cols
+		from[i], to[i] = t.Columns(out.Cols)
+	}
+	for _, maps := range [][mostTerms]tensorMap{xs, ws} {
+		for _, m := range maps {
+			params = append(params, m[:]...)
+		}
+	}
+	for _, v := range slices.Concat(ks[:], from[:], to[:], []int{len(w.terms), w.from, box}) {
+		params = appendParam(params, v)
+	}
+	return append(params, make([]byte, -len(params)&63)...) // a struct of maps is a multiple of their alignment
 }
 
 // weightGradNative is WeightGrad by wgmma.

@@ -27,8 +27,11 @@ type trial struct {
 func (d *Device) trials() []trial {
 	all := []trial{{"mma.sync", "portable", tryProduct}, {"mma.sync", "portable", tryWeightGrad}}
 	if _, ok := d.kernels["weight_grad_wide"]; ok {
-		for _, tiles := range []string{"_wide", "_square", "_few"} {
-			all = append(all, trial{"wgmma", tiles, tryProduct}, trial{"wgmma", tiles, tryWeightGrad})
+		for _, s := range []tiling{tilingWide, tilingSquare, tilingFew, tilingDeep} {
+			all = append(all, trial{"wgmma", s.name, tryProduct})
+		}
+		for _, s := range []tiling{gradWide, gradSquare, gradFew} {
+			all = append(all, trial{"wgmma", s.name, tryWeightGrad})
 		}
 	}
 	keys := 70
