@@ -9,7 +9,7 @@ extern __shared__ __align__(16) u16 shared[];
 template <int D, int V>
 __device__ inline void attention(u16* out, float* lse, const u16* q, const u16* k, const u16* v, const Tile* tiles, const int* pages, float* partials, int* done, int group, int os,
                                  int lses, int qs, int ks, int vs, int page_rows, int window, float c) {
-  constexpr int kTileRows = 64, kThreads = 128, kDot = steps_of(D), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (V + 8);
+  constexpr int kTileRows = 64, kThreads = 128, kDot = steps_of(D), kOut = steps_of(V), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (kOut + 8);
   Tile t = tiles[blockIdx.x];
   Keys keys = {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows};
   u16 *sk = shared, *sv = sk + 2 * kSizeK, *sq = sv + 2 * kSizeV;  // two stages of k and of v
@@ -20,12 +20,12 @@ __device__ inline void attention(u16* out, float* lse, const u16* q, const u16* 
   auto fetch = [&](int x, int stage) {
     int n = min(kRows, t.last - x);
     load_rows<kDot, kRows, kThreads, D>(sk + stage * kSizeK, n, [&](int i) { return k + keys.row(x + i) * ks; });
-    load_rows<V, kRows, kThreads>(sv + stage * kSizeV, n, [&](int i) { return v + keys.row(x + i) * vs; });
+    load_rows<kOut, kRows, kThreads, V>(sv + stage * kSizeV, n, [&](int i) { return v + keys.row(x + i) * vs; });
   };
   load_rows<kDot, kTileRows, kThreads, D>(sq, count, [&](int r) { return q + (long long)(t.row + r / group) * qs + (kv_head * group + r % group) * D; });
   fetch(t.first, 0);
   commit();
-  float o[V / 8][4] = {};
+  float o[kOut / 8][4] = {};
   Online state;
   Range seen[2] = {keys_of(t.from + (first + lane / 4) / group, t.last, window), keys_of(t.from + (first + lane / 4 + 8) / group, t.last, window)};
   for (int x = t.first, stage = 0; x < t.last; x += kRows, stage ^= 1) {
@@ -40,7 +40,7 @@ __device__ inline void attention(u16* out, float* lse, const u16* q, const u16* 
     else state.block<true>(s, seen, x, c);
     pack(p, s);
     state.scale(o);
-    accumulate<V>(o, p, sv + stage * kSizeV);
+    accumulate<kOut>(o, p, sv + stage * kSizeV);
     __syncthreads();
   }
   Partial<V, kTileRows> partial = {partials, done, (int)gridDim.y};
@@ -74,6 +74,7 @@ ATTENTION(attention_32, 32, 32)
 ATTENTION(attention_64, 64, 64)
 ATTENTION(attention_96, 96, 96)
 ATTENTION(attention_128, 128, 128)
+ATTENTION(attention_24, 24, 24)
 ATTENTION(attention_24_16, 24, 16)
 ATTENTION(attention_192_128, 192, 128)
 ATTENTION(attention_256, 256, 256)

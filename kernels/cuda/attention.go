@@ -27,7 +27,7 @@ const (
 var (
 	headDims       = []int{16, 32, 64, 96, 128}
 	headDimsWide   = []int{64, 128}
-	headDimsLatent = [][2]int{{24, 16}, {192, 128}, {256, 256}}
+	headDimsLatent = [][2]int{{24, 16}, {192, 128}, {256, 256}, {24, 24}}
 )
 
 // latent tells whether a shape has the kernel of headDimsLatent alone.
@@ -43,9 +43,12 @@ func widths(a kernels.Attn) string {
 	return fmt.Sprintf("%d_%d", a.HeadDim, a.Values())
 }
 
-// stageBytes is rows of keys, in whole steps of the dot, and of values, in shared memory.
+// steps rounds a width up to whole steps of the dot.
+func steps(width int) int { return blocks(width, 16) * 16 }
+
+// stageBytes is rows of keys and of values in shared memory.
 func stageBytes(a kernels.Attn, keyRows, valueRows int) int {
-	return 2 * (keyRows*((a.HeadDim+15)/16*16+8) + valueRows*(a.Values()+8))
+	return 2 * (keyRows*(steps(a.HeadDim)+8) + valueRows*(steps(a.Values())+8))
 }
 
 // Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go.
@@ -138,7 +141,7 @@ type attentionPart struct{ row, rows, at int32 }
 
 // keyThreads are those of a block that takes dk and dv: key_teams of gradients.cuh.
 func keyThreads(a kernels.Attn) int {
-	if blocks(a.HeadDim, 16)*16+a.Values() > 384 {
+	if steps(a.HeadDim)+steps(a.Values()) > 384 {
 		return 2 * attentionThreads
 	}
 	return attentionThreads

@@ -14,13 +14,13 @@ KERNEL(attention_delta, float* delta, const u16* dout, const u16* out, int rows,
 template <int D, int V>
 __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,
                               int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
-  constexpr int kDot = steps_of(D), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (V + 8);
+  constexpr int kDot = steps_of(D), kOut = steps_of(V), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (kOut + 8);
   Part t = parts[blockIdx.x];
   u16 *sq = shared, *sd = sq + kSizeK, *sk = sd + kSizeV, *sv = sk + kSizeK;
   int lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at), own_head = blockIdx.y, heads = gridDim.y, kv_head = own_head / group;
   long long row = t.row + t.at;
   load_rows<kDot, kRows, 128, D>(sq, count, [&](int i) { return q + (row + i) * qs + own_head * D; });
-  load_rows<V, kRows, 128>(sd, count, [&](int i) { return dout + (row + i) * ds + own_head * V; });
+  load_rows<kOut, kRows, 128, V>(sd, count, [&](int i) { return dout + (row + i) * ds + own_head * V; });
   float own[2], sum[2], g[kDot / 8][4] = {};
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -32,13 +32,13 @@ __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const 
   for (; x < t.at + count; x += kRows) {
     int n = min(kRows, t.rows - x);
     load_rows<kDot, kRows, 128, D>(sk, n, [&](int i) { return k + (long long)(t.row + x + i) * ks + kv_head * D; });
-    load_rows<V, kRows, 128>(sv, n, [&](int i) { return v + (long long)(t.row + x + i) * vs + kv_head * V; });
+    load_rows<kOut, kRows, 128, V>(sv, n, [&](int i) { return v + (long long)(t.row + x + i) * vs + kv_head * V; });
     commit();
     wait<0>();
     __syncthreads();
     float p[8][4], e[8][4];
     scores<kDot>(p, sq, first, sk);
-    scores<V>(e, sd, first, sv);
+    scores<kOut>(e, sd, first, sv);
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -72,6 +72,7 @@ GRADIENTS(32, 32, 32)
 GRADIENTS(64, 64, 64)
 GRADIENTS(96, 96, 96)
 GRADIENTS(128, 128, 128)
+GRADIENTS(24, 24, 24)
 GRADIENTS(24_16, 24, 16)
 GRADIENTS(192_128, 192, 128)
 GRADIENTS(256, 256, 256)

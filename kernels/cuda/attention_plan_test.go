@@ -68,7 +68,7 @@ func TestAttentionCalls(t *testing.T) {
 
 	d := card.(*Device)
 	defer func(room int) { d.room = room }(d.room)
-	for _, a := range []kernels.Attn{{Heads: 2, KVHeads: 2, HeadDim: 24, ValueDim: 16, Scale: 0.2}, {Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125}} {
+	for _, a := range []kernels.Attn{{Heads: 2, KVHeads: 2, HeadDim: 24, ValueDim: 16, Scale: 0.2}, {Heads: 2, KVHeads: 2, HeadDim: 24, Scale: 0.2}, {Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125}} {
 		t.Run(widths(a), func(t *testing.T) {
 			const pageRows, rows = 64, 3
 			d.room = 1

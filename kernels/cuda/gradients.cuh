@@ -31,29 +31,29 @@ struct Visible {
 };
 
 // key_teams is how many teams of four warps take dk and dv: where the accumulators of both do not fit the registers of a thread, one team takes dk and another dv.
-constexpr int key_teams(int d, int v) { return steps_of(d) + v > 384 ? 2 : 1; }
+constexpr int key_teams(int d, int v) { return steps_of(d) + steps_of(v) > 384 ? 2 : 1; }
 
 // grad_kv: dk and dv of 64 keys of a KV head, from the queries before position `end` in blocks of 64. pairs.any(x, n), called by the whole block, tells whether one of n queries from
 // x on has one of the keys, and pairs.has(key of the 64, query) tells it of one of them.
 template <int D, int V, class Pairs>
 __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part& t, int end, int group,
                                int dks, int dvs, int ds, int lses, int qs, int ks, int vs, float c, float scale, Pairs pairs) {
-  constexpr int kDot = steps_of(D), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (V + 8), kTeams = key_teams(D, V), kThreads = 128 * kTeams;
-  static_assert(kTeams == 1 || kDot == V, "two teams have accumulators of one size");
+  constexpr int kDot = steps_of(D), kOut = steps_of(V), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (kOut + 8), kTeams = key_teams(D, V), kThreads = 128 * kTeams;
+  static_assert(kTeams == 1 || kDot == kOut, "two teams have accumulators of one size");
   __shared__ float own[kRows], sum[kRows];
   u16 *sq = shared, *sd = sq + kSizeK, *sk = sd + kSizeV, *sv = sk + kSizeK;
   int own_head = blockIdx.y, heads = gridDim.y * group, lane = warp_lane(), first = threadIdx.x % 128 / kWarp * 16, count = min(kRows, t.rows - t.at);
   bool takes_k = kTeams == 1 || threadIdx.x < 128, takes_v = kTeams == 1 || !takes_k;
   long long row = t.row + t.at;
   load_rows<kDot, kRows, kThreads, D>(sk, count, [&](int i) { return k + (row + i) * ks + own_head * D; });
-  load_rows<V, kRows, kThreads>(sv, count, [&](int i) { return v + (row + i) * vs + own_head * V; });
-  float g[kDot / 8][4] = {}, gv[kTeams == 1 ? V / 8 : 1][4] = {};  // g: dk, or of two teams what each takes
+  load_rows<kOut, kRows, kThreads, V>(sv, count, [&](int i) { return v + (row + i) * vs + own_head * V; });
+  float g[kDot / 8][4] = {}, gv[kTeams == 1 ? kOut / 8 : 1][4] = {};  // g: dk, or of two teams what each takes
   for (int head = own_head * group; head < (own_head + 1) * group; head++)
     for (int x = t.at; x < end; x += kRows) {
       int n = min(kRows, t.rows - x);
       if (!pairs.any(x, n)) continue;
       load_rows<kDot, kRows, kThreads, D>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
-      load_rows<V, kRows, kThreads>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * V; });
+      load_rows<kOut, kRows, kThreads, V>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * V; });
       if (threadIdx.x < kRows) {
         bool in = threadIdx.x < n;
         long long at = t.row + x + (in ? threadIdx.x : 0);
@@ -64,7 +64,7 @@ __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* l
       __syncthreads();
       float p[8][4], e[8][4] = {};
       scores<kDot>(p, sk, first, sq);
-      if (takes_k) scores<V>(e, sv, first, sd);
+      if (takes_k) scores<kOut>(e, sv, first, sd);
 #pragma unroll
       for (int j = 0; j < 8; j++)
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* l
       u32 packed[4][4];
       if constexpr (kTeams == 1) {
         pack(packed, p);
-        accumulate<V>(gv, packed, sd);
+        accumulate<kOut>(gv, packed, sd);
         pack(packed, e);
         accumulate<kDot>(g, packed, sq);
       } else {

@@ -82,7 +82,7 @@ var indexers = []kernels.Index{
 // Every width of heads, groups, lists that end anywhere in a block or a step and all keys, sequences of one row and more.
 func TestIndexLesson(t *testing.T) {
 	for i, x := range indexers {
-		a := latentShape(headDimsLatent[i%len(headDimsLatent)], [][2]int{{3, 3}, {4, 2}, {7, 1}, {64, 1}}[i])
+		a := latentShape(headDimsLatent[i%3], [][2]int{{3, 3}, {4, 2}, {7, 1}, {64, 1}}[i])
 		for _, topK := range []int{0, 8, 66, 130} {
 			l, _, _ := attend([]int{1, 64, 150, 7, 65}, 0)
 			c := lesson{l, a, x, topK, false}
