@@ -4,23 +4,45 @@
 // Bound: the bytes of y and out, or of dout, y and dy.
 #include "rows.cuh"
 
+constexpr int kAhead = 8;  // slots whose rows are all on their way before one is added
+
+// sum_slots adds the slots of a token up, eight columns of y; WHOLE: they are one access in every row.
+template <bool WHOLE, class T>
+__device__ inline void sum_slots(float* sum, const T* y, const float* weights, const int* row_of, int left, int k, int ys) {
+  for (int first = 0; first < k; first += kAhead) {
+    size_t row[kAhead];
+    float weight[kAhead];
+    Stored8<T> stored[kAhead];
+#pragma unroll
+    for (int s = 0; s < kAhead; s++) {
+      int slot = min(first + s, k - 1);  // the last again where there is none: that costs less than to ask
+      row[s] = row_of[slot];
+      weight[s] = weights ? weights[slot] : 1.f;
+    }
+#pragma unroll
+    for (int s = 0; s < kAhead; s++) WHOLE ? stored[s].load_whole(y + row[s] * ys) : stored[s].load(y + row[s] * ys, left);
+#pragma unroll
+    for (int s = 0; s < kAhead; s++) {
+      float v[kEight];
+      stored[s].values(v);
+#pragma unroll
+      for (int j = 0; j < kEight; j++) {
+        float to = weights ? round_combine(sum[j] + round_combine(v[j] * weight[s])) : sum[j] + v[j];
+        sum[j] = first + s < k ? to : sum[j];  // a branch here would be one before the next row is read
+      }
+    }
+  }
+}
+
 template <class T>
 __device__ void combine(T* out, const T* y, const float* weights, const int* row_of, int rows, int cols, int k, int os, int ys) {
   Piece at(cols);
   if (at.row >= rows) return;
   int left = cols - at.col;
   float sum[kEight] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
-#pragma unroll 4
-  for (int i = at.row * k; i < (at.row + 1) * k; i++) {
-    float v[kEight];
-    load8(y + (size_t)row_of[i] * ys + at.col, left, v);
-    if (weights)
-#pragma unroll
-      for (int j = 0; j < kEight; j++) sum[j] = round_combine(sum[j] + round_combine(v[j] * weights[i]));
-    else
-#pragma unroll
-      for (int j = 0; j < kEight; j++) sum[j] = sum[j] + v[j];
-  }
+  y += at.col, row_of += at.row * k, weights = weights ? weights + at.row * k : nullptr;
+  if (whole(y, left) && ys % kEight == 0) sum_slots<true>(sum, y, weights, row_of, left, k, ys);
+  else sum_slots<false>(sum, y, weights, row_of, left, k, ys);
   store8(out + (size_t)at.row * os + at.col, left, sum);
 }
 #define COMBINE(T) (T * out, const T* y, const float* weights, const int* row_of, int rows, int cols, int k, int os, int ys)

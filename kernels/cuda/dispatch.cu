@@ -1,47 +1,67 @@
 // Dispatch: rows are the (token, slot) pairs sorted by expert, then by token: a stable counting sort. Pairs are cut into segments, none across packs; a warp
-// counts the experts of a segment, one block adds the counts up (by expert, then segment), and a warp deals a segment's rows out in order.
-// Bound: reading experts [T, K] twice and writing source and row_of; in practice the wait of three kernels.
+// counts the experts of a segment, one block adds the counts up (by expert, then segment), and a warp deals a segment's rows out in order. Few segments, as in decoding, are one
+// kernel of one block, whose warps keep their pairs between counting and dealing. Bound: reading experts [T, K] and writing source and row_of; in practice what waits for what.
 #include "definition.cuh"
 
-constexpr int kScan = 1024;  // threads of dispatch_scan; dispatch.go has it too
+constexpr int kScan = 1024;                        // threads of dispatch_scan and dispatch_few; dispatch.go has these too
+constexpr int kSegment = 512, kFewSegment = 256;   // most pairs of a segment
+constexpr int kFew = kScan / kWarp, kFewPacks = 32;  // most segments of dispatch_few, without an empty one, and packs
 
-// Segment is a run of pairs.
-struct Segment {
-  int from, to;
+extern __shared__ int counters[];
+
+// Picks are the experts of a segment's pairs, all read at once by a warp; lane l has pairs l, l+32, ...
+template <int MOST>
+struct Picks {
+  static constexpr int kEach = MOST / kWarp;
+  int from, to, pick[kEach];
+
+  __device__ Picks(const int* experts, int from, int to) : from(from), to(to) {
+#pragma unroll
+    for (int j = 0; j < kEach; j++) pick[j] = at(j) < to ? experts[at(j)] : -1;
+  }
+
+  __device__ int at(int j) const { return from + j * kWarp + warp_lane(); }
+
+  // count adds the pairs in their order to the counters of their experts, `stride` apart, and calls f(j, what the counter was) for each.
+  template <class F>
+  __device__ void count(int* counter, int stride, F f) const {
+    int lane = warp_lane();
+#pragma unroll
+    for (int j = 0; j < kEach; j++) {
+      if (from + j * kWarp >= to) break;
+      bool mine = pick[j] >= 0;
+      u32 same = __match_any_sync(~0u, pick[j]);
+      int was = mine ? counter[pick[j] * stride] + __popc(same & ((1u << lane) - 1)) : 0;
+      __syncwarp();
+      if (mine) f(j, was);
+      if (mine && (same >> lane) == 1) counter[pick[j] * stride] = was + 1;  // the last of the equal ones
+      __syncwarp();
+    }
+  }
 };
 
-extern __shared__ int ofExpert[];
-
-KERNEL(dispatch_count, int* counts, const int* experts, const Segment* segments, int e) {
-  int lane = warp_lane(), seg = blockIdx.x;
-  for (int i = lane; i < e; i += kWarp) ofExpert[i] = 0;
-  __syncwarp();
-  Segment s = segments[seg];
-  for (int i = s.from; i < s.to; i += kWarp) {
-    bool mine = i + lane < s.to;
-    int pick = mine ? experts[i + lane] : -1;
-    u32 same = __match_any_sync(~0u, pick);
-    if (mine && (same >> lane) == 1) ofExpert[pick] += __popc(same);  // the last of the equal ones
-    __syncwarp();
-  }
-  for (int i = lane; i < e; i += kWarp) counts[(size_t)i * gridDim.x + seg] = ofExpert[i];
-}
-
-// dispatch_scan turns counts [e, n] into the rows before each, and offsets [e*packs + 1] into those before each pack; first is the first segment of a pack.
-KERNEL(dispatch_scan, int* offsets, int* counts, const int* first, int e, int n, int packs, int pairs) {
+// scan turns counts [e, n] into the rows before each, and offsets [e*packs + 1] into those before each pack; first(p) is the first segment of pack p. All of a block of kScan calls it.
+template <class F>
+__device__ inline void scan(int* offsets, int* counts, F first, int e, int n, int packs, int pairs) {
   __shared__ int sums[kScan / kWarp];
-  int total = e * n, each = (total + kScan - 1) / kScan, from = threadIdx.x * each, to = min(from + each, total), own = 0;
+  int lane = warp_lane(), warp = threadIdx.x / kWarp, total = e * n;
+  int each = (total + kScan - 1) / kScan | 1;  // odd: on different banks
+  int from = min((int)threadIdx.x * each, total), to = min(from + each, total), own = 0;
+#pragma unroll 4
   for (int i = from; i < to; i++) own += counts[i];
   int before = own;
 #pragma unroll
   for (int s = 1; s < kWarp; s <<= 1) {
     int left = __shfl_up_sync(~0u, before, s);
-    if (warp_lane() >= s) before += left;
+    if (lane >= s) before += left;
   }
-  if (warp_lane() == kWarp - 1) sums[threadIdx.x / kWarp] = before;
+  if (lane == kWarp - 1) sums[warp] = before;
   __syncthreads();
-  before -= own;
-  for (int w = 0; w < threadIdx.x / kWarp; w++) before += sums[w];
+  int earlier = lane < warp ? sums[lane] : 0;
+#pragma unroll
+  for (int s = 16; s > 0; s >>= 1) earlier += __shfl_xor_sync(~0u, earlier, s);
+  before += earlier - own;
+#pragma unroll 4
   for (int i = from; i < to; i++) {
     int c = counts[i];
     counts[i] = before;
@@ -49,26 +69,53 @@ KERNEL(dispatch_scan, int* offsets, int* counts, const int* first, int e, int n,
   }
   __syncthreads();
   for (int i = threadIdx.x; i < e * packs; i += kScan) {
-    int expert = i / packs, seg = first[i % packs];  // n where this and all later packs are empty
-    offsets[i] = seg < n ? counts[expert * n + seg] : expert + 1 < e ? counts[(expert + 1) * n] : pairs;
+    int expert = i / packs, segment = first(i % packs);  // n where this and all later packs are empty
+    offsets[i] = segment < n ? counts[expert * n + segment] : expert + 1 < e ? counts[(expert + 1) * n] : pairs;
   }
   if (threadIdx.x == 0) offsets[e * packs] = pairs;
 }
 
-KERNEL(dispatch_deal, int* source, int* row_of, const int* counts, const int* experts, const Segment* segments, int e, int k) {
-  int lane = warp_lane(), seg = blockIdx.x;
-  for (int i = lane; i < e; i += kWarp) ofExpert[i] = counts[(size_t)i * gridDim.x + seg];
+// Segment s is pairs cuts[s] up to cuts[s+1].
+KERNEL(dispatch_count, int* counts, const int* experts, const int* cuts, int e) {
+  int lane = warp_lane(), segment = blockIdx.x;
+  Picks<kSegment> picks(experts, cuts[segment], cuts[segment + 1]);
+  for (int i = lane; i < e; i += kWarp) counters[i] = 0;
   __syncwarp();
-  Segment s = segments[seg];
-  for (int i = s.from; i < s.to; i += kWarp) {
-    int at = i + lane;
-    bool mine = at < s.to;
-    int pick = mine ? experts[at] : -1;
-    u32 same = __match_any_sync(~0u, pick);
-    int row = mine ? ofExpert[pick] + __popc(same & ((1u << lane) - 1)) : 0;
-    __syncwarp();
-    if (mine) source[row] = at / k, row_of[at] = row;
-    if (mine && (same >> lane) == 1) ofExpert[pick] = row + 1;
-    __syncwarp();
-  }
+  picks.count(counters, 1, [](int, int) {});
+  for (int i = lane; i < e; i += kWarp) counts[(size_t)i * gridDim.x + segment] = counters[i];
+}
+
+KERNEL(dispatch_scan, int* offsets, int* counts, const int* first, int e, int n, int packs, int pairs) {
+  scan(offsets, counts, [&](int pack) { return first[pack]; }, e, n, packs, pairs);
+}
+
+KERNEL(dispatch_deal, int* source, int* row_of, const int* counts, const int* experts, const int* cuts, int e, int k) {
+  int lane = warp_lane(), segment = blockIdx.x;
+  Picks<kSegment> picks(experts, cuts[segment], cuts[segment + 1]);
+  for (int i = lane; i < e; i += kWarp) counters[i] = counts[(size_t)i * gridDim.x + segment];
+  __syncwarp();
+  picks.count(counters, 1, [&](int j, int row) { source[row] = picks.at(j) / k, row_of[picks.at(j)] = row; });
+}
+
+// FewSegments are an odd number of segments, so that the counters of a segment lie on different banks: the last may be an empty one, which has no warp.
+struct FewSegments {
+  int cuts[kFew + 2], first[kFewPacks];
+};
+
+extern "C" __global__ void __launch_bounds__(kScan) dispatch_few(const __grid_constant__ FewSegments segments, int* offsets, int* source, int* row_of, const int* experts, int e, int n,
+                                                                 int packs, int k) {
+  int warp = threadIdx.x / kWarp, pairs = segments.cuts[n];
+  Picks<kFewSegment> picks(experts, warp < n ? segments.cuts[warp] : 0, warp < n ? segments.cuts[warp + 1] : 0);
+  for (int i = threadIdx.x; i < e * n; i += kScan) counters[i] = 0;
+  __syncthreads();
+  int place[picks.kEach];
+  picks.count(counters + warp, n, [&](int j, int was) { place[j] = was; });
+  __syncthreads();
+  scan(offsets, counters, [&](int pack) { return segments.first[pack]; }, e, n, packs, pairs);
+#pragma unroll
+  for (int j = 0; j < picks.kEach; j++)
+    if (picks.pick[j] >= 0) {
+      int row = counters[picks.pick[j] * n + warp] + place[j];
+      source[row] = picks.at(j) / k, row_of[picks.at(j)] = row;
+    }
 }

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"slices"
 
 	"gorgonia.org/cu"
 
@@ -16,6 +17,7 @@ type normShape struct{ columns, parts, teams int }
 // Shapes of the norm and of its gradient, as norm.cu has them; the first that takes a row is taken. Those of one column take any address and length.
 var (
 	normShapes     = []normShape{{8, 2, 8}, {8, 4, 8}, {8, 8, 8}, {4, 16, 4}, {2, 32, 2}, {1, 16, 1}, {1, 64, 1}}
+	normFewShapes  = []normShape{{2, 8, 1}, {2, 16, 1}} // of few rows, if they take them: a row goes through more threads
 	normGradShapes = []normShape{{8, 2, 8}, {8, 4, 8}, {4, 8, 8}, {2, 16, 4}, {2, 32, 2}, {1, 16, 2}, {1, 64, 1}}
 )
 
@@ -46,7 +48,11 @@ func normShapeOf(shapes []normShape, rows ...kernels.Tensor) normShape {
 
 // RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n].
 func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
-	s := normShapeOf(normShapes, x, out, w)
+	shapes := normShapes
+	if x.Rows < 8*d.processors { // a warp for each would leave processors idle
+		shapes = slices.Concat(normFewShapes, normShapes)
+	}
+	s := normShapeOf(shapes, x, out, w)
 	d.launch(fmt.Sprintf("rms_norm_%s%s", s, suffix(x)), [3]int{blocks(x.Rows, s.teams), 1, 1}, s.threads(), 0, out, rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
 }
 

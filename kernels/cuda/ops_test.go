@@ -38,7 +38,7 @@ func TestEmbed(t *testing.T) {
 
 func TestNorm(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][2]int{{1, 1}, {3, 100}, {100, 256}, {9, 300}, {200, 513}, {130, 1024}, {1000, 2048}, {70, 4096}, {70, 7168}, {66, 5001}, {65536, 40}} {
+		for _, s := range [][2]int{{1, 1}, {3, 100}, {100, 256}, {9, 300}, {200, 513}, {130, 1024}, {1000, 2048}, {1056, 1024}, {1057, 2048}, {70, 4096}, {1056, 4096}, {70, 7168}, {66, 5001}, {65536, 40}} {
 			for _, norm := range []kernels.Norm{{Eps: 1e-6}, {Eps: 1e-5, PlusOne: true}} {
 				r, n := s[0], s[1]
 				packs := []int32{0, int32(r / 3), int32(r)}
@@ -183,7 +183,7 @@ func routers(e int) []kernels.Router {
 }
 
 func TestRoute(t *testing.T) {
-	for _, s := range [][3]int{{1, 4, 2}, {77, 8, 2}, {1000, 128, 8}, {513, 384, 8}, {300, 3, 3}} {
+	for _, s := range [][3]int{{1, 4, 2}, {77, 8, 2}, {1000, 128, 8}, {513, 384, 8}, {300, 3, 3}, {118, 33, 1}, {9, 40, 10}, {20, 512, 10}, {5, 1024, 32}} {
 		tokens, e, k := s[0], s[1], s[2]
 		for _, r := range routers(e) {
 			name := fmt.Sprintf("route %d of %d by %+v", k, e, r)
@@ -217,7 +217,7 @@ func picked(tokens, e, k int) []int32 {
 }
 
 func TestMoE(t *testing.T) {
-	for _, s := range [][4]int{{1, 4, 2, 16}, {77, 8, 2, 100}, {1000, 128, 8, 64}, {513, 384, 8, 256}, {300, 3, 3, 32}, {65536, 16, 2, 24}} {
+	for _, s := range [][4]int{{1, 4, 2, 16}, {77, 8, 2, 100}, {1000, 128, 8, 64}, {513, 384, 8, 256}, {300, 3, 3, 32}, {40, 32, 10, 72}, {3, 64, 16, 52}, {65536, 16, 2, 24}} {
 		tokens, e, k, width := s[0], s[1], s[2], s[3]
 		for _, weighted := range []bool{true, false} {
 			picks := picked(tokens, e, k)
@@ -265,7 +265,7 @@ func TestLogProb(t *testing.T) {
 }
 
 func TestSample(t *testing.T) {
-	for _, vocab := range []int{1, 7, 480, 3000, 151936} {
+	for _, vocab := range []int{1, 7, 480, 1024, 3000, 151936} {
 		var rows []kernels.Sampling
 		for i, s := range []kernels.Sampling{{TopP: 1}, {Temperature: 1, TopP: 1}, {Temperature: 0.7, TopP: 0.5, TopK: 20}, {Temperature: 1.3, TopK: 3, TopP: 1}, {Temperature: 0.3, TopP: 0.9}, {Temperature: 1e-38, TopP: 1}} {
 			for j := range 4 {
@@ -273,7 +273,16 @@ func TestSample(t *testing.T) {
 				rows = append(rows, s)
 			}
 		}
-		both(t, fmt.Sprint("sample of ", vocab), []operand{ints(1, len(rows), make([]int32, len(rows))), normal(kernels.F32, len(rows), vocab, 4)}, func(d kernels.Device, x []kernels.Tensor) { d.Sample(x[0], x[1], rows) })
+		coarse := strided(kernels.F32, len(rows), vocab, 4)
+		for i := range coarse.raw { // ties, and every other logit -Inf
+			coarse.raw[i] &= [4]byte{0, 0, 0xc0, 0xff}[i%4]
+			if vocab > 1 && i/4%2 == 1 {
+				coarse.raw[i] = [4]byte{0, 0, 0x80, 0xff}[i%4]
+			}
+		}
+		for _, logits := range []operand{normal(kernels.F32, len(rows), vocab, 4), coarse} {
+			both(t, fmt.Sprint("sample of ", vocab), []operand{ints(1, len(rows), make([]int32, len(rows))), logits}, func(d kernels.Device, x []kernels.Tensor) { d.Sample(x[0], x[1], rows) })
+		}
 	}
 }
 

@@ -65,9 +65,10 @@ struct Stored8;
 template <>
 struct Stored8<u16> {
   uint4 q;
+  __device__ void load_whole(const u16* p) { q = *(const uint4*)p; }
   __device__ void load(const u16* p, int left) {
     if (whole(p, left)) {
-      q = *(const uint4*)p;
+      load_whole(p);
       return;
     }
     u32 w[4];
@@ -85,6 +86,10 @@ struct Stored8<u16> {
 template <>
 struct Stored8<float> {
   float q[kEight];
+  __device__ void load_whole(const float* p) {
+    float4 a = ((const float4*)p)[0], b = ((const float4*)p)[1];
+    q[0] = a.x, q[1] = a.y, q[2] = a.z, q[3] = a.w, q[4] = b.x, q[5] = b.y, q[6] = b.z, q[7] = b.w;
+  }
   __device__ void load(const float* p, int left) { load8(p, left, q); }
   __device__ void values(float* v) const {
 #pragma unroll

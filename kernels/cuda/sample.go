@@ -2,7 +2,11 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
 
 // draw is a row's settings as sample.cu has them.
 type draw struct {
@@ -10,9 +14,14 @@ type draw struct {
 	topK         int32
 }
 
+// Sizes of sample.cu.
+const (
+	drawThreads = 256
+	vocabBlock  = 1024
+)
+
 // Sample chooses an id for each row of logits F32 [n, V]. NaN is a bug that this device does not report.
 func (d *Device) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
-	const threads = 512
 	draws := make([]draw, len(rows))
 	for i, r := range rows {
 		draws[i] = draw{topP: r.TopP, topK: int32(r.TopK), u: kernels.Uniform(r.Seed, r.Request, r.Index)}
@@ -20,5 +29,10 @@ func (d *Device) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
 			draws[i].inv = kernels.Inverse(r.Temperature)
 		}
 	}
-	d.launch("sample", [3]int{len(rows), 1, 1}, threads, 0, ids, logits, stage(d, draws), logits.Cols, logits.Stride)
+	n, count := len(rows), blocks(logits.Cols, vocabBlock)
+	heads, staged := d.workspace(12*n*count), stage(d, draws)
+	sums, grid := heads+cu.DevicePtr(8*n*count), warps(n*count)
+	d.launch("sample_heads", grid, warpThreads, 0, heads, logits, n, logits.Cols, count, logits.Stride)
+	d.launch("sample_sums", grid, warpThreads, 0, sums, heads, logits, staged, n, logits.Cols, count, logits.Stride)
+	d.launch("sample", [3]int{n, 1, 1}, drawThreads, 12*count, ids, heads, sums, logits, staged, logits.Cols, count, logits.Stride)
 }

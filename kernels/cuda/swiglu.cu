@@ -9,8 +9,9 @@ __device__ void swiglu(T* out, const T* gu, int rows, int n, int os, int gs) {
   int left = n - at.col;
   float g[kEight], u[kEight];
   const T* from = gu + (size_t)at.row * gs + at.col;
-  load8(from, left, g);
-  load8(from + n, left, u);
+  Stored8<T> gate, up;  // both on their way before one is widened
+  gate.load(from, left), up.load(from + n, left);
+  gate.values(g), up.values(u);
 #pragma unroll
   for (int j = 0; j < kEight; j++) u[j] = (g[j] * sigmoid_def(g[j])) * u[j];
   store8(out + (size_t)at.row * os + at.col, left, u);
