@@ -109,6 +109,7 @@ func TestRangesEqualReference(t *testing.T) {
 		{33, 320, 72, 1, [][3]int{{0, 128, 16}, {128, 256, 16}, {256, 320, 16}}},
 		{300, 300, 40, 1, [][3]int{{64, 128, 24}, {256, 300, 8}}},
 		{70, 257, 100, 1, [][3]int{{3, 130, 16}, {100, 201, 5}, {130, 131, 70}}},
+		{20, 192, 64, 1, [][3]int{{3, 70, 16}}},
 		{9, 200, 48, 1, [][3]int{{0, 40, 8}, {40, 80, 8}, {80, 120, 8}, {120, 160, 8}, {160, 200, 8}}},
 		{150, 192, 56, 3, [][3]int{{0, 64, 16}, {128, 192, 16}}},
 		{130, 150, 33, 4, [][3]int{{7, 90, 16}, {90, 150, 16}}},
@@ -129,6 +130,34 @@ func TestRangesOtherwiseDiffer(t *testing.T) {
 			t.Errorf("%s: a term for other columns has the same bits", path)
 		}
 	})
+}
+
+// What a term multiplies does not reach columns that it does not count for, be it no number.
+func TestRangesKeepApart(t *testing.T) {
+	for _, r := range [][2]int{{128, 256}, {3, 70}} {
+		c := rangedCase{20, 384, 72, 1, [][3]int{{r[0], r[1], 16}}}
+		x := c.operands(kernels.BF16)
+		for i := range x[4].raw {
+			x[4].raw[i] = 0xff // NaN
+		}
+		forcing(func(path string) {
+			var views []kernels.Tensor
+			for _, o := range x {
+				v, _ := o.on(card)
+				views = append(views, v)
+			}
+			c.run(card, views)
+			row := make([]byte, views[0].RowRange(0, 1).Bytes())
+			for i := range c.m {
+				card.Read(row, views[0].RowRange(i, i+1))
+				for j := range c.n {
+					if nan, covered := row[2*j+1]&0x7f == 0x7f && row[2*j]&0x80 != 0, r[0] <= j && j < r[1]; nan != covered {
+						t.Fatalf("%s: columns %d:%d are multiplied with NaN: [%d, %d] is % x", path, r[0], r[1], i, j, row[2*j:2*j+2])
+					}
+				}
+			}
+		})
+	}
 }
 
 // One launch has all columns where tiles end with the ranges.
@@ -209,5 +238,21 @@ func TestPathsAgree(t *testing.T) {
 func BenchmarkMatMul(b *testing.B) {
 	for _, r := range card.(*Device).BenchMatMul(200*time.Millisecond, MatMulCases) {
 		fmt.Printf("%-45s %10.1f us %8.1f TFLOP/s %8.0f GB/s\n", r.Case, r.Seconds*1e6, r.Flops/r.Seconds/1e12, r.Bytes/r.Seconds/1e9)
+	}
+}
+
+// Products of few tiles by either ring: the shapes of a decoding step.
+func BenchmarkRings(b *testing.B) {
+	d := card.(*Device)
+	defer func() { d.force = "" }()
+	for _, c := range MatMulCases {
+		if c.Op != "MatMul" || c.Groups > 0 || tilingFew.tiles(1, c.Rows, c.Cols) > d.processors {
+			continue
+		}
+		for _, s := range []tiling{tilingFew, tilingDeep} {
+			d.force = s.name
+			r := d.BenchMatMul(100*time.Millisecond, []MatMulCase{c})[0]
+			fmt.Printf("%-35s %s %10.1f us %8.0f GB/s\n", r.Case, s.name, r.Seconds*1e6, r.Bytes/r.Seconds/1e9)
+		}
 	}
 }
