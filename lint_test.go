@@ -18,7 +18,7 @@ import (
 
 // layers lists the packages from the top down. A package may import those of later layers, and none of its own layer or an
 // earlier one; folders inside a package belong to it (data/jinja to data) and follow its rule towards the others.
-var layers = [][]string{{""}, {"train"}, {"serve"}, {"optim", "model"}, {"parallel"}, {"quant", "data"}, {"kernels"}}
+var layers = [][]string{{""}, {"train"}, {"serve"}, {"optim", "model"}, {"parallel"}, {"data"}, {"kernels"}, {"quant"}}
 
 // configs stands beside the layers: these import it, and it imports nothing of the project.
 var configsReaders = []string{"", "train"}
@@ -149,7 +149,7 @@ func TestMayImport(t *testing.T) {
 	}{
 		{"", "train", false, true}, {"train", "kernels", false, true}, {"optim", "parallel", false, true}, {"data", "kernels", false, true},
 		{"train", "", false, false}, {"kernels", "data", false, false}, {"model", "serve", false, false}, {"serve", "train", true, false},
-		{"model", "optim", false, false}, {"model", "optim", true, true}, {"data", "quant", false, false}, {"parallel", "model", true, false},
+		{"model", "optim", false, false}, {"model", "optim", true, true}, {"kernels", "quant", false, true}, {"quant", "kernels", true, false}, {"parallel", "model", true, false},
 		{"train", "configs", false, true}, {"", "configs", false, true}, {"serve", "configs", false, false}, {"configs", "data", false, false},
 	} {
 		if got := mayImport(c.from, c.to, c.test); got != c.want {

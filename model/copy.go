@@ -1,12 +1,7 @@
 package model
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
-	"runtime"
-	"sync"
-	"sync/atomic"
 
 	"lockstep/kernels"
 	"lockstep/quant"
@@ -21,9 +16,9 @@ func (m *Model) Twin(dev kernels.Device, dtype kernels.DType) (*Model, error) {
 	return t, err
 }
 
-// CopyWeights takes over every parameter of a model of the same config, adapters too, through the host. Storage types may differ. Projections, those of experts
-// included, become what the format leaves of them: a projection, or one of an expert (gate and up together), is a matrix with its rows in the order of memory. Embeddings, head, norms,
-// biases, convolutions, routers, indexers, adapters and gates of one output stay as they are, as in stacks that serve block FP8.
+// CopyWeights takes over every parameter of a model of the same config, adapters too, in the memory of a device that sees the other's, else through the host. Storage types may
+// differ. Projections, those of experts included, become what the format leaves of them: a projection, or one of an expert (gate and up together), is a matrix with its rows in the
+// order of memory. Embeddings, head, norms, biases, convolutions, routers, indexers, adapters and gates of one output stay as they are, as in stacks that serve block FP8.
 func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 	if err := format.Validate(); err != nil {
 		return err
@@ -39,6 +34,10 @@ func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 		q := from.Params[i]
 		if p.Name != q.Name || p.W.Groups != q.W.Groups || p.W.Rows != q.W.Rows || p.W.Cols != q.W.Cols {
 			return fmt.Errorf("weights of %s into %s: want the same config and adapters", q, p)
+		}
+		if d, ok := m.dev.(kernels.Rounder); ok && d.Sees(from.dev) {
+			m.takeOver(d, p.W, q.W, rounded[p], format)
+			continue
 		}
 		raw := make([]byte, q.W.Bytes())
 		from.dev.Read(raw, q.W)
@@ -63,17 +62,17 @@ func (m *Model) projections() map[*Param][]*Sub {
 	return out
 }
 
-// band is some rows of a parameter, counted through all groups, that are converted at once.
+// band is some rows of a parameter, counted through all groups, that become what a format leaves of them or stay as they are.
 type band struct {
 	from, to int
 	round    bool
 }
 
-// bands cuts a parameter's rows into pieces of which each projection is whole squares of a format.
+// bands cuts a parameter's rows into projections and what lies between them.
 func bands(t kernels.Tensor, subs []*Sub) (out []band) {
 	cut := func(from, to int, round bool) {
-		for ; from < to; from += quant.FP8Block {
-			out = append(out, band{from, min(from+quant.FP8Block, to), round})
+		if from < to {
+			out = append(out, band{from, to, round})
 		}
 	}
 	for g := range t.Groups {
@@ -88,41 +87,23 @@ func bands(t kernels.Tensor, subs []*Sub) (out []band) {
 	return out
 }
 
-// restored is raw elements of t in another storage type, projections rounded by the format, on all cores.
-func restored(raw []byte, t kernels.Tensor, to kernels.DType, subs []*Sub, format quant.Format) []byte {
-	out := make([]byte, t.Len()*to.Size())
-	all := bands(t, subs)
-	var next atomic.Int64
-	var workers sync.WaitGroup
-	for range min(runtime.NumCPU(), len(all)) {
-		workers.Go(func() {
-			scratch := make([]float32, quant.FP8Block*t.Cols)
-			for i := next.Add(1) - 1; int(i) < len(all); i = next.Add(1) - 1 {
-				b := all[i]
-				from, w := b.from*t.Cols, scratch[:(b.to-b.from)*t.Cols]
-				get(w, raw[from*t.DType.Size():], t.DType)
-				if b.round {
-					format.Round(w, b.to-b.from, t.Cols)
-				}
-				for j, x := range w {
-					put(out[(from+j)*to.Size():], to, x)
-				}
-			}
-		})
-	}
-	workers.Wait()
-	return out
-}
-
-// get reads elements, little-endian, of a storage type.
-func get(out []float32, raw []byte, d kernels.DType) {
-	if d == kernels.F32 {
-		for i := range out {
-			out[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-		}
+// takeOver fills a parameter w from that of a model whose memory the device sees, projections rounded.
+func (m *Model) takeOver(d kernels.Rounder, w, from kernels.Tensor, subs []*Sub, format quant.Format) {
+	switch {
+	case len(subs) == 0:
+		m.dev.Copy(w, from)
+		return
+	case subs[0].To-subs[0].From == w.Rows: // of all experts at once
+		d.Round(w, from, format)
 		return
 	}
-	for i := range out {
-		out[i] = kernels.FromBF16(binary.LittleEndian.Uint16(raw[2*i:]))
+	rows := w.Groups * w.Rows
+	dst, src := w.Reshape(rows, w.Cols), from.Reshape(rows, w.Cols)
+	for _, b := range bands(w, subs) {
+		if b.round {
+			d.Round(dst.RowRange(b.from, b.to), src.RowRange(b.from, b.to), format)
+		} else {
+			m.dev.Copy(dst.RowRange(b.from, b.to), src.RowRange(b.from, b.to))
+		}
 	}
 }

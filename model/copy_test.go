@@ -1,6 +1,7 @@
 package model_test
 
 import (
+	"bytes"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -145,6 +146,75 @@ func roundParts(w []float32, p *model.Param) {
 			quant.FP8.Round(w[part.Row*p.W.Cols:(part.Row+part.Rows)*p.W.Cols], part.Rows, p.W.Cols)
 		}
 	}
+}
+
+// neighbour is a CPU that takes weights over in memory that it sees, as a GPU does from another device of its card.
+type neighbour struct {
+	*cpu.Device
+	blind          bool
+	rounded, moved int // calls of Round, and of Write: through the host
+}
+
+func (n *neighbour) Sees(kernels.Device) bool { return !n.blind }
+
+func (n *neighbour) Round(dst, src kernels.Tensor, f quant.Format) {
+	n.rounded++
+	w := model.ReadValues(n, src)
+	each := src.Rows * src.Cols
+	for g := range src.Groups {
+		f.Round(w[g*each:(g+1)*each], src.Rows, src.Cols)
+	}
+	n.Copy(dst.Reshape(src.Groups*src.Rows, src.Cols), kernels.Wrap(w, src.Groups*src.Rows, src.Cols))
+}
+
+func (n *neighbour) Write(dst kernels.Tensor, src []byte) {
+	n.moved++
+	n.Device.Write(dst, src)
+}
+
+// What a device takes over in memory that it sees has the bits of the way through the host, and the host is not asked.
+func TestCopyWeightsNear(t *testing.T) {
+	for _, c := range twins {
+		onTwo(t, c[0], c[1], func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
+			for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
+				for _, format := range []quant.Format{quant.AsTrained, quant.FP8, quant.INT4} {
+					if err := copiesNear(t, m, other.(*cpu.Device), dtype, format); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	}
+}
+
+func copiesNear(t *testing.T, m *model.Model, dev *cpu.Device, dtype kernels.DType, format quant.Format) error {
+	t.Helper()
+	var copies [2]*model.Model
+	for i := range copies {
+		n := &neighbour{Device: dev, blind: i == 1}
+		twin, err := m.Twin(n, dtype)
+		if err != nil {
+			return err
+		}
+		n.moved = 0
+		if err := twin.CopyWeights(m, format); err != nil {
+			return err
+		}
+		if n.blind != (n.moved > 0) || !n.blind && (format == quant.AsTrained) != (n.rounded == 0) {
+			t.Errorf("%s, %q: blind %t, %d roundings on the device, %d tensors through the host", m.Family, format, n.blind, n.rounded, n.moved)
+		}
+		copies[i] = twin
+	}
+	for i, p := range copies[0].Params {
+		got, want := make([]byte, p.W.Bytes()), make([]byte, p.W.Bytes())
+		dev.Read(got, p.W)
+		dev.Read(want, copies[1].Params[i].W)
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s, %s, %q: %s differs", m.Family, dtype, format, p)
+		}
+	}
+	return nil
 }
 
 func TestCopyWeightsRefuses(t *testing.T) {

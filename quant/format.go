@@ -1,6 +1,9 @@
 package quant
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // Format is how a copy of a model stores the weights of its projections.
 type Format string
@@ -18,6 +21,9 @@ func (f Format) Validate() error {
 	}
 	return nil
 }
+
+// nan is what a weight becomes of which a format leaves no number: one NaN, whatever it was and whatever the machine makes of 0 times infinity.
+var nan = math.Float32frombits(0x7fc00000)
 
 // Round is what storing a matrix w [rows, cols] leaves of it. Bands of [FP8Block] rows may be rounded one by one.
 func (f Format) Round(w []float32, rows, cols int) {

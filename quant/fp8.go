@@ -54,8 +54,8 @@ var e4m3Values = func() (v [256]float32) {
 const FP8Block = 128
 
 // RoundFP8Blocks turns a matrix w [rows, cols] into what storing it in E4M3 leaves: squares of [FP8Block] from the first row and column on, cut at the edges, have a
-// scale s = (largest |w|)/448 in fp32, and w = E4M3(w/s)*s, every operation rounded to fp32. A square whose scale is 0 becomes +0; NaN stays NaN and makes no scale; of a
-// square with an infinity nothing is left but NaN.
+// scale s = (largest |w|)/448 in fp32, and w = E4M3(w/s)*s, every operation rounded to fp32. A square whose scale is 0 becomes +0; NaN makes no scale and becomes the NaN
+// 0x7fc00000; of a square with an infinity nothing is left but that.
 func RoundFP8Blocks(w []float32, rows, cols int) {
 	for r := 0; r < rows; r += FP8Block {
 		for c := 0; c < cols; c += FP8Block {
@@ -84,7 +84,9 @@ func roundSquare(w []float32, rows, cols, stride int) {
 			continue
 		}
 		for i, x := range row {
-			row[i] = EncodeE4M3(x/scale).Float() * scale
+			if row[i] = EncodeE4M3(x/scale).Float() * scale; row[i] != row[i] {
+				row[i] = nan
+			}
 		}
 	}
 }

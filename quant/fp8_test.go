@@ -158,17 +158,18 @@ func TestRoundFP8Blocks(t *testing.T) {
 }
 
 func TestRoundFP8BlocksOfOddNumbers(t *testing.T) {
-	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	nan, inf, odd := math.Float32frombits(0x7fc00000), float32(math.Inf(1)), math.Float32frombits(0xff812345)
 	for _, c := range []struct{ w, want []float32 }{
 		{[]float32{0, 0}, []float32{0, 0}},
-		{[]float32{nan, 448, 1}, []float32{nan, 448, 1}},
-		{[]float32{inf, 1}, []float32{nan, nan}},
+		{[]float32{nan, 448, odd}, []float32{nan, 448, nan}},
+		{[]float32{odd, 0}, []float32{0, 0}},
+		{[]float32{inf, 1, -inf, 0, odd}, []float32{nan, nan, nan, nan, nan}},
 		{[]float32{math.SmallestNonzeroFloat32, 0}, []float32{0, 0}},
 		{[]float32{-448, 17, 19}, []float32{-448, 16, 20}},
 	} {
 		RoundFP8Blocks(c.w, 1, len(c.w))
 		for i := range c.w {
-			if c.w[i] != c.want[i] && (c.w[i] == c.w[i] || c.want[i] == c.want[i]) {
+			if math.Float32bits(c.w[i]) != math.Float32bits(c.want[i]) {
 				t.Errorf("%v, want %v", c.w, c.want)
 			}
 		}

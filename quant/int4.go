@@ -7,7 +7,7 @@ const INT4Group = 32
 
 // RoundINT4Groups turns a matrix w [rows, cols] into what storing it in 4 bits leaves: groups of [INT4Group] along a row, the last one shorter, have a scale
 // s = (largest |w|)/7 in fp32, and w = q*s with q = w/s rounded to the nearest integer, ties to even, within [-8, 7]. A group whose scale is 0 becomes +0; one with a
-// number that is not finite becomes NaN.
+// number that is not finite becomes the NaN 0x7fc00000.
 func RoundINT4Groups(w []float32, rows, cols int) {
 	for r := range rows {
 		row := w[r*cols : (r+1)*cols]
@@ -24,7 +24,7 @@ func roundINT4(group []float32) {
 	for _, x := range group {
 		if x-x != 0 { // infinite or NaN
 			for i := range group {
-				group[i] = float32(math.NaN())
+				group[i] = nan
 			}
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockstep/kernels"
+	"lockstep/quant"
 )
 
 // Sizes of the benchmark of operations that memory bounds: each moves more than a cache holds.
@@ -32,7 +33,7 @@ type rowsCase struct {
 
 // BenchRows times the operations that memory bounds, about `each` for every one, on bf16 rows.
 func (d *Device) BenchRows(each time.Duration) (results []BenchResult) {
-	for _, cases := range []func(mem *kernels.Arena) []rowsCase{d.benchHidden, d.benchHeads, d.benchMixture, d.benchLogits, d.benchOptimizer} {
+	for _, cases := range []func(mem *kernels.Arena) []rowsCase{d.benchHidden, d.benchHeads, d.benchMixture, d.benchLogits, d.benchOptimizer, d.benchRound} {
 		keep := len(d.owned)
 		for _, c := range cases(kernels.NewArena(d)) {
 			bytes := 0
@@ -118,5 +119,15 @@ func (d *Device) benchOptimizer(mem *kernels.Arena) []rowsCase {
 	return []rowsCase{
 		{"sum of squares" + size, []kernels.Tensor{grad}, func() { d.SumSquares(sum, grad) }},
 		{"AdamW" + size, []kernels.Tensor{w, master, master, m, m, v, v, grad, grad}, func() { d.AdamW(w, master, m, v, grad, one, s) }},
+	}
+}
+
+func (d *Device) benchRound(mem *kernels.Arena) []rowsCase {
+	w := d.randomRows(mem, rowsWeights/rowsHidden, rowsHidden)
+	to := mem.New(kernels.BF16, w.Rows, w.Cols)
+	size := fmt.Sprintf(", %d x %d", w.Rows, w.Cols)
+	return []rowsCase{
+		{"weights as int4 leaves them" + size, []kernels.Tensor{w, to}, func() { d.Round(to, w, quant.INT4) }},
+		{"weights as fp8 leaves them" + size, []kernels.Tensor{w, to}, func() { d.Round(to, w, quant.FP8) }},
 	}
 }

@@ -46,6 +46,7 @@ var (
 
 	_ kernels.SparseAttention = (*Device)(nil)
 	_ kernels.IndexLearning   = (*Device)(nil)
+	_ kernels.Rounder         = (*Device)(nil)
 )
 
 // New opens a GPU. It fails on a definition that the device does not implement and where there is no card or driver.
