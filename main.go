@@ -149,7 +149,7 @@ func (t *target) deviceFlags(c *cobra.Command) {
 	f.StringVar(&t.device, "device", "cpu", "device to run on: cpu or cuda")
 	f.StringVar(&t.dot, "dot", "", "arithmetic of dot products: fma or tc16 (default fma; tc16 on cuda)")
 	f.StringVar(&t.exp2, "exp2", "", "arithmetic of 2^x: poly or ex2h, the instruction of NVIDIA GPUs (default poly; ex2h on cuda)")
-	f.StringVar(&t.latent, "latent", "", "latent attention: expanded, or absorbed with the latent as key and value of all heads (default absorbed where an indexer chooses keys)")
+	f.StringVar(&t.latent, "latent", "", "latent attention: expanded, or absorbed with the latent as key and value of all heads (default absorbed where an indexer chooses keys, which cuda has no other form for)")
 	f.StringVar(&t.isa, "isa", "auto", "instruction set: auto, avx512, avx2 or portable; never changes a bit")
 	f.IntVar(&t.threads, "threads", 0, "threads, 0 for all cores; never changes a bit")
 }

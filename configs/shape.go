@@ -182,7 +182,7 @@ type Numerics struct {
 type Definition struct {
 	Dot    string `toml:"dot" default:"'auto'" oneof:"auto,fma,tc16"`             // "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit; "auto": tc16 on cuda, else fma
 	Exp2   string `toml:"exp2" default:"'auto'" oneof:"auto,poly,ex2h"`           // "poly": a polynomial; "ex2h": the GPU's instruction, bit for bit; "auto": ex2h on cuda, else poly
-	Latent string `toml:"latent" default:"'auto'" oneof:"auto,expanded,absorbed"` // latent attention; "expanded": keys and values of each head; "absorbed": queries brought to the latent, a cache of one row for all heads; "auto": absorbed where an indexer chooses keys
+	Latent string `toml:"latent" default:"'auto'" oneof:"auto,expanded,absorbed"` // latent attention; "expanded": keys and values of each head; "absorbed": queries brought to the latent, a cache of one row for all heads; "auto": absorbed where an indexer chooses keys, which cuda has no other form for
 }
 
 // Device is the machine.

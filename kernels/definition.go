@@ -59,7 +59,8 @@ const (
 	// LatentExpanded: with keys and values of each head, made from the latent. A pair of rows takes fewer products; the cache has keys and values of all heads.
 	LatentExpanded LatentForm = "expanded"
 	// LatentAbsorbed: with the latent itself, which is key and value of all heads, by queries that have passed each head's weight of keys (DeepSeek-V2, arXiv 2405.04434,
-	// section 2.1.2). A cache of one row for all heads, as serving stacks have it, and with sparse attention one row to read for each chosen key.
+	// section 2.1.2). A cache of one row for all heads, as serving stacks have it, and with sparse attention one row to read for each chosen key; GPUs have sparse attention in
+	// this form alone.
 	LatentAbsorbed LatentForm = "absorbed"
 )
 

@@ -26,6 +26,6 @@ type SparseAttention interface {
 
 // SparseAttender is a Device that holds sparse attention against the CPU before it is used; others compute all.
 type SparseAttender interface {
-	// AttendsSparsely is nil where the operations of [SparseAttention] are written for a shape and an indexer and admitted.
+	// AttendsSparsely is nil where the operations of [SparseAttention] are written for a shape, which says the form of latent attention, and an indexer, and admitted.
 	AttendsSparsely(a Attn, x Index) error
 }

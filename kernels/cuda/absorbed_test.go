@@ -15,11 +15,6 @@ import (
 // absorbedShape is a layer of absorbed latent attention.
 func absorbedShape(dims [2]int, heads int) kernels.Attn { return latentShape(dims, [2]int{heads, 1}) }
 
-// shared is keys whose first columns are the values.
-func shared(k kernels.Tensor, a kernels.Attn, pageRows int) kernels.KV {
-	return kernels.KV{K: k, V: k.ColRange(0, a.ValueDim), PageRows: pageRows}
-}
-
 // absorbedLayer compares attention on packed sequences and its gradient; topK 0: dense.
 func absorbedLayer(t *testing.T, a kernels.Attn, spans []int, topK int, near bool) {
 	t.Helper()

@@ -63,9 +63,7 @@ __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const 
   extern "C" __global__ void __launch_bounds__(128 * key_teams(D, V))                                                                                                          \
       attention_dkv_##name(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, \
                            int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                   \
-    Part t = parts[blockIdx.x];                                                                                                                                              \
-    int end = window ? min(t.rows, t.at + min(kRows, t.rows - t.at) + window - 1) : t.rows;                                                                                  \
-    grad_kv<D, V>(dk, dv, dout, lse, delta, q, k, v, t, end, group, dks, dvs, ds, lses, qs, ks, vs, c, scale, Visible{t.at, end, window});                                   \
+    grad_kv<D, V>(dk, dv, dout, lse, delta, q, k, v, parts[blockIdx.x], group, dks, dvs, ds, lses, qs, ks, vs, window, c, scale);                                            \
   }
 GRADIENTS(16, 16, 16)
 GRADIENTS(32, 32, 32)

@@ -11,7 +11,7 @@ import (
 	"lockstep/kernels"
 )
 
-// SparseCase is a layer of sparse attention on one sequence, whole, and with Sequences such sequences that each decode a row.
+// SparseCase is a layer of sparse attention on one sequence, whole, and with Sequences such sequences that each decode a row. HeadDim is that of the expanded form, dense.
 type SparseCase struct {
 	Heads, HeadDim  int
 	Absorbed        [2]int // columns of keys and values of the absorbed form
@@ -28,7 +28,7 @@ var SparseCases = []SparseCase{
 // and 64 of them name 10,000 keys.
 const drift = 0.99
 
-// BenchSparse times the choice of keys, attention to them, absorbed or not, dense attention of the same shape and what an indexer learns of them, about `each` for every line. Lists are those
+// BenchSparse times the choice of keys, attention to them, dense attention of the same heads and what an indexer learns of them, about `each` for every line. Lists are those
 // of queries that have nothing in common and of queries that drift, as in a text. Flops are those of the visible or chosen pairs.
 func (d *Device) BenchSparse(each time.Duration, cases []SparseCase) (results []BenchResult) {
 	for _, c := range cases {
@@ -40,8 +40,18 @@ func (d *Device) BenchSparse(each time.Duration, cases []SparseCase) (results []
 	return results
 }
 
-func (c SparseCase) attn() kernels.Attn {
+// dense is attention of the expanded form to all keys, and attn that to chosen ones.
+func (c SparseCase) dense() kernels.Attn {
 	return kernels.Attn{Heads: c.Heads, KVHeads: c.Heads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}
+}
+
+func (c SparseCase) attn() kernels.Attn {
+	return kernels.Attn{Heads: c.Heads, KVHeads: 1, HeadDim: c.Absorbed[0], ValueDim: c.Absorbed[1], Scale: 1 / math.Sqrt(float64(c.HeadDim))}
+}
+
+// shared is keys whose first columns are the values.
+func shared(k kernels.Tensor, a kernels.Attn, pageRows int) kernels.KV {
+	return kernels.KV{K: k, V: k.ColRange(0, a.ValueDim), PageRows: pageRows}
 }
 
 func (d *Device) benchChosen(each time.Duration, c SparseCase) (results []BenchResult) {
@@ -53,15 +63,13 @@ func (d *Device) benchChosen(each time.Duration, c SparseCase) (results []BenchR
 	weights, picks := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
-	b := kernels.Attn{Heads: c.Heads, KVHeads: 1, HeadDim: c.Absorbed[0], ValueDim: c.Absorbed[1], Scale: a.Scale}
-	latents, latentOut, latentKeys := d.randomRows(mem, n, c.Heads*b.HeadDim), mem.New(kernels.BF16, n, c.Heads*b.ValueDim), d.randomRows(mem, n, b.HeadDim)
+	queried, sums, latents := d.randomRows(mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim), d.randomRows(mem, n, a.HeadDim)
 
 	seen, chosen := pairs(n, n), pairs(n, x.TopK)
 	line := func(name string, pairs float64, run func()) {
 		results = append(results, BenchResult{Case: name, Seconds: d.time(each, run), Flops: pairs})
 	}
-	size := fmt.Sprintf("%d heads of %d, %d rows", c.Heads, c.HeadDim, n)
-	line("latent attention, "+size, seen*4*float64(width), func() { d.Attention(out, lse, q, kv, l, a) })
+	line(fmt.Sprintf("latent attention, %d heads of %d, %d rows", c.Heads, c.HeadDim, n), seen*4*float64(width), func() { d.Attention(out, lse, q, kv, l, c.dense()) })
 	for _, kind := range []string{"any", "drifting"} {
 		if kind == "drifting" {
 			d.fillDrifting(queries)
@@ -69,11 +77,8 @@ func (d *Device) benchChosen(each time.Duration, c SparseCase) (results []BenchR
 		}
 		line(fmt.Sprintf("choice of %d keys, %d heads of %d, %d rows, %s queries", x.TopK, x.Heads, x.Dim, n, kind), seen*2*float64(x.Heads*x.Dim),
 			func() { d.SelectKeys(picks, queries, weights, keys, l, x) })
-		line(fmt.Sprintf("sparse attention, %s, keys of %s queries", size, kind), chosen*4*float64(width), func() { d.SparseAttend(out, lse, q, kv, picks, l, a) })
-		line(fmt.Sprintf("absorbed sparse attention, %d heads of %d and %d, %d rows, keys of %s queries", c.Heads, b.HeadDim, b.ValueDim, n, kind),
-			chosen*2*float64(c.Heads*(b.HeadDim+b.ValueDim)), func() {
-				d.SparseAttend(latentOut, lse, latents, kernels.KV{K: latentKeys, V: latentKeys.ColRange(0, b.ValueDim)}, picks, l, b)
-			})
+		line(fmt.Sprintf("absorbed sparse attention, %d heads of %d and %d, %d rows, keys of %s queries", c.Heads, a.HeadDim, a.ValueDim, n, kind),
+			chosen*2*float64(c.Heads*(a.HeadDim+a.ValueDim)), func() { d.SparseAttend(sums, lse, queried, shared(latents, a, 0), picks, l, a) })
 	}
 	return results
 }
@@ -88,9 +93,9 @@ func pairs(rows, most int) float64 {
 func (d *Device) benchLesson(each time.Duration, c SparseCase, n, topK int) (results []BenchResult) {
 	keep := len(d.owned)
 	defer func() { d.release(keep) }()
-	width, a, x, mem := c.Heads*c.HeadDim, c.attn(), c.Index, kernels.NewArena(d)
+	a, x, mem := c.attn(), c.Index, kernels.NewArena(d)
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
-	q, k, lse := d.randomRows(mem, n, width), d.randomRows(mem, n, width), mem.Zeros(kernels.F32, n, c.Heads)
+	q, k, lse := d.randomRows(mem, n, c.Heads*a.HeadDim), d.randomRows(mem, n, a.HeadDim), mem.Zeros(kernels.F32, n, c.Heads)
 	queries, keys, weights := mem.New(kernels.BF16, n, x.Heads*x.Dim), d.randomRows(mem, n, x.Dim), mem.New(kernels.F32, n, x.Heads)
 	d.fillDrifting(queries)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
@@ -107,7 +112,7 @@ func (d *Device) benchLesson(each time.Duration, c SparseCase, n, topK int) (res
 		results = append(results, BenchResult{Case: fmt.Sprintf("%s, %d heads of %d, %d rows, %s", name, heads, dim, n, of), Seconds: d.time(each, run),
 			Flops: pairs(n, entries) * float64(2*products*heads*dim)})
 	}
-	line("target of an indexer", c.Heads, c.HeadDim, 1, func() { d.IndexTarget(target, q, k, lse, picks, l, a) })
+	line("target of an indexer", c.Heads, a.HeadDim, 1, func() { d.IndexTarget(target, q, k, lse, picks, l, a) })
 	line("loss of an indexer", x.Heads, x.Dim, 1, func() {
 		d.Copy(ds, target)
 		d.IndexLoss(loss, ds, queries, weights, keys, picks, l, x, 1)
@@ -126,19 +131,19 @@ func (d *Device) benchDecodeSparse(each time.Duration, c SparseCase) BenchResult
 		}
 		l.Spans = append(l.Spans, s)
 	}
-	n, rows, width, a, x, mem := c.Sequences, c.Sequences*c.Keys, c.Heads*c.HeadDim, c.attn(), c.Index, kernels.NewArena(d)
-	kv := kernels.KV{K: d.randomRows(mem, rows, width), V: d.randomRows(mem, rows, width), PageRows: benchPage}
-	q, out, lse := d.randomRows(mem, n, width), mem.New(kernels.BF16, n, width), mem.New(kernels.F32, n, c.Heads)
+	n, rows, a, x, mem := c.Sequences, c.Sequences*c.Keys, c.attn(), c.Index, kernels.NewArena(d)
+	kv := shared(d.randomRows(mem, rows, a.HeadDim), a, benchPage)
+	q, out, lse := d.randomRows(mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim), mem.New(kernels.F32, n, c.Heads)
 	queries, keys := d.randomRows(mem, n, x.Heads*x.Dim), kernels.KV{K: d.randomRows(mem, rows, x.Dim), PageRows: benchPage}
 	weights, picks := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	return BenchResult{
-		Case: fmt.Sprintf("choice of %d keys and sparse attention, %d heads of %d, decoding %d sequences of %d keys", x.TopK, c.Heads, c.HeadDim, n, c.Keys),
+		Case: fmt.Sprintf("choice of %d keys and absorbed sparse attention, %d heads of %d and %d, decoding %d sequences of %d keys", x.TopK, c.Heads, a.HeadDim, a.ValueDim, n, c.Keys),
 		Seconds: d.time(each, func() {
 			d.SelectKeys(picks, queries, weights, keys, l, x)
 			d.SparseAttend(out, lse, q, kv, picks, l, a)
 		}),
-		Bytes: float64(keys.K.Bytes()) + float64(n*min(x.TopK, c.Keys)*2*width)*2,
+		Bytes: float64(keys.K.Bytes()) + float64(n*min(x.TopK, c.Keys)*a.HeadDim)*2,
 	}
 }
 

@@ -23,27 +23,20 @@ __device__ inline void put(u16* to, const float (&x)[N][4], int stride, int firs
   }
 }
 
-// Visible says which queries before `end` see the keys from `at` on.
-struct Visible {
-  int at, end, window;
-  __device__ bool any(int, int) const { return true; }
-  __device__ bool has(int key, int query) const { return queries_of(at + key, end, window).has(query); }
-};
-
 // key_teams is how many teams of four warps take dk and dv: where the accumulators of both do not fit the registers of a thread, one team takes dk and another dv.
 constexpr int key_teams(int d, int v) { return steps_of(d) + steps_of(v) > 384 ? 2 : 1; }
 
-// grad_kv: dk and dv of 64 keys of a KV head, from the queries before position `end` in blocks of 64. pairs.any(x, n), called by the whole block, tells whether one of n queries from
-// x on has one of the keys, and pairs.has(key of the 64, query) tells it of one of them.
-template <int D, int V, class Pairs>
-__device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part& t, int end, int group,
-                               int dks, int dvs, int ds, int lses, int qs, int ks, int vs, float c, float scale, Pairs pairs) {
+// grad_kv: dk and dv of 64 keys of a KV head, from the queries that see one of them in blocks of 64.
+template <int D, int V>
+__device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part& t, int group,
+                               int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
   constexpr int kDot = steps_of(D), kOut = steps_of(V), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (kOut + 8), kTeams = key_teams(D, V), kThreads = 128 * kTeams;
   static_assert(kTeams == 1 || kDot == kOut, "two teams have accumulators of one size");
   __shared__ float own[kRows], sum[kRows];
   u16 *sq = shared, *sd = sq + kSizeK, *sk = sd + kSizeV, *sv = sk + kSizeK;
   int own_head = blockIdx.y, heads = gridDim.y * group, lane = warp_lane(), first = threadIdx.x % 128 / kWarp * 16, count = min(kRows, t.rows - t.at);
   bool takes_k = kTeams == 1 || threadIdx.x < 128, takes_v = kTeams == 1 || !takes_k;
+  int end = window ? min(t.rows, t.at + count + window - 1) : t.rows;
   long long row = t.row + t.at;
   load_rows<kDot, kRows, kThreads, D>(sk, count, [&](int i) { return k + (row + i) * ks + own_head * D; });
   load_rows<kOut, kRows, kThreads, V>(sv, count, [&](int i) { return v + (row + i) * vs + own_head * V; });
@@ -51,7 +44,6 @@ __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* l
   for (int head = own_head * group; head < (own_head + 1) * group; head++)
     for (int x = t.at; x < end; x += kRows) {
       int n = min(kRows, t.rows - x);
-      if (!pairs.any(x, n)) continue;
       load_rows<kDot, kRows, kThreads, D>(sq, n, [&](int i) { return q + (long long)(t.row + x + i) * qs + head * D; });
       load_rows<kOut, kRows, kThreads, V>(sd, n, [&](int i) { return dout + (long long)(t.row + x + i) * ds + head * V; });
       if (threadIdx.x < kRows) {
@@ -70,7 +62,7 @@ __device__ inline void grad_kv(u16* dk, u16* dv, const u16* dout, const float* l
 #pragma unroll
         for (int w = 0; w < 4; w++) {
           int i = lane % 4 * 2 + j * 8 + w % 2;
-          gradients(p[j][w], e[j][w], pairs.has(first + lane / 4 + w / 2 * 8, x + i), c, own[i], sum[i], scale);
+          gradients(p[j][w], e[j][w], queries_of(t.at + first + lane / 4 + w / 2 * 8, end, window).has(x + i), c, own[i], sum[i], scale);
         }
       u32 packed[4][4];
       if constexpr (kTeams == 1) {

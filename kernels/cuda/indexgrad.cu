@@ -5,12 +5,12 @@
 //	dq_h = bf16(dot over the entries, steps of 16, of dr and k_j, + 0)
 //	dk_j = bf16(dot over heads ascending, in each over queries ascending, steps of 16 from position 0, of dr and q_h, + 0); pairs that are no entry count as +0
 //
-// dq by the kernels of sparse.cu: dots of q and keys along the lists, index_gradients, and sparse_along of dr and keys. dk by a block for 64 keys, which passes over 64
+// dq by the kernels of lists.cu: dots of q and keys along the lists, index_gradients, and list_along of dr and keys. dk by a block for 64 keys, which passes over 64
 // queries none of which has one of them. Nothing is added by atomics. Bound: 4*pairs*heads*D flops of the tensor cores for dk, where pairs is 64 times the (query, block of 64
 // keys) that meet: dense where lists are random; and 8*heads bytes an entry of dots. Expected on an H200, 32 heads of 128, 65,536 rows, lists of 2,048: 0.15 to 0.3 s, two
 // thirds of it dk.
 #include "gradients.cuh"
-#include "sparse.cuh"
+#include "queries.cuh"
 
 // index_gradients: dr [rows of the call, heads, 64*blocks] and dweights, by a warp for a head of a row, from dots F32 [rows, heads, top_k] and ds F32 [T, entries].
 KERNEL(index_gradients, u16* dr, float* dweights, const float* dots, const float* ds, const float* weights, const Query* queries, int rows, int heads, int top_k, int dws, int dss,
@@ -56,7 +56,7 @@ struct Entries {
   }
 };
 
-// index_dk: dk [T, D] of 64 keys. masks, firsts [T, width] as sparse_masks writes them, or nil.
+// index_dk: dk [T, D] of 64 keys. masks, firsts [T, width] as list_masks writes them, or nil.
 template <int D>
 __device__ inline void index_dk(u16* dk, const float* ds, const u16* q, const float* weights, const u16* k, const u64* masks, const int* firsts, const Part* parts, int heads,
                                 int width, int dks, int dss, int qs, int ws, int ks, float c) {

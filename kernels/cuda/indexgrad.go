@@ -17,15 +17,14 @@ func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernel
 	if !picks.IsNil() {
 		more = []int{2 * rows * width, rows * width}
 	}
-	s, parts := d.newSparse(kernels.KV{K: k}, picks, l, queriesOf(x), nil, more)
+	s, parts := d.listed(k, picks, l, x, more...)
 	parts = append(parts, 0, 0) // without lists there are none
 	masks, firsts := parts[0], parts[1]
 	for _, c := range s.calls {
-		s.union(c)
-		s.multiply(c, s.dots, q, k, x.Dim)
+		s.multiply(c, q, k)
 		d.launch("index_gradients", warps(c.rows*x.Heads), warpThreads, 0, s.weights, dweights, s.dots, ds, weights, c.rowsAt, c.rows, x.Heads, s.topK,
 			dweights.Stride, ds.Stride, weights.Stride, float32(x.Scale))
-		s.along(c, dq, k, x.Dim, softmax{})
+		s.along(c, dq, k)
 		if masks != 0 {
 			s.mark(c, masks, firsts)
 		}

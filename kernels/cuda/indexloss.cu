@@ -1,26 +1,12 @@
-// IndexTarget and IndexLoss, from dots that sparse_dots leaves: F32 [rows of the call, heads, top_k].
+// IndexLoss, from dots that list_dots leaves: F32 [rows of the call, heads, top_k].
 //
-//	index_target  t_e += Exp2(min(dot_h*c - lse_h, 0)) over heads ascending; a thread for an entry
-//	index_loss    s_e = sum over heads ascending, from +0, of w_h * max(dot_h*c, +0); then, trees over the row's entries, a block for a row:
-//	              p_e = t_e/tree(t), m = max(s), y_e = Exp2((s_e-m)*log2e), z = tree(y), loss = tree(p_e*(Ln(p_e) - ((s_e-m) - Ln(z)))), the term +0 where p_e < 2^-126,
-//	              ds_e = scale*(y_e*(1/z) - p_e)
+//	s_e = sum over heads ascending, from +0, of w_h * max(dot_h*c, +0); then, trees over the row's entries, a block for a row:
+//	p_e = t_e/tree(t), m = max(s), y_e = Exp2((s_e-m)*log2e), z = tree(y), loss = tree(p_e*(Ln(p_e) - ((s_e-m) - Ln(z)))), the term +0 where p_e < 2^-126,
+//	ds_e = scale*(y_e*(1/z) - p_e)
 //
-// Every operation rounds once; nothing is stored in bf16. Bound: the bytes of the dots, 4*heads*entries a row, written and read, and the flops of sparse_dots, 2*heads*D a pair of
-// each tile's union. Expected on an H200, 65,536 rows, lists of 2,048: the target of 64 heads of 256 in 0.06 to 0.28 s, as the dots of SparseAttend and 69 GB; the loss by 32
-// heads of 128, whose tiles are two queries, in 15 ms.
-#include "sparse.cuh"
-
-// index_target: grid rows of the call, entries by 256. target F32 [T, entries].
-KERNEL(index_target, float* target, const float* dots, const float* lse, const Query* queries, int heads, int top_k, int ts, int lses, float c) {
-  Query q = queries[blockIdx.x];
-  int e = blockIdx.y * blockDim.x + threadIdx.x;
-  if (e >= q.keys(top_k)) return;
-  const float *dot = dots + (size_t)blockIdx.x * heads * top_k + e, *own = lse + (size_t)q.row * lses;
-  float *to = target + (size_t)q.row * ts + e, sum = *to;
-#pragma unroll 8
-  for (int h = 0; h < heads; h++) sum = sum + exp2_sub(dot[(size_t)h * top_k] * c, 1.f, own[h]);
-  *to = sum;
-}
+// Every operation rounds once; nothing is stored in bf16. Bound: the bytes of the dots, 4*heads*entries a row, written and read, and the flops of list_dots, 2*heads*D a pair of
+// each tile's union.
+#include "queries.cuh"
 
 // lanes_of gives each warp of a block of kLanes threads the lanes of a tree that the threads hold.
 __device__ inline Lanes lanes_of(float own) {

@@ -16,35 +16,20 @@ func (d *Device) IndexTarget(target, q, k, lse, picks kernels.Tensor, l *kernels
 	mustEntries(target, picks, l)
 	mustAttend(a, q, k)
 	if !attendsSparsely(a) {
-		panic(kernels.Fault{Err: fmt.Errorf("what attention gives each key is written on the GPU for heads of %v, absorbed ones of %v, not %+v", headDimsLatent, headDimsAbsorbed, a)})
+		panic(kernels.Fault{Err: fmt.Errorf("what attention gives each key is written on the GPU for absorbed heads of %v, not %+v", headDimsAbsorbed, a)})
 	}
-	if absorbed(a) {
-		d.targetAbsorbed(target, q, k, lse, picks, l, a)
-		return
-	}
-	s, _ := d.newSparse(kernels.KV{K: k}, picks, l, a, nil, nil)
-	for _, c := range s.calls {
-		s.union(c)
-		s.multiply(c, s.dots, q, k, a.HeadDim)
-		d.launch("index_target", [3]int{c.rows, blocks(s.topK, lossThreads), 1}, lossThreads, 0, target, s.dots, lse, c.rowsAt, a.Heads, s.topK, target.Stride, lse.Stride, scoreScale(a))
-	}
+	d.targetAbsorbed(target, q, k, lse, picks, l, a)
 }
 
 // IndexLoss turns target F32 [T, entries] into the gradient of loss*scale by the scores, and writes loss F32 [1, T]. q [T, Heads*Dim], weights F32 [T, Heads], k [T, Dim].
 func (d *Device) IndexLoss(loss, target, q, weights, k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index, scale float32) {
 	mustEntries(target, picks, l)
 	mustIndexer(x, weights, q, k)
-	s, _ := d.newSparse(kernels.KV{K: k}, picks, l, queriesOf(x), nil, nil)
+	s, _ := d.listed(k, picks, l, x)
 	for _, c := range s.calls {
-		s.union(c)
-		s.multiply(c, s.dots, q, k, x.Dim)
+		s.multiply(c, q, k)
 		d.launch("index_loss", [3]int{c.rows, 1, 1}, lossThreads, 0, loss, target, s.dots, weights, c.rowsAt, x.Heads, s.topK, target.Stride, weights.Stride, float32(x.Scale), scale)
 	}
-}
-
-// queriesOf is the shape of an indexer's products: queries of all heads share a row's one key.
-func queriesOf(x kernels.Index) kernels.Attn {
-	return kernels.Attn{Heads: x.Heads, KVHeads: 1, HeadDim: x.Dim}
 }
 
 // indexes tells whether the gradients of an indexer are written for a shape.

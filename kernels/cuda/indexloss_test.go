@@ -79,10 +79,10 @@ var indexers = []kernels.Index{
 	{Heads: 3, Dim: 16, Scale: 0.25}, {Heads: 5, Dim: 128, Scale: 1 / math.Sqrt(128)}, {Heads: 64, Dim: 16, Scale: 1}, {Heads: 1, Dim: 128, Scale: 0.1},
 }
 
-// Every width of heads, groups, lists that end anywhere in a block or a step and all keys, sequences of one row and more.
+// Every width of heads, lists that end anywhere in a block or a step and all keys, sequences of one row and more.
 func TestIndexLesson(t *testing.T) {
 	for i, x := range indexers {
-		a := latentShape(headDimsLatent[i%3], [][2]int{{3, 3}, {4, 2}, {7, 1}, {64, 1}}[i])
+		a := absorbedShape(headDimsAbsorbed[i%3], []int{3, 4, 7, 64}[i])
 		for _, topK := range []int{0, 8, 66, 130} {
 			l, _, _ := attend([]int{1, 64, 150, 7, 65}, 0)
 			c := lesson{l, a, x, topK, false}
@@ -91,8 +91,8 @@ func TestIndexLesson(t *testing.T) {
 	}
 }
 
-// Absorbed heads, some and more than a block takes.
-func TestIndexLessonAbsorbed(t *testing.T) {
+// Heads of attention, few and more than a block takes.
+func TestIndexLessonHeads(t *testing.T) {
 	for i, heads := range []int{4, 66, 20} {
 		for _, topK := range []int{0, 40} {
 			l, _, _ := attend([]int{1, 70, 33}, 0)
@@ -107,7 +107,7 @@ func TestIndexLessonTies(t *testing.T) {
 	l, _, _ := attend([]int{70, 33}, 0)
 	for i, x := range indexers[:2] {
 		for _, topK := range []int{0, 20} {
-			c := lesson{l, latentShape(headDimsLatent[i], [2]int{4, 2}), x, topK, true}
+			c := lesson{l, absorbedShape(headDimsAbsorbed[i], 4), x, topK, true}
 			both(t, fmt.Sprintf("%+v, lists of %d", x, topK), c.operands(), c.run)
 		}
 	}
@@ -116,7 +116,7 @@ func TestIndexLessonTies(t *testing.T) {
 // Trees of more than one round of lanes.
 func TestIndexLessonLong(t *testing.T) {
 	for _, topK := range []int{0, 600} {
-		c := lesson{&kernels.Layout{Spans: []kernels.Span{{Rows: 700}}, Packs: []int32{0, 700}}, latentShape(headDimsLatent[0], [2]int{1, 1}), indexers[0], topK, false}
+		c := lesson{&kernels.Layout{Spans: []kernels.Span{{Rows: 700}}, Packs: []int32{0, 700}}, absorbedShape(headDimsAbsorbed[0], 1), indexers[0], topK, false}
 		both(t, fmt.Sprintf("700 rows, lists of %d", topK), c.operands(), c.run)
 	}
 }
@@ -129,7 +129,7 @@ func TestIndexLessonCalls(t *testing.T) {
 	for _, room := range []int{1, 200 << 10} {
 		d.room = room
 		for _, topK := range []int{0, 66} {
-			c := lesson{l, latentShape(headDimsLatent[0], [2]int{4, 2}), indexers[0], topK, false}
+			c := lesson{l, absorbedShape(headDimsAbsorbed[0], 4), indexers[0], topK, false}
 			both(t, fmt.Sprintf("room for %d, lists of %d", room, topK), c.operands(), c.run)
 		}
 	}
@@ -138,7 +138,7 @@ func TestIndexLessonCalls(t *testing.T) {
 // Lists of all keys are no lists, to the bit, and others are another result: the comparison can fail.
 func TestIndexLessonAllKeys(t *testing.T) {
 	l, _, _ := attend([]int{70, 130}, 0)
-	all := lesson{l, latentShape(headDimsLatent[0], [2]int{2, 2}), indexers[1], 130, false}
+	all := lesson{l, absorbedShape(headDimsAbsorbed[0], 2), indexers[1], 130, false}
 	none := all
 	none.topK = 0
 	operands := all.operands()
@@ -155,7 +155,7 @@ func TestIndexLessonAllKeys(t *testing.T) {
 func TestIndexLessonComposition(t *testing.T) {
 	l, _, _ := attend([]int{149, 1, 150}, 0)
 	for _, topK := range []int{0, 40} {
-		c := lesson{l, latentShape(headDimsLatent[0], [2]int{2, 2}), indexers[0], topK, false}
+		c := lesson{l, absorbedShape(headDimsAbsorbed[0], 2), indexers[0], topK, false}
 		alone := func(d kernels.Device, x []kernels.Tensor) {
 			for _, s := range l.Spans {
 				one, own := c, make([]kernels.Tensor, len(x))
@@ -178,10 +178,10 @@ func TestIndexLessonComposition(t *testing.T) {
 
 // Shapes are tried against the CPU when a model is built whose indexers learn: those of the goldens and of GLM-5 are admitted, others and kernels of another definition are not.
 func TestLearnsIndex(t *testing.T) {
-	glm5, tiny := latentShape(headDimsLatent[2], [2]int{64, 64}), latentShape(headDimsLatent[0], [2]int{4, 4})
+	glm5, tiny := absorbedShape(headDimsAbsorbed[2], 64), absorbedShape(headDimsAbsorbed[0], 4)
 	indexer := kernels.Index{Heads: 32, Dim: 128, TopK: 2048, Scale: 1 / math.Sqrt(128)}
 	d := untried(t)
-	for _, a := range []kernels.Attn{glm5, tiny, absorbedShape(headDimsAbsorbed[0], 4)} {
+	for _, a := range []kernels.Attn{glm5, tiny} {
 		for _, x := range []kernels.Index{indexer, {Heads: 16, Dim: 16, TopK: 8, Scale: 0.25}} {
 			if err := d.LearnsIndex(a, x); err != nil {
 				t.Errorf("%+v, %+v: %v", a, x, err)

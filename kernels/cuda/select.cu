@@ -4,8 +4,8 @@
 // Bound: 2*rows*keys*heads*D flops of the tensor cores. Every block reads the queries of all heads, 64*heads*D*2 bytes, from L2 for 4*64*64*heads*D flops: 64 flops a byte, so
 // L2 bounds it at about 350 TFLOP/s. Choosing reads the scores five times: 20*rows*keys bytes, under a tenth of the time.
 // Expected on an H200, 32 heads of 128: 65,536 rows in 0.07 to 0.1 s.
+#include "queries.cuh"
 #include "scan.cuh"
-#include "sparse.cuh"
 
 constexpr int kScoreKeys = 128, kScoreThreads = 256;  // select.go has them too
 

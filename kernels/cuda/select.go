@@ -25,7 +25,7 @@ func (d *Device) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l
 		panic(kernels.Fault{Err: fmt.Errorf("choosing keys on the GPU is written for heads of %v, not %+v on %s and %s", indexDims, x, q, keys.K)})
 	}
 	stride := blocks(longest(l), scoreKeys) * scoreKeys
-	p := planSparse(d, keys, l, attentionRows, 4*stride)
+	p := planQueries(d, keys, l, attentionRows, 4*stride)
 	scores := d.workspace(4 * p.mostRows * stride)
 	for _, c := range p.calls {
 		d.launch(fmt.Sprintf("index_scores_%d", x.Dim), [3]int{stride / scoreKeys, c.tiles, 1}, scoreThreads, 4*attentionRows*2*(x.Dim+8),

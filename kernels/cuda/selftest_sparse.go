@@ -20,8 +20,11 @@ func (d *Device) LearnsIndex(a kernels.Attn, x kernels.Index) error {
 	return d.trySparsely("what an indexer learns of attention", indexes(x), a, x, tryIndex)
 }
 
-// trySparsely tries a layer once, unless it is not written for the indexer or its attention.
+// trySparsely tries a layer once, unless it is not written for the indexer or its attention, which reads the latent.
 func (d *Device) trySparsely(layer string, written bool, a kernels.Attn, x kernels.Index, try func(d *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor) error {
+	if d.def.Latent == kernels.LatentExpanded && !absorbed(a) {
+		return fmt.Errorf(`reads keys that an indexer chooses from the latent alone: this model needs definition.latent = "%s" or "auto", not "%s"`, kernels.LatentAbsorbed, d.def.Latent)
+	}
 	what := fmt.Sprintf("%s of %d heads on %d, keys of %d columns and values of %d, lists of %d keys by %d heads of %d", layer, a.Heads, a.KVHeads, a.HeadDim, a.Values(),
 		x.TopK, x.Heads, x.Dim)
 	if !attendsSparsely(a) || !written {
@@ -37,10 +40,8 @@ func (d *Device) trySparsely(layer string, written bool, a kernels.Attn, x kerne
 // trySparse is a layer of sparse attention: the norm of the indexer's keys, the choice, attention and its gradient.
 func trySparse(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 	d := t.d.(kernels.SparseAttention)
-	q, k, v, dout := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.rows(a.Values()), t.rows(a.Heads*a.Values())
-	if absorbed(a) {
-		v = k.ColRange(0, a.Values())
-	}
+	q, k, dout := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.rows(a.Heads*a.Values())
+	v := k.ColRange(0, a.Values())
 	keys, picks := t.activation(x.Dim), t.mem.New(kernels.I32, layerTrialRows, x.TopK)
 	d.LayerNorm(keys, t.rows(x.Dim), t.random(kernels.BF16, 1, x.Dim), t.random(kernels.BF16, 1, x.Dim), 1e-6)
 	d.SelectKeys(picks, t.rows(x.Heads*x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads), kernels.KV{K: keys}, t.l, x)
@@ -53,11 +54,8 @@ func trySparse(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 // tryIndex is what an indexer learns from a layer of attention, the gradient of the norm of its keys with it.
 func tryIndex(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 	d := t.d.(kernels.IndexLearning)
-	q, k, v, lse := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.rows(a.Values()), t.mem.New(kernels.F32, layerTrialRows, a.Heads)
-	if absorbed(a) {
-		v = k.ColRange(0, a.Values())
-	}
-	t.d.Attention(t.rows(a.Heads*a.Values()), lse, q, kernels.KV{K: k, V: v}, t.l, a)
+	q, k, lse := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.mem.New(kernels.F32, layerTrialRows, a.Heads)
+	t.d.Attention(t.rows(a.Heads*a.Values()), lse, q, kernels.KV{K: k, V: k.ColRange(0, a.Values())}, t.l, a)
 	queries, keys, weights := t.rows(x.Heads*x.Dim), t.rows(x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads)
 	lists := t.mem.New(kernels.I32, layerTrialRows, x.TopK)
 	d.SelectKeys(lists, queries, weights, kernels.KV{K: keys}, t.l, x)

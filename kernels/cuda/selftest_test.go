@@ -36,7 +36,7 @@ func TestEx2h(t *testing.T) {
 	def := card.Definition()
 	def.Exp2 = kernels.Exp2Ex2h
 	by(t, def, map[string]func(*testing.T){
-		"Attention": TestAttention, "AttentionSplits": TestAttentionSplits, "LogProb": TestLogProb, "SparseCached": TestSparseCached, "AbsorbedCached": TestAbsorbedCached, "AbsorbedAllKeys": TestAbsorbedAllKeys, "SwiGLU": TestSwiGLU, "MoE": TestMoE, "Sample": TestSample,
+		"Attention": TestAttention, "AttentionSplits": TestAttentionSplits, "LogProb": TestLogProb, "SparseSelect": TestSparseSelectKeys, "AbsorbedCached": TestAbsorbedCached, "AbsorbedAllKeys": TestAbsorbedAllKeys, "SwiGLU": TestSwiGLU, "MoE": TestMoE, "Sample": TestSample,
 	}, func() {
 		x := []operand{normal(kernels.F32, 7, 100, 1), normal(kernels.F32, 7, 200, 1)}
 		if n, _ := differences(t, x, swiglu, swiglu); n == 0 {

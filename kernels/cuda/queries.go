@@ -8,22 +8,22 @@ import (
 	"lockstep/kernels"
 )
 
-// sparseTile and sparseRow are Queries and Query of sparse.cuh.
+// queryTile and queryRow are Queries and Query of queries.cuh.
 type (
-	sparseTile struct{ row, pos, count, first, base, pages int32 }
-	sparseRow  struct{ row, pos int32 }
+	queryTile struct{ row, pos, count, first, base, pages int32 }
+	queryRow  struct{ row, pos int32 }
 )
 
-// sparseCall is some tiles and their rows, as many as the workspace of a call may hold.
-type sparseCall struct {
+// queryCall is some tiles and their rows, as many as the workspace of a call may hold.
+type queryCall struct {
 	tiles, rows     int
 	tilesAt, rowsAt cu.DevicePtr
 }
 
-// sparsePlan is a layout's queries in tiles of a number of them, call after call.
-type sparsePlan struct {
+// queryPlan is a layout's queries in tiles of a number of them, call after call.
+type queryPlan struct {
 	pages          cu.DevicePtr
-	calls          []sparseCall
+	calls          []queryCall
 	longest        int // keys that the last query of a span sees
 	mostTiles      int // of a call
 	mostRows       int
@@ -38,22 +38,22 @@ func longest(l *kernels.Layout) (n int) {
 	return n
 }
 
-// planSparse cuts spans into tiles of up to `each` queries. A call has at least one, and as many as the device has room for, rowBytes a row.
-func planSparse(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int) *sparsePlan {
-	p := &sparsePlan{longest: longest(l)}
+// planQueries cuts spans into tiles of up to `each` queries. A call has at least one, and as many as the device has room for, rowBytes a row.
+func planQueries(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int) *queryPlan {
+	p := &queryPlan{longest: longest(l)}
 	var pages []int32
-	var tiles []sparseTile
-	var rows []sparseRow
-	var call sparseCall
+	var tiles []queryTile
+	var rows []queryRow
+	var call queryCall
 	flush := func() {
 		if call.tiles > 0 {
 			p.calls = append(p.calls, call)
 			p.mostTiles, p.mostRows = max(p.mostTiles, call.tiles), max(p.mostRows, call.rows)
 		}
-		call = sparseCall{tilesAt: cu.DevicePtr(24 * len(tiles)), rowsAt: cu.DevicePtr(8 * len(rows))}
+		call = queryCall{tilesAt: cu.DevicePtr(24 * len(tiles)), rowsAt: cu.DevicePtr(8 * len(rows))}
 	}
 	for _, s := range l.Spans {
-		t := sparseTile{base: int32(s.Row), pages: -1}
+		t := queryTile{base: int32(s.Row), pages: -1}
 		if kv.PageRows > 0 {
 			t.pages = int32(len(pages))
 			pages = append(pages, s.Pages...)
@@ -66,7 +66,7 @@ func planSparse(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int)
 			t.row, t.pos, t.count, t.first = int32(s.Row+at), int32(s.Pos+at), int32(n), int32(call.rows)
 			tiles = append(tiles, t)
 			for i := range n {
-				rows = append(rows, sparseRow{t.row + int32(i), t.pos + int32(i)})
+				rows = append(rows, queryRow{t.row + int32(i), t.pos + int32(i)})
 			}
 			call.tiles, call.rows = call.tiles+1, call.rows+n
 		}

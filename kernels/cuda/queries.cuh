@@ -1,4 +1,4 @@
-// What the kernels of sparse attention share (kernels/sparse.go, rule 3): work is cut into tiles of up to 64 pairs of a query and a head of the group, query-major; the queries
+// What the kernels of an indexer share (kernels/sparse.go, rule 3): work is cut into tiles of up to 64 queries, or pairs of a query and a head, query-major; the queries
 // of a tile are consecutive rows of one sequence. A call takes some tiles after the other, the queries of which are its rows, numbered from 0.
 #pragma once
 #include "attention.cuh"
