@@ -153,8 +153,6 @@ func (b *rlBench) objective(ctx context.Context, name string, updates int) (row 
 	}
 	ways := []rlWay{fused, twice, thrice}
 	switch {
-	case objective.Reach() == optim.ReachNone:
-		ways = ways[:1]
 	case s.Advantage == "": // no policy that samples
 		ways = ways[:2]
 	}
