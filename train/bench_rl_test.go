@@ -26,7 +26,7 @@ func TestBenchRL(t *testing.T) {
 		}
 		lines := strings.Split(strings.TrimSpace(text.String()), "\n")[3:]
 		for i, name := range optim.Names()[:len(optim.Names())-1] {
-			numbers := map[string]int{"sft": 1, "dpo": 3}[name]
+			numbers := map[string]int{"sft": 3, "dpo": 3}[name]
 			if numbers == 0 {
 				numbers = 5
 			}
