@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -249,6 +250,26 @@ func TestVerifyLongest(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A long sequence has company in each round, some of which begins as it does: pages are shared, and short of.
+func TestDrawLongest(t *testing.T) {
+	p := &proof{m: &model.Model{MaxLength: 8192, Vocab: 320}, longest: 8192, rng: rand.New(rand.NewPCG(1, 1)), report: &Report{}}
+	shared := 0
+	for range 20 {
+		p.draw(nil)
+		if len(p.seqs) < 2 || len(p.seqs[0]) != p.longest {
+			t.Fatalf("%d sequences, the first of %d tokens", len(p.seqs), len(p.seqs[0]))
+		}
+		for _, s := range p.seqs[1:] {
+			if n := min(len(s), 16); slices.Equal(s[:n], p.seqs[0][:n]) {
+				shared++
+			}
+		}
+	}
+	if shared == 0 {
+		t.Error("no sequence begins as the long one does")
+	}
 }
 
 func TestVerifyCatches(t *testing.T) {

@@ -144,12 +144,15 @@ func (p *proof) round(ctx context.Context, corpus [][]int32) error {
 	return p.engine(ctx, 3, false)
 }
 
-// draw makes sequences of skewed lengths, 1 to 64 of them, from random ids and pieces of the corpus; some begin like another.
+// draw makes sequences of skewed lengths, 1 to 64 of them, from random ids and pieces of the corpus; some begin like another. One that is long by request has company.
 func (p *proof) draw(corpus [][]int32) {
 	p.seqs = nil
-	budget := max(64, min(roundTokens, roundLogits/p.m.Vocab), p.longest)
+	budget := max(64, min(roundTokens, roundLogits/p.m.Vocab)) + p.longest
 	longest := min(max(longestProof, p.longest), p.m.MaxLength, budget)
 	count := []int{1, 2, 3, 4, 7, 16, 33, 64}[p.rng.IntN(8)]
+	if p.longest > 0 {
+		count = max(count, 4)
+	}
 	for len(p.seqs) < count && budget > 0 {
 		n := min(1+int(float64(longest)*math.Pow(p.rng.Float64(), 2)), budget)
 		if len(p.seqs) == 0 && p.longest > 0 {
