@@ -168,8 +168,8 @@ type KernelTime struct {
 
 // Repeater is a Device that can carry out a sequence of operations that comes again, such as a step of decoding, as one piece of work.
 type Repeater interface {
-	// Repeat carries out body, which enqueues operations and reads nothing back. Bodies of one key are expected to enqueue the same operations on the same
-	// shapes; where they do not, it costs time and changes no result.
+	// Repeat carries out body, which enqueues operations and reads nothing back. Bodies of one key are expected to enqueue the same operations, on shapes that may
+	// differ in rows; where they do not, it costs time and changes no result.
 	Repeat(key string, body func())
 }
 

@@ -96,7 +96,7 @@ func (b *builder) tensor(d kernels.DType, groups, rows, cols int) kernels.Tensor
 	return b.mem.NewGrouped(d, groups, rows, cols)
 }
 
-// rows is rows [from, to) of a tensor that it made.
+// rows is rows [from, to) of a tensor that it made; without a device there is no memory to point into.
 func (b *builder) rows(t kernels.Tensor, from, to int) kernels.Tensor {
 	if b.dev == nil {
 		return b.tensor(t.DType, 1, to-from, t.Cols)

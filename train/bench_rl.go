@@ -49,6 +49,9 @@ func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 	if len(o.Objectives) == 0 {
 		o.Objectives = slices.DeleteFunc(optim.Names(), func(name string) bool { return name == "custom" })
 	}
+	if slices.Contains(o.Objectives, "custom") {
+		return errors.New(`--objective "custom": has no derivative of its own, name another`)
+	}
 	dev, err := OpenDevice(s, kernels.BreakNone)
 	if err != nil {
 		return err

@@ -103,6 +103,7 @@ func TestBenchRLBad(t *testing.T) {
 		"65 positions": {Answers: 2, Prompt: Span{3, 9}, New: Span{4, 56}}, // a pair does not fit in a pack of 128
 		"129 position": {Answers: 2, Prompt: Span{3, 9}, New: Span{4, 120}},
 		`"gripo"`:      {Answers: 2, Prompt: Span{3, 9}, New: Span{4, 20}, Objectives: []string{"gripo"}},
+		`"custom"`:     {Answers: 2, Prompt: Span{3, 9}, New: Span{4, 20}, Objectives: []string{"grpo", "custom"}},
 	} {
 		if err := BenchRL(context.Background(), s, o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q: %v", want, err)
