@@ -124,13 +124,15 @@ func stacks(t *testing.T, code []byte) map[string]uint32 {
 	return sizes
 }
 
-// The kernels of absorbed attention keep all they add up in registers, and those that round weights what they have read, on every architecture and by both definitions of 2^x.
+// The kernels of absorbed attention and of weight gradients keep all they add up in registers, and those that round weights what they have read, on every architecture and by
+// both definitions of 2^x.
 func TestRegisters(t *testing.T) {
-	for _, arch := range []string{"sm_90a", "sm_100a"} {
+	names := []string{"absorbed.cu", "absorbed_backward.cu", "absorbed_target.cu", "round.cu"}
+	for arch, names := range map[string][]string{"sm_90a": append(names, "weightgrad_wgmma.cu"), "sm_100a": names} {
 		for _, exp2 := range []kernels.Exp2Mode{kernels.Exp2Poly, kernels.Exp2Ex2h} {
 			def := kernels.Default()
 			def.Exp2 = exp2
-			for _, name := range []string{"absorbed.cu", "absorbed_backward.cu", "absorbed_target.cu", "round.cu"} {
+			for _, name := range names {
 				o, err := compiled(name, arch, def)
 				if err != nil {
 					t.Fatal(err)

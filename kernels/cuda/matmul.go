@@ -122,7 +122,7 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		return
 	}
 	if uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x) {
-		d.weightGradNative(d.weightGradTiling(dw, x.Rows), dw, dy, x, g)
+		d.weightGradNative(dw, dy, x, g)
 		return
 	}
 	d.launch(weightGradFor(dy, x), [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), g.Count}, matmulThreads, matmulShared,

@@ -13,7 +13,7 @@ import (
 // tiling is a variant of the kernels in matmul_wgmma.cu: a block's tile and its ring. All give the same bits.
 type tiling struct {
 	name          string
-	columns, rows int // of out in MatMul and MatMulT; rows and columns of dw in WeightGrad
+	columns, rows int // of out
 	stages        int
 	blocks        int // on a multiprocessor
 }
@@ -23,10 +23,6 @@ var (
 	tilingSquare = tiling{"_square", 128, 128, 6, 1}
 	tilingFew    = tiling{"_few", 64, 64, 6, 2}
 	tilingDeep   = tiling{"_deep", 64, 64, 13, 2} // alone on its multiprocessor: a chain waits for memory, the more of it is on the way the shorter
-
-	gradWide   = tiling{"_wide", 128, 256, 4, 1}
-	gradSquare = tiling{"_square", 128, 128, 3, 2}
-	gradFew    = tiling{"_few", 64, 64, 6, 2}
 )
 
 // box is how many rows of X a copy brings: few copies, which take time to start, but not many rows beyond a group's end.
@@ -48,7 +44,7 @@ const mostGroups = 1024
 // shared is the bytes of the ring, and what aligning it may cost.
 func (s tiling) shared() int { return s.stages*(s.columns+s.rows)*64*2 + 1024 }
 
-// threads is matmul_wgmma.cu's.
+// threads is wgmma_ring.cuh's.
 func (s tiling) threads() int {
 	if s.blocks == 1 {
 		return s.columns*2 + 128
@@ -141,27 +137,4 @@ func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, 
 		params = appendParam(params, v)
 	}
 	return append(params, make([]byte, -len(params)&63)...) // a struct of maps is a multiple of their alignment
-}
-
-// weightGradNative is WeightGrad by wgmma.
-func (d *Device) weightGradNative(s tiling, dw, dy, x kernels.Tensor, g *kernels.Groups) {
-	maps := [2]tensorMap{d.boxes(dy, 64), d.boxes(x, 64)}
-	params := append(maps[0][:], maps[1][:]...)
-	tiles := g.Count * blocks(dw.Rows, s.columns) * blocks(dw.Cols, s.rows)
-	d.launch("weight_grad"+s.name, [3]int{min(tiles, s.blocks*d.processors), 1, 1}, s.threads(), s.shared(), params, dw, g.Offsets, g.Count, g.Packs, dw.Rows, dw.Cols)
-}
-
-// weightGradTiling is the variant for a shape. Where groups are short, reading and writing dw weighs more than wide tiles save.
-func (d *Device) weightGradTiling(dw kernels.Tensor, rows int) tiling {
-	if s, ok := d.forced(gradWide, gradSquare, gradFew); ok {
-		return s
-	}
-	tiles := func(s tiling) int { return dw.Groups * blocks(dw.Rows, s.columns) * blocks(dw.Cols, s.rows) }
-	switch {
-	case rows/dw.Groups >= 2048 && tiles(gradWide) >= d.processors:
-		return gradWide
-	case tiles(gradSquare) >= d.processors:
-		return gradSquare
-	}
-	return gradFew
 }

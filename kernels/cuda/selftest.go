@@ -30,7 +30,7 @@ func (d *Device) trials() []trial {
 		for _, s := range []tiling{tilingWide, tilingSquare, tilingFew, tilingDeep} {
 			all = append(all, trial{"wgmma", s.name, tryProduct})
 		}
-		for _, s := range []tiling{gradWide, gradSquare, gradFew} {
+		for _, s := range gradTilings {
 			all = append(all, trial{"wgmma", s.name, tryWeightGrad})
 		}
 	}

@@ -19,17 +19,22 @@ __device__ inline void barrier_wait(u64* bar, int parity) {
       : "memory");
 }
 
+// barrier_arrive_copied arrives when all that this thread has started to copy (copy16) is there.
+__device__ inline void barrier_arrive_copied(u64* bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(bar)) : "memory"); }
+
 // copy_box brings the box at (column, row, matrix) of a tensor to shared memory; what lies beyond the tensor is zero.
 __device__ inline void copy_box(void* to, const TensorMap* map, int column, int row, int matrix, u64* bar) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)), "l"(map), "r"(column),
                "r"(row), "r"(matrix), "r"(shared_address(bar))
                : "memory");
 }
-__device__ inline void prefetch_l2(const void* p, int bytes) { asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory"); }
 
-// operand describes shared memory in 128-byte swizzled rows: boxes of 64 x 64 elements, 8 KiB each, 1 KiB for every 8 rows. Rows are along k for operands that
+// operand describes shared memory in 128-byte swizzled rows: boxes of 64 elements in a row, BOX bytes each, 1 KiB for every 8 rows. Rows are along k for operands that
 // are contiguous there; else rows are k, and the boxes follow each other across it.
-__device__ inline u64 operand(const void* p) { return (u64)(shared_address(p) >> 4) | (u64)(8192 >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62; }
+template <int BOX>
+__device__ inline u64 operand(const void* p) {
+  return (u64)(shared_address(p) >> 4) | (u64)(BOX >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62;
+}
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

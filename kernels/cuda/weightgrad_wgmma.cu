@@ -1,0 +1,246 @@
+// WeightGrad (see matmul.cu for the sums) by wgmma and TMA: dy^T x, started from dw. A persistent block walks over tiles of dw [groups][n][k]; one thread copies rows of dy and
+// x, warpgroups multiply, 64 rows of a tile each. The last step of a pack is filled with zeros in shared memory, because the next pack's rows follow there.
+//   wide, square: a block a multiprocessor. The sums stream through shared memory: two more warps bring the dw of the next tile and store that of the last while this one is
+//   multiplied. k is a multiple of 4.
+//   few: small tiles, two blocks a multiprocessor; reads and writes dw itself, for any k.
+// Bound: 2*M*N*K flops of the tensor cores, or 8 bytes of memory for each element of dw; between them what L2 gives: a tile of A x B takes 2 * (A + B) bytes a row.
+#include "wgmma_ring.cuh"
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+struct Pair {
+  TensorMap dy, x;
+};
+
+// Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th.
+struct Gradient {
+  float* dw;
+  const int* offsets;
+  int groups, packs, n, k;
+};
+
+// Tile is rows from `row` and columns from `col` on of a group's dw, or none.
+struct Tile {
+  int index, group, row, col;
+  __device__ bool some() const { return group >= 0; }
+};
+
+// tile_from is the block's first tile at `index` or behind it whose group has rows.
+template <int A, int B>
+__device__ inline Tile tile_from(const Gradient& g, int index) {
+  int down = (g.n + A - 1) / A, across = (g.k + B - 1) / B, tiles = down * across;
+  for (; index < g.groups * tiles; index += gridDim.x) {
+    int group = index / tiles, row, col;
+    if (g.offsets[group * g.packs] == g.offsets[(group + 1) * g.packs]) continue;
+    piece(index % tiles, down, across, row, col);
+    return {index, group, row * A, col * B};
+  }
+  return {index, -1, 0, 0};
+}
+
+// copy_operands is the work of the thread that fills the ring: DEPTH rows a stage, from the first of each pack on.
+template <int A, int B, int DEPTH, class R>
+__device__ inline void copy_operands(const Gradient& g, const Pair& maps, R& ring) {
+  for (Tile t = tile_from<A, B>(g, blockIdx.x); t.some(); t = tile_from<A, B>(g, t.index + gridDim.x))
+    for (int p = t.group * g.packs; p < (t.group + 1) * g.packs; p++)
+      for (int from = g.offsets[p], to = g.offsets[p + 1]; from < to; from += DEPTH, ring.next()) {
+        ring.free(R::kStage * 2);
+        u64* full = ring.full + ring.slot;
+        for (int c = 0; c < A; c += 64) copy_box(ring.a() + c * DEPTH, &maps.dy, t.row + c, from, 0, full);
+        for (int c = 0; c < B; c += 64) copy_box(ring.b() + c * DEPTH, &maps.x, t.col + c, from, 0, full);
+      }
+}
+
+// clear zeroes k [from, to) of what the warpgroup multiplies of the current slot. All warpgroups write the same zeros to B, so that none waits for another.
+template <int A, int B, class R>
+__device__ inline void clear(R& ring, int warpgroup, int from, int to) {
+  constexpr int kBoxes = 1 + B / 64;
+  for (int c = threadIdx.x % kGroup; c < (to - from) * kBoxes * 8; c += kGroup) {  // pieces of 16 bytes
+    int box = c / 8 % kBoxes, k = from + c / (kBoxes * 8);
+    box = box == 0 ? warpgroup : box - 1 + A / 64;
+    *(uint4*)(ring.a() + box * R::kBox + k * 64 + c % 8 * 8) = make_uint4(0, 0, 0, 0);
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + warpgroup), "n"(kGroup) : "memory");
+}
+
+// chain_rows continues the warpgroup's sums over the rows of a group, pack by pack.
+template <int A, int B, int DEPTH, class R>
+__device__ inline void chain_rows(float* d, const Gradient& g, R& ring, int group, int warpgroup) {
+  int p = group * g.packs, last = p + g.packs, left = g.offsets[p + 1] - g.offsets[p], turns = 0;
+  for (int q = p; q < last; q++) turns += (g.offsets[q + 1] - g.offsets[q] + DEPTH - 1) / DEPTH;
+  chain<B, 1, 1>(d, ring, warpgroup, turns, [&](int) {
+    while (left <= 0) p++, left = g.offsets[p + 1] - g.offsets[p];
+    if (left < DEPTH) clear<A, B>(ring, warpgroup, left, DEPTH);
+    left -= DEPTH;
+  });
+}
+
+// A warpgroup's 64 x B sums wait in shared memory with pieces of 32 bytes at piece ^ (row % 4), so that four rows of accumulators meet no bank twice.
+template <int B>
+__device__ inline float* waiting(float* sums, int row, int col) {
+  return sums + row * B + (col ^ (row & 3) << 3);
+}
+
+// exchange swaps the warpgroup's accumulators with the sums that wait.
+template <int B>
+__device__ inline void exchange(float* d, float* sums) {
+  constexpr int kAtOnce = 4;
+  int lane = warp_lane(), row = threadIdx.x / kWarp % 4 * 16 + lane / 4, col = lane % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < B / 8; j += kAtOnce) {
+    float2 v[2 * kAtOnce];
+#pragma unroll
+    for (int i = 0; i < 2 * kAtOnce; i++) v[i] = *(float2*)waiting<B>(sums, row + i % 2 * 8, col + (j + i / 2) * 8);
+#pragma unroll
+    for (int i = 0; i < 2 * kAtOnce; i++) {
+      float* own = d + j * 4 + i * 2;
+      *(float2*)waiting<B>(sums, row + i % 2 * 8, col + (j + i / 2) * 8) = make_float2(own[0], own[1]);
+      own[0] = v[i].x, own[1] = v[i].y;
+    }
+  }
+}
+
+// Part is a warpgroup's part of a tile of dw; without a tile it has no rows.
+struct Part {
+  float* at;
+  int rows, cols;
+};
+
+template <int B>
+__device__ inline Part part_of(const Gradient& g, Tile t, int warpgroup) {
+  if (!t.some()) return {g.dw, 0, 0};
+  int row = t.row + warpgroup * 64;
+  return {g.dw + ((long long)t.group * g.n + row) * g.k + t.col, min(64, g.n - row), min(B, g.k - t.col)};
+}
+
+// carry stores the sums that wait to one part of dw and starts to bring those of another in their place, for a warp: half of it has a row.
+template <int B>
+__device__ inline void carry(float* sums, Part to, Part from, long long k) {
+  asm volatile("" : "+l"(sums));  // else the compiler computes it anew for every copy
+  int row = warp_lane() / 16, col = warp_lane() % 16 * 4;
+  to.at += row * k + col, from.at += row * k + col;
+#pragma unroll 2
+  for (int r = 0; r < 64; r += 2, to.at += 2 * k, from.at += 2 * k) {
+    float* here = waiting<B>(sums, row + r, col);
+    bool stores = row + r < to.rows, brings = row + r < from.rows;
+    float4 v[B / 64];
+#pragma unroll
+    for (int c = 0; c < B; c += 64) v[c / 64] = *(float4*)(here + c);
+#pragma unroll
+    for (int c = 0; c < B; c += 64)
+      if (stores && col + c < to.cols) *(float4*)(to.at + c) = v[c / 64];
+    __syncwarp();  // they are read before they are overwritten
+#pragma unroll
+    for (int c = 0; c < B; c += 64)
+      if (brings && col + c < from.cols) copy16(here + c, from.at + c, 16);
+  }
+}
+
+// move_sums is the work of a warp for a warpgroup: at each exchange it stores the sums of the tile before and brings those of the next. There is one exchange
+// more than tiles; the first puts nothing, the last takes nothing.
+template <int A, int B>
+__device__ inline void move_sums(const Gradient& g, float* sums, int warpgroup, u64* brought, u64* put) {
+  Tile past = {0, -1, 0, 0}, here = past, next = tile_from<A, B>(g, blockIdx.x);
+  for (int i = 0;; i++) {
+    barrier_wait(put, i & 1 ^ 1);  // passes at once for 0
+    carry<B>(sums, part_of<B>(g, past, warpgroup), part_of<B>(g, next, warpgroup), g.k);
+    if (i > 0 && !here.some()) return;
+    barrier_arrive_copied(brought);
+    past = here, here = next;
+    if (next.some()) next = tile_from<A, B>(g, next.index + gridDim.x);
+  }
+}
+
+// stream is the work of a block whose sums stream. Those that wait lie behind the ring.
+template <int A, int B, int STAGES, int DEPTH>
+__device__ inline void stream(const Pair& maps, const Gradient& g) {
+  constexpr int kWarpgroups = A / 64;
+  __shared__ u64 bars[2 * STAGES], brought[kWarpgroups], put[kWarpgroups];
+  if (threadIdx.x < kWarpgroups) {
+    barrier_init(brought + threadIdx.x, kWarp);
+    barrier_init(put + threadIdx.x, kGroup);
+  }
+  Ring<A, B, STAGES, DEPTH> ring(bars);
+  float* sums = (float*)(ring.base + STAGES * ring.kStage);
+  __syncthreads();
+  int warpgroup = threadIdx.x / kGroup;
+  if (warpgroup == kWarpgroups) {
+    fewer_registers<96>();
+    int warp = threadIdx.x / kWarp % 4;
+    if (threadIdx.x % kGroup == 0) copy_operands<A, B, DEPTH>(g, maps, ring);
+    else if (warp > 0 && warp <= kWarpgroups) move_sums<A, B>(g, sums + (warp - 1) * 64 * B, warp - 1, brought + warp - 1, put + warp - 1);
+    return;
+  }
+  more_registers<200>();
+  float d[B / 2];
+#pragma unroll
+  for (int j = 0; j < B / 2; j++) d[j] = 0.f;
+  Tile t = tile_from<A, B>(g, blockIdx.x);
+  for (int phase = 0;; phase ^= 1, t = tile_from<A, B>(g, t.index + gridDim.x)) {
+    barrier_wait(brought + warpgroup, phase);
+    exchange<B>(d, sums + warpgroup * 64 * B);
+    barrier_arrive(put + warpgroup);  // every thread for what it has written
+    if (!t.some()) return;
+    chain_rows<A, B, DEPTH>(d, g, ring, t.group, warpgroup);
+  }
+}
+
+#define STREAM(name, A, B, STAGES, DEPTH)                                                                           \
+  extern "C" __global__ void __launch_bounds__(threads(A, 1), 1)                                                    \
+      name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int n, int k) { \
+    stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, packs, n, k});                                          \
+  }
+STREAM(weight_grad_wide, 128, 256, 4, 32)
+STREAM(weight_grad_square, 128, 128, 5, 64)
+
+// continue_tile reads the warpgroup's 64 x B accumulators from a tile of dw, or writes them.
+template <int B, bool WRITE>
+__device__ inline void continue_tile(float* d, const Gradient& g, Tile t) {
+  int lane = warp_lane(), row = t.row + threadIdx.x / kWarp * 16 + lane / 4, col = t.col + lane % 4 * 2;
+  float* dw = g.dw + (long long)t.group * g.n * g.k;
+  bool even = g.k % 2 == 0;
+#pragma unroll
+  for (int j = 0; j < B / 8; j++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      int r = row + h * 8, c = col + j * 8;
+      float *p = dw + (long long)r * g.k + c, *v = d + j * 4 + h * 2;
+      if (even) {
+        if (r < g.n && c < g.k) {
+          if (WRITE) *(float2*)p = make_float2(v[0], v[1]);
+          else v[0] = ((const float2*)p)->x, v[1] = ((const float2*)p)->y;
+        } else if (!WRITE) {
+          v[0] = v[1] = 0.f;
+        }
+      } else {
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+          bool in = r < g.n && c + e < g.k;
+          if (WRITE && in) p[e] = v[e];
+          if (!WRITE) v[e] = in ? p[e] : 0.f;
+        }
+      }
+    }
+}
+
+// While one of the two blocks reads or writes dw, the other multiplies.
+extern "C" __global__ void __launch_bounds__(threads(64, 2), 2)
+    weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int n, int k) {
+  constexpr int A = 64, B = 64, STAGES = 6;
+  __shared__ u64 bars[2 * STAGES];
+  Ring<A, B, STAGES> ring(bars);
+  __syncthreads();
+  Gradient g = {dw, offsets, groups, packs, n, k};
+  if (threadIdx.x >= kGroup) {
+    if (threadIdx.x == kGroup) copy_operands<A, B, kDepth>(g, maps, ring);
+    return;
+  }
+  for (Tile t = tile_from<A, B>(g, blockIdx.x); t.some(); t = tile_from<A, B>(g, t.index + gridDim.x)) {
+    float d[B / 2];
+    continue_tile<B, false>(d, g, t);
+    chain_rows<A, B, kDepth>(d, g, ring, t.group, 0);
+    continue_tile<B, true>(d, g, t);
+  }
+}
+
+#endif

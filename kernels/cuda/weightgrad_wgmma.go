@@ -1,0 +1,78 @@
+//go:build cuda
+
+package cuda
+
+import "lockstep/kernels"
+
+// gradTiling is a variant of the kernels in weightgrad_wgmma.cu. All give the same bits.
+type gradTiling struct {
+	name          string
+	rows, columns int  // of a tile of dw
+	stages, depth int  // of the ring; rows of dy and x in a stage
+	streams       bool // sums come and go through shared memory, by one block on a multiprocessor; else two
+}
+
+var (
+	gradWide   = gradTiling{"_wide", 128, 256, 4, 32, true}
+	gradSquare = gradTiling{"_square", 128, 128, 5, 64, true}
+	gradFew    = gradTiling{"_few", 64, 64, 6, 64, false}
+)
+
+// gradTilings are all that weightGradTiling may choose.
+var gradTilings = []gradTiling{gradWide, gradSquare, gradFew}
+
+func (s gradTiling) blocks() int {
+	if s.streams {
+		return 1
+	}
+	return 2
+}
+
+// threads is wgmma_ring.cuh's.
+func (s gradTiling) threads() int {
+	if s.streams {
+		return s.rows*2 + 128
+	}
+	return s.rows*2 + 32
+}
+
+// shared is the bytes of the ring, what aligning it may cost, and a tile of sums where they wait there.
+func (s gradTiling) shared() int {
+	ring := s.stages*(s.rows+s.columns)*s.depth*2 + 1024
+	if s.streams {
+		return ring + 4*s.rows*s.columns
+	}
+	return ring
+}
+
+func (s gradTiling) tiles(dw kernels.Tensor) int {
+	return dw.Groups * blocks(dw.Rows, s.rows) * blocks(dw.Cols, s.columns)
+}
+
+// weightGradNative is WeightGrad by wgmma.
+func (d *Device) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	s := d.weightGradTiling(dw, x.Rows)
+	maps := [2]tensorMap{d.boxes(dy, s.depth), d.boxes(x, s.depth)}
+	params := append(maps[0][:], maps[1][:]...)
+	d.launch("weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.processors), 1, 1}, s.threads(), s.shared(),
+		params, dw, g.Offsets, g.Count, g.Packs, dw.Rows, dw.Cols)
+}
+
+// weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what has too few large ones, and what cannot stream: rows of dw must begin
+// at multiples of 16 bytes. Where groups are short, dw is most of what moves, and wide tiles read less beside it.
+func (d *Device) weightGradTiling(dw kernels.Tensor, rows int) gradTiling {
+	const short = 512 // rows of a group
+	streams := dw.Cols%4 == 0
+	for _, s := range gradTilings {
+		if s.name == d.force && (streams || !s.streams) {
+			return s
+		}
+	}
+	switch {
+	case !streams || gradSquare.tiles(dw) < d.processors:
+		return gradFew
+	case rows/dw.Groups < short && dw.Cols > gradSquare.columns && gradWide.tiles(dw) >= d.processors:
+		return gradWide
+	}
+	return gradSquare
+}

@@ -1,0 +1,95 @@
+// Products by wgmma: the ring between the warp that copies and the warpgroups that multiply, the chain of products over it, and the order of tiles.
+#pragma once
+#include "wgmma.cuh"
+
+constexpr int kDepth = 64;   // k of a stage, where a ring does not say another
+constexpr int kGroup = 128;  // threads of a warpgroup
+constexpr int kBand = 8;     // tiles side by side that share operands in L2
+
+extern __shared__ u16 dynamic[];
+
+// threads of a block: a warpgroup for each 64 that it multiplies, and a warp that copies, which is a warpgroup where it gives registers to the others.
+constexpr int threads(int multiplied, int blocks) { return multiplied * 2 + (blocks == 1 ? kGroup : kWarp); }
+
+// Ring is the stages between the copying warp and the multiplying warpgroups: A boxes, then B boxes, 1024-byte aligned.
+template <int A, int B, int STAGES, int DEPTH = kDepth>
+struct Ring {
+  static constexpr int kStage = (A + B) * DEPTH, kBox = 64 * DEPTH;  // elements
+  static constexpr int kSteps = DEPTH / 16;
+  u16* base;
+  u64 *full, *empty;
+  int slot, phase;
+  __device__ Ring(u64* bars) : full(bars), empty(bars + STAGES), slot(0), phase(0) {
+    base = dynamic + ((1024 - (shared_address(dynamic) & 1023)) & 1023) / 2;
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < STAGES; i++) {
+        barrier_init(full + i, 1);
+        barrier_init(empty + i, A / 64 * 4);
+      }
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    }
+  }
+  __device__ u16* a() { return base + slot * kStage; }
+  __device__ u16* b() { return a() + A * DEPTH; }
+  __device__ void next() {
+    if (++slot == STAGES) slot = 0, phase ^= 1;
+  }
+  // free waits until the slot may be overwritten and announces `bytes`.
+  __device__ void free(int bytes) {
+    barrier_wait(empty + slot, phase ^ 1);
+    barrier_expect(full + slot, bytes);
+  }
+  __device__ void filled() { barrier_wait(full + slot, phase); }
+  // release gives back the slot before the current one.
+  __device__ void release_last() {
+    if (warp_lane() == 0) barrier_arrive(empty + (slot == 0 ? STAGES - 1 : slot - 1));
+  }
+};
+
+// multiply starts the products of the current slot: steps of 16 k into COLUMNS columns. Steps of zeros change no bit.
+template <int COLUMNS, int TA, int TB, class R>
+__device__ inline void multiply(float* d, R& ring, int warpgroup) {
+  constexpr int kA = (TA ? 16 * 64 : 16) * 2 >> 4, kB = (TB ? 16 * 64 : 16) * 2 >> 4;  // of descriptors, for each step
+  u64 a = operand<R::kBox * 2>(ring.a() + warpgroup * R::kBox), b = operand<R::kBox * 2>(ring.b());
+  wgmma_fence();
+#pragma unroll
+  for (int s = 0; s < R::kSteps; s++) wgmma<COLUMNS, TA, TB>(d, a + s * kA, b + s * kB);
+  wgmma_commit();
+}
+
+// held keeps the compiler from moving what touches the accumulators across this point.
+template <int COLUMNS>
+__device__ inline void held(float* d) {
+#pragma unroll
+  for (int i = 0; i < COLUMNS / 2; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// chain multiplies `turns` slots; prepare is called with the turn before each.
+template <int COLUMNS, int TA, int TB, class R, class F>
+__device__ inline void chain(float* d, R& ring, int warpgroup, int turns, F prepare) {
+  held<COLUMNS>(d);
+  ring.filled();
+  prepare(0);
+  multiply<COLUMNS, TA, TB>(d, ring, warpgroup);
+  ring.next();
+  for (int i = 1; i < turns; i++) {
+    ring.filled();
+    prepare(i);
+    multiply<COLUMNS, TA, TB>(d, ring, warpgroup);
+    wgmma_wait<1>();
+    ring.release_last();
+    ring.next();
+  }
+  wgmma_wait<0>();
+  held<COLUMNS>(d);
+  ring.release_last();
+}
+
+// Piece is where a tile lies in its group: bands of kBand tiles down, all tiles across, down first inside a band.
+__device__ inline void piece(int i, int down, int across, int& row, int& col) {
+  int band = i / (kBand * across), height = min(kBand, down - band * kBand);
+  i -= band * kBand * across;
+  row = band * kBand + i % height;
+  col = i / height;
+}
