@@ -146,7 +146,8 @@ struct Walk {
   __device__ int at(int i) const { return from + i % each * kRows; }
 };
 
-// copy_walk is the copying warp of dk and dv; lse and delta of a block's queries go to the values of its stage.
+// copy_walk is the copying warp of dk and dv; lse and delta of a block's queries go to the values of its stage. Its lanes write these, and threads of the warpgroups read them,
+// by plain accesses, so each arrives for itself, here and in grad_kv: an arrival releases what its own thread did. Tiles are written by TMA and read by wgmma.
 template <int D>
 __device__ inline void copy_walk(Ring<D, 2> ring, float* values, const GradMaps& maps, const float* lse, const float* delta, const Walk& walk, int row, int head, int heads,
                                  int lses) {
@@ -167,10 +168,12 @@ __device__ inline void copy_walk(Ring<D, 2> ring, float* values, const GradMaps&
 #pragma unroll
     for (int j = 0; j < 4; j++) values[(h.slot * 4 + j) * kWarp + lane] = next[j];
     look(i + 1);
-    __syncwarp();
-    if (lane > 0) continue;
-    int column = (head + i / walk.each) * D;
     u64* full = ring.full + h.slot;
+    if (lane > 0) {
+      barrier_arrive(full);
+      continue;
+    }
+    int column = (head + i / walk.each) * D;
     barrier_expect(full, 2 * ring.kTile);
     for (int p = 0; p < ring.kPanels; p++) {
       copy_box(ring.tile(h, 0) + p * kPanel, &maps.q, column + p * 64, row + walk.at(i), 0, full);
@@ -192,7 +195,7 @@ __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const flo
   Ring<D, 2> ring = {rows + kTeams * 2 * kTile, full, empty, kStages, 0, 0};
   float* sides = (float*)(ring.base + kStages * 2 * kTile);
   if (threadIdx.x == 0) barrier_init(&mine, 1);
-  ring.prepare(kTeams * 4);
+  ring.prepare(kThreads, kWarp);
   if (threadIdx.x >= kThreads) {
     fewer_registers<24>();
     if (threadIdx.x == kThreads) {
@@ -256,7 +259,7 @@ __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const flo
     arrive(ring, h, walk.to - x);
     products<D>(p, keys, ring.tile(h, 0));
     group_wait<1>();  // and those of gk
-    ring.release(last);
+    ring.release_own(last);
     products<D>(e, values, ring.tile(h, 1));
   }
   group_wait<0>();

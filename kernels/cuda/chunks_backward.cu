@@ -71,9 +71,9 @@ struct Pairs {
   Stage stage;
 };
 
-// tree_of_block is the definition's tree of f(0) ... f(n-1), a lane to each of kThreads == kLanes threads; thread 0 gets it.
+// tree_of_block leaves the definition's tree of f(0) ... f(n-1), a lane to each of kThreads == kLanes threads, in lanes[0], for all of them.
 template <class F>
-__device__ inline float tree_of_block(float* lanes, int n, F f) {
+__device__ inline void tree_of_block(float* lanes, int n, F f) {
   float sum = 0.f;
   for (int i = threadIdx.x; i < n; i += kLanes) sum += f(i);
   lanes[threadIdx.x] = sum;
@@ -81,7 +81,7 @@ __device__ inline float tree_of_block(float* lanes, int n, F f) {
     __syncthreads();
     if ((int)threadIdx.x < s) lanes[threadIdx.x] += lanes[threadIdx.x + s];
   }
-  return lanes[0];
+  __syncthreads();
 }
 
 // Gradients are where those of the rows go: dv [rows, heads*values], dg [rows, heads], db [rows, heads] of the delta rule, ddt and what each row adds to dskip, F32 [rows, heads],
@@ -201,10 +201,9 @@ struct OneHead {
       if (warp_lane() == 0) p.dc[r] = dc - t, p.t[r] = t;
     }
     size_t whole = ((size_t)at * h.heads + head) * h.dim * h.values;
-    float behind = tree_of_block(p.lanes, h.dim * h.values, [&](int i) { return s.grads[whole + i] * s.states[whole + i]; });
-    __syncthreads();
+    tree_of_block(p.lanes, h.dim * h.values, [&](int i) { return s.grads[whole + i] * s.states[whole + i]; });
     if (threadIdx.x > 0) return;
-    float sum = 0.f, later = 0.f;
+    float sum = 0.f, later = 0.f, behind = p.lanes[0];
     for (int r = 0; r < n; r++) sum += p.t[r];
     p.dc[n - 1] = p.dc[n - 1] + (sum + e(p, n - 1) * behind);
     for (int r = n - 1; r >= 0; r--) {

@@ -20,10 +20,10 @@ struct Ring {
   u64 *full, *empty;
   int count, slot, phase;
 
-  // prepare sets up the barriers, by the whole block; `readers` warps give slots back.
-  __device__ void prepare(int readers) const {
+  // prepare sets up the barriers, by the whole block: so many arrivals of readers give a slot back, so many of writers fill it, besides the bytes.
+  __device__ void prepare(int readers, int writers = 1) const {
     if (threadIdx.x < count) {
-      barrier_init(full + threadIdx.x, 1);
+      barrier_init(full + threadIdx.x, writers);
       barrier_init(empty + threadIdx.x, readers);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -37,9 +37,11 @@ struct Ring {
   }
   __device__ char* tile(const Held& h, int which = 0) const { return base + (h.slot * Tiles + which) * kTile; }
   __device__ void wait(const Held& h) const { barrier_wait(full + h.slot, h.phase); }
+  // A reader gives a slot back: a warp by its first lane, when its wgmma is done or its lanes have met after their reads; or each thread for what it has read itself.
   __device__ void release(const Held& h) const {
     if (warp_lane() == 0) barrier_arrive(empty + h.slot);
   }
+  __device__ void release_own(const Held& h) const { barrier_arrive(empty + h.slot); }
   __device__ void wait_empty(const Held& h) const { barrier_wait(empty + h.slot, h.phase ^ 1); }
 
   // copy is the copying warp: blocks of keys [x, last), keys and values in turn or in one slot, in boxes of so many rows as lie together in any page. Pages are looked

@@ -63,7 +63,11 @@ __device__ inline void rms_norm_backward(float* runs, T* dx, float* sums, const 
       for (int j = 0; j < C; j++) sum[k][j] = 0.f;
     int from = first + team.id * kRowRun, to = min(from + kRowRun, end);
 #pragma unroll 1
-    for (size_t r = from; (int)r < to; r++) {
+    for (size_t r = from; (int)r < from + kRowRun; r++) {
+      if ((int)r >= to) {
+        team.meet();  // all teams meet as often
+        continue;
+      }
       Columns<T, C> row[K], dout[K], grad[K];
       const T *xr = x + r * xs + team.col, *dyr = dy + r * dys + team.col;
       T* dxr = dx + r * dxs + team.col;

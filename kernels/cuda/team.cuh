@@ -73,6 +73,11 @@ struct Team {
   int id = threadIdx.x / kThreads, col = threadIdx.x % kThreads * C;  // its columns are col, col + 256, ...
   u32 turn = 0;
 
+  // meet waits for the team's other warps.
+  __device__ void meet() const {
+    if constexpr (C < kEight) asm volatile("bar.sync %0, %1;" ::"r"(1 + id), "n"(kThreads) : "memory");
+  }
+
   // tree adds the 256 lanes up, for all of them. lanes are 512 floats of the team's own.
   __device__ float tree(const float* v, float* lanes) {
     Lanes8 all;
@@ -84,7 +89,7 @@ struct Team {
       turn ^= 1;
 #pragma unroll
       for (int j = 0; j < C; j++) own[col + j] = v[j];
-      asm volatile("bar.sync %0, %1;" ::"r"(1 + id), "n"(kThreads) : "memory");
+      meet();
 #pragma unroll
       for (int j = 0; j < kEight; j++) all.v[j] = own[warp_lane() * kEight + j];
     }
