@@ -30,6 +30,7 @@ type Device struct {
 	size     int            // bytes of scratch
 	profile  *profile       // nil: off
 	plans    attentionPlans // of attention
+	maps     map[boxes]tensorMap
 
 	processors int    // multiprocessors of the card
 	force      string // the path of matrix products, for tests; "" chooses by shape
@@ -64,7 +65,7 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
-	d := &Device{def: def, shapes: map[string]error{}, room: 256 << 20, plans: attentionPlans{}}
+	d := &Device{def: def, shapes: map[string]error{}, room: 256 << 20, plans: attentionPlans{}, maps: map[boxes]tensorMap{}}
 	if d.context, err = card.RetainPrimaryCtx(); err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
@@ -271,7 +272,7 @@ func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params 
 	if grid[0] == 0 || grid[1] == 0 || grid[2] == 0 {
 		return
 	}
-	buf := make([]byte, 0, 256)
+	buf := make([]byte, 0, f.size)
 	for _, p := range params {
 		buf = appendParam(buf, p)
 	}

@@ -12,13 +12,20 @@ import (
 	"lockstep/kernels"
 )
 
-var paths = []string{"portable", tilingWide.name, tilingSquare.name, tilingFew.name, tilingDeep.name}
+// paths are the ways of matrix products.
+func paths() []string {
+	all := []string{"portable"}
+	for _, s := range productTilings {
+		all = append(all, s.String())
+	}
+	return all
+}
 
 // forcing runs body with each path of matrix products.
 func forcing(body func(path string)) {
 	d := card.(*Device)
 	defer func() { d.force = "" }()
-	for _, p := range paths {
+	for _, p := range paths() {
 		d.force = p
 		body(p)
 	}
@@ -184,6 +191,39 @@ func TestWindows(t *testing.T) {
 	}
 }
 
+// The variant is within a hundredth of the fastest that was measured for the shapes of BenchmarkFew, and of few rows a group; what computes some of a product's columns has tiles
+// that end where those of all columns do.
+func TestTilings(t *testing.T) {
+	d := &Device{processors: 132}
+	for _, c := range []struct {
+		groups, rows, columns int
+		want                  tiling
+	}{
+		{1, 1, 5120, tilingDeep.of(8)},
+		{1, 32, 16, tilingDeep.of(8)},
+		{1, 32, 5120, tilingDeep.of(32)},
+		{1, 118, 128, tilingDeep.of(8)},
+		{1, 118, 2048, tilingDeep.of(32)},
+		{1, 118, 5120, tilingTall},
+		{1, 250, 2048, tilingDeep},
+		{1, 250, 5120, tilingSquare},
+		{128, 944, 1536, tilingFew},
+		{128, 33216, 2048, tilingWide},
+		{1, 8192, 8192, tilingWide},
+	} {
+		if got := d.tilingFor(c.groups, c.rows, c.columns); got != c.want {
+			t.Errorf("%d groups, %d rows, %d columns: %s, want %s", c.groups, c.rows, c.columns, got, c.want)
+		}
+	}
+	for range 10000 {
+		groups, rows, columns := 1+rng.IntN(9), 1+rng.IntN(2000), 1+rng.IntN(30000)
+		whole, part := d.tilingFor(groups, rows, columns), d.tilingFor(groups, rows, 1+rng.IntN(columns))
+		if whole.columns%part.columns != 0 {
+			t.Fatalf("%d groups, %d rows, %d columns: %s, and %s for some of them", groups, rows, columns, whole, part)
+		}
+	}
+}
+
 // Rows that take turns between weights, or share one.
 func TestTurnsEqualReference(t *testing.T) {
 	for _, s := range [][5]int{{1, 1, 5, 7, 3}, {9, 4, 16, 40, 8}, {130, 3, 100, 33, 16}, {33, 16, 192, 136, 8}} {
@@ -225,10 +265,10 @@ func TestPathsAgree(t *testing.T) {
 			for i, name := range []string{"nt", "nn", "weight gradient"} {
 				raw := make([]byte, whole[i].Bytes())
 				card.Read(raw, whole[i])
-				if path == paths[0] {
+				if path == "portable" {
 					want = append(want, raw)
 				} else if !bytes.Equal(raw, want[i]) {
-					t.Errorf("%s %v: %s is not %s", name, s, path, paths[0])
+					t.Errorf("%s %v: %s is not %s", name, s, path, "portable")
 				}
 			}
 		})
@@ -241,18 +281,59 @@ func BenchmarkMatMul(b *testing.B) {
 	}
 }
 
-// Products of few tiles by either ring: the shapes of a decoding step.
-func BenchmarkRings(b *testing.B) {
+// Products of few rows by every small tile, and what is chosen: the shapes of a decoding step, as a graph that finds no weights in the cache.
+func BenchmarkFew(b *testing.B) {
 	d := card.(*Device)
 	defer func() { d.force = "" }()
-	for _, c := range MatMulCases {
-		if c.Op != "MatMul" || c.Groups > 0 || tilingFew.tiles(1, c.Rows, c.Cols) > d.processors {
-			continue
-		}
-		for _, s := range []tiling{tilingFew, tilingDeep} {
-			d.force = s.name
-			r := d.BenchMatMul(100*time.Millisecond, []MatMulCase{c})[0]
-			fmt.Printf("%-35s %s %10.1f us %8.0f GB/s\n", r.Case, s.name, r.Seconds*1e6, r.Bytes/r.Seconds/1e9)
+	defer d.release(len(d.owned))
+	const most = 4096
+	mem := kernels.NewArena(d)
+	weights, x, out := mem.New(kernels.BF16, benchCache/2/most, most), mem.New(kernels.BF16, 256, most), mem.New(kernels.BF16, 256, 5120)
+	d.fillRandom(weights)
+	d.fillRandom(x)
+	for _, rows := range []int{1, 32, 118, 250} {
+		for _, s := range [][2]int{{32, 2048}, {16, 4096}, {128, 2048}, {2048, 4096}, {5120, 2048}} {
+			cols, depth := s[0], s[1]
+			launches := min(weights.Rows/cols, 400)
+			body := func() {
+				for i := range launches {
+					w := weights.RowRange(i*cols, (i+1)*cols).ColRange(0, depth)
+					d.MatMul(out.RowRange(0, rows).ColRange(0, cols), nil, kernels.Term{X: x.RowRange(0, rows).ColRange(0, depth), W: w})
+				}
+			}
+			line, best, chosen := fmt.Sprintf("%3d x %4d x %4d:", rows, cols, depth), 1e9, 0.
+			for _, s := range append([]tiling{{}}, productTilings...) {
+				if s.name == tilingWide.name {
+					continue
+				}
+				d.force = s.String()
+				us := d.timeGraph(15*time.Millisecond, body) / float64(launches) * 1e6
+				if s.name == "" {
+					chosen = us
+				} else {
+					best = min(best, us)
+				}
+				line += fmt.Sprintf(" %6.2f%s", us, s)
+			}
+			fmt.Printf("%s  chosen/best %.2f\n", line, chosen/best)
 		}
 	}
+}
+
+// timeGraph is the seconds of body as graphs that run again and again, without the host's part.
+func (d *Device) timeGraph(each time.Duration, body func()) float64 {
+	const key = "timed"
+	d.Repeat(key, body)
+	rec := d.repeater.known[key]
+	defer func() {
+		for _, p := range rec.pieces {
+			d.do(p.close)
+		}
+		delete(d.repeater.known, key)
+	}()
+	return d.time(each, func() {
+		for _, p := range rec.pieces {
+			d.do(p.graph.run)
+		}
+	})
 }

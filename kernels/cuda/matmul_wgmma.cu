@@ -1,8 +1,8 @@
-// MatMul and MatMulT (see matmul.cu for the sums) by wgmma and TMA. A persistent block walks over tiles; one warp of it copies, the other
-// warpgroups multiply. Both sides find their tiles from the groups' offsets in memory, so the host knows no counts.
+// MatMul and MatMulT (see matmul.cu for the sums) by wgmma and TMA. A persistent block walks over tiles; a thread copies weights, another one X, and
+// warpgroups multiply. All find their tiles from the groups' offsets in memory, so the host knows no counts.
 //   The product is computed as out^T = W X^T: 64 columns of out for each warpgroup, and as many rows of X as a group has left (up to ROWS), so that
 //   a group's last tile costs what it holds. Terms in turn; the last step of each is filled with zeros by the copy.
-// Bound: 2*M*N*K flops of the tensor cores; for few rows the bytes of the weights.
+// Bound: 2*M*N*K flops of the tensor cores; for few rows the bytes of the weights, or the chain: 0.11 us for each kDepth of it.
 #include "wgmma_ring.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -13,7 +13,7 @@ constexpr int kMostTerms = 5;  // matmul.go has it too
 struct Terms {
   TensorMap x[kMostTerms], w[kMostTerms];
   int k[kMostTerms], from[kMostTerms], to[kMostTerms], count, begin;
-  int box;  // rows of X in a copy: it takes a thread some 90 cycles to start one
+  int height, box;  // rows of a tile; rows of X in a copy
   __device__ bool cover(int t, int col) const { return from[t] <= col && col < to[t]; }
 };
 
@@ -122,60 +122,84 @@ __device__ inline void store_tile(const float* d, u16* out, long long ldo, int r
     }
 }
 
-// product: columns [begin, n) of out, COLUMNS of them and up to ROWS rows for each block. TW: the weights have k as their rows (nn).
-template <int COLUMNS, int ROWS, int STAGES, int BLOCKS, int TW, class T>
-__device__ inline void product(const Terms& terms, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n) {
-  __shared__ u64 bars[2 * STAGES];
-  __shared__ Table table;
-  Ring<COLUMNS, ROWS, STAGES> ring(bars);
-  fill(table, offsets, groups, packs, m, ROWS);
-  __syncthreads();
-  int begin = terms.begin, across = (n - begin + COLUMNS - 1) / COLUMNS, tiles = table.tile[groups] * across;
-  if (threadIdx.x >= COLUMNS * 2) {
-    if (BLOCKS == 1) fewer_registers<40>();
-    if (threadIdx.x == COLUMNS * 2)
-      for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
-        Work w = find(table, groups, across, i, ROWS, COLUMNS, begin);
-        int rows = (width<ROWS>(w.rows) + terms.box - 1) / terms.box * terms.box;
-        for (int t = 0; t < terms.count; t++) {
-          if (!terms.cover(t, w.col)) continue;
-          int at = w.col - terms.from[t];
-          for (int k = 0; k < terms.k[t]; k += kDepth, ring.next()) {
-            ring.free((COLUMNS + rows) * kDepth * 2);
-            u64* full = ring.full + ring.slot;
-            if (TW)
-              for (int c = 0; c < COLUMNS; c += 64) copy_box(ring.a() + c * kDepth, &terms.w[t], at + c, k, w.group, full);
-            else copy_box(ring.a(), &terms.w[t], k, at, w.group, full);
-            for (int r = 0; r < rows; r += terms.box) copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, 0, full);
-          }
+// Tiles are those of columns [begin, n) of out and of all groups' rows.
+struct Tiles {
+  const Table& table;
+  int groups, begin, across, count;
+  __device__ Tiles(const Table& t, int groups, int begin, int n, int columns) : table(t), groups(groups), begin(begin), across((n - begin + columns - 1) / columns), count(t.tile[groups] * across) {}
+};
+
+// copy_tiles is the work of an elected thread: the weights of a block's tiles, or their rows of X.
+template <int COLUMNS, int ROWS, int TW, class R>
+__device__ inline void copy_tiles(R& ring, const Terms& terms, const Tiles& tiles, bool weights) {
+  for (int i = blockIdx.x; i < tiles.count; i += gridDim.x) {
+    Work w = find(tiles.table, tiles.groups, tiles.across, i, terms.height, COLUMNS, tiles.begin);
+    int rows = (width<ROWS>(w.rows) + terms.box - 1) / terms.box * terms.box;
+    for (int t = 0; t < terms.count; t++) {
+      if (!terms.cover(t, w.col)) continue;
+      int at = w.col - terms.from[t], depth = terms.k[t];
+      if (weights)
+        for (int k = 0; k < depth; k += kDepth, ring.next()) {
+          u64* full = ring.free(COLUMNS * kDepth * 2);
+          if (TW)
+            for (int c = 0; c < COLUMNS; c += 64) copy_box(ring.a() + c * kDepth, &terms.w[t], at + c, k, w.group, full);
+          else copy_box(ring.a(), &terms.w[t], k, at, w.group, full);
         }
-      }
-  } else {
-    if (BLOCKS == 1) more_registers<232>();
-    int warpgroup = threadIdx.x / kGroup;
-    bool wide = ((u64)(out + begin) | (u64)ldo * sizeof(T)) % 16 == 0;
-    auto nothing = [](int) {};
-    for (int i = blockIdx.x; i < tiles; i += gridDim.x) {
-      Work w = find(table, groups, across, i, ROWS, COLUMNS, begin);
-      int turns = 0;
-      for (int t = 0; t < terms.count; t++)
-        if (terms.cover(t, w.col)) turns += (terms.k[t] + kDepth - 1) / kDepth;
-      float d[ROWS / 2];
-#pragma unroll
-      for (int j = 0; j < ROWS / 2; j++) d[j] = 0.f;
-      int rows = width<ROWS>(w.rows);
-      constexpr int kQuarter = ROWS == 64 ? 8 : ROWS / 4, kHalf = ROWS == 64 ? 16 : ROWS / 2, kThree = ROWS == 64 ? 32 : ROWS / 4 * 3;
-      if (rows == ROWS) chain<ROWS, TW, 0>(d, ring, warpgroup, turns, nothing);
-      else if (rows == kThree) chain<kThree, TW, 0>(d, ring, warpgroup, turns, nothing);
-      else if (rows == kHalf) chain<kHalf, TW, 0>(d, ring, warpgroup, turns, nothing);
-      else chain<kQuarter, TW, 0>(d, ring, warpgroup, turns, nothing);
-      store_tile<ROWS>(d, out + w.from * ldo, ldo, w.rows, w.col + warpgroup * 64, n, wide);
+      else
+        for (int k = 0; k < depth; k += kDepth, ring.next()) {
+          u64* full = ring.free(rows * kDepth * 2);
+          for (int r = 0; r < rows; r += terms.box) copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, 0, full);
+        }
     }
   }
 }
 
+// multiply_tiles is the work of a warpgroup: 64 columns of each of the block's tiles.
+template <int COLUMNS, int ROWS, int TW, class R, class T>
+__device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles& tiles, T* out, long long ldo, int n) {
+  int warpgroup = COLUMNS == 64 ? 0 : uniform(threadIdx.x / kGroup), count = uniform(tiles.count);
+  bool wide = ((u64)(out + tiles.begin) | (u64)ldo * sizeof(T)) % 16 == 0;
+  auto nothing = [](int) {};
+  for (int i = blockIdx.x; i < count; i += gridDim.x) {
+    Work w = find(tiles.table, tiles.groups, tiles.across, i, terms.height, COLUMNS, tiles.begin);
+    int turns = 0;
+    for (int t = 0; t < terms.count; t++)
+      if (terms.cover(t, w.col)) turns += (terms.k[t] + kDepth - 1) / kDepth;
+    turns = uniform(turns);
+    float d[ROWS / 2];
+#pragma unroll
+    for (int j = 0; j < ROWS / 2; j++) d[j] = 0.f;
+    int rows = uniform(width<ROWS>(w.rows));
+    constexpr int kQuarter = ROWS == 64 ? 8 : ROWS / 4, kHalf = ROWS == 64 ? 16 : ROWS / 2, kThree = ROWS == 64 ? 32 : ROWS / 4 * 3;
+    if (rows == ROWS) chain<ROWS, TW, 0>(d, ring, warpgroup, turns, nothing);
+    else if (rows == kThree) chain<kThree, TW, 0>(d, ring, warpgroup, turns, nothing);
+    else if (rows == kHalf) chain<kHalf, TW, 0>(d, ring, warpgroup, turns, nothing);
+    else chain<kQuarter, TW, 0>(d, ring, warpgroup, turns, nothing);
+    store_tile<ROWS>(d, out + w.from * ldo, ldo, w.rows, w.col + warpgroup * 64, n, wide);
+  }
+}
+
+// product: columns [begin, n) of out, COLUMNS of them and up to ROWS rows for each block (terms.height). TW: the weights have k as their rows (nn).
+template <int COLUMNS, int ROWS, int STAGES, int BLOCKS, int TW, class T>
+__device__ inline void product(const Terms& terms, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n) {
+  __shared__ u64 bars[2 * STAGES];
+  __shared__ Table table;
+  Ring<COLUMNS, ROWS, STAGES> ring(bars, 2);
+  fill(table, offsets, groups, packs, m, terms.height);
+  __syncthreads();
+  Tiles tiles(table, groups, terms.begin, n, COLUMNS);
+  int copying = uniform(threadIdx.x / kWarp) - COLUMNS / 16;  // of the warps behind those that multiply
+  if (copying >= 0) {
+    if (BLOCKS == 1) fewer_registers<40>();
+    if (copying < 2 && elected()) copy_tiles<COLUMNS, ROWS, TW>(ring, terms, tiles, copying == 0);
+  } else {
+    if (BLOCKS == 1) more_registers<232>();
+    multiply_tiles<COLUMNS, ROWS, TW>(ring, terms, tiles, out, ldo, n);
+  }
+}
+
 #define PRODUCT(name, COLUMNS, ROWS, STAGES, BLOCKS, TW, T)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(threads(COLUMNS, BLOCKS), BLOCKS)                                                                    \
+  extern "C" __global__ void __launch_bounds__(threads(COLUMNS, BLOCKS, 2), BLOCKS)                                                                    \
       name(const __grid_constant__ Terms terms, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n) {                 \
     product<COLUMNS, ROWS, STAGES, BLOCKS, TW>(terms, out, ldo, offsets, groups, packs, m, n);                                                       \
   }
@@ -188,5 +212,6 @@ PRODUCTS(wide, 128, 256, 4, 1)
 PRODUCTS(square, 128, 128, 6, 1)
 PRODUCTS(few, 64, 64, 6, 2)
 PRODUCTS(deep, 64, 64, 13, 2)  // one fits: registers as of two
+PRODUCTS(tall, 64, 128, 9, 2)  // the same
 
 #endif

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"fmt"
 	"slices"
 
 	"gorgonia.org/cu"
@@ -13,23 +14,41 @@ import (
 // tiling is a variant of the kernels in matmul_wgmma.cu: a block's tile and its ring. All give the same bits.
 type tiling struct {
 	name          string
-	columns, rows int // of out
+	columns, rows int // of out in a tile, at most
+	height        int // rows of a tile
 	stages        int
 	blocks        int // on a multiprocessor
 }
 
 var (
-	tilingWide   = tiling{"_wide", 128, 256, 4, 1}
-	tilingSquare = tiling{"_square", 128, 128, 6, 1}
-	tilingFew    = tiling{"_few", 64, 64, 6, 2}
-	tilingDeep   = tiling{"_deep", 64, 64, 13, 2} // alone on its multiprocessor: a chain waits for memory, the more of it is on the way the shorter
+	tilingWide   = tiling{"_wide", 128, 256, 256, 4, 1}
+	tilingSquare = tiling{"_square", 128, 128, 128, 6, 1}
+	tilingFew    = tiling{"_few", 64, 64, 64, 6, 2}
+	tilingDeep   = tiling{"_deep", 64, 64, 64, 13, 2}  // alone on its multiprocessor, with as much of the weights on the way as it holds
+	tilingTall   = tiling{"_tall", 64, 128, 128, 9, 2} // the same
 )
+
+// of is the variant with tiles of fewer rows.
+func (s tiling) of(height int) tiling {
+	s.height = height
+	return s
+}
+
+func (s tiling) String() string {
+	if s.height < s.rows {
+		return fmt.Sprint(s.name, s.height)
+	}
+	return s.name
+}
+
+// productTilings are all that tilingFor may choose.
+var productTilings = []tiling{tilingWide, tilingSquare, tilingFew, tilingDeep, tilingDeep.of(8), tilingDeep.of(16), tilingDeep.of(32), tilingTall}
 
 // box is how many rows of X a copy brings: few copies, which take time to start, but not many rows beyond a group's end.
 func (s tiling) box(groups, rows int) int {
-	most := s.rows
+	most := s.height
 	if groups > 1 {
-		most = s.rows / 2
+		most /= 2
 	}
 	box := 8
 	for box < most && box < blocks(rows, groups) {
@@ -49,38 +68,38 @@ func (s tiling) threads() int {
 	if s.blocks == 1 {
 		return s.columns*2 + 128
 	}
-	return s.columns*2 + 32
+	return s.columns*2 + 64
 }
 
 // tiles is how many tiles cover a product, groups taken to be of one size.
 func (s tiling) tiles(groups, rows, columns int) int {
-	return groups * blocks(blocks(rows, groups), s.rows) * blocks(columns, s.columns)
+	return groups * blocks(blocks(rows, groups), s.height) * blocks(columns, s.columns)
 }
 
-// tilingFor is the largest tile that leaves no multiprocessor without work; of small ones the deep ring where no multiprocessor has two. It reads shapes alone.
+// tilingFor is the smallest tile that leaves each multiprocessor at most one: what a chain waits for is its own steps, and fewer rows make them shorter. Where all leave more, few rows
+// want the weights to arrive in small pieces, and many want large tiles. It reads shapes alone.
 func (d *Device) tilingFor(groups, rows, columns int) tiling {
-	if s, ok := d.forced(tilingWide, tilingSquare, tilingFew, tilingDeep); ok {
+	if s, ok := d.forced(productTilings...); ok {
 		return s
 	}
-	small := tilingFew
-	if tilingDeep.tiles(groups, rows, columns) <= d.processors {
-		small = tilingDeep
+	for _, s := range []tiling{tilingDeep.of(8), tilingDeep.of(16), tilingDeep.of(32), tilingDeep, tilingTall} {
+		if s.tiles(groups, rows, columns) <= d.processors {
+			return s
+		}
 	}
 	switch average := rows / groups; {
 	case average <= 48:
-		return small
+		return tilingFew
 	case average >= 192 && tilingWide.tiles(groups, rows, columns) >= d.processors:
 		return tilingWide
-	case tilingSquare.tiles(groups, rows, columns) >= d.processors:
-		return tilingSquare
 	}
-	return small
+	return tilingSquare
 }
 
 // forced is the variant that a test asks for.
 func (d *Device) forced(variants ...tiling) (tiling, bool) {
 	for _, s := range variants {
-		if s.name == d.force {
+		if s.String() == d.force {
 			return s, true
 		}
 	}
@@ -108,7 +127,7 @@ func (d *Device) productNative(layout string, s tiling, w window, out kernels.Te
 	if g != nil {
 		offsets, groups, packs = address(g.Offsets), g.Count, g.Packs
 	}
-	most := (groups + out.Rows/s.rows) * blocks(columns, s.columns) // tiles
+	most := (groups + out.Rows/s.height) * blocks(columns, s.columns) // tiles
 	if groups == 1 {
 		most = s.tiles(1, out.Rows, columns)
 	}
@@ -117,7 +136,8 @@ func (d *Device) productNative(layout string, s tiling, w window, out kernels.Te
 }
 
 // termsOf is the struct Terms of matmul_wgmma.cu.
-func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, groups int) (params []byte) {
+func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, groups int) []byte {
+	params := make([]byte, 0, 2*mostTerms*len(tensorMap{})+4*(3*mostTerms+4)+63)
 	var xs, ws [mostTerms]tensorMap
 	var ks, from, to [mostTerms]int
 	box, boxW := s.box(groups, out.Rows), 64
@@ -133,7 +153,7 @@ func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, 
 			params = append(params, m[:]...)
 		}
 	}
-	for _, v := range slices.Concat(ks[:], from[:], to[:], []int{len(w.terms), w.from, box}) {
+	for _, v := range slices.Concat(ks[:], from[:], to[:], []int{len(w.terms), w.from, s.height, box}) {
 		params = appendParam(params, v)
 	}
 	return append(params, make([]byte, -len(params)&63)...) // a struct of maps is a multiple of their alignment

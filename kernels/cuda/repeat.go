@@ -17,7 +17,8 @@ import (
 type repeater struct {
 	known   map[string]*recording
 	current *recording // whose body runs; nil: none
-	piece   int        // calls of a piece
+	first   int        // calls of the first piece; each has twice as many as the one before
+	most    int        // but no more than these
 
 	host   []byte // what the body stages; pinned
 	base   cu.DevicePtr
@@ -43,8 +44,8 @@ type piece struct {
 	graph   *graph
 }
 
-// pieceCalls is the calls of a piece: few enough that the card need not wait long for the first, enough to make up for the start of a graph, some microseconds.
-const pieceCalls = 128
+// A piece has few enough calls that the card need not wait long for the first, and enough of them to make up for the start of a graph, some microseconds.
+const firstCalls, mostCalls = 16, 128
 
 // stagedBytes is how much one body may stage: page tables are most of it, 4 bytes a page and sequence for each shape of attention.
 const stagedBytes = ringBytes
@@ -54,7 +55,7 @@ func newRepeater() (*repeater, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%d MiB of pinned memory: %w", stagedBytes>>20, err)
 	}
-	r := &repeater{known: map[string]*recording{}, piece: pieceCalls, host: unsafe.Slice((*byte)(p), stagedBytes)}
+	r := &repeater{known: map[string]*recording{}, first: firstCalls, most: mostCalls, host: unsafe.Slice((*byte)(p), stagedBytes)}
 	if r.base, err = cu.MemAlloc(stagedBytes); err != nil {
 		return nil, fmt.Errorf("%d MiB of GPU memory: %w", stagedBytes>>20, err)
 	}
@@ -151,7 +152,7 @@ func (r *repeater) add(c call) (full bool) {
 	}
 	p := rec.pieces[rec.at]
 	p.add(c)
-	return p.at == r.piece
+	return p.at == min(r.most, r.first<<min(rec.at, 16))
 }
 
 func (p *piece) add(c call) {

@@ -27,7 +27,7 @@ type trial struct {
 func (d *Device) trials() []trial {
 	all := []trial{{"mma.sync", "portable", tryProduct}, {"mma.sync", "portable", tryWeightGrad}}
 	if _, ok := d.kernels["weight_grad_wide"]; ok {
-		for _, s := range []tiling{tilingWide, tilingSquare, tilingFew, tilingDeep} {
+		for _, s := range []tiling{tilingWide, tilingSquare, tilingFew, tilingDeep, tilingTall} {
 			all = append(all, trial{"wgmma", s.name, tryProduct})
 		}
 		for _, s := range gradTilings {

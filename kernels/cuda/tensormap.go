@@ -28,14 +28,33 @@ import (
 // tensorMap is the driver's CUtensorMap.
 type tensorMap [128]byte
 
-// boxes describes a tensor of bf16 for TMA copies of 64 columns and so many rows. Rows start at multiples of 16 bytes (see vectors).
-func (d *Device) boxes(t kernels.Tensor, rows int) (m tensorMap) {
+// boxes is what a tensor map describes: a tensor of bf16 for TMA copies of 64 columns and so many rows. Rows start at multiples of 16 bytes (see vectors).
+type boxes struct {
+	data                        unsafe.Pointer // of the card
+	cols, height, groups, pitch int
+	rows                        int
+}
+
+// mostMaps bounds what a device keeps, some 200 bytes each.
+const mostMaps = 1 << 14
+
+// boxes keeps maps: layers and steps ask for the same ones, and the driver takes longer to make one than the rest of a launch takes.
+func (d *Device) boxes(t kernels.Tensor, rows int) tensorMap {
+	b := boxes{t.Data, t.Cols, t.Rows, t.Groups, t.Stride, rows}
+	if m, ok := d.maps[b]; ok {
+		return m
+	}
+	if len(d.maps) == mostMaps {
+		clear(d.maps)
+	}
+	var m tensorMap
 	d.do(func() error {
-		code := C.lockstepTensorMap(unsafe.Pointer(&m), t.Data, C.cuuint64_t(t.Cols), C.cuuint64_t(t.Rows), C.cuuint64_t(t.Groups), C.cuuint64_t(2*t.Stride), C.cuuint32_t(rows))
+		code := C.lockstepTensorMap(unsafe.Pointer(&m), b.data, C.cuuint64_t(b.cols), C.cuuint64_t(b.height), C.cuuint64_t(b.groups), C.cuuint64_t(2*b.pitch), C.cuuint32_t(b.rows))
 		if code != C.CUDA_SUCCESS {
 			return fmt.Errorf("tensor map of %s: %w", t, failure(code))
 		}
 		return nil
 	})
+	d.maps[b] = m
 	return m
 }

@@ -43,8 +43,7 @@ __device__ inline void copy_operands(const Gradient& g, const Pair& maps, R& rin
   for (Tile t = tile_from<A, B>(g, blockIdx.x); t.some(); t = tile_from<A, B>(g, t.index + gridDim.x))
     for (int p = t.group * g.packs; p < (t.group + 1) * g.packs; p++)
       for (int from = g.offsets[p], to = g.offsets[p + 1]; from < to; from += DEPTH, ring.next()) {
-        ring.free(R::kStage * 2);
-        u64* full = ring.full + ring.slot;
+        u64* full = ring.free(R::kStage * 2);
         for (int c = 0; c < A; c += 64) copy_box(ring.a() + c * DEPTH, &maps.dy, t.row + c, from, 0, full);
         for (int c = 0; c < B; c += 64) copy_box(ring.b() + c * DEPTH, &maps.x, t.col + c, from, 0, full);
       }
@@ -68,7 +67,7 @@ template <int A, int B, int DEPTH, class R>
 __device__ inline void chain_rows(float* d, const Gradient& g, R& ring, int group, int warpgroup) {
   int p = group * g.packs, last = p + g.packs, left = g.offsets[p + 1] - g.offsets[p], turns = 0;
   for (int q = p; q < last; q++) turns += (g.offsets[q + 1] - g.offsets[q] + DEPTH - 1) / DEPTH;
-  chain<B, 1, 1>(d, ring, warpgroup, turns, [&](int) {
+  chain<B, 1, 1>(d, ring, warpgroup, uniform(turns), [&](int) {
     while (left <= 0) p++, left = g.offsets[p + 1] - g.offsets[p];
     if (left < DEPTH) clear<A, B>(ring, warpgroup, left, DEPTH);
     left -= DEPTH;
@@ -160,15 +159,15 @@ __device__ inline void stream(const Pair& maps, const Gradient& g) {
     barrier_init(brought + threadIdx.x, kWarp);
     barrier_init(put + threadIdx.x, kGroup);
   }
-  Ring<A, B, STAGES, DEPTH> ring(bars);
+  Ring<A, B, STAGES, DEPTH> ring(bars, 1);
   float* sums = (float*)(ring.base + STAGES * ring.kStage);
   __syncthreads();
-  int warpgroup = threadIdx.x / kGroup;
+  int warpgroup = uniform(threadIdx.x / kGroup);
   if (warpgroup == kWarpgroups) {
     fewer_registers<96>();
-    int warp = threadIdx.x / kWarp % 4;
-    if (threadIdx.x % kGroup == 0) copy_operands<A, B, DEPTH>(g, maps, ring);
-    else if (warp > 0 && warp <= kWarpgroups) move_sums<A, B>(g, sums + (warp - 1) * 64 * B, warp - 1, brought + warp - 1, put + warp - 1);
+    int warp = uniform(threadIdx.x / kWarp % 4);
+    if (warp > 0 && warp <= kWarpgroups) move_sums<A, B>(g, sums + (warp - 1) * 64 * B, warp - 1, brought + warp - 1, put + warp - 1);
+    else if (warp == 0 && elected()) copy_operands<A, B, DEPTH>(g, maps, ring);
     return;
   }
   more_registers<200>();
@@ -186,7 +185,7 @@ __device__ inline void stream(const Pair& maps, const Gradient& g) {
 }
 
 #define STREAM(name, A, B, STAGES, DEPTH)                                                                           \
-  extern "C" __global__ void __launch_bounds__(threads(A, 1), 1)                                                    \
+  extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                                    \
       name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int n, int k) { \
     stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, packs, n, k});                                          \
   }
@@ -224,15 +223,15 @@ __device__ inline void continue_tile(float* d, const Gradient& g, Tile t) {
 }
 
 // While one of the two blocks reads or writes dw, the other multiplies.
-extern "C" __global__ void __launch_bounds__(threads(64, 2), 2)
+extern "C" __global__ void __launch_bounds__(threads(64, 2, 1), 2)
     weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int n, int k) {
   constexpr int A = 64, B = 64, STAGES = 6;
   __shared__ u64 bars[2 * STAGES];
-  Ring<A, B, STAGES> ring(bars);
+  Ring<A, B, STAGES> ring(bars, 1);
   __syncthreads();
   Gradient g = {dw, offsets, groups, packs, n, k};
-  if (threadIdx.x >= kGroup) {
-    if (threadIdx.x == kGroup) copy_operands<A, B, kDepth>(g, maps, ring);
+  if (uniform(threadIdx.x / kGroup) == 1) {
+    if (elected()) copy_operands<A, B, kDepth>(g, maps, ring);
     return;
   }
   for (Tile t = tile_from<A, B>(g, blockIdx.x); t.some(); t = tile_from<A, B>(g, t.index + gridDim.x)) {

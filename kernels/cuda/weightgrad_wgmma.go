@@ -58,20 +58,21 @@ func (d *Device) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		params, dw, g.Offsets, g.Count, g.Packs, dw.Rows, dw.Cols)
 }
 
-// weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what has too few large ones, and what cannot stream: rows of dw must begin
-// at multiples of 16 bytes. Where groups are short, dw is most of what moves, and wide tiles read less beside it.
+// weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what has too few large ones, and what cannot stream: rows of dw must
+// begin at multiples of 16 bytes. Wide ones read less beside dw, which is most of what moves where groups are short, and beside one another where a group is long.
 func (d *Device) weightGradTiling(dw kernels.Tensor, rows int) gradTiling {
-	const short = 512 // rows of a group
+	const short, long, narrow = 512, 4096, 64 // rows of a group; rows or columns of dw
 	streams := dw.Cols%4 == 0
 	for _, s := range gradTilings {
 		if s.name == d.force && (streams || !s.streams) {
 			return s
 		}
 	}
+	group := rows / dw.Groups
 	switch {
-	case !streams || gradSquare.tiles(dw) < d.processors:
+	case !streams || min(dw.Rows, dw.Cols) <= narrow || gradSquare.tiles(dw) < d.processors:
 		return gradFew
-	case rows/dw.Groups < short && dw.Cols > gradSquare.columns && gradWide.tiles(dw) >= d.processors:
+	case (group < short || group >= long) && dw.Cols > gradSquare.columns && gradWide.tiles(dw) >= d.processors:
 		return gradWide
 	}
 	return gradSquare

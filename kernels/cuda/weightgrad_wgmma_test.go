@@ -60,13 +60,14 @@ func TestGradientTilings(t *testing.T) {
 		force              string
 		want               gradTiling
 	}{
-		{1, 8192, 8192, 8192, "", gradSquare},
+		{1, 8192, 8192, 8192, "", gradWide},
 		{32, 7168, 4096, 32864, "", gradSquare},
 		{32, 2048, 7168, 32864, "", gradSquare},
 		{128, 2048, 1536, 33216, "", gradWide},
 		{128, 768, 2048, 33216, "", gradWide},
-		{128, 1536, 16, 33216, "", gradSquare}, // half of a wide tile is empty
-		{1, 2048, 2048, 300, "", gradSquare},   // 128 wide tiles
+		{128, 1536, 16, 33216, "", gradFew},
+		{128, 16, 2048, 33216, "", gradFew},
+		{1, 2048, 2048, 300, "", gradSquare}, // 128 wide tiles
 		{1, 1024, 1024, 8192, "", gradFew},
 		{1, 1024, 1024, 8192, "_wide", gradWide},
 		{1, 8192, 8190, 8192, "", gradFew},

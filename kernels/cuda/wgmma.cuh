@@ -22,6 +22,13 @@ __device__ inline void barrier_wait(u64* bar, int parity) {
 // barrier_arrive_copied arrives when all that this thread has started to copy (copy16) is there.
 __device__ inline void barrier_arrive_copied(u64* bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(bar)) : "memory"); }
 
+// elected is true for one thread of the warp, and the compiler knows it: behind it a copy is one instruction, behind another condition a loop over lanes.
+__device__ inline bool elected() {
+  u32 is;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(is));
+  return is;
+}
+
 // copy_box brings the box at (column, row, matrix) of a tensor to shared memory; what lies beyond the tensor is zero.
 __device__ inline void copy_box(void* to, const TensorMap* map, int column, int row, int matrix, u64* bar) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)), "l"(map), "r"(column),
@@ -30,10 +37,10 @@ __device__ inline void copy_box(void* to, const TensorMap* map, int column, int 
 }
 
 // operand describes shared memory in 128-byte swizzled rows: boxes of 64 elements in a row, BOX bytes each, 1 KiB for every 8 rows. Rows are along k for operands that
-// are contiguous there; else rows are k, and the boxes follow each other across it.
+// are contiguous there; else rows are k, and the boxes follow each other across it. It is the descriptor's low half; the high one is the same for all.
 template <int BOX>
-__device__ inline u64 operand(const void* p) {
-  return (u64)(shared_address(p) >> 4) | (u64)(BOX >> 4) << 16 | (u64)(1024 >> 4) << 32 | 1ull << 62;
+__device__ inline u32 operand(const void* p) {
+  return shared_address(p) >> 4 | (BOX >> 4) << 16;
 }
 
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -76,14 +83,15 @@ __device__ inline u32 transposed(u32 x) {
 #define D32(i) D16(i), D16(i + 64)
 #define WGMMA(N, list, a_at, b_at, ta_at, tb_at, registers)                                                                                             \
   if constexpr (COLUMNS == N)                                                                                                                                 \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" list "}, %" #a_at ", %" #b_at ", 1, 1, 1, %" #ta_at ", %" #tb_at ";" \
+    asm volatile("{\n.reg .b64 a, b;\nmov.b64 a, {%" #a_at ", 0x40000040};\nmov.b64 b, {%" #b_at ", 0x40000040};\n"                                            \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" list "}, a, b, 1, 1, 1, %" #ta_at ", %" #tb_at ";\n}"                          \
                  : registers                                                                                                                            \
-                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
+                 : "r"(a), "r"(b), "n"(TA), "n"(TB));
 
 // wgmma: d += a * b, a [64, 16], b [16, COLUMNS]. TA and TB: the operand's shared memory has k as its rows. Thread t of warp w has d[4j + i] of
 // row 16w + t/4 + i/2*8, column 8j + t%4*2 + i%2.
 template <int COLUMNS, int TA, int TB>
-__device__ inline void wgmma(float* d, u64 a, u64 b) {
+__device__ inline void wgmma(float* d, u32 a, u32 b) {
   WGMMA(8, L1, 4, 5, 6, 7, D1(0))
   WGMMA(16, L2, 8, 9, 10, 11, D2(0))
   WGMMA(32, L4, 16, 17, 18, 19, D4(0))

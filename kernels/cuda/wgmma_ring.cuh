@@ -1,4 +1,4 @@
-// Products by wgmma: the ring between the warp that copies and the warpgroups that multiply, the chain of products over it, and the order of tiles.
+// Products by wgmma: the ring between the threads that copy and the warpgroups that multiply, the chain of products over it, and the order of tiles.
 #pragma once
 #include "wgmma.cuh"
 
@@ -6,24 +6,26 @@ constexpr int kDepth = 64;   // k of a stage, where a ring does not say another
 constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kBand = 8;     // tiles side by side that share operands in L2
 
-extern __shared__ u16 dynamic[];
+extern __shared__ __align__(1024) u16 dynamic[];
 
-// threads of a block: a warpgroup for each 64 that it multiplies, and a warp that copies, which is a warpgroup where it gives registers to the others.
-constexpr int threads(int multiplied, int blocks) { return multiplied * 2 + (blocks == 1 ? kGroup : kWarp); }
+// threads of a block: a warpgroup for each 64 that it multiplies, and warps that copy, which are a warpgroup where they give registers to the others.
+constexpr int threads(int multiplied, int blocks, int copying) { return multiplied * 2 + (blocks == 1 ? kGroup : copying * kWarp); }
 
-// Ring is the stages between the copying warp and the multiplying warpgroups: A boxes, then B boxes, 1024-byte aligned.
+// uniform tells the compiler that a value is the same in all lanes. What follows from such values alone lies in uniform registers, where wgmma and copies want their addresses.
+__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
+// Ring is the stages between the threads that copy, `writers` of them for each stage, and the multiplying warpgroups: A boxes, then B boxes.
 template <int A, int B, int STAGES, int DEPTH = kDepth>
 struct Ring {
   static constexpr int kStage = (A + B) * DEPTH, kBox = 64 * DEPTH;  // elements
   static constexpr int kSteps = DEPTH / 16;
-  u16* base;
+  u16* base = dynamic;
   u64 *full, *empty;
-  int slot, phase;
-  __device__ Ring(u64* bars) : full(bars), empty(bars + STAGES), slot(0), phase(0) {
-    base = dynamic + ((1024 - (shared_address(dynamic) & 1023)) & 1023) / 2;
+  int slot = 0, phase = 0;
+  __device__ Ring(u64* bars, int writers) : full(bars), empty(bars + STAGES) {
     if (threadIdx.x == 0) {
       for (int i = 0; i < STAGES; i++) {
-        barrier_init(full + i, 1);
+        barrier_init(full + i, writers);
         barrier_init(empty + i, A / 64 * 4);
       }
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -35,10 +37,11 @@ struct Ring {
   __device__ void next() {
     if (++slot == STAGES) slot = 0, phase ^= 1;
   }
-  // free waits until the slot may be overwritten and announces `bytes`.
-  __device__ void free(int bytes) {
+  // free waits until the slot may be overwritten and announces `bytes` that arrive at the barrier it returns.
+  __device__ u64* free(int bytes) {
     barrier_wait(empty + slot, phase ^ 1);
     barrier_expect(full + slot, bytes);
+    return full + slot;
   }
   __device__ void filled() { barrier_wait(full + slot, phase); }
   // release gives back the slot before the current one.
@@ -51,7 +54,7 @@ struct Ring {
 template <int COLUMNS, int TA, int TB, class R>
 __device__ inline void multiply(float* d, R& ring, int warpgroup) {
   constexpr int kA = (TA ? 16 * 64 : 16) * 2 >> 4, kB = (TB ? 16 * 64 : 16) * 2 >> 4;  // of descriptors, for each step
-  u64 a = operand<R::kBox * 2>(ring.a() + warpgroup * R::kBox), b = operand<R::kBox * 2>(ring.b());
+  u32 a = operand<R::kBox * 2>(ring.a() + warpgroup * R::kBox), b = operand<R::kBox * 2>(ring.b());
   wgmma_fence();
 #pragma unroll
   for (int s = 0; s < R::kSteps; s++) wgmma<COLUMNS, TA, TB>(d, a + s * kA, b + s * kB);
