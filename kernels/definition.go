@@ -1,6 +1,6 @@
 // Package kernels holds the numerical definition of every operation, the list of operations that a [Device] carries
 // out, and the tensors they work on. kernels/cpu is the reference; any other device must equal it on every bit.
-// The package imports nothing of the project.
+// Of the project the package imports quant alone.
 package kernels
 
 import (

@@ -166,7 +166,7 @@ type KernelTime struct {
 	Seconds float64
 }
 
-// Repeater is a Device that can carry out a sequence of operations that comes again, such as a step of decoding, as one piece of work.
+// Repeater is a Device that can carry out a sequence of operations that comes again, such as a step of decoding, with less work for the host.
 type Repeater interface {
 	// Repeat carries out body, which enqueues operations and reads nothing back. Bodies of one key are expected to enqueue the same operations, on shapes that may
 	// differ in rows; where they do not, it costs time and changes no result.
@@ -199,7 +199,7 @@ type Counter interface{ Counts() Counts }
 
 // Counts are totals since the device was opened.
 type Counts struct {
-	Launches    int // kernels, and repeated sequences as one each
+	Launches    int // kernels, but of repeated sequences the graphs
 	Allocations int // of device memory
 	Waits       int // of the host for the device
 }

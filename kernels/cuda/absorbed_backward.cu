@@ -3,9 +3,8 @@
 // of the keys on its list is passed over. Both compute p and ds anew; the fragments of a key serve its dot with q and, as those of its value, that with dout. Nothing is added by atomics.
 //
 // Bound: tensor cores, 2*(2*D + V) flops a pair for dq and 4*(D + V) for dk and dv, whose pairs are all of a (query, block of 32 keys) that meet: dense where lists are random. With
-// mma.sync shared memory bounds the dots, 3 fragments for 4 products: dq 4,500 clocks for 32 entries of 64 heads, where the products alone take 2,700; dk and dv 3,400 for 32 queries
-// and 32 keys, where they take 1,750. Expected on an H200, 64 heads of 576 and 512 columns: 8,192 rows 20 + 31 ms; lists of 2,048 for 65,536 rows 82 ms for dq, and 1 s for dk and dv
-// where lists are random.
+// mma.sync shared memory bounds the dots, 3 fragments for 4 products, at half of its 128 bytes a clock: dq 9,000 clocks for 32 entries of 64 heads, where the products alone take
+// 2,700; dk and dv 6,800 for 32 queries and 32 keys, where they take 1,750. On an H200, 64 heads of 576 and 512 columns: 8,192 rows 105 ms.
 #include "absorbed.cuh"
 #include "gradients.cuh"
 

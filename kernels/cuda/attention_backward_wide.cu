@@ -20,19 +20,19 @@ template <int D>
 __device__ inline void products(float (&s)[8][4], const char* a, const char* b) {
   u64 ad = describe(a), bd = describe(b);
   hold(s);
-  group_begin();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < D; k += 16) dots(s, by_columns(ad, k), by_columns(bd, k), k > 0);
-  group_end();
+  wgmma_commit();
 }
 template <int D>
 __device__ inline void products(float (&s)[8][4], const u32 (&a)[D / 16][4], const char* b) {
   u64 bd = describe(b);
   hold(s);
-  group_begin();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < D; k += 16) dots(s, a[k / 16], by_columns(bd, k), k > 0);
-  group_end();
+  wgmma_commit();
 }
 
 // adds begins g += p b in a group of its own.
@@ -40,10 +40,10 @@ template <int D>
 __device__ inline void adds(float (&g)[D / 8][4], const u32 (&p)[4][4], const char* b) {
   u64 y = describe(b);
   hold(g);
-  group_begin();
+  wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 4; k++) chain(g, p[k], by_rows(y, 16 * k));
-  group_end();
+  wgmma_commit();
 }
 
 // arrive waits for both tiles of a stage and clears rows behind the end.
@@ -109,7 +109,7 @@ __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, co
   hold(g);
   begin(x);
   for (;; x += kRows) {
-    group_wait<1>();
+    wgmma_wait<1>();
     hold(p);
     bool full = all_visible(at, at + kRows - 1, x, window), more = x + kRows < end;
 #pragma unroll
@@ -119,7 +119,7 @@ __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, co
         p[j][w] = exp2_number(fminf(p[j][w] * c - own[w / 2], 0.f));
         if (!full) p[j][w] = seen[w / 2].has(x + lane % 4 * 2 + j * 8 + w % 2) ? p[j][w] : 0.f;
       }
-    group_wait<0>();
+    wgmma_wait<0>();
     hold(e);
 #pragma unroll
     for (int j = 0; j < 8; j++)
@@ -132,10 +132,10 @@ __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, co
     if (!more) break;
     keys = ring.take();
     begin(x + kRows);
-    group_wait<2>();
+    wgmma_wait<2>();
     ring.release(last);
   }
-  group_wait<0>();
+  wgmma_wait<0>();
   hold(g);
   put<D>(dq + row * dqs + head * D, g, dqs, count);
 }
@@ -226,7 +226,7 @@ __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const flo
     float2 own_lse[8];
 #pragma unroll
     for (int j = 0; j < 8; j++) own_lse[j] = side[4 * j];
-    group_wait<1>();
+    wgmma_wait<1>();
     hold(p);
     bool full = x + kRows <= walk.to && all_visible(x, x + kRows - 1, at, window);
 #pragma unroll
@@ -240,7 +240,7 @@ __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const flo
     }
     u32 packed[4][4], other[4][4];
     pack(packed, p);
-    group_wait<0>();
+    wgmma_wait<0>();
     hold(e);
     adds<D>(gv, packed, ring.tile(h, 1));
 #pragma unroll
@@ -252,17 +252,17 @@ __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const flo
     pack(other, e);
     adds<D>(gk, other, ring.tile(h, 0));
     if (--left == 0) break;
-    group_wait<1>();  // the weights of gv give their registers back
+    wgmma_wait<1>();  // the weights of gv give their registers back
     Held last = h;
     h = ring.take();
     x = x + kRows < walk.to ? x + kRows : walk.from;
     arrive(ring, h, walk.to - x);
     products<D>(p, keys, ring.tile(h, 0));
-    group_wait<1>();  // and those of gk
+    wgmma_wait<1>();  // and those of gk
     ring.release_own(last);
     products<D>(e, values, ring.tile(h, 1));
   }
-  group_wait<0>();
+  wgmma_wait<0>();
   hold(gk), hold(gv);
   long long row = t.row + at;
   put<D>(dk + row * dks + kv_head * D, gk, dks, count);

@@ -97,10 +97,10 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
     u64 kd = describe(ring.tile(keys));
     ring.wait(keys);
     hold(s);
-    group_begin();
+    wgmma_fence();
 #pragma unroll
     for (int x = 0; x < D; x += 16) dots(s, queries[x / 16], by_columns(kd, x), x > 0);
-    group_end();
+    wgmma_commit();
   };
   auto take = [&](const Held& values, int i) {  // begins to add the values of block i
     u64 vd = describe(ring.tile(values));
@@ -112,10 +112,10 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
       asm volatile("bar.sync %0, 128;" ::"r"(3 + team) : "memory");
     }
     hold(o);
-    group_begin();
+    wgmma_fence();
 #pragma unroll
     for (int y = 0; y < 4; y++) chain(o, p[y], by_rows(vd, 16 * y));
-    group_end();
+    wgmma_commit();
   };
   auto soften = [&](int i) {
     int x = t.first + i * kRows;
@@ -127,7 +127,7 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
   C::turn(team);
   ask(keys);
   C::yield_turn(team);
-  group_wait<0>();
+  wgmma_wait<0>();
   hold(s);
   ring.release(keys);
   soften(0);
@@ -139,18 +139,18 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
     ask(keys);
     take(values, i);
     C::yield_turn(team);
-    group_wait<1>();
+    wgmma_wait<1>();
     hold(s);
     ring.release(keys);
     if (t.first + (i + 1) * kRows == next_split) {
       next_split += split;
-      group_wait<0>();
+      wgmma_wait<0>();
       hold(o);
       total.merge(state, o);
       total.keep(state, o);
     }
     soften(i + 1);
-    group_wait<0>();
+    wgmma_wait<0>();
     hold(o);
     ring.release(values);
     state.scale(o);
@@ -160,7 +160,7 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
   C::turn(team);
   take(values, blocks - 1);
   if (team == 0) C::yield_turn(team);
-  group_wait<0>();
+  wgmma_wait<0>();
   hold(o);
   if (total.some) total.merge(state, o);
 #pragma unroll

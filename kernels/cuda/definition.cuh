@@ -53,11 +53,6 @@ __device__ inline float round_norm(float x, int plus_one) {
 
 __device__ inline float load(const float* p, size_t i) { return p[i]; }
 __device__ inline float load(const u16* p, size_t i) { return widen(p[i]); }
-// norm_weight is the weight of a norm as it multiplies.
-template <class T>
-__device__ inline float norm_weight(const T* w, int i, int plus_one) {
-  return plus_one ? 1.f + load(w, i) : load(w, i);
-}
 
 __device__ inline void store(float* p, size_t i, float v) { p[i] = v; }
 __device__ inline void store(u16* p, size_t i, float v) { p[i] = narrow(v); }

@@ -46,8 +46,8 @@ import (
 	"unsafe"
 )
 
-// This file is what gorgonia.org/cu lacks: modules from images of any kind, kernels that want much shared memory, and launches without
-// an allocation. Everything goes to the context's default stream, which orders operations.
+// This file is what gorgonia.org/cu lacks: modules from memory, kernels that want much shared memory, launches without an allocation, graphs, and pinned memory.
+// Everything goes to the context's default stream, which orders operations.
 
 // function is a kernel in a loaded module.
 type function struct {
@@ -78,7 +78,7 @@ func (f *function) parameters() error {
 	}
 }
 
-// loadModule loads PTX (ending in a NUL) or a cubin and finds kernels in it, which may use up to `shared` bytes of shared memory, what they declare counted in.
+// loadModule loads a cubin and finds kernels in it, which may use up to `shared` bytes of shared memory, what they declare counted in.
 func loadModule(image []byte, names []string, shared int) (map[string]function, error) {
 	var module C.CUmodule
 	log := make([]byte, 8192)
@@ -147,6 +147,14 @@ func pinned(bytes int) (unsafe.Pointer, error) {
 	return p, nil
 }
 
+// unpin gives pinned memory back.
+func unpin(p unsafe.Pointer) error {
+	if code := C.cuMemFreeHost(p); code != C.CUDA_SUCCESS {
+		return failure(code)
+	}
+	return nil
+}
+
 // graph is kernels in order that the driver carries out as one piece of work.
 type graph struct {
 	plan  C.CUgraph // owns the nodes
@@ -203,14 +211,6 @@ func (g *graph) close() error {
 		}
 	}
 	if code := C.cuGraphDestroy(g.plan); code != C.CUDA_SUCCESS {
-		return failure(code)
-	}
-	return nil
-}
-
-// unpin gives pinned memory back.
-func unpin(p unsafe.Pointer) error {
-	if code := C.cuMemFreeHost(p); code != C.CUDA_SUCCESS {
 		return failure(code)
 	}
 	return nil

@@ -1,7 +1,6 @@
 // Keys and values on their way to a block: one warp copies key blocks by TMA into a ring of slots, the others wait for a slot to be full and give it back.
 #pragma once
 #include "warpgroup.cuh"
-#include "wgmma.cuh"
 
 struct Maps {
   TensorMap k, v;

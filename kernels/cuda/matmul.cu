@@ -1,6 +1,7 @@
 // MatMul, MatMulT and WeightGrad by the dot step tc16: one accumulator for each output, k ascending in steps of 16, terms (or packs) in turn, the last step of
 // each filled with zeros; one rounding at the end, or none into F32. A block computes 128 x 128 outputs, 8 warps of 64 x 32, from three stages of 32 k in
-// shared memory. Bound: 2*M*N*K flops of the tensor cores; this first version is for mma.sync, which reaches some 60% of them.
+// shared memory. Bound: 2*M*N*K flops of the tensor cores, of which mma.sync reaches some 60%: for cards without wgmma, for operands that TMA cannot copy, and for rows that
+// take turns.
 //   nt: out[m,n] = chain of x[m,k]*w[n,k];  nn: out[m,k] = chain of x[m,n]*w[n,k];  weight_grad: dw[n,k] += chain over rows of dy[row,n]*x[row,k]
 #include "mma.cuh"
 
@@ -104,8 +105,8 @@ __device__ inline void each(Tile& t, F f) {
       for (int v = 0; v < 4; v++) f(warp / 4 * 64 + i * 16 + lane / 4 + v / 2 * 8, warp % 4 * 32 + j * 8 + lane % 4 * 2 + v % 2, t.c[i][j][v]);
 }
 
-// Term is one piece of the chain, for columns [from, to) of out: X with its row stride, W with its row stride and the distance of its groups. Tiles lie in such a range or beside it. Where rows take turns, `turn` is the distance in X from a row of one
-// group to that of the next; a block's group is blockIdx.z.
+// Term is one piece of the chain, for columns [from, to) of out: X with its row stride, W with its row stride and the distance of its groups. Tiles lie in such a range or
+// beside it. Where rows take turns, `turn` is the distance in X from a row of one group to that of the next; a block's group is blockIdx.z.
 struct Term {
   const u16 *x, *w;
   long long ldx, ldw, group, k, turn;
@@ -114,7 +115,7 @@ struct Term {
 
 extern __shared__ u16 shared[];
 
-// rows finds the group and the rows of a block's tile; without groups all rows are one.
+// rows_of finds the group and the rows of a block's tile; without groups all rows are one.
 __device__ inline bool rows_of(const int* offsets, int groups, int packs, int m, int& group, int& from, int& to) {
   int tile = blockIdx.y;
   group = 0, from = tile * kTile, to = m;

@@ -103,9 +103,6 @@ __device__ inline void load8(const u16* p, int left, float* v) {
   s.values(v);
 }
 
-// ahead asks for a line that is read soon.
-__device__ inline void ahead(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
-
 // move8 copies bits.
 template <class T>
 __device__ inline void move8(T* to, const T* from, int left) {

@@ -44,7 +44,7 @@ func (d *Device) trials() []trial {
 	return append(all, trial{"attention", "", attention}, trial{"norm", "", tryNorm}, trial{"mixture", "", tryMixture}, trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
 }
 
-// Attends tries the kernels of a shape of latent attention, absorbed or not, forward and backward, once; admit has tried those of the others.
+// Attends tries the kernels of a shape of latent attention, absorbed or not, forward and backward, once; of the others admit has tried one.
 func (d *Device) Attends(a kernels.Attn) error {
 	what := fmt.Sprintf("attention of %d heads on %d, keys of %d columns and values of %d", a.Heads, a.KVHeads, a.HeadDim, a.Values())
 	if !attends(a) {

@@ -1,7 +1,8 @@
-// Hopper's matrix instructions (wgmma): a warpgroup of four warps multiplies 64 rows at once, operands in shared memory, asynchronously. A K = 16 instruction is
-// one step of tc16 for each accumulator, as mma.sync is. Only for sm_90a: other architectures take mma.cuh.
+// Attention's products by wgmma: a warpgroup of four warps multiplies 64 rows at once, asynchronously, one operand in shared memory and the other there or in registers. Only for
+// sm_90a, but for the layout of tiles.
 #pragma once
 #include "attention.cuh"
+#include "wgmma.cuh"
 
 constexpr int kPanel = 64 * 128;  // bytes of 64 rows of 64 columns of bf16
 
@@ -69,14 +70,6 @@ __device__ inline void chain(float (&d)[16][4], const u32 (&a)[4], u64 b) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// Registers of operands are written before group_begin; group_end closes what was issued; group_wait<N> leaves the N latest groups running.
-__device__ inline void group_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void group_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N>
-__device__ inline void group_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
-}
-
 // hold keeps the compiler from moving uses of d across it.
 template <int N>
 __device__ inline void hold(float (&d)[N][4]) {
@@ -84,24 +77,4 @@ __device__ inline void hold(float (&d)[N][4]) {
   for (int j = 0; j < N; j++)
 #pragma unroll
     for (int v = 0; v < 4; v++) asm volatile("" : "+f"(d[j][v])::"memory");
-}
-
-// arrived: what this thread's copies brought is visible to wgmma of all, after the barrier that follows.
-__device__ inline void arrived() {
-  wait<0>();
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-// load_tile brings `count` rows of D columns into a tile of 64; the others are zero. row(i) is the address of row i.
-template <int D, int Threads, class F>
-__device__ inline void load_tile(char* to, int count, F row) {
-  constexpr int kPieces = D / 8, kStep = Threads / kPieces;
-  int piece = threadIdx.x % kPieces, first = threadIdx.x / kPieces;
-  to += swizzled(first, piece);
-#pragma unroll
-  for (int i = 0; i < kRows / kStep; i++) {
-    int r = first + i * kStep;
-    bool in = r < count;
-    copy16(to + i * kStep * 128, row(in ? r : 0) + piece * 8, in ? 16 : 0);
-  }
 }

@@ -1,5 +1,5 @@
 // Hopper's own instructions: the bulk tensor copy (TMA) that completes on an mbarrier, and wgmma, whose step of 16 k is the dot step tc16 for 64 x N accumulators
-// (equal to mma.sync's on every bit, tested). Used where __CUDA_ARCH_FEAT_SM90_ALL is set.
+// (equal to mma.sync's on every bit, tested). Copies and barriers are later cards' too (attention_decode.cu); wgmma is used where __CUDA_ARCH_FEAT_SM90_ALL is set.
 #pragma once
 #include "mma.cuh"
 
@@ -43,6 +43,7 @@ __device__ inline u32 operand(const void* p) {
   return shared_address(p) >> 4 | (BOX >> 4) << 16;
 }
 
+// Registers of operands are written before wgmma_fence; wgmma_commit closes a group of what was issued; wgmma_wait<N> leaves the N latest groups running.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N>
