@@ -96,7 +96,7 @@ func (op *chunked) run(out kernels.Tensor, l *kernels.Layout) {
 			for i := range op.group {
 				h := head*op.group + i
 				op.rows(w, i, row, h, from, n)
-				op.outputs(w, i, row, h, from, n)
+				op.outputs(w, i, h, from, n)
 				for r := range n {
 					to.storeHead(row+r, h, w.o[r*op.shape.ValueDim:][:op.shape.ValueDim])
 				}
@@ -215,7 +215,7 @@ func (op *chunked) decays(w *chunkScratch, c []float32, row, head, from, n int) 
 }
 
 // outputs computes o of a piece, the skip of a state space included.
-func (op *chunked) outputs(w *chunkScratch, i, row, head, from, n int) {
+func (op *chunked) outputs(w *chunkScratch, i, head, from, n int) {
 	keyDim, dim, cols, st := op.shape.KeyDim, op.shape.ValueDim, from+n, &w.heads[i]
 	w.o, w.m = sized(w.o, n*dim), sized(w.m, n*cols)
 	clear(w.o)

@@ -115,7 +115,7 @@ func (c *recCase) chunks(seq, head int) (out [][]float32, all []*refChunk) {
 		ch := c.chunk(seq, head, from, min(size, c.lengths[seq]-from), s)
 		all = append(all, ch)
 		for i := range ch.rows {
-			out = append(out, c.output(ch, seq, head, from, i))
+			out = append(out, c.output(ch, head, i))
 		}
 		s = ch.next(c)
 	}
@@ -169,7 +169,7 @@ func (c *recCase) added(ch *refChunk, seq, head, from, i int) []float32 {
 	return n
 }
 
-func (c *recCase) output(ch *refChunk, seq, head, from, i int) []float32 {
+func (c *recCase) output(ch *refChunk, head, i int) []float32 {
 	o, columns := make([]float32, c.ValueDim), refT(ch.s)
 	for d := range o {
 		o[d] = ch.e[i] * refChain(0, ch.q[i], columns[d])

@@ -3,8 +3,7 @@ package cpu
 import "lockstep/kernels"
 
 // Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded; weights nil: of y alone.
-// By Definition.Combine products and
-// sums are rounded to bf16 on the way. out [T, H]; y [R, H]; weights F32 and rowOf int32 [T, K].
+// By Definition.Combine products and sums are rounded to bf16 on the way. out [T, H]; y [R, H]; weights F32 and rowOf int32 [T, K].
 func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
 	const op = "combine"
 	k := rowOf.Cols

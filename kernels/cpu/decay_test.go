@@ -28,7 +28,7 @@ var decayOps = []rowOp{
 
 func TestDecayIsTheDefinition(t *testing.T) {
 	decayIsTheDefinition(t, newRowDevice(t, Auto, 2, ""))
-	decayIsTheDefinition(t, newEx2hDevice(t, Auto, 2))
+	decayIsTheDefinition(t, newEx2hDevice(t))
 }
 
 func decayIsTheDefinition(t *testing.T, d *Device) {

@@ -119,7 +119,7 @@ func descending(v []float32) []int32 {
 
 func TestRouteIsTheDefinition(t *testing.T) {
 	routeIsTheDefinition(t, newRowDevice(t, Auto, 2, ""))
-	routeIsTheDefinition(t, newEx2hDevice(t, Auto, 2))
+	routeIsTheDefinition(t, newEx2hDevice(t))
 	routeIsTheDefinition(t, newDevice(t, roundedDefinition(), Auto, 2))
 }
 

@@ -193,12 +193,12 @@ func newRowDevice(t testing.TB, isa ISA, threads int, b kernels.Break) *Device {
 	return newDevice(t, def, isa, threads)
 }
 
-// newEx2hDevice is the same with the other exp2.
-func newEx2hDevice(t testing.TB, isa ISA, threads int) *Device {
+// newEx2hDevice has the other exp2.
+func newEx2hDevice(t testing.TB) *Device {
 	t.Helper()
 	def := kernels.Default()
 	def.Exp2 = kernels.Exp2Ex2h
-	return newDevice(t, def, isa, threads)
+	return newDevice(t, def, Auto, 2)
 }
 
 func newDevice(t testing.TB, def kernels.Definition, isa ISA, threads int) *Device {

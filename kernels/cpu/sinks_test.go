@@ -27,7 +27,7 @@ var sinkOps = []rowOp{
 
 func TestSinksAreTheDefinition(t *testing.T) {
 	sinksAreTheDefinition(t, newRowDevice(t, Auto, 2, ""))
-	sinksAreTheDefinition(t, newEx2hDevice(t, Auto, 2))
+	sinksAreTheDefinition(t, newEx2hDevice(t))
 }
 
 func sinksAreTheDefinition(t *testing.T, d *Device) {

@@ -13,7 +13,7 @@ import (
 
 var _ kernels.SparseAttention = (*Device)(nil)
 
-// row is a row of a batch and the sequence that it belongs to.
+// seqRow is a row of a batch and the sequence that it belongs to.
 type seqRow struct {
 	span *kernels.Span
 	pos  int

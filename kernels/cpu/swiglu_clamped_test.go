@@ -24,7 +24,7 @@ var clampedOps = []rowOp{
 }
 
 func TestClampedSwiGLUIsTheDefinition(t *testing.T) {
-	for _, d := range []*Device{newRowDevice(t, Auto, 2, ""), newEx2hDevice(t, Auto, 2)} {
+	for _, d := range []*Device{newRowDevice(t, Auto, 2, ""), newEx2hDevice(t)} {
 		c := rowCase{seed: 61, dtype: kernels.F32}
 		c.start()
 		const rows, n = 7, 90

@@ -31,7 +31,7 @@ func scalarSigmoid(exp2 func(float32) float32, x float32) float32 {
 
 func TestSwiGLUIsTheDefinition(t *testing.T) {
 	swigluIsTheDefinition(t, newRowDevice(t, Auto, 2, ""))
-	swigluIsTheDefinition(t, newEx2hDevice(t, Auto, 2))
+	swigluIsTheDefinition(t, newEx2hDevice(t))
 }
 
 func swigluIsTheDefinition(t *testing.T, d *Device) {

@@ -4,7 +4,7 @@
 // sequence the bytes of its state.
 #include "chunks.cuh"
 
-// rows: a warp for a head of a row. to F32 [rows, heads*dim] = x, for the delta rule x*rs of length 1, for its queries times scale.
+// chunk_rows: a warp for a head of a row. to F32 [rows, heads*dim] = x, for the delta rule x*rs of length 1, for its queries times scale.
 template <class T>
 __device__ void chunk_rows(float* to, const T* x, int rows, int heads, int dim, int xs, int delta, float scale) {
   int at = warp_row();
@@ -30,7 +30,7 @@ __device__ void chunk_rows(float* to, const T* x, int rows, int heads, int dim, 
 #define CHUNK_ROWS(T) (float* to, const T* x, int rows, int heads, int dim, int xs, int delta, float scale)
 KERNELS(chunk_rows, CHUNK_ROWS, (to, x, rows, heads, dim, xs, delta, scale))
 
-// pairs: a block for a head of a cut. c, factor F32 [rows, heads]: factor is beta or dt; p, m F32 [rows, heads, kChunk]: P and -M.
+// chunk_pairs: a block for a head of a cut. c, factor F32 [rows, heads]: factor is beta or dt; p, m F32 [rows, heads, kChunk]: P and -M.
 template <class T>
 __device__ void chunk_pairs(Heads h, float* c, float* factor, float* p, float* m, const float* q, const float* k, const float* g, const T* b, const float* dt, const Cut* cuts,
                             Slots slots, int gs, int bs) {
@@ -75,7 +75,7 @@ KERNELS(chunk_pairs, CHUNK_PAIRS, (h, c, factor, p, m, q, k, g, b, dt, cuts, Slo
 
 extern __shared__ float state[];  // [dim][kTile]
 
-// scan: a block for kTile values of a head of a sequence. out nil: the backward's replay, which keeps the state before each cut in states F32 [cuts, heads, dim, values], n and,
+// chunk_scan: a block for kTile values of a head of a sequence. out nil: the backward's replay, which keeps the state before each cut in states F32 [cuts, heads, dim, values], n and,
 // of the delta rule, h = k S in added, reads F32 [rows, heads, values].
 template <class T>
 __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* reads, const float* q, const float* k, const T* v, const float* c, const float* factor, const float* p,
@@ -162,7 +162,7 @@ __device__ void chunk_scan(Heads h, T* out, float* states, float* added, float* 
 KERNELS(chunk_scan, CHUNK_SCAN,
         (h, out, states, added, reads, q, k, v, c, factor, p, m, skip, sequences, cuts, Slots{slot_s, slot_k, slot_n, slot_c}, os, vs))
 
-// keep: a block for a sequence puts the last cut's keys and decays into its slot.
+// chunk_keep: a block for a sequence puts the last cut's keys and decays into its slot.
 KERNEL(chunk_keep, Heads h, const float* k, const float* c, const Sequence* sequences, const Cut* cuts, float* slot_k, float* slot_c) {
   Sequence seq = sequences[blockIdx.x];
   if (seq.count == 0) return;

@@ -5,7 +5,7 @@
 
 extern __shared__ float state[];  // [dim][kTile]: A
 
-// grads F32 [cuts, heads, dim, values] takes A behind each cut, x F32 [rows, heads, values] what the statement calls so.
+// chunk_unroll: grads F32 [cuts, heads, dim, values] takes A behind each cut, `to` F32 [rows, heads, values] what the statement calls x.
 template <class T>
 __device__ void chunk_unroll(Heads h, float* grads, float* to, const float* q, const float* k, const T* dout, const float* c, const float* beta, const float* p, const float* m,
                              const Sequence* sequences, const Cut* cuts, int ds) {
@@ -258,7 +258,7 @@ __device__ void chunk_grads(Heads h, Saved s, Gradients<T> g, const T* dout, con
 KERNELS(chunk_grads, CHUNK_GRADS,
         (h, Saved{q, k, c, beta, states, grads, n, reads, x, u, qs, dq, dk}, {dv, db, dg, ddt, dskip, dvs, dbs, dgs, ddts}, dout, v, skip, cuts, ds, vs))
 
-// keys: a warp for a head of a row takes the gradient d F32 [rows, heads*dim], times scale, through the norm of the delta rule.
+// chunk_keys: a warp for a head of a row takes the gradient d F32 [rows, heads*dim], times scale, through the norm of the delta rule.
 template <class T>
 __device__ void chunk_keys(T* to, const float* gradient, const T* x, int rows, int heads, int dim, int ts, int xs, int delta, float scale) {
   int at = warp_row();

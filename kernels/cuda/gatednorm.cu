@@ -38,7 +38,7 @@ __device__ inline void norm_then_gate(T* out, float* rstd, const T* x, const T* 
   store8(out + r * os + first, left, v);
 }
 
-// d is eight columns of dout, x and z; ungate makes of them the gradient of y, and dz.
+// HeadColumns are eight columns of x and z, with the gradient of y in d, and dz in place of z.
 template <class T>
 struct HeadColumns {
   float x[kEight], z[kEight], d[kEight], w[kEight];

@@ -39,7 +39,7 @@ __device__ void short_conv(T* out, const T* x, const T* w, const T* bias, const 
 #define SHORT_CONV(T) (T * out, const T* x, const T* w, const T* bias, const T* state, const Place* places, int rows, int n, int taps, int os, int xs, int ws)
 KERNELS(short_conv, SHORT_CONV, (out, x, w, bias, state, places, rows, n, taps, os, xs, ws))
 
-// keep: rows[i] of x goes to row to[i] of the state [slots*(taps-1), n].
+// short_conv_keep: rows[i] of x goes to row to[i] of the state [slots*(taps-1), n].
 template <class T>
 __device__ void short_conv_keep(T* state, const T* x, const int* rows, const int* to, int count, int n, int xs) {
   Piece at(n);
@@ -48,7 +48,7 @@ __device__ void short_conv_keep(T* state, const T* x, const int* rows, const int
 #define SHORT_CONV_KEEP(T) (T * state, const T* x, const int* rows, const int* to, int count, int n, int xs)
 KERNELS(short_conv_keep, SHORT_CONV_KEEP, (state, x, rows, to, count, n, xs))
 
-// slope writes du F32 [rows, n].
+// short_conv_slope writes du F32 [rows, n].
 template <class T>
 __device__ void short_conv_slope(float* du, const T* dout, const T* x, const T* w, const T* bias, const Place* places, int rows, int n, int taps, int ds, int xs, int ws) {
   Piece at(n);
@@ -84,7 +84,7 @@ __device__ void short_conv_backward(T* dx, const float* du, const T* w, const Pl
 #define SHORT_CONV_BACKWARD(T) (T * dx, const float* du, const T* w, const Place* places, int rows, int n, int taps, int dxs, int ws)
 KERNELS(short_conv_backward, SHORT_CONV_BACKWARD, (dx, du, w, places, rows, n, taps, dxs, ws))
 
-// blocks: a thread for a tap of a column of a block of rows; sums F32 [blocks, n*taps] of dw, biases F32 [blocks, n] of dbias. norm.cu adds the blocks up.
+// short_conv_blocks: a thread for a tap of a column of a block of rows; sums F32 [blocks, n*taps] of dw, biases F32 [blocks, n] of dbias. norm.cu adds the blocks up.
 template <class T>
 __device__ void short_conv_blocks(float* sums, float* biases, const float* du, const T* x, const Place* places, const int* blocks, int n, int taps, int xs) {
   int ch = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y, back = taps - 1 - (int)blockIdx.z;

@@ -44,7 +44,7 @@ struct Ring {
     return full + slot;
   }
   __device__ void filled() { barrier_wait(full + slot, phase); }
-  // release gives back the slot before the current one.
+  // release_last gives back the slot before the current one.
   __device__ void release_last() {
     if (warp_lane() == 0) barrier_arrive(empty + (slot == 0 ? STAGES - 1 : slot - 1));
   }

@@ -16,7 +16,7 @@ func elementType(width int) string {
 	return "float32"
 }
 
-// head opens a packing loop. DI, R8: destination and its stride in bytes; SI, R9: source and its stride; R10 rows, R11 columns.
+// packHead opens a packing loop. DI, R8: destination and its stride in bytes; SI, R9: source and its stride; R10 rows, R11 columns.
 func (w *writer) packHead(name string, width int) {
 	w.function(name, fmt.Sprintf(packSignature, elementType(width)), packArgBytes)
 	w.code("MOVQ dst+0(FP), DI")

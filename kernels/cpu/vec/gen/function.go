@@ -17,7 +17,7 @@ type argument struct {
 }
 
 // arguments lays the parameters out as ABI0 does. size includes the result.
-func (f function) arguments() (args []argument, result, size int) {
+func (f function) arguments() (args []argument, size int) {
 	expr, err := parser.ParseExpr("func" + f.signature)
 	if err != nil {
 		panic(fmt.Sprintf("gen: %s: %v", f.name, err))
@@ -32,10 +32,9 @@ func (f function) arguments() (args []argument, result, size int) {
 		}
 	}
 	if t.Results != nil {
-		result = (size + 7) / 8 * 8
-		size = result + 4
+		size = (size+7)/8*8 + 4
 	}
-	return args, result, size
+	return args, size
 }
 
 func kindOf(t ast.Expr) (kind string, bytes, align int) {
@@ -50,7 +49,7 @@ func kindOf(t ast.Expr) (kind string, bytes, align int) {
 
 // open starts the assembly function, with `frame` bytes of stack of its own; then it may have to grow the stack.
 func (f function) open(m *isa, frame int) string {
-	_, _, size := f.arguments()
+	_, size := f.arguments()
 	flags := "NOSPLIT"
 	if frame > 0 {
 		flags = "0"

@@ -15,7 +15,7 @@ var pointers = []string{"DI", "SI", "R8", "R9", "R10", "R11", "R12", "R13"}
 
 // assemble is the function: whole vectors, then one masked tail. AX counts elements, DX is the end of whole vectors.
 func (l loop) assemble(m *isa) string {
-	args, _, _ := l.arguments()
+	args, _ := l.arguments()
 	var out strings.Builder
 	out.WriteString("\n" + l.open(m, 0))
 	slices, kinds, scalars, n := map[string]string{}, map[string]string{}, map[string]string{}, ""
