@@ -67,7 +67,7 @@ func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels
 // wide tells whether heads are of a width for which the card has kernels with wgmma.
 func (d *Device) wide(a kernels.Attn) bool {
 	_, compiled := d.kernels["attention_wide_128"]
-	return compiled && slices.Contains(headDimsWide, a.HeadDim) && !latent(a)
+	return compiled && d.force != "portable" && slices.Contains(headDimsWide, a.HeadDim) && !latent(a)
 }
 
 // teams is Crew of attention_wide.cu: the warpgroups of a block that compute its forward; 0 where it is not by wgmma.

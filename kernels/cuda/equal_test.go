@@ -3,10 +3,13 @@
 package cuda
 
 import (
+	"flag"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -30,8 +33,28 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "these tests need a GPU:", err)
 		os.Exit(1)
 	}
+	gpu.launched = map[string]bool{}
 	reference, card = ref, gpu
-	os.Exit(m.Run())
+	code := m.Run()
+	some := false // of the tests, or none
+	for _, name := range []string{"test.run", "test.skip", "test.list"} {
+		some = some || flag.Lookup(name).Value.String() != ""
+	}
+	if code == 0 && !some {
+		code = untested(gpu)
+	}
+	os.Exit(code)
+}
+
+// untested names the kernels that no test has run on the card: 1 if there are some.
+func untested(d *Device) (code int) {
+	for _, name := range slices.Sorted(maps.Keys(d.kernels)) {
+		if !d.launched[name] {
+			fmt.Fprintln(os.Stderr, "no test runs the kernel", name)
+			code = 1
+		}
+	}
+	return code
 }
 
 // untried is the card as if it had tried nothing; what a test changes of its definition and of what it has tried is undone. A copy would not do: two devices of one workspace.

@@ -47,6 +47,7 @@ func TestNorm(t *testing.T) {
 				both(t, "rms norm backward", []operand{normal(dtype, r, n, 1), normal(kernels.F32, 1, n, 1), strided(dtype, r, n, 1), normal(dtype, r, n, 1), positive(1, r), normal(dtype, 1, n, 1)},
 					func(d kernels.Device, x []kernels.Tensor) {
 						d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], norm, packs)
+						d.RMSNormBackward(x[0], kernels.Tensor{}, x[2], x[3], x[4], x[5], norm, packs)
 					})
 			}
 		}
@@ -55,7 +56,7 @@ func TestNorm(t *testing.T) {
 
 func TestHeadNormRope(t *testing.T) {
 	for _, dtype := range dtypes {
-		for _, s := range [][4]int{{1, 1, 8, 4}, {17, 3, 16, 4}, {300, 8, 64, 32}, {17000, 1, 64, 32}, {70, 5, 128, 64}, {33, 40, 128, 64}, {20, 3, 256, 128}, {500, 4, 128, 32}, {70, 3, 192, 32}} {
+		for _, s := range [][4]int{{1, 1, 8, 4}, {17, 3, 16, 4}, {300, 8, 64, 32}, {17000, 1, 64, 32}, {70, 5, 128, 64}, {33, 40, 128, 64}, {20, 3, 256, 128}, {500, 4, 128, 32}, {70, 3, 192, 32}, {40, 3, 64, 8}, {33, 5, 96, 12}, {21, 2, 160, 20}} {
 			for _, rope := range []kernels.Rope{{}, {First: s[2] - 2*s[3]}, {First: s[2] - 2*s[3], Interleaved: true}} {
 				rope.HeadDim = s[2]
 				headNormRope(t, dtype, s[0], s[1], s[3], rope, nil)
@@ -183,7 +184,7 @@ func routers(e int) []kernels.Router {
 }
 
 func TestRoute(t *testing.T) {
-	for _, s := range [][3]int{{1, 4, 2}, {77, 8, 2}, {1000, 128, 8}, {513, 384, 8}, {300, 3, 3}, {118, 33, 1}, {9, 40, 10}, {20, 512, 10}, {5, 1024, 32}} {
+	for _, s := range [][3]int{{1, 4, 2}, {77, 8, 2}, {1000, 128, 8}, {513, 384, 8}, {64, 256, 8}, {300, 3, 3}, {118, 33, 1}, {9, 40, 10}, {20, 512, 10}, {5, 1024, 32}} {
 		tokens, e, k := s[0], s[1], s[2]
 		for _, r := range routers(e) {
 			name := fmt.Sprintf("route %d of %d by %+v", k, e, r)
@@ -366,30 +367,46 @@ func attend(rows []int, pageRows int) (l *kernels.Layout, total, pages int) {
 
 func TestAttention(t *testing.T) {
 	for _, dim := range headDims {
-		for _, heads := range [][2]int{{1, 1}, {4, 2}, {6, 1}} {
-			for _, window := range []int{0, 70} {
-				a := kernels.Attn{Heads: heads[0], KVHeads: heads[1], HeadDim: dim, Scale: 1 / math.Sqrt(float64(dim)), Window: window}
-				l, rows, _ := attend([]int{1, 64, 100, 7, 300}, 0)
-				q, kv := heads[0]*dim, heads[1]*dim
-				x := []operand{normal(kernels.BF16, rows, q, 1), normal(kernels.F32, rows, heads[0], 1), strided(kernels.BF16, rows, q, 1), strided(kernels.BF16, rows, kv, 1), normal(kernels.BF16, rows, kv, 1)}
-				both(t, fmt.Sprintf("attention %+v", a), x, func(d kernels.Device, x []kernels.Tensor) {
-					d.Attention(x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4]}, l, a)
+		attentionOf(t, dim)
+	}
+}
+
+// The kernels for cards without wgmma, of the widths that it takes here.
+func TestPortableAttention(t *testing.T) {
+	d := card.(*Device)
+	defer func() { d.force = "" }()
+	d.force = "portable"
+	for _, dim := range headDimsWide {
+		attentionOf(t, dim)
+	}
+}
+
+// attentionOf compares attention of heads of a width: packed sequences and their gradient, and sequences in pages.
+func attentionOf(t *testing.T, dim int) {
+	t.Helper()
+	for _, heads := range [][2]int{{1, 1}, {4, 2}, {6, 1}} {
+		for _, window := range []int{0, 70} {
+			a := kernels.Attn{Heads: heads[0], KVHeads: heads[1], HeadDim: dim, Scale: 1 / math.Sqrt(float64(dim)), Window: window}
+			l, rows, _ := attend([]int{1, 64, 100, 7, 300}, 0)
+			q, kv := heads[0]*dim, heads[1]*dim
+			x := []operand{normal(kernels.BF16, rows, q, 1), normal(kernels.F32, rows, heads[0], 1), strided(kernels.BF16, rows, q, 1), strided(kernels.BF16, rows, kv, 1), normal(kernels.BF16, rows, kv, 1)}
+			both(t, fmt.Sprintf("attention %+v", a), x, func(d kernels.Device, x []kernels.Tensor) {
+				d.Attention(x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4]}, l, a)
+			})
+			x = append(x, strided(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, kv, 1), normal(kernels.BF16, rows, kv, 1))
+			both(t, fmt.Sprintf("attention backward %+v", a), x, func(d kernels.Device, x []kernels.Tensor) {
+				d.Attention(x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4]}, l, a)
+				d.AttentionBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4]}, l, a)
+			})
+			const pageRows = 16
+			l, rows, pages := attend([]int{1, 1, 40, 3}, pageRows)
+			both(t, fmt.Sprintf("paged %+v", a), []operand{normal(kernels.BF16, rows, q, 1), normal(kernels.F32, rows, heads[0], 1), normal(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, kv, 1), strided(kernels.BF16, rows, kv, 1),
+				normal(kernels.BF16, pages*pageRows, kv, 1), normal(kernels.BF16, pages*pageRows, kv, 1)},
+				func(d kernels.Device, x []kernels.Tensor) {
+					cache := kernels.KV{K: x[5], V: x[6], PageRows: pageRows}
+					d.StoreKV(cache, x[3], x[4], l)
+					d.Attention(x[0], x[1], x[2], cache, l, a)
 				})
-				x = append(x, strided(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, kv, 1), normal(kernels.BF16, rows, kv, 1))
-				both(t, fmt.Sprintf("attention backward %+v", a), x, func(d kernels.Device, x []kernels.Tensor) {
-					d.Attention(x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4]}, l, a)
-					d.AttentionBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4]}, l, a)
-				})
-				const pageRows = 16
-				l, rows, pages := attend([]int{1, 1, 40, 3}, pageRows)
-				both(t, fmt.Sprintf("paged %+v", a), []operand{normal(kernels.BF16, rows, q, 1), normal(kernels.F32, rows, heads[0], 1), normal(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, kv, 1), strided(kernels.BF16, rows, kv, 1),
-					normal(kernels.BF16, pages*pageRows, kv, 1), normal(kernels.BF16, pages*pageRows, kv, 1)},
-					func(d kernels.Device, x []kernels.Tensor) {
-						cache := kernels.KV{K: x[5], V: x[6], PageRows: pageRows}
-						d.StoreKV(cache, x[3], x[4], l)
-						d.Attention(x[0], x[1], x[2], cache, l, a)
-					})
-			}
 		}
 	}
 }

@@ -104,7 +104,7 @@ var recurrences = []kernels.Recurrence{
 	{KeyHeads: 1, Heads: 2, KeyDim: 128, ValueDim: 128}, {KeyHeads: 1, Heads: 2, KeyDim: 128, ValueDim: 64}, {KeyHeads: 2, Heads: 2, KeyDim: 5, ValueDim: 70},
 }
 
-func eachRecurrence(t *testing.T, run func(name string, dtype kernels.DType, c *recurrence)) {
+func eachRecurrence(run func(name string, dtype kernels.DType, c *recurrence)) {
 	for i, r := range recurrences {
 		for _, delta := range []bool{true, false} {
 			dtype := dtypes[(i+1)%2]
@@ -115,7 +115,7 @@ func eachRecurrence(t *testing.T, run func(name string, dtype kernels.DType, c *
 
 // Sequences of every kind of length in one batch, forward and backward.
 func TestRecurrence(t *testing.T) {
-	eachRecurrence(t, func(name string, dtype kernels.DType, c *recurrence) {
+	eachRecurrence(func(name string, dtype kernels.DType, c *recurrence) {
 		l := packed(1, 63, 64, 65, 130, 2)
 		c.steps = []*kernels.Layout{l}
 		rows, nq, nv := l.Rows(), c.KeyHeads*c.KeyDim, c.Heads*c.ValueDim
@@ -140,7 +140,7 @@ func TestRecurrence(t *testing.T) {
 // Sequences in slots that hold NaN before they begin, in pieces of any size and row by row: outputs and the states left behind.
 func TestRecurrenceCached(t *testing.T) {
 	for _, most := range []int{1, 40, 150} {
-		eachRecurrence(t, func(name string, dtype kernels.DType, c *recurrence) {
+		eachRecurrence(func(name string, dtype kernels.DType, c *recurrence) {
 			lengths := []int{1, 63, 64, 65, 130}
 			if most == 1 {
 				lengths = []int{3, 66}
@@ -257,12 +257,14 @@ func TestGatedNorms(t *testing.T) {
 					g := d.(kernels.DeltaNet)
 					g.NormThenGate(x[0], x[1], x[2], x[3], x[7], 1e-6)
 					g.NormThenGateBackward(x[4], x[5], x[8], x[6], x[2], x[3], x[1], x[7], packs)
+					g.NormThenGateBackward(x[6], x[5], kernels.Tensor{}, x[4], x[2], x[3], x[1], x[7], packs)
 				})
 			}
 			both(t, fmt.Sprint("gate then norm ", s), append(x, normal(dtype, 1, heads*n, 1), normal(kernels.F32, 1, heads*n, 1)), func(d kernels.Device, x []kernels.Tensor) {
 				g := d.(kernels.Mamba)
 				g.GateThenNorm(x[0], x[1], x[2], x[3], x[7], heads, 1e-5)
 				g.GateThenNormBackward(x[4], x[5], x[8], x[6], x[2], x[3], x[1], x[7], heads, packs)
+				g.GateThenNormBackward(x[6], x[5], kernels.Tensor{}, x[4], x[2], x[3], x[1], x[7], heads, packs)
 			})
 		}
 	}

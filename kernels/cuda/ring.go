@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -54,6 +55,11 @@ func (r *ring) copy(dst cu.DevicePtr, src []byte) error {
 	}
 	copy(r.host[at:], src)
 	return cu.MemcpyHtoDAsync(dst, unsafe.Pointer(&r.host[at]), int64(len(src)), cu.NoStream)
+}
+
+// close gives the memory back, when nothing is enqueued.
+func (r *ring) close() error {
+	return errors.Join(unpin(unsafe.Pointer(&r.host[0])), cu.MemFree(r.base))
 }
 
 // stage copies values to the card, for the kernels of the operation that follows.
