@@ -27,7 +27,7 @@ func (t Term) Covers(col int) bool { return t.To == 0 || t.From <= col && col < 
 
 // Runs are the columns where runs of out's n columns that the same terms cover begin, and the end.
 func Runs(n int, terms []Term) []int {
-	runs := []int{0, n}
+	runs := append(make([]int, 0, 2+2*len(terms)), 0, n)
 	for i, t := range terms {
 		from, to := t.Columns(n)
 		if from < 0 || to < from || to > n || i == 0 && to-from != n || t.To == 0 && t.From != 0 {

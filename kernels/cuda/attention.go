@@ -93,7 +93,7 @@ func (d *Device) attendMany(w *attentionWork, at cu.DevicePtr, out, lse, q kerne
 		}
 		maps, box := d.keyMaps(kv)
 		d.launch(fmt.Sprintf("attention_wide_%d", a.HeadDim), grid, (teams+1)*128, wideSlots*a.HeadDim/64*panelBytes+(a.HeadDim/2+4)*teams*128*4,
-			maps, out, lse, q, tiles, at, box, group, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
+			bytesOf(&maps), out, lse, q, tiles, at, box, group, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
 	}
 }
 
@@ -111,19 +111,18 @@ func (d *Device) attendFew(w *attentionWork, at cu.DevicePtr, out, lse, q kernel
 		}
 		maps, box := d.keyMaps(kv)
 		d.launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads, slots*blocks(a.HeadDim, 64)*panelBytes,
-			maps, out, lse, q, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads, a.Heads/a.KVHeads,
+			bytesOf(&maps), out, lse, q, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads, a.Heads/a.KVHeads,
 			out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
 	}
 }
 
 // keyMaps describes K and V for copies of 64 columns and as many rows of a key block as lie together in any page.
-func (d *Device) keyMaps(kv kernels.KV) (maps []byte, box int) {
+func (d *Device) keyMaps(kv kernels.KV) (maps [2]tensorMap, box int) {
 	box = keyRows
 	if kv.PageRows > 0 {
 		box = min(keyRows, kv.PageRows&-kv.PageRows)
 	}
-	k, v := d.boxes(kv.K, box), d.boxes(kv.V, box)
-	return append(k[:], v[:]...), box
+	return [2]tensorMap{d.boxes(kv.K, box), d.boxes(kv.V, box)}, box
 }
 
 // partials is memory for the results of splits.
@@ -171,17 +170,13 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 
 // gradientsWide is dq, dk and dv by wgmma.
 func (d *Device) gradientsWide(dq, dk, dv, dout, lse, q kernels.Tensor, delta cu.DevicePtr, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
-	maps, _ := d.keyMaps(kv)
-	for _, t := range []kernels.Tensor{q, dout} {
-		m := d.boxes(t, keyRows)
-		maps = append(maps, m[:]...)
-	}
+	maps := [4]tensorMap{d.boxes(kv.K, keyRows), d.boxes(kv.V, keyRows), d.boxes(q, keyRows), d.boxes(dout, keyRows)}
 	tile, group := keyRows*2*a.HeadDim, a.Heads/a.KVHeads
 	queries, keys := attentionParts(l, gradientRowsWide, true), attentionParts(l, gradientRowsWide, false)
 	d.launch(fmt.Sprintf("attention_dq_wide_%d", a.HeadDim), [3]int{len(queries), a.Heads, 1}, gradientThreads, 6*tile,
-		maps, dq, dout, lse, delta, q, stage(d, queries), group, dq.Stride, dout.Stride, lse.Stride, q.Stride, a.Window, scoreScale(a), float32(a.Scale))
+		bytesOf(&maps), dq, dout, lse, delta, q, stage(d, queries), group, dq.Stride, dout.Stride, lse.Stride, q.Stride, a.Window, scoreScale(a), float32(a.Scale))
 	d.launch(fmt.Sprintf("attention_dkv_wide_%d", a.HeadDim), [3]int{len(keys), a.KVHeads, 1}, gradientThreads, 10*tile+3*2*4*keyRows,
-		maps, dk, dv, lse, delta, stage(d, keys), group, dk.Stride, dv.Stride, lse.Stride, a.Window, scoreScale(a), float32(a.Scale))
+		bytesOf(&maps), dk, dv, lse, delta, stage(d, keys), group, dk.Stride, dv.Stride, lse.Stride, a.Window, scoreScale(a), float32(a.Scale))
 }
 
 // attentionParts cuts every span into so many positions; those with most work come first: late queries, early keys.

@@ -42,7 +42,7 @@ func defines(def kernels.Definition) (flags []string) {
 }
 
 // loadKernels compiles every source for an architecture and a definition, all at once, or takes it from the cache, and loads it.
-func loadKernels(arch string, def kernels.Definition) (map[string]function, error) {
+func loadKernels(arch string, def kernels.Definition) (map[string]*function, error) {
 	names, err := fs.Glob(sources, "*.cu")
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func loadKernels(arch string, def kernels.Definition) (map[string]function, erro
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	loaded := map[string]function{}
+	loaded := map[string]*function{}
 	for i, name := range names {
 		found, err := loadModule(objects[i].code, objects[i].kernels, maxShared)
 		if err != nil {

@@ -21,11 +21,12 @@ type Device struct {
 	name     string
 	admitted []string         // the card's units that equal the definition
 	shapes   map[string]error // of attention, sparse attention and recurrences that were tried: nil where they equal the definition
-	kernels  map[string]function
+	kernels  map[string]*function
 	ring     *ring
 	repeater *repeater
 	counts   kernels.Counts
 	owned    []cu.DevicePtr // what Alloc gave out
+	params   []byte         // of the launch that is made
 	scratch  cu.DevicePtr   // workspace of one operation
 	size     int            // bytes of scratch
 	profile  *profile       // nil: off

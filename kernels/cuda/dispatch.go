@@ -3,8 +3,6 @@
 package cuda
 
 import (
-	"unsafe"
-
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
@@ -23,8 +21,7 @@ const (
 func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32) {
 	g, k := p.Groups, experts.Cols
 	if few, n := dispatchFew(g.Count, k, packs); n > 0 {
-		param := unsafe.Slice((*byte)(unsafe.Pointer(few)), unsafe.Sizeof(*few))
-		d.launch("dispatch_few", [3]int{1, 1, 1}, scanThreads, 4*g.Count*n, param, g.Offsets, p.Source, p.RowOf, experts, g.Count, n, g.Packs, k)
+		d.launch("dispatch_few", [3]int{1, 1, 1}, scanThreads, 4*g.Count*n, bytesOf(few), g.Offsets, p.Source, p.RowOf, experts, g.Count, n, g.Packs, k)
 		return
 	}
 	cuts, first := segments(packs, k, segmentPairs)

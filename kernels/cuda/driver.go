@@ -51,6 +51,7 @@ import (
 
 // function is a kernel in a loaded module.
 type function struct {
+	name    string
 	f       C.CUfunction
 	offsets []C.size_t // of parameters
 	size    int        // bytes of parameters
@@ -79,14 +80,14 @@ func (f *function) parameters() error {
 }
 
 // loadModule loads a cubin and finds kernels in it, which may use up to `shared` bytes of shared memory, what they declare counted in.
-func loadModule(image []byte, names []string, shared int) (map[string]function, error) {
+func loadModule(image []byte, names []string, shared int) (map[string]*function, error) {
 	var module C.CUmodule
 	log := make([]byte, 8192)
 	if code := C.lockstepLoad(&module, unsafe.Pointer(&image[0]), (*C.char)(unsafe.Pointer(&log[0])), C.size_t(len(log))); code != C.CUDA_SUCCESS {
 		text, _, _ := bytes.Cut(log, []byte{0})
 		return nil, fmt.Errorf("%w: %s", failure(code), bytes.TrimSpace(text))
 	}
-	found := map[string]function{}
+	found := map[string]*function{}
 	for _, name := range names {
 		var f C.CUfunction
 		text := append([]byte(name), 0)
@@ -100,7 +101,7 @@ func loadModule(image []byte, names []string, shared int) (map[string]function, 
 		if code := C.cuFuncSetAttribute(f, C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, C.int(shared)-declared); code != C.CUDA_SUCCESS {
 			return nil, fmt.Errorf("kernel %s: %d bytes of shared memory: %w", name, shared, failure(code))
 		}
-		kernel := function{f: f}
+		kernel := &function{name: name, f: f}
 		if err := kernel.parameters(); err != nil {
 			return nil, fmt.Errorf("kernel %s: %w", name, err)
 		}
@@ -111,8 +112,7 @@ func loadModule(image []byte, names []string, shared int) (map[string]function, 
 
 // call is a kernel with everything it is launched with.
 type call struct {
-	kernel  string
-	f       function
+	f       *function
 	grid    [3]int
 	threads int
 	shared  int    // bytes, beside what the kernel declares
@@ -120,18 +120,25 @@ type call struct {
 }
 
 func (c *call) equal(o *call) bool {
-	return c.kernel == o.kernel && c.grid == o.grid && c.threads == o.threads && c.shared == o.shared && bytes.Equal(c.params, o.params)
+	return c.f == o.f && c.grid == o.grid && c.threads == o.threads && c.shared == o.shared && bytes.Equal(c.params, o.params)
+}
+
+// keep is the call with its parameters copied into buf.
+func (c *call) keep(buf []byte) call {
+	kept := *c
+	kept.params = append(buf[:0], c.params...)
+	return kept
 }
 
 // run enqueues the kernel.
 func (c *call) run() error {
 	if len(c.params) != c.f.size {
-		return fmt.Errorf("%s: %d bytes of parameters: the kernel has %d", c.kernel, len(c.params), c.f.size)
+		return fmt.Errorf("%s: %d bytes of parameters: the kernel has %d", c.f.name, len(c.params), c.f.size)
 	}
 	code := C.lockstepLaunch(c.f.f, C.uint(c.grid[0]), C.uint(c.grid[1]), C.uint(c.grid[2]), C.uint(c.threads), C.uint(c.shared),
 		(*C.char)(unsafe.Pointer(&c.params[0])), &c.f.offsets[0], C.size_t(len(c.f.offsets)))
 	if code != C.CUDA_SUCCESS {
-		return fmt.Errorf("%s: %w", c.kernel, failure(code))
+		return fmt.Errorf("%s: %w", c.f.name, failure(code))
 	}
 	return nil
 }
@@ -186,12 +193,12 @@ func (g *graph) change(i int, c *call) error { return node(nil, g.exec, &g.nodes
 
 func node(plan C.CUgraph, exec C.CUgraphExec, n *C.CUgraphNode, c *call) error {
 	if len(c.params) != c.f.size {
-		return fmt.Errorf("%s: %d bytes of parameters: the kernel has %d", c.kernel, len(c.params), c.f.size)
+		return fmt.Errorf("%s: %d bytes of parameters: the kernel has %d", c.f.name, len(c.params), c.f.size)
 	}
 	code := C.lockstepNode(plan, exec, n, c.f.f, C.uint(c.grid[0]), C.uint(c.grid[1]), C.uint(c.grid[2]), C.uint(c.threads), C.uint(c.shared),
 		(*C.char)(unsafe.Pointer(&c.params[0])), &c.f.offsets[0], C.size_t(len(c.f.offsets)))
 	if code != C.CUDA_SUCCESS {
-		return fmt.Errorf("%s: %w", c.kernel, failure(code))
+		return fmt.Errorf("%s: %w", c.f.name, failure(code))
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"reflect"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -12,7 +13,8 @@ import (
 )
 
 // launch enqueues a kernel over grid blocks of threads. Parameters are tensors (their addresses), addresses, int and bool as int32, int64, float32, float64,
-// and first of all, if there is one, the bytes of a struct.
+// and first of all, if there is one, the bytes of a struct. A launch of a repeated sequence that is equal to the last one in its place allocates nothing: nothing here keeps
+// the name or a parameter.
 func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params ...any) {
 	f, ok := d.kernels[kernel]
 	if !ok {
@@ -21,17 +23,17 @@ func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params 
 	if grid[0] == 0 || grid[1] == 0 || grid[2] == 0 {
 		return
 	}
-	buf := make([]byte, 0, f.size)
+	d.params = d.params[:0]
 	for _, p := range params {
-		buf = appendParam(buf, p)
+		d.params = appendParam(d.params, p)
 	}
-	d.enqueue(call{kernel, f, grid, threads, shared, buf})
+	d.enqueue(&call{f, grid, threads, shared, d.params})
 }
 
-// enqueue launches a kernel, or keeps it for the graph of a repeated sequence.
-func (d *Device) enqueue(c call) {
+// enqueue launches a kernel, or hands it to the repeated sequence.
+func (d *Device) enqueue(c *call) {
 	if d.launched != nil {
-		d.launched[c.kernel] = true
+		d.launched[c.f.name] = true
 	}
 	if d.repeater.current != nil {
 		if d.repeater.add(c) {
@@ -42,7 +44,7 @@ func (d *Device) enqueue(c call) {
 	d.counts.Launches++
 	d.do(func() error {
 		if d.profile != nil {
-			return d.profile.time(c.kernel, c.run)
+			return d.profile.time(c.f.name, c.run)
 		}
 		return c.run()
 	})
@@ -75,7 +77,7 @@ func appendParam(buf []byte, p any) []byte {
 		}
 		return appendValue(buf, v)
 	}
-	panic(fmt.Sprintf("cuda: parameter of type %T", p))
+	panic("cuda: parameter of type " + reflect.TypeOf(p).String()) // fmt would keep p, and every parameter be allocated
 }
 
 func appendValue[E any](buf []byte, v E) []byte {
@@ -85,6 +87,9 @@ func appendValue[E any](buf []byte, v E) []byte {
 	}
 	return append(buf, unsafe.Slice((*byte)(unsafe.Pointer(&v)), size)...)
 }
+
+// bytesOf is a struct as a parameter.
+func bytesOf[T any](s *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)) }
 
 // blocks is how many pieces of a size cover n.
 func blocks(n, size int) int { return (n + size - 1) / size }

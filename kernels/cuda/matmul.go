@@ -27,17 +27,14 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 }
 
 func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
-	var operands []kernels.Tensor
+	native, tile := g == nil || !g.Turns, matmulTile // the wgmma kernels have no way for rows that take turns, which are few
 	for _, t := range terms {
 		mustBF16(t.X, t.W)
 		if layout == "nn" && t.To != 0 {
 			panic(fmt.Sprintf("cuda: MatMulT for columns %d:%d", t.From, t.To))
 		}
-		operands = append(operands, t.X, t.W)
+		native = native && d.native(groupCount(g), t.X, t.W)
 	}
-	turns := g != nil && g.Turns // the wgmma kernels have no way for these, which are small
-	native := !turns && d.native(groupCount(g), operands...)
-	tile := matmulTile
 	if native {
 		tile = d.tilingFor(groupCount(g), out.Rows, out.Cols).columns
 	}

@@ -4,7 +4,6 @@ package cuda
 
 import (
 	"fmt"
-	"slices"
 
 	"gorgonia.org/cu"
 
@@ -98,6 +97,9 @@ func (d *Device) tilingFor(groups, rows, columns int) tiling {
 
 // forced is the variant that a test asks for.
 func (d *Device) forced(variants ...tiling) (tiling, bool) {
+	if d.force == "" {
+		return tiling{}, false
+	}
 	for _, s := range variants {
 		if s.String() == d.force {
 			return s, true
@@ -131,30 +133,30 @@ func (d *Device) productNative(layout string, s tiling, w window, out kernels.Te
 	if groups == 1 {
 		most = s.tiles(1, out.Rows, columns)
 	}
+	terms := d.termsOf(layout, s, w, out, groups)
 	d.launch(layout+s.name+suffix(out), [3]int{min(most, s.blocks*d.processors), 1, 1}, s.threads(), s.shared(),
-		d.termsOf(layout, s, w, out, groups), out, int64(out.Stride), offsets, groups, packs, out.Rows, w.to)
+		bytesOf(&terms), out, int64(out.Stride), offsets, groups, packs, out.Rows, w.to)
 }
 
-// termsOf is the struct Terms of matmul_wgmma.cu.
-func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, groups int) []byte {
-	params := make([]byte, 0, 2*mostTerms*len(tensorMap{})+4*(3*mostTerms+4)+63)
-	var xs, ws [mostTerms]tensorMap
-	var ks, from, to [mostTerms]int
+// launchTerms is the struct Terms of matmul_wgmma.cu.
+type launchTerms struct {
+	x, w                       [mostTerms]tensorMap
+	k, from, to                [mostTerms]int32
+	count, first, height, rows int32
+	_                          [-4 * (3*mostTerms + 4) & 63]byte // the struct is a multiple of the maps' alignment
+}
+
+// termsOf describes the terms of a window.
+func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, groups int) (p launchTerms) {
 	box, boxW := s.box(groups, out.Rows), 64
 	if layout == "nt" {
 		boxW = s.columns
 	}
 	for i, t := range w.terms {
-		xs[i], ws[i], ks[i] = d.boxes(t.X, box), d.boxes(t.W, boxW), t.X.Cols
-		from[i], to[i] = t.Columns(out.Cols)
+		from, to := t.Columns(out.Cols)
+		p.x[i], p.w[i] = d.boxes(t.X, box), d.boxes(t.W, boxW)
+		p.k[i], p.from[i], p.to[i] = int32(t.X.Cols), int32(from), int32(to)
 	}
-	for _, maps := range [][mostTerms]tensorMap{xs, ws} {
-		for _, m := range maps {
-			params = append(params, m[:]...)
-		}
-	}
-	for _, v := range slices.Concat(ks[:], from[:], to[:], []int{len(w.terms), w.from, s.height, box}) {
-		params = appendParam(params, v)
-	}
-	return append(params, make([]byte, -len(params)&63)...) // a struct of maps is a multiple of their alignment
+	p.count, p.first, p.height, p.rows = int32(len(w.terms)), int32(w.from), int32(s.height), int32(box)
+	return p
 }

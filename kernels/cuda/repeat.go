@@ -145,7 +145,7 @@ func (r *recording) begin() {
 }
 
 // add takes the body's next call; full: its piece can start.
-func (r *repeater) add(c call) (full bool) {
+func (r *repeater) add(c *call) (full bool) {
 	rec := r.current
 	if rec.at == len(rec.pieces) {
 		rec.pieces = append(rec.pieces, &piece{})
@@ -155,12 +155,13 @@ func (r *repeater) add(c call) (full bool) {
 	return p.at == min(r.most, r.first<<min(rec.at, 16))
 }
 
-func (p *piece) add(c call) {
+// add holds a call against the one in its place and keeps what differs.
+func (p *piece) add(c *call) {
 	switch {
-	case p.at == len(p.calls) || p.calls[p.at].kernel != c.kernel:
-		p.calls, p.rebuild = append(p.calls[:p.at], c), true
-	case !p.calls[p.at].equal(&c):
-		p.calls[p.at] = c
+	case p.at == len(p.calls) || p.calls[p.at].f != c.f:
+		p.calls, p.rebuild = append(p.calls[:p.at], c.keep(nil)), true
+	case !p.calls[p.at].equal(c):
+		p.calls[p.at] = c.keep(p.calls[p.at].params)
 		p.changed = append(p.changed, p.at)
 	}
 	p.at++

@@ -10,24 +10,27 @@ import (
 	"lockstep/kernels"
 )
 
-// turn is Turn of rope.cu in the bytes of a parameter.
-func turn(rope kernels.Rope, w kernels.Tensor) []byte {
+// turn is Turn of rope.cu.
+type turn struct{ dim, pairs, first, interleaved int32 }
+
+// turnOf describes what turns.
+func turnOf(rope kernels.Rope, w kernels.Tensor) turn {
 	pairs := rope.Cos.Cols
 	if rope.First < 0 || rope.First+2*pairs > rope.HeadDim || rope.Interleaved && !w.IsNil() {
 		panic(fmt.Sprintf("cuda: heads with norm %s and %+v", w, rope))
 	}
-	var buf []byte
-	for _, v := range []any{rope.HeadDim, pairs, rope.First, rope.Interleaved} {
-		buf = appendParam(buf, v)
+	t := turn{dim: int32(rope.HeadDim), pairs: int32(pairs), first: int32(rope.First)}
+	if rope.Interleaved {
+		t.interleaved = 1
 	}
-	return buf
+	return t
 }
 
 // turnKind is Kind of rope.cu; the tensors are those whose rows hold heads.
 func turnKind(rope kernels.Rope, rows ...kernels.Tensor) string {
 	dim, pairs := rope.HeadDim, rope.Cos.Cols
 	switch {
-	case !rope.Interleaved && 2*pairs == dim && dim == 8*headThreads(dim) && fours(append(rows, rope.Cos, rope.Sin)):
+	case !rope.Interleaved && 2*pairs == dim && dim == 8*headThreads(dim) && fours(rows...) && fours(rope.Cos, rope.Sin):
 		return "full"
 	case !rope.Interleaved && rope.First%8 == 0 && pairs%8 == 0:
 		return "halves"
@@ -38,7 +41,7 @@ func turnKind(rope kernels.Rope, rows ...kernels.Tensor) string {
 }
 
 // fours reports that four columns from any multiple of four on are one access.
-func fours(tensors []kernels.Tensor) bool {
+func fours(tensors ...kernels.Tensor) bool {
 	for _, t := range tensors {
 		if t.Stride%4 != 0 || address(t)%cu.DevicePtr(4*t.DType.Size()) != 0 {
 			return false
@@ -67,15 +70,15 @@ const headsThreads = 256 // of a block; kThreads of heads.cuh
 // HeadNormRope normalises each head of x [T, heads*D] with w, unless w is nil, and turns pairs of its columns.
 func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
 	heads, threads, kind := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), turnKind(rope, out, x, w)
-	name := fmt.Sprintf("head_norm_rope_%s_%d%s", kind, threads, suffix(x))
+	turn, name := turnOf(rope, w), fmt.Sprintf("head_norm_rope_%s_%d%s", kind, threads, suffix(x))
 	if kind == "full" {
 		parts := x.Rows * blocks(heads, ropeShapes[threads].forward)
 		d.launch(name, [3]int{blocks(parts, headsThreads/threads), 1, 1}, headsThreads, 0,
-			turn(rope, w), out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+			bytesOf(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
 		return
 	}
 	d.launch(name, [3]int{x.Rows, 1, 1}, min(128, blocks(heads*threads, 32)*32), 0,
-		turn(rope, w), out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+		bytesOf(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
 }
 
 // HeadNormRopeBackward writes dx, which may be dout, and adds to dw F32 [1, D], which may be nil. Blocks of threads take runs of rows, so a weight's gradient is added up in two steps.
@@ -84,9 +87,10 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 	if kind == "full" {
 		atOnce = ropeShapes[threads].backward
 	}
+	turn := turnOf(rope, w)
 	d.sumHeads(dw, packs, heads, rope.HeadDim, atOnce, func(grid [3]int, shared int, sums, runs cu.DevicePtr, count int) {
 		d.launch(fmt.Sprintf("head_norm_rope_backward_%s_%d%s", kind, threads, suffix(x)), grid, headsThreads, shared,
-			turn(rope, w), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count, heads, dx.Stride, dout.Stride, x.Stride, norm.PlusOne)
+			bytesOf(&turn), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count, heads, dx.Stride, dout.Stride, x.Stride, norm.PlusOne)
 	})
 }
 

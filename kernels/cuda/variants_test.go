@@ -20,7 +20,7 @@ import (
 type variant struct {
 	source, macro string
 	use           func()
-	kernels       map[string]function
+	kernels       map[string]*function
 }
 
 // normVariants are other teams for rows of 2048 columns, of the norm and of its gradient; a macro's last number is the blocks of a processor.

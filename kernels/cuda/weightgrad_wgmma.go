@@ -53,9 +53,8 @@ func (s gradTiling) tiles(dw kernels.Tensor) int {
 func (d *Device) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	s := d.weightGradTiling(dw, x.Rows)
 	maps := [2]tensorMap{d.boxes(dy, s.depth), d.boxes(x, s.depth)}
-	params := append(maps[0][:], maps[1][:]...)
 	d.launch("weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.processors), 1, 1}, s.threads(), s.shared(),
-		params, dw, g.Offsets, g.Count, g.Packs, dw.Rows, dw.Cols)
+		bytesOf(&maps), dw, g.Offsets, g.Count, g.Packs, dw.Rows, dw.Cols)
 }
 
 // weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what has too few large ones, and what cannot stream: rows of dw must
