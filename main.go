@@ -616,7 +616,9 @@ func benchRolloutCommand() *cobra.Command {
 		Short: "The rollout engine on random prompts: tokens/s, latencies, and its share of what memory allows",
 		Long: "Asks all requests at once on the untrained model of a shape. Lengths are drawn by the seed; answers end by length alone. Prints output and prefill tokens/s,\n" +
 			"latencies, mean batch, use of the cache, preemptions, and for the steps the bytes that they have to read at least (weights, the experts that their rows\n" +
-			"are routed to, cached keys and values) as a share of what a copy in memory moves in the same run. rollout.slots and rollout.pages size the engine.",
+			"are routed to, cached keys and values) as a share of what a copy in memory moves in the same run. rollout.slots and rollout.pages size the engine.\n" +
+			"With --kernels the traffic runs once more, and some steps that decode alone and some that read prompts too are carried out kernel by kernel: calls, time\n" +
+			"and share of each, and how much longer such a step took when it was timed, which is what the card waits for.",
 		Example: "  lockstep bench rollout configs/moe-1b.toml --samples 8 --set rollout.slots=256 --set rollout.pages=16384",
 		Args:    one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -637,6 +639,7 @@ func benchRolloutCommand() *cobra.Command {
 	f.Var(&o.New, "new", "tokens of an answer, between two bounds")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
 	f.BoolVar(&o.Apart, "apart", false, "share no pages of prompts that begin alike")
+	f.BoolVar(&o.Kernels, "kernels", false, "afterwards time each kernel in some of the steps, on a GPU")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c

@@ -212,6 +212,7 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"unknown command", `"gpu"`}, []string{"bench", "gpu"}},
 		{[]string{"--prompt", "64..512"}, []string{"bench", "rollout", shape, "--prompt", "9..3"}},
 		{[]string{"--updates 0"}, []string{"bench", "rl", shape, "--updates", "0"}},
+		{[]string{"--kernels", "cpu"}, []string{"bench", "rollout", shape, "--kernels"}},
 		{[]string{"--requests 0"}, []string{"bench", "rollout", shape, "--requests", "0"}},
 		{[]string{"--stes", "--set"}, []string{"train", shape, "--stes", "run.steps=2"}},
 		{[]string{"--modle", "--model"}, []string{"score", "--modle", "x"}},

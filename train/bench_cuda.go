@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -147,25 +148,29 @@ func benchTraining(t *trainer, batch [][]data.Sample, o BenchOptions) (float64, 
 	if p, ok := t.r.Dev.(kernels.Profiler); ok && err == nil {
 		p.StartProfile()
 		step()
-		printKernels(o.Out, "a step of training", p.StopProfile())
+		printKernels(o.Out, "a step of training", 1, p.StopProfile())
 	}
 	return speed, err
 }
 
-func printKernels(w io.Writer, what string, times []kernels.KernelTime) {
-	total := 0.0
+// printKernels writes what kernels took in some steps, for one of them, most time first, and returns the seconds of all in all steps.
+func printKernels(w io.Writer, what string, steps int, times []kernels.KernelTime) (total float64) {
+	times = slices.SortedStableFunc(slices.Values(times), func(a, b kernels.KernelTime) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	calls := 0
 	for _, k := range times {
-		total += k.Seconds
+		total, calls = total+k.Seconds, calls+k.Calls
 	}
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tab, "ms\tshare\tcalls\t  kernel of "+what)
-	for _, k := range times {
-		if k.Seconds >= 0.005*total {
-			fmt.Fprintf(tab, "%.2f\t%.1f%%\t%d\t  %s\n", 1e3*k.Seconds, 100*k.Seconds/total, k.Calls, k.Kernel)
-		}
+	fmt.Fprintln(tab, "calls a step\tus a call\tus a step\tshare\t  kernel of "+what)
+	line := func(k kernels.KernelTime) {
+		fmt.Fprintf(tab, "%.1f\t%.2f\t%.1f\t%.1f%%\t  %s\n", float64(k.Calls)/float64(steps), 1e6*k.Seconds/float64(k.Calls), 1e6*k.Seconds/float64(steps), 100*k.Seconds/total, k.Kernel)
 	}
-	fmt.Fprintf(tab, "%.2f\t100%%\t\t  all\n", 1e3*total)
+	for _, k := range times {
+		line(k)
+	}
+	line(kernels.KernelTime{Kernel: "all", Calls: calls, Seconds: total})
 	tab.Flush()
+	return total
 }
 
 // benchDecoding times all of some requests, prompts included, and then once more kernel by kernel.
@@ -178,7 +183,10 @@ func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *con
 		return 0, err
 	}
 	reqs := decodeRequests(s, m)
+	steps := 0 // of the last run
 	run := func() int {
+		before := e.Steps
+		defer func() { steps = e.Steps - before }()
 		if _, failed := e.Run(ctx, reqs); failed != nil {
 			err = failed
 		}
@@ -189,7 +197,7 @@ func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *con
 		fmt.Fprintf(o.Out, "\ndecoding: %d steps, %d launches, %d waits\n", e.Steps, asked.Launches, asked.Waits)
 		p.StartProfile()
 		run()
-		printKernels(o.Out, fmt.Sprintf("decoding %d sequences by %d tokens", decodeRows, decodeTokens), p.StopProfile())
+		printKernels(o.Out, fmt.Sprintf("decoding %d sequences by %d tokens, prompts included", decodeRows, decodeTokens), steps, p.StopProfile())
 	}
 	return speed, err
 }

@@ -28,6 +28,7 @@ type RolloutOptions struct {
 	New      Span // tokens; nothing else ends an answer
 	Seed     uint64
 	Apart    bool   // sequences share no pages
+	Kernels  bool   // afterwards, what each kernel takes in some of the steps; for devices that can time them
 	Peer     string // Python interpreter with torch and transformers, which generates for the same prompts; "": no peer
 	Out      io.Writer
 }
@@ -62,9 +63,10 @@ func BenchRollout(ctx context.Context, s *configs.Shape, o RolloutOptions) error
 // rollout is what was measured.
 type rollout struct {
 	serve.Measured
-	title  string
-	reads  []int   // bytes of each step
-	copied float64 // bytes a second
+	title    string
+	reads    []int   // bytes of each step
+	copied   float64 // bytes a second
+	profiles []stepProfile
 }
 
 // rolloutOurs runs the traffic and gives the device's memory back.
@@ -74,6 +76,9 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	if _, ok := dev.(kernels.Profiler); o.Kernels && !ok {
+		return nil, fmt.Errorf("--kernels: %s does not time its kernels: leave it out, or take a GPU", dev.Name())
+	}
 	b = &rollout{copied: copyRate(dev)}
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		m, _, err := openModel(dev, s)
@@ -97,7 +102,7 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 	return b, nil
 }
 
-// run takes the traffic twice, for the routes and for the time.
+// run takes the traffic twice, for the routes and for the time, and once more where kernels are to be timed: after what is measured, which knows nothing of it.
 func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape, o RolloutOptions, reqs []serve.Request) error {
 	options := engineOptions(s)
 	options.Apart = o.Apart
@@ -125,7 +130,14 @@ func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *
 		return err
 	}
 	b.reads = stepReads(m, b.Loads, routes.steps)
-	return nil
+	if !o.Kernels {
+		return nil
+	}
+	if e, err = engine(r); err != nil {
+		return err
+	}
+	b.profiles, err = profileSteps(ctx, e, r.Dev.(kernels.Profiler), reqs, b.Loads)
+	return err
 }
 
 // stepReads is the bytes that each step has to read; experts is of each step too, nil where there are none.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"text/tabwriter"
 
 	"lockstep/configs"
@@ -22,21 +23,18 @@ func (b *rollout) print(w io.Writer) error {
 	fmt.Fprintf(tab, "%.3f\t%.3f\t%.3f\t  s to the first token, from when all were asked\n", percentile(b.First, 50), percentile(b.First, 95), percentile(b.First, 99))
 	fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t  ms from a token to the next\n", 1e3*percentile(b.Between, 50), 1e3*percentile(b.Between, 95), 1e3*percentile(b.Between, 99))
 	fmt.Fprintf(tab, "\nsteps\tms a step\tMB to read\tGB/s\tof a copy\t  steps that\n")
-	for _, k := range []struct {
-		name string
-		in   func(l serve.Load) bool
-	}{
-		{"decode alone", decodes},
-		{"read prompts too", func(l serve.Load) bool { return !decodes(l) }},
-		{fmt.Sprintf("are all; a copy reads and writes %.1f GB/s", b.copied/1e9), func(serve.Load) bool { return true }},
-	} {
+	for _, k := range append(slices.Clip(stepKinds), stepKind{fmt.Sprintf("are all; a copy reads and writes %.1f GB/s", b.copied/1e9), func(serve.Load) bool { return true }}) {
 		t := b.total(k.in)
 		if t.steps > 0 {
 			n := float64(t.steps)
 			fmt.Fprintf(tab, "%d\t%.3f\t%.2f\t%.2f\t%.1f%%\t  %s\n", t.steps, 1e3*t.seconds/n, t.bytes/n/1e6, t.bytes/t.seconds/1e9, 100*t.bytes/b.copied/t.seconds, k.name)
 		}
 	}
-	return tab.Flush()
+	err := tab.Flush()
+	for _, p := range b.profiles {
+		p.print(w)
+	}
+	return err
 }
 
 // decodes tells whether every row of a step draws a token.
