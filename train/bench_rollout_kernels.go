@@ -102,6 +102,6 @@ func (p *stepProfile) print(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	busy := printKernels(w, fmt.Sprintf("%d steps that %s", len(p.steps), p.kind.name), len(p.steps), p.times)
-	fmt.Fprintf(w, "%.3f ms is such a step when nothing is profiled, %.3f in its kernels, and %.3f the card waits. Kernels are launched one by one here, which makes each seem longer.\n",
+	fmt.Fprintf(w, "Such a step takes %.3f ms while nothing is profiled and its kernels %.3f: for the rest, %.3f, the card waits, or for more, since kernels that are launched one by one, as here, seem longer.\n",
 		1e3*p.timed/n, 1e3*busy/n, 1e3*(p.timed-busy)/n)
 }

@@ -106,7 +106,7 @@ func checkProfiles(t *testing.T, d *profiled, b *rollout) {
 		}
 		var out bytes.Buffer
 		p.print(&out)
-		for _, line := range []string{"8 steps that " + p.kind.name, "5.0 1000.00 5000.0 71.4% norm", "1.0 2000.00 2000.0 28.6% draw", "6.0 1166.67 7000.0 100.0% all", "7.000 in its kernels"} {
+		for _, line := range []string{"8 steps that " + p.kind.name, "5.0 1000.00 5000.0 71.4% norm", "1.0 2000.00 2000.0 28.6% draw", "6.0 1166.67 7000.0 100.0% all", "and its kernels 7.000:"} {
 			if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), line) {
 				t.Errorf("want %q in\n%s", line, &out)
 			}
