@@ -11,7 +11,7 @@ import (
 // The operations of a decoding step of 48 layers such as Qwen3-30B-A3B's, with LoRA on attention, for 118 sequences that are a position further each time: what the host takes
 // to lay them out. Widths are small, for its part depends on none; a driver whose kernels do nothing will do for a card.
 func BenchmarkHost(b *testing.B) {
-	const rows, hidden, heads, kvHeads, dim, rank, experts, topK, inner, layers, pageRows, pages = 118, 128, 8, 1, 128, 16, 16, 8, 64, 48, 64, 8
+	const rows, hidden, heads, kvHeads, dim, rank, experts, topK, inner, layers, pageRows, pages = 118, 128, 8, 1, 128, 16, 16, 8, 64, 48, 16, 8
 	const q, qk, qkv = heads * dim, (heads + kvHeads) * dim, (heads + 2*kvHeads) * dim
 	d := card.(*Device)
 	defer d.release(len(d.owned))
