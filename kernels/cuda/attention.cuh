@@ -145,6 +145,19 @@ __device__ inline void pack(u32 p[4][4], const float s[8][4]) {
     }
 }
 
+// put rounds a warp's sums, of 16 rows from `first` on, to the rows of a gradient of D columns; those from `count` on are nobody's.
+template <int D, int N>
+__device__ inline void put(u16* to, const float (&x)[N][4], int stride, int first, int count) {
+  int lane = warp_lane();
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    int r = first + lane / 4 + 8 * h;
+    if (r >= count) continue;
+#pragma unroll
+    for (int j = 0; j < D / 8; j++) *(u32*)(to + (long long)r * stride + j * 8 + lane % 4 * 2) = pair(x[j][2 * h] + 0.f, x[j][2 * h + 1] + 0.f);
+  }
+}
+
 // Range is positions from `from` on: the keys before `last` that a query sees, or the queries before `end` that see a key.
 struct Range {
   int from;
@@ -164,26 +177,20 @@ __device__ inline bool all_visible(int from, int to, int x, int window) { return
 __device__ inline float exp2_number(float x) {
 #ifdef EXP2_EX2H
   return exp2_def(x);
-#endif
-  const float magic = 12582912.f;
-  float t = x + magic, f = x - (t - magic);
-  float p = fmaf(1.53519242e-4f, f, 1.33988739e-3f);
-  p = fmaf(p, f, 9.61845741e-3f);
-  p = fmaf(p, f, 5.55033758e-2f);
-  p = fmaf(p, f, 2.40226462e-1f);
-  p = fmaf(p, f, 6.93147182e-1f);
-  p = fmaf(p, f, 1.f);
-  float y = __uint_as_float(__float_as_uint(p) + (__float_as_uint(t) << 23));
+#else
+  float y = exp2_normal(x);
   return x < -126.f ? 0.f : y;
+#endif
 }
 
 // exp2_straight is exp2_def without branches, which would part the instructions around it.
 __device__ inline float exp2_straight(float x) {
 #ifdef EXP2_EX2H
   return exp2_def(x);
-#endif
+#else
   float y = exp2_number(x);
   return x == x ? y : x;
+#endif
 }
 
 // Online is the state of two rows (lane/4 and that + 8 of a warp's 16) in a split: maximum, sum, and the factor of what was accumulated before the last block.

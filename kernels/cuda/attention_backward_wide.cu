@@ -57,18 +57,6 @@ __device__ inline void arrive(const Ring<D, 2>& ring, const Held& h, int count) 
 }
 
 template <int D>
-__device__ inline void put(u16* to, const float (&x)[D / 8][4], int stride, int count) {
-  int lane = warp_lane();
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    int r = threadIdx.x % 128 / kWarp * 16 + lane / 4 + 8 * h;
-    if (r >= count) continue;
-#pragma unroll
-    for (int j = 0; j < D / 8; j++) *(u32*)(to + (long long)r * stride + j * 8 + lane % 4 * 2) = pair(x[j][2 * h] + 0.f, x[j][2 * h + 1] + 0.f);
-  }
-}
-
-template <int D>
 __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const Part* parts, int group, int dqs, int ds,
                               int lses, int qs, int window, float c, float scale) {
   __shared__ u64 full[kStages], empty[kStages];
@@ -137,7 +125,7 @@ __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, co
   }
   wgmma_wait<0>();
   hold(g);
-  put<D>(dq + row * dqs + head * D, g, dqs, count);
+  put<D>(dq + row * dqs + head * D, g, dqs, threadIdx.x % 128 / kWarp * 16, count);
 }
 
 // Walk is what the blocks of dk and dv walk over: heads of the group ascending, in each blocks of queries ascending.
@@ -265,8 +253,8 @@ __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const flo
   wgmma_wait<0>();
   hold(gk), hold(gv);
   long long row = t.row + at;
-  put<D>(dk + row * dks + kv_head * D, gk, dks, count);
-  put<D>(dv + row * dvs + kv_head * D, gv, dvs, count);
+  put<D>(dk + row * dks + kv_head * D, gk, dks, threadIdx.x % 128 / kWarp * 16, count);
+  put<D>(dv + row * dvs + kv_head * D, gv, dvs, threadIdx.x % 128 / kWarp * 16, count);
 }
 
 #define GRADIENTS(D)                                                                                                                                                       \

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"time"
-	"unsafe"
 
 	"lockstep/kernels"
 )
@@ -32,19 +31,11 @@ const benchPage = 64 // rows of a page
 // BenchAttention times attention, about `each` for every line. Flops are counted as usual: two for a column of keys and of values and a visible pair of query and key, 2.5 times as many for the backward.
 func (d *Device) BenchAttention(each time.Duration, cases []AttentionCase) (results []BenchResult) {
 	for _, c := range cases {
-		keep := len(d.owned)
-		tensor := func(dtype kernels.DType, rows, cols int) kernels.Tensor {
-			t := kernels.Tensor{DType: dtype, Groups: 1, Rows: rows, Cols: cols, Stride: cols}
-			t.Data = unsafe.Pointer(unsafe.SliceData(d.Alloc(t.Bytes())))
-			if dtype == kernels.BF16 {
-				d.fillRandom(t)
-			}
-			return t
-		}
+		keep, mem := len(d.owned), kernels.NewArena(d)
 		if c.Sequences > 0 {
-			results = append(results, d.benchDecode(each, c, tensor))
+			results = append(results, d.benchDecode(each, c, mem))
 		} else {
-			results = append(results, d.benchCausal(each, c, tensor)...)
+			results = append(results, d.benchCausal(each, c, mem)...)
 		}
 		d.release(keep)
 	}
@@ -62,23 +53,23 @@ func (c AttentionCase) String() string {
 	return fmt.Sprintf("attention, %d heads of %d on %d", c.Heads, c.HeadDim, c.KVHeads)
 }
 
-// keys are keys and values of a benchmark, and the bytes that have to be read of them.
-func (c AttentionCase) keys(rows, pageRows int, tensor func(dtype kernels.DType, rows, cols int) kernels.Tensor) (kv kernels.KV, bytes float64) {
-	kv = kernels.KV{K: tensor(kernels.BF16, rows, c.KVHeads*c.HeadDim), PageRows: pageRows}
+// benchKeys are keys and values of a benchmark, and the bytes that have to be read of them.
+func (d *Device) benchKeys(mem *kernels.Arena, c AttentionCase, rows, pageRows int) (kv kernels.KV, bytes float64) {
+	kv = kernels.KV{K: d.randomRows(mem, rows, c.KVHeads*c.HeadDim), PageRows: pageRows}
 	if c.ValueDim > 0 {
 		kv.V = kv.K.ColRange(0, c.ValueDim)
 		return kv, float64(kv.K.Bytes())
 	}
-	kv.V = tensor(kernels.BF16, rows, c.KVHeads*c.HeadDim)
+	kv.V = d.randomRows(mem, rows, c.KVHeads*c.HeadDim)
 	return kv, float64(kv.K.Bytes() + kv.V.Bytes())
 }
 
-func (d *Device) benchCausal(each time.Duration, c AttentionCase, tensor func(dtype kernels.DType, rows, cols int) kernels.Tensor) []BenchResult {
+func (d *Device) benchCausal(each time.Duration, c AttentionCase, mem *kernels.Arena) []BenchResult {
 	n, a := c.Keys, c.attn()
 	width, values := c.Heads*a.HeadDim, c.Heads*a.Values()
-	q, out, dout, dq := tensor(kernels.BF16, n, width), tensor(kernels.BF16, n, values), tensor(kernels.BF16, n, values), tensor(kernels.BF16, n, width)
-	kv, _ := c.keys(n, 0, tensor)
-	dk, dv, lse := tensor(kernels.BF16, n, kv.K.Cols), tensor(kernels.BF16, n, kv.V.Cols), tensor(kernels.F32, n, c.Heads)
+	q, out, dout, dq := d.randomRows(mem, n, width), mem.New(kernels.BF16, n, values), d.randomRows(mem, n, values), mem.New(kernels.BF16, n, width)
+	kv, _ := d.benchKeys(mem, c, n, 0)
+	dk, dv, lse := mem.New(kernels.BF16, n, kv.K.Cols), mem.New(kernels.BF16, n, kv.V.Cols), mem.New(kernels.F32, n, c.Heads)
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
 	forward := func() { d.Attention(out, lse, q, kv, l, a) }
 	backward := func() { d.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a) }
@@ -90,7 +81,7 @@ func (d *Device) benchCausal(each time.Duration, c AttentionCase, tensor func(dt
 	}
 }
 
-func (d *Device) benchDecode(each time.Duration, c AttentionCase, tensor func(dtype kernels.DType, rows, cols int) kernels.Tensor) BenchResult {
+func (d *Device) benchDecode(each time.Duration, c AttentionCase, mem *kernels.Arena) BenchResult {
 	l := &kernels.Layout{Packs: []int32{0, int32(c.Sequences)}}
 	for i := range c.Sequences {
 		s := kernels.Span{Row: i, Rows: 1, Pos: c.Keys - 1}
@@ -100,8 +91,8 @@ func (d *Device) benchDecode(each time.Duration, c AttentionCase, tensor func(dt
 		l.Spans = append(l.Spans, s)
 	}
 	rows, a := c.Sequences*c.Keys, c.attn()
-	kv, bytes := c.keys(rows, benchPage, tensor)
-	q, out, lse := tensor(kernels.BF16, c.Sequences, c.Heads*c.HeadDim), tensor(kernels.BF16, c.Sequences, c.Heads*a.Values()), tensor(kernels.F32, c.Sequences, c.Heads)
+	kv, bytes := d.benchKeys(mem, c, rows, benchPage)
+	q, out, lse := d.randomRows(mem, c.Sequences, c.Heads*c.HeadDim), mem.New(kernels.BF16, c.Sequences, c.Heads*a.Values()), mem.New(kernels.F32, c.Sequences, c.Heads)
 	return BenchResult{
 		Case:    fmt.Sprintf("%s, decoding %d sequences of %d keys", c, c.Sequences, c.Keys),
 		Seconds: d.time(each, func() { d.Attention(out, lse, q, kv, l, a) }), Bytes: bytes,

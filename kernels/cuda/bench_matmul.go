@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-	"unsafe"
 
 	"lockstep/kernels"
 )
@@ -78,28 +77,23 @@ const benchCache = 256 << 20
 
 // prepareMatMul makes the operands of a case and what runs it once.
 func (d *Device) prepareMatMul(c MatMulCase) (run, free func()) {
-	keep := len(d.owned)
-	tensor := func(dtype kernels.DType, groups, rows, cols int) kernels.Tensor {
-		t := kernels.Tensor{DType: dtype, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
-		t.Data = unsafe.Pointer(unsafe.SliceData(d.Alloc(t.Bytes())))
-		return t
-	}
+	keep, mem := len(d.owned), kernels.NewArena(d)
 	random := func(groups, rows, cols int) kernels.Tensor {
-		t := tensor(kernels.BF16, groups, rows, cols)
+		t := mem.NewGrouped(kernels.BF16, groups, rows, cols)
 		d.fillRandom(t)
 		return t
 	}
 	free = func() { d.release(keep) }
 	groups := max(c.Groups, 1)
 	if c.Op == "WeightGrad" {
-		dy, x, dw := random(1, c.Depth, c.Rows), random(1, c.Depth, c.Cols), tensor(kernels.F32, groups, c.Rows, c.Cols)
-		g := d.benchGroups(tensor(kernels.I32, 1, 1, groups+1), groups, c.Depth)
+		dy, x, dw := random(1, c.Depth, c.Rows), random(1, c.Depth, c.Cols), mem.NewGrouped(kernels.F32, groups, c.Rows, c.Cols)
+		g := d.benchGroups(mem.New(kernels.I32, 1, groups+1), groups, c.Depth)
 		return func() { d.WeightGrad(dw, dy, x, g) }, free
 	}
-	x, out := random(1, c.Rows, c.Depth), tensor(kernels.BF16, 1, c.Rows, c.Cols)
+	x, out := random(1, c.Rows, c.Depth), mem.New(kernels.BF16, c.Rows, c.Cols)
 	var g *kernels.Groups
 	if c.Groups > 0 {
-		g = d.benchGroups(tensor(kernels.I32, 1, 1, groups+1), groups, c.Rows)
+		g = d.benchGroups(mem.New(kernels.I32, 1, groups+1), groups, c.Rows)
 	}
 	op, height, width := d.MatMul, c.Cols, c.Depth
 	if c.Op == "MatMulT" {

@@ -11,18 +11,6 @@ __device__ inline void gradients(float& p, float& ds, bool seen, float c, float 
   ds = (p * (ds - delta)) * scale;
 }
 
-template <int D, int N>
-__device__ inline void put(u16* to, const float (&x)[N][4], int stride, int first, int count) {
-  int lane = warp_lane();
-#pragma unroll
-  for (int h = 0; h < 2; h++) {
-    int r = first + lane / 4 + 8 * h;
-    if (r >= count) continue;
-#pragma unroll
-    for (int j = 0; j < D / 8; j++) *(u32*)(to + (long long)r * stride + j * 8 + lane % 4 * 2) = pair(x[j][2 * h] + 0.f, x[j][2 * h + 1] + 0.f);
-  }
-}
-
 // key_teams is how many teams of four warps take dk and dv: where the accumulators of both do not fit the registers of a thread, one team takes dk and another dv.
 constexpr int key_teams(int d, int v) { return steps_of(d) + steps_of(v) > 384 ? 2 : 1; }
 
