@@ -26,16 +26,22 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := root().ExecuteContext(ctx)
-	if errors.Is(err, train.ErrInterrupted) {
-		fmt.Fprintln(os.Stderr, "lockstep: interrupted; the state is saved: --resume continues")
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "lockstep: "+err.Error())
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	if err := root().ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "lockstep: "+inWords(err))
 		os.Exit(1)
 	}
+}
+
+// inWords is what a person reads of an error.
+func inWords(err error) string {
+	switch {
+	case errors.Is(err, train.ErrInterrupted):
+		return "interrupted; the state is saved: --resume continues"
+	case errors.Is(err, context.Canceled):
+		return "interrupted"
+	}
+	return err.Error()
 }
 
 func root() *cobra.Command {
@@ -84,6 +90,22 @@ func badFlag(c *cobra.Command, err error) error {
 	return fmt.Errorf("unknown flag --%s: see %s --help", name, c.CommandPath())
 }
 
+// none wants no arguments.
+func none(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("want flags alone, got %q: see %s --help", args[0], c.CommandPath())
+	}
+	return nil
+}
+
+// atMostOne wants one argument or none.
+func atMostOne(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return fmt.Errorf("want one argument at most, got %d: see %s --help", len(args), c.CommandPath())
+	}
+	return nil
+}
+
 // one wants a single argument.
 func one(what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
@@ -118,6 +140,7 @@ func trainCommand() *cobra.Command {
 				return err
 			}
 			o.Log = os.Stderr
+			context.AfterFunc(c.Context(), func() { fmt.Fprintln(o.Log, "finishing the step, then saving; a second signal ends at once") })
 			return train.Run(c.Context(), s, o)
 		},
 	}
@@ -219,22 +242,42 @@ type files struct{ in, out string }
 func (f *files) flags(c *cobra.Command, in, out string) {
 	c.Flags().StringVar(&f.in, "in", "", in)
 	c.Flags().StringVar(&f.out, "out", "", out)
+	before(c, f.apart)
 	require(c, "in", "out")
 }
 
-// require makes flags mandatory, on top of those that are.
+// apart is an error where the output would take the input's place.
+func (f *files) apart(*cobra.Command) error {
+	in, err := os.Stat(f.in)
+	if err != nil {
+		return nil // reading it will say so
+	}
+	if out, err := os.Stat(f.out); err == nil && os.SameFile(in, out) {
+		return fmt.Errorf("--out %s is the file that --in names: give another", f.out)
+	}
+	return nil
+}
+
+// require makes flags mandatory.
 func require(c *cobra.Command, flags ...string) {
-	before := c.PreRunE
-	c.PreRunE = func(c *cobra.Command, args []string) error {
+	before(c, func(c *cobra.Command) error {
 		for _, name := range flags {
-			if !c.Flags().Changed(name) {
+			if c.Flags().Lookup(name).Value.String() == "" {
 				return fmt.Errorf("--%s is missing: see %s --help", name, c.CommandPath())
 			}
 		}
-		if before == nil {
-			return nil
+		return nil
+	})
+}
+
+// before adds a check, ahead of those that are.
+func before(c *cobra.Command, check func(c *cobra.Command) error) {
+	next := c.PreRunE
+	c.PreRunE = func(c *cobra.Command, args []string) error {
+		if err := check(c); err != nil || next == nil {
+			return err
 		}
-		return before(c, args)
+		return next(c, args)
 	}
 }
 
@@ -245,10 +288,10 @@ func scoreCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "score",
 		Short: "Write the log-probabilities of token sequences",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		Args:  none,
+		RunE: func(c *cobra.Command, _ []string) error {
 			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
-				n, err := serve.Score(r, m.Model, f.in, f.out, logits)
+				n, err := serve.Score(c.Context(), r, m.Model, f.in, f.out, logits)
 				if err == nil {
 					fmt.Printf("%d sequences scored: %s\n", n, f.out)
 				}
@@ -263,6 +306,9 @@ func scoreCommand() *cobra.Command {
 	return c
 }
 
+// mostSamples of a prompt bounds what a slip of the finger asks for: all of them are kept in memory.
+const mostSamples = 1 << 16
+
 func generateCommand() *cobra.Command {
 	var t target
 	var f files
@@ -272,10 +318,10 @@ func generateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "generate",
 		Short: "Continue prompts with the rollout engine",
-		Args:  cobra.NoArgs,
+		Args:  none,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if q.N < 1 {
-				return fmt.Errorf("--n %d: want at least 1", q.N)
+			if q.N < 1 || q.N > mostSamples {
+				return fmt.Errorf("--n %d: want 1 to %d", q.N, mostSamples)
 			}
 			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
 				n, err := serve.Generate(c.Context(), r, m, f.in, f.out, o, q)
@@ -308,7 +354,7 @@ func devicesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "devices",
 		Short: "List the devices of this machine, with memory, power, clocks and links of GPUs",
-		Args:  cobra.NoArgs,
+		Args:  none,
 		RunE: func(*cobra.Command, []string) error {
 			lines, err := train.Devices()
 			if err == nil {
@@ -326,13 +372,13 @@ func tokenizeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tokenize",
 		Short: "Turn texts into token ids, or back",
-		Args:  cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
+		Args:  none,
+		RunE: func(c *cobra.Command, _ []string) error {
 			t, err := data.LoadTokenizer(dir)
 			if err != nil {
 				return err
 			}
-			n, err := data.TokenizeFile(t, f.in, f.out, decode)
+			n, err := data.TokenizeFile(c.Context(), t, f.in, f.out, decode)
 			if err == nil {
 				fmt.Printf("%d lines: %s\n", n, f.out)
 			}
@@ -357,10 +403,10 @@ func verifyCommand() *cobra.Command {
 		Long: "Compares bits over random traffic. With --replay it takes a run of reinforcement learning again from where that began, on the answers that it recorded: every\n" +
 			"recorded log-probability is scored by the version of the weights that chose its token, and the run's checkpoints must come out byte for byte.",
 		Example: "  lockstep verify --model runs/countdown-sft/model --tokens 22000\n  lockstep verify --replay runs/countdown-zero-kld",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
 			if replay != "" {
-				if len(args) > 0 || t.dir != "" || broken != "" {
+				if len(args) > 0 || t.dir != "" || t.adapter != "" || broken != "" {
 					return fmt.Errorf("--replay takes a run's folder alone, with --set and flags of the device")
 				}
 				res, err := train.Replay(c.Context(), replay, append(set, t.settings(c)...), os.Stderr)
@@ -372,6 +418,9 @@ func verifyCommand() *cobra.Command {
 			}
 			if (len(args) == 1) == (t.dir != "") {
 				return fmt.Errorf("want one of a shape, --model and --replay")
+			}
+			if t.adapter != "" && len(args) == 1 {
+				return fmt.Errorf("--adapter goes on a model: give --model in place of a shape")
 			}
 			if len(set) > 0 && len(args) == 0 {
 				return fmt.Errorf("--set overrides a key of a shape: give one in place of --model")
@@ -421,7 +470,7 @@ func parityCommand() *cobra.Command {
 			"to differ, and how the difference grows from layer to layer. Settings: weights=fp8 (projections in E4M3 blocks), " + strings.Join(kernels.Settings, ", ") + ".",
 		Example: "  lockstep parity --model DIR --rollout out.jsonl\n" +
 			"  lockstep parity --model DIR --rollout out.jsonl --against combine=bf16,router=bf16,weights=fp8,key_split=256",
-		Args: cobra.NoArgs,
+		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := t.shape()
 			if err != nil {
@@ -437,7 +486,7 @@ func parityCommand() *cobra.Command {
 				defer o.Against.Close()
 			}
 			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
-				rep, err := serve.Parity(r, m, o)
+				rep, err := serve.Parity(c.Context(), r, m, o)
 				if err != nil {
 					return err
 				}
@@ -529,7 +578,7 @@ func shapesCommand() *cobra.Command {
 			"weights. What model.config says goes on top; with a smaller num_hidden_layers the first layers stay.",
 		Example: "  lockstep shapes Qwen3-30B-A3B\n" +
 			"  lockstep verify configs/qwen3-30b-a3b.toml --device cpu --set model.catalogue=Qwen3-0.6B --set model.config.num_hidden_layers=2",
-		Args: cobra.MaximumNArgs(1),
+		Args: atMostOne,
 		RunE: func(_ *cobra.Command, args []string) error {
 			say := train.Catalogue
 			if len(args) == 1 {
@@ -587,7 +636,7 @@ func benchCUDACommand() *cobra.Command {
 		Long: "Without a shape: matrix products, attention and the operations that memory bounds, as shares of a copy in the card's memory and beside torch.\n" +
 			"With one: tokens a second of training steps, of the forward alone and of decoding, what each kernel takes of them, and the same of transformers.",
 		Example: "  lockstep bench cuda --peer python3\n  lockstep bench cuda configs/moe-1b.toml --peer python3",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
 			set := append(set, "device.kind=cuda")
 			if len(args) == 0 {

@@ -1,7 +1,6 @@
 package configs
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -48,15 +47,18 @@ func (r interval) holds(x float64) bool {
 }
 
 func (r interval) String() string {
-	low := fmt.Sprintf("at least %g", r.low)
+	low := "at least " + plain(r.low)
 	if r.openLow {
-		low = fmt.Sprintf("more than %g", r.low)
+		low = "more than " + plain(r.low)
 	}
 	switch {
 	case math.IsInf(r.high, 1):
 		return low
 	case r.openTop:
-		return fmt.Sprintf("%s and less than %g", low, r.high)
+		return low + " and less than " + plain(r.high)
 	}
-	return fmt.Sprintf("%s and at most %g", low, r.high)
+	return low + " and at most " + plain(r.high)
 }
+
+// plain is a number without an exponent.
+func plain(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }

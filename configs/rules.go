@@ -53,7 +53,7 @@ var rules = []rule{
 	{[]string{"data.eval_samples", "data.countdown.test"}, func(s *Shape) string {
 		d := s.Data
 		return when(d.Task == "countdown" && d.EvalSamples > d.Countdown.Test,
-			fmt.Sprintf("is %d, but data.countdown.test is %d: lower the one or raise the other", d.EvalSamples, d.Countdown.Test))
+			fmt.Sprintf("eval_samples is %d and data.countdown.test is %d: lower the one or raise the other", d.EvalSamples, d.Countdown.Test))
 	}},
 	{[]string{"data.countdown.min_number", "data.countdown.max_number"}, func(s *Shape) string {
 		c := s.Data.Countdown

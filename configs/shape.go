@@ -34,7 +34,7 @@ type Data struct {
 	Path        string    `toml:"path"`                                               // instead of task: JSONL file to train on
 	Preferences string    `toml:"preferences"`                                        // instead of both: JSONL file of pairs of answers, a chosen and a rejected one; see dpo
 	EvalPath    string    `toml:"eval_path"`                                          // JSONL file held out for evaluation
-	PackRows    int       `toml:"pack_rows" default:"2048" range:"[2,)"`              // tokens of a pack, samples laid end to end
+	PackRows    int       `toml:"pack_rows" default:"2048" range:"[2,16777216]"`      // tokens of a pack, samples laid end to end
 	Long        string    `toml:"long" default:"'error'" oneof:"error,drop,truncate"` // what to do with a sample longer than a pack
 	EvalSamples int       `toml:"eval_samples" default:"200" range:"[0,)"`            // held-out samples of an evaluation
 	Countdown   Countdown `toml:"countdown"`                                          // with task "countdown": its instances
@@ -48,8 +48,8 @@ type Countdown struct {
 	MaxTarget int    `toml:"max_target" default:"100" range:"[1,1000000]"` // largest target
 	Operators string `toml:"operators" default:"'+-*'"`                    // allowed operators, out of + - * /
 	Style     string `toml:"style"`                                        // how a solution is written; "": the task's default
-	Train     int    `toml:"train" default:"10000" range:"[1,)"`           // instances to train on
-	Test      int    `toml:"test" default:"200" range:"[1,)"`              // held-out instances
+	Train     int    `toml:"train" default:"10000" range:"[1,10000000]"`   // instances to train on
+	Test      int    `toml:"test" default:"200" range:"[1,10000000]"`      // held-out instances
 	Seed      int    `toml:"seed" default:"1" range:"[0,)"`                // seed of the instances
 }
 

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"encoding/json"
 	"io"
 
@@ -8,11 +9,15 @@ import (
 )
 
 // TokenizeFile turns lines {"text": ...} into lines {"ids": [...]}, or back with decode. Special tokens in a text are recognised, none are added.
-func TokenizeFile(t *Tokenizer, in, out string, decode bool) (lines int, err error) {
+// It stops when ctx ends.
+func TokenizeFile(ctx context.Context, t *Tokenizer, in, out string, decode bool) (lines int, err error) {
 	err = AtomicFile(out, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		return EachLine(in, func(n int, d *jinja.Dict) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
 			lines = n + 1
 			if decode {
 				ids, err := IDs(d, 0, t.Vocab())

@@ -3,7 +3,6 @@ package data
 import (
 	"errors"
 	"io"
-	"os"
 
 	"lockstep/data/jinja"
 )
@@ -22,7 +21,7 @@ func LoadJSONL(path string, o Options) (*Dataset, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	f, err := os.Open(path)
+	f, err := openLines(path)
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"lockstep/data/jinja"
 )
@@ -21,7 +20,7 @@ import (
 // Where "chosen" and "rejected" are conversations and "prompt" is a text, it must be what the last message says that both begin with. Errors are "file:line: what,
 // mend".
 func LoadPreferences(path string, o Options) (*Preferences, error) {
-	f, err := os.Open(path)
+	f, err := openLines(path)
 	if err != nil {
 		return nil, err
 	}

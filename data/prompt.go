@@ -14,12 +14,20 @@ import (
 
 // EachLine calls visit with each object of a JSONL file, n counted from 0. Errors name the file and the line.
 func EachLine(path string, visit func(n int, line *jinja.Dict) error) error {
-	f, err := os.Open(path)
+	f, err := openLines(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	return eachLine(path, f, func(n int, _ []byte, line *jinja.Dict) error { return visit(n, line) })
+}
+
+// openLines opens a JSONL file.
+func openLines(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("%s is a folder: give a file of one JSON object a line", path)
+	}
+	return os.Open(path)
 }
 
 // eachLine also gives the text of each line, which is overwritten by the next.
@@ -49,6 +57,9 @@ func eachLine(name string, r io.Reader, visit func(n int, text []byte, line *jin
 func object(text []byte) (*jinja.Dict, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, errors.New("the line is empty, remove it")
+	}
+	if err := encoded(text); err != nil {
+		return nil, err
 	}
 	v, err := jinja.DecodeJSON(text)
 	if err != nil {

@@ -3,7 +3,6 @@ package data
 import (
 	"bytes"
 	"io"
-	"os"
 
 	"lockstep/data/jinja"
 )
@@ -17,7 +16,7 @@ import (
 // with "answer": text, which rewards "exact" and "math" compare with, and any other keys, which rewards "command" and "http" are given. o.MaxRows bounds the
 // prompts; o.End is not used. Errors are "file:line: what, mend".
 func LoadQuestions(path string, o Options) (*Questions, error) {
-	f, err := os.Open(path)
+	f, err := openLines(path)
 	if err != nil {
 		return nil, err
 	}

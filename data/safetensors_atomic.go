@@ -15,6 +15,9 @@ import (
 // AtomicFile writes a file so that path holds, at every moment and after a crash, either what it held before or all of
 // what write wrote: to a temporary name in the same folder, synced, renamed, the folder synced. Writes are buffered.
 func AtomicFile(path string, write func(w io.Writer) error) (err error) {
+	if path, err = replaceable(path); err != nil {
+		return err
+	}
 	f, err := createBeside(path)
 	if err != nil {
 		return err
@@ -38,6 +41,23 @@ func AtomicFile(path string, write func(w io.Writer) error) (err error) {
 	}
 	renamed = true
 	return SyncDir(filepath.Dir(path))
+}
+
+// replaceable is where a new file takes its name: path, or what a symbolic link there leads to. A folder, a device or a pipe is refused, for a rename would put a file
+// in its place.
+func replaceable(path string) (string, error) {
+	info, err := os.Stat(path)
+	switch {
+	case path == "":
+		return "", errors.New("the output has no name: give the path of a file")
+	case err != nil:
+		return path, nil // nothing there yet, or what creating it will say
+	case info.IsDir():
+		return "", fmt.Errorf("write %s: it is a folder: name a file in it", path)
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("write %s: it is no regular file: name one", path)
+	}
+	return filepath.EvalSymlinks(path)
 }
 
 // createBeside makes a new file next to path, with the permissions that any new file gets.

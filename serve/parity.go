@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -66,7 +67,7 @@ type recording struct {
 }
 
 // Parity scores recorded completions by the training forward, in packed batches, and compares.
-func Parity(r *parallel.Rank, s *Served, o ParityOptions) (*ParityReport, error) {
+func Parity(ctx context.Context, r *parallel.Rank, s *Served, o ParityOptions) (*ParityReport, error) {
 	if err := o.Bounds.Validate(); err != nil {
 		return nil, err
 	}
@@ -78,7 +79,13 @@ func Parity(r *parallel.Rank, s *Served, o ParityOptions) (*ParityReport, error)
 		return nil, err
 	}
 	rep := &ParityReport{Bounds: o.Bounds, Definition: r.Dev.Definition().Digest()}
-	training := rescore(r, s.Model, batches)
+	var training []float32
+	for i := range batches {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		training = append(training, rescore(r, s.Model, batches[i:i+1])...)
+	}
 	var recorded []float32
 	for _, rec := range slices.Concat(batches...) {
 		rep.Sequences++

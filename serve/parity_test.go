@@ -56,7 +56,7 @@ var bounds = Bounds{ClipLow: 0.2, ClipHigh: 0.2, Cap: 2}
 func TestParityOfOurs(t *testing.T) {
 	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 		served(t, "qwen3_moe", kernels.Default(), dtype, func(r *parallel.Rank, s *Served) {
-			rep, err := Parity(r, s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Bounds: bounds})
+			rep, err := Parity(t.Context(), r, s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Bounds: bounds})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +66,7 @@ func TestParityOfOurs(t *testing.T) {
 			if !strings.Contains(rep.String(), "bit-identical") {
 				t.Error(rep)
 			}
-			rep, err = Parity(r, s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Temperature: 0.6, Bounds: bounds})
+			rep, err = Parity(t.Context(), r, s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Temperature: 0.6, Bounds: bounds})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -90,7 +90,7 @@ func TestParityFindsWhatDiffers(t *testing.T) {
 			}
 			return p
 		})
-		rep, err := Parity(r, s, ParityOptions{Rollout: path, Bounds: bounds})
+		rep, err := Parity(t.Context(), r, s, ParityOptions{Rollout: path, Bounds: bounds})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +140,7 @@ func against(t *testing.T, r *parallel.Rank, s *Served, changes, path string) *P
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	rep, err := Parity(r, s, ParityOptions{Rollout: path, Bounds: bounds, Against: dev, Other: other})
+	rep, err := Parity(t.Context(), r, s, ParityOptions{Rollout: path, Bounds: bounds, Against: dev, Other: other})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"unsafe"
@@ -14,7 +15,7 @@ import (
 
 // Score reads token sequences from a JSONL file ({"ids": [...]}) and writes, for line N, logprobs.N F32 [T-1] (of each next token) and, if
 // logits is set, logits.N F32 [T, V] to a safetensors file, by the training forward. It returns the number of sequences.
-func Score(r *parallel.Rank, m *model.Model, in, out string, logits bool) (int, error) {
+func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string, logits bool) (int, error) {
 	var seqs [][]int32
 	err := data.EachLine(in, func(_ int, line *jinja.Dict) error {
 		ids, err := data.IDs(line, 1, m.Vocab)
@@ -29,17 +30,20 @@ func Score(r *parallel.Rank, m *model.Model, in, out string, logits bool) (int, 
 	}
 	var tensors []data.OutTensor
 	for n, ids := range seqs {
-		tensors = append(tensors, floats(fmt.Sprintf("logprobs.%d", n), []int{len(ids) - 1}, func() []float32 { return logProbs(r, m, ids) }))
+		tensors = append(tensors, floats(ctx, fmt.Sprintf("logprobs.%d", n), []int{len(ids) - 1}, func() []float32 { return logProbs(r, m, ids) }))
 		if logits {
-			tensors = append(tensors, floats(fmt.Sprintf("logits.%d", n), []int{len(ids), m.Vocab}, func() []float32 { return allLogits(r, m, ids) }))
+			tensors = append(tensors, floats(ctx, fmt.Sprintf("logits.%d", n), []int{len(ids), m.Vocab}, func() []float32 { return allLogits(r, m, ids) }))
 		}
 	}
 	return len(seqs), data.WriteSafetensors(out, tensors, nil)
 }
 
-// floats is an F32 tensor that is computed when it is written.
-func floats(name string, shape []int, values func() []float32) data.OutTensor {
+// floats is an F32 tensor that is computed when it is written, unless ctx has ended.
+func floats(ctx context.Context, name string, shape []int, values func() []float32) data.OutTensor {
 	return data.OutTensor{Name: name, DType: "F32", Shape: shape, Write: func(w io.Writer) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		v := values()
 		_, err := w.Write(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v)))
 		return err

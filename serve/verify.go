@@ -102,6 +102,9 @@ const (
 // engine with random batch compositions, arrival orders, prefill cuts, page sizes, shared prefixes and preemption, where tokens arrive in prompts or one by one. Log-probs
 // are taken at temperature 1, 0.6 or 1.3, whatever their neighbours' is.
 func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptions) (*Report, error) {
+	if o.Tokens < 1 || o.Longest < 0 {
+		return nil, fmt.Errorf("to prove: %d tokens, the longest sequence of %d: want at least 1, and 0 (up to %d) or more", o.Tokens, o.Longest, longestProof)
+	}
 	p := &proof{r: r, m: m, longest: min(o.Longest, m.MaxLength), rng: rand.New(rand.NewPCG(o.Seed, 0x6c6f636b73746570)), report: &Report{Digest: r.Dev.Definition().Digest()}}
 	for _, name := range []string{"packed training", "recomputed training", "chunked prefill", "decode"} {
 		p.report.Comparisons = append(p.report.Comparisons, Comparison{Name: name})

@@ -33,11 +33,21 @@ type BenchOptions struct {
 	Out   io.Writer     // the tables
 }
 
+func (o *BenchOptions) validate() error {
+	if o.Steps < 1 || o.Each <= 0 {
+		return fmt.Errorf("--steps %d --each %v: want at least 1, and a time above 0", o.Steps, o.Each)
+	}
+	return nil
+}
+
 const benchWarmup = 5 // steps before the timed ones, for ours and the peer
 
 // BenchCPU prints the speed of a shape on the CPU: training steps, the peer's on the same batches, and every matrix product of a step
 // against the FMA peak measured around it. Ratios are of one run; the absolute figures are this machine's at this moment.
 func BenchCPU(ctx context.Context, s *configs.Shape, o BenchOptions) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
 	dev, err := OpenDevice(s, kernels.BreakNone)
 	if err != nil {
 		return err
@@ -55,7 +65,7 @@ func BenchCPU(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 	rec := &recorder{Device: reference, products: map[cpu.GEMMCase]int{}}
 	var ours benchRow
 	err = parallel.Run([]kernels.Device{rec}, func(r *parallel.Rank) error {
-		ours, err = benchSteps(r, s, o.Steps, dir)
+		ours, err = benchSteps(ctx, r, s, o.Steps, dir)
 		return err
 	})
 	if err != nil {
@@ -85,7 +95,7 @@ type benchRow struct {
 }
 
 // benchSteps trains, and leaves the initial model and the batches in dir for a peer.
-func benchSteps(r *parallel.Rank, s *configs.Shape, steps int, dir string) (benchRow, error) {
+func benchSteps(ctx context.Context, r *parallel.Rank, s *configs.Shape, steps int, dir string) (benchRow, error) {
 	m, l, err := openTrained(r.Dev, s)
 	if err != nil {
 		return benchRow{}, err
@@ -123,6 +133,9 @@ func benchSteps(r *parallel.Rank, s *configs.Shape, steps int, dir string) (benc
 	for i, packs := range batches {
 		if i == benchWarmup {
 			began = time.Now()
+		}
+		if err := ctx.Err(); err != nil {
+			return benchRow{}, err
 		}
 		res := t.step(i+1, lessons(packs))
 		if i >= benchWarmup {

@@ -34,6 +34,9 @@ type workload struct {
 // BenchCUDA prints the speed of a shape's model on the GPU with sequences of pack_rows random tokens: training steps, forward only, and greedy decoding; what the
 // kernels of a step take; and the same workloads of the peer, which gets config.json, not the weights. What was measured before something failed is printed before the error.
 func BenchCUDA(ctx context.Context, s *configs.Shape, o BenchOptions) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "lockstep-bench-")
 	if err != nil {
 		return err

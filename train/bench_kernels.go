@@ -23,6 +23,9 @@ type kernelTime struct {
 // BenchKernels prints the speed of the GPU's kernels on the shapes of the project's tables: against a copy in the card's memory, and against torch's where there is
 // a peer. Where that fails, what was measured is printed before the error.
 func BenchKernels(ctx context.Context, s *configs.Shape, o BenchOptions) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
 	dev, err := OpenDevice(s, kernels.BreakNone)
 	if err != nil {
 		return err

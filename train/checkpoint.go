@@ -43,24 +43,32 @@ func checkpointName(step int) string { return fmt.Sprintf("step-%08d", step) }
 
 // saveCheckpoint writes a checkpoint as folder dir, under a temporary name that is synced and renamed: one that has its name is complete.
 func saveCheckpoint(dev kernels.Device, m *model.Model, l *data.Language, dir, base string, st state) error {
+	return atomicDir(dir, func(tmp string) (err error) {
+		if err := os.Mkdir(filepath.Join(tmp, weightsDir), 0o755); err != nil {
+			return err
+		}
+		if err := saveWeights(dev, m, l, filepath.Join(tmp, weightsDir), base); err != nil {
+			return err
+		}
+		if err := data.WriteSafetensors(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(dev), nil); err != nil {
+			return err
+		}
+		if st.Files, err = sums(tmp); err != nil {
+			return err
+		}
+		return writeJSON(filepath.Join(tmp, stateFile), st)
+	})
+}
+
+// atomicDir writes a folder under a temporary name, which is renamed once it is complete and removed where it cannot be: a full disk has its space back.
+func atomicDir(dir string, write func(tmp string) error) error {
 	tmp := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir))
-	if err := os.RemoveAll(tmp); err != nil {
-		return err
+	err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o755))
+	if err == nil {
+		err = write(tmp)
 	}
-	if err := os.MkdirAll(filepath.Join(tmp, weightsDir), 0o755); err != nil {
-		return err
-	}
-	if err := saveWeights(dev, m, l, filepath.Join(tmp, weightsDir), base); err != nil {
-		return err
-	}
-	if err := data.WriteSafetensors(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(dev), nil); err != nil {
-		return err
-	}
-	var err error
-	if st.Files, err = sums(tmp); err != nil {
-		return err
-	}
-	if err := writeJSON(filepath.Join(tmp, stateFile), st); err != nil {
+	if err != nil {
+		os.RemoveAll(tmp) // the error that matters came first
 		return err
 	}
 	return replaceDir(tmp, dir)

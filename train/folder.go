@@ -4,9 +4,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 
 	"lockstep/configs"
 )
@@ -18,6 +22,9 @@ func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
 	}
 	if out != "" {
 		if err := mustExist(filepath.Dir(out), "output: the parent of "+out+","); err != nil {
+			return "", err
+		}
+		if err := writable(out); err != nil {
 			return "", err
 		}
 		used := hasRun(out)
@@ -34,12 +41,31 @@ func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
 		last, next = next, filepath.Join("runs", fmt.Sprintf("%s-%d", s.Run.Name, i))
 	}
 	if !resume {
-		return next, nil
+		return next, writable(next)
 	}
 	if last == "" {
 		return "", fmt.Errorf("%s holds no run to resume", next)
 	}
 	return last, nil
+}
+
+// writable is an error where a run could not write its folder, which is known before anything is computed. What is not there yet is made in the first folder above it that is.
+func writable(dir string) error {
+	at := dir
+	info, err := os.Stat(at)
+	for errors.Is(err, fs.ErrNotExist) {
+		at = filepath.Dir(at)
+		info, err = os.Stat(at)
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("output: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("output: %s is no folder: give another --out", at)
+	case unix.Access(at, unix.W_OK|unix.X_OK) != nil:
+		return fmt.Errorf("output: you may not write to the folder %s: give another --out", at)
+	}
+	return nil
 }
 
 func hasRun(dir string) bool {

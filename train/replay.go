@@ -42,6 +42,9 @@ func (r *Replayed) Err() error {
 // recorded token with the training forward of the version of the weights that chose it. Log-probabilities and the run's checkpoints must come out the same, bit for bit.
 // set overrides keys that change no bit, such as the device.
 func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Replayed, error) {
+	if !hasRun(dir) {
+		return nil, fmt.Errorf("%s holds no run to replay: it has no %s, give a folder that lockstep train wrote", dir, shapeFile)
+	}
 	s, err := configs.Load(filepath.Join(dir, shapeFile), set)
 	if err != nil {
 		return nil, err

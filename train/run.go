@@ -39,14 +39,7 @@ func Run(ctx context.Context, s *configs.Shape, o Options) error {
 	defer dev.Close()
 	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		j := &job{ctx: ctx, s: s, o: o, out: out}
-		err := j.prepare(r)
-		if err == nil {
-			err = j.run()
-		}
-		if j.beside != nil {
-			err = errors.Join(err, j.beside.Close())
-		}
-		return err
+		return errors.Join(j.whole(r), j.close())
 	})
 }
 
@@ -56,6 +49,7 @@ type job struct {
 	s        *configs.Shape
 	o        Options
 	out      string
+	lock     *os.File // of the folder, which nobody else may train into; nil: a new run that has not begun
 	t        *trainer
 	lang     *data.Language
 	corpus   *corpus
@@ -71,6 +65,34 @@ type job struct {
 	progress *Progress
 	gauge    kernels.Gauge // nil: the device has none
 	samples  []Generation  // of the last evaluation
+}
+
+// whole is the run from its beginning, or from its newest checkpoint, to its end.
+func (j *job) whole(r *parallel.Rank) (err error) {
+	if j.o.Resume {
+		if j.lock, err = occupy(j.out); err != nil {
+			return err
+		}
+	}
+	if err := j.prepare(r); err != nil {
+		return err
+	}
+	if j.lock == nil {
+		if err := j.found(); err != nil {
+			return err
+		}
+	}
+	return j.run()
+}
+
+func (j *job) close() (err error) {
+	if j.beside != nil {
+		err = j.beside.Close()
+	}
+	if j.lock != nil {
+		err = errors.Join(err, j.lock.Close())
+	}
+	return err
 }
 
 // prepare opens everything before anything is written.
@@ -168,6 +190,17 @@ func (j *job) note(format string, args ...any) {
 	fmt.Fprintf(j.o.Log, format+"\n", args...)
 }
 
+// found makes the folder of a new run, unless another process was faster.
+func (j *job) found() (err error) {
+	if err := os.MkdirAll(j.out, 0o755); err != nil {
+		return err
+	}
+	if j.lock, err = occupy(j.out); err == nil && hasRun(j.out) {
+		err = fmt.Errorf("%s holds a run that began meanwhile: --resume continues it, another --out starts anew", j.out)
+	}
+	return err
+}
+
 func (j *job) run() (err error) {
 	if err := os.MkdirAll(filepath.Join(j.out, checkpointsDir), 0o755); err != nil {
 		return err
@@ -197,7 +230,10 @@ func (j *job) run() (err error) {
 			return err
 		}
 		if j.ctx.Err() != nil {
-			return errors.Join(ErrInterrupted, j.save())
+			if err := j.save(); err != nil {
+				return err
+			}
+			return ErrInterrupted
 		}
 	}
 	return j.finish()
@@ -210,7 +246,7 @@ func (j *job) save() error {
 	}
 	parent := filepath.Join(j.out, checkpointsDir)
 	if err := saveCheckpoint(j.t.r.Dev, j.t.m, j.lang, filepath.Join(parent, checkpointName(j.state.Step)), j.s.Model.Path, j.state); err != nil {
-		return err
+		return fmt.Errorf("%w: the checkpoint of step %d was left out; mend that, then --resume", err, j.state.Step)
 	}
 	return prune(parent, j.s.Run.Keep)
 }

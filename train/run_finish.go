@@ -2,7 +2,6 @@ package train
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -20,6 +19,9 @@ func (j *job) finish() error {
 		return err
 	}
 	proof, failed, err := j.prove()
+	if j.ctx.Err() != nil {
+		return ErrInterrupted
+	}
 	if err != nil {
 		return err
 	}
@@ -62,14 +64,7 @@ func finalName(m *model.Model) string {
 }
 
 func (j *job) saveFinal(final string) error {
-	tmp := filepath.Join(j.out, "."+filepath.Base(final))
-	if err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o755)); err != nil {
-		return err
-	}
-	if err := saveWeights(j.t.r.Dev, j.t.m, j.lang, tmp, j.s.Model.Path); err != nil {
-		return err
-	}
-	return replaceDir(tmp, final)
+	return atomicDir(final, func(tmp string) error { return saveWeights(j.t.r.Dev, j.t.m, j.lang, tmp, j.s.Model.Path) })
 }
 
 // prove holds the rollout engine against the training forward on the trained weights; failed says that bits differ.

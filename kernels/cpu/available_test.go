@@ -2,8 +2,26 @@ package cpu
 
 import (
 	"math"
+	"strings"
 	"testing"
+
+	"lockstep/kernels"
 )
+
+// More memory than there is, is a fault, which ends a run in one line; the runtime would end the process.
+func TestAllocTooMuch(t *testing.T) {
+	d := newRowDevice(t, Auto, 1, "")
+	if d.Available() == 0 {
+		t.Skip("this system does not say how much memory it has")
+	}
+	defer func() {
+		fault, ok := recover().(kernels.Fault)
+		if !ok || !strings.Contains(fault.Error(), "65536.0 GiB are asked for") {
+			t.Errorf("%v, want a fault", fault.Err)
+		}
+	}()
+	d.Alloc(1 << 46)
+}
 
 func TestAvailable(t *testing.T) {
 	for text, want := range map[string]int{

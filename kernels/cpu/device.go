@@ -95,8 +95,16 @@ func (d *Device) Name() string { return fmt.Sprintf("cpu (%s, %d threads)", d.is
 // Definition is what the device computes by.
 func (d *Device) Definition() kernels.Definition { return d.def }
 
-// Alloc is cleared host memory, aligned to 64 bytes.
+// looked is how much memory an allocation asks for before the system is asked how much it has.
+const looked = 64 << 20
+
+// Alloc is cleared host memory, aligned to 64 bytes. More than the system has left is a [kernels.Fault]: the runtime would end the process.
 func (d *Device) Alloc(bytes int) []byte {
+	if bytes >= looked {
+		if have := d.Available(); have > 0 && bytes > have {
+			panic(kernels.Fault{Err: fmt.Errorf("out of memory: %.1f GiB are asked for and %.1f left", float64(bytes)/(1<<30), float64(have)/(1<<30))})
+		}
+	}
 	const align = 64
 	b := make([]byte, bytes+align)
 	off := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (align - 1)

@@ -1,0 +1,56 @@
+package data
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// encoded is an error where JSON would be read with U+FFFD in place of what is written there.
+func encoded(text []byte) error {
+	if bytes.HasPrefix(text, []byte("\ufeff")) {
+		return errors.New("the line begins with a byte order mark, save the file as UTF-8 without one")
+	}
+	for i := 0; i < len(text); {
+		r, n := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError && n == 1 {
+			return fmt.Errorf("byte %d of the line, %#02x, is no UTF-8, save the file as UTF-8", i+1, text[i])
+		}
+		if r == '\\' {
+			if n = escape(text[i:]); n == 0 {
+				return fmt.Errorf("byte %d of the line, %.6s, is half of a pair of surrogates, write the character itself", i+1, text[i:])
+			}
+		}
+		i += n
+	}
+	return nil
+}
+
+// escape is the length of the escape that text begins with; 0: it is a surrogate without its other half. Escapes that JSON does not have are left to its decoder.
+func escape(text []byte) int {
+	r := escaped(text)
+	switch {
+	case r < 0:
+		return min(2, len(text))
+	case !utf16.IsSurrogate(r):
+		return 6
+	case utf16.DecodeRune(r, escaped(text[6:])) == utf8.RuneError:
+		return 0
+	}
+	return 12
+}
+
+// escaped is the code of \uXXXX at the beginning of text; -1: there is none.
+func escaped(text []byte) rune {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return -1
+	}
+	n, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(n)
+}

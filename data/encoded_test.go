@@ -1,0 +1,55 @@
+package data
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A line that JSON would be read from with other characters than it has is an error; a pair of surrogates is one character.
+func TestEncoded(t *testing.T) {
+	for line, want := range map[string]string{
+		`{"text":"naïve 中 😀"}`:           "",
+		`{"text":"\ud83d\ude00 \u00e9"}`: "",
+		`{"text":"\\ud800"}`:             "", // a backslash and letters
+		"{\"text\":\"na\xefve\"}":        "byte 12 of the line, 0xef, is no UTF-8",
+		"\ufeff{\"text\":\"a\"}":         "byte order mark",
+		"\xff\xfe{\x00":                  "byte 1 of the line, 0xff, is no UTF-8",
+		`{"text":"\ud83d"}`:              `byte 10 of the line, \ud83d, is half of a pair`,
+		`{"text":"\ude00\ud83d"}`:        `byte 10 of the line, \ude00, is half of a pair`,
+		`{"text":"\ud83d\u0041"}`:        `byte 10 of the line, \ud83d, is half of a pair`,
+		`{"text":"\ud83`:                 "no JSON",
+		`{"text":"\`:                     "no JSON",
+	} {
+		_, err := object([]byte(line))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", line, err, want)
+		}
+	}
+}
+
+// What is no regular file stays what it is, and a link leads to its file.
+func TestReplaceable(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.Symlink(os.DevNull, at("device")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("there", at("link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(at("there"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{"": "no name", dir: "is a folder", at("device"): "no regular file"} {
+		if _, err := replaceable(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", path, err, want)
+		}
+	}
+	for path, want := range map[string]string{at("link"): at("there"), at("new"): at("new")} {
+		if got, err := replaceable(path); err != nil || got != want {
+			t.Errorf("%q leads to %q, want %q (%v)", path, got, want, err)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// signalled starts the program, waits until ready, sends it a signal, and gives how it ended and what it said from the beginning.
+func signalled(t *testing.T, ready func(said string) bool, signals []os.Signal, args ...string) (state *os.ProcessState, said string) {
+	t.Helper()
+	c := exec.Command(os.Args[0], args...)
+	c.Env = append(os.Environ(), asProgram+"=1")
+	problems, err := c.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stuck := time.AfterFunc(time.Minute, func() { c.Process.Kill() })
+	defer stuck.Stop()
+	lines, ended := make(chan string), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for s := bufio.NewScanner(problems); s.Scan(); {
+			lines <- s.Text() + "\n"
+		}
+	}()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case line := <-lines:
+			said += line
+		case <-tick.C:
+		case <-ended:
+			c.Wait() // the state says what the error would
+			return c.ProcessState, said
+		}
+		if len(signals) > 0 && ready(said) {
+			if err := c.Process.Signal(signals[0]); err != nil {
+				t.Fatal(err)
+			}
+			signals, ready = signals[1:], func(said string) bool { return strings.Contains(said, "a second signal ends at once") }
+		}
+	}
+}
+
+// A signal lets a step finish and saves; the exit code says that the run is not done, and resuming gives its bits.
+func TestStopped(t *testing.T) {
+	dir := t.TempDir()
+	whole, cut := filepath.Join(dir, "whole"), filepath.Join(dir, "cut")
+	args := append([]string{"train", shape}, append(small, "--set=run.steps=60", "--set=run.save_every=0")...)
+	must(t, append(args, "--out", whole)...)
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		state, said := signalled(t, func(said string) bool { return strings.Contains(said, "step 1/60") }, []os.Signal{s}, append(args, "--out", cut)...)
+		if state.ExitCode() != 1 || !strings.HasSuffix(said, "lockstep: interrupted; the state is saved: --resume continues\n") {
+			t.Fatalf("%v: %v, %s", s, state, said)
+		}
+		must(t, append(args, "--out", cut, "--resume")...)
+		if read(t, filepath.Join(cut, "model", weights)) != read(t, filepath.Join(whole, "model", weights)) {
+			t.Errorf("%v: other bits", s)
+		}
+		if err := os.RemoveAll(cut); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A second signal ends the program wherever it is.
+func TestStoppedTwice(t *testing.T) {
+	dir := t.TempDir()
+	args := append([]string{"train", shape, "--out", filepath.Join(dir, "run")}, append(small, "--set=data.countdown.train=10000000")...) // takes minutes to make
+	began := time.Now()
+	state, said := signalled(t, func(string) bool { return time.Since(began) > time.Second }, []os.Signal{os.Interrupt, os.Interrupt}, args...)
+	if status := state.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGINT || listing(t, dir) != "" {
+		t.Errorf("%v, %s left %s", state, said, listing(t, dir))
+	}
+}
+
+// A command that is stopped while it writes leaves nothing.
+func TestStoppedWriting(t *testing.T) {
+	dir, run := trained(t)
+	in, out := filepath.Join(dir, "in.jsonl"), t.TempDir()
+	var ids, text bytes.Buffer
+	for range 4000 {
+		fmt.Fprintf(&ids, "{\"ids\":[1%s]}\n", strings.Repeat(",7", 500))
+	}
+	for range 400000 {
+		fmt.Fprintf(&text, "{\"text\":\"%s\"}\n", strings.Repeat("12 + 7 ", 20))
+	}
+	writing := func(string) bool { return listing(t, out) != "" }
+	for command, lines := range map[string]string{"score": ids.String(), "tokenize": text.String()} {
+		write(t, in, lines)
+		state, said := signalled(t, writing, []os.Signal{os.Interrupt}, command, "--model", filepath.Join(run, "model"), "--in", in, "--out", filepath.Join(out, "made"))
+		if state.ExitCode() != 1 || !strings.HasPrefix(said, "lockstep: ") || !strings.HasSuffix(said, "interrupted\n") || listing(t, out) != "" {
+			t.Errorf("%s: %v, %q, left %s", command, state, said, listing(t, out))
+		}
+	}
+}

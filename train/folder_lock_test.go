@@ -1,0 +1,92 @@
+package train
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Two runs do not write into one folder: not a resumed one beside one that goes on, and not two that began at the same time.
+func TestOccupied(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	if _, err := runTiny(t, out, false, "run.steps=4"); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := occupy(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runTiny(t, out, true, "run.steps=4"); err == nil || !strings.Contains(err.Error(), "another process trains in this folder") {
+		t.Errorf("resumed beside another: error %v", err)
+	}
+	if err := (&job{out: out}).found(); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("begun beside another: error %v", err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Fatal(err)
+	}
+	j := &job{out: out}
+	if err := j.found(); err == nil || !strings.Contains(err.Error(), "began meanwhile") {
+		t.Errorf("begun after another: error %v", err)
+	}
+	if err := j.close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runTiny(t, out, true, "run.steps=4"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A folder that could not be written leaves what stood there, and nothing beside it.
+func TestAtomicDir(t *testing.T) {
+	parent := t.TempDir()
+	dir, full := filepath.Join(parent, "step"), errors.New("disk full")
+	if err := atomicDir(dir, func(tmp string) error { return writeFile(filepath.Join(tmp, "a"), []byte("first")) }); err != nil {
+		t.Fatal(err)
+	}
+	err := atomicDir(dir, func(tmp string) error { return errors.Join(writeFile(filepath.Join(tmp, "a"), []byte("second")), full) })
+	if !errors.Is(err, full) {
+		t.Errorf("error %v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "a")); err != nil || string(text) != "first" {
+		t.Errorf("%q (%v)", text, err)
+	}
+	if entries, err := os.ReadDir(parent); err != nil || len(entries) != 1 {
+		t.Errorf("%v beside it (%v)", entries, err)
+	}
+}
+
+// A run that is asked to stop and cannot save does not say that it has.
+func TestInterruptedUnsaved(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	s, err := parseTiny([]string{"run.save_every=0", "run.steps=200"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	log, lines, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocked := make(chan error, 1)
+	go func() {
+		bufio.NewReader(log).ReadString('\n') // the run has begun
+		folder := filepath.Join(out, checkpointsDir)
+		blocked <- errors.Join(os.Remove(folder), os.WriteFile(folder, nil, 0o644))
+		stop()
+		io.Copy(io.Discard, log)
+	}()
+	err = Run(ctx, s, Options{Out: out, Log: lines})
+	if err == nil || errors.Is(err, ErrInterrupted) || !strings.Contains(err.Error(), "was left out; mend that, then --resume") {
+		t.Errorf("error %v", err)
+	}
+	if err := errors.Join(<-blocked, lines.Close(), log.Close()); err != nil {
+		t.Error(err)
+	}
+}
