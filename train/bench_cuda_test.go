@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A peer that fails hides neither what was measured before nor what it said.
@@ -20,7 +21,7 @@ func TestBenchPeerFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	err = BenchCUDA(context.Background(), s, BenchOptions{Steps: 1, Peer: peer, Out: &out})
+	err = BenchCUDA(context.Background(), s, BenchOptions{Steps: 1, Each: time.Millisecond, Peer: peer, Out: &out})
 	if err == nil || !strings.Contains(err.Error(), "out of memory") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("the peer's failure: %v", err)
 	}

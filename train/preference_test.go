@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/configs"
 	"lockstep/data"
@@ -375,7 +376,7 @@ func TestBenchRefusesPairs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = BenchCPU(context.Background(), s, BenchOptions{Steps: 1, Out: os.Stderr})
+	err = BenchCPU(context.Background(), s, BenchOptions{Steps: 1, Each: time.Millisecond, Out: os.Stderr})
 	if err == nil || !strings.HasPrefix(err.Error(), "data.preferences: ") {
 		t.Errorf("error %v", err)
 	}
