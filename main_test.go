@@ -450,6 +450,13 @@ func TestBadLines(t *testing.T) {
 		refused(t, dir, []string{"run"}, command, "--model", model, "--in", in, "--out", run)
 	}
 	refused(t, dir, []string{"adapter_config.json"}, "score", "--model", model, "--adapter", model, "--in", in, "--out", filepath.Join(dir, "out"))
+	adapter := filepath.Join(dir, "adapter")
+	if err := os.CopyFS(adapter, os.DirFS("model/testdata/adapters/qwen3_moe")); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(adapter, "adapter_config.json")
+	write(t, config, strings.Replace(read(t, config), `"r": 4`, `"r": 8`, 1))
+	refused(t, dir, []string{"lora_A", "adapter_config.json wants [8 "}, "score", "--model", "model/testdata/qwen3_moe", "--adapter", adapter, "--in", in, "--out", filepath.Join(dir, "out"))
 }
 
 // A damaged checkpoint gives way to the one before it, and the run ends with the same bits.

@@ -16,7 +16,7 @@ func (m *Model) Load(dev kernels.Device, c *data.Checkpoint) error {
 	for _, p := range m.base() {
 		p.settle(c)
 		for _, part := range p.Parts {
-			if err := p.load(dev, part, part.Name, c); err != nil {
+			if err := p.load(dev, part, part.Name, c, "config.json"); err != nil {
 				return err
 			}
 			used[part.Name] = true
@@ -28,11 +28,11 @@ func (m *Model) Load(dev kernels.Device, c *data.Checkpoint) error {
 			unused = append(unused, name)
 		}
 	}
-	return unusedError(c, unused)
+	return unusedError(c, unused, "config.json")
 }
 
-// unusedError names tensors that a checkpoint holds and nothing reads.
-func unusedError(c *data.Checkpoint, names []string) error {
+// unusedError names tensors that a checkpoint holds and nothing reads. config is the file that says what it should hold.
+func unusedError(c *data.Checkpoint, names []string, config string) error {
 	if len(names) == 0 {
 		return nil
 	}
@@ -40,7 +40,7 @@ func unusedError(c *data.Checkpoint, names []string) error {
 	if len(names) > 3 {
 		more = fmt.Sprintf(" and %d more", len(names)-3)
 	}
-	return fmt.Errorf("%s: nothing uses %s%s: is config.json the one of these weights?", c.Path(), strings.Join(names[:min(3, len(names))], ", "), more)
+	return fmt.Errorf("%s: nothing uses %s%s: is %s the one of these weights?", c.Path(), strings.Join(names[:min(3, len(names))], ", "), more, config)
 }
 
 // redundant names tensors that some checkpoints carry and no model needs.
@@ -58,13 +58,14 @@ func (p *Param) settle(c *data.Checkpoint) {
 	}
 }
 
-func (p *Param) load(dev kernels.Device, part Part, name string, c *data.Checkpoint) error {
+// load fills a part from the tensor of a name. config is the file that says what the checkpoint should hold.
+func (p *Param) load(dev kernels.Device, part Part, name string, c *data.Checkpoint, config string) error {
 	t, ok := c.Tensor(name)
 	if !ok {
-		return fmt.Errorf("%s: no tensor %s: the checkpoint is incomplete, or config.json is not its own", c.Path(), name)
+		return fmt.Errorf("%s: no tensor %s: the checkpoint is incomplete, or %s is not its own", c.Path(), name, config)
 	}
 	if !slices.Equal(t.Shape, part.Shape) {
-		return fmt.Errorf("%s: tensor %s has shape %v, config.json wants %v", c.Path(), name, t.Shape, part.Shape)
+		return fmt.Errorf("%s: tensor %s has shape %v, %s wants %v", c.Path(), name, t.Shape, config, part.Shape)
 	}
 	view := p.view(p.W, part)
 	values := make([]float32, view.Len())

@@ -36,7 +36,7 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 	if adapter == "" {
 		return m, nil
 	}
-	text, err := readFile(adapter, "adapter_config.json", "is it a PEFT adapter folder?")
+	text, err := readFile(adapter, adapterFile, "is it a PEFT adapter folder?")
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (m *Model) SaveAdapter(dev kernels.Device, dir, base string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(dir, "adapter_config.json", config); err != nil {
+	if err := writeFile(dir, adapterFile, config); err != nil {
 		return err
 	}
 	return data.WriteSafetensors(filepath.Join(dir, "adapter_model.safetensors"), m.AdapterTensors(dev), map[string]string{"format": "pt"})

@@ -2,6 +2,7 @@ package model
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -192,17 +193,20 @@ func (m *Model) adapterTensors(dev kernels.Device, of func(*Param) kernels.Tenso
 	return out
 }
 
+// adapterFile is where PEFT says which projections carry adapters.
+const adapterFile = "adapter_config.json"
+
 // LoadAdapter fills the adapters that AddLoRA made; missing, misshapen and unused tensors are errors.
 func (m *Model) LoadAdapter(dev kernels.Device, c *data.Checkpoint) error {
 	used := map[string]bool{}
 	for p := range m.adapterParams() {
 		name := m.peftName(p.Parts[0].Name)
-		if err := p.load(dev, p.Parts[0], name, c); err != nil {
+		if err := p.load(dev, p.Parts[0], name, c, adapterFile); err != nil {
 			return err
 		}
 		used[name] = true
 	}
-	return unusedError(c, slices.DeleteFunc(c.Names(), func(n string) bool { return used[n] }))
+	return unusedError(c, slices.DeleteFunc(c.Names(), func(n string) bool { return used[n] }), adapterFile)
 }
 
 // adapterConfig is adapter_config.json as PEFT writes and reads it; what would change the arithmetic must be absent or off.
@@ -230,10 +234,10 @@ type adapterConfig struct {
 func ParseAdapterConfig(text []byte) (LoRAConfig, error) {
 	a := adapterConfig{Bias: "none"}
 	if err := json.Unmarshal(text, &a); err != nil {
-		return LoRAConfig{}, fmt.Errorf("adapter_config.json: %w", jsonPlace(text, err))
+		return LoRAConfig{}, fmt.Errorf(adapterFile+": %w", jsonPlace(text, err))
 	}
 	refuse := func(what string) (LoRAConfig, error) {
-		return LoRAConfig{}, fmt.Errorf("adapter_config.json: %s is not supported", what)
+		return LoRAConfig{}, fmt.Errorf(adapterFile+": %s is not supported", what)
 	}
 	switch {
 	case a.PeftType != "LORA":
@@ -257,7 +261,7 @@ func ParseAdapterConfig(text []byte) (LoRAConfig, error) {
 		return c, nil
 	}
 	if err := json.Unmarshal(a.TargetModules, &c.Targets); err != nil {
-		return c, fmt.Errorf("adapter_config.json: target_modules: want a list of names or a pattern")
+		return c, errors.New(adapterFile + ": target_modules: want a list of names or a pattern")
 	}
 	return c, nil
 }
