@@ -159,6 +159,12 @@ func (m *Model) adapterParams() map[*Param]bool {
 	return out
 }
 
+// adapters is the parameters of adapters, in the model's order.
+func (m *Model) adapters() []*Param {
+	adapter := m.adapterParams()
+	return slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] })
+}
+
 // peftName is the adapter tensor's name in adapter_model.safetensors. PEFT wraps the experts module once for each fused parameter: of two,
 // the one that is not down_proj is the inner layer.
 func (m *Model) peftName(name string) string {
@@ -183,12 +189,9 @@ func (m *Model) AdapterTensors(dev kernels.Device) []data.OutTensor {
 }
 
 func (m *Model) adapterTensors(dev kernels.Device, of func(*Param) kernels.Tensor) []data.OutTensor {
-	adapter := m.adapterParams()
 	var out []data.OutTensor
-	for _, p := range m.Params {
-		if adapter[p] {
-			out = append(out, p.out(dev, of(p), p.Parts[0], m.peftName(p.Parts[0].Name)))
-		}
+	for _, p := range m.adapters() {
+		out = append(out, p.out(dev, of(p), p.Parts[0], m.peftName(p.Parts[0].Name)))
 	}
 	return out
 }
@@ -199,7 +202,7 @@ const adapterFile = "adapter_config.json"
 // LoadAdapter fills the adapters that AddLoRA made; missing, misshapen and unused tensors are errors.
 func (m *Model) LoadAdapter(dev kernels.Device, c *data.Checkpoint) error {
 	used := map[string]bool{}
-	for p := range m.adapterParams() {
+	for _, p := range m.adapters() {
 		name := m.peftName(p.Parts[0].Name)
 		if err := p.load(dev, p.Parts[0], name, c, adapterFile); err != nil {
 			return err
