@@ -34,6 +34,20 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
+// Misspelt is the known name that a name is but for one letter or two; "" where it is known itself or none is so near.
+func Misspelt(name string, known []string) string {
+	if slices.Contains(known, name) {
+		return ""
+	}
+	best, score := "", 3
+	for _, k := range known {
+		if d := distance(name, k); d < score && len(k) > 4 {
+			best, score = k, d
+		}
+	}
+	return best
+}
+
 // distance is the number of letters to insert, delete or replace (Levenshtein).
 func distance(a, b string) int {
 	row := make([]int, len(b)+1) // distances of a[:i] to every b[:j]

@@ -10,10 +10,10 @@ import (
 )
 
 func init() {
-	families["deepseek_v3"] = family{"DeepseekV3ForCausalLM", buildDeepSeek}
-	families["kimi_k2"] = family{"DeepseekV3ForCausalLM", buildDeepSeek}
-	families["kimi_k25"] = family{"Kimi_K25ForConditionalGeneration", buildKimiWrapped}
-	families["glm4_moe_lite"] = family{"Glm4MoeLiteForCausalLM", buildGLM4Lite}
+	families["deepseek_v3"] = family{"DeepseekV3ForCausalLM", buildDeepSeek, deepSeek{}}
+	families["kimi_k2"] = family{"DeepseekV3ForCausalLM", buildDeepSeek, deepSeek{}}
+	families["kimi_k25"] = family{"Kimi_K25ForConditionalGeneration", buildKimiWrapped, deepSeek{}}
+	families["glm4_moe_lite"] = family{"Glm4MoeLiteForCausalLM", buildGLM4Lite, deepSeek{}}
 }
 
 // deepSeek is config.json of DeepSeek-V3 (arXiv 2412.19437), Kimi K2 to K2.6 (arXiv 2507.20534; text), and GLM-4.7-Flash; names as in transformers.

@@ -6,7 +6,7 @@ import (
 	"lockstep/kernels"
 )
 
-func init() { families["glm4_moe"] = family{"Glm4MoeForCausalLM", buildGLM4} }
+func init() { families["glm4_moe"] = family{"Glm4MoeForCausalLM", buildGLM4, glm4{}} }
 
 // glm4 is config.json of GLM-4.5 to 4.7 (arXiv 2508.06471; names and defaults as in transformers).
 type glm4 struct {

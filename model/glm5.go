@@ -7,7 +7,7 @@ import (
 	"lockstep/kernels"
 )
 
-func init() { families["glm_moe_dsa"] = family{"GlmMoeDsaForCausalLM", buildGLM5} }
+func init() { families["glm_moe_dsa"] = family{"GlmMoeDsaForCausalLM", buildGLM5, glm5{}} }
 
 // glm5 is config.json of GLM-5 to 5.2: DeepSeek-V3 with sparse attention (names as in transformers).
 type glm5 struct {

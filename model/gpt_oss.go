@@ -7,7 +7,7 @@ import (
 	"lockstep/kernels"
 )
 
-func init() { families["gpt_oss"] = family{"GptOssForCausalLM", buildGPTOSS} }
+func init() { families["gpt_oss"] = family{"GptOssForCausalLM", buildGPTOSS, gptOSS{}} }
 
 // gptOSS is config.json of gpt-oss (arXiv 2508.10925; names and defaults as in transformers).
 type gptOSS struct {

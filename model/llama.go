@@ -1,6 +1,6 @@
 package model
 
-func init() { families["llama"] = family{"LlamaForCausalLM", buildLlama} }
+func init() { families["llama"] = family{"LlamaForCausalLM", buildLlama, llama{}} }
 
 // llama is config.json of Llama 2 and 3 (arXiv 2407.21783; names and defaults as in transformers).
 type llama struct {

@@ -7,7 +7,7 @@ import (
 	"lockstep/kernels"
 )
 
-func init() { families["minimax_m2"] = family{"MiniMaxM2ForCausalLM", buildMiniMax} }
+func init() { families["minimax_m2"] = family{"MiniMaxM2ForCausalLM", buildMiniMax, minimax{}} }
 
 // minimax is config.json of MiniMax M2 to M2.7 (names and defaults as in transformers and in the releases).
 type minimax struct {

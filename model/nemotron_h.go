@@ -9,7 +9,7 @@ import (
 	"lockstep/kernels"
 )
 
-func init() { families["nemotron_h"] = family{"NemotronHForCausalLM", buildNemotronH} }
+func init() { families["nemotron_h"] = family{"NemotronHForCausalLM", buildNemotronH, nemotronH{}} }
 
 // nemotronH is config.json of Nemotron-H and Nemotron 3 (arXiv 2504.03624; names and defaults as in transformers).
 type nemotronH struct {

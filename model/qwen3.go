@@ -10,10 +10,10 @@ import (
 func init() {
 	families["qwen3"] = family{"Qwen3ForCausalLM", func(config []byte, b *builder) (*Model, error) {
 		return buildQwen3(config, b, &qwen3{decoder: decoder{HeadDim: 128}})
-	}}
+	}, qwen3{}}
 	families["qwen3_moe"] = family{"Qwen3MoeForCausalLM", func(config []byte, b *builder) (*Model, error) {
 		return buildQwen3(config, b, &qwen3{decoder: decoder{KVHeads: 4}, Experts: 128})
-	}}
+	}, qwen3{}}
 }
 
 // qwen3 is config.json of Qwen3 (dense) and Qwen3-MoE (arXiv 2505.09388; names and defaults as in transformers).

@@ -11,11 +11,11 @@ import (
 )
 
 func init() {
-	families["qwen3_5_text"] = family{"Qwen3_5ForCausalLM", buildQwen35}
-	families["qwen3_5_moe_text"] = family{"Qwen3_5MoeForCausalLM", buildQwen35}
-	families["qwen3_next"] = family{"Qwen3NextForCausalLM", buildQwen35}
-	families["qwen3_5"] = family{"Qwen3_5ForConditionalGeneration", buildQwen35Wrapped}
-	families["qwen3_5_moe"] = family{"Qwen3_5MoeForConditionalGeneration", buildQwen35Wrapped}
+	families["qwen3_5_text"] = family{"Qwen3_5ForCausalLM", buildQwen35, qwen35{}}
+	families["qwen3_5_moe_text"] = family{"Qwen3_5MoeForCausalLM", buildQwen35, qwen35{}}
+	families["qwen3_next"] = family{"Qwen3NextForCausalLM", buildQwen35, qwen35{}}
+	families["qwen3_5"] = family{"Qwen3_5ForConditionalGeneration", buildQwen35Wrapped, qwen35{}}
+	families["qwen3_5_moe"] = family{"Qwen3_5MoeForConditionalGeneration", buildQwen35Wrapped, qwen35{}}
 }
 
 // qwen35 is config.json of Qwen3.5 (dense and MoE, text) and Qwen3-Next; names and defaults as in transformers.

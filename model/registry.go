@@ -11,10 +11,12 @@ import (
 	"lockstep/kernels"
 )
 
-// family is an architecture, by the class name that config.json gives it for other tools, and the function that reads a config.json and describes the model in a builder.
+// family is an architecture, by the class name that config.json gives it for other tools, the function that reads a config.json and describes the model in a builder,
+// and the struct that it reads it into (of a wrapped text model: text_config).
 type family struct {
 	architecture string
 	build        func(config []byte, b *builder) (*Model, error)
+	config       any
 }
 
 // families by model_type; a family's file registers itself.

@@ -4,7 +4,7 @@ import "fmt"
 
 // This file is a family as README's "Adding a family" says: nothing else of the program knows of it. Its golden is made by .ci/transformers/golden_toy.py.
 
-func init() { families["toy"] = family{"ToyForCausalLM", buildToy} }
+func init() { families["toy"] = family{"ToyForCausalLM", buildToy, toy{}} }
 
 // toy is config.json of a model that nobody published: a Llama with norms of whole projections, a window on odd layers and mixtures on even ones.
 type toy struct {

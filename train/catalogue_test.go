@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -46,6 +47,35 @@ var publishedSizes = map[string]struct{ total, active float64 }{
 
 // notBuilt are families that a config.json of the catalogue has and that no file of model builds yet.
 var notBuilt = []string{"qwen3_vl"}
+
+// No key of a published file is taken for another one misspelt, and a misspelt one is found at any depth.
+func TestMisspelt(t *testing.T) {
+	for _, name := range configs.Published() {
+		text, err := configs.PublishedConfig(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config map[string]any
+		if err := json.Unmarshal(text, &config); err != nil {
+			t.Fatal(err)
+		}
+		family := config["model_type"].(string)
+		if err := misspelt(family, config); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !slices.Contains(model.Families(), family) {
+			continue
+		}
+		inner := config
+		if text, ok := config["text_config"].(map[string]any); ok {
+			inner = text
+		}
+		inner["hiden_size"] = 1
+		if err := misspelt(family, config); err == nil || !strings.HasSuffix(err.Error(), "did you mean hidden_size?") {
+			t.Errorf("%s: hiden_size passes: %v", name, err)
+		}
+	}
+}
 
 func TestCatalogue(t *testing.T) {
 	list, err := Catalogue()

@@ -323,6 +323,7 @@ func TestRefusals(t *testing.T) {
 		{filepath.Join(t.TempDir(), "no", "parent"), false, nil, "not a folder"},
 		{filepath.Join(t.TempDir(), "x"), false, []string{"model.config.vocab_size=300"}, "vocab_size"},
 		{filepath.Join(t.TempDir(), "x"), false, []string{"model.config.num_key_value_heads=3"}, "num_key_value_heads"},
+		{filepath.Join(t.TempDir(), "x"), false, []string{"model.config.num_hiden_layers=3"}, "num_hidden_layers"},
 		{filepath.Join(t.TempDir(), "x"), false, []string{"model.family=llama9"}, "not known"},
 		{filepath.Join(t.TempDir(), "x"), false, []string{"lora.rank=4", "lora.targets=['nose']"}, "matches nothing"},
 		{filepath.Join(t.TempDir(), "x"), false, []string{"data.countdown.numbers=7"}, "countdown"},

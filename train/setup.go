@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 
 	"lockstep/configs"
 	"lockstep/data"
@@ -107,6 +108,9 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := misspelt(s.Model.Family, s.Model.Config); err != nil {
+		return nil, nil, fmt.Errorf("model.config: %w", err)
+	}
 	config := maps.Clone(s.Model.Config)
 	config["model_type"] = s.Model.Family
 	if _, ok := config["eos_token_id"]; !ok {
@@ -127,6 +131,20 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 	}
 	m.Initialise(dev, uint64(s.Model.InitSeed))
 	return m, l, nil
+}
+
+// misspelt refuses keys that a family does not read but for a letter or two. Others that it does not read pass: published files have many.
+func misspelt(family string, config map[string]any) error {
+	known := model.ConfigKeys(family)
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		if k := configs.Misspelt(key, known); k != "" {
+			return fmt.Errorf("%s: nothing reads this key, did you mean %s?", key, k)
+		}
+	}
+	if text, ok := config["text_config"].(map[string]any); ok {
+		return misspelt(family, text)
+	}
+	return nil
 }
 
 func newTrainer(s *configs.Shape, steps int) (*trainer, error) {
