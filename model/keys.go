@@ -2,17 +2,18 @@ package model
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 )
 
-// ConfigKeys are the keys of config.json that a family reads, or of its text_config where it wraps a text model; nil for a family that is not known.
-func ConfigKeys(modelType string) []string {
-	f, ok := families[modelType]
-	if !ok {
-		return nil
+// ConfigKeys are the keys of config.json, or of its text_config, that some family reads, sorted.
+func ConfigKeys() []string {
+	keys := append(jsonKeys(reflect.TypeFor[configHead]()), "model_type", "architectures", "text_config")
+	for _, f := range families {
+		keys = append(keys, jsonKeys(reflect.TypeOf(f.config))...)
 	}
-	keys := append(jsonKeys(reflect.TypeOf(f.config)), jsonKeys(reflect.TypeFor[configHead]())...)
-	return append(keys, "model_type", "architectures", "text_config")
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // jsonKeys are the names that encoding/json reads into a struct.

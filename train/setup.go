@@ -108,7 +108,7 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := misspelt(s.Model.Family, s.Model.Config); err != nil {
+	if err := misspelt(s.Model.Config); err != nil {
 		return nil, nil, fmt.Errorf("model.config: %w", err)
 	}
 	config := maps.Clone(s.Model.Config)
@@ -133,16 +133,16 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 	return m, l, nil
 }
 
-// misspelt refuses keys that a family does not read but for a letter or two. Others that it does not read pass: published files have many.
-func misspelt(family string, config map[string]any) error {
-	known := model.ConfigKeys(family)
+// misspelt refuses keys that no family reads but for a letter or two. Others that none reads pass: published files have many.
+func misspelt(config map[string]any) error {
+	known := model.ConfigKeys()
 	for _, key := range slices.Sorted(maps.Keys(config)) {
 		if k := configs.Misspelt(key, known); k != "" {
 			return fmt.Errorf("%s: nothing reads this key, did you mean %s?", key, k)
 		}
 	}
 	if text, ok := config["text_config"].(map[string]any); ok {
-		return misspelt(family, text)
+		return misspelt(text)
 	}
 	return nil
 }
