@@ -34,18 +34,32 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// Misspelt is the known name that a name is but for one letter or two; "" where it is known itself or none is so near.
+// Misspelt is the known name that a name of words between underscores is but for one or two letters of one word of four or more; "" where it is known itself or none is so near.
 func Misspelt(name string, known []string) string {
 	if slices.Contains(known, name) {
 		return ""
 	}
-	best, score := "", 3
-	for _, k := range known {
-		if d := distance(name, k); d < score && len(k) > 4 {
-			best, score = k, d
+	words := strings.Split(name, "_")
+	i := slices.IndexFunc(known, func(k string) bool {
+		others, wrong := strings.Split(k, "_"), 0
+		if len(others) != len(words) {
+			return false
 		}
+		for i, w := range words {
+			switch {
+			case w == others[i]:
+			case min(len(w), len(others[i])) < 4 || distance(w, others[i]) > 2:
+				return false
+			default:
+				wrong++
+			}
+		}
+		return wrong == 1
+	})
+	if i < 0 {
+		return ""
 	}
-	return best
+	return known[i]
 }
 
 // distance is the number of letters to insert, delete or replace (Levenshtein).
