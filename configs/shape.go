@@ -158,7 +158,7 @@ type Rollout struct {
 	Slots       int     `toml:"slots" default:"32" range:"[1,)"`           // sequences decoded at a time
 	PageRows    int     `toml:"page_rows" default:"64" range:"[1,)"`       // tokens of a cache page
 	Pages       int     `toml:"pages" default:"0" range:"[0,)"`            // cache pages; 0: as many as the slots need
-	PrefillRows int     `toml:"prefill_rows" default:"512" range:"[1,)"`   // prompt tokens read at a time
+	PrefillRows int     `toml:"prefill_rows" default:"2048" range:"[1,)"`  // prompt tokens read at a time
 	MaxTokens   int     `toml:"max_tokens" default:"256" range:"[1,)"`     // new tokens of an answer
 	Temperature float64 `toml:"temperature" default:"0.0" range:"[0,1e6]"` // of evaluation, training has rl.temperature; 0: greedy
 	TopP        float64 `toml:"top_p" default:"1.0" range:"(0,1]"`         // of evaluation: probability mass to sample from; 1: all

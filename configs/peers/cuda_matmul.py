@@ -1,6 +1,6 @@
-"""Times the matrix products of kernels/cuda/bench_matmul.go with PyTorch: torch.mm and torch._grouped_mm, bf16, random normal values.
+"""Times the matrix products of kernels/cuda/bench_matmul.go with PyTorch: torch.mm, torch._grouped_mm, and torch.matmul for heads, bf16, random normal values.
 
-WeightGrad's peer is mm or grouped_mm into bf16, which neither reads nor writes fp32 sums.
+WeightGrad's peer is mm, grouped_mm or matmul into bf16, which neither reads nor writes fp32 sums.
 
 usage: cuda_matmul.py        prints a JSON object for each case: name, seconds
 """
@@ -10,7 +10,7 @@ import statistics
 import torch
 
 CASES = [
-    # op, groups (0: dense), rows, cols, depth
+    # op, groups (0: dense; below 0: heads), rows, cols, depth
     ("MatMul", 0, 4096, 4096, 4096),
     ("MatMul", 0, 8192, 8192, 8192),
     ("MatMulT", 0, 8192, 8192, 8192),
@@ -25,6 +25,9 @@ CASES = [
     ("WeightGrad", 32, 2048, 7168, 32864),
     ("WeightGrad", 128, 2048, 1536, 33216),
     ("WeightGrad", 128, 768, 2048, 33216),
+    ("MatMul", -64, 524288, 256, 512),
+    ("MatMulT", -64, 524288, 512, 192),
+    ("WeightGrad", -64, 256, 512, 524288),
     ("MatMul", 0, 1, 4096, 2048),
     ("MatMul", 0, 32, 48, 2048),
     ("MatMul", 0, 32, 16, 4096),
@@ -47,7 +50,19 @@ def offsets(groups, rows):
     return (rows * share // share[-1]).to(torch.int32).cuda()
 
 
+def prepare_heads(op, heads, rows, cols, depth):
+    """Products of each head, of tensors [tokens, heads, columns]."""
+    if op == "WeightGrad":
+        dy, x = random(depth // heads, heads, rows), random(depth // heads, heads, cols)
+        return lambda i: torch.matmul(dy.permute(1, 2, 0), x.transpose(0, 1))
+    x = random(rows // heads, heads, depth).transpose(0, 1)
+    w = random(heads, cols, depth).transpose(1, 2) if op == "MatMul" else random(heads, depth, cols)
+    return lambda i: torch.matmul(x, w)
+
+
 def prepare(op, groups, rows, cols, depth):
+    if groups < 0:
+        return prepare_heads(op, -groups, rows, cols, depth)
     if op == "WeightGrad":
         dy, x = random(depth, rows), random(depth, cols)
         if groups == 0:
@@ -83,7 +98,7 @@ def seconds(run):
 
 def main():
     for op, groups, rows, cols, depth in CASES:
-        case = f"{op} {rows} x {cols} x {depth}" + (f", {groups} groups" if groups else "")
+        case = f"{op} {rows} x {cols} x {depth}" + (f", {-groups} heads" if groups < 0 else f", {groups} groups" if groups else "")
         print(json.dumps(dict(name=case, seconds=seconds(prepare(op, groups, rows, cols, depth)))), flush=True)
         torch.cuda.empty_cache()
 

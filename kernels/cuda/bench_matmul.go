@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -11,10 +12,11 @@ import (
 )
 
 // MatMulCase is a matrix product of a benchmark, bf16: MatMul [Rows, Depth] x [Cols, Depth]^T, MatMulT [Rows, Depth] x [Depth, Cols], or
-// WeightGrad [Rows, Cols] over Depth rows. With groups, MatMul's Rows and WeightGrad's Depth are those of all groups together.
+// WeightGrad [Rows, Cols] over Depth rows. With groups, MatMul's Rows and WeightGrad's Depth are those of all groups together; with heads, of which each row has one, likewise.
 type MatMulCase struct {
 	Op                string
-	Groups            int // 0: dense
+	Groups            int  // 0: dense
+	Heads             bool // groups are heads, whose rows take turns
 	Rows, Cols, Depth int
 }
 
@@ -34,6 +36,9 @@ var MatMulCases = []MatMulCase{
 	{Op: "WeightGrad", Groups: 32, Rows: 2048, Cols: 7168, Depth: 32864},
 	{Op: "WeightGrad", Groups: 128, Rows: 2048, Cols: 1536, Depth: 33216},
 	{Op: "WeightGrad", Groups: 128, Rows: 768, Cols: 2048, Depth: 33216},
+	{Op: "MatMul", Groups: 64, Heads: true, Rows: 524288, Cols: 256, Depth: 512},
+	{Op: "MatMulT", Groups: 64, Heads: true, Rows: 524288, Cols: 512, Depth: 192},
+	{Op: "WeightGrad", Groups: 64, Heads: true, Rows: 256, Cols: 512, Depth: 524288},
 	{Op: "MatMul", Rows: 1, Cols: 4096, Depth: 2048},
 	{Op: "MatMul", Rows: 32, Cols: 48, Depth: 2048},
 	{Op: "MatMul", Rows: 32, Cols: 16, Depth: 4096},
@@ -46,7 +51,10 @@ var MatMulCases = []MatMulCase{
 
 func (c MatMulCase) String() string {
 	s := fmt.Sprintf("%s %d x %d x %d", c.Op, c.Rows, c.Cols, c.Depth)
-	if c.Groups > 0 {
+	switch {
+	case c.Heads:
+		s = fmt.Sprintf("%s, %d heads", s, c.Groups)
+	case c.Groups > 0:
 		s = fmt.Sprintf("%s, %d groups", s, c.Groups)
 	}
 	return s
@@ -87,13 +95,13 @@ func (d *Device) prepareMatMul(c MatMulCase) (run, free func()) {
 	groups := max(c.Groups, 1)
 	if c.Op == "WeightGrad" {
 		dy, x, dw := random(1, c.Depth, c.Rows), random(1, c.Depth, c.Cols), mem.NewGrouped(kernels.F32, groups, c.Rows, c.Cols)
-		g := d.benchGroups(mem.New(kernels.I32, 1, groups+1), groups, c.Depth)
+		g := d.benchGroups(mem, c, c.Depth)
 		return func() { d.WeightGrad(dw, dy, x, g) }, free
 	}
 	x, out := random(1, c.Rows, c.Depth), mem.New(kernels.BF16, c.Rows, c.Cols)
 	var g *kernels.Groups
 	if c.Groups > 0 {
-		g = d.benchGroups(mem.New(kernels.I32, 1, groups+1), groups, c.Rows)
+		g = d.benchGroups(mem, c, c.Rows)
 	}
 	op, height, width := d.MatMul, c.Cols, c.Depth
 	if c.Op == "MatMulT" {
@@ -110,18 +118,23 @@ func (d *Device) prepareMatMul(c MatMulCase) (run, free func()) {
 	}, free
 }
 
-// benchGroups are groups of uneven sizes.
-func (d *Device) benchGroups(at kernels.Tensor, groups, rows int) *kernels.Groups {
+// benchGroups are groups of uneven sizes, or heads.
+func (d *Device) benchGroups(mem *kernels.Arena, c MatMulCase, rows int) *kernels.Groups {
+	groups := max(c.Groups, 1)
+	if c.Heads {
+		at := mem.New(kernels.I32, 1, 2)
+		d.Write(at, binary.LittleEndian.AppendUint32(make([]byte, 4), uint32(rows/groups)))
+		return &kernels.Groups{Offsets: at, Count: groups, Packs: 1, Turns: true}
+	}
 	share := func(g int) int { return 40 + g*7919%61 }
 	sum := 0
 	for g := range groups {
 		sum += share(g)
 	}
-	raw, before := make([]byte, 4, 4*(groups+1)), 0
+	at, raw, before := mem.New(kernels.I32, 1, groups+1), make([]byte, 4), 0
 	for g := range groups {
 		before += share(g)
-		end := uint32(rows * before / sum)
-		raw = append(raw, byte(end), byte(end>>8), byte(end>>16), byte(end>>24))
+		raw = binary.LittleEndian.AppendUint32(raw, uint32(rows*before/sum))
 	}
 	d.Write(at, raw)
 	return &kernels.Groups{Offsets: at, Count: groups, Packs: 1}

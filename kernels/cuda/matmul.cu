@@ -1,7 +1,7 @@
 // MatMul, MatMulT and WeightGrad by the dot step tc16: one accumulator for each output, k ascending in steps of 16, terms (or packs) in turn, the last step of
 // each filled with zeros; one rounding at the end, or none into F32. A block computes 128 x 128 outputs, 8 warps of 64 x 32, from three stages of 32 k in
-// shared memory. Bound: 2*M*N*K flops of the tensor cores, of which mma.sync reaches some 60%: for cards without wgmma, for operands that TMA cannot copy, and for rows that
-// take turns.
+// shared memory. Bound: 2*M*N*K flops of the tensor cores, of which mma.sync reaches some 60%: for cards without wgmma, and for operands that TMA cannot
+// copy.
 //   nt: out[m,n] = chain of x[m,k]*w[n,k];  nn: out[m,k] = chain of x[m,n]*w[n,k];  weight_grad: dw[n,k] += chain over rows of dy[row,n]*x[row,k]
 #include "mma.cuh"
 

@@ -27,7 +27,7 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 }
 
 func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
-	native, tile := g == nil || !g.Turns, matmulTile // the wgmma kernels have no way for rows that take turns, which are few
+	native, tile := true, matmulTile
 	for _, t := range terms {
 		mustBF16(t.X, t.W)
 		if layout == "nn" && t.To != 0 {
@@ -114,19 +114,19 @@ func (d *Device) productPortable(layout string, w window, out kernels.Tensor, g 
 // WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each group.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	mustBF16(dy, x)
-	if g.Turns {
-		d.weightGradTurns(dw, dy, x, g)
-		return
-	}
-	if uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x) {
+	switch {
+	case uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x):
 		d.weightGradNative(dw, dy, x, g)
+		return
+	case g.Turns:
+		d.weightGradTurns(dw, dy, x, g)
 		return
 	}
 	d.launch(weightGradFor(dy, x), [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), g.Count}, matmulThreads, matmulShared,
 		dw, dy, x, int64(dy.Stride), int64(x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, 1, int64(0), int64(0))
 }
 
-// weightGradTurns is WeightGrad where rows take turns: groups side by side, or one after the other where they share a weight.
+// weightGradTurns is WeightGrad by mma.sync where rows take turns: groups side by side, or one after the other where they share a weight.
 func (d *Device) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	side, turns := g.Count, 1
 	if dw.Groups == 1 {

@@ -224,23 +224,26 @@ func TestTilings(t *testing.T) {
 	}
 }
 
-// Rows that take turns between weights, or share one.
+// Rows that take turns between weights, or share one: heads whose tiles end in many places, packs without rows, shared sums that go on over all heads.
 func TestTurnsEqualReference(t *testing.T) {
-	for _, s := range [][5]int{{1, 1, 5, 7, 3}, {9, 4, 16, 40, 8}, {130, 3, 100, 33, 16}, {33, 16, 192, 136, 8}} {
+	for _, s := range [][5]int{{1, 1, 5, 7, 3}, {9, 4, 16, 40, 8}, {130, 3, 100, 33, 16}, {33, 16, 192, 136, 8}, {300, 2, 72, 264, 16}} {
 		tokens, heads, n, k, rank := s[0], s[1], s[2], s[3], s[4]
 		rows := tokens * heads
 		offsets := randomOffsets(2, tokens)
 		x := []operand{
 			padded(1, rows, n), padded(1, rows, k), padded(1, rows, k), padded(1, rows, n), strided(kernels.BF16, rows, rank, 1),
 			padded(heads, n, k), padded(1, rank, k), grouped(kernels.BF16, heads, n, rank, rank, 1),
-			grouped(kernels.F32, heads, n, k, k, 1), normal(kernels.F32, n, k, 1), offsets,
+			grouped(kernels.F32, heads, n, k, k, 1), normal(kernels.F32, n, k, 1), offsets, normal(kernels.F32, rows, n, 1),
 		}
-		both(t, fmt.Sprint("turns ", s), x, func(d kernels.Device, x []kernels.Tensor) {
-			g := &kernels.Groups{Offsets: x[10], Count: heads, Packs: 2, Turns: true}
-			d.MatMul(x[0], g, kernels.Term{X: x[1], W: x[5]}, kernels.Term{X: x[4], W: x[7]})
-			d.MatMulT(x[2], g, kernels.Term{X: x[3], W: x[5]}, kernels.Term{X: x[4], W: x[6]})
-			d.WeightGrad(x[8], x[3], x[1], g)
-			d.WeightGrad(x[9], x[3], x[1], g)
+		forcing(func(path string) {
+			both(t, fmt.Sprint("turns ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
+				g := &kernels.Groups{Offsets: x[10], Count: heads, Packs: 2, Turns: true}
+				d.MatMul(x[0], g, kernels.Term{X: x[1], W: x[5]}, kernels.Term{X: x[4], W: x[7]})
+				d.MatMul(x[11], g, kernels.Term{X: x[1], W: x[5]})
+				d.MatMulT(x[2], g, kernels.Term{X: x[3], W: x[5]}, kernels.Term{X: x[4], W: x[6]})
+				d.WeightGrad(x[8], x[3], x[1], g)
+				d.WeightGrad(x[9], x[3], x[1], g)
+			})
 		})
 	}
 }
@@ -318,6 +321,38 @@ func BenchmarkFew(b *testing.B) {
 			fmt.Printf("%s  chosen/best %.2f\n", line, chosen/best)
 		}
 	}
+}
+
+// Products of groups by every larger tile, and what is chosen: experts of Kimi K2 and of Qwen3-30B-A3B from few rows each to many.
+func BenchmarkGroups(b *testing.B) {
+	d := card.(*Device)
+	const most = 256
+	for _, s := range [][3]int{{96, 4096, 7168}, {96, 7168, 2048}, {128, 1536, 2048}, {128, 2048, 768}} {
+		groups, n, k := s[0], s[1], s[2]
+		keep, mem := len(d.owned), kernels.NewArena(d)
+		w, y, x := mem.NewGrouped(kernels.BF16, groups, n, k), mem.New(kernels.BF16, groups*most, n), mem.New(kernels.BF16, groups*most, k)
+		for _, t := range []kernels.Tensor{w, y, x} {
+			d.fillRandom(t)
+		}
+		for _, each := range []int{48, 64, 96, 128, 160, 192, most} {
+			rows := groups * each
+			g, y, x := d.benchGroups(mem, MatMulCase{Groups: groups}, rows), y.RowRange(0, rows), x.RowRange(0, rows)
+			d.benchTilings(fmt.Sprintf("MatMul %d x %d x %d, %d groups", rows, n, k, groups), func() { d.MatMul(y, g, kernels.Term{X: x, W: w}) })
+			d.benchTilings(fmt.Sprintf("MatMulT %d x %d x %d, %d groups", rows, k, n, groups), func() { d.MatMulT(x, g, kernels.Term{X: y, W: w}) })
+		}
+		d.release(keep)
+	}
+}
+
+// benchTilings prints the microseconds of a product by what is chosen and by every larger tile.
+func (d *Device) benchTilings(name string, product func()) {
+	defer func() { d.force = "" }()
+	line := fmt.Sprintf("%-45s", name)
+	for _, s := range []tiling{{}, tilingWide, tilingSquare, tilingFew} {
+		d.force = s.String()
+		line += fmt.Sprintf(" %8.1f%s", d.time(10*time.Millisecond, product)*1e6, s)
+	}
+	fmt.Println(line)
 }
 
 // timeGraph is the seconds of body as graphs that run again and again, without the host's part.

@@ -1,7 +1,8 @@
 // MatMul and MatMulT (see matmul.cu for the sums) by wgmma and TMA. A persistent block walks over tiles; a thread copies weights, another one X, and
 // warpgroups multiply. All find their tiles from the groups' offsets in memory, so the host knows no counts.
 //   The product is computed as out^T = W X^T: 64 columns of out for each warpgroup, and as many rows of X as a group has left (up to ROWS), so that
-//   a group's last tile costs what it holds. Terms in turn; the last step of each is filled with zeros by the copy.
+//   a group's last tile costs what it holds. Terms in turn; the last step of each is filled with zeros by the copy. Where rows take turns between groups (kernels/layout.go), X
+//   is a matrix of each group to the copy, and rows of out are `turn` elements from one group to the next.
 // Bound: 2*M*N*K flops of the tensor cores; for few rows the bytes of the weights, or the chain: 0.11 us for each kDepth of it.
 #include "wgmma_ring.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -12,12 +13,15 @@ constexpr int kMostTerms = 5;  // matmul.go has it too
 // Terms count for columns [from, to) of out each, which begin and end where tiles of columns from `begin` on do, or the launch's last column does.
 struct Terms {
   TensorMap x[kMostTerms], w[kMostTerms];
-  int k[kMostTerms], from[kMostTerms], to[kMostTerms], count, begin;
+  int k[kMostTerms], from[kMostTerms], to[kMostTerms];
+  int shared[kMostTerms];  // w is one matrix for all groups
+  int count, begin;
   int height, box;  // rows of a tile; rows of X in a copy
+  int turn;         // 0: rows do not take turns
   __device__ bool cover(int t, int col) const { return from[t] <= col && col < to[t]; }
 };
 
-// Table lists the groups' first rows and how many tiles of rows lie before each.
+// Table lists the groups' first rows and how many tiles of rows lie before each. Without offsets each has m rows.
 struct Table {
   int row[kMaxGroups + 1], tile[kMaxGroups + 1];
 };
@@ -28,8 +32,8 @@ __device__ inline void fill(Table& t, const int* offsets, int groups, int packs,
   for (int base = 0; base < groups; base += kWarp) {
     int g = base + lane, from = 0, tiles = 0;
     if (g < groups) {
-      from = offsets ? offsets[g * packs] : 0;
-      int to = offsets ? offsets[(g + 1) * packs] : m;
+      from = offsets ? offsets[g * packs] : g * m;
+      int to = offsets ? offsets[(g + 1) * packs] : from + m;
       tiles = (to - from + rows - 1) / rows;
       if (g == groups - 1) t.row[groups] = to;
       t.row[g] = from;
@@ -46,23 +50,10 @@ __device__ inline void fill(Table& t, const int* offsets, int groups, int packs,
   if (lane == 0) t.tile[groups] = before;
 }
 
-// Work is a tile of a product: rows [from, from + rows) of out and X, columns from col, with the matrices of a group.
+// Work is a tile of a product: rows [from, from + rows) of out and X, columns from col, with a group's matrix of weights, and of X and out where rows take turns.
 struct Work {
   int group, from, rows, col;
 };
-
-__device__ inline Work find(const Table& t, int groups, int across, int i, int rows, int columns, int begin) {
-  int lo = 0, hi = groups;  // the group: the last with tile[lo] * across <= i
-  while (hi - lo > 1) {
-    int mid = (lo + hi) / 2;
-    if (t.tile[mid] * across <= i) lo = mid;
-    else hi = mid;
-  }
-  int row, col;
-  piece(i - t.tile[lo] * across, t.tile[lo + 1] - t.tile[lo], across, row, col);
-  int from = t.row[lo] + row * rows;
-  return {lo, from, min(rows, t.row[lo + 1] - from), begin + col * columns};
-}
 
 // width is the number of columns of wgmma that covers `rows` rows.
 template <int ROWS>
@@ -122,33 +113,49 @@ __device__ inline void store_tile(const float* d, u16* out, long long ldo, int r
     }
 }
 
-// Tiles are those of columns [begin, n) of out and of all groups' rows.
+// Tiles are those of columns [begin, n) of out, COLUMNS in each, and of all groups' rows.
+template <int COLUMNS>
 struct Tiles {
   const Table& table;
   int groups, begin, across, count;
-  __device__ Tiles(const Table& t, int groups, int begin, int n, int columns) : table(t), groups(groups), begin(begin), across((n - begin + columns - 1) / columns), count(t.tile[groups] * across) {}
+  int height, each;  // rows of a tile; of each group where they take turns, else 0
+  __device__ Tiles(const Table& t, int groups, const Terms& terms, int n, int m)
+      : table(t), groups(groups), begin(terms.begin), across((n - begin + COLUMNS - 1) / COLUMNS), count(t.tile[groups] * across), height(terms.height), each(terms.turn ? m : 0) {}
+
+  __device__ Work work(int i) const {
+    int lo = 0, hi = groups;  // the group: the last with tile[lo] * across <= i
+    while (hi - lo > 1) {
+      int mid = (lo + hi) / 2;
+      if (table.tile[mid] * across <= i) lo = mid;
+      else hi = mid;
+    }
+    int row, col;
+    piece(i - table.tile[lo] * across, table.tile[lo + 1] - table.tile[lo], across, row, col);
+    int from = table.row[lo] + row * height;
+    return {lo, from - lo * each, min(height, table.row[lo + 1] - from), begin + col * COLUMNS};
+  }
 };
 
 // copy_tiles is the work of an elected thread: the weights of a block's tiles, or their rows of X.
 template <int COLUMNS, int ROWS, int TW, class R>
-__device__ inline void copy_tiles(R& ring, const Terms& terms, const Tiles& tiles, bool weights) {
+__device__ inline void copy_tiles(R& ring, const Terms& terms, const Tiles<COLUMNS>& tiles, bool weights) {
   for (int i = blockIdx.x; i < tiles.count; i += gridDim.x) {
-    Work w = find(tiles.table, tiles.groups, tiles.across, i, terms.height, COLUMNS, tiles.begin);
-    int rows = (width<ROWS>(w.rows) + terms.box - 1) / terms.box * terms.box;
+    Work w = tiles.work(i);
+    int turn = terms.turn ? w.group : 0, rows = (width<ROWS>(w.rows) + terms.box - 1) / terms.box * terms.box;
     for (int t = 0; t < terms.count; t++) {
       if (!terms.cover(t, w.col)) continue;
-      int at = w.col - terms.from[t], depth = terms.k[t];
+      int at = w.col - terms.from[t], depth = terms.k[t], matrix = terms.shared[t] ? 0 : w.group;
       if (weights)
         for (int k = 0; k < depth; k += kDepth, ring.next()) {
           u64* full = ring.free(COLUMNS * kDepth * 2);
           if (TW)
-            for (int c = 0; c < COLUMNS; c += 64) copy_box(ring.a() + c * kDepth, &terms.w[t], at + c, k, w.group, full);
-          else copy_box(ring.a(), &terms.w[t], k, at, w.group, full);
+            for (int c = 0; c < COLUMNS; c += 64) copy_box(ring.a() + c * kDepth, &terms.w[t], at + c, k, matrix, full);
+          else copy_box(ring.a(), &terms.w[t], k, at, matrix, full);
         }
       else
         for (int k = 0; k < depth; k += kDepth, ring.next()) {
           u64* full = ring.free(rows * kDepth * 2);
-          for (int r = 0; r < rows; r += terms.box) copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, 0, full);
+          for (int r = 0; r < rows; r += terms.box) copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, turn, full);
         }
     }
   }
@@ -156,12 +163,12 @@ __device__ inline void copy_tiles(R& ring, const Terms& terms, const Tiles& tile
 
 // multiply_tiles is the work of a warpgroup: 64 columns of each of the block's tiles.
 template <int COLUMNS, int ROWS, int TW, class R, class T>
-__device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles& tiles, T* out, long long ldo, int n) {
+__device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles<COLUMNS>& tiles, T* out, long long ldo, int n) {
   int warpgroup = COLUMNS == 64 ? 0 : uniform(threadIdx.x / kGroup), count = uniform(tiles.count);
-  bool wide = ((u64)(out + tiles.begin) | (u64)ldo * sizeof(T)) % 16 == 0;
+  bool wide = ((u64)(out + tiles.begin) | (u64)ldo * sizeof(T) | (u64)terms.turn * sizeof(T)) % 16 == 0;
   auto nothing = [](int) {};
   for (int i = blockIdx.x; i < count; i += gridDim.x) {
-    Work w = find(tiles.table, tiles.groups, tiles.across, i, terms.height, COLUMNS, tiles.begin);
+    Work w = tiles.work(i);
     int turns = 0;
     for (int t = 0; t < terms.count; t++)
       if (terms.cover(t, w.col)) turns += (terms.k[t] + kDepth - 1) / kDepth;
@@ -175,7 +182,7 @@ __device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles& 
     else if (rows == kThree) chain<kThree, TW, 0>(d, ring, warpgroup, turns, nothing);
     else if (rows == kHalf) chain<kHalf, TW, 0>(d, ring, warpgroup, turns, nothing);
     else chain<kQuarter, TW, 0>(d, ring, warpgroup, turns, nothing);
-    store_tile<ROWS>(d, out + w.from * ldo, ldo, w.rows, w.col + warpgroup * 64, n, wide);
+    store_tile<ROWS>(d, out + (long long)w.group * terms.turn + w.from * ldo, ldo, w.rows, w.col + warpgroup * 64, n, wide);
   }
 }
 
@@ -187,7 +194,7 @@ __device__ inline void product(const Terms& terms, T* out, long long ldo, const 
   Ring<COLUMNS, ROWS, STAGES> ring(bars, 2);
   fill(table, offsets, groups, packs, m, terms.height);
   __syncthreads();
-  Tiles tiles(table, groups, terms.begin, n, COLUMNS);
+  Tiles<COLUMNS> tiles(table, groups, terms, n, m);
   int copying = uniform(threadIdx.x / kWarp) - COLUMNS / 16;  // of the warps behind those that multiply
   if (copying >= 0) {
     if (BLOCKS == 1) fewer_registers<40>();

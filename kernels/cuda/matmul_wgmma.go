@@ -125,38 +125,47 @@ func (d *Device) native(groups int, operands ...kernels.Tensor) bool {
 func (d *Device) productNative(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) {
 	columns := w.to - w.from
 	var offsets cu.DevicePtr
-	groups, packs := 1, 1
-	if g != nil {
-		offsets, groups, packs = address(g.Offsets), g.Count, g.Packs
+	groups, packs, rows, pitch := groupCount(g), 1, out.Rows, out.Stride // rows of a group without offsets; from one to the next
+	switch {
+	case g != nil && g.Turns:
+		rows, pitch = out.Rows/groups, out.Stride*groups
+	case g != nil:
+		offsets, packs = address(g.Offsets), g.Packs
 	}
 	most := (groups + out.Rows/s.height) * blocks(columns, s.columns) // tiles
 	if groups == 1 {
 		most = s.tiles(1, out.Rows, columns)
 	}
-	terms := d.termsOf(layout, s, w, out, groups)
+	terms := d.termsOf(layout, s, w, out, g)
 	d.launch(layout+s.name+suffix(out), [3]int{min(most, s.blocks*d.processors), 1, 1}, s.threads(), s.shared(),
-		bytesOf(&terms), out, int64(out.Stride), offsets, groups, packs, out.Rows, w.to)
+		bytesOf(&terms), out, int64(pitch), offsets, groups, packs, rows, w.to)
 }
 
 // launchTerms is the struct Terms of matmul_wgmma.cu.
 type launchTerms struct {
-	x, w                       [mostTerms]tensorMap
-	k, from, to                [mostTerms]int32
-	count, first, height, rows int32
-	_                          [-4 * (3*mostTerms + 4) & 63]byte // the struct is a multiple of the maps' alignment
+	x, w                             [mostTerms]tensorMap
+	k, from, to, shared              [mostTerms]int32
+	count, first, height, rows, turn int32
+	_                                [-4 * (4*mostTerms + 5) & 63]byte // the struct is a multiple of the maps' alignment
 }
 
 // termsOf describes the terms of a window.
-func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, groups int) (p launchTerms) {
-	box, boxW := s.box(groups, out.Rows), 64
+func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) (p launchTerms) {
+	turns, box, boxW := g != nil && g.Turns, s.box(groupCount(g), out.Rows), 64
 	if layout == "nt" {
 		boxW = s.columns
 	}
 	for i, t := range w.terms {
 		from, to := t.Columns(out.Cols)
-		p.x[i], p.w[i] = d.boxes(t.X, box), d.boxes(t.W, boxW)
+		p.x[i], p.w[i] = d.boxesOf(t.X, g, box), d.boxes(t.W, boxW)
 		p.k[i], p.from[i], p.to[i] = int32(t.X.Cols), int32(from), int32(to)
+		if turns && t.W.Groups == 1 {
+			p.shared[i] = 1
+		}
 	}
 	p.count, p.first, p.height, p.rows = int32(len(w.terms)), int32(w.from), int32(s.height), int32(box)
+	if turns {
+		p.turn = int32(out.Stride)
+	}
 	return p
 }

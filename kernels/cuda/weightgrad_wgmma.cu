@@ -11,11 +11,26 @@ struct Pair {
   TensorMap dy, x;
 };
 
-// Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th.
+// Section is rows [from, to) of a matrix of dy and of x, whose products a chain goes over in steps of its own.
+struct Section {
+  int from, to, matrix;
+};
+
+// Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th. The sections of a group are its packs. Where rows take turns, and dy and x are a matrix for
+// each that has one, they are the packs of `turns` matrices, from the group's own on.
 struct Gradient {
   float* dw;
   const int* offsets;
-  int groups, packs, n, k;
+  int groups, packs, turns, n, k;
+  __device__ int sections() const { return max(turns, 1) * packs; }
+  __device__ Section section(int group, int i) const {
+    int p = turns ? i % packs : group * packs + i;
+    return {offsets[p], offsets[p + 1], turns ? group + i / packs : 0};
+  }
+  __device__ bool empty(int group) const {
+    int first = turns ? 0 : group * packs;
+    return offsets[first] == offsets[first + packs];
+  }
 };
 
 // Tile is rows from `row` and columns from `col` on of a group's dw, or none.
@@ -30,23 +45,25 @@ __device__ inline Tile tile_from(const Gradient& g, int index) {
   int down = (g.n + A - 1) / A, across = (g.k + B - 1) / B, tiles = down * across;
   for (; index < g.groups * tiles; index += gridDim.x) {
     int group = index / tiles, row, col;
-    if (g.offsets[group * g.packs] == g.offsets[(group + 1) * g.packs]) continue;
+    if (g.empty(group)) continue;
     piece(index % tiles, down, across, row, col);
     return {index, group, row * A, col * B};
   }
   return {index, -1, 0, 0};
 }
 
-// copy_operands is the work of the thread that fills the ring: DEPTH rows a stage, from the first of each pack on.
+// copy_operands is the work of the thread that fills the ring: DEPTH rows a stage, from the first of each section on.
 template <int A, int B, int DEPTH, class R>
 __device__ inline void copy_operands(const Gradient& g, const Pair& maps, R& ring) {
   for (Tile t = tile_from<A, B>(g, blockIdx.x); t.some(); t = tile_from<A, B>(g, t.index + gridDim.x))
-    for (int p = t.group * g.packs; p < (t.group + 1) * g.packs; p++)
-      for (int from = g.offsets[p], to = g.offsets[p + 1]; from < to; from += DEPTH, ring.next()) {
+    for (int i = 0; i < g.sections(); i++) {
+      Section s = g.section(t.group, i);
+      for (int row = s.from; row < s.to; row += DEPTH, ring.next()) {
         u64* full = ring.free(R::kStage * 2);
-        for (int c = 0; c < A; c += 64) copy_box(ring.a() + c * DEPTH, &maps.dy, t.row + c, from, 0, full);
-        for (int c = 0; c < B; c += 64) copy_box(ring.b() + c * DEPTH, &maps.x, t.col + c, from, 0, full);
+        for (int c = 0; c < A; c += 64) copy_box(ring.a() + c * DEPTH, &maps.dy, t.row + c, row, s.matrix, full);
+        for (int c = 0; c < B; c += 64) copy_box(ring.b() + c * DEPTH, &maps.x, t.col + c, row, s.matrix, full);
       }
+    }
 }
 
 // clear zeroes k [from, to) of what the warpgroup multiplies of the current slot. All warpgroups write the same zeros to B, so that none waits for another.
@@ -62,13 +79,17 @@ __device__ inline void clear(R& ring, int warpgroup, int from, int to) {
   asm volatile("bar.sync %0, %1;" ::"r"(1 + warpgroup), "n"(kGroup) : "memory");
 }
 
-// chain_rows continues the warpgroup's sums over the rows of a group, pack by pack.
+// chain_rows continues the warpgroup's sums over the rows of a group, section by section.
 template <int A, int B, int DEPTH, class R>
 __device__ inline void chain_rows(float* d, const Gradient& g, R& ring, int group, int warpgroup) {
-  int p = group * g.packs, last = p + g.packs, left = g.offsets[p + 1] - g.offsets[p], turns = 0;
-  for (int q = p; q < last; q++) turns += (g.offsets[q + 1] - g.offsets[q] + DEPTH - 1) / DEPTH;
-  chain<B, 1, 1>(d, ring, warpgroup, uniform(turns), [&](int) {
-    while (left <= 0) p++, left = g.offsets[p + 1] - g.offsets[p];
+  auto rows = [&](int i) {
+    Section s = g.section(group, i);
+    return s.to - s.from;
+  };
+  int at = 0, left = rows(0), slots = 0;
+  for (int i = 0; i < g.packs; i++) slots += (rows(i) + DEPTH - 1) / DEPTH;
+  chain<B, 1, 1>(d, ring, warpgroup, uniform(slots * max(g.turns, 1)), [&](int) {
+    while (left <= 0) left = rows(++at);
     if (left < DEPTH) clear<A, B>(ring, warpgroup, left, DEPTH);
     left -= DEPTH;
   });
@@ -186,8 +207,8 @@ __device__ inline void stream(const Pair& maps, const Gradient& g) {
 
 #define STREAM(name, A, B, STAGES, DEPTH)                                                                           \
   extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                                    \
-      name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int n, int k) { \
-    stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, packs, n, k});                                          \
+      name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int turns, int n, int k) { \
+    stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, packs, turns, n, k});                                          \
   }
 STREAM(weight_grad_wide, 128, 256, 4, 32)
 STREAM(weight_grad_square, 128, 128, 5, 64)
@@ -224,12 +245,12 @@ __device__ inline void continue_tile(float* d, const Gradient& g, Tile t) {
 
 // While one of the two blocks reads or writes dw, the other multiplies.
 extern "C" __global__ void __launch_bounds__(threads(64, 2, 1), 2)
-    weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int n, int k) {
+    weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int turns, int n, int k) {
   constexpr int A = 64, B = 64, STAGES = 6;
   __shared__ u64 bars[2 * STAGES];
   Ring<A, B, STAGES> ring(bars, 1);
   __syncthreads();
-  Gradient g = {dw, offsets, groups, packs, n, k};
+  Gradient g = {dw, offsets, groups, packs, turns, n, k};
   if (uniform(threadIdx.x / kGroup) == 1) {
     if (elected()) copy_operands<A, B, kDepth>(g, maps, ring);
     return;

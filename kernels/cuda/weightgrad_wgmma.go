@@ -52,9 +52,13 @@ func (s gradTiling) tiles(dw kernels.Tensor) int {
 // weightGradNative is WeightGrad by wgmma.
 func (d *Device) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	s := d.weightGradTiling(dw, x.Rows)
-	maps := [2]tensorMap{d.boxes(dy, s.depth), d.boxes(x, s.depth)}
+	maps := [2]tensorMap{d.boxesOf(dy, g, s.depth), d.boxesOf(x, g, s.depth)}
+	turns := 0
+	if g.Turns {
+		turns = g.Count / dw.Groups
+	}
 	d.launch("weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.processors), 1, 1}, s.threads(), s.shared(),
-		bytesOf(&maps), dw, g.Offsets, g.Count, g.Packs, dw.Rows, dw.Cols)
+		bytesOf(&maps), dw, g.Offsets, dw.Groups, g.Packs, turns, dw.Rows, dw.Cols)
 }
 
 // weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what has too few large ones, and what cannot stream: rows of dw must
