@@ -22,15 +22,15 @@ const (
 	wideSlots        = 6   // key blocks of K or V that a block with wgmma holds
 )
 
-// headDims are the widths of heads, of keys and values alike, that attention is compiled for with small tiles for decoding; headDimsWide those for wgmma;
-// headDimsLatent those of keys and values of latent attention, which has one kernel for all.
+// headDims are the widths of heads, of keys and values alike, that attention is compiled for with small tiles for decoding; headDimsLatent those of keys and of values of latent
+// attention, which has none of these; headDimsWide those of keys and of values for wgmma.
 var (
 	headDims       = []int{16, 32, 64, 96, 128}
-	headDimsWide   = []int{64, 128}
 	headDimsLatent = [][2]int{{24, 16}, {192, 128}, {256, 256}, {24, 24}}
+	headDimsWide   = [][2]int{{64, 64}, {128, 128}, {192, 128}}
 )
 
-// latent tells whether a shape has the kernel of headDimsLatent alone.
+// latent tells whether a shape is one of headDimsLatent.
 func latent(a kernels.Attn) bool {
 	return slices.Contains(headDimsLatent, [2]int{a.HeadDim, a.Values()})
 }
@@ -60,14 +60,22 @@ func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels
 	}
 	p := d.plans.of(d.def, kv, l, a, d.teams(a), 4*d.room)
 	at := stage(d, p.words)
-	d.attendMany(&p.many, at, out, lse, q, kv, a)
-	d.attendFew(&p.few, at, out, lse, q, kv, a)
+	if d.wide(a) {
+		d.attendWide(&p.many, at, out, lse, q, kv, a)
+	} else {
+		d.attendPortable(&p.many, at, out, lse, q, kv, a)
+	}
+	if latent(a) {
+		d.attendPortable(&p.few, at, out, lse, q, kv, a)
+	} else {
+		d.attendFew(&p.few, at, out, lse, q, kv, a)
+	}
 }
 
 // wide tells whether heads are of a width for which the card has kernels with wgmma.
 func (d *Device) wide(a kernels.Attn) bool {
 	_, compiled := d.kernels["attention_wide_128"]
-	return compiled && d.force != "portable" && slices.Contains(headDimsWide, a.HeadDim) && !latent(a)
+	return compiled && d.force != "portable" && slices.Contains(headDimsWide, [2]int{a.HeadDim, a.Values()})
 }
 
 // teams is Crew of attention_wide.cu: the warpgroups of a block that compute its forward; 0 where it is not by wgmma.
@@ -81,19 +89,23 @@ func (d *Device) teams(a kernels.Attn) int {
 	return 2
 }
 
-// attendMany runs tiles of many queries.
-func (d *Device) attendMany(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
-	teams, group := d.teams(a), a.Heads/a.KVHeads
+// attendWide runs tiles of many queries by wgmma.
+func (d *Device) attendWide(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
+	threads := d.teams(a) * 128
+	shared := wideSlots*a.HeadDim/64*panelBytes + (a.Values()/2+4)*threads*4
 	for _, c := range w.calls {
-		grid, tiles := [3]int{len(c.tiles), a.KVHeads, 1}, at+c.tilesAt
-		if teams == 0 {
-			d.launch("attention_"+widths(a), grid, attentionThreads, stageBytes(a, w.rows+2*keyRows, 2*keyRows),
-				out, lse, q, kv.K, kv.V, tiles, at, d.partials(w, a), at+w.doneAt, group, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, kv.PageRows, a.Window, scoreScale(a))
-			continue
-		}
 		maps, box := d.keyMaps(kv)
-		d.launch(fmt.Sprintf("attention_wide_%d", a.HeadDim), grid, (teams+1)*128, wideSlots*a.HeadDim/64*panelBytes+(a.HeadDim/2+4)*teams*128*4,
-			bytesOf(&maps), out, lse, q, tiles, at, box, group, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
+		d.launch("attention_wide_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, threads+128, shared,
+			bytesOf(&maps), out, lse, q, at+c.tilesAt, at, box, a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
+	}
+}
+
+// attendPortable runs tiles of attentionRows rows.
+func (d *Device) attendPortable(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
+	for _, c := range w.calls {
+		d.launch("attention_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, attentionThreads, stageBytes(a, attentionRows+2*keyRows, 2*keyRows),
+			out, lse, q, kv.K, kv.V, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride,
+			kv.PageRows, a.Window, scoreScale(a))
 	}
 }
 
@@ -156,7 +168,7 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 	rows, group := l.Rows(), a.Heads/a.KVHeads
 	delta := d.workspace(4 * rows * a.Heads)
 	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.Values(), dout.Stride, out.Stride)
-	if d.wide(a) {
+	if d.wide(a) && !latent(a) {
 		d.gradientsWide(dq, dk, dv, dout, lse, q, delta, kv, l, a)
 		return
 	}

@@ -34,7 +34,7 @@ type attentionCall struct {
 	tilesAt cu.DevicePtr // in the words of the plan, in bytes
 }
 
-// attentionPlan is a call's work as its kernels read it: spans that fit a small tile, and the others.
+// attentionPlan is a call's work as its kernels read it: spans of few rows, and the others.
 type attentionPlan struct {
 	few, many attentionWork
 	words     []int32 // pages, tiles, counters
@@ -72,7 +72,10 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 	if teams > 0 {
 		p.many.rows, p.many.splits = 64*teams, false
 	}
-	small := func(s kernels.Span) bool { return s.Rows*group <= attentionRowsFew && !latent(a) }
+	if latent(a) {
+		p.few.rows = attentionRows
+	}
+	small := func(s kernels.Span) bool { return s.Rows*group <= attentionRowsFew && (teams > 0 || !latent(a)) }
 	for _, s := range l.Spans {
 		if pairs := s.Rows * group; small(s) {
 			for p.few.rows < pairs {

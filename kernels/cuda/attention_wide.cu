@@ -1,7 +1,8 @@
 // Attention of tiles of (query, head of the group) pairs with Hopper's wgmma: rules as in attention.cu. A block is warpgroups of 64 pairs each that share keys, and a warp that
 // copies them. A warpgroup keeps its queries in registers and adds the values of a block while it computes the softmax of the next. Two warpgroups take turns at the tensor
 // cores, so that one multiplies while the other computes exponentials; with heads of 64 turns cost more than they give, and three go as they come. A tile takes its splits one
-// after the other, the merged total waits in shared memory. Bound: 4*rows*keys*D flops of the tensor cores.
+// after the other, the merged total waits in shared memory. Keys have D columns, values V. Bound: 2*rows*keys*(D + V) flops of
+// the tensor cores.
 #include "keys.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -23,13 +24,13 @@ struct Crew {
 };
 
 // Total is the merged splits of a thread's two rows, in shared memory: value i of thread t is at i*kThreads + t, so threads do not collide.
-template <int D>
+template <int D, int V>
 struct Total {
   static constexpr int kThreads = Crew<D>::kThreads;
   float* at;
   bool some;
-  __device__ void merge(Online& s, float (&o)[D / 8][4]) {
-    float* l = at + D / 2 * kThreads;
+  __device__ void merge(Online& s, float (&o)[V / 8][4]) {
+    float* l = at + V / 2 * kThreads;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       float a = 0.f, b = 1.f, to = s.m[h], was = -infinity(), sum = 0.f;
@@ -42,19 +43,19 @@ struct Total {
       s.m[h] = to;
       s.l[h] = some ? sum * a + s.l[h] * b : s.l[h];
 #pragma unroll
-      for (int j = 0; j < D / 8; j++)
+      for (int j = 0; j < V / 8; j++)
 #pragma unroll
         for (int w = 2 * h; w < 2 * h + 2; w++)
           if (some) o[j][w] = at[(j * 4 + w) * kThreads] * a + o[j][w] * b;
     }
     some = true;
   }
-  __device__ void keep(Online& s, float (&o)[D / 8][4]) {
-    float* l = at + D / 2 * kThreads;
+  __device__ void keep(Online& s, float (&o)[V / 8][4]) {
+    float* l = at + V / 2 * kThreads;
 #pragma unroll
     for (int h = 0; h < 2; h++) l[h * kThreads] = s.m[h], l[(h + 2) * kThreads] = s.l[h], s.m[h] = -infinity(), s.l[h] = 0.f;
 #pragma unroll
-    for (int j = 0; j < D / 8; j++)
+    for (int j = 0; j < V / 8; j++)
 #pragma unroll
       for (int w = 0; w < 4; w++) at[(j * 4 + w) * kThreads] = o[j][w], o[j][w] = 0.f;
   }
@@ -62,14 +63,14 @@ struct Total {
 
 constexpr int kWideSlots = 6;
 
-template <int D>
+template <int D, int V>
 __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, int box, int group, int os, int lses, int qs,
                                  int page_rows, int window, int split, float c) {
   using C = Crew<D>;
   __shared__ u64 full[kWideSlots], empty[kWideSlots];
   Tile t = tiles[blockIdx.x];
   int lane = warp_lane(), kv_head = blockIdx.y, team = threadIdx.x / 128;
-  Ring<D, 1> ring = {shared, full, empty, kWideSlots, 0, 0};
+  Ring<D, 1, V> ring = {shared, full, empty, kWideSlots, 0, 0};
   ring.prepare(C::kTeams * 4);
   if (team == C::kTeams) {
     fewer_registers<C::kFewer>();
@@ -86,9 +87,9 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
 #pragma unroll
     for (int j = 0; j < D / 8; j++) queries[j / 2][j % 2 * 2 + h] = r < count ? *(const u32*)(from + j * 8) : 0;
   }
-  float o[D / 8][4] = {}, s[8][4] = {};
+  float o[V / 8][4] = {}, s[8][4] = {};
   Online state;
-  Total<D> total = {(float*)(ring.base + kWideSlots * ring.kTile) + threadIdx.x, false};
+  Total<D, V> total = {(float*)(ring.base + kWideSlots * ring.kTile) + threadIdx.x, false};
   Range seen[2] = {keys_of(t.from + (first + lane / 4) / group, t.last, window), keys_of(t.from + (first + lane / 4 + 8) / group, t.last, window)};
   int low = t.from + first / group, high = t.from + (first + 15) / group;
   int next_split = (t.first / split + 1) * split;
@@ -107,7 +108,7 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
     ring.wait(values);
     int n = t.last - t.first - i * kRows;
     if (n < kRows) {
-      clear_rows<D>(ring.tile(values), n, threadIdx.x % 128, 128);
+      clear_rows<V>(ring.tile(values), n, threadIdx.x % 128, 128);
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
       asm volatile("bar.sync %0, 128;" ::"r"(3 + team) : "memory");
     }
@@ -171,19 +172,20 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
     int head = kv_head * group + r % group;
     float inverse = 1.f / state.l[h];
     if (lane % 4 == 0) lse[row * lses + head] = state.m[h] + ln_def(state.l[h]) * kLog2E;
-    u16* to = out + row * os + head * D;
+    u16* to = out + row * os + head * V;
 #pragma unroll
-    for (int j = 0; j < D / 8; j++) *(u32*)(to + j * 8 + lane % 4 * 2) = pair(o[j][2 * h] * inverse + 0.f, o[j][2 * h + 1] * inverse + 0.f);
+    for (int j = 0; j < V / 8; j++) *(u32*)(to + j * 8 + lane % 4 * 2) = pair(o[j][2 * h] * inverse + 0.f, o[j][2 * h + 1] * inverse + 0.f);
   }
 }
 
-#define ATTENTION(D)                                                                                                                                              \
+#define ATTENTION(name, D, V)                                                                                                                                     \
   extern "C" __global__ void __launch_bounds__(Crew<D>::kThreads + 128, 1)                                                                                         \
-  attention_wide_##D(const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, int box, int group, int os, int lses, \
-                     int qs, int page_rows, int window, int split, float c) {                                                                                     \
-    attention<D>(maps, out, lse, q, tiles, pages, box, group, os, lses, qs, page_rows, window, split, c);                                                         \
+  attention_wide_##name(const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, int box, int group, int os, int lses, \
+                        int qs, int page_rows, int window, int split, float c) {                                                                                  \
+    attention<D, V>(maps, out, lse, q, tiles, pages, box, group, os, lses, qs, page_rows, window, split, c);                                                      \
   }
-ATTENTION(64)
-ATTENTION(128)
+ATTENTION(64, 64, 64)
+ATTENTION(128, 128, 128)
+ATTENTION(192_128, 192, 128)
 
 #endif

@@ -11,10 +11,12 @@ struct Held {
   int slot, phase;
 };
 
-// Ring is a place among the slots, which lie in `base` and hold Tiles tiles each: 64 rows in panels of 64 columns, 128-byte swizzled (columns behind D are the next head's).
-template <int D, int Tiles>
+// Ring is a place among the slots, which lie in `base` and hold Tiles tiles each: 64 rows of keys of D columns or of values of V in panels of 64 columns, 128-byte swizzled (columns
+// behind those are the next head's).
+template <int D, int Tiles, int V = D>
 struct Ring {
-  static constexpr int kPanels = (D + 63) / 64, kTile = kPanels * kPanel;
+  static constexpr int kPanels = (D + 63) / 64, kValuePanels = (V + 63) / 64, kTile = kPanels * kPanel;
+  static_assert(V <= D, "a tile of keys is the larger one");
   char* base;
   u64 *full, *empty;
   int count, slot, phase;
@@ -58,20 +60,20 @@ struct Ring {
     for (; x < last; x += kRows) {
       row[0] = next[0], row[1] = next[1];
       look(x + kRows);
-      int bytes = (min(kRows, last - x) + box - 1) / box * box * kPanels * 128;
+      int bytes = (min(kRows, last - x) + box - 1) / box * box * 128;  // of a panel
       Held h;
       for (int which = 0; which < 2; which++) {
         if (which % Tiles == 0) {
           h = take();
           wait_empty(h);
-          if (lane == 0) barrier_expect(full + h.slot, Tiles * bytes);
+          if (lane == 0) barrier_expect(full + h.slot, bytes * (Tiles == 2 ? kPanels + kValuePanels : which ? kValuePanels : kPanels));
           __syncwarp();
         }
 #pragma unroll
         for (int j = 0; j < 2; j++)
           if (row[j] >= 0)
-            for (int p = 0; p < kPanels; p++)
-              copy_box(tile(h, which % Tiles) + p * kPanel + (j * kWarp + lane) * box * 128, which ? &maps.v : &maps.k, kv_head * D + p * 64, row[j], 0, full + h.slot);
+            for (int p = 0; p < (which ? kValuePanels : kPanels); p++)
+              copy_box(tile(h, which % Tiles) + p * kPanel + (j * kWarp + lane) * box * 128, which ? &maps.v : &maps.k, kv_head * (which ? V : D) + p * 64, row[j], 0, full + h.slot);
       }
     }
   }
