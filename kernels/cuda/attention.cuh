@@ -134,10 +134,11 @@ __device__ inline void accumulate(float o[D / 8][4], const u32 p[4][4], const u1
     }
 }
 
-// pack rounds an accumulator [16, 64] of a warp to bf16, as the operand of four steps.
-__device__ inline void pack(u32 p[4][4], const float s[8][4]) {
+// pack rounds an accumulator [16, 16*K] of a warp to bf16, as the operand of K steps.
+template <int K>
+__device__ inline void pack(u32 (&p)[K][4], const float (&s)[2 * K][4]) {
 #pragma unroll
-  for (int k = 0; k < 4; k++)
+  for (int k = 0; k < K; k++)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const float* x = s[2 * k + i / 2] + i % 2 * 2;

@@ -13,13 +13,15 @@ import (
 )
 
 const (
-	attentionRows    = 64  // rows of a block with mma.sync, (query, head of the group) pairs or keys
-	gradientRowsWide = 128 // of a block of the backward with wgmma
-	attentionRowsFew = 32  // the most of a block that decodes
-	attentionThreads = 128 // of a block of attentionRows
-	gradientThreads  = 384 // of that block: two warpgroups that compute and one that copies
-	keyRows          = 64  // keys of a block of the online softmax
-	wideSlots        = 6   // key blocks of K or V that a block with wgmma holds
+	attentionRows    = 64 // rows of a block with mma.sync, (query, head of the group) pairs or keys
+	gradientTeams    = 2  // warpgroups of a block of the backward with wgmma that compute
+	gradientStages   = 3  // blocks that it holds
+	gradientRowsWide = gradientTeams * 64
+	attentionRowsFew = 32                        // the most of a block that decodes
+	attentionThreads = 128                       // of a block of attentionRows
+	gradientThreads  = (gradientTeams + 1) * 128 // and a warpgroup that copies
+	keyRows          = 64                        // keys of a block of the online softmax
+	wideSlots        = 6                         // key blocks of K or V that a block with wgmma holds
 )
 
 // headDims are the widths of heads, of keys and values alike, that attention is compiled for with small tiles for decoding; headDimsLatent those of keys and of values of latent
@@ -168,7 +170,7 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 	rows, group := l.Rows(), a.Heads/a.KVHeads
 	delta := d.workspace(4 * rows * a.Heads)
 	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.Values(), dout.Stride, out.Stride)
-	if d.wide(a) && !latent(a) {
+	if d.wide(a) {
 		d.gradientsWide(dq, dk, dv, dout, lse, q, delta, kv, l, a)
 		return
 	}
@@ -183,11 +185,14 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 // gradientsWide is dq, dk and dv by wgmma.
 func (d *Device) gradientsWide(dq, dk, dv, dout, lse, q kernels.Tensor, delta cu.DevicePtr, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	maps := [4]tensorMap{d.boxes(kv.K, keyRows), d.boxes(kv.V, keyRows), d.boxes(q, keyRows), d.boxes(dout, keyRows)}
-	tile, group := keyRows*2*a.HeadDim, a.Heads/a.KVHeads
+	slot, group, own := keyRows*2*(a.HeadDim+a.Values()), a.Heads/a.KVHeads, 0 // bytes of a block of keys and values; of the queries that dq keeps in shared memory
+	if a.HeadDim > 128 {
+		own = gradientTeams * slot
+	}
 	queries, keys := attentionParts(l, gradientRowsWide, true), attentionParts(l, gradientRowsWide, false)
-	d.launch(fmt.Sprintf("attention_dq_wide_%d", a.HeadDim), [3]int{len(queries), a.Heads, 1}, gradientThreads, 6*tile,
+	d.launch("attention_dq_wide_"+widths(a), [3]int{len(queries), a.Heads, 1}, gradientThreads, own+gradientStages*slot,
 		bytesOf(&maps), dq, dout, lse, delta, q, stage(d, queries), group, dq.Stride, dout.Stride, lse.Stride, q.Stride, a.Window, scoreScale(a), float32(a.Scale))
-	d.launch(fmt.Sprintf("attention_dkv_wide_%d", a.HeadDim), [3]int{len(keys), a.KVHeads, 1}, gradientThreads, 10*tile+3*2*4*keyRows,
+	d.launch("attention_dkv_wide_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, gradientThreads, gradientTeams*slot+gradientStages*(slot+2*4*keyRows),
 		bytesOf(&maps), dk, dv, lse, delta, stage(d, keys), group, dk.Stride, dv.Stride, lse.Stride, a.Window, scoreScale(a), float32(a.Scale))
 }
 

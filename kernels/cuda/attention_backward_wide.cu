@@ -1,7 +1,8 @@
 // AttentionBackward with Hopper's wgmma, rules as in attention_backward.cu. A block is warpgroups of 64 queries of a head each (dq), or of 64 keys of a KV head (dk, dv), and a
 // warp that copies what they walk over, blocks of keys and values or of queries and their gradients. A warpgroup begins the products of the next block before it
-// waits for the sums of this one, so that the tensor cores have work while it computes p and ds.
-// Bound: 14*queries*keys*D flops, half of them masked; S and dP are computed twice, 18.
+// waits for the sums of this one, so that the tensor cores have work while it computes p and ds. Queries and keys have D columns, values V. Where D is larger than 128 registers
+// do not hold a warpgroup's own queries in dq, which lie in shared memory then, nor 64 queries beside the sums in dk and dv, which takes 32 at a time.
+// Bound: queries*keys*(8*D + 6*V) flops, half of them masked; S and dP are computed twice, 10*D + 8*V.
 #include "keys.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -15,9 +16,9 @@ struct GradMaps {
 
 constexpr int kTeams = 2, kThreads = kTeams * 128, kStages = 3;
 
-// products begins s = a b^T in groups of its own; a: a tile, or registers.
-template <int D>
-__device__ inline void products(float (&s)[8][4], const char* a, const char* b) {
+// products begins s = a b^T in groups of its own; a: a tile, or registers. b: rows of a tile, as many as s has columns.
+template <int D, int N>
+__device__ inline void products(float (&s)[N][4], const char* a, const char* b) {
   u64 ad = describe(a), bd = describe(b);
   hold(s);
   wgmma_fence();
@@ -36,53 +37,72 @@ __device__ inline void products(float (&s)[8][4], const u32 (&a)[D / 16][4], con
 }
 
 // adds begins g += p b in a group of its own.
-template <int D>
-__device__ inline void adds(float (&g)[D / 8][4], const u32 (&p)[4][4], const char* b) {
+template <int N, int K>
+__device__ inline void adds(float (&g)[N][4], const u32 (&p)[K][4], const char* b) {
   u64 y = describe(b);
   hold(g);
   wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < 4; k++) chain(g, p[k], by_rows(y, 16 * k));
+  for (int k = 0; k < K; k++) chain(g, p[k], by_rows(y, 16 * k));
   wgmma_commit();
 }
 
+// copy_own is a thread that brings each warpgroup its own 64 rows of two matrices: queries and their gradients, or keys and values.
+template <int D, int V>
+__device__ inline void copy_own(char* to, const TensorMap* left, const TensorMap* right, int head, int row, u64* mine) {
+  using R = Ring<D, 2, V>;
+  barrier_expect(mine, kTeams * R::kSlot);
+  for (int i = 0; i < kTeams; i++, to += R::kSlot, row += kRows) {
+    for (int p = 0; p < R::kPanels; p++) copy_box(to + p * kPanel, left, head * D + p * 64, row, 0, mine);
+    for (int p = 0; p < R::kValuePanels; p++) copy_box(to + R::kTile + p * kPanel, right, head * V + p * 64, row, 0, mine);
+  }
+}
+
 // arrive waits for both tiles of a stage and clears rows behind the end.
-template <int D>
-__device__ inline void arrive(const Ring<D, 2>& ring, const Held& h, int count) {
+template <int D, int V>
+__device__ inline void arrive(const Ring<D, 2, V>& ring, const Held& h, int count) {
   ring.wait(h);
   if (count >= kRows) return;
-  for (int i = 0; i < 2; i++) clear_rows<D>(ring.tile(h, i), count, threadIdx.x % 128, 128);
+  clear_rows<D>(ring.tile(h, 0), count, threadIdx.x % 128, 128);
+  clear_rows<V>(ring.tile(h, 1), count, threadIdx.x % 128, 128);
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory");
 }
 
-template <int D>
+template <int D, int V>
 __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const Part* parts, int group, int dqs, int ds,
                               int lses, int qs, int window, float c, float scale) {
-  __shared__ u64 full[kStages], empty[kStages];
+  constexpr bool kHolds = D <= 128;  // its own queries and their gradients, in registers
+  using R = Ring<D, 2, V>;
+  __shared__ u64 full[kStages], empty[kStages], mine;
   Part t = parts[blockIdx.x];
   int head = blockIdx.y, heads = gridDim.y, end = min(t.rows, t.at + kTeams * kRows), x = window ? max(0, t.at - window + 1) / kRows * kRows : 0;
-  Ring<D, 2> ring = {shared, full, empty, kStages, 0, 0};
+  R ring = {kHolds ? shared : shared + kTeams * R::kSlot, full, empty, kStages, 0, 0};
+  if (!kHolds && threadIdx.x == 0) barrier_init(&mine, 1);
   ring.prepare(kTeams * 4);
   if (threadIdx.x >= kThreads) {
     fewer_registers<24>();
+    if (!kHolds && threadIdx.x == kThreads) copy_own<D, V>(shared, &maps.q, &maps.dout, head, t.row + t.at, &mine);
+    __syncwarp();
     if (threadIdx.x < kThreads + kWarp) ring.copy(maps.keys, x, end, {nullptr, t.row, 0}, head / group, kRows);
     return;
   }
   more_registers<240>();
   int lane = warp_lane(), at = t.at + threadIdx.x / 128 * kRows, first = threadIdx.x % 128 / kWarp * 16 + lane / 4, count = t.rows - at;
   long long row = t.row + at;
-  u32 queries[D / 16][4], grads[D / 16][4];
+  const char* tiles = shared + threadIdx.x / 128 * R::kSlot;
+  u32 queries[kHolds ? D / 16 : 1][4], grads[kHolds ? V / 16 : 1][4];
   Range seen[2];
   float own[2], sum[2], g[D / 8][4] = {}, p[8][4] = {}, e[8][4] = {};
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     int r = first + 8 * h;
-    const u16 *fq = q + (row + r) * qs + head * D + lane % 4 * 2, *fd = dout + (row + r) * ds + head * D + lane % 4 * 2;
+    if constexpr (kHolds) {
+      const u16 *fq = q + (row + r) * qs + head * D + lane % 4 * 2, *fd = dout + (row + r) * ds + head * V + lane % 4 * 2;
 #pragma unroll
-    for (int j = 0; j < D / 8; j++) {
-      queries[j / 2][j % 2 * 2 + h] = r < count ? *(const u32*)(fq + j * 8) : 0;
-      grads[j / 2][j % 2 * 2 + h] = r < count ? *(const u32*)(fd + j * 8) : 0;
+      for (int j = 0; j < D / 8; j++) queries[j / 2][j % 2 * 2 + h] = r < count ? *(const u32*)(fq + j * 8) : 0;
+#pragma unroll
+      for (int j = 0; j < V / 8; j++) grads[j / 2][j % 2 * 2 + h] = r < count ? *(const u32*)(fd + j * 8) : 0;
     }
     own[h] = r < count ? lse[(row + r) * lses + head] : 0.f;
     sum[h] = r < count ? delta[(row + r) * heads + head] : 0.f;
@@ -91,9 +111,15 @@ __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, co
   Held keys = ring.take();
   auto begin = [&](int x) {
     arrive(ring, keys, t.rows - x);
-    products<D>(p, queries, ring.tile(keys, 0));
-    products<D>(e, grads, ring.tile(keys, 1));
+    if constexpr (kHolds) {
+      products<D>(p, queries, ring.tile(keys, 0));
+      products<V>(e, grads, ring.tile(keys, 1));
+    } else {
+      products<D>(p, tiles, ring.tile(keys, 0));
+      products<V>(e, tiles + R::kTile, ring.tile(keys, 1));
+    }
   };
+  if (!kHolds) barrier_wait(&mine, 0);
   hold(g);
   begin(x);
   for (;; x += kRows) {
@@ -115,7 +141,7 @@ __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, co
       for (int w = 0; w < 4; w++) e[j][w] = (p[j][w] * (e[j][w] - sum[w / 2])) * scale;
     u32 packed[4][4];
     pack(packed, e);
-    adds<D>(g, packed, ring.tile(keys, 0));
+    adds(g, packed, ring.tile(keys, 0));
     Held last = keys;
     if (!more) break;
     keys = ring.take();
@@ -136,8 +162,8 @@ struct Walk {
 
 // copy_walk is the copying warp of dk and dv; lse and delta of a block's queries go to the values of its stage. Its lanes write these, and threads of the warpgroups read them,
 // by plain accesses, so each arrives for itself, here and in grad_kv: an arrival releases what its own thread did. Tiles are written by TMA and read by wgmma.
-template <int D>
-__device__ inline void copy_walk(Ring<D, 2> ring, float* values, const GradMaps& maps, const float* lse, const float* delta, const Walk& walk, int row, int head, int heads,
+template <int D, int V>
+__device__ inline void copy_walk(Ring<D, 2, V> ring, float* values, const GradMaps& maps, const float* lse, const float* delta, const Walk& walk, int row, int head, int heads,
                                  int lses) {
   int lane = warp_lane();
   float next[4];
@@ -161,114 +187,112 @@ __device__ inline void copy_walk(Ring<D, 2> ring, float* values, const GradMaps&
       barrier_arrive(full);
       continue;
     }
-    int column = (head + i / walk.each) * D;
-    barrier_expect(full, 2 * ring.kTile);
-    for (int p = 0; p < ring.kPanels; p++) {
-      copy_box(ring.tile(h, 0) + p * kPanel, &maps.q, column + p * 64, row + walk.at(i), 0, full);
-      copy_box(ring.tile(h, 1) + p * kPanel, &maps.dout, column + p * 64, row + walk.at(i), 0, full);
-    }
+    int own = head + i / walk.each;
+    barrier_expect(full, ring.kSlot);
+    for (int p = 0; p < ring.kPanels; p++) copy_box(ring.tile(h, 0) + p * kPanel, &maps.q, own * D + p * 64, row + walk.at(i), 0, full);
+    for (int p = 0; p < ring.kValuePanels; p++) copy_box(ring.tile(h, 1) + p * kPanel, &maps.dout, own * V + p * 64, row + walk.at(i), 0, full);
   }
 }
 
-template <int D>
+template <int D, int V>
 __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const float* lse, const float* delta, const Part* parts, int group, int dks, int dvs, int lses, int window,
                                float c, float scale) {
+  constexpr int kSpan = D <= 128 ? kRows : kRows / 2, kSpans = kRows / kSpan;  // queries at a time
+  using R = Ring<D, 2, V>;
   __shared__ u64 full[kStages], empty[kStages], mine;
   Part t = parts[blockIdx.x];
   int kv_head = blockIdx.y, heads = gridDim.y * group, most = t.at + kTeams * kRows;
   Walk walk = {t.at, window ? min(t.rows, most + window - 1) : t.rows};
   walk.each = (walk.to - walk.from + kRows - 1) / kRows, walk.blocks = walk.each * group;
   char* rows = shared;  // keys and values of each warpgroup
-  constexpr int kTile = Ring<D, 2>::kTile;
-  Ring<D, 2> ring = {rows + kTeams * 2 * kTile, full, empty, kStages, 0, 0};
-  float* sides = (float*)(ring.base + kStages * 2 * kTile);
+  R ring = {rows + kTeams * R::kSlot, full, empty, kStages, 0, 0};
+  float* sides = (float*)(ring.base + kStages * R::kSlot);
   if (threadIdx.x == 0) barrier_init(&mine, 1);
   ring.prepare(kThreads, kWarp);
   if (threadIdx.x >= kThreads) {
     fewer_registers<24>();
-    if (threadIdx.x == kThreads) {
-      barrier_expect(&mine, kTeams * 2 * kTile);
-      for (int i = 0; i < kTeams; i++)
-        for (int p = 0; p < ring.kPanels; p++) {
-          copy_box(rows + i * 2 * kTile + p * kPanel, &maps.keys.k, kv_head * D + p * 64, t.row + t.at + i * kRows, 0, &mine);
-          copy_box(rows + (i * 2 + 1) * kTile + p * kPanel, &maps.keys.v, kv_head * D + p * 64, t.row + t.at + i * kRows, 0, &mine);
-        }
-    }
+    if (threadIdx.x == kThreads) copy_own<D, V>(rows, &maps.keys.k, &maps.keys.v, kv_head, t.row + t.at, &mine);
     __syncwarp();
-    if (threadIdx.x < kThreads + kWarp) copy_walk<D>(ring, sides, maps, lse, delta, walk, t.row, kv_head * group, heads, lses);
+    if (threadIdx.x < kThreads + kWarp) copy_walk<D, V>(ring, sides, maps, lse, delta, walk, t.row, kv_head * group, heads, lses);
     return;
   }
   more_registers<240>();
   int lane = warp_lane(), own = threadIdx.x / 128, at = t.at + own * kRows, first = at + threadIdx.x % 128 / kWarp * 16 + lane / 4, count = t.rows - at;
-  const char *keys = rows + own * 2 * kTile, *values = keys + kTile;
-  float gk[D / 8][4] = {}, gv[D / 8][4] = {}, p[8][4] = {}, e[8][4] = {};
+  const char *keys = rows + own * R::kSlot, *values = keys + R::kTile;
+  float gk[D / 8][4] = {}, gv[V / 8][4] = {}, p[kSpan / 8][4] = {}, e[kSpan / 8][4] = {};
   barrier_wait(&mine, 0);
   hold(gk), hold(gv);
   Held h = ring.take();
-  int x = walk.from;
+  int x = walk.from, in = 0;  // a block's first query; the first of those of it that are at hand
+  auto span = [&](int which) { return ring.tile(h, which) + in * 128; };
   arrive(ring, h, walk.to - x);
-  products<D>(p, keys, ring.tile(h, 0));
-  products<D>(e, values, ring.tile(h, 1));
-  for (int left = walk.blocks;;) {
-    const float2* side = (const float2*)(sides + h.slot * 2 * kRows) + lane % 4;
-    float2 own_lse[8];
+  products<D>(p, keys, span(0));
+  products<V>(e, values, span(1));
+  for (int left = walk.blocks * kSpans;;) {
+    const float2* side = (const float2*)(sides + h.slot * 2 * kRows + in) + lane % 4;
+    float2 own_lse[kSpan / 8];
 #pragma unroll
-    for (int j = 0; j < 8; j++) own_lse[j] = side[4 * j];
+    for (int j = 0; j < kSpan / 8; j++) own_lse[j] = side[4 * j];
     wgmma_wait<1>();
     hold(p);
-    bool full = x + kRows <= walk.to && all_visible(x, x + kRows - 1, at, window);
+    int query = x + in;
+    bool full = query + kSpan <= walk.to && all_visible(query, query + kSpan - 1, at, window);
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
+    for (int j = 0; j < kSpan / 8; j++) {
       float2 l = own_lse[j];
 #pragma unroll
       for (int w = 0; w < 4; w++) {
         p[j][w] = exp2_number(fminf(p[j][w] * c - (w % 2 ? l.y : l.x), 0.f));
-        if (!full) p[j][w] = queries_of(first + w / 2 * 8, walk.to, window).has(x + lane % 4 * 2 + j * 8 + w % 2) ? p[j][w] : 0.f;
+        if (!full) p[j][w] = queries_of(first + w / 2 * 8, walk.to, window).has(query + lane % 4 * 2 + j * 8 + w % 2) ? p[j][w] : 0.f;
       }
     }
-    u32 packed[4][4], other[4][4];
+    u32 packed[kSpan / 16][4], other[kSpan / 16][4];
     pack(packed, p);
     wgmma_wait<0>();
     hold(e);
-    adds<D>(gv, packed, ring.tile(h, 1));
+    adds(gv, packed, span(1));
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
+    for (int j = 0; j < kSpan / 8; j++) {
       float2 s = side[kRows / 2 + 4 * j];
 #pragma unroll
       for (int w = 0; w < 4; w++) e[j][w] = (p[j][w] * (e[j][w] - (w % 2 ? s.y : s.x))) * scale;
     }
     pack(other, e);
-    adds<D>(gk, other, ring.tile(h, 0));
+    adds(gk, other, span(0));
     if (--left == 0) break;
     wgmma_wait<1>();  // the weights of gv give their registers back
     Held last = h;
-    h = ring.take();
-    x = x + kRows < walk.to ? x + kRows : walk.from;
-    arrive(ring, h, walk.to - x);
-    products<D>(p, keys, ring.tile(h, 0));
+    in = (in + kSpan) % kRows;
+    if (in == 0) {
+      h = ring.take();
+      x = x + kRows < walk.to ? x + kRows : walk.from;
+      arrive(ring, h, walk.to - x);
+    }
+    products<D>(p, keys, span(0));
     wgmma_wait<1>();  // and those of gk
-    ring.release_own(last);
-    products<D>(e, values, ring.tile(h, 1));
+    if (in == 0) ring.release_own(last);
+    products<V>(e, values, span(1));
   }
   wgmma_wait<0>();
   hold(gk), hold(gv);
   long long row = t.row + at;
   put<D>(dk + row * dks + kv_head * D, gk, dks, threadIdx.x % 128 / kWarp * 16, count);
-  put<D>(dv + row * dvs + kv_head * D, gv, dvs, threadIdx.x % 128 / kWarp * 16, count);
+  put<V>(dv + row * dvs + kv_head * V, gv, dvs, threadIdx.x % 128 / kWarp * 16, count);
 }
 
-#define GRADIENTS(D)                                                                                                                                                       \
+#define GRADIENTS(name, D, V)                                                                                                                                                       \
   extern "C" __global__ void __launch_bounds__(kThreads + 128, 1)                                                                                                        \
-  attention_dq_wide_##D(const __grid_constant__ GradMaps maps, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const Part* parts, int group,   \
+  attention_dq_wide_##name(const __grid_constant__ GradMaps maps, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const Part* parts, int group,   \
                         int dqs, int ds, int lses, int qs, int window, float c, float scale) {                                                                              \
-    grad_q<D>(maps, dq, dout, lse, delta, q, parts, group, dqs, ds, lses, qs, window, c, scale);                                                                            \
+    grad_q<D, V>(maps, dq, dout, lse, delta, q, parts, group, dqs, ds, lses, qs, window, c, scale);                                                                            \
   }                                                                                                                                                                         \
   extern "C" __global__ void __launch_bounds__(kThreads + 128, 1)                                                                                                        \
-  attention_dkv_wide_##D(const __grid_constant__ GradMaps maps, u16* dk, u16* dv, const float* lse, const float* delta, const Part* parts, int group, int dks, int dvs,      \
+  attention_dkv_wide_##name(const __grid_constant__ GradMaps maps, u16* dk, u16* dv, const float* lse, const float* delta, const Part* parts, int group, int dks, int dvs,      \
                          int lses, int window, float c, float scale) {                                                                                                      \
-    grad_kv<D>(maps, dk, dv, lse, delta, parts, group, dks, dvs, lses, window, c, scale);                                                                                   \
+    grad_kv<D, V>(maps, dk, dv, lse, delta, parts, group, dks, dvs, lses, window, c, scale);                                                                                   \
   }
-GRADIENTS(64)
-GRADIENTS(128)
+GRADIENTS(64, 64, 64)
+GRADIENTS(128, 128, 128)
+GRADIENTS(192_128, 192, 128)
 
 #endif

@@ -15,7 +15,7 @@ struct Held {
 // behind those are the next head's).
 template <int D, int Tiles, int V = D>
 struct Ring {
-  static constexpr int kPanels = (D + 63) / 64, kValuePanels = (V + 63) / 64, kTile = kPanels * kPanel;
+  static constexpr int kPanels = (D + 63) / 64, kValuePanels = (V + 63) / 64, kTile = kPanels * kPanel, kSlot = kTile + (Tiles - 1) * kValuePanels * kPanel;
   static_assert(V <= D, "a tile of keys is the larger one");
   char* base;
   u64 *full, *empty;
@@ -36,7 +36,7 @@ struct Ring {
     if (++slot == count) slot = 0, phase ^= 1;
     return h;
   }
-  __device__ char* tile(const Held& h, int which = 0) const { return base + (h.slot * Tiles + which) * kTile; }
+  __device__ char* tile(const Held& h, int which = 0) const { return base + h.slot * kSlot + which * kTile; }
   __device__ void wait(const Held& h) const { barrier_wait(full + h.slot, h.phase); }
   // A reader gives a slot back: a warp by its first lane, when its wgmma is done or its lanes have met after their reads; or each thread for what it has read itself.
   __device__ void release(const Held& h) const {
