@@ -27,9 +27,6 @@ const (
 	absorbedWideThreads = 384 // of a block with wgmma: two warpgroups that compute and one that copies
 )
 
-// absorbedWide are the kernels with wgmma of 576 and 512 columns; the first is in use.
-var absorbedWide = []string{"absorbed_wide_9", "absorbed_wide_6"}
-
 // absorbedSequence is Sequence of absorbed.cuh.
 type absorbedSequence struct{ start, row, pos, base, pages int32 }
 
@@ -95,15 +92,15 @@ func (s *absorbedLists) calls(split, bytes, room int) (calls []absorbedCall) {
 func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	mustShare(kv)
 	lists, split, row := d.listQueries(kv, picks, l), d.def.KeySplit, a.Heads*(a.Values()+2)
-	name, wide := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values()), d.absorbedWide(a)
+	name := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values())
 	tiles := 2 * (absorbedHeads + 2*keyRows) * stride64(a.HeadDim) // bytes of queries and two key blocks
 	for _, c := range lists.calls(split, 4*row, d.room) {
 		var partials cu.DevicePtr
 		if c.splits > 1 {
 			partials = d.workspace(4 * c.count * c.splits * row)
 		}
-		if wide != "" {
-			d.launch(wide, [3]int{c.count, blocks(a.Heads, absorbedHeads), c.splits}, absorbedWideThreads, tiles, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads,
+		if d.absorbedWide(a) {
+			d.launch("absorbed_wide"+name, [3]int{c.count, blocks(a.Heads, absorbedHeads), c.splits}, absorbedWideThreads, tiles, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads,
 				out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
 		} else {
 			each := absorbedHeads
@@ -119,17 +116,11 @@ func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks
 	}
 }
 
-// absorbedWide is the kernel with wgmma that takes a shape, if one does. It gives a block all the heads it has room for even where that leaves processors idle: it is faster with 64
-// than the other kernel is with 16.
-func (d *Device) absorbedWide(a kernels.Attn) string {
-	_, compiled := d.kernels[absorbedWide[0]]
-	if !compiled || d.force == "portable" || a.HeadDim != 576 || a.Values() != 512 {
-		return ""
-	}
-	if slices.Contains(absorbedWide, d.force) {
-		return d.force
-	}
-	return absorbedWide[0]
+// absorbedWide tells whether there are kernels with wgmma for a shape. They give a block all the heads it has room for even where that leaves processors idle: with 64 they are faster
+// than the others with 16.
+func (d *Device) absorbedWide(a kernels.Attn) bool {
+	_, compiled := d.kernels["absorbed_wide_576_512"]
+	return compiled && d.force != "portable" && a.HeadDim == 576 && a.Values() == 512
 }
 
 // stride64 is kStride of Lines of absorbed.cuh.

@@ -3,43 +3,18 @@
 //
 // The warpgroups take turns with blocks of 64 keys: one computes the dots and the softmax of the even, the other of the odd ones, and hands on maxima, sums and factors, and p in
 // the place of the key's last 64 columns, which are nobody's value. Both add p V, each to 256 of the 512 columns, 128 sums a thread. The first adds odd blocks before it asks for
-// dots of the next even one; the second asks for Ahead ninths of its dots before it adds the block before, so that the tensor cores have work while the first does a softmax.
+// dots of the next even one; the second asks for its dots before it adds the block before, so that the tensor cores have work while the first does a softmax.
 //
 // Bound for 64 keys: products 2*64*64*(576 + 512) flops, 2,176 clocks (dots 1,152, for which shared memory gives all it has); 73 KB from L2, 3,000 clocks if that gives a
 // multiprocessor 24 bytes a clock; what passes through shared memory, 2,500. Counting events with dots, a softmax of 1,000 clocks and two key blocks: 3,450 clocks where L2 gives 24
-// bytes a clock and 2,650 where it gives 40 (Ahead 6: 3,200 and 3,100). Predicted for an H200, 64 heads: sparse, 65,536 rows and lists of 2,048: 34 ms, 540 TFLOP/s; dense, 8,192
-// rows: 9 ms; 256 sequences of 4,096 keys: 0.35 ms.
-#include "absorbed.cuh"
-#include "warpgroup.cuh"
+// bytes a clock and 2,650 where it gives 40. On an H200, 64 heads: sparse, 16,384 rows and lists of 2,048: 9.5 ms, 461 TFLOP/s, as much where all queries choose the same keys;
+// dense, 8,192 rows: 11.9 ms; 256 sequences of 4,096 keys: 0.42 ms, 2.9 TB/s. With only six ninths of the dots before the sums 8% slower.
+#include "absorbed_wide.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-extern __shared__ __align__(1024) char shared[];
-
-constexpr int kColumns = 576, kValues = 512, kBoxes = kColumns / 64, kKeyTile = kBoxes * kPanel;
-constexpr int kOwn = kValues / 2;        // columns of a warpgroup
-constexpr int kLeft = kOwn / 64;         // boxes that only the first warpgroup adds
-constexpr int kGather = 128;             // threads that gather
-constexpr int kMore = 232, kFewer = 40;  // registers of a thread that computes, and of one that gathers: all together no more than 384 of 168
-
-__device__ inline void meet(int barrier) { asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory"); }
-__device__ inline void meet_both(int barrier) { asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory"); }
-__device__ inline void publish(int barrier) { asm volatile("bar.arrive %0, 256;" ::"r"(barrier) : "memory"); }
-__device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Gather is how so many threads bring rows of 576 columns to boxes: eight threads a row, 16 bytes each, kRounds rows a thread.
-template <int Threads>
-struct Gather {
-  static constexpr int kStep = Threads / 8, kRounds = kRows / kStep;
-  int row = threadIdx.x % Threads / 8, piece = threadIdx.x % 8;
-
-  // box brings columns from 64*box on of rows that begin at from[i], or zeros where that is nil.
-  __device__ void box(char* tile, const u16* const (&from)[kRounds], const u16* any, int box) const {
-#pragma unroll
-    for (int i = 0; i < kRounds; i++)
-      copy16(tile + box * kPanel + swizzled(row + i * kStep, piece), from[i] ? from[i] + box * 64 + piece * 8 : any, from[i] ? 16 : 0);
-  }
-};
+constexpr int kOwn = kValues / 2;  // columns of a warpgroup
+constexpr int kLeft = kOwn / 64;   // boxes that only the first warpgroup adds
 
 // Slots are the places of two key blocks: of block b that of b % 2. Each box of it is full for itself; the left half and the rest come free.
 struct Slots {
@@ -96,7 +71,7 @@ struct Slots {
 };
 
 // Side is warpgroup W of the two: the dots and the softmax of blocks b % 2 == W, and W's columns of the sums.
-template <int W, int Ahead>
+template <int W>
 struct Side {
   const Slots& slots;
   const char* queries;
@@ -113,14 +88,13 @@ struct Side {
 #pragma unroll
       for (int v = 0; v < 4; v++) o[j][v] = 0.f;
   }
-  // ask begins the dots of block b over boxes [from, to).
-  template <int From, int To>
+  // ask begins the dots of block b.
   __device__ void ask(int b) {
     auto q = describe(queries), k = describe(slots.tile(b));
     hold(s);
     wgmma_fence();
 #pragma unroll
-    for (int box = From; box < To; box++) {
+    for (int box = 0; box < kBoxes; box++) {
       slots.wait_full(b, box);
 #pragma unroll
       for (int x = box * 64; x < box * 64 + 64; x += 16) dots(s, by_columns(q, x), by_columns(k, x), x > 0);
@@ -179,7 +153,7 @@ struct Side {
     int blocks = (entries + kRows - 1) / kRows;
     if (W == 0)
       for (int b = 0; b < blocks; b += 2) {
-        ask<0, kBoxes>(b);
+        ask(b);
         wgmma_wait<0>();
         soften(b);
         add(b);
@@ -191,19 +165,12 @@ struct Side {
       }
     else {
       for (int b = 1; b < blocks; b += 2) {
-        ask<0, Ahead>(b);
+        ask(b);
         take(b - 1);
         add(b - 1);
-        if (Ahead < kBoxes) {
-          finish(b - 1);
-          ask<Ahead, kBoxes>(b);
-          wgmma_wait<0>();
-          soften(b);
-        } else {
-          wgmma_wait<1>();
-          soften(b);
-          finish(b - 1);
-        }
+        wgmma_wait<1>();
+        soften(b);
+        finish(b - 1);
         add(b);
         finish(b);
       }
@@ -215,11 +182,11 @@ struct Side {
   }
 };
 
-template <int W, int Ahead>
+template <int W>
 __device__ inline void attend(const Slots& slots, const char* queries, float (*hand)[3][kHeads], const Asked& query, u16* out, float* lse, float* partial, int entries, int own_heads,
                               bool split, float c) {
   more_registers<kMore>();
-  Side<W, Ahead> side(slots, queries, hand, entries, c);
+  Side<W> side(slots, queries, hand, entries, c);
   side.run();
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -240,9 +207,9 @@ __device__ inline void attend(const Slots& slots, const char* queries, float (*h
   }
 }
 
-template <int Ahead>
-__device__ inline void absorbed_wide(const Lists& lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int os, int lses, int qs, int ks,
-                                     int split, float c) {
+extern "C" __global__ void __launch_bounds__(3 * 128, 1)
+    absorbed_wide_576_512(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int os, int lses, int qs, int ks,
+                          int split, float c) {
   __shared__ u64 full[2 * kBoxes], free[4];
   __shared__ float hand[2][3][kHeads];
   Asked query = lists.query(first + blockIdx.x);
@@ -268,17 +235,8 @@ __device__ inline void absorbed_wide(const Lists& lists, u16* out, float* lse, c
   meet_both(5);
   out += (size_t)query.row * os + head * kValues, lse += (size_t)query.row * lses + head;
   float* partial = partials + (((size_t)blockIdx.x * gridDim.z + blockIdx.z) * heads + head) * (kValues + 2);
-  if (team == 0) attend<0, Ahead>(slots, shared, hand, query, out, lse, partial, entries, own_heads, query.entries > split, c);
-  else attend<1, Ahead>(slots, shared, hand, query, out, lse, partial, entries, own_heads, query.entries > split, c);
+  if (team == 0) attend<0>(slots, shared, hand, query, out, lse, partial, entries, own_heads, query.entries > split, c);
+  else attend<1>(slots, shared, hand, query, out, lse, partial, entries, own_heads, query.entries > split, c);
 }
-
-#define ABSORBED_WIDE(Ahead)                                                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(384, 1)                                                                                                                           \
-      absorbed_wide_##Ahead(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int os, int lses, int qs, int ks, int split, \
-                            float c) {                                                                                                                                           \
-    absorbed_wide<Ahead>(lists, out, lse, q, k, partials, first, heads, os, lses, qs, ks, split, c);                                                                             \
-  }
-ABSORBED_WIDE(9)
-ABSORBED_WIDE(6)
 
 #endif

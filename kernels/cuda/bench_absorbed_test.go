@@ -38,7 +38,7 @@ func BenchmarkAbsorbed(b *testing.B) {
 	for _, decoding := range [][2]int{{64, 256}, {64, 32}, {64, 4}, {64, 1}, {16, 256}, {16, 4}, {128, 4}} { // heads, sequences
 		cases = append(cases, AttentionCase{decoding[0], 1, 576, 512, decoding[1], 4096})
 	}
-	for _, form := range append([]string{"portable"}, absorbedWide...) {
+	for _, form := range []string{"portable", ""} {
 		b.Run(form, func(b *testing.B) {
 			d.force = form
 			for name, picks := range map[string]kernels.Tensor{"any": chosen, "the first": first} {
