@@ -191,7 +191,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// The variant is within a hundredth of the fastest that was measured for the shapes of BenchmarkFew, and of few rows a group; what computes some of a product's columns has tiles
+// The variant is within a hundredth of the fastest that was measured for the shapes of BenchmarkFew, and the fastest of BenchmarkGroups; what computes some of a product's columns has tiles
 // that end where those of all columns do.
 func TestTilings(t *testing.T) {
 	d := &Device{processors: 132}
@@ -208,6 +208,9 @@ func TestTilings(t *testing.T) {
 		{1, 250, 2048, tilingDeep},
 		{1, 250, 5120, tilingSquare},
 		{128, 944, 1536, tilingFew},
+		{128, 12288, 1536, tilingSquare},
+		{128, 16384, 1536, tilingWide},
+		{96, 15360, 4096, tilingWide},
 		{128, 33216, 2048, tilingWide},
 		{1, 8192, 8192, tilingWide},
 	} {

@@ -76,7 +76,7 @@ func (s tiling) tiles(groups, rows, columns int) int {
 }
 
 // tilingFor is the smallest tile that leaves each multiprocessor at most one: what a chain waits for is its own steps, and fewer rows make them shorter. Where all leave more, few rows
-// want the weights to arrive in small pieces, and many want large tiles. It reads shapes alone.
+// want the weights to arrive in small pieces, and many want large tiles: rather one of 256 rows that is not full than two of 128. It reads shapes alone.
 func (d *Device) tilingFor(groups, rows, columns int) tiling {
 	if s, ok := d.forced(productTilings...); ok {
 		return s
@@ -89,7 +89,7 @@ func (d *Device) tilingFor(groups, rows, columns int) tiling {
 	switch average := rows / groups; {
 	case average <= 48:
 		return tilingFew
-	case average >= 192 && tilingWide.tiles(groups, rows, columns) >= d.processors:
+	case average >= 112 && tilingWide.tiles(groups, rows, columns) >= d.processors:
 		return tilingWide
 	}
 	return tilingSquare
