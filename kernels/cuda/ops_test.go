@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -243,7 +244,7 @@ func TestMoE(t *testing.T) {
 }
 
 func TestLogProb(t *testing.T) {
-	for _, s := range [][2]int{{1, 5}, {40, 480}, {9, 1024}, {7, 5000}, {3, 151936}} {
+	for _, s := range [][2]int{{1, 5}, {40, 480}, {9, 1024}, {6, 3001}, {7, 5000}, {3, 151936}} { // of 3001, rows begin anywhere
 		rows, vocab := s[0], s[1]
 		targets := below(rows, vocab)
 		if rows > 1 {
@@ -264,6 +265,12 @@ func TestLogProb(t *testing.T) {
 			}
 		}
 	}
+	zeros := normal(kernels.F32, 2, 2048, 1) // -0, whose largest is +0
+	for i := range zeros.raw {
+		zeros.raw[i] = byte(i % 4 / 3 * 0x80)
+	}
+	both(t, "log prob of zeros", []operand{normal(kernels.F32, 1, 2, 1), normal(kernels.F32, 2, 2, 1), zeros, ints(1, 2, []int32{7, 2047})},
+		func(d kernels.Device, x []kernels.Tensor) { d.LogProb(x[0], x[1], x[2], x[3], kernels.Tensor{}) })
 }
 
 func TestSample(t *testing.T) {
@@ -288,17 +295,45 @@ func TestSample(t *testing.T) {
 	}
 }
 
-func TestAdamW(t *testing.T) {
-	for _, dtype := range dtypes {
-		for _, n := range []int{1, 1000, 100003} {
-			both(t, "sum of squares", []operand{normal(kernels.F32, 1, 1, 1), normal(kernels.F32, 1, n, 1)}, func(d kernels.Device, x []kernels.Tensor) { d.SumSquares(x[0], x[1]) })
-			both(t, "adamw", []operand{normal(dtype, 1, n, 1), normal(kernels.F32, 1, n, 1), normal(kernels.F32, 1, n, 1), positive(1, n), normal(kernels.F32, 1, n, 1), positive(1, 2), positive(1, 50)},
-				func(d kernels.Device, x []kernels.Tensor) {
-					d.ClipScale(x[5], x[6], 0.3)
-					d.AdamW(x[0], x[1], x[2], x[3], x[4], x[5].ColRange(1, 2), kernels.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Correction1: 0.1, Correction2: 0.05})
-				})
+func TestSumSquares(t *testing.T) {
+	for _, s := range [][2]int{{1, 0}, {1000, 1}, {4096, 0}, {4096, 2}, {100003, 0}, {100003, 1}, {100003, 4}, {1<<25 + 1<<20, 0}} { // elements, and where they begin; the last have lanes wait for memory twice
+		n, from := s[0], s[1]
+		both(t, fmt.Sprintf("sum of squares of %d from %d", n, from), []operand{normal(kernels.F32, 1, 1, 1), normal(kernels.F32, 1, from+n, 1)},
+			func(d kernels.Device, x []kernels.Tensor) { d.SumSquares(x[0], x[1].ColRange(from, from+n)) })
+	}
+}
+
+// sparse makes every other run of 50 elements of an F32 operand zeros, of either sign.
+func sparse(o operand) operand {
+	for i := range len(o.raw) / 4 {
+		if i/50%2 == 1 {
+			binary.LittleEndian.PutUint32(o.raw[4*i:], uint32(i%3/2)<<31)
 		}
 	}
+	return o
+}
+
+func TestAdamW(t *testing.T) {
+	f32 := func(n int) operand { return sparse(normal(kernels.F32, 1, n, 1)) }
+	step := kernels.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Correction1: 0.1, Correction2: 0.05}
+	for _, dtype := range dtypes {
+		for _, n := range []int{1, 1000, 4096, 100003} {
+			for _, from := range [][5]int{{}, {1, 1, 1, 1, 1}, {2, 0, 0, 0, 0}, {0, 0, 0, 2, 0}, {4, 4, 8, 12, 16}} { // where w, master, m, v, grad begin
+				x := []operand{normal(dtype, 1, n+16, 1), f32(n + 16), f32(n + 16), sparse(positive(1, n+16)), f32(n + 16), positive(1, 2), positive(1, 50)}
+				both(t, fmt.Sprint("adamw of ", n, " from ", from), x, func(d kernels.Device, x []kernels.Tensor) {
+					part := func(i int) kernels.Tensor { return x[i].ColRange(from[i], from[i]+n) }
+					factor := x[5].ColRange(1, 2)
+					d.ClipScale(x[5], x[6], 0.3)
+					d.AdamW(part(0), part(1), part(2), part(3), part(4), factor, step)
+					if dtype == kernels.F32 {
+						d.AdamW(part(1), part(1), part(2), part(3), part(4), factor, step) // the weights are their own masters
+					}
+				})
+			}
+		}
+	}
+	nan := operand{dtype: kernels.F32, groups: 1, rows: 1, cols: 1, stride: 1, raw: binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(math.NaN())))}
+	both(t, "adamw by NaN", []operand{f32(5000), f32(5000), sparse(positive(1, 5000)), f32(5000), nan}, func(d kernels.Device, x []kernels.Tensor) { d.AdamW(x[0], x[0], x[1], x[2], x[3], x[4], step) })
 }
 
 func TestMatMul(t *testing.T) {

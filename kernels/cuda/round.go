@@ -11,8 +11,10 @@ import (
 	"lockstep/quant"
 )
 
-// squareThreads carry out a square of FP8.
-const squareThreads = 512
+const (
+	int4Pieces    = 4   // of eight columns, a thread
+	squareThreads = 512 // carry out a square of FP8
+)
 
 // Sees reports whether another device is the same card: one memory, and one stream that orders the operations of both.
 func (d *Device) Sees(other kernels.Device) bool {
@@ -32,7 +34,7 @@ func (d *Device) Round(dst, src kernels.Tensor, f quant.Format) {
 	switch f {
 	case quant.INT4:
 		threads := rows * blocks(dst.Cols, quant.INT4Group) * (quant.INT4Group / 8)
-		d.launch("round_int4"+types, [3]int{blocks(threads, elementThreads), 1, 1}, elementThreads, 0, dst, src, rows, dst.Cols, dst.Stride, src.Stride)
+		d.launch("round_int4"+types, [3]int{blocks(threads, int4Pieces*elementThreads), 1, 1}, elementThreads, 0, dst, src, rows, dst.Cols, dst.Stride, src.Stride)
 	case quant.FP8:
 		squares := [3]int{blocks(dst.Cols, quant.FP8Block), blocks(dst.Rows, quant.FP8Block), dst.Groups}
 		d.launch("round_fp8"+types, squares, squareThreads, 0, dst, src, dst.Rows, dst.Cols, dst.Stride, src.Stride)
