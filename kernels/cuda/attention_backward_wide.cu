@@ -129,10 +129,14 @@ __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, co
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
-      for (int w = 0; w < 4; w++) {
-        p[j][w] = exp2_number(fminf(p[j][w] * c - own[w / 2], 0.f));
-        if (!full) p[j][w] = seen[w / 2].has(x + lane % 4 * 2 + j * 8 + w % 2) ? p[j][w] : 0.f;
-      }
+      for (int w = 0; w < 4; w++) p[j][w] = exp2_number(fminf(p[j][w] * c - own[w / 2], 0.f));
+    hold(p);
+    if (!full)  // a branch, before which the compiler keeps what stands before it; else it waits for dP first
+#pragma unroll
+      for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int w = 0; w < 4; w++) p[j][w] = seen[w / 2].has(x + lane % 4 * 2 + j * 8 + w % 2) ? p[j][w] : 0.f;
+    hold(p);
     wgmma_wait<0>();
     hold(e);
 #pragma unroll
