@@ -7,7 +7,7 @@
 // O += P V by warps of 32 heads and V/4 columns, 128 sums a thread. Q, two key blocks and P take 226 of 227 KiB.
 // Bound: 2*64*64*(D + V) flops a step, 8.9 M, at 64*2*D bytes, 73 KB: tensor cores, not L2. With mma.sync fragments come through shared memory, 0.6 MB a step, and ldmatrix at half
 // of its 128 bytes a clock: 9,400 clocks, where the products alone take 3,500. On an H200, 64 heads of 576 and 512 columns: sparse, 65,536 rows and lists of 2,048: 99 ms,
-// 185 TFLOP/s; dense, 8,192 rows: 27 ms; 256 sequences of 4,096 keys: 0.88 ms, 1.4 TB/s.
+// 185 TFLOP/s; dense, 8,192 rows: 27 ms; 256 sequences of 4,096 keys: 0.88 ms, 1.4 TB/s. Cards with wgmma have absorbed_wide.cu for these widths.
 #include "absorbed.cuh"
 
 extern __shared__ __align__(16) u16 shared[];

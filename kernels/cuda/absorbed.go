@@ -21,9 +21,10 @@ func absorbed(a kernels.Attn) bool {
 }
 
 const (
-	absorbedHeads   = 64 // the most of a block, which takes one query
-	absorbedFew     = 16 // of its tensor cores' rows
-	absorbedThreads = 256
+	absorbedHeads       = 64 // the most of a block, which takes one query
+	absorbedFew         = 16 // of its tensor cores' rows
+	absorbedThreads     = 256
+	absorbedWideThreads = 384 // of a block with wgmma: two warpgroups that compute and one that copies
 )
 
 // absorbedSequence is Sequence of absorbed.cuh.
@@ -91,23 +92,35 @@ func (s *absorbedLists) calls(split, bytes, room int) (calls []absorbedCall) {
 func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	mustShare(kv)
 	lists, split, row := d.listQueries(kv, picks, l), d.def.KeySplit, a.Heads*(a.Values()+2)
-	name, lines := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values()), stride64(a.HeadDim)
-	shared := 2*(absorbedHeads+2*keyRows)*lines + 2*absorbedHeads*keyRows + 4*5*absorbedHeads + 4*2*keyRows
+	name := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values())
+	tiles := 2 * (absorbedHeads + 2*keyRows) * stride64(a.HeadDim) // bytes of queries and two key blocks
 	for _, c := range lists.calls(split, 4*row, d.room) {
 		var partials cu.DevicePtr
 		if c.splits > 1 {
 			partials = d.workspace(4 * c.count * c.splits * row)
 		}
-		each := absorbedHeads
-		for each > absorbedFew && c.count*c.splits*blocks(2*a.Heads, each) <= d.processors {
-			each /= 2
+		if d.absorbedWide(a) {
+			d.launch("absorbed_wide"+name, [3]int{c.count, blocks(a.Heads, absorbedHeads), c.splits}, absorbedWideThreads, tiles, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads,
+				out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
+		} else {
+			each := absorbedHeads
+			for each > absorbedFew && c.count*c.splits*blocks(2*a.Heads, each) <= d.processors {
+				each /= 2
+			}
+			d.launch("absorbed"+name, [3]int{c.count, blocks(a.Heads, each), c.splits}, absorbedThreads, tiles+2*absorbedHeads*keyRows+4*5*absorbedHeads+4*2*keyRows,
+				lists.params, out, lse, q, kv.K, partials, c.first, a.Heads, each, out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
 		}
-		d.launch("absorbed"+name, [3]int{c.count, blocks(a.Heads, each), c.splits}, absorbedThreads, shared, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads, each,
-			out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
 		if c.splits > 1 {
 			d.launch("absorbed_merge"+name, [3]int{c.count, a.Heads, 1}, 32, 0, lists.params, out, lse, partials, c.first, c.splits, out.Stride, lse.Stride, split)
 		}
 	}
+}
+
+// absorbedWide tells whether there are kernels with wgmma for a shape. They give a block all the heads it has room for even where that leaves processors idle: with 64 they are faster
+// than the others with 16.
+func (d *Device) absorbedWide(a kernels.Attn) bool {
+	_, compiled := d.kernels["absorbed_wide_576_512"]
+	return compiled && d.force != "portable" && a.HeadDim == 576 && a.Values() == 512
 }
 
 // stride64 is kStride of Lines of absorbed.cuh.

@@ -89,6 +89,25 @@ func TestAbsorbedCached(t *testing.T) {
 	absorbedCached(t, absorbedShape(headDimsAbsorbed[0], 2), l, pages, 64, 4500, false)
 }
 
+// Both kernels of 576 and 512 columns: numbers of heads that leave rows of a block empty, lists of one to five key blocks that end anywhere in the last, and several splits.
+func TestAbsorbedForms(t *testing.T) {
+	d := card.(*Device)
+	defer func() { d.force = "" }()
+	for _, form := range []string{"portable", ""} {
+		t.Run(form, func(t *testing.T) {
+			d.force = form
+			for i, heads := range []int{1, 20, 64, 70} {
+				a := absorbedShape(headDimsAbsorbed[2], heads)
+				l, pages := decoded(16, 1, 64, 65, 100+i, 128, 190+i, 257+i, 320)
+				absorbedCached(t, a, l, pages, 16, 0, false)
+				absorbedCached(t, a, l, pages, 16, 60+70*i, i == 1)
+			}
+			l, pages := decoded(64, 2049, 4100)
+			absorbedCached(t, absorbedShape(headDimsAbsorbed[2], 33), l, pages, 64, 0, false)
+		})
+	}
+}
+
 // Lists and sequences of several splits, forward and backward, and a workspace that holds all, a few or none of them.
 func TestAbsorbedSplits(t *testing.T) {
 	def := card.Definition()

@@ -1,0 +1,241 @@
+// Absorbed latent attention of 576 and 512 columns with Hopper's wgmma: rules and grid as in absorbed.cu. A block is a query with up to 64 of its heads: two warpgroups that
+// compute and one that gathers rows of keys, 64 columns at a time, as they come free.
+//
+// The warpgroups take turns with blocks of 64 keys: one computes the dots and the softmax of the even, the other of the odd ones, and hands on maxima, sums and factors, and p in
+// the place of the key's last 64 columns, which are nobody's value. Both add p V, each to 256 of the 512 columns, 128 sums a thread. The first adds odd blocks before it asks for
+// dots of the next even one; the second asks for its dots before it adds the block before, so that the tensor cores have work while the first does a softmax.
+//
+// Bound for 64 keys: products 2*64*64*(576 + 512) flops, 2,176 clocks (dots 1,152, for which shared memory gives all it has); 73 KB from L2, 3,000 clocks if that gives a
+// multiprocessor 24 bytes a clock; what passes through shared memory, 2,500. Counting events with dots, a softmax of 1,000 clocks and two key blocks: 3,450 clocks where L2 gives 24
+// bytes a clock and 2,650 where it gives 40. On an H200, 64 heads: sparse, 16,384 rows and lists of 2,048: 9.5 ms, 461 TFLOP/s, as much where all queries choose the same keys;
+// dense, 8,192 rows: 11.9 ms; 256 sequences of 4,096 keys: 0.42 ms, 2.9 TB/s. With only six ninths of the dots before the sums 8% slower.
+#include "absorbed_wide.cuh"
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+constexpr int kOwn = kValues / 2;  // columns of a warpgroup
+constexpr int kLeft = kOwn / 64;   // boxes that only the first warpgroup adds
+
+// Slots are the places of two key blocks: of block b that of b % 2. Each box of it is full for itself; the left half and the rest come free.
+struct Slots {
+  char* base;
+  u64 *full, *free;  // [2][kBoxes], [2][2]
+
+  __device__ char* tile(int b) const { return base + b % 2 * kKeyTile; }
+  __device__ void prepare() const {
+    if (threadIdx.x < 2 * kBoxes) barrier_init(full + threadIdx.x, kGather);
+    if (threadIdx.x < 4) barrier_init(free + threadIdx.x, threadIdx.x % 2 ? 2 * 128 : 4);
+    if (threadIdx.x < 2 * kBoxes) {
+      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      fence_async();
+    }
+  }
+  // wait_full is for a box. Copies are writes of the threads, which wgmma sees behind a fence.
+  __device__ void wait_full(int b, int box) const {
+    barrier_wait(full + b % 2 * kBoxes + box, b / 2 & 1);
+    fence_async();
+  }
+  __device__ void wait_free(int b, int half) const { barrier_wait(free + b % 2 * 2 + half, (b / 2 & 1) ^ 1); }
+
+  // release is by warpgroup w when its wgmma is done: a warp for the left half, which it has read, and every thread for the right one, where it may have written p.
+  __device__ void release(int b, int w) const {
+    if (w == 0 && warp_lane() == 0) barrier_arrive(free + b % 2 * 2);
+    barrier_arrive(free + b % 2 * 2 + 1);
+  }
+
+  // gather is the threads that copy: the blocks of a query's list from entry `first` on. A warp looks up its 16 rows of a block at once, while the block before is on its way.
+  __device__ void gather(const Asked& query, const u16* k, int ks, int first, int entries) const {
+    Gather<kGather> g;
+    int lane = warp_lane(), own = g.row - lane / 8 + lane % 4 + lane / 4 % 4 * g.kStep;  // lane 4*i + j has row j of the warp's in round i
+    auto look = [&](int b) { return b * kRows + own < entries ? query.key(first + b * kRows + own) : -1; };
+    int found = look(0);
+    for (int b = 0; b * kRows < entries; b++) {
+      const u16* from[g.kRounds];
+#pragma unroll
+      for (int i = 0; i < g.kRounds; i++) {
+        int row = __shfl_sync(~0u, found, 4 * i + lane / 8);
+        from[i] = row < 0 ? nullptr : k + (long long)row * ks;
+      }
+#pragma unroll
+      for (int box = 0; box < kBoxes; box++) {
+        if (box == 0 || box == kLeft) wait_free(b, box > 0);
+        g.box(tile(b), from, k, box);
+        barrier_arrive_copied(full + b % 2 * kBoxes + box);
+      }
+      found = look(b + 1);
+    }
+    commit();
+    wait<0>();  // threads do not leave before what they have started
+  }
+};
+
+// Side is warpgroup W of the two: the dots and the softmax of blocks b % 2 == W, and W's columns of the sums.
+template <int W>
+struct Side {
+  const Slots& slots;
+  const char* queries;
+  float (*hand)[3][kHeads];  // [2]: maxima, sums and factors after a block
+  int entries;
+  float c;
+  int band = threadIdx.x / kWarp % 4 * 16, lane = warp_lane();
+  Online state;
+  float s[8][4], o[kOwn / 8][4];
+
+  __device__ Side(const Slots& slots, const char* queries, float (*hand)[3][kHeads], int entries, float c) : slots(slots), queries(queries), hand(hand), entries(entries), c(c) {
+#pragma unroll
+    for (int j = 0; j < kOwn / 8; j++)
+#pragma unroll
+      for (int v = 0; v < 4; v++) o[j][v] = 0.f;
+  }
+  // ask begins the dots of block b.
+  __device__ void ask(int b) {
+    auto q = describe(queries), k = describe(slots.tile(b));
+    hold(s);
+    wgmma_fence();
+#pragma unroll
+    for (int box = 0; box < kBoxes; box++) {
+      slots.wait_full(b, box);
+#pragma unroll
+      for (int x = box * 64; x < box * 64 + 64; x += 16) dots(s, by_columns(q, x), by_columns(k, x), x > 0);
+    }
+    wgmma_commit();
+  }
+  // soften turns the dots of block b to p and hands it on.
+  __device__ void soften(int b) {
+    hold(s);
+    Range all = {0, (u32)entries}, seen[2] = {all, all};
+    if ((b + 1) * kRows <= entries) state.block<false>(s, seen, b * kRows, c);
+    else state.block<true>(s, seen, b * kRows, c);
+    u32 p[4][4];
+    pack(p, s);
+    char* weights = slots.tile(b) + (kBoxes - 1) * kPanel;
+    meet(3 + W);  // all warps have their dots, which read what is overwritten
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) *(u32*)(weights + swizzled(band + lane / 4 + 8 * h, j) + lane % 4 * 4) = p[j / 2][j % 2 * 2 + h];
+    if (lane % 4 == 0)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        int r = band + lane / 4 + 8 * h;
+        hand[b % 2][0][r] = state.m[h], hand[b % 2][1][r] = state.l[h], hand[b % 2][2][r] = state.decay[h];
+      }
+    fence_async();
+    meet(3 + W);
+    publish(1 + W);
+  }
+  // take waits for what the other warpgroup hands on of block b.
+  __device__ void take(int b) {
+    meet_both(2 - W);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      int r = band + lane / 4 + 8 * h;
+      state.m[h] = hand[b % 2][0][r], state.l[h] = hand[b % 2][1][r], state.decay[h] = hand[b % 2][2][r];
+    }
+  }
+  // add begins to add the values of block b.
+  __device__ void add(int b) {
+    state.scale(o);
+    auto p = operand<kPanel>(slots.tile(b) + (kBoxes - 1) * kPanel), v = operand<kPanel>(slots.tile(b) + W * kLeft * kPanel);
+    hold(o);
+    wgmma_fence();
+#pragma unroll
+    for (int y = 0; y < 4; y++) wgmma<kOwn, 0, 1>(o[0], p + (16 * y * 2 >> 4), v + (16 * y * 128 >> 4));
+    wgmma_commit();
+  }
+  __device__ void finish(int b) {
+    wgmma_wait<0>();
+    hold(o);
+    slots.release(b, W);
+  }
+  __device__ void run() {
+    int blocks = (entries + kRows - 1) / kRows;
+    if (W == 0)
+      for (int b = 0; b < blocks; b += 2) {
+        ask(b);
+        wgmma_wait<0>();
+        soften(b);
+        add(b);
+        finish(b);
+        if (b + 1 == blocks) break;
+        take(b + 1);
+        add(b + 1);
+        finish(b + 1);
+      }
+    else {
+      for (int b = 1; b < blocks; b += 2) {
+        ask(b);
+        take(b - 1);
+        add(b - 1);
+        wgmma_wait<1>();
+        soften(b);
+        finish(b - 1);
+        add(b);
+        finish(b);
+      }
+      if (blocks % 2 == 0) return;
+      take(blocks - 1);
+      add(blocks - 1);
+      finish(blocks - 1);
+    }
+  }
+};
+
+template <int W>
+__device__ inline void attend(const Slots& slots, const char* queries, float (*hand)[3][kHeads], const Asked& query, u16* out, float* lse, float* partial, int entries, int own_heads,
+                              bool split, float c) {
+  more_registers<kMore>();
+  Side<W> side(slots, queries, hand, entries, c);
+  side.run();
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    int r = side.band + side.lane / 4 + 8 * h, at = W * kOwn + side.lane % 4 * 2;
+    if (r >= own_heads) continue;
+    float m = side.state.m[h], l = side.state.l[h], inverse = 1.f / l;
+    float* sums = partial + r * (kValues + 2);
+    if (W == 0 && side.lane % 4 == 0) {
+      if (split) sums[kValues] = m, sums[kValues + 1] = l;
+      else lse[r] = m + ln_def(l) * kLog2E;
+    }
+#pragma unroll
+    for (int j = 0; j < kOwn / 8; j++) {
+      float x = side.o[j][2 * h], y = side.o[j][2 * h + 1];
+      if (split) *(float2*)(sums + at + 8 * j) = make_float2(x, y);
+      else *(u32*)(out + r * kValues + at + 8 * j) = pair(x * inverse + 0.f, y * inverse + 0.f);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(3 * 128, 1)
+    absorbed_wide_576_512(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int os, int lses, int qs, int ks,
+                          int split, float c) {
+  __shared__ u64 full[2 * kBoxes], free[4];
+  __shared__ float hand[2][3][kHeads];
+  Asked query = lists.query(first + blockIdx.x);
+  int head = blockIdx.y * kHeads, own_heads = min(kHeads, heads - head), from = blockIdx.z * split, entries = min(query.entries - from, split), team = threadIdx.x / 128;
+  if (entries <= 0) return;
+  Slots slots = {shared + kKeyTile, full, free};
+  slots.prepare();
+  __syncthreads();
+  if (team == 2) {
+    fewer_registers<kFewer>();
+    slots.gather(query, k, ks, from, entries);
+    return;
+  }
+  Gather<2 * 128> g;
+  const u16* rows[g.kRounds];
+#pragma unroll
+  for (int i = 0; i < g.kRounds; i++) rows[i] = g.row + i * g.kStep < own_heads ? q + (long long)query.row * qs + (head + g.row + i * g.kStep) * kColumns : nullptr;
+#pragma unroll
+  for (int box = 0; box < kBoxes; box++) g.box(shared, rows, q, box);
+  commit();
+  wait<0>();
+  fence_async();
+  meet_both(5);
+  out += (size_t)query.row * os + head * kValues, lse += (size_t)query.row * lses + head;
+  float* partial = partials + (((size_t)blockIdx.x * gridDim.z + blockIdx.z) * heads + head) * (kValues + 2);
+  if (team == 0) attend<0>(slots, shared, hand, query, out, lse, partial, entries, own_heads, query.entries > split, c);
+  else attend<1>(slots, shared, hand, query, out, lse, partial, entries, own_heads, query.entries > split, c);
+}
+
+#endif

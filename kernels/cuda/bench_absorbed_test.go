@@ -1,0 +1,54 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"lockstep/kernels"
+)
+
+// BenchmarkAbsorbed holds the kernels of 576 and 512 columns beside each other: dense and along lists, of keys that any query chooses or of the first ones, which lie in L2; decoding
+// with few sequences and few heads. It is for -benchtime 1x.
+func BenchmarkAbsorbed(b *testing.B) {
+	const each = 100 * time.Millisecond
+	d := card.(*Device)
+	defer func() { d.force = "" }()
+	keep := len(d.owned)
+	defer func() { d.release(keep) }()
+	c, mem := SparseCases[0], kernels.NewArena(d)
+	c.Keys = 16384
+	n, a, x := c.Keys, c.attn(), c.Index
+	q, out, lse, latents := d.randomRows(mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim), mem.New(kernels.F32, n, c.Heads), d.randomRows(mem, n, a.HeadDim)
+	queries, keys, weights := d.randomRows(mem, n, x.Heads*x.Dim), kernels.KV{K: d.randomRows(mem, n, x.Dim)}, mem.New(kernels.F32, n, x.Heads)
+	d.Copy(weights, queries.ColRange(0, x.Heads))
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
+	chosen, first := mem.New(kernels.I32, n, x.TopK), mem.New(kernels.I32, n, x.TopK)
+	d.SelectKeys(chosen, queries, weights, keys, l, x)
+	raw := make([]byte, 0, first.Bytes())
+	for range n {
+		for k := range x.TopK {
+			raw = binary.LittleEndian.AppendUint32(raw, uint32(k))
+		}
+	}
+	d.Write(first, raw)
+	cases := []AttentionCase{{64, 1, 576, 512, 0, 8192}}
+	for _, decoding := range [][2]int{{64, 256}, {64, 32}, {64, 4}, {64, 1}, {16, 256}, {16, 4}, {128, 4}} { // heads, sequences
+		cases = append(cases, AttentionCase{decoding[0], 1, 576, 512, decoding[1], 4096})
+	}
+	for _, form := range []string{"portable", ""} {
+		b.Run(form, func(b *testing.B) {
+			d.force = form
+			for name, picks := range map[string]kernels.Tensor{"any": chosen, "the first": first} {
+				seconds := d.time(each, func() { d.SparseAttend(out, lse, q, shared(latents, a, 0), picks, l, a) })
+				flops := pairs(n, x.TopK) * 2 * float64(c.Heads*(a.HeadDim+a.ValueDim))
+				b.Logf("sparse, %d rows, %s of the keys: %.3f ms, %.0f TFLOP/s", n, name, seconds*1e3, flops/seconds/1e12)
+			}
+			for _, r := range d.BenchAttention(each, cases) {
+				b.Logf("%s: %.3f ms, %.0f TFLOP/s, %.0f GB/s", r.Case, r.Seconds*1e3, r.Flops/r.Seconds/1e12, r.Bytes/r.Seconds/1e9)
+			}
+		})
+	}
+}
