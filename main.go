@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/serve"
+	"lockstep/serve/api"
 	"lockstep/train"
 )
 
@@ -56,7 +59,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 	}
 	c.SetFlagErrorFunc(badFlag)
-	group(c, trainCommand(), scoreCommand(), generateCommand(), tokenizeCommand(), verifyCommand(), parityCommand(), reportCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
+	group(c, trainCommand(), scoreCommand(), generateCommand(), serveCommand(), tokenizeCommand(), verifyCommand(), parityCommand(), reportCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
 	return c
 }
 
@@ -347,10 +350,67 @@ func generateCommand() *cobra.Command {
 	p.IntVar(&q.N, "n", 1, "samples of each prompt")
 	p.Uint64Var(&q.Seed, "seed", 1, "seed of the samples")
 	p.BoolVar(&q.IgnoreEOS, "ignore-eos", false, "go on to --max-tokens whatever is sampled")
+	engineFlags(c, &o)
+	return c
+}
+
+func engineFlags(c *cobra.Command, o *serve.Options) {
+	p, d := c.Flags(), configs.Default().Rollout
 	p.IntVar(&o.Slots, "slots", d.Slots, "sequences in flight; never changes a bit")
 	p.IntVar(&o.PageRows, "page-rows", d.PageRows, "positions of a cache page; never changes a bit")
 	p.IntVar(&o.Pages, "pages", d.Pages, "pages of the cache, 0 for as many as needed")
 	p.IntVar(&o.PrefillRows, "prefill-rows", d.PrefillRows, "prompt tokens of one step; never changes a bit")
+}
+
+// keyVariable is the environment's, so that the key is in no list of processes.
+const keyVariable = "LOCKSTEP_API_KEY"
+
+func serveCommand() *cobra.Command {
+	var t target
+	var o api.Options
+	var address string
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Answer HTTP requests, by OpenAI's interface",
+		Long: "Serves /v1/completions, /v1/chat/completions (with streams, log-probabilities, n, seeds, stops), /v1/models, /tokenize, /detokenize, /metrics and /health. Requests of all\n" +
+			"clients run in one batch, and none changes a bit of another's answer: log-probabilities are those that score and training compute. A prompt may be token ids, and\n" +
+			"\"return_token_ids\": true tells the answer's; \"seed\" makes a request repeatable; system_fingerprint is the digest of the arithmetic. Ctrl-C ends when those that are\n" +
+			"being served have their answers. With " + keyVariable + " in the environment clients have to give that key.",
+		Example: "  lockstep serve --model runs/countdown-sft/model\n" +
+			"  curl localhost:8000/v1/completions -d '{\"prompt\": \"7 9 12 = 28\", \"max_tokens\": 40, \"temperature\": 0}'",
+		Args: none,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := net.Listen("tcp", address) // before the model is read: what is wrong with the address is known at once
+			if err != nil {
+				return fmt.Errorf("--address: %w", err)
+			}
+			defer l.Close()
+			if o.Name == "" {
+				dir, err := filepath.Abs(t.dir)
+				if err != nil {
+					return err
+				}
+				o.Name = filepath.Base(dir)
+			}
+			o.Key = os.Getenv(keyVariable)
+			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
+				s, err := api.New(r, m, o)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(os.Stderr, "%s on http://%s/v1: %s, definition %.12s\n", o.Name, l.Addr(), r.Dev.Name(), r.Dev.Definition().Digest())
+				context.AfterFunc(c.Context(), func() { fmt.Fprintln(os.Stderr, "finishing what is being served; a second signal ends at once") })
+				return s.Run(c.Context(), l)
+			})
+		},
+	}
+	t.flags(c)
+	require(c, "model")
+	p := c.Flags()
+	p.StringVar(&address, "address", "127.0.0.1:8000", "host and port to listen on")
+	p.StringVar(&o.Name, "name", "", "the model's name to clients (default: its folder's)")
+	p.Uint64Var(&o.Seed, "seed", 1, "seed of requests that give none")
+	engineFlags(c, &o.Engine)
 	return c
 }
 

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,6 +85,34 @@ func TestStoppedTwice(t *testing.T) {
 	state, said := signalled(t, func(string) bool { return time.Since(began) > time.Second }, []os.Signal{os.Interrupt, os.Interrupt}, args...)
 	if status := state.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGINT || listing(t, dir) != "" {
 		t.Errorf("%v, %s left %s", state, said, listing(t, dir))
+	}
+}
+
+// A server says where it is, answers, and ends well when it is told to.
+func TestServed(t *testing.T) {
+	_, run := trained(t)
+	var answer string
+	served := func(said string) bool {
+		_, rest, ok := strings.Cut(said, " on ")
+		url, _, whole := strings.Cut(rest, ": ")
+		if !ok || !whole {
+			return false
+		}
+		res, err := http.Post(url+"/completions", "", strings.NewReader(`{"prompt": "12 + 7", "max_tokens": 3, "ignore_eos": true, "logprobs": 0}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer = string(text)
+		return true
+	}
+	state, said := signalled(t, served, []os.Signal{os.Interrupt}, "serve", "--model", filepath.Join(run, "model"), "--address", "127.0.0.1:0", "--name", "mine")
+	if state.ExitCode() != 0 || !strings.HasPrefix(said, "mine on http://127.0.0.1:") || !strings.Contains(answer, `"completion_tokens":3`) {
+		t.Errorf("%v: %s%s", state, said, answer)
 	}
 }
 

@@ -194,7 +194,7 @@ func TestHelp(t *testing.T) {
 	if out := must(t); !strings.Contains(out, "Usage:") {
 		t.Errorf("without arguments: %s", out)
 	}
-	for _, name := range []string{"train", "score", "generate", "tokenize", "verify", "parity", "inspect", "shapes", "bench", "bench cpu", "bench rollout", "bench rl", "devices"} {
+	for _, name := range []string{"train", "score", "generate", "serve", "tokenize", "verify", "parity", "inspect", "shapes", "bench", "bench cpu", "bench rollout", "bench rl", "devices"} {
 		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+name) {
 			t.Errorf("%s --help: %s", name, out)
 		}
@@ -225,6 +225,9 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"no.toml", "no such file"}, []string{"train", "no.toml"}},
 		{[]string{"--model", "shape"}, []string{"verify"}},
 		{[]string{"--model", "shape"}, []string{"verify", shape, "--model", "x"}},
+		{[]string{"--address", "port"}, []string{"serve", "--model", "x", "--address", "localhost"}},
+		{[]string{"--model is missing"}, []string{"serve"}},
+		{[]string{"rollout", "slots"}, []string{"serve", "--model", "model/testdata/qwen3", "--address", "127.0.0.1:0", "--slots", "0"}},
 		{[]string{"--n"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--n", "0"}},
 		{[]string{"--max-tokens", "many"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--max-tokens", "many"}},
 		{[]string{"--dtype", "fp17"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--dtype", "fp17"}},

@@ -56,11 +56,17 @@ func (t *Tokenizer) Token(id int32) string {
 func (t *Tokenizer) Decode(ids []int32) string {
 	var out []byte
 	for _, id := range ids {
-		if id >= 0 && int(id) < len(t.decoded) {
-			out = append(out, t.decoded[id]...)
-		}
+		out = append(out, t.Bytes(id)...)
 	}
 	return validUTF8(out)
+}
+
+// Bytes is what a token stands for, which need not be whole characters; "" if no token has the id.
+func (t *Tokenizer) Bytes(id int32) string {
+	if id < 0 || int(id) >= len(t.decoded) {
+		return ""
+	}
+	return t.decoded[id]
 }
 
 // encoder is one call of Encode.

@@ -126,6 +126,19 @@ func (e *Engine) Submit(index int, q Request) error {
 // InFlight is how many requests have no result yet.
 func (e *Engine) InFlight() int { return len(e.waiting) + len(e.running) }
 
+// Waiting is how many of them are not in the batch.
+func (e *Engine) Waiting() int { return len(e.waiting) }
+
+// Positions is the most tokens that a sequence can have, its prompt included.
+func (e *Engine) Positions() int { return min(e.m.MaxLength, e.o.Pages*e.o.PageRows) }
+
+// Each visits what the requests in the batch have so far; visit must not keep it.
+func (e *Engine) Each(visit func(index int, so Result)) {
+	for _, s := range e.running {
+		visit(s.index, s.result)
+	}
+}
+
 // Done is a result with the index of its request.
 type Done struct {
 	Index  int
@@ -324,6 +337,7 @@ func (e *Engine) extend(ready []*sequence, d draw) {
 		d.logprobs = e.logprob(d, parallel.Upload(e.r, next))
 	}
 	logprobs := parallel.Download[float32](e.r, d.logprobs)
+	e.list(ready, d)
 	e.Drawn += len(ready)
 	for i, s := range ready {
 		s.tokens = append(s.tokens, next[i])

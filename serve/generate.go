@@ -50,7 +50,7 @@ func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, 
 				Temperature: float32(q.Temperature), TopP: float32(q.TopP), TopK: q.TopK,
 			}
 			if !q.IgnoreEOS {
-				req.Stop = s.stops()
+				req.Stop = s.Stops()
 			}
 			if err := req.validate(s.Model.Vocab, s.Model.MaxLength); err != nil {
 				return err

@@ -37,8 +37,8 @@ func Open(dev kernels.Device, dir, adapter string, o model.Options) (*Served, er
 	return s, nil
 }
 
-// stops are the ids that end what the model says.
-func (s *Served) stops() []int32 {
+// Stops are the ids that end what the model says.
+func (s *Served) Stops() []int32 {
 	stops := s.Model.EOS
 	if s.Language != nil && s.Language.End >= 0 {
 		stops = append([]int32{s.Language.End}, stops...)

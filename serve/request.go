@@ -16,6 +16,7 @@ type Request struct {
 	TopK        int     // 0: all
 	Seed        uint64
 	Stop        []int32 // ids that end the sequence; the stopping id is part of the result
+	Top         int     `json:",omitempty"` // so many of the likeliest tokens are listed beside each that is drawn
 	// Forced tokens are taken instead of sampled ones (the proof feeds known sequences through the decode path).
 	Forced []int32
 }
@@ -34,7 +35,8 @@ const (
 type Result struct {
 	IDs      []int32
 	LogProbs []float32
-	Versions []int // see Engine.Refresh
+	Versions []int      // see Engine.Refresh
+	Likely   [][]Likely `json:",omitempty"` // where the request asks: for each of IDs
 	Finish   FinishReason
 }
 
@@ -56,6 +58,8 @@ func (q *Request) validate(vocab, maxLength int) error {
 		return fmt.Errorf("the prompt has %d tokens and the model %d positions: shorten it", len(q.Prompt), maxLength)
 	case q.TopK < 0 || q.TopP <= 0 || q.TopP > 1:
 		return fmt.Errorf("want top-k >= 0 and 0 < top-p <= 1")
+	case q.Top < 0 || q.Top > vocab:
+		return fmt.Errorf("%d likeliest tokens: the vocabulary has %d", q.Top, vocab)
 	}
 	if err := validTemperature(q.Temperature); err != nil {
 		return err
