@@ -73,6 +73,9 @@ func (j *job) whole(r *parallel.Rank) (err error) {
 		if j.lock, err = occupy(j.out); err != nil {
 			return err
 		}
+		if err := sweep(j.out); err != nil {
+			return err
+		}
 	}
 	if err := j.prepare(r); err != nil {
 		return err

@@ -213,6 +213,11 @@ func killed(t *testing.T, set []string) {
 	if a, b := episodes(t, whole), episodes(t, out); a != b {
 		t.Errorf("the sampled answers differ after %d kills", kills)
 	}
+	for _, name := range files(t, out) {
+		if left(filepath.Join(out, filepath.Dir(name)), filepath.Base(name)) {
+			t.Errorf("%s is left of a run that was killed", name)
+		}
+	}
 }
 
 // killing runs a shape in processes that are killed within pause of their start, ten times at most, until one comes to its end. It returns the run's folder and the kills.
