@@ -239,6 +239,9 @@ func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve
 		if err != nil {
 			return err
 		}
+		if opened := m.Model.Opened(); opened != "" {
+			fmt.Fprintln(os.Stderr, opened)
+		}
 		return body(r, m)
 	})
 }

@@ -10,37 +10,24 @@ import (
 	"lockstep/kernels"
 )
 
-// Load fills the weights from a checkpoint. Tensors that are missing, that have another shape, or that nothing uses are errors.
-func (m *Model) Load(dev kernels.Device, c *data.Checkpoint) error {
-	used := map[string]bool{}
+// Load fills the weights from a checkpoint of plain numbers. Tensors that are missing, that have another shape, or that nothing uses are errors.
+func (m *Model) Load(dev kernels.Device, c *data.Checkpoint) error { return m.load(dev, c, nil) }
+
+// load is Load of a checkpoint that may keep weights in a format.
+func (m *Model) load(dev kernels.Device, c *data.Checkpoint, kept *storage) error {
+	w, err := newWeights(c, kept)
+	if err != nil {
+		return err
+	}
 	for _, p := range m.base() {
-		p.settle(c)
+		p.settle(w)
 		for _, part := range p.Parts {
-			if err := p.load(dev, part, part.Name, c, "config.json"); err != nil {
+			if err := p.load(dev, part, part.Name, w, "config.json"); err != nil {
 				return err
 			}
-			used[part.Name] = true
 		}
 	}
-	var unused []string
-	for _, name := range c.Names() {
-		if !used[name] && !m.redundant(name) {
-			unused = append(unused, name)
-		}
-	}
-	return unusedError(c, unused, "config.json")
-}
-
-// unusedError names tensors that a checkpoint holds and nothing reads. config is the file that says what it should hold.
-func unusedError(c *data.Checkpoint, names []string, config string) error {
-	if len(names) == 0 {
-		return nil
-	}
-	more := ""
-	if len(names) > 3 {
-		more = fmt.Sprintf(" and %d more", len(names)-3)
-	}
-	return fmt.Errorf("%s: nothing uses %s%s: is %s the one of these weights?", c.Path(), strings.Join(names[:min(3, len(names))], ", "), more, config)
+	return w.unused(m.redundant, "config.json")
 }
 
 // redundant names tensors that some checkpoints carry and no model needs.
@@ -49,28 +36,25 @@ func (m *Model) redundant(name string) bool {
 }
 
 // settle takes the checkpoint's own layout of a weight that has two, to load it and to save it again.
-func (p *Param) settle(c *data.Checkpoint) {
-	if p.Packed == nil {
-		return
-	}
-	if _, ok := c.Tensor(p.Packed.Name); ok {
+func (p *Param) settle(w *weights) {
+	if p.Packed != nil && w.has(p.Packed.Name) {
 		p.Parts = []Part{*p.Packed}
 	}
 }
 
-// load fills a part from the tensor of a name. config is the file that says what the checkpoint should hold.
-func (p *Param) load(dev kernels.Device, part Part, name string, c *data.Checkpoint, config string) error {
-	t, ok := c.Tensor(name)
-	if !ok {
-		return fmt.Errorf("%s: no tensor %s: the checkpoint is incomplete, or %s is not its own", c.Path(), name, config)
+// load fills a part from the weight of a name. config is the file that says what the checkpoint should hold.
+func (p *Param) load(dev kernels.Device, part Part, name string, w *weights, config string) error {
+	from, err := w.find(name, config)
+	if err != nil {
+		return err
 	}
-	if !slices.Equal(t.Shape, part.Shape) {
-		return fmt.Errorf("%s: tensor %s has shape %v, %s wants %v", c.Path(), name, t.Shape, config, part.Shape)
+	if !slices.Equal(from.shape, part.Shape) {
+		return fmt.Errorf("%s: tensor %s has shape %v, %s wants %v", w.Path(), name, from.shape, config, part.Shape)
 	}
 	view := p.view(p.W, part)
 	values := make([]float32, view.Len())
-	if err := data.ToF32(values, t); err != nil {
-		return fmt.Errorf("%s: tensor %s: %w", c.Path(), name, err)
+	if err := from.read(values); err != nil {
+		return err
 	}
 	if part.Disk != nil {
 		disk := slices.Clone(values)
@@ -101,11 +85,7 @@ func (m *Model) Tensors(dev kernels.Device) []data.OutTensor {
 
 // out writes one part of a tensor shaped like the parameter: its weight, or training state.
 func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string) data.OutTensor {
-	dtype := "F32"
-	if t.DType == kernels.BF16 {
-		dtype = "BF16"
-	}
-	return data.OutTensor{Name: name, DType: dtype, Shape: part.Shape, Write: func(w io.Writer) error {
+	return data.OutTensor{Name: name, DType: dtypeName(t.DType), Shape: part.Shape, Write: func(w io.Writer) error {
 		view := p.view(t, part)
 		raw := make([]byte, view.Bytes())
 		dev.Read(raw, view)
@@ -115,6 +95,14 @@ func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string
 		_, err := w.Write(raw)
 		return err
 	}}
+}
+
+// dtypeName is what the safetensors format calls a storage type.
+func dtypeName(d kernels.DType) string {
+	if d == kernels.BF16 {
+		return "BF16"
+	}
+	return "F32"
 }
 
 // permuted puts element i of size bytes where disk says.

@@ -21,11 +21,10 @@ type deepSeek struct {
 	decoder
 	groupedRouter
 	latents
-	DenseLayers  int             `json:"first_k_dense_replace"`
-	MLPTypes     []string        `json:"mlp_layer_types"` // "dense" or "sparse"; wins over DenseLayers
-	ExpertSize   int             `json:"moe_intermediate_size"`
-	Shared       int             `json:"n_shared_experts"`
-	Quantization json.RawMessage `json:"quantization_config"`
+	DenseLayers int      `json:"first_k_dense_replace"`
+	MLPTypes    []string `json:"mlp_layer_types"` // "dense" or "sparse"; wins over DenseLayers
+	ExpertSize  int      `json:"moe_intermediate_size"`
+	Shared      int      `json:"n_shared_experts"`
 }
 
 // latents are the sizes of [MLA].
@@ -126,9 +125,6 @@ func (c *deepSeek) dense(layer int) bool {
 func (c *deepSeek) check() error {
 	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"moe_intermediate_size", c.ExpertSize}, size{"n_shared_experts", c.Shared}); err != nil {
 		return err
-	}
-	if len(c.Quantization) > 0 && string(c.Quantization) != "null" {
-		return fmt.Errorf("quantization_config: INT4 and FP8 weights are not read yet: convert the checkpoint to bf16 and remove the field")
 	}
 	if c.MLPTypes != nil && len(c.MLPTypes) != c.Layers {
 		return fmt.Errorf("mlp_layer_types names %d layers of num_hidden_layers %d", len(c.MLPTypes), c.Layers)

@@ -134,7 +134,6 @@ func TestConfigRefuses(t *testing.T) {
 		{"minimax_m2", "qk_norm_type", "per_head"}, {"minimax_m2", "scoring_func", "softmax"}, {"minimax_m2", "attn_type_list", []int{1, 0, 1}},
 		{"minimax_m2", "num_experts_per_tok", 9}, {"minimax_m2", "shared_intermediate_size", 8},
 		{"gpt_oss", "layer_types", []string{"full_attention"}}, {"gpt_oss", "sliding_window", 0}, {"gpt_oss", "swiglu_limit", 3},
-		{"gpt_oss", "quantization_config", map[string]any{"quant_method": "mxfp4"}},
 		{"qwen3_5", "layer_types", []string{"full_attention"}}, {"qwen3_5", "layer_types", []string{"linear_attention", "full_attention", "linear_attention", "mamba"}},
 		{"qwen3_5", "linear_num_value_heads", 3}, {"qwen3_5", "linear_key_head_dim", 0}, {"qwen3_5", "linear_conv_kernel_dim", 1}, {"qwen3_5", "attention_bias", true},
 		{"qwen3_5", "intermediate_size", 0}, {"qwen3_5_moe", "num_experts_per_tok", 9}, {"qwen3_5_moe", "shared_expert_intermediate_size", 0},

@@ -20,7 +20,8 @@ var companions = []string{
 	"generation_config.json",
 }
 
-// LoadFolder builds the model of a Hugging Face folder and fills its weights; adapter, where not empty, is a PEFT folder to put on it.
+// LoadFolder builds the model of a Hugging Face folder and fills its weights, those that are kept in FP8 blocks, INT4 groups or MXFP4 with the numbers that they stand for:
+// code * scale rounded to fp32, and rounded again where the storage type is bf16. adapter, where not empty, is a PEFT folder to put on it.
 func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, error) {
 	config, err := readFile(dir, "config.json", "is it a model folder?")
 	if err != nil {
@@ -30,7 +31,7 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	if err := loadWeights(dir, func(c *data.Checkpoint) error { return m.Load(dev, c) }); err != nil {
+	if err := loadWeights(dir, func(c *data.Checkpoint) error { return m.load(dev, c, m.kept) }); err != nil {
 		return nil, err
 	}
 	if adapter == "" {
@@ -88,21 +89,69 @@ func (m *Model) SaveFolder(dev kernels.Device, dir, from string) error {
 	if m.skip == nil || from == "" {
 		return write(m.Tensors(dev))
 	}
-	return loadWeights(from, func(c *data.Checkpoint) error { return write(append(m.Tensors(dev), m.leftAlone(c)...)) })
+	return loadWeights(from, func(c *data.Checkpoint) error {
+		left, err := m.leftAlone(c, from)
+		if err != nil {
+			return err
+		}
+		return write(append(m.Tensors(dev), left...))
+	})
 }
 
-// leftAlone are the tensors of a checkpoint that the family passes over, as they are.
-func (m *Model) leftAlone(c *data.Checkpoint) (out []data.OutTensor) {
+// leftAlone are the tensors of a folder's checkpoint that the family passes over: as they are, but what is kept in codes becomes numbers, as it does where the family reads it.
+func (m *Model) leftAlone(c *data.Checkpoint, dir string) (out []data.OutTensor, err error) {
+	config, err := readFile(dir, "config.json", "is it a model folder?")
+	if err != nil {
+		return nil, err
+	}
+	kept, err := storageOf(plainJSON(config))
+	if err != nil {
+		return nil, fmt.Errorf("%s: config.json: %w", dir, err)
+	}
+	w, err := newWeights(c, kept)
+	if err != nil {
+		return nil, err
+	}
 	for _, name := range c.Names() {
-		if m.skip(name) {
-			t, _ := c.Tensor(name)
-			out = append(out, data.OutTensor{Name: name, DType: t.DType, Shape: t.Shape, Write: func(w io.Writer) error {
-				_, err := w.Write(t.Data)
-				return err
-			}})
+		of := w.owner(name)
+		switch {
+		case !m.skip(name):
+		case of == "":
+			out = append(out, copied(c, name))
+		case !w.used[name]: // else decoded with another tensor of the same weight
+			t, err := m.decoded(w, of)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, t)
 		}
 	}
-	return out
+	return out, nil
+}
+
+func copied(c *data.Checkpoint, name string) data.OutTensor {
+	t, _ := c.Tensor(name)
+	return data.OutTensor{Name: name, DType: t.DType, Shape: t.Shape, Write: func(w io.Writer) error {
+		_, err := w.Write(t.Data)
+		return err
+	}}
+}
+
+// decoded is a weight in the model's storage type.
+func (m *Model) decoded(w *weights, name string) (data.OutTensor, error) {
+	from, err := w.find(name, "config.json")
+	return data.OutTensor{Name: name, DType: dtypeName(m.DType), Shape: from.shape, Write: func(w io.Writer) error {
+		n := 1
+		for _, d := range from.shape {
+			n *= d
+		}
+		values := make([]float32, n)
+		if err := from.read(values); err != nil {
+			return err
+		}
+		_, err := w.Write(stored(values, m.DType))
+		return err
+	}}, err
 }
 
 // SaveAdapter writes a PEFT adapter folder; base is where the model underneath lies.
@@ -142,18 +191,24 @@ func copyCompanions(dir, from string) error {
 
 // configFor is config.json with the storage type that the weights are written in.
 func (m *Model) configFor(d kernels.DType) ([]byte, error) {
-	plain := plainJSON(m.Config)
+	return editConfig(m.Config, func(c map[string]any) {
+		delete(c, "torch_dtype")
+		c["dtype"] = map[kernels.DType]string{kernels.F32: "float32", kernels.BF16: "bfloat16"}[d]
+	})
+}
+
+// editConfig changes fields of a config.json; all others keep their values, and numbers their spelling.
+func editConfig(config []byte, edit func(fields map[string]any)) ([]byte, error) {
+	plain := plainJSON(config)
 	dec := json.NewDecoder(bytes.NewReader(plain))
 	dec.UseNumber()
 	var c map[string]any
 	if err := dec.Decode(&c); err != nil {
 		return nil, fmt.Errorf("config.json: %w", err)
 	}
-	name := map[kernels.DType]string{kernels.F32: "float32", kernels.BF16: "bfloat16"}[d]
-	delete(c, "torch_dtype")
-	c["dtype"] = name
+	edit(c)
 	text, err := json.MarshalIndent(c, "", "  ")
-	if !bytes.Equal(plain, m.Config) {
+	if !bytes.Equal(plain, config) {
 		text = bareJSON(text)
 	}
 	return text, err

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"lockstep/kernels"
@@ -12,12 +11,11 @@ func init() { families["gpt_oss"] = family{"GptOssForCausalLM", buildGPTOSS, gpt
 // gptOSS is config.json of gpt-oss (arXiv 2508.10925; names and defaults as in transformers).
 type gptOSS struct {
 	decoder
-	Experts         int             `json:"num_local_experts"`
-	ExpertsPerToken int             `json:"num_experts_per_tok"`
-	SlidingWindow   int             `json:"sliding_window"`
-	LayerTypes      []string        `json:"layer_types"`
-	Limit           float32         `json:"swiglu_limit"`
-	Quantization    json.RawMessage `json:"quantization_config"`
+	Experts         int      `json:"num_local_experts"`
+	ExpertsPerToken int      `json:"num_experts_per_tok"`
+	SlidingWindow   int      `json:"sliding_window"`
+	LayerTypes      []string `json:"layer_types"`
+	Limit           float32  `json:"swiglu_limit"`
 }
 
 func buildGPTOSS(config []byte, b *builder) (*Model, error) {
@@ -69,8 +67,6 @@ func (c *gptOSS) check() error {
 		return fmt.Errorf("layer_types names %d layers of num_hidden_layers %d", len(c.LayerTypes), c.Layers)
 	case c.Limit != 7:
 		return fmt.Errorf("swiglu_limit is %g: want 7, which the reference has whatever this says", c.Limit)
-	case len(c.Quantization) > 0 && string(c.Quantization) != "null":
-		return fmt.Errorf("quantization_config: MXFP4 experts are not read yet: convert the checkpoint to bf16 and remove the field")
 	}
 	for l := range c.Layers {
 		if t := c.layerType(l); t != "sliding_attention" && t != "full_attention" {

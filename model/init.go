@@ -119,12 +119,17 @@ func normal(key, i uint64) float64 {
 
 // writeValues rounds to the tensor's type and writes it.
 func writeValues(dev kernels.Device, t kernels.Tensor, v []float32) {
-	size := t.DType.Size()
+	dev.Write(t, stored(v, t.DType))
+}
+
+// stored is numbers rounded to a storage type.
+func stored(v []float32, d kernels.DType) []byte {
+	size := d.Size()
 	raw := make([]byte, size*len(v))
 	for i, x := range v {
-		put(raw[i*size:], t.DType, x)
+		put(raw[i*size:], d, x)
 	}
-	dev.Write(t, raw)
+	return raw
 }
 
 // ReadValues is a contiguous F32 or BF16 tensor on the host, in fp32.

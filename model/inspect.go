@@ -24,6 +24,8 @@ type Summary struct {
 	// Of a model folder.
 	Tensors int
 	Formats map[string]int // bytes by storage format
+	Kept    string         // the format that weights are kept in besides; "": as they are
+	Decoded int            // weights that are kept so
 }
 
 // Demand is the memory of training in a storage type: of every weight, or of adapters of rank [AdapterRank] on every projection outside experts.
@@ -64,13 +66,27 @@ func Inspect(dir string) (s *Summary, err error) {
 	if s, err = Summarise(config); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
+	kept, err := storageOf(plainJSON(config))
+	if err != nil {
+		return nil, fmt.Errorf("%s: config.json: %w", dir, err)
+	}
 	c, err := data.OpenCheckpoint(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
+	w, err := newWeights(c, kept)
+	if err != nil {
+		return nil, err
+	}
 	s.Formats = map[string]int{}
+	if kept != nil {
+		s.Kept = kept.name
+	}
 	for _, name := range c.Names() {
+		if names, ok := w.encoded(w.owner(name)); ok && names[0] == name {
+			s.Decoded++
+		}
 		t, _ := c.Tensor(name)
 		s.Tensors++
 		s.Formats[t.DType] += len(t.Data)
@@ -92,6 +108,9 @@ func (s *Summary) String() string {
 			fmt.Fprintf(&b, " %s %s", f, gib(s.Formats[f]))
 		}
 		b.WriteString("\n")
+	}
+	if s.Kept != "" {
+		fmt.Fprintf(&b, "quantised   %d weights in %s, opened as numbers of fp32 or bf16\n", s.Decoded, s.Kept)
 	}
 	for _, d := range s.Demands {
 		fmt.Fprintf(&b, "to train    in %s: full %s, LoRA of rank %d outside experts %s; activations come on top\n", d.DType, gib(d.Full.Bytes()), AdapterRank, gib(d.LoRA.Bytes()))

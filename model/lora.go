@@ -201,15 +201,16 @@ const adapterFile = "adapter_config.json"
 
 // LoadAdapter fills the adapters that AddLoRA made; missing, misshapen and unused tensors are errors.
 func (m *Model) LoadAdapter(dev kernels.Device, c *data.Checkpoint) error {
-	used := map[string]bool{}
+	w, err := newWeights(c, nil)
+	if err != nil {
+		return err
+	}
 	for _, p := range m.adapters() {
-		name := m.peftName(p.Parts[0].Name)
-		if err := p.load(dev, p.Parts[0], name, c, adapterFile); err != nil {
+		if err := p.load(dev, p.Parts[0], m.peftName(p.Parts[0].Name), w, adapterFile); err != nil {
 			return err
 		}
-		used[name] = true
 	}
-	return unusedError(c, slices.DeleteFunc(c.Names(), func(n string) bool { return used[n] }), adapterFile)
+	return w.unused(func(string) bool { return false }, adapterFile)
 }
 
 // adapterConfig is adapter_config.json as PEFT writes and reads it; what would change the arithmetic must be absent or off.

@@ -16,7 +16,7 @@ type Model struct {
 	Vocab     int
 	MaxLength int // of a sequence
 	EOS       []int32
-	Config    []byte // config.json as read
+	Config    []byte // config.json as read, without what it says of the format that weights were kept in
 
 	Embed  *Param // [V, H]
 	Blocks []Block
@@ -28,6 +28,7 @@ type Model struct {
 
 	skip     func(name string) bool   // tensors of a checkpoint that the family leaves alone; nil: none
 	inMemory func(name string) string // what transformers, and so PEFT, calls a tensor once it is loaded; nil: as on disk
+	kept     *storage                 // how config.json says that weights are kept; nil: as they are
 
 	dev kernels.Device // nil: described, not built
 	mem *kernels.Arena

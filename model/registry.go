@@ -81,14 +81,21 @@ func describe(text []byte, b *builder) (*Model, error) {
 	if head.Initializer != nil {
 		b.std = *head.Initializer
 	}
+	kept, err := storageOf(config)
+	if err != nil {
+		return fail(err)
+	}
 	m, err := f.build(config, b)
 	if err == nil {
 		err = b.refusal
 	}
+	if err == nil && kept != nil {
+		text, err = withoutStorage(text)
+	}
 	if err != nil {
 		return fail(err)
 	}
-	m.Family, m.DType, m.EOS, m.Config, m.Params, m.dev, m.mem = head.ModelType, b.dtype, eos, text, b.params, b.dev, b.mem
+	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.dev, m.mem = head.ModelType, b.dtype, eos, text, kept, b.params, b.dev, b.mem
 	if err := m.setIndexing(b.indexing); err != nil {
 		return fail(err)
 	}

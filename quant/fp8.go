@@ -90,3 +90,18 @@ func roundSquare(w []float32, rows, cols, stride int) {
 		}
 	}
 }
+
+// DecodeFP8Blocks turns E4M3 codes [rows, cols] into numbers: dst = code * scale, the product rounded to fp32. Blocks of high rows and wide columns from the first row and
+// column on, cut at the edges, share one of the scales [ceil(rows/high), ceil(cols/wide)] (weight_dequant of github.com/deepseek-ai/DeepSeek-V3, inference/kernel.py).
+func DecodeFP8Blocks(dst []float32, codes []byte, scales []float32, rows, cols, high, wide int) {
+	across := (cols + wide - 1) / wide
+	for r := range rows {
+		to, from := dst[r*cols:][:cols], codes[r*cols:][:cols]
+		for i, s := range scales[r/high*across:][:across] {
+			at, end := i*wide, min((i+1)*wide, cols)
+			for j, c := range from[at:end] {
+				to[at+j] = e4m3Values[c] * s
+			}
+		}
+	}
+}

@@ -40,3 +40,17 @@ func roundINT4(group []float32) {
 		group[i] = float32(min(max(q, -8), 7)) * scale
 	}
 }
+
+// DecodeINT4Groups turns a matrix [rows, cols] that compressed-tensors has packed (format pack-quantized, 4 bits, symmetric) into numbers: dst = (nibble - 8) * scale, the
+// product rounded to fp32, which is exact for scales of bf16 or fp16. A row of packed is ceil(cols/8) little-endian words of 32 bits, column c in the 4 bits from 4*(c mod 8)
+// on; scales are [rows, ceil(cols/group)] (pack_to_int32 of github.com/neuralmagic/compressed-tensors).
+func DecodeINT4Groups(dst []float32, packed []byte, scales []float32, rows, cols, group int) {
+	stride, groups := (cols+7)/8*4, (cols+group-1)/group
+	for r := range rows {
+		to, from, own := dst[r*cols:][:cols], packed[r*stride:][:stride], scales[r*groups:][:groups]
+		for c := range to {
+			code := from[c/2] >> (4 * (c & 1)) & 15
+			to[c] = (float32(code) - 8) * own[c/group]
+		}
+	}
+}

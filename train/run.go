@@ -218,6 +218,9 @@ func (j *job) run() (err error) {
 	}
 	total, active := j.t.m.Parameters()
 	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.out, j.t.m.Family, compact(float64(total)), compact(float64(active)), j.t.r.Dev.Name(), j.state.Digest)
+	if opened := j.t.m.Opened(); opened != "" {
+		j.note("%s", opened)
+	}
 	j.openGauge()
 	if j.metrics, err = OpenMetrics(j.out, j.state.Step); err != nil {
 		return err

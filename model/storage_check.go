@@ -1,0 +1,57 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"lockstep/data"
+)
+
+// readScales reads scales, none of which may be NaN or infinite.
+func readScales(t data.TensorInfo) ([]float32, error) {
+	s := make([]float32, t.Len())
+	if err := data.ToF32(s, t); err != nil {
+		return nil, err
+	}
+	for i, x := range s {
+		if x-x != 0 {
+			return nil, fmt.Errorf("%s: tensor %s: scale %v is %v: fetch the checkpoint again", t.File, t.Name, place(t.Shape, i), x)
+		}
+	}
+	return s, nil
+}
+
+// finite is an error where codes stand for what is no number of fp32.
+func finite(values []float32, codes data.TensorInfo) error {
+	for _, x := range values {
+		if x-x != 0 {
+			what := "NaN"
+			if math.IsInf(float64(x), 0) {
+				what = "more than fp32 holds"
+			}
+			return fmt.Errorf("%s: tensor %s: codes stand for %s: fetch the checkpoint again", codes.File, codes.Name, what)
+		}
+	}
+	return nil
+}
+
+// place is where element i of a tensor lies.
+func place(shape []int, i int) []int {
+	at := make([]int, len(shape))
+	for d := len(shape) - 1; d >= 0; d-- {
+		at[d], i = i%shape[d], i/shape[d]
+	}
+	return at
+}
+
+func misfit(t data.TensorInfo, want string) error {
+	return fmt.Errorf("%s: tensor %s has shape %v, want %s", t.File, t.Name, t.Shape, want)
+}
+
+func wantType(t data.TensorInfo, types ...string) error {
+	if slices.Contains(types, t.DType) {
+		return nil
+	}
+	return fmt.Errorf("%s: tensor %s is %s, want %v", t.File, t.Name, t.DType, types)
+}

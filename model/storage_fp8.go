@@ -1,0 +1,43 @@
+package model
+
+import (
+	"fmt"
+	"slices"
+
+	"lockstep/data"
+	"lockstep/quant"
+)
+
+// fp8Blocks is FP8 of DeepSeek-V3 and those after it: a weight [out, in] is E4M3 codes, and a scale F32 or BF16 in weight_scale_inv [ceil(out/high), ceil(in/wide)] multiplies
+// each block. Experts in one tensor [n, out, in] have scales [n, ...].
+func fp8Blocks(high, wide int) *storage {
+	return &storage{
+		name: fmt.Sprintf("FP8 blocks of %d x %d", high, wide), dtype: "F8_E4M3", others: []string{"_scale_inv"},
+		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
+			scales := others[0]
+			rank := len(codes.Shape)
+			if rank < 2 || rank > 3 {
+				return weight{}, misfit(codes, "a matrix, or one for each expert")
+			}
+			rows, cols := codes.Shape[rank-2], codes.Shape[rank-1]
+			want := append(slices.Clone(codes.Shape[:rank-2]), (rows+high-1)/high, (cols+wide-1)/wide)
+			if !slices.Equal(scales.Shape, want) {
+				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s %v", want, codes.Name, codes.Shape))
+			}
+			if err := wantType(scales, "F32", "BF16"); err != nil {
+				return weight{}, err
+			}
+			return weight{shape: codes.Shape, read: func(dst []float32) error {
+				s, err := readScales(scales)
+				if err != nil {
+					return err
+				}
+				each, own := rows*cols, want[rank-2]*want[rank-1]
+				for g := 0; g*each < len(dst); g++ {
+					quant.DecodeFP8Blocks(dst[g*each:][:each], codes.Data[g*each:][:each], s[g*own:][:own], rows, cols, high, wide)
+				}
+				return finite(dst, codes)
+			}}, nil
+		},
+	}
+}

@@ -1,0 +1,79 @@
+package model
+
+import (
+	"strings"
+	"testing"
+
+	"lockstep/data"
+)
+
+// No config.json makes reading its quantization_config panic, and what it refuses it refuses in one line.
+func FuzzStorageOf(f *testing.F) {
+	for _, q := range []string{
+		`{"quant_method": "fp8", "weight_block_size": [128, 128]}`, `{"quant_method": "mxfp4"}`, `null`, `"fp8"`,
+		`{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": true}}}}`,
+	} {
+		f.Add([]byte(`{"model_type": "gpt_oss", "quantization_config": ` + q + `}`))
+		f.Add([]byte(`{"text_config": {"quantization_config": ` + q + `}}`))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		config := plainJSON(text)
+		s, err := storageOf(config)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than a line: %v", err)
+			}
+			return
+		}
+		if s == nil {
+			return
+		}
+		plain, err := withoutStorage(text)
+		if err != nil {
+			return // a null, or a name twice
+		}
+		if again, err := storageOf(plainJSON(plain)); err != nil || again != nil {
+			t.Errorf("%s: %v after it was removed (%v)", plain, again, err)
+		}
+	})
+}
+
+// Whatever shapes and types tensors have, opening them ends in one line of error or in a weight that can be read whole.
+func FuzzStorageOpen(f *testing.F) {
+	f.Add(uint8(0), []byte{40, 24}, []byte{3, 2}, []byte{}, []byte{1, 2, 3, 4})
+	f.Add(uint8(0), []byte{2, 40, 24}, []byte{2, 3, 2}, []byte{}, []byte{0xff})
+	f.Add(uint8(1), []byte{3, 8}, []byte{3, 2}, []byte{2}, []byte{3, 0, 0, 0, 64, 0, 0, 0})
+	f.Add(uint8(2), []byte{2, 5, 2, 16}, []byte{2, 5, 2}, []byte{}, []byte{254, 17})
+	f.Add(uint8(2), []byte{0, 5, 0, 16}, []byte{0, 5, 0}, []byte{}, []byte{})
+	f.Fuzz(func(t *testing.T, kind uint8, codes, scales, shape, fill []byte) {
+		formats := []*storage{fp8Blocks(16, 16), int4Groups(32), mxfp4()}
+		types := [][]string{{"F8_E4M3", "F32", "F32"}, {"I32", "BF16", "I32"}, {"U8", "U8", "U8"}, {"F8_E4M3", "BF16", "F32"}, {"I32", "F16", "I64"}}
+		which := int(kind) % len(types)
+		s := formats[which%len(formats)]
+		var parts []data.TensorInfo
+		for i, dims := range [][]byte{codes, scales, shape} {
+			info := data.TensorInfo{Name: "w", DType: types[which][i], File: "f"}
+			for _, d := range dims[:min(len(dims), 4)] {
+				info.Shape = append(info.Shape, int(d%65))
+			}
+			width := map[string]int{"F8_E4M3": 1, "U8": 1, "BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}[info.DType]
+			if info.Len() > 1<<14 {
+				return
+			}
+			info.Data = make([]byte, width*info.Len())
+			for j := range info.Data {
+				if len(fill) > 0 {
+					info.Data[j] = fill[j%len(fill)]
+				}
+			}
+			parts = append(parts, info)
+		}
+		w, err := s.open(parts[0], parts[1:1+len(s.others)])
+		if err == nil {
+			err = w.read(make([]float32, data.TensorInfo{Shape: w.shape}.Len()))
+		}
+		if err != nil && (strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "f: tensor w")) {
+			t.Errorf("error %v", err)
+		}
+	})
+}

@@ -1,0 +1,140 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+
+	"lockstep/data"
+)
+
+// weights are the tensors of a checkpoint as numbers: what it keeps in codes and scales appears under the name, and in the shape, of the weight that they stand for. It is
+// decoded when it is read, one weight at a time.
+type weights struct {
+	*data.Checkpoint
+	kept *storage // nil: every tensor is what it is
+	used map[string]bool
+}
+
+// weight is one tensor of numbers.
+type weight struct {
+	shape []int
+	read  func(dst []float32) error // in fp32, products rounded to it; len(dst) is the number of elements
+}
+
+// newWeights looks at what a checkpoint keeps in a format. Codes and scales without each other are errors.
+func newWeights(c *data.Checkpoint, kept *storage) (*weights, error) {
+	w := &weights{Checkpoint: c, kept: kept, used: map[string]bool{}}
+	if kept == nil {
+		return w, nil
+	}
+	found := false
+	for _, name := range c.Names() {
+		of := w.owner(name)
+		if of == "" {
+			continue
+		}
+		names, encoded := w.encoded(of)
+		if !encoded {
+			t, _ := c.Tensor(name)
+			return nil, fmt.Errorf("%s: tensor %s: there are no codes for it, %s in %s: fetch the checkpoint again", t.File, name, names[0], kept.dtype)
+		}
+		for _, other := range names[1:] {
+			if _, ok := c.Tensor(other); !ok {
+				return nil, fmt.Errorf("%s: no tensor %s, which says what %s stands for: the checkpoint is incomplete", c.Path(), other, names[0])
+			}
+		}
+		found = true
+	}
+	if !found {
+		return nil, fmt.Errorf("%s: %s of config.json says %s, and no tensor is kept so: remove the field", c.Path(), quantizationKey, kept.name)
+	}
+	return w, nil
+}
+
+// owner is the weight that a tensor of the checkpoint is a part of; "": it is one itself.
+func (w *weights) owner(name string) string {
+	if w.kept == nil {
+		return ""
+	}
+	for _, ending := range append([]string{w.kept.codes}, w.kept.others...) {
+		stem, ok := strings.CutSuffix(name, ending)
+		if !ok {
+			continue
+		}
+		if of := stem + w.kept.weight; of != name {
+			return of
+		} else if _, encoded := w.encoded(of); encoded {
+			return of
+		}
+	}
+	return ""
+}
+
+// encoded tells whether the checkpoint has codes of a weight, and what they and the tensors beside them are called.
+func (w *weights) encoded(of string) (names []string, ok bool) {
+	if w.kept == nil {
+		return nil, false
+	}
+	stem, ok := strings.CutSuffix(of, w.kept.weight)
+	if !ok {
+		return nil, false
+	}
+	for _, ending := range append([]string{w.kept.codes}, w.kept.others...) {
+		names = append(names, stem+ending)
+	}
+	codes, ok := w.Tensor(names[0])
+	return names, ok && (names[0] != of || codes.DType == w.kept.dtype)
+}
+
+// has tells whether there is a weight of a name.
+func (w *weights) has(name string) bool {
+	if _, ok := w.encoded(name); ok {
+		return true
+	}
+	_, ok := w.Tensor(name)
+	return ok
+}
+
+// find is the weight of a name, for [weights.unused] to leave out. config is the file that says what the checkpoint should hold.
+func (w *weights) find(name, config string) (weight, error) {
+	if names, ok := w.encoded(name); ok {
+		var parts []data.TensorInfo
+		for _, n := range names {
+			t, _ := w.Tensor(n)
+			parts, w.used[n] = append(parts, t), true
+		}
+		if err := wantType(parts[0], w.kept.dtype); err != nil {
+			return weight{}, err
+		}
+		return w.kept.open(parts[0], parts[1:])
+	}
+	t, ok := w.Tensor(name)
+	if !ok {
+		return weight{}, fmt.Errorf("%s: no tensor %s: the checkpoint is incomplete, or %s is not its own", w.Path(), name, config)
+	}
+	w.used[name] = true
+	return weight{shape: t.Shape, read: func(dst []float32) error {
+		if err := data.ToF32(dst, t); err != nil {
+			return fmt.Errorf("%s: tensor %s: %w", w.Path(), name, err)
+		}
+		return nil
+	}}, nil
+}
+
+// unused is an error that names tensors of the checkpoint that no find has asked for, those that pass left out.
+func (w *weights) unused(pass func(name string) bool, config string) error {
+	var names []string
+	for _, name := range w.Names() {
+		if !w.used[name] && !pass(name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	more := ""
+	if len(names) > 3 {
+		more = fmt.Sprintf(" and %d more", len(names)-3)
+	}
+	return fmt.Errorf("%s: nothing uses %s%s: is %s the one of these weights?", w.Path(), strings.Join(names[:min(3, len(names))], ", "), more, config)
+}
