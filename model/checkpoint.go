@@ -57,10 +57,8 @@ func (p *Param) load(dev kernels.Device, part Part, name string, w *weights, con
 		return err
 	}
 	if part.Disk != nil {
-		disk := slices.Clone(values)
-		for i := range values {
-			values[i] = disk[part.Disk(i)]
-		}
+		dev.Write(view, arranged(values, view.DType, p.W.Cols, part.Disk))
+		return nil
 	}
 	writeValues(dev, view, values)
 	return nil
@@ -90,7 +88,7 @@ func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string
 		raw := make([]byte, view.Bytes())
 		dev.Read(raw, view)
 		if part.Disk != nil {
-			raw = permuted(raw, t.DType.Size(), part.Disk)
+			raw = permuted(raw, t.DType.Size(), p.W.Cols, part.Disk)
 		}
 		_, err := w.Write(raw)
 		return err
@@ -103,31 +101,6 @@ func dtypeName(d kernels.DType) string {
 		return "BF16"
 	}
 	return "F32"
-}
-
-// permuted puts element i of size bytes where disk says.
-func permuted(raw []byte, size int, disk func(i int) int) []byte {
-	out := make([]byte, len(raw))
-	for i := range len(raw) / size {
-		copy(out[disk(i)*size:][:size], raw[i*size:])
-	}
-	return out
-}
-
-// expertsLast is the layout [rows, cols, groups] on disk of [groups, rows, cols] in memory, rows in an order of their own or (nil) the same.
-func expertsLast(groups, rows, cols int, order func(row int) int) func(i int) int {
-	return func(i int) int {
-		group, row, col := i/(rows*cols), i/cols%rows, i%cols
-		if order != nil {
-			row = order(row)
-		}
-		return (row*cols+col)*groups + group
-	}
-}
-
-// rowsOnDisk is the layout of rows of cols elements in another order.
-func rowsOnDisk(disk func(row int) int, cols int) func(i int) int {
-	return func(i int) int { return disk(i/cols)*cols + i%cols }
 }
 
 // stateKinds are the tensors that training adds to a parameter.

@@ -126,9 +126,11 @@ func writeValues(dev kernels.Device, t kernels.Tensor, v []float32) {
 func stored(v []float32, d kernels.DType) []byte {
 	size := d.Size()
 	raw := make([]byte, size*len(v))
-	for i, x := range v {
-		put(raw[i*size:], d, x)
-	}
+	inParallel(len(v), 1, func(from, to int) {
+		for i := from; i < to; i++ {
+			put(raw[i*size:], d, v[i])
+		}
+	})
 	return raw
 }
 

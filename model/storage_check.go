@@ -2,8 +2,8 @@ package model
 
 import (
 	"fmt"
-	"math"
 	"slices"
+	"sync/atomic"
 
 	"lockstep/data"
 )
@@ -24,14 +24,25 @@ func readScales(t data.TensorInfo) ([]float32, error) {
 
 // finite is an error where codes stand for what is no number of fp32.
 func finite(values []float32, codes data.TensorInfo) error {
-	for _, x := range values {
-		if x-x != 0 {
-			what := "NaN"
-			if math.IsInf(float64(x), 0) {
-				what = "more than fp32 holds"
+	var isNaN, isInf atomic.Bool
+	inParallel(len(values), 1, func(from, to int) {
+		for _, x := range values[from:to] {
+			if x-x == 0 {
+				continue
 			}
-			return fmt.Errorf("%s: tensor %s: codes stand for %s: fetch the checkpoint again", codes.File, codes.Name, what)
+			if x != x {
+				isNaN.Store(true)
+			} else {
+				isInf.Store(true)
+			}
+			return
 		}
+	})
+	switch {
+	case isNaN.Load():
+		return fmt.Errorf("%s: tensor %s: codes stand for NaN: fetch the checkpoint again", codes.File, codes.Name)
+	case isInf.Load():
+		return fmt.Errorf("%s: tensor %s: codes stand for more than fp32 holds: fetch the checkpoint again", codes.File, codes.Name)
 	}
 	return nil
 }

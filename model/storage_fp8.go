@@ -32,9 +32,12 @@ func fp8Blocks(high, wide int) *storage {
 				if err != nil {
 					return err
 				}
-				each, own := rows*cols, want[rank-2]*want[rank-1]
-				for g := 0; g*each < len(dst); g++ {
-					quant.DecodeFP8Blocks(dst[g*each:][:each], codes.Data[g*each:][:each], s[g*own:][:own], rows, cols, high, wide)
+				down, across := want[rank-2], want[rank-1]
+				for g := range len(s) / max(down*across, 1) {
+					to, from, own := dst[g*rows*cols:], codes.Data[g*rows*cols:], s[g*down*across:]
+					inParallel(rows, high, func(r, end int) {
+						quant.DecodeFP8Blocks(to[r*cols:], from[r*cols:], own[r/high*across:], end-r, cols, high, wide)
+					})
 				}
 				return finite(dst, codes)
 			}}, nil

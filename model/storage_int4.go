@@ -35,7 +35,10 @@ func int4Groups(group int) *storage {
 				if err != nil {
 					return err
 				}
-				quant.DecodeINT4Groups(dst, codes.Data, s, rows, cols, group)
+				stride, groups := codes.Shape[1]*4, scales.Shape[1]
+				inParallel(rows, 1, func(r, end int) {
+					quant.DecodeINT4Groups(dst[r*cols:], codes.Data[r*stride:], s[r*groups:], end-r, cols, group)
+				})
 				return finite(dst, codes)
 			}}, nil
 		},

@@ -29,27 +29,33 @@ func mxfp4() *storage {
 				if at := slices.Index(scales.Data, 255); at >= 0 {
 					return fmt.Errorf("%s: tensor %s: scale %v is NaN: fetch the checkpoint again", scales.File, scales.Name, place(scales.Shape, at))
 				}
-				matrix := make([]float32, rows*cols)
-				for g := 0; g*len(matrix) < len(dst); g++ {
-					each := len(matrix) / quant.MXFP4Block
-					quant.DecodeMXFP4(matrix, codes.Data[g*len(matrix)/2:], scales.Data[g*each:][:each])
-					transpose(dst[g*len(matrix):][:len(matrix)], matrix, rows, cols)
-				}
+				decodeTransposed(dst, codes.Data, scales.Data, rows, cols)
 				return finite(dst, codes)
 			}}, nil
 		},
 	}
 }
 
-// transpose is dst [cols, rows] from src [rows, cols], by tiles that stay in the cache.
-func transpose(dst, src []float32, rows, cols int) {
-	const tile = 32
-	for r := 0; r < rows; r += tile {
-		for c := range cols {
-			to := dst[c*rows:][:rows]
-			for i := r; i < min(r+tile, rows); i++ {
-				to[i] = src[i*cols+c]
-			}
-		}
+// decodeTransposed is experts dst [n, cols, rows] from blocks and scales of [n, rows, cols]. Some rows are decoded at a time, so that they are still near when they are written
+// as columns.
+func decodeTransposed(dst []float32, blocks, scales []byte, rows, cols int) {
+	const together = 32
+	if len(dst) == 0 {
+		return
 	}
+	inParallel(len(dst)/cols, together, func(from, to int) {
+		decoded := make([]float32, together*cols)
+		for row := from; row < to; {
+			expert, first := row/rows, row%rows
+			n := min(together, to-row, rows-first)
+			own := scales[row*cols/quant.MXFP4Block:][:n*cols/quant.MXFP4Block]
+			quant.DecodeMXFP4(decoded, blocks[row*cols/2:], own)
+			for col := range cols {
+				for i := range n {
+					dst[(expert*cols+col)*rows+first+i] = decoded[i*cols+col]
+				}
+			}
+			row += n
+		}
+	})
 }
