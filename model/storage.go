@@ -28,8 +28,7 @@ type storage struct {
 type quantization struct {
 	Method string `json:"quant_method"`
 
-	Block []int  `json:"weight_block_size"` // of fp8
-	Code  string `json:"fmt"`
+	Block []int `json:"weight_block_size"` // of fp8
 
 	Format string `json:"format"` // of compressed-tensors
 	Groups map[string]struct {
@@ -103,8 +102,6 @@ func parseStorage(text json.RawMessage) (*storage, error) {
 	switch q.Method {
 	case "fp8":
 		switch {
-		case q.Code != "" && q.Code != "e4m3":
-			return refuse("fp8 of fmt %q", q.Code)
 		case len(q.Block) == 0:
 			return refuse("fp8 with one scale for a tensor")
 		case len(q.Block) != 2 || slices.Min(q.Block) <= 0 || slices.Max(q.Block) > 1<<24:

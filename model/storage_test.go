@@ -407,6 +407,9 @@ func openFolder(t *testing.T, dir, adapter string, d kernels.DType, ids []int32)
 			if err := m.SaveFolder(r.Dev, o.saved, dir); err != nil {
 				return err
 			}
+			if err := m.Load(r.Dev, openCheckpoint(t, o.saved)); err != nil { // as a run that goes on does
+				return err
+			}
 		}
 		o.losses = adamW(r, m, 2, ids)
 		return nil
@@ -594,7 +597,6 @@ func TestQuantizationConfigRefuses(t *testing.T) {
 		{"qwen3", map[string]any{}, `quant_method ""`}, {"qwen3", "fp8", "cannot unmarshal"}, {"qwen3", map[string]any{"quant_method": "mxfp4"}, "for gpt_oss alone"},
 		{"qwen3", map[string]any{"quant_method": "fp8"}, "one scale for a tensor"}, {"qwen3", with(fp8Config(128, 128), "weight_block_size", nil), "one scale for a tensor"},
 		{"qwen3", fp8Config(0, 128), "two positive numbers"}, {"qwen3", with(fp8Config(1, 1), "weight_block_size", []int{128}), "two positive numbers"},
-		{"qwen3", with(fp8Config(128, 128), "fmt", "e5m2"), "e5m2"},
 		{"kimi_k2", with(int4Config(32), "format", "nvfp4-pack-quantized"), "nvfp4"}, {"kimi_k2", with(int4Config(32), "format", "float-quantized"), "float-quantized"},
 		{"kimi_k2", with(int4Config(32), "config_groups", map[string]any{"a": map[string]any{}, "b": map[string]any{}}), "2 config_groups"},
 		{"kimi_k2", with(int4Config(32), "config_groups", map[string]any{"a": map[string]any{}}), "without weights"},
