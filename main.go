@@ -380,7 +380,7 @@ func serveCommand() *cobra.Command {
 			"\"return_token_ids\": true tells the answer's; \"seed\" makes a request repeatable; system_fingerprint is the digest of the arithmetic. Ctrl-C ends when those that are\n" +
 			"being served have their answers. With " + keyVariable + " in the environment clients have to give that key.",
 		Example: "  lockstep serve --model runs/countdown-sft/model\n" +
-			"  curl localhost:8000/v1/completions -d '{\"prompt\": \"7 9 12 = 28\", \"max_tokens\": 40, \"temperature\": 0}'",
+			"  curl localhost:8000/v1/completions -d '{\"prompt\": \"make 28 from 7 9 12:\", \"max_tokens\": 60, \"temperature\": 0}'",
 		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			l, err := net.Listen("tcp", address) // before the model is read: what is wrong with the address is known at once

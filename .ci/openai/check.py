@@ -14,7 +14,7 @@ client = openai.OpenAI(base_url=sys.argv[1], api_key="none")
 model = client.models.list().data[0]
 print(f"{model.id}: {model.max_model_len} positions, definition {model.definition[:12]}")
 
-ask = dict(model=model.id, prompt="7 9 12 = 28\n", max_tokens=24, seed=7, n=3, logprobs=2, temperature=1.0)
+ask = dict(model=model.id, prompt="make 28 from 7 9 12:", max_tokens=60, seed=7, n=3, logprobs=2, temperature=1.0)
 whole = client.completions.create(**ask)
 texts = [""] * 3
 for chunk in client.completions.create(**ask, stream=True, stream_options={"include_usage": True}):
@@ -27,7 +27,7 @@ for c in whole.choices:
     assert len(c.logprobs.tokens) == len(c.logprobs.token_logprobs) == len(c.logprobs.top_logprobs) == len(c.logprobs.text_offset)
 print("completions:", texts, usage.completion_tokens, "tokens")
 
-talk = dict(model=model.id, messages=[{"role": "user", "content": "7 9 12 = 28"}], max_tokens=24, seed=7, logprobs=True, top_logprobs=2)
+talk = dict(model=model.id, messages=[{"role": "user", "content": "make 28 from 7 9 12:"}], max_tokens=24, seed=7, logprobs=True, top_logprobs=2)
 answer = client.chat.completions.create(**talk)
 said = "".join(c.choices[0].delta.content or "" for c in client.chat.completions.create(**talk, stream=True))
 assert said == answer.choices[0].message.content, (said, answer)
