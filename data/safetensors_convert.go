@@ -29,7 +29,7 @@ func ToF32(dst []float32, t TensorInfo) error {
 		for i := range dst {
 			dst[i] = float32(math.Float64frombits(binary.LittleEndian.Uint64(src[8*i:])))
 		}
-	case "F8_E4M3", "F8_E5M2":
+	case "F8_E4M3", "F8_E5M2", "F8_E8M0":
 		table := f8Table(t.DType)
 		for i := range dst {
 			dst[i] = table[src[i]]
@@ -61,7 +61,7 @@ func ToBF16(dst []uint16, t TensorInfo) error {
 		for i := range dst {
 			dst[i] = kernels.RoundBF16(roundOdd(math.Float64frombits(binary.LittleEndian.Uint64(src[8*i:]))))
 		}
-	case "F8_E4M3", "F8_E5M2":
+	case "F8_E4M3", "F8_E5M2", "F8_E8M0":
 		table := f8Table(t.DType)
 		for i := range dst {
 			dst[i] = kernels.RoundBF16(table[src[i]])
@@ -109,18 +109,28 @@ func roundOdd(x float64) float32 {
 	return math.Float32frombits(b | 1)
 }
 
-// f8Table holds the values of the 256 codes of F8_E4M3 (no infinities, bias 7, NaN at all ones) or F8_E5M2 (the upper
-// half of an F16): "FP8 Formats for Deep Learning", arXiv 2209.05433.
+// f8Table holds the values of the 256 codes of F8_E4M3 (no infinities, bias 7, NaN at all ones), of F8_E5M2 (the upper half of an F16): "FP8 Formats for Deep Learning",
+// arXiv 2209.05433; or of F8_E8M0 (a power of two, bias 127, NaN at all ones): OCP Microscaling Formats v1.0, section 5.4.1.
 func f8Table(dtype string) *[256]float32 {
 	var table [256]float32
 	for i := range table {
-		if dtype == "F8_E5M2" {
+		switch dtype {
+		case "F8_E5M2":
 			table[i] = fromF16(uint16(i) << 8)
-		} else {
+		case "F8_E8M0":
+			table[i] = fromE8M0(uint8(i))
+		default:
 			table[i] = fromE4M3(uint8(i))
 		}
 	}
 	return &table
+}
+
+func fromE8M0(c uint8) float32 {
+	if c == 0xff {
+		return float32(math.NaN())
+	}
+	return float32(math.Ldexp(1, int(c)-127))
 }
 
 func fromE4M3(c uint8) float32 {

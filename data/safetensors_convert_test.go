@@ -87,6 +87,23 @@ func TestConvertSmallFloats(t *testing.T) {
 	}
 }
 
+// Every scale, 2^(e-127), the last of them none.
+func TestConvertE8M0(t *testing.T) {
+	var raw []byte
+	for e := range 256 {
+		raw = append(raw, byte(e))
+	}
+	f, b := convert(t, "F8_E8M0", raw, 256)
+	for e, x := range f[:255] {
+		if float64(x) != math.Pow(2, float64(e-127)) || kernels.FromBF16(b[e]) != x {
+			t.Errorf("%d: %g and %#x", e, x, b[e])
+		}
+	}
+	if f[255] == f[255] || kernels.FromBF16(b[255]) == kernels.FromBF16(b[255]) {
+		t.Errorf("255: %g and %#x", f[255], b[255])
+	}
+}
+
 // bf16 of an F64 is rounded once: by way of fp32, the first of these would go down.
 func TestConvertDoubleRoundsOnce(t *testing.T) {
 	in := []float64{0x1.0100000001p0, 0x1.00ffffffffp0, -0x1.0100000001p0, 0x1.01p0, 1e300, -1e300, 1e-300, math.NaN(), 0x1.feffffffp127, 0x1.ff0p127}

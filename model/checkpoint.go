@@ -27,6 +27,7 @@ func (m *Model) load(dev kernels.Device, c *data.Checkpoint, kept *storage) erro
 			}
 		}
 	}
+	m.beside = w.beside()
 	return w.unused(m.redundant, "config.json")
 }
 

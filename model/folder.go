@@ -20,7 +20,7 @@ var companions = []string{
 	"generation_config.json",
 }
 
-// LoadFolder builds the model of a Hugging Face folder and fills its weights, those that are kept in FP8 blocks, INT4 groups or MXFP4 with the numbers that they stand for:
+// LoadFolder builds the model of a Hugging Face folder and fills its weights, those that are kept in FP8, INT4 groups or MXFP4 with the numbers that they stand for:
 // code * scale rounded to fp32, and rounded again where the storage type is bf16. adapter, where not empty, is a PEFT folder to put on it.
 func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, error) {
 	config, err := readFile(dir, "config.json", "is it a model folder?")
@@ -115,7 +115,7 @@ func (m *Model) leftAlone(c *data.Checkpoint, dir string) (out []data.OutTensor,
 	for _, name := range c.Names() {
 		of := w.owner(name)
 		switch {
-		case !m.skip(name):
+		case !m.skip(name) || w.readOver(name):
 		case of == "":
 			out = append(out, copied(c, name))
 		case !w.used[name]: // else decoded with another tensor of the same weight

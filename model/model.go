@@ -29,6 +29,7 @@ type Model struct {
 	skip     func(name string) bool   // tensors of a checkpoint that the family leaves alone; nil: none
 	inMemory func(name string) string // what transformers, and so PEFT, calls a tensor once it is loaded; nil: as on disk
 	kept     *storage                 // how config.json says that weights are kept; nil: as they are
+	beside   int                      // tensors of the checkpoint that are read over since they round activations
 
 	dev kernels.Device // nil: described, not built
 	mem *kernels.Arena

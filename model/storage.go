@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	"lockstep/data"
 )
@@ -17,6 +16,7 @@ type storage struct {
 	codes  string   // ending of the codes
 	dtype  string   // of the codes
 	others []string // endings of the further tensors
+	beside string   // ending of tensors that say how what the weights multiply was rounded; they are read over. "": none
 	family string   // the only one that has the format; "": any
 
 	// open checks types and shapes of the codes and of the others, in their order, and says what they hold.
@@ -27,21 +27,8 @@ type storage struct {
 // alone, is not read: activations are not rounded here, and the tensors themselves say what they are.
 type quantization struct {
 	Method string `json:"quant_method"`
-
-	Block []int `json:"weight_block_size"` // of fp8
-
-	Format string `json:"format"` // of compressed-tensors
-	Groups map[string]struct {
-		Format  string
-		Weights *struct {
-			Bits      int    `json:"num_bits"`
-			Type      string `json:"type"`
-			Strategy  string `json:"strategy"`
-			Size      int    `json:"group_size"`
-			Symmetric bool   `json:"symmetric"`
-			Order     any    `json:"actorder"`
-		} `json:"weights"`
-	} `json:"config_groups"`
+	Block  []int  `json:"weight_block_size"` // of fp8
+	compressedTensors
 }
 
 // Opened says what the weights were kept in and what they are now, for a person; "": they were numbers.
@@ -49,7 +36,11 @@ func (m *Model) Opened() string {
 	if m.kept == nil {
 		return ""
 	}
-	return fmt.Sprintf("weights: %s, opened as %s", m.kept.name, m.DType)
+	said := fmt.Sprintf("weights: %s, opened as %s", m.kept.name, m.DType)
+	if m.beside > 0 {
+		said += fmt.Sprintf("; %d tensors %s are read over: activations are not rounded", m.beside, m.kept.beside)
+	}
+	return said
 }
 
 const quantizationKey = "quantization_config"
@@ -86,7 +77,7 @@ func storageOf(config []byte) (*storage, error) {
 	return own, nil
 }
 
-var errStorage = errors.New("want fp8 with a weight_block_size, mxfp4, or compressed-tensors of format pack-quantized with symmetric groups of 4 bits; or convert the weights to bf16 and remove the field")
+var errStorage = errors.New("want fp8 with a weight_block_size, mxfp4, or compressed-tensors of format float-quantized, pack-quantized or mxfp4-pack-quantized; or convert the weights to bf16 and remove the field")
 
 func parseStorage(text json.RawMessage) (*storage, error) {
 	if len(text) == 0 || string(text) == "null" {
@@ -101,42 +92,19 @@ func parseStorage(text json.RawMessage) (*storage, error) {
 	}
 	switch q.Method {
 	case "fp8":
-		switch {
-		case len(q.Block) == 0:
-			return refuse("fp8 with one scale for a tensor")
-		case len(q.Block) != 2 || slices.Min(q.Block) <= 0 || slices.Max(q.Block) > 1<<24:
-			return nil, fmt.Errorf("weight_block_size is %v: want two positive numbers", q.Block)
+		if len(q.Block) == 0 {
+			return refuse("fp8 without weight_block_size")
+		}
+		if err := checkBlock("weight_block_size", q.Block); err != nil {
+			return nil, err
 		}
 		return fp8Blocks(q.Block[0], q.Block[1]), nil
 	case "mxfp4":
 		return mxfp4(), nil
 	case "compressed-tensors":
-		return q.packed(refuse)
+		return q.storage(refuse)
 	}
 	return refuse("quant_method %q", q.Method)
-}
-
-// packed is the format of compressed-tensors that Kimi K2-Thinking to K2.6 come in.
-func (q *quantization) packed(refuse func(string, ...any) (*storage, error)) (*storage, error) {
-	const want = "pack-quantized"
-	if len(q.Groups) != 1 {
-		return refuse("compressed-tensors of format %q with %d config_groups", q.Format, len(q.Groups))
-	}
-	for _, g := range q.Groups {
-		w := g.Weights
-		switch {
-		case q.Format != want || g.Format != "" && g.Format != want:
-			return refuse("compressed-tensors of format %q", q.Format)
-		case w == nil:
-			return refuse("compressed-tensors without weights in config_groups")
-		case w.Bits != 4 || w.Type != "int" || w.Strategy != "group" || !w.Symmetric || w.Order != nil:
-			return refuse("compressed-tensors with weights of num_bits %d, type %q, strategy %q, symmetric %v, actorder %v", w.Bits, w.Type, w.Strategy, w.Symmetric, w.Order)
-		case w.Size <= 0 || w.Size > 1<<24:
-			return nil, fmt.Errorf("group_size is %d: want a positive number", w.Size)
-		}
-		return int4Groups(w.Size), nil
-	}
-	panic("unreachable: a map of length 1 has an entry")
 }
 
 // withoutStorage is a config.json of the same weights as plain numbers.

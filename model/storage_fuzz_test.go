@@ -12,6 +12,7 @@ func FuzzStorageOf(f *testing.F) {
 	for _, q := range []string{
 		`{"quant_method": "fp8", "weight_block_size": [128, 128]}`, `{"quant_method": "mxfp4"}`, `null`, `"fp8"`,
 		`{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": true}}}}`,
+		`{"quant_method": "compressed-tensors", "format": "float-quantized", "kv_cache_scheme": null, "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128], "symmetric": true}}}}`,
 	} {
 		f.Add([]byte(`{"model_type": "gpt_oss", "quantization_config": ` + q + `}`))
 		f.Add([]byte(`{"text_config": {"quantization_config": ` + q + `}}`))
@@ -45,9 +46,16 @@ func FuzzStorageOpen(f *testing.F) {
 	f.Add(uint8(1), []byte{3, 8}, []byte{3, 2}, []byte{2}, []byte{3, 0, 0, 0, 64, 0, 0, 0})
 	f.Add(uint8(2), []byte{2, 5, 2, 16}, []byte{2, 5, 2}, []byte{}, []byte{254, 17})
 	f.Add(uint8(2), []byte{0, 5, 0, 16}, []byte{0, 5, 0}, []byte{}, []byte{})
+	f.Add(uint8(3), []byte{40, 24}, []byte{40, 1}, []byte{}, []byte{1, 2, 3, 4})
+	f.Add(uint8(4), []byte{5, 0}, []byte{1}, []byte{}, []byte{1, 2, 3, 4})
+	f.Add(uint8(5), []byte{5, 32}, []byte{5, 2}, []byte{}, []byte{120, 17})
+	f.Add(uint8(6), []byte{40, 24}, []byte{3, 2}, []byte{}, []byte{1, 255})
 	f.Fuzz(func(t *testing.T, kind uint8, codes, scales, shape, fill []byte) {
-		formats := []*storage{fp8Blocks(16, 16), int4Groups(32), mxfp4()}
-		types := [][]string{{"F8_E4M3", "F32", "F32"}, {"I32", "BF16", "I32"}, {"U8", "U8", "U8"}, {"F8_E4M3", "BF16", "F32"}, {"I32", "F16", "I64"}}
+		formats := []*storage{fp8Blocks(16, 16), int4Groups(32), mxfp4(), fp8Rows(false), fp8Rows(true), mxfp4Packed()}
+		types := [][]string{
+			{"F8_E4M3", "F32", "F32"}, {"I32", "BF16", "I32"}, {"U8", "U8", "U8"}, {"F8_E4M3", "BF16", ""}, {"F8_E4M3", "F32", ""}, {"U8", "U8", ""},
+			{"F8_E4M3", "F8_E8M0", "F32"}, {"I32", "F16", "I64"},
+		}
 		which := int(kind) % len(types)
 		s := formats[which%len(formats)]
 		var parts []data.TensorInfo
@@ -56,7 +64,7 @@ func FuzzStorageOpen(f *testing.F) {
 			for _, d := range dims[:min(len(dims), 4)] {
 				info.Shape = append(info.Shape, int(d%65))
 			}
-			width := map[string]int{"F8_E4M3": 1, "U8": 1, "BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}[info.DType]
+			width := map[string]int{"F8_E4M3": 1, "F8_E8M0": 1, "U8": 1, "BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8}[info.DType]
 			if info.Len() > 1<<14 {
 				return
 			}

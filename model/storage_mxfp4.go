@@ -26,14 +26,51 @@ func mxfp4() *storage {
 			}
 			rows, cols := codes.Shape[1], codes.Shape[2]*quant.MXFP4Block
 			return weight{shape: []int{codes.Shape[0], cols, rows}, read: func(dst []float32) error {
-				if at := slices.Index(scales.Data, 255); at >= 0 {
-					return fmt.Errorf("%s: tensor %s: scale %v is NaN: fetch the checkpoint again", scales.File, scales.Name, place(scales.Shape, at))
+				if err := noNaN(scales); err != nil {
+					return err
 				}
 				decodeTransposed(dst, codes.Data, scales.Data, rows, cols)
 				return finite(dst, codes)
 			}}, nil
 		},
 	}
+}
+
+// mxfp4Packed is mxfp4-pack-quantized of compressed-tensors: a weight [out, in] is codes U8 in weight_packed [out, in/2] and scales U8 in weight_scale [out, in/32].
+func mxfp4Packed() *storage {
+	return &storage{
+		name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), weight: ".weight", codes: ".weight_packed", dtype: "U8", others: []string{".weight_scale"},
+		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
+			scales := others[0]
+			if len(codes.Shape) != 2 || codes.Shape[1]%(quant.MXFP4Block/2) != 0 {
+				return weight{}, misfit(codes, fmt.Sprintf("[out, in/2], in a multiple of %d", quant.MXFP4Block))
+			}
+			rows, groups := codes.Shape[0], codes.Shape[1]/(quant.MXFP4Block/2)
+			if want := []int{rows, groups}; !slices.Equal(scales.Shape, want) {
+				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s", want, codes.Name))
+			}
+			if err := wantType(scales, "U8"); err != nil {
+				return weight{}, err
+			}
+			return weight{shape: []int{rows, groups * quant.MXFP4Block}, read: func(dst []float32) error {
+				if err := noNaN(scales); err != nil {
+					return err
+				}
+				inParallel(len(scales.Data), 1, func(b, end int) {
+					quant.DecodeMXFP4(dst[b*quant.MXFP4Block:], codes.Data[b*quant.MXFP4Block/2:], scales.Data[b:end])
+				})
+				return finite(dst, codes)
+			}}, nil
+		},
+	}
+}
+
+// noNaN is an error where a scale, a power of two, is the code that is none.
+func noNaN(scales data.TensorInfo) error {
+	if at := slices.Index(scales.Data, 255); at >= 0 {
+		return fmt.Errorf("%s: tensor %s: scale %v is NaN: fetch the checkpoint again", scales.File, scales.Name, place(scales.Shape, at))
+	}
+	return nil
 }
 
 // decodeTransposed is experts dst [n, cols, rows] from blocks and scales of [n, rows, cols]. Some rows are decoded at a time, so that they are still near when they are written

@@ -154,6 +154,14 @@ func nearestOf(ascending []float64, x float64) (code int, negative bool) {
 func (r *release) fp8(name string, high, wide int, scaleType string) {
 	n := r.plain[name]
 	rank := len(n.shape)
+	down, across := (n.shape[rank-2]+high-1)/high, (n.shape[rank-1]+wide-1)/wide
+	r.fp8As(name, high, wide, scaleType, name+"_scale_inv", append(slices.Clone(n.shape[:rank-2]), down, across)...)
+}
+
+// fp8As is fp8 with the name and the shape that the tensor of scales has.
+func (r *release) fp8As(name string, high, wide int, scaleType, scaleName string, scaleShape ...int) {
+	n := r.plain[name]
+	rank := len(n.shape)
 	rows, cols := n.shape[rank-2], n.shape[rank-1]
 	down, across := (rows+high-1)/high, (cols+wide-1)/wide
 	block := func(i int) int {
@@ -164,13 +172,7 @@ func (r *release) fp8(name string, high, wide int, scaleType string) {
 	for i, x := range n.values {
 		scales[block(i)] = max(scales[block(i)], float32(math.Abs(float64(x)))/448)
 	}
-	raw := f32s(scales)
-	if scaleType == "BF16" {
-		raw = bf16s(scales)
-		for i := range scales {
-			scales[i] = nearestBF16(scales[i])
-		}
-	}
+	raw := encodeScales(scales, scaleType)
 	codes, decoded := make([]byte, len(n.values)), make([]float32, len(n.values))
 	for i, x := range n.values {
 		s := float64(scales[block(i)])
@@ -180,8 +182,44 @@ func (r *release) fp8(name string, high, wide int, scaleType string) {
 			codes[i], decoded[i] = byte(code|0x80), -decoded[i]
 		}
 	}
-	r.encode(name, numbers{n.shape, decoded}, bytesOf(name, "F8_E4M3", n.shape, codes),
-		bytesOf(name+"_scale_inv", scaleType, append(slices.Clone(n.shape[:rank-2]), down, across), raw))
+	r.encode(name, numbers{n.shape, decoded}, bytesOf(name, "F8_E4M3", n.shape, codes), bytesOf(scaleName, scaleType, scaleShape, raw))
+}
+
+// encodeScales is the bytes of scales in a type, whose numbers they become.
+func encodeScales(scales []float32, dtype string) (raw []byte) {
+	switch dtype {
+	case "BF16":
+		raw = bf16s(scales)
+		for i := range scales {
+			scales[i] = nearestBF16(scales[i])
+		}
+		return raw
+	case "F8_E8M0": // upward, so that codes reach every number
+		for i, s := range scales {
+			exponent := math.Ceil(math.Log2(float64(s)))
+			scales[i], raw = float32(math.Pow(2, exponent)), append(raw, byte(exponent+127))
+		}
+		return raw
+	}
+	return f32s(scales)
+}
+
+// fp8Rows encodes a weight as compressed-tensors does, with a scale for each row or, beside the scale of activations, one for all.
+func (r *release) fp8Rows(name string, whole bool, scaleType string) {
+	shape := r.plain[name].shape
+	if !whole {
+		r.fp8As(name, 1, shape[1], scaleType, name+"_scale", shape[0], 1)
+		return
+	}
+	r.fp8As(name, shape[0], shape[1], scaleType, name+"_scale", 1)
+	beside := strings.TrimSuffix(name, ".weight") + ".input_scale"
+	r.files[beside] = bytesOf(beside, scaleType, []int{1}, encodeScales([]float32{0.5}, scaleType))
+}
+
+// fp8Compressed encodes a weight in blocks as compressed-tensors does.
+func (r *release) fp8Compressed(name string, high, wide int, scaleType string) {
+	shape := r.plain[name].shape
+	r.fp8As(name, high, wide, scaleType, name+"_scale", (shape[0]+high-1)/high, (shape[1]+wide-1)/wide)
 }
 
 // int4 packs a weight as compressed-tensors does.
@@ -215,29 +253,44 @@ func (r *release) int4(name string, group int) {
 func (r *release) mxfp4(name string) {
 	n := r.plain[name]
 	experts, in, out := n.shape[0], n.shape[1], n.shape[2]
-	at := func(e, row, col int) int { return (e*in+col)*out + row }
-	e2m1 := []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}
-	blocks, scales, decoded := make([]byte, experts*out*in/2), make([]byte, experts*out*in/32), make([]float32, len(n.values))
-	for b := range scales {
+	blocks, scales, decoded := encodeMXFP4(n.values, func(b, i int) int {
 		e, row, first := b/(in/32)/out, b/(in/32)%out, b%(in/32)*32
+		return (e*in+first+i)*out + row
+	})
+	r.encode(name, numbers{n.shape, decoded}, bytesOf(name+"_blocks", "U8", []int{experts, out, in / 32, 16}, blocks),
+		bytesOf(name+"_scales", "U8", []int{experts, out, in / 32}, scales))
+}
+
+// mxfp4Packed encodes a weight as compressed-tensors does.
+func (r *release) mxfp4Packed(name string) {
+	n, stem := r.plain[name], strings.TrimSuffix(name, ".weight")
+	rows, cols := n.shape[0], n.shape[1]
+	blocks, scales, decoded := encodeMXFP4(n.values, func(b, i int) int { return 32*b + i })
+	r.encode(name, numbers{n.shape, decoded}, bytesOf(stem+".weight_packed", "U8", []int{rows, cols / 2}, blocks), bytesOf(stem+".weight_scale", "U8", []int{rows, cols / 32}, scales))
+}
+
+// encodeMXFP4 encodes numbers, the i-th of block b at(b, i).
+func encodeMXFP4(values []float32, at func(b, i int) int) (blocks, scales []byte, decoded []float32) {
+	e2m1 := []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}
+	blocks, scales, decoded = make([]byte, len(values)/2), make([]byte, len(values)/32), make([]float32, len(values))
+	for b := range scales {
 		largest := 0.0
-		for col := first; col < first+32; col++ {
-			largest = max(largest, math.Abs(float64(n.values[at(e, row, col)])))
+		for i := range 32 {
+			largest = max(largest, math.Abs(float64(values[at(b, i)])))
 		}
 		exponent := math.Floor(math.Log2(largest)) - 2
 		scales[b] = byte(exponent + 127)
 		for i := range 32 {
-			code, negative := nearestOf(e2m1, math.Ldexp(float64(n.values[at(e, row, first+i)]), -int(exponent)))
+			code, negative := nearestOf(e2m1, math.Ldexp(float64(values[at(b, i)]), -int(exponent)))
 			x := float32(math.Ldexp(e2m1[code], int(exponent)))
 			if negative {
 				code, x = code|8, -x
 			}
 			blocks[b*16+i/2] |= byte(code << (4 * (i % 2)))
-			decoded[at(e, row, first+i)] = x
+			decoded[at(b, i)] = x
 		}
 	}
-	r.encode(name, numbers{n.shape, decoded}, bytesOf(name+"_blocks", "U8", []int{experts, out, in / 32, 16}, blocks),
-		bytesOf(name+"_scales", "U8", []int{experts, out, in / 32}, scales))
+	return blocks, scales, decoded
 }
 
 // write makes the release's folder.
@@ -288,7 +341,7 @@ func writeFolder(t *testing.T, config map[string]any, tensors []data.OutTensor) 
 
 // projection names what FP8 releases have in codes.
 func projection(name string) bool {
-	for _, other := range []string{"weights_proj", "in_proj_a.", "in_proj_b.", "in_proj_ba.", "mm_projector", "vision_tower", "_bias"} {
+	for _, other := range []string{"weights_proj", "in_proj_a.", "in_proj_b.", "in_proj_ba.", "mm_projector", "vision_tower", "_bias", ".bias"} {
 		if strings.Contains(name, other) {
 			return false
 		}
@@ -318,13 +371,44 @@ func fp8Config(high, wide int) map[string]any {
 }
 
 func int4Config(group int) map[string]any {
+	return compressedConfig("pack-quantized", map[string]any{"num_bits": 4, "type": "int", "strategy": "group", "group_size": group})
+}
+
+// compressedConfig is what compressed-tensors writes, with what weights say besides.
+func compressedConfig(format string, weights map[string]any) map[string]any {
+	maps.Copy(weights, map[string]any{"symmetric": true, "dynamic": false, "actorder": nil})
 	return map[string]any{
-		"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": []string{"lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"}, "kv_cache_scheme": nil,
-		"config_groups": map[string]any{"group_0": map[string]any{
-			"targets": []string{"Linear"}, "input_activations": nil, "output_activations": nil,
-			"weights": map[string]any{"num_bits": 4, "type": "int", "strategy": "group", "group_size": group, "symmetric": true, "dynamic": false, "actorder": nil},
-		}},
+		"quant_method": "compressed-tensors", "format": format, "ignore": []string{"lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"}, "kv_cache_scheme": nil,
+		"config_groups":       map[string]any{"group_0": map[string]any{"targets": []string{"Linear"}, "input_activations": nil, "output_activations": nil, "weights": weights}},
+		"quantization_status": "compressed", "sparsity_config": map[string]any{}, "transform_config": map[string]any{},
 	}
+}
+
+func floatConfig(strategy string) map[string]any {
+	return compressedConfig("float-quantized", map[string]any{"num_bits": 8, "type": "float", "strategy": strategy, "group_size": nil, "block_structure": nil})
+}
+
+// floatRelease is one of compressed-tensors in FP8 with a scale for each row or for a tensor.
+func floatRelease(t *testing.T, family string, whole bool, scaleType string) *release {
+	t.Helper()
+	r := newRelease(t, family, false)
+	r.config["quantization_config"] = floatConfig(map[bool]string{false: "channel", true: "tensor"}[whole])
+	return r.each(projection, func(name string) { r.fp8Rows(name, whole, scaleType) })
+}
+
+// blockRelease is one of compressed-tensors in FP8 blocks whose activations are not rounded.
+func blockRelease(t *testing.T, family string, high, wide int) *release {
+	t.Helper()
+	r := newRelease(t, family, false)
+	r.config["quantization_config"] = compressedConfig("naive-quantized", map[string]any{"num_bits": 8, "type": "float", "strategy": "block", "block_structure": []int{high, wide}})
+	return r.each(projection, func(name string) { r.fp8Compressed(name, high, wide, "BF16") })
+}
+
+func mxfp4PackedRelease(t *testing.T, family string) *release {
+	t.Helper()
+	r := newRelease(t, family, false)
+	r.config["quantization_config"] = compressedConfig("mxfp4-pack-quantized", map[string]any{"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32})
+	return r.each(projection, r.mxfp4Packed)
 }
 
 func fp8Release(t *testing.T, family string, fused bool, high, wide int, scaleType string) *release {
@@ -357,22 +441,29 @@ func mxfp4Release(t *testing.T) *release {
 // releases in every format; blocks that do not divide the matrices are cut at the edges.
 func releases(t *testing.T) map[string]*release {
 	return map[string]*release{
-		"FP8 qwen3":                     fp8Release(t, "qwen3", false, 128, 128, "BF16"),
-		"FP8 qwen3_moe":                 fp8Release(t, "qwen3_moe", false, 16, 16, "F32"),
-		"FP8 qwen3_5_moe_wrapped":       fp8Release(t, "qwen3_5_moe_wrapped", false, 32, 32, "BF16"),
-		"FP8 qwen3_5_moe fused":         fp8Release(t, "qwen3_5_moe", true, 16, 24, "F32"),
-		"FP8 minimax_m2":                fp8Release(t, "minimax_m2", false, 24, 40, "F32"),
-		"FP8 glm5":                      fp8Release(t, "glm5", false, 16, 16, "F32"),
-		"FP8 deepseek_v3_grouped":       fp8Release(t, "deepseek_v3_grouped", false, 32, 32, "F32"),
-		"INT4 kimi_k2":                  int4Release(t, "kimi_k2"),
-		"INT4 kimi_k25_wrapped":         int4Release(t, "kimi_k25_wrapped"),
-		"MXFP4 gpt_oss":                 mxfp4Release(t),
-		"FP8 kimi_k2 and further layer": withFurtherLayer(fp8Release(t, "kimi_k2", false, 16, 16, "F32")),
+		"FP8 qwen3":                      fp8Release(t, "qwen3", false, 128, 128, "BF16"),
+		"FP8 qwen3_moe":                  fp8Release(t, "qwen3_moe", false, 16, 16, "F32"),
+		"FP8 qwen3_5_moe_wrapped":        fp8Release(t, "qwen3_5_moe_wrapped", false, 32, 32, "BF16"),
+		"FP8 qwen3_5_moe fused":          fp8Release(t, "qwen3_5_moe", true, 16, 24, "F32"),
+		"FP8 minimax_m2":                 fp8Release(t, "minimax_m2", false, 24, 40, "F32"),
+		"FP8 glm5":                       fp8Release(t, "glm5", false, 16, 16, "F32"),
+		"FP8 deepseek_v3_grouped":        fp8Release(t, "deepseek_v3_grouped", false, 32, 32, "F32"),
+		"INT4 kimi_k2":                   int4Release(t, "kimi_k2"),
+		"INT4 kimi_k25_wrapped":          int4Release(t, "kimi_k25_wrapped"),
+		"MXFP4 gpt_oss":                  mxfp4Release(t),
+		"FP8 E8M0 qwen3_moe":             fp8Release(t, "qwen3_moe", false, 16, 16, "F8_E8M0"),
+		"FP8 rows glm4_moe":              floatRelease(t, "glm4_moe", false, "BF16"),
+		"FP8 rows llama3":                floatRelease(t, "llama3", false, "F32"),
+		"FP8 tensors qwen3_moe":          floatRelease(t, "qwen3_moe", true, "BF16"),
+		"FP8 blocks qwen3":               blockRelease(t, "qwen3", 24, 40),
+		"MXFP4 qwen3_moe":                mxfp4PackedRelease(t, "qwen3_moe"),
+		"FP8 kimi_k2 and further layer":  withFurtherLayer(fp8Release(t, "kimi_k2", false, 16, 16, "F32"), func(r *release, name string) { r.fp8(name, 16, 16, "F32") }),
+		"FP8 glm4_moe and further layer": withFurtherLayer(floatRelease(t, "glm4_moe", true, "F32"), func(r *release, name string) { r.fp8Rows(name, true, "F32") }),
 	}
 }
 
 // withFurtherLayer adds weights of a layer that only predicts further tokens, one in codes.
-func withFurtherLayer(r *release) *release {
+func withFurtherLayer(r *release, encode func(r *release, name string)) *release {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, name := range []string{"model.layers.3.mlp.up_proj.weight", "model.layers.3.eh_proj.weight"} {
 		n := numbers{shape: []int{40, 24}}
@@ -381,7 +472,7 @@ func withFurtherLayer(r *release) *release {
 		}
 		r.plain[name], r.files[name] = n, bytesOf(name, "BF16", n.shape, bf16s(n.values))
 	}
-	r.fp8("model.layers.3.mlp.up_proj.weight", 16, 16, "F32")
+	encode(r, "model.layers.3.mlp.up_proj.weight")
 	return r
 }
 
@@ -426,7 +517,7 @@ func TestReleasesOpenAsTheirNumbers(t *testing.T) {
 				if !slices.Equal(got.logits, want.logits) || !slices.Equal(got.losses, want.losses) {
 					t.Errorf("logits or losses of training differ from those of the numbers that the codes stand for")
 				}
-				if !strings.HasPrefix(got.said, "weights: "+strings.Fields(name)[0]) || !strings.HasSuffix(got.said, "opened as "+d.String()) || want.said != "" {
+				if !strings.HasPrefix(got.said, "weights: "+strings.Fields(name)[0]) || !strings.Contains(got.said, ", opened as "+d.String()) || want.said != "" {
 					t.Errorf("says %q of the release and %q of its numbers", got.said, want.said)
 				}
 				sameFolder(t, got.saved, want.saved)
@@ -464,6 +555,20 @@ func sameFolder(t *testing.T, got, want string) {
 	}
 }
 
+// Scales of activations are counted, and a tensor that is called so beside no weight in codes is one that nothing uses.
+func TestScalesOfActivationsAreReadOver(t *testing.T) {
+	r := floatRelease(t, "llama3", true, "BF16")
+	said := openFolder(t, r.write(t), "", kernels.BF16, []int32{1, 2, 3}).said
+	if want := "weights: FP8 with one scale for a tensor, opened as bf16; 14 tensors .input_scale are read over: activations are not rounded"; said != want {
+		t.Errorf("says %q, want %q", said, want)
+	}
+	const stray = "model.layers.0.input_layernorm.input_scale"
+	r.files[stray] = bytesOf(stray, "F32", []int{1}, f32s([]float32{1}))
+	if err := loadError(t, r.write(t)); err == nil || !strings.Contains(err.Error(), "nothing uses "+stray) {
+		t.Errorf("beside no codes: %v", err)
+	}
+}
+
 // An adapter on a release is one on its numbers.
 func TestAdapterOnRelease(t *testing.T) {
 	r, adapter := mxfp4Release(t), filepath.Join("testdata", "adapters", "gpt_oss")
@@ -493,10 +598,14 @@ func TestReleaseRefuses(t *testing.T) {
 	fp8 := func() *release { return fp8Release(t, "qwen3", false, 16, 16, "F32") }
 	int4 := func() *release { return int4Release(t, "kimi_k2") }
 	mx := func() *release { return mxfp4Release(t) }
+	rows := func() *release { return floatRelease(t, "qwen3", false, "BF16") }
+	tensors := func() *release { return floatRelease(t, "qwen3", true, "F32") }
+	packedMX := func() *release { return mxfp4PackedRelease(t, "qwen3") }
+	e8m0 := func() *release { return fp8Release(t, "qwen3", false, 16, 16, "F8_E8M0") }
 	const proj, expert, experts = "model.layers.0.self_attn.k_proj.weight", "model.layers.1.mlp.experts.0.up_proj.weight", "model.layers.0.mlp.experts.down_proj"
 	whole := func(dtype string, fill byte, shape ...int) func(r *release, name string) {
 		return func(r *release, name string) {
-			size := map[string]int{"F32": 4, "I32": 4, "I64": 8, "BF16": 2, "U8": 1, "F8_E4M3": 1}[dtype]
+			size := map[string]int{"F32": 4, "I32": 4, "I64": 8, "BF16": 2, "U8": 1, "F8_E4M3": 1, "F8_E8M0": 1}[dtype]
 			for _, n := range shape {
 				size *= n
 			}
@@ -516,7 +625,29 @@ func TestReleaseRefuses(t *testing.T) {
 		{fp8, "model.norm.weight_scale_inv", whole("F32", 0, 1), "no codes"},
 		{fp8, proj + "_scale_inv", whole("F32", 0, 2, 3), "want [2 4]"},
 		{fp8, proj + "_scale_inv", whole("F32", 0xff, 2, 4), "scale [0 0] is NaN"},
-		{fp8, proj + "_scale_inv", whole("I32", 0, 2, 4), "want [F32 BF16]"},
+		{fp8, proj + "_scale_inv", whole("I32", 0, 2, 4), "want [F32 BF16 F8_E8M0]"},
+		{e8m0, proj + "_scale_inv", whole("F8_E8M0", 255, 2, 4), "scale [0 0] is NaN"},
+		{e8m0, proj + "_scale_inv", whole("F8_E8M0", 0, 4, 2), "want [2 4]"},
+		{rows, proj + "_scale", gone, "incomplete"},
+		{rows, proj, gone, "no codes"},
+		{rows, proj, whole("BF16", 0, 32, 64), "no codes"},
+		{rows, proj, whole("F8_E4M3", 0, 1, 32, 64), "want a matrix"},
+		{rows, proj, whole("F8_E4M3", 0x7f, 32, 64), "stand for NaN"},
+		{rows, proj, whole("F8_E4M3", 0, 32, 63), "config.json wants [32 64]"},
+		{rows, proj + "_scale", whole("BF16", 0, 32), "want [32 1]"},
+		{rows, proj + "_scale", whole("BF16", 0, 1), "want [32 1]"},
+		{rows, proj + "_scale", whole("BF16", 0xff, 32, 1), "scale [0 0] is NaN"},
+		{rows, proj + "_scale", whole("U8", 0, 32, 1), "want [F32 BF16]"},
+		{tensors, proj + "_scale", gone, "incomplete"},
+		{tensors, proj + "_scale", whole("F32", 0, 32, 1), "want [1]"},
+		{tensors, proj + "_scale", whole("F32", 0x7e, 1), "more than fp32 holds"},
+		{packedMX, proj + "_scale", gone, "incomplete"},
+		{packedMX, proj + "_packed", gone, "no codes"},
+		{packedMX, proj + "_packed", whole("U8", 0, 32, 24), "want [out, in/2]"},
+		{packedMX, proj + "_scale", whole("U8", 0, 32, 1), "want [32 2]"},
+		{packedMX, proj + "_scale", whole("U8", 255, 32, 2), "scale [0 0] is NaN"},
+		{packedMX, proj + "_scale", whole("U8", 254, 32, 2), "more than fp32 holds"},
+		{packedMX, proj + "_scale", whole("BF16", 0, 32, 2), "want [U8]"},
 		{fp8, proj, whole("F8_E4M3", 0x7f, 32, 64), "stand for NaN"},
 		{fp8, proj + "_scale_inv", whole("F32", 0x7e, 2, 4), "more than fp32 holds"},
 		{fp8, proj, whole("F8_E4M3", 0, 2048), "want a matrix"},
@@ -595,9 +726,16 @@ func TestQuantizationConfigRefuses(t *testing.T) {
 	}{
 		{"qwen3", map[string]any{"quant_method": "awq", "bits": 4}, `"awq"`}, {"qwen3", map[string]any{"quant_method": "gptq"}, `"gptq"`}, {"qwen3", map[string]any{"quant_method": "modelopt"}, `"modelopt"`},
 		{"qwen3", map[string]any{}, `quant_method ""`}, {"qwen3", "fp8", "cannot unmarshal"}, {"qwen3", map[string]any{"quant_method": "mxfp4"}, "for gpt_oss alone"},
-		{"qwen3", map[string]any{"quant_method": "fp8"}, "one scale for a tensor"}, {"qwen3", with(fp8Config(128, 128), "weight_block_size", nil), "one scale for a tensor"},
+		{"qwen3", map[string]any{"quant_method": "fp8"}, "without weight_block_size"}, {"qwen3", with(fp8Config(128, 128), "weight_block_size", nil), "without weight_block_size"},
 		{"qwen3", fp8Config(0, 128), "two positive numbers"}, {"qwen3", with(fp8Config(1, 1), "weight_block_size", []int{128}), "two positive numbers"},
-		{"kimi_k2", with(int4Config(32), "format", "nvfp4-pack-quantized"), "nvfp4"}, {"kimi_k2", with(int4Config(32), "format", "float-quantized"), "float-quantized"},
+		{"kimi_k2", with(int4Config(32), "format", "nvfp4-pack-quantized"), "nvfp4"}, {"kimi_k2", with(int4Config(32), "format", "float-quantized"), "num_bits 4"},
+		{"qwen3", with(floatConfig("channel"), "format", "pack-quantized"), "num_bits 8"}, {"qwen3", floatConfig("group"), `strategy "group"`}, {"qwen3", floatConfig("block"), "block_structure is []"},
+		{"qwen3", compressedConfig("float-quantized", map[string]any{"num_bits": 4, "type": "float", "strategy": "channel"}), "num_bits 4"},
+		{"qwen3", compressedConfig("int-quantized", map[string]any{"num_bits": 8, "type": "int", "strategy": "channel"}), "int-quantized"},
+		{"qwen3", compressedConfig("mxfp4-pack-quantized", map[string]any{"num_bits": 4, "type": "float", "strategy": "group", "group_size": 16}), "group_size 16"},
+		{"qwen3", with(floatConfig("tensor"), "kv_cache_scheme", map[string]any{"num_bits": 8, "type": "float"}), "kv_cache_scheme"},
+		{"qwen3", with(floatConfig("tensor"), "transform_config", map[string]any{"config_groups": map[string]any{"u": nil}}), "transform_config"},
+		{"qwen3", with(floatConfig("tensor"), "config_groups", map[string]any{"a": map[string]any{"format": "dense"}}), `"dense"`},
 		{"kimi_k2", with(int4Config(32), "config_groups", map[string]any{"a": map[string]any{}, "b": map[string]any{}}), "2 config_groups"},
 		{"kimi_k2", with(int4Config(32), "config_groups", map[string]any{"a": map[string]any{}}), "without weights"},
 		{"kimi_k2", group("num_bits", 8), "num_bits 8"}, {"kimi_k2", group("symmetric", false), "symmetric false"}, {"kimi_k2", group("strategy", "channel"), "channel"},

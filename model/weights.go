@@ -86,6 +86,29 @@ func (w *weights) encoded(of string) (names []string, ok bool) {
 	return names, ok && (names[0] != of || codes.DType == w.kept.dtype)
 }
 
+// readOver tells whether a tensor says how activations are rounded before they meet a weight that is in codes: here they are not.
+func (w *weights) readOver(name string) bool {
+	if w.kept == nil || w.kept.beside == "" {
+		return false
+	}
+	stem, ok := strings.CutSuffix(name, w.kept.beside)
+	if !ok {
+		return false
+	}
+	_, encoded := w.encoded(stem + w.kept.weight)
+	return encoded
+}
+
+// beside is how many tensors are read over.
+func (w *weights) beside() (n int) {
+	for _, name := range w.Names() {
+		if w.readOver(name) {
+			n++
+		}
+	}
+	return n
+}
+
 // has tells whether there is a weight of a name.
 func (w *weights) has(name string) bool {
 	if _, ok := w.encoded(name); ok {
@@ -125,7 +148,7 @@ func (w *weights) find(name, config string) (weight, error) {
 func (w *weights) unused(pass func(name string) bool, config string) error {
 	var names []string
 	for _, name := range w.Names() {
-		if !w.used[name] && !pass(name) {
+		if !w.used[name] && !w.readOver(name) && !pass(name) {
 			names = append(names, name)
 		}
 	}

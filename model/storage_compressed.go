@@ -1,0 +1,109 @@
+package model
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"lockstep/quant"
+)
+
+// compressedTensors is what quantization_config says of a release that github.com/vllm-project/compressed-tensors has written (QuantizationConfig, QuantizationScheme,
+// QuantizationArgs).
+type compressedTensors struct {
+	Format    string                     `json:"format"`
+	Groups    map[string]compressedGroup `json:"config_groups"`
+	Cache     json.RawMessage            `json:"kv_cache_scheme"`
+	Transform struct {
+		Groups map[string]any `json:"config_groups"`
+	} `json:"transform_config"`
+}
+
+// compressedGroup is how some layers are kept: its weights null, activations alone are rounded.
+type compressedGroup struct {
+	Format  string             `json:"format"`
+	Weights *compressedWeights `json:"weights"`
+}
+
+type compressedWeights struct {
+	Bits      int    `json:"num_bits"`
+	Type      string `json:"type"`
+	Strategy  string `json:"strategy"`
+	Size      int    `json:"group_size"`
+	Block     []int  `json:"block_structure"`
+	Symmetric bool   `json:"symmetric"`
+	Order     any    `json:"actorder"`
+}
+
+// storage is the format of the weights, all of which must be kept alike.
+func (c *compressedTensors) storage(refuse func(string, ...any) (*storage, error)) (*storage, error) {
+	switch {
+	case len(c.Groups) != 1:
+		return refuse("compressed-tensors of format %q with %d config_groups", c.Format, len(c.Groups))
+	case len(c.Cache) > 0 && string(c.Cache) != "null":
+		return refuse("compressed-tensors with a kv_cache_scheme")
+	case len(c.Transform.Groups) > 0: // weights that are true only between rotations of the activations
+		return refuse("compressed-tensors with a transform_config")
+	}
+	for _, g := range c.Groups {
+		w := g.Weights
+		switch {
+		case g.Format != "" && g.Format != c.Format:
+			return refuse("compressed-tensors of format %q with a group of %q", c.Format, g.Format)
+		case w == nil:
+			return refuse("compressed-tensors without weights in config_groups")
+		}
+		return w.storage(c.Format, refuse)
+	}
+	panic("unreachable: a map of length 1 has an entry")
+}
+
+// storage is how the weights of a format are kept.
+func (w *compressedWeights) storage(format string, refuse func(string, ...any) (*storage, error)) (*storage, error) {
+	is := func(kind string, bits int, strategies ...string) bool {
+		return w.Type == kind && w.Bits == bits && slices.Contains(strategies, w.Strategy) && w.Symmetric && w.Order == nil
+	}
+	switch format {
+	case "float-quantized", "naive-quantized": // the second where activations are not rounded
+		if is("float", 8, "channel", "tensor", "block") {
+			return w.fp8()
+		}
+	case "pack-quantized":
+		if is("int", 4, "group") {
+			if w.Size <= 0 || w.Size > 1<<24 {
+				return nil, fmt.Errorf("group_size is %d: want a positive number", w.Size)
+			}
+			return int4Groups(w.Size), nil
+		}
+	case "mxfp4-pack-quantized":
+		if is("float", 4, "group") && w.Size == quant.MXFP4Block {
+			return mxfp4Packed(), nil
+		}
+	default:
+		return refuse("compressed-tensors of format %q", format)
+	}
+	return refuse("compressed-tensors of format %q with weights of num_bits %d, type %q, strategy %q, group_size %d, symmetric %v, actorder %v",
+		format, w.Bits, w.Type, w.Strategy, w.Size, w.Symmetric, w.Order)
+}
+
+// fp8 is a weight of E4M3 codes beside weight_scale, and input_scale where activations are rounded by scales that calibration has found.
+func (w *compressedWeights) fp8() (*storage, error) {
+	rows := fp8Rows(w.Strategy == "tensor")
+	if w.Strategy != "block" {
+		return rows, nil
+	}
+	if err := checkBlock("block_structure", w.Block); err != nil {
+		return nil, err
+	}
+	s := fp8Blocks(w.Block[0], w.Block[1])
+	s.weight, s.codes, s.others, s.beside = rows.weight, rows.codes, rows.others, rows.beside
+	return s, nil
+}
+
+// checkBlock is an error unless a field holds the rows and columns of a block.
+func checkBlock(field string, block []int) error {
+	if len(block) != 2 || slices.Min(block) <= 0 || slices.Max(block) > 1<<24 {
+		return fmt.Errorf("%s is %v: want two positive numbers", field, block)
+	}
+	return nil
+}
