@@ -1,7 +1,7 @@
 # go build . and go test ./... are all that the CPU needs; this is for the rest.
 CUDA = flags=$$(.ci/cuda-env) && eval "$$flags" &&
 
-.PHONY: all test race ci cuda cuda-test vet-cuda clean
+.PHONY: all test race ci cuda cuda-test emulate vet-cuda clean
 
 all: # ./lockstep, pure Go
 	CGO_ENABLED=0 go build -o lockstep .
@@ -20,6 +20,9 @@ cuda: # ./lockstep-cuda, for machines with an NVIDIA driver and the CUDA 13 libr
 
 cuda-test: # ./cuda.test, which holds every operation of the GPU against the CPU
 	$(CUDA) go test -c -tags cuda -o cuda.test ./kernels/cuda
+
+emulate: # that, on an emulated GPU; slow: nightly. ARGS go to the test binary (.ci/emulate/README.md)
+	.ci/emulate/test $(ARGS)
 
 vet-cuda:
 	$(CUDA) go vet -tags cuda ./...

@@ -1,0 +1,280 @@
+// A stand-in for the driver: one card of compute capability 9.0 whose memory is this machine's and whose operations are done when a call returns. What the project does not call aborts
+// with its name (missing.c, which `build` writes from cuda.h).
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "machine.h"
+
+using namespace emu;
+
+struct CUctx_st {};
+struct CUmod_st {
+  void* library;
+  const Kernel* kernels;
+  std::map<std::string, CUfunc_st*> functions;
+};
+struct CUfunc_st {
+  const Kernel* kernel;
+  size_t dynamic;  // shared memory that a launch may ask for
+};
+struct CUevent_st {
+  std::chrono::steady_clock::time_point at;
+};
+
+static CUctx_st context;
+constexpr size_t kMemory = 80ull << 30;
+
+// Memory. A zone of poison lies before and behind each piece and is looked at after every kernel.
+
+constexpr size_t kZone = 512;
+constexpr unsigned char kMark = 0xff;  // NaN where it is read as a number
+
+static std::mutex guard;
+static std::map<char*, size_t> pieces;
+static size_t taken;
+
+static bool marked(const char* from, size_t size) {
+  for (size_t i = 0; i < size; i++)
+    if ((unsigned char)from[i] != kMark) return false;
+  return true;
+}
+
+static size_t rounded(size_t n) { return (n + kZone - 1) / kZone * kZone; }
+
+static void check(const char* after, char* p, size_t size) {
+  if (!marked(p - kZone, kZone)) fail("%s wrote before a piece of %zu bytes", after, size);
+  if (!marked(p + size, rounded(size) - size + kZone)) fail("%s wrote behind a piece of %zu bytes", after, size);
+}
+
+static void check_all(const char* after) {
+  std::lock_guard<std::mutex> lock(guard);
+  for (auto [p, size] : pieces) check(after, p, size);
+}
+
+extern "C" {
+
+CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+CUresult cuDriverGetVersion(int* version) { return *version = 13000, CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int* count) { return *count = 1, CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = 0;
+  return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDeviceGetName(char* name, int size, CUdevice) { return snprintf(name, size, "emulated GPU"), CUDA_SUCCESS; }
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) { return *bytes = kMemory, CUDA_SUCCESS; }
+CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice) { return *major = 9, *minor = 0, CUDA_SUCCESS; }
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = 132; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = 9; break;
+    case CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID:
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+    case CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID:
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = 0; break;
+    default: fail("cuDeviceGetAttribute of attribute %d", attribute);
+  }
+  return CUDA_SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* c, CUdevice) { return *c = &context, CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
+CUresult cuCtxGetCurrent(CUcontext* c) { return *c = &context, CUDA_SUCCESS; }
+CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
+CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
+
+CUresult cuGetErrorString(CUresult code, const char** text) {
+  switch (code) {
+    case CUDA_SUCCESS: *text = "success"; break;
+    case CUDA_ERROR_INVALID_VALUE: *text = "invalid argument"; break;
+    case CUDA_ERROR_INVALID_DEVICE: *text = "invalid device ordinal"; break;
+    case CUDA_ERROR_OUT_OF_MEMORY: *text = "out of memory"; break;
+    case CUDA_ERROR_NOT_FOUND: *text = "named symbol not found"; break;
+    case CUDA_ERROR_INVALID_IMAGE: *text = "device kernel image is invalid"; break;
+    default: *text = "an error of the emulated driver";
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc(CUdeviceptr* p, size_t size) {
+  std::lock_guard<std::mutex> lock(guard);
+  if (size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (taken + size > kMemory) return CUDA_ERROR_OUT_OF_MEMORY;
+  char* base = (char*)aligned_alloc(kZone, rounded(size) + 2 * kZone);
+  if (!base) return CUDA_ERROR_OUT_OF_MEMORY;
+  memset(base, kMark, rounded(size) + 2 * kZone);
+  pieces[base + kZone] = size, taken += size;
+  *p = (CUdeviceptr)(base + kZone);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemFree(CUdeviceptr p) {
+  std::lock_guard<std::mutex> lock(guard);
+  auto at = pieces.find((char*)p);
+  if (at == pieces.end()) return CUDA_ERROR_INVALID_VALUE;
+  check("somebody", at->first, at->second);
+  taken -= at->second;
+  free(at->first - kZone);
+  pieces.erase(at);
+  return CUDA_SUCCESS;
+}
+CUresult cuMemGetInfo(size_t* left, size_t* total) { return *left = kMemory - taken, *total = kMemory, CUDA_SUCCESS; }
+CUresult cuMemHostAlloc(void** p, size_t size, unsigned) { return *p = malloc(size), *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
+CUresult cuMemFreeHost(void* p) { return free(p), CUDA_SUCCESS; }
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size) { return memcpy((void*)to, from, size), CUDA_SUCCESS; }
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t size, CUstream) { return memcpy((void*)to, from, size), CUDA_SUCCESS; }
+CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size) { return memcpy(to, (void*)from, size), CUDA_SUCCESS; }
+CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size) { return memcpy((void*)to, (void*)from, size), CUDA_SUCCESS; }
+CUresult cuMemsetD8(CUdeviceptr p, unsigned char value, size_t size) { return memset((void*)p, value, size), CUDA_SUCCESS; }
+
+CUresult cuEventCreate(CUevent* e, unsigned) { return *e = new CUevent_st(), CUDA_SUCCESS; }
+CUresult cuEventDestroy(CUevent e) { return delete e, CUDA_SUCCESS; }
+CUresult cuEventRecord(CUevent e, CUstream) { return e->at = std::chrono::steady_clock::now(), CUDA_SUCCESS; }
+CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
+CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) { return *ms = std::chrono::duration<float, std::milli>(to->at - from->at).count(), CUDA_SUCCESS; }
+
+// Modules and kernels.
+
+// An image is a shared library, which ends with the table of its sections.
+static size_t size_of(const unsigned char* image) {
+  unsigned long long table;
+  unsigned short size, count;
+  memcpy(&table, image + 40, 8), memcpy(&size, image + 58, 2), memcpy(&count, image + 60, 2);
+  return table + (size_t)size * count;
+}
+
+CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit_option*, void**) {
+  if (memcmp(image, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_IMAGE;
+  int file = memfd_create("kernels", 0);
+  size_t size = size_of((const unsigned char*)image);
+  if (file < 0 || write(file, image, size) != (ssize_t)size) fail("cannot keep %zu bytes of a module", size);
+  std::string path = "/proc/self/fd/" + std::to_string(file);
+  CUmod_st* m = new CUmod_st{dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), nullptr, {}};
+  if (!m->library) fail("%s", dlerror());
+  m->kernels = (const Kernel*)dlsym(m->library, "emu_kernels");
+  if (!m->kernels) return CUDA_ERROR_INVALID_IMAGE;
+  *module = m;  // the file stays open: another of its name would be taken for this one
+  return CUDA_SUCCESS;
+}
+CUresult cuModuleGetFunction(CUfunction* f, CUmodule m, const char* name) {
+  for (const Kernel* k = m->kernels; k->name; k++)
+    if (strcmp(k->name, name) == 0) {
+      CUfunc_st*& made = m->functions[name];
+      if (!made) made = new CUfunc_st{k, 48 << 10};
+      return *f = made, CUDA_SUCCESS;
+    }
+  return CUDA_ERROR_NOT_FOUND;
+}
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+  if (attribute != CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) fail("cuFuncGetAttribute of attribute %d", attribute);
+  return *value = 0, CUDA_SUCCESS;  // known when the kernel has run (machine.cc): a launch that has too much of both fails then
+}
+CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute attribute, int value) {
+  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) fail("cuFuncSetAttribute of attribute %d", attribute);
+  if (value < 0 || (size_t)value > kSharedMost) return CUDA_ERROR_INVALID_VALUE;
+  return f->dynamic = value, CUDA_SUCCESS;
+}
+CUresult cuFuncGetParamInfo(CUfunction f, size_t i, size_t* offset, size_t* size) {
+  const Kernel& k = *f->kernel;
+  if (i >= (size_t)k.parameters) return CUDA_ERROR_INVALID_VALUE;
+  size_t at = 0;
+  for (size_t j = 0; j <= i; j++) {
+    at = (at + k.alignments[j] - 1) / k.alignments[j] * k.alignments[j];
+    if (j < i) at += k.sizes[j];
+  }
+  return *offset = at, *size = k.sizes[i], CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned tx, unsigned ty, unsigned tz, unsigned shared, CUstream, void** values, void**) {
+  unsigned long long threads = (unsigned long long)tx * ty * tz;
+  if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > kMostThreads || shared > f->dynamic) return CUDA_ERROR_INVALID_VALUE;
+  launch(*f->kernel, {gx, gy, gz}, {tx, ty, tz}, shared, values);
+  check_all(f->kernel->name);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
+                                const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  bool known = type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 && rank == 3 && swizzle == CU_TENSOR_MAP_SWIZZLE_128B && box[0] == 64 && box[2] == 1;
+  for (cuuint32_t i = 0; i < rank; i++) known = known && steps[i] == 1;
+  bool valid = (size_t)data % 16 == 0 && size[0] && size[1] && size[2] && stride[0] % 16 == 0 && stride[1] % 16 == 0 && box[1] >= 1 && box[1] <= 256;
+  if (!known) fail("a tensor map of a kind that the project does not use");
+  if (!valid) return CUDA_ERROR_INVALID_VALUE;
+  Map m = {kMapMagic, (const char*)data, {size[0], size[1], size[2]}, {stride[0], stride[1]}, box[1]};
+  memset(map, 0, sizeof *map);
+  memcpy(map, &m, sizeof m);
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
+
+// Graphs: kernels in a row.
+
+struct CUgraphNode_st {
+  CUfunction f;
+  unsigned grid[3], threads[3], shared;
+  std::vector<std::vector<char>> values;
+
+  void set(const CUDA_KERNEL_NODE_PARAMS* p) {
+    f = p->func;
+    unsigned g[] = {p->gridDimX, p->gridDimY, p->gridDimZ}, t[] = {p->blockDimX, p->blockDimY, p->blockDimZ};
+    memcpy(grid, g, sizeof grid), memcpy(threads, t, sizeof threads);
+    shared = p->sharedMemBytes;
+    values.clear();
+    for (int i = 0; i < f->kernel->parameters; i++) values.emplace_back((char*)p->kernelParams[i], (char*)p->kernelParams[i] + f->kernel->sizes[i]);
+  }
+  CUresult run() {
+    std::vector<void*> all;
+    for (auto& v : values) all.push_back(v.data());
+    return cuLaunchKernel(f, grid[0], grid[1], grid[2], threads[0], threads[1], threads[2], shared, nullptr, all.data(), nullptr);
+  }
+};
+struct CUgraph_st {
+  std::vector<CUgraphNode_st*> nodes;
+};
+struct CUgraphExec_st {
+  std::map<CUgraphNode, size_t> places;
+  std::vector<CUgraphNode_st> nodes;
+};
+
+extern "C" {
+
+CUresult cuGraphCreate(CUgraph* g, unsigned) { return *g = new CUgraph_st(), CUDA_SUCCESS; }
+CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph g, const CUgraphNode* before, size_t count, const CUDA_KERNEL_NODE_PARAMS* p) {
+  if (count > 1 || (count == 1) != !g->nodes.empty() || (count == 1 && before[0] != g->nodes.back())) fail("a graph whose kernels are not in a row");
+  *node = new CUgraphNode_st();
+  (*node)->set(p);
+  g->nodes.push_back(*node);
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiate(CUgraphExec* e, CUgraph g, unsigned long long) {
+  *e = new CUgraphExec_st();
+  for (CUgraphNode n : g->nodes) (*e)->places[n] = (*e)->nodes.size(), (*e)->nodes.push_back(*n);
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphExecKernelNodeSetParams(CUgraphExec e, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* p) {
+  CUgraphNode_st& n = e->nodes.at(e->places.at(node));
+  if (n.f != p->func) return CUDA_ERROR_INVALID_VALUE;
+  n.set(p);
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphLaunch(CUgraphExec e, CUstream) {
+  for (CUgraphNode_st& n : e->nodes)
+    if (CUresult code = n.run()) return code;
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphExecDestroy(CUgraphExec e) { return delete e, CUDA_SUCCESS; }
+CUresult cuGraphDestroy(CUgraph g) {
+  for (CUgraphNode n : g->nodes) delete n;
+  delete g;
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
