@@ -53,15 +53,17 @@ func (p *Param) load(dev kernels.Device, part Part, name string, w *weights, con
 		return fmt.Errorf("%s: tensor %s has shape %v, %s wants %v", w.Path(), name, from.shape, config, part.Shape)
 	}
 	view := p.view(p.W, part)
+	if part.Disk == nil {
+		return from.stored(view.DType, func(at int, raw []byte) error {
+			dev.Write(view.ColRange(at, at+len(raw)/view.DType.Size()), raw)
+			return nil
+		})
+	}
 	values := make([]float32, view.Len())
 	if err := from.read(values); err != nil {
 		return err
 	}
-	if part.Disk != nil {
-		dev.Write(view, arranged(values, view.DType, p.W.Cols, part.Disk))
-		return nil
-	}
-	writeValues(dev, view, values)
+	dev.Write(view, arranged(values, view.DType, p.W.Cols, part.Disk))
 	return nil
 }
 

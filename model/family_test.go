@@ -158,7 +158,7 @@ func TestConfigRefuses(t *testing.T) {
 	}
 }
 
-func withField(t *testing.T, text []byte, name string, value any) []byte {
+func withField(t testing.TB, text []byte, name string, value any) []byte {
 	t.Helper()
 	var fields map[string]any
 	err := json.Unmarshal(text, &fields)

@@ -141,16 +141,10 @@ func copied(c *data.Checkpoint, name string) data.OutTensor {
 func (m *Model) decoded(w *weights, name string) (data.OutTensor, error) {
 	from, err := w.find(name, "config.json")
 	return data.OutTensor{Name: name, DType: dtypeName(m.DType), Shape: from.shape, Write: func(w io.Writer) error {
-		n := 1
-		for _, d := range from.shape {
-			n *= d
-		}
-		values := make([]float32, n)
-		if err := from.read(values); err != nil {
+		return from.stored(m.DType, func(_ int, raw []byte) error {
+			_, err := w.Write(raw)
 			return err
-		}
-		_, err := w.Write(stored(values, m.DType))
-		return err
+		})
 	}}, err
 }
 

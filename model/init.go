@@ -98,6 +98,19 @@ func put(raw []byte, d kernels.DType, x float32) {
 	}
 }
 
+// putAll writes elements one after the other, as put does.
+func putAll(raw []byte, d kernels.DType, v []float32) {
+	if d == kernels.BF16 {
+		for i, x := range v {
+			binary.LittleEndian.PutUint16(raw[2*i:], kernels.RoundBF16(x))
+		}
+		return
+	}
+	for i, x := range v {
+		binary.LittleEndian.PutUint32(raw[4*i:], math.Float32bits(x))
+	}
+}
+
 const golden = 0x9e3779b97f4a7c15
 
 // mix is the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
@@ -126,11 +139,7 @@ func writeValues(dev kernels.Device, t kernels.Tensor, v []float32) {
 func stored(v []float32, d kernels.DType) []byte {
 	size := d.Size()
 	raw := make([]byte, size*len(v))
-	inParallel(len(v), 1, func(from, to int) {
-		for i := from; i < to; i++ {
-			put(raw[i*size:], d, v[i])
-		}
-	})
+	inParallel(len(v), 1, func(from, to int) { putAll(raw[from*size:], d, v[from:to]) })
 	return raw
 }
 

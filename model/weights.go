@@ -3,8 +3,10 @@ package model
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"lockstep/data"
+	"lockstep/kernels"
 )
 
 // weights are the tensors of a checkpoint as numbers: what it keeps in codes and scales appears under the name, and in the shape, of the weight that they stand for. It is
@@ -19,6 +21,23 @@ type weights struct {
 type weight struct {
 	shape []int
 	read  func(dst []float32) error // in fp32, products rounded to it; len(dst) is the number of elements
+	plain *data.TensorInfo          // where the checkpoint has the numbers themselves; nil: in codes
+}
+
+// stored gives the weight in a storage type to a function: numbers of another type some millions at a time, so that no second weight is in memory, and those of this one as
+// they lie in the file. raw is the elements from one on, for the time of the call.
+func (w weight) stored(d kernels.DType, visit func(from int, raw []byte) error) error {
+	switch {
+	case w.plain != nil && w.plain.DType == dtypeName(d):
+		return visit(0, w.plain.Data)
+	case w.plain != nil:
+		return converted(*w.plain, d, visit)
+	}
+	values := make([]float32, data.TensorInfo{Shape: w.shape}.Len())
+	if err := w.read(values); err != nil {
+		return err
+	}
+	return visit(0, stored(values, d))
 }
 
 // newWeights looks at what a checkpoint keeps in a format. Codes and scales without each other are errors.
@@ -136,11 +155,8 @@ func (w *weights) find(name, config string) (weight, error) {
 		return weight{}, fmt.Errorf("%s: no tensor %s: the checkpoint is incomplete, or %s is not its own", w.Path(), name, config)
 	}
 	w.used[name] = true
-	return weight{shape: t.Shape, read: func(dst []float32) error {
-		if err := data.ToF32(dst, t); err != nil {
-			return fmt.Errorf("%s: tensor %s: %w", w.Path(), name, err)
-		}
-		return nil
+	return weight{shape: t.Shape, plain: &t, read: func(dst []float32) error {
+		return inRanges(t, func(part data.TensorInfo, from, to int) error { return data.ToF32(dst[from:to], part) })
 	}}, nil
 }
 
@@ -160,4 +176,57 @@ func (w *weights) unused(pass func(name string) bool, config string) error {
 		more = fmt.Sprintf(" and %d more", len(names)-3)
 	}
 	return fmt.Errorf("%s: nothing uses %s%s: is %s the one of these weights?", w.Path(), strings.Join(names[:min(3, len(names))], ", "), more, config)
+}
+
+// converted is [weight.stored] of numbers of another type, on all cores.
+func converted(t data.TensorInfo, d kernels.DType, visit func(from int, raw []byte) error) error {
+	const together = 1 << 22
+	size := d.Size()
+	raw := make([]byte, size*min(together, t.Len()))
+	for from := 0; from < t.Len(); from += together {
+		to := min(from+together, t.Len())
+		err := inRanges(elements(t, from, to), func(part data.TensorInfo, i, j int) error { return convert(raw[i*size:], part, d) })
+		if err == nil {
+			err = visit(from, raw[:(to-from)*size])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// convert writes numbers in a storage type, by way of fp32 that stays near the core.
+func convert(raw []byte, t data.TensorInfo, d kernels.DType) error {
+	const near = 1 << 13
+	values := make([]float32, min(near, t.Len()))
+	for from := 0; from < t.Len(); from += near {
+		to := min(from+near, t.Len())
+		if err := data.ToF32(values[:to-from], elements(t, from, to)); err != nil {
+			return err
+		}
+		putAll(raw[from*d.Size():], d, values[:to-from])
+	}
+	return nil
+}
+
+// inRanges calls body for ranges of a tensor's elements on all cores.
+func inRanges(t data.TensorInfo, body func(part data.TensorInfo, from, to int) error) error {
+	var failed atomic.Pointer[error]
+	inParallel(t.Len(), 1, func(from, to int) {
+		if err := body(elements(t, from, to), from, to); err != nil {
+			failed.Store(&err)
+		}
+	})
+	if err := failed.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// elements are some of a tensor's elements, as a vector.
+func elements(t data.TensorInfo, from, to int) data.TensorInfo {
+	size := len(t.Data) / t.Len()
+	t.Shape, t.Data = []int{to - from}, t.Data[from*size:to*size]
+	return t
 }

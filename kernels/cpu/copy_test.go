@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"bytes"
+	"math/rand/v2"
 	"testing"
 
 	"lockstep/kernels"
@@ -60,4 +62,24 @@ func TestCopyAndZeroValues(t *testing.T) {
 	wantBits(t, "groups", copied, rowValues(g))
 	mustPanic(t, "a copy to another shape", func() { d.Copy(h, x.RowRange(0, 8)) })
 	mustPanic(t, "a copy of numbers to indices", func() { d.Copy(ints, x.RowRange(0, 1).ColRange(0, 50)) })
+}
+
+// Writing is by ranges on all threads, and every byte arrives.
+func TestWriteIsRead(t *testing.T) {
+	d := newRowDevice(t, Auto, 3, "")
+	for _, n := range []int{0, 1, 1<<20 - 1, 5<<19 + 3} {
+		raw, back := make([]byte, 2*n), make([]byte, 2*n)
+		rand.NewChaCha8([32]byte{byte(n)}).Read(raw)
+		x := rowTensor(kernels.BF16, 1, n)
+		d.Write(x, raw)
+		if d.Read(back, x); !bytes.Equal(back, raw) {
+			t.Errorf("%d elements: others are read", n)
+		}
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("bytes of another length must panic")
+		}
+	}()
+	d.Write(rowTensor(kernels.BF16, 1, 4), make([]byte, 6))
 }

@@ -116,11 +116,13 @@ func (d *Device) Alloc(bytes int) []byte {
 // Spare is 64 MiB: what stays near the caches of a laptop.
 func (d *Device) Spare() int { return 64 << 20 }
 
-// Write copies raw elements into a contiguous tensor.
+// Write copies raw elements into a contiguous tensor, many on all threads.
 func (d *Device) Write(dst kernels.Tensor, src []byte) {
-	if copy(dst.Raw(), src) != dst.Bytes() || len(src) != dst.Bytes() {
+	to := dst.Raw()
+	if len(to) != dst.Bytes() || len(src) != dst.Bytes() {
 		panic(fmt.Sprintf("cpu: %d bytes into %s", len(src), dst))
 	}
+	d.pool.each(len(src), 1<<20, func(_, i, j int) { copy(to[i:j], src[i:j]) })
 }
 
 // Read copies raw elements out of a contiguous tensor.
