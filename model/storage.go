@@ -47,22 +47,26 @@ const quantizationKey = "quantization_config"
 
 // storageOf is how a config.json (in plain JSON) says that weights are kept, in it or in its text_config; nil: as they are.
 func storageOf(config []byte) (*storage, error) {
-	type part struct {
-		Quantization json.RawMessage `json:"quantization_config"`
-	}
-	var outer struct {
-		part
-		ModelType string `json:"model_type"`
-		Text      part   `json:"text_config"`
-	}
+	var outer, inner map[string]json.RawMessage // names as they are written: fields of a struct would be found in any case
+	var family string
 	if err := json.Unmarshal(config, &outer); err != nil {
 		return nil, jsonPlace(config, err)
 	}
-	own, err := parseStorage(outer.Quantization)
+	for _, field := range []struct {
+		name string
+		into any
+	}{{"text_config", &inner}, {"model_type", &family}} {
+		if raw, ok := outer[field.name]; ok {
+			if err := json.Unmarshal(raw, field.into); err != nil {
+				return nil, fmt.Errorf("%s: %w", field.name, err)
+			}
+		}
+	}
+	own, err := parseStorage(outer[quantizationKey])
 	if err != nil {
 		return nil, fmt.Errorf(quantizationKey+": %w", err)
 	}
-	text, err := parseStorage(outer.Text.Quantization)
+	text, err := parseStorage(inner[quantizationKey])
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("text_config: "+quantizationKey+": %w", err)
@@ -71,7 +75,7 @@ func storageOf(config []byte) (*storage, error) {
 	case text != nil && own.name != text.name:
 		return nil, fmt.Errorf(quantizationKey+" says %s and that of text_config %s: remove the one that is not true of the weights", own.name, text.name)
 	}
-	if own != nil && own.family != "" && own.family != outer.ModelType {
+	if own != nil && own.family != "" && own.family != family {
 		return nil, fmt.Errorf(quantizationKey+": %s is read for %s alone: convert the weights to bf16 and remove the field", own.name, own.family)
 	}
 	return own, nil
