@@ -127,6 +127,7 @@ func TestContradictions(t *testing.T) {
 		"indexer.lr_factor=2":           "set indexer.stage",
 		"indexer.stage=full":            `want "sparse" or "dense"`,
 		"optim.warmup_steps=11":         "more than run.steps",
+		"optim.warmup_ratio=1.1":        "at least 0 and at most 1",
 		"run.epochs=1":                  "both given",
 		"run.steps=0":                   "is missing",
 		"run.micro_batch=9":             "more than packs",
@@ -173,6 +174,22 @@ func TestContradictions(t *testing.T) {
 	for other, want := range map[string]string{"lora.rank=4": "has no place for indexers", "rl.objective=grpo": "nothing but the indexers learns"} {
 		if lines := problems(t, minimal, "indexer.stage=dense", other); len(lines) != 1 || !strings.Contains(lines[0], want) {
 			t.Errorf("indexers that learn with %s: %q", other, lines)
+		}
+	}
+	for _, c := range []struct {
+		set  []string
+		want string // "": nothing is wrong
+	}{
+		{[]string{"optim.warmup_steps=10"}, ""},
+		{[]string{"optim.warmup_ratio=0.1", "optim.warmup_steps=1"}, "both given"},
+		{[]string{"rl.objective=grpo", "rl.minibatches=4", "rl.epochs=2", "optim.warmup_steps=80"}, ""},
+		{[]string{"rl.objective=grpo", "rl.minibatches=4", "rl.epochs=2", "optim.warmup_steps=81"}, "80 optimizer steps"},
+		{[]string{"rl.objective=grpo", "warm_start.steps=5", "warm_start.warmup_steps=6"}, "more than warm_start.steps"},
+		{[]string{"rl.objective=grpo", "warm_start.steps=5", "warm_start.warmup_steps=5", "warm_start.warmup_ratio=0.5"}, "both given"},
+	} {
+		_, err := Parse("s.toml", []byte(minimal), c.set)
+		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%v: error %v, want one line with %q", c.set, err, c.want)
 		}
 	}
 	lines := problems(t, minimal, "lora.rank=4", "lora.targets=")

@@ -76,9 +76,19 @@ var rules = []rule{
 	{[]string{"indexer.lr_factor", "indexer.stage"}, func(s *Shape) string {
 		return when(s.Indexer.LRFactor != 1 && s.Indexer.Stage == "", "indexers are frozen, set indexer.stage or remove it")
 	}},
-	{[]string{"optim.warmup_steps", "run.steps"}, func(s *Shape) string {
+	{[]string{"optim.warmup_steps", "optim.warmup_ratio"}, func(s *Shape) string {
+		o := s.Optim
+		return when(o.WarmupSteps > 0 && o.WarmupRatio > 0, "warmup_steps and warmup_ratio are both given, keep one")
+	}},
+	{[]string{"optim.warmup_steps", "run.steps", "rl.minibatches", "rl.epochs"}, func(s *Shape) string {
 		warmup, steps := s.Optim.WarmupSteps, s.Run.Steps
-		return when(steps > 0 && warmup > steps, fmt.Sprintf("warmup_steps %d is more than run.steps %d, lower it", warmup, steps))
+		if s.RL.Objective == "" {
+			return when(steps > 0 && warmup > steps, fmt.Sprintf("warmup_steps %d is more than run.steps %d, lower it", warmup, steps))
+		}
+		updates := float64(steps) * float64(s.RL.Minibatches) * float64(s.RL.Epochs) // of any three counts without overflow
+		return when(steps > 0 && float64(warmup) > updates,
+			fmt.Sprintf("warmup_steps %d is more than the run's %.0f optimizer steps (run.steps * rl.minibatches * rl.epochs), lower it",
+				warmup, updates))
 	}},
 	{[]string{"run.steps", "run.epochs"}, func(s *Shape) string {
 		return exactlyOne(s.Run.Steps > 0, s.Run.Epochs > 0, "steps", "epochs")
@@ -117,6 +127,10 @@ var rules = []rule{
 	}},
 	{[]string{"warm_start.steps", "data.task"}, func(s *Shape) string {
 		return when(s.WarmStart.Steps > 0 && s.Data.Task == "", "learns from a task's worked solutions, set data.task or remove it")
+	}},
+	{[]string{"warm_start.warmup_steps", "warm_start.warmup_ratio"}, func(s *Shape) string {
+		w := s.WarmStart
+		return when(w.WarmupSteps > 0 && w.WarmupRatio > 0, "warmup_steps and warmup_ratio are both given, keep one")
 	}},
 	{[]string{"warm_start.warmup_steps", "warm_start.steps"}, func(s *Shape) string {
 		w := s.WarmStart

@@ -78,6 +78,7 @@ type Optim struct {
 	WeightDecay float64 `toml:"weight_decay" default:"0.0" range:"[0,)"`                    // fraction of a weight lost per unit of learning rate
 	Schedule    string  `toml:"schedule" default:"'cosine'" oneof:"constant,linear,cosine"` // course of the learning rate after warm-up
 	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,)"`                      // steps of linear warm-up
+	WarmupRatio float64 `toml:"warmup_ratio" default:"0.0" range:"[0,1]"`                   // instead of warmup_steps: share of all steps, rounded up
 	FinalLR     float64 `toml:"final_lr" default:"0.1" range:"[0,1]"`                       // learning rate of the last step, as a fraction of lr
 	Clip        float64 `toml:"clip" default:"1.0" range:"[0,)"`                            // largest norm of the gradient; 0: off
 }
@@ -91,10 +92,11 @@ type DPO struct {
 
 // WarmStart is a supervised stage with its own AdamW state, at the rate of a cosine from lr down to a tenth.
 type WarmStart struct {
-	Steps       int     `toml:"steps" default:"0" range:"[0,)"`        // optimizer steps before those of run.steps; 0: none
-	LR          float64 `toml:"lr" default:"1e-3" range:"(0,)"`        // peak learning rate
-	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,)"` // steps of linear warm-up
-	Packs       int     `toml:"packs" default:"8" range:"[1,)"`        // packs of a step
+	Steps       int     `toml:"steps" default:"0" range:"[0,)"`           // optimizer steps before those of run.steps; 0: none
+	LR          float64 `toml:"lr" default:"1e-3" range:"(0,)"`           // peak learning rate
+	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,)"`    // steps of linear warm-up
+	WarmupRatio float64 `toml:"warmup_ratio" default:"0.0" range:"[0,1]"` // instead of warmup_steps: share of steps, rounded up
+	Packs       int     `toml:"packs" default:"8" range:"[1,)"`           // packs of a step
 }
 
 // RL says how answers become gradients. A step of the run samples prompts * group answers, and takes minibatches * epochs optimizer steps on them.

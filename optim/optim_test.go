@@ -54,6 +54,22 @@ func TestSchedule(t *testing.T) {
 	}
 }
 
+// Warm-up is given as steps, or as a share of the run that is rounded up as in transformers.
+func TestWarmupSteps(t *testing.T) {
+	for _, c := range []struct {
+		given       int
+		ratio       float64
+		steps, want int
+	}{
+		{0, 0, 10, 0}, {3, 0, 10, 3}, {0, 0.1, 10, 1}, {0, 0.1, 11, 2}, {0, 0.01, 10, 1}, {0, 0.07, 100, 7}, {0, 0.1, 3, 1},
+		{0, 1, 7, 7}, {0, 0.5, 0, 0},
+	} {
+		if got := WarmupSteps(c.given, c.ratio, c.steps); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
+
 // Adding up micro-batches gives the bits of the whole, and ignored targets change nothing.
 func TestSFT(t *testing.T) {
 	rows := Rows{Targets: []int32{5, -1, 0, 7, -100}, LogProb: []float32{-1, -2, -3, -4, -0.125}, Weight: []float32{0.25, 1, 0.25, 0.5, 1}}

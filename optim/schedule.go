@@ -27,6 +27,15 @@ func (s Schedule) Validate() error {
 	return nil
 }
 
+// WarmupSteps is the warm-up of a run of so many steps that was given as steps or, where those are 0, as a share of
+// the run. A share is rounded up, as in transformers; the last bits of the product add no step (0.07 of 100 is 7).
+func WarmupSteps(given int, ratio float64, steps int) int {
+	if given > 0 {
+		return given
+	}
+	return int(math.Ceil(float64(ratio*float64(steps)) - 1e-9))
+}
+
 // At is the rate of step (counted from 1).
 func (s Schedule) At(step int) float64 {
 	if step <= s.Warmup {

@@ -178,7 +178,7 @@ func TestPreferenceLearns(t *testing.T) {
 	}
 	s, err := configs.Load("../configs/dpo-lora.toml", []string{
 		"model.path=" + filepath.Join(start, "model"), "data.preferences=" + countdownPairs(t, filepath.Join(dir, "pairs.jsonl"), data.Train, 300),
-		"data.eval_path=" + countdownPairs(t, filepath.Join(dir, "held.jsonl"), data.Test, 50), "data.pack_rows=256", "optim.lr=1e-2", "optim.warmup_steps=2", "run.packs=4", "run.epochs=2", "run.eval_every=6",
+		"data.eval_path=" + countdownPairs(t, filepath.Join(dir, "held.jsonl"), data.Test, 50), "data.pack_rows=256", "optim.lr=1e-2", "run.packs=4", "run.epochs=2", "run.eval_every=6",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -146,6 +146,10 @@ func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (packs int, err erro
 	}
 	if j.steps = j.s.Run.Steps; j.steps == 0 {
 		j.steps = j.stream.Steps(j.s.Run.Packs)
+		if warmup := j.s.Optim.WarmupSteps; warmup > j.steps {
+			return 0, fmt.Errorf("optim.warmup_steps: %d is more than the %d steps of run.epochs = %d: lower it, or give a share "+
+				"of the steps as optim.warmup_ratio", warmup, j.steps, j.s.Run.Epochs)
+		}
 	}
 	if j.t, err = newTrainer(j.s, j.steps); err != nil {
 		return 0, err
@@ -157,7 +161,8 @@ func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (packs int, err erro
 	w := j.s.WarmStart
 	j.warm = w.Steps
 	j.steps += j.warm
-	j.t.schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Warmup: w.WarmupSteps, Steps: max(w.Steps, 1)}
+	j.t.schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Steps: max(w.Steps, 1)}
+	j.t.schedule.Warmup = optim.WarmupSteps(w.WarmupSteps, w.WarmupRatio, w.Steps)
 	return max(w.Packs, j.s.Run.MicroBatch), nil
 }
 

@@ -343,6 +343,54 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// Warm-up that is longer than what run.epochs amounts to is refused before anything is written; as long as the run is fine.
+func TestWarmupOfEpochs(t *testing.T) {
+	set := []string{"run.steps=0", "run.epochs=1", "run.packs=1", "data.countdown.train=12", "data.eval_samples=0"}
+	out := filepath.Join(t.TempDir(), "run")
+	_, err := runTiny(t, out, false, append(set, "optim.warmup_steps=10")...)
+	if err == nil || !strings.HasPrefix(err.Error(), "optim.warmup_steps: 10 is more than the 3 steps of run.epochs = 1: ") ||
+		!strings.Contains(err.Error(), "optim.warmup_ratio") || strings.Contains(err.Error(), "\n") || hasRun(out) {
+		t.Fatalf("error %v", err)
+	}
+	if _, err := runTiny(t, out, false, append(set, "optim.warmup_steps=3")...); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := rates(t, out), []float64{5e-3 / 3, 1e-2 / 3, 5e-3}; !slices.Equal(got, want) {
+		t.Errorf("rates %v, want %v", got, want)
+	}
+}
+
+// Warm-up as a share is of all optimizer steps: of the warm start, of reinforcement learning, of epochs.
+func TestWarmupRatio(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	set := append(tinyRL(), "warm_start.steps=4", "warm_start.warmup_ratio=0.5", "optim.warmup_ratio=0.5", "optim.schedule=constant",
+		"run.steps=2", "rl.minibatches=2", "data.eval_samples=0")
+	if _, err := runTiny(t, out, false, set...); err != nil {
+		t.Fatal(err)
+	}
+	got := rates(t, out) // that of a step of reinforcement learning is of its first update
+	if want := []float64{2.5e-3, 5e-3, got[2], 5e-4, 0.5e-3, 1e-3}; got[2] >= 5e-3 || !slices.Equal(got, want) {
+		t.Errorf("rates %v, want %v", got, want)
+	}
+	out = filepath.Join(t.TempDir(), "run")
+	if _, err := runTiny(t, out, false, "run.steps=0", "run.epochs=1", "run.packs=1", "data.countdown.train=12", "optim.warmup_steps=0",
+		"optim.warmup_ratio=0.5", "optim.schedule=constant", "data.eval_samples=0"); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := rates(t, out), []float64{2.5e-3, 5e-3, 5e-3}; !slices.Equal(got, want) {
+		t.Errorf("rates %v, want %v", got, want)
+	}
+}
+
+// rates are the learning rates that a run recorded.
+func rates(t *testing.T, out string) (list []float64) {
+	t.Helper()
+	for _, r := range readRecords(t, out) {
+		list = append(list, float64(*r.LR))
+	}
+	return list
+}
+
 // A run whose numbers overflow stops and names the step, the tensor and the weights to start from.
 func TestNotFinite(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")

@@ -152,11 +152,12 @@ func newTrainer(s *configs.Shape, steps int) (*trainer, error) {
 	t := &trainer{
 		objective:  optim.SFT{},
 		opt:        optim.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay, Clip: o.Clip},
-		schedule:   optim.Schedule{Kind: o.Schedule, Peak: o.LR, Final: o.FinalLR, Warmup: o.WarmupSteps, Steps: steps},
+		schedule:   optim.Schedule{Kind: o.Schedule, Peak: o.LR, Final: o.FinalLR, Steps: steps},
 		indexers:   s.Indexer.LRFactor,
 		microBatch: s.Run.MicroBatch,
 		recompute:  s.Run.Recompute,
 	}
+	t.schedule.Warmup = optim.WarmupSteps(o.WarmupSteps, o.WarmupRatio, steps)
 	return t, t.schedule.Validate()
 }
 

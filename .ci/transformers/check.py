@@ -72,7 +72,7 @@ class Lockstep:
             sys.exit(f"lockstep {' '.join(map(str, args))}: {done.stderr}")
 
     def train(self, name, shape, *settings):
-        settings = ["run.steps=3", "run.save_every=0", "optim.warmup_steps=0", "run.verify_tokens=0", *settings]
+        settings = ["run.steps=3", "run.save_every=0", "optim.warmup_steps=0", "optim.warmup_ratio=0", "run.verify_tokens=0", *settings]
         self.run("train", ROOT / "configs" / shape, "--out", self.scratch / name, *(f"--set={s}" for s in settings))
         return self.scratch / name
 

@@ -118,7 +118,7 @@ def release(folder, family, quantization, chosen, encode):
 def ours(lockstep, folder, scratch):
     (scratch / "ids.jsonl").write_text(json.dumps(dict(ids=list(range(3, 20)))) + "\n")
     keys = [f"model.path={folder}", f"data.path={scratch / 'ids.jsonl'}", "data.pack_rows=32", "optim.lr=1e-60", "run.epochs=0", "run.steps=1", "run.packs=1", "run.save_every=0",
-            "run.verify_tokens=0", "optim.warmup_steps=0", "lora.rank=0"]
+            "run.verify_tokens=0", "optim.warmup_ratio=0", "lora.rank=0"]
     made = folder.with_name(folder.name + "-opened")
     done = subprocess.run([lockstep, "train", ROOT / "configs/qwen3-lora.toml", "--out", made, *(f"--set={k}" for k in keys)], capture_output=True, text=True)
     if done.returncode:
