@@ -5,7 +5,6 @@ import (
 	"html"
 	"math"
 	"strings"
-	"unicode/utf8"
 )
 
 // chart is a drawing of curves over steps.
@@ -29,21 +28,27 @@ type frame struct {
 
 // Pixels of a chart, which is scaled to the page's width.
 const (
-	chartW, plotH                             = 480.0, 196.0
-	chartLeft, chartRight, chartHead, rowH    = 48.0, 16.0, 56.0, 16.0
-	chartFoot, laneEdge, laneGap, letter, key = 30.0, 7.0, 6.0, 6.3, 20.0
+	chartW, plotH                          = 480.0, 196.0
+	chartLeft, chartRight, chartHead, rowH = 48.0, 16.0, 56.0, 16.0
+	chartFoot, laneEdge, laneGap, key      = 30.0, 7.0, 6.0, 20.0
 )
 
 // palette is the style of charts, light and dark: colours a to h, lines that are dashed or dotted.
-const palette = `svg{--ink:#1f2430;--soft:#667085;--grid:#e4e7ec;--paper:#fff}
-.a{color:#2563eb}.b{color:#e8590c}.c{color:#0c8f6b}.d{color:#9333ea}.e{color:#a16207}.f{color:#db2777}.g{color:#0891b2}.h{color:#57534e}
-@media(prefers-color-scheme:dark){svg{--ink:#e6e9ef;--soft:#98a2b3;--grid:#2c3340;--paper:#171b22}
-.a{color:#6ea8fe}.b{color:#ff9f5a}.c{color:#4cd3a5}.d{color:#c792ff}.e{color:#e0b84c}.f{color:#ff85b8}.g{color:#4dd0e6}.h{color:#b8b2ad}}
-svg text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-size:12px;fill:var(--soft)}
-svg .t{font-size:15px;font-weight:600;fill:var(--ink)}svg .v{font-weight:600;fill:var(--ink)}
-svg .grid{stroke:var(--grid);stroke-width:1}svg path{fill:none;stroke:currentColor;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
-svg .dash{stroke-dasharray:6 4}svg .dot{stroke-dasharray:1 5}svg .raw{stroke-width:1;opacity:.35}svg .band{fill:currentColor;stroke:none;opacity:.18}
-svg circle{fill:var(--paper);stroke:currentColor;stroke-width:1.8}svg .paper{fill:var(--paper)}svg .lane{fill:var(--grid);opacity:.55}`
+// It has no variables, which many viewers of SVG files draw black.
+const palette = `.a{color:#2563eb}.b{color:#e8590c}.c{color:#0c8f6b}.d{color:#9333ea}
+.e{color:#a16207}.f{color:#db2777}.g{color:#0891b2}.h{color:#57534e}
+svg text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;font-size:12px;fill:#667085}
+svg .t{font-size:15px;font-weight:600;fill:#1f2430}svg .v{font-weight:600;fill:#1f2430}
+svg .grid{stroke:#e4e7ec;stroke-width:1}
+svg path{fill:none;stroke:currentColor;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
+svg .dash{stroke-dasharray:6 4}svg .dot{stroke-dasharray:1 5}svg .raw{stroke-width:1;opacity:.35}
+svg .band{fill:currentColor;stroke:none;opacity:.18}
+svg circle{fill:#fff;stroke:currentColor;stroke-width:1.8}svg .paper{fill:#fff}svg .lane{fill:#e4e7ec;opacity:.55}
+@media(prefers-color-scheme:dark){
+.a{color:#6ea8fe}.b{color:#ff9f5a}.c{color:#4cd3a5}.d{color:#c792ff}
+.e{color:#e0b84c}.f{color:#ff85b8}.g{color:#4dd0e6}.h{color:#b8b2ad}
+svg text{fill:#98a2b3}svg .t,svg .v{fill:#e6e9ef}
+svg .grid{stroke:#2c3340}svg circle,svg .paper{fill:#171b22}svg .lane{fill:#2c3340}}`
 
 func (c chart) empty() bool {
 	for _, l := range c.Lines {
@@ -168,25 +173,27 @@ func (c chart) scales() (x, y scale) {
 	return x, newScale(low, high, c.bottom(), c.top(), 5, true)
 }
 
-// label is a curve's place in the legend.
+// label is a curve's place in the legend. Full is its name, of which there may be no room for all.
 type label struct {
-	class, name, value string
-	x                  float64
-	row                int
+	class, full, name, value string
+	x                        float64
+	row                      int
 }
 
-// legend lays names and values of the curves out in rows, by a guess of the width of letters.
+// legend lays names and values of the curves out in rows, by a guess of the width of letters. Names give way to values.
 func (c chart) legend() (list []label) {
 	x, row := 12.0, 0
 	for _, l := range c.Lines {
 		if len(l.Points) == 0 {
 			continue
 		}
-		e := label{class: l.Class, name: l.Name, value: l.Value}
+		e := label{class: l.Class, full: l.Name, value: l.Value}
 		if e.value == "" {
 			e.value = c.Format(l.Points[len(l.Points)-1].Y)
 		}
-		wide := key + letter*float64(utf8.RuneCountInString(e.name+e.value)+1)
+		wide := key + textWidth(e.value)*bold + textWidth(" ")
+		e.name = shortened(l.Name, c.width-8-12-wide)
+		wide += textWidth(e.name)
 		if x > 12 && x+wide > c.width-8 {
 			x, row = 12, row+1
 		}
@@ -203,5 +210,9 @@ func (e label) draw(b *strings.Builder) {
 	if name != "" {
 		name += " "
 	}
-	fmt.Fprintf(b, `<path class="%s" d="M%g %gh14"/><text x="%.1f" y="%g">%s<tspan class="v">%s</tspan></text>`, e.class, e.x, y-4, e.x+key, y, name, html.EscapeString(e.value))
+	if e.name != e.full {
+		name = "<title>" + html.EscapeString(e.full) + "</title>" + name
+	}
+	fmt.Fprintf(b, `<path class="%s" d="M%g %gh14"/><text x="%.1f" y="%g">%s<tspan class="v">%s</tspan></text>`,
+		e.class, e.x, y-4, e.x+key, y, name, html.EscapeString(e.value))
 }

@@ -87,17 +87,18 @@ func bandPath(points []point, x, y scale) string {
 	return path(edge, x, y) + "Z"
 }
 
-// smooth is the mean of a window about each point, a thirtieth of the curve wide and narrower towards the ends; a band's edges likewise.
+// smooth is the mean of a window about each point, a thirtieth of the curve wide; a band's edges likewise.
+// At an end the window's inner half is left: one that shrank on both sides would end on the last point's noise.
 func smooth(points []point) []point {
 	sums := make([]point, len(points)+1)
 	for i, p := range points {
 		sums[i+1] = point{Y: sums[i].Y + p.Y, Low: sums[i].Low + p.Low, High: sums[i].High + p.High}
 	}
+	half := len(points) / 60
 	out := make([]point, len(points))
 	for i, p := range points {
-		half := min(len(points)/60, i, len(points)-1-i)
-		from, to := sums[i-half], sums[i+half+1]
-		n := float64(2*half + 1)
+		first, past := max(0, i-half), min(len(points), i+half+1)
+		from, to, n := sums[first], sums[past], float64(past-first)
 		out[i] = point{p.X, (to.Y - from.Y) / n, (to.Low - from.Low) / n, (to.High - from.High) / n}
 	}
 	return out

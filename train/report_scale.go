@@ -24,9 +24,13 @@ func (s scale) at(v float64) float64 {
 }
 
 // newScale spans low to high, widened to multiples of a tick of 1, 2 or 5 times a power of ten where round is set.
+// Values that are all 0 get an axis to 1.
 func newScale(low, high, from, to float64, n int, round bool) scale {
-	if high <= low {
-		high = low + math.Max(math.Abs(low)*0.1, 1e-12)
+	if high-low <= 1e-9*math.Max(math.Abs(low), math.Abs(high)) { // one value, or ticks that would round to one
+		high = low + math.Max(math.Abs(low)/10, 1e-300)
+		if low == 0 {
+			high = 1
+		}
 	}
 	step := math.Pow(10, math.Floor(math.Log10((high-low)/float64(n))))
 	for _, m := range []float64{2, 2.5, 2} { // 2, 5, 10
