@@ -76,6 +76,7 @@ type Device interface {
 	MatMul(out Tensor, g *Groups, terms ...Term)
 	MatMulT(out Tensor, g *Groups, terms ...Term)
 	// WeightGrad: dw[n,k] continues its chain: dot over rows m ascending of dy[m,n]*x[m,k]; with DotTC16 steps restart at each pack of each group.
+	// Where interleaved groups share dw the chain takes the packs in order, of a pack the rows of group 0, then of group 1.
 	WeightGrad(dw, dy, x Tensor, g *Groups)
 
 	// StoreKV writes rows k [T, KVHeads*HeadDim] and v [T, KVHeads*ValueDim] to the pages of their spans.

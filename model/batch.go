@@ -11,10 +11,11 @@ type Batch struct {
 	IDs       kernels.Tensor // int32 [T]
 	Positions kernels.Tensor // int32 [T]
 	Layout    *kernels.Layout
-	Packs     *kernels.Groups  // the rows of each pack: the groups of dense weight gradients
-	Cache     *Cache           // nil: keys are the batch's own rows
-	Picks     []kernels.Tensor // by block: the keys that its indexer chose, int32 [T, TopK]; nil where a block has none
-	Lesson    *IndexLesson     // nil: indexers do not learn from it (see [Model.NewLesson])
+	Packs     *kernels.Groups   // the rows of each pack: the groups of dense weight gradients
+	EachPack  []*kernels.Groups // each pack alone, its first row 0
+	Cache     *Cache            // nil: keys are the batch's own rows
+	Picks     []kernels.Tensor  // by block: the keys that its indexer chose, int32 [T, TopK]; nil where a block has none
+	Lesson    *IndexLesson      // nil: indexers do not learn from it (see [Model.NewLesson])
 }
 
 // longest is the most keys that a row of the batch sees.
@@ -48,13 +49,32 @@ func NewBatch(r *parallel.Rank, ids []int32, l *kernels.Layout, cache *Cache) *B
 			positions[s.Row+i] = int32(s.Pos + i)
 		}
 	}
-	return &Batch{
+	b := &Batch{
 		IDs:       parallel.Upload(r, ids),
 		Positions: parallel.Upload(r, positions),
 		Layout:    l,
 		Packs:     &kernels.Groups{Offsets: parallel.Upload(r, l.Packs), Count: 1, Packs: len(l.Packs) - 1},
 		Cache:     cache,
 	}
+	b.EachPack = eachPack(r, b.Packs, l.Packs)
+	return b
+}
+
+// eachPack is packs one by one, of row offsets.
+func eachPack(r *parallel.Rank, packs *kernels.Groups, offsets []int32) []*kernels.Groups {
+	if packs.Packs == 1 {
+		return []*kernels.Groups{packs}
+	}
+	var bounds []int32
+	for i, from := range offsets[:packs.Packs] {
+		bounds = append(bounds, 0, offsets[i+1]-from)
+	}
+	uploaded := parallel.Upload(r, bounds)
+	var each []*kernels.Groups
+	for i := range packs.Packs {
+		each = append(each, &kernels.Groups{Offsets: uploaded.ColRange(2*i, 2*i+2), Count: 1, Packs: 1})
+	}
+	return each
 }
 
 // Rows is T.

@@ -50,17 +50,43 @@ func (p *HeadLinear) down(r *parallel.Rank, x, y kernels.Tensor, s *HeadSaved) {
 	r.Dev.MatMulT(x, p.turns(), terms...)
 }
 
-// learn adds the gradients of the weights, which are one sum whichever way was forward: dW_h = y_h^T x_h, dB_h = y_h^T up_h, dA = down^T x. packs are those of the tokens.
-func (p *HeadLinear) learn(r *parallel.Rank, y, x kernels.Tensor, up, down *HeadSaved, packs *kernels.Groups) {
-	g := &kernels.Groups{Offsets: packs.Offsets, Count: p.Heads, Packs: packs.Packs, Turns: true}
-	add := func(w *Param, dw func(kernels.Tensor) kernels.Tensor, dy, x kernels.Tensor) {
+// learn adds the gradients of what every head has of its own, which are one sum whichever way was forward:
+// dW_h = y_h^T x_h, dB_h = y_h^T up_h. packs are those of the tokens.
+func (p *HeadLinear) learn(r *parallel.Rank, y, x kernels.Tensor, up *HeadSaved, packs *kernels.Groups) {
+	g := p.interleaved(packs)
+	add := func(w *Param, dy, x kernels.Tensor) {
 		if w.Trained() {
-			r.Dev.WeightGrad(dw(w.Grad), dy, x, g)
+			r.Dev.WeightGrad(p.heads(w.Grad), dy, x, g)
 		}
 	}
-	add(p.of.W, p.heads, y, x)
+	add(p.of.W, y, x)
 	if a := p.adapter(); a != nil {
-		add(a.B, p.heads, y, up.U)
-		add(a.A, func(t kernels.Tensor) kernels.Tensor { return t }, down.U, x)
+		add(a.B, y, up.U)
 	}
+}
+
+// sharedGrad is a part of the gradient of the A that all heads share: dA += down^T x, down [T*heads, r] and x [T*heads, K].
+type sharedGrad struct {
+	of      *HeadLinear
+	down, x kernels.Tensor
+}
+
+// learnShared adds the parts of the gradient of A, which are one sum: of each pack every part in order, and of a part
+// its heads in order. One part over all packs before the next part would make bits depend on the micro-batch.
+func learnShared(r *parallel.Rank, b *Batch, parts ...sharedGrad) {
+	a := parts[0].of.adapter()
+	if a == nil || !a.A.Trained() {
+		return
+	}
+	for i, pack := range b.EachPack {
+		for _, p := range parts {
+			from, to := int(b.Layout.Packs[i])*p.of.Heads, int(b.Layout.Packs[i+1])*p.of.Heads
+			down, x := p.down.RowRange(from, to), p.x.RowRange(from, to)
+			r.Dev.WeightGrad(a.A.Grad, down, x, p.of.interleaved(pack))
+		}
+	}
+}
+
+func (p *HeadLinear) interleaved(packs *kernels.Groups) *kernels.Groups {
+	return &kernels.Groups{Offsets: packs.Offsets, Count: p.Heads, Packs: packs.Packs, Turns: true}
 }

@@ -53,10 +53,10 @@ func (a *MLA) values(r *parallel.Rank, s *MLASaved) kernels.Tensor {
 
 // absorbBackward is dq [T, Heads*(n+r)] and dc [T, ck] from do [T, Heads*v]; it writes dkr [T, r].
 func (a *MLA) absorbBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch, s *MLASaved) (dq, dc kernels.Tensor) {
-	var used HeadSaved
+	var valueDown, keyUp HeadSaved
 	dout, values := r.Stack.New(do.DType, do.Rows, s.Out.Cols), a.valueHeads()
-	values.down(r, a.heads(dout), a.heads(do), &used)
-	values.learn(r, a.heads(do), a.heads(s.Out), &s.Absorbed.ValueUp, &used, b.Packs)
+	values.down(r, a.heads(dout), a.heads(do), &valueDown)
+	values.learn(r, a.heads(do), a.heads(s.Out), &s.Absorbed.ValueUp, b.Packs)
 
 	dabsorbed, dk, dv := r.Stack.New(do.DType, do.Rows, s.Q.Cols), r.Stack.New(do.DType, do.Rows, s.K.Cols), r.Stack.New(do.DType, do.Rows, s.V.Cols)
 	a.attendBackward(r, dabsorbed, dk, dv, dout, b, s)
@@ -67,8 +67,9 @@ func (a *MLA) absorbBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch,
 	dq = r.Stack.New(do.DType, do.Rows, s.Absorbed.Q.Cols)
 	from, to, keys := a.heads(dabsorbed), a.heads(dq), a.keyHeads()
 	latent := from.ColRange(0, dv.Cols)
-	keys.up(r, to.ColRange(0, a.Own), latent, &used)
-	keys.learn(r, q, latent, &used, &s.Absorbed.KeyDown, b.Packs)
+	keys.up(r, to.ColRange(0, a.Own), latent, &keyUp)
+	keys.learn(r, q, latent, &keyUp, b.Packs)
+	learnShared(r, b, sharedGrad{values, valueDown.U, a.heads(s.Out)}, sharedGrad{keys, s.Absorbed.KeyDown.U, latent})
 	r.Dev.Copy(to.ColRange(a.Own, to.Cols), from.ColRange(dv.Cols, from.Cols))
 	return dq, dv
 }

@@ -134,12 +134,12 @@ func noise(vocab int) (texts [][]int32) {
 	return texts
 }
 
-// writeIDs writes the first n tokens of each.
+// writeIDs writes at most n tokens of each.
 func writeIDs(t *testing.T, path string, texts [][]int32, n int) {
 	t.Helper()
 	var b strings.Builder
 	for _, text := range texts {
-		line, err := json.Marshal(map[string][]int32{"ids": text[:n]})
+		line, err := json.Marshal(map[string][]int32{"ids": text[:min(n, len(text))]})
 		if err != nil {
 			t.Fatal(err)
 		}

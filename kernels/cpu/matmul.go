@@ -31,14 +31,11 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		panic(fmt.Sprintf("cpu: WeightGrad: dw %s of dy %s and x %s, groups %+v", dw, dy, x, g))
 	}
 	offsets := rowOffsets("WeightGrad", g, dy.Rows)
-	a, b := gemm.Of(dy).T(), gemm.Of(x)
 	products := make([]gemm.Product, 0, g.Count)
 	for e := range g.Count {
 		p := gemm.Product{C: gemm.Of(dw.Group(e)), M: dw.Rows, N: dw.Cols, Continue: true}
 		for i := e * g.Packs; i < (e+1)*g.Packs; i++ {
-			if from, to := int(offsets[i]), int(offsets[i+1]); to > from {
-				p.Pieces = append(p.Pieces, gemm.Piece{A: a.From(0, from), B: b.From(from, 0), K: to - from})
-			}
+			p.Pieces = appendRows(p.Pieces, dy, x, int(offsets[i]), int(offsets[i+1]))
 		}
 		products = append(products, p)
 	}

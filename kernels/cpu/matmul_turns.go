@@ -33,10 +33,37 @@ func turnOf(w kernels.Tensor, e, count int) kernels.Tensor {
 	return w.Group(e)
 }
 
-// weightGradTurns is WeightGrad where rows take turns.
+// weightGradTurns is WeightGrad of interleaved groups: a chain for each group over its packs, or one chain for all groups
+// where they share dw, which takes a pack's rows of every group before it goes on to the next pack. So the packs of a step
+// may come in any number of calls.
 func (d *Device) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
-	packs := &kernels.Groups{Offsets: g.Offsets, Count: 1, Packs: g.Packs}
-	for e := range g.Count {
-		d.WeightGrad(turnOf(dw, e, g.Count), dy.Turn(e, g.Count), x.Turn(e, g.Count), packs)
+	chains, shared := g.Count, 1
+	if dw.Groups == 1 {
+		chains, shared = 1, g.Count
 	}
+	rows := dy.Rows / g.Count
+	fits := dw.Groups == chains && dw.Rows == dy.Cols && dw.Cols == x.Cols && dy.Rows == x.Rows && rows*g.Count == dy.Rows
+	if dw.DType != kernels.F32 || !dw.Contiguous() || !fits {
+		panic(fmt.Sprintf("cpu: WeightGrad: dw %s of dy %s and x %s, groups %+v", dw, dy, x, g))
+	}
+	offsets := rowOffsets("WeightGrad", &kernels.Groups{Offsets: g.Offsets, Count: 1, Packs: g.Packs}, rows)
+	products := make([]gemm.Product, chains)
+	for c := range products {
+		p := gemm.Product{C: gemm.Of(dw.Group(c)), M: dw.Rows, N: dw.Cols, Continue: true}
+		for i, from := range offsets[:g.Packs] {
+			for e := c; e < c+shared; e++ {
+				p.Pieces = appendRows(p.Pieces, dy.Turn(e, g.Count), x.Turn(e, g.Count), int(from), int(offsets[i+1]))
+			}
+		}
+		products[c] = p
+	}
+	d.mm.Run(d.pool.threads, d.pool.each, products)
+}
+
+// appendRows adds rows [from, to) of dy and x, if there are any, to the pieces of a weight gradient.
+func appendRows(pieces []gemm.Piece, dy, x kernels.Tensor, from, to int) []gemm.Piece {
+	if from == to {
+		return pieces
+	}
+	return append(pieces, gemm.Piece{A: gemm.Of(dy).T().From(0, from), B: gemm.Of(x).From(from, 0), K: to - from})
 }

@@ -46,6 +46,9 @@ func TestTurns(t *testing.T) {
 				packs := kernels.WrapI32([]int32{0, int32(cut), int32(tokens)})
 				g.Offsets, g.Packs = packs, 2
 				own := &kernels.Groups{Offsets: packs, Count: 1, Packs: 2}
+				pack := func(from, to int) *kernels.Groups {
+					return &kernels.Groups{Offsets: kernels.WrapI32([]int32{0, int32(to - from)}), Count: 1, Packs: 1}
+				}
 				grad, shared := strided(rng, kernels.F32, heads, n, k, 0), strided(rng, kernels.F32, 1, n, k, 0)
 				wantGrad, wantShared := copied(grad), copied(shared)
 				d.WeightGrad(grad, y, x, g)
@@ -56,10 +59,16 @@ func TestTurns(t *testing.T) {
 					d.MatMul(wantUp, nil, kernels.Term{X: xe, W: w.Group(e)}, kernels.Term{X: ue, W: b.Group(e)})
 					d.MatMulT(wantDown, nil, kernels.Term{X: ye, W: w.Group(e)}, kernels.Term{X: ue, W: a})
 					d.WeightGrad(wantGrad.Group(e), ye, xe, own)
-					d.WeightGrad(wantShared, ye, xe, own)
 					what := fmt.Sprintf("%s, %s %s: head %d of %d, %d tokens, %d by %d", d.Name(), c.dot, c.dtype, e, heads, tokens, n, k)
 					sameRows(t, what+", up", gathered(rng, up, e, heads), wantUp)
 					sameRows(t, what+", down", gathered(rng, down, e, heads), wantDown)
+				}
+				for _, rows := range [][2]int{{0, cut}, {cut, tokens}} { // packs before heads
+					for e := range heads {
+						ye, xe := gathered(rng, y, e, heads), gathered(rng, x, e, heads)
+						ye, xe = ye.RowRange(rows[0], rows[1]), xe.RowRange(rows[0], rows[1])
+						d.WeightGrad(wantShared, ye, xe, pack(rows[0], rows[1]))
+					}
 				}
 				sameRows(t, d.Name()+": gradients", grad, wantGrad)
 				sameRows(t, d.Name()+": gradient of all", shared, wantShared)

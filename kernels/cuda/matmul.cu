@@ -168,8 +168,9 @@ MATMUL(nn_vector_bf16, false, true, u16)
 MATMUL(nn_any_f32, false, false, float)
 MATMUL(nn_any_bf16, false, false, u16)
 
-// weight_grad is of group blockIdx.z. Where rows take turns (in dy by turn_y elements from one group to the next, in x by turn_x), all groups have the first's offsets, and a weight
-// that they share is of `turns` groups, one after the other.
+// weight_grad is of group blockIdx.z. Where groups are interleaved (in dy by turn_y elements from one group to the next, in x
+// by turn_x), all have the first's offsets, and a weight that they share is of `turns` groups: a pack's rows of each group in
+// order, then the next pack's.
 template <bool VECTOR>
 __device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k, int turns, long long turn_y,
                                    long long turn_x) {
@@ -178,8 +179,8 @@ __device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long 
   float* to = dw + (long long)e * n * k;
   Tile t;
   each(t, [&](int i, int j, float& v) { v = row + i < n && col + j < k ? to[(long long)(row + i) * k + col + j] : 0.f; });
-  for (int own = e; own < e + turns; own++)
-    for (int p = first; p < first + packs; p++) {
+  for (int p = first; p < first + packs; p++)
+    for (int own = e; own < e + turns; own++) {
       long long from = offsets[p];
       int rows = offsets[p + 1] - (int)from;
       const u16 *a = dy + own * turn_y + from * ldy + row, *b = x + own * turn_x + from * ldx + col;

@@ -126,7 +126,7 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		dw, dy, x, int64(dy.Stride), int64(x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, 1, int64(0), int64(0))
 }
 
-// weightGradTurns is WeightGrad by mma.sync where rows take turns: groups side by side, or one after the other where they share a weight.
+// weightGradTurns is WeightGrad by mma.sync of interleaved groups: a block for each, or one for all where they share a weight.
 func (d *Device) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	side, turns := g.Count, 1
 	if dw.Groups == 1 {

@@ -227,12 +227,13 @@ func TestTilings(t *testing.T) {
 	}
 }
 
-// Rows that take turns between weights, or share one: heads whose tiles end in many places, packs without rows, shared sums that go on over all heads.
+// Interleaved groups with weights of their own, or one for all: heads whose tiles end in many places, packs without rows,
+// a shared sum that takes the packs in order and of each pack the rows of every head.
 func TestTurnsEqualReference(t *testing.T) {
 	for _, s := range [][5]int{{1, 1, 5, 7, 3}, {9, 4, 16, 40, 8}, {130, 3, 100, 33, 16}, {33, 16, 192, 136, 8}, {300, 2, 72, 264, 16}} {
 		tokens, heads, n, k, rank := s[0], s[1], s[2], s[3], s[4]
 		rows := tokens * heads
-		offsets := randomOffsets(2, tokens)
+		offsets := randomOffsets(3, tokens)
 		x := []operand{
 			padded(1, rows, n), padded(1, rows, k), padded(1, rows, k), padded(1, rows, n), strided(kernels.BF16, rows, rank, 1),
 			padded(heads, n, k), padded(1, rank, k), grouped(kernels.BF16, heads, n, rank, rank, 1),
@@ -240,7 +241,7 @@ func TestTurnsEqualReference(t *testing.T) {
 		}
 		forcing(func(path string) {
 			both(t, fmt.Sprint("turns ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
-				g := &kernels.Groups{Offsets: x[10], Count: heads, Packs: 2, Turns: true}
+				g := &kernels.Groups{Offsets: x[10], Count: heads, Packs: 3, Turns: true}
 				d.MatMul(x[0], g, kernels.Term{X: x[1], W: x[5]}, kernels.Term{X: x[4], W: x[7]})
 				d.MatMul(x[11], g, kernels.Term{X: x[1], W: x[5]})
 				d.MatMulT(x[2], g, kernels.Term{X: x[3], W: x[5]}, kernels.Term{X: x[4], W: x[6]})

@@ -16,16 +16,17 @@ struct Section {
   int from, to, matrix;
 };
 
-// Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th. The sections of a group are its packs. Where rows take turns, and dy and x are a matrix for
-// each that has one, they are the packs of `turns` matrices, from the group's own on.
+// Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th. The sections of a group are its
+// packs. Where groups are interleaved, dy and x are a matrix for each, and the sections of a dw are those of `turns` matrices
+// from the group's own on: of the first pack, then of the second. A sum then grows by packs, in any number of calls.
 struct Gradient {
   float* dw;
   const int* offsets;
   int groups, packs, turns, n, k;
   __device__ int sections() const { return max(turns, 1) * packs; }
   __device__ Section section(int group, int i) const {
-    int p = turns ? i % packs : group * packs + i;
-    return {offsets[p], offsets[p + 1], turns ? group + i / packs : 0};
+    int p = turns ? i / turns : group * packs + i;
+    return {offsets[p], offsets[p + 1], turns ? group + i % turns : 0};
   }
   __device__ bool empty(int group) const {
     int first = turns ? 0 : group * packs;
@@ -86,9 +87,9 @@ __device__ inline void chain_rows(float* d, const Gradient& g, R& ring, int grou
     Section s = g.section(group, i);
     return s.to - s.from;
   };
-  int at = 0, left = rows(0), slots = 0;
-  for (int i = 0; i < g.packs; i++) slots += (rows(i) + DEPTH - 1) / DEPTH;
-  chain<B, 1, 1>(d, ring, warpgroup, uniform(slots * max(g.turns, 1)), [&](int) {
+  int at = 0, left = rows(0), slots = 0, shared = max(g.turns, 1);
+  for (int i = 0; i < g.packs; i++) slots += (rows(i * shared) + DEPTH - 1) / DEPTH;
+  chain<B, 1, 1>(d, ring, warpgroup, uniform(slots * shared), [&](int) {
     while (left <= 0) left = rows(++at);
     if (left < DEPTH) clear<A, B>(ring, warpgroup, left, DEPTH);
     left -= DEPTH;
