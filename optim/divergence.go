@@ -9,7 +9,9 @@ type Divergence struct {
 	Differ  int     // of them, those whose bits differ
 	Largest float64 // |lp - q|
 
-	k1, k3, abs, logprob float64 // sums; logprob that of q
+	LowRatio, HighRatio float64 // smallest and largest e^(lp - q) with lp - q held within +-20; 0 of nothing
+
+	k1, k3, abs, logprob, ratio float64 // sums; logprob that of q
 }
 
 // Add takes rows with LogProb and Rollout, and counts those with a target.
@@ -29,8 +31,21 @@ func (d *Divergence) Add(rows Rows) {
 		d.abs += math.Abs(x)
 		d.k1 -= x
 		d.k3 += excess(min(max(x, -maxLogRatio), maxLogRatio))
+		r, _ := ratioOf(lp - q)
+		d.addRatio(float64(r))
 	}
 }
+
+func (d *Divergence) addRatio(r float64) {
+	if d.Tokens == 1 {
+		d.LowRatio, d.HighRatio = r, r
+	}
+	d.LowRatio, d.HighRatio = min(d.LowRatio, r), max(d.HighRatio, r)
+	d.ratio += r
+}
+
+// Ratio is the mean of e^(lp - q), by the fp32 exponential of objectives; 0 of nothing.
+func (d *Divergence) Ratio() float64 { return d.mean(d.ratio) }
 
 // Mean is the mean of |lp - q|; 0 of nothing.
 func (d *Divergence) Mean() float64 { return d.mean(d.abs) }

@@ -19,13 +19,17 @@ func TestDivergence(t *testing.T) {
 	if d.Tokens != 4 || d.Differ != 2 || d.Largest != 0.5 || d.Mean() != 0.1875 || d.Entropy() != 1.6875 || d.K1() != -0.0625 || math.Abs(d.K3()-k3) > 1e-15 {
 		t.Errorf("%+v: mean %g, k1 %g, k3 %g, want k3 %g", d, d.Mean(), d.K1(), d.K3(), k3)
 	}
+	if r := (1 + math.Exp(0.5) + math.Exp(-0.25) + 1) / 4; math.Abs(d.Ratio()-r) > 1e-6 ||
+		math.Abs(d.LowRatio-math.Exp(-0.25)) > 1e-6 || math.Abs(d.HighRatio-math.Exp(0.5)) > 1e-6 {
+		t.Errorf("ratios of mean %g in [%g, %g], want %g in [e^-0.25, e^0.5]", d.Ratio(), d.LowRatio, d.HighRatio, r)
+	}
 	var none Divergence
-	if none.Mean() != 0 || none.Entropy() != 0 || none.K1() != 0 || none.K3() != 0 {
+	if none.Mean() != 0 || none.Ratio() != 0 || none.Entropy() != 0 || none.K1() != 0 || none.K3() != 0 {
 		t.Error("nothing added, and it is not 0")
 	}
 	rows.LogProb[0], rows.Rollout[0] = 1e4, -1e4
 	d.Add(rows)
-	if math.IsInf(d.K3(), 0) || math.IsNaN(d.K3()) || d.Largest != 2e4 {
+	if math.IsInf(d.K3(), 0) || math.IsNaN(d.K3()) || d.Largest != 2e4 || d.HighRatio > 5e8 {
 		t.Errorf("far apart: %+v, k3 %g", d, d.K3())
 	}
 }
@@ -35,7 +39,7 @@ func TestDivergenceBits(t *testing.T) {
 	rows := Rows{Targets: []int32{1, 2}, LogProb: []float32{-0.7, -3e-7}, Rollout: []float32{-0.7, -3e-7}}
 	var d Divergence
 	d.Add(rows)
-	if d != (Divergence{Tokens: 2, logprob: d.logprob}) {
+	if d != (Divergence{Tokens: 2, LowRatio: 1, HighRatio: 1, logprob: d.logprob, ratio: 2}) {
 		t.Errorf("equal bits: %+v", d)
 	}
 	rows.Rollout[1] = math.Nextafter32(rows.Rollout[1], 0)

@@ -35,9 +35,9 @@ type learner struct {
 	asOf       int           // updates before the last step
 }
 
-// learned is what one step did, besides its optimizer steps.
+// learned is what one step did.
 type learned struct {
-	stepResult
+	updates     []update         // its optimizer steps, in order
 	divergence  optim.Divergence // rollout against trainer, before the first update
 	exact       serve.Divergence
 	episodes    []*episode
@@ -47,6 +47,14 @@ type learned struct {
 	newTokens   int // of answers that were learned from or left out
 	drawn       int // tokens that the engine sampled meanwhile
 	learnTokens int // rows of forward and backward
+}
+
+// update is one optimizer step of reinforcement learning.
+type update struct {
+	stepResult
+	// drift is the policy before the update against the one that its ratios are to: the rollout or, with rl.proximal,
+	// the trainer's own before the step's first update.
+	drift optim.Divergence
 }
 
 // step samples, judges and learns. step counts from the beginning of the run.
@@ -136,33 +144,44 @@ func (l *learner) update(ctx context.Context, res *learned) error {
 	}
 	each := len(lessons) / l.s.Minibatches
 	l.compare(lessons, res)
-	for epoch := range l.s.Epochs {
+	for range l.s.Epochs {
 		for m := range l.s.Minibatches {
-			batch := lessons[m*each : (m+1)*each]
-			first := epoch == 0 && m == 0
-			if l.custom != nil {
-				if err := l.differentiate(ctx, batch, res.episodes[m*each:(m+1)*each]); err != nil {
-					return err
-				}
-			}
-			l.t.observe = nil
-			if first && !l.s.Proximal {
-				l.t.observe = func(packs [][]lesson, rows optim.Rows) { res.divergence.Add(fresh(packs, rows)) }
-			}
-			one := l.t.step(l.updates+1, l.pack(batch))
-			if err := one.finite(); err != nil {
+			from, to := m*each, (m+1)*each
+			if err := l.minibatch(ctx, lessons[from:to], res.episodes[from:to], res); err != nil {
 				return err
-			}
-			if l.custom != nil {
-				one.Loss = l.customLoss
-			}
-			l.updates++
-			res.learnTokens += one.Tokens
-			if first {
-				res.stepResult = one
 			}
 		}
 	}
+	return nil
+}
+
+// minibatch takes one optimizer step.
+func (l *learner) minibatch(ctx context.Context, batch []lesson, episodes []*episode, res *learned) error {
+	if l.custom != nil {
+		if err := l.differentiate(ctx, batch, episodes); err != nil {
+			return err
+		}
+	}
+	var one update
+	l.t.observe = func(packs [][]lesson, rows optim.Rows) {
+		if len(res.updates) == 0 && !l.s.Proximal {
+			res.divergence.Add(fresh(packs, rows))
+		}
+		if rows.Old != nil {
+			rows.Rollout = rows.Old
+		}
+		one.drift.Add(rows)
+	}
+	one.stepResult = l.t.step(l.updates+1, l.pack(batch))
+	if err := one.finite(); err != nil {
+		return err
+	}
+	if l.custom != nil {
+		one.Loss = l.customLoss
+	}
+	l.updates++
+	res.learnTokens += one.Tokens
+	res.updates = append(res.updates, one)
 	return nil
 }
 

@@ -13,25 +13,20 @@ func (l *learner) record(rec *Record, res learned) []string {
 	l.recordAnswers(rec, res)
 	fields := []string{fmt.Sprintf("reward %.3f", float64(*rec.Reward))}
 	if d := &res.divergence; d.Tokens > 0 {
-		rec.KL, rec.KLK1, rec.LargestGap, rec.Entropy, rec.Compared, rec.Differ = Num(d.K3()), Num(d.K1()), Num(d.Largest), Num(d.Entropy()), d.Tokens, d.Differ
+		rec.KL, rec.KLK1, rec.LargestGap, rec.Entropy = Num(d.K3()), Num(d.K1()), Num(d.Largest), Num(d.Entropy())
+		rec.Compared, rec.Differ = d.Tokens, d.Differ
 		fields = append(fields, fmt.Sprintf("KL %.3g", d.K3()))
 	}
 	if l.s.ExactKL > 0 {
 		rec.KLExact = Num(res.exact.KL)
 	}
-	targets := float64(max(res.Targets, 1))
-	rec.Clipped = Num(float64(res.Clipped) / targets)
-	if l.reference != nil {
-		rec.ReferenceKL = Num(res.Measures.KL / targets)
-	}
-	if l.s.Proximal {
-		rec.Corrected = Num(float64(res.Corrected) / targets)
-	}
+	fields = append(fields, l.recordUpdates(rec, res.updates)...)
 	if res.drawn > 0 { // with stale answers a step may find all that it needs
 		rec.RolloutSpeed = Num(float64(res.drawn) / math.Max(res.generate, 1e-9))
 	}
 	rec.LearnSpeed, rec.Updates = Num(float64(res.learnTokens)/math.Max(res.learn, 1e-9)), l.updates
-	return append(fields, fmt.Sprintf("clipped %.2f%%", 100*float64(*rec.Clipped)), fmt.Sprintf("%.0f+%.0f tokens/s", float64(res.drawn)/math.Max(res.generate, 1e-9), float64(*rec.LearnSpeed)))
+	sampled := float64(res.drawn) / math.Max(res.generate, 1e-9)
+	return append(fields, fmt.Sprintf("%.0f+%.0f tokens/s", sampled, float64(*rec.LearnSpeed)))
 }
 
 // recordAnswers sums the answers up.

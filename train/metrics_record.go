@@ -13,7 +13,7 @@ type Record struct {
 	Step            int       `json:"step"`
 	Time            time.Time `json:"time"`                        // UTC, milliseconds
 	Loss            *Number   `json:"loss,omitempty"`              // nats per target, or of preferences per pair; before the update
-	LR              *Number   `json:"lr,omitempty"`                // learning rate of the step
+	LR              *Number   `json:"lr,omitempty"`                // learning rate of the step, or of its first update
 	GradNorm        *Number   `json:"grad_norm,omitempty"`         // before clipping
 	IndexerLoss     *Number   `json:"indexer_loss,omitempty"`      // nats a row, mean over indexers: divergence of what they score from what attention weighs, before the update
 	IndexerNorm     *Number   `json:"indexer_grad_norm,omitempty"` // of the indexers' gradient, before clipping
@@ -34,8 +34,7 @@ type Record struct {
 	Compared        int       `json:"compared,omitempty"`          // tokens of the present weights whose log-probabilities were compared
 	Differ          int       `json:"differ,omitempty"`            // of them, those that differ on a bit
 	LargestGap      *Number   `json:"largest_gap,omitempty"`       // largest difference of log-probabilities
-	Clipped         *Number   `json:"clipped,omitempty"`           // share of the first update's tokens whose gradient the bounds took away
-	Corrected       *Number   `json:"corrected,omitempty"`         // share of them whose importance weight was cut or left out
+	Corrected       *Number   `json:"corrected,omitempty"`         // share of tokens whose importance weight was cut or left out
 	ReferenceKL     *Number   `json:"reference_kl,omitempty"`      // estimated divergence from the reference, nats a token
 	Discarded       *Number   `json:"discarded,omitempty"`         // share of sampled answers that taught nothing: left out, or in a group of one reward
 	Entropy         *Number   `json:"entropy,omitempty"`           // of the rollout, nats a token, from its samples
@@ -45,16 +44,35 @@ type Record struct {
 	RolloutSpeed    *Number   `json:"rollout_speed,omitempty"`     // sampled tokens a second while sampling
 	LearnSpeed      *Number   `json:"learn_speed,omitempty"`       // tokens a second of forward and backward while learning
 	Updates         int       `json:"updates,omitempty"`           // optimizer steps since the warm start
-	Margin          *Number   `json:"margin,omitempty"`            // of the step's pairs, before the update: mean reward of chosen answers less that of rejected ones
-	Preferred       *Number   `json:"preferred,omitempty"`         // share of pairs whose chosen answer has the higher reward
-	ChosenReward    *Number   `json:"chosen_reward,omitempty"`     // mean of beta * (log-probability - reference)
-	RejectedReward  *Number   `json:"rejected_reward,omitempty"`   // the same of rejected answers
-	ChosenLogProb   *Number   `json:"chosen_logprob,omitempty"`    // mean log-probability of an answer, nats
-	RejectedLogProb *Number   `json:"rejected_logprob,omitempty"`  // the same of rejected answers
-	EvalLoss        *Number   `json:"eval_loss,omitempty"`         // nats per target, or per pair; held out
-	EvalAccuracy    *Number   `json:"eval_accuracy,omitempty"`     // fraction of held-out samples answered right, or of held-out pairs preferred rightly
-	EvalMargin      *Number   `json:"eval_margin,omitempty"`       // mean margin of held-out pairs
-	EvalSamples     int       `json:"eval_samples,omitempty"`      // samples generated for it, or pairs
+
+	// A step of reinforcement learning takes minibatches * epochs updates. Loss, GradNorm, Corrected, ReferenceKL and these
+	// are means over them; Last is of the last update and Max the largest, both absent where there is one update.
+	LossLast         *Number        `json:"loss_last,omitempty"`
+	LossMax          *Number        `json:"loss_max,omitempty"`
+	GradNormLast     *Number        `json:"grad_norm_last,omitempty"`
+	GradNormMax      *Number        `json:"grad_norm_max,omitempty"`
+	ClipFraction     *Number        `json:"clip_fraction,omitempty"` // see UpdateRecord
+	ClipFractionLast *Number        `json:"clip_fraction_last,omitempty"`
+	ClipFractionMax  *Number        `json:"clip_fraction_max,omitempty"`
+	ApproxKL         *Number        `json:"approx_kl,omitempty"`
+	ApproxKLLast     *Number        `json:"approx_kl_last,omitempty"`
+	ApproxKLMax      *Number        `json:"approx_kl_max,omitempty"`
+	Ratio            *Number        `json:"ratio,omitempty"`
+	RatioLast        *Number        `json:"ratio_last,omitempty"`
+	RatioMin         *Number        `json:"ratio_min,omitempty"` // smallest of a token in any update
+	RatioMax         *Number        `json:"ratio_max,omitempty"` // largest of a token in any update
+	ByUpdate         []UpdateRecord `json:"by_update,omitempty"` // of steps with several updates
+
+	Margin          *Number `json:"margin,omitempty"`           // of the step's pairs, before the update: mean reward of chosen answers less that of rejected ones
+	Preferred       *Number `json:"preferred,omitempty"`        // share of pairs whose chosen answer has the higher reward
+	ChosenReward    *Number `json:"chosen_reward,omitempty"`    // mean of beta * (log-probability - reference)
+	RejectedReward  *Number `json:"rejected_reward,omitempty"`  // the same of rejected answers
+	ChosenLogProb   *Number `json:"chosen_logprob,omitempty"`   // mean log-probability of an answer, nats
+	RejectedLogProb *Number `json:"rejected_logprob,omitempty"` // the same of rejected answers
+	EvalLoss        *Number `json:"eval_loss,omitempty"`        // nats per target, or per pair; held out
+	EvalAccuracy    *Number `json:"eval_accuracy,omitempty"`    // fraction of held-out samples answered right, or of held-out pairs preferred rightly
+	EvalMargin      *Number `json:"eval_margin,omitempty"`      // mean margin of held-out pairs
+	EvalSamples     int     `json:"eval_samples,omitempty"`     // samples generated for it, or pairs
 }
 
 // Number is a float64 that JSON can hold: "NaN", "+Inf" and "-Inf" are strings, the rest is written as short as reads back the same.
@@ -103,7 +121,12 @@ func (r Record) scalars() []scalar {
 	}{
 		{"train/loss", r.Loss}, {"train/lr", r.LR}, {"train/grad_norm", r.GradNorm}, {"train/indexer_loss", r.IndexerLoss}, {"train/indexer_grad_norm", r.IndexerNorm}, {"train/tokens_per_second", r.TokensPerSecond},
 		{"rl/reward", r.Reward}, {"rl/reward_spread", r.RewardSpread}, {"rl/kl", r.KL}, {"rl/kl_k1", r.KLK1}, {"rl/kl_exact", r.KLExact}, {"rl/largest_gap", r.LargestGap},
-		{"rl/clipped", r.Clipped}, {"rl/discarded", r.Discarded}, {"rl/corrected", r.Corrected}, {"rl/reference_kl", r.ReferenceKL}, {"rl/entropy", r.Entropy}, {"rl/length", r.Length}, {"rl/truncated", r.Truncated}, {"rl/stale", r.Stale},
+		{"train/loss_last", r.LossLast}, {"train/loss_max", r.LossMax},
+		{"train/grad_norm_last", r.GradNormLast}, {"train/grad_norm_max", r.GradNormMax},
+		{"rl/clip_fraction", r.ClipFraction}, {"rl/clip_fraction_last", r.ClipFractionLast}, {"rl/clip_fraction_max", r.ClipFractionMax},
+		{"rl/approx_kl", r.ApproxKL}, {"rl/approx_kl_last", r.ApproxKLLast}, {"rl/approx_kl_max", r.ApproxKLMax},
+		{"rl/ratio", r.Ratio}, {"rl/ratio_last", r.RatioLast}, {"rl/ratio_min", r.RatioMin}, {"rl/ratio_max", r.RatioMax},
+		{"rl/discarded", r.Discarded}, {"rl/corrected", r.Corrected}, {"rl/reference_kl", r.ReferenceKL}, {"rl/entropy", r.Entropy}, {"rl/length", r.Length}, {"rl/truncated", r.Truncated}, {"rl/stale", r.Stale},
 		{"rl/rollout_speed", r.RolloutSpeed}, {"rl/learn_speed", r.LearnSpeed},
 		{"dpo/margin", r.Margin}, {"dpo/preferred", r.Preferred}, {"dpo/chosen_reward", r.ChosenReward}, {"dpo/rejected_reward", r.RejectedReward},
 		{"dpo/chosen_logprob", r.ChosenLogProb}, {"dpo/rejected_logprob", r.RejectedLogProb},

@@ -28,11 +28,43 @@ var (
 	rewardMetric   = metric{Title: "Reward", Unit: "mean of the step's answers", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.Reward })}
 	accuracyMetric = metric{Title: "Accuracy", Unit: "held-out samples solved", Zero: true, Top: 1, Format: percent, Lines: only(func(r Record) *Number { return r.EvalAccuracy })}
 	klMetric       = metric{Title: "KL of rollout and trainer", Unit: "nats per sampled token, before the update", Log: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.KL })}
-	clipMetric     = metric{Title: "Clip fraction", Unit: "of the first update's tokens", Zero: true, Noisy: true, Format: percent, Lines: only(func(r Record) *Number { return r.Clipped })}
 	normMetric     = metric{Title: "Gradient norm", Unit: "before clipping", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.GradNorm })}
 	lossMetric     = metric{Title: "Loss", Unit: "nats per token", Zero: true, Noisy: true, Format: short, Lines: []measured{
 		{"training", func(r Record) *Number { return r.Loss }}, {"held out", func(r Record) *Number { return r.EvalLoss }}}}
 )
+
+// clipMetric is of the updates of a step of reinforcement learning, as policyMetrics are.
+var clipMetric = metric{
+	Title: "Clip fraction", Unit: "of tokens, over the updates of a step", Zero: true, Noisy: true, Format: percent,
+	Lines: []measured{
+		{"", func(r Record) *Number { return r.ClipFraction }},
+		{"last", func(r Record) *Number { return r.ClipFractionLast }},
+		{"max", func(r Record) *Number { return r.ClipFractionMax }},
+	},
+}
+
+// policyMetrics are the mean over the updates, the last of them and the largest.
+var policyMetrics = []metric{
+	{Title: "Approximate KL", Unit: "policy and rollout over a step's updates, nats per token", Zero: true, Noisy: true,
+		Format: short, Lines: []measured{
+			{"", func(r Record) *Number { return r.ApproxKL }},
+			{"last", func(r Record) *Number { return r.ApproxKLLast }},
+			{"max", func(r Record) *Number { return r.ApproxKLMax }}}},
+	{Title: "Ratio", Unit: "policy to rollout, of tokens over a step's updates", Noisy: true,
+		Format: short, Lines: []measured{
+			{"", func(r Record) *Number { return r.Ratio }},
+			{"min", func(r Record) *Number { return r.RatioMin }},
+			{"max", func(r Record) *Number { return r.RatioMax }}}},
+	{Title: "Gradient norm", Unit: "before clipping, over a step's updates", Zero: true, Noisy: true,
+		Format: short, Lines: []measured{
+			{"", func(r Record) *Number { return r.GradNorm }},
+			{"last", func(r Record) *Number { return r.GradNormLast }},
+			{"max", func(r Record) *Number { return r.GradNormMax }}}},
+	{Title: "Loss", Unit: "over a step's updates", Noisy: true, Format: short, Lines: []measured{
+		{"", func(r Record) *Number { return r.Loss }},
+		{"last", func(r Record) *Number { return r.LossLast }},
+		{"max", func(r Record) *Number { return r.LossMax }}}},
+}
 
 // indexerMetrics are of runs whose indexers learn.
 var indexerMetrics = []metric{
@@ -66,10 +98,9 @@ var (
 		{Title: "Answer length", Unit: "tokens", Zero: true, Noisy: true, Format: compact, Lines: only(func(r Record) *Number { return r.Length })},
 		{Title: "Cut answers", Unit: "share that reached rollout.max_tokens", Zero: true, Noisy: true, Format: percent, Lines: only(func(r Record) *Number { return r.Truncated })},
 		{Title: "Staleness", Unit: "updates between a token and the step that learned from it", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.Stale })},
-		normMetric,
 		{Title: "Rollout", Unit: "sampled tokens per second of sampling", Zero: true, Noisy: true, Format: compact, Lines: only(func(r Record) *Number { return r.RolloutSpeed })},
 		{Title: "Learning", Unit: "tokens per second of forward and backward", Zero: true, Noisy: true, Format: compact, Lines: only(func(r Record) *Number { return r.LearnSpeed })},
-	}, indexerMetrics...)
+	}, append(policyMetrics, indexerMetrics...)...)
 )
 
 const (
@@ -87,7 +118,7 @@ func (m metric) chart(arms []*arm, stage stage) chart {
 			case len(arms) == 1:
 				l.Name, l.Class = what.Name, armClass(i)
 			case i > 0:
-				l.Name, l.Class = l.Name+", "+what.Name, l.Class+" dash"
+				l.Name, l.Class = l.Name+", "+what.Name, l.Class+[...]string{"", " dash", " dot"}[i%3]
 			}
 			if m.Log {
 				l.Value = a.agreement()

@@ -96,7 +96,7 @@ func learnedRun(seed int, kl float64) folder {
 				differ = 900 + step
 			}
 			r.Reward, r.KL, r.KLExact, r.Compared, r.Differ, r.LargestGap = Num(0.5+float64(step+seed)/100), Num(kl*float64(step)), Num(kl), 1000, differ, Num(kl*9)
-			r.Clipped, r.Discarded, r.Entropy, r.Length = Num(kl*2), Num(0.5), Num(0.2), Num(7)
+			r.ClipFraction, r.Discarded, r.Entropy, r.Length = Num(kl*2), Num(0.5), Num(0.2), Num(7)
 		}
 		f.records = append(f.records, r)
 	}

@@ -107,8 +107,7 @@ func (j *job) reinforced(rec *Record) (tokens int, fields []string, err error) {
 	case err != nil:
 		return 0, nil, err
 	}
-	rec.Loss, rec.LR, rec.GradNorm = Num(res.Loss), Num(res.LR), Num(res.Norm)
-	return res.newTokens + res.learnTokens, append(j.indexers(rec, res.stepResult), j.rl.record(rec, res)...), nil
+	return res.newTokens + res.learnTokens, append(j.indexers(rec, meanIndexers(res.updates)), j.rl.record(rec, res)...), nil
 }
 
 // broken says what to do about numbers that are not finite.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -42,7 +43,7 @@ func TestUsage(t *testing.T) {
 	}
 	for range 2 { // said once, and the run goes on
 		rec = Record{}
-		if got := j.usage(&rec); got != nil || rec != (Record{}) {
+		if got := j.usage(&rec); got != nil || !reflect.DeepEqual(rec, Record{}) {
 			t.Errorf("without a reading: %q, %+v", got, rec)
 		}
 	}
