@@ -24,7 +24,7 @@ type state struct {
 	Tokens     int               `json:"tokens"`
 	Seconds    float64           `json:"seconds"` // trained so far
 	Digest     string            `json:"definition"`
-	Shape      string            `json:"shape"` // digest of what decides the bits
+	Origin     origin            `json:"origin"`
 	Data       data.StreamState  `json:"data"`
 	Files      map[string]string `json:"files"`
 	Parameters int               `json:"parameters"`
@@ -163,7 +163,9 @@ func prune(parent string, keep int) error {
 }
 
 // loadCheckpoint reads the newest checkpoint whose files are whole into the model. It returns nil where the run has none.
-func loadCheckpoint(dev kernels.Device, m *model.Model, out string, want state, note func(string, ...any)) (*state, error) {
+// fits says what of the run is unlike the checkpoint's; "": nothing.
+func loadCheckpoint(dev kernels.Device, m *model.Model, out string, fits func(*state) string,
+	note func(string, ...any)) (*state, error) {
 	parent := filepath.Join(out, checkpointsDir)
 	names, err := listCheckpoints(parent)
 	if err != nil {
@@ -176,11 +178,8 @@ func loadCheckpoint(dev kernels.Device, m *model.Model, out string, want state, 
 			note("%s is damaged, trying the one before: %v", dir, err)
 			continue
 		}
-		switch {
-		case st.Digest != want.Digest:
-			return nil, fmt.Errorf("%s: made by definition %.12s, this run computes by %.12s: their bits differ", dir, st.Digest, want.Digest)
-		case st.Shape != want.Shape:
-			return nil, fmt.Errorf("%s: the shape has changed since (model, data, lora, optim, packs, steps or seed): restore it, or start anew in another --out", dir)
+		if unlike := fits(st); unlike != "" {
+			return nil, fmt.Errorf("%s: %s", dir, unlike)
 		}
 		return st, restore(dev, m, dir)
 	}

@@ -1,9 +1,6 @@
 package train
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -74,26 +71,3 @@ func hasRun(dir string) bool {
 }
 
 const shapeFile = "shape.toml"
-
-// shapeDigest covers what decides the bits of a run and leaves out what does not: device, rollout, names, micro-batches, recompute, logging.
-func shapeDigest(s *configs.Shape) (string, error) {
-	decides := map[string]any{
-		"model": s.Model, "data": s.Data, "lora": s.LoRA, "optim": s.Optim, "definition": s.Definition,
-		"steps": s.Run.Steps, "epochs": s.Run.Epochs, "packs": s.Run.Packs, "seed": s.Run.Seed,
-	}
-	if s.Indexer.Stage != "" {
-		decides["indexer"] = s.Indexer
-	}
-	if s.RL.Objective != "" {
-		decides["rl"], decides["warm_start"], decides["sampling"] = s.RL, s.WarmStart, []any{s.Rollout.MaxTokens, s.Rollout.Seed, s.Rollout.Numerics}
-	}
-	if s.Data.Preferences != "" {
-		decides["dpo"] = s.DPO
-	}
-	if s.RL.Staleness > 0 { // which answers are complete first decides what is learned
-		decides["rollout"] = s.Rollout
-	}
-	text, err := json.Marshal(decides)
-	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:]), err
-}

@@ -122,13 +122,12 @@ func (j *job) prepare(r *parallel.Rank) error {
 	}
 	j.state.Digest = r.Dev.Definition().Digest()
 	j.state.Parameters, _ = m.Parameters()
-	if j.state.Shape, err = shapeDigest(j.s); err != nil {
-		return err
-	}
+	j.state.Origin = origin{Settings: deciding(j.s), Schedule: j.t.schedule}
 	if j.s.RL.Objective != "" {
 		if err := j.openLearner(r, m); err != nil {
 			return err
 		}
+		j.state.Origin.Schedule = j.rl.t.schedule
 	}
 	j.t.rehearse(packs, j.s.Data.PackRows)
 	if j.pref != nil { // before a checkpoint replaces the weights
@@ -171,10 +170,11 @@ func (j *job) resume() error {
 	if !j.o.Resume {
 		return nil
 	}
-	st, err := loadCheckpoint(j.t.r.Dev, j.t.m, j.out, j.state, j.note)
+	st, err := loadCheckpoint(j.t.r.Dev, j.t.m, j.out, j.unlike, j.note)
 	if err != nil || st == nil {
 		return err
 	}
+	st.Origin.Settings, st.Origin.Schedule = j.state.Origin.Settings, j.state.Origin.Schedule
 	j.state = *st
 	if j.stream != nil {
 		if err := j.stream.Resume(st.Data); err != nil {
@@ -188,6 +188,28 @@ func (j *job) resume() error {
 		return err
 	}
 	return j.rl.begin(j, false)
+}
+
+// unlike says why the run cannot go on from a checkpoint with the bits of one that went on from its start; "": it can.
+func (j *job) unlike(st *state) string {
+	if st.Digest != j.state.Digest {
+		return fmt.Sprintf("made by definition %.12s, this run computes by %.12s: their bits differ", st.Digest, j.state.Digest)
+	}
+	updates := st.Step
+	if j.rl != nil {
+		updates = 0 // the warm start has a schedule of its own
+		if st.RL != nil {
+			updates = st.RL.Updates
+		}
+	}
+	if text := st.Origin.differs(j.s, j.state.Origin.Schedule, updates); text != "" {
+		return text
+	}
+	if st.Step > j.steps {
+		return fmt.Sprintf("%d steps are taken, run.steps or run.epochs ask for %d: give more, or start anew in another --out",
+			st.Step-j.warm, j.steps-j.warm)
+	}
+	return ""
 }
 
 func (j *job) note(format string, args ...any) {

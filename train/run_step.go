@@ -63,7 +63,9 @@ func (j *job) supervised(rec *Record) (tokens int, fields []string, err error) {
 	if j.rl != nil {
 		n = j.s.WarmStart.Packs
 	}
-	packs := j.packs(j.stream.Next(n))
+	next := j.stream.Next(n)
+	j.state.Origin.Short = len(next) < n
+	packs := j.packs(next)
 	began := time.Now()
 	res := j.t.step(rec.Step, packs)
 	if err := res.finite(); err != nil {
