@@ -37,12 +37,13 @@ func (a *Arena) New(d DType, rows, cols int) Tensor { return a.NewGrouped(d, 1, 
 
 // NewGrouped is an uninitialised contiguous [groups, rows, cols] tensor.
 func (a *Arena) NewGrouped(d DType, groups, rows, cols int) Tensor {
-	size := (groups*rows*cols*d.Size() + arenaAlign - 1) / arenaAlign * arenaAlign
-	if size == 0 {
-		size = arenaAlign
-	}
-	p := a.take(size)
+	p := a.take(ArenaBytes(d, groups*rows, cols))
 	return Tensor{Data: p, DType: d, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
+}
+
+// ArenaBytes is what a tensor takes of an arena.
+func ArenaBytes(d DType, rows, cols int) int {
+	return max((rows*cols*d.Size()+arenaAlign-1)/arenaAlign, 1) * arenaAlign
 }
 
 // Zeros is New, cleared.

@@ -41,30 +41,33 @@ func (a *Attention) split(qkv kernels.Tensor) (q, gate, k, v kernels.Tensor) {
 }
 
 // Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one.
-func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, any) {
+func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
 	s := new(AttentionSaved)
-	s.QKV = a.QKV.Forward(r, x, nil, &s.QKVIn)
-	q, gate, k, v := a.split(s.QKV)
-	s.Q, s.K = rotate(r, q, a.QNorm, a.Rope, b), rotate(r, k, a.KNorm, a.Rope, b)
+	s.QKV = a.QKV.forward(r, x, nil, k, SaveProjections, &s.QKVIn)
+	q, gate, keys, v := a.split(s.QKV)
+	s.Q, s.K = rotate(r, q, a.QNorm, a.Rope, b), rotate(r, keys, a.KNorm, a.Rope, b)
 
 	kv := kernels.KV{K: s.K.Y, V: v}
 	if b.Cache != nil {
 		kv = b.Cache.Layers[a.Block].(kernels.KV)
 		r.Dev.StoreKV(kv, s.K.Y, v, b.Layout)
 	}
-	s.Out = r.Stack.New(x.DType, x.Rows, q.Cols)
-	s.LSE = r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
-	r.Dev.Attention(s.Out, s.LSE, s.Q.Y, kv, b.Layout, a.Shape)
-	if a.Sinks != nil {
-		r.Dev.Sinks(s.Out, s.LSE, a.Sinks.W)
+	var done bool
+	s.Out, _ = k.tensor(r, SaveAttention, x.DType, x.Rows, q.Cols)
+	s.LSE, done = k.tensor(r, SaveAttention, kernels.F32, x.Rows, a.Shape.Heads)
+	if !done {
+		r.Dev.Attention(s.Out, s.LSE, s.Q.Y, kv, b.Layout, a.Shape)
+		if a.Sinks != nil {
+			r.Dev.Sinks(s.Out, s.LSE, a.Sinks.W)
+		}
 	}
 	o := s.Out
 	if a.Gated {
 		o = r.Stack.New(x.DType, x.Rows, q.Cols)
 		r.Dev.(kernels.DeltaNet).SigmoidGate(o, s.Out, gate)
 	}
-	y := a.O.Forward(r, o, nil, &s.OIn)
-	if !keep {
+	y := a.O.forward(r, o, nil, k, layerOutput, &s.OIn)
+	if !k.saves() {
 		return y, nil
 	}
 	return y, s
@@ -91,6 +94,15 @@ func (a *Attention) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, save
 
 // Linears are the stacked projection of queries, keys and values, and that of the output.
 func (a *Attention) Linears() []*Linear { return []*Linear{a.QKV, a.O} }
+
+// work is that of the projections and of attention itself.
+func (a *Attention) work(e Extent) (w work) {
+	d, heads := a.QKV.W.W.DType, a.Shape.Heads
+	w.product(SaveProjections, a.QKV, e.Rows)
+	w.result(SaveAttention, e.attention(a.Shape, 0), shape{d, e.Rows, heads * a.Shape.HeadDim}, shape{kernels.F32, e.Rows, heads})
+	w.output = a.O.flops(e.Rows)
+	return w
+}
 
 // Idle is 0.
 func (a *Attention) Idle() int { return 0 }

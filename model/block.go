@@ -7,15 +7,17 @@ import (
 
 // Layer is what a sublayer of a block does to its normed input: attention of some kind, a recurrence, a feed-forward. x, y and their gradients are [T, H].
 type Layer interface {
-	// Forward is y from x. What Backward needs stays on the rank's stack and is returned where keep is set; where it is not
-	// (serving, or a block to be recomputed) saved is nil and the caller releases the stack.
-	Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (y kernels.Tensor, saved any)
+	// Forward is y from x. What Backward needs stays on the rank's stack and is returned where k saves it; where it does not
+	// (serving, or the first Forward of a block to be recomputed) saved is nil and the caller releases the stack.
+	Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (y kernels.Tensor, saved any)
 	// Backward is dx from dy; saved is what Forward returned. Weight gradients accumulate.
 	Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) (dx kernels.Tensor)
 	// Linears are the projections that may carry adapters, in order.
 	Linears() []*Linear
 	// Idle is the number of weights that one token does not use: those of the experts that are not picked.
 	Idle() int
+	// work is what Forward computes for a batch.
+	work(e Extent) work
 }
 
 // Mixer is a Layer whose rows depend on earlier rows of their sequence: it keeps something of them in a cache, and there is at most one in a block.
@@ -46,26 +48,40 @@ type SublayerSaved struct {
 	Layer any
 }
 
-// Forward is y [T, H] from x [T, H]. With keep unset nothing but y stays on the stack.
-func (bl Block) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, BlockSaved) {
+// Forward is y [T, H] from x [T, H]. Nothing stays on the stack but y and what k keeps.
+func (bl Block) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, BlockSaved) {
 	y := r.Stack.New(x.DType, x.Rows, x.Cols)
+	if k != nil && k.save != SaveAll {
+		k.reserve(r, bl, x)
+	}
 	mark := r.Stack.Mark()
+	saved := bl.forward(r, y, x, b, k)
+	if k.saves() {
+		return y, saved
+	}
+	r.Stack.Release(mark)
+	return y, nil
+}
+
+// forward writes y; without one the last sublayer's output is left out.
+func (bl Block) forward(r *parallel.Rank, y, x kernels.Tensor, b *Batch, k *Keep) BlockSaved {
 	saved := make(BlockSaved, len(bl))
 	for i, sub := range bl {
-		var f kernels.Tensor
-		f, saved[i].Layer = sub.Layer.Forward(r, sub.Norm.Forward(r, x, &saved[i].Norm), b, keep)
-		sum := f
-		if i == len(bl)-1 {
-			sum = y
+		sum, done := y, y.IsNil()
+		if i < len(bl)-1 {
+			sum, done = k.residual(r, x)
 		}
-		r.Dev.Add(sum, x, f)
+		f, layer := sub.Layer.Forward(r, sub.Norm.Forward(r, x, &saved[i].Norm), b, k.leaveOut(done))
+		saved[i].Layer = layer
+		if sum.IsNil() {
+			sum = f
+		}
+		if !done {
+			r.Dev.Add(sum, x, f)
+		}
 		x = sum
 	}
-	if !keep {
-		r.Stack.Release(mark)
-		return y, nil
-	}
-	return y, saved
+	return saved
 }
 
 // Backward turns d, the gradient of y, into that of x, in place.

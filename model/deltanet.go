@@ -44,26 +44,28 @@ func (n *DeltaNet) heads(qkv kernels.Tensor) (q, k, v kernels.Tensor) {
 }
 
 // Forward is [T, H] from x [T, H].
-func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, any) {
+func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
 	dev, s := r.Dev.(kernels.DeltaNet), new(DeltaNetSaved)
 	heads := n.Shape.Heads
 	chunks, conv := recurrentState(b, n.Block)
-	s.In = n.In.Forward(r, x, nil, &s.InIn)
+	s.In = n.In.forward(r, x, nil, k, SaveProjections, &s.InIn)
 	in := n.split(s.In)
 	s.QKV = r.Stack.New(x.DType, x.Rows, n.Conv.W.Rows)
 	dev.ShortConv(s.QKV, in.u, n.Conv.W, kernels.Tensor{}, conv, b.Layout)
 
 	s.G = r.Stack.New(kernels.F32, x.Rows, heads)
 	dev.Decay(s.G, r.Stack.New(kernels.F32, x.Rows, heads), in.a, n.Decay.Rate.W, n.Decay.Bias.W, n.Decay.Lo, n.Decay.Hi)
-	s.O = r.Stack.New(x.DType, x.Rows, heads*n.Shape.ValueDim)
-	q, k, v := n.heads(s.QKV)
-	dev.DeltaRule(s.O, q, k, v, s.G, in.b, chunks, b.Layout, n.Shape)
+	var done bool
+	if s.O, done = k.tensor(r, SaveAttention, x.DType, x.Rows, heads*n.Shape.ValueDim); !done {
+		q, keys, v := n.heads(s.QKV)
+		dev.DeltaRule(s.O, q, keys, v, s.G, in.b, chunks, b.Layout, n.Shape)
+	}
 
 	y := r.Stack.New(x.DType, x.Rows, s.O.Cols)
 	s.RStd = r.Stack.New(kernels.F32, x.Rows, heads)
 	dev.NormThenGate(y, s.RStd, s.O, in.z, n.Norm.W.W, n.Norm.Eps)
-	out := n.Out.Forward(r, y, nil, &s.OutIn)
-	if !keep {
+	out := n.Out.forward(r, y, nil, k, layerOutput, &s.OutIn)
+	if !k.saves() {
 		return out, nil
 	}
 	return out, s
@@ -91,6 +93,14 @@ func (n *DeltaNet) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved
 
 // Linears are the stacked projections of the input and that of the output.
 func (n *DeltaNet) Linears() []*Linear { return []*Linear{n.In, n.Out} }
+
+// work is that of the projections and of the recurrence.
+func (n *DeltaNet) work(e Extent) (w work) {
+	w.product(SaveProjections, n.In, e.Rows)
+	w.result(SaveAttention, e.recurrence(n.Shape), shape{n.In.W.W.DType, e.Rows, n.Shape.Heads * n.Shape.ValueDim})
+	w.output = n.Out.flops(e.Rows)
+	return w
+}
 
 // Idle is 0.
 func (n *DeltaNet) Idle() int { return 0 }

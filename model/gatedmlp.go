@@ -20,13 +20,15 @@ type GatedMLPSaved struct {
 }
 
 // Forward is [T, H] from x [T, H].
-func (m *GatedMLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, keep bool) (kernels.Tensor, any) {
+func (m *GatedMLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep) (kernels.Tensor, any) {
 	s := new(GatedMLPSaved)
-	s.Y = m.MLP.forward(r, x, nil, &s.MLP)
+	s.Y = m.MLP.forward(r, x, nil, k, SaveExperts, &s.MLP)
 	s.Gate = m.Gate.Forward(r, x, nil, &s.GateIn)
-	y := r.Stack.New(x.DType, x.Rows, s.Y.Cols)
-	r.Dev.(kernels.DeltaNet).SigmoidGate(y, s.Y, s.Gate)
-	if !keep {
+	y, done := k.tensor(r, layerOutput, x.DType, x.Rows, s.Y.Cols)
+	if !done {
+		r.Dev.(kernels.DeltaNet).SigmoidGate(y, s.Y, s.Gate)
+	}
+	if !k.saves() {
 		return y, nil
 	}
 	return y, s
@@ -44,6 +46,13 @@ func (m *GatedMLP) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved
 
 // Linears are those of the MLP and the gate.
 func (m *GatedMLP) Linears() []*Linear { return append(m.MLP.Linears(), m.Gate) }
+
+// work is that of the MLP; the gate has one row.
+func (m *GatedMLP) work(e Extent) (w work) {
+	w.product(SaveGateUp, m.MLP.GateUp, e.Rows)
+	w.product(SaveExperts, m.MLP.Down, e.Rows)
+	return w
+}
 
 // Idle is 0.
 func (m *GatedMLP) Idle() int { return 0 }

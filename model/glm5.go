@@ -55,7 +55,7 @@ func buildGLM5(config []byte, b *builder) (*Model, error) {
 			a.Index, chosen = c.indexer(b, p+"self_attn.indexer.", a.Shape, rope, place), layer
 			place++
 		}
-		a.Sparse, a.Chosen = b.indexing != IndexersDense, chosen
+		a.Sparse, a.Chosen, a.TopK = b.indexing != IndexersDense, chosen, c.TopK
 		return a
 	}, c.feedForward(b))
 	m.skip = nextTokenLayers(c.prefix, c.Layers)

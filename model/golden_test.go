@@ -142,6 +142,14 @@ func packed(r *parallel.Rank, seqs ...[]int32) (b *model.Batch, targets []int32)
 
 // lossAndGradients runs one training micro-batch and returns the mean loss.
 func lossAndGradients(r *parallel.Rank, m *model.Model, recompute bool, seqs ...[]int32) float64 {
+	if recompute {
+		return lossAndGradientsBy(r, m, m.Everywhere(0), seqs...)
+	}
+	return lossAndGradientsBy(r, m, nil, seqs...)
+}
+
+// lossAndGradientsBy is lossAndGradients with a choice of what blocks keep.
+func lossAndGradientsBy(r *parallel.Rank, m *model.Model, policy model.Policy, seqs ...[]int32) float64 {
 	defer r.Stack.Release(r.Stack.Mark())
 	b, targets := packed(r, seqs...)
 	n := 0
@@ -155,7 +163,7 @@ func lossAndGradients(r *parallel.Rank, m *model.Model, recompute bool, seqs ...
 	optim.SFT{}.Derivative(d, rows)
 	derivative := parallel.Upload(r, d)
 	logprob := r.Stack.New(kernels.F32, 1, len(targets))
-	m.Step(r, b, logprob, model.Targets{IDs: parallel.Upload(r, targets)}, model.Loss{Derivative: derivative.ColRange}, recompute)
+	m.Step(r, b, logprob, model.Targets{IDs: parallel.Upload(r, targets)}, model.Loss{Derivative: derivative.ColRange}, policy)
 	m.GatherTied(r)
 	var sums optim.Measures
 	rows.LogProb = parallel.Download[float32](r, logprob)
@@ -201,7 +209,7 @@ func (g golden) forward(r *parallel.Rank, m *model.Model, s int) {
 	hidden := func(l int) string { return fmt.Sprintf("hidden.%d.%d", s, l) }
 	near(g.t, hidden(0), model.ReadValues(r.Dev, x), g.f32(hidden(0)), 2e-4)
 	for i, bl := range m.Blocks[:len(m.Blocks)-1] {
-		x, _ = bl.Forward(r, x, b, false)
+		x, _ = bl.Forward(r, x, b, nil)
 		near(g.t, hidden(i+1), model.ReadValues(r.Dev, x), g.f32(hidden(i+1)), 2e-4)
 	}
 	x = m.Forward(r, b, nil)

@@ -87,5 +87,12 @@ func (n *Indexer) Backward(r *parallel.Rank, picks kernels.Tensor, b *Batch, s *
 	weightGrad(r, n.Weights, dlogits, s.X, b.Packs)
 }
 
+// flops is the work of one Forward: products and the score of each key that a row sees.
+func (n *Indexer) flops(e Extent) float64 {
+	rows := 2 * float64(e.Rows)
+	products := n.Q.Elements() + n.K.Elements() + n.Weights.Elements()
+	return rows * (float64(products) + e.keys(0, 0)*float64(n.Shape.Heads*n.Shape.Dim))
+}
+
 // params are the weights, in the order of the graph.
 func (n *Indexer) params() []*Param { return []*Param{n.Q, n.K, n.KNorm, n.KBias, n.Weights} }

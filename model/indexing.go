@@ -52,10 +52,7 @@ func (a *MLA) teach(r *parallel.Rank, b *Batch, s *MLASaved) {
 func (m *Model) teach(r *parallel.Rank, b *Batch, s *Saved) {
 	for i := len(m.Blocks) - 1; i >= 0; i-- {
 		mark := r.Stack.Mark()
-		saved := s.blocks[i]
-		if s.Recompute {
-			_, saved = m.Blocks[i].Forward(r, s.inputs[i], b, true)
-		}
+		saved := s.inner(r, m, i, b)
 		for k, sub := range m.Blocks[i] {
 			if a, ok := sub.Layer.(*MLA); ok {
 				a.teach(r, b, saved[k].Layer.(*MLASaved))

@@ -64,14 +64,14 @@ type taught struct {
 	kl, logprob []float32
 }
 
-func (m *Model) taught(r *parallel.Rank, recompute bool, rows int, micros ...[][]int32) taught {
+func (m *Model) taught(r *parallel.Rank, policy Policy, rows int, micros ...[][]int32) taught {
 	out := taught{grads: map[string][]float32{}}
 	for _, ids := range micros {
 		mark := r.Stack.Mark()
 		b := lessonBatch(r, m, rows, ids...)
 		targets, d := slices.Concat(ids...), slices.Repeat([]float32{-1 / float32(rows)}, b.Rows())
 		logprob := r.Stack.New(kernels.F32, 1, b.Rows())
-		m.Step(r, b, logprob, Targets{IDs: parallel.Upload(r, targets)}, Loss{Derivative: parallel.Upload(r, d).ColRange}, recompute)
+		m.Step(r, b, logprob, Targets{IDs: parallel.Upload(r, targets)}, Loss{Derivative: parallel.Upload(r, d).ColRange}, policy)
 		out.logprob = append(out.logprob, parallel.Download[float32](r, logprob)...)
 		if b.Lesson != nil {
 			kl := parallel.Download[float32](r, b.Lesson.KL)
@@ -119,18 +119,18 @@ func TestIndexersLearnApart(t *testing.T) {
 			var frozen, whole taught
 			ids := randomIDs(1, 96, 40, 7, 25)
 			const rows = 72
-			student(t, family, Options{DType: dtype}, 2, func(r *parallel.Rank, m *Model) { frozen = m.taught(r, false, rows, ids) })
+			student(t, family, Options{DType: dtype}, 2, func(r *parallel.Rank, m *Model) { frozen = m.taught(r, nil, rows, ids) })
 			student(t, family, Options{DType: dtype, Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
-				whole = m.taught(r, false, rows, ids)
+				whole = m.taught(r, nil, rows, ids)
 				if len(whole.grads) != len(frozen.grads)+len(m.IndexerParams()) || len(m.IndexerParams()) != 5*len(m.indexers()) {
 					t.Errorf("%s: %d gradients, without indexers %d", family, len(whole.grads), len(frozen.grads))
 				}
-				for name, what := range map[string]taught{"micro-batches": m.taught(r, false, rows, ids[:1], ids[1:]), "recompute": m.taught(r, true, rows, ids[:2], ids[2:])} {
+				for name, what := range map[string]taught{"micro-batches": m.taught(r, nil, rows, ids[:1], ids[1:]), "recompute": m.taught(r, m.Everywhere(0), rows, ids[:2], ids[2:])} {
 					if d := whole.differs(what, ""); d != "" {
 						t.Errorf("%s %s: %s differs by %s", family, dtype, d, name)
 					}
 				}
-				if whole.differs(m.taught(r, false, rows, ids[1:]), "indexer") == "" {
+				if whole.differs(m.taught(r, nil, rows, ids[1:]), "indexer") == "" {
 					t.Errorf("%s: fewer rows give the same bits: the test cannot fail", family)
 				}
 			})
@@ -143,7 +143,7 @@ func TestIndexersLearnApart(t *testing.T) {
 				t.Errorf("%s %s: log-probabilities are others where indexers learn", family, dtype)
 			}
 			student(t, family, Options{DType: dtype, Indexing: IndexersSparse}, 1, func(r *parallel.Rank, m *Model) {
-				if d := whole.differs(m.taught(r, false, rows, ids), ""); d != "" {
+				if d := whole.differs(m.taught(r, nil, rows, ids), ""); d != "" {
 					t.Errorf("%s %s: %s differs by threads", family, dtype, d)
 				}
 			})
@@ -156,16 +156,16 @@ func TestDenseStage(t *testing.T) {
 	for _, family := range students {
 		var sparse, dense taught
 		short, long := randomIDs(2, 96, 8, 5), randomIDs(3, 96, 40)
-		student(t, family, Options{Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) { sparse = m.taught(r, false, 13, short) })
+		student(t, family, Options{Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) { sparse = m.taught(r, nil, 13, short) })
 		student(t, family, Options{Indexing: IndexersDense}, 2, func(r *parallel.Rank, m *Model) {
-			dense = m.taught(r, false, 13, short)
+			dense = m.taught(r, nil, 13, short)
 			if d := dense.differs(sparse, "indexer"); d != "" {
 				t.Errorf("%s: %s differs between stages though every row reads all keys", family, d)
 			}
 			if len(dense.grads) != len(m.IndexerParams()) {
 				t.Errorf("%s: %d parameters learn, %d are the indexers'", family, len(dense.grads), len(m.IndexerParams()))
 			}
-			if d := m.taught(r, false, 40, long).differs(m.taught(r, true, 40, long), ""); d != "" {
+			if d := m.taught(r, nil, 40, long).differs(m.taught(r, m.Everywhere(0), 40, long), ""); d != "" {
 				t.Errorf("%s: %s differs by recompute", family, d)
 			}
 		})
@@ -219,7 +219,7 @@ func rowsOf(r *parallel.Rank, t kernels.Tensor) (out [][]float64) {
 }
 
 func newTutor(r *parallel.Rank, m *Model, b *Batch, s *Saved, block int) *tutor {
-	own := s.blocks[block][0].Layer.(*MLASaved)
+	own := s.blocks[block].inner[0].Layer.(*MLASaved)
 	c := &tutor{n: m.Blocks[block].mixer().(*MLA).Index, u: rowsOf(r, own.Index.U), x: rowsOf(r, own.Index.X)}
 	for _, p := range c.n.params() {
 		c.weights = append(c.weights, slices.Concat(rowsOf(r, p.W)...))
@@ -248,7 +248,7 @@ func newTutor(r *parallel.Rank, m *Model, b *Batch, s *Saved, block int) *tutor 
 	for i, bl := range m.Blocks {
 		if a := bl.mixer().(*MLA); a.Chosen == block {
 			readers++
-			c.addAttention(r, a, s.blocks[i][0].Layer.(*MLASaved))
+			c.addAttention(r, a, s.blocks[i].inner[0].Layer.(*MLASaved))
 		}
 	}
 	for _, p := range c.target {

@@ -53,17 +53,30 @@ func (l *Linear) adapters() []adapter {
 
 // Forward is [T, N] from x [T, K]; g says which rows use which group, nil for a dense weight. An adapter's term of the product is for its projection's columns.
 func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, s *LinearSaved) kernels.Tensor {
-	y := r.Stack.New(x.DType, x.Rows, l.W.W.Rows)
-	terms := []kernels.Term{{X: x, W: l.W.W}}
+	return l.forward(r, x, g, nil, 0, s)
+}
+
+// forward is Forward whose result may be kept. Where that is done, s alone is filled, and x [rows, K] may be missing unless the projection learns.
+func (l *Linear) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, save Save, s *LinearSaved) kernels.Tensor {
+	y, done := k.tensor(r, save, l.W.W.DType, x.Rows, l.W.W.Rows)
 	var u kernels.Tensor
 	if !l.A.IsNil() {
 		u = l.project(r, x, g)
 	}
-	for _, a := range l.adapters() {
-		terms = append(terms, kernels.Term{X: u.ColRange(a.from, a.to), W: a.LoRA.B.W, From: a.From, To: a.To})
-	}
 	if s != nil {
 		*s = LinearSaved{X: x, U: u}
+	}
+	if !done {
+		l.multiply(r, y, x, u, g)
+	}
+	return y
+}
+
+// multiply writes y from x and U of all adapters.
+func (l *Linear) multiply(r *parallel.Rank, y, x, u kernels.Tensor, g *kernels.Groups) {
+	terms := []kernels.Term{{X: x, W: l.W.W}}
+	for _, a := range l.adapters() {
+		terms = append(terms, kernels.Term{X: u.ColRange(a.from, a.to), W: a.LoRA.B.W, From: a.From, To: a.To})
 	}
 	r.Dev.MatMul(y, g, terms...)
 	for _, sub := range l.Subs {
@@ -72,7 +85,6 @@ func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, 
 			r.Dev.AddBias(out, out, sub.Bias.W, g)
 		}
 	}
-	return y
 }
 
 // project is U of all adapters.

@@ -53,10 +53,10 @@ func (m *Mamba) convBias() (w, grad kernels.Tensor) {
 }
 
 // Forward is [T, H] from x [T, H].
-func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, any) {
+func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
 	dev, s := r.Dev.(kernels.Mamba), new(MambaSaved)
 	chunks, conv := recurrentState(b, m.Block)
-	s.In = m.In.Forward(r, x, nil, &s.InIn)
+	s.In = m.In.forward(r, x, nil, k, SaveProjections, &s.InIn)
 	in := m.split(s.In)
 	bias, _ := m.convBias()
 	s.XBC = r.Stack.New(x.DType, x.Rows, m.Conv.W.Rows)
@@ -64,15 +64,17 @@ func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool)
 
 	s.G, s.Step = r.Stack.New(kernels.F32, x.Rows, m.Shape.Heads), r.Stack.New(kernels.F32, x.Rows, m.Shape.Heads)
 	dev.Decay(s.G, s.Step, in.a, m.Decay.Rate.W, m.Decay.Bias.W, m.Decay.Lo, m.Decay.Hi)
-	s.O = r.Stack.New(x.DType, x.Rows, in.z.Cols)
-	values, keys, queries := m.heads(s.XBC)
-	dev.StateSpace(s.O, queries, keys, values, s.G, s.Step, m.Skip.W, chunks, b.Layout, m.Shape)
+	var done bool
+	if s.O, done = k.tensor(r, SaveAttention, x.DType, x.Rows, in.z.Cols); !done {
+		values, keys, queries := m.heads(s.XBC)
+		dev.StateSpace(s.O, queries, keys, values, s.G, s.Step, m.Skip.W, chunks, b.Layout, m.Shape)
+	}
 
 	y := r.Stack.New(x.DType, x.Rows, s.O.Cols)
 	s.RStd = r.Stack.New(kernels.F32, x.Rows, m.Groups)
 	dev.GateThenNorm(y, s.RStd, s.O, in.z, m.Norm.W.W, m.Groups, m.Norm.Eps)
-	out := m.Out.Forward(r, y, nil, &s.OutIn)
-	if !keep {
+	out := m.Out.forward(r, y, nil, k, layerOutput, &s.OutIn)
+	if !k.saves() {
 		return out, nil
 	}
 	return out, s
@@ -101,6 +103,14 @@ func (m *Mamba) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved an
 
 // Linears are the projections of the input and of the output.
 func (m *Mamba) Linears() []*Linear { return []*Linear{m.In, m.Out} }
+
+// work is that of the projections and of the recurrence.
+func (m *Mamba) work(e Extent) (w work) {
+	w.product(SaveProjections, m.In, e.Rows)
+	w.result(SaveAttention, e.recurrence(m.Shape), shape{m.In.W.W.DType, e.Rows, m.Shape.Heads * m.Shape.ValueDim})
+	w.output = m.Out.flops(e.Rows)
+	return w
+}
 
 // Idle is 0.
 func (m *Mamba) Idle() int { return 0 }

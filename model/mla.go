@@ -29,6 +29,7 @@ type MLA struct {
 	Index  *Indexer // chooses keys; nil: none of its own
 	Chosen int      // the block whose choice is read where Sparse
 	Sparse bool
+	TopK   int // keys of that choice
 }
 
 // MLASaved keeps what Backward needs.
@@ -56,52 +57,72 @@ func (a *MLA) split(down kernels.Tensor) (cq, c, kr kernels.Tensor) {
 }
 
 // Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one.
-func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, any) {
+func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
 	s := new(MLASaved)
-	cq, c, kr := a.split(a.Down.Forward(r, x, nil, &s.DownIn))
+	cq, c, kr := a.split(a.Down.forward(r, x, nil, k, SaveProjections, &s.DownIn))
 	u := x
 	if a.QNorm != nil {
 		u = a.QNorm.Forward(r, cq, &s.QNorm)
 	}
-	s.Q = a.Q.Forward(r, u, nil, &s.QIn)
-	turn(r, s.Q, a.Rope, b)
-	turn(r, kr, a.keyRope(), b)
+	s.Q = a.Q.forward(r, u, nil, k, SaveProjections, &s.QIn)
+	if !k.done(SaveProjections) { // in place: what is kept has turned
+		turn(r, s.Q, a.Rope, b)
+		turn(r, kr, a.keyRope(), b)
+	}
 	c = a.KVNorm.Forward(r, c, &s.KVNorm)
 	if a.Form == kernels.LatentAbsorbed {
 		a.absorb(r, c, kr, s)
 	} else {
-		a.expand(r, c, kr, s)
+		a.expand(r, c, kr, k, s)
 	}
 	read := kernels.KV{K: s.K, V: s.V}
 	if b.Cache != nil {
 		read = a.cache(b).KV
 		r.Dev.StoreKV(read, s.K, s.V, b.Layout)
 	}
-	if a.Index != nil {
-		var learns *IndexerSaved
-		if keep && b.Lesson != nil {
-			learns = &s.Index
-		}
-		a.Index.Forward(r, b.Picks[a.Block], u, x, a.cache(b).Index, b, learns)
-	}
-	s.Out, s.LSE = r.Stack.New(x.DType, x.Rows, a.Shape.Heads*a.Shape.Values()), r.Stack.New(kernels.F32, x.Rows, a.Shape.Heads)
-	if a.Sparse {
-		s.Picks = b.Picks[a.Chosen]
-	}
-	if s.Picks.IsNil() {
-		r.Dev.Attention(s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
-	} else {
-		r.Dev.(kernels.SparseAttention).SparseAttend(s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
+	a.choose(r, u, x, b, k, s)
+	var done bool
+	s.Out, _ = k.tensor(r, SaveAttention, x.DType, x.Rows, a.Shape.Heads*a.Shape.Values())
+	if s.LSE, done = k.tensor(r, SaveAttention, kernels.F32, x.Rows, a.Shape.Heads); !done {
+		a.attend(r, read, b, s)
 	}
 	o := s.Out
 	if a.Form == kernels.LatentAbsorbed {
 		o = a.values(r, s)
 	}
-	y := a.O.Forward(r, o, nil, &s.OIn)
-	if !keep {
+	y := a.O.forward(r, o, nil, k, layerOutput, &s.OIn)
+	if !k.saves() {
 		return y, nil
 	}
 	return y, s
+}
+
+// choose fills the batch's choice of keys, if the layer makes one. A second Forward finds it made: there the indexer runs only as far as it learns.
+func (a *MLA) choose(r *parallel.Rank, u, x kernels.Tensor, b *Batch, k *Keep, s *MLASaved) {
+	if a.Sparse {
+		s.Picks = b.Picks[a.Chosen]
+	}
+	if a.Index == nil {
+		return
+	}
+	picks := b.Picks[a.Block]
+	if k != nil && k.again {
+		picks = kernels.Tensor{}
+	}
+	var learns *IndexerSaved
+	if k.saves() && b.Lesson != nil {
+		learns = &s.Index
+	}
+	a.Index.Forward(r, picks, u, x, a.cache(b).Index, b, learns)
+}
+
+// attend writes attention's output and log-sums.
+func (a *MLA) attend(r *parallel.Rank, read kernels.KV, b *Batch, s *MLASaved) {
+	if s.Picks.IsNil() {
+		r.Dev.Attention(s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
+	} else {
+		r.Dev.(kernels.SparseAttention).SparseAttend(s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
+	}
 }
 
 // attendBackward writes the gradients of what attention reads.
@@ -157,6 +178,29 @@ func (a *MLA) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any)
 
 // Linears are the projections to the latents, from them, and that of the output.
 func (a *MLA) Linears() []*Linear { return []*Linear{a.Down, a.Q, a.KV, a.O} }
+
+// work is that of the projections, of attention and of the indexer.
+func (a *MLA) work(e Extent) (w work) {
+	rows, heads, most := float64(e.Rows), a.Shape.Heads, 0
+	w.product(SaveProjections, a.Down, e.Rows)
+	w.product(SaveProjections, a.Q, e.Rows)
+	w.output = a.O.flops(e.Rows)
+	if a.Form == kernels.LatentExpanded {
+		w.product(SaveProjections, a.KV, e.Rows)
+	} else { // the weights of keys before attention, those of values behind it
+		own := 2 * rows * float64(heads*a.Own) * float64(a.KV.W.W.Cols)
+		w.again = own
+		w.output += a.KV.flops(e.Rows) - own
+	}
+	if a.Index != nil {
+		w.once = a.Index.flops(e)
+	}
+	if a.Sparse {
+		most = a.TopK
+	}
+	w.result(SaveAttention, e.attention(a.Shape, most), shape{a.Q.W.W.DType, e.Rows, heads * a.Shape.Values()}, shape{kernels.F32, e.Rows, heads})
+	return w
+}
 
 // Idle is 0.
 func (a *MLA) Idle() int { return 0 }

@@ -6,8 +6,8 @@ import (
 )
 
 // expand makes the keys and values of every head, [T, Heads*(n+r)] and [T, Heads*v], from normed latents c [T, ck] and the turned part of the keys, kr [T, r].
-func (a *MLA) expand(r *parallel.Rank, c, kr kernels.Tensor, s *MLASaved) {
-	kv := a.KV.Forward(r, c, nil, &s.KVIn)
+func (a *MLA) expand(r *parallel.Rank, c, kr kernels.Tensor, k *Keep, s *MLASaved) {
+	kv := a.KV.forward(r, c, nil, k, SaveProjections, &s.KVIn)
 	own := kv.ColRange(0, a.Shape.Heads*a.Own)
 	s.K, s.V = r.Stack.New(c.DType, c.Rows, s.Q.Cols), kv.ColRange(own.Cols, kv.Cols)
 	r.Dev.JoinHeads(s.K, own, kr)

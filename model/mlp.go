@@ -27,10 +27,10 @@ type MLPSaved struct {
 }
 
 // Forward is [T, H] from x [T, H].
-func (m *MLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, keep bool) (kernels.Tensor, any) {
+func (m *MLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep) (kernels.Tensor, any) {
 	s := new(MLPSaved)
-	y := m.forward(r, x, nil, s)
-	if !keep {
+	y := m.forward(r, x, nil, k, layerOutput, s)
+	if !k.saves() {
 		return y, nil
 	}
 	return y, s
@@ -41,12 +41,15 @@ func (m *MLP) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any)
 	return m.backward(r, dy, nil, b.Packs, saved.(*MLPSaved))
 }
 
-// forward is [R, H] from x [R, H]; g says which rows go to which expert, nil for a dense MLP.
-func (m *MLP) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, s *MLPSaved) kernels.Tensor {
-	s.GateUp = m.GateUp.Forward(r, x, g, &s.GateUpIn)
-	h := r.Stack.New(x.DType, x.Rows, m.Act.Width(s.GateUp.Cols))
-	m.Act.Forward(r.Dev, h, s.GateUp)
-	return m.Down.Forward(r, h, g, &s.DownIn)
+// forward is [R, H] from x [R, H]; g says which rows go to which expert, nil for a dense MLP, and output what the result is to k.
+func (m *MLP) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, output Save, s *MLPSaved) kernels.Tensor {
+	s.GateUp = m.GateUp.forward(r, x, g, k, SaveGateUp, &s.GateUpIn)
+	var h kernels.Tensor
+	if !k.done(output) || m.Down.learns() {
+		h = r.Stack.New(s.GateUp.DType, s.GateUp.Rows, m.Act.Width(s.GateUp.Cols))
+		m.Act.Forward(r.Dev, h, s.GateUp)
+	}
+	return m.Down.forward(r, h, g, k, output, &s.DownIn)
 }
 
 // backward is dx from dy; g and rows as in [Linear.Backward].
@@ -59,6 +62,13 @@ func (m *MLP) backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Gro
 
 // Linears are both projections.
 func (m *MLP) Linears() []*Linear { return []*Linear{m.GateUp, m.Down} }
+
+// work is that of both projections.
+func (m *MLP) work(e Extent) (w work) {
+	w.product(SaveGateUp, m.GateUp, e.Rows)
+	w.output = m.Down.flops(e.Rows)
+	return w
+}
 
 // Idle is 0.
 func (m *MLP) Idle() int { return 0 }

@@ -35,11 +35,18 @@ type Model struct {
 	mem *kernels.Arena
 }
 
-// Saved is what a training forward keeps: of each block its input and, unless it is to be recomputed, its inside.
+// Saved is what a training forward keeps: of each block its input and what the policy says of its inside.
 type Saved struct {
-	Recompute bool
-	inputs    []kernels.Tensor
-	blocks    []BlockSaved
+	Policy Policy
+	blocks []keptBlock
+}
+
+// keptBlock is what is kept of a block.
+type keptBlock struct {
+	mark  kernels.Mark // below all that is kept
+	input kernels.Tensor
+	inner BlockSaved // of a block that keeps everything
+	keep  *Keep
 }
 
 // Forward is the last block's output [T, H], before the final norm. s nil: serving.
@@ -50,37 +57,40 @@ func (m *Model) Forward(r *parallel.Rank, b *Batch, s *Saved) kernels.Tensor {
 	if s == nil {
 		return m.serve(r, x, b)
 	}
-	for _, bl := range m.Blocks {
-		s.inputs = append(s.inputs, x)
-		var saved BlockSaved
-		x, saved = bl.Forward(r, x, b, !s.Recompute)
-		s.blocks = append(s.blocks, saved)
+	for i, bl := range m.Blocks {
+		kept := keptBlock{mark: r.Stack.Mark(), input: x, keep: &Keep{save: s.Policy.of(i)}}
+		x, kept.inner = bl.Forward(r, x, b, kept.keep)
+		s.blocks = append(s.blocks, kept)
 	}
 	return x
+}
+
+// inner is what Backward of block i needs, computed again where the block does not keep everything.
+func (s *Saved) inner(r *parallel.Rank, m *Model, i int, b *Batch) BlockSaved {
+	kept := s.blocks[i]
+	if kept.inner != nil {
+		return kept.inner
+	}
+	return m.Blocks[i].forward(r, kernels.Tensor{}, kept.input, b, kept.keep.rerun())
 }
 
 // serve runs the blocks between two buffers.
 func (m *Model) serve(r *parallel.Rank, x kernels.Tensor, b *Batch) kernels.Tensor {
 	for _, bl := range m.Blocks {
 		mark := r.Stack.Mark()
-		y, _ := bl.Forward(r, x, b, false)
+		y, _ := bl.Forward(r, x, b, nil)
 		r.Dev.Copy(x, y)
 		r.Stack.Release(mark)
 	}
 	return x
 }
 
-// Backward takes d, the gradient of Forward's output, down to the embedding. Weight gradients accumulate; d is overwritten.
+// Backward takes d, the gradient of Forward's output, down to the embedding. Weight gradients accumulate; d is overwritten. It gives back what Forward kept, so
+// d was taken from the stack before Forward ran.
 func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
 	for i := len(m.Blocks) - 1; i >= 0; i-- {
-		bl := m.Blocks[i]
-		mark := r.Stack.Mark()
-		saved := s.blocks[i]
-		if s.Recompute {
-			_, saved = bl.Forward(r, s.inputs[i], b, true)
-		}
-		bl.Backward(r, d, b, saved)
-		r.Stack.Release(mark)
+		m.Blocks[i].Backward(r, d, b, s.inner(r, m, i, b))
+		r.Stack.Release(s.blocks[i].mark)
 	}
 	if m.Embed.Trained() {
 		r.Dev.EmbedBackward(m.Embed.Grad, d, b.IDs)
@@ -90,33 +100,33 @@ func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved)
 // TrainForward is Forward as a training step runs it. With recompute each block's output is computed again from its kept input, as
 // Backward does, and the second result is the one returned.
 func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels.Tensor {
-	s := &Saved{Recompute: recompute}
-	x := m.Forward(r, b, s)
 	if !recompute {
-		return x
+		return m.Forward(r, b, new(Saved))
 	}
+	s := &Saved{Policy: m.Everywhere(0)}
+	x := m.Forward(r, b, s)
 	for i, bl := range m.Blocks {
-		x, _ = bl.Forward(r, s.inputs[i], b, true)
+		x = r.Stack.New(x.DType, x.Rows, x.Cols)
+		bl.forward(r, x, s.blocks[i].input, b, s.blocks[i].keep.rerun())
 	}
 	return x
 }
 
 // Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss and, where indexers learn, for the batch's lesson. The rank's
 // stack is left as found.
-func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets Targets, loss Loss, recompute bool) {
+func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets Targets, loss Loss, policy Policy) {
 	defer r.Stack.Release(r.Stack.Mark())
-	s := &Saved{Recompute: recompute}
+	s := &Saved{Policy: policy}
 	if (m.Indexing != IndexersFrozen) != (b.Lesson != nil) {
 		panic("model: the indexers learn, and the batch has nothing for them, or the other way round")
 	}
-	x := m.Forward(r, b, s)
 	if m.Indexing == IndexersDense {
-		m.Head.LogProb(r, logprob, x, targets, b)
+		m.Head.LogProb(r, logprob, m.Forward(r, b, s), targets, b)
 		m.teach(r, b, s)
 		return
 	}
-	d := r.Stack.New(m.DType, x.Rows, x.Cols)
-	m.Head.Backward(r, d, logprob, x, targets, loss, b)
+	d := r.Stack.New(m.DType, b.Rows(), m.Hidden) // below what Backward gives back block by block
+	m.Head.Backward(r, d, logprob, m.Forward(r, b, s), targets, loss, b)
 	m.Backward(r, d, b, s)
 }
 

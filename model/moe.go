@@ -28,7 +28,7 @@ type MoESaved struct {
 }
 
 // Forward is [T, H] from x [T, H].
-func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (kernels.Tensor, any) {
+func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
 	s := new(MoESaved)
 	s.Choice = m.Router.choose(r, x, m.TopK)
 	e, packs, rows := m.Router.W.W.Rows, b.Packs.Packs, x.Rows*m.TopK
@@ -42,23 +42,37 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, keep bool) (
 	if m.Into != nil {
 		u = m.Into.Forward(r, x, nil, &s.IntoIn)
 	}
-	xs := r.Stack.New(x.DType, rows, u.Cols)
-	r.Dev.Gather(xs, u, s.Plan.Source)
-	s.Y = m.Experts.forward(r, xs, &s.Plan.Groups, &s.Experts)
-	out := r.Stack.New(x.DType, x.Rows, u.Cols)
-	r.Dev.Combine(out, s.Y, s.Choice.Weights, s.Plan.RowOf)
-	if m.OutOf != nil {
-		out = m.OutOf.Forward(r, out, nil, &s.OutOfIn)
+	var xs kernels.Tensor
+	if !k.done(SaveGateUp) || m.Experts.GateUp.learns() {
+		xs = r.Stack.New(x.DType, rows, u.Cols)
+		r.Dev.Gather(xs, u, s.Plan.Source)
 	}
+	s.Y = m.Experts.forward(r, xs, &s.Plan.Groups, k, SaveExperts, &s.Experts)
+	out := m.combine(r, k, s)
 	if m.Shared != nil {
 		var y kernels.Tensor
-		y, s.Shared = m.Shared.Forward(r, x, b, keep)
-		r.Dev.Add(out, out, y)
+		y, s.Shared = m.Shared.Forward(r, x, b, k)
+		if !k.done(layerOutput) {
+			r.Dev.Add(out, out, y)
+		}
 	}
-	if !keep {
+	if !k.saves() {
 		return out, nil
 	}
 	return out, s
+}
+
+// combine is the experts' part of the output, [T, H].
+func (m *MoE) combine(r *parallel.Rank, k *Keep, s *MoESaved) kernels.Tensor {
+	if k.done(layerOutput) && (m.OutOf == nil || !m.OutOf.learns()) {
+		return kernels.Tensor{}
+	}
+	out := r.Stack.New(s.Y.DType, s.Choice.X.Rows, s.Y.Cols)
+	r.Dev.Combine(out, s.Y, s.Choice.Weights, s.Plan.RowOf)
+	if m.OutOf == nil {
+		return out
+	}
+	return m.OutOf.forward(r, out, nil, k, layerOutput, &s.OutOfIn)
 }
 
 // Backward is dx from dout.
@@ -95,6 +109,22 @@ func (m *MoE) Linears() []*Linear {
 		all = append(all, m.Shared.Linears()...)
 	}
 	return all
+}
+
+// work is that of the router, of the experts that a token is sent to and of the shared one.
+func (m *MoE) work(e Extent) (w work) {
+	rows := e.Rows * m.TopK
+	w.product(SaveGateUp, m.Experts.GateUp, rows)
+	w.product(SaveExperts, m.Experts.Down, rows)
+	w.again = 2 * float64(e.Rows) * float64(m.Router.W.W.Rows) * float64(m.Router.W.W.Cols)
+	if m.Into != nil {
+		w.again += m.Into.flops(e.Rows)
+		w.output = m.OutOf.flops(e.Rows)
+	}
+	if m.Shared != nil {
+		w.add(m.Shared.work(e))
+	}
+	return w
 }
 
 // Idle counts the experts that a token is not sent to.

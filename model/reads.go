@@ -74,7 +74,7 @@ func (m *Model) sees(mixer Mixer) int {
 		}
 	case *MLA:
 		if a.Sparse {
-			return m.Blocks[a.Chosen].mixer().(*MLA).Index.Shape.TopK
+			return a.TopK
 		}
 	}
 	return m.MaxLength

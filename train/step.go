@@ -134,8 +134,16 @@ func (t *trainer) micro(packs [][]lesson, stepRows int) microBatch {
 	defer r.Stack.Release(r.Stack.Mark())
 	b := model.NewBatch(r, ids, layout, nil)
 	b.Lesson = learns
-	t.m.Step(r, b, logprob, targets(r, packs, rows), t.loss(logprob, rows), t.recompute)
+	t.m.Step(r, b, logprob, targets(r, packs, rows), t.loss(logprob, rows), t.policy())
 	return microBatch{packs, logprob, rows, learns}
+}
+
+// policy is what blocks keep for the backward pass.
+func (t *trainer) policy() model.Policy {
+	if t.recompute {
+		return t.m.Everywhere(0)
+	}
+	return nil
 }
 
 // loss gives the model the objective's derivatives as soon as what they need is known.

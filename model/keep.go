@@ -1,0 +1,124 @@
+package model
+
+import (
+	"fmt"
+
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// Save is a set of results that a block's Forward keeps for Backward, which computes the others again from the block's input (selective activation
+// checkpointing: Korthikanti et al., arXiv 2205.05198). What is computed again has the bits of the first time: no choice changes a gradient.
+type Save uint8
+
+const (
+	SaveProjections Save = 1 << iota // products that enter attention or a recurrence
+	SaveAttention                    // outputs of attention with their log-sums, and of recurrences
+	SaveResidual                     // residual sums between sublayers: the product that ends a sublayer does not run again
+	SaveGateUp                       // products that enter the activation of a feed-forward
+	SaveExperts                      // outputs of experts before they are combined, and of a shared expert before its gate
+	SaveAll                          // every tensor: nothing runs again
+
+	// layerOutput is what a layer returns. It is no choice: the second Forward leaves it out where the next residual sum is kept or has no reader.
+	layerOutput
+)
+
+// Policy is what each block keeps; nil: everything.
+type Policy []Save
+
+// Everywhere is the same choice for every block.
+func (m *Model) Everywhere(s Save) Policy {
+	p := make(Policy, len(m.Blocks))
+	for i := range p {
+		p[i] = s
+	}
+	return p
+}
+
+// of is what block i keeps.
+func (p Policy) of(i int) Save {
+	if p == nil {
+		return SaveAll
+	}
+	return p[i]
+}
+
+// Keep is what Forward of a block keeps for Backward; nil: nothing, as in serving. A block that is computed again has two Forwards with one Keep: the first writes
+// the tensors in it, the second finds them there.
+type Keep struct {
+	save     Save
+	again    bool // the second Forward
+	noOutput bool // of the layer at hand: its output has no reader
+	tensors  map[Save][]kernels.Tensor
+	next     map[Save]int // the next of them that Forward comes to
+}
+
+// reserve takes memory for what is kept of the block, which has to lie below what Forward releases.
+func (k *Keep) reserve(r *parallel.Rank, bl Block, x kernels.Tensor) {
+	k.tensors, k.next = map[Save][]kernels.Tensor{}, map[Save]int{}
+	for _, res := range bl.work(x.DType, x.Cols, Extent{Rows: x.Rows}).results {
+		if k.save&res.save == 0 {
+			continue
+		}
+		for _, t := range res.tensors {
+			k.tensors[res.save] = append(k.tensors[res.save], r.Stack.New(t.dtype, t.rows, t.cols))
+		}
+	}
+}
+
+// rerun is that of the second Forward.
+func (k *Keep) rerun() *Keep {
+	return &Keep{save: k.save, again: true, tensors: k.tensors, next: map[Save]int{}}
+}
+
+// leaveOut says for the next layer whether its output may be missing.
+func (k *Keep) leaveOut(output bool) *Keep {
+	if k != nil {
+		k.noOutput = output
+	}
+	return k
+}
+
+// saves tells whether what Backward reads stays on the stack.
+func (k *Keep) saves() bool { return k != nil && (k.again || k.save == SaveAll) }
+
+// done tells whether a result needs no computing: it is kept from the first Forward, or it is an output without a reader.
+func (k *Keep) done(s Save) bool {
+	switch {
+	case k == nil || !k.again:
+		return false
+	case s == layerOutput:
+		return k.noOutput
+	}
+	return k.save&s != 0
+}
+
+// tensor is [rows, cols] for a result, which is there already where done. The output without a reader is the zero Tensor.
+func (k *Keep) tensor(r *parallel.Rank, s Save, d kernels.DType, rows, cols int) (t kernels.Tensor, done bool) {
+	done = k.done(s)
+	switch {
+	case s == layerOutput && done:
+		return kernels.Tensor{}, true
+	case k == nil || k.save&s == 0:
+		return r.Stack.New(d, rows, cols), false
+	}
+	return k.pop(s, d, rows, cols), done
+}
+
+// residual is the sum behind a sublayer; the zero Tensor where it is not kept.
+func (k *Keep) residual(r *parallel.Rank, x kernels.Tensor) (sum kernels.Tensor, done bool) {
+	if k == nil || k.save&SaveResidual == 0 {
+		return kernels.Tensor{}, false
+	}
+	return k.tensor(r, SaveResidual, x.DType, x.Rows, x.Cols)
+}
+
+// pop is the next kept tensor of a result.
+func (k *Keep) pop(s Save, d kernels.DType, rows, cols int) kernels.Tensor {
+	t := k.tensors[s][k.next[s]]
+	k.next[s]++
+	if !k.again && (t.DType != d || t.Rows != rows || t.Cols != cols) {
+		panic(fmt.Sprintf("model: kept %s, and the layer computes %s[%d, %d]", t, d, rows, cols))
+	}
+	return t
+}

@@ -1,0 +1,134 @@
+package model_test
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/parallel"
+)
+
+// saves are the results that a block may keep one by one.
+var saves = []model.Save{model.SaveProjections, model.SaveAttention, model.SaveResidual, model.SaveGateUp, model.SaveExperts}
+
+// policies are choices of what blocks keep: nothing, each result alone, all of them, everything, and drawn ones that differ from block to block.
+func policies(m *model.Model) map[string]model.Policy {
+	all := map[string]model.Policy{"nothing": m.Everywhere(0), "everything": m.Everywhere(model.SaveAll)}
+	union := model.Save(0)
+	for i, s := range saves {
+		all[fmt.Sprintf("result %d", i)] = m.Everywhere(s)
+		union |= s
+	}
+	all["all results"] = m.Everywhere(union)
+	for seed := range uint64(3) {
+		rng, p := rand.New(rand.NewPCG(seed, 1)), m.Everywhere(0)
+		for i := range p {
+			p[i] = model.SaveAll
+			if rng.IntN(4) > 0 {
+				p[i] = model.Save(rng.IntN(int(union) + 1))
+			}
+		}
+		all[fmt.Sprintf("drawn %d", seed)] = p
+	}
+	return all
+}
+
+// Whatever blocks keep, every gradient has the bits that it has where they keep everything: of all families, latent attention in both forms, in full and with
+// adapters on every projection, by fma in fp32 and by tc16 in bf16.
+func TestPolicies(t *testing.T) {
+	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
+		for _, adapters := range []bool{false, true} {
+			for dtype, dot := range map[kernels.DType]kernels.DotMode{kernels.F32: kernels.DotFMA, kernels.BF16: kernels.DotTC16} {
+				def.Dot = dot
+				onRankBy(t, def, func(r *parallel.Rank) error {
+					dir := filepath.Join("testdata", family)
+					m, err := learner(r, dir, dtype, adapters)
+					if err != nil {
+						return err
+					}
+					g := openGolden(t, dir)
+					one, two := g.ids("ids.0"), g.ids("ids.1")
+					want := gradientsBy(r, m, nil, one, two)
+					for name, p := range policies(m) {
+						if d := differs(gradientsBy(r, m, p, one, two), want); d != "" {
+							t.Errorf("adapters %t, %s, %s kept: %s differs", adapters, dtype, name, d)
+						}
+					}
+					if differs(gradientsBy(r, m, nil, two, one), want) == "" {
+						t.Errorf("adapters %t, %s: another order of the sequences gives the same bits: the test cannot fail", adapters, dtype)
+					}
+					return nil
+				})
+			}
+		}
+	})
+}
+
+// learner is a golden's model that learns in full, or by adapters on every projection none of which is 0.
+func learner(r *parallel.Rank, dir string, dtype kernels.DType, adapters bool) (*model.Model, error) {
+	m, err := model.LoadFolder(r.Dev, dir, "", model.Options{DType: dtype})
+	if err != nil || !adapters {
+		if err == nil {
+			m.TrainAll(r.Dev)
+		}
+		return m, err
+	}
+	c := model.LoRAConfig{Rank: 3, Alpha: 6}
+	for _, bl := range m.Blocks {
+		for _, sub := range bl {
+			for _, l := range sub.Layer.Linears() {
+				for _, s := range l.Subs {
+					to := &c.Targets
+					if l.Fused {
+						to = &c.TargetParameters
+					}
+					if !slices.Contains(*to, s.Module) {
+						*to = append(*to, s.Module)
+					}
+				}
+			}
+		}
+	}
+	if err := m.AddLoRA(c); err != nil {
+		return nil, err
+	}
+	m.TrainAll(r.Dev)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, p := range m.Trained() {
+		values := make([]float32, p.Elements())
+		for i := range values {
+			values[i] = float32(rng.NormFloat64()) / 8
+		}
+		mark := r.Stack.Mark()
+		w := p.W
+		w.Rows, w.Groups = w.Rows*w.Groups, 1
+		r.Dev.Copy(w, parallel.Upload(r, values).Reshape(w.Rows, w.Cols))
+		r.Stack.Release(mark)
+	}
+	return m, nil
+}
+
+// gradientsBy is every gradient of a micro-batch, and its loss, by name.
+func gradientsBy(r *parallel.Rank, m *model.Model, p model.Policy, seqs ...[]int32) map[string][]float32 {
+	out := map[string][]float32{"loss": {float32(lossAndGradientsBy(r, m, p, seqs...))}}
+	for _, p := range m.Trained() {
+		out[p.Name] = model.ReadValues(r.Dev, p.Grad)
+		r.Dev.Zero(p.Grad)
+	}
+	return out
+}
+
+// differs is the name of something that is not equal on every bit; "": all is.
+func differs(a, b map[string][]float32) string {
+	for name, x := range a {
+		if !slices.EqualFunc(x, b[name], func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) }) {
+			return name
+		}
+	}
+	return ""
+}
