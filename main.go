@@ -328,13 +328,19 @@ func generateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "generate",
 		Short: "Continue prompts with the rollout engine",
-		Args:  none,
+		Long: "Continues prompts with the rollout engine. A sample ends at any id of eos_token_id in config.json and\n" +
+			"generation_config.json, or at eos_token of tokenizer_config.json. Where a flag is not given,\n" +
+			"generation_config.json of the model sets the temperature (0 where do_sample is false), top-p, top-k and\n" +
+			"--max-tokens (max_new_tokens); a line at the start says so.",
+		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if q.N < 1 || q.N > mostSamples {
 				return fmt.Errorf("--n %d: want 1 to %d", q.N, mostSamples)
 			}
 			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
-				n, err := serve.Generate(c.Context(), r, m, f.in, f.out, o, q)
+				sampling := q.With(m.Model.Sampling, c.Flags().Changed)
+				noteSampling(m.Model.Sampling)
+				n, err := serve.Generate(c.Context(), r, m, f.in, f.out, o, sampling)
 				if err == nil {
 					fmt.Printf("%d samples generated: %s\n", n, f.out)
 				}
@@ -355,6 +361,16 @@ func generateCommand() *cobra.Command {
 	p.BoolVar(&q.IgnoreEOS, "ignore-eos", false, "go on to --max-tokens whatever is sampled")
 	engineFlags(c, &o)
 	return c
+}
+
+// noteSampling says what generation_config.json gives where nothing else is said, and what it asks for in vain.
+func noteSampling(g data.Generation) {
+	if text := g.Sampling(); text != "" {
+		fmt.Fprintf(os.Stderr, "generation_config.json: %s, unless said otherwise\n", text)
+	}
+	for _, setting := range g.Unsupported {
+		fmt.Fprintf(os.Stderr, "generation_config.json: %s is not supported and ignored\n", setting)
+	}
 }
 
 func engineFlags(c *cobra.Command, o *serve.Options) {
@@ -378,7 +394,9 @@ func serveCommand() *cobra.Command {
 		Long: "Serves /v1/completions, /v1/chat/completions (with streams, log-probabilities, n, seeds, stops), /v1/models, /tokenize, /detokenize, /metrics and /health. Requests of all\n" +
 			"clients run in one batch, and none changes a bit of another's answer: log-probabilities are those that score and training compute. A prompt may be token ids, and\n" +
 			"\"return_token_ids\": true tells the answer's; \"seed\" makes a request repeatable; system_fingerprint is the digest of the arithmetic. Ctrl-C ends when those that are\n" +
-			"being served have their answers. With " + keyVariable + " in the environment clients have to give that key.",
+			"being served have their answers. What a request does not say (temperature, top_p, top_k,\n" +
+			"max_tokens) is that of generation_config.json, where the model has one, and else OpenAI's; the start line\n" +
+			"says so. With " + keyVariable + " in the environment clients have to give that key.",
 		Example: "  lockstep serve --model runs/countdown-sft/model\n" +
 			"  curl localhost:8000/v1/completions -d '{\"prompt\": \"make 28 from 7 9 12:\", \"max_tokens\": 60, \"temperature\": 0}'",
 		Args: none,
@@ -401,6 +419,7 @@ func serveCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				noteSampling(m.Model.Sampling)
 				fmt.Fprintf(os.Stderr, "%s on http://%s/v1: %s, definition %.12s\n", o.Name, l.Addr(), r.Dev.Name(), r.Dev.Definition().Digest())
 				context.AfterFunc(c.Context(), func() { fmt.Fprintln(os.Stderr, "finishing what is being served; a second signal ends at once") })
 				return s.Run(c.Context(), l)

@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -181,6 +183,52 @@ func TestCommands(t *testing.T) {
 	must(t, append([]string{"train", shape, "--out", run, "--resume"}, small...)...)
 }
 
+// generate samples as generation_config.json says and ends where it says, but for what flags say; a line at the start
+// names it.
+func TestGenerationConfig(t *testing.T) {
+	dir, run := trained(t)
+	model, in, out := filepath.Join(run, "model"), filepath.Join(dir, "prompts.jsonl"), filepath.Join(dir, "made.jsonl")
+	write(t, in, "{\"ids\":[1,2]}\n")
+	base := []string{"generate", "--model", model, "--in", in, "--out", out}
+	sample := func(args ...string) (ids []int32, temperature float64, finish, said string) {
+		code, _, problems := lockstep(t, slices.Concat(base, []string{"--temperature", "1"}, args)...)
+		var s struct {
+			IDs         []int32 `json:"ids"`
+			Temperature float64 `json:"temperature"`
+			Finish      string  `json:"finish_reason"`
+		}
+		if err := json.Unmarshal([]byte(read(t, out)), &s); code != 0 || err != nil {
+			t.Fatalf("%v: exit code %d, %s, %v", args, code, problems, err)
+		}
+		return s.IDs, s.Temperature, s.Finish, problems
+	}
+	ids, _, _, said := sample("--max-tokens", "6")
+	if len(ids) != 6 || said != "" {
+		t.Fatalf("%d ids, %q", len(ids), said)
+	}
+	file := filepath.Join(model, "generation_config.json")
+	const settings = `"max_new_tokens": 5, "temperature": 0.5, "repetition_penalty": 1.1`
+	write(t, file, fmt.Sprintf(`{"eos_token_id": [%d], %s}`, ids[2], settings))
+	got, temperature, finish, said := sample()
+	if temperature != 1 || finish != "stop" || !slices.Equal(got, ids[:3]) {
+		t.Errorf("%v at temperature %g ends by %q, want %v", got, temperature, finish, ids[:3])
+	}
+	for _, want := range []string{"temperature 0.5, at most 5 tokens", "repetition_penalty = 1.1 is not supported and ignored"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the start says %q, not %q", said, want)
+		}
+	}
+	if got, _, finish, _ := sample("--ignore-eos"); finish != "length" || !slices.Equal(got, ids[:5]) {
+		t.Errorf("%v ends by %q, want %v", got, finish, ids[:5])
+	}
+	write(t, file, `{"do_sample": false, "temperature": 0.5}`)
+	code, _, problems := lockstep(t, base...)
+	line := read(t, out)
+	if code != 0 || !strings.Contains(problems, "temperature 0,") || !strings.Contains(line, `"temperature":0}`) {
+		t.Errorf("greedy by the file: exit code %d, %s%s", code, problems, line)
+	}
+}
+
 // The printed shape is one that resolves to itself.
 func TestPrintConfig(t *testing.T) {
 	once := must(t, append([]string{"train", shape, "--print-config"}, small...)...)
@@ -328,6 +376,8 @@ func TestBadModels(t *testing.T) {
 		"empty config":        {file("config.json", ""), []string{"config.json"}},
 		"config no JSON":      {replace("config.json", ":", ""), []string{"config.json:"}},
 		"config wrong type":   {replace("config.json", `"hidden_size": 32`, `"hidden_size": "wide"`), []string{"config.json", "hidden_size"}},
+		"broken ends":         {file("generation_config.json", `{"eos_token_id": "x"}`), []string{"generation_config.json", "eos_token_id"}},
+		"broken sampling":     {file("generation_config.json", `{"top_p": "x"}`), []string{"generation_config.json", "top_p"}},
 		"unknown family":      {replace("config.json", `"model_type": "qwen3_moe"`, `"model_type": "llama9"`), []string{"config.json", "llama9", "qwen3"}},
 		"other width":         {replace("config.json", `"hidden_size": 32`, `"hidden_size": 64`), []string{"model.embed_tokens.weight", "[480 32]", "[480 64]", "config.json"}},
 		"one layer less":      {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 1`), []string{"model.layers.1.", "nothing uses", "config.json"}},

@@ -31,6 +31,10 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
+	if m.Sampling, err = data.LoadGeneration(dir); err != nil {
+		return nil, err
+	}
+	m.EOS = data.Union(m.EOS, m.Sampling.EOS)
 	if err := loadWeights(dir, func(c *data.Checkpoint) error { return m.load(dev, c, m.kept) }); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@
 package model
 
 import (
+	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
@@ -14,9 +15,10 @@ type Model struct {
 	DType     kernels.DType
 	Hidden    int
 	Vocab     int
-	MaxLength int // of a sequence
-	EOS       []int32
-	Config    []byte // config.json as read, without what it says of the format that weights were kept in
+	MaxLength int             // of a sequence
+	EOS       []int32         // ids that end a text: eos_token_id of config.json and of generation_config.json
+	Sampling  data.Generation // of the folder: defaults of generate and serve; zero: none
+	Config    []byte          // config.json as read, without what it says of the format that weights were kept in
 
 	Embed  *Param // [V, H]
 	Blocks []Block

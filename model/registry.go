@@ -2,12 +2,12 @@ package model
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
+	"lockstep/data"
 	"lockstep/kernels"
 )
 
@@ -73,7 +73,7 @@ func describe(text []byte, b *builder) (*Model, error) {
 	if head.Initializer == nil {
 		head.Initializer = head.Text.Initializer
 	}
-	eos, err := tokenIDs(head.EOS)
+	eos, err := data.TokenIDs(head.EOS)
 	if err != nil {
 		return fail(fmt.Errorf("eos_token_id: %w", err))
 	}
@@ -106,22 +106,6 @@ func describe(text []byte, b *builder) (*Model, error) {
 type configHead struct {
 	Initializer *float64        `json:"initializer_range"`
 	EOS         json.RawMessage `json:"eos_token_id"`
-}
-
-// tokenIDs reads null, a number or a list of numbers.
-func tokenIDs(raw json.RawMessage) ([]int32, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return nil, nil
-	}
-	var one int32
-	if json.Unmarshal(raw, &one) == nil {
-		return []int32{one}, nil
-	}
-	var many []int32
-	if err := json.Unmarshal(raw, &many); err != nil {
-		return nil, errors.New("want a token id or a list of them")
-	}
-	return many, nil
 }
 
 // jsonPlace adds the line of a JSON syntax error.

@@ -23,6 +23,24 @@ type Sampling struct {
 	IgnoreEOS   bool
 }
 
+// With is the sampling with the defaults of a model's generation_config.json; given tells which flags of the command
+// say otherwise.
+func (q Sampling) With(g data.Generation, given func(flag string) bool) Sampling {
+	if g.Temperature != nil && !given("temperature") {
+		q.Temperature = *g.Temperature
+	}
+	if g.TopP != nil && !given("top-p") {
+		q.TopP = *g.TopP
+	}
+	if g.TopK != nil && !given("top-k") {
+		q.TopK = *g.TopK
+	}
+	if g.MaxTokens != nil && !given("max-tokens") {
+		q.MaxTokens = *g.MaxTokens
+	}
+	return q
+}
+
 // line is one line of the output.
 type line struct {
 	Prompt   int          `json:"prompt"` // line of the input, counted from 0

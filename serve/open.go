@@ -37,11 +37,15 @@ func Open(dev kernels.Device, dir, adapter string, o model.Options) (*Served, er
 	return s, nil
 }
 
-// Stops are the ids that end what the model says.
-func (s *Served) Stops() []int32 {
-	stops := s.Model.EOS
-	if s.Language != nil && s.Language.End >= 0 {
-		stops = append([]int32{s.Language.End}, stops...)
+// Stops are the ids that end what the model says; see [Stops].
+func (s *Served) Stops() []int32 { return Stops(s.Model, s.Language) }
+
+// Stops are the ids that end what a model says, wherever it generates (generate, serve, reinforcement learning,
+// evaluation) and where a chat's answers end in training: eos_token of tokenizer_config.json, and eos_token_id of
+// config.json and of generation_config.json. l nil: there is no tokenizer.
+func Stops(m *model.Model, l *data.Language) []int32 {
+	if l == nil || l.End < 0 {
+		return m.EOS
 	}
-	return stops
+	return data.Union([]int32{l.End}, m.EOS)
 }

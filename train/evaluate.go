@@ -74,7 +74,7 @@ func (j *job) generate(n int) (right int, err error) {
 	reqs := make([]serve.Request, n)
 	for i := range reqs {
 		reqs[i] = serve.Request{
-			ID: uint64(i), Prompt: held.Prompt(i), MaxTokens: rollout.MaxTokens, Stop: []int32{j.lang.End},
+			ID: uint64(i), Prompt: held.Prompt(i), MaxTokens: rollout.MaxTokens, Stop: j.stops,
 			Temperature: float32(rollout.Temperature), TopP: float32(rollout.TopP), TopK: rollout.TopK, Seed: uint64(rollout.Seed),
 		}
 	}

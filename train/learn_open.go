@@ -57,7 +57,9 @@ func (j *job) newCollector() *collector {
 	return &collector{
 		exam: j.corpus.asked, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group, staleness: s.Staleness, perStep: s.Minibatches * s.Epochs, dynamic: s.Dynamic,
 		mostAsked: mostRounds * s.Prompts * (1 + s.Staleness/(s.Minibatches*s.Epochs)),
-		request:   serve.Request{MaxTokens: j.s.Rollout.MaxTokens, Temperature: float32(s.Temperature), TopP: 1, Seed: uint64(j.s.Rollout.Seed), Stop: []int32{j.lang.End}},
+		request: serve.Request{
+			MaxTokens: j.s.Rollout.MaxTokens, Temperature: float32(s.Temperature), TopP: 1, Seed: uint64(j.s.Rollout.Seed), Stop: j.stops,
+		},
 	}
 }
 

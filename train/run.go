@@ -52,6 +52,7 @@ type job struct {
 	lock     *os.File // of the folder, which nobody else may train into; nil: a new run that has not begun
 	t        *trainer
 	lang     *data.Language
+	stops    []int32 // end what the model says; see [serve.Stops]
 	corpus   *corpus
 	stream   *data.Stream
 	warm     int         // supervised steps before those of reinforcement learning
@@ -107,7 +108,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if j.corpus, err = openCorpus(j.s, m, l); err != nil {
 		return err
 	}
-	j.lang = l
+	j.lang, j.stops = l, serve.Stops(m, l)
 	packs, err := j.openTrainer(r, m)
 	if err != nil {
 		return err

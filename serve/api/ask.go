@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"math"
 	"net/http"
 	"slices"
@@ -45,9 +46,10 @@ func (s *Server) sampled(f *form) *ask {
 		f.refuse("stream_options", "want an object")
 	}
 	q := &a.request
-	q.Temperature = float32(f.number("temperature", 1, 0, 100))
-	q.TopP = float32(f.number("top_p", 1, 0, 1))
-	q.TopK = int(max(f.integer("top_k", 0, -1, math.MaxInt32), 0))
+	d := s.defaults()
+	q.Temperature = float32(f.number("temperature", d.Temperature, 0, 100))
+	q.TopP = float32(f.number("top_p", d.TopP, 0, 1))
+	q.TopK = int(max(f.integer("top_k", int64(d.TopK), -1, math.MaxInt32), 0))
 	q.Seed = s.o.Seed
 	if a.seeded = f.get("seed") != nil; a.seeded {
 		q.Seed = uint64(f.integer("seed", 0, math.MinInt64, math.MaxInt64))
@@ -63,6 +65,12 @@ func (s *Server) sampled(f *form) *ask {
 	}
 	s.plain(f)
 	return a
+}
+
+// defaults are the sampling of requests that do not say: OpenAI's, but for what generation_config.json of the model
+// gives. MaxTokens 0: it gives none.
+func (s *Server) defaults() serve.Sampling {
+	return serve.Sampling{Temperature: 1, TopP: 1}.With(s.served.Model.Sampling, func(string) bool { return false })
 }
 
 // plain knows the fields that this server has no means for, where they ask for nothing.
@@ -83,7 +91,8 @@ func (s *Server) plain(f *form) {
 func (s *Server) completion(f *form) (*ask, error) {
 	a := s.sampled(f)
 	a.prompts = s.prompts(f)
-	a.request.MaxTokens = int(f.integer("max_tokens", plainTokens, 1, math.MaxInt32))
+	most := int64(cmp.Or(s.defaults().MaxTokens, plainTokens))
+	a.request.MaxTokens = int(f.integer("max_tokens", most, 1, math.MaxInt32))
 	a.logprobs = f.get("logprobs") != nil
 	a.top = int(f.integer("logprobs", 0, 0, mostTop))
 	f.only("echo", "prompts are not repeated; lockstep score has their log-probabilities", false)
@@ -132,7 +141,7 @@ func (s *Server) conversation(f *form) (*ask, error) {
 		f.refuse("messages", "%v", err)
 	}
 	a.prompts = [][]int32{prompt}
-	most := f.integer("max_tokens", 0, 1, math.MaxInt32)
+	most := f.integer("max_tokens", int64(s.defaults().MaxTokens), 1, math.MaxInt32)
 	if most = f.integer("max_completion_tokens", most, 1, math.MaxInt32); most == 0 {
 		a.rest = true
 	}
