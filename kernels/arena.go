@@ -1,6 +1,9 @@
 package kernels
 
-import "unsafe"
+import (
+	"slices"
+	"unsafe"
+)
 
 // Arena hands out tensors from large chunks of device memory and takes them back in the order of a stack. Activations
 // live in one: Forward pushes, Backward pops, and after the first step of a kind no memory is asked of the device.
@@ -10,6 +13,7 @@ type Arena struct {
 	chunks [][]byte // each a device allocation; host slices only in type, never read here
 	at     Mark
 	peak   int
+	held   int
 }
 
 // Mark is a position of an Arena to return to.
@@ -31,6 +35,29 @@ func (a *Arena) Release(m Mark) { a.at = m }
 
 // Peak is the largest number of bytes ever in use.
 func (a *Arena) Peak() int { return a.peak }
+
+// Held is the number of bytes that the arena has taken of its device.
+func (a *Arena) Held() int { return a.held }
+
+// Reserve takes as many bytes as will be handed out from here on in one piece, unless what the chunk has left holds them:
+// what is known ahead wastes nothing at the ends of chunks.
+func (a *Arena) Reserve(bytes int) {
+	next := a.at.chunk
+	if next < len(a.chunks) {
+		if bytes <= len(a.chunks[next])-a.at.used {
+			return
+		}
+		next++
+	}
+	if bytes > 0 && (next == len(a.chunks) || len(a.chunks[next]) < bytes) {
+		a.chunks = slices.Insert(a.chunks, next, a.alloc(bytes))
+	}
+}
+
+func (a *Arena) alloc(bytes int) []byte {
+	a.held += bytes
+	return a.dev.Alloc(bytes)
+}
 
 // New is an uninitialised contiguous [rows, cols] tensor.
 func (a *Arena) New(d DType, rows, cols int) Tensor { return a.NewGrouped(d, 1, rows, cols) }
@@ -58,7 +85,7 @@ func (a *Arena) take(size int) unsafe.Pointer {
 		a.at = Mark{chunk: a.at.chunk + 1, below: a.at.below + len(a.chunks[a.at.chunk])}
 	}
 	if a.at.chunk == len(a.chunks) {
-		a.chunks = append(a.chunks, a.dev.Alloc(max(size, arenaChunk)))
+		a.chunks = append(a.chunks, a.alloc(max(size, arenaChunk)))
 	}
 	p := unsafe.Pointer(&a.chunks[a.at.chunk][a.at.used])
 	a.at.used += size

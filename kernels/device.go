@@ -1,5 +1,7 @@
 package kernels
 
+import "fmt"
+
 // Device carries out the operations of the definition on its own memory. Operations are enqueued in order and may
 // return before they are done; Sync waits and reports the first failure. Shapes that do not fit are bugs and panic.
 //
@@ -154,6 +156,12 @@ type Fault struct{ Err error }
 
 func (f Fault) Error() string { return f.Err.Error() }
 
+// OutOfMemory is the fault of an allocation of more bytes than there are left.
+func OutOfMemory(bytes, left int) Fault {
+	const gib = 1 << 30
+	return Fault{Err: fmt.Errorf("out of memory: %.1f GiB are asked for and %.1f left", float64(bytes)/gib, float64(left)/gib)}
+}
+
 // Profiler is a Device that can time its kernels, one by one.
 type Profiler interface {
 	StartProfile()
@@ -203,4 +211,5 @@ type Counts struct {
 	Launches    int // kernels, but of repeated sequences the graphs
 	Allocations int // of device memory
 	Waits       int // of the host for the device
+	Bytes       int // of device memory that it holds now
 }

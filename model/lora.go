@@ -42,20 +42,27 @@ func (m *Model) AddLoRA(c LoRAConfig) error {
 	if err != nil {
 		return err
 	}
-	b := &builder{dev: m.dev, mem: m.mem, dtype: m.DType}
-	for _, l := range m.linears() {
-		var targets []*Sub
+	linears, bytes := m.linears(), 0
+	targets := make([][]*Sub, len(linears))
+	for i, l := range linears {
 		for _, sub := range l.Subs {
 			if match(sub.Module, l.Fused) {
-				targets = append(targets, sub)
+				targets[i] = append(targets[i], sub)
 			}
 		}
-		l.addLoRA(b, targets, c)
+		bytes += l.adapterBytes(targets[i], c.Rank, m.DType)
 	}
 	for t, n := range hits {
 		if n == 0 {
 			return fmt.Errorf("lora: target %q matches nothing in this model: want names such as %s", t, strings.Join(m.targetNames(), ", "))
 		}
+	}
+	b := &builder{dev: m.dev, mem: m.mem, dtype: m.DType}
+	if b.dev != nil {
+		b.mem.Reserve(bytes)
+	}
+	for i, l := range linears {
+		l.addLoRA(b, targets[i], c)
 	}
 	m.Params = append(m.Params, b.params...)
 	m.LoRA = &c
@@ -93,6 +100,18 @@ func (c LoRAConfig) matcher() (match func(name string, fused bool) bool, hits ma
 		}
 		return found
 	}, hits, nil
+}
+
+// adapterBytes is the memory that addLoRA takes: A of all targets, and B of each.
+func (l *Linear) adapterBytes(targets []*Sub, rank int, dtype kernels.DType) (n int) {
+	w := l.W.W
+	for _, s := range targets {
+		n += kernels.ArenaBytes(dtype, w.Groups*(s.To-s.From), rank)
+	}
+	if len(targets) > 0 {
+		n += kernels.ArenaBytes(dtype, w.Groups*len(targets)*rank, w.Cols)
+	}
+	return n
 }
 
 // addLoRA puts adapters on projections of a Linear. One of experts has one projection: rows of several would lie apart in each group.

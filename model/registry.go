@@ -9,6 +9,7 @@ import (
 
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/kernels/meta"
 )
 
 // family is an architecture, by the class name that config.json gives it for other tools, the function that reads a config.json and describes the model in a builder,
@@ -44,7 +45,15 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	return describe(config, &builder{dev: dev, mem: kernels.NewArena(dev), dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing, ropes: map[ropeTables]kernels.Rope{}})
+	on := func(dev kernels.Device, mem *kernels.Arena) (*Model, error) {
+		return describe(config, &builder{dev: dev, mem: mem, dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing, ropes: map[ropeTables]kernels.Rope{}})
+	}
+	mem := kernels.NewArena(dev)
+	mem.Reserve(meta.Bytes(dev, func(dev kernels.Device, mem *kernels.Arena) { _, err = on(dev, mem) }))
+	if err != nil {
+		return nil, err
+	}
+	return on(dev, mem)
 }
 
 // Describe is the graph of a config.json with the shapes of its parameters and no memory: to count, not to run.

@@ -95,7 +95,7 @@ func (b *builder) rope(c ropeConfig) kernels.Rope {
 	if !ok {
 		pairs := c.dim / 2
 		rope = kernels.Rope{Cos: b.tensor(kernels.F32, 1, b.positions, pairs), Sin: b.tensor(kernels.F32, 1, b.positions, pairs)}
-		if b.dev != nil {
+		if b.dev != nil && !kernels.IsMeta(b.dev) {
 			cos, sin := c.tables(b.positions)
 			writeValues(b.dev, rope.Cos, cos)
 			writeValues(b.dev, rope.Sin, sin)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"lockstep/kernels"
+	"lockstep/kernels/meta"
 	"lockstep/model"
 	"lockstep/parallel"
 )
@@ -75,7 +76,9 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 		perSequence := (m.MaxLength + o.PageRows - 1) / o.PageRows
 		o.Pages = max(perSequence, min(o.Slots*perSequence, (defaultCacheBytes-o.Slots*slot)/max(page, 1)))
 	}
-	e := &Engine{r: r, m: m, o: o, cache: m.NewCache(mem, model.CacheSize{Pages: o.Pages, PageRows: o.PageRows, Slots: o.Slots})}
+	size := model.CacheSize{Pages: o.Pages, PageRows: o.PageRows, Slots: o.Slots}
+	mem.Reserve(meta.Bytes(r.Dev, func(_ kernels.Device, mem *kernels.Arena) { m.NewCache(mem, size) }))
+	e := &Engine{r: r, m: m, o: o, cache: m.NewCache(mem, size)}
 	e.pages, e.shares = newPages(o.Pages, o.PageRows), !o.Apart && slot == 0
 	for slot := range o.Slots {
 		e.slots = append(e.slots, o.Slots-1-slot)

@@ -1,12 +1,11 @@
 // Package cpu is the reference device: every operation of the definition in Go and Go assembly, on all cores, with the
 // same bits on AVX-512, AVX2 and portable code. An operation's file holds its forward and its backward; packages below hold the loops that
-// assembly speeds up: gemm (matrix tiles) and vec (rows). It imports kernels and what lies below it, nothing else of the project.
+// assembly speeds up: gemm (matrix tiles) and vec (rows). It imports kernels, kernels/meta and what lies below them, nothing else of the project.
 package cpu
 
 import (
 	"fmt"
 	"runtime"
-	"unsafe"
 
 	"golang.org/x/sys/cpu"
 
@@ -39,13 +38,17 @@ type Device struct {
 	mm     *gemm.Engine // by the definition's dot step
 	fma    *gemm.Engine // of recurrences, whose products are fp32
 	vec    *vec.Ops
-	allocs [][]byte // keeps arenas alive
+	mapped [][]byte // large pieces of memory, off Go's heap
+	small  [][]byte // keeps the others alive
+	bytes  int      // of both
 }
 
 var _ interface {
 	kernels.Device
 	kernels.DeltaNet
 	kernels.Mamba
+	kernels.Counter
+	kernels.Planner
 } = (*Device)(nil)
 
 // New makes a CPU device. It fails on a definition it does not implement and on an instruction set that the machine lacks.
@@ -95,24 +98,6 @@ func (d *Device) Name() string { return fmt.Sprintf("cpu (%s, %d threads)", d.is
 // Definition is what the device computes by.
 func (d *Device) Definition() kernels.Definition { return d.def }
 
-// looked is how much memory an allocation asks for before the system is asked how much it has.
-const looked = 64 << 20
-
-// Alloc is cleared host memory, aligned to 64 bytes. More than the system has left is a [kernels.Fault]: the runtime would end the process.
-func (d *Device) Alloc(bytes int) []byte {
-	if bytes >= looked {
-		if have := d.Available(); have > 0 && bytes > have {
-			panic(kernels.Fault{Err: fmt.Errorf("out of memory: %.1f GiB are asked for and %.1f left", float64(bytes)/(1<<30), float64(have)/(1<<30))})
-		}
-	}
-	const align = 64
-	b := make([]byte, bytes+align)
-	off := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (align - 1)
-	b = b[off : off+bytes : off+bytes]
-	d.allocs = append(d.allocs, b)
-	return b
-}
-
 // Spare is 64 MiB: what stays near the caches of a laptop.
 func (d *Device) Spare() int { return 64 << 20 }
 
@@ -134,9 +119,3 @@ func (d *Device) Read(dst []byte, src kernels.Tensor) {
 
 // Sync returns at once: operations are done when they return.
 func (d *Device) Sync() error { return nil }
-
-// Close ends the device's threads.
-func (d *Device) Close() error {
-	d.pool.close()
-	return nil
-}

@@ -25,10 +25,11 @@ type Device struct {
 	ring     *ring
 	repeater *repeater
 	counts   kernels.Counts
-	owned    []cu.DevicePtr // what Alloc gave out
+	owned    []allocation   // what Alloc gave out
 	params   []byte         // of the launch that is made
 	scratch  cu.DevicePtr   // workspace of one operation
 	size     int            // bytes of scratch
+	meta     bool           // counts memory and computes nothing
 	profile  *profile       // nil: off
 	plans    attentionPlans // of attention
 	maps     map[boxes]tensorMap
@@ -50,6 +51,8 @@ var (
 	_ kernels.SparseAttention = (*Device)(nil)
 	_ kernels.IndexLearning   = (*Device)(nil)
 	_ kernels.Rounder         = (*Device)(nil)
+	_ kernels.Planner         = (*Device)(nil)
+	_ kernels.Workspacer      = (*Device)(nil)
 )
 
 // New opens a GPU. It fails on a definition that the device does not implement and where there is no card or driver.
@@ -106,6 +109,9 @@ func (d *Device) prepare(major, minor int) (err error) {
 
 // attempt runs body with the context current on its thread.
 func (d *Device) attempt(body func() error) error {
+	if d.meta {
+		return nil
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := cu.SetCurrentContext(d.context); err != nil {
@@ -126,34 +132,8 @@ func (d *Device) Name() string {
 	return fmt.Sprintf("cuda (%s; equal to the definition: %s)", d.name, strings.Join(d.admitted, ", "))
 }
 
-// release gives back what Alloc gave out after the first `keep` pieces.
-func (d *Device) release(keep int) {
-	d.do(func() error {
-		err := cu.Synchronize()
-		for _, p := range d.owned[keep:] {
-			err = errors.Join(err, cu.MemFree(p))
-		}
-		d.owned = d.owned[:keep]
-		return err
-	})
-}
-
 // Definition is what the device computes by.
 func (d *Device) Definition() kernels.Definition { return d.def }
-
-// Alloc is cleared memory of the card.
-func (d *Device) Alloc(bytes int) []byte {
-	var p cu.DevicePtr
-	d.counts.Allocations++
-	d.do(func() (err error) {
-		if p, err = cu.MemAlloc(int64(bytes)); err != nil {
-			return fmt.Errorf("%d MiB of GPU memory: %w", bytes>>20, err)
-		}
-		d.owned = append(d.owned, p)
-		return cu.MemsetD8(p, 0, int64(bytes))
-	})
-	return unsafe.Slice((*byte)(pointer(p)), bytes)
-}
 
 // pointer is an address of the card in the type of a host pointer; it is never followed here.
 func pointer(p cu.DevicePtr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
@@ -207,59 +187,16 @@ func (d *Device) mustWait() {
 	d.counts.Waits++
 }
 
-// Available is the free memory of the card.
-func (d *Device) Available() int {
-	var free int64
-	d.do(func() (err error) {
-		free, _, err = cu.MemInfo()
-		return err
-	})
-	return int(free)
-}
-
-// Counts is what the device was asked so far.
-func (d *Device) Counts() kernels.Counts { return d.counts }
-
 // Close waits for everything enqueued and gives the card's memory back.
 func (d *Device) Close() error {
 	return d.attempt(func() error {
 		err := errors.Join(cu.Synchronize(), d.repeater.close(), d.ring.close())
-		for _, p := range append(d.owned, d.scratch) {
-			if p != 0 {
-				err = errors.Join(err, cu.MemFree(p))
+		for _, p := range append(d.owned, allocation{d.scratch, d.size}) {
+			if p.at != 0 {
+				err = errors.Join(err, cu.MemFree(p.at))
 			}
 		}
 		d.owned, d.scratch, d.size = nil, 0, 0
 		return err
 	})
-}
-
-// workspace is memory of the card for one operation: the next one that asks gets the same.
-func (d *Device) workspace(bytes int) cu.DevicePtr {
-	if bytes <= d.size {
-		return d.scratch
-	}
-	d.counts.Allocations++
-	d.do(func() (err error) {
-		if d.scratch != 0 {
-			if err := d.outgrow(d.scratch); err != nil {
-				return err
-			}
-		}
-		d.size = bytes + bytes/4
-		if d.scratch, err = cu.MemAlloc(int64(d.size)); err != nil {
-			return fmt.Errorf("%d MiB of GPU memory: %w", d.size>>20, err)
-		}
-		return nil
-	})
-	return d.scratch
-}
-
-// outgrow gives a workspace back once nothing names it.
-func (d *Device) outgrow(p cu.DevicePtr) error {
-	if d.repeater.current != nil {
-		d.repeater.stale = append(d.repeater.stale, p)
-		return nil
-	}
-	return cu.MemFree(p) // waits for what uses it
 }

@@ -20,7 +20,7 @@ func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params 
 	if !ok {
 		panic("cuda: no kernel " + kernel)
 	}
-	if grid[0] == 0 || grid[1] == 0 || grid[2] == 0 {
+	if d.meta || grid[0] == 0 || grid[1] == 0 || grid[2] == 0 {
 		return
 	}
 	d.params = d.params[:0]

@@ -1,0 +1,130 @@
+package model_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/parallel"
+)
+
+// taken is what a device and a rank's stack hold after each stage of a model's life.
+type taken struct {
+	stages []string
+	bytes  [][3]int // of the device, of the stack, the stack's peak
+
+	workspace int // of a device that has one
+}
+
+func (n *taken) note(r *parallel.Rank, stage string) {
+	n.stages = append(n.stages, stage)
+	n.bytes = append(n.bytes, [3]int{r.Dev.(kernels.Counter).Counts().Bytes, r.Stack.Held(), r.Stack.Peak()})
+}
+
+// live builds, adapts, trains and serves a golden model, which is filled by load.
+func live(r *parallel.Rank, adapters bool, load func() (*model.Model, error)) (n taken, err error) {
+	m, err := load()
+	if err != nil {
+		return n, err
+	}
+	n.note(r, "weights")
+	if adapters {
+		err = m.AddLoRA(model.LoRAConfig{Rank: 3, Alpha: 1, Pattern: ".*"})
+		n.note(r, "adapters")
+	}
+	m.TrainAll(r.Dev)
+	n.note(r, "training")
+	ids := make([]int32, 60)
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: 60}}, Packs: []int32{0, 60}}
+	for i, policy := range []model.Policy{m.Everywhere(0), m.Everywhere(model.SaveAttention | model.SaveGateUp), nil} {
+		mark := r.Stack.Mark()
+		logprob := r.Stack.New(kernels.F32, 1, len(ids))
+		b := model.NewBatch(r, ids, l, nil)
+		targets := model.Targets{IDs: parallel.Upload(r, ids)}
+		m.Step(r, b, logprob, targets, model.Loss{Derivative: parallel.Upload(r, make([]float32, len(ids))).ColRange}, policy)
+		r.Stack.Release(mark)
+		n.note(r, fmt.Sprintf("a step of policy %d", i))
+	}
+	mem := kernels.NewArena(r.Dev)
+	cache := m.NewCache(mem, model.CacheSize{Pages: 3, PageRows: 32, Slots: 2})
+	n.note(r, "a cache")
+	served := &kernels.Layout{Spans: []kernels.Span{{Rows: 60, Pages: []int32{2, 0}}}, Packs: []int32{0, 60}}
+	m.Head.Logits(r, m.Forward(r, model.NewBatch(r, ids, served, cache), nil))
+	n.note(r, "serving")
+	if d, ok := r.Dev.(kernels.Workspacer); ok {
+		n.workspace = d.Workspace()
+	}
+	return n, err
+}
+
+// planned is what a model of a folder takes on a meta device that stands for the rank's.
+func planned(r *parallel.Rank, dir string, o model.Options, adapters bool) (taken, error) {
+	config, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		return taken{}, err
+	}
+	r = r.Beside(r.Dev.(kernels.Planner).Meta())
+	return live(r, adapters, func() (*model.Model, error) { return model.Build(r.Dev, config, o) })
+}
+
+// A meta device counts what the real one takes, to the byte: every golden in full and with adapters, trained and served.
+func TestMetaDevice(t *testing.T) {
+	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
+		dir := filepath.Join("testdata", family)
+		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
+			for _, adapters := range []bool{false, true} {
+				onRankBy(t, def, func(r *parallel.Rank) error {
+					o := model.Options{DType: dtype}
+					real, err := live(r, adapters, func() (*model.Model, error) { return model.LoadFolder(r.Dev, dir, "", o) })
+					plan, metaErr := planned(r, dir, o, adapters)
+					if !slices.Equal(real.bytes, plan.bytes) {
+						t.Errorf("%s, adapters %t: %v\n took %v\nby plan %v", dtype, adapters, real.stages, real.bytes, plan.bytes)
+					}
+					return errors.Join(err, metaErr)
+				})
+			}
+		}
+	})
+}
+
+// Adapters and training state take one piece of memory each, without a byte to spare.
+func TestArenasAreExact(t *testing.T) {
+	for _, family := range goldens {
+		onRank(t, func(r *parallel.Rank) error {
+			bytes := func() int { return r.Dev.(kernels.Counter).Counts().Bytes }
+			m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), "", model.Options{DType: kernels.BF16})
+			if err != nil {
+				return err
+			}
+			weights, params := bytes(), len(m.Params)
+			if err := m.AddLoRA(model.LoRAConfig{Rank: 64, Alpha: 1, Pattern: ".*"}); err != nil {
+				return err
+			}
+			adapters, least, most := bytes()-weights, 0, 0
+			for _, p := range m.Params[params:] { // those of one A may lie together
+				least, most = least+p.W.Bytes(), most+kernels.ArenaBytes(p.W.DType, 1, p.W.Len())
+			}
+			if adapters < least || adapters > most {
+				t.Errorf("%s: adapters of %d bytes take %d", family, least, adapters)
+			}
+			m.TrainAll(r.Dev)
+			want := 0
+			for _, p := range m.Trained() {
+				for _, state := range []kernels.Tensor{p.Grad, p.HeadGrad, p.M, p.V, p.Master} {
+					if !state.IsNil() && state.Data != p.W.Data {
+						want += kernels.ArenaBytes(state.DType, 1, state.Len())
+					}
+				}
+			}
+			if got := bytes() - weights - adapters; got != want {
+				t.Errorf("%s: training takes %d bytes, its tensors %d", family, got, want)
+			}
+			return nil
+		})
+	}
+}
