@@ -23,6 +23,15 @@ func TestGroupAdvantages(t *testing.T) {
 			}
 		}
 	}
+	// Rewards are equal when all of them are: not the first and the last, not two neighbours.
+	for _, rewards := range [][]float64{{1, 0, 1}, {0, 0, 1}, {0, 1, 1}} {
+		for i, a := range GroupAdvantages("group_mean", rewards, 3) {
+			mean := (rewards[0] + rewards[1] + rewards[2]) / 3
+			if math.Abs(float64(a)-(rewards[i]-mean)) > 1e-6 {
+				t.Errorf("rewards %v: advantage %d is %g", rewards, i, a)
+			}
+		}
+	}
 	if got := GroupAdvantages("leave_one_out", []float64{0.3, 0.7}, 1); !slices.Equal(got, []float32{0, 0}) {
 		t.Errorf("groups of one: %v, want zeros", got)
 	}

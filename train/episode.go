@@ -111,7 +111,7 @@ func cutEpisodes(dir string, step int) error {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return writeAtomic(path, func(w io.Writer) error {
+	return data.AtomicFile(path, func(w io.Writer) error {
 		return eachEpisode(dir, func(e *episode, line []byte) error {
 			if e.Step > step {
 				return nil

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -133,12 +132,12 @@ func TestStale(t *testing.T) {
 		set                []string
 		perStep, staleness int
 	}{
-		{[]string{"rl.staleness=2"}, 1, 2},
-		{[]string{"rl.staleness=5", "rl.minibatches=2"}, 2, 5},
-		{[]string{"rl.staleness=4", "rl.minibatches=2", "rl.epochs=2"}, 4, 4},
+		{[]string{"rl.staleness=2", "rollout.slots=20"}, 1, 2},
+		{[]string{"rl.staleness=5", "rl.minibatches=2", "rollout.slots=20"}, 2, 5},
+		{[]string{"rl.staleness=4", "rl.minibatches=2", "rl.epochs=2", "rollout.slots=5"}, 4, 4},
 	} {
 		out := filepath.Join(t.TempDir(), "run")
-		if _, err := runTiny(t, out, false, slices.Concat(tinyRL(), []string{"rollout.slots=5", "run.steps=8"}, c.set)...); err != nil {
+		if _, err := runTiny(t, out, false, slices.Concat(tinyRL(), []string{"run.steps=6"}, c.set)...); err != nil {
 			t.Fatal(err)
 		}
 		records, err := ReadMetrics(out)
@@ -154,7 +153,7 @@ func TestStale(t *testing.T) {
 		if err := eachEpisode(out, func(e *episode, _ []byte) error {
 			now := (e.Step - 7) * c.perStep // updates before the step
 			first, last := e.Versions[0], e.Versions[len(e.Versions)-1]
-			if last > now || first < now-c.staleness || first > last {
+			if last > now || first < now-c.staleness || !slices.IsSorted(e.Versions) {
 				t.Errorf("%v: step %d learns at version %d from tokens of versions %v", c.set, e.Step, now, e.Versions)
 			}
 			oldest = max(oldest, now-first)
@@ -165,17 +164,18 @@ func TestStale(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if mixed == 0 || oldest == 0 {
-			t.Errorf("%v: %d answers span an update, the oldest token is of %d updates ago", c.set, mixed, oldest)
+		if most := c.staleness / c.perStep * c.perStep; mixed == 0 || oldest != most { // whole steps
+			t.Errorf("%v: %d answers span an update, the oldest token is of %d updates ago, want %d", c.set, mixed, oldest, most)
 		}
 	}
 }
 
-// A replay scores every recorded token to the recorded bits and comes to the run's checkpoints; a record that was touched is found.
+// A replay scores every recorded token to the recorded bits, by the version that chose it, and comes to the run's
+// checkpoints. A log-probability, an answer or a checkpoint that was touched is found.
 func TestReplay(t *testing.T) {
 	for name, set := range map[string][]string{
 		"on policy": {"rl.minibatches=2", "rl.epochs=2"},
-		"stale":     {"rl.staleness=2", "rollout.slots=5", "rl.temperature=0.6"},
+		"stale":     {"rl.staleness=2", "rollout.slots=20", "rl.temperature=0.6"},
 		"reference": {"rl.kl_coef=0.1", "rl.proximal=true", "rl.temperature=1.3"},
 		"mismatch":  {"rollout.allow_mismatch=true", "rollout.numerics.weights=fp8", "rollout.numerics.combine=bf16"},
 		"adapters":  {"lora.rank=4", "rl.kl_coef=0.1"},
@@ -185,34 +185,116 @@ func TestReplay(t *testing.T) {
 			if _, err := runTiny(t, out, false, append(tinyRL(), set...)...); err != nil {
 				t.Fatal(err)
 			}
-			log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-			if err != nil {
+			want, mixed := Replayed{Steps: 6, Checkpoints: 2}, 0
+			versions := map[int]bool{}
+			if err := eachEpisode(out, func(e *episode, _ []byte) error {
+				want.Answers++
+				want.Tokens += len(e.IDs)
+				for _, v := range e.Versions {
+					versions[v] = true
+				}
+				if e.Versions[0] != e.Versions[len(e.Versions)-1] {
+					mixed++
+				}
+				return nil
+			}); err != nil {
 				t.Fatal(err)
 			}
-			defer log.Close()
-			res, err := Replay(context.Background(), out, []string{"device.threads=1", "run.micro_batch=3"}, log)
-			if err != nil || res.Err() != nil || res.Tokens < 500 || res.Checkpoints != 2 || res.Steps != 6 {
+			want.Versions = len(versions)
+			res, err := replayed(t, out, "device.threads=1", "run.micro_batch=3")
+			if err != nil || res.Err() != nil {
 				t.Fatalf("%v (%v)", res, err)
 			}
-			path := filepath.Join(out, episodesFile)
-			text, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
+			want.Digest = res.Digest
+			if *res != want || want.Tokens < 500 || (mixed > 0) != (name == "stale") {
+				t.Errorf("%+v, the log has %+v, %d answers of several versions", *res, want, mixed)
 			}
-			at := bytes.LastIndex(text, []byte(`"logprobs":[-`)) + len(`"logprobs":[-`)
-			text[at] ^= 1 // another digit
-			if err := os.WriteFile(path, text, 0o644); err != nil {
-				t.Fatal(err)
-			}
-			res, err = Replay(context.Background(), out, nil, log)
-			if err == nil {
-				err = res.Err()
-			}
-			if err == nil || strings.Contains(err.Error(), "\n") {
-				t.Errorf("a touched record: %v", err)
+			touchedRecord(t, out, mixed > 0)
+			if name == "on policy" {
+				touchedCheckpoint(t, out)
 			}
 		})
 	}
+}
+
+// replayed replays a run.
+func replayed(t *testing.T, out string, set ...string) (*Replayed, error) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	return Replay(context.Background(), out, set, log)
+}
+
+// touchedRecord moves the log-probability of the last token of an answer by a bit: of one that spans an update, or any.
+func touchedRecord(t *testing.T, out string, spans bool) {
+	t.Helper()
+	whole := readBytes(t, filepath.Join(out, episodesFile))
+	var text strings.Builder
+	place := ""
+	if err := eachEpisode(out, func(e *episode, _ []byte) error {
+		last := len(e.IDs) - 1
+		if place == "" && e.Step == 12 && (!spans || e.Versions[0] != e.Versions[last]) {
+			e.LogProbs[last] = math.Nextafter32(e.LogProbs[last], 0)
+			place = fmt.Sprintf("step %d, prompt %d, sample %d, token %d of version %d: ",
+				e.Step, e.Asked, e.Sample, last, e.Versions[last])
+		}
+		line, err := json.Marshal(e)
+		text.Write(append(line, '\n'))
+		return err
+	}); err != nil || place == "" {
+		t.Fatalf("nothing to touch (%v)", err)
+	}
+	writeText(t, filepath.Join(out, episodesFile), text.String())
+	res, err := replayed(t, out)
+	if res == nil || res.Differ != 1 || !strings.HasPrefix(res.First, place) {
+		t.Errorf("%v, first %q (%v), want one at %s", res, res.First, err, place)
+	}
+	if err == nil {
+		err = res.Err()
+	}
+	if err == nil || strings.Contains(err.Error(), "\n") {
+		t.Errorf("a touched record: %v", err)
+	}
+	writeText(t, filepath.Join(out, episodesFile), whole)
+}
+
+// touchedCheckpoint changes a bit of the last checkpoint, whose checksums say nothing of it.
+func touchedCheckpoint(t *testing.T, out string) {
+	t.Helper()
+	dir := filepath.Join(out, checkpointsDir, checkpointName(12))
+	for _, name := range []string{optimizerFile, filepath.Join(weightsDir, "model.safetensors")} {
+		path := filepath.Join(dir, name)
+		whole, before := readBytes(t, path), readBytes(t, filepath.Join(dir, stateFile))
+		touch(t, path)
+		st := new(state)
+		if err := json.Unmarshal([]byte(before), st); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if st.Files[filepath.ToSlash(name)], err = fileSum(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := writeJSON(filepath.Join(dir, stateFile), st); err != nil {
+			t.Fatal(err)
+		}
+		want := name + " differs from what the recorded answers lead to"
+		if _, err := replayed(t, out); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s was touched: %v", name, err)
+		}
+		writeText(t, path, whole)
+		writeText(t, filepath.Join(dir, stateFile), before)
+	}
+}
+
+// touch changes a bit near the end of a file.
+func touch(t *testing.T, path string) {
+	t.Helper()
+	text := []byte(readBytes(t, path))
+	text[len(text)-5] ^= 1
+	writeText(t, path, string(text))
 }
 
 // A key that the objective does not read is refused before anything is written.

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"lockstep/data"
 )
 
 // metricsFile is the log's name in a run's folder.
@@ -104,7 +106,7 @@ func cutMetrics(path string, step int) error {
 	if err != nil {
 		return err
 	}
-	return writeAtomic(path, func(w io.Writer) error {
+	return data.AtomicFile(path, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		for _, r := range records {
 			if r.Step > step {
@@ -116,22 +118,4 @@ func cutMetrics(path string, step int) error {
 		}
 		return nil
 	})
-}
-
-// writeAtomic writes a file under a temporary name, syncs and renames it: a reader sees the old content or the new.
-func writeAtomic(path string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
-		}
-	}()
-	err = errors.Join(write(f), f.Chmod(0o644), f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }

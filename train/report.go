@@ -8,6 +8,8 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+
+	"lockstep/data"
 )
 
 const (
@@ -65,7 +67,7 @@ var reportTemplate = template.Must(template.New(reportFile).Funcs(template.FuncM
 
 // WriteHTML writes one file that needs no other and no scripts.
 func (r *Report) WriteHTML(path string) error {
-	return writeAtomic(path, func(w io.Writer) error { return reportTemplate.Execute(w, r.page) })
+	return data.AtomicFile(path, func(w io.Writer) error { return reportTemplate.Execute(w, r.page) })
 }
 
 // WriteSVG writes a picture for a page such as a README: reward, KL and clip fraction; of supervised runs loss and accuracy.
@@ -77,7 +79,7 @@ func (r *Report) WriteSVG(path string) error {
 	if len(panels) == 0 {
 		return fmt.Errorf("%s: the metrics have nothing to draw, wait for the run's first steps", path)
 	}
-	return writeAtomic(path, func(w io.Writer) error {
+	return data.AtomicFile(path, func(w io.Writer) error {
 		_, err := io.WriteString(w, poster(panels))
 		return err
 	})

@@ -163,6 +163,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if os.Getenv(rewardProgram) != "" {
+		if err := runRewardProgram(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	if out := os.Getenv(killedRun); out != "" {
 		s, err := configs.Parse("tiny.toml", []byte(tiny), strings.Split(os.Getenv(killedSet), "\n"))
 		if err == nil {
@@ -276,13 +283,20 @@ func episodes(t *testing.T, out string) string {
 
 // Being asked to stop finishes the step and saves, and resuming gives the same bits.
 func TestInterrupted(t *testing.T) {
-	for name, set := range map[string][]string{"supervised": nil, "reinforced": append(tinyRL(), "warm_start.steps=0", "run.steps=20"), "stale": append(tinyRL(), "rl.staleness=2", "run.steps=20")} {
+	for name, set := range map[string][]string{
+		"supervised": nil,
+		"masters":    {"run.steps=10", "model.dtype=bf16"}, // of bf16 weights
+		"reinforced": append(tinyRL(), "warm_start.steps=0", "run.steps=10"),
+		"reference":  append(tinyRL(), "warm_start.steps=0", "run.steps=10", "rl.kl_coef=0.5", "rl.minibatches=2"),
+		"stale":      append(tinyRL(), "rl.staleness=2", "run.steps=10"),
+	} {
 		t.Run(name, func(t *testing.T) { interrupted(t, append(set, "run.save_every=0")) })
 	}
 }
 
 func interrupted(t *testing.T, set []string) {
-	want, err := runTiny(t, filepath.Join(t.TempDir(), "whole"), false, set...)
+	whole := filepath.Join(t.TempDir(), "whole")
+	want, err := runTiny(t, whole, false, set...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,8 +321,14 @@ func interrupted(t *testing.T, set []string) {
 	if err := errors.Join(lines.Close(), log.Close()); err != nil {
 		t.Error(err)
 	}
+	if names, err := listCheckpoints(filepath.Join(out, checkpointsDir)); err != nil || len(names) != 1 {
+		t.Fatalf("checkpoints %v: the test shows nothing (%v)", names, err)
+	}
 	if got, err := runTiny(t, out, true, set...); err != nil || got != want {
 		t.Errorf("%s, want %s (%v)", got, want, err)
+	}
+	if one, other := recorded(t, whole), recorded(t, out); !slices.Equal(one, other) {
+		t.Errorf("records\n%s\nwant\n%s", strings.Join(other, "\n"), strings.Join(one, "\n"))
 	}
 }
 

@@ -1,0 +1,173 @@
+package train
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/data"
+)
+
+// A checkpoint with another bit than when it was written is not read: a run goes on from the one before, says so, and
+// comes to the same bits. Where none is left, it begins again.
+func TestDamagedCheckpoint(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	set := []string{"run.steps=3", "optim.warmup_steps=1", "data.eval_samples=0"}
+	want, err := runTiny(t, out, false, set...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := filepath.Join(out, checkpointsDir, checkpointName(3))
+	if _, err := readState(last); err != nil {
+		t.Fatal(err)
+	}
+	for _, damage := range []struct {
+		what string
+		by   func(dir string)
+		want string
+	}{
+		{"optimizer", func(dir string) { touch(t, filepath.Join(dir, optimizerFile)) }, "has another checksum"},
+		{"weights", func(dir string) { touch(t, filepath.Join(dir, weightsDir, "model.safetensors")) }, "another checksum"},
+		{"config", func(dir string) { touch(t, filepath.Join(dir, weightsDir, "config.json")) }, "another checksum"},
+		{"missing", func(dir string) { os.Remove(filepath.Join(dir, optimizerFile)) }, "no such file"},
+		{"state", func(dir string) { os.Truncate(filepath.Join(dir, stateFile), 40) }, "state.json"},
+		{"no state", func(dir string) { os.Remove(filepath.Join(dir, stateFile)) }, "no such file"},
+	} {
+		damage.by(last)
+		if _, err := readState(last); err == nil || !strings.Contains(err.Error(), damage.want) {
+			t.Errorf("%s: %v, want %q", damage.what, err, damage.want)
+		}
+		if got, err := runTiny(t, out, true, set...); err != nil || got != want {
+			t.Errorf("%s: resumed to %s, want %s (%v)", damage.what, got, want, err)
+		}
+		if steps := recorded(t, out); len(steps) != 3 {
+			t.Errorf("%s: records %v", damage.what, steps)
+		}
+	}
+	for _, step := range []int{2, 3} {
+		touch(t, filepath.Join(out, checkpointsDir, checkpointName(step), optimizerFile))
+	}
+	if got, err := runTiny(t, out, true, set...); err != nil || got != want {
+		t.Errorf("from the beginning: %s, want %s (%v)", got, want, err)
+	}
+}
+
+// Checkpoints are listed newest first, complete ones alone, and the newest are kept.
+func TestPrune(t *testing.T) {
+	parent := t.TempDir()
+	names := []string{checkpointName(100), checkpointName(10), checkpointName(9)}
+	others := []string{"step-00000011.old", ".step-00000012", "other"}
+	for _, name := range append(others, names...) {
+		if err := os.Mkdir(filepath.Join(parent, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writeText(t, filepath.Join(parent, "step-00000200"), "a file")
+	for keep := 3; keep > 0; keep-- {
+		if err := prune(parent, keep); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := listCheckpoints(parent); err != nil || !slices.Equal(got, names[:keep]) {
+			t.Errorf("keep %d: %v, want %v (%v)", keep, got, names[:keep], err)
+		}
+	}
+	for _, name := range append(others, "step-00000200") {
+		if _, err := os.Stat(filepath.Join(parent, name)); err != nil {
+			t.Errorf("%s was removed", name)
+		}
+	}
+	if names, err := listCheckpoints(filepath.Join(parent, "none")); err != nil || len(names) != 0 {
+		t.Errorf("a run without checkpoints has %v (%v)", names, err)
+	}
+}
+
+// A run writes checkpoints, records and evaluations at the steps that its shape asks for, and at its end.
+func TestDueSteps(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	_, err := runTiny(t, out, false, "run.steps=7", "run.save_every=3", "run.keep=9", "run.log_every=4", "run.eval_every=3",
+		"rollout.max_tokens=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := listCheckpoints(filepath.Join(out, checkpointsDir))
+	want := []string{checkpointName(7), checkpointName(6), checkpointName(3)}
+	if err != nil || !slices.Equal(names, want) {
+		t.Errorf("checkpoints %v, want %v (%v)", names, want, err)
+	}
+	var logged, evaluated []int
+	for _, r := range readRecords(t, out) {
+		logged = append(logged, r.Step)
+		if r.EvalLoss != nil && r.EvalAccuracy != nil && r.EvalSamples == 4 {
+			evaluated = append(evaluated, r.Step)
+		}
+	}
+	if !slices.Equal(logged, []int{1, 3, 4, 6, 7}) || !slices.Equal(evaluated, []int{3, 6, 7}) {
+		t.Errorf("records of steps %v, evaluations of %v", logged, evaluated)
+	}
+}
+
+// Reinforcement learning starts with moments of zero: those of the warm start's loss are gone from the checkpoint that
+// the stage starts from. The masters of bf16 weights are there.
+func TestStartCheckpoint(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	set := append(tinyRL(), "warm_start.steps=2", "run.steps=1", "model.dtype=bf16", "data.eval_samples=0")
+	if _, err := runTiny(t, out, false, set...); err != nil {
+		t.Fatal(err)
+	}
+	for dir, cleared := range map[string]bool{startDir: true, filepath.Join(checkpointsDir, checkpointName(2)): false} {
+		f, err := data.OpenSafetensors(filepath.Join(out, dir, optimizerFile))
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]int{}
+		for _, name := range f.Checkpoint().Names() {
+			tensor, _ := f.Checkpoint().Tensor(name)
+			kind := name[strings.LastIndexByte(name, '.'):]
+			seen[kind]++
+			zero := !slices.ContainsFunc(tensor.Data, func(b byte) bool { return b != 0 })
+			if moment := kind != ".master"; zero && (!moment || !cleared) || !zero && moment && cleared {
+				t.Errorf("%s: %s is zero: %t", dir, name, zero)
+			}
+		}
+		n := seen[".exp_avg"]
+		if len(seen) != 3 || n == 0 || n != seen[".exp_avg_sq"] || n != seen[".master"] {
+			t.Errorf("%s: tensors %v", dir, seen)
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What a killed run logged of steps after its checkpoint is cut off, so that each step is in the log once; a line that
+// it left half-written too.
+func TestCutEpisodes(t *testing.T) {
+	dir := t.TempDir()
+	if err := cutEpisodes(dir, 3); err != nil || !errors.Is(eachEpisode(dir, nil), os.ErrNotExist) {
+		t.Fatalf("a run without answers: %v", err)
+	}
+	made := func(step, asked int) *group {
+		return &group{Episodes: []episode{
+			{Step: step, Asked: asked, Prompt: []int32{1}, IDs: []int32{2}, LogProbs: []float32{-1}, Versions: []int{0}}}}
+	}
+	for step := 1; step <= 4; step++ {
+		if err := appendEpisodes(dir, []*group{made(step, 2*step), made(step, 2*step+1)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(dir, episodesFile)
+	whole := readBytes(t, path)
+	writeText(t, path, whole+strings.TrimSpace(whole)[:17])
+	for _, step := range []int{3, 3, 2, 0} {
+		if err := cutEpisodes(dir, step); err != nil {
+			t.Fatal(err)
+		}
+		want := strings.Join(strings.SplitAfter(whole, "\n")[:2*step], "")
+		if got := readBytes(t, path); got != want {
+			t.Errorf("cut after step %d:\n%swant\n%s", step, got, want)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package train
+
+import (
+	"slices"
+	"testing"
+)
+
+// An answer in the making is overdue when the step after the next update would find it older than is allowed.
+func TestOverdue(t *testing.T) {
+	for _, c := range []struct {
+		started, missing int
+		want             bool
+	}{
+		{4, 1, false}, {3, 1, true}, {3, 0, false}, {6, 3, false}, {0, 2, true},
+	} {
+		k := &collector{staleness: 4, perStep: 2}
+		k.Version = 6 // the step after this one is at version 8, and takes tokens of version 4 and later
+		k.Groups = []*group{{Started: 6, Missing: 1}, {Started: c.started, Missing: c.missing}}
+		if got := k.overdue(); got != c.want {
+			t.Errorf("started at version %d, %d answers missing: overdue %t", c.started, c.missing, got)
+		}
+	}
+}
+
+// A step takes the first complete groups in the order in which they were asked, and leaves the others for the next.
+func TestTake(t *testing.T) {
+	k := &collector{prompts: 2}
+	for i, missing := range []int{0, 1, 0, 0, 2} {
+		k.Groups = append(k.Groups, &group{Asked: i, Missing: missing})
+	}
+	numbers := func(list []*group) (asked []int) {
+		for _, g := range list {
+			asked = append(asked, g.Asked)
+		}
+		return asked
+	}
+	if taken := numbers(k.take()); !slices.Equal(taken, []int{0, 2}) || !slices.Equal(numbers(k.Groups), []int{1, 3, 4}) {
+		t.Errorf("took %v, left %v", taken, numbers(k.Groups))
+	}
+}
+
+// Groups of one reward are left out where that is asked for, once all of their answers are judged.
+func TestLeaveOut(t *testing.T) {
+	made := func(judged bool, rewards ...float64) *group {
+		g := &group{Judged: judged}
+		for _, r := range rewards {
+			g.Episodes = append(g.Episodes, episode{Reward: r})
+		}
+		return g
+	}
+	k := &collector{dynamic: true}
+	flat, mixed, waiting := made(true, 0.5, 0.5, 0.5), made(true, 0.5, 1, 0.5), made(false, 0, 0, 0)
+	k.Groups = []*group{flat, mixed, waiting}
+	if left := k.leaveOut(); !slices.Equal(left, []*group{flat}) || !slices.Equal(k.Groups, []*group{mixed, waiting}) {
+		t.Errorf("left out %v of %v", left, k.Groups)
+	}
+	k = &collector{}
+	k.Groups = []*group{flat, mixed}
+	if left := k.leaveOut(); left != nil || len(k.Groups) != 2 {
+		t.Errorf("left out %v without dynamic sampling", left)
+	}
+}

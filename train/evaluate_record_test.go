@@ -1,0 +1,121 @@
+package train
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/data"
+)
+
+// An evaluation asks the first held-out questions, and its accuracy is the share whose reward is 1: not more, not less.
+func TestEvaluationRecord(t *testing.T) {
+	t.Setenv(rewardProgram, "1")
+	dir := t.TempDir()
+	var lines strings.Builder
+	for i := range 9 {
+		fmt.Fprintf(&lines, "{\"prompt\": \"make %d from %d 2 1:\", \"answer\": \"%d\"}\n", i+3, i, i)
+	}
+	questions := writeText(t, filepath.Join(dir, "questions.jsonl"), lines.String())
+	out := filepath.Join(dir, "run")
+	if _, err := runTiny(t, out, false, append(tinyRL(), "warm_start.steps=0", "run.steps=1", "data.task=",
+		"data.path="+questions, "data.eval_path="+questions, "data.eval_samples=7", "rollout.temperature=1", "rollout.seed=2",
+		"rl.reward=command", "rl.command=['"+os.Args[0]+"', '-test.run=^$']")...); err != nil {
+		t.Fatal(err)
+	}
+	var res result
+	if err := json.Unmarshal([]byte(readBytes(t, filepath.Join(out, resultFile))), &res); err != nil {
+		t.Fatal(err)
+	}
+	right, rewards := 0, []float64{}
+	for i, s := range res.Samples {
+		rewards = append(rewards, s.Reward)
+		if !strings.HasPrefix(s.Prompt, fmt.Sprintf("make %d from", i+3)) || s.Reward != rewardOf(i, s.Answer) {
+			t.Errorf("sample %d is %+v", i, s)
+		}
+		if s.Reward == 1 {
+			right++
+		}
+		if (s.Note == fmt.Sprintf("a right one: %d", i)) != (s.Reward != 1) {
+			t.Errorf("sample %d, of reward %g, has the note %q", i, s.Reward, s.Note)
+		}
+	}
+	records := readRecords(t, out)
+	last := records[len(records)-1]
+	if len(res.Samples) != 7 || last.EvalSamples != 7 || float64(*last.EvalAccuracy) != float64(right)/7 {
+		t.Errorf("%d samples of %d, accuracy %g, rewards %v",
+			len(res.Samples), last.EvalSamples, float64(*last.EvalAccuracy), rewards)
+	}
+	if right == 0 || slices.Max(rewards) <= 1 {
+		t.Errorf("rewards %v: the test shows little", rewards)
+	}
+}
+
+// The held-out loss is the mean over the targets of the samples, however they are packed.
+func TestEvalLoss(t *testing.T) {
+	var list []data.Sample
+	for i := range 9 {
+		s := data.Sample{IDs: make([]int32, 5+3*i), Targets: make([]int32, 5+3*i)}
+		for k := range s.IDs {
+			s.IDs[k], s.Targets[k] = int32(7*i+k), int32(7*i+k+1)
+			if k < i {
+				s.Targets[k] = -1
+			}
+		}
+		list = append(list, s)
+	}
+	err := ready(t, 1<<40, func(_ *limited, tr *trainer) {
+		sum, targets := 0.0, 0
+		for _, s := range list {
+			sum += tr.evalLoss([][]data.Sample{{s}}) * float64(s.Learned())
+			targets += s.Learned()
+		}
+		got := tr.evalLoss([][]data.Sample{list[:4], list[4:5], list[5:]})
+		if want := sum / float64(targets); math.Abs(got-want) > 1e-5 || want < 1 {
+			t.Errorf("loss %g, want %g", got, want)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Held-out samples are packed in order, each once, as many as a pack has rows for.
+func TestEvalPacks(t *testing.T) {
+	s, err := parseTiny([]string{"data.pack_rows=160"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lang, err := data.NewLanguage("countdown")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := data.Options{Codec: lang, Template: lang.Template, End: lang.End, Vocab: 480, MaxRows: 160, Long: data.LongError}
+	held, err := data.NewTaskDataset(countdown(s), data.Test, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := &job{s: s, corpus: &corpus{eval: held}}
+	packs, at := j.evalPacks(9), 0
+	for i, pack := range packs {
+		rows := 0
+		for _, sample := range pack {
+			if want := held.Sample(at); !slices.Equal(sample.IDs, want.IDs) || !slices.Equal(sample.Targets, want.Targets) {
+				t.Errorf("pack %d holds another sample than %d", i, at)
+			}
+			rows += len(sample.IDs)
+			at++
+		}
+		if rows > 160 || len(pack) == 0 {
+			t.Errorf("pack %d has %d samples of %d rows", i, len(pack), rows)
+		}
+	}
+	if at != 9 || len(packs) < 2 {
+		t.Errorf("%d samples in %d packs", at, len(packs))
+	}
+}
