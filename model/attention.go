@@ -61,12 +61,14 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Kee
 			r.Dev.Sinks(s.Out, s.LSE, a.Sinks.W)
 		}
 	}
-	o := s.Out
-	if a.Gated {
-		o = r.Stack.New(x.DType, x.Rows, q.Cols)
+	y := a.O.forwardOf(r, x.Rows, func() kernels.Tensor {
+		if !a.Gated {
+			return s.Out
+		}
+		o := r.Stack.New(x.DType, x.Rows, q.Cols)
 		r.Dev.(kernels.DeltaNet).SigmoidGate(o, s.Out, gate)
-	}
-	y := a.O.forward(r, o, nil, k, layerOutput, &s.OIn)
+		return o
+	}, nil, k, layerOutput, &s.OIn)
 	if !k.saves() {
 		return y, nil
 	}

@@ -47,10 +47,11 @@ func (m *GatedMLP) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved
 // Linears are those of the MLP and the gate.
 func (m *GatedMLP) Linears() []*Linear { return append(m.MLP.Linears(), m.Gate) }
 
-// work is that of the MLP; the gate has one row.
+// work is that of the MLP and of the gate.
 func (m *GatedMLP) work(e Extent) (w work) {
 	w.product(SaveGateUp, m.MLP.GateUp, e.Rows)
 	w.product(SaveExperts, m.MLP.Down, e.Rows)
+	w.again = m.Gate.flops(e.Rows)
 	return w
 }
 

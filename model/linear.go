@@ -30,7 +30,8 @@ type Sub struct {
 // LoRA is a low-rank update of a projection (Hu et al., arXiv 2106.09685): y += Scale * (x A^T) B^T. A is [groups, r, K], rows of the Linear's; B is [groups, N, r].
 type LoRA struct{ A, B *Param }
 
-// LinearSaved keeps what Backward needs. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil without one.
+// LinearSaved keeps what Backward needs. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil without one. Both are nil where
+// nothing of the Linear learns.
 type LinearSaved struct{ X, U kernels.Tensor }
 
 // adapter is one with its place among those of its Linear: columns [from, to) of U.
@@ -56,18 +57,30 @@ func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, 
 	return l.forward(r, x, g, nil, 0, s)
 }
 
-// forward is Forward whose result may be kept. Where that is done, s alone is filled, and x [rows, K] may be missing unless the projection learns.
+// forward is Forward whose result may be kept; where that is done, s alone is filled.
 func (l *Linear) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, save Save, s *LinearSaved) kernels.Tensor {
-	y, done := k.tensor(r, save, l.W.W.DType, x.Rows, l.W.W.Rows)
+	return l.forwardOf(r, x.Rows, func() kernels.Tensor { return x }, g, k, save, s)
+}
+
+// forwardOf is forward of an input [rows, K] that nothing else reads: it is made where the product or a gradient reads it, and stays on the stack for a gradient alone.
+func (l *Linear) forwardOf(r *parallel.Rank, rows int, input func() kernels.Tensor, g *kernels.Groups, k *Keep, save Save, s *LinearSaved) kernels.Tensor {
+	y, done := k.tensor(r, save, l.W.W.DType, rows, l.W.W.Rows)
+	if done && !l.learns() {
+		return y
+	}
+	mark := r.Stack.Mark()
+	x := input()
 	var u kernels.Tensor
 	if !l.A.IsNil() {
 		u = l.project(r, x, g)
 	}
-	if s != nil {
-		*s = LinearSaved{X: x, U: u}
-	}
 	if !done {
 		l.multiply(r, y, x, u, g)
+	}
+	if !l.learns() {
+		r.Stack.Release(mark)
+	} else if s != nil {
+		*s = LinearSaved{X: x, U: u}
 	}
 	return y
 }

@@ -88,7 +88,7 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	}
 	o := s.Out
 	if a.Form == kernels.LatentAbsorbed {
-		o = a.values(r, s)
+		o = a.values(r, k, s)
 	}
 	y := a.O.forward(r, o, nil, k, layerOutput, &s.OIn)
 	if !k.saves() {
@@ -188,9 +188,13 @@ func (a *MLA) work(e Extent) (w work) {
 	if a.Form == kernels.LatentExpanded {
 		w.product(SaveProjections, a.KV, e.Rows)
 	} else { // the weights of keys before attention, those of values behind it
-		own := 2 * rows * float64(heads*a.Own) * float64(a.KV.W.W.Cols)
-		w.again = own
-		w.output += a.KV.flops(e.Rows) - own
+		w.again = 2 * rows * float64(heads*a.Own) * float64(a.KV.W.W.Cols)
+		values := a.KV.flops(e.Rows) - w.again
+		if a.learnsValues() {
+			w.again += values
+		} else {
+			w.output += values
+		}
 	}
 	if a.Index != nil {
 		w.once = a.Index.flops(e)

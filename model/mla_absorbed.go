@@ -43,8 +43,14 @@ func (a *MLA) absorb(r *parallel.Rank, c, kr kernels.Tensor, s *MLASaved) {
 	r.Dev.Copy(to.ColRange(c.Cols, to.Cols), from.ColRange(a.Own, from.Cols))
 }
 
-// values is o [T, Heads*v] from what attention leaves of the latents.
-func (a *MLA) values(r *parallel.Rank, s *MLASaved) kernels.Tensor {
+// learnsValues tells whether a gradient reads o or what an adapter makes of it.
+func (a *MLA) learnsValues() bool { return a.O.learns() || a.KV.learns() }
+
+// values is o [T, Heads*v] from what attention leaves of the latents; the zero Tensor where it has no reader.
+func (a *MLA) values(r *parallel.Rank, k *Keep, s *MLASaved) kernels.Tensor {
+	if k.done(layerOutput) && !a.learnsValues() {
+		return kernels.Tensor{}
+	}
 	p := a.valueHeads()
 	s.Absorbed.O = r.Stack.New(s.Out.DType, s.Out.Rows, p.Heads*p.Rows)
 	p.up(r, a.heads(s.Absorbed.O), a.heads(s.Out), &s.Absorbed.ValueUp)

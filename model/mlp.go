@@ -43,13 +43,17 @@ func (m *MLP) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any)
 
 // forward is [R, H] from x [R, H]; g says which rows go to which expert, nil for a dense MLP, and output what the result is to k.
 func (m *MLP) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, output Save, s *MLPSaved) kernels.Tensor {
-	s.GateUp = m.GateUp.forward(r, x, g, k, SaveGateUp, &s.GateUpIn)
-	var h kernels.Tensor
-	if !k.done(output) || m.Down.learns() {
-		h = r.Stack.New(s.GateUp.DType, s.GateUp.Rows, m.Act.Width(s.GateUp.Cols))
+	return m.forwardOf(r, x.Rows, func() kernels.Tensor { return x }, g, k, output, s)
+}
+
+// forwardOf is forward of an input that nothing else reads (see Linear).
+func (m *MLP) forwardOf(r *parallel.Rank, rows int, x func() kernels.Tensor, g *kernels.Groups, k *Keep, output Save, s *MLPSaved) kernels.Tensor {
+	s.GateUp = m.GateUp.forwardOf(r, rows, x, g, k, SaveGateUp, &s.GateUpIn)
+	return m.Down.forwardOf(r, rows, func() kernels.Tensor {
+		h := r.Stack.New(s.GateUp.DType, rows, m.Act.Width(s.GateUp.Cols))
 		m.Act.Forward(r.Dev, h, s.GateUp)
-	}
-	return m.Down.forward(r, h, g, k, output, &s.DownIn)
+		return h
+	}, g, k, output, &s.DownIn)
 }
 
 // backward is dx from dy; g and rows as in [Linear.Backward].

@@ -42,12 +42,11 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	if m.Into != nil {
 		u = m.Into.Forward(r, x, nil, &s.IntoIn)
 	}
-	var xs kernels.Tensor
-	if !k.done(SaveGateUp) || m.Experts.GateUp.learns() {
-		xs = r.Stack.New(x.DType, rows, u.Cols)
+	s.Y = m.Experts.forwardOf(r, rows, func() kernels.Tensor {
+		xs := r.Stack.New(x.DType, rows, u.Cols)
 		r.Dev.Gather(xs, u, s.Plan.Source)
-	}
-	s.Y = m.Experts.forward(r, xs, &s.Plan.Groups, k, SaveExperts, &s.Experts)
+		return xs
+	}, &s.Plan.Groups, k, SaveExperts, &s.Experts)
 	out := m.combine(r, k, s)
 	if m.Shared != nil {
 		var y kernels.Tensor
@@ -64,15 +63,19 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 
 // combine is the experts' part of the output, [T, H].
 func (m *MoE) combine(r *parallel.Rank, k *Keep, s *MoESaved) kernels.Tensor {
-	if k.done(layerOutput) && (m.OutOf == nil || !m.OutOf.learns()) {
-		return kernels.Tensor{}
+	rows := s.Choice.X.Rows
+	if m.OutOf != nil {
+		return m.OutOf.forwardOf(r, rows, func() kernels.Tensor {
+			sum := r.Stack.New(s.Y.DType, rows, s.Y.Cols)
+			r.Dev.Combine(sum, s.Y, s.Choice.Weights, s.Plan.RowOf)
+			return sum
+		}, nil, k, layerOutput, &s.OutOfIn)
 	}
-	out := r.Stack.New(s.Y.DType, s.Choice.X.Rows, s.Y.Cols)
-	r.Dev.Combine(out, s.Y, s.Choice.Weights, s.Plan.RowOf)
-	if m.OutOf == nil {
-		return out
+	out, done := k.tensor(r, layerOutput, s.Y.DType, rows, s.Y.Cols)
+	if !done {
+		r.Dev.Combine(out, s.Y, s.Choice.Weights, s.Plan.RowOf)
 	}
-	return m.OutOf.forward(r, out, nil, k, layerOutput, &s.OutOfIn)
+	return out
 }
 
 // Backward is dx from dout.
