@@ -1,7 +1,7 @@
 # go build . and go test ./... are all that the CPU needs; this is for the rest.
 CUDA = flags=$$(.ci/cuda-env) && eval "$$flags" &&
 
-.PHONY: all test race ci cuda cuda-test emulate vet-cuda clean
+.PHONY: all test race ci cuda cuda-test emulate mutate vet-cuda clean
 
 all: # ./lockstep, pure Go
 	CGO_ENABLED=0 go build -o lockstep .
@@ -23,6 +23,9 @@ cuda-test: # ./cuda.test, which holds every operation of the GPU against the CPU
 
 emulate: # that, on an emulated GPU; slow: nightly. ARGS go to the test binary (.ci/emulate/README.md)
 	.ci/emulate/test $(ARGS)
+
+mutate: # plants faults and names those that no test notices; hours: nightly. ARGS are those of .ci/mutate/run
+	.ci/mutate/run $(ARGS)
 
 vet-cuda:
 	$(CUDA) go vet -tags cuda ./...
