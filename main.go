@@ -249,11 +249,17 @@ func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve
 // files are a command's input and output.
 type files struct{ in, out string }
 
+// flags adds --in and --out, both mandatory.
 func (f *files) flags(c *cobra.Command, in, out string) {
+	f.optional(c, in, out)
+	require(c, "in", "out")
+}
+
+// optional adds --in and --out.
+func (f *files) optional(c *cobra.Command, in, out string) {
 	c.Flags().StringVar(&f.in, "in", "", in)
 	c.Flags().StringVar(&f.out, "out", "", out)
 	before(c, f.apart)
-	require(c, "in", "out")
 }
 
 // apart is an error where the output would take the input's place.
@@ -270,14 +276,17 @@ func (f *files) apart(*cobra.Command) error {
 
 // require makes flags mandatory.
 func require(c *cobra.Command, flags ...string) {
-	before(c, func(c *cobra.Command) error {
-		for _, name := range flags {
-			if c.Flags().Lookup(name).Value.String() == "" {
-				return fmt.Errorf("--%s is missing: see %s --help", name, c.CommandPath())
-			}
+	before(c, func(c *cobra.Command) error { return missing(c, flags...) })
+}
+
+// missing is an error where a flag has no value.
+func missing(c *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		if c.Flags().Lookup(name).Value.String() == "" {
+			return fmt.Errorf("--%s is missing: see %s --help", name, c.CommandPath())
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // before adds a check, ahead of those that are.
@@ -454,12 +463,20 @@ func devicesCommand() *cobra.Command {
 func tokenizeCommand() *cobra.Command {
 	var dir string
 	var f files
-	var decode bool
+	var decode, chat, noEnd bool
+	var line int
 	c := &cobra.Command{
 		Use:   "tokenize",
-		Short: "Turn texts into token ids, or back",
-		Args:  none,
+		Short: "Turn texts into token ids, or back, or show what is learned of a chat",
+		Example: "  lockstep tokenize --model DIR --in text.jsonl --out ids.jsonl\n" +
+			"  lockstep tokenize --model DIR --in chats.jsonl --chat --line 3",
+		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if chat {
+				text, err := train.ShowChat(os.Stdout, dir, f.in, line, noEnd)
+				fmt.Print(text)
+				return err
+			}
 			t, err := data.LoadTokenizer(dir)
 			if err != nil {
 				return err
@@ -473,8 +490,19 @@ func tokenizeCommand() *cobra.Command {
 	}
 	c.Flags().StringVar(&dir, "model", "", "folder with tokenizer.json")
 	require(c, "model")
-	f.flags(c, `lines {"text": "..."}; with --decode {"ids": [...]}`, "the other way round")
-	c.Flags().BoolVar(&decode, "decode", false, "from ids to text")
+	f.optional(c, `lines {"text": "..."}; with --decode {"ids": [...]}; with --chat a run's data`, "the other way round")
+	before(c, func(c *cobra.Command) error {
+		if chat {
+			return nil
+		}
+		return missing(c, "out")
+	})
+	require(c, "in")
+	p := c.Flags()
+	p.BoolVar(&decode, "decode", false, "from ids to text")
+	p.BoolVar(&chat, "chat", false, "print a line as training sees it, targets coloured or in brackets; needs no --out")
+	p.IntVar(&line, "line", 1, "with --chat: the line, from 1")
+	p.BoolVar(&noEnd, "no-end", false, "with --chat: as with data.no_end = true")
 	return c
 }
 

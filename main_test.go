@@ -537,3 +537,23 @@ func TestBadCheckpoints(t *testing.T) {
 		}
 	}
 }
+
+// tokenize --chat shows what is learned of a line of messages, and names the line and the template where answers have no end.
+func TestShowChat(t *testing.T) {
+	dir, run := trained(t)
+	model, in := filepath.Join(run, "model"), filepath.Join(dir, "chats.jsonl")
+	const user = `{"role":"user","content":"Hi\u001b[2J"}`
+	write(t, in, `{"prompt":"a","completion":"b"}`+"\n"+`{"messages":[`+user+`,{"role":"assistant","content":"Ho\nü"}]}`+"\n"+`{"messages":[`+user+`]}`+"\n")
+	want := "<|im_start|>user\nHi\\x1b[2J<|im_end|>\n<|im_start|>assistant\n⟦Ho\nü<|im_end|>⟧\n"
+	if got := must(t, "tokenize", "--model", model, "--in", in, "--chat", "--line", "2"); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := must(t, "tokenize", "--model", model, "--in", in, "--chat"); got != "a⟦b<|im_end|>⟧\n" {
+		t.Errorf("a completion is shown as %q", got)
+	}
+	refused(t, dir, []string{"chats.jsonl:3: no assistant message"}, "tokenize", "--model", model, "--in", in, "--chat", "--line", "3")
+	refused(t, dir, []string{"has 3 lines"}, "tokenize", "--model", model, "--in", in, "--chat", "--line", "4")
+	refused(t, dir, []string{"--out is missing"}, "tokenize", "--model", model, "--in", in)
+	write(t, filepath.Join(model, "chat_template.jinja"), "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ 'assistant: ' if add_generation_prompt }}")
+	refused(t, dir, []string{"chats.jsonl:2:", "chat_template.jinja", "<|im_end|>", "user: b", "data.no_end"}, "tokenize", "--model", model, "--in", in, "--chat", "--line", "2")
+}

@@ -36,6 +36,7 @@ type Data struct {
 	EvalPath    string    `toml:"eval_path"`                                          // JSONL file held out for evaluation
 	PackRows    int       `toml:"pack_rows" default:"2048" range:"[2,16777216]"`      // tokens of a pack, samples laid end to end
 	Long        string    `toml:"long" default:"'error'" oneof:"error,drop,truncate"` // what to do with a sample longer than a pack
+	NoEnd       bool      `toml:"no_end"`                                             // learn answers whose end is not known, which never stop
 	EvalSamples int       `toml:"eval_samples" default:"200" range:"[0,)"`            // held-out samples of an evaluation
 	Countdown   Countdown `toml:"countdown"`                                          // with task "countdown": its instances
 }

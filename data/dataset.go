@@ -42,7 +42,9 @@ const (
 type Options struct {
 	Codec    Codec     // nil: the data is token ids
 	Template *Template // for messages
-	End      int32     // id that ends what the model says; -1: none
+	End      int32     // id that ends a text, put behind completions; -1: none
+	Stops    []int32   // further ids that end an answer of a chat
+	NoEnd    bool      // learn what has no end, and never stops
 	Vocab    int       // ids of the model are below
 	MaxRows  int       // of a sample
 	PairRows int       // of the two samples of a preference, at least 2; other data does not use it
@@ -71,6 +73,8 @@ type Dataset struct {
 	Split     int // conversations that became one sample for each turn of the assistant
 	Rows      int // of all samples
 	Targets   int // of all samples
+
+	chat int // place of the first sample of a conversation; -1: none
 }
 
 // Len is the number of samples.
@@ -102,6 +106,8 @@ type builder struct {
 	d Dataset
 }
 
+func newBuilder(o Options) *builder { return &builder{Options: o, d: Dataset{chat: -1}} }
+
 // noLabel marks a token that is not to be learned.
 const noLabel = -1
 
@@ -118,6 +124,9 @@ func (q *sequence) add(ids []int32, learn bool) {
 		q.labels = append(q.labels, id)
 	}
 }
+
+// learn makes targets of the tokens [from, to).
+func (q *sequence) learn(from, to int) { copy(q.labels[from:to], q.ids[from:to]) }
 
 // rows is how many rows the sequence takes: up to the one that predicts its last label. The first label has no row before it.
 func (q *sequence) rows() int {
@@ -200,8 +209,12 @@ func (o Options) continued(prompt, completion string) (q sequence, err error) {
 	}
 	q.add(o.Codec.Encode(prompt), false)
 	said := o.Codec.Encode(completion)
-	if o.End >= 0 && (len(said) == 0 || said[len(said)-1] != o.End) {
+	switch {
+	case len(said) > 0 && o.ends(said[len(said)-1]):
+	case o.End >= 0:
 		said = append(said[:len(said):len(said)], o.End)
+	case !o.NoEnd:
+		return q, errNoEnd
 	}
 	q.add(said, true)
 	return q, nil

@@ -15,7 +15,15 @@ type segment struct {
 	learn bool
 }
 
-// chat makes samples of a conversation: what the assistant says in messages from on is learned, with the token that ends its turn.
+// rendered is a conversation, or a part of it, as segments.
+type rendered struct {
+	segments []segment
+	last     int // place in the conversation of the last answer that is learned
+	partial  int // so many of the learned segments may be parts of an answer that goes on
+}
+
+// chat makes samples of a conversation: what the assistant says in messages from on is learned, with the token that
+// ends it.
 func (b *builder) chat(c Chat, from int) error {
 	list, err := b.conversed(c, from)
 	if err != nil {
@@ -23,6 +31,9 @@ func (b *builder) chat(c Chat, from int) error {
 	}
 	if len(list) > 1 {
 		b.d.Split++
+	}
+	if b.d.chat < 0 {
+		b.d.chat = len(b.d.samples)
 	}
 	for _, q := range list {
 		if err := b.add(q); err != nil {
@@ -40,38 +51,21 @@ func (o Options) conversed(c Chat, from int) ([]sequence, error) {
 	if o.Template == nil {
 		return nil, fmt.Errorf("messages need a chat template, add chat_template.jinja to the model's folder")
 	}
-	samples, err := o.segments(c, from)
+	parts, err := o.segments(c, from)
 	if err != nil {
 		return nil, err
 	}
-	list := make([]sequence, len(samples))
-	for i, segments := range samples {
-		for _, s := range segments {
-			o.segment(&list[i], s)
+	list := make([]sequence, len(parts))
+	for i, part := range parts {
+		if list[i], err = o.tokenised(part, c); err != nil {
+			return nil, err
 		}
 	}
 	return list, nil
 }
 
-// segment tokenises a piece. What a template writes after the end of a turn is not the assistant's.
-func (o Options) segment(q *sequence, s segment) {
-	ids := o.Codec.Encode(s.text)
-	said := 0
-	if s.learn {
-		said = len(ids)
-		for i := len(ids) - 1; i >= 0; i-- {
-			if ids[i] == o.End {
-				said = i + 1
-				break
-			}
-		}
-	}
-	q.add(ids[:said], true)
-	q.add(ids[said:], false)
-}
-
 // segments cuts a conversation by the template's generation blocks if it has any, else by rendering its beginnings.
-func (o Options) segments(c Chat, from int) ([][]segment, error) {
+func (o Options) segments(c Chat, from int) ([]rendered, error) {
 	turns := assistantTurns(c.Messages, from)
 	if len(turns) == 0 {
 		return nil, errors.New("no assistant message to learn from, add one")
@@ -81,7 +75,7 @@ func (o Options) segments(c Chat, from int) ([][]segment, error) {
 		return nil, err
 	}
 	if len(whole.Generated) > 0 {
-		return o.marked(c, from, whole)
+		return o.marked(c, from, turns, whole)
 	}
 	return o.byPrefixes(c, turns)
 }
@@ -96,7 +90,7 @@ func assistantTurns(messages []any, from int) (turns []int) {
 }
 
 // marked cuts at generation blocks; those of the first messages, which are a prompt, are not learned.
-func (o Options) marked(c Chat, from int, whole jinja.Result) ([][]segment, error) {
+func (o Options) marked(c Chat, from int, turns []int, whole jinja.Result) ([]rendered, error) {
 	prompt := ""
 	if from > 0 {
 		var err error
@@ -107,23 +101,25 @@ func (o Options) marked(c Chat, from int, whole jinja.Result) ([][]segment, erro
 			return nil, errors.New("the chat template writes the prompt's messages otherwise when a completion follows, give one list of messages instead")
 		}
 	}
-	var list []segment
+	part := rendered{last: turns[len(turns)-1], partial: -len(turns)}
 	at := 0
 	for _, g := range whole.Generated {
 		if g[0] >= len(prompt) {
-			list = append(list, segment{whole.Text[at:g[0]], false}, segment{whole.Text[g[0]:g[1]], true})
+			part.segments = append(part.segments, segment{whole.Text[at:g[0]], false}, segment{whole.Text[g[0]:g[1]], true})
+			part.partial++
 			at = g[1]
 		}
 	}
-	return [][]segment{append(list, segment{whole.Text[at:], false})}, nil
+	part.segments = append(part.segments, segment{whole.Text[at:], false})
+	return []rendered{part}, nil
 }
 
 // byPrefixes cuts at the assistant's turns. Turn i is what render(messages[:i+1]) adds to render(messages[:i]) with the
 // generation prompt. Where each of these texts continues the one before, they are one sample. A template that writes earlier
 // turns otherwise (Qwen3 drops their thinking) gives one sample for each turn, in which the model reads just what it
 // reads in serving, and learns that turn only.
-func (o Options) byPrefixes(c Chat, turns []int) ([][]segment, error) {
-	samples := make([][]segment, len(turns))
+func (o Options) byPrefixes(c Chat, turns []int) ([]rendered, error) {
+	samples := make([]rendered, len(turns))
 	ends := make([]string, len(turns))
 	for k, i := range turns {
 		prompt, err := o.Template.Render(Chat{c.Messages[:i], c.Tools, c.Kwargs}, true, o.Now)
@@ -138,22 +134,24 @@ func (o Options) byPrefixes(c Chat, turns []int) ([][]segment, error) {
 		if !ok {
 			return nil, fmt.Errorf("the chat template does not continue its own generation prompt at message %d, mark what is learned by {%% generation %%}", i)
 		}
-		samples[k] = []segment{{prompt, false}, {said, true}}
+		samples[k] = rendered{segments: []segment{{prompt, false}, {said, true}}, last: i}
 	}
 	if !continues(samples, ends) {
 		return samples, nil
 	}
 	one := samples[0]
 	for k := 1; k < len(samples); k++ {
-		one = append(one, segment{samples[k][0].text[len(ends[k-1]):], false}, samples[k][1])
+		before := samples[k].segments[0].text[len(ends[k-1]):]
+		one.segments = append(one.segments, segment{before, false}, samples[k].segments[1])
+		one.last = samples[k].last
 	}
-	return [][]segment{one}, nil
+	return []rendered{one}, nil
 }
 
 // continues says whether every turn's prompt starts with the whole of the turn before.
-func continues(samples [][]segment, ends []string) bool {
+func continues(samples []rendered, ends []string) bool {
 	for k := 1; k < len(samples); k++ {
-		if !strings.HasPrefix(samples[k][0].text, ends[k-1]) {
+		if !strings.HasPrefix(samples[k].segments[0].text, ends[k-1]) {
 			return false
 		}
 	}

@@ -184,8 +184,8 @@ func TestCompletionEnd(t *testing.T) {
 		end              int32
 		completion, want string
 	}{{imEnd, "b<|im_end|>", "a[b<|im_end|>]"}, {imEnd, "", "a[<|im_end|>]"}, {-1, "b", "a[b]"}} {
-		o.End = k.end
-		b := builder{Options: o}
+		o.End, o.NoEnd = k.end, k.end < 0
+		b := newBuilder(o)
 		if err := b.completion("a", k.completion); err != nil {
 			t.Fatal(err)
 		}

@@ -30,7 +30,7 @@ func LoadJSONL(path string, o Options) (*Dataset, error) {
 }
 
 func readJSONL(name string, r io.Reader, o Options) (*Dataset, error) {
-	b := builder{Options: o}
+	b := newBuilder(o)
 	if err := eachLine(name, r, func(_ int, _ []byte, d *jinja.Dict) error { return b.line(d) }); err != nil {
 		return nil, err
 	}

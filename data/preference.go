@@ -13,6 +13,8 @@ type Preferences struct {
 	Truncated int // pairs cut
 	Rows      int // of all samples
 	Targets   int // of all samples
+
+	chat bool // the first pair was made of messages
 }
 
 // Len is the number of pairs.
@@ -20,6 +22,14 @@ func (p *Preferences) Len() int { return len(p.pairs) }
 
 // Pair is pair i; not to be changed.
 func (p *Preferences) Pair(i int) (chosen, rejected Sample) { return p.pairs[i][0], p.pairs[i][1] }
+
+// Conversation is the chosen answer of the first pair, where that was made of messages.
+func (p *Preferences) Conversation() (Sample, bool) {
+	if !p.chat {
+		return Sample{}, false
+	}
+	return p.pairs[0][0], true
+}
 
 func (p *Preferences) lesson(i int) []Sample { return p.pairs[i][:] }
 
@@ -33,7 +43,10 @@ func (p *Preferences) Digest() uint64 {
 }
 
 // pair is a preference before it is cut.
-type pair struct{ chosen, rejected sequence }
+type pair struct {
+	chosen, rejected sequence
+	chat             bool // made of messages
+}
 
 func (q *pair) rows() int { return q.chosen.rows() + q.rejected.rows() }
 
@@ -67,6 +80,7 @@ func (p *Preferences) add(q pair, o Options) error {
 		}
 		p.Truncated++
 	}
+	p.chat = p.chat || len(p.pairs) == 0 && q.chat
 	both := [2]Sample{q.chosen.sample(), q.rejected.sample()}
 	p.pairs = append(p.pairs, both)
 	p.Rows += rowsOf(both[:])

@@ -174,6 +174,7 @@ func (o Options) conversedPair(d *jinja.Dict, prompt, chosen, rejected []any) (q
 	if q.chosen, err = o.side(d, "chosen", prompt, chosen); err != nil {
 		return q, err
 	}
+	q.chat = true
 	q.rejected, err = o.side(d, "rejected", prompt, rejected)
 	return q, err
 }

@@ -167,7 +167,7 @@ func TestPairTruncate(t *testing.T) {
 						}
 					}
 					o := Options{MaxRows: most, PairRows: limit}
-					q := pair{make1(c, 2), make1(r, 3)}
+					q := pair{make1(c, 2), make1(r, 3), false}
 					q.truncate(o)
 					if q.chosen.rows() != min(c, want) || q.rejected.rows() != min(r, want) || !q.fits(o) {
 						t.Fatalf("%d and %d at %d and %d: %d and %d, want %d", c, r, most, limit, q.chosen.rows(), q.rejected.rows(), want)
@@ -218,7 +218,7 @@ func TestPreferencesErrors(t *testing.T) {
 		wantError(t, want, func() error { _, err := readPreferences("f", strings.NewReader(text), pairOptions()); return err })
 	}
 	o := pairOptions()
-	o.End = -1
+	o.End, o.NoEnd = -1, true
 	wantError(t, "f:1: rejected: there is nothing to learn", func() error {
 		_, err := readPreferences("f", strings.NewReader(`{"prompt": "a", "chosen": "b", "rejected": ""}`), o)
 		return err

@@ -31,10 +31,9 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	if m.Sampling, err = data.LoadGeneration(dir); err != nil {
+	if err := m.readGeneration(dir); err != nil {
 		return nil, err
 	}
-	m.EOS = data.Union(m.EOS, m.Sampling.EOS)
 	if err := loadWeights(dir, func(c *data.Checkpoint) error { return m.load(dev, c, m.kept) }); err != nil {
 		return nil, err
 	}
@@ -53,6 +52,25 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 		return nil, fmt.Errorf("%s: %w", adapter, err)
 	}
 	return m, loadWeights(adapter, func(c *data.Checkpoint) error { return m.LoadAdapter(dev, c) })
+}
+
+// DescribeFolder is [Describe] of a Hugging Face folder, with the ends and the sampling of its generation_config.json.
+func DescribeFolder(dir string) (*Model, error) {
+	config, err := readFile(dir, "config.json", "is it a model folder?")
+	if err != nil {
+		return nil, err
+	}
+	m, err := Describe(config, kernels.F32)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return m, m.readGeneration(dir)
+}
+
+func (m *Model) readGeneration(dir string) (err error) {
+	m.Sampling, err = data.LoadGeneration(dir)
+	m.EOS = data.Union(m.EOS, m.Sampling.EOS)
+	return err
 }
 
 func loadWeights(dir string, load func(*data.Checkpoint) error) (err error) {

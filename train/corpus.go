@@ -7,6 +7,7 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/model"
+	"lockstep/serve"
 )
 
 // corpus is what a run learns from and is judged by.
@@ -28,6 +29,17 @@ func (c *corpus) lessons() data.Lessons {
 		return c.train
 	}
 	return nil
+}
+
+// conversation is the first sample of messages that the run learns from; false: there is none.
+func (c *corpus) conversation() (data.Sample, bool) {
+	switch {
+	case c.pairs != nil:
+		return c.pairs.Conversation()
+	case c.train != nil:
+		return c.train.Conversation()
+	}
+	return data.Sample{}, false
 }
 
 // texts is up to n sequences that the run learns from as they are.
@@ -58,10 +70,16 @@ func dataOptions(s *configs.Shape, m *model.Model, l *data.Language) data.Option
 	o := data.Options{
 		End: -1, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), PairRows: s.Data.PackRows, Long: data.Long(s.Data.Long),
 	}
-	if l != nil {
-		o.Codec, o.Template, o.End = l, l.Template, l.End
-	}
+	speak(&o, m, l)
+	o.NoEnd = s.Data.NoEnd
 	return o
+}
+
+// speak says how text becomes tokens of the model, and what ends it. l may be nil.
+func speak(o *data.Options, m *model.Model, l *data.Language) {
+	if l != nil {
+		o.Codec, o.Template, o.End, o.Stops = l, l.Template, l.End, serve.Stops(m, l)
+	}
 }
 
 func openCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*corpus, error) {

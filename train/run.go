@@ -249,6 +249,7 @@ func (j *job) run() (err error) {
 	if opened := j.t.m.Opened(); opened != "" {
 		j.note("%s", opened)
 	}
+	j.showSample()
 	j.openGauge()
 	if j.metrics, err = OpenMetrics(j.out, j.state.Step); err != nil {
 		return err

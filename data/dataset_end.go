@@ -1,0 +1,190 @@
+package data
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"lockstep/data/jinja"
+)
+
+// The token that ends an answer is learned like the answer, whoever's message the template counts it to: by it the
+// model stops. It stands in one of three places.
+//
+//   - At the end of what the template writes for the answer: <|im_end|> (ChatML), <|eot_id|> (Llama 3), <|return|> or
+//     <|call|> (gpt-oss), [e~[ (MiniMax). Where several follow each other (Phi: <|end|>, <|endoftext|>), generation stops at
+//     the first; what comes behind it is not learned.
+//   - At the beginning of what follows: GLM's <|user|> and <|observation|> open the next message, and end the answer before.
+//   - Nowhere, behind the last answer of such a template. It is then what the template would write next: GLM's <|user|>, or
+//     <|observation|> behind a call of a tool.
+
+// tokenised is the tokens of a rendered conversation with what is learned of them.
+func (o Options) tokenised(part rendered, c Chat) (q sequence, err error) {
+	open := -1 // where the tokens start that follow an answer without an end; -1: none
+	missing, after := 0, ""
+	for _, s := range part.segments {
+		ids := o.Codec.Encode(s.text)
+		if s.learn {
+			if open >= 0 {
+				missing++
+			}
+			open = -1
+			n, ended := o.answer(ids)
+			q.add(ids[:n], true)
+			if !ended {
+				open = len(q.ids)
+			}
+			q.add(ids[n:], false)
+			continue
+		}
+		q.add(ids, false)
+		if open < 0 {
+			continue
+		}
+		switch n, blank := o.opening(q.ids[open:]); {
+		case n > 0:
+			q.learn(open, open+n)
+			open = -1
+		case !blank:
+			missing, after, open = missing+1, s.text, -1
+		}
+	}
+	if open >= 0 {
+		id, follows := o.ending(c, part.last)
+		if id >= 0 {
+			q.learn(open, len(q.ids))
+			q.add([]int32{id}, true)
+		} else {
+			missing, after = missing+1, follows
+		}
+	}
+	if missing > max(part.partial, 0) && !o.NoEnd {
+		return q, o.noEnd(after)
+	}
+	return q, nil
+}
+
+// answer is how many tokens of an answer are the model's: up to the first end of those that it closes with, blanks
+// apart. Without an end they are all.
+func (o Options) answer(ids []int32) (n int, ended bool) {
+	from := len(ids)
+	for from > 0 && (o.ends(ids[from-1]) || o.blank(ids[from-1])) {
+		from--
+	}
+	for i := from; i < len(ids); i++ {
+		if o.ends(ids[i]) {
+			return i + 1, true
+		}
+	}
+	return len(ids), false
+}
+
+// opening is how many tokens there are up to and with an end that nothing but blanks stand before; 0: none. blank:
+// there are blanks alone.
+func (o Options) opening(ids []int32) (n int, blank bool) {
+	for i, id := range ids {
+		switch {
+		case o.ends(id):
+			return i + 1, false
+		case !o.blank(id):
+			return 0, false
+		}
+	}
+	return 0, true
+}
+
+// ends tells whether an id ends an answer.
+func (o Options) ends(id int32) bool {
+	if id == o.End {
+		return id >= 0
+	}
+	for _, stop := range o.Stops {
+		if id == stop {
+			return true
+		}
+	}
+	return false
+}
+
+func (o Options) blank(id int32) bool { return strings.TrimSpace(o.Codec.Decode([]int32{id})) == "" }
+
+// ending is the end that the template writes behind an answer with its next message, -1 if that begins with none, and
+// what it writes. It is found on a conversation of two words, for templates may write the last answer otherwise than
+// earlier ones.
+func (o Options) ending(c Chat, answer int) (id int32, follows string) {
+	role := followed(c.Messages, answer)
+	said, next := Message("assistant", "a"), Message(role, "b")
+	if role == "tool" {
+		said.Set("tool_calls", []any{probeCall()})
+		next.Set("tool_call_id", probeID)
+	}
+	probe := Chat{[]any{Message("user", "b"), said}, c.Tools, c.Kwargs}
+	before, err := o.Template.Render(probe, false, o.Now)
+	if err != nil {
+		return -1, "" // the template has its own rules for messages
+	}
+	probe.Messages = append(probe.Messages, next)
+	after, err := o.Template.Render(probe, false, o.Now)
+	if err != nil {
+		return -1, ""
+	}
+	follows, ok := strings.CutPrefix(after, before)
+	if !ok {
+		return -1, ""
+	}
+	ids := o.Codec.Encode(follows)
+	if n, _ := o.opening(ids); n > 0 {
+		return ids[n-1], follows
+	}
+	return -1, follows
+}
+
+// probeID is the id of a call as the strictest templates want it: nine letters and digits.
+const probeID = "call00001"
+
+func probeCall() *jinja.Dict {
+	function, call := jinja.NewDict(), jinja.NewDict()
+	function.Set("name", "f")
+	function.Set("arguments", jinja.NewDict())
+	call.Set("id", probeID)
+	call.Set("type", "function")
+	call.Set("function", function)
+	return call
+}
+
+// followed is the role of the message that comes behind an answer: the conversation's, or else a tool's behind a call.
+func followed(messages []any, answer int) string {
+	if answer+1 < len(messages) {
+		if role, _ := messages[answer+1].(*jinja.Dict).Get("role"); role == "tool" {
+			return "tool"
+		}
+		return "user"
+	}
+	if calls, _ := messages[answer].(*jinja.Dict).Get("tool_calls"); calls != nil && len(calls.([]any)) > 0 {
+		return "tool"
+	}
+	return "user"
+}
+
+// noEnd says that answers have no end, and what follows them instead.
+func (o Options) noEnd(after string) error {
+	var ends []string
+	for _, id := range Union([]int32{o.End}, o.Stops) {
+		if id >= 0 {
+			ends = append(ends, o.Codec.Decode([]int32{id}))
+		}
+	}
+	what := "no token ends a text of this model"
+	if len(ends) > 0 {
+		what = fmt.Sprintf("none of %q ends an answer", ends)
+	}
+	if after != "" {
+		what += fmt.Sprintf(", %.40q follows", after)
+	}
+	return fmt.Errorf("%s: %s: a model that learns this never stops; %s", o.Template.name, what, nameEnd)
+}
+
+// errNoEnd is of completions, which no template ends.
+var errNoEnd = errors.New("no token ends a text of this model; " + nameEnd)
+
+const nameEnd = "name the end in eos_token_id of generation_config.json, or set data.no_end = true"

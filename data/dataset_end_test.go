@@ -1,0 +1,232 @@
+package data
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/data/jinja"
+)
+
+// templateEnds are the ids at which models stop that come with the templates of testdata, by what their tokens say.
+var templateEnds = map[string][]string{
+	"content.jinja":         {"<|im_end|>"},
+	"generation.jinja":      {"<|im_end|>"},
+	"glm.jinja":             {"<|endoftext|>", "<|user|>", "<|observation|>"},
+	"harmony.jinja":         {"<|return|>", "<|endoftext|>", "<|call|>"},
+	"header.jinja":          {"<|im_end|>"},
+	"roles.jinja":           {"[e~["},
+	"template_chatml.jinja": {"<|im_end|>"},
+	"thinking.jinja":        {"<|im_end|>", "<|endoftext|>"},
+	"twice.jinja":           {"<|endoftext|>", "<|end|>", "<|assistant|>"},
+}
+
+// specialTexts are the special tokens of those templates.
+var specialTexts = []string{
+	"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|system|>", "<|tool|>",
+	"[gMASK]", "<sop>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>",
+	"<|header|>", "]~b]", "[e~[", "<s>",
+}
+
+// templateOptions are those of a model with a template of testdata; completions end by the first of its ends.
+func templateOptions(t testing.TB, name string) Options {
+	t.Helper()
+	l := ByteTokenizer(specialTexts)
+	o := Options{Codec: l, Template: loadTestTemplate(t, name), Vocab: l.Vocab(), MaxRows: 10000, Long: LongError}
+	o.Now = goldenTime
+	for _, text := range templateEnds[name] {
+		id, ok := l.ID(text)
+		if !ok {
+			t.Fatalf("no token %s", text)
+		}
+		o.Stops = append(o.Stops, id)
+	}
+	if len(o.Stops) == 0 {
+		t.Fatalf("%s: nothing ends its answers", name)
+	}
+	o.End = o.Stops[0]
+	return o
+}
+
+// answers are the runs of targets of a sequence, as text, with their ends.
+func (o Options) answers(q sequence) (list []string) {
+	for i, l := range q.labels {
+		if l == noLabel {
+			continue
+		}
+		if i == 0 || q.labels[i-1] == noLabel {
+			list = append(list, "")
+		}
+		list[len(list)-1] += o.Codec.Decode([]int32{l})
+	}
+	return list
+}
+
+// In every template, on every conversation, every answer is learned with the end that stops the model: the share is 1.
+func TestEveryAnswerEnds(t *testing.T) {
+	files, err := filepath.Glob("testdata/templates/*.jinja")
+	if err != nil || len(files) < 8 {
+		t.Fatal(files, err)
+	}
+	for _, file := range append(files, "template_chatml.jinja") {
+		name := filepath.Base(file)
+		o := templateOptions(t, name)
+		answers, ended := 0, 0
+		for i, c := range conversations(t) {
+			turns := len(assistantTurns(c.Messages, 0))
+			if turns == 0 || c.Tools != nil && name == "template_chatml.jinja" { // it refuses tools
+				continue
+			}
+			list, err := o.conversed(c, 0)
+			if err != nil {
+				t.Fatalf("%s, conversation %d: %v", name, i, err)
+			}
+			found := 0
+			for _, q := range list {
+				for _, a := range o.answers(q) {
+					found++
+					if slices.ContainsFunc(templateEnds[name], func(end string) bool { return strings.HasSuffix(a, end) }) {
+						ended++
+					} else {
+						t.Errorf("%s, conversation %d: the answer %q has no end", name, i, a)
+					}
+				}
+			}
+			if found != turns {
+				t.Errorf("%s, conversation %d: %d answers of %d", name, i, found, turns)
+			}
+			answers += turns
+		}
+		if answers == 0 || ended != answers {
+			t.Errorf("%s: %d of %d answers end", name, ended, answers)
+		}
+		t.Logf("%s: %d of %d answers end in a target", name, ended, answers)
+	}
+}
+
+// What is learned, to the token: the end of each family, that of a call of a tool, and nothing behind it.
+func TestAnswerEnds(t *testing.T) {
+	const call = `{"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}`
+	const tool = `{"role": "tool", "content": "R"}`
+	a := func(text string) string { return fmt.Sprintf(`{"role": "assistant", "content": %q}`, text) }
+	u := func(text string) string { return fmt.Sprintf(`{"role": "user", "content": %q}`, text) }
+	for _, k := range []struct {
+		template string
+		messages []string
+		want     []string // answers
+	}{
+		{"glm.jinja", []string{u("A"), a("B")}, []string{"\n<think></think>\nB<|user|>"}},
+		{"glm.jinja", []string{u("A"), a("B"), u("C")}, []string{"\n<think></think>\nB<|user|>"}},
+		{"glm.jinja", []string{u("A"), a("B"), u("C"), a("D")},
+			[]string{"\n<think></think>\nB<|user|>", "\n<think></think>\nD<|user|>"}},
+		{"glm.jinja", []string{u("A"), call}, []string{"\n<think></think>\n<tool_call>f</tool_call><|observation|>"}},
+		{"glm.jinja", []string{u("A"), call, tool}, []string{"\n<think></think>\n<tool_call>f</tool_call><|observation|>"}},
+		{"glm.jinja", []string{u("A"), call, tool, a("D")},
+			[]string{"\n<think></think>\n<tool_call>f</tool_call><|observation|>", "\n<think></think>\nD<|user|>"}},
+		{"harmony.jinja", []string{u("A"), a("B"), u("C"), a("D")},
+			[]string{"<|channel|>final<|message|>B<|return|>", "<|channel|>final<|message|>D<|return|>"}},
+		{"harmony.jinja", []string{u("A"), call},
+			[]string{"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"}},
+		{"roles.jinja", []string{u("A"), a("B")}, []string{"B[e~["}},
+		{"twice.jinja", []string{u("A"), a("B")}, []string{"B<|end|>"}},
+		{"content.jinja", []string{u("A"), a("B"), u("C"), a("D")}, []string{"B<|im_end|>", "D<|im_end|>"}},
+		{"header.jinja", []string{u("A"), a("B")}, []string{"B<|im_end|>"}},
+		{"thinking.jinja", []string{u("A"), a("B")}, []string{"<think>\n\n</think>\n\nB<|im_end|>"}},
+		{"generation.jinja", []string{u("A"), a("B <|im_end|> C")}, []string{"B <|im_end|> C<|im_end|>"}},
+	} {
+		o := templateOptions(t, k.template)
+		list, err := o.conversed(chatOf(t, k.messages), 0)
+		if err != nil {
+			t.Fatalf("%s: %v", k.template, err)
+		}
+		var got []string
+		for _, q := range list {
+			got = append(got, o.answers(q)...)
+		}
+		if !slices.Equal(got, k.want) {
+			t.Errorf("%s %s: learns %q, want %q", k.template, k.messages, got, k.want)
+		}
+	}
+}
+
+func chatOf(t testing.TB, messages []string) Chat {
+	t.Helper()
+	v, err := jinja.DecodeJSON([]byte("[" + strings.Join(messages, ", ") + "]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Chat{Messages: v.([]any)}
+}
+
+// Behind an answer whose end a model does not stop at the run stops, with the template's name, but where that is
+// allowed.
+func TestNoEnd(t *testing.T) {
+	user, said := `{"role": "user", "content": "A"}`, `{"role": "assistant", "content": "B"}`
+	const each, said1 = "{% for m in messages %}", "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+	const marked = "<|{{ m.role }}|>{{ m.content }}{% endfor %}{{ '<|assistant|>' if add_generation_prompt"
+	for _, k := range []struct {
+		source   string
+		messages []string
+		want     string // of the error
+		answers  []string
+	}{
+		{each + "### {{ m.role }}:\n{{ m.content }}\n{% endfor %}{{ '### assistant:\n' if add_generation_prompt }}", []string{user, said},
+			`plain: none of ["<|endoftext|>"] ends an answer, "### user:\nb\n" follows`, []string{"B\n"}},
+		{each + marked + " }}", []string{user, said},
+			`plain: none of ["<|endoftext|>"] ends an answer, "<|user|>b" follows`, []string{"B"}},
+		{each + marked + " else '<|endoftext|>' }}", []string{user, said, user}, "", []string{"B<|endoftext|>"}},
+		{each + "{{ m.role }}: {{ m.content }} {{ '<|endoftext|>' if loop.last and m.role == 'assistant' }}{% endfor %}" +
+			"{{ 'assistant: ' if add_generation_prompt }}",
+			[]string{user, said, user, said}, "", []string{"B <|endoftext|>", "B <|endoftext|>"}},
+		{each + "{{ m.role }}: " + said1 + "{% else %}{{ m.content }}{% endif %}{{ '\n' }}{% endfor %}<|endoftext|>",
+			[]string{user, said, user, said}, `"\nuser: A\nassistant: " follows`, []string{"B", "B\n<|endoftext|>"}},
+		{each + said1 + ", {% generation %}yes<|endoftext|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+			[]string{user, said}, "", []string{"B", "yes<|endoftext|>"}},
+	} {
+		o := templateOptions(t, "twice.jinja")
+		o.Stops = nil // but <|endoftext|>
+		var err error
+		if o.Template, err = NewTemplate("plain", k.source, nil); err != nil {
+			t.Fatal(err)
+		}
+		c := chatOf(t, k.messages)
+		if k.want != "" {
+			wantError(t, k.want, func() error { _, err := o.conversed(c, 0); return err })
+			o.NoEnd = true
+		}
+		list, err := o.conversed(c, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, q := range list {
+			got = append(got, o.answers(q)...)
+		}
+		if !slices.Equal(got, k.answers) {
+			t.Errorf("%s: learns %q, want %q", k.source, got, k.answers)
+		}
+	}
+	o := templateOptions(t, "glm.jinja")
+	o.End, o.Stops = -1, nil
+	wantError(t, "glm.jinja: no token ends a text of this model", func() error {
+		_, err := o.conversed(chatOf(t, []string{user, said}), 0)
+		return err
+	})
+	wantError(t, "no token ends a text of this model", func() error { _, err := o.continued("a", "b"); return err })
+}
+
+// Goldens are what the templates of testdata render to; none is missing.
+func TestTemplatesHaveGoldens(t *testing.T) {
+	text, err := os.ReadFile("testdata/templates/golden.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range templateEnds {
+		if n := strings.Count(string(text), `"template": "`+name+`"`); n != 12 {
+			t.Errorf("%s has %d goldens", name, n)
+		}
+	}
+}

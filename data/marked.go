@@ -1,0 +1,100 @@
+package data
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+
+	"lockstep/data/jinja"
+)
+
+// Marks are what the targets of a sample stand between where people read it.
+type Marks struct{ Open, Close string }
+
+var (
+	Brackets = Marks{"⟦", "⟧"}              // in plain text
+	Green    = Marks{"\x1b[32m", "\x1b[0m"} // on a terminal
+)
+
+// Marked is the text of a sample with its targets between marks. A run of targets or of other tokens that has more
+// than most characters loses its middle; 0: none does. Control characters but newlines and tabs are escaped.
+func (s Sample) Marked(c Codec, m Marks, most int) string {
+	var b strings.Builder
+	write := func(ids []int32, target bool) {
+		if len(ids) == 0 {
+			return
+		}
+		text := shortened(visible(c.Decode(ids)), most)
+		if target {
+			text = m.Open + text + m.Close
+		}
+		b.WriteString(text)
+	}
+	ids, learned := s.IDs[:min(1, len(s.IDs))], false
+	for i, target := range s.Targets {
+		id, is := target, target >= 0
+		if !is && i+1 < len(s.IDs) {
+			id = s.IDs[i+1]
+		}
+		if is != learned {
+			write(ids, learned)
+			ids, learned = nil, is
+		}
+		ids = append(ids[:len(ids):len(ids)], id)
+	}
+	write(ids, learned)
+	return b.String()
+}
+
+// visible is text without characters that move a terminal's cursor or change its colours.
+func visible(text string) string {
+	var b strings.Builder
+	for _, r := range text {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			fmt.Fprintf(&b, `\x%02x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// shortened leaves the middle of a long text out; most 0: of none.
+func shortened(text string, most int) string {
+	runes := []rune(text)
+	if most == 0 || len(runes) <= most {
+		return text
+	}
+	return string(runes[:most/2]) + " ... " + string(runes[len(runes)-most/2:])
+}
+
+// SamplesOf are the samples of one line of a JSONL file, counted from 1; see [LoadJSONL].
+func SamplesOf(path string, line int, o Options) ([]Sample, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	f, err := openLines(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, lines := newBuilder(o), 0
+	err = eachLine(path, f, func(n int, _ []byte, d *jinja.Dict) error {
+		if lines = n + 1; lines != line {
+			return nil
+		}
+		return b.line(d)
+	})
+	if err == nil && line > lines {
+		err = fmt.Errorf("%s has %d lines, want one of them", path, lines)
+	}
+	return b.d.samples, err
+}
+
+// Conversation is the first sample that was made of messages; false: there is none.
+func (d *Dataset) Conversation() (Sample, bool) {
+	if d.chat < 0 || d.chat >= len(d.samples) {
+		return Sample{}, false
+	}
+	return d.samples[d.chat], true
+}

@@ -1,0 +1,63 @@
+package train
+
+import (
+	"errors"
+	"math"
+	"os"
+	"strings"
+
+	"golang.org/x/term"
+
+	"lockstep/data"
+	"lockstep/model"
+)
+
+// marksOf are colours on a terminal, and brackets elsewhere or where NO_COLOR is set (no-color.org).
+func marksOf(f *os.File) data.Marks {
+	if os.Getenv("NO_COLOR") == "" && term.IsTerminal(int(f.Fd())) {
+		return data.Green
+	}
+	return data.Brackets
+}
+
+// shownRun is how many characters of a run of tokens a run's first sample shows.
+const shownRun = 120
+
+// showSample prints the first sample of a run that learns from messages, its targets marked: what is learned is what
+// is seen.
+func (j *job) showSample() {
+	s, ok := j.corpus.conversation()
+	if !ok {
+		return
+	}
+	text := s.Marked(j.lang, marksOf(j.o.Log), shownRun)
+	j.note("first sample, what is learned marked: %s", strings.ReplaceAll(text, "\n", `\n`))
+}
+
+// ShowChat is the samples of a line of a JSONL file as a run on a model folder makes them, for people: the targets are
+// marked as fits out. noEnd is the shape's data.no_end.
+func ShowChat(out *os.File, dir, path string, line int, noEnd bool) (string, error) {
+	m, err := model.DescribeFolder(dir)
+	if err != nil {
+		return "", err
+	}
+	l, err := data.LoadLanguage(dir, m.EOS)
+	if err != nil {
+		return "", err
+	}
+	o := data.Options{End: -1, Vocab: max(m.Vocab, l.Vocab()), MaxRows: math.MaxInt32, Long: data.LongError, NoEnd: noEnd}
+	speak(&o, m, l)
+	samples, err := data.SamplesOf(path, line, o)
+	if err != nil {
+		return "", err
+	}
+	if len(samples) == 0 {
+		return "", errors.New("the line has no sample")
+	}
+	var b strings.Builder
+	for _, s := range samples {
+		b.WriteString(s.Marked(l, marksOf(out), 0))
+		b.WriteString("\n")
+	}
+	return b.String(), nil
+}
