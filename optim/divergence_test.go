@@ -42,6 +42,13 @@ func TestDivergenceBits(t *testing.T) {
 	if d != (Divergence{Tokens: 2, LowRatio: 1, HighRatio: 1, logprob: d.logprob, ratio: 2}) {
 		t.Errorf("equal bits: %+v", d)
 	}
+	rows.LogProb, rows.Rollout = []float32{0, -1}, []float32{float32(math.Copysign(0, -1)), -1}
+	d = Divergence{}
+	if d.Add(rows); d.Differ != 1 {
+		t.Errorf("+0 and -0: %+v, want 1 that differs", d)
+	}
+	rows.LogProb, rows.Rollout = []float32{-0.7, -3e-7}, []float32{-0.7, -3e-7}
+	d = Divergence{}
 	rows.Rollout[1] = math.Nextafter32(rows.Rollout[1], 0)
 	d.Add(rows)
 	if d.Differ != 1 || d.Largest == 0 || d.K3() <= 0 {

@@ -346,6 +346,11 @@ func TestPairs(t *testing.T) {
 	if want := (math.Log1p(math.Exp(-1.5)) + math.Log1p(math.Exp(-0.5))) / 2; math.Abs(m.Loss-want) > 1e-7 {
 		t.Errorf("loss %g, want %g", m.Loss, want)
 	}
+	start := rows // the reference's weights: neither answer is preferred
+	start.Reference = start.LogProb
+	if m := measure(setting{"dpo", Settings{DPOBeta: 0.5}}.make(t), start); m.Preferred != 0 || math.Abs(m.Loss-math.Ln2) > 1e-7 {
+		t.Errorf("before the first update: %+v", m)
+	}
 	for name, broken := range map[string]Rows{
 		"an odd number of sequences": sequences(rows, 0, 3),
 		"weights that differ":        {Targets: []int32{1, 1}, LogProb: []float32{0, 0}, Reference: []float32{0, 0}, Weight: []float32{1, 2}, Sequences: []int{0, 1, 2}},
