@@ -123,6 +123,28 @@ func TestMismatch(t *testing.T) {
 		if last.Differ == 0 || *last.KL <= 0 || *last.KLExact <= 0 || math.IsInf(float64(*last.KL), 0) {
 			t.Errorf("%s: %d of %d tokens differ, KL %g, over the vocabulary %g", numerics, last.Differ, last.Compared, float64(*last.KL), float64(*last.KLExact))
 		}
+		if first := firstUpdate(last); first.Ratio == 1 || first.ApproxKL <= 0 {
+			t.Errorf("%s: the first update has a ratio of exactly 1 to the rollout: %+v", numerics, first)
+		}
+	}
+}
+
+// With rl.proximal ratios are to the trainer's own log-probabilities: exactly 1 in the first update, though the rollout
+// differs, and on all of a step's minibatches before the first update.
+func TestProximal(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	if _, err := runTiny(t, out, false, append(tinyRL(), "rollout.numerics.weights=fp8", "rollout.allow_mismatch=true",
+		"rl.proximal=true", "rl.importance_cap=1.001", "rl.minibatches=2", "run.steps=2")...); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range readRecords(t, out) {
+		if r.Reward == nil {
+			continue
+		}
+		first, second := r.ByUpdate[0], r.ByUpdate[1]
+		if *r.KL <= 0 || first.Ratio != 1 || first.ApproxKL != 0 || second.Ratio == 1 || second.ApproxKL <= 0 || *r.Corrected <= 0 {
+			t.Errorf("step %d: KL %g, corrected %g, updates %+v", r.Step, float64(*r.KL), float64(*r.Corrected), r.ByUpdate)
+		}
 	}
 }
 
