@@ -43,3 +43,16 @@ func TestDefinitionSettings(t *testing.T) {
 		t.Errorf("%+v is not the default", d)
 	}
 }
+
+// The forms of latent attention round in different places: runs by one must not pass for runs by another.
+func TestDigestOfLatentForms(t *testing.T) {
+	known := map[string]LatentForm{}
+	for _, form := range []LatentForm{LatentAuto, LatentExpanded, LatentAbsorbed} {
+		d := Default()
+		d.Latent = form
+		if other, ok := known[d.Digest()]; ok {
+			t.Errorf("latent %q has the digest of %q", form, other)
+		}
+		known[d.Digest()] = form
+	}
+}

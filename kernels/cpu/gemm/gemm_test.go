@@ -195,6 +195,21 @@ func TestFMAOfKernels(t *testing.T) {
 	}
 }
 
+// A sum below the normal numbers whose fp64 rounding lies half way between two fp32: rounding it again would go up, to even.
+func TestFMAOfSubnormals(t *testing.T) {
+	ulp := math.Float32frombits(1)
+	x, y := float32(math.Ldexp(1+0x1p-23, -75)), float32(math.Ldexp(1-0x1p-23, -75)) // x*y is ulp/2 less a hair
+	c := 511 * ulp
+	for name, e := range engines(t, kernels.DotFMA) {
+		var s Scratch
+		for _, sign := range []float32{1, -1} {
+			got := []float32{sign * c}
+			e.Tile(&s, got, 1, 1, 1, 1, View{X: []float32{sign * x}, RS: 1, CS: 1}, View{X: []float32{y}, RS: 1, CS: 1})
+			mustEqual(t, name, got, []float32{sign * c})
+		}
+	}
+}
+
 func awkward(rng *rand.Rand) float32 {
 	switch rng.IntN(12) {
 	case 0:

@@ -139,3 +139,25 @@ func TestSteps16OfKernels(t *testing.T) {
 		}
 	}
 }
+
+// A zero takes no part in a step, however large the other factor is: it must not push the small products out.
+func TestSteps16OfZeros(t *testing.T) {
+	x, y, want := make([]float32, steps), make([]float32, steps), float32(0)
+	for i := range x {
+		x[i], y[i] = 0x1p-40, 0x1p-40
+		switch i % 3 {
+		case 1:
+			x[i], y[i] = 0, 0x1p100
+		case 2:
+			x[i], y[i] = 0x1p100, 0
+		default:
+			want += 0x1p-80
+		}
+	}
+	for name, e := range engines(t, kernels.DotTC16) {
+		var s Scratch
+		got := []float32{0}
+		e.Tile(&s, got, 1, 1, 1, steps, View{X: x, RS: steps, CS: 1}, View{X: y, RS: 1, CS: 1})
+		mustEqual(t, name, got, []float32{want})
+	}
+}
