@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -113,6 +114,37 @@ func TestServed(t *testing.T) {
 	state, said := signalled(t, served, []os.Signal{os.Interrupt}, "serve", "--model", filepath.Join(run, "model"), "--address", "127.0.0.1:0", "--name", "mine")
 	if state.ExitCode() != 0 || !strings.HasPrefix(said, "mine on http://127.0.0.1:") || !strings.Contains(answer, `"completion_tokens":3`) {
 		t.Errorf("%v: %s%s", state, said, answer)
+	}
+}
+
+// A server that has a key asks for it, and is named as the model's folder where no name is given.
+func TestServedWithKey(t *testing.T) {
+	t.Setenv(keyVariable, "secret")
+	var got []int // status codes
+	served := func(said string) bool {
+		_, rest, ok := strings.Cut(said, " on ")
+		url, _, complete := strings.Cut(rest, ": ")
+		if !ok || !complete {
+			return false
+		}
+		for _, key := range []string{"", "Bearer other", "Bearer secret"} {
+			q, err := http.NewRequest(http.MethodGet, url+"/models", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q.Header.Set("Authorization", key)
+			res, err := http.DefaultClient.Do(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			got = append(got, res.StatusCode)
+		}
+		return true
+	}
+	state, said := signalled(t, served, []os.Signal{os.Interrupt}, "serve", "--model", "model/testdata/qwen3", "--address", "127.0.0.1:0")
+	if want := []int{401, 401, 200}; state.ExitCode() != 0 || !strings.HasPrefix(said, "qwen3 on http://") || !slices.Equal(got, want) {
+		t.Errorf("%v: status codes %v, want %v: %s", state, got, want, said)
 	}
 }
 

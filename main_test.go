@@ -218,6 +218,17 @@ func TestGenerationConfig(t *testing.T) {
 			t.Errorf("the start says %q, not %q", said, want)
 		}
 	}
+	text := func() string { // of the sample that was made last
+		var s struct{ Text string }
+		if err := json.Unmarshal([]byte(read(t, out)), &s); err != nil {
+			t.Fatal(err)
+		}
+		return s.Text
+	}
+	ended := text()
+	if sample("--max-tokens", "2"); text() != ended {
+		t.Errorf("a sample that ends at an id has the text %q, without that id it is %q", ended, text())
+	}
 	if got, _, finish, _ := sample("--ignore-eos"); finish != "length" || !slices.Equal(got, ids[:5]) {
 		t.Errorf("%v ends by %q, want %v", got, finish, ids[:5])
 	}
@@ -226,6 +237,47 @@ func TestGenerationConfig(t *testing.T) {
 	line := read(t, out)
 	if code != 0 || !strings.Contains(problems, "temperature 0,") || !strings.Contains(line, `"temperature":0}`) {
 		t.Errorf("greedy by the file: exit code %d, %s%s", code, problems, line)
+	}
+}
+
+// Arithmetic that flags ask for is used; threads and the instruction set change no bit.
+func TestArithmeticFlags(t *testing.T) {
+	dir := t.TempDir()
+	in := write(t, filepath.Join(dir, "ids.jsonl"), "{\"ids\":[1,2,3,4,5,6,7]}\n")
+	score := func(flags ...string) string {
+		out := filepath.Join(dir, "scores")
+		must(t, append([]string{"score", "--model", "model/testdata/qwen3", "--in", in, "--out", out}, flags...)...)
+		return read(t, out)
+	}
+	plain, by := score(), map[string]string{}
+	for _, flags := range [][]string{{}, {"--dtype", "bf16"}, {"--dtype", "bf16", "--dot", "tc16"}, {"--exp2", "ex2h"}} {
+		scores := score(flags...)
+		if other, ok := by[scores]; ok {
+			t.Errorf("%q gives the scores of [%s]", flags, other)
+		}
+		by[scores] = strings.Join(flags, " ")
+	}
+	if tc16 := score("--dot", "tc16"); by[tc16] != "--dtype bf16 --dot tc16" {
+		t.Errorf("--dot tc16 alone has the scores of [%s]", by[tc16])
+	}
+	for _, flags := range [][]string{{"--threads", "1"}, {"--isa", "portable"}} {
+		if score(flags...) != plain {
+			t.Errorf("%q changes the scores", flags)
+		}
+	}
+}
+
+// A report is a page unless a picture alone is asked for.
+func TestReportFiles(t *testing.T) {
+	dir, run := trained(t)
+	page, picture := filepath.Join(dir, "page.html"), filepath.Join(dir, "picture.svg")
+	must(t, "report", run, "--svg", picture)
+	if _, err := os.Stat("report.html"); !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(read(t, picture), "<svg") {
+		t.Errorf("with --svg alone: a page (%v), picture %.20q", err, read(t, picture))
+	}
+	must(t, "report", run, "--svg", picture, "--out", page)
+	if !strings.Contains(read(t, page), "<html") {
+		t.Errorf("the page is %.100q", read(t, page))
 	}
 }
 
@@ -288,6 +340,7 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"tpu", "cpu"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--device", "tpu"}},
 		{[]string{"cuda", "this build"}, []string{"train", shape, "--device", "cuda"}},
 		{[]string{"cuda", "this build"}, []string{"verify", shape, "--device", "cuda"}},
+		{[]string{"cuda", "this build"}, []string{"verify", shape, "--set", "device.kind=cuda"}},
 		{[]string{"instruction set", "sse", "avx2"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--isa", "sse"}},
 		{[]string{"-1 threads"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--threads", "-1"}},
 		{[]string{"dot mode", "fp8", "tc16"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--dot", "fp8"}},

@@ -220,6 +220,25 @@ func TestOverrides(t *testing.T) {
 	}
 }
 
+// A key that an override has mended takes part in the rules again, though its line in the file is still wrong.
+func TestMendedKey(t *testing.T) {
+	text := strings.Replace(minimal, "steps = 10", "steps = 0.5", 1)
+	same(t, problems(t, text, "run.steps=5", "optim.warmup_steps=9"), []string{
+		"s.toml:9: run.steps: is a float, want an integer",
+		"--set optim.warmup_steps=9: optim.warmup_steps: warmup_steps 9 is more than run.steps 5, lower it",
+	})
+}
+
+// Every string parses back to itself: TOML has no control characters, DEL among them.
+func TestQuotedStrings(t *testing.T) {
+	for r := rune(0); r < 0x180; r++ {
+		text := "a" + string(r) + "b"
+		if v, err := parseValue(quote(text)); err != nil || v != text {
+			t.Errorf("%q is written as %s and read as %q (%v)", text, quote(text), v, err)
+		}
+	}
+}
+
 func TestLinesOfDottedKeysAndSubTables(t *testing.T) {
 	text := `run.stepz = 1
 "run" . 'packz' = """

@@ -37,10 +37,13 @@ func TestArenaPeak(t *testing.T) {
 	if want := []int{4 * arenaAlign, 2 * arenaAlign}; !slices.Equal(dev.asked, want) || a.Peak() != 6*arenaAlign || a.Held() != 6*arenaAlign {
 		t.Errorf("chunks of %d bytes, want %d; peak %d, held %d", dev.asked, want, a.Peak(), a.Held())
 	}
+	if a.Reserve(arenaAlign); a.New(F32, 1, 64).IsNil() || a.Peak() != 7*arenaAlign {
+		t.Errorf("a third chunk: peak %d, want %d", a.Peak(), 7*arenaAlign)
+	}
 	a.Release(mark)
 	a.New(F32, 1, 3*64)
 	a.Reserve(2 * arenaAlign) // the next chunk holds it
-	if again := a.New(F32, 2, 64); again.Data != big.Data || len(dev.asked) != 2 {
+	if again := a.New(F32, 2, 64); again.Data != big.Data || len(dev.asked) != 3 {
 		t.Errorf("reserved bytes are taken anew: chunks of %d bytes", dev.asked)
 	}
 	if unsafe.Pointer(&a.chunks[0][0]) != first.Data {

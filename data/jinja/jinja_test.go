@@ -83,6 +83,8 @@ func TestBounds(t *testing.T) {
 		"{{ 'a' | indent(9999999999) }}":                                                 "a string grows over",
 		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}":                                "macros call each other",
 		"{{ (-1) ** 9999999999999 }}x{{ 3 ** 99 }}":                                      "an int grows over 64 bits",
+		"{{ 9223372036854775807 + 1 }}":                                                  "an int grows over 64 bits",
+		"{{ -9223372036854775807 - 2 }}":                                                 "an int grows over 64 bits",
 		"{{ " + strings.Repeat("(", 1e5) + "1" + strings.Repeat(")", 1e5) + " }}":        "nested more than",
 		"{{ " + strings.Repeat("-", 1e5) + "1 }}":                                        "nested more than",
 		"{{ " + strings.Repeat("not ", 1e5) + "1 }}":                                     "nested more than",
