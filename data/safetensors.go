@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,6 +29,18 @@ func (t TensorInfo) Len() int {
 		n *= d
 	}
 	return n
+}
+
+// Forget lets the system take back the pages of the file that the tensor alone lies in: they count as the process's until
+// then. Data can be read again.
+func (t TensorInfo) Forget() {
+	page := uintptr(os.Getpagesize())
+	begin := uintptr(unsafe.Pointer(unsafe.SliceData(t.Data)))
+	from, to := (begin+page-1)/page*page, (begin+uintptr(len(t.Data)))/page*page
+	if from < to {
+		// Advice: where it cannot be taken nothing is lost but memory.
+		_ = unix.Madvise(t.Data[from-begin:to-begin], unix.MADV_DONTNEED)
+	}
 }
 
 // SafetensorsFile is one open file, mapped into memory. Cutting the file short while it is open kills the process.

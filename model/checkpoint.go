@@ -52,12 +52,17 @@ func (p *Param) load(dev kernels.Device, part Part, name string, w *weights, con
 	if !slices.Equal(from.shape, part.Shape) {
 		return fmt.Errorf("%s: tensor %s has shape %v, %s wants %v", w.Path(), name, from.shape, config, part.Shape)
 	}
+	if kernels.IsMeta(dev) {
+		return nil
+	}
 	view := p.view(p.W, part)
 	if part.Disk == nil {
-		return from.stored(view.DType, func(at int, raw []byte) error {
+		err := from.stored(view.DType, func(at int, raw []byte) error {
 			dev.Write(view.ColRange(at, at+len(raw)/view.DType.Size()), raw)
 			return nil
 		})
+		from.forget()
+		return err
 	}
 	values := make([]float32, view.Len())
 	if err := from.read(values); err != nil {
@@ -88,13 +93,21 @@ func (m *Model) Tensors(dev kernels.Device) []data.OutTensor {
 func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string) data.OutTensor {
 	return data.OutTensor{Name: name, DType: dtypeName(t.DType), Shape: part.Shape, Write: func(w io.Writer) error {
 		view := p.view(t, part)
-		raw := make([]byte, view.Bytes())
-		dev.Read(raw, view)
 		if part.Disk != nil {
-			raw = permuted(raw, t.DType.Size(), p.W.Cols, part.Disk)
+			raw := make([]byte, view.Bytes())
+			dev.Read(raw, view)
+			_, err := w.Write(permuted(raw, t.DType.Size(), p.W.Cols, part.Disk))
+			return err
 		}
-		_, err := w.Write(raw)
-		return err
+		var failed error
+		raw := make([]byte, min(view.Len(), pieceElements)*view.DType.Size())
+		eachPiece(view, func(_ int, piece kernels.Tensor) {
+			if failed == nil {
+				dev.Read(raw[:piece.Bytes()], piece)
+				_, failed = w.Write(raw[:piece.Bytes()])
+			}
+		})
+		return failed
 	}}
 }
 

@@ -39,12 +39,17 @@ func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 			m.takeOver(d, p.W, q.W, rounded[p], format)
 			continue
 		}
-		raw := make([]byte, q.W.Bytes())
-		from.dev.Read(raw, q.W)
 		if subs := rounded[p]; subs != nil || p.W.DType != q.W.DType {
-			raw = restored(raw, q.W, p.W.DType, subs, format)
+			raw := make([]byte, q.W.Bytes())
+			from.dev.Read(raw, q.W)
+			m.dev.Write(p.W, restored(raw, q.W, p.W.DType, subs, format))
+			continue
 		}
-		m.dev.Write(p.W, raw)
+		eachPiece(q.W.Reshape(1, q.W.Len()), func(at int, piece kernels.Tensor) {
+			raw := make([]byte, piece.Bytes())
+			from.dev.Read(raw, piece)
+			m.dev.Write(p.W.Reshape(1, p.W.Len()).ColRange(at, at+piece.Cols), raw)
+		})
 	}
 	return nil
 }

@@ -22,7 +22,18 @@ func (m *Model) InitialiseAdapters(dev kernels.Device, seed uint64) {
 	initialise(dev, slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] }), seed)
 }
 
-// drawn are the values of a tensor on their way to the device.
+// pieceElements is how many elements of a tensor go between host and device at a time: a copy of a whole one on the host
+// may be as large as all that a small machine has left.
+const pieceElements = 1 << 20
+
+// eachPiece cuts a tensor of one row.
+func eachPiece(t kernels.Tensor, visit func(from int, piece kernels.Tensor)) {
+	for from := 0; from < t.Cols; from += pieceElements {
+		visit(from, t.ColRange(from, min(from+pieceElements, t.Cols)))
+	}
+}
+
+// drawn are some values of a tensor on their way to the device.
 type drawn struct {
 	to  kernels.Tensor
 	raw []byte
@@ -30,6 +41,9 @@ type drawn struct {
 
 // initialise draws the next part while the device takes one: a large model has billions of elements.
 func initialise(dev kernels.Device, params []*Param, seed uint64) {
+	if kernels.IsMeta(dev) {
+		return
+	}
 	ready, free := make(chan drawn), make(chan []byte, 2)
 	free <- nil
 	free <- nil
@@ -39,10 +53,13 @@ func initialise(dev kernels.Device, params []*Param, seed uint64) {
 			for _, part := range p.Parts {
 				h := fnv.New64a()
 				h.Write([]byte(part.Name))
-				d := drawn{p.view(p.W, part), <-free}
-				d.raw = slices.Grow(d.raw[:0], d.to.Bytes())[:d.to.Bytes()]
-				fill(d.raw, d.to.DType, p.Init, mix(seed^h.Sum64()))
-				ready <- d
+				view := p.view(p.W, part)
+				eachPiece(view, func(from int, piece kernels.Tensor) {
+					d := drawn{piece, <-free}
+					d.raw = slices.Grow(d.raw[:0], piece.Bytes())[:piece.Bytes()]
+					fill(d.raw, view.DType, p.Init, mix(seed^h.Sum64()), from)
+					ready <- d
+				})
 			}
 		}
 	}()
@@ -52,8 +69,8 @@ func initialise(dev kernels.Device, params []*Param, seed uint64) {
 	}
 }
 
-// fill draws the elements of a tensor, in its storage type, on all cores.
-func fill(raw []byte, d kernels.DType, init Init, key uint64) {
+// fill draws elements of a tensor from one on, in its storage type, on all cores.
+func fill(raw []byte, d kernels.DType, init Init, key uint64, first int) {
 	const grain = 1 << 16 // elements
 	size := d.Size()
 	n := len(raw) / size
@@ -63,7 +80,7 @@ func fill(raw []byte, d kernels.DType, init Init, key uint64) {
 		all.Go(func() {
 			for from := int(next.Add(grain)) - grain; from < n; from = int(next.Add(grain)) - grain {
 				for i := from; i < min(from+grain, n); i++ {
-					put(raw[i*size:], d, init.value(key, uint64(i)))
+					put(raw[i*size:], d, init.value(key, uint64(first+i)))
 				}
 			}
 		})

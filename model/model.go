@@ -99,17 +99,24 @@ func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved)
 	}
 }
 
-// TrainForward is Forward as a training step runs it. With recompute each block's output is computed again from its kept input, as
-// Backward does, and the second result is the one returned.
+// TrainForward is Forward as a training step runs it, of which nothing is kept from block to block. With recompute each
+// block's output is computed again from its input, as Backward does, and the second result is the one returned.
 func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels.Tensor {
-	if !recompute {
-		return m.Forward(r, b, new(Saved))
-	}
-	s := &Saved{Policy: m.Everywhere(0)}
-	x := m.Forward(r, b, s)
-	for i, bl := range m.Blocks {
-		x = r.Stack.New(x.DType, x.Rows, x.Cols)
-		bl.forward(r, x, s.blocks[i].input, b, s.blocks[i].keep.rerun())
+	b.prepare(r, m)
+	x := r.Stack.New(m.DType, b.Rows(), m.Hidden)
+	r.Dev.Embed(x, m.Embed.W, b.IDs)
+	for _, bl := range m.Blocks {
+		mark := r.Stack.Mark()
+		keep := &Keep{save: SaveAll}
+		if recompute {
+			keep.save = 0
+		}
+		y, _ := bl.Forward(r, x, b, keep)
+		if recompute {
+			bl.forward(r, y, x, b, keep.rerun())
+		}
+		r.Dev.Copy(x, y)
+		r.Stack.Release(mark)
 	}
 	return x
 }

@@ -40,6 +40,13 @@ func (w weight) stored(d kernels.DType, visit func(from int, raw []byte) error) 
 	return visit(0, stored(values, d))
 }
 
+// forget lets the system take back the pages of the file that were read.
+func (w weight) forget() {
+	if w.plain != nil {
+		w.plain.Forget()
+	}
+}
+
 // newWeights looks at what a checkpoint keeps in a format. Codes and scales without each other are errors.
 func newWeights(c *data.Checkpoint, kept *storage) (*weights, error) {
 	w := &weights{Checkpoint: c, kept: kept, used: map[string]bool{}}

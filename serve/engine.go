@@ -15,7 +15,8 @@ import (
 type Options struct {
 	Slots       int  // sequences in flight
 	PageRows    int  // positions of a cache page
-	Pages       int  // 0: as many as Slots sequences of the model's full length need, at most 1 GiB
+	Pages       int  // 0: as many as Slots sequences of the longest need, at most 1 GiB
+	Longest     int  // positions of a sequence; 0: the model's length
 	PrefillRows int  // prompt tokens that one step takes at most
 	Apart       bool // sequences that begin with the same tokens share no pages
 }
@@ -73,7 +74,11 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 	}
 	page, slot := m.CacheBytes(o.PageRows)
 	if o.Pages == 0 {
-		perSequence := (m.MaxLength + o.PageRows - 1) / o.PageRows
+		longest := m.MaxLength
+		if o.Longest > 0 {
+			longest = min(o.Longest, longest)
+		}
+		perSequence := (longest + o.PageRows - 1) / o.PageRows
 		o.Pages = max(perSequence, min(o.Slots*perSequence, (defaultCacheBytes-o.Slots*slot)/max(page, 1)))
 	}
 	size := model.CacheSize{Pages: o.Pages, PageRows: o.PageRows, Slots: o.Slots}

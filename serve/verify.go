@@ -147,11 +147,17 @@ func (p *proof) round(ctx context.Context, corpus [][]int32) error {
 	return p.engine(ctx, 3, false)
 }
 
+// proofSize is how many positions a round has, and the longest sequence that it may have, where one of so many tokens is
+// asked for.
+func proofSize(m *model.Model, asked int) (budget, longest int) {
+	budget = max(64, min(roundTokens, roundLogits/m.Vocab)) + asked
+	return budget, min(max(longestProof, asked), m.MaxLength, budget)
+}
+
 // draw makes sequences of skewed lengths, 1 to 64 of them, from random ids and pieces of the corpus; some begin like another. One that is long by request has company.
 func (p *proof) draw(corpus [][]int32) {
 	p.seqs = nil
-	budget := max(64, min(roundTokens, roundLogits/p.m.Vocab)) + p.longest
-	longest := min(max(longestProof, p.longest), p.m.MaxLength, budget)
+	budget, longest := proofSize(p.m, p.longest)
 	count := []int{1, 2, 3, 4, 7, 16, 33, 64}[p.rng.IntN(8)]
 	if p.longest > 0 {
 		count = max(count, 4)

@@ -91,6 +91,7 @@ func (j *job) openRollout(l *learner) (err error) {
 		return err
 	}
 	r := l.t.r.Beside(dev)
+	reserve(r, j.plan.rollout)
 	l.rank, l.model = r, m
 	if l.engine, err = serve.NewEngine(r, m, kernels.NewArena(dev), engineOptions(j.s)); err != nil {
 		return err

@@ -342,15 +342,14 @@ func TestReferenceInterrupted(t *testing.T) {
 	}
 }
 
-// A step over pairs needs no more memory than the rehearsal, which has no pairs, took.
-func TestPreferenceRehearsal(t *testing.T) {
-	err := ready(t, 1<<40, func(d *limited, tr *trainer) {
+// A step over pairs needs no more memory than the plan, which has no pairs, says.
+func TestPreferenceReserved(t *testing.T) {
+	err := ready(t, true, func(d *limited, tr *trainer) {
 		objective, err := optim.New("dpo", optim.Settings{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tr.objective = objective
-		tr.rehearse(4, 1024)
 		before := d.pieces
 		for _, rows := range [][]int{slices.Repeat([]int{128}, 8), append(slices.Repeat([]int{128}, 7), 127), slices.Repeat([]int{1}, 1024), {2, 1}} {
 			var pack []lesson

@@ -19,6 +19,7 @@ type result struct {
 	Finished    time.Time    `json:"finished"`
 	Seconds     float64      `json:"seconds"` // of training
 	Environment []Fact       `json:"environment"`
+	Memory      memoryTaken  `json:"memory"`
 	Proof       *Proof       `json:"proof,omitempty"`   // nil: the run had no proof
 	Samples     []Generation `json:"samples,omitempty"` // of the last evaluation
 }

@@ -54,6 +54,8 @@ type job struct {
 	lang     *data.Language
 	stops    []int32 // end what the model says; see [serve.Stops]
 	corpus   *corpus
+	plan     *planner
+	takes    Memory // by the plan
 	stream   *data.Stream
 	warm     int         // supervised steps before those of reinforcement learning
 	steps    int         // all of them
@@ -101,16 +103,27 @@ func (j *job) close() (err error) {
 
 // prepare opens everything before anything is written.
 func (j *job) prepare(r *parallel.Rank) error {
-	m, l, err := openTrained(r.Dev, j.s)
+	p, err := newPlanner(r.Dev, j.s)
 	if err != nil {
 		return err
 	}
-	if j.corpus, err = openCorpus(j.s, m, l); err != nil {
+	if j.corpus, err = openCorpus(j.s, p.m, p.lang); err != nil {
 		return err
 	}
-	j.lang, j.stops = l, serve.Stops(m, l)
-	packs, err := j.openTrainer(r, m)
+	j.lang, j.stops = p.lang, serve.Stops(p.m, p.lang)
+	var line string
+	if j.takes, line, err = admit(r.Dev, p); err != nil {
+		return err
+	}
+	j.note("%s", line)
+	j.plan = p
+	m, err := fillModel(r.Dev, j.s, p.m.Config)
 	if err != nil {
+		return err
+	}
+	m.TrainAll(r.Dev)
+	reserve(r, p.r)
+	if err := j.openTrainer(r, m); err != nil {
 		return err
 	}
 	if j.corpus.pairs != nil {
@@ -118,8 +131,10 @@ func (j *job) prepare(r *parallel.Rank) error {
 			return err
 		}
 	}
-	if j.engine, err = serve.NewEngine(r, m, kernels.NewArena(r.Dev), engineOptions(j.s)); err != nil {
-		return err
+	if generates(j.s) {
+		if j.engine, err = serve.NewEngine(r, m, kernels.NewArena(r.Dev), engineOptions(j.s)); err != nil {
+			return err
+		}
 	}
 	j.state.Digest = r.Dev.Definition().Digest()
 	j.state.Parameters, _ = m.Parameters()
@@ -130,7 +145,6 @@ func (j *job) prepare(r *parallel.Rank) error {
 		}
 		j.state.Origin.Schedule = j.rl.t.schedule
 	}
-	j.t.rehearse(packs, j.s.Data.PackRows)
 	if j.pref != nil { // before a checkpoint replaces the weights
 		if err := j.pref.refer(j.ctx, filepath.Join(j.out, referenceFile), j.o.Resume, j.note); err != nil {
 			return err
@@ -139,31 +153,31 @@ func (j *job) prepare(r *parallel.Rank) error {
 	return j.resume()
 }
 
-// openTrainer makes the trainer of the run's first stage and says how many packs a step of it may have.
-func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (packs int, err error) {
+// openTrainer makes the trainer of the run's first stage.
+func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (err error) {
 	if lessons := j.corpus.lessons(); lessons != nil {
 		j.stream = data.NewStream(lessons, uint64(j.s.Run.Seed), j.s.Data.PackRows, j.s.Run.Epochs)
 	}
 	if j.steps = j.s.Run.Steps; j.steps == 0 {
 		j.steps = j.stream.Steps(j.s.Run.Packs)
 		if warmup := j.s.Optim.WarmupSteps; warmup > j.steps {
-			return 0, fmt.Errorf("optim.warmup_steps: %d is more than the %d steps of run.epochs = %d: lower it, or give a share "+
+			return fmt.Errorf("optim.warmup_steps: %d is more than the %d steps of run.epochs = %d: lower it, or give a share "+
 				"of the steps as optim.warmup_ratio", warmup, j.steps, j.s.Run.Epochs)
 		}
 	}
 	if j.t, err = newTrainer(j.s, j.steps); err != nil {
-		return 0, err
+		return err
 	}
 	j.t.r, j.t.m = r, m
 	if j.s.RL.Objective == "" {
-		return j.s.Run.Packs, nil
+		return nil
 	}
 	w := j.s.WarmStart
 	j.warm = w.Steps
 	j.steps += j.warm
 	j.t.schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Steps: max(w.Steps, 1)}
 	j.t.schedule.Warmup = optim.WarmupSteps(w.WarmupSteps, w.WarmupRatio, w.Steps)
-	return max(w.Packs, j.s.Run.MicroBatch), nil
+	return nil
 }
 
 // resume loads the newest checkpoint where that is asked for.

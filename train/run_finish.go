@@ -44,7 +44,7 @@ func (j *job) report(proof *Proof) error {
 		}
 	}
 	err := writeJSON(filepath.Join(j.out, resultFile), result{
-		Finished: time.Now().UTC().Truncate(time.Second), Seconds: j.state.Seconds, Environment: environment(j), Proof: proof, Samples: j.samples[:min(len(j.samples), 8)],
+		Finished: time.Now().UTC().Truncate(time.Second), Seconds: j.state.Seconds, Environment: environment(j), Memory: j.taken(), Proof: proof, Samples: j.samples[:min(len(j.samples), 8)],
 	})
 	if err != nil {
 		return err

@@ -60,6 +60,33 @@ func modelOptions(s *configs.Shape) model.Options {
 	return model.Options{DType: dtype(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
 }
 
+// fillModel makes the model of a shape whose config.json is known, filled with the checkpoint's weights or random ones,
+// adapters included.
+func fillModel(dev kernels.Device, s *configs.Shape, config []byte) (m *model.Model, err error) {
+	if s.Model.Path != "" {
+		m, err = model.LoadFolder(dev, s.Model.Path, "", modelOptions(s))
+	} else if m, err = model.Build(dev, config, modelOptions(s)); err == nil {
+		m.Initialise(dev, uint64(s.Model.InitSeed))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m, adapt(dev, s, m)
+}
+
+// adapt puts the shape's adapters on a model.
+func adapt(dev kernels.Device, s *configs.Shape, m *model.Model) error {
+	if s.LoRA.Rank == 0 {
+		return nil
+	}
+	c := model.LoRAConfig{Rank: s.LoRA.Rank, Alpha: s.LoRA.Alpha, Targets: s.LoRA.Targets, TargetParameters: s.LoRA.TargetParameters}
+	if err := m.AddLoRA(c); err != nil {
+		return err
+	}
+	m.InitialiseAdapters(dev, uint64(s.LoRA.Seed))
+	return nil
+}
+
 // openTrained is openModel with memory for training.
 func openTrained(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
 	m, l, err := openModel(dev, s)
@@ -92,12 +119,8 @@ func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langua
 	if l != nil && l.Vocab() > m.Vocab {
 		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at least as many", m.Vocab, l.Vocab())
 	}
-	if s.LoRA.Rank > 0 {
-		c := model.LoRAConfig{Rank: s.LoRA.Rank, Alpha: s.LoRA.Alpha, Targets: s.LoRA.Targets, TargetParameters: s.LoRA.TargetParameters}
-		if err := m.AddLoRA(c); err != nil {
-			return nil, nil, err
-		}
-		m.InitialiseAdapters(dev, uint64(s.LoRA.Seed))
+	if err := adapt(dev, s, m); err != nil {
+		return nil, nil, err
 	}
 	return m, l, nil
 }
@@ -162,7 +185,10 @@ func newTrainer(s *configs.Shape, steps int) (*trainer, error) {
 }
 
 func engineOptions(s *configs.Shape) serve.Options {
-	return serve.Options{Slots: s.Rollout.Slots, PageRows: s.Rollout.PageRows, Pages: s.Rollout.Pages, PrefillRows: s.Rollout.PrefillRows}
+	o := s.Rollout
+	return serve.Options{
+		Slots: o.Slots, PageRows: o.PageRows, Pages: o.Pages, PrefillRows: o.PrefillRows, Longest: s.Data.PackRows + o.MaxTokens,
+	}
 }
 
 func writeJSON(path string, v any) error {

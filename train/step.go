@@ -1,7 +1,6 @@
 package train
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -81,39 +80,33 @@ func (t *trainer) update(ws []optim.Weights, lr float64, step int) (norm func() 
 	return func() float64 { return float64(parallel.Download[float32](t.r, n)[0]) }
 }
 
-// rehearse runs the largest micro-batch that steps of so many packs of at most so many rows can hold, and forgets it: the memory of every step is taken before the
-// first, and a lack of it is known before anything is written. Cross entropy stands for every objective: where one passes the vocabulary twice, the first pass takes no
-// more than the second.
-func (t *trainer) rehearse(packs, rows int) {
+// largest takes the largest step that so many packs of at most so many rows can make, on a rank whose device counts. One
+// micro-batch stands for all: of the others it keeps what the step does. Cross entropy stands for every objective: where one
+// passes the vocabulary twice, the first pass takes no more than the second.
+func (t *trainer) largest(packs, rows int) {
 	r, micro := t.r, min(packs, t.microBatch)
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case kernels.Fault:
-			panic(kernels.Fault{Err: fmt.Errorf("a micro-batch of %d rows: %w; a smaller run.micro_batch or data.pack_rows, or run.recompute = true, takes less memory", micro*rows, p.Err)})
-		default:
-			panic(p)
-		}
-	}()
 	defer r.Stack.Release(r.Stack.Mark())
-	var full []data.Sample
-	for left := rows; left > 0; {
-		ids := make([]int32, min(left, t.m.MaxLength))
-		full = append(full, data.Sample{IDs: ids, Targets: ids})
-		left -= len(ids)
-	}
-	for range (packs + micro - 1) / micro { // what a step keeps of each
+	for range (packs+micro-1)/micro - 1 {
 		r.Stack.New(kernels.F32, 1, micro*rows)
 		t.m.NewLesson(r, micro*rows, packs*rows)
 	}
 	plain := *t
 	plain.objective = optim.SFT{}
-	plain.micro(lessons(slices.Repeat([][]data.Sample{full}, micro)), packs*rows)
+	plain.micro(lessons(slices.Repeat([][]data.Sample{t.full(rows)}, micro)), packs*rows)
 	t.m.GatherTied(r)
-	optim.GradNorm(r, weights(t.m.Trained()))
-	for _, p := range t.m.Trained() {
-		r.Dev.Zero(p.Grad)
+	own, indexers := t.trained()
+	t.update(own, 0, 1)
+	t.update(indexers, 0, 1)
+}
+
+// full is a pack of so many rows: samples of the model's length, one after the other.
+func (t *trainer) full(rows int) (pack []data.Sample) {
+	for left := rows; left > 0; {
+		ids := make([]int32, min(left, t.m.MaxLength))
+		pack = append(pack, data.Sample{IDs: ids, Targets: ids})
+		left -= len(ids)
 	}
+	return pack
 }
 
 // notFinite names the first parameter, in the order of the graph, whose gradient is not finite.

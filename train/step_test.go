@@ -1,8 +1,6 @@
 package train
 
 import (
-	"errors"
-	"strings"
 	"testing"
 
 	"lockstep/configs"
@@ -12,7 +10,7 @@ import (
 	"lockstep/parallel"
 )
 
-// limited is a device that counts what it gives out and has no more than that.
+// limited is a device that counts what it gives out, and says that it has so much left (0: what the machine has).
 type limited struct {
 	*cpu.Device
 	pieces, left int
@@ -20,16 +18,20 @@ type limited struct {
 
 func (l *limited) Alloc(bytes int) []byte {
 	l.pieces++
-	if l.left -= bytes; l.left < 0 {
-		panic(kernels.Fault{Err: errors.New("out of memory")})
-	}
 	return l.Device.Alloc(bytes)
 }
 
-// ready is a trainer of the tiny shape with 1 pack of 1,024 rows at a time, on a device with so many bytes for activations.
-func ready(t *testing.T, bytes int, body func(d *limited, tr *trainer), set ...string) error {
+func (l *limited) Available() int {
+	if l.left > 0 {
+		return l.left
+	}
+	return l.Device.Available()
+}
+
+// ready is a trainer of the tiny shape with 1 pack of 1,024 rows at a time, its memory reserved by the plan or not.
+func ready(t *testing.T, planned bool, body func(d *limited, tr *trainer), set ...string) error {
 	t.Helper()
-	s, err := configs.Parse("tiny.toml", []byte(tiny), append(set, "data.pack_rows=1024"))
+	s, err := configs.Parse("tiny.toml", []byte(tiny), append(set, "data.pack_rows=1024", "run.packs=4"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,34 +40,43 @@ func ready(t *testing.T, bytes int, body func(d *limited, tr *trainer), set ...s
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	d := &limited{Device: dev, left: 1 << 40}
+	d := &limited{Device: dev}
 	return parallel.Run([]kernels.Device{d}, func(r *parallel.Rank) error {
 		m, _, err := openTrained(r.Dev, s)
 		if err != nil {
 			return err
 		}
 		tr, err := newTrainer(s, 3)
+		if err != nil {
+			return err
+		}
 		tr.r, tr.m = r, m
-		d.left = bytes
+		if planned {
+			p, err := newPlanner(d, s)
+			if err != nil {
+				return err
+			}
+			if _, err := p.peak(nil); err != nil {
+				return err
+			}
+			reserve(r, p.r)
+		}
 		body(d, tr)
-		return err
+		return nil
 	})
 }
 
-// After the rehearsal no step asks for memory, and every number is what it is without one.
-func TestRehearsal(t *testing.T) {
+// Once what the plan says is reserved no step asks for memory, and every number is what it is without.
+func TestReservedSteps(t *testing.T) {
 	pack := []data.Sample{{IDs: make([]int32, 128), Targets: make([]int32, 128)}, {IDs: make([]int32, 77), Targets: make([]int32, 77)}}
-	run := func(rehearsed bool, set []string) (last stepResult) {
-		err := ready(t, 1<<40, func(d *limited, tr *trainer) {
-			if rehearsed {
-				tr.rehearse(4, 1024)
-			}
+	run := func(reserve bool, set []string) (last stepResult) {
+		err := ready(t, reserve, func(d *limited, tr *trainer) {
 			before := d.pieces
 			for step := range 3 {
 				last = tr.step(step+1, lessons([][]data.Sample{pack[:1+step%2], pack, pack[1:], {}}[:2+step%2]))
 			}
-			if rehearsed != (d.pieces == before) {
-				t.Errorf("rehearsed %t: steps asked for memory %d times", rehearsed, d.pieces-before)
+			if reserve != (d.pieces == before) {
+				t.Errorf("reserved %t: steps asked for memory %d times", reserve, d.pieces-before)
 			}
 		}, set...)
 		if err != nil {
@@ -75,14 +86,7 @@ func TestRehearsal(t *testing.T) {
 	}
 	for _, set := range [][]string{nil, tinyDSA("indexer.stage=sparse"), tinyDSA("indexer.stage=dense", "run.micro_batch=2")} {
 		if with, without := run(true, set), run(false, set); with != without || with.Loss == 0 {
-			t.Errorf("%v: with a rehearsal %+v, without %+v", set, with, without)
+			t.Errorf("%v: reserved %+v, else %+v", set, with, without)
 		}
-	}
-}
-
-func TestRehearsalNamesTheMend(t *testing.T) {
-	err := ready(t, 1<<20, func(_ *limited, tr *trainer) { tr.rehearse(4, 1024) })
-	if err == nil || !strings.Contains(err.Error(), "a micro-batch of 1024 rows: out of memory") || !strings.Contains(err.Error(), "run.recompute") {
-		t.Errorf("error %v", err)
 	}
 }

@@ -1,0 +1,110 @@
+package train
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+)
+
+// What a run takes of its devices is what the plan said before anything was allocated, to the byte.
+func TestPlanIsExact(t *testing.T) {
+	rl := tinyRL()
+	for name, set := range map[string][]string{
+		"full":         {"run.steps=2", "optim.warmup_steps=0"},
+		"lora":         {"run.steps=2", "optim.warmup_steps=0", "lora.rank=4"},
+		"recompute":    {"run.steps=2", "optim.warmup_steps=0", "run.recompute=true", "run.micro_batch=2"},
+		"sparse":       tinyDSA("indexer.stage=sparse", "run.steps=2", "optim.warmup_steps=0"),
+		"dense":        tinyDSA("indexer.stage=dense", "run.steps=2", "optim.warmup_steps=0"),
+		"pairs":        append(tinyPairs(t), "run.steps=2", "optim.warmup_steps=0"),
+		"rl":           append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=1"),
+		"rl reference": append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=0", "rl.kl_coef=0.1", "lora.rank=2"),
+		"rl proximal":  append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=0", "rl.proximal=true", "rl.minibatches=2"),
+		"mismatch": append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=0", "rollout.allow_mismatch=true",
+			"rollout.numerics.combine=bf16", "rollout.numerics.weights=fp8"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "run")
+			if _, err := runTiny(t, out, false, set...); err != nil {
+				t.Fatal(err)
+			}
+			text, err := os.ReadFile(filepath.Join(out, resultFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var res result
+			if err := json.Unmarshal(text, &res); err != nil {
+				t.Fatal(err)
+			}
+			if n := res.Memory; n.PlannedDevice != n.Device || n.Device < 1<<16 {
+				t.Errorf("took %d bytes of its devices, planned %d", n.Device, n.PlannedDevice)
+			}
+			if n := res.Memory; n.Peak < int64(n.Device)/2 || n.Planned <= n.PlannedDevice {
+				t.Errorf("resident at the peak %d bytes, planned %d with %d of devices", n.Peak, n.Planned, n.PlannedDevice)
+			}
+		})
+	}
+}
+
+// A run that does not fit is refused in one line with what would fit, and that does fit; the line before a run says its parts.
+func TestAdmit(t *testing.T) {
+	dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	shape := func(set ...string) *configs.Shape {
+		s, err := parseTiny(append([]string{"run.packs=8", "run.micro_batch=8", "run.verify_tokens=0", "data.eval_samples=0", "data.pack_rows=512"}, set...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	takes := func(set ...string) int {
+		p, err := newPlanner(dev, shape(set...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := p.peak(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.Device()
+	}
+	for _, c := range []struct {
+		room int // beyond what the process takes already
+		want string
+	}{
+		{takes() + 64<<20, ""},
+		{takes("run.recompute=true"), "it fits with run.recompute = true: "},
+		{takes("run.micro_batch=1"), "it fits with run.micro_batch = 1: "},
+		{takes("run.recompute=true", "run.micro_batch=1"), "it fits with run.recompute = true and run.micro_batch = 1: "},
+	} {
+		d := &limited{Device: dev}
+		s := shape()
+		p, err := newPlanner(d, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := p.peak(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.left = max(c.room+n.Other-resident()+1<<16, 1)
+		_, line, err := admit(d, p)
+		if c.want == "" {
+			if err != nil || !strings.HasPrefix(line, "memory: ") || !strings.Contains(line, "at the peak (weights ") || !strings.HasSuffix(line, " available") {
+				t.Errorf("%q, error %v", line, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "out of memory: the run takes ") {
+			t.Errorf("with %d bytes: %q, error %v, want %q", c.room, line, err, c.want)
+		}
+	}
+}
