@@ -669,23 +669,39 @@ func reportCommand() *cobra.Command {
 	return c
 }
 
+// stepFlags choose the micro-batch that a peak of memory is told for.
+func stepFlags(c *cobra.Command) *train.StepSize {
+	size, f := train.DefaultStepSize(), c.Flags()
+	f.IntVar(&size.MicroBatch, "micro-batch", size.MicroBatch, "packs of a micro-batch, for the peak of memory")
+	f.IntVar(&size.Rows, "rows", size.Rows, "tokens of a pack, for the peak of memory")
+	return &size
+}
+
 func inspectCommand() *cobra.Command {
-	return &cobra.Command{
+	var size *train.StepSize
+	c := &cobra.Command{
 		Use:   "inspect DIR",
 		Short: "Say what a model folder holds and what it takes to train it",
 		Args:  one("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			s, err := model.Inspect(args[0])
+			if err != nil {
+				return err
+			}
+			peaks, err := train.Peaks(*size, "model.path="+args[0])
 			if err == nil {
-				fmt.Print(s)
+				fmt.Printf("%s\n%s", s, peaks)
 			}
 			return err
 		},
 	}
+	size = stepFlags(c)
+	return c
 }
 
 func shapesCommand() *cobra.Command {
-	return &cobra.Command{
+	var size *train.StepSize
+	c := &cobra.Command{
 		Use:   "shapes [MODEL]",
 		Short: "List the catalogue of published models, or say what one is and what it takes to train it",
 		Long: "Lists published models with their parameters and memory, or shows one. In a shape, model.catalogue names one: a new network of its sizes, with random\n" +
@@ -696,13 +712,15 @@ func shapesCommand() *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			say := train.Catalogue
 			if len(args) == 1 {
-				say = func() (string, error) { return train.Describe(args[0]) }
+				say = func() (string, error) { return train.Describe(args[0], *size) }
 			}
 			text, err := say()
 			fmt.Print(text)
 			return err
 		},
 	}
+	size = stepFlags(c)
+	return c
 }
 
 func benchCommand() *cobra.Command {

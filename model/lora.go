@@ -54,7 +54,7 @@ func (m *Model) AddLoRA(c LoRAConfig) error {
 	}
 	for t, n := range hits {
 		if n == 0 {
-			return fmt.Errorf("lora: target %q matches nothing in this model: want names such as %s", t, strings.Join(m.targetNames(), ", "))
+			return fmt.Errorf("lora: target %q matches nothing in this model: want names such as %s", t, strings.Join(m.Targets(), ", "))
 		}
 	}
 	b := &builder{dev: m.dev, mem: m.mem, dtype: m.DType}
@@ -150,7 +150,8 @@ func (m *Model) linears() []*Linear {
 	return out
 }
 
-func (m *Model) targetNames() []string {
+// Targets are the names of projections that adapters can go on, those of experts behind "mlp.experts.".
+func (m *Model) Targets() []string {
 	var names []string
 	for _, l := range m.linears() {
 		for _, s := range l.Subs {

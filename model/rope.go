@@ -96,9 +96,12 @@ func (b *builder) rope(c ropeConfig) kernels.Rope {
 		pairs := c.dim / 2
 		rope = kernels.Rope{Cos: b.tensor(kernels.F32, 1, b.positions, pairs), Sin: b.tensor(kernels.F32, 1, b.positions, pairs)}
 		if b.dev != nil && !kernels.IsMeta(b.dev) {
-			cos, sin := c.tables(b.positions)
-			writeValues(b.dev, rope.Cos, cos)
-			writeValues(b.dev, rope.Sin, sin)
+			for from := 0; from < b.positions; from += tablePiece {
+				to := min(from+tablePiece, b.positions)
+				cos, sin := c.tables(from, to)
+				writeValues(b.dev, rope.Cos.RowRange(from, to), cos)
+				writeValues(b.dev, rope.Sin.RowRange(from, to), sin)
+			}
 		}
 		b.ropes[c.ropeTables] = rope
 	}
@@ -106,14 +109,17 @@ func (b *builder) rope(c ropeConfig) kernels.Rope {
 	return rope
 }
 
-// tables are cos and sin of position * frequency, [positions, dim/2], in float64, rounded once.
-func (c ropeTables) tables(positions int) (cos, sin []float32) {
+// tablePiece is how many positions of a table are on the host at a time.
+const tablePiece = 2048
+
+// tables are cos and sin of position * frequency for positions [from, to), [to-from, dim/2], in float64, rounded once.
+func (c ropeTables) tables(from, to int) (cos, sin []float32) {
 	pairs, scale := c.dim/2, c.scaling.attention()
-	cos, sin = make([]float32, positions*pairs), make([]float32, positions*pairs)
+	cos, sin = make([]float32, (to-from)*pairs), make([]float32, (to-from)*pairs)
 	for i := range pairs {
 		f := c.scaling.frequency(i, c.dim, c.theta)
-		for p := range positions {
-			s, c := math.Sincos(float64(p) * f)
+		for p := range to - from {
+			s, c := math.Sincos(float64(from+p) * f)
 			cos[p*pairs+i], sin[p*pairs+i] = float32(c*scale), float32(s*scale)
 		}
 	}

@@ -34,8 +34,8 @@ func Catalogue() (string, error) {
 	return b.String(), nil
 }
 
-// Describe is everything about one published model.
-func Describe(name string) (string, error) {
+// Describe is everything about one published model, with the peak of memory for a micro-batch.
+func Describe(name string, size StepSize) (string, error) {
 	e, err := published(name)
 	if err != nil {
 		return "", err
@@ -52,11 +52,16 @@ func Describe(name string) (string, error) {
 	for _, d := range slices.Backward(e.summary.Demands) {
 		text += fmt.Sprintf(form, fits("full", d.DType, d.Full.Bytes())...) + fmt.Sprintf(form, fits("LoRA", d.DType, d.LoRA.Bytes())...)
 	}
+	peaks, err := Peaks(size, "model.catalogue="+name, "model.tokenizer=bytes")
+	if err != nil {
+		return "", err
+	}
 	return fmt.Sprintf(`%s
 memory: weights, gradients, moments and masters; a tenth of each device is left for activations. Training on several GPUs, in equal parts, is not built yet.
 in a shape: model.catalogue = %q; a smaller model.config.num_hidden_layers keeps the first layers.
 
-%s`, text, name, e.config), nil
+%s
+%s`, text, name, peaks, e.config), nil
 }
 
 // entry is a model of the catalogue.

@@ -84,7 +84,7 @@ func TestCatalogue(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		text, err := Describe(name)
+		text, err := Describe(name, DefaultStepSize())
 		if err != nil || !strings.Contains(list, name+" ") || !strings.Contains(text, string(e.config)) {
 			t.Errorf("%s: listed as\n%s\nshown as\n%s\n(%v)", name, list, text, err)
 		}

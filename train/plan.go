@@ -221,14 +221,17 @@ func reserve(r, plan *parallel.Rank) {
 	r.Stack.Reserve(plan.Stack.Peak())
 }
 
-// processMemory is what the process takes apart from tensors: what is resident now, and as much again as is alive on Go's
-// heap, which garbage may fill before it is collected.
+// processMemory is what the process takes apart from tensors: what is resident now, as much again as is alive on Go's heap,
+// which garbage may fill before it is collected, and buffers.
 func processMemory() int {
 	debug.FreeOSMemory()
 	var heap runtime.MemStats
 	runtime.ReadMemStats(&heap)
-	return resident() + int(max(heap.HeapAlloc, leastHeap))
+	return resident() + int(max(heap.HeapAlloc, leastHeap)) + buffers
 }
+
+// buffers is what operations of the CPU, and tensors on their way to and from a device, take of the host: measured.
+const buffers = 16 << 20
 
 // leastHeap is Go's heap before it is collected first.
 const leastHeap = 4 << 20
