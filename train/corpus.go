@@ -58,6 +58,19 @@ func (c *corpus) texts(n int) (list [][]int32) {
 	return list
 }
 
+// longest is how many positions the longest answer has, its prompt included; 0: there are no questions.
+func (c *corpus) longest(maxTokens int) (n int) {
+	for _, e := range []*exam{c.asked, c.held} {
+		if e == nil {
+			continue
+		}
+		for i := range e.Len() {
+			n = max(n, len(e.Prompt(i))+maxTokens)
+		}
+	}
+	return n
+}
+
 // exam is questions with who judges the answers.
 type exam struct {
 	*data.Questions

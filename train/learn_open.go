@@ -93,7 +93,7 @@ func (j *job) openRollout(l *learner) (err error) {
 	r := l.t.r.Beside(dev)
 	reserve(r, j.plan.rollout)
 	l.rank, l.model = r, m
-	if l.engine, err = serve.NewEngine(r, m, kernels.NewArena(dev), engineOptions(j.s)); err != nil {
+	if l.engine, err = serve.NewEngine(r, m, kernels.NewArena(dev), j.plan.engineOptions()); err != nil {
 		return err
 	}
 	l.sync = func() error { return m.CopyWeights(l.t.m, quant.Format(n.Weights)) }

@@ -65,12 +65,14 @@ func memorySize(n int) string {
 
 // planner is a run's model and engine on a device that counts memory and computes nothing.
 type planner struct {
-	s      *configs.Shape
-	r      *parallel.Rank
-	m      *model.Model
-	lang   *data.Language
-	engine *serve.Engine // nil: the run generates nothing
-	static Memory        // all but activations
+	s       *configs.Shape
+	r       *parallel.Rank
+	m       *model.Model
+	lang    *data.Language
+	engine  *serve.Engine // nil: the run generates nothing
+	static  Memory        // all but activations
+	longest int           // positions of the longest answer with its prompt
+	process int           // [processMemory] when it was asked first; 0: not asked
 
 	// Of a rollout with numerics of its own; nil: none.
 	rollout       *parallel.Rank
@@ -92,16 +94,31 @@ func newPlanner(dev kernels.Device, s *configs.Shape) (p *planner, err error) {
 	p.static.Weights = handedOut(p.r)
 	p.m.TrainAll(d)
 	p.static.Training = handedOut(p.r) - p.static.Weights
-	if generates(s) {
-		if p.engine, err = serve.NewEngine(p.r, p.m, kernels.NewArena(d), engineOptions(s)); err != nil {
-			return nil, err
-		}
+	return p, nil
+}
+
+// openEngines describes what generates, for sequences of so many positions at most.
+func (p *planner) openEngines(dev kernels.Device, longest int) (err error) {
+	p.longest = longest
+	if !generates(p.s) {
+		return nil
 	}
-	p.static.Cache = handedOut(p.r) - p.static.Weights - p.static.Training
-	if s.RL.Objective != "" && s.Rollout.Numerics != (configs.Numerics{}) {
-		err = p.openRollout(dev)
+	before := handedOut(p.r)
+	if p.engine, err = serve.NewEngine(p.r, p.m, kernels.NewArena(p.r.Dev), p.engineOptions()); err != nil {
+		return err
 	}
-	return p, err
+	p.static.Cache = handedOut(p.r) - before
+	if p.s.RL.Objective == "" || p.s.Rollout.Numerics == (configs.Numerics{}) {
+		return nil
+	}
+	return p.openRollout(dev)
+}
+
+// engineOptions are the shape's, for the longest sequence that the run asks for.
+func (p *planner) engineOptions() serve.Options {
+	o := engineOptions(p.s)
+	o.Longest = p.longest
+	return o
 }
 
 // openRollout describes a rollout with numerics of its own, which has a copy of the weights on another device of the kind.
@@ -113,7 +130,7 @@ func (p *planner) openRollout(dev kernels.Device) error {
 		return err
 	}
 	weights := handedOut(p.rollout)
-	p.rolloutEngine, err = serve.NewEngine(p.rollout, m, kernels.NewArena(d), engineOptions(p.s))
+	p.rolloutEngine, err = serve.NewEngine(p.rollout, m, kernels.NewArena(d), p.engineOptions())
 	p.static.Weights += weights
 	p.static.Cache += handedOut(p.rollout) - weights
 	return err
@@ -173,7 +190,10 @@ func (p *planner) peak(with func(t *trainer)) (Memory, error) {
 		n.Activations += r.Stack.Peak() + workspaceOf(r)
 	}
 	if p.s.Device.Kind == "cpu" {
-		n.Other = processMemory() + host
+		if p.process == 0 {
+			p.process = processMemory()
+		}
+		n.Other = p.process + host
 	}
 	return n, err
 }
@@ -204,7 +224,7 @@ func (p *planner) carryOut(t *trainer) (host int, err error) {
 		p.engine.Widest(false)
 	}
 	if s.RL.Objective != "" && s.RL.ExactKL > 0 {
-		host = samples.PlanDivergence(p.r, p.m, min(s.Data.PackRows, p.m.MaxLength))
+		host = samples.PlanDivergence(p.r, p.m, min(p.longest, p.m.MaxLength))
 	}
 	if s.Run.VerifyTokens > 0 {
 		proof, err := serve.PlanProof(p.r, p.m)

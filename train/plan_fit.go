@@ -20,7 +20,7 @@ func admit(dev kernels.Device, p *planner) (n Memory, line string, err error) {
 	case have == 0:
 		return n, fmt.Sprintf("memory: %v", n), nil
 	case n.Total() > have:
-		return n, "", fmt.Errorf("out of memory: the run takes %v, and %s has %s available: %s", n, dev.Name(), memorySize(have), mend(dev, p.s, have))
+		return n, "", fmt.Errorf("out of memory: the run takes %v, and %s has %s available: %s", n, dev.Name(), memorySize(have), mend(dev, p, have))
 	}
 	return n, fmt.Sprintf("memory: %v of %s available", n, memorySize(have)), nil
 }
@@ -91,10 +91,10 @@ func lowerRows(s *configs.Shape, by int) (any, bool) {
 }
 
 // mend names the first changes of a shape by which it takes no more than so many bytes: as few as will do.
-func mend(dev kernels.Device, s *configs.Shape, have int) string {
+func mend(dev kernels.Device, run *planner, have int) string {
 	takes := func(use []change) (total int, text string) {
 		var parts []string
-		t := *s
+		t := *run.s
 		for _, c := range use {
 			if value, ok := c.apply(&t); ok {
 				parts = slices.DeleteFunc(parts, func(p string) bool { return strings.HasPrefix(p, c.key+" ") })
@@ -102,6 +102,10 @@ func mend(dev kernels.Device, s *configs.Shape, have int) string {
 			}
 		}
 		p, err := newPlanner(dev, &t)
+		if err == nil {
+			p.process = run.process
+			err = p.openEngines(dev, run.longest)
+		}
 		if err != nil {
 			return have + 1, ""
 		}

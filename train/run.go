@@ -111,6 +111,9 @@ func (j *job) prepare(r *parallel.Rank) error {
 		return err
 	}
 	j.lang, j.stops = p.lang, serve.Stops(p.m, p.lang)
+	if err := p.openEngines(r.Dev, j.corpus.longest(j.s.Rollout.MaxTokens)); err != nil {
+		return err
+	}
 	var line string
 	if j.takes, line, err = admit(r.Dev, p); err != nil {
 		return err
@@ -132,7 +135,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 		}
 	}
 	if generates(j.s) {
-		if j.engine, err = serve.NewEngine(r, m, kernels.NewArena(r.Dev), engineOptions(j.s)); err != nil {
+		if j.engine, err = serve.NewEngine(r, m, kernels.NewArena(r.Dev), p.engineOptions()); err != nil {
 			return err
 		}
 	}

@@ -187,7 +187,7 @@ func newTrainer(s *configs.Shape, steps int) (*trainer, error) {
 func engineOptions(s *configs.Shape) serve.Options {
 	o := s.Rollout
 	return serve.Options{
-		Slots: o.Slots, PageRows: o.PageRows, Pages: o.Pages, PrefillRows: o.PrefillRows, Longest: s.Data.PackRows + o.MaxTokens,
+		Slots: o.Slots, PageRows: o.PageRows, Pages: o.Pages, PrefillRows: o.PrefillRows,
 	}
 }
 
