@@ -3,14 +3,30 @@ package data
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 )
 
 // Sample is one sequence to learn from: row t reads IDs[t] and is to predict Targets[t], -1 where nothing is learned.
-// Rows after the last target would teach nothing and are left out.
+// Rows after the last target would teach nothing and are left out. Weights[t] above 0 weighs the loss of Targets[t].
 type Sample struct {
-	IDs     []int32 // [T]
-	Targets []int32 // [T]
+	IDs     []int32   // [T]
+	Targets []int32   // [T]
+	Weights []float32 // [T]; nil: each target weighs 1
+}
+
+// Weight is the sum of the targets' weights, in their order.
+func (s Sample) Weight() float64 {
+	if s.Weights == nil {
+		return float64(s.Learned())
+	}
+	sum := 0.0
+	for i, t := range s.Targets {
+		if t >= 0 {
+			sum += float64(s.Weights[i])
+		}
+	}
+	return sum
 }
 
 // Learned is the number of targets.
@@ -45,6 +61,7 @@ type Options struct {
 	End      int32     // id that ends a text, put behind completions; -1: none
 	Stops    []int32   // further ids that end an answer of a chat
 	NoEnd    bool      // learn what has no end, and never stops
+	Judged   bool      // of questions: fields that nothing here reads go to a program that judges the answers
 	Vocab    int       // ids of the model are below
 	MaxRows  int       // of a sample
 	PairRows int       // of the two samples of a preference, at least 2; other data does not use it
@@ -74,6 +91,8 @@ type Dataset struct {
 	Rows      int // of all samples
 	Targets   int // of all samples
 
+	Ignored []string // fields that nothing reads: "FILE:LINE: field X is ignored"
+
 	chat int // place of the first sample of a conversation; -1: none
 }
 
@@ -97,22 +116,32 @@ func (s Sample) digest(h uint64) uint64 {
 	for i, id := range s.IDs {
 		h = hashOf(h, uint64(uint32(id))<<32|uint64(uint32(s.Targets[i])))
 	}
+	for _, w := range s.Weights {
+		h = hashOf(h, uint64(math.Float32bits(w)))
+	}
 	return h
 }
 
 // builder fills a dataset.
 type builder struct {
 	Options
-	d Dataset
+	d      Dataset
+	fields *fields // of the file's lines
 }
 
-func newBuilder(o Options) *builder { return &builder{Options: o, d: Dataset{chat: -1}} }
+// newBuilder starts a dataset of the source that errors call name.
+func newBuilder(o Options, name string) *builder {
+	return &builder{Options: o, d: Dataset{chat: -1}, fields: newFields(name, o, "prompt")}
+}
 
 // noLabel marks a token that is not to be learned.
 const noLabel = -1
 
 // sequence is token ids with what is to be learned: labels[i] is the id that the model should write at place i, or noLabel.
-type sequence struct{ ids, labels []int32 }
+type sequence struct {
+	ids, labels []int32
+	weights     []float32 // of labels; nil: 1 each
+}
 
 // add appends tokens, learned or not.
 func (q *sequence) add(ids []int32, learn bool) {
@@ -139,12 +168,22 @@ func (q *sequence) rows() int {
 }
 
 // cut keeps what n rows need.
-func (q *sequence) cut(n int) sequence { return sequence{q.ids[:n+1], q.labels[:n+1]} }
+func (q *sequence) cut(n int) sequence {
+	c := sequence{ids: q.ids[:n+1], labels: q.labels[:n+1]}
+	if q.weights != nil {
+		c.weights = q.weights[:n+1]
+	}
+	return c
+}
 
 // sample is the rows of a sequence.
 func (q *sequence) sample() Sample {
 	rows := q.rows()
-	return Sample{IDs: q.ids[:rows:rows], Targets: q.labels[1 : rows+1 : rows+1]}
+	s := Sample{IDs: q.ids[:rows:rows], Targets: q.labels[1 : rows+1 : rows+1]}
+	if q.weights != nil {
+		s.Weights = q.weights[1 : rows+1 : rows+1]
+	}
+	return s
 }
 
 // add makes a sample of a sequence, by the rule for long ones.
@@ -227,5 +266,6 @@ func (b *builder) dataset(name string) (*Dataset, error) {
 	if len(b.d.samples) == 0 {
 		return nil, fmt.Errorf("%s: no sample is left of %d, raise data.pack_rows", name, b.d.Dropped)
 	}
+	b.d.Ignored = b.fields.Ignored
 	return &b.d, nil
 }

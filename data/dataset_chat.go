@@ -3,6 +3,7 @@ package data
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"lockstep/data/jinja"
@@ -66,9 +67,9 @@ func (o Options) conversed(c Chat, from int) ([]sequence, error) {
 
 // segments cuts a conversation by the template's generation blocks if it has any, else by rendering its beginnings.
 func (o Options) segments(c Chat, from int) ([]rendered, error) {
-	turns := assistantTurns(c.Messages, from)
+	turns := slices.DeleteFunc(assistantTurns(c.Messages, from), func(i int) bool { return muted(c.Messages[i]) })
 	if len(turns) == 0 {
-		return nil, errors.New("no assistant message to learn from, add one")
+		return nil, errors.New("no assistant message to learn from, add one, of another weight than 0")
 	}
 	whole, err := o.Template.render(c, false, o.Now)
 	if err != nil {
@@ -102,9 +103,15 @@ func (o Options) marked(c Chat, from int, turns []int, whole jinja.Result) ([]re
 		}
 	}
 	part := rendered{last: turns[len(turns)-1], partial: -len(turns)}
+	all := assistantTurns(c.Messages, 0)
+	silent := slices.ContainsFunc(all, func(i int) bool { return i >= from && muted(c.Messages[i]) })
+	if silent && len(all) != len(whole.Generated) {
+		return nil, fmt.Errorf("the chat template marks %d pieces of %d assistant messages, where a weight of 0 has no place",
+			len(whole.Generated), len(all))
+	}
 	at := 0
-	for _, g := range whole.Generated {
-		if g[0] >= len(prompt) {
+	for k, g := range whole.Generated {
+		if g[0] >= len(prompt) && !(silent && muted(c.Messages[all[k]])) {
 			part.segments = append(part.segments, segment{whole.Text[at:g[0]], false}, segment{whole.Text[g[0]:g[1]], true})
 			part.partial++
 			at = g[1]

@@ -30,7 +30,7 @@ func NewTaskDataset(task Task, split Split, o Options) (*Dataset, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	b := newBuilder(o)
+	b := newBuilder(o, string(split)+" split")
 	for i := range task.Len(split) {
 		e := task.Example(split, i)
 		if err := b.completion(e.Prompt, e.Completion); err != nil {

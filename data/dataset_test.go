@@ -185,7 +185,7 @@ func TestCompletionEnd(t *testing.T) {
 		completion, want string
 	}{{imEnd, "b<|im_end|>", "a[b<|im_end|>]"}, {imEnd, "", "a[<|im_end|>]"}, {-1, "b", "a[b]"}} {
 		o.End, o.NoEnd = k.end, k.end < 0
-		b := newBuilder(o)
+		b := newBuilder(o, "f")
 		if err := b.completion("a", k.completion); err != nil {
 			t.Fatal(err)
 		}

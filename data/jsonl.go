@@ -16,7 +16,12 @@ const maxLine = 256 << 20
 //	{"prompt": ..., "completion": ...}                                   two texts, or two lists of messages
 //	{"ids": [...], "labels": [...] or "loss_mask": [...]}                tokens; without either all are learned
 //
-// Other keys are ignored. Errors are "file:line: what, mend".
+// An assistant message of "weight" 0 is read and not learned, one of 1 is (OpenAI's fine-tuning). Next to ids
+// "weights" are numbers of at least 0, as many as ids: weights[i] weighs the loss of token ids[i] (or labels[i])
+// where row i-1 predicts it, as Tinker's weights stand next to the tokens before they are shifted to targets; so
+// weights[0] counts nothing. A step's loss is the sum of weight * loss over the sum of weights (PyTorch's
+// cross_entropy with reduction "mean"). Fields that mean something to other programs are refused, others are ignored
+// and named in Ignored. Errors are "file:line: what, mend".
 func LoadJSONL(path string, o Options) (*Dataset, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -30,25 +35,34 @@ func LoadJSONL(path string, o Options) (*Dataset, error) {
 }
 
 func readJSONL(name string, r io.Reader, o Options) (*Dataset, error) {
-	b := newBuilder(o)
-	if err := eachLine(name, r, func(_ int, _ []byte, d *jinja.Dict) error { return b.line(d) }); err != nil {
+	b := newBuilder(o, name)
+	if err := eachLine(name, r, func(n int, _ []byte, d *jinja.Dict) error { return b.line(n, d) }); err != nil {
 		return nil, err
 	}
 	return b.dataset(name)
 }
 
-// line adds the sample of one line.
-func (b *builder) line(d *jinja.Dict) error {
+// line adds the sample of line n.
+func (b *builder) line(n int, d *jinja.Dict) error {
 	_, messages := d.Get("messages")
 	_, prompt := d.Get("prompt")
 	_, completion := d.Get("completion")
 	_, ids := d.Get("ids")
 	switch {
 	case messages && !prompt && !completion && !ids:
+		if err := b.fields.read(n, d, "messages", "tools", "chat_template_kwargs"); err != nil {
+			return err
+		}
 		return b.messagesLine(d)
 	case prompt && completion && !messages && !ids:
+		if err := b.fields.read(n, d, "prompt", "completion", "tools", "chat_template_kwargs"); err != nil {
+			return err
+		}
 		return b.completionLine(d)
 	case ids && !messages && !prompt && !completion:
+		if err := b.fields.read(n, d, "ids", "labels", "loss_mask", "weights"); err != nil {
+			return err
+		}
 		return b.idsLine(d)
 	}
 	return errors.New("want one of messages, prompt with completion, and ids, give just that")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"lockstep/data/jinja"
 )
@@ -33,10 +34,51 @@ func (b *builder) idsLine(d *jinja.Dict) error {
 	if err != nil {
 		return err
 	}
+	weights, hasWeights := d.Get("weights")
+	switch {
+	case !hasWeights || weights == nil:
+	case hasMask:
+		return errors.New("there are both weights and loss_mask, give one")
+	default:
+		if err := q.weigh(weights); err != nil {
+			return err
+		}
+	}
 	if len(q.labels) != len(q.ids) {
 		return fmt.Errorf("there are %d ids and %d labels or loss_mask, give as many", len(q.ids), len(q.labels))
 	}
 	return b.add(q)
+}
+
+// weigh gives labels weights of their own. Where all are 0 or 1 the sequence is what a mask makes of it.
+func (q *sequence) weigh(v any) error {
+	list, ok := v.([]any)
+	if !ok || len(list) != len(q.ids) || len(q.labels) != len(q.ids) {
+		return errors.New("weights is no list as long as ids, give a number for each id")
+	}
+	weights, labels, plain := make([]float32, len(list)), slices.Clone(q.labels), true
+	for i, x := range list {
+		switch x := x.(type) {
+		case float64:
+			weights[i] = float32(x)
+		case int64:
+			weights[i] = float32(x)
+		default:
+			weights[i] = -1
+		}
+		w := weights[i]
+		if !(w >= 0) || math.IsInf(float64(w), 0) {
+			return fmt.Errorf("weights[%d] is no number of at least 0 that fp32 holds, give one", i)
+		}
+		if w == 0 {
+			labels[i] = noLabel
+		}
+		plain = plain && (w == 0 || w == 1)
+	}
+	if q.labels = labels; !plain {
+		q.weights = weights
+	}
+	return nil
 }
 
 // readInts reads a list of int32.

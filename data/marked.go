@@ -78,12 +78,12 @@ func SamplesOf(path string, line int, o Options) ([]Sample, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b, lines := newBuilder(o), 0
+	b, lines := newBuilder(o, path), 0
 	err = eachLine(path, f, func(n int, _ []byte, d *jinja.Dict) error {
 		if lines = n + 1; lines != line {
 			return nil
 		}
-		return b.line(d)
+		return b.line(n, d)
 	})
 	if err == nil && line > lines {
 		err = fmt.Errorf("%s has %d lines, want one of them", path, lines)

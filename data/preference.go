@@ -14,6 +14,8 @@ type Preferences struct {
 	Rows      int // of all samples
 	Targets   int // of all samples
 
+	Ignored []string // fields that nothing reads: "FILE:LINE: field X is ignored"
+
 	chat bool // the first pair was made of messages
 }
 

@@ -16,7 +16,8 @@ import (
 //	{"input": {"messages": messages}, "preferred_output": messages, "non_preferred_output": messages}      OpenAI's
 //	{"prompt_ids": [...], "chosen_ids": [...], "rejected_ids": [...]}
 //
-// with "tools" and "chat_template_kwargs" beside messages. Other keys are ignored. Texts and messages get the id that ends a turn, ids are taken as they are.
+// with "tools" and "chat_template_kwargs" beside messages. Messages of weight 0 and other fields are as
+// with [LoadJSONL]. Texts and messages get the id that ends a turn, ids are taken as they are.
 // Where "chosen" and "rejected" are conversations and "prompt" is a text, it must be what the last message says that both begin with. Errors are "file:line: what,
 // mend".
 func LoadPreferences(path string, o Options) (*Preferences, error) {
@@ -36,8 +37,9 @@ func readPreferences(name string, r io.Reader, o Options) (*Preferences, error) 
 		return nil, fmt.Errorf("pairs of at most %d rows: want at least 2", o.PairRows)
 	}
 	var p Preferences
-	err := eachLine(name, r, func(_ int, _ []byte, d *jinja.Dict) error {
-		q, err := o.preference(d)
+	f := newFields(name, o, "prompt", "messages", "input")
+	err := eachLine(name, r, func(n int, _ []byte, d *jinja.Dict) error {
+		q, err := o.preference(n, d, f)
 		if err != nil {
 			return err
 		}
@@ -49,19 +51,23 @@ func readPreferences(name string, r io.Reader, o Options) (*Preferences, error) 
 	if len(p.pairs) == 0 {
 		return nil, fmt.Errorf("%s: no pair is left of %d, raise data.pack_rows", name, p.Dropped)
 	}
+	p.Ignored = f.Ignored
 	return &p, nil
 }
 
 // preferenceKeys are those of the forms of a line; a line has all of one form's and none of another's, but that a prompt may be implicit.
 var preferenceKeys = [...]string{"prompt", "messages", "chosen", "rejected", "input", "preferred_output", "non_preferred_output", "prompt_ids", "chosen_ids", "rejected_ids"}
 
-// preference reads a line.
-func (o Options) preference(d *jinja.Dict) (pair, error) {
+// preference reads line n.
+func (o Options) preference(n int, d *jinja.Dict, f *fields) (pair, error) {
 	found := ""
 	for _, key := range preferenceKeys {
 		if _, ok := d.Get(key); ok {
 			found += key + " "
 		}
+	}
+	if err := f.read(n, d, append(preferenceKeys[:], "tools", "chat_template_kwargs")...); err != nil {
+		return pair{}, err
 	}
 	switch found {
 	case "prompt_ids chosen_ids rejected_ids ":

@@ -12,8 +12,9 @@ type Questions struct {
 	name    string // of the source, in errors
 	task    Task   // nil: a file
 	split   Split
-	Dropped int // prompts left out because they were too long
-	Tokens  int // of all prompts
+	Dropped int      // prompts left out because they were too long
+	Tokens  int      // of all prompts
+	Ignored []string // fields that nothing reads: "FILE:LINE: field X is ignored"
 }
 
 type question struct {

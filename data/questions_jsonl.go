@@ -13,7 +13,8 @@ import (
 //	{"messages": [...], "tools": [...], "chat_template_kwargs": {...}}
 //	{"ids": [...]}
 //
-// with "answer": text, which rewards "exact" and "math" compare with, and any other keys, which rewards "command" and "http" are given. o.MaxRows bounds the
+// with "answer": text, which rewards "exact" and "math" compare with, and any other keys, which rewards "command" and
+// "http" are given (o.Judged); else they are refused or named in Ignored as with [LoadJSONL]. o.MaxRows bounds the
 // prompts; o.End is not used. Errors are "file:line: what, mend".
 func LoadQuestions(path string, o Options) (*Questions, error) {
 	f, err := openLines(path)
@@ -29,7 +30,11 @@ func readQuestions(name string, r io.Reader, o Options) (*Questions, error) {
 	if err != nil {
 		return nil, err
 	}
+	f := newFields(name, o, "prompt", "messages")
 	err = eachLine(name, r, func(n int, text []byte, d *jinja.Dict) error {
+		if err := f.read(n, d, "prompt", "messages", "tools", "chat_template_kwargs", "ids", "answer"); err != nil {
+			return err
+		}
 		one := question{fields: bytes.Clone(bytes.TrimSpace(text)), source: n}
 		if _, ok := d.Get("answer"); ok {
 			answer, err := Text(d, "answer")
@@ -47,5 +52,6 @@ func readQuestions(name string, r io.Reader, o Options) (*Questions, error) {
 	if err != nil {
 		return nil, err
 	}
+	q.Ignored = f.Ignored
 	return q.checked()
 }

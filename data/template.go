@@ -134,6 +134,16 @@ func readTemplates(file string, raw json.RawMessage) (map[string]string, error) 
 // Source is the text of the default template, for a folder that is written.
 func (t *Template) Source() string { return t.source["default"] }
 
+// mentions tells whether a name stands anywhere in the templates.
+func (t *Template) mentions(name string) bool {
+	for _, source := range t.source {
+		if strings.Contains(source, name) {
+			return true
+		}
+	}
+	return false
+}
+
 // EndOfTurn is the checkpoint's eos_token, "" if it names none.
 func (t *Template) EndOfTurn() string {
 	s, _ := t.tokens["eos_token"].(string)

@@ -164,6 +164,9 @@ func writeBatches(path string, batches [][][]data.Sample, t *trainer) error {
 		step := peerStep{LR: t.schedule.At(i + 1), Adam: adamSettings(t.opt)}
 		for _, pack := range packs {
 			for _, s := range pack {
+				if s.Weights != nil {
+					return fmt.Errorf("data.path: peers know no weights of tokens, leave them out")
+				}
 				step.Samples = append(step.Samples, [2][]int32{s.IDs, s.Targets})
 			}
 		}

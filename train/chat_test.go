@@ -89,7 +89,7 @@ func glmChats(t *testing.T, path string, n int, answers bool) string {
 		case i%3 == 0:
 			said += `, {"role": "user", "content": "bye"}, {"role": "assistant", "content": "bye"}`
 		}
-		fmt.Fprintf(&b, "{\"messages\": [%s%s]}\n", user, said)
+		fmt.Fprintf(&b, "{\"messages\": [%s%s], \"source\": %d}\n", user, said, i)
 	}
 	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)
@@ -180,6 +180,9 @@ func TestChatStops(t *testing.T) {
 	want := `⟦\n<think></think>\n10<|user|>⟧\nbye<|assistant|>⟦\n<think></think>\nbye<|user|>⟧`
 	if !strings.Contains(said, want) {
 		t.Errorf("the run shows\n%swant\n%s", said, want)
+	}
+	if strings.Count(said, "chats.jsonl:1: field source is ignored\n") != 1 || strings.Count(said, "is ignored") != 1 {
+		t.Errorf("the run says of fields that nothing reads\n%s", said)
 	}
 	const generation = "generation_config.json"
 	if !slices.Equal(readAll(t, filepath.Join(out, "model", generation)), readAll(t, filepath.Join(dir, generation))) {

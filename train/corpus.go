@@ -42,6 +42,26 @@ func (c *corpus) conversation() (data.Sample, bool) {
 	return data.Sample{}, false
 }
 
+// ignored names the fields of the run's files that nothing reads.
+func (c *corpus) ignored() (list []string) {
+	for _, d := range []*data.Dataset{c.train, c.eval} {
+		if d != nil {
+			list = append(list, d.Ignored...)
+		}
+	}
+	for _, p := range []*data.Preferences{c.pairs, c.heldPairs} {
+		if p != nil {
+			list = append(list, p.Ignored...)
+		}
+	}
+	for _, e := range []*exam{c.asked, c.held} {
+		if e != nil {
+			list = append(list, e.Ignored...)
+		}
+	}
+	return list
+}
+
 // texts is up to n sequences that the run learns from as they are.
 func (c *corpus) texts(n int) (list [][]int32) {
 	if c.pairs != nil {
@@ -161,6 +181,7 @@ func openQuestions(s *configs.Shape, m *model.Model, l *data.Language) (*corpus,
 	if err != nil {
 		return nil, err
 	}
+	o.Judged = s.RL.Reward == "command" || s.RL.Reward == "http"
 	open := func(path string) (*exam, error) {
 		q, err := data.LoadQuestions(path, o)
 		if err != nil {

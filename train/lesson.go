@@ -29,22 +29,37 @@ func rowsOf(packs [][]lesson) (n int) {
 	return n
 }
 
-// lessons gives every target of packs the same weight: the mean over the targets of the step.
+// lessons makes the loss of a step the mean over its targets: each has its share of the sum of their weights, which is
+// that of the whole step, taken in its order. Where all weights are 1 that is 1 over the number of targets.
 func lessons(packs [][]data.Sample) [][]lesson {
-	n := 0
+	sum := 0.0
 	for _, pack := range packs {
 		for _, s := range pack {
-			n += s.Learned()
+			sum += s.Weight()
 		}
 	}
-	each := float32(1 / float64(max(n, 1)))
+	if sum == 0 {
+		sum = 1 // no target: nothing is divided
+	}
 	out := make([][]lesson, len(packs))
 	for i, pack := range packs {
 		for _, s := range pack {
-			out[i] = append(out[i], lesson{Sample: s}.weighed(each))
+			out[i] = append(out[i], lesson{Sample: s}.shared(sum))
 		}
 	}
 	return out
+}
+
+// shared is the lesson with the share of each of its targets in a step whose weights have that sum.
+func (l lesson) shared(sum float64) lesson {
+	if l.Weights == nil {
+		return l.weighed(float32(1 / sum))
+	}
+	l.weight = make([]float32, len(l.Weights))
+	for i, w := range l.Weights {
+		l.weight[i] = float32(float64(w) / sum)
+	}
+	return l
 }
 
 // pack lays the lessons of a step out in packs of at most so many rows, units of some after another in the same one, and gives each row its weight; see [optim.Aggregate].

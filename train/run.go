@@ -267,6 +267,9 @@ func (j *job) run() (err error) {
 		j.note("%s", opened)
 	}
 	j.showSample()
+	for _, field := range j.corpus.ignored() {
+		j.note("%s", field)
+	}
 	j.openGauge()
 	if j.metrics, err = OpenMetrics(j.out, j.state.Step); err != nil {
 		return err

@@ -1,0 +1,173 @@
+package data
+
+import (
+	"fmt"
+	"slices"
+
+	"lockstep/data/jinja"
+)
+
+// elsewhere are fields of a line that mean something to other programs, and what says the same here. A line that has
+// one which nothing reads is refused, for it would mean less than it says.
+var elsewhere = map[string]string{
+	"weight":          "give weight 0 or 1 to assistant messages, or weights to tokens next to ids",
+	"weights":         "weights of tokens stand next to ids",
+	"labels":          "labels of tokens stand next to ids",
+	"loss_mask":       "a loss mask of tokens stands next to ids",
+	"label":           "labels of answers are not supported, give pairs as chosen and rejected",
+	"margin":          "margins of preferences are not supported",
+	"images":          textAlone,
+	"image":           textAlone,
+	"videos":          textAlone,
+	"video":           textAlone,
+	"audio":           textAlone,
+	"audios":          textAlone,
+	"functions":       "give tools",
+	"function_call":   "give tools",
+	"system":          "give it as a message of the role system",
+	"documents":       "chat templates are given none, write them into a message",
+	"chat_template":   "the template is that of the model's folder",
+	"input_ids":       "give ids",
+	"target_tokens":   "give labels, which stand where their ids stand",
+	"attention_mask":  "give ids without padding",
+	"position_ids":    "positions count from 0",
+	"train_on_input":  "give loss_mask next to ids",
+	"train_on_inputs": "give loss_mask next to ids",
+}
+
+// elsewhereInMessages are the same of messages.
+var elsewhereInMessages = map[string]string{
+	"weights":       "weights of tokens stand next to ids",
+	"loss":          sayWeight,
+	"loss_mask":     sayWeight,
+	"mask":          sayWeight,
+	"masked":        sayWeight,
+	"train":         sayWeight,
+	"trainable":     sayWeight,
+	"training":      sayWeight,
+	"train_detail":  sayWeight,
+	"images":        textAlone,
+	"image":         textAlone,
+	"videos":        textAlone,
+	"video":         textAlone,
+	"audio":         textAlone,
+	"audios":        textAlone,
+	"function_call": "give tool_calls",
+}
+
+const (
+	textAlone = "models here read text alone"
+	sayWeight = "give weight 0 or 1"
+)
+
+// fields reads which fields the lines of a file have. Each is read by its kind of data, refused, or named once in
+// Ignored.
+type fields struct {
+	Ignored []string // "FILE:LINE: field X is ignored", the first line of each
+
+	name     string
+	template *Template
+	prompts  []string // fields with messages that are asked and not learned
+	passed   bool     // fields that nothing reads go to a program that judges answers
+	seen     map[string]bool
+}
+
+func newFields(name string, o Options, prompts ...string) *fields {
+	return &fields{name: name, template: o.Template, prompts: prompts, passed: o.Judged, seen: map[string]bool{}}
+}
+
+// read checks line n, counted from 0, whose kind knows some fields.
+func (f *fields) read(n int, d *jinja.Dict, known ...string) error {
+	for _, k := range d.Keys() {
+		key := k.(string) // JSON's are
+		v, _ := d.Get(key)
+		switch {
+		case v == nil:
+		case slices.Contains(known, key):
+			if err := f.messages(n, key, v); err != nil {
+				return err
+			}
+		case f.passed && elsewhere[key] != textAlone:
+		case elsewhere[key] != "":
+			return fmt.Errorf("%s is not supported here, %s", key, elsewhere[key])
+		default:
+			f.ignore(n, key)
+		}
+	}
+	return nil
+}
+
+func (f *fields) ignore(n int, key string) {
+	if !f.seen[key] {
+		f.seen[key] = true
+		f.Ignored = append(f.Ignored, fmt.Sprintf("%s:%d: field %.80s is ignored", f.name, n+1, key))
+	}
+}
+
+// messages checks the fields of a value that is a message or a list of them; what is none is for its reader to refuse.
+func (f *fields) messages(n int, key string, v any) error {
+	if d, ok := v.(*jinja.Dict); ok {
+		if key == "input" { // of OpenAI's preferences
+			return f.read(n, d, "messages", "tools", "chat_template_kwargs", "parallel_tool_calls")
+		}
+		v = []any{d}
+	}
+	list, _ := v.([]any)
+	for i, x := range list {
+		m, ok := x.(*jinja.Dict)
+		if !ok {
+			continue
+		}
+		if _, ok := m.Get("role"); !ok {
+			continue
+		}
+		if err := f.message(n, m, slices.Contains(f.prompts, key)); err != nil {
+			return fmt.Errorf("%s[%d]: %w", key, i, err)
+		}
+	}
+	return nil
+}
+
+// messageFields are those that OpenAI's messages and reasoning models have; the template reads what it knows of them.
+var messageFields = []string{"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking"}
+
+func (f *fields) message(n int, m *jinja.Dict, prompt bool) error {
+	for _, k := range m.Keys() {
+		key := k.(string)
+		v, _ := m.Get(key)
+		switch {
+		case v == nil || slices.Contains(messageFields, key):
+		case key == "weight":
+			if err := checkWeight(m, v, prompt); err != nil {
+				return err
+			}
+		case elsewhereInMessages[key] != "":
+			return fmt.Errorf("%s is not supported here, %s", key, elsewhereInMessages[key])
+		case f.template == nil || !f.template.mentions(key):
+			f.ignore(n, "messages."+key)
+		}
+	}
+	return nil
+}
+
+// checkWeight wants the weight of a message to be 0 or 1, as OpenAI's fine-tuning has it, and 1 only where it is
+// learned.
+func checkWeight(m *jinja.Dict, v any, prompt bool) error {
+	zero, one := jinja.Equal(v, int64(0)), jinja.Equal(v, int64(1))
+	role, _ := m.Get("role")
+	switch {
+	case !zero && !one:
+		return fmt.Errorf("the weight of a message is 0 or 1, weights of tokens stand next to ids")
+	case one && prompt:
+		return fmt.Errorf("the weight of a message of the prompt is 1, but a prompt is not learned, remove it")
+	case one && role != "assistant":
+		return fmt.Errorf("the weight of a message of the role %v is 1, but assistant messages alone are learned, remove it", role)
+	}
+	return nil
+}
+
+// muted tells whether a message's weight is 0: it is read and not learned.
+func muted(message any) bool {
+	v, ok := message.(*jinja.Dict).Get("weight")
+	return ok && v != nil && jinja.Equal(v, int64(0))
+}
