@@ -725,7 +725,7 @@ func shapesCommand() *cobra.Command {
 
 func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure speed as ratios to ceilings and peers of the same run"}
-	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand(), benchRLCommand())
+	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand(), benchRLCommand(), benchRecomputeCommand())
 	return c
 }
 
@@ -823,6 +823,29 @@ func benchRolloutCommand() *cobra.Command {
 	f.BoolVar(&o.Kernels, "kernels", false, "afterwards time each kernel in some of the steps, on a GPU")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
+	return c
+}
+
+func benchRecomputeCommand() *cobra.Command {
+	o := train.BenchOptions{Each: time.Second, Out: os.Stdout}
+	var set []string
+	c := &cobra.Command{
+		Use:   "recompute SHAPE.toml",
+		Short: "Training steps by each run.recompute: tokens/s and memory",
+		Long: "Trains some steps of a shape on random tokens with run.recompute \"auto\", \"full\" and \"none\", those of them that fit, and prints tokens/s, the memory that\n" +
+			"each is planned to take and what blocks keep for the backward pass. First all must give the same gradients on every bit.",
+		Example: "  lockstep bench recompute configs/qwen3-30b-a3b.toml --steps 5",
+		Args:    one("SHAPE.toml"),
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := configs.Load(args[0], set)
+			if err != nil {
+				return err
+			}
+			return train.BenchRecompute(c.Context(), s, o)
+		},
+	}
+	c.Flags().IntVar(&o.Steps, "steps", 5, "optimizer steps to time")
+	c.Flags().StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c
 }
 

@@ -294,7 +294,7 @@ func TestHelp(t *testing.T) {
 	if out := must(t); !strings.Contains(out, "Usage:") {
 		t.Errorf("without arguments: %s", out)
 	}
-	for _, name := range []string{"train", "score", "generate", "serve", "tokenize", "verify", "parity", "inspect", "shapes", "bench", "bench cpu", "bench rollout", "bench rl", "devices"} {
+	for _, name := range []string{"train", "score", "generate", "serve", "tokenize", "verify", "parity", "inspect", "shapes", "bench", "bench cpu", "bench rollout", "bench rl", "bench recompute", "devices"} {
 		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+name) {
 			t.Errorf("%s --help: %s", name, out)
 		}

@@ -60,6 +60,12 @@ func number(v any) (float64, bool) {
 
 func (f *field) assignString(to reflect.Value, v any) error {
 	text, ok := v.(string)
+	if b, isBool := v.(bool); isBool && f.bools != nil {
+		text, ok = f.bools[0], true
+		if b {
+			text = f.bools[1]
+		}
+	}
 	if !ok {
 		return mistyped(v, "a string")
 	}

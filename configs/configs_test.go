@@ -142,7 +142,8 @@ func TestContradictions(t *testing.T) {
 		"rollout.top_p=1.01":            "more than 0 and at most 1",
 		"run.packs=0":                   "at least 1",
 		"run.packs=2.0":                 "is a float, want an integer",
-		"run.recompute=yes":             "want true or false",
+		"run.recompute=yes":             `is "yes", want "auto", "full" or "none"`,
+		"run.recompute=1":               `is "1", want "auto"`,
 		"lora.targets=[1]":              "item 1: is an integer, want a string",
 		"lora.targets=a,a":              "twice",
 		"run.stepz=3":                   "did you mean run.steps?",
@@ -210,7 +211,7 @@ func TestOverrides(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Run.Name != "7" || s.Run.Out != "a b" || s.Optim.LR != 1e-3 || s.Optim.Eps != 1 || s.Run.Steps != 30 || !s.Run.Recompute {
+	if s.Run.Name != "7" || s.Run.Out != "a b" || s.Optim.LR != 1e-3 || s.Optim.Eps != 1 || s.Run.Steps != 30 || s.Run.Recompute != "full" {
 		t.Errorf("got %+v", s)
 	}
 	same(t, append(s.LoRA.Targets, s.LoRA.TargetParameters...), []string{"q_proj", "down_proj", "x"})

@@ -58,7 +58,10 @@ func overrideValue(text string) any {
 func overrideFor(f *field, text string) any {
 	v := overrideValue(text)
 	_, isString := v.(string)
+	_, isBool := v.(bool)
 	switch {
+	case isBool && f.bools != nil:
+		return v
 	case f.typ.Kind() == reflect.String && !isString:
 		return text
 	case f.typ.Kind() == reflect.Slice && isString && text == "":

@@ -21,6 +21,7 @@ type field struct {
 	zero   any // default, as TOML decodes it; nil: the zero value
 	within interval
 	oneof  []string
+	bools  []string // of a string: the values that false and true stand for; nil: none
 }
 
 func (f *field) table() bool { return f.typ.Kind() == reflect.Struct }
@@ -82,6 +83,9 @@ func readField(sf reflect.StructField, prefix, doc string) *field {
 	}
 	if text, ok := sf.Tag.Lookup("oneof"); ok {
 		f.oneof = strings.Split(text, ",")
+	}
+	if text, ok := sf.Tag.Lookup("bool"); ok {
+		f.bools = strings.Split(text, ",")
 	}
 	return f
 }

@@ -1,7 +1,7 @@
 package configs
 
 // Shape is everything that decides a run. The comment of a field is its documentation in printed shapes too (schema.go embeds this
-// file); the tag default is its TOML value, range the interval of a number, oneof the values of a string.
+// file); the tag default is its TOML value, range the interval of a number, oneof the values of a string and bool those that false and true stand for.
 type Shape struct {
 	Model      Model      `toml:"model"`      // the network to train: a checkpoint, or a new one
 	Data       Data       `toml:"data"`       // what it learns from
@@ -141,19 +141,19 @@ type RL struct {
 
 // Run is the length of the run, its batch, and what it leaves behind.
 type Run struct {
-	Name         string `toml:"name"`                                      // name in logs and reports; "": the shape's file name
-	Out          string `toml:"out"`                                       // folder of the run; "": the next free one of runs/NAME, runs/NAME-2, ...
-	Steps        int    `toml:"steps" default:"0" range:"[0,)"`            // optimizer steps; 0: see epochs
-	Epochs       int    `toml:"epochs" default:"0" range:"[0,)"`           // instead of steps: passes over the data
-	Packs        int    `toml:"packs" default:"8" range:"[1,)"`            // packs of an optimizer step: the global batch
-	MicroBatch   int    `toml:"micro_batch" default:"1" range:"[1,)"`      // packs computed at a time; never changes a bit
-	Seed         int    `toml:"seed" default:"1" range:"[0,)"`             // seed of the order of samples
-	Recompute    bool   `toml:"recompute" default:"false"`                 // recompute blocks in the backward pass to save memory; never changes a bit
-	EvalEvery    int    `toml:"eval_every" default:"0" range:"[0,)"`       // steps between evaluations; 0: only at the end
-	SaveEvery    int    `toml:"save_every" default:"100" range:"[0,)"`     // steps between checkpoints; 0: only at the end
-	Keep         int    `toml:"keep" default:"2" range:"[1,)"`             // checkpoints to keep
-	LogEvery     int    `toml:"log_every" default:"1" range:"[1,)"`        // steps between records of the metrics
-	VerifyTokens int    `toml:"verify_tokens" default:"2048" range:"[0,)"` // positions of the zero-KLD proof at the end; 0: no proof
+	Name         string `toml:"name"`                                                               // name in logs and reports; "": the shape's file name
+	Out          string `toml:"out"`                                                                // folder of the run; "": the next free one of runs/NAME, runs/NAME-2, ...
+	Steps        int    `toml:"steps" default:"0" range:"[0,)"`                                     // optimizer steps; 0: see epochs
+	Epochs       int    `toml:"epochs" default:"0" range:"[0,)"`                                    // instead of steps: passes over the data
+	Packs        int    `toml:"packs" default:"8" range:"[1,)"`                                     // packs of an optimizer step: the global batch
+	MicroBatch   int    `toml:"micro_batch" default:"1" range:"[1,)"`                               // packs computed at a time; never changes a bit
+	Seed         int    `toml:"seed" default:"1" range:"[0,)"`                                      // seed of the order of samples
+	Recompute    string `toml:"recompute" default:"'auto'" oneof:"auto,full,none" bool:"none,full"` // what the backward pass computes again to save memory; "auto": what memory has no room for, by block and part; "full" or true: every block; "none" or false: nothing; never changes a bit
+	EvalEvery    int    `toml:"eval_every" default:"0" range:"[0,)"`                                // steps between evaluations; 0: only at the end
+	SaveEvery    int    `toml:"save_every" default:"100" range:"[0,)"`                              // steps between checkpoints; 0: only at the end
+	Keep         int    `toml:"keep" default:"2" range:"[1,)"`                                      // checkpoints to keep
+	LogEvery     int    `toml:"log_every" default:"1" range:"[1,)"`                                 // steps between records of the metrics
+	VerifyTokens int    `toml:"verify_tokens" default:"2048" range:"[0,)"`                          // positions of the zero-KLD proof at the end; 0: no proof
 }
 
 // Rollout sizes the engine and says how it samples.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
 	"testing"
 
@@ -140,4 +141,26 @@ func onceProducts(bl Block, rows int) float64 {
 		return a.Index.flops(Extent{Rows: rows})
 	}
 	return 0
+}
+
+// The mean number of keys that a row sees, counted row by row.
+func TestExtent(t *testing.T) {
+	for length := range 40 {
+		for _, bounds := range [][2]int{{0, 0}, {1, 0}, {7, 0}, {0, 5}, {3, 9}, {9, 3}, {39, 0}, {100, 50}} {
+			seen := 0
+			for row := range length {
+				n := row + 1
+				for _, b := range bounds {
+					if b > 0 {
+						n = min(n, b)
+					}
+				}
+				seen += n
+			}
+			want := float64(seen) / float64(max(length, 1))
+			if got := (Extent{Rows: 1, Length: length}).keys(bounds[0], bounds[1]); math.Abs(got-want) > 1e-9 {
+				t.Errorf("sequences of %d, bounds %v: %g keys, want %g", length, bounds, got, want)
+			}
+		}
+	}
 }

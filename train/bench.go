@@ -96,6 +96,10 @@ type benchRow struct {
 
 // benchSteps trains, and leaves the initial model and the batches in dir for a peer.
 func benchSteps(ctx context.Context, r *parallel.Rank, s *configs.Shape, steps int, dir string) (benchRow, error) {
+	plan, err := planned(r.Dev, s)
+	if err != nil {
+		return benchRow{}, err
+	}
 	m, l, err := openTrained(r.Dev, s)
 	if err != nil {
 		return benchRow{}, err
@@ -114,7 +118,7 @@ func benchSteps(ctx context.Context, r *parallel.Rank, s *configs.Shape, steps i
 	if err != nil {
 		return benchRow{}, err
 	}
-	t.r, t.m = r, m
+	t.r, t.m, t.keep = r, m, plan.keep
 	stream := data.NewStream(c.train, uint64(s.Run.Seed), s.Data.PackRows, s.Run.Epochs)
 	var batches [][][]data.Sample
 	for range benchWarmup + steps {

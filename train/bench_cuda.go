@@ -63,8 +63,8 @@ func benchOurs(ctx context.Context, s *configs.Shape, o BenchOptions, dir string
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		return benchWorkloads(ctx, r, s, o, dir, func(name string, speed float64) { rows = append(rows, workload{name, speed}) })
 	})
-	fmt.Fprintf(o.Out, "\n%s on %s, %s, %d sequences of %d tokens a step, LoRA rank %d, recompute %t\n", s.Run.Name, dev.Name(), s.Model.DType, s.Run.Packs, s.Data.PackRows,
-		s.LoRA.Rank, s.Run.Recompute)
+	fmt.Fprintf(o.Out, "\n%s on %s, %s, %d sequences of %d tokens a step, LoRA rank %d\n", s.Run.Name, dev.Name(), s.Model.DType, s.Run.Packs, s.Data.PackRows,
+		s.LoRA.Rank)
 	return rows, err
 }
 
@@ -76,10 +76,15 @@ const (
 
 // benchWorkloads tells the tokens a second of each workload as soon as it is known: the device may fail in the next.
 func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o BenchOptions, dir string, tell func(name string, speed float64)) error {
+	plan, err := planned(r.Dev, s)
+	if err != nil {
+		return err
+	}
 	m, _, err := openTrained(r.Dev, s)
 	if err != nil {
 		return err
 	}
+	fmt.Fprintln(o.Out, plan.chosen())
 	if err := writeFile(filepath.Join(dir, "config.json"), m.Config); err != nil {
 		return err
 	}
@@ -87,7 +92,7 @@ func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o B
 	if err != nil {
 		return err
 	}
-	t.r, t.m = r, m
+	t.r, t.m, t.keep = r, m, plan.keep
 	batch := randomPacks(s, m)
 	for _, w := range []struct {
 		name string

@@ -58,6 +58,10 @@ func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 	}
 	defer dev.Close()
 	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		plan, err := planned(dev, s)
+		if err != nil {
+			return err
+		}
 		m, _, err := openTrained(dev, s)
 		if err != nil {
 			return err
@@ -66,6 +70,7 @@ func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 		if err != nil {
 			return err
 		}
+		b.t.keep = plan.keep
 		var rows []rlRow
 		for _, name := range o.Objectives {
 			row, failed := b.objective(ctx, name, o.Updates)

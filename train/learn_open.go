@@ -30,7 +30,7 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	if l.t, err = newTrainer(j.s, j.s.Run.Steps*s.Minibatches*s.Epochs); err != nil {
 		return err
 	}
-	l.t.r, l.t.m = r, m
+	l.t.r, l.t.m, l.t.keep = r, m, j.t.keep
 	if l.t.objective, err = optim.New(s.Objective, settings); err != nil {
 		return fmt.Errorf("rl.%w", err)
 	}

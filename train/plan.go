@@ -73,6 +73,7 @@ type planner struct {
 	static  Memory        // all but activations
 	longest int           // positions of the longest answer with its prompt
 	process int           // [processMemory] when it was asked first; 0: not asked
+	keep    model.Policy  // what blocks keep for the backward pass, see plan
 
 	// Of a rollout with numerics of its own; nil: none.
 	rollout       *parallel.Rank
@@ -169,20 +170,15 @@ func workspaceOf(r *parallel.Rank) int {
 }
 
 // peak carries out the largest that each phase of the run computes: a micro-batch of full packs with the optimizer's step,
-// the forwards of evaluation, the engine's widest step, the exact KL, the final proof. with, where not nil, changes the
-// trainer first.
-func (p *planner) peak(with func(t *trainer)) (Memory, error) {
+// the forwards of evaluation, the engine's widest step, the exact KL, the final proof.
+func (p *planner) peak() (Memory, error) {
 	t, err := newTrainer(p.s, 1<<30)
 	if err != nil {
 		return Memory{}, err
 	}
-	t.r, t.m = p.r, p.m
-	if with != nil {
-		with(t)
-	}
+	t.r, t.m, t.keep = p.r, p.m, p.keep
 	for _, r := range p.ranks() {
-		r.Stack = kernels.NewArena(r.Dev)
-		r.Stack.Reserve(meta.Endless)
+		clearStack(r)
 	}
 	host, err := p.carryOut(t)
 	n := p.static
@@ -198,6 +194,21 @@ func (p *planner) peak(with func(t *trainer)) (Memory, error) {
 	return n, err
 }
 
+// clearStack makes the peak of a rank's stack that of what comes.
+func clearStack(r *parallel.Rank) {
+	r.Stack = kernels.NewArena(r.Dev)
+	r.Stack.Reserve(meta.Endless)
+}
+
+// packs are as many as the largest step of the trainer has.
+func (p *planner) packs() int {
+	s := p.s
+	if rl := s.RL; rl.Objective != "" { // a pack holds an answer at least
+		return max(s.WarmStart.Packs, s.Run.MicroBatch, rl.Prompts*rl.Group/rl.Minibatches)
+	}
+	return s.Run.Packs
+}
+
 // ranks are those of the run.
 func (p *planner) ranks() []*parallel.Rank {
 	if p.rollout == nil {
@@ -209,11 +220,7 @@ func (p *planner) ranks() []*parallel.Rank {
 // carryOut is the phases of the run; host is the most memory that one takes of the host besides, in bytes.
 func (p *planner) carryOut(t *trainer) (host int, err error) {
 	s := p.s
-	packs := s.Run.Packs
-	if rl := s.RL; rl.Objective != "" { // a pack holds an answer at least
-		packs = max(s.WarmStart.Packs, s.Run.MicroBatch, rl.Prompts*rl.Group/rl.Minibatches)
-	}
-	t.largest(packs, s.Data.PackRows)
+	t.largest(p.packs(), s.Data.PackRows)
 	logprobs(p.r, p.m, lessons([][]data.Sample{t.full(s.Data.PackRows)}))
 	samples := p.engine // for reinforcement learning
 	if p.rolloutEngine != nil {

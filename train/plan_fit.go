@@ -12,10 +12,10 @@ import (
 
 // admit is an error of one line where a run does not fit, with what would, and else says what it takes.
 func admit(dev kernels.Device, p *planner) (n Memory, line string, err error) {
-	if n, err = p.peak(nil); err != nil {
+	have := memoryFor(dev, p.s)
+	if n, err = p.plan(have); err != nil {
 		return n, "", err
 	}
-	have := memoryFor(dev, p.s)
 	switch {
 	case have == 0:
 		return n, fmt.Sprintf("memory: %v", n), nil
@@ -48,8 +48,8 @@ type change struct {
 var changes = []change{
 	{"run.recompute", func(s *configs.Shape) (any, bool) {
 		was := s.Run.Recompute
-		s.Run.Recompute = true
-		return true, !was
+		s.Run.Recompute = "auto"
+		return s.Run.Recompute, was == "none"
 	}},
 	{"run.micro_batch", func(s *configs.Shape) (any, bool) {
 		was := s.Run.MicroBatch
@@ -109,7 +109,7 @@ func mend(dev kernels.Device, run *planner, have int) string {
 		if err != nil {
 			return have + 1, ""
 		}
-		n, err := p.peak(nil)
+		n, err := p.plan(have)
 		if err != nil {
 			return have + 1, ""
 		}

@@ -59,7 +59,7 @@ func TestAdmit(t *testing.T) {
 	}
 	defer dev.Close()
 	shape := func(set ...string) *configs.Shape {
-		s, err := parseTiny(append([]string{"run.packs=8", "run.micro_batch=8", "run.verify_tokens=0", "data.eval_samples=0", "data.pack_rows=512"}, set...))
+		s, err := parseTiny(append([]string{"run.recompute=none", "run.packs=8", "run.micro_batch=8", "run.verify_tokens=0", "data.eval_samples=0", "data.pack_rows=512"}, set...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +70,7 @@ func TestAdmit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := p.peak(nil)
+		n, err := p.plan(0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,9 +81,9 @@ func TestAdmit(t *testing.T) {
 		want string
 	}{
 		{takes() + 64<<20, ""},
-		{takes("run.recompute=true"), "it fits with run.recompute = true: "},
+		{takes("run.recompute=true"), "it fits with run.recompute = auto: "},
 		{takes("run.micro_batch=1"), "it fits with run.micro_batch = 1: "},
-		{takes("run.recompute=true", "run.micro_batch=1"), "it fits with run.recompute = true and run.micro_batch = 1: "},
+		{takes("run.recompute=true", "run.micro_batch=1"), "it fits with run.recompute = auto and run.micro_batch = 1: "},
 	} {
 		d := &limited{Device: dev}
 		s := shape()
@@ -91,7 +91,7 @@ func TestAdmit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := p.peak(nil)
+		n, err := p.plan(0)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -119,6 +119,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 		return err
 	}
 	j.note("%s", line)
+	j.note("%s", p.chosen())
 	j.plan = p
 	m, err := fillModel(r.Dev, j.s, p.m.Config)
 	if err != nil {
@@ -171,7 +172,7 @@ func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (err error) {
 	if j.t, err = newTrainer(j.s, j.steps); err != nil {
 		return err
 	}
-	j.t.r, j.t.m = r, m
+	j.t.r, j.t.m, j.t.keep = r, m, j.plan.keep
 	if j.s.RL.Objective == "" {
 		return nil
 	}

@@ -178,7 +178,6 @@ func newTrainer(s *configs.Shape, steps int) (*trainer, error) {
 		schedule:   optim.Schedule{Kind: o.Schedule, Peak: o.LR, Final: o.FinalLR, Steps: steps},
 		indexers:   s.Indexer.LRFactor,
 		microBatch: s.Run.MicroBatch,
-		recompute:  s.Run.Recompute,
 	}
 	t.schedule.Warmup = optim.WarmupSteps(o.WarmupSteps, o.WarmupRatio, steps)
 	return t, t.schedule.Validate()

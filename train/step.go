@@ -19,9 +19,9 @@ type trainer struct {
 	objective  optim.Objective
 	opt        optim.AdamW
 	schedule   optim.Schedule
-	indexers   float64 // learning rate of indexers that learn, as a multiple of the model's
-	microBatch int     // packs of one forward and backward
-	recompute  bool
+	indexers   float64                                 // learning rate of indexers that learn, as a multiple of the model's
+	microBatch int                                     // packs of one forward and backward
+	keep       model.Policy                            // what blocks keep for the backward pass
 	observe    func(packs [][]lesson, rows optim.Rows) // is shown the micro-batches of a step, in order; nil: nobody
 }
 
@@ -127,16 +127,8 @@ func (t *trainer) micro(packs [][]lesson, stepRows int) microBatch {
 	defer r.Stack.Release(r.Stack.Mark())
 	b := model.NewBatch(r, ids, layout, nil)
 	b.Lesson = learns
-	t.m.Step(r, b, logprob, targets(r, packs, rows), t.loss(logprob, rows), t.policy())
+	t.m.Step(r, b, logprob, targets(r, packs, rows), t.loss(logprob, rows), t.keep)
 	return microBatch{packs, logprob, rows, learns}
-}
-
-// policy is what blocks keep for the backward pass.
-func (t *trainer) policy() model.Policy {
-	if t.recompute {
-		return t.m.Everywhere(0)
-	}
-	return nil
 }
 
 // loss gives the model the objective's derivatives as soon as what they need is known.

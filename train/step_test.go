@@ -56,7 +56,7 @@ func ready(t *testing.T, planned bool, body func(d *limited, tr *trainer), set .
 			if err != nil {
 				return err
 			}
-			if _, err := p.peak(nil); err != nil {
+			if _, err := p.plan(0); err != nil {
 				return err
 			}
 			reserve(r, p.r)

@@ -46,7 +46,7 @@ func Peaks(size StepSize, set ...string) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			n, err := p.peak(nil)
+			n, err := p.plan(0)
 			if err != nil {
 				return "", err
 			}

@@ -1,7 +1,7 @@
 """The workloads of `lockstep bench cuda` with transformers on a GPU: fine-tuning in bf16 with fused AdamW, full or with PEFT's LoRA, forward only, greedy generation.
 
 usage: transformers_cuda.py FOLDER PACKS ROWS STEPS SEQUENCES PROMPT TOKENS RANK TARGETS RECOMPUTE     FOLDER holds config.json; weights are random; rank 0: full;
-TARGETS are modules with commas between. Names that transformers has not for a network that it has: see CLASSES.
+TARGETS are modules with commas between; RECOMPUTE is "full", "none", or "auto": activations are checkpointed where a step fails without. Names that transformers has not for a network that it has: see CLASSES.
 """
 import json
 import sys
@@ -46,10 +46,14 @@ def main():
     if rank:
         config_of_adapter = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=sys.argv[9].split(","), task_type="CAUSAL_LM")
         model = peft.get_peft_model(model, config_of_adapter)
-    if sys.argv[10] == "true":
+
+    def recompute():
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=dict(use_reentrant=False))
         if rank:
             model.enable_input_require_grads()
+
+    if sys.argv[10] == "full":
+        recompute()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4, fused=True)
     ids = torch.randint(config.vocab_size, (packs, rows), device="cuda")
 
@@ -72,6 +76,17 @@ def main():
             model.generate(ids[0, :prompt].repeat(sequences, 1), max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
         return sequences * new
 
+    def fits():
+        try:
+            train()
+            return True
+        except torch.cuda.OutOfMemoryError:
+            optimizer.zero_grad()
+            return False
+
+    if sys.argv[10] == "auto" and not fits():
+        torch.cuda.empty_cache()
+        recompute()
     report("train", rate(steps, train))
     model.eval()
     report("forward", rate(steps, forward))
