@@ -66,6 +66,19 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// Operands are values of their own: "or" and "and" give one of them, and a list that grows leaves those that it came
+// from.
+func TestOperands(t *testing.T) {
+	for source, want := range map[string]string{
+		"{{ 'a' or 'b' }} {{ [] or 0 }} {{ 'a' and 2 }} {{ '' and 2 }}.":                      "a 0 2 .",
+		"{% set a = [1, 2] + [3] %}{% set b = a + [4] %}{% set c = a + [5] %}{{ b }} {{ c }}": "[1, 2, 3, 4] [1, 2, 3, 5]",
+	} {
+		if got, err := render(source, nil); err != nil || got != want {
+			t.Errorf("%q gives %q (%v), want %q", source, got, err, want)
+		}
+	}
+}
+
 // What would run for ever, or out of memory or stack, is an error, soon.
 func TestBounds(t *testing.T) {
 	ns := "{% set ns = namespace(x='ab', l=[]) %}{% for i in range(100000) %}"
