@@ -32,7 +32,7 @@ func TestUniformRangeAndKeys(t *testing.T) {
 		for request := range uint64(8) {
 			for index := range uint64(8) {
 				u := Uniform(seed<<33, request<<33, index<<33)
-				if u < 0 || u >= 1 {
+				if grid := u * (1 << 24); u < 0 || u >= 1 || grid != float32(int(grid)) { // finer numbers round up to 1
 					t.Fatalf("Uniform(%d, %d, %d) = %v", seed, request, index, u)
 				}
 				seen[u]++
