@@ -254,7 +254,7 @@ func wellFormed(t *testing.T, path string, width float64) {
 
 func TestNumbersForPeople(t *testing.T) {
 	for got, want := range map[string]string{
-		count(0): "0", count(-1234): "-1,234", count(123): "123", count(1234567): "1,234,567", percent(0.9251): "92.5%", percent(1): "100%",
+		count(0): "0", count(-1234): "-1,234", count(123): "123", count(-123): "-123", count(1234567): "1,234,567", percent(0.9251): "92.5%", percent(1): "100%",
 		compact(1500): "1.5k", compact(2e6): "2M", compact(12): "12", short(0.04123): "0.0412", clean("a\tb\x1b"): "a\tb<1b>",
 	} {
 		if got != want {

@@ -71,6 +71,8 @@ func TestErrors(t *testing.T) {
 func TestOperands(t *testing.T) {
 	for source, want := range map[string]string{
 		"{{ 'a' or 'b' }} {{ [] or 0 }} {{ 'a' and 2 }} {{ '' and 2 }}.":                      "a 0 2 .",
+		"{{ 'abc'[2:-9:-1] }} {{ 'abc'[-9::-1] }}.":                                           "cba .",
+		"{{ {} is sequence }} {{ {'a': 1} is iterable }} {{ 1 is sequence }}.":                "True True False.",
 		"{% set a = [1, 2] + [3] %}{% set b = a + [4] %}{% set c = a + [5] %}{{ b }} {{ c }}": "[1, 2, 3, 4] [1, 2, 3, 5]",
 	} {
 		if got, err := render(source, nil); err != nil || got != want {

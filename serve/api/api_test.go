@@ -461,6 +461,18 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// Where one prompt of a request is refused, none of the others is computed.
+func TestRefusedInPart(t *testing.T) {
+	s, url, end := running(t, small())
+	status, text := post(t, url+"/v1/completions", `{"prompt": ["a", "`+strings.Repeat("b", 300)+`"], "max_tokens": 9}`)
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	if status != http.StatusBadRequest || s.engine.Drawn != 0 || s.engine.InFlight() != 0 || len(s.feeds) != 0 {
+		t.Errorf("%d %s: %d tokens drawn, %d in flight, %d feeds", status, text, s.engine.Drawn, s.engine.InFlight(), len(s.feeds))
+	}
+}
+
 // Whatever the body, it is refused in one line or asks for samples that name tokens.
 func FuzzRequest(f *testing.F) {
 	for _, s := range []string{`{"prompt":"a","n":2,"seed":1,"stop":["x"],"stream":true,"stream_options":{"include_usage":true}}`, `{"prompt":[[1,2],"b"],"logprobs":3,"stop_token_ids":[4]}`,
