@@ -230,6 +230,19 @@ func TestMendedKey(t *testing.T) {
 	})
 }
 
+// A name is taken for a known one that differs in one or two letters of one word of four or more.
+func TestMisspelt(t *testing.T) {
+	known := []string{"num_hidden_layers", "head_dim", "rope_theta"}
+	for name, want := range map[string]string{
+		"num_hiden_layers": "num_hidden_layers", "rope_tehta": "rope_theta", "num_hiddn_layes": "", "heads_dim": "head_dim", "head_din": "",
+		"num_hidden": "", "rope_theta": "", "rope_thingy": "",
+	} {
+		if got := Misspelt(name, known); got != want {
+			t.Errorf("%s is taken for %q, want %q", name, got, want)
+		}
+	}
+}
+
 // Every string parses back to itself: TOML has no control characters, DEL among them.
 func TestQuotedStrings(t *testing.T) {
 	for r := rune(0); r < 0x180; r++ {
