@@ -58,7 +58,7 @@ type Countdown struct {
 type LoRA struct {
 	Rank             int      `toml:"rank" default:"0" range:"[0,4096]"`                          // rank of the adapters; 0: full fine-tuning
 	Alpha            float64  `toml:"alpha" default:"32.0" range:"(0,)"`                          // adapters are scaled by alpha / rank
-	Targets          []string `toml:"targets" default:"['q_proj', 'k_proj', 'v_proj', 'o_proj']"` // modules that get adapters
+	Targets          []string `toml:"targets" default:"['q_proj', 'k_proj', 'v_proj', 'o_proj']"` // projections that get adapters; gate_proj, up_proj and down_proj reach experts too; "all-linear": all but the head
 	TargetParameters []string `toml:"target_parameters"`                                          // expert weights that get adapters, such as "mlp.experts.gate_up_proj"
 	Seed             int      `toml:"seed" default:"1" range:"[0,)"`                              // seed of the adapters' weights
 }

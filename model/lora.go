@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"regexp"
 	"slices"
@@ -18,7 +19,7 @@ type LoRAConfig struct {
 	Rank             int
 	Alpha            float64
 	Targets          []string // modules: "q_proj", or a longer suffix of the module's name
-	TargetParameters []string // fused expert weights: "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
+	TargetParameters []string // weights: of experts "mlp.experts.gate_up_proj", of modules "mlp.down_proj.weight"
 	Pattern          string   // instead of Targets: a regular expression for whole module names
 	RankStabilised   bool     // scale alpha/sqrt(rank) (use_rslora) instead of alpha/rank
 }
@@ -52,9 +53,11 @@ func (m *Model) AddLoRA(c LoRAConfig) error {
 		}
 		bytes += l.adapterBytes(targets[i], c.Rank, m.DType)
 	}
-	for t, n := range hits {
-		if n == 0 {
-			return fmt.Errorf("lora: target %q matches nothing in this model: want names such as %s", t, strings.Join(m.Targets(), ", "))
+	for _, t := range slices.Sorted(maps.Keys(hits)) {
+		if hits[t] == 0 {
+			modules, parameters := m.Targets()
+			return fmt.Errorf("lora: target %q matches nothing in this model: want names such as %s", t,
+				strings.Join(slices.Concat(modules, parameters), ", "))
 		}
 	}
 	b := &builder{dev: m.dev, mem: m.mem, dtype: m.DType}
@@ -84,15 +87,19 @@ func (c LoRAConfig) matcher() (match func(name string, fused bool) bool, hits ma
 	}
 	return func(name string, fused bool) bool {
 		found := false
-		list := c.Targets
-		if fused {
-			list = c.TargetParameters
-		}
-		for _, t := range list {
-			if name == t || strings.HasSuffix(name, "."+t) {
-				hits[t]++
-				found = true
+		hit := func(name string, targets []string) {
+			for _, t := range targets {
+				if isSuffix(name, t) {
+					hits[t]++
+					found = true
+				}
 			}
+		}
+		if fused {
+			hit(name, c.TargetParameters)
+		} else {
+			hit(name, c.Targets)
+			hit(name+".weight", c.TargetParameters)
 		}
 		if pattern != nil && !fused && pattern.MatchString(name) {
 			hits[c.Pattern]++
@@ -150,23 +157,6 @@ func (m *Model) linears() []*Linear {
 	return out
 }
 
-// Targets are the names of projections that adapters can go on, those of experts behind "mlp.experts.".
-func (m *Model) Targets() []string {
-	var names []string
-	for _, l := range m.linears() {
-		for _, s := range l.Subs {
-			name := s.Module[strings.LastIndex(s.Module, ".")+1:]
-			if l.Fused {
-				name = "mlp.experts." + name
-			}
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
-}
-
 func (m *Model) adapterParams() map[*Param]bool {
 	out := map[*Param]bool{}
 	for _, l := range m.linears() {
@@ -185,22 +175,29 @@ func (m *Model) adapters() []*Param {
 	return slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] })
 }
 
-// peftName is the adapter tensor's name in adapter_model.safetensors. PEFT wraps the experts module once for each fused parameter: of two,
-// the one that is not down_proj is the inner layer.
+// peftName is the adapter tensor's name in adapter_model.safetensors. PEFT wraps the experts module once for each of its
+// fused parameters that is a target: of two, the one that is not down_proj is the inner layer.
 func (m *Model) peftName(name string) string {
-	if m.inMemory != nil {
-		name = m.inMemory(name)
-	}
 	const experts = ".experts."
 	if i := strings.Index(name, experts); i >= 0 {
 		module, rest := name[:i+len(experts)-1], name[i+len(experts):]
 		param, kind, _ := strings.Cut(rest, ".")
-		if param != "down_proj" && len(m.LoRA.TargetParameters) > 1 {
+		if param != "down_proj" && m.adapted(module+".down_proj") {
 			kind = "base_layer." + kind
 		}
 		name = module + "." + kind
 	}
+	if m.inMemory != nil {
+		name = m.inMemory(name)
+	}
 	return "base_model.model." + name
+}
+
+// adapted tells whether a projection has an adapter.
+func (m *Model) adapted(module string) bool {
+	return slices.ContainsFunc(m.linears(), func(l *Linear) bool {
+		return slices.ContainsFunc(l.Subs, func(s *Sub) bool { return s.Module == module && s.LoRA != nil })
+	})
 }
 
 // AdapterTensors lists the adapter's tensors by their names in PEFT.
@@ -252,6 +249,16 @@ type adapterConfig struct {
 	AlphaPattern     map[string]any  `json:"alpha_pattern"`
 	ModulesToSave    []string        `json:"modules_to_save"`
 	InferenceMode    bool            `json:"inference_mode"`
+	Invocation       []int           `json:"alora_invocation_tokens,omitempty"`
+}
+
+// changesBase tells whether PEFT sets weights of the model itself when it loads the adapter, by how B and A were begun.
+func (a *adapterConfig) changesBase() bool {
+	var kind string
+	if json.Unmarshal(a.InitWeights, &kind) != nil {
+		return false // true, false or absent
+	}
+	return slices.ContainsFunc([]string{"pissa", "olora", "corda", "loftq", "lora_ga"}, func(k string) bool { return strings.HasPrefix(kind, k) })
 }
 
 // ParseAdapterConfig reads adapter_config.json.
@@ -276,6 +283,10 @@ func ParseAdapterConfig(text []byte) (LoRAConfig, error) {
 		return refuse("a rank_pattern or alpha_pattern")
 	case len(a.ModulesToSave) > 0:
 		return refuse("modules_to_save")
+	case len(a.Invocation) > 0:
+		return refuse("alora_invocation_tokens (an adapter that is off before them)")
+	case a.changesBase():
+		return refuse("init_lora_weights " + string(a.InitWeights) + ", which has changed the weights below the adapter: convert it")
 	}
 	c := LoRAConfig{Rank: a.Rank, Alpha: a.Alpha, TargetParameters: a.TargetParameters, RankStabilised: a.RSLora}
 	if len(a.TargetModules) == 0 || string(a.TargetModules) == "null" {

@@ -79,8 +79,13 @@ func adapt(dev kernels.Device, s *configs.Shape, m *model.Model) error {
 	if s.LoRA.Rank == 0 {
 		return nil
 	}
-	c := model.LoRAConfig{Rank: s.LoRA.Rank, Alpha: s.LoRA.Alpha, Targets: s.LoRA.Targets, TargetParameters: s.LoRA.TargetParameters}
-	if err := m.AddLoRA(c); err != nil {
+	c, err := model.LoRAConfig{
+		Rank: s.LoRA.Rank, Alpha: s.LoRA.Alpha, Targets: s.LoRA.Targets, TargetParameters: s.LoRA.TargetParameters,
+	}.PEFT(m)
+	if err == nil {
+		err = m.AddLoRA(c)
+	}
+	if err != nil {
 		return err
 	}
 	m.InitialiseAdapters(dev, uint64(s.LoRA.Seed))

@@ -2,7 +2,6 @@ package train
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"lockstep/configs"
@@ -40,7 +39,7 @@ func Peaks(size StepSize, set ...string) (string, error) {
 			p, err := newPlanner(dev, s)
 			if err == nil && rank > 0 {
 				s.LoRA.Rank = rank
-				s.LoRA.Targets = slices.DeleteFunc(p.m.Targets(), func(name string) bool { return strings.Contains(name, ".") })
+				s.LoRA.Targets = p.m.OutsideExperts()
 				p, err = newPlanner(dev, s)
 			}
 			if err != nil {

@@ -50,6 +50,7 @@ DTYPE = {"fp32": torch.float32, "bf16": torch.bfloat16}
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LATENTS = {"deepseek_v3", "glm4_moe_lite", "glm_moe_dsa"}
 LATENT_ATTENTION = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
+NAMES = ["gate_proj", "up_proj", "down_proj"]  # as people write them: experts too
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 failures = 0
@@ -198,7 +199,9 @@ def main():
             targets = LATENT_ATTENTION if family in LATENTS else ATTENTION
             check_adapter(lockstep, base, sequences, f"{family}-lora", [f"lora.targets={json.dumps(targets)}"])
             check_foreign(lockstep, base, sequences, f"{family}-peft", peft.LoraConfig(r=3, lora_alpha=7, target_modules=targets, task_type="CAUSAL_LM"))
+            check_adapter(lockstep, base, sequences, f"{family}-lora-all-linear", ["lora.targets=all-linear"])
             if family in MIXTURES:
+                check_adapter(lockstep, base, sequences, f"{family}-lora-names", [f"lora.targets={json.dumps(NAMES)}"])
                 check_adapter(lockstep, base, sequences, f"{family}-lora-experts", [f"lora.targets={json.dumps(targets)}", f"lora.target_parameters={EXPERTS}"])
                 config = peft.LoraConfig(r=3, lora_alpha=7, target_modules=targets[:1], target_parameters=EXPERTS, task_type="CAUSAL_LM")
                 check_foreign(lockstep, base, sequences, f"{family}-peft-experts", config)
