@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -55,12 +56,39 @@ func root() *cobra.Command {
 	c := &cobra.Command{
 		Use:           "lockstep",
 		Short:         "Fine-tune MoE language models and serve them with the same forward, bit for bit",
+		Version:       version(debug.ReadBuildInfo()),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	c.SetVersionTemplate("{{.Version}}\n")
 	c.SetFlagErrorFunc(badFlag)
 	group(c, trainCommand(), scoreCommand(), generateCommand(), serveCommand(), tokenizeCommand(), verifyCommand(), parityCommand(), reportCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
 	return c
+}
+
+// version is what was built: the module's version, the revision that it was built from, the Go that built it, and the
+// digest of the default definition, by which two builds compute the same bits.
+func version(info *debug.BuildInfo, ok bool) string {
+	name, parts := "lockstep of an unknown build", []string{"definition " + kernels.Default().Digest()}
+	if !ok {
+		return strings.Join(append([]string{name}, parts...), ", ")
+	}
+	name = "lockstep " + info.Main.Version
+	set := map[string]string{}
+	for _, s := range info.Settings {
+		set[s.Key] = s.Value
+	}
+	if revision := set["vcs.revision"]; revision != "" {
+		if set["vcs.modified"] == "true" {
+			revision += " with changes"
+		}
+		name += ", revision " + revision
+	}
+	parts = append(parts, info.GoVersion+" "+set["GOOS"]+"/"+set["GOARCH"])
+	if tags := set["-tags"]; tags != "" {
+		parts = append(parts, "tags "+tags)
+	}
+	return strings.Join(append([]string{name}, parts...), ", ")
 }
 
 // group makes c a command that only has others below it.

@@ -10,9 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
+
+	"lockstep/kernels"
 )
 
 // small makes the shape of the tests' model out of configs/countdown-sft.toml.
@@ -287,6 +291,31 @@ func TestPrintConfig(t *testing.T) {
 	again := must(t, "train", write(t, filepath.Join(t.TempDir(), "again.toml"), once), "--print-config")
 	if once != again {
 		t.Errorf("printed\n%s\nthen\n%s", once, again)
+	}
+}
+
+// --version says what was built and by which arithmetic it computes.
+func TestVersion(t *testing.T) {
+	digest := "definition " + kernels.Default().Digest()
+	out := must(t, "--version")
+	if !strings.HasPrefix(out, "lockstep ") || !strings.Contains(out, digest) || !strings.Contains(out, runtime.Version()) ||
+		strings.Count(out, "\n") != 1 {
+		t.Errorf("%q", out)
+	}
+	info := &debug.BuildInfo{GoVersion: "go1.99", Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
+		{Key: "GOOS", Value: "linux"}, {Key: "GOARCH", Value: "arm64"}, {Key: "-tags", Value: "cuda"},
+		{Key: "vcs.revision", Value: "c0ffee"}, {Key: "vcs.modified", Value: "true"},
+	}}
+	want := "lockstep v1.2.3, revision c0ffee with changes, " + digest + ", go1.99 linux/arm64, tags cuda"
+	if got := version(info, true); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	info.Settings[4].Value = "false"
+	if got := version(info, true); got != strings.Replace(want, " with changes", "", 1) {
+		t.Errorf("%q", got)
+	}
+	if got := version(nil, false); got != "lockstep of an unknown build, "+digest {
+		t.Errorf("%q", got)
 	}
 }
 
