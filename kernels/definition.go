@@ -8,7 +8,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -25,22 +24,34 @@ const (
 	DotTC16 DotMode = "tc16"
 )
 
-// Break names a deliberately wrong order of sums or cut. The proof (lockstep verify --break) must catch each of them:
-// they make a result depend on the layout of the batch, which is what every rule of the definition forbids.
+// Break names a rule that package broken makes a device break. The proof (lockstep verify --break) must catch each of
+// them in every model where it has a place: they make a result depend on the layout of the batch, which every rule
+// forbids. Calls of few rows are those of at most 4.
 type Break string
 
 const (
-	BreakNone     Break = ""
-	BreakSplitK   Break = "split-k"      // dot products over few rows (at most 4) are two half chains added
-	BreakKeyBlock Break = "key-blocks"   // attention cuts keys into blocks from a span's first row, not from position 0
-	BreakNormRows Break = "norm-rows"    // RMSNorm adds its lanes in another order when it is given few rows (at most 4)
-	BreakCombine  Break = "combine"      // calls of few tokens (at most 4) round each expert's share to bf16 before adding it
-	BreakVocab    Break = "vocab-blocks" // log-softmax of few rows (at most 4) cuts the vocabulary into blocks of 64, merged in descending order
-	BreakChunks   Break = "chunks"       // recurrences cut chunks from a span's first row, not from position 0, and end one with the span
+	BreakNone        Break = ""
+	BreakSplitK      Break = "split-k"      // dot products of few rows are two half chains added
+	BreakKeyBlock    Break = "key-blocks"   // calls of few rows: a lone query merges two halves of its keys, rounded
+	BreakNormRows    Break = "norm-rows"    // few rows: RMSNorm rounds squares to bf16 and adds them in one lane
+	BreakCombine     Break = "combine"      // calls of few tokens round the experts' weights to bf16
+	BreakVocab       Break = "vocab-blocks" // log-softmax of few rows takes blocks of 64 columns in descending order
+	BreakChunks      Break = "chunks"       // in a cache recurrences cut chunks from position -32 on, with states in bf16
+	BreakIndexScores Break = "index-scores" // few rows score keys by heads' weights in 4 significant bits
+	BreakKeyTies     Break = "key-ties"     // few rows choose the last of keys whose scores are equal in 4 bits
+	BreakSparseOrder Break = "sparse-order" // few rows merge attention to two halves of their chosen keys, rounded
+	BreakRouterTies  Break = "router-ties"  // few tokens choose the last of experts whose scores are equal in 4 bits
+	BreakGroupLimits Break = "group-limits" // few tokens choose among the experts of all groups
+	BreakAdapter     Break = "adapter"      // few rows: an adapter's product is rounded and added, no part of the chain
+	BreakRope        Break = "rope"         // few rows are turned by sines and cosines in bf16
+	BreakSinks       Break = "sinks"        // few rows meet their sinks with the log-sum-exp in bf16
 )
 
 // Breaks lists every rule that can be broken.
-var Breaks = []Break{BreakSplitK, BreakKeyBlock, BreakNormRows, BreakCombine, BreakVocab, BreakChunks}
+var Breaks = []Break{
+	BreakSplitK, BreakKeyBlock, BreakNormRows, BreakCombine, BreakVocab, BreakChunks, BreakIndexScores, BreakKeyTies,
+	BreakSparseOrder, BreakRouterTies, BreakGroupLimits, BreakAdapter, BreakRope, BreakSinks,
+}
 
 // Rounding is what an operation does to a number inside, where stacks are known to differ.
 type Rounding string
@@ -92,7 +103,7 @@ func Default() Definition {
 // Validate reports a definition that no device implements.
 func (d Definition) Validate() error {
 	want := Default()
-	want.Dot, want.Exp2, want.Break = d.Dot, d.Exp2, d.Break
+	want.Dot, want.Exp2 = d.Dot, d.Exp2
 	want.KeySplit, want.Combine, want.Router, want.Norm, want.Latent = d.KeySplit, d.Combine, d.Router, d.Norm, d.Latent
 	if d.Latent != LatentAuto && d.Latent != LatentExpanded && d.Latent != LatentAbsorbed {
 		return fmt.Errorf("latent %q: want %q, %q or nothing", d.Latent, LatentExpanded, LatentAbsorbed)
@@ -114,8 +125,8 @@ func (d Definition) Validate() error {
 			return fmt.Errorf("%s %q: want %q or nothing", r.name, r.value, ToBF16)
 		}
 	}
-	if d.Break != BreakNone && !slices.Contains(Breaks, d.Break) {
-		return fmt.Errorf("no rule %q to break: want one of %q", d.Break, Breaks)
+	if d.Break != BreakNone {
+		return fmt.Errorf("rule %q: package broken breaks rules, of a device that keeps to them", d.Break)
 	}
 	if d != want {
 		return fmt.Errorf("definition %+v: only version %d with its constants is implemented", d, want.Version)

@@ -39,11 +39,11 @@ func (e *Engine) PlanDivergence(r *parallel.Rank, m *model.Model, rows int) (hos
 	return 4 * m.Vocab * (rows + min(e.o.PrefillRows, rows))
 }
 
-// PlanProof carries out the largest forwards of [Verify] on a rank whose device counts, and returns the host memory that it
-// takes, in bytes. Its traffic is random: this is what a round takes whose sequences fill it.
-func PlanProof(r *parallel.Rank, m *model.Model) (host int, err error) {
+// PlanProof carries out the largest forwards of [Verify] of so many tokens on a rank whose device counts, and returns the
+// host memory that it takes, in bytes. Its traffic is random: this is what a round takes whose sequences fill it.
+func PlanProof(r *parallel.Rank, m *model.Model, tokens int) (host int, err error) {
 	defer r.Stack.Release(r.Stack.Mark())
-	budget, longest := proofSize(m, 0)
+	budget, longest := proofSize(m, tokens, 0)
 	var seqs []int
 	for left := budget; left > 0; left -= seqs[len(seqs)-1] {
 		seqs = append(seqs, min(left, longest))

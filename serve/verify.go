@@ -68,12 +68,15 @@ func (v *Report) String() string {
 		t.Mismatches, t.Logits, t.LogProbs, t.Tokens, t.KL, v.Digest[:12])
 }
 
-// Table is the report for people, a line for each way of computing.
+// Table is the report for people, a line for each way of computing. One that was never computed says so.
 func (v *Report) Table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "tokens\tlogits\tlog-probs\tmismatches\tKL\t  held against the training forward\t")
 	for _, c := range append(slices.Clone(v.Comparisons), v.Totals()) {
+		if c.Tokens == 0 {
+			c.Name += ": not compared"
+		}
 		fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%g\t  %s\t\n", c.Tokens, c.Logits, c.LogProbs, c.Mismatches, c.KL, c.Name)
 	}
 	if err := w.Flush(); err != nil {
@@ -83,30 +86,45 @@ func (v *Report) Table() string {
 	return b.String()
 }
 
-// Err is nil where every bit agrees.
+// Err is nil where every bit agrees and every way of computing was compared.
 func (v *Report) Err() error {
 	if t := v.Totals(); t.Mismatches > 0 {
 		return fmt.Errorf("zero-KLD: %d of %d numbers differ: %s", t.Mismatches, t.Logits+t.LogProbs, v.First)
+	}
+	for _, c := range v.Comparisons {
+		if c.Tokens == 0 {
+			return fmt.Errorf("zero-KLD: not compared: %s: give the proof more tokens", c.Name)
+		}
 	}
 	return nil
 }
 
 const (
 	roundTokens  = 1536 // positions of one round, bounded so that the reference's logits fit in memory
+	comparedEach = 3    // times that each is compared: in a pack of training, in prefill, and in a run that decodes
 	roundLogits  = 64 << 20
 	longestProof = 1024 // longest sequence drawn, unless longer ones are asked for, and most tokens of one that are decoded
+	decoded      = 3    // tokens of a sequence with a decoded row: its prompt, that row, and the token chosen by it
 )
 
 // Verify draws random traffic and compares the bits of full-vocabulary logits and of next-token log-probs: the training forward of one
 // sequence by itself is held against training forwards of random packings (with and without recomputing blocks), and against the rollout
 // engine with random batch compositions, arrival orders, prefill cuts, page sizes, shared prefixes and preemption, where tokens arrive in prompts or one by one. Log-probs
-// are taken at temperature 1, 0.6 or 1.3, whatever their neighbours' is.
+// are taken at temperature 1, 0.6 or 1.3, whatever their neighbours' is. Every way has its share of every round. A
+// device that breaks a rule without a place in the model is an error: there is nothing to catch.
 func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptions) (*Report, error) {
 	if o.Tokens < 1 || o.Longest < 0 {
 		return nil, fmt.Errorf("to prove: %d tokens, the longest sequence of %d: want at least 1, and 0 (up to %d) or more", o.Tokens, o.Longest, longestProof)
 	}
-	p := &proof{r: r, m: m, longest: min(o.Longest, m.MaxLength), rng: rand.New(rand.NewPCG(o.Seed, 0x6c6f636b73746570)), report: &Report{Digest: r.Dev.Definition().Digest()}}
-	for _, name := range []string{"packed training", "recomputed training", "chunked prefill", "decode"} {
+	if b := r.Dev.Definition().Break; b != kernels.BreakNone && !slices.Contains(m.Breaks(), b) {
+		return nil, fmt.Errorf("rule %q has no place in this %s model: want one of %q", b, m.Family, m.Breaks())
+	}
+	p := &proof{
+		r: r, m: m, tokens: o.Tokens, longest: min(o.Longest, m.MaxLength),
+		rng:    rand.New(rand.NewPCG(o.Seed, 0x6c6f636b73746570)),
+		report: &Report{Digest: r.Dev.Definition().Digest()},
+	}
+	for _, name := range ways {
 		p.report.Comparisons = append(p.report.Comparisons, Comparison{Name: name})
 	}
 	for p.report.Totals().Tokens < o.Tokens {
@@ -121,9 +139,23 @@ func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptio
 	return p.report, nil
 }
 
+// ways are what is held against the training forward of one sequence by itself, at these places of the report.
+var ways = []string{
+	wayPacked: "packed training", wayRecomputed: "recomputed training",
+	wayPrefill: "chunked prefill", wayDecode: "decode",
+}
+
+const (
+	wayPacked = iota
+	wayRecomputed
+	wayPrefill
+	wayDecode
+)
+
 type proof struct {
 	r       *parallel.Rank
 	m       *model.Model
+	tokens  int // to compare
 	longest int
 	rng     *rand.Rand
 	report  *Report
@@ -141,37 +173,42 @@ func (p *proof) round(ctx context.Context, corpus [][]int32) error {
 		p.logits, p.logprobs = append(p.logits, logits...), append(p.logprobs, logprobs...)
 	}
 	p.packings()
-	if err := p.engine(ctx, 2, true); err != nil {
+	if err := p.engine(ctx, wayPrefill); err != nil {
 		return err
 	}
-	return p.engine(ctx, 3, false)
+	return p.engine(ctx, wayDecode)
 }
 
-// proofSize is how many positions a round has, and the longest sequence that it may have, where one of so many tokens is
-// asked for.
-func proofSize(m *model.Model, asked int) (budget, longest int) {
-	budget = max(64, min(roundTokens, roundLogits/m.Vocab)) + asked
+// proofSize is how many positions a round of a proof of so many tokens has, and the longest sequence that it may have, where
+// one of so many tokens is asked for. A short proof has short rounds.
+func proofSize(m *model.Model, tokens, asked int) (budget, longest int) {
+	budget = max(64, min(tokens/comparedEach, roundTokens, roundLogits/m.Vocab)) + asked
 	return budget, min(max(longestProof, asked), m.MaxLength, budget)
 }
 
-// draw makes sequences of skewed lengths, 1 to 64 of them, from random ids and pieces of the corpus; some begin like another. One that is long by request has company.
+// draw makes sequences of skewed lengths, 1 to 64 of them, from random ids and pieces of the corpus; some begin like
+// another. One that is long by request has company.
 func (p *proof) draw(corpus [][]int32) {
 	p.seqs = nil
-	budget, longest := proofSize(p.m, p.longest)
+	budget, longest := proofSize(p.m, p.tokens, p.longest)
 	count := []int{1, 2, 3, 4, 7, 16, 33, 64}[p.rng.IntN(8)]
 	if p.longest > 0 {
 		count = max(count, 4)
 	}
 	for len(p.seqs) < count && budget > 0 {
 		n := min(1+int(float64(longest)*math.Pow(p.rng.Float64(), 2)), budget)
+		if len(p.seqs) == 0 {
+			n = max(n, min(decoded, longest)) // one row at least is decoded
+		}
 		if len(p.seqs) == 0 && p.longest > 0 {
 			n = longest
 		}
 		budget -= n
 		if len(corpus) > 0 && p.rng.IntN(2) == 0 {
-			s := corpus[p.rng.IntN(len(corpus))]
-			p.seqs = append(p.seqs, slices.Clone(s[:min(n, len(s))]))
-			continue
+			if s := corpus[p.rng.IntN(len(corpus))]; len(p.seqs) > 0 || len(s) >= decoded {
+				p.seqs = append(p.seqs, slices.Clone(s[:min(n, len(s))]))
+				continue
+			}
 		}
 		s := make([]int32, n)
 		for i := range s {
@@ -214,60 +251,55 @@ func (p *proof) train(which []int, recompute bool) (logits, logprobs [][]float32
 	return logits, logprobs
 }
 
-// packings compares training forwards of the sequences in another order and in random packs.
+// packings compares training forwards of the sequences in another order and in random packs, every second pack with
+// blocks recomputed. A round of one pack has it both ways.
 func (p *proof) packings() {
 	order := p.rng.Perm(len(p.seqs))
-	for len(order) > 0 {
-		n := 1 + p.rng.IntN(len(order))
-		recompute := p.rng.IntN(2) == 1
-		logits, logprobs := p.train(order[:n], recompute)
-		which := 0
-		if recompute {
-			which = 1
-		}
-		for j, i := range order[:n] {
-			p.compare(which, i, 0, logits[j])
-			p.compareLogProbs(which, i, 0, logprobs[j])
-		}
-		order = order[n:]
+	way, packs := wayPacked+p.rng.IntN(2), 0
+	for rest := order; len(rest) > 0; packs++ {
+		n := 1 + p.rng.IntN(len(rest))
+		p.pack(way, rest[:n])
+		way, rest = wayPacked+wayRecomputed-way, rest[n:]
+	}
+	if packs == 1 {
+		p.pack(way, order)
 	}
 }
 
-// engine runs the sequences through a rollout engine of random sizes: as prompts, or from a short prompt on by forced tokens.
-func (p *proof) engine(ctx context.Context, which int, prefill bool) error {
-	total, longest := 0, 0
-	for _, s := range p.seqs {
-		total, longest = total+len(s), max(longest, len(s))
+// pack compares the training forward of some sequences as one batch.
+func (p *proof) pack(way int, which []int) {
+	logits, logprobs := p.train(which, way == wayRecomputed)
+	for j, i := range which {
+		p.compare(way, i, 0, logits[j])
+		p.compareLogProbs(way, i, 0, logprobs[j])
 	}
-	page := []int{1, 3, 8, 16, 64, 100, 256}[p.rng.IntN(7)]
-	need := (longest+1+page-1)/page + 1
-	o := Options{
-		Slots: 1 + p.rng.IntN(64), PageRows: page, PrefillRows: []int{1 + p.rng.IntN(8), 1 + p.rng.IntN(64), 64, 512}[p.rng.IntN(4)],
-		Pages: need + p.rng.IntN(max(((total+page-1)/page+len(p.seqs))/(1+p.rng.IntN(8)), 1)), // often too few for all at once: some are preempted
-	}
+}
+
+// engine runs the sequences through a rollout engine of random sizes: as prompts, or from a short prompt on by forced
+// tokens. Rows of prompts are prefill either way.
+func (p *proof) engine(ctx context.Context, way int) error {
 	defer p.r.Stack.Release(p.r.Stack.Mark())
-	e, err := NewEngine(p.r, p.m, p.r.Stack, o)
+	e, err := NewEngine(p.r, p.m, p.r.Stack, p.options())
 	if err != nil {
 		return err
 	}
 	order := p.rng.Perm(len(p.seqs))
-	e.observe = func(s *sequence, position int, logits []float32) {
-		i := order[s.index]
-		if position < len(p.seqs[i]) {
-			p.compare(which, i, position, logits)
-		}
-	}
 	reqs := make([]Request, len(order))
 	for j, i := range order {
 		s := p.seqs[i]
-		cut := len(s)
-		if !prefill {
-			cut = max(1+p.rng.IntN(min(len(s), 16)), len(s)-longestProof)
+		cut := p.cut(len(s), way)
+		reqs[j] = Request{
+			ID: uint64(i), Prompt: s[:cut], Forced: s[cut:], MaxTokens: max(len(s)-cut, 1),
+			Temperature: p.temperature(i), TopP: 1,
 		}
-		if cut == p.m.MaxLength {
-			cut--
+	}
+	e.observe = func(s *sequence, position int, logits []float32) {
+		switch i := order[s.index]; {
+		case position < len(reqs[s.index].Prompt):
+			p.compare(wayPrefill, i, position, logits)
+		case position < len(p.seqs[i]):
+			p.compare(wayDecode, i, position, logits)
 		}
-		reqs[j] = Request{ID: uint64(i), Prompt: s[:cut], Forced: s[cut:], MaxTokens: max(len(s)-cut, 1), Temperature: p.temperature(i), TopP: 1}
 	}
 	results, err := e.Run(ctx, reqs)
 	if err != nil {
@@ -275,11 +307,38 @@ func (p *proof) engine(ctx context.Context, which int, prefill bool) error {
 	}
 	for j, i := range order {
 		n := len(reqs[j].Forced)
-		p.compareLogProbs(which, i, len(p.seqs[i])-1-n, results[j].LogProbs[:n])
+		p.compareLogProbs(way, i, len(p.seqs[i])-1-n, results[j].LogProbs[:n])
 	}
 	p.report.Preempted += e.Preempted
 	p.report.Reused += e.Reused
 	return nil
+}
+
+// options are random sizes of an engine for the round's sequences. Pages are often too few for all at once: some are
+// preempted.
+func (p *proof) options() Options {
+	total, longest := 0, 0
+	for _, s := range p.seqs {
+		total, longest = total+len(s), max(longest, len(s))
+	}
+	page := []int{1, 3, 8, 16, 64, 100, 256}[p.rng.IntN(7)]
+	prefill := []int{1 + p.rng.IntN(8), 1 + p.rng.IntN(64), 64, 512}[p.rng.IntN(4)]
+	return Options{
+		Slots: 1 + p.rng.IntN(64), PageRows: page, PrefillRows: prefill,
+		Pages: (longest+1+page-1)/page + 1 + p.rng.IntN(max(((total+page-1)/page+len(p.seqs))/(1+p.rng.IntN(8)), 1)),
+	}
+}
+
+// cut is how many tokens of a sequence of n are its prompt. In decoding at least two are not, where there are three.
+func (p *proof) cut(n, way int) int {
+	cut := n
+	if way == wayDecode {
+		cut = max(1+p.rng.IntN(min(max(n+1-decoded, 1), 16)), n-longestProof)
+	}
+	if cut == p.m.MaxLength {
+		cut--
+	}
+	return cut
 }
 
 // compare holds logits of consecutive positions of sequence i against the reference.

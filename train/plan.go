@@ -234,7 +234,7 @@ func (p *planner) carryOut(t *trainer) (host int, err error) {
 		host = samples.PlanDivergence(p.r, p.m, min(p.longest, p.m.MaxLength))
 	}
 	if s.Run.VerifyTokens > 0 {
-		proof, err := serve.PlanProof(p.r, p.m)
+		proof, err := serve.PlanProof(p.r, p.m, s.Run.VerifyTokens)
 		return max(host, proof), err
 	}
 	return host, nil

@@ -2,6 +2,7 @@ package train
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -10,17 +11,24 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/kernels/broken"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
 	"lockstep/optim"
 	"lockstep/serve"
 )
 
-// OpenDevice makes the device that a shape names, computing by its definition; broken, where set, is the rule to break.
-func OpenDevice(s *configs.Shape, broken kernels.Break) (kernels.Device, error) {
-	def := Definition(s)
-	def.Break = broken
-	return OpenDeviceBy(s, def)
+// OpenDevice makes the device that a shape names, computing by its definition but for a rule to break, where set.
+func OpenDevice(s *configs.Shape, rule kernels.Break) (kernels.Device, error) {
+	dev, err := OpenDeviceBy(s, Definition(s))
+	if err != nil || rule == kernels.BreakNone {
+		return dev, err
+	}
+	wrong, err := broken.New(dev, rule)
+	if err != nil {
+		return nil, errors.Join(err, dev.Close())
+	}
+	return wrong, nil
 }
 
 // Definition is the shape's.

@@ -35,7 +35,7 @@ var adamwOps = []rowOp{
 }
 
 func TestSumSquaresIsTheDefinition(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 61}
 	c.start()
 	for _, n := range []int{0, 1, 4095, 4096, 4097, 50_000} {
@@ -55,7 +55,7 @@ func TestSumSquaresIsTheDefinition(t *testing.T) {
 
 // Five steps against AdamW in float64, and against the definition bit by bit.
 func TestAdamWSteps(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 62, dtype: kernels.BF16}
 	c.start()
 	const n = 1000
@@ -97,7 +97,7 @@ func TestAdamWSteps(t *testing.T) {
 }
 
 func TestClipScale(t *testing.T) {
-	d := newRowDevice(t, Auto, 1, "")
+	d := newRowDevice(t, Auto, 1)
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	for _, c := range []struct {
 		sums         []float32

@@ -24,7 +24,7 @@ var addOps = []rowOp{
 }
 
 func TestAddValues(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 4, dtype: kernels.F32}
 	c.start()
 	a, b, out := c.strided(8, 50), c.strided(8, 50), c.strided(8, 50)

@@ -61,9 +61,9 @@ type attention struct {
 
 // queryTile is a piece of work: queries at positions [from, to) of a span, all heads of one KV head.
 type queryTile struct {
-	span            *kernels.Span
-	kvHead          int
-	from, to, shift int
+	span     *kernels.Span
+	kvHead   int
+	from, to int
 
 	// With a list of keys (sparse.go) positions are its indices, and its entries are positions of the sequence of keys.
 	list []int32
@@ -114,14 +114,10 @@ func (op *attention) tiles(l *kernels.Layout) []queryTile {
 	n := max(1, tileRows/op.group)
 	for i := range l.Spans {
 		s := &l.Spans[i]
-		shift := 0
-		if op.d.def.Break == kernels.BreakKeyBlock {
-			shift = -s.Pos & (op.d.def.KeyBlock - 1)
-		}
 		for to := s.Pos + s.Rows; to > s.Pos; {
 			from := max(s.Pos, (to-1)/n*n)
 			for h := range op.shape.KVHeads {
-				tiles = append(tiles, queryTile{span: s, kvHead: h, from: from, to: to, shift: shift})
+				tiles = append(tiles, queryTile{span: s, kvHead: h, from: from, to: to})
 			}
 			to = from
 		}
@@ -129,19 +125,17 @@ func (op *attention) tiles(l *kernels.Layout) []queryTile {
 	return tiles
 }
 
-// tile computes the rows of one query tile. Positions are counted on the grid of blocks, which starts shift positions before
-// position 0 (0 unless the rule is broken).
+// tile computes the rows of one query tile.
 func (op *attention) tile(t queryTile, w *attentionScratch) {
 	def, rows := op.d.def, (t.to-t.from)*op.group
 	op.load(t, w)
 	w.split.reset(rows, op.shape.Values())
 	merged := false
-	x := (op.firstKey(t.from) + t.shift) / def.KeyBlock * def.KeyBlock
-	for end := t.to + t.shift; x < end; {
-		next := min(x+stripKeys, (x/def.KeySplit+1)*def.KeySplit, end)
+	for x := op.firstKey(t.from) / def.KeyBlock * def.KeyBlock; x < t.to; {
+		next := min(x+stripKeys, (x/def.KeySplit+1)*def.KeySplit, t.to)
 		op.strip(t, w, x, next)
 		x = next
-		if x%def.KeySplit == 0 && x < end {
+		if x%def.KeySplit == 0 && x < t.to {
 			op.merge(w, rows, merged)
 			merged = true
 		}
@@ -170,20 +164,17 @@ func (op *attention) load(t queryTile, w *attentionScratch) {
 	}
 }
 
-// strip takes the keys of grid positions [x, end), which lie in one split, through the online softmax block by block.
-func (op *attention) strip(t queryTile, w *attentionScratch, x, end int) {
-	dim, values, rows, from, to := op.shape.HeadDim, op.shape.Values(), (t.to-t.from)*op.group, max(0, x-t.shift), end-t.shift
-	n := to - from
+// strip takes the keys of positions [from, to), which lie in one split and begin with a block, through the online
+// softmax block by block.
+func (op *attention) strip(t queryTile, w *attentionScratch, from, to int) {
+	dim, values, rows, n := op.shape.HeadDim, op.shape.Values(), (t.to-t.from)*op.group, to-from
 	w.k, w.v, w.s = sized(w.k, n*dim), sized(w.v, n*values), sized(w.s, rows*n)
 	k := op.rows(w.k, op.kv.K, t, dim, from, to)
 	v := op.rows(w.v, op.kv.V, t, values, from, to)
 	clear(w.s)
 	op.d.mm.Tile(&w.mm, w.s, n, rows, n, dim, gemm.View{X: w.q, RS: dim, CS: 1}, transposed(k))
-	for ; x < end; x += op.d.def.KeyBlock {
-		lo, hi := max(0, x-t.shift), min(x+op.d.def.KeyBlock, end)-t.shift
-		if lo >= hi {
-			continue
-		}
+	for lo := from; lo < to; lo += op.d.def.KeyBlock {
+		hi := min(lo+op.d.def.KeyBlock, to)
 		scores := gemm.View{X: w.s[lo-from:], RS: n, CS: 1}
 		op.soften(t, w, scores, lo, hi)
 		w.split.scale(w.decay, op.d.vec)

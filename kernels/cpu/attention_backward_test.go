@@ -113,7 +113,7 @@ func (c attnCase) scores(s, h int, dout []float32, out, lse [][]float32) (p, ds 
 func TestAttentionBackwardEqualsDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind, kernels.BreakNone)
+		devs := attnDevices(t, kind)
 		for _, c := range []attnCase{
 			newAttnCase(rng, kind, 1, 2, 16, 0, 1, 2, 64, 65, 20),
 			newAttnCase(rng, kind, 4, 2, 32, 11, 40, 70),
@@ -197,7 +197,7 @@ func TestAttentionBackwardIsTheGradient(t *testing.T) {
 	const n, step = 21, 1e-5
 	c := newValueCase(rng, plainKind, 2, 2, 8, 5, 9, n)
 	dout := c.randomDout(rng)
-	_, g := c.backward(attnDevices(t, c.attnKind, kernels.BreakNone)[0], dout, []int{0})
+	_, g := c.backward(attnDevices(t, c.attnKind)[0], dout, []int{0})
 	wide := func(x []float32) []float64 {
 		y := make([]float64, len(x))
 		for i := range x {

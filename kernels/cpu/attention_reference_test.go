@@ -245,9 +245,9 @@ func attnRow(t kernels.Tensor, row int) []float32 {
 	return x
 }
 
-func attnDevices(t testing.TB, kind attnKind, broken kernels.Break) []*Device {
+func attnDevices(t testing.TB, kind attnKind) []*Device {
 	def := kernels.Default()
-	def.Dot, def.Exp2, def.KeySplit, def.Break = kind.dot, kind.exp2, kind.split, broken
+	def.Dot, def.Exp2, def.KeySplit = kind.dot, kind.exp2, kind.split
 	var devs []*Device
 	for i, isa := range []ISA{AVX512, AVX2, Portable} {
 		dev, err := New(def, Options{Threads: 1 + i%2, ISA: isa})

@@ -90,7 +90,7 @@ func (c attnCase) checkSame(t *testing.T, what string, got, want attnBatch) {
 func TestAttentionEqualsDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind, kernels.BreakNone)
+		devs := attnDevices(t, kind)
 		for _, c := range attnCases(rng, kind) {
 			first := c.train(devs[0])
 			c.checkForward(t, first, 0)
@@ -110,9 +110,9 @@ func TestAttentionSplits(t *testing.T) {
 				continue
 			}
 			c := newAttnCase(rng, kind, 2, 1, 16, window, 2048+70)
-			b := c.train(attnDevices(t, kind, kernels.BreakNone)[0])
+			b := c.train(attnDevices(t, kind)[0])
 			c.checkForward(t, b, 2040)
-			c.checkSame(t, "pages of 16", c.serve(attnDevices(t, kind, kernels.BreakNone)[0], rng, 16, 700), b)
+			c.checkSame(t, "pages of 16", c.serve(attnDevices(t, kind)[0], rng, 16, 700), b)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func attnRowOf(x []float32, i, cols int) []float32 { return x[i*cols:][:cols] }
 func TestAttentionServesWhatItTrains(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind, kernels.BreakNone)
+		devs := attnDevices(t, kind)
 		for i, c := range attnCases(rng, kind) {
 			want := c.train(devs[0])
 			pageRows := []int{1, 3, 16, 64, 100, 256}[rng.IntN(6)]
@@ -180,9 +180,9 @@ func TestAttentionServesWhatItTrains(t *testing.T) {
 func TestAttentionSplitDiffers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	c := newAttnCase(rng, plainKind, 2, 1, 32, 0, 300, 256)
-	want := c.train(attnDevices(t, c.attnKind, kernels.BreakNone)[0])
+	want := c.train(attnDevices(t, c.attnKind)[0])
 	c.split = 256
-	got := c.train(attnDevices(t, c.attnKind, kernels.BreakNone)[0])
+	got := c.train(attnDevices(t, c.attnKind)[0])
 	for s, span := range want.layout.Spans {
 		differ := 0
 		for i := range span.Rows {
@@ -200,28 +200,10 @@ func TestAttentionSplitDiffers(t *testing.T) {
 	}
 }
 
-func TestAttentionBreakIsDetected(t *testing.T) {
-	rng := rand.New(rand.NewPCG(7, 8))
-	for _, kind := range attnKinds {
-		c := newAttnCase(rng, kind, 2, 1, 32, 0, 200)
-		dev := attnDevices(t, kind, kernels.BreakKeyBlock)[0]
-		want, got := c.train(dev), c.serve(dev, rng, 16, 40)
-		differ := 0
-		for r := range want.layout.Rows() {
-			if !sameBits(attnRow(got.out, r), attnRow(want.out, r)) {
-				differ++
-			}
-		}
-		if differ == 0 {
-			t.Errorf("%v: key blocks cut from each chunk give the same bits as blocks from position 0", c)
-		}
-	}
-}
-
 // A batch's other sequences, and their order, change no row.
 func TestAttentionIgnoresItsNeighbours(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
-	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind)[0]
 	c := newAttnCase(rng, plainKind, 2, 2, 16, 0, 70, 5, 33, 128)
 	want := c.train(dev)
 	for _, order := range [][]int{{3, 1, 0, 2}, {2}, {0, 3}} {
@@ -244,7 +226,7 @@ func TestAttentionZerosArePositive(t *testing.T) {
 	for i := range c.v[0] {
 		c.v[0][i] = -math.SmallestNonzeroFloat32 * float32(rng.IntN(3))
 	}
-	for _, dev := range attnDevices(t, c.attnKind, kernels.BreakNone) {
+	for _, dev := range attnDevices(t, c.attnKind) {
 		b := c.train(dev)
 		c.checkForward(t, b, 0)
 		c.checkSame(t, dev.Name(), c.serve(dev, rng, 16, 30), b)

@@ -10,7 +10,7 @@ import (
 
 // More memory than there is, is a fault, which ends a run in one line; the runtime would end the process.
 func TestAllocTooMuch(t *testing.T) {
-	d := newRowDevice(t, Auto, 1, "")
+	d := newRowDevice(t, Auto, 1)
 	if d.Available() == 0 {
 		t.Skip("this system does not say how much memory it has")
 	}
@@ -34,7 +34,7 @@ func TestAvailable(t *testing.T) {
 			t.Errorf("%q: %d bytes, want %d", text, got, want)
 		}
 	}
-	if n := newRowDevice(t, Auto, 1, "").Available(); n < 0 || n > 1<<50 {
+	if n := newRowDevice(t, Auto, 1).Available(); n < 0 || n > 1<<50 {
 		t.Errorf("this machine has %d bytes", n)
 	}
 }

@@ -27,7 +27,7 @@ func groupsAt(packs int, at ...int32) *kernels.Groups {
 }
 
 func TestBiasIsTheDefinition(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 41, dtype: kernels.F32}
 	c.start()
 	const rows, n = 200, 70
@@ -62,7 +62,7 @@ func TestBiasIsTheDefinition(t *testing.T) {
 
 // The sum over rows never crosses a pack: two packs give the bits of each alone, one pack does not.
 func TestBiasGradOfPacks(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 42, dtype: kernels.F32}
 	c.start()
 	const rows, n = 150, 70
@@ -82,7 +82,7 @@ func TestBiasGradOfPacks(t *testing.T) {
 }
 
 func TestBiasRefuses(t *testing.T) {
-	d := newRowDevice(t, Auto, 1, "")
+	d := newRowDevice(t, Auto, 1)
 	x, bias := rowTensor(kernels.F32, 4, 8), rowTensor(kernels.F32, 1, 8)
 	mustPanic(t, "a bias of fewer groups", func() { d.AddBias(x, x, bias, groupsAt(1, 0, 2, 4)) })
 	mustPanic(t, "groups of fewer rows", func() { d.BiasGrad(bias, x, groupsAt(1, 0, 3)) })

@@ -111,14 +111,11 @@ func (op *chunked) run(out kernels.Tensor, l *kernels.Layout) {
 // eachPiece cuts a span at multiples of ChunkRows: rows [row, row+n) of the batch are rows from, from+1, ... of their chunk, which ends with
 // them where closes is set.
 func (op *chunked) eachPiece(s *kernels.Span, body func(row, from, n int, closes bool)) {
-	size, broken := op.d.def.ChunkRows, op.d.def.Break == kernels.BreakChunks
+	size := op.d.def.ChunkRows
 	for r := 0; r < s.Rows; {
 		from := (s.Pos + r) % size
-		if broken {
-			from = r % size
-		}
 		n := min(size-from, s.Rows-r)
-		body(s.Row+r, from, n, from+n == size || broken)
+		body(s.Row+r, from, n, from+n == size)
 		r += n
 	}
 }

@@ -49,7 +49,7 @@ func (c *recCase) grads(dev *Device, order []int) (recBatch, recGrads) {
 func TestRecurrenceBackwardEqualsDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(21, 22))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind, kernels.BreakNone)
+		devs := attnDevices(t, kind)
 		for _, c := range recCases(rng, kind) {
 			order := ints(len(c.lengths))
 			b, got := c.grads(devs[0], order)
@@ -138,7 +138,7 @@ func TestRecurrenceGradient(t *testing.T) {
 	rng := rand.New(rand.NewPCG(23, 24))
 	for _, delta := range []bool{true, false} {
 		c := newRecCase(rng, plainKind, delta, kernels.Recurrence{KeyHeads: 2, Heads: 4, KeyDim: 4, ValueDim: 3}, 70)
-		_, g := c.grads(attnDevices(t, plainKind, kernels.BreakNone)[0], []int{0})
+		_, g := c.grads(attnDevices(t, plainKind)[0], []int{0})
 		in := c.inputs(0)
 		loss := func(at int) func(p []float64) float64 {
 			return func(p []float64) float64 {
@@ -164,7 +164,7 @@ func TestRecurrenceGradient(t *testing.T) {
 // dskip is a sum over rows in blocks of packs that continues what is there: two packs in turn give the bits of both at once.
 func TestSkipGradientOfPacks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(25, 26))
-	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind)[0]
 	c := newRecCase(rng, plainKind, false, kernels.Recurrence{KeyHeads: 1, Heads: 2, KeyDim: 4, ValueDim: 8}, 70, 90)
 	b, both := c.pack([]int{0, 1}), c.newGrads([]int{0, 1})
 	b.layout.Packs = []int32{0, 70, 160}

@@ -112,7 +112,7 @@ func recCases(rng *rand.Rand, kind attnKind) []*recCase {
 func TestRecurrenceEqualsDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind, kernels.BreakNone)
+		devs := attnDevices(t, kind)
 		for _, c := range recCases(rng, kind) {
 			want := c.run(devs[0], c.pack(ints(len(c.lengths))), nil)
 			for seq, span := range want.layout.Spans {
@@ -139,7 +139,7 @@ func TestRecurrenceEqualsDefinition(t *testing.T) {
 func TestRecurrenceServesWhatItTrains(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind, kernels.BreakNone)
+		devs := attnDevices(t, kind)
 		for i, c := range recCases(rng, kind) {
 			want := c.run(devs[0], c.pack(ints(len(c.lengths))), nil)
 			c.checkSame(t, "in pieces", c.serve(devs[i%len(devs)], rng, 1+rng.IntN(90)).out, want.out)
@@ -151,33 +151,11 @@ func TestRecurrenceServesWhatItTrains(t *testing.T) {
 	}
 }
 
-func TestRecurrenceBreakIsDetected(t *testing.T) {
-	rng := rand.New(rand.NewPCG(15, 16))
-	for _, delta := range []bool{true, false} {
-		c := newRecCase(rng, plainKind, delta, kernels.Recurrence{KeyHeads: 1, Heads: 2, KeyDim: 16, ValueDim: 16}, 100)
-		dev := attnDevices(t, plainKind, kernels.BreakChunks)[0]
-		want, got := c.run(dev, c.pack([]int{0}), nil), c.serve(dev, rng, 30)
-		differ, worst := 0, 0.0
-		for r := range want.out.Rows {
-			x, y := attnRow(got.out, r), attnRow(want.out, r)
-			if !sameBits(x, y) {
-				differ++
-			}
-			for i := range x {
-				worst = max(worst, math.Abs(float64(x[i]-y[i])))
-			}
-		}
-		if differ == 0 || worst > 1e-3 {
-			t.Errorf("%v: chunks cut from each span's first row: %d rows differ, by up to %v: want some, by rounding alone", c, differ, worst)
-		}
-	}
-}
-
 // The chunked rule is the plain recurrence, here in float64, up to rounding.
 func TestRecurrenceIsTheRecurrence(t *testing.T) {
 	rng := rand.New(rand.NewPCG(17, 18))
 	for _, c := range recCases(rng, plainKind) {
-		got := c.run(attnDevices(t, plainKind, kernels.BreakNone)[0], c.pack(ints(len(c.lengths))), nil)
+		got := c.run(attnDevices(t, plainKind)[0], c.pack(ints(len(c.lengths))), nil)
 		for s, span := range got.layout.Spans {
 			want := c.plain(c.inputs(s), c.lengths[s])
 			for i := range want {

@@ -15,7 +15,6 @@ func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
 		ws = vector(op, "weights", weights, out.Rows*k)
 	}
 	o, in := d.matrix(out), d.matrix(y)
-	early := d.def.Break == kernels.BreakCombine && out.Rows <= 4
 	d.eachRow(out.Rows, y.Cols*k, 2, func(from, to int, buf [][]float32) {
 		for t := from; t < to; t++ {
 			z := o.target(t, buf[0])
@@ -27,8 +26,6 @@ func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
 					d.vec.Add(z, z, row)
 				case d.def.Combine == kernels.ToBF16:
 					addInBF16(z, row, ws[at])
-				case early:
-					addRounded(z, row, ws[at])
 				default:
 					d.vec.ScaleAdd(z, 1, row, ws[at])
 				}
@@ -42,13 +39,6 @@ func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
 func addInBF16(z, row []float32, w float32) {
 	for i, v := range row {
 		z[i] = kernels.NearestBF16(z[i] + kernels.NearestBF16(v*w))
-	}
-}
-
-// addRounded is the wrong combine of kernels.BreakCombine: each expert's share is rounded to bf16 before it is added.
-func addRounded(z, row []float32, w float32) {
-	for i, v := range row {
-		z[i] += kernels.NearestBF16(v * w)
 	}
 }
 

@@ -66,7 +66,7 @@ func combineIsTheDefinition(t *testing.T, def kernels.Definition, round func(flo
 }
 
 func TestCombineGradient(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 52, dtype: kernels.F32}
 	c.start()
 	const tokens, k, n = 5, 3, 12
@@ -85,32 +85,4 @@ func TestCombineGradient(t *testing.T) {
 	}
 	checkGradient(t, "dy", y64, func(p []float64) float64 { return loss(p, w64) }, rowValues(dy))
 	checkGradient(t, "dweights", w64, func(p []float64) float64 { return loss(y64, p) }, rowValues(dw))
-}
-
-// With the rule broken a token's sum depends on how many tokens the call has.
-func TestBreakCombine(t *testing.T) {
-	const tokens, k, n = 40, 2, 64
-	differ := func(b kernels.Break) (count int) {
-		d := newRowDevice(t, Auto, 2, b)
-		c := rowCase{seed: 53, dtype: kernels.F32}
-		c.start()
-		w, y, rowOf := c.f32(tokens, k), c.f32(tokens*k, n), c.rowsOf(tokens, k)
-		whole, one := c.f32(tokens, n), c.f32(1, n)
-		d.Combine(whole, y, w, rowOf)
-		for r := range tokens {
-			d.Combine(one, y, w.RowRange(r, r+1), rowOf.RowRange(r, r+1))
-			for i, v := range rowValues(one) {
-				if v != rowValues(whole.RowRange(r, r+1))[i] {
-					count++
-				}
-			}
-		}
-		return count
-	}
-	if n := differ(kernels.BreakNone); n != 0 {
-		t.Errorf("%d elements depend on the batch", n)
-	}
-	if n := differ(kernels.BreakCombine); n < 100 {
-		t.Errorf("only %d elements depend on the batch with the rule broken", n)
-	}
 }

@@ -26,7 +26,7 @@ var copyOps = []rowOp{
 }
 
 func TestCopyAndZeroValues(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 1, dtype: kernels.F32, n: 9}
 	c.start()
 	x, h := c.strided(9, 100), rowTensor(kernels.BF16, 9, 100)
@@ -66,7 +66,7 @@ func TestCopyAndZeroValues(t *testing.T) {
 
 // Writing is by ranges on all threads, and every byte arrives.
 func TestWriteIsRead(t *testing.T) {
-	d := newRowDevice(t, Auto, 3, "")
+	d := newRowDevice(t, Auto, 3)
 	for _, n := range []int{0, 1, 1<<20 - 1, 5<<19 + 3} {
 		raw, back := make([]byte, 2*n), make([]byte, 2*n)
 		rand.NewChaCha8([32]byte{byte(n)}).Read(raw)

@@ -27,7 +27,7 @@ var decayOps = []rowOp{
 }
 
 func TestDecayIsTheDefinition(t *testing.T) {
-	decayIsTheDefinition(t, newRowDevice(t, Auto, 2, ""))
+	decayIsTheDefinition(t, newRowDevice(t, Auto, 2))
 	decayIsTheDefinition(t, newEx2hDevice(t))
 }
 
@@ -67,7 +67,7 @@ func decayIsTheDefinition(t *testing.T, d *Device) {
 }
 
 func TestDecayGradient(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 42, dtype: kernels.F32}
 	c.start()
 	const rows, n = 6, 4

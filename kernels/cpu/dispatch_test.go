@@ -37,7 +37,7 @@ var dispatchOps = []rowOp{
 }
 
 func TestDispatchSorts(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 41}
 	c.start()
 	const n, k, e = 50, 3, 9

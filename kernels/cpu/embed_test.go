@@ -25,7 +25,7 @@ var embedOps = []rowOp{
 }
 
 func TestEmbedValues(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 3, dtype: kernels.F32, n: 40}
 	c.start()
 	table, ids, out := c.strided(7, 33), c.ints(40, 7), c.strided(40, 33)
@@ -51,7 +51,7 @@ func TestEmbedValues(t *testing.T) {
 
 // Rows of one id are added in their order: another order has other bits.
 func TestEmbedBackwardOrder(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	grad := kernels.Wrap(make([]float32, 16), 1, 16)
 	x := make([]float32, 3*16)
 	for j := range 16 {

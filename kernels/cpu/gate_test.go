@@ -38,7 +38,7 @@ var gateOps = []rowOp{
 }
 
 func TestGatesAreTheDefinition(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 46, dtype: kernels.F32}
 	c.start()
 	const rows, n = 7, 90
@@ -74,7 +74,7 @@ func TestGatesAreTheDefinition(t *testing.T) {
 }
 
 func TestGateGradients(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 47, dtype: kernels.F32}
 	c.start()
 	const rows, n = 4, 6

@@ -46,7 +46,7 @@ func scalarSilu(z float32) (y, dy float32) {
 }
 
 func TestNormThenGateIsTheDefinition(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 43, dtype: kernels.F32}
 	c.start()
 	const rows, heads, n, eps = 150, 3, 20, 1e-5
@@ -79,7 +79,7 @@ func TestNormThenGateIsTheDefinition(t *testing.T) {
 }
 
 func TestGateThenNormIsTheDefinition(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 44, dtype: kernels.F32}
 	c.start()
 	const rows, groups, n, eps = 150, 3, 20, 1e-5
@@ -133,7 +133,7 @@ func rms64(x []float64, n int, eps float64) []float64 {
 }
 
 func TestGatedNormGradients(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 45, dtype: kernels.F32}
 	c.start()
 	const rows, groups, n, eps = 3, 2, 6, 1e-3

@@ -205,7 +205,7 @@ func TestIndexLoss(t *testing.T) {
 	rng := rand.New(rand.NewPCG(71, 72))
 	const scale = 0.25
 	for _, kind := range attnKinds {
-		for n, dev := range attnDevices(t, kind, kernels.BreakNone) {
+		for n, dev := range attnDevices(t, kind) {
 			c := newIndexCase(rng, kind, 90, 3, 70)
 			if kind == plainKind && n == 0 {
 				c = newIndexCase(rng, kind, stripKeys+20, 3, 70)
@@ -223,7 +223,7 @@ func TestIndexLoss(t *testing.T) {
 // The order of heads is part of the definition: another one is seen in the bits.
 func TestIndexLossSeesOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(81, 82))
-	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind)[0]
 	c := newIndexCase(rng, plainKind, 100)
 	turned := c
 	turned.q, turned.w = [][]float32{nil}, [][]float32{nil}
@@ -252,7 +252,7 @@ func TestIndexLossSeesOrder(t *testing.T) {
 func TestIndexLossOfAllKeys(t *testing.T) {
 	rng := rand.New(rand.NewPCG(73, 74))
 	for _, kind := range attnKinds {
-		for _, dev := range attnDevices(t, kind, kernels.BreakNone) {
+		for _, dev := range attnDevices(t, kind) {
 			c := newIndexCase(rng, kind, 9, 100)
 			want := c.run(dev, []int{0, 1}, 1, nil)
 			got := c.run(dev, []int{0, 1}, 1, func(b attnBatch) kernels.Tensor { return c.layers[0].lists(rng, b, 100) })
@@ -272,7 +272,7 @@ func TestIndexGradient(t *testing.T) {
 	rng := rand.New(rand.NewPCG(75, 76))
 	const n, topK, step = 17, 5, 1e-6
 	c := newIndexCase(rng, plainKind, n)
-	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind)[0]
 	g := c.run(dev, []int{0}, 1, func(b attnBatch) kernels.Tensor { return c.layers[0].lists(rng, b, topK) })
 	var x [3][]float64
 	for i, v := range [][]float32{c.q[0], c.k[0], c.w[0]} {

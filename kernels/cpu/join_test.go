@@ -21,7 +21,7 @@ func TestJoinHeads(t *testing.T) {
 	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 		for i, s := range [][4]int{{1, 1, 1, 1}, {7, 4, 16, 8}, {300, 3, 5, 2}} {
 			rows, heads, n, r := s[0], s[1], s[2], s[3]
-			d := newRowDevice(t, []ISA{Auto, Portable}[i%2], 1+i%2, "")
+			d := newRowDevice(t, []ISA{Auto, Portable}[i%2], 1+i%2)
 			out, own, shared, dOwn, dshared, dout := joinCase(rng, dtype, rows, heads, n, r)
 			d.JoinHeads(out, own, shared)
 			d.JoinHeadsBackward(dOwn, dshared, dout)

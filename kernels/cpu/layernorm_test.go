@@ -12,7 +12,7 @@ func TestLayerNorm(t *testing.T) {
 	rng := rand.New(rand.NewPCG(67, 68))
 	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 		for _, n := range []int{1, 16, 128, 700} {
-			d := newRowDevice(t, Auto, 2, "")
+			d := newRowDevice(t, Auto, 2)
 			const rows = 9
 			x, w, b := attnRandom(rng, dtype, rows*n, 3), attnRandom(rng, dtype, n, 1), attnRandom(rng, dtype, n, 1)
 			out := attnTensor(dtype, nil, rows, n, 4)
@@ -43,7 +43,7 @@ func TestLayerNormBackward(t *testing.T) {
 	const eps = 1e-6
 	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 		for _, n := range []int{1, 16, 128, 300} {
-			d := newRowDevice(t, Auto, 2, "")
+			d := newRowDevice(t, Auto, 2)
 			const rows = 150
 			packs := []int32{0, 70, rows}
 			x, w, dy := attnRandom(rng, dtype, rows*n, 3), attnRandom(rng, dtype, n, 1), attnRandom(rng, dtype, rows*n, 1)
@@ -107,7 +107,7 @@ func standardised(xh, x []float32, eps float32) float32 {
 func TestLayerNormGradient(t *testing.T) {
 	rng := rand.New(rand.NewPCG(79, 80))
 	const rows, n, eps, step = 3, 11, 1e-6, 1e-6
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	in := [3][]float32{attnRandom(rng, kernels.F32, rows*n, 2), attnRandom(rng, kernels.F32, n, 1), make([]float32, n)}
 	dy := attnRandom(rng, kernels.F32, rows*n, 1)
 	grads := [3][]float32{make([]float32, rows*n), make([]float32, n), make([]float32, n)}

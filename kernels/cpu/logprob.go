@@ -11,11 +11,10 @@ import (
 func (d *Device) LogProb(logprob, stats, logits, targets, inv kernels.Tensor) {
 	factors := checkLogProb(logprob, stats, logits, targets, inv)
 	ids, lp, st := targets.I32s(), logprob.F32s(), stats.F32s()
-	broken := d.def.Break == kernels.BreakVocab && logits.Rows <= 4
 	d.eachRow(logits.Rows, logits.Cols, 1, func(from, to int, buf [][]float32) {
 		for t := from; t < to; t++ {
 			x := logits.F32s()[t*logits.Stride:][:logits.Cols]
-			m, s := d.logSumExp(x, factors.of(t), buf[0], broken)
+			m, s := d.logSumExp(x, factors.of(t), buf[0])
 			st[t*stats.Stride], st[t*stats.Stride+1] = m, s
 			lp[t] = 0
 			if ids[t] >= 0 {
@@ -26,25 +25,18 @@ func (d *Device) LogProb(logprob, stats, logits, targets, inv kernels.Tensor) {
 }
 
 // logSumExp is (m, s) of a row z = x*inv: the maximum, and the sum of Exp2((z-m)*log2e) by trees of vocabulary blocks, merged from the
-// first to the last; broken: of smaller blocks, the other way. buf is as long as x.
-func (d *Device) logSumExp(x []float32, inv float32, buf []float32, broken bool) (m, s float32) {
+// first to the last. buf is as long as x.
+func (d *Device) logSumExp(x []float32, inv float32, buf []float32) (m, s float32) {
 	size := d.def.VocabBlock
-	if broken {
-		size = 64
-	}
 	blocks := (len(x) + size - 1) / size
-	for i := range blocks {
-		b := i
-		if broken {
-			b = blocks - 1 - i
-		}
+	for b := range blocks {
 		block := x[b*size : min((b+1)*size, len(x))]
 		e := buf[:len(block)]
 		mb := float32(d.vec.Max(block) * inv) // rounding keeps the order
 		d.vec.ScaleTo(e, block, inv)
 		d.vec.Exp2Sub(e, e, kernels.Log2E, mb)
 		sb := d.vec.Tree(e)
-		if i == 0 {
+		if b == 0 {
 			m, s = mb, sb
 			continue
 		}

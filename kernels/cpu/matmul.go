@@ -9,10 +9,6 @@ import (
 
 // MatMul: out[m,n] = round(dot over the terms, over k of x[m,k]*w[n,k]).
 func (d *Device) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
-	if d.def.Break == kernels.BreakSplitK && out.Rows <= splitRows {
-		d.matMulSplit(out, g, terms)
-		return
-	}
 	d.product("MatMul", out, g, terms, false)
 }
 
@@ -122,35 +118,4 @@ func rowOffsets(op string, g *kernels.Groups, rows int) []int32 {
 		panic(fmt.Sprintf("cpu: %s: offsets end at %d of %d rows", op, last, rows))
 	}
 	return offsets
-}
-
-// splitRows is the number of rows up to which BreakSplitK cuts chains.
-const splitRows = 4
-
-// matMulSplit is the wrong order of kernels.BreakSplitK: one chain over the first half of each term's k, another over the second halves, added.
-func (d *Device) matMulSplit(out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
-	var half [2]kernels.Tensor
-	for h := range half {
-		cut := make([]kernels.Term, len(terms))
-		for i, t := range terms {
-			from, to := 0, t.X.Cols/2
-			if h == 1 {
-				from, to = to, t.X.Cols
-			}
-			cut[i] = kernels.Term{X: t.X.ColRange(from, to), W: columns(t.W, from, to), From: t.From, To: t.To}
-		}
-		half[h] = kernels.Wrap(make([]float32, out.Rows*out.Cols), out.Rows, out.Cols)
-		d.product("MatMul", half[h], g, cut, false)
-	}
-	d.Add(half[0], half[0], half[1])
-	d.Copy(out, half[0])
-}
-
-// columns is [kernels.Tensor.ColRange] for all groups.
-func columns(t kernels.Tensor, from, to int) kernels.Tensor {
-	groups, rows := t.Groups, t.Rows
-	t.Groups, t.Rows = 1, groups*rows
-	t = t.ColRange(from, to)
-	t.Groups, t.Rows = groups, rows
-	return t
 }

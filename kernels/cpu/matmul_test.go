@@ -253,26 +253,3 @@ func TestMatMulIgnoresOtherRows(t *testing.T) {
 		}
 	}
 }
-
-func TestMatMulBreakIsDetected(t *testing.T) {
-	right := kernels.Default()
-	wrong := right
-	wrong.Break = kernels.BreakSplitK
-	broken := devices(t, wrong)
-	for i, good := range devices(t, right) {
-		rng := rand.New(rand.NewPCG(4, 5))
-		x, w := strided(rng, kernels.F32, 1, 6, 64, 0), strided(rng, kernels.F32, 1, 32, 64, 2)
-		differ := func(rows int) bool {
-			a, b := strided(rng, kernels.F32, 1, rows, 32, 0), strided(rng, kernels.F32, 1, rows, 32, 0)
-			good.MatMul(a, nil, kernels.Term{X: x.RowRange(0, rows), W: w})
-			broken[i].MatMul(b, nil, kernels.Term{X: x.RowRange(0, rows), W: w})
-			return !slices.Equal(a.F32s(), b.F32s())
-		}
-		if !differ(4) {
-			t.Errorf("%s: a chain cut in two over 4 rows has the same bits", good.Name())
-		}
-		if differ(6) {
-			t.Errorf("%s: the break changes 6 rows", good.Name())
-		}
-	}
-}

@@ -15,15 +15,11 @@ func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 	mustShape(op, "out", out, x.Rows, x.Cols)
 	mustShape(op, "w", w, 1, x.Cols)
 	o, in, weight, rs := d.matrix(out), d.matrix(x), d.matrix(w), vector(op, "rstd", rstd, x.Rows)
-	sumSquares := func(v []float32) float32 { return d.vec.TreeDot(v, v) }
-	if d.def.Break == kernels.BreakNormRows && x.Rows <= 4 {
-		sumSquares = ascendingSquares
-	}
 	d.eachRow(x.Rows, x.Cols, 2, func(from, to int, buf [][]float32) {
 		ws := weight.norm(norm, buf[1])
 		for t := from; t < to; t++ {
 			v := in.load(t, buf[0])
-			rs[t] = rStd(sumSquares(v), x.Cols, norm.Eps)
+			rs[t] = rStd(d.vec.TreeDot(v, v), x.Cols, norm.Eps)
 			y := o.target(t, buf[0])
 			d.normScale(y, v, rs[t], ws, norm)
 			o.store(t, y)
@@ -62,15 +58,6 @@ func (m *matrix) norm(n kernels.Norm, buf []float32) []float32 {
 // rStd is 1/sqrt(sum/n + eps).
 func rStd(sum float32, n int, eps float32) float32 {
 	return 1 / float32(math.Sqrt(float64(sum/float32(n)+eps)))
-}
-
-// ascendingSquares is the sum of squares in the order that breaks the rule: one lane instead of the tree.
-func ascendingSquares(v []float32) float32 {
-	var s float32
-	for _, x := range v {
-		s += float32(x * x)
-	}
-	return s
 }
 
 // RMSNormBackward, with g = dy*w and xh = x*rstd: dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), and dw[j] += dy*xh as a sum over rows.

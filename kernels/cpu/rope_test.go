@@ -193,7 +193,7 @@ func rope64(x, w, dout []float64, heads int, positions []int32, rope kernels.Rop
 }
 
 func TestHeadNormRopeGradient(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 12, dtype: kernels.F32}
 	c.start()
 	const rows, heads, dim, eps = 4, 2, 16, 1e-5
@@ -222,7 +222,7 @@ func TestHeadNormRopeGradient(t *testing.T) {
 }
 
 func TestHeadNormRopeRefuses(t *testing.T) {
-	d := newRowDevice(t, Auto, 1, "")
+	d := newRowDevice(t, Auto, 1)
 	c := rowCase{seed: 13, dtype: kernels.F32}
 	c.start()
 	x, out, rope, none := c.f32(2, 32), c.f32(2, 32), c.rope(4, 16, 8), kernels.Tensor{}

@@ -118,7 +118,7 @@ func descending(v []float32) []int32 {
 }
 
 func TestRouteIsTheDefinition(t *testing.T) {
-	routeIsTheDefinition(t, newRowDevice(t, Auto, 2, ""))
+	routeIsTheDefinition(t, newRowDevice(t, Auto, 2))
 	routeIsTheDefinition(t, newEx2hDevice(t))
 	routeIsTheDefinition(t, newDevice(t, roundedDefinition(), Auto, 2))
 }
@@ -160,7 +160,7 @@ func routeIsTheDefinition(t *testing.T, d *Device) {
 
 // Where logits are no numbers experts are still chosen, each once, and the weights tell.
 func TestRouteOfNaN(t *testing.T) {
-	d := newRowDevice(t, Auto, 1, "")
+	d := newRowDevice(t, Auto, 1)
 	nan := float32(math.NaN())
 	for _, c := range []struct {
 		router kernels.Router
@@ -184,7 +184,7 @@ func TestRouteOfNaN(t *testing.T) {
 }
 
 func TestRouteRefuses(t *testing.T) {
-	d := newRowDevice(t, Auto, 1, "")
+	d := newRowDevice(t, Auto, 1)
 	w, picks, probs, logits := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2), rowTensor(kernels.F32, 1, 6), rowTensor(kernels.F32, 1, 6)
 	for what, r := range map[string]kernels.Router{
 		"groups of one": {Groups: 6, TopGroups: 2, Scale: 1}, "uneven groups": {Groups: 4, TopGroups: 2, Scale: 1}, "no top groups": {Groups: 2, Scale: 1},
@@ -195,7 +195,7 @@ func TestRouteRefuses(t *testing.T) {
 }
 
 func TestRouteGradient(t *testing.T) {
-	d := newRowDevice(t, Auto, 1, "")
+	d := newRowDevice(t, Auto, 1)
 	c := rowCase{seed: 32, dtype: kernels.F32}
 	c.start()
 	const rows, e, k = 6, 16, 4

@@ -72,7 +72,7 @@ func rowBenches(d *Device, dtype kernels.DType) []rowBench {
 func BenchmarkRows(b *testing.B) {
 	for _, isa := range rowSets() {
 		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
-			d := newRowDevice(b, isa, 0, "")
+			d := newRowDevice(b, isa, 0)
 			all := rowBenches(d, dtype)
 			for _, op := range all {
 				b.Run(fmt.Sprintf("%s/%s/%s", isa, dtype, op.name), func(b *testing.B) {

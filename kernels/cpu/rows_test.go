@@ -186,11 +186,9 @@ func diffRows(got, want kernels.Tensor, round bool) error {
 	return nil
 }
 
-func newRowDevice(t testing.TB, isa ISA, threads int, b kernels.Break) *Device {
+func newRowDevice(t testing.TB, isa ISA, threads int) *Device {
 	t.Helper()
-	def := kernels.Default()
-	def.Break = b
-	return newDevice(t, def, isa, threads)
+	return newDevice(t, kernels.Default(), isa, threads)
 }
 
 // newEx2hDevice has the other exp2.
@@ -330,7 +328,7 @@ func TestRoundingsDiffer(t *testing.T) {
 	} {
 		def := kernels.Default()
 		c.set(&def)
-		plain, rounded := newRowDevice(t, Auto, 2, ""), newDevice(t, def, Auto, 2)
+		plain, rounded := newRowDevice(t, Auto, 2), newDevice(t, def, Auto, 2)
 		for _, op := range rowOps() {
 			differs := false
 			for size := range rowSizes {

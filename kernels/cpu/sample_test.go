@@ -96,7 +96,7 @@ func sampleAll(dev *Device, logits kernels.Tensor, rows []kernels.Sampling) []in
 
 func TestSampleEqualsDefinition(t *testing.T) {
 	for _, kind := range []attnKind{plainKind, ex2hKind} {
-		sampleEqualsDefinition(t, attnDevices(t, kind, kernels.BreakNone))
+		sampleEqualsDefinition(t, attnDevices(t, kind))
 	}
 }
 
@@ -141,7 +141,7 @@ func sampleEqualsDefinition(t *testing.T, devs []*Device) {
 
 // Frequencies of draws against probabilities in float64, by chi-square: with 11 degrees of freedom 40 is passed once in 30,000.
 func TestSampleFrequencies(t *testing.T) {
-	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind)[0]
 	x := []float32{0.5, -1, 2, 0, 0, 1.5, -0.5, 1, 2, -2, 0.25, 1.25}
 	for _, c := range []struct {
 		o    kernels.Sampling
@@ -209,7 +209,7 @@ func expected(x []float32, temperature float64, keep func(int, float64) bool) []
 // Samples of one prompt differ; the same keys give the same ids again.
 func TestSamplesOfOnePromptDiffer(t *testing.T) {
 	rng := rand.New(rand.NewPCG(33, 34))
-	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind)[0]
 	const rows, vocab = 32, 2000
 	row := attnRandom(rng, kernels.F32, vocab, 1)
 	var x []float32
@@ -233,7 +233,7 @@ func TestSamplesOfOnePromptDiffer(t *testing.T) {
 }
 
 func TestSampleRefusesNaN(t *testing.T) {
-	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind)[0]
 	defer func() {
 		if recover() == nil {
 			t.Error("a NaN among the logits did not panic")

@@ -111,7 +111,7 @@ func (c *convCase) sum(seq, pos, ch int) float32 {
 func TestShortConvEqualsDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(31, 32))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind, kernels.BreakNone)
+		devs := attnDevices(t, kind)
 		for i, c := range convCases(rng, kind) {
 			out, l := c.train(devs[0])
 			for s, span := range l.Spans {
@@ -146,7 +146,7 @@ func mustSameRows(t *testing.T, what string, got, want kernels.Tensor) {
 func TestShortConvBackwardEqualsDefinition(t *testing.T) {
 	rng := rand.New(rand.NewPCG(33, 34))
 	for _, kind := range attnKinds {
-		devs := attnDevices(t, kind, kernels.BreakNone)
+		devs := attnDevices(t, kind)
 		for i, c := range convCases(rng, kind) {
 			start := attnRandom(rng, kernels.F32, c.cols*(c.taps+1), 1)
 			for _, dev := range devs {
@@ -221,7 +221,7 @@ func addTo(sum, x []float32) {
 
 func TestShortConvGradient(t *testing.T) {
 	rng := rand.New(rand.NewPCG(35, 36))
-	dev := attnDevices(t, plainKind, kernels.BreakNone)[0]
+	dev := attnDevices(t, plainKind)[0]
 	c := newConvCase(rng, plainKind, 3, 4, true, 9)
 	x, dout, l := c.pack(false)
 	w, bias := c.weights()

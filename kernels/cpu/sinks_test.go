@@ -26,7 +26,7 @@ var sinkOps = []rowOp{
 }
 
 func TestSinksAreTheDefinition(t *testing.T) {
-	sinksAreTheDefinition(t, newRowDevice(t, Auto, 2, ""))
+	sinksAreTheDefinition(t, newRowDevice(t, Auto, 2))
 	sinksAreTheDefinition(t, newEx2hDevice(t))
 }
 
@@ -67,7 +67,7 @@ func sinksAreTheDefinition(t *testing.T, d *Device) {
 
 // An attention with sinks, forward and backward, against float64: softmax over the scores and one more logit that has no value.
 func TestSinksGradient(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 52, dtype: kernels.F32}
 	c.start()
 	a := kernels.Attn{Heads: 4, KVHeads: 2, HeadDim: 8, Scale: 0.3, Window: 5}

@@ -46,7 +46,7 @@ func (c attnCase) compacted(s, i int, list []int32) attnCase {
 func TestSparseAttention(t *testing.T) {
 	rng := rand.New(rand.NewPCG(61, 62))
 	for _, kind := range attnKinds {
-		for n, dev := range attnDevices(t, kind, kernels.BreakNone) {
+		for n, dev := range attnDevices(t, kind) {
 			c := newValueCase(rng, kind, 1+n, 2, 24, 16, 0, 140, 3, 70)
 			b := c.pack(ints(len(c.lengths)))
 			kv := kernels.KV{K: b.k, V: b.v}
@@ -95,7 +95,7 @@ func TestSparseAttentionGradient(t *testing.T) {
 	rng := rand.New(rand.NewPCG(63, 64))
 	const n, topK, step = 19, 5, 1e-5
 	c := newValueCase(rng, plainKind, 2, 2, 8, 5, 0, n)
-	dev := attnDevices(t, c.attnKind, kernels.BreakNone)[0]
+	dev := attnDevices(t, c.attnKind)[0]
 	b, dout := c.pack([]int{0}), c.randomDout(rng)
 	kv, picks := kernels.KV{K: b.k, V: b.v}, c.lists(rng, b, topK)
 	dev.SparseAttend(b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
@@ -130,7 +130,7 @@ func TestSelectKeys(t *testing.T) {
 	x := kernels.Index{Heads: 3, Dim: 16, TopK: 7, Scale: 0.25}
 	const n, pageRows = 150, 16
 	for _, kind := range attnKinds {
-		for _, dev := range attnDevices(t, kind, kernels.BreakNone) {
+		for _, dev := range attnDevices(t, kind) {
 			few := func(count int) []float32 { // few values, so that ties are common
 				v := make([]float32, count)
 				for i := range v {

@@ -24,7 +24,7 @@ var clampedOps = []rowOp{
 }
 
 func TestClampedSwiGLUIsTheDefinition(t *testing.T) {
-	for _, d := range []*Device{newRowDevice(t, Auto, 2, ""), newEx2hDevice(t)} {
+	for _, d := range []*Device{newRowDevice(t, Auto, 2), newEx2hDevice(t)} {
 		c := rowCase{seed: 61, dtype: kernels.F32}
 		c.start()
 		const rows, n = 7, 90
@@ -59,7 +59,7 @@ func TestClampedSwiGLUIsTheDefinition(t *testing.T) {
 }
 
 func TestClampedSwiGLUGradient(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 62, dtype: kernels.F32}
 	c.start()
 	const rows, n = 3, 20
@@ -80,7 +80,7 @@ func TestClampedSwiGLUGradient(t *testing.T) {
 
 // What is not a number passes the clamp, so that the loss tells.
 func TestClampedSwiGLUOfNaN(t *testing.T) {
-	d := newRowDevice(t, Auto, 1, "")
+	d := newRowDevice(t, Auto, 1)
 	nan := float32(math.NaN())
 	out, dgu := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.F32, 1, 4)
 	gu := kernels.Wrap([]float32{nan, 1, 1, nan}, 1, 4)

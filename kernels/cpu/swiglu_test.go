@@ -30,7 +30,7 @@ func scalarSigmoid(exp2 func(float32) float32, x float32) float32 {
 }
 
 func TestSwiGLUIsTheDefinition(t *testing.T) {
-	swigluIsTheDefinition(t, newRowDevice(t, Auto, 2, ""))
+	swigluIsTheDefinition(t, newRowDevice(t, Auto, 2))
 	swigluIsTheDefinition(t, newEx2hDevice(t))
 }
 
@@ -58,7 +58,7 @@ func swigluIsTheDefinition(t *testing.T, d *Device) {
 }
 
 func TestSwiGLUGradient(t *testing.T) {
-	d := newRowDevice(t, Auto, 2, "")
+	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 22, dtype: kernels.F32}
 	c.start()
 	const rows, n = 3, 20

@@ -63,9 +63,6 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 	if def.Dot != kernels.DotTC16 {
 		return nil, fmt.Errorf("dot mode %q: the GPU computes %q, and so does the CPU where that is asked for", def.Dot, kernels.DotTC16)
 	}
-	if def.Break != kernels.BreakNone {
-		return nil, fmt.Errorf("rules are broken on the CPU device only")
-	}
 	card, err := cu.GetDevice(ordinal)
 	if err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)

@@ -1,0 +1,134 @@
+package broken
+
+import "lockstep/kernels"
+
+// Attention breaks [kernels.BreakKeyBlock]: queries that are the only ones of their sequence in a call, as in decoding.
+func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
+	d.operations.Attention(out, lse, q, kv, l, a)
+	if !d.breaks(kernels.BreakKeyBlock, l.Rows()) || kv.PageRows == 0 {
+		return
+	}
+	for _, s := range l.Spans {
+		if s.Rows == 1 {
+			from, to := s.Row, s.Row+1
+			d.attendInHalves(out.RowRange(from, to), lse.RowRange(from, to), q.RowRange(from, to), kv, s, a)
+		}
+	}
+}
+
+// attendInHalves is Attention of one query to the first half of the keys it sees and to the rest, merged as rounded.
+func (d *Device) attendInHalves(out, lse, q kernels.Tensor, kv kernels.KV, s kernels.Span, a kernels.Attn) {
+	first := 0
+	if a.Window > 0 {
+		first, a.Window = max(0, s.Pos-a.Window+1), 0
+	}
+	rows := cacheRows(kv, s, first, s.Pos+1)
+	if len(rows) < 2 {
+		return
+	}
+	mem, release := d.scratch()
+	defer release()
+	var outs, lses [2][][]float32
+	for h, half := range [2][]int32{rows[:len(rows)/2], rows[len(rows)/2:]} {
+		alone := &kernels.Layout{
+			Spans: []kernels.Span{{Rows: 1, Pos: len(half) - 1, Pages: []int32{0}}}, Packs: []int32{0, 1},
+		}
+		o, e := mem.New(out.DType, 1, out.Cols), mem.New(kernels.F32, 1, lse.Cols)
+		d.operations.Attention(o, e, q, d.gathered(mem, kv, half), alone, a)
+		outs[h], lses[h] = d.load(o), d.load(e)
+	}
+	d.merge(outs[0][0], outs[1][0], lses[0][0], lses[1][0], a.Values())
+	d.store(out, outs[0])
+	d.store(lse, lses[0])
+}
+
+// cacheRows are the rows of a cache that hold positions [from, to) of a span's sequence.
+func cacheRows(kv kernels.KV, s kernels.Span, from, to int) (rows []int32) {
+	for p := from; p < to; p++ {
+		rows = append(rows, s.Pages[p/kv.PageRows]*int32(kv.PageRows)+int32(p%kv.PageRows))
+	}
+	return rows
+}
+
+// gathered is rows of a cache as one page. Values that are columns of the keys stay so.
+func (d *Device) gathered(mem *kernels.Arena, kv kernels.KV, rows []int32) kernels.KV {
+	at := mem.New(kernels.I32, 1, len(rows))
+	d.storeInts(at, [][]int32{rows})
+	k := mem.New(kv.K.DType, len(rows), kv.K.Cols)
+	d.Gather(k, kv.K, at)
+	if kv.V.Data == kv.K.Data {
+		return kernels.KV{K: k, V: k.ColRange(0, kv.V.Cols), PageRows: len(rows)}
+	}
+	v := mem.New(kv.V.DType, len(rows), kv.V.Cols)
+	if v.Cols > 0 {
+		d.Gather(v, kv.V, at)
+	}
+	return kernels.KV{K: k, V: v, PageRows: len(rows)}
+}
+
+// SparseAttend breaks [kernels.BreakSparseOrder].
+func (d *Device) SparseAttend(
+	out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn,
+) {
+	if !d.breaks(kernels.BreakSparseOrder, l.Rows()) {
+		d.operations.SparseAttend(out, lse, q, kv, picks, l, a)
+		return
+	}
+	mem, release := d.scratch()
+	defer release()
+	lists := d.loadInts(picks)
+	var outs, lses [2][][]float32
+	for h := range outs {
+		part := mem.New(kernels.I32, picks.Rows, picks.Cols)
+		d.storeInts(part, halves(lists, h))
+		o, e := mem.New(out.DType, out.Rows, out.Cols), mem.New(kernels.F32, lse.Rows, lse.Cols)
+		d.operations.SparseAttend(o, e, q, kv, part, l, a)
+		outs[h], lses[h] = d.load(o), d.load(e)
+	}
+	for r, list := range lists {
+		if listed(list) > 1 {
+			d.merge(outs[0][r], outs[1][r], lses[0][r], lses[1][r], a.Values())
+		}
+	}
+	d.store(out, outs[0])
+	d.store(lse, lses[0])
+}
+
+// halves is the first or the second half of each list, -1 behind it. A list of one key is both.
+func halves(lists [][]int32, h int) [][]int32 {
+	out := make([][]int32, len(lists))
+	for r, list := range lists {
+		n := listed(list)
+		half := list[:(n+1)/2]
+		if h == 1 && n > 1 {
+			half = list[(n+1)/2 : n]
+		}
+		out[r] = append(out[r], half...)
+		for len(out[r]) < len(list) {
+			out[r] = append(out[r], -1)
+		}
+	}
+	return out
+}
+
+// listed is the number of keys of a list.
+func listed(list []int32) (n int) {
+	for n < len(list) && list[n] >= 0 {
+		n++
+	}
+	return n
+}
+
+// merge adds to what attention to the first half of a row's keys gave what that to the second half gave,
+// [Heads*values], by their log-sum-exps, [Heads].
+func (d *Device) merge(out, other, lse, otherLSE []float32, values int) {
+	exp2 := d.Definition().Exp2.Func()
+	for h, first := range lse {
+		m := max(first, otherLSE[h])
+		x, y := exp2(first-m), exp2(otherLSE[h]-m)
+		for i := h * values; i < (h+1)*values; i++ {
+			out[i] = (float32(out[i]*x) + float32(other[i]*y)) / (x + y)
+		}
+		lse[h] = m + float32(kernels.Ln(x+y)*kernels.Log2E)
+	}
+}

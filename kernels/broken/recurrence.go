@@ -1,0 +1,80 @@
+package broken
+
+import "lockstep/kernels"
+
+// before is the rows of zeros that a recurrence in a cache is given first: chunks begin elsewhere by as much.
+const before = 32
+
+// DeltaRule breaks [kernels.BreakChunks].
+func (d *Device) DeltaRule(
+	out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence,
+) {
+	if d.rule != kernels.BreakChunks || s == nil {
+		d.operations.DeltaRule(out, q, k, v, g, b, s, l, r)
+		return
+	}
+	d.begin(l, []kernels.Tensor{out, q, k, v, g, b}, func(l *kernels.Layout, x []kernels.Tensor) {
+		d.operations.DeltaRule(x[0], x[1], x[2], x[3], x[4], x[5], s, l, r)
+	})
+	d.operations.DeltaRule(out, q, k, v, g, b, s, shifted(l), r)
+	d.roundStates(s, l)
+}
+
+// StateSpace breaks [kernels.BreakChunks].
+func (d *Device) StateSpace(
+	out, c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence,
+) {
+	if d.rule != kernels.BreakChunks || s == nil {
+		d.operations.StateSpace(out, c, b, x, g, dt, skip, s, l, r)
+		return
+	}
+	d.begin(l, []kernels.Tensor{out, c, b, x, g, dt}, func(l *kernels.Layout, x []kernels.Tensor) {
+		d.operations.StateSpace(x[0], x[1], x[2], x[3], x[4], x[5], skip, s, l, r)
+	})
+	d.operations.StateSpace(out, c, b, x, g, dt, skip, s, shifted(l), r)
+	d.roundStates(s, l)
+}
+
+// begin gives the slots of sequences that start in this call rows of zeros, shaped like the operands. They leave the
+// state at 0.
+func (d *Device) begin(l *kernels.Layout, like []kernels.Tensor, run func(*kernels.Layout, []kernels.Tensor)) {
+	mem, release := d.scratch()
+	defer release()
+	zeros := &kernels.Layout{}
+	rows := 0
+	for _, s := range l.Spans {
+		if s.Pos == 0 && s.Rows > 0 {
+			zeros.Spans = append(zeros.Spans, kernels.Span{Row: rows, Rows: before, Pages: s.Pages, Slot: s.Slot})
+			rows += before
+		}
+	}
+	if rows == 0 {
+		return
+	}
+	zeros.Packs = []int32{0, int32(rows)}
+	var x []kernels.Tensor
+	for _, t := range like {
+		x = append(x, mem.Zeros(t.DType, rows, t.Cols))
+	}
+	run(zeros, x)
+}
+
+// shifted is the layout behind those rows.
+func shifted(l *kernels.Layout) *kernels.Layout {
+	out := &kernels.Layout{Packs: l.Packs}
+	for _, s := range l.Spans {
+		s.Pos += before
+		out.Spans = append(out.Spans, s)
+	}
+	return out
+}
+
+// roundStates leaves in bf16 what the sequences of a call hand on from chunk to chunk.
+func (d *Device) roundStates(s *kernels.ChunkState, l *kernels.Layout) {
+	mem, release := d.scratch()
+	defer release()
+	for _, span := range l.Spans {
+		state := s.S.Group(span.Slot)
+		d.Copy(state, d.throughBF16(mem, state))
+	}
+}

@@ -1,0 +1,220 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/kernels/broken"
+	"lockstep/kernels/cpu"
+	"lockstep/model"
+	"lockstep/parallel"
+)
+
+// The shortest proof compares every way of computing, whatever is drawn and however short the texts of a run are.
+func TestVerifyEveryWay(t *testing.T) {
+	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		for seed := range uint64(40) {
+			o := VerifyOptions{Tokens: 1, Seed: seed}
+			if seed%2 == 1 {
+				o.Corpus = [][]int32{{5}, {7, 9}}
+			}
+			rep, err := Verify(context.Background(), r, s.Model, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := rep.Err(); err != nil || rep.Rounds != 1 {
+				t.Errorf("seed %d, %d rounds: %v\n%s", seed, rep.Rounds, err, rep.Table())
+			}
+		}
+	})
+}
+
+// A way that was not compared is no pass: the table says so, and the proof fails.
+func TestVerifyNotCompared(t *testing.T) {
+	rep := &Report{Digest: strings.Repeat("0", 64)}
+	for i, name := range ways {
+		rep.Comparisons = append(rep.Comparisons, Comparison{Name: name, Tokens: i, Logits: i})
+	}
+	if err := rep.Err(); err == nil || !strings.Contains(err.Error(), "not compared: packed training") {
+		t.Errorf("a proof without packed training: %v", err)
+	}
+	table := rep.Table()
+	if !strings.Contains(table, "packed training: not compared") || strings.Count(table, "not compared") != 1 {
+		t.Error(table)
+	}
+	rep.Comparisons[0].Tokens = 1
+	if err := rep.Err(); err != nil {
+		t.Errorf("a proof of every way: %v", err)
+	}
+}
+
+// breakCase is a golden in one form, on the arithmetic that a device has.
+type breakCase struct {
+	family, adapter string
+	latent          kernels.LatentForm
+	def             kernels.Definition
+	dtype           kernels.DType
+}
+
+func (c breakCase) String() string {
+	return fmt.Sprintf("%s/%s/%s/%s", c.family, c.adapter, c.latent, c.def.Dot)
+}
+
+// breakCases are all goldens, latent attention in both forms, and all goldens of adapters, by the arithmetic of a CPU
+// and by that of a GPU.
+func breakCases(t *testing.T) (cases []breakCase) {
+	t.Helper()
+	tc16 := kernels.Default()
+	tc16.Dot, tc16.Exp2 = kernels.DotTC16, kernels.Exp2Ex2h
+	for _, family := range goldenFamilies(t) {
+		for _, adapter := range append([]string{""}, adaptersOf(t, family)...) {
+			for _, latent := range latentForms(t, family) {
+				c := breakCase{family, adapter, latent, kernels.Default(), kernels.F32}
+				gpu := breakCase{family, adapter, latent, tc16, kernels.BF16}
+				c.def.Latent, gpu.def.Latent = latent, latent
+				cases = append(cases, c, gpu)
+			}
+		}
+	}
+	return cases
+}
+
+// goldenFamilies are the folders of goldens that package model can open.
+func goldenFamilies(t *testing.T) (names []string) {
+	t.Helper()
+	found, err := filepath.Glob(goldens + "*/config.json")
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no goldens: %v", err)
+	}
+	for _, path := range found {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := model.Describe(text, kernels.F32); err == nil { // else one that a test of package model adds
+			names = append(names, filepath.Base(filepath.Dir(path)))
+		}
+	}
+	return names
+}
+
+// adaptersOf are the goldens of adapters of a family: folders that begin with its name.
+func adaptersOf(t *testing.T, family string) (names []string) {
+	t.Helper()
+	for _, name := range []string{family, family + "_experts"} {
+		if _, err := os.Stat(goldens + "adapters/" + name); err == nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// latentForms are the forms of latent attention that differ for a family.
+func latentForms(t *testing.T, family string) []kernels.LatentForm {
+	t.Helper()
+	text, err := os.ReadFile(goldens + family + "/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := model.Describe(text, kernels.F32)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bl := range m.Blocks {
+		for _, sub := range bl {
+			if _, ok := sub.Layer.(*model.MLA); ok {
+				return []kernels.LatentForm{kernels.LatentAbsorbed, kernels.LatentExpanded}
+			}
+		}
+	}
+	return []kernels.LatentForm{kernels.LatentAuto}
+}
+
+// onGolden runs body with a golden on a CPU.
+func onGolden(t *testing.T, c breakCase, body func(r *parallel.Rank, m *model.Model)) {
+	t.Helper()
+	dev, err := cpu.New(c.def, cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		adapter := c.adapter
+		if adapter != "" {
+			adapter = goldens + "adapters/" + adapter
+		}
+		s, err := Open(r.Dev, goldens+c.family, adapter, model.Options{DType: c.dtype})
+		if err != nil {
+			return err
+		}
+		body(r, s.Model)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// caught is the positions that proofs with other traffic compare until the broken rule is noticed. err says that the
+// rule has no place, or that 4,096 positions do not notice it.
+func caught(r *parallel.Rank, m *model.Model) (tokens int, err error) {
+	for seed := uint64(1); ; seed++ {
+		rep, err := Verify(context.Background(), r, m, VerifyOptions{Tokens: 192, Seed: seed})
+		if err != nil {
+			return tokens, err
+		}
+		tokens += rep.Totals().Tokens
+		switch {
+		case tokens > 4096:
+			return tokens, fmt.Errorf("not caught in %d tokens", tokens)
+		case rep.Totals().Mismatches > 0:
+			return tokens, nil
+		}
+	}
+}
+
+// refusal is one line.
+var refusal = regexp.MustCompile(`^rule "[a-z-]+" has no place in this \w+ model: want one of \[.*"split-k".*\]$`)
+
+// A proof that cannot fail proves nothing: every rule that has a place in a model, broken, is caught, and no other is
+// taken. What an adapter has no part in is caught without one.
+func TestVerifyCatches(t *testing.T) {
+	seen := map[kernels.Break]bool{}
+	for _, c := range breakCases(t) {
+		t.Run(c.String(), func(t *testing.T) {
+			onGolden(t, c, func(r *parallel.Rank, m *model.Model) {
+				for _, rule := range kernels.Breaks {
+					if c.adapter != "" && rule != kernels.BreakAdapter {
+						continue
+					}
+					wrong, err := broken.New(r.Dev, rule)
+					if err != nil {
+						t.Fatal(err)
+					}
+					tokens, err := caught(&parallel.Rank{Dev: wrong, Stack: r.Stack}, m)
+					if slices.Contains(m.Breaks(), rule) {
+						seen[rule] = true
+						if err != nil {
+							t.Errorf("%s: %v", rule, err)
+						}
+						t.Logf("%s: %d tokens", rule, tokens)
+					} else if err == nil || !refusal.MatchString(err.Error()) {
+						t.Errorf("%s has no place: %v", rule, err)
+					}
+				}
+			})
+		})
+	}
+	for _, rule := range kernels.Breaks {
+		if !seen[rule] {
+			t.Errorf("%s has a place in no golden", rule)
+		}
+	}
+}
