@@ -96,7 +96,7 @@ type benchRow struct {
 
 // benchSteps trains, and leaves the initial model and the batches in dir for a peer.
 func benchSteps(ctx context.Context, r *parallel.Rank, s *configs.Shape, steps int, dir string) (benchRow, error) {
-	plan, err := planned(r.Dev, s)
+	plan, err := planned(r, s)
 	if err != nil {
 		return benchRow{}, err
 	}

@@ -76,7 +76,7 @@ const (
 
 // benchWorkloads tells the tokens a second of each workload as soon as it is known: the device may fail in the next.
 func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o BenchOptions, dir string, tell func(name string, speed float64)) error {
-	plan, err := planned(r.Dev, s)
+	plan, err := planned(r, s)
 	if err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 	}
 	defer dev.Close()
 	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		plan, err := planned(dev, s)
+		plan, err := planned(r, s)
 		if err != nil {
 			return err
 		}

@@ -2,8 +2,8 @@ package train
 
 import (
 	"lockstep/configs"
-	"lockstep/kernels"
 	"lockstep/model"
+	"lockstep/parallel"
 )
 
 // headroom is the share of the memory that run.recompute = "auto" leaves free.
@@ -27,11 +27,14 @@ func (p *planner) plan(have int) (n Memory, err error) {
 	return p.peak()
 }
 
-// planned is the plan of a shape on a device that holds nothing yet, fits or not: for benchmarks.
-func planned(dev kernels.Device, s *configs.Shape) (*planner, error) {
-	p, err := newPlanner(dev, s)
-	if err == nil {
-		_, err = p.plan(memoryFor(dev, s))
+// planned is the plan of a shape for a benchmark, on a rank whose device holds nothing yet. The stack's memory is reserved.
+func planned(r *parallel.Rank, s *configs.Shape) (*planner, error) {
+	p, err := newPlanner(r.Dev, s)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = p.plan(memoryFor(r.Dev, s)); err == nil {
+		reserve(r, p.r)
 	}
 	return p, err
 }

@@ -88,6 +88,7 @@ func TestRecomputeAuto(t *testing.T) {
 // finished is what is left of a run.
 type finished struct {
 	plan   *planner
+	learns *trainer // in the run's last stage
 	takes  Memory
 	bytes  int // that the device gave out
 	log    string
@@ -113,7 +114,10 @@ func runOn(t *testing.T, s *configs.Shape, out string, left, more int) (f finish
 		if more > 0 && errors.Is(err, ErrInterrupted) {
 			err = nil
 		}
-		f.plan, f.takes, f.bytes = j.plan, j.takes, d.Counts().Bytes
+		f.plan, f.learns, f.takes, f.bytes = j.plan, j.t, j.takes, d.Counts().Bytes
+		if j.rl != nil {
+			f.learns = j.rl.t
+		}
 		return err
 	})
 	text, err := os.ReadFile(log.Name())
@@ -153,6 +157,18 @@ func TestPlanOfPolicies(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Reinforcement learning computes again what the plan says.
+func TestRecomputeReinforced(t *testing.T) {
+	s, err := parseTiny(append(tinyRL(), "run.steps=1", "optim.warmup_steps=0", "warm_start.steps=0", "run.recompute=full"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := runOn(t, s, filepath.Join(t.TempDir(), "run"), 0, 0)
+	if keep := got.learns.keep; keep == nil || !slices.Equal(keep, got.plan.keep) {
+		t.Errorf("blocks keep %v, planned %v", keep, got.plan.keep)
+	}
 }
 
 // A shape of a run that was made when recompute was true or false means the same.
