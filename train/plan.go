@@ -254,7 +254,8 @@ func processMemory() int {
 	debug.FreeOSMemory()
 	var heap runtime.MemStats
 	runtime.ReadMemStats(&heap)
-	return resident() + int(max(heap.HeapAlloc, leastHeap)) + buffers
+	all, _ := resident()
+	return all + int(max(heap.HeapAlloc, leastHeap)) + buffers
 }
 
 // buffers is what operations of the CPU, and tensors on their way to and from a device, take of the host: measured.
@@ -263,15 +264,15 @@ const buffers = 16 << 20
 // leastHeap is Go's heap before it is collected first.
 const leastHeap = 4 << 20
 
-// resident is what of the process lies in memory; 0: unknown.
-func resident() int {
+// resident is what of the process lies in memory, and how much of that no file holds, in bytes; 0: unknown.
+func resident() (all, anonymous int) {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
-		return 0
+		return 0, 0
 	}
-	var size, pages int
-	if _, err := fmt.Fscan(bytes.NewReader(text), &size, &pages); err != nil {
-		return 0
+	var size, pages, shared int
+	if _, err := fmt.Fscan(bytes.NewReader(text), &size, &pages, &shared); err != nil {
+		return 0, 0
 	}
-	return pages * os.Getpagesize()
+	return pages * os.Getpagesize(), (pages - shared) * os.Getpagesize()
 }

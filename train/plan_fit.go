@@ -33,7 +33,8 @@ func memoryFor(dev kernels.Device, s *configs.Shape) int {
 	}
 	have := d.Available()
 	if have > 0 && s.Device.Kind == "cpu" {
-		have += resident()
+		_, own := resident()
+		have += own
 	}
 	return have
 }

@@ -95,7 +95,8 @@ func TestAdmit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.left = max(c.room+n.Other-resident()+1<<20, 1)
+		_, own := resident()
+		d.left = max(c.room+n.Other-own+1<<20, 1)
 		_, line, err := admit(d, p)
 		if c.want == "" {
 			if err != nil || !strings.HasPrefix(line, "memory: ") || !strings.Contains(line, "at the peak (weights ") || !strings.HasSuffix(line, " available") {
@@ -106,5 +107,26 @@ func TestAdmit(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "out of memory: the run takes ") {
 			t.Errorf("with %d bytes: %q, error %v, want %q", c.room, line, err, c.want)
 		}
+	}
+}
+
+// inspect and shapes say peaks that grow with the micro-batch and shrink with recompute and adapters.
+func TestPeaks(t *testing.T) {
+	lines := func(size StepSize) []string {
+		text, err := Peaks(size, "model.path=../model/testdata/glm5")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSpace(text), "\n")
+	}
+	got := lines(StepSize{2, 64})
+	want := []string{"peak        in bf16, micro-batches of 2 x 64 tokens:", "  full  ", "  full, recompute  ", "  LoRA of rank 16  ", "  LoRA of rank 16, recompute  "}
+	for i, w := range want {
+		if len(got) != len(want) || !strings.HasPrefix(got[i], w) {
+			t.Fatalf("%q, want %q", got, want)
+		}
+	}
+	if large := lines(StepSize{64, 4096}); large[1] == got[1] || !strings.Contains(large[1], "GiB at the peak") {
+		t.Errorf("64 x 4096 tokens: %s", large[1])
 	}
 }

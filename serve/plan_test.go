@@ -1,0 +1,60 @@
+package serve
+
+import (
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// A cache without a number of pages holds all slots at the length that sequences may have, and no more.
+func TestPagesForLongest(t *testing.T) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		for longest, want := range map[int]int{0: 5 * ((s.Model.MaxLength + 15) / 16), 33: 5 * 3, 32: 5 * 2, 1 << 20: 5 * ((s.Model.MaxLength + 15) / 16)} {
+			mem := kernels.NewArena(r.Dev)
+			e, err := NewEngine(r, s.Model, mem, Options{Slots: 5, PageRows: 16, PrefillRows: 8, Longest: longest})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.o.Pages != want {
+				t.Errorf("longest %d: %d pages, want %d", longest, e.o.Pages, want)
+			}
+			if mem.Held() != mem.Peak() {
+				t.Errorf("longest %d: the cache holds %d bytes and needs %d", longest, mem.Held(), mem.Peak())
+			}
+		}
+	})
+}
+
+// The widest step takes at least the stack that steps of any traffic do.
+func TestWidestStep(t *testing.T) {
+	for _, family := range []string{"qwen3_moe", "glm5", "nemotron_h"} {
+		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+			o := Options{Slots: 3, PageRows: 8, PrefillRows: 16}
+			counted := r.Beside(r.Dev.(kernels.Planner).Meta())
+			m, err := s.Model.Twin(counted.Dev, s.Model.DType)
+			if err != nil {
+				t.Fatal(err)
+			}
+			planned, err := NewEngine(counted, m, kernels.NewArena(counted.Dev), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			planned.Widest(false)
+			e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var reqs []Request
+			for i := range 7 {
+				reqs = append(reqs, Request{ID: uint64(i), Prompt: make([]int32, 3+5*i), MaxTokens: 4 + i, TopP: 1})
+			}
+			if _, err := e.Run(t.Context(), reqs); err != nil {
+				t.Fatal(err)
+			}
+			if took, said := r.Stack.Peak(), counted.Stack.Peak(); took > said || took < said/2 {
+				t.Errorf("%s: steps took %d bytes, the widest takes %d", family, took, said)
+			}
+		})
+	}
+}
