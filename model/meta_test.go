@@ -95,36 +95,44 @@ func TestMetaDevice(t *testing.T) {
 // Adapters and training state take one piece of memory each, without a byte to spare.
 func TestArenasAreExact(t *testing.T) {
 	for _, family := range goldens {
-		onRank(t, func(r *parallel.Rank) error {
-			bytes := func() int { return r.Dev.(kernels.Counter).Counts().Bytes }
-			m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), "", model.Options{DType: kernels.BF16})
-			if err != nil {
-				return err
-			}
-			weights, params := bytes(), len(m.Params)
-			if err := m.AddLoRA(model.LoRAConfig{Rank: 64, Alpha: 1, Pattern: ".*"}); err != nil {
-				return err
-			}
-			adapters, least, most := bytes()-weights, 0, 0
-			for _, p := range m.Params[params:] { // those of one A may lie together
-				least, most = least+p.W.Bytes(), most+kernels.ArenaBytes(p.W.DType, 1, p.W.Len())
-			}
-			if adapters < least || adapters > most {
-				t.Errorf("%s: adapters of %d bytes take %d", family, least, adapters)
-			}
-			m.TrainAll(r.Dev)
-			want := 0
-			for _, p := range m.Trained() {
-				for _, state := range []kernels.Tensor{p.Grad, p.HeadGrad, p.M, p.V, p.Master} {
-					if !state.IsNil() && state.Data != p.W.Data {
-						want += kernels.ArenaBytes(state.DType, 1, state.Len())
+		for _, rank := range []int{0, 64} {
+			onRank(t, func(r *parallel.Rank) error {
+				bytes := func() int { return r.Dev.(kernels.Counter).Counts().Bytes }
+				m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), "", model.Options{DType: kernels.BF16})
+				if err != nil {
+					return err
+				}
+				weights, params := bytes(), len(m.Params)
+				if rank > 0 {
+					if err := m.AddLoRA(model.LoRAConfig{Rank: rank, Alpha: 1, Pattern: ".*"}); err != nil {
+						return err
 					}
 				}
-			}
-			if got := bytes() - weights - adapters; got != want {
-				t.Errorf("%s: training takes %d bytes, its tensors %d", family, got, want)
-			}
-			return nil
-		})
+				adapters, least, most := bytes()-weights, 0, 0
+				for _, p := range m.Params[params:] { // those of one A may lie together
+					least, most = least+p.W.Bytes(), most+kernels.ArenaBytes(p.W.DType, 1, p.W.Len())
+				}
+				if adapters < least || adapters > most {
+					t.Errorf("%s: adapters of %d bytes take %d", family, least, adapters)
+				}
+				m.TrainAll(r.Dev)
+				if got, want := bytes()-weights-adapters, states(m); got != want {
+					t.Errorf("%s, rank %d: training takes %d bytes, its tensors %d", family, rank, got, want)
+				}
+				return nil
+			})
+		}
 	}
+}
+
+// states is what the tensors of training take of an arena.
+func states(m *model.Model) (n int) {
+	for _, p := range m.Trained() {
+		for _, state := range []kernels.Tensor{p.Grad, p.HeadGrad, p.M, p.V, p.Master} {
+			if !state.IsNil() && state.Data != p.W.Data {
+				n += kernels.ArenaBytes(state.DType, 1, state.Len())
+			}
+		}
+	}
+	return n
 }
