@@ -254,8 +254,7 @@ func processMemory() int {
 	debug.FreeOSMemory()
 	var heap runtime.MemStats
 	runtime.ReadMemStats(&heap)
-	all, _ := resident()
-	return all + int(max(heap.HeapAlloc, leastHeap)) + buffers
+	return resident() + int(max(heap.HeapAlloc, leastHeap)) + buffers
 }
 
 // buffers is what operations of the CPU, and tensors on their way to and from a device, take of the host: measured.
@@ -264,15 +263,26 @@ const buffers = 16 << 20
 // leastHeap is Go's heap before it is collected first.
 const leastHeap = 4 << 20
 
-// resident is what of the process lies in memory, and how much of that no file holds, in bytes; 0: unknown.
-func resident() (all, anonymous int) {
+// resident is what of the process lies in memory, in bytes; 0: unknown.
+func resident() int {
+	pages, _ := residentPages()
+	return pages * os.Getpagesize()
+}
+
+// anonymous is what of it no file holds: the rest counts as available to the process itself.
+func anonymous() int {
+	pages, shared := residentPages()
+	return (pages - shared) * os.Getpagesize()
+}
+
+func residentPages() (pages, shared int) {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
 		return 0, 0
 	}
-	var size, pages, shared int
+	var size int
 	if _, err := fmt.Fscan(bytes.NewReader(text), &size, &pages, &shared); err != nil {
 		return 0, 0
 	}
-	return pages * os.Getpagesize(), (pages - shared) * os.Getpagesize()
+	return pages, shared
 }

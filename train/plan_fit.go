@@ -33,8 +33,7 @@ func memoryFor(dev kernels.Device, s *configs.Shape) int {
 	}
 	have := d.Available()
 	if have > 0 && s.Device.Kind == "cpu" {
-		_, own := resident()
-		have += own
+		have += anonymous()
 	}
 	return have
 }

@@ -98,8 +98,7 @@ func TestAdmit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, own := resident()
-		d.left = max(c.room+n.Other-own+1<<20, 1)
+		d.left = max(c.room+n.Other-anonymous()+1<<20, 1)
 		_, line, err := admit(d, p)
 		if c.want == "" {
 			if err != nil || !strings.HasPrefix(line, "memory: ") || !strings.Contains(line, "at the peak (weights ") || !strings.HasSuffix(line, " available") {

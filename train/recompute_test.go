@@ -60,7 +60,7 @@ func takes(t *testing.T, s *configs.Shape) (n Memory) {
 func TestRecomputeAuto(t *testing.T) {
 	none, full := large(t, "run.recompute=none"), large(t, "run.recompute=full")
 	want := runOn(t, none, filepath.Join(t.TempDir(), "run"), 0, 0)
-	scarce := int(float64(takes(t, none).Total()+takes(t, full).Total())/2/(1-headroom)) - resident()
+	scarce := int(float64(takes(t, none).Total()+takes(t, full).Total())/2/(1-headroom)) - anonymous()
 	for _, left := range [][]int{{scarce}, {scarce, 0}, {0, scarce}} { // a run that is stopped after a step goes on with the next
 		out := filepath.Join(t.TempDir(), "run")
 		var got finished
@@ -72,7 +72,7 @@ func TestRecomputeAuto(t *testing.T) {
 			if bytes > 0 && !slices.ContainsFunc(got.plan.keep, func(s model.Save) bool { return s != 0 }) {
 				t.Errorf("%d bytes left, and nothing is kept", bytes)
 			}
-			if got.bytes != got.takes.Device() || bytes > 0 && got.takes.Total() > bytes+resident() {
+			if got.bytes != got.takes.Device() || bytes > 0 && got.takes.Total() > bytes+anonymous() {
 				t.Errorf("%d bytes left: took %d, planned %v", bytes, got.bytes, got.takes)
 			}
 		}
