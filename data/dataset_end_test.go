@@ -230,3 +230,72 @@ func TestTemplatesHaveGoldens(t *testing.T) {
 		}
 	}
 }
+
+// A generation block that begins just where the prompt ends is the completion's; those before are the prompt's.
+func TestMarkedPrompt(t *testing.T) {
+	o := testOptions()
+	var err error
+	o.Template, err = NewTemplate("t", "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>"+
+		"{% endgeneration %}{% else %}{{ m.content }}:{% endif %}{% endfor %}", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const line = `{"prompt": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}], ` +
+		`"completion": [{"role": "assistant", "content": "D"}]}`
+	if got, want := samplesOf(t, line, o), "A:B<|im_end|>C:[D<|im_end|>]"; len(got) != 1 || got[0] != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A conversation is one sample only where each of its answers, the first and the last too, stands unchanged in the next
+// prompt; else each answer has its own, with what the model reads in serving.
+func TestEarlierAnswersRewritten(t *testing.T) {
+	o := testOptions()
+	var err error
+	o.Template, err = NewTemplate("t", "{% for m in messages %}{{ m.content }}{{ '!' if m.name and loop.last }}"+
+		"{{ '<|im_end|>' if m.role == 'assistant' else ':' }}{% endfor %}", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range []struct {
+		loud int // the answer that is written otherwise where it is the last
+		want []string
+	}{
+		{0, []string{"A:[B!<|im_end|>]", "A:B<|im_end|>C:[D<|im_end|>]", "A:B<|im_end|>C:D<|im_end|>E:[F<|im_end|>]"}},
+		{1, []string{"A:[B<|im_end|>]", "A:B<|im_end|>C:[D!<|im_end|>]", "A:B<|im_end|>C:D<|im_end|>E:[F<|im_end|>]"}},
+		{2, []string{"A:[B<|im_end|>]C:[D<|im_end|>]E:[F!<|im_end|>]"}},
+		{3, []string{"A:[B<|im_end|>]C:[D<|im_end|>]E:[F<|im_end|>]"}},
+	} {
+		var messages []string
+		for i, text := range []string{"A", "B", "C", "D", "E", "F"} {
+			role, name := "user", ""
+			if i%2 == 1 {
+				role = "assistant"
+				if i/2 == k.loud {
+					name = `, "name": "x"`
+				}
+			}
+			messages = append(messages, fmt.Sprintf(`{"role": %q, "content": %q%s}`, role, text, name))
+		}
+		if got := samplesOf(t, `{"messages": [`+strings.Join(messages, ", ")+`]}`, o); !slices.Equal(got, k.want) {
+			t.Errorf("answer %d is written otherwise: %q, want %q", k.loud, got, k.want)
+		}
+	}
+}
+
+// A sample is shown as it is learned, whatever a run of tokens loses in the middle.
+func TestMarked(t *testing.T) {
+	s := Sample{IDs: byteCodec{}.Encode("prompt\x1b"), Targets: []int32{-1, -1, 'm', 'p', -1, '9', imEnd}}
+	m := Marks{"<", ">"}
+	if got, want := s.Marked(byteCodec{}, m, 0), "pro<mp>t<9<|im_end|>>"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	long := Sample{IDs: byteCodec{}.Encode("abcdefgh"), Targets: byteCodec{}.Encode("bcdefghi")}
+	long.Targets[0], long.Targets[1] = -1, -1
+	if got, want := long.Marked(byteCodec{}, m, 4), "abc<de ... hi>"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := (Sample{IDs: []int32{'a'}, Targets: []int32{'\r'}}).Marked(byteCodec{}, m, 0); got != "a<\\x0d>" {
+		t.Errorf("%q", got)
+	}
+}

@@ -175,6 +175,9 @@ func TestChatStops(t *testing.T) {
 		if n != 200 || all != 200 {
 			t.Errorf("at temperature %g %d of %d answers stop by themselves", temperature, n, all)
 		}
+		if i := slices.IndexFunc(texts, func(s string) bool { return strings.Contains(s, "<|user|>") }); i >= 0 {
+			t.Errorf("the end is part of the answer %q", texts[i])
+		}
 		t.Logf("temperature %g: %d of %d stop; %q ...", temperature, n, all, texts[:3])
 	}
 	want := `⟦\n<think></think>\n10<|user|>⟧\nbye<|assistant|>⟦\n<think></think>\nbye<|user|>⟧`
