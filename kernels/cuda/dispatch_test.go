@@ -48,6 +48,15 @@ func TestDispatch(t *testing.T) {
 	}
 }
 
+// Packs at the end may be empty: each expert's rows end there, not the batch's.
+func TestDispatchEmptyPacks(t *testing.T) {
+	for _, tokens := range []int{1, 100, 1000} {
+		picks := picked(tokens, 512, 10)
+		x, run := dispatch(tokens, 512, 10, picks, []int32{0, int32(tokens), int32(tokens), int32(tokens)})
+		both(t, fmt.Sprintf("dispatch of %d tokens and two empty packs", tokens), x, run)
+	}
+}
+
 // The comparison fails where one token chose otherwise.
 func TestDispatchDiffers(t *testing.T) {
 	picks := picked(118, 128, 8)
