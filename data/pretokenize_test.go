@@ -13,6 +13,7 @@ func TestPatterns(t *testing.T) {
 		want        []string
 	}{
 		{qwen2Regex, "I'LL 'ſ 1234", []string{"I", "'LL", " '", "ſ", " ", "1", "2", "3", "4"}},
+		{qwen2Regex, "we'LLx 'Rex", []string{"we", "'LL", "x", " '", "Rex"}},
 		{qwen2Regex, "a \n\n  b", []string{"a", " \n\n", " ", " b"}},
 		{qwen2Regex, "x  ", []string{"x", "  "}},
 		{qwen2Regex, "क्षि", []string{"क", "्ष", "ि"}},
@@ -20,6 +21,7 @@ func TestPatterns(t *testing.T) {
 		{cl100kRegex, "12345 ...\r\n\tb", []string{"123", "45", " ...\r\n", "\tb"}},
 		{cl100kRegex, "\u3000\u3000b\u00a0", []string{"\u3000", "\u3000b", "\u00a0"}},
 		{o200kRegex, "HELLOworld's HelloWORLD 1234 a//\n/b", []string{"HELLOworld's", " Hello", "WORLD", " ", "123", "4", " a", "//\n/", "b"}},
+		{o200kRegex, "1A 2b", []string{"1", "A", " ", "2", "b"}},
 		{o200kRegex, "\u0301AB", []string{"\u0301", "AB"}},
 		{o200kRegex, "AB文CD", []string{"AB文", "CD"}},
 		{tekkenRegex, "it's 12", []string{"it", "'s", " ", "1", "2"}},
