@@ -69,30 +69,79 @@ func TestPolicies(t *testing.T) {
 	})
 }
 
+// Adapters on one projection learn from what its neighbours do not need: nothing of that is left out.
+func TestPoliciesOfOneAdapter(t *testing.T) {
+	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
+		onRankBy(t, def, func(r *parallel.Rank) error {
+			dir := filepath.Join("testdata", family)
+			m, err := model.LoadFolder(r.Dev, dir, "", model.Options{})
+			if err != nil {
+				return err
+			}
+			g := openGolden(t, dir)
+			ids := g.ids("ids.0")
+			for _, c := range oneByOne(m) {
+				m, err := adapted(r, dir, kernels.F32, c)
+				if err != nil {
+					return err
+				}
+				want, all := gradientsBy(r, m, nil, ids), policies(m)
+				for _, name := range []string{"nothing", "all results"} {
+					if d := differs(gradientsBy(r, m, all[name], ids), want); d != "" {
+						t.Errorf("adapters on %v%v, %s kept: %s differs", c.Targets, c.TargetParameters, name, d)
+					}
+				}
+			}
+			return nil
+		})
+	})
+}
+
 // learner is a golden's model that learns in full, or by adapters on every projection none of which is 0.
 func learner(r *parallel.Rank, dir string, dtype kernels.DType, adapters bool) (*model.Model, error) {
 	m, err := model.LoadFolder(r.Dev, dir, "", model.Options{DType: dtype})
-	if err != nil || !adapters {
-		if err == nil {
-			m.TrainAll(r.Dev)
-		}
-		return m, err
+	if err != nil {
+		return nil, err
 	}
-	c := model.LoRAConfig{Rank: 3, Alpha: 6}
+	if !adapters {
+		m.TrainAll(r.Dev)
+		return m, nil
+	}
+	all := model.LoRAConfig{Rank: 3, Alpha: 6}
+	for _, c := range oneByOne(m) {
+		all.Targets, all.TargetParameters = append(all.Targets, c.Targets...), append(all.TargetParameters, c.TargetParameters...)
+	}
+	return adapted(r, dir, dtype, all)
+}
+
+// oneByOne is adapters on each projection of a model alone.
+func oneByOne(m *model.Model) (all []model.LoRAConfig) {
+	seen := map[string]bool{}
 	for _, bl := range m.Blocks {
 		for _, sub := range bl {
 			for _, l := range sub.Layer.Linears() {
 				for _, s := range l.Subs {
-					to := &c.Targets
+					if seen[s.Module] {
+						continue
+					}
+					seen[s.Module] = true
+					c := model.LoRAConfig{Rank: 3, Alpha: 6, Targets: []string{s.Module}}
 					if l.Fused {
-						to = &c.TargetParameters
+						c.Targets, c.TargetParameters = nil, c.Targets
 					}
-					if !slices.Contains(*to, s.Module) {
-						*to = append(*to, s.Module)
-					}
+					all = append(all, c)
 				}
 			}
 		}
+	}
+	return all
+}
+
+// adapted is a golden's model with adapters none of which is 0.
+func adapted(r *parallel.Rank, dir string, dtype kernels.DType, c model.LoRAConfig) (*model.Model, error) {
+	m, err := model.LoadFolder(r.Dev, dir, "", model.Options{DType: dtype})
+	if err != nil {
+		return nil, err
 	}
 	if err := m.AddLoRA(c); err != nil {
 		return nil, err
