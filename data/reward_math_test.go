@@ -147,3 +147,21 @@ func FuzzMathEqual(f *testing.F) {
 		}
 	})
 }
+
+// A set is compared without order whichever side writes it as one, and brackets around one value say nothing.
+func TestMathBrackets(t *testing.T) {
+	for _, k := range []struct {
+		text, want string
+		right      bool
+	}{
+		{`\boxed{2, 1}`, `\{1, 2\}`, true}, {`\boxed{\{2, 1\}}`, `1, 2`, true}, {`\boxed{2, 1}`, "(1, 2)", false},
+		{`\boxed{(2, 1)}`, `\{1, 2\}`, false}, // a pair is no set
+		{`\boxed{(5)}`, "5", true}, {`\boxed{(5)}`, "[5]", true}, {`\boxed{5}`, `\{5\}`, true}, {`\boxed{[5]}`, "(6)", false},
+		{`\boxed{(1,234)}`, "1234", false}, // a pair too
+		{`\boxed{(1, 2)}`, "(1, )", false}, {`\boxed{(1, )}`, "(1, )", false},
+	} {
+		if got := mathEqual(k.text, k.want); got != k.right {
+			t.Errorf("%q with %q: right is %t, want %t", k.text, k.want, got, k.right)
+		}
+	}
+}

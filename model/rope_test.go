@@ -84,3 +84,20 @@ func TestRopeSpellings(t *testing.T) {
 		}
 	}
 }
+
+// The pairs between which yarn mixes are pairs that there are, as in transformers: from 0, to dim - 1.
+func TestYarnRampIsClipped(t *testing.T) {
+	for _, c := range []struct {
+		y      ropeScaling
+		theta  float64
+		lo, hi float64
+	}{
+		{ropeScaling{original: 100, betaFast: 32, betaSlow: 1}, 1e4, 0, 10}, // fewer turns than beta_fast everywhere
+		{ropeScaling{original: 4096, betaFast: 600, betaSlow: 1}, 5, 1, 63}, // more turns than beta_slow everywhere
+		{ropeScaling{original: 4096, betaFast: 600, betaSlow: 1, exact: true}, 5, 1.64946, 63},
+	} {
+		lo, hi := c.y.ramp(64, c.theta)
+		near64(t, "the first mixed pair", lo, c.lo, 1e-3)
+		near64(t, "the last mixed pair", hi, c.hi, 1e-3)
+	}
+}

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
@@ -163,13 +164,16 @@ func (c *choice) reason() *serve.FinishReason {
 }
 
 func reply(w http.ResponseWriter, status int, v any) {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil { // before the status is written, which could not be taken back
+		refuse(w, fmt.Errorf("the answer cannot be written: %w", err))
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return // the client is gone: all that is written here can be encoded
-	}
+	w.Write(body.Bytes()) // an error is a client that is gone
 }
 
 // refuse answers with a fault, as OpenAI's interface puts it.

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -264,6 +263,11 @@ func TestChat(t *testing.T) {
 		t.Fatalf("%d: %s", status, text)
 	}
 	whole := decode[talkBody](t, text)
+	for _, c := range whole.Choices {
+		if n := len(c.IDs); n == 0 || n > 12 || n < 12 && *c.Finish != serve.FinishStop || n == 12 && *c.Finish == "" {
+			t.Errorf("%d tokens of at most 12, then %q", n, *c.Finish)
+		}
+	}
 	if len(whole.Choices) != 2 || whole.Object != "chat.completion" || whole.Usage.Prompt != len(whole.PromptIDs) || whole.Usage.Total != whole.Usage.Prompt+whole.Usage.Completion {
 		t.Errorf("%s", text)
 	}
@@ -501,8 +505,8 @@ func FuzzRequest(f *testing.F) {
 				}
 				continue
 			}
-			if len(a.prompts) == 0 || a.n < 1 || fmt.Sprint(a.request) == "" {
-				t.Errorf("%q asks for %+v", body, a)
+			if wrong := consistent(s, a); wrong != "" {
+				t.Errorf("%q asks for %+v: %s", body, a, wrong)
 			}
 		}
 	})

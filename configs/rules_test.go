@@ -1,0 +1,54 @@
+package configs
+
+import (
+	"strings"
+	"testing"
+)
+
+// Rules at their bounds: what breaks one by the least, and what just does not.
+func TestRuleBounds(t *testing.T) {
+	rl := func(set ...string) []string { return append([]string{"rl.objective=grpo"}, set...) }
+	pairs := func(set ...string) []string {
+		return append([]string{"data.task=", "data.preferences=p.jsonl"}, set...)
+	}
+	for _, c := range []struct {
+		set  []string
+		want string // "": accepted
+	}{
+		{[]string{"rollout.pages=4", "rollout.page_rows=64", "rollout.max_tokens=256"}, "raise pages"},
+		{[]string{"rollout.pages=4", "rollout.page_rows=64", "rollout.max_tokens=255"}, ""},
+		{[]string{"rollout.pages=0", "rollout.page_rows=1", "rollout.max_tokens=256"}, ""},
+		{rl("rl.band_high=2"), "set proximal = true"},
+		{rl("rl.band_high=2", "rl.proximal=true"), ""},
+		{rl("rl.importance_cap=2"), "set proximal = true"},
+		{rl("rl.importance_cap=2", "rl.proximal=true"), ""},
+		{rl("rl.overlong_rows=257"), "more than rollout.max_tokens 256"},
+		{rl("rl.overlong_rows=256"), ""},
+		{[]string{"rollout.allow_mismatch=true", "rollout.numerics.key_split=100"}, "multiple of 64"},
+		{[]string{"rollout.allow_mismatch=true", "rollout.numerics.key_split=128"}, ""},
+		{[]string{"rollout.numerics.key_split=128"}, "set rollout.allow_mismatch"},
+		{[]string{"rollout.numerics.norm=bf16"}, "set rollout.allow_mismatch"},
+		{[]string{"indexer.stage=dense"}, ""},
+		{rl("indexer.stage=dense"), `set "sparse" or remove`},
+		{pairs("indexer.stage=dense"), `set "sparse" or remove`},
+		{pairs("indexer.stage=sparse"), ""},
+		{rl("indexer.stage=sparse"), ""},
+		{[]string{"indexer.stage=sparse", "lora.rank=4"}, "remove it or lora.rank"},
+		{pairs("dpo.kind=ipo", "dpo.label_smoothing=0.1"), "does nothing"},
+		{pairs("dpo.label_smoothing=0.1"), ""},
+		{[]string{"rollout.temperature=1e-7"}, "so low that logits overflow"},
+		{[]string{"rollout.temperature=1e-6"}, ""},
+		{[]string{"run.micro_batch=8"}, ""},
+		{[]string{"data.eval_samples=200"}, ""},
+		{[]string{"data.countdown.min_number=10"}, ""},
+		{[]string{"optim.warmup_steps=10"}, ""},
+		{rl("rl.minibatches=3"), "do not divide"},
+		{rl("rl.minibatches=16"), ""},
+	} {
+		_, err := Parse("s.toml", []byte(minimal), c.set)
+		switch {
+		case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%v: error %v, want %q", c.set, err, c.want)
+		}
+	}
+}

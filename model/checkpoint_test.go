@@ -1,0 +1,69 @@
+package model_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/model"
+)
+
+// Optimizer state is read back only where it is exactly that of the weights that are trained.
+func TestLoadOptimizer(t *testing.T) {
+	dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	adapted := func(targets ...string) *model.Model {
+		m, err := model.LoadFolder(dev, filepath.Join("testdata", "qwen3"), "", model.Options{DType: kernels.BF16})
+		if err == nil {
+			err = m.AddLoRA(model.LoRAConfig{Rank: 2, Alpha: 1, Targets: targets})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.TrainAll(dev)
+		return m
+	}
+	m := adapted("q_proj")
+	all := m.OptimizerTensors(dev)
+	if len(all) != len(m.Trained())*3 { // two moments, and a master of each bf16 weight
+		t.Fatalf("%d tensors of %d weights", len(all), len(m.Trained()))
+	}
+	load := func(m *model.Model, tensors []data.OutTensor) error {
+		path := filepath.Join(t.TempDir(), "optimizer.safetensors")
+		if err := data.WriteSafetensors(path, tensors, nil); err != nil {
+			t.Fatal(err)
+		}
+		f, err := data.OpenSafetensors(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		return m.LoadOptimizer(dev, f.Checkpoint())
+	}
+	if err := load(m, all); err != nil {
+		t.Fatal(err)
+	}
+	other := func(change func(o *data.OutTensor)) []data.OutTensor {
+		list := append([]data.OutTensor{}, all...)
+		change(&list[1])
+		return list
+	}
+	more := other(func(*data.OutTensor) {})
+	for what, err := range map[string]error{
+		"another dtype":     load(m, other(func(o *data.OutTensor) { o.DType = "I32" })),
+		"another name":      load(m, other(func(o *data.OutTensor) { o.Name += "x" })),
+		"one is missing":    load(m, all[1:]),
+		"more than trained": load(m, append(more, adapted("k_proj").OptimizerTensors(dev)...)),
+		"of other targets":  load(adapted("q_proj", "k_proj"), all),
+	} {
+		if err == nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: error %v, want one line", what, err)
+		}
+	}
+}
