@@ -60,3 +60,22 @@ func TestLeaveOut(t *testing.T) {
 		t.Errorf("left out %v without dynamic sampling", left)
 	}
 }
+
+// What the engine is asked follows from the shape: answers have seed and temperature of their own, not those of the
+// order of prompts and of evaluations.
+func TestCollectorRequest(t *testing.T) {
+	s, err := parseTiny(append(tinyRL(), "rollout.seed=5", "run.seed=3", "rl.temperature=0.75", "rollout.temperature=0.5",
+		"rollout.top_p=0.5", "rl.staleness=7", "rl.minibatches=2", "rl.epochs=2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := (&job{s: s, corpus: &corpus{asked: &exam{}}}).newCollector()
+	q := c.request
+	if q.Seed != 5 || c.seed != 3 || q.Temperature != 0.75 || q.TopP != 1 || q.TopK != 0 || q.MaxTokens != 24 {
+		t.Errorf("request %+v, order of seed %d", q, c.seed)
+	}
+	if c.prompts != 4 || c.size != 4 || c.staleness != 7 || c.perStep != 4 || c.mostAsked != 16*4*2 || c.dynamic {
+		t.Errorf("%d prompts of %d answers, staleness %d at %d updates a step, at most %d, dynamic %t",
+			c.prompts, c.size, c.staleness, c.perStep, c.mostAsked, c.dynamic)
+	}
+}

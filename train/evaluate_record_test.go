@@ -13,25 +13,37 @@ import (
 	"lockstep/data"
 )
 
-// An evaluation asks the first held-out questions, and its accuracy is the share whose reward is 1: not more, not less.
+// An evaluation asks the first held-out questions, each by its own words, and its accuracy is the share whose
+// reward is 1: not more, not less.
 func TestEvaluationRecord(t *testing.T) {
 	t.Setenv(rewardProgram, "1")
 	dir := t.TempDir()
 	var lines strings.Builder
 	for i := range 9 {
-		fmt.Fprintf(&lines, "{\"prompt\": \"make %d from %d 2 1:\", \"answer\": \"%d\"}\n", i+3, i, i)
+		fmt.Fprintf(&lines, "{\"prompt\": \"make %d from 2 1 %d\", \"answer\": \"%d\"}\n", i+3, i, i)
 	}
 	questions := writeText(t, filepath.Join(dir, "questions.jsonl"), lines.String())
+	evaluated := func(out string, temperature int) (res result) {
+		_, err := runTiny(t, out, false, append(tinyRL(), "warm_start.steps=0", "run.steps=1", "data.task=",
+			"data.path="+questions, "data.eval_path="+questions, "data.eval_samples=7", "rollout.seed=2",
+			fmt.Sprint("rollout.temperature=", temperature), "rl.reward=command", "rl.command=['"+os.Args[0]+"', '-test.run=^$']")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(readBytes(t, filepath.Join(out, resultFile))), &res); err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	answers := map[string]bool{} // the likeliest
+	for _, s := range evaluated(filepath.Join(dir, "greedy"), 0).Samples {
+		answers[s.Answer] = true
+	}
+	if len(answers) < 4 {
+		t.Errorf("the answers to 7 questions are %d: %v", len(answers), answers)
+	}
 	out := filepath.Join(dir, "run")
-	if _, err := runTiny(t, out, false, append(tinyRL(), "warm_start.steps=0", "run.steps=1", "data.task=",
-		"data.path="+questions, "data.eval_path="+questions, "data.eval_samples=7", "rollout.temperature=1", "rollout.seed=2",
-		"rl.reward=command", "rl.command=['"+os.Args[0]+"', '-test.run=^$']")...); err != nil {
-		t.Fatal(err)
-	}
-	var res result
-	if err := json.Unmarshal([]byte(readBytes(t, filepath.Join(out, resultFile))), &res); err != nil {
-		t.Fatal(err)
-	}
+	res := evaluated(out, 1)
 	right, rewards := 0, []float64{}
 	for i, s := range res.Samples {
 		rewards = append(rewards, s.Reward)

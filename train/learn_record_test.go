@@ -101,6 +101,28 @@ func TestRecordAgainstLog(t *testing.T) {
 	checkOrder(t, asked, 11)
 }
 
+// The record of a step with a group of one reward, one that was left out, a cut answer and stale tokens, by hand.
+func TestRecordAnswers(t *testing.T) {
+	answer := func(reward float64, finish serve.FinishReason, versions ...int) *episode {
+		return &episode{Reward: reward, Finish: finish, Versions: versions, IDs: make([]int32, len(versions))}
+	}
+	l := &learner{collector: &collector{size: 2, staleness: 4}, asOf: 7}
+	var rec Record
+	l.recordAnswers(&rec, learned{discarded: 2, episodes: []*episode{
+		answer(0.5, serve.FinishStop, 7, 7), answer(0.5, serve.FinishStop, 5, 6, 7, 7), // rewards are equal
+		answer(0, serve.FinishLength, 4, 4, 4, 7), answer(1, serve.FinishStop, 7, 7),
+	}})
+	compareNumbers(t, rec, map[string]float64{
+		"reward": 0.5, "reward_spread": 0.5, "length": 3, "truncated": 0.25,
+		"discarded": (2.0 + 2) / (4 + 2), "stale": (2.0 + 1 + 3*3) / 12,
+	})
+	l.staleness, rec = 0, Record{}
+	l.recordAnswers(&rec, learned{episodes: []*episode{answer(1, serve.FinishStop, 7), answer(0, serve.FinishStop, 7)}})
+	if rec.Stale != nil {
+		t.Errorf("without stale answers stale is %g", float64(*rec.Stale))
+	}
+}
+
 // split tells the answers that a step learned from and those that it left out.
 func split(list []*episode) (learned, left []*episode) {
 	for _, e := range list {

@@ -288,7 +288,7 @@ func TestInterrupted(t *testing.T) {
 		"masters":    {"run.steps=10", "model.dtype=bf16"}, // of bf16 weights
 		"reinforced": append(tinyRL(), "warm_start.steps=0", "run.steps=10"),
 		"reference":  append(tinyRL(), "warm_start.steps=0", "run.steps=10", "rl.kl_coef=0.5", "rl.minibatches=2"),
-		"stale":      append(tinyRL(), "rl.staleness=2", "run.steps=10"),
+		"stale":      append(tinyRL(), "warm_start.steps=0", "rl.staleness=2", "rollout.slots=20", "run.steps=10"),
 	} {
 		t.Run(name, func(t *testing.T) { interrupted(t, append(set, "run.save_every=0")) })
 	}
