@@ -20,6 +20,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	began := readRecords(t, out)[0].Time
 	last := filepath.Join(out, checkpointsDir, checkpointName(3))
 	if _, err := readState(last); err != nil {
 		t.Fatal(err)
@@ -43,8 +44,8 @@ func TestDamagedCheckpoint(t *testing.T) {
 		if got, err := runTiny(t, out, true, set...); err != nil || got != want {
 			t.Errorf("%s: resumed to %s, want %s (%v)", damage.what, got, want, err)
 		}
-		if steps := recorded(t, out); len(steps) != 3 {
-			t.Errorf("%s: records %v", damage.what, steps)
+		if r := readRecords(t, out); len(r) != 3 || !r[0].Time.Equal(began) {
+			t.Errorf("%s: %d records, the first of %v, want 3 and that of %v", damage.what, len(r), r[0].Time, began)
 		}
 	}
 	for _, step := range []int{2, 3} {
@@ -52,6 +53,9 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 	if got, err := runTiny(t, out, true, set...); err != nil || got != want {
 		t.Errorf("from the beginning: %s, want %s (%v)", got, want, err)
+	}
+	if again := readRecords(t, out)[0].Time; !again.After(began) {
+		t.Errorf("the first record is of %v, as it was: the test shows nothing", again)
 	}
 }
 

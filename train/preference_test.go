@@ -210,6 +210,30 @@ func TestPreferenceLearns(t *testing.T) {
 	}
 }
 
+// The chosen answer of a pair comes first: the right one, which has no "/". A run that took them the wrong way round in
+// training and held out alike would find that it learns well.
+func TestPairLessons(t *testing.T) {
+	lang, err := data.NewLanguage("countdown")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := data.Options{Codec: lang, Template: lang.Template, End: lang.End, Vocab: 480, MaxRows: 256, PairRows: 256}
+	o.Long = data.LongError
+	p, err := data.LoadPreferences(countdownPairs(t, filepath.Join(t.TempDir(), "pairs.jsonl"), data.Train, 5), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := pairLessons(p, 4)
+	for i, l := range list {
+		if text := lang.Decode(l.IDs); strings.Contains(text, "/") != (i%2 == 1) {
+			t.Errorf("answer %d of pair %d is %q", i%2, i/2, text)
+		}
+	}
+	if len(list) != 8 {
+		t.Errorf("%d answers of 4 pairs", len(list))
+	}
+}
+
 // Every family learns to prefer some noise to other noise, by the same bits in micro-batches.
 func TestPreferenceFamilies(t *testing.T) {
 	eachFamily(t, func(t *testing.T, dir string, vocab int) {

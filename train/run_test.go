@@ -367,17 +367,17 @@ func TestRefusals(t *testing.T) {
 
 // Warm-up that is longer than what run.epochs amounts to is refused before anything is written; as long as that is fine.
 func TestWarmupOfEpochs(t *testing.T) {
-	set := []string{"run.steps=0", "run.epochs=1", "run.packs=1", "data.countdown.train=12", "data.eval_samples=0"}
+	set := []string{"run.steps=0", "run.epochs=1", "run.packs=2", "data.countdown.train=12", "data.eval_samples=0"}
 	out := filepath.Join(t.TempDir(), "run")
-	_, err := runTiny(t, out, false, append(set, "optim.warmup_steps=10")...)
-	if err == nil || !strings.HasPrefix(err.Error(), "optim.warmup_steps: 10 is more than the 3 steps of run.epochs = 1: ") ||
+	_, err := runTiny(t, out, false, append(set, "optim.warmup_steps=3")...)
+	if err == nil || !strings.HasPrefix(err.Error(), "optim.warmup_steps: 3 is more than the 2 steps of run.epochs = 1: ") ||
 		!strings.Contains(err.Error(), "optim.warmup_ratio") || strings.Contains(err.Error(), "\n") || hasRun(out) {
 		t.Fatalf("error %v", err)
 	}
-	if _, err := runTiny(t, out, false, append(set, "optim.warmup_steps=3")...); err != nil {
+	if _, err := runTiny(t, out, false, append(set, "optim.warmup_steps=2")...); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := rates(t, out), []float64{5e-3 / 3, 1e-2 / 3, 5e-3}; !slices.Equal(got, want) {
+	if got, want := rates(t, out), []float64{2.5e-3, 5e-3}; !slices.Equal(got, want) {
 		t.Errorf("rates %v, want %v", got, want)
 	}
 }
