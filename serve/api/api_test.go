@@ -301,6 +301,27 @@ func TestChat(t *testing.T) {
 	}
 }
 
+// The likeliest tokens that a client is told of are those of each place: greedy answers are the first of them all.
+func TestLikelyOfEachToken(t *testing.T) {
+	_, url, _ := running(t, small())
+	_, text := post(t, url+"/v1/completions", `{"prompt": "hello", "max_tokens": 20, "ignore_eos": true, "temperature": 0, "logprobs": 2}`)
+	l := decode[textBody](t, text).Choices[0].LogProbs
+	if len(l.Top) != 20 {
+		t.Fatalf("%d lists for 20 tokens", len(l.Top))
+	}
+	for i, top := range l.Top {
+		own, ok := top[l.Tokens[i]]
+		if !ok || own != l.LogProbs[i] {
+			t.Errorf("token %d, %q with %v, is not in its list %v", i, l.Tokens[i], l.LogProbs[i], top)
+		}
+		for token, logprob := range top {
+			if logprob > own {
+				t.Errorf("at token %d, %q with %v is likelier than what was drawn with %v", i, token, logprob, own)
+			}
+		}
+	}
+}
+
 // A client that leaves takes its samples out of the batch; the others go on.
 func TestClientLeaves(t *testing.T) {
 	s, url, end := running(t, small())
