@@ -137,15 +137,10 @@ func latentForms(t *testing.T, family string) []kernels.LatentForm {
 	return []kernels.LatentForm{kernels.LatentAuto}
 }
 
-// onGolden runs body with a golden on a CPU.
-func onGolden(t *testing.T, c breakCase, body func(r *parallel.Rank, m *model.Model)) {
+// onGolden runs body with a golden on a device.
+func onGolden(t *testing.T, c breakCase, dev kernels.Device, body func(r *parallel.Rank, m *model.Model)) {
 	t.Helper()
-	dev, err := cpu.New(c.def, cpu.Options{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
-	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+	err := parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		adapter := c.adapter
 		if adapter != "" {
 			adapter = goldens + "adapters/" + adapter
@@ -189,27 +184,12 @@ func TestVerifyCatches(t *testing.T) {
 	seen := map[kernels.Break]bool{}
 	for _, c := range breakCases(t) {
 		t.Run(c.String(), func(t *testing.T) {
-			onGolden(t, c, func(r *parallel.Rank, m *model.Model) {
-				for _, rule := range kernels.Breaks {
-					if c.adapter != "" && rule != kernels.BreakAdapter {
-						continue
-					}
-					wrong, err := broken.New(r.Dev, rule)
-					if err != nil {
-						t.Fatal(err)
-					}
-					tokens, err := caught(&parallel.Rank{Dev: wrong, Stack: r.Stack}, m)
-					if slices.Contains(m.Breaks(), rule) {
-						seen[rule] = true
-						if err != nil {
-							t.Errorf("%s: %v", rule, err)
-						}
-						t.Logf("%s: %d tokens", rule, tokens)
-					} else if err == nil || !refusal.MatchString(err.Error()) {
-						t.Errorf("%s has no place: %v", rule, err)
-					}
-				}
-			})
+			dev, err := cpu.New(c.def, cpu.Options{Threads: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dev.Close()
+			catches(t, c, dev, seen)
 		})
 	}
 	for _, rule := range kernels.Breaks {
@@ -217,4 +197,30 @@ func TestVerifyCatches(t *testing.T) {
 			t.Errorf("%s has a place in no golden", rule)
 		}
 	}
+}
+
+// catches breaks every rule on a golden and notes those that have a place.
+func catches(t *testing.T, c breakCase, dev kernels.Device, seen map[kernels.Break]bool) {
+	t.Helper()
+	onGolden(t, c, dev, func(r *parallel.Rank, m *model.Model) {
+		for _, rule := range kernels.Breaks {
+			if c.adapter != "" && rule != kernels.BreakAdapter {
+				continue
+			}
+			wrong, err := broken.New(r.Dev, rule)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tokens, err := caught(&parallel.Rank{Dev: wrong, Stack: r.Stack}, m)
+			if slices.Contains(m.Breaks(), rule) {
+				seen[rule] = true
+				if err != nil {
+					t.Errorf("%s: %v", rule, err)
+				}
+				t.Logf("%s: %d tokens", rule, tokens)
+			} else if err == nil || !refusal.MatchString(err.Error()) {
+				t.Errorf("%s has no place: %v", rule, err)
+			}
+		}
+	})
 }
