@@ -45,6 +45,7 @@ struct Kernel {
   void (*call)(void** values);
   int parameters;
   const size_t *sizes, *alignments;
+  u32 threads;  // of a block, at most
 };
 
 // parameter is one as it was given, which may lie anywhere.
@@ -71,7 +72,9 @@ template <auto F>
 struct Entry;
 template <class... P, void (*F)(P...)>
 struct Entry<F> {
-  static constexpr Kernel named(const char* name) { return {name, Signature<P...>::template call<F>, sizeof...(P), Signature<P...>::sizes, Signature<P...>::alignments}; }
+  static constexpr Kernel named(const char* name, u32 threads) {
+    return {name, Signature<P...>::template call<F>, sizeof...(P), Signature<P...>::sizes, Signature<P...>::alignments, threads};
+  }
 };
 
 // Slot is a declaration of shared memory in a function: one place for all threads of a block.

@@ -194,7 +194,7 @@ CUresult cuFuncGetParamInfo(CUfunction f, size_t i, size_t* offset, size_t* size
 
 CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned tx, unsigned ty, unsigned tz, unsigned shared, CUstream, void** values, void**) {
   unsigned long long threads = (unsigned long long)tx * ty * tz;
-  if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > kMostThreads || shared > f->dynamic) return CUDA_ERROR_INVALID_VALUE;
+  if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > f->kernel->threads || shared > f->dynamic) return CUDA_ERROR_INVALID_VALUE;
   launch(*f->kernel, {gx, gy, gz}, {tx, ty, tz}, shared, values);
   check_all(f->kernel->name);
   return CUDA_SUCCESS;

@@ -150,7 +150,7 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int count, const char* const* op
     Translated t = translate(preprocessed(*p, defines, dir));
     t.text += "extern \"C\" __attribute__((visibility(\"default\"))) const char emu_architecture[] = \"" + arch + "\";\n";
     p->code = compile(t.text, dir);
-    for (const string& k : t.kernels) p->assembly += ".entry " + k + "(\n";
+    for (auto& k : t.kernels) p->assembly += ".entry " + k.name + "(\n";
     return NVRTC_SUCCESS;
   } catch (const std::exception& e) {
     p->log = e.what();

@@ -224,9 +224,9 @@ static string dynamic_variable(const Declaration& d) {
   return "[[maybe_unused]] constexpr emu::Dynamic<" + d.type + "> " + x.substr(0, x.find('[')) + "{};";
 }
 
-// kernel_name is the name that __global__ at `at` declares.
-static string kernel_name(const string& s, size_t at) {
-  string name;
+// kernel is what __global__ at `at` declares.
+static Translated::Kernel kernel(const string& s, size_t at) {
+  string name, threads;
   for (;;) {
     while (at < s.size() && is_space(s[at])) at++;
     size_t from = at;
@@ -235,14 +235,16 @@ static string kernel_name(const string& s, size_t at) {
     name = s.substr(from, at - from);
     while (at < s.size() && is_space(s[at])) at++;
     if (s[at] != '(') continue;
-    if (name != "__launch_bounds__") return name;
+    if (name != "__launch_bounds__") return {name, threads};
+    size_t open = at + 1;
     at = past_group(s, at);
+    threads = parts(s.substr(open, at - 1 - open), ',')[0];
   }
 }
 
-static string table(const vector<string>& kernels) {
+static string table(const vector<Translated::Kernel>& kernels) {
   string made = "\nextern \"C\" __attribute__((visibility(\"default\"))) const emu::Kernel emu_kernels[] = {\n";
-  for (const string& name : kernels) made += "  emu::Entry<&" + name + ">::named(\"" + name + "\"),\n";
+  for (auto& [name, threads] : kernels) made += "  emu::Entry<&" + name + ">::named(\"" + name + "\", " + (threads.empty() ? "1024" : threads) + "),\n";
   return made + "  {}};\n";
 }
 
@@ -268,7 +270,7 @@ Translated translate(const string& s) {
         out.text += statement(s.substr(open + 1, at - open - 2));
         continue;
       }
-      if (word == "__global__") out.kernels.push_back(kernel_name(s, at));
+      if (word == "__global__") out.kernels.push_back(kernel(s, at));
       if (word == "__shared__") {
         size_t end;
         out.text += shared_variables(declaration(s, at, end));
