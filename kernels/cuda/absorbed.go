@@ -65,8 +65,8 @@ func (d *Device) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Lay
 // absorbedCall is queries [first, first+count) whose lists have up to so many splits.
 type absorbedCall struct{ first, count, splits int }
 
-// calls cuts the queries so that the partial results of splits, so many bytes each, take no more than the device has room for.
-func (s *absorbedLists) calls(split, bytes, room int) (calls []absorbedCall) {
+// calls cuts the queries so that what their splits leave in memory, so many bytes each, takes no more than the device has room for; lists of one split may leave nothing there.
+func (s *absorbedLists) calls(split, bytes, room int, direct bool) (calls []absorbedCall) {
 	splits := func(q absorbedSequence, number int) int {
 		return blocks(min(s.topK, int(q.pos)-(number-int(q.start))+1), split)
 	}
@@ -79,7 +79,7 @@ func (s *absorbedLists) calls(split, bytes, room int) (calls []absorbedCall) {
 		if at+1 < len(s.sequences) {
 			most = max(most, splits(s.sequences[at+1], int(s.sequences[at+1].start)))
 		}
-		if most > 1 {
+		if most > 1 || !direct {
 			count = min(count, max(1, room/(most*bytes)))
 		}
 		calls = append(calls, absorbedCall{first, count, most})
@@ -94,7 +94,7 @@ func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks
 	lists, split, row := d.listQueries(kv, picks, l), d.def.KeySplit, a.Heads*(a.Values()+2)
 	name := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values())
 	tiles := 2 * (absorbedHeads + 2*keyRows) * stride64(a.HeadDim) // bytes of queries and two key blocks
-	for _, c := range lists.calls(split, 4*row, d.room) {
+	for _, c := range lists.calls(split, 4*row, d.room, true) {
 		var partials cu.DevicePtr
 		if c.splits > 1 {
 			partials = d.workspace(4 * c.count * c.splits * row)

@@ -15,27 +15,59 @@ const (
 	absorbedMasks = 64 // words of a thread of absorbed_masks
 )
 
-// gradientsAbsorbed is the gradient of attention for unpaged layouts, dense where picks are nil; a bit for each row and key then says what is on its list.
-func (d *Device) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+// absorbedGradients is one call of the gradient of absorbed attention.
+type absorbedGradients struct {
+	d                           *Device
+	dq, dk, dv, dout, lse, q, k kernels.Tensor
+	l                           *kernels.Layout
+	a                           kernels.Attn
+	lists                       *absorbedLists
+	rows                        int
+	delta                       cu.DevicePtr // F32 [rows, Heads]
+	masks                       cu.DevicePtr // bits: a key is on a row's list; 0: all keys up to the row's own
+}
+
+// gradientsAbsorbed is the gradient of attention for unpaged layouts, dense where picks are nil.
+func (d *Device) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor,
+	l *kernels.Layout, a kernels.Attn) {
 	mustShare(kv)
-	rows, width := l.Rows(), 0
+	g := &absorbedGradients{d: d, dq: dq, dk: dk, dv: dv, dout: dout, lse: lse, q: q, k: kv.K, l: l, a: a, rows: l.Rows()}
+	g.lists = d.listQueries(kv, picks, l)
+	width := 0
 	if !picks.IsNil() {
 		width = blocks(longest(l), absorbedPart)
 	}
-	lists, parts := d.listQueries(kv, picks, l), d.floats(rows*a.Heads, rows*width)
-	delta, masks := parts[0], parts[1]
-	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.Values(), dout.Stride, out.Stride)
+	var wide wideGradients
+	if d.absorbedWide(a) {
+		wide = g.planWide(width > 0)
+	}
+	parts := d.floats(append([]int{g.rows * a.Heads, g.rows * width}, wide.floats()...)...)
+	g.delta = parts[0]
+	d.launch("attention_delta", warps(g.rows*a.Heads), warpThreads, 0, g.delta, dout, out, g.rows, a.Heads, a.Values(),
+		dout.Stride, out.Stride)
+	if width > 0 {
+		g.masks = parts[1]
+		grid := [3]int{blocks(g.lists.queries, warpThreads), blocks(width, absorbedMasks), 1}
+		d.launch("absorbed_masks", grid, warpThreads, 0, g.lists.params, g.masks, g.lists.queries, g.rows)
+	}
+	if d.absorbedWide(a) {
+		g.wide(&wide, parts[2:])
+	} else {
+		g.portable()
+	}
+}
+
+// portable is by mma.sync.
+func (g *absorbedGradients) portable() {
+	d, a := g.d, g.a
 	name, lines, small := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values()), stride64(a.HeadDim), stride64(a.Values())
 	shared := 2*(absorbedHeads*(lines+small+64)+2*absorbedPart*lines) + 4*2*absorbedPart
-	d.launch("absorbed_dq"+name, [3]int{lists.queries, blocks(a.Heads, absorbedHeads), 1}, absorbedThreads, shared, lists.params, dq, dout, lse, delta, q, kv.K, a.Heads,
-		dq.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, scoreScale(a), float32(a.Scale))
-	if picks.IsNil() {
-		masks = cu.DevicePtr(0)
-	} else {
-		d.launch("absorbed_masks", [3]int{blocks(lists.queries, warpThreads), blocks(width, absorbedMasks), 1}, warpThreads, 0, lists.params, masks, lists.queries, rows)
-	}
-	keys := attentionParts(l, absorbedPart, false)
+	d.launch("absorbed_dq"+name, [3]int{g.lists.queries, blocks(a.Heads, absorbedHeads), 1}, absorbedThreads, shared,
+		g.lists.params, g.dq, g.dout, g.lse, g.delta, g.q, g.k, a.Heads, g.dq.Stride, g.dout.Stride,
+		g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
+	keys := attentionParts(g.l, absorbedPart, false)
 	shared = 2*absorbedPart*(3*lines+2*small+2*64) + 4*2*3*absorbedPart
-	d.launch("absorbed_dkv"+name, [3]int{len(keys), 1, 1}, absorbedThreads, shared, dk, dv, dout, lse, delta, q, kv.K, masks, stage(d, keys), rows, a.Heads,
-		dk.Stride, dv.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, scoreScale(a), float32(a.Scale))
+	d.launch("absorbed_dkv"+name, [3]int{len(keys), 1, 1}, absorbedThreads, shared,
+		g.dk, g.dv, g.dout, g.lse, g.delta, g.q, g.k, g.masks, stage(d, keys), g.rows, a.Heads,
+		g.dk.Stride, g.dv.Stride, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
 }

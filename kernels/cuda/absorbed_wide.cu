@@ -46,20 +46,15 @@ struct Slots {
   // gather is the threads that copy: the blocks of a query's list from entry `first` on. A warp looks up its 16 rows of a block at once, while the block before is on its way.
   __device__ void gather(const Asked& query, const u16* k, int ks, int first, int entries) const {
     Gather<kGather> g;
-    int lane = warp_lane(), own = g.row - lane / 8 + lane % 4 + lane / 4 % 4 * g.kStep;  // lane 4*i + j has row j of the warp's in round i
-    auto look = [&](int b) { return b * kRows + own < entries ? query.key(first + b * kRows + own) : -1; };
+    auto look = [&](int b) { return b * kRows + g.entry() < entries ? query.key(first + b * kRows + g.entry()) : -1; };
     int found = look(0);
     for (int b = 0; b * kRows < entries; b++) {
       const u16* from[g.kRounds];
-#pragma unroll
-      for (int i = 0; i < g.kRounds; i++) {
-        int row = __shfl_sync(~0u, found, 4 * i + lane / 8);
-        from[i] = row < 0 ? nullptr : k + (long long)row * ks;
-      }
+      g.rows(from, found, k, ks);
 #pragma unroll
       for (int box = 0; box < kBoxes; box++) {
         if (box == 0 || box == kLeft) wait_free(b, box > 0);
-        g.box(tile(b), from, k, box);
+        g.box(tile(b) + box * kPanel, from, k, 64 * box);
         barrier_arrive_copied(full + b % 2 * kBoxes + box);
       }
       found = look(b + 1);
@@ -222,12 +217,7 @@ extern "C" __global__ void __launch_bounds__(3 * 128, 1)
     slots.gather(query, k, ks, from, entries);
     return;
   }
-  Gather<2 * 128> g;
-  const u16* rows[g.kRounds];
-#pragma unroll
-  for (int i = 0; i < g.kRounds; i++) rows[i] = g.row + i * g.kStep < own_heads ? q + (long long)query.row * qs + (head + g.row + i * g.kStep) * kColumns : nullptr;
-#pragma unroll
-  for (int box = 0; box < kBoxes; box++) g.box(shared, rows, q, box);
+  bring_heads<kBoxes, 2 * 128>(shared, q + (long long)query.row * qs + head * kColumns, own_heads);
   commit();
   wait<0>();
   fence_async();

@@ -184,6 +184,13 @@ __device__ inline float exp2_number(float x) {
 #endif
 }
 
+// gradients turns dot(q, k) and dot(dout, v) of a pair into p and ds.
+__device__ inline void gradients(float& p, float& ds, bool seen, float c, float lse, float delta, float scale) {
+  p = exp2_number(fminf(p * c - lse, 0.f));
+  p = seen ? p : 0.f;
+  ds = (p * (ds - delta)) * scale;
+}
+
 // exp2_straight is exp2_def without branches, which would part the instructions around it.
 __device__ inline float exp2_straight(float x) {
 #ifdef EXP2_EX2H

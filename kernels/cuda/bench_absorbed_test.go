@@ -52,3 +52,40 @@ func BenchmarkAbsorbed(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAbsorbedBackward is the gradient of 64 heads, dense and along lists of 2,048 keys that any query chooses, by kernel. It is for -benchtime 1x.
+func BenchmarkAbsorbedBackward(b *testing.B) {
+	const each, rows, topK = 100 * time.Millisecond, 8192, 2048
+	d := card.(*Device)
+	keep := len(d.owned)
+	defer func() { d.force = ""; d.release(keep) }()
+	a, mem := SparseCases[0].attn(), kernels.NewArena(d)
+	q, dq := d.randomRows(mem, rows, a.Heads*a.HeadDim), mem.New(kernels.BF16, rows, a.Heads*a.HeadDim)
+	out, dout := mem.New(kernels.BF16, rows, a.Heads*a.ValueDim), d.randomRows(mem, rows, a.Heads*a.ValueDim)
+	k, lse := d.randomRows(mem, rows, a.HeadDim), mem.New(kernels.F32, rows, a.Heads)
+	dk, dv, picks := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim), mem.New(kernels.I32, rows, topK)
+	for _, c := range []struct{ sequences, topK int }{{2, topK}, {1, topK}, {1, 0}} {
+		n := rows / c.sequences
+		l := &kernels.Layout{Packs: []int32{0, rows}}
+		for i := range c.sequences {
+			l.Spans = append(l.Spans, kernels.Span{Row: i * n, Rows: n})
+		}
+		forward, backward := func() { d.Attention(out, lse, q, shared(k, a, 0), l, a) }, func() { d.AttentionBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), l, a) }
+		if c.topK > 0 {
+			d.Write(picks, lists(l, c.topK, false).raw)
+			forward = func() { d.SparseAttend(out, lse, q, shared(k, a, 0), picks, l, a) }
+			backward = func() { d.SparseAttendBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), picks, l, a) }
+		}
+		for _, form := range []string{"portable", ""} {
+			d.force = form
+			forward()
+			seconds := d.time(each, backward)
+			b.Logf("%d sequences of %d rows, lists of %d, %q: %.3f ms", c.sequences, n, c.topK, form, seconds*1e3)
+			d.StartProfile()
+			backward()
+			for _, t := range d.StopProfile() {
+				b.Logf("  %s: %d launches, %.3f ms", t.Kernel, t.Calls, t.Seconds*1e3)
+			}
+		}
+	}
+}

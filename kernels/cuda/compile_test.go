@@ -128,7 +128,7 @@ func stacks(t *testing.T, code []byte) map[string]uint32 {
 // both definitions of 2^x.
 func TestRegisters(t *testing.T) {
 	names := []string{"absorbed.cu", "absorbed_backward.cu", "absorbed_target.cu", "round.cu"}
-	for arch, names := range map[string][]string{"sm_90a": append(names, "absorbed_wide.cu", "weightgrad_wgmma.cu"), "sm_100a": names} {
+	for arch, names := range map[string][]string{"sm_90a": append(names, "absorbed_wide.cu", "absorbed_dq_wide.cu", "absorbed_dkv_wide.cu", "weightgrad_wgmma.cu"), "sm_100a": names} {
 		for _, exp2 := range []kernels.Exp2Mode{kernels.Exp2Poly, kernels.Exp2Ex2h} {
 			def := kernels.Default()
 			def.Exp2 = exp2

@@ -1,15 +1,8 @@
-// What the kernels of gradients of attention share: p and ds of a pair, and dk and dv of a block of keys.
+// What the kernels of gradients of attention by mma.sync share: dk and dv of a block of keys.
 #pragma once
 #include "attention.cuh"
 
 extern __shared__ __align__(16) u16 shared[];
-
-// gradients turns dot(q, k) and dot(dout, v) of a pair into p and ds.
-__device__ inline void gradients(float& p, float& ds, bool seen, float c, float lse, float delta, float scale) {
-  p = exp2_number(fminf(p * c - lse, 0.f));
-  p = seen ? p : 0.f;
-  ds = (p * (ds - delta)) * scale;
-}
 
 // key_teams is how many teams of four warps take dk and dv: where the accumulators of both do not fit the registers of a thread, one team takes dk and another dv.
 constexpr int key_teams(int d, int v) { return steps_of(d) + steps_of(v) > 384 ? 2 : 1; }

@@ -78,11 +78,3 @@ struct Ring {
     }
   }
 };
-
-// clear_rows zeroes rows of a tile from `from` on, by so many threads: what lies behind the last key may be NaN, which a weight of 0 does not hide.
-template <int D>
-__device__ inline void clear_rows(char* tile, int from, int thread, int threads) {
-  for (int i = from * 8 + thread; i < kRows * 8; i += threads)
-#pragma unroll
-    for (int p = 0; p < (D + 63) / 64; p++) *(uint4*)(tile + p * kPanel + i * 16) = make_uint4(0, 0, 0, 0);
-}

@@ -28,6 +28,7 @@ __device__ inline u64 by_rows(u64 d, int k) { return d + (k * 128 >> 4); }
   }
 DOTS(4, 32, L4, D4(0), 16, 17, 18)
 DOTS(8, 64, L8, D8(0), 32, 33, 34)
+DOTS(16, 128, L16, D16(0), 64, 65, 66)
 
 // dots: the same for a in registers.
 __device__ inline void dots(float (&rows)[8][4], const u32 (&a)[4], u64 b, int more) {
@@ -57,4 +58,12 @@ __device__ inline void hold(float (&d)[N][4]) {
   for (int j = 0; j < N; j++)
 #pragma unroll
     for (int v = 0; v < 4; v++) asm volatile("" : "+f"(d[j][v])::"memory");
+}
+
+// clear_rows zeroes rows of a tile from `from` on, by so many threads: what lies behind the last key may be NaN, which a weight of 0 does not hide.
+template <int D>
+__device__ inline void clear_rows(char* tile, int from, int thread, int threads) {
+  for (int i = from * 8 + thread; i < kRows * 8; i += threads)
+#pragma unroll
+    for (int p = 0; p < (D + 63) / 64; p++) *(uint4*)(tile + p * kPanel + i * 16) = make_uint4(0, 0, 0, 0);
 }

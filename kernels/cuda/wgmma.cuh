@@ -29,6 +29,9 @@ __device__ inline bool elected() {
   return is;
 }
 
+// uniform tells the compiler that a value is the same in all lanes. What follows from such values alone lies in uniform registers, where wgmma and copies want their addresses.
+__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
 // copy_box brings the box at (column, row, matrix) of a tensor to shared memory; what lies beyond the tensor is zero.
 __device__ inline void copy_box(void* to, const TensorMap* map, int column, int row, int matrix, u64* bar) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)), "l"(map), "r"(column),

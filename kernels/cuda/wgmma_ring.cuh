@@ -11,9 +11,6 @@ extern __shared__ __align__(1024) u16 dynamic[];
 // threads of a block: a warpgroup for each 64 that it multiplies, and warps that copy, which are a warpgroup where they give registers to the others.
 constexpr int threads(int multiplied, int blocks, int copying) { return multiplied * 2 + (blocks == 1 ? kGroup : copying * kWarp); }
 
-// uniform tells the compiler that a value is the same in all lanes. What follows from such values alone lies in uniform registers, where wgmma and copies want their addresses.
-__device__ inline int uniform(int x) { return __shfl_sync(~0u, x, 0); }
-
 // Ring is the stages between the threads that copy, `writers` of them for each stage, and the multiplying warpgroups: A boxes, then B boxes.
 template <int A, int B, int STAGES, int DEPTH = kDepth>
 struct Ring {
