@@ -76,7 +76,7 @@ func TestAdmit(t *testing.T) {
 		}
 		return n.Device()
 	}
-	if with, without := takes("data.pack_rows=64", "run.verify_tokens=2048"), takes("data.pack_rows=64"); with <= without {
+	if with, without := takes("data.pack_rows=64", "run.verify_tokens=100000"), takes("data.pack_rows=64"); with <= without {
 		t.Errorf("short packs take %d bytes with a proof of long sequences at the end, %d without", with, without)
 	}
 	for _, c := range []struct {
