@@ -1,7 +1,6 @@
 package train
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -76,7 +75,7 @@ func TestInterruptedUnsaved(t *testing.T) {
 	}
 	blocked := make(chan error, 1)
 	go func() {
-		bufio.NewReader(log).ReadString('\n') // the run has begun
+		awaitRun(log, out)
 		folder := filepath.Join(out, checkpointsDir)
 		blocked <- errors.Join(os.Remove(folder), os.WriteFile(folder, nil, 0o644))
 		stop()

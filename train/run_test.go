@@ -311,7 +311,7 @@ func interrupted(t *testing.T, set []string) {
 		t.Fatal(err)
 	}
 	go func() { // asks to stop as soon as the run says that it has begun
-		bufio.NewReader(log).ReadString('\n')
+		awaitRun(log, out)
 		stop()
 		io.Copy(io.Discard, log)
 	}()
@@ -329,6 +329,15 @@ func interrupted(t *testing.T, set []string) {
 	}
 	if one, other := recorded(t, whole), recorded(t, out); !slices.Equal(one, other) {
 		t.Errorf("records\n%s\nwant\n%s", strings.Join(other, "\n"), strings.Join(one, "\n"))
+	}
+}
+
+// awaitRun reads a run's log up to the line that names its folder: the folder is there, and the first step is next.
+func awaitRun(log io.Reader, out string) {
+	for lines := bufio.NewScanner(log); lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), out+": ") {
+			return
+		}
 	}
 }
 
