@@ -21,14 +21,14 @@ import (
 // tokenised is the tokens of a rendered conversation with what is learned of them.
 func (o Options) tokenised(part rendered, c Chat) (q sequence, err error) {
 	open := -1 // where the tokens start that follow an answer without an end; -1: none
-	missing, after := 0, ""
+	missing, said, closed, after := 0, "", "", ""
 	for _, s := range part.segments {
 		ids := o.Codec.Encode(s.text)
 		if s.learn {
 			if open >= 0 {
 				missing++
 			}
-			open = -1
+			said, open = s.text, -1
 			n, ended := o.answer(ids)
 			q.add(ids[:n], true)
 			if !ended {
@@ -46,7 +46,7 @@ func (o Options) tokenised(part rendered, c Chat) (q sequence, err error) {
 			q.learn(open, open+n)
 			open = -1
 		case !blank:
-			missing, after, open = missing+1, s.text, -1
+			missing, closed, after, open = missing+1, said, s.text, -1
 		}
 	}
 	if open >= 0 {
@@ -55,11 +55,11 @@ func (o Options) tokenised(part rendered, c Chat) (q sequence, err error) {
 			q.learn(open, len(q.ids))
 			q.add([]int32{id}, true)
 		} else {
-			missing, after = missing+1, follows
+			missing, closed, after = missing+1, said, follows
 		}
 	}
 	if missing > max(part.partial, 0) && !o.NoEnd {
-		return q, o.noEnd(after)
+		return q, o.noEnd(closed, after)
 	}
 	return q, nil
 }
@@ -166,8 +166,8 @@ func followed(messages []any, answer int) string {
 	return "user"
 }
 
-// noEnd says that answers have no end, and what follows them instead.
-func (o Options) noEnd(after string) error {
+// noEnd says that an answer has no end, how it closes and what follows it instead.
+func (o Options) noEnd(said, after string) error {
 	var ends []string
 	for _, id := range Union([]int32{o.End}, o.Stops) {
 		if id >= 0 {
@@ -179,9 +179,15 @@ func (o Options) noEnd(after string) error {
 		what = fmt.Sprintf("none of %q ends an answer", ends)
 	}
 	if after != "" {
-		what += fmt.Sprintf(", %.40q follows", after)
+		what += fmt.Sprintf(", %.40q follows %.20q", after, lastRunes(said, 20))
 	}
 	return fmt.Errorf("%s: %s: a model that learns this never stops; %s", o.Template.name, what, nameEnd)
+}
+
+// lastRunes is the end of a text, of n characters at most.
+func lastRunes(text string, n int) string {
+	runes := []rune(text)
+	return string(runes[max(0, len(runes)-n):])
 }
 
 // errNoEnd is of completions, which no template ends.

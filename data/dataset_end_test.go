@@ -174,7 +174,7 @@ func TestNoEnd(t *testing.T) {
 		answers  []string
 	}{
 		{each + "### {{ m.role }}:\n{{ m.content }}\n{% endfor %}{{ '### assistant:\n' if add_generation_prompt }}", []string{user, said},
-			`plain: none of ["<|endoftext|>"] ends an answer, "### user:\nb\n" follows`, []string{"B\n"}},
+			`plain: none of ["<|endoftext|>"] ends an answer, "### user:\nb\n" follows "B\n"`, []string{"B\n"}},
 		{each + marked + " }}", []string{user, said},
 			`plain: none of ["<|endoftext|>"] ends an answer, "<|user|>b" follows`, []string{"B"}},
 		{each + marked + " else '<|endoftext|>' }}", []string{user, said, user}, "", []string{"B<|endoftext|>"}},

@@ -204,6 +204,7 @@ func FuzzJSONL(f *testing.F) {
 	for _, s := range []string{
 		`{"prompt": "1+1=", "completion": "2"}`, `{"ids": [97, 98], "labels": [-100, 98]}`, `{"ids": [97, 98], "loss_mask": [0, 1]}`, "\n", "{}", "[",
 		`{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}, {"role": "tool", "content": "x"}], "tools": []}`,
+		`{"ids": [97, 98], "weights": [0, 0.5], "x": {}}`, `{"messages": [{"role": "assistant", "content": "a", "weight": 0}, {"role": "assistant", "content": "b"}]}`,
 		`{"prompt": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "completion": [{"role": "assistant", "content": "Ho"}]}`,
 	} {
 		f.Add(s)
@@ -220,6 +221,9 @@ func FuzzJSONL(f *testing.F) {
 		}
 		for i := range d.Len() {
 			s := d.Sample(i)
+			if s.Weights != nil && len(s.Weights) != len(s.IDs) || !(s.Weight() > 0) {
+				t.Fatalf("%v", s)
+			}
 			if n := len(s.IDs); n == 0 || n > o.MaxRows || n != len(s.Targets) || s.Targets[n-1] == noLabel {
 				t.Fatalf("%v", s)
 			}
