@@ -98,7 +98,7 @@ func mend(dev kernels.Device, run *planner, have int) string {
 		for _, c := range use {
 			if value, ok := c.apply(&t); ok {
 				parts = slices.DeleteFunc(parts, func(p string) bool { return strings.HasPrefix(p, c.key+" ") })
-				parts = append(parts, fmt.Sprintf("%s = %v", c.key, value))
+				parts = append(parts, fmt.Sprintf("%s = %#v", c.key, value))
 			}
 		}
 		p, err := newPlanner(dev, &t)

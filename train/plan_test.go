@@ -84,9 +84,9 @@ func TestAdmit(t *testing.T) {
 		want string
 	}{
 		{takes() + 64<<20, ""},
-		{takes("run.recompute=true"), "it fits with run.recompute = auto: "},
+		{takes("run.recompute=true"), "it fits with run.recompute = \"auto\": "},
 		{takes("run.micro_batch=1"), "it fits with run.micro_batch = 1: "},
-		{takes("run.recompute=true", "run.micro_batch=1"), "it fits with run.recompute = auto and run.micro_batch = 1: "},
+		{takes("run.recompute=true", "run.micro_batch=1"), "it fits with run.recompute = \"auto\" and run.micro_batch = 1: "},
 	} {
 		d := &limited{Device: dev}
 		s := shape()
