@@ -5,7 +5,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"unsafe"
 
 	"gorgonia.org/cu"
@@ -123,14 +122,41 @@ func (d *Device) outgrow(p cu.DevicePtr) error {
 }
 
 // metaDevice is a Device that makes no call of the driver: its operations ask for the workspaces that they would use.
-type metaDevice struct{ *Device }
+type metaDevice struct {
+	*Device
+	of *Device // that it stands for
+}
 
 // Meta is a device that takes what this one takes. It has nothing but the workspace yet.
 func (d *Device) Meta() kernels.Device {
 	return metaDevice{&Device{
-		def: d.def, context: d.context, name: d.name, admitted: d.admitted, shapes: maps.Clone(d.shapes), kernels: d.kernels, ring: &ring{}, repeater: &repeater{},
+		def: d.def, context: d.context, name: d.name, admitted: d.admitted, kernels: d.kernels, ring: &ring{}, repeater: &repeater{},
 		size: d.size, meta: true, plans: attentionPlans{}, maps: map[boxes]tensorMap{}, processors: d.processors, force: d.force, room: d.room,
-	}}
+	}, d}
+}
+
+// tried is after a trial on the card, which may have made its workspace larger.
+func (d metaDevice) tried(err error) error {
+	d.size = max(d.size, d.of.size)
+	return err
+}
+
+// Attends asks the card, once for all devices that stand for it.
+func (d metaDevice) Attends(a kernels.Attn) error { return d.tried(d.of.Attends(a)) }
+
+// Recurs asks the card.
+func (d metaDevice) Recurs(r kernels.Recurrence, delta bool) error {
+	return d.tried(d.of.Recurs(r, delta))
+}
+
+// AttendsSparsely asks the card.
+func (d metaDevice) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
+	return d.tried(d.of.AttendsSparsely(a, x))
+}
+
+// LearnsIndex asks the card.
+func (d metaDevice) LearnsIndex(a kernels.Attn, x kernels.Index) error {
+	return d.tried(d.of.LearnsIndex(a, x))
 }
 
 // IsMeta says that operations compute nothing.
