@@ -50,6 +50,7 @@ func TestNFCOfManyMarks(t *testing.T) {
 		{"a" + strings.Repeat("\u0301", 40), "á" + strings.Repeat("\u0301", 39)},
 		{"e" + strings.Repeat("\u0301", 31) + "\u0327", "\u0229" + strings.Repeat("\u0301", 31)},
 		{"\u1100\u1161\u11a8" + strings.Repeat("\u0308", 35) + "\u212b", "각" + strings.Repeat("\u0308", 35) + "Å"},
+		{"a\u0305" + strings.Repeat("\u0301", 35), "a\u0305" + strings.Repeat("\u0301", 35)}, // one class: the first mark is between
 		{"x\u034f" + strings.Repeat("\u0316", 32), "x\u034f" + strings.Repeat("\u0316", 32)},
 	} {
 		if got := nfc(c[0]); got != c[1] {
