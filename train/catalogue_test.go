@@ -113,6 +113,15 @@ func near(t *testing.T, what string, got int, want float64) {
 	}
 }
 
+// What fills a device to its last byte fits.
+func TestDevicesThatHold(t *testing.T) {
+	for need, want := range map[int]string{1: "1", 100: "1", 101: "2", 300: "4", 800: "8", 801: "-"} {
+		if got := devices(need, 100); got != want {
+			t.Errorf("%d bytes on devices of 100: %s, want %s", need, got, want)
+		}
+	}
+}
+
 // Memory of the catalogue, by hand: 8.03 billion weights in bf16 take 2 bytes each, and 16 more of gradient, moments and master.
 func TestDemands(t *testing.T) {
 	e, err := published("Llama-3.1-8B")

@@ -32,3 +32,26 @@ func TestTaskSplits(t *testing.T) {
 		}
 	}
 }
+
+// A prompt of reinforcement learning leaves room for an answer.
+func TestRoomForAnswers(t *testing.T) {
+	s, err := parseTiny(tinyRL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	lang, err := data.NewLanguage("countdown")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &model.Model{Vocab: 480, MaxLength: 1 << 10}
+	for rows, want := range map[int]int{100: 60, 2000: 984} { // of a pack; the model has 1,024 positions
+		s.Data.PackRows, s.Rollout.MaxTokens = rows, 40
+		if o, err := questionOptions(s, m, lang); err != nil || o.MaxRows != want {
+			t.Errorf("packs of %d rows: prompts of up to %d (%v), want %d", rows, o.MaxRows, err, want)
+		}
+	}
+	s.Data.PackRows, s.Rollout.MaxTokens = 40, 40
+	if _, err := questionOptions(s, m, lang); err == nil {
+		t.Error("answers that fill a pack leave room for a prompt")
+	}
+}

@@ -232,6 +232,21 @@ func TestSamplesOfOnePromptDiffer(t *testing.T) {
 	}
 }
 
+// A draw of exactly the sum of the first block is the first id of the second, though one is so in 2^24 draws.
+func TestSampleAtTheEdge(t *testing.T) {
+	const half = 515707 // the seed whose number is 1/2
+	if u := kernels.Uniform(half, 0, 0); u != 0.5 {
+		t.Fatalf("the draw is %v", u)
+	}
+	block := kernels.Default().VocabBlock
+	logits := kernels.Wrap(make([]float32, 2*block), 1, 2*block)
+	for _, dev := range attnDevices(t, plainKind) {
+		if got := sampleAll(dev, logits, []kernels.Sampling{{Temperature: 1, TopP: 1, Seed: half}}); got[0] != int32(block) {
+			t.Errorf("%s draws %d, want %d", dev.Name(), got[0], block)
+		}
+	}
+}
+
 func TestSampleRefusesNaN(t *testing.T) {
 	dev := attnDevices(t, plainKind)[0]
 	defer func() {

@@ -295,6 +295,13 @@ func TestSample(t *testing.T) {
 	}
 }
 
+// A draw of exactly the sum of the first block, by the seed whose number is 1/2.
+func TestSampleAtTheEdge(t *testing.T) {
+	rows, block := []kernels.Sampling{{Temperature: 1, TopP: 1, Seed: 515707}}, kernels.Default().VocabBlock
+	logits := normal(kernels.F32, 1, 2*block, 0)
+	both(t, "sample at an edge", []operand{ints(1, 1, []int32{-1}), logits}, func(d kernels.Device, x []kernels.Tensor) { d.Sample(x[0], x[1], rows) })
+}
+
 func TestSumSquares(t *testing.T) {
 	for _, s := range [][2]int{{1, 0}, {1000, 1}, {4096, 0}, {4096, 2}, {100003, 0}, {100003, 1}, {100003, 4}, {1<<25 + 1<<20, 0}} { // elements, and where they begin; the last have lanes wait for memory twice
 		n, from := s[0], s[1]
