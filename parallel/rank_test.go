@@ -78,6 +78,9 @@ func TestTransfer(t *testing.T) {
 		if got := Download[int32](r, Upload(r, []int32{3, -1, 1 << 30})); !slices.Equal(got, []int32{3, -1, 1 << 30}) {
 			t.Errorf("int32: %v", got)
 		}
+		if x, y := Upload(r, []float32{1}), Upload(r, []int32{1}); x.DType != kernels.F32 || y.DType != kernels.I32 {
+			t.Errorf("a vector of floats is %s, of integers %s", x, y)
+		}
 		if got := Download[float32](r, Upload(r, []float32{0.5, -3e38})); !slices.Equal(got, []float32{0.5, -3e38}) {
 			t.Errorf("fp32: %v", got)
 		}
