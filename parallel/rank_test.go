@@ -73,6 +73,40 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
+// failing is a device whose last operations have failed.
+type failing struct {
+	kernels.Device
+	err error
+}
+
+func (f failing) Sync() error { return f.err }
+
+// What a device reports at the end is the rank's error though its body had none; all ranks' errors are told.
+func TestLastErrors(t *testing.T) {
+	first, second := errors.New("illegal address"), errors.New("link is down")
+	all := devices(t, 2)
+	err := Run([]kernels.Device{failing{all[0], first}, failing{all[1], second}}, func(*Rank) error { return nil })
+	if !errors.Is(err, first) || !errors.Is(err, second) {
+		t.Errorf("error %v, want %v and %v", err, first, second)
+	}
+}
+
+// A rank on another device has its activations there.
+func TestBeside(t *testing.T) {
+	all := devices(t, 2)
+	err := Run(all[:1], func(r *Rank) error {
+		b := r.Beside(all[1])
+		b.Stack.New(kernels.F32, 1, 64)
+		if b.Dev != all[1] || b.ID != r.ID || b.Size != r.Size || r.Stack.Held() != 0 || b.Stack.Held() == 0 {
+			t.Errorf("the first device holds %d bytes, the other %d", r.Stack.Held(), b.Stack.Held())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestTransfer(t *testing.T) {
 	err := Run(devices(t, 1), func(r *Rank) error {
 		if got := Download[int32](r, Upload(r, []int32{3, -1, 1 << 30})); !slices.Equal(got, []int32{3, -1, 1 << 30}) {
