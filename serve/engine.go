@@ -79,7 +79,8 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 			longest = min(o.Longest, longest)
 		}
 		perSequence := (longest + o.PageRows - 1) / o.PageRows
-		o.Pages = max(perSequence, min(o.Slots*perSequence, (defaultCacheBytes-o.Slots*slot)/max(page, 1)))
+		enough := o.Slots*perSequence + o.Slots/admissionShare // the last sequence is admitted whatever the others hold
+		o.Pages = max(perSequence, min(enough, (defaultCacheBytes-o.Slots*slot)/max(page, 1)))
 	}
 	size := model.CacheSize{Pages: o.Pages, PageRows: o.PageRows, Slots: o.Slots}
 	mem.Reserve(meta.Bytes(r.Dev, func(_ kernels.Device, mem *kernels.Arena) { m.NewCache(mem, size) }))

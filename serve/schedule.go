@@ -33,6 +33,9 @@ func (e *Engine) schedule() []work {
 	return works
 }
 
+// admissionShare is the number of running sequences for which admission leaves one page free.
+const admissionShare = 4
+
 // admit starts the sequence that waits first, with at most so many rows behind the pages that it shares; false: there are too few pages for all of its tokens and one more
 // for every fourth that runs, without which it would soon be preempted and read again. (Measured: half of the preemptions at 1% more steps; a page for each leaves few
 // preemptions, but 5% more steps.)
@@ -48,7 +51,7 @@ func (e *Engine) admit(s *sequence, budget int) (work, bool) {
 	}
 	cached := len(found) * e.o.PageRows
 	rows := min(len(s.tokens)-cached, budget)
-	if e.pagesFor(len(s.tokens))-len(found)+len(e.running)/4 > e.pages.free-e.pages.idle(found) {
+	if e.pagesFor(len(s.tokens))-len(found)+len(e.running)/admissionShare > e.pages.free-e.pages.idle(found) {
 		return work{}, false
 	}
 	for _, page := range found {
