@@ -118,8 +118,9 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if j.takes, line, err = admit(r.Dev, p); err != nil {
 		return err
 	}
-	j.note("%s", line)
-	j.note("%s", p.chosen())
+	if !j.o.Resume {
+		j.note("%s\n%s", line, p.chosen())
+	}
 	j.plan = p
 	m, err := fillModel(r.Dev, j.s, p.m.Config)
 	if err != nil {
@@ -154,7 +155,14 @@ func (j *job) prepare(r *parallel.Rank) error {
 			return err
 		}
 	}
-	return j.resume()
+	if !j.o.Resume {
+		return nil
+	}
+	if err := j.resume(); err != nil {
+		return err // one line, so what else is to be said of a resumed run comes after
+	}
+	j.note("%s\n%s", line, p.chosen())
+	return nil
 }
 
 // openTrainer makes the trainer of the run's first stage.
@@ -184,11 +192,8 @@ func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (err error) {
 	return nil
 }
 
-// resume loads the newest checkpoint where that is asked for.
+// resume loads the newest checkpoint.
 func (j *job) resume() error {
-	if !j.o.Resume {
-		return nil
-	}
 	st, err := loadCheckpoint(j.t.r.Dev, j.t.m, j.out, j.unlike, j.note)
 	if err != nil || st == nil {
 		return err
