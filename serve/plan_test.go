@@ -7,10 +7,12 @@ import (
 	"lockstep/parallel"
 )
 
-// A cache without a number of pages holds all slots at the length that sequences may have, and no more.
+// A cache without a number of pages holds all slots at the length that sequences may have, the page that admission leaves
+// free, and no more.
 func TestPagesForLongest(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
-		for longest, want := range map[int]int{0: 5 * ((s.Model.MaxLength + 15) / 16), 33: 5 * 3, 32: 5 * 2, 1 << 20: 5 * ((s.Model.MaxLength + 15) / 16)} {
+		full := 5*((s.Model.MaxLength+15)/16) + 1
+		for longest, want := range map[int]int{0: full, 33: 5*3 + 1, 32: 5*2 + 1, 1 << 20: full} {
 			mem := kernels.NewArena(r.Dev)
 			e, err := NewEngine(r, s.Model, mem, Options{Slots: 5, PageRows: 16, PrefillRows: 8, Longest: longest})
 			if err != nil {
