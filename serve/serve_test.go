@@ -187,6 +187,16 @@ func TestBadRequests(t *testing.T) {
 	})
 }
 
+// A prompt leaves at least one of the model's positions to its answer.
+func TestFullPrompt(t *testing.T) {
+	for rows, fits := range map[int]bool{15: true, 16: false, 17: false} {
+		q := Request{Prompt: make([]int32, rows), MaxTokens: 1, TopP: 1}
+		if err := q.validate(1, 16); (err == nil) != fits {
+			t.Errorf("a prompt of %d tokens for 16 positions: %v", rows, err)
+		}
+	}
+}
+
 func TestVerify(t *testing.T) {
 	tc16 := kernels.Default()
 	tc16.Dot = kernels.DotTC16
