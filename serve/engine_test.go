@@ -35,6 +35,9 @@ func TestSamplingSettings(t *testing.T) {
 		if slices.Equal(answer(func(q *Request) { q.Seed = 6 }), free) {
 			t.Error("another seed gives the same answer")
 		}
+		if slices.Equal(answer(func(q *Request) { q.ID = 1 }), free) {
+			t.Error("another sample of the prompt gives the same answer")
+		}
 		// Each token has a random number of its own: one that is drawn first is not what is drawn second.
 		rest := answer(func(q *Request) { q.Prompt, q.MaxTokens = append(slices.Clone(q.Prompt), free[0]), q.MaxTokens-1 })
 		if slices.Equal(rest, free[1:]) {
