@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -14,10 +15,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
-// layers lists the packages from the top down. A package may import those of later layers, and none of its own layer or an
-// earlier one; folders inside a package belong to it (data/jinja to data) and follow its rule towards the others.
+// layers lists the packages from the top down. A package may import those of later layers, and none of its own layer or
+// an earlier one; folders inside a package belong to it (data/jinja to data) and follow its rule towards the others.
 var layers = [][]string{{""}, {"train"}, {"serve"}, {"optim", "model"}, {"parallel"}, {"data"}, {"kernels"}, {"quant"}}
 
 // configs stands beside the layers: these import it, and it imports nothing of the project.
@@ -25,8 +27,10 @@ var configsReaders = []string{"", "train"}
 
 // topLevel is everything that may lie in the top folder, besides what git ignores.
 var topLevel = []string{
-	".ci", ".gitignore", "ARCHITECTURE.md", "LICENSE", "LOG.md", "Makefile", "README.md", "configs", "data", "docs", "go.mod", "go.sum",
-	"kernels", "lint_test.go", "main.go", "main_signal_test.go", "main_test.go", "model", "optim", "parallel", "quant", "serve", "train",
+	".ci", ".gitignore", "ARCHITECTURE.md", "LICENSE", "LOG.md", "Makefile", "README.md", "configs", "data", "docs",
+	"go.mod", "go.sum",
+	"kernels", "lint_test.go", "main.go", "main_signal_test.go", "main_test.go", "model", "optim", "parallel", "quant",
+	"serve", "train",
 }
 
 // cgoFolders may import "C", and only under the build tag cuda: everything else builds with CGO_ENABLED=0.
@@ -106,8 +110,8 @@ func layerOf(pkg string) int {
 	return slices.IndexFunc(layers, func(l []string) bool { return slices.Contains(l, pkg) })
 }
 
-// mayImport says whether a file of package from may import package to, both as owners. Tests of a package may also use its
-// siblings, which have no way back into it.
+// mayImport says whether a file of package from may import package to, both as owners. Tests of a package may also use
+// its siblings, which have no way back into it.
 func mayImport(from, to string, test bool) bool {
 	switch {
 	case from == to:
@@ -147,10 +151,14 @@ func TestMayImport(t *testing.T) {
 		test     bool
 		want     bool
 	}{
-		{"", "train", false, true}, {"train", "kernels", false, true}, {"optim", "parallel", false, true}, {"data", "kernels", false, true},
-		{"train", "", false, false}, {"kernels", "data", false, false}, {"model", "serve", false, false}, {"serve", "train", true, false},
-		{"model", "optim", false, false}, {"model", "optim", true, true}, {"kernels", "quant", false, true}, {"quant", "kernels", true, false}, {"parallel", "model", true, false},
-		{"train", "configs", false, true}, {"", "configs", false, true}, {"serve", "configs", false, false}, {"configs", "data", false, false},
+		{"", "train", false, true}, {"train", "kernels", false, true}, {"optim", "parallel", false, true},
+		{"data", "kernels", false, true},
+		{"train", "", false, false}, {"kernels", "data", false, false}, {"model", "serve", false, false},
+		{"serve", "train", true, false},
+		{"model", "optim", false, false}, {"model", "optim", true, true}, {"kernels", "quant", false, true},
+		{"quant", "kernels", true, false}, {"parallel", "model", true, false},
+		{"train", "configs", false, true}, {"", "configs", false, true}, {"serve", "configs", false, false},
+		{"configs", "data", false, false},
 	} {
 		if got := mayImport(c.from, c.to, c.test); got != c.want {
 			t.Errorf("%q imports %q, test %t: allowed %t, want %t", c.from, c.to, c.test, got, c.want)
@@ -213,8 +221,10 @@ func constraint(s source) string {
 	return ""
 }
 
-// unwelcome are marks of unfinished work, and places that exist on one machine alone. Each is split here so that this file passes.
-var unwelcome = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X:", "HA" + "CK", "not " + "implemented", "/wo" + "rk/", "/ro" + "ot/", "../sha" + "red"}
+// unwelcome are marks of unfinished work, and places that exist on one machine alone. Each is split here so that this
+// file passes.
+var unwelcome = []string{"TO" + "DO", "FIX" + "ME", "XX" + "X:", "HA" + "CK", "not " + "implemented", "/wo" + "rk/",
+	"/ro" + "ot/", "../sha" + "red"}
 
 func TestUnwelcomeWords(t *testing.T) {
 	for _, name := range tracked(t) {
@@ -269,4 +279,35 @@ func TestSizes(t *testing.T) {
 			}
 		}
 	}
+}
+
+// columns is the most that a line of code may have, where a tab counts as four.
+const columns = 120
+
+func TestLineLength(t *testing.T) {
+	seen := 0
+	for _, name := range tracked(t) {
+		if !slices.Contains([]string{".go", ".s", ".cu", ".cuh", ".cc", ".h"}, path.Ext(name)) {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			if n := utf8.RuneCountInString(line) + 3*strings.Count(line, "\t"); n > columns && !generated(text) {
+				t.Errorf("%s:%d: %d columns, want at most %d", name, i+1, n, columns)
+			}
+		}
+		seen++
+	}
+	if seen == 0 {
+		t.Fatal("found no code")
+	}
+}
+
+// generated tells a file that a program wrote, by Go's convention.
+func generated(text []byte) bool {
+	first, _, _ := bytes.Cut(text, []byte("\n"))
+	return bytes.HasPrefix(first, []byte("// Code generated ")) && bytes.HasSuffix(first, []byte(" DO NOT EDIT."))
 }

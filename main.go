@@ -1,5 +1,5 @@
-// Command lockstep fine-tunes mixture-of-experts language models on one machine and serves them with the same forward, bit for bit.
-// This file is the command line: it parses, calls a package and prints.
+// Command lockstep fine-tunes mixture-of-experts language models on one machine and serves them with the same forward,
+// bit for bit. This file is the command line: it parses, calls a package and prints.
 package main
 
 import (
@@ -62,7 +62,8 @@ func root() *cobra.Command {
 	}
 	c.SetVersionTemplate("{{.Version}}\n")
 	c.SetFlagErrorFunc(badFlag)
-	group(c, trainCommand(), scoreCommand(), generateCommand(), serveCommand(), tokenizeCommand(), verifyCommand(), parityCommand(), reportCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
+	group(c, trainCommand(), scoreCommand(), generateCommand(), serveCommand(), tokenizeCommand(), verifyCommand(),
+		parityCommand(), reportCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
 	return c
 }
 
@@ -175,7 +176,9 @@ func trainCommand() *cobra.Command {
 				return err
 			}
 			o.Log = os.Stderr
-			context.AfterFunc(c.Context(), func() { fmt.Fprintln(o.Log, "finishing the step, then saving; a second signal ends at once") })
+			context.AfterFunc(c.Context(), func() {
+				fmt.Fprintln(o.Log, "finishing the step, then saving; a second signal ends at once")
+			})
 			return train.Run(c.Context(), s, o)
 		},
 	}
@@ -198,7 +201,8 @@ func (t *target) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&t.dir, "model", "", "model folder in the Hugging Face layout")
 	f.StringVar(&t.adapter, "adapter", "", "PEFT adapter folder to put on it")
-	f.StringVar(&t.dtype, "dtype", "", "storage of weights and activations: fp32 or bf16 (default fp32; bf16 with --dot tc16)")
+	f.StringVar(&t.dtype, "dtype", "",
+		"storage of weights and activations: fp32 or bf16 (default fp32; bf16 with --dot tc16)")
 	t.deviceFlags(c)
 }
 
@@ -206,8 +210,10 @@ func (t *target) deviceFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&t.device, "device", "cpu", "device to run on: cpu or cuda")
 	f.StringVar(&t.dot, "dot", "", "arithmetic of dot products: fma or tc16 (default fma; tc16 on cuda)")
-	f.StringVar(&t.exp2, "exp2", "", "arithmetic of 2^x: poly or ex2h, the instruction of NVIDIA GPUs (default poly; ex2h on cuda)")
-	f.StringVar(&t.latent, "latent", "", "latent attention: expanded, or absorbed with the latent as key and value of all heads (default absorbed where an indexer chooses keys, which cuda has no other form for)")
+	f.StringVar(&t.exp2, "exp2", "",
+		"arithmetic of 2^x: poly or ex2h, the instruction of NVIDIA GPUs (default poly; ex2h on cuda)")
+	f.StringVar(&t.latent, "latent", "", "latent attention: expanded, or absorbed with the latent as key and value "+
+		"of all heads (default absorbed where an indexer chooses keys, which cuda has no other form for)")
 	f.StringVar(&t.isa, "isa", "auto", "instruction set: auto, avx512, avx2 or portable; never changes a bit")
 	f.IntVar(&t.threads, "threads", 0, "threads, 0 for all cores; never changes a bit")
 }
@@ -238,7 +244,8 @@ func (t *target) shape() (*configs.Shape, error) {
 // settings are the flags that were given, as overrides of a shape's keys.
 func (t *target) settings(c *cobra.Command) (set []string) {
 	for _, f := range []struct{ flag, key string }{
-		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"}, {"exp2", "definition.exp2"}, {"latent", "definition.latent"}, {"dtype", "model.dtype"},
+		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"},
+		{"exp2", "definition.exp2"}, {"latent", "definition.latent"}, {"dtype", "model.dtype"},
 	} {
 		if c.Flags().Changed(f.flag) {
 			set = append(set, f.key+"="+c.Flags().Lookup(f.flag).Value.String())
@@ -348,7 +355,8 @@ func scoreCommand() *cobra.Command {
 	}
 	t.flags(c)
 	require(c, "model")
-	f.flags(c, `lines {"ids": [...]}`, "safetensors file: logprobs.N fp32 [T-1] at temperature 1, N counts lines from 0")
+	f.flags(c, `lines {"ids": [...]}`,
+		"safetensors file: logprobs.N fp32 [T-1] at temperature 1, N counts lines from 0")
 	c.Flags().BoolVar(&logits, "logits", false, "write logits.N fp32 [T, V] too")
 	return c
 }
@@ -365,10 +373,10 @@ func generateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "generate",
 		Short: "Continue prompts with the rollout engine",
-		Long: "Continues prompts with the rollout engine. A sample ends at any id of eos_token_id in config.json and\n" +
-			"generation_config.json, or at eos_token of tokenizer_config.json. Where a flag is not given,\n" +
-			"generation_config.json of the model sets the temperature (0 where do_sample is false), top-p, top-k and\n" +
-			"--max-tokens (max_new_tokens); a line at the start says so.",
+		Long: "Continues prompts with the rollout engine. A sample ends at any id of eos_token_id in config.json\n" +
+			"and generation_config.json, or at eos_token of tokenizer_config.json. Where a flag is not given,\n" +
+			"generation_config.json of the model sets the temperature (0 where do_sample is false), top-p,\n" +
+			"top-k and --max-tokens (max_new_tokens); a line at the start says so.",
 		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if q.N < 1 || q.N > mostSamples {
@@ -387,10 +395,12 @@ func generateCommand() *cobra.Command {
 	}
 	t.flags(c)
 	require(c, "model")
-	f.flags(c, `lines {"ids": [...]}, {"prompt": "..."} or {"messages": [...]}`, "JSONL file of ids, text, logprobs and finish_reason")
+	f.flags(c, `lines {"ids": [...]}, {"prompt": "..."} or {"messages": [...]}`,
+		"JSONL file of ids, text, logprobs and finish_reason")
 	p := c.Flags()
 	p.IntVar(&q.MaxTokens, "max-tokens", d.MaxTokens, "new tokens of a sample at most")
-	p.Float64Var(&q.Temperature, "temperature", d.Temperature, "of samples and their log-probabilities; 0 takes the likeliest token, with log-probabilities at 1")
+	p.Float64Var(&q.Temperature, "temperature", d.Temperature,
+		"of samples and their log-probabilities; 0 takes the likeliest token, with log-probabilities at 1")
 	p.Float64Var(&q.TopP, "top-p", d.TopP, "probability mass to sample from")
 	p.IntVar(&q.TopK, "top-k", d.TopK, "tokens to sample from, 0 for all")
 	p.IntVar(&q.N, "n", 1, "samples of each prompt")
@@ -428,17 +438,23 @@ func serveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Answer HTTP requests, by OpenAI's interface",
-		Long: "Serves /v1/completions, /v1/chat/completions (with streams, log-probabilities, n, seeds, stops), /v1/models, /tokenize, /detokenize, /metrics and /health. Requests of all\n" +
-			"clients run in one batch, and none changes a bit of another's answer: log-probabilities are those that score and training compute. A prompt may be token ids, and\n" +
-			"\"return_token_ids\": true tells the answer's; \"seed\" makes a request repeatable; system_fingerprint is the digest of the arithmetic. Ctrl-C ends when those that are\n" +
+		Long: "Serves /v1/completions, /v1/chat/completions (with streams, log-probabilities, n, seeds, stops), " +
+			"/v1/models, /tokenize, /detokenize, /metrics and /health. Requests of all\n" +
+			"clients run in one batch, and none changes a bit of another's answer: log-probabilities are those that " +
+			"score and training compute. A prompt may be token ids, and\n" +
+			"\"return_token_ids\": true tells the answer's; \"seed\" makes a request repeatable; system_fingerprint " +
+			"is the digest of the arithmetic. Ctrl-C ends when those that are\n" +
 			"being served have their answers. What a request does not say (temperature, top_p, top_k,\n" +
-			"max_tokens) is that of generation_config.json, where the model has one, and else OpenAI's; the start line\n" +
+			"max_tokens) is that of generation_config.json, where the model has one, and else OpenAI's; the " +
+			"start line\n" +
 			"says so. With " + keyVariable + " in the environment clients have to give that key.",
 		Example: "  lockstep serve --model runs/countdown-sft/model\n" +
-			"  curl localhost:8000/v1/completions -d '{\"prompt\": \"make 28 from 7 9 12:\", \"max_tokens\": 60, \"temperature\": 0}'",
+			"  curl localhost:8000/v1/completions -d '{\"prompt\": \"make 28 from 7 9 12:\", \"max_tokens\": 60, " +
+			"\"temperature\": 0}'",
 		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
-			l, err := net.Listen("tcp", address) // before the model is read: what is wrong with the address is known at once
+			// before the model is read: what is wrong with the address is known at once
+			l, err := net.Listen("tcp", address)
 			if err != nil {
 				return fmt.Errorf("--address: %w", err)
 			}
@@ -457,8 +473,11 @@ func serveCommand() *cobra.Command {
 					return err
 				}
 				noteSampling(m.Model.Sampling)
-				fmt.Fprintf(os.Stderr, "%s on http://%s/v1: %s, definition %.12s\n", o.Name, l.Addr(), r.Dev.Name(), r.Dev.Definition().Digest())
-				context.AfterFunc(c.Context(), func() { fmt.Fprintln(os.Stderr, "finishing what is being served; a second signal ends at once") })
+				fmt.Fprintf(os.Stderr, "%s on http://%s/v1: %s, definition %.12s\n", o.Name, l.Addr(), r.Dev.Name(),
+					r.Dev.Definition().Digest())
+				context.AfterFunc(c.Context(), func() {
+					fmt.Fprintln(os.Stderr, "finishing what is being served; a second signal ends at once")
+				})
 				return s.Run(c.Context(), l)
 			})
 		},
@@ -518,7 +537,8 @@ func tokenizeCommand() *cobra.Command {
 	}
 	c.Flags().StringVar(&dir, "model", "", "folder with tokenizer.json")
 	require(c, "model")
-	f.optional(c, `lines {"text": "..."}; with --decode {"ids": [...]}; with --chat a run's data`, "the other way round")
+	f.optional(c, `lines {"text": "..."}; with --decode {"ids": [...]}; with --chat a run's data`,
+		"the other way round")
 	before(c, func(c *cobra.Command) error {
 		if chat {
 			return nil
@@ -542,10 +562,13 @@ func verifyCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [SHAPE.toml]",
 		Short: "Prove that decode, chunked prefill and the training forward agree on every bit",
-		Long: "Compares bits over random traffic. With --replay it takes a run of reinforcement learning again from where that began, on the answers that it recorded: every\n" +
-			"recorded log-probability is scored by the version of the weights that chose its token, and the run's checkpoints must come out byte for byte.",
-		Example: "  lockstep verify --model runs/countdown-sft/model --tokens 22000\n  lockstep verify --replay runs/countdown-zero-kld",
-		Args:    atMostOne,
+		Long: "Compares bits over random traffic. With --replay it takes a run of reinforcement learning again from " +
+			"where that began, on the answers that it recorded: every\n" +
+			"recorded log-probability is scored by the version of the weights that chose its token, and the run's " +
+			"checkpoints must come out byte for byte.",
+		Example: "  lockstep verify --model runs/countdown-sft/model --tokens 22000\n  lockstep verify --replay " +
+			"runs/countdown-zero-kld",
+		Args: atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
 			if replay != "" {
 				if len(args) > 0 || t.dir != "" || t.adapter != "" || broken != "" {
@@ -578,7 +601,9 @@ func verifyCommand() *cobra.Command {
 			if len(args) == 1 {
 				return train.OnShape(args[0], append(set, t.settings(c)...), kernels.Break(broken), prove)
 			}
-			return t.open(kernels.Break(broken), func(r *parallel.Rank, m *serve.Served) error { return prove(r, m.Model) })
+			return t.open(kernels.Break(broken), func(r *parallel.Rank, m *serve.Served) error {
+				return prove(r, m.Model)
+			})
 		},
 	}
 	t.flags(c)
@@ -586,12 +611,14 @@ func verifyCommand() *cobra.Command {
 	c.Flags().IntVar(&o.Longest, "longest", 0, "tokens of the longest sequence of each round; 0 for up to 1024")
 	c.Flags().Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
 	c.Flags().StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
-	c.Flags().StringVar(&replay, "replay", "", "folder of a run of reinforcement learning whose recorded answers are scored and learned from again")
+	c.Flags().StringVar(&replay, "replay", "",
+		"folder of a run of reinforcement learning whose recorded answers are scored and learned from again")
 	var rules []string
 	for _, b := range kernels.Breaks {
 		rules = append(rules, string(b))
 	}
-	c.Flags().StringVar(&broken, "break", "", "switch a wrong order on, which must be caught: "+strings.Join(rules, ", "))
+	c.Flags().StringVar(&broken, "break", "", "switch a wrong order on, which must be caught: "+strings.Join(rules,
+		", "))
 	return c
 }
 
@@ -603,15 +630,21 @@ func parityCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "parity",
 		Short: "Hold log-probabilities that any engine recorded against the training forward",
-		Long: "Scores recorded completions by the training forward and says how far the recording is from it: equal bits, estimates of KL, differences, and what clipping\n" +
+		Long: "Scores recorded completions by the training forward and says how far the recording is from it: equal " +
+			"bits, estimates of KL, differences, and what clipping\n" +
 			"makes of them. A line of the file is one completion:\n\n" +
 			"  {\"prompt_ids\": [...], \"ids\": [...], \"logprobs\": [...], \"temperature\": 0.6}\n\n" +
-			"as lockstep generate writes it. Without a temperature log-probabilities are of softmax(logits), with one of softmax(logits/temperature). Other names that are read: " + strings.Join(data.RecordedPrompts[1:], ", ") + "; " + strings.Join(data.RecordedIDs[1:], ", ") + "; " +
+			"as lockstep generate writes it. Without a temperature log-probabilities are of softmax(logits), with " +
+			"one of softmax(logits/temperature). Other names that are read: " + strings.Join(data.RecordedPrompts[1:],
+			", ") + "; " + strings.Join(data.RecordedIDs[1:], ", ") + "; " +
 			strings.Join(data.RecordedLogProbs[1:], ", ") + ", each\na number or a list that begins with one.\n\n" +
-			"With --against the same tokens also go through the model by another definition, operation by operation beside the first: it says which one is the first\n" +
-			"to differ, and how the difference grows from layer to layer. Settings: weights=fp8 (projections in E4M3 blocks), " + strings.Join(kernels.Settings, ", ") + ".",
+			"With --against the same tokens also go through the model by another definition, operation by operation " +
+			"beside the first: it says which one is the first\n" +
+			"to differ, and how the difference grows from layer to layer. Settings: weights=fp8 (projections in E4M3 " +
+			"blocks), " + strings.Join(kernels.Settings, ", ") + ".",
 		Example: "  lockstep parity --model DIR --rollout out.jsonl\n" +
-			"  lockstep parity --model DIR --rollout out.jsonl --against combine=bf16,router=bf16,weights=fp8,key_split=256",
+			"  lockstep parity --model DIR --rollout out.jsonl --against " +
+			"combine=bf16,router=bf16,weights=fp8,key_split=256",
 		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := t.shape()
@@ -646,7 +679,8 @@ func parityCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.Rollout, "rollout", "", "JSONL file of recorded completions")
 	require(c, "model", "rollout")
-	f.Float64Var(&o.Temperature, "temperature", 0, "of the recorded log-probabilities, whatever the lines say; 0 for what they say")
+	f.Float64Var(&o.Temperature, "temperature", 0,
+		"of the recorded log-probabilities, whatever the lines say; 0 for what they say")
 	f.StringVar(&against, "against", "", "another definition to compare with: setting=value, separated by commas")
 	f.Float64Var(&o.Bounds.ClipLow, "clip-low", 0.2, "PPO's lower bound of the ratio is 1 less this")
 	f.Float64Var(&o.Bounds.ClipHigh, "clip-high", 0.2, "PPO's upper bound of the ratio is 1 and this")
@@ -660,11 +694,15 @@ func reportCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "report RUN...",
 		Short: "Draw one or several runs in one page: curves, what differs, answers",
-		Long: "Draws the folders of runs, finished or going on, in one HTML page that needs no other file and no scripts.\n" +
-			"Runs whose shapes differ only in keys named seed or init_seed (and in run.name and run.out) are one curve: their mean at each step, in a band from the lowest to\n" +
-			"the highest of them; a step that some of them lack has the mean of the others. Steps of reinforcement learning are counted from the end of the warm start.\n" +
+		Long: "Draws the folders of runs, finished or going on, in one HTML page that needs no other file and no " +
+			"scripts.\n" +
+			"Runs whose shapes differ only in keys named seed or init_seed (and in run.name and run.out) are one " +
+			"curve: their mean at each step, in a band from the lowest to\n" +
+			"the highest of them; a step that some of them lack has the mean of the others. Steps of reinforcement " +
+			"learning are counted from the end of the warm start.\n" +
 			"A KL of exactly 0 has a lane of its own under the decades.",
-		Example: "  lockstep report runs/countdown-sft\n  lockstep report runs/zero-1 runs/zero-2 runs/fp8-1 runs/fp8-2 --out compare.html --svg compare.svg",
+		Example: "  lockstep report runs/countdown-sft\n  lockstep report runs/zero-1 runs/zero-2 runs/fp8-1 " +
+			"runs/fp8-2 --out compare.html --svg compare.svg",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return fmt.Errorf("want the folder of at least one run: see %s --help", c.CommandPath())
@@ -693,7 +731,8 @@ func reportCommand() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&out, "out", "report.html", "the page; with --svg alone none is written")
-	c.Flags().StringVar(&svg, "svg", "", "a picture of reward, KL and clip fraction (of supervised runs loss and accuracy) for a page such as a README")
+	c.Flags().StringVar(&svg, "svg", "",
+		"a picture of reward, KL and clip fraction (of supervised runs loss and accuracy) for a page such as a README")
 	return c
 }
 
@@ -732,10 +771,12 @@ func shapesCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "shapes [MODEL]",
 		Short: "List the catalogue of published models, or say what one is and what it takes to train it",
-		Long: "Lists published models with their parameters and memory, or shows one. In a shape, model.catalogue names one: a new network of its sizes, with random\n" +
+		Long: "Lists published models with their parameters and memory, or shows one. In a shape, model.catalogue " +
+			"names one: a new network of its sizes, with random\n" +
 			"weights. What model.config says goes on top; with a smaller num_hidden_layers the first layers stay.",
 		Example: "  lockstep shapes Qwen3-30B-A3B\n" +
-			"  lockstep verify configs/qwen3-30b-a3b.toml --device cpu --set model.catalogue=Qwen3-0.6B --set model.config.num_hidden_layers=2",
+			"  lockstep verify configs/qwen3-30b-a3b.toml --device cpu --set model.catalogue=Qwen3-0.6B --set " +
+			"model.config.num_hidden_layers=2",
 		Args: atMostOne,
 		RunE: func(_ *cobra.Command, args []string) error {
 			say := train.Catalogue
@@ -763,8 +804,10 @@ func benchCPUCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cpu SHAPE.toml",
 		Short: "Training steps of a shape, and its matrix products against the FMA peak",
-		Long: "Trains some steps of a shape and prints tokens/s and peak memory, then times every matrix product of such a step, and one of 1024^3, against the\n" +
-			"rate of FMAs on registers alone that the same threads reach around it. With --peer, transformers and torch train the same batches.",
+		Long: "Trains some steps of a shape and prints tokens/s and peak memory, then times every matrix product of " +
+			"such a step, and one of 1024^3, against the\n" +
+			"rate of FMAs on registers alone that the same threads reach around it. With --peer, transformers and " +
+			"torch train the same batches.",
 		Example: "  lockstep bench cpu configs/countdown-sft.toml --peer .venv/bin/python",
 		Args:    one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -793,8 +836,10 @@ func benchCUDACommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cuda [SHAPE.toml]",
 		Short: "A GPU's kernels, or training, forward and decoding of a shape's model on it",
-		Long: "Without a shape: matrix products, attention and the operations that memory bounds, as shares of a copy in the card's memory and beside torch.\n" +
-			"With one: tokens a second of training steps, of the forward alone and of decoding, what each kernel takes of them, and the same of transformers.",
+		Long: "Without a shape: matrix products, attention and the operations that memory bounds, as shares of a " +
+			"copy in the card's memory and beside torch.\n" +
+			"With one: tokens a second of training steps, of the forward alone and of decoding, what each kernel " +
+			"takes of them, and the same of transformers.",
 		Example: "  lockstep bench cuda --peer python3\n  lockstep bench cuda configs/moe-1b.toml --peer python3",
 		Args:    atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -818,18 +863,25 @@ func benchCUDACommand() *cobra.Command {
 }
 
 func benchRolloutCommand() *cobra.Command {
-	o := train.RolloutOptions{Prompt: train.Span{Low: 64, High: 512}, New: train.Span{Low: 64, High: 1024}, Out: os.Stdout}
+	o := train.RolloutOptions{Prompt: train.Span{Low: 64, High: 512}, New: train.Span{Low: 64, High: 1024},
+		Out: os.Stdout}
 	var set []string
 	c := &cobra.Command{
 		Use:   "rollout SHAPE.toml",
 		Short: "The rollout engine on random prompts: tokens/s, latencies, and its share of what memory allows",
-		Long: "Asks all requests at once on the untrained model of a shape. Lengths are drawn by the seed; answers end by length alone. Prints output and prefill tokens/s,\n" +
-			"latencies, mean batch, use of the cache, preemptions, and for the steps the bytes that they have to read at least (weights, the experts that their rows\n" +
-			"are routed to, cached keys and values) as a share of what a copy in memory moves in the same run. rollout.slots and rollout.pages size the engine.\n" +
-			"With --kernels the traffic runs once more, and some steps that decode alone and some that read prompts too are carried out kernel by kernel: calls, time\n" +
-			"and share of each, and how much longer such a step took when it was timed, which is what the card waits for.",
-		Example: "  lockstep bench rollout configs/moe-1b.toml --samples 8 --set rollout.slots=256 --set rollout.pages=16384",
-		Args:    one("SHAPE.toml"),
+		Long: "Asks all requests at once on the untrained model of a shape. Lengths are drawn by the seed; answers " +
+			"end by length alone. Prints output and prefill tokens/s,\n" +
+			"latencies, mean batch, use of the cache, preemptions, and for the steps the bytes that they have to " +
+			"read at least (weights, the experts that their rows\n" +
+			"are routed to, cached keys and values) as a share of what a copy in memory moves in the same run. " +
+			"rollout.slots and rollout.pages size the engine.\n" +
+			"With --kernels the traffic runs once more, and some steps that decode alone and some that read prompts " +
+			"too are carried out kernel by kernel: calls, time\n" +
+			"and share of each, and how much longer such a step took when it was timed, which is what the card " +
+			"waits for.",
+		Example: "  lockstep bench rollout configs/moe-1b.toml --samples 8 --set rollout.slots=256 --set " +
+			"rollout.pages=16384",
+		Args: one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.Requests < 1 || o.Samples < 1 {
 				return fmt.Errorf("--requests %d --samples %d: want at least 1", o.Requests, o.Samples)
@@ -860,8 +912,10 @@ func benchRecomputeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "recompute SHAPE.toml",
 		Short: "Training steps by each run.recompute: tokens/s and memory",
-		Long: "Trains some steps of a shape on random tokens with run.recompute \"auto\", \"full\" and \"none\", those of them that fit, and prints tokens/s, the memory that\n" +
-			"each is planned to take and what blocks keep for the backward pass. First all must give the same gradients on every bit.",
+		Long: "Trains some steps of a shape on random tokens with run.recompute \"auto\", \"full\" and \"none\", " +
+			"those of them that fit, and prints tokens/s, the memory that\n" +
+			"each is planned to take and what blocks keep for the backward pass. First all must give the same " +
+			"gradients on every bit.",
 		Example: "  lockstep bench recompute configs/qwen3-30b-a3b.toml --steps 5",
 		Args:    one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -883,10 +937,13 @@ func benchRLCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rl SHAPE.toml",
 		Short: "One update by each objective, fused and by the passes that other stacks take",
-		Long: "Times updates of a shape's model on random answers: fused (one forward and one backward); with a forward for log-probabilities, then forward and backward\n" +
-			"with given derivatives; and with one more forward for those of the old policy. First all ways must give the same gradients on every bit.",
-		Example: "  lockstep bench rl configs/countdown-sft.toml --prompt 20..60 --new 8..40 --objective grpo --objective dpo",
-		Args:    one("SHAPE.toml"),
+		Long: "Times updates of a shape's model on random answers: fused (one forward and one backward); with a " +
+			"forward for log-probabilities, then forward and backward\n" +
+			"with given derivatives; and with one more forward for those of the old policy. First all ways must give " +
+			"the same gradients on every bit.",
+		Example: "  lockstep bench rl configs/countdown-sft.toml --prompt 20..60 --new 8..40 --objective grpo " +
+			"--objective dpo",
+		Args: one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.Answers < 2 || o.Updates < 1 {
 				return fmt.Errorf("--answers %d --updates %d: want at least 2 and 1", o.Answers, o.Updates)

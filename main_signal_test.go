@@ -16,8 +16,10 @@ import (
 	"time"
 )
 
-// signalled starts the program, waits until ready, sends it a signal, and gives how it ended and what it said from the beginning.
-func signalled(t *testing.T, ready func(said string) bool, signals []os.Signal, args ...string) (state *os.ProcessState, said string) {
+// signalled starts the program, waits until ready, sends it a signal, and gives how it ended and what it said from the
+// beginning.
+func signalled(t *testing.T, ready func(said string) bool, signals []os.Signal, args ...string) (state *os.ProcessState,
+	said string) {
 	t.Helper()
 	c := exec.Command(os.Args[0], args...)
 	c.Env = append(os.Environ(), asProgram+"=1")
@@ -52,7 +54,9 @@ func signalled(t *testing.T, ready func(said string) bool, signals []os.Signal, 
 			if err := c.Process.Signal(signals[0]); err != nil {
 				t.Fatal(err)
 			}
-			signals, ready = signals[1:], func(said string) bool { return strings.Contains(said, "a second signal ends at once") }
+			signals, ready = signals[1:], func(said string) bool {
+				return strings.Contains(said, "a second signal ends at once")
+			}
 		}
 	}
 }
@@ -64,8 +68,11 @@ func TestStopped(t *testing.T) {
 	args := append([]string{"train", shape}, append(small, "--set=run.steps=60", "--set=run.save_every=0")...)
 	must(t, append(args, "--out", whole)...)
 	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
-		state, said := signalled(t, func(said string) bool { return strings.Contains(said, "step 1/60") }, []os.Signal{s}, append(args, "--out", cut)...)
-		if state.ExitCode() != 1 || !strings.HasSuffix(said, "lockstep: interrupted; the state is saved: --resume continues\n") {
+		state, said := signalled(t, func(said string) bool {
+			return strings.Contains(said, "step 1/60")
+		}, []os.Signal{s}, append(args, "--out", cut)...)
+		if state.ExitCode() != 1 ||
+			!strings.HasSuffix(said, "lockstep: interrupted; the state is saved: --resume continues\n") {
 			t.Fatalf("%v: %v, %s", s, state, said)
 		}
 		must(t, append(args, "--out", cut, "--resume")...)
@@ -81,10 +88,15 @@ func TestStopped(t *testing.T) {
 // A second signal ends the program wherever it is.
 func TestStoppedTwice(t *testing.T) {
 	dir := t.TempDir()
-	args := append([]string{"train", shape, "--out", filepath.Join(dir, "run")}, append(small, "--set=data.countdown.train=10000000")...) // takes minutes to make
+	// takes minutes to make
+	args := append([]string{"train", shape, "--out", filepath.Join(dir, "run")},
+		append(small, "--set=data.countdown.train=10000000")...)
 	began := time.Now()
-	state, said := signalled(t, func(string) bool { return time.Since(began) > time.Second }, []os.Signal{os.Interrupt, os.Interrupt}, args...)
-	if status := state.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGINT || listing(t, dir) != "" {
+	state, said := signalled(t, func(string) bool {
+		return time.Since(began) > time.Second
+	}, []os.Signal{os.Interrupt, os.Interrupt}, args...)
+	if status := state.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGINT ||
+		listing(t, dir) != "" {
 		t.Errorf("%v, %s left %s", state, said, listing(t, dir))
 	}
 }
@@ -99,7 +111,8 @@ func TestServed(t *testing.T) {
 		if !ok || !whole {
 			return false
 		}
-		res, err := http.Post(url+"/completions", "", strings.NewReader(`{"prompt": "12 + 7", "max_tokens": 3, "ignore_eos": true, "logprobs": 0}`))
+		res, err := http.Post(url+"/completions", "", strings.NewReader(`{"prompt": "12 + 7", "max_tokens": 3, `+
+			`"ignore_eos": true, "logprobs": 0}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,8 +124,10 @@ func TestServed(t *testing.T) {
 		answer = string(text)
 		return true
 	}
-	state, said := signalled(t, served, []os.Signal{os.Interrupt}, "serve", "--model", filepath.Join(run, "model"), "--address", "127.0.0.1:0", "--name", "mine")
-	if state.ExitCode() != 0 || !strings.HasPrefix(said, "mine on http://127.0.0.1:") || !strings.Contains(answer, `"completion_tokens":3`) {
+	state, said := signalled(t, served, []os.Signal{os.Interrupt}, "serve", "--model", filepath.Join(run, "model"),
+		"--address", "127.0.0.1:0", "--name", "mine")
+	if state.ExitCode() != 0 || !strings.HasPrefix(said, "mine on http://127.0.0.1:") ||
+		!strings.Contains(answer, `"completion_tokens":3`) {
 		t.Errorf("%v: %s%s", state, said, answer)
 	}
 }
@@ -142,8 +157,10 @@ func TestServedWithKey(t *testing.T) {
 		}
 		return true
 	}
-	state, said := signalled(t, served, []os.Signal{os.Interrupt}, "serve", "--model", "model/testdata/qwen3", "--address", "127.0.0.1:0")
-	if want := []int{401, 401, 200}; state.ExitCode() != 0 || !strings.HasPrefix(said, "qwen3 on http://") || !slices.Equal(got, want) {
+	state, said := signalled(t, served, []os.Signal{os.Interrupt}, "serve", "--model", "model/testdata/qwen3",
+		"--address", "127.0.0.1:0")
+	if want := []int{401, 401, 200}; state.ExitCode() != 0 || !strings.HasPrefix(said, "qwen3 on http://") ||
+		!slices.Equal(got, want) {
 		t.Errorf("%v: status codes %v, want %v: %s", state, got, want, said)
 	}
 }
@@ -162,8 +179,10 @@ func TestStoppedWriting(t *testing.T) {
 	writing := func(string) bool { return listing(t, out) != "" }
 	for command, lines := range map[string]string{"score": ids.String(), "tokenize": text.String()} {
 		write(t, in, lines)
-		state, said := signalled(t, writing, []os.Signal{os.Interrupt}, command, "--model", filepath.Join(run, "model"), "--in", in, "--out", filepath.Join(out, "made"))
-		if state.ExitCode() != 1 || !strings.HasPrefix(said, "lockstep: ") || !strings.HasSuffix(said, "interrupted\n") || listing(t, out) != "" {
+		state, said := signalled(t, writing, []os.Signal{os.Interrupt}, command, "--model", filepath.Join(run, "model"),
+			"--in", in, "--out", filepath.Join(out, "made"))
+		if state.ExitCode() != 1 || !strings.HasPrefix(said, "lockstep: ") ||
+			!strings.HasSuffix(said, "interrupted\n") || listing(t, out) != "" {
 			t.Errorf("%s: %v, %q, left %s", command, state, said, listing(t, out))
 		}
 	}

@@ -21,8 +21,10 @@ import (
 
 // small makes the shape of the tests' model out of configs/countdown-sft.toml.
 var small = []string{
-	"--set=model.config.hidden_size=32", "--set=model.config.num_experts=4", "--set=model.config.moe_intermediate_size=16", "--set=model.config.head_dim=8",
-	"--set=data.countdown.train=40", "--set=data.countdown.test=4", "--set=data.eval_samples=2", "--set=data.pack_rows=256", "--set=run.steps=2", "--set=run.save_every=1",
+	"--set=model.config.hidden_size=32", "--set=model.config.num_experts=4",
+	"--set=model.config.moe_intermediate_size=16", "--set=model.config.head_dim=8",
+	"--set=data.countdown.train=40", "--set=data.countdown.test=4", "--set=data.eval_samples=2",
+	"--set=data.pack_rows=256", "--set=run.steps=2", "--set=run.save_every=1",
 	"--set=optim.warmup_steps=1", "--set=run.packs=2", "--set=run.verify_tokens=64", "--set=rollout.max_tokens=4",
 }
 
@@ -62,7 +64,8 @@ func must(t *testing.T, args ...string) string {
 	return out
 }
 
-// refused runs the program and wants exit code 1, one line on stderr with all the words, nothing on stdout, and folder dir as it was.
+// refused runs the program and wants exit code 1, one line on stderr with all the words, nothing on stdout, and folder
+// dir as it was.
 func refused(t *testing.T, dir string, words []string, args ...string) {
 	t.Helper()
 	before := listing(t, dir)
@@ -132,8 +135,10 @@ func TestCommands(t *testing.T) {
 	dir, run := trained(t)
 	model, at := filepath.Join(run, "model"), func(name string) string { return filepath.Join(dir, name) }
 	must(t, "score", "--model", model, "--in", at("ids.jsonl"), "--out", at("scores"), "--logits")
-	write(t, at("prompts.jsonl"), "{\"ids\":[1,2]}\n{\"prompt\":\"12 7\"}\n{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}\n")
-	must(t, "generate", "--model", model, "--in", at("prompts.jsonl"), "--out", at("made.jsonl"), "--n", "2", "--max-tokens", "3", "--temperature", "0.6", "--ignore-eos")
+	write(t, at("prompts.jsonl"),
+		"{\"ids\":[1,2]}\n{\"prompt\":\"12 7\"}\n{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}\n")
+	must(t, "generate", "--model", model, "--in", at("prompts.jsonl"), "--out", at("made.jsonl"), "--n", "2",
+		"--max-tokens", "3", "--temperature", "0.6", "--ignore-eos")
 	lines := strings.Split(strings.TrimSpace(read(t, at("made.jsonl"))), "\n")
 	if len(lines) != 6 {
 		t.Errorf("%d samples of 3 prompts, twice each", len(lines))
@@ -145,11 +150,13 @@ func TestCommands(t *testing.T) {
 			Text         *string   `json:"text"`
 			FinishReason string    `json:"finish_reason"`
 		}
-		if err := json.Unmarshal([]byte(line), &s); err != nil || len(s.IDs) != 3 || len(s.LogProbs) != 3 || s.Text == nil || s.FinishReason != "length" {
+		if err := json.Unmarshal([]byte(line), &s); err != nil || len(s.IDs) != 3 || len(s.LogProbs) != 3 ||
+			s.Text == nil || s.FinishReason != "length" {
 			t.Errorf("sample %s (%v)", line, err)
 		}
 	}
-	if out := must(t, "parity", "--model", model, "--rollout", at("made.jsonl")); !strings.Contains(out, "bit-identical: 18 log-probabilities") {
+	if out := must(t, "parity", "--model", model, "--rollout", at("made.jsonl")); !strings.Contains(out,
+		"bit-identical: 18 log-probabilities") {
 		t.Errorf("parity printed %s", out)
 	}
 	out := must(t, "parity", "--model", model, "--rollout", at("made.jsonl"), "--against", "weights=fp8", "--json")
@@ -157,7 +164,8 @@ func TestCommands(t *testing.T) {
 		Recorded, Against struct{ Tokens, Equal int }
 		Walk              struct{ First struct{ Place, Op string } }
 	}
-	if err := json.Unmarshal([]byte(out), &parity); err != nil || parity.Recorded.Equal != 18 || parity.Against.Equal == 18 || parity.Walk.First.Op != "matmul q_proj" {
+	if err := json.Unmarshal([]byte(out), &parity); err != nil || parity.Recorded.Equal != 18 ||
+		parity.Against.Equal == 18 || parity.Walk.First.Op != "matmul q_proj" {
 		t.Errorf("parity printed %s (%v)", out, err)
 	}
 	write(t, at("text.jsonl"), "{\"text\":\"12 + 7 = 19, naïve 中\"}\n{\"text\":\"\"}\n")
@@ -166,7 +174,8 @@ func TestCommands(t *testing.T) {
 	if got, want := read(t, at("back.jsonl")), read(t, at("text.jsonl")); got != want {
 		t.Errorf("text %q came back as %q", want, got)
 	}
-	if out := must(t, "verify", "--model", model, "--tokens", "200"); !strings.Contains(out, "zero-KLD: 0 mismatched of ") {
+	if out := must(t, "verify", "--model", model, "--tokens", "200"); !strings.Contains(out,
+		"zero-KLD: 0 mismatched of ") {
 		t.Errorf("verify printed %s", out)
 	}
 	if out := must(t, "devices"); !strings.HasPrefix(out, "cpu (") || strings.Count(out, "\n") < 2 {
@@ -181,7 +190,8 @@ func TestCommands(t *testing.T) {
 	if out := must(t, "shapes", "Qwen3-30B-A3B"); !strings.Contains(out, `"num_hidden_layers": 48`) {
 		t.Errorf("shapes of one printed %s", out)
 	}
-	if code, _, problems := lockstep(t, "verify", "--model", model, "--tokens", "200", "--break", "split-k"); code != 1 || !strings.Contains(problems, "differ") {
+	if code, _, problems := lockstep(t, "verify", "--model", model, "--tokens", "200", "--break", "split-k"); code !=
+		1 || !strings.Contains(problems, "differ") {
 		t.Errorf("a broken rule: exit code %d, %s", code, problems)
 	}
 	must(t, append([]string{"train", shape, "--out", run, "--resume"}, small...)...)
@@ -217,7 +227,8 @@ func TestGenerationConfig(t *testing.T) {
 	if temperature != 1 || finish != "stop" || !slices.Equal(got, ids[:3]) {
 		t.Errorf("%v at temperature %g ends by %q, want %v", got, temperature, finish, ids[:3])
 	}
-	for _, want := range []string{"temperature 0.5, at most 5 tokens", "repetition_penalty = 1.1 is not supported and ignored"} {
+	for _, want := range []string{"temperature 0.5, at most 5 tokens",
+		"repetition_penalty = 1.1 is not supported and ignored"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the start says %q, not %q", said, want)
 		}
@@ -254,7 +265,8 @@ func TestArithmeticFlags(t *testing.T) {
 		return read(t, out)
 	}
 	plain, by := score(), map[string]string{}
-	for _, flags := range [][]string{{}, {"--dtype", "bf16"}, {"--dtype", "bf16", "--dot", "tc16"}, {"--exp2", "ex2h"}} {
+	for _, flags := range [][]string{{}, {"--dtype", "bf16"}, {"--dtype", "bf16", "--dot", "tc16"},
+		{"--exp2", "ex2h"}} {
 		scores := score(flags...)
 		if other, ok := by[scores]; ok {
 			t.Errorf("%q gives the scores of [%s]", flags, other)
@@ -276,7 +288,8 @@ func TestReportFiles(t *testing.T) {
 	dir, run := trained(t)
 	page, picture := filepath.Join(dir, "page.html"), filepath.Join(dir, "picture.svg")
 	must(t, "report", run, "--svg", picture)
-	if _, err := os.Stat("report.html"); !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(read(t, picture), "<svg") {
+	if _, err := os.Stat("report.html"); !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(read(t, picture),
+		"<svg") {
 		t.Errorf("with --svg alone: a page (%v), picture %.20q", err, read(t, picture))
 	}
 	must(t, "report", run, "--svg", picture, "--out", page)
@@ -298,7 +311,8 @@ func TestPrintConfig(t *testing.T) {
 func TestVersion(t *testing.T) {
 	digest := "definition " + kernels.Default().Digest()
 	out := must(t, "--version")
-	if !strings.HasPrefix(out, "lockstep ") || !strings.Contains(out, digest) || !strings.Contains(out, runtime.Version()) ||
+	if !strings.HasPrefix(out, "lockstep ") || !strings.Contains(out, digest) ||
+		!strings.Contains(out, runtime.Version()) ||
 		strings.Count(out, "\n") != 1 {
 		t.Errorf("%q", out)
 	}
@@ -323,8 +337,10 @@ func TestHelp(t *testing.T) {
 	if out := must(t); !strings.Contains(out, "Usage:") {
 		t.Errorf("without arguments: %s", out)
 	}
-	for _, name := range []string{"train", "score", "generate", "serve", "tokenize", "verify", "parity", "inspect", "shapes", "bench", "bench cpu", "bench rollout", "bench rl", "bench recompute", "devices"} {
-		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+name) {
+	for _, name := range []string{"train", "score", "generate", "serve", "tokenize", "verify", "parity", "inspect",
+		"shapes", "bench", "bench cpu", "bench rollout", "bench rl", "bench recompute", "devices"} {
+		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+
+			name) {
 			t.Errorf("%s --help: %s", name, out)
 		}
 	}
@@ -356,41 +372,54 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"--model", "shape"}, []string{"verify", shape, "--model", "x"}},
 		{[]string{"--address", "port"}, []string{"serve", "--model", "x", "--address", "localhost"}},
 		{[]string{"--model is missing"}, []string{"serve"}},
-		{[]string{"rollout", "slots"}, []string{"serve", "--model", "model/testdata/qwen3", "--address", "127.0.0.1:0", "--slots", "0"}},
+		{[]string{"rollout", "slots"}, []string{"serve", "--model", "model/testdata/qwen3", "--address", "127.0.0.1:0",
+			"--slots", "0"}},
 		{[]string{"--n"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--n", "0"}},
-		{[]string{"--max-tokens", "many"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--max-tokens", "many"}},
+		{[]string{"--max-tokens", "many"}, []string{"generate", "--model", "x", "--in", in, "--out", out,
+			"--max-tokens", "many"}},
 		{[]string{"--dtype", "fp17"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--dtype", "fp17"}},
 		{[]string{"no rule", "nothing", "split-k"}, []string{"verify", shape, "--break", "nothing"}},
 		{[]string{"--rollout is missing"}, []string{"parity", "--model", "x"}},
-		{[]string{"--against", "combin", "combine, dot"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "combin=bf16"}},
-		{[]string{"--against", "key_split 100", "multiple of 64"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "key_split=100"}},
-		{[]string{"--against", "weights", "int3", "fp8"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "weights=int3"}},
+		{[]string{"--against", "combin", "combine, dot"}, []string{"parity", "--model", "x", "--rollout", in,
+			"--against", "combin=bf16"}},
+		{[]string{"--against", "key_split 100", "multiple of 64"}, []string{"parity", "--model", "x", "--rollout", in,
+			"--against", "key_split=100"}},
+		{[]string{"--against", "weights", "int3", "fp8"}, []string{"parity", "--model", "x", "--rollout", in,
+			"--against", "weights=int3"}},
 		{[]string{"tpu", "cpu"}, []string{"train", shape, "--device", "tpu"}},
 		{[]string{"tpu", "cpu"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--device", "tpu"}},
 		{[]string{"cuda", "this build"}, []string{"train", shape, "--device", "cuda"}},
 		{[]string{"cuda", "this build"}, []string{"verify", shape, "--device", "cuda"}},
 		{[]string{"cuda", "this build"}, []string{"verify", shape, "--set", "device.kind=cuda"}},
-		{[]string{"instruction set", "sse", "avx2"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--isa", "sse"}},
+		{[]string{"instruction set", "sse", "avx2"}, []string{"score", "--model", "x", "--in", in, "--out", out,
+			"--isa", "sse"}},
 		{[]string{"-1 threads"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--threads", "-1"}},
-		{[]string{"dot mode", "fp8", "tc16"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--dot", "fp8"}},
+		{[]string{"dot mode", "fp8", "tc16"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--dot",
+			"fp8"}},
 		{[]string{"run.stesp", "run.steps"}, []string{"train", shape, "--set", "run.stesp=2"}},
 		{[]string{"run.steps", "two"}, []string{"train", shape, "--set", "run.steps=two"}},
-		{[]string{"no/parent", "make it first"}, []string{"train", shape, "--out", filepath.Join(dir, "no/parent/run")}},
-		{[]string{"--out", "is the file that --in names"}, []string{"score", "--model", "x", "--in", in, "--out", filepath.Join(dir, ".", "in.jsonl")}},
-		{[]string{"--out", "is the file that --in names"}, []string{"generate", "--model", "x", "--in", in, "--out", in}},
-		{[]string{"--out", "is the file that --in names"}, []string{"tokenize", "--model", "x", "--in", in, "--out", in}},
+		{[]string{"no/parent", "make it first"}, []string{"train", shape, "--out",
+			filepath.Join(dir, "no/parent/run")}},
+		{[]string{"--out", "is the file that --in names"}, []string{"score", "--model", "x", "--in", in, "--out",
+			filepath.Join(dir, ".", "in.jsonl")}},
+		{[]string{"--out", "is the file that --in names"}, []string{"generate", "--model", "x", "--in", in, "--out",
+			in}},
+		{[]string{"--out", "is the file that --in names"}, []string{"tokenize", "--model", "x", "--in", in, "--out",
+			in}},
 		{[]string{"--out is missing"}, []string{"score", "--model", "x", "--in", in, "--out", ""}},
 		{[]string{"flags alone", `"x"`, "score --help"}, []string{"score", "x"}},
 		{[]string{"one argument at most"}, []string{"shapes", "a", "b"}},
 		{[]string{"--adapter", "--model"}, []string{"verify", shape, "--adapter", "x"}},
 		{[]string{"0 tokens", "at least 1"}, []string{"verify", shape, "--tokens", "0"}},
 		{[]string{"nowhere", "no run to replay"}, []string{"verify", "--replay", filepath.Join(dir, "nowhere")}},
-		{[]string{"--n 100000000", "65536"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--n", "100000000"}},
+		{[]string{"--n 100000000", "65536"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--n",
+			"100000000"}},
 		{[]string{"--steps 0"}, []string{"bench", "cpu", shape, "--steps", "0"}},
 		{[]string{"--each -1s"}, []string{"bench", "cpu", shape, "--each", "-1s"}},
 		{[]string{"in.jsonl is no folder", "--out"}, []string{"train", shape, "--out", in}},
 		{[]string{"data.pack_rows", "at most 16777216"}, []string{"train", shape, "--set", "data.pack_rows=100000000"}},
-		{[]string{"data.path", "absent.jsonl"}, []string{"train", shape, "--set", "data.task=", "--set", "data.path=" + filepath.Join(dir, "absent.jsonl")}},
+		{[]string{"data.path", "absent.jsonl"}, []string{"train", shape, "--set", "data.task=", "--set", "data.path=" +
+			filepath.Join(dir, "absent.jsonl")}},
 	} {
 		refused(t, dir, c.words, c.args...)
 	}
@@ -399,7 +428,8 @@ func TestBadCommandLines(t *testing.T) {
 // A shape with several mistakes names all of them with their lines, and the nearest known key.
 func TestBadShape(t *testing.T) {
 	dir := t.TempDir()
-	path := write(t, filepath.Join(dir, "bad.toml"), "[model]\nfamily = \"qwen3\"\ndtyp = \"fp32\"\n[optim]\nlr = -1\n[run]\nsteps = \"ten\"\n")
+	path := write(t, filepath.Join(dir, "bad.toml"),
+		"[model]\nfamily = \"qwen3\"\ndtyp = \"fp32\"\n[optim]\nlr = -1\n[run]\nsteps = \"ten\"\n")
 	code, out, problems := lockstep(t, "train", path, "--out", filepath.Join(dir, "run"))
 	if code != 1 || out != "" || strings.Contains(problems, "goroutine") {
 		t.Errorf("exit code %d, stdout %q, stderr %q", code, out, problems)
@@ -453,19 +483,31 @@ func TestBadModels(t *testing.T) {
 		change func(t *testing.T, m string)
 		words  []string
 	}{
-		"no folder":           {func(t *testing.T, m string) { os.RemoveAll(m) }, []string{"broken"}},
-		"no config":           {func(t *testing.T, m string) { os.Remove(filepath.Join(m, "config.json")) }, []string{"config.json"}},
-		"empty config":        {file("config.json", ""), []string{"config.json"}},
-		"config no JSON":      {replace("config.json", ":", ""), []string{"config.json:"}},
-		"config wrong type":   {replace("config.json", `"hidden_size": 32`, `"hidden_size": "wide"`), []string{"config.json", "hidden_size"}},
-		"broken ends":         {file("generation_config.json", `{"eos_token_id": "x"}`), []string{"generation_config.json", "eos_token_id"}},
-		"broken sampling":     {file("generation_config.json", `{"top_p": "x"}`), []string{"generation_config.json", "top_p"}},
-		"unknown family":      {replace("config.json", `"model_type": "qwen3_moe"`, `"model_type": "llama9"`), []string{"config.json", "llama9", "qwen3"}},
-		"other width":         {replace("config.json", `"hidden_size": 32`, `"hidden_size": 64`), []string{"model.embed_tokens.weight", "[480 32]", "[480 64]", "config.json"}},
-		"one layer less":      {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 1`), []string{"model.layers.1.", "nothing uses", "config.json"}},
-		"one layer more":      {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 3`), []string{"no tensor model.layers.2.", "config.json"}},
-		"huge model":          {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 99999999`), []string{"config.json", "num_hidden_layers"}},
-		"no weights":          {func(t *testing.T, m string) { os.Remove(filepath.Join(m, weights)) }, []string{"safetensors"}},
+		"no folder": {func(t *testing.T, m string) { os.RemoveAll(m) }, []string{"broken"}},
+		"no config": {func(t *testing.T, m string) {
+			os.Remove(filepath.Join(m, "config.json"))
+		}, []string{"config.json"}},
+		"empty config":   {file("config.json", ""), []string{"config.json"}},
+		"config no JSON": {replace("config.json", ":", ""), []string{"config.json:"}},
+		"config wrong type": {replace("config.json", `"hidden_size": 32`, `"hidden_size": "wide"`),
+			[]string{"config.json", "hidden_size"}},
+		"broken ends": {file("generation_config.json", `{"eos_token_id": "x"}`),
+			[]string{"generation_config.json", "eos_token_id"}},
+		"broken sampling": {file("generation_config.json", `{"top_p": "x"}`), []string{"generation_config.json",
+			"top_p"}},
+		"unknown family": {replace("config.json", `"model_type": "qwen3_moe"`, `"model_type": "llama9"`),
+			[]string{"config.json", "llama9", "qwen3"}},
+		"other width": {replace("config.json", `"hidden_size": 32`, `"hidden_size": 64`),
+			[]string{"model.embed_tokens.weight", "[480 32]", "[480 64]", "config.json"}},
+		"one layer less": {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 1`),
+			[]string{"model.layers.1.", "nothing uses", "config.json"}},
+		"one layer more": {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 3`),
+			[]string{"no tensor model.layers.2.", "config.json"}},
+		"huge model": {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 99999999`),
+			[]string{"config.json", "num_hidden_layers"}},
+		"no weights": {func(t *testing.T, m string) {
+			os.Remove(filepath.Join(m, weights))
+		}, []string{"safetensors"}},
 		"empty weights":       {file(weights, ""), []string{weights}},
 		"seven bytes":         {file(weights, "1234567"), []string{weights}},
 		"header past the end": {file(weights, "\xff\xff\xff\xff\xff\xff\xff\x7f{}"), []string{weights}},
@@ -480,14 +522,20 @@ func TestBadModels(t *testing.T) {
 			x := read(t, p)
 			write(t, p, x[:len(x)/2])
 		}, []string{weights}},
-		"bytes too many": {func(t *testing.T, m string) { p := filepath.Join(m, weights); write(t, p, read(t, p)+"more") }, []string{weights}},
-		"overlapping":    {inHeader(`"data_offsets":[0,`, `"data_offsets":[4,`), []string{weights}},
-		"huge shape":     {inHeader(`"shape":[480,32]`, `"shape":[9223372036854775807,9223372036854775807]`), []string{weights, "model.embed_tokens.weight"}},
+		"bytes too many": {func(t *testing.T, m string) {
+			p := filepath.Join(m, weights)
+			write(t, p, read(t, p)+"more")
+		}, []string{weights}},
+		"overlapping": {inHeader(`"data_offsets":[0,`, `"data_offsets":[4,`), []string{weights}},
+		"huge shape": {inHeader(`"shape":[480,32]`, `"shape":[9223372036854775807,9223372036854775807]`),
+			[]string{weights, "model.embed_tokens.weight"}},
 		"negative shape": {inHeader(`"shape":[480,32]`, `"shape":[-480,-32]`), []string{weights}},
 		"unknown dtype":  {inHeader(`"dtype":"F32"`, `"dtype":"F13"`), []string{weights, "F13"}},
 		"integers":       {inHeader(`"dtype":"F32"`, `"dtype":"I32"`), []string{weights, "I32"}},
-		"name twice":     {inHeader(`"model.norm.weight"`, `"model.embed_tokens.weight"`), []string{weights, "model.embed_tokens.weight"}},
-		"other name":     {inHeader(`"model.norm.weight"`, `"model.gnome.weight"`), []string{"no tensor model.norm.weight", "config.json"}},
+		"name twice": {inHeader(`"model.norm.weight"`, `"model.embed_tokens.weight"`),
+			[]string{weights, "model.embed_tokens.weight"}},
+		"other name": {inHeader(`"model.norm.weight"`, `"model.gnome.weight"`),
+			[]string{"no tensor model.norm.weight", "config.json"}},
 		"index without shards": {func(t *testing.T, m string) {
 			os.Remove(filepath.Join(m, weights))
 			file("model.safetensors.index.json", `{"weight_map":{"a":"shard-1"}}`)(t, m)
@@ -507,17 +555,21 @@ func TestBadModels(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.change(t, broken)
-			refused(t, dir, c.words, "score", "--model", broken, "--in", filepath.Join(dir, "ids.jsonl"), "--out", filepath.Join(dir, "scores"))
+			refused(t, dir, c.words, "score", "--model", broken, "--in", filepath.Join(dir, "ids.jsonl"), "--out",
+				filepath.Join(dir, "scores"))
 		})
 	}
 	for name, c := range map[string]struct {
 		change func(t *testing.T, m string)
 		words  []string
 	}{
-		"empty":           {file("tokenizer.json", ""), []string{"tokenizer.json"}},
-		"no JSON":         {file("tokenizer.json", "{\"model\": ["), []string{"tokenizer.json"}},
-		"another kind":    {file("tokenizer.json", `{"version": "1.0", "model": {"type": "Unigram", "vocab": []}}`), []string{"tokenizer.json", "Unigram"}},
-		"none":            {func(t *testing.T, m string) { os.Remove(filepath.Join(m, "tokenizer.json")) }, []string{"tokenizer.json"}},
+		"empty":   {file("tokenizer.json", ""), []string{"tokenizer.json"}},
+		"no JSON": {file("tokenizer.json", "{\"model\": ["), []string{"tokenizer.json"}},
+		"another kind": {file("tokenizer.json", `{"version": "1.0", "model": {"type": "Unigram", "vocab": []}}`),
+			[]string{"tokenizer.json", "Unigram"}},
+		"none": {func(t *testing.T, m string) {
+			os.Remove(filepath.Join(m, "tokenizer.json"))
+		}, []string{"tokenizer.json"}},
 		"broken template": {file("chat_template.jinja", "{% if %}"), []string{"chat_template.jinja"}},
 	} {
 		t.Run("tokenizer/"+name, func(t *testing.T) {
@@ -526,7 +578,8 @@ func TestBadModels(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.change(t, broken)
-			in := write(t, filepath.Join(dir, "chat.jsonl"), "{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}\n")
+			in := write(t, filepath.Join(dir, "chat.jsonl"),
+				"{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}\n")
 			refused(t, dir, c.words, "generate", "--model", broken, "--in", in, "--out", filepath.Join(dir, "made"))
 		})
 	}
@@ -580,18 +633,22 @@ func TestBadLines(t *testing.T) {
 	refused(t, dir, []string{"temperature 1e-09"}, "parity", "--model", model, "--rollout", in, "--temperature", "1e-9")
 	write(t, in, "{\"ids\":[1,2]}\n")
 	for _, command := range []string{"score", "generate"} {
-		refused(t, dir, []string{"absent.jsonl"}, command, "--model", model, "--in", filepath.Join(dir, "absent.jsonl"), "--out", filepath.Join(dir, "out"))
-		refused(t, dir, []string{"nowhere"}, command, "--model", model, "--in", in, "--out", filepath.Join(dir, "nowhere", "out"))
+		refused(t, dir, []string{"absent.jsonl"}, command, "--model", model, "--in", filepath.Join(dir, "absent.jsonl"),
+			"--out", filepath.Join(dir, "out"))
+		refused(t, dir, []string{"nowhere"}, command, "--model", model, "--in", in, "--out",
+			filepath.Join(dir, "nowhere", "out"))
 		refused(t, dir, []string{"run"}, command, "--model", model, "--in", in, "--out", run)
 	}
-	refused(t, dir, []string{"adapter_config.json"}, "score", "--model", model, "--adapter", model, "--in", in, "--out", filepath.Join(dir, "out"))
+	refused(t, dir, []string{"adapter_config.json"}, "score", "--model", model, "--adapter", model, "--in", in, "--out",
+		filepath.Join(dir, "out"))
 	adapter := filepath.Join(dir, "adapter")
 	if err := os.CopyFS(adapter, os.DirFS("model/testdata/adapters/qwen3_moe")); err != nil {
 		t.Fatal(err)
 	}
 	config := filepath.Join(adapter, "adapter_config.json")
 	write(t, config, strings.Replace(read(t, config), `"r": 4`, `"r": 8`, 1))
-	refused(t, dir, []string{"lora_A", "adapter_config.json wants [8 "}, "score", "--model", "model/testdata/qwen3_moe", "--adapter", adapter, "--in", in, "--out", filepath.Join(dir, "out"))
+	refused(t, dir, []string{"lora_A", "adapter_config.json wants [8 "}, "score", "--model", "model/testdata/qwen3_moe",
+		"--adapter", adapter, "--in", in, "--out", filepath.Join(dir, "out"))
 }
 
 // A damaged checkpoint gives way to the one before it, and the run ends with the same bits.
@@ -620,12 +677,14 @@ func TestBadCheckpoints(t *testing.T) {
 	}
 }
 
-// tokenize --chat shows what is learned of a line of messages, and names the line and the template where answers have no end.
+// tokenize --chat shows what is learned of a line of messages, and names the line and the template where answers have
+// no end.
 func TestShowChat(t *testing.T) {
 	dir, run := trained(t)
 	model, in := filepath.Join(run, "model"), filepath.Join(dir, "chats.jsonl")
 	const user = `{"role":"user","content":"Hi\u001b[2J"}`
-	write(t, in, `{"prompt":"a","completion":"b"}`+"\n"+`{"messages":[`+user+`,{"role":"assistant","content":"Ho\nü"}]}`+"\n"+`{"messages":[`+user+`]}`+"\n")
+	write(t, in, `{"prompt":"a","completion":"b"}`+"\n"+`{"messages":[`+user+
+		`,{"role":"assistant","content":"Ho\nü"}]}`+"\n"+`{"messages":[`+user+`]}`+"\n")
 	want := "<|im_start|>user\nHi\\x1b[2J<|im_end|>\n<|im_start|>assistant\n⟦Ho\nü<|im_end|>⟧\n"
 	if got := must(t, "tokenize", "--model", model, "--in", in, "--chat", "--line", "2"); got != want {
 		t.Errorf("%q, want %q", got, want)
@@ -633,9 +692,12 @@ func TestShowChat(t *testing.T) {
 	if got := must(t, "tokenize", "--model", model, "--in", in, "--chat"); got != "a⟦b<|im_end|>⟧\n" {
 		t.Errorf("a completion is shown as %q", got)
 	}
-	refused(t, dir, []string{"chats.jsonl:3: no assistant message"}, "tokenize", "--model", model, "--in", in, "--chat", "--line", "3")
+	refused(t, dir, []string{"chats.jsonl:3: no assistant message"}, "tokenize", "--model", model, "--in", in, "--chat",
+		"--line", "3")
 	refused(t, dir, []string{"has 3 lines"}, "tokenize", "--model", model, "--in", in, "--chat", "--line", "4")
 	refused(t, dir, []string{"--out is missing"}, "tokenize", "--model", model, "--in", in)
-	write(t, filepath.Join(model, "chat_template.jinja"), "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{ 'assistant: ' if add_generation_prompt }}")
-	refused(t, dir, []string{"chats.jsonl:2:", "chat_template.jinja", "<|im_end|>", "user: b", "data.no_end"}, "tokenize", "--model", model, "--in", in, "--chat", "--line", "2")
+	write(t, filepath.Join(model, "chat_template.jinja"), "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% "+
+		"endfor %}{{ 'assistant: ' if add_generation_prompt }}")
+	refused(t, dir, []string{"chats.jsonl:2:", "chat_template.jinja", "<|im_end|>", "user: b", "data.no_end"},
+		"tokenize", "--model", model, "--in", in, "--chat", "--line", "2")
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// catalogue holds the config.json of a published model in each file. What belongs to a tokenizer or to a storage format (ids of tokens, quantization_config) is left
-// out: here a model is its graph.
+// catalogue holds the config.json of a published model in each file. What belongs to a tokenizer or to a storage format
+// (ids of tokens, quantization_config) is left out: here a model is its graph.
 //
 //go:embed catalogue/*.json
 var catalogue embed.FS
@@ -43,7 +43,9 @@ func PublishedConfig(name string) ([]byte, error) {
 // nearestPublished suggests a name that begins alike, whatever its case, or one that is written alike.
 func nearestPublished(name string) string {
 	names := Published()
-	i := slices.IndexFunc(names, func(n string) bool { return name != "" && strings.HasPrefix(strings.ToLower(n), strings.ToLower(name)) })
+	i := slices.IndexFunc(names, func(n string) bool {
+		return name != "" && strings.HasPrefix(strings.ToLower(n), strings.ToLower(name))
+	})
 	near := Nearest(name, names)
 	if i >= 0 {
 		near = names[i]
@@ -54,8 +56,8 @@ func nearestPublished(name string) string {
 	return "did you mean " + near + "?"
 }
 
-// publish replaces model.catalogue by what it stands for: the family, and the published config.json under what the shape says of it. So a printed shape, and that of
-// a run's folder, is whole by itself.
+// publish replaces model.catalogue by what it stands for: the family, and the published config.json under what the
+// shape says of it. So a printed shape, and that of a run's folder, is whole by itself.
 func (r *reader) publish() {
 	m := &r.shape.Model
 	name := m.Catalogue
@@ -132,9 +134,11 @@ func overlay(table, values map[string]any) {
 }
 
 // perLayer are the fields of config.json that say something of each layer, in a list or, the last, in a letter.
-var perLayer = []string{"attn_type_list", "indexer_types", "layer_types", "layers_block_type", "mlp_layer_types", "hybrid_override_pattern"}
+var perLayer = []string{"attn_type_list", "indexer_types", "layer_types", "layers_block_type", "mlp_layer_types",
+	"hybrid_override_pattern"}
 
-// fewerLayers cuts what config says of each layer to the number of layers that a shape asks for: the first ones stay. A wrapped text model has its own number.
+// fewerLayers cuts what config says of each layer to the number of layers that a shape asks for: the first ones stay. A
+// wrapped text model has its own number.
 func fewerLayers(config, asked map[string]any) error {
 	const layers, text = "num_hidden_layers", "text_config"
 	if inner, ok := config[text].(map[string]any); ok {

@@ -43,13 +43,15 @@ func TestPublishedShapes(t *testing.T) {
 
 func TestPublishedOverrides(t *testing.T) {
 	c := parsePublished(t, "Qwen3-30B-A3B", "model.config.num_hidden_layers=2", "model.config.new=true").Model
-	if c.Family != "qwen3_moe" || c.Config["num_hidden_layers"] != int64(2) || c.Config["num_experts"] != int64(128) || c.Config["rms_norm_eps"] != 1e-6 || c.Config["new"] != true {
+	if c.Family != "qwen3_moe" || c.Config["num_hidden_layers"] != int64(2) || c.Config["num_experts"] != int64(128) ||
+		c.Config["rms_norm_eps"] != 1e-6 || c.Config["new"] != true {
 		t.Errorf("resolved to %+v", c)
 	}
 	if other := parsePublished(t, "Qwen3-30B-A3B").Model.Config; other["num_hidden_layers"] != int64(48) {
 		t.Error("the catalogue was changed by a shape")
 	}
-	text := parsePublished(t, "Kimi-K2.5", "model.config.text_config.rope_scaling.factor=2").Model.Config["text_config"].(map[string]any)
+	text := parsePublished(t, "Kimi-K2.5",
+		"model.config.text_config.rope_scaling.factor=2").Model.Config["text_config"].(map[string]any)
 	if rope := text["rope_scaling"].(map[string]any); rope["factor"] != int64(2) || rope["beta_fast"] != int64(32) {
 		t.Errorf("rope_scaling %v", rope)
 	}
@@ -64,10 +66,12 @@ func TestFewerLayers(t *testing.T) {
 		set         []string
 	}{
 		{"gpt-oss-20b", "layer_types", 3, []any{"sliding_attention", "full_attention", "sliding_attention"}, nil},
-		{"Qwen3.5-35B-A3B", "layer_types", 4, []any{"linear_attention", "linear_attention", "linear_attention", "full_attention"}, nil},
+		{"Qwen3.5-35B-A3B", "layer_types", 4, []any{"linear_attention", "linear_attention", "linear_attention",
+			"full_attention"}, nil},
 		{"Nemotron-3-Nano-30B-A3B", "hybrid_override_pattern", 6, "MEMEM*", nil},
 		{"MiniMax-M2", "attn_type_list", 2, []any{int64(1), int64(1)}, nil},
-		{"gpt-oss-20b", "layer_types", 1, []any{"full_attention"}, []string{"model.config.layer_types=['full_attention']"}},
+		{"gpt-oss-20b", "layer_types", 1, []any{"full_attention"},
+			[]string{"model.config.layer_types=['full_attention']"}},
 	} {
 		s := parsePublished(t, c.name, append(c.set, fmt.Sprintf("model.config.num_hidden_layers=%d", c.layers))...)
 		if got := s.Model.Config[c.field]; !reflect.DeepEqual(got, c.want) {
@@ -110,18 +114,26 @@ func TestBadCatalogue(t *testing.T) {
 		name, want string
 		set        []string
 	}{
-		{"Qwen3-30B-A3", `s.toml:2: model.catalogue: "Qwen3-30B-A3" is not in the catalogue: did you mean Qwen3-30B-A3B?`, nil},
+		{"Qwen3-30B-A3", `s.toml:2: model.catalogue: "Qwen3-30B-A3" is not in the catalogue: did you mean ` +
+			`Qwen3-30B-A3B?`, nil},
 		{"kimi", `s.toml:2: model.catalogue: "kimi" is not in the catalogue: did you mean Kimi-K2?`, nil},
-		{"of none", `s.toml:2: model.catalogue: "of none" is not in the catalogue: lockstep shapes lists those that are`, nil},
-		{"../shape", `s.toml:2: model.catalogue: "../shape" is not in the catalogue: lockstep shapes lists those that are`, nil},
-		{"Qwen3-8B", `s.toml:2: model.catalogue: a published model is a family and its sizes, remove path and family, or this`, []string{"model.family=qwen3"}},
-		{"Qwen3-8B", `s.toml:2: model.catalogue: a published model is a family and its sizes, remove path and family, or this`, []string{"model.path=x"}},
-		{"Qwen3-8B", `--set model.config.num_hidden_layers=37: model.config: Qwen3-8B: num_hidden_layers is 37, want at most the published 36`, []string{"model.config.num_hidden_layers=37"}},
-		{"Qwen3-8B", `--set model.config.model_type=llama: model.config: its model_type contradicts family, remove it`, []string{"model.config.model_type=llama"}},
+		{"of none",
+			`s.toml:2: model.catalogue: "of none" is not in the catalogue: lockstep shapes lists those that are`, nil},
+		{"../shape", `s.toml:2: model.catalogue: "../shape" is not in the catalogue: lockstep shapes lists ` +
+			`those that are`, nil},
+		{"Qwen3-8B", `s.toml:2: model.catalogue: a published model is a family and its sizes, remove path and ` +
+			`family, or this`, []string{"model.family=qwen3"}},
+		{"Qwen3-8B", `s.toml:2: model.catalogue: a published model is a family and its sizes, remove path and ` +
+			`family, or this`, []string{"model.path=x"}},
+		{"Qwen3-8B", `--set model.config.num_hidden_layers=37: model.config: Qwen3-8B: num_hidden_layers is 37, want ` +
+			`at most the published 36`, []string{"model.config.num_hidden_layers=37"}},
+		{"Qwen3-8B", `--set model.config.model_type=llama: model.config: its model_type contradicts family, remove it`,
+			[]string{"model.config.model_type=llama"}},
 	} {
 		same(t, problems(t, fmt.Sprintf(published, c.name), c.set...), []string{c.want})
 	}
 	same(t, problems(t, strings.Replace(published, `catalogue = "%s"`, "", 1)), []string{
-		`s.toml:1: model.path: is missing, give path (a checkpoint), family (a new network) or catalogue (a published one)`,
+		`s.toml:1: model.path: is missing, give path (a checkpoint), family (a new network) or catalogue (a ` +
+			`published one)`,
 	})
 }

@@ -71,7 +71,8 @@ lr = 3
 x = 1
 `
 	same(t, problems(t, text), []string{
-		`s.toml: data.task: is missing, give task ("countdown"), path (a JSONL file) or preferences (a JSONL file of pairs)`,
+		`s.toml: data.task: is missing, give task ("countdown"), path (a JSONL file) or preferences (a JSONL file ` +
+			`of pairs)`,
 		`s.toml:3: model.path: path (a checkpoint) and family (a new network) are both given, keep one`,
 		`s.toml:4: model.family: a new network needs its sizes, add [model.config]`,
 		`s.toml:5: model.dtype: is "fp16", want "auto", "fp32" or "bf16"`,
@@ -158,7 +159,8 @@ func TestContradictions(t *testing.T) {
 		"\xff=3":                        "not UTF-8",
 	} {
 		lines := problems(t, minimal, set)
-		if len(lines) != 1 || !strings.Contains(lines[0], want) || !strings.HasPrefix(lines[0], "--set "+quoteFlag(set)+": ") {
+		if len(lines) != 1 || !strings.Contains(lines[0], want) || !strings.HasPrefix(lines[0], "--set "+quoteFlag(set)+
+			": ") {
 			t.Errorf("%s: got %q, want one line with %q", set, lines, want)
 		}
 	}
@@ -168,12 +170,15 @@ func TestContradictions(t *testing.T) {
 		"dpo.kind=ipo":      `does nothing with kind "ipo"`,
 		"run.eval_every=1":  "nothing to evaluate on",
 	} {
-		if lines := problems(t, minimal, "data.task=", "data.preferences=x", "dpo.label_smoothing=0.1", "rl.reward=exact", set); len(lines) != 1 || !strings.Contains(lines[0], want) {
+		if lines := problems(t, minimal, "data.task=", "data.preferences=x", "dpo.label_smoothing=0.1",
+			"rl.reward=exact", set); len(lines) != 1 || !strings.Contains(lines[0], want) {
 			t.Errorf("%s: got %q, want one line with %q", set, lines, want)
 		}
 	}
-	for other, want := range map[string]string{"lora.rank=4": "has no place for indexers", "rl.objective=grpo": "nothing but the indexers learns"} {
-		if lines := problems(t, minimal, "indexer.stage=dense", other); len(lines) != 1 || !strings.Contains(lines[0], want) {
+	for other, want := range map[string]string{"lora.rank=4": "has no place for indexers",
+		"rl.objective=grpo": "nothing but the indexers learns"} {
+		if lines := problems(t, minimal, "indexer.stage=dense", other); len(lines) != 1 ||
+			!strings.Contains(lines[0], want) {
 			t.Errorf("indexers that learn with %s: %q", other, lines)
 		}
 	}
@@ -184,9 +189,12 @@ func TestContradictions(t *testing.T) {
 		{[]string{"optim.warmup_steps=10"}, ""},
 		{[]string{"optim.warmup_ratio=0.1", "optim.warmup_steps=1"}, "both given"},
 		{[]string{"rl.objective=grpo", "rl.minibatches=4", "rl.epochs=2", "optim.warmup_steps=80"}, ""},
-		{[]string{"rl.objective=grpo", "rl.minibatches=4", "rl.epochs=2", "optim.warmup_steps=81"}, "80 optimizer steps"},
-		{[]string{"rl.objective=grpo", "warm_start.steps=5", "warm_start.warmup_steps=6"}, "more than warm_start.steps"},
-		{[]string{"rl.objective=grpo", "warm_start.steps=5", "warm_start.warmup_steps=5", "warm_start.warmup_ratio=0.5"},
+		{[]string{"rl.objective=grpo", "rl.minibatches=4", "rl.epochs=2", "optim.warmup_steps=81"},
+			"80 optimizer steps"},
+		{[]string{"rl.objective=grpo", "warm_start.steps=5", "warm_start.warmup_steps=6"},
+			"more than warm_start.steps"},
+		{[]string{"rl.objective=grpo", "warm_start.steps=5", "warm_start.warmup_steps=5",
+			"warm_start.warmup_ratio=0.5"},
 			"both given"},
 	} {
 		_, err := Parse("s.toml", []byte(minimal), c.set)
@@ -205,17 +213,21 @@ func TestContradictions(t *testing.T) {
 
 func TestOverrides(t *testing.T) {
 	s, err := Parse("s.toml", []byte(minimal), []string{
-		"run.name=7", `run.out="a b"`, "optim.lr=1e-3", "optim.eps=1", "lora.targets=q_proj,down_proj", `lora.target_parameters=["x"]`,
-		"model.config.rope_scaling.rope_type=yarn", "model.config.num_experts=4", "run.steps=20", "run.steps=30", "data.countdown.style=", "run.recompute=true",
+		"run.name=7", `run.out="a b"`, "optim.lr=1e-3", "optim.eps=1", "lora.targets=q_proj,down_proj",
+		`lora.target_parameters=["x"]`,
+		"model.config.rope_scaling.rope_type=yarn", "model.config.num_experts=4", "run.steps=20", "run.steps=30",
+		"data.countdown.style=", "run.recompute=true",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Run.Name != "7" || s.Run.Out != "a b" || s.Optim.LR != 1e-3 || s.Optim.Eps != 1 || s.Run.Steps != 30 || s.Run.Recompute != "full" {
+	if s.Run.Name != "7" || s.Run.Out != "a b" || s.Optim.LR != 1e-3 || s.Optim.Eps != 1 || s.Run.Steps != 30 ||
+		s.Run.Recompute != "full" {
 		t.Errorf("got %+v", s)
 	}
 	same(t, append(s.LoRA.Targets, s.LoRA.TargetParameters...), []string{"q_proj", "down_proj", "x"})
-	want := map[string]any{"hidden_size": int64(64), "num_experts": int64(4), "rope_scaling": map[string]any{"rope_type": "yarn"}}
+	want := map[string]any{"hidden_size": int64(64), "num_experts": int64(4),
+		"rope_scaling": map[string]any{"rope_type": "yarn"}}
 	if !reflect.DeepEqual(s.Model.Config, want) {
 		t.Errorf("config %v", s.Model.Config)
 	}
@@ -234,7 +246,8 @@ func TestMendedKey(t *testing.T) {
 func TestMisspelt(t *testing.T) {
 	known := []string{"num_hidden_layers", "head_dim", "rope_theta"}
 	for name, want := range map[string]string{
-		"num_hiden_layers": "num_hidden_layers", "rope_tehta": "rope_theta", "num_hiddn_layes": "", "heads_dim": "head_dim", "head_din": "",
+		"num_hiden_layers": "num_hidden_layers", "rope_tehta": "rope_theta", "num_hiddn_layes": "",
+		"heads_dim": "head_dim", "head_din": "",
 		"num_hidden": "", "rope_theta": "", "rope_thingy": "",
 	} {
 		if got := Misspelt(name, known); got != want {
@@ -295,7 +308,8 @@ lr = 0
 }
 
 func TestSyntaxErrorHasItsLine(t *testing.T) {
-	same(t, problems(t, "[run]\nsteps = 1\nsteps = 2\n"), []string{"s.toml:3: not TOML: Key 'run.steps' has already been defined."})
+	same(t, problems(t, "[run]\nsteps = 1\nsteps = 2\n"), []string{"s.toml:3: not TOML: Key 'run.steps' has already " +
+		"been defined."})
 	same(t, problems(t, "\xff\xfe"), []string{"s.toml: not TOML: the text is not UTF-8, mend its encoding"})
 }
 
@@ -312,7 +326,8 @@ func TestShippedShapes(t *testing.T) {
 		}
 		roundTrip(t, s)
 	}
-	if _, err := Load("qwen3-lora.toml", nil); err == nil || !strings.Contains(err.Error(), "model.path") || !strings.Contains(err.Error(), "data.task") {
+	if _, err := Load("qwen3-lora.toml", nil); err == nil || !strings.Contains(err.Error(), "model.path") ||
+		!strings.Contains(err.Error(), "data.task") {
 		t.Errorf("a shape without model and data: %v", err)
 	}
 	if _, err := Load("none.toml", nil); err == nil || !strings.Contains(err.Error(), "none.toml") {

@@ -34,7 +34,8 @@ func Nearest(name string, known []string) string {
 	return best
 }
 
-// Misspelt is the known name that a name of words between underscores is but for one or two letters of one word of four or more; "" where it is known itself or none is so near.
+// Misspelt is the known name that a name of words between underscores is but for one or two letters of one word of four
+// or more; "" where it is known itself or none is so near.
 func Misspelt(name string, known []string) string {
 	if slices.Contains(known, name) {
 		return ""

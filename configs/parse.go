@@ -28,7 +28,8 @@ func Default() *Shape {
 	return s
 }
 
-// Load reads the shape of a file and puts the overrides ("table.key=value") on it. The error has one line for each violation.
+// Load reads the shape of a file and puts the overrides ("table.key=value") on it. The error has one line for each
+// violation.
 func Load(path string, set []string) (*Shape, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -46,7 +47,8 @@ func Parse(name string, text []byte, set []string) (*Shape, error) {
 	if _, err := toml.Decode(string(text), &root); err != nil {
 		return nil, syntaxError(name, err)
 	}
-	r := &reader{shape: Default(), name: name, lines: keyLines(string(text)), flags: map[string]string{}, bad: map[string]bool{}}
+	r := &reader{shape: Default(), name: name, lines: keyLines(string(text)), flags: map[string]string{},
+		bad: map[string]bool{}}
 	r.table("", root)
 	for _, flag := range set {
 		r.override(flag)
@@ -87,7 +89,8 @@ type problem struct {
 func (r *reader) report(key, what string) {
 	r.bad[key] = true
 	if flag, ok := r.flags[key]; ok {
-		r.problems = append(r.problems, problem{math.MaxInt, fmt.Sprintf("--set %s: %s: %s", flag, quoteFlag(key), what)})
+		r.problems = append(r.problems, problem{math.MaxInt, fmt.Sprintf("--set %s: %s: %s", flag, quoteFlag(key),
+			what)})
 		return
 	}
 	line, place := r.lines[key], r.name

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// rule is a check over several keys. It is skipped where one of them has no usable value, and reported at the first that the user wrote.
+// rule is a check over several keys. It is skipped where one of them has no usable value, and reported at the first
+// that the user wrote.
 type rule struct {
 	keys   []string
 	broken func(s *Shape) string // what is wrong and the mend; "": nothing
@@ -23,17 +24,21 @@ var rules = []rule{
 		return when(s.Model.Family != "" && s.Model.Config == nil, "a new network needs its sizes, add [model.config]")
 	}},
 	{[]string{"model.config", "model.path"}, func(s *Shape) string {
-		return when(s.Model.Path != "" && s.Model.Config != nil, "a checkpoint has its own config.json, remove [model.config] or path")
+		return when(s.Model.Path != "" && s.Model.Config != nil,
+			"a checkpoint has its own config.json, remove [model.config] or path")
 	}},
 	{[]string{"model.config", "model.family"}, func(s *Shape) string {
 		kind, ok := s.Model.Config["model_type"]
-		return when(ok && s.Model.Family != "" && kind != s.Model.Family, "its model_type contradicts family, remove it")
+		return when(ok && s.Model.Family != "" && kind != s.Model.Family,
+			"its model_type contradicts family, remove it")
 	}},
 	{[]string{"model.tokenizer", "model.family"}, func(s *Shape) string {
-		return when(s.Model.Family != "" && s.Model.Tokenizer == "", `a new network needs a tokenizer, give a tokenizer.json, its folder or "bytes"`)
+		return when(s.Model.Family != "" && s.Model.Tokenizer == "",
+			`a new network needs a tokenizer, give a tokenizer.json, its folder or "bytes"`)
 	}},
 	{[]string{"model.tokenizer", "model.path"}, func(s *Shape) string {
-		return when(s.Model.Path != "" && s.Model.Tokenizer != "", "a checkpoint has its own tokenizer, remove tokenizer or path")
+		return when(s.Model.Path != "" && s.Model.Tokenizer != "",
+			"a checkpoint has its own tokenizer, remove tokenizer or path")
 	}},
 	{[]string{"data.task", "data.path", "data.preferences"}, func(s *Shape) string {
 		d, given := s.Data, 0
@@ -48,16 +53,19 @@ var rules = []rule{
 		return when(given > 1, "task, path and preferences are each a source, keep one")
 	}},
 	{[]string{"data.eval_path", "data.task"}, func(s *Shape) string {
-		return when(s.Data.Task != "" && s.Data.EvalPath != "", "a task makes its own held-out samples, remove eval_path or task")
+		return when(s.Data.Task != "" && s.Data.EvalPath != "",
+			"a task makes its own held-out samples, remove eval_path or task")
 	}},
 	{[]string{"data.eval_samples", "data.countdown.test"}, func(s *Shape) string {
 		d := s.Data
 		return when(d.Task == "countdown" && d.EvalSamples > d.Countdown.Test,
-			fmt.Sprintf("eval_samples is %d and data.countdown.test is %d: lower the one or raise the other", d.EvalSamples, d.Countdown.Test))
+			fmt.Sprintf("eval_samples is %d and data.countdown.test is %d: lower the one or raise the other",
+				d.EvalSamples, d.Countdown.Test))
 	}},
 	{[]string{"data.countdown.min_number", "data.countdown.max_number"}, func(s *Shape) string {
 		c := s.Data.Countdown
-		return when(c.MinNumber > c.MaxNumber, fmt.Sprintf("min_number %d is above max_number %d, swap them", c.MinNumber, c.MaxNumber))
+		return when(c.MinNumber > c.MaxNumber, fmt.Sprintf("min_number %d is above max_number %d, swap them",
+			c.MinNumber, c.MaxNumber))
 	}},
 	{[]string{"data.countdown.operators"}, func(s *Shape) string {
 		return when(!differentOf(s.Data.Countdown.Operators, "+-*/"), "want one or more of + - * /, each once")
@@ -67,14 +75,17 @@ var rules = []rule{
 		return when(s.LoRA.Rank > 0 && none, "adapters need targets or target_parameters, name at least one")
 	}},
 	{[]string{"indexer.stage", "lora.rank"}, func(s *Shape) string {
-		return when(s.Indexer.Stage != "" && s.LoRA.Rank > 0, "an adapter has no place for indexers that learn, remove it or lora.rank")
+		return when(s.Indexer.Stage != "" && s.LoRA.Rank > 0,
+			"an adapter has no place for indexers that learn, remove it or lora.rank")
 	}},
 	{[]string{"indexer.stage", "rl.objective", "data.preferences"}, func(s *Shape) string {
 		other := s.RL.Objective != "" || s.Data.Preferences != ""
-		return when(s.Indexer.Stage == "dense" && other, `with "dense" nothing but the indexers learns, set "sparse" or remove rl.objective and data.preferences`)
+		return when(s.Indexer.Stage == "dense" && other,
+			`with "dense" nothing but the indexers learns, set "sparse" or remove rl.objective and data.preferences`)
 	}},
 	{[]string{"indexer.lr_factor", "indexer.stage"}, func(s *Shape) string {
-		return when(s.Indexer.LRFactor != 1 && s.Indexer.Stage == "", "indexers are frozen, set indexer.stage or remove it")
+		return when(s.Indexer.LRFactor != 1 && s.Indexer.Stage == "",
+			"indexers are frozen, set indexer.stage or remove it")
 	}},
 	{[]string{"optim.warmup_steps", "optim.warmup_ratio"}, func(s *Shape) string {
 		o := s.Optim
@@ -83,11 +94,14 @@ var rules = []rule{
 	{[]string{"optim.warmup_steps", "run.steps", "rl.minibatches", "rl.epochs"}, func(s *Shape) string {
 		warmup, steps := s.Optim.WarmupSteps, s.Run.Steps
 		if s.RL.Objective == "" {
-			return when(steps > 0 && warmup > steps, fmt.Sprintf("warmup_steps %d is more than run.steps %d, lower it", warmup, steps))
+			return when(steps > 0 && warmup > steps, fmt.Sprintf("warmup_steps %d is more than run.steps %d, lower it",
+				warmup, steps))
 		}
-		updates := float64(steps) * float64(s.RL.Minibatches) * float64(s.RL.Epochs) // of any three counts without overflow
+		// of any three counts without overflow
+		updates := float64(steps) * float64(s.RL.Minibatches) * float64(s.RL.Epochs)
 		return when(steps > 0 && float64(warmup) > updates,
-			fmt.Sprintf("warmup_steps %d is more than the run's %.0f optimizer steps (run.steps * rl.minibatches * rl.epochs), lower it",
+			fmt.Sprintf("warmup_steps %d is more than the run's %.0f optimizer steps (run.steps * rl.minibatches * "+
+				"rl.epochs), lower it",
 				warmup, updates))
 	}},
 	{[]string{"run.steps", "run.epochs"}, func(s *Shape) string {
@@ -95,38 +109,47 @@ var rules = []rule{
 	}},
 	{[]string{"run.micro_batch", "run.packs"}, func(s *Shape) string {
 		run := s.Run
-		return when(run.MicroBatch > run.Packs, fmt.Sprintf("micro_batch %d is more than packs %d, lower it", run.MicroBatch, run.Packs))
+		return when(run.MicroBatch > run.Packs, fmt.Sprintf("micro_batch %d is more than packs %d, lower it",
+			run.MicroBatch, run.Packs))
 	}},
 	{[]string{"run.name"}, func(s *Shape) string {
-		return when(!runName.MatchString(s.Run.Name), fmt.Sprintf("is %q, want letters, digits, '.', '_' and '-', a letter or digit first", s.Run.Name))
+		return when(!runName.MatchString(s.Run.Name), fmt.Sprintf("is %q, want letters, digits, '.', '_' and '-', a "+
+			"letter or digit first", s.Run.Name))
 	}},
 	{[]string{"run.eval_every", "data.path", "data.preferences", "data.eval_path"}, func(s *Shape) string {
 		blind := (s.Data.Path != "" || s.Data.Preferences != "") && s.Data.EvalPath == ""
-		return when(blind && s.Run.EvalEvery > 0, "there is nothing to evaluate on, give data.eval_path or set eval_every = 0")
+		return when(blind && s.Run.EvalEvery > 0,
+			"there is nothing to evaluate on, give data.eval_path or set eval_every = 0")
 	}},
 	{[]string{"dpo.kind", "dpo.beta", "dpo.label_smoothing", "data.preferences"}, func(s *Shape) string {
-		return when(s.Data.Preferences == "" && s.DPO != Default().DPO, "learns from pairs of answers, set data.preferences or remove it")
+		return when(s.Data.Preferences == "" && s.DPO != Default().DPO,
+			"learns from pairs of answers, set data.preferences or remove it")
 	}},
 	{[]string{"dpo.label_smoothing", "dpo.kind"}, func(s *Shape) string {
 		return when(s.DPO.Kind == "ipo" && s.DPO.LabelSmoothing > 0, `does nothing with kind "ipo", remove it`)
 	}},
 	{[]string{"rl.objective", "data.preferences"}, func(s *Shape) string {
-		return when(s.RL.Objective != "" && s.Data.Preferences != "", "learns from answers that the model samples and data.preferences from given ones, keep one")
+		return when(s.RL.Objective != "" && s.Data.Preferences != "",
+			"learns from answers that the model samples and data.preferences from given ones, keep one")
 	}},
 	{[]string{"rollout.pages", "rollout.page_rows", "rollout.max_tokens"}, func(s *Shape) string {
 		o := s.Rollout
 		small := float64(o.Pages)*float64(o.PageRows) <= float64(o.MaxTokens)
-		return when(o.Pages > 0 && small, "pages * page_rows must hold a prompt and max_tokens, raise pages (0: as needed)")
+		return when(o.Pages > 0 && small,
+			"pages * page_rows must hold a prompt and max_tokens, raise pages (0: as needed)")
 	}},
 	{[]string{"rollout.temperature"}, func(s *Shape) string {
 		t := s.Rollout.Temperature
-		return when(t > 0 && t < 1e-6, fmt.Sprintf("is %g, so low that logits overflow, set 0 for the likeliest token", t))
+		return when(t > 0 && t < 1e-6, fmt.Sprintf("is %g, so low that logits overflow, set 0 for the likeliest token",
+			t))
 	}},
 	{[]string{"warm_start.steps", "rl.objective"}, func(s *Shape) string {
-		return when(s.WarmStart.Steps > 0 && s.RL.Objective == "", "comes before reinforcement learning, set rl.objective or remove it")
+		return when(s.WarmStart.Steps > 0 && s.RL.Objective == "",
+			"comes before reinforcement learning, set rl.objective or remove it")
 	}},
 	{[]string{"warm_start.steps", "data.task"}, func(s *Shape) string {
-		return when(s.WarmStart.Steps > 0 && s.Data.Task == "", "learns from a task's worked solutions, set data.task or remove it")
+		return when(s.WarmStart.Steps > 0 && s.Data.Task == "",
+			"learns from a task's worked solutions, set data.task or remove it")
 	}},
 	{[]string{"warm_start.warmup_steps", "warm_start.warmup_ratio"}, func(s *Shape) string {
 		w := s.WarmStart
@@ -134,47 +157,60 @@ var rules = []rule{
 	}},
 	{[]string{"warm_start.warmup_steps", "warm_start.steps"}, func(s *Shape) string {
 		w := s.WarmStart
-		return when(w.WarmupSteps > w.Steps, fmt.Sprintf("warmup_steps %d is more than warm_start.steps %d, lower it", w.WarmupSteps, w.Steps))
+		return when(w.WarmupSteps > w.Steps, fmt.Sprintf("warmup_steps %d is more than warm_start.steps %d, lower it",
+			w.WarmupSteps, w.Steps))
 	}},
 	{[]string{"run.epochs", "rl.objective"}, func(s *Shape) string {
 		return when(s.RL.Objective != "" && s.Run.Epochs > 0, "reinforcement learning counts steps, give run.steps")
 	}},
 	{[]string{"rl.reward", "data.task"}, func(s *Shape) string {
-		return when(s.RL.Objective != "" && s.RL.Reward == "task" && s.Data.Task == "", `a JSONL file has no judge of its own, set rl.reward to "exact", "math", "command" or "http"`)
+		return when(s.RL.Objective != "" && s.RL.Reward == "task" && s.Data.Task == "",
+			`a JSONL file has no judge of its own, set rl.reward to "exact", "math", "command" or "http"`)
 	}},
 	{[]string{"rl.command", "rl.reward"}, func(s *Shape) string {
-		return when((s.RL.Reward == "command") != (len(s.RL.Command) > 0), `reward "command" and command go together, give both or neither`)
+		return when((s.RL.Reward == "command") != (len(s.RL.Command) > 0),
+			`reward "command" and command go together, give both or neither`)
 	}},
 	{[]string{"rl.url", "rl.reward"}, func(s *Shape) string {
-		return when((s.RL.Reward == "http") != (s.RL.URL != ""), `reward "http" and url go together, give both or neither`)
+		return when((s.RL.Reward == "http") != (s.RL.URL != ""),
+			`reward "http" and url go together, give both or neither`)
 	}},
 	{[]string{"rl.loss", "rl.objective"}, func(s *Shape) string {
-		return when((s.RL.Objective == "custom") != (len(s.RL.Loss) > 0), `objective "custom" and loss go together, give both or neither`)
+		return when((s.RL.Objective == "custom") != (len(s.RL.Loss) > 0),
+			`objective "custom" and loss go together, give both or neither`)
 	}},
 	{[]string{"rl.marker", "rl.final"}, func(s *Shape) string {
-		return when((s.RL.Final == "after") != (s.RL.Marker != ""), `final "after" and marker go together, give both or neither`)
+		return when((s.RL.Final == "after") != (s.RL.Marker != ""),
+			`final "after" and marker go together, give both or neither`)
 	}},
 	{[]string{"rl.minibatches", "rl.prompts"}, func(s *Shape) string {
-		return when(s.RL.Prompts%s.RL.Minibatches != 0, fmt.Sprintf("minibatches %d do not divide prompts %d, change one", s.RL.Minibatches, s.RL.Prompts))
+		return when(s.RL.Prompts%s.RL.Minibatches != 0, fmt.Sprintf("minibatches %d do not divide prompts %d, "+
+			"change one", s.RL.Minibatches, s.RL.Prompts))
 	}},
 	{[]string{"rl.importance_cap", "rl.proximal"}, func(s *Shape) string {
-		return when(s.RL.ImportanceCap > 0 && !s.RL.Proximal, "weighs rollouts against the trainer's own log-probabilities, set proximal = true")
+		return when(s.RL.ImportanceCap > 0 && !s.RL.Proximal,
+			"weighs rollouts against the trainer's own log-probabilities, set proximal = true")
 	}},
 	{[]string{"rl.band_high", "rl.proximal"}, func(s *Shape) string {
-		return when(s.RL.BandHigh > 0 && !s.RL.Proximal, "holds rollouts against the trainer's own log-probabilities, set proximal = true")
+		return when(s.RL.BandHigh > 0 && !s.RL.Proximal,
+			"holds rollouts against the trainer's own log-probabilities, set proximal = true")
 	}},
 	{[]string{"rl.overlong_rows", "rollout.max_tokens"}, func(s *Shape) string {
-		return when(s.RL.OverlongRows > s.Rollout.MaxTokens, fmt.Sprintf("is more than rollout.max_tokens %d, lower it", s.Rollout.MaxTokens))
+		return when(s.RL.OverlongRows > s.Rollout.MaxTokens, fmt.Sprintf("is more than rollout.max_tokens %d, lower it",
+			s.Rollout.MaxTokens))
 	}},
 	{[]string{"rollout.numerics.key_split"}, func(s *Shape) string {
 		return when(s.Rollout.Numerics.KeySplit%64 != 0, "want a multiple of 64")
 	}},
-	{[]string{"rollout.allow_mismatch", "rollout.numerics.combine", "rollout.numerics.router", "rollout.numerics.key_split", "rollout.numerics.weights"}, func(s *Shape) string {
+	{[]string{"rollout.allow_mismatch", "rollout.numerics.combine", "rollout.numerics.router",
+		"rollout.numerics.key_split", "rollout.numerics.weights"}, func(s *Shape) string {
 		apart := s.Rollout.Numerics != Numerics{}
-		return when(apart && !s.Rollout.AllowMismatch, "rollouts would differ from the trainer, set rollout.allow_mismatch = true or remove rollout.numerics")
+		return when(apart && !s.Rollout.AllowMismatch,
+			"rollouts would differ from the trainer, set rollout.allow_mismatch = true or remove rollout.numerics")
 	}},
 	{[]string{"definition.dot", "model.dtype"}, func(s *Shape) string {
-		return when(s.Definition.Dot == "tc16" && s.Model.DType != "bf16", `tc16 multiplies bf16, set model.dtype = "bf16" or dot = "fma"`)
+		return when(s.Definition.Dot == "tc16" && s.Model.DType != "bf16",
+			`tc16 multiplies bf16, set model.dtype = "bf16" or dot = "fma"`)
 	}},
 }
 

@@ -90,7 +90,7 @@ func readField(sf reflect.StructField, prefix, doc string) *field {
 	return f
 }
 
-// fieldDocs reads the comments behind the fields of shape.go, by "Type.Field".
+// fieldDocs reads the comments above or behind the fields of shape.go, by "Type.Field".
 func fieldDocs() map[string]string {
 	file, err := parser.ParseFile(token.NewFileSet(), "shape.go", source, parser.ParseComments)
 	if err != nil {
@@ -103,7 +103,11 @@ func fieldDocs() map[string]string {
 			return true
 		}
 		for _, f := range t.Type.(*ast.StructType).Fields.List {
-			docs[t.Name.Name+"."+f.Names[0].Name] = strings.TrimSpace(f.Comment.Text())
+			text := f.Comment.Text()
+			if f.Doc != nil {
+				text = f.Doc.Text()
+			}
+			docs[t.Name.Name+"."+f.Names[0].Name] = strings.Join(strings.Fields(text), " ")
 		}
 		return false
 	})

@@ -9,7 +9,8 @@ import (
 // Setting is one key of a shape and its value, both as TOML has them.
 type Setting struct{ Key, Value string }
 
-// Settings lists every key of the shape in the order of the schema; those of a free table, such as model.config.hidden_size, one by one.
+// Settings lists every key of the shape in the order of the schema; those of a free table, such as
+// model.config.hidden_size, one by one.
 func (s *Shape) Settings() []Setting {
 	var list []Setting
 	for _, f := range schema {

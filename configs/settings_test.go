@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Every setting, given as an override of a shape that has all of them, is one that the shape already has; and every line of the printed shape is among them.
+// Every setting, given as an override of a shape that has all of them, is one that the shape already has; and every
+// line of the printed shape is among them.
 func TestSettings(t *testing.T) {
 	text, err := os.ReadFile("countdown-sft.toml")
 	if err != nil {
@@ -34,7 +35,8 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%s = %s is not what the shape has (%v)", x.Key, x.Value, err)
 		}
 	}
-	for _, key := range []string{"model.config.hidden_size", "data.countdown.seed", "run.steps", "rollout.numerics.weights"} {
+	for _, key := range []string{"model.config.hidden_size", "data.countdown.seed", "run.steps",
+		"rollout.numerics.weights"} {
 		if !seen[key] {
 			t.Errorf("no setting %s", key)
 		}

@@ -1,44 +1,63 @@
 package configs
 
-// Shape is everything that decides a run. The comment of a field is its documentation in printed shapes too (schema.go embeds this
-// file); the tag default is its TOML value, range the interval of a number, oneof the values of a string and bool those that false and true stand for.
+// Shape is everything that decides a run. The comment of a field is its documentation in printed shapes too (schema.go
+// embeds this file); the tag default is its TOML value, range the interval of a number, oneof the values of a string
+// and bool those that false and true stand for.
 type Shape struct {
-	Model      Model      `toml:"model"`      // the network to train: a checkpoint, or a new one
-	Data       Data       `toml:"data"`       // what it learns from
-	LoRA       LoRA       `toml:"lora"`       // adapters instead of full fine-tuning
-	Indexer    Indexer    `toml:"indexer"`    // what chooses the keys of sparse attention: it learns to score them as attention weighs them
-	Optim      Optim      `toml:"optim"`      // AdamW and its learning rate
-	Run        Run        `toml:"run"`        // length, batch and outputs
-	DPO        DPO        `toml:"dpo"`        // with data.preferences: direct preference optimisation
-	WarmStart  WarmStart  `toml:"warm_start"` // supervised steps on a task's worked solutions before reinforcement learning
-	RL         RL         `toml:"rl"`         // reinforcement learning: sample answers, judge them, learn from the difference
+	Model Model `toml:"model"` // the network to train: a checkpoint, or a new one
+	Data  Data  `toml:"data"`  // what it learns from
+	LoRA  LoRA  `toml:"lora"`  // adapters instead of full fine-tuning
+	// what chooses the keys of sparse attention: it learns to score them as attention weighs them
+	Indexer Indexer `toml:"indexer"`
+	Optim   Optim   `toml:"optim"` // AdamW and its learning rate
+	Run     Run     `toml:"run"`   // length, batch and outputs
+	DPO     DPO     `toml:"dpo"`   // with data.preferences: direct preference optimisation
+	// supervised steps on a task's worked solutions before reinforcement learning
+	WarmStart WarmStart `toml:"warm_start"`
+	// reinforcement learning: sample answers, judge them, learn from the difference
+	RL         RL         `toml:"rl"`
 	Rollout    Rollout    `toml:"rollout"`    // the engine that generates answers
 	Definition Definition `toml:"definition"` // the arithmetic, shared by training and serving
 	Device     Device     `toml:"device"`     // where it runs; a definition gives the same bits on each
 }
 
-// Model is either a checkpoint (path) or a new network (family and config, or a published one's by its name in the catalogue).
+// Model is either a checkpoint (path) or a new network (family and config, or a published one's by its name in the
+// catalogue).
 type Model struct {
-	Path      string         `toml:"path"`                                          // checkpoint folder in the Hugging Face layout
-	Family    string         `toml:"family"`                                        // instead of path: model_type of a new network, such as "qwen3_moe"
-	Catalogue string         `toml:"catalogue"`                                     // instead of family: a model that "lockstep shapes" lists; turns into its family and config
-	Tokenizer string         `toml:"tokenizer"`                                     // of a new network: tokenizer.json, a folder that has one, "bytes" or "countdown"
-	DType     string         `toml:"dtype" default:"'auto'" oneof:"auto,fp32,bf16"` // storage of weights and activations; "auto": bf16 for tc16, else fp32
-	InitSeed  int            `toml:"init_seed" default:"1" range:"[0,)"`            // seed of a new network's weights
-	Config    map[string]any `toml:"config"`                                        // of a new network: fields of its config.json; under catalogue what differs, such as num_hidden_layers = 2
+	// checkpoint folder in the Hugging Face layout
+	Path string `toml:"path"`
+	// instead of path: model_type of a new network, such as "qwen3_moe"
+	Family string `toml:"family"`
+	// instead of family: a model that "lockstep shapes" lists; turns into its family and config
+	Catalogue string `toml:"catalogue"`
+	// of a new network: tokenizer.json, a folder that has one, "bytes" or "countdown"
+	Tokenizer string `toml:"tokenizer"`
+	// storage of weights and activations; "auto": bf16 for tc16, else fp32
+	DType    string `toml:"dtype" default:"'auto'" oneof:"auto,fp32,bf16"`
+	InitSeed int    `toml:"init_seed" default:"1" range:"[0,)"` // seed of a new network's weights
+	// of a new network: fields of its config.json; under catalogue what differs, such as num_hidden_layers = 2
+	Config map[string]any `toml:"config"`
 }
 
 // Data is a built-in task, or JSONL files of samples or of preferences.
 type Data struct {
-	Task        string    `toml:"task" oneof:",countdown"`                            // built-in task: "countdown"
-	Path        string    `toml:"path"`                                               // instead of task: JSONL file to train on
-	Preferences string    `toml:"preferences"`                                        // instead of both: JSONL file of pairs of answers, a chosen and a rejected one; see dpo
-	EvalPath    string    `toml:"eval_path"`                                          // JSONL file held out for evaluation
-	PackRows    int       `toml:"pack_rows" default:"2048" range:"[2,16777216]"`      // tokens of a pack, samples laid end to end
-	Long        string    `toml:"long" default:"'error'" oneof:"error,drop,truncate"` // what to do with a sample longer than a pack
-	NoEnd       bool      `toml:"no_end"`                                             // learn answers whose end is not known, which never stop
-	EvalSamples int       `toml:"eval_samples" default:"200" range:"[0,)"`            // held-out samples of an evaluation
-	Countdown   Countdown `toml:"countdown"`                                          // with task "countdown": its instances
+	Task string `toml:"task" oneof:",countdown"` // built-in task: "countdown"
+	// instead of task: JSONL file to train on
+	Path string `toml:"path"`
+	// instead of both: JSONL file of pairs of answers, a chosen and a rejected one; see dpo
+	Preferences string `toml:"preferences"`
+	// JSONL file held out for evaluation
+	EvalPath string `toml:"eval_path"`
+	// tokens of a pack, samples laid end to end
+	PackRows int `toml:"pack_rows" default:"2048" range:"[2,16777216]"`
+	// what to do with a sample longer than a pack
+	Long string `toml:"long" default:"'error'" oneof:"error,drop,truncate"`
+	// learn answers whose end is not known, which never stop
+	NoEnd bool `toml:"no_end"`
+	// held-out samples of an evaluation
+	EvalSamples int `toml:"eval_samples" default:"200" range:"[0,)"`
+	// with task "countdown": its instances
+	Countdown Countdown `toml:"countdown"`
 }
 
 // Countdown is the task of reaching a target from numbers by arithmetic.
@@ -48,144 +67,232 @@ type Countdown struct {
 	MaxNumber int    `toml:"max_number" default:"10" range:"[1,1000]"`     // largest number
 	MaxTarget int    `toml:"max_target" default:"100" range:"[1,1000000]"` // largest target
 	Operators string `toml:"operators" default:"'+-*'"`                    // allowed operators, out of + - * /
-	Style     string `toml:"style"`                                        // how a solution is written; "": the task's default
-	Train     int    `toml:"train" default:"10000" range:"[1,10000000]"`   // instances to train on
-	Test      int    `toml:"test" default:"200" range:"[1,10000000]"`      // held-out instances
-	Seed      int    `toml:"seed" default:"1" range:"[0,)"`                // seed of the instances
+	// how a solution is written; "": the task's default
+	Style string `toml:"style"`
+	Train int    `toml:"train" default:"10000" range:"[1,10000000]"` // instances to train on
+	Test  int    `toml:"test" default:"200" range:"[1,10000000]"`    // held-out instances
+	Seed  int    `toml:"seed" default:"1" range:"[0,)"`              // seed of the instances
 }
 
 // LoRA is the shape of the adapters, in PEFT's terms.
 type LoRA struct {
-	Rank             int      `toml:"rank" default:"0" range:"[0,4096]"`                          // rank of the adapters; 0: full fine-tuning
-	Alpha            float64  `toml:"alpha" default:"32.0" range:"(0,)"`                          // adapters are scaled by alpha / rank
-	Targets          []string `toml:"targets" default:"['q_proj', 'k_proj', 'v_proj', 'o_proj']"` // projections that get adapters; gate_proj, up_proj and down_proj reach experts too; "all-linear": all but the head
-	TargetParameters []string `toml:"target_parameters"`                                          // expert weights that get adapters, such as "mlp.experts.gate_up_proj"
-	Seed             int      `toml:"seed" default:"1" range:"[0,)"`                              // seed of the adapters' weights
+	// rank of the adapters; 0: full fine-tuning
+	Rank int `toml:"rank" default:"0" range:"[0,4096]"`
+	// adapters are scaled by alpha / rank
+	Alpha float64 `toml:"alpha" default:"32.0" range:"(0,)"`
+	// projections that get adapters; gate_proj, up_proj and down_proj reach experts too; "all-linear": all but the head
+	Targets []string `toml:"targets" default:"['q_proj', 'k_proj', 'v_proj', 'o_proj']"`
+	// expert weights that get adapters, such as "mlp.experts.gate_up_proj"
+	TargetParameters []string `toml:"target_parameters"`
+	// seed of the adapters' weights
+	Seed int `toml:"seed" default:"1" range:"[0,)"`
 }
 
-// Indexer says what indexers of sparse attention learn (DeepSeek-V3.2-Exp report, section 2.1). Their loss reaches nothing else, and AdamW is blind to the scale of a loss:
-// how fast they learn beside the model is a rate, not a coefficient.
+// Indexer says what indexers of sparse attention learn (DeepSeek-V3.2-Exp report, section 2.1). Their loss reaches
+// nothing else, and AdamW is blind to the scale of a loss: how fast they learn beside the model is a rate, not a
+// coefficient.
 type Indexer struct {
-	Stage    string  `toml:"stage" oneof:",sparse,dense"`          // "sparse": over the keys they chose, beside the model; "dense": over all keys, which attention reads, and they alone learn; "": frozen
+	// "sparse": over the keys they chose, beside the model; "dense": over all keys, which attention reads, and they
+	// alone learn; "": frozen
+	Stage    string  `toml:"stage" oneof:",sparse,dense"`
 	LRFactor float64 `toml:"lr_factor" default:"1.0" range:"(0,)"` // their learning rate, as a multiple of the model's
 }
 
 // Optim is AdamW: decoupled weight decay, bias correction, clipping by the global norm.
 type Optim struct {
-	LR          float64 `toml:"lr" default:"1e-4" range:"(0,)"`                             // peak learning rate
-	Beta1       float64 `toml:"beta1" default:"0.9" range:"[0,1)"`                          // decay of the gradient's mean
-	Beta2       float64 `toml:"beta2" default:"0.95" range:"[0,1)"`                         // decay of the gradient's mean square
-	Eps         float64 `toml:"eps" default:"1e-8" range:"(0,)"`                            // added to the root of the mean square
-	WeightDecay float64 `toml:"weight_decay" default:"0.0" range:"[0,)"`                    // fraction of a weight lost per unit of learning rate
-	Schedule    string  `toml:"schedule" default:"'cosine'" oneof:"constant,linear,cosine"` // course of the learning rate after warm-up
-	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,)"`                      // steps of linear warm-up
-	WarmupRatio float64 `toml:"warmup_ratio" default:"0.0" range:"[0,1]"`                   // instead of warmup_steps: share of all steps, rounded up
-	FinalLR     float64 `toml:"final_lr" default:"0.1" range:"[0,1]"`                       // learning rate of the last step, as a fraction of lr
-	Clip        float64 `toml:"clip" default:"1.0" range:"[0,)"`                            // largest norm of the gradient; 0: off
+	LR float64 `toml:"lr" default:"1e-4" range:"(0,)"` // peak learning rate
+	// decay of the gradient's mean
+	Beta1 float64 `toml:"beta1" default:"0.9" range:"[0,1)"`
+	// decay of the gradient's mean square
+	Beta2 float64 `toml:"beta2" default:"0.95" range:"[0,1)"`
+	// added to the root of the mean square
+	Eps float64 `toml:"eps" default:"1e-8" range:"(0,)"`
+	// fraction of a weight lost per unit of learning rate
+	WeightDecay float64 `toml:"weight_decay" default:"0.0" range:"[0,)"`
+	// course of the learning rate after warm-up
+	Schedule    string `toml:"schedule" default:"'cosine'" oneof:"constant,linear,cosine"`
+	WarmupSteps int    `toml:"warmup_steps" default:"0" range:"[0,)"` // steps of linear warm-up
+	// instead of warmup_steps: share of all steps, rounded up
+	WarmupRatio float64 `toml:"warmup_ratio" default:"0.0" range:"[0,1]"`
+	// learning rate of the last step, as a fraction of lr
+	FinalLR float64 `toml:"final_lr" default:"0.1" range:"[0,1]"`
+	// largest norm of the gradient; 0: off
+	Clip float64 `toml:"clip" default:"1.0" range:"[0,)"`
 }
 
-// DPO is the loss of pairs by what the log-probability of each answer gained over that under the weights that the run starts from; the margin is chosen - rejected.
+// DPO is the loss of pairs by what the log-probability of each answer gained over that under the weights that the run
+// starts from; the margin is chosen - rejected.
 type DPO struct {
-	Kind           string  `toml:"kind" default:"'sigmoid'" oneof:"sigmoid,ipo"`  // "sigmoid": -ln sigmoid(beta * margin); "ipo": (margin - 1 / (2 * beta))^2
-	Beta           float64 `toml:"beta" default:"0.1" range:"(0,)"`               // how closely the model is held to where it starts: more is closer
-	LabelSmoothing float64 `toml:"label_smoothing" default:"0.0" range:"[0,0.5)"` // of sigmoid: share of pairs that are taken to be the wrong way round
+	// "sigmoid": -ln sigmoid(beta * margin); "ipo": (margin - 1 / (2 * beta))^2
+	Kind string `toml:"kind" default:"'sigmoid'" oneof:"sigmoid,ipo"`
+	// how closely the model is held to where it starts: more is closer
+	Beta float64 `toml:"beta" default:"0.1" range:"(0,)"`
+	// of sigmoid: share of pairs that are taken to be the wrong way round
+	LabelSmoothing float64 `toml:"label_smoothing" default:"0.0" range:"[0,0.5)"`
 }
 
 // WarmStart is a supervised stage with its own AdamW state, at the rate of a cosine from lr down to a tenth.
 type WarmStart struct {
-	Steps       int     `toml:"steps" default:"0" range:"[0,)"`           // optimizer steps before those of run.steps; 0: none
-	LR          float64 `toml:"lr" default:"1e-3" range:"(0,)"`           // peak learning rate
-	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,)"`    // steps of linear warm-up
-	WarmupRatio float64 `toml:"warmup_ratio" default:"0.0" range:"[0,1]"` // instead of warmup_steps: share of steps, rounded up
-	Packs       int     `toml:"packs" default:"8" range:"[1,)"`           // packs of a step
+	// optimizer steps before those of run.steps; 0: none
+	Steps       int     `toml:"steps" default:"0" range:"[0,)"`
+	LR          float64 `toml:"lr" default:"1e-3" range:"(0,)"`        // peak learning rate
+	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,)"` // steps of linear warm-up
+	// instead of warmup_steps: share of steps, rounded up
+	WarmupRatio float64 `toml:"warmup_ratio" default:"0.0" range:"[0,1]"`
+	Packs       int     `toml:"packs" default:"8" range:"[1,)"` // packs of a step
 }
 
-// RL says how answers become gradients. A step of the run samples prompts * group answers, and takes minibatches * epochs optimizer steps on them.
+// RL says how answers become gradients. A step of the run samples prompts * group answers, and takes minibatches *
+// epochs optimizer steps on them.
 type RL struct {
-	Objective       string   `toml:"objective" oneof:",policy_gradient,ppo,grpo,dr_grpo,dapo,gspo,cispo,dro,custom"` // loss; "custom": that of a program; "": the run is supervised
-	Loss            []string `toml:"loss"`                                                                           // of custom: the program and its arguments; it reads {"question", "sample", "reward", "advantage", "weight", "ids", "logprobs", "rollout"} for each answer and writes {"gradients": [...], "loss": x}
-	Prompts         int      `toml:"prompts" default:"16" range:"[1,)"`                                              // prompts of a step
-	Group           int      `toml:"group" default:"8" range:"[1,)"`                                                 // answers to each prompt
-	Minibatches     int      `toml:"minibatches" default:"1" range:"[1,)"`                                           // optimizer steps that share the answers of a step
-	Epochs          int      `toml:"epochs" default:"1" range:"[1,)"`                                                // passes over the answers of a step
-	Advantage       string   `toml:"advantage" oneof:",group_norm,group_mean,leave_one_out,batch_norm,none"`         // how rewards are compared; "": the objective's own
-	Aggregate       string   `toml:"aggregate" oneof:",token,sequence,constant,sum"`                                 // weight of a token; "": the objective's own
-	ClipBounds      string   `toml:"clip_bounds" oneof:",epsilon,absolute"`                                          // "epsilon": ratios count in [1 - clip_low, 1 + clip_high]; "absolute": in [clip_low, clip_high]; "": epsilon
-	ClipLow         float64  `toml:"clip_low" default:"0.0" range:"[0,1]"`                                           // lower bound of ratios; 0: the objective's own
-	ClipHigh        float64  `toml:"clip_high" default:"0.0" range:"[0,)"`                                           // upper bound of ratios; 0: the objective's own
-	DualClip        float64  `toml:"dual_clip" default:"0.0" range:"[0,)"`                                           // bound on the ratio of bad answers; 0: none
-	ImportanceCap   float64  `toml:"importance_cap" default:"0.0" range:"[0,)"`                                      // with proximal: largest weight for rollouts that differ; 0: no weight
-	BandLow         float64  `toml:"band_low" default:"0.0" range:"[0,1]"`                                           // with proximal: rows whose weight is lower are left out; 0: none
-	BandHigh        float64  `toml:"band_high" default:"0.0" range:"[0,)"`                                           // with proximal: rows whose weight is higher are left out; 0: none
-	ImportanceLevel string   `toml:"importance_level" oneof:",token,sequence"`                                       // whose weight that is; "sequence": the geometric mean over the answer; "": token
-	GSPOGradient    string   `toml:"gspo_gradient" oneof:",token,mean"`                                              // of gspo: to each row alone, or through the mean over the answer; "": token
-	DROBeta         float64  `toml:"dro_beta" default:"0.0" range:"[0,)"`                                            // of dro: weight of the quadratic; 0: the objective's own
-	DROQuadratic    string   `toml:"dro_quadratic" oneof:",all,advantage"`                                           // of dro: rows with the quadratic, all or those whose advantage is not 0; "": all
-	KLCoef          float64  `toml:"kl_coef" default:"0.0" range:"[0,)"`                                             // weight of the KL to the model that the stage started from
-	KLEstimator     string   `toml:"kl_estimator" oneof:",k1,k2,k3"`                                                 // with kl_coef: estimator of that KL; "": k3
-	Proximal        bool     `toml:"proximal" default:"false"`                                                       // ratios to the trainer's own log-probabilities, at one more forward, not to the rollout's
-	Dynamic         bool     `toml:"dynamic" default:"false"`                                                        // sample on until every prompt of a step has right and wrong answers (DAPO)
-	OverlongRows    int      `toml:"overlong_rows" default:"0" range:"[0,)"`                                         // length before rollout.max_tokens over which the reward falls by 1 (DAPO); 0: off
-	Temperature     float64  `toml:"temperature" default:"1.0" range:"[0.01,100]"`                                   // of answers, and of all log-probabilities, KL and entropy, the reference's too: they are of softmax(logits / temperature)
-	Staleness       int      `toml:"staleness" default:"0" range:"[0,1024]"`                                         // updates that an answer may span: above 0 answers go on while the weights change
-	Reward          string   `toml:"reward" default:"'task'" oneof:"task,exact,math,command,http"`                   // who judges: the task, the answer of the line, a program, an endpoint
-	Command         []string `toml:"command"`                                                                        // with reward "command": the program and its arguments
-	URL             string   `toml:"url"`                                                                            // with reward "http": the endpoint
-	Final           string   `toml:"final" default:"'text'" oneof:"text,line,after,boxed"`                           // with reward "exact", what is compared: the text, its last line, what follows marker, what is in \\boxed{}
-	Marker          string   `toml:"marker"`                                                                         // with final "after": such as "####"
-	Retries         int      `toml:"retries" default:"5" range:"[0,100]"`                                            // with reward "http": how often a failed request is sent again
-	Parallel        int      `toml:"parallel" default:"1" range:"[1,1024]"`                                          // with rewards "command" and "http": parts that a step's answers are cut into, judged at a time
-	Timeout         float64  `toml:"timeout" default:"60.0" range:"(0,)"`                                            // seconds that the program or the endpoint may take for a step's answers
-	ExactKL         int      `toml:"exact_kl" default:"1" range:"[0,)"`                                              // answers of a step whose KL is also summed over the whole vocabulary
+	// loss; "custom": that of a program; "": the run is supervised
+	Objective string `toml:"objective" oneof:",policy_gradient,ppo,grpo,dr_grpo,dapo,gspo,cispo,dro,custom"`
+	// of custom: the program and its arguments; it reads {"question", "sample", "reward", "advantage", "weight", "ids",
+	// "logprobs", "rollout"} for each answer and writes {"gradients": [...], "loss": x}
+	Loss []string `toml:"loss"`
+	// prompts of a step
+	Prompts int `toml:"prompts" default:"16" range:"[1,)"`
+	// answers to each prompt
+	Group int `toml:"group" default:"8" range:"[1,)"`
+	// optimizer steps that share the answers of a step
+	Minibatches int `toml:"minibatches" default:"1" range:"[1,)"`
+	// passes over the answers of a step
+	Epochs int `toml:"epochs" default:"1" range:"[1,)"`
+	// how rewards are compared; "": the objective's own
+	Advantage string `toml:"advantage" oneof:",group_norm,group_mean,leave_one_out,batch_norm,none"`
+	// weight of a token; "": the objective's own
+	Aggregate string `toml:"aggregate" oneof:",token,sequence,constant,sum"`
+	// "epsilon": ratios count in [1 - clip_low, 1 + clip_high]; "absolute": in [clip_low, clip_high]; "": epsilon
+	ClipBounds string `toml:"clip_bounds" oneof:",epsilon,absolute"`
+	// lower bound of ratios; 0: the objective's own
+	ClipLow float64 `toml:"clip_low" default:"0.0" range:"[0,1]"`
+	// upper bound of ratios; 0: the objective's own
+	ClipHigh float64 `toml:"clip_high" default:"0.0" range:"[0,)"`
+	// bound on the ratio of bad answers; 0: none
+	DualClip float64 `toml:"dual_clip" default:"0.0" range:"[0,)"`
+	// with proximal: largest weight for rollouts that differ; 0: no weight
+	ImportanceCap float64 `toml:"importance_cap" default:"0.0" range:"[0,)"`
+	// with proximal: rows whose weight is lower are left out; 0: none
+	BandLow float64 `toml:"band_low" default:"0.0" range:"[0,1]"`
+	// with proximal: rows whose weight is higher are left out; 0: none
+	BandHigh float64 `toml:"band_high" default:"0.0" range:"[0,)"`
+	// whose weight that is; "sequence": the geometric mean over the answer; "": token
+	ImportanceLevel string `toml:"importance_level" oneof:",token,sequence"`
+	// of gspo: to each row alone, or through the mean over the answer; "": token
+	GSPOGradient string `toml:"gspo_gradient" oneof:",token,mean"`
+	// of dro: weight of the quadratic; 0: the objective's own
+	DROBeta float64 `toml:"dro_beta" default:"0.0" range:"[0,)"`
+	// of dro: rows with the quadratic, all or those whose advantage is not 0; "": all
+	DROQuadratic string `toml:"dro_quadratic" oneof:",all,advantage"`
+	// weight of the KL to the model that the stage started from
+	KLCoef float64 `toml:"kl_coef" default:"0.0" range:"[0,)"`
+	// with kl_coef: estimator of that KL; "": k3
+	KLEstimator string `toml:"kl_estimator" oneof:",k1,k2,k3"`
+	// ratios to the trainer's own log-probabilities, at one more forward, not to the rollout's
+	Proximal bool `toml:"proximal" default:"false"`
+	// sample on until every prompt of a step has right and wrong answers (DAPO)
+	Dynamic bool `toml:"dynamic" default:"false"`
+	// length before rollout.max_tokens over which the reward falls by 1 (DAPO); 0: off
+	OverlongRows int `toml:"overlong_rows" default:"0" range:"[0,)"`
+	// of answers, and of all log-probabilities, KL and entropy, the reference's too: they are of softmax(logits /
+	// temperature)
+	Temperature float64 `toml:"temperature" default:"1.0" range:"[0.01,100]"`
+	// updates that an answer may span: above 0 answers go on while the weights change
+	Staleness int `toml:"staleness" default:"0" range:"[0,1024]"`
+	// who judges: the task, the answer of the line, a program, an endpoint
+	Reward string `toml:"reward" default:"'task'" oneof:"task,exact,math,command,http"`
+	// with reward "command": the program and its arguments
+	Command []string `toml:"command"`
+	// with reward "http": the endpoint
+	URL string `toml:"url"`
+	// with reward "exact", what is compared: the text, its last line, what follows marker, what is in \\boxed{}
+	Final string `toml:"final" default:"'text'" oneof:"text,line,after,boxed"`
+	// with final "after": such as "####"
+	Marker string `toml:"marker"`
+	// with reward "http": how often a failed request is sent again
+	Retries int `toml:"retries" default:"5" range:"[0,100]"`
+	// with rewards "command" and "http": parts that a step's answers are cut into, judged at a time
+	Parallel int `toml:"parallel" default:"1" range:"[1,1024]"`
+	// seconds that the program or the endpoint may take for a step's answers
+	Timeout float64 `toml:"timeout" default:"60.0" range:"(0,)"`
+	// answers of a step whose KL is also summed over the whole vocabulary
+	ExactKL int `toml:"exact_kl" default:"1" range:"[0,)"`
 }
 
 // Run is the length of the run, its batch, and what it leaves behind.
 type Run struct {
-	Name         string `toml:"name"`                                                               // name in logs and reports; "": the shape's file name
-	Out          string `toml:"out"`                                                                // folder of the run; "": the next free one of runs/NAME, runs/NAME-2, ...
-	Steps        int    `toml:"steps" default:"0" range:"[0,)"`                                     // optimizer steps; 0: see epochs
-	Epochs       int    `toml:"epochs" default:"0" range:"[0,)"`                                    // instead of steps: passes over the data
-	Packs        int    `toml:"packs" default:"8" range:"[1,)"`                                     // packs of an optimizer step: the global batch
-	MicroBatch   int    `toml:"micro_batch" default:"1" range:"[1,)"`                               // packs computed at a time; never changes a bit
-	Seed         int    `toml:"seed" default:"1" range:"[0,)"`                                      // seed of the order of samples
-	Recompute    string `toml:"recompute" default:"'auto'" oneof:"auto,full,none" bool:"none,full"` // what the backward pass computes again to save memory; "auto": what memory has no room for, by block and part; "full" or true: every block; "none" or false: nothing; never changes a bit
-	EvalEvery    int    `toml:"eval_every" default:"0" range:"[0,)"`                                // steps between evaluations; 0: only at the end
-	SaveEvery    int    `toml:"save_every" default:"100" range:"[0,)"`                              // steps between checkpoints; 0: only at the end
-	Keep         int    `toml:"keep" default:"2" range:"[1,)"`                                      // checkpoints to keep
-	LogEvery     int    `toml:"log_every" default:"1" range:"[1,)"`                                 // steps between records of the metrics
-	VerifyTokens int    `toml:"verify_tokens" default:"2048" range:"[0,)"`                          // positions of the zero-KLD proof at the end; 0: no proof
+	// name in logs and reports; "": the shape's file name
+	Name string `toml:"name"`
+	// folder of the run; "": the next free one of runs/NAME, runs/NAME-2, ...
+	Out string `toml:"out"`
+	// optimizer steps; 0: see epochs
+	Steps int `toml:"steps" default:"0" range:"[0,)"`
+	// instead of steps: passes over the data
+	Epochs int `toml:"epochs" default:"0" range:"[0,)"`
+	// packs of an optimizer step: the global batch
+	Packs int `toml:"packs" default:"8" range:"[1,)"`
+	// packs computed at a time; never changes a bit
+	MicroBatch int `toml:"micro_batch" default:"1" range:"[1,)"`
+	// seed of the order of samples
+	Seed int `toml:"seed" default:"1" range:"[0,)"`
+	// what the backward pass computes again to save memory; "auto": what memory has no room for, by block and part;
+	// "full" or true: every block; "none" or false: nothing; never changes a bit
+	Recompute string `toml:"recompute" default:"'auto'" oneof:"auto,full,none" bool:"none,full"`
+	// steps between evaluations; 0: only at the end
+	EvalEvery int `toml:"eval_every" default:"0" range:"[0,)"`
+	// steps between checkpoints; 0: only at the end
+	SaveEvery int `toml:"save_every" default:"100" range:"[0,)"`
+	// checkpoints to keep
+	Keep int `toml:"keep" default:"2" range:"[1,)"`
+	// steps between records of the metrics
+	LogEvery int `toml:"log_every" default:"1" range:"[1,)"`
+	// positions of the zero-KLD proof at the end; 0: no proof
+	VerifyTokens int `toml:"verify_tokens" default:"2048" range:"[0,)"`
 }
 
 // Rollout sizes the engine and says how it samples.
 type Rollout struct {
-	Slots       int     `toml:"slots" default:"32" range:"[1,)"`           // sequences decoded at a time
-	PageRows    int     `toml:"page_rows" default:"64" range:"[1,)"`       // tokens of a cache page
-	Pages       int     `toml:"pages" default:"0" range:"[0,)"`            // cache pages; 0: as many as the slots need
-	PrefillRows int     `toml:"prefill_rows" default:"2048" range:"[1,)"`  // prompt tokens read at a time
-	MaxTokens   int     `toml:"max_tokens" default:"256" range:"[1,)"`     // new tokens of an answer
-	Temperature float64 `toml:"temperature" default:"0.0" range:"[0,1e6]"` // of evaluation, training has rl.temperature; 0: greedy
-	TopP        float64 `toml:"top_p" default:"1.0" range:"(0,1]"`         // of evaluation: probability mass to sample from; 1: all
-	TopK        int     `toml:"top_k" default:"0" range:"[0,)"`            // of evaluation: tokens to sample from; 0: all
-	Seed        int     `toml:"seed" default:"1" range:"[0,)"`             // seed of sampling
+	Slots       int `toml:"slots" default:"32" range:"[1,)"`          // sequences decoded at a time
+	PageRows    int `toml:"page_rows" default:"64" range:"[1,)"`      // tokens of a cache page
+	Pages       int `toml:"pages" default:"0" range:"[0,)"`           // cache pages; 0: as many as the slots need
+	PrefillRows int `toml:"prefill_rows" default:"2048" range:"[1,)"` // prompt tokens read at a time
+	MaxTokens   int `toml:"max_tokens" default:"256" range:"[1,)"`    // new tokens of an answer
+	// of evaluation, training has rl.temperature; 0: greedy
+	Temperature float64 `toml:"temperature" default:"0.0" range:"[0,1e6]"`
+	// of evaluation: probability mass to sample from; 1: all
+	TopP float64 `toml:"top_p" default:"1.0" range:"(0,1]"`
+	// of evaluation: tokens to sample from; 0: all
+	TopK int `toml:"top_k" default:"0" range:"[0,)"`
+	Seed int `toml:"seed" default:"1" range:"[0,)"` // seed of sampling
 
-	AllowMismatch bool     `toml:"allow_mismatch" default:"false"` // let numerics differ from the trainer's, to see what it does
-	Numerics      Numerics `toml:"numerics"`                       // what other serving stacks compute differently from their trainers
+	// let numerics differ from the trainer's, to see what it does
+	AllowMismatch bool `toml:"allow_mismatch" default:"false"`
+	// what other serving stacks compute differently from their trainers
+	Numerics Numerics `toml:"numerics"`
 }
 
 // Numerics are departures of the rollout engine from the definition. Its default is none.
 type Numerics struct {
-	Combine  string `toml:"combine" oneof:",bf16"`                  // "bf16": outputs of experts are rounded before and after each is added
-	Router   string `toml:"router" oneof:",bf16"`                   // "bf16": logits of the router are rounded
-	Norm     string `toml:"norm" oneof:",bf16"`                     // "bf16": normalised values are rounded before a norm's weight multiplies them
-	KeySplit int    `toml:"key_split" default:"0" range:"[0,4096]"` // keys of one softmax of attention, a multiple of 64; 0: the definition's
-	Weights  string `toml:"weights" oneof:",fp8,int4"`              // "fp8": E4M3 in blocks of 128 x 128; "int4": 4 bits in groups of 32
+	// "bf16": outputs of experts are rounded before and after each is added
+	Combine string `toml:"combine" oneof:",bf16"`
+	Router  string `toml:"router" oneof:",bf16"` // "bf16": logits of the router are rounded
+	// "bf16": normalised values are rounded before a norm's weight multiplies them
+	Norm string `toml:"norm" oneof:",bf16"`
+	// keys of one softmax of attention, a multiple of 64; 0: the definition's
+	KeySplit int `toml:"key_split" default:"0" range:"[0,4096]"`
+	// "fp8": E4M3 in blocks of 128 x 128; "int4": 4 bits in groups of 32
+	Weights string `toml:"weights" oneof:",fp8,int4"`
 }
 
 // Definition chooses the arithmetic of dot products, of 2^x and of latent attention.
 type Definition struct {
-	Dot    string `toml:"dot" default:"'auto'" oneof:"auto,fma,tc16"`             // "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit; "auto": tc16 on cuda, else fma
-	Exp2   string `toml:"exp2" default:"'auto'" oneof:"auto,poly,ex2h"`           // "poly": a polynomial; "ex2h": the GPU's instruction, bit for bit; "auto": ex2h on cuda, else poly
-	Latent string `toml:"latent" default:"'auto'" oneof:"auto,expanded,absorbed"` // latent attention; "expanded": keys and values of each head; "absorbed": queries brought to the latent, a cache of one row for all heads; "auto": absorbed where an indexer chooses keys, which cuda has no other form for
+	// "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit; "auto": tc16 on cuda, else fma
+	Dot string `toml:"dot" default:"'auto'" oneof:"auto,fma,tc16"`
+	// "poly": a polynomial; "ex2h": the GPU's instruction, bit for bit; "auto": ex2h on cuda, else poly
+	Exp2 string `toml:"exp2" default:"'auto'" oneof:"auto,poly,ex2h"`
+	// latent attention; "expanded": keys and values of each head; "absorbed": queries brought to the latent, a cache of
+	// one row for all heads; "auto": absorbed where an indexer chooses keys, which cuda has no other form for
+	Latent string `toml:"latent" default:"'auto'" oneof:"auto,expanded,absorbed"`
 }
 
 // Device is the machine.

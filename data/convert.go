@@ -8,8 +8,8 @@ import (
 	"lockstep/data/jinja"
 )
 
-// TokenizeFile turns lines {"text": ...} into lines {"ids": [...]}, or back with decode. Special tokens in a text are recognised, none are added.
-// It stops when ctx ends.
+// TokenizeFile turns lines {"text": ...} into lines {"ids": [...]}, or back with decode. Special tokens in a text are
+// recognised, none are added. It stops when ctx ends.
 func TokenizeFile(ctx context.Context, t *Tokenizer, in, out string, decode bool) (lines int, err error) {
 	err = AtomicFile(out, func(w io.Writer) error {
 		enc := json.NewEncoder(w)

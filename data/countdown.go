@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Countdown is the task of reaching a target from given numbers by arithmetic, each number used at most once. Instance i
-// of a split is a function of (Seed, split, i) and of these settings; which split an instance may appear in is a
+// Countdown is the task of reaching a target from given numbers by arithmetic, each number used at most once. Instance
+// i of a split is a function of (Seed, split, i) and of these settings; which split an instance may appear in is a
 // function of the instance alone (see [Instance.Split]), so no instance is ever in both.
 type Countdown struct {
 	Numbers      int     // numbers of an instance, 2 to 6
@@ -34,7 +34,8 @@ func (c Countdown) Validate() error {
 	case c.Numbers < 2 || c.Numbers > maxNumbers:
 		return fmt.Errorf("countdown: numbers is %d: want 2 to %d", c.Numbers, maxNumbers)
 	case c.MinNumber < 1 || c.MaxNumber > maxNumber || c.MinNumber > c.MaxNumber:
-		return fmt.Errorf("countdown: numbers from %d to %d: want a range inside 1 to %d", c.MinNumber, c.MaxNumber, maxNumber)
+		return fmt.Errorf("countdown: numbers from %d to %d: want a range inside 1 to %d", c.MinNumber, c.MaxNumber,
+			maxNumber)
 	case c.MaxTarget < 1 || c.MaxTarget > maxValue:
 		return fmt.Errorf("countdown: max target is %d: want 1 to %d", c.MaxTarget, maxValue)
 	case !validOperators(c.Operators):
@@ -45,10 +46,12 @@ func (c Countdown) Validate() error {
 		return fmt.Errorf("countdown: format credit is %v: want at least 0 and below 1", c.FormatCredit)
 	}
 	if _, ok := countdownStyles[c.style()]; !ok {
-		return fmt.Errorf("countdown: style %q is unknown: want one of %s", c.Style, strings.Join(CountdownStyles(), ", "))
+		return fmt.Errorf("countdown: style %q is unknown: want one of %s", c.Style, strings.Join(CountdownStyles(),
+			", "))
 	}
 	if c.style() == "meet" && (c.Numbers != 3 || len(c.Operators) != 3 || strings.Contains(c.Operators, "/")) {
-		return fmt.Errorf("countdown: style meet writes three numbers and the operators +-*, not %d numbers and %q", c.Numbers, c.Operators)
+		return fmt.Errorf("countdown: style meet writes three numbers and the operators +-*, not %d numbers and %q",
+			c.Numbers, c.Operators)
 	}
 	return c.probe()
 }
@@ -62,13 +65,14 @@ func validOperators(ops string) bool {
 	return ops != ""
 }
 
-// probe reports settings under which instances are too rare: a few of each split must turn up within a small part of the
-// draws that [Countdown.Instance] allows itself.
+// probe reports settings under which instances are too rare: a few of each split must turn up within a small part of
+// the draws that [Countdown.Instance] allows itself.
 func (c Countdown) probe() error {
 	for _, split := range []Split{Train, Test} {
 		for i := range 8 {
 			if _, ok := c.find(split, i, maxDraws/256); !ok {
-				return fmt.Errorf("countdown: %d numbers from %d to %d with %q and targets up to %d give (almost) no %s instances: widen a range",
+				return fmt.Errorf("countdown: %d numbers from %d to %d with %q and targets up to %d give (almost) no "+
+					"%s instances: widen a range",
 					c.Numbers, c.MinNumber, c.MaxNumber, c.Operators, c.MaxTarget, split)
 			}
 		}

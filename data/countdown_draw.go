@@ -35,7 +35,8 @@ const maxDraws = 1 << 21
 func (c Countdown) Instance(split Split, i int) Instance {
 	in, ok := c.find(split, i, maxDraws)
 	if !ok {
-		panic(fmt.Sprintf("data: no countdown instance %d of %s in %d draws of valid settings %+v", i, split, maxDraws, c))
+		panic(fmt.Sprintf("data: no countdown instance %d of %s in %d draws of valid settings %+v", i, split, maxDraws,
+			c))
 	}
 	return in
 }

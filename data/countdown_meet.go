@@ -5,13 +5,15 @@ import (
 	"strings"
 )
 
-// The style "meet" for three numbers and + - *: for each pair, what it makes and what is needed beside the third number, until the two
-// meet. Every slot has a fixed place, so that a small model can learn each from a fact or two of arithmetic.
+// The style "meet" for three numbers and + - *: for each pair, what it makes and what is needed beside the third
+// number, until the two meet. Every slot has a fixed place, so that a small model can learn each from a fact or two of
+// arithmetic.
 //
 //	make 35 from 20 9 24:| 20 9: 29 11 _ > 11 answer: ( 20 - 9 ) + 24
 //
-// For the pair x y and the third number z: x+y, |x-y|, x*y, then after ">" |T-z|, T+z, T/z. A slot without a value in 1 ... max target + max
-// number is "_", and so is T/z unless exact. The trace ends at the first needed value that the pair makes.
+// For the pair x y and the third number z: x+y, |x-y|, x*y, then after ">" |T-z|, T+z, T/z. A slot without a value in 1
+// ... max target + max number is "_", and so is T/z unless exact. The trace ends at the first needed value that the
+// pair makes.
 
 func meetPrompt(_ Countdown, in Instance) string {
 	return fmt.Sprintf("make %d from %s:", in.Target, joinInts(in.Numbers, " "))
@@ -29,7 +31,8 @@ func meetSolution(c Countdown, in Instance) string {
 			return b.String() + " answer: " + answer
 		}
 	}
-	panic(fmt.Sprintf("data: countdown instance %v has no pair that meets", in)) // three numbers are always joined as a pair and a third
+	// three numbers are always joined as a pair and a third
+	panic(fmt.Sprintf("data: countdown instance %v has no pair that meets", in))
 }
 
 // meetPair writes the slots of a pair, hi >= lo, and returns the answer where the pair and the third number z meet.
@@ -63,7 +66,8 @@ func meetPair(b *strings.Builder, limit, target, hi, lo, z int) string {
 	for _, need := range []struct {
 		value  int
 		answer string
-	}{{max(target-z, z-target), difference}, {target + z, fmt.Sprintf("%%s - %d", z)}, {quotient, fmt.Sprintf("%%s * %d", z)}} {
+	}{{max(target-z, z-target), difference}, {target + z, fmt.Sprintf("%%s - %d", z)},
+		{quotient, fmt.Sprintf("%%s * %d", z)}} {
 		if slot(need.value) && made[need.value] != "" {
 			return fmt.Sprintf(need.answer, made[need.value])
 		}

@@ -6,7 +6,8 @@ import (
 )
 
 func TestCountdownMeet(t *testing.T) {
-	c := Countdown{Numbers: 3, MinNumber: 1, MaxNumber: 25, MaxTarget: 100, Operators: "+-*", Style: "meet", Train: 2000, Test: 10, Seed: 1}
+	c := Countdown{Numbers: 3, MinNumber: 1, MaxNumber: 25, MaxTarget: 100, Operators: "+-*", Style: "meet",
+		Train: 2000, Test: 10, Seed: 1}
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
@@ -15,7 +16,8 @@ func TestCountdownMeet(t *testing.T) {
 		text string
 	}{
 		{Instance{[]int{20, 9, 24}, 35}, "make 35 from 20 9 24:| 20 9: 29 11 _ > 11 answer: ( 20 - 9 ) + 24"},
-		{Instance{[]int{4, 12, 16}, 76}, "make 76 from 4 12 16:| 4 12: 16 8 48 > 60 92 _; 4 16: 20 12 64 > 64 answer: ( 16 * 4 ) + 12"},
+		{Instance{[]int{4, 12, 16}, 76},
+			"make 76 from 4 12 16:| 4 12: 16 8 48 > 60 92 _; 4 16: 20 12 64 > 64 answer: ( 16 * 4 ) + 12"},
 		{Instance{[]int{6, 2, 9}, 1}, "make 1 from 6 2 9:| 6 2: 8 4 12 > 8 answer: 9 - ( 6 + 2 )"},
 	} {
 		if got := meetPrompt(c, want.in) + "|" + meetSolution(c, want.in); got != want.text {

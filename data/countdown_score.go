@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Score checks an answer exactly: 1 if its final expression uses only the given numbers, each at most once, only the task's
-// operators, and equals the target in rational arithmetic; FormatCredit if only the value is wrong; 0 otherwise.
+// Score checks an answer exactly: 1 if its final expression uses only the given numbers, each at most once, only the
+// task's operators, and equals the target in rational arithmetic; FormatCredit if only the value is wrong; 0 otherwise.
 //
 // The final expression is what the last <answer></answer> holds, else what follows the last "answer:", else the last
 // line that is not blank. It may be followed by "= target".

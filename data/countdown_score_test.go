@@ -68,7 +68,8 @@ func TestCountdownFormatCredit(t *testing.T) {
 	c := small()
 	c.Operators, c.FormatCredit = "+-*/", 0.25
 	for answer, want := range map[string]float64{
-		"7*4+2": 1, "7*4": 0.25, "7/(4-4)": 0, "7/(4-4": 0, "4/(7-7)": 0, "2/(4-2*2)": 0, "4/(2-2)": 0, "7+4+2": 0.25, "7+": 0, "5": 0,
+		"7*4+2": 1, "7*4": 0.25, "7/(4-4)": 0, "7/(4-4": 0, "4/(7-7)": 0, "2/(4-2*2)": 0, "4/(2-2)": 0, "7+4+2": 0.25,
+		"7+": 0, "5": 0,
 	} {
 		if got := c.Score([]int{4, 7, 2}, 30, answer); got != want {
 			t.Errorf("%q scores %v, want %v", answer, got, want)
@@ -80,7 +81,8 @@ func TestCountdownFormatCredit(t *testing.T) {
 }
 
 func FuzzCountdownAnswer(f *testing.F) {
-	for _, s := range []string{"7*4+2", "((7))*4+2", "7/(4-4)", "answer: 7", "<answer>7*4+2</answer>", "7*4+2=30", "(((", "7*4\n2", "\x00"} {
+	for _, s := range []string{"7*4+2", "((7))*4+2", "7/(4-4)", "answer: 7", "<answer>7*4+2</answer>", "7*4+2=30",
+		"(((", "7*4\n2", "\x00"} {
 		f.Add(s, 4, 7, 2, 30)
 	}
 	c := small()

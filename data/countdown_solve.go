@@ -12,8 +12,9 @@ type expr struct {
 	left, right *expr
 }
 
-// combine joins two values by a step, the larger one on the left; nil where the step is not allowed: the result must be a
-// positive integer up to maxValue and neither of the operands (x*1 and the like lead nowhere: the operand was there already).
+// combine joins two values by a step, the larger one on the left; nil where the step is not allowed: the result must be
+// a positive integer up to maxValue and neither of the operands (x*1 and the like lead nowhere: the operand was there
+// already).
 func combine(a, b *expr, op byte) *expr {
 	if a.value < b.value {
 		a, b = b, a
@@ -79,7 +80,8 @@ func (e *expr) steps() []string {
 }
 
 // Solve searches for an expression of numbers, each used at most once, that equals target, with positive integers all
-// the way. The search is exhaustive and deterministic; it prefers few steps, then earlier numbers, then earlier operators.
+// the way. The search is exhaustive and deterministic; it prefers few steps, then earlier numbers, then earlier
+// operators.
 func (c Countdown) Solve(numbers []int, target int) (expression string, ok bool) {
 	e := c.solve(numbers, target)
 	if e == nil {
@@ -146,8 +148,8 @@ func leaves(numbers []int) []*expr {
 	return pool
 }
 
-// trace is a depth-first search written down as it goes. Each try is one event: a first or middle step "7+4=11"; with two
-// values left the results of joining them, in the order of the operators, ":13 9 22", up to the target.
+// trace is a depth-first search written down as it goes. Each try is one event: a first or middle step "7+4=11"; with
+// two values left the results of joining them, in the order of the operators, ":13 9 22", up to the target.
 type trace struct {
 	c      Countdown
 	target int
@@ -194,7 +196,8 @@ func (t *trace) note(e *expr, pool int) {
 // maxTrace is the length in bytes that a written search may have before its solution.
 const maxTrace = 256
 
-// text is the written search without its first separator; a search too long is cut, and goes straight to the steps of the solution.
+// text is the written search without its first separator; a search too long is cut, and goes straight to the steps of
+// the solution.
 func (t *trace) text(found *expr) string {
 	if t.bytes > maxTrace {
 		t.events = append(t.events, ","+strings.Join(found.steps(), ","))

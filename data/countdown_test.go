@@ -9,7 +9,8 @@ import (
 )
 
 func small() Countdown {
-	return Countdown{Numbers: 3, MinNumber: 1, MaxNumber: 10, MaxTarget: 100, Operators: "+-*", Train: 1000, Test: 200, Seed: 1}
+	return Countdown{Numbers: 3, MinNumber: 1, MaxNumber: 10, MaxTarget: 100, Operators: "+-*", Train: 1000, Test: 200,
+		Seed: 1}
 }
 
 // canonical is the identity of a puzzle.
@@ -23,7 +24,8 @@ func TestCountdownInstances(t *testing.T) {
 	for i := range 3000 {
 		in := c.Instance(Train, i)
 		train[canonical(in)] = true
-		if in.Target < 1 || in.Target > c.MaxTarget || len(in.Numbers) != 3 || slices.Min(in.Numbers) < 1 || slices.Max(in.Numbers) > 10 {
+		if in.Target < 1 || in.Target > c.MaxTarget || len(in.Numbers) != 3 || slices.Min(in.Numbers) < 1 ||
+			slices.Max(in.Numbers) > 10 {
 			t.Fatalf("instance %d is out of range: %v", i, in)
 		}
 	}
@@ -49,7 +51,8 @@ func TestCountdownIndependence(t *testing.T) {
 	for i := range 41 {
 		c.Instance(Train, i)
 	}
-	if again := c.Instance(Train, 41); canonical(again) != canonical(alone) || !slices.Equal(again.Numbers, alone.Numbers) {
+	if again := c.Instance(Train, 41); canonical(again) != canonical(alone) ||
+		!slices.Equal(again.Numbers, alone.Numbers) {
 		t.Fatalf("instance 41 is %v, then %v", alone, again)
 	}
 	other := c
@@ -130,7 +133,8 @@ func TestCountdownText(t *testing.T) {
 		"expression": {"4 7 2 = 30\n", "7*4+2"},
 		"steps":      {"4 7 2 = 30\n", "7*4=28,28+2=30\n7*4+2"},
 		"search":     {"4 7 2 = 30\n", "7+4=11 13 9 22,7-4=3 5 1 6,7*4=28 30\n7*4+2"},
-		"chat": {"Write an expression that equals 30. Use the numbers 4, 7, 2, each at most once, with parentheses and the operators + - *. " +
+		"chat": {"Write an expression that equals 30. Use the numbers 4, 7, 2, each at most once, with parentheses " +
+			"and the operators + - *. " +
 			"End with the expression alone inside <answer></answer>.", "<answer>7*4+2</answer>"},
 	} {
 		c := small()
@@ -153,7 +157,8 @@ func TestCountdownSteps(t *testing.T) {
 			if _, err := fmt.Sscanf(step, "%d%c%d=%d", &a, &op, &b, &v); err != nil {
 				t.Fatalf("step %q: %v", step, err)
 			}
-			if want := map[rune]int{'+': a + b, '-': a - b, '*': a * b, '/': a / b}[op]; want != v || op == '/' && a%b != 0 {
+			if want := map[rune]int{'+': a + b, '-': a - b, '*': a * b, '/': a / b}[op]; want != v || op == '/' &&
+				a%b != 0 {
 				t.Fatalf("step %q is wrong", step)
 			}
 		}
@@ -235,7 +240,8 @@ func TestCountdownValidate(t *testing.T) {
 	} {
 		c := small()
 		change(&c)
-		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("got %v, want one line with %q", err, want)
 		}
 	}

@@ -20,7 +20,8 @@ type countdownStyle struct {
 //	meet        "make 30 from 4 7 2:" -> " 4 7: 11 3 28 > 28 answer: ( 7 * 4 ) + 2", see [meetSolution]
 //	chat        an English prompt for models that converse -> "<answer>7*4+2</answer>"
 //
-// A search names each first step and then what joining its result with the number left gives, until the target turns up.
+// A search names each first step and then what joining its result with the number left gives, until the target turns
+// up.
 var countdownStyles = map[string]countdownStyle{
 	"expression": {compactPrompt, func(c Countdown, in Instance) string { return c.solution(in).String() }},
 	"steps": {compactPrompt, func(c Countdown, in Instance) string {
@@ -33,7 +34,9 @@ var countdownStyles = map[string]countdownStyle{
 		return t.text(found) + "\n" + found.String()
 	}},
 	"meet": {meetPrompt, meetSolution},
-	"chat": {chatPrompt, func(c Countdown, in Instance) string { return "<answer>" + c.solution(in).String() + "</answer>" }},
+	"chat": {chatPrompt, func(c Countdown, in Instance) string {
+		return "<answer>" + c.solution(in).String() + "</answer>"
+	}},
 }
 
 // solution solves an instance that is solvable by construction.
@@ -50,7 +53,8 @@ func compactPrompt(_ Countdown, in Instance) string {
 }
 
 func chatPrompt(c Countdown, in Instance) string {
-	return fmt.Sprintf("Write an expression that equals %d. Use the numbers %s, each at most once, with parentheses and the operators %s. "+
+	return fmt.Sprintf("Write an expression that equals %d. Use the numbers %s, each at most once, with parentheses "+
+		"and the operators %s. "+
 		"End with the expression alone inside <answer></answer>.",
 		in.Target, joinInts(in.Numbers, ", "), strings.Join(strings.Split(c.Operators, ""), " "))
 }

@@ -66,14 +66,16 @@ type Options struct {
 	MaxRows  int       // of a sample
 	PairRows int       // of the two samples of a preference, at least 2; other data does not use it
 	Long     Long
-	Now      time.Time // told to templates that write the date; zero: they are refused, as samples would change by the day
+	// told to templates that write the date; zero: they are refused, as samples would change by the day
+	Now time.Time
 }
 
 // Validate reports options that cannot be meant.
 func (o Options) Validate() error {
 	switch {
 	case o.Vocab < 1 || o.End < -1 || int(o.End) >= o.Vocab:
-		return fmt.Errorf("the id that ends a turn is %d, the vocabulary has %d: want one of its ids, or -1", o.End, o.Vocab)
+		return fmt.Errorf("the id that ends a turn is %d, the vocabulary has %d: want one of its ids, or -1", o.End,
+			o.Vocab)
 	case o.MaxRows < 1:
 		return fmt.Errorf("samples of at most %d rows: want at least 1", o.MaxRows)
 	case o.Long != LongError && o.Long != LongDrop && o.Long != LongTruncate:
@@ -137,7 +139,8 @@ func newBuilder(o Options, name string) *builder {
 // noLabel marks a token that is not to be learned.
 const noLabel = -1
 
-// sequence is token ids with what is to be learned: labels[i] is the id that the model should write at place i, or noLabel.
+// sequence is token ids with what is to be learned: labels[i] is the id that the model should write at place i, or
+// noLabel.
 type sequence struct {
 	ids, labels []int32
 	weights     []float32 // of labels; nil: 1 each
@@ -157,7 +160,8 @@ func (q *sequence) add(ids []int32, learn bool) {
 // learn makes targets of the tokens [from, to).
 func (q *sequence) learn(from, to int) { copy(q.labels[from:to], q.ids[from:to]) }
 
-// rows is how many rows the sequence takes: up to the one that predicts its last label. The first label has no row before it.
+// rows is how many rows the sequence takes: up to the one that predicts its last label. The first label has no row
+// before it.
 func (q *sequence) rows() int {
 	for i := len(q.labels) - 1; i > 0; i-- {
 		if q.labels[i] != noLabel {
@@ -195,7 +199,8 @@ func (b *builder) add(q sequence) error {
 	if rows > b.MaxRows {
 		switch b.Long {
 		case LongError:
-			return fmt.Errorf(`the sample has %d tokens and %d fit, raise data.pack_rows or set data.long to "drop" or "truncate"`, rows, b.MaxRows)
+			return fmt.Errorf(`the sample has %d tokens and %d fit, raise data.pack_rows or set data.long to "drop" `+
+				`or "truncate"`, rows, b.MaxRows)
 		case LongTruncate:
 			q = q.cut(b.MaxRows)
 			rows = q.rows()
@@ -220,7 +225,8 @@ func (b *builder) append(s Sample) {
 func (o Options) check(q sequence) error {
 	for i, id := range q.ids {
 		if id < 0 || int(id) >= o.Vocab {
-			return fmt.Errorf("token %d has id %d, the vocabulary has %d, use the model's own tokenizer", i, id, o.Vocab)
+			return fmt.Errorf("token %d has id %d, the vocabulary has %d, use the model's own tokenizer", i, id,
+				o.Vocab)
 		}
 		if l := q.labels[i]; l != noLabel && (l < 0 || int(l) >= o.Vocab) {
 			return fmt.Errorf("label %d is %d, the vocabulary has %d, use -100 where nothing is learned", i, l, o.Vocab)
@@ -241,7 +247,8 @@ func (b *builder) completion(prompt, completion string) error {
 	return b.add(q)
 }
 
-// continued is a prompt and what should follow it. The two are tokenised apart, as in serving, where the prompt stands alone.
+// continued is a prompt and what should follow it. The two are tokenised apart, as in serving, where the prompt stands
+// alone.
 func (o Options) continued(prompt, completion string) (q sequence, err error) {
 	if o.Codec == nil {
 		return q, errNoTokenizer

@@ -9,8 +9,8 @@ import (
 	"lockstep/data/jinja"
 )
 
-// segment is a piece of a rendered conversation, learned or not. Segments are tokenised apart, so that what is learned starts
-// from the tokens that the model will be given in serving.
+// segment is a piece of a rendered conversation, learned or not. Segments are tokenised apart, so that what is learned
+// starts from the tokens that the model will be given in serving.
 type segment struct {
 	text  string
 	learn bool
@@ -99,20 +99,23 @@ func (o Options) marked(c Chat, from int, turns []int, whole jinja.Result) ([]re
 			return nil, err
 		}
 		if !strings.HasPrefix(whole.Text, prompt) {
-			return nil, errors.New("the chat template writes the prompt's messages otherwise when a completion follows, give one list of messages instead")
+			return nil, errors.New("the chat template writes the prompt's messages otherwise when a completion " +
+				"follows, give one list of messages instead")
 		}
 	}
 	part := rendered{last: turns[len(turns)-1], partial: -len(turns)}
 	all := assistantTurns(c.Messages, 0)
 	silent := slices.ContainsFunc(all, func(i int) bool { return i >= from && muted(c.Messages[i]) })
 	if silent && len(all) != len(whole.Generated) {
-		return nil, fmt.Errorf("the chat template marks %d pieces of %d assistant messages, where a weight of 0 has no place",
+		return nil, fmt.Errorf("the chat template marks %d pieces of %d assistant messages, where a weight of 0 "+
+			"has no place",
 			len(whole.Generated), len(all))
 	}
 	at := 0
 	for k, g := range whole.Generated {
 		if g[0] >= len(prompt) && !(silent && muted(c.Messages[all[k]])) {
-			part.segments = append(part.segments, segment{whole.Text[at:g[0]], false}, segment{whole.Text[g[0]:g[1]], true})
+			part.segments = append(part.segments, segment{whole.Text[at:g[0]], false}, segment{whole.Text[g[0]:g[1]],
+				true})
 			part.partial++
 			at = g[1]
 		}
@@ -122,9 +125,9 @@ func (o Options) marked(c Chat, from int, turns []int, whole jinja.Result) ([]re
 }
 
 // byPrefixes cuts at the assistant's turns. Turn i is what render(messages[:i+1]) adds to render(messages[:i]) with the
-// generation prompt. Where each of these texts continues the one before, they are one sample. A template that writes earlier
-// turns otherwise (Qwen3 drops their thinking) gives one sample for each turn, in which the model reads just what it
-// reads in serving, and learns that turn only.
+// generation prompt. Where each of these texts continues the one before, they are one sample. A template that writes
+// earlier turns otherwise (Qwen3 drops their thinking) gives one sample for each turn, in which the model reads just
+// what it reads in serving, and learns that turn only.
 func (o Options) byPrefixes(c Chat, turns []int) ([]rendered, error) {
 	samples := make([]rendered, len(turns))
 	ends := make([]string, len(turns))
@@ -139,7 +142,8 @@ func (o Options) byPrefixes(c Chat, turns []int) ([]rendered, error) {
 		}
 		said, ok := strings.CutPrefix(ends[k], prompt)
 		if !ok {
-			return nil, fmt.Errorf("the chat template does not continue its own generation prompt at message %d, mark what is learned by {%% generation %%}", i)
+			return nil, fmt.Errorf("the chat template does not continue its own generation prompt at message %d, "+
+				"mark what is learned by {%% generation %%}", i)
 		}
 		samples[k] = rendered{segments: []segment{{prompt, false}, {said, true}}, last: i}
 	}

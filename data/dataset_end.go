@@ -12,10 +12,13 @@ import (
 // model stops. It stands in one of three places.
 //
 //   - At the end of what the template writes for the answer: <|im_end|> (ChatML), <|eot_id|> (Llama 3), <|return|> or
-//     <|call|> (gpt-oss), [e~[ (MiniMax). Where several follow each other (Phi: <|end|>, <|endoftext|>), generation stops at
+//     <|call|> (gpt-oss), [e~[ (MiniMax). Where several follow each other (Phi: <|end|>, <|endoftext|>), generation
+//     stops at
 //     the first; what comes behind it is not learned.
-//   - At the beginning of what follows: GLM's <|user|> and <|observation|> open the next message, and end the answer before.
-//   - Nowhere, behind the last answer of such a template. It is then what the template would write next: GLM's <|user|>, or
+//   - At the beginning of what follows: GLM's <|user|> and <|observation|> open the next message, and end the answer
+//     before.
+//   - Nowhere, behind the last answer of such a template. It is then what the template would write next: GLM's
+//     <|user|>, or
 //     <|observation|> behind a call of a tool.
 
 // tokenised is the tokens of a rendered conversation with what is learned of them.

@@ -26,7 +26,8 @@ var templateEnds = map[string][]string{
 
 // specialTexts are the special tokens of those templates.
 var specialTexts = []string{
-	"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|system|>", "<|tool|>",
+	"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>", "<|observation|>", "<|system|>",
+	"<|tool|>",
 	"[gMASK]", "<sop>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>",
 	"<|header|>", "]~b]", "[e~[", "<s>",
 }
@@ -88,7 +89,9 @@ func TestEveryAnswerEnds(t *testing.T) {
 			for _, q := range list {
 				for _, a := range o.answers(q) {
 					found++
-					if slices.ContainsFunc(templateEnds[name], func(end string) bool { return strings.HasSuffix(a, end) }) {
+					if slices.ContainsFunc(templateEnds[name], func(end string) bool {
+						return strings.HasSuffix(a, end)
+					}) {
 						ended++
 					} else {
 						t.Errorf("%s, conversation %d: the answer %q has no end", name, i, a)
@@ -123,7 +126,8 @@ func TestAnswerEnds(t *testing.T) {
 		{"glm.jinja", []string{u("A"), a("B"), u("C"), a("D")},
 			[]string{"\n<think></think>\nB<|user|>", "\n<think></think>\nD<|user|>"}},
 		{"glm.jinja", []string{u("A"), call}, []string{"\n<think></think>\n<tool_call>f</tool_call><|observation|>"}},
-		{"glm.jinja", []string{u("A"), call, tool}, []string{"\n<think></think>\n<tool_call>f</tool_call><|observation|>"}},
+		{"glm.jinja", []string{u("A"), call, tool},
+			[]string{"\n<think></think>\n<tool_call>f</tool_call><|observation|>"}},
 		{"glm.jinja", []string{u("A"), call, tool, a("D")},
 			[]string{"\n<think></think>\n<tool_call>f</tool_call><|observation|>", "\n<think></think>\nD<|user|>"}},
 		{"harmony.jinja", []string{u("A"), a("B"), u("C"), a("D")},
@@ -165,7 +169,8 @@ func chatOf(t testing.TB, messages []string) Chat {
 // allowed.
 func TestNoEnd(t *testing.T) {
 	user, said := `{"role": "user", "content": "A"}`, `{"role": "assistant", "content": "B"}`
-	const each, said1 = "{% for m in messages %}", "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
+	const each, said1 = "{% for m in messages %}",
+		"{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
 	const marked = "<|{{ m.role }}|>{{ m.content }}{% endfor %}{{ '<|assistant|>' if add_generation_prompt"
 	for _, k := range []struct {
 		source   string
@@ -173,17 +178,20 @@ func TestNoEnd(t *testing.T) {
 		want     string // of the error
 		answers  []string
 	}{
-		{each + "### {{ m.role }}:\n{{ m.content }}\n{% endfor %}{{ '### assistant:\n' if add_generation_prompt }}", []string{user, said},
+		{each + "### {{ m.role }}:\n{{ m.content }}\n{% endfor %}{{ '### assistant:\n' if add_generation_prompt }}",
+			[]string{user, said},
 			`plain: none of ["<|endoftext|>"] ends an answer, "### user:\nb\n" follows "B\n"`, []string{"B\n"}},
 		{each + marked + " }}", []string{user, said},
 			`plain: none of ["<|endoftext|>"] ends an answer, "<|user|>b" follows`, []string{"B"}},
 		{each + marked + " else '<|endoftext|>' }}", []string{user, said, user}, "", []string{"B<|endoftext|>"}},
-		{each + "{{ m.role }}: {{ m.content }} {{ '<|endoftext|>' if loop.last and m.role == 'assistant' }}{% endfor %}" +
+		{each +
+			"{{ m.role }}: {{ m.content }} {{ '<|endoftext|>' if loop.last and m.role == 'assistant' }}{% endfor %}" +
 			"{{ 'assistant: ' if add_generation_prompt }}",
 			[]string{user, said, user, said}, "", []string{"B <|endoftext|>", "B <|endoftext|>"}},
 		{each + "{{ m.role }}: " + said1 + "{% else %}{{ m.content }}{% endif %}{{ '\n' }}{% endfor %}<|endoftext|>",
 			[]string{user, said, user, said}, `"\nuser: A\nassistant: " follows`, []string{"B", "B\n<|endoftext|>"}},
-		{each + said1 + ", {% generation %}yes<|endoftext|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+		{each + said1 + ", {% generation %}yes<|endoftext|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% " +
+			"endfor %}",
 			[]string{user, said}, "", []string{"B", "yes<|endoftext|>"}},
 	} {
 		o := templateOptions(t, "twice.jinja")
@@ -235,12 +243,14 @@ func TestTemplatesHaveGoldens(t *testing.T) {
 func TestMarkedPrompt(t *testing.T) {
 	o := testOptions()
 	var err error
-	o.Template, err = NewTemplate("t", "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>"+
-		"{% endgeneration %}{% else %}{{ m.content }}:{% endif %}{% endfor %}", nil)
+	o.Template, err = NewTemplate("t",
+		"{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|im_end|>"+
+			"{% endgeneration %}{% else %}{{ m.content }}:{% endif %}{% endfor %}", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const line = `{"prompt": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}], ` +
+	const line = `{"prompt": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": ` +
+		`"user", "content": "C"}], ` +
 		`"completion": [{"role": "assistant", "content": "D"}]}`
 	if got, want := samplesOf(t, line, o), "A:B<|im_end|>C:[D<|im_end|>]"; len(got) != 1 || got[0] != want {
 		t.Errorf("%q, want %q", got, want)

@@ -49,10 +49,12 @@ func (byteCodec) Decode(ids []int32) string {
 }
 
 func testOptions() Options {
-	return Options{Codec: byteCodec{}, Template: DefaultTemplate(), End: imEnd, Vocab: 258, MaxRows: 1000, Long: LongError}
+	return Options{Codec: byteCodec{}, Template: DefaultTemplate(), End: imEnd, Vocab: 258, MaxRows: 1000,
+		Long: LongError}
 }
 
-// show writes a sample's tokens with what is learned in brackets: "4 7=[11<|im_end|>]". The last target has no row of its own.
+// show writes a sample's tokens with what is learned in brackets: "4 7=[11<|im_end|>]". The last target has no row of
+// its own.
 func show(t testing.TB, s Sample) string {
 	t.Helper()
 	if len(s.IDs) != len(s.Targets) || s.Targets[len(s.Targets)-1] == noLabel {
@@ -102,7 +104,8 @@ func TestTaskDataset(t *testing.T) {
 }
 
 func TestDatasetLong(t *testing.T) {
-	lines := `{"prompt": "aaaa", "completion": "bcd"}` + "\n" + `{"prompt": "a", "completion": "b"}` + "\n" + `{"prompt": "aaaaaaaaa", "completion": "b"}`
+	lines := `{"prompt": "aaaa", "completion": "bcd"}` + "\n" + `{"prompt": "a", "completion": "b"}` + "\n" +
+		`{"prompt": "aaaaaaaaa", "completion": "b"}`
 	o := testOptions()
 	o.MaxRows = 7
 	o.Long = LongDrop
@@ -128,13 +131,20 @@ func TestDatasetLong(t *testing.T) {
 			got = append(got, show(t, d.Sample(i)))
 		}
 		if strings.Join(got, " ") != k.want || d.Dropped != k.dropped || d.Truncated != k.truncated {
-			t.Errorf("%s at %d: %q, %d dropped, %d cut; want %q, %d, %d", k.long, k.rows, got, d.Dropped, d.Truncated, k.want, k.dropped, k.truncated)
+			t.Errorf("%s at %d: %q, %d dropped, %d cut; want %q, %d, %d", k.long, k.rows, got, d.Dropped, d.Truncated,
+				k.want, k.dropped, k.truncated)
 		}
 	}
 	o.Long, o.MaxRows = LongError, 7
-	wantError(t, "f:3: the sample has 10 tokens and 7 fit", func() error { _, err := readJSONL("f", strings.NewReader(lines), o); return err })
+	wantError(t, "f:3: the sample has 10 tokens and 7 fit", func() error {
+		_, err := readJSONL("f", strings.NewReader(lines), o)
+		return err
+	})
 	o.Long, o.MaxRows = LongDrop, 1
-	wantError(t, "f: no sample is left of 3", func() error { _, err := readJSONL("f", strings.NewReader(lines), o); return err })
+	wantError(t, "f: no sample is left of 3", func() error {
+		_, err := readJSONL("f", strings.NewReader(lines), o)
+		return err
+	})
 }
 
 func TestOptionsValidate(t *testing.T) {

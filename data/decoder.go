@@ -2,7 +2,8 @@ package data
 
 import "unicode/utf8"
 
-// Decoder turns tokens into text as they come: what Add and Rest return, end to end, is Decode of all tokens. The zero value with a tokenizer is ready.
+// Decoder turns tokens into text as they come: what Add and Rest return, end to end, is Decode of all tokens. The zero
+// value with a tokenizer is ready.
 type Decoder struct {
 	Tokenizer *Tokenizer
 	held      []byte // a character that has not ended

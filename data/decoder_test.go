@@ -8,7 +8,8 @@ import (
 // Whatever the bytes and wherever tokens end, the pieces are the text, and each is whole characters.
 func FuzzDecoder(f *testing.F) {
 	tok := ByteTokenizer(nil)
-	for _, s := range []string{"", "a", "é", "\U0001f600x", "\xf0\x9f", "\xf0\x9f\xf0\x9f\x98\x80", "\xe2\x82a\xac", "\xff\xfe\xc3", "\xed\xa0\x80", "日本\xe6"} {
+	for _, s := range []string{"", "a", "é", "\U0001f600x", "\xf0\x9f", "\xf0\x9f\xf0\x9f\x98\x80", "\xe2\x82a\xac",
+		"\xff\xfe\xc3", "\xed\xa0\x80", "日本\xe6"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

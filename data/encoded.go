@@ -21,7 +21,8 @@ func encoded(text []byte) error {
 		}
 		if r == '\\' {
 			if n = escape(text[i:]); n == 0 {
-				return fmt.Errorf("byte %d of the line, %.6s, is half of a pair of surrogates, write the character itself", i+1, text[i:])
+				return fmt.Errorf("byte %d of the line, %.6s, is half of a pair of surrogates, write the "+
+					"character itself", i+1, text[i:])
 			}
 		}
 		i += n
@@ -29,7 +30,8 @@ func encoded(text []byte) error {
 	return nil
 }
 
-// escape is the length of the escape that text begins with; 0: it is a surrogate without its other half. Escapes that JSON does not have are left to its decoder.
+// escape is the length of the escape that text begins with; 0: it is a surrogate without its other half. Escapes that
+// JSON does not have are left to its decoder.
 func escape(text []byte) int {
 	r := escaped(text)
 	switch {

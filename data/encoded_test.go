@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A line that JSON would be read from with other characters than it has is an error; a pair of surrogates is one character.
+// A line that JSON would be read from with other characters than it has is an error; a pair of surrogates is one
+// character.
 func TestEncoded(t *testing.T) {
 	for line, want := range map[string]string{
 		`{"text":"naïve 中 😀"}`:           "",

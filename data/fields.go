@@ -129,7 +129,8 @@ func (f *fields) messages(n int, key string, v any) error {
 }
 
 // messageFields are those that OpenAI's messages and reasoning models have; the template reads what it knows of them.
-var messageFields = []string{"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning", "thinking"}
+var messageFields = []string{"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning",
+	"thinking"}
 
 func (f *fields) message(n int, m *jinja.Dict, prompt bool) error {
 	for _, k := range m.Keys() {
@@ -161,7 +162,8 @@ func checkWeight(m *jinja.Dict, v any, prompt bool) error {
 	case one && prompt:
 		return fmt.Errorf("the weight of a message of the prompt is 1, but a prompt is not learned, remove it")
 	case one && role != "assistant":
-		return fmt.Errorf("the weight of a message of the role %v is 1, but assistant messages alone are learned, remove it", role)
+		return fmt.Errorf("the weight of a message of the role %v is 1, but assistant messages alone are learned, "+
+			"remove it", role)
 	}
 	return nil
 }

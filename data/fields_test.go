@@ -82,13 +82,20 @@ func TestMessageWeights(t *testing.T) {
 	const hi = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
 	o := testOptions()
 	for line, want := range map[string]string{
-		`{"messages": [` + u + `, ` + a1 + `]}`:                                                                  hi + "[Ho<|im_end|>]",
-		`{"messages": [` + u + `, ` + a0 + `, ` + u + `, ` + b + `]}`:                                            hi + "Ho<|im_end|>\n" + hi + "[Ha<|im_end|>]",
-		`{"messages": [` + u + `, ` + b + `, ` + u + `, ` + a0 + `]}`:                                            hi + "[Ha<|im_end|>]",
-		`{"messages": [` + u + `, ` + a1 + `, ` + u + `, ` + a0 + `, ` + u + `, ` + b + `]}`:                     hi + "[Ho<|im_end|>]\n" + hi + "Ho<|im_end|>\n" + hi + "[Ha<|im_end|>]",
-		`{"prompt": [` + u + `], "completion": [` + a0 + `, ` + u + `, ` + b + `]}`:                              hi + "Ho<|im_end|>\n" + hi + "[Ha<|im_end|>]",
-		`{"messages": [{"role": "user", "content": "Hi", "weight": 0}, ` + a1 + `]}`:                             hi + "[Ho<|im_end|>]",
-		`{"messages": [` + u + `, {"role": "assistant", "content": "Ho", "weight": 0.0}, ` + u + `, ` + b + `]}`: hi + "Ho<|im_end|>\n" + hi + "[Ha<|im_end|>]",
+		`{"messages": [` + u + `, ` + a1 + `]}`: hi +
+			"[Ho<|im_end|>]",
+		`{"messages": [` + u + `, ` + a0 + `, ` + u + `, ` + b + `]}`: hi +
+			"Ho<|im_end|>\n" + hi + "[Ha<|im_end|>]",
+		`{"messages": [` + u + `, ` + b + `, ` + u + `, ` + a0 + `]}`: hi +
+			"[Ha<|im_end|>]",
+		`{"messages": [` + u + `, ` + a1 + `, ` + u + `, ` + a0 + `, ` + u + `, ` + b + `]}`: hi +
+			"[Ho<|im_end|>]\n" + hi + "Ho<|im_end|>\n" + hi + "[Ha<|im_end|>]",
+		`{"prompt": [` + u + `], "completion": [` + a0 + `, ` + u + `, ` + b + `]}`: hi +
+			"Ho<|im_end|>\n" + hi + "[Ha<|im_end|>]",
+		`{"messages": [{"role": "user", "content": "Hi", "weight": 0}, ` + a1 + `]}`: hi +
+			"[Ho<|im_end|>]",
+		`{"messages": [` + u + `, {"role": "assistant", "content": "Ho", "weight": 0.0}, ` + u + `, ` + b + `]}`: hi +
+			"Ho<|im_end|>\n" + hi + "[Ha<|im_end|>]",
 	} {
 		if got := samplesOf(t, line, o); len(got) != 1 || got[0] != want {
 			t.Errorf("%s\ngives %q\nwant  %q", line, got, want)
@@ -110,11 +117,16 @@ func TestMessageWeights(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	for line, want := range map[string]string{
-		`{"messages": [` + u + `, ` + a0 + `]}`:                                           "no assistant message to learn from",
-		`{"messages": [` + u + `, {"role": "assistant", "content": "a", "weight": 0.5}]}`: "messages[1]: the weight of a message is 0 or 1",
-		`{"messages": [` + u + `, {"role": "assistant", "content": "a", "weight": "1"}]}`: "messages[1]: the weight of a message is 0 or 1",
-		`{"messages": [{"role": "user", "content": "a", "weight": 1}, ` + a1 + `]}`:       "messages[0]: the weight of a message of the role user is 1",
-		`{"prompt": [` + u + `, ` + a1 + `, ` + u + `], "completion": [` + a1 + `]}`:      "prompt[1]: the weight of a message of the prompt is 1",
+		`{"messages": [` + u + `, ` + a0 + `]}`: "no assistant message to " +
+			"learn from",
+		`{"messages": [` + u + `, {"role": "assistant", "content": "a", "weight": 0.5}]}`: "messages[1]: the weight " +
+			"of a message is 0 or 1",
+		`{"messages": [` + u + `, {"role": "assistant", "content": "a", "weight": "1"}]}`: "messages[1]: the weight " +
+			"of a message is 0 or 1",
+		`{"messages": [{"role": "user", "content": "a", "weight": 1}, ` + a1 + `]}`: "messages[0]: the weight " +
+			"of a message of the role user is 1",
+		`{"prompt": [` + u + `, ` + a1 + `, ` + u + `], "completion": [` + a1 + `]}`: "prompt[1]: the weight of " +
+			"a message of the prompt is 1",
 	} {
 		wantError(t, "f:1: "+want, func() error {
 			_, err := readJSONL("f", strings.NewReader(line), testOptions())
@@ -164,7 +176,8 @@ func TestElsewhereIsRefused(t *testing.T) {
 		{"pairs", pair + `, "weight": 2}`, "weight"},
 		{"pairs", pair + `, "images": []}`, "images"},
 		{"pairs", `{"prompt_ids": [1], "chosen_ids": [1], "rejected_ids": [2], "weights": [1]}`, "weights"},
-		{"pairs", `{"input": {"messages": [{"role": "user", "content": "a"}], "audio": 1}, "preferred_output": "b", "non_preferred_output": "c"}`, "audio"},
+		{"pairs", `{"input": {"messages": [{"role": "user", "content": "a"}], "audio": 1}, "preferred_output": "b", ` +
+			`"non_preferred_output": "c"}`, "audio"},
 		{"questions", `{"prompt": "a", "label": "x"}`, "label"},
 		{"questions", `{"ids": [1], "weights": [1]}`, "weights"},
 		{"questions", `{"prompt": "a", "images": []}`, "images"},
@@ -172,8 +185,11 @@ func TestElsewhereIsRefused(t *testing.T) {
 		wantError(t, "f:2: "+k.want+" is not supported here, ", func() error { return readers[k.kind](k.line) })
 	}
 	for key := range elsewhereInMessages {
-		const line = `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", %q: false}]}`
-		wantError(t, "f:2: messages[1]: "+key+" is not supported here, ", func() error { return readers["samples"](fmt.Sprintf(line, key)) })
+		const line = `{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", ` +
+			`%q: false}]}`
+		wantError(t, "f:2: messages[1]: "+key+" is not supported here, ", func() error {
+			return readers["samples"](fmt.Sprintf(line, key))
+		})
 	}
 	o := testOptions()
 	o.Judged = true
@@ -198,7 +214,8 @@ func TestIgnoredFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"f:2: field messages.note is ignored", "f:2: field id is ignored"}; !slices.Equal(d.Ignored, want) {
+	if want := []string{"f:2: field messages.note is ignored", "f:2: field id is ignored"}; !slices.Equal(d.Ignored,
+		want) {
 		t.Errorf("%q, want %q", d.Ignored, want)
 	}
 	p := preferencesOf(t, `{"prompt": "a", "chosen": "b", "rejected": "c", "score_chosen": 1}`, pairOptions())

@@ -26,10 +26,11 @@ func TestGeneration(t *testing.T) {
 		`{"eos_token_id": 7}`:      "[7]  []",
 		`{"eos_token_id": null}`:   "[]  []",
 		`{"eos_token_id": [3, 7]}`: "[3 7]  []",
-		`{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "max_new_tokens": 9, "do_sample": true}`: "[] temperature 0.6, top-p 0.95, top-k 20, at most 9 tokens []",
-		`{"temperature": 0.6, "do_sample": false}`:                                                 "[] temperature 0 []",
-		`{"do_sample": false}`:               "[] temperature 0 []",
-		`{"top_k": -1, "temperature": null}`: "[] top-k 0 []",
+		`{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "max_new_tokens": 9, "do_sample": true}`: "[] temperature " +
+			"0.6, top-p 0.95, top-k 20, at most 9 tokens []",
+		`{"temperature": 0.6, "do_sample": false}`:                                 "[] temperature 0 []",
+		`{"do_sample": false}`:                                                     "[] temperature 0 []",
+		`{"top_k": -1, "temperature": null}`:                                       "[] top-k 0 []",
 		`{"repetition_penalty": 1.05, "min_p": 0, "num_beams": 1, "typical_p": 1}`: "[]  [repetition_penalty = 1.05]",
 		`{"penalty_alpha": null, "num_beams": 4}`:                                  "[]  [num_beams = 4]",
 	} {
@@ -68,7 +69,8 @@ func TestUnion(t *testing.T) {
 // Whatever the file says, reading it gives an error of one line or settings that a request may have.
 func FuzzGeneration(f *testing.F) {
 	for _, s := range []string{
-		`{"eos_token_id": [1, 2], "do_sample": false}`, `{"temperature": 0.5, "top_p": 0.9, "top_k": 3}`, `{"num_beams": [1]}`, "null",
+		`{"eos_token_id": [1, 2], "do_sample": false}`, `{"temperature": 0.5, "top_p": 0.9, "top_k": 3}`,
+		`{"num_beams": [1]}`, "null",
 	} {
 		f.Add([]byte(s))
 	}

@@ -90,7 +90,8 @@ func (b *builder) completionLine(d *jinja.Dict) error {
 		return b.completion(prompt, completion)
 	}
 	if isText || both {
-		return errors.New("one of prompt and completion is a text and the other not, make both texts or both lists of messages")
+		return errors.New("one of prompt and completion is a text and the other not, make both texts or both lists " +
+			"of messages")
 	}
 	before, err := readMessages("prompt", p)
 	if err != nil {

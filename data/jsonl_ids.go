@@ -12,8 +12,8 @@ import (
 // ignoredLabel is the label of a token that is not learned, in files (PyTorch's ignore_index).
 const ignoredLabel = -100
 
-// idsLine reads token ids as they are. labels[i] is what should stand at place i, usually ids[i], or -100; a loss_mask of 1
-// and 0 (or true and false) says the same.
+// idsLine reads token ids as they are. labels[i] is what should stand at place i, usually ids[i], or -100; a loss_mask
+// of 1 and 0 (or true and false) says the same.
 func (b *builder) idsLine(d *jinja.Dict) error {
 	v, _ := d.Get("ids")
 	ids, err := readInts("ids", v)

@@ -99,7 +99,8 @@ func joinParts(parts []any) (string, error) {
 		text, _ := p.Get("text")
 		s, ok := text.(string)
 		if kind != "text" || !ok {
-			return "", fmt.Errorf("content[%d] is no text part: models here read text alone, leave images and other parts out", i)
+			return "", fmt.Errorf("content[%d] is no text part: models here read text alone, leave images and other "+
+				"parts out", i)
 		}
 		b.WriteString(s)
 	}

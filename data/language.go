@@ -24,13 +24,14 @@ const (
 	turnEnd        = "<|im_end|>"
 )
 
-// countdownTokenizer is a byte-level BPE whose merges make " 0" ... " 199" and the words of the countdown style "meet" single tokens.
+// countdownTokenizer is a byte-level BPE whose merges make " 0" ... " 199" and the words of the countdown style "meet"
+// single tokens.
 //
 //go:embed countdown_tokenizer.json
 var countdownTokenizer []byte
 
-// NewLanguage is the language of a model built from nothing, with the default chat template: name is "bytes" (a token for each byte), "countdown"
-// (bytes, and a token for each number up to 199), or a tokenizer.json or its folder.
+// NewLanguage is the language of a model built from nothing, with the default chat template: name is "bytes" (a token
+// for each byte), "countdown" (bytes, and a token for each number up to 199), or a tokenizer.json or its folder.
 func NewLanguage(name string) (*Language, error) {
 	l := &Language{Template: DefaultTemplate(), built: true}
 	var err error
@@ -47,7 +48,8 @@ func NewLanguage(name string) (*Language, error) {
 	}
 	end, ok := l.ID(turnEnd)
 	if !ok {
-		return nil, fmt.Errorf("%s: has no token %s, which ends a turn of the default chat template: use \"bytes\" or a tokenizer of the Qwen family", name, turnEnd)
+		return nil, fmt.Errorf("%s: has no token %s, which ends a turn of the default chat template: use \"bytes\" "+
+			"or a tokenizer of the Qwen family", name, turnEnd)
 	}
 	l.End = end
 	return l, nil
@@ -76,7 +78,8 @@ func LoadLanguage(dir string, eos []int32) (*Language, error) {
 	return l, nil
 }
 
-// Save writes tokenizer.json and tokenizer_config.json for a model built from nothing; one that was read keeps its own files.
+// Save writes tokenizer.json and tokenizer_config.json for a model built from nothing; one that was read keeps its own
+// files.
 func (l *Language) Save(dir string) error {
 	if !l.built {
 		return nil
@@ -85,7 +88,8 @@ func (l *Language) Save(dir string) error {
 		return err
 	}
 	text, err := json.MarshalIndent(map[string]any{
-		"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": turnEnd, "pad_token": endOfTextToken, "bos_token": nil,
+		"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": turnEnd, "pad_token": endOfTextToken,
+		"bos_token":     nil,
 		"chat_template": l.Template.Source(), "clean_up_tokenization_spaces": false,
 	}, "", "  ")
 	if err != nil {

@@ -2,7 +2,8 @@ package data
 
 import "fmt"
 
-// Overlong is the soft punishment of answers that run too long, of DAPO (arXiv 2503.14476, equation 13), to be added to the reward. Of an answer of so many tokens:
+// Overlong is the soft punishment of answers that run too long, of DAPO (arXiv 2503.14476, equation 13), to be added to
+// the reward. Of an answer of so many tokens:
 //
 //	0                               up to most - buffer
 //	(most - buffer - tokens)/buffer up to most

@@ -6,7 +6,8 @@ import (
 )
 
 func TestOverlong(t *testing.T) {
-	for tokens, want := range map[int]float64{0: 0, 15: 0, 16: 0, 17: -0.25, 18: -0.5, 19: -0.75, 20: -1, 21: -1, 1 << 30: -1} {
+	for tokens, want := range map[int]float64{0: 0, 15: 0, 16: 0, 17: -0.25, 18: -0.5, 19: -0.75, 20: -1, 21: -1,
+		1 << 30: -1} {
 		if got := Overlong(tokens, 20, 4); got != want {
 			t.Errorf("%d tokens: %v, want %v", tokens, got, want)
 		}

@@ -19,8 +19,8 @@ func rowsOf(samples []Sample) (n int) {
 	return n
 }
 
-// Stream gives the packs of one optimizer step after the other, epoch by epoch, each epoch in an order of its own. Steps go on
-// across epochs. Its state is two numbers, from which it goes on with the same packs.
+// Stream gives the packs of one optimizer step after the other, epoch by epoch, each epoch in an order of its own.
+// Steps go on across epochs. Its state is two numbers, from which it goes on with the same packs.
 type Stream struct {
 	d        Lessons
 	packRows int
@@ -86,7 +86,8 @@ func (s *Stream) Samples(p Pack) (list []Sample) {
 	return list
 }
 
-// Steps is how many times [Stream.Next] of n packs gives some, from the start of a stream of epochs to its end; 0 for one without end.
+// Steps is how many times [Stream.Next] of n packs gives some, from the start of a stream of epochs to its end; 0 for
+// one without end.
 func (s *Stream) Steps(n int) int {
 	total := 0
 	for e := range s.epochs {
@@ -103,7 +104,8 @@ func (s *Stream) Resume(to StreamState) error {
 	have := s.state
 	have.Epoch, have.Pack = to.Epoch, to.Pack
 	if have != to {
-		return fmt.Errorf("the run was left with other data: seed %d, packs of %d, samples %s, now seed %d, packs of %d, samples %s; restore them or start anew",
+		return fmt.Errorf("the run was left with other data: seed %d, packs of %d, samples %s, now seed %d, packs of "+
+			"%d, samples %s; restore them or start anew",
 			to.Seed, to.PackRows, to.Data, have.Seed, have.PackRows, have.Data)
 	}
 	var list []Pack
@@ -111,7 +113,8 @@ func (s *Stream) Resume(to StreamState) error {
 		list = s.epoch(to.Epoch)
 	}
 	if to.Epoch < 0 || to.Pack < 0 || to.Pack > len(list) {
-		return fmt.Errorf("the run was left at pack %d of epoch %d, which has %d: the checkpoint is damaged", to.Pack, to.Epoch, len(list))
+		return fmt.Errorf("the run was left at pack %d of epoch %d, which has %d: the checkpoint is damaged", to.Pack,
+			to.Epoch, len(list))
 	}
 	s.state, s.packs = to, list
 	return nil

@@ -60,7 +60,8 @@ func (q *pair) same() bool {
 	return slices.Equal(q.chosen.ids, q.rejected.ids) && slices.Equal(q.chosen.labels, q.rejected.labels)
 }
 
-// add makes a pair of samples, by the rule for long ones: each has at most MaxRows rows, and both have at most PairRows.
+// add makes a pair of samples, by the rule for long ones: each has at most MaxRows rows, and both have at most
+// PairRows.
 func (p *Preferences) add(q pair, o Options) error {
 	if err := o.check(q.chosen); err != nil {
 		return fmt.Errorf("chosen: %w", err)
@@ -73,7 +74,8 @@ func (p *Preferences) add(q pair, o Options) error {
 	}
 	if !q.fits(o) {
 		if o.Long == LongError {
-			return fmt.Errorf(`the pair has %d and %d tokens, and %d fit, both together %d, raise data.pack_rows or set data.long to "drop" or "truncate"`,
+			return fmt.Errorf(`the pair has %d and %d tokens, and %d fit, both together %d, raise data.pack_rows or `+
+				`set data.long to "drop" or "truncate"`,
 				q.chosen.rows(), q.rejected.rows(), o.MaxRows, o.PairRows)
 		}
 		if o.Long == LongDrop || !q.truncate(o) {
@@ -90,7 +92,8 @@ func (p *Preferences) add(q pair, o Options) error {
 	return nil
 }
 
-// truncate cuts both at one place, the last at which the pair fits. It fails where one has nothing to learn before that place, or the two are the same.
+// truncate cuts both at one place, the last at which the pair fits. It fails where one has nothing to learn before that
+// place, or the two are the same.
 func (q *pair) truncate(o Options) bool {
 	c, r := q.chosen.rows(), q.rejected.rows()
 	most := min(o.MaxRows, max(o.PairRows/2, o.PairRows-min(c, r)))

@@ -11,15 +11,16 @@ import (
 // LoadPreferences reads a file of one JSON object a line, each one of
 //
 //	{"prompt": text, "chosen": text, "rejected": text}
-//	{"prompt": messages, "chosen": said, "rejected": said}           said: a text, a message or messages; "messages" does for "prompt"
+//	{"prompt": messages, "chosen": said, "rejected": said} said: a text, a message or messages; "messages" does for
+//	"prompt"
 //	{"chosen": said, "rejected": said}                               the prompt is what both begin with
 //	{"input": {"messages": messages}, "preferred_output": messages, "non_preferred_output": messages}      OpenAI's
 //	{"prompt_ids": [...], "chosen_ids": [...], "rejected_ids": [...]}
 //
-// with "tools" and "chat_template_kwargs" beside messages. Messages of weight 0 and other fields are as
-// with [LoadJSONL]. Texts and messages get the id that ends a turn, ids are taken as they are.
-// Where "chosen" and "rejected" are conversations and "prompt" is a text, it must be what the last message says that both begin with. Errors are "file:line: what,
-// mend".
+// with "tools" and "chat_template_kwargs" beside messages. Messages of weight 0 and other fields are as with
+// [LoadJSONL]. Texts and messages get the id that ends a turn, ids are taken as they are. Where "chosen" and "rejected"
+// are conversations and "prompt" is a text, it must be what the last message says that both begin with. Errors are
+// "file:line: what, mend".
 func LoadPreferences(path string, o Options) (*Preferences, error) {
 	f, err := openLines(path)
 	if err != nil {
@@ -55,8 +56,10 @@ func readPreferences(name string, r io.Reader, o Options) (*Preferences, error) 
 	return &p, nil
 }
 
-// preferenceKeys are those of the forms of a line; a line has all of one form's and none of another's, but that a prompt may be implicit.
-var preferenceKeys = [...]string{"prompt", "messages", "chosen", "rejected", "input", "preferred_output", "non_preferred_output", "prompt_ids", "chosen_ids", "rejected_ids"}
+// preferenceKeys are those of the forms of a line; a line has all of one form's and none of another's, but that a
+// prompt may be implicit.
+var preferenceKeys = [...]string{"prompt", "messages", "chosen", "rejected", "input", "preferred_output",
+	"non_preferred_output", "prompt_ids", "chosen_ids", "rejected_ids"}
 
 // preference reads line n.
 func (o Options) preference(n int, d *jinja.Dict, f *fields) (pair, error) {
@@ -76,7 +79,8 @@ func (o Options) preference(n int, d *jinja.Dict, f *fields) (pair, error) {
 		return o.openAIPreference(d)
 	case "prompt chosen rejected ", "messages chosen rejected ", "chosen rejected ":
 	default:
-		return pair{}, errors.New("want chosen and rejected with prompt, messages or neither, or prompt_ids, chosen_ids and rejected_ids, give just that")
+		return pair{}, errors.New("want chosen and rejected with prompt, messages or neither, or prompt_ids, " +
+			"chosen_ids and rejected_ids, give just that")
 	}
 	prompt, isPrompt := d.Get("prompt")
 	if messages, ok := d.Get("messages"); ok {
@@ -195,7 +199,8 @@ func (o Options) side(d *jinja.Dict, name string, prompt, said []any) (sequence,
 	case err != nil:
 		return sequence{}, fmt.Errorf("%s: %w", name, err)
 	case len(list) > 1:
-		return sequence{}, fmt.Errorf("%s: the chat template writes earlier turns otherwise than the last, give just one assistant message", name)
+		return sequence{}, fmt.Errorf("%s: the chat template writes earlier turns otherwise than the last, give just "+
+			"one assistant message", name)
 	}
 	return list[0], nil
 }

@@ -8,8 +8,8 @@ import (
 	"lockstep/data/jinja"
 )
 
-// commonText finds the prompt that two texts begin with: all that is equal, up to and without the last blanks in it, so that no word is cut. "The sky is blue." and
-// "The sky is black." are "The sky is" with " blue." and " black.".
+// commonText finds the prompt that two texts begin with: all that is equal, up to and without the last blanks in it, so
+// that no word is cut. "The sky is blue." and "The sky is black." are "The sky is" with " blue." and " black.".
 func commonText(a, b string) (prompt, restA, restB string, err error) {
 	n := 0
 	for n < min(len(a), len(b)) && a[n] == b[n] {
@@ -24,7 +24,8 @@ func commonText(a, b string) (prompt, restA, restB string, err error) {
 	return prompt, a[len(prompt):], b[len(prompt):], nil
 }
 
-// conversations reads chosen and rejected that are whole conversations; the prompt is the messages that both begin with. A text under "prompt" must agree.
+// conversations reads chosen and rejected that are whole conversations; the prompt is the messages that both begin
+// with. A text under "prompt" must agree.
 func (o Options) conversations(d *jinja.Dict) (q pair, err error) {
 	v, _ := d.Get("chosen")
 	chosen, err := readMessages("chosen", v)

@@ -41,19 +41,31 @@ func TestPreferences(t *testing.T) {
 		more   = hi + "Ho<|im_end|>\n" + hi + "[Ho<|im_end|>] | " + hi + "Ho<|im_end|>\n" + hi + "[Ha<|im_end|>]"
 	)
 	for line, want := range map[string]string{
-		`{"prompt": "1+1=", "chosen": "2", "rejected": "3", "id": 7}`:                                                                                               "1+1=[2<|im_end|>] | 1+1=[3<|im_end|>]",
-		`{"prompt": "1+1=", "chosen": "2", "rejected": ""}`:                                                                                                         "1+1=[2<|im_end|>] | 1+1=[<|im_end|>]",
-		`{"chosen": "The sky is blue.", "rejected": "The sky is black."}`:                                                                                           "The sky is[ blue.<|im_end|>] | The sky is[ black.<|im_end|>]",
-		`{"prompt_ids": [97, 98], "chosen_ids": [99], "rejected_ids": [100, 101]}`:                                                                                  "ab[c] | ab[de]",
-		`{"prompt": [` + user + `], "chosen": [` + ho + `], "rejected": [` + ha + `]}`:                                                                              hohoha,
-		`{"prompt": [` + user + `], "chosen": "Ho", "rejected": ` + ha + `}`:                                                                                        hohoha,
-		`{"messages": [` + user + `], "chosen": ` + ho + `, "rejected": "Ha", "tools": []}`:                                                                         hohoha,
-		`{"chosen": [` + user + `, ` + ho + `], "rejected": [` + user + `, ` + ha + `]}`:                                                                            hohoha,
-		`{"prompt": "Hi", "chosen": [` + user + `, ` + ho + `], "rejected": [` + user + `, ` + ha + `], "score_chosen": 8.5}`:                                       hohoha,
-		`{"input": {"messages": [` + user + `], "tools": [], "parallel_tool_calls": true}, "preferred_output": [` + ho + `], "non_preferred_output": [` + ha + `]}`: hohoha,
-		`{"chosen": [` + user + `, ` + ho + `, ` + user + `, ` + ho + `], "rejected": [` + user + `, ` + ho + `, ` + user + `, ` + ha + `]}`:                        more,
-		`{"messages": [` + user + `, ` + ho + `, ` + user + `], "chosen": "Ho", "rejected": "Ha"}`:                                                                  more,
-		`{"messages": [` + user + `], "chosen": [` + ho + `, ` + user + `, ` + ho + `], "rejected": "Ha"}`:                                                          hi + "[Ho<|im_end|>]\n" + hi + "[Ho<|im_end|>] | " + hi + "[Ha<|im_end|>]",
+		`{"prompt": "1+1=", "chosen": "2", "rejected": "3", "id": 7}`: "1+1=[2<|im_end|>] | " +
+			"1+1=[3<|im_end|>]",
+		`{"prompt": "1+1=", "chosen": "2", "rejected": ""}`: "1+1=[2<|im_end|>] | " +
+			"1+1=[<|im_end|>]",
+		`{"chosen": "The sky is blue.", "rejected": "The sky is black."}`: "The sky is[ blue.<|im_end|>] | " +
+			"The sky is[ black.<|im_end|>]",
+		`{"prompt_ids": [97, 98], "chosen_ids": [99], "rejected_ids": [100, 101]}`: "ab[c] | ab[de]",
+		`{"prompt": [` + user + `], "chosen": [` + ho + `], "rejected": [` + ha +
+			`]}`: hohoha,
+		`{"prompt": [` + user + `], "chosen": "Ho", "rejected": ` + ha +
+			`}`: hohoha,
+		`{"messages": [` + user + `], "chosen": ` + ho +
+			`, "rejected": "Ha", "tools": []}`: hohoha,
+		`{"chosen": [` + user + `, ` + ho + `], "rejected": [` + user + `, ` + ha +
+			`]}`: hohoha,
+		`{"prompt": "Hi", "chosen": [` + user + `, ` + ho + `], "rejected": [` + user + `, ` + ha +
+			`], "score_chosen": 8.5}`: hohoha,
+		`{"input": {"messages": [` + user + `], "tools": [], "parallel_tool_calls": true}, "preferred_output": [` + ho +
+			`], "non_preferred_output": [` + ha + `]}`: hohoha,
+		`{"chosen": [` + user + `, ` + ho + `, ` + user + `, ` + ho + `], "rejected": [` + user + `, ` + ho + `, ` +
+			user + `, ` + ha + `]}`: more,
+		`{"messages": [` + user + `, ` + ho + `, ` + user +
+			`], "chosen": "Ho", "rejected": "Ha"}`: more,
+		`{"messages": [` + user + `], "chosen": [` + ho + `, ` + user + `, ` + ho +
+			`], "rejected": "Ha"}`: hi + "[Ho<|im_end|>]\n" + hi + "[Ho<|im_end|>] | " + hi + "[Ha<|im_end|>]",
 	} {
 		p := preferencesOf(t, line, pairOptions())
 		if p.Len() != 1 {
@@ -91,23 +103,29 @@ func TestCommonText(t *testing.T) {
 func TestPreferencesTemplates(t *testing.T) {
 	o := pairOptions()
 	o.Template = loadTestTemplate(t, "generation.jinja")
-	const line = `{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}], "chosen": "D", "rejected": "E"}`
+	const line = `{"messages": [{"role": "user", "content": "A"}, {"role": "assistant", "content": "B"}, {"role": ` +
+		`"user", "content": "C"}], "chosen": "D", "rejected": "E"}`
 	const before = "<s>[user]A[assistant]B<|im_end|>[user]C[assistant]["
-	if got, want := showPair(t, preferencesOf(t, line, o), 0), before+"D<|im_end|>] | "+before+"E<|im_end|>]"; got != want {
+	if got, want := showPair(t, preferencesOf(t, line, o), 0), before+"D<|im_end|>] | "+before+"E<|im_end|>]"; got !=
+		want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	o.Template = loadTestTemplate(t, "thinking.jinja")
-	if got := showPair(t, preferencesOf(t, line, o), 0); !strings.HasSuffix(got, "C<|im_end|>\n<|im_start|>assistant\n[<think>\n\n</think>\n\nE<|im_end|>]") {
+	if got := showPair(t, preferencesOf(t, line, o), 0); !strings.HasSuffix(got,
+		"C<|im_end|>\n<|im_start|>assistant\n[<think>\n\n</think>\n\nE<|im_end|>]") {
 		t.Errorf("%q", got)
 	}
 	wantError(t, "f:1: rejected: the chat template writes earlier turns otherwise", func() error {
-		_, err := readPreferences("f", strings.NewReader(`{"prompt": [{"role": "user", "content": "A"}], "chosen": "D", "rejected": [{"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}, {"role": "assistant", "content": "D"}]}`), o)
+		_, err := readPreferences("f", strings.NewReader(`{"prompt": [{"role": "user", "content": "A"}], "chosen": `+
+			`"D", "rejected": [{"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}, {"role": `+
+			`"assistant", "content": "D"}]}`), o)
 		return err
 	})
 }
 
 func TestPreferencesLong(t *testing.T) {
-	const lines = `{"prompt": "aaaa", "chosen": "bcd", "rejected": "e"}` + "\n" + `{"prompt": "a", "chosen": "b", "rejected": "c"}`
+	const lines = `{"prompt": "aaaa", "chosen": "bcd", "rejected": "e"}` + "\n" + `{"prompt": "a", "chosen": "b", ` +
+		`"rejected": "c"}`
 	for _, k := range []struct {
 		long               Long
 		rows, pair         int
@@ -132,19 +150,30 @@ func TestPreferencesLong(t *testing.T) {
 			got = append(got, showPair(t, p, i))
 		}
 		if strings.Join(got, ", ") != k.want || p.Dropped != k.dropped || p.Truncated != k.truncated {
-			t.Errorf("%s at %d and %d: %q, %d dropped, %d cut; want %q, %d, %d", k.long, k.rows, k.pair, got, p.Dropped, p.Truncated, k.want, k.dropped, k.truncated)
+			t.Errorf("%s at %d and %d: %q, %d dropped, %d cut; want %q, %d, %d", k.long, k.rows, k.pair, got, p.Dropped,
+				p.Truncated, k.want, k.dropped, k.truncated)
 		}
 	}
 	o := pairOptions()
 	o.PairRows = 11
-	wantError(t, "f:1: the pair has 7 and 5 tokens, and 1000 fit, both together 11", func() error { _, err := readPreferences("f", strings.NewReader(lines), o); return err })
+	wantError(t, "f:1: the pair has 7 and 5 tokens, and 1000 fit, both together 11", func() error {
+		_, err := readPreferences("f", strings.NewReader(lines), o)
+		return err
+	})
 	o.Long, o.PairRows = LongDrop, 2
-	wantError(t, "f: no pair is left of 2", func() error { _, err := readPreferences("f", strings.NewReader(lines), o); return err })
+	wantError(t, "f: no pair is left of 2", func() error {
+		_, err := readPreferences("f", strings.NewReader(lines), o)
+		return err
+	})
 	o.PairRows = 1
-	wantError(t, "pairs of at most 1 rows", func() error { _, err := readPreferences("f", strings.NewReader(lines), o); return err })
+	wantError(t, "pairs of at most 1 rows", func() error {
+		_, err := readPreferences("f", strings.NewReader(lines), o)
+		return err
+	})
 	// What is left of the two is the same.
 	o.Long, o.PairRows, o.MaxRows = LongTruncate, 100, 3
-	if p := preferencesOf(t, `{"prompt": "a", "chosen": "bbbc", "rejected": "bbbd"}`+"\n"+`{"prompt": "a", "chosen": "b", "rejected": "c"}`, o); p.Len() != 1 || p.Dropped != 1 {
+	if p := preferencesOf(t, `{"prompt": "a", "chosen": "bbbc", "rejected": "bbbd"}`+"\n"+`{"prompt": "a", "chosen": `+
+		`"b", "rejected": "c"}`, o); p.Len() != 1 || p.Dropped != 1 {
 		t.Errorf("%d pairs, %d dropped", p.Len(), p.Dropped)
 	}
 }
@@ -170,7 +199,8 @@ func TestPairTruncate(t *testing.T) {
 					q := pair{make1(c, 2), make1(r, 3), false}
 					q.truncate(o)
 					if q.chosen.rows() != min(c, want) || q.rejected.rows() != min(r, want) || !q.fits(o) {
-						t.Fatalf("%d and %d at %d and %d: %d and %d, want %d", c, r, most, limit, q.chosen.rows(), q.rejected.rows(), want)
+						t.Fatalf("%d and %d at %d and %d: %d and %d, want %d", c, r, most, limit, q.chosen.rows(),
+							q.rejected.rows(), want)
 					}
 				}
 			}
@@ -184,38 +214,60 @@ func TestPreferencesErrors(t *testing.T) {
 		"":                               "f:1: the file is empty",
 		"[]":                             "f:1: the line is no JSON object",
 		`{"prompt": "a", "chosen": "b"}`: "f:1: want chosen and rejected with",
-		`{"chosen_ids": [1], "rejected_ids": [2]}`:                                   "f:1: want chosen and rejected with",
-		`{"prompt": "a", "messages": [], "chosen": "b", "rejected": "c"}`:            "f:1: want chosen and rejected with",
-		`{"prompt": "a", "prompt_ids": [1], "chosen": "b", "rejected": "c"}`:         "f:1: want chosen and rejected with",
-		`{"prompt": "a", "chosen": "b", "rejected": "b"}`:                            "f:1: chosen and rejected are the same",
-		`{"chosen": "a b", "rejected": "a b"}`:                                       "f:1: chosen and rejected are the same",
-		`{"prompt": "", "chosen": "b", "rejected": "c"}`:                             "f:1: the prompt is empty",
-		`{"chosen": "b", "rejected": "c"}`:                                           "f:1: chosen and rejected have no words in common",
-		`{"chosen": " b", "rejected": " c"}`:                                         "f:1: the prompt is empty",
-		`{"prompt": "a", "chosen": 1, "rejected": "c"}`:                              `f:1: no text under "chosen"`,
-		`{"prompt": "a", "chosen": "b", "rejected": [` + user + `]}`:                 `f:1: no text under "rejected"`,
-		`{"prompt": 1, "chosen": "b", "rejected": "c"}`:                              "f:1: prompt is no list of messages",
-		`{"messages": [], "chosen": "b", "rejected": "c"}`:                           "f:1: messages is no list of messages",
-		`{"messages": [` + user + `], "chosen": 1, "rejected": "c"}`:                 "f:1: chosen is no list of messages",
-		`{"messages": [` + user + `], "chosen": "b", "rejected": null}`:              "f:1: rejected is no list of messages",
-		`{"messages": [` + user + `], "chosen": "b", "rejected": {}}`:                "f:1: rejected[0]: the role is missing",
-		`{"messages": [` + user + `], "chosen": [` + user + `], "rejected": "b"}`:    "f:1: chosen: no assistant message",
-		`{"chosen": [` + user + `], "rejected": [` + user + `]}`:                     "f:1: one of chosen and rejected is all",
-		`{"chosen": [` + user + `], "rejected": "b"}`:                                "f:1: rejected is no list of messages",
-		`{"chosen": [` + user + `], "rejected": [{"role": "user", "content": "b"}]}`: "f:1: chosen and rejected have no message in common",
-		`{"prompt": "x", "chosen": [` + user + `, {"role": "assistant", "content": "b"}], "rejected": [` + user + `, {"role": "assistant", "content": "c"}]}`: "f:1: prompt is not the last message",
-		`{"input": [], "preferred_output": "a", "non_preferred_output": "b"}`:                                                                                 "f:1: input is no object",
-		`{"input": {}, "preferred_output": "a", "non_preferred_output": "b"}`:                                                                                 "f:1: input.messages is no list",
-		`{"input": {"messages": [` + user + `]}, "preferred_output": 1, "non_preferred_output": "b"}`:                                                         "f:1: preferred_output is no list",
-		`{"input": {"messages": [` + user + `]}, "preferred_output": "b", "non_preferred_output": 1}`:                                                         "f:1: non_preferred_output is no list",
-		`{"input": {"messages": [` + user + `], "tools": 1}, "preferred_output": "b", "non_preferred_output": "c"}`:                                           "f:1: tools is no list",
-		`{"prompt_ids": [], "chosen_ids": [1], "rejected_ids": [2]}`:                                                                                          "f:1: prompt_ids is empty",
-		`{"prompt_ids": [1], "chosen_ids": [1], "rejected_ids": []}`:                                                                                          "f:1: rejected_ids is empty",
-		`{"prompt_ids": [1], "chosen_ids": 1, "rejected_ids": [2]}`:                                                                                           "f:1: chosen_ids is no list",
-		`{"prompt_ids": [1], "chosen_ids": [1], "rejected_ids": [258]}`:                                                                                       "f:1: rejected: token 1 has id 258",
-		`{"prompt_ids": [1], "chosen_ids": [-1], "rejected_ids": [25]}`:                                                                                       "f:1: chosen: token 1 has id -1",
+		`{"chosen_ids": [1], "rejected_ids": [2]}`: "f:1: want chosen and " +
+			"rejected with",
+		`{"prompt": "a", "messages": [], "chosen": "b", "rejected": "c"}`: "f:1: want chosen and " +
+			"rejected with",
+		`{"prompt": "a", "prompt_ids": [1], "chosen": "b", "rejected": "c"}`: "f:1: want chosen and " +
+			"rejected with",
+		`{"prompt": "a", "chosen": "b", "rejected": "b"}`: "f:1: chosen and rejected " +
+			"are the same",
+		`{"chosen": "a b", "rejected": "a b"}`: "f:1: chosen and rejected " +
+			"are the same",
+		`{"prompt": "", "chosen": "b", "rejected": "c"}`: "f:1: the prompt is empty",
+		`{"chosen": "b", "rejected": "c"}`: "f:1: chosen and rejected have " +
+			"no words in common",
+		`{"chosen": " b", "rejected": " c"}`:                         "f:1: the prompt is empty",
+		`{"prompt": "a", "chosen": 1, "rejected": "c"}`:              `f:1: no text under "chosen"`,
+		`{"prompt": "a", "chosen": "b", "rejected": [` + user + `]}`: `f:1: no text under "rejected"`,
+		`{"prompt": 1, "chosen": "b", "rejected": "c"}`: "f:1: prompt is no list " +
+			"of messages",
+		`{"messages": [], "chosen": "b", "rejected": "c"}`: "f:1: messages is no list " +
+			"of messages",
+		`{"messages": [` + user + `], "chosen": 1, "rejected": "c"}`: "f:1: chosen is no list " +
+			"of messages",
+		`{"messages": [` + user + `], "chosen": "b", "rejected": null}`: "f:1: rejected is no list " +
+			"of messages",
+		`{"messages": [` + user + `], "chosen": "b", "rejected": {}}`: "f:1: rejected[0]: the role " +
+			"is missing",
+		`{"messages": [` + user + `], "chosen": [` + user + `], "rejected": "b"}`: "f:1: chosen: no " +
+			"assistant message",
+		`{"chosen": [` + user + `], "rejected": [` + user + `]}`: "f:1: one of chosen and " +
+			"rejected is all",
+		`{"chosen": [` + user + `], "rejected": "b"}`: "f:1: rejected is no list " +
+			"of messages",
+		`{"chosen": [` + user + `], "rejected": [{"role": "user", "content": "b"}]}`: "f:1: chosen and rejected have " +
+			"no message in common",
+		`{"prompt": "x", "chosen": [` + user + `, {"role": "assistant", "content": "b"}], "rejected": [` + user +
+			`, {"role": "assistant", "content": "c"}]}`: "f:1: prompt is not the last message",
+		`{"input": [], "preferred_output": "a", "non_preferred_output": "b"}`: "f:1: input is no object",
+		`{"input": {}, "preferred_output": "a", "non_preferred_output": "b"}`: "f:1: input.messages is no list",
+		`{"input": {"messages": [` + user +
+			`]}, "preferred_output": 1, "non_preferred_output": "b"}`: "f:1: preferred_output is no list",
+		`{"input": {"messages": [` + user +
+			`]}, "preferred_output": "b", "non_preferred_output": 1}`: "f:1: non_preferred_output is no list",
+		`{"input": {"messages": [` + user +
+			`], "tools": 1}, "preferred_output": "b", "non_preferred_output": "c"}`: "f:1: tools is no list",
+		`{"prompt_ids": [], "chosen_ids": [1], "rejected_ids": [2]}`:    "f:1: prompt_ids is empty",
+		`{"prompt_ids": [1], "chosen_ids": [1], "rejected_ids": []}`:    "f:1: rejected_ids is empty",
+		`{"prompt_ids": [1], "chosen_ids": 1, "rejected_ids": [2]}`:     "f:1: chosen_ids is no list",
+		`{"prompt_ids": [1], "chosen_ids": [1], "rejected_ids": [258]}`: "f:1: rejected: token 1 has id 258",
+		`{"prompt_ids": [1], "chosen_ids": [-1], "rejected_ids": [25]}`: "f:1: chosen: token 1 has id -1",
 	} {
-		wantError(t, want, func() error { _, err := readPreferences("f", strings.NewReader(text), pairOptions()); return err })
+		wantError(t, want, func() error {
+			_, err := readPreferences("f", strings.NewReader(text), pairOptions())
+			return err
+		})
 	}
 	o := pairOptions()
 	o.End, o.NoEnd = -1, true
@@ -234,7 +286,10 @@ func TestPreferencesErrors(t *testing.T) {
 		return err
 	})
 	o.Vocab = 0
-	wantError(t, "vocabulary has 0", func() error { _, err := readPreferences("f", strings.NewReader(`{}`), o); return err })
+	wantError(t, "vocabulary has 0", func() error {
+		_, err := readPreferences("f", strings.NewReader(`{}`), o)
+		return err
+	})
 }
 
 func TestPreferencesDigest(t *testing.T) {
@@ -249,7 +304,8 @@ func TestPreferencesDigest(t *testing.T) {
 	p := preferencesOf(t, `{"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3]}`, pairOptions())
 	d.samples = p.lesson(0)
 	seen[d.Digest()] = true
-	if len(seen) != 9 || preferencesOf(t, `{"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3]}`, pairOptions()).Digest() != p.Digest() {
+	if len(seen) != 9 || preferencesOf(t, `{"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3]}`,
+		pairOptions()).Digest() != p.Digest() {
 		t.Errorf("%d digests", len(seen))
 	}
 }
@@ -265,7 +321,8 @@ func TestLoadPreferences(t *testing.T) {
 	wantError(t, "no such file", func() error { _, err := LoadPreferences(path+"x", pairOptions()); return err })
 }
 
-// Both samples of a pair are in one pack, the chosen one first and the other next to it; an epoch has each pair once, and a stream goes on where it was left.
+// Both samples of a pair are in one pack, the chosen one first and the other next to it; an epoch has each pair once,
+// and a stream goes on where it was left.
 func TestPreferencesStream(t *testing.T) {
 	var lines strings.Builder
 	for i := range 200 {
@@ -306,7 +363,8 @@ func TestPreferencesStream(t *testing.T) {
 	for i := 0; i < len(all); i += 2 {
 		id := all[i].IDs[0]
 		chosen, rejected := p.Pair(int(id))
-		if seen[id] || !slices.Equal(all[i].Targets, chosen.Targets) || !slices.Equal(all[i+1].Targets, rejected.Targets) {
+		if seen[id] || !slices.Equal(all[i].Targets, chosen.Targets) ||
+			!slices.Equal(all[i+1].Targets, rejected.Targets) {
 			t.Fatalf("pair %d is torn or comes twice", id)
 		}
 		seen[id] = true
@@ -332,9 +390,12 @@ func peek(s *Stream, d Lessons, packRows int) []Pack {
 func FuzzPreferences(f *testing.F) {
 	const user, ho = `{"role": "user", "content": "Hi"}`, `{"role": "assistant", "content": "Ho"}`
 	for _, s := range []string{
-		`{"prompt": "1+1=", "chosen": "2", "rejected": "3"}`, `{"chosen": "a b", "rejected": "a c"}`, `{"prompt_ids": [97, 98], "chosen_ids": [99], "rejected_ids": [1, 2]}`, "{}", "[",
-		`{"messages": [` + user + `], "chosen": ` + ho + `, "rejected": "Ha", "tools": []}`, `{"chosen": [` + user + `, ` + ho + `], "rejected": [` + user + `, {"role": "assistant", "content": null, "tool_calls": []}]}`,
-		`{"input": {"messages": [` + user + `]}, "preferred_output": [` + ho + `], "non_preferred_output": [` + ho + `]}`,
+		`{"prompt": "1+1=", "chosen": "2", "rejected": "3"}`, `{"chosen": "a b", "rejected": "a c"}`,
+		`{"prompt_ids": [97, 98], "chosen_ids": [99], "rejected_ids": [1, 2]}`, "{}", "[",
+		`{"messages": [` + user + `], "chosen": ` + ho + `, "rejected": "Ha", "tools": []}`, `{"chosen": [` + user +
+			`, ` + ho + `], "rejected": [` + user + `, {"role": "assistant", "content": null, "tool_calls": []}]}`,
+		`{"input": {"messages": [` + user + `]}, "preferred_output": [` + ho + `], "non_preferred_output": [` + ho +
+			`]}`,
 	} {
 		f.Add(s)
 	}
@@ -355,7 +416,8 @@ func FuzzPreferences(f *testing.F) {
 					t.Fatalf("%v", s)
 				}
 			}
-			if rowsOf(pair) > o.PairRows || slices.Equal(pair[0].Targets, pair[1].Targets) && slices.Equal(pair[0].IDs, pair[1].IDs) {
+			if rowsOf(pair) > o.PairRows || slices.Equal(pair[0].Targets, pair[1].Targets) &&
+				slices.Equal(pair[0].IDs, pair[1].IDs) {
 				t.Fatalf("%v", pair)
 			}
 		}

@@ -30,13 +30,14 @@ const (
 
 const plainPunctuation = space | letter | number
 
-// patterns are the regular expressions of Split pre-tokenizers that can be cut by, letter for letter. An expression that
-// is not here is refused: one that is nearly right gives other tokens on rare text, which nobody notices.
+// patterns are the regular expressions of Split pre-tokenizers that can be cut by, letter for letter. An expression
+// that is not here is refused: one that is nearly right gives other tokens on rare text, which nobody notices.
 var patterns = map[string]pattern{
 	// Qwen2, Qwen2.5, Qwen3
 	qwen2Regex: &wordPattern{word: letter, punctuation: plainPunctuation, apart: true, digits: 1, tail: "\r\n"},
 	// Qwen3.5
-	qwen35Regex: &wordPattern{word: letter | mark, punctuation: plainPunctuation | mark, apart: true, digits: 1, tail: "\r\n"},
+	qwen35Regex: &wordPattern{word: letter | mark, punctuation: plainPunctuation | mark, apart: true, digits: 1,
+		tail: "\r\n"},
 	// cl100k_base, Llama 3, GLM-4, GLM-5
 	cl100kRegex: &wordPattern{word: letter, punctuation: plainPunctuation, apart: true, digits: 3, tail: "\r\n"},
 	// o200k_base, gpt-oss
@@ -94,7 +95,8 @@ func newPreTokenizer(c *component) (*preTokenizer, error) {
 		case step.Type == "ByteLevel" && last:
 			return p, p.addByteLevel(&step)
 		default:
-			return nil, fmt.Errorf("%q as step %d of %d: only Splits and then ByteLevel can be read", step.Type, i+1, len(steps))
+			return nil, fmt.Errorf("%q as step %d of %d: only Splits and then ByteLevel can be read", step.Type, i+1,
+				len(steps))
 		}
 	}
 	return nil, errors.New("an empty Sequence: only byte-level tokenizers can be read, whose last step is ByteLevel")
@@ -105,14 +107,16 @@ func newPreTokenizer(c *component) (*preTokenizer, error) {
 func (c *component) split() (pattern, error) {
 	isolated := c.Behavior == "Isolated" && !c.Invert
 	if kept := c.Behavior == "Removed" && c.Invert; !isolated && !kept {
-		return nil, fmt.Errorf("Split with behavior %q, invert %v: only Isolated, not inverted, can be read", c.Behavior, c.Invert)
+		return nil, fmt.Errorf("Split with behavior %q, invert %v: only Isolated, not inverted, can be read",
+			c.Behavior, c.Invert)
 	}
 	if c.Pattern.Regex == nil {
 		return nil, errors.New("Split without a Regex: only the patterns of known families can be read")
 	}
 	p, ok := patterns[*c.Pattern.Regex]
 	if !ok {
-		return nil, fmt.Errorf("Split by the unknown pattern %q: only those of Qwen2 to 3.5, Llama 3 and GLM, o200k and Tekken can be read", *c.Pattern.Regex)
+		return nil, fmt.Errorf("Split by the unknown pattern %q: only those of Qwen2 to 3.5, Llama 3 and GLM, o200k "+
+			"and Tekken can be read", *c.Pattern.Regex)
 	}
 	return p, nil
 }

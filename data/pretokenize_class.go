@@ -19,8 +19,8 @@ const (
 	lower                     // [\p{Ll}\p{Lm}\p{Lo}\p{M}]
 )
 
-// classOf follows Go's tables, Unicode 15.0. Rust's tokenizers 0.23 has those of 16.0, which assign 4,924 more letters, 51
-// marks and 80 numbers (scripts and hieroglyphs that are new there); they are cut as punctuation here.
+// classOf follows Go's tables, Unicode 15.0. Rust's tokenizers 0.23 has those of 16.0, which assign 4,924 more letters,
+// 51 marks and 80 numbers (scripts and hieroglyphs that are new there); they are cut as punctuation here.
 func classOf(r rune) (c class) {
 	switch {
 	case unicode.IsLetter(r):

@@ -20,7 +20,8 @@ func TestPatterns(t *testing.T) {
 		{qwen35Regex, "क्षि", []string{"क्षि"}},
 		{cl100kRegex, "12345 ...\r\n\tb", []string{"123", "45", " ...\r\n", "\tb"}},
 		{cl100kRegex, "\u3000\u3000b\u00a0", []string{"\u3000", "\u3000b", "\u00a0"}},
-		{o200kRegex, "HELLOworld's HelloWORLD 1234 a//\n/b", []string{"HELLOworld's", " Hello", "WORLD", " ", "123", "4", " a", "//\n/", "b"}},
+		{o200kRegex, "HELLOworld's HelloWORLD 1234 a//\n/b", []string{"HELLOworld's", " Hello", "WORLD", " ", "123",
+			"4", " a", "//\n/", "b"}},
 		{o200kRegex, "1A 2b", []string{"1", "A", " ", "2", "b"}},
 		{o200kRegex, "\u0301AB", []string{"\u0301", "AB"}},
 		{o200kRegex, "AB文CD", []string{"AB文", "CD"}},
@@ -44,8 +45,10 @@ func TestClasses(t *testing.T) {
 			t.Fatalf("%U: %b of %d bytes, want %b", r, got, n, classOf(r))
 		}
 	}
-	for r, want := range map[rune]class{'a': letter | lower, 'A': letter | upper, 'ǅ': letter | upper, 'ʰ': letter | upper | lower,
-		'中': letter | upper | lower, '\u0301': mark | upper | lower, '²': number, '\n': space | newline, '\u0085': space, '\u200b': 0, '_': 0} {
+	for r, want := range map[rune]class{'a': letter | lower, 'A': letter | upper, 'ǅ': letter | upper,
+		'ʰ': letter | upper | lower,
+		'中': letter | upper | lower, '\u0301': mark | upper | lower, '²': number, '\n': space | newline,
+		'\u0085': space, '\u200b': 0, '_': 0} {
 		if got := classOf(r); got != want {
 			t.Errorf("%q: %b, want %b", r, got, want)
 		}

@@ -88,8 +88,8 @@ func digitsEnd(s string, at, limit int) int {
 	return at
 }
 
-// spaceEnd matches \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line end of the white space; else all of it at the end of the
-// text; else all but the last character, which goes to the word behind it, unless it is the only one.
+// spaceEnd matches \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line end of the white space; else all of it at the end of
+// the text; else all but the last character, which goes to the word behind it, unless it is the only one.
 func spaceEnd(s string, at int) int {
 	end, afterNewline, last := at, at, at
 	for end < len(s) {

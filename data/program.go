@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Program is an external program that is run once for each batch of work: it reads lines from stdin and writes lines to stdout. No shell reads its arguments.
+// Program is an external program that is run once for each batch of work: it reads lines from stdin and writes lines to
+// stdout. No shell reads its arguments.
 type Program struct {
 	argv    []string // argv[0] is a path
 	timeout time.Duration
@@ -29,10 +30,11 @@ func NewProgram(argv []string, timeout time.Duration) (*Program, error) {
 // leftover is how long a program that has ended, or was killed, may leave its output open through what it has started.
 const leftover = time.Second
 
-// Run gives the program its input and read what it wrote, at most so many bytes. It runs in a process group of its own, of which nothing is left behind. An error, that of read too,
-// ends with the last line on stderr.
+// Run gives the program its input and read what it wrote, at most so many bytes. It runs in a process group of its own,
+// of which nothing is left behind. An error, that of read too, ends with the last line on stderr.
 func (p *Program) Run(ctx context.Context, in []byte, room int, read func(out []byte) error) error {
-	ctx, stop := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("did not end within %v: make it faster or raise the time-out", p.timeout))
+	ctx, stop := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("did not end within %v: make it faster or raise "+
+		"the time-out", p.timeout))
 	defer stop()
 	out, notes := head{room: room}, tail{}
 	cmd := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
@@ -48,7 +50,8 @@ func (p *Program) Run(ctx context.Context, in []byte, room int, read func(out []
 	}
 	switch {
 	case out.full:
-		return fmt.Errorf("wrote more than %d bytes to stdout: write what is asked for there and all else to stderr", room)
+		return fmt.Errorf("wrote more than %d bytes to stdout: write what is asked for there and all else to stderr",
+			room)
 	case errors.Is(err, exec.ErrWaitDelay):
 		err = errors.New("ended and left its output open to a program that it had started: wait for that one")
 	case err != nil && ctx.Err() != nil:
@@ -63,9 +66,11 @@ func (p *Program) Run(ctx context.Context, in []byte, room int, read func(out []
 	return nil
 }
 
-// endGroup kills what is left of a program's process group. There may be nothing, or what has ended and was not waited for (EPERM on macOS).
+// endGroup kills what is left of a program's process group. There may be nothing, or what has ended and was not waited
+// for (EPERM on macOS).
 func endGroup(cmd *exec.Cmd) {
-	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH && err != syscall.EPERM {
+	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH &&
+		err != syscall.EPERM {
 		panic(fmt.Sprintf("data: killing process group %d: %v", cmd.Process.Pid, err))
 	}
 }

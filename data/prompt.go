@@ -108,8 +108,8 @@ func Text(line *jinja.Dict, key string) (string, error) {
 	return s, nil
 }
 
-// Prompt is the tokens that a line asks a model to continue: {"ids"}, {"prompt": text}, or {"messages"} (or messages under "prompt") rendered up to
-// the assistant's turn. l may be nil where lines are ids.
+// Prompt is the tokens that a line asks a model to continue: {"ids"}, {"prompt": text}, or {"messages"} (or messages
+// under "prompt") rendered up to the assistant's turn. l may be nil where lines are ids.
 func Prompt(line *jinja.Dict, l *Language, vocab int, now time.Time) ([]int32, error) {
 	o := Options{Vocab: vocab, Now: now}
 	if l != nil {

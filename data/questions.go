@@ -6,7 +6,8 @@ import (
 	"hash/fnv"
 )
 
-// Questions are prompts for a model to answer in reinforcement learning, in the order of their source, with what a [Rewarder] needs to judge the answers.
+// Questions are prompts for a model to answer in reinforcement learning, in the order of their source, with what a
+// [Rewarder] needs to judge the answers.
 type Questions struct {
 	list    []question
 	name    string // of the source, in errors
@@ -37,7 +38,8 @@ func NewTaskQuestions(task Task, split Split, o Options) (*Questions, error) {
 	q.task, q.split = task, split
 	for i := range task.Len(split) {
 		e := task.Example(split, i)
-		if err := q.add(question{ids: o.Codec.Encode(e.Prompt), text: e.Prompt, answer: &e.Completion, source: i}, o); err != nil {
+		if err := q.add(question{ids: o.Codec.Encode(e.Prompt), text: e.Prompt, answer: &e.Completion, source: i},
+			o); err != nil {
 			return nil, fmt.Errorf("%s instance %d: %w", split, i, err)
 		}
 	}
@@ -49,7 +51,8 @@ func newQuestions(name string, o Options) (*Questions, error) {
 		return nil, err
 	}
 	if o.Long == LongTruncate {
-		return nil, fmt.Errorf("%s: long is %q, but a prompt that is cut asks something else: want %q or %q", name, o.Long, LongError, LongDrop)
+		return nil, fmt.Errorf("%s: long is %q, but a prompt that is cut asks something else: want %q or %q", name,
+			o.Long, LongError, LongDrop)
 	}
 	return &Questions{name: name}, nil
 }
@@ -61,12 +64,14 @@ func (q *Questions) add(one question, o Options) error {
 	}
 	for i, id := range one.ids {
 		if id < 0 || int(id) >= o.Vocab {
-			return fmt.Errorf("token %d has id %d, the vocabulary has %d, use the model's own tokenizer", i, id, o.Vocab)
+			return fmt.Errorf("token %d has id %d, the vocabulary has %d, use the model's own tokenizer", i, id,
+				o.Vocab)
 		}
 	}
 	if len(one.ids) > o.MaxRows {
 		if o.Long == LongError {
-			return fmt.Errorf("the prompt has %d tokens and %d fit beside an answer, shorten it or drop long ones", len(one.ids), o.MaxRows)
+			return fmt.Errorf("the prompt has %d tokens and %d fit beside an answer, shorten it or drop long ones",
+				len(one.ids), o.MaxRows)
 		}
 		q.Dropped++
 		return nil
@@ -125,7 +130,9 @@ func (q *Questions) Digest() uint64 {
 func (q *Questions) answered() error {
 	for _, one := range q.list {
 		if one.answer == nil {
-			return fmt.Errorf(`%s:%d: no text under "answer", give {"answer": "..."} or judge by a command or over HTTP`, q.name, one.source+1)
+			return fmt.Errorf(
+				`%s:%d: no text under "answer", give {"answer": "..."} or judge by a command or over HTTP`, q.name,
+				one.source+1)
 		}
 	}
 	return nil

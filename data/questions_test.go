@@ -57,20 +57,27 @@ func TestTaskQuestions(t *testing.T) {
 	}
 	for i := range q.Len() {
 		e := c.Example(Test, i)
-		if q.Text(i) != e.Prompt || !slices.Equal(q.Prompt(i), byteCodec{}.Encode(e.Prompt)) || q.Answer(i, "").Want != e.Completion {
+		if q.Text(i) != e.Prompt || !slices.Equal(q.Prompt(i), byteCodec{}.Encode(e.Prompt)) ||
+			q.Answer(i, "").Want != e.Completion {
 			t.Errorf("question %d is %q", i, q.Text(i))
 		}
 	}
 	o := testOptions()
 	o.Codec = nil
-	wantError(t, "test split: the model folder has no tokenizer.json", func() error { _, err := NewTaskQuestions(c, Test, o); return err })
+	wantError(t, "test split: the model folder has no tokenizer.json", func() error {
+		_, err := NewTaskQuestions(c, Test, o)
+		return err
+	})
 }
 
 func TestQuestionsLong(t *testing.T) {
 	const lines = `{"prompt": "aaaa", "answer": "1"}` + "\n" + `{"prompt": "a", "answer": "2"}`
 	o := testOptions()
 	o.MaxRows = 3
-	wantError(t, "f:1: the prompt has 4 tokens and 3 fit", func() error { _, err := readQuestions("f", strings.NewReader(lines), o); return err })
+	wantError(t, "f:1: the prompt has 4 tokens and 3 fit", func() error {
+		_, err := readQuestions("f", strings.NewReader(lines), o)
+		return err
+	})
 	o.Long = LongDrop
 	if q := questionsOf(t, lines, o); q.Len() != 1 || q.Dropped != 1 || q.Answer(0, "").Want != "2" {
 		t.Errorf("%+v", q)
@@ -79,9 +86,15 @@ func TestQuestionsLong(t *testing.T) {
 	if q := questionsOf(t, lines, o); q.Len() != 2 || q.Dropped != 0 {
 		t.Errorf("%+v", q)
 	}
-	wantError(t, "f: no question is left, 1 were too long", func() error { _, err := readQuestions("f", strings.NewReader(`{"prompt": "aaaaa"}`), o); return err })
+	wantError(t, "f: no question is left, 1 were too long", func() error {
+		_, err := readQuestions("f", strings.NewReader(`{"prompt": "aaaaa"}`), o)
+		return err
+	})
 	o.Long = LongTruncate
-	wantError(t, `f: long is "truncate"`, func() error { _, err := readQuestions("f", strings.NewReader(lines), o); return err })
+	wantError(t, `f: long is "truncate"`, func() error {
+		_, err := readQuestions("f", strings.NewReader(lines), o)
+		return err
+	})
 }
 
 func TestQuestionsErrors(t *testing.T) {
@@ -98,7 +111,10 @@ func TestQuestionsErrors(t *testing.T) {
 		`{"prompt": "a", "ids": [1]}`:   "f:1: want one of ids, prompt and messages",
 		`{"messages": [{"role": "x"}]}`: `f:1: messages[0]: the role is "x"`,
 	} {
-		wantError(t, want, func() error { _, err := readQuestions("f", strings.NewReader(text), testOptions()); return err })
+		wantError(t, want, func() error {
+			_, err := readQuestions("f", strings.NewReader(text), testOptions())
+			return err
+		})
 	}
 	o := testOptions()
 	o.Template = nil
@@ -107,21 +123,28 @@ func TestQuestionsErrors(t *testing.T) {
 		return err
 	})
 	o.Codec = nil
-	wantError(t, "f:1: the model folder has no tokenizer.json", func() error { _, err := readQuestions("f", strings.NewReader(`{"prompt": "a"}`), o); return err })
+	wantError(t, "f:1: the model folder has no tokenizer.json", func() error {
+		_, err := readQuestions("f", strings.NewReader(`{"prompt": "a"}`), o)
+		return err
+	})
 	if q := questionsOf(t, `{"ids": [1]}`, o); q.Text(0) != "" {
 		t.Errorf("%q", q.Text(0))
 	}
 	o.Vocab = 100
 	o.End = -1
 	o.Codec = byteCodec{}
-	wantError(t, "f:1: token 1 has id 122", func() error { _, err := readQuestions("f", strings.NewReader(`{"prompt": "az"}`), o); return err })
+	wantError(t, "f:1: token 1 has id 122", func() error {
+		_, err := readQuestions("f", strings.NewReader(`{"prompt": "az"}`), o)
+		return err
+	})
 }
 
 // Whatever differs in what is asked or wanted, the digest does.
 func TestQuestionsDigest(t *testing.T) {
 	seen := map[uint64]string{}
 	for _, lines := range []string{
-		`{"prompt": "ab"}`, `{"prompt": "ba"}`, `{"prompt": "ab", "answer": "1"}`, `{"prompt": "ab", "answer": "2"}`, `{"prompt": "ab", "x": 1}`,
+		`{"prompt": "ab"}`, `{"prompt": "ba"}`, `{"prompt": "ab", "answer": "1"}`, `{"prompt": "ab", "answer": "2"}`,
+		`{"prompt": "ab", "x": 1}`,
 		`{"prompt": "ab"}` + "\n" + `{"prompt": "c"}`, `{"prompt": "c"}` + "\n" + `{"prompt": "ab"}`,
 	} {
 		d := questionsOf(t, lines, testOptions()).Digest()
@@ -163,7 +186,8 @@ func TestLoadQuestions(t *testing.T) {
 func FuzzQuestions(f *testing.F) {
 	for _, s := range []string{
 		`{"prompt": "1+1=", "answer": "2"}`, `{"ids": [97, 98], "answer": "x", "y": [1, null]}`, "{}", "\n", "[",
-		`{"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "tools": [], "chat_template_kwargs": {"enable_thinking": true}}`,
+		`{"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "tools": [], ` +
+			`"chat_template_kwargs": {"enable_thinking": true}}`,
 	} {
 		f.Add([]byte(s))
 	}

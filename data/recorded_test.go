@@ -52,7 +52,8 @@ func TestRecorded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ReadRecorded(d, 5, 4); err == nil || !strings.Contains(err.Error(), words) || strings.Contains(err.Error(), "\n") {
+		if _, err := ReadRecorded(d, 5, 4); err == nil || !strings.Contains(err.Error(), words) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want %q", text, err, words)
 		}
 	}

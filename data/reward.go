@@ -34,23 +34,27 @@ var RewardKinds = []string{"task", "exact", "math", "command", "http"}
 
 // RewardOptions choose a [Rewarder]. What a kind does not use stays zero.
 //
-// "exact" compares what stands at Final with the line's answer, both without blanks around. "math" takes the last \boxed{}, else what follows the last "####"
-// in its line, else the last line or the last expression in it, and compares values, see [mathEqual].
+// "exact" compares what stands at Final with the line's answer, both without blanks around. "math" takes the last
+// \boxed{}, else what follows the last "####" in its line, else the last line or the last expression in it, and
+// compares values, see [mathEqual].
 //
-// "command" runs once for each batch: stdin has one [Answer] a line as JSON, and stdout is to have one {"reward": number} for each, in the same order. What it
-// writes to stderr is for people. It succeeds with exit code 0. When it ends or the time is over, what is left of its process group is killed.
+// "command" runs once for each batch: stdin has one [Answer] a line as JSON, and stdout is to have one {"reward":
+// number} for each, in the same order. What it writes to stderr is for people. It succeeds with exit code 0. When it
+// ends or the time is over, what is left of its process group is killed.
 //
-// "http" gets {"items": [Answer, ...]} by POST and is to answer {"rewards": [number, ...]} in the same order. Where the connection fails or takes too long, or the
-// status is 429 or from 500, it is asked Retries more times, after pauses of 0.25 s, 0.5 s, 1 s, ... up to 8 s.
+// "http" gets {"items": [Answer, ...]} by POST and is to answer {"rewards": [number, ...]} in the same order. Where the
+// connection fails or takes too long, or the status is 429 or from 500, it is asked Retries more times, after pauses of
+// 0.25 s, 0.5 s, 1 s, ... up to 8 s.
 type RewardOptions struct {
-	Kind     string        // one of [RewardKinds]
-	Final    Final         // exact
-	Marker   string        // exact, for FinalAfter
-	Command  []string      // command: the program and its arguments; no shell reads them
-	URL      string        // http
-	Timeout  time.Duration // command and http: of one run, of one request
-	Retries  int           // http
-	Parallel int           // command and http: at most so many at once, at least 1; a batch is cut into as many equal parts
+	Kind    string        // one of [RewardKinds]
+	Final   Final         // exact
+	Marker  string        // exact, for FinalAfter
+	Command []string      // command: the program and its arguments; no shell reads them
+	URL     string        // http
+	Timeout time.Duration // command and http: of one run, of one request
+	Retries int           // http
+	// command and http: at most so many at once, at least 1; a batch is cut into as many equal parts
+	Parallel int
 }
 
 // Validate reports options that cannot be meant.
@@ -76,7 +80,8 @@ func (o RewardOptions) Validate() error {
 		return fmt.Errorf("the reward is %q: want one of %s", o.Kind, strings.Join(RewardKinds, ", "))
 	}
 	if o.Timeout <= 0 || o.Parallel < 1 {
-		return fmt.Errorf("rewards by %s take up to %v, %d at once: want a positive time and at least 1", o.Kind, o.Timeout, o.Parallel)
+		return fmt.Errorf("rewards by %s take up to %v, %d at once: want a positive time and at least 1", o.Kind,
+			o.Timeout, o.Parallel)
 	}
 	return nil
 }
@@ -89,7 +94,8 @@ func NewRewarder(o RewardOptions, q *Questions) (Rewarder, error) {
 	switch o.Kind {
 	case "task":
 		if q.task == nil {
-			return nil, fmt.Errorf(`%s: the reward is "task", but a file has none: want one of %s`, q.name, strings.Join(RewardKinds[1:], ", "))
+			return nil, fmt.Errorf(`%s: the reward is "task", but a file has none: want one of %s`, q.name,
+				strings.Join(RewardKinds[1:], ", "))
 		}
 		return judge(func(a Answer) float64 { return q.task.Reward(q.split, q.list[a.Question].source, a.Text) }), nil
 	case "exact":
@@ -101,7 +107,8 @@ func NewRewarder(o RewardOptions, q *Questions) (Rewarder, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the reward command: %w", err)
 		}
-		return newOutside(fmt.Sprintf("reward command %.120q", strings.Join(o.Command, " ")), o.Parallel, p.rewards), nil
+		return newOutside(fmt.Sprintf("reward command %.120q", strings.Join(o.Command, " ")), o.Parallel, p.rewards),
+			nil
 	}
 	s := newServer(o)
 	return newOutside("reward server "+s.name(), o.Parallel, s.ask), nil

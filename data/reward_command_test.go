@@ -50,7 +50,8 @@ func programOf(t *testing.T, timeout time.Duration, parallel, n int, command ...
 	return r, asked
 }
 
-// shell is programOf a script. It fails if the judge fails with another error than want, or takes as long as the tests' longest sleeps.
+// shell is programOf a script. It fails if the judge fails with another error than want, or takes as long as the tests'
+// longest sleeps.
 func shell(t *testing.T, n int, script, want string) {
 	t.Helper()
 	timeout := time.Minute
@@ -60,7 +61,8 @@ func shell(t *testing.T, n int, script, want string) {
 	start := time.Now()
 	r, asked := programOf(t, timeout, 1, n, "sh", "-c", script)
 	_, err := r.Rewards(context.Background(), asked)
-	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), `reward command "sh -c `) {
+	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") ||
+		!strings.HasPrefix(err.Error(), `reward command "sh -c `) {
 		t.Errorf("%s: %v, want one line with %q", script, err, want)
 	}
 	if d := time.Since(start); d > 20*time.Second {
@@ -88,8 +90,10 @@ func TestCommandOrder(t *testing.T) {
 }
 
 func TestCommandNumbers(t *testing.T) {
-	r, asked := programOf(t, time.Minute, 1, 3, "printf", `{"reward": -1.5e-3}\r\n {"why": "x", "reward": 0} \n{"reward": 1}`)
-	if got, err := r.Rewards(context.Background(), asked); err != nil || !reflect.DeepEqual(got, []float64{-1.5e-3, 0, 1}) {
+	r, asked := programOf(t, time.Minute, 1, 3, "printf",
+		`{"reward": -1.5e-3}\r\n {"why": "x", "reward": 0} \n{"reward": 1}`)
+	if got, err := r.Rewards(context.Background(), asked); err != nil ||
+		!reflect.DeepEqual(got, []float64{-1.5e-3, 0, 1}) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -97,25 +101,26 @@ func TestCommandNumbers(t *testing.T) {
 func TestCommandFails(t *testing.T) {
 	const one = `echo '{"reward": 1}'; `
 	for script, want := range map[string]string{
-		"exit 3":                                "exit status 3",
-		one + one + one + "exit 3":              "exit status 3",
-		"echo a >&2; echo b >&2; exit 1":        `exit status 1; its stderr ends with "b"`,
-		"kill -9 $$":                            "signal: killed",
-		"":                                      "wrote 0 lines for 2 answers",
-		one:                                     "wrote 1 lines for 2 answers",
-		one + one + one:                         "wrote 3 lines for 2 answers",
-		one + "echo":                            `line 2 on stdout is ""`,
-		one + "echo hm":                         `line 2 on stdout is "hm": want {"reward": number}`,
-		one + `echo '{"reward": NaN}'`:          `line 2 on stdout is "{\"reward\": NaN}"`,
-		one + `echo '{"reward": 1e999}'`:        `line 2 on stdout is`,
-		one + `echo '{"reward": null}'`:         `line 2 on stdout is`,
-		one + `echo '{"reward": "1"}'`:          `line 2 on stdout is`,
-		one + `echo '{"score": 1}'`:             `line 2 on stdout is`,
-		one + `echo '1'`:                        `line 2 on stdout is "1"`,
-		one + `echo '{"reward": 1} x'`:          `line 2 on stdout is`,
-		"yes":                                   "wrote more than 67584 bytes to stdout",
-		"sleep 30":                              "did not end within 300ms: make it faster",
-		"echo loading >&2; sleep 30":            `within 300ms: make it faster or raise the time-out; its stderr ends with "loading"`,
+		"exit 3":                         "exit status 3",
+		one + one + one + "exit 3":       "exit status 3",
+		"echo a >&2; echo b >&2; exit 1": `exit status 1; its stderr ends with "b"`,
+		"kill -9 $$":                     "signal: killed",
+		"":                               "wrote 0 lines for 2 answers",
+		one:                              "wrote 1 lines for 2 answers",
+		one + one + one:                  "wrote 3 lines for 2 answers",
+		one + "echo":                     `line 2 on stdout is ""`,
+		one + "echo hm":                  `line 2 on stdout is "hm": want {"reward": number}`,
+		one + `echo '{"reward": NaN}'`:   `line 2 on stdout is "{\"reward\": NaN}"`,
+		one + `echo '{"reward": 1e999}'`: `line 2 on stdout is`,
+		one + `echo '{"reward": null}'`:  `line 2 on stdout is`,
+		one + `echo '{"reward": "1"}'`:   `line 2 on stdout is`,
+		one + `echo '{"score": 1}'`:      `line 2 on stdout is`,
+		one + `echo '1'`:                 `line 2 on stdout is "1"`,
+		one + `echo '{"reward": 1} x'`:   `line 2 on stdout is`,
+		"yes":                            "wrote more than 67584 bytes to stdout",
+		"sleep 30":                       "did not end within 300ms: make it faster",
+		"echo loading >&2; sleep 30": `within 300ms: make it faster or raise the time-out; its stderr ` +
+			`ends with "loading"`,
 		"sleep 30 & exit 0":                     "left its output open to a program that it had started",
 		"trap '' TERM INT; sleep 30; exit":      "within 300ms",
 		"printf 'a\\nbad \\377\\n' >&2; exit 1": `its stderr ends with "bad �"`,
@@ -128,7 +133,8 @@ func TestCommandFails(t *testing.T) {
 func TestCommandPipes(t *testing.T) {
 	for _, script := range []string{
 		`i=0; while [ $i -lt 300 ]; do echo '{"reward": 1}'; i=$((i+1)); done`,
-		`head -c 200000 /dev/zero >&2; i=0; while [ $i -lt 300 ]; do echo '{"reward": 1}'; i=$((i+1)); done; cat >/dev/null`,
+		`head -c 200000 /dev/zero >&2; i=0; while [ $i -lt 300 ]; do echo '{"reward": 1}'; i=$((i+1)); done; cat ` +
+			`>/dev/null`,
 	} {
 		r, asked := programOf(t, time.Minute, 1, 300, "sh", "-c", script)
 		asked[0].Text = strings.Repeat("x", 1<<20)
@@ -166,8 +172,9 @@ func gone(t *testing.T, file string) bool {
 func TestCommandChildren(t *testing.T) {
 	dir := t.TempDir()
 	for name, script := range map[string]string{
-		"slow": "sleep 30 & echo $! >$0; wait", "left": "sleep 30 & echo $! >$0", "failed": "sleep 30 & echo $! >$0; exit 1",
-		"quiet": "sleep 30 >/dev/null 2>&1 </dev/null & echo $! >$0",
+		"slow": "sleep 30 & echo $! >$0; wait", "left": "sleep 30 & echo $! >$0",
+		"failed": "sleep 30 & echo $! >$0; exit 1",
+		"quiet":  "sleep 30 >/dev/null 2>&1 </dev/null & echo $! >$0",
 	} {
 		timeout := time.Minute
 		if name == "slow" {
@@ -204,10 +211,12 @@ func TestCommandChildren(t *testing.T) {
 
 // The first part that fails ends the others, and its error is the one that is told.
 func TestCommandFirstError(t *testing.T) {
-	r, asked := programOf(t, time.Minute, 2, 2, "sh", "-c", `read line; case $line in *'"x"'*) echo no >&2; exit 4;; esac; sleep 30`)
+	r, asked := programOf(t, time.Minute, 2, 2, "sh", "-c",
+		`read line; case $line in *'"x"'*) echo no >&2; exit 4;; esac; sleep 30`)
 	start := time.Now()
 	_, err := r.Rewards(context.Background(), asked)
-	if err == nil || !strings.Contains(err.Error(), `exit status 4; its stderr ends with "no"`) || time.Since(start) > 20*time.Second {
+	if err == nil || !strings.Contains(err.Error(), `exit status 4; its stderr ends with "no"`) ||
+		time.Since(start) > 20*time.Second {
 		t.Errorf("%v after %v", err, time.Since(start))
 	}
 }

@@ -19,10 +19,12 @@ func (f Final) validate(marker string) error {
 	switch f {
 	case FinalText, FinalLine, FinalAfter, FinalBoxed:
 	default:
-		return fmt.Errorf("the final answer is looked for at %q: want %q, %q, %q or %q", f, FinalText, FinalLine, FinalAfter, FinalBoxed)
+		return fmt.Errorf("the final answer is looked for at %q: want %q, %q, %q or %q", f, FinalText, FinalLine,
+			FinalAfter, FinalBoxed)
 	}
 	if (f == FinalAfter) != (strings.TrimSpace(marker) != "") {
-		return fmt.Errorf("the final answer is looked for at %q with the marker %q: want a marker for %q and for nothing else", f, marker, FinalAfter)
+		return fmt.Errorf("the final answer is looked for at %q with the marker %q: want a marker for %q and for "+
+			"nothing else", f, marker, FinalAfter)
 	}
 	return nil
 }
@@ -52,7 +54,8 @@ func (f Final) find(text, marker string) (string, bool) {
 
 const boxed = `\boxed{`
 
-// braced is what stands before the brace that closes one opened before text; "" if none does, as where an answer was cut off. \{ and \} are no braces.
+// braced is what stands before the brace that closes one opened before text; "" if none does, as where an answer was
+// cut off. \{ and \} are no braces.
 func braced(text string) string {
 	depth := 1
 	for i := 0; i < len(text); i++ {

@@ -81,7 +81,8 @@ func (s *server) pauseAfter(try int) time.Duration {
 
 // post sends one request and reads its answer, of n rewards.
 func (s *server) post(ctx context.Context, body []byte, n int) ([]float64, error) {
-	ctx, stop := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("gave no rewards for %d answers within %v", n, s.timeout))
+	ctx, stop := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("gave no rewards for %d answers within %v", n,
+		s.timeout))
 	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(body))
 	if err != nil {
@@ -102,7 +103,8 @@ func (s *server) post(ctx context.Context, body []byte, n int) ([]float64, error
 	case resp.StatusCode != http.StatusOK:
 		return nil, statusError(resp, text)
 	case len(text) > outputOf(n):
-		return nil, fmt.Errorf(`answered with more than %d bytes for %d answers: want {"rewards": [number, ...]}`, outputOf(n), n)
+		return nil, fmt.Errorf(`answered with more than %d bytes for %d answers: want {"rewards": [number, ...]}`,
+			outputOf(n), n)
 	}
 	return parseRewards(text)
 }

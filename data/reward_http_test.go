@@ -47,7 +47,8 @@ func lengthsOf(t *testing.T, w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	err := json.NewDecoder(r.Body).Decode(&in)
-	if err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" || r.URL.Query().Get("key") != "secret" {
+	if err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" ||
+		r.URL.Query().Get("key") != "secret" {
 		t.Errorf("request %s %v: %v", r.Method, r.Header, err)
 	}
 	rewards := []float64{}
@@ -103,10 +104,12 @@ func TestHTTPOrder(t *testing.T) {
 // What may pass is tried again, so often and no more; what does not is not.
 func TestHTTPRetries(t *testing.T) {
 	broken := map[string]func(w http.ResponseWriter){
-		`answered "503 Service Unavailable": "busy\n"`: func(w http.ResponseWriter) { http.Error(w, "busy", http.StatusServiceUnavailable) },
-		`answered "500 Internal Server Error"`:         func(w http.ResponseWriter) { w.WriteHeader(500) },
-		`answered "429 Too Many Requests"`:             func(w http.ResponseWriter) { w.WriteHeader(429) },
-		"EOF":                                          func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		`answered "503 Service Unavailable": "busy\n"`: func(w http.ResponseWriter) {
+			http.Error(w, "busy", http.StatusServiceUnavailable)
+		},
+		`answered "500 Internal Server Error"`: func(w http.ResponseWriter) { w.WriteHeader(500) },
+		`answered "429 Too Many Requests"`:     func(w http.ResponseWriter) { w.WriteHeader(429) },
+		"EOF":                                  func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 		"unexpected EOF": func(w http.ResponseWriter) {
 			w.Header().Set("Content-Length", "100")
 			fmt.Fprint(w, "{")
@@ -137,18 +140,26 @@ func TestHTTPRetries(t *testing.T) {
 
 func TestHTTPFails(t *testing.T) {
 	for want, answer := range map[string]func(w http.ResponseWriter){
-		`answered "404 Not Found": "no\nsuch"`: func(w http.ResponseWriter) { w.WriteHeader(404); fmt.Fprint(w, "no\nsuch") },
-		`answered "302 Found"`:                 func(w http.ResponseWriter) { w.Header().Set("Location", "/"); w.WriteHeader(302) },
-		`answered "204 No Content"`:            func(w http.ResponseWriter) { w.WriteHeader(204) },
-		`answered "": want {"rewards"`:         func(http.ResponseWriter) {},
-		`answered "<html>": want`:              func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") },
-		`answered "{}": want`:                  func(w http.ResponseWriter) { fmt.Fprint(w, "{}") },
-		`answered "{\"rewards\": [NaN, 1]}"`:   func(w http.ResponseWriter) { fmt.Fprint(w, `{"rewards": [NaN, 1]}`) },
-		`answered "{\"rewards\": [1e999]}"`:    func(w http.ResponseWriter) { fmt.Fprint(w, `{"rewards": [1e999]}`) },
-		"rewards[1] is null":                   func(w http.ResponseWriter) { fmt.Fprint(w, `{"rewards": [1, null]}`) },
-		"gave 1 rewards for 2 answers":         func(w http.ResponseWriter) { fmt.Fprint(w, `{"rewards": [1]}`) },
-		"gave 3 rewards for 2 answers":         func(w http.ResponseWriter) { fmt.Fprint(w, `{"rewards": [1, 2, 3]}`) },
-		"answered with more than 67584 bytes":  func(w http.ResponseWriter) { fmt.Fprint(w, strings.Repeat(" ", 1<<20)) },
+		`answered "404 Not Found": "no\nsuch"`: func(w http.ResponseWriter) {
+			w.WriteHeader(404)
+			fmt.Fprint(w, "no\nsuch")
+		},
+		`answered "302 Found"`: func(w http.ResponseWriter) {
+			w.Header().Set("Location", "/")
+			w.WriteHeader(302)
+		},
+		`answered "204 No Content"`:          func(w http.ResponseWriter) { w.WriteHeader(204) },
+		`answered "": want {"rewards"`:       func(http.ResponseWriter) {},
+		`answered "<html>": want`:            func(w http.ResponseWriter) { fmt.Fprint(w, "<html>") },
+		`answered "{}": want`:                func(w http.ResponseWriter) { fmt.Fprint(w, "{}") },
+		`answered "{\"rewards\": [NaN, 1]}"`: func(w http.ResponseWriter) { fmt.Fprint(w, `{"rewards": [NaN, 1]}`) },
+		`answered "{\"rewards\": [1e999]}"`:  func(w http.ResponseWriter) { fmt.Fprint(w, `{"rewards": [1e999]}`) },
+		"rewards[1] is null":                 func(w http.ResponseWriter) { fmt.Fprint(w, `{"rewards": [1, null]}`) },
+		"gave 1 rewards for 2 answers":       func(w http.ResponseWriter) { fmt.Fprint(w, `{"rewards": [1]}`) },
+		"gave 3 rewards for 2 answers":       func(w http.ResponseWriter) { fmt.Fprint(w, `{"rewards": [1, 2, 3]}`) },
+		"answered with more than 67584 bytes": func(w http.ResponseWriter) {
+			fmt.Fprint(w, strings.Repeat(" ", 1<<20))
+		},
 	} {
 		var calls atomic.Int32
 		r, asked := serverOf(t, 3, 1, 2, func(w http.ResponseWriter, r *http.Request) {
@@ -167,10 +178,14 @@ func TestHTTPFails(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close()
 	r, asked := judgeAt(t, s.URL, 1, 1, 1)
-	wantError(t, "failed 2 times, the last: dial tcp", func() error { _, err := r.Rewards(context.Background(), asked); return err })
+	wantError(t, "failed 2 times, the last: dial tcp", func() error {
+		_, err := r.Rewards(context.Background(), asked)
+		return err
+	})
 }
 
-// A server that hangs is asked again after the time-out, and left at once when the context ends, also between two requests.
+// A server that hangs is asked again after the time-out, and left at once when the context ends, also between two
+// requests.
 func TestHTTPTimeout(t *testing.T) {
 	var calls atomic.Int32
 	hang := make(chan struct{})
@@ -187,7 +202,10 @@ func TestHTTPTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	asked := []Answer{{Text: "a"}}
-	wantError(t, "failed 2 times, the last: gave no rewards for 1 answers within 500ms", func() error { _, err := r.Rewards(context.Background(), asked); return err })
+	wantError(t, "failed 2 times, the last: gave no rewards for 1 answers within 500ms", func() error {
+		_, err := r.Rewards(context.Background(), asked)
+		return err
+	})
 	if calls.Load() != 2 {
 		t.Errorf("asked %d times", calls.Load())
 	}
@@ -198,7 +216,8 @@ func TestHTTPTimeout(t *testing.T) {
 	ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer stop()
 	start := time.Now()
-	if _, err := r.Rewards(ctx, asked); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 20*time.Second {
+	if _, err := r.Rewards(ctx, asked); !errors.Is(err, context.DeadlineExceeded) ||
+		time.Since(start) > 20*time.Second {
 		t.Errorf("%v after %v", err, time.Since(start))
 	}
 }
@@ -217,7 +236,8 @@ func TestHTTPCancelledBetween(t *testing.T) {
 
 func TestHTTPPauses(t *testing.T) {
 	s := newServer(RewardOptions{})
-	for try, want := range map[int]time.Duration{1: 250 * time.Millisecond, 2: 500 * time.Millisecond, 3: time.Second, 5: 4 * time.Second, 6: 8 * time.Second, 7: 8 * time.Second, maxRetries: 8 * time.Second} {
+	for try, want := range map[int]time.Duration{1: 250 * time.Millisecond, 2: 500 * time.Millisecond, 3: time.Second,
+		5: 4 * time.Second, 6: 8 * time.Second, 7: 8 * time.Second, maxRetries: 8 * time.Second} {
 		if got := s.pauseAfter(try); got != want {
 			t.Errorf("after request %d a pause of %v, want %v", try, got, want)
 		}

@@ -8,13 +8,16 @@ import (
 // maxMath bounds an answer that is read as mathematics, in bytes; a longer one is compared as text.
 const maxMath = 1000
 
-// mathEqual says whether a text ends in the wanted answer. Its final answer is what the last \boxed{} holds, else what follows the last "####" in its line,
-// else the last line that is not blank, or the last expression in that line (see [lastExpression]); an empty or unclosed box is no answer. The wanted answer
-// may be a worked solution with a box or "####" too. Both are written plainly ([plainMath]) and compared:
+// mathEqual says whether a text ends in the wanted answer. Its final answer is what the last \boxed{} holds, else what
+// follows the last "####" in its line, else the last line that is not blank, or the last expression in that line (see
+// [lastExpression]); an empty or unclosed box is no answer. The wanted answer may be a worked solution with a box or
+// "####" too. Both are written plainly ([plainMath]) and compared:
 //
 //   - expressions by value, exactly ([mathParser]): 0.5 = 1/2 = \frac{1}{2} = 50%
-//   - lists "a, b" element by element; brackets must be the same, or be missing on one side; in braces order does not count. In brackets a comma always
-//     separates; elsewhere one before just three digits groups thousands: 100,200 is a number, (100,200) and 100, 200 are lists
+//   - lists "a, b" element by element; brackets must be the same, or be missing on one side; in braces order does not
+//     count. In brackets a comma always
+//     separates; elsewhere one before just three digits groups thousands: 100,200 is a number, (100,200) and 100, 200
+//     are lists
 //   - all else as text without blanks, braces and case
 //
 // "x =" before an answer does not count.
@@ -96,7 +99,8 @@ func mathItems(items []string, thousands bool) []string {
 func withoutName(s string) string {
 	name, value, ok := strings.Cut(s, "=")
 	name = strings.TrimSpace(name)
-	if !ok || name == "" || len(name) > 20 || strings.ContainsAny(name, ",<>!+-*/^") || isDigit(name[0]) || nesting(name[0]) != 0 || strings.Contains(value, "=") {
+	if !ok || name == "" || len(name) > 20 || strings.ContainsAny(name, ",<>!+-*/^") || isDigit(name[0]) ||
+		nesting(name[0]) != 0 || strings.Contains(value, "=") {
 		return s
 	}
 	return strings.TrimSpace(value)

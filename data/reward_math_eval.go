@@ -43,7 +43,8 @@ func evalMath(text string, thousands bool) *big.Rat {
 	return v
 }
 
-// peek skips blanks and looks at the next byte; 0 at the end. No rule takes a byte 0 in the text, which then is not all read.
+// peek skips blanks and looks at the next byte; 0 at the end. No rule takes a byte 0 in the text, which then is not all
+// read.
 func (p *mathParser) peek() byte {
 	for p.at < len(p.text) && (p.text[p.at] == ' ' || p.text[p.at] == '\t') {
 		p.at++

@@ -8,17 +8,22 @@ import (
 
 // latexCommands are what stands for commands in plain notation; others stay.
 var latexCommands = map[string]string{
-	`\times`: "*", `\cdot`: "*", `\ast`: "*", `\div`: "/", `\frac`: `\frac`, `\dfrac`: `\frac`, `\tfrac`: `\frac`, `\cfrac`: `\frac`,
-	`\left`: "", `\right`: "", `\big`: "", `\Big`: "", `\bigl`: "", `\bigr`: "", `\displaystyle`: "", `\,`: "", `\;`: "", `\:`: "", `\!`: "", `\ `: " ", `\quad`: " ", `\qquad`: " ",
-	`\%`: "%", `\$`: "", `\{`: "{", `\}`: "}", `\(`: " ", `\)`: " ", `\[`: " ", `\]`: " ", `\lbrace`: "{", `\rbrace`: "}",
-	`\text`: "", `\textbf`: "", `\textit`: "", `\mathrm`: "", `\mathbf`: "", `\mbox`: "", `\degree`: "",
+	`\times`: "*", `\cdot`: "*", `\ast`: "*", `\div`: "/", `\frac`: `\frac`, `\dfrac`: `\frac`, `\tfrac`: `\frac`,
+	`\cfrac`: `\frac`,
+	`\left`:  "", `\right`: "", `\big`: "", `\Big`: "", `\bigl`: "", `\bigr`: "", `\displaystyle`: "", `\,`: "",
+	`\;`: "", `\:`: "", `\!`: "", `\ `: " ", `\quad`: " ", `\qquad`: " ",
+	`\%`: "%", `\$`: "", `\{`: "{", `\}`: "}", `\(`: " ", `\)`: " ", `\[`: " ", `\]`: " ", `\lbrace`: "{",
+	`\rbrace`: "}",
+	`\text`:   "", `\textbf`: "", `\textit`: "", `\mathrm`: "", `\mathbf`: "", `\mbox`: "", `\degree`: "",
 }
 
 // mathSymbols are other ways to write plain notation. Dollars are delimiters or a unit.
-var mathSymbols = strings.NewReplacer("−", "-", "×", "*", "·", "*", "⋅", "*", "÷", "/", "\u00a0", " ", "\u2009", " ", "\u202f", " ", "$", "", "°", "",
+var mathSymbols = strings.NewReplacer("−", "-", "×", "*", "·", "*", "⋅", "*", "÷", "/", "\u00a0", " ", "\u2009", " ",
+	"\u202f", " ", "$", "", "°", "",
 	`^{\circ}`, "", `^\circ`, "", "{,}", ",", "`", "")
 
-// plainMath writes a line of LaTeX, Markdown or text with + - * / ^ % \frac and brackets alone, without full stop at its end. What it does not know stays.
+// plainMath writes a line of LaTeX, Markdown or text with + - * / ^ % \frac and brackets alone, without full stop at
+// its end. What it does not know stays.
 func plainMath(s string) string {
 	s = mathSymbols.Replace(strings.TrimSpace(s))
 	var b strings.Builder
@@ -52,7 +57,8 @@ func commandLength(s string) int {
 	return min(max(n, 2), len(s))
 }
 
-// stars is what "**" means: a power between two numbers or brackets that it touches, else the bold type of Markdown, which is nothing.
+// stars is what "**" means: a power between two numbers or brackets that it touches, else the bold type of Markdown,
+// which is nothing.
 func stars(before, after string) string {
 	if before == "" || after == "" {
 		return ""
@@ -67,8 +73,8 @@ func stars(before, after string) string {
 // lineEnd bounds the part of a line in which an expression is looked for, in bytes.
 const lineEnd = 256
 
-// lastExpression is the last part of a plain line that is an expression and touches no letter, digit or point; of several with one end, the longest. The
-// "=" of an equation is in none, so of "2 + 3 = 5" it is "5".
+// lastExpression is the last part of a plain line that is an expression and touches no letter, digit or point; of
+// several with one end, the longest. The "=" of an equation is in none, so of "2 + 3 = 5" it is "5".
 func lastExpression(line string) (string, bool) {
 	if len(line) > lineEnd {
 		_, line, _ = strings.Cut(line[len(line)-lineEnd:], " ") // not in the middle of a number

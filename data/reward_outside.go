@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// outside is a judge that is no part of this program. A batch is cut into equal parts, in order, which are judged at once; over all batches no more than
-// cap(slots) parts are.
+// outside is a judge that is no part of this program. A batch is cut into equal parts, in order, which are judged at
+// once; over all batches no more than cap(slots) parts are.
 type outside struct {
 	name  string // in errors
 	slots chan struct{}

@@ -12,7 +12,8 @@ import (
 func TestRewardOptions(t *testing.T) {
 	program := RewardOptions{Kind: "command", Command: []string{"sh"}, Timeout: time.Second, Parallel: 1}
 	server := RewardOptions{Kind: "http", URL: "https://h/p", Timeout: time.Second, Parallel: 1, Retries: 2}
-	good := []RewardOptions{program, server, {Kind: "task"}, {Kind: "math"}, {Kind: "exact", Final: FinalText}, {Kind: "exact", Final: FinalAfter, Marker: "####"}}
+	good := []RewardOptions{program, server, {Kind: "task"}, {Kind: "math"}, {Kind: "exact", Final: FinalText},
+		{Kind: "exact", Final: FinalAfter, Marker: "####"}}
 	for _, o := range good {
 		if err := o.Validate(); err != nil {
 			t.Errorf("%+v: %v", o, err)
@@ -37,7 +38,10 @@ func TestRewardOptions(t *testing.T) {
 		wantError(t, want, func() error { _, err := NewRewarder(o, nil); return err })
 	}
 	program.Command[0] = "no-such-program-here"
-	wantError(t, `"no-such-program-here": executable file not found`, func() error { _, err := NewRewarder(program, nil); return err })
+	wantError(t, `"no-such-program-here": executable file not found`, func() error {
+		_, err := NewRewarder(program, nil)
+		return err
+	})
 }
 
 // rewardsOf judges texts, text i as an answer to question i.
@@ -74,23 +78,27 @@ func TestExactReward(t *testing.T) {
 		{RewardOptions{Final: FinalLine}, [2]string{"7\nno", ""}, []float64{0, 0}},
 		{RewardOptions{Final: FinalAfter, Marker: "####"}, [2]string{"#### 8\n#### 7 \nyes", "####7"}, []float64{1, 1}},
 		{RewardOptions{Final: FinalAfter, Marker: "####"}, [2]string{"#### 7 \n####", "7"}, []float64{0, 0}},
-		{RewardOptions{Final: FinalBoxed}, [2]string{`\boxed{8} \boxed{ 7 } no`, `\boxed{so 7` + "\n" + `#### 7}`}, []float64{1, 1}},
+		{RewardOptions{Final: FinalBoxed}, [2]string{`\boxed{8} \boxed{ 7 } no`, `\boxed{so 7` + "\n" + `#### 7}`},
+			[]float64{1, 1}},
 		{RewardOptions{Final: FinalBoxed}, [2]string{`\boxed{7} \boxed{7`, `7`}, []float64{0, 0}},
 	} {
 		k.o.Kind = "exact"
-		if got := rewardsOf(t, k.o, questionsOf(t, lines, testOptions()), k.texts[:]...); !reflect.DeepEqual(got, k.want) {
+		if got := rewardsOf(t, k.o, questionsOf(t, lines, testOptions()), k.texts[:]...); !reflect.DeepEqual(got,
+			k.want) {
 			t.Errorf("%+v: %q gives %v, want %v", k.o, k.texts, got, k.want)
 		}
 	}
 	// An empty answer is never right, even where it is wanted.
-	if got := rewardsOf(t, RewardOptions{Kind: "exact", Final: FinalText}, questionsOf(t, `{"prompt": "a", "answer": ""}`, testOptions()), ""); got[0] != 0 {
+	if got := rewardsOf(t, RewardOptions{Kind: "exact", Final: FinalText},
+		questionsOf(t, `{"prompt": "a", "answer": ""}`, testOptions()), ""); got[0] != 0 {
 		t.Error("nothing is right")
 	}
 }
 
 func TestBraced(t *testing.T) {
 	for text, want := range map[string]string{
-		"5} x": "5", `\frac{1}{2}}`: `\frac{1}{2}`, `\{1\}} `: `\{1\}`, "5": "", "{5}": "", "": "", `\`: "", `a\}`: "", "}": "",
+		"5} x": "5", `\frac{1}{2}}`: `\frac{1}{2}`, `\{1\}} `: `\{1\}`, "5": "", "{5}": "", "": "", `\`: "", `a\}`: "",
+		"}": "",
 	} {
 		if got := braced(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -129,9 +137,15 @@ func TestTaskReward(t *testing.T) {
 		}
 	}
 	file := questionsOf(t, `{"prompt": "a"}`, testOptions())
-	wantError(t, `f: the reward is "task", but a file has none`, func() error { _, err := NewRewarder(r, file); return err })
+	wantError(t, `f: the reward is "task", but a file has none`, func() error {
+		_, err := NewRewarder(r, file)
+		return err
+	})
 	for _, kind := range []string{"exact", "math"} {
-		wantError(t, `f:1: no text under "answer"`, func() error { _, err := NewRewarder(RewardOptions{Kind: kind, Final: FinalText}, file); return err })
+		wantError(t, `f:1: no text under "answer"`, func() error {
+			_, err := NewRewarder(RewardOptions{Kind: kind, Final: FinalText}, file)
+			return err
+		})
 	}
 }
 
@@ -154,7 +168,8 @@ func TestMathReward(t *testing.T) {
 func TestAnswerJSON(t *testing.T) {
 	q := questionsOf(t, `{"prompt": "<a>",  "answer": "1", "x": [1, 2]}`, testOptions())
 	text, err := jsonLines([]Answer{q.Answer(0, "b\xff\n"), {Question: 3}})
-	want := `{"question":0,"prompt":"<a>","text":"b\ufffd\n","answer":"1","fields":{"prompt":"<a>","answer":"1","x":[1,2]}}` + "\n" + `{"question":3,"prompt":"","text":"","answer":""}` + "\n"
+	want := `{"question":0,"prompt":"<a>","text":"b\ufffd\n","answer":"1","fields":{"prompt":"<a>","answer":"1",` +
+		`"x":[1,2]}}` + "\n" + `{"question":3,"prompt":"","text":"","answer":""}` + "\n"
 	if err != nil || strings.ReplaceAll(string(text), "\ufffd", `\ufffd`) != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
 	}

@@ -31,8 +31,8 @@ func (t TensorInfo) Len() int {
 	return n
 }
 
-// Forget lets the system take back the pages of the file that the tensor alone lies in: they count as the process's until
-// then. Data can be read again.
+// Forget lets the system take back the pages of the file that the tensor alone lies in: they count as the process's
+// until then. Data can be read again.
 func (t TensorInfo) Forget() {
 	page := uintptr(os.Getpagesize())
 	begin := uintptr(unsafe.Pointer(unsafe.SliceData(t.Data)))
@@ -64,7 +64,8 @@ func OpenSafetensors(path string) (*SafetensorsFile, error) {
 	f := &SafetensorsFile{path: path, mapped: mapped, metadata: h.metadata}
 	for _, e := range h.entries {
 		begin, end := h.dataAt+int(e.begin), h.dataAt+int(e.end)
-		f.tensors = append(f.tensors, TensorInfo{Name: e.name, DType: e.dtype, Shape: e.shape, Data: mapped[begin:end:end], File: path})
+		f.tensors = append(f.tensors, TensorInfo{Name: e.name, DType: e.dtype, Shape: e.shape,
+			Data: mapped[begin:end:end], File: path})
 	}
 	return f, nil
 }

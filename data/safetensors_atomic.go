@@ -43,8 +43,8 @@ func AtomicFile(path string, write func(w io.Writer) error) (err error) {
 	return SyncDir(filepath.Dir(path))
 }
 
-// replaceable is where a new file takes its name: path, or what a symbolic link there leads to. A folder, a device or a pipe is refused, for a rename would put a file
-// in its place.
+// replaceable is where a new file takes its name: path, or what a symbolic link there leads to. A folder, a device or a
+// pipe is refused, for a rename would put a file in its place.
 func replaceable(path string) (string, error) {
 	info, err := os.Stat(path)
 	switch {

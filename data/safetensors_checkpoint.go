@@ -85,9 +85,11 @@ func chooseFiles(names []string) (index string, files []string, err error) {
 	case len(indices) == 0 && (len(files) == 1 || wholeSet(files)):
 		return "", files, nil
 	case len(files) == 0:
-		return "", nil, fmt.Errorf("no %s and no other safetensors file: check the path, or convert the weights", singleName)
+		return "", nil, fmt.Errorf("no %s and no other safetensors file: check the path, or convert the weights",
+			singleName)
 	}
-	return "", nil, fmt.Errorf("%s and %d more files, but no %s or %s that says which to read: keep one set", files[0], len(files)-1, singleName, indexName)
+	return "", nil, fmt.Errorf("%s and %d more files, but no %s or %s that says which to read: keep one set", files[0],
+		len(files)-1, singleName, indexName)
 }
 
 var shardName = regexp.MustCompile(`^(.*)-(\d{5})-of-(\d{5})\.safetensors$`)
@@ -114,7 +116,8 @@ func openFiles(dir string, files []string) (*Checkpoint, error) {
 		c.files = append(c.files, f)
 		for _, t := range f.tensors {
 			if other, twice := c.tensors[t.Name]; twice {
-				err := fmt.Errorf("%s: tensor %q is in %s too: keep one of them", f.path, t.Name, filepath.Base(other.File))
+				err := fmt.Errorf("%s: tensor %q is in %s too: keep one of them", f.path, t.Name,
+					filepath.Base(other.File))
 				return nil, cmp.Or(err, c.Close())
 			}
 			c.tensors[t.Name] = t
@@ -162,8 +165,10 @@ func parseIndex(text []byte) (weightMap map[string]string, err error) {
 	}
 	for _, tensor := range slices.Sorted(maps.Keys(weightMap)) {
 		file := weightMap[tensor]
-		if strings.ContainsAny(file, `/\`) || strings.ContainsFunc(file, unicode.IsControl) || !strings.HasSuffix(file, fileSuffix) {
-			return nil, fmt.Errorf("tensor %q is in %q: it must name a .safetensors file of the same folder", tensor, file)
+		if strings.ContainsAny(file, `/\`) || strings.ContainsFunc(file, unicode.IsControl) ||
+			!strings.HasSuffix(file, fileSuffix) {
+			return nil, fmt.Errorf("tensor %q is in %q: it must name a .safetensors file of the same folder", tensor,
+				file)
 		}
 	}
 	return weightMap, nil
@@ -178,7 +183,8 @@ func (c *Checkpoint) checkIndex(weightMap map[string]string) error {
 	}
 	for _, name := range c.Names() {
 		if _, ok := weightMap[name]; !ok {
-			return fmt.Errorf("tensor %q of %s is not listed: fetch the index and its shards again", name, filepath.Base(c.tensors[name].File))
+			return fmt.Errorf("tensor %q of %s is not listed: fetch the index and its shards again", name,
+				filepath.Base(c.tensors[name].File))
 		}
 	}
 	return nil

@@ -36,13 +36,17 @@ func TestChooseFiles(t *testing.T) {
 		files []string
 		fails bool
 	}{
-		{names: []string{"a.safetensors", "model.safetensors", "model.safetensors.index.json"}, files: []string{"model.safetensors"}},
-		{names: []string{"model-00001-of-00002.safetensors", "model.safetensors.index.json", "x.safetensors"}, index: "model.safetensors.index.json"},
-		{names: []string{"adapter_model.safetensors", "golden.safetensors"}, files: []string{"adapter_model.safetensors"}},
+		{names: []string{"a.safetensors", "model.safetensors", "model.safetensors.index.json"},
+			files: []string{"model.safetensors"}},
+		{names: []string{"model-00001-of-00002.safetensors", "model.safetensors.index.json", "x.safetensors"},
+			index: "model.safetensors.index.json"},
+		{names: []string{"adapter_model.safetensors", "golden.safetensors"},
+			files: []string{"adapter_model.safetensors"}},
 		{names: []string{"adapter_model.safetensors", "model.safetensors"}, files: []string{"model.safetensors"}},
 		{names: []string{"config.json", "other.safetensors"}, files: []string{"other.safetensors"}},
 		{names: []string{"b.safetensors", "w.safetensors.index.json"}, index: "w.safetensors.index.json"},
-		{names: []string{"w-00001-of-00002.safetensors", "w-00002-of-00002.safetensors"}, files: []string{"w-00001-of-00002.safetensors", "w-00002-of-00002.safetensors"}},
+		{names: []string{"w-00001-of-00002.safetensors", "w-00002-of-00002.safetensors"},
+			files: []string{"w-00001-of-00002.safetensors", "w-00002-of-00002.safetensors"}},
 		{names: []string{"w-00001-of-00003.safetensors", "w-00002-of-00003.safetensors"}, fails: true},
 		{names: []string{"v-00001-of-00002.safetensors", "w-00002-of-00002.safetensors"}, fails: true},
 		{names: []string{"a.safetensors", "b.safetensors"}, fails: true},
@@ -57,7 +61,8 @@ func TestChooseFiles(t *testing.T) {
 }
 
 func TestShards(t *testing.T) {
-	dir := folder(t, map[string]string{indexName: `{"metadata":{"total_size":6},"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}}`},
+	dir := folder(t, map[string]string{indexName: `{"metadata":{"total_size":6},"weight_map":{"a":"s1.safetensors",` +
+		`"b":"s2.safetensors"}}`},
 		map[string][]string{"s1.safetensors": {"a"}, "s2.safetensors": {"b"}})
 	c, err := OpenCheckpoint(dir)
 	if err != nil {
@@ -65,7 +70,8 @@ func TestShards(t *testing.T) {
 	}
 	defer c.Close()
 	b, ok := c.Tensor("b")
-	if !slices.Equal(c.Names(), []string{"a", "b"}) || c.Path() != dir || !ok || string(b.Data) != "b12" || filepath.Base(b.File) != "s2.safetensors" {
+	if !slices.Equal(c.Names(), []string{"a", "b"}) || c.Path() != dir || !ok || string(b.Data) != "b12" ||
+		filepath.Base(b.File) != "s2.safetensors" {
 		t.Errorf("%v %+v", c.Names(), b)
 	}
 }
@@ -94,13 +100,15 @@ func TestBadIndex(t *testing.T) {
 }
 
 func TestShardHoldsUnlistedTensor(t *testing.T) {
-	dir := folder(t, map[string]string{indexName: `{"weight_map":{"a":"s1.safetensors"}}`}, map[string][]string{"s1.safetensors": {"a", "b"}})
+	dir := folder(t, map[string]string{indexName: `{"weight_map":{"a":"s1.safetensors"}}`},
+		map[string][]string{"s1.safetensors": {"a", "b"}})
 	_, err := OpenCheckpoint(dir)
 	checkError(t, err, indexName, `tensor "b"`, "not listed")
 }
 
 func TestTensorInTwoFiles(t *testing.T) {
-	dir := folder(t, nil, map[string][]string{"w-00001-of-00002.safetensors": {"a"}, "w-00002-of-00002.safetensors": {"a"}})
+	dir := folder(t, nil, map[string][]string{"w-00001-of-00002.safetensors": {"a"},
+		"w-00002-of-00002.safetensors": {"a"}})
 	_, err := OpenCheckpoint(dir)
 	checkError(t, err, "w-00002-of-00002.safetensors", `tensor "a"`, "w-00001-of-00002.safetensors")
 }

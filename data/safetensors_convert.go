@@ -8,7 +8,8 @@ import (
 	"lockstep/kernels"
 )
 
-// ToF32 converts a tensor's values, exactly but for F64, which is rounded to nearest even. len(dst) is the number of elements.
+// ToF32 converts a tensor's values, exactly but for F64, which is rounded to nearest even. len(dst) is the number of
+// elements.
 func ToF32(dst []float32, t TensorInfo) error {
 	checkLen(len(dst), t)
 	src := t.Data
@@ -79,7 +80,8 @@ func checkLen(n int, t TensorInfo) {
 }
 
 func unconvertible(t TensorInfo) error {
-	return fmt.Errorf("%s: tensor %q: %s is not a type of weights that can be read: convert it to BF16 or F32", t.File, t.Name, t.DType)
+	return fmt.Errorf("%s: tensor %q: %s is not a type of weights that can be read: convert it to BF16 or F32", t.File,
+		t.Name, t.DType)
 }
 
 // fromF16 converts IEEE half precision exactly.
@@ -95,8 +97,8 @@ func fromF16(h uint16) float32 {
 	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
 }
 
-// roundOdd converts to fp32, inexact values to the neighbour with an odd last bit: rounding that once more to bf16 gives
-// what one rounding of x would.
+// roundOdd converts to fp32, inexact values to the neighbour with an odd last bit: rounding that once more to bf16
+// gives what one rounding of x would.
 func roundOdd(x float64) float32 {
 	f := float32(x)
 	if float64(f) == x || x != x {
@@ -109,8 +111,9 @@ func roundOdd(x float64) float32 {
 	return math.Float32frombits(b | 1)
 }
 
-// f8Table holds the values of the 256 codes of F8_E4M3 (no infinities, bias 7, NaN at all ones), of F8_E5M2 (the upper half of an F16): "FP8 Formats for Deep Learning",
-// arXiv 2209.05433; or of F8_E8M0 (a power of two, bias 127, NaN at all ones): OCP Microscaling Formats v1.0, section 5.4.1.
+// f8Table holds the values of the 256 codes of F8_E4M3 (no infinities, bias 7, NaN at all ones), of F8_E5M2 (the upper
+// half of an F16): "FP8 Formats for Deep Learning", arXiv 2209.05433; or of F8_E8M0 (a power of two, bias 127, NaN at
+// all ones): OCP Microscaling Formats v1.0, section 5.4.1.
 func f8Table(dtype string) *[256]float32 {
 	var table [256]float32
 	for i := range table {

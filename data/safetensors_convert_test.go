@@ -106,7 +106,8 @@ func TestConvertE8M0(t *testing.T) {
 
 // bf16 of an F64 is rounded once: by way of fp32, the first of these would go down.
 func TestConvertDoubleRoundsOnce(t *testing.T) {
-	in := []float64{0x1.0100000001p0, 0x1.00ffffffffp0, -0x1.0100000001p0, 0x1.01p0, 1e300, -1e300, 1e-300, math.NaN(), 0x1.feffffffp127, 0x1.ff0p127}
+	in := []float64{0x1.0100000001p0, 0x1.00ffffffffp0, -0x1.0100000001p0, 0x1.01p0, 1e300, -1e300, 1e-300, math.NaN(),
+		0x1.feffffffp127, 0x1.ff0p127}
 	want := []uint16{0x3f81, 0x3f80, 0xbf81, 0x3f80, 0x7f80, 0xff80, 0, 0x7fc0, 0x7f7f, 0x7f80}
 	var raw []byte
 	for _, v := range in {

@@ -14,7 +14,8 @@ func FuzzSafetensors(f *testing.F) {
 	}
 	f.Add(golden[:3000])
 	f.Add(rawFile(`{}`, 0))
-	f.Add(rawFile(`{"a":{"dtype":"F4","shape":[2,1],"data_offsets":[0,1]},"b":{"dtype":"F32","shape":[],"data_offsets":[1,5]}}  `, 5))
+	f.Add(rawFile(`{"a":{"dtype":"F4","shape":[2,1],"data_offsets":[0,1]},"b":{"dtype":"F32","shape":[],`+
+		`"data_offsets":[1,5]}}  `, 5))
 	f.Add(rawFile(`{"__metadata__":{"x":"y"},"\u0061":{"shape":[0],"dtype":"BF16","data_offsets":[0,0]}}`, 0))
 	f.Add(rawFile(`{"a":{"dtype":"U8","shape":[99999999999999999999],"data_offsets":[0,1]},"a":{}}`, 1))
 	f.Fuzz(func(t *testing.T, file []byte) {

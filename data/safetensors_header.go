@@ -40,7 +40,8 @@ func parseSafetensors(file []byte) (*header, error) {
 	}
 	n := binary.LittleEndian.Uint64(file)
 	if n > maxSafetensorsHeader {
-		return nil, fmt.Errorf("header of %d bytes, the format allows %d: not a safetensors file, or a damaged one", n, maxSafetensorsHeader)
+		return nil, fmt.Errorf("header of %d bytes, the format allows %d: not a safetensors file, or a damaged one", n,
+			maxSafetensorsHeader)
 	}
 	if n > uint64(len(file)-8) {
 		return nil, fmt.Errorf("header of %d bytes in a file of %d: it is truncated, fetch it again", n, len(file))
@@ -129,12 +130,14 @@ func (h *header) checkOffsets(size uint64) error {
 	at := uint64(0)
 	for _, e := range h.entries {
 		if e.begin != at {
-			return fmt.Errorf("tensor %q begins at %d, the one before it ends at %d: the header is damaged, fetch the file again", e.name, e.begin, at)
+			return fmt.Errorf("tensor %q begins at %d, the one before it ends at %d: the header is damaged, fetch "+
+				"the file again", e.name, e.begin, at)
 		}
 		at = e.end
 	}
 	if at > size {
-		return fmt.Errorf("tensor %q ends at %d of %d data bytes: the file is truncated, fetch it again", h.entries[len(h.entries)-1].name, at, size)
+		return fmt.Errorf("tensor %q ends at %d of %d data bytes: the file is truncated, fetch it again",
+			h.entries[len(h.entries)-1].name, at, size)
 	}
 	if at < size {
 		return fmt.Errorf("%d bytes after the last tensor: the file is damaged, fetch it again", size-at)

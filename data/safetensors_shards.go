@@ -15,8 +15,8 @@ import (
 // model-0000i-of-0000N.safetensors and then model.safetensors.index.json. Tensors fill shards in the given order; one
 // that is larger than a shard gets a shard of its own. maxShardBytes 0 means one file.
 //
-// One file replaces the one of an earlier save. Shards never do, because a crash could leave a mix: the folder must hold
-// no other weights.
+// One file replaces the one of an earlier save. Shards never do, because a crash could leave a mix: the folder must
+// hold no other weights.
 func WriteCheckpoint(dir string, tensors []OutTensor, maxShardBytes int64, metadata map[string]string) error {
 	shards, total, err := cutShards(tensors, maxShardBytes)
 	if err != nil {
@@ -62,7 +62,8 @@ func cutShards(tensors []OutTensor, limit int64) (shards [][]OutTensor, total ui
 	return append(shards, tensors[from:]), total, nil
 }
 
-// checkNoOtherWeights refuses a folder whose files would be read instead of, or mixed with, the ones about to be written.
+// checkNoOtherWeights refuses a folder whose files would be read instead of, or mixed with, the ones about to be
+// written.
 func checkNoOtherWeights(dir string, shards int) error {
 	listed, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -74,7 +75,8 @@ func checkNoOtherWeights(dir string, shards int) error {
 	for _, e := range listed {
 		name := e.Name()
 		replaced := shards == 1 && name == singleName
-		ours := name == singleName || name == indexName || strings.HasPrefix(name, "model-") && shardName.MatchString(name)
+		ours := name == singleName || name == indexName || strings.HasPrefix(name, "model-") &&
+			shardName.MatchString(name)
 		if ours && !replaced {
 			return fmt.Errorf("%s: holds %s of another save: remove it, or give an empty folder", dir, name)
 		}

@@ -97,7 +97,8 @@ func TestEveryDType(t *testing.T) {
 }
 
 func TestScalarsAndEmptyTensors(t *testing.T) {
-	head := `{"b":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[3,0],"data_offsets":[0,0]},"__metadata__":{}}`
+	head := `{"b":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"a":{"dtype":"U8","shape":[3,0],"data_offsets":[0,` +
+		`0]},"__metadata__":{}}`
 	f, err := OpenSafetensors(writeTemp(t, "x.safetensors", rawFile(head, 4)))
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +114,8 @@ func TestDamagedFiles(t *testing.T) {
 		return fmt.Sprintf(`{"t":{"dtype":%s,"shape":%s,"data_offsets":%s}}`, dtype, shape, offsets)
 	}
 	two := func(a, b string) string {
-		return fmt.Sprintf(`{"a":{"dtype":"U8","shape":[4],"data_offsets":%s},"b":{"dtype":"U8","shape":[4],"data_offsets":%s}}`, a, b)
+		return fmt.Sprintf(`{"a":{"dtype":"U8","shape":[4],"data_offsets":%s},"b":{"dtype":"U8","shape":[4],`+
+			`"data_offsets":%s}}`, a, b)
 	}
 	for _, c := range []struct {
 		name string
@@ -130,12 +132,15 @@ func TestDamagedFiles(t *testing.T) {
 		{"open object", rawFile(`{"t":{}`, 0), "tensor"},
 		{"no value", rawFile(`{"t"}`, 0), "JSON"},
 		{"text after", rawFile(`{}x`, 0), "closing brace"},
-		{"tensor twice", rawFile(`{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":1}`, 1), `"t" is there twice`},
+		{"tensor twice", rawFile(`{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":1}`, 1),
+			`"t" is there twice`},
 		{"field twice", rawFile(`{"t":{"dtype":"U8","dtype":"U8"}}`, 0), "twice"},
 		{"other field", rawFile(`{"t":{"Dtype":"U8"}}`, 0), "no such field"},
 		{"missing field", rawFile(`{"t":{"dtype":"U8","shape":[]}}`, 0), "data_offsets"},
-		{"no shape", rawFile(`{"t":{"dtype":"U8","data_offsets":[0,1]}}`, 1), "it needs dtype, shape and two data_offsets"},
-		{"no dtype", rawFile(`{"t":{"shape":[1],"data_offsets":[0,1]}}`, 1), "it needs dtype, shape and two data_offsets"},
+		{"no shape", rawFile(`{"t":{"dtype":"U8","data_offsets":[0,1]}}`, 1),
+			"it needs dtype, shape and two data_offsets"},
+		{"no dtype", rawFile(`{"t":{"shape":[1],"data_offsets":[0,1]}}`, 1),
+			"it needs dtype, shape and two data_offsets"},
 		{"one offset", rawFile(one(`"U8"`, `[1]`, `[1]`), 1), "data_offsets"},
 		{"unknown dtype", rawFile(one(`"F12"`, `[1]`, `[0,1]`), 1), `"F12"`},
 		{"dtype null", rawFile(one(`null`, `[1]`, `[0,1]`), 1), "not a string"},

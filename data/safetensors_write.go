@@ -23,8 +23,8 @@ type OutTensor struct {
 	Write func(w io.Writer) error
 }
 
-// WriteSafetensors writes a file, whole or not at all. The bytes depend on the arguments alone, not on their order: wide
-// types come first, so that every element is aligned to its size, then names ascending.
+// WriteSafetensors writes a file, whole or not at all. The bytes depend on the arguments alone, not on their order:
+// wide types come first, so that every element is aligned to its size, then names ascending.
 func WriteSafetensors(path string, tensors []OutTensor, metadata map[string]string) error {
 	sorted := slices.Clone(tensors)
 	slices.SortFunc(sorted, func(a, b OutTensor) int {
@@ -91,7 +91,8 @@ func buildHeader(tensors []OutTensor, metadata map[string]string) (head []byte, 
 			text.WriteByte(',')
 		}
 		shape := append([]int{}, t.Shape...) // never null
-		fmt.Fprintf(&text, `%s:{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`, marshal(t.Name), t.DType, marshal(shape), at, at+size)
+		fmt.Fprintf(&text, `%s:{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`, marshal(t.Name), t.DType,
+			marshal(shape), at, at+size)
 		at += size
 		sizes = append(sizes, size)
 	}

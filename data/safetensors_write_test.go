@@ -79,7 +79,9 @@ func TestWriteFailures(t *testing.T) {
 	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	broken := OutTensor{Name: "t", DType: "U8", Shape: []int{1}, Write: func(io.Writer) error { return errors.New("no device") }}
+	broken := OutTensor{Name: "t", DType: "U8", Shape: []int{1}, Write: func(io.Writer) error {
+		return errors.New("no device")
+	}}
 	for _, c := range []struct {
 		tensors []OutTensor
 		want    []string
@@ -90,7 +92,8 @@ func TestWriteFailures(t *testing.T) {
 		{[]OutTensor{bytesTensor("t", "F9", nil, nil)}, []string{path, `"t"`, `"F9"`}},
 		{[]OutTensor{bytesTensor("t", "U8", []int{-1}, nil)}, []string{path, `"t"`, "[-1]"}},
 		{[]OutTensor{bytesTensor("__metadata__", "U8", nil, []byte("a"))}, []string{path, "__metadata__"}},
-		{[]OutTensor{bytesTensor("t", "U8", nil, []byte("a")), bytesTensor("t", "U8", nil, []byte("a"))}, []string{path, `"t"`, "taken"}},
+		{[]OutTensor{bytesTensor("t", "U8", nil, []byte("a")), bytesTensor("t", "U8", nil, []byte("a"))},
+			[]string{path, `"t"`, "taken"}},
 		{[]OutTensor{bytesTensor("\xff", "U8", nil, []byte("a"))}, []string{path, "UTF-8"}},
 	} {
 		checkError(t, WriteSafetensors(path, c.tensors, nil), c.want...)
@@ -121,7 +124,8 @@ func TestWriteCheckpoint(t *testing.T) {
 		{0, "model.safetensors"},
 		{15, "model.safetensors"},
 		{8, "model-00001-of-00002.safetensors model-00002-of-00002.safetensors model.safetensors.index.json"},
-		{1, "model-00001-of-00005.safetensors model-00002-of-00005.safetensors model-00003-of-00005.safetensors model-00004-of-00005.safetensors model-00005-of-00005.safetensors model.safetensors.index.json"},
+		{1, "model-00001-of-00005.safetensors model-00002-of-00005.safetensors model-00003-of-00005.safetensors " +
+			"model-00004-of-00005.safetensors model-00005-of-00005.safetensors model.safetensors.index.json"},
 	} {
 		dir := t.TempDir()
 		if err := WriteCheckpoint(dir, sampleTensors(), c.limit, map[string]string{"format": "pt"}); err != nil {

@@ -22,7 +22,8 @@ type Template struct {
 	tokens map[string]any             // bos_token, eos_token, ...
 }
 
-// ChatML is the template of models that are built from nothing: <|im_start|>ROLE, a newline, the content and <|im_end|>.
+// ChatML is the template of models that are built from nothing: <|im_start|>ROLE, a newline, the content and
+// <|im_end|>.
 //
 //go:embed template_chatml.jinja
 var ChatML string
@@ -57,9 +58,9 @@ func (t *Template) parse(sources map[string]string) error {
 	return nil
 }
 
-// LoadTemplate reads the template of a checkpoint folder: chat_template.jinja, else chat_template in tokenizer_config.json,
-// which is a string or a list of named templates. Special tokens come from tokenizer_config.json. Without any template
-// the error is [ErrNoTemplate].
+// LoadTemplate reads the template of a checkpoint folder: chat_template.jinja, else chat_template in
+// tokenizer_config.json, which is a string or a list of named templates. Special tokens come from
+// tokenizer_config.json. Without any template the error is [ErrNoTemplate].
 func LoadTemplate(dir string) (*Template, error) {
 	path := filepath.Join(dir, "tokenizer_config.json")
 	t := &Template{name: path, tokens: map[string]any{}}
@@ -165,8 +166,8 @@ func Message(role, content string) *jinja.Dict {
 	return m
 }
 
-// Render is the text of a conversation; with prompt it goes on to where the assistant's next turn starts. now is the time
-// that a template is told if it asks; at the zero time asking is an error.
+// Render is the text of a conversation; with prompt it goes on to where the assistant's next turn starts. now is the
+// time that a template is told if it asks; at the zero time asking is an error.
 func (t *Template) Render(c Chat, prompt bool, now time.Time) (string, error) {
 	res, err := t.render(c, prompt, now)
 	return res.Text, err

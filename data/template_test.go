@@ -110,26 +110,31 @@ func TestLoadTemplate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := tmpl.Render(Chat{Messages: []any{Message("user", "x")}}, true, goldenTime); err != nil || got != want {
+		if got, err := tmpl.Render(Chat{Messages: []any{Message("user", "x")}}, true, goldenTime); err != nil ||
+			got != want {
 			t.Fatalf("%q, %v, want %q", got, err, want)
 		}
 	}
 	if _, err := LoadTemplate(dir); !errors.Is(err, ErrNoTemplate) {
 		t.Fatal(err)
 	}
-	write("tokenizer_config.json", `{"bos_token": null, "eos_token": {"content": "</s>", "lstrip": false}, "pad_token": "<p>"}`)
+	write("tokenizer_config.json",
+		`{"bos_token": null, "eos_token": {"content": "</s>", "lstrip": false}, "pad_token": "<p>"}`)
 	if _, err := LoadTemplate(dir); !errors.Is(err, ErrNoTemplate) {
 		t.Fatal(err)
 	}
-	write("tokenizer_config.json", `{"eos_token": {"content": "</s>"}, "chat_template": "{{ bos_token is defined }}{{ messages[0].content }}{{ eos_token }}\n"}`)
+	write("tokenizer_config.json", `{"eos_token": {"content": "</s>"}, "chat_template": "{{ bos_token is defined `+
+		`}}{{ messages[0].content }}{{ eos_token }}\n"}`)
 	expect("Falsex</s>")
-	write("tokenizer_config.json", `{"eos_token": "</s>", "chat_template": [{"name": "tool_use", "template": "T"}, {"name": "default", "template": "D{{ eos_token }}"}]}`)
+	write("tokenizer_config.json", `{"eos_token": "</s>", "chat_template": [{"name": "tool_use", "template": "T"}, `+
+		`{"name": "default", "template": "D{{ eos_token }}"}]}`)
 	expect("D</s>")
 	tmpl, err := LoadTemplate(dir)
 	if err != nil || tmpl.EndOfTurn() != "</s>" || tmpl.Source() != "D{{ eos_token }}" {
 		t.Fatal(err)
 	}
-	if got, err := tmpl.Render(Chat{Messages: []any{Message("user", "x")}, Tools: []any{}}, false, goldenTime); err != nil || got != "T" {
+	if got, err := tmpl.Render(Chat{Messages: []any{Message("user", "x")}, Tools: []any{}}, false, goldenTime); err !=
+		nil || got != "T" {
 		t.Fatalf("with tools: %q, %v", got, err)
 	}
 	write("chat_template.jinja", "J{{ eos_token }}")
@@ -154,8 +159,10 @@ func wantError(t testing.TB, want string, f func() error) {
 }
 
 func TestDefaultTemplate(t *testing.T) {
-	got, err := DefaultTemplate().Render(Chat{Messages: []any{Message("system", "S"), Message("user", "U")}}, true, time.Time{})
-	if want := "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"; err != nil || got != want {
+	got, err := DefaultTemplate().Render(Chat{Messages: []any{Message("system", "S"), Message("user", "U")}}, true,
+		time.Time{})
+	if want := "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"; err != nil ||
+		got != want {
 		t.Fatalf("%q, %v, want %q", got, err, want)
 	}
 }

@@ -115,5 +115,6 @@ func beginsWithWord(s string) bool {
 
 // inWord is \w of UTS 18, annex C: alphabetic characters, marks, decimal digits, connecting punctuation, joiners.
 func inWord(r rune) bool {
-	return unicode.In(r, unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc, unicode.Join_Control)
+	return unicode.In(r, unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.M, unicode.Nd, unicode.Pc,
+		unicode.Join_Control)
 }

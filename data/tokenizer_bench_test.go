@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkEncode encodes prose of many scripts and Go source, with an empty cache of words each time and with a full one.
+// BenchmarkEncode encodes prose of many scripts and Go source, with an empty cache of words each time and with a full
+// one.
 func BenchmarkEncode(b *testing.B) {
 	var text strings.Builder
 	for _, name := range []string{"qwen3", "qwen3_5", "glm5"} {
@@ -15,7 +16,8 @@ func BenchmarkEncode(b *testing.B) {
 			text.WriteByte('\n')
 		}
 	}
-	for _, name := range []string{"tokenizer.go", "safetensors_header.go", "pretokenize_words.go", "tokenizer_vocab.go"} {
+	for _, name := range []string{"tokenizer.go", "safetensors_header.go", "pretokenize_words.go",
+		"tokenizer_vocab.go"} {
 		source, err := os.ReadFile(name)
 		if err != nil {
 			b.Fatal(err)

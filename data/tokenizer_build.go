@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// ByteTokenizer has a token for each byte, whose id is the byte, and then the special tokens; it merges nothing. Special
-// tokens that are empty or that repeat are a bug.
+// ByteTokenizer has a token for each byte, whose id is the byte, and then the special tokens; it merges nothing.
+// Special tokens that are empty or that repeat are a bug.
 func ByteTokenizer(special []string) *Tokenizer {
 	t, err := NewBPE(BPE{Special: special})
 	if err != nil {
@@ -116,8 +116,8 @@ func tokenizerJSON(vocab []string, merges [][2]string, added []addedToken) []byt
 	return b.Bytes()
 }
 
-// Save writes the tokenizer.json, whole or not at all, to a path or into a folder. A tokenizer that was loaded is written
-// byte for byte as it was.
+// Save writes the tokenizer.json, whole or not at all, to a path or into a folder. A tokenizer that was loaded is
+// written byte for byte as it was.
 func (t *Tokenizer) Save(path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, tokenizerName)

@@ -5,8 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// byteRunes gives each byte the character that stands for it in the tokens of a byte-level vocabulary: itself if it is a
-// visible character of Latin-1, else the next one from U+0100 on (openai/gpt-2, src/encoder.py, bytes_to_unicode).
+// byteRunes gives each byte the character that stands for it in the tokens of a byte-level vocabulary: itself if it is
+// a visible character of Latin-1, else the next one from U+0100 on (openai/gpt-2, src/encoder.py, bytes_to_unicode).
 var byteRunes = func() (t [256]rune) {
 	next := rune(256)
 	for b := range t {
@@ -38,7 +38,8 @@ func toByteLevel(s string) string {
 	return b.String()
 }
 
-// fromByteLevel is the bytes that a token stands for. A token with any character that stands for no byte is meant as it is.
+// fromByteLevel is the bytes that a token stands for. A token with any character that stands for no byte is meant as it
+// is.
 func fromByteLevel(token string) string {
 	out := make([]byte, 0, len(token))
 	for _, r := range token {

@@ -8,7 +8,8 @@ import (
 )
 
 func TestByteAlphabet(t *testing.T) {
-	if byteRunes[' '] != 'Ġ' || byteRunes['\n'] != 'Ċ' || byteRunes[0] != 'Ā' || byteRunes[0xad] != 'Ń' || byteRunes['A'] != 'A' || byteRunes[0xff] != 'ÿ' {
+	if byteRunes[' '] != 'Ġ' || byteRunes['\n'] != 'Ċ' || byteRunes[0] != 'Ā' || byteRunes[0xad] != 'Ń' ||
+		byteRunes['A'] != 'A' || byteRunes[0xff] != 'ÿ' {
 		t.Error("the characters of bytes")
 	}
 	var all []byte
@@ -50,7 +51,8 @@ func TestNFCOfManyMarks(t *testing.T) {
 		{"a" + strings.Repeat("\u0301", 40), "á" + strings.Repeat("\u0301", 39)},
 		{"e" + strings.Repeat("\u0301", 31) + "\u0327", "\u0229" + strings.Repeat("\u0301", 31)},
 		{"\u1100\u1161\u11a8" + strings.Repeat("\u0308", 35) + "\u212b", "각" + strings.Repeat("\u0308", 35) + "Å"},
-		{"a\u0305" + strings.Repeat("\u0301", 35), "a\u0305" + strings.Repeat("\u0301", 35)}, // one class: the first mark is between
+		// one class: the first mark is between
+		{"a\u0305" + strings.Repeat("\u0301", 35), "a\u0305" + strings.Repeat("\u0301", 35)},
 		{"x\u034f" + strings.Repeat("\u0316", 32), "x\u034f" + strings.Repeat("\u0316", 32)},
 	} {
 		if got := nfc(c[0]); got != c[1] {

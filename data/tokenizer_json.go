@@ -151,7 +151,8 @@ func parseModel(text json.RawMessage) (*bpeModel, error) {
 	case m.Dropout != 0:
 		return nil, errors.New("dropout makes tokens random: set it to null")
 	case m.Prefix != "" || m.Suffix != "":
-		return nil, errors.New("continuing_subword_prefix or end_of_word_suffix: only byte-level BPE can be read, which has none")
+		return nil, errors.New("continuing_subword_prefix or end_of_word_suffix: only byte-level BPE can be read, " +
+			"which has none")
 	}
 	return m, nil
 }

@@ -38,10 +38,12 @@ func TestTokenizerRefusals(t *testing.T) {
 		{"version", []string{`"1.0"`, `"2.0"`}, []string{`version "2.0"`}},
 		{"no model", []string{`"model"`, `"modell"`}, []string{"model", "none"}},
 		{"other model", []string{`"BPE"`, `"Unigram"`}, []string{"model", `"Unigram"`}},
-		{"vocab list", []string{`"vocab": {`, `"vocab": [{`, "},\n    \"merges\"", "}],\n    \"merges\""}, []string{"model", "JSON", "vocab"}},
+		{"vocab list", []string{`"vocab": {`, `"vocab": [{`, "},\n    \"merges\"", "}],\n    \"merges\""},
+			[]string{"model", "JSON", "vocab"}},
 		{"byte fallback", []string{`"byte_fallback": false`, `"byte_fallback": true`}, []string{"byte_fallback"}},
 		{"dropout", []string{`"dropout": null`, `"dropout": 0.1`}, []string{"dropout"}},
-		{"prefix", []string{`"continuing_subword_prefix": ""`, `"continuing_subword_prefix": "##"`}, []string{"continuing_subword_prefix"}},
+		{"prefix", []string{`"continuing_subword_prefix": ""`, `"continuing_subword_prefix": "##"`},
+			[]string{"continuing_subword_prefix"}},
 		{"unknown token", []string{`"unk_token": null`, `"unk_token": "<unk>"`}, []string{"unk_token", `"<unk>"`}},
 		{"missing byte", []string{`"Ġ": 32`, `"Ġx": 32`}, []string{"0x20", "unk_token"}},
 		{"id twice", []string{`"ab": 256`, `"ab": 255`}, []string{"255", `"ab"`}},
@@ -63,7 +65,8 @@ func TestTokenizerRefusals(t *testing.T) {
 		{"inverted", []string{`"invert": false`, `"invert": true`}, []string{"pre_tokenizer", "invert true"}},
 		{"prefix space unsaid", []string{`"add_prefix_space": false, `, ``}, []string{"add_prefix_space"}},
 		{"no decoder", []string{`"decoder"`, `"dec"`}, []string{"decoder", "none"}},
-		{"other decoder", []string{`"decoder": {"type": "ByteLevel"`, `"decoder": {"type": "Metaspace"`}, []string{"decoder", `"Metaspace"`}},
+		{"other decoder", []string{`"decoder": {"type": "ByteLevel"`, `"decoder": {"type": "Metaspace"`},
+			[]string{"decoder", `"Metaspace"`}},
 		{"added id", []string{`"id":257`, `"id":3`}, []string{"added_tokens", `"<s>"`, "3"}},
 		{"added spelled like another", []string{`"<s>"`, `"ab"`}, []string{"added_tokens", `"ab"`, "256", "257"}},
 		{"added empty", []string{`"<s>"`, `""`}, []string{"added_tokens", "no content"}},
@@ -92,7 +95,8 @@ func TestTokenizerOtherSpellings(t *testing.T) {
 		{`{"type": "NFC"}`, `{"type": "Sequence", "normalizers": []}`},
 		{`{"type": "NFC"}`, `null`},
 		{`"Isolated", "invert": false`, `"Removed", "invert": true`},
-		{`"decoder": {"type": "ByteLevel"`, `"decoder": {"type": "Sequence", "decoders": [{"type": "ByteLevel"}, {"type": "Fuse"}]`},
+		{`"decoder": {"type": "ByteLevel"`,
+			`"decoder": {"type": "Sequence", "decoders": [{"type": "ByteLevel"}, {"type": "Fuse"}]`},
 		{`"Ã": 195,`, `"Ã": 195, "😀": 400,`},
 	} {
 		path := writeTemp(t, tokenizerName, []byte(edited(t, oldnew...)))
@@ -119,7 +123,8 @@ func TestVocabulary(t *testing.T) {
 	if tok.Vocab() != 301 || ab != 300 || !ok || s != 257 || !special || none {
 		t.Errorf("vocab %d, ab %d %v, <s> %d %v, abc %v", tok.Vocab(), ab, ok, s, special, none)
 	}
-	if tok.Token(300) != "ab" || tok.Token(32) != "Ġ" || tok.Token(256) != "" || tok.Token(-1) != "" || tok.Token(301) != "" {
+	if tok.Token(300) != "ab" || tok.Token(32) != "Ġ" || tok.Token(256) != "" || tok.Token(-1) != "" ||
+		tok.Token(301) != "" {
 		t.Error("names of tokens")
 	}
 	if got := tok.Decode([]int32{300, 256, -1, 9999, 257}); got != "ab<s>" {

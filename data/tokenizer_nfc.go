@@ -38,8 +38,8 @@ type combining struct {
 	class uint8 // canonical combining class, 0 for a starter
 }
 
-// nfcOfManyMarks normalises by the letter of UAX 15: decompose, order marks by class, compose each with the last starter
-// unless a mark of the same or a higher class, or a starter, stands between.
+// nfcOfManyMarks normalises by the letter of UAX 15: decompose, order marks by class, compose each with the last
+// starter unless a mark of the same or a higher class, or a starter, stands between.
 func nfcOfManyMarks(s string) string {
 	var runes []combining
 	for _, r := range s {

@@ -10,18 +10,20 @@ import (
 	"strings"
 )
 
-// TrainBPE learns a byte-level vocabulary of the given size, special tokens included, which come last. It merges the pair
-// of neighbours that is most frequent in the words of the texts, and again, until the size is reached; of equally frequent
-// pairs the one of lower ids. The result depends on the words and their counts alone, not on the order of the texts.
-// Text that looks like a special token is text here.
+// TrainBPE learns a byte-level vocabulary of the given size, special tokens included, which come last. It merges the
+// pair of neighbours that is most frequent in the words of the texts, and again, until the size is reached; of equally
+// frequent pairs the one of lower ids. The result depends on the words and their counts alone, not on the order of the
+// texts. Text that looks like a special token is text here.
 func TrainBPE(texts iter.Seq[string], vocab int, special []string) (*Tokenizer, error) {
 	if vocab < 256+len(special) {
-		return nil, fmt.Errorf("vocabulary of %d: want at least %d, for 256 bytes and %d special tokens", vocab, 256+len(special), len(special))
+		return nil, fmt.Errorf("vocabulary of %d: want at least %d, for 256 bytes and %d special tokens", vocab,
+			256+len(special), len(special))
 	}
 	tr := newTrainer(texts)
 	for len(tr.tokens)+len(special) < vocab {
 		if !tr.step() {
-			return nil, fmt.Errorf("vocabulary of %d: the texts have pairs for %d only: ask for less or give more text", vocab, len(tr.tokens)+len(special))
+			return nil, fmt.Errorf("vocabulary of %d: the texts have pairs for %d only: ask for less or give more text",
+				vocab, len(tr.tokens)+len(special))
 		}
 	}
 	return NewBPE(BPE{Merges: tr.merges, Special: special})
@@ -110,7 +112,8 @@ func (tr *trainer) id(bytes string) int32 {
 	return id
 }
 
-// step merges the best pair, into a new token or into one that another pair made. It reports false if no pair occurs twice.
+// step merges the best pair, into a new token or into one that another pair made. It reports false if no pair occurs
+// twice.
 func (tr *trainer) step() bool {
 	pair, ok := tr.best()
 	if !ok {

@@ -78,7 +78,8 @@ func (t *Tokenizer) setBytes() error {
 		t.bytes[b] = id
 		inUTF8 := b != 0xc0 && b != 0xc1 && b <= 0xf4
 		if !ok && inUTF8 && t.unknown == unknownByte {
-			return fmt.Errorf("no token %q for byte %#02x and no unk_token: only byte-level vocabularies can be read", byteRunes[b], b)
+			return fmt.Errorf("no token %q for byte %#02x and no unk_token: only byte-level vocabularies can be read",
+				byteRunes[b], b)
 		}
 	}
 	return nil
@@ -90,7 +91,8 @@ func (t *Tokenizer) setMerges(m *bpeModel) error {
 		joined := pair[0] + pair[1]
 		for _, token := range [...]string{pair[0], pair[1], joined} {
 			if _, ok := m.Vocab[token]; !ok {
-				return fmt.Errorf("merge %d of %q and %q: %q is not in vocab: fetch the tokenizer again", rank, pair[0], pair[1], token)
+				return fmt.Errorf("merge %d of %q and %q: %q is not in vocab: fetch the tokenizer again", rank, pair[0],
+					pair[1], token)
 			}
 		}
 		t.merges.put(m.Vocab[pair[0]], m.Vocab[pair[1]], merge{int32(rank), m.Vocab[joined]})

@@ -39,8 +39,8 @@ func (a *Arena) Peak() int { return a.peak }
 // Held is the number of bytes that the arena has taken of its device.
 func (a *Arena) Held() int { return a.held }
 
-// Reserve takes as many bytes as will be handed out from here on in one piece, unless what the chunk has left holds them:
-// what is known ahead wastes nothing at the ends of chunks.
+// Reserve takes as many bytes as will be handed out from here on in one piece, unless what the chunk has left holds
+// them: what is known ahead wastes nothing at the ends of chunks.
 func (a *Arena) Reserve(bytes int) {
 	next := a.at.chunk
 	if next < len(a.chunks) {

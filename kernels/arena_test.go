@@ -34,7 +34,8 @@ func TestArenaPeak(t *testing.T) {
 	a.New(F32, 1, 3*64)
 	a.Reserve(2 * arenaAlign)
 	big := a.New(F32, 2, 64)
-	if want := []int{4 * arenaAlign, 2 * arenaAlign}; !slices.Equal(dev.asked, want) || a.Peak() != 6*arenaAlign || a.Held() != 6*arenaAlign {
+	if want := []int{4 * arenaAlign, 2 * arenaAlign}; !slices.Equal(dev.asked, want) || a.Peak() != 6*arenaAlign ||
+		a.Held() != 6*arenaAlign {
 		t.Errorf("chunks of %d bytes, want %d; peak %d, held %d", dev.asked, want, a.Peak(), a.Held())
 	}
 	if a.Reserve(arenaAlign); a.New(F32, 1, 64).IsNil() || a.Peak() != 7*arenaAlign {

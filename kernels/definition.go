@@ -19,8 +19,9 @@ const (
 	// DotFMA is one IEEE fp32 fused multiply-add for each k. Operands may be fp32 or bf16.
 	DotFMA DotMode = "fma"
 	// DotTC16 is the step of bf16 tensor cores: 16 exact products and the accumulator, aligned to the largest exponent
-	// among them, each truncated toward zero at 25 fractional bits, added exactly, the sum truncated toward zero to fp32
-	// (measured on an H200, see LOG.md; the model is that of arXiv 2511.10909). Operands must be bf16. A short last step is filled with zeros.
+	// among them, each truncated toward zero at 25 fractional bits, added exactly, the sum truncated toward zero to
+	// fp32 (measured on an H200, see LOG.md; the model is that of arXiv 2511.10909). Operands must be bf16. A short
+	// last step is filled with zeros.
 	DotTC16 DotMode = "tc16"
 )
 
@@ -30,13 +31,14 @@ const (
 type Break string
 
 const (
-	BreakNone        Break = ""
-	BreakSplitK      Break = "split-k"      // dot products of few rows are two half chains added
-	BreakKeyBlock    Break = "key-blocks"   // calls of few rows: a lone query merges two halves of its keys, rounded
-	BreakNormRows    Break = "norm-rows"    // few rows: RMSNorm rounds squares to bf16 and adds them in one lane
-	BreakCombine     Break = "combine"      // calls of few tokens round the experts' weights to bf16
-	BreakVocab       Break = "vocab-blocks" // log-softmax of few rows takes blocks of 64 columns in descending order
-	BreakChunks      Break = "chunks"       // in a cache recurrences cut chunks from position -32 on, with states in bf16
+	BreakNone     Break = ""
+	BreakSplitK   Break = "split-k"      // dot products of few rows are two half chains added
+	BreakKeyBlock Break = "key-blocks"   // calls of few rows: a lone query merges two halves of its keys, rounded
+	BreakNormRows Break = "norm-rows"    // few rows: RMSNorm rounds squares to bf16 and adds them in one lane
+	BreakCombine  Break = "combine"      // calls of few tokens round the experts' weights to bf16
+	BreakVocab    Break = "vocab-blocks" // log-softmax of few rows takes blocks of 64 columns in descending order
+	// in a cache recurrences cut chunks from position -32 on, with states in bf16
+	BreakChunks      Break = "chunks"
 	BreakIndexScores Break = "index-scores" // few rows score keys by heads' weights in 4 significant bits
 	BreakKeyTies     Break = "key-ties"     // few rows choose the last of keys whose scores are equal in 4 bits
 	BreakSparseOrder Break = "sparse-order" // few rows merge attention to two halves of their chosen keys, rounded
@@ -61,24 +63,28 @@ const (
 	ToBF16    Rounding = "bf16" // rounded to nearest even, as [NearestBF16]
 )
 
-// LatentForm says what multi-head latent attention multiplies queries with. Both compute the same attention and round in other places.
+// LatentForm says what multi-head latent attention multiplies queries with. Both compute the same attention and round
+// in other places.
 type LatentForm string
 
 const (
 	// LatentAuto: absorbed where an indexer chooses keys, expanded where attention is to all.
 	LatentAuto LatentForm = ""
-	// LatentExpanded: with keys and values of each head, made from the latent. A pair of rows takes fewer products; the cache has keys and values of all heads.
+	// LatentExpanded: with keys and values of each head, made from the latent. A pair of rows takes fewer products; the
+	// cache has keys and values of all heads.
 	LatentExpanded LatentForm = "expanded"
-	// LatentAbsorbed: with the latent itself, which is key and value of all heads, by queries that have passed each head's weight of keys (DeepSeek-V2, arXiv 2405.04434,
-	// section 2.1.2). A cache of one row for all heads, as serving stacks have it, and with sparse attention one row to read for each chosen key; GPUs have sparse attention in
-	// this form alone.
+	// LatentAbsorbed: with the latent itself, which is key and value of all heads, by queries that have passed each
+	// head's weight of keys (DeepSeek-V2, arXiv 2405.04434, section 2.1.2). A cache of one row for all heads, as
+	// serving stacks have it, and with sparse attention one row to read for each chosen key; GPUs have sparse attention
+	// in this form alone.
 	LatentAbsorbed LatentForm = "absorbed"
 )
 
 // Definition is everything that decides the bits of a forward. Two parts of a run that must agree compare digests.
 //
-// Combine, Router, Norm and another KeySplit reproduce what other stacks compute, to show what a forward that is nearly the same does. Each is as independent of
-// the batch as the default; the rules of [Device] say where it acts. Gradients are those of the arithmetic without the rounding.
+// Combine, Router, Norm and another KeySplit reproduce what other stacks compute, to show what a forward that is nearly
+// the same does. Each is as independent of the batch as the default; the rules of [Device] say where it acts. Gradients
+// are those of the arithmetic without the rounding.
 type Definition struct {
 	Version    int        `json:"version"`
 	Dot        DotMode    `json:"dot"`
@@ -91,13 +97,15 @@ type Definition struct {
 	Latent     LatentForm `json:"latent,omitempty"`
 	Combine    Rounding   `json:"combine,omitempty"` // of each expert's weighted output and of the running sum
 	Router     Rounding   `json:"router,omitempty"`  // of a router's logits, before softmax or sigmoid
-	Norm       Rounding   `json:"norm,omitempty"`    // of a normalised value, before the weight of an RMSNorm multiplies it
-	Break      Break      `json:"break,omitempty"`
+	// of a normalised value, before the weight of an RMSNorm multiplies it
+	Norm  Rounding `json:"norm,omitempty"`
+	Break Break    `json:"break,omitempty"`
 }
 
 // Default is version 1 of the definition with the dot step of the CPU.
 func Default() Definition {
-	return Definition{Version: 1, Dot: DotFMA, Exp2: Exp2Poly, KeyBlock: 64, KeySplit: 2048, Lanes: 256, VocabBlock: 1024, ChunkRows: 64}
+	return Definition{Version: 1, Dot: DotFMA, Exp2: Exp2Poly, KeyBlock: 64, KeySplit: 2048, Lanes: 256,
+		VocabBlock: 1024, ChunkRows: 64}
 }
 
 // Validate reports a definition that no device implements.
@@ -140,7 +148,8 @@ const mostKeySplit = 1 << 24
 // Settings are the keys of [Definition.Set].
 var Settings = []string{"combine", "dot", "exp2", "key_split", "norm", "router"}
 
-// Set changes one of the [Settings] to a value written as in JSON, without quotes. "" is a rounding's default. Validate judges the result.
+// Set changes one of the [Settings] to a value written as in JSON, without quotes. "" is a rounding's default. Validate
+// judges the result.
 func (d *Definition) Set(key, value string) error {
 	switch key {
 	case "combine":

@@ -6,17 +6,20 @@ import "fmt"
 // return before they are done; Sync waits and reports the first failure. Shapes that do not fit are bugs and panic.
 //
 // Conventions. Activations, weights and their gradients (names x, y, w, d...) are F32 or BF16; within one call all have
-// the storage type of the model unless said otherwise. Arithmetic is IEEE fp32, every operation rounded to nearest even by
-// itself (mul then add, never fused, unless "fma" or "dot" is written); round(.) is the one conversion to the storage type at the end.
+// the storage type of the model unless said otherwise. Arithmetic is IEEE fp32, every operation rounded to nearest even
+// by itself (mul then add, never fused, unless "fma" or "dot" is written); round(.) is the one conversion to the
+// storage type at the end.
 //
 //	dot       one chain over ascending k by Definition.Dot, started from +0 (or from what is said)
-//	tree(v)   Lanes lanes; lane l adds v[l], v[l+Lanes], ... ascending, started from +0; then for s = Lanes/2 ... 1: lane[l] += lane[l+s]; lane[0]
+//	tree(v) Lanes lanes; lane l adds v[l], v[l+Lanes], ... ascending, started from +0; then for s = Lanes/2 ... 1:
+//	lane[l] += lane[l+s]; lane[0]
 //	Exp2      of this package by Definition.Exp2 (Exp2 or Exp2H), for arguments <= 0; Ln of this package
 //	sigm(x)   e = Exp2(-|x|*log2e); x >= 0 ? 1/(1+e) : e/(1+e)
 //
-// A sum over rows (gradients of norms' weights) cuts each pack of the layout into blocks of RowBlock rows and a block into runs of RowRun rows, the last ones shorter.
-// A run is a chain of rounded products from +0 over its rows ascending; the runs of a block are added from +0, ascending, and the blocks to what is there, ascending.
-// It never crosses a pack.
+// A sum over rows (gradients of norms' weights) cuts each pack of the layout into blocks of RowBlock rows and a block
+// into runs of RowRun rows, the last ones shorter. A run is a chain of rounded products from +0 over its rows
+// ascending; the runs of a block are added from +0, ascending, and the blocks to what is there, ascending. It never
+// crosses a pack.
 //
 // A gradient of a weight (dw) is F32, contiguous, and accumulates: its chain over rows continues from the stored value.
 // No result depends on how many rows a call has, on where a row lies in its batch, or on how many threads run.
@@ -25,7 +28,8 @@ type Device interface {
 	Name() string
 	Definition() Definition
 
-	// Alloc is cleared device memory that lives as long as the device. The slice is not for reading on devices with memory of their own.
+	// Alloc is cleared device memory that lives as long as the device. The slice is not for reading on devices with
+	// memory of their own.
 	Alloc(bytes int) []byte
 	// Spare is the size in bytes of one temporary that the device can well afford, such as the logits of some rows.
 	Spare() int
@@ -44,53 +48,63 @@ type Device interface {
 
 	// Add: out = round(a + b). out may be a or b.
 	Add(out, a, b Tensor)
-	// AddBias: out[t] = round(x[t] + bias), bias [1, n], or of the row's group with groups, bias [Count, 1, n]. x and out are of one type; bias may be of another. out may be x.
-	// BiasGrad: dbias F32 [Count, 1, n] += dy, for each group a sum over rows: packs are those of the group. The rows of a dense layer are one group.
+	// AddBias: out[t] = round(x[t] + bias), bias [1, n], or of the row's group with groups, bias [Count, 1, n]. x and
+	// out are of one type; bias may be of another. out may be x. BiasGrad: dbias F32 [Count, 1, n] += dy, for each
+	// group a sum over rows: packs are those of the group. The rows of a dense layer are one group.
 	AddBias(out, x, bias Tensor, g *Groups)
 	BiasGrad(dbias, dy Tensor, g *Groups)
 	// Scale: out = round(x * a). out may be x.
 	Scale(out, x Tensor, a float32)
 
-	// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + Eps); out = round((x*rstd)*w). rstd is F32 [1, T]. With PlusOne, w is float32(1 + w) here and below.
-	// By Definition.Norm, without PlusOne, x*rstd is rounded to bf16 before w multiplies it: Llama's and Qwen's norm in transformers. Other norms have no such place.
-	// Backward (g = dy*w, xh = x*rstd): dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh as a sum over rows. dw may be nil.
+	// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + Eps); out = round((x*rstd)*w). rstd is F32 [1, T]. With PlusOne, w is
+	// float32(1 + w) here and below. By Definition.Norm, without PlusOne, x*rstd is rounded to bf16 before w multiplies
+	// it: Llama's and Qwen's norm in transformers. Other norms have no such place. Backward (g = dy*w, xh = x*rstd): dx
+	// = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh as a sum over rows. dw may be nil.
 	RMSNorm(out, rstd, x, w Tensor, norm Norm)
 	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor, norm Norm, packs []int32)
 
-	// HeadNormRope works on each head of x [T, heads*D], D = HeadDim. With w [1, D]: xh = x*rstd as in RMSNorm over the head (rstd F32 [T, heads]; Definition.Norm too), z = xh*w; w nil: z = x.
-	// Then the R = 2*Cos.Cols columns from First on turn in pairs, with c, s of the row's position: for i < R/2, a = First+i and b = a+R/2, or Interleaved
-	// a = First+2i and b = a+1: out[a] = round(z[a]*c - z[b]*s); out[b] = round(z[b]*c + z[a]*s). Of other columns out = round(z). Interleaved pairs have no w.
-	// Backward turns dout back to dz (dz[a] = dout[a]*c + dout[b]*s, dz[b] = dout[b]*c - dout[a]*s), then writes dx = round(rstd*(g - xh*(tree(g*xh)/D))), g = dz*w, or
-	// round(dz), and dw[j] += dz[j]*xh[j] as a sum over rows where each head has its chain of a run's rows, and the run adds its heads from +0, ascending. out may be x; dx may be dout.
+	// HeadNormRope works on each head of x [T, heads*D], D = HeadDim. With w [1, D]: xh = x*rstd as in RMSNorm over the
+	// head (rstd F32 [T, heads]; Definition.Norm too), z = xh*w; w nil: z = x. Then the R = 2*Cos.Cols columns from
+	// First on turn in pairs, with c, s of the row's position: for i < R/2, a = First+i and b = a+R/2, or Interleaved a
+	// = First+2i and b = a+1: out[a] = round(z[a]*c - z[b]*s); out[b] = round(z[b]*c + z[a]*s). Of other columns out =
+	// round(z). Interleaved pairs have no w. Backward turns dout back to dz (dz[a] = dout[a]*c + dout[b]*s, dz[b] =
+	// dout[b]*c - dout[a]*s), then writes dx = round(rstd*(g - xh*(tree(g*xh)/D))), g = dz*w, or round(dz), and dw[j]
+	// += dz[j]*xh[j] as a sum over rows where each head has its chain of a run's rows, and the run adds its heads from
+	// +0, ascending. out may be x; dx may be dout.
 	HeadNormRope(out, rstd, x, w, positions Tensor, rope Rope, norm Norm)
 	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope, norm Norm, packs []int32)
 
-	// JoinHeads puts what every head has of its own, own [T, heads*n], before what all share, shared [T, r]: head h of out [T, heads*(n+r)] is (own of h, shared).
-	// Backward: dOwn [T, heads*n] takes its columns of dout; dshared[i] = round(sum over heads ascending, from +0, of dout).
+	// JoinHeads puts what every head has of its own, own [T, heads*n], before what all share, shared [T, r]: head h of
+	// out [T, heads*(n+r)] is (own of h, shared). Backward: dOwn [T, heads*n] takes its columns of dout; dshared[i] =
+	// round(sum over heads ascending, from +0, of dout).
 	JoinHeads(out, own, shared Tensor)
 	JoinHeadsBackward(dOwn, dshared, dout Tensor)
 
-	// MatMul: out[m,n] = round(dot over the terms in turn, over k of x[m,k]*w[n,k]): one chain, the next term continues it.
-	// MatMulT: out[m,k] = round(dot over the terms in turn, over n of x[m,n]*w[n,k]).
-	// A term of MatMul may count for a range of out's columns alone, see Term: the chains of the others are those of the product without it, bit for bit.
-	// Both with groups: row m uses the matrix of its group. out may be F32 in a BF16 model (logits). Operands of DotTC16 must be BF16.
-	// X and out may have strides; W's matrices are contiguous or row-strided. Rows of groups lie together or take turns, see Groups.
+	// MatMul: out[m,n] = round(dot over the terms in turn, over k of x[m,k]*w[n,k]): one chain, the next term continues
+	// it. MatMulT: out[m,k] = round(dot over the terms in turn, over n of x[m,n]*w[n,k]). A term of MatMul may count
+	// for a range of out's columns alone, see Term: the chains of the others are those of the product without it, bit
+	// for bit. Both with groups: row m uses the matrix of its group. out may be F32 in a BF16 model (logits). Operands
+	// of DotTC16 must be BF16. X and out may have strides; W's matrices are contiguous or row-strided. Rows of groups
+	// lie together or take turns, see Groups.
 	MatMul(out Tensor, g *Groups, terms ...Term)
 	MatMulT(out Tensor, g *Groups, terms ...Term)
-	// WeightGrad: dw[n,k] continues its chain: dot over rows m ascending of dy[m,n]*x[m,k]; with DotTC16 steps restart at each pack of each group.
-	// Where interleaved groups share dw the chain takes the packs in order, of a pack the rows of group 0, then of group 1.
+	// WeightGrad: dw[n,k] continues its chain: dot over rows m ascending of dy[m,n]*x[m,k]; with DotTC16 steps restart
+	// at each pack of each group. Where interleaved groups share dw the chain takes the packs in order, of a pack the
+	// rows of group 0, then of group 1.
 	WeightGrad(dw, dy, x Tensor, g *Groups)
 
 	// StoreKV writes rows k [T, KVHeads*HeadDim] and v [T, KVHeads*ValueDim] to the pages of their spans.
 	StoreKV(cache KV, k, v Tensor, l *Layout)
-	// Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go. q is [T, Heads*HeadDim], out [T, Heads*ValueDim], lse F32 [T, Heads] in units of log2.
+	// Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go. q is [T, Heads*HeadDim], out [T,
+	// Heads*ValueDim], lse F32 [T, Heads] in units of log2.
 	Attention(out, lse, q Tensor, kv KV, l *Layout, a Attn)
 	// AttentionBackward is for unpaged layouts; dq, dk, dv are written.
 	AttentionBackward(dq, dk, dv, dout, out, lse, q Tensor, kv KV, l *Layout, a Attn)
 
-	// Sinks puts a learned logit of each head, sinks [1, Heads], into the softmax of an attention that was computed without, where it has no value: with t = sinks[h]*log2e,
-	// m = max(lse, t), a = Exp2(lse-m), l = a + Exp2(t-m): out = round(out*(a/l)), lse = m + Ln(l)*log2e, in place. AttentionBackward takes these out and lse.
-	// Backward: dsinks F32 [1, Heads] += -(Exp2(min(t-lse, 0))*tree(dout*out)) as a sum over rows, the tree over the head dim.
+	// Sinks puts a learned logit of each head, sinks [1, Heads], into the softmax of an attention that was computed
+	// without, where it has no value: with t = sinks[h]*log2e, m = max(lse, t), a = Exp2(lse-m), l = a + Exp2(t-m): out
+	// = round(out*(a/l)), lse = m + Ln(l)*log2e, in place. AttentionBackward takes these out and lse. Backward: dsinks
+	// F32 [1, Heads] += -(Exp2(min(t-lse, 0))*tree(dout*out)) as a sum over rows, the tree over the head dim.
 	Sinks(out, lse, sinks Tensor)
 	SinksBackward(dsinks, dout, out, lse, sinks Tensor, packs []int32)
 
@@ -98,27 +112,31 @@ type Device interface {
 	//
 	//	p  = softmax of x (m = max; e_j = Exp2((x_j-m)*log2e); p_j = e_j * (1/tree(e))), or sigm(x) with Sigmoid
 	//	b  = p + Bias; b = p without one; one that is not a number counts as -Inf
-	//	with Groups: b = -Inf outside the TopGroups groups of E/Groups consecutive experts whose two largest b add up to most, ties to the lower group
+	//	with Groups: b = -Inf outside the TopGroups groups of E/Groups consecutive experts whose two largest b add up
+	//	to most, ties to the lower group
 	//	the k largest by (b descending, expert ascending) go to experts int32 [T, K]
 	//	weights F32 [T, K] = p*s, or with n (p / (sum of p in slot order + Epsilon))*s; probs F32 [T, E] keeps p
 	//
-	// Backward writes dlogits F32 [T, E]; with n, m = (sum over slots of w_j*dw_j)/s and t_i = dw_i - m, without t_i = dw_i:
+	// Backward writes dlogits F32 [T, E]; with n, m = (sum over slots of w_j*dw_j)/s and t_i = dw_i - m, without t_i =
+	// dw_i:
 	//
 	//	Sigmoid        (w_i*t_i)*(1-p_i) on selected experts, 0 elsewhere
 	//	softmax, n     w_i*t_i on selected experts, 0 elsewhere
 	//	softmax        p_j*([j selected]*(dw*s) - sum over slots of p_i*(dw_i*s))
 	//
-	// The choice and Bias have no gradient. By Definition.Router x is rounded to bf16 first, as of a gate whose output is bf16; the dot of the gate stays what it is.
+	// The choice and Bias have no gradient. By Definition.Router x is rounded to bf16 first, as of a gate whose output
+	// is bf16; the dot of the gate stays what it is.
 	Route(weights, experts, probs, logits Tensor, r Router)
 	RouteBackward(dlogits, dweights, weights, experts, probs Tensor, r Router)
 	// Dispatch fills the plan from experts int32 [T, K]; packs are those of the layout.
 	Dispatch(p Plan, experts Tensor, packs []int32)
 	// Gather: out[r] = x[source[r]].
 	Gather(out, x, source Tensor)
-	// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded; weights nil: of y alone.
-	// By Definition.Combine each product is rounded to bf16, and so is the sum after each slot, but not where weights are nil: a fused mixture that writes each expert's
-	// weighted output in bf16 and adds them there. (transformers rounds the weights too, and adds by expert, not by slot.)
-	// Backward: dy[row] = round(weights[t,k]*dout[t]); dweights[t,k] = tree(dout[t]*y[row]).
+	// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product
+	// rounded; weights nil: of y alone. By Definition.Combine each product is rounded to bf16, and so is the sum after
+	// each slot, but not where weights are nil: a fused mixture that writes each expert's weighted output in bf16 and
+	// adds them there. (transformers rounds the weights too, and adds by expert, not by slot.) Backward: dy[row] =
+	// round(weights[t,k]*dout[t]); dweights[t,k] = tree(dout[t]*y[row]).
 	Combine(out, y, weights, rowOf Tensor)
 	CombineBackward(dy, dweights, dout, y, weights, rowOf Tensor)
 
@@ -126,28 +144,33 @@ type Device interface {
 	// Backward (s = sigm(g)): du = round(dout*(g*s)); dg = round((dout*u)*(s*(1 + g*(1-s)))). dgu may be gu.
 	SwiGLU(out, gu Tensor)
 	SwiGLUBackward(dgu, dout, gu Tensor)
-	// ClampedSwiGLU: with g = min(g, Limit) and u = min(max(u, -Limit), Limit): out[r,i] = round((g*sigm(Alpha*g))*(u+1)).
-	// Backward (s = sigm(Alpha*g)): du = round(dout*(g*s)), dg = round((dout*(u+1))*(s*(1 + (Alpha*g)*(1-s)))), each 0 where its clamp took effect. dgu may be gu.
+	// ClampedSwiGLU: with g = min(g, Limit) and u = min(max(u, -Limit), Limit): out[r,i] =
+	// round((g*sigm(Alpha*g))*(u+1)). Backward (s = sigm(Alpha*g)): du = round(dout*(g*s)), dg =
+	// round((dout*(u+1))*(s*(1 + (Alpha*g)*(1-s)))), each 0 where its clamp took effect. dgu may be gu.
 	ClampedSwiGLU(out, gu Tensor, c Clamp)
 	ClampedSwiGLUBackward(dgu, dout, gu Tensor, c Clamp)
 
-	// LogProb of logits F32 [T, V] at temperatures whose inverses are inv F32 [1, T], above 0; nil: all 1. With z = logit*inv[t], the numbers that Sample draws by:
-	// in blocks of VocabBlock columns m_b = max, s_b = tree(Exp2((z-m_b)*log2e)), merged ascending from (m_0, s_0):
-	// m' = max(m, m_b), s = s*Exp2((m-m')*log2e) + s_b*Exp2((m_b-m')*log2e). stats F32 [T, 2] = (m, s); logprob[t] = (z_target - m) - Ln(s).
-	// A target below 0 is ignored: its logprob is 0.
-	// Backward: dlogits[j] = round((dlogprob[t]*inv[t])*([j = target] - Exp2((z_j-m)*log2e)*(1/s))); rows of ignored targets are 0.
+	// LogProb of logits F32 [T, V] at temperatures whose inverses are inv F32 [1, T], above 0; nil: all 1. With z =
+	// logit*inv[t], the numbers that Sample draws by: in blocks of VocabBlock columns m_b = max, s_b =
+	// tree(Exp2((z-m_b)*log2e)), merged ascending from (m_0, s_0): m' = max(m, m_b), s = s*Exp2((m-m')*log2e) +
+	// s_b*Exp2((m_b-m')*log2e). stats F32 [T, 2] = (m, s); logprob[t] = (z_target - m) - Ln(s). A target below 0 is
+	// ignored: its logprob is 0. Backward: dlogits[j] = round((dlogprob[t]*inv[t])*([j = target] -
+	// Exp2((z_j-m)*log2e)*(1/s))); rows of ignored targets are 0.
 	LogProb(logprob, stats, logits, targets, inv Tensor)
 	LogProbBackward(dlogits, dlogprob, stats, logits, targets, inv Tensor)
 	// Sample chooses one id a row: the order is (logit descending, id ascending); see kernels/cpu/sample.go.
 	Sample(ids, logits Tensor, rows []Sampling)
 
-	// SumSquares: out[0] = tree over blocks b of tree(v*v) of each block of 4096 consecutive elements. out is F32 [1, 1], t contiguous.
+	// SumSquares: out[0] = tree over blocks b of tree(v*v) of each block of 4096 consecutive elements. out is F32 [1,
+	// 1], t contiguous.
 	SumSquares(out, t Tensor)
-	// ClipScale of sums of squares F32 [1, n]: norm = sqrt of their sum, ascending, in fp64. out F32 [1, 2] = (norm, what to multiply gradients with: clip/(norm+1e-6)
-	// where clip > 0 and norm > clip, else 1), computed in fp64 and rounded once. The factor of a norm that is not finite is NaN.
+	// ClipScale of sums of squares F32 [1, n]: norm = sqrt of their sum, ascending, in fp64. out F32 [1, 2] = (norm,
+	// what to multiply gradients with: clip/(norm+1e-6) where clip > 0 and norm > clip, else 1), computed in fp64 and
+	// rounded once. The factor of a norm that is not finite is NaN.
 	ClipScale(out, sums Tensor, clip float64)
-	// AdamW (Loshchilov & Hutter, arXiv 1711.05101) with a factor F32 [1, 1]; one that is NaN changes nothing. g = grad*factor; m = b1*m + (1-b1)*g; v = b2*v + ((1-b2)*g)*g; master = master - (LR*WeightDecay)*master;
-	// master = master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared.
+	// AdamW (Loshchilov & Hutter, arXiv 1711.05101) with a factor F32 [1, 1]; one that is NaN changes nothing. g =
+	// grad*factor; m = b1*m + (1-b1)*g; v = b2*v + ((1-b2)*g)*g; master = master - (LR*WeightDecay)*master; master =
+	// master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared.
 	AdamW(w, master, m, v, grad, factor Tensor, s AdamW)
 }
 
@@ -159,7 +182,8 @@ func (f Fault) Error() string { return f.Err.Error() }
 // OutOfMemory is the fault of an allocation of more bytes than there are left.
 func OutOfMemory(bytes, left int) Fault {
 	const gib = 1 << 30
-	return Fault{Err: fmt.Errorf("out of memory: %.1f GiB are asked for and %.1f left", float64(bytes)/gib, float64(left)/gib)}
+	return Fault{Err: fmt.Errorf("out of memory: %.1f GiB are asked for and %.1f left", float64(bytes)/gib,
+		float64(left)/gib)}
 }
 
 // Profiler is a Device that can time its kernels, one by one.
@@ -175,10 +199,12 @@ type KernelTime struct {
 	Seconds float64
 }
 
-// Repeater is a Device that can carry out a sequence of operations that comes again, such as a step of decoding, with less work for the host.
+// Repeater is a Device that can carry out a sequence of operations that comes again, such as a step of decoding, with
+// less work for the host.
 type Repeater interface {
-	// Repeat carries out body, which enqueues operations and reads nothing back. Bodies of one key are expected to enqueue the same operations, on shapes that may
-	// differ in rows; where they do not, it costs time and changes no result.
+	// Repeat carries out body, which enqueues operations and reads nothing back. Bodies of one key are expected to
+	// enqueue the same operations, on shapes that may differ in rows; where they do not, it costs time and changes no
+	// result.
 	Repeat(key string, body func())
 }
 

@@ -20,17 +20,20 @@ func (m Exp2Mode) Func() func(x float32) float32 {
 	return Exp2
 }
 
-// Exp2H is 2^x for x <= 0 by the definition "ex2h", the function that the instruction ex2.approx.ftz.f32 of an H200 computes, in integers. It is
-// defined for every such x: below -126, -Inf included, the result is +0 (it would be subnormal); at -126 it is 2^-126; both zeros and
-// all x above -2^-23, subnormals too, give 1; NaN of any sign and payload gives the NaN 0x7fffffff. The relative error is at most 1.5e-7.
+// Exp2H is 2^x for x <= 0 by the definition "ex2h", the function that the instruction ex2.approx.ftz.f32 of an H200
+// computes, in integers. It is defined for every such x: below -126, -Inf included, the result is +0 (it would be
+// subnormal); at -126 it is 2^-126; both zeros and all x above -2^-23, subnormals too, give 1; NaN of any sign and
+// payload gives the NaN 0x7fffffff. The relative error is at most 1.5e-7.
 //
-// |x| is cut to multiples of 2^-23. Its integer part moves the exponent. 2^-f of the fraction f is a quadratic in one of 64 segments, numbered by
-// the upper 6 of the 23 bits of f in one's complement; the lower 17 bits are the argument xl, and q, about xl^2/2^19, is its truncated square:
+// |x| is cut to multiples of 2^-23. Its integer part moves the exponent. 2^-f of the fraction f is a quadratic in one
+// of 64 segments, numbered by the upper 6 of the 23 bits of f in one's complement; the lower 17 bits are the argument
+// xl, and q, about xl^2/2^19, is its truncated square:
 //
 //	significand = (C0*2^13 + C1*xl + C2*q + 30690) >> 15, and one more where f is 0
 //
-// The structure is that of the unit in NVIDIA's Tesla cards as envytools describes it (nvhw/sfu.c, M. Koscielnicki), and so are the tables;
-// the H200 cuts |x| where those rounded it. Held against the instruction on the whole grid of 2^23+1 arguments in [-1, 0]: exp2_test.go has the hash.
+// The structure is that of the unit in NVIDIA's Tesla cards as envytools describes it (nvhw/sfu.c, M. Koscielnicki),
+// and so are the tables; the H200 cuts |x| where those rounded it. Held against the instruction on the whole grid of
+// 2^23+1 arguments in [-1, 0]: exp2_test.go has the hash.
 func Exp2H(x float32) float32 {
 	if x < -126 {
 		return 0
@@ -49,8 +52,9 @@ func Exp2H(x float32) float32 {
 	return math.Float32frombits(uint32(int32(y) + w&^(1<<23-1) + 126<<23))
 }
 
-// truncatedSquare is x*x/2^19 of 17 bits from the partial products x_i*x_j*2^(i+j) with i+j >= 18 alone; then one bit is cut. Of the upper 8
-// bits h all are there, and each of x_10 ... x_16 takes from the lower 9 those that reach the 18th column.
+// truncatedSquare is x*x/2^19 of 17 bits from the partial products x_i*x_j*2^(i+j) with i+j >= 18 alone; then one bit
+// is cut. Of the upper 8 bits h all are there, and each of x_10 ... x_16 takes from the lower 9 those that reach the
+// 18th column.
 func truncatedSquare(x int32) int32 {
 	h, low := x>>9, x&511
 	q := h * h >> 1
@@ -85,7 +89,7 @@ var Exp2HSegments = [64][3]int32{
 	{64263669, 43500, 946}, {64963455, 43973, 959}, {65670860, 44452, 969}, {66385969, 44936, 980},
 }
 
-// Exp2HChecksum is what a device must give to be admitted to the definition "ex2h": the sum over i of mix(i<<32 | bits of 2^x_i), mod 2^64, where x_i is -i/2^23
-// for i in [0, 2^23] and has the bits 2^31 | i*0x9e3779b1 mod 2^31 for the next 2^23 (every kind of negative number and NaN). mix
-// is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+// Exp2HChecksum is what a device must give to be admitted to the definition "ex2h": the sum over i of mix(i<<32 | bits
+// of 2^x_i), mod 2^64, where x_i is -i/2^23 for i in [0, 2^23] and has the bits 2^31 | i*0x9e3779b1 mod 2^31 for the
+// next 2^23 (every kind of negative number and NaN). mix is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
 const Exp2HChecksum uint64 = 0x5cd3cf7728175e45

@@ -6,12 +6,13 @@ type Span struct {
 	Rows  int     // rows
 	Pos   int     // position in its sequence of the first row
 	Pages []int32 // cached sequences: the page that holds positions [i*PageRows, (i+1)*PageRows); nil otherwise
-	Slot  int     // cached sequences: theirs alone, from a span at position 0 to the last one; state of recurrent layers lies there
+	// cached sequences: theirs alone, from a span at position 0 to the last one; state of recurrent layers lies there
+	Slot int
 }
 
 // Layout says which rows of a batch belong to which sequence. Without a cache every span starts at position 0 and its
-// keys are its own rows (a packed training batch); with a cache the keys of a span are positions [0, Pos+Rows) of its pages.
-// It does not change once an operation has seen it: devices keep what they work out of it.
+// keys are its own rows (a packed training batch); with a cache the keys of a span are positions [0, Pos+Rows) of its
+// pages. It does not change once an operation has seen it: devices keep what they work out of it.
 type Layout struct {
 	Spans []Span
 	// Packs are row offsets, [0 ... rows]: a weight gradient's dot steps restart at each (it matters to DotTC16 only),
@@ -48,8 +49,9 @@ func RowRuns(packs []int32) (runs, blocks []int32) {
 	return append(runs, rows[len(rows)-1]), append(blocks, int32(len(runs)))
 }
 
-// KV is where attention finds keys and values. Paged: K is [pages*PageRows, KVHeads*HeadDim], V [pages*PageRows, KVHeads*ValueDim], and spans name pages.
-// Not paged (PageRows 0): both have the rows of the batch, and position p of a span is row Row+p.
+// KV is where attention finds keys and values. Paged: K is [pages*PageRows, KVHeads*HeadDim], V [pages*PageRows,
+// KVHeads*ValueDim], and spans name pages. Not paged (PageRows 0): both have the rows of the batch, and position p of a
+// span is row Row+p.
 type KV struct {
 	K, V     Tensor
 	PageRows int
@@ -71,8 +73,8 @@ func (a Attn) Values() int {
 	return a.ValueDim
 }
 
-// Rope turns 2*Cos.Cols columns of each head by its position; the others stay. Tables are [positions, pairs] fp32, computed once on the host in float64 and
-// rounded once.
+// Rope turns 2*Cos.Cols columns of each head by its position; the others stay. Tables are [positions, pairs] fp32,
+// computed once on the host in float64 and rounded once.
 type Rope struct {
 	Cos, Sin    Tensor
 	HeadDim     int
@@ -89,7 +91,8 @@ type Norm struct {
 // Clamp are the settings of a clamped SwiGLU.
 type Clamp struct{ Alpha, Limit float32 }
 
-// Router are the settings of a mixture's choice. The zero Router but for Scale 1 is a softmax whose k largest are the weights.
+// Router are the settings of a mixture's choice. The zero Router but for Scale 1 is a softmax whose k largest are the
+// weights.
 type Router struct {
 	Sigmoid   bool
 	Bias      Tensor // F32 [1, E]: added to the scores for the choice alone; nil: none
@@ -106,9 +109,9 @@ const MaxGroups = 32
 // Groups says which rows of a grouped matmul belong to which weight, and where packs (see [Layout]) lie inside:
 // rows of group e, pack p are Offsets[e*Packs+p] up to the next offset. A dense weight gradient has one group.
 //
-// With Turns groups are interleaved: row m belongs to group m % Count (heads of a token, one weight for each head), and every
-// group has rows Offsets[p] up to the next offset of its own. A weight of one group is then one for all, and its gradient
-// goes over the packs in order, and inside a pack over the rows of group 0, then of 1 and so on.
+// With Turns groups are interleaved: row m belongs to group m % Count (heads of a token, one weight for each head), and
+// every group has rows Offsets[p] up to the next offset of its own. A weight of one group is then one for all, and its
+// gradient goes over the packs in order, and inside a pack over the rows of group 0, then of 1 and so on.
 type Groups struct {
 	Offsets Tensor // int32 [Count*Packs+1], with Turns [Packs+1]; only weight gradients need it with Turns
 	Count   int
@@ -116,7 +119,8 @@ type Groups struct {
 	Turns   bool
 }
 
-// Plan is the permutation of a mixture-of-experts layer: every (token, slot) pair is one row, rows sorted by expert, then by token.
+// Plan is the permutation of a mixture-of-experts layer: every (token, slot) pair is one row, rows sorted by expert,
+// then by token.
 type Plan struct {
 	Groups Groups
 	Source Tensor // int32 [T*K]: the token of a row
@@ -142,8 +146,8 @@ type Sampling struct {
 // Temperatures from one of these to the other, and 0, are of use: beyond them logits turn infinite or all alike.
 const LeastTemperature, MostTemperature = 1e-6, 1e6
 
-// Inverse is what logits are multiplied by at a temperature, to sample and for log-probabilities. At 0 sampling takes the likeliest token, and log-probabilities are
-// those of temperature 1.
+// Inverse is what logits are multiplied by at a temperature, to sample and for log-probabilities. At 0 sampling takes
+// the likeliest token, and log-probabilities are those of temperature 1.
 func Inverse(temperature float32) float32 {
 	if temperature == 0 {
 		return 1

@@ -13,7 +13,8 @@ func TestRowRuns(t *testing.T) {
 		t.Errorf("blocks %v, want %v", got, blocks)
 	}
 	runs, starts := RowRuns(packs)
-	want := []int32{0, 8, 16, 24, 32, 40, 48, 56, 64, 70, 78, 83, 91, 99, 107, 115, 123, 131, 139, 147, 155, 163, 171, 179, 187, 195, 203, 211}
+	want := []int32{0, 8, 16, 24, 32, 40, 48, 56, 64, 70, 78, 83, 91, 99, 107, 115, 123, 131, 139, 147, 155, 163, 171,
+		179, 187, 195, 203, 211}
 	if !slices.Equal(runs, want) {
 		t.Errorf("runs %v, want %v", runs, want)
 	}

@@ -2,9 +2,9 @@ package kernels
 
 import "math"
 
-// FMA is the IEEE fp32 fused multiply-add x*y+z, rounded once, in plain Go. The product of two fp32 is exact in fp64; the
-// sum is rounded to odd there, which makes the second rounding to fp32 the only one that counts
-// (Boldo & Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd").
+// FMA is the IEEE fp32 fused multiply-add x*y+z, rounded once, in plain Go. The product of two fp32 is exact in fp64;
+// the sum is rounded to odd there, which makes the second rounding to fp32 the only one that counts (Boldo & Melquiond,
+// "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd").
 func FMA(x, y, z float32) float32 {
 	p := float64(x) * float64(y) // exact
 	c := float64(z)
@@ -26,9 +26,10 @@ func FMA(x, y, z float32) float32 {
 	return float32(s)
 }
 
-// Exp2 is 2^x for x <= 0 by the definition "poly": x is split as n + f with n the nearest integer (ties to even), |f| <= 1/2; the
-// polynomial of 2^f is Horner's rule in fma. Below -126 the result is +0. NaN stays NaN, whatever its payload. Exp2(0) is 1, no result is above 1,
-// and the relative error is at most 6.8e-8, 1.13 times 2^-24 (math_test.go).
+// Exp2 is 2^x for x <= 0 by the definition "poly": x is split as n + f with n the nearest integer (ties to even), |f|
+// <= 1/2; the polynomial of 2^f is Horner's rule in fma. Below -126 the result is +0. NaN stays NaN, whatever its
+// payload. Exp2(0) is 1, no result is above 1, and the relative error is at most 6.8e-8, 1.13 times 2^-24
+// (math_test.go).
 func Exp2(x float32) float32 {
 	if x < -126 {
 		return 0
@@ -49,8 +50,9 @@ func Exp2(x float32) float32 {
 // Exp2Magic added to a small fp32 leaves its nearest integer in the low bits.
 const Exp2Magic = 12582912 // 1.5 * 2^23
 
-// Exp2Coeffs is the polynomial of 2^f on [-1/2, 1/2], highest degree first: the minimax polynomial (Remez, relative error 2.0e-9 before
-// its coefficients are rounded), then the fp32 neighbours of its coefficients searched for the least error of Horner's rule in fp32.
+// Exp2Coeffs is the polynomial of 2^f on [-1/2, 1/2], highest degree first: the minimax polynomial (Remez, relative
+// error 2.0e-9 before its coefficients are rounded), then the fp32 neighbours of its coefficients searched for the
+// least error of Horner's rule in fp32.
 var Exp2Coeffs = [7]float32{
 	1.53519242e-4, 1.33988739e-3, 9.61845741e-3, 5.55033758e-2, 2.40226462e-1, 6.93147182e-1, 1,
 }
@@ -61,8 +63,8 @@ const (
 	Ln2   float32 = math.Ln2
 )
 
-// Ln is the natural logarithm of a positive normal x: x = 2^e * m with m in [sqrt(1/2), sqrt(2)), s = (m-1)/(m+1),
-// ln m = 2 (s + s^3/3 + s^5/5 + s^7/7 + s^9/9), mul and add unfused (the series of atanh; its remainder is under 2^-27).
+// Ln is the natural logarithm of a positive normal x: x = 2^e * m with m in [sqrt(1/2), sqrt(2)), s = (m-1)/(m+1), ln m
+// = 2 (s + s^3/3 + s^5/5 + s^7/7 + s^9/9), mul and add unfused (the series of atanh; its remainder is under 2^-27).
 func Ln(x float32) float32 {
 	b := math.Float32bits(x)
 	e := int32(b>>23) - 127

@@ -14,7 +14,8 @@ func ulps(a, b float32) int {
 	return int(math.Float32bits(a)) - int(math.Float32bits(b))
 }
 
-// Every fourth fp32 of the polynomial's range above 2^-12 in size, both signs; below, 2^f is 1 + f ln 2 to half a unit and the range holds nothing new.
+// Every fourth fp32 of the polynomial's range above 2^-12 in size, both signs; below, 2^f is 1 + f ln 2 to half a unit
+// and the range holds nothing new.
 func TestExp2RelativeError(t *testing.T) {
 	const bound = 6.8e-8
 	worst := 0.0
@@ -57,7 +58,8 @@ func TestExp2ScalesExactly(t *testing.T) {
 func TestExp2Edges(t *testing.T) {
 	inf := float32(math.Inf(1))
 	for _, c := range []struct{ x, want float32 }{
-		{0, 1}, {float32(math.Copysign(0, -1)), 1}, {-1, 0.5}, {-126, 0x1p-126}, {math.Nextafter32(-126, -inf), 0}, {-200, 0}, {-inf, 0},
+		{0, 1}, {float32(math.Copysign(0, -1)), 1}, {-1, 0.5}, {-126, 0x1p-126}, {math.Nextafter32(-126, -inf), 0},
+		{-200, 0}, {-inf, 0},
 		{-0x1p-149, 1}, {-0x1p-30, 1},
 	} {
 		if got := Exp2(c.x); math.Float32bits(got) != math.Float32bits(c.want) {
@@ -71,8 +73,8 @@ func TestExp2Edges(t *testing.T) {
 	}
 }
 
-// Descending x must not raise 2^x by more than the one unit that rounding can, and never above 1: a coarse walk of [-2, 0], and every fp32
-// around the seam at -1/2, where the integer part changes.
+// Descending x must not raise 2^x by more than the one unit that rounding can, and never above 1: a coarse walk of [-2,
+// 0], and every fp32 around the seam at -1/2, where the integer part changes.
 func TestExp2Monotone(t *testing.T) {
 	rises := 0
 	for _, walk := range []struct {
@@ -194,7 +196,8 @@ func TestLnError(t *testing.T) {
 	}
 }
 
-// The bits of Exp2 and Ln are part of the definition, which every device must meet: a change of either is a new version of it.
+// The bits of Exp2 and Ln are part of the definition, which every device must meet: a change of either is a new version
+// of it.
 func TestMathBitsArePinned(t *testing.T) {
 	hash := func(f func(float32) float32, from, to float32) uint64 {
 		h := fnv.New64a()
@@ -217,7 +220,8 @@ func TestRoundBF16(t *testing.T) {
 		want uint16
 	}{
 		{0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82}, {0x3f808001, 0x3f81}, {0x3f807fff, 0x3f80},
-		{0x80000000, 0x8000}, {0x7f7fffff, 0x7f80}, {0x7f800000, 0x7f80}, {0xff800000, 0xff80}, {0x7f800001, 0x7fc0}, {0xffffffff, 0xffff}, {0x00008000, 0}, {0x00008001, 1},
+		{0x80000000, 0x8000}, {0x7f7fffff, 0x7f80}, {0x7f800000, 0x7f80}, {0xff800000, 0xff80}, {0x7f800001, 0x7fc0},
+		{0xffffffff, 0xffff}, {0x00008000, 0}, {0x00008001, 1},
 	} {
 		if got := RoundBF16(math.Float32frombits(c.bits)); got != c.want {
 			t.Errorf("RoundBF16(%#x) = %#x, want %#x", c.bits, got, c.want)

@@ -2,7 +2,8 @@ package kernels
 
 import "unsafe"
 
-// Planner is a Device that a meta device can stand for, in PyTorch's sense of the word: one that counts memory and computes nothing.
+// Planner is a Device that a meta device can stand for, in PyTorch's sense of the word: one that counts memory and
+// computes nothing.
 type Planner interface {
 	// Meta takes what this device takes, to the byte, workspaces that it allocates for itself included. Its Alloc
 	// hands out addresses without memory, its operations do nothing, and what is read of it is zeros.

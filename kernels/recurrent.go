@@ -1,10 +1,12 @@
 package kernels
 
-// Recurrence is the shape of a layer whose heads keep a state of [KeyDim, ValueDim] numbers. Head h of values reads head h/(Heads/KeyHeads) of keys and queries.
+// Recurrence is the shape of a layer whose heads keep a state of [KeyDim, ValueDim] numbers. Head h of values reads
+// head h/(Heads/KeyHeads) of keys and queries.
 type Recurrence struct{ KeyHeads, Heads, KeyDim, ValueDim int }
 
-// ChunkState is what a recurrence keeps of the sequence in each slot: the state S at the start of the chunk that its last position lies in, and of
-// that chunk's rows k, n and c as Recurrent states them. All F32: with them the next row costs no more than a step of the plain recurrence.
+// ChunkState is what a recurrence keeps of the sequence in each slot: the state S at the start of the chunk that its
+// last position lies in, and of that chunk's rows k, n and c as Recurrent states them. All F32: with them the next row
+// costs no more than a step of the plain recurrence.
 type ChunkState struct {
 	S Tensor // [slots, Heads*KeyDim, ValueDim]
 	K Tensor // [slots, KeyHeads*ChunkRows, KeyDim]
@@ -29,29 +31,34 @@ func ChunkStateBytes(r Recurrence, chunkRows int) int {
 
 // Recurrent is the part of layers with a recurrent state that the kinds share. The conventions are those of Device.
 //
-// Rule 4 of the definition. A sequence is cut into chunks of ChunkRows rows from position 0. The state S [KeyDim, ValueDim] of a head is +0 at position 0.
-// In a chunk with rows i = 0, 1, ..., state S at its start, queries q_i, keys k_i and decays g_i <= 0 (natural logarithms), every dot by fma whatever Definition.Dot:
+// Rule 4 of the definition. A sequence is cut into chunks of ChunkRows rows from position 0. The state S [KeyDim,
+// ValueDim] of a head is +0 at position 0. In a chunk with rows i = 0, 1, ..., state S at its start, queries q_i, keys
+// k_i and decays g_i <= 0 (natural logarithms), every dot by fma whatever Definition.Dot:
 //
 //	c_i  = c_(i-1) + g_i*log2e, from +0;  E_i = Exp2(c_i);  G_ij = Exp2(c_i - c_j) for j <= i
 //	n_i  = what row i adds to the state, as the kind of layer says
 //	o_i  = E_i*dot(q_i, S), each element then continued by fma over j = 0 ... i with (dot(q_i, k_j)*G_ij, n_j)
-//	S'   = E_last*S, each element then continued by fma over the rows i with (k_i*Exp2(c_last - c_i), n_i): the state of the next chunk
+//	S' = E_last*S, each element then continued by fma over the rows i with (k_i*Exp2(c_last - c_i), n_i): the state of
+//	the next chunk
 //
-// Dots over a head's dimensions start from +0. A row depends on the rows before it in its chunk and on S alone, so every cut of a prefill, a decode row and a
-// training batch give the same bits. Spans that start at position 0 ignore what their slot holds. Without a state every span starts there.
+// Dots over a head's dimensions start from +0. A row depends on the rows before it in its chunk and on S alone, so
+// every cut of a prefill, a decode row and a training batch give the same bits. Spans that start at position 0 ignore
+// what their slot holds. Without a state every span starts there.
 type Recurrent interface {
-	// ShortConv is a causal depthwise convolution over the rows of a sequence, then SiLU: x, out [T, C], w [C, K], bias [1, C] or nil.
-	// u = bias (nil: +0), then u += w[ch,j]*x[t-(K-1)+j, ch] over taps j ascending, rows before position 0 left out; out = round(u*sigm(u)).
-	// state, where not nil, is [slots, K-1, C] like x; row p mod (K-1) of a slot keeps x of position p.
-	// Backward (s = sigm(u), du = dout*(s*(1 + u*(1-s)))): dx[t] = round(+0 + du[t]*w[K-1] + du[t+1]*w[K-2] + ...), rows behind the span left out;
-	// dw[ch,j] += du[t]*x[t-(K-1)+j] and dbias += du as sums over rows. dw F32 [C, K] or nil; dbias F32 [1, C] or nil.
+	// ShortConv is a causal depthwise convolution over the rows of a sequence, then SiLU: x, out [T, C], w [C, K], bias
+	// [1, C] or nil. u = bias (nil: +0), then u += w[ch,j]*x[t-(K-1)+j, ch] over taps j ascending, rows before position
+	// 0 left out; out = round(u*sigm(u)). state, where not nil, is [slots, K-1, C] like x; row p mod (K-1) of a slot
+	// keeps x of position p. Backward (s = sigm(u), du = dout*(s*(1 + u*(1-s)))): dx[t] = round(+0 + du[t]*w[K-1] +
+	// du[t+1]*w[K-2] + ...), rows behind the span left out; dw[ch,j] += du[t]*x[t-(K-1)+j] and dbias += du as sums over
+	// rows. dw F32 [C, K] or nil; dbias F32 [1, C] or nil.
 	ShortConv(out, x, w, bias, state Tensor, l *Layout)
 	ShortConvBackward(dx, dw, dbias, dout, x, w, bias Tensor, l *Layout)
 
-	// Decay: s = softplus(a + bias), step = min(max(s, lo), hi), g = -(exp(rate)*step). a [T, H]; rate and bias F32 [1, H]; g, step F32 [T, H].
-	// softplus(x) = max(x, 0) + Ln1p(Exp2(-|x|*log2e)); exp(x) = Exp2(x*log2e) for x <= 0, else 1/Exp2(-(x*log2e)).
-	// Backward: z = (dstep - exp(rate)*dg)*sigm(a + bias), +0 where step is not s; dstep nil counts as +0. da = round(z);
-	// dbias += z and drate += dg*g as sums over rows. drate and dbias are F32 [1, H], both or none nil.
+	// Decay: s = softplus(a + bias), step = min(max(s, lo), hi), g = -(exp(rate)*step). a [T, H]; rate and bias F32 [1,
+	// H]; g, step F32 [T, H]. softplus(x) = max(x, 0) + Ln1p(Exp2(-|x|*log2e)); exp(x) = Exp2(x*log2e) for x <= 0, else
+	// 1/Exp2(-(x*log2e)). Backward: z = (dstep - exp(rate)*dg)*sigm(a + bias), +0 where step is not s; dstep nil counts
+	// as +0. da = round(z); dbias += z and drate += dg*g as sums over rows. drate and dbias are F32 [1, H], both or
+	// none nil.
 	Decay(g, step, a, rate, bias Tensor, lo, hi float32)
 	DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias Tensor, lo, hi float32, packs []int32)
 }
@@ -66,24 +73,28 @@ type Recurrer interface {
 type DeltaNet interface {
 	Recurrent
 
-	// DeltaRule: q, k [T, KeyHeads*KeyDim], v, out [T, Heads*ValueDim], g F32 [T, Heads], b [T, Heads]. Rule 4 on q and k normalised to length 1,
-	// x*rs with rs = 1/sqrt(tree(x*x) + 1e-6), q then times float32(KeyDim^-0.5), with beta = sigm(b) and out = round(o + 0):
+	// DeltaRule: q, k [T, KeyHeads*KeyDim], v, out [T, Heads*ValueDim], g F32 [T, Heads], b [T, Heads]. Rule 4 on q and
+	// k normalised to length 1, x*rs with rs = 1/sqrt(tree(x*x) + 1e-6), q then times float32(KeyDim^-0.5), with beta =
+	// sigm(b) and out = round(o + 0):
 	//
 	//	M_ij = beta_i*(dot(k_i, k_j)*G_ij) for j < i
 	//	n_i  = beta_i*(v_i - E_i*dot(k_i, S)), each element then continued by fma over j = 0 ... i-1 with (-M_ij, n_j)
 	//
-	// Backward is for layouts without a cache; kernels/cpu/chunks_backward.go states it. dq, dk, dv, db are written, dg F32 too.
+	// Backward is for layouts without a cache; kernels/cpu/chunks_backward.go states it. dq, dk, dv, db are written, dg
+	// F32 too.
 	DeltaRule(out, q, k, v, g, b Tensor, s *ChunkState, l *Layout, r Recurrence)
 	DeltaRuleBackward(dq, dk, dv, dg, db, dout, q, k, v, g, b Tensor, l *Layout, r Recurrence)
 
-	// NormThenGate works on each head of n columns of x and z [T, heads*n] with w F32 [1, n]: rstd as in RMSNorm, out = round(((x*rstd)*w)*(z*sigm(z))).
-	// rstd F32 [T, heads]. Backward (s = sigm(z), y = (x*rstd)*w, d = dout*(z*s)): dz = round((dout*y)*(s*(1 + z*(1-s))));
-	// dx = round(rstd*(d*w - xh*(tree((d*w)*xh)/n))) with xh = x*rstd; dw[j] += d*xh as a sum over rows, heads as in HeadNormRope. dw may be nil.
+	// NormThenGate works on each head of n columns of x and z [T, heads*n] with w F32 [1, n]: rstd as in RMSNorm, out =
+	// round(((x*rstd)*w)*(z*sigm(z))). rstd F32 [T, heads]. Backward (s = sigm(z), y = (x*rstd)*w, d = dout*(z*s)): dz
+	// = round((dout*y)*(s*(1 + z*(1-s)))); dx = round(rstd*(d*w - xh*(tree((d*w)*xh)/n))) with xh = x*rstd; dw[j] +=
+	// d*xh as a sum over rows, heads as in HeadNormRope. dw may be nil.
 	NormThenGate(out, rstd, x, z, w Tensor, eps float32)
 	NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w Tensor, packs []int32)
 
-	// SigmoidGate: out = round(x*sigm(gate)); x, out [R, n], gate [R, n] or [R, 1]. out may be x.
-	// Backward (s = sigm(gate)): dx = round(dout*s); dgate = round((dout*x)*(s*(1-s))), for [R, 1] round(tree(dout*x)*(s*(1-s))). dx may be dout.
+	// SigmoidGate: out = round(x*sigm(gate)); x, out [R, n], gate [R, n] or [R, 1]. out may be x. Backward (s =
+	// sigm(gate)): dx = round(dout*s); dgate = round((dout*x)*(s*(1-s))), for [R, 1] round(tree(dout*x)*(s*(1-s))). dx
+	// may be dout.
 	SigmoidGate(out, x, gate Tensor)
 	SigmoidGateBackward(dx, dgate, dout, x, gate Tensor)
 }
@@ -92,16 +103,17 @@ type DeltaNet interface {
 type Mamba interface {
 	Recurrent
 
-	// StateSpace: c, b [T, KeyHeads*KeyDim] are the queries and keys, x, out [T, Heads*ValueDim], g, dt F32 [T, Heads], skip F32 [1, Heads]. Rule 4 with
-	// n_i = dt_i*x_i; out = round((o + skip*x) + 0).
-	// Backward is for layouts without a cache; kernels/cpu/chunks_backward.go states it. dc, db, dx are written, dg and ddt F32 too;
-	// dskip F32 [1, Heads] += tree(dout*x) of the head as a sum over rows; it may be nil.
+	// StateSpace: c, b [T, KeyHeads*KeyDim] are the queries and keys, x, out [T, Heads*ValueDim], g, dt F32 [T, Heads],
+	// skip F32 [1, Heads]. Rule 4 with n_i = dt_i*x_i; out = round((o + skip*x) + 0). Backward is for layouts without a
+	// cache; kernels/cpu/chunks_backward.go states it. dc, db, dx are written, dg and ddt F32 too; dskip F32 [1, Heads]
+	// += tree(dout*x) of the head as a sum over rows; it may be nil.
 	StateSpace(out, c, b, x, g, dt, skip Tensor, s *ChunkState, l *Layout, r Recurrence)
 	StateSpaceBackward(dc, db, dx, dg, ddt, dskip, dout, c, b, x, g, dt, skip Tensor, l *Layout, r Recurrence)
 
-	// GateThenNorm: y = x*(z*sigm(z)); rstd as in RMSNorm over each of `groups` equal parts of y's columns; out = round((y*rstd)*w). x, z [T, n], w [1, n], rstd F32 [T, groups].
-	// Backward (d = dout*w, yh = y*rstd, m the columns of a group): dy = rstd*(d - yh*(tree(d*yh)/m)); dx = round(dy*(z*s)), dz = round((dy*x)*(s*(1 + z*(1-s)))), s = sigm(z);
-	// dw[j] += dout*yh as a sum over rows. dw may be nil.
+	// GateThenNorm: y = x*(z*sigm(z)); rstd as in RMSNorm over each of `groups` equal parts of y's columns; out =
+	// round((y*rstd)*w). x, z [T, n], w [1, n], rstd F32 [T, groups]. Backward (d = dout*w, yh = y*rstd, m the columns
+	// of a group): dy = rstd*(d - yh*(tree(d*yh)/m)); dx = round(dy*(z*s)), dz = round((dy*x)*(s*(1 + z*(1-s)))), s =
+	// sigm(z); dw[j] += dout*yh as a sum over rows. dw may be nil.
 	GateThenNorm(out, rstd, x, z, w Tensor, groups int, eps float32)
 	GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w Tensor, groups int, packs []int32)
 

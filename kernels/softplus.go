@@ -2,8 +2,8 @@ package kernels
 
 import "math"
 
-// Ln1p is ln(1+e) of e in [0, 1]: with s = e/(2+e) <= 1/3, 2 (s + s^3/3 + ... + s^15/15), mul and add unfused. Unlike Ln(1+e) it keeps the relative
-// precision of a small e. The rest of the series is under 2^-29 of the sum.
+// Ln1p is ln(1+e) of e in [0, 1]: with s = e/(2+e) <= 1/3, 2 (s + s^3/3 + ... + s^15/15), mul and add unfused. Unlike
+// Ln(1+e) it keeps the relative precision of a small e. The rest of the series is under 2^-29 of the sum.
 func Ln1p(e float32) float32 {
 	s := e / (2 + e)
 	z := float32(s * s)

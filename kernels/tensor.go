@@ -29,7 +29,8 @@ func (d DType) String() string {
 // Tensor is a view of device memory: Groups matrices of Rows x Cols elements, row r of group g starting at element
 // (g*Rows+r)*Stride. A vector is one row; plain matrices have one group. The zero Tensor means "none".
 //
-// A Tensor does not own memory; an [Arena] does. On the CPU device the memory is host memory and the typed accessors work.
+// A Tensor does not own memory; an [Arena] does. On the CPU device the memory is host memory and the typed accessors
+// work.
 type Tensor struct {
 	Data   unsafe.Pointer
 	DType  DType
@@ -112,7 +113,8 @@ func (t Tensor) at(element int) unsafe.Pointer {
 	return unsafe.Add(t.Data, element*t.DType.Size())
 }
 
-// F32s is the host memory from the tensor's first element to its last, gaps between rows included; fp32 tensors in host memory only.
+// F32s is the host memory from the tensor's first element to its last, gaps between rows included; fp32 tensors in host
+// memory only.
 func (t Tensor) F32s() []float32 {
 	t.must(F32)
 	return unsafe.Slice((*float32)(t.Data), t.span())
@@ -167,10 +169,12 @@ func Wrap(x []float32, rows, cols int) Tensor {
 	if len(x) != rows*cols {
 		panic(fmt.Sprintf("kernels: %d values as [%d, %d]", len(x), rows, cols))
 	}
-	return Tensor{Data: unsafe.Pointer(unsafe.SliceData(x)), DType: F32, Groups: 1, Rows: rows, Cols: cols, Stride: cols}
+	return Tensor{Data: unsafe.Pointer(unsafe.SliceData(x)), DType: F32, Groups: 1, Rows: rows, Cols: cols,
+		Stride: cols}
 }
 
 // WrapI32 makes an int32 vector over host memory that the caller keeps.
 func WrapI32(x []int32) Tensor {
-	return Tensor{Data: unsafe.Pointer(unsafe.SliceData(x)), DType: I32, Groups: 1, Rows: 1, Cols: len(x), Stride: len(x)}
+	return Tensor{Data: unsafe.Pointer(unsafe.SliceData(x)), DType: I32, Groups: 1, Rows: 1, Cols: len(x),
+		Stride: len(x)}
 }

@@ -34,7 +34,8 @@ func TestViews(t *testing.T) {
 		{"no rows", x.RowRange(2, 2), 8, 0, 4, 0, true},
 	} {
 		v := c.view.F32s()
-		if c.view.Rows != c.rows || c.view.Cols != c.cols || len(v) != c.span || c.view.Contiguous() != c.contiguous || len(v) > 0 && v[0] != c.first {
+		if c.view.Rows != c.rows || c.view.Cols != c.cols || len(v) != c.span || c.view.Contiguous() != c.contiguous ||
+			len(v) > 0 && v[0] != c.first {
 			t.Errorf("%s: %s of %v, contiguous %v", c.name, c.view, v, c.view.Contiguous())
 		}
 	}

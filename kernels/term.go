@@ -5,10 +5,11 @@ import (
 	"slices"
 )
 
-// Term is one piece of a dot chain: X [M, K] with W [N, K] for MatMul, X [M, N] with W [N, K] for MatMulT. With groups, W is [groups, N, K].
+// Term is one piece of a dot chain: X [M, K] with W [N, K] for MatMul, X [M, N] with W [N, K] for MatMulT. With groups,
+// W is [groups, N, K].
 //
-// In MatMul a term may count for columns [From, To) of out alone: W then has To-From rows, and the chain of another column leaves the term out. To 0: for all columns, as the first
-// term always does.
+// In MatMul a term may count for columns [From, To) of out alone: W then has To-From rows, and the chain of another
+// column leaves the term out. To 0: for all columns, as the first term always does.
 type Term struct {
 	X, W     Tensor
 	From, To int

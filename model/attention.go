@@ -5,10 +5,11 @@ import (
 	"lockstep/parallel"
 )
 
-// Attention is causal grouped-query attention with rotary positions, and with what families add: RMSNorm of queries and keys, by head or of the whole projection;
-// biases of the projections; sinks; a gate for each column of the output.
+// Attention is causal grouped-query attention with rotary positions, and with what families add: RMSNorm of queries and
+// keys, by head or of the whole projection; biases of the projections; sinks; a gate for each column of the output.
 //
-//	q, g, k, v = x Wq, x Wg, x Wk, x Wv;  q, k = rope(norm(q)), rope(norm(k));  o = softmax(scale q k^T) v;  y = (o * sigm(g)) Wo
+//	q, g, k, v = x Wq, x Wg, x Wk, x Wv; q, k = rope(norm(q)), rope(norm(k)); o = softmax(scale q k^T) v; y = (o *
+//	sigm(g)) Wo
 type Attention struct {
 	QKV   *Linear // [(Heads + 2*KVHeads)*HeadDim, H]; the rows of the gate, Heads*HeadDim, lie behind those of q
 	QNorm *Norm   // [HeadDim], or [Heads*HeadDim] of the whole projection; nil: none
@@ -101,7 +102,8 @@ func (a *Attention) Linears() []*Linear { return []*Linear{a.QKV, a.O} }
 func (a *Attention) work(e Extent) (w work) {
 	d, heads := a.QKV.W.W.DType, a.Shape.Heads
 	w.product(SaveProjections, a.QKV, e.Rows)
-	w.result(SaveAttention, e.attention(a.Shape, 0), shape{d, e.Rows, heads * a.Shape.HeadDim}, shape{kernels.F32, e.Rows, heads})
+	w.result(SaveAttention, e.attention(a.Shape, 0), shape{d, e.Rows, heads * a.Shape.HeadDim},
+		shape{kernels.F32, e.Rows, heads})
 	w.output = a.O.flops(e.Rows)
 	return w
 }
@@ -116,7 +118,8 @@ func (a *Attention) NewCache(mem *kernels.Arena, s CacheSize) any {
 
 func newKV(mem *kernels.Arena, d kernels.DType, a kernels.Attn, s CacheSize) kernels.KV {
 	rows := s.Pages * s.PageRows
-	return kernels.KV{K: mem.New(d, rows, a.KVHeads*a.HeadDim), V: mem.New(d, rows, a.KVHeads*a.Values()), PageRows: s.PageRows}
+	return kernels.KV{K: mem.New(d, rows, a.KVHeads*a.HeadDim), V: mem.New(d, rows, a.KVHeads*a.Values()),
+		PageRows: s.PageRows}
 }
 
 // PageBytes is the memory of keys and values of so many rows.

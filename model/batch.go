@@ -5,8 +5,8 @@ import (
 	"lockstep/parallel"
 )
 
-// Batch is the rows of one forward: token ids with their positions, how rows form sequences, and the cache where there is one.
-// It lives on the rank's stack.
+// Batch is the rows of one forward: token ids with their positions, how rows form sequences, and the cache where there
+// is one. It lives on the rank's stack.
 type Batch struct {
 	IDs       kernels.Tensor // int32 [T]
 	Positions kernels.Tensor // int32 [T]
@@ -14,8 +14,9 @@ type Batch struct {
 	Packs     *kernels.Groups   // the rows of each pack: the groups of dense weight gradients
 	EachPack  []*kernels.Groups // each pack alone, its first row 0
 	Cache     *Cache            // nil: keys are the batch's own rows
-	Picks     []kernels.Tensor  // by block: the keys that its indexer chose, int32 [T, TopK]; nil where a block has none
-	Lesson    *IndexLesson      // nil: indexers do not learn from it (see [Model.NewLesson])
+	// by block: the keys that its indexer chose, int32 [T, TopK]; nil where a block has none
+	Picks  []kernels.Tensor
+	Lesson *IndexLesson // nil: indexers do not learn from it (see [Model.NewLesson])
 }
 
 // longest is the most keys that a row of the batch sees.
@@ -26,7 +27,8 @@ func (b *Batch) longest() (n int) {
 	return n
 }
 
-// prepare makes room for the choices of indexers, which later blocks read too, and for what they learn, on the rank's stack.
+// prepare makes room for the choices of indexers, which later blocks read too, and for what they learn, on the rank's
+// stack.
 func (b *Batch) prepare(r *parallel.Rank, m *Model) {
 	b.Picks = make([]kernels.Tensor, len(m.Blocks))
 	keys := b.longest()

@@ -5,10 +5,12 @@ import (
 	"lockstep/parallel"
 )
 
-// Layer is what a sublayer of a block does to its normed input: attention of some kind, a recurrence, a feed-forward. x, y and their gradients are [T, H].
+// Layer is what a sublayer of a block does to its normed input: attention of some kind, a recurrence, a feed-forward.
+// x, y and their gradients are [T, H].
 type Layer interface {
-	// Forward is y from x. What Backward needs stays on the rank's stack and is returned where k saves it; where it does not
-	// (serving, or the first Forward of a block to be recomputed) saved is nil and the caller releases the stack.
+	// Forward is y from x. What Backward needs stays on the rank's stack and is returned where k saves it; where it
+	// does not (serving, or the first Forward of a block to be recomputed) saved is nil and the caller releases the
+	// stack.
 	Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (y kernels.Tensor, saved any)
 	// Backward is dx from dy; saved is what Forward returned. Weight gradients accumulate.
 	Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) (dx kernels.Tensor)
@@ -20,7 +22,8 @@ type Layer interface {
 	work(e Extent) work
 }
 
-// Mixer is a Layer whose rows depend on earlier rows of their sequence: it keeps something of them in a cache, and there is at most one in a block.
+// Mixer is a Layer whose rows depend on earlier rows of their sequence: it keeps something of them in a cache, and
+// there is at most one in a block.
 type Mixer interface {
 	Layer
 	// NewCache is what the layer finds in Cache.Layers at its block's number.
@@ -36,7 +39,8 @@ type Sublayer struct {
 	Layer Layer
 }
 
-// Block is one decoder layer of a checkpoint: residual steps one after the other, classically attention and a feed-forward.
+// Block is one decoder layer of a checkpoint: residual steps one after the other, classically attention and a
+// feed-forward.
 type Block []Sublayer
 
 // BlockSaved keeps what Backward needs, an entry for each sublayer.

@@ -21,7 +21,8 @@ type builder struct {
 	tensors   int   // of a checkpoint, so far
 }
 
-// length is how many positions the model gets of the n that its config.json allows. A family calls it before it makes layers.
+// length is how many positions the model gets of the n that its config.json allows. A family calls it before it makes
+// layers.
 func (b *builder) length(n int) int {
 	b.positions = n
 	if b.limit > 0 {
@@ -30,13 +31,15 @@ func (b *builder) length(n int) int {
 	return b.positions
 }
 
-// require notes that the model needs an optional group of operations, an interface beside [kernels.Device]; what names what they compute.
+// require notes that the model needs an optional group of operations, an interface beside [kernels.Device]; what names
+// what they compute.
 func require[G any](b *builder, what string) {
 	if b.dev == nil {
 		return
 	}
 	if _, ok := b.dev.(G); !ok {
-		b.refusal = fmt.Errorf("the device %s does not compute %s yet: this model needs another one", b.dev.Name(), what)
+		b.refusal = fmt.Errorf("the device %s does not compute %s yet: this model needs another one", b.dev.Name(),
+			what)
 	}
 }
 
@@ -48,7 +51,8 @@ func (b *builder) attn(a kernels.Attn) kernels.Attn {
 	return a
 }
 
-// latent is the definition's form of latent attention, which may be sparse. What only describes a model has no device and the default.
+// latent is the definition's form of latent attention, which may be sparse. What only describes a model has no device
+// and the default.
 func (b *builder) latent(sparse bool) kernels.LatentForm {
 	if b.dev != nil && b.dev.Definition().Latent != kernels.LatentAuto {
 		return b.dev.Definition().Latent
@@ -117,7 +121,8 @@ func (b *builder) over(w kernels.Tensor, init Init, parts ...Part) *Param {
 
 // matrix is one checkpoint tensor [rows, cols].
 func (b *builder) matrix(name string, rows, cols int) *Param {
-	return b.param(Init{Kind: Normal, Std: b.std}, 1, rows, cols, Part{Name: name, Rows: rows, Shape: []int{rows, cols}})
+	return b.param(Init{Kind: Normal, Std: b.std}, 1, rows, cols, Part{Name: name, Rows: rows,
+		Shape: []int{rows, cols}})
 }
 
 // vector is one checkpoint tensor [n].
@@ -127,14 +132,16 @@ func (b *builder) vector(name string, n int, init Init) *Param {
 
 // fp32 is one checkpoint tensor [n] that stays fp32 whatever the model's storage.
 func (b *builder) fp32(name string, n int, init Init) *Param {
-	p := &Param{Name: name, W: b.tensor(kernels.F32, 1, 1, n), Parts: []Part{{Name: name, Rows: 1, Shape: []int{n}}}, Init: init}
+	p := &Param{Name: name, W: b.tensor(kernels.F32, 1, 1, n), Parts: []Part{{Name: name, Rows: 1, Shape: []int{n}}},
+		Init: init}
 	b.params = append(b.params, p)
 	return p
 }
 
 // conv is the checkpoint tensor [channels, 1, taps] of a depthwise convolution.
 func (b *builder) conv(name string, channels, taps int) *Param {
-	return b.param(Init{Kind: Normal, Std: b.std}, 1, channels, taps, Part{Name: name, Rows: channels, Shape: []int{channels, 1, taps}})
+	return b.param(Init{Kind: Normal, Std: b.std}, 1, channels, taps, Part{Name: name, Rows: channels,
+		Shape: []int{channels, 1, taps}})
 }
 
 // buffer is one checkpoint tensor [n] that stays fp32 whatever the model's storage, and is never trained.
@@ -199,7 +206,8 @@ func (b *builder) experts(n, in int, fused string, rows []int, module func(e, i 
 	}
 	for i, r := range rows {
 		for e := range n {
-			parts = append(parts, Part{Name: module(e, i) + ".weight", Group: e, Row: total, Rows: r, Shape: []int{r, in}})
+			parts = append(parts, Part{Name: module(e, i) + ".weight", Group: e, Row: total, Rows: r,
+				Shape: []int{r, in}})
 		}
 		total += r
 	}
@@ -209,14 +217,15 @@ func (b *builder) experts(n, in int, fused string, rows []int, module func(e, i 
 	return l
 }
 
-// packed lets a checkpoint hold the projections of all experts as one tensor [n, rows, in] too, under the Linear's name.
+// packed lets a checkpoint hold the projections of all experts as one tensor [n, rows, in] too, under the Linear's
+// name.
 func (b *builder) packed(l *Linear) {
 	w := l.W.W
 	l.W.Packed = &Part{Name: l.W.Name, Rows: w.Groups * w.Rows, Shape: []int{w.Groups, w.Rows, w.Cols}}
 }
 
-// inOut is the projections of n experts that lie in one tensor [n, in, rows] with a bias [n, rows] each, name and name_bias. order says where an output lies
-// on disk; nil: in its place.
+// inOut is the projections of n experts that lie in one tensor [n, in, rows] with a bias [n, rows] each, name and
+// name_bias. order says where an output lies on disk; nil: in its place.
 func (b *builder) inOut(n, rows, in int, name string, order func(row int) int) *Linear {
 	if order == nil {
 		order = func(row int) int { return row }
@@ -225,7 +234,9 @@ func (b *builder) inOut(n, rows, in int, name string, order func(row int) int) *
 		e, row, k := i/(rows*in), i/in%rows, i%in
 		return (e*in+k)*rows + order(row)
 	}}
-	bias := Part{Name: name + "_bias", Rows: n, Shape: []int{n, rows}, Disk: func(i int) int { return i/rows*rows + order(i%rows) }}
+	bias := Part{Name: name + "_bias", Rows: n, Shape: []int{n, rows}, Disk: func(i int) int {
+		return i/rows*rows + order(i%rows)
+	}}
 	l := &Linear{Subs: []*Sub{{Module: name, To: rows, Disk: order}}, Fused: true}
 	l.W = b.param(Init{Kind: Normal, Std: b.std}, n, rows, in, part)
 	l.Subs[0].Bias = b.param(Init{Kind: Zeros}, n, 1, rows, bias)

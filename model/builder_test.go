@@ -23,7 +23,8 @@ func TestRequire(t *testing.T) {
 	if require[kernels.Device](b, "anything"); b.refusal != nil {
 		t.Error(b.refusal)
 	}
-	if require[absent](b, "absence"); b.refusal == nil || !strings.Contains(b.refusal.Error(), "cpu") || !strings.Contains(b.refusal.Error(), "does not compute absence yet") {
+	if require[absent](b, "absence"); b.refusal == nil || !strings.Contains(b.refusal.Error(), "cpu") ||
+		!strings.Contains(b.refusal.Error(), "does not compute absence yet") {
 		t.Errorf("lacking: %v", b.refusal)
 	}
 	described := &builder{}
@@ -52,14 +53,16 @@ func TestLatentRefused(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for form, want := range map[kernels.LatentForm]string{kernels.LatentAuto: "safetensors", kernels.LatentAbsorbed: "safetensors", kernels.LatentExpanded: "reads the latent alone"} {
+	for form, want := range map[kernels.LatentForm]string{kernels.LatentAuto: "safetensors",
+		kernels.LatentAbsorbed: "safetensors", kernels.LatentExpanded: "reads the latent alone"} {
 		def := kernels.Default()
 		def.Latent = form
 		dev, err := cpu.New(def, cpu.Options{Threads: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := LoadFolder(latentReader{dev}, dir, "", Options{}); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), want) {
+		if _, err := LoadFolder(latentReader{dev}, dir, "", Options{}); err == nil ||
+			strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", form, err, want)
 		}
 		if err := dev.Close(); err != nil {

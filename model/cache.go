@@ -8,7 +8,8 @@ type Cache struct {
 	Size   CacheSize
 }
 
-// CacheSize sizes a cache: pages of PageRows positions, which sequences take as they grow, and slots, of which each sequence in flight has one.
+// CacheSize sizes a cache: pages of PageRows positions, which sequences take as they grow, and slots, of which each
+// sequence in flight has one.
 type CacheSize struct{ Pages, PageRows, Slots int }
 
 // NewCache allocates the cache of every layer.

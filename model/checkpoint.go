@@ -10,7 +10,8 @@ import (
 	"lockstep/kernels"
 )
 
-// Load fills the weights from a checkpoint of plain numbers. Tensors that are missing, that have another shape, or that nothing uses are errors.
+// Load fills the weights from a checkpoint of plain numbers. Tensors that are missing, that have another shape, or that
+// nothing uses are errors.
 func (m *Model) Load(dev kernels.Device, c *data.Checkpoint) error { return m.load(dev, c, nil) }
 
 // load is Load of a checkpoint that may keep weights in a format.
@@ -33,7 +34,8 @@ func (m *Model) load(dev kernels.Device, c *data.Checkpoint, kept *storage) erro
 
 // redundant names tensors that some checkpoints carry and no model needs.
 func (m *Model) redundant(name string) bool {
-	return m.Head.W == m.Embed && name == "lm_head.weight" || strings.HasSuffix(name, ".rotary_emb.inv_freq") || m.skip != nil && m.skip(name)
+	return m.Head.W == m.Embed && name == "lm_head.weight" || strings.HasSuffix(name, ".rotary_emb.inv_freq") ||
+		m.skip != nil && m.skip(name)
 }
 
 // settle takes the checkpoint's own layout of a weight that has two, to load it and to save it again.
@@ -148,7 +150,8 @@ func (m *Model) LoadOptimizer(dev kernels.Device, c *data.Checkpoint) error {
 		switch {
 		case failed != nil:
 		case !ok || info.DType != "F32" || len(info.Data) != t.Bytes():
-			failed = fmt.Errorf("%s: no fp32 tensor %s of %d values: the run was made with another model or other trained weights", c.Path(), name, t.Len())
+			failed = fmt.Errorf("%s: no fp32 tensor %s of %d values: the run was made with another model or other "+
+				"trained weights", c.Path(), name, t.Len())
 		default:
 			dev.Write(t.Reshape(1, t.Len()), info.Data)
 			used++

@@ -7,7 +7,8 @@ import (
 	"lockstep/quant"
 )
 
-// Twin is a model of the same config, length, adapters and stage of indexers on another device or in another storage type, with weights of zero: [Model.CopyWeights] fills them.
+// Twin is a model of the same config, length, adapters and stage of indexers on another device or in another storage
+// type, with weights of zero: [Model.CopyWeights] fills them.
 func (m *Model) Twin(dev kernels.Device, dtype kernels.DType) (*Model, error) {
 	t, err := Build(dev, m.Config, Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing})
 	if err == nil && m.LoRA != nil {
@@ -16,15 +17,18 @@ func (m *Model) Twin(dev kernels.Device, dtype kernels.DType) (*Model, error) {
 	return t, err
 }
 
-// CopyWeights takes over every parameter of a model of the same config, adapters too, in the memory of a device that sees the other's, else through the host. Storage types may
-// differ. Projections, those of experts included, become what the format leaves of them: a projection, or one of an expert (gate and up together), is a matrix with its rows in the
-// order of memory. Embeddings, head, norms, biases, convolutions, routers, indexers, adapters and gates of one output stay as they are, as in stacks that serve block FP8.
+// CopyWeights takes over every parameter of a model of the same config, adapters too, in the memory of a device that
+// sees the other's, else through the host. Storage types may differ. Projections, those of experts included, become
+// what the format leaves of them: a projection, or one of an expert (gate and up together), is a matrix with its rows
+// in the order of memory. Embeddings, head, norms, biases, convolutions, routers, indexers, adapters and gates of one
+// output stay as they are, as in stacks that serve block FP8.
 func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 	if err := format.Validate(); err != nil {
 		return err
 	}
 	if len(m.Params) != len(from.Params) {
-		return fmt.Errorf("weights of a model with %d parameters into one with %d: want the same config and adapters", len(from.Params), len(m.Params))
+		return fmt.Errorf("weights of a model with %d parameters into one with %d: want the same config and adapters",
+			len(from.Params), len(m.Params))
 	}
 	rounded := map[*Param][]*Sub{}
 	if format != quant.AsTrained {
@@ -67,7 +71,8 @@ func (m *Model) projections() map[*Param][]*Sub {
 	return out
 }
 
-// band is some rows of a parameter, counted through all groups, that become what a format leaves of them or stay as they are.
+// band is some rows of a parameter, counted through all groups, that become what a format leaves of them or stay as
+// they are.
 type band struct {
 	from, to int
 	round    bool

@@ -15,7 +15,8 @@ import (
 )
 
 // onTwo runs body with a golden model and a device for its twin.
-func onTwo(t *testing.T, family, adapter string, body func(r *parallel.Rank, m *model.Model, other kernels.Device) error) {
+func onTwo(t *testing.T, family, adapter string, body func(r *parallel.Rank, m *model.Model,
+	other kernels.Device) error) {
 	t.Helper()
 	onRank(t, func(r *parallel.Rank) error {
 		other, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
@@ -34,8 +35,10 @@ func onTwo(t *testing.T, family, adapter string, body func(r *parallel.Rank, m *
 	})
 }
 
-// twins are goldens with every kind of parameter: adapters of experts, gates of one output, recurrences, indexers, biases.
-var twins = [][2]string{{"qwen3_moe", "qwen3_moe_experts"}, {"qwen3_moe", "qwen3_moe"}, {"qwen3_5_moe", ""}, {"glm5", "glm5"}, {"gpt_oss", ""}, {"nemotron_h", ""}}
+// twins are goldens with every kind of parameter: adapters of experts, gates of one output, recurrences, indexers,
+// biases.
+var twins = [][2]string{{"qwen3_moe", "qwen3_moe_experts"}, {"qwen3_moe", "qwen3_moe"}, {"qwen3_5_moe", ""},
+	{"glm5", "glm5"}, {"gpt_oss", ""}, {"nemotron_h", ""}}
 
 func TestTwin(t *testing.T) {
 	for _, c := range twins {
@@ -76,7 +79,8 @@ func logitsOf(dev kernels.Device, m *model.Model) []float32 {
 
 // What a format changes, by names of checkpoints: matrices of projections, and nothing of what stands beside them.
 func projected(name string) bool {
-	if strings.Contains(name, "lora_") || strings.HasSuffix(name, "bias") || strings.Contains(name, "indexer") || strings.Contains(name, "shared_expert_gate") {
+	if strings.Contains(name, "lora_") || strings.HasSuffix(name, "bias") || strings.Contains(name, "indexer") ||
+		strings.Contains(name, "shared_expert_gate") {
 		return false
 	}
 	return strings.Contains(name, "_proj") || strings.Contains(name, "experts.")
@@ -89,7 +93,8 @@ func TestCopyWeightsInFP8(t *testing.T) {
 		})
 	}
 	onTwo(t, "qwen3", "", func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
-		config := strings.NewReplacer(`"hidden_size": 64`, `"hidden_size": 144`, `"intermediate_size": 96`, `"intermediate_size": 200`).Replace(string(m.Config))
+		config := strings.NewReplacer(`"hidden_size": 64`, `"hidden_size": 144`, `"intermediate_size": 96`,
+			`"intermediate_size": 200`).Replace(string(m.Config))
 		wide, err := model.Build(r.Dev, []byte(config), model.Options{}) // of projections that are no whole squares
 		if err != nil {
 			return err
@@ -202,7 +207,8 @@ func copiesNear(t *testing.T, m *model.Model, dev *cpu.Device, dtype kernels.DTy
 			return err
 		}
 		if n.blind != (n.moved > 0) || !n.blind && (format == quant.AsTrained) != (n.rounded == 0) {
-			t.Errorf("%s, %q: blind %t, %d roundings on the device, %d tensors through the host", m.Family, format, n.blind, n.rounded, n.moved)
+			t.Errorf("%s, %q: blind %t, %d roundings on the device, %d tensors through the host", m.Family, format,
+				n.blind, n.rounded, n.moved)
 		}
 		copies[i] = twin
 	}

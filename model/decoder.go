@@ -8,7 +8,8 @@ import (
 	"lockstep/kernels"
 )
 
-// decoder is what the config.json files of pre-norm decoders with grouped-query attention share (names as in transformers); a family embeds it, with its defaults.
+// decoder is what the config.json files of pre-norm decoders with grouped-query attention share (names as in
+// transformers); a family embeds it, with its defaults.
 type decoder struct {
 	HiddenSize       int     `json:"hidden_size"`
 	Layers           int     `json:"num_hidden_layers"`
@@ -43,8 +44,10 @@ func (d *decoder) parse(config []byte, c any) error {
 
 func (d *decoder) validate() error {
 	err := positive(
-		size{"hidden_size", d.HiddenSize}, size{"num_hidden_layers", d.Layers}, size{"vocab_size", d.VocabSize}, size{"num_attention_heads", d.Heads},
-		size{"num_key_value_heads", d.KVHeads}, size{"head_dim", d.HeadDim}, size{"max_position_embeddings", d.Positions})
+		size{"hidden_size", d.HiddenSize}, size{"num_hidden_layers", d.Layers}, size{"vocab_size", d.VocabSize},
+		size{"num_attention_heads", d.Heads},
+		size{"num_key_value_heads", d.KVHeads}, size{"head_dim", d.HeadDim}, size{"max_position_embeddings",
+			d.Positions})
 	switch {
 	case err != nil:
 		return err
@@ -80,7 +83,8 @@ func positive(fields ...size) error {
 
 func (d *decoder) norm() kernels.Norm { return kernels.Norm{Eps: d.Eps} }
 
-// graph is the diagram: embedding, then blocks of attention and feed-forward, each after a norm, then norm and head. p is the layer's place in the checkpoint.
+// graph is the diagram: embedding, then blocks of attention and feed-forward, each after a norm, then norm and head. p
+// is the layer's place in the checkpoint.
 func (d *decoder) graph(b *builder, attention, feedForward func(p string, layer int) Layer) *Model {
 	m := &Model{Hidden: d.HiddenSize, Vocab: d.VocabSize, MaxLength: b.length(d.Positions)}
 	m.Embed = b.matrix(d.prefix+"model.embed_tokens.weight", d.VocabSize, d.HiddenSize)
@@ -112,8 +116,10 @@ func (d *decoder) attention(b *builder, p string, layer int, norm queryNorm, rop
 	p += "self_attn."
 	q, kv := d.Heads*d.HeadDim, d.KVHeads*d.HeadDim
 	a := &Attention{
-		QKV:   b.biased(d.AttentionBias, b.linear(d.HiddenSize, out{p + "q_proj", q}, out{p + "k_proj", kv}, out{p + "v_proj", kv})),
-		Shape: b.attn(kernels.Attn{Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim, Scale: 1 / math.Sqrt(float64(d.HeadDim))}),
+		QKV: b.biased(d.AttentionBias, b.linear(d.HiddenSize, out{p + "q_proj", q}, out{p + "k_proj", kv},
+			out{p + "v_proj", kv})),
+		Shape: b.attn(kernels.Attn{Heads: d.Heads, KVHeads: d.KVHeads, HeadDim: d.HeadDim,
+			Scale: 1 / math.Sqrt(float64(d.HeadDim))}),
 		Rope:  b.rope(rope),
 		Block: layer,
 	}
@@ -136,8 +142,8 @@ func (d *decoder) mlp(b *builder, p string, width int) *MLP {
 	}
 }
 
-// mixture is n experts of some width, that lie one by one in the checkpoint: names are those of gate, up and down below p.experts.N. PEFT calls the fused
-// weights memory.gate_up_proj and memory.down_proj.
+// mixture is n experts of some width, that lie one by one in the checkpoint: names are those of gate, up and down below
+// p.experts.N. PEFT calls the fused weights memory.gate_up_proj and memory.down_proj.
 func (d *decoder) mixture(b *builder, n, width int, memory, p string, names [3]string) *MLP {
 	return &MLP{
 		GateUp: b.experts(n, d.HiddenSize, memory+".gate_up_proj", []int{width, width}, func(e, i int) string {

@@ -16,7 +16,8 @@ func init() {
 	families["glm4_moe_lite"] = family{"Glm4MoeLiteForCausalLM", buildGLM4Lite, deepSeek{}}
 }
 
-// deepSeek is config.json of DeepSeek-V3 (arXiv 2412.19437), Kimi K2 to K2.6 (arXiv 2507.20534; text), and GLM-4.7-Flash; names as in transformers.
+// deepSeek is config.json of DeepSeek-V3 (arXiv 2412.19437), Kimi K2 to K2.6 (arXiv 2507.20534; text), and
+// GLM-4.7-Flash; names as in transformers.
 type deepSeek struct {
 	decoder
 	groupedRouter
@@ -44,11 +45,14 @@ func buildGLM4Lite(config []byte, b *builder) (*Model, error) {
 	rank := 768
 	c := &deepSeek{
 		decoder: decoder{
-			HiddenSize: 2048, IntermediateSize: 10240, Layers: 47, Heads: 20, VocabSize: 154880, Eps: 1e-5, Positions: 202752, HiddenAct: "silu",
+			HiddenSize: 2048, IntermediateSize: 10240, Layers: 47, Heads: 20, VocabSize: 154880, Eps: 1e-5,
+			Positions: 202752, HiddenAct: "silu",
 		},
-		groupedRouter: groupedRouter{Experts: 64, ExpertsPerToken: 4, Groups: 1, TopGroups: 1, NormTopK: true, Scale: 1.8},
-		latents:       latents{QueryRank: &rank, KVRank: 512, OwnDim: 192, TurningDim: 64, ValueDim: 256, Interleave: true},
-		DenseLayers:   1, ExpertSize: 1536, Shared: 1,
+		groupedRouter: groupedRouter{Experts: 64, ExpertsPerToken: 4, Groups: 1, TopGroups: 1, NormTopK: true,
+			Scale: 1.8},
+		latents: latents{QueryRank: &rank, KVRank: 512, OwnDim: 192, TurningDim: 64, ValueDim: 256,
+			Interleave: true},
+		DenseLayers: 1, ExpertSize: 1536, Shared: 1,
 	}
 	return c.read(config, b)
 }
@@ -78,11 +82,14 @@ func newDeepSeek(prefix string) *deepSeek {
 	rank := 1536
 	return &deepSeek{
 		decoder: decoder{
-			HiddenSize: 7168, IntermediateSize: 18432, Layers: 61, Heads: 128, VocabSize: 129280, Eps: 1e-6, Positions: 4096, HiddenAct: "silu", prefix: prefix,
+			HiddenSize: 7168, IntermediateSize: 18432, Layers: 61, Heads: 128, VocabSize: 129280, Eps: 1e-6,
+			Positions: 4096, HiddenAct: "silu", prefix: prefix,
 		},
-		groupedRouter: groupedRouter{Experts: 256, ExpertsPerToken: 8, Groups: 8, TopGroups: 4, NormTopK: true, Scale: 2.5},
-		latents:       latents{QueryRank: &rank, KVRank: 512, OwnDim: 128, TurningDim: 64, ValueDim: 128, Interleave: true},
-		DenseLayers:   3, ExpertSize: 2048, Shared: 1,
+		groupedRouter: groupedRouter{Experts: 256, ExpertsPerToken: 8, Groups: 8, TopGroups: 4, NormTopK: true,
+			Scale: 2.5},
+		latents: latents{QueryRank: &rank, KVRank: 512, OwnDim: 128, TurningDim: 64, ValueDim: 128,
+			Interleave: true},
+		DenseLayers: 3, ExpertSize: 2048, Shared: 1,
 	}
 }
 
@@ -123,7 +130,8 @@ func (c *deepSeek) dense(layer int) bool {
 }
 
 func (c *deepSeek) check() error {
-	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"moe_intermediate_size", c.ExpertSize}, size{"n_shared_experts", c.Shared}); err != nil {
+	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"moe_intermediate_size", c.ExpertSize},
+		size{"n_shared_experts", c.Shared}); err != nil {
 		return err
 	}
 	if c.MLPTypes != nil && len(c.MLPTypes) != c.Layers {
@@ -144,7 +152,8 @@ func (c *deepSeek) check() error {
 }
 
 func (c *latents) check() error {
-	err := positive(size{"kv_lora_rank", c.KVRank}, size{"qk_nope_head_dim", c.OwnDim}, size{"qk_rope_head_dim", c.TurningDim}, size{"v_head_dim", c.ValueDim})
+	err := positive(size{"kv_lora_rank", c.KVRank}, size{"qk_nope_head_dim", c.OwnDim},
+		size{"qk_rope_head_dim", c.TurningDim}, size{"v_head_dim", c.ValueDim})
 	switch {
 	case err != nil:
 		return err

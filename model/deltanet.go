@@ -35,7 +35,8 @@ type deltaParts struct{ u, z, b, a kernels.Tensor }
 func (n *DeltaNet) split(in kernels.Tensor) deltaParts {
 	c, heads := n.Conv.W.Rows, n.Shape.Heads
 	z := c + heads*n.Shape.ValueDim
-	return deltaParts{u: in.ColRange(0, c), z: in.ColRange(c, z), b: in.ColRange(z, z+heads), a: in.ColRange(z+heads, z+2*heads)}
+	return deltaParts{u: in.ColRange(0, c), z: in.ColRange(c, z), b: in.ColRange(z, z+heads),
+		a: in.ColRange(z+heads, z+2*heads)}
 }
 
 func (n *DeltaNet) heads(qkv kernels.Tensor) (q, k, v kernels.Tensor) {
@@ -54,7 +55,8 @@ func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep
 	dev.ShortConv(s.QKV, in.u, n.Conv.W, kernels.Tensor{}, conv, b.Layout)
 
 	s.G = r.Stack.New(kernels.F32, x.Rows, heads)
-	dev.Decay(s.G, r.Stack.New(kernels.F32, x.Rows, heads), in.a, n.Decay.Rate.W, n.Decay.Bias.W, n.Decay.Lo, n.Decay.Hi)
+	dev.Decay(s.G, r.Stack.New(kernels.F32, x.Rows, heads), in.a, n.Decay.Rate.W, n.Decay.Bias.W, n.Decay.Lo,
+		n.Decay.Hi)
 	var done bool
 	if s.O, done = k.tensor(r, SaveAttention, x.DType, x.Rows, heads*n.Shape.ValueDim); !done {
 		q, keys, v := n.heads(s.QKV)
@@ -86,7 +88,8 @@ func (n *DeltaNet) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved
 	q, k, v := n.heads(s.QKV)
 	dq, dk, dv := n.heads(dqkv)
 	dev.DeltaRuleBackward(dq, dk, dv, dg, d.b, do, q, k, v, s.G, in.b, b.Layout, n.Shape)
-	dev.DecayBackward(d.a, n.Decay.Rate.Grad, n.Decay.Bias.Grad, dg, kernels.Tensor{}, s.G, in.a, n.Decay.Rate.W, n.Decay.Bias.W, n.Decay.Lo, n.Decay.Hi, packs)
+	dev.DecayBackward(d.a, n.Decay.Rate.Grad, n.Decay.Bias.Grad, dg, kernels.Tensor{}, s.G, in.a, n.Decay.Rate.W,
+		n.Decay.Bias.W, n.Decay.Lo, n.Decay.Hi, packs)
 	dev.ShortConvBackward(d.u, n.Conv.Grad, kernels.Tensor{}, dqkv, in.u, n.Conv.W, kernels.Tensor{}, b.Layout)
 	return n.In.Backward(r, din, nil, b.Packs, &s.InIn)
 }

@@ -20,7 +20,8 @@ func (p *Param) Gradient(dev kernels.Device, part Part) []float32 {
 		panic(err) // a buffer takes everything
 	}
 	values := make([]float32, raw.Len()/4)
-	if err := data.ToF32(values, data.TensorInfo{Name: part.Name, DType: "F32", Shape: []int{len(values)}, Data: raw.Bytes()}); err != nil {
+	if err := data.ToF32(values, data.TensorInfo{Name: part.Name, DType: "F32", Shape: []int{len(values)},
+		Data: raw.Bytes()}); err != nil {
 		panic(err)
 	}
 	return values

@@ -15,7 +15,8 @@ import (
 	"lockstep/parallel"
 )
 
-// What was read is written: the same tensors, in name, type, shape and every byte; those that a family leaves alone too.
+// What was read is written: the same tensors, in name, type, shape and every byte; those that a family leaves alone
+// too.
 func TestSaveIsLoad(t *testing.T) {
 	for _, family := range goldens {
 		t.Run(family, func(t *testing.T) {
@@ -87,17 +88,19 @@ func TestBalanceIsNoWeight(t *testing.T) {
 
 // Layers that predict further tokens are passed over by the families that have them, and are refused elsewhere.
 func TestNextTokenLayers(t *testing.T) {
-	for family, extra := range map[string]string{"glm4_moe": "model.layers.3.eh_proj.weight", "llama3": "model.layers.2.eh_proj.weight"} {
+	for family, extra := range map[string]string{"glm4_moe": "model.layers.3.eh_proj.weight",
+		"llama3": "model.layers.2.eh_proj.weight"} {
 		dir, wide := filepath.Join("testdata", family), t.TempDir()
 		onRank(t, func(r *parallel.Rank) error {
 			m, err := model.LoadFolder(r.Dev, dir, "", model.Options{})
 			if err != nil {
 				return err
 			}
-			tensors := append(m.Tensors(r.Dev), data.OutTensor{Name: extra, DType: "F32", Shape: []int{1}, Write: func(w io.Writer) error {
-				_, err := w.Write(make([]byte, 4))
-				return err
-			}})
+			tensors := append(m.Tensors(r.Dev), data.OutTensor{Name: extra, DType: "F32", Shape: []int{1},
+				Write: func(w io.Writer) error {
+					_, err := w.Write(make([]byte, 4))
+					return err
+				}})
 			return data.WriteSafetensors(filepath.Join(wide, "model.safetensors"), tensors, nil)
 		})
 		text, err := os.ReadFile(filepath.Join(dir, "config.json"))
@@ -122,27 +125,45 @@ func TestConfigRefuses(t *testing.T) {
 		family, field string
 		value         any
 	}{
-		{"llama3", "hidden_size", 0}, {"llama3", "num_key_value_heads", 3}, {"llama3", "hidden_act", "gelu"}, {"llama3", "head_dim", 15}, {"llama3", "intermediate_size", -1},
+		{"llama3", "hidden_size", 0}, {"llama3", "num_key_value_heads", 3}, {"llama3", "hidden_act", "gelu"},
+		{"llama3", "head_dim", 15}, {"llama3", "intermediate_size", -1},
 		{"llama3", "rope_parameters", map[string]any{"rope_type": "longrope"}}, {"llama3", "vocab_size", "many"},
-		{"glm4_moe", "n_group", 3}, {"glm4_moe", "topk_group", 2}, {"glm4_moe", "num_experts_per_tok", 9}, {"glm4_moe", "routed_scaling_factor", -1},
-		{"kimi_k2", "kv_lora_rank", 0}, {"kimi_k2", "q_lora_rank", -1}, {"kimi_k2", "qk_rope_head_dim", 7}, {"kimi_k2", "v_head_dim", 0}, {"kimi_k2", "attention_bias", true},
-		{"kimi_k2", "quantization_config", map[string]any{"quant_method": "compressed-tensors"}}, {"kimi_k2", "n_shared_experts", 0}, {"kimi_k25_wrapped", "text_config", nil},
-		{"kimi_k25_wrapped", "text_config", map[string]any{"hidden_size": 0}}, {"glm4_moe_lite", "mlp_layer_types", []string{"dense"}},
+		{"glm4_moe", "n_group", 3}, {"glm4_moe", "topk_group", 2}, {"glm4_moe", "num_experts_per_tok", 9},
+		{"glm4_moe", "routed_scaling_factor", -1},
+		{"kimi_k2", "kv_lora_rank", 0}, {"kimi_k2", "q_lora_rank", -1}, {"kimi_k2", "qk_rope_head_dim", 7},
+		{"kimi_k2", "v_head_dim", 0}, {"kimi_k2", "attention_bias", true},
+		{"kimi_k2", "quantization_config", map[string]any{"quant_method": "compressed-tensors"}},
+		{"kimi_k2", "n_shared_experts", 0}, {"kimi_k25_wrapped", "text_config", nil},
+		{"kimi_k25_wrapped", "text_config", map[string]any{"hidden_size": 0}}, {"glm4_moe_lite", "mlp_layer_types",
+			[]string{"dense"}},
 		{"glm4_moe_lite", "mlp_layer_types", []string{"dense", "sparse", "tiny"}},
-		{"glm5", "index_topk", 0}, {"glm5", "q_lora_rank", nil}, {"glm5", "index_head_dim", 4}, {"glm5", "indexer_types", []string{"full"}},
-		{"glm5", "indexer_types", []string{"shared", "full", "full", "full"}}, {"glm5", "indexer_types", []string{"full", "full", "full", "half"}}, {"glm5", "kv_lora_rank", -1},
-		{"minimax_m2", "qk_norm_type", "per_head"}, {"minimax_m2", "scoring_func", "softmax"}, {"minimax_m2", "attn_type_list", []int{1, 0, 1}},
+		{"glm5", "index_topk", 0}, {"glm5", "q_lora_rank", nil}, {"glm5", "index_head_dim", 4},
+		{"glm5", "indexer_types", []string{"full"}},
+		{"glm5", "indexer_types", []string{"shared", "full", "full", "full"}},
+		{"glm5", "indexer_types", []string{"full", "full", "full", "half"}}, {"glm5", "kv_lora_rank", -1},
+		{"minimax_m2", "qk_norm_type", "per_head"}, {"minimax_m2", "scoring_func", "softmax"},
+		{"minimax_m2", "attn_type_list", []int{1, 0, 1}},
 		{"minimax_m2", "num_experts_per_tok", 9}, {"minimax_m2", "shared_intermediate_size", 8},
-		{"gpt_oss", "layer_types", []string{"full_attention"}}, {"gpt_oss", "sliding_window", 0}, {"gpt_oss", "swiglu_limit", 3},
-		{"qwen3_5", "layer_types", []string{"full_attention"}}, {"qwen3_5", "layer_types", []string{"linear_attention", "full_attention", "linear_attention", "mamba"}},
-		{"qwen3_5", "linear_num_value_heads", 3}, {"qwen3_5", "linear_key_head_dim", 0}, {"qwen3_5", "linear_conv_kernel_dim", 1}, {"qwen3_5", "attention_bias", true},
-		{"qwen3_5", "intermediate_size", 0}, {"qwen3_5_moe", "num_experts_per_tok", 9}, {"qwen3_5_moe", "shared_expert_intermediate_size", 0},
-		{"qwen3_5_moe_wrapped", "text_config", nil}, {"qwen3_5_moe_wrapped", "text_config", map[string]any{"hidden_size": 0}}, {"qwen3_next", "decoder_sparse_step", 0},
-		{"nemotron_h", "layers_block_type", []string{"rnn"}}, {"nemotron_h", "n_groups", 3}, {"nemotron_h", "ssm_state_size", 0}, {"nemotron_h", "conv_kernel", 0},
-		{"nemotron_h", "time_step_limit", []int{1}}, {"nemotron_h", "time_step_limit", []any{1, "x"}}, {"nemotron_h", "time_step_min", 0}, {"nemotron_h", "mlp_hidden_act", "silu"},
-		{"nemotron_h", "use_bias", true}, {"nemotron_h", "tie_word_embeddings", true}, {"nemotron_h", "block_configs", []int{1}}, {"nemotron_h", "sliding_window", 8},
-		{"nemotron_h", "n_group", 3}, {"nemotron_h_latent", "topk_group", 5}, {"nemotron_h", "routed_scaling_factor", 0}, {"nemotron_h", "moe_latent_size", -1},
-		{"qwen3_moe", "num_experts_per_tok", 0}, {"qwen3_moe", "moe_intermediate_size", 0}, {"qwen3", "intermediate_size", 0},
+		{"gpt_oss", "layer_types", []string{"full_attention"}}, {"gpt_oss", "sliding_window", 0},
+		{"gpt_oss", "swiglu_limit", 3},
+		{"qwen3_5", "layer_types", []string{"full_attention"}}, {"qwen3_5", "layer_types", []string{"linear_attention",
+			"full_attention", "linear_attention", "mamba"}},
+		{"qwen3_5", "linear_num_value_heads", 3}, {"qwen3_5", "linear_key_head_dim", 0},
+		{"qwen3_5", "linear_conv_kernel_dim", 1}, {"qwen3_5", "attention_bias", true},
+		{"qwen3_5", "intermediate_size", 0}, {"qwen3_5_moe", "num_experts_per_tok", 9},
+		{"qwen3_5_moe", "shared_expert_intermediate_size", 0},
+		{"qwen3_5_moe_wrapped", "text_config", nil}, {"qwen3_5_moe_wrapped", "text_config",
+			map[string]any{"hidden_size": 0}}, {"qwen3_next", "decoder_sparse_step", 0},
+		{"nemotron_h", "layers_block_type", []string{"rnn"}}, {"nemotron_h", "n_groups", 3},
+		{"nemotron_h", "ssm_state_size", 0}, {"nemotron_h", "conv_kernel", 0},
+		{"nemotron_h", "time_step_limit", []int{1}}, {"nemotron_h", "time_step_limit", []any{1, "x"}},
+		{"nemotron_h", "time_step_min", 0}, {"nemotron_h", "mlp_hidden_act", "silu"},
+		{"nemotron_h", "use_bias", true}, {"nemotron_h", "tie_word_embeddings", true}, {"nemotron_h", "block_configs",
+			[]int{1}}, {"nemotron_h", "sliding_window", 8},
+		{"nemotron_h", "n_group", 3}, {"nemotron_h_latent", "topk_group", 5}, {"nemotron_h", "routed_scaling_factor",
+			0}, {"nemotron_h", "moe_latent_size", -1},
+		{"qwen3_moe", "num_experts_per_tok", 0}, {"qwen3_moe", "moe_intermediate_size", 0},
+		{"qwen3", "intermediate_size", 0},
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", c.family, "config.json"))
 		if err != nil {
@@ -151,7 +172,8 @@ func TestConfigRefuses(t *testing.T) {
 		if _, err := model.Describe(text, kernels.F32); err != nil {
 			t.Errorf("%s: %v", c.family, err)
 		}
-		if _, err := model.Describe(withField(t, text, c.field, c.value), kernels.F32); err == nil || strings.Contains(err.Error(), "\n") ||
+		if _, err := model.Describe(withField(t, text, c.field, c.value), kernels.F32); err == nil ||
+			strings.Contains(err.Error(), "\n") ||
 			!strings.Contains(err.Error(), strings.TrimPrefix(c.field, "rope_parameters")) {
 			t.Errorf("%s with %s = %v: %v", c.family, c.field, c.value, err)
 		}

@@ -16,12 +16,14 @@ import (
 
 // companions are files beside the weights that a fine-tuned model keeps from the folder it started from.
 var companions = []string{
-	"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+	"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "added_tokens.json",
+	"vocab.json", "merges.txt",
 	"generation_config.json",
 }
 
-// LoadFolder builds the model of a Hugging Face folder and fills its weights, those that are kept in FP8, INT4 groups or MXFP4 with the numbers that they stand for:
-// code * scale rounded to fp32, and rounded again where the storage type is bf16. adapter, where not empty, is a PEFT folder to put on it.
+// LoadFolder builds the model of a Hugging Face folder and fills its weights, those that are kept in FP8, INT4 groups
+// or MXFP4 with the numbers that they stand for: code * scale rounded to fp32, and rounded again where the storage type
+// is bf16. adapter, where not empty, is a PEFT folder to put on it.
 func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, error) {
 	config, err := readFile(dir, "config.json", "is it a model folder?")
 	if err != nil {
@@ -92,8 +94,8 @@ func readFile(dir, name, hint string) ([]byte, error) {
 
 const maxShardBytes = 5 << 30
 
-// SaveFolder writes config.json and the weights into an existing folder, and copies the companions of the folder that the model came from (from; "": none), and
-// of its weights those that the family leaves alone.
+// SaveFolder writes config.json and the weights into an existing folder, and copies the companions of the folder that
+// the model came from (from; "": none), and of its weights those that the family leaves alone.
 func (m *Model) SaveFolder(dev kernels.Device, dir, from string) error {
 	config, err := m.configFor(m.DType)
 	if err != nil {
@@ -120,7 +122,8 @@ func (m *Model) SaveFolder(dev kernels.Device, dir, from string) error {
 	})
 }
 
-// leftAlone are the tensors of a folder's checkpoint that the family passes over: as they are, but what is kept in codes becomes numbers, as it does where the family reads it.
+// leftAlone are the tensors of a folder's checkpoint that the family passes over: as they are, but what is kept in
+// codes becomes numbers, as it does where the family reads it.
 func (m *Model) leftAlone(c *data.Checkpoint, dir string) (out []data.OutTensor, err error) {
 	config, err := readFile(dir, "config.json", "is it a model folder?")
 	if err != nil {
@@ -179,7 +182,8 @@ func (m *Model) SaveAdapter(dev kernels.Device, dir, base string) error {
 	if err := writeFile(dir, adapterFile, config); err != nil {
 		return err
 	}
-	return data.WriteSafetensors(filepath.Join(dir, "adapter_model.safetensors"), m.AdapterTensors(dev), map[string]string{"format": "pt"})
+	return data.WriteSafetensors(filepath.Join(dir, "adapter_model.safetensors"), m.AdapterTensors(dev),
+		map[string]string{"format": "pt"})
 }
 
 func writeFile(dir, name string, text []byte) error {

@@ -34,7 +34,8 @@ func TestEndsOfFolder(t *testing.T) {
 			return err
 		}
 		for _, m := range []*model.Model{m, again} {
-			if !slices.Equal(m.EOS, []int32{2, 5, 9}) || m.Sampling.Temperature == nil || *m.Sampling.Temperature != 0.7 {
+			if !slices.Equal(m.EOS, []int32{2, 5, 9}) || m.Sampling.Temperature == nil || *m.Sampling.Temperature !=
+				0.7 {
 				t.Errorf("ends %v, sampling %q", m.EOS, m.Sampling.Sampling())
 			}
 		}

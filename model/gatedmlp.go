@@ -5,7 +5,8 @@ import (
 	"lockstep/parallel"
 )
 
-// GatedMLP is an MLP whose output is scaled by a gate of its own for each token: y = MLP(x) * sigm(x Wg). It is the shared expert of Qwen's mixtures.
+// GatedMLP is an MLP whose output is scaled by a gate of its own for each token: y = MLP(x) * sigm(x Wg). It is the
+// shared expert of Qwen's mixtures.
 type GatedMLP struct {
 	MLP  *MLP
 	Gate *Linear // [1, H]

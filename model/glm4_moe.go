@@ -21,11 +21,13 @@ type glm4 struct {
 func buildGLM4(config []byte, b *builder) (*Model, error) {
 	c := &glm4{
 		decoder: decoder{
-			HiddenSize: 4096, IntermediateSize: 10944, Layers: 46, Heads: 96, KVHeads: 8, VocabSize: 151552, Eps: 1e-5, Positions: 131072, HiddenAct: "silu",
+			HiddenSize: 4096, IntermediateSize: 10944, Layers: 46, Heads: 96, KVHeads: 8, VocabSize: 151552, Eps: 1e-5,
+			Positions: 131072, HiddenAct: "silu",
 			ropeFields: ropeFields{Partial: 0.5},
 		},
-		groupedRouter: groupedRouter{Experts: 128, ExpertsPerToken: 8, Groups: 1, TopGroups: 1, NormTopK: true, Scale: 1},
-		DenseLayers:   1, ExpertSize: 1408, Shared: 1,
+		groupedRouter: groupedRouter{Experts: 128, ExpertsPerToken: 8, Groups: 1, TopGroups: 1, NormTopK: true,
+			Scale: 1},
+		DenseLayers: 1, ExpertSize: 1408, Shared: 1,
 	}
 	if err := c.parse(config, c); err != nil {
 		return nil, err
@@ -55,14 +57,15 @@ func buildGLM4(config []byte, b *builder) (*Model, error) {
 }
 
 func (c *glm4) check() error {
-	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"moe_intermediate_size", c.ExpertSize}, size{"n_shared_experts", c.Shared}); err != nil {
+	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"moe_intermediate_size", c.ExpertSize},
+		size{"n_shared_experts", c.Shared}); err != nil {
 		return err
 	}
 	return c.groupedRouter.check()
 }
 
-// groupedRouter is the part of config.json that says how DeepSeek-V3 (arXiv 2412.19437) and those after it choose experts: by sigmoid scores and a balance
-// that is no weight, from the best groups.
+// groupedRouter is the part of config.json that says how DeepSeek-V3 (arXiv 2412.19437) and those after it choose
+// experts: by sigmoid scores and a balance that is no weight, from the best groups.
 type groupedRouter struct {
 	Experts         int     `json:"n_routed_experts"`
 	ExpertsPerToken int     `json:"num_experts_per_tok"`
@@ -73,17 +76,20 @@ type groupedRouter struct {
 }
 
 func (c *groupedRouter) check() error {
-	if err := positive(size{"n_routed_experts", c.Experts}, size{"num_experts_per_tok", c.ExpertsPerToken}, size{"n_group", c.Groups}, size{"topk_group", c.TopGroups}); err != nil {
+	if err := positive(size{"n_routed_experts", c.Experts}, size{"num_experts_per_tok", c.ExpertsPerToken},
+		size{"n_group", c.Groups}, size{"topk_group", c.TopGroups}); err != nil {
 		return err
 	}
 	inGroup := c.Experts / c.Groups
 	switch {
 	case c.Experts%c.Groups != 0 || c.Groups > kernels.MaxGroups || c.Groups > 1 && inGroup < 2:
-		return fmt.Errorf("n_group %d of n_routed_experts %d: want at most %d equal groups of two experts or more", c.Groups, c.Experts, kernels.MaxGroups)
+		return fmt.Errorf("n_group %d of n_routed_experts %d: want at most %d equal groups of two experts or more",
+			c.Groups, c.Experts, kernels.MaxGroups)
 	case c.TopGroups > c.Groups:
 		return fmt.Errorf("topk_group %d of n_group %d: want 1 to n_group", c.TopGroups, c.Groups)
 	case c.ExpertsPerToken > c.TopGroups*inGroup:
-		return fmt.Errorf("num_experts_per_tok %d: topk_group %d groups have %d experts", c.ExpertsPerToken, c.TopGroups, c.TopGroups*inGroup)
+		return fmt.Errorf("num_experts_per_tok %d: topk_group %d groups have %d experts", c.ExpertsPerToken,
+			c.TopGroups, c.TopGroups*inGroup)
 	case c.Scale <= 0:
 		return fmt.Errorf("routed_scaling_factor is %g: want a positive number", c.Scale)
 	}
@@ -99,7 +105,8 @@ func (c *groupedRouter) router(b *builder, p string, hidden int) *Router {
 	if c.Groups > 1 {
 		s.Groups, s.TopGroups = c.Groups, c.TopGroups
 	}
-	return &Router{W: b.matrix(p+".weight", c.Experts, hidden), Balance: b.buffer(p+".e_score_correction_bias", c.Experts), Settings: s}
+	return &Router{W: b.matrix(p+".weight", c.Experts, hidden), Balance: b.buffer(p+".e_score_correction_bias",
+		c.Experts), Settings: s}
 }
 
 // sharedMixture is experts chosen by a grouped router, and as many more that take every token as one.

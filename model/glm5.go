@@ -12,10 +12,11 @@ func init() { families["glm_moe_dsa"] = family{"GlmMoeDsaForCausalLM", buildGLM5
 // glm5 is config.json of GLM-5 to 5.2: DeepSeek-V3 with sparse attention (names as in transformers).
 type glm5 struct {
 	deepSeek
-	IndexHeads int      `json:"index_n_heads"`
-	IndexDim   int      `json:"index_head_dim"`
-	TopK       int      `json:"index_topk"`
-	IndexTypes []string `json:"indexer_types"`          // "full": an indexer of its own, "shared": the choice of the full layer before
+	IndexHeads int `json:"index_n_heads"`
+	IndexDim   int `json:"index_head_dim"`
+	TopK       int `json:"index_topk"`
+	// "full": an indexer of its own, "shared": the choice of the full layer before
+	IndexTypes []string `json:"indexer_types"`
 	Pattern    string   `json:"index_topk_pattern"`     // the same as letters F and S
 	Frequency  int      `json:"index_topk_freq"`        // or: every so many layers is full,
 	Offset     int      `json:"index_skip_topk_offset"` // from this one on
@@ -26,11 +27,14 @@ func buildGLM5(config []byte, b *builder) (*Model, error) {
 	c := &glm5{
 		deepSeek: deepSeek{
 			decoder: decoder{
-				HiddenSize: 6144, IntermediateSize: 12288, Layers: 78, Heads: 64, VocabSize: 154880, Eps: 1e-5, Positions: 202752, HiddenAct: "silu",
+				HiddenSize: 6144, IntermediateSize: 12288, Layers: 78, Heads: 64, VocabSize: 154880, Eps: 1e-5,
+				Positions: 202752, HiddenAct: "silu",
 			},
-			groupedRouter: groupedRouter{Experts: 256, ExpertsPerToken: 8, Groups: 1, TopGroups: 1, NormTopK: true, Scale: 2.5},
-			latents:       latents{QueryRank: &rank, KVRank: 512, OwnDim: 192, TurningDim: 64, ValueDim: 256, Interleave: true},
-			DenseLayers:   3, ExpertSize: 2048, Shared: 1,
+			groupedRouter: groupedRouter{Experts: 256, ExpertsPerToken: 8, Groups: 1, TopGroups: 1, NormTopK: true,
+				Scale: 2.5},
+			latents: latents{QueryRank: &rank, KVRank: 512, OwnDim: 192, TurningDim: 64, ValueDim: 256,
+				Interleave: true},
+			DenseLayers: 3, ExpertSize: 2048, Shared: 1,
 		},
 		IndexHeads: 32, IndexDim: 128, TopK: 2048,
 	}
@@ -76,14 +80,16 @@ func (c *glm5) full(layer int) bool {
 }
 
 func (c *glm5) check() error {
-	if err := positive(size{"index_n_heads", c.IndexHeads}, size{"index_head_dim", c.IndexDim}, size{"index_topk", c.TopK}); err != nil {
+	if err := positive(size{"index_n_heads", c.IndexHeads}, size{"index_head_dim", c.IndexDim},
+		size{"index_topk", c.TopK}); err != nil {
 		return err
 	}
 	switch {
 	case c.QueryRank == nil:
 		return fmt.Errorf("q_lora_rank is null: the indexer reads the query latent, want its size")
 	case c.IndexDim < c.TurningDim:
-		return fmt.Errorf("index_head_dim %d is below qk_rope_head_dim %d, the columns that turn", c.IndexDim, c.TurningDim)
+		return fmt.Errorf("index_head_dim %d is below qk_rope_head_dim %d, the columns that turn", c.IndexDim,
+			c.TurningDim)
 	case c.IndexTypes != nil && len(c.IndexTypes) != c.Layers:
 		return fmt.Errorf("indexer_types names %d layers of num_hidden_layers %d", len(c.IndexTypes), c.Layers)
 	case c.IndexTypes == nil && c.Pattern != "" && len(c.Pattern) != c.Layers:
@@ -95,7 +101,8 @@ func (c *glm5) check() error {
 		}
 	}
 	if !c.full(0) {
-		return fmt.Errorf("layer 0 has no indexer of its own (indexer_types, index_topk_pattern or index_topk_freq): no layer before it has chosen keys")
+		return fmt.Errorf("layer 0 has no indexer of its own (indexer_types, index_topk_pattern or index_topk_freq): " +
+			"no layer before it has chosen keys")
 	}
 	return c.deepSeek.check()
 }
@@ -115,8 +122,9 @@ func (c *glm5) indexer(b *builder, p string, shape kernels.Attn, rope ropeConfig
 		Weights: own(b.matrix(p+"weights_proj.weight", c.IndexHeads, c.HiddenSize)),
 		Eps:     1e-6,
 		Scale:   float32(1 / math.Sqrt(float64(c.IndexHeads))),
-		Shape:   b.indexed(shape, kernels.Index{Heads: c.IndexHeads, Dim: c.IndexDim, TopK: c.TopK, Scale: 1 / math.Sqrt(float64(c.IndexDim))}),
-		Rope:    b.rope(rope),
-		Place:   place,
+		Shape: b.indexed(shape, kernels.Index{Heads: c.IndexHeads, Dim: c.IndexDim, TopK: c.TopK,
+			Scale: 1 / math.Sqrt(float64(c.IndexDim))}),
+		Rope:  b.rope(rope),
+		Place: place,
 	}
 }

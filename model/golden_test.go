@@ -16,12 +16,14 @@ import (
 	"lockstep/parallel"
 )
 
-// The goldens under testdata were computed by transformers 5.17 and PEFT 0.21 in fp32; their tolerances are those that a right
-// fp32 implementation meets.
+// The goldens under testdata were computed by transformers 5.17 and PEFT 0.21 in fp32; their tolerances are those that
+// a right fp32 implementation meets.
 
 // goldens are folders of testdata, a tiny checkpoint of a family each.
 var goldens = []string{
-	"deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "glm5", "glm5_shared", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h", "nemotron_h_latent", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_wrapped", "qwen3_moe", "qwen3_next", "toy",
+	"deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "glm5", "glm5_shared", "gpt_oss", "kimi_k2", "kimi_k25_wrapped",
+	"llama3", "minimax_m2", "nemotron_h", "nemotron_h_latent", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_wrapped",
+	"qwen3_moe", "qwen3_next", "toy",
 }
 
 // latent is the goldens with latent attention, which the definition has two forms of.
@@ -163,7 +165,8 @@ func lossAndGradientsBy(r *parallel.Rank, m *model.Model, policy model.Policy, s
 	optim.SFT{}.Derivative(d, rows)
 	derivative := parallel.Upload(r, d)
 	logprob := r.Stack.New(kernels.F32, 1, len(targets))
-	m.Step(r, b, logprob, model.Targets{IDs: parallel.Upload(r, targets)}, model.Loss{Derivative: derivative.ColRange}, policy)
+	m.Step(r, b, logprob, model.Targets{IDs: parallel.Upload(r, targets)}, model.Loss{Derivative: derivative.ColRange},
+		policy)
 	m.GatherTied(r)
 	var sums optim.Measures
 	rows.LogProb = parallel.Download[float32](r, logprob)
@@ -172,15 +175,19 @@ func lossAndGradientsBy(r *parallel.Rank, m *model.Model, policy model.Policy, s
 }
 
 // inMemory is what transformers calls tensors that lie on disk under another name.
-var inMemory = strings.NewReplacer("backbone.", "model.", "language_model.model.", "model.language_model.", "language_model.lm_head.", "lm_head.")
+var inMemory = strings.NewReplacer("backbone.", "model.", "language_model.model.", "model.language_model.",
+	"language_model.lm_head.", "lm_head.")
 
-// The config of nemotron_h asks for steps of 0.001 at least (time_step_limit), which the reference takes from time_step_min whatever the limit says.
+// The config of nemotron_h asks for steps of 0.001 at least (time_step_limit), which the reference takes from
+// time_step_min whatever the limit says.
 
-// unsteady families have goldens whose routing turns on differences that fp32 cannot hold: the reference in fp64 leaves its own record in fp32 by 0.067
-// of 6.18 within the ten steps (and by 0.046 on another machine). Their gradients meet the bound of all others.
+// unsteady families have goldens whose routing turns on differences that fp32 cannot hold: the reference in fp64 leaves
+// its own record in fp32 by 0.067 of 6.18 within the ten steps (and by 0.046 on another machine). Their gradients meet
+// the bound of all others.
 var unsteady = map[string]bool{"qwen3_5_moe": true, "qwen3_5_moe_wrapped": true}
 
-// rough families leave their fp32 record further in bf16: the reference in bf16 with fp32 masters leaves that of kimi_k2 by 0.018 of the first loss and that of glm5 by 0.026 (glm4_moe: 0.004).
+// rough families leave their fp32 record further in bf16: the reference in bf16 with fp32 masters leaves that of
+// kimi_k2 by 0.018 of the first loss and that of glm5 by 0.026 (glm4_moe: 0.004).
 var rough = map[string]bool{"glm5": true, "glm5_shared": true, "kimi_k2": true, "kimi_k25_wrapped": true}
 
 func TestGoldenForward(t *testing.T) {
@@ -240,7 +247,8 @@ func TestGoldenGradients(t *testing.T) {
 	})
 }
 
-// gradients compares every golden gradient; parameters whose parts lie apart on disk are compared whole, in memory layout.
+// gradients compares every golden gradient; parameters whose parts lie apart on disk are compared whole, in memory
+// layout.
 func (g golden) gradients(r *parallel.Rank, m *model.Model, name func(string) string) {
 	g.t.Helper()
 	seen := 0
@@ -286,7 +294,8 @@ func TestGoldenAdamW(t *testing.T) {
 			}
 			if dtype == kernels.BF16 && rough[family] {
 				tolerance += 0.01
-				if def.Latent == kernels.LatentAbsorbed { // queries and outputs are rounded once more: kimi_k2 leaves its record by 0.022
+				// queries and outputs are rounded once more: kimi_k2 leaves its record by 0.022
+				if def.Latent == kernels.LatentAbsorbed {
 					tolerance += 0.005
 				}
 			}
@@ -299,7 +308,8 @@ func TestGoldenAdamW(t *testing.T) {
 						return err
 					}
 					want := g.f32("sft_loss")
-					near(t, "sft_loss", adamW(r, m, 10, g.ids("ids.0"), g.ids("ids.1")), want, tolerance*float64(want[0]))
+					near(t, "sft_loss", adamW(r, m, 10, g.ids("ids.0"), g.ids("ids.1")), want,
+						tolerance*float64(want[0]))
 					return nil
 				})
 			})
@@ -324,8 +334,10 @@ func adamW(r *parallel.Rank, m *model.Model, steps int, seqs ...[]int32) (losses
 
 func TestGoldenAdapters(t *testing.T) {
 	for adapter, family := range map[string]string{
-		"glm4_moe": "glm4_moe", "glm5": "glm5", "gpt_oss": "gpt_oss", "llama3": "llama3", "minimax_m2": "minimax_m2", "nemotron_h_latent": "nemotron_h_latent",
-		"qwen3": "qwen3", "qwen3_moe": "qwen3_moe", "qwen3_moe_experts": "qwen3_moe", "qwen3_next": "qwen3_next",
+		"glm4_moe": "glm4_moe", "glm5": "glm5", "gpt_oss": "gpt_oss", "llama3": "llama3", "minimax_m2": "minimax_m2",
+		"nemotron_h_latent": "nemotron_h_latent",
+		"qwen3":             "qwen3", "qwen3_moe": "qwen3_moe", "qwen3_moe_experts": "qwen3_moe",
+		"qwen3_next": "qwen3_next",
 	} {
 		for name, def := range forms(family) {
 			t.Run(adapter+name, func(t *testing.T) { adapterIsGolden(t, adapter, family, def) })
@@ -377,7 +389,9 @@ func (g golden) adapterGradients(r *parallel.Rank, m *model.Model) {
 
 func TestFamilies(t *testing.T) {
 	if got := model.Families(); !slices.Equal(got, []string{
-		"deepseek_v3", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "kimi_k2", "kimi_k25", "llama", "minimax_m2", "nemotron_h", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe", "qwen3_next", "toy",
+		"deepseek_v3", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "kimi_k2", "kimi_k25", "llama",
+		"minimax_m2", "nemotron_h", "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_moe",
+		"qwen3_next", "toy",
 	}) {
 		t.Errorf("families %v", got)
 	}

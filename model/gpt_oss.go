@@ -21,7 +21,8 @@ type gptOSS struct {
 func buildGPTOSS(config []byte, b *builder) (*Model, error) {
 	c := &gptOSS{
 		decoder: decoder{
-			HiddenSize: 2880, IntermediateSize: 2880, Layers: 36, Heads: 64, KVHeads: 8, HeadDim: 64, VocabSize: 201088, Eps: 1e-5, Positions: 131072,
+			HiddenSize: 2880, IntermediateSize: 2880, Layers: 36, Heads: 64, KVHeads: 8, HeadDim: 64, VocabSize: 201088,
+			Eps: 1e-5, Positions: 131072,
 			HiddenAct: "silu", AttentionBias: true, ropeFields: ropeFields{Theta: 150000},
 		},
 		Experts: 128, ExpertsPerToken: 4, SlidingWindow: 128, Limit: 7,
@@ -57,12 +58,14 @@ func buildGPTOSS(config []byte, b *builder) (*Model, error) {
 }
 
 func (c *gptOSS) check() error {
-	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"num_local_experts", c.Experts}); err != nil {
+	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"num_local_experts", c.Experts}); err !=
+		nil {
 		return err
 	}
 	switch {
 	case c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts:
-		return fmt.Errorf("num_experts_per_tok %d of num_local_experts %d: want 1 to num_local_experts", c.ExpertsPerToken, c.Experts)
+		return fmt.Errorf("num_experts_per_tok %d of num_local_experts %d: want 1 to num_local_experts",
+			c.ExpertsPerToken, c.Experts)
 	case len(c.LayerTypes) != 0 && len(c.LayerTypes) != c.Layers:
 		return fmt.Errorf("layer_types names %d layers of num_hidden_layers %d", len(c.LayerTypes), c.Layers)
 	case c.Limit != 7:
@@ -104,7 +107,8 @@ func (c *gptOSS) window(layer int) int {
 	return 0
 }
 
-// experts lie whole in the checkpoint, a matrix [in, out] for each, with gates at even outputs and ups at odd ones; here gates come first.
+// experts lie whole in the checkpoint, a matrix [in, out] for each, with gates at even outputs and ups at odd ones;
+// here gates come first.
 func (c *gptOSS) experts(b *builder, p string) *MLP {
 	e, h, n := c.Experts, c.HiddenSize, c.IntermediateSize
 	twined := func(row int) int { return row%n*2 + row/n }

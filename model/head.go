@@ -5,8 +5,8 @@ import (
 	"lockstep/parallel"
 )
 
-// Head is the final norm and the projection to the vocabulary. Logits [T, V] of a whole batch never exist: rows go through in
-// chunks, forward and backward at once.
+// Head is the final norm and the projection to the vocabulary. Logits [T, V] of a whole batch never exist: rows go
+// through in chunks, forward and backward at once.
 type Head struct {
 	Norm *Norm
 	W    *Param // [V, H]; the embedding where they are tied
@@ -27,8 +27,9 @@ func (h *Head) Logits(r *parallel.Rank, x kernels.Tensor) kernels.Tensor {
 
 // Targets are what the rows of a batch are to predict.
 type Targets struct {
-	IDs     kernels.Tensor // int32 [T]; below 0: none
-	Inverse kernels.Tensor // F32 [1, T]: [kernels.Inverse] of the temperature at which each row's log-probability is taken; nil: 1
+	IDs kernels.Tensor // int32 [T]; below 0: none
+	// F32 [1, T]: [kernels.Inverse] of the temperature at which each row's log-probability is taken; nil: 1
+	Inverse kernels.Tensor
 }
 
 func (t Targets) rows(from, to int) Targets {
@@ -54,13 +55,16 @@ func (h *Head) LogProb(r *parallel.Rank, logprob, x kernels.Tensor, targets Targ
 
 // Loss turns log-probabilities into derivatives of the loss.
 type Loss struct {
-	// Ahead asks for the log-probabilities of all rows before the first derivative, for which the vocabulary is passed twice.
+	// Ahead asks for the log-probabilities of all rows before the first derivative, for which the vocabulary is passed
+	// twice.
 	Ahead bool
-	// Derivative is that by the log-probabilities of rows [from, to), F32 [1, to-from], which have been enqueued when it is called.
+	// Derivative is that by the log-probabilities of rows [from, to), F32 [1, to-from], which have been enqueued when
+	// it is called.
 	Derivative func(from, to int) kernels.Tensor
 }
 
-// Backward writes logprob as LogProb does, asks loss for the derivatives and turns them into d, the gradient of x [T, H]. Weight gradients accumulate.
+// Backward writes logprob as LogProb does, asks loss for the derivatives and turns them into d, the gradient of x [T,
+// H]. Weight gradients accumulate.
 func (h *Head) Backward(r *parallel.Rank, d, logprob, x kernels.Tensor, targets Targets, loss Loss, b *Batch) {
 	mark := r.Stack.Mark()
 	defer r.Stack.Release(mark)
@@ -98,7 +102,8 @@ func (h *Head) project(r *parallel.Rank, n kernels.Tensor) (logits, stats kernel
 	return logits, stats
 }
 
-// chunks cuts each pack of the batch on the grid from its first row, so that the logits of a piece take at most so many bytes.
+// chunks cuts each pack of the batch on the grid from its first row, so that the logits of a piece take at most so many
+// bytes.
 func (h *Head) chunks(bytes int, b *Batch, body func(from, to int)) {
 	rows := max(1, bytes/4/h.W.W.Rows/headChunkGrid) * headChunkGrid
 	packs := b.Layout.Packs

@@ -5,8 +5,9 @@ import (
 	"lockstep/parallel"
 )
 
-// HeadLinear is rows of a Linear as a matrix of each head, W_h [n, K]: y_h = x_h W_h^T one way (up), x_h = y_h W_h the other (down). Rows of x [T*heads, K] and y [T*heads, n] are
-// heads of tokens, tokens first. An adapter (A one for all heads, B_h [n, r]) continues each chain, as in Linear.
+// HeadLinear is rows of a Linear as a matrix of each head, W_h [n, K]: y_h = x_h W_h^T one way (up), x_h = y_h W_h the
+// other (down). Rows of x [T*heads, K] and y [T*heads, n] are heads of tokens, tokens first. An adapter (A one for all
+// heads, B_h [n, r]) continues each chain, as in Linear.
 type HeadLinear struct {
 	of    *Linear
 	from  int // the row of head 0
@@ -14,7 +15,8 @@ type HeadLinear struct {
 	Rows  int // n
 }
 
-// HeadSaved is what one way keeps of the adapter: round(Scale * round(x A^T)) of up, or round(Scale * round(y B)) of down, [T*heads, r]; nil without one.
+// HeadSaved is what one way keeps of the adapter: round(Scale * round(x A^T)) of up, or round(Scale * round(y B)) of
+// down, [T*heads, r]; nil without one.
 type HeadSaved struct{ U kernels.Tensor }
 
 func (p *HeadLinear) heads(t kernels.Tensor) kernels.Tensor {
@@ -65,7 +67,8 @@ func (p *HeadLinear) learn(r *parallel.Rank, y, x kernels.Tensor, up *HeadSaved,
 	}
 }
 
-// sharedGrad is a part of the gradient of the A that all heads share: dA += down^T x, down [T*heads, r] and x [T*heads, K].
+// sharedGrad is a part of the gradient of the A that all heads share: dA += down^T x, down [T*heads, r] and x [T*heads,
+// K].
 type sharedGrad struct {
 	of      *HeadLinear
 	down, x kernels.Tensor

@@ -5,10 +5,12 @@ import (
 	"lockstep/parallel"
 )
 
-// Indexer chooses the keys that sparse attention reads (DeepSeek-V3.2 report; GLM-5). No gradient goes through the choice. It is frozen, or it learns where attention looks
-// (see [IndexerStage]), which reaches its own weights alone: its inputs are taken as they are.
+// Indexer chooses the keys that sparse attention reads (DeepSeek-V3.2 report; GLM-5). No gradient goes through the
+// choice. It is frozen, or it learns where attention looks (see [IndexerStage]), which reaches its own weights alone:
+// its inputs are taken as they are.
 //
-//	q = rope(u Wq), k = rope(norm(x Wk)), w = x Ww * Heads^-0.5;  score of a key = sum over heads of w * max(q k * Scale, 0)
+//	q = rope(u Wq), k = rope(norm(x Wk)), w = x Ww * Heads^-0.5; score of a key = sum over heads of w * max(q k *
+//	Scale, 0)
 type Indexer struct {
 	Q       *Param // [Heads*Dim, cq], from the normed query latent
 	K       *Param // [Dim, H]
@@ -29,8 +31,9 @@ type IndexerSaved struct {
 	Q, K, W kernels.Tensor // [T, Heads*Dim], [T, Dim], F32 [T, Heads]
 }
 
-// Forward writes the choice of each row to picks, unless that is nil: then every row sees few enough keys to read all. u is the query latent, x [T, H]. Keys go to
-// the cache where the batch has one. What an indexer needs to learn stays on the stack and in s, where s is not nil.
+// Forward writes the choice of each row to picks, unless that is nil: then every row sees few enough keys to read all.
+// u is the query latent, x [T, H]. Keys go to the cache where the batch has one. What an indexer needs to learn stays
+// on the stack and in s, where s is not nil.
 func (n *Indexer) Forward(r *parallel.Rank, picks, u, x kernels.Tensor, cache kernels.KV, b *Batch, s *IndexerSaved) {
 	if picks.IsNil() && b.Cache == nil && s == nil {
 		return
@@ -65,12 +68,14 @@ func (n *Indexer) Forward(r *parallel.Rank, picks, u, x kernels.Tensor, cache ke
 	}
 }
 
-// Backward takes what attention gave each key, gathered in the batch, as the target: it writes the divergence of each row and accumulates the gradients of the weights.
+// Backward takes what attention gave each key, gathered in the batch, as the target: it writes the divergence of each
+// row and accumulates the gradients of the weights.
 func (n *Indexer) Backward(r *parallel.Rank, picks kernels.Tensor, b *Batch, s *IndexerSaved) {
 	defer r.Stack.Release(r.Stack.Mark())
 	dev := r.Dev.(kernels.IndexLearning)
 	scores := b.Lesson.target
-	dev.IndexLoss(b.Lesson.KL.RowRange(n.Place, n.Place+1), scores, s.Q, s.W, s.K, picks, b.Layout, n.Shape, b.Lesson.Scale)
+	dev.IndexLoss(b.Lesson.KL.RowRange(n.Place, n.Place+1), scores, s.Q, s.W, s.K, picks, b.Layout, n.Shape,
+		b.Lesson.Scale)
 	dq, dk := r.Stack.New(s.Q.DType, s.Q.Rows, s.Q.Cols), r.Stack.New(s.K.DType, s.K.Rows, s.K.Cols)
 	dw := r.Stack.New(kernels.F32, s.W.Rows, s.W.Cols)
 	dev.IndexBackward(dq, dk, dw, scores, s.Q, s.W, s.K, picks, b.Layout, n.Shape)

@@ -7,15 +7,17 @@ import (
 	"lockstep/parallel"
 )
 
-// IndexerStage says what indexers of sparse attention learn: to score keys as attention weighs them, by the divergence KL(p || softmax(score)) of each row, p the attention
-// of all heads and of all layers that read the choice (DeepSeek-V3.2-Exp report, section 2.1; arXiv 2603.12201, which GLM-5.2's shared choices follow).
+// IndexerStage says what indexers of sparse attention learn: to score keys as attention weighs them, by the divergence
+// KL(p || softmax(score)) of each row, p the attention of all heads and of all layers that read the choice
+// (DeepSeek-V3.2-Exp report, section 2.1; arXiv 2603.12201, which GLM-5.2's shared choices follow).
 type IndexerStage string
 
 const (
 	IndexersFrozen IndexerStage = ""
 	// IndexersSparse: over the chosen keys, while the model learns from its own loss as ever.
 	IndexersSparse IndexerStage = "sparse"
-	// IndexersDense: over all keys, and the model reads them all. Nothing but the indexers learns: the start from a model that was trained with dense attention.
+	// IndexersDense: over all keys, and the model reads them all. Nothing but the indexers learns: the start from a
+	// model that was trained with dense attention.
 	IndexersDense IndexerStage = "dense"
 )
 
@@ -24,10 +26,12 @@ type IndexLesson struct {
 	Scale float32        // of a row's divergence in the loss
 	KL    kernels.Tensor // F32 [indexers, T], nats: written by Backward
 
-	target kernels.Tensor // F32 [T, keys]: what attention gives each key of a row's list; +0 between the layers of two indexers
+	// F32 [T, keys]: what attention gives each key of a row's list; +0 between the layers of two indexers
+	target kernels.Tensor
 }
 
-// NewLesson is for a batch of some rows of an optimizer step of stepRows, over which the loss is the mean; nil where indexers are frozen. KL lies on the rank's stack.
+// NewLesson is for a batch of some rows of an optimizer step of stepRows, over which the loss is the mean; nil where
+// indexers are frozen. KL lies on the rank's stack.
 func (m *Model) NewLesson(r *parallel.Rank, rows, stepRows int) *IndexLesson {
 	if m.Indexing == IndexersFrozen {
 		return nil
@@ -40,7 +44,8 @@ func (l *IndexLesson) prepare(r *parallel.Rank, b *Batch, keys int) {
 	l.target = r.Stack.Zeros(kernels.F32, b.Rows(), keys)
 }
 
-// teach adds the layer's attention to the target, from which its indexer learns where it is the first of the layers that share one. Later layers have been here.
+// teach adds the layer's attention to the target, from which its indexer learns where it is the first of the layers
+// that share one. Later layers have been here.
 func (a *MLA) teach(r *parallel.Rank, b *Batch, s *MLASaved) {
 	r.Dev.(kernels.IndexLearning).IndexTarget(b.Lesson.target, s.Q, s.K, s.LSE, s.Picks, b.Layout, a.Shape)
 	if a.Index != nil {
@@ -90,7 +95,8 @@ func (m *Model) IndexerParams() map[*Param]bool {
 func (m *Model) setIndexing(stage IndexerStage) error {
 	m.Indexing = stage
 	if stage != IndexersFrozen && len(m.indexers()) == 0 {
-		return fmt.Errorf("model_type %s has no indexers of sparse attention that could learn: leave them frozen", m.Family)
+		return fmt.Errorf("model_type %s has no indexers of sparse attention that could learn: leave them frozen",
+			m.Family)
 	}
 	return nil
 }

@@ -58,7 +58,8 @@ func randomIDs(seed uint64, vocab int, lengths ...int) (all [][]int32) {
 	return all
 }
 
-// taught is what a step of some micro-batches leaves: gradients by name, divergences and log-probabilities of rows in order.
+// taught is what a step of some micro-batches leaves: gradients by name, divergences and log-probabilities of rows in
+// order.
 type taught struct {
 	grads       map[string][]float32
 	kl, logprob []float32
@@ -71,7 +72,8 @@ func (m *Model) taught(r *parallel.Rank, policy Policy, rows int, micros ...[][]
 		b := lessonBatch(r, m, rows, ids...)
 		targets, d := slices.Concat(ids...), slices.Repeat([]float32{-1 / float32(rows)}, b.Rows())
 		logprob := r.Stack.New(kernels.F32, 1, b.Rows())
-		m.Step(r, b, logprob, Targets{IDs: parallel.Upload(r, targets)}, Loss{Derivative: parallel.Upload(r, d).ColRange}, policy)
+		m.Step(r, b, logprob, Targets{IDs: parallel.Upload(r, targets)},
+			Loss{Derivative: parallel.Upload(r, d).ColRange}, policy)
 		out.logprob = append(out.logprob, parallel.Download[float32](r, logprob)...)
 		if b.Lesson != nil {
 			kl := parallel.Download[float32](r, b.Lesson.KL)
@@ -112,20 +114,25 @@ func equalBits(a, b []float32) bool {
 
 var students = []string{"glm5", "glm5_shared"}
 
-// What indexers learn leaves every gradient of the model as it is, to the bit, and the indexers' own do not turn on micro-batches, recompute or threads.
+// What indexers learn leaves every gradient of the model as it is, to the bit, and the indexers' own do not turn on
+// micro-batches, recompute or threads.
 func TestIndexersLearnApart(t *testing.T) {
 	for _, family := range students {
 		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 			var frozen, whole taught
 			ids := randomIDs(1, 96, 40, 7, 25)
 			const rows = 72
-			student(t, family, Options{DType: dtype}, 2, func(r *parallel.Rank, m *Model) { frozen = m.taught(r, nil, rows, ids) })
+			student(t, family, Options{DType: dtype}, 2, func(r *parallel.Rank, m *Model) {
+				frozen = m.taught(r, nil, rows, ids)
+			})
 			student(t, family, Options{DType: dtype, Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
 				whole = m.taught(r, nil, rows, ids)
-				if len(whole.grads) != len(frozen.grads)+len(m.IndexerParams()) || len(m.IndexerParams()) != 5*len(m.indexers()) {
+				if len(whole.grads) != len(frozen.grads)+len(m.IndexerParams()) ||
+					len(m.IndexerParams()) != 5*len(m.indexers()) {
 					t.Errorf("%s: %d gradients, without indexers %d", family, len(whole.grads), len(frozen.grads))
 				}
-				for name, what := range map[string]taught{"micro-batches": m.taught(r, nil, rows, ids[:1], ids[1:]), "recompute": m.taught(r, m.Everywhere(0), rows, ids[:2], ids[2:])} {
+				for name, what := range map[string]taught{"micro-batches": m.taught(r, nil, rows, ids[:1], ids[1:]),
+					"recompute": m.taught(r, m.Everywhere(0), rows, ids[:2], ids[2:])} {
 					if d := whole.differs(what, ""); d != "" {
 						t.Errorf("%s %s: %s differs by %s", family, dtype, d, name)
 					}
@@ -151,19 +158,23 @@ func TestIndexersLearnApart(t *testing.T) {
 	}
 }
 
-// Where indexers alone learn the model reads all keys, and nothing else has a gradient; within the keys of a choice both stages are one.
+// Where indexers alone learn the model reads all keys, and nothing else has a gradient; within the keys of a choice
+// both stages are one.
 func TestDenseStage(t *testing.T) {
 	for _, family := range students {
 		var sparse, dense taught
 		short, long := randomIDs(2, 96, 8, 5), randomIDs(3, 96, 40)
-		student(t, family, Options{Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) { sparse = m.taught(r, nil, 13, short) })
+		student(t, family, Options{Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
+			sparse = m.taught(r, nil, 13, short)
+		})
 		student(t, family, Options{Indexing: IndexersDense}, 2, func(r *parallel.Rank, m *Model) {
 			dense = m.taught(r, nil, 13, short)
 			if d := dense.differs(sparse, "indexer"); d != "" {
 				t.Errorf("%s: %s differs between stages though every row reads all keys", family, d)
 			}
 			if len(dense.grads) != len(m.IndexerParams()) {
-				t.Errorf("%s: %d parameters learn, %d are the indexers'", family, len(dense.grads), len(m.IndexerParams()))
+				t.Errorf("%s: %d parameters learn, %d are the indexers'", family, len(dense.grads),
+					len(m.IndexerParams()))
 			}
 			if d := m.taught(r, nil, 40, long).differs(m.taught(r, m.Everywhere(0), 40, long), ""); d != "" {
 				t.Errorf("%s: %s differs by recompute", family, d)
@@ -241,7 +252,8 @@ func newTutor(r *parallel.Rank, m *Model, b *Batch, s *Saved, block int) *tutor 
 				}
 				list = append(list, span.Row+j)
 			}
-			c.lists, c.at, c.target = append(c.lists, list), append(c.at, pos), append(c.target, make([]float64, len(list)))
+			c.lists, c.at, c.target = append(c.lists, list), append(c.at, pos),
+				append(c.target, make([]float64, len(list)))
 		}
 	}
 	readers := 0
@@ -394,14 +406,16 @@ func TestIndexersRefuse(t *testing.T) {
 		family string
 		want   string
 	}{{lacks, "glm5", "does not compute what indexers learn yet"}, {dev, "kimi_k2", "has no indexers"}} {
-		if _, err := LoadFolder(c.dev, "testdata/"+c.family, "", Options{Indexing: IndexersSparse}); err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), c.want) {
+		if _, err := LoadFolder(c.dev, "testdata/"+c.family, "", Options{Indexing: IndexersSparse}); err == nil ||
+			strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.family, err, c.want)
 		}
 		if _, err := LoadFolder(c.dev, "testdata/"+c.family, "", Options{}); err != nil {
 			t.Errorf("%s with frozen indexers: %v", c.family, err)
 		}
 	}
-	if _, err := LoadFolder(dev, "testdata/glm5", "testdata/adapters/glm5", Options{Indexing: IndexersSparse}); err == nil || !strings.Contains(err.Error(), "fine-tune in full") {
+	if _, err := LoadFolder(dev, "testdata/glm5", "testdata/adapters/glm5", Options{Indexing: IndexersSparse}); err ==
+		nil || !strings.Contains(err.Error(), "fine-tune in full") {
 		t.Errorf("adapters: %v", err)
 	}
 }

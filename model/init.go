@@ -12,8 +12,8 @@ import (
 	"lockstep/kernels"
 )
 
-// Initialise draws every weight that a checkpoint would hold, and those of adapters. A value depends on the seed, the tensor's
-// name and the element alone, and takes no transcendental function, so every machine draws the same bits.
+// Initialise draws every weight that a checkpoint would hold, and those of adapters. A value depends on the seed, the
+// tensor's name and the element alone, and takes no transcendental function, so every machine draws the same bits.
 func (m *Model) Initialise(dev kernels.Device, seed uint64) { initialise(dev, m.Params, seed) }
 
 // InitialiseAdapters draws the adapters' weights only.
@@ -22,8 +22,8 @@ func (m *Model) InitialiseAdapters(dev kernels.Device, seed uint64) {
 	initialise(dev, slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] }), seed)
 }
 
-// pieceElements is how many elements of a tensor go between host and device at a time: a copy of a whole one on the host
-// may be as large as all that a small machine has left.
+// pieceElements is how many elements of a tensor go between host and device at a time: a copy of a whole one on the
+// host may be as large as all that a small machine has left.
 const pieceElements = 1 << 20
 
 // eachPiece cuts a tensor of one row.
@@ -137,7 +137,8 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// normal is a standard normal variate as the sum of twelve 16-bit uniforms (Irwin-Hall), exact in integers until the last division.
+// normal is a standard normal variate as the sum of twelve 16-bit uniforms (Irwin-Hall), exact in integers until the
+// last division.
 func normal(key, i uint64) float64 {
 	var sum uint64 // two sums of six, 32 bits each
 	for j := range uint64(3) {

@@ -28,7 +28,8 @@ type Summary struct {
 	Decoded int            // weights that are kept so
 }
 
-// Demand is the memory of training in a storage type: of every weight, or of adapters of rank [AdapterRank] on every projection outside experts.
+// Demand is the memory of training in a storage type: of every weight, or of adapters of rank [AdapterRank] on every
+// projection outside experts.
 type Demand struct {
 	DType      kernels.DType
 	Full, LoRA Memory
@@ -101,7 +102,8 @@ func (s *Summary) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "family      %s\n", s.Family)
 	fmt.Fprintf(&b, "parameters  %d total, %d active for a token\n", s.Total, s.Active)
-	fmt.Fprintf(&b, "shape       %d layers, hidden %d, vocabulary %d, %d positions\n", s.Layers, s.Hidden, s.Vocab, s.Positions)
+	fmt.Fprintf(&b, "shape       %d layers, hidden %d, vocabulary %d, %d positions\n", s.Layers, s.Hidden, s.Vocab,
+		s.Positions)
 	if s.Formats != nil {
 		fmt.Fprintf(&b, "tensors     %d:", s.Tensors)
 		for _, f := range slices.SortedFunc(maps.Keys(s.Formats), cmp.Compare) {
@@ -113,10 +115,12 @@ func (s *Summary) String() string {
 		fmt.Fprintf(&b, "quantised   %d weights in %s, opened as numbers of fp32 or bf16\n", s.Decoded, s.Kept)
 	}
 	for _, d := range s.Demands {
-		fmt.Fprintf(&b, "to train    in %s: full %s, LoRA of rank %d outside experts %s; activations come on top\n", d.DType, gib(d.Full.Bytes()), AdapterRank, gib(d.LoRA.Bytes()))
+		fmt.Fprintf(&b, "to train    in %s: full %s, LoRA of rank %d outside experts %s; activations come on top\n",
+			d.DType, gib(d.Full.Bytes()), AdapterRank, gib(d.LoRA.Bytes()))
 	}
 	for _, d := range s.Demands {
-		fmt.Fprintf(&b, "to serve    in %s: weights %s, cache %d bytes for each token and %d for each sequence\n", d.DType, gib(d.Full.Weights), d.Full.Token, d.Full.Sequence)
+		fmt.Fprintf(&b, "to serve    in %s: weights %s, cache %d bytes for each token and %d for each sequence\n",
+			d.DType, gib(d.Full.Weights), d.Full.Token, d.Full.Sequence)
 	}
 	return b.String()
 }

@@ -7,19 +7,23 @@ import (
 	"lockstep/parallel"
 )
 
-// Save is a set of results that a block's Forward keeps for Backward, which computes the others again from the block's input (selective activation
-// checkpointing: Korthikanti et al., arXiv 2205.05198). What is computed again has the bits of the first time: no choice changes a gradient.
+// Save is a set of results that a block's Forward keeps for Backward, which computes the others again from the block's
+// input (selective activation checkpointing: Korthikanti et al., arXiv 2205.05198). What is computed again has the bits
+// of the first time: no choice changes a gradient.
 type Save uint8
 
 const (
 	SaveProjections Save = 1 << iota // products that enter attention or a recurrence
 	SaveAttention                    // outputs of attention with their log-sums, and of recurrences
-	SaveResidual                     // residual sums between sublayers: the product that ends a sublayer does not run again
-	SaveGateUp                       // products that enter the activation of a feed-forward
-	SaveExperts                      // outputs of experts before they are combined, and of a shared expert before its gate
-	SaveAll                          // every tensor: nothing runs again
+	// residual sums between sublayers: the product that ends a sublayer does not run again
+	SaveResidual
+	SaveGateUp // products that enter the activation of a feed-forward
+	// outputs of experts before they are combined, and of a shared expert before its gate
+	SaveExperts
+	SaveAll // every tensor: nothing runs again
 
-	// layerOutput is what a layer returns. It is no choice: the second Forward leaves it out where the next residual sum is kept or has no reader.
+	// layerOutput is what a layer returns. It is no choice: the second Forward leaves it out where the next residual
+	// sum is kept or has no reader.
 	layerOutput
 )
 
@@ -43,8 +47,8 @@ func (p Policy) of(i int) Save {
 	return p[i]
 }
 
-// Keep is what Forward of a block keeps for Backward; nil: nothing, as in serving. A block that is computed again has two Forwards with one Keep: the first writes
-// the tensors in it, the second finds them there.
+// Keep is what Forward of a block keeps for Backward; nil: nothing, as in serving. A block that is computed again has
+// two Forwards with one Keep: the first writes the tensors in it, the second finds them there.
 type Keep struct {
 	save     Save
 	again    bool // the second Forward
@@ -82,7 +86,8 @@ func (k *Keep) leaveOut(output bool) *Keep {
 // saves tells whether what Backward reads stays on the stack.
 func (k *Keep) saves() bool { return k != nil && (k.again || k.save == SaveAll) }
 
-// done tells whether a result needs no computing: it is kept from the first Forward, or it is an output without a reader.
+// done tells whether a result needs no computing: it is kept from the first Forward, or it is an output without a
+// reader.
 func (k *Keep) done(s Save) bool {
 	switch {
 	case k == nil || !k.again:
@@ -93,7 +98,8 @@ func (k *Keep) done(s Save) bool {
 	return k.save&s != 0
 }
 
-// tensor is [rows, cols] for a result, which is there already where done. The output without a reader is the zero Tensor.
+// tensor is [rows, cols] for a result, which is there already where done. The output without a reader is the zero
+// Tensor.
 func (k *Keep) tensor(r *parallel.Rank, s Save, d kernels.DType, rows, cols int) (t kernels.Tensor, done bool) {
 	done = k.done(s)
 	switch {

@@ -14,9 +14,11 @@ import (
 )
 
 // saves are the results that a block may keep one by one.
-var saves = []model.Save{model.SaveProjections, model.SaveAttention, model.SaveResidual, model.SaveGateUp, model.SaveExperts}
+var saves = []model.Save{model.SaveProjections, model.SaveAttention, model.SaveResidual, model.SaveGateUp,
+	model.SaveExperts}
 
-// policies are choices of what blocks keep: nothing, each result alone, all of them, everything, and drawn ones that differ from block to block.
+// policies are choices of what blocks keep: nothing, each result alone, all of them, everything, and drawn ones that
+// differ from block to block.
 func policies(m *model.Model) map[string]model.Policy {
 	all := map[string]model.Policy{"nothing": m.Everywhere(0), "everything": m.Everywhere(model.SaveAll)}
 	union := model.Save(0)
@@ -38,12 +40,13 @@ func policies(m *model.Model) map[string]model.Policy {
 	return all
 }
 
-// Whatever blocks keep, every gradient has the bits that it has where they keep everything: of all families, latent attention in both forms, in full and with
-// adapters on every projection, by fma in fp32 and by tc16 in bf16.
+// Whatever blocks keep, every gradient has the bits that it has where they keep everything: of all families, latent
+// attention in both forms, in full and with adapters on every projection, by fma in fp32 and by tc16 in bf16.
 func TestPolicies(t *testing.T) {
 	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
 		for _, adapters := range []bool{false, true} {
-			for dtype, dot := range map[kernels.DType]kernels.DotMode{kernels.F32: kernels.DotFMA, kernels.BF16: kernels.DotTC16} {
+			for dtype, dot := range map[kernels.DType]kernels.DotMode{kernels.F32: kernels.DotFMA,
+				kernels.BF16: kernels.DotTC16} {
 				def.Dot = dot
 				onRankBy(t, def, func(r *parallel.Rank) error {
 					dir := filepath.Join("testdata", family)
@@ -60,7 +63,8 @@ func TestPolicies(t *testing.T) {
 						}
 					}
 					if differs(gradientsBy(r, m, nil, two, one), want) == "" {
-						t.Errorf("adapters %t, %s: another order of the sequences gives the same bits: the test cannot fail", adapters, dtype)
+						t.Errorf("adapters %t, %s: another order of the sequences gives the same bits: the test "+
+							"cannot fail", adapters, dtype)
 					}
 					return nil
 				})
@@ -109,7 +113,8 @@ func learner(r *parallel.Rank, dir string, dtype kernels.DType, adapters bool) (
 	}
 	all := model.LoRAConfig{Rank: 3, Alpha: 6}
 	for _, c := range oneByOne(m) {
-		all.Targets, all.TargetParameters = append(all.Targets, c.Targets...), append(all.TargetParameters, c.TargetParameters...)
+		all.Targets, all.TargetParameters = append(all.Targets, c.Targets...), append(all.TargetParameters,
+			c.TargetParameters...)
 	}
 	return adapted(r, dir, dtype, all)
 }
@@ -175,7 +180,9 @@ func gradientsBy(r *parallel.Rank, m *model.Model, p model.Policy, seqs ...[]int
 // differs is the name of something that is not equal on every bit; "": all is.
 func differs(a, b map[string][]float32) string {
 	for name, x := range a {
-		if !slices.EqualFunc(x, b[name], func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) }) {
+		if !slices.EqualFunc(x, b[name], func(x, y float32) bool {
+			return math.Float32bits(x) == math.Float32bits(y)
+		}) {
 			return name
 		}
 	}

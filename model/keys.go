@@ -8,7 +8,8 @@ import (
 
 // ConfigKeys are the keys of config.json, or of its text_config, that some family reads, sorted.
 func ConfigKeys() []string {
-	keys := append(jsonKeys(reflect.TypeFor[configHead]()), "model_type", "architectures", "text_config", quantizationKey)
+	keys := append(jsonKeys(reflect.TypeFor[configHead]()), "model_type", "architectures", "text_config",
+		quantizationKey)
 	for _, f := range families {
 		keys = append(keys, jsonKeys(reflect.TypeOf(f.config))...)
 	}

@@ -19,8 +19,8 @@ func inParallel(n, grain int, body func(from, to int)) {
 	wait.Wait()
 }
 
-// eachPlace calls visit for each of n elements, with where on disk it lies. The elements are rows of cols; some rows go side by side, so that a layout that transposes them is
-// not read or written a far line for every element.
+// eachPlace calls visit for each of n elements, with where on disk it lies. The elements are rows of cols; some rows go
+// side by side, so that a layout that transposes them is not read or written a far line for every element.
 func eachPlace(n, cols int, disk func(i int) int, visit func(i, at int)) {
 	const together = 32
 	inParallel(n/cols, together, func(from, to int) {
@@ -50,7 +50,8 @@ func permuted(raw []byte, size, cols int, disk func(i int) int) []byte {
 	return out
 }
 
-// expertsLast is the layout [rows, cols, groups] on disk of [groups, rows, cols] in memory, rows in an order of their own or (nil) the same.
+// expertsLast is the layout [rows, cols, groups] on disk of [groups, rows, cols] in memory, rows in an order of their
+// own or (nil) the same.
 func expertsLast(groups, rows, cols int, order func(row int) int) func(i int) int {
 	return func(i int) int {
 		group, row, col := i/(rows*cols), i/cols%rows, i%cols

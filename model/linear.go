@@ -5,16 +5,18 @@ import (
 	"lockstep/parallel"
 )
 
-// Linear is y = x W^T for one weight that may stack several projections of the same input (q, k and v), or the experts of a
-// layer (grouped). A projection may carry a LoRA adapter. Each output element is one dot chain: over the base weight, then
-// on over its adapter's rank, rounded once. A bias is added to what was rounded.
+// Linear is y = x W^T for one weight that may stack several projections of the same input (q, k and v), or the experts
+// of a layer (grouped). A projection may carry a LoRA adapter. Each output element is one dot chain: over the base
+// weight, then on over its adapter's rank, rounded once. A bias is added to what was rounded.
 type Linear struct {
 	W     *Param // [groups, N, K]
 	Subs  []*Sub
 	Fused bool // experts: the adapter is on the whole weight, as one parameter
 
-	A     kernels.Tensor // [groups, sum of ranks, K]: the A of its adapters one below the other, in the order of Subs, so that one product has all their U; nil: no adapters
-	Scale float32        // alpha / r of its adapters
+	// [groups, sum of ranks, K]: the A of its adapters one below the other, in the order of Subs, so that one product
+	// has all their U; nil: no adapters
+	A     kernels.Tensor
+	Scale float32 // alpha / r of its adapters
 }
 
 // Sub is one projection of a Linear: output columns [From, To).
@@ -27,11 +29,12 @@ type Sub struct {
 	LoRA   *LoRA
 }
 
-// LoRA is a low-rank update of a projection (Hu et al., arXiv 2106.09685): y += Scale * (x A^T) B^T. A is [groups, r, K], rows of the Linear's; B is [groups, N, r].
+// LoRA is a low-rank update of a projection (Hu et al., arXiv 2106.09685): y += Scale * (x A^T) B^T. A is [groups, r,
+// K], rows of the Linear's; B is [groups, N, r].
 type LoRA struct{ A, B *Param }
 
-// LinearSaved keeps what Backward needs. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil without one. Both are nil where
-// nothing of the Linear learns.
+// LinearSaved keeps what Backward needs. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil
+// without one. Both are nil where nothing of the Linear learns.
 type LinearSaved struct{ X, U kernels.Tensor }
 
 // adapter is one with its place among those of its Linear: columns [from, to) of U.
@@ -52,18 +55,22 @@ func (l *Linear) adapters() []adapter {
 	return all
 }
 
-// Forward is [T, N] from x [T, K]; g says which rows use which group, nil for a dense weight. An adapter's term of the product is for its projection's columns.
+// Forward is [T, N] from x [T, K]; g says which rows use which group, nil for a dense weight. An adapter's term of the
+// product is for its projection's columns.
 func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, s *LinearSaved) kernels.Tensor {
 	return l.forward(r, x, g, nil, 0, s)
 }
 
 // forward is Forward whose result may be kept; where that is done, s alone is filled.
-func (l *Linear) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, save Save, s *LinearSaved) kernels.Tensor {
+func (l *Linear) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, save Save,
+	s *LinearSaved) kernels.Tensor {
 	return l.forwardOf(r, x.Rows, func() kernels.Tensor { return x }, g, k, save, s)
 }
 
-// forwardOf is forward of an input [rows, K] that nothing else reads: it is made where the product or a gradient reads it, and stays on the stack for a gradient alone.
-func (l *Linear) forwardOf(r *parallel.Rank, rows int, input func() kernels.Tensor, g *kernels.Groups, k *Keep, save Save, s *LinearSaved) kernels.Tensor {
+// forwardOf is forward of an input [rows, K] that nothing else reads: it is made where the product or a gradient reads
+// it, and stays on the stack for a gradient alone.
+func (l *Linear) forwardOf(r *parallel.Rank, rows int, input func() kernels.Tensor, g *kernels.Groups, k *Keep,
+	save Save, s *LinearSaved) kernels.Tensor {
 	y, done := k.tensor(r, save, l.W.W.DType, rows, l.W.W.Rows)
 	if done && !l.learns() {
 		return y
@@ -108,9 +115,9 @@ func (l *Linear) project(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups) 
 	return u
 }
 
-// Backward is dx [T, K] from dy [T, N]; weight gradients accumulate. rows are the groups of the batch's rows: those of Forward
-// for experts, the packs for a dense weight. The chain of dx runs over N, then over the ranks of all adapters as one term: by tc16 its steps of 16 are those of a
-// term for each adapter only where ranks are multiples of 16.
+// Backward is dx [T, K] from dy [T, N]; weight gradients accumulate. rows are the groups of the batch's rows: those of
+// Forward for experts, the packs for a dense weight. The chain of dx runs over N, then over the ranks of all adapters
+// as one term: by tc16 its steps of 16 are those of a term for each adapter only where ranks are multiples of 16.
 func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups, s *LinearSaved) kernels.Tensor {
 	dx := r.Stack.New(dy.DType, dy.Rows, l.W.W.Cols)
 	mark := r.Stack.Mark()

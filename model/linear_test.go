@@ -78,7 +78,8 @@ func values(dev kernels.Device, t kernels.Tensor) (all []float32) {
 	return all
 }
 
-// apart is the forward and the gradient of a Linear, projection by projection: a product A, a scaling, a product of the base's rows that B continues; and a term of dx for each adapter.
+// apart is the forward and the gradient of a Linear, projection by projection: a product A, a scaling, a product of the
+// base's rows that B continues; and a term of dx for each adapter.
 func apart(r *parallel.Rank, l *model.Linear, x, dy kernels.Tensor) (y, dx kernels.Tensor) {
 	y, dx = r.Stack.New(x.DType, x.Rows, l.W.W.Rows), r.Stack.New(x.DType, x.Rows, x.Cols)
 	back := []kernels.Term{{X: dy, W: l.W.W}}
@@ -99,7 +100,8 @@ func apart(r *parallel.Rank, l *model.Linear, x, dy kernels.Tensor) (y, dx kerne
 	return y, dx
 }
 
-// Stacked adapters give the bits of products taken apart, forward for any rank and backward where a rank is whole dot steps, in three operations.
+// Stacked adapters give the bits of products taken apart, forward for any rank and backward where a rank is whole dot
+// steps, in three operations.
 func TestStackedAdapters(t *testing.T) {
 	for _, c := range []struct {
 		dot      kernels.DotMode
@@ -135,7 +137,8 @@ func TestStackedAdapters(t *testing.T) {
 			}
 			dx := l.Backward(r, dy, nil, &kernels.Groups{Offsets: rows, Count: 1, Packs: 1}, &saved)
 			if dev.matmulT != len(c.targets)+1 || dev.scale != 2 {
-				t.Errorf("%+v: %d products and %d scalings backward, want %d and 1", c, dev.matmulT, dev.scale-1, len(c.targets)+1)
+				t.Errorf("%+v: %d products and %d scalings backward, want %d and 1", c, dev.matmulT, dev.scale-1,
+					len(c.targets)+1)
 			}
 			wantY, wantDX := apart(r, l, x, dy)
 			if !slices.Equal(values(dev, y), values(dev, wantY)) {

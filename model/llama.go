@@ -10,7 +10,8 @@ type llama struct {
 
 func buildLlama(config []byte, b *builder) (*Model, error) {
 	c := &llama{decoder: decoder{
-		HiddenSize: 4096, IntermediateSize: 11008, Layers: 32, Heads: 32, VocabSize: 32000, Eps: 1e-6, Positions: 2048, HiddenAct: "silu",
+		HiddenSize: 4096, IntermediateSize: 11008, Layers: 32, Heads: 32, VocabSize: 32000, Eps: 1e-6, Positions: 2048,
+		HiddenAct: "silu",
 	}}
 	if err := c.parse(config, c); err != nil {
 		return nil, err

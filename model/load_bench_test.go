@@ -11,13 +11,15 @@ import (
 	"lockstep/model"
 )
 
-// BenchmarkLoad fills weights from a checkpoint of 2 layers of Llama 3's shape, 268 MB in bf16 of which the second read and those after it find all in memory.
+// BenchmarkLoad fills weights from a checkpoint of 2 layers of Llama 3's shape, 268 MB in bf16 of which the second read
+// and those after it find all in memory.
 func BenchmarkLoad(b *testing.B) {
 	text, err := os.ReadFile(filepath.Join("testdata", "llama3", "config.json"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	for key, value := range map[string]int{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 64} {
+	for key, value := range map[string]int{"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 2,
+		"num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 64} {
 		text = withField(b, text, key, value)
 	}
 	dir := b.TempDir()

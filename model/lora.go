@@ -31,13 +31,15 @@ func (c LoRAConfig) scale() float32 {
 	return float32(c.Alpha / float64(c.Rank))
 }
 
-// AddLoRA puts adapters on the model, B zero and A uniform in +-1/sqrt(K) once initialised. A target that matches nothing is an error.
+// AddLoRA puts adapters on the model, B zero and A uniform in +-1/sqrt(K) once initialised. A target that matches
+// nothing is an error.
 func (m *Model) AddLoRA(c LoRAConfig) error {
 	if c.Rank <= 0 || len(c.Targets)+len(c.TargetParameters) == 0 && c.Pattern == "" {
 		return fmt.Errorf("lora: want a positive rank and at least one target")
 	}
 	if m.Indexing != IndexersFrozen {
-		return fmt.Errorf("lora: an adapter folder has no place for indexers that learn: leave them frozen, or fine-tune in full")
+		return fmt.Errorf("lora: an adapter folder has no place for indexers that learn: leave them frozen, or " +
+			"fine-tune in full")
 	}
 	match, hits, err := c.matcher()
 	if err != nil {
@@ -121,7 +123,8 @@ func (l *Linear) adapterBytes(targets []*Sub, rank int, dtype kernels.DType) (n 
 	return n
 }
 
-// addLoRA puts adapters on projections of a Linear. One of experts has one projection: rows of several would lie apart in each group.
+// addLoRA puts adapters on projections of a Linear. One of experts has one projection: rows of several would lie apart
+// in each group.
 func (l *Linear) addLoRA(b *builder, targets []*Sub, c LoRAConfig) {
 	if len(targets) == 0 {
 		return
@@ -142,7 +145,8 @@ func (l *Linear) addLoRA(b *builder, targets []*Sub, c LoRAConfig) {
 		if len(targets) > 1 {
 			own = b.rows(l.A, i*c.Rank, (i+1)*c.Rank)
 		}
-		s.LoRA = &LoRA{A: b.over(own, Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}, a), B: b.param(Init{Kind: Zeros}, groups, rows, c.Rank, bb)}
+		s.LoRA = &LoRA{A: b.over(own, Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}, a),
+			B: b.param(Init{Kind: Zeros}, groups, rows, c.Rank, bb)}
 	}
 }
 
@@ -175,8 +179,8 @@ func (m *Model) adapters() []*Param {
 	return slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] })
 }
 
-// peftName is the adapter tensor's name in adapter_model.safetensors. PEFT wraps the experts module once for each of its
-// fused parameters that is a target: of two, the one that is not down_proj is the inner layer.
+// peftName is the adapter tensor's name in adapter_model.safetensors. PEFT wraps the experts module once for each of
+// its fused parameters that is a target: of two, the one that is not down_proj is the inner layer.
 func (m *Model) peftName(name string) string {
 	const experts = ".experts."
 	if i := strings.Index(name, experts); i >= 0 {
@@ -230,7 +234,8 @@ func (m *Model) LoadAdapter(dev kernels.Device, c *data.Checkpoint) error {
 	return w.unused(func(string) bool { return false }, adapterFile)
 }
 
-// adapterConfig is adapter_config.json as PEFT writes and reads it; what would change the arithmetic must be absent or off.
+// adapterConfig is adapter_config.json as PEFT writes and reads it; what would change the arithmetic must be absent or
+// off.
 type adapterConfig struct {
 	PeftType         string          `json:"peft_type"`
 	TaskType         string          `json:"task_type"`
@@ -258,7 +263,9 @@ func (a *adapterConfig) changesBase() bool {
 	if json.Unmarshal(a.InitWeights, &kind) != nil {
 		return false // true, false or absent
 	}
-	return slices.ContainsFunc([]string{"pissa", "olora", "corda", "loftq", "lora_ga"}, func(k string) bool { return strings.HasPrefix(kind, k) })
+	return slices.ContainsFunc([]string{"pissa", "olora", "corda", "loftq", "lora_ga"}, func(k string) bool {
+		return strings.HasPrefix(kind, k)
+	})
 }
 
 // ParseAdapterConfig reads adapter_config.json.
@@ -286,7 +293,8 @@ func ParseAdapterConfig(text []byte) (LoRAConfig, error) {
 	case len(a.Invocation) > 0:
 		return refuse("alora_invocation_tokens (an adapter that is off before them)")
 	case a.changesBase():
-		return refuse("init_lora_weights " + string(a.InitWeights) + ", which has changed the weights below the adapter: convert it")
+		return refuse("init_lora_weights " + string(a.InitWeights) + ", which has changed the weights below the " +
+			"adapter: convert it")
 	}
 	c := LoRAConfig{Rank: a.Rank, Alpha: a.Alpha, TargetParameters: a.TargetParameters, RankStabilised: a.RSLora}
 	if len(a.TargetModules) == 0 || string(a.TargetModules) == "null" {
@@ -313,7 +321,8 @@ func (c LoRAConfig) JSON(base string) ([]byte, error) {
 		return nil, err
 	}
 	return json.MarshalIndent(adapterConfig{
-		PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: base, Rank: c.Rank, Alpha: c.Alpha, Bias: "none", InitWeights: json.RawMessage("true"),
+		PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: base, Rank: c.Rank, Alpha: c.Alpha, Bias: "none",
+		InitWeights:   json.RawMessage("true"),
 		TargetModules: targets, TargetParameters: c.TargetParameters, RSLora: c.RankStabilised, InferenceMode: true,
 		RankPattern: map[string]any{}, AlphaPattern: map[string]any{}, // PEFT reads their keys, so null will not do
 	}, "", "  ")

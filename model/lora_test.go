@@ -20,7 +20,8 @@ import (
 func TestAdapterConfig(t *testing.T) {
 	for _, c := range []model.LoRAConfig{
 		{Rank: 4, Alpha: 8, Targets: []string{"q_proj", "v_proj"}},
-		{Rank: 1, Alpha: 0.5, TargetParameters: []string{"mlp.experts.gate_up_proj"}, RankStabilised: true, Targets: []string{}},
+		{Rank: 1, Alpha: 0.5, TargetParameters: []string{"mlp.experts.gate_up_proj"}, RankStabilised: true,
+			Targets: []string{}},
 		{Rank: 2, Alpha: 2, Pattern: `.*\.q_proj`},
 	} {
 		text, err := c.JSON("base")
@@ -200,7 +201,8 @@ func TestAdapterNamesOfExperts(t *testing.T) {
 	}
 	var got []string
 	for _, tensor := range m.AdapterTensors(dev) {
-		name, is := strings.CutSuffix(strings.TrimPrefix(tensor.Name, "base_model.model.model.layers."), ".lora_A.weight")
+		name, is := strings.CutSuffix(strings.TrimPrefix(tensor.Name, "base_model.model.model.layers."),
+			".lora_A.weight")
 		if is {
 			got = append(got, name)
 		}

@@ -94,8 +94,10 @@ func (m *Mamba) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved an
 	dg, dstep := r.Stack.New(kernels.F32, dy.Rows, m.Shape.Heads), r.Stack.New(kernels.F32, dy.Rows, m.Shape.Heads)
 	values, keys, queries := m.heads(s.XBC)
 	dvalues, dkeys, dqueries := m.heads(dxbc)
-	dev.StateSpaceBackward(dqueries, dkeys, dvalues, dg, dstep, m.Skip.Grad, do, queries, keys, values, s.G, s.Step, m.Skip.W, b.Layout, m.Shape)
-	dev.DecayBackward(d.a, m.Decay.Rate.Grad, m.Decay.Bias.Grad, dg, dstep, s.G, in.a, m.Decay.Rate.W, m.Decay.Bias.W, m.Decay.Lo, m.Decay.Hi, packs)
+	dev.StateSpaceBackward(dqueries, dkeys, dvalues, dg, dstep, m.Skip.Grad, do, queries, keys, values, s.G, s.Step,
+		m.Skip.W, b.Layout, m.Shape)
+	dev.DecayBackward(d.a, m.Decay.Rate.Grad, m.Decay.Bias.Grad, dg, dstep, s.G, in.a, m.Decay.Rate.W, m.Decay.Bias.W,
+		m.Decay.Lo, m.Decay.Hi, packs)
 	bias, dbias := m.convBias()
 	dev.ShortConvBackward(d.u, m.Conv.Grad, dbias, dxbc, in.u, m.Conv.W, bias, b.Layout)
 	return m.In.Backward(r, din, nil, b.Packs, &s.InIn)

@@ -49,7 +49,8 @@ func fits(dev kernels.Device, what string, bytes int) error {
 		return nil
 	}
 	if have := b.Available(); have > 0 && bytes > have {
-		return fmt.Errorf("%s take %.1f GiB of memory, and %s has %.1f left", what, float64(bytes)/(1<<30), dev.Name(), float64(have)/(1<<30))
+		return fmt.Errorf("%s take %.1f GiB of memory, and %s has %.1f left", what, float64(bytes)/(1<<30), dev.Name(),
+			float64(have)/(1<<30))
 	}
 	return nil
 }

@@ -15,7 +15,8 @@ func TestMemory(t *testing.T) {
 		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 			for _, adapters := range []bool{false, true} {
 				onRank(t, func(r *parallel.Rank) error {
-					m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), "", model.Options{DType: dtype})
+					m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), "",
+						model.Options{DType: dtype})
 					if err != nil {
 						return err
 					}
@@ -31,8 +32,10 @@ func TestMemory(t *testing.T) {
 						}
 					}
 					m.TrainAll(r.Dev)
-					if got, want := m.Memory(), held(m); got.Weights != want.Weights || got.Training != want.Training || got != plan.Memory() {
-						t.Errorf("%s in %s, adapters %t: %+v, described %+v, held %+v", family, dtype, adapters, got, plan.Memory(), want)
+					if got, want := m.Memory(), held(m); got.Weights != want.Weights || got.Training != want.Training ||
+						got != plan.Memory() {
+						t.Errorf("%s in %s, adapters %t: %+v, described %+v, held %+v", family, dtype, adapters, got,
+							plan.Memory(), want)
 					}
 					return nil
 				})
@@ -67,7 +70,8 @@ func TestMemoryOfCache(t *testing.T) {
 			n := m.Memory()
 			want := 64*64*n.Token + 32*n.Sequence
 			if got := mem.Peak(); got < want || got > want+8*256*len(m.Blocks) {
-				t.Errorf("a cache of 4096 tokens and 32 sequences takes %d bytes, want %d and what aligning adds", got, want)
+				t.Errorf("a cache of 4096 tokens and 32 sequences takes %d bytes, want %d and what aligning adds", got,
+					want)
 			}
 			return nil
 		})

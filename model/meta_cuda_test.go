@@ -14,7 +14,8 @@ import (
 	"lockstep/parallel"
 )
 
-// On a GPU a meta device counts the workspaces too. It starts with the one that the tests of the card have left, as the real one does.
+// On a GPU a meta device counts the workspaces too. It starts with the one that the tests of the card have left, as the
+// real one does.
 func TestMetaDeviceCUDA(t *testing.T) {
 	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
 		dir := filepath.Join("testdata", family)
@@ -31,14 +32,17 @@ func TestMetaDeviceCUDA(t *testing.T) {
 					return err
 				}
 				dev.ReserveWorkspace(plan.workspace)
-				real, err := live(r, adapters, func() (*model.Model, error) { return model.LoadFolder(r.Dev, dir, "", o) })
+				real, err := live(r, adapters, func() (*model.Model, error) {
+					return model.LoadFolder(r.Dev, dir, "", o)
+				})
 				if last := len(real.bytes) - 1; err == nil && real.bytes[last] != plan.bytes[last] {
 					t.Errorf("adapters %t: %v\n took %v\nby plan %v", adapters, real.stages, real.bytes, plan.bytes)
 				}
 				return err
 			})
 			if err := errors.Join(err, dev.Close()); err != nil {
-				if refused := err.Error(); strings.Contains(refused, "does not compute") || strings.Contains(refused, "from the latent alone") {
+				if refused := err.Error(); strings.Contains(refused, "does not compute") ||
+					strings.Contains(refused, "from the latent alone") {
 					t.Skip(err) // the model needs what no GPU has a kernel for
 				}
 				t.Fatal(err)

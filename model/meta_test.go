@@ -46,7 +46,8 @@ func live(r *parallel.Rank, adapters bool, load func() (*model.Model, error)) (n
 		logprob := r.Stack.New(kernels.F32, 1, len(ids))
 		b := model.NewBatch(r, ids, l, nil)
 		targets := model.Targets{IDs: parallel.Upload(r, ids)}
-		m.Step(r, b, logprob, targets, model.Loss{Derivative: parallel.Upload(r, make([]float32, len(ids))).ColRange}, policy)
+		m.Step(r, b, logprob, targets, model.Loss{Derivative: parallel.Upload(r, make([]float32, len(ids))).ColRange},
+			policy)
 		r.Stack.Release(mark)
 		n.note(r, fmt.Sprintf("a step of policy %d", i))
 	}
@@ -72,7 +73,8 @@ func planned(r *parallel.Rank, dir string, o model.Options, adapters bool) (take
 	return live(r, adapters, func() (*model.Model, error) { return model.Build(r.Dev, config, o) })
 }
 
-// A meta device counts what the real one takes, to the byte: every golden in full and with adapters, trained and served.
+// A meta device counts what the real one takes, to the byte: every golden in full and with adapters, trained and
+// served.
 func TestMetaDevice(t *testing.T) {
 	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
 		dir := filepath.Join("testdata", family)
@@ -80,10 +82,13 @@ func TestMetaDevice(t *testing.T) {
 			for _, adapters := range []bool{false, true} {
 				onRankBy(t, def, func(r *parallel.Rank) error {
 					o := model.Options{DType: dtype}
-					real, err := live(r, adapters, func() (*model.Model, error) { return model.LoadFolder(r.Dev, dir, "", o) })
+					real, err := live(r, adapters, func() (*model.Model, error) {
+						return model.LoadFolder(r.Dev, dir, "", o)
+					})
 					plan, metaErr := planned(r, dir, o, adapters)
 					if !slices.Equal(real.bytes, plan.bytes) {
-						t.Errorf("%s, adapters %t: %v\n took %v\nby plan %v", dtype, adapters, real.stages, real.bytes, plan.bytes)
+						t.Errorf("%s, adapters %t: %v\n took %v\nby plan %v", dtype, adapters, real.stages, real.bytes,
+							plan.bytes)
 					}
 					return errors.Join(err, metaErr)
 				})
@@ -98,7 +103,8 @@ func TestArenasAreExact(t *testing.T) {
 		for _, rank := range []int{0, 64} {
 			onRank(t, func(r *parallel.Rank) error {
 				bytes := func() int { return r.Dev.(kernels.Counter).Counts().Bytes }
-				m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), "", model.Options{DType: kernels.BF16})
+				m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), "",
+					model.Options{DType: kernels.BF16})
 				if err != nil {
 					return err
 				}

@@ -27,10 +27,12 @@ type minimax struct {
 func buildMiniMax(config []byte, b *builder) (*Model, error) {
 	c := &minimax{
 		decoder: decoder{
-			HiddenSize: 3072, IntermediateSize: 1536, Layers: 62, Heads: 48, KVHeads: 8, HeadDim: 128, VocabSize: 200064, Eps: 1e-6, Positions: 196608, HiddenAct: "silu",
+			HiddenSize: 3072, IntermediateSize: 1536, Layers: 62, Heads: 48, KVHeads: 8, HeadDim: 128,
+			VocabSize: 200064, Eps: 1e-6, Positions: 196608, HiddenAct: "silu",
 			ropeFields: ropeFields{Theta: 5e6},
 		},
-		LocalExperts: 256, ExpertsPerToken: 8, QKNorm: true, QKNormType: "per_layer", Scoring: "sigmoid", RoutingBias: true,
+		LocalExperts: 256, ExpertsPerToken: 8, QKNorm: true, QKNormType: "per_layer", Scoring: "sigmoid",
+		RoutingBias: true,
 	}
 	if err := c.parse(config, c); err != nil {
 		return nil, err
@@ -64,18 +66,21 @@ func buildMiniMax(config []byte, b *builder) (*Model, error) {
 }
 
 func (c *minimax) check() error {
-	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"num_local_experts", c.Experts}); err != nil {
+	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"num_local_experts", c.Experts}); err !=
+		nil {
 		return err
 	}
 	switch {
 	case c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts:
-		return fmt.Errorf("num_experts_per_tok %d of num_local_experts %d: want 1 to num_local_experts", c.ExpertsPerToken, c.Experts)
+		return fmt.Errorf("num_experts_per_tok %d of num_local_experts %d: want 1 to num_local_experts",
+			c.ExpertsPerToken, c.Experts)
 	case !c.QKNorm || c.QKNormType != "per_layer":
 		return fmt.Errorf("use_qk_norm %v, qk_norm_type %q: want true and per_layer", c.QKNorm, c.QKNormType)
 	case c.Scoring != "sigmoid" || !c.RoutingBias:
 		return fmt.Errorf("scoring_func %q, use_routing_bias %v: want sigmoid and true", c.Scoring, c.RoutingBias)
 	case c.SharedSize != 0 || c.AttentionBias:
-		return fmt.Errorf("shared_intermediate_size %d, attention_bias %v: no released MiniMax M2 has them", c.SharedSize, c.AttentionBias)
+		return fmt.Errorf("shared_intermediate_size %d, attention_bias %v: no released MiniMax M2 has them",
+			c.SharedSize, c.AttentionBias)
 	case slices.ContainsFunc(c.AttentionTypes, func(t int) bool { return t != 1 }):
 		return fmt.Errorf("attn_type_list %v: want 1, full attention, everywhere", c.AttentionTypes)
 	}

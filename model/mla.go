@@ -5,14 +5,15 @@ import (
 	"lockstep/parallel"
 )
 
-// MLA is multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): queries, keys and values come from small latents, and the part of the keys that turns is one for
-// all heads.
+// MLA is multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): queries, keys and values come from small latents,
+// and the part of the keys that turns is one for all heads.
 //
 //	cq, c, kr = x Wqa, x Wkva;  q = norm(cq) Wqb  (without a query latent q = x Wq);  k, v = norm(c) Wkvb
 //	q, k of a head = (own, rope(turning)), with rope(kr) in every key;  o = softmax(scale q k^T) v;  y = o Wo
 //
-// The definition says whether keys and values are expanded from the latent (mla_expanded.go) or queries are brought to it (mla_absorbed.go), in training, prefill and decoding
-// alike: each rounds in its own places. The cache holds what attention reads, keys and values of all heads or one latent and turning part for all.
+// The definition says whether keys and values are expanded from the latent (mla_expanded.go) or queries are brought to
+// it (mla_absorbed.go), in training, prefill and decoding alike: each rounds in its own places. The cache holds what
+// attention reads, keys and values of all heads or one latent and turning part for all.
 type MLA struct {
 	Down   *Linear      // [cq + ck + r, H]: the latents and the turning part of the keys
 	QNorm  *Norm        // [cq]; nil: no query latent
@@ -36,11 +37,13 @@ type MLA struct {
 type MLASaved struct {
 	DownIn, QIn, KVIn, OIn LinearSaved
 	QNorm, KVNorm          NormSaved
-	Q, K, V, Out           kernels.Tensor // of attention: [T, Heads*(n+r)] twice and [T, Heads*v] twice, or absorbed [T, Heads*(ck+r)], [T, ck+r], [T, ck], [T, Heads*ck]
-	LSE                    kernels.Tensor // [T, Heads]
-	Absorbed               absorbedSaved
-	Picks                  kernels.Tensor // of sparse attention; nil: all keys
-	Index                  IndexerSaved   // of an indexer that learns
+	// of attention: [T, Heads*(n+r)] twice and [T, Heads*v] twice, or absorbed [T, Heads*(ck+r)], [T, ck+r], [T, ck],
+	// [T, Heads*ck]
+	Q, K, V, Out kernels.Tensor
+	LSE          kernels.Tensor // [T, Heads]
+	Absorbed     absorbedSaved
+	Picks        kernels.Tensor // of sparse attention; nil: all keys
+	Index        IndexerSaved   // of an indexer that learns
 }
 
 // keyRope turns all of the r columns that the keys share.
@@ -53,7 +56,8 @@ func (a *MLA) keyRope() kernels.Rope {
 func (a *MLA) split(down kernels.Tensor) (cq, c, kr kernels.Tensor) {
 	r := 2 * a.Rope.Cos.Cols
 	ck := a.KVNorm.W.W.Cols
-	return down.ColRange(0, down.Cols-ck-r), down.ColRange(down.Cols-ck-r, down.Cols-r), down.ColRange(down.Cols-r, down.Cols)
+	return down.ColRange(0, down.Cols-ck-r), down.ColRange(down.Cols-ck-r, down.Cols-r), down.ColRange(down.Cols-r,
+		down.Cols)
 }
 
 // Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one.
@@ -97,7 +101,8 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	return y, s
 }
 
-// choose fills the batch's choice of keys, if the layer makes one. A second Forward finds it made: there the indexer runs only as far as it learns.
+// choose fills the batch's choice of keys, if the layer makes one. A second Forward finds it made: there the indexer
+// runs only as far as it learns.
 func (a *MLA) choose(r *parallel.Rank, u, x kernels.Tensor, b *Batch, k *Keep, s *MLASaved) {
 	if a.Sparse {
 		s.Picks = b.Picks[a.Chosen]
@@ -131,7 +136,8 @@ func (a *MLA) attendBackward(r *parallel.Rank, dq, dk, dv, dout kernels.Tensor, 
 	if s.Picks.IsNil() {
 		r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
 	} else {
-		r.Dev.(kernels.SparseAttention).SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
+		r.Dev.(kernels.SparseAttention).SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Picks,
+			b.Layout, a.Shape)
 	}
 }
 
@@ -202,7 +208,8 @@ func (a *MLA) work(e Extent) (w work) {
 	if a.Sparse {
 		most = a.TopK
 	}
-	w.result(SaveAttention, e.attention(a.Shape, most), shape{a.Q.W.W.DType, e.Rows, heads * a.Shape.Values()}, shape{kernels.F32, e.Rows, heads})
+	w.result(SaveAttention, e.attention(a.Shape, most), shape{a.Q.W.W.DType, e.Rows, heads * a.Shape.Values()},
+		shape{kernels.F32, e.Rows, heads})
 	return w
 }
 
@@ -225,7 +232,8 @@ func (a *MLA) NewCache(mem *kernels.Arena, s CacheSize) any {
 	d := a.O.W.W.DType
 	c := mlaCache{KV: a.newKV(mem, s)}
 	if a.Index != nil {
-		c.Index = kernels.KV{K: mem.New(d, s.Pages*s.PageRows, a.Index.Shape.Dim), V: mem.New(d, s.Pages*s.PageRows, 0), PageRows: s.PageRows}
+		c.Index = kernels.KV{K: mem.New(d, s.Pages*s.PageRows, a.Index.Shape.Dim), V: mem.New(d, s.Pages*s.PageRows, 0),
+			PageRows: s.PageRows}
 	}
 	return c
 }

@@ -28,8 +28,9 @@ func (a *MLA) heads(t kernels.Tensor) kernels.Tensor {
 	return t.Reshape(t.Rows*a.Shape.Heads, t.Cols/a.Shape.Heads)
 }
 
-// absorb makes attention's queries: the own columns of a head pass the weight of its keys, the turned ones stay. Keys are (c, kr), values c: one row for all heads, from normed
-// latents c [T, ck] and the turned part of the keys, kr [T, r].
+// absorb makes attention's queries: the own columns of a head pass the weight of its keys, the turned ones stay. Keys
+// are (c, kr), values c: one row for all heads, from normed latents c [T, ck] and the turned part of the keys, kr [T,
+// r].
 func (a *MLA) absorb(r *parallel.Rank, c, kr kernels.Tensor, s *MLASaved) {
 	q := s.Q
 	s.Absorbed.Q = q
@@ -64,7 +65,8 @@ func (a *MLA) absorbBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch,
 	values.down(r, a.heads(dout), a.heads(do), &valueDown)
 	values.learn(r, a.heads(do), a.heads(s.Out), &s.Absorbed.ValueUp, b.Packs)
 
-	dabsorbed, dk, dv := r.Stack.New(do.DType, do.Rows, s.Q.Cols), r.Stack.New(do.DType, do.Rows, s.K.Cols), r.Stack.New(do.DType, do.Rows, s.V.Cols)
+	dabsorbed, dk, dv := r.Stack.New(do.DType, do.Rows, s.Q.Cols), r.Stack.New(do.DType, do.Rows, s.K.Cols),
+		r.Stack.New(do.DType, do.Rows, s.V.Cols)
 	a.attendBackward(r, dabsorbed, dk, dv, dout, b, s)
 	r.Dev.Add(dv, dv, dk.ColRange(0, dv.Cols))
 	r.Dev.Copy(dkr, dk.ColRange(dv.Cols, dk.Cols))

@@ -5,7 +5,8 @@ import (
 	"lockstep/parallel"
 )
 
-// expand makes the keys and values of every head, [T, Heads*(n+r)] and [T, Heads*v], from normed latents c [T, ck] and the turned part of the keys, kr [T, r].
+// expand makes the keys and values of every head, [T, Heads*(n+r)] and [T, Heads*v], from normed latents c [T, ck] and
+// the turned part of the keys, kr [T, r].
 func (a *MLA) expand(r *parallel.Rank, c, kr kernels.Tensor, k *Keep, s *MLASaved) {
 	kv := a.KV.forward(r, c, nil, k, SaveProjections, &s.KVIn)
 	own := kv.ColRange(0, a.Shape.Heads*a.Own)

@@ -5,7 +5,8 @@ import (
 	"lockstep/parallel"
 )
 
-// MLP is the feed-forward y = act(x Wgu) Wd. The activation SwiGLU makes it (silu(x Wg) * (x Wu)) Wd (Shazeer, arXiv 2002.05202).
+// MLP is the feed-forward y = act(x Wgu) Wd. The activation SwiGLU makes it (silu(x Wg) * (x Wu)) Wd (Shazeer, arXiv
+// 2002.05202).
 type MLP struct {
 	GateUp *Linear // [2I, H], gate rows first
 	Act    Activation
@@ -41,13 +42,16 @@ func (m *MLP) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any)
 	return m.backward(r, dy, nil, b.Packs, saved.(*MLPSaved))
 }
 
-// forward is [R, H] from x [R, H]; g says which rows go to which expert, nil for a dense MLP, and output what the result is to k.
-func (m *MLP) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, output Save, s *MLPSaved) kernels.Tensor {
+// forward is [R, H] from x [R, H]; g says which rows go to which expert, nil for a dense MLP, and output what the
+// result is to k.
+func (m *MLP) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, output Save,
+	s *MLPSaved) kernels.Tensor {
 	return m.forwardOf(r, x.Rows, func() kernels.Tensor { return x }, g, k, output, s)
 }
 
 // forwardOf is forward of an input that nothing else reads (see Linear).
-func (m *MLP) forwardOf(r *parallel.Rank, rows int, x func() kernels.Tensor, g *kernels.Groups, k *Keep, output Save, s *MLPSaved) kernels.Tensor {
+func (m *MLP) forwardOf(r *parallel.Rank, rows int, x func() kernels.Tensor, g *kernels.Groups, k *Keep, output Save,
+	s *MLPSaved) kernels.Tensor {
 	s.GateUp = m.GateUp.forwardOf(r, rows, x, g, k, SaveGateUp, &s.GateUpIn)
 	return m.Down.forwardOf(r, rows, func() kernels.Tensor {
 		h := r.Stack.New(s.GateUp.DType, rows, m.Act.Width(s.GateUp.Cols))

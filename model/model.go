@@ -1,6 +1,7 @@
-// Package model turns a checkpoint's config.json into a graph of blocks and moves weights between checkpoints and devices.
-// A layer kind is a file with Forward and Backward side by side; a family is a file that says how its layers are put together.
-// There is one Forward: training passes a packed batch, serving one with a cache. It imports parallel, data, quant and kernels.
+// Package model turns a checkpoint's config.json into a graph of blocks and moves weights between checkpoints and
+// devices. A layer kind is a file with Forward and Backward side by side; a family is a file that says how its layers
+// are put together. There is one Forward: training passes a packed batch, serving one with a cache. It imports
+// parallel, data, quant and kernels.
 package model
 
 import (
@@ -28,10 +29,11 @@ type Model struct {
 
 	Indexing IndexerStage // whether indexers of sparse attention learn
 
-	skip     func(name string) bool   // tensors of a checkpoint that the family leaves alone; nil: none
-	inMemory func(name string) string // what transformers, and so PEFT, calls a tensor once it is loaded; nil: as on disk
-	kept     *storage                 // how config.json says that weights are kept; nil: as they are
-	beside   int                      // tensors of the checkpoint that are read over since they round activations
+	skip func(name string) bool // tensors of a checkpoint that the family leaves alone; nil: none
+	// what transformers, and so PEFT, calls a tensor once it is loaded; nil: as on disk
+	inMemory func(name string) string
+	kept     *storage // how config.json says that weights are kept; nil: as they are
+	beside   int      // tensors of the checkpoint that are read over since they round activations
 
 	dev kernels.Device // nil: described, not built
 	mem *kernels.Arena
@@ -87,8 +89,8 @@ func (m *Model) serve(r *parallel.Rank, x kernels.Tensor, b *Batch) kernels.Tens
 	return x
 }
 
-// Backward takes d, the gradient of Forward's output, down to the embedding. Weight gradients accumulate; d is overwritten. It gives back what Forward kept, so
-// d was taken from the stack before Forward ran.
+// Backward takes d, the gradient of Forward's output, down to the embedding. Weight gradients accumulate; d is
+// overwritten. It gives back what Forward kept, so d was taken from the stack before Forward ran.
 func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
 	for i := len(m.Blocks) - 1; i >= 0; i-- {
 		m.Blocks[i].Backward(r, d, b, s.inner(r, m, i, b))
@@ -121,8 +123,8 @@ func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels
 	return x
 }
 
-// Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss and, where indexers learn, for the batch's lesson. The rank's
-// stack is left as found.
+// Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss
+// and, where indexers learn, for the batch's lesson. The rank's stack is left as found.
 func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets Targets, loss Loss, policy Policy) {
 	defer r.Stack.Release(r.Stack.Mark())
 	s := &Saved{Policy: policy}
@@ -160,7 +162,8 @@ func (m *Model) Trained() []*Param {
 	return out
 }
 
-// TrainAll gives every parameter gradient and optimizer memory; with LoRA only the adapters, with [IndexersDense] only the indexers. Masters start as the weights that are there now.
+// TrainAll gives every parameter gradient and optimizer memory; with LoRA only the adapters, with [IndexersDense] only
+// the indexers. Masters start as the weights that are there now.
 func (m *Model) TrainAll(dev kernels.Device) {
 	bytes := 0
 	for _, p := range m.learned() {

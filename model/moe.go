@@ -5,14 +5,16 @@ import (
 	"lockstep/parallel"
 )
 
-// MoE is a mixture of experts: a router picks TopK of E experts for each token, each an MLP, and their outputs are added
-// by weight; a shared expert takes every token. Rows are (token, slot) pairs sorted by expert, so each weight is used once; no row is ever dropped.
+// MoE is a mixture of experts: a router picks TopK of E experts for each token, each an MLP, and their outputs are
+// added by weight; a shared expert takes every token. Rows are (token, slot) pairs sorted by expert, so each weight is
+// used once; no row is ever dropped.
 type MoE struct {
 	Router  *Router
 	Experts *MLP // grouped weights [E, 2I, H] and [E, H, I]
 	TopK    int
 	Shared  Layer // takes every token; nil: none
-	// Into and OutOf are projections before and behind the experts, which then work on fewer columns: [Z, H] and [H, Z]; nil: none.
+	// Into and OutOf are projections before and behind the experts, which then work on fewer columns: [Z, H] and [H,
+	// Z]; nil: none.
 	Into, OutOf *Linear
 }
 

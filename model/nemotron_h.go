@@ -73,15 +73,19 @@ const (
 )
 
 var nemotronKinds = map[string]string{
-	"M": mambaLayer, mambaLayer: mambaLayer, linearAttention: mambaLayer, "*": attentionLayer, attentionLayer: attentionLayer, fullAttention: attentionLayer,
+	"M": mambaLayer, mambaLayer: mambaLayer, linearAttention: mambaLayer, "*": attentionLayer,
+	attentionLayer: attentionLayer, fullAttention: attentionLayer,
 	"E": moeLayer, moeLayer: moeLayer, "-": mlpLayer, mlpLayer: mlpLayer,
 }
 
 func buildNemotronH(config []byte, b *builder) (*Model, error) {
 	c := nemotronH{
-		HiddenSize: 4096, VocabSize: 131072, Heads: 32, KVHeads: 8, HeadDim: 128, MambaHeads: 128, MambaHeadDim: 64, StateSize: 128, Groups: 8, Taps: 4, ConvBias: true,
-		StepLimit: stepLimit{0, pyFloat(math.Inf(1))}, StepMin: 1e-3, StepMax: 0.1, StepFloor: 1e-4, IntermediateSize: 21504, Experts: 8, ExpertsPerToken: 2,
-		ExpertSize: 7688, SharedSize: 7688, Scale: 1, NormTopK: true, RouteGroups: 1, TopGroups: 1, Eps: 1e-5, Positions: 4096, Act: "relu2", MambaAct: "silu",
+		HiddenSize: 4096, VocabSize: 131072, Heads: 32, KVHeads: 8, HeadDim: 128, MambaHeads: 128, MambaHeadDim: 64,
+		StateSize: 128, Groups: 8, Taps: 4, ConvBias: true,
+		StepLimit: stepLimit{0, pyFloat(math.Inf(1))}, StepMin: 1e-3, StepMax: 0.1, StepFloor: 1e-4,
+		IntermediateSize: 21504, Experts: 8, ExpertsPerToken: 2,
+		ExpertSize: 7688, SharedSize: 7688, Scale: 1, NormTopK: true, RouteGroups: 1, TopGroups: 1, Eps: 1e-5,
+		Positions: 4096, Act: "relu2", MambaAct: "silu",
 	}
 	if err := json.Unmarshal(config, &c); err != nil {
 		return nil, jsonPlace(config, err)
@@ -101,10 +105,14 @@ func (c *nemotronH) validate() error {
 		return err
 	}
 	err := positive(
-		size{"hidden_size", c.HiddenSize}, size{"vocab_size", c.VocabSize}, size{"num_attention_heads", c.Heads}, size{"num_key_value_heads", c.KVHeads},
-		size{"head_dim", c.HeadDim}, size{"mamba_num_heads", c.MambaHeads}, size{"mamba_head_dim", c.MambaHeadDim}, size{"ssm_state_size", c.StateSize},
-		size{"n_groups", c.Groups}, size{"n_group", c.RouteGroups}, size{"intermediate_size", c.IntermediateSize}, size{"n_routed_experts", c.Experts},
-		size{"moe_intermediate_size", c.ExpertSize}, size{"moe_shared_expert_intermediate_size", c.SharedSize}, size{"max_position_embeddings", c.Positions})
+		size{"hidden_size", c.HiddenSize}, size{"vocab_size", c.VocabSize}, size{"num_attention_heads", c.Heads},
+		size{"num_key_value_heads", c.KVHeads},
+		size{"head_dim", c.HeadDim}, size{"mamba_num_heads", c.MambaHeads}, size{"mamba_head_dim", c.MambaHeadDim},
+		size{"ssm_state_size", c.StateSize},
+		size{"n_groups", c.Groups}, size{"n_group", c.RouteGroups}, size{"intermediate_size", c.IntermediateSize},
+		size{"n_routed_experts", c.Experts},
+		size{"moe_intermediate_size", c.ExpertSize}, size{"moe_shared_expert_intermediate_size", c.SharedSize},
+		size{"max_position_embeddings", c.Positions})
 	switch {
 	case err != nil:
 		return err
@@ -115,26 +123,36 @@ func (c *nemotronH) validate() error {
 	case c.Taps < 2 || c.Taps > 64:
 		return fmt.Errorf("conv_kernel is %d: want 2 to 64", c.Taps)
 	case len(c.StepLimit) != 2 || c.StepLimit[0] < 0 || !(c.StepLimit[0] < c.StepLimit[1]):
-		return fmt.Errorf("time_step_limit is %v: want two numbers, the first at least 0 and below the second", c.StepLimit)
+		return fmt.Errorf("time_step_limit is %v: want two numbers, the first at least 0 and below the second",
+			c.StepLimit)
 	case c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts:
-		return fmt.Errorf("num_experts_per_tok %d of n_routed_experts %d: want 1 to n_routed_experts", c.ExpertsPerToken, c.Experts)
-	case c.RouteGroups > 1 && (c.RouteGroups > kernels.MaxGroups || c.Experts%c.RouteGroups != 0 || c.Experts/c.RouteGroups < 2):
-		return fmt.Errorf("n_group %d of n_routed_experts %d: want at most %d equal groups of at least two", c.RouteGroups, c.Experts, kernels.MaxGroups)
-	case c.RouteGroups > 1 && (c.TopGroups < 1 || c.TopGroups > c.RouteGroups || c.TopGroups*c.Experts/c.RouteGroups < c.ExpertsPerToken):
-		return fmt.Errorf("topk_group %d of n_group %d holds too few of num_experts_per_tok %d, or too many groups", c.TopGroups, c.RouteGroups, c.ExpertsPerToken)
+		return fmt.Errorf("num_experts_per_tok %d of n_routed_experts %d: want 1 to n_routed_experts",
+			c.ExpertsPerToken, c.Experts)
+	case c.RouteGroups > 1 && (c.RouteGroups > kernels.MaxGroups || c.Experts%c.RouteGroups != 0 ||
+		c.Experts/c.RouteGroups < 2):
+		return fmt.Errorf("n_group %d of n_routed_experts %d: want at most %d equal groups of at least two",
+			c.RouteGroups, c.Experts, kernels.MaxGroups)
+	case c.RouteGroups > 1 && (c.TopGroups < 1 || c.TopGroups > c.RouteGroups || c.TopGroups*c.Experts/c.RouteGroups <
+		c.ExpertsPerToken):
+		return fmt.Errorf("topk_group %d of n_group %d holds too few of num_experts_per_tok %d, or too many groups",
+			c.TopGroups, c.RouteGroups, c.ExpertsPerToken)
 	case !(c.Scale > 0) || c.Scale > 1e6:
 		return fmt.Errorf("routed_scaling_factor is %v: want a positive number", c.Scale)
 	case !(c.StepMin > 0) || !(c.StepMin <= c.StepMax) || c.StepMax > 1e6:
-		return fmt.Errorf("time_step_min %v and time_step_max %v: want positive numbers, the first not above the second", c.StepMin, c.StepMax)
+		return fmt.Errorf(
+			"time_step_min %v and time_step_max %v: want positive numbers, the first not above the second", c.StepMin,
+			c.StepMax)
 	case c.LatentSize < 0 || c.LatentSize > 1<<24:
 		return fmt.Errorf("moe_latent_size is %d: want a positive number, or null", c.LatentSize)
 	}
 	if len(c.Types) == 0 || len(c.Types) > mostLayers {
-		return fmt.Errorf("layers_block_type or hybrid_override_pattern names %d layers: want 1 to %d", len(c.Types), mostLayers)
+		return fmt.Errorf("layers_block_type or hybrid_override_pattern names %d layers: want 1 to %d", len(c.Types),
+			mostLayers)
 	}
 	for l, kind := range c.Types {
 		if nemotronKinds[kind] == "" {
-			return fmt.Errorf("layer %d is %q: layers_block_type wants mamba, attention, moe or mlp, hybrid_override_pattern M, *, E or -", l, kind)
+			return fmt.Errorf("layer %d is %q: layers_block_type wants mamba, attention, moe or mlp, "+
+				"hybrid_override_pattern M, *, E or -", l, kind)
 		}
 	}
 	return nil
@@ -144,7 +162,8 @@ func (c *nemotronH) validate() error {
 func (c *nemotronH) unsupported() error {
 	switch {
 	case c.UseBias || c.MLPBias || c.AttentionBias || c.MambaBias:
-		return fmt.Errorf("use_bias, mlp_bias, attention_bias, mamba_proj_bias: projections with biases are not supported (no released model of this family has them)")
+		return fmt.Errorf("use_bias, mlp_bias, attention_bias, mamba_proj_bias: projections with biases are not " +
+			"supported (no released model of this family has them)")
 	case c.Tied:
 		return fmt.Errorf("tie_word_embeddings: want false, the reference gives this family a head of its own")
 	case c.Act != "relu2":
@@ -159,7 +178,8 @@ func (c *nemotronH) unsupported() error {
 	return nil
 }
 
-// build is the diagram: embedding, then blocks of one sublayer each, then norm and head. Nothing knows its position but by what came before.
+// build is the diagram: embedding, then blocks of one sublayer each, then norm and head. Nothing knows its position but
+// by what came before.
 func (c *nemotronH) build(b *builder) *Model {
 	m := &Model{
 		Hidden: c.HiddenSize, Vocab: c.VocabSize, MaxLength: b.length(c.Positions),
@@ -182,7 +202,8 @@ func (c *nemotronH) build(b *builder) *Model {
 		}
 		m.Blocks = append(m.Blocks, Block{sub})
 	}
-	m.Head = &Head{Norm: c.norm(b, "backbone.norm_f.weight", c.HiddenSize), W: b.matrix("lm_head.weight", c.VocabSize, c.HiddenSize)}
+	m.Head = &Head{Norm: c.norm(b, "backbone.norm_f.weight", c.HiddenSize), W: b.matrix("lm_head.weight", c.VocabSize,
+		c.HiddenSize)}
 	return m
 }
 
@@ -197,7 +218,9 @@ func (c *nemotronH) mamba(b *builder, p string, layer int) *Mamba {
 		In:   b.linear(c.HiddenSize, out{p + "in_proj", inner + channels + c.MambaHeads}),
 		Conv: b.conv(p+"conv1d.weight", channels, c.Taps),
 		Decay: decay{
-			Rate: b.fp32(p+"A_log", c.MambaHeads, Init{Kind: Drawn, Draw: func(i int, _ float64) float32 { return kernels.Ln(float32(i + 1)) }}),
+			Rate: b.fp32(p+"A_log", c.MambaHeads, Init{Kind: Drawn, Draw: func(i int, _ float64) float32 {
+				return kernels.Ln(float32(i + 1))
+			}}),
 			Bias: b.fp32(p+"dt_bias", c.MambaHeads, Init{Kind: Drawn, Draw: c.stepBias}),
 			Lo:   float32(c.StepLimit[0]), Hi: float32(c.StepLimit[1]),
 		},
@@ -205,17 +228,20 @@ func (c *nemotronH) mamba(b *builder, p string, layer int) *Mamba {
 		Norm:   c.norm(b, p+"norm.weight", inner),
 		Groups: c.Groups,
 		Out:    b.linear(inner, out{p + "out_proj", c.HiddenSize}),
-		Shape:  b.recurrence(kernels.Recurrence{KeyHeads: c.Groups, Heads: c.MambaHeads, KeyDim: c.StateSize, ValueDim: c.MambaHeadDim}, false),
-		Block:  layer,
+		Shape: b.recurrence(kernels.Recurrence{KeyHeads: c.Groups, Heads: c.MambaHeads, KeyDim: c.StateSize,
+			ValueDim: c.MambaHeadDim}, false),
+		Block: layer,
 	}
-	m.Out.W.Init = Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(inner*len(c.Types)))} // Kaiming's, divided by the root of the depth
+	// Kaiming's, divided by the root of the depth
+	m.Out.W.Init = Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(inner*len(c.Types)))}
 	if c.ConvBias {
 		m.ConvBias = b.vector(p+"conv1d.bias", channels, Init{Kind: Zeros})
 	}
 	return m
 }
 
-// stepBias is what softplus turns into a step whose logarithm is uniform between those of time_step_min and time_step_max.
+// stepBias is what softplus turns into a step whose logarithm is uniform between those of time_step_min and
+// time_step_max.
 func (c *nemotronH) stepBias(_ int, u float64) float32 {
 	lo, hi := kernels.Ln(float32(c.StepMin)), kernels.Ln(float32(c.StepMax))
 	step := max(kernels.Exp2Poly.Exp(lo+float32(float32(u)*(hi-lo))), float32(c.StepFloor))
@@ -225,22 +251,26 @@ func (c *nemotronH) stepBias(_ int, u float64) float32 {
 func (c *nemotronH) attention(b *builder, p string, layer int) *Attention {
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	return &Attention{
-		QKV:   b.linear(c.HiddenSize, out{p + "q_proj", q}, out{p + "k_proj", kv}, out{p + "v_proj", kv}),
-		O:     b.linear(q, out{p + "o_proj", c.HiddenSize}),
-		Shape: b.attn(kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}),
+		QKV: b.linear(c.HiddenSize, out{p + "q_proj", q}, out{p + "k_proj", kv}, out{p + "v_proj", kv}),
+		O:   b.linear(q, out{p + "o_proj", c.HiddenSize}),
+		Shape: b.attn(kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
+			Scale: 1 / math.Sqrt(float64(c.HeadDim))}),
 		Block: layer,
 	}
 }
 
 func (c *nemotronH) mlp(b *builder, p string, size int) *MLP {
-	return &MLP{GateUp: b.linear(c.HiddenSize, out{p + "up_proj", size}), Act: ReLU2{}, Down: b.linear(size, out{p + "down_proj", c.HiddenSize})}
+	return &MLP{GateUp: b.linear(c.HiddenSize, out{p + "up_proj", size}), Act: ReLU2{},
+		Down: b.linear(size, out{p + "down_proj", c.HiddenSize})}
 }
 
-// mixture's router and shared expert read the hidden state, its experts a projection of it where there is a latent size.
+// mixture's router and shared expert read the hidden state, its experts a projection of it where there is a latent
+// size.
 func (c *nemotronH) mixture(b *builder, p string) *MoE {
 	m := &MoE{
 		Router: &Router{
-			W: b.matrix(p+"gate.weight", c.Experts, c.HiddenSize), Balance: b.buffer(p+"gate.e_score_correction_bias", c.Experts),
+			W: b.matrix(p+"gate.weight", c.Experts, c.HiddenSize), Balance: b.buffer(p+"gate.e_score_correction_bias",
+				c.Experts),
 			Settings: kernels.Router{Sigmoid: true, Norm: c.NormTopK, Epsilon: 1e-20, Scale: c.Scale},
 		},
 		TopK: c.ExpertsPerToken,
@@ -251,7 +281,8 @@ func (c *nemotronH) mixture(b *builder, p string) *MoE {
 	width := c.HiddenSize
 	if c.LatentSize > 0 {
 		width = c.LatentSize
-		m.Into, m.OutOf = b.linear(c.HiddenSize, out{p + "fc1_latent_proj", width}), b.linear(width, out{p + "fc2_latent_proj", c.HiddenSize})
+		m.Into, m.OutOf = b.linear(c.HiddenSize, out{p + "fc1_latent_proj", width}),
+			b.linear(width, out{p + "fc2_latent_proj", c.HiddenSize})
 	}
 	name := func(module string) func(e, _ int) string {
 		return func(e, _ int) string { return fmt.Sprintf("%sexperts.%d.%s", p, e, module) }

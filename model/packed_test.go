@@ -15,7 +15,8 @@ import (
 	"lockstep/parallel"
 )
 
-// Released checkpoints hold the experts of a layer as one tensor, files saved by transformers one for each: both load to the same model, and each is saved as it was.
+// Released checkpoints hold the experts of a layer as one tensor, files saved by transformers one for each: both load
+// to the same model, and each is saved as it was.
 func TestPackedExperts(t *testing.T) {
 	const source = "testdata/qwen3_5_moe"
 	dir := t.TempDir()
@@ -43,7 +44,8 @@ func TestPackedExperts(t *testing.T) {
 				t.Errorf("%s differs", p)
 			}
 		}
-		if want, got := tensorNames(packedTensors(r, plain)), tensorNames(packed.Tensors(r.Dev)); !slices.Equal(got, want) {
+		if want, got := tensorNames(packedTensors(r, plain)), tensorNames(packed.Tensors(r.Dev)); !slices.Equal(got,
+			want) {
 			t.Errorf("saved as %q, read as %q", got, want)
 		}
 		return nil
@@ -58,10 +60,11 @@ func packedTensors(r *parallel.Rank, m *model.Model) (all []data.OutTensor) {
 		}
 		raw := make([]byte, p.W.Bytes())
 		r.Dev.Read(raw, p.W)
-		all = append(all, data.OutTensor{Name: p.Packed.Name, DType: "F32", Shape: p.Packed.Shape, Write: func(w io.Writer) error {
-			_, err := w.Write(raw)
-			return err
-		}})
+		all = append(all, data.OutTensor{Name: p.Packed.Name, DType: "F32", Shape: p.Packed.Shape,
+			Write: func(w io.Writer) error {
+				_, err := w.Write(raw)
+				return err
+			}})
 	}
 	for _, o := range m.Tensors(r.Dev) {
 		if !strings.Contains(o.Name, ".experts.") {

@@ -6,8 +6,9 @@ import (
 	"lockstep/kernels"
 )
 
-// Param is one weight of the model as it lies in device memory: W is [Groups, Rows, Cols] in the model's storage type (a vector is [1, 1, n]).
-// A Param may hold several tensors of a checkpoint (the rows of q, k and v; all experts of a layer).
+// Param is one weight of the model as it lies in device memory: W is [Groups, Rows, Cols] in the model's storage type
+// (a vector is [1, 1, n]). A Param may hold several tensors of a checkpoint (the rows of q, k and v; all experts of a
+// layer).
 type Param struct {
 	Name  string // of the first part, or what the parts have in common
 	W     kernels.Tensor

@@ -12,8 +12,12 @@ import (
 )
 
 // wide is a network whose embedding goes to the device in two pieces, and its tables of positions in three.
-const wide = `{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 20000, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 8,
-"intermediate_size": 8, "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 4100, "tie_word_embeddings": true, "attention_bias": false}`
+const wide = `{"model_type": "qwen3",
+"hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 20000, "num_attention_heads": 1,
+"num_key_value_heads": 1, "head_dim": 8,
+"intermediate_size": 8, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+"rope_theta": 10000.0, "max_position_embeddings": 4100,
+"tie_word_embeddings": true, "attention_bias": false}`
 
 // What goes between host and device in pieces is what it is as a whole: drawn, saved, loaded and copied.
 func TestPieces(t *testing.T) {

@@ -18,7 +18,8 @@ func TestPythonNumbers(t *testing.T) {
 	if err := json.Unmarshal(plain, &c); err != nil {
 		t.Fatalf("%s: %v", plain, err)
 	}
-	if len(c.A) != 2 || c.A[0] != 0 || !math.IsInf(float64(c.A[1]), 1) || c.B != `" NaN` || !math.IsInf(float64(c.C), -1) || c.D != 3 {
+	if len(c.A) != 2 || c.A[0] != 0 || !math.IsInf(float64(c.A[1]), 1) || c.B != `" NaN` ||
+		!math.IsInf(float64(c.C), -1) || c.D != 3 {
 		t.Errorf("%+v", c)
 	}
 	if got := string(bareJSON(plain)); got != text {

@@ -59,7 +59,8 @@ func buildQwen3(config []byte, b *builder, c *qwen3) (*Model, error) {
 			return c.mlp(b, p+"mlp.", c.IntermediateSize)
 		}
 		return &MoE{
-			Router:  &Router{W: b.matrix(p+"mlp.gate.weight", c.Experts, c.HiddenSize), Settings: kernels.Router{Norm: c.NormTopK, Scale: 1}},
+			Router: &Router{W: b.matrix(p+"mlp.gate.weight", c.Experts, c.HiddenSize),
+				Settings: kernels.Router{Norm: c.NormTopK, Scale: 1}},
 			Experts: c.mixture(b, c.Experts, c.ExpertSize, p+"mlp.experts", p+"mlp.", projections),
 			TopK:    c.ExpertsPerToken,
 		}
@@ -71,15 +72,18 @@ func (c *qwen3) moe() bool { return c.ModelType == "qwen3_moe" }
 func (c *qwen3) check() error {
 	switch {
 	case c.moe() && (c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts):
-		return fmt.Errorf("num_experts_per_tok %d of num_experts %d: want 1 to num_experts", c.ExpertsPerToken, c.Experts)
-	case c.moe() && positive(size{"moe_intermediate_size", c.ExpertSize}, size{"decoder_sparse_step", c.DecoderSparseStep}) != nil:
+		return fmt.Errorf("num_experts_per_tok %d of num_experts %d: want 1 to num_experts", c.ExpertsPerToken,
+			c.Experts)
+	case c.moe() && positive(size{"moe_intermediate_size", c.ExpertSize}, size{"decoder_sparse_step",
+		c.DecoderSparseStep}) != nil:
 		return positive(size{"moe_intermediate_size", c.ExpertSize}, size{"decoder_sparse_step", c.DecoderSparseStep})
 	case c.UseSlidingWindow && (c.SlidingWindow == nil || *c.SlidingWindow <= 0):
 		return fmt.Errorf("use_sliding_window without a positive sliding_window")
 	}
 	for l := range c.Layers {
 		if !c.sparse(l) && c.IntermediateSize <= 0 {
-			return fmt.Errorf("intermediate_size is %d, and layer %d is dense: want a positive number", c.IntermediateSize, l)
+			return fmt.Errorf("intermediate_size is %d, and layer %d is dense: want a positive number",
+				c.IntermediateSize, l)
 		}
 	}
 	return nil

@@ -71,7 +71,8 @@ func (c *qwen35) read(config []byte, b *builder) (*Model, error) {
 	}
 	if c.LayerTypes == nil {
 		for l := range c.Layers {
-			c.LayerTypes = append(c.LayerTypes, map[bool]string{true: fullAttention, false: linearAttention}[(l+1)%max(c.FullEvery, 1) == 0])
+			c.LayerTypes = append(c.LayerTypes, map[bool]string{true: fullAttention,
+				false: linearAttention}[(l+1)%max(c.FullEvery, 1) == 0])
 		}
 	}
 	if err := c.check(); err != nil {
@@ -101,7 +102,8 @@ func (c *qwen35) sparse(layer int) bool {
 // check is what parse has not seen to.
 func (c *qwen35) check() error {
 	err := positive(
-		size{"linear_num_key_heads", c.KeyHeads}, size{"linear_num_value_heads", c.ValueHeads}, size{"linear_key_head_dim", c.KeyDim},
+		size{"linear_num_key_heads", c.KeyHeads}, size{"linear_num_value_heads", c.ValueHeads},
+		size{"linear_key_head_dim", c.KeyDim},
 		size{"linear_value_head_dim", c.ValueDim}, size{"decoder_sparse_step", c.SparseStep})
 	switch {
 	case err != nil:
@@ -109,22 +111,27 @@ func (c *qwen35) check() error {
 	case len(c.LayerTypes) != c.Layers:
 		return fmt.Errorf("layer_types names %d layers, num_hidden_layers is %d", len(c.LayerTypes), c.Layers)
 	case c.ValueHeads%c.KeyHeads != 0:
-		return fmt.Errorf("linear_num_value_heads %d is not a multiple of linear_num_key_heads %d", c.ValueHeads, c.KeyHeads)
+		return fmt.Errorf("linear_num_value_heads %d is not a multiple of linear_num_key_heads %d", c.ValueHeads,
+			c.KeyHeads)
 	case c.Taps < 2 || c.Taps > 64:
 		return fmt.Errorf("linear_conv_kernel_dim is %d: want 2 to 64", c.Taps)
 	case c.AttentionBias:
-		return fmt.Errorf("attention_bias: projections with biases are not supported (no released model of this family has them)")
+		return fmt.Errorf("attention_bias: projections with biases are not supported (no released model of this " +
+			"family has them)")
 	case c.moe() && (c.ExpertsPerToken <= 0 || c.ExpertsPerToken > c.Experts):
-		return fmt.Errorf("num_experts_per_tok %d of num_experts %d: want 1 to num_experts", c.ExpertsPerToken, c.Experts)
+		return fmt.Errorf("num_experts_per_tok %d of num_experts %d: want 1 to num_experts", c.ExpertsPerToken,
+			c.Experts)
 	case c.moe() && (c.ExpertSize <= 0 || c.SharedSize <= 0):
-		return fmt.Errorf("moe_intermediate_size %d, shared_expert_intermediate_size %d: want positive numbers", c.ExpertSize, c.SharedSize)
+		return fmt.Errorf("moe_intermediate_size %d, shared_expert_intermediate_size %d: want positive numbers",
+			c.ExpertSize, c.SharedSize)
 	}
 	for l, kind := range c.LayerTypes {
 		if kind != linearAttention && kind != fullAttention {
 			return fmt.Errorf("layer_types: layer %d is %q: want %s or %s", l, kind, linearAttention, fullAttention)
 		}
 		if !c.sparse(l) && c.IntermediateSize <= 0 {
-			return fmt.Errorf("intermediate_size is %d, and layer %d is dense: want a positive number", c.IntermediateSize, l)
+			return fmt.Errorf("intermediate_size is %d, and layer %d is dense: want a positive number",
+				c.IntermediateSize, l)
 		}
 	}
 	return nil
@@ -132,9 +139,10 @@ func (c *qwen35) check() error {
 
 // build is the diagram: embedding, then blocks of DeltaNet or gated attention, and a feed-forward; then norm and head.
 func (c *qwen35) build(b *builder, rope ropeConfig) *Model {
-	m := &Model{Hidden: c.HiddenSize, Vocab: c.VocabSize, MaxLength: b.length(c.Positions), skip: func(name string) bool {
-		return strings.HasPrefix(name, "model.visual.") || strings.HasPrefix(name, "mtp.")
-	}}
+	m := &Model{Hidden: c.HiddenSize, Vocab: c.VocabSize, MaxLength: b.length(c.Positions),
+		skip: func(name string) bool {
+			return strings.HasPrefix(name, "model.visual.") || strings.HasPrefix(name, "mtp.")
+		}}
 	m.Embed = b.matrix(c.prefix+"embed_tokens.weight", c.VocabSize, c.HiddenSize)
 	for l, kind := range c.LayerTypes {
 		p := fmt.Sprintf("%slayers.%d.", c.prefix, l)
@@ -159,7 +167,8 @@ func (c *qwen35) norm(b *builder, name string, n int) *Norm {
 	return b.norm(name, n, kernels.Norm{Eps: c.Eps, PlusOne: true})
 }
 
-// deltaNet keeps what decides the decays, and the norm, in fp32, as the checkpoints do. Initial values are those of the reference.
+// deltaNet keeps what decides the decays, and the norm, in fp32, as the checkpoints do. Initial values are those of the
+// reference.
 func (c *qwen35) deltaNet(b *builder, p string, layer int) *DeltaNet {
 	keys, values := c.KeyHeads*c.KeyDim, c.ValueHeads*c.ValueDim
 	channels := 2*keys + values
@@ -170,13 +179,15 @@ func (c *qwen35) deltaNet(b *builder, p string, layer int) *DeltaNet {
 			Bias: b.fp32(p+"dt_bias", c.ValueHeads, Init{Kind: Ones}),
 			Hi:   forever,
 		},
-		Norm:  &Norm{W: b.fp32(p+"norm.weight", c.ValueDim, Init{Kind: Ones}), Norm: kernels.Norm{Eps: c.Eps}},
-		Out:   b.linear(values, out{p + "out_proj", c.HiddenSize}),
-		Shape: b.recurrence(kernels.Recurrence{KeyHeads: c.KeyHeads, Heads: c.ValueHeads, KeyDim: c.KeyDim, ValueDim: c.ValueDim}, true),
+		Norm: &Norm{W: b.fp32(p+"norm.weight", c.ValueDim, Init{Kind: Ones}), Norm: kernels.Norm{Eps: c.Eps}},
+		Out:  b.linear(values, out{p + "out_proj", c.HiddenSize}),
+		Shape: b.recurrence(kernels.Recurrence{KeyHeads: c.KeyHeads, Heads: c.ValueHeads, KeyDim: c.KeyDim,
+			ValueDim: c.ValueDim}, true),
 		Block: layer,
 	}
 	if c.next() {
-		n.In = b.linear(c.HiddenSize, out{p + "in_proj_qkvz", channels + values}, out{p + "in_proj_ba", 2 * c.ValueHeads})
+		n.In = b.linear(c.HiddenSize, out{p + "in_proj_qkvz", channels + values},
+			out{p + "in_proj_ba", 2 * c.ValueHeads})
 		b.reordered(n.In, 0, c.packedQKVZ)
 		b.reordered(n.In, 1, c.packedBA)
 	} else {
@@ -189,7 +200,8 @@ func (c *qwen35) deltaNet(b *builder, p string, layer int) *DeltaNet {
 // decayRate is A_log of a decay that is uniform in [0.01, 16).
 func decayRate(_ int, u float64) float32 { return kernels.Ln(float32(0.01 + u*15.99)) }
 
-// packedQKVZ is where Qwen3-Next has row i of q, k, v and z on disk: rows of a key head lie together, its queries, its keys, the values and the gates of its heads.
+// packedQKVZ is where Qwen3-Next has row i of q, k, v and z on disk: rows of a key head lie together, its queries, its
+// keys, the values and the gates of its heads.
 func (c *qwen35) packedQKVZ(i int) int {
 	group := c.ValueHeads / c.KeyHeads * c.ValueDim
 	at := 0
@@ -220,7 +232,8 @@ func (c *qwen35) attention(b *builder, p string, layer int, rope ropeConfig) *At
 		KNorm: c.norm(b, p+"k_norm.weight", c.HeadDim),
 		O:     b.linear(q, out{p + "o_proj", c.HiddenSize}),
 		Gated: true,
-		Shape: b.attn(kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}),
+		Shape: b.attn(kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
+			Scale: 1 / math.Sqrt(float64(c.HeadDim))}),
 		Rope:  b.rope(rope),
 		Block: layer,
 	}
@@ -236,9 +249,11 @@ func (c *qwen35) feedForward(b *builder, p string, layer int) Layer {
 	b.packed(experts.GateUp)
 	b.packed(experts.Down)
 	return &MoE{
-		Router:  &Router{W: b.matrix(p+"gate.weight", c.Experts, c.HiddenSize), Settings: kernels.Router{Norm: c.NormTopK == nil || *c.NormTopK, Scale: 1}},
+		Router: &Router{W: b.matrix(p+"gate.weight", c.Experts, c.HiddenSize),
+			Settings: kernels.Router{Norm: c.NormTopK == nil || *c.NormTopK, Scale: 1}},
 		Experts: experts,
 		TopK:    c.ExpertsPerToken,
-		Shared:  &GatedMLP{MLP: c.mlp(b, p+"shared_expert.", c.SharedSize), Gate: b.linear(c.HiddenSize, out{p + "shared_expert_gate", 1})},
+		Shared: &GatedMLP{MLP: c.mlp(b, p+"shared_expert.", c.SharedSize), Gate: b.linear(c.HiddenSize,
+			out{p + "shared_expert_gate", 1})},
 	}
 }

@@ -2,7 +2,8 @@ package model
 
 // Reads is the bytes of weights that a forward has to read at least once, whatever it does with them.
 type Reads struct {
-	Dense   int   // every forward: all weights but those below, and but the embedding, of which it reads a row for each token
+	// every forward: all weights but those below, and but the embedding, of which it reads a row for each token
+	Dense   int
 	Head    int   // where logits are asked for
 	Experts []int // one routed expert of each mixture, in the order in which a forward comes to them
 }
@@ -46,9 +47,10 @@ func (l *Linear) bytes() int {
 	return n
 }
 
-// CacheReads is the bytes of a cache that a forward of one row or more of each sequence has to read at least once: keys and values of all its positions (lengths, of
-// which so many are counted more than once, where sequences share them), in layers that see fewer of the latest or of chosen ones, and states. Keys by which an indexer chooses
-// are left out where it leaves any.
+// CacheReads is the bytes of a cache that a forward of one row or more of each sequence has to read at least once: keys
+// and values of all its positions (lengths, of which so many are counted more than once, where sequences share them),
+// in layers that see fewer of the latest or of chosen ones, and states. Keys by which an indexer chooses are left out
+// where it leaves any.
 func (m *Model) CacheReads(lengths []int, shared int) (bytes int) {
 	for _, bl := range m.Blocks {
 		mixer := bl.mixer()

@@ -8,7 +8,8 @@ import (
 	"lockstep/kernels/cpu"
 )
 
-// What a step reads is, with every expert, all weights but the embedding's rows; a cache is read whole but for windows, choices and what is shared.
+// What a step reads is, with every expert, all weights but the embedding's rows; a cache is read whole but for windows,
+// choices and what is shared.
 func TestReads(t *testing.T) {
 	for _, c := range []struct {
 		family string
@@ -41,7 +42,8 @@ func TestReads(t *testing.T) {
 			}
 		}
 		if mixtures == 0 || mixtures != len(n.Experts) || all != m.Memory().Weights {
-			t.Errorf("%s: %d bytes in all with %d of %d mixtures, want %d", c.family, all, len(n.Experts), mixtures, m.Memory().Weights)
+			t.Errorf("%s: %d bytes in all with %d of %d mixtures, want %d", c.family, all, len(n.Experts), mixtures,
+				m.Memory().Weights)
 		}
 		mem := m.Memory()
 		if got, want := m.CacheReads([]int{5, 7}, 0), 12*mem.Token+2*mem.Sequence; got != want {

@@ -16,8 +16,8 @@ type candidate struct {
 	flops float64
 }
 
-// candidates are the results of all blocks, most FLOPs for a byte first, and behind them all that is left of each block. Of equal ones that of a later block comes
-// first: its memory is free again before an earlier block needs any.
+// candidates are the results of all blocks, most FLOPs for a byte first, and behind them all that is left of each
+// block. Of equal ones that of a later block comes first: its memory is free again before an earlier block needs any.
 func (m *Model) candidates(e Extent) (all []candidate) {
 	for i := len(m.Blocks) - 1; i >= 0; i-- {
 		for _, res := range m.Blocks[i].work(m.DType, m.Hidden, e).results {
@@ -38,13 +38,15 @@ func (m *Model) candidates(e Extent) (all []candidate) {
 	return all
 }
 
-// alike tells whether two candidates differ by their blocks alone; what is left of a block depends on what is kept of it.
+// alike tells whether two candidates differ by their blocks alone; what is left of a block depends on what is kept of
+// it.
 func (c candidate) alike(d candidate) bool {
 	return c.save != SaveAll && c.save == d.save && c.bytes == d.bytes && c.flops == d.flops
 }
 
-// Recompute chooses what blocks keep of batches of this extent: greedily, most FLOPs for a byte first, whatever peak, the bytes that a policy takes, allows within
-// those available. It depends on its arguments alone, and no bit of a result depends on it.
+// Recompute chooses what blocks keep of batches of this extent: greedily, most FLOPs for a byte first, whatever peak,
+// the bytes that a policy takes, allows within those available. It depends on its arguments alone, and no bit of a
+// result depends on it.
 func (m *Model) Recompute(e Extent, available int, peak func(Policy) int) Policy {
 	if peak(nil) <= available {
 		return nil
@@ -77,10 +79,12 @@ var savedNames = []struct {
 	save Save
 	name string
 }{
-	{SaveAll, "everything"}, {SaveAttention, "attention"}, {SaveExperts, "experts"}, {SaveGateUp, "gate and up projections"}, {SaveResidual, "residual sums"}, {SaveProjections, "projections"},
+	{SaveAll, "everything"}, {SaveAttention, "attention"}, {SaveExperts, "experts"},
+	{SaveGateUp, "gate and up projections"}, {SaveResidual, "residual sums"}, {SaveProjections, "projections"},
 }
 
-// Summary says what the policy keeps and how much of a forward the backward pass computes again, in FLOPs of the blocks.
+// Summary says what the policy keeps and how much of a forward the backward pass computes again, in FLOPs of the
+// blocks.
 func (m *Model) Summary(p Policy, e Extent) string {
 	if p == nil {
 		return "everything kept, nothing computed again"
@@ -106,7 +110,8 @@ func (m *Model) Summary(p Policy, e Extent) string {
 		what += " and "
 	}
 	again, all := m.again(p, e)
-	return fmt.Sprintf("%s%s of %d blocks kept, %.0f%% of forward computed again", what, parts[last], len(m.Blocks), 100*again/max(all, 1))
+	return fmt.Sprintf("%s%s of %d blocks kept, %.0f%% of forward computed again", what, parts[last], len(m.Blocks),
+		100*again/max(all, 1))
 }
 
 // again is the FLOPs of the blocks that the backward pass repeats, and those of one forward.

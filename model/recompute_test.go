@@ -27,7 +27,8 @@ func (m *Model) takes(p Policy, e Extent) (bytes int) {
 	return bytes
 }
 
-// A choice takes no more than it may, unless nothing is kept; nothing more would fit; the same memory makes the same choice.
+// A choice takes no more than it may, unless nothing is kept; nothing more would fit; the same memory makes the same
+// choice.
 func TestRecompute(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	eachModel(t, func(t *testing.T, r *parallel.Rank, dev *meter, m *Model, ids [][]int32) {
@@ -47,7 +48,8 @@ func TestRecompute(t *testing.T) {
 				t.Errorf("%d bytes: a choice of %d", available, peak(p))
 			}
 			for _, c := range m.candidates(e) {
-				if more := p.with([]candidate{c}); !slices.Equal(more, p) && p[c.block] != SaveAll && peak(more) <= available {
+				if more := p.with([]candidate{c}); !slices.Equal(more, p) && p[c.block] != SaveAll &&
+					peak(more) <= available {
 					t.Errorf("%d bytes: %b of block %d would fit", available, c.save, c.block)
 				}
 			}
@@ -55,7 +57,8 @@ func TestRecompute(t *testing.T) {
 	})
 }
 
-// Memory goes to what is worth most FLOPs a byte: of long sequences to attention first, from the last block on, of short ones to the product that ends a sublayer.
+// Memory goes to what is worth most FLOPs a byte: of long sequences to attention first, from the last block on, of
+// short ones to the product that ends a sublayer.
 func TestRecomputeOrder(t *testing.T) {
 	onModel(t, "qwen3_moe", kernels.LatentAuto, func(r *parallel.Rank, dev *meter, m *Model) {
 		for length, want := range map[int]Save{1 << 16: SaveAttention, 2: SaveResidual} {

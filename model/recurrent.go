@@ -6,8 +6,8 @@ import (
 	"lockstep/kernels"
 )
 
-// recurrentCache is what a recurrent layer keeps of the sequence in each slot: the state of its heads with the rows of the chunk at hand, and the last rows
-// that the convolution saw.
+// recurrentCache is what a recurrent layer keeps of the sequence in each slot: the state of its heads with the rows of
+// the chunk at hand, and the last rows that the convolution saw.
 type recurrentCache struct {
 	Chunks kernels.ChunkState
 	Conv   kernels.Tensor // [slots, taps-1, C]
@@ -34,7 +34,8 @@ func recurrentState(b *Batch, block int) (*kernels.ChunkState, kernels.Tensor) {
 	return &c.Chunks, c.Conv
 }
 
-// decay is the parameters of the heads' decays, F32 whatever the model's storage: g = -exp(Rate) * clamp(softplus(a + Bias), Lo, Hi).
+// decay is the parameters of the heads' decays, F32 whatever the model's storage: g = -exp(Rate) * clamp(softplus(a +
+// Bias), Lo, Hi).
 type decay struct {
 	Rate, Bias *Param // [1, heads]; A_log and dt_bias
 	Lo, Hi     float32

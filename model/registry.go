@@ -12,8 +12,9 @@ import (
 	"lockstep/kernels/meta"
 )
 
-// family is an architecture, by the class name that config.json gives it for other tools, the function that reads a config.json and describes the model in a builder,
-// and the struct that it reads it into (of a wrapped text model: text_config).
+// family is an architecture, by the class name that config.json gives it for other tools, the function that reads a
+// config.json and describes the model in a builder, and the struct that it reads it into (of a wrapped text model:
+// text_config).
 type family struct {
 	architecture string
 	build        func(config []byte, b *builder) (*Model, error)
@@ -46,7 +47,8 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 		return nil, err
 	}
 	on := func(dev kernels.Device, mem *kernels.Arena) (*Model, error) {
-		return describe(config, &builder{dev: dev, mem: mem, dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing, ropes: map[ropeTables]kernels.Rope{}})
+		return describe(config, &builder{dev: dev, mem: mem, dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing,
+			ropes: map[ropeTables]kernels.Rope{}})
 	}
 	mem := kernels.NewArena(dev)
 	mem.Reserve(meta.Bytes(dev, func(dev kernels.Device, mem *kernels.Arena) { _, err = on(dev, mem) }))
@@ -74,7 +76,8 @@ func describe(text []byte, b *builder) (*Model, error) {
 	}
 	f, ok := families[head.ModelType]
 	if !ok {
-		return fail(fmt.Errorf("model_type %q is not known: want one of %s", head.ModelType, strings.Join(Families(), ", ")))
+		return fail(fmt.Errorf("model_type %q is not known: want one of %s", head.ModelType,
+			strings.Join(Families(), ", ")))
 	}
 	if head.EOS == nil {
 		head.EOS = head.Text.EOS
@@ -104,7 +107,8 @@ func describe(text []byte, b *builder) (*Model, error) {
 	if err != nil {
 		return fail(err)
 	}
-	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.dev, m.mem = head.ModelType, b.dtype, eos, text, kept, b.params, b.dev, b.mem
+	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.dev, m.mem = head.ModelType, b.dtype, eos, text, kept,
+		b.params, b.dev, b.mem
 	if err := m.setIndexing(b.indexing); err != nil {
 		return fail(err)
 	}

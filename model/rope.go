@@ -22,8 +22,8 @@ type ropeTables struct {
 	scaling ropeScaling
 }
 
-// ropeFields are the spellings of rotary settings in config.json: top-level rope_theta with rope_scaling, or one dict rope_parameters.
-// A theta or factor inside a dict wins; a rope_scaling replaces rope_parameters.
+// ropeFields are the spellings of rotary settings in config.json: top-level rope_theta with rope_scaling, or one dict
+// rope_parameters. A theta or factor inside a dict wins; a rope_scaling replaces rope_parameters.
 type ropeFields struct {
 	Theta      float64   `json:"rope_theta"` // a family may have set its default
 	Partial    float64   `json:"partial_rotary_factor"`
@@ -60,7 +60,8 @@ func (f ropeFields) resolve(positions, headDim int) (ropeConfig, error) {
 	c := ropeConfig{headDim: headDim, ropeTables: ropeTables{dim: headDim, theta: first(d.Theta, f.Theta, 10000)}}
 	c.dim = int(float64(headDim) * first(d.Partial, f.Partial, 1))
 	if c.dim <= 0 || c.dim > headDim || c.dim%2 != 0 {
-		return c, fmt.Errorf("partial_rotary_factor turns %d of the %d columns of a head: want a positive even number", c.dim, headDim)
+		return c, fmt.Errorf("partial_rotary_factor turns %d of the %d columns of a head: want a positive even number",
+			c.dim, headDim)
 	}
 	kind := d.Type
 	if kind == "" {
@@ -94,7 +95,8 @@ func (b *builder) rope(c ropeConfig) kernels.Rope {
 	rope, ok := b.ropes[c.ropeTables]
 	if !ok {
 		pairs := c.dim / 2
-		rope = kernels.Rope{Cos: b.tensor(kernels.F32, 1, b.positions, pairs), Sin: b.tensor(kernels.F32, 1, b.positions, pairs)}
+		rope = kernels.Rope{Cos: b.tensor(kernels.F32, 1, b.positions, pairs), Sin: b.tensor(kernels.F32, 1,
+			b.positions, pairs)}
 		if b.dev != nil && !kernels.IsMeta(b.dev) {
 			for from := 0; from < b.positions; from += tablePiece {
 				to := min(from+tablePiece, b.positions)

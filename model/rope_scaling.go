@@ -5,7 +5,8 @@ import (
 	"math"
 )
 
-// ropeScaling stretches rotary positions for sequences longer than those of the first training. The zero value does nothing.
+// ropeScaling stretches rotary positions for sequences longer than those of the first training. The zero value does
+// nothing.
 type ropeScaling struct {
 	kind     string // "", "yarn" or "llama3"
 	factor   float64
@@ -25,7 +26,8 @@ func (d *ropeDict) yarn(positions int) (ropeScaling, error) {
 		return ropeScaling{}, fmt.Errorf("yarn with factor %g: want 1 or more", d.Factor)
 	}
 	y := ropeScaling{
-		kind: "yarn", factor: d.Factor, original: first(d.Original, float64(positions)), betaFast: first(d.BetaFast, 32), betaSlow: first(d.BetaSlow, 1),
+		kind: "yarn", factor: d.Factor, original: first(d.Original, float64(positions)), betaFast: first(d.BetaFast,
+			32), betaSlow: first(d.BetaSlow, 1),
 		exact: d.Truncate != nil && !*d.Truncate, mscaleAll: d.MScaleAll,
 	}
 	switch {
@@ -42,7 +44,8 @@ func (d *ropeDict) yarn(positions int) (ropeScaling, error) {
 func (d *ropeDict) llama3() (ropeScaling, error) {
 	if d.Factor < 1 || d.Original <= 0 || d.LowFreq <= 0 || d.HighFreq <= d.LowFreq {
 		return ropeScaling{}, fmt.Errorf(
-			"rope_type llama3: want factor >= 1, original_max_position_embeddings > 0 and 0 < low_freq_factor < high_freq_factor; have %g, %g, %g, %g",
+			"rope_type llama3: want factor >= 1, original_max_position_embeddings > 0 and 0 < low_freq_factor < "+
+				"high_freq_factor; have %g, %g, %g, %g",
 			d.Factor, d.Original, d.LowFreq, d.HighFreq)
 	}
 	return ropeScaling{kind: "llama3", factor: d.Factor, original: d.Original, low: d.LowFreq, high: d.HighFreq}, nil

@@ -14,7 +14,8 @@ func near64(t *testing.T, what string, got, want, tolerance float64) {
 
 // Llama 3.3: pair 28 turns as it did, 29 is the first touched one, and from 35 on all turn an eighth as fast.
 func TestLlama3Scaling(t *testing.T) {
-	c, err := ropeFields{Theta: 5e5, Scaling: &ropeDict{Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4, Original: 8192}}.resolve(131072, 128)
+	c, err := ropeFields{Theta: 5e5, Scaling: &ropeDict{Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4,
+		Original: 8192}}.resolve(131072, 128)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,10 +45,14 @@ func TestYarn(t *testing.T) {
 		lo, hi     float64
 		multiplier float64
 	}{
-		{"gpt-oss", ropeDict{Type: "yarn", Factor: 32, Original: 4096, Truncate: &exact}, 150000, 8.0928, 17.398, 1.346574},
-		{"kimi k2, a step", ropeDict{OldType: "yarn", Factor: 32, Original: 4096, BetaFast: 1, BetaSlow: 1, MScale: 1, MScaleAll: 1}, 5e4, 19, 20, 1},
-		{"kimi k2.5", ropeDict{Type: "yarn", Factor: 64, Original: 4096, BetaFast: 32, BetaSlow: 1, MScale: 1, MScaleAll: 1}, 5e4, 8, 20, 1},
-		{"a factor of attention", ropeDict{Type: "yarn", Factor: 4, Original: 4096, Attention: &[]float64{0.5}[0]}, 5e4, 8, 20, 0.5},
+		{"gpt-oss", ropeDict{Type: "yarn", Factor: 32, Original: 4096, Truncate: &exact}, 150000, 8.0928, 17.398,
+			1.346574},
+		{"kimi k2, a step", ropeDict{OldType: "yarn", Factor: 32, Original: 4096, BetaFast: 1, BetaSlow: 1, MScale: 1,
+			MScaleAll: 1}, 5e4, 19, 20, 1},
+		{"kimi k2.5", ropeDict{Type: "yarn", Factor: 64, Original: 4096, BetaFast: 32, BetaSlow: 1, MScale: 1,
+			MScaleAll: 1}, 5e4, 8, 20, 1},
+		{"a factor of attention", ropeDict{Type: "yarn", Factor: 4, Original: 4096, Attention: &[]float64{0.5}[0]}, 5e4,
+			8, 20, 0.5},
 	} {
 		r, err := ropeFields{Theta: c.theta, Scaling: &c.dict}.resolve(131072, 64)
 		if err != nil {
@@ -57,7 +62,8 @@ func TestYarn(t *testing.T) {
 		near64(t, c.name+": the first mixed pair", lo, c.lo, 1e-3)
 		near64(t, c.name+": the last mixed pair", hi, c.hi, 1e-3)
 		near64(t, c.name+": the multiplier", r.scaling.attention(), c.multiplier, 1e-6)
-		near64(t, c.name+": the slowest pair", r.scaling.frequency(31, 64, c.theta)*c.dict.Factor, math.Pow(c.theta, -31./32), 1e-12)
+		near64(t, c.name+": the slowest pair", r.scaling.frequency(31, 64, c.theta)*c.dict.Factor,
+			math.Pow(c.theta, -31./32), 1e-12)
 	}
 }
 
@@ -78,7 +84,8 @@ func TestRopeSpellings(t *testing.T) {
 			t.Errorf("%+v: %+v, %v", c.fields, r, err)
 		}
 	}
-	for _, f := range []ropeFields{{Partial: 0.01}, {Partial: 2}, {Scaling: &ropeDict{Type: "dynamic"}}, {Scaling: &ropeDict{Type: "yarn"}}, {Scaling: &ropeDict{Type: "llama3", Factor: 8}}} {
+	for _, f := range []ropeFields{{Partial: 0.01}, {Partial: 2}, {Scaling: &ropeDict{Type: "dynamic"}},
+		{Scaling: &ropeDict{Type: "yarn"}}, {Scaling: &ropeDict{Type: "llama3", Factor: 8}}} {
 		if _, err := f.resolve(100, 64); err == nil {
 			t.Errorf("%+v is taken", f)
 		}

@@ -12,7 +12,8 @@ type rotated struct {
 	Whole NormSaved      // of a norm of the whole projection
 }
 
-// rotate is x [T, heads*D], which stays, normed and turned: n is over a head, over the whole row, or nil. Without tables nothing turns, and there is no norm.
+// rotate is x [T, heads*D], which stays, normed and turned: n is over a head, over the whole row, or nil. Without
+// tables nothing turns, and there is no norm.
 func rotate(r *parallel.Rank, x kernels.Tensor, n *Norm, rope kernels.Rope, b *Batch) (out rotated) {
 	if rope.HeadDim == 0 {
 		return rotated{Y: x}

@@ -37,7 +37,8 @@ func (ro *Router) choose(r *parallel.Rank, x kernels.Tensor, k int) Choice {
 		r.Dev.AddBias(logits, logits, ro.Bias.W, nil)
 	}
 	c := Choice{
-		X: x, Probs: r.Stack.New(kernels.F32, x.Rows, e), Weights: r.Stack.New(kernels.F32, x.Rows, k), Picks: r.Stack.New(kernels.I32, x.Rows, k),
+		X: x, Probs: r.Stack.New(kernels.F32, x.Rows, e), Weights: r.Stack.New(kernels.F32, x.Rows, k),
+		Picks: r.Stack.New(kernels.I32, x.Rows, k),
 	}
 	r.Dev.Route(c.Weights, c.Picks, c.Probs, logits, ro.settings())
 	return c

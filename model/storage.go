@@ -8,23 +8,25 @@ import (
 	"lockstep/data"
 )
 
-// storage is a format in which a checkpoint keeps a weight in tensors of its own making: codes, and what says which numbers these stand for. They are called as the weight
-// is, with other endings.
+// storage is a format in which a checkpoint keeps a weight in tensors of its own making: codes, and what says which
+// numbers these stand for. They are called as the weight is, with other endings.
 type storage struct {
 	name   string   // for people
 	weight string   // ending of the weights that may be kept so
 	codes  string   // ending of the codes
 	dtype  string   // of the codes
 	others []string // endings of the further tensors
-	beside string   // ending of tensors that say how what the weights multiply was rounded; they are read over. "": none
-	family string   // the only one that has the format; "": any
+	// ending of tensors that say how what the weights multiply was rounded; they are read over. "": none
+	beside string
+	family string // the only one that has the format; "": any
 
 	// open checks types and shapes of the codes and of the others, in their order, and says what they hold.
 	open func(codes data.TensorInfo, others []data.TensorInfo) (weight, error)
 }
 
-// quantization is quantization_config of config.json (names as in transformers and compressed-tensors). What says how activations are rounded, and which modules are left
-// alone, is not read: activations are not rounded here, and the tensors themselves say what they are.
+// quantization is quantization_config of config.json (names as in transformers and compressed-tensors). What says how
+// activations are rounded, and which modules are left alone, is not read: activations are not rounded here, and the
+// tensors themselves say what they are.
 type quantization struct {
 	Method string `json:"quant_method"`
 	Block  []int  `json:"weight_block_size"` // of fp8
@@ -45,9 +47,11 @@ func (m *Model) Opened() string {
 
 const quantizationKey = "quantization_config"
 
-// storageOf is how a config.json (in plain JSON) says that weights are kept, in it or in its text_config; nil: as they are.
+// storageOf is how a config.json (in plain JSON) says that weights are kept, in it or in its text_config; nil: as they
+// are.
 func storageOf(config []byte) (*storage, error) {
-	var outer, inner map[string]json.RawMessage // names as they are written: fields of a struct would be found in any case
+	// names as they are written: fields of a struct would be found in any case
+	var outer, inner map[string]json.RawMessage
 	var family string
 	if err := json.Unmarshal(config, &outer); err != nil {
 		return nil, jsonPlace(config, err)
@@ -73,15 +77,18 @@ func storageOf(config []byte) (*storage, error) {
 	case own == nil:
 		own = text
 	case text != nil && own.name != text.name:
-		return nil, fmt.Errorf(quantizationKey+" says %s and that of text_config %s: remove the one that is not true of the weights", own.name, text.name)
+		return nil, fmt.Errorf(quantizationKey+" says %s and that of text_config %s: remove the one that is not true "+
+			"of the weights", own.name, text.name)
 	}
 	if own != nil && own.family != "" && own.family != family {
-		return nil, fmt.Errorf(quantizationKey+": %s is read for %s alone: convert the weights to bf16 and remove the field", own.name, own.family)
+		return nil, fmt.Errorf(quantizationKey+": %s is read for %s alone: convert the weights to bf16 and remove "+
+			"the field", own.name, own.family)
 	}
 	return own, nil
 }
 
-var errStorage = errors.New("want fp8 with a weight_block_size, mxfp4, or compressed-tensors of format float-quantized, pack-quantized or mxfp4-pack-quantized; or convert the weights to bf16 and remove the field")
+var errStorage = errors.New("want fp8 with a weight_block_size, mxfp4, or compressed-tensors of format " +
+	"float-quantized, pack-quantized or mxfp4-pack-quantized; or convert the weights to bf16 and remove the field")
 
 func parseStorage(text json.RawMessage) (*storage, error) {
 	if len(text) == 0 || string(text) == "null" {

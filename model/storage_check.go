@@ -16,7 +16,8 @@ func readScales(t data.TensorInfo) ([]float32, error) {
 	}
 	for i, x := range s {
 		if x-x != 0 {
-			return nil, fmt.Errorf("%s: tensor %s: scale %v is %v: fetch the checkpoint again", t.File, t.Name, place(t.Shape, i), x)
+			return nil, fmt.Errorf("%s: tensor %s: scale %v is %v: fetch the checkpoint again", t.File, t.Name,
+				place(t.Shape, i), x)
 		}
 	}
 	return s, nil
@@ -42,7 +43,8 @@ func finite(values []float32, codes data.TensorInfo) error {
 	case isNaN.Load():
 		return fmt.Errorf("%s: tensor %s: codes stand for NaN: fetch the checkpoint again", codes.File, codes.Name)
 	case isInf.Load():
-		return fmt.Errorf("%s: tensor %s: codes stand for more than fp32 holds: fetch the checkpoint again", codes.File, codes.Name)
+		return fmt.Errorf("%s: tensor %s: codes stand for more than fp32 holds: fetch the checkpoint again", codes.File,
+			codes.Name)
 	}
 	return nil
 }

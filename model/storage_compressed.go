@@ -8,8 +8,8 @@ import (
 	"lockstep/quant"
 )
 
-// compressedTensors is what quantization_config says of a release that github.com/vllm-project/compressed-tensors has written (QuantizationConfig, QuantizationScheme,
-// QuantizationArgs).
+// compressedTensors is what quantization_config says of a release that github.com/vllm-project/compressed-tensors has
+// written (QuantizationConfig, QuantizationScheme, QuantizationArgs).
 type compressedTensors struct {
 	Format    string                     `json:"format"`
 	Groups    map[string]compressedGroup `json:"config_groups"`
@@ -61,7 +61,8 @@ func (c *compressedTensors) storage(refuse func(string, ...any) (*storage, error
 // storage is how the weights of a format are kept.
 func (w *compressedWeights) storage(format string, refuse func(string, ...any) (*storage, error)) (*storage, error) {
 	is := func(kind string, bits int, strategies ...string) bool {
-		return w.Type == kind && w.Bits == bits && slices.Contains(strategies, w.Strategy) && w.Symmetric && w.Order == nil
+		return w.Type == kind && w.Bits == bits && slices.Contains(strategies, w.Strategy) && w.Symmetric &&
+			w.Order == nil
 	}
 	switch format {
 	case "float-quantized", "naive-quantized": // the second where activations are not rounded
@@ -82,11 +83,13 @@ func (w *compressedWeights) storage(format string, refuse func(string, ...any) (
 	default:
 		return refuse("compressed-tensors of format %q", format)
 	}
-	return refuse("compressed-tensors of format %q with weights of num_bits %d, type %q, strategy %q, group_size %d, symmetric %v, actorder %v",
+	return refuse("compressed-tensors of format %q with weights of num_bits %d, type %q, strategy %q, group_size %d, "+
+		"symmetric %v, actorder %v",
 		format, w.Bits, w.Type, w.Strategy, w.Size, w.Symmetric, w.Order)
 }
 
-// fp8 is a weight of E4M3 codes beside weight_scale, and input_scale where activations are rounded by scales that calibration has found.
+// fp8 is a weight of E4M3 codes beside weight_scale, and input_scale where activations are rounded by scales that
+// calibration has found.
 func (w *compressedWeights) fp8() (*storage, error) {
 	rows := fp8Rows(w.Strategy == "tensor")
 	if w.Strategy != "block" {

@@ -8,9 +8,10 @@ import (
 	"lockstep/quant"
 )
 
-// fp8Blocks is FP8 of DeepSeek-V3 and those after it: a weight [out, in] is E4M3 codes, and a scale in weight_scale_inv [ceil(out/high), ceil(in/wide)] multiplies each block.
-// Scales are F32 or BF16; those of DeepSeek-V3.1 and later are powers of two (scale_fmt ue8m0), which may be kept as F8_E8M0. Experts in one tensor [n, out, in] have scales
-// [n, ...].
+// fp8Blocks is FP8 of DeepSeek-V3 and those after it: a weight [out, in] is E4M3 codes, and a scale in weight_scale_inv
+// [ceil(out/high), ceil(in/wide)] multiplies each block. Scales are F32 or BF16; those of DeepSeek-V3.1 and later are
+// powers of two (scale_fmt ue8m0), which may be kept as F8_E8M0. Experts in one tensor [n, out, in] have scales [n,
+// ...].
 func fp8Blocks(high, wide int) *storage {
 	return &storage{
 		name: fmt.Sprintf("FP8 blocks of %d x %d", high, wide), dtype: "F8_E4M3", others: []string{"_scale_inv"},
@@ -23,7 +24,8 @@ func fp8Blocks(high, wide int) *storage {
 			rows, cols := codes.Shape[rank-2], codes.Shape[rank-1]
 			want := append(slices.Clone(codes.Shape[:rank-2]), (rows+high-1)/high, (cols+wide-1)/wide)
 			if !slices.Equal(scales.Shape, want) {
-				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s %v", want, codes.Name, codes.Shape))
+				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s %v", want, codes.Name,
+					codes.Shape))
 			}
 			if err := wantType(scales, "F32", "BF16", "F8_E8M0"); err != nil {
 				return weight{}, err
@@ -46,15 +48,16 @@ func fp8Blocks(high, wide int) *storage {
 	}
 }
 
-// fp8Rows is FP8 of compressed-tensors: a weight [out, in] is E4M3 codes, and a scale F32 or BF16 in weight_scale [out, 1] multiplies each row, or (whole) one of [1] all of
-// them.
+// fp8Rows is FP8 of compressed-tensors: a weight [out, in] is E4M3 codes, and a scale F32 or BF16 in weight_scale [out,
+// 1] multiplies each row, or (whole) one of [1] all of them.
 func fp8Rows(whole bool) *storage {
 	name := "FP8 with a scale for each row"
 	if whole {
 		name = "FP8 with one scale for a tensor"
 	}
 	return &storage{
-		name: name, weight: ".weight", codes: ".weight", dtype: "F8_E4M3", others: []string{".weight_scale"}, beside: ".input_scale",
+		name: name, weight: ".weight", codes: ".weight", dtype: "F8_E4M3", others: []string{".weight_scale"},
+		beside: ".input_scale",
 		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
 			scales := others[0]
 			if len(codes.Shape) != 2 {
@@ -65,7 +68,8 @@ func fp8Rows(whole bool) *storage {
 			case whole && scales.Len() != 1:
 				return weight{}, misfit(scales, fmt.Sprintf("[1]: one scale for %s", codes.Name))
 			case !whole && !slices.Equal(scales.Shape, want):
-				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each row of %s %v", want, codes.Name, codes.Shape))
+				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each row of %s %v", want, codes.Name,
+					codes.Shape))
 			}
 			if err := wantType(scales, "F32", "BF16"); err != nil {
 				return weight{}, err

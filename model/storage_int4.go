@@ -9,11 +9,12 @@ import (
 	"lockstep/quant"
 )
 
-// int4Groups is pack-quantized of compressed-tensors: a weight [out, in] is 4-bit codes, eight in a word of weight_packed I32 [out, ceil(in/8)], weight_scale
-// [out, ceil(in/group)], and weight_shape, the numbers out and in.
+// int4Groups is pack-quantized of compressed-tensors: a weight [out, in] is 4-bit codes, eight in a word of
+// weight_packed I32 [out, ceil(in/8)], weight_scale [out, ceil(in/group)], and weight_shape, the numbers out and in.
 func int4Groups(group int) *storage {
 	return &storage{
-		name: fmt.Sprintf("INT4 groups of %d", group), weight: ".weight", codes: ".weight_packed", dtype: "I32", others: []string{".weight_scale", ".weight_shape"},
+		name: fmt.Sprintf("INT4 groups of %d", group), weight: ".weight", codes: ".weight_packed", dtype: "I32",
+		others: []string{".weight_scale", ".weight_shape"},
 		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
 			scales := others[0]
 			shape, err := readShape(others[1])
@@ -22,7 +23,8 @@ func int4Groups(group int) *storage {
 			}
 			rows, cols := shape[0], shape[1]
 			if want := []int{rows, (cols + 7) / 8}; !slices.Equal(codes.Shape, want) {
-				return weight{}, misfit(codes, fmt.Sprintf("%v: %s says that the weight is %v", want, others[1].Name, shape))
+				return weight{}, misfit(codes, fmt.Sprintf("%v: %s says that the weight is %v", want, others[1].Name,
+					shape))
 			}
 			if want := []int{rows, (cols + group - 1) / group}; !slices.Equal(scales.Shape, want) {
 				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each group of a weight %v", want, shape))
@@ -60,7 +62,8 @@ func readShape(t data.TensorInfo) ([]int, error) {
 			n = int64(binary.LittleEndian.Uint64(t.Data[i*size:]))
 		}
 		if n <= 0 || n > 1<<31 {
-			return nil, fmt.Errorf("%s: tensor %s says %d: want the rows and columns of the weight: fetch the checkpoint again", t.File, t.Name, n)
+			return nil, fmt.Errorf("%s: tensor %s says %d: want the rows and columns of the weight: fetch the "+
+				"checkpoint again", t.File, t.Name, n)
 		}
 		shape[i] = int(n)
 	}

@@ -8,15 +8,17 @@ import (
 	"lockstep/quant"
 )
 
-// mxfp4 is how gpt-oss keeps its experts: blocks U8 [n, out, in/32, 16] of codes and scales U8 [n, out, in/32]. They stand for a weight [n, in, out], as the checkpoints
-// have it that keep numbers.
+// mxfp4 is how gpt-oss keeps its experts: blocks U8 [n, out, in/32, 16] of codes and scales U8 [n, out, in/32]. They
+// stand for a weight [n, in, out], as the checkpoints have it that keep numbers.
 func mxfp4() *storage {
 	return &storage{
-		name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), codes: "_blocks", dtype: "U8", others: []string{"_scales"}, family: "gpt_oss",
+		name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), codes: "_blocks", dtype: "U8",
+		others: []string{"_scales"}, family: "gpt_oss",
 		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
 			scales := others[0]
 			if len(codes.Shape) != 4 || codes.Shape[3] != quant.MXFP4Block/2 {
-				return weight{}, misfit(codes, fmt.Sprintf("[experts, out, in/%d, %d]", quant.MXFP4Block, quant.MXFP4Block/2))
+				return weight{}, misfit(codes, fmt.Sprintf("[experts, out, in/%d, %d]", quant.MXFP4Block,
+					quant.MXFP4Block/2))
 			}
 			if want := codes.Shape[:3]; !slices.Equal(scales.Shape, want) {
 				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s", want, codes.Name))
@@ -36,10 +38,12 @@ func mxfp4() *storage {
 	}
 }
 
-// mxfp4Packed is mxfp4-pack-quantized of compressed-tensors: a weight [out, in] is codes U8 in weight_packed [out, in/2] and scales U8 in weight_scale [out, in/32].
+// mxfp4Packed is mxfp4-pack-quantized of compressed-tensors: a weight [out, in] is codes U8 in weight_packed [out,
+// in/2] and scales U8 in weight_scale [out, in/32].
 func mxfp4Packed() *storage {
 	return &storage{
-		name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), weight: ".weight", codes: ".weight_packed", dtype: "U8", others: []string{".weight_scale"},
+		name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), weight: ".weight", codes: ".weight_packed",
+		dtype: "U8", others: []string{".weight_scale"},
 		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
 			scales := others[0]
 			if len(codes.Shape) != 2 || codes.Shape[1]%(quant.MXFP4Block/2) != 0 {
@@ -68,13 +72,14 @@ func mxfp4Packed() *storage {
 // noNaN is an error where a scale, a power of two, is the code that is none.
 func noNaN(scales data.TensorInfo) error {
 	if at := slices.Index(scales.Data, 255); at >= 0 {
-		return fmt.Errorf("%s: tensor %s: scale %v is NaN: fetch the checkpoint again", scales.File, scales.Name, place(scales.Shape, at))
+		return fmt.Errorf("%s: tensor %s: scale %v is NaN: fetch the checkpoint again", scales.File, scales.Name,
+			place(scales.Shape, at))
 	}
 	return nil
 }
 
-// decodeTransposed is experts dst [n, cols, rows] from blocks and scales of [n, rows, cols]. Some rows are decoded at a time, so that they are still near when they are written
-// as columns.
+// decodeTransposed is experts dst [n, cols, rows] from blocks and scales of [n, rows, cols]. Some rows are decoded at a
+// time, so that they are still near when they are written as columns.
 func decodeTransposed(dst []float32, blocks, scales []byte, rows, cols int) {
 	const together = 32
 	if len(dst) == 0 {

@@ -21,8 +21,8 @@ import (
 	"lockstep/parallel"
 )
 
-// A release in a quantised format is made here from a golden, by encoders that share nothing with package quant, beside the same checkpoint with the numbers that the codes
-// stand for. Opened, both must be the same model on every bit.
+// A release in a quantised format is made here from a golden, by encoders that share nothing with package quant, beside
+// the same checkpoint with the numbers that the codes stand for. Opened, both must be the same model on every bit.
 
 // numbers is a tensor before it is encoded, rows first.
 type numbers struct {
@@ -71,10 +71,12 @@ func bf16s(values []float32) (raw []byte) {
 	return raw
 }
 
-// newRelease starts from a golden whose experts lie one by one, or (fused) as one tensor of all gates and ups and one of all downs.
+// newRelease starts from a golden whose experts lie one by one, or (fused) as one tensor of all gates and ups and one
+// of all downs.
 func newRelease(t *testing.T, family string, fused bool) *release {
 	t.Helper()
-	r := &release{dir: filepath.Join("testdata", family), files: map[string]data.OutTensor{}, plain: map[string]numbers{}, coded: map[string]bool{}}
+	r := &release{dir: filepath.Join("testdata", family), files: map[string]data.OutTensor{},
+		plain: map[string]numbers{}, coded: map[string]bool{}}
 	text, err := os.ReadFile(filepath.Join(r.dir, "config.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &r.config)
@@ -182,7 +184,8 @@ func (r *release) fp8As(name string, high, wide int, scaleType, scaleName string
 			codes[i], decoded[i] = byte(code|0x80), -decoded[i]
 		}
 	}
-	r.encode(name, numbers{n.shape, decoded}, bytesOf(name, "F8_E4M3", n.shape, codes), bytesOf(scaleName, scaleType, scaleShape, raw))
+	r.encode(name, numbers{n.shape, decoded}, bytesOf(name, "F8_E4M3", n.shape, codes), bytesOf(scaleName, scaleType,
+		scaleShape, raw))
 }
 
 // encodeScales is the bytes of scales in a type, whose numbers they become.
@@ -204,7 +207,8 @@ func encodeScales(scales []float32, dtype string) (raw []byte) {
 	return f32s(scales)
 }
 
-// fp8Rows encodes a weight as compressed-tensors does, with a scale for each row or, beside the scale of activations, one for all.
+// fp8Rows encodes a weight as compressed-tensors does, with a scale for each row or, beside the scale of activations,
+// one for all.
 func (r *release) fp8Rows(name string, whole bool, scaleType string) {
 	shape := r.plain[name].shape
 	if !whole {
@@ -246,7 +250,8 @@ func (r *release) int4(name string, group int) {
 	}
 	shape := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, uint32(rows)), uint32(cols))
 	r.encode(name, numbers{n.shape, decoded}, bytesOf(stem+".weight_packed", "I32", []int{rows, cols / 8}, packed),
-		bytesOf(stem+".weight_scale", "BF16", []int{rows, cols / group}, bf16s(scales)), bytesOf(stem+".weight_shape", "I32", []int{2}, shape))
+		bytesOf(stem+".weight_scale", "BF16", []int{rows, cols / group}, bf16s(scales)), bytesOf(stem+".weight_shape",
+			"I32", []int{2}, shape))
 }
 
 // mxfp4 turns experts [n, in, out] into blocks and scales of [n, out, in].
@@ -266,7 +271,8 @@ func (r *release) mxfp4Packed(name string) {
 	n, stem := r.plain[name], strings.TrimSuffix(name, ".weight")
 	rows, cols := n.shape[0], n.shape[1]
 	blocks, scales, decoded := encodeMXFP4(n.values, func(b, i int) int { return 32*b + i })
-	r.encode(name, numbers{n.shape, decoded}, bytesOf(stem+".weight_packed", "U8", []int{rows, cols / 2}, blocks), bytesOf(stem+".weight_scale", "U8", []int{rows, cols / 32}, scales))
+	r.encode(name, numbers{n.shape, decoded}, bytesOf(stem+".weight_packed", "U8", []int{rows, cols / 2}, blocks),
+		bytesOf(stem+".weight_scale", "U8", []int{rows, cols / 32}, scales))
 }
 
 // encodeMXFP4 encodes numbers, the i-th of block b at(b, i).
@@ -341,7 +347,8 @@ func writeFolder(t *testing.T, config map[string]any, tensors []data.OutTensor) 
 
 // projection names what FP8 releases have in codes.
 func projection(name string) bool {
-	for _, other := range []string{"weights_proj", "in_proj_a.", "in_proj_b.", "in_proj_ba.", "mm_projector", "vision_tower", "_bias", ".bias"} {
+	for _, other := range []string{"weights_proj", "in_proj_a.", "in_proj_b.", "in_proj_ba.", "mm_projector",
+		"vision_tower", "_bias", ".bias"} {
 		if strings.Contains(name, other) {
 			return false
 		}
@@ -366,26 +373,31 @@ func (r *release) each(chosen func(name string) bool, encode func(name string)) 
 
 func fp8Config(high, wide int) map[string]any {
 	return map[string]any{
-		"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": []int{high, wide}, "modules_to_not_convert": []string{"lm_head", "gate"},
+		"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": []int{high, wide},
+		"modules_to_not_convert": []string{"lm_head", "gate"},
 	}
 }
 
 func int4Config(group int) map[string]any {
-	return compressedConfig("pack-quantized", map[string]any{"num_bits": 4, "type": "int", "strategy": "group", "group_size": group})
+	return compressedConfig("pack-quantized", map[string]any{"num_bits": 4, "type": "int", "strategy": "group",
+		"group_size": group})
 }
 
 // compressedConfig is what compressed-tensors writes, with what weights say besides.
 func compressedConfig(format string, weights map[string]any) map[string]any {
 	maps.Copy(weights, map[string]any{"symmetric": true, "dynamic": false, "actorder": nil})
 	return map[string]any{
-		"quant_method": "compressed-tensors", "format": format, "ignore": []string{"lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"}, "kv_cache_scheme": nil,
-		"config_groups":       map[string]any{"group_0": map[string]any{"targets": []string{"Linear"}, "input_activations": nil, "output_activations": nil, "weights": weights}},
+		"quant_method": "compressed-tensors", "format": format, "ignore": []string{"lm_head", "re:.*self_attn.*",
+			"re:.*shared_experts.*"}, "kv_cache_scheme": nil,
+		"config_groups": map[string]any{"group_0": map[string]any{"targets": []string{"Linear"},
+			"input_activations": nil, "output_activations": nil, "weights": weights}},
 		"quantization_status": "compressed", "sparsity_config": map[string]any{}, "transform_config": map[string]any{},
 	}
 }
 
 func floatConfig(strategy string) map[string]any {
-	return compressedConfig("float-quantized", map[string]any{"num_bits": 8, "type": "float", "strategy": strategy, "group_size": nil, "block_structure": nil})
+	return compressedConfig("float-quantized", map[string]any{"num_bits": 8, "type": "float", "strategy": strategy,
+		"group_size": nil, "block_structure": nil})
 }
 
 // floatRelease is one of compressed-tensors in FP8 with a scale for each row or for a tensor.
@@ -400,14 +412,16 @@ func floatRelease(t *testing.T, family string, whole bool, scaleType string) *re
 func blockRelease(t *testing.T, family string, high, wide int) *release {
 	t.Helper()
 	r := newRelease(t, family, false)
-	r.config["quantization_config"] = compressedConfig("naive-quantized", map[string]any{"num_bits": 8, "type": "float", "strategy": "block", "block_structure": []int{high, wide}})
+	r.config["quantization_config"] = compressedConfig("naive-quantized", map[string]any{"num_bits": 8, "type": "float",
+		"strategy": "block", "block_structure": []int{high, wide}})
 	return r.each(projection, func(name string) { r.fp8Compressed(name, high, wide, "BF16") })
 }
 
 func mxfp4PackedRelease(t *testing.T, family string) *release {
 	t.Helper()
 	r := newRelease(t, family, false)
-	r.config["quantization_config"] = compressedConfig("mxfp4-pack-quantized", map[string]any{"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32})
+	r.config["quantization_config"] = compressedConfig("mxfp4-pack-quantized", map[string]any{"num_bits": 4,
+		"type": "float", "strategy": "group", "group_size": 32})
 	return r.each(projection, r.mxfp4Packed)
 }
 
@@ -426,13 +440,16 @@ func int4Release(t *testing.T, family string) *release {
 	} else {
 		r.config["quantization_config"] = int4Config(32)
 	}
-	return r.each(func(name string) bool { return strings.Contains(name, ".mlp.experts.") }, func(name string) { r.int4(name, 32) })
+	return r.each(func(name string) bool {
+		return strings.Contains(name, ".mlp.experts.")
+	}, func(name string) { r.int4(name, 32) })
 }
 
 func mxfp4Release(t *testing.T) *release {
 	t.Helper()
 	r := newRelease(t, "gpt_oss", false)
-	r.config["quantization_config"] = map[string]any{"quant_method": "mxfp4", "modules_to_not_convert": []string{"model.layers.*.self_attn", "model.layers.*.mlp.router"}}
+	r.config["quantization_config"] = map[string]any{"quant_method": "mxfp4",
+		"modules_to_not_convert": []string{"model.layers.*.self_attn", "model.layers.*.mlp.router"}}
 	return r.each(func(name string) bool {
 		return strings.HasSuffix(name, "experts.gate_up_proj") || strings.HasSuffix(name, "experts.down_proj")
 	}, r.mxfp4)
@@ -441,24 +458,30 @@ func mxfp4Release(t *testing.T) *release {
 // releases in every format; blocks that do not divide the matrices are cut at the edges.
 func releases(t *testing.T) map[string]*release {
 	return map[string]*release{
-		"FP8 qwen3":                      fp8Release(t, "qwen3", false, 128, 128, "BF16"),
-		"FP8 qwen3_moe":                  fp8Release(t, "qwen3_moe", false, 16, 16, "F32"),
-		"FP8 qwen3_5_moe_wrapped":        fp8Release(t, "qwen3_5_moe_wrapped", false, 32, 32, "BF16"),
-		"FP8 qwen3_5_moe fused":          fp8Release(t, "qwen3_5_moe", true, 16, 24, "F32"),
-		"FP8 minimax_m2":                 fp8Release(t, "minimax_m2", false, 24, 40, "F32"),
-		"FP8 glm5":                       fp8Release(t, "glm5", false, 16, 16, "F32"),
-		"FP8 deepseek_v3_grouped":        fp8Release(t, "deepseek_v3_grouped", false, 32, 32, "F32"),
-		"INT4 kimi_k2":                   int4Release(t, "kimi_k2"),
-		"INT4 kimi_k25_wrapped":          int4Release(t, "kimi_k25_wrapped"),
-		"MXFP4 gpt_oss":                  mxfp4Release(t),
-		"FP8 E8M0 qwen3_moe":             fp8Release(t, "qwen3_moe", false, 16, 16, "F8_E8M0"),
-		"FP8 rows glm4_moe":              floatRelease(t, "glm4_moe", false, "BF16"),
-		"FP8 rows llama3":                floatRelease(t, "llama3", false, "F32"),
-		"FP8 tensors qwen3_moe":          floatRelease(t, "qwen3_moe", true, "BF16"),
-		"FP8 blocks qwen3":               blockRelease(t, "qwen3", 24, 40),
-		"MXFP4 qwen3_moe":                mxfp4PackedRelease(t, "qwen3_moe"),
-		"FP8 kimi_k2 and further layer":  withFurtherLayer(fp8Release(t, "kimi_k2", false, 16, 16, "F32"), func(r *release, name string) { r.fp8(name, 16, 16, "F32") }),
-		"FP8 glm4_moe and further layer": withFurtherLayer(floatRelease(t, "glm4_moe", true, "F32"), func(r *release, name string) { r.fp8Rows(name, true, "F32") }),
+		"FP8 qwen3":               fp8Release(t, "qwen3", false, 128, 128, "BF16"),
+		"FP8 qwen3_moe":           fp8Release(t, "qwen3_moe", false, 16, 16, "F32"),
+		"FP8 qwen3_5_moe_wrapped": fp8Release(t, "qwen3_5_moe_wrapped", false, 32, 32, "BF16"),
+		"FP8 qwen3_5_moe fused":   fp8Release(t, "qwen3_5_moe", true, 16, 24, "F32"),
+		"FP8 minimax_m2":          fp8Release(t, "minimax_m2", false, 24, 40, "F32"),
+		"FP8 glm5":                fp8Release(t, "glm5", false, 16, 16, "F32"),
+		"FP8 deepseek_v3_grouped": fp8Release(t, "deepseek_v3_grouped", false, 32, 32, "F32"),
+		"INT4 kimi_k2":            int4Release(t, "kimi_k2"),
+		"INT4 kimi_k25_wrapped":   int4Release(t, "kimi_k25_wrapped"),
+		"MXFP4 gpt_oss":           mxfp4Release(t),
+		"FP8 E8M0 qwen3_moe":      fp8Release(t, "qwen3_moe", false, 16, 16, "F8_E8M0"),
+		"FP8 rows glm4_moe":       floatRelease(t, "glm4_moe", false, "BF16"),
+		"FP8 rows llama3":         floatRelease(t, "llama3", false, "F32"),
+		"FP8 tensors qwen3_moe":   floatRelease(t, "qwen3_moe", true, "BF16"),
+		"FP8 blocks qwen3":        blockRelease(t, "qwen3", 24, 40),
+		"MXFP4 qwen3_moe":         mxfp4PackedRelease(t, "qwen3_moe"),
+		"FP8 kimi_k2 and further layer": withFurtherLayer(fp8Release(t, "kimi_k2", false, 16, 16, "F32"),
+			func(r *release, name string) {
+				r.fp8(name, 16, 16, "F32")
+			}),
+		"FP8 glm4_moe and further layer": withFurtherLayer(floatRelease(t, "glm4_moe", true, "F32"),
+			func(r *release, name string) {
+				r.fp8Rows(name, true, "F32")
+			}),
 	}
 }
 
@@ -476,7 +499,8 @@ func withFurtherLayer(r *release, encode func(r *release, name string)) *release
 	return r
 }
 
-// opened is what a folder's model gives: logits, the losses of two steps of full fine-tuning, and every tensor that it saves before them.
+// opened is what a folder's model gives: logits, the losses of two steps of full fine-tuning, and every tensor that it
+// saves before them.
 type opened struct {
 	logits, losses []float32
 	said           string
@@ -517,7 +541,8 @@ func TestReleasesOpenAsTheirNumbers(t *testing.T) {
 				if !slices.Equal(got.logits, want.logits) || !slices.Equal(got.losses, want.losses) {
 					t.Errorf("logits or losses of training differ from those of the numbers that the codes stand for")
 				}
-				if !strings.HasPrefix(got.said, "weights: "+strings.Fields(name)[0]) || !strings.Contains(got.said, ", opened as "+d.String()) || want.said != "" {
+				if !strings.HasPrefix(got.said, "weights: "+strings.Fields(name)[0]) ||
+					!strings.Contains(got.said, ", opened as "+d.String()) || want.said != "" {
 					t.Errorf("says %q of the release and %q of its numbers", got.said, want.said)
 				}
 				sameFolder(t, got.saved, want.saved)
@@ -536,7 +561,8 @@ func sameFolder(t *testing.T, got, want string) {
 	for _, name := range a.Names() {
 		x, _ := a.Tensor(name)
 		y, _ := b.Tensor(name)
-		if x.DType != y.DType || !bytes.Equal(x.Data, y.Data) || !slices.Equal(x.Shape, y.Shape) || x.DType != "F32" && x.DType != "BF16" {
+		if x.DType != y.DType || !bytes.Equal(x.Data, y.Data) || !slices.Equal(x.Shape, y.Shape) || x.DType != "F32" &&
+			x.DType != "BF16" {
 			t.Errorf("saved %s %s %v is not %s %v", name, x.DType, x.Shape, y.DType, y.Shape)
 		}
 	}
@@ -559,7 +585,8 @@ func sameFolder(t *testing.T, got, want string) {
 func TestScalesOfActivationsAreReadOver(t *testing.T) {
 	r := floatRelease(t, "llama3", true, "BF16")
 	said := openFolder(t, r.write(t), "", kernels.BF16, []int32{1, 2, 3}).said
-	if want := "weights: FP8 with one scale for a tensor, opened as bf16; 14 tensors .input_scale are read over: activations are not rounded"; said != want {
+	if want := "weights: FP8 with one scale for a tensor, opened as bf16; 14 tensors .input_scale are read over: " +
+		"activations are not rounded"; said != want {
 		t.Errorf("says %q, want %q", said, want)
 	}
 	const stray = "model.layers.0.input_layernorm.input_scale"
@@ -573,7 +600,8 @@ func TestScalesOfActivationsAreReadOver(t *testing.T) {
 func TestAdapterOnRelease(t *testing.T) {
 	r, adapter := mxfp4Release(t), filepath.Join("testdata", "adapters", "gpt_oss")
 	ids := openGolden(t, adapter).ids("ids")
-	got, want := openFolder(t, r.write(t), adapter, kernels.BF16, ids), openFolder(t, r.writePlain(t, kernels.BF16), adapter, kernels.BF16, ids)
+	got, want := openFolder(t, r.write(t), adapter, kernels.BF16, ids), openFolder(t, r.writePlain(t, kernels.BF16),
+		adapter, kernels.BF16, ids)
 	if !slices.Equal(got.logits, want.logits) || !slices.Equal(got.losses, want.losses) {
 		t.Error("logits or losses of training adapters differ")
 	}
@@ -585,10 +613,12 @@ func TestInspectRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Two layers of 4 experts: codes of 64*64 and 32*64 weights, two in a byte, and a scale for 32 of them.
-	if want := 2 * 4 * (64*64 + 32*64) * 17 / 32; s.Kept != "MXFP4 blocks of 32" || s.Decoded != 4 || s.Formats["U8"] != want {
+	if want := 2 * 4 * (64*64 + 32*64) * 17 / 32; s.Kept != "MXFP4 blocks of 32" || s.Decoded != 4 ||
+		s.Formats["U8"] != want {
 		t.Errorf("%q, %d weights, %d bytes; want %d", s.Kept, s.Decoded, s.Formats["U8"], want)
 	}
-	if text := s.String(); !strings.Contains(text, "quantised   4 weights in MXFP4 blocks of 32") || !strings.Contains(text, "U8 0.00 GiB") {
+	if text := s.String(); !strings.Contains(text, "quantised   4 weights in MXFP4 blocks of 32") ||
+		!strings.Contains(text, "U8 0.00 GiB") {
 		t.Error(text)
 	}
 }
@@ -602,7 +632,8 @@ func TestReleaseRefuses(t *testing.T) {
 	tensors := func() *release { return floatRelease(t, "qwen3", true, "F32") }
 	packedMX := func() *release { return mxfp4PackedRelease(t, "qwen3") }
 	e8m0 := func() *release { return fp8Release(t, "qwen3", false, 16, 16, "F8_E8M0") }
-	const proj, expert, experts = "model.layers.0.self_attn.k_proj.weight", "model.layers.1.mlp.experts.0.up_proj.weight", "model.layers.0.mlp.experts.down_proj"
+	const proj, expert, experts = "model.layers.0.self_attn.k_proj.weight",
+		"model.layers.1.mlp.experts.0.up_proj.weight", "model.layers.0.mlp.experts.down_proj"
 	whole := func(dtype string, fill byte, shape ...int) func(r *release, name string) {
 		return func(r *release, name string) {
 			size := map[string]int{"F32": 4, "I32": 4, "I64": 8, "BF16": 2, "U8": 1, "F8_E4M3": 1, "F8_E8M0": 1}[dtype]
@@ -680,7 +711,8 @@ func TestReleaseRefuses(t *testing.T) {
 		for _, ending := range []string{"_scale_inv", "_packed", "_shape", "_scale", "_blocks", "_scales"} {
 			stem = strings.TrimSuffix(stem, ending)
 		}
-		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), stem) || !strings.HasPrefix(err.Error(), dir) {
+		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), stem) || !strings.HasPrefix(err.Error(), dir) {
 			t.Errorf("%s changed, want %q: %v", c.tensor, c.want, err)
 		}
 	}
@@ -724,35 +756,54 @@ func TestQuantizationConfigRefuses(t *testing.T) {
 		config any
 		want   string
 	}{
-		{"qwen3", map[string]any{"quant_method": "awq", "bits": 4}, `"awq"`}, {"qwen3", map[string]any{"quant_method": "gptq"}, `"gptq"`}, {"qwen3", map[string]any{"quant_method": "modelopt"}, `"modelopt"`},
-		{"qwen3", map[string]any{}, `quant_method ""`}, {"qwen3", "fp8", "cannot unmarshal"}, {"qwen3", map[string]any{"quant_method": "mxfp4"}, "for gpt_oss alone"},
-		{"qwen3", map[string]any{"quant_method": "fp8"}, "without weight_block_size"}, {"qwen3", with(fp8Config(128, 128), "weight_block_size", nil), "without weight_block_size"},
-		{"qwen3", fp8Config(0, 128), "two positive numbers"}, {"qwen3", with(fp8Config(1, 1), "weight_block_size", []int{128}), "two positive numbers"},
-		{"kimi_k2", with(int4Config(32), "format", "nvfp4-pack-quantized"), "nvfp4"}, {"kimi_k2", with(int4Config(32), "format", "float-quantized"), "num_bits 4"},
-		{"qwen3", with(floatConfig("channel"), "format", "pack-quantized"), "num_bits 8"}, {"qwen3", floatConfig("group"), `strategy "group"`}, {"qwen3", floatConfig("block"), "block_structure is []"},
-		{"qwen3", compressedConfig("float-quantized", map[string]any{"num_bits": 4, "type": "float", "strategy": "channel"}), "num_bits 4"},
-		{"qwen3", compressedConfig("int-quantized", map[string]any{"num_bits": 8, "type": "int", "strategy": "channel"}), "int-quantized"},
-		{"qwen3", compressedConfig("mxfp4-pack-quantized", map[string]any{"num_bits": 4, "type": "float", "strategy": "group", "group_size": 16}), "group_size 16"},
-		{"qwen3", with(floatConfig("tensor"), "kv_cache_scheme", map[string]any{"num_bits": 8, "type": "float"}), "kv_cache_scheme"},
-		{"qwen3", with(floatConfig("tensor"), "transform_config", map[string]any{"config_groups": map[string]any{"u": nil}}), "transform_config"},
-		{"qwen3", with(floatConfig("tensor"), "config_groups", map[string]any{"a": map[string]any{"format": "dense"}}), `"dense"`},
-		{"kimi_k2", with(int4Config(32), "config_groups", map[string]any{"a": map[string]any{}, "b": map[string]any{}}), "2 config_groups"},
+		{"qwen3", map[string]any{"quant_method": "awq", "bits": 4}, `"awq"`},
+		{"qwen3", map[string]any{"quant_method": "gptq"}, `"gptq"`},
+		{"qwen3", map[string]any{"quant_method": "modelopt"}, `"modelopt"`},
+		{"qwen3", map[string]any{}, `quant_method ""`}, {"qwen3", "fp8", "cannot unmarshal"},
+		{"qwen3", map[string]any{"quant_method": "mxfp4"}, "for gpt_oss alone"},
+		{"qwen3", map[string]any{"quant_method": "fp8"}, "without weight_block_size"},
+		{"qwen3", with(fp8Config(128, 128), "weight_block_size", nil), "without weight_block_size"},
+		{"qwen3", fp8Config(0, 128), "two positive numbers"}, {"qwen3", with(fp8Config(1, 1), "weight_block_size",
+			[]int{128}), "two positive numbers"},
+		{"kimi_k2", with(int4Config(32), "format", "nvfp4-pack-quantized"), "nvfp4"},
+		{"kimi_k2", with(int4Config(32), "format", "float-quantized"), "num_bits 4"},
+		{"qwen3", with(floatConfig("channel"), "format", "pack-quantized"), "num_bits 8"},
+		{"qwen3", floatConfig("group"), `strategy "group"`}, {"qwen3", floatConfig("block"), "block_structure is []"},
+		{"qwen3", compressedConfig("float-quantized", map[string]any{"num_bits": 4, "type": "float",
+			"strategy": "channel"}), "num_bits 4"},
+		{"qwen3", compressedConfig("int-quantized", map[string]any{"num_bits": 8, "type": "int",
+			"strategy": "channel"}), "int-quantized"},
+		{"qwen3", compressedConfig("mxfp4-pack-quantized", map[string]any{"num_bits": 4, "type": "float",
+			"strategy": "group", "group_size": 16}), "group_size 16"},
+		{"qwen3", with(floatConfig("tensor"), "kv_cache_scheme", map[string]any{"num_bits": 8, "type": "float"}),
+			"kv_cache_scheme"},
+		{"qwen3", with(floatConfig("tensor"), "transform_config",
+			map[string]any{"config_groups": map[string]any{"u": nil}}), "transform_config"},
+		{"qwen3", with(floatConfig("tensor"), "config_groups", map[string]any{"a": map[string]any{"format": "dense"}}),
+			`"dense"`},
+		{"kimi_k2", with(int4Config(32), "config_groups", map[string]any{"a": map[string]any{}, "b": map[string]any{}}),
+			"2 config_groups"},
 		{"kimi_k2", with(int4Config(32), "config_groups", map[string]any{"a": map[string]any{}}), "without weights"},
-		{"kimi_k2", group("num_bits", 8), "num_bits 8"}, {"kimi_k2", group("symmetric", false), "symmetric false"}, {"kimi_k2", group("strategy", "channel"), "channel"},
-		{"kimi_k2", group("type", "float"), "float"}, {"kimi_k2", group("actorder", "group"), "actorder"}, {"kimi_k2", group("group_size", 0), "group_size is 0"},
+		{"kimi_k2", group("num_bits", 8), "num_bits 8"}, {"kimi_k2", group("symmetric", false), "symmetric false"},
+		{"kimi_k2", group("strategy", "channel"), "channel"},
+		{"kimi_k2", group("type", "float"), "float"}, {"kimi_k2", group("actorder", "group"), "actorder"},
+		{"kimi_k2", group("group_size", 0), "group_size is 0"},
 	} {
 		text, err := os.ReadFile(filepath.Join("testdata", c.family, "config.json"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = model.Describe(withField(t, text, "quantization_config", c.config), kernels.BF16)
-		if err == nil || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "config.json: quantization_config: ") || !strings.Contains(err.Error(), c.want) {
+		if err == nil || strings.Contains(err.Error(), "\n") ||
+			!strings.HasPrefix(err.Error(), "config.json: quantization_config: ") ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: %v, want %q", c.config, err, c.want)
 		}
 	}
 	r := int4Release(t, "kimi_k25_wrapped")
 	r.config["quantization_config"] = fp8Config(128, 128)
-	if err := loadError(t, r.write(t)); err == nil || !strings.Contains(err.Error(), "FP8 blocks of 128 x 128") || !strings.Contains(err.Error(), "INT4 groups of 32") {
+	if err := loadError(t, r.write(t)); err == nil || !strings.Contains(err.Error(), "FP8 blocks of 128 x 128") ||
+		!strings.Contains(err.Error(), "INT4 groups of 32") {
 		t.Errorf("two formats: %v", err)
 	}
 }

@@ -2,11 +2,13 @@ package model
 
 import "fmt"
 
-// This file is a family as README's "Adding a family" says: nothing else of the program knows of it. Its golden is made by .ci/transformers/golden_toy.py.
+// This file is a family as README's "Adding a family" says: nothing else of the program knows of it. Its golden is made
+// by .ci/transformers/golden_toy.py.
 
 func init() { families["toy"] = family{"ToyForCausalLM", buildToy, toy{}} }
 
-// toy is config.json of a model that nobody published: a Llama with norms of whole projections, a window on odd layers and mixtures on even ones.
+// toy is config.json of a model that nobody published: a Llama with norms of whole projections, a window on odd layers
+// and mixtures on even ones.
 type toy struct {
 	decoder
 	groupedRouter
@@ -16,7 +18,8 @@ type toy struct {
 }
 
 func buildToy(config []byte, b *builder) (*Model, error) {
-	c := &toy{decoder: decoder{Eps: 1e-5, HiddenAct: "silu"}, groupedRouter: groupedRouter{Groups: 1, TopGroups: 1, NormTopK: true, Scale: 1}, Shared: 1}
+	c := &toy{decoder: decoder{Eps: 1e-5, HiddenAct: "silu"}, groupedRouter: groupedRouter{Groups: 1, TopGroups: 1,
+		NormTopK: true, Scale: 1}, Shared: 1}
 	if err := c.parse(config, c); err != nil {
 		return nil, err
 	}
@@ -43,7 +46,8 @@ func buildToy(config []byte, b *builder) (*Model, error) {
 }
 
 func (c *toy) check() error {
-	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"moe_intermediate_size", c.ExpertSize}, size{"n_shared_experts", c.Shared}); err != nil {
+	if err := positive(size{"intermediate_size", c.IntermediateSize}, size{"moe_intermediate_size", c.ExpertSize},
+		size{"n_shared_experts", c.Shared}); err != nil {
 		return err
 	}
 	if c.Window <= 0 {

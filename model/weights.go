@@ -9,8 +9,8 @@ import (
 	"lockstep/kernels"
 )
 
-// weights are the tensors of a checkpoint as numbers: what it keeps in codes and scales appears under the name, and in the shape, of the weight that they stand for. It is
-// decoded when it is read, one weight at a time.
+// weights are the tensors of a checkpoint as numbers: what it keeps in codes and scales appears under the name, and in
+// the shape, of the weight that they stand for. It is decoded when it is read, one weight at a time.
 type weights struct {
 	*data.Checkpoint
 	kept *storage // nil: every tensor is what it is
@@ -24,8 +24,9 @@ type weight struct {
 	plain *data.TensorInfo          // where the checkpoint has the numbers themselves; nil: in codes
 }
 
-// stored gives the weight in a storage type to a function: numbers of another type some millions at a time, so that no second weight is in memory, and those of this one as
-// they lie in the file. raw is the elements from one on, for the time of the call.
+// stored gives the weight in a storage type to a function: numbers of another type some millions at a time, so that no
+// second weight is in memory, and those of this one as they lie in the file. raw is the elements from one on, for the
+// time of the call.
 func (w weight) stored(d kernels.DType, visit func(from int, raw []byte) error) error {
 	switch {
 	case w.plain != nil && w.plain.DType == dtypeName(d):
@@ -62,17 +63,20 @@ func newWeights(c *data.Checkpoint, kept *storage) (*weights, error) {
 		names, encoded := w.encoded(of)
 		if !encoded {
 			t, _ := c.Tensor(name)
-			return nil, fmt.Errorf("%s: tensor %s: there are no codes for it, %s in %s: fetch the checkpoint again", t.File, name, names[0], kept.dtype)
+			return nil, fmt.Errorf("%s: tensor %s: there are no codes for it, %s in %s: fetch the checkpoint again",
+				t.File, name, names[0], kept.dtype)
 		}
 		for _, other := range names[1:] {
 			if _, ok := c.Tensor(other); !ok {
-				return nil, fmt.Errorf("%s: no tensor %s, which says what %s stands for: the checkpoint is incomplete", c.Path(), other, names[0])
+				return nil, fmt.Errorf("%s: no tensor %s, which says what %s stands for: the checkpoint is incomplete",
+					c.Path(), other, names[0])
 			}
 		}
 		found = true
 	}
 	if !found {
-		return nil, fmt.Errorf("%s: %s of config.json says %s, and no tensor is kept so: remove the field", c.Path(), quantizationKey, kept.name)
+		return nil, fmt.Errorf("%s: %s of config.json says %s, and no tensor is kept so: remove the field", c.Path(),
+			quantizationKey, kept.name)
 	}
 	return w, nil
 }
@@ -112,7 +116,8 @@ func (w *weights) encoded(of string) (names []string, ok bool) {
 	return names, ok && (names[0] != of || codes.DType == w.kept.dtype)
 }
 
-// readOver tells whether a tensor says how activations are rounded before they meet a weight that is in codes: here they are not.
+// readOver tells whether a tensor says how activations are rounded before they meet a weight that is in codes: here
+// they are not.
 func (w *weights) readOver(name string) bool {
 	if w.kept == nil || w.kept.beside == "" {
 		return false
@@ -144,7 +149,8 @@ func (w *weights) has(name string) bool {
 	return ok
 }
 
-// find is the weight of a name, for [weights.unused] to leave out. config is the file that says what the checkpoint should hold.
+// find is the weight of a name, for [weights.unused] to leave out. config is the file that says what the checkpoint
+// should hold.
 func (w *weights) find(name, config string) (weight, error) {
 	if names, ok := w.encoded(name); ok {
 		var parts []data.TensorInfo
@@ -159,7 +165,8 @@ func (w *weights) find(name, config string) (weight, error) {
 	}
 	t, ok := w.Tensor(name)
 	if !ok {
-		return weight{}, fmt.Errorf("%s: no tensor %s: the checkpoint is incomplete, or %s is not its own", w.Path(), name, config)
+		return weight{}, fmt.Errorf("%s: no tensor %s: the checkpoint is incomplete, or %s is not its own", w.Path(),
+			name, config)
 	}
 	w.used[name] = true
 	return weight{shape: t.Shape, plain: &t, read: func(dst []float32) error {
@@ -182,7 +189,8 @@ func (w *weights) unused(pass func(name string) bool, config string) error {
 	if len(names) > 3 {
 		more = fmt.Sprintf(" and %d more", len(names)-3)
 	}
-	return fmt.Errorf("%s: nothing uses %s%s: is %s the one of these weights?", w.Path(), strings.Join(names[:min(3, len(names))], ", "), more, config)
+	return fmt.Errorf("%s: nothing uses %s%s: is %s the one of these weights?", w.Path(),
+		strings.Join(names[:min(3, len(names))], ", "), more, config)
 }
 
 // converted is [weight.stored] of numbers of another type, on all cores.
@@ -192,7 +200,9 @@ func converted(t data.TensorInfo, d kernels.DType, visit func(from int, raw []by
 	raw := make([]byte, size*min(together, t.Len()))
 	for from := 0; from < t.Len(); from += together {
 		to := min(from+together, t.Len())
-		err := inRanges(elements(t, from, to), func(part data.TensorInfo, i, j int) error { return convert(raw[i*size:], part, d) })
+		err := inRanges(elements(t, from, to), func(part data.TensorInfo, i, j int) error {
+			return convert(raw[i*size:], part, d)
+		})
 		if err == nil {
 			err = visit(from, raw[:(to-from)*size])
 		}

@@ -19,7 +19,8 @@ func TestStoredInPieces(t *testing.T) {
 		dtype string
 		size  int
 		to    kernels.DType
-	}{{"BF16", 2, kernels.F32}, {"F16", 2, kernels.BF16}, {"F32", 4, kernels.BF16}, {"F8_E4M3", 1, kernels.F32}, {"F32", 4, kernels.F32}, {"BF16", 2, kernels.BF16}} {
+	}{{"BF16", 2, kernels.F32}, {"F16", 2, kernels.BF16}, {"F32", 4, kernels.BF16}, {"F8_E4M3", 1, kernels.F32},
+		{"F32", 4, kernels.F32}, {"BF16", 2, kernels.BF16}} {
 		info := data.TensorInfo{Name: "w", DType: c.dtype, Shape: []int{n}, Data: raw[:c.size*n], File: "f"}
 		values := make([]float32, n)
 		if err := data.ToF32(values, info); err != nil {

@@ -24,7 +24,8 @@ func (e Extent) attention(a kernels.Attn, most int) float64 {
 	return 2 * float64(e.Rows) * e.keys(a.Window, most) * float64(a.Heads*(a.HeadDim+a.Values()))
 }
 
-// recurrence is the FLOPs of a recurrence by chunks: products within a chunk and with the state of each head, for each row.
+// recurrence is the FLOPs of a recurrence by chunks: products within a chunk and with the state of each head, for each
+// row.
 func (e Extent) recurrence(s kernels.Recurrence) float64 {
 	chunk := float64(kernels.Default().ChunkRows)
 	k, v := float64(s.KeyDim), float64(s.ValueDim)
@@ -84,7 +85,8 @@ func (l *Linear) flops(rows int) float64 {
 // learns tells whether a gradient of the projection reads its input.
 func (l *Linear) learns() bool { return l.W.Trained() || !l.A.IsNil() }
 
-// work is that of the block's sublayers, with the residual sums between them; the output of the last leads nowhere else.
+// work is that of the block's sublayers, with the residual sums between them; the output of the last leads nowhere
+// else.
 func (bl Block) work(d kernels.DType, hidden int, e Extent) (all work) {
 	for i, sub := range bl {
 		w := sub.Layer.work(e)

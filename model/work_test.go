@@ -27,7 +27,8 @@ func (m *meter) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.
 	m.Device.MatMulT(out, g, terms...)
 }
 
-// eachModel runs body with every golden's model, frozen and trained, latent attention in both forms, and a batch of two sequences.
+// eachModel runs body with every golden's model, frozen and trained, latent attention in both forms, and a batch of two
+// sequences.
 func eachModel(t *testing.T, body func(t *testing.T, r *parallel.Rank, dev *meter, m *Model, ids [][]int32)) {
 	files, err := filepath.Glob("testdata/*/golden.safetensors")
 	if err != nil || len(files) == 0 {
@@ -79,15 +80,16 @@ func at(r *parallel.Rank) uintptr {
 	return uintptr(r.Stack.New(kernels.I32, 1, 1).Data)
 }
 
-// What a block keeps of each result takes as many bytes as the plan says, besides its output; what it computes again is, in products, as many FLOPs as the plan says,
-// with and without the results. All layers of all families.
+// What a block keeps of each result takes as many bytes as the plan says, besides its output; what it computes again
+// is, in products, as many FLOPs as the plan says, with and without the results. All layers of all families.
 func TestWork(t *testing.T) {
 	eachModel(t, func(t *testing.T, r *parallel.Rank, dev *meter, m *Model, ids [][]int32) {
 		rows := 0
 		for _, s := range ids {
 			rows += len(s)
 		}
-		for _, save := range []Save{0, SaveProjections, SaveAttention, SaveResidual, SaveGateUp, SaveExperts, SaveAll - 1} {
+		for _, save := range []Save{0, SaveProjections, SaveAttention, SaveResidual, SaveGateUp, SaveExperts,
+			SaveAll - 1} {
 			b := lessonBatch(r, m, rows, ids...)
 			b.prepare(r, m)
 			x := r.Stack.New(m.DType, rows, m.Hidden)

@@ -7,23 +7,28 @@ import (
 	"lockstep/parallel"
 )
 
-// Weights is what the optimizer needs of one parameter: all contiguous and of one shape, F32 but for W, which is in the model's storage type.
+// Weights is what the optimizer needs of one parameter: all contiguous and of one shape, F32 but for W, which is in the
+// model's storage type.
 type Weights struct{ W, Master, M, V, Grad kernels.Tensor }
 
-// AdamW is Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101) on every parameter, after clipping by the global norm.
+// AdamW is Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101) on every parameter, after clipping
+// by the global norm.
 type AdamW struct {
 	Beta1, Beta2, Eps, WeightDecay float64
 	Clip                           float64 // largest norm of the whole gradient; 0: off
 }
 
-// Step updates the weights with rate lr at step (counted from 1) and clears the gradients. It returns the gradient's norm before clipping, F32 [1, 1] on the rank's
-// stack, and waits for nothing: a norm that is not finite leaves everything as it was, which the caller sees when it reads it.
+// Step updates the weights with rate lr at step (counted from 1) and clears the gradients. It returns the gradient's
+// norm before clipping, F32 [1, 1] on the rank's stack, and waits for nothing: a norm that is not finite leaves
+// everything as it was, which the caller sees when it reads it.
 func (a AdamW) Step(r *parallel.Rank, ws []Weights, lr float64, step int) (norm kernels.Tensor) {
 	scale := r.Stack.New(kernels.F32, 1, 2)
 	r.Dev.ClipScale(scale, squares(r, ws), a.Clip)
 	s := kernels.AdamW{
-		LR: float32(lr), Beta1: float32(a.Beta1), Beta2: float32(a.Beta2), Eps: float32(a.Eps), WeightDecay: float32(a.WeightDecay),
-		Correction1: float32(1 - math.Pow(a.Beta1, float64(step))), Correction2: float32(1 - math.Pow(a.Beta2, float64(step))),
+		LR: float32(lr), Beta1: float32(a.Beta1), Beta2: float32(a.Beta2), Eps: float32(a.Eps),
+		WeightDecay: float32(a.WeightDecay),
+		Correction1: float32(1 - math.Pow(a.Beta1, float64(step))),
+		Correction2: float32(1 - math.Pow(a.Beta2, float64(step))),
 	}
 	for _, w := range ws {
 		r.Dev.AdamW(w.W, w.Master, w.M, w.V, w.Grad, scale.ColRange(1, 2), s)

@@ -5,15 +5,17 @@ import (
 	"math"
 )
 
-// advantageEps is added to the standard deviation, as TRL does (verl has 1e-6), which keeps groups of nearly equal rewards small.
+// advantageEps is added to the standard deviation, as TRL does (verl has 1e-6), which keeps groups of nearly equal
+// rewards small.
 const advantageEps = 1e-4
 
-// GroupAdvantages compares rewards, consecutive groups of size answers to one prompt each. mean and deviation (of the sample, n-1) are the group's:
+// GroupAdvantages compares rewards, consecutive groups of size answers to one prompt each. mean and deviation (of the
+// sample, n-1) are the group's:
 //
 //	group_norm     (reward - mean) / (deviation + 1e-4)    GRPO, arXiv 2402.03300
 //	group_mean     reward - mean                           Dr. GRPO, arXiv 2503.20783
 //	leave_one_out  reward - mean of the others             RLOO, arXiv 2402.14740
-//	batch_norm     (reward - mean of the group) / (deviation of that over all groups + 1e-4)    REINFORCE++, arXiv 2501.03262
+//	batch_norm (reward - mean of the group) / (deviation of that over all groups + 1e-4) REINFORCE++, arXiv 2501.03262
 //	none           reward
 //
 // A group whose rewards are equal gets exactly 0 but for none.

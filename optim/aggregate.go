@@ -6,11 +6,14 @@ import "fmt"
 //
 //	token      the mean over all targets of the step (DAPO, arXiv 2503.14476)
 //	sequence   the mean over sequences of the mean over their targets (GRPO, arXiv 2402.03300)
-//	constant   the mean over sequences of the sum over their targets, divided by longest, the most tokens of an answer (Dr. GRPO, arXiv 2503.20783)
+//	constant the mean over sequences of the sum over their targets, divided by longest, the most tokens of an answer
+//	(Dr. GRPO, arXiv 2503.20783)
 //	sum        the sum over targets
-//	pair       of two sequences after another, chosen and rejected: the mean over pairs (a pair's loss is one number, whose weight all its rows carry)
+//	pair of two sequences after another, chosen and rejected: the mean over pairs (a pair's loss is one number, whose
+//	weight all its rows carry)
 //
-// targets counts those of each sequence. One that has none counts nothing, but in a pair. The quotient is taken in float64.
+// targets counts those of each sequence. One that has none counts nothing, but in a pair. The quotient is taken in
+// float64.
 func Aggregate(kind string, targets []int, longest int) []float32 {
 	total, sequences := 0, 0
 	for _, n := range targets {

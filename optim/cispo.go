@@ -4,8 +4,8 @@ package optim
 //
 //	L = -w * stop(clip(r, low, high)) * A * lp
 //
-// The derivative by lp is -w*clip(r, low, high)*A. There are as many bounds as projects: [0, 4] is ours and Tinker's, verl has 1 -+ epsilon, TRL an upper bound alone.
-// Rows whose weight a bound limited count as clipped.
+// The derivative by lp is -w*clip(r, low, high)*A. There are as many bounds as projects: [0, 4] is ours and Tinker's,
+// verl has 1 -+ epsilon, TRL an upper bound alone. Rows whose weight a bound limited count as clipped.
 type CISPO struct{ policy }
 
 var cispoDefaults = Settings{ClipLow: 1, ClipHigh: 3, Aggregate: "token", Advantage: "group_norm"}

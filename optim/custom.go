@@ -1,7 +1,8 @@
 package optim
 
-// Custom is any loss, differentiated by the caller: it takes the log-probabilities of a pass without gradients, works out the derivative of its loss by each and gives that as
-// the row's Weight. What is measured is the sum of weight * log-probability, whose gradient is the loss's; its value is not.
+// Custom is any loss, differentiated by the caller: it takes the log-probabilities of a pass without gradients, works
+// out the derivative of its loss by each and gives that as the row's Weight. What is measured is the sum of weight *
+// log-probability, whose gradient is the loss's; its value is not.
 type Custom struct{}
 
 // Reach is ReachNone: the derivatives are given.

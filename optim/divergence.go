@@ -2,8 +2,9 @@ package optim
 
 import "math"
 
-// Divergence measures how far the trainer's log-probabilities lp of sampled rows are from q, those that the engine recorded when it sampled them. Under one forward for both
-// Differ is 0. Means are over tokens; the estimators are Schulman's ("Approximating KL divergence", 2020) of KL(engine || trainer).
+// Divergence measures how far the trainer's log-probabilities lp of sampled rows are from q, those that the engine
+// recorded when it sampled them. Under one forward for both Differ is 0. Means are over tokens; the estimators are
+// Schulman's ("Approximating KL divergence", 2020) of KL(engine || trainer).
 type Divergence struct {
 	Tokens  int     // rows with a target
 	Differ  int     // of them, those whose bits differ

@@ -16,7 +16,8 @@ func TestDivergence(t *testing.T) {
 	d.Add(rows.Part(0, 3))
 	d.Add(rows.Part(3, 5))
 	k3 := (math.Exp(0.5) - 1.5 + math.Exp(-0.25) - 1 + 0.25) / 4
-	if d.Tokens != 4 || d.Differ != 2 || d.Largest != 0.5 || d.Mean() != 0.1875 || d.Entropy() != 1.6875 || d.K1() != -0.0625 || math.Abs(d.K3()-k3) > 1e-15 {
+	if d.Tokens != 4 || d.Differ != 2 || d.Largest != 0.5 || d.Mean() != 0.1875 || d.Entropy() != 1.6875 ||
+		d.K1() != -0.0625 || math.Abs(d.K3()-k3) > 1e-15 {
 		t.Errorf("%+v: mean %g, k1 %g, k3 %g, want k3 %g", d, d.Mean(), d.K1(), d.K3(), k3)
 	}
 	if r := (1 + math.Exp(0.5) + math.Exp(-0.25) + 1) / 4; math.Abs(d.Ratio()-r) > 1e-6 ||

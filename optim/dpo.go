@@ -6,13 +6,17 @@ import (
 	"lockstep/kernels"
 )
 
-// DPO is direct preference optimization (Rafailov et al., arXiv 2305.18290). Sequences come in pairs, 2k the chosen answer and 2k+1 the rejected one. With the sums over
-// targets of both, margin = (chosen - its reference) - (rejected - its reference) and z = dpo_beta * margin, the loss of a pair is
+// DPO is direct preference optimization (Rafailov et al., arXiv 2305.18290). Sequences come in pairs, 2k the chosen
+// answer and 2k+1 the rejected one. With the sums over targets of both, margin = (chosen - its reference) - (rejected -
+// its reference) and z = dpo_beta * margin, the loss of a pair is
 //
-//	sigmoid   -(1 - label_smoothing) * ln sigmoid(z) - label_smoothing * ln sigmoid(-z); the smoothing is that of conservative DPO (Mitchell 2023)
-//	ipo       (margin - 1 / (2*dpo_beta))^2 (Azar et al., arXiv 2310.12036, equation 17), of sums as in the paper, not of means over targets as in TRL
+//	sigmoid -(1 - label_smoothing) * ln sigmoid(z) - label_smoothing * ln sigmoid(-z); the smoothing is that of
+//	conservative DPO (Mitchell 2023)
+//	ipo (margin - 1 / (2*dpo_beta))^2 (Azar et al., arXiv 2310.12036, equation 17), of sums as in the paper, not of
+//	means over targets as in TRL
 //
-// times the pair's share, which all rows of a pair carry as their weight. Sums are float64 in row order, the rest is fp32.
+// times the pair's share, which all rows of a pair carry as their weight. Sums are float64 in row order, the rest is
+// fp32.
 type DPO struct {
 	beta, smoothing float32
 	ipo             bool
@@ -44,7 +48,8 @@ func (o DPO) Derivative(d []float32, rows Rows) {
 	}
 }
 
-// Measure adds the losses, and of both sides the log-probabilities and the rewards beta * (log-probability - reference).
+// Measure adds the losses, and of both sides the log-probabilities and the rewards beta * (log-probability -
+// reference).
 func (o DPO) Measure(m *Measures, rows Rows) {
 	for _, p := range rows.pairs() {
 		m.Targets += p.targets

@@ -1,11 +1,12 @@
 package optim
 
-// DRO is direct reward optimization on rows (Richemond et al., arXiv 2405.19107, as Tinker and verl define it for tokens): no ratio, and a quadratic that keeps the policy near
-// the one that sampled:
+// DRO is direct reward optimization on rows (Richemond et al., arXiv 2405.19107, as Tinker and verl define it for
+// tokens): no ratio, and a quadratic that keeps the policy near the one that sampled:
 //
 //	L = -(w*A*lp - dro_beta/2 * (lp - old)^2)
 //
-// The derivative by lp is -w*A + dro_beta*(lp - old). The quadratic is on every row (verl), or with dro_quadratic = "advantage" where A is not 0 (Fireworks).
+// The derivative by lp is -w*A + dro_beta*(lp - old). The quadratic is on every row (verl), or with dro_quadratic =
+// "advantage" where A is not 0 (Fireworks).
 type DRO struct{ policy }
 
 var droDefaults = Settings{DROBeta: 0.05, DROQuadratic: "all", Aggregate: "token", Advantage: "group_mean"}

@@ -2,10 +2,11 @@ package optim
 
 import "lockstep/kernels"
 
-// Objectives are computed on the host, and every machine must get the same derivatives: e^x is the portable function of package kernels whatever the definition of
-// the device, and sums over a sequence are float64 in row order.
+// Objectives are computed on the host, and every machine must get the same derivatives: e^x is the portable function of
+// package kernels whatever the definition of the device, and sums over a sequence are float64 in row order.
 
-// maxLogRatio holds a difference of log-probabilities within +-20 before it is exponentiated, as verl and Fireworks do: e^20 is 4.9e8. Beyond it a loss is flat.
+// maxLogRatio holds a difference of log-probabilities within +-20 before it is exponentiated, as verl and Fireworks do:
+// e^20 is 4.9e8. Beyond it a loss is flat.
 const maxLogRatio = 20
 
 // exp is e^x in fp32.
@@ -26,7 +27,8 @@ func sigmoid(x float32) float32 {
 	return e / (1 + e)
 }
 
-// excess is e^x - 1 - x, 0 or more, of |x| up to maxLogRatio. Near 0, where that difference cancels, it is the series x^2/2! + ... + x^14/14!, whose rest is under 2^-52 of it.
+// excess is e^x - 1 - x, 0 or more, of |x| up to maxLogRatio. Near 0, where that difference cancels, it is the series
+// x^2/2! + ... + x^14/14!, whose rest is under 2^-52 of it.
 func excess(x float64) float64 {
 	if x < -0.5 || x > 0.5 {
 		return float64(exp(float32(x))) - 1 - x

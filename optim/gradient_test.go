@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The losses once more, in float64 and straight from the papers, as functions of all log-probabilities lp. at holds those where gradients are stopped.
+// The losses once more, in float64 and straight from the papers, as functions of all log-probabilities lp. at holds
+// those where gradients are stopped.
 
 // reference64 is the loss of a step and how far its nearest bound is: a difference quotient must not step over one.
 func reference64(name string, s Settings, rows Rows, lp, at []float64) (loss, nearest float64) {
@@ -141,7 +142,8 @@ func pairs64(s Settings, rows Rows, lp []float64) (loss float64) {
 
 const quotientStep = 1e-6
 
-// gradientError compares derivatives and the loss with the reference's; ok is false where a bound is too near for difference quotients.
+// gradientError compares derivatives and the loss with the reference's; ok is false where a bound is too near for
+// difference quotients.
 func gradientError(o Objective, name string, s Settings, rows Rows) (ok bool, err error) {
 	lp := make([]float64, len(rows.LogProb))
 	for i, x := range rows.LogProb {
@@ -193,7 +195,8 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// Every setting that changes the loss is seen: an objective is held against the reference without one of its settings and must fail.
+// Every setting that changes the loss is seen: an objective is held against the reference without one of its settings
+// and must fail.
 func TestGradientsCanFail(t *testing.T) {
 	for _, c := range settings {
 		full, err := Resolve(c.name, c.Settings)

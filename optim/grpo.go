@@ -1,7 +1,8 @@
 package optim
 
-// GRPO is group relative policy optimization (Shao et al., "DeepSeekMath", arXiv 2402.03300, equation 3): PPO's clipped surrogate with advantages from the answers to one
-// prompt, (reward - mean) / std, each answer's mean over its targets first and then the mean over answers, and optionally a divergence from a reference:
+// GRPO is group relative policy optimization (Shao et al., "DeepSeekMath", arXiv 2402.03300, equation 3): PPO's clipped
+// surrogate with advantages from the answers to one prompt, (reward - mean) / std, each answer's mean over its targets
+// first and then the mean over answers, and optionally a divergence from a reference:
 //
 //	L = max(-r*A, -clip(r, 1 - 0.2, 1 + 0.2)*A) + kl_coef * (e^(ref - lp) - 1 - (ref - lp))
 //

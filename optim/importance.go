@@ -1,18 +1,22 @@
 package optim
 
-// importance weighs the rows of a policy loss by how much likelier the trainer's old policy finds them than the engine that sampled them, w = e^(old - rollout):
+// importance weighs the rows of a policy loss by how much likelier the trainer's old policy finds them than the engine
+// that sampled them, w = e^(old - rollout):
 //
-//	cap    w = min(w, cap): truncated importance sampling (Ionides 2008; Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training")
+//	cap w = min(w, cap): truncated importance sampling (Ionides 2008; Yao et al. 2025, "Your efficient RL framework
+//	secretly brings you off-policy RL training")
 //	band   w = 0 outside [low, high] (IcePop, arXiv 2510.18855)
 //
-// With both, the band decides first. The logarithm is held within +-maxLogRatio. A sequence's weight is the geometric mean of those of its rows with a target.
+// With both, the band decides first. The logarithm is held within +-maxLogRatio. A sequence's weight is the geometric
+// mean of those of its rows with a target.
 type importance struct {
 	cap, low, high float32 // 0: off
 	sequence       bool
 }
 
 func newImportance(s Settings) importance {
-	return importance{cap: float32(s.ImportanceCap), low: float32(s.BandLow), high: float32(s.BandHigh), sequence: s.ImportanceLevel == "sequence"}
+	return importance{cap: float32(s.ImportanceCap), low: float32(s.BandLow), high: float32(s.BandHigh),
+		sequence: s.ImportanceLevel == "sequence"}
 }
 
 // weigh sets the weights of rows with a target.

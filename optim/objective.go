@@ -4,7 +4,8 @@ package optim
 type Objective interface {
 	// Reach says what has to be known before Derivative can be called.
 	Reach() Reach
-	// Derivative fills d, the derivative of the step's loss by the log-probability of each row; rows without a target get 0.
+	// Derivative fills d, the derivative of the step's loss by the log-probability of each row; rows without a target
+	// get 0.
 	Derivative(d []float32, rows Rows)
 	// Measure adds what the rows contribute to the step's loss and to its metrics, in row order.
 	Measure(m *Measures, rows Rows)
@@ -14,17 +15,21 @@ type Objective interface {
 type Reach int
 
 const (
-	ReachNone     Reach = iota // on no log-probability: known before the forward (cross entropy, gradients that were given)
-	ReachRow                   // on the row's own: computed inside the pass over the vocabulary, some rows at a time
-	ReachSequence              // on those of whole sequences, or of pairs of them: the vocabulary is passed twice, the model once
+	// on no log-probability: known before the forward (cross entropy, gradients that were given)
+	ReachNone Reach = iota
+	ReachRow        // on the row's own: computed inside the pass over the vocabulary, some rows at a time
+	// on those of whole sequences, or of pairs of them: the vocabulary is passed twice, the model once
+	ReachSequence
 )
 
-// Rows is what an objective knows of consecutive rows of a micro-batch: a value of each. For ReachSequence they are whole sequences.
+// Rows is what an objective knows of consecutive rows of a micro-batch: a value of each. For ReachSequence they are
+// whole sequences.
 type Rows struct {
-	Targets   []int32   // below 0: no target, the row counts nothing
-	LogProb   []float32 // of the targets under the weights that are trained; nil where none is known yet
-	Rollout   []float32 // recorded when the targets were sampled; nil: not sampled
-	Old       []float32 // under the weights before the first update on these rows, by the trainer; nil: Rollout stands for it
+	Targets []int32   // below 0: no target, the row counts nothing
+	LogProb []float32 // of the targets under the weights that are trained; nil where none is known yet
+	Rollout []float32 // recorded when the targets were sampled; nil: not sampled
+	// under the weights before the first update on these rows, by the trainer; nil: Rollout stands for it
+	Old       []float32
 	Reference []float32 // under the frozen reference; nil: none
 	Advantage []float32 // nil: none
 	Weight    []float32 // share of the row in the step's loss, such as 1 over the targets of the step; see Aggregate
@@ -40,22 +45,25 @@ func (r Rows) Part(from, to int) Rows {
 		return v[from:to]
 	}
 	return Rows{
-		Targets: r.Targets[from:to], LogProb: cut(r.LogProb), Rollout: cut(r.Rollout), Old: cut(r.Old), Reference: cut(r.Reference),
+		Targets: r.Targets[from:to], LogProb: cut(r.LogProb), Rollout: cut(r.Rollout), Old: cut(r.Old),
+		Reference: cut(r.Reference),
 		Advantage: cut(r.Advantage), Weight: cut(r.Weight),
 	}
 }
 
 // Measures are sums over the rows of a step, in float64.
 type Measures struct {
-	Loss      float64
-	Targets   int     // rows with a target
-	Clipped   int     // of them, those whose gradient the objective's bounds took away; for CISPO, whose weight they limited
+	Loss    float64
+	Targets int // rows with a target
+	// of them, those whose gradient the objective's bounds took away; for CISPO, whose weight they limited
+	Clipped   int
 	Corrected int     // of them, those whose importance weight was cut to its cap or left out by its band
 	KL        float64 // estimated divergence from the reference, summed over targets; see kl_estimator
 
-	Pairs           int     // of preferences
-	Preferred       int     // of them, those whose chosen answer has the higher reward
-	Chosen          float64 // rewards of the chosen answers, summed over pairs: beta * (log-probability - that under the reference)
+	Pairs     int // of preferences
+	Preferred int // of them, those whose chosen answer has the higher reward
+	// rewards of the chosen answers, summed over pairs: beta * (log-probability - that under the reference)
+	Chosen          float64
 	Rejected        float64 // and of the rejected ones; the margin is Chosen - Rejected
 	ChosenLogProb   float64 // log-probabilities of the chosen answers, summed over pairs
 	RejectedLogProb float64 // and of the rejected ones

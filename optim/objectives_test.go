@@ -29,14 +29,20 @@ func (c setting) make(t *testing.T) Objective {
 var settings = []setting{
 	{"sft", Settings{}}, {"custom", Settings{}},
 	{"policy_gradient", Settings{}}, {"policy_gradient", Settings{ImportanceCap: 1.1}},
-	{"policy_gradient", Settings{BandLow: 0.9, BandHigh: 1.2}}, {"policy_gradient", Settings{BandLow: 0.8, BandHigh: 1.3, ImportanceCap: 1.1, ImportanceLevel: "sequence"}},
-	{"policy_gradient", Settings{KLCoef: 0.3, KLEstimator: "k1"}}, {"policy_gradient", Settings{KLCoef: 0.3, KLEstimator: "k2"}},
-	{"ppo", Settings{}}, {"ppo", Settings{DualClip: 1.4}}, {"ppo", Settings{ClipBounds: "absolute", ClipLow: 0.7, ClipHigh: 1.1}},
+	{"policy_gradient", Settings{BandLow: 0.9, BandHigh: 1.2}},
+	{"policy_gradient", Settings{BandLow: 0.8, BandHigh: 1.3, ImportanceCap: 1.1, ImportanceLevel: "sequence"}},
+	{"policy_gradient", Settings{KLCoef: 0.3, KLEstimator: "k1"}},
+	{"policy_gradient", Settings{KLCoef: 0.3, KLEstimator: "k2"}},
+	{"ppo", Settings{}}, {"ppo", Settings{DualClip: 1.4}}, {"ppo", Settings{ClipBounds: "absolute", ClipLow: 0.7,
+		ClipHigh: 1.1}},
 	{"ppo", Settings{DualClip: 1.4, ImportanceCap: 1.05, KLCoef: 0.1}},
 	{"grpo", Settings{}}, {"grpo", Settings{KLCoef: 0.04}}, {"dr_grpo", Settings{}}, {"dapo", Settings{}},
-	{"gspo", Settings{}}, {"gspo", Settings{ClipLow: 0.1, ClipHigh: 0.1}}, {"gspo", Settings{ClipLow: 0.1, ClipHigh: 0.1, GSPOGradient: "mean", KLCoef: 0.1}},
-	{"gspo", Settings{ClipLow: 0.1, ClipHigh: 0.1, GSPOGradient: "mean", ImportanceCap: 1.05, ImportanceLevel: "token"}},
-	{"cispo", Settings{}}, {"cispo", Settings{ClipLow: 0.2, ClipHigh: 0.28}}, {"cispo", Settings{ClipBounds: "absolute", ClipLow: 0.9, ClipHigh: 1.05, ImportanceCap: 1.05}},
+	{"gspo", Settings{}}, {"gspo", Settings{ClipLow: 0.1, ClipHigh: 0.1}},
+	{"gspo", Settings{ClipLow: 0.1, ClipHigh: 0.1, GSPOGradient: "mean", KLCoef: 0.1}},
+	{"gspo", Settings{ClipLow: 0.1, ClipHigh: 0.1, GSPOGradient: "mean", ImportanceCap: 1.05,
+		ImportanceLevel: "token"}},
+	{"cispo", Settings{}}, {"cispo", Settings{ClipLow: 0.2, ClipHigh: 0.28}},
+	{"cispo", Settings{ClipBounds: "absolute", ClipLow: 0.9, ClipHigh: 1.05, ImportanceCap: 1.05}},
 	{"dro", Settings{}}, {"dro", Settings{DROQuadratic: "advantage", ImportanceCap: 1.1, KLCoef: 0.2}},
 	{"dpo", Settings{}}, {"dpo", Settings{DPOBeta: 0.5, LabelSmoothing: 0.2}}, {"dpo", Settings{DPOLoss: "ipo"}},
 }
@@ -44,7 +50,8 @@ var settings = []setting{
 // lengths of the sequences of random rows: pairs, one of a single row.
 var lengths = []int{9, 6, 1, 12, 5, 7}
 
-// random makes rows whose first rows of each sequence have no target, with log-ratios of about 0.2; an answer's advantage changes on the way, as with a reward for each turn.
+// random makes rows whose first rows of each sequence have no target, with log-ratios of about 0.2; an answer's
+// advantage changes on the way, as with a reward for each turn.
 func random(rng *rand.Rand) Rows {
 	r := Rows{Sequences: []int{0}}
 	normal := func(at, width float32) float32 { return at + width*float32(rng.NormFloat64()) }
@@ -95,7 +102,8 @@ func sequences(r Rows, from, to int) Rows {
 	return part
 }
 
-// cutInvariant says whether derivatives and measures are the same bits for all rows and for parts: pairs of sequences, and single rows where the objective says that it can.
+// cutInvariant says whether derivatives and measures are the same bits for all rows and for parts: pairs of sequences,
+// and single rows where the objective says that it can.
 func cutInvariant(o Objective, rows Rows) error {
 	whole, sums := derivative(o, rows), measure(o, rows)
 	var parts []float32
@@ -178,7 +186,8 @@ func TestChunksCanFail(t *testing.T) {
 	}
 }
 
-// The two-pass path, derivatives worked out before and given to Custom chunk by chunk, gives the bits of the path through the vocabulary.
+// The two-pass path, derivatives worked out before and given to Custom chunk by chunk, gives the bits of the path
+// through the vocabulary.
 func TestCustom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for _, c := range settings {
@@ -202,7 +211,8 @@ func TestIgnoredRows(t *testing.T) {
 		o, rows := c.make(t), random(rng)
 		d, m := derivative(o, rows), measure(o, rows)
 		other := rows
-		for _, v := range []*[]float32{&other.LogProb, &other.Old, &other.Rollout, &other.Reference, &other.Advantage, &other.Weight} {
+		for _, v := range []*[]float32{&other.LogProb, &other.Old, &other.Rollout, &other.Reference, &other.Advantage,
+			&other.Weight} {
 			*v = slices.Clone(*v)
 			for i, target := range rows.Targets {
 				if target < 0 {
@@ -245,7 +255,8 @@ func TestExtremes(t *testing.T) {
 			}
 			for i, d := range derivative(o, rows) {
 				if !finite(float64(d)) {
-					t.Fatalf("%v: derivative %g at log-probability %g, old %g, rollout %g, reference %g", c, d, rows.LogProb[i], rows.Old[i], rows.Rollout[i], rows.Reference[i])
+					t.Fatalf("%v: derivative %g at log-probability %g, old %g, rollout %g, reference %g", c, d,
+						rows.LogProb[i], rows.Old[i], rows.Rollout[i], rows.Reference[i])
 				}
 			}
 			if m := measure(o, rows); !finite(m.Loss) || !finite(m.KL) || !finite(m.Chosen) || !finite(m.Rejected) {
@@ -255,7 +266,8 @@ func TestExtremes(t *testing.T) {
 	}
 }
 
-// While the policy is the one that sampled, every ratio is exactly 1: nothing is clipped, and all losses of ratios have the derivative of plain policy gradient, bit for bit.
+// While the policy is the one that sampled, every ratio is exactly 1: nothing is clipped, and all losses of ratios have
+// the derivative of plain policy gradient, bit for bit.
 func TestOnPolicy(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	rows := random(rng)
@@ -283,7 +295,8 @@ func TestOnPolicy(t *testing.T) {
 	}
 }
 
-// Where the rows of an answer have one advantage and one weight, both gradients of GSPO are the same numbers; where they have not, not.
+// Where the rows of an answer have one advantage and one weight, both gradients of GSPO are the same numbers; where
+// they have not, not.
 func TestGSPOGradients(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 16))
 	token := setting{"gspo", Settings{ClipLow: 0.1, ClipHigh: 0.1}}.make(t)
@@ -305,8 +318,10 @@ func TestGSPOGradients(t *testing.T) {
 func TestCounts(t *testing.T) {
 	ln := func(x float64) float32 { return float32(math.Log(x)) }
 	rows := Rows{
-		Targets: []int32{1, 1, 1, 1, 1}, LogProb: []float32{ln(1.5), ln(1.5), ln(0.5), ln(0.5), ln(4)}, Old: make([]float32, 5),
-		Rollout: []float32{0, -ln(2), -ln(0.5), 0, 0}, Advantage: []float32{1, -1, 1, -1, -1}, Weight: slices.Repeat([]float32{1}, 5), Sequences: []int{0, 5},
+		Targets: []int32{1, 1, 1, 1, 1}, LogProb: []float32{ln(1.5), ln(1.5), ln(0.5), ln(0.5), ln(4)},
+		Old:     make([]float32, 5),
+		Rollout: []float32{0, -ln(2), -ln(0.5), 0, 0}, Advantage: []float32{1, -1, 1, -1, -1},
+		Weight: slices.Repeat([]float32{1}, 5), Sequences: []int{0, 5},
 	}
 	for _, c := range []struct {
 		setting
@@ -328,7 +343,8 @@ func TestCounts(t *testing.T) {
 		{setting{"dro", Settings{}}, 0, 0},
 	} {
 		if m := measure(c.make(t), rows); m.Clipped != c.clipped || m.Corrected != c.corrected {
-			t.Errorf("%v: %d clipped and %d corrected, want %d and %d", c.setting, m.Clipped, m.Corrected, c.clipped, c.corrected)
+			t.Errorf("%v: %d clipped and %d corrected, want %d and %d", c.setting, m.Clipped, m.Corrected, c.clipped,
+				c.corrected)
 		}
 	}
 }
@@ -336,11 +352,13 @@ func TestCounts(t *testing.T) {
 // A pair's measures: log-probabilities and rewards of both sides, and which reward is higher.
 func TestPairs(t *testing.T) {
 	rows := Rows{
-		Targets: []int32{-1, 1, 1, -1, 2, 3, 3}, LogProb: []float32{0, -1, -2, 0, -4, -1, -2}, Reference: []float32{0, -2, -3, 0, -3, -1, -1},
-		Weight: slices.Repeat([]float32{0.5}, 7), Sequences: []int{0, 3, 5, 6, 7},
+		Targets: []int32{-1, 1, 1, -1, 2, 3, 3}, LogProb: []float32{0, -1, -2, 0, -4, -1, -2},
+		Reference: []float32{0, -2, -3, 0, -3, -1, -1},
+		Weight:    slices.Repeat([]float32{0.5}, 7), Sequences: []int{0, 3, 5, 6, 7},
 	}
 	m := measure(setting{"dpo", Settings{DPOBeta: 0.5}}.make(t), rows)
-	if m.Pairs != 2 || m.Preferred != 2 || m.Chosen != 1 || m.Rejected != -1 || m.ChosenLogProb != -4 || m.RejectedLogProb != -6 || m.Targets != 5 {
+	if m.Pairs != 2 || m.Preferred != 2 || m.Chosen != 1 || m.Rejected != -1 || m.ChosenLogProb != -4 ||
+		m.RejectedLogProb != -6 || m.Targets != 5 {
 		t.Errorf("%+v", m)
 	}
 	if want := (math.Log1p(math.Exp(-1.5)) + math.Log1p(math.Exp(-0.5))) / 2; math.Abs(m.Loss-want) > 1e-7 {
@@ -348,12 +366,14 @@ func TestPairs(t *testing.T) {
 	}
 	start := rows // the reference's weights: neither answer is preferred
 	start.Reference = start.LogProb
-	if m := measure(setting{"dpo", Settings{DPOBeta: 0.5}}.make(t), start); m.Preferred != 0 || math.Abs(m.Loss-math.Ln2) > 1e-7 {
+	if m := measure(setting{"dpo", Settings{DPOBeta: 0.5}}.make(t), start); m.Preferred != 0 ||
+		math.Abs(m.Loss-math.Ln2) > 1e-7 {
 		t.Errorf("before the first update: %+v", m)
 	}
 	for name, broken := range map[string]Rows{
 		"an odd number of sequences": sequences(rows, 0, 3),
-		"weights that differ":        {Targets: []int32{1, 1}, LogProb: []float32{0, 0}, Reference: []float32{0, 0}, Weight: []float32{1, 2}, Sequences: []int{0, 1, 2}},
+		"weights that differ": {Targets: []int32{1, 1}, LogProb: []float32{0, 0}, Reference: []float32{0, 0},
+			Weight: []float32{1, 2}, Sequences: []int{0, 1, 2}},
 	} {
 		func() {
 			defer func() {

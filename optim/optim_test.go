@@ -46,7 +46,8 @@ func TestSchedule(t *testing.T) {
 		}
 	}
 	for _, s := range []Schedule{
-		{Kind: "square", Peak: 1, Steps: 1}, {Kind: "linear", Peak: -1, Steps: 1}, {Kind: "linear", Final: 2, Steps: 1}, {Kind: "linear"}, {Kind: "cosine", Warmup: -1, Steps: 1},
+		{Kind: "square", Peak: 1, Steps: 1}, {Kind: "linear", Peak: -1, Steps: 1}, {Kind: "linear", Final: 2, Steps: 1},
+		{Kind: "linear"}, {Kind: "cosine", Warmup: -1, Steps: 1},
 	} {
 		if s.Validate() == nil {
 			t.Errorf("%+v: no error", s)
@@ -61,7 +62,8 @@ func TestWarmupSteps(t *testing.T) {
 		ratio       float64
 		steps, want int
 	}{
-		{0, 0, 10, 0}, {3, 0, 10, 3}, {0, 0.1, 10, 1}, {0, 0.1, 11, 2}, {0, 0.01, 10, 1}, {0, 0.07, 100, 7}, {0, 0.1, 3, 1},
+		{0, 0, 10, 0}, {3, 0, 10, 3}, {0, 0.1, 10, 1}, {0, 0.1, 11, 2}, {0, 0.01, 10, 1}, {0, 0.07, 100, 7},
+		{0, 0.1, 3, 1},
 		{0, 1, 7, 7}, {0, 0.5, 0, 0},
 	} {
 		if got := WarmupSteps(c.given, c.ratio, c.steps); got != c.want {
@@ -72,7 +74,8 @@ func TestWarmupSteps(t *testing.T) {
 
 // Adding up micro-batches gives the bits of the whole, and ignored targets change nothing.
 func TestSFT(t *testing.T) {
-	rows := Rows{Targets: []int32{5, -1, 0, 7, -100}, LogProb: []float32{-1, -2, -3, -4, -0.125}, Weight: []float32{0.25, 1, 0.25, 0.5, 1}}
+	rows := Rows{Targets: []int32{5, -1, 0, 7, -100}, LogProb: []float32{-1, -2, -3, -4, -0.125},
+		Weight: []float32{0.25, 1, 0.25, 0.5, 1}}
 	part := func(from, to int) Rows {
 		return Rows{Targets: rows.Targets[from:to], LogProb: rows.LogProb[from:to], Weight: rows.Weight[from:to]}
 	}
@@ -126,7 +129,8 @@ func TestAdamW(t *testing.T) {
 				m[i] = a.Beta1*m[i] + (1-a.Beta1)*g[i]*scale
 				v[i] = a.Beta2*v[i] + (1-a.Beta2)*g[i]*scale*g[i]*scale
 				w[i] -= 0.01 * a.WeightDecay * w[i]
-				w[i] -= 0.01 * (m[i] / (1 - math.Pow(a.Beta1, float64(step)))) / (math.Sqrt(v[i]/(1-math.Pow(a.Beta2, float64(step)))) + a.Eps)
+				w[i] -= 0.01 * (m[i] / (1 - math.Pow(a.Beta1, float64(step)))) /
+					(math.Sqrt(v[i]/(1-math.Pow(a.Beta2, float64(step)))) + a.Eps)
 			}
 		}
 		got := append(parallel.Download[float32](r, ws[0].W), parallel.Download[float32](r, ws[1].W)...)
@@ -148,7 +152,8 @@ func TestAdamWNotFinite(t *testing.T) {
 	onRank(t, func(r *parallel.Rank) {
 		for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), 3e38} {
 			ws := []Weights{tensors(r, []float32{1, 2}, []float32{0.5, bad})}
-			n := float64(parallel.Download[float32](r, AdamW{Beta1: 0.9, Beta2: 0.9, Eps: 1e-8, Clip: 1}.Step(r, ws, 1, 1))[0])
+			n := float64(parallel.Download[float32](r, AdamW{Beta1: 0.9, Beta2: 0.9, Eps: 1e-8, Clip: 1}.Step(r, ws, 1,
+				1))[0])
 			if !math.IsNaN(n) && !math.IsInf(n, 0) {
 				t.Errorf("gradient %g: norm %g", bad, n)
 			}

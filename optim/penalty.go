@@ -1,13 +1,14 @@
 package optim
 
-// penalty is the divergence of the policy from a frozen reference, estimated on sampled rows as a loss that is differentiated (Schulman, "Approximating KL divergence", 2020).
-// With x = reference - lp:
+// penalty is the divergence of the policy from a frozen reference, estimated on sampled rows as a loss that is
+// differentiated (Schulman, "Approximating KL divergence", 2020). With x = reference - lp:
 //
 //	k1   -x              derivative by lp: 1
 //	k2   x^2 / 2         -x
 //	k3   e^x - 1 - x     1 - e^x, with x held within +-maxLogRatio and flat beyond
 //
-// The expected gradient of k1 is 0 on rows that the policy sampled: it is there for parity. That of k2 is the divergence's.
+// The expected gradient of k1 is 0 on rows that the policy sampled: it is there for parity. That of k2 is the
+// divergence's.
 type penalty struct {
 	coef      float32
 	estimator string

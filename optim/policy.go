@@ -4,9 +4,10 @@ package optim
 //
 //	loss = sum over rows with a target of weight * (term + kl_coef * K(reference - lp))
 //
-// where term is a loss of the row's ratio e^(lp - old), its advantage and its importance weight e^(old - rollout). old is Rows.Old, or Rows.Rollout where that is nil: with
-// both, clipping bounds how far the update goes and the weight corrects for who sampled (decoupled PPO, Hilton, Cobbe & Schulman, arXiv 2110.00641).
-// All derivatives are fp32, every operation rounded by itself: float32(weight * slope) + float32(weight * float32(kl_coef * K')).
+// where term is a loss of the row's ratio e^(lp - old), its advantage and its importance weight e^(old - rollout). old
+// is Rows.Old, or Rows.Rollout where that is nil: with both, clipping bounds how far the update goes and the weight
+// corrects for who sampled (decoupled PPO, Hilton, Cobbe & Schulman, arXiv 2110.00641). All derivatives are fp32, every
+// operation rounded by itself: float32(weight * slope) + float32(weight * float32(kl_coef * K')).
 type policy struct {
 	term       term
 	sequence   bool // the ratio is the geometric mean over the sequence
@@ -17,7 +18,8 @@ type policy struct {
 
 // term is the loss of one row and its derivative by the row's log-probability.
 type term interface {
-	// slope is 0 and clipped where bounds take the gradient away; a loss whose bounds only limit it reports clipped with a slope.
+	// slope is 0 and clipped where bounds take the gradient away; a loss whose bounds only limit it reports clipped
+	// with a slope.
 	slope(x point) (d float32, clipped bool)
 	value(x point) float64
 }
@@ -34,7 +36,8 @@ type point struct {
 }
 
 func newPolicy(s Settings, t term) policy {
-	return policy{term: t, importance: newImportance(s), penalty: penalty{coef: float32(s.KLCoef), estimator: s.KLEstimator}}
+	return policy{term: t, importance: newImportance(s), penalty: penalty{coef: float32(s.KLCoef),
+		estimator: s.KLEstimator}}
 }
 
 // Reach is ReachRow but where ratios or importance weights are those of whole sequences.
@@ -124,7 +127,8 @@ func (r Rows) differences(a, b []float32) []float32 {
 	return out
 }
 
-// means gives every row with a target the mean of v over those of its sequence, summed in float64 in row order, and 0 to the others.
+// means gives every row with a target the mean of v over those of its sequence, summed in float64 in row order, and 0
+// to the others.
 func (r Rows) means(v []float32) []float32 {
 	if r.Sequences == nil {
 		panic("optim: a mean over sequences of rows whose sequences are not known")

@@ -1,6 +1,7 @@
 package optim
 
-// PolicyGradient is REINFORCE (Williams 1992) with importance sampling, for rows that were sampled under weights that have changed since:
+// PolicyGradient is REINFORCE (Williams 1992) with importance sampling, for rows that were sampled under weights that
+// have changed since:
 //
 //	L = -w * r * A,  r = e^(lp - old)
 //

@@ -5,7 +5,8 @@ import (
 	"math"
 )
 
-// Schedule is the learning rate over a run: linear warm-up over Warmup steps, then Kind down to Final*Peak at the last step.
+// Schedule is the learning rate over a run: linear warm-up over Warmup steps, then Kind down to Final*Peak at the last
+// step.
 type Schedule struct {
 	Kind   string // "constant", "linear" or "cosine"
 	Peak   float64

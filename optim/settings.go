@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// Settings choose between the definitions that a loss goes by elsewhere. A zero value means the objective's default; the key in a shape is the name in the comment. "All"
-// stands for the policy losses: policy_gradient, ppo, grpo, dr_grpo, dapo, gspo, cispo, dro. What an objective does not read must not be set.
+// Settings choose between the definitions that a loss goes by elsewhere. A zero value means the objective's default;
+// the key in a shape is the name in the comment. "All" stands for the policy losses: policy_gradient, ppo, grpo,
+// dr_grpo, dapo, gspo, cispo, dro. What an objective does not read must not be set.
 //
 //	                 clip_low  clip_high  aggregate  advantage   else
 //	sft                                   token
@@ -21,19 +22,23 @@ import (
 //	dro                                   token      group_mean  dro_beta 0.05, dro_quadratic all
 //	custom                                token      group_norm
 //
-// Off unless set: dual_clip, importance_cap, band_low and band_high, kl_coef, label_smoothing. clip_bounds is epsilon, importance_level token, kl_estimator k3.
+// Off unless set: dual_clip, importance_cap, band_low and band_high, kl_coef, label_smoothing. clip_bounds is epsilon,
+// importance_level token, kl_estimator k3.
 type Settings struct {
 	Aggregate string // aggregate: "token", "sequence", "constant", "sum", for dpo "pair" or "sum"; see [Aggregate]
 	Advantage string // advantage, all: see [GroupAdvantages]
 
-	ImportanceCap   float64 // importance_cap, all: where Rows.Old is known, weigh rows by e^(old - rollout), at most so much
+	// importance_cap, all: where Rows.Old is known, weigh rows by e^(old - rollout), at most so much
+	ImportanceCap   float64
 	BandLow         float64 // band_low and
 	BandHigh        float64 // band_high, all: leave out rows whose e^(old - rollout) is not in between
 	ImportanceLevel string  // importance_level, all: "token", or "sequence": the geometric mean over the sequence
 	KLCoef          float64 // kl_coef, all: share of the divergence from Rows.Reference in the loss
 	KLEstimator     string  // kl_estimator, all: "k1", "k2", "k3"
 
-	ClipBounds string  // clip_bounds, those that clip: "epsilon": ratios in [1 - clip_low, 1 + clip_high]; "absolute": in [clip_low, clip_high]
+	// clip_bounds, those that clip: "epsilon": ratios in [1 - clip_low, 1 + clip_high]; "absolute": in [clip_low,
+	// clip_high]
+	ClipBounds string
 	ClipLow    float64 // clip_low
 	ClipHigh   float64 // clip_high
 	DualClip   float64 // dual_clip, ppo to gspo: with a negative advantage the loss is at most dual_clip * -advantage
@@ -55,7 +60,8 @@ type kind struct {
 }
 
 var (
-	policyKeys    = []string{"aggregate", "advantage", "importance_cap", "band_low", "band_high", "importance_level", "kl_coef", "kl_estimator"}
+	policyKeys = []string{"aggregate", "advantage", "importance_cap", "band_low", "band_high", "importance_level",
+		"kl_coef", "kl_estimator"}
 	boundedKeys   = append([]string{"clip_bounds", "clip_low", "clip_high"}, policyKeys...)
 	surrogateKeys = append([]string{"dual_clip"}, boundedKeys...)
 )
@@ -71,7 +77,10 @@ var objectives = []kind{
 	{"cispo", cispoDefaults, boundedKeys, newCISPO},
 	{"dro", droDefaults, append([]string{"dro_beta", "dro_quadratic"}, policyKeys...), newDRO},
 	{"dpo", dpoDefaults, []string{"aggregate", "dpo_beta", "dpo_loss", "label_smoothing"}, newDPO},
-	{"custom", Settings{Aggregate: "token", Advantage: "group_norm"}, []string{"aggregate", "advantage"}, func(Settings) Objective { return Custom{} }},
+	{"custom", Settings{Aggregate: "token", Advantage: "group_norm"}, []string{"aggregate", "advantage"},
+		func(Settings) Objective {
+			return Custom{}
+		}},
 }
 
 // New makes an objective. The error, of one line, names the key.
@@ -83,7 +92,8 @@ func New(name string, s Settings) (Objective, error) {
 	return kindOf(name).make(s), nil
 }
 
-// Resolve checks the settings of an objective and fills in its defaults; resolving again changes nothing. The error, of one line, names the key.
+// Resolve checks the settings of an objective and fills in its defaults; resolving again changes nothing. The error, of
+// one line, names the key.
 func Resolve(name string, s Settings) (Settings, error) {
 	k := kindOf(name)
 	if k == nil {

@@ -25,14 +25,17 @@ func (s *Settings) keys() []key {
 	return []key{
 		text("aggregate", &s.Aggregate, "token", "sequence", "constant", "sum", "pair"),
 		text("advantage", &s.Advantage, "group_norm", "group_mean", "leave_one_out", "batch_norm", "none"),
-		number("importance_cap", &s.ImportanceCap, 0, inf), number("band_low", &s.BandLow, 0, 1), number("band_high", &s.BandHigh, 1, inf),
+		number("importance_cap", &s.ImportanceCap, 0, inf), number("band_low", &s.BandLow, 0, 1),
+		number("band_high", &s.BandHigh, 1, inf),
 		text("importance_level", &s.ImportanceLevel, "token", "sequence"),
 		number("kl_coef", &s.KLCoef, 0, inf), text("kl_estimator", &s.KLEstimator, "k1", "k2", "k3"),
-		text("clip_bounds", &s.ClipBounds, "epsilon", "absolute"), number("clip_low", &s.ClipLow, 0, 1), number("clip_high", &s.ClipHigh, 0, inf),
+		text("clip_bounds", &s.ClipBounds, "epsilon", "absolute"), number("clip_low", &s.ClipLow, 0, 1),
+		number("clip_high", &s.ClipHigh, 0, inf),
 		number("dual_clip", &s.DualClip, 1, inf),
 		text("gspo_gradient", &s.GSPOGradient, "token", "mean"),
 		number("dro_beta", &s.DROBeta, 0, inf), text("dro_quadratic", &s.DROQuadratic, "all", "advantage"),
-		number("dpo_beta", &s.DPOBeta, 0, inf), text("dpo_loss", &s.DPOLoss, "sigmoid", "ipo"), number("label_smoothing", &s.LabelSmoothing, 0, 0.5),
+		number("dpo_beta", &s.DPOBeta, 0, inf), text("dpo_loss", &s.DPOLoss, "sigmoid", "ipo"),
+		number("label_smoothing", &s.LabelSmoothing, 0, 0.5),
 	}
 }
 

@@ -1,11 +1,13 @@
 package optim
 
-// surrogate is the clipped objective of PPO (Schulman et al., arXiv 1707.06347, equation 7) as a loss, with r the ratio and A the advantage:
+// surrogate is the clipped objective of PPO (Schulman et al., arXiv 1707.06347, equation 7) as a loss, with r the ratio
+// and A the advantage:
 //
 //	L = w * max(-r*A, -clip(r, low, high)*A), and at most w * -dual*A where A < 0
 //
-// The bound by dual is that of dual-clip PPO (Ye et al., arXiv 1912.09729, equation 5). The derivative by lp is -w*r*A, and 0 where r is beyond the bound that its advantage
-// pushes it towards: above high for A > 0, below low for A < 0, above dual for A < 0.
+// The bound by dual is that of dual-clip PPO (Ye et al., arXiv 1912.09729, equation 5). The derivative by lp is -w*r*A,
+// and 0 where r is beyond the bound that its advantage pushes it towards: above high for A > 0, below low for A < 0,
+// above dual for A < 0.
 type surrogate struct {
 	low, high float32
 	dual      float32 // 0: off

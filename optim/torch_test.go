@@ -60,7 +60,8 @@ func TestTorch(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, sample := range golden.Samples {
-		rows := Rows{LogProb: sample.Rows.LogProb, Old: sample.Rows.Old, Rollout: sample.Rows.Rollout, Reference: sample.Rows.Reference, Sequences: []int{0}}
+		rows := Rows{LogProb: sample.Rows.LogProb, Old: sample.Rows.Old, Rollout: sample.Rows.Rollout,
+			Reference: sample.Rows.Reference, Sequences: []int{0}}
 		var targets []int
 		for _, n := range golden.Lengths {
 			from, learned := len(rows.Targets), 0
@@ -79,7 +80,8 @@ func TestTorch(t *testing.T) {
 				advantages := GroupAdvantages(s.Advantage, golden.Rewards, golden.Group)
 				for i, a := range advantages {
 					if math.Abs(float64(a)-c.Advantage[i]) > 1e-6 {
-						t.Errorf("%s %v: advantage %d is %g, torch has %g", c.Objective, c.Settings, i, a, c.Advantage[i])
+						t.Errorf("%s %v: advantage %d is %g, torch has %g", c.Objective, c.Settings, i, a,
+							c.Advantage[i])
 					}
 				}
 				rows.Advantage = spread(rows, advantages)
@@ -101,7 +103,8 @@ func TestTorch(t *testing.T) {
 func (c torchCase) compare(t *testing.T, o Objective, rows Rows) {
 	t.Helper()
 	if m := measure(o, rows); math.Abs(m.Loss-c.Loss) > 2e-6*(1+math.Abs(c.Loss)) || m.Clipped != c.Clipped {
-		t.Errorf("%s %v: loss %g with %d clipped, torch has %g with %d", c.Objective, c.Settings, m.Loss, m.Clipped, c.Loss, c.Clipped)
+		t.Errorf("%s %v: loss %g with %d clipped, torch has %g with %d", c.Objective, c.Settings, m.Loss, m.Clipped,
+			c.Loss, c.Clipped)
 	}
 	for i, d := range derivative(o, rows) {
 		if math.Abs(float64(d)-c.Gradient[i]) > 2e-6*math.Abs(c.Gradient[i])+1e-8 {

@@ -11,7 +11,8 @@ import (
 	"lockstep/kernels"
 )
 
-// Rank is one worker: the device it owns and its place among the others. It is passed first to whatever computes; there is no current device.
+// Rank is one worker: the device it owns and its place among the others. It is passed first to whatever computes; there
+// is no current device.
 type Rank struct {
 	Dev   kernels.Device
 	Stack *kernels.Arena // activations of the present step, in the order of a stack
@@ -24,8 +25,8 @@ func (r *Rank) Beside(dev kernels.Device) *Rank {
 	return &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: r.ID, Size: r.Size}
 }
 
-// Run starts one goroutine, locked to its thread, for each device and waits for all. A [kernels.Fault] becomes the rank's error; any other
-// panic is a bug and keeps its stack. The errors come joined in the order of ranks.
+// Run starts one goroutine, locked to its thread, for each device and waits for all. A [kernels.Fault] becomes the
+// rank's error; any other panic is a bug and keeps its stack. The errors come joined in the order of ranks.
 func Run(devices []kernels.Device, body func(r *Rank) error) error {
 	errs := make([]error, len(devices))
 	done := make(chan struct{})

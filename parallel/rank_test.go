@@ -64,7 +64,8 @@ func TestRunFails(t *testing.T) {
 			finished.Add(1)
 			return nil
 		})
-		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "\n") != c.lines {
+		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.words) ||
+			strings.Contains(err.Error(), "\n") != c.lines {
 			t.Errorf("error %v", err)
 		}
 		if finished.Load() != 1 {

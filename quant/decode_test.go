@@ -15,7 +15,8 @@ func same(a, b float32) bool { return math.Float32bits(a) == math.Float32bits(b)
 
 func TestDecodeFP8Blocks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
-	for _, c := range []struct{ rows, cols, high, wide int }{{1, 1, 128, 128}, {128, 128, 128, 128}, {129, 300, 128, 128}, {5, 7, 2, 3}, {3, 64, 1, 128}, {40, 64, 16, 16}} {
+	for _, c := range []struct{ rows, cols, high, wide int }{{1, 1, 128, 128}, {128, 128, 128, 128},
+		{129, 300, 128, 128}, {5, 7, 2, 3}, {3, 64, 1, 128}, {40, 64, 16, 16}} {
 		down, across := (c.rows+c.high-1)/c.high, (c.cols+c.wide-1)/c.wide
 		codes, scales := make([]byte, c.rows*c.cols), make([]float32, down*across)
 		for i := range codes {
@@ -61,7 +62,8 @@ func TestDecodeIsWhatEncodingLeaves(t *testing.T) {
 
 func TestDecodeINT4Groups(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
-	for _, c := range []struct{ rows, cols, group int }{{1, 8, 32}, {3, 64, 32}, {2, 33, 32}, {4, 100, 16}, {1, 1, 32}} {
+	for _, c := range []struct{ rows, cols, group int }{{1, 8, 32}, {3, 64, 32}, {2, 33, 32}, {4, 100, 16},
+		{1, 1, 32}} {
 		words, groups := (c.cols+7)/8, (c.cols+c.group-1)/c.group
 		codes := make([]int, c.rows*c.cols)
 		packed, scales := make([]byte, c.rows*words*4), make([]float32, c.rows*groups)

@@ -22,7 +22,8 @@ func (f Format) Validate() error {
 	return nil
 }
 
-// nan is what a weight becomes of which a format leaves no number: one NaN, whatever it was and whatever the machine makes of 0 times infinity.
+// nan is what a weight becomes of which a format leaves no number: one NaN, whatever it was and whatever the machine
+// makes of 0 times infinity.
 var nan = math.Float32frombits(0x7fc00000)
 
 // Round is what storing a matrix w [rows, cols] leaves of it. Bands of [FP8Block] rows may be rounded one by one.

@@ -2,8 +2,8 @@ package quant
 
 import "math"
 
-// E4M3 is an 8-bit number: sign, 4 bits of exponent (bias 7), 3 of significand. It has subnormals and one NaN of each sign, no infinity
-// (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433; "e4m3fn" elsewhere).
+// E4M3 is an 8-bit number: sign, 4 bits of exponent (bias 7), 3 of significand. It has subnormals and one NaN of each
+// sign, no infinity (Micikevicius et al., "FP8 Formats for Deep Learning", arXiv 2209.05433; "e4m3fn" elsewhere).
 type E4M3 uint8
 
 // MaxE4M3 is the largest E4M3.
@@ -50,12 +50,14 @@ var e4m3Values = func() (v [256]float32) {
 	return v
 }()
 
-// FP8Block is the side of a square of weights that share a scale, as in DeepSeek-V3 (arXiv 2412.19437) and in vLLM's block FP8.
+// FP8Block is the side of a square of weights that share a scale, as in DeepSeek-V3 (arXiv 2412.19437) and in vLLM's
+// block FP8.
 const FP8Block = 128
 
-// RoundFP8Blocks turns a matrix w [rows, cols] into what storing it in E4M3 leaves: squares of [FP8Block] from the first row and column on, cut at the edges, have a
-// scale s = (largest |w|)/448 in fp32, and w = E4M3(w/s)*s, every operation rounded to fp32. A square whose scale is 0 becomes +0; NaN makes no scale and becomes the NaN
-// 0x7fc00000; of a square with an infinity nothing is left but that.
+// RoundFP8Blocks turns a matrix w [rows, cols] into what storing it in E4M3 leaves: squares of [FP8Block] from the
+// first row and column on, cut at the edges, have a scale s = (largest |w|)/448 in fp32, and w = E4M3(w/s)*s, every
+// operation rounded to fp32. A square whose scale is 0 becomes +0; NaN makes no scale and becomes the NaN 0x7fc00000;
+// of a square with an infinity nothing is left but that.
 func RoundFP8Blocks(w []float32, rows, cols int) {
 	for r := 0; r < rows; r += FP8Block {
 		for c := 0; c < cols; c += FP8Block {
@@ -91,8 +93,9 @@ func roundSquare(w []float32, rows, cols, stride int) {
 	}
 }
 
-// DecodeFP8Blocks turns E4M3 codes [rows, cols] into numbers: dst = code * scale, the product rounded to fp32. Blocks of high rows and wide columns from the first row and
-// column on, cut at the edges, share one of the scales [ceil(rows/high), ceil(cols/wide)] (weight_dequant of github.com/deepseek-ai/DeepSeek-V3, inference/kernel.py).
+// DecodeFP8Blocks turns E4M3 codes [rows, cols] into numbers: dst = code * scale, the product rounded to fp32. Blocks
+// of high rows and wide columns from the first row and column on, cut at the edges, share one of the scales
+// [ceil(rows/high), ceil(cols/wide)] (weight_dequant of github.com/deepseek-ai/DeepSeek-V3, inference/kernel.py).
 func DecodeFP8Blocks(dst []float32, codes []byte, scales []float32, rows, cols, high, wide int) {
 	across := (cols + wide - 1) / wide
 	for r := range rows {

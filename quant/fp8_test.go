@@ -88,8 +88,10 @@ func TestE4M3Edges(t *testing.T) {
 		x    float32
 		want E4M3
 	}{
-		{0, 0}, {float32(math.Copysign(0, -1)), 0x80}, {448, 0x7e}, {464, 0x7e}, {math.Nextafter32(464, 500), 0x7e}, {480, 0x7e}, {1e30, 0x7e}, {-1e30, 0xfe}, {inf, 0x7e}, {-inf, 0xfe},
-		{nan, 0x7f}, {float32(math.Copysign(math.NaN(), -1)), 0xff}, {1.0 / 1024, 0}, {math.Nextafter32(1.0/1024, 1), 1}, {math.SmallestNonzeroFloat32, 0},
+		{0, 0}, {float32(math.Copysign(0, -1)), 0x80}, {448, 0x7e}, {464, 0x7e}, {math.Nextafter32(464, 500), 0x7e},
+		{480, 0x7e}, {1e30, 0x7e}, {-1e30, 0xfe}, {inf, 0x7e}, {-inf, 0xfe},
+		{nan, 0x7f}, {float32(math.Copysign(math.NaN(), -1)), 0xff}, {1.0 / 1024, 0}, {math.Nextafter32(1.0/1024, 1),
+			1}, {math.SmallestNonzeroFloat32, 0},
 	} {
 		if got := EncodeE4M3(c.x); got != c.want {
 			t.Errorf("%v is %#x, want %#x", c.x, got, c.want)
@@ -137,7 +139,8 @@ func TestRoundFP8Blocks(t *testing.T) {
 			if want := float32(values[nearest(float64(x/scale))]) * scale; after[i] != want {
 				t.Fatalf("%v: element %d is %v, want %v", shape, i, after[i], want)
 			}
-			if off := math.Abs(float64(after[i] - x)); off > float64(max(float32(math.Abs(float64(x)))/16, scale/1024))*1.0001 {
+			if off := math.Abs(float64(after[i] - x)); off > float64(max(float32(math.Abs(float64(x)))/16, scale/1024))*
+				1.0001 {
 				t.Fatalf("%v: element %d moves from %v to %v", shape, i, x, after[i])
 			}
 			if after[i] != x {
@@ -150,7 +153,8 @@ func TestRoundFP8Blocks(t *testing.T) {
 		again := append([]float32(nil), after...)
 		RoundFP8Blocks(again, rows, cols)
 		for i := range again {
-			if math.Abs(float64(again[i]-after[i])) > 1e-6*math.Abs(float64(after[i])) { // the scale may move by a rounding
+			// the scale may move by a rounding
+			if math.Abs(float64(again[i]-after[i])) > 1e-6*math.Abs(float64(after[i])) {
 				t.Fatalf("%v: element %d is %v after one rounding and %v after two", shape, i, after[i], again[i])
 			}
 		}

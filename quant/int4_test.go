@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Every weight becomes the nearest of the 16 multiples of its group's scale, whatever its neighbours in other groups are.
+// Every weight becomes the nearest of the 16 multiples of its group's scale, whatever its neighbours in other groups
+// are.
 func TestINT4(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
 	for _, cols := range []int{1, 31, 32, 33, 100} {
@@ -29,7 +30,8 @@ func TestINT4(t *testing.T) {
 				best = min(best, math.Abs(float64(x)-q*largest/7))
 			}
 			if off := math.Abs(float64(x) - float64(got[i])); off > best*(1+1e-5)+1e-6*largest {
-				t.Fatalf("%d columns: weight %d, %g, became %g: %g away, the nearest is %g away", cols, i, x, got[i], off, best)
+				t.Fatalf("%d columns: weight %d, %g, became %g: %g away, the nearest is %g away", cols, i, x, got[i],
+					off, best)
 			}
 		}
 	}

@@ -17,8 +17,9 @@ var e8m0Values = func() (v [256]float32) {
 	return v
 }()
 
-// DecodeMXFP4 turns blocks of [MXFP4Block] codes, 16 bytes each with the earlier of two in the lower bits, and the scale of each block into numbers: dst = code * 2^(scale-127).
-// Products are exact, in bf16 too, but for those above its largest number: they are infinite. A block whose scale is 255 becomes NaN.
+// DecodeMXFP4 turns blocks of [MXFP4Block] codes, 16 bytes each with the earlier of two in the lower bits, and the
+// scale of each block into numbers: dst = code * 2^(scale-127). Products are exact, in bf16 too, but for those above
+// its largest number: they are infinite. A block whose scale is 255 becomes NaN.
 func DecodeMXFP4(dst []float32, blocks, scales []byte) {
 	const bytes = MXFP4Block / 2
 	for i, e := range scales {

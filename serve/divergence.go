@@ -11,14 +11,17 @@ import (
 
 // Divergence of the engine from a training forward over one sequence.
 type Divergence struct {
-	KL     float64 // mean over the positions that chose a token, nats, of KL(training || rollout) summed over the vocabulary
-	Logits int     // compared
-	Differ int     // of them, on a bit
+	// mean over the positions that chose a token, nats, of KL(training || rollout) summed over the vocabulary
+	KL     float64
+	Logits int // compared
+	Differ int // of them, on a bit
 }
 
-// Diverges feeds a prompt and, one by one, the tokens that followed it through the engine, and holds every logit that chose one against the training forward of m on rank r.
-// The KL is that of the distributions at a temperature. Like Run it wants other sequences to be waiting.
-func (e *Engine) Diverges(ctx context.Context, r *parallel.Rank, m *model.Model, prompt, ids []int32, temperature float32) (d Divergence, err error) {
+// Diverges feeds a prompt and, one by one, the tokens that followed it through the engine, and holds every logit that
+// chose one against the training forward of m on rank r. The KL is that of the distributions at a temperature. Like Run
+// it wants other sequences to be waiting.
+func (e *Engine) Diverges(ctx context.Context, r *parallel.Rank, m *model.Model, prompt, ids []int32,
+	temperature float32) (d Divergence, err error) {
 	all := slices.Concat(prompt, ids)
 	want := allLogits(r, m, all[:len(all)-1])
 	v := m.Vocab

@@ -34,8 +34,8 @@ type Counters struct {
 
 const defaultCacheBytes = 1 << 30
 
-// Engine runs requests through one model on one rank. Each step is one forward over the rows of all sequences in flight:
-// the next piece of prompts and one row of every sequence that decodes.
+// Engine runs requests through one model on one rank. Each step is one forward over the rows of all sequences in
+// flight: the next piece of prompts and one row of every sequence that decodes.
 type Engine struct {
 	r       *parallel.Rank
 	m       *model.Model
@@ -92,8 +92,8 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 	return e, nil
 }
 
-// Run generates every request and returns the results in their order. Requests wait while the engine is full; none is lost. What was submitted before must be waiting
-// (see Refresh) and goes on waiting.
+// Run generates every request and returns the results in their order. Requests wait while the engine is full; none is
+// lost. What was submitted before must be waiting (see Refresh) and goes on waiting.
 func (e *Engine) Run(ctx context.Context, reqs []Request) ([]Result, error) {
 	if len(e.running) > 0 {
 		panic("serve: Run among running sequences")
@@ -126,7 +126,8 @@ func (e *Engine) Submit(index int, q Request) error {
 	}
 	q.MaxTokens = min(q.MaxTokens, e.m.MaxLength-len(q.Prompt))
 	if need := len(q.Prompt) + q.MaxTokens; need > e.o.Pages*e.o.PageRows {
-		return fmt.Errorf("needs %d positions and the cache has %d: ask for fewer tokens or more pages", need, e.o.Pages*e.o.PageRows)
+		return fmt.Errorf("needs %d positions and the cache has %d: ask for fewer tokens or more pages", need,
+			e.o.Pages*e.o.PageRows)
 	}
 	e.waiting = append(e.waiting, &sequence{index: index, req: q, tokens: slices.Clone(q.Prompt)})
 	return nil
@@ -187,9 +188,9 @@ func (e *Engine) Cancel(index int) (Result, bool) {
 	return Result{}, false
 }
 
-// Refresh says that the weights have changed and are now of a version, which later tokens carry. Sequences in flight keep their tokens and are read again, so that
-// every token's log-probability is that of one version given all tokens before it. No key of the old weights is used again. While nothing is in flight weights may change
-// without it.
+// Refresh says that the weights have changed and are now of a version, which later tokens carry. Sequences in flight
+// keep their tokens and are read again, so that every token's log-probability is that of one version given all tokens
+// before it. No key of the old weights is used again. While nothing is in flight weights may change without it.
 func (e *Engine) Refresh(version int) {
 	e.version = version
 	defer e.pages.forget()
@@ -263,7 +264,8 @@ type draw struct {
 	logprobs kernels.Tensor // [n]
 }
 
-// enqueue is a step on the device: the forward of all rows, and a token with its log-probability from the last row of each ready sequence.
+// enqueue is a step on the device: the forward of all rows, and a token with its log-probability from the last row of
+// each ready sequence.
 func (e *Engine) enqueue(works []work, ready []*sequence, last []int32) (d draw) {
 	r, n := e.r, len(ready)
 	ids, layout := e.layout(works)
@@ -295,7 +297,8 @@ func samplings(ready []*sequence) []kernels.Sampling {
 	for i, s := range ready {
 		q := s.req
 		all[i] = kernels.Sampling{
-			Temperature: q.Temperature, TopK: q.TopK, TopP: q.TopP, Seed: q.Seed, Request: q.ID, Index: uint64(len(s.result.IDs)),
+			Temperature: q.Temperature, TopK: q.TopK, TopP: q.TopP, Seed: q.Seed, Request: q.ID,
+			Index: uint64(len(s.result.IDs)),
 		}
 	}
 	return all
@@ -327,7 +330,8 @@ func (e *Engine) see(works []work, x kernels.Tensor) {
 func (e *Engine) layout(works []work) (ids []int32, l *kernels.Layout) {
 	l = &kernels.Layout{}
 	for _, w := range works {
-		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: w.rows, Pos: w.s.cached, Pages: w.s.pages, Slot: w.s.slot})
+		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: w.rows, Pos: w.s.cached, Pages: w.s.pages,
+			Slot: w.s.slot})
 		ids = append(ids, w.s.tokens[w.s.cached:w.s.cached+w.rows]...)
 	}
 	l.Packs = []int32{0, int32(len(ids))}

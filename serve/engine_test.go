@@ -39,7 +39,9 @@ func TestSamplingSettings(t *testing.T) {
 			t.Error("another sample of the prompt gives the same answer")
 		}
 		// Each token has a random number of its own: one that is drawn first is not what is drawn second.
-		rest := answer(func(q *Request) { q.Prompt, q.MaxTokens = append(slices.Clone(q.Prompt), free[0]), q.MaxTokens-1 })
+		rest := answer(func(q *Request) {
+			q.Prompt, q.MaxTokens = append(slices.Clone(q.Prompt), free[0]), q.MaxTokens-1
+		})
 		if slices.Equal(rest, free[1:]) {
 			t.Error("a sample goes on by the random numbers that it began with")
 		}

@@ -54,7 +54,8 @@ type line struct {
 	Temperature float32 `json:"temperature"`
 }
 
-// Generate continues the prompts of a JSONL file with the rollout engine and writes N lines for each, in order. It returns the number of lines.
+// Generate continues the prompts of a JSONL file with the rollout engine and writes N lines for each, in order. It
+// returns the number of lines.
 func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, o Options, q Sampling) (int, error) {
 	var reqs []Request
 	err := data.EachLine(in, func(n int, d *jinja.Dict) error {
@@ -101,7 +102,8 @@ func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, 
 }
 
 func (s *Served) line(i, n int, q Request, res Result) line {
-	l := line{Prompt: i / n, Sample: i % n, Tokens: q.Prompt, IDs: res.IDs, Finish: res.Finish, LogProbs: res.LogProbs, Temperature: q.Temperature}
+	l := line{Prompt: i / n, Sample: i % n, Tokens: q.Prompt, IDs: res.IDs, Finish: res.Finish, LogProbs: res.LogProbs,
+		Temperature: q.Temperature}
 	if s.Language != nil {
 		ids := res.IDs
 		if res.Finish == FinishStop {

@@ -6,13 +6,15 @@ import (
 	"lockstep/parallel"
 )
 
-// Likely is a token that might have been drawn, with its log-probability, which is what it would have been recorded with.
+// Likely is a token that might have been drawn, with its log-probability, which is what it would have been recorded
+// with.
 type Likely struct {
 	ID      int32
 	LogProb float32
 }
 
-// list appends to each ready sequence that asks for it the likeliest tokens of its row, by the function that gives a drawn token its log-probability.
+// list appends to each ready sequence that asks for it the likeliest tokens of its row, by the function that gives a
+// drawn token its log-probability.
 func (e *Engine) list(ready []*sequence, d draw) {
 	top, most := make([][]int32, len(ready)), 0
 	for i, s := range ready {

@@ -11,7 +11,8 @@ import (
 	"lockstep/parallel"
 )
 
-// Listed tokens are the likeliest in order, the drawn token's entry has its bits, a row's entries sum to 1 with all of the vocabulary, and lists change nothing else.
+// Listed tokens are the likeliest in order, the drawn token's entry has its bits, a row's entries sum to 1 with all of
+// the vocabulary, and lists change nothing else.
 func TestLikely(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
 		prompt := goldenIDs(t, "qwen3_moe", "ids.1")[:6]
@@ -41,7 +42,9 @@ func TestLikely(t *testing.T) {
 
 func checkList(t *testing.T, list []Likely, top int, id int32, logprob float32, vocab int) {
 	t.Helper()
-	if len(list) != top || !slices.IsSortedFunc(list, func(a, b Likely) int { return -cmp.Compare(a.LogProb, b.LogProb) }) {
+	if len(list) != top || !slices.IsSortedFunc(list, func(a, b Likely) int {
+		return -cmp.Compare(a.LogProb, b.LogProb)
+	}) {
 		t.Errorf("%d of %d entries, or not in order: %v", len(list), top, list[:min(4, len(list))])
 	}
 	sum := 0.0

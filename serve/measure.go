@@ -81,7 +81,8 @@ func (e *Engine) load(works []work, drawn int) Load {
 // since is what was counted since the counters were c.
 func (e *Engine) since(c Counters) Counters {
 	return Counters{
-		Steps: e.Steps - c.Steps, Prefilled: e.Prefilled - c.Prefilled, Reused: e.Reused - c.Reused, Decoded: e.Decoded - c.Decoded, Drawn: e.Drawn - c.Drawn,
+		Steps: e.Steps - c.Steps, Prefilled: e.Prefilled - c.Prefilled, Reused: e.Reused - c.Reused,
+		Decoded: e.Decoded - c.Decoded, Drawn: e.Drawn - c.Drawn,
 		Preempted: e.Preempted - c.Preempted, Cancelled: e.Cancelled - c.Cancelled,
 	}
 }

@@ -26,7 +26,8 @@ func TestMeasure(t *testing.T) {
 			}
 			drawn, rows, most, shared, seconds := 0, 0, 0, 0, 0.0
 			for _, l := range m.Loads {
-				drawn, rows, most, shared, seconds = drawn+l.Drawn, rows+l.Rows, max(most, len(l.Lengths)), max(shared, l.Shared), seconds+l.Seconds
+				drawn, rows, most, shared, seconds = drawn+l.Drawn, rows+l.Rows, max(most, len(l.Lengths)),
+					max(shared, l.Shared), seconds+l.Seconds
 				held := -l.Shared // whole pages but for the last of each sequence
 				for _, n := range l.Lengths {
 					held += (n + 3) / 4 * 4
@@ -35,11 +36,15 @@ func TestMeasure(t *testing.T) {
 					t.Errorf("%+v", l)
 				}
 			}
-			if drawn != tokens || rows != m.Prefilled+m.Decoded || m.Prefilled+m.Reused != prompts || m.Steps != len(m.Loads) || most != 9 || shared == 0 {
-				t.Errorf("drawn %d of %d, %d rows, %d sequences, %d shared: %+v", drawn, tokens, rows, most, shared, m.Counters)
+			if drawn != tokens || rows != m.Prefilled+m.Decoded || m.Prefilled+m.Reused != prompts ||
+				m.Steps != len(m.Loads) || most != 9 || shared == 0 {
+				t.Errorf("drawn %d of %d, %d rows, %d sequences, %d shared: %+v", drawn, tokens, rows, most, shared,
+					m.Counters)
 			}
-			if len(m.First) != len(reqs) || len(m.Between) != tokens-len(reqs) || !slices.IsSorted(m.First) || m.First[0] <= 0 || seconds > m.Seconds || seconds < m.Seconds/2 {
-				t.Errorf("%d first tokens from %v, %d others, %v s in steps of %v", len(m.First), m.First[:1], len(m.Between), seconds, m.Seconds)
+			if len(m.First) != len(reqs) || len(m.Between) != tokens-len(reqs) || !slices.IsSorted(m.First) ||
+				m.First[0] <= 0 || seconds > m.Seconds || seconds < m.Seconds/2 {
+				t.Errorf("%d first tokens from %v, %d others, %v s in steps of %v", len(m.First), m.First[:1],
+					len(m.Between), seconds, m.Seconds)
 			}
 		}
 		reqs[3].Prompt = nil
@@ -49,10 +54,12 @@ func TestMeasure(t *testing.T) {
 	})
 }
 
-// BenchmarkHost is what a step of decoding costs beside the device's work: the schedule, the layout and the settings of 256 sequences.
+// BenchmarkHost is what a step of decoding costs beside the device's work: the schedule, the layout and the settings of
+// 256 sequences.
 func BenchmarkHost(b *testing.B) {
 	const n, prompt, rows = 256, 512, 64
-	e := &Engine{o: Options{Slots: n, PageRows: rows, Pages: n * 64, PrefillRows: n * prompt}, pages: newPages(n*64, rows), shares: true}
+	e := &Engine{o: Options{Slots: n, PageRows: rows, Pages: n * 64, PrefillRows: n * prompt},
+		pages: newPages(n*64, rows), shares: true}
 	for i := range n {
 		e.slots = append(e.slots, n-1-i)
 	}

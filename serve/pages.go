@@ -2,8 +2,9 @@ package serve
 
 import "unsafe"
 
-// pages lends the pages of a cache. A page whose positions are all written may be held by several sequences that begin with the same tokens: a cached key or value is a function
-// of the tokens up to its position, by the definition, so it is the same number whoever computed it. Pages that nobody holds keep what they have until they are taken for
+// pages lends the pages of a cache. A page whose positions are all written may be held by several sequences that begin
+// with the same tokens: a cached key or value is a function of the tokens up to its position, by the definition, so it
+// is the same number whoever computed it. Pages that nobody holds keep what they have until they are taken for
 // something else, longest free first.
 type pages struct {
 	rows    int // of a page
@@ -17,7 +18,8 @@ type pages struct {
 	shared     int // holders beyond the first, of all pages
 }
 
-// prefix is the tokens of a page after those of another chain: pages are known by every token from position 0 on, never by a hash that two texts may have in common.
+// prefix is the tokens of a page after those of another chain: pages are known by every token from position 0 on, never
+// by a hash that two texts may have in common.
 type prefix struct {
 	before uint64
 	tokens string
@@ -30,7 +32,8 @@ type name struct {
 }
 
 func newPages(n, rows int) *pages {
-	p := &pages{rows: rows, holders: make([]int32, n), names: make([]name, n), next: make([]int32, n+1), prev: make([]int32, n+1), known: map[prefix]int32{}}
+	p := &pages{rows: rows, holders: make([]int32, n), names: make([]name, n), next: make([]int32, n+1),
+		prev: make([]int32, n+1), known: map[prefix]int32{}}
 	p.next[n], p.prev[n] = int32(n), int32(n)
 	for page := range int32(n) {
 		p.insert(page, p.prev[n])
@@ -89,7 +92,8 @@ func (p *pages) unname(page int32) {
 	}
 }
 
-// offer makes a full page known as the tokens that follow a chain, and returns the chain to its end. Where another page holds the same, that one stays known.
+// offer makes a full page known as the tokens that follow a chain, and returns the chain to its end. Where another page
+// holds the same, that one stays known.
 func (p *pages) offer(page int32, before uint64, tokens []int32) uint64 {
 	key := p.key(before, tokens)
 	if same, ok := p.known[key]; ok {
@@ -100,7 +104,8 @@ func (p *pages) offer(page int32, before uint64, tokens []int32) uint64 {
 	return p.chains
 }
 
-// find lists the pages that hold the first tokens of a sequence, at most limit of them, and the chain to their end. It lends none.
+// find lists the pages that hold the first tokens of a sequence, at most limit of them, and the chain to their end. It
+// lends none.
 func (p *pages) find(tokens []int32, limit int) (found []int32, chain uint64) {
 	for i := range limit {
 		page, ok := p.known[p.key(chain, tokens[i*p.rows:(i+1)*p.rows])]

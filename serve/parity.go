@@ -34,7 +34,8 @@ type ParityReport struct {
 	Recorded   Mismatch   `json:"recorded"`
 	Worst      []BadToken `json:"worst,omitempty"`
 
-	// Of --against: the model by the other definition in place of the training forward, whose tokens the recording's are taken for.
+	// Of --against: the model by the other definition in place of the training forward, whose tokens the recording's
+	// are taken for.
 	Against string    `json:"against_definition,omitempty"`
 	Weights string    `json:"against_weights,omitempty"` // format of its projections
 	Other   *Mismatch `json:"against,omitempty"`
@@ -92,7 +93,8 @@ func Parity(ctx context.Context, r *parallel.Rank, s *Served, o ParityOptions) (
 		for i, q := range rec.LogProbs {
 			p := training[len(recorded)]
 			if p-p != 0 {
-				return nil, fmt.Errorf("%s:%d: the model gives token %d the log-probability %v: are the weights whole?", o.Rollout, rec.line, i, p)
+				return nil, fmt.Errorf("%s:%d: the model gives token %d the log-probability %v: are the weights whole?",
+					o.Rollout, rec.line, i, p)
 			}
 			rep.note(BadToken{Line: rec.line, Token: i, ID: rec.IDs[i], Recorded: q, Training: p})
 			recorded = append(recorded, q)
@@ -129,7 +131,8 @@ func (v *ParityReport) note(b BadToken) {
 	v.Worst = v.Worst[:min(len(v.Worst), worstTokens)]
 }
 
-// readRecordings reads the file into batches of about parityRows rows. A temperature that is not 0 takes the place of what the lines say.
+// readRecordings reads the file into batches of about parityRows rows. A temperature that is not 0 takes the place of
+// what the lines say.
 func readRecordings(path string, m *model.Model, temperature float32) (batches [][]recording, err error) {
 	rows := parityRows
 	err = data.EachLine(path, func(n int, line *jinja.Dict) error {
@@ -172,7 +175,8 @@ func rescoreBatch(r *parallel.Rank, m *model.Model, batch []recording) (out []fl
 	ids, targets, l := packed(seqs)
 	b := model.NewBatch(r, ids, l, nil)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
-	m.Head.LogProb(r, logprob, m.Forward(r, b, nil), model.Targets{IDs: parallel.Upload(r, targets), Inverse: parallel.Upload(r, inv)}, b)
+	m.Head.LogProb(r, logprob, m.Forward(r, b, nil), model.Targets{IDs: parallel.Upload(r, targets),
+		Inverse: parallel.Upload(r, inv)}, b)
 	rows := parallel.Download[float32](r, logprob)
 	for i, rec := range batch {
 		first := l.Spans[i].Row + len(rec.Prompt) - 1 // whose target is the first token of the completion
@@ -187,12 +191,14 @@ func (v *ParityReport) JSON() ([]byte, error) { return json.MarshalIndent(v, "",
 func (v *ParityReport) String() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "%d sequences, the recording against the training forward by definition %s\n", v.Sequences, v.Definition[:12])
+	fmt.Fprintf(w, "%d sequences, the recording against the training forward by definition %s\n", v.Sequences,
+		v.Definition[:12])
 	v.Recorded.write(w, v.Bounds)
 	if len(v.Worst) > 0 {
 		fmt.Fprintln(w, "line\ttoken\tid\trecorded\ttraining\tdifference\t  the worst\t")
 		for _, t := range v.Worst {
-			fmt.Fprintf(w, "%d\t%d\t%d\t%.6f\t%.6f\t%.3g\t  %q\t\n", t.Line, t.Token, t.ID, t.Recorded, t.Training, t.difference(), t.Text)
+			fmt.Fprintf(w, "%d\t%d\t%d\t%.6f\t%.6f\t%.3g\t  %q\t\n", t.Line, t.Token, t.ID, t.Recorded, t.Training,
+				t.difference(), t.Text)
 		}
 	}
 	if v.Other != nil {
@@ -217,7 +223,9 @@ func (m *Mismatch) write(w *tabwriter.Writer, b Bounds) {
 	}
 	fmt.Fprintf(w, "%d of %d log-probabilities equal on every bit\n", m.Equal, m.Tokens)
 	fmt.Fprintf(w, "KL by these tokens: k1 %.3g, k3 %.3g\n", m.K1, m.K3)
-	fmt.Fprintf(w, "difference: mean %.3g, 50%% %.3g, 90%% %.3g, 99%% %.3g, 99.9%% %.3g, largest %.3g\n", m.Mean, m.Tails[0], m.Tails[1], m.Tails[2], m.Tails[3], m.Max)
-	fmt.Fprintf(w, "PPO clips %.2f%% of tokens: %.2f%% above %g where the advantage is above 0, %.2f%% below %g where it is below; importance weights are capped at %g for %.2f%%\n",
+	fmt.Fprintf(w, "difference: mean %.3g, 50%% %.3g, 90%% %.3g, 99%% %.3g, 99.9%% %.3g, largest %.3g\n", m.Mean,
+		m.Tails[0], m.Tails[1], m.Tails[2], m.Tails[3], m.Max)
+	fmt.Fprintf(w, "PPO clips %.2f%% of tokens: %.2f%% above %g where the advantage is above 0, %.2f%% below %g "+
+		"where it is below; importance weights are capped at %g for %.2f%%\n",
 		100*(m.Above+m.Below), 100*m.Above, 1+b.ClipHigh, 100*m.Below, 1-b.ClipLow, b.Cap, 100*m.Capped)
 }

@@ -16,8 +16,10 @@ import (
 	"lockstep/parallel"
 )
 
-// recorded writes what the engine samples from some prompts, as lockstep parity reads it; each log-probability goes through change.
-func recorded(t *testing.T, r *parallel.Rank, s *Served, tokens int, change func(line, token int, p float32) float32) string {
+// recorded writes what the engine samples from some prompts, as lockstep parity reads it; each log-probability goes
+// through change.
+func recorded(t *testing.T, r *parallel.Rank, s *Served, tokens int, change func(line, token int,
+	p float32) float32) string {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
 	var reqs []Request
@@ -26,7 +28,8 @@ func recorded(t *testing.T, r *parallel.Rank, s *Served, tokens int, change func
 		for j := range prompt {
 			prompt[j] = rng.Int32N(int32(s.Model.Vocab))
 		}
-		reqs = append(reqs, Request{ID: uint64(i), Prompt: prompt, MaxTokens: tokens, Temperature: []float32{1, 0.6, 0, 1.3}[i%4], TopP: 1, Seed: 5})
+		reqs = append(reqs, Request{ID: uint64(i), Prompt: prompt, MaxTokens: tokens, Temperature: []float32{1, 0.6, 0,
+			1.3}[i%4], TopP: 1, Seed: 5})
 	}
 	results, _ := generate(t, r, s, Options{Slots: 3, PageRows: 16, PrefillRows: 8}, reqs)
 	var text []byte
@@ -35,7 +38,8 @@ func recorded(t *testing.T, r *parallel.Rank, s *Served, tokens int, change func
 		for j, p := range res.LogProbs {
 			lp[j] = change(i+1, j, p)
 		}
-		line, err := json.Marshal(map[string]any{"prompt_ids": reqs[i].Prompt, "ids": res.IDs, "logprobs": lp, "temperature": reqs[i].Temperature})
+		line, err := json.Marshal(map[string]any{"prompt_ids": reqs[i].Prompt, "ids": res.IDs, "logprobs": lp,
+			"temperature": reqs[i].Temperature})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,13 +64,15 @@ func TestParityOfOurs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if m := rep.Recorded; m.Tokens != 210 || m.Equal != 210 || m.K1 != 0 || m.K3 != 0 || m.Max != 0 || rep.Sequences != 7 || len(rep.Worst) != 0 {
+			if m := rep.Recorded; m.Tokens != 210 || m.Equal != 210 || m.K1 != 0 || m.K3 != 0 || m.Max != 0 ||
+				rep.Sequences != 7 || len(rep.Worst) != 0 {
 				t.Errorf("%+v", rep)
 			}
 			if !strings.Contains(rep.String(), "bit-identical") {
 				t.Error(rep)
 			}
-			rep, err = Parity(t.Context(), r, s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Temperature: 0.6, Bounds: bounds})
+			rep, err = Parity(t.Context(), r, s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Temperature: 0.6,
+				Bounds: bounds})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +101,8 @@ func TestParityFindsWhatDiffers(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := rep.Recorded
-		if m.Equal != 207 || len(rep.Worst) != 3 || math.Abs(m.Max-1) > 1e-6 || strings.Contains(rep.String(), "bit-identical") {
+		if m.Equal != 207 || len(rep.Worst) != 3 || math.Abs(m.Max-1) > 1e-6 ||
+			strings.Contains(rep.String(), "bit-identical") {
 			t.Fatalf("%+v", rep)
 		}
 		for i, want := range [][2]int{{3, 7}, {6, 2}, {2, 0}} {
@@ -117,7 +124,8 @@ func TestMismatch(t *testing.T) {
 	m := NewMismatch(p, q, bounds)
 	k1 := (0 - 0.5 - 1 + 1) / 4
 	k3 := ((math.Exp(0.5) - 1.5) + (math.E - 2) + (math.Exp(-1) - 1 + 1)) / 4
-	if m.Equal != 1 || math.Abs(m.K1-k1) > 1e-15 || math.Abs(m.K3-k3) > 1e-7 || m.Mean != 0.625 || m.Tails != [4]float64{0.5, 1, 1, 1} || m.Max != 1 {
+	if m.Equal != 1 || math.Abs(m.K1-k1) > 1e-15 || math.Abs(m.K3-k3) > 1e-7 || m.Mean != 0.625 ||
+		m.Tails != [4]float64{0.5, 1, 1, 1} || m.Max != 1 {
 		t.Errorf("%+v, want k1 %v, k3 %v", m, k1, k3)
 	}
 	if m.Above != 0.5 || m.Below != 0.25 || m.Capped != 0.25 {
@@ -154,9 +162,12 @@ func TestWalk(t *testing.T) {
 		tokens  int
 		want    string
 	}{
-		{"combine=bf16", 30, "block 0 / moe / combine"}, {"router=bf16", 30, "block 0 / moe / route"}, {"norm=bf16", 30, "block 0 / attention / norm"},
-		{"weights=fp8", 30, "block 0 / attention / matmul q_proj"}, {"key_split=64", 100, "block 0 / attention / attention"}, {"key_split=128", 30, ""},
-		{"exp2=ex2h", 30, "block 0 / attention / attention"}, {"combine=bf16,router=bf16", 30, "block 0 / moe / route"}, {"combine=bf16,router=bf16,weights=fp8", 30, "block 0 / attention / matmul q_proj"},
+		{"combine=bf16", 30, "block 0 / moe / combine"}, {"router=bf16", 30, "block 0 / moe / route"},
+		{"norm=bf16", 30, "block 0 / attention / norm"},
+		{"weights=fp8", 30, "block 0 / attention / matmul q_proj"},
+		{"key_split=64", 100, "block 0 / attention / attention"}, {"key_split=128", 30, ""},
+		{"exp2=ex2h", 30, "block 0 / attention / attention"}, {"combine=bf16,router=bf16", 30, "block 0 / moe / route"},
+		{"combine=bf16,router=bf16,weights=fp8", 30, "block 0 / attention / matmul q_proj"},
 	} {
 		served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
 			rep := against(t, r, s, c.changes, recorded(t, r, s, c.tokens, same))
@@ -171,7 +182,8 @@ func TestWalk(t *testing.T) {
 				t.Errorf("%s: %+v", c.changes, rep.Other)
 			}
 			growth := rep.Walk.Growth
-			if len(growth) != 2+2*len(s.Model.Blocks) || growth[0].Place != "embedding" || growth[0].Differ != 0 || growth[len(growth)-1].Op != "logprob" {
+			if len(growth) != 2+2*len(s.Model.Blocks) || growth[0].Place != "embedding" || growth[0].Differ != 0 ||
+				growth[len(growth)-1].Op != "logprob" {
 				t.Errorf("%s: growth %+v", c.changes, growth)
 			}
 			if last := growth[len(growth)-2]; (last.Differ > 0) != (c.want != "") || last.Op != "add" {
@@ -208,7 +220,8 @@ func TestWalkOfOurs(t *testing.T) {
 func TestReadRecordings(t *testing.T) {
 	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
 		path := filepath.Join(t.TempDir(), "many.jsonl")
-		line := fmt.Sprintf("{\"prompt_ids\":[1],\"ids\":%s,\"logprobs\":%s}\n", jsonOf(slices.Repeat([]int{3}, 200)), jsonOf(slices.Repeat([]int{-1}, 200)))
+		line := fmt.Sprintf("{\"prompt_ids\":[1],\"ids\":%s,\"logprobs\":%s}\n", jsonOf(slices.Repeat([]int{3}, 200)),
+			jsonOf(slices.Repeat([]int{-1}, 200)))
 		if err := os.WriteFile(path, []byte(strings.Repeat(line, 50)), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -244,10 +257,12 @@ func jsonOf(v any) string {
 
 func TestParseOther(t *testing.T) {
 	o, err := ParseOther(kernels.Default(), "combine=bf16,router=bf16,weights=fp8,key_split=256")
-	if err != nil || o.Definition.Combine != kernels.ToBF16 || o.Definition.Router != kernels.ToBF16 || o.Definition.KeySplit != 256 || o.Weights != "fp8" {
+	if err != nil || o.Definition.Combine != kernels.ToBF16 || o.Definition.Router != kernels.ToBF16 ||
+		o.Definition.KeySplit != 256 || o.Weights != "fp8" {
 		t.Errorf("%+v (%v)", o, err)
 	}
-	for _, text := range []string{"", "combine", "combine=fp8", "weights=int3", "wieghts=fp8", "key_split=1,combine=bf16"} {
+	for _, text := range []string{"", "combine", "combine=fp8", "weights=int3", "wieghts=fp8",
+		"key_split=1,combine=bf16"} {
 		if _, err := ParseOther(kernels.Default(), text); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -9,7 +9,8 @@ type Pending struct {
 	Result  Result
 }
 
-// Pending lists the requests in flight in the order in which they go on. Right after Refresh an engine that resumes the list goes on to the same bits.
+// Pending lists the requests in flight in the order in which they go on. Right after Refresh an engine that resumes the
+// list goes on to the same bits.
 func (e *Engine) Pending() []Pending {
 	if len(e.running) > 0 {
 		panic("serve: Pending before Refresh")
@@ -24,6 +25,7 @@ func (e *Engine) Pending() []Pending {
 // Resume puts pending requests back.
 func (e *Engine) Resume(list []Pending) {
 	for _, p := range list {
-		e.waiting = append(e.waiting, &sequence{index: p.Index, req: p.Request, tokens: slices.Concat(p.Request.Prompt, p.Result.IDs), result: p.Result})
+		e.waiting = append(e.waiting, &sequence{index: p.Index, req: p.Request, tokens: slices.Concat(p.Request.Prompt,
+			p.Result.IDs), result: p.Result})
 	}
 }

@@ -8,8 +8,9 @@ import (
 	"lockstep/parallel"
 )
 
-// Widest carries out the largest step that the engine makes, on a rank whose device counts: prompts of as many rows as a
-// step takes, a row of every other slot, and a token drawn for each. With observed the logits of all rows are taken too.
+// Widest carries out the largest step that the engine makes, on a rank whose device counts: prompts of as many rows as
+// a step takes, a row of every other slot, and a token drawn for each. With observed the logits of all rows are taken
+// too.
 func (e *Engine) Widest(observed bool) {
 	defer e.r.Stack.Release(e.r.Stack.Mark())
 	var works []work
@@ -29,8 +30,8 @@ func (e *Engine) Widest(observed bool) {
 	e.enqueue(works, ready, last)
 }
 
-// PlanDivergence carries out what [Engine.Diverges] does for a sequence of so many rows, on ranks whose devices count, and
-// returns the host memory that it takes, in bytes.
+// PlanDivergence carries out what [Engine.Diverges] does for a sequence of so many rows, on ranks whose devices count,
+// and returns the host memory that it takes, in bytes.
 func (e *Engine) PlanDivergence(r *parallel.Rank, m *model.Model, rows int) (host int) {
 	mark := r.Stack.Mark()
 	m.Head.Logits(r, m.Forward(r, planned(r, []int{rows}), nil))
@@ -39,8 +40,8 @@ func (e *Engine) PlanDivergence(r *parallel.Rank, m *model.Model, rows int) (hos
 	return 4 * m.Vocab * (rows + min(e.o.PrefillRows, rows))
 }
 
-// PlanProof carries out the largest forwards of [Verify] of so many tokens on a rank whose device counts, and returns the
-// host memory that it takes, in bytes. Its traffic is random: this is what a round takes whose sequences fill it.
+// PlanProof carries out the largest forwards of [Verify] of so many tokens on a rank whose device counts, and returns
+// the host memory that it takes, in bytes. Its traffic is random: this is what a round takes whose sequences fill it.
 func PlanProof(r *parallel.Rank, m *model.Model, tokens int) (host int, err error) {
 	defer r.Stack.Release(r.Stack.Mark())
 	budget, longest := proofSize(m, tokens, 0)
@@ -53,7 +54,8 @@ func PlanProof(r *parallel.Rank, m *model.Model, tokens int) (host int, err erro
 	m.Head.Logits(r, x.RowRange(0, longest))
 	r.Stack.Release(mark)
 	pages := 2*(budget+longest)/proofPage + 1
-	e, err := NewEngine(r, m, r.Stack, Options{Slots: 64, PageRows: proofPage, Pages: pages, PrefillRows: min(512, budget)})
+	e, err := NewEngine(r, m, r.Stack, Options{Slots: 64, PageRows: proofPage, Pages: pages,
+		PrefillRows: min(512, budget)})
 	if err != nil {
 		return 0, err
 	}

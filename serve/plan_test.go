@@ -7,8 +7,8 @@ import (
 	"lockstep/parallel"
 )
 
-// A cache without a number of pages holds all slots at the length that sequences may have, the page that admission leaves
-// free, and no more.
+// A cache without a number of pages holds all slots at the length that sequences may have, the page that admission
+// leaves free, and no more.
 func TestPagesForLongest(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
 		full := 5*((s.Model.MaxLength+15)/16) + 1

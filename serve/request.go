@@ -30,8 +30,8 @@ const (
 	FinishCancelled FinishReason = "cancelled"
 )
 
-// Result is a finished sample: its new tokens with their log-probabilities at the request's temperature, over the whole vocabulary whatever top-p and top-k leave of it, and
-// the versions of the weights that chose them.
+// Result is a finished sample: its new tokens with their log-probabilities at the request's temperature, over the whole
+// vocabulary whatever top-p and top-k leave of it, and the versions of the weights that chose them.
 type Result struct {
 	IDs      []int32
 	LogProbs []float32
@@ -45,7 +45,8 @@ func validTemperature(t float32) error {
 	if t == 0 || t >= kernels.LeastTemperature && t <= kernels.MostTemperature {
 		return nil
 	}
-	return fmt.Errorf("temperature %g: want 0 (the likeliest token), or %g to %g", t, kernels.LeastTemperature, kernels.MostTemperature)
+	return fmt.Errorf("temperature %g: want 0 (the likeliest token), or %g to %g", t, kernels.LeastTemperature,
+		kernels.MostTemperature)
 }
 
 func (q *Request) validate(vocab, maxLength int) error {

@@ -2,9 +2,10 @@ package serve
 
 import "slices"
 
-// schedule chooses the rows of the next step: every running sequence in order of admission gets its next rows (one where it
-// decodes, a piece of at most PrefillRows in all where it reads a prompt), then waiting sequences are admitted while slots,
-// rows and pages last. A sequence that finds no page takes those of the youngest, which waits and reads its tokens again later.
+// schedule chooses the rows of the next step: every running sequence in order of admission gets its next rows (one
+// where it decodes, a piece of at most PrefillRows in all where it reads a prompt), then waiting sequences are admitted
+// while slots, rows and pages last. A sequence that finds no page takes those of the youngest, which waits and reads
+// its tokens again later.
 func (e *Engine) schedule() []work {
 	budget, preempted := e.o.PrefillRows, e.Preempted
 	var works []work
@@ -36,13 +37,15 @@ func (e *Engine) schedule() []work {
 // admissionShare is the number of running sequences for which admission leaves one page free.
 const admissionShare = 4
 
-// admit starts the sequence that waits first, with at most so many rows behind the pages that it shares; false: there are too few pages for all of its tokens and one more
-// for every fourth that runs, without which it would soon be preempted and read again. (Measured: half of the preemptions at 1% more steps; a page for each leaves few
+// admit starts the sequence that waits first, with at most so many rows behind the pages that it shares; false: there
+// are too few pages for all of its tokens and one more for every fourth that runs, without which it would soon be
+// preempted and read again. (Measured: half of the preemptions at 1% more steps; a page for each leaves few
 // preemptions, but 5% more steps.)
 //
-// Sequences share the whole pages at their beginnings that hold the same tokens, but never the page of the last token, whose row gives the next one. A page that
-// another sequence writes in this very step is shared too: in each layer all rows of a step store their keys before any attends. Where a layer keeps a state of the
-// sequence instead of keys, nothing is shared: the state at the end of a page is not kept.
+// Sequences share the whole pages at their beginnings that hold the same tokens, but never the page of the last token,
+// whose row gives the next one. A page that another sequence writes in this very step is shared too: in each layer all
+// rows of a step store their keys before any attends. Where a layer keeps a state of the sequence instead of keys,
+// nothing is shared: the state at the end of a page is not kept.
 func (e *Engine) admit(s *sequence, budget int) (work, bool) {
 	var found []int32
 	var chain uint64
@@ -68,7 +71,8 @@ func (e *Engine) admit(s *sequence, budget int) (work, bool) {
 
 func (e *Engine) pagesFor(rows int) int { return (rows + e.o.PageRows - 1) / e.o.PageRows }
 
-// reserve gives s the pages of its next rows, preempting younger sequences. It reports false where s itself was preempted.
+// reserve gives s the pages of its next rows, preempting younger sequences. It reports false where s itself was
+// preempted.
 func (e *Engine) reserve(s *sequence, rows int) bool {
 	for e.pagesFor(s.cached+rows)-len(s.pages) > e.pages.free {
 		youngest := e.running[len(e.running)-1]
@@ -82,7 +86,8 @@ func (e *Engine) reserve(s *sequence, rows int) bool {
 	return true
 }
 
-// grow gives s the pages of so many positions, which the step that is being made will write, and offers those that it fills.
+// grow gives s the pages of so many positions, which the step that is being made will write, and offers those that it
+// fills.
 func (e *Engine) grow(s *sequence, positions int) {
 	for len(s.pages) < e.pagesFor(positions) {
 		s.pages = append(s.pages, e.pages.take())
@@ -102,7 +107,8 @@ func (e *Engine) yield(s *sequence) {
 	e.waiting = slices.Insert(e.waiting, 0, s)
 }
 
-// release takes back what a running sequence holds, the end first: beginnings are what others may ask for, and stay longest.
+// release takes back what a running sequence holds, the end first: beginnings are what others may ask for, and stay
+// longest.
 func (e *Engine) release(s *sequence) {
 	for _, page := range slices.Backward(s.pages) {
 		e.pages.drop(page)

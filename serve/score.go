@@ -13,8 +13,9 @@ import (
 	"lockstep/parallel"
 )
 
-// Score reads token sequences from a JSONL file ({"ids": [...]}) and writes, for line N, logprobs.N F32 [T-1] (of each next token) and, if
-// logits is set, logits.N F32 [T, V] to a safetensors file, by the training forward. It returns the number of sequences.
+// Score reads token sequences from a JSONL file ({"ids": [...]}) and writes, for line N, logprobs.N F32 [T-1] (of each
+// next token) and, if logits is set, logits.N F32 [T, V] to a safetensors file, by the training forward. It returns the
+// number of sequences.
 func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string, logits bool) (int, error) {
 	var seqs [][]int32
 	err := data.EachLine(in, func(_ int, line *jinja.Dict) error {
@@ -30,9 +31,14 @@ func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string
 	}
 	var tensors []data.OutTensor
 	for n, ids := range seqs {
-		tensors = append(tensors, floats(ctx, fmt.Sprintf("logprobs.%d", n), []int{len(ids) - 1}, func() []float32 { return logProbs(r, m, ids) }))
+		tensors = append(tensors, floats(ctx, fmt.Sprintf("logprobs.%d", n), []int{len(ids) - 1}, func() []float32 {
+			return logProbs(r, m, ids)
+		}))
 		if logits {
-			tensors = append(tensors, floats(ctx, fmt.Sprintf("logits.%d", n), []int{len(ids), m.Vocab}, func() []float32 { return allLogits(r, m, ids) }))
+			tensors = append(tensors, floats(ctx, fmt.Sprintf("logits.%d", n), []int{len(ids), m.Vocab},
+				func() []float32 {
+					return allLogits(r, m, ids)
+				}))
 		}
 	}
 	return len(seqs), data.WriteSafetensors(out, tensors, nil)

@@ -17,7 +17,8 @@ import (
 const goldens = "../model/testdata/"
 
 // served runs body with a golden model on a device that computes by def.
-func served(t *testing.T, family string, def kernels.Definition, dtype kernels.DType, body func(r *parallel.Rank, s *Served)) {
+func served(t *testing.T, family string, def kernels.Definition, dtype kernels.DType, body func(r *parallel.Rank,
+	s *Served)) {
 	t.Helper()
 	dev, err := cpu.New(def, cpu.Options{})
 	if err != nil {
@@ -68,7 +69,8 @@ func generate(t *testing.T, r *parallel.Rank, s *Served, o Options, reqs []Reque
 }
 
 // families are the tiny checkpoints, in folders of goldens.
-var families = []string{"qwen3", "qwen3_moe", "qwen3_5_moe", "deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "glm5", "glm5_shared", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h"}
+var families = []string{"qwen3", "qwen3_moe", "qwen3_5_moe", "deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "glm5",
+	"glm5_shared", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h"}
 
 func TestGreedyGolden(t *testing.T) {
 	for _, family := range append(families, "qwen3_5_moe_wrapped") {
@@ -89,14 +91,16 @@ func TestSizesChangeNothing(t *testing.T) {
 		var reqs []Request
 		for i := range 24 {
 			reqs = append(reqs, Request{
-				ID: uint64(i), Prompt: goldenIDs(t, "qwen3_moe", "ids.0")[:1+i%7*4], MaxTokens: 5 + i, Temperature: []float32{1, 0.6, 1.3}[i%3], TopP: 0.95, TopK: 50 * (i % 2), Seed: 7,
+				ID: uint64(i), Prompt: goldenIDs(t, "qwen3_moe", "ids.0")[:1+i%7*4], MaxTokens: 5 + i,
+				Temperature: []float32{1, 0.6, 1.3}[i%3], TopP: 0.95, TopK: 50 * (i % 2), Seed: 7,
 			})
 		}
 		reqs[23].Prompt = reqs[2].Prompt
 		var first []Result
 		preempted := 0
 		for _, o := range []Options{
-			{Slots: 1, PageRows: 64, PrefillRows: 512}, {Slots: 64, PageRows: 1, PrefillRows: 5}, {Slots: 24, PageRows: 7, PrefillRows: 64, Pages: 14},
+			{Slots: 1, PageRows: 64, PrefillRows: 512}, {Slots: 64, PageRows: 1, PrefillRows: 5},
+			{Slots: 24, PageRows: 7, PrefillRows: 64, Pages: 14},
 		} {
 			res, e := generate(t, r, s, o, reqs)
 			preempted += e.Preempted
@@ -104,7 +108,8 @@ func TestSizesChangeNothing(t *testing.T) {
 				first = res
 			}
 			for i := range res {
-				if !slices.Equal(res[i].IDs, first[i].IDs) || !slices.Equal(res[i].LogProbs, first[i].LogProbs) || res[i].Finish != first[i].Finish {
+				if !slices.Equal(res[i].IDs, first[i].IDs) || !slices.Equal(res[i].LogProbs, first[i].LogProbs) ||
+					res[i].Finish != first[i].Finish {
 					t.Errorf("%+v: sample %d is %v, first %v", o, i, res[i], first[i])
 				}
 			}
@@ -124,7 +129,8 @@ func TestSizesChangeNothing(t *testing.T) {
 // A sequence keeps one slot from its first position on, and shares it with no other that runs.
 func TestSlots(t *testing.T) {
 	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
-		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 3, PageRows: 4, PrefillRows: 6, Pages: 12, Apart: true})
+		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 3, PageRows: 4, PrefillRows: 6,
+			Pages: 12, Apart: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +141,8 @@ func TestSlots(t *testing.T) {
 			}
 			used[s.slot] = true
 			if s.slot != slot[s.index] || s.slot < 0 || s.slot >= 3 {
-				t.Errorf("sequence %d is in slot %d at position %d, was in %d", s.index, s.slot, position, slot[s.index])
+				t.Errorf("sequence %d is in slot %d at position %d, was in %d", s.index, s.slot, position,
+					slot[s.index])
 			}
 			for _, o := range e.running {
 				if o != s && o.slot == s.slot {
@@ -145,7 +152,8 @@ func TestSlots(t *testing.T) {
 		}
 		var reqs []Request
 		for i := range 12 {
-			reqs = append(reqs, Request{ID: uint64(i), Prompt: goldenIDs(t, "qwen3", "ids.0")[:1+i], MaxTokens: 1 + 7*i%20, TopP: 1})
+			reqs = append(reqs, Request{ID: uint64(i), Prompt: goldenIDs(t, "qwen3", "ids.0")[:1+i], MaxTokens: 1 +
+				7*i%20, TopP: 1})
 		}
 		if _, err := e.Run(context.Background(), reqs); err != nil {
 			t.Fatal(err)
@@ -171,13 +179,16 @@ func TestStop(t *testing.T) {
 
 func TestBadRequests(t *testing.T) {
 	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
-		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 1, PageRows: 16, PrefillRows: 8, Pages: 2})
+		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 1, PageRows: 16, PrefillRows: 8,
+			Pages: 2})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, q := range []Request{
-			{MaxTokens: 1, TopP: 1}, {Prompt: []int32{1}, TopP: 1}, {Prompt: []int32{320}, MaxTokens: 1, TopP: 1}, {Prompt: []int32{-1}, MaxTokens: 1, TopP: 1},
-			{Prompt: []int32{1}, MaxTokens: 1, TopP: 2}, {Prompt: []int32{1}, MaxTokens: 40, TopP: 1}, {Prompt: make([]int32, 256), MaxTokens: 1, TopP: 1},
+			{MaxTokens: 1, TopP: 1}, {Prompt: []int32{1}, TopP: 1}, {Prompt: []int32{320}, MaxTokens: 1, TopP: 1},
+			{Prompt: []int32{-1}, MaxTokens: 1, TopP: 1},
+			{Prompt: []int32{1}, MaxTokens: 1, TopP: 2}, {Prompt: []int32{1}, MaxTokens: 40, TopP: 1},
+			{Prompt: make([]int32, 256), MaxTokens: 1, TopP: 1},
 		} {
 			if _, err := e.Run(context.Background(), []Request{q}); err == nil {
 				t.Errorf("%+v was taken", q)
@@ -206,7 +217,8 @@ func TestVerify(t *testing.T) {
 		def    kernels.Definition
 		dtype  kernels.DType
 		tokens int
-	}{{kernels.Default(), kernels.F32, 12000}, {kernels.Default(), kernels.BF16, 3000}, {tc16, kernels.BF16, 3000}, {ex2h, kernels.BF16, 3000}} {
+	}{{kernels.Default(), kernels.F32, 12000}, {kernels.Default(), kernels.BF16, 3000}, {tc16, kernels.BF16, 3000},
+		{ex2h, kernels.BF16, 3000}} {
 		for i, family := range families {
 			if i >= 3 { // the others differ in a layer each
 				c.tokens = 1500

@@ -21,7 +21,8 @@ func groups(rng *rand.Rand, m *model.Model, n, size int) (reqs []Request) {
 		}
 		prompt = prompt[:min(len(prompt), 60)]
 		for range size {
-			reqs = append(reqs, Request{ID: uint64(len(reqs)), Prompt: prompt, MaxTokens: 1 + rng.IntN(24), Temperature: 1, TopP: 1, Seed: 5})
+			reqs = append(reqs, Request{ID: uint64(len(reqs)), Prompt: prompt, MaxTokens: 1 + rng.IntN(24),
+				Temperature: 1, TopP: 1, Seed: 5})
 		}
 	}
 	return reqs
@@ -74,7 +75,8 @@ func count(list []int32, v int32) (n int) {
 
 // Shared pages change no bit of a result and save the rows that they hold; models with recurrences share nothing.
 func TestSharing(t *testing.T) {
-	for _, family := range []string{"qwen3_moe", "gpt_oss", "glm5", "deepseek_v3_grouped", "qwen3_5_moe", "nemotron_h"} {
+	for _, family := range []string{"qwen3_moe", "gpt_oss", "glm5", "deepseek_v3_grouped", "qwen3_5_moe",
+		"nemotron_h"} {
 		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			recurrent := family == "qwen3_5_moe" || family == "nemotron_h"
@@ -95,8 +97,10 @@ func TestSharing(t *testing.T) {
 				if f.Reused != 0 || (e.Reused == 0) != recurrent {
 					t.Errorf("%s %+v: %d rows reused, apart %d", family, o, e.Reused, f.Reused)
 				}
-				if all := e.Prefilled + e.Reused; round%2 == 0 && all != f.Prefilled || e.Preempted+f.Preempted == 0 && e.Decoded != f.Decoded {
-					t.Errorf("%s %+v: computed %d rows of prompts and reused %d, apart %d; decoded %d and %d", family, o, e.Prefilled, e.Reused, f.Prefilled, e.Decoded, f.Decoded)
+				if all := e.Prefilled + e.Reused; round%2 == 0 && all != f.Prefilled || e.Preempted+f.Preempted == 0 &&
+					e.Decoded != f.Decoded {
+					t.Errorf("%s %+v: computed %d rows of prompts and reused %d, apart %d; decoded %d and %d", family,
+						o, e.Prefilled, e.Reused, f.Prefilled, e.Decoded, f.Decoded)
 				}
 				consistent(t, e)
 			}
@@ -109,7 +113,8 @@ func TestGroupPrefillsOnce(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
 		var reqs []Request
 		for i := range 8 {
-			reqs = append(reqs, Request{ID: uint64(i), Prompt: goldenIDs(t, "qwen3_moe", "ids.0")[:21], MaxTokens: 3, Temperature: 1, TopP: 1})
+			reqs = append(reqs, Request{ID: uint64(i), Prompt: goldenIDs(t, "qwen3_moe", "ids.0")[:21], MaxTokens: 3,
+				Temperature: 1, TopP: 1})
 		}
 		for _, rows := range []int{6, 512} { // of a step
 			_, e := generate(t, r, s, Options{Slots: 8, PageRows: 4, PrefillRows: rows}, reqs)
@@ -120,7 +125,8 @@ func TestGroupPrefillsOnce(t *testing.T) {
 	})
 }
 
-// Weights that change while sequences are in flight: after Refresh nothing of the old cache is used. Sequences that are read again without it do use it, which this shows.
+// Weights that change while sequences are in flight: after Refresh nothing of the old cache is used. Sequences that are
+// read again without it do use it, which this shows.
 func TestRefreshForgets(t *testing.T) {
 	for _, refresh := range []bool{true, false} {
 		served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
@@ -172,15 +178,16 @@ func TestIdleForgets(t *testing.T) {
 	})
 }
 
-// Random traffic in a cache that is too small, with requests that come late, are cancelled or read again: each ends once, with the result that it has alone, and what
-// was cancelled is the beginning of that.
+// Random traffic in a cache that is too small, with requests that come late, are cancelled or read again: each ends
+// once, with the result that it has alone, and what was cancelled is the beginning of that.
 func TestCancel(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
 		rng := rand.New(rand.NewPCG(7, 8))
 		reqs := groups(rng, s.Model, 10, 4)
 		want, _ := generate(t, r, s, Options{Slots: 1, PageRows: 64, PrefillRows: 64, Apart: true}, reqs)
 		for round := range 6 {
-			e := start(t, r, s, Options{Slots: 1 + rng.IntN(12), PageRows: 3, PrefillRows: 1 + rng.IntN(40), Pages: 28 + rng.IntN(20)}, nil)
+			e := start(t, r, s, Options{Slots: 1 + rng.IntN(12), PageRows: 3, PrefillRows: 1 + rng.IntN(40),
+				Pages: 28 + rng.IntN(20)}, nil)
 			ended := make([]int, len(reqs))
 			cancelled, waited := [2]int{}, 0
 			for next := 0; next < len(reqs) || e.InFlight() > 0; {
@@ -198,7 +205,8 @@ func TestCancel(t *testing.T) {
 					if ok {
 						ended[i]++
 						cancelled[map[bool]int{false: 0, true: 1}[running]]++
-						if res.Finish != FinishCancelled || len(res.IDs) >= len(want[i].IDs) || !slices.Equal(res.IDs, want[i].IDs[:len(res.IDs)]) {
+						if res.Finish != FinishCancelled || len(res.IDs) >= len(want[i].IDs) ||
+							!slices.Equal(res.IDs, want[i].IDs[:len(res.IDs)]) {
 							t.Errorf("round %d: sample %d was cancelled as %v, alone %v", round, i, res, want[i])
 						}
 					}
@@ -228,9 +236,11 @@ func TestCancel(t *testing.T) {
 				t.Errorf("round %d: requests ended %v times", round, ended)
 			}
 			if e.Cancelled != cancelled[0]+cancelled[1] || e.pages.free != e.o.Pages || len(e.pages.known) != 0 {
-				t.Errorf("round %d: %+v with %d free pages of %d, %d known", round, e.Counters, e.pages.free, e.o.Pages, len(e.pages.known))
+				t.Errorf("round %d: %+v with %d free pages of %d, %d known", round, e.Counters, e.pages.free, e.o.Pages,
+					len(e.pages.known))
 			}
-			t.Logf("round %d: %+v; cancelled waiting %d, running %d; %d steps with a free slot and none for whom waits", round, e.Counters, cancelled[0], cancelled[1], waited)
+			t.Logf("round %d: %+v; cancelled waiting %d, running %d; %d steps with a free slot and none for whom waits",
+				round, e.Counters, cancelled[0], cancelled[1], waited)
 		}
 	})
 }

@@ -10,7 +10,8 @@ import (
 	"lockstep/model"
 )
 
-// outcome is what one operation of a forward wrote, row by row. Two forwards of one graph on the same batch have the same operations in the same order.
+// outcome is what one operation of a forward wrote, row by row. Two forwards of one graph on the same batch have the
+// same operations in the same order.
 type outcome struct {
 	place  string // "embedding", "block 3 / moe", "head"
 	op     string // "matmul down_proj", "combine"
@@ -19,10 +20,12 @@ type outcome struct {
 
 func (o outcome) String() string { return o.place + " / " + o.op }
 
-// tap is a device that hands over what every operation of a forward writes. Operations that only move rows, and logits, of which the log-probabilities tell, are left out.
+// tap is a device that hands over what every operation of a forward writes. Operations that only move rows, and logits,
+// of which the log-probabilities tell, are left out.
 type tap struct {
 	kernels.Device
-	kernels.DeltaNet // of a device that has them: a model that needs what the device lacks was refused when it was built
+	// of a device that has them: a model that needs what the device lacks was refused when it was built
+	kernels.DeltaNet
 	kernels.Mamba
 	kernels.SparseAttention
 
@@ -36,7 +39,8 @@ type tap struct {
 const headPlace = "head"
 
 func newTap(dev kernels.Device, m *model.Model) *tap {
-	t := &tap{Device: dev, out: make(chan outcome), place: "embedding", places: map[unsafe.Pointer]string{}, names: map[unsafe.Pointer]string{}}
+	t := &tap{Device: dev, out: make(chan outcome), place: "embedding", places: map[unsafe.Pointer]string{},
+		names: map[unsafe.Pointer]string{}}
 	t.DeltaNet, _ = dev.(kernels.DeltaNet)
 	t.Mamba, _ = dev.(kernels.Mamba)
 	t.SparseAttention, _ = dev.(kernels.SparseAttention)
@@ -45,7 +49,8 @@ func newTap(dev kernels.Device, m *model.Model) *tap {
 	}
 	for i, bl := range m.Blocks {
 		for _, sub := range bl {
-			t.places[sub.Norm.W.W.Data] = fmt.Sprintf("block %d / %s", i, strings.ToLower(reflect.TypeOf(sub.Layer).Elem().Name()))
+			t.places[sub.Norm.W.W.Data] = fmt.Sprintf("block %d / %s", i,
+				strings.ToLower(reflect.TypeOf(sub.Layer).Elem().Name()))
 			for _, l := range sub.Layer.Linears() {
 				if l.W.W.Groups == 1 {
 					for _, s := range l.Subs {

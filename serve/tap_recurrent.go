@@ -25,11 +25,13 @@ func (t *tap) Decay(g, step, a, rate, bias kernels.Tensor, lo, hi float32) {
 	t.saw("decay", g)
 }
 
-func (t *tap) DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias kernels.Tensor, lo, hi float32, packs []int32) {
+func (t *tap) DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias kernels.Tensor, lo, hi float32,
+	packs []int32) {
 	t.recurrent().DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias, lo, hi, packs)
 }
 
-func (t *tap) DeltaRule(out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence) {
+func (t *tap) DeltaRule(out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+	r kernels.Recurrence) {
 	t.DeltaNet.DeltaRule(out, q, k, v, g, b, s, l, r)
 	t.saw("delta rule", out)
 }
@@ -44,7 +46,8 @@ func (t *tap) SigmoidGate(out, x, gate kernels.Tensor) {
 	t.saw("gate", out)
 }
 
-func (t *tap) StateSpace(out, c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence) {
+func (t *tap) StateSpace(out, c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+	r kernels.Recurrence) {
 	t.Mamba.StateSpace(out, c, b, x, g, dt, skip, s, l, r)
 	t.saw("state space", out)
 }
@@ -69,7 +72,8 @@ func (t *tap) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l *k
 	t.saw("keys", picks)
 }
 
-func (t *tap) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+func (t *tap) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout,
+	a kernels.Attn) {
 	t.SparseAttention.SparseAttend(out, lse, q, kv, picks, l, a)
 	t.saw("attention", out)
 }

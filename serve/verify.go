@@ -45,7 +45,8 @@ type Report struct {
 	First       string // where the first mismatch was, "" if there was none
 }
 
-// Totals adds the comparisons; KL is the mean over positions of KL(training || rollout), exactly 0 where every bit agrees.
+// Totals adds the comparisons; KL is the mean over positions of KL(training || rollout), exactly 0 where every bit
+// agrees.
 func (v *Report) Totals() Comparison {
 	t := Comparison{Name: "all"}
 	sum := 0.0
@@ -82,7 +83,8 @@ func (v *Report) Table() string {
 	if err := w.Flush(); err != nil {
 		panic(err) // a strings.Builder does not fail
 	}
-	fmt.Fprintf(&b, "%d rounds of random traffic, %d sequences preempted and resumed, %d rows found in the cache\n%s\n", v.Rounds, v.Preempted, v.Reused, v)
+	fmt.Fprintf(&b, "%d rounds of random traffic, %d sequences preempted and resumed, %d rows found in the cache\n%s\n",
+		v.Rounds, v.Preempted, v.Reused, v)
 	return b.String()
 }
 
@@ -103,18 +105,21 @@ const (
 	roundTokens  = 1536 // positions of one round, bounded so that the reference's logits fit in memory
 	comparedEach = 3    // times that each is compared: in a pack of training, in prefill, and in a run that decodes
 	roundLogits  = 64 << 20
-	longestProof = 1024 // longest sequence drawn, unless longer ones are asked for, and most tokens of one that are decoded
-	decoded      = 3    // tokens of a sequence with a decoded row: its prompt, that row, and the token chosen by it
+	// longest sequence drawn, unless longer ones are asked for, and most tokens of one that are decoded
+	longestProof = 1024
+	decoded      = 3 // tokens of a sequence with a decoded row: its prompt, that row, and the token chosen by it
 )
 
-// Verify draws random traffic and compares the bits of full-vocabulary logits and of next-token log-probs: the training forward of one
-// sequence by itself is held against training forwards of random packings (with and without recomputing blocks), and against the rollout
-// engine with random batch compositions, arrival orders, prefill cuts, page sizes, shared prefixes and preemption, where tokens arrive in prompts or one by one. Log-probs
-// are taken at temperature 1, 0.6 or 1.3, whatever their neighbours' is. Every way has its share of every round. A
-// device that breaks a rule without a place in the model is an error: there is nothing to catch.
+// Verify draws random traffic and compares the bits of full-vocabulary logits and of next-token log-probs: the training
+// forward of one sequence by itself is held against training forwards of random packings (with and without recomputing
+// blocks), and against the rollout engine with random batch compositions, arrival orders, prefill cuts, page sizes,
+// shared prefixes and preemption, where tokens arrive in prompts or one by one. Log-probs are taken at temperature 1,
+// 0.6 or 1.3, whatever their neighbours' is. Every way has its share of every round. A device that breaks a rule
+// without a place in the model is an error: there is nothing to catch.
 func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptions) (*Report, error) {
 	if o.Tokens < 1 || o.Longest < 0 {
-		return nil, fmt.Errorf("to prove: %d tokens, the longest sequence of %d: want at least 1, and 0 (up to %d) or more", o.Tokens, o.Longest, longestProof)
+		return nil, fmt.Errorf("to prove: %d tokens, the longest sequence of %d: want at least 1, and 0 (up to "+
+			"%d) or more", o.Tokens, o.Longest, longestProof)
 	}
 	if b := r.Dev.Definition().Break; b != kernels.BreakNone && !slices.Contains(m.Breaks(), b) {
 		return nil, fmt.Errorf("rule %q has no place in this %s model: want one of %q", b, m.Family, m.Breaks())
@@ -179,8 +184,8 @@ func (p *proof) round(ctx context.Context, corpus [][]int32) error {
 	return p.engine(ctx, wayDecode)
 }
 
-// proofSize is how many positions a round of a proof of so many tokens has, and the longest sequence that it may have, where
-// one of so many tokens is asked for. A short proof has short rounds.
+// proofSize is how many positions a round of a proof of so many tokens has, and the longest sequence that it may have,
+// where one of so many tokens is asked for. A short proof has short rounds.
 func proofSize(m *model.Model, tokens, asked int) (budget, longest int) {
 	budget = max(64, min(tokens/comparedEach, roundTokens, roundLogits/m.Vocab)) + asked
 	return budget, min(max(longestProof, asked), m.MaxLength, budget)
@@ -226,7 +231,8 @@ func (p *proof) temperature(i int) float32 {
 	return []float32{1, 0.6, 1.3}[(p.report.Rounds+i)%3]
 }
 
-// train runs the training forward of some sequences as one packed batch and returns each one's logits and next-token log-probs.
+// train runs the training forward of some sequences as one packed batch and returns each one's logits and next-token
+// log-probs.
 func (p *proof) train(which []int, recompute bool) (logits, logprobs [][]float32) {
 	r := p.r
 	defer r.Stack.Release(r.Stack.Mark())
@@ -240,7 +246,8 @@ func (p *proof) train(which []int, recompute bool) (logits, logprobs [][]float32
 	b := model.NewBatch(r, ids, l, nil)
 	x := p.m.TrainForward(r, b, recompute)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
-	p.m.Head.LogProb(r, logprob, x, model.Targets{IDs: parallel.Upload(r, targets), Inverse: parallel.Upload(r, inv)}, b)
+	p.m.Head.LogProb(r, logprob, x, model.Targets{IDs: parallel.Upload(r, targets), Inverse: parallel.Upload(r, inv)},
+		b)
 	all := parallel.Download[float32](r, logprob)
 	for _, s := range l.Spans {
 		mark := r.Stack.Mark()

@@ -126,8 +126,10 @@ func (v *Walk) finish() {
 	}
 }
 
-// walk runs every batch through a model and its other, operation by operation side by side, and returns what the other gives for the recorded tokens.
-func walk(r *parallel.Rank, m *model.Model, other kernels.Device, format quant.Format, batches [][]recording) (v *Walk, logprobs []float32, err error) {
+// walk runs every batch through a model and its other, operation by operation side by side, and returns what the other
+// gives for the recorded tokens.
+func walk(r *parallel.Rank, m *model.Model, other kernels.Device, format quant.Format, batches [][]recording) (v *Walk,
+	logprobs []float32, err error) {
 	twin, err := m.Twin(other, m.DType)
 	if err != nil {
 		return nil, nil, err
@@ -159,7 +161,8 @@ func walk(r *parallel.Rank, m *model.Model, other kernels.Device, format quant.F
 		return nil, nil, err
 	}
 	if i := slices.IndexFunc(logprobs, func(q float32) bool { return q-q != 0 }); i >= 0 {
-		return nil, nil, fmt.Errorf("by the other definition a log-probability is %v: the weights do not bear it", logprobs[i])
+		return nil, nil, fmt.Errorf("by the other definition a log-probability is %v: the weights do not bear it",
+			logprobs[i])
 	}
 	v.finish()
 	return v, logprobs, nil
@@ -171,9 +174,11 @@ func (v *Walk) write(w *tabwriter.Writer) {
 		return
 	}
 	p := v.First
-	fmt.Fprintf(w, "first to differ: %s / %s, %d of %d elements, by up to %.3g, relative %.3g\n", p.Place, p.Op, p.Differ, p.Elements, p.Max, p.Relative)
+	fmt.Fprintf(w, "first to differ: %s / %s, %d of %d elements, by up to %.3g, relative %.3g\n", p.Place, p.Op,
+		p.Differ, p.Elements, p.Max, p.Relative)
 	fmt.Fprintln(w, "differ\tmax\trelative\t  after\t")
 	for _, p := range v.Growth {
-		fmt.Fprintf(w, "%.2f%%\t%.3g\t%.3g\t  %s / %s\t\n", 100*float64(p.Differ)/float64(max(1, p.Elements)), p.Max, p.Relative, p.Place, p.Op)
+		fmt.Fprintf(w, "%.2f%%\t%.3g\t%.3g\t  %s / %s\t\n", 100*float64(p.Differ)/float64(max(1, p.Elements)), p.Max,
+			p.Relative, p.Place, p.Op)
 	}
 }

@@ -42,8 +42,9 @@ func (o *BenchOptions) validate() error {
 
 const benchWarmup = 5 // steps before the timed ones, for ours and the peer
 
-// BenchCPU prints the speed of a shape on the CPU: training steps, the peer's on the same batches, and every matrix product of a step
-// against the FMA peak measured around it. Ratios are of one run; the absolute figures are this machine's at this moment.
+// BenchCPU prints the speed of a shape on the CPU: training steps, the peer's on the same batches, and every matrix
+// product of a step against the FMA peak measured around it. Ratios are of one run; the absolute figures are this
+// machine's at this moment.
 func BenchCPU(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -79,7 +80,8 @@ func BenchCPU(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 		}
 		rows = append(rows, peers...)
 	}
-	fmt.Fprintf(o.Out, "%s on %s, %s, %d steps of %d rows\n\n", s.Run.Name, dev.Name(), s.Model.DType, o.Steps, ours.Rows)
+	fmt.Fprintf(o.Out, "%s on %s, %s, %d steps of %d rows\n\n", s.Run.Name, dev.Name(), s.Model.DType, o.Steps,
+		ours.Rows)
 	printSteps(o.Out, rows)
 	fmt.Fprintln(o.Out)
 	return benchProducts(reference, s, rec.products, o)
@@ -182,7 +184,8 @@ func writeBatches(path string, batches [][][]data.Sample, t *trainer) error {
 }
 
 func adamSettings(a optim.AdamW) map[string]any {
-	return map[string]any{"betas": []float64{a.Beta1, a.Beta2}, "eps": a.Eps, "weight_decay": a.WeightDecay, "clip": a.Clip}
+	return map[string]any{"betas": []float64{a.Beta1, a.Beta2}, "eps": a.Eps, "weight_decay": a.WeightDecay,
+		"clip": a.Clip}
 }
 
 // runPeer feeds the peer's script to a Python interpreter and reads its rows, fastest first.
@@ -226,7 +229,8 @@ func printSteps(w io.Writer, rows []benchRow) {
 	tab.Flush()
 }
 
-// recorder notes the shape of every matrix product of a run. What else the CPU computes, optional groups of operations too, is the CPU's.
+// recorder notes the shape of every matrix product of a run. What else the CPU computes, optional groups of operations
+// too, is the CPU's.
 type recorder struct {
 	*cpu.Device
 	products map[cpu.GEMMCase]int // times called
@@ -247,8 +251,8 @@ func (d *recorder) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	d.note("WeightGrad", g, dw.Rows, dw.Cols, dy.Rows)
 }
 
-// note counts a product. Groups are taken as even, and rows (of a weight gradient: its depth) up to a multiple of 256 or, in groups, 64:
-// steps of nearly the same length are one case.
+// note counts a product. Groups are taken as even, and rows (of a weight gradient: its depth) up to a multiple of 256
+// or, in groups, 64: steps of nearly the same length are one case.
 func (d *recorder) note(op string, g *kernels.Groups, rows, cols, depth int) {
 	c := cpu.GEMMCase{Op: op, Rows: rows, Cols: cols, Depth: depth}
 	long := &c.Rows

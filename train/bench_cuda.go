@@ -31,8 +31,9 @@ type workload struct {
 	Tokens float64 `json:"tokens_per_second"`
 }
 
-// BenchCUDA prints the speed of a shape's model on the GPU with sequences of pack_rows random tokens: training steps, forward only, and greedy decoding; what the
-// kernels of a step take; and the same workloads of the peer, which gets config.json, not the weights. What was measured before something failed is printed before the error.
+// BenchCUDA prints the speed of a shape's model on the GPU with sequences of pack_rows random tokens: training steps,
+// forward only, and greedy decoding; what the kernels of a step take; and the same workloads of the peer, which gets
+// config.json, not the weights. What was measured before something failed is printed before the error.
 func BenchCUDA(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -61,9 +62,12 @@ func benchOurs(ctx context.Context, s *configs.Shape, o BenchOptions, dir string
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		return benchWorkloads(ctx, r, s, o, dir, func(name string, speed float64) { rows = append(rows, workload{name, speed}) })
+		return benchWorkloads(ctx, r, s, o, dir, func(name string, speed float64) {
+			rows = append(rows, workload{name, speed})
+		})
 	})
-	fmt.Fprintf(o.Out, "\n%s on %s, %s, %d sequences of %d tokens a step, LoRA rank %d\n", s.Run.Name, dev.Name(), s.Model.DType, s.Run.Packs, s.Data.PackRows,
+	fmt.Fprintf(o.Out, "\n%s on %s, %s, %d sequences of %d tokens a step, LoRA rank %d\n", s.Run.Name, dev.Name(),
+		s.Model.DType, s.Run.Packs, s.Data.PackRows,
 		s.LoRA.Rank)
 	return rows, err
 }
@@ -75,7 +79,8 @@ const (
 )
 
 // benchWorkloads tells the tokens a second of each workload as soon as it is known: the device may fail in the next.
-func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o BenchOptions, dir string, tell func(name string, speed float64)) error {
+func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o BenchOptions, dir string,
+	tell func(name string, speed float64)) error {
 	plan, err := planned(r, s)
 	if err != nil {
 		return err
@@ -161,9 +166,12 @@ func benchTraining(t *trainer, batch [][]data.Sample, o BenchOptions) (float64, 
 	return speed, err
 }
 
-// printKernels writes what kernels took in some steps, for one of them, most time first, and returns the seconds of all in all steps.
+// printKernels writes what kernels took in some steps, for one of them, most time first, and returns the seconds of all
+// in all steps.
 func printKernels(w io.Writer, what string, steps int, times []kernels.KernelTime) (total float64) {
-	times = slices.SortedStableFunc(slices.Values(times), func(a, b kernels.KernelTime) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	times = slices.SortedStableFunc(slices.Values(times), func(a, b kernels.KernelTime) int {
+		return cmp.Compare(b.Seconds, a.Seconds)
+	})
 	calls := 0
 	for _, k := range times {
 		total, calls = total+k.Seconds, calls+k.Calls
@@ -171,7 +179,8 @@ func printKernels(w io.Writer, what string, steps int, times []kernels.KernelTim
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tab, "calls a step\tus a call\tus a step\tshare\t  kernel of "+what)
 	line := func(k kernels.KernelTime) {
-		fmt.Fprintf(tab, "%.1f\t%.2f\t%.1f\t%.1f%%\t  %s\n", float64(k.Calls)/float64(steps), 1e6*k.Seconds/float64(k.Calls), 1e6*k.Seconds/float64(steps), 100*k.Seconds/total, k.Kernel)
+		fmt.Fprintf(tab, "%.1f\t%.2f\t%.1f\t%.1f%%\t  %s\n", float64(k.Calls)/float64(steps),
+			1e6*k.Seconds/float64(k.Calls), 1e6*k.Seconds/float64(steps), 100*k.Seconds/total, k.Kernel)
 	}
 	for _, k := range times {
 		line(k)
@@ -182,7 +191,8 @@ func printKernels(w io.Writer, what string, steps int, times []kernels.KernelTim
 }
 
 // benchDecoding times all of some requests, prompts included, and then once more kernel by kernel.
-func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape, o BenchOptions) (speed float64, err error) {
+func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape,
+	o BenchOptions) (speed float64, err error) {
 	options := engineOptions(s)
 	options.Slots, options.Pages = decodeRows, 0
 	options.PrefillRows = decodeRows * decodePrompt
@@ -205,7 +215,8 @@ func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *con
 		fmt.Fprintf(o.Out, "\ndecoding: %d steps, %d launches, %d waits\n", e.Steps, asked.Launches, asked.Waits)
 		p.StartProfile()
 		run()
-		printKernels(o.Out, fmt.Sprintf("decoding %d sequences by %d tokens, prompts included", decodeRows, decodeTokens), steps, p.StopProfile())
+		printKernels(o.Out, fmt.Sprintf("decoding %d sequences by %d tokens, prompts included", decodeRows,
+			decodeTokens), steps, p.StopProfile())
 	}
 	return speed, err
 }
@@ -224,7 +235,8 @@ func decodeRequests(s *configs.Shape, m *model.Model) (reqs []serve.Request) {
 
 // cudaPeer runs the peer's workloads.
 func cudaPeer(ctx context.Context, s *configs.Shape, o BenchOptions, dir string) ([]workload, error) {
-	return peer[workload](ctx, o.Peer, configs.TransformersCUDA, dir, s.Run.Packs, s.Data.PackRows, o.Steps, decodeRows, decodePrompt, decodeTokens, s.LoRA.Rank,
+	return peer[workload](ctx, o.Peer, configs.TransformersCUDA, dir, s.Run.Packs, s.Data.PackRows, o.Steps, decodeRows,
+		decodePrompt, decodeTokens, s.LoRA.Rank,
 		strings.Join(s.LoRA.Targets, ","), s.Run.Recompute)
 }
 

@@ -17,7 +17,8 @@ func TestBenchPeerFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	peer := filepath.Join(t.TempDir(), "python")
-	if err := os.WriteFile(peer, []byte("#!/bin/sh\ncat > /dev/null\necho '{\"name\": \"train\", \"tokens_per_second\": 1e-3}'\necho out of memory >&2\nexit 3\n"), 0o700); err != nil {
+	if err := os.WriteFile(peer, []byte("#!/bin/sh\ncat > /dev/null\necho '{\"name\": \"train\", "+
+		"\"tokens_per_second\": 1e-3}'\necho out of memory >&2\nexit 3\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer

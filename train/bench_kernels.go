@@ -20,8 +20,9 @@ type kernelTime struct {
 	bytes   float64 // that have to be read and written
 }
 
-// BenchKernels prints the speed of the GPU's kernels on the shapes of the project's tables: against a copy in the card's memory, and against torch's where there is
-// a peer. Where that fails, what was measured is printed before the error.
+// BenchKernels prints the speed of the GPU's kernels on the shapes of the project's tables: against a copy in the
+// card's memory, and against torch's where there is a peer. Where that fails, what was measured is printed before the
+// error.
 func BenchKernels(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -65,7 +66,8 @@ func printKernelTimes(w io.Writer, lines []kernelTime, peers map[string]float64)
 			other, ratio = fmt.Sprintf("%.1f", 1e6*t), fmt.Sprintf("%.2f", t/l.Seconds)
 		}
 		if l.bytes > 0 {
-			rate, share = fmt.Sprintf("%.0f", l.bytes/l.Seconds/1e9), fmt.Sprintf("%.0f%%", 100*l.bytes/l.Seconds/copied)
+			rate, share = fmt.Sprintf("%.0f", l.bytes/l.Seconds/1e9),
+				fmt.Sprintf("%.0f%%", 100*l.bytes/l.Seconds/copied)
 		}
 		fmt.Fprintf(tab, "%.1f\t%s\t%s\t%s\t%s\t%s\t  %s\n", 1e6*l.Seconds, flops, rate, share, other, ratio, l.Name)
 	}

@@ -25,9 +25,9 @@ type recomputeRow struct {
 	speed  float64 // tokens a second
 }
 
-// BenchRecompute prints the speed of a shape's training steps by each value of run.recompute whose plan fits, on packs of
-// random tokens. The learning rate is 0, so that every step works on the same weights. Before the clock runs, all must give
-// the same gradients on every bit.
+// BenchRecompute prints the speed of a shape's training steps by each value of run.recompute whose plan fits, on packs
+// of random tokens. The learning rate is 0, so that every step works on the same weights. Before the clock runs, all
+// must give the same gradients on every bit.
 func BenchRecompute(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 	if err := o.validate(); err != nil {
 		return err
@@ -68,14 +68,16 @@ func planRecompute(r *parallel.Rank, s *configs.Shape) (rows []recomputeRow, err
 		if err != nil {
 			return nil, err
 		}
-		row := recomputeRow{mode: mode, keep: p.keep, chosen: p.m.Summary(p.keep, p.extent()), bytes: n.Total(), fits: have == 0 || n.Total() <= have}
+		row := recomputeRow{mode: mode, keep: p.keep, chosen: p.m.Summary(p.keep, p.extent()), bytes: n.Total(),
+			fits: have == 0 || n.Total() <= have}
 		if row.fits && n.Total() > largest.Total() {
 			largest, of = n, p
 		}
 		rows = append(rows, row)
 	}
 	if of == nil {
-		return nil, fmt.Errorf("out of memory: training takes %s at least, and %s has %s available", memorySize(rows[1].bytes), r.Dev.Name(), memorySize(have))
+		return nil, fmt.Errorf("out of memory: training takes %s at least, and %s has %s available",
+			memorySize(rows[1].bytes), r.Dev.Name(), memorySize(have))
 	}
 	reserve(r, of.r)
 	return rows, nil
@@ -133,7 +135,8 @@ func printRecompute(w io.Writer, rows []recomputeRow) error {
 	fmt.Fprintln(tab, "tokens/s\tof full\tmemory\t  run.recompute")
 	for _, row := range rows {
 		if row.fits {
-			fmt.Fprintf(tab, "%.0f\t%.2f\t%s\t  %s: %s\n", row.speed, row.speed/rows[1].speed, memorySize(row.bytes), row.mode, row.chosen)
+			fmt.Fprintf(tab, "%.0f\t%.2f\t%s\t  %s: %s\n", row.speed, row.speed/rows[1].speed, memorySize(row.bytes),
+				row.mode, row.chosen)
 		} else {
 			fmt.Fprintf(tab, "-\t-\t%s\t  %s: does not fit\n", memorySize(row.bytes), row.mode)
 		}

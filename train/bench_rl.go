@@ -35,16 +35,21 @@ type RLOptions struct {
 type rlWay int
 
 const (
-	fused  rlWay = iota // one forward, whose log-probabilities become derivatives before the logits are gone, and one backward
-	twice               // a forward for log-probabilities, then forward and backward with derivatives that are given
-	thrice              // and before it a forward for the log-probabilities of the old policy, where rollouts are not to be trusted with them
+	// one forward, whose log-probabilities become derivatives before the logits are gone, and one backward
+	fused rlWay = iota
+	twice       // a forward for log-probabilities, then forward and backward with derivatives that are given
+	// and before it a forward for the log-probabilities of the old policy, where rollouts are not to be trusted with
+	// them
+	thrice
 	rlWays
 )
 
-// BenchRL prints the time of one update (gradients and optimizer) on given answers for each objective: fused, and in the ways of stacks that keep log-probabilities and
-// loss apart. Prompts, answers and advantages are random, recorded log-probabilities and the reference's are those of the model itself. The rate is 0, so that every update
-// works on the same numbers. Before the clock runs, all ways must give the same gradients on every bit; fused and twice also where answers are off the policy, by recorded
-// log-probabilities that differ. An objective that fails is the last: those before are printed.
+// BenchRL prints the time of one update (gradients and optimizer) on given answers for each objective: fused, and in
+// the ways of stacks that keep log-probabilities and loss apart. Prompts, answers and advantages are random, recorded
+// log-probabilities and the reference's are those of the model itself. The rate is 0, so that every update works on the
+// same numbers. Before the clock runs, all ways must give the same gradients on every bit; fused and twice also where
+// answers are off the policy, by recorded log-probabilities that differ. An objective that fails is the last: those
+// before are printed.
 func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 	if len(o.Objectives) == 0 {
 		o.Objectives = slices.DeleteFunc(optim.Names(), func(name string) bool { return name == "custom" })
@@ -82,7 +87,8 @@ func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 		if len(rows) == 0 {
 			return err
 		}
-		fmt.Fprintf(o.Out, "%s on %s, %s: %d answers of %v tokens to prompts of %v, %d rows an update\n\n", s.Run.Name, dev.Name(), s.Model.DType, o.Answers, &o.New, &o.Prompt, b.rows)
+		fmt.Fprintf(o.Out, "%s on %s, %s: %d answers of %v tokens to prompts of %v, %d rows an update\n\n", s.Run.Name,
+			dev.Name(), s.Model.DType, o.Answers, &o.New, &o.Prompt, b.rows)
 		return errors.Join(printRL(o.Out, rows), err)
 	})
 }
@@ -108,8 +114,10 @@ func newRLBench(r *parallel.Rank, m *model.Model, s *configs.Shape, o RLOptions)
 	if o.Answers%2 != 0 {
 		return nil, fmt.Errorf("--answers %d: want an even number, for preferences are between two", o.Answers)
 	}
-	if most, pair := o.Prompt.High+o.New.High, 2*(o.Prompt.High+o.New.High); most > m.MaxLength || pair > s.Data.PackRows {
-		return nil, fmt.Errorf("--prompt and --new ask for up to %d positions, twice in a pack, the model has %d and a pack %d: ask for less", most, m.MaxLength, s.Data.PackRows)
+	if most, pair := o.Prompt.High+o.New.High, 2*(o.Prompt.High+o.New.High); most > m.MaxLength ||
+		pair > s.Data.PackRows {
+		return nil, fmt.Errorf("--prompt and --new ask for up to %d positions, twice in a pack, the model has %d and "+
+			"a pack %d: ask for less", most, m.MaxLength, s.Data.PackRows)
 	}
 	t, err := newTrainer(s, max(s.Run.Steps, s.Optim.WarmupSteps+1))
 	if err != nil {
@@ -125,7 +133,9 @@ func newRLBench(r *parallel.Rank, m *model.Model, s *configs.Shape, o RLOptions)
 	for _, le := range b.lessons {
 		b.rows += len(le.IDs)
 	}
-	each(r, m, b.packRows, b.lessons, func(i int, logprob []float32) { b.lessons[i].rollout, b.lessons[i].reference = logprob, logprob })
+	each(r, m, b.packRows, b.lessons, func(i int, logprob []float32) {
+		b.lessons[i].rollout, b.lessons[i].reference = logprob, logprob
+	})
 	return b, nil
 }
 
@@ -189,7 +199,8 @@ func (b *rlBench) packs(s optim.Settings) [][]lesson {
 }
 
 // time fills in seconds and ratios of updates in each way, by turns.
-func (b *rlBench) time(ctx context.Context, row *rlRow, objective optim.Objective, packs [][]lesson, ways []rlWay, updates int) error {
+func (b *rlBench) time(ctx context.Context, row *rlRow, objective optim.Objective, packs [][]lesson, ways []rlWay,
+	updates int) error {
 	var seconds, ratios [rlWays][]float64
 	for turn := range updates + 1 { // the first warms up
 		for _, way := range ways {
@@ -256,15 +267,20 @@ func (b *rlBench) agree(objective optim.Objective, packs [][]lesson, ways []rlWa
 	return nil
 }
 
-// learnBy is the objective with its lessons as a way takes them, for which it runs the way's forwards without gradients.
+// learnBy is the objective with its lessons as a way takes them, for which it runs the way's forwards without
+// gradients.
 func (t *trainer) learnBy(way rlWay, o optim.Objective, packs [][]lesson) (optim.Objective, [][]lesson) {
 	if way == fused {
 		return o, packs
 	}
 	if way == thrice {
-		packs = t.filled(packs, func(le *lesson, v []float32) { le.old = v }, func(rows optim.Rows) []float32 { return rows.LogProb })
+		packs = t.filled(packs, func(le *lesson, v []float32) {
+			le.old = v
+		}, func(rows optim.Rows) []float32 { return rows.LogProb })
 	}
-	return optim.Custom{}, t.filled(packs, func(le *lesson, v []float32) { le.weight = v }, func(rows optim.Rows) []float32 {
+	return optim.Custom{}, t.filled(packs, func(le *lesson, v []float32) {
+		le.weight = v
+	}, func(rows optim.Rows) []float32 {
 		d := make([]float32, len(rows.Targets))
 		o.Derivative(d, rows)
 		return d
@@ -272,7 +288,8 @@ func (t *trainer) learnBy(way rlWay, o optim.Objective, packs [][]lesson) (optim
 }
 
 // filled is a copy of packs where fill has put what values makes of the rows of a micro-batch.
-func (t *trainer) filled(packs [][]lesson, fill func(le *lesson, v []float32), values func(rows optim.Rows) []float32) (out [][]lesson) {
+func (t *trainer) filled(packs [][]lesson, fill func(le *lesson, v []float32), values func(rows optim.Rows) []float32) (
+	out [][]lesson) {
 	for micro := range slices.Chunk(packs, t.microBatch) {
 		v := values(logprobs(t.r, t.m, micro))
 		for _, p := range micro {
@@ -306,7 +323,8 @@ func (t *trainer) gradients(packs [][]lesson) (sums [][sha256.Size]byte) {
 // printRL writes the table.
 func printRL(w io.Writer, rows []rlRow) error {
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tab, "fused, s\ttwo forwards, s\tof fused\tthree, s\tof fused\t  objective, gradients equal on every bit")
+	fmt.Fprintln(tab, "fused, s\ttwo forwards, s\tof fused\tthree, s\tof fused\t  objective, gradients equal on "+
+		"every bit")
 	for _, r := range rows {
 		fmt.Fprintf(tab, "%.4f", r.seconds[fused])
 		for way := twice; way < rlWays; way++ {

@@ -83,7 +83,8 @@ func TestBenchRLCatches(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := b.agree(crooked{objective, new(int)}, b.packs(settings), []rlWay{fused, twice}); err == nil || !strings.Contains(err.Error(), "gradient of") {
+		if err := b.agree(crooked{objective, new(int)}, b.packs(settings), []rlWay{fused, twice}); err == nil ||
+			!strings.Contains(err.Error(), "gradient of") {
 			t.Errorf("derivatives that differ in the last bits: %v", err)
 		}
 		return nil
@@ -127,8 +128,10 @@ func TestPack(t *testing.T) {
 		for i, p := range packs {
 			for j, le := range p {
 				n := len(le.IDs)
-				if le.IDs[0] != want[i][j] || len(p) != len(want[i]) || len(le.weight) != n || le.weight[n-1] != float32(1/float64(8*n)) {
-					t.Errorf("units of %d: pack %d has lesson %d of weights %v, want %v", unit, i, le.IDs[0], le.weight, want[i])
+				if le.IDs[0] != want[i][j] || len(p) != len(want[i]) || len(le.weight) != n ||
+					le.weight[n-1] != float32(1/float64(8*n)) {
+					t.Errorf("units of %d: pack %d has lesson %d of weights %v, want %v", unit, i, le.IDs[0], le.weight,
+						want[i])
 				}
 			}
 		}

@@ -36,14 +36,17 @@ type RolloutOptions struct {
 // copyTime is how long the rate of a copy is measured.
 const copyTime = 300 * time.Millisecond
 
-// BenchRollout prints what the rollout engine does with random prompts on the model of a shape, all of them asked at once: tokens a second, latencies, how full batch and cache
-// were, and how near the steps come to what memory allows. The bound of a step is
+// BenchRollout prints what the rollout engine does with random prompts on the model of a shape, all of them asked at
+// once: tokens a second, latencies, how full batch and cache were, and how near the steps come to what memory allows.
+// The bound of a step is
 //
-//	(dense weights + head, if a token is drawn + experts that a row of it is routed to + cached keys, values and states of its sequences, shared ones once) / rate of a copy
+//	(dense weights + head, if a token is drawn + experts that a row of it is routed to + cached keys, values and
+//	states of its sequences, shared ones once) / rate of a copy
 //
-// in bytes that are to be read at least once (see model.Reads and model.CacheReads), experts counted in every mixture by a run of the same steps before the timed one; the
-// rate is bytes read and written a second by a copy in the device's memory, on the CPU on all threads, measured before. Arithmetic is no part of it, so that steps that
-// read prompts stay further below it.
+// in bytes that are to be read at least once (see model.Reads and model.CacheReads), experts counted in every mixture
+// by a run of the same steps before the timed one; the rate is bytes read and written a second by a copy in the
+// device's memory, on the CPU on all threads, measured before. Arithmetic is no part of it, so that steps that read
+// prompts stay further below it.
 func BenchRollout(ctx context.Context, s *configs.Shape, o RolloutOptions) error {
 	dir, err := os.MkdirTemp("", "lockstep-bench-")
 	if err != nil {
@@ -86,7 +89,8 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 			return err
 		}
 		if most := o.Prompt.High + o.New.High; most > m.MaxLength {
-			return fmt.Errorf("--prompt and --new ask for up to %d positions, the model has %d: ask for less", most, m.MaxLength)
+			return fmt.Errorf("--prompt and --new ask for up to %d positions, the model has %d: ask for less", most,
+				m.MaxLength)
 		}
 		reqs := o.traffic(m)
 		if err := o.write(dir, m, reqs); err != nil {
@@ -97,13 +101,16 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 	if err != nil {
 		return nil, err
 	}
-	b.title = fmt.Sprintf("%s on %s, %s: %d requests, %d of a prompt, prompts of %v tokens, answers of %v; %d slots, %d pages of %d rows", s.Run.Name, dev.Name(), s.Model.DType,
+	b.title = fmt.Sprintf("%s on %s, %s: %d requests, %d of a prompt, prompts of %v tokens, answers of %v; %d slots, "+
+		"%d pages of %d rows", s.Run.Name, dev.Name(), s.Model.DType,
 		o.Requests, o.Samples, &o.Prompt, &o.New, s.Rollout.Slots, b.Pages, s.Rollout.PageRows)
 	return b, nil
 }
 
-// run takes the traffic twice, for the routes and for the time, and once more where kernels are to be timed: after what is measured, which knows nothing of it.
-func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape, o RolloutOptions, reqs []serve.Request) error {
+// run takes the traffic twice, for the routes and for the time, and once more where kernels are to be timed: after what
+// is measured, which knows nothing of it.
+func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape, o RolloutOptions,
+	reqs []serve.Request) error {
 	options := engineOptions(s)
 	options.Apart = o.Apart
 	mem := kernels.NewArena(r.Dev)
@@ -113,7 +120,9 @@ func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *
 	}
 	routes := routes{experts: m.Reads().Experts}
 	if len(routes.experts) > 0 {
-		counting := &parallel.Rank{Dev: dispatched(r.Dev, func(p kernels.Plan) { routes.add(parallel.Download[int32](r, p.Groups.Offsets)) }), Stack: r.Stack, ID: r.ID, Size: r.Size}
+		counting := &parallel.Rank{Dev: dispatched(r.Dev, func(p kernels.Plan) {
+			routes.add(parallel.Download[int32](r, p.Groups.Offsets))
+		}), Stack: r.Stack, ID: r.ID, Size: r.Size}
 		e, err := engine(counting)
 		if err != nil {
 			return err
@@ -216,7 +225,8 @@ func (o RolloutOptions) traffic(m *model.Model) (reqs []serve.Request) {
 				prompt[t] = rng.Int32N(int32(m.Vocab))
 			}
 		}
-		reqs = append(reqs, serve.Request{ID: uint64(i), Prompt: prompt, MaxTokens: o.New.draw(rng), Temperature: 1, TopP: 1, Seed: o.Seed})
+		reqs = append(reqs, serve.Request{ID: uint64(i), Prompt: prompt, MaxTokens: o.New.draw(rng), Temperature: 1,
+			TopP: 1, Seed: o.Seed})
 	}
 	return reqs
 }
@@ -236,5 +246,6 @@ func (o RolloutOptions) write(dir string, m *model.Model, reqs []serve.Request) 
 			return err
 		}
 	}
-	return errors.Join(writeFile(filepath.Join(dir, "config.json"), m.Config), writeFile(filepath.Join(dir, "requests.jsonl"), text.Bytes()))
+	return errors.Join(writeFile(filepath.Join(dir, "config.json"), m.Config),
+		writeFile(filepath.Join(dir, "requests.jsonl"), text.Bytes()))
 }

@@ -18,7 +18,9 @@ type stepKind struct {
 	in   func(l serve.Load) bool
 }
 
-var stepKinds = []stepKind{{"decode alone", decodes}, {"read prompts too", func(l serve.Load) bool { return !decodes(l) }}}
+var stepKinds = []stepKind{{"decode alone", decodes}, {"read prompts too", func(l serve.Load) bool {
+	return !decodes(l)
+}}}
 
 // stepProfile is what the kernels of some steps of a kind take.
 type stepProfile struct {
@@ -28,9 +30,11 @@ type stepProfile struct {
 	times []kernels.KernelTime
 }
 
-// profileSteps has an engine take the requests of a run once more, as far as the last step that is profiled: the same traffic takes the same steps. Those between go as they
-// went, so that each is profiled among the sequences and pages that it was timed with.
-func profileSteps(ctx context.Context, e *serve.Engine, p kernels.Profiler, reqs []serve.Request, loads []serve.Load) ([]stepProfile, error) {
+// profileSteps has an engine take the requests of a run once more, as far as the last step that is profiled: the same
+// traffic takes the same steps. Those between go as they went, so that each is profiled among the sequences and pages
+// that it was timed with.
+func profileSteps(ctx context.Context, e *serve.Engine, p kernels.Profiler, reqs []serve.Request,
+	loads []serve.Load) ([]stepProfile, error) {
 	all, of, last := make([]stepProfile, len(stepKinds)), map[int]*stepProfile{}, -1
 	for i, k := range stepKinds {
 		all[i] = stepProfile{kind: k, steps: chosenSteps(loads, k)}
@@ -63,7 +67,8 @@ func profileSteps(ctx context.Context, e *serve.Engine, p kernels.Profiler, reqs
 	return all, nil
 }
 
-// chosenSteps are steps of a kind from all parts of a run, of those whose time is their own: they are waited for, and so was the one before.
+// chosenSteps are steps of a kind from all parts of a run, of those whose time is their own: they are waited for, and
+// so was the one before.
 func chosenSteps(loads []serve.Load, k stepKind) (chosen []int) {
 	var own []int
 	for n, l := range loads {
@@ -102,6 +107,7 @@ func (p *stepProfile) print(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	busy := printKernels(w, fmt.Sprintf("%d steps that %s", len(p.steps), p.kind.name), len(p.steps), p.times)
-	fmt.Fprintf(w, "Such a step takes %.3f ms while nothing is profiled and its kernels %.3f: for the rest, %.3f, the card waits, or for more, since kernels that are launched one by one, as here, seem longer.\n",
+	fmt.Fprintf(w, "Such a step takes %.3f ms while nothing is profiled and its kernels %.3f: for the rest, %.3f, "+
+		"the card waits, or for more, since kernels that are launched one by one, as here, seem longer.\n",
 		1e3*p.timed/n, 1e3*busy/n, 1e3*(p.timed-busy)/n)
 }

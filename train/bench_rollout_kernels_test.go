@@ -40,10 +40,12 @@ func (d *profiled) StartProfile() {
 
 func (d *profiled) StopProfile() []kernels.KernelTime {
 	d.on = false
-	return []kernels.KernelTime{{Kernel: "draw", Calls: d.draws, Seconds: 2e-3 * float64(d.draws)}, {Kernel: "norm", Calls: d.norms, Seconds: 1e-3 * float64(d.norms)}}
+	return []kernels.KernelTime{{Kernel: "draw", Calls: d.draws, Seconds: 2e-3 * float64(d.draws)},
+		{Kernel: "norm", Calls: d.norms, Seconds: 1e-3 * float64(d.norms)}}
 }
 
-// Some steps of each kind are profiled, one by one and after everything was timed, and stand beside the times of the same steps.
+// Some steps of each kind are profiled, one by one and after everything was timed, and stand beside the times of the
+// same steps.
 func TestProfileSteps(t *testing.T) {
 	s, err := parseTiny([]string{"rollout.slots=4", "rollout.page_rows=4", "rollout.prefill_rows=9"})
 	if err != nil {
@@ -100,13 +102,17 @@ func checkProfiles(t *testing.T, d *profiled, b *rollout) {
 				t.Errorf("step %d, %+v, is among those that %s", n, b.Loads[n], p.kind.name)
 			}
 		}
-		want := []kernels.KernelTime{{Kernel: "draw", Calls: profiledSteps}, {Kernel: "norm", Calls: norms * profiledSteps}}
-		if len(p.steps) != profiledSteps || len(p.times) != 2 || p.times[0].Calls != want[0].Calls || p.times[1].Calls != want[1].Calls || p.timed != timed || d.on {
-			t.Errorf("steps %v of %d that %s took %v: %+v, want %+v", p.steps, len(b.Loads), p.kind.name, p.timed, p.times, want)
+		want := []kernels.KernelTime{{Kernel: "draw", Calls: profiledSteps},
+			{Kernel: "norm", Calls: norms * profiledSteps}}
+		if len(p.steps) != profiledSteps || len(p.times) != 2 || p.times[0].Calls != want[0].Calls ||
+			p.times[1].Calls != want[1].Calls || p.timed != timed || d.on {
+			t.Errorf("steps %v of %d that %s took %v: %+v, want %+v", p.steps, len(b.Loads), p.kind.name, p.timed,
+				p.times, want)
 		}
 		var out bytes.Buffer
 		p.print(&out)
-		for _, line := range []string{"8 steps that " + p.kind.name, "5.0 1000.00 5000.0 71.4% norm", "1.0 2000.00 2000.0 28.6% draw", "6.0 1166.67 7000.0 100.0% all", "and its kernels 7.000:"} {
+		for _, line := range []string{"8 steps that " + p.kind.name, "5.0 1000.00 5000.0 71.4% norm",
+			"1.0 2000.00 2000.0 28.6% draw", "6.0 1166.67 7000.0 100.0% all", "and its kernels 7.000:"} {
 			if !strings.Contains(strings.Join(strings.Fields(out.String()), " "), line) {
 				t.Errorf("want %q in\n%s", line, &out)
 			}
@@ -127,7 +133,8 @@ func TestChosenSteps(t *testing.T) {
 	if got, want := chosenSteps(loads, stepKinds[0]), []int{7, 19, 33, 45, 57, 69, 83, 95}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if got := chosenSteps(loads[:13], stepKinds[0]); len(got) != 8 || slices.Contains(got, 1) || slices.Contains(got, 11) {
+	if got := chosenSteps(loads[:13], stepKinds[0]); len(got) != 8 || slices.Contains(got, 1) ||
+		slices.Contains(got, 11) {
 		t.Errorf("%v", got)
 	}
 	if got := chosenSteps(loads, stepKinds[1]); got != nil {
@@ -145,8 +152,10 @@ func TestBenchRolloutKernelsOnCPU(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	err = BenchRollout(context.Background(), s, RolloutOptions{Requests: 1, Samples: 1, Prompt: Span{1, 1}, New: Span{1, 1}, Kernels: true, Out: &out})
-	if err == nil || !strings.Contains(err.Error(), "--kernels") || strings.Contains(err.Error(), "\n") || out.Len() > 0 {
+	err = BenchRollout(context.Background(), s, RolloutOptions{Requests: 1, Samples: 1, Prompt: Span{1, 1},
+		New: Span{1, 1}, Kernels: true, Out: &out})
+	if err == nil || !strings.Contains(err.Error(), "--kernels") || strings.Contains(err.Error(), "\n") ||
+		out.Len() > 0 {
 		t.Errorf("%q %v", &out, err)
 	}
 }

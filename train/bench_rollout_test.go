@@ -21,13 +21,15 @@ const (
 	tinyToken  = 2 * 2 * 16 * 4 // keys and values of both layers
 )
 
-// The benchmark takes all tokens that were asked for, and its steps read what their parts add up to: one sequence at a time is sent to its own experts alone.
+// The benchmark takes all tokens that were asked for, and its steps read what their parts add up to: one sequence at a
+// time is sent to its own experts alone.
 func TestBenchRollout(t *testing.T) {
 	for _, c := range []struct {
 		slots, picks int
 		apart        bool
 	}{{6, 4, false}, {1, 2, false}, {6, 4, true}} {
-		s, err := parseTiny([]string{fmt.Sprint("model.config.num_experts_per_tok=", c.picks), fmt.Sprint("rollout.slots=", c.slots), "rollout.page_rows=4", "rollout.prefill_rows=7"})
+		s, err := parseTiny([]string{fmt.Sprint("model.config.num_experts_per_tok=", c.picks),
+			fmt.Sprint("rollout.slots=", c.slots), "rollout.page_rows=4", "rollout.prefill_rows=7"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +46,8 @@ func TestBenchRollout(t *testing.T) {
 			if l.Drawn > 0 {
 				want += tinyHead
 			}
-			if exact := c.picks == 4 || l.Rows == 1; exact && b.reads[i] != want || b.reads[i] < want || (b.reads[i]-want)%tinyExpert != 0 {
+			if exact := c.picks == 4 || l.Rows == 1; exact && b.reads[i] != want || b.reads[i] < want ||
+				(b.reads[i]-want)%tinyExpert != 0 {
 				t.Errorf("%+v: step %d of %+v reads %d bytes, want %d", c, i, l, b.reads[i], want)
 			}
 		}
@@ -56,7 +59,8 @@ func TestBenchRollout(t *testing.T) {
 		if err := b.print(&text); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(text.String(), fmt.Sprintf("output tokens/s: %d in", tokens)) || (b.Reused == 0) != (c.apart) {
+		if !strings.Contains(text.String(), fmt.Sprintf("output tokens/s: %d in", tokens)) ||
+			(b.Reused == 0) != (c.apart) {
 			t.Errorf("%+v: want %d tokens, %d rows were found in the cache\n%s", c, tokens, b.Reused, &text)
 		}
 	}
@@ -74,7 +78,8 @@ func TestBenchRolloutTooLong(t *testing.T) {
 }
 
 func TestSpan(t *testing.T) {
-	for text, want := range map[string]Span{"7": {7, 7}, "64..512": {64, 512}, "3..3": {3, 3}, "": {}, "0": {}, "5..4": {}, "1..": {}, "a..9": {}, "1..2..3": {}} {
+	for text, want := range map[string]Span{"7": {7, 7}, "64..512": {64, 512}, "3..3": {3, 3}, "": {}, "0": {},
+		"5..4": {}, "1..": {}, "a..9": {}, "1..2..3": {}} {
 		var s Span
 		if err := s.Set(text); (err != nil) != (want == Span{}) || s != want {
 			t.Errorf("%q is %v, want %v (%v)", text, s, want, err)
@@ -94,7 +99,8 @@ func TestPercentile(t *testing.T) {
 	for i := range 200 {
 		v = append(v, float64(i+1))
 	}
-	if got := []float64{percentile(v, 50), percentile(v, 95), percentile(v, 99), percentile(v[:1], 50)}; !slices.Equal(got, []float64{100, 190, 198, 1}) || !math.IsNaN(percentile(nil, 50)) {
+	if got := []float64{percentile(v, 50), percentile(v, 95), percentile(v, 99), percentile(v[:1], 50)}; !slices.Equal(
+		got, []float64{100, 190, 198, 1}) || !math.IsNaN(percentile(nil, 50)) {
 		t.Errorf("%v", got)
 	}
 }

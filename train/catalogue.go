@@ -25,7 +25,8 @@ func Catalogue() (string, error) {
 		if s := e.summary; s != nil {
 			d := s.Demands[len(s.Demands)-1]
 			cells = []any{
-				name, s.Family, billions(s.Total), billions(s.Active), e.context(), gib(d.Full.Bytes()), gib(d.LoRA.Bytes()), fmt.Sprintf("%.0f KiB", float64(d.Full.Token)/(1<<10)),
+				name, s.Family, billions(s.Total), billions(s.Active), e.context(), gib(d.Full.Bytes()),
+				gib(d.LoRA.Bytes()), fmt.Sprintf("%.0f KiB", float64(d.Full.Token)/(1<<10)),
 			}
 		}
 		fmt.Fprintf(&b, form, cells...)
@@ -50,14 +51,16 @@ func Describe(name string, size StepSize) (string, error) {
 	const form = "%-12s%12s%12s%13s%13s%10s\n"
 	text += "\n" + fmt.Sprintf(form, "", "memory", gpus[0].name, gpus[1].name, gpus[2].name, "CPU")
 	for _, d := range slices.Backward(e.summary.Demands) {
-		text += fmt.Sprintf(form, fits("full", d.DType, d.Full.Bytes())...) + fmt.Sprintf(form, fits("LoRA", d.DType, d.LoRA.Bytes())...)
+		text += fmt.Sprintf(form, fits("full", d.DType, d.Full.Bytes())...) + fmt.Sprintf(form,
+			fits("LoRA", d.DType, d.LoRA.Bytes())...)
 	}
 	peaks, err := Peaks(size, "model.catalogue="+name, "model.tokenizer=bytes")
 	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf(`%s
-memory: weights, gradients, moments and masters; a tenth of each device is left for activations. Training on several GPUs, in equal parts, is not built yet.
+memory: weights, gradients, moments and masters; a tenth of each device is left for activations.
+Training on several GPUs, in equal parts, is not built yet.
 in a shape: model.catalogue = %q; a smaller model.config.num_hidden_layers keeps the first layers.
 
 %s
@@ -111,7 +114,8 @@ var gpus = []struct {
 	bytes int
 }{{"80 GB GPUs", 80e9}, {"141 GB GPUs", 141e9}, {"192 GB GPUs", 192e9}}
 
-// fits is a row that says on what so many bytes fit: how many GPUs of each size, in bf16, which is what they compute, and how much memory of a CPU.
+// fits is a row that says on what so many bytes fit: how many GPUs of each size, in bf16, which is what they compute,
+// and how much memory of a CPU.
 func fits(mode string, dtype kernels.DType, bytes int) []any {
 	need := bytes / 9 * 10
 	row := []any{mode + ", " + dtype.String(), gib(bytes)}

@@ -16,7 +16,8 @@ import (
 	"lockstep/model"
 )
 
-// publishedSizes are parameters in billions as the vendors count them, or as their names say where that is exact enough.
+// publishedSizes are parameters in billions as the vendors count them, or as their names say where that is exact
+// enough.
 var publishedSizes = map[string]struct{ total, active float64 }{
 	"GLM-4.5-Air":             {total: 106},
 	"GLM-4.7-Flash":           {total: 30},
@@ -122,7 +123,8 @@ func TestDevicesThatHold(t *testing.T) {
 	}
 }
 
-// Memory of the catalogue, by hand: 8.03 billion weights in bf16 take 2 bytes each, and 16 more of gradient, moments and master.
+// Memory of the catalogue, by hand: 8.03 billion weights in bf16 take 2 bytes each, and 16 more of gradient, moments
+// and master.
 func TestDemands(t *testing.T) {
 	e, err := published("Llama-3.1-8B")
 	if err != nil {
@@ -130,13 +132,15 @@ func TestDemands(t *testing.T) {
 	}
 	const weights = 8030261248
 	d := e.summary.Demands[1]
-	if e.summary.Total != weights || d.DType != kernels.BF16 || d.Full.Weights != 2*weights || d.Full.Training != 16*weights {
+	if e.summary.Total != weights || d.DType != kernels.BF16 || d.Full.Weights != 2*weights ||
+		d.Full.Training != 16*weights {
 		t.Errorf("%d weights: %+v", e.summary.Total, d)
 	}
 	if d.Full.Token != 32*2*8*128*2 || d.Full.Sequence != 0 {
 		t.Errorf("cache %+v, want 32 layers of keys and values, 8 heads of 128 in bf16", d.Full)
 	}
-	adapters := 32 * model.AdapterRank * (4*4096 + 2*1024 + 2*4096 + 3*(4096+14336)) // inputs and outputs of q, o; k, v; gate, up, down
+	// inputs and outputs of q, o; k, v; gate, up, down
+	adapters := 32 * model.AdapterRank * (4*4096 + 2*1024 + 2*4096 + 3*(4096+14336))
 	if d.LoRA.Weights != 2*(weights+adapters) || d.LoRA.Training != 16*adapters {
 		t.Errorf("adapters %+v, want %d weights more", d.LoRA, adapters)
 	}
@@ -145,8 +149,10 @@ func TestDemands(t *testing.T) {
 		dtype                kernels.DType
 		g80, g141, g192, ram string
 	}{
-		{60, kernels.BF16, "1", "1", "1", "128 GiB"}, {70, kernels.BF16, "2", "1", "1", "128 GiB"}, {130, kernels.BF16, "2", "2", "1", "256 GiB"},
-		{500, kernels.BF16, "8", "8", "4", "1024 GiB"}, {1000, kernels.BF16, "-", "-", "8", "2048 GiB"}, {60, kernels.F32, "-", "-", "-", "128 GiB"},
+		{60, kernels.BF16, "1", "1", "1", "128 GiB"}, {70, kernels.BF16, "2", "1", "1", "128 GiB"},
+		{130, kernels.BF16, "2", "2", "1", "256 GiB"},
+		{500, kernels.BF16, "8", "8", "4", "1024 GiB"}, {1000, kernels.BF16, "-", "-", "8", "2048 GiB"},
+		{60, kernels.F32, "-", "-", "-", "128 GiB"},
 	} {
 		if got := fmt.Sprint(fits("x", c.dtype, c.gib<<30)[2:]...); got != fmt.Sprint(c.g80, c.g141, c.g192, c.ram) {
 			t.Errorf("%d GiB in %s: %s, want %+v", c.gib, c.dtype, got, c)
@@ -156,8 +162,9 @@ func TestDemands(t *testing.T) {
 
 // narrow makes any config of the catalogue small enough for a test; a family reads the fields that it has.
 var narrow = map[string]any{
-	"num_hidden_layers": 6, "hidden_size": 32, "vocab_size": 320, "intermediate_size": 32, "max_position_embeddings": 128,
-	"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "rotary_dim": 8,
+	"num_hidden_layers": 6, "hidden_size": 32, "vocab_size": 320, "intermediate_size": 32,
+	"max_position_embeddings": 128,
+	"num_attention_heads":     4, "num_key_value_heads": 2, "head_dim": 16, "rotary_dim": 8,
 	"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
 	"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
 	"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2,

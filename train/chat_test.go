@@ -23,7 +23,8 @@ import (
 )
 
 // glmSpecials are the special tokens of the GLM-like template; its model ends at the first three.
-var glmSpecials = []string{"<|endoftext|>", "<|user|>", "<|observation|>", "<|assistant|>", "<|system|>", "[gMASK]", "<sop>"}
+var glmSpecials = []string{"<|endoftext|>", "<|user|>", "<|observation|>", "<|assistant|>", "<|system|>", "[gMASK]",
+	"<sop>"}
 
 // glmFolder makes the folder of a tiny network of GLM's, with random weights, a tokenizer of bytes, and a template in
 // which nothing ends an answer but the token that opens the next message. ends is eos_token_id of its
@@ -146,7 +147,8 @@ func trainChats(t *testing.T, dir string, set ...string) (out, said string, err 
 	work := t.TempDir()
 	chats := glmChats(t, filepath.Join(work, "chats.jsonl"), 180, true)
 	s, err := configs.Parse("chat.toml", nil, append([]string{
-		"model.path=" + dir, "data.path=" + chats, "data.pack_rows=256", "optim.lr=5e-3", "optim.warmup_steps=5", "optim.weight_decay=0",
+		"model.path=" + dir, "data.path=" + chats, "data.pack_rows=256", "optim.lr=5e-3", "optim.warmup_steps=5",
+		"optim.weight_decay=0",
 		"run.name=chat", "run.steps=80", "run.packs=2", "run.save_every=80", "run.verify_tokens=0", "run.eval_every=0",
 	}, set...))
 	if err != nil {

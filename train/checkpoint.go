@@ -18,7 +18,8 @@ import (
 	"lockstep/model"
 )
 
-// state is what a checkpoint holds besides tensors. Files are the SHA-256 of every other file, by path inside the checkpoint.
+// state is what a checkpoint holds besides tensors. Files are the SHA-256 of every other file, by path inside the
+// checkpoint.
 type state struct {
 	Step       int               `json:"step"`
 	Tokens     int               `json:"tokens"`
@@ -33,15 +34,17 @@ type state struct {
 
 const (
 	checkpointsDir = "checkpoints"
-	startDir       = "start" // the checkpoint that reinforcement learning started from: its reference, and where a replay begins
-	stateFile      = "state.json"
-	weightsDir     = "model" // a Hugging Face folder; with LoRA a PEFT adapter
-	optimizerFile  = "optimizer.safetensors"
+	// the checkpoint that reinforcement learning started from: its reference, and where a replay begins
+	startDir      = "start"
+	stateFile     = "state.json"
+	weightsDir    = "model" // a Hugging Face folder; with LoRA a PEFT adapter
+	optimizerFile = "optimizer.safetensors"
 )
 
 func checkpointName(step int) string { return fmt.Sprintf("step-%08d", step) }
 
-// saveCheckpoint writes a checkpoint as folder dir, under a temporary name that is synced and renamed: one that has its name is complete.
+// saveCheckpoint writes a checkpoint as folder dir, under a temporary name that is synced and renamed: one that has its
+// name is complete.
 func saveCheckpoint(dev kernels.Device, m *model.Model, l *data.Language, dir, base string, st state) error {
 	return atomicDir(dir, func(tmp string) (err error) {
 		if err := os.Mkdir(filepath.Join(tmp, weightsDir), 0o755); err != nil {
@@ -60,7 +63,8 @@ func saveCheckpoint(dev kernels.Device, m *model.Model, l *data.Language, dir, b
 	})
 }
 
-// atomicDir writes a folder under a temporary name, which is renamed once it is complete and removed where it cannot be: a full disk has its space back.
+// atomicDir writes a folder under a temporary name, which is renamed once it is complete and removed where it cannot
+// be: a full disk has its space back.
 func atomicDir(dir string, write func(tmp string) error) error {
 	tmp := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir))
 	err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o755))
@@ -162,8 +166,8 @@ func prune(parent string, keep int) error {
 	return nil
 }
 
-// loadCheckpoint reads the newest checkpoint whose files are whole into the model. It returns nil where the run has none.
-// fits says what of the run is unlike the checkpoint's; "": nothing.
+// loadCheckpoint reads the newest checkpoint whose files are whole into the model. It returns nil where the run has
+// none. fits says what of the run is unlike the checkpoint's; "": nothing.
 func loadCheckpoint(dev kernels.Device, m *model.Model, out string, fits func(*state) string,
 	note func(string, ...any)) (*state, error) {
 	parent := filepath.Join(out, checkpointsDir)

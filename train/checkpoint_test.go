@@ -31,7 +31,9 @@ func TestDamagedCheckpoint(t *testing.T) {
 		want string
 	}{
 		{"optimizer", func(dir string) { touch(t, filepath.Join(dir, optimizerFile)) }, "has another checksum"},
-		{"weights", func(dir string) { touch(t, filepath.Join(dir, weightsDir, "model.safetensors")) }, "another checksum"},
+		{"weights", func(dir string) {
+			touch(t, filepath.Join(dir, weightsDir, "model.safetensors"))
+		}, "another checksum"},
 		{"config", func(dir string) { touch(t, filepath.Join(dir, weightsDir, "config.json")) }, "another checksum"},
 		{"missing", func(dir string) { os.Remove(filepath.Join(dir, optimizerFile)) }, "no such file"},
 		{"state", func(dir string) { os.Truncate(filepath.Join(dir, stateFile), 40) }, "state.json"},
@@ -91,7 +93,8 @@ func TestPrune(t *testing.T) {
 // A run writes checkpoints, records and evaluations at the steps that its shape asks for, and at its end.
 func TestDueSteps(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	_, err := runTiny(t, out, false, "run.steps=7", "run.save_every=3", "run.keep=9", "run.log_every=4", "run.eval_every=3",
+	_, err := runTiny(t, out, false, "run.steps=7", "run.save_every=3", "run.keep=9", "run.log_every=4",
+		"run.eval_every=3",
 		"rollout.max_tokens=2")
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +158,8 @@ func TestCutEpisodes(t *testing.T) {
 	}
 	made := func(step, asked int) *group {
 		return &group{Episodes: []episode{
-			{Step: step, Asked: asked, Prompt: []int32{1}, IDs: []int32{2}, LogProbs: []float32{-1}, Versions: []int{0}}}}
+			{Step: step, Asked: asked, Prompt: []int32{1}, IDs: []int32{2}, LogProbs: []float32{-1},
+				Versions: []int{0}}}}
 	}
 	for step := 1; step <= 4; step++ {
 		if err := appendEpisodes(dir, []*group{made(step, 2*step), made(step, 2*step+1)}); err != nil {

@@ -17,8 +17,8 @@ type group struct {
 	Episodes []episode `json:"episodes"`
 }
 
-// collector keeps a rollout engine busy and hands out complete groups. All of it is in order and by number: what it hands out depends on the weights alone, and with
-// stale answers on the engine's size too, but never on time.
+// collector keeps a rollout engine busy and hands out complete groups. All of it is in order and by number: what it
+// hands out depends on the weights alone, and with stale answers on the engine's size too, but never on time.
 type collector struct {
 	*exam
 	engine    *serve.Engine
@@ -56,7 +56,8 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 	for {
 		for len(c.Groups) < c.prompts*(1+c.staleness/c.perStep) {
 			if c.Asked-first >= c.mostAsked {
-				return nil, nil, fmt.Errorf("%d prompts gave fewer than %d groups of answers with different rewards: easier or harder prompts, a larger rl.group or rl.dynamic = false", c.mostAsked, c.prompts)
+				return nil, nil, fmt.Errorf("%d prompts gave fewer than %d groups of answers with different rewards: "+
+					"easier or harder prompts, a larger rl.group or rl.dynamic = false", c.mostAsked, c.prompts)
 			}
 			if err := c.ask(); err != nil {
 				return nil, nil, err
@@ -96,7 +97,8 @@ func (c *collector) ask() error {
 		if err := c.engine.Submit(int(q.ID), q); err != nil {
 			return fmt.Errorf("question %d: %w", question, err)
 		}
-		g.Episodes = append(g.Episodes, episode{Asked: c.Asked, Question: question, Sample: i, Prompt: q.Prompt, Temperature: q.Temperature})
+		g.Episodes = append(g.Episodes, episode{Asked: c.Asked, Question: question, Sample: i, Prompt: q.Prompt,
+			Temperature: q.Temperature})
 	}
 	c.Groups = append(c.Groups, g)
 	c.Asked++

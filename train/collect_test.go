@@ -34,7 +34,8 @@ func TestTake(t *testing.T) {
 		}
 		return asked
 	}
-	if taken := numbers(k.take()); !slices.Equal(taken, []int{0, 2}) || !slices.Equal(numbers(k.Groups), []int{1, 3, 4}) {
+	if taken := numbers(k.take()); !slices.Equal(taken, []int{0, 2}) || !slices.Equal(numbers(k.Groups),
+		[]int{1, 3, 4}) {
 		t.Errorf("took %v, left %v", taken, numbers(k.Groups))
 	}
 }
@@ -64,7 +65,8 @@ func TestLeaveOut(t *testing.T) {
 // What the engine is asked follows from the shape: answers have seed and temperature of their own, not those of the
 // order of prompts and of evaluations.
 func TestCollectorRequest(t *testing.T) {
-	s, err := parseTiny(append(tinyRL(), "rollout.seed=5", "run.seed=3", "rl.temperature=0.75", "rollout.temperature=0.5",
+	s, err := parseTiny(append(tinyRL(), "rollout.seed=5", "run.seed=3", "rl.temperature=0.75",
+		"rollout.temperature=0.5",
 		"rollout.top_p=0.5", "rl.staleness=7", "rl.minibatches=2", "rl.epochs=2"))
 	if err != nil {
 		t.Fatal(err)

@@ -101,7 +101,8 @@ type exam struct {
 // dataOptions says how data becomes samples of the model's. l may be nil.
 func dataOptions(s *configs.Shape, m *model.Model, l *data.Language) data.Options {
 	o := data.Options{
-		End: -1, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), PairRows: s.Data.PackRows, Long: data.Long(s.Data.Long),
+		End: -1, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), PairRows: s.Data.PackRows,
+		Long: data.Long(s.Data.Long),
 	}
 	speak(&o, m, l)
 	o.NoEnd = s.Data.NoEnd
@@ -143,7 +144,8 @@ func openCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*corpus, er
 // openTask makes samples and questions of a built-in task.
 func openTask(s *configs.Shape, m *model.Model, l *data.Language) (*corpus, error) {
 	if l == nil {
-		return nil, fmt.Errorf("data.task: %s has no tokenizer.json: the task is text, add one or train on a data.path of ids", s.Model.Path)
+		return nil, fmt.Errorf("data.task: %s has no tokenizer.json: the task is text, add one or train on a "+
+			"data.path of ids", s.Model.Path)
 	}
 	task := countdown(s)
 	if err := task.Validate(); err != nil {
@@ -212,14 +214,16 @@ func questionOptions(s *configs.Shape, m *model.Model, l *data.Language) (data.O
 		return o, fmt.Errorf("model.path: %s has no tokenizer.json: answers are judged as text, add one", s.Model.Path)
 	}
 	if o.MaxRows -= s.Rollout.MaxTokens; o.MaxRows < 1 {
-		return o, fmt.Errorf("rollout.max_tokens: %d leaves no room for a prompt, want less than data.pack_rows %d and the model's length %d", s.Rollout.MaxTokens, s.Data.PackRows, m.MaxLength)
+		return o, fmt.Errorf("rollout.max_tokens: %d leaves no room for a prompt, want less than data.pack_rows %d "+
+			"and the model's length %d", s.Rollout.MaxTokens, s.Data.PackRows, m.MaxLength)
 	}
 	return o, nil
 }
 
 func rewardOptions(s configs.RL) data.RewardOptions {
 	return data.RewardOptions{
-		Kind: s.Reward, Final: data.Final(s.Final), Marker: s.Marker, Command: s.Command, URL: s.URL, Timeout: time.Duration(s.Timeout * float64(time.Second)),
+		Kind: s.Reward, Final: data.Final(s.Final), Marker: s.Marker, Command: s.Command, URL: s.URL,
+		Timeout: time.Duration(s.Timeout * float64(time.Second)),
 		Retries: s.Retries, Parallel: s.Parallel,
 	}
 }
@@ -227,7 +231,8 @@ func rewardOptions(s configs.RL) data.RewardOptions {
 func countdown(s *configs.Shape) data.Countdown {
 	c := s.Data.Countdown
 	return data.Countdown{
-		Numbers: c.Numbers, MinNumber: c.MinNumber, MaxNumber: c.MaxNumber, MaxTarget: c.MaxTarget, Operators: c.Operators, Style: c.Style,
+		Numbers: c.Numbers, MinNumber: c.MinNumber, MaxNumber: c.MaxNumber, MaxTarget: c.MaxTarget,
+		Operators: c.Operators, Style: c.Style,
 		Train: c.Train, Test: c.Test, Seed: uint64(c.Seed),
 	}
 }

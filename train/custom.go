@@ -22,14 +22,15 @@ type customAnswer struct {
 	Rollout   []float32 `json:"rollout"`  // likewise, as they were recorded
 }
 
-// customGradients is the line that it writes for each: the derivative of its loss by each of the log-probabilities, and what the answer adds to the loss, for the log.
+// customGradients is the line that it writes for each: the derivative of its loss by each of the log-probabilities, and
+// what the answer adds to the loss, for the log.
 type customGradients struct {
 	Gradients []float32 `json:"gradients"`
 	Loss      float64   `json:"loss"`
 }
 
-// differentiate has a program differentiate its loss over a batch: one pass gives it the log-probabilities, a second takes its derivatives (the two passes of Tinker's
-// forward_backward_custom).
+// differentiate has a program differentiate its loss over a batch: one pass gives it the log-probabilities, a second
+// takes its derivatives (the two passes of Tinker's forward_backward_custom).
 func (l *learner) differentiate(ctx context.Context, batch []lesson, episodes []*episode) error {
 	var in bytes.Buffer
 	enc, tokens := json.NewEncoder(&in), 0
@@ -41,14 +42,17 @@ func (l *learner) differentiate(ctx context.Context, batch []lesson, episodes []
 	logprobs := make([][]float32, len(batch))
 	each(l.t.r, l.t.m, l.packRows, batch, func(i int, logprob []float32) { logprobs[i] = logprob })
 	for i, e := range episodes {
-		a := customAnswer{Question: e.Question, Sample: e.Sample, Reward: e.Reward, Advantage: e.Advantage, Weight: weights[i], IDs: e.IDs, LogProbs: logprobs[i][len(e.Prompt)-1:], Rollout: e.LogProbs}
+		a := customAnswer{Question: e.Question, Sample: e.Sample, Reward: e.Reward, Advantage: e.Advantage,
+			Weight: weights[i], IDs: e.IDs, LogProbs: logprobs[i][len(e.Prompt)-1:], Rollout: e.LogProbs}
 		tokens += len(e.IDs)
 		if err := enc.Encode(a); err != nil {
 			return fmt.Errorf("rl.loss: %w", err)
 		}
 	}
 	room := 1<<16 + 64*tokens
-	if err := l.custom.Run(ctx, in.Bytes(), room, func(out []byte) error { return l.given(out, batch, episodes) }); err != nil {
+	if err := l.custom.Run(ctx, in.Bytes(), room, func(out []byte) error {
+		return l.given(out, batch, episodes)
+	}); err != nil {
 		return fmt.Errorf("rl.loss %.120q: %w", strings.Join(l.s.Loss, " "), err)
 	}
 	return nil
@@ -61,10 +65,13 @@ func (l *learner) given(out []byte, batch []lesson, episodes []*episode) error {
 	for i, e := range episodes {
 		var g customGradients
 		if err := dec.Decode(&g); err != nil {
-			return fmt.Errorf(`answer %d of %d: %w: want a line {"gradients": [...], "loss": number} on stdout for each`, i+1, len(episodes), err)
+			return fmt.Errorf(
+				`answer %d of %d: %w: want a line {"gradients": [...], "loss": number} on stdout for each`, i+1,
+				len(episodes), err)
 		}
 		if len(g.Gradients) != len(e.IDs) {
-			return fmt.Errorf("answer %d of %d has %d tokens and got %d gradients", i+1, len(episodes), len(e.IDs), len(g.Gradients))
+			return fmt.Errorf("answer %d of %d has %d tokens and got %d gradients", i+1, len(episodes), len(e.IDs),
+				len(g.Gradients))
 		}
 		batch[i].derivative = make([]float32, len(batch[i].IDs))
 		copy(batch[i].derivative[len(e.Prompt)-1:], g.Gradients)

@@ -12,7 +12,8 @@ func TestGivenGradients(t *testing.T) {
 	batch := []lesson{{Sample: data.Sample{IDs: []int32{1, 2, 3, 4}}}}
 	episodes := []*episode{{Prompt: []int32{1, 2}, IDs: []int32{3, 4}}}
 	for range 2 {
-		if err := l.given([]byte(`{"gradients": [5, 6], "loss": 2.5}`), batch, episodes); err != nil || l.customLoss != 2.5 {
+		if err := l.given([]byte(`{"gradients": [5, 6], "loss": 2.5}`), batch, episodes); err != nil ||
+			l.customLoss != 2.5 {
 			t.Fatalf("loss %g (%v), want 2.5", l.customLoss, err)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 // openCUDA opens the first GPU.
 func openCUDA(def kernels.Definition) (kernels.Device, error) {
 	if def.Dot != kernels.DotTC16 {
-		return nil, fmt.Errorf("device cuda: computes dot tc16 on bf16, set definition.dot = %q and model.dtype = \"bf16\": the CPU gives the same bits", kernels.DotTC16)
+		return nil, fmt.Errorf("device cuda: computes dot tc16 on bf16, set definition.dot = %q and model.dtype = "+
+			"\"bf16\": the CPU gives the same bits", kernels.DotTC16)
 	}
 	dev, err := cuda.New(def, 0)
 	if err != nil {
@@ -43,7 +44,9 @@ func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, er
 	if !ok {
 		return nil, fmt.Errorf("bench cuda measures GPUs, not %s", dev.Name())
 	}
-	for _, r := range slices.Concat([]cuda.BenchResult{d.BenchCopy(each)}, d.BenchRows(each), d.BenchMatMul(each, cuda.MatMulCases), d.BenchAttention(each, cuda.AttentionCases), d.BenchSparse(each, cuda.SparseCases)) {
+	for _, r := range slices.Concat([]cuda.BenchResult{d.BenchCopy(each)}, d.BenchRows(each),
+		d.BenchMatMul(each, cuda.MatMulCases), d.BenchAttention(each, cuda.AttentionCases),
+		d.BenchSparse(each, cuda.SparseCases)) {
 		lines = append(lines, kernelTime{r.Case, r.Seconds, r.Flops, r.Bytes})
 	}
 	return lines, nil
@@ -55,7 +58,8 @@ func copyRateCUDA(dev kernels.Device, each time.Duration) float64 {
 	return r.Bytes / r.Seconds
 }
 
-// dispatchedCUDA is the device, with visit called after each Dispatch. Sequences that repeat are carried out call by call, for visit may wait for what was computed.
+// dispatchedCUDA is the device, with visit called after each Dispatch. Sequences that repeat are carried out call by
+// call, for visit may wait for what was computed.
 func dispatchedCUDA(dev kernels.Device, visit func(p kernels.Plan)) kernels.Device {
 	return visitedCUDA{dev.(*cuda.Device), visit}
 }

@@ -19,14 +19,15 @@ const episodesFile = "rollouts.jsonl"
 
 // episode is one sampled answer: a line of rollouts.jsonl.
 type episode struct {
-	Step      int                `json:"step"`     // that learned from it, or left it out
-	Asked     int                `json:"asked"`    // number of its prompt in the run, from 0
-	Question  int                `json:"question"` // place of its prompt in the data
-	Sample    int                `json:"sample"`   // place in the group of its prompt
-	Prompt    []int32            `json:"prompt_ids"`
-	IDs       []int32            `json:"ids"`
-	LogProbs  []float32          `json:"logprobs"` // of IDs, as the engine recorded them, at the temperature
-	Versions  []int              `json:"versions"` // of the weights that chose each of IDs: optimizer steps since the warm start
+	Step     int       `json:"step"`     // that learned from it, or left it out
+	Asked    int       `json:"asked"`    // number of its prompt in the run, from 0
+	Question int       `json:"question"` // place of its prompt in the data
+	Sample   int       `json:"sample"`   // place in the group of its prompt
+	Prompt   []int32   `json:"prompt_ids"`
+	IDs      []int32   `json:"ids"`
+	LogProbs []float32 `json:"logprobs"` // of IDs, as the engine recorded them, at the temperature
+	// of the weights that chose each of IDs: optimizer steps since the warm start
+	Versions  []int              `json:"versions"`
 	Reward    float64            `json:"reward"`
 	Advantage float32            `json:"advantage"`
 	Learned   bool               `json:"learned"` // false: left out, its group was of one reward
@@ -36,10 +37,12 @@ type episode struct {
 	Temperature float32 `json:"temperature"`
 }
 
-// lesson is what the trainer at a version learns from the episode: row t reads a token and is to predict the next, where the model chose that.
+// lesson is what the trainer at a version learns from the episode: row t reads a token and is to predict the next,
+// where the model chose that.
 func (e *episode) lesson(version int) lesson {
 	n := len(e.Prompt) + len(e.IDs) - 1
-	l := lesson{Sample: data.Sample{IDs: make([]int32, 0, n), Targets: make([]int32, n)}, rollout: make([]float32, n), advantage: make([]float32, n)}
+	l := lesson{Sample: data.Sample{IDs: make([]int32, 0, n), Targets: make([]int32, n)}, rollout: make([]float32, n),
+		advantage: make([]float32, n)}
 	l.inverse = slices.Repeat([]float32{kernels.Inverse(e.Temperature)}, n)
 	l.IDs = append(append(l.IDs, e.Prompt...), e.IDs[:len(e.IDs)-1]...)
 	for t := range l.Targets {

@@ -10,7 +10,8 @@ import (
 	"lockstep/serve"
 )
 
-// evaluate fills the record's evaluation: the loss of held-out samples and, for a task, the share of instances that generated answers solve.
+// evaluate fills the record's evaluation: the loss of held-out samples and, for a task, the share of instances that
+// generated answers solve.
 func (j *job) evaluate(rec *Record) error {
 	if j.pref != nil {
 		return j.evaluatePairs(rec)
@@ -28,11 +29,13 @@ func (j *job) evaluate(rec *Record) error {
 		return err
 	}
 	rec.EvalAccuracy, rec.EvalSamples = Num(float64(right)/float64(n)), n
-	j.progress.Note("step %d: solves %d of %d held-out instances (%.1f%%)", j.state.Step, right, n, 100*float64(right)/float64(n))
+	j.progress.Note("step %d: solves %d of %d held-out instances (%.1f%%)", j.state.Step, right, n,
+		100*float64(right)/float64(n))
 	return nil
 }
 
-// evaluatePairs fills in the loss of held-out pairs, their margin, and the share whose chosen answer has the higher reward.
+// evaluatePairs fills in the loss of held-out pairs, their margin, and the share whose chosen answer has the higher
+// reward.
 func (j *job) evaluatePairs(rec *Record) error {
 	if len(j.pref.held) == 0 {
 		return nil
@@ -42,7 +45,8 @@ func (j *job) evaluatePairs(rec *Record) error {
 		return err
 	}
 	n := float64(m.Pairs)
-	rec.EvalLoss, rec.EvalMargin, rec.EvalAccuracy, rec.EvalSamples = Num(m.Loss), Num((m.Chosen-m.Rejected)/n), Num(float64(m.Preferred)/n), m.Pairs
+	rec.EvalLoss, rec.EvalMargin, rec.EvalAccuracy, rec.EvalSamples = Num(m.Loss), Num((m.Chosen-m.Rejected)/n),
+		Num(float64(m.Preferred)/n), m.Pairs
 	j.progress.Note("step %d: held-out loss %.4f, margin %.3f, prefers the chosen answer of %d of %d pairs (%.1f%%)",
 		j.state.Step, m.Loss, float64(*rec.EvalMargin), m.Preferred, m.Pairs, 100*float64(*rec.EvalAccuracy))
 	return nil
@@ -75,7 +79,8 @@ func (j *job) generate(n int) (right int, err error) {
 	for i := range reqs {
 		reqs[i] = serve.Request{
 			ID: uint64(i), Prompt: held.Prompt(i), MaxTokens: rollout.MaxTokens, Stop: j.stops,
-			Temperature: float32(rollout.Temperature), TopP: float32(rollout.TopP), TopK: rollout.TopK, Seed: uint64(rollout.Seed),
+			Temperature: float32(rollout.Temperature), TopP: float32(rollout.TopP), TopK: rollout.TopK,
+			Seed: uint64(rollout.Seed),
 		}
 	}
 	results, err := j.engine.Run(j.ctx, reqs)
@@ -111,7 +116,8 @@ func environment(j *job) []Fact {
 		host = "unknown"
 	}
 	return []Fact{
-		{"model", fmt.Sprintf("%s, %s parameters, %s active", j.t.m.Family, compact(float64(total)), compact(float64(active)))},
+		{"model", fmt.Sprintf("%s, %s parameters, %s active", j.t.m.Family, compact(float64(total)),
+			compact(float64(active)))},
 		{"device", j.t.r.Dev.Name()},
 		{"dot mode", string(j.t.r.Dev.Definition().Dot)},
 		{"storage", j.t.m.DType.String()},

@@ -26,7 +26,8 @@ func TestEvaluationRecord(t *testing.T) {
 	evaluated := func(out string, temperature int) (res result) {
 		_, err := runTiny(t, out, false, append(tinyRL(), "warm_start.steps=0", "run.steps=1", "data.task=",
 			"data.path="+questions, "data.eval_path="+questions, "data.eval_samples=7", "rollout.seed=2",
-			fmt.Sprint("rollout.temperature=", temperature), "rl.reward=command", "rl.command=['"+os.Args[0]+"', '-test.run=^$']")...)
+			fmt.Sprint("rollout.temperature=", temperature), "rl.reward=command", "rl.command=['"+os.Args[0]+
+				"', '-test.run=^$']")...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +108,8 @@ func TestEvalPacks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := data.Options{Codec: lang, Template: lang.Template, End: lang.End, Vocab: 480, MaxRows: 160, Long: data.LongError}
+	o := data.Options{Codec: lang, Template: lang.Template, End: lang.End, Vocab: 480, MaxRows: 160,
+		Long: data.LongError}
 	held, err := data.NewTaskDataset(countdown(s), data.Test, o)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +119,8 @@ func TestEvalPacks(t *testing.T) {
 	for i, pack := range packs {
 		rows := 0
 		for _, sample := range pack {
-			if want := held.Sample(at); !slices.Equal(sample.IDs, want.IDs) || !slices.Equal(sample.Targets, want.Targets) {
+			if want := held.Sample(at); !slices.Equal(sample.IDs, want.IDs) ||
+				!slices.Equal(sample.Targets, want.Targets) {
 				t.Errorf("pack %d holds another sample than %d", i, at)
 			}
 			rows += len(sample.IDs)

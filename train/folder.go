@@ -12,7 +12,8 @@ import (
 	"lockstep/configs"
 )
 
-// runFolder is where a run writes. Without a name of its own a new run takes the next free runs/NAME, runs/NAME-2, ...; a resumed one the last.
+// runFolder is where a run writes. Without a name of its own a new run takes the next free runs/NAME, runs/NAME-2, ...;
+// a resumed one the last.
 func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
 	if out == "" {
 		out = s.Run.Out
@@ -46,7 +47,8 @@ func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
 	return last, nil
 }
 
-// writable is an error where a run could not write its folder, which is known before anything is computed. What is not there yet is made in the first folder above it that is.
+// writable is an error where a run could not write its folder, which is known before anything is computed. What is not
+// there yet is made in the first folder above it that is.
 func writable(dir string) error {
 	at := dir
 	info, err := os.Stat(at)

@@ -12,7 +12,8 @@ import (
 // lockFile is there for its lock alone.
 const lockFile = ".lock"
 
-// occupy makes this process the only one that trains into a run's folder until the file is closed; the system closes that of a process that was killed.
+// occupy makes this process the only one that trains into a run's folder until the file is closed; the system closes
+// that of a process that was killed.
 func occupy(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -21,7 +22,8 @@ func occupy(dir string) (*os.File, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close() // the error that matters came first
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s: another process trains in this folder: wait for it or stop it, or give another --out", dir)
+			return nil, fmt.Errorf("%s: another process trains in this folder: wait for it or stop it, or give "+
+				"another --out", dir)
 		}
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Two runs do not write into one folder: not a resumed one beside one that goes on, and not two that began at the same time.
+// Two runs do not write into one folder: not a resumed one beside one that goes on, and not two that began at the same
+// time.
 func TestOccupied(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
 	if _, err := runTiny(t, out, false, "run.steps=4"); err != nil {
@@ -20,7 +21,8 @@ func TestOccupied(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := runTiny(t, out, true, "run.steps=4"); err == nil || !strings.Contains(err.Error(), "another process trains in this folder") {
+	if _, err := runTiny(t, out, true, "run.steps=4"); err == nil ||
+		!strings.Contains(err.Error(), "another process trains in this folder") {
 		t.Errorf("resumed beside another: error %v", err)
 	}
 	if err := (&job{out: out}).found(); err == nil || !strings.Contains(err.Error(), "another process") {
@@ -45,10 +47,14 @@ func TestOccupied(t *testing.T) {
 func TestAtomicDir(t *testing.T) {
 	parent := t.TempDir()
 	dir, full := filepath.Join(parent, "step"), errors.New("disk full")
-	if err := atomicDir(dir, func(tmp string) error { return writeFile(filepath.Join(tmp, "a"), []byte("first")) }); err != nil {
+	if err := atomicDir(dir, func(tmp string) error {
+		return writeFile(filepath.Join(tmp, "a"), []byte("first"))
+	}); err != nil {
 		t.Fatal(err)
 	}
-	err := atomicDir(dir, func(tmp string) error { return errors.Join(writeFile(filepath.Join(tmp, "a"), []byte("second")), full) })
+	err := atomicDir(dir, func(tmp string) error {
+		return errors.Join(writeFile(filepath.Join(tmp, "a"), []byte("second")), full)
+	})
 	if !errors.Is(err, full) {
 		t.Errorf("error %v", err)
 	}
@@ -82,7 +88,8 @@ func TestInterruptedUnsaved(t *testing.T) {
 		io.Copy(io.Discard, log)
 	}()
 	err = Run(ctx, s, Options{Out: out, Log: lines})
-	if err == nil || errors.Is(err, ErrInterrupted) || !strings.Contains(err.Error(), "was left out; mend that, then --resume") {
+	if err == nil || errors.Is(err, ErrInterrupted) ||
+		!strings.Contains(err.Error(), "was left out; mend that, then --resume") {
 		t.Errorf("error %v", err)
 	}
 	if err := errors.Join(<-blocked, lines.Close(), log.Close()); err != nil {

@@ -27,10 +27,12 @@ func files(t *testing.T, dir string) (all []string) {
 func TestSweep(t *testing.T) {
 	out := t.TempDir()
 	stay := []string{
-		".git/config", ".gitignore", ".lock", ".notes.tmp", "checkpoints/step-00000010/a", "checkpoints/step-00000020.old/a", "metrics.jsonl", "model/a", "notes.old/a", "start/a",
+		".git/config", ".gitignore", ".lock", ".notes.tmp", "checkpoints/step-00000010/a",
+		"checkpoints/step-00000020.old/a", "metrics.jsonl", "model/a", "notes.old/a", "start/a",
 	}
 	leave := []string{
-		".metrics.jsonl.0123456789abcdef.tmp", ".model/a", ".start/a", "checkpoints/.step-00000030/a", "checkpoints/step-00000010.old/a", "model.old/a",
+		".metrics.jsonl.0123456789abcdef.tmp", ".model/a", ".start/a", "checkpoints/.step-00000030/a",
+		"checkpoints/step-00000010.old/a", "model.old/a",
 	}
 	for _, name := range slices.Concat(stay, leave) {
 		path := filepath.Join(out, filepath.FromSlash(name))

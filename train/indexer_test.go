@@ -14,10 +14,14 @@ import (
 // tinyDSA turns the tiny shape into a GLM-5 of three layers, of which the last reads the choice of the second.
 func tinyDSA(more ...string) []string {
 	return append([]string{
-		"model.family=glm_moe_dsa", "model.config.num_key_value_heads=2", "model.config.num_hidden_layers=3", "model.config.first_k_dense_replace=1", "model.config.intermediate_size=32",
-		"model.config.n_routed_experts=4", "model.config.routed_scaling_factor=1.0", "model.config.q_lora_rank=24", "model.config.kv_lora_rank=16", "model.config.qk_nope_head_dim=8",
-		"model.config.qk_rope_head_dim=8", "model.config.v_head_dim=16", "model.config.index_head_dim=16", "model.config.index_n_heads=4", "model.config.index_topk=6",
-		`model.config.indexer_types=["full", "full", "shared"]`, "model.config.initializer_range=0.3", "run.save_every=10",
+		"model.family=glm_moe_dsa", "model.config.num_key_value_heads=2", "model.config.num_hidden_layers=3",
+		"model.config.first_k_dense_replace=1", "model.config.intermediate_size=32",
+		"model.config.n_routed_experts=4", "model.config.routed_scaling_factor=1.0", "model.config.q_lora_rank=24",
+		"model.config.kv_lora_rank=16", "model.config.qk_nope_head_dim=8",
+		"model.config.qk_rope_head_dim=8", "model.config.v_head_dim=16", "model.config.index_head_dim=16",
+		"model.config.index_n_heads=4", "model.config.index_topk=6",
+		`model.config.indexer_types=["full", "full", "shared"]`, "model.config.initializer_range=0.3",
+		"run.save_every=10",
 	}, more...)
 }
 
@@ -35,8 +39,8 @@ func indexerLosses(t *testing.T, out string) (losses []float64) {
 	return losses
 }
 
-// Indexers that learn come nearer to attention step by step; the weights and the losses do not turn on micro-batches, recompute, threads or an end in between; and the proof holds on
-// the model that comes out.
+// Indexers that learn come nearer to attention step by step; the weights and the losses do not turn on micro-batches,
+// recompute, threads or an end in between; and the proof holds on the model that comes out.
 func TestIndexersLearn(t *testing.T) {
 	for _, latent := range []string{"expanded", "absorbed"} {
 		t.Run(latent, func(t *testing.T) { indexersLearn(t, "definition.latent="+latent) })
@@ -44,7 +48,8 @@ func TestIndexersLearn(t *testing.T) {
 }
 
 func indexersLearn(t *testing.T, latent string) {
-	base := tinyDSA("indexer.stage=sparse", "optim.lr=5e-4", "indexer.lr_factor=20", "run.steps=20", "run.verify_tokens=1500", latent)
+	base := tinyDSA("indexer.stage=sparse", "optim.lr=5e-4", "indexer.lr_factor=20", "run.steps=20",
+		"run.verify_tokens=1500", latent)
 	out := filepath.Join(t.TempDir(), "run")
 	want, err := runTiny(t, out, false, base...)
 	if err != nil {
@@ -54,7 +59,8 @@ func indexersLearn(t *testing.T, latent string) {
 	if n := len(losses); n != 20 || losses[n-1] > 0.6*losses[0] || losses[n-1] <= 0 {
 		t.Errorf("indexer losses %v: want them to fall", losses)
 	}
-	for _, set := range [][]string{{"run.micro_batch=3", "device.threads=1"}, {"run.recompute=true", "run.micro_batch=2"}} {
+	for _, set := range [][]string{{"run.micro_batch=3", "device.threads=1"},
+		{"run.recompute=true", "run.micro_batch=2"}} {
 		other := filepath.Join(t.TempDir(), "run")
 		got, err := runTiny(t, other, false, append(append(base, "run.verify_tokens=0"), set...)...)
 		if err != nil || got != want {
@@ -73,7 +79,8 @@ func indexersLearn(t *testing.T, latent string) {
 	if got, err := runTiny(t, out, true, append(base, "run.verify_tokens=0")...); err != nil || got != want {
 		t.Errorf("resumed from step 10: %s, want %s (%v)", got, want, err)
 	}
-	if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "run.verify_tokens=0", "indexer.stage=", "indexer.lr_factor=1")...); err != nil || got == want {
+	if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "run.verify_tokens=0",
+		"indexer.stage=", "indexer.lr_factor=1")...); err != nil || got == want {
 		t.Errorf("frozen indexers give the same weights: the test cannot fail (%v)", err)
 	}
 }
@@ -81,7 +88,8 @@ func indexersLearn(t *testing.T, latent string) {
 // In the dense stage the indexers learn from attention to all keys, and every other weight stays as it was.
 func TestIndexersWarmUp(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	if _, err := runTiny(t, out, false, tinyDSA("indexer.stage=dense", "run.steps=30", "run.verify_tokens=1500")...); err != nil {
+	if _, err := runTiny(t, out, false, tinyDSA("indexer.stage=dense", "run.steps=30",
+		"run.verify_tokens=1500")...); err != nil {
 		t.Fatal(err)
 	}
 	losses := indexerLosses(t, out)
@@ -120,10 +128,12 @@ func checkpointWeights(t *testing.T, out string, step int) map[string][]byte {
 	return all
 }
 
-// Rollout and trainer agree on every token while the choice of keys changes between steps, and a replay comes to the same weights.
+// Rollout and trainer agree on every token while the choice of keys changes between steps, and a replay comes to the
+// same weights.
 func TestIndexersLearnInRL(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	if _, err := runTiny(t, out, false, append(tinyDSA(tinyRL()...), "indexer.stage=sparse", "rl.minibatches=2", "run.save_every=2")...); err != nil {
+	if _, err := runTiny(t, out, false, append(tinyDSA(tinyRL()...), "indexer.stage=sparse", "rl.minibatches=2",
+		"run.save_every=2")...); err != nil {
 		t.Fatal(err)
 	}
 	exact(t, out)

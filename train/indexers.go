@@ -8,8 +8,8 @@ import (
 	"lockstep/parallel"
 )
 
-// trained is what the optimizer updates, in the order of the graph: the model's own weights, and those of indexers that learn. Each part is clipped by its own norm, so that neither
-// loss slows what the other moves.
+// trained is what the optimizer updates, in the order of the graph: the model's own weights, and those of indexers that
+// learn. Each part is clipped by its own norm, so that neither loss slows what the other moves.
 func (t *trainer) trained() (own, indexers []optim.Weights) {
 	of := t.m.IndexerParams()
 	var parts [2][]*model.Param

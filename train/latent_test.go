@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Rollouts and trainer agree on every bit by either form of latent attention, whatever the plan; and the forms are not the same arithmetic.
+// Rollouts and trainer agree on every bit by either form of latent attention, whatever the plan; and the forms are not
+// the same arithmetic.
 func TestLearnLatent(t *testing.T) {
 	results := map[string]bool{}
 	for _, latent := range []string{"expanded", "absorbed"} {
@@ -17,8 +18,10 @@ func TestLearnLatent(t *testing.T) {
 		}
 		exact(t, out)
 		results[want] = true
-		for _, set := range [][]string{{"rollout.slots=1", "run.micro_batch=3"}, {"rollout.page_rows=3", "run.recompute=true", "device.threads=1"}} {
-			if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, set...)...); err != nil || got != want {
+		for _, set := range [][]string{{"rollout.slots=1", "run.micro_batch=3"},
+			{"rollout.page_rows=3", "run.recompute=true", "device.threads=1"}} {
+			if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, set...)...); err != nil ||
+				got != want {
 				t.Errorf("%q %v: %s, want %s (%v)", latent, set, got, want, err)
 			}
 		}

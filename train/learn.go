@@ -16,7 +16,8 @@ import (
 	"lockstep/serve"
 )
 
-// learner is reinforcement learning: answers from the rollout engine on the weights as they are, rewards, advantages, an objective, updates.
+// learner is reinforcement learning: answers from the rollout engine on the weights as they are, rewards, advantages,
+// an objective, updates.
 type learner struct {
 	*collector
 	t          *trainer
@@ -185,7 +186,8 @@ func (l *learner) minibatch(ctx context.Context, batch []lesson, episodes []*epi
 	return nil
 }
 
-// compare fills in what the objective holds new log-probabilities against: the trainer's own before the first update, and the reference's.
+// compare fills in what the objective holds new log-probabilities against: the trainer's own before the first update,
+// and the reference's.
 func (l *learner) compare(lessons []lesson, res *learned) {
 	if l.s.Proximal {
 		each(l.t.r, l.t.m, l.packRows, lessons, func(i int, logprob []float32) { lessons[i].old = logprob })
@@ -245,7 +247,8 @@ func (r stepResult) finite() error {
 		return fmt.Errorf("loss %g, gradient norm %g, %w", r.Loss, r.Norm, errNotFinite)
 	}
 	if math.IsNaN(r.IndexerNorm) || math.IsInf(r.IndexerNorm, 0) {
-		return fmt.Errorf("indexer loss %g, gradient norm %g of the indexers, %w", r.IndexerLoss, r.IndexerNorm, errNotFinite)
+		return fmt.Errorf("indexer loss %g, gradient norm %g of the indexers, %w", r.IndexerLoss, r.IndexerNorm,
+			errNotFinite)
 	}
 	return nil
 }

@@ -9,12 +9,16 @@ import (
 	"testing"
 )
 
-// Every family learns by reinforcement with rollouts that agree with the trainer on every bit, stale answers included, and a replay comes to the same checkpoints.
+// Every family learns by reinforcement with rollouts that agree with the trainer on every bit, stale answers included,
+// and a replay comes to the same checkpoints.
 func TestLearnFamilies(t *testing.T) { eachFamily(t, learnExactly) }
 
 func learnExactly(t *testing.T, dir string, _ int) {
-	s, err := parseTiny(append(tinyRL(), "warm_start.steps=2", "run.steps=3", "rl.prompts=3", "rl.staleness=1", "rollout.slots=5", "run.verify_tokens=200",
-		"rl.overlong_rows=0", "rl.reward=command", `rl.command=["awk", "{print \"{\\\"reward\\\": \" length($0) % 7 \"}\"}"]`)) // untrained networks differ in what they babble
+	s, err := parseTiny(append(tinyRL(), "warm_start.steps=2", "run.steps=3", "rl.prompts=3", "rl.staleness=1",
+		"rollout.slots=5", "run.verify_tokens=200",
+		// untrained networks differ in what they babble
+		"rl.overlong_rows=0", "rl.reward=command",
+		`rl.command=["awk", "{print \"{\\\"reward\\\": \" length($0) % 7 \"}\"}"]`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +46,8 @@ func learnExactly(t *testing.T, dir string, _ int) {
 		compared += r.Compared
 		moved = moved || float64(*r.GradNorm) > 0
 		if r.Differ != 0 || *r.KLExact != 0 || math.IsNaN(float64(*r.Loss)) {
-			t.Errorf("step %d: %d of %d tokens differ, KL over the vocabulary %g, loss %g", r.Step, r.Differ, r.Compared, float64(*r.KLExact), float64(*r.Loss))
+			t.Errorf("step %d: %d of %d tokens differ, KL over the vocabulary %g, loss %g", r.Step, r.Differ,
+				r.Compared, float64(*r.KLExact), float64(*r.Loss))
 		}
 	}
 	if compared < 50 || !moved {

@@ -15,12 +15,15 @@ import (
 	"lockstep/serve"
 )
 
-// openLearner makes the stage of reinforcement learning on the job's model. The device that it may open is closed with the job.
+// openLearner makes the stage of reinforcement learning on the job's model. The device that it may open is closed with
+// the job.
 func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	s := j.s.RL
 	settings, err := optim.Resolve(s.Objective, optim.Settings{
-		Advantage: s.Advantage, Aggregate: s.Aggregate, ClipBounds: s.ClipBounds, ClipLow: s.ClipLow, ClipHigh: s.ClipHigh, DualClip: s.DualClip,
-		ImportanceCap: s.ImportanceCap, BandLow: s.BandLow, BandHigh: s.BandHigh, ImportanceLevel: s.ImportanceLevel, KLCoef: s.KLCoef, KLEstimator: s.KLEstimator,
+		Advantage: s.Advantage, Aggregate: s.Aggregate, ClipBounds: s.ClipBounds, ClipLow: s.ClipLow,
+		ClipHigh: s.ClipHigh, DualClip: s.DualClip,
+		ImportanceCap: s.ImportanceCap, BandLow: s.BandLow, BandHigh: s.BandHigh, ImportanceLevel: s.ImportanceLevel,
+		KLCoef: s.KLCoef, KLEstimator: s.KLEstimator,
 		GSPOGradient: s.GSPOGradient, DROBeta: s.DROBeta, DROQuadratic: s.DROQuadratic,
 	})
 	if err != nil {
@@ -55,10 +58,12 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 func (j *job) newCollector() *collector {
 	s := j.s.RL
 	return &collector{
-		exam: j.corpus.asked, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group, staleness: s.Staleness, perStep: s.Minibatches * s.Epochs, dynamic: s.Dynamic,
+		exam: j.corpus.asked, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group,
+		staleness: s.Staleness, perStep: s.Minibatches * s.Epochs, dynamic: s.Dynamic,
 		mostAsked: mostRounds * s.Prompts * (1 + s.Staleness/(s.Minibatches*s.Epochs)),
 		request: serve.Request{
-			MaxTokens: j.s.Rollout.MaxTokens, Temperature: float32(s.Temperature), TopP: 1, Seed: uint64(j.s.Rollout.Seed), Stop: j.stops,
+			MaxTokens: j.s.Rollout.MaxTokens, Temperature: float32(s.Temperature), TopP: 1,
+			Seed: uint64(j.s.Rollout.Seed), Stop: j.stops,
 		},
 	}
 }
@@ -74,7 +79,8 @@ func (j *job) speak(ids []int32, finish serve.FinishReason) string {
 	return j.lang.Decode(ids)
 }
 
-// openRollout gives the learner its engine: the job's own, on the weights that are trained, or with numerics of its own one on another device with a copy of them.
+// openRollout gives the learner its engine: the job's own, on the weights that are trained, or with numerics of its own
+// one on another device with a copy of them.
 func (j *job) openRollout(l *learner) (err error) {
 	n := j.s.Rollout.Numerics
 	if n == (configs.Numerics{}) {
@@ -100,7 +106,8 @@ func (j *job) openRollout(l *learner) (err error) {
 	return nil
 }
 
-// begin is called once in a process, before its first step of the stage. fresh: it is the first of all, on the weights that the stage starts from.
+// begin is called once in a process, before its first step of the stage. fresh: it is the first of all, on the weights
+// that the stage starts from.
 func (l *learner) begin(j *job, fresh bool) error {
 	start := filepath.Join(j.out, startDir)
 	if fresh {
@@ -141,7 +148,8 @@ func (l *learner) state() *learnerState {
 
 func (l *learner) resume(st *learnerState) error {
 	if have := fmt.Sprintf("%016x", l.exam.Digest()); have != st.Questions {
-		return fmt.Errorf("the run was left with other questions: %s, now %s; restore data.path or start anew", st.Questions, have)
+		return fmt.Errorf("the run was left with other questions: %s, now %s; restore data.path or start anew",
+			st.Questions, have)
 	}
 	l.updates = st.Updates
 	l.collector.resume(st.Collector)

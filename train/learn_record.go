@@ -42,11 +42,14 @@ func (l *learner) recordAnswers(rec *Record, res learned) {
 		if e.Finish == serve.FinishLength {
 			cut++
 		}
-		if i%l.size == 0 && slices.IndexFunc(res.episodes[i:i+l.size], func(o *episode) bool { return o.Reward != e.Reward }) < 0 {
+		if i%l.size == 0 && slices.IndexFunc(res.episodes[i:i+l.size], func(o *episode) bool {
+			return o.Reward != e.Reward
+		}) < 0 {
 			flat += float64(l.size)
 		}
 	}
-	rec.Reward, rec.RewardSpread, rec.Length, rec.Truncated = Num(reward), Num(1-flat/all), Num(float64(tokens)/all), Num(cut/all)
+	rec.Reward, rec.RewardSpread, rec.Length, rec.Truncated = Num(reward), Num(1-flat/all), Num(float64(tokens)/all),
+		Num(cut/all)
 	rec.Discarded = Num((flat + float64(res.discarded)) / (all + float64(res.discarded)))
 	if l.staleness > 0 {
 		rec.Stale = Num(float64(stale) / float64(max(tokens, 1)))

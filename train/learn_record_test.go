@@ -42,7 +42,8 @@ func TestRecordAgainstLog(t *testing.T) {
 	const prompts, size, minibatches, epochs, staleness, longest, overlong, warm = 4, 3, 2, 2, 4, 24, 10, 2
 	out := filepath.Join(t.TempDir(), "run")
 	_, err := runTiny(t, out, false, append(tinyRL(), "rl.group=3", "rl.minibatches=2", "rl.epochs=2", "rl.staleness=4",
-		"rl.dynamic=true", "rollout.slots=5", "rl.overlong_rows=10", "warm_start.steps=2", "run.steps=8", "data.countdown.train=11",
+		"rl.dynamic=true", "rollout.slots=5", "rl.overlong_rows=10", "warm_start.steps=2", "run.steps=8",
+		"data.countdown.train=11",
 		"rl.reward=command", "rl.command=['"+os.Args[0]+"', '-test.run=^$']")...)
 	if err != nil {
 		t.Fatal(err)

@@ -16,13 +16,14 @@ import (
 // tinyRL turns the tiny shape into a run of reinforcement learning.
 func tinyRL() []string {
 	return []string{
-		"rl.objective=grpo", "rl.prompts=4", "rl.group=4", "warm_start.steps=6", "warm_start.lr=5e-3", "warm_start.packs=4", "optim.warmup_steps=0", "optim.lr=1e-3", "run.steps=6",
+		"rl.objective=grpo", "rl.prompts=4", "rl.group=4", "warm_start.steps=6", "warm_start.lr=5e-3",
+		"warm_start.packs=4", "optim.warmup_steps=0", "optim.lr=1e-3", "run.steps=6",
 		"rollout.max_tokens=24", "rl.overlong_rows=20", // nothing is solved: the reward is for brevity
 	}
 }
 
-// Rollout and trainer agree on every bit of every sampled token, and whatever does not belong to the definition changes no bit of the result: how many sequences the engine runs at
-// a time, its pages, micro-batches, recompute, threads.
+// Rollout and trainer agree on every bit of every sampled token, and whatever does not belong to the definition changes
+// no bit of the result: how many sequences the engine runs at a time, its pages, micro-batches, recompute, threads.
 func TestLearnSameBits(t *testing.T) {
 	for _, objective := range []string{"grpo", "gspo"} {
 		base := append(tinyRL(), "rl.objective="+objective, "rl.minibatches=2", "rl.epochs=2")
@@ -33,7 +34,8 @@ func TestLearnSameBits(t *testing.T) {
 		}
 		exact(t, whole)
 		for _, set := range [][]string{
-			{"rollout.slots=1"}, {"rollout.slots=8"}, {"rollout.slots=64"}, {"rollout.page_rows=3"}, {"rollout.slots=8", "rollout.pages=24", "rollout.page_rows=4", "rollout.prefill_rows=5"},
+			{"rollout.slots=1"}, {"rollout.slots=8"}, {"rollout.slots=64"}, {"rollout.page_rows=3"},
+			{"rollout.slots=8", "rollout.pages=24", "rollout.page_rows=4", "rollout.prefill_rows=5"},
 			{"run.micro_batch=3"}, {"run.recompute=true"}, {"device.threads=1"}, {"device.isa=portable"},
 		} {
 			out := filepath.Join(t.TempDir(), "run")
@@ -46,7 +48,8 @@ func TestLearnSameBits(t *testing.T) {
 				t.Errorf("%s %v: other answers", objective, set)
 			}
 		}
-		if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "rollout.seed=2")...); err != nil || got == want {
+		if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "rollout.seed=2")...); err !=
+			nil || got == want {
 			t.Errorf("other samples give the same bits: the test cannot fail (%v)", err)
 		}
 	}
@@ -121,7 +124,8 @@ func TestMismatch(t *testing.T) {
 		}
 		last := records[len(records)-1]
 		if last.Differ == 0 || *last.KL <= 0 || *last.KLExact <= 0 || math.IsInf(float64(*last.KL), 0) {
-			t.Errorf("%s: %d of %d tokens differ, KL %g, over the vocabulary %g", numerics, last.Differ, last.Compared, float64(*last.KL), float64(*last.KLExact))
+			t.Errorf("%s: %d of %d tokens differ, KL %g, over the vocabulary %g", numerics, last.Differ, last.Compared,
+				float64(*last.KL), float64(*last.KLExact))
 		}
 		if first := firstUpdate(last); first.Ratio == 1 || first.ApproxKL <= 0 {
 			t.Errorf("%s: the first update has a ratio of exactly 1 to the rollout: %+v", numerics, first)
@@ -144,12 +148,14 @@ func TestProximal(t *testing.T) {
 		first, second := r.ByUpdate[0], r.ByUpdate[1]
 		apart := second.Ratio != 1 && second.ApproxKL > 0
 		if *r.KL <= 0 || first.Ratio != 1 || first.ApproxKL != 0 || !apart || *r.Corrected <= 0 {
-			t.Errorf("step %d: KL %g, corrected %g, updates %+v", r.Step, float64(*r.KL), float64(*r.Corrected), r.ByUpdate)
+			t.Errorf("step %d: KL %g, corrected %g, updates %+v", r.Step, float64(*r.KL), float64(*r.Corrected),
+				r.ByUpdate)
 		}
 	}
 }
 
-// With stale answers every token carries the version of the weights that chose it, and none is older than is allowed, however many updates a step has.
+// With stale answers every token carries the version of the weights that chose it, and none is older than is allowed,
+// however many updates a step has.
 func TestStale(t *testing.T) {
 	for _, c := range []struct {
 		set                []string
@@ -169,7 +175,8 @@ func TestStale(t *testing.T) {
 		}
 		for _, r := range records {
 			if r.Reward != nil && (r.Differ != 0 || *r.KLExact != 0) {
-				t.Errorf("%v, step %d: %d of %d tokens of the present weights differ, KL over the vocabulary %g", c.set, r.Step, r.Differ, r.Compared, float64(*r.KLExact))
+				t.Errorf("%v, step %d: %d of %d tokens of the present weights differ, KL over the vocabulary %g", c.set,
+					r.Step, r.Differ, r.Compared, float64(*r.KLExact))
 			}
 		}
 		mixed, oldest := 0, 0
@@ -188,7 +195,8 @@ func TestStale(t *testing.T) {
 			t.Fatal(err)
 		}
 		if most := c.staleness / c.perStep * c.perStep; mixed == 0 || oldest != most { // whole steps
-			t.Errorf("%v: %d answers span an update, the oldest token is of %d updates ago, want %d", c.set, mixed, oldest, most)
+			t.Errorf("%v: %d answers span an update, the oldest token is of %d updates ago, want %d", c.set, mixed,
+				oldest, most)
 		}
 	}
 }
@@ -328,7 +336,8 @@ func TestObjectiveKeys(t *testing.T) {
 		"rl.importance_level=token": `rl.importance_level does nothing without importance_cap or band_high: remove it`,
 	} {
 		out := filepath.Join(t.TempDir(), "run")
-		if _, err := runTiny(t, out, false, append(tinyRL(), set)...); err == nil || !strings.HasSuffix(err.Error(), want) {
+		if _, err := runTiny(t, out, false, append(tinyRL(), set)...); err == nil ||
+			!strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", set, err, want)
 		}
 		if _, err := os.Stat(out); err == nil {
@@ -337,7 +346,8 @@ func TestObjectiveKeys(t *testing.T) {
 	}
 }
 
-// Questions come from a file, judged by a program; the rewards reach the record, and a run resumes on the same questions alone.
+// Questions come from a file, judged by a program; the rewards reach the record, and a run resumes on the same
+// questions alone.
 func TestLearnFromFile(t *testing.T) {
 	dir := t.TempDir()
 	questions, held := filepath.Join(dir, "questions.jsonl"), filepath.Join(dir, "held.jsonl")
@@ -352,7 +362,8 @@ func TestLearnFromFile(t *testing.T) {
 	}
 	write(questions, lines.String())
 	write(held, lines.String()[:strings.Index(lines.String(), "\n")+1])
-	set := append(tinyRL(), "warm_start.steps=0", "data.task=", "data.path="+questions, "data.eval_path="+held, "rl.overlong_rows=0", "run.steps=3", "rl.reward=command",
+	set := append(tinyRL(), "warm_start.steps=0", "data.task=", "data.path="+questions, "data.eval_path="+held,
+		"rl.overlong_rows=0", "run.steps=3", "rl.reward=command",
 		`rl.command=["awk", "{n = split($0, parts, \" \"); print \"{\\\"reward\\\": \" n / 100 \"}\"}"]`)
 	out := filepath.Join(dir, "run")
 	if _, err := runTiny(t, out, false, set...); err != nil {
@@ -395,7 +406,8 @@ func runLossProgram() error {
 	return nil
 }
 
-// A loss in a program of its own, GRPO's at ratio 1, leads to the bits that the built-in objective leads to; what a program gets wrong is said in a line.
+// A loss in a program of its own, GRPO's at ratio 1, leads to the bits that the built-in objective leads to; what a
+// program gets wrong is said in a line.
 func TestCustomLoss(t *testing.T) {
 	base := append(tinyRL(), "run.steps=2")
 	want, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, base...)
@@ -413,8 +425,10 @@ func TestCustomLoss(t *testing.T) {
 		`"awk", "NR == 1 {print \"{\\\"gradients\\\": [1]}\"}"`: "got 1 gradients",
 		`"no-such-program"`: "not found",
 	} {
-		_, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "rl.objective=custom", "rl.loss=["+program+"]")...)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "rl.loss") {
+		_, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "rl.objective=custom",
+			"rl.loss=["+program+"]")...)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") ||
+			!strings.Contains(err.Error(), "rl.loss") {
 			t.Errorf("%s: %v, want one line with %q", program, err, want)
 		}
 	}

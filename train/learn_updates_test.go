@@ -46,7 +46,8 @@ func TestManyUpdates(t *testing.T) {
 			largest = number("ratio_max") // of a token
 		}
 		if number(key+"_max") != largest || number(key+"_last") != end || math.Abs(number(key)-sum/16) > 1e-12 {
-			t.Errorf("%s: mean %g, last %g, max %v of %v", key, number(key), number(key+"_last"), last[key+"_max"], updates)
+			t.Errorf("%s: mean %g, last %g, max %v of %v", key, number(key), number(key+"_last"), last[key+"_max"],
+				updates)
 		}
 	}
 	first := updates[0].(map[string]any)
@@ -99,7 +100,8 @@ func TestRecordUpdates(t *testing.T) {
 	made := func(loss, norm float64, clipped, targets int, lp float32) update {
 		u := update{stepResult: stepResult{Norm: norm, LR: loss / 10, IndexerLoss: 2 * loss, IndexerNorm: norm / 4}}
 		u.Loss, u.Clipped, u.Targets, u.Corrected, u.KL = loss, clipped, targets, 2*clipped, float64(targets)*norm
-		u.drift.Add(optim.Rows{Targets: []int32{1, -1, 2}, LogProb: []float32{lp, 3, -1}, Rollout: []float32{-1, 9, -1}})
+		u.drift.Add(optim.Rows{Targets: []int32{1, -1, 2}, LogProb: []float32{lp, 3, -1},
+			Rollout: []float32{-1, 9, -1}})
 		return u
 	}
 	updates := []update{made(1, 4, 0, 10, -1), made(5, 2, 4, 16, 0), made(3, 6, 1, 8, -2)}

@@ -13,10 +13,12 @@ import (
 // lesson is a sample with what the objective knows of each of its rows; see [optim.Rows].
 type lesson struct {
 	data.Sample
-	weight, rollout, old, reference, advantage []float32    // [T]; nil: not known
-	inverse                                    []float32    // [T]: [kernels.Inverse] of the temperature of log-probabilities; nil: 1
-	stale                                      map[int]bool // rows whose target older weights chose
-	derivative                                 []float32    // [T], of a loss that is not ours; it takes the place of weight
+	weight, rollout, old, reference, advantage []float32 // [T]; nil: not known
+	// [T]: [kernels.Inverse] of the temperature of log-probabilities; nil: 1
+	inverse []float32
+	stale   map[int]bool // rows whose target older weights chose
+	// [T], of a loss that is not ours; it takes the place of weight
+	derivative []float32
 }
 
 // rowsOf counts the rows of packs.
@@ -62,7 +64,8 @@ func (l lesson) shared(sum float64) lesson {
 	return l
 }
 
-// pack lays the lessons of a step out in packs of at most so many rows, units of some after another in the same one, and gives each row its weight; see [optim.Aggregate].
+// pack lays the lessons of a step out in packs of at most so many rows, units of some after another in the same one,
+// and gives each row its weight; see [optim.Aggregate].
 func pack(batch []lesson, unit int, aggregate string, longest, packRows int) (packs [][]lesson) {
 	var order []int
 	lengths := make([]int, len(batch))

@@ -42,7 +42,8 @@ const (
 	memorisedLength = 24 // tokens of each
 )
 
-// Every family learns 8 sequences of noise by heart and gives them back: the whole way from a folder through training to a folder, and from there through the engine.
+// Every family learns 8 sequences of noise by heart and gives them back: the whole way from a folder through training
+// to a folder, and from there through the engine.
 func TestMemorises(t *testing.T) { eachFamily(t, learnByHeart) }
 
 // eachFamily runs a test on every checkpoint of package model's testdata, which have every family.
@@ -166,7 +167,8 @@ func recite(t *testing.T, dir, prompts string) (got [][]int32) {
 		if err != nil {
 			return err
 		}
-		_, err = serve.Generate(context.Background(), r, m, prompts, out, engineOptions(s), serve.Sampling{MaxTokens: memorisedLength - 1, TopP: 1, N: 1, IgnoreEOS: true})
+		_, err = serve.Generate(context.Background(), r, m, prompts, out, engineOptions(s),
+			serve.Sampling{MaxTokens: memorisedLength - 1, TopP: 1, N: 1, IgnoreEOS: true})
 		return err
 	})
 	if err != nil {

@@ -22,8 +22,8 @@ type Metrics struct {
 	now    func() time.Time
 }
 
-// OpenMetrics continues the log in folder dir behind step: what an earlier, longer run recorded after it is cut off, so that the log has
-// each step once. Step 0 starts a new log.
+// OpenMetrics continues the log in folder dir behind step: what an earlier, longer run recorded after it is cut off, so
+// that the log has each step once. Step 0 starts a new log.
 func OpenMetrics(dir string, step int) (*Metrics, error) { return openMetrics(dir, step, time.Now) }
 
 func openMetrics(dir string, step int, now func() time.Time) (*Metrics, error) {

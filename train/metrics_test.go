@@ -83,7 +83,8 @@ func TestMetricsLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Record{Step: 1, Time: noon, Loss: Num(0.1), LR: Num(1e-7), GradNorm: Num(math.Inf(1)), EvalLoss: Num(math.NaN()), EvalAccuracy: Num(0)}
+	want := Record{Step: 1, Time: noon, Loss: Num(0.1), LR: Num(1e-7), GradNorm: Num(math.Inf(1)),
+		EvalLoss: Num(math.NaN()), EvalAccuracy: Num(0)}
 	if err := m.Write(want); err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,8 @@ func TestMetricsLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const line = `{"step":1,"time":"2026-01-02T12:00:00.005Z","loss":0.1,"lr":1e-7,"grad_norm":"+Inf","eval_loss":"NaN","eval_accuracy":0}` + "\n"
+	const line = `{"step":1,"time":"2026-01-02T12:00:00.005Z","loss":0.1,"lr":1e-7,"grad_norm":"+Inf",` +
+		`"eval_loss":"NaN","eval_accuracy":0}` + "\n"
 	if string(text) != line || !json.Valid(text) {
 		t.Errorf("got  %swant %s", text, line)
 	}
@@ -117,7 +119,8 @@ func TestReadMetricsNamesTheLine(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{\"step\":1}\n{\"loss\":\"x\"}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ReadMetrics(dir); err == nil || !strings.Contains(err.Error(), path+":2: ") || !strings.Contains(err.Error(), "remove the line") {
+	if _, err := ReadMetrics(dir); err == nil || !strings.Contains(err.Error(), path+":2: ") ||
+		!strings.Contains(err.Error(), "remove the line") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -138,7 +141,8 @@ func TestEvents(t *testing.T) {
 	for len(b) > 0 {
 		n := binary.LittleEndian.Uint64(b)
 		data := b[12 : 12+n]
-		if binary.LittleEndian.Uint32(b[8:]) != maskedCRC(b[:8]) || binary.LittleEndian.Uint32(b[12+n:]) != maskedCRC(data) {
+		if binary.LittleEndian.Uint32(b[8:]) != maskedCRC(b[:8]) || binary.LittleEndian.Uint32(b[12+n:]) !=
+			maskedCRC(data) {
 			t.Fatal("a checksum is wrong")
 		}
 		got, b = append(got, data), b[16+n:]

@@ -33,7 +33,8 @@ func (n Memory) Total() int { return n.Device() + n.Other }
 
 func (n Memory) String() string {
 	return fmt.Sprintf("%s at the peak (weights %s, training %s, activations %s, cache %s, other %s)",
-		memorySize(n.Total()), memorySize(n.Weights), memorySize(n.Training), memorySize(n.Activations), memorySize(n.Cache), memorySize(n.Other))
+		memorySize(n.Total()), memorySize(n.Weights), memorySize(n.Training), memorySize(n.Activations),
+		memorySize(n.Cache), memorySize(n.Other))
 }
 
 // memoryTaken is what a plan said and what the run took of it, in bytes.
@@ -80,7 +81,8 @@ type planner struct {
 	rolloutEngine *serve.Engine
 }
 
-// newPlanner describes the run of a shape on the device. It reads config.json, the tokenizer and the headers of the weights.
+// newPlanner describes the run of a shape on the device. It reads config.json, the tokenizer and the headers of the
+// weights.
 func newPlanner(dev kernels.Device, s *configs.Shape) (p *planner, err error) {
 	p = &planner{s: s, r: metaRank(dev)}
 	d := p.r.Dev
@@ -122,7 +124,8 @@ func (p *planner) engineOptions() serve.Options {
 	return o
 }
 
-// openRollout describes a rollout with numerics of its own, which has a copy of the weights on another device of the kind.
+// openRollout describes a rollout with numerics of its own, which has a copy of the weights on another device of the
+// kind.
 func (p *planner) openRollout(dev kernels.Device) error {
 	p.rollout = metaRank(dev)
 	d := p.rollout.Dev
@@ -169,8 +172,8 @@ func workspaceOf(r *parallel.Rank) int {
 	return 0
 }
 
-// peak carries out the largest that each phase of the run computes: a micro-batch of full packs with the optimizer's step,
-// the forwards of evaluation, the engine's widest step, the exact KL, the final proof.
+// peak carries out the largest that each phase of the run computes: a micro-batch of full packs with the optimizer's
+// step, the forwards of evaluation, the engine's widest step, the exact KL, the final proof.
 func (p *planner) peak() (Memory, error) {
 	t, err := newTrainer(p.s, 1<<30)
 	if err != nil {
@@ -248,8 +251,8 @@ func reserve(r, plan *parallel.Rank) {
 	r.Stack.Reserve(plan.Stack.Peak())
 }
 
-// processMemory is what the process takes apart from tensors: what is resident now, as much again as is alive on Go's heap,
-// which garbage may fill before it is collected, and buffers.
+// processMemory is what the process takes apart from tensors: what is resident now, as much again as is alive on Go's
+// heap, which garbage may fill before it is collected, and buffers.
 func processMemory() int {
 	debug.FreeOSMemory()
 	var heap runtime.MemStats

@@ -20,7 +20,8 @@ func admit(dev kernels.Device, p *planner) (n Memory, line string, err error) {
 	case have == 0:
 		return n, fmt.Sprintf("memory: %v", n), nil
 	case n.Total() > have:
-		return n, "", fmt.Errorf("out of memory: the run takes %v, and %s has %s available: %s", n, dev.Name(), memorySize(have), mend(dev, p, have))
+		return n, "", fmt.Errorf("out of memory: the run takes %v, and %s has %s available: %s", n, dev.Name(),
+			memorySize(have), mend(dev, p, have))
 	}
 	return n, fmt.Sprintf("memory: %v of %s available", n, memorySize(have)), nil
 }

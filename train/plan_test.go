@@ -16,16 +16,19 @@ import (
 func TestPlanIsExact(t *testing.T) {
 	rl := tinyRL()
 	for name, set := range map[string][]string{
-		"full":         {"run.steps=2", "optim.warmup_steps=0"},
-		"lora":         {"run.steps=2", "optim.warmup_steps=0", "lora.rank=4"},
-		"recompute":    {"run.steps=2", "optim.warmup_steps=0", "run.recompute=true", "run.micro_batch=2"},
-		"sparse":       tinyDSA("indexer.stage=sparse", "run.steps=2", "optim.warmup_steps=0"),
-		"dense":        tinyDSA("indexer.stage=dense", "run.steps=2", "optim.warmup_steps=0"),
-		"pairs":        append(tinyPairs(t), "run.steps=2", "optim.warmup_steps=0"),
-		"rl":           append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=1"),
-		"rl reference": append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=0", "rl.kl_coef=0.1", "lora.rank=2"),
-		"rl proximal":  append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=0", "rl.proximal=true", "rl.minibatches=2"),
-		"mismatch": append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=0", "rollout.allow_mismatch=true",
+		"full":      {"run.steps=2", "optim.warmup_steps=0"},
+		"lora":      {"run.steps=2", "optim.warmup_steps=0", "lora.rank=4"},
+		"recompute": {"run.steps=2", "optim.warmup_steps=0", "run.recompute=true", "run.micro_batch=2"},
+		"sparse":    tinyDSA("indexer.stage=sparse", "run.steps=2", "optim.warmup_steps=0"),
+		"dense":     tinyDSA("indexer.stage=dense", "run.steps=2", "optim.warmup_steps=0"),
+		"pairs":     append(tinyPairs(t), "run.steps=2", "optim.warmup_steps=0"),
+		"rl":        append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=1"),
+		"rl reference": append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=0", "rl.kl_coef=0.1",
+			"lora.rank=2"),
+		"rl proximal": append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=0", "rl.proximal=true",
+			"rl.minibatches=2"),
+		"mismatch": append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=0",
+			"rollout.allow_mismatch=true",
 			"rollout.numerics.combine=bf16", "rollout.numerics.weights=fp8"),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -45,13 +48,15 @@ func TestPlanIsExact(t *testing.T) {
 				t.Errorf("took %d bytes of its devices, planned %d", n.Device, n.PlannedDevice)
 			}
 			if n := res.Memory; n.Peak < int64(n.Device)/2 || n.Planned <= n.PlannedDevice {
-				t.Errorf("resident at the peak %d bytes, planned %d with %d of devices", n.Peak, n.Planned, n.PlannedDevice)
+				t.Errorf("resident at the peak %d bytes, planned %d with %d of devices", n.Peak, n.Planned,
+					n.PlannedDevice)
 			}
 		})
 	}
 }
 
-// A run that does not fit is refused in one line with what would fit, and that does fit; the line before a run says its parts.
+// A run that does not fit is refused in one line with what would fit, and that does fit; the line before a run says its
+// parts.
 func TestAdmit(t *testing.T) {
 	dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
 	if err != nil {
@@ -59,7 +64,8 @@ func TestAdmit(t *testing.T) {
 	}
 	defer dev.Close()
 	shape := func(set ...string) *configs.Shape {
-		s, err := parseTiny(append([]string{"run.recompute=none", "run.packs=8", "run.micro_batch=8", "run.verify_tokens=0", "data.eval_samples=0", "data.pack_rows=512"}, set...))
+		s, err := parseTiny(append([]string{"run.recompute=none", "run.packs=8", "run.micro_batch=8",
+			"run.verify_tokens=0", "data.eval_samples=0", "data.pack_rows=512"}, set...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +82,8 @@ func TestAdmit(t *testing.T) {
 		}
 		return n.Device()
 	}
-	if with, without := takes("data.pack_rows=64", "run.verify_tokens=100000"), takes("data.pack_rows=64"); with <= without {
+	if with, without := takes("data.pack_rows=64", "run.verify_tokens=100000"), takes("data.pack_rows=64"); with <=
+		without {
 		t.Errorf("short packs take %d bytes with a proof of long sequences at the end, %d without", with, without)
 	}
 	for _, c := range []struct {
@@ -86,7 +93,8 @@ func TestAdmit(t *testing.T) {
 		{takes() + 64<<20, ""},
 		{takes("run.recompute=true"), "it fits with run.recompute = \"auto\": "},
 		{takes("run.micro_batch=1"), "it fits with run.micro_batch = 1: "},
-		{takes("run.recompute=true", "run.micro_batch=1"), "it fits with run.recompute = \"auto\" and run.micro_batch = 1: "},
+		{takes("run.recompute=true", "run.micro_batch=1"),
+			"it fits with run.recompute = \"auto\" and run.micro_batch = 1: "},
 	} {
 		d := &limited{Device: dev}
 		s := shape()
@@ -101,12 +109,14 @@ func TestAdmit(t *testing.T) {
 		d.left = max(c.room+n.Other-anonymous()+1<<20, 1)
 		_, line, err := admit(d, p)
 		if c.want == "" {
-			if err != nil || !strings.HasPrefix(line, "memory: ") || !strings.Contains(line, "at the peak (weights ") || !strings.HasSuffix(line, " available") {
+			if err != nil || !strings.HasPrefix(line, "memory: ") || !strings.Contains(line, "at the peak (weights ") ||
+				!strings.HasSuffix(line, " available") {
 				t.Errorf("%q, error %v", line, err)
 			}
 			continue
 		}
-		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "out of memory: the run takes ") {
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") ||
+			!strings.HasPrefix(err.Error(), "out of memory: the run takes ") {
 			t.Errorf("with %d bytes: %q, error %v, want %q", c.room, line, err, c.want)
 		}
 	}
@@ -122,7 +132,8 @@ func TestPeaks(t *testing.T) {
 		return strings.Split(strings.TrimSpace(text), "\n")
 	}
 	got := lines(StepSize{2, 64})
-	want := []string{"peak        in bf16, micro-batches of 2 x 64 tokens:", "  full  ", "  full, recompute  ", "  LoRA of rank 16  ", "  LoRA of rank 16, recompute  "}
+	want := []string{"peak        in bf16, micro-batches of 2 x 64 tokens:", "  full  ", "  full, recompute  ",
+		"  LoRA of rank 16  ", "  LoRA of rank 16, recompute  "}
 	for i, w := range want {
 		if len(got) != len(want) || !strings.HasPrefix(got[i], w) {
 			t.Fatalf("%q, want %q", got, want)

@@ -10,8 +10,9 @@ import (
 	"lockstep/optim"
 )
 
-// preference is direct preference optimisation: pairs of answers, and what the weights that the run starts from think of them. There is no second model: those
-// log-probabilities are computed once, before the first step, and kept in the run's folder.
+// preference is direct preference optimisation: pairs of answers, and what the weights that the run starts from think
+// of them. There is no second model: those log-probabilities are computed once, before the first step, and kept in the
+// run's folder.
 type preference struct {
 	t        *trainer
 	packRows int
@@ -21,9 +22,11 @@ type preference struct {
 	computed bool // the reference is not in the run's folder yet
 }
 
-// openPreference makes the trainer's objective that of the shape, over the corpus's pairs. The model has the weights that the run starts from.
+// openPreference makes the trainer's objective that of the shape, over the corpus's pairs. The model has the weights
+// that the run starts from.
 func openPreference(s *configs.Shape, t *trainer, c *corpus) (*preference, error) {
-	objective, err := optim.New("dpo", optim.Settings{DPOLoss: s.DPO.Kind, DPOBeta: s.DPO.Beta, LabelSmoothing: s.DPO.LabelSmoothing})
+	objective, err := optim.New("dpo", optim.Settings{DPOLoss: s.DPO.Kind, DPOBeta: s.DPO.Beta,
+		LabelSmoothing: s.DPO.LabelSmoothing})
 	if err != nil {
 		return nil, fmt.Errorf("dpo: %w", err)
 	}
@@ -99,7 +102,8 @@ func (p *preference) score(ctx context.Context, note func(string, ...any)) error
 	for _, list := range [][]lesson{p.train, p.held} {
 		for from := 0; from < len(list); from += referencePart {
 			if ctx.Err() != nil {
-				return fmt.Errorf("interrupted at pair %d of %d of the reference, before the first step: nothing was saved", done/2, all/2)
+				return fmt.Errorf("interrupted at pair %d of %d of the reference, before the first step: nothing "+
+					"was saved", done/2, all/2)
 			}
 			part := list[from:min(from+referencePart, len(list))]
 			each(p.t.r, p.t.m, p.packRows, part, func(i int, logprob []float32) { part[i].reference = logprob })
@@ -119,5 +123,6 @@ func (p *preference) record(rec *Record, m optim.Measures) []string {
 	rec.Margin, rec.Preferred = Num((m.Chosen-m.Rejected)/n), Num(float64(m.Preferred)/n)
 	rec.ChosenReward, rec.RejectedReward = Num(m.Chosen/n), Num(m.Rejected/n)
 	rec.ChosenLogProb, rec.RejectedLogProb = Num(m.ChosenLogProb/n), Num(m.RejectedLogProb/n)
-	return []string{fmt.Sprintf("margin %.3f", float64(*rec.Margin)), fmt.Sprintf("prefers %.0f%%", 100*float64(*rec.Preferred))}
+	return []string{fmt.Sprintf("margin %.3f", float64(*rec.Margin)), fmt.Sprintf("prefers %.0f%%",
+		100*float64(*rec.Preferred))}
 }

@@ -17,10 +17,12 @@ import (
 	"lockstep/optim"
 )
 
-// countdownPairs writes preferences: right answers to countdown, and the same with "/" as their last operator, which the task lacks. The task's judge says so too.
+// countdownPairs writes preferences: right answers to countdown, and the same with "/" as their last operator, which
+// the task lacks. The task's judge says so too.
 func countdownPairs(t *testing.T, path string, split data.Split, n int) string {
 	t.Helper()
-	task := data.Countdown{Numbers: 3, MinNumber: 1, MaxNumber: 25, MaxTarget: 100, Operators: "+-*", Style: "meet", Train: 1000, Test: 1000, Seed: 1}
+	task := data.Countdown{Numbers: 3, MinNumber: 1, MaxNumber: 25, MaxTarget: 100, Operators: "+-*", Style: "meet",
+		Train: 1000, Test: 1000, Seed: 1}
 	var text strings.Builder
 	for i := range n {
 		e := task.Example(split, i)
@@ -51,7 +53,8 @@ func tinyPairs(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
 	return []string{
-		"data.task=", "data.preferences=" + countdownPairs(t, filepath.Join(dir, "pairs.jsonl"), data.Train, 60), "data.eval_path=" + countdownPairs(t, filepath.Join(dir, "held.jsonl"), data.Test, 20),
+		"data.task=", "data.preferences=" + countdownPairs(t, filepath.Join(dir, "pairs.jsonl"), data.Train, 60),
+		"data.eval_path=" + countdownPairs(t, filepath.Join(dir, "held.jsonl"), data.Test, 20),
 		"data.eval_samples=12", "data.pack_rows=256", "optim.lr=1e-3", "optim.warmup_steps=1", "run.steps=6",
 	}
 }
@@ -71,14 +74,16 @@ func TestPreferenceSameBits(t *testing.T) {
 	for _, base := range [][]string{
 		append(pairs, "model.dtype=fp32"),
 		append(pairs, "model.dtype=bf16", "definition.dot=tc16", "run.steps=3"),
-		append(pairs, "model.dtype=bf16", "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "dpo.kind=ipo"),
+		append(pairs, "model.dtype=bf16", "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj",
+			"dpo.kind=ipo"),
 	} {
 		whole := filepath.Join(t.TempDir(), "run")
 		want, err := runTiny(t, whole, false, base...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, set := range []string{"run.micro_batch=3", "run.micro_batch=4", "run.recompute=true", "device.threads=1", "device.isa=portable"} {
+		for _, set := range []string{"run.micro_batch=3", "run.micro_batch=4", "run.recompute=true", "device.threads=1",
+			"device.isa=portable"} {
 			out := filepath.Join(t.TempDir(), "run")
 			got, err := runTiny(t, out, false, append(base, set)...)
 			if err != nil || got != want {
@@ -89,7 +94,8 @@ func TestPreferenceSameBits(t *testing.T) {
 				t.Errorf("%v %s: another reference", base[len(pairs):], set)
 			}
 		}
-		if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "dpo.beta=0.11")...); err != nil || got == want {
+		if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, "dpo.beta=0.11")...); err !=
+			nil || got == want {
 			t.Errorf("%v: another beta gives the same bits: the test cannot fail (%v)", base[len(pairs):], err)
 		}
 	}
@@ -104,7 +110,8 @@ func TestReferenceIgnoresAdapters(t *testing.T) {
 		if _, err := runTiny(t, plain, false, base...); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := runTiny(t, adapted, false, append(base, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj")...); err != nil {
+		if _, err := runTiny(t, adapted, false, append(base, "lora.rank=4",
+			"lora.target_parameters=mlp.experts.down_proj")...); err != nil {
 			t.Fatal(err)
 		}
 		if readBytes(t, filepath.Join(plain, referenceFile)) != readBytes(t, filepath.Join(adapted, referenceFile)) {
@@ -120,16 +127,18 @@ func TestReferenceIgnoresAdapters(t *testing.T) {
 	}
 }
 
-// A run in one process and one forward a step says what two models would: the weights of step 1, taken as the start of another run, give the log-probabilities of step 2,
-// and rewards are beta times what they gained over those of step 1.
+// A run in one process and one forward a step says what two models would: the weights of step 1, taken as the start of
+// another run, give the log-probabilities of step 2, and rewards are beta times what they gained over those of step 1.
 func TestPreferenceAgainstTwoModels(t *testing.T) {
-	pairs := append(tinyPairs(t), "data.pack_rows=8192", "run.packs=1", "run.steps=2", "dpo.beta=0.5") // a step takes all pairs
+	// a step takes all pairs
+	pairs := append(tinyPairs(t), "data.pack_rows=8192", "run.packs=1", "run.steps=2", "dpo.beta=0.5")
 	first, second := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "run")
 	if _, err := runTiny(t, first, false, pairs...); err != nil {
 		t.Fatal(err)
 	}
 	start := filepath.Join(first, checkpointsDir, checkpointName(1), weightsDir)
-	s, err := configs.Parse("second.toml", []byte("[model]\npath = '"+start+"'\n[run]\npacks = 1\nsteps = 1\nverify_tokens = 0\n"), append(pairs[1:3:3], "data.pack_rows=8192"))
+	s, err := configs.Parse("second.toml", []byte("[model]\npath = '"+start+"'\n[run]\npacks = 1\nsteps = "+
+		"1\nverify_tokens = 0\n"), append(pairs[1:3:3], "data.pack_rows=8192"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +165,8 @@ func TestPreferenceAgainstTwoModels(t *testing.T) {
 	near("margin", float64(*b.Margin), float64(*b.ChosenReward-*b.RejectedReward))
 	near("margin before the first update", float64(*a.Margin), 0)
 	if math.Abs(float64(*a.Loss)-math.Ln2) > 1e-6 || *b.Margin <= 0 || *b.Loss >= *a.Loss {
-		t.Errorf("loss %g, then %g at a margin of %g; want ln 2, then less", float64(*a.Loss), float64(*b.Loss), float64(*b.Margin))
+		t.Errorf("loss %g, then %g at a margin of %g; want ln 2, then less", float64(*a.Loss), float64(*b.Loss),
+			float64(*b.Margin))
 	}
 }
 
@@ -169,7 +179,8 @@ func readRecords(t *testing.T, out string) []Record {
 	return records
 }
 
-// By the shape that users start from, a small model learns which answers are right, also of instances that it never saw.
+// By the shape that users start from, a small model learns which answers are right, also of instances that it never
+// saw.
 func TestPreferenceLearns(t *testing.T) {
 	dir := t.TempDir()
 	start, out := filepath.Join(dir, "start"), filepath.Join(dir, "run")
@@ -177,8 +188,10 @@ func TestPreferenceLearns(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, err := configs.Load("../configs/dpo-lora.toml", []string{
-		"model.path=" + filepath.Join(start, "model"), "data.preferences=" + countdownPairs(t, filepath.Join(dir, "pairs.jsonl"), data.Train, 300),
-		"data.eval_path=" + countdownPairs(t, filepath.Join(dir, "held.jsonl"), data.Test, 50), "data.pack_rows=256", "optim.lr=1e-2", "run.packs=4", "run.epochs=2", "run.eval_every=6",
+		"model.path=" + filepath.Join(start, "model"), "data.preferences=" + countdownPairs(t,
+			filepath.Join(dir, "pairs.jsonl"), data.Train, 300),
+		"data.eval_path=" + countdownPairs(t, filepath.Join(dir, "held.jsonl"), data.Test, 50), "data.pack_rows=256",
+		"optim.lr=1e-2", "run.packs=4", "run.epochs=2", "run.eval_every=6",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -199,11 +212,13 @@ func TestPreferenceLearns(t *testing.T) {
 		}
 	}
 	last, end := evals[len(evals)-1], records[len(records)-1]
-	if *end.Preferred < 0.9 || *end.ChosenReward <= *end.RejectedReward || last.EvalSamples != 50 || *last.EvalAccuracy < 0.95 || *last.EvalMargin < 1.5**evals[0].EvalMargin || *last.EvalLoss > 0.6 {
+	if *end.Preferred < 0.9 || *end.ChosenReward <= *end.RejectedReward || last.EvalSamples != 50 ||
+		*last.EvalAccuracy < 0.95 || *last.EvalMargin < 1.5**evals[0].EvalMargin || *last.EvalLoss > 0.6 {
 		t.Errorf("the model did not learn to prefer right answers:\n%s", readBytes(t, filepath.Join(dir, "log")))
 	}
 	report := readBytes(t, filepath.Join(out, reportFile))
-	for _, words := range []string{">Margin<", ">Rewards<", ">Log-probabilities<", ">chosen answer has the higher reward<", ">per pair<", "held-out margin"} {
+	for _, words := range []string{">Margin<", ">Rewards<", ">Log-probabilities<",
+		">chosen answer has the higher reward<", ">per pair<", "held-out margin"} {
 		if !strings.Contains(report, words) {
 			t.Errorf("the report lacks %q", words)
 		}
@@ -241,7 +256,8 @@ func TestPreferenceFamilies(t *testing.T) {
 		texts := noise(vocab)
 		for i := 0; i+1 < len(texts); i += 2 {
 			a, b := texts[i], texts[i+1]
-			line, err := json.Marshal(map[string][]int32{"prompt_ids": a[:4], "chosen_ids": a[4:16], "rejected_ids": b[4:20]})
+			line, err := json.Marshal(map[string][]int32{"prompt_ids": a[:4], "chosen_ids": a[4:16],
+				"rejected_ids": b[4:20]})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -251,7 +267,8 @@ func TestPreferenceFamilies(t *testing.T) {
 		var ends []string
 		for _, micro := range []int{1, 2} {
 			out := filepath.Join(work, fmt.Sprint(micro))
-			shape := fmt.Appendf(nil, families, dir, writeText(t, filepath.Join(work, "pairs.jsonl"), lines.String()), micro)
+			shape := fmt.Appendf(nil, families, dir, writeText(t, filepath.Join(work, "pairs.jsonl"), lines.String()),
+				micro)
 			s, err := configs.Parse("families.toml", shape, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -265,7 +282,8 @@ func TestPreferenceFamilies(t *testing.T) {
 				t.Fatal(err)
 			}
 			if r := readRecords(t, out); *r[len(r)-1].Preferred != 1 || *r[len(r)-1].Margin < 0.1 {
-				t.Errorf("prefers %.0f%% of pairs, margin %g", 100*float64(*r[len(r)-1].Preferred), float64(*r[len(r)-1].Margin))
+				t.Errorf("prefers %.0f%% of pairs, margin %g", 100*float64(*r[len(r)-1].Preferred),
+					float64(*r[len(r)-1].Margin))
 			}
 			ends = append(ends, checkpointDigest(t, out))
 		}
@@ -291,7 +309,8 @@ micro_batch = %d
 verify_tokens = 0
 `
 
-// A reference that is torn, foreign or of something else is refused in one line before anything is written; one that is gone is computed again, to the same bits.
+// A reference that is torn, foreign or of something else is refused in one line before anything is written; one that is
+// gone is computed again, to the same bits.
 func TestReferenceRefusals(t *testing.T) {
 	pairs := append(tinyPairs(t), "run.steps=3")
 	out := filepath.Join(t.TempDir(), "run")
@@ -318,8 +337,10 @@ func TestReferenceRefusals(t *testing.T) {
 		{whole, []string{"model.init_seed=2"}, "computed from other weights"},
 		{whole, []string{"model.dtype=bf16"}, "computed from other weights"},
 		{whole, []string{"definition.exp2=ex2h"}, "another definition"},
-		{whole, []string{"data.preferences=" + countdownPairs(t, filepath.Join(dir, "p"), data.Train, 59)}, "belongs to other pairs"},
-		{whole, []string{"data.eval_path=" + countdownPairs(t, filepath.Join(dir, "h"), data.Test, 21)}, "belongs to other held-out pairs"},
+		{whole, []string{"data.preferences=" + countdownPairs(t, filepath.Join(dir, "p"), data.Train, 59)},
+			"belongs to other pairs"},
+		{whole, []string{"data.eval_path=" + countdownPairs(t, filepath.Join(dir, "h"), data.Test, 21)},
+			"belongs to other held-out pairs"},
 		{whole, []string{"data.eval_samples=11"}, "belongs to other held-out pairs"},
 		{whole, []string{"dpo.beta=0.2"}, "the shape has changed"},
 	} {
@@ -361,7 +382,8 @@ func TestReferenceInterrupted(t *testing.T) {
 	}
 	defer log.Close()
 	out := filepath.Join(t.TempDir(), "run")
-	if err := Run(ctx, s, Options{Out: out, Log: log}); err == nil || !strings.Contains(err.Error(), "at pair 0 of 72") || hasRun(out) {
+	if err := Run(ctx, s, Options{Out: out, Log: log}); err == nil ||
+		!strings.Contains(err.Error(), "at pair 0 of 72") || hasRun(out) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -375,7 +397,8 @@ func TestPreferenceReserved(t *testing.T) {
 		}
 		tr.objective = objective
 		before := d.pieces
-		for _, rows := range [][]int{slices.Repeat([]int{128}, 8), append(slices.Repeat([]int{128}, 7), 127), slices.Repeat([]int{1}, 1024), {2, 1}} {
+		for _, rows := range [][]int{slices.Repeat([]int{128}, 8), append(slices.Repeat([]int{128}, 7), 127),
+			slices.Repeat([]int{1}, 1024), {2, 1}} {
 			var pack []lesson
 			for _, n := range rows {
 				l := lesson{Sample: data.Sample{IDs: make([]int32, n), Targets: make([]int32, n)}}

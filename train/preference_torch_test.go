@@ -25,7 +25,8 @@ type theirs struct {
 	}
 }
 
-// Transformers with a second model for the reference, torch's autograd and its AdamW come to the same losses, rewards and gradients, step by step, up to fp32.
+// Transformers with a second model for the reference, torch's autograd and its AdamW come to the same losses, rewards
+// and gradients, step by step, up to fp32.
 func TestPreferenceAgainstTransformers(t *testing.T) {
 	var want theirs
 	if err := json.Unmarshal([]byte(readBytes(t, "testdata/preferences.json")), &want); err != nil {
@@ -37,8 +38,10 @@ func TestPreferenceAgainstTransformers(t *testing.T) {
 	}
 	path := writeText(t, filepath.Join(t.TempDir(), "pairs.jsonl"), lines.String())
 	for _, run := range want.Runs {
-		shape := fmt.Sprintf("[model]\npath = '../model/testdata/qwen3_moe'\n[data]\npreferences = '%s'\npack_rows = 256\n[dpo]\nkind = '%s'\nbeta = %v\nlabel_smoothing = %.1f\n"+
-			"[optim]\nlr = %v\nschedule = 'constant'\nclip = 0.0\n[run]\npacks = 1\nsteps = %d\nverify_tokens = 0\n", path, run.Kind, run.Beta, run.LabelSmoothing, want.LR, len(run.Steps))
+		shape := fmt.Sprintf("[model]\npath = '../model/testdata/qwen3_moe'\n[data]\npreferences = '%s'\npack_rows = "+
+			"256\n[dpo]\nkind = '%s'\nbeta = %v\nlabel_smoothing = %.1f\n"+
+			"[optim]\nlr = %v\nschedule = 'constant'\nclip = 0.0\n[run]\npacks = 1\nsteps = %d\nverify_tokens = 0\n",
+			path, run.Kind, run.Beta, run.LabelSmoothing, want.LR, len(run.Steps))
 		s, err := configs.Parse("torch.toml", []byte(shape), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -55,7 +58,8 @@ func TestPreferenceAgainstTransformers(t *testing.T) {
 		worst := 0.0
 		for i, r := range readRecords(t, out) {
 			for key, got := range map[string]*Number{
-				"loss": r.Loss, "grad_norm": r.GradNorm, "margin": r.Margin, "preferred": r.Preferred, "chosen_reward": r.ChosenReward, "rejected_reward": r.RejectedReward,
+				"loss": r.Loss, "grad_norm": r.GradNorm, "margin": r.Margin, "preferred": r.Preferred,
+				"chosen_reward": r.ChosenReward, "rejected_reward": r.RejectedReward,
 				"chosen_logprob": r.ChosenLogProb, "rejected_logprob": r.RejectedLogProb,
 			} {
 				x := run.Steps[i][key]

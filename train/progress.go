@@ -14,8 +14,8 @@ import (
 // plainEvery is the time between lines where there is no terminal.
 const plainEvery = 5 * time.Second
 
-// Progress tells a person how far a run is: one line that renews itself on a terminal, elsewhere a line every few seconds.
-// A failure to write to it is no reason to end a run, and is ignored.
+// Progress tells a person how far a run is: one line that renews itself on a terminal, elsewhere a line every few
+// seconds. A failure to write to it is no reason to end a run, and is ignored.
 type Progress struct {
 	w            io.Writer
 	bar          *progressbar.ProgressBar // nil: plain lines

@@ -9,9 +9,9 @@ import (
 // headroom is the share of the memory that run.recompute = "auto" leaves free.
 const headroom = 1.0 / 32
 
-// plan says what the run takes where it has so many bytes, 0: unknown, and chooses by run.recompute what blocks keep for the
-// backward pass: "auto" keeps what there is room for. No bit of a result depends on it, so that a run goes on to the same
-// end on a machine with other memory.
+// plan says what the run takes where it has so many bytes, 0: unknown, and chooses by run.recompute what blocks keep
+// for the backward pass: "auto" keeps what there is room for. No bit of a result depends on it, so that a run goes on
+// to the same end on a machine with other memory.
 func (p *planner) plan(have int) (n Memory, err error) {
 	mode := p.s.Run.Recompute
 	p.keep = nil
@@ -27,7 +27,8 @@ func (p *planner) plan(have int) (n Memory, err error) {
 	return p.peak()
 }
 
-// planned is the plan of a shape for a benchmark, on a rank whose device holds nothing yet. The stack's memory is reserved.
+// planned is the plan of a shape for a benchmark, on a rank whose device holds nothing yet. The stack's memory is
+// reserved.
 func planned(r *parallel.Rank, s *configs.Shape) (*planner, error) {
 	p, err := newPlanner(r.Dev, s)
 	if err != nil {

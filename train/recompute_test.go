@@ -21,7 +21,8 @@ import (
 // large is a shape whose activations are most of what it takes.
 func large(t *testing.T, set ...string) *configs.Shape {
 	t.Helper()
-	s, err := parseTiny(append([]string{"run.steps=2", "optim.warmup_steps=0", "run.packs=8", "run.micro_batch=8", "data.pack_rows=1024", "model.config.num_hidden_layers=4"}, set...))
+	s, err := parseTiny(append([]string{"run.steps=2", "optim.warmup_steps=0", "run.packs=8", "run.micro_batch=8",
+		"data.pack_rows=1024", "model.config.num_hidden_layers=4"}, set...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,18 +56,20 @@ func takes(t *testing.T, s *configs.Shape) (n Memory) {
 	return n
 }
 
-// With run.recompute = "auto" a run takes no more than its device has left, computes again what there is no room for, and ends
-// with the bits of one that keeps everything. It may stop and go on where there is other memory.
+// With run.recompute = "auto" a run takes no more than its device has left, computes again what there is no room for,
+// and ends with the bits of one that keeps everything. It may stop and go on where there is other memory.
 func TestRecomputeAuto(t *testing.T) {
 	none, full := large(t, "run.recompute=none"), large(t, "run.recompute=full")
 	want := runOn(t, none, filepath.Join(t.TempDir(), "run"), 0, 0)
 	scarce := int(float64(takes(t, none).Total()+takes(t, full).Total())/2/(1-headroom)) - anonymous()
-	for _, left := range [][]int{{scarce}, {scarce, 0}, {0, scarce}} { // a run that is stopped after a step goes on with the next
+	// a run that is stopped after a step goes on with the next
+	for _, left := range [][]int{{scarce}, {scarce, 0}, {0, scarce}} {
 		out := filepath.Join(t.TempDir(), "run")
 		var got finished
 		for i, bytes := range left {
 			got = runOn(t, large(t), out, bytes, len(left)-1-i)
-			if all := got.plan.keep == nil; all != (bytes == 0) || strings.Contains(got.log, "recompute: auto: everything kept") != all {
+			if all := got.plan.keep == nil; all != (bytes == 0) ||
+				strings.Contains(got.log, "recompute: auto: everything kept") != all {
 				t.Errorf("%d bytes left: %v kept, log %q", bytes, got.plan.keep, got.log)
 			}
 			if bytes > 0 && !slices.ContainsFunc(got.plan.keep, func(s model.Save) bool { return s != 0 }) {
@@ -95,7 +98,8 @@ type finished struct {
 	digest string // of the last checkpoint
 }
 
-// runOn trains in a folder on a device with so many bytes left, 0: no bound, and stops after a step if more runs follow.
+// runOn trains in a folder on a device with so many bytes left, 0: no bound, and stops after a step if more runs
+// follow.
 func runOn(t *testing.T, s *configs.Shape, out string, left, more int) (f finished) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -145,7 +149,8 @@ func TestPlanOfPolicies(t *testing.T) {
 			return err
 		}
 		tr.r, tr.m = r, m
-		for _, keep := range []model.Policy{nil, m.Everywhere(0), m.Everywhere(model.SaveAttention), {0, model.SaveAll, 0, model.SaveExperts}, {model.SaveAll, 0, model.SaveGateUp, 0}} {
+		for _, keep := range []model.Policy{nil, m.Everywhere(0), m.Everywhere(model.SaveAttention),
+			{0, model.SaveAll, 0, model.SaveExperts}, {model.SaveAll, 0, model.SaveGateUp, 0}} {
 			tr.keep = keep
 			want := p.step(keep)
 			r.Stack = kernels.NewArena(d)
@@ -161,7 +166,8 @@ func TestPlanOfPolicies(t *testing.T) {
 
 // Reinforcement learning computes again what the plan says.
 func TestRecomputeReinforced(t *testing.T) {
-	s, err := parseTiny(append(tinyRL(), "run.steps=1", "optim.warmup_steps=0", "warm_start.steps=0", "run.recompute=full"))
+	s, err := parseTiny(append(tinyRL(), "run.steps=1", "optim.warmup_steps=0", "warm_start.steps=0",
+		"run.recompute=full"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +179,8 @@ func TestRecomputeReinforced(t *testing.T) {
 
 // A shape of a run that was made when recompute was true or false means the same.
 func TestRecomputeBools(t *testing.T) {
-	for set, want := range map[string]string{"run.recompute=true": "full", "run.recompute=false": "none", "run.recompute=auto": "auto"} {
+	for set, want := range map[string]string{"run.recompute=true": "full", "run.recompute=false": "none",
+		"run.recompute=auto": "auto"} {
 		if got := large(t, set).Run.Recompute; got != want {
 			t.Errorf("%s: %q", set, got)
 		}
@@ -185,10 +192,12 @@ func TestRecomputeBools(t *testing.T) {
 
 func TestBenchRecompute(t *testing.T) {
 	var out bytes.Buffer
-	if err := BenchRecompute(context.Background(), large(t, "data.pack_rows=64"), BenchOptions{Steps: 1, Each: 1, Out: &out}); err != nil {
+	if err := BenchRecompute(context.Background(), large(t, "data.pack_rows=64"), BenchOptions{Steps: 1, Each: 1,
+		Out: &out}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"gradients equal on every bit", "auto: everything kept, nothing computed again", "full: nothing of 4 blocks kept", "none: everything kept"} {
+	for _, want := range []string{"gradients equal on every bit", "auto: everything kept, nothing computed again",
+		"full: nothing of 4 blocks kept", "none: everything kept"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in %s", want, &out)
 		}

@@ -16,8 +16,9 @@ import (
 	"lockstep/model"
 )
 
-// referenceFile holds the log-probabilities of pairs under the weights that a run started from: tensors "train" and "held_out", F32 [rows], of all answers one after the
-// other. Its metadata say what they were made from, and their checksum.
+// referenceFile holds the log-probabilities of pairs under the weights that a run started from: tensors "train" and
+// "held_out", F32 [rows], of all answers one after the other. Its metadata say what they were made from, and their
+// checksum.
 const referenceFile = "reference.safetensors"
 
 // provenance is what a reference was made from, as digests.
@@ -83,7 +84,8 @@ func (p *preference) read(path string) (found bool, err error) {
 		}
 	}
 	if referenceSum(train.Data, held.Data) != meta["sha256"] {
-		return false, fmt.Errorf("%s: has another checksum than when it was written: remove it and --resume computes it again", path)
+		return false, fmt.Errorf("%s: has another checksum than when it was written: remove it and --resume "+
+			"computes it again", path)
 	}
 	if !takeReference(p.train, train) || !takeReference(p.held, held) {
 		return false, fmt.Errorf("%s: has other rows than the pairs: remove it and --resume computes it again", path)

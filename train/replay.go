@@ -26,7 +26,8 @@ type Replayed struct {
 }
 
 func (r *Replayed) String() string {
-	return fmt.Sprintf("replay: %d mismatched of %d log-probs of %d answers by %d versions of the weights over %d steps; %d checkpoints equal, definition %.12s",
+	return fmt.Sprintf("replay: %d mismatched of %d log-probs of %d answers by %d versions of the weights over %d "+
+		"steps; %d checkpoints equal, definition %.12s",
 		r.Differ, r.Tokens, r.Answers, r.Versions, r.Steps, r.Checkpoints, r.Digest)
 }
 
@@ -38,12 +39,14 @@ func (r *Replayed) Err() error {
 	return nil
 }
 
-// Replay takes a run of reinforcement learning from the checkpoint that its stage started from, trains every recorded step again on the recorded answers, and scores each
-// recorded token with the training forward of the version of the weights that chose it. Log-probabilities and the run's checkpoints must come out the same, bit for bit.
-// set overrides keys that change no bit, such as the device.
+// Replay takes a run of reinforcement learning from the checkpoint that its stage started from, trains every recorded
+// step again on the recorded answers, and scores each recorded token with the training forward of the version of the
+// weights that chose it. Log-probabilities and the run's checkpoints must come out the same, bit for bit. set overrides
+// keys that change no bit, such as the device.
 func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Replayed, error) {
 	if !hasRun(dir) {
-		return nil, fmt.Errorf("%s holds no run to replay: it has no %s, give a folder that lockstep train wrote", dir, shapeFile)
+		return nil, fmt.Errorf("%s holds no run to replay: it has no %s, give a folder that lockstep train wrote", dir,
+			shapeFile)
 	}
 	s, err := configs.Load(filepath.Join(dir, shapeFile), set)
 	if err != nil {
@@ -61,7 +64,8 @@ func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Repla
 		return nil, err
 	}
 	defer dev.Close()
-	p := &replay{j: &job{ctx: ctx, s: s, o: Options{Log: log}, out: dir}, record: record, res: &Replayed{Digest: dev.Definition().Digest()}}
+	p := &replay{j: &job{ctx: ctx, s: s, o: Options{Log: log}, out: dir}, record: record,
+		res: &Replayed{Digest: dev.Definition().Digest()}}
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		err := p.run(r)
 		if p.j.beside != nil {
@@ -116,7 +120,8 @@ func (p *replay) run(r *parallel.Rank) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", start, err)
 	case st.Digest != j.state.Digest:
-		return fmt.Errorf("%s: made by definition %.12s, this replay computes by %.12s: take the run's device or settings", start, st.Digest, j.state.Digest)
+		return fmt.Errorf("%s: made by definition %.12s, this replay computes by %.12s: take the run's device "+
+			"or settings", start, st.Digest, j.state.Digest)
 	}
 	if err := restore(r.Dev, j.t.m, start); err != nil {
 		return err
@@ -147,7 +152,8 @@ func (p *replay) step(step int) error {
 	}
 	episodes := p.record.bySteps[step]
 	if len(episodes) != l.prompts*l.size {
-		return fmt.Errorf("%s: step %d has %d answers, the shape asks for %d", filepath.Join(p.j.out, episodesFile), step, len(episodes), l.prompts*l.size)
+		return fmt.Errorf("%s: step %d has %d answers, the shape asks for %d", filepath.Join(p.j.out, episodesFile),
+			step, len(episodes), l.prompts*l.size)
 	}
 	res := learned{episodes: episodes}
 	if err := l.update(p.j.ctx, &res); err != nil {
@@ -183,7 +189,8 @@ func (p *replay) score(list []*episode, version int) {
 			if math.Float32bits(got) != math.Float32bits(float32(e.LogProbs[k])) {
 				p.res.Differ++
 				if p.res.First == "" {
-					p.res.First = fmt.Sprintf("step %d, prompt %d, sample %d, token %d of version %d: recorded %g, scored %g", e.Step, e.Asked, e.Sample, k, version, float32(e.LogProbs[k]), got)
+					p.res.First = fmt.Sprintf("step %d, prompt %d, sample %d, token %d of version %d: recorded %g, "+
+						"scored %g", e.Step, e.Asked, e.Sample, k, version, float32(e.LogProbs[k]), got)
 				}
 			}
 		}

@@ -17,10 +17,12 @@ const (
 	curveFile  = "curves.svg"
 )
 
-// Report is what the folders of runs tell, ready to be drawn. The bytes of its page and of its picture follow from the folders alone.
+// Report is what the folders of runs tell, ready to be drawn. The bytes of its page and of its picture follow from the
+// folders alone.
 type Report struct{ page page }
 
-// ReadReport reads the folders of runs for [Report.WriteHTML] and [Report.WriteSVG]. The error names every folder that cannot be drawn, in a line each.
+// ReadReport reads the folders of runs for [Report.WriteHTML] and [Report.WriteSVG]. The error names every folder that
+// cannot be drawn, in a line each.
 func ReadReport(dirs []string) (*Report, error) {
 	var runs []*pastRun
 	var paths []string
@@ -70,7 +72,8 @@ func (r *Report) WriteHTML(path string) error {
 	return data.AtomicFile(path, func(w io.Writer) error { return reportTemplate.Execute(w, r.page) })
 }
 
-// WriteSVG writes a picture for a page such as a README: reward, KL and clip fraction; of supervised runs loss and accuracy.
+// WriteSVG writes a picture for a page such as a README: reward, KL and clip fraction; of supervised runs loss and
+// accuracy.
 func (r *Report) WriteSVG(path string) error {
 	panels := align(charts(reinforcedMetrics[:reinforcedPosters], r.page.Arms, reinforced), posterW/reinforcedPosters)
 	if len(panels) == 0 {

@@ -60,7 +60,8 @@ func inArms(runs []*pastRun) (arms []*arm) {
 	return arms
 }
 
-// shorten names an arm by the beginning that all of its runs share, where no other run does, else by its first and last run.
+// shorten names an arm by the beginning that all of its runs share, where no other run does, else by its first and last
+// run.
 func (a *arm) shorten(all []*pastRun) {
 	if len(a.Runs) == 1 {
 		return
@@ -103,7 +104,8 @@ type difference struct {
 	Values   []string
 }
 
-// differences lists the keys in which the runs differ, names and folders left out. Seeds of an arm's runs stand one after the other.
+// differences lists the keys in which the runs differ, names and folders left out. Seeds of an arm's runs stand one
+// after the other.
 func differences(arms []*arm) (list []difference) {
 	var keys []string
 	values := map[string][]string{} // of all runs, by key
@@ -114,7 +116,8 @@ func differences(arms []*arm) (list []difference) {
 	for i, p := range runs {
 		for _, s := range p.Shape.Settings() {
 			if values[s.Key] == nil {
-				keys, values[s.Key] = append(keys, s.Key), slices.Repeat([]string{"–"}, len(runs)) // a key of model.config that others may lack
+				// a key of model.config that others may lack
+				keys, values[s.Key] = append(keys, s.Key), slices.Repeat([]string{"–"}, len(runs))
 			}
 			values[s.Key][i] = s.Value
 		}

@@ -59,7 +59,8 @@ func (c chart) empty() bool {
 	return true
 }
 
-// align gives charts beside each other one size, one x axis and legends of one height, and leaves out those without points.
+// align gives charts beside each other one size, one x axis and legends of one height, and leaves out those without
+// points.
 func align(charts []chart, width float64) []chart {
 	var list []chart
 	f := frame{width: width, rows: 1, steps: 1}
@@ -90,14 +91,16 @@ func (f frame) right() float64  { return f.width - chartRight }
 
 // svg is the chart as an element of a page that has the palette.
 func (c chart) svg() string {
-	return fmt.Sprintf(`<svg viewBox="0 0 %g %g" role="img" aria-label="%s">%s</svg>`, c.width, c.height(), html.EscapeString(c.Title), c.body())
+	return fmt.Sprintf(`<svg viewBox="0 0 %g %g" role="img" aria-label="%s">%s</svg>`, c.width, c.height(),
+		html.EscapeString(c.Title), c.body())
 }
 
 // poster is aligned charts side by side as a file of its own.
 func poster(charts []chart) string {
 	var b strings.Builder
 	w, h := charts[0].width*float64(len(charts)), charts[0].height()
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" viewBox="0 0 %g %g"><style>%s</style>`, w, h, w, h, palette)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%g" height="%g" viewBox="0 0 %g `+
+		`%g"><style>%s</style>`, w, h, w, h, palette)
 	fmt.Fprintf(&b, `<rect class="paper" width="%g" height="%g" rx="10"/>`, w, h)
 	for i, c := range charts {
 		fmt.Fprintf(&b, `<g transform="translate(%g)">%s</g>`, float64(i)*c.width, c.body())
@@ -108,7 +111,8 @@ func poster(charts []chart) string {
 
 func (c chart) body() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<text class="t" x="12" y="24">%s</text><text x="12" y="41">%s</text>`, html.EscapeString(c.Title), html.EscapeString(c.Unit))
+	fmt.Fprintf(&b, `<text class="t" x="12" y="24">%s</text><text x="12" y="41">%s</text>`, html.EscapeString(c.Title),
+		html.EscapeString(c.Unit))
 	for _, i := range c.legend() {
 		i.draw(&b)
 	}
@@ -118,7 +122,8 @@ func (c chart) body() string {
 	}
 	if c.Log {
 		top := y.from + laneGap
-		fmt.Fprintf(&b, `<rect class="lane" x="%g" y="%g" width="%g" height="%g"/>`, chartLeft, top, c.right()-chartLeft, c.bottom()-top)
+		fmt.Fprintf(&b, `<rect class="lane" x="%g" y="%g" width="%g" height="%g"/>`, chartLeft, top,
+			c.right()-chartLeft, c.bottom()-top)
 		fmt.Fprintf(&b, `<text class="v" x="%g" y="%.1f" text-anchor="end">0</text>`, chartLeft-6, (top+c.bottom())/2+4)
 	}
 	for _, v := range x.ticks {

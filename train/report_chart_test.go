@@ -13,7 +13,8 @@ import (
 // An axis has a few marks at round numbers whatever it shows; one of zeros alone reaches to 1.
 func TestScale(t *testing.T) {
 	for _, c := range []struct{ low, high float64 }{
-		{0, 0}, {5, 5}, {-5, -5}, {1, 1 + 1e-15}, {-123.4, -123.39999999999999}, {0, 1e-9}, {1e-300, 1e-300}, {-1e300, 1e300}, {0, 0.37},
+		{0, 0}, {5, 5}, {-5, -5}, {1, 1 + 1e-15}, {-123.4, -123.39999999999999}, {0, 1e-9}, {1e-300, 1e-300},
+		{-1e300, 1e300}, {0, 0.37},
 	} {
 		s := newScale(c.low, c.high, 200, 0, 5, true)
 		if len(s.ticks) < 2 || len(s.ticks) > 8 || !(s.low <= c.low && c.high <= s.high && s.low < s.high) {
@@ -97,7 +98,8 @@ func TestLegend(t *testing.T) {
 				continue
 			}
 			end := l.X + 7*float64(len([]rune(l.Name+l.Value)))
-			if end > posterW/reinforcedPosters || l.Y == last.Y && l.X < last.X+7*float64(len([]rune(last.Name+last.Value))) {
+			if end > posterW/reinforcedPosters || l.Y == last.Y &&
+				l.X < last.X+7*float64(len([]rune(last.Name+last.Value))) {
 				t.Errorf("chart %d: %q %q reaches from %g to %g, after %+v", i, l.Name, l.Value, l.X, end, last)
 			}
 			seen[l.Name], full[l.Full], last = true, true, l

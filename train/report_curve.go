@@ -43,7 +43,8 @@ func (l curve) draw(b *strings.Builder, x, y scale, format func(float64) string)
 		return
 	}
 	for _, p := range l.Points {
-		fmt.Fprintf(b, `<circle class="%s" cx="%.1f" cy="%.1f" r="2.6"><title>step %g: %s</title></circle>`, l.Class, x.at(p.X), y.at(p.Y), p.X, html.EscapeString(format(p.Y)))
+		fmt.Fprintf(b, `<circle class="%s" cx="%.1f" cy="%.1f" r="2.6"><title>step %g: %s</title></circle>`, l.Class,
+			x.at(p.X), y.at(p.Y), p.X, html.EscapeString(format(p.Y)))
 	}
 }
 

@@ -25,12 +25,27 @@ type measured struct {
 func only(of func(Record) *Number) []measured { return []measured{{"", of}} }
 
 var (
-	rewardMetric   = metric{Title: "Reward", Unit: "mean of the step's answers", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.Reward })}
-	accuracyMetric = metric{Title: "Accuracy", Unit: "held-out samples solved", Zero: true, Top: 1, Format: percent, Lines: only(func(r Record) *Number { return r.EvalAccuracy })}
-	klMetric       = metric{Title: "KL of rollout and trainer", Unit: "nats per sampled token, before the update", Log: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.KL })}
-	normMetric     = metric{Title: "Gradient norm", Unit: "before clipping", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.GradNorm })}
-	lossMetric     = metric{Title: "Loss", Unit: "nats per token", Zero: true, Noisy: true, Format: short, Lines: []measured{
-		{"training", func(r Record) *Number { return r.Loss }}, {"held out", func(r Record) *Number { return r.EvalLoss }}}}
+	rewardMetric = metric{Title: "Reward", Unit: "mean of the step's answers", Zero: true, Noisy: true, Format: short,
+		Lines: only(func(r Record) *Number {
+			return r.Reward
+		})}
+	accuracyMetric = metric{Title: "Accuracy", Unit: "held-out samples solved", Zero: true, Top: 1, Format: percent,
+		Lines: only(func(r Record) *Number {
+			return r.EvalAccuracy
+		})}
+	klMetric = metric{Title: "KL of rollout and trainer", Unit: "nats per sampled token, before the update", Log: true,
+		Noisy: true, Format: short, Lines: only(func(r Record) *Number {
+			return r.KL
+		})}
+	normMetric = metric{Title: "Gradient norm", Unit: "before clipping", Zero: true, Noisy: true, Format: short,
+		Lines: only(func(r Record) *Number {
+			return r.GradNorm
+		})}
+	lossMetric = metric{Title: "Loss", Unit: "nats per token", Zero: true, Noisy: true, Format: short,
+		Lines: []measured{
+			{"training", func(r Record) *Number {
+				return r.Loss
+			}}, {"held out", func(r Record) *Number { return r.EvalLoss }}}}
 )
 
 // clipMetric is of the updates of a step of reinforcement learning, as policyMetrics are.
@@ -68,8 +83,14 @@ var policyMetrics = []metric{
 
 // indexerMetrics are of runs whose indexers learn.
 var indexerMetrics = []metric{
-	{Title: "Indexer loss", Unit: "nats per row, scores against attention", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.IndexerLoss })},
-	{Title: "Indexer gradient norm", Unit: "before clipping", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.IndexerNorm })},
+	{Title: "Indexer loss", Unit: "nats per row, scores against attention", Zero: true, Noisy: true, Format: short,
+		Lines: only(func(r Record) *Number {
+			return r.IndexerLoss
+		})},
+	{Title: "Indexer gradient norm", Unit: "before clipping", Zero: true, Noisy: true, Format: short,
+		Lines: only(func(r Record) *Number {
+			return r.IndexerNorm
+		})},
 }
 
 // Charts of the two stages of a run. Those of the poster come first.
@@ -77,29 +98,66 @@ var (
 	supervisedMetrics = append([]metric{lossMetric, accuracyMetric}, updateMetrics...)
 	preferenceMetrics = append([]metric{
 		{Title: "Loss", Unit: "per pair", Zero: true, Noisy: true, Format: short, Lines: lossMetric.Lines},
-		{Title: "Accuracy", Unit: "chosen answer has the higher reward", Zero: true, Top: 1, Noisy: true, Format: percent, Lines: []measured{
-			{"training", func(r Record) *Number { return r.Preferred }}, {"held out", func(r Record) *Number { return r.EvalAccuracy }}}},
-		{Title: "Margin", Unit: "chosen reward less rejected", Zero: true, Noisy: true, Format: short, Lines: []measured{
-			{"training", func(r Record) *Number { return r.Margin }}, {"held out", func(r Record) *Number { return r.EvalMargin }}}},
-		{Title: "Rewards", Unit: "beta times log-probability gained", Zero: true, Noisy: true, Format: short, Lines: []measured{
-			{"chosen", func(r Record) *Number { return r.ChosenReward }}, {"rejected", func(r Record) *Number { return r.RejectedReward }}}},
+		{Title: "Accuracy", Unit: "chosen answer has the higher reward", Zero: true, Top: 1, Noisy: true,
+			Format: percent, Lines: []measured{
+				{"training", func(r Record) *Number {
+					return r.Preferred
+				}}, {"held out", func(r Record) *Number { return r.EvalAccuracy }}}},
+		{Title: "Margin", Unit: "chosen reward less rejected", Zero: true, Noisy: true, Format: short,
+			Lines: []measured{
+				{"training", func(r Record) *Number {
+					return r.Margin
+				}}, {"held out", func(r Record) *Number { return r.EvalMargin }}}},
+		{Title: "Rewards", Unit: "beta times log-probability gained", Zero: true, Noisy: true, Format: short,
+			Lines: []measured{
+				{"chosen", func(r Record) *Number {
+					return r.ChosenReward
+				}}, {"rejected", func(r Record) *Number { return r.RejectedReward }}}},
 		{Title: "Log-probabilities", Unit: "nats per answer", Noisy: true, Format: short, Lines: []measured{
-			{"chosen", func(r Record) *Number { return r.ChosenLogProb }}, {"rejected", func(r Record) *Number { return r.RejectedLogProb }}}},
+			{"chosen", func(r Record) *Number {
+				return r.ChosenLogProb
+			}}, {"rejected", func(r Record) *Number { return r.RejectedLogProb }}}},
 	}, updateMetrics...)
 	updateMetrics = append([]metric{
-		{Title: "Throughput", Unit: "tokens per second", Zero: true, Noisy: true, Format: compact, Lines: only(func(r Record) *Number { return r.TokensPerSecond })},
-		{Title: "Learning rate", Unit: "AdamW", Zero: true, Format: short, Lines: only(func(r Record) *Number { return r.LR })},
+		{Title: "Throughput", Unit: "tokens per second", Zero: true, Noisy: true, Format: compact,
+			Lines: only(func(r Record) *Number {
+				return r.TokensPerSecond
+			})},
+		{Title: "Learning rate", Unit: "AdamW", Zero: true, Format: short, Lines: only(func(r Record) *Number {
+			return r.LR
+		})},
 		normMetric,
 	}, indexerMetrics...)
 	reinforcedMetrics = append([]metric{
 		rewardMetric, klMetric, clipMetric, accuracyMetric,
-		{Title: "Answers that taught nothing", Unit: "left out, or in a group of one reward", Zero: true, Noisy: true, Format: percent, Lines: only(func(r Record) *Number { return r.Discarded })},
-		{Title: "Entropy", Unit: "of the rollout, nats per token", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.Entropy })},
-		{Title: "Answer length", Unit: "tokens", Zero: true, Noisy: true, Format: compact, Lines: only(func(r Record) *Number { return r.Length })},
-		{Title: "Cut answers", Unit: "share that reached rollout.max_tokens", Zero: true, Noisy: true, Format: percent, Lines: only(func(r Record) *Number { return r.Truncated })},
-		{Title: "Staleness", Unit: "updates between a token and the step that learned from it", Zero: true, Noisy: true, Format: short, Lines: only(func(r Record) *Number { return r.Stale })},
-		{Title: "Rollout", Unit: "sampled tokens per second of sampling", Zero: true, Noisy: true, Format: compact, Lines: only(func(r Record) *Number { return r.RolloutSpeed })},
-		{Title: "Learning", Unit: "tokens per second of forward and backward", Zero: true, Noisy: true, Format: compact, Lines: only(func(r Record) *Number { return r.LearnSpeed })},
+		{Title: "Answers that taught nothing", Unit: "left out, or in a group of one reward", Zero: true, Noisy: true,
+			Format: percent, Lines: only(func(r Record) *Number {
+				return r.Discarded
+			})},
+		{Title: "Entropy", Unit: "of the rollout, nats per token", Zero: true, Noisy: true, Format: short,
+			Lines: only(func(r Record) *Number {
+				return r.Entropy
+			})},
+		{Title: "Answer length", Unit: "tokens", Zero: true, Noisy: true, Format: compact,
+			Lines: only(func(r Record) *Number {
+				return r.Length
+			})},
+		{Title: "Cut answers", Unit: "share that reached rollout.max_tokens", Zero: true, Noisy: true, Format: percent,
+			Lines: only(func(r Record) *Number {
+				return r.Truncated
+			})},
+		{Title: "Staleness", Unit: "updates between a token and the step that learned from it", Zero: true, Noisy: true,
+			Format: short, Lines: only(func(r Record) *Number {
+				return r.Stale
+			})},
+		{Title: "Rollout", Unit: "sampled tokens per second of sampling", Zero: true, Noisy: true, Format: compact,
+			Lines: only(func(r Record) *Number {
+				return r.RolloutSpeed
+			})},
+		{Title: "Learning", Unit: "tokens per second of forward and backward", Zero: true, Noisy: true, Format: compact,
+			Lines: only(func(r Record) *Number {
+				return r.LearnSpeed
+			})},
 	}, append(policyMetrics, indexerMetrics...)...)
 )
 
@@ -136,8 +194,8 @@ func charts(metrics []metric, arms []*arm, stage stage) (list []chart) {
 	return list
 }
 
-// points are the finite values of a stage by step; where the arm has several runs, their mean with the lowest and the highest. A step that some of the runs lack is the
-// mean of the others.
+// points are the finite values of a stage by step; where the arm has several runs, their mean with the lowest and the
+// highest. A step that some of the runs lack is the mean of the others.
 func (a *arm) points(stage stage, of func(Record) *Number) (list []point) {
 	at := map[int][]float64{}
 	for _, run := range a.Runs {
@@ -158,7 +216,8 @@ func (a *arm) points(stage stage, of func(Record) *Number) (list []point) {
 	return list
 }
 
-// agreement says of rollouts that agree with the trainer exactly how much was compared; "" where KL is not 0 at every step.
+// agreement says of rollouts that agree with the trainer exactly how much was compared; "" where KL is not 0 at every
+// step.
 func (a *arm) agreement() string {
 	var t tally
 	for _, run := range a.Runs {
@@ -180,7 +239,8 @@ type tally struct {
 }
 
 func (t *tally) add(o tally) {
-	t.Steps, t.Compared, t.Differ, t.Largest = t.Steps+o.Steps, t.Compared+o.Compared, t.Differ+o.Differ, math.Max(t.Largest, o.Largest)
+	t.Steps, t.Compared, t.Differ, t.Largest = t.Steps+o.Steps, t.Compared+o.Compared, t.Differ+o.Differ,
+		math.Max(t.Largest, o.Largest)
 }
 
 // exact tells whether something was compared and every bit agreed.

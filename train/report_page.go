@@ -61,7 +61,8 @@ type section struct {
 func (p page) Sections() (list []section) {
 	learning := align(charts(reinforcedMetrics, p.Arms, reinforced), chartW)
 	if len(learning) > 0 {
-		list = append(list, section{Title: "Reinforcement learning", Note: "steps from the start of the stage", Charts: drawn(learning)})
+		list = append(list, section{Title: "Reinforcement learning", Note: "steps from the start of the stage",
+			Charts: drawn(learning)})
 	}
 	title := "Curves"
 	if len(learning) > 0 {
@@ -141,10 +142,13 @@ func (a *arm) Verdict() *verdict {
 	case t.Compared == 0:
 		return nil
 	case t.exact():
-		return &verdict{true, "KL = 0 at every step: rollout and trainer agree on every bit", fmt.Sprintf("%s sampled tokens of %s steps were compared bit for bit; none differs", count(t.Compared), count(t.Steps))}
+		return &verdict{true, "KL = 0 at every step: rollout and trainer agree on every bit",
+			fmt.Sprintf("%s sampled tokens of %s steps were compared bit for bit; none differs", count(t.Compared),
+				count(t.Steps))}
 	}
 	v := &verdict{false, fmt.Sprintf("KL up to %s: the rollout is not the model that learns", short(t.Largest)),
-		fmt.Sprintf("%s of %s sampled tokens (%s) differ, over %s steps", count(t.Differ), count(t.Compared), percent(float64(t.Differ)/float64(t.Compared)), count(t.Steps))}
+		fmt.Sprintf("%s of %s sampled tokens (%s) differ, over %s steps", count(t.Differ), count(t.Compared),
+			percent(float64(t.Differ)/float64(t.Compared)), count(t.Steps))}
 	if stale > 0 {
 		v.Text += fmt.Sprintf("; answers may be %d updates old", stale)
 	}

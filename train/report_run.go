@@ -86,7 +86,8 @@ func readRun(dir string) (*pastRun, error) {
 		return nil, err
 	}
 	if len(p.Log) == 0 {
-		return nil, fmt.Errorf("%s: the run has no record yet, wait for its first step", filepath.Join(dir, metricsFile))
+		return nil, fmt.Errorf("%s: the run has no record yet, wait for its first step",
+			filepath.Join(dir, metricsFile))
 	}
 	if p.Result, err = readResult(filepath.Join(dir, resultFile)); err != nil {
 		return nil, err
@@ -115,7 +116,8 @@ func readResult(path string) (*result, error) {
 // shownAnswers is how many answers of a run the report has.
 const shownAnswers = 4
 
-// readAnswers takes the first answer to each of the first prompts of the last step in the log of sampled answers, where there is one.
+// readAnswers takes the first answer to each of the first prompts of the last step in the log of sampled answers, where
+// there is one.
 func (p *pastRun) readAnswers(dir string) error {
 	var last []*episode
 	err := eachEpisode(dir, func(e *episode, _ []byte) error {
@@ -137,12 +139,14 @@ func (p *pastRun) readAnswers(dir string) error {
 	p.Samples, p.Sampled = nil, last[0].Step
 	speak := p.speaker()
 	for _, e := range last[:min(len(last), shownAnswers)] {
-		p.Samples = append(p.Samples, Generation{Prompt: speak(e.Prompt), Answer: strings.TrimSpace(e.Text), Reward: e.Reward})
+		p.Samples = append(p.Samples, Generation{Prompt: speak(e.Prompt), Answer: strings.TrimSpace(e.Text),
+			Reward: e.Reward})
 	}
 	return nil
 }
 
-// speaker turns prompts back into texts. A checkpoint that the run started from may have moved since: then it says so in their place.
+// speaker turns prompts back into texts. A checkpoint that the run started from may have moved since: then it says so
+// in their place.
 func (p *pastRun) speaker() func(ids []int32) string {
 	load := func() (*data.Tokenizer, error) { return data.LoadTokenizer(p.Shape.Model.Path) }
 	if name := p.Shape.Model.Tokenizer; name != "" {
@@ -183,7 +187,8 @@ func (p *pastRun) steps() int {
 	return p.warm() + p.Shape.Run.Steps
 }
 
-// records are those of a stage. Steps of reinforcement learning are counted from its start, where the last evaluation of the warm start is its step 0.
+// records are those of a stage. Steps of reinforcement learning are counted from its start, where the last evaluation
+// of the warm start is its step 0.
 func (p *pastRun) records(s stage) (list []Record) {
 	for _, r := range p.Log {
 		late := p.learns() && r.Step > p.warm()

@@ -24,7 +24,8 @@ func TestRecordsOfStages(t *testing.T) {
 		t.Errorf("the warm start has steps %v", got)
 	}
 	learned := p.records(reinforced)
-	if got := steps(learned); !slices.Equal(got, []int{0, 1, 2}) || learned[0].Loss != nil || *learned[0].EvalLoss != 30 || *learned[1].Loss != 4 {
+	if got := steps(learned); !slices.Equal(got, []int{0, 1, 2}) || learned[0].Loss != nil ||
+		*learned[0].EvalLoss != 30 || *learned[1].Loss != 4 {
 		t.Errorf("reinforcement learning has steps %v of %+v", got, learned)
 	}
 }
@@ -48,7 +49,8 @@ func TestPointsOfRuns(t *testing.T) {
 // Runs that differ in any seed share a curve; tokens that differ are not told as equal, though their KL rounds to 0.
 func TestWhatCountsAsEqual(t *testing.T) {
 	for key, want := range map[string]bool{
-		"run.seed": true, "rollout.seed": true, "data.countdown.seed": true, "model.init_seed": true, "run.name": true, "run.out": true,
+		"run.seed": true, "rollout.seed": true, "data.countdown.seed": true, "model.init_seed": true, "run.name": true,
+		"run.out":   true,
 		"run.steps": false, "data.path": false,
 	} {
 		if got := ignored(key); got != want {
@@ -58,7 +60,8 @@ func TestWhatCountsAsEqual(t *testing.T) {
 	for _, c := range []struct {
 		t    tally
 		want bool
-	}{{tally{1, 7, 0, 0}, true}, {tally{1, 7, 1, 0}, false}, {tally{1, 7, 0, 1e-9}, false}, {tally{1, 0, 0, 0}, false}} {
+	}{{tally{1, 7, 0, 0}, true}, {tally{1, 7, 1, 0}, false}, {tally{1, 7, 0, 1e-9}, false},
+		{tally{1, 0, 0, 0}, false}} {
 		if got := c.t.exact(); got != c.want {
 			t.Errorf("%+v: exact %t, want %t", c.t, got, c.want)
 		}

@@ -61,7 +61,8 @@ func (f folder) write(t *testing.T, name string) string {
 func taughtRun(n int) folder {
 	f := folder{result: &result{
 		Finished: noon, Seconds: 83, Environment: []Fact{{"device", "cpu, 2 threads, avx512"}, {"<i>", "</td>"}},
-		Proof: &Proof{Tokens: 2048, Logits: 557056, LogProbs: 2047, Digest: strings.Repeat("c0ffee12", 8), Ways: []ProofWay{{Name: "packed training", Logits: 200000}, {Name: "decode", Logits: 357056}}},
+		Proof: &Proof{Tokens: 2048, Logits: 557056, LogProbs: 2047, Digest: strings.Repeat("c0ffee12", 8),
+			Ways: []ProofWay{{Name: "packed training", Logits: 200000}, {Name: "decode", Logits: 357056}}},
 		Samples: []Generation{
 			{Prompt: "numbers: 3 7 25\ntarget: 46", Answer: "7*3=21\n7*3+25", Reward: 1},
 			{Prompt: "numbers: 2 9 4\ntarget: 17", Answer: "9*2=18\n<b>18</b>-4=14\x00", Note: "14 is not 17"},
@@ -69,8 +70,10 @@ func taughtRun(n int) folder {
 	}}
 	for step := 1; step <= n; step++ {
 		x := float64(step)
-		m := Record{Step: step, Tokens: 4096 * step, Loss: Num(0.3 + 5*math.Exp(-x/40) + 0.08*math.Sin(x*x)), LR: Num(2e-3 * (1 + math.Cos(math.Pi*x/float64(n))) / 2),
-			GradNorm: Num(0.4 + 3/math.Sqrt(x) + 0.2*math.Sin(x*x*3)), TokensPerSecond: Num(21000 + 900*math.Sin(x*x*7))}
+		m := Record{Step: step, Tokens: 4096 * step, Loss: Num(0.3 + 5*math.Exp(-x/40) + 0.08*math.Sin(x*x)),
+			LR:              Num(2e-3 * (1 + math.Cos(math.Pi*x/float64(n))) / 2),
+			GradNorm:        Num(0.4 + 3/math.Sqrt(x) + 0.2*math.Sin(x*x*3)),
+			TokensPerSecond: Num(21000 + 900*math.Sin(x*x*7))}
 		if step%50 == 0 {
 			m.EvalLoss, m.EvalAccuracy, m.EvalSamples = Num(0.33+5*math.Exp(-x/40)), Num(0.9*(1-math.Exp(-x/150))), 200
 		}
@@ -95,12 +98,14 @@ func learnedRun(seed int, kl float64) folder {
 			if kl > 0 {
 				differ = 900 + step
 			}
-			r.Reward, r.KL, r.KLExact, r.Compared, r.Differ, r.LargestGap = Num(0.5+float64(step+seed)/100), Num(kl*float64(step)), Num(kl), 1000, differ, Num(kl*9)
+			r.Reward, r.KL, r.KLExact, r.Compared, r.Differ, r.LargestGap = Num(0.5+float64(step+seed)/100),
+				Num(kl*float64(step)), Num(kl), 1000, differ, Num(kl*9)
 			r.ClipFraction, r.Discarded, r.Entropy, r.Length = Num(kl*2), Num(0.5), Num(0.2), Num(7)
 		}
 		f.records = append(f.records, r)
 	}
-	f.episodes = []episode{{Step: 40, Prompt: []int32{1, 2}, IDs: []int32{3}, LogProbs: []float32{-1}, Versions: []int{33}, Reward: 1, Learned: true, Text: " 4+<5>"}}
+	f.episodes = []episode{{Step: 40, Prompt: []int32{1, 2}, IDs: []int32{3}, LogProbs: []float32{-1},
+		Versions: []int{33}, Reward: 1, Learned: true, Text: " 4+<5>"}}
 	return f
 }
 
@@ -137,7 +142,8 @@ func has(t *testing.T, text string, words ...string) {
 func TestReport(t *testing.T) {
 	dir := taughtRun(400).write(t, "taught")
 	text := rendered(t, dir)
-	has(t, text, "557,056", "1.64M", "1m23s", "right", "wrong", "14 is not 17", "&lt;b&gt;18&lt;/b&gt;", "&lt;i&gt;", "&lt;/td&gt;", "held-out accuracy",
+	has(t, text, "557,056", "1.64M", "1m23s", "right", "wrong", "14 is not 17", "&lt;b&gt;18&lt;/b&gt;", "&lt;i&gt;",
+		"&lt;/td&gt;", "held-out accuracy",
 		">Loss<", ">Accuracy<", ">Throughput<", ">Learning rate<", ">Gradient norm<", "prefers-color-scheme")
 	if again := rendered(t, dir); again != text {
 		t.Error("the same report gives other bytes")
@@ -156,14 +162,16 @@ func TestReport(t *testing.T) {
 func TestReportOfSeveral(t *testing.T) {
 	var dirs []string
 	for seed := 1; seed <= 3; seed++ {
-		dirs = append(dirs, learnedRun(seed, 0).write(t, fmt.Sprintf("exact-%d", seed)), learnedRun(seed, 0.01).write(t, fmt.Sprintf("apart-%d", seed)))
+		dirs = append(dirs, learnedRun(seed, 0).write(t, fmt.Sprintf("exact-%d", seed)), learnedRun(seed, 0.01).write(t,
+			fmt.Sprintf("apart-%d", seed)))
 	}
 	r, err := ReadReport(dirs)
 	if err != nil || r.String() != "6 runs of 2 configurations" {
 		t.Fatalf("%v (%v)", r, err)
 	}
 	text := rendered(t, dirs...)
-	has(t, text, "exact · 3 runs", "apart · 3 runs", "KL = 0 at every step", "102,000 sampled tokens", "0 at every step, 102k tokens equal", "rollout.numerics.weights", "int4", "&lt;5&gt;",
+	has(t, text, "exact · 3 runs", "apart · 3 runs", "KL = 0 at every step", "102,000 sampled tokens",
+		"0 at every step, 102k tokens equal", "rollout.numerics.weights", "int4", "&lt;5&gt;",
 		">Reward<", ">KL of rollout and trainer<", ">Clip fraction<", ">Entropy<", ` band" d="`)
 	path := filepath.Join(t.TempDir(), "poster.svg")
 	if err := r.WriteSVG(path); err != nil {
@@ -200,7 +208,8 @@ func TestReportRefuses(t *testing.T) {
 		"given twice":       {good, good},
 		"has no record yet": {folder{}.write(t, "empty")},
 	} {
-		if _, err := ReadReport(dirs); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if _, err := ReadReport(dirs); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v, want one line with %q", err, want)
 		}
 	}
@@ -246,7 +255,8 @@ func wellFormed(t *testing.T, path string, width float64) {
 	points := regexp.MustCompile(`[ML](-?[0-9.]+) (-?[0-9.]+)`).FindAllStringSubmatch(string(text), -1)
 	for _, m := range points {
 		var p point
-		if _, err := fmt.Sscan(m[1]+" "+m[2], &p.X, &p.Y); err != nil || p.X < 0 || p.X > width || p.Y < 0 || p.Y > 400 {
+		if _, err := fmt.Sscan(m[1]+" "+m[2], &p.X, &p.Y); err != nil || p.X < 0 || p.X > width || p.Y < 0 ||
+			p.Y > 400 {
 			t.Fatalf("point %v outside (%v)", m, err)
 		}
 	}
@@ -254,8 +264,10 @@ func wellFormed(t *testing.T, path string, width float64) {
 
 func TestNumbersForPeople(t *testing.T) {
 	for got, want := range map[string]string{
-		count(0): "0", count(-1234): "-1,234", count(123): "123", count(-123): "-123", count(1234567): "1,234,567", percent(0.9251): "92.5%", percent(1): "100%",
-		compact(1500): "1.5k", compact(2e6): "2M", compact(12): "12", short(0.04123): "0.0412", clean("a\tb\x1b"): "a\tb<1b>",
+		count(0): "0", count(-1234): "-1,234", count(123): "123", count(-123): "-123", count(1234567): "1,234,567",
+		percent(0.9251): "92.5%", percent(1): "100%",
+		compact(1500): "1.5k", compact(2e6): "2M", compact(12): "12", short(0.04123): "0.0412",
+		clean("a\tb\x1b"): "a\tb<1b>",
 	} {
 		if got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -22,8 +22,8 @@ func textWidth(text string) (w float64) {
 	return w
 }
 
-// shortened leaves out so much of the middle that the text is at most so many pixels wide: the names of runs often differ
-// at their end.
+// shortened leaves out so much of the middle that the text is at most so many pixels wide: the names of runs often
+// differ at their end.
 func shortened(text string, width float64) string {
 	if textWidth(text) <= width {
 		return text

@@ -33,7 +33,8 @@ func (p *pastRun) Headline() []Fact {
 		}
 		add("training time", time.Duration(r.Seconds*float64(time.Second)).Round(time.Second).String())
 		if r.Proof != nil {
-			add("logits that differ in the proof", fmt.Sprintf("%s of %s", count(r.Proof.Mismatches), compact(float64(r.Proof.Logits))))
+			add("logits that differ in the proof", fmt.Sprintf("%s of %s", count(r.Proof.Mismatches),
+				compact(float64(r.Proof.Logits))))
 		}
 	}
 	return facts
@@ -70,9 +71,13 @@ func (p *pastRun) learned() (facts []Fact) {
 		{"held-out accuracy", percent, func(r Record) *Number { return r.EvalAccuracy }, latest},
 		{"KL per token, mean", short, func(r Record) *Number { return r.KL }, mean},
 		{"KL over the vocabulary, mean", short, func(r Record) *Number { return r.KLExact }, mean},
-		{"largest gap of log-probabilities", short, func(r Record) *Number { return r.LargestGap }, slices.Max[[]float64]},
+		{"largest gap of log-probabilities", short, func(r Record) *Number {
+			return r.LargestGap
+		}, slices.Max[[]float64]},
 		{"clipped tokens, mean", percent, func(r Record) *Number { return r.ClipFraction }, mean},
-		{"clipped tokens, worst update", percent, func(r Record) *Number { return r.ClipFractionMax }, slices.Max[[]float64]},
+		{"clipped tokens, worst update", percent, func(r Record) *Number {
+			return r.ClipFractionMax
+		}, slices.Max[[]float64]},
 		{"answers that taught nothing, mean", percent, func(r Record) *Number { return r.Discarded }, mean},
 		{"entropy, last tenth", short, func(r Record) *Number { return r.Entropy }, atEnd},
 		{"answer length, last tenth", compact, func(r Record) *Number { return r.Length }, atEnd},
@@ -83,7 +88,8 @@ func (p *pastRun) learned() (facts []Fact) {
 		}
 	}
 	if t := p.tally(); t.Compared > 0 {
-		facts = slices.Insert(facts, min(2, len(facts)), Fact{"sampled tokens that differ", fmt.Sprintf("%s of %s", count(t.Differ), count(t.Compared))})
+		facts = slices.Insert(facts, min(2, len(facts)), Fact{"sampled tokens that differ",
+			fmt.Sprintf("%s of %s", count(t.Differ), count(t.Compared))})
 	}
 	return facts
 }

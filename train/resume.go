@@ -71,7 +71,8 @@ func (o origin) differs(s *configs.Shape, now optim.Schedule, updates int) strin
 		return "it was written by an earlier version, which did not record the shape: start anew in another --out"
 	}
 	if list := o.changed(s); len(list) > 0 {
-		return "the shape has changed since: " + strings.Join(list, "; ") + ": restore it, or start anew in another --out"
+		return "the shape has changed since: " + strings.Join(list, "; ") + ": restore it, or start anew in " +
+			"another --out"
 	}
 	for step := 1; step <= updates; step++ {
 		was, is := o.Schedule.At(step), now.At(step)
@@ -83,7 +84,8 @@ func (o origin) differs(s *configs.Shape, now optim.Schedule, updates int) strin
 		}
 	}
 	if o.Short && now.Steps > o.Schedule.Steps {
-		return fmt.Sprintf("the last step before the end of run.epochs had fewer packs than run.packs = %d, a longer run "+
+		return fmt.Sprintf("the last step before the end of run.epochs had fewer packs than run.packs = %d, a "+
+			"longer run "+
 			"would have filled it: restore run.epochs, or start anew in another --out", s.Run.Packs)
 	}
 	return ""

@@ -55,10 +55,12 @@ func TestResumeNamesKeys(t *testing.T) {
 		run, set []string
 		want     []string
 	}{
-		{supervised, []string{"optim.lr=1e-3", "run.packs=2"}, []string{"optim.lr was 0.005, now 0.001; run.packs was 4,"}},
+		{supervised, []string{"optim.lr=1e-3", "run.packs=2"}, []string{"optim.lr was 0.005, now 0.001; " +
+			"run.packs was 4,"}},
 		{supervised, []string{"run.seed=9"}, []string{"run.seed was 1, now 9"}},
 		{supervised, []string{"data.pack_rows=64"}, []string{"data.pack_rows was 128, now 64"}},
-		{supervised, []string{"run.steps=6"}, []string{`optim.schedule = "cosine"`, "run.steps", "5 of 5 updates, now of 6"}},
+		{supervised, []string{"run.steps=6"}, []string{`optim.schedule = "cosine"`, "run.steps",
+			"5 of 5 updates, now of 6"}},
 		{supervised, []string{"run.steps=4"}, []string{"run.steps", "5"}},
 		{slices.Concat(supervised, constant), []string{"run.steps=4"}, []string{"5 steps are taken", "ask for 4"}},
 		{short, []string{"run.epochs=2"}, []string{"the last step before the end of run.epochs had fewer packs"}},

@@ -7,10 +7,12 @@ import (
 	"lockstep/kernels"
 )
 
-// openRolloutDevice is a second device of the shape's kind that computes by the definition with the rollout's departures.
+// openRolloutDevice is a second device of the shape's kind that computes by the definition with the rollout's
+// departures.
 func openRolloutDevice(s *configs.Shape) (kernels.Device, error) {
 	def, n := Definition(s), s.Rollout.Numerics
-	def.Combine, def.Router, def.Norm = kernels.Rounding(n.Combine), kernels.Rounding(n.Router), kernels.Rounding(n.Norm)
+	def.Combine, def.Router, def.Norm = kernels.Rounding(n.Combine), kernels.Rounding(n.Router),
+		kernels.Rounding(n.Norm)
 	if n.KeySplit > 0 {
 		def.KeySplit = n.KeySplit
 	}

@@ -173,7 +173,8 @@ func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (err error) {
 	if j.steps = j.s.Run.Steps; j.steps == 0 {
 		j.steps = j.stream.Steps(j.s.Run.Packs)
 		if warmup := j.s.Optim.WarmupSteps; warmup > j.steps {
-			return fmt.Errorf("optim.warmup_steps: %d is more than the %d steps of run.epochs = %d: lower it, or give a share "+
+			return fmt.Errorf("optim.warmup_steps: %d is more than the %d steps of run.epochs = %d: lower it, or "+
+				"give a share "+
 				"of the steps as optim.warmup_ratio", warmup, j.steps, j.s.Run.Epochs)
 		}
 	}
@@ -217,7 +218,8 @@ func (j *job) resume() error {
 // unlike says why the run cannot go on from a checkpoint with the bits of one that went on from its start; "": it can.
 func (j *job) unlike(st *state) string {
 	if st.Digest != j.state.Digest {
-		return fmt.Sprintf("made by definition %.12s, this run computes by %.12s: their bits differ", st.Digest, j.state.Digest)
+		return fmt.Sprintf("made by definition %.12s, this run computes by %.12s: their bits differ", st.Digest,
+			j.state.Digest)
 	}
 	updates := st.Step
 	if j.rl != nil {
@@ -230,7 +232,8 @@ func (j *job) unlike(st *state) string {
 		return text
 	}
 	if st.Step > j.steps {
-		return fmt.Sprintf("%d steps are taken, run.steps or run.epochs ask for %d: give more, or start anew in another --out",
+		return fmt.Sprintf("%d steps are taken, run.steps or run.epochs ask for %d: give more, or start anew in "+
+			"another --out",
 			st.Step-j.warm, j.steps-j.warm)
 	}
 	return ""
@@ -268,7 +271,8 @@ func (j *job) run() (err error) {
 		}
 	}
 	total, active := j.t.m.Parameters()
-	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.out, j.t.m.Family, compact(float64(total)), compact(float64(active)), j.t.r.Dev.Name(), j.state.Digest)
+	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.out, j.t.m.Family, compact(float64(total)),
+		compact(float64(active)), j.t.r.Dev.Name(), j.state.Digest)
 	if opened := j.t.m.Opened(); opened != "" {
 		j.note("%s", opened)
 	}
@@ -306,7 +310,8 @@ func (j *job) save() error {
 		j.state.RL = j.rl.state()
 	}
 	parent := filepath.Join(j.out, checkpointsDir)
-	if err := saveCheckpoint(j.t.r.Dev, j.t.m, j.lang, filepath.Join(parent, checkpointName(j.state.Step)), j.s.Model.Path, j.state); err != nil {
+	if err := saveCheckpoint(j.t.r.Dev, j.t.m, j.lang, filepath.Join(parent, checkpointName(j.state.Step)),
+		j.s.Model.Path, j.state); err != nil {
 		return fmt.Errorf("%w: the checkpoint of step %d was left out; mend that, then --resume", err, j.state.Step)
 	}
 	return prune(parent, j.s.Run.Keep)

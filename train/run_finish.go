@@ -38,13 +38,15 @@ func (j *job) finish() error {
 
 // report writes what the run says of itself, and draws it.
 func (j *job) report(proof *Proof) error {
-	if len(j.samples) == 0 && j.corpus.held != nil { // resumed after the last step: the evaluation is in the log, its texts are not
+	// resumed after the last step: the evaluation is in the log, its texts are not
+	if len(j.samples) == 0 && j.corpus.held != nil {
 		if err := j.evaluate(new(Record)); err != nil {
 			return err
 		}
 	}
 	err := writeJSON(filepath.Join(j.out, resultFile), result{
-		Finished: time.Now().UTC().Truncate(time.Second), Seconds: j.state.Seconds, Environment: environment(j), Memory: j.taken(), Proof: proof, Samples: j.samples[:min(len(j.samples), 8)],
+		Finished: time.Now().UTC().Truncate(time.Second), Seconds: j.state.Seconds, Environment: environment(j),
+		Memory: j.taken(), Proof: proof, Samples: j.samples[:min(len(j.samples), 8)],
 	})
 	if err != nil {
 		return err
@@ -64,7 +66,9 @@ func finalName(m *model.Model) string {
 }
 
 func (j *job) saveFinal(final string) error {
-	return atomicDir(final, func(tmp string) error { return saveWeights(j.t.r.Dev, j.t.m, j.lang, tmp, j.s.Model.Path) })
+	return atomicDir(final, func(tmp string) error {
+		return saveWeights(j.t.r.Dev, j.t.m, j.lang, tmp, j.s.Model.Path)
+	})
 }
 
 // prove holds the rollout engine against the training forward on the trained weights; failed says that bits differ.
@@ -72,13 +76,15 @@ func (j *job) prove() (p *Proof, failed, err error) {
 	if j.s.Run.VerifyTokens == 0 {
 		return nil, nil, nil
 	}
-	rep, err := serve.Verify(j.ctx, j.t.r, j.t.m, serve.VerifyOptions{Tokens: j.s.Run.VerifyTokens, Seed: uint64(j.s.Run.Seed), Corpus: j.corpus.texts(64)})
+	rep, err := serve.Verify(j.ctx, j.t.r, j.t.m, serve.VerifyOptions{Tokens: j.s.Run.VerifyTokens,
+		Seed: uint64(j.s.Run.Seed), Corpus: j.corpus.texts(64)})
 	if err != nil {
 		return nil, nil, err
 	}
 	j.note("%s", rep)
 	t := rep.Totals()
-	p = &Proof{Tokens: t.Tokens, Logits: t.Logits, LogProbs: t.LogProbs, Mismatches: t.Mismatches, KL: Number(t.KL), Digest: rep.Digest}
+	p = &Proof{Tokens: t.Tokens, Logits: t.Logits, LogProbs: t.LogProbs, Mismatches: t.Mismatches, KL: Number(t.KL),
+		Digest: rep.Digest}
 	for _, c := range rep.Comparisons {
 		p.Ways = append(p.Ways, ProofWay{Name: c.Name, Logits: c.Logits, Mismatches: c.Mismatches, KL: Number(c.KL)})
 	}

@@ -80,7 +80,8 @@ func (j *job) supervised(rec *Record) (tokens int, fields []string, err error) {
 	if j.pref != nil {
 		fields = append(fields, j.pref.record(rec, res.Measures)...)
 	}
-	return res.Tokens, append(fields, fmt.Sprintf("%.0f tokens/s", float64(res.Tokens)/time.Since(began).Seconds())), nil
+	return res.Tokens, append(fields, fmt.Sprintf("%.0f tokens/s", float64(res.Tokens)/time.Since(began).Seconds())),
+		nil
 }
 
 // packs is what to learn from packs of the stream.
@@ -109,12 +110,14 @@ func (j *job) reinforced(rec *Record) (tokens int, fields []string, err error) {
 	case err != nil:
 		return 0, nil, err
 	}
-	return res.newTokens + res.learnTokens, append(j.indexers(rec, meanIndexers(res.updates)), j.rl.record(rec, res)...), nil
+	return res.newTokens + res.learnTokens, append(j.indexers(rec, meanIndexers(res.updates)),
+		j.rl.record(rec, res)...), nil
 }
 
 // broken says what to do about numbers that are not finite.
 func (j *job) broken(step int, t *trainer, err error, key string) error {
-	return fmt.Errorf("step %d: %w first in %s; the update was left out: start anew with a lower %s, from %s", step, err, t.notFinite(), key, j.newestWeights())
+	return fmt.Errorf("step %d: %w first in %s; the update was left out: start anew with a lower %s, from %s", step,
+		err, t.notFinite(), key, j.newestWeights())
 }
 
 // newestWeights names where a run that broke can start again.

@@ -104,8 +104,10 @@ func TestSameBits(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, set := range [][]string{
-			{"device.isa=portable"}, {"device.isa=avx2"}, {"device.isa=avx512"}, {"device.threads=1"}, {"device.threads=3"},
-			{"run.micro_batch=2"}, {"run.micro_batch=4"}, {"run.recompute=true"}, {"run.micro_batch=3", "run.recompute=true", "device.isa=portable"},
+			{"device.isa=portable"}, {"device.isa=avx2"}, {"device.isa=avx512"}, {"device.threads=1"},
+			{"device.threads=3"},
+			{"run.micro_batch=2"}, {"run.micro_batch=4"}, {"run.recompute=true"},
+			{"run.micro_batch=3", "run.recompute=true", "device.isa=portable"},
 		} {
 			got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(set, base)...)
 			if err != nil && strings.Contains(err.Error(), "this machine has no") {
@@ -116,7 +118,8 @@ func TestSameBits(t *testing.T) {
 				t.Errorf("%s %v: %s, want %s (%v)", dtype, set, got, want, err)
 			}
 		}
-		if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, base, "run.seed=2"); err != nil || got == want {
+		if got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, base, "run.seed=2"); err != nil ||
+			got == want {
 			t.Errorf("another order of the data gives the same bits: the test cannot fail (%v)", err)
 		}
 	}
@@ -137,7 +140,8 @@ func sameBitsTC16(t *testing.T, exp2 string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, set := range []string{"run.micro_batch=2", "run.micro_batch=4", "run.recompute=true", "device.isa=portable", "device.isa=avx2", "device.threads=1"} {
+	for _, set := range []string{"run.micro_batch=2", "run.micro_batch=4", "run.recompute=true", "device.isa=portable",
+		"device.isa=avx2", "device.threads=1"} {
 		got, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, append(base, set)...)
 		if err != nil && strings.Contains(err.Error(), "this machine has no") {
 			t.Logf("%s: %v", set, err)
@@ -228,7 +232,8 @@ func killed(t *testing.T, set []string) {
 	}
 }
 
-// killing runs a shape in processes that are killed within pause of their start, ten times at most, until one comes to its end. It returns the run's folder and the kills.
+// killing runs a shape in processes that are killed within pause of their start, ten times at most, until one comes to
+// its end. It returns the run's folder and the kills.
 func killing(t *testing.T, set []string, rng *rand.Rand, pause time.Duration) (out string, kills int) {
 	t.Helper()
 	out = filepath.Join(t.TempDir(), "killed")
@@ -374,12 +379,14 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// Warm-up that is longer than what run.epochs amounts to is refused before anything is written; as long as that is fine.
+// Warm-up that is longer than what run.epochs amounts to is refused before anything is written; as long as that is
+// fine.
 func TestWarmupOfEpochs(t *testing.T) {
 	set := []string{"run.steps=0", "run.epochs=1", "run.packs=2", "data.countdown.train=12", "data.eval_samples=0"}
 	out := filepath.Join(t.TempDir(), "run")
 	_, err := runTiny(t, out, false, append(set, "optim.warmup_steps=3")...)
-	if err == nil || !strings.HasPrefix(err.Error(), "optim.warmup_steps: 3 is more than the 2 steps of run.epochs = 1: ") ||
+	if err == nil || !strings.HasPrefix(err.Error(),
+		"optim.warmup_steps: 3 is more than the 2 steps of run.epochs = 1: ") ||
 		!strings.Contains(err.Error(), "optim.warmup_ratio") || strings.Contains(err.Error(), "\n") || hasRun(out) {
 		t.Fatalf("error %v", err)
 	}
@@ -405,7 +412,8 @@ func TestWarmupRatio(t *testing.T) {
 	}
 	out = filepath.Join(t.TempDir(), "run")
 	if _, err := runTiny(t, out, false, "run.steps=0", "run.epochs=1", "run.packs=1", "data.countdown.train=12",
-		"optim.warmup_steps=0", "optim.warmup_ratio=0.5", "optim.schedule=constant", "data.eval_samples=0"); err != nil {
+		"optim.warmup_steps=0", "optim.warmup_ratio=0.5", "optim.schedule=constant", "data.eval_samples=0"); err !=
+		nil {
 		t.Fatal(err)
 	}
 	if got, want := rates(t, out), []float64{2.5e-3, 5e-3, 5e-3}; !slices.Equal(got, want) {
@@ -429,7 +437,8 @@ func TestNotFinite(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, part := range []string{"step 2: ", "not finite first in model.", "lower optim.lr", filepath.Join("checkpoints", "step-00000001", "model")} {
+	for _, part := range []string{"step 2: ", "not finite first in model.", "lower optim.lr",
+		filepath.Join("checkpoints", "step-00000001", "model")} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q lacks %q", err, part)
 		}
@@ -448,7 +457,8 @@ func TestWithoutTokenizer(t *testing.T) {
 		{"task = 'countdown'", "no tokenizer.json"},
 		{"path = 'testdata/absent.jsonl'", "absent.jsonl"},
 	} {
-		text := "[model]\npath = '../model/testdata/qwen3_moe'\n[data]\npack_rows = 16\n" + c.data + "\n[run]\nsteps = 2\npacks = 1\nverify_tokens = 16\n"
+		text := "[model]\npath = '../model/testdata/qwen3_moe'\n[data]\npack_rows = 16\n" + c.data +
+			"\n[run]\nsteps = 2\npacks = 1\nverify_tokens = 16\n"
 		s, err := configs.Parse("folder.toml", []byte(text), nil)
 		if err != nil {
 			t.Fatal(err)

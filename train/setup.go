@@ -113,7 +113,8 @@ func openTrained(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Lang
 	return m, l, nil
 }
 
-// openModel loads or builds the model that a shape names, adapters included. A folder without a tokenizer has no language.
+// openModel loads or builds the model that a shape names, adapters included. A folder without a tokenizer has no
+// language.
 func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
 	var m *model.Model
 	var l *data.Language
@@ -130,7 +131,8 @@ func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langua
 		return nil, nil, err
 	}
 	if l != nil && l.Vocab() > m.Vocab {
-		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at least as many", m.Vocab, l.Vocab())
+		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at "+
+			"least as many", m.Vocab, l.Vocab())
 	}
 	if err := adapt(dev, s, m); err != nil {
 		return nil, nil, err
@@ -169,7 +171,8 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 	return m, l, nil
 }
 
-// misspelt refuses keys that no family reads but for a letter or two. Others that none reads pass: published files have many.
+// misspelt refuses keys that no family reads but for a letter or two. Others that none reads pass: published files have
+// many.
 func misspelt(config map[string]any) error {
 	known := model.ConfigKeys()
 	for _, key := range slices.Sorted(maps.Keys(config)) {

@@ -45,7 +45,8 @@ func ShowChat(out *os.File, dir, path string, line int, noEnd bool) (string, err
 	if err != nil {
 		return "", err
 	}
-	o := data.Options{End: -1, Vocab: max(m.Vocab, l.Vocab()), MaxRows: math.MaxInt32, Long: data.LongError, NoEnd: noEnd}
+	o := data.Options{End: -1, Vocab: max(m.Vocab, l.Vocab()), MaxRows: math.MaxInt32, Long: data.LongError,
+		NoEnd: noEnd}
 	speak(&o, m, l)
 	samples, err := data.SamplesOf(path, line, o)
 	if err != nil {

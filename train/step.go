@@ -14,12 +14,13 @@ import (
 
 // trainer updates one model on one rank.
 type trainer struct {
-	r          *parallel.Rank
-	m          *model.Model
-	objective  optim.Objective
-	opt        optim.AdamW
-	schedule   optim.Schedule
-	indexers   float64                                 // learning rate of indexers that learn, as a multiple of the model's
+	r         *parallel.Rank
+	m         *model.Model
+	objective optim.Objective
+	opt       optim.AdamW
+	schedule  optim.Schedule
+	// learning rate of indexers that learn, as a multiple of the model's
+	indexers   float64
 	microBatch int                                     // packs of one forward and backward
 	keep       model.Policy                            // what blocks keep for the backward pass
 	observe    func(packs [][]lesson, rows optim.Rows) // is shown the micro-batches of a step, in order; nil: nobody
@@ -35,8 +36,9 @@ type stepResult struct {
 	Tokens         int // rows computed
 }
 
-// step takes one optimizer step (counted from 1) on packs of lessons. The bits do not depend on how packs are grouped into micro-batches. Everything is enqueued
-// before the first result is read, but for objectives that need log-probabilities: the device waits for the host once a step.
+// step takes one optimizer step (counted from 1) on packs of lessons. The bits do not depend on how packs are grouped
+// into micro-batches. Everything is enqueued before the first result is read, but for objectives that need
+// log-probabilities: the device waits for the host once a step.
 func (t *trainer) step(step int, packs [][]lesson) stepResult {
 	r := t.r
 	defer r.Stack.Release(r.Stack.Mark())
@@ -63,7 +65,8 @@ func (t *trainer) step(step int, packs [][]lesson) stepResult {
 	return res
 }
 
-// microBatch is what is left of one: log-probabilities F32 [1, T] on the rank's stack, and what the objective knows of their rows.
+// microBatch is what is left of one: log-probabilities F32 [1, T] on the rank's stack, and what the objective knows of
+// their rows.
 type microBatch struct {
 	packs    [][]lesson
 	logprob  kernels.Tensor
@@ -80,9 +83,9 @@ func (t *trainer) update(ws []optim.Weights, lr float64, step int) (norm func() 
 	return func() float64 { return float64(parallel.Download[float32](t.r, n)[0]) }
 }
 
-// largest takes the largest step that so many packs of at most so many rows can make, on a rank whose device counts. One
-// micro-batch stands for all: of the others it keeps what the step does. Cross entropy stands for every objective: where one
-// passes the vocabulary twice, the first pass takes no more than the second.
+// largest takes the largest step that so many packs of at most so many rows can make, on a rank whose device counts.
+// One micro-batch stands for all: of the others it keeps what the step does. Cross entropy stands for every objective:
+// where one passes the vocabulary twice, the first pass takes no more than the second.
 func (t *trainer) largest(packs, rows int) {
 	r, micro := t.r, min(packs, t.microBatch)
 	defer r.Stack.Release(r.Stack.Mark())
@@ -154,7 +157,9 @@ func (t *trainer) loss(logprob kernels.Tensor, rows optim.Rows) model.Loss {
 		rows.LogProb = known(0, len(rows.Targets))
 		return derivative(rows)
 	})
-	return model.Loss{Ahead: true, Derivative: func(from, to int) kernels.Tensor { return parallel.Upload(r, whole()[from:to]) }}
+	return model.Loss{Ahead: true, Derivative: func(from, to int) kernels.Tensor {
+		return parallel.Upload(r, whole()[from:to])
+	}}
 }
 
 // evalLoss is the mean loss over samples, without gradients.

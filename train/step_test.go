@@ -68,7 +68,8 @@ func ready(t *testing.T, planned bool, body func(d *limited, tr *trainer), set .
 
 // Once what the plan says is reserved no step asks for memory, and every number is what it is without.
 func TestReservedSteps(t *testing.T) {
-	pack := []data.Sample{{IDs: make([]int32, 128), Targets: make([]int32, 128)}, {IDs: make([]int32, 77), Targets: make([]int32, 77)}}
+	pack := []data.Sample{{IDs: make([]int32, 128), Targets: make([]int32, 128)},
+		{IDs: make([]int32, 77), Targets: make([]int32, 77)}}
 	run := func(reserve bool, set []string) (last stepResult) {
 		err := ready(t, reserve, func(d *limited, tr *trainer) {
 			before := d.pieces
@@ -84,7 +85,8 @@ func TestReservedSteps(t *testing.T) {
 		}
 		return last
 	}
-	for _, set := range [][]string{nil, tinyDSA("indexer.stage=sparse"), tinyDSA("indexer.stage=dense", "run.micro_batch=2")} {
+	for _, set := range [][]string{nil, tinyDSA("indexer.stage=sparse"), tinyDSA("indexer.stage=dense",
+		"run.micro_batch=2")} {
 		if with, without := run(true, set), run(false, set); with != without || with.Loss == 0 {
 			t.Errorf("%v: reserved %+v, else %+v", set, with, without)
 		}

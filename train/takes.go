@@ -28,7 +28,8 @@ func Peaks(size StepSize, set ...string) (string, error) {
 	const spare = 64 << 20 // of the CPU
 	var b strings.Builder
 	fmt.Fprintf(&b, "peak        in bf16, micro-batches of %d x %d tokens:\n", size.MicroBatch, size.Rows)
-	set = append(set, fmt.Sprintf("run.micro_batch=%d", size.MicroBatch), fmt.Sprintf("run.packs=%d", size.MicroBatch), fmt.Sprintf("data.pack_rows=%d", size.Rows))
+	set = append(set, fmt.Sprintf("run.micro_batch=%d", size.MicroBatch), fmt.Sprintf("run.packs=%d", size.MicroBatch),
+		fmt.Sprintf("data.pack_rows=%d", size.Rows))
 	for _, rank := range []int{0, model.AdapterRank} {
 		for _, recompute := range []bool{false, true} {
 			s, err := configs.Parse("", []byte(peakShape), append(set, fmt.Sprintf("run.recompute=%t", recompute)))

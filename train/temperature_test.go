@@ -19,9 +19,11 @@ import (
 	"lockstep/parallel"
 )
 
-// At other temperatures than 1 rollout and trainer agree on every bit as they do at 1, and whatever does not belong to the definition changes none.
+// At other temperatures than 1 rollout and trainer agree on every bit as they do at 1, and whatever does not belong to
+// the definition changes none.
 func TestLearnTempered(t *testing.T) {
-	for temperature, set := range map[string][]string{"0.6": {"rl.minibatches=2", "rl.epochs=2"}, "1.3": {"rl.objective=gspo", "rl.kl_coef=0.1"}} {
+	for temperature, set := range map[string][]string{"0.6": {"rl.minibatches=2", "rl.epochs=2"},
+		"1.3": {"rl.objective=gspo", "rl.kl_coef=0.1"}} {
 		base := slices.Concat(tinyRL(), set, []string{"rl.temperature=" + temperature})
 		whole := filepath.Join(t.TempDir(), "run")
 		want, err := runTiny(t, whole, false, base...)
@@ -32,9 +34,11 @@ func TestLearnTempered(t *testing.T) {
 		if !strings.Contains(episodes(t, whole), `"temperature":`+temperature+"}") {
 			t.Errorf("the record does not say that it is of temperature %s", temperature)
 		}
-		for _, set := range [][]string{{"rollout.slots=3", "rollout.page_rows=5", "device.threads=1"}, {"run.micro_batch=3", "run.recompute=true", "device.isa=portable"}} {
+		for _, set := range [][]string{{"rollout.slots=3", "rollout.page_rows=5", "device.threads=1"},
+			{"run.micro_batch=3", "run.recompute=true", "device.isa=portable"}} {
 			out := filepath.Join(t.TempDir(), "run")
-			if got, err := runTiny(t, out, false, append(base, set...)...); err != nil || got != want || episodes(t, out) != episodes(t, whole) {
+			if got, err := runTiny(t, out, false, append(base, set...)...); err != nil || got != want ||
+				episodes(t, out) != episodes(t, whole) {
 				t.Errorf("temperature %s, %v: %s, want %s (%v)", temperature, set, got, want, err)
 			}
 		}
@@ -71,7 +75,8 @@ func TestOtherTemperatureIsDetected(t *testing.T) {
 	}
 }
 
-// student is a lesson of random tokens with an answer of n, at a temperature, whose recorded log-probabilities are near those of a uniform policy.
+// student is a lesson of random tokens with an answer of n, at a temperature, whose recorded log-probabilities are near
+// those of a uniform policy.
 func student(rng *rand.Rand, vocab, prompt, n int, temperature float32) lesson {
 	rows := prompt + n - 1
 	le := lesson{Sample: data.Sample{IDs: make([]int32, rows), Targets: make([]int32, rows)}}
@@ -88,8 +93,10 @@ func student(rng *rand.Rand, vocab, prompt, n int, temperature float32) lesson {
 	return le
 }
 
-// loss64 is the loss in float64 from the head's inputs n [T, H] and its weights w [V, H]. Bounds of ratios are out of reach.
-func loss64(n []float32, w []float64, rows optim.Rows, temperature float64, s optim.Settings, sequence bool) (loss float64) {
+// loss64 is the loss in float64 from the head's inputs n [T, H] and its weights w [V, H]. Bounds of ratios are out of
+// reach.
+func loss64(n []float32, w []float64, rows optim.Rows, temperature float64, s optim.Settings,
+	sequence bool) (loss float64) {
 	hidden := len(n) / len(rows.Targets)
 	change := make([]float64, len(rows.Targets))
 	for t, target := range rows.Targets {
@@ -136,9 +143,10 @@ func loss64(n []float32, w []float64, rows optim.Rows, temperature float64, s op
 	return loss
 }
 
-// temperedError runs a micro-batch at a temperature and holds the gradient of the head's weights against difference quotients at another, or the same; it returns the largest
-// difference relative to the largest gradient.
-func temperedError(t *testing.T, tr *trainer, name string, s optim.Settings, temperature float32, quotients float64) (worst float64) {
+// temperedError runs a micro-batch at a temperature and holds the gradient of the head's weights against difference
+// quotients at another, or the same; it returns the largest difference relative to the largest gradient.
+func temperedError(t *testing.T, tr *trainer, name string, s optim.Settings, temperature float32,
+	quotients float64) (worst float64) {
 	t.Helper()
 	s, err := optim.Resolve(name, s)
 	if err != nil {
@@ -148,7 +156,8 @@ func temperedError(t *testing.T, tr *trainer, name string, s optim.Settings, tem
 		t.Fatal(err)
 	}
 	rng, r, m := rand.New(rand.NewPCG(31, 32)), tr.r, tr.m
-	batch := []lesson{student(rng, m.Vocab, 3, 9, temperature), student(rng, m.Vocab, 1, 4, temperature), student(rng, m.Vocab, 5, 6, temperature)}
+	batch := []lesson{student(rng, m.Vocab, 3, 9, temperature), student(rng, m.Vocab, 1, 4, temperature),
+		student(rng, m.Vocab, 5, 6, temperature)}
 	packs := pack(batch, 1, s.Aggregate, 16, 1024)
 	ids, rows, l := assemble(packs)
 	n := model.ReadValues(r.Dev, m.Head.Norm.Forward(r, m.Forward(r, model.NewBatch(r, ids, l, nil), nil), nil))
@@ -177,9 +186,11 @@ func temperedError(t *testing.T, tr *trainer, name string, s optim.Settings, tem
 	return worst
 }
 
-// Gradients at a temperature are those of the losses of softmax(logits/temperature), by difference quotients in float64; those at another temperature are not.
+// Gradients at a temperature are those of the losses of softmax(logits/temperature), by difference quotients in
+// float64; those at another temperature are not.
 func TestTemperedGradients(t *testing.T) {
-	for name, s := range map[string]optim.Settings{"grpo": {ClipLow: 0.9, ClipHigh: 5, KLCoef: 0.3}, "gspo": {ClipLow: 0.9, ClipHigh: 5, GSPOGradient: "mean"}} {
+	for name, s := range map[string]optim.Settings{"grpo": {ClipLow: 0.9, ClipHigh: 5, KLCoef: 0.3},
+		"gspo": {ClipLow: 0.9, ClipHigh: 5, GSPOGradient: "mean"}} {
 		if err := ready(t, false, func(_ *limited, tr *trainer) {
 			for _, temperature := range []float32{0.7, 1, 1.3} {
 				if worst := temperedError(t, tr, name, s, temperature, float64(temperature)); worst > 1e-5 {

@@ -14,8 +14,8 @@ import (
 // events is a TensorBoard log: TFRecords of Event messages (tensorflow/core/util/event.proto), encoded by hand.
 type events struct{ file *os.File }
 
-// newEvents starts a file. TensorBoard reads all files of a folder in the order of their names, so each start of a run has one of its
-// own, and its first events tell it to forget what earlier files say of the steps after step.
+// newEvents starts a file. TensorBoard reads all files of a folder in the order of their names, so each start of a run
+// has one of its own, and its first events tell it to forget what earlier files say of the steps after step.
 func newEvents(dir string, step int, now time.Time) (*events, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -86,7 +86,8 @@ func (e *events) put(data []byte) error {
 	return nil
 }
 
-// maskedCRC is CRC-32C rotated and offset, so that checksums of data that hold checksums stay good (tsl/lib/hash/crc32c.h).
+// maskedCRC is CRC-32C rotated and offset, so that checksums of data that hold checksums stay good
+// (tsl/lib/hash/crc32c.h).
 func maskedCRC(data []byte) uint32 {
 	c := crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli))
 	return (c>>15 | c<<17) + 0xa282ead8

@@ -44,5 +44,6 @@ func counted(d kernels.Device, body func()) kernels.Counts {
 	before := c.Counts()
 	body()
 	after := c.Counts()
-	return kernels.Counts{Launches: after.Launches - before.Launches, Allocations: after.Allocations - before.Allocations, Waits: after.Waits - before.Waits}
+	return kernels.Counts{Launches: after.Launches - before.Launches, Allocations: after.Allocations -
+		before.Allocations, Waits: after.Waits - before.Waits}
 }

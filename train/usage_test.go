@@ -72,7 +72,8 @@ func TestCounted(t *testing.T) {
 		t.Errorf("a device that does not count: %+v, body ran %t", got, ran)
 	}
 	rec := Record{Launches: want.Launches, Waits: want.Waits}
-	if got := rec.scalars(); len(got) != 2 || got[0] != (scalar{"gpu/launches", 7}) || got[1] != (scalar{"gpu/waits", 2}) {
+	if got := rec.scalars(); len(got) != 2 || got[0] != (scalar{"gpu/launches", 7}) ||
+		got[1] != (scalar{"gpu/waits", 2}) {
 		t.Errorf("TensorBoard gets %v", got)
 	}
 }

@@ -1,5 +1,6 @@
-// Copies that go on by themselves, and barriers in memory. What a copy will bring is poison from the moment it is asked for, and comes as late as may be (cp.async: when it is waited
-// for) or at some time (everything else): a missing wait shows, and so does memory that is overwritten while it is read.
+// Copies that go on by themselves, and barriers in memory. What a copy will bring is poison from the moment it is asked
+// for, and comes as late as may be (cp.async: when it is waited for) or at some time (everything else): a missing wait
+// shows, and so does memory that is overwritten while it is read.
 #include <string.h>
 
 #include "machine.h"
@@ -16,7 +17,8 @@ constexpr u64 kMagic = 0x2b5;
 
 static Word* word(u64* bar) {
   Word* w = (Word*)bar;
-  if (w->magic != kMagic) fail("the barrier at %lld of shared memory is not initialised", (long long)((char*)bar - block()->grid.shared));
+  if (w->magic != kMagic)
+    fail("the barrier at %lld of shared memory is not initialised", (long long)((char*)bar - block()->grid.shared));
   return w;
 }
 
@@ -57,17 +59,20 @@ static Copy start(Copy c) {
   return c;
 }
 
-// box is the copies of a TMA box of 64 columns into rows of 128 bytes, whose pieces of 16 lie swizzled by the address: bits 4 to 6 are xored with bits 7 to 9.
+// box is the copies of a TMA box of 64 columns into rows of 128 bytes, whose pieces of 16 lie swizzled by the address:
+// bits 4 to 6 are xored with bits 7 to 9.
 static std::vector<Copy> box(const Map& m, u32 to, const int* at) {
   std::vector<Copy> copies;
   for (u32 r = 0; r < m.rows; r++)
     for (int piece = 0; piece < 8; piece++) {
       long long column = at[0] + piece * 8, row = at[1] + (long long)r;
-      bool in = column >= 0 && column < (long long)m.size[0] && row >= 0 && row < (long long)m.size[1] && at[2] >= 0 && at[2] < (long long)m.size[2];
+      bool in = column >= 0 && column < (long long)m.size[0] && row >= 0 && row < (long long)m.size[1] && at[2] >= 0 &&
+                at[2] < (long long)m.size[2];
       u32 address = to + r * 128 + piece * 16;
       address ^= (address >> 7 & 7) << 4;
       int bytes = in ? (int)std::min<long long>(16, (m.size[0] - column) * 2) : 0;
-      copies.push_back(start({block()->grid.shared + address, in ? m.data + at[2] * m.stride[1] + row * m.stride[0] + column * 2 : m.data, bytes}));
+      copies.push_back(start({block()->grid.shared + address,
+                              in ? m.data + at[2] * m.stride[1] + row * m.stride[0] + column * 2 : m.data, bytes}));
     }
   return copies;
 }
@@ -101,7 +106,8 @@ void mbarrier_wait(u32 bar, int parity) {
 
 void cp_async_cg_shared_global(u32 to, const void* from, int size, int bytes) {
   if (size != 16 || bytes < 0 || bytes > 16) fail("cp.async of %d bytes of %d", bytes, size);
-  if (to % 16 || (u64)from % 16) fail("cp.async from %p to %u of shared memory: both must be multiples of 16", from, to);
+  if (to % 16 || (u64)from % 16)
+    fail("cp.async from %p to %u of shared memory: both must be multiples of 16", from, to);
   self()->copies.push_back(start({(char*)shared(to), (const char*)from, bytes}));
 }
 
@@ -121,7 +127,8 @@ void cp_async_mbarrier_arrive_noinc_shared_b64(u32 bar) {
   self()->copies.clear(), self()->groups.clear();
 }
 
-void cp_async_bulk_tensor_3d_shared__cluster_global_mbarrier__complete_tx__bytes(u32 to, const void* map, Values<3> at, u32 bar) {
+void cp_async_bulk_tensor_3d_shared__cluster_global_mbarrier__complete_tx__bytes(u32 to, const void* map, Values<3> at,
+                                                                                 u32 bar) {
   Map m;
   memcpy(&m, map, sizeof m);
   if (m.magic != kMapMagic) fail("a bulk copy by what is no tensor map");

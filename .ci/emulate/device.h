@@ -1,4 +1,5 @@
-// The language of kernels as far as they use it: every translated kernel (translate.cc) is compiled behind this file and ptx.h. A CUDA thread is a fiber of machine.cc.
+// The language of kernels as far as they use it: every translated kernel (translate.cc) is compiled behind this file
+// and ptx.h. A CUDA thread is a fiber of machine.cc.
 #pragma once
 #include <stddef.h>
 #include <utility>
@@ -39,7 +40,8 @@ struct Self {
 
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
-// Kernel is an entry of the table emu_kernels of a module; the one behind the last has no name. call runs the kernel as the thread at hand, its parameters at values[0], values[1] ...
+// Kernel is an entry of the table emu_kernels of a module; the one behind the last has no name. call runs the kernel as
+// the thread at hand, its parameters at values[0], values[1] ...
 struct Kernel {
   const char* name;
   void (*call)(void** values);
@@ -73,7 +75,9 @@ struct Entry;
 template <class... P, void (*F)(P...)>
 struct Entry<F> {
   static constexpr Kernel named(const char* name, u32 threads) {
-    return {name, Signature<P...>::template call<F>, sizeof...(P), Signature<P...>::sizes, Signature<P...>::alignments, threads};
+    return {
+        name,   Signature<P...>::template call<F>, sizeof...(P), Signature<P...>::sizes, Signature<P...>::alignments,
+        threads};
   }
 };
 
@@ -89,17 +93,34 @@ template <class T>
 struct Dynamic;
 
 // What a warp does together: each lane of the mask gives a value (and more), and gets a result when all have come.
-enum Meeting { kSync, kShuffle, kBallot, kMatch, kMax, kMin, kMaxSigned, kMinSigned, kLoad, kLoadTransposed, kTransposed, kStep, kCommit, kAwait };
+enum Meeting {
+  kSync,
+  kShuffle,
+  kBallot,
+  kMatch,
+  kMax,
+  kMin,
+  kMaxSigned,
+  kMinSigned,
+  kLoad,
+  kLoadTransposed,
+  kTransposed,
+  kStep,
+  kCommit,
+  kAwait
+};
 u64 meet(Meeting what, u32 mask, u64 value, u64 more = 0);
 
-// Barriers of a block: sync waits for `count` threads (0: all of the block) and returns whether the predicate of one is set; arrive is counted and goes on.
+// Barriers of a block: sync waits for `count` threads (0: all of the block) and returns whether the predicate of one is
+// set; arrive is counted and goes on.
 bool block_sync(u32 barrier, u32 count, bool predicate = false);
 void block_arrive(u32 barrier, u32 count);
 
 }  // namespace emu
 
 extern "C" {
-extern __thread emu::Self* emu_self __attribute__((tls_model("initial-exec")));  // the thread that this core is carrying out
+// the thread that this core is carrying out
+extern __thread emu::Self* emu_self __attribute__((tls_model("initial-exec")));
 }
 
 template <class T>
@@ -137,8 +158,12 @@ inline double sqrt(double x) { return __builtin_sqrt(x); }
 inline float fabsf(float x) { return __builtin_fabsf(x); }
 inline float rintf(float x) { return __builtin_rintf(x); }
 // fmaxf and fminf take the number beside a NaN, and of zeros of both signs the larger or smaller, as PTX has them.
-inline float fmaxf(float x, float y) { return x > y ? x : y > x ? y : x != x ? y : y != y ? x : __uint_as_float(__float_as_uint(x) & __float_as_uint(y)); }
-inline float fminf(float x, float y) { return x < y ? x : y < x ? y : x != x ? y : y != y ? x : __uint_as_float(__float_as_uint(x) | __float_as_uint(y)); }
+inline float fmaxf(float x, float y) {
+  return x > y ? x : y > x ? y : x != x ? y : y != y ? x : __uint_as_float(__float_as_uint(x) & __float_as_uint(y));
+}
+inline float fminf(float x, float y) {
+  return x < y ? x : y < x ? y : x != x ? y : y != y ? x : __uint_as_float(__float_as_uint(x) | __float_as_uint(y));
+}
 template <class A, class B>
 constexpr std::common_type_t<A, B> max(A a, B b) {
   using T = std::common_type_t<A, B>;

@@ -1,5 +1,6 @@
-// A stand-in for the driver: one card of compute capability 9.0 whose memory is this machine's and whose operations are done when a call returns. What the project does not call aborts
-// with its name (missing.c, which `build` writes from cuda.h).
+// A stand-in for the driver: one card of compute capability 9.0 whose memory is this machine's and whose operations are
+// done when a call returns. What the project does not call aborts with its name (missing.c, which `build` writes from
+// cuda.h).
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -126,19 +127,31 @@ CUresult cuMemFree(CUdeviceptr p) {
   return CUDA_SUCCESS;
 }
 CUresult cuMemGetInfo(size_t* left, size_t* total) { return *left = kMemory - taken, *total = kMemory, CUDA_SUCCESS; }
-CUresult cuMemHostAlloc(void** p, size_t size, unsigned) { return *p = malloc(size), *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
+CUresult cuMemHostAlloc(void** p, size_t size, unsigned) {
+  return *p = malloc(size), *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
 CUresult cuMemFreeHost(void* p) { return free(p), CUDA_SUCCESS; }
-CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size) { return memcpy((void*)to, from, size), CUDA_SUCCESS; }
-CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t size, CUstream) { return memcpy((void*)to, from, size), CUDA_SUCCESS; }
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size) {
+  return memcpy((void*)to, from, size), CUDA_SUCCESS;
+}
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t size, CUstream) {
+  return memcpy((void*)to, from, size), CUDA_SUCCESS;
+}
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size) { return memcpy(to, (void*)from, size), CUDA_SUCCESS; }
-CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size) { return memcpy((void*)to, (void*)from, size), CUDA_SUCCESS; }
-CUresult cuMemsetD8(CUdeviceptr p, unsigned char value, size_t size) { return memset((void*)p, value, size), CUDA_SUCCESS; }
+CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size) {
+  return memcpy((void*)to, (void*)from, size), CUDA_SUCCESS;
+}
+CUresult cuMemsetD8(CUdeviceptr p, unsigned char value, size_t size) {
+  return memset((void*)p, value, size), CUDA_SUCCESS;
+}
 
 CUresult cuEventCreate(CUevent* e, unsigned) { return *e = new CUevent_st(), CUDA_SUCCESS; }
 CUresult cuEventDestroy(CUevent e) { return delete e, CUDA_SUCCESS; }
 CUresult cuEventRecord(CUevent e, CUstream) { return e->at = std::chrono::steady_clock::now(), CUDA_SUCCESS; }
 CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
-CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) { return *ms = std::chrono::duration<float, std::milli>(to->at - from->at).count(), CUDA_SUCCESS; }
+CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) {
+  return *ms = std::chrono::duration<float, std::milli>(to->at - from->at).count(), CUDA_SUCCESS;
+}
 
 // Modules and kernels.
 
@@ -174,10 +187,12 @@ CUresult cuModuleGetFunction(CUfunction* f, CUmodule m, const char* name) {
 }
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
   if (attribute != CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) fail("cuFuncGetAttribute of attribute %d", attribute);
-  return *value = 0, CUDA_SUCCESS;  // known when the kernel has run (machine.cc): a launch that has too much of both fails then
+  // known when the kernel has run (machine.cc): a launch that has too much of both fails then
+  return *value = 0, CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction f, CUfunction_attribute attribute, int value) {
-  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) fail("cuFuncSetAttribute of attribute %d", attribute);
+  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES)
+    fail("cuFuncSetAttribute of attribute %d", attribute);
   if (value < 0 || (size_t)value > kSharedMost) return CUDA_ERROR_INVALID_VALUE;
   return f->dynamic = value, CUDA_SUCCESS;
 }
@@ -192,19 +207,26 @@ CUresult cuFuncGetParamInfo(CUfunction f, size_t i, size_t* offset, size_t* size
   return *offset = at, *size = k.sizes[i], CUDA_SUCCESS;
 }
 
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned tx, unsigned ty, unsigned tz, unsigned shared, CUstream, void** values, void**) {
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned tx, unsigned ty, unsigned tz,
+                        unsigned shared, CUstream, void** values, void**) {
   unsigned long long threads = (unsigned long long)tx * ty * tz;
-  if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > f->kernel->threads || shared > f->dynamic) return CUDA_ERROR_INVALID_VALUE;
+  if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > f->kernel->threads ||
+      shared > f->dynamic)
+    return CUDA_ERROR_INVALID_VALUE;
   launch(*f->kernel, {gx, gy, gz}, {tx, ty, tz}, shared, values);
   check_all(f->kernel->name);
   return CUDA_SUCCESS;
 }
 
-CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data, const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
-                                const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  bool known = type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 && rank == 3 && swizzle == CU_TENSOR_MAP_SWIZZLE_128B && box[0] == 64 && box[2] == 1;
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
+                                const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
+                                const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  bool known = type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 && rank == 3 && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
+               box[0] == 64 && box[2] == 1;
   for (cuuint32_t i = 0; i < rank; i++) known = known && steps[i] == 1;
-  bool valid = (size_t)data % 16 == 0 && size[0] && size[1] && size[2] && stride[0] % 16 == 0 && stride[1] % 16 == 0 && box[1] >= 1 && box[1] <= 256;
+  bool valid = (size_t)data % 16 == 0 && size[0] && size[1] && size[2] && stride[0] % 16 == 0 && stride[1] % 16 == 0 &&
+               box[1] >= 1 && box[1] <= 256;
   if (!known) fail("a tensor map of a kind that the project does not use");
   if (!valid) return CUDA_ERROR_INVALID_VALUE;
   Map m = {kMapMagic, (const char*)data, {size[0], size[1], size[2]}, {stride[0], stride[1]}, box[1]};
@@ -228,12 +250,14 @@ struct CUgraphNode_st {
     memcpy(grid, g, sizeof grid), memcpy(threads, t, sizeof threads);
     shared = p->sharedMemBytes;
     values.clear();
-    for (int i = 0; i < f->kernel->parameters; i++) values.emplace_back((char*)p->kernelParams[i], (char*)p->kernelParams[i] + f->kernel->sizes[i]);
+    for (int i = 0; i < f->kernel->parameters; i++)
+      values.emplace_back((char*)p->kernelParams[i], (char*)p->kernelParams[i] + f->kernel->sizes[i]);
   }
   CUresult run() {
     std::vector<void*> all;
     for (auto& v : values) all.push_back(v.data());
-    return cuLaunchKernel(f, grid[0], grid[1], grid[2], threads[0], threads[1], threads[2], shared, nullptr, all.data(), nullptr);
+    return cuLaunchKernel(f, grid[0], grid[1], grid[2], threads[0], threads[1], threads[2], shared, nullptr, all.data(),
+                          nullptr);
   }
 };
 struct CUgraph_st {
@@ -247,8 +271,10 @@ struct CUgraphExec_st {
 extern "C" {
 
 CUresult cuGraphCreate(CUgraph* g, unsigned) { return *g = new CUgraph_st(), CUDA_SUCCESS; }
-CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph g, const CUgraphNode* before, size_t count, const CUDA_KERNEL_NODE_PARAMS* p) {
-  if (count > 1 || (count == 1) != !g->nodes.empty() || (count == 1 && before[0] != g->nodes.back())) fail("a graph whose kernels are not in a row");
+CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph g, const CUgraphNode* before, size_t count,
+                              const CUDA_KERNEL_NODE_PARAMS* p) {
+  if (count > 1 || (count == 1) != !g->nodes.empty() || (count == 1 && before[0] != g->nodes.back()))
+    fail("a graph whose kernels are not in a row");
   *node = new CUgraphNode_st();
   (*node)->set(p);
   g->nodes.push_back(*node);

@@ -1,5 +1,6 @@
-// Threads, warps and blocks. A thread is a fiber with a stack of its own; a block is carried out by one core, which goes on with another of its threads, drawn at random, wherever
-// one has to wait. So a value that is read without a barrier between is read too early in some runs, and EMULATE_SEED makes other runs.
+// Threads, warps and blocks. A thread is a fiber with a stack of its own; a block is carried out by one core, which
+// goes on with another of its threads, drawn at random, wherever one has to wait. So a value that is read without a
+// barrier between is read too early in some runs, and EMULATE_SEED makes other runs.
 #include "machine.h"
 
 #include <pthread.h>
@@ -21,7 +22,8 @@
 extern "C" {
 __thread emu::Self* emu_self;
 
-// emu_switch keeps the registers that a call keeps on the stack at hand, leaves its place in *save and goes on at another; emu_begin calls emu_main on a new stack.
+// emu_switch keeps the registers that a call keeps on the stack at hand, leaves its place in *save and goes on at
+// another; emu_begin calls emu_main on a new stack.
 void emu_switch(void** save, void* stack);
 void emu_begin(void** save, void* top);
 }
@@ -132,7 +134,8 @@ static Thread* chosen(Block& b) {
 
 static char* stack_of(Block& b) {
   if (b.stacks.empty()) {
-    char* base = (char*)mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char* base =
+        (char*)mmap(nullptr, kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) fail("no memory for a stack");
     *(u64*)base = kCanary;
     return base;
@@ -255,7 +258,8 @@ static void carry_out(Warp& w) {
       [[fallthrough]];
     }
     case kAwait: {
-      size_t left = w.value[0], over = w.groups.size() > left ? w.groups.size() - left : 0, n = over ? w.groups[over - 1] : 0;
+      size_t left = w.value[0], over = w.groups.size() > left ? w.groups.size() - left : 0,
+             n = over ? w.groups[over - 1] : 0;
       multiply(w, n);
       w.products.erase(w.products.begin(), w.products.begin() + n);
       w.groups.erase(w.groups.begin(), w.groups.begin() + over);
@@ -271,8 +275,10 @@ static void carry_out(Warp& w) {
   w.arrived = 0;
 }
 
-static const char* const names[] = {"__syncwarp", "a shuffle", "a ballot", "__match_any_sync", "__reduce_max_sync", "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync", "ldmatrix",
-                                    "ldmatrix.trans", "movmatrix", "mma.sync", "wgmma.commit_group", "wgmma.wait_group"};
+static const char* const names[] = {"__syncwarp",         "a shuffle",         "a ballot",          "__match_any_sync",
+                                    "__reduce_max_sync",  "__reduce_min_sync", "__reduce_max_sync", "__reduce_min_sync",
+                                    "ldmatrix",           "ldmatrix.trans",    "movmatrix",         "mma.sync",
+                                    "wgmma.commit_group", "wgmma.wait_group"};
 
 u64 meet(Meeting what, u32 mask, u64 value, u64 more) {
   Thread* t = self();
@@ -280,7 +286,9 @@ u64 meet(Meeting what, u32 mask, u64 value, u64 more) {
   u32 bit = 1u << t->lane;
   if (!(mask & bit)) fail("%s with a mask that lacks its own lane", names[what]);
   if (w.arrived == 0) w.what = what, w.mask = mask;
-  else if (w.what != what || w.mask != mask) fail("lane %u is at %s with mask %x, others of its warp at %s with mask %x", t->lane, names[what], mask, names[w.what], w.mask);
+  else if (w.what != what || w.mask != mask)
+    fail("lane %u is at %s with mask %x, others of its warp at %s with mask %x", t->lane, names[what], mask,
+         names[w.what], w.mask);
   w.arrived |= bit;
   w.value[t->lane] = value, w.more[t->lane] = more;
   if (w.arrived == (mask & w.alive)) carry_out(w);
@@ -332,7 +340,8 @@ static u32 reserve(size_t size, size_t align) {
   size_t at = declared.load(), from;
   do from = (at + align - 1) / align * align;
   while (!declared.compare_exchange_weak(at, from + size));
-  if (from + size > kArena) fail("kernels declare more than %zu bytes of shared memory, all together", kArena - kStatic);
+  if (from + size > kArena)
+    fail("kernels declare more than %zu bytes of shared memory, all together", kArena - kStatic);
   return from;
 }
 
@@ -369,7 +378,10 @@ static void check_shared(const Launch& l) {
 static void prepare(Block& b, Launch& l, u32 index) {
   b.launch = &l;
   b.random = (l.seed ^ index) * 0x9e3779b97f4a7c15 | 1;
-  b.grid = {{index % l.blocks.x, index / l.blocks.x % l.blocks.y, index / l.blocks.x / l.blocks.y}, l.threads, l.blocks, b.grid.shared};
+  b.grid = {{index % l.blocks.x, index / l.blocks.x % l.blocks.y, index / l.blocks.x / l.blocks.y},
+            l.threads,
+            l.blocks,
+            b.grid.shared};
   b.count = b.alive = l.threads.x * l.threads.y * l.threads.z;
   for (int i = 0; i < b.count; i++) {
     Thread& t = b.threads[i];
@@ -407,7 +419,8 @@ static Block* new_block() {
   return b;
 }
 
-// A kernel that touches memory which is nobody's stops with its name; what is wrong elsewhere is for who handled it before, Go's runtime.
+// A kernel that touches memory which is nobody's stops with its name; what is wrong elsewhere is for who handled it
+// before, Go's runtime.
 static struct sigaction handled_before;
 static void out_of_memory(int signal, siginfo_t* info, void* context) {
   if (own && own->launch) fail("memory at %p, which is nobody's, or the stack of a thread is full", info->si_addr);
@@ -439,11 +452,13 @@ struct Cores {
     if (count < 1) fail("EMULATE_CORES is %s: want 1 or more", asked);
     handle_faults();
     sigset_t all, before;
-    sigfillset(&all), sigdelset(&all, SIGSEGV), sigdelset(&all, SIGBUS), sigdelset(&all, SIGFPE), sigdelset(&all, SIGABRT);
+    sigfillset(&all), sigdelset(&all, SIGSEGV), sigdelset(&all, SIGBUS), sigdelset(&all, SIGFPE),
+        sigdelset(&all, SIGABRT);
     pthread_sigmask(SIG_BLOCK, &all, &before);  // the signals of Go's scheduler are for its own threads
     for (int i = 0; i < count; i++) {
       pthread_t thread;
-      if (pthread_create(&thread, nullptr, [](void* c) -> void* { return ((Cores*)c)->work(), nullptr; }, this)) fail("no thread for a core");
+      if (pthread_create(&thread, nullptr, [](void* c) -> void* { return ((Cores*)c)->work(), nullptr; }, this))
+        fail("no thread for a core");
       pthread_detach(thread);
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -9,7 +9,8 @@ namespace emu {
 
 constexpr int kMostThreads = 1024, kWarp = 32;
 constexpr size_t kSharedMost = 227 << 10;               // of a block on Hopper
-constexpr size_t kStatic = 256 << 10, kArena = 64 << 20;  // declared shared memory lies from kStatic on: descriptors of wgmma reach what lies before
+// declared shared memory lies from kStatic on: descriptors of wgmma reach what lies before
+constexpr size_t kStatic = 256 << 10, kArena = 64 << 20;
 
 struct Warp;
 
@@ -108,7 +109,8 @@ void count_off(u64* bar, int arrivals, int bytes);
 // launch runs a kernel and returns when it is done.
 void launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** values);
 
-// Map is what cuTensorMapEncodeTiled leaves in the 128 bytes of a CUtensorMap: matrices of elements of 2 bytes, copied in boxes of 64 columns.
+// Map is what cuTensorMapEncodeTiled leaves in the 128 bytes of a CUtensorMap: matrices of elements of 2 bytes, copied
+// in boxes of 64 columns.
 struct Map {
   u64 magic;
   const char* data;

@@ -1,5 +1,6 @@
-// A stand-in for NVRTC: its "machine code" is a shared library for this machine, made by g++ from what translate.cc makes of a source. Libraries are kept in EMULATE_DIR by the hash
-// of what they are made from; the preprocessor goes first, so that a source is compiled once for all definitions that do not touch it.
+// A stand-in for NVRTC: its "machine code" is a shared library for this machine, made by g++ from what translate.cc
+// makes of a source. Libraries are kept in EMULATE_DIR by the hash of what they are made from; the preprocessor goes
+// first, so that a source is compiled once for all definitions that do not touch it.
 #include <nvrtc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +26,9 @@ struct _nvrtcProgram {
 
 static const char compiler[] = "g++";
 static const char preprocessing[] = "-std=c++17 -E -x c++ -nostdinc -undef";
-static const char flags[] = "-std=c++17 -O2 -march=native -ffp-contract=off -fno-math-errno -fno-strict-aliasing -fno-gnu-unique -fvisibility=hidden -fpermissive -w -shared -fPIC";
+static const char flags[] =
+    "-std=c++17 -O2 -march=native -ffp-contract=off -fno-math-errno -fno-strict-aliasing -fno-gnu-unique "
+    "-fvisibility=hidden -fpermissive -w -shared -fPIC";
 
 static string folder() {
   const char* dir = getenv("EMULATE_DIR");
@@ -50,7 +53,8 @@ static void write(const string& path, const string& text) {
 
 // hash is FNV-1a of 128 bits (Fowler, Noll, Vo), which is enough for a cache that nobody attacks.
 static string hash(const string& s) {
-  unsigned __int128 h = ((unsigned __int128)0x6c62272e07bb0142 << 64) | 0x62b821756295c58d, prime = ((unsigned __int128)1 << 88) | 0x13b;
+  unsigned __int128 h = ((unsigned __int128)0x6c62272e07bb0142 << 64) | 0x62b821756295c58d,
+                    prime = ((unsigned __int128)1 << 88) | 0x13b;
   for (unsigned char c : s) h = (h ^ c) * prime;
   char text[33];
   snprintf(text, sizeof text, "%016llx%016llx", (unsigned long long)(h >> 64), (unsigned long long)h);
@@ -103,11 +107,15 @@ static string preprocessed(const _nvrtcProgram& p, const vector<string>& defines
 
 // compile gives the library of a translated source.
 static string compile(const string& text, const Scratch& dir) {
-  string home = folder(), object = home + "/modules/" + hash(text + flags + contents(home + "/device.h") + contents(home + "/ptx.h")) + ".so";
+  string home = folder(),
+         object =
+             home + "/modules/" + hash(text + flags + contents(home + "/device.h") + contents(home + "/ptx.h")) + ".so";
   if (access(object.c_str(), R_OK) != 0) {
     write(dir.path + "/module.cc", text);
-    run(dir, string(compiler) + " " + flags + " -I'" + home + "' -include ptx.h '" + dir.path + "/module.cc' -o '" + dir.path + "/module.so'");
-    if (rename((dir.path + "/module.so").c_str(), object.c_str()) != 0) throw std::runtime_error("cannot write " + object);
+    run(dir, string(compiler) + " " + flags + " -I'" + home + "' -include ptx.h '" + dir.path + "/module.cc' -o '" +
+                 dir.path + "/module.so'");
+    if (rename((dir.path + "/module.so").c_str(), object.c_str()) != 0)
+      throw std::runtime_error("cannot write " + object);
   }
   return contents(object);
 }
@@ -119,7 +127,8 @@ static vector<string> defines_of(int count, const char* const* options, string& 
     string o = options[i];
     if (o.rfind("--define-macro=", 0) == 0) defines.push_back(o.substr(15));
     else if (o.rfind("--gpu-architecture=", 0) == 0) arch = o.substr(19);
-    else if (o != "--std=c++17" && o != "--fmad=false" && o != "--ftz=false" && o != "--prec-div=true" && o != "--prec-sqrt=true" && o != "-default-device")
+    else if (o != "--std=c++17" && o != "--fmad=false" && o != "--ftz=false" && o != "--prec-div=true" &&
+             o != "--prec-sqrt=true" && o != "-default-device")
       throw std::runtime_error("the emulated NVRTC does not know the option " + o);
   }
   if (arch == "sm_90a") defines.push_back("__CUDA_ARCH_FEAT_SM90_ALL");
@@ -135,7 +144,8 @@ nvrtcResult nvrtcVersion(int* major, int* minor) {
   return NVRTC_SUCCESS;
 }
 
-nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char* name, int count, const char* const* headers, const char* const* names) {
+nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char* name, int count,
+                               const char* const* headers, const char* const* names) {
   *program = new _nvrtcProgram{name, source, "", "", "", {}};
   for (int i = 0; i < count; i++) (*program)->headers.push_back({names[i], headers[i]});
   return NVRTC_SUCCESS;
@@ -148,7 +158,8 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int count, const char* const* op
     string arch;
     vector<string> defines = defines_of(count, options, arch);
     Translated t = translate(preprocessed(*p, defines, dir));
-    t.text += "extern \"C\" __attribute__((visibility(\"default\"))) const char emu_architecture[] = \"" + arch + "\";\n";
+    t.text +=
+        "extern \"C\" __attribute__((visibility(\"default\"))) const char emu_architecture[] = \"" + arch + "\";\n";
     p->code = compile(t.text, dir);
     for (auto& k : t.kernels) p->assembly += ".entry " + k.name + "(\n";
     return NVRTC_SUCCESS;
@@ -159,11 +170,17 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram p, int count, const char* const* op
 }
 
 nvrtcResult nvrtcGetPTXSize(nvrtcProgram p, size_t* size) { return *size = p->assembly.size() + 1, NVRTC_SUCCESS; }
-nvrtcResult nvrtcGetPTX(nvrtcProgram p, char* text) { return memcpy(text, p->assembly.c_str(), p->assembly.size() + 1), NVRTC_SUCCESS; }
+nvrtcResult nvrtcGetPTX(nvrtcProgram p, char* text) {
+  return memcpy(text, p->assembly.c_str(), p->assembly.size() + 1), NVRTC_SUCCESS;
+}
 nvrtcResult nvrtcGetCUBINSize(nvrtcProgram p, size_t* size) { return *size = p->code.size(), NVRTC_SUCCESS; }
-nvrtcResult nvrtcGetCUBIN(nvrtcProgram p, char* code) { return memcpy(code, p->code.data(), p->code.size()), NVRTC_SUCCESS; }
+nvrtcResult nvrtcGetCUBIN(nvrtcProgram p, char* code) {
+  return memcpy(code, p->code.data(), p->code.size()), NVRTC_SUCCESS;
+}
 nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram p, size_t* size) { return *size = p->log.size() + 1, NVRTC_SUCCESS; }
-nvrtcResult nvrtcGetProgramLog(nvrtcProgram p, char* text) { return memcpy(text, p->log.c_str(), p->log.size() + 1), NVRTC_SUCCESS; }
+nvrtcResult nvrtcGetProgramLog(nvrtcProgram p, char* text) {
+  return memcpy(text, p->log.c_str(), p->log.size() + 1), NVRTC_SUCCESS;
+}
 nvrtcResult nvrtcDestroyProgram(nvrtcProgram* p) {
   delete *p;
   *p = nullptr;

@@ -1,5 +1,6 @@
-// The PTX instructions that kernels use in asm statements, by their names with _ for what is no letter: translate.cc makes a call of each. Lists in braces come as a Span where they
-// are written and as Values where they are read; an address in shared memory is its place there.
+// The PTX instructions that kernels use in asm statements, by their names with _ for what is no letter: translate.cc
+// makes a call of each. Lists in braces come as a Span where they are written and as Values where they are read; an
+// address in shared memory is its place there.
 #pragma once
 #include "device.h"
 
@@ -39,7 +40,9 @@ inline u32 bf16_of(float x) {
   return x != x ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
 }
 inline void cvt_rn_bf16x2_f32(u32& d, float high, float low) { d = bf16_of(high) << 16 | bf16_of(low); }
-inline void max_NaN_f32(float& d, float x, float y) { d = x != x || y != y ? __uint_as_float(0x7fffffff) : fmaxf(x, y); }
+inline void max_NaN_f32(float& d, float x, float y) {
+  d = x != x || y != y ? __uint_as_float(0x7fffffff) : fmaxf(x, y);
+}
 float ex2(float x);
 inline void ex2_approx_ftz_f32(float& d, float x) { d = ex2(x); }
 u16 e4m3_of(float x);
@@ -72,11 +75,16 @@ void cp_async_cg_shared_global(u32 to, const void* from, int size, int bytes);
 void cp_async_commit_group();
 void cp_async_wait_group(int left);
 void cp_async_mbarrier_arrive_noinc_shared_b64(u32 bar);
-void cp_async_bulk_tensor_3d_shared__cluster_global_mbarrier__complete_tx__bytes(u32 to, const void* map, Values<3> at, u32 bar);
+void cp_async_bulk_tensor_3d_shared__cluster_global_mbarrier__complete_tx__bytes(u32 to, const void* map, Values<3> at,
+                                                                                 u32 bar);
 
 // Matrices of 8 x 8 elements of 16 bits that a warp holds or reads.
-inline void ldmatrix_sync_aligned_m8n8_x4_shared_b16(u32* r, u32 address) { emu::meet(emu::kLoad, ~0u, (u64)shared(address), (u64)r); }
-inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32* r, u32 address) { emu::meet(emu::kLoadTransposed, ~0u, (u64)shared(address), (u64)r); }
+inline void ldmatrix_sync_aligned_m8n8_x4_shared_b16(u32* r, u32 address) {
+  emu::meet(emu::kLoad, ~0u, (u64)shared(address), (u64)r);
+}
+inline void ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(u32* r, u32 address) {
+  emu::meet(emu::kLoadTransposed, ~0u, (u64)shared(address), (u64)r);
+}
 inline void movmatrix_sync_aligned_m8n8_trans_b16(u32& d, u32 x) { d = emu::meet(emu::kTransposed, ~0u, x); }
 
 // Fragments are a lane's operands of mma.sync.
@@ -90,7 +98,8 @@ inline void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float* d, Values
   emu::meet(emu::kStep, ~0u, (u64)d, (u64)&own);
 }
 
-// wgmma: a product is carried out when a group that holds it is waited for, or when the group is closed, as it comes. A warp has 16 of the 64 rows.
+// wgmma: a product is carried out when a group that holds it is waited for, or when the group is closed, as it comes. A
+// warp has 16 of the 64 rows.
 struct Product {
   int columns;
   float* d;
@@ -103,11 +112,13 @@ inline void wgmma_fence_sync_aligned() {}
 void wgmma_commit_group_sync_aligned();
 void wgmma_wait_group_sync_aligned(int left);
 template <int N>
-inline void wgmma_mma_async_sync_aligned_k16_f32_bf16_bf16(float* d, u64 a, u64 b, bool add, int, int, int a_rows, int b_rows) {
+inline void wgmma_mma_async_sync_aligned_k16_f32_bf16_bf16(float* d, u64 a, u64 b, bool add, int, int, int a_rows,
+                                                           int b_rows) {
   wgmma({N, d, {}, a, b, false, add, a_rows != 0, b_rows != 0});
 }
 template <int N>
-inline void wgmma_mma_async_sync_aligned_k16_f32_bf16_bf16(float* d, Values<4> a, u64 b, bool add, int, int, int b_rows) {
+inline void wgmma_mma_async_sync_aligned_k16_f32_bf16_bf16(float* d, Values<4> a, u64 b, bool add, int, int,
+                                                           int b_rows) {
   wgmma({N, d, a, 0, b, true, add, false, b_rows != 0});
 }
 

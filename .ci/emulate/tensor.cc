@@ -1,4 +1,5 @@
-// The tensor core: its dot step tc16 as gemm.Step16 of kernels/cpu states it, for mma.sync and wgmma, and the instructions that move matrices between lanes.
+// The tensor core: its dot step tc16 as gemm.Step16 of kernels/cpu states it, for mma.sync and wgmma, and the
+// instructions that move matrices between lanes.
 #include <math.h>
 #include <string.h>
 
@@ -36,7 +37,8 @@ struct Factors {
     constexpr int kRow = Count < kWide ? kK * Count : Count;  // of what lies in a row
     for (int from = 0; from < kK * Count; from += kRow)
       for (int i = from; i < from + (Count < kWide ? kRow : count); i += kWide) {
-        Ints x = __builtin_convertvector(*(const Shorts*)(bits[0] + i), Ints), e = x >> 7 & 0xff, zero = (x & 0x7fff) == 0;
+        Ints x = __builtin_convertvector(*(const Shorts*)(bits[0] + i), Ints), e = x >> 7 & 0xff,
+             zero = (x & 0x7fff) == 0;
         odd |= (e == 0xff) | ((e == 0) & ~zero);
         *(Ints*)(significand[0] + i) = zero ? Ints{} : (x & 0x8000) << 16 | 127 << 23 | (x & 0x7f) << 16;
         *(Ints*)(exponent[0] + i) = zero ? Ints{} + kZero : e - 127;
@@ -107,17 +109,19 @@ static float one(float acc, const float* x, const float* y) {
   return truncated(sum, top - kFraction);
 }
 
-static inline Floats power(Ints e) { return (Floats)(larger(e + 127, Ints{}) << 23); }  // of two; 0 where it would not be normal
+// of two; 0 where it would not be normal
+static inline Floats power(Ints e) { return (Floats)(larger(e + 127, Ints{}) << 23); }
 
 // scaled is the exact sums x + y, cut to 24 bits, times 2^exponent.
 static inline HalfFloats scaled(HalfInts x, HalfInts y, HalfInts exponent) {
   HalfDoubles sum = __builtin_convertvector(x, HalfDoubles) + __builtin_convertvector(y, HalfDoubles);
   sum = (HalfDoubles)((HalfLongs)sum & ~((1ll << 29) - 1));
-  return __builtin_convertvector(sum * (HalfDoubles)(__builtin_convertvector(exponent + 1023, HalfLongs) << 52), HalfFloats);
+  return __builtin_convertvector(sum * (HalfDoubles)(__builtin_convertvector(exponent + 1023, HalfLongs) << 52),
+                                 HalfFloats);
 }
 
-// many is a step of kWide accumulators that share the factors a; odd lanes are those that `one` must compute: with sums that may be subnormal, or an accumulator that is subnormal or
-// not finite.
+// many is a step of kWide accumulators that share the factors a; odd lanes are those that `one` must compute: with sums
+// that may be subnormal, or an accumulator that is subnormal or not finite.
 template <int A, int B>
 static inline Floats many(Floats acc, const Factors<A>& a, int i, const Factors<B>& b, int j, Ints& odd) {
   Ints bits = (Ints)acc, field = bits >> 23 & 0xff, zero = field == 0;
@@ -129,7 +133,8 @@ static inline Floats many(Floats acc, const Factors<A>& a, int i, const Factors<
   Ints base = kFraction - top, sums[2] = {};
 #pragma GCC unroll 16
   for (int k = 0; k < kK; k++) {
-    Floats product = *(const Floats*)&b.significand[k][j] * a.significand[k][i] * power(*(const Ints*)&b.exponent[k][j] + a.exponent[k][i] + base);
+    Floats product = *(const Floats*)&b.significand[k][j] * a.significand[k][i] *
+                     power(*(const Ints*)&b.exponent[k][j] + a.exponent[k][i] + base);
     sums[k / 8] += __builtin_convertvector(product, Ints);  // eight fill 30 bits
   }
   Floats significand = zero ? Floats{} : (Floats)((bits & (int)0x807fffff) | 127 << 23);
@@ -163,10 +168,12 @@ static void add(float* acc, int rows, int columns, const Factors<A>& a, const Fa
     }
 }
 
-// put_registers takes the operand a of a warp, 16 rows of 16 k: lane t has rows t/4 and t/4 + 8, k t%4*2, t%4*2 + 8 and the next.
+// put_registers takes the operand a of a warp, 16 rows of 16 k: lane t has rows t/4 and t/4 + 8, k t%4*2, t%4*2 + 8 and
+// the next.
 template <int N>
 static void put_registers(Factors<N>& f, int lane, const ptx::Values<4>& a) {
-  for (int i = 0; i < 8; i++) f.bits[lane % 4 * 2 + i / 4 * 8 + i % 2][lane / 4 + i / 2 % 2 * 8] = a.v[i / 2] >> i % 2 * 16;
+  for (int i = 0; i < 8; i++)
+    f.bits[lane % 4 * 2 + i / 4 * 8 + i % 2][lane / 4 + i / 2 % 2 * 8] = a.v[i / 2] >> i % 2 * 16;
 }
 
 // step is mma.sync: the 16 rows go side by side, and the 8 columns follow each other.
@@ -188,18 +195,25 @@ void step(Warp& w) {
     for (int i = 0; i < 4; i++) ((float*)w.value[t])[i] = acc[t % 4 * 2 + i % 2][t / 4 + i / 2 * 8];
 }
 
-// Described is an operand of wgmma in shared memory (PTX ISA, "matrix descriptor"): 128-byte swizzled rows, of k where the operand lies along k, else of the other dimension.
+// Described is an operand of wgmma in shared memory (PTX ISA, "matrix descriptor"): 128-byte swizzled rows, of k where
+// the operand lies along k, else of the other dimension.
 struct Described {
   const char* shared;
   u32 start, leading, stride;
   bool rows_are_k;
 
-  Described(const Grid& g, u64 d, bool rows_are_k) : shared(g.shared), start((d & 0x3fff) << 4), leading((d >> 16 & 0x3fff) << 4), stride((d >> 32 & 0x3fff) << 4), rows_are_k(rows_are_k) {
+  Described(const Grid& g, u64 d, bool rows_are_k)
+      : shared(g.shared),
+        start((d & 0x3fff) << 4),
+        leading((d >> 16 & 0x3fff) << 4),
+        stride((d >> 32 & 0x3fff) << 4),
+        rows_are_k(rows_are_k) {
     if (d >> 62 != 1) fail("a descriptor of wgmma that is not 128-byte swizzled");
   }
   // piece is eight elements from (i, k) on, along k or along i.
   const u16* piece(int i, int k) const {
-    u32 address = start + (rows_are_k ? i / 64 * leading + k / 8 * stride + k % 8 * 128 + i % 64 * 2 : i / 8 * stride + i % 8 * 128 + k * 2);
+    u32 address = start + (rows_are_k ? i / 64 * leading + k / 8 * stride + k % 8 * 128 + i % 64 * 2
+                                      : i / 8 * stride + i % 8 * 128 + k * 2);
     return (const u16*)(shared + (address ^ (address >> 7 & 7) << 4));
   }
   template <int N>
@@ -217,7 +231,8 @@ struct Described {
   }
 };
 
-// Sums are a warp's part of the sums of wgmma, 16 rows. Lane t has d[4j + i] of row t/4 + i/2*8, column 8j + t%4*2 + i%2.
+// Sums are a warp's part of the sums of wgmma, 16 rows. Lane t has d[4j + i] of row t/4 + i/2*8, column 8j + t%4*2 +
+// i%2.
 struct Sums {
   int columns, padded;
   alignas(64) float acc[16 * kMostColumns];
@@ -226,7 +241,8 @@ struct Sums {
   void each(const Issued& p, F f) {
     for (int t = 0; t < kWarp; t++)
       for (int j = 0; j < columns / 8; j++)
-        for (int i = 0; i < 4; i++) f(p.lanes[t].d[4 * j + i], acc[(t / 4 + i / 2 * 8) * padded + 8 * j + t % 4 * 2 + i % 2]);
+        for (int i = 0; i < 4; i++)
+          f(p.lanes[t].d[4 * j + i], acc[(t / 4 + i / 2 * 8) * padded + 8 * j + t % 4 * 2 + i % 2]);
   }
 
   // add continues the chains over the step of one product.
@@ -236,7 +252,8 @@ struct Sums {
     const Grid& g = *w.lanes->grid;
     const ptx::Product& first = p.lanes[0];
     for (const ptx::Product& own : p.lanes)
-      if (own.columns != first.columns || own.b != first.b || own.from != first.from || own.add != first.add) fail("lanes of a warp differ in a wgmma");
+      if (own.columns != first.columns || own.b != first.b || own.from != first.from || own.add != first.add)
+        fail("lanes of a warp differ in a wgmma");
     if (first.registers) {
       for (int t = 0; t < kWarp; t++) put_registers(a, t, p.lanes[t].a);
     } else {
@@ -257,12 +274,14 @@ void multiply(const Warp& w, size_t count) {
     std::fill(sums.acc, sums.acc + 16 * sums.padded, 0.f);
     if (first.lanes[0].add) sums.each(first, [](float& d, float& sum) { sum = d; });
     do sums.add(w, w.products[i++]);
-    while (i < count && w.products[i].lanes[0].d == first.lanes[0].d && w.products[i].lanes[0].add && w.products[i].lanes[0].columns == sums.columns);
+    while (i < count && w.products[i].lanes[0].d == first.lanes[0].d && w.products[i].lanes[0].add &&
+           w.products[i].lanes[0].columns == sums.columns);
     sums.each(first, [](float& d, float& sum) { d = sum; });
   }
 }
 
-// load_matrices is ldmatrix.x4: lane 8j + i gives row i of matrix j, lane t gets of each the elements t%4*2 and the next of row t/4, or of column t/4.
+// load_matrices is ldmatrix.x4: lane 8j + i gives row i of matrix j, lane t gets of each the elements t%4*2 and the
+// next of row t/4, or of column t/4.
 void load_matrices(Warp& w, bool transposed) {
   if (w.arrived != ~0u) fail("ldmatrix by a part of a warp");
   for (int t = 0; t < kWarp; t++)

@@ -1,5 +1,6 @@
-// Three things of CUDA C++ are not C++, once it is preprocessed and device.h stands before it: asm statements of PTX, declarations of shared memory, and the list of kernels that
-// a module has. This is no parser: it finds their first words and rewrites what follows them.
+// Three things of CUDA C++ are not C++, once it is preprocessed and device.h stands before it: asm statements of PTX,
+// declarations of shared memory, and the list of kernels that a module has. This is no parser: it finds their first
+// words and rewrites what follows them.
 #include "translate.h"
 
 #include <ctype.h>
@@ -93,7 +94,8 @@ static void add_operands(vector<Operand>& all, const string& list) {
   }
 }
 
-// name_of makes a function of an opcode: mma_async.m64n8k16.f32 is mma_async_k16_f32<8>, for shapes that come in many sizes.
+// name_of makes a function of an opcode: mma_async.m64n8k16.f32 is mma_async_k16_f32<8>, for shapes that come in many
+// sizes.
 static string name_of(const string& opcode) {
   string name;
   for (char c : opcode) name += is_word(c) ? c : '_';
@@ -104,7 +106,8 @@ static string name_of(const string& opcode) {
 }
 
 // argument translates an operand of an instruction: %3 to an expression, a name to a register of the statement.
-static string argument(const string& text, const vector<Operand>& operands, const std::set<string>& registers, bool* written = nullptr) {
+static string argument(const string& text, const vector<Operand>& operands, const std::set<string>& registers,
+                       bool* written = nullptr) {
   string t = trimmed(text);
   if (!t.empty() && t[0] == '[') t = trimmed(t.substr(1, t.size() - 2));
   if (t.rfind("_|", 0) == 0) t = t.substr(2);
@@ -128,7 +131,10 @@ static string instruction(const string& line, const vector<Operand>& operands, s
     string type = rest.substr(0, end), made;
     for (const string& r : parts(rest.substr(end), ',')) {
       registers.insert(trimmed(r));
-      made += (type == ".pred" ? "bool ptx_" : type == ".b64" ? "unsigned long long ptx_" : "unsigned ptx_") + trimmed(r) + "; ";
+      made += (type == ".pred"  ? "bool ptx_"
+               : type == ".b64" ? "unsigned long long ptx_"
+                                : "unsigned ptx_") +
+              trimmed(r) + "; ";
     }
     return made;
   }
@@ -244,7 +250,8 @@ static Translated::Kernel kernel(const string& s, size_t at) {
 
 static string table(const vector<Translated::Kernel>& kernels) {
   string made = "\nextern \"C\" __attribute__((visibility(\"default\"))) const emu::Kernel emu_kernels[] = {\n";
-  for (auto& [name, threads] : kernels) made += "  emu::Entry<&" + name + ">::named(\"" + name + "\", " + (threads.empty() ? "1024" : threads) + "),\n";
+  for (auto& [name, threads] : kernels)
+    made += "  emu::Entry<&" + name + ">::named(\"" + name + "\", " + (threads.empty() ? "1024" : threads) + "),\n";
   return made + "  {}};\n";
 }
 

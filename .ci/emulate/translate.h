@@ -3,7 +3,8 @@
 #include <string>
 #include <vector>
 
-// Translated is a module's source and its kernels: their names, and the most threads of a block as an expression ("" where it is not bounded).
+// Translated is a module's source and its kernels: their names, and the most threads of a block as an expression (""
+// where it is not bounded).
 struct Translated {
   struct Kernel {
     std::string name, threads;

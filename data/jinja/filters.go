@@ -195,7 +195,8 @@ func mapFilter(r *run, x any, c call) any {
 	return out
 }
 
-// choose is select, reject, selectattr and rejectattr: elements (or an attribute of them) that pass a test, or are true.
+// choose is select, reject, selectattr and rejectattr: elements (or an attribute of them) that pass a test, or are
+// true.
 func (r *run) choose(x any, c call, attr, keep bool) any {
 	get := func(v any) any { return v }
 	if attr {
@@ -311,7 +312,8 @@ func toFloat(_ *run, x any, c call) any {
 	return a.or(0, 0.0)
 }
 
-// round to a number of places, ties to even as Python does; method "ceil" or "floor" too. An int stays one if it is rounded by "common".
+// round to a number of places, ties to even as Python does; method "ceil" or "floor" too. An int stays one if it is
+// rounded by "common".
 func round(_ *run, x any, c call) any {
 	a := c.bind("round", "precision?", "method?")
 	i, f, isInt, ok := number(x)

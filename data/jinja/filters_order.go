@@ -21,7 +21,9 @@ func sortFilter(r *run, x any, c call) any {
 	if truth(a.or(0, false)) {
 		sign = -1 // equal elements keep their order, as in Python's sorted(reverse=True)
 	}
-	slices.SortStableFunc(list, func(v, w any) int { return sign * compare(fold(get(v), sensitive), fold(get(w), sensitive)) })
+	slices.SortStableFunc(list, func(v, w any) int {
+		return sign * compare(fold(get(v), sensitive), fold(get(w), sensitive))
+	})
 	return list
 }
 

@@ -7,7 +7,8 @@ import (
 )
 
 func TestGenerated(t *testing.T) {
-	tmpl, err := Parse("{% for m in l %}<{{ m }}>{% generation %}{% set x = 9 %}[{{ m }}{{ x }}]\n{% endgeneration %}{{ x }}!{% endfor %}")
+	tmpl, err := Parse("{% for m in l %}<{{ m }}>{% generation %}{% set x = 9 %}[{{ m }}{{ x }}]\n{% endgeneration " +
+		"%}{{ x }}!{% endfor %}")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +40,8 @@ func TestStrftimeNow(t *testing.T) {
 	if _, err := tmpl.Render(nil, time.Time{}); err == nil || !strings.Contains(err.Error(), "there is no date here") {
 		t.Fatalf("%v", err)
 	}
-	if _, err := render("{{ strftime_now('%U') }}", nil); err == nil || !strings.Contains(err.Error(), "%U is not supported") {
+	if _, err := render("{{ strftime_now('%U') }}", nil); err == nil ||
+		!strings.Contains(err.Error(), "%U is not supported") {
 		t.Fatalf("%v", err)
 	}
 }
@@ -47,17 +49,20 @@ func TestStrftimeNow(t *testing.T) {
 // Errors say the line of the statement, and what a template could be refused for.
 func TestErrors(t *testing.T) {
 	for source, want := range map[string]string{
-		"a\n\n{{ nope.x }}":                              "line 3: nope is undefined",
-		"a\n{% if 1 %}\n{{ 1 + 'a' }}{% endif %}":        "line 3: no + of a int and a str",
-		"x\n{% include 'y' %}":                           `line 2: block "include" is not supported`,
-		"x\n\n{% if 1 %}":                                "line 3: the template ends where endif is missing",
-		"{{ raise_exception('two\nlines') }}":            "line 1: the template refuses: two lines",
-		"{{ 'x' | center(5) }}":                          `line 1: filter "center" is not supported`,
-		"{{ 'x'.zfill(5) }}":                             "str.zfill is undefined (or not supported) and cannot be called",
+		"a\n\n{{ nope.x }}":                       "line 3: nope is undefined",
+		"a\n{% if 1 %}\n{{ 1 + 'a' }}{% endif %}": "line 3: no + of a int and a str",
+		"x\n{% include 'y' %}":                    `line 2: block "include" is not supported`,
+		"x\n\n{% if 1 %}":                         "line 3: the template ends where endif is missing",
+		"{{ raise_exception('two\nlines') }}":     "line 1: the template refuses: two lines",
+		"{{ 'x' | center(5) }}":                   `line 1: filter "center" is not supported`,
+		"{{ 'x'.zfill(5) }}": "str.zfill is undefined (or not supported) and cannot " +
+			"be called",
 		"{% set l = [1] %}{{ l.append(2) }}":             "list.append changes a value",
 		"{% generation %}{% break %}{% endgeneration %}": "break or continue outside a loop",
-		"{% macro m() %}{% generation %}x{% endgeneration %}{% endmacro %}{{ m() }}": "a generation block inside a macro",
-		"{{ varargs }}{% macro m() %}{{ varargs }}{% endmacro %}":                    "varargs of a macro is not supported",
+		"{% macro m() %}{% generation %}x{% endgeneration %}{% endmacro %}{{ m() }}": "a generation block " +
+			"inside a macro",
+		"{{ varargs }}{% macro m() %}{{ varargs }}{% endmacro %}": "varargs of a macro is not " +
+			"supported",
 		"{{ f(*a) }}": "unpacked arguments are not supported",
 	} {
 		if got, err := render(source, nil); err == nil || !strings.Contains(err.Error(), want) {
@@ -70,10 +75,11 @@ func TestErrors(t *testing.T) {
 // from.
 func TestOperands(t *testing.T) {
 	for source, want := range map[string]string{
-		"{{ 'a' or 'b' }} {{ [] or 0 }} {{ 'a' and 2 }} {{ '' and 2 }}.":                      "a 0 2 .",
-		"{{ 'abc'[2:-9:-1] }} {{ 'abc'[-9::-1] }}.":                                           "cba .",
-		"{{ {} is sequence }} {{ {'a': 1} is iterable }} {{ 1 is sequence }}.":                "True True False.",
-		"{% set a = [1, 2] + [3] %}{% set b = a + [4] %}{% set c = a + [5] %}{{ b }} {{ c }}": "[1, 2, 3, 4] [1, 2, 3, 5]",
+		"{{ 'a' or 'b' }} {{ [] or 0 }} {{ 'a' and 2 }} {{ '' and 2 }}.":       "a 0 2 .",
+		"{{ 'abc'[2:-9:-1] }} {{ 'abc'[-9::-1] }}.":                            "cba .",
+		"{{ {} is sequence }} {{ {'a': 1} is iterable }} {{ 1 is sequence }}.": "True True False.",
+		"{% set a = [1, 2] + [3] %}{% set b = a + [4] %}{% set c = a + [5] %}{{ b }} {{ c }}": "[1, 2, 3, 4] " +
+			"[1, 2, 3, 5]",
 	} {
 		if got, err := render(source, nil); err != nil || got != want {
 			t.Errorf("%q gives %q (%v), want %q", source, got, err, want)
@@ -133,7 +139,8 @@ func TestDecodeJSON(t *testing.T) {
 		t.Fatalf("%s, want %s", got, want)
 	}
 	for text, want := range map[string]string{
-		``: "unexpected EOF", `{"a":`: "unexpected EOF", `{} {}`: "more text", `[1,]`: "invalid character", `1e999`: "too large",
+		``: "unexpected EOF", `{"a":`: "unexpected EOF", `{} {}`: "more text", `[1,]`: "invalid character",
+		`1e999`:                "too large",
 		`99999999999999999999`: "too large", strings.Repeat("[", 1000): "nested",
 	} {
 		if _, err := DecodeJSON([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {

@@ -106,7 +106,8 @@ type dumper struct {
 	sort      bool
 }
 
-// tojson is the filter as transformers defines it: tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False).
+// tojson is the filter as transformers defines it: tojson(ensure_ascii=False, indent=None, separators=None,
+// sort_keys=False).
 func tojson(_ *run, x any, c call) any {
 	a := c.bind("tojson", "ensure_ascii?", "indent?", "separators?", "sort_keys?")
 	d := dumper{ascii: truth(a.or(0, false)), item: ", ", key: ": ", sort: truth(a.or(3, false))}

@@ -104,8 +104,8 @@ func nextTag(s string) int {
 	return -1
 }
 
-// strip applies a tag's sign to the text before it: '-' takes all blanks away; without a sign a block or comment takes the
-// blanks between it and the start of its line.
+// strip applies a tag's sign to the text before it: '-' takes all blanks away; without a sign a block or comment takes
+// the blanks between it and the start of its line.
 func (l *lexer) strip(text string, tag, sign byte) string {
 	if sign == '-' {
 		return strings.TrimRightFunc(text, isSpace)
@@ -120,7 +120,8 @@ func (l *lexer) strip(text string, tag, sign byte) string {
 	return text
 }
 
-// closing reads what ends a tag: a sign, the end itself, and the blanks that they take away; 0 if the tag does not end here.
+// closing reads what ends a tag: a sign, the end itself, and the blanks that they take away; 0 if the tag does not end
+// here.
 func closing(s, end string, trimNewline bool) int {
 	switch {
 	case strings.HasPrefix(s, "-"+end):

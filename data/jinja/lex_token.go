@@ -21,7 +21,9 @@ func (l *lexer) inside() {
 	case isSpace(r):
 		l.skip(size)
 	case r == '_' || unicode.IsLetter(r):
-		n := strings.IndexFunc(rest, func(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+		n := strings.IndexFunc(rest, func(r rune) bool {
+			return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+		})
 		if n < 0 {
 			n = len(rest)
 		}
@@ -82,7 +84,8 @@ func prefixed(s string) int {
 // digits is the length of a run of digits, with single underscores inside.
 func digits(s string) int {
 	n := 0
-	for n < len(s) && (s[n] >= '0' && s[n] <= '9' || s[n] == '_' && n > 0 && s[n-1] != '_' && n+1 < len(s) && s[n+1] >= '0' && s[n+1] <= '9') {
+	for n < len(s) && (s[n] >= '0' && s[n] <= '9' || s[n] == '_' && n > 0 && s[n-1] != '_' && n+1 < len(s) &&
+		s[n+1] >= '0' && s[n+1] <= '9') {
 		n++
 	}
 	return n
@@ -104,7 +107,8 @@ func (l *lexer) str(rest string) {
 }
 
 var escapes = map[byte]string{
-	'n': "\n", 't': "\t", 'r': "\r", '\\': "\\", '\'': "'", '"': "\"", 'a': "\a", 'b': "\b", 'f': "\f", 'v': "\v", '\n': "",
+	'n': "\n", 't': "\t", 'r': "\r", '\\': "\\", '\'': "'", '"': "\"", 'a': "\a", 'b': "\b", 'f': "\f", 'v': "\v",
+	'\n': "",
 }
 
 func (l *lexer) unescape(s string) string {
@@ -129,7 +133,8 @@ func (l *lexer) unescape(s string) string {
 	return b.String()
 }
 
-// code reads the escapes that name a code point: \x2d, \u2014, \U0001f600 and octal; others stay as they are, backslash too.
+// code reads the escapes that name a code point: \x2d, \u2014, \U0001f600 and octal; others stay as they are, backslash
+// too.
 func (l *lexer) code(b *strings.Builder, s string) string {
 	base, skip, n := 16, 1, map[byte]int{'x': 2, 'u': 4, 'U': 8}[s[0]]
 	if s[0] >= '0' && s[0] <= '7' {

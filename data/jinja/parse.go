@@ -62,7 +62,8 @@ func (p *parser) want(k kind, what string) token {
 
 func (p *parser) unexpected(want string) {
 	t := p.peek()
-	found := map[kind]string{tokenEnd: "the end", tokenText: "text", tokenOpen: "{%", tokenClose: "%}", tokenPrint: "{{", tokenPrinted: "}}"}[t.kind]
+	found := map[kind]string{tokenEnd: "the end", tokenText: "text", tokenOpen: "{%", tokenClose: "%}",
+		tokenPrint: "{{", tokenPrinted: "}}"}[t.kind]
 	if found == "" {
 		found = t.text
 	}

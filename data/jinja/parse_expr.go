@@ -28,8 +28,8 @@ func (p *parser) expr() node {
 	return x
 }
 
-// tuple reads an expression, or several parted by commas; without cond its members are no conditional expressions, so that
-// "for x in y if z" keeps its filter.
+// tuple reads an expression, or several parted by commas; without cond its members are no conditional expressions, so
+// that "for x in y if z" keeps its filter.
 func (p *parser) tuple(cond bool) node {
 	read := p.or
 	if cond {
@@ -51,7 +51,8 @@ func (p *parser) tuple(cond bool) node {
 
 func (p *parser) endsTuple() bool {
 	k := p.peek().kind
-	return k == tokenClose || k == tokenPrinted || p.isOp(")") || p.isName("in") || p.isName("if") || p.isName("recursive")
+	return k == tokenClose || k == tokenPrinted || p.isOp(")") || p.isName("in") || p.isName("if") ||
+		p.isName("recursive")
 }
 
 func (p *parser) or() node {
@@ -178,7 +179,8 @@ func (p *parser) primary() node {
 // intValue is the value of an int; zeros may lead only a zero, as in Python.
 func intValue(t token) int64 {
 	v, err := strconv.ParseInt(t.text, 0, 64)
-	if plain := strings.TrimLeft(t.text, "0"); err != nil || plain != "" && plain[0] >= '1' && plain[0] <= '9' && plain != t.text {
+	if plain := strings.TrimLeft(t.text, "0"); err != nil || plain != "" && plain[0] >= '1' && plain[0] <= '9' &&
+		plain != t.text {
 		fail(t.line, "number %s is too large or has leading zeros", t.text)
 	}
 	return v

@@ -121,7 +121,8 @@ func (p *parser) startsArgument() bool {
 	case tokenString, tokenInt, tokenFloat:
 		return true
 	case tokenName:
-		return t.text != "else" && t.text != "or" && t.text != "and" && t.text != "if" && t.text != "in" && t.text != "not"
+		return t.text != "else" && t.text != "or" && t.text != "and" && t.text != "if" && t.text != "in" &&
+			t.text != "not"
 	}
 	return p.isOp("[") || p.isOp("{")
 }

@@ -14,7 +14,8 @@ const (
 	flowContinue
 )
 
-// scope is the variables of a template, loop, macro or block; names are looked up outwards and set in the innermost one.
+// scope is the variables of a template, loop, macro or block; names are looked up outwards and set in the innermost
+// one.
 type scope struct {
 	vars  map[string]any
 	outer *scope
@@ -34,7 +35,8 @@ type run struct {
 
 func newRun(vars map[string]any, now time.Time) *run {
 	base := &scope{vars: globals}
-	return &run{out: &strings.Builder{}, now: now, scope: &scope{vars: map[string]any{}, outer: &scope{vars: vars, outer: base}}}
+	return &run{out: &strings.Builder{}, now: now, scope: &scope{vars: map[string]any{},
+		outer: &scope{vars: vars, outer: base}}}
 }
 
 func (s *scope) lookup(name string) any {

@@ -11,7 +11,8 @@ import (
 )
 
 type (
-	// undefined is what a name, attribute or item that does not exist gives: false, empty, printed as nothing, and an error in any other use.
+	// undefined is what a name, attribute or item that does not exist gives: false, empty, printed as nothing, and an
+	// error in any other use.
 	undefined struct{ name string }
 	// tuple is a list in round brackets.
 	tuple []any

@@ -10,7 +10,8 @@ import (
 // sumBlock is the number of consecutive elements of one inner sum of SumSquares.
 const sumBlock = 4096
 
-// SumSquares: out[0] = tree over blocks of 4096 consecutive elements of t of tree(v*v) of the block; out F32 [1, 1], t F32 and contiguous.
+// SumSquares: out[0] = tree over blocks of 4096 consecutive elements of t of tree(v*v) of the block; out F32 [1, 1], t
+// F32 and contiguous.
 func (d *Device) SumSquares(out, t kernels.Tensor) {
 	v := vector("sum of squares", "t", t, t.Len())
 	blocks := make([]float32, (len(v)+sumBlock-1)/sumBlock)
@@ -23,7 +24,8 @@ func (d *Device) SumSquares(out, t kernels.Tensor) {
 	vector("sum of squares", "out", out, 1)[0] = d.vec.Tree(blocks)
 }
 
-// ClipScale: out F32 [1, 2] is the norm whose parts' sums of squares are given, and the factor that clips gradients to clip.
+// ClipScale: out F32 [1, 2] is the norm whose parts' sums of squares are given, and the factor that clips gradients to
+// clip.
 func (d *Device) ClipScale(out, sums kernels.Tensor, clip float64) {
 	const op = "clip scale"
 	o, total := vector(op, "out", out, 2), 0.0
@@ -40,15 +42,17 @@ func (d *Device) ClipScale(out, sums kernels.Tensor, clip float64) {
 	o[0], o[1] = float32(norm), float32(factor)
 }
 
-// AdamW is one step of decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101), as kernels.Device states it. master, m, v and grad are F32 and
-// contiguous; w, contiguous, receives master rounded to storage and may be master. grad is cleared.
+// AdamW is one step of decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101), as kernels.Device states it.
+// master, m, v and grad are F32 and contiguous; w, contiguous, receives master rounded to storage and may be master.
+// grad is cleared.
 func (d *Device) AdamW(w, master, m, v, grad, factor kernels.Tensor, s kernels.AdamW) {
 	const op = "adamw"
 	n := master.Len()
 	if w.Len() != n || !w.Contiguous() {
 		panic(fmt.Sprintf("cpu: adamw: w is %s, master %s", w, master))
 	}
-	ms, m1, v1, g := vector(op, "master", master, n), vector(op, "m", m, n), vector(op, "v", v, n), vector(op, "grad", grad, n)
+	ms, m1, v1, g := vector(op, "master", master, n), vector(op, "m", m, n), vector(op, "v", v, n),
+		vector(op, "grad", grad, n)
 	f := vector(op, "factor", factor, 1)[0]
 	if f != f {
 		return

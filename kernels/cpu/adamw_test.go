@@ -64,7 +64,8 @@ func TestAdamWSteps(t *testing.T) {
 	for step := 1; step <= 5; step++ {
 		grad := c.f32(1, n)
 		s := adamwSettings
-		s.Correction1, s.Correction2 = float32(1-math.Pow(float64(s.Beta1), float64(step))), float32(1-math.Pow(float64(s.Beta2), float64(step)))
+		s.Correction1, s.Correction2 = float32(1-math.Pow(float64(s.Beta1), float64(step))),
+			float32(1-math.Pow(float64(s.Beta2), float64(step)))
 		want, g64 := make([]float32, n), to64(grad)
 		for i := range want {
 			g := grad.F32s()[i] * 0.5
@@ -78,7 +79,8 @@ func TestAdamWSteps(t *testing.T) {
 			m64[i] = float64(s.Beta1)*m64[i] + (1-float64(s.Beta1))*g64[i]
 			v64[i] = float64(s.Beta2)*v64[i] + (1-float64(s.Beta2))*g64[i]*g64[i]
 			w64[i] -= float64(s.LR) * float64(s.WeightDecay) * w64[i]
-			w64[i] -= float64(s.LR) * (m64[i] / float64(s.Correction1)) / (math.Sqrt(v64[i]/float64(s.Correction2)) + float64(s.Eps))
+			w64[i] -= float64(s.LR) * (m64[i] / float64(s.Correction1)) / (math.Sqrt(v64[i]/float64(s.Correction2)) +
+				float64(s.Eps))
 		}
 		d.AdamW(w, master, m, v, grad, half(), s)
 		wantBits(t, "master", master, want)
@@ -104,8 +106,10 @@ func TestClipScale(t *testing.T) {
 		clip         float64
 		norm, factor float32
 	}{
-		{[]float32{9, 16}, 0, 5, 1}, {[]float32{9, 16}, 10, 5, 1}, {[]float32{9, 16}, 1, 5, float32(1 / (5 + 1e-6))}, {nil, 1, 0, 1},
-		{[]float32{3e38, 3e38}, 1, float32(math.Sqrt(float64(float32(3e38)) * 2)), float32(1 / (math.Sqrt(float64(float32(3e38))*2) + 1e-6))},
+		{[]float32{9, 16}, 0, 5, 1}, {[]float32{9, 16}, 10, 5, 1}, {[]float32{9, 16}, 1, 5, float32(1 / (5 + 1e-6))},
+		{nil, 1, 0, 1},
+		{[]float32{3e38, 3e38}, 1, float32(math.Sqrt(float64(float32(3e38)) * 2)),
+			float32(1 / (math.Sqrt(float64(float32(3e38))*2) + 1e-6))},
 		{[]float32{1, inf}, 1, inf, nan}, {[]float32{nan, 1}, 0, nan, nan},
 	} {
 		out := rowTensor(kernels.F32, 1, 2)

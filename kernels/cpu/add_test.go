@@ -8,7 +8,8 @@ import (
 
 var addOps = []rowOp{
 	{name: "Add", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
-		a, b, out := c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols()))
+		a, b, out := c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols())),
+			c.part(c.strided(c.n, c.cols()))
 		other := c.part(c.strided(c.n, c.cols()))
 		d.Add(out, a, b)
 		d.Add(other, a, other)

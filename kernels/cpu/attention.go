@@ -12,8 +12,8 @@ import (
 
 // Attention, rule 2 of the definition, whole.
 //
-// The query at position i of head h reads KV head h / (Heads/KVHeads). Key j is visible to it iff j <= i and (Window == 0 or
-// j > i-Window). c = float32(Scale*log2e), the product taken in float64 and rounded once. For one query row q:
+// The query at position i of head h reads KV head h / (Heads/KVHeads). Key j is visible to it iff j <= i and (Window ==
+// 0 or j > i-Window). c = float32(Scale*log2e), the product taken in float64 and rounded once. For one query row q:
 //
 //	keys come in blocks of KeyBlock from position 0, blocks in splits of KeySplit keys from position 0, all ascending;
 //	at the start of a split: m = -Inf, l = +0, o = +0
@@ -22,15 +22,17 @@ import (
 //	  m'   = max(m, max of visible u_j),  a = Exp2(m - m')
 //	  p_j  = Exp2(u_j - m') for visible keys, +0 for masked ones and up to KeyBlock
 //	  l    = l*a + tree(p)                          tree over KeyBlock values: halving KeyBlock/2 ... 1; mul, then add
-//	  o_d  = dot over the block's j ascending of p_j, v_jd, started from float32(o_d*a); with BF16 storage this p_j is rounded to bf16
+//	  o_d = dot over the block's j ascending of p_j, v_jd, started from float32(o_d*a); with BF16 storage this p_j is
+//	  rounded to bf16
 //	  m    = m'
 //	splits are merged ascending into (m, l, o), from (-Inf, +0, +0); one without a visible key is skipped:
 //	  m'   = max(m, m_s);  l = l*Exp2(m-m') + l_s*Exp2(m_s-m');  o_d likewise, products rounded, then added;  m = m'
 //	out_d  = round(o_d*(1/l) + 0);  lse = m + Ln(l)*log2e
 //
-// DotTC16 takes the keys of a block in steps of 16 from the block's start. The bits of a row depend on its own query and on the
-// keys and values visible to it, if those of its whole block are finite: a masked key multiplies p = +0, which is a bitwise no-op
-// but for the sign of a zero, and the last "+ 0" clears that. So a training tile, any cut of a prefill and a decode row agree.
+// DotTC16 takes the keys of a block in steps of 16 from the block's start. The bits of a row depend on its own query
+// and on the keys and values visible to it, if those of its whole block are finite: a masked key multiplies p = +0,
+// which is a bitwise no-op but for the sign of a zero, and the last "+ 0" clears that. So a training tile, any cut of a
+// prefill and a decode row agree.
 //
 // Rows of a tile are (query, head of the group), query-major: a group shares the keys of its KV head.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
@@ -90,7 +92,8 @@ func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
 
 // checkAttention panics with what does not fit; q are queries or their gradients, out outputs or theirs.
 func checkAttention(kv kernels.KV, l *kernels.Layout, a kernels.Attn, q, out []kernels.Tensor) {
-	bad := a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || kv.K.Cols != a.KVHeads*a.HeadDim || kv.V.Cols != a.KVHeads*a.Values() || kv.V.DType != kv.K.DType
+	bad := a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || kv.K.Cols != a.KVHeads*a.HeadDim ||
+		kv.V.Cols != a.KVHeads*a.Values() || kv.V.DType != kv.K.DType
 	for _, t := range slices.Concat(q, out) {
 		bad = bad || t.Rows < l.Rows() || t.DType != kv.K.DType
 	}
@@ -104,7 +107,8 @@ func checkAttention(kv kernels.KV, l *kernels.Layout, a kernels.Attn, q, out []k
 		bad = bad || kv.PageRows == 0 && s.Pos != 0
 	}
 	if bad {
-		panic(fmt.Sprintf("cpu: attention %+v of queries %v to %v on keys %s and values %s, pages of %d rows", a, q, out, kv.K, kv.V, kv.PageRows))
+		panic(fmt.Sprintf("cpu: attention %+v of queries %v to %v on keys %s and values %s, pages of %d rows", a, q,
+			out, kv.K, kv.V, kv.PageRows))
 	}
 }
 
@@ -178,7 +182,8 @@ func (op *attention) strip(t queryTile, w *attentionScratch, from, to int) {
 		scores := gemm.View{X: w.s[lo-from:], RS: n, CS: 1}
 		op.soften(t, w, scores, lo, hi)
 		w.split.scale(w.decay, op.d.vec)
-		op.d.mm.Tile(&w.mm, w.split.o, values, rows, values, hi-lo, scores, gemm.View{X: v.X[(lo-from)*v.RS:], RS: v.RS, CS: 1})
+		op.d.mm.Tile(&w.mm, w.split.o, values, rows, values, hi-lo, scores, gemm.View{X: v.X[(lo-from)*v.RS:], RS: v.RS,
+			CS: 1})
 	}
 }
 

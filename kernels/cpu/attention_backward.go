@@ -19,19 +19,22 @@ import (
 //	dk_j  = round(dot over heads of the group ascending, in each over queries ascending, of ds_ij, q_i  + 0)
 //	dv_j  = the same of p_ij, dout_i
 //
-// With BF16 storage p and ds are rounded to bf16 as operands of the last three dots (ds comes from the p that is not rounded).
-// DotTC16 takes steps of 16 keys from position 0 for dq and of 16 queries from position 0, anew for each head, for dk and dv; the
-// chain runs on from head to head. Pairs that are not visible count as p = ds = +0: no-ops but for the sign of a zero, which
-// "+ 0" clears. So the bits depend neither on threads nor on what else is packed in the batch.
+// With BF16 storage p and ds are rounded to bf16 as operands of the last three dots (ds comes from the p that is not
+// rounded). DotTC16 takes steps of 16 keys from position 0 for dq and of 16 queries from position 0, anew for each
+// head, for dk and dv; the chain runs on from head to head. Pairs that are not visible count as p = ds = +0: no-ops but
+// for the sign of a zero, which "+ 0" clears. So the bits depend neither on threads nor on what else is packed in the
+// batch.
 //
 // A piece of work is one KV head of one sequence: nothing is computed twice and every chain lies in one goroutine.
-func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
+func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout,
+	a kernels.Attn) {
 	checkAttention(kv, l, a, []kernels.Tensor{q, dq}, []kernels.Tensor{out, dout})
 	d.attentionBackward(dq, dk, dv, dout, out, lse, q, kv, kernels.Tensor{}, l, a)
 }
 
 // attentionBackward has lists of keys where picks is not nil.
-func (d *Device) attentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+func (d *Device) attentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor,
+	l *kernels.Layout, a kernels.Attn) {
 	if kv.PageRows != 0 {
 		panic("cpu: the backward of attention has no pages")
 	}

@@ -30,13 +30,16 @@ func (c attnCase) backward(dev *Device, dout [][]float32, order []int) (attnBatc
 	dev.Attention(b.out, b.lse, b.q, kv, b.layout, c.Attn)
 	rows := b.layout.Rows()
 	g := attnGrads{
-		dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7), dv: attnTensor(c.dtype, nil, rows, b.v.Cols, 7),
+		dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7),
+		dv: attnTensor(c.dtype, nil, rows, b.v.Cols, 7),
 	}
-	dev.AttentionBackward(g.dq, g.dk, g.dv, attnTensor(c.dtype, d, rows, b.out.Cols, 1), b.out, b.lse, b.q, kv, b.layout, c.Attn)
+	dev.AttentionBackward(g.dq, g.dk, g.dv, attnTensor(c.dtype, d, rows, b.out.Cols, 1), b.out, b.lse, b.q, kv,
+		b.layout, c.Attn)
 	return b, g
 }
 
-// gradient is the scalar reference: dq [T, heads*HeadDim], dk [T, kvHeads*HeadDim] and dv [T, kvHeads*ValueDim] of one sequence from its out and lse rows.
+// gradient is the scalar reference: dq [T, heads*HeadDim], dk [T, kvHeads*HeadDim] and dv [T, kvHeads*ValueDim] of one
+// sequence from its out and lse rows.
 func (c attnCase) gradient(s int, dout []float32, out, lse [][]float32) (dq, dk, dv []float32) {
 	n, group := c.lengths[s], c.Heads/c.KVHeads
 	dq, dk, dv = make([]float32, len(c.q[s])), make([]float32, len(c.k[s])), make([]float32, len(c.v[s]))
@@ -44,7 +47,8 @@ func (c attnCase) gradient(s int, dout []float32, out, lse [][]float32) (dq, dk,
 	for h := range c.Heads {
 		p, ds := c.scores(s, h, dout, out, lse)
 		row := make([]float32, n)
-		column := func(of func(x []float32, pos, head, heads int) []float32, x []float32, heads, head, d int) []float32 {
+		column := func(of func(x []float32, pos, head, heads int) []float32, x []float32, heads, head,
+			d int) []float32 {
 			y := make([]float32, n)
 			for i := range y {
 				y[i] = of(x, i, head, heads)[d]
@@ -149,7 +153,8 @@ func TestAttentionBackwardEqualsDefinition(t *testing.T) {
 				for i, s := range order {
 					for r := range c.lengths[s] {
 						x, y := b2.layout.Spans[i].Row+r, b.layout.Spans[s].Row+r
-						if !sameBits(attnRow(g2.dq, x), attnRow(g.dq, y)) || !sameBits(attnRow(g2.dk, x), attnRow(g.dk, y)) ||
+						if !sameBits(attnRow(g2.dq, x), attnRow(g.dq, y)) ||
+							!sameBits(attnRow(g2.dk, x), attnRow(g.dk, y)) ||
 							!sameBits(attnRow(g2.dv, x), attnRow(g.dv, y)) {
 							t.Fatalf("%v: %s in order %v: sequence %d position %d differs", c, dev.Name(), order, s, r)
 						}

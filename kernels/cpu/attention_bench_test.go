@@ -9,7 +9,8 @@ import (
 	"lockstep/kernels"
 )
 
-// benchAttn is a batch of equal sequences and the flops of its visible pairs: 4 a pair and head dim forward, 10 backward.
+// benchAttn is a batch of equal sequences and the flops of its visible pairs: 4 a pair and head dim forward, 10
+// backward.
 func benchAttn(heads, kvHeads, dim, sequences, length int) (attnCase, float64) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	lengths := make([]int, sequences)
@@ -33,12 +34,16 @@ func BenchmarkAttention(b *testing.B) {
 		c, work := benchAttn(shape.heads, shape.kvHeads, shape.dim, shape.sequences, shape.length)
 		batch := c.pack(ints(shape.sequences))
 		kv := kernels.KV{K: batch.k, V: batch.v}
-		name := fmt.Sprintf("heads=%d/%d/dim=%d/%dx%d", shape.heads, shape.kvHeads, shape.dim, shape.sequences, shape.length)
+		name := fmt.Sprintf("heads=%d/%d/dim=%d/%dx%d", shape.heads, shape.kvHeads, shape.dim, shape.sequences,
+			shape.length)
 		b.Run("forward/"+name, func(b *testing.B) {
-			reportFlops(b, dev, 4*work, func() { dev.Attention(batch.out, batch.lse, batch.q, kv, batch.layout, c.Attn) })
+			reportFlops(b, dev, 4*work, func() {
+				dev.Attention(batch.out, batch.lse, batch.q, kv, batch.layout, c.Attn)
+			})
 		})
 		grad := func() kernels.Tensor { return attnTensor(c.dtype, nil, batch.q.Rows, batch.q.Cols, 0) }
-		dq, dk, dv := grad(), attnTensor(c.dtype, nil, batch.k.Rows, batch.k.Cols, 0), attnTensor(c.dtype, nil, batch.k.Rows, batch.k.Cols, 0)
+		dq, dk, dv := grad(), attnTensor(c.dtype, nil, batch.k.Rows, batch.k.Cols, 0),
+			attnTensor(c.dtype, nil, batch.k.Rows, batch.k.Cols, 0)
 		b.Run("backward/"+name, func(b *testing.B) {
 			reportFlops(b, dev, 10*work, func() {
 				dev.AttentionBackward(dq, dk, dv, batch.q, batch.out, batch.lse, batch.q, kv, batch.layout, c.Attn)
@@ -47,7 +52,8 @@ func BenchmarkAttention(b *testing.B) {
 	}
 }
 
-// reportFlops times f. The peak is that of fused multiply-adds on registers by the device's threads, just before and after.
+// reportFlops times f. The peak is that of fused multiply-adds on registers by the device's threads, just before and
+// after.
 func reportFlops(b *testing.B, dev *Device, flops float64, f func()) {
 	peak := dev.mm.Peak(dev.pool.threads, dev.pool.each, 20*time.Millisecond)
 	for b.Loop() {
@@ -73,7 +79,8 @@ func BenchmarkAttentionDecode(b *testing.B) {
 		const pages = (length + pageRows - 1) / pageRows
 		nk := shape.kvHeads * shape.dim
 		cache := func() kernels.Tensor {
-			return attnTensor(c.dtype, attnRandom(rng, c.dtype, sequences*pages*pageRows*nk, 1), sequences*pages*pageRows, nk, 0)
+			return attnTensor(c.dtype, attnRandom(rng, c.dtype, sequences*pages*pageRows*nk, 1),
+				sequences*pages*pageRows, nk, 0)
 		}
 		kv := kernels.KV{K: cache(), V: cache(), PageRows: pageRows}
 		l := &kernels.Layout{Packs: []int32{0, sequences}}
@@ -84,8 +91,10 @@ func BenchmarkAttentionDecode(b *testing.B) {
 			}
 			l.Spans = append(l.Spans, span)
 		}
-		q := attnTensor(c.dtype, attnRandom(rng, c.dtype, sequences*shape.heads*shape.dim, 1), sequences, shape.heads*shape.dim, 0)
-		out, lse := attnTensor(c.dtype, nil, sequences, q.Cols, 0), attnTensor(kernels.F32, nil, sequences, shape.heads, 0)
+		q := attnTensor(c.dtype, attnRandom(rng, c.dtype, sequences*shape.heads*shape.dim, 1), sequences,
+			shape.heads*shape.dim, 0)
+		out, lse := attnTensor(c.dtype, nil, sequences, q.Cols, 0), attnTensor(kernels.F32, nil, sequences, shape.heads,
+			0)
 		b.Run(fmt.Sprintf("heads=%d/%d/dim=%d", shape.heads, shape.kvHeads, shape.dim), func(b *testing.B) {
 			b.SetBytes(2 * 4 * sequences * length * int64(nk))
 			for b.Loop() {

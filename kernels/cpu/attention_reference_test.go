@@ -10,7 +10,8 @@ import (
 	"lockstep/kernels"
 )
 
-// The scalar reference of attention, written from the definition with no tile, no page and no skipped key but masked blocks.
+// The scalar reference of attention, written from the definition with no tile, no page and no skipped key but masked
+// blocks.
 
 // attnCase is a set of sequences with queries, keys and values in position order.
 type attnCase struct {
@@ -21,7 +22,8 @@ type attnCase struct {
 }
 
 func (c attnCase) String() string {
-	return fmt.Sprintf("%v heads %d/%d dim %d/%d window %d lengths %v", c.attnKind, c.Heads, c.KVHeads, c.HeadDim, c.ValueDim, c.Window, c.lengths)
+	return fmt.Sprintf("%v heads %d/%d dim %d/%d window %d lengths %v", c.attnKind, c.Heads, c.KVHeads, c.HeadDim,
+		c.ValueDim, c.Window, c.lengths)
 }
 
 func newAttnCase(rng *rand.Rand, kind attnKind, group, kvHeads, dim, window int, lengths ...int) attnCase {
@@ -31,7 +33,8 @@ func newAttnCase(rng *rand.Rand, kind attnKind, group, kvHeads, dim, window int,
 // newValueCase is newAttnCase with values of another width than queries and keys.
 func newValueCase(rng *rand.Rand, kind attnKind, group, kvHeads, dim, values, window int, lengths ...int) attnCase {
 	c := attnCase{
-		Attn:     kernels.Attn{Heads: group * kvHeads, KVHeads: kvHeads, HeadDim: dim, ValueDim: values, Scale: 1 / math.Sqrt(float64(dim)), Window: window},
+		Attn: kernels.Attn{Heads: group * kvHeads, KVHeads: kvHeads, HeadDim: dim, ValueDim: values,
+			Scale: 1 / math.Sqrt(float64(dim)), Window: window},
 		attnKind: kind, lengths: lengths,
 	}
 	for _, n := range lengths {
@@ -72,8 +75,8 @@ func refDot(mode kernels.DotMode, acc float32, x, y []float32) float32 {
 	return acc
 }
 
-// refStep16 is one step of DotTC16 for normal operands and results: every term is truncated to a multiple of 2^(top-25), which
-// float64 does exactly, and so is the sum of at most 17 of them.
+// refStep16 is one step of DotTC16 for normal operands and results: every term is truncated to a multiple of
+// 2^(top-25), which float64 does exactly, and so is the sum of at most 17 of them.
 func refStep16(acc float32, x, y []float32) float32 {
 	terms, exps := []float64{float64(acc)}, []int{math.Ilogb(float64(acc))}
 	for i := range x {
@@ -156,7 +159,8 @@ func (c attnCase) block(seq, i, head, from int, m, l float32, o []float32) (floa
 	top, any := m, false
 	for n := range block {
 		if j := from + n; c.visible(i, j) {
-			u[n] = refDot(c.dot, 0, c.head(c.q[seq], i, head, c.Heads), c.head(c.k[seq], j, head/group, c.KVHeads)) * scale
+			u[n] = refDot(c.dot, 0, c.head(c.q[seq], i, head, c.Heads), c.head(c.k[seq], j, head/group, c.KVHeads)) *
+				scale
 			top, any = max(top, u[n]), true
 		}
 	}
@@ -201,7 +205,8 @@ func (c attnCase) pack(order []int) attnBatch {
 	l.Packs[1] = int32(row)
 	nq, nk, no, nv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.Heads*c.ValueDim, c.KVHeads*c.ValueDim
 	return attnBatch{
-		q: attnTensor(c.dtype, q, row, nq, 0), k: attnTensor(c.dtype, k, row, nk, 3), v: attnTensor(c.dtype, v, row, nv, 16),
+		q: attnTensor(c.dtype, q, row, nq, 0), k: attnTensor(c.dtype, k, row, nk, 3), v: attnTensor(c.dtype, v, row, nv,
+			16),
 		out: attnTensor(c.dtype, nil, row, no, 5), lse: attnTensor(kernels.F32, nil, row, c.Heads, 0), layout: l,
 	}
 }

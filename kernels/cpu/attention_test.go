@@ -22,12 +22,14 @@ var (
 )
 
 var attnKinds = []attnKind{
-	plainKind, {kernels.BF16, kernels.DotFMA, kernels.Exp2Poly, 2048}, {kernels.BF16, kernels.DotTC16, kernels.Exp2Poly, 2048},
+	plainKind, {kernels.BF16, kernels.DotFMA, kernels.Exp2Poly, 2048}, {kernels.BF16, kernels.DotTC16, kernels.Exp2Poly,
+		2048},
 	ex2hKind, {kernels.BF16, kernels.DotTC16, kernels.Exp2Ex2h, 2048},
 	{kernels.F32, kernels.DotFMA, kernels.Exp2Poly, 64}, {kernels.BF16, kernels.DotTC16, kernels.Exp2Ex2h, 128},
 }
 
-// attnCases draws shapes that touch every path: groups, head dims, windows, many short sequences and lengths about the block.
+// attnCases draws shapes that touch every path: groups, head dims, windows, many short sequences and lengths about the
+// block.
 func attnCases(rng *rand.Rand, kind attnKind) []attnCase {
 	many := make([]int, 64)
 	for i := range many {
@@ -71,7 +73,8 @@ func (c attnCase) checkForward(t *testing.T, b attnBatch, first int) {
 			for h := range c.Heads {
 				wantOut, wantLSE := c.forward(s, i, h)
 				if got := c.value(out, 0, h, c.Heads); !sameBits(got, wantOut) || lse[h] != wantLSE {
-					t.Fatalf("%v: sequence %d position %d head %d:\n got %v lse %v\nwant %v lse %v", c, s, i, h, got, lse[h], wantOut, wantLSE)
+					t.Fatalf("%v: sequence %d position %d head %d:\n got %v lse %v\nwant %v lse %v", c, s, i, h, got,
+						lse[h], wantOut, wantLSE)
 				}
 			}
 		}
@@ -82,7 +85,8 @@ func (c attnCase) checkForward(t *testing.T, b attnBatch, first int) {
 func (c attnCase) checkSame(t *testing.T, what string, got, want attnBatch) {
 	t.Helper()
 	for r := range want.layout.Rows() {
-		if !sameBits(attnRow(got.out, r), attnRow(want.out, r)) || !sameBits(attnRow(got.lse, r), attnRow(want.lse, r)) {
+		if !sameBits(attnRow(got.out, r), attnRow(want.out, r)) ||
+			!sameBits(attnRow(got.lse, r), attnRow(want.lse, r)) {
 			t.Fatalf("%v: %s: row %d differs", c, what, r)
 		}
 	}
@@ -102,12 +106,14 @@ func TestAttentionEqualsDefinition(t *testing.T) {
 	}
 }
 
-// Rows behind key 2048 merge two splits; with the window the first split of the last rows is partly, then wholly masked.
+// Rows behind key 2048 merge two splits; with the window the first split of the last rows is partly, then wholly
+// masked.
 func TestAttentionSplits(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for i, window := range []int{0, 40, 2050} {
 		for j, kind := range attnKinds {
-			if kind.split != 2048 || i > 0 && j != i-1 { // 2118 keys take their time: all kinds without a window, one with each
+			// 2118 keys take their time: all kinds without a window, one with each
+			if kind.split != 2048 || i > 0 && j != i-1 {
 				continue
 			}
 			c := newAttnCase(rng, kind, 2, 1, 16, window, 2048+70)
@@ -118,8 +124,9 @@ func TestAttentionSplits(t *testing.T) {
 	}
 }
 
-// serve runs the case through a paged cache: steps that mix decode rows and prefill chunks of up to maxChunk rows of some of the
-// sequences, in any order. Pages are scattered, and what no position wrote is NaN. The result is laid out as train lays it out.
+// serve runs the case through a paged cache: steps that mix decode rows and prefill chunks of up to maxChunk rows of
+// some of the sequences, in any order. Pages are scattered, and what no position wrote is NaN. The result is laid out
+// as train lays it out.
 func (c attnCase) serve(dev *Device, rng *rand.Rand, pageRows, maxChunk int) attnBatch {
 	all := c.pack(ints(len(c.lengths)))
 	pages := 0
@@ -128,7 +135,8 @@ func (c attnCase) serve(dev *Device, rng *rand.Rand, pageRows, maxChunk int) att
 	}
 	free := rng.Perm(pages + 2)
 	nk, nv := c.KVHeads*c.HeadDim, c.KVHeads*c.ValueDim
-	kv := kernels.KV{K: attnTensor(c.dtype, nil, (pages+2)*pageRows, nk, 0), V: attnTensor(c.dtype, nil, (pages+2)*pageRows, nv, 0), PageRows: pageRows}
+	kv := kernels.KV{K: attnTensor(c.dtype, nil, (pages+2)*pageRows, nk, 0), V: attnTensor(c.dtype, nil,
+		(pages+2)*pageRows, nv, 0), PageRows: pageRows}
 	tables, done := make([][]int32, len(c.lengths)), make([]int, len(c.lengths))
 	for left := all.layout.Rows(); left > 0; {
 		step := &kernels.Layout{}
@@ -144,14 +152,16 @@ func (c attnCase) serve(dev *Device, rng *rand.Rand, pageRows, maxChunk int) att
 			}
 			step.Spans = append(step.Spans, kernels.Span{Row: len(from), Rows: n, Pos: done[s], Pages: tables[s]})
 			for i := done[s]; i < done[s]+n; i++ {
-				q, k, v = append(q, attnRowOf(c.q[s], i, c.Heads*c.HeadDim)...), append(k, attnRowOf(c.k[s], i, nk)...), append(v, attnRowOf(c.v[s], i, nv)...)
+				q, k, v = append(q, attnRowOf(c.q[s], i, c.Heads*c.HeadDim)...), append(k, attnRowOf(c.k[s], i, nk)...),
+					append(v, attnRowOf(c.v[s], i, nv)...)
 				from = append(from, all.layout.Spans[s].Row+i)
 			}
 			done[s] += n
 		}
 		rows := len(from)
 		step.Packs = []int32{0, int32(rows)}
-		out, lse := attnTensor(c.dtype, nil, rows, c.Heads*c.ValueDim, 0), attnTensor(kernels.F32, nil, rows, c.Heads, 0)
+		out, lse := attnTensor(c.dtype, nil, rows, c.Heads*c.ValueDim, 0), attnTensor(kernels.F32, nil, rows, c.Heads,
+			0)
 		dev.StoreKV(kv, attnTensor(c.dtype, k, rows, nk, 1), attnTensor(c.dtype, v, rows, nv, 2), step)
 		dev.Attention(out, lse, attnTensor(c.dtype, q, rows, c.Heads*c.HeadDim, 0), kv, step, c.Attn)
 		for r, to := range from {
@@ -187,7 +197,8 @@ func TestAttentionSplitDiffers(t *testing.T) {
 	for s, span := range want.layout.Spans {
 		differ := 0
 		for i := range span.Rows {
-			same := sameBits(attnRow(got.out, span.Row+i), attnRow(want.out, span.Row+i)) && sameBits(attnRow(got.lse, span.Row+i), attnRow(want.lse, span.Row+i))
+			same := sameBits(attnRow(got.out, span.Row+i), attnRow(want.out, span.Row+i)) &&
+				sameBits(attnRow(got.lse, span.Row+i), attnRow(want.lse, span.Row+i))
 			if !same {
 				differ++
 			}

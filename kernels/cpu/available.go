@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Available is what the system says that programs can still take, at most what the control groups of this process leave it;
-// 0 where neither is known.
+// Available is what the system says that programs can still take, at most what the control groups of this process leave
+// it; 0 where neither is known.
 func (d *Device) Available() int { return available("/") }
 
 // available reads the system's files under a folder.

@@ -19,8 +19,10 @@ type GEMMResult struct {
 
 // GEMMCase is a matrix product of a benchmark: Rows x Cols over Depth, for each of Groups.
 type GEMMCase struct {
-	Op                string // MatMul [rows, depth] x [cols, depth]^T, MatMulT [rows, depth] x [depth, cols], WeightGrad [rows, cols] over depth rows
-	Groups            int    // 0: dense. Rows are those of one group; for WeightGrad depth is
+	// MatMul [rows, depth] x [cols, depth]^T, MatMulT [rows, depth] x [depth, cols], WeightGrad [rows, cols] over depth
+	// rows
+	Op                string
+	Groups            int // 0: dense. Rows are those of one group; for WeightGrad depth is
 	Rows, Cols, Depth int
 }
 

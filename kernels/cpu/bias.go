@@ -7,7 +7,8 @@ import (
 	"lockstep/kernels"
 )
 
-// AddBias: out[t] = round(x[t] + bias of the row's group). out, x [T, n]; bias [groups, 1, n], g nil for one group. out may be x.
+// AddBias: out[t] = round(x[t] + bias of the row's group). out, x [T, n]; bias [groups, 1, n], g nil for one group. out
+// may be x.
 func (d *Device) AddBias(out, x, bias kernels.Tensor, g *kernels.Groups) {
 	const op = "add bias"
 	mustShape(op, "out", out, x.Rows, x.Cols)

@@ -8,7 +8,8 @@ import (
 
 var biasOps = []rowOp{
 	{name: "AddBias", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
-		x, out, bias, wide := c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols())), c.weight(1, c.cols()), c.f32(1, c.cols())
+		x, out, bias, wide := c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols())), c.weight(1, c.cols()),
+			c.f32(1, c.cols())
 		d.AddBias(out, x, bias, nil)
 		d.AddBias(x, x, wide, nil)
 		return []kernels.Tensor{out, x}, nil

@@ -18,11 +18,12 @@ type hierarchy struct {
 
 var (
 	groupsV2 = hierarchy{"memory.max", "memory.current", []string{"active_file", "inactive_file"}}
-	groupsV1 = hierarchy{"memory.limit_in_bytes", "memory.usage_in_bytes", []string{"total_active_file", "total_inactive_file"}}
+	groupsV1 = hierarchy{"memory.limit_in_bytes", "memory.usage_in_bytes", []string{"total_active_file",
+		"total_inactive_file"}}
 )
 
-// groupRoom is how many bytes the control groups of this process leave it, of whichever leaves least: its own, those around
-// it, in either version. The largest int: they have no limit.
+// groupRoom is how many bytes the control groups of this process leave it, of whichever leaves least: its own, those
+// around it, in either version. The largest int: they have no limit.
 func groupRoom(root string) int {
 	groups, err := os.ReadFile(root + "proc/self/cgroup")
 	if err != nil {
@@ -75,8 +76,8 @@ func groupMounts(text string) (mounts []groupMount) {
 	return mounts
 }
 
-// below is a group's folder under the mount point, from "/" on. A group outside of what is mounted, as a container may see
-// its own, is limited by what is mounted at least.
+// below is a group's folder under the mount point, from "/" on. A group outside of what is mounted, as a container may
+// see its own, is limited by what is mounted at least.
 func (m groupMount) below(group string) string {
 	if m.root == "/" {
 		return path.Clean(group)

@@ -26,7 +26,8 @@ const (
 	mib      = 1 << 20
 	meminfo8 = "MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n" // 8 GiB
 	mountV2  = "30 1 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-	mountV1  = "33 32 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n36 32 0:31 %s /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+	mountV1  = "33 32 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n36 32 0:31 %s /sys/fs/cgroup/memory rw - " +
+		"cgroup cgroup rw,memory\n"
 )
 
 func bytesOf(n int) string { return fmt.Sprintf("%d\n", n) }
@@ -49,7 +50,8 @@ func TestAvailableInGroups(t *testing.T) {
 		}, 3072},
 		{"v2, a limit around it", map[string]string{
 			"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": mountV2,
-			v2 + "a/b/memory.max": "max\n", v2 + "a/memory.max": bytesOf(2048 * mib), v2 + "a/memory.current": bytesOf(48 * mib),
+			v2 + "a/b/memory.max": "max\n", v2 + "a/memory.max": bytesOf(2048 * mib),
+			v2 + "a/memory.current": bytesOf(48 * mib),
 		}, 2000},
 		{"v2, the nearer limit is the larger", map[string]string{
 			"proc/self/cgroup": "0::/a/b\n", "proc/self/mountinfo": mountV2,
@@ -64,16 +66,21 @@ func TestAvailableInGroups(t *testing.T) {
 			"proc/self/cgroup": "0::/a\n", "proc/self/mountinfo": mountV2, v2 + "a/memory.max": bytesOf(64 << 30),
 		}, 8192},
 		{"v1", map[string]string{
-			"proc/self/cgroup": "9:name=systemd:/\n4:cpu,memory:/x/y\n1:cpu:/\n0::/\n", "proc/self/mountinfo": fmt.Sprintf(mountV1, "/"),
-			v1 + "x/y/memory.limit_in_bytes": bytesOf(9223372036854771712), v1 + "x/memory.limit_in_bytes": bytesOf(4096 * mib),
-			v1 + "x/memory.usage_in_bytes": bytesOf(512 * mib), v1 + "x/memory.stat": "cache 1\ntotal_inactive_file " + bytesOf(12*mib),
+			"proc/self/cgroup":               "9:name=systemd:/\n4:cpu,memory:/x/y\n1:cpu:/\n0::/\n",
+			"proc/self/mountinfo":            fmt.Sprintf(mountV1, "/"),
+			v1 + "x/y/memory.limit_in_bytes": bytesOf(9223372036854771712),
+			v1 + "x/memory.limit_in_bytes":   bytesOf(4096 * mib),
+			v1 + "x/memory.usage_in_bytes":   bytesOf(512 * mib),
+			v1 + "x/memory.stat": "cache 1\ntotal_inactive_file " +
+				bytesOf(12*mib),
 		}, 3596},
 		{"v1 in a container that sees its group as the top", map[string]string{
 			"proc/self/cgroup": "4:memory:/docker/0a1b\n", "proc/self/mountinfo": fmt.Sprintf(mountV1, "/docker/0a1b"),
 			v1 + "memory.limit_in_bytes": bytesOf(1024 * mib),
 		}, 1024},
 		{"v1, a group outside of what is mounted", map[string]string{
-			"proc/self/cgroup": "4:memory:/docker/0a1b-other\n", "proc/self/mountinfo": fmt.Sprintf(mountV1, "/docker/0a1b"),
+			"proc/self/cgroup": "4:memory:/docker/0a1b-other\n", "proc/self/mountinfo": fmt.Sprintf(mountV1,
+				"/docker/0a1b"),
 			v1 + "memory.limit_in_bytes": bytesOf(1024 * mib), v1 + "-other/memory.limit_in_bytes": bytesOf(1 * mib),
 		}, 1024},
 		{"both, v2 without memory", map[string]string{
@@ -87,7 +94,8 @@ func TestAvailableInGroups(t *testing.T) {
 		}
 	}
 	full := map[string]string{
-		"proc/self/cgroup": "0::/a\n", "proc/self/mountinfo": mountV2, v2 + "a/memory.max": bytesOf(mib), v2 + "a/memory.current": bytesOf(mib),
+		"proc/self/cgroup": "0::/a\n", "proc/self/mountinfo": mountV2, v2 + "a/memory.max": bytesOf(mib),
+		v2 + "a/memory.current": bytesOf(mib),
 	}
 	if got := available(machine(t, full)); got != 1 {
 		t.Errorf("a full group has %d bytes left, want 1: 0 would be unknown", got)

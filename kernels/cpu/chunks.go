@@ -8,7 +8,8 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// chunked is one call of a recurrence by rule 4 of the definition (kernels.Recurrent): the delta rule, or a state space where rule is nil.
+// chunked is one call of a recurrence by rule 4 of the definition (kernels.Recurrent): the delta rule, or a state space
+// where rule is nil.
 type chunked struct {
 	d     *Device
 	shape kernels.Recurrence
@@ -21,7 +22,8 @@ type chunked struct {
 	state   *kernels.ChunkState // nil: spans start at position 0
 }
 
-// deltaRule and stateSpace are what the kinds add: beta before its sigmoid [T, Heads]; steps [T, Heads] and the skip's factor of each head.
+// deltaRule and stateSpace are what the kinds add: beta before its sigmoid [T, Heads]; steps [T, Heads] and the skip's
+// factor of each head.
 type (
 	deltaRule  struct{ b matrix }
 	stateSpace struct {
@@ -62,7 +64,8 @@ var chunkScratches = sync.Pool{New: func() any { return new(chunkScratch) }}
 
 func (op *chunked) check(name string, l *kernels.Layout, values ...kernels.Tensor) {
 	r := op.shape
-	bad := r.KeyHeads <= 0 || r.Heads%r.KeyHeads != 0 || op.q.cols != r.KeyHeads*r.KeyDim || op.k.cols != op.q.cols || op.v.cols != r.Heads*r.ValueDim
+	bad := r.KeyHeads <= 0 || r.Heads%r.KeyHeads != 0 || op.q.cols != r.KeyHeads*r.KeyDim || op.k.cols != op.q.cols ||
+		op.v.cols != r.Heads*r.ValueDim
 	for _, t := range values {
 		bad = bad || t.Rows != op.v.rows || t.Cols != op.v.cols && t.Cols != r.Heads
 	}
@@ -70,7 +73,8 @@ func (op *chunked) check(name string, l *kernels.Layout, values ...kernels.Tenso
 		bad = bad || op.state == nil && s.Pos != 0 || s.Row+s.Rows > op.v.rows
 	}
 	if bad {
-		panic(fmt.Sprintf("cpu: %s %+v of %d rows, queries of %d columns, keys %d, values %d, others %v", name, r, op.v.rows, op.q.cols, op.k.cols, op.v.cols, values))
+		panic(fmt.Sprintf("cpu: %s %+v of %d rows, queries of %d columns, keys %d, values %d, others %v", name, r,
+			op.v.rows, op.q.cols, op.k.cols, op.v.cols, values))
 	}
 }
 
@@ -108,8 +112,8 @@ func (op *chunked) run(out kernels.Tensor, l *kernels.Layout) {
 	})
 }
 
-// eachPiece cuts a span at multiples of ChunkRows: rows [row, row+n) of the batch are rows from, from+1, ... of their chunk, which ends with
-// them where closes is set.
+// eachPiece cuts a span at multiples of ChunkRows: rows [row, row+n) of the batch are rows from, from+1, ... of their
+// chunk, which ends with them where closes is set.
 func (op *chunked) eachPiece(s *kernels.Span, body func(row, from, n int, closes bool)) {
 	size := op.d.def.ChunkRows
 	for r := 0; r < s.Rows; {
@@ -140,7 +144,8 @@ func (op *chunked) open(s *kernels.Span, head int, w *chunkScratch) {
 	} else {
 		w.k = slotPart(op.state.K, s.Slot, head, kLen)
 		for h := head * op.group; h < (head+1)*op.group; h++ {
-			w.heads = append(w.heads, headState{slotPart(op.state.S, s.Slot, h, sLen), slotPart(op.state.N, s.Slot, h, nLen), slotPart(op.state.C, s.Slot, h, size)})
+			w.heads = append(w.heads, headState{slotPart(op.state.S, s.Slot, h, sLen), slotPart(op.state.N, s.Slot, h,
+				nLen), slotPart(op.state.C, s.Slot, h, size)})
 		}
 	}
 	if s.Pos == 0 {

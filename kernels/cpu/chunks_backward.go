@@ -2,25 +2,30 @@ package cpu
 
 import "lockstep/kernels"
 
-// The backward of rule 4, chunk by chunk from the last. For one head of a chunk of rows 0 ... L-1, with the names of the forward, do_i = dout_i, A the gradient of S'
-// (+0 behind a span's last chunk), F_i = Exp2(c_(L-1) - c_i), P_ij = dot(q_i, k_j)*G_ij for j <= i and +0 for j > i; "by fma over" continues each element's chain:
+// The backward of rule 4, chunk by chunk from the last. For one head of a chunk of rows 0 ... L-1, with the names of
+// the forward, do_i = dout_i, A the gradient of S' (+0 behind a span's last chunk), F_i = Exp2(c_(L-1) - c_i), P_ij =
+// dot(q_i, k_j)*G_ij for j <= i and +0 for j > i; "by fma over" continues each element's chain:
 //
 //	dn_i = F_i*dot(k_i, A), then by fma over rows j ascending with (P_ji, do_j)
 //	x_i  = dn_i; delta rule: then by fma over j = L-1 ... i+1 with (-M_ji, x_j)
 //	Y_ij = dot(do_i, n_j)*G_ij for j <= i, else +0
-//	B_ij = -dot(x_i, n_j)*G_ij for j < i, else +0;  X_ij = beta_i*B_ij;  y_i = -(beta_i*E_i)*x_i        (delta rule; parts with B, X and y are its own)
+//	B_ij = -dot(x_i, n_j)*G_ij for j < i, else +0; X_ij = beta_i*B_ij; y_i = -(beta_i*E_i)*x_i (delta rule; parts with
+//	B, X and y are its own)
 //	dq_i = E_i*dot(do_i, S^T), then by fma over j with (Y_ij, k_j)
-//	dk_i = u_i = F_i*dot(n_i, A^T), then by fma over the values with (y_i, S^T), over j with (X_ij, k_j), over j with (X_ji, k_j), over j with (Y_ji, q_j)
+//	dk_i = u_i = F_i*dot(n_i, A^T), then by fma over the values with (y_i, S^T), over j with (X_ij, k_j), over j with
+//	(X_ji, k_j), over j with (Y_ji, q_j)
 //	Z_ij = Y_ij*dot(q_i, k_j) + X_ij*dot(k_i, k_j) for j < i, else +0;  t_i = tree(k_i*u_i)
-//	dc_i = tree over j of Z_ij - sum over rows j ascending of Z_ji + E_i*tree(dot(q_i, S)*do_i) + tree(y_i*h_i) - t_i, from the left; h_i = dot(k_i, S)
+//	dc_i = tree over j of Z_ij - sum over rows j ascending of Z_ji + E_i*tree(dot(q_i, S)*do_i) + tree(y_i*h_i) - t_i,
+//	from the left; h_i = dot(k_i, S)
 //	       the last row then adds (sum over i ascending of t_i) + E_(L-1)*tree(A*S), as flat arrays
 //	dg_i = sum over j = L-1 ... i of dc_j
-//	dS   = E_(L-1)*A, then by fma over rows with (q_i*E_i, do_i), then over rows with (k_i, y_i): A of the chunk before
+//	dS = E_(L-1)*A, then by fma over rows with (q_i*E_i, do_i), then over rows with (k_i, y_i): A of the chunk before
 //
-// Delta rule: dv_i = round(beta_i*x_i + 0), dbeta_i = tree(x_i*(v_i - E_i*h_i)) + tree over j of B_ij*dot(k_i, k_j), db_i = round(dbeta_i*(beta_i*(1-beta_i))).
-// State space: dx_i = round((dt_i*x_i + skip*do_i) + 0), ddt_i = tree(x_i*v_i).
-// dq and dk of a key head are sums over its heads ascending, from +0. In the delta rule they go on through the norms: with d = dq*KeyDim^-0.5 (or dk), x the raw
-// row and xh = x*rs: round(rs*(d - xh*tree(d*xh)) + 0); a state space rounds them as they are, + 0.
+// Delta rule: dv_i = round(beta_i*x_i + 0), dbeta_i = tree(x_i*(v_i - E_i*h_i)) + tree over j of B_ij*dot(k_i, k_j),
+// db_i = round(dbeta_i*(beta_i*(1-beta_i))). State space: dx_i = round((dt_i*x_i + skip*do_i) + 0), ddt_i =
+// tree(x_i*v_i). dq and dk of a key head are sums over its heads ascending, from +0. In the delta rule they go on
+// through the norms: with d = dq*KeyDim^-0.5 (or dk), x the raw row and xh = x*rs: round(rs*(d - xh*tree(d*xh)) + 0); a
+// state space rounds them as they are, + 0.
 type chunkedGrad struct {
 	chunked
 	dout, dq, dk, dv matrix

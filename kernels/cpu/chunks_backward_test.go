@@ -26,8 +26,10 @@ func (c *recCase) newGrads(order []int) recGrads {
 	}
 	nq, nv := c.KeyHeads*c.KeyDim, c.Heads*c.ValueDim
 	return recGrads{
-		dout: attnTensor(c.dtype, dout, rows, nv, 1), dq: attnTensor(c.dtype, nil, rows, nq, 2), dk: attnTensor(c.dtype, nil, rows, nq, 3),
-		dv: attnTensor(c.dtype, nil, rows, nv, 4), dg: attnTensor(kernels.F32, nil, rows, c.Heads, 0), db: attnTensor(second, nil, rows, c.Heads, 5),
+		dout: attnTensor(c.dtype, dout, rows, nv, 1), dq: attnTensor(c.dtype, nil, rows, nq, 2),
+		dk: attnTensor(c.dtype, nil, rows, nq, 3),
+		dv: attnTensor(c.dtype, nil, rows, nv, 4), dg: attnTensor(kernels.F32, nil, rows, c.Heads, 0),
+		db:    attnTensor(second, nil, rows, c.Heads, 5),
 		dskip: kernels.Wrap(make([]float32, c.Heads), 1, c.Heads),
 	}
 }
@@ -36,7 +38,8 @@ func (c *recCase) runBackward(dev *Device, b recBatch, g recGrads) {
 	if c.delta {
 		dev.DeltaRuleBackward(g.dq, g.dk, g.dv, g.dg, g.db, g.dout, b.q, b.k, b.v, b.g, b.b, b.layout, c.Recurrence)
 	} else {
-		dev.StateSpaceBackward(g.dq, g.dk, g.dv, g.dg, g.db, g.dskip, g.dout, b.q, b.k, b.v, b.g, b.b, b.skip, b.layout, c.Recurrence)
+		dev.StateSpaceBackward(g.dq, g.dk, g.dv, g.dg, g.db, g.dskip, g.dout, b.q, b.k, b.v, b.g, b.b, b.skip, b.layout,
+			c.Recurrence)
 	}
 }
 
@@ -104,7 +107,8 @@ func (c *recCase) checkGrads(t *testing.T, got recGrads, seq int, span kernels.S
 				}
 			}
 			if c.delta {
-				dq = refUnitGrad(refScaled(dq, float32(1/math.Sqrt(float64(c.KeyDim)))), c.part(c.q, seq, i, kh, c.KeyHeads, c.KeyDim))
+				dq = refUnitGrad(refScaled(dq, float32(1/math.Sqrt(float64(c.KeyDim)))),
+					c.part(c.q, seq, i, kh, c.KeyHeads, c.KeyDim))
 				dk = refUnitGrad(dk, c.part(c.k, seq, i, kh, c.KeyHeads, c.KeyDim))
 			}
 			c.wantHead(t, "dq", attnRow(got.dq, span.Row+i), kh, dq)
@@ -143,7 +147,8 @@ func TestRecurrenceGradient(t *testing.T) {
 		loss := func(at int) func(p []float64) float64 {
 			return func(p []float64) float64 {
 				sum := 0.0
-				for i, o := range c.plain(append(append(append([]float64{}, in[:at]...), p...), in[at+len(p):]...), 70) {
+				for i, o := range c.plain(append(append(append([]float64{}, in[:at]...), p...), in[at+len(p):]...),
+					70) {
 					sum += o * float64(c.dout[0][i])
 				}
 				return sum
@@ -161,7 +166,8 @@ func TestRecurrenceGradient(t *testing.T) {
 	}
 }
 
-// dskip is a sum over rows in blocks of packs that continues what is there: two packs in turn give the bits of both at once.
+// dskip is a sum over rows in blocks of packs that continues what is there: two packs in turn give the bits of both at
+// once.
 func TestSkipGradientOfPacks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(25, 26))
 	dev := attnDevices(t, plainKind)[0]

@@ -27,7 +27,8 @@ func (c *recCase) String() string {
 }
 
 func newRecCase(rng *rand.Rand, kind attnKind, delta bool, r kernels.Recurrence, lengths ...int) *recCase {
-	c := &recCase{Recurrence: r, attnKind: kind, delta: delta, lengths: lengths, skip: attnRandom(rng, kernels.F32, r.Heads, 1)}
+	c := &recCase{Recurrence: r, attnKind: kind, delta: delta, lengths: lengths, skip: attnRandom(rng, kernels.F32,
+		r.Heads, 1)}
 	for _, n := range lengths {
 		c.q = append(c.q, attnRandom(rng, kind.dtype, n*r.KeyHeads*r.KeyDim, 1))
 		c.k = append(c.k, attnRandom(rng, kind.dtype, n*r.KeyHeads*r.KeyDim, 1))
@@ -126,7 +127,8 @@ func (c *recCase) chunk(seq, head, from, rows int, s [][]float32) *refChunk {
 	ch := &refChunk{rows: rows, s: s, g: refMatrix(rows, rows), qq: refMatrix(rows, rows), kk: refMatrix(rows, rows)}
 	exp2, sum, keyHead := c.exp2.Func(), float32(0), head/(c.Heads/c.KeyHeads)
 	for i := range rows {
-		q, k := c.part(c.q, seq, from+i, keyHead, c.KeyHeads, c.KeyDim), c.part(c.k, seq, from+i, keyHead, c.KeyHeads, c.KeyDim)
+		q, k := c.part(c.q, seq, from+i, keyHead, c.KeyHeads, c.KeyDim), c.part(c.k, seq, from+i, keyHead, c.KeyHeads,
+			c.KeyDim)
 		if c.delta {
 			rsq := 1 / float32(math.Sqrt(float64(refTreeDot(q, q)+1e-6)))
 			rsk := 1 / float32(math.Sqrt(float64(refTreeDot(k, k)+1e-6)))
@@ -134,7 +136,8 @@ func (c *recCase) chunk(seq, head, from, rows int, s [][]float32) *refChunk {
 			ch.rsq, ch.rsk = append(ch.rsq, rsq), append(ch.rsk, rsk)
 		}
 		sum += float32(c.g[seq][(from+i)*c.Heads+head] * kernels.Log2E)
-		ch.q, ch.k, ch.v, ch.c = append(ch.q, q), append(ch.k, k), append(ch.v, c.part(c.v, seq, from+i, head, c.Heads, c.ValueDim)), append(ch.c, sum)
+		ch.q, ch.k, ch.v, ch.c = append(ch.q, q), append(ch.k, k), append(ch.v, c.part(c.v, seq, from+i, head, c.Heads,
+			c.ValueDim)), append(ch.c, sum)
 		ch.e = append(ch.e, exp2(sum))
 		ch.h = append(ch.h, make([]float32, c.ValueDim))
 		for j := range i + 1 {
@@ -217,7 +220,8 @@ func (c *recCase) backward(seq, head int) *refGrads {
 	return g
 }
 
-// backwardChunk is the statement at chunkedGrad, line by line; a is turned into the gradient of the state before the chunk.
+// backwardChunk is the statement at chunkedGrad, line by line; a is turned into the gradient of the state before the
+// chunk.
 func (c *recCase) backwardChunk(ch *refChunk, seq, head, from int, a [][]float32) *refGrads {
 	n := ch.rows
 	var do, y, qs [][]float32
@@ -291,7 +295,8 @@ func (c *recCase) backwardChunk(ch *refChunk, seq, head, from int, a [][]float32
 }
 
 // scalarGrads is dg, db or ddt, dv and the rows of dskip.
-func (c *recCase) scalarGrads(out *refGrads, ch *refChunk, head int, do, x, y, qs, ym, b, xm [][]float32, ts []float32, sum float32, a [][]float32) {
+func (c *recCase) scalarGrads(out *refGrads, ch *refChunk, head int, do, x, y, qs, ym, b, xm [][]float32, ts []float32,
+	sum float32, a [][]float32) {
 	n := ch.rows
 	z, dc := refMatrix(n, n), make([]float32, n)
 	var flatA, flatS []float32

@@ -22,7 +22,8 @@ func (c *recCase) rowsOf(pieces []kernels.Span, seqs []int) recBatch {
 	nq, nv, row := c.KeyHeads*c.KeyDim, c.Heads*c.ValueDim, 0
 	for i, p := range pieces {
 		s, end := seqs[i], p.Pos+p.Rows
-		q, k, v = append(q, c.q[s][p.Pos*nq:end*nq]...), append(k, c.k[s][p.Pos*nq:end*nq]...), append(v, c.v[s][p.Pos*nv:end*nv]...)
+		q, k, v = append(q, c.q[s][p.Pos*nq:end*nq]...), append(k, c.k[s][p.Pos*nq:end*nq]...),
+			append(v, c.v[s][p.Pos*nv:end*nv]...)
 		g, b = append(g, c.g[s][p.Pos*c.Heads:end*c.Heads]...), append(b, c.b[s][p.Pos*c.Heads:end*c.Heads]...)
 		p.Row = row
 		row += p.Rows
@@ -34,8 +35,10 @@ func (c *recCase) rowsOf(pieces []kernels.Span, seqs []int) recBatch {
 		second = c.dtype
 	}
 	return recBatch{
-		q: attnTensor(c.dtype, q, row, nq, 5), k: attnTensor(c.dtype, k, row, nq, 3), v: attnTensor(c.dtype, v, row, nv, 1), g: attnTensor(kernels.F32, g, row, c.Heads, 0),
-		b: attnTensor(second, b, row, c.Heads, 2), skip: kernels.Wrap(c.skip, 1, c.Heads), out: attnTensor(c.dtype, nil, row, nv, 7), layout: l,
+		q: attnTensor(c.dtype, q, row, nq, 5), k: attnTensor(c.dtype, k, row, nq, 3), v: attnTensor(c.dtype, v, row, nv,
+			1), g: attnTensor(kernels.F32, g, row, c.Heads, 0),
+		b: attnTensor(second, b, row, c.Heads, 2), skip: kernels.Wrap(c.skip, 1, c.Heads), out: attnTensor(c.dtype, nil,
+			row, nv, 7), layout: l,
 	}
 }
 
@@ -56,7 +59,8 @@ func (c *recCase) run(dev *Device, b recBatch, s *kernels.ChunkState) recBatch {
 	return b
 }
 
-// serve runs the case in slots: steps of up to maxRows rows of some of the sequences, in any order. Slots hold NaN before their sequence begins.
+// serve runs the case in slots: steps of up to maxRows rows of some of the sequences, in any order. Slots hold NaN
+// before their sequence begins.
 func (c *recCase) serve(dev *Device, rng *rand.Rand, maxRows int) recBatch {
 	all, slots := c.pack(ints(len(c.lengths))), rng.Perm(len(c.lengths)+1)
 	s := kernels.NewChunkState(kernels.NewArena(dev), c.Recurrence, len(slots), dev.def.ChunkRows)
@@ -102,8 +106,10 @@ func recCases(rng *rand.Rand, kind attnKind) []*recCase {
 	var cases []*recCase
 	for _, delta := range []bool{true, false} {
 		cases = append(cases,
-			newRecCase(rng, kind, delta, kernels.Recurrence{KeyHeads: 2, Heads: 4, KeyDim: 16, ValueDim: 12}, edgeLengths...),
-			newRecCase(rng, kind, delta, kernels.Recurrence{KeyHeads: 1, Heads: 3, KeyDim: 5, ValueDim: 40}, 2, 200, 1, 3),
+			newRecCase(rng, kind, delta, kernels.Recurrence{KeyHeads: 2, Heads: 4, KeyDim: 16, ValueDim: 12},
+				edgeLengths...),
+			newRecCase(rng, kind, delta, kernels.Recurrence{KeyHeads: 1, Heads: 3, KeyDim: 5, ValueDim: 40}, 2, 200, 1,
+				3),
 			newRecCase(rng, kind, delta, kernels.Recurrence{KeyHeads: 1, Heads: 1, KeyDim: 32, ValueDim: 32}, 129))
 	}
 	return cases
@@ -121,8 +127,10 @@ func TestRecurrenceEqualsDefinition(t *testing.T) {
 					for i, row := range rows {
 						got := attnRow(want.out, span.Row+i)[h*c.ValueDim:][:c.ValueDim]
 						for d := range row {
-							if row[d] = attnRound(c.dtype, row[d]); math.Float32bits(row[d]) != math.Float32bits(got[d]) {
-								t.Fatalf("%v: sequence %d position %d head %d value %d: %v, want %v", c, seq, i, h, d, got[d], row[d])
+							if row[d] = attnRound(c.dtype, row[d]); math.Float32bits(row[d]) !=
+								math.Float32bits(got[d]) {
+								t.Fatalf("%v: sequence %d position %d head %d value %d: %v, want %v", c, seq, i, h, d,
+									got[d], row[d])
 							}
 						}
 					}
@@ -135,7 +143,8 @@ func TestRecurrenceEqualsDefinition(t *testing.T) {
 	}
 }
 
-// Any cut of a prefill and any mix with other sequences gives the bits of the packed batch, and each sequence those that it has alone.
+// Any cut of a prefill and any mix with other sequences gives the bits of the packed batch, and each sequence those
+// that it has alone.
 func TestRecurrenceServesWhatItTrains(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	for _, kind := range attnKinds {
@@ -145,7 +154,8 @@ func TestRecurrenceServesWhatItTrains(t *testing.T) {
 			c.checkSame(t, "in pieces", c.serve(devs[i%len(devs)], rng, 1+rng.IntN(90)).out, want.out)
 			c.checkSame(t, "row by row", c.serve(devs[i%len(devs)], rng, 1).out, want.out)
 			for s, span := range want.layout.Spans {
-				c.checkSame(t, "alone", c.run(devs[i%len(devs)], c.pack([]int{s}), nil).out, want.out.RowRange(span.Row, span.Row+span.Rows))
+				c.checkSame(t, "alone", c.run(devs[i%len(devs)], c.pack([]int{s}), nil).out, want.out.RowRange(span.Row,
+					span.Row+span.Rows))
 			}
 		}
 	}
@@ -178,7 +188,8 @@ func (c *recCase) inputs(seq int) (x []float64) {
 	return x
 }
 
-// plain is the recurrence token by token (the delta rule of arXiv 2412.06464, equation 10; Mamba2's of 2405.21060, equation 2): out [T, Heads*ValueDim].
+// plain is the recurrence token by token (the delta rule of arXiv 2412.06464, equation 10; Mamba2's of 2405.21060,
+// equation 2): out [T, Heads*ValueDim].
 func (c *recCase) plain(in []float64, rows int) []float64 {
 	take := func(n int) []float64 {
 		x := in[:n]
@@ -186,7 +197,8 @@ func (c *recCase) plain(in []float64, rows int) []float64 {
 		return x
 	}
 	nq, nv := c.KeyHeads*c.KeyDim, c.Heads*c.ValueDim
-	q, k, v, g, b, skip := take(rows*nq), take(rows*nq), take(rows*nv), take(rows*c.Heads), take(rows*c.Heads), take(c.Heads)
+	q, k, v, g, b, skip := take(rows*nq), take(rows*nq), take(rows*nv), take(rows*c.Heads), take(rows*c.Heads),
+		take(c.Heads)
 	out := make([]float64, rows*nv)
 	for h := range c.Heads {
 		s := make([]float64, c.KeyDim*c.ValueDim)

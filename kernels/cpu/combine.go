@@ -2,8 +2,9 @@ package cpu
 
 import "lockstep/kernels"
 
-// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded; weights nil: of y alone.
-// By Definition.Combine products and sums are rounded to bf16 on the way. out [T, H]; y [R, H]; weights F32 and rowOf int32 [T, K].
+// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded;
+// weights nil: of y alone. By Definition.Combine products and sums are rounded to bf16 on the way. out [T, H]; y [R,
+// H]; weights F32 and rowOf int32 [T, K].
 func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
 	const op = "combine"
 	k := rowOf.Cols
@@ -42,8 +43,8 @@ func addInBF16(z, row []float32, w float32) {
 	}
 }
 
-// CombineBackward: dy[row] = round(weights[t,k]*dout[t]) and dweights[t,k] = tree(dout[t]*y[row]) for row = rowOf[t,k]. Every row of dy [R, H]
-// belongs to one (token, slot). dweights F32 [T, K].
+// CombineBackward: dy[row] = round(weights[t,k]*dout[t]) and dweights[t,k] = tree(dout[t]*y[row]) for row = rowOf[t,k].
+// Every row of dy [R, H] belongs to one (token, slot). dweights F32 [T, K].
 func (d *Device) CombineBackward(dy, dweights, dout, y, weights, rowOf kernels.Tensor) {
 	const op = "combine backward"
 	k := rowOf.Cols

@@ -25,7 +25,8 @@ func (d *Device) Zero(t kernels.Tensor) {
 
 // Copy copies a tensor of the same shape, strides free, and converts F32 to BF16 (to nearest even) or back (exact).
 func (d *Device) Copy(dst, src kernels.Tensor) {
-	if dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols || (dst.DType == kernels.I32) != (src.DType == kernels.I32) {
+	if dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols || (dst.DType == kernels.I32) !=
+		(src.DType == kernels.I32) {
 		panic(fmt.Sprintf("cpu: copy %s to %s", src, dst))
 	}
 	d.pool.each(dst.Groups*dst.Rows, rowWork/max(dst.Cols, 1), func(_, from, to int) {

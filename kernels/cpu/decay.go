@@ -31,7 +31,8 @@ func (d *Device) Decay(g, step, a, rate, bias kernels.Tensor, lo, hi float32) {
 const softplusWork = 16
 
 // DecayBackward is as kernels.Recurrent states it.
-func (d *Device) DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias kernels.Tensor, lo, hi float32, packs []int32) {
+func (d *Device) DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias kernels.Tensor, lo, hi float32,
+	packs []int32) {
 	const op = "decay backward"
 	h := a.Cols
 	mustShape(op, "da", da, a.Rows, h)

@@ -21,7 +21,8 @@ var decayOps = []rowOp{
 		dg, dstep, g := c.part(c.f32(c.n, n)), c.part(c.f32(c.n, n)), c.part(c.f32(c.n, n))
 		rate, bias, drate, dbias := c.f32(1, n), c.f32(1, n), c.f32(1, n), c.f32(1, n)
 		d.DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias, decayLo, decayHi, onePack(da))
-		d.DecayBackward(frozen, kernels.Tensor{}, kernels.Tensor{}, dg, kernels.Tensor{}, g, a, rate, bias, decayLo, decayHi, onePack(da))
+		d.DecayBackward(frozen, kernels.Tensor{}, kernels.Tensor{}, dg, kernels.Tensor{}, g, a, rate, bias, decayLo,
+			decayHi, onePack(da))
 		return []kernels.Tensor{da, frozen}, []kernels.Tensor{drate, dbias}
 	}},
 }
@@ -44,14 +45,16 @@ func decayIsTheDefinition(t *testing.T, d *Device) {
 	for r := range rows {
 		rates.row(r)
 		biases.row(r)
-		x, wantG, wantStep, wantDA := rowValues(a.RowRange(r, r+1)), make([]float32, n), make([]float32, n), make([]float32, n)
+		x, wantG, wantStep, wantDA := rowValues(a.RowRange(r, r+1)), make([]float32, n), make([]float32, n),
+			make([]float32, n)
 		for j := range n {
 			s := mode.Softplus(x[j] + bias.F32s()[j])
 			wantStep[j] = min(max(s, decayLo), decayHi)
 			e := mode.Exp(rate.F32s()[j])
 			wantG[j] = -float32(e * wantStep[j])
 			if s == wantStep[j] {
-				wantDA[j] = (dstep.F32s()[r*n+j] - float32(e*dg.F32s()[r*n+j])) * scalarSigmoid(mode.Func(), x[j]+bias.F32s()[j])
+				wantDA[j] = (dstep.F32s()[r*n+j] - float32(e*dg.F32s()[r*n+j])) * scalarSigmoid(mode.Func(),
+					x[j]+bias.F32s()[j])
 			}
 			rates.add(j, dg.F32s()[r*n+j]*wantG[j])
 			biases.add(j, wantDA[j])
@@ -84,6 +87,10 @@ func TestDecayGradient(t *testing.T) {
 		return sum
 	}
 	checkGradient(t, "da", to64(a), func(p []float64) float64 { return loss(p, to64(rate), to64(bias)) }, rowValues(da))
-	checkGradient(t, "drate", to64(rate), func(p []float64) float64 { return loss(to64(a), p, to64(bias)) }, rowValues(drate))
-	checkGradient(t, "dbias", to64(bias), func(p []float64) float64 { return loss(to64(a), to64(rate), p) }, rowValues(dbias))
+	checkGradient(t, "drate", to64(rate), func(p []float64) float64 {
+		return loss(to64(a), p, to64(bias))
+	}, rowValues(drate))
+	checkGradient(t, "dbias", to64(bias), func(p []float64) float64 {
+		return loss(to64(a), to64(rate), p)
+	}, rowValues(dbias))
 }

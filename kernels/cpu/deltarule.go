@@ -8,16 +8,19 @@ import (
 )
 
 // DeltaRule is the gated delta rule as kernels.DeltaNet states it.
-func (d *Device) DeltaRule(out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence) {
+func (d *Device) DeltaRule(out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+	r kernels.Recurrence) {
 	op := d.deltaRule(q, k, v, g, b, s, r)
 	op.check("delta rule", l, out, g, b)
 	op.run(out, l)
 }
 
 // DeltaRuleBackward is stated at chunkedGrad.
-func (d *Device) DeltaRuleBackward(dq, dk, dv, dg, db, dout, q, k, v, g, b kernels.Tensor, l *kernels.Layout, r kernels.Recurrence) {
+func (d *Device) DeltaRuleBackward(dq, dk, dv, dg, db, dout, q, k, v, g, b kernels.Tensor, l *kernels.Layout,
+	r kernels.Recurrence) {
 	op := &chunkedGrad{
-		chunked: *d.deltaRule(q, k, v, g, b, nil, r), dout: d.matrix(dout), dq: d.matrix(dq), dk: d.matrix(dk), dv: d.matrix(dv), dg: dg, db: d.matrix(db),
+		chunked: *d.deltaRule(q, k, v, g, b, nil, r), dout: d.matrix(dout), dq: d.matrix(dq), dk: d.matrix(dk),
+		dv: d.matrix(dv), dg: dg, db: d.matrix(db),
 	}
 	op.check("delta rule backward", l, dout, dv, g, b, dg, db)
 	op.run(l)
@@ -25,7 +28,8 @@ func (d *Device) DeltaRuleBackward(dq, dk, dv, dg, db, dout, q, k, v, g, b kerne
 
 func (d *Device) deltaRule(q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, r kernels.Recurrence) *chunked {
 	return &chunked{
-		d: d, shape: r, group: r.Heads / r.KeyHeads, q: d.matrix(q), k: d.matrix(k), v: d.matrix(v), g: g, state: s, rule: &deltaRule{b: d.matrix(b)},
+		d: d, shape: r, group: r.Heads / r.KeyHeads, q: d.matrix(q), k: d.matrix(k), v: d.matrix(v), g: g, state: s,
+		rule: &deltaRule{b: d.matrix(b)},
 	}
 }
 
@@ -71,14 +75,16 @@ func (op *chunked) residual(z []float32, w *chunkScratch, r int) {
 	op.d.vec.Add(z, w.v[r*dim:][:dim], z)
 }
 
-// solve continues rows from, from+1, ... of x [from+n, dim], each over all earlier rows j ascending, by fma with m[i-from, j].
+// solve continues rows from, from+1, ... of x [from+n, dim], each over all earlier rows j ascending, by fma with
+// m[i-from, j].
 func (d *Device) solve(s *gemm.Scratch, x []float32, dim int, m []float32, cols, from, n int) {
 	before := matrixOf(x, dim)
 	for first := 0; first < n; first += solveRows {
 		rows, at := min(solveRows, n-first), from+first
 		d.fma.Tile(s, x[at*dim:], dim, rows, dim, at, matrixOf(m[first*cols:], cols), before)
 		for r := 1; r < rows; r++ {
-			d.fma.Tile(s, x[(at+r)*dim:], dim, 1, dim, r, gemm.View{X: m[(first+r)*cols+at:], RS: cols, CS: 1}, matrixOf(x[at*dim:], dim))
+			d.fma.Tile(s, x[(at+r)*dim:], dim, 1, dim, r, gemm.View{X: m[(first+r)*cols+at:], RS: cols, CS: 1},
+				matrixOf(x[at*dim:], dim))
 		}
 	}
 }

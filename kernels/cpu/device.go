@@ -1,6 +1,7 @@
 // Package cpu is the reference device: every operation of the definition in Go and Go assembly, on all cores, with the
-// same bits on AVX-512, AVX2 and portable code. An operation's file holds its forward and its backward; packages below hold the loops that
-// assembly speeds up: gemm (matrix tiles) and vec (rows). It imports kernels, kernels/meta and what lies below them, nothing else of the project.
+// same bits on AVX-512, AVX2 and portable code. An operation's file holds its forward and its backward; packages below
+// hold the loops that assembly speeds up: gemm (matrix tiles) and vec (rows). It imports kernels, kernels/meta and what
+// lies below them, nothing else of the project.
 package cpu
 
 import (
@@ -51,7 +52,8 @@ var _ interface {
 	kernels.Planner
 } = (*Device)(nil)
 
-// New makes a CPU device. It fails on a definition it does not implement and on an instruction set that the machine lacks.
+// New makes a CPU device. It fails on a definition it does not implement and on an instruction set that the machine
+// lacks.
 func New(def kernels.Definition, o Options) (*Device, error) {
 	if err := def.Validate(); err != nil {
 		return nil, err
@@ -66,12 +68,14 @@ func New(def kernels.Definition, o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{def: def, isa: isa, pool: newPool(o.Threads), mm: gemm.New(string(isa), def.Dot), fma: gemm.New(string(isa), kernels.DotFMA), vec: vec.New(string(isa), def.Exp2)}, nil
+	return &Device{def: def, isa: isa, pool: newPool(o.Threads), mm: gemm.New(string(isa), def.Dot),
+		fma: gemm.New(string(isa), kernels.DotFMA), vec: vec.New(string(isa), def.Exp2)}, nil
 }
 
 func choose(want ISA) (ISA, error) {
 	has := map[ISA]bool{
-		AVX512:   cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512DQ && cpu.X86.HasFMA,
+		AVX512: cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512DQ &&
+			cpu.X86.HasFMA,
 		AVX2:     cpu.X86.HasAVX2 && cpu.X86.HasFMA,
 		Portable: true,
 	}

@@ -6,8 +6,8 @@ import (
 	"lockstep/kernels"
 )
 
-// Dispatch fills the plan from experts int32 [T, K]: rows are the (token, slot) pairs sorted by expert, then by token; packs are row
-// offsets [0 ... T] of the layout, and Offsets [Count*Packs+1] says where each (expert, pack) starts.
+// Dispatch fills the plan from experts int32 [T, K]: rows are the (token, slot) pairs sorted by expert, then by token;
+// packs are row offsets [0 ... T] of the layout, and Offsets [Count*Packs+1] says where each (expert, pack) starts.
 func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32) {
 	const op = "dispatch"
 	tokens, k, g := experts.Rows, experts.Cols, p.Groups

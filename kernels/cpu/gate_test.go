@@ -17,7 +17,8 @@ var gateOps = []rowOp{
 		return []kernels.Tensor{a, b, x}, nil
 	}},
 	{name: "SigmoidGateBackward", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
-		x, full, one, dout := c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, 1)), c.part(c.strided(c.n, c.cols()))
+		x, full, one, dout := c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols())),
+			c.part(c.strided(c.n, 1)), c.part(c.strided(c.n, c.cols()))
 		dx, dfull, done := c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, 1))
 		d.SigmoidGateBackward(dx, dfull, dout, x, full)
 		d.SigmoidGateBackward(dout, done, dout, x, one)
@@ -30,7 +31,8 @@ var gateOps = []rowOp{
 		return []kernels.Tensor{out, x}, nil
 	}},
 	{name: "ReLU2Backward", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
-		x, dout, dx := c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols()))
+		x, dout, dx := c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols())),
+			c.part(c.strided(c.n, c.cols()))
 		d.ReLU2Backward(dx, dout, x)
 		d.ReLU2Backward(x, dout, x)
 		return []kernels.Tensor{dx, x}, nil
@@ -43,7 +45,8 @@ func TestGatesAreTheDefinition(t *testing.T) {
 	c.start()
 	const rows, n = 7, 90
 	x, gate, one, dout := c.strided(rows, n), c.strided(rows, n), c.strided(rows, 1), c.strided(rows, n)
-	out, byRow, dx, dgate, dxRow, done := c.strided(rows, n), c.strided(rows, n), c.strided(rows, n), c.strided(rows, n), c.strided(rows, n), c.strided(rows, 1)
+	out, byRow, dx, dgate, dxRow, done := c.strided(rows, n), c.strided(rows, n), c.strided(rows, n),
+		c.strided(rows, n), c.strided(rows, n), c.strided(rows, 1)
 	square, dsquare := c.strided(rows, n), c.strided(rows, n)
 	d.SigmoidGate(out, x, gate)
 	d.SigmoidGate(byRow, x, one)
@@ -59,7 +62,8 @@ func TestGatesAreTheDefinition(t *testing.T) {
 		for i, v := range xs {
 			s, relu := scalarSigmoid(kernels.Exp2, zs[i]), max(v, 0)
 			products = append(products, do[i]*v)
-			for j, y := range []float32{v * s, v * s1, do[i] * s, float32(do[i]*v) * float32(s*(1-s)), do[i] * s1, relu * relu} {
+			for j, y := range []float32{v * s, v * s1, do[i] * s, float32(do[i]*v) * float32(s*(1-s)), do[i] * s1,
+				relu * relu} {
 				want[j] = append(want[j], y)
 			}
 			if got, slope := row(dsquare)[i], do[i]*float32(2*relu); got != slope {

@@ -37,7 +37,8 @@ func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 	for name, t := range map[string]kernels.Tensor{"dx": dx, "dz": dz, "dout": dout, "z": z} {
 		mustShape(op, name, t, x.Rows, x.Cols)
 	}
-	g := normGate{d: d, x: d.matrix(x), z: d.matrix(z), dout: d.matrix(dout), dx: d.matrix(dx), dz: d.matrix(dz), w: vector(op, "w", w, n), rstd: rstd, heads: heads, n: n}
+	g := normGate{d: d, x: d.matrix(x), z: d.matrix(z), dout: d.matrix(dout), dx: d.matrix(dx), dz: d.matrix(dz),
+		w: vector(op, "w", w, n), rstd: rstd, heads: heads, n: n}
 	if dw.IsNil() {
 		packs = []int32{0, int32(x.Rows)}
 	}
@@ -137,7 +138,8 @@ func (d *Device) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 	for name, t := range map[string]kernels.Tensor{"dx": dx, "dz": dz, "dout": dout, "z": z} {
 		mustShape(op, name, t, x.Rows, groups*n)
 	}
-	gx, gz, dy, in, gate, weight, rs := d.matrix(dx), d.matrix(dz), d.matrix(dout), d.matrix(x), d.matrix(z), d.matrix(w), rstd.F32s()
+	gx, gz, dy, in, gate, weight, rs := d.matrix(dx), d.matrix(dz), d.matrix(dout), d.matrix(x), d.matrix(z),
+		d.matrix(w), rstd.F32s()
 	d.eachRow(x.Rows, x.Cols, 7, func(from, to int, buf [][]float32) {
 		ws := weight.load(0, buf[6])
 		for r := from; r < to; r++ {

@@ -13,27 +13,32 @@ func (c *rowCase) normGroups() int { return 1 + c.size%3 }
 var gatedNormOps = []rowOp{
 	{name: "NormThenGate", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
 		heads, n := c.normGroups(), c.cols()
-		x, z, out, rstd := c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n)), c.part(c.f32(c.n, heads))
+		x, z, out, rstd := c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n)),
+			c.part(c.strided(c.n, heads*n)), c.part(c.f32(c.n, heads))
 		d.NormThenGate(out, rstd, x, z, c.f32(1, n), 1e-6)
 		return []kernels.Tensor{out, rstd}, nil
 	}},
 	{name: "NormThenGateBackward", run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
 		heads, n := c.normGroups(), c.cols()
 		x, z, dout := c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n))
-		dx, dz, rstd, w, dw := c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n)), c.part(c.f32(c.n, heads)), c.f32(1, n), c.f32(1, n)
+		dx, dz, rstd, w, dw := c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n)),
+			c.part(c.f32(c.n, heads)), c.f32(1, n), c.f32(1, n)
 		d.NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w, onePack(dx))
 		return []kernels.Tensor{dx, dz}, []kernels.Tensor{dw}
 	}},
 	{name: "GateThenNorm", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
 		groups, n := c.normGroups(), c.cols()
-		x, z, out, rstd := c.part(c.strided(c.n, groups*n)), c.part(c.strided(c.n, groups*n)), c.part(c.strided(c.n, groups*n)), c.part(c.f32(c.n, groups))
+		x, z, out, rstd := c.part(c.strided(c.n, groups*n)), c.part(c.strided(c.n, groups*n)),
+			c.part(c.strided(c.n, groups*n)), c.part(c.f32(c.n, groups))
 		d.GateThenNorm(out, rstd, x, z, c.weight(1, groups*n), groups, 1e-6)
 		return []kernels.Tensor{out, rstd}, nil
 	}},
 	{name: "GateThenNormBackward", run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
 		groups, n := c.normGroups(), c.cols()
-		x, z, dout := c.part(c.strided(c.n, groups*n)), c.part(c.strided(c.n, groups*n)), c.part(c.strided(c.n, groups*n))
-		dx, dz, rstd, w, dw := c.part(c.strided(c.n, groups*n)), c.part(c.strided(c.n, groups*n)), c.part(c.f32(c.n, groups)), c.weight(1, groups*n), c.f32(1, groups*n)
+		x, z, dout := c.part(c.strided(c.n, groups*n)), c.part(c.strided(c.n, groups*n)),
+			c.part(c.strided(c.n, groups*n))
+		dx, dz, rstd, w, dw := c.part(c.strided(c.n, groups*n)), c.part(c.strided(c.n, groups*n)),
+			c.part(c.f32(c.n, groups)), c.weight(1, groups*n), c.f32(1, groups*n)
 		d.GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w, groups, onePack(dx))
 		return []kernels.Tensor{dx, dz}, []kernels.Tensor{dw}
 	}},
@@ -50,7 +55,8 @@ func TestNormThenGateIsTheDefinition(t *testing.T) {
 	c := rowCase{seed: 43, dtype: kernels.F32}
 	c.start()
 	const rows, heads, n, eps = 150, 3, 20, 1e-5
-	x, z, w, out, rstd := c.strided(rows, heads*n), c.strided(rows, heads*n), c.f32(1, n), c.strided(rows, heads*n), c.f32(rows, heads)
+	x, z, w, out, rstd := c.strided(rows, heads*n), c.strided(rows, heads*n), c.f32(1, n), c.strided(rows, heads*n),
+		c.f32(rows, heads)
 	dout, dx, dz, dw := c.strided(rows, heads*n), c.strided(rows, heads*n), c.strided(rows, heads*n), c.f32(1, n)
 	sum, ws := rowSum{total: rowValues(dw)}, rowValues(w)
 	d.NormThenGate(out, rstd, x, z, w, eps)
@@ -83,8 +89,10 @@ func TestGateThenNormIsTheDefinition(t *testing.T) {
 	c := rowCase{seed: 44, dtype: kernels.F32}
 	c.start()
 	const rows, groups, n, eps = 150, 3, 20, 1e-5
-	x, z, w, out, rstd := c.strided(rows, groups*n), c.strided(rows, groups*n), c.weight(1, groups*n), c.strided(rows, groups*n), c.f32(rows, groups)
-	dout, dx, dz, dw := c.strided(rows, groups*n), c.strided(rows, groups*n), c.strided(rows, groups*n), c.f32(1, groups*n)
+	x, z, w, out, rstd := c.strided(rows, groups*n), c.strided(rows, groups*n), c.weight(1, groups*n),
+		c.strided(rows, groups*n), c.f32(rows, groups)
+	dout, dx, dz, dw := c.strided(rows, groups*n), c.strided(rows, groups*n), c.strided(rows, groups*n),
+		c.f32(1, groups*n)
 	sum, ws := rowSum{total: rowValues(dw)}, rowValues(w)
 	d.GateThenNorm(out, rstd, x, z, w, groups, eps)
 	d.GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w, groups, sumPacks)
@@ -138,7 +146,8 @@ func TestGatedNormGradients(t *testing.T) {
 	c.start()
 	const rows, groups, n, eps = 3, 2, 6, 1e-3
 	const width = groups * n
-	x, z, dout, dx, dz := c.f32(rows, width), c.f32(rows, width), c.f32(rows, width), c.f32(rows, width), c.f32(rows, width)
+	x, z, dout, dx, dz := c.f32(rows, width), c.f32(rows, width), c.f32(rows, width), c.f32(rows, width),
+		c.f32(rows, width)
 	out, rstd, do := c.f32(rows, width), c.f32(rows, groups), to64(dout)
 	for _, gateFirst := range []bool{false, true} {
 		wide := n

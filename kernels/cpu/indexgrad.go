@@ -5,8 +5,10 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// IndexBackward takes the gradient of scores ds F32 [T, entries] down to queries, keys and weights: dq [T, Heads*Dim], dk [T, Dim], dweights F32 [T, Heads].
-func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index) {
+// IndexBackward takes the gradient of scores ds F32 [T, entries] down to queries, keys and weights: dq [T, Heads*Dim],
+// dk [T, Dim], dweights F32 [T, Heads].
+func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernels.Tensor, l *kernels.Layout,
+	x kernels.Index) {
 	const op = "index backward"
 	mustEntries(ds, picks, l)
 	mustIndexer(q, weights, k, x)
@@ -15,7 +17,8 @@ func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernel
 	mustShape(op, "dweights", dweights, l.Rows(), x.Heads)
 	g := &indexGrad{
 		d: d, shape: x, c: float32(x.Scale), lists: entriesOf(picks, l), bf16: k.DType == kernels.BF16,
-		q: d.matrix(q), k: d.matrix(k), weights: d.matrix(weights), ds: d.matrix(ds), queries: q, keys: kernels.KV{K: k},
+		q: d.matrix(q), k: d.matrix(k), weights: d.matrix(weights), ds: d.matrix(ds), queries: q,
+		keys: kernels.KV{K: k},
 	}
 	dqs, dks, dws := d.matrix(dq), d.matrix(dk), d.matrix(dweights)
 	rows := seqRows(l)
@@ -56,7 +59,8 @@ func (g *indexGrad) row(w *indexScratch, r seqRow, dq, dweights *matrix) {
 	}
 	w.dq = sized(w.dq, x.Heads*x.Dim)
 	clear(w.dq)
-	g.d.mm.Tile(&w.mm, w.dq, x.Dim, x.Heads, x.Dim, n, gemm.View{X: w.s, RS: n, CS: 1}, gemm.View{X: w.k, RS: x.Dim, CS: 1})
+	g.d.mm.Tile(&w.mm, w.dq, x.Dim, x.Heads, x.Dim, n, gemm.View{X: w.s, RS: n, CS: 1}, gemm.View{X: w.k, RS: x.Dim,
+		CS: 1})
 	dq.storeHead(r.at(), 0, w.dq)
 }
 
@@ -81,7 +85,8 @@ func (g *indexGrad) keyTile(w *indexScratch, t rowTile, dk *matrix) {
 	clear(w.dk)
 	k := g.d.heads(w.k, g.keys.K, g.keys, t.span, 0, dim, t.from, t.to)
 	for h := range x.Heads {
-		for from := t.from; from < t.span.Rows; from += gradQueries { // tiles begin at multiples of gradQueries: those before see none of the keys
+		// tiles begin at multiples of gradQueries: those before see none of the keys
+		for from := t.from; from < t.span.Rows; from += gradQueries {
 			to := min(from+gradQueries, t.span.Rows)
 			q := g.d.heads(w.q, g.queries, g.keys, t.span, h, dim, from, to)
 			clear(w.s[:(to-from)*n])
@@ -97,7 +102,8 @@ func (g *indexGrad) keyTile(w *indexScratch, t rowTile, dk *matrix) {
 	}
 }
 
-// keyRow turns the dots of a query of head h with keys at positions from, from+1, ... into dr, +0 where a key is no entry.
+// keyRow turns the dots of a query of head h with keys at positions from, from+1, ... into dr, +0 where a key is no
+// entry.
 func (g *indexGrad) keyRow(s []float32, r seqRow, from, h int) {
 	list := g.lists[r.at()]
 	lo, hi := within(list, from, from+len(s))

@@ -76,15 +76,19 @@ func rowTiles(l *kernels.Layout, n int) (tiles []rowTile) {
 	return tiles
 }
 
-// IndexTarget adds to target F32 [T, entries] what the heads of a layer of attention give each entry, heads ascending: Exp2(min(dot(q_h, k_j)*c - lse_h, 0)).
+// IndexTarget adds to target F32 [T, entries] what the heads of a layer of attention give each entry, heads ascending:
+// Exp2(min(dot(q_h, k_j)*c - lse_h, 0)).
 func (d *Device) IndexTarget(target, q, k, lse, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	mustEntries(target, picks, l)
-	if a.Window != 0 || q.Cols != a.Heads*a.HeadDim || k.Cols != a.KVHeads*a.HeadDim || q.DType != k.DType || lse.Cols != a.Heads {
+	if a.Window != 0 || q.Cols != a.Heads*a.HeadDim || k.Cols != a.KVHeads*a.HeadDim || q.DType != k.DType ||
+		lse.Cols != a.Heads {
 		panic(fmt.Sprintf("cpu: target of attention %+v, queries %s, keys %s, lse %s", a, q, k, lse))
 	}
-	op := &indexTarget{d: d, shape: a, c: scoreScale(a), q: q, k: kernels.KV{K: k}, lists: entriesOf(picks, l), sum: d.matrix(target), lse: d.matrix(lse)}
+	op := &indexTarget{d: d, shape: a, c: scoreScale(a), q: q, k: kernels.KV{K: k}, lists: entriesOf(picks, l),
+		sum: d.matrix(target), lse: d.matrix(lse)}
 	tiles := rowTiles(l, gradQueries)
-	d.indexEach(len(tiles), func(w *indexScratch, i int) { op.tile(w, tiles[len(tiles)-1-i]) }) // the last tiles of a span see most keys
+	// the last tiles of a span see most keys
+	d.indexEach(len(tiles), func(w *indexScratch, i int) { op.tile(w, tiles[len(tiles)-1-i]) })
 }
 
 // indexTarget is one call of IndexTarget.
@@ -116,7 +120,8 @@ func (op *indexTarget) tile(w *indexScratch, t rowTile) {
 	}
 }
 
-// row adds the shares of one head to a row's entries with keys at positions from, from+1, ...; dots are with each of those keys.
+// row adds the shares of one head to a row's entries with keys at positions from, from+1, ...; dots are with each of
+// those keys.
 func (op *indexTarget) row(w *indexScratch, dots []float32, r seqRow, from, h int) {
 	list := op.lists[r.at()]
 	lo, hi := within(list, from, from+len(dots))
@@ -131,9 +136,11 @@ func (op *indexTarget) row(w *indexScratch, dots []float32, r seqRow, from, h in
 
 // mustEntries panics if there is no place for what each entry has.
 func mustEntries(t, picks kernels.Tensor, l *kernels.Layout) {
-	bad := t.DType != kernels.F32 || t.Rows < l.Rows() || !picks.IsNil() && (picks.DType != kernels.I32 || picks.Rows < l.Rows())
+	bad := t.DType != kernels.F32 || t.Rows < l.Rows() || !picks.IsNil() && (picks.DType != kernels.I32 ||
+		picks.Rows < l.Rows())
 	for _, s := range l.Spans {
-		bad = bad || s.Pos != 0 || picks.IsNil() && s.Rows > t.Cols || !picks.IsNil() && min(s.Rows, picks.Cols) > t.Cols
+		bad = bad || s.Pos != 0 || picks.IsNil() && s.Rows > t.Cols || !picks.IsNil() &&
+			min(s.Rows, picks.Cols) > t.Cols
 	}
 	if bad {
 		panic(fmt.Sprintf("cpu: %s for the entries of %d rows with lists %s", t, l.Rows(), picks))
@@ -141,12 +148,14 @@ func mustEntries(t, picks kernels.Tensor, l *kernels.Layout) {
 }
 
 func mustIndexer(q, weights, k kernels.Tensor, x kernels.Index) {
-	if q.Cols != x.Heads*x.Dim || k.Cols != x.Dim || q.DType != k.DType || weights.Cols != x.Heads || weights.DType != kernels.F32 {
+	if q.Cols != x.Heads*x.Dim || k.Cols != x.Dim || q.DType != k.DType || weights.Cols != x.Heads ||
+		weights.DType != kernels.F32 {
 		panic(fmt.Sprintf("cpu: learning of indexer %+v, queries %s, keys %s, weights %s", x, q, k, weights))
 	}
 }
 
-// indexDots is dot(q_h, k_j)*c of a row's heads and entries, [Heads, entries], in w.s; the row's keys are left in w.k, its queries in w.q.
+// indexDots is dot(q_h, k_j)*c of a row's heads and entries, [Heads, entries], in w.s; the row's keys are left in w.k,
+// its queries in w.q.
 func (d *Device) indexDots(w *indexScratch, q, k matrix, r seqRow, list []int32, x kernels.Index) {
 	w.q, w.k, w.s = sized(w.q, x.Heads*x.Dim), sized(w.k, len(list)*x.Dim), sized(w.s, x.Heads*len(list))
 	copy(w.q, q.load(r.at(), w.q))
@@ -155,12 +164,15 @@ func (d *Device) indexDots(w *indexScratch, q, k matrix, r seqRow, list []int32,
 	}
 	clear(w.s)
 	n := len(list)
-	d.mm.Tile(&w.mm, w.s, n, x.Heads, n, x.Dim, gemm.View{X: w.q, RS: x.Dim, CS: 1}, gemm.View{X: w.k, RS: 1, CS: x.Dim})
+	d.mm.Tile(&w.mm, w.s, n, x.Heads, n, x.Dim, gemm.View{X: w.q, RS: x.Dim, CS: 1},
+		gemm.View{X: w.k, RS: 1, CS: x.Dim})
 	d.vec.Scale(w.s, float32(x.Scale))
 }
 
-// IndexLoss turns target F32 [T, entries] into the gradient of loss*scale by the scores and writes loss F32 [1, T], the divergence of each row.
-func (d *Device) IndexLoss(loss, target, q, weights, k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index, scale float32) {
+// IndexLoss turns target F32 [T, entries] into the gradient of loss*scale by the scores and writes loss F32 [1, T], the
+// divergence of each row.
+func (d *Device) IndexLoss(loss, target, q, weights, k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index,
+	scale float32) {
 	mustEntries(target, picks, l)
 	mustIndexer(q, weights, k, x)
 	rows, lists, out := seqRows(l), entriesOf(picks, l), vector("index loss", "loss", loss, l.Rows())

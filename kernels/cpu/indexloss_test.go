@@ -10,7 +10,8 @@ import (
 	"lockstep/kernels"
 )
 
-// indexCase is an indexer's queries, keys and weights, and the attention of two layers that read its choice, of some sequences.
+// indexCase is an indexer's queries, keys and weights, and the attention of two layers that read its choice, of some
+// sequences.
 type indexCase struct {
 	kernels.Index
 	layers  [2]attnCase
@@ -19,7 +20,8 @@ type indexCase struct {
 
 func newIndexCase(rng *rand.Rand, kind attnKind, lengths ...int) indexCase {
 	c := indexCase{Index: kernels.Index{Heads: 3, Dim: 24, TopK: 70, Scale: 1 / math.Sqrt(24)}}
-	c.layers[0], c.layers[1] = newValueCase(rng, kind, 1, 2, 24, 16, 0, lengths...), newValueCase(rng, kind, 2, 2, 16, 8, 0, lengths...)
+	c.layers[0], c.layers[1] = newValueCase(rng, kind, 1, 2, 24, 16, 0, lengths...), newValueCase(rng, kind, 2, 2, 16,
+		8, 0, lengths...)
 	for _, n := range lengths {
 		c.q = append(c.q, attnRandom(rng, kind.dtype, n*c.Heads*c.Dim, 1))
 		c.k = append(c.k, attnRandom(rng, kind.dtype, n*c.Dim, 1))
@@ -62,10 +64,12 @@ func (c indexCase) run(dev *Device, order []int, scale float32, lists func(b att
 		dev.IndexTarget(g.ds, b.q, b.k, b.lse, g.picks, b.layout, layer.Attn)
 	}
 	rows := g.layout.Rows()
-	queries, keys, weights := attnTensor(dtype, q, rows, c.Heads*c.Dim, 5), attnTensor(dtype, k, rows, c.Dim, 1), attnTensor(kernels.F32, w, rows, c.Heads, 2)
+	queries, keys, weights := attnTensor(dtype, q, rows, c.Heads*c.Dim, 5), attnTensor(dtype, k, rows, c.Dim, 1),
+		attnTensor(kernels.F32, w, rows, c.Heads, 2)
 	g.loss = kernels.Wrap(make([]float32, rows), 1, rows)
 	dev.IndexLoss(g.loss, g.ds, queries, weights, keys, g.picks, g.layout, c.Index, scale)
-	g.dq, g.dk, g.dweights = attnTensor(dtype, nil, rows, c.Heads*c.Dim, 4), attnTensor(dtype, nil, rows, c.Dim, 0), attnTensor(kernels.F32, nil, rows, c.Heads, 1)
+	g.dq, g.dk, g.dweights = attnTensor(dtype, nil, rows, c.Heads*c.Dim, 4), attnTensor(dtype, nil, rows, c.Dim, 0),
+		attnTensor(kernels.F32, nil, rows, c.Heads, 1)
 	dev.IndexBackward(g.dq, g.dk, g.dweights, g.ds, queries, weights, keys, g.picks, g.layout, c.Index)
 	return g
 }
@@ -90,12 +94,14 @@ func (c indexCase) reference(s int, scale float32, lists [][]int32, lse [2][][]f
 		for e, j := range list {
 			for x, layer := range c.layers {
 				for h := range layer.Heads {
-					u := refDot(kind.dot, 0, layer.head(layer.q[s], i, h, layer.Heads), layer.head(layer.k[s], int(j), h/(layer.Heads/layer.KVHeads), layer.KVHeads)) * float32(layer.Scale*math.Log2E)
+					u := refDot(kind.dot, 0, layer.head(layer.q[s], i, h, layer.Heads), layer.head(layer.k[s], int(j),
+						h/(layer.Heads/layer.KVHeads), layer.KVHeads)) * float32(layer.Scale*math.Log2E)
 					target[e] += exp2(min(u-lse[x][i][h], 0))
 				}
 			}
 			for h := range c.Heads {
-				v := float32(refDot(kind.dot, 0, c.q[s][(i*c.Heads+h)*c.Dim:][:c.Dim], c.k[s][int(j)*c.Dim:][:c.Dim]) * float32(c.Scale))
+				v := float32(refDot(kind.dot, 0, c.q[s][(i*c.Heads+h)*c.Dim:][:c.Dim], c.k[s][int(j)*c.Dim:][:c.Dim]) *
+					float32(c.Scale))
 				products[i][h] = append(products[i][h], v)
 				scores[e] += float32(c.w[s][i*c.Heads+h] * max(v, 0))
 			}
@@ -186,10 +192,12 @@ func (c indexCase) check(g indexGrads, order []int, scale float32) error {
 				what      string
 				got, want []float32
 			}{
-				{"loss", g.loss.F32s()[row:][:1], want.loss[i:][:1]}, {"ds", attnRow(g.ds, row)[:len(lists[i])], want.ds[i]},
+				{"loss", g.loss.F32s()[row:][:1], want.loss[i:][:1]}, {"ds", attnRow(g.ds, row)[:len(lists[i])],
+					want.ds[i]},
 				{"behind the list", attnRow(g.ds, row)[len(lists[i]):], make([]float32, c.entries()-len(lists[i]))},
 				{"dweights", attnRow(g.dweights, row), want.dweights[i*c.Heads:][:c.Heads]},
-				{"dq", attnRow(g.dq, row), want.dq[i*c.Heads*c.Dim:][:c.Heads*c.Dim]}, {"dk", attnRow(g.dk, row), want.dk[i*c.Dim:][:c.Dim]},
+				{"dq", attnRow(g.dq, row), want.dq[i*c.Heads*c.Dim:][:c.Heads*c.Dim]}, {"dk", attnRow(g.dk, row),
+					want.dk[i*c.Dim:][:c.Dim]},
 			} {
 				if !sameBits(x.got, x.want) {
 					return fmt.Errorf("%s of sequence %d row %d: %v, want %v", x.what, s, i, x.got, x.want)
@@ -200,7 +208,8 @@ func (c indexCase) check(g indexGrads, order []int, scale float32) error {
 	return nil
 }
 
-// What an indexer learns is the definition's on every bit, in whatever order sequences are packed, on any instruction set and number of threads.
+// What an indexer learns is the definition's on every bit, in whatever order sequences are packed, on any instruction
+// set and number of threads.
 func TestIndexLoss(t *testing.T) {
 	rng := rand.New(rand.NewPCG(71, 72))
 	const scale = 0.25
@@ -211,7 +220,9 @@ func TestIndexLoss(t *testing.T) {
 				c = newIndexCase(rng, kind, stripKeys+20, 3, 70)
 			}
 			order := rng.Perm(3)
-			for _, lists := range []func(attnBatch) kernels.Tensor{nil, func(b attnBatch) kernels.Tensor { return c.layers[0].lists(rng, b, 66) }} {
+			for _, lists := range []func(attnBatch) kernels.Tensor{nil, func(b attnBatch) kernels.Tensor {
+				return c.layers[0].lists(rng, b, 66)
+			}} {
 				if err := c.check(c.run(dev, order, scale, lists), order, scale); err != nil {
 					t.Fatalf("%v on %s, lists %t: %v", kind, dev.Name(), lists != nil, err)
 				}
@@ -255,8 +266,11 @@ func TestIndexLossOfAllKeys(t *testing.T) {
 		for _, dev := range attnDevices(t, kind) {
 			c := newIndexCase(rng, kind, 9, 100)
 			want := c.run(dev, []int{0, 1}, 1, nil)
-			got := c.run(dev, []int{0, 1}, 1, func(b attnBatch) kernels.Tensor { return c.layers[0].lists(rng, b, 100) })
-			for i, pair := range [][2]kernels.Tensor{{got.loss, want.loss}, {got.ds, want.ds}, {got.dq, want.dq}, {got.dk, want.dk}, {got.dweights, want.dweights}} {
+			got := c.run(dev, []int{0, 1}, 1, func(b attnBatch) kernels.Tensor {
+				return c.layers[0].lists(rng, b, 100)
+			})
+			for i, pair := range [][2]kernels.Tensor{{got.loss, want.loss}, {got.ds, want.ds}, {got.dq, want.dq},
+				{got.dk, want.dk}, {got.dweights, want.dweights}} {
 				for r := range pair[0].Rows {
 					if !sameBits(attnRow(pair[0], r), attnRow(pair[1], r)) {
 						t.Fatalf("%v: result %d, row %d differs from that of all keys", kind, i, r)
@@ -323,7 +337,8 @@ func (c indexCase) targets64(g indexGrads) (all [][]float64) {
 			for h := range layer.Heads {
 				e, sum := make([]float64, len(list)), 0.0
 				for n, j := range list {
-					q, k := layer.head(layer.q[0], i, h, layer.Heads), layer.head(layer.k[0], int(j), h/(layer.Heads/layer.KVHeads), layer.KVHeads)
+					q, k := layer.head(layer.q[0], i, h, layer.Heads), layer.head(layer.k[0], int(j),
+						h/(layer.Heads/layer.KVHeads), layer.KVHeads)
 					u := 0.0
 					for d := range q {
 						u += float64(q[d]) * float64(k[d])

@@ -10,7 +10,8 @@ import (
 func joint(out, own, shared kernels.Tensor) (heads, n, r int) {
 	r = shared.Cols
 	heads = (out.Cols - own.Cols) / max(r, 1)
-	if heads <= 0 || own.Cols%heads != 0 || out.Cols != own.Cols+heads*r || own.Rows != out.Rows || shared.Rows != out.Rows {
+	if heads <= 0 || own.Cols%heads != 0 || out.Cols != own.Cols+heads*r || own.Rows != out.Rows ||
+		shared.Rows != out.Rows {
 		panic(fmt.Sprintf("cpu: heads of %s and %s joined to %s", own, shared, out))
 	}
 	return heads, own.Cols / heads, r
@@ -31,7 +32,8 @@ func (d *Device) JoinHeads(out, own, shared kernels.Tensor) {
 	})
 }
 
-// JoinHeadsBackward: dOwn [T, heads*n] takes its columns of dout [T, heads*(n+r)]; dshared [T, r] is the rounded sum over heads of the others.
+// JoinHeadsBackward: dOwn [T, heads*n] takes its columns of dout [T, heads*(n+r)]; dshared [T, r] is the rounded sum
+// over heads of the others.
 func (d *Device) JoinHeadsBackward(dOwn, dshared, dout kernels.Tensor) {
 	heads, n, r := joint(dout, dOwn, dshared)
 	o, common, in := d.matrix(dOwn), d.matrix(dshared), d.matrix(dout)

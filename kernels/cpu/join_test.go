@@ -8,12 +8,14 @@ import (
 )
 
 // joinCase is random tensors of JoinHeads and its gradient: strided, full of NaN where something is written.
-func joinCase(rng *rand.Rand, dtype kernels.DType, rows, heads, n, r int) (out, own, shared, dOwn, dshared, dout kernels.Tensor) {
+func joinCase(rng *rand.Rand, dtype kernels.DType, rows, heads, n, r int) (out, own, shared, dOwn, dshared,
+	dout kernels.Tensor) {
 	random := func(cols, gap int) kernels.Tensor {
 		return attnTensor(dtype, attnRandom(rng, dtype, rows*cols, 1), rows, cols, gap)
 	}
 	empty := func(cols, gap int) kernels.Tensor { return attnTensor(dtype, nil, rows, cols, gap) }
-	return empty(heads*(n+r), 3), random(heads*n, 1), random(r, 5), empty(heads*n, 2), empty(r, 7), random(heads*(n+r), 0)
+	return empty(heads*(n+r), 3), random(heads*n, 1), random(r, 5), empty(heads*n, 2), empty(r, 7),
+		random(heads*(n+r), 0)
 }
 
 func TestJoinHeads(t *testing.T) {

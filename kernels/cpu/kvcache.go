@@ -9,8 +9,10 @@ import (
 
 // StoreKV copies rows k, v [T, KVHeads*HeadDim] to positions Pos, Pos+1, ... of their spans' pages, bits unchanged.
 func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) {
-	if cache.PageRows <= 0 || k.DType != cache.K.DType || v.DType != cache.V.DType || k.Cols != cache.K.Cols || v.Cols != cache.V.Cols {
-		panic(fmt.Sprintf("cpu: StoreKV of %s and %s in pages of %d rows of %s and %s", k, v, cache.PageRows, cache.K, cache.V))
+	if cache.PageRows <= 0 || k.DType != cache.K.DType || v.DType != cache.V.DType || k.Cols != cache.K.Cols ||
+		v.Cols != cache.V.Cols {
+		panic(fmt.Sprintf("cpu: StoreKV of %s and %s in pages of %d rows of %s and %s", k, v, cache.PageRows, cache.K,
+			cache.V))
 	}
 	for i := range l.Spans {
 		s := &l.Spans[i]
@@ -40,9 +42,11 @@ func copyRow(dst kernels.Tensor, to int, src kernels.Tensor, from int) {
 	copy(dst.F32s()[to*dst.Stride:][:dst.Cols], src.F32s()[from*src.Stride:])
 }
 
-// heads is columns [head*width, (head+1)*width) of t at positions [from, to) of a span as an fp32 matrix: a view of t itself where
-// its rows lie evenly in fp32, else a copy in buf. Rows of other positions are never read: they may hold anything.
-func (d *Device) heads(buf []float32, t kernels.Tensor, kv kernels.KV, s *kernels.Span, head, width, from, to int) gemm.View {
+// heads is columns [head*width, (head+1)*width) of t at positions [from, to) of a span as an fp32 matrix: a view of t
+// itself where its rows lie evenly in fp32, else a copy in buf. Rows of other positions are never read: they may hold
+// anything.
+func (d *Device) heads(buf []float32, t kernels.Tensor, kv kernels.KV, s *kernels.Span, head, width, from,
+	to int) gemm.View {
 	if kv.PageRows == 0 && t.DType == kernels.F32 {
 		return gemm.View{X: t.F32s()[(s.Row+from)*t.Stride+head*width:], RS: t.Stride, CS: 1}
 	}
@@ -64,8 +68,8 @@ func (m *matrix) copyHead(dst []float32, row, head int) {
 	}
 }
 
-// storeHead writes round(src + 0) to the columns of one head or group of heads. Adding +0 makes -0 canonical: only the sign of a
-// zero could tell how many masked products a chain went through. src may be overwritten.
+// storeHead writes round(src + 0) to the columns of one head or group of heads. Adding +0 makes -0 canonical: only the
+// sign of a zero could tell how many masked products a chain went through. src may be overwritten.
 func (m *matrix) storeHead(row, head int, src []float32) {
 	from, dst := head*len(src), src
 	if m.f != nil {

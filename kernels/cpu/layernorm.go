@@ -6,7 +6,8 @@ import (
 	"lockstep/kernels"
 )
 
-// LayerNorm: mean = tree(x)/n, c = x - mean, rstd = 1/sqrt(tree(c*c)/n + eps), out = round((c*rstd)*w + bias) (Ba et al., arXiv 1607.06450).
+// LayerNorm: mean = tree(x)/n, c = x - mean, rstd = 1/sqrt(tree(c*c)/n + eps), out = round((c*rstd)*w + bias) (Ba et
+// al., arXiv 1607.06450).
 func (d *Device) LayerNorm(out, x, w, bias kernels.Tensor, eps float32) {
 	const op = "layer norm"
 	n := x.Cols
@@ -38,8 +39,9 @@ func (d *Device) standardise(xh, x []float32, eps float32) (rstd float32) {
 	return rstd
 }
 
-// LayerNormBackward, with c and rstd as in LayerNorm, g = dy*w and xh = c*rstd: dx = round(rstd*((g - tree(g)/n) - xh*(tree(g*xh)/n))), and dw[j] += dy*xh and
-// dbias[j] += dy as sums over rows. dx, dy, x [T, n]; w [1, n]; dw, dbias F32 [1, n]. dx may be dy.
+// LayerNormBackward, with c and rstd as in LayerNorm, g = dy*w and xh = c*rstd: dx = round(rstd*((g - tree(g)/n) -
+// xh*(tree(g*xh)/n))), and dw[j] += dy*xh and dbias[j] += dy as sums over rows. dx, dy, x [T, n]; w [1, n]; dw, dbias
+// F32 [1, n]. dx may be dy.
 func (d *Device) LayerNormBackward(dx, dw, dbias, dy, x, w kernels.Tensor, eps float32, packs []int32) {
 	const op = "layer norm backward"
 	n := x.Cols

@@ -16,7 +16,8 @@ func TestLayerNorm(t *testing.T) {
 			const rows = 9
 			x, w, b := attnRandom(rng, dtype, rows*n, 3), attnRandom(rng, dtype, n, 1), attnRandom(rng, dtype, n, 1)
 			out := attnTensor(dtype, nil, rows, n, 4)
-			d.LayerNorm(out, attnTensor(dtype, x, rows, n, 2), attnTensor(dtype, w, 1, n, 0), attnTensor(dtype, b, 1, n, 0), 1e-6)
+			d.LayerNorm(out, attnTensor(dtype, x, rows, n, 2), attnTensor(dtype, w, 1, n, 0), attnTensor(dtype, b, 1, n,
+				0), 1e-6)
 			for r := range rows {
 				v, want := x[r*n:][:n], make([]float32, n)
 				c, square := make([]float32, n), make([]float32, n)
@@ -46,10 +47,13 @@ func TestLayerNormBackward(t *testing.T) {
 			d := newRowDevice(t, Auto, 2)
 			const rows = 150
 			packs := []int32{0, 70, rows}
-			x, w, dy := attnRandom(rng, dtype, rows*n, 3), attnRandom(rng, dtype, n, 1), attnRandom(rng, dtype, rows*n, 1)
-			dx, sums, shifts := attnTensor(dtype, dy, rows, n, 4), attnRandom(rng, kernels.F32, n, 1), attnRandom(rng, kernels.F32, n, 1)
+			x, w, dy := attnRandom(rng, dtype, rows*n, 3), attnRandom(rng, dtype, n, 1), attnRandom(rng, dtype, rows*n,
+				1)
+			dx, sums, shifts := attnTensor(dtype, dy, rows, n, 4), attnRandom(rng, kernels.F32, n, 1),
+				attnRandom(rng, kernels.F32, n, 1)
 			wantW, wantB := append([]float32(nil), sums...), append([]float32(nil), shifts...)
-			d.LayerNormBackward(dx, kernels.Wrap(sums, 1, n), kernels.Wrap(shifts, 1, n), dx, attnTensor(dtype, x, rows, n, 2), attnTensor(dtype, w, 1, n, 0), eps, packs)
+			d.LayerNormBackward(dx, kernels.Wrap(sums, 1, n), kernels.Wrap(shifts, 1, n), dx, attnTensor(dtype, x, rows,
+				n, 2), attnTensor(dtype, w, 1, n, 0), eps, packs)
 			along := make([]float32, rows*n)
 			for r := range rows {
 				g, xh := make([]float32, n), make([]float32, n)
@@ -111,7 +115,8 @@ func TestLayerNormGradient(t *testing.T) {
 	in := [3][]float32{attnRandom(rng, kernels.F32, rows*n, 2), attnRandom(rng, kernels.F32, n, 1), make([]float32, n)}
 	dy := attnRandom(rng, kernels.F32, rows*n, 1)
 	grads := [3][]float32{make([]float32, rows*n), make([]float32, n), make([]float32, n)}
-	d.LayerNormBackward(kernels.Wrap(grads[0], rows, n), kernels.Wrap(grads[1], 1, n), kernels.Wrap(grads[2], 1, n), kernels.Wrap(dy, rows, n), kernels.Wrap(in[0], rows, n), kernels.Wrap(in[1], 1, n), eps, []int32{0, rows})
+	d.LayerNormBackward(kernels.Wrap(grads[0], rows, n), kernels.Wrap(grads[1], 1, n), kernels.Wrap(grads[2], 1, n),
+		kernels.Wrap(dy, rows, n), kernels.Wrap(in[0], rows, n), kernels.Wrap(in[1], 1, n), eps, []int32{0, rows})
 	var x [3][]float64
 	for i, v := range in {
 		for _, y := range v {

@@ -24,8 +24,8 @@ func (d *Device) LogProb(logprob, stats, logits, targets, inv kernels.Tensor) {
 	})
 }
 
-// logSumExp is (m, s) of a row z = x*inv: the maximum, and the sum of Exp2((z-m)*log2e) by trees of vocabulary blocks, merged from the
-// first to the last. buf is as long as x.
+// logSumExp is (m, s) of a row z = x*inv: the maximum, and the sum of Exp2((z-m)*log2e) by trees of vocabulary blocks,
+// merged from the first to the last. buf is as long as x.
 func (d *Device) logSumExp(x []float32, inv float32, buf []float32) (m, s float32) {
 	size := d.def.VocabBlock
 	blocks := (len(x) + size - 1) / size
@@ -41,7 +41,8 @@ func (d *Device) logSumExp(x []float32, inv float32, buf []float32) (m, s float3
 			continue
 		}
 		to := max(m, mb)
-		s = float32(s*d.vec.Exp2(float32((m-to)*kernels.Log2E))) + float32(sb*d.vec.Exp2(float32((mb-to)*kernels.Log2E)))
+		s = float32(s*d.vec.Exp2(float32((m-to)*kernels.Log2E))) +
+			float32(sb*d.vec.Exp2(float32((mb-to)*kernels.Log2E)))
 		m = to
 	}
 	return m, s
@@ -62,14 +63,16 @@ func (d *Device) LogProbBackward(dlogits, dlogprob, stats, logits, targets, inv 
 				clear(row)
 			} else {
 				f := factors.of(t)
-				softmaxGrad(d.vec, row, x.load(t, nil), int(ids[t]), f, float32(g[t]*f), st[t*stats.Stride], 1/st[t*stats.Stride+1])
+				softmaxGrad(d.vec, row, x.load(t, nil), int(ids[t]), f, float32(g[t]*f), st[t*stats.Stride],
+					1/st[t*stats.Stride+1])
 			}
 			dx.store(t, row)
 		}
 	})
 }
 
-// softmaxGrad is dx_j = g*([j = target] - Exp2((x_j*inv-m)*log2e)*r) for one row, in pieces that stay in the first cache. dx may be x.
+// softmaxGrad is dx_j = g*([j = target] - Exp2((x_j*inv-m)*log2e)*r) for one row, in pieces that stay in the first
+// cache. dx may be x.
 func softmaxGrad(ops *vec.Ops, dx, x []float32, target int, inv, g, m, r float32) {
 	const piece = 2048
 	own := g * (1 - float32(ops.Exp2(min(float32((float32(x[target]*inv)-m)*kernels.Log2E), 0))*r))
@@ -98,7 +101,8 @@ func (f rowFactors) of(t int) float32 {
 func checkLogProb(logprob, stats, logits, targets, inv kernels.Tensor) rowFactors {
 	t := logits.Rows
 	if logprob.Len() != t || targets.Len() != t || stats.Rows != t || stats.Cols != 2 || logits.Cols == 0 {
-		panic(fmt.Sprintf("cpu: log-probabilities %s, stats %s and targets %s of logits %s", logprob, stats, targets, logits))
+		panic(fmt.Sprintf("cpu: log-probabilities %s, stats %s and targets %s of logits %s", logprob, stats, targets,
+			logits))
 	}
 	if inv.IsNil() {
 		return nil

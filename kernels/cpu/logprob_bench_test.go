@@ -20,7 +20,8 @@ func BenchmarkLogProb(b *testing.B) {
 	for _, vocab := range []int{512, 151_936} {
 		rows := (1 << 22) / vocab
 		logits := attnTensor(kernels.F32, attnRandom(rng, kernels.F32, rows*vocab, 3), rows, vocab, 0)
-		lp, stats, ids := kernels.Wrap(make([]float32, rows), 1, rows), kernels.Wrap(make([]float32, 2*rows), rows, 2), kernels.WrapI32(make([]int32, rows))
+		lp, stats, ids := kernels.Wrap(make([]float32, rows), 1, rows), kernels.Wrap(make([]float32, 2*rows), rows, 2),
+			kernels.WrapI32(make([]int32, rows))
 		dlogits := attnTensor(kernels.F32, nil, rows, vocab, 0)
 		b.Run(fmt.Sprintf("copy/V=%d", vocab), func(b *testing.B) {
 			b.SetBytes(int64(8 * rows * vocab))
@@ -44,7 +45,8 @@ func BenchmarkLogProb(b *testing.B) {
 			})
 		}
 		settings := make([]kernels.Sampling, rows)
-		for _, s := range []kernels.Sampling{{TopP: 1}, {Temperature: 1, TopP: 1}, {Temperature: 1, TopP: 0.95, TopK: 20}} {
+		for _, s := range []kernels.Sampling{{TopP: 1}, {Temperature: 1, TopP: 1}, {Temperature: 1, TopP: 0.95,
+			TopK: 20}} {
 			for i := range settings {
 				settings[i] = s
 				settings[i].Request = uint64(i)

@@ -59,7 +59,8 @@ func TestLogProbEqualsDefinition(t *testing.T) {
 		for _, dev := range append(attnDevices(t, plainKind), attnDevices(t, ex2hKind)...) {
 			lp, stats := make([]float32, rows), make([]float32, rows*2)
 			for _, inv := range []kernels.Tensor{{}, kernels.Wrap(inverses, 1, rows)} {
-				dev.LogProb(kernels.Wrap(lp, 1, rows), kernels.Wrap(stats, rows, 2), logits, kernels.WrapI32(targets), inv)
+				dev.LogProb(kernels.Wrap(lp, 1, rows), kernels.Wrap(stats, rows, 2), logits, kernels.WrapI32(targets),
+					inv)
 				for r := range rows {
 					f := inverses[r]
 					if inv.IsNil() {
@@ -67,9 +68,11 @@ func TestLogProbEqualsDefinition(t *testing.T) {
 					}
 					m, s, want := refLogProb(dev.def.Exp2.Func(), attnRow(logits, r), f, int(targets[r]))
 					if !sameBits([]float32{lp[r], stats[2*r], stats[2*r+1]}, []float32{want, m, s}) {
-						t.Fatalf("%s, vocabulary %d, row %d: %v, stats %v: want %v, %v %v", dev.Name(), vocab, r, lp[r], stats[2*r:2*r+2], want, m, s)
+						t.Fatalf("%s, vocabulary %d, row %d: %v, stats %v: want %v, %v %v", dev.Name(), vocab, r, lp[r],
+							stats[2*r:2*r+2], want, m, s)
 					}
-					if exact := logProb64(attnRow(logits, r), f, int(targets[r])); math.Abs(float64(want)-exact) > 3e-6*(1+math.Abs(exact)) {
+					if exact := logProb64(attnRow(logits, r), f, int(targets[r])); math.Abs(float64(want)-exact) >
+						3e-6*(1+math.Abs(exact)) {
 						t.Errorf("vocabulary %d row %d: %v, in float64 %v", vocab, r, want, exact)
 					}
 				}
@@ -98,11 +101,13 @@ func TestLogProbBackward(t *testing.T) {
 		for i := 3; i < len(x); i += 11 {
 			x[i] -= 200 // a probability of 0: the sign of its gradient is part of the definition
 		}
-		targets, g := []int32{0, int32(vocab - 1), -1, int32(vocab / 2), int32(rng.IntN(vocab))}, []float32{1, -0.25, 3, 0, 1e-3}
+		targets, g := []int32{0, int32(vocab - 1), -1, int32(vocab / 2), int32(rng.IntN(vocab))},
+			[]float32{1, -0.25, 3, 0, 1e-3}
 		for _, dev := range append(attnDevices(t, plainKind), attnDevices(t, ex2hKind)...) {
 			logits := attnTensor(kernels.F32, x, rows, vocab, 2)
 			lp, stats := make([]float32, rows), make([]float32, rows*2)
-			ids, st, dlp, inv := kernels.WrapI32(targets), kernels.Wrap(stats, rows, 2), kernels.Wrap(g, 1, rows), kernels.Wrap(inverses[:rows], 1, rows)
+			ids, st, dlp, inv := kernels.WrapI32(targets), kernels.Wrap(stats, rows, 2), kernels.Wrap(g, 1, rows),
+				kernels.Wrap(inverses[:rows], 1, rows)
 			dev.LogProb(kernels.Wrap(lp, 1, rows), st, logits, ids, inv)
 			half := attnTensor(kernels.BF16, nil, rows, vocab, 1)
 			dev.LogProbBackward(half, dlp, st, logits, ids, inv)
@@ -115,12 +120,15 @@ func TestLogProbBackward(t *testing.T) {
 						hit = 1
 					}
 					z := float32(x[r*vocab+j] * inverses[r])
-					want := float32(g[r]*inverses[r]) * (hit - float32(dev.def.Exp2.Func()(float32((z-stats[2*r])*kernels.Log2E))*(1/stats[2*r+1])))
+					want := float32(g[r]*inverses[r]) *
+						(hit - float32(dev.def.Exp2.Func()(float32((z-stats[2*r])*kernels.Log2E))*(1/stats[2*r+1])))
 					if targets[r] < 0 {
 						want = 0
 					}
-					if !sameBits(got[j:j+1], []float32{want}) || !sameBits(got16[j:j+1], []float32{attnRound(kernels.BF16, want)}) {
-						t.Fatalf("%s, vocabulary %d row %d column %d: %v and %v, want %v", dev.Name(), vocab, r, j, got[j], got16[j], want)
+					if !sameBits(got[j:j+1], []float32{want}) ||
+						!sameBits(got16[j:j+1], []float32{attnRound(kernels.BF16, want)}) {
+						t.Fatalf("%s, vocabulary %d row %d column %d: %v and %v, want %v", dev.Name(), vocab, r, j,
+							got[j], got16[j], want)
 					}
 				}
 				if targets[r] >= 0 {
@@ -158,7 +166,8 @@ func TestLogProbOfOneRow(t *testing.T) {
 	for _, dev := range attnDevices(t, plainKind) {
 		run := func(from, to int) []float32 {
 			lp, stats := make([]float32, to-from), make([]float32, 2*(to-from))
-			dev.LogProb(kernels.Wrap(lp, 1, to-from), kernels.Wrap(stats, to-from, 2), logits.RowRange(from, to), kernels.WrapI32(targets[from:to]), inv.ColRange(from, to))
+			dev.LogProb(kernels.Wrap(lp, 1, to-from), kernels.Wrap(stats, to-from, 2), logits.RowRange(from, to),
+				kernels.WrapI32(targets[from:to]), inv.ColRange(from, to))
 			return stats
 		}
 		all := run(0, rows)

@@ -17,13 +17,15 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 	d.product("MatMulT", out, g, terms, true)
 }
 
-// WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k]. Packs are pieces: steps of DotTC16 restart at each.
+// WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k]. Packs are pieces: steps of DotTC16 restart at
+// each.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	if g != nil && g.Turns {
 		d.weightGradTurns(dw, dy, x, g)
 		return
 	}
-	if g == nil || dw.DType != kernels.F32 || !dw.Contiguous() || dw.Groups != g.Count || dw.Rows != dy.Cols || dw.Cols != x.Cols || dy.Rows != x.Rows {
+	if g == nil || dw.DType != kernels.F32 || !dw.Contiguous() || dw.Groups != g.Count || dw.Rows != dy.Cols ||
+		dw.Cols != x.Cols || dy.Rows != x.Rows {
 		panic(fmt.Sprintf("cpu: WeightGrad: dw %s of dy %s and x %s, groups %+v", dw, dy, x, g))
 	}
 	offsets := rowOffsets("WeightGrad", g, dy.Rows)
@@ -100,8 +102,10 @@ func mustTerms(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels
 			n, k = k, n
 		}
 		from, to := t.Columns(out.Cols)
-		if t.X.Groups != 1 || t.X.Rows != out.Rows || t.X.Cols != k || to-from != n || t.W.Groups != count || out.Groups != 1 || transposed && t.To != 0 {
-			panic(fmt.Sprintf("cpu: %s: columns %d:%d of out %s of x %s and w %s in %d groups", op, from, to, out, t.X, t.W, count))
+		if t.X.Groups != 1 || t.X.Rows != out.Rows || t.X.Cols != k || to-from != n || t.W.Groups != count ||
+			out.Groups != 1 || transposed && t.To != 0 {
+			panic(fmt.Sprintf("cpu: %s: columns %d:%d of out %s of x %s and w %s in %d groups", op, from, to, out, t.X,
+				t.W, count))
 		}
 	}
 }

@@ -15,7 +15,8 @@ type ranged struct {
 	out    kernels.Tensor
 }
 
-// randomRanges are up to four ranges, odd, empty, over one another or with gaps between them; groups have rows of their own, or take turns.
+// randomRanges are up to four ranges, odd, empty, over one another or with gaps between them; groups have rows of their
+// own, or take turns.
 func randomRanges(rng *rand.Rand, d kernels.DType) ranged {
 	rows, cols, k, count := 1+rng.IntN(300), 1+rng.IntN(150), 1+rng.IntN(50), 1
 	var p ranged
@@ -40,7 +41,8 @@ func randomRanges(rng *rand.Rand, d kernels.DType) ranged {
 		if to == 0 {
 			continue // it would be for all columns
 		}
-		p.terms = append(p.terms, kernels.Term{X: strided(rng, d, 1, rows, rank, rng.IntN(5)), W: strided(rng, d, count, to-from, rank, 0), From: from, To: to})
+		p.terms = append(p.terms, kernels.Term{X: strided(rng, d, 1, rows, rank, rng.IntN(5)),
+			W: strided(rng, d, count, to-from, rank, 0), From: from, To: to})
 	}
 	p.out = strided(rng, d, 1, rows, cols, rng.IntN(4))
 	return p
@@ -120,10 +122,12 @@ func TestRangesOtherwiseAreNoticed(t *testing.T) {
 	eachDot(t, func(d *Device, dtype kernels.DType) {
 		const rows, cols = 9, 40
 		term := func(k, from, to int) kernels.Term {
-			return kernels.Term{X: strided(rng, dtype, 1, rows, k, 0), W: strided(rng, dtype, 1, to-from, k, 0), From: from, To: to}
+			return kernels.Term{X: strided(rng, dtype, 1, rows, k, 0), W: strided(rng, dtype, 1, to-from, k, 0),
+				From: from, To: to}
 		}
 		base, a, b := term(33, 0, cols), term(5, 7, 21), term(6, 7, 21)
-		right, moved, turned := strided(rng, kernels.F32, 1, rows, cols, 0), strided(rng, kernels.F32, 1, rows, cols, 0), strided(rng, kernels.F32, 1, rows, cols, 0)
+		right, moved, turned := strided(rng, kernels.F32, 1, rows, cols, 0), strided(rng, kernels.F32, 1, rows, cols,
+			0), strided(rng, kernels.F32, 1, rows, cols, 0)
 		d.MatMul(right, nil, base, a, b)
 		d.MatMul(turned, nil, base, b, a)
 		a.From, a.To = a.From+1, a.To+1
@@ -152,7 +156,8 @@ func TestRangesOtherwiseAreNoticed(t *testing.T) {
 func TestRangesThatDoNotFit(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	d := devices(t, kernels.Default())[0]
-	x, w, out := strided(rng, kernels.F32, 1, 3, 5, 0), strided(rng, kernels.F32, 1, 10, 5, 0), strided(rng, kernels.F32, 1, 3, 10, 0)
+	x, w, out := strided(rng, kernels.F32, 1, 3, 5, 0), strided(rng, kernels.F32, 1, 10, 5, 0),
+		strided(rng, kernels.F32, 1, 3, 10, 0)
 	base := kernels.Term{X: x, W: w}
 	for name, op := range map[string]func(){
 		"beyond out":         func() { d.MatMul(out, nil, base, kernels.Term{X: x, W: w, From: 1, To: 11}) },

@@ -105,7 +105,8 @@ type matmulCase struct {
 }
 
 func (c matmulCase) String() string {
-	return fmt.Sprintf("%s %s->%s rows %d cols %d k %v groups %v gap %d transposed %v", c.dot, c.in, c.out, c.rows, c.cols, c.ks, c.sizes, c.gap, c.transposed)
+	return fmt.Sprintf("%s %s->%s rows %d cols %d k %v groups %v gap %d transposed %v", c.dot, c.in, c.out, c.rows,
+		c.cols, c.ks, c.sizes, c.gap, c.transposed)
 }
 
 func (c matmulCase) operands(rng *rand.Rand) (g *kernels.Groups, terms []kernels.Term) {

@@ -33,16 +33,17 @@ func turnOf(w kernels.Tensor, e, count int) kernels.Tensor {
 	return w.Group(e)
 }
 
-// weightGradTurns is WeightGrad of interleaved groups: a chain for each group over its packs, or one chain for all groups
-// where they share dw, which takes a pack's rows of every group before it goes on to the next pack. So the packs of a step
-// may come in any number of calls.
+// weightGradTurns is WeightGrad of interleaved groups: a chain for each group over its packs, or one chain for all
+// groups where they share dw, which takes a pack's rows of every group before it goes on to the next pack. So the packs
+// of a step may come in any number of calls.
 func (d *Device) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	chains, shared := g.Count, 1
 	if dw.Groups == 1 {
 		chains, shared = 1, g.Count
 	}
 	rows := dy.Rows / g.Count
-	fits := dw.Groups == chains && dw.Rows == dy.Cols && dw.Cols == x.Cols && dy.Rows == x.Rows && rows*g.Count == dy.Rows
+	fits := dw.Groups == chains && dw.Rows == dy.Cols && dw.Cols == x.Cols && dy.Rows == x.Rows &&
+		rows*g.Count == dy.Rows
 	if dw.DType != kernels.F32 || !dw.Contiguous() || !fits {
 		panic(fmt.Sprintf("cpu: WeightGrad: dw %s of dy %s and x %s, groups %+v", dw, dy, x, g))
 	}

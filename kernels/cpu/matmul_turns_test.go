@@ -23,7 +23,8 @@ func gathered(rng *rand.Rand, t kernels.Tensor, e, count int) kernels.Tensor {
 	return out
 }
 
-// Where rows take turns, every group is a product by itself: whatever lies between its rows, whether a weight is its own or that of all, and however many tokens a call has.
+// Where rows take turns, every group is a product by itself: whatever lies between its rows, whether a weight is its
+// own or that of all, and however many tokens a call has.
 func TestTurns(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for _, c := range []struct {
@@ -34,10 +35,13 @@ func TestTurns(t *testing.T) {
 		def.Dot = c.dot
 		for _, d := range devices(t, def) {
 			for range 4 {
-				tokens, heads, n, k, rank := 1+rng.IntN(40), 1+rng.IntN(5), 1+rng.IntN(40), 1+rng.IntN(40), 1+rng.IntN(6)
-				x, y := strided(rng, c.dtype, 1, tokens*heads, k, rng.IntN(9)), strided(rng, c.dtype, 1, tokens*heads, n, rng.IntN(9))
+				tokens, heads, n, k, rank := 1+rng.IntN(40), 1+rng.IntN(5), 1+rng.IntN(40), 1+rng.IntN(40),
+					1+rng.IntN(6)
+				x, y := strided(rng, c.dtype, 1, tokens*heads, k, rng.IntN(9)), strided(rng, c.dtype, 1, tokens*heads,
+					n, rng.IntN(9))
 				u := strided(rng, c.dtype, 1, tokens*heads, rank, 0)
-				w, a, b := strided(rng, c.dtype, heads, n, k, 0), strided(rng, c.dtype, 1, rank, k, 0), strided(rng, c.dtype, heads, n, rank, 0)
+				w, a, b := strided(rng, c.dtype, heads, n, k, 0), strided(rng, c.dtype, 1, rank, k, 0),
+					strided(rng, c.dtype, heads, n, rank, 0)
 				g := &kernels.Groups{Count: heads, Turns: true}
 				up, down := strided(rng, c.dtype, 1, tokens*heads, n, 3), strided(rng, c.dtype, 1, tokens*heads, k, 5)
 				d.MatMul(up, g, kernels.Term{X: x, W: w}, kernels.Term{X: u, W: b})
@@ -59,7 +63,8 @@ func TestTurns(t *testing.T) {
 					d.MatMul(wantUp, nil, kernels.Term{X: xe, W: w.Group(e)}, kernels.Term{X: ue, W: b.Group(e)})
 					d.MatMulT(wantDown, nil, kernels.Term{X: ye, W: w.Group(e)}, kernels.Term{X: ue, W: a})
 					d.WeightGrad(wantGrad.Group(e), ye, xe, own)
-					what := fmt.Sprintf("%s, %s %s: head %d of %d, %d tokens, %d by %d", d.Name(), c.dot, c.dtype, e, heads, tokens, n, k)
+					what := fmt.Sprintf("%s, %s %s: head %d of %d, %d tokens, %d by %d", d.Name(), c.dot, c.dtype, e,
+						heads, tokens, n, k)
 					sameRows(t, what+", up", gathered(rng, up, e, heads), wantUp)
 					sameRows(t, what+", down", gathered(rng, down, e, heads), wantDown)
 				}

@@ -18,8 +18,8 @@ const looked = 64 << 20
 // collected: gigabytes of tensors there would let as much garbage pile up.
 const offHeap = 1 << 20
 
-// Alloc is cleared host memory, aligned to 64 bytes. More than the system has left is a [kernels.Fault]: the system would
-// end the process.
+// Alloc is cleared host memory, aligned to 64 bytes. More than the system has left is a [kernels.Fault]: the system
+// would end the process.
 func (d *Device) Alloc(bytes int) []byte {
 	if bytes >= looked {
 		if have := d.Available(); have > 0 && bytes > have {

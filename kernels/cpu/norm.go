@@ -7,9 +7,9 @@ import (
 	"lockstep/kernels"
 )
 
-// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n]; w [1, n], rstd F32 [1, T]
-// (Zhang & Sennrich, arXiv 1910.07467). With PlusOne w is 1+w, rounded; without, x*rstd is rounded by Definition.Norm.
-// out may be x.
+// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n]; w [1, n], rstd F32
+// [1, T] (Zhang & Sennrich, arXiv 1910.07467). With PlusOne w is 1+w, rounded; without, x*rstd is rounded by
+// Definition.Norm. out may be x.
 func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 	const op = "rms norm"
 	mustShape(op, "out", out, x.Rows, x.Cols)
@@ -60,8 +60,8 @@ func rStd(sum float32, n int, eps float32) float32 {
 	return 1 / float32(math.Sqrt(float64(sum/float32(n)+eps)))
 }
 
-// RMSNormBackward, with g = dy*w and xh = x*rstd: dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), and dw[j] += dy*xh as a sum over rows.
-// dx, dy, x [T, n]; rstd F32 [1, T]; w [1, n]; dw F32 [1, n] or nil.
+// RMSNormBackward, with g = dy*w and xh = x*rstd: dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), and dw[j] += dy*xh as
+// a sum over rows. dx, dy, x [T, n]; rstd F32 [1, T]; w [1, n]; dw F32 [1, n] or nil.
 func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm kernels.Norm, packs []int32) {
 	const op = "rms norm backward"
 	mustShape(op, "dx", dx, x.Rows, x.Cols)

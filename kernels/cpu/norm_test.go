@@ -9,7 +9,8 @@ import (
 
 var normOps = []rowOp{
 	{name: "RMSNorm", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
-		x, w, out, rstd := c.part(c.strided(c.n, c.cols())), c.weight(1, c.cols()), c.part(c.strided(c.n, c.cols())), c.partOf(c.f32(1, c.n))
+		x, w, out, rstd := c.part(c.strided(c.n, c.cols())), c.weight(1, c.cols()), c.part(c.strided(c.n, c.cols())),
+			c.partOf(c.f32(1, c.n))
 		d.RMSNorm(out, rstd, x, w, kernels.Norm{Eps: 1e-6, PlusOne: true})
 		d.RMSNorm(x, rstd, x, w, kernels.Norm{Eps: 1e-6})
 		return []kernels.Tensor{out, x, rstd}, nil
@@ -71,7 +72,8 @@ func TestRMSNormIsTheDefinition(t *testing.T) {
 	}
 }
 
-// scalarNorm is the norm's output: rounded on the way where the definition does and the weight is stored as it multiplies.
+// scalarNorm is the norm's output: rounded on the way where the definition does and the weight is stored as it
+// multiplies.
 func scalarNorm(def kernels.Definition, norm kernels.Norm, x, rstd, w float32) float32 {
 	xh := x * rstd
 	if def.Norm == kernels.ToBF16 && !norm.PlusOne {
@@ -164,7 +166,8 @@ func TestSumOverRowsOfPacks(t *testing.T) {
 	for i := range 2 {
 		from, to := int(sumPacks[i]), int(sumPacks[i+1])
 		cut := func(t kernels.Tensor) kernels.Tensor { return t.RowRange(from, to) }
-		d.RMSNormBackward(cut(dx), parts, cut(dy), cut(x), rstd.ColRange(from, to), w, kernels.Norm{}, []int32{0, int32(to - from)})
+		d.RMSNormBackward(cut(dx), parts, cut(dy), cut(x), rstd.ColRange(from, to), w, kernels.Norm{},
+			[]int32{0, int32(to - from)})
 	}
 	d.RMSNormBackward(dx, one, dy, x, rstd, w, kernels.Norm{}, onePack(dx))
 	if err := diffRows(parts, whole, false); err != nil {

@@ -21,8 +21,9 @@ type loop struct {
 	done     sync.WaitGroup
 }
 
-// patience is how often a thread looks for work, or for the others' end, before it sleeps: some 100 microseconds, which is what waking takes in a
-// virtual machine. Without it a step of a small model loses a third of its time between operations.
+// patience is how often a thread looks for work, or for the others' end, before it sleeps: some 100 microseconds, which
+// is what waking takes in a virtual machine. Without it a step of a small model loses a third of its time between
+// operations.
 const patience = 1000
 
 func newPool(threads int) *pool {
@@ -54,8 +55,9 @@ func (p *pool) next() *loop {
 	return <-p.work
 }
 
-// each calls body for [0, n) in ranges of at most grain, on all threads; worker is below threads and belongs to one call at a
-// time, so it may index scratch memory. A panic in body on another thread ends the program, as it must: it is a bug.
+// each calls body for [0, n) in ranges of at most grain, on all threads; worker is below threads and belongs to one
+// call at a time, so it may index scratch memory. A panic in body on another thread ends the program, as it must: it is
+// a bug.
 func (p *pool) each(n, grain int, body func(worker, from, to int)) {
 	grain = max(grain, 1)
 	if n <= grain || p.threads == 1 {

@@ -23,15 +23,18 @@ type headRope struct {
 	norm      kernels.Norm
 }
 
-func (d *Device) headRope(op string, x, rstd, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) headRope {
+func (d *Device) headRope(op string, x, rstd, w, positions kernels.Tensor, rope kernels.Rope,
+	norm kernels.Norm) headRope {
 	pairs := rope.Cos.Cols
-	if pairs == 0 || rope.HeadDim <= 0 || x.Cols%rope.HeadDim != 0 || rope.First < 0 || rope.First+2*pairs > rope.HeadDim || rope.Interleaved && !w.IsNil() {
+	if pairs == 0 || rope.HeadDim <= 0 || x.Cols%rope.HeadDim != 0 || rope.First < 0 ||
+		rope.First+2*pairs > rope.HeadDim || rope.Interleaved && !w.IsNil() {
 		panic(fmt.Sprintf("cpu: %s: heads of %s, norm %s, with %+v", op, x, w, rope))
 	}
 	mustShape(op, "sin", rope.Sin, rope.Cos.Rows, pairs)
 	h := headRope{
-		d: d, in: d.matrix(x), heads: x.Cols / rope.HeadDim, dim: rope.HeadDim, pairs: pairs, first: rope.First, twined: rope.Interleaved,
-		cos: d.matrix(rope.Cos), sin: d.matrix(rope.Sin), norm: norm,
+		d: d, in: d.matrix(x), heads: x.Cols / rope.HeadDim, dim: rope.HeadDim, pairs: pairs, first: rope.First,
+		twined: rope.Interleaved,
+		cos:    d.matrix(rope.Cos), sin: d.matrix(rope.Sin), norm: norm,
 	}
 	h.positions = indices(op, "positions", positions, x.Rows)
 	mustIndex(op, h.positions, rope.Cos.Rows)
@@ -59,8 +62,9 @@ func (h *headRope) tables(t int) (cos, sin []float32) {
 // whole reports that all columns of a head turn, as halves: then norm and rotation are one loop.
 func (h *headRope) whole() bool { return 2*h.pairs == h.dim && !h.twined }
 
-// HeadNormRope normalises each head of x as RMSNorm does (z = (x*rstd)*w; w nil: z = x) and turns pairs of its columns (Su et al., arXiv 2104.09864), as
-// kernels.Device states it. x, out [T, heads*D]; rstd F32 [T, heads]; positions int32 [T].
+// HeadNormRope normalises each head of x as RMSNorm does (z = (x*rstd)*w; w nil: z = x) and turns pairs of its columns
+// (Su et al., arXiv 2104.09864), as kernels.Device states it. x, out [T, heads*D]; rstd F32 [T, heads]; positions int32
+// [T].
 func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
 	const op = "head norm and rope"
 	mustShape(op, "out", out, x.Rows, x.Cols)
@@ -104,9 +108,10 @@ func (h *headRope) forward(y, x []float32, at int, w, cos, sin []float32) {
 	}
 }
 
-// HeadNormRopeBackward writes dx = round(.) of the gradient through rotation and norm, and adds dz*xh to dw F32 [1, D] as a sum over rows, heads
-// ascending inside a run. dw may be nil; with w nil there is no norm. dx may be dout.
-func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm, packs []int32) {
+// HeadNormRopeBackward writes dx = round(.) of the gradient through rotation and norm, and adds dz*xh to dw F32 [1, D]
+// as a sum over rows, heads ascending inside a run. dw may be nil; with w nil there is no norm. dx may be dout.
+func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope,
+	norm kernels.Norm, packs []int32) {
 	const op = "head norm and rope backward"
 	mustShape(op, "dx", dx, x.Rows, x.Cols)
 	mustShape(op, "dout", dout, x.Rows, x.Cols)
@@ -157,7 +162,8 @@ func (h *headRope) backward(g, d, x []float32, at int, w, cos, sin []float32) {
 	}
 }
 
-// weightGrad adds dz*xh of every head to dw. Threads share the columns, those that turn pair by pair, since a rotation mixes two.
+// weightGrad adds dz*xh of every head to dw. Threads share the columns, those that turn pair by pair, since a rotation
+// mixes two.
 func (h *headRope) weightGrad(dw []float32, dy *matrix, blocks []int32) {
 	h.stillGrad(dw[:h.first], dy, blocks, 0)
 	h.stillGrad(dw[h.first+2*h.pairs:], dy, blocks, h.first+2*h.pairs)
@@ -210,7 +216,8 @@ func (h *headRope) stillGrad(dw []float32, dy *matrix, blocks []int32, at int) {
 			for t := first; t < end; t++ {
 				for i := range h.heads {
 					lo, hi := i*h.dim+at+from, i*h.dim+at+to
-					h.d.vec.AddMul(heads[i*n:][:n], h.in.loadPart(t, lo, hi, buf[0]), h.rs[t*h.heads+i], dy.loadPart(t, lo, hi, buf[1]))
+					h.d.vec.AddMul(heads[i*n:][:n], h.in.loadPart(t, lo, hi, buf[0]), h.rs[t*h.heads+i],
+						dy.loadPart(t, lo, hi, buf[1]))
 				}
 			}
 			h.addHeads(run, heads)

@@ -24,7 +24,8 @@ func (c *rowCase) rope(positions, dim, pairs int) kernels.Rope {
 	return kernels.Rope{Cos: cos, Sin: sin, HeadDim: dim}
 }
 
-// ropes are the ways that heads of dim columns turn: whole, their first columns, some columns inside, and those in neighbouring pairs.
+// ropes are the ways that heads of dim columns turn: whole, their first columns, some columns inside, and those in
+// neighbouring pairs.
 func (c *rowCase) ropes(positions, dim int) []kernels.Rope {
 	all := []kernels.Rope{c.rope(positions, dim, dim/2)}
 	if dim >= 16 {
@@ -74,13 +75,15 @@ var ropeOps = []rowOp{
 		positions, w := c.partOf(c.ints(c.n, 13)), c.weight(1, dim)
 		for _, rope := range c.ropes(13, dim) {
 			x, dout, plain := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n))
-			d.HeadNormRopeBackward(plain, kernels.Tensor{}, dout, x, kernels.Tensor{}, kernels.Tensor{}, positions, rope, kernels.Norm{}, onePack(plain))
+			d.HeadNormRopeBackward(plain, kernels.Tensor{}, dout, x, kernels.Tensor{}, kernels.Tensor{}, positions,
+				rope, kernels.Norm{}, onePack(plain))
 			rows = append(rows, plain)
 			if rope.Interleaved {
 				continue
 			}
 			dx, rstd, dw := c.part(c.strided(c.n, n)), c.part(c.f32(c.n, heads)), c.f32(1, dim)
-			d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, rstd, w, positions, rope, kernels.Norm{PlusOne: true}, onePack(dx))
+			d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, rstd, w, positions, rope, kernels.Norm{PlusOne: true},
+				onePack(dx))
 			d.HeadNormRopeBackward(dout, dw, dout, x, rstd, w, positions, rope, kernels.Norm{}, onePack(dout))
 			rows, whole = append(rows, dx, dout), append(whole, dw)
 		}
@@ -107,7 +110,8 @@ func TestHeadNormRopeIsTheDefinition(t *testing.T) {
 func ropeIsTheDefinition(t *testing.T, d *Device, c *rowCase, rope kernels.Rope, norm *kernels.Norm) {
 	t.Helper()
 	const rows, heads, dim = 150, 3, 64
-	x, out, dout, dx := c.strided(rows, heads*dim), c.strided(rows, heads*dim), c.strided(rows, heads*dim), c.strided(rows, heads*dim)
+	x, out, dout, dx := c.strided(rows, heads*dim), c.strided(rows, heads*dim), c.strided(rows, heads*dim),
+		c.strided(rows, heads*dim)
 	positions := c.ints(rows, 9)
 	var rstd, w, dw kernels.Tensor
 	var ws []float32
@@ -124,7 +128,8 @@ func ropeIsTheDefinition(t *testing.T, d *Device, c *rowCase, rope kernels.Rope,
 		cos, sin := rope.Cos.F32s()[p:], rope.Sin.F32s()[p:]
 		for h := range heads {
 			from, to := h*dim, (h+1)*dim
-			y, dz := rowValues(x.RowRange(r, r+1).ColRange(from, to)), rowValues(dout.RowRange(r, r+1).ColRange(from, to))
+			y, dz := rowValues(x.RowRange(r, r+1).ColRange(from, to)),
+				rowValues(dout.RowRange(r, r+1).ColRange(from, to))
 			xs := slices.Clone(y)
 			rs := scalarRStd(xs, settings.Eps)
 			for i := range y {
@@ -201,8 +206,11 @@ func TestHeadNormRopeGradient(t *testing.T) {
 		x, w, dout, rstd := c.f32(rows, heads*dim), c.f32(1, dim), c.f32(rows, heads*dim), c.f32(rows, heads)
 		dx, positions := rowTensor(kernels.F32, rows, heads*dim), c.ints(rows, 20)
 		x64, w64, dout64, at := to64(x), to64(w), to64(dout), positions.I32s()
-		d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, kernels.Tensor{}, kernels.Tensor{}, positions, rope, kernels.Norm{}, onePack(dx))
-		checkGradient(t, "dx without norm", x64, func(p []float64) float64 { return rope64(p, nil, dout64, heads, at, rope, eps) }, rowValues(dx))
+		d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, kernels.Tensor{}, kernels.Tensor{}, positions, rope,
+			kernels.Norm{}, onePack(dx))
+		checkGradient(t, "dx without norm", x64, func(p []float64) float64 {
+			return rope64(p, nil, dout64, heads, at, rope, eps)
+		}, rowValues(dx))
 		if rope.Interleaved {
 			continue
 		}
@@ -227,7 +235,9 @@ func TestHeadNormRopeRefuses(t *testing.T) {
 	c.start()
 	x, out, rope, none := c.f32(2, 32), c.f32(2, 32), c.rope(4, 16, 8), kernels.Tensor{}
 	at := kernels.WrapI32([]int32{0, 1})
-	mustPanic(t, "a position beyond the tables", func() { d.HeadNormRope(out, none, x, none, kernels.WrapI32([]int32{0, 4}), rope, kernels.Norm{}) })
+	mustPanic(t, "a position beyond the tables", func() {
+		d.HeadNormRope(out, none, x, none, kernels.WrapI32([]int32{0, 4}), rope, kernels.Norm{})
+	})
 	mustPanic(t, "heads that do not divide the row", func() {
 		d.HeadNormRope(out.ColRange(0, 24), none, x.ColRange(0, 24), none, at, rope, kernels.Norm{})
 	})
@@ -237,5 +247,7 @@ func TestHeadNormRopeRefuses(t *testing.T) {
 	rope.First = 1
 	mustPanic(t, "columns beyond the head", func() { d.HeadNormRope(out, none, x, none, at, rope, kernels.Norm{}) })
 	rope.First, rope.Interleaved = 0, true
-	mustPanic(t, "a norm of interleaved pairs", func() { d.HeadNormRope(out, c.f32(2, 2), x, c.f32(1, 16), at, rope, kernels.Norm{}) })
+	mustPanic(t, "a norm of interleaved pairs", func() {
+		d.HeadNormRope(out, c.f32(2, 2), x, c.f32(1, 16), at, rope, kernels.Norm{})
+	})
 }

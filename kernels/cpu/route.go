@@ -7,7 +7,8 @@ import (
 	"lockstep/kernels"
 )
 
-// Route chooses the experts of each token and their weights as kernels.Device states it. logits, probs F32 [T, E]; experts int32 and weights F32 [T, K].
+// Route chooses the experts of each token and their weights as kernels.Device states it. logits, probs F32 [T, E];
+// experts int32 and weights F32 [T, K].
 func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, r kernels.Router) {
 	const op = "route"
 	t, e, k := logits.Rows, logits.Cols, weights.Cols
@@ -41,7 +42,8 @@ func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, r kernels
 // mustRouter panics on settings that the definition does not have.
 func mustRouter(op string, r kernels.Router, e, k int) {
 	bad := k == 0 || k > e || r.Epsilon != 0 && !(r.Sigmoid && r.Norm)
-	bad = bad || r.Groups != 0 && (r.Groups > kernels.MaxGroups || e%r.Groups != 0 || e/r.Groups < 2 || r.TopGroups <= 0 || r.TopGroups > r.Groups)
+	bad = bad || r.Groups != 0 && (r.Groups > kernels.MaxGroups || e%r.Groups != 0 || e/r.Groups < 2 ||
+		r.TopGroups <= 0 || r.TopGroups > r.Groups)
 	if bad {
 		panic(fmt.Sprintf("cpu: %s: %d of %d experts by %+v", op, k, e, r))
 	}
@@ -68,7 +70,8 @@ type choice struct {
 	best     [kernels.MaxGroups]int32
 }
 
-// scores is b of the definition. Where there is neither bias nor group it is p itself: then all of p is a number, or nothing is.
+// scores is b of the definition. Where there is neither bias nor group it is p itself: then all of p is a number, or
+// nothing is.
 func (c *choice) scores(p []float32) []float32 {
 	r := c.settings
 	if r.Bias.IsNil() && r.Groups == 0 && !r.Sigmoid {
@@ -132,8 +135,8 @@ func weigh(w, p []float32, chosen []int32, r kernels.Router) {
 	}
 }
 
-// largest fills picks with the indices of the largest p, by (p descending, index ascending), by insertion: few are picked.
-// If p is not a number (then no element of the row is one) the first are picked, and the loss tells.
+// largest fills picks with the indices of the largest p, by (p descending, index ascending), by insertion: few are
+// picked. If p is not a number (then no element of the row is one) the first are picked, and the loss tells.
 func largest(picks []int32, p []float32) {
 	for n := range picks {
 		insert(picks[:n+1], p, n)
@@ -164,7 +167,8 @@ func (d *Device) RouteBackward(dlogits, dweights, weights, experts, probs kernel
 	mustShape(op, "dlogits", dlogits, t, e)
 	mustRouter(op, r, e, k)
 	n := t * k
-	dws, ws, picks := vector(op, "dweights", dweights, n), vector(op, "weights", weights, n), indices(op, "experts", experts, n)
+	dws, ws, picks := vector(op, "dweights", dweights, n), vector(op, "weights", weights, n),
+		indices(op, "experts", experts, n)
 	mustIndex(op, picks, e)
 	out, in := d.matrix(dlogits), d.matrix(probs)
 	d.eachRow(t, e, 1, func(from, to int, buf [][]float32) {
@@ -180,7 +184,8 @@ func (d *Device) RouteBackward(dlogits, dweights, weights, experts, probs kernel
 	})
 }
 
-// chosenGrad is the gradient where only selected experts have one: of sigmoids, or of weights that are divided by their sum.
+// chosenGrad is the gradient where only selected experts have one: of sigmoids, or of weights that are divided by their
+// sum.
 func chosenGrad(dl, p, w, dw []float32, picked []int32, r kernels.Router) {
 	var mean float32
 	if r.Norm {

@@ -19,10 +19,12 @@ func (c *rowCase) routers(e int) []kernels.Router {
 	bias := c.f32(1, e)
 	all := []kernels.Router{
 		{Scale: 1}, {Norm: true, Scale: 1}, {Scale: 1.7}, {Norm: true, Scale: 2.5}, {Bias: bias, Scale: 1},
-		{Sigmoid: true, Scale: 1.5}, {Sigmoid: true, Bias: bias, Norm: true, Epsilon: 1e-20, Scale: 2.5}, {Sigmoid: true, Norm: true, Epsilon: 0.5, Scale: 1},
+		{Sigmoid: true, Scale: 1.5}, {Sigmoid: true, Bias: bias, Norm: true, Epsilon: 1e-20, Scale: 2.5},
+		{Sigmoid: true, Norm: true, Epsilon: 0.5, Scale: 1},
 	}
 	if e%4 == 0 && e >= 16 {
-		all = append(all, kernels.Router{Sigmoid: true, Bias: bias, Groups: 4, TopGroups: 2, Norm: true, Scale: 2.5}, kernels.Router{Groups: 4, TopGroups: 2, Scale: 1})
+		all = append(all, kernels.Router{Sigmoid: true, Bias: bias, Groups: 4, TopGroups: 2, Norm: true, Scale: 2.5},
+			kernels.Router{Groups: 4, TopGroups: 2, Scale: 1})
 	}
 	return all
 }
@@ -32,7 +34,8 @@ var routeOps = []rowOp{
 		e, k := c.routeShape()
 		logits := c.part(c.f32(c.n, e))
 		for _, r := range c.routers(e) {
-			w, picks, probs := rowTensor(kernels.F32, logits.Rows, k), rowTensor(kernels.I32, logits.Rows, k), rowTensor(kernels.F32, logits.Rows, e)
+			w, picks, probs := rowTensor(kernels.F32, logits.Rows, k), rowTensor(kernels.I32, logits.Rows, k),
+				rowTensor(kernels.F32, logits.Rows, e)
 			d.Route(w, picks, probs, logits, r)
 			rows = append(rows, w, picks, probs)
 		}
@@ -41,7 +44,8 @@ var routeOps = []rowOp{
 	{name: "RouteBackward", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
 		e, k := c.routeShape()
 		logits, dw := c.part(c.f32(c.n, e)), c.part(c.f32(c.n, k))
-		w, picks, probs := rowTensor(kernels.F32, logits.Rows, k), rowTensor(kernels.I32, logits.Rows, k), rowTensor(kernels.F32, logits.Rows, e)
+		w, picks, probs := rowTensor(kernels.F32, logits.Rows, k), rowTensor(kernels.I32, logits.Rows, k),
+			rowTensor(kernels.F32, logits.Rows, e)
 		for _, r := range c.routers(e) {
 			d.Route(w, picks, probs, logits, r)
 			dl := c.f32(logits.Rows, e)
@@ -53,7 +57,8 @@ var routeOps = []rowOp{
 }
 
 // scalarRoute is one row by the definition: scores, full sorts, and weights in slot order.
-func scalarRoute(exp2 func(float32) float32, x []float32, k int, r kernels.Router) (w []float32, picks []int32, p []float32) {
+func scalarRoute(exp2 func(float32) float32, x []float32, k int, r kernels.Router) (w []float32, picks []int32,
+	p []float32) {
 	p = scalarScores(exp2, x, r.Sigmoid)
 	b := slices.Clone(p)
 	for j := range b {
@@ -139,7 +144,8 @@ func routeIsTheDefinition(t *testing.T, d *Device) {
 		for i := range router.Bias.Len() { // likewise, with ties between groups
 			router.Bias.F32s()[i] = float32(math.Round(float64(router.Bias.F32s()[i])))
 		}
-		w, picks, probs := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k), rowTensor(kernels.F32, rows, e)
+		w, picks, probs := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k),
+			rowTensor(kernels.F32, rows, e)
 		d.Route(w, picks, probs, logits, router)
 		for r := range rows {
 			x := slices.Clone(logits.F32s()[r*e : (r+1)*e])
@@ -170,7 +176,8 @@ func TestRouteOfNaN(t *testing.T) {
 		{kernels.Router{Norm: true, Scale: 1}, []float32{1, nan, 3, 2}, []int32{0, 1}},
 		{kernels.Router{Sigmoid: true, Scale: 1}, []float32{nan, 1, nan, nan}, []int32{1, 0}},
 		{kernels.Router{Sigmoid: true, Groups: 2, TopGroups: 1, Scale: 1}, []float32{nan, 9, nan, nan}, []int32{1, 0}},
-		{kernels.Router{Sigmoid: true, Groups: 2, TopGroups: 1, Scale: 1}, []float32{nan, nan, nan, nan}, []int32{0, 1}},
+		{kernels.Router{Sigmoid: true, Groups: 2, TopGroups: 1, Scale: 1}, []float32{nan, nan, nan, nan},
+			[]int32{0, 1}},
 	} {
 		w, picks := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2)
 		d.Route(w, picks, rowTensor(kernels.F32, 1, 4), kernels.Wrap(c.x, 1, 4), c.router)
@@ -185,10 +192,13 @@ func TestRouteOfNaN(t *testing.T) {
 
 func TestRouteRefuses(t *testing.T) {
 	d := newRowDevice(t, Auto, 1)
-	w, picks, probs, logits := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2), rowTensor(kernels.F32, 1, 6), rowTensor(kernels.F32, 1, 6)
+	w, picks, probs, logits := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2), rowTensor(kernels.F32, 1, 6),
+		rowTensor(kernels.F32, 1, 6)
 	for what, r := range map[string]kernels.Router{
-		"groups of one": {Groups: 6, TopGroups: 2, Scale: 1}, "uneven groups": {Groups: 4, TopGroups: 2, Scale: 1}, "no top groups": {Groups: 2, Scale: 1},
-		"more top groups than groups": {Groups: 2, TopGroups: 3, Scale: 1}, "an epsilon of a softmax": {Norm: true, Epsilon: 1, Scale: 1},
+		"groups of one": {Groups: 6, TopGroups: 2, Scale: 1}, "uneven groups": {Groups: 4, TopGroups: 2, Scale: 1},
+		"no top groups":               {Groups: 2, Scale: 1},
+		"more top groups than groups": {Groups: 2, TopGroups: 3, Scale: 1}, "an epsilon of a softmax": {Norm: true,
+			Epsilon: 1, Scale: 1},
 	} {
 		mustPanic(t, what, func() { d.Route(w, picks, probs, logits, r) })
 	}
@@ -201,7 +211,8 @@ func TestRouteGradient(t *testing.T) {
 	const rows, e, k = 6, 16, 4
 	logits, dw := c.f32(rows, e), c.f32(rows, k)
 	for _, r := range c.routers(e) {
-		w, picks, probs, dl := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k), rowTensor(kernels.F32, rows, e), c.f32(rows, e)
+		w, picks, probs, dl := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k),
+			rowTensor(kernels.F32, rows, e), c.f32(rows, e)
 		d.Route(w, picks, probs, logits, r)
 		d.RouteBackward(dl, dw, w, picks, probs, r)
 		dw64 := to64(dw)

@@ -71,7 +71,8 @@ func (m *matrix) storePart(r, from int, row []float32) {
 // rowWork is the number of elements that one turn of a thread takes: enough to hide the cost of asking for it.
 const rowWork = 16 << 10
 
-// eachRow calls body for ranges of rows of some columns, on all threads, with n scratch rows of cols elements, which hold anything.
+// eachRow calls body for ranges of rows of some columns, on all threads, with n scratch rows of cols elements, which
+// hold anything.
 func (d *Device) eachRow(rows, cols, n int, body func(from, to int, buf [][]float32)) {
 	d.pool.each(rows, rowWork/max(cols, 1), func(_, from, to int) {
 		s := rowScratches.Get().(*rowScratch)
@@ -80,8 +81,8 @@ func (d *Device) eachRow(rows, cols, n int, body func(from, to int, buf [][]floa
 	})
 }
 
-// eachColumn cuts columns [0, n) at multiples of 16, a cache line of fp32, into about two parts for each thread. It is for chains over
-// rows, which no cut of the columns can change. body has `scratch` rows of to-from elements.
+// eachColumn cuts columns [0, n) at multiples of 16, a cache line of fp32, into about two parts for each thread. It is
+// for chains over rows, which no cut of the columns can change. body has `scratch` rows of to-from elements.
 func (d *Device) eachColumn(n, scratch int, body func(from, to int, buf [][]float32)) {
 	const line = 16
 	grain := max(1, (n/(2*d.pool.threads)+line-1)/line) * line
@@ -92,7 +93,8 @@ func (d *Device) eachColumn(n, scratch int, body func(from, to int, buf [][]floa
 	})
 }
 
-// sumRuns adds to sum a sum over rows. add has the rows [from, to) of a run, whose sum starts from +0; run and block are scratch as long as sum.
+// sumRuns adds to sum a sum over rows. add has the rows [from, to) of a run, whose sum starts from +0; run and block
+// are scratch as long as sum.
 func (d *Device) sumRuns(sum, block, run []float32, blocks []int32, add func(run []float32, from, to int)) {
 	for b, first := range blocks[:len(blocks)-1] {
 		clear(block)
@@ -117,7 +119,9 @@ func (d *Device) sumRows(sum, block, run []float32, blocks []int32, add func(run
 // addRows adds the rows of x to sum, as a sum over rows.
 func (d *Device) addRows(sum, x []float32, blocks []int32) {
 	n := len(sum)
-	d.sumRows(sum, make([]float32, n), make([]float32, n), blocks, func(run []float32, t int) { d.vec.Add(run, run, x[t*n:][:n]) })
+	d.sumRows(sum, make([]float32, n), make([]float32, n), blocks, func(run []float32, t int) {
+		d.vec.Add(run, run, x[t*n:][:n])
+	})
 }
 
 // rowScratch is memory for a few rows; it grows to the longest row seen.

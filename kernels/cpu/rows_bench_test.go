@@ -49,22 +49,35 @@ func rowBenches(d *Device, dtype kernels.DType) []rowBench {
 		{"Embed", 2 * row, func() { d.Embed(y, table, ids) }},
 		{"EmbedBackward", row + 8*t*h, func() { d.EmbedBackward(tableGrad, x, ids) }},
 		{"RMSNorm", 2 * row, func() { d.RMSNorm(z, rstd, x, w, kernels.Norm{Eps: 1e-6}) }},
-		{"RMSNormBackward", 4 * row, func() { d.RMSNormBackward(z, kernels.Tensor{}, y, x, rstd, w, kernels.Norm{}, onePack(z)) }},
-		{"RMSNormBackward with dw", 6 * row, func() { d.RMSNormBackward(z, dw, y, x, rstd, w, kernels.Norm{}, onePack(z)) }},
-		{"HeadNormRope", 2 * row, func() { d.HeadNormRope(z, rstdHeads, x, headW, positions, rope, kernels.Norm{Eps: 1e-6}) }},
+		{"RMSNormBackward", 4 * row, func() {
+			d.RMSNormBackward(z, kernels.Tensor{}, y, x, rstd, w, kernels.Norm{}, onePack(z))
+		}},
+		{"RMSNormBackward with dw", 6 * row, func() {
+			d.RMSNormBackward(z, dw, y, x, rstd, w, kernels.Norm{}, onePack(z))
+		}},
+		{"HeadNormRope", 2 * row, func() {
+			d.HeadNormRope(z, rstdHeads, x, headW, positions, rope, kernels.Norm{Eps: 1e-6})
+		}},
 		{"HeadNormRopeBackward", 3 * row, func() {
-			d.HeadNormRopeBackward(z, kernels.Tensor{}, y, x, rstdHeads, headW, positions, rope, kernels.Norm{}, onePack(z))
+			d.HeadNormRopeBackward(z, kernels.Tensor{}, y, x, rstdHeads, headW, positions, rope, kernels.Norm{},
+				onePack(z))
 		}},
 		{"HeadNormRopeBackward with dw", 5 * row, func() {
 			d.HeadNormRopeBackward(z, headDW, y, x, rstdHeads, headW, positions, rope, kernels.Norm{}, onePack(z))
 		}},
 		{"SwiGLU", 3 * row, func() { d.SwiGLU(y, gu) }},
 		{"SwiGLUBackward", 5 * row, func() { d.SwiGLUBackward(dgu, y, gu) }},
-		{"Route", 2 * 4 * t * 64, func() { d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1}) }},
+		{"Route", 2 * 4 * t * 64, func() {
+			d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1})
+		}},
 		{"Combine", (benchK + 1) * row, func() { d.Combine(y, wide, weights, rowOf) }},
-		{"CombineBackward", (2*benchK + 1) * row, func() { d.CombineBackward(dwide, dweights, y, wide, weights, rowOf) }},
+		{"CombineBackward", (2*benchK + 1) * row, func() {
+			d.CombineBackward(dwide, dweights, y, wide, weights, rowOf)
+		}},
 		{"SumSquares", 4 * t * h, func() { d.SumSquares(sum, master) }},
-		{"AdamW", 8*4*t*h + map[bool]int{true: t * h * 2}[dtype == kernels.BF16], func() { d.AdamW(stored, master, m, v, grad, half(), adamwSettings) }},
+		{"AdamW", 8*4*t*h + map[bool]int{true: t * h * 2}[dtype == kernels.BF16], func() {
+			d.AdamW(stored, master, m, v, grad, half(), adamwSettings)
+		}},
 	}
 }
 

@@ -29,7 +29,8 @@ type rowOp struct {
 }
 
 func rowOps() []rowOp {
-	return slices.Concat(copyOps, embedOps, addOps, biasOps, normOps, ropeOps, sinkOps, swigluOps, clampedOps, routeOps, dispatchOps, combineOps, adamwOps,
+	return slices.Concat(copyOps, embedOps, addOps, biasOps, normOps, ropeOps, sinkOps, swigluOps, clampedOps, routeOps,
+		dispatchOps, combineOps, adamwOps,
 		decayOps, gatedNormOps, gateOps)
 }
 
@@ -339,14 +340,17 @@ func TestRoundingsDiffer(t *testing.T) {
 					differs = differs || diffRows(got[i], want[i], false) != nil
 				}
 			}
-			if concerned := slices.ContainsFunc(c.ops, func(o rowOp) bool { return o.name == op.name }); differs != concerned {
+			if concerned := slices.ContainsFunc(c.ops, func(o rowOp) bool {
+				return o.name == op.name
+			}); differs != concerned {
 				t.Errorf("%s in bf16: %s differs from the default: %v, want %v", c.name, op.name, differs, concerned)
 			}
 		}
 	}
 }
 
-// checkGradient compares got with central differences of a float64 loss at p, the error in units of the largest derivative.
+// checkGradient compares got with central differences of a float64 loss at p, the error in units of the largest
+// derivative.
 func checkGradient(t *testing.T, name string, p []float64, loss func(p []float64) float64, got []float32) {
 	t.Helper()
 	const step, bound = 1e-5, 2e-5

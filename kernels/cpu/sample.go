@@ -10,22 +10,23 @@ import (
 	"lockstep/kernels/cpu/vec"
 )
 
-// Sample chooses an id for each row of logits F32 [n, V], each by its own settings and nothing of its neighbours. The order of ids
-// is (logit descending, id ascending). A NaN is a bug and panics. At temperature 0 the choice is the first of the order. Else
+// Sample chooses an id for each row of logits F32 [n, V], each by its own settings and nothing of its neighbours. The
+// order of ids is (logit descending, id ascending). A NaN is a bug and panics. At temperature 0 the choice is the first
+// of the order. Else
 //
 //	x_j = logit_j * Inverse(Temperature),  m = max x;  e_j = Exp2((x_j - m)*log2e)
 //	u   = kernels.Uniform(Seed, Request, Index)
 //
-// If m is not finite (a temperature near the smallest numbers), the choice is that of temperature 0, the limit. All running sums
-// below are fp32 chains from +0.
+// If m is not finite (a temperature near the smallest numbers), the choice is that of temperature 0, the limit. All
+// running sums below are fp32 chains from +0.
 //
-// Without top-k and top-p: blocks of VocabBlock ids ascending; s_b = tree(e of block b), S_b the running sum of s_b. The draw falls
-// in the first block with S_b > u*S_last; from S_(b-1) on, e_j are added in id order and the first j to exceed u*S_last is chosen,
-// else (the block's tree exceeds its chain) the last of the block with e_j > 0.
+// Without top-k and top-p: blocks of VocabBlock ids ascending; s_b = tree(e of block b), S_b the running sum of s_b.
+// The draw falls in the first block with S_b > u*S_last; from S_(b-1) on, e_j are added in id order and the first j to
+// exceed u*S_last is chosen, else (the block's tree exceeds its chain) the last of the block with e_j > 0.
 //
-// With either: ids are taken in the order; W_i is the running sum of e of the first i. Top-k keeps k ids and total is W_k; without
-// it all are kept and total is S_last. Top-p keeps the shortest prefix with W_i/total >= p, at least one id. With n ids kept, the
-// first i with W_i > u*W_n is chosen.
+// With either: ids are taken in the order; W_i is the running sum of e of the first i. Top-k keeps k ids and total is
+// W_k; without it all are kept and total is S_last. Top-p keeps the shortest prefix with W_i/total >= p, at least one
+// id. With n ids kept, the first i with W_i > u*W_n is chosen.
 func (d *Device) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
 	if logits.Rows != len(rows) || ids.Len() != len(rows) || logits.Cols == 0 {
 		panic(fmt.Sprintf("cpu: %d samplings of logits %s to %s", len(rows), logits, ids))
@@ -172,8 +173,9 @@ func (s *sampler) before(i, j int32) bool {
 	return s.logits[i] > s.logits[j] || s.logits[i] == s.logits[j] && i < j
 }
 
-// heapify makes a heap, the first of the order on top, of at least the first n ids of the order: those whose logits reach the
-// n-th largest of the maxima of about 4n groups of ids, or all. Taking few ids of a large vocabulary costs less than a sort.
+// heapify makes a heap, the first of the order on top, of at least the first n ids of the order: those whose logits
+// reach the n-th largest of the maxima of about 4n groups of ids, or all. Taking few ids of a large vocabulary costs
+// less than a sort.
 func (s *sampler) heapify(n int) {
 	bound := float32(math.Inf(-1))
 	if group := len(s.logits) / (4 * n); group > 1 {

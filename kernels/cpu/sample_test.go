@@ -113,8 +113,10 @@ func sampleEqualsDefinition(t *testing.T, devs []*Device) {
 		settings := make([]kernels.Sampling, rows)
 		for i := range settings {
 			settings[i] = kernels.Sampling{
-				Temperature: []float32{0, 0.3, 1, 1.7, 1e-6, 1e-40}[rng.IntN(6)], TopK: []int{0, 0, 0, 1, 3, 50, 5000}[rng.IntN(7)],
-				TopP: []float32{1, 1, 1, 0.9, 0.5, 1e-6, 0.9999999}[rng.IntN(7)], Seed: rng.Uint64(), Request: rng.Uint64(), Index: rng.Uint64N(1000),
+				Temperature: []float32{0, 0.3, 1, 1.7, 1e-6, 1e-40}[rng.IntN(6)], TopK: []int{0, 0, 0, 1, 3, 50,
+					5000}[rng.IntN(7)],
+				TopP: []float32{1, 1, 1, 0.9, 0.5, 1e-6, 0.9999999}[rng.IntN(7)], Seed: rng.Uint64(),
+				Request: rng.Uint64(), Index: rng.Uint64N(1000),
 			}
 		}
 		logits := attnTensor(kernels.F32, x, rows, vocab, 1)
@@ -129,7 +131,8 @@ func sampleEqualsDefinition(t *testing.T, devs []*Device) {
 			got := sampleAll(dev, logits, settings)
 			for r := range rows {
 				if got[r] != want[r] {
-					t.Fatalf("%s: vocabulary %d, %+v: chose %d, want %d", dev.Name(), vocab, settings[r], got[r], want[r])
+					t.Fatalf("%s: vocabulary %d, %+v: chose %d, want %d", dev.Name(), vocab, settings[r], got[r],
+						want[r])
 				}
 				if alone := sampleAll(dev, logits.RowRange(r, r+1), settings[r:r+1]); alone[0] != got[r] {
 					t.Fatalf("row %d alone chooses %d, in the batch %d", r, alone[0], got[r])
@@ -139,7 +142,8 @@ func sampleEqualsDefinition(t *testing.T, devs []*Device) {
 	}
 }
 
-// Frequencies of draws against probabilities in float64, by chi-square: with 11 degrees of freedom 40 is passed once in 30,000.
+// Frequencies of draws against probabilities in float64, by chi-square: with 11 degrees of freedom 40 is passed once in
+// 30,000.
 func TestSampleFrequencies(t *testing.T) {
 	dev := attnDevices(t, plainKind)[0]
 	x := []float32{0.5, -1, 2, 0, 0, 1.5, -0.5, 1, 2, -2, 0.25, 1.25}
@@ -241,7 +245,8 @@ func TestSampleAtTheEdge(t *testing.T) {
 	block := kernels.Default().VocabBlock
 	logits := kernels.Wrap(make([]float32, 2*block), 1, 2*block)
 	for _, dev := range attnDevices(t, plainKind) {
-		if got := sampleAll(dev, logits, []kernels.Sampling{{Temperature: 1, TopP: 1, Seed: half}}); got[0] != int32(block) {
+		if got := sampleAll(dev, logits, []kernels.Sampling{{Temperature: 1, TopP: 1, Seed: half}}); got[0] !=
+			int32(block) {
 			t.Errorf("%s draws %d, want %d", dev.Name(), got[0], block)
 		}
 	}
@@ -254,5 +259,6 @@ func TestSampleRefusesNaN(t *testing.T) {
 			t.Error("a NaN among the logits did not panic")
 		}
 	}()
-	sampleAll(dev, kernels.Wrap([]float32{1, float32(math.NaN()), 2}, 1, 3), []kernels.Sampling{{Temperature: 1, TopP: 1}})
+	sampleAll(dev, kernels.Wrap([]float32{1, float32(math.NaN()), 2}, 1, 3),
+		[]kernels.Sampling{{Temperature: 1, TopP: 1}})
 }

@@ -6,7 +6,8 @@ import (
 	"lockstep/kernels"
 )
 
-// ShortConv is the causal depthwise convolution with SiLU that kernels.Recurrent states. Columns are independent: a thread takes some of them through all rows.
+// ShortConv is the causal depthwise convolution with SiLU that kernels.Recurrent states. Columns are independent: a
+// thread takes some of them through all rows.
 func (d *Device) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Layout) {
 	op := d.shortConv("short convolution", x, w, bias, l)
 	mustShape("short convolution", "out", out, x.Rows, x.Cols)
@@ -42,7 +43,8 @@ func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tenso
 	grad, dy := d.matrix(dx), d.matrix(dout)
 	d.eachColumn(n, 2*taps+5, func(from, to int, buf [][]float32) {
 		c, rest := op.columns(from, to, buf), buf[taps+1:]
-		g := convGrad{c: c, dy: rest[0], ones: rest[1], spare: rest[2], dx: rest[3], du: rest[4:], run: ofRun, n: n, from: from, to: to}
+		g := convGrad{c: c, dy: rest[0], ones: rest[1], spare: rest[2], dx: rest[3], du: rest[4:], run: ofRun, n: n,
+			from: from, to: to}
 		fill(g.ones, 1)
 		block := 0
 		endBlock := func() {
@@ -86,7 +88,8 @@ func (d *Device) shortConv(name string, x, w, bias kernels.Tensor, l *kernels.La
 	if w.Rows != x.Cols || l.Rows() != x.Rows || !bias.IsNil() && bias.Cols != x.Cols {
 		panic(fmt.Sprintf("cpu: %s of %s with %s and bias %s in %d rows", name, x, w, bias, l.Rows()))
 	}
-	op := &shortConv{d: d, x: d.matrix(x), taps: w.Cols, w: make([]float32, w.Cols*w.Rows), bias: make([]float32, x.Cols)}
+	op := &shortConv{d: d, x: d.matrix(x), taps: w.Cols, w: make([]float32, w.Cols*w.Rows),
+		bias: make([]float32, x.Cols)}
 	m, buf := d.matrix(w), make([]float32, w.Cols)
 	for ch := range w.Rows {
 		for j, v := range m.load(ch, buf) {

@@ -20,19 +20,22 @@ type convCase struct {
 }
 
 func newConvCase(rng *rand.Rand, kind attnKind, cols, taps int, biased bool, lengths ...int) *convCase {
-	c := &convCase{attnKind: kind, cols: cols, taps: taps, lengths: lengths, w: attnRandom(rng, kind.dtype, cols*taps, 1)}
+	c := &convCase{attnKind: kind, cols: cols, taps: taps, lengths: lengths, w: attnRandom(rng, kind.dtype, cols*taps,
+		1)}
 	if biased {
 		c.bias = attnRandom(rng, kind.dtype, cols, 1)
 	}
 	for _, n := range lengths {
-		c.x, c.dout = append(c.x, attnRandom(rng, kind.dtype, n*cols, 1)), append(c.dout, attnRandom(rng, kind.dtype, n*cols, 1))
+		c.x, c.dout = append(c.x, attnRandom(rng, kind.dtype, n*cols, 1)),
+			append(c.dout, attnRandom(rng, kind.dtype, n*cols, 1))
 	}
 	return c
 }
 
 func convCases(rng *rand.Rand, kind attnKind) []*convCase {
 	return []*convCase{
-		newConvCase(rng, kind, 40, 4, true, 1, 2, 3, 4, 70, 64), newConvCase(rng, kind, 100, 4, false, 5, 1, 90), newConvCase(rng, kind, 3, 2, true, 9, 66),
+		newConvCase(rng, kind, 40, 4, true, 1, 2, 3, 4, 70, 64), newConvCase(rng, kind, 100, 4, false, 5, 1, 90),
+		newConvCase(rng, kind, 3, 2, true, 9, 66),
 	}
 }
 
@@ -58,7 +61,8 @@ func (c *convCase) pack(packs bool) (x, dout kernels.Tensor, l *kernels.Layout) 
 	if !packs {
 		l.Packs = append(l.Packs, int32(row))
 	}
-	return attnTensor(c.dtype, slices.Concat(c.x...), row, c.cols, 3), attnTensor(c.dtype, slices.Concat(c.dout...), row, c.cols, 1), l
+	return attnTensor(c.dtype, slices.Concat(c.x...), row, c.cols, 3), attnTensor(c.dtype, slices.Concat(c.dout...),
+		row, c.cols, 1), l
 }
 
 func (c *convCase) train(dev *Device) (out kernels.Tensor, l *kernels.Layout) {
@@ -85,7 +89,8 @@ func (c *convCase) serve(dev *Device, rng *rand.Rand, maxRows int) kernels.Tenso
 				continue
 			}
 			at := all.Spans[s].Row + done[s]
-			l := &kernels.Layout{Spans: []kernels.Span{{Rows: n, Pos: done[s], Slot: slots[s]}}, Packs: []int32{0, int32(n)}}
+			l := &kernels.Layout{Spans: []kernels.Span{{Rows: n, Pos: done[s], Slot: slots[s]}},
+				Packs: []int32{0, int32(n)}}
 			dev.ShortConv(out.RowRange(at, at+n), x.RowRange(at, at+n), w, bias, state, l)
 			done[s] += n
 			left -= n
@@ -119,7 +124,8 @@ func TestShortConvEqualsDefinition(t *testing.T) {
 					for ch, got := range attnRow(out, span.Row+pos) {
 						u := c.sum(s, pos, ch)
 						if want := attnRound(c.dtype, u*scalarSigmoid(c.exp2.Func(), u)); got != want {
-							t.Fatalf("%v case %d: sequence %d position %d channel %d: %v, want %v", kind, i, s, pos, ch, got, want)
+							t.Fatalf("%v case %d: sequence %d position %d channel %d: %v, want %v", kind, i, s, pos, ch,
+								got, want)
 						}
 					}
 				}
@@ -225,7 +231,8 @@ func TestShortConvGradient(t *testing.T) {
 	c := newConvCase(rng, plainKind, 3, 4, true, 9)
 	x, dout, l := c.pack(false)
 	w, bias := c.weights()
-	dx, dw, dbias := attnTensor(kernels.F32, nil, 9, 3, 0), kernels.Wrap(make([]float32, 12), 3, 4), kernels.Wrap(make([]float32, 3), 1, 3)
+	dx, dw, dbias := attnTensor(kernels.F32, nil, 9, 3, 0), kernels.Wrap(make([]float32, 12), 3, 4),
+		kernels.Wrap(make([]float32, 3), 1, 3)
 	dev.ShortConvBackward(dx, dw, dbias, dout, x, w, bias, l)
 	loss := func(x, w, bias []float64) (sum float64) {
 		for pos := range 9 {
@@ -243,5 +250,7 @@ func TestShortConvGradient(t *testing.T) {
 	}
 	checkGradient(t, "dx", to64(x), func(p []float64) float64 { return loss(p, to64(w), to64(bias)) }, rowValues(dx))
 	checkGradient(t, "dw", to64(w), func(p []float64) float64 { return loss(to64(x), p, to64(bias)) }, rowValues(dw))
-	checkGradient(t, "dbias", to64(bias), func(p []float64) float64 { return loss(to64(x), to64(w), p) }, rowValues(dbias))
+	checkGradient(t, "dbias", to64(bias), func(p []float64) float64 {
+		return loss(to64(x), to64(w), p)
+	}, rowValues(dbias))
 }

@@ -4,8 +4,9 @@ import (
 	"lockstep/kernels"
 )
 
-// Sinks puts a logit of each head into the denominator of a finished attention (Xiao et al., arXiv 2309.17453; as gpt-oss has it), in place, as kernels.Device
-// states it. out [T, Heads*D], lse F32 [T, Heads] in units of log2, sinks [1, Heads].
+// Sinks puts a logit of each head into the denominator of a finished attention (Xiao et al., arXiv 2309.17453; as
+// gpt-oss has it), in place, as kernels.Device states it. out [T, Heads*D], lse F32 [T, Heads] in units of log2, sinks
+// [1, Heads].
 func (d *Device) Sinks(out, lse, sinks kernels.Tensor) {
 	heads := sinks.Cols
 	mustShape("sinks", "lse", lse, out.Rows, heads)
@@ -35,7 +36,8 @@ func (d *Device) sinkLogits(sinks kernels.Tensor, buf []float32) []float32 {
 	return t
 }
 
-// SinksBackward adds -(Exp2(min(t-lse, 0))*tree(dout*out)) to dsinks F32 [1, Heads] as a sum over rows; out and lse are those that Sinks wrote.
+// SinksBackward adds -(Exp2(min(t-lse, 0))*tree(dout*out)) to dsinks F32 [1, Heads] as a sum over rows; out and lse are
+// those that Sinks wrote.
 func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, packs []int32) {
 	const op = "sinks backward"
 	heads := sinks.Cols
@@ -49,7 +51,8 @@ func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, pac
 		for h := from; h < to; h++ {
 			d.sumRows(total[h:h+1], make([]float32, 1), make([]float32, 1), blocks, func(run []float32, r int) {
 				p := d.vec.Exp2(min(logits[h]-ls.load(r, nil)[h], 0))
-				run[0] -= float32(p * d.vec.TreeDot(dy.loadPart(r, h*dim, (h+1)*dim, x), o.loadPart(r, h*dim, (h+1)*dim, y)))
+				run[0] -= float32(p * d.vec.TreeDot(dy.loadPart(r, h*dim, (h+1)*dim, x), o.loadPart(r, h*dim, (h+1)*dim,
+					y)))
 			})
 		}
 	})

@@ -19,7 +19,8 @@ var sinkOps = []rowOp{
 	}},
 	{name: "SinksBackward", uncut: true, run: func(d *Device, c *rowCase) (_, whole []kernels.Tensor) {
 		heads, dim := c.sinkShape()
-		out, dout, lse, sinks, dsinks := c.strided(c.n, heads*dim), c.strided(c.n, heads*dim), c.f32(c.n, heads), c.weight(1, heads), c.f32(1, heads)
+		out, dout, lse, sinks, dsinks := c.strided(c.n, heads*dim), c.strided(c.n, heads*dim), c.f32(c.n, heads),
+			c.weight(1, heads), c.f32(1, heads)
 		d.SinksBackward(dsinks, dout, out, lse, sinks, onePack(out))
 		return nil, []kernels.Tensor{dsinks}
 	}},
@@ -36,7 +37,8 @@ func sinksAreTheDefinition(t *testing.T, d *Device) {
 	c.start()
 	const rows, heads, dim = 150, 3, 40
 	exp2 := d.def.Exp2.Func()
-	out, dout, lse, sinks, dsinks := c.strided(rows, heads*dim), c.strided(rows, heads*dim), c.f32(rows, heads), c.f32(1, heads), c.f32(1, heads)
+	out, dout, lse, sinks, dsinks := c.strided(rows, heads*dim), c.strided(rows, heads*dim), c.f32(rows, heads),
+		c.f32(1, heads), c.f32(1, heads)
 	ys, wantLSE, sum := rowValues(out), rowValues(lse), rowSum{total: rowValues(dsinks)}
 	d.Sinks(out, lse, sinks)
 	d.SinksBackward(dsinks, dout, out, lse, sinks, sumPacks)
@@ -65,7 +67,8 @@ func sinksAreTheDefinition(t *testing.T, d *Device) {
 	wantBits(t, "dsinks", dsinks, sum.total)
 }
 
-// An attention with sinks, forward and backward, against float64: softmax over the scores and one more logit that has no value.
+// An attention with sinks, forward and backward, against float64: softmax over the scores and one more logit that has
+// no value.
 func TestSinksGradient(t *testing.T) {
 	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 52, dtype: kernels.F32}
@@ -75,7 +78,8 @@ func TestSinksGradient(t *testing.T) {
 	q, k, v, dout, sinks := c.f32(rows, 32), c.f32(rows, 16), c.f32(rows, 16), c.f32(rows, 32), c.f32(1, 4)
 	out, lse, dsinks := rowTensor(kernels.F32, rows, 32), rowTensor(kernels.F32, rows, 4), rowTensor(kernels.F32, 1, 4)
 	dq, dk, dv := rowTensor(kernels.F32, rows, 32), rowTensor(kernels.F32, rows, 16), rowTensor(kernels.F32, rows, 16)
-	kv, l := kernels.KV{K: k, V: v}, &kernels.Layout{Spans: []kernels.Span{{Rows: 4}, {Row: 4, Rows: 5}}, Packs: []int32{0, rows}}
+	kv, l := kernels.KV{K: k, V: v}, &kernels.Layout{Spans: []kernels.Span{{Rows: 4}, {Row: 4, Rows: 5}},
+		Packs: []int32{0, rows}}
 	d.Attention(out, lse, q, kv, l, a)
 	d.Sinks(out, lse, sinks)
 	d.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a)

@@ -5,8 +5,8 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// softenRows turns the dots of a block of keys [lo, hi), one row each of a tile's (query, head) pairs, to probabilities p, moves m
-// and l to the new maximum and leaves the factors of o in w.decay.
+// softenRows turns the dots of a block of keys [lo, hi), one row each of a tile's (query, head) pairs, to probabilities
+// p, moves m and l to the new maximum and leaves the factors of o in w.decay.
 func (op *attention) softenRows(t queryTile, w *attentionScratch, scores gemm.View, lo, hi int) {
 	vec, state := op.d.vec, &w.split
 	for r := range w.decay {
@@ -36,7 +36,8 @@ func (op *attention) softenRows(t queryTile, w *attentionScratch, scores gemm.Vi
 	}
 }
 
-// gradientRow turns dot(q, k) and dot(dout, v) of one query and keys visible to it into p and ds as AttentionBackward states them.
+// gradientRow turns dot(q, k) and dot(dout, v) of one query and keys visible to it into p and ds as AttentionBackward
+// states them.
 func (op *attentionGrad) gradientRow(p, ds []float32, lse, sum float32) {
 	scale := float32(op.shape.Scale)
 	op.d.vec.Scale(p, op.c)

@@ -25,7 +25,8 @@ func (op *attention) soften(t queryTile, w *attentionScratch, scores gemm.View, 
 		op.c, op.q.DType == kernels.BF16, &kernels.Exp2Coeffs[0])
 }
 
-// softmax512 tells whether the loops of softmax_amd64.s serve: they hold the polynomial. The loops of vec have both modes.
+// softmax512 tells whether the loops of softmax_amd64.s serve: they hold the polynomial. The loops of vec have both
+// modes.
 func (d *Device) softmax512() bool { return d.isa == AVX512 && d.def.Exp2 == kernels.Exp2Poly }
 
 // keyBits has one bit for each of the first n keys of a block of 64.
@@ -37,15 +38,17 @@ func (op *attentionGrad) gradients(p, ds []float32, lse, sum float32) {
 		op.gradientRow(p, ds, lse, sum)
 		return
 	}
-	attentionGrad512(&p[0], &ds[0], len(p), op.c, lse, sum, float32(op.shape.Scale), op.q.DType == kernels.BF16, &kernels.Exp2Coeffs[0])
+	attentionGrad512(&p[0], &ds[0], len(p), op.c, lse, sum, float32(op.shape.Scale), op.q.DType == kernels.BF16,
+		&kernels.Exp2Coeffs[0])
 }
 
-// softmaxBlock512 takes rows of dots over one block of 64 keys, row r at s[r*ld], one step through the online softmax (see
-// Attention): columns in seen[r] become p, the other columns of width +0; m, l and a are the rows' maximum, sum and decay.
-// The bits of seen and width are columns. coeffs is kernels.Exp2Coeffs.
+// softmaxBlock512 takes rows of dots over one block of 64 keys, row r at s[r*ld], one step through the online softmax
+// (see Attention): columns in seen[r] become p, the other columns of width +0; m, l and a are the rows' maximum, sum
+// and decay. The bits of seen and width are columns. coeffs is kernels.Exp2Coeffs.
 //
 //go:noescape
-func softmaxBlock512(s *float32, ld, rows int, seen *uint64, width uint64, m, l, a *float32, c float32, bf16 bool, coeffs *float32)
+func softmaxBlock512(s *float32, ld, rows int, seen *uint64, width uint64, m, l, a *float32, c float32, bf16 bool,
+	coeffs *float32)
 
 // attentionGrad512 turns n dots p and ds of one query, all visible, to p and ds as AttentionBackward states them.
 //

@@ -59,7 +59,8 @@
 	SHRQ $16, AX \
 	KMOVW AX, K4
 
-// func softmaxBlock512(s *float32, ld, rows int, seen *uint64, width uint64, m, l, a *float32, c float32, bf16 bool, coeffs *float32)
+// func softmaxBlock512(s *float32, ld, rows int, seen *uint64, width uint64, m, l, a *float32, c float32, bf16 bool,
+// coeffs *float32)
 TEXT ·softmaxBlock512(SB), NOSPLIT, $0-80
 	LOAD_EXP2(coeffs+72(FP))
 	LOAD_BF16

@@ -44,7 +44,8 @@ var selectScratches = sync.Pool{New: func() any { return new(selectScratch) }}
 
 // SelectKeys writes the positions of each row's chosen keys, ascending, to picks int32 [T, TopK], -1 behind their end.
 func (d *Device) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
-	if q.Cols != x.Heads*x.Dim || weights.Cols != x.Heads || keys.K.Cols != x.Dim || picks.Cols != x.TopK || picks.Rows < l.Rows() {
+	if q.Cols != x.Heads*x.Dim || weights.Cols != x.Heads || keys.K.Cols != x.Dim || picks.Cols != x.TopK ||
+		picks.Rows < l.Rows() {
 		panic(fmt.Sprintf("cpu: selection %+v to %s from %s with weights %s on keys %s", x, picks, q, weights, keys.K))
 	}
 	rows, out, w := seqRows(l), picks.I32s(), d.matrix(weights)
@@ -69,7 +70,8 @@ func (d *Device) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l
 }
 
 // indexScores are those of the keys up to a row's position.
-func (d *Device) indexScores(s *selectScratch, q kernels.Tensor, weights []float32, keys kernels.KV, r seqRow, x kernels.Index) {
+func (d *Device) indexScores(s *selectScratch, q kernels.Tensor, weights []float32, keys kernels.KV, r seqRow,
+	x kernels.Index) {
 	queries, scale := d.matrix(q), float32(x.Scale)
 	s.q, s.scores = sized(s.q, x.Heads*x.Dim), sized(s.scores, r.pos+1)
 	copy(s.q, queries.load(r.at(), s.q))
@@ -115,7 +117,8 @@ func listOf(picks kernels.Tensor, row int) []int32 {
 }
 
 // SparseAttend is Attention with a list of keys for each query, in tiles of one query.
-func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout,
+	a kernels.Attn) {
 	checkSparse(kv, l, a, picks, []kernels.Tensor{q}, []kernels.Tensor{out})
 	op := &attention{d: d, out: out, lse: lse, q: q, kv: kv, shape: a, group: a.Heads / a.KVHeads, c: scoreScale(a)}
 	var tiles []queryTile
@@ -138,12 +141,14 @@ func checkSparse(kv kernels.KV, l *kernels.Layout, a kernels.Attn, picks kernels
 }
 
 // SparseAttendBackward is AttentionBackward with lists of keys.
-func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor,
+	l *kernels.Layout, a kernels.Attn) {
 	checkSparse(kv, l, a, picks, []kernels.Tensor{q, dq}, []kernels.Tensor{out, dout})
 	d.attentionBackward(dq, dk, dv, dout, out, lse, q, kv, picks, l, a)
 }
 
-// keep clears p and ds [n] of keys from `from` on that are not in a list, and adds what the others have of ds to listed, which goes along the list.
+// keep clears p and ds [n] of keys from `from` on that are not in a list, and adds what the others have of ds to
+// listed, which goes along the list.
 func keep(p, ds []float32, from int, list []int32, listed []float32) []float32 {
 	next := 0
 	for _, j := range list[len(listed):] {
@@ -170,6 +175,7 @@ func (op *attentionGrad) alongList(t gradTile, w *gradScratch, k gemm.View) {
 		for n, j := range list {
 			copy(w.gathered[n*dim:][:dim], k.X[int(j)*k.RS:])
 		}
-		op.d.mm.Tile(&w.mm, w.dq[i*dim:], dim, 1, dim, len(list), gemm.View{X: w.listed[i], RS: len(list), CS: 1}, gemm.View{X: w.gathered, RS: dim, CS: 1})
+		op.d.mm.Tile(&w.mm, w.dq[i*dim:], dim, 1, dim, len(list), gemm.View{X: w.listed[i], RS: len(list), CS: 1},
+			gemm.View{X: w.gathered, RS: dim, CS: 1})
 	}
 }

@@ -32,7 +32,8 @@ func (c attnCase) lists(rng *rand.Rand, b attnBatch, topK int) kernels.Tensor {
 // compacted is the case of one row alone: a sequence whose keys are the row's list and whose last query is the row's.
 func (c attnCase) compacted(s, i int, list []int32) attnCase {
 	nq, nk, nv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.KVHeads*c.ValueDim
-	one := attnCase{Attn: c.Attn, attnKind: c.attnKind, lengths: []int{len(list)}, q: [][]float32{make([]float32, len(list)*nq)}}
+	one := attnCase{Attn: c.Attn, attnKind: c.attnKind, lengths: []int{len(list)},
+		q: [][]float32{make([]float32, len(list)*nq)}}
 	var k, v []float32
 	for _, j := range list {
 		k, v = append(k, c.k[s][int(j)*nk:][:nk]...), append(v, c.v[s][int(j)*nv:][:nv]...)
@@ -42,7 +43,8 @@ func (c attnCase) compacted(s, i int, list []int32) attnCase {
 	return one
 }
 
-// Attention to a list is attention to a sequence of its keys; a list of all keys gives the bits of Attention, forward and backward.
+// Attention to a list is attention to a sequence of its keys; a list of all keys gives the bits of Attention, forward
+// and backward.
 func TestSparseAttention(t *testing.T) {
 	rng := rand.New(rand.NewPCG(61, 62))
 	for _, kind := range attnKinds {
@@ -58,7 +60,8 @@ func TestSparseAttention(t *testing.T) {
 					one := c.compacted(s, i, list)
 					for h := range c.Heads {
 						out, lse := one.forward(0, len(list)-1, h)
-						if got := c.value(attnRow(b.out, span.Row+i), 0, h, c.Heads); !sameBits(got, out) || attnRow(b.lse, span.Row+i)[h] != lse {
+						if got := c.value(attnRow(b.out, span.Row+i), 0, h, c.Heads); !sameBits(got, out) ||
+							attnRow(b.lse, span.Row+i)[h] != lse {
 							t.Fatalf("%v: sequence %d row %d head %d: %v, want %v", c, s, i, h, got, out)
 						}
 					}
@@ -79,8 +82,10 @@ func (c attnCase) allKeys(t *testing.T, dev *Device, rng *rand.Rand) {
 	picks := c.lists(rng, b, 140)
 	dev.SparseAttend(b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
 	c.checkSame(t, "all keys", b, want)
-	got := attnGrads{dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7), dv: attnTensor(c.dtype, nil, rows, b.v.Cols, 7)}
-	dev.SparseAttendBackward(got.dq, got.dk, got.dv, attnTensor(c.dtype, slices.Concat(dout...), rows, b.out.Cols, 1), b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+	got := attnGrads{dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7),
+		dv: attnTensor(c.dtype, nil, rows, b.v.Cols, 7)}
+	dev.SparseAttendBackward(got.dq, got.dk, got.dv, attnTensor(c.dtype, slices.Concat(dout...), rows, b.out.Cols, 1),
+		b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
 	for i, pair := range [][2]kernels.Tensor{{got.dq, grads.dq}, {got.dk, grads.dk}, {got.dv, grads.dv}} {
 		for r := range rows {
 			if !sameBits(attnRow(pair[0], r), attnRow(pair[1], r)) {
@@ -99,8 +104,10 @@ func TestSparseAttentionGradient(t *testing.T) {
 	b, dout := c.pack([]int{0}), c.randomDout(rng)
 	kv, picks := kernels.KV{K: b.k, V: b.v}, c.lists(rng, b, topK)
 	dev.SparseAttend(b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
-	grads := [3]kernels.Tensor{attnTensor(c.dtype, nil, n, b.q.Cols, 0), attnTensor(c.dtype, nil, n, b.k.Cols, 0), attnTensor(c.dtype, nil, n, b.v.Cols, 0)}
-	dev.SparseAttendBackward(grads[0], grads[1], grads[2], attnTensor(c.dtype, dout[0], n, b.out.Cols, 0), b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+	grads := [3]kernels.Tensor{attnTensor(c.dtype, nil, n, b.q.Cols, 0), attnTensor(c.dtype, nil, n, b.k.Cols, 0),
+		attnTensor(c.dtype, nil, n, b.v.Cols, 0)}
+	dev.SparseAttendBackward(grads[0], grads[1], grads[2], attnTensor(c.dtype, dout[0], n, b.out.Cols, 0), b.out, b.lse,
+		b.q, kv, picks, b.layout, c.Attn)
 	chosen := func(i, j int) bool { return slices.Contains(listOf(picks, i), int32(j)) }
 	x := [3][]float64{}
 	for i, v := range [][]float32{c.q[0], c.k[0], c.v[0]} {
@@ -142,7 +149,8 @@ func TestSelectKeys(t *testing.T) {
 			packed := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, n}}
 			picks := kernels.WrapI32(make([]int32, n*x.TopK)).Reshape(n, x.TopK)
 			keys := kernels.KV{K: attnTensor(kind.dtype, k, n, x.Dim, 3)}
-			dev.SelectKeys(picks, attnTensor(kind.dtype, q, n, x.Heads*x.Dim, 1), attnTensor(kernels.F32, w, n, x.Heads, 2), keys, packed, x)
+			dev.SelectKeys(picks, attnTensor(kind.dtype, q, n, x.Heads*x.Dim, 1), attnTensor(kernels.F32, w, n, x.Heads,
+				2), keys, packed, x)
 			for i := range n {
 				if got, want := listOf(picks, i), wantedKeys(kind, x, q, k, w, i); !slices.Equal(got, want) {
 					t.Fatalf("%v row %d: %v, want %v", kind, i, got, want)
@@ -160,11 +168,13 @@ func TestSelectKeys(t *testing.T) {
 				copyRow(cache.K, cacheRow(cache, &span, j), keys.K, j)
 			}
 			some := kernels.WrapI32(make([]int32, rows*x.TopK)).Reshape(rows, x.TopK)
-			dev.SelectKeys(some, attnTensor(kind.dtype, q[(n-rows)*x.Heads*x.Dim:], rows, x.Heads*x.Dim, 0), attnTensor(kernels.F32, w[(n-rows)*x.Heads:], rows, x.Heads, 0), cache,
+			dev.SelectKeys(some, attnTensor(kind.dtype, q[(n-rows)*x.Heads*x.Dim:], rows, x.Heads*x.Dim, 0),
+				attnTensor(kernels.F32, w[(n-rows)*x.Heads:], rows, x.Heads, 0), cache,
 				&kernels.Layout{Spans: []kernels.Span{span}, Packs: []int32{0, rows}}, x)
 			for i := range rows {
 				if !slices.Equal(listOf(some, i), listOf(picks, n-rows+i)) {
-					t.Fatalf("%v: row %d alone chooses %v, in its batch %v", kind, n-rows+i, listOf(some, i), listOf(picks, n-rows+i))
+					t.Fatalf("%v: row %d alone chooses %v, in its batch %v", kind, n-rows+i, listOf(some, i),
+						listOf(picks, n-rows+i))
 				}
 			}
 		}

@@ -2,7 +2,8 @@ package cpu
 
 import "lockstep/kernels"
 
-// SwiGLU: out[r,i] = round((g*sigm(g))*u) with g = gu[r,i], u = gu[r,I+i]; gu [R, 2I], out [R, I] (Shazeer, arXiv 2002.05202).
+// SwiGLU: out[r,i] = round((g*sigm(g))*u) with g = gu[r,i], u = gu[r,I+i]; gu [R, 2I], out [R, I] (Shazeer, arXiv
+// 2002.05202).
 func (d *Device) SwiGLU(out, gu kernels.Tensor) {
 	n := out.Cols
 	mustShape("swiglu", "gu", gu, out.Rows, 2*n)
@@ -17,7 +18,8 @@ func (d *Device) SwiGLU(out, gu kernels.Tensor) {
 	})
 }
 
-// SwiGLUBackward, with s = sigm(g): du = round(dout*(g*s)), dg = round((dout*u)*(s*(1 + g*(1-s)))). dgu, gu [R, 2I]; dout [R, I]. dgu may be gu.
+// SwiGLUBackward, with s = sigm(g): du = round(dout*(g*s)), dg = round((dout*u)*(s*(1 + g*(1-s)))). dgu, gu [R, 2I];
+// dout [R, I]. dgu may be gu.
 func (d *Device) SwiGLUBackward(dgu, dout, gu kernels.Tensor) {
 	const op = "swiglu backward"
 	n := dout.Cols

@@ -2,8 +2,8 @@ package cpu
 
 import "lockstep/kernels"
 
-// ClampedSwiGLU: with g = min(gu[r,i], Limit), u = min(max(gu[r,I+i], -Limit), Limit): out[r,i] = round((g*sigm(Alpha*g))*(u+1)); gu [R, 2I], out [R, I]
-// (the experts of gpt-oss).
+// ClampedSwiGLU: with g = min(gu[r,i], Limit), u = min(max(gu[r,I+i], -Limit), Limit): out[r,i] =
+// round((g*sigm(Alpha*g))*(u+1)); gu [R, 2I], out [R, I] (the experts of gpt-oss).
 func (d *Device) ClampedSwiGLU(out, gu kernels.Tensor, c kernels.Clamp) {
 	n := out.Cols
 	mustShape("clamped swiglu", "gu", gu, out.Rows, 2*n)
@@ -18,8 +18,8 @@ func (d *Device) ClampedSwiGLU(out, gu kernels.Tensor, c kernels.Clamp) {
 	})
 }
 
-// ClampedSwiGLUBackward, with s = sigm(Alpha*g): du = round(dout*(g*s)), dg = round((dout*(u+1))*(s*(1 + (Alpha*g)*(1-s)))), each 0 where its clamp took effect.
-// dgu, gu [R, 2I]; dout [R, I]. dgu may be gu.
+// ClampedSwiGLUBackward, with s = sigm(Alpha*g): du = round(dout*(g*s)), dg = round((dout*(u+1))*(s*(1 +
+// (Alpha*g)*(1-s)))), each 0 where its clamp took effect. dgu, gu [R, 2I]; dout [R, I]. dgu may be gu.
 func (d *Device) ClampedSwiGLUBackward(dgu, dout, gu kernels.Tensor, c kernels.Clamp) {
 	const op = "clamped swiglu backward"
 	n := dout.Cols

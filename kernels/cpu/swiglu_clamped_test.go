@@ -16,7 +16,8 @@ var clampedOps = []rowOp{
 		return []kernels.Tensor{out}, nil
 	}},
 	{name: "ClampedSwiGLUBackward", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
-		gu, dout, dgu := c.part(c.strided(c.n, 2*c.cols())), c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, 2*c.cols()))
+		gu, dout, dgu := c.part(c.strided(c.n, 2*c.cols())), c.part(c.strided(c.n, c.cols())),
+			c.part(c.strided(c.n, 2*c.cols()))
 		d.ClampedSwiGLUBackward(dgu, dout, gu, clamp)
 		d.ClampedSwiGLUBackward(gu, dout, gu, clamp)
 		return []kernels.Tensor{dgu, gu}, nil

@@ -14,7 +14,8 @@ var swigluOps = []rowOp{
 		return []kernels.Tensor{out}, nil
 	}},
 	{name: "SwiGLUBackward", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
-		gu, dout, dgu := c.part(c.strided(c.n, 2*c.cols())), c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, 2*c.cols()))
+		gu, dout, dgu := c.part(c.strided(c.n, 2*c.cols())), c.part(c.strided(c.n, c.cols())),
+			c.part(c.strided(c.n, 2*c.cols()))
 		d.SwiGLUBackward(dgu, dout, gu)
 		d.SwiGLUBackward(gu, dout, gu)
 		return []kernels.Tensor{dgu, gu}, nil

@@ -1,13 +1,18 @@
-// Absorbed latent attention, forward: rules 2 and 3 of the definition where all heads share one row of D columns for each key, and the first V of them are its value; kernels/cpu/
-// attention.go states the sums. One kernel serves dense attention and lists, training, prefill and decoding: a block takes a query and 64 of its heads (fewer where blocks do not
-// fill the card) along a split of its list, in blocks of 64 entries whose rows it gathers one block ahead, and each row is read once for all these heads. A list of one split is
-// written directly; the splits of a longer one go to a workspace and absorbed_merge puts them together.
+// Absorbed latent attention, forward: rules 2 and 3 of the definition where all heads share one row of D columns for
+// each key, and the first V of them are its value; kernels/cpu/ attention.go states the sums. One kernel serves dense
+// attention and lists, training, prefill and decoding: a block takes a query and 64 of its heads (fewer where blocks do
+// not fill the card) along a split of its list, in blocks of 64 entries whose rows it gathers one block ahead, and each
+// row is read once for all these heads. A list of one split is written directly; the splits of a longer one go to a
+// workspace and absorbed_merge puts them together.
 //
-// A step is S = Q K' by warps of 16 heads and the 32 even or odd keys, whose maxima and sums meet in shared memory (the last level of the tree of 64 adds even and odd ones), and
-// O += P V by warps of 32 heads and V/4 columns, 128 sums a thread. Q, two key blocks and P take 226 of 227 KiB.
-// Bound: 2*64*64*(D + V) flops a step, 8.9 M, at 64*2*D bytes, 73 KB: tensor cores, not L2. With mma.sync fragments come through shared memory, 0.6 MB a step, and ldmatrix at half
-// of its 128 bytes a clock: 9,400 clocks, where the products alone take 3,500. On an H200, 64 heads of 576 and 512 columns: sparse, 65,536 rows and lists of 2,048: 99 ms,
-// 185 TFLOP/s; dense, 8,192 rows: 27 ms; 256 sequences of 4,096 keys: 0.88 ms, 1.4 TB/s. Cards with wgmma have absorbed_wide.cu for these widths.
+// A step is S = Q K' by warps of 16 heads and the 32 even or odd keys, whose maxima and sums meet in shared memory (the
+// last level of the tree of 64 adds even and odd ones), and O += P V by warps of 32 heads and V/4 columns, 128 sums a
+// thread. Q, two key blocks and P take 226 of 227 KiB.
+// Bound: 2*64*64*(D + V) flops a step, 8.9 M, at 64*2*D bytes, 73 KB: tensor cores, not L2. With mma.sync fragments
+// come through shared memory, 0.6 MB a step, and ldmatrix at half of its 128 bytes a clock: 9,400 clocks, where the
+// products alone take 3,500. On an H200, 64 heads of 576 and 512 columns: sparse, 65,536 rows and lists of 2,048: 99
+// ms, 185 TFLOP/s; dense, 8,192 rows: 27 ms; 256 sequences of 4,096 keys: 0.88 ms, 1.4 TB/s. Cards with wgmma have
+// absorbed_wide.cu for these widths.
 #include "absorbed.cuh"
 
 extern __shared__ __align__(16) u16 shared[];
@@ -78,24 +83,31 @@ struct Scores {
 };
 
 template <int D, int V>
-__device__ inline void absorbed(const Lists& lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int each, int os, int lses, int qs, int ks,
-                                int split, float c) {
+__device__ inline void absorbed(const Lists& lists, u16* out, float* lse, const u16* q, const u16* k, float* partials,
+                                int first, int heads, int each, int os, int lses, int qs, int ks, int split, float c) {
   using T = Lines<D>;
   constexpr int kTile = kHeads * T::kStride, kGroups = 4;
   u16 *sq = shared, *sk = sq + kTile, *weights = sk + 2 * kTile;
   float *top = (float*)(weights + kHeads * 64), *sum = top + 2 * kHeads, *decay = sum + 2 * kHeads;
   int* rows = (int*)(decay + kHeads);  // [2][64] of the blocks
   Asked query = lists.query(first + blockIdx.x);
-  int head = blockIdx.y * each, own_heads = min(each, heads - head), from = blockIdx.z * split, entries = min(query.entries - from, split), blocks = (entries + kRows - 1) / kRows;
+  int head = blockIdx.y * each, own_heads = min(each, heads - head), from = blockIdx.z * split,
+      entries = min(query.entries - from, split), blocks = (entries + kRows - 1) / kRows;
   if (entries <= 0) return;
   auto look = [&](int b) {
-    if (threadIdx.x < kRows && b < blocks) rows[b % 2 * kRows + threadIdx.x] = b * kRows + threadIdx.x < entries ? query.key(from + b * kRows + threadIdx.x) : -1;
+    if (threadIdx.x < kRows && b < blocks)
+      rows[b % 2 * kRows + threadIdx.x] =
+          b * kRows + threadIdx.x < entries ? query.key(from + b * kRows + threadIdx.x) : -1;
   };
   auto fetch = [&](int b) {
-    if (b < blocks) T::template load<kRows, kThreads>(sk + b % 2 * kTile, k, [&](int r) { return rows[b % 2 * kRows + r] < 0 ? -1ll : (long long)rows[b % 2 * kRows + r] * ks; });
+    if (b < blocks)
+      T::template load<kRows, kThreads>(sk + b % 2 * kTile, k, [&](int r) {
+        return rows[b % 2 * kRows + r] < 0 ? -1ll : (long long)rows[b % 2 * kRows + r] * ks;
+      });
     commit();
   };
-  T::template load<kHeads, kThreads>(sq, q, [&](int r) { return r < own_heads ? (long long)query.row * qs + (head + r) * D : -1ll; });
+  T::template load<kHeads, kThreads>(
+      sq, q, [&](int r) { return r < own_heads ? (long long)query.row * qs + (head + r) * D : -1ll; });
   look(0), look(1);
   __syncthreads();
   fetch(0);
@@ -124,7 +136,8 @@ __device__ inline void absorbed(const Lists& lists, u16* out, float* lse, const 
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) factor[i][h] = decay[band + i * 16 + lane / 4 + 8 * h], none = none && factor[i][h] == 1.f;
+      for (int h = 0; h < 2; h++)
+        factor[i][h] = decay[band + i * 16 + lane / 4 + 8 * h], none = none && factor[i][h] == 1.f;
     if (!__all_sync(~0u, none))
       o.each(own, [&](float (&x)[2][2][4], int) {
 #pragma unroll
@@ -152,31 +165,35 @@ __device__ inline void absorbed(const Lists& lists, u16* out, float* lse, const 
       float *y = x[i / 4][i / 2 % 2] + i % 2 * 2, inverse = decay[r];
       if (r >= own_heads) continue;
       if (splits > 1) *(float2*)(partial + r * (V + 2) + at) = make_float2(y[0], y[1]);
-      else *(u32*)(out + (size_t)query.row * os + (head + r) * V + at) = pair(y[0] * inverse + 0.f, y[1] * inverse + 0.f);
+      else
+        *(u32*)(out + (size_t)query.row * os + (head + r) * V + at) = pair(y[0] * inverse + 0.f, y[1] * inverse + 0.f);
     }
   });
 }
 
-// absorbed_merge puts the splits of a query and a head together, by a warp: grid of queries, heads. Queries of one split are written already.
+// absorbed_merge puts the splits of a query and a head together, by a warp: grid of queries, heads. Queries of one
+// split are written already.
 template <int V>
-__device__ inline void merge(const Lists& lists, u16* out, float* lse, float* partials, int first, int splits, int os, int lses, int split) {
+__device__ inline void merge(const Lists& lists, u16* out, float* lse, float* partials, int first, int splits, int os,
+                             int lses, int split) {
   Asked query = lists.query(first + blockIdx.x);
   int head = blockIdx.y;
   Tile t = {};
   t.begin = blockIdx.x * splits, t.splits = (query.entries + split - 1) / split;
   Partial<V, 1> partial = {partials, nullptr, (int)gridDim.y};
-  if (t.splits > 1) partial.merge(t, head, 0, out + (size_t)query.row * os + head * V, lse + (size_t)query.row * lses + head);
+  if (t.splits > 1)
+    partial.merge(t, head, 0, out + (size_t)query.row * os + head * V, lse + (size_t)query.row * lses + head);
 }
 
-#define ABSORBED(D, V)                                                                                                                                                           \
-  extern "C" __global__ void __launch_bounds__(256, 1)                                                                                                                           \
-      absorbed_##D##_##V(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int each, int os, int lses, int qs, int ks,  \
-                         int split, float c) {                                                                                                                                              \
-    absorbed<D, V>(lists, out, lse, q, k, partials, first, heads, each, os, lses, qs, ks, split, c);                                                                                   \
-  }                                                                                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(32)                                                                                                                               \
-      absorbed_merge_##D##_##V(const Lists lists, u16* out, float* lse, float* partials, int first, int splits, int os, int lses, int split) {                                   \
-    merge<V>(lists, out, lse, partials, first, splits, os, lses, split);                                                                                                         \
+#define ABSORBED(D, V)                                                                                                \
+  extern "C" __global__ void __launch_bounds__(256, 1)                                                                \
+      absorbed_##D##_##V(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials,        \
+                         int first, int heads, int each, int os, int lses, int qs, int ks, int split, float c) {      \
+    absorbed<D, V>(lists, out, lse, q, k, partials, first, heads, each, os, lses, qs, ks, split, c);                  \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(32) absorbed_merge_##D##_##V(                                          \
+      const Lists lists, u16* out, float* lse, float* partials, int first, int splits, int os, int lses, int split) { \
+    merge<V>(lists, out, lse, partials, first, splits, os, lses, split);                                              \
   }
 ABSORBED(40, 32)
 ABSORBED(72, 64)

@@ -1,11 +1,13 @@
-// What the kernels of absorbed latent attention share: all heads read one row of D columns for each key, and the first V of them are its value. A block takes one query and up to
-// 64 of its heads, the rows of its tiles, along the query's list of keys: its picks, or all positions up to its own.
+// What the kernels of absorbed latent attention share: all heads read one row of D columns for each key, and the first
+// V of them are its value. A block takes one query and up to 64 of its heads, the rows of its tiles, along the query's
+// list of keys: its picks, or all positions up to its own.
 #pragma once
 #include "attention.cuh"
 
 constexpr int kHeads = 64, kThreads = 256;
 
-// Sequence is queries that follow each other, numbered from the last one back; sequences with the longest lists come first.
+// Sequence is queries that follow each other, numbered from the last one back; sequences with the longest lists come
+// first.
 struct Sequence {
   int start;        // the number of its last query
   int row, pos;     // of its last query: batch row and position
@@ -36,16 +38,22 @@ struct Lists {
     }
     Sequence s = sequences[low];
     int row = s.row - (number - s.start), pos = s.pos - (number - s.start);
-    return {row, pos, picks ? min(top_k, pos + 1) : pos + 1, picks ? picks + (size_t)row * stride : nullptr, {s.pages >= 0 ? pages + s.pages : nullptr, s.base, page_rows}};
+    return {row,
+            pos,
+            picks ? min(top_k, pos + 1) : pos + 1,
+            picks ? picks + (size_t)row * stride : nullptr,
+            {s.pages >= 0 ? pages + s.pages : nullptr, s.base, page_rows}};
   }
 };
 
-// Lines is rows of D columns in shared memory, filled up to whole steps of the dot, without space between them: pieces of 8 columns change places by row, so
-// that neither 8 rows in turn nor 8 even or odd ones meet in a bank.
+// Lines is rows of D columns in shared memory, filled up to whole steps of the dot, without space between them: pieces
+// of 8 columns change places by row, so that neither 8 rows in turn nor 8 even or odd ones meet in a bank.
 template <int D>
 struct Lines {
   static constexpr int kDot = steps_of(D), kStride = (kDot + 63) / 64 * 64;
-  static __device__ int at(int r, int column) { return r * kStride + column / 64 * 64 + ((column / 8 ^ r ^ r >> 3) & 7) * 8 + column % 8; }
+  static __device__ int at(int r, int column) {
+    return r * kStride + column / 64 * 64 + ((column / 8 ^ r ^ r >> 3) & 7) * 8 + column % 8;
+  }
 
   // load brings Rows rows by so many threads; row(r) is where one begins behind `from`, or -1: zeros.
   template <int Rows, int Threads, class F>
@@ -73,7 +81,8 @@ __device__ inline void dots(float (&s)[N][4], const u16* a, int first, const u16
     u32 x[4], y[N / 2][4];
     load4(x, a + T::at(first + (lane & 15), k + (lane >> 4) * 8));
 #pragma unroll
-    for (int j = 0; j < N / 2; j++) load4(y[j], b + T::at(row(j * 16 + (lane & 7) + (lane >> 4) * 8), k + (lane >> 3 & 1) * 8));
+    for (int j = 0; j < N / 2; j++)
+      load4(y[j], b + T::at(row(j * 16 + (lane & 7) + (lane >> 4) * 8), k + (lane >> 3 & 1) * 8));
 #pragma unroll
     for (int j = 0; j < N / 2; j++) {
       step(s[2 * j], x, y[j][0], y[j][1]);
@@ -101,7 +110,8 @@ struct Sums {
     for (int j = 0; j < kOwn; j++)
       if (kPieces % Of == 0 || own + Of * j < kPieces) f(x[j], (own + Of * j) * 16);
   }
-  // add continues the chains over `Steps` steps: weights [32, k], or [k, 32] where they lie Transposed, from row or column `first` on (Lines<64>), and rows of b in shared memory.
+  // add continues the chains over `Steps` steps: weights [32, k], or [k, 32] where they lie Transposed, from row or
+  // column `first` on (Lines<64>), and rows of b in shared memory.
   template <int Steps, bool Transposed, class B>
   __device__ void add(const u16* weights, int first, const u16* b, int own) {
     int lane = warp_lane(), near = lane & 15, far = (lane >> 4) * 8;
@@ -110,7 +120,8 @@ struct Sums {
       u32 p[2][4];
 #pragma unroll
       for (int i = 0; i < 2; i++)
-        if (Transposed) load4_transposed(p[i], weights + Lines<64>::at(t * 16 + (lane & 7) + far, first + i * 16 + (lane & 8)));
+        if (Transposed)
+          load4_transposed(p[i], weights + Lines<64>::at(t * 16 + (lane & 7) + far, first + i * 16 + (lane & 8)));
         else load4(p[i], weights + Lines<64>::at(first + i * 16 + near, t * 16 + far));
       each(own, [&](float (&s)[2][2][4], int column) {
         u32 y[4];

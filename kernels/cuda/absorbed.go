@@ -12,7 +12,8 @@ import (
 	"lockstep/kernels"
 )
 
-// headDimsAbsorbed are the widths of keys and values of absorbed latent attention: all heads share one row for each key, whose first columns are its value.
+// headDimsAbsorbed are the widths of keys and values of absorbed latent attention: all heads share one row for each
+// key, whose first columns are its value.
 var headDimsAbsorbed = [][2]int{{40, 32}, {72, 64}, {576, 512}}
 
 // absorbed tells whether a shape has the kernels of headDimsAbsorbed.
@@ -48,7 +49,8 @@ func (d *Device) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Lay
 	}
 	var pages []int32
 	for _, span := range spans {
-		q := absorbedSequence{start: int32(s.queries), row: int32(span.Row + span.Rows - 1), pos: int32(span.Pos + span.Rows - 1), base: int32(span.Row), pages: -1}
+		q := absorbedSequence{start: int32(s.queries), row: int32(span.Row + span.Rows - 1),
+			pos: int32(span.Pos + span.Rows - 1), base: int32(span.Row), pages: -1}
 		if kv.PageRows > 0 {
 			q.pages = int32(len(pages))
 			pages = append(pages, span.Pages...)
@@ -56,7 +58,8 @@ func (d *Device) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Lay
 		s.sequences = append(s.sequences, q)
 		s.queries += span.Rows
 	}
-	for _, p := range []any{stage(d, s.sequences), stage(d, pages), picks, len(spans), kv.PageRows, s.topK, picks.Stride} {
+	for _, p := range []any{stage(d, s.sequences), stage(d, pages), picks, len(spans), kv.PageRows, s.topK,
+		picks.Stride} {
 		s.params = appendParam(s.params, p)
 	}
 	return s
@@ -65,7 +68,8 @@ func (d *Device) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Lay
 // absorbedCall is queries [first, first+count) whose lists have up to so many splits.
 type absorbedCall struct{ first, count, splits int }
 
-// calls cuts the queries so that what their splits leave in memory, so many bytes each, takes no more than the device has room for; lists of one split may leave nothing there.
+// calls cuts the queries so that what their splits leave in memory, so many bytes each, takes no more than the device
+// has room for; lists of one split may leave nothing there.
 func (s *absorbedLists) calls(split, bytes, room int, direct bool) (calls []absorbedCall) {
 	splits := func(q absorbedSequence, number int) int {
 		return blocks(min(s.topK, int(q.pos)-(number-int(q.start))+1), split)
@@ -89,7 +93,8 @@ func (s *absorbedLists) calls(split, bytes, room int, direct bool) (calls []abso
 }
 
 // attendAbsorbed is attention, dense where picks are nil.
-func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout,
+	a kernels.Attn) {
 	mustShare(kv)
 	lists, split, row := d.listQueries(kv, picks, l), d.def.KeySplit, a.Heads*(a.Values()+2)
 	name := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values())
@@ -100,24 +105,28 @@ func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks
 			partials = d.workspace(4 * c.count * c.splits * row)
 		}
 		if d.absorbedWide(a) {
-			d.launch("absorbed_wide"+name, [3]int{c.count, blocks(a.Heads, absorbedHeads), c.splits}, absorbedWideThreads, tiles, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads,
+			d.launch("absorbed_wide"+name, [3]int{c.count, blocks(a.Heads, absorbedHeads), c.splits},
+				absorbedWideThreads, tiles, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads,
 				out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
 		} else {
 			each := absorbedHeads
 			for each > absorbedFew && c.count*c.splits*blocks(2*a.Heads, each) <= d.processors {
 				each /= 2
 			}
-			d.launch("absorbed"+name, [3]int{c.count, blocks(a.Heads, each), c.splits}, absorbedThreads, tiles+2*absorbedHeads*keyRows+4*5*absorbedHeads+4*2*keyRows,
-				lists.params, out, lse, q, kv.K, partials, c.first, a.Heads, each, out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
+			d.launch("absorbed"+name, [3]int{c.count, blocks(a.Heads, each), c.splits}, absorbedThreads,
+				tiles+2*absorbedHeads*keyRows+4*5*absorbedHeads+4*2*keyRows,
+				lists.params, out, lse, q, kv.K, partials, c.first, a.Heads, each, out.Stride, lse.Stride, q.Stride,
+				kv.K.Stride, split, scoreScale(a))
 		}
 		if c.splits > 1 {
-			d.launch("absorbed_merge"+name, [3]int{c.count, a.Heads, 1}, 32, 0, lists.params, out, lse, partials, c.first, c.splits, out.Stride, lse.Stride, split)
+			d.launch("absorbed_merge"+name, [3]int{c.count, a.Heads, 1}, 32, 0, lists.params, out, lse, partials,
+				c.first, c.splits, out.Stride, lse.Stride, split)
 		}
 	}
 }
 
-// absorbedWide tells whether there are kernels with wgmma for a shape. They give a block all the heads it has room for even where that leaves processors idle: with 64 they are faster
-// than the others with 16.
+// absorbedWide tells whether there are kernels with wgmma for a shape. They give a block all the heads it has room for
+// even where that leaves processors idle: with 64 they are faster than the others with 16.
 func (d *Device) absorbedWide(a kernels.Attn) bool {
 	_, compiled := d.kernels["absorbed_wide_576_512"]
 	return compiled && d.force != "portable" && a.HeadDim == 576 && a.Values() == 512
@@ -129,7 +138,8 @@ func stride64(columns int) int { return blocks(columns, 64) * 64 }
 // mustShare panics where values are not the first columns of the keys.
 func mustShare(kv kernels.KV) {
 	if !sameRows(kv.K, kv.V) {
-		panic(kernels.Fault{Err: fmt.Errorf("absorbed latent attention on the GPU reads values as the first columns of their keys, not %v beside %v", kv.V, kv.K)})
+		panic(kernels.Fault{Err: fmt.Errorf("absorbed latent attention on the GPU reads values as the first columns "+
+			"of their keys, not %v beside %v", kv.V, kv.K)})
 	}
 }
 

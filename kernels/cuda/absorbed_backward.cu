@@ -1,20 +1,24 @@
-// Gradients of absorbed latent attention as kernels/cpu/attention_backward.go states them, dense or along lists: attention_delta, then dq by a block for a query and 64 heads, along its
-// list in blocks of 32 entries, then dk and dv by a block for 32 keys of a sequence, heads ascending, in each its queries ascending in blocks of 32; one in which no query has one
-// of the keys on its list is passed over. Both compute p and ds anew; the fragments of a key serve its dot with q and, as those of its value, that with dout. Nothing is added by atomics.
+// Gradients of absorbed latent attention as kernels/cpu/attention_backward.go states them, dense or along lists:
+// attention_delta, then dq by a block for a query and 64 heads, along its list in blocks of 32 entries, then dk and dv
+// by a block for 32 keys of a sequence, heads ascending, in each its queries ascending in blocks of 32; one in which no
+// query has one of the keys on its list is passed over. Both compute p and ds anew; the fragments of a key serve its
+// dot with q and, as those of its value, that with dout. Nothing is added by atomics.
 //
-// Bound: tensor cores, 2*(2*D + V) flops a pair for dq and 4*(D + V) for dk and dv, whose pairs are all of a (query, block of 32 keys) that meet: dense where lists are random. With
-// mma.sync shared memory bounds the dots, 3 fragments for 4 products, at half of its 128 bytes a clock: dq 9,000 clocks for 32 entries of 64 heads, where the products alone take
-// 2,700; dk and dv 6,800 for 32 queries and 32 keys, where they take 1,750. On an H200, 64 heads of 576 and 512 columns: 8,192 rows 105 ms.
+// Bound: tensor cores, 2*(2*D + V) flops a pair for dq and 4*(D + V) for dk and dv, whose pairs are all of a (query,
+// block of 32 keys) that meet: dense where lists are random. With mma.sync shared memory bounds the dots, 3 fragments
+// for 4 products, at half of its 128 bytes a clock: dq 9,000 clocks for 32 entries of 64 heads, where the products
+// alone take 2,700; dk and dv 6,800 for 32 queries and 32 keys, where they take 1,750. On an H200, 64 heads of 576 and
+// 512 columns: 8,192 rows 105 ms.
 #include "absorbed.cuh"
 #include "gradients.cuh"
 
 constexpr int kPart = 32;  // entries, keys and queries of a step
 
-// weigh leaves ds, and p where it has a place, of 16 rows (heads, or queries) from `first` on and 16 keys from `key` on: bf16, Lines<64>. seen(r, key) tells whether row r of the
-// thread's two, first + lane/4 + 8*r, has a key.
+// weigh leaves ds, and p where it has a place, of 16 rows (heads, or queries) from `first` on and 16 keys from `key`
+// on: bf16, Lines<64>. seen(r, key) tells whether row r of the thread's two, first + lane/4 + 8*r, has a key.
 template <int D, int V, class F>
-__device__ inline void weigh(u16* ds, u16* weights, const u16* q, const u16* dout, int first, const u16* keys, int key, const float (&lse)[2], const float (&delta)[2], float c,
-                             float scale, F seen) {
+__device__ inline void weigh(u16* ds, u16* weights, const u16* q, const u16* dout, int first, const u16* keys, int key,
+                             const float (&lse)[2], const float (&delta)[2], float c, float scale, F seen) {
   using T = Lines<D>;
   float p[2][4] = {}, e[2][4] = {};
   int lane = warp_lane(), row = first + (lane & 15), far = (lane >> 4) * 8, other = key + (lane & 7) + far;
@@ -36,7 +40,8 @@ __device__ inline void weigh(u16* ds, u16* weights, const u16* q, const u16* dou
     for (int h = 0; h < 2; h++) {
       int column = key + j * 8 + lane % 4 * 2, at = Lines<64>::at(first + lane / 4 + 8 * h, column);
 #pragma unroll
-      for (int w = 0; w < 2; w++) gradients(p[j][2 * h + w], e[j][2 * h + w], seen(h, column + w), c, lse[h], delta[h], scale);
+      for (int w = 0; w < 2; w++)
+        gradients(p[j][2 * h + w], e[j][2 * h + w], seen(h, column + w), c, lse[h], delta[h], scale);
       *(u32*)(ds + at) = pair(e[j][2 * h], e[j][2 * h + 1]);
       if (weights) *(u32*)(weights + at) = pair(p[j][2 * h], p[j][2 * h + 1]);
     }
@@ -58,8 +63,9 @@ __device__ inline void write(Sums<D, Of>& sums, int first, int own, F row) {
 }
 
 template <int D, int V>
-__device__ inline void absorbed_dq(const Lists& lists, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, int heads, int dqs, int ds, int lses,
-                                   int qs, int ks, float c, float scale) {
+__device__ inline void absorbed_dq(const Lists& lists, u16* dq, const u16* dout, const float* lse, const float* delta,
+                                   const u16* q, const u16* k, int heads, int dqs, int ds, int lses, int qs, int ks,
+                                   float c, float scale) {
   using T = Lines<D>;
   using U = Lines<V>;
   constexpr int kTile = kPart * T::kStride, kGroups = 4;
@@ -71,15 +77,21 @@ __device__ inline void absorbed_dq(const Lists& lists, u16* dq, const u16* dout,
     if (threadIdx.x < kPart && b < blocks) rows[b % 2 * kPart + threadIdx.x] = query.key(b * kPart + threadIdx.x);
   };
   auto fetch = [&](int b) {
-    if (b < blocks) T::template load<kPart, kThreads>(sk + b % 2 * kTile, k, [&](int r) { return rows[b % 2 * kPart + r] < 0 ? -1ll : (long long)rows[b % 2 * kPart + r] * ks; });
+    if (b < blocks)
+      T::template load<kPart, kThreads>(sk + b % 2 * kTile, k, [&](int r) {
+        return rows[b % 2 * kPart + r] < 0 ? -1ll : (long long)rows[b % 2 * kPart + r] * ks;
+      });
     commit();
   };
-  T::template load<kHeads, kThreads>(sq, q, [&](int r) { return r < own_heads ? (long long)query.row * qs + (head + r) * D : -1ll; });
-  U::template load<kHeads, kThreads>(sd, dout, [&](int r) { return r < own_heads ? (long long)query.row * ds + (head + r) * V : -1ll; });
+  T::template load<kHeads, kThreads>(
+      sq, q, [&](int r) { return r < own_heads ? (long long)query.row * qs + (head + r) * D : -1ll; });
+  U::template load<kHeads, kThreads>(
+      sd, dout, [&](int r) { return r < own_heads ? (long long)query.row * ds + (head + r) * V : -1ll; });
   look(0), look(1);
   __syncthreads();
   fetch(0);
-  int warp = threadIdx.x / kWarp, lane = warp_lane(), first = warp / 2 * 16, key = warp % 2 * 16, band = warp / kGroups * 32, own = warp % kGroups;
+  int warp = threadIdx.x / kWarp, lane = warp_lane(), first = warp / 2 * 16, key = warp % 2 * 16,
+      band = warp / kGroups * 32, own = warp % kGroups;
   float own_lse[2], sum[2];
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -94,14 +106,17 @@ __device__ inline void absorbed_dq(const Lists& lists, u16* dq, const u16* dout,
     fetch(b + 1);
     look(b + 2);
     const u16* keys = sk + b % 2 * kTile;
-    if (first < own_heads) weigh<D, V>(weights, nullptr, sq, sd, first, keys, key, own_lse, sum, c, scale, [&](int, int i) { return b * kPart + i < query.entries; });
+    if (first < own_heads)
+      weigh<D, V>(weights, nullptr, sq, sd, first, keys, key, own_lse, sum, c, scale,
+                  [&](int, int i) { return b * kPart + i < query.entries; });
     __syncthreads();
     if (band < own_heads) g.template add<2, false, T>(weights, band, keys, own);
   }
   write(g, band, own, [&](int r) { return r < own_heads ? dq + (size_t)query.row * dqs + (head + r) * D : nullptr; });
 }
 
-// absorbed_masks: masks [blocks of 32 positions, rows], bit j of word (b, row): key 32*b + j is on the row's list. A thread for a row and 64 blocks.
+// absorbed_masks: masks [blocks of 32 positions, rows], bit j of word (b, row): key 32*b + j is on the row's list. A
+// thread for a row and 64 blocks.
 KERNEL(absorbed_masks, const Lists lists, u32* masks, int queries, int rows) {
   int number = blockIdx.x * blockDim.x + threadIdx.x, from = blockIdx.y * 64;
   if (number >= queries) return;
@@ -119,13 +134,15 @@ KERNEL(absorbed_masks, const Lists lists, u32* masks, int queries, int rows) {
   }
 }
 
-// Walk goes through heads and blocks of 32 queries that have one of the 32 keys of a part; it is the same in all threads.
+// Walk goes through heads and blocks of 32 queries that have one of the 32 keys of a part; it is the same in all
+// threads.
 struct Walk {
   Part t;
   const u32* masks;  // of these keys and the sequence's first row; nil: every query has all keys up to its own
   int heads, head, x;
 
-  __device__ Walk(const Part& part, const u32* own, int n) : t(part), masks(own), heads(n), head(0), x(part.at - kPart) {
+  __device__ Walk(const Part& part, const u32* own, int n)
+      : t(part), masks(own), heads(n), head(0), x(part.at - kPart) {
     next();
     if (head > 0) head = heads;  // no query has one
   }
@@ -146,8 +163,10 @@ struct Walk {
 };
 
 template <int D, int V>
-__device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u32* masks, const Part* parts, int rows,
-                                    int heads, int dks, int dvs, int ds, int lses, int qs, int ks, float c, float scale) {
+__device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta,
+                                    const u16* q, const u16* k, const u32* masks, const Part* parts, int rows,
+                                    int heads, int dks, int dvs, int ds, int lses, int qs, int ks, float c,
+                                    float scale) {
   using T = Lines<D>;
   using U = Lines<V>;
   constexpr int kTile = kPart * T::kStride, kSmall = kPart * U::kStride, kGroups = 8;
@@ -159,7 +178,9 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const flo
   Walk walk(t, masks ? masks + (size_t)(t.at / kPart) * rows + t.row : nullptr, heads);
   auto fetch = [&](int to) {
     if (!walk.done()) {
-      auto row = [&](int r, int stride, int width) { return walk.x + r < t.rows ? (long long)(t.row + walk.x + r) * stride + walk.head * width : -1ll; };
+      auto row = [&](int r, int stride, int width) {
+        return walk.x + r < t.rows ? (long long)(t.row + walk.x + r) * stride + walk.head * width : -1ll;
+      };
       T::template load<kPart, 128>(sq + to * kTile, q, [&](int r) { return row(r, qs, D); });
       U::template load<kPart, 128>(sd + to * kSmall, dout, [&](int r) { return row(r, ds, V); });
       if (warp == 4) {
@@ -174,7 +195,8 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const flo
     commit();
   };
   if (brings) {
-    T::template load<kPart, 128>(sk, k, [&](int r) { return t.at + r < t.rows ? (long long)(t.row + t.at + r) * ks : -1ll; });
+    T::template load<kPart, 128>(sk, k,
+                                 [&](int r) { return t.at + r < t.rows ? (long long)(t.row + t.at + r) * ks : -1ll; });
     fetch(0);
   }
   Sums<D, kGroups> gk;
@@ -188,7 +210,8 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const flo
       int first = warp / 2 * 16, at = first + lane / 4;
       float own_lse[2] = {side[at], side[at + 8]}, sum[2] = {side[kPart + at], side[kPart + at + 8]};
       u32 mask[2] = {__float_as_uint(side[2 * kPart + at]), __float_as_uint(side[2 * kPart + at + 8])};
-      weigh<D, V>(slopes, weights, own_q, own_d, first, sk, warp % 2 * 16, own_lse, sum, c, scale, [&](int h, int i) { return mask[h] >> i & 1; });
+      weigh<D, V>(slopes, weights, own_q, own_d, first, sk, warp % 2 * 16, own_lse, sum, c, scale,
+                  [&](int h, int i) { return mask[h] >> i & 1; });
     }
     walk.next();
     if (brings) fetch(stage ^ 1);
@@ -203,16 +226,18 @@ __device__ inline void absorbed_dkv(u16* dk, u16* dv, const u16* dout, const flo
   write(gv, 0, warp, [&](int r) { return to(dv, dvs, r); });
 }
 
-#define ABSORBED(name, D, V)                                                                                                                                                    \
-  extern "C" __global__ void __launch_bounds__(256, 1)                                                                                                                          \
-      absorbed_dq_##name(const Lists lists, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, int heads, int dqs, int ds, int lses,   \
-                         int qs, int ks, float c, float scale) {                                                                                                                \
-    absorbed_dq<D, V>(lists, dq, dout, lse, delta, q, k, heads, dqs, ds, lses, qs, ks, c, scale);                                                                               \
-  }                                                                                                                                                                             \
-  extern "C" __global__ void __launch_bounds__(256, 1)                                                                                                                          \
-      absorbed_dkv_##name(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u32* masks, const Part* parts, int rows,   \
-                          int heads, int dks, int dvs, int ds, int lses, int qs, int ks, float c, float scale) {                                                                \
-    absorbed_dkv<D, V>(dk, dv, dout, lse, delta, q, k, masks, parts, rows, heads, dks, dvs, ds, lses, qs, ks, c, scale);                                                        \
+#define ABSORBED(name, D, V)                                                                                         \
+  extern "C" __global__ void __launch_bounds__(256, 1) absorbed_dq_##name(                                           \
+      const Lists lists, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, \
+      int heads, int dqs, int ds, int lses, int qs, int ks, float c, float scale) {                                  \
+    absorbed_dq<D, V>(lists, dq, dout, lse, delta, q, k, heads, dqs, ds, lses, qs, ks, c, scale);                    \
+  }                                                                                                                  \
+  extern "C" __global__ void __launch_bounds__(256, 1)                                                               \
+      absorbed_dkv_##name(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q,     \
+                          const u16* k, const u32* masks, const Part* parts, int rows, int heads, int dks, int dvs,  \
+                          int ds, int lses, int qs, int ks, float c, float scale) {                                  \
+    absorbed_dkv<D, V>(dk, dv, dout, lse, delta, q, k, masks, parts, rows, heads, dks, dvs, ds, lses, qs, ks, c,     \
+                       scale);                                                                                       \
   }
 ABSORBED(40_32, 40, 32)
 ABSORBED(72_64, 72, 64)

@@ -31,7 +31,8 @@ type absorbedGradients struct {
 func (d *Device) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor,
 	l *kernels.Layout, a kernels.Attn) {
 	mustShare(kv)
-	g := &absorbedGradients{d: d, dq: dq, dk: dk, dv: dv, dout: dout, lse: lse, q: q, k: kv.K, l: l, a: a, rows: l.Rows()}
+	g := &absorbedGradients{d: d, dq: dq, dk: dk, dv: dv, dout: dout, lse: lse, q: q, k: kv.K, l: l, a: a,
+		rows: l.Rows()}
 	g.lists = d.listQueries(kv, picks, l)
 	width := 0
 	if !picks.IsNil() {

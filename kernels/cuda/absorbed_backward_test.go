@@ -92,7 +92,8 @@ func TestAbsorbedHeadOrder(t *testing.T) {
 	a := absorbedShape(headDimsAbsorbed[2], 2)
 	l, rows, _ := attend([]int{70}, 0)
 	bf16 := func(cols int) operand { return normal(kernels.BF16, rows, cols, 1) }
-	x := []operand{bf16(2 * 512), normal(kernels.F32, rows, 2, 1), bf16(2 * 576), bf16(576), bf16(2 * 512), bf16(2 * 576),
+	x := []operand{bf16(2 * 512), normal(kernels.F32, rows, 2, 1), bf16(2 * 576), bf16(576), bf16(2 * 512),
+		bf16(2 * 576),
 		bf16(576), bf16(512)}
 	backward := func(d kernels.Device, x []kernels.Tensor) {
 		d.Attention(x[0], x[1], x[2], shared(x[3], a, 0), l, a)

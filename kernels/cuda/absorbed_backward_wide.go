@@ -15,8 +15,9 @@ const (
 	dsThreads, dsShared   = 512, (9 + 8 + 11) * panelBytes       // queries, their gradients and 11 boxes of keys
 	dqThreads, dqShared   = 512, 5*9*panelBytes/2 + 3*panelBytes // five stages of 32 keys, three tiles of dS
 	pdsThreads, pdsShared = 384, (2 + 25) * panelBytes           // the last columns of 128 keys, 25 boxes of queries
-	dkvThreads, dkvShared = 384, 5 * (2 + 3) * panelBytes        // five stages of 128 keys and 192 columns; less with 256
-	dkvBlocks             = 5                                    // of a tile of keys
+	// five stages of 128 keys and 192 columns; less with 256
+	dkvThreads, dkvShared = 384, 5 * (2 + 3) * panelBytes
+	dkvBlocks             = 5 // of a tile of keys
 	tileKeys              = 128
 	dsBytes               = 2 * absorbedHeads * keyRows // dS of 64 entries of a query's list
 	unitBytes             = 2 * tileKeys * keyRows      // P of a unit, and dS
@@ -81,7 +82,8 @@ func keyTiles(l *kernels.Layout, from, to int) (tiles []keyTile, units int) {
 		for at := 0; at < s.Rows; at += tileKeys {
 			first := max(from, at/keyRows)
 			if count := min(to, blocks(s.Rows, keyRows)) - first; count > 0 {
-				tiles = append(tiles, keyTile{int32(s.Row), int32(s.Rows), int32(at), int32(first), int32(count), 0, int32(flags)})
+				tiles = append(tiles, keyTile{int32(s.Row), int32(s.Rows), int32(at), int32(first), int32(count), 0,
+					int32(flags)})
 			}
 			flags += width
 		}
@@ -155,10 +157,12 @@ func (g *absorbedGradients) wide(w *wideGradients, parts []cu.DevicePtr) {
 	maps := [4]tensorMap{d.boxes(g.q, keyRows), d.boxes(g.dout, keyRows), units(scratch), units(slopes)}
 	for _, p := range w.passes {
 		tiles, units := stage(d, p.tiles), p.units/p.heads
-		d.launch("absorbed_pds_wide_576_512", [3]int{min(units, d.processors), 1, 1}, pdsThreads, pdsShared, bytesOf(&maps),
+		d.launch("absorbed_pds_wide_576_512", [3]int{min(units, d.processors), 1, 1}, pdsThreads, pdsShared,
+			bytesOf(&maps),
 			scratch, slopes, g.lse, g.delta, g.k, g.masks, tiles, flags, p.head, p.heads, a.Heads, units, g.rows,
 			g.lse.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
-		d.launch("absorbed_dkv_wide_576_512", [3]int{dkvBlocks * len(p.tiles), 1, 1}, dkvThreads, dkvShared, bytesOf(&maps),
+		d.launch("absorbed_dkv_wide_576_512", [3]int{dkvBlocks * len(p.tiles), 1, 1}, dkvThreads, dkvShared,
+			bytesOf(&maps),
 			sums, g.dk, g.dv, tiles, flags, p.head, p.heads, a.Heads, g.dk.Stride, g.dv.Stride)
 	}
 }

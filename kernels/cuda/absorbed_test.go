@@ -20,8 +20,10 @@ func absorbedLayer(t *testing.T, a kernels.Attn, spans []int, topK int, near boo
 	t.Helper()
 	l, rows, _ := attend(spans, 0)
 	q, k, o := a.Heads*a.HeadDim, a.HeadDim, a.Heads*a.ValueDim
-	x := []operand{normal(kernels.BF16, rows, o, 1), normal(kernels.F32, rows, a.Heads, 1), strided(kernels.BF16, rows, q, 1), strided(kernels.BF16, rows, k, 1), lists(l, max(topK, 1), near),
-		strided(kernels.BF16, rows, o, 1), strided(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, k, 1), strided(kernels.BF16, rows, a.ValueDim, 1)}
+	x := []operand{normal(kernels.BF16, rows, o, 1), normal(kernels.F32, rows, a.Heads, 1), strided(kernels.BF16, rows,
+		q, 1), strided(kernels.BF16, rows, k, 1), lists(l, max(topK, 1), near),
+		strided(kernels.BF16, rows, o, 1), strided(kernels.BF16, rows, q, 1), normal(kernels.BF16, rows, k, 1),
+		strided(kernels.BF16, rows, a.ValueDim, 1)}
 	both(t, fmt.Sprintf("%+v of %v, lists of %d", a, spans, topK), x, func(d kernels.Device, x []kernels.Tensor) {
 		kv := shared(x[3], a, 0)
 		if topK == 0 {
@@ -47,7 +49,8 @@ func TestAbsorbed(t *testing.T) {
 			absorbedLayer(t, absorbedShape(dims, heads), []int{37}, 18, false)
 		}
 	}
-	absorbedLayer(t, absorbedShape(headDimsAbsorbed[0], 2), []int{600, 130}, 20, true) // most blocks of queries have none of a block's keys
+	// most blocks of queries have none of a block's keys
+	absorbedLayer(t, absorbedShape(headDimsAbsorbed[0], 2), []int{600, 130}, 20, true)
 }
 
 // absorbedCached compares attention where keys lie in pages; what no position wrote is NaN.
@@ -63,17 +66,20 @@ func absorbedCached(t *testing.T, a kernels.Attn, l *kernels.Layout, pages, page
 		}
 	}
 	rows := l.Rows()
-	both(t, fmt.Sprintf("%+v, pages of %d, lists of %d", a, pageRows, topK), []operand{normal(kernels.BF16, rows, a.Heads*a.ValueDim, 1), normal(kernels.F32, rows, a.Heads, 1),
-		normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1), k, lists(l, max(topK, 1), near)}, func(d kernels.Device, x []kernels.Tensor) {
-		if kv := shared(x[3], a, pageRows); topK == 0 {
-			d.Attention(x[0], x[1], x[2], kv, l, a)
-		} else {
-			d.(kernels.SparseAttention).SparseAttend(x[0], x[1], x[2], kv, x[4], l, a)
-		}
-	})
+	both(t, fmt.Sprintf("%+v, pages of %d, lists of %d", a, pageRows, topK),
+		[]operand{normal(kernels.BF16, rows, a.Heads*a.ValueDim, 1), normal(kernels.F32, rows, a.Heads, 1),
+			normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1), k, lists(l, max(topK, 1), near)},
+		func(d kernels.Device, x []kernels.Tensor) {
+			if kv := shared(x[3], a, pageRows); topK == 0 {
+				d.Attention(x[0], x[1], x[2], kv, l, a)
+			} else {
+				d.(kernels.SparseAttention).SparseAttend(x[0], x[1], x[2], kv, x[4], l, a)
+			}
+		})
 }
 
-// The cache of pages: cuts of a prefill, and single rows at the ends of sequences around the borders of blocks and splits.
+// The cache of pages: cuts of a prefill, and single rows at the ends of sequences around the borders of blocks and
+// splits.
 func TestAbsorbedCached(t *testing.T) {
 	for i, dims := range headDimsAbsorbed {
 		a := absorbedShape(dims, []int{4, 2, 3}[i])
@@ -89,7 +95,8 @@ func TestAbsorbedCached(t *testing.T) {
 	absorbedCached(t, absorbedShape(headDimsAbsorbed[0], 2), l, pages, 64, 4500, false)
 }
 
-// Both kernels of 576 and 512 columns: numbers of heads that leave rows of a block empty, lists of one to five key blocks that end anywhere in the last, and several splits.
+// Both kernels of 576 and 512 columns: numbers of heads that leave rows of a block empty, lists of one to five key
+// blocks that end anywhere in the last, and several splits.
 func TestAbsorbedForms(t *testing.T) {
 	d := card.(*Device)
 	defer func() { d.force = "" }()
@@ -121,22 +128,27 @@ func TestAbsorbedSplits(t *testing.T) {
 			absorbedLayer(t, absorbedShape(headDimsAbsorbed[0], 2), []int{130, 300, 128}, 140, true)
 		}
 	}
-	by(t, def, map[string]func(*testing.T){"Rooms": rooms, "Cached": TestAbsorbedCached, "Composition": TestAbsorbedComposition}, func() {})
+	by(t, def, map[string]func(*testing.T){"Rooms": rooms, "Cached": TestAbsorbedCached,
+		"Composition": TestAbsorbedComposition}, func() {})
 }
 
 // Lists of all keys are dense attention on the card too, and another list is another result: the comparison can fail.
 func TestAbsorbedAllKeys(t *testing.T) {
 	a := absorbedShape(headDimsAbsorbed[1], 20)
 	l, rows, _ := attend([]int{70, 130}, 0)
-	x := []operand{normal(kernels.BF16, rows, a.Heads*a.ValueDim, 1), normal(kernels.F32, rows, a.Heads, 1), normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1), normal(kernels.BF16, rows, a.HeadDim, 1), lists(l, 130, false),
-		normal(kernels.BF16, rows, a.Heads*a.ValueDim, 1), normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1), normal(kernels.BF16, rows, a.HeadDim, 1), normal(kernels.BF16, rows, a.ValueDim, 1)}
+	x := []operand{normal(kernels.BF16, rows, a.Heads*a.ValueDim, 1), normal(kernels.F32, rows, a.Heads, 1),
+		normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1), normal(kernels.BF16, rows, a.HeadDim, 1),
+		lists(l, 130, false),
+		normal(kernels.BF16, rows, a.Heads*a.ValueDim, 1), normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1),
+		normal(kernels.BF16, rows, a.HeadDim, 1), normal(kernels.BF16, rows, a.ValueDim, 1)}
 	dense := func(d kernels.Device, x []kernels.Tensor) {
 		d.Attention(x[0], x[1], x[2], shared(x[3], a, 0), l, a)
 		d.AttentionBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], shared(x[3], a, 0), l, a)
 	}
 	sparse := func(d kernels.Device, x []kernels.Tensor) {
 		d.(kernels.SparseAttention).SparseAttend(x[0], x[1], x[2], shared(x[3], a, 0), x[4], l, a)
-		d.(kernels.SparseAttention).SparseAttendBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], shared(x[3], a, 0), x[4], l, a)
+		d.(kernels.SparseAttention).SparseAttendBackward(x[6], x[7], x[8], x[5], x[0], x[1], x[2], shared(x[3], a, 0),
+			x[4], l, a)
 	}
 	if n, at := differences(t, x, dense, sparse); n > 0 {
 		t.Errorf("lists of all keys: %d bytes differ, first %s", n, at)
@@ -147,7 +159,8 @@ func TestAbsorbedAllKeys(t *testing.T) {
 	}
 }
 
-// The rows of a sequence have the bits of training in any cut of a prefill and as single rows, stored in pages by StoreKV.
+// The rows of a sequence have the bits of training in any cut of a prefill and as single rows, stored in pages by
+// StoreKV.
 func TestAbsorbedComposition(t *testing.T) {
 	const n, pageRows = 150, 7
 	r := rand.New(rand.NewPCG(71, 72))
@@ -162,7 +175,8 @@ func TestAbsorbedComposition(t *testing.T) {
 			view, _ := o.on(card)
 			return view
 		}
-		q, k, picks := on(normal(kernels.BF16, n, a.Heads*a.HeadDim, 1)), on(normal(kernels.BF16, n, a.HeadDim, 1)), on(lists(whole, max(topK, 1), false))
+		q, k, picks := on(normal(kernels.BF16, n, a.Heads*a.HeadDim, 1)), on(normal(kernels.BF16, n, a.HeadDim, 1)),
+			on(lists(whole, max(topK, 1), false))
 		run := func(cut func() int) []byte {
 			out, lse := on(normal(kernels.BF16, n, a.Heads*a.ValueDim, 0)), on(normal(kernels.F32, n, a.Heads, 0))
 			cache := shared(on(normal(kernels.BF16, (len(span.Pages)+1)*pageRows, a.HeadDim, 1)), a, pageRows)
@@ -191,7 +205,9 @@ func TestAbsorbedComposition(t *testing.T) {
 			return append(raw, logs...)
 		}
 		want := run(func() int { return n })
-		for name, cut := range map[string]func() int{"single rows": func() int { return 1 }, "any cuts": func() int { return 1 + r.IntN(70) }} {
+		for name, cut := range map[string]func() int{"single rows": func() int {
+			return 1
+		}, "any cuts": func() int { return 1 + r.IntN(70) }} {
 			if !slices.Equal(run(cut), want) {
 				t.Errorf("lists of %d, %s: other bits than the whole sequence", topK, name)
 			}
@@ -205,7 +221,8 @@ func TestStoreShared(t *testing.T) {
 	const pageRows = 16
 	l, rows, pages := attend([]int{1, 40, 3}, pageRows)
 	for _, own := range []bool{true, false} {
-		both(t, fmt.Sprint("own values ", own), []operand{normal(kernels.BF16, rows, a.HeadDim, 1), normal(kernels.BF16, rows, a.ValueDim, 1), strided(kernels.BF16, pages*pageRows, a.HeadDim, 1)},
+		both(t, fmt.Sprint("own values ", own), []operand{normal(kernels.BF16, rows, a.HeadDim, 1),
+			normal(kernels.BF16, rows, a.ValueDim, 1), strided(kernels.BF16, pages*pageRows, a.HeadDim, 1)},
 			func(d kernels.Device, x []kernels.Tensor) {
 				v := x[1]
 				if !own {
@@ -216,7 +233,8 @@ func TestStoreShared(t *testing.T) {
 	}
 }
 
-// Shapes are tried against the CPU when a model is built; kernels of another definition are not admitted, nor are windows and values of their own.
+// Shapes are tried against the CPU when a model is built; kernels of another definition are not admitted, nor are
+// windows and values of their own.
 func TestAttendsAbsorbed(t *testing.T) {
 	d := untried(t)
 	x := kernels.Index{Heads: 16, Dim: 16, TopK: 8, Scale: 0.25}
@@ -233,8 +251,10 @@ func TestAttendsAbsorbed(t *testing.T) {
 			t.Errorf("%+v: %v", a, err)
 		}
 	}
-	d.shapes, d.def.Exp2 = map[string]error{}, map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h, kernels.Exp2Ex2h: kernels.Exp2Poly}[d.def.Exp2]
-	if err := d.Attends(absorbedShape(headDimsAbsorbed[0], 2)); err == nil || !strings.Contains(err.Error(), "otherwise than the definition") {
+	d.shapes, d.def.Exp2 = map[string]error{}, map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h,
+		kernels.Exp2Ex2h: kernels.Exp2Poly}[d.def.Exp2]
+	if err := d.Attends(absorbedShape(headDimsAbsorbed[0], 2)); err == nil ||
+		!strings.Contains(err.Error(), "otherwise than the definition") {
 		t.Errorf("another definition than the kernels': %v", err)
 	}
 	defer func() {

@@ -1,14 +1,19 @@
-// Absorbed latent attention of 576 and 512 columns with Hopper's wgmma: rules and grid as in absorbed.cu. A block is a query with up to 64 of its heads: two warpgroups that
-// compute and one that gathers rows of keys, 64 columns at a time, as they come free.
+// Absorbed latent attention of 576 and 512 columns with Hopper's wgmma: rules and grid as in absorbed.cu. A block is a
+// query with up to 64 of its heads: two warpgroups that compute and one that gathers rows of keys, 64 columns at a
+// time, as they come free.
 //
-// The warpgroups take turns with blocks of 64 keys: one computes the dots and the softmax of the even, the other of the odd ones, and hands on maxima, sums and factors, and p in
-// the place of the key's last 64 columns, which are nobody's value. Both add p V, each to 256 of the 512 columns, 128 sums a thread. The first adds odd blocks before it asks for
-// dots of the next even one; the second asks for its dots before it adds the block before, so that the tensor cores have work while the first does a softmax.
+// The warpgroups take turns with blocks of 64 keys: one computes the dots and the softmax of the even, the other of the
+// odd ones, and hands on maxima, sums and factors, and p in the place of the key's last 64 columns, which are nobody's
+// value. Both add p V, each to 256 of the 512 columns, 128 sums a thread. The first adds odd blocks before it asks for
+// dots of the next even one; the second asks for its dots before it adds the block before, so that the tensor cores
+// have work while the first does a softmax.
 //
-// Bound for 64 keys: products 2*64*64*(576 + 512) flops, 2,176 clocks (dots 1,152, for which shared memory gives all it has); 73 KB from L2, 3,000 clocks if that gives a
-// multiprocessor 24 bytes a clock; what passes through shared memory, 2,500. Counting events with dots, a softmax of 1,000 clocks and two key blocks: 3,450 clocks where L2 gives 24
-// bytes a clock and 2,650 where it gives 40. On an H200, 64 heads: sparse, 16,384 rows and lists of 2,048: 9.5 ms, 461 TFLOP/s, as much where all queries choose the same keys;
-// dense, 8,192 rows: 11.9 ms; 256 sequences of 4,096 keys: 0.42 ms, 2.9 TB/s. With only six ninths of the dots before the sums 8% slower.
+// Bound for 64 keys: products 2*64*64*(576 + 512) flops, 2,176 clocks (dots 1,152, for which shared memory gives all it
+// has); 73 KB from L2, 3,000 clocks if that gives a multiprocessor 24 bytes a clock; what passes through shared memory,
+// 2,500. Counting events with dots, a softmax of 1,000 clocks and two key blocks: 3,450 clocks where L2 gives 24 bytes
+// a clock and 2,650 where it gives 40. On an H200, 64 heads: sparse, 16,384 rows and lists of 2,048: 9.5 ms, 461
+// TFLOP/s, as much where all queries choose the same keys; dense, 8,192 rows: 11.9 ms; 256 sequences of 4,096 keys:
+// 0.42 ms, 2.9 TB/s. With only six ninths of the dots before the sums 8% slower.
 #include "absorbed_wide.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -16,7 +21,8 @@
 constexpr int kOwn = kValues / 2;  // columns of a warpgroup
 constexpr int kLeft = kOwn / 64;   // boxes that only the first warpgroup adds
 
-// Slots are the places of two key blocks: of block b that of b % 2. Each box of it is full for itself; the left half and the rest come free.
+// Slots are the places of two key blocks: of block b that of b % 2. Each box of it is full for itself; the left half
+// and the rest come free.
 struct Slots {
   char* base;
   u64 *full, *free;  // [2][kBoxes], [2][2]
@@ -37,13 +43,15 @@ struct Slots {
   }
   __device__ void wait_free(int b, int half) const { barrier_wait(free + b % 2 * 2 + half, (b / 2 & 1) ^ 1); }
 
-  // release is by warpgroup w when its wgmma is done: a warp for the left half, which it has read, and every thread for the right one, where it may have written p.
+  // release is by warpgroup w when its wgmma is done: a warp for the left half, which it has read, and every thread for
+  // the right one, where it may have written p.
   __device__ void release(int b, int w) const {
     if (w == 0 && warp_lane() == 0) barrier_arrive(free + b % 2 * 2);
     barrier_arrive(free + b % 2 * 2 + 1);
   }
 
-  // gather is the threads that copy: the blocks of a query's list from entry `first` on. A warp looks up its 16 rows of a block at once, while the block before is on its way.
+  // gather is the threads that copy: the blocks of a query's list from entry `first` on. A warp looks up its 16 rows of
+  // a block at once, while the block before is on its way.
   __device__ void gather(const Asked& query, const u16* k, int ks, int first, int entries) const {
     Gather<kGather> g;
     auto look = [&](int b) { return b * kRows + g.entry() < entries ? query.key(first + b * kRows + g.entry()) : -1; };
@@ -76,7 +84,8 @@ struct Side {
   Online state;
   float s[8][4], o[kOwn / 8][4];
 
-  __device__ Side(const Slots& slots, const char* queries, float (*hand)[3][kHeads], int entries, float c) : slots(slots), queries(queries), hand(hand), entries(entries), c(c) {
+  __device__ Side(const Slots& slots, const char* queries, float (*hand)[3][kHeads], int entries, float c)
+      : slots(slots), queries(queries), hand(hand), entries(entries), c(c) {
 #pragma unroll
     for (int j = 0; j < kOwn / 8; j++)
 #pragma unroll
@@ -108,7 +117,8 @@ struct Side {
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) *(u32*)(weights + swizzled(band + lane / 4 + 8 * h, j) + lane % 4 * 4) = p[j / 2][j % 2 * 2 + h];
+      for (int h = 0; h < 2; h++)
+        *(u32*)(weights + swizzled(band + lane / 4 + 8 * h, j) + lane % 4 * 4) = p[j / 2][j % 2 * 2 + h];
     if (lane % 4 == 0)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
@@ -131,7 +141,8 @@ struct Side {
   // add begins to add the values of block b.
   __device__ void add(int b) {
     state.scale(o);
-    auto p = operand<kPanel>(slots.tile(b) + (kBoxes - 1) * kPanel), v = operand<kPanel>(slots.tile(b) + W * kLeft * kPanel);
+    auto p = operand<kPanel>(slots.tile(b) + (kBoxes - 1) * kPanel),
+         v = operand<kPanel>(slots.tile(b) + W * kLeft * kPanel);
     hold(o);
     wgmma_fence();
 #pragma unroll
@@ -177,8 +188,8 @@ struct Side {
 };
 
 template <int W>
-__device__ inline void attend(const Slots& slots, const char* queries, float (*hand)[3][kHeads], const Asked& query, u16* out, float* lse, float* partial, int entries, int own_heads,
-                              bool split, float c) {
+__device__ inline void attend(const Slots& slots, const char* queries, float (*hand)[3][kHeads], const Asked& query,
+                              u16* out, float* lse, float* partial, int entries, int own_heads, bool split, float c) {
   more_registers<kMore>();
   Side<W> side(slots, queries, hand, entries, c);
   side.run();
@@ -202,12 +213,13 @@ __device__ inline void attend(const Slots& slots, const char* queries, float (*h
 }
 
 extern "C" __global__ void __launch_bounds__(3 * 128, 1)
-    absorbed_wide_576_512(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials, int first, int heads, int os, int lses, int qs, int ks,
-                          int split, float c) {
+    absorbed_wide_576_512(const Lists lists, u16* out, float* lse, const u16* q, const u16* k, float* partials,
+                          int first, int heads, int os, int lses, int qs, int ks, int split, float c) {
   __shared__ u64 full[2 * kBoxes], free[4];
   __shared__ float hand[2][3][kHeads];
   Asked query = lists.query(first + blockIdx.x);
-  int head = blockIdx.y * kHeads, own_heads = min(kHeads, heads - head), from = blockIdx.z * split, entries = min(query.entries - from, split), team = threadIdx.x / 128;
+  int head = blockIdx.y * kHeads, own_heads = min(kHeads, heads - head), from = blockIdx.z * split,
+      entries = min(query.entries - from, split), team = threadIdx.x / 128;
   if (entries <= 0) return;
   Slots slots = {shared + kKeyTile, full, free};
   slots.prepare();

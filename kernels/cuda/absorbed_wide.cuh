@@ -1,4 +1,5 @@
-// What the kernels of absorbed latent attention of 576 and 512 columns with Hopper's wgmma share: two warpgroups that compute and one that gathers rows, 64 columns at a time.
+// What the kernels of absorbed latent attention of 576 and 512 columns with Hopper's wgmma share: two warpgroups that
+// compute and one that gathers rows, 64 columns at a time.
 #pragma once
 #include "absorbed.cuh"
 #include "warpgroup.cuh"
@@ -9,7 +10,8 @@ extern __shared__ __align__(1024) char shared[];
 
 constexpr int kColumns = 576, kValues = 512, kBoxes = kColumns / 64, kKeyTile = kBoxes * kPanel;
 constexpr int kGather = 128;             // threads that gather
-constexpr int kMore = 232, kFewer = 40;  // registers of a thread that computes, and of one that gathers: all together no more than 384 of 168
+// registers of a thread that computes, and of one that gathers: all together no more than 384 of 168
+constexpr int kMore = 232, kFewer = 40;
 
 __device__ inline void meet(int barrier) { asm volatile("bar.sync %0, 128;" ::"r"(barrier) : "memory"); }
 __device__ inline void meet_both(int barrier) { asm volatile("bar.sync %0, 256;" ::"r"(barrier) : "memory"); }

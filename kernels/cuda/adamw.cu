@@ -1,7 +1,10 @@
-// SumSquares: a warp for the tree of each block of 4096 elements, then a thread for each lane of the tree of the blocks. Bound: the bytes of t.
-//   On an H200, 2^28 elements: 243 us, 104% of a copy's bandwidth. By one warp the tree of 65,536 blocks takes 77 us of 317, now 6.
+// SumSquares: a warp for the tree of each block of 4096 elements, then a thread for each lane of the tree of the
+// blocks. Bound: the bytes of t.
+//   On an H200, 2^28 elements: 243 us, 104% of a copy's bandwidth. By one warp the tree of 65,536 blocks takes 77 us of
+//   317, now 6.
 // AdamW: a thread for four elements. Bound: 16 bytes read and 16 written an element, 2 more for bf16 weights.
-//   On an H200, 2^28 bf16 weights: 2.21 ms, 97% of a copy. With one element a thread: 84%, and 70% where they are zeros, which go the long way through the card's divisions and root.
+//   On an H200, 2^28 bf16 weights: 2.21 ms, 97% of a copy. With one element a thread: 84%, and 70% where they are
+//   zeros, which go the long way through the card's divisions and root.
 #include "team.cuh"
 
 constexpr int kSumBlock = 4096;
@@ -26,7 +29,8 @@ KERNEL(square_blocks, float* sums, const float* x, long long n) {
   if (warp_lane() == 0) sums[b] = s;
 }
 
-// tree_of is the tree of all sums, by one block with a thread for each lane, which waits for memory once in kMany sums. Those past the end are +0, which changes no sum: none is -0.
+// tree_of is the tree of all sums, by one block with a thread for each lane, which waits for memory once in kMany sums.
+// Those past the end are +0, which changes no sum: none is -0.
 KERNEL(tree_of, float* out, const float* sums, int n) {
   constexpr int kMany = 32;
   __shared__ float all[kLanes];
@@ -45,7 +49,8 @@ KERNEL(tree_of, float* out, const float* sums, int n) {
   if (threadIdx.x == 0) out[0] = s;
 }
 
-// clip_scale: norm = sqrt of the sums, ascending, in fp64; a factor of clip/(norm + 1e-6) where the norm is larger, 1 elsewhere, NaN where it is not finite.
+// clip_scale: norm = sqrt of the sums, ascending, in fp64; a factor of clip/(norm + 1e-6) where the norm is larger, 1
+// elsewhere, NaN where it is not finite.
 KERNEL(clip_scale, float* out, const float* sums, double clip, int n) {
   if (threadIdx.x != 0) return;
   double sum = 0;
@@ -89,7 +94,9 @@ struct Optimizer {
   Step step;
 
   // fours reports whether four elements are one access of every tensor.
-  __device__ bool fours() const { return (((size_t)master | (size_t)m | (size_t)v | (size_t)grad) % 16 | (size_t)w % (kFour * sizeof(T))) == 0; }
+  __device__ bool fours() const {
+    return (((size_t)master | (size_t)m | (size_t)v | (size_t)grad) % 16 | (size_t)w % (kFour * sizeof(T))) == 0;
+  }
 
   // update takes a step with N elements, all of which are on their way before one is used.
   template <int N>
@@ -116,7 +123,7 @@ __device__ inline void adamw(const Optimizer<T>& o, const float* factor, long lo
 #pragma unroll 1
   for (long long i = from + threadIdx.x; i < min(from + size, n); i += blockDim.x) o.template update<1>(i, scale);
 }
-#define ADAMW(T)                                                                                                                        \
-  (T * w, float* master, float* m, float* v, float* grad, const float* factor, long long n, float beta1, float rest1, float beta2, float rest2, \
-   float decay, float lr, float eps, float corr1, float corr2)
+#define ADAMW(T)                                                                                                      \
+  (T * w, float* master, float* m, float* v, float* grad, const float* factor, long long n, float beta1, float rest1, \
+   float beta2, float rest2, float decay, float lr, float eps, float corr1, float corr2)
 KERNELS(adamw, ADAMW, ({w, master, m, v, grad, {beta1, rest1, beta2, rest2, decay, lr, eps, corr1, corr2}}, factor, n))

@@ -1,4 +1,5 @@
-// What the kernels of attention share: where rows of queries and keys lie, tiles in shared memory for mma.sync, the softmax of a block and its gradient.
+// What the kernels of attention share: where rows of queries and keys lie, tiles in shared memory for mma.sync, the
+// softmax of a block and its gradient.
 #pragma once
 #include "mma.cuh"
 
@@ -9,7 +10,8 @@ struct Keys {
   const int* pages;  // of this sequence; nil: no pages
   int base, page_rows;
   __device__ long long row(int position) const {
-    return pages ? (long long)pages[position / page_rows] * page_rows + position % page_rows : (long long)base + position;
+    return pages ? (long long)pages[position / page_rows] * page_rows + position % page_rows
+                 : (long long)base + position;
   }
 };
 
@@ -35,9 +37,12 @@ struct Partial {
   float* base;
   int* done;  // splits of a merge and a KV head that are done
   int kv_heads;
-  __device__ float* row(int slot, int kv_head, int r) const { return base + (((long long)slot * kv_heads + kv_head) * Rows + r) * (D + 2); }
+  __device__ float* row(int slot, int kv_head, int r) const {
+    return base + (((long long)slot * kv_heads + kv_head) * Rows + r) * (D + 2);
+  }
 
-  // complete counts a split; true for the last, whose block then sees all of them and leaves the count at 0. `sync` is a barrier of the threads that wrote.
+  // complete counts a split; true for the last, whose block then sees all of them and leaves the count at 0. `sync` is
+  // a barrier of the threads that wrote.
   template <class F>
   __device__ bool complete(const Tile& t, int kv_head, F sync) const {
     __shared__ int last;
@@ -86,14 +91,16 @@ struct Part {
 // steps_of rounds a width up to whole steps of the dot.
 constexpr int steps_of(int d) { return (d + 15) / 16 * 16; }
 
-// load_rows brings `count` rows of Own columns into [Rows][D + 8]; other rows and columns are zero. row(i) is the address of row i.
+// load_rows brings `count` rows of Own columns into [Rows][D + 8]; other rows and columns are zero. row(i) is the
+// address of row i.
 template <int D, int Rows, int Threads, int Own = D, class F>
 __device__ inline void load_rows(u16* to, int count, F row) {
 #pragma unroll
   for (int i = 0; i < Rows * (D / 8); i += Threads) {
     int c = i + threadIdx.x, r = c / (D / 8), at = c % (D / 8) * 8;
     bool in = r < count && at < Own;
-    if (Rows * (D / 8) % Threads == 0 || c < Rows * (D / 8)) copy16(to + r * (D + 8) + at, row(in ? r : 0) + (in ? at : 0), in ? 16 : 0);
+    if (Rows * (D / 8) % Threads == 0 || c < Rows * (D / 8))
+      copy16(to + r * (D + 8) + at, row(in ? r : 0) + (in ? at : 0), in ? 16 : 0);
   }
 }
 
@@ -146,7 +153,8 @@ __device__ inline void pack(u32 (&p)[K][4], const float (&s)[2 * K][4]) {
     }
 }
 
-// put rounds a warp's sums, of 16 rows from `first` on, to the rows of a gradient of D columns; those from `count` on are nobody's.
+// put rounds a warp's sums, of 16 rows from `first` on, to the rows of a gradient of D columns; those from `count` on
+// are nobody's.
 template <int D, int N>
 __device__ inline void put(u16* to, const float (&x)[N][4], int stride, int first, int count) {
   int lane = warp_lane();
@@ -155,11 +163,13 @@ __device__ inline void put(u16* to, const float (&x)[N][4], int stride, int firs
     int r = first + lane / 4 + 8 * h;
     if (r >= count) continue;
 #pragma unroll
-    for (int j = 0; j < D / 8; j++) *(u32*)(to + (long long)r * stride + j * 8 + lane % 4 * 2) = pair(x[j][2 * h] + 0.f, x[j][2 * h + 1] + 0.f);
+    for (int j = 0; j < D / 8; j++)
+      *(u32*)(to + (long long)r * stride + j * 8 + lane % 4 * 2) = pair(x[j][2 * h] + 0.f, x[j][2 * h + 1] + 0.f);
   }
 }
 
-// Range is positions from `from` on: the keys before `last` that a query sees, or the queries before `end` that see a key.
+// Range is positions from `from` on: the keys before `last` that a query sees, or the queries before `end` that see a
+// key.
 struct Range {
   int from;
   u32 count;
@@ -169,10 +179,14 @@ __device__ inline Range keys_of(int query, int last, int window) {
   int from = window ? query - window + 1 : 0;
   return {from, (u32)max(0, min(query + 1, last) - from)};
 }
-__device__ inline Range queries_of(int key, int end, int window) { return {key, (u32)max(0, window ? min(window, end - key) : end - key)}; }
+__device__ inline Range queries_of(int key, int end, int window) {
+  return {key, (u32)max(0, window ? min(window, end - key) : end - key)};
+}
 
 // all_visible: keys x ... x+63 are visible to all queries of [from, to].
-__device__ inline bool all_visible(int from, int to, int x, int window) { return x + kRows - 1 <= from && (window == 0 || x > to - window); }
+__device__ inline bool all_visible(int from, int to, int x, int window) {
+  return x + kRows - 1 <= from && (window == 0 || x > to - window);
+}
 
 // exp2_number is exp2_def of what is not NaN.
 __device__ inline float exp2_number(float x) {
@@ -201,12 +215,14 @@ __device__ inline float exp2_straight(float x) {
 #endif
 }
 
-// Online is the state of two rows (lane/4 and that + 8 of a warp's 16) in a split: maximum, sum, and the factor of what was accumulated before the last block.
+// Online is the state of two rows (lane/4 and that + 8 of a warp's 16) in a split: maximum, sum, and the factor of what
+// was accumulated before the last block.
 struct Online {
   float m[2] = {-infinity(), -infinity()}, l[2] = {0.f, 0.f}, decay[2];
 
-  // block turns dots with the keys from x on into p and moves the state. A row that sees no key so far has m = -Inf, p = 0; one with a score that is NaN or +Inf
-  // becomes NaN through decay. Both rows go side by side, and maxima in four chains (any order gives the same), because few warps hide the latencies.
+  // block turns dots with the keys from x on into p and moves the state. A row that sees no key so far has m = -Inf, p
+  // = 0; one with a score that is NaN or +Inf becomes NaN through decay. Both rows go side by side, and maxima in four
+  // chains (any order gives the same), because few warps hide the latencies.
   template <bool Masked>
   __device__ void block(float s[8][4], const Range seen[2], int x, float c) {
     float top[2][4], at[2], sum[2][2][4];  // sum: the tree of 64, whose halves 32, 16, 8 are in the thread
@@ -221,7 +237,8 @@ struct Online {
           t = j < 2 ? u : larger(t, u);
         }
 #pragma unroll
-    for (int h = 0; h < 2; h++) top[h][0] = larger(larger(larger(top[h][0], top[h][1]), larger(top[h][2], top[h][3])), m[h]);
+    for (int h = 0; h < 2; h++)
+      top[h][0] = larger(larger(larger(top[h][0], top[h][1]), larger(top[h][2], top[h][3])), m[h]);
 #pragma unroll
     for (int i = 1; i < 4; i <<= 1)
 #pragma unroll

@@ -24,8 +24,9 @@ const (
 	wideSlots        = 6                         // key blocks of K or V that a block with wgmma holds
 )
 
-// headDims are the widths of heads, of keys and values alike, that attention is compiled for with small tiles for decoding; headDimsLatent those of keys and of values of latent
-// attention, which has none of these; headDimsWide those of keys and of values for wgmma.
+// headDims are the widths of heads, of keys and values alike, that attention is compiled for with small tiles for
+// decoding; headDimsLatent those of keys and of values of latent attention, which has none of these; headDimsWide those
+// of keys and of values for wgmma.
 var (
 	headDims       = []int{16, 32, 64, 96, 128}
 	headDimsLatent = [][2]int{{24, 16}, {192, 128}, {256, 256}, {24, 24}}
@@ -92,21 +93,26 @@ func (d *Device) teams(a kernels.Attn) int {
 }
 
 // attendWide runs tiles of many queries by wgmma.
-func (d *Device) attendWide(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
+func (d *Device) attendWide(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV,
+	a kernels.Attn) {
 	threads := d.teams(a) * 128
 	shared := wideSlots*a.HeadDim/64*panelBytes + (a.Values()/2+4)*threads*4
 	for _, c := range w.calls {
 		maps, box := d.keyMaps(kv)
 		d.launch("attention_wide_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, threads+128, shared,
-			bytesOf(&maps), out, lse, q, at+c.tilesAt, at, box, a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
+			bytesOf(&maps), out, lse, q, at+c.tilesAt, at, box, a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride,
+			kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
 	}
 }
 
 // attendPortable runs tiles of attentionRows rows.
-func (d *Device) attendPortable(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
+func (d *Device) attendPortable(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV,
+	a kernels.Attn) {
 	for _, c := range w.calls {
-		d.launch("attention_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, attentionThreads, stageBytes(a, attentionRows+2*keyRows, 2*keyRows),
-			out, lse, q, kv.K, kv.V, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride,
+		d.launch("attention_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, attentionThreads,
+			stageBytes(a, attentionRows+2*keyRows, 2*keyRows),
+			out, lse, q, kv.K, kv.V, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, a.Heads/a.KVHeads, out.Stride,
+			lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride,
 			kv.PageRows, a.Window, scoreScale(a))
 	}
 }
@@ -116,16 +122,20 @@ const (
 	panelBytes    = keyRows * 128
 )
 
-// attendFew runs tiles of up to attentionRowsFew rows. A block holds so many key blocks of K and V in flight; it holds fewer where several share a multiprocessor.
-func (d *Device) attendFew(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) {
+// attendFew runs tiles of up to attentionRowsFew rows. A block holds so many key blocks of K and V in flight; it holds
+// fewer where several share a multiprocessor.
+func (d *Device) attendFew(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV,
+	a kernels.Attn) {
 	for _, c := range w.calls {
 		grid, slots := len(c.tiles)*a.KVHeads, 12
 		if grid > d.processors {
 			slots = 6
 		}
 		maps, box := d.keyMaps(kv)
-		d.launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads, slots*blocks(a.HeadDim, 64)*panelBytes,
-			bytesOf(&maps), out, lse, q, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads, a.Heads/a.KVHeads,
+		d.launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads,
+			slots*blocks(a.HeadDim, 64)*panelBytes,
+			bytesOf(&maps), out, lse, q, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads,
+			a.Heads/a.KVHeads,
 			out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
 	}
 }
@@ -161,7 +171,8 @@ func keyThreads(a kernels.Attn) int {
 }
 
 // AttentionBackward is for unpaged layouts; dq, dk, dv are written.
-func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
+func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout,
+	a kernels.Attn) {
 	mustAttend(a, q, kv.K, kv.V, out, dout, dq, dk, dv)
 	if absorbed(a) {
 		d.gradientsAbsorbed(dq, dk, dv, dout, out, lse, q, kv, kernels.Tensor{}, l, a)
@@ -169,31 +180,41 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 	}
 	rows, group := l.Rows(), a.Heads/a.KVHeads
 	delta := d.workspace(4 * rows * a.Heads)
-	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.Values(), dout.Stride, out.Stride)
+	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.Values(),
+		dout.Stride, out.Stride)
 	if d.wide(a) {
 		d.gradientsWide(dq, dk, dv, dout, lse, q, delta, kv, l, a)
 		return
 	}
 	shared := stageBytes(a, 2*attentionRows, 2*attentionRows)
 	queries, keys := attentionParts(l, attentionRows, true), attentionParts(l, attentionRows, false)
-	d.launch("attention_dq_"+widths(a), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse, delta, q, kv.K, kv.V, stage(d, queries), group,
-		dq.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a), float32(a.Scale))
-	d.launch("attention_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, keyThreads(a), shared, dk, dv, dout, lse, delta, q, kv.K, kv.V, stage(d, keys), group,
-		dk.Stride, dv.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a), float32(a.Scale))
+	d.launch("attention_dq_"+widths(a), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse,
+		delta, q, kv.K, kv.V, stage(d, queries), group,
+		dq.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a),
+		float32(a.Scale))
+	d.launch("attention_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, keyThreads(a), shared, dk, dv, dout, lse,
+		delta, q, kv.K, kv.V, stage(d, keys), group,
+		dk.Stride, dv.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a),
+		float32(a.Scale))
 }
 
 // gradientsWide is dq, dk and dv by wgmma.
-func (d *Device) gradientsWide(dq, dk, dv, dout, lse, q kernels.Tensor, delta cu.DevicePtr, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
+func (d *Device) gradientsWide(dq, dk, dv, dout, lse, q kernels.Tensor, delta cu.DevicePtr, kv kernels.KV,
+	l *kernels.Layout, a kernels.Attn) {
 	maps := [4]tensorMap{d.boxes(kv.K, keyRows), d.boxes(kv.V, keyRows), d.boxes(q, keyRows), d.boxes(dout, keyRows)}
-	slot, group, own := keyRows*2*(a.HeadDim+a.Values()), a.Heads/a.KVHeads, 0 // bytes of a block of keys and values; of the queries that dq keeps in shared memory
+	// bytes of a block of keys and values; of the queries that dq keeps in shared memory
+	slot, group, own := keyRows*2*(a.HeadDim+a.Values()), a.Heads/a.KVHeads, 0
 	if a.HeadDim > 128 {
 		own = gradientTeams * slot
 	}
 	queries, keys := attentionParts(l, gradientRowsWide, true), attentionParts(l, gradientRowsWide, false)
 	d.launch("attention_dq_wide_"+widths(a), [3]int{len(queries), a.Heads, 1}, gradientThreads, own+gradientStages*slot,
-		bytesOf(&maps), dq, dout, lse, delta, q, stage(d, queries), group, dq.Stride, dout.Stride, lse.Stride, q.Stride, a.Window, scoreScale(a), float32(a.Scale))
-	d.launch("attention_dkv_wide_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, gradientThreads, gradientTeams*slot+gradientStages*(slot+2*4*keyRows),
-		bytesOf(&maps), dk, dv, lse, delta, stage(d, keys), group, dk.Stride, dv.Stride, lse.Stride, a.Window, scoreScale(a), float32(a.Scale))
+		bytesOf(&maps), dq, dout, lse, delta, q, stage(d, queries), group, dq.Stride, dout.Stride, lse.Stride, q.Stride,
+		a.Window, scoreScale(a), float32(a.Scale))
+	d.launch("attention_dkv_wide_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, gradientThreads, gradientTeams*slot+
+		gradientStages*(slot+2*4*keyRows),
+		bytesOf(&maps), dk, dv, lse, delta, stage(d, keys), group, dk.Stride, dv.Stride, lse.Stride, a.Window,
+		scoreScale(a), float32(a.Scale))
 }
 
 // attentionParts cuts every span into so many positions; those with most work come first: late queries, early keys.
@@ -230,6 +251,8 @@ func mustAttend(a kernels.Attn, ts ...kernels.Tensor) {
 		bad = bad || !vectors(t)
 	}
 	if bad {
-		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU is written for heads of %v, latent ones of %v, up to %d queries a key, and absorbed ones of %v, not %+v on %v", headDims, headDimsLatent, attentionRows, headDimsAbsorbed, a, ts)})
+		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU is written for heads of %v, latent ones of %v, up "+
+			"to %d queries a key, and absorbed ones of %v, not %+v on %v", headDims, headDimsLatent, attentionRows,
+			headDimsAbsorbed, a, ts)})
 	}
 }

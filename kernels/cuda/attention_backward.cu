@@ -1,23 +1,27 @@
-// AttentionBackward as kernels/cpu/attention_backward.go states it: D_i, then dq by a block for 64 queries of a head (keys ascending), then dk and dv by a block for 64
-// keys of a KV head (heads of the group ascending, in each queries ascending). Nothing is added by atomics. Bound: 14*queries*keys*D flops, half of them masked.
+// AttentionBackward as kernels/cpu/attention_backward.go states it: D_i, then dq by a block for 64 queries of a head
+// (keys ascending), then dk and dv by a block for 64 keys of a KV head (heads of the group ascending, in each queries
+// ascending). Nothing is added by atomics. Bound: 14*queries*keys*D flops, half of them masked.
 #include "gradients.cuh"
 
 // attention_delta: delta[t, h] = tree over the head dim of dout*out.
 KERNEL(attention_delta, float* delta, const u16* dout, const u16* out, int rows, int heads, int dim, int ds, int os) {
   int at = warp_row();
   if (at >= rows * heads) return;
-  const u16 *d = dout + (long long)(at / heads) * ds + at % heads * dim, *o = out + (long long)(at / heads) * os + at % heads * dim;
+  const u16 *d = dout + (long long)(at / heads) * ds + at % heads * dim,
+            *o = out + (long long)(at / heads) * os + at % heads * dim;
   float s = tree(dim, [&](int i) { return load(d, i) * load(o, i); });
   if (warp_lane() == 0) delta[at] = s;
 }
 
 template <int D, int V>
-__device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,
-                              int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {
+__device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q,
+                              const u16* k, const u16* v, const Part* parts, int group, int dqs, int ds, int lses,
+                              int qs, int ks, int vs, int window, float c, float scale) {
   constexpr int kDot = steps_of(D), kOut = steps_of(V), kSizeK = kRows * (kDot + 8), kSizeV = kRows * (kOut + 8);
   Part t = parts[blockIdx.x];
   u16 *sq = shared, *sd = sq + kSizeK, *sk = sd + kSizeV, *sv = sk + kSizeK;
-  int lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at), own_head = blockIdx.y, heads = gridDim.y, kv_head = own_head / group;
+  int lane = warp_lane(), first = threadIdx.x / kWarp * 16, count = min(kRows, t.rows - t.at), own_head = blockIdx.y,
+      heads = gridDim.y, kv_head = own_head / group;
   long long row = t.row + t.at;
   load_rows<kDot, kRows, 128, D>(sq, count, [&](int i) { return q + (row + i) * qs + own_head * D; });
   load_rows<kOut, kRows, 128, V>(sd, count, [&](int i) { return dout + (row + i) * ds + own_head * V; });
@@ -54,16 +58,19 @@ __device__ inline void grad_q(u16* dq, const u16* dout, const float* lse, const 
   put<D>(dq + row * dqs + own_head * D, g, dqs, first, count);
 }
 
-#define GRADIENTS(name, D, V)                                                                                                                                                \
-  extern "C" __global__ void __launch_bounds__(128)                                                                                                                          \
-      attention_dq_##name(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group,           \
-                          int dqs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                             \
-    grad_q<D, V>(dq, dout, lse, delta, q, k, v, parts, group, dqs, ds, lses, qs, ks, vs, window, c, scale);                                                                  \
-  }                                                                                                                                                                          \
-  extern "C" __global__ void __launch_bounds__(128 * key_teams(D, V))                                                                                                          \
-      attention_dkv_##name(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k, const u16* v, const Part* parts, int group, \
-                           int dks, int dvs, int ds, int lses, int qs, int ks, int vs, int window, float c, float scale) {                                                   \
-    grad_kv<D, V>(dk, dv, dout, lse, delta, q, k, v, parts[blockIdx.x], group, dks, dvs, ds, lses, qs, ks, vs, window, c, scale);                                            \
+#define GRADIENTS(name, D, V)                                                                                          \
+  extern "C" __global__ void __launch_bounds__(128)                                                                    \
+      attention_dq_##name(u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const u16* k,  \
+                          const u16* v, const Part* parts, int group, int dqs, int ds, int lses, int qs, int ks,       \
+                          int vs, int window, float c, float scale) {                                                  \
+    grad_q<D, V>(dq, dout, lse, delta, q, k, v, parts, group, dqs, ds, lses, qs, ks, vs, window, c, scale);            \
+  }                                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(128 * key_teams(D, V))                                                  \
+      attention_dkv_##name(u16* dk, u16* dv, const u16* dout, const float* lse, const float* delta, const u16* q,      \
+                           const u16* k, const u16* v, const Part* parts, int group, int dks, int dvs, int ds,         \
+                           int lses, int qs, int ks, int vs, int window, float c, float scale) {                       \
+    grad_kv<D, V>(dk, dv, dout, lse, delta, q, k, v, parts[blockIdx.x], group, dks, dvs, ds, lses, qs, ks, vs, window, \
+                  c, scale);                                                                                           \
   }
 GRADIENTS(16, 16, 16)
 GRADIENTS(32, 32, 32)

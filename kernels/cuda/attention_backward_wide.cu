@@ -1,7 +1,9 @@
-// AttentionBackward with Hopper's wgmma, rules as in attention_backward.cu. A block is warpgroups of 64 queries of a head each (dq), or of 64 keys of a KV head (dk, dv), and a
-// warp that copies what they walk over, blocks of keys and values or of queries and their gradients. A warpgroup begins the products of the next block before it
-// waits for the sums of this one, so that the tensor cores have work while it computes p and ds. Queries and keys have D columns, values V. Where D is larger than 128 registers
-// do not hold a warpgroup's own queries in dq, which lie in shared memory then, nor 64 queries beside the sums in dk and dv, which takes 32 at a time.
+// AttentionBackward with Hopper's wgmma, rules as in attention_backward.cu. A block is warpgroups of 64 queries of a
+// head each (dq), or of 64 keys of a KV head (dk, dv), and a warp that copies what they walk over, blocks of keys and
+// values or of queries and their gradients. A warpgroup begins the products of the next block before it waits for the
+// sums of this one, so that the tensor cores have work while it computes p and ds. Queries and keys have D columns,
+// values V. Where D is larger than 128 registers do not hold a warpgroup's own queries in dq, which lie in shared
+// memory then, nor 64 queries beside the sums in dk and dv, which takes 32 at a time.
 // Bound: queries*keys*(8*D + 6*V) flops, half of them masked; S and dP are computed twice, 10*D + 8*V.
 #include "keys.cuh"
 
@@ -47,14 +49,16 @@ __device__ inline void adds(float (&g)[N][4], const u32 (&p)[K][4], const char* 
   wgmma_commit();
 }
 
-// copy_own is a thread that brings each warpgroup its own 64 rows of two matrices: queries and their gradients, or keys and values.
+// copy_own is a thread that brings each warpgroup its own 64 rows of two matrices: queries and their gradients, or keys
+// and values.
 template <int D, int V>
 __device__ inline void copy_own(char* to, const TensorMap* left, const TensorMap* right, int head, int row, u64* mine) {
   using R = Ring<D, 2, V>;
   barrier_expect(mine, kTeams * R::kSlot);
   for (int i = 0; i < kTeams; i++, to += R::kSlot, row += kRows) {
     for (int p = 0; p < R::kPanels; p++) copy_box(to + p * kPanel, left, head * D + p * 64, row, 0, mine);
-    for (int p = 0; p < R::kValuePanels; p++) copy_box(to + R::kTile + p * kPanel, right, head * V + p * 64, row, 0, mine);
+    for (int p = 0; p < R::kValuePanels; p++)
+      copy_box(to + R::kTile + p * kPanel, right, head * V + p * 64, row, 0, mine);
   }
 }
 
@@ -70,13 +74,15 @@ __device__ inline void arrive(const Ring<D, 2, V>& ring, const Held& h, int coun
 }
 
 template <int D, int V>
-__device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const Part* parts, int group, int dqs, int ds,
-                              int lses, int qs, int window, float c, float scale) {
+__device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, const float* lse, const float* delta,
+                              const u16* q, const Part* parts, int group, int dqs, int ds, int lses, int qs, int window,
+                              float c, float scale) {
   constexpr bool kHolds = D <= 128;  // its own queries and their gradients, in registers
   using R = Ring<D, 2, V>;
   __shared__ u64 full[kStages], empty[kStages], mine;
   Part t = parts[blockIdx.x];
-  int head = blockIdx.y, heads = gridDim.y, end = min(t.rows, t.at + kTeams * kRows), x = window ? max(0, t.at - window + 1) / kRows * kRows : 0;
+  int head = blockIdx.y, heads = gridDim.y, end = min(t.rows, t.at + kTeams * kRows),
+      x = window ? max(0, t.at - window + 1) / kRows * kRows : 0;
   R ring = {kHolds ? shared : shared + kTeams * R::kSlot, full, empty, kStages, 0, 0};
   if (!kHolds && threadIdx.x == 0) barrier_init(&mine, 1);
   ring.prepare(kTeams * 4);
@@ -88,7 +94,8 @@ __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, co
     return;
   }
   more_registers<240>();
-  int lane = warp_lane(), at = t.at + threadIdx.x / 128 * kRows, first = threadIdx.x % 128 / kWarp * 16 + lane / 4, count = t.rows - at;
+  int lane = warp_lane(), at = t.at + threadIdx.x / 128 * kRows, first = threadIdx.x % 128 / kWarp * 16 + lane / 4,
+      count = t.rows - at;
   long long row = t.row + at;
   const char* tiles = shared + threadIdx.x / 128 * R::kSlot;
   u32 queries[kHolds ? D / 16 : 1][4], grads[kHolds ? V / 16 : 1][4];
@@ -98,7 +105,8 @@ __device__ inline void grad_q(const GradMaps& maps, u16* dq, const u16* dout, co
   for (int h = 0; h < 2; h++) {
     int r = first + 8 * h;
     if constexpr (kHolds) {
-      const u16 *fq = q + (row + r) * qs + head * D + lane % 4 * 2, *fd = dout + (row + r) * ds + head * V + lane % 4 * 2;
+      const u16 *fq = q + (row + r) * qs + head * D + lane % 4 * 2,
+                *fd = dout + (row + r) * ds + head * V + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < D / 8; j++) queries[j / 2][j % 2 * 2 + h] = r < count ? *(const u32*)(fq + j * 8) : 0;
 #pragma unroll
@@ -164,11 +172,12 @@ struct Walk {
   __device__ int at(int i) const { return from + i % each * kRows; }
 };
 
-// copy_walk is the copying warp of dk and dv; lse and delta of a block's queries go to the values of its stage. Its lanes write these, and threads of the warpgroups read them,
-// by plain accesses, so each arrives for itself, here and in grad_kv: an arrival releases what its own thread did. Tiles are written by TMA and read by wgmma.
+// copy_walk is the copying warp of dk and dv; lse and delta of a block's queries go to the values of its stage. Its
+// lanes write these, and threads of the warpgroups read them, by plain accesses, so each arrives for itself, here and
+// in grad_kv: an arrival releases what its own thread did. Tiles are written by TMA and read by wgmma.
 template <int D, int V>
-__device__ inline void copy_walk(Ring<D, 2, V> ring, float* values, const GradMaps& maps, const float* lse, const float* delta, const Walk& walk, int row, int head, int heads,
-                                 int lses) {
+__device__ inline void copy_walk(Ring<D, 2, V> ring, float* values, const GradMaps& maps, const float* lse,
+                                 const float* delta, const Walk& walk, int row, int head, int heads, int lses) {
   int lane = warp_lane();
   float next[4];
   auto look = [&](int i) {
@@ -193,14 +202,17 @@ __device__ inline void copy_walk(Ring<D, 2, V> ring, float* values, const GradMa
     }
     int own = head + i / walk.each;
     barrier_expect(full, ring.kSlot);
-    for (int p = 0; p < ring.kPanels; p++) copy_box(ring.tile(h, 0) + p * kPanel, &maps.q, own * D + p * 64, row + walk.at(i), 0, full);
-    for (int p = 0; p < ring.kValuePanels; p++) copy_box(ring.tile(h, 1) + p * kPanel, &maps.dout, own * V + p * 64, row + walk.at(i), 0, full);
+    for (int p = 0; p < ring.kPanels; p++)
+      copy_box(ring.tile(h, 0) + p * kPanel, &maps.q, own * D + p * 64, row + walk.at(i), 0, full);
+    for (int p = 0; p < ring.kValuePanels; p++)
+      copy_box(ring.tile(h, 1) + p * kPanel, &maps.dout, own * V + p * 64, row + walk.at(i), 0, full);
   }
 }
 
 template <int D, int V>
-__device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const float* lse, const float* delta, const Part* parts, int group, int dks, int dvs, int lses, int window,
-                               float c, float scale) {
+__device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const float* lse, const float* delta,
+                               const Part* parts, int group, int dks, int dvs, int lses, int window, float c,
+                               float scale) {
   constexpr int kSpan = D <= 128 ? kRows : kRows / 2, kSpans = kRows / kSpan;  // queries at a time
   using R = Ring<D, 2, V>;
   __shared__ u64 full[kStages], empty[kStages], mine;
@@ -217,11 +229,13 @@ __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const flo
     fewer_registers<24>();
     if (threadIdx.x == kThreads) copy_own<D, V>(rows, &maps.keys.k, &maps.keys.v, kv_head, t.row + t.at, &mine);
     __syncwarp();
-    if (threadIdx.x < kThreads + kWarp) copy_walk<D, V>(ring, sides, maps, lse, delta, walk, t.row, kv_head * group, heads, lses);
+    if (threadIdx.x < kThreads + kWarp)
+      copy_walk<D, V>(ring, sides, maps, lse, delta, walk, t.row, kv_head * group, heads, lses);
     return;
   }
   more_registers<240>();
-  int lane = warp_lane(), own = threadIdx.x / 128, at = t.at + own * kRows, first = at + threadIdx.x % 128 / kWarp * 16 + lane / 4, count = t.rows - at;
+  int lane = warp_lane(), own = threadIdx.x / 128, at = t.at + own * kRows,
+      first = at + threadIdx.x % 128 / kWarp * 16 + lane / 4, count = t.rows - at;
   const char *keys = rows + own * R::kSlot, *values = keys + R::kTile;
   float gk[D / 8][4] = {}, gv[V / 8][4] = {}, p[kSpan / 8][4] = {}, e[kSpan / 8][4] = {};
   barrier_wait(&mine, 0);
@@ -247,7 +261,9 @@ __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const flo
 #pragma unroll
       for (int w = 0; w < 4; w++) {
         p[j][w] = exp2_number(fminf(p[j][w] * c - (w % 2 ? l.y : l.x), 0.f));
-        if (!full) p[j][w] = queries_of(first + w / 2 * 8, walk.to, window).has(query + lane % 4 * 2 + j * 8 + w % 2) ? p[j][w] : 0.f;
+        if (!full)
+          p[j][w] =
+              queries_of(first + w / 2 * 8, walk.to, window).has(query + lane % 4 * 2 + j * 8 + w % 2) ? p[j][w] : 0.f;
       }
     }
     u32 packed[kSpan / 16][4], other[kSpan / 16][4];
@@ -284,16 +300,17 @@ __device__ inline void grad_kv(const GradMaps& maps, u16* dk, u16* dv, const flo
   put<V>(dv + row * dvs + kv_head * V, gv, dvs, threadIdx.x % 128 / kWarp * 16, count);
 }
 
-#define GRADIENTS(name, D, V)                                                                                                                                                       \
-  extern "C" __global__ void __launch_bounds__(kThreads + 128, 1)                                                                                                        \
-  attention_dq_wide_##name(const __grid_constant__ GradMaps maps, u16* dq, const u16* dout, const float* lse, const float* delta, const u16* q, const Part* parts, int group,   \
-                        int dqs, int ds, int lses, int qs, int window, float c, float scale) {                                                                              \
-    grad_q<D, V>(maps, dq, dout, lse, delta, q, parts, group, dqs, ds, lses, qs, window, c, scale);                                                                            \
-  }                                                                                                                                                                         \
-  extern "C" __global__ void __launch_bounds__(kThreads + 128, 1)                                                                                                        \
-  attention_dkv_wide_##name(const __grid_constant__ GradMaps maps, u16* dk, u16* dv, const float* lse, const float* delta, const Part* parts, int group, int dks, int dvs,      \
-                         int lses, int window, float c, float scale) {                                                                                                      \
-    grad_kv<D, V>(maps, dk, dv, lse, delta, parts, group, dks, dvs, lses, window, c, scale);                                                                                   \
+#define GRADIENTS(name, D, V)                                                                                     \
+  extern "C" __global__ void __launch_bounds__(kThreads + 128, 1)                                                 \
+      attention_dq_wide_##name(const __grid_constant__ GradMaps maps, u16* dq, const u16* dout, const float* lse, \
+                               const float* delta, const u16* q, const Part* parts, int group, int dqs, int ds,   \
+                               int lses, int qs, int window, float c, float scale) {                              \
+    grad_q<D, V>(maps, dq, dout, lse, delta, q, parts, group, dqs, ds, lses, qs, window, c, scale);               \
+  }                                                                                                               \
+  extern "C" __global__ void __launch_bounds__(kThreads + 128, 1) attention_dkv_wide_##name(                      \
+      const __grid_constant__ GradMaps maps, u16* dk, u16* dv, const float* lse, const float* delta,              \
+      const Part* parts, int group, int dks, int dvs, int lses, int window, float c, float scale) {               \
+    grad_kv<D, V>(maps, dk, dv, lse, delta, parts, group, dks, dvs, lses, window, c, scale);                      \
   }
 GRADIENTS(64, 64, 64)
 GRADIENTS(128, 128, 128)

@@ -1,20 +1,24 @@
-// Attention of few queries on many keys (decoding), rule 2 of the definition as kernels/cpu/attention.go states it. A tile is all (query, head of the group) pairs of a
-// span and a KV head, at most 8*R. A block takes one split of its keys, in rounds of two key blocks; the last that is done puts splits together.
+// Attention of few queries on many keys (decoding), rule 2 of the definition as kernels/cpu/attention.go states it. A
+// tile is all (query, head of the group) pairs of a span and a KV head, at most 8*R. A block takes one split of its
+// keys, in rounds of two key blocks; the last that is done puts splits together.
 //
 //   one warp    copies keys and values into a ring of slots, a key block each, as far ahead as there are slots
 //   four warps  1. dots: each 16 keys of both blocks, chains over D             S[pair][key], to shared memory
-//               2. the online softmax: each every fourth pair, block after block   P[pair][key] bf16, the factors of what was accumulated
-//               3. values: each every fourth 16 columns, chains over the keys of a block from the accumulator times its factor
+//               2. the online softmax: each every fourth pair, block after block P[pair][key] bf16, the factors of what
+//                  was accumulated
+//               3. values: each every fourth 16 columns, chains over the keys of a block from the accumulator times its
+//                  factor
 //
-// The products are transposed, S^T = K Q^T and O^T = V^T P^T, so that 16 x 8 tiles of mma.sync hold 8 pairs; a step is the same step. Only 3. waits for the block before it,
-// four steps a block. Bound: the bytes of K and V.
+// The products are transposed, S^T = K Q^T and O^T = V^T P^T, so that 16 x 8 tiles of mma.sync hold 8 pairs; a step is
+// the same step. Only 3. waits for the block before it, four steps a block. Bound: the bytes of K and V.
 #include "keys.cuh"
 
 constexpr int kTeam = 4, kRound = 2 * kRows, kMostSlots = 12;
 
 extern __shared__ __align__(1024) char slots[];
 
-// Board is what the warps of a block tell each other. Rows of dots and weights are a piece longer than a round, so that eight of them lie in different banks.
+// Board is what the warps of a block tell each other. Rows of dots and weights are a piece longer than a round, so that
+// eight of them lie in different banks.
 template <int R>
 struct Board {
   alignas(16) float dots[8 * R][kRound + 4];
@@ -29,7 +33,8 @@ struct Pair {
   float m = -infinity(), l = 0.f;
   Range seen;
 
-  // round turns dots of the keys from x on into weights and gives the factors of what was accumulated before each block. Rules for -Inf and NaN as in Online.
+  // round turns dots of the keys from x on into weights and gives the factors of what was accumulated before each
+  // block. Rules for -Inf and NaN as in Online.
   __device__ void round(const float* dots, u16* weights, float (&decay)[2], int x, float c) {
     int lane = warp_lane();
     float u[2][2], top[2], sum[2];
@@ -79,7 +84,8 @@ struct Worker {
   Pair pairs[2 * R];
   float o[kOwn][R][4];
 
-  __device__ Worker(Board<R>& board, int count) : board(board), lane(warp_lane()), warp(threadIdx.x / kWarp), count(count), o{} {}
+  __device__ Worker(Board<R>& board, int count)
+      : board(board), lane(warp_lane()), warp(threadIdx.x / kWarp), count(count), o{} {}
 
   // has tells whether the warp has a p-th part.
   __device__ bool has(int p) const { return (p + 1) * kTeam <= kParts || warp + kTeam * p < kParts; }
@@ -174,8 +180,9 @@ struct Worker {
 };
 
 template <int D, int R>
-__device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, float* partials, int* done, int ring_slots, int box,
-                              int kv_heads, int group, int os, int lses, int qs, int page_rows, int window, float c) {
+__device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages,
+                              float* partials, int* done, int ring_slots, int box, int kv_heads, int group, int os,
+                              int lses, int qs, int page_rows, int window, float c) {
   __shared__ Board<R> board;
   int lane = warp_lane(), warp = threadIdx.x / kWarp, kv_head = blockIdx.x % kv_heads;
   Tile t = tiles[blockIdx.x / kv_heads];
@@ -200,7 +207,8 @@ __device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16*
 
   for (int x = t.first; x < t.last; x += kRound) {
     bool two = x + kRows < t.last;
-    Held keys[2], values[2];  // where there is no second block it is the first again: its dots are masked, its values not added
+    // where there is no second block it is the first again: its dots are masked, its values not added
+    Held keys[2], values[2];
     keys[0] = ring.take(), values[0] = ring.take();
     keys[1] = two ? ring.take() : keys[0], values[1] = two ? ring.take() : values[0];
     ring.wait(keys[0]), ring.wait(keys[1]);
@@ -242,11 +250,13 @@ __device__ inline void decode(const Maps& maps, u16* out, float* lse, const u16*
   me.each([&](int pair, int d, float v) { out_of(pair)[d] = narrow(v * board.inverse[pair] + 0.f); });
 }
 
-#define DECODE(D, R)                                                                                                                                                   \
-  extern "C" __global__ void __launch_bounds__((kTeam + 1) * kWarp, 1)    \
-  attention_decode_##D##_##R(const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, float* partials, int* done,    \
-                             int ring_slots, int box, int kv_heads, int group, int os, int lses, int qs, int page_rows, int window, float c) {                         \
-    decode<D, R>(maps, out, lse, q, tiles, pages, partials, done, ring_slots, box, kv_heads, group, os, lses, qs, page_rows, window, c);                                      \
+#define DECODE(D, R)                                                                                              \
+  extern "C" __global__ void __launch_bounds__((kTeam + 1) * kWarp, 1) attention_decode_##D##_##R(                \
+      const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, \
+      float* partials, int* done, int ring_slots, int box, int kv_heads, int group, int os, int lses, int qs,     \
+      int page_rows, int window, float c) {                                                                       \
+    decode<D, R>(maps, out, lse, q, tiles, pages, partials, done, ring_slots, box, kv_heads, group, os, lses, qs, \
+                 page_rows, window, c);                                                                           \
   }
 #define DECODES(D) DECODE(D, 1) DECODE(D, 2) DECODE(D, 4)
 DECODES(16)

@@ -15,8 +15,9 @@ import (
 // attentionTile is Tile of attention.cuh.
 type attentionTile struct{ row, from, to, first, last, base, pages, slot, begin, splits, merge int32 }
 
-// attentionWork is tiles of one kernel, for each KV head. Where it splits keys, a tile that sees several splits is several pieces of work with a slot each, and a merge.
-// Calls follow each other and use the same slots: those of all tiles would grow with the square of a sequence.
+// attentionWork is tiles of one kernel, for each KV head. Where it splits keys, a tile that sees several splits is
+// several pieces of work with a slot each, and a merge. Calls follow each other and use the same slots: those of all
+// tiles would grow with the square of a sequence.
 type attentionWork struct {
 	rows      int // of a tile
 	splits    bool
@@ -40,7 +41,8 @@ type attentionPlan struct {
 	words     []int32 // pages, tiles, counters
 }
 
-// attentionPlans keeps the latest plan of each shape: the layers of a forward are one layout's, and to plan 256 sequences takes the host 0.1 ms.
+// attentionPlans keeps the latest plan of each shape: the layers of a forward are one layout's, and to plan 256
+// sequences takes the host 0.1 ms.
 type attentionPlans map[planShape]laidOut
 
 // planShape is what layers of one plan have in common, besides the layout.
@@ -56,7 +58,8 @@ type laidOut struct {
 }
 
 // of is the plan for a layout, which does not change once it is in use.
-func (c attentionPlans) of(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams, room int) *attentionPlan {
+func (c attentionPlans) of(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams,
+	room int) *attentionPlan {
 	shape := planShape{a, kv.PageRows, teams}
 	if c[shape].layout != l {
 		c[shape] = laidOut{l, planAttention(def, kv, l, a, teams, room)}
@@ -64,11 +67,13 @@ func (c attentionPlans) of(def kernels.Definition, kv kernels.KV, l *kernels.Lay
 	return c[shape].plan
 }
 
-// planAttention cuts spans into tiles of queries, for kernels with wgmma by so many warpgroups or (0) without, and those into calls whose partial results take
-// `room` bytes, about. Tiles with most keys come first in a call.
-func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams, room int) *attentionPlan {
+// planAttention cuts spans into tiles of queries, for kernels with wgmma by so many warpgroups or (0) without, and
+// those into calls whose partial results take `room` bytes, about. Tiles with most keys come first in a call.
+func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a kernels.Attn, teams,
+	room int) *attentionPlan {
 	group := a.Heads / a.KVHeads
-	p := &attentionPlan{few: attentionWork{rows: 8, splits: true}, many: attentionWork{rows: attentionRows, splits: true}}
+	p := &attentionPlan{few: attentionWork{rows: 8, splits: true}, many: attentionWork{rows: attentionRows,
+		splits: true}}
 	if teams > 0 {
 		p.many.rows, p.many.splits = 64*teams, false
 	}
@@ -106,7 +111,9 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 	for _, w := range []*attentionWork{&p.few, &p.many} {
 		for i := range w.calls {
 			c := &w.calls[i]
-			slices.SortStableFunc(c.tiles, func(x, y attentionTile) int { return int((y.last - y.first) - (x.last - x.first)) })
+			slices.SortStableFunc(c.tiles, func(x, y attentionTile) int {
+				return int((y.last - y.first) - (x.last - x.first))
+			})
 			c.tilesAt = addWords(p, c.tiles)
 		}
 		w.doneAt = addWords(p, make([]int32, int(w.merges)*a.KVHeads))
@@ -118,7 +125,8 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 func addWords[E any](p *attentionPlan, values []E) cu.DevicePtr {
 	at := cu.DevicePtr(4 * len(p.words))
 	var e E
-	p.words = append(p.words, unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(values))), len(values)*int(unsafe.Sizeof(e))/4)...)
+	p.words = append(p.words, unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(values))),
+		len(values)*int(unsafe.Sizeof(e))/4)...)
 	return at
 }
 

@@ -47,7 +47,8 @@ func TestPlansAreOfTheirLayout(t *testing.T) {
 func TestAttentionCalls(t *testing.T) {
 	def, latent := kernels.Default(), kernels.Attn{Heads: 64, KVHeads: 64, HeadDim: 192, ValueDim: 128}
 	const rows, room = 65536, 256 << 20
-	p := planAttention(def, kernels.KV{}, &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}}, latent, 0, room)
+	p := planAttention(def, kernels.KV{}, &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}},
+		latent, 0, room)
 	tiles := map[int32]int32{} // keys seen by the queries from a position on
 	for _, c := range p.many.calls {
 		for _, x := range c.tiles {
@@ -68,20 +69,24 @@ func TestAttentionCalls(t *testing.T) {
 
 	d := card.(*Device)
 	defer func(room int) { d.room = room }(d.room)
-	for _, a := range []kernels.Attn{{Heads: 2, KVHeads: 2, HeadDim: 24, ValueDim: 16, Scale: 0.2}, {Heads: 2, KVHeads: 2, HeadDim: 24, Scale: 0.2}, {Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125}} {
+	for _, a := range []kernels.Attn{{Heads: 2, KVHeads: 2, HeadDim: 24, ValueDim: 16, Scale: 0.2},
+		{Heads: 2, KVHeads: 2, HeadDim: 24, Scale: 0.2}, {Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125}} {
 		t.Run(widths(a), func(t *testing.T) {
 			const pageRows, rows = 64, 3
 			d.room = 1
 			l := decoding(rows, 6200, pageRows) // of four, two and two splits
-			if got := planAttention(def, kernels.KV{PageRows: pageRows}, l, a, d.teams(a), 4*d.room); len(got.few.calls)+len(got.many.calls) != rows {
+			if got := planAttention(def, kernels.KV{PageRows: pageRows}, l, a, d.teams(a),
+				4*d.room); len(got.few.calls)+len(got.many.calls) != rows {
 				t.Fatalf("%d and %d calls", len(got.few.calls), len(got.many.calls))
 			}
 			pages := 0
 			for _, s := range l.Spans {
 				pages += len(s.Pages)
 			}
-			both(t, "a call for each", []operand{normal(kernels.BF16, rows, a.Heads*a.Values(), 1), normal(kernels.F32, rows, a.Heads, 1), normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1),
-				normal(kernels.BF16, pages*pageRows, a.KVHeads*a.HeadDim, 1), normal(kernels.BF16, pages*pageRows, a.KVHeads*a.Values(), 1)},
+			both(t, "a call for each", []operand{normal(kernels.BF16, rows, a.Heads*a.Values(), 1),
+				normal(kernels.F32, rows, a.Heads, 1), normal(kernels.BF16, rows, a.Heads*a.HeadDim, 1),
+				normal(kernels.BF16, pages*pageRows, a.KVHeads*a.HeadDim, 1), normal(kernels.BF16, pages*pageRows,
+					a.KVHeads*a.Values(), 1)},
 				func(d kernels.Device, x []kernels.Tensor) {
 					d.Attention(x[0], x[1], x[2], kernels.KV{K: x[3], V: x[4], PageRows: pageRows}, l, a)
 				})
@@ -89,7 +94,8 @@ func TestAttentionCalls(t *testing.T) {
 	}
 }
 
-// BenchmarkPlan is what the host does for the attention of the first layer where 256 sequences decode, on the shape of Qwen3-30B-A3B.
+// BenchmarkPlan is what the host does for the attention of the first layer where 256 sequences decode, on the shape of
+// Qwen3-30B-A3B.
 func BenchmarkPlan(b *testing.B) {
 	l, a := ascending(256, 100, 5, 64), kernels.Attn{Heads: 32, KVHeads: 4, HeadDim: 128}
 	for b.Loop() {

@@ -1,20 +1,24 @@
-// Attention of tiles of (query, head of the group) pairs with Hopper's wgmma: rules as in attention.cu. A block is warpgroups of 64 pairs each that share keys, and a warp that
-// copies them. A warpgroup keeps its queries in registers and adds the values of a block while it computes the softmax of the next. Two warpgroups take turns at the tensor
-// cores, so that one multiplies while the other computes exponentials; with heads of 64 turns cost more than they give, and three go as they come. A tile takes its splits one
-// after the other, the merged total waits in shared memory. Keys have D columns, values V. Bound: 2*rows*keys*(D + V) flops of
-// the tensor cores.
+// Attention of tiles of (query, head of the group) pairs with Hopper's wgmma: rules as in attention.cu. A block is
+// warpgroups of 64 pairs each that share keys, and a warp that copies them. A warpgroup keeps its queries in registers
+// and adds the values of a block while it computes the softmax of the next. Two warpgroups take turns at the tensor
+// cores, so that one multiplies while the other computes exponentials; with heads of 64 turns cost more than they give,
+// and three go as they come. A tile takes its splits one after the other, the merged total waits in shared memory. Keys
+// have D columns, values V. Bound: 2*rows*keys*(D + V) flops of the tensor cores.
 #include "keys.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 extern __shared__ __align__(1024) char shared[];
 
-// Crew is how many warpgroups compute, as many as registers allow, and the registers of a thread that computes and of one that copies.
+// Crew is how many warpgroups compute, as many as registers allow, and the registers of a thread that computes and of
+// one that copies.
 template <int D>
 struct Crew {
-  static constexpr int kTeams = D == 64 ? 3 : 2, kThreads = kTeams * 128, kMore = D == 64 ? 160 : 232, kFewer = D == 64 ? 32 : 40;
+  static constexpr int kTeams = D == 64 ? 3 : 2, kThreads = kTeams * 128, kMore = D == 64 ? 160 : 232,
+                       kFewer = D == 64 ? 32 : 40;
 
-  // turn waits until the other warpgroup has given the tensor cores to this one, and yield_turn gives them to the other.
+  // turn waits until the other warpgroup has given the tensor cores to this one, and yield_turn gives them to the
+  // other.
   __device__ static void turn(int team) {
     if (kTeams == 2) asm volatile("bar.sync %0, 256;" ::"r"(1 + team) : "memory");
   }
@@ -23,7 +27,8 @@ struct Crew {
   }
 };
 
-// Total is the merged splits of a thread's two rows, in shared memory: value i of thread t is at i*kThreads + t, so threads do not collide.
+// Total is the merged splits of a thread's two rows, in shared memory: value i of thread t is at i*kThreads + t, so
+// threads do not collide.
 template <int D, int V>
 struct Total {
   static constexpr int kThreads = Crew<D>::kThreads;
@@ -53,7 +58,8 @@ struct Total {
   __device__ void keep(Online& s, float (&o)[V / 8][4]) {
     float* l = at + V / 2 * kThreads;
 #pragma unroll
-    for (int h = 0; h < 2; h++) l[h * kThreads] = s.m[h], l[(h + 2) * kThreads] = s.l[h], s.m[h] = -infinity(), s.l[h] = 0.f;
+    for (int h = 0; h < 2; h++)
+      l[h * kThreads] = s.m[h], l[(h + 2) * kThreads] = s.l[h], s.m[h] = -infinity(), s.l[h] = 0.f;
 #pragma unroll
     for (int j = 0; j < V / 8; j++)
 #pragma unroll
@@ -64,8 +70,9 @@ struct Total {
 constexpr int kWideSlots = 6;
 
 template <int D, int V>
-__device__ inline void attention(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, int box, int group, int os, int lses, int qs,
-                                 int page_rows, int window, int split, float c) {
+__device__ inline void attention(const Maps& maps, u16* out, float* lse, const u16* q, const Tile* tiles,
+                                 const int* pages, int box, int group, int os, int lses, int qs, int page_rows,
+                                 int window, int split, float c) {
   using C = Crew<D>;
   __shared__ u64 full[kWideSlots], empty[kWideSlots];
   Tile t = tiles[blockIdx.x];
@@ -74,11 +81,13 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
   ring.prepare(C::kTeams * 4);
   if (team == C::kTeams) {
     fewer_registers<C::kFewer>();
-    if (threadIdx.x < C::kThreads + kWarp) ring.copy(maps, t.first, t.last, {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows}, kv_head, box);
+    if (threadIdx.x < C::kThreads + kWarp)
+      ring.copy(maps, t.first, t.last, {t.pages >= 0 ? pages + t.pages : nullptr, t.base, page_rows}, kv_head, box);
     return;
   }
   more_registers<C::kMore>();
-  int count = (t.to - t.from) * group, first = threadIdx.x / kWarp * 16, blocks = (t.last - t.first + kRows - 1) / kRows;
+  int count = (t.to - t.from) * group, first = threadIdx.x / kWarp * 16,
+      blocks = (t.last - t.first + kRows - 1) / kRows;
   u32 queries[D / 16][4];
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -90,7 +99,8 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
   float o[V / 8][4] = {}, s[8][4] = {};
   Online state;
   Total<D, V> total = {(float*)(ring.base + kWideSlots * ring.kTile) + threadIdx.x, false};
-  Range seen[2] = {keys_of(t.from + (first + lane / 4) / group, t.last, window), keys_of(t.from + (first + lane / 4 + 8) / group, t.last, window)};
+  Range seen[2] = {keys_of(t.from + (first + lane / 4) / group, t.last, window),
+                   keys_of(t.from + (first + lane / 4 + 8) / group, t.last, window)};
   int low = t.from + first / group, high = t.from + (first + 15) / group;
   int next_split = (t.first / split + 1) * split;
   u32 p[4][4];
@@ -174,15 +184,16 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
     if (lane % 4 == 0) lse[row * lses + head] = state.m[h] + ln_def(state.l[h]) * kLog2E;
     u16* to = out + row * os + head * V;
 #pragma unroll
-    for (int j = 0; j < V / 8; j++) *(u32*)(to + j * 8 + lane % 4 * 2) = pair(o[j][2 * h] * inverse + 0.f, o[j][2 * h + 1] * inverse + 0.f);
+    for (int j = 0; j < V / 8; j++)
+      *(u32*)(to + j * 8 + lane % 4 * 2) = pair(o[j][2 * h] * inverse + 0.f, o[j][2 * h + 1] * inverse + 0.f);
   }
 }
 
-#define ATTENTION(name, D, V)                                                                                                                                     \
-  extern "C" __global__ void __launch_bounds__(Crew<D>::kThreads + 128, 1)                                                                                         \
-  attention_wide_##name(const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, int box, int group, int os, int lses, \
-                        int qs, int page_rows, int window, int split, float c) {                                                                                  \
-    attention<D, V>(maps, out, lse, q, tiles, pages, box, group, os, lses, qs, page_rows, window, split, c);                                                      \
+#define ATTENTION(name, D, V)                                                                                     \
+  extern "C" __global__ void __launch_bounds__(Crew<D>::kThreads + 128, 1) attention_wide_##name(                 \
+      const __grid_constant__ Maps maps, u16* out, float* lse, const u16* q, const Tile* tiles, const int* pages, \
+      int box, int group, int os, int lses, int qs, int page_rows, int window, int split, float c) {              \
+    attention<D, V>(maps, out, lse, q, tiles, pages, box, group, os, lses, qs, page_rows, window, split, c);      \
   }
 ATTENTION(64, 64, 64)
 ATTENTION(128, 128, 128)

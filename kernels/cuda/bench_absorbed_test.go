@@ -10,8 +10,9 @@ import (
 	"lockstep/kernels"
 )
 
-// BenchmarkAbsorbed holds the kernels of 576 and 512 columns beside each other: dense and along lists, of keys that any query chooses or of the first ones, which lie in L2; decoding
-// with few sequences and few heads. It is for -benchtime 1x.
+// BenchmarkAbsorbed holds the kernels of 576 and 512 columns beside each other: dense and along lists, of keys that any
+// query chooses or of the first ones, which lie in L2; decoding with few sequences and few heads. It is for -benchtime
+// 1x.
 func BenchmarkAbsorbed(b *testing.B) {
 	const each = 100 * time.Millisecond
 	d := card.(*Device)
@@ -21,8 +22,10 @@ func BenchmarkAbsorbed(b *testing.B) {
 	c, mem := SparseCases[0], kernels.NewArena(d)
 	c.Keys = 16384
 	n, a, x := c.Keys, c.attn(), c.Index
-	q, out, lse, latents := d.randomRows(mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim), mem.New(kernels.F32, n, c.Heads), d.randomRows(mem, n, a.HeadDim)
-	queries, keys, weights := d.randomRows(mem, n, x.Heads*x.Dim), kernels.KV{K: d.randomRows(mem, n, x.Dim)}, mem.New(kernels.F32, n, x.Heads)
+	q, out, lse, latents := d.randomRows(mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim),
+		mem.New(kernels.F32, n, c.Heads), d.randomRows(mem, n, a.HeadDim)
+	queries, keys, weights := d.randomRows(mem, n, x.Heads*x.Dim), kernels.KV{K: d.randomRows(mem, n, x.Dim)},
+		mem.New(kernels.F32, n, x.Heads)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
 	chosen, first := mem.New(kernels.I32, n, x.TopK), mem.New(kernels.I32, n, x.TopK)
@@ -35,7 +38,8 @@ func BenchmarkAbsorbed(b *testing.B) {
 	}
 	d.Write(first, raw)
 	cases := []AttentionCase{{64, 1, 576, 512, 0, 8192}}
-	for _, decoding := range [][2]int{{64, 256}, {64, 32}, {64, 4}, {64, 1}, {16, 256}, {16, 4}, {128, 4}} { // heads, sequences
+	// heads, sequences
+	for _, decoding := range [][2]int{{64, 256}, {64, 32}, {64, 4}, {64, 1}, {16, 256}, {16, 4}, {128, 4}} {
 		cases = append(cases, AttentionCase{decoding[0], 1, 576, 512, decoding[1], 4096})
 	}
 	for _, form := range []string{"portable", ""} {
@@ -44,16 +48,19 @@ func BenchmarkAbsorbed(b *testing.B) {
 			for name, picks := range map[string]kernels.Tensor{"any": chosen, "the first": first} {
 				seconds := d.time(each, func() { d.SparseAttend(out, lse, q, shared(latents, a, 0), picks, l, a) })
 				flops := pairs(n, x.TopK) * 2 * float64(c.Heads*(a.HeadDim+a.ValueDim))
-				b.Logf("sparse, %d rows, %s of the keys: %.3f ms, %.0f TFLOP/s", n, name, seconds*1e3, flops/seconds/1e12)
+				b.Logf("sparse, %d rows, %s of the keys: %.3f ms, %.0f TFLOP/s", n, name, seconds*1e3,
+					flops/seconds/1e12)
 			}
 			for _, r := range d.BenchAttention(each, cases) {
-				b.Logf("%s: %.3f ms, %.0f TFLOP/s, %.0f GB/s", r.Case, r.Seconds*1e3, r.Flops/r.Seconds/1e12, r.Bytes/r.Seconds/1e9)
+				b.Logf("%s: %.3f ms, %.0f TFLOP/s, %.0f GB/s", r.Case, r.Seconds*1e3, r.Flops/r.Seconds/1e12,
+					r.Bytes/r.Seconds/1e9)
 			}
 		})
 	}
 }
 
-// BenchmarkAbsorbedBackward is the gradient of 64 heads, dense and along lists of 2,048 keys that any query chooses, by kernel. It is for -benchtime 1x.
+// BenchmarkAbsorbedBackward is the gradient of 64 heads, dense and along lists of 2,048 keys that any query chooses, by
+// kernel. It is for -benchtime 1x.
 func BenchmarkAbsorbedBackward(b *testing.B) {
 	const each, rows, topK = 100 * time.Millisecond, 8192, 2048
 	d := card.(*Device)
@@ -63,14 +70,17 @@ func BenchmarkAbsorbedBackward(b *testing.B) {
 	q, dq := d.randomRows(mem, rows, a.Heads*a.HeadDim), mem.New(kernels.BF16, rows, a.Heads*a.HeadDim)
 	out, dout := mem.New(kernels.BF16, rows, a.Heads*a.ValueDim), d.randomRows(mem, rows, a.Heads*a.ValueDim)
 	k, lse := d.randomRows(mem, rows, a.HeadDim), mem.New(kernels.F32, rows, a.Heads)
-	dk, dv, picks := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim), mem.New(kernels.I32, rows, topK)
+	dk, dv, picks := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim),
+		mem.New(kernels.I32, rows, topK)
 	for _, c := range []struct{ sequences, topK int }{{2, topK}, {1, topK}, {1, 0}} {
 		n := rows / c.sequences
 		l := &kernels.Layout{Packs: []int32{0, rows}}
 		for i := range c.sequences {
 			l.Spans = append(l.Spans, kernels.Span{Row: i * n, Rows: n})
 		}
-		forward, backward := func() { d.Attention(out, lse, q, shared(k, a, 0), l, a) }, func() { d.AttentionBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), l, a) }
+		forward, backward := func() {
+			d.Attention(out, lse, q, shared(k, a, 0), l, a)
+		}, func() { d.AttentionBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), l, a) }
 		if c.topK > 0 {
 			d.Write(picks, lists(l, c.topK, false).raw)
 			forward = func() { d.SparseAttend(out, lse, q, shared(k, a, 0), picks, l, a) }

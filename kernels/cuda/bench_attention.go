@@ -10,8 +10,9 @@ import (
 	"lockstep/kernels"
 )
 
-// AttentionCase is attention of a benchmark. With Sequences it is a decoding step: each has one query on Keys keys in pages; else one causal sequence of Keys rows.
-// With ValueDim values are so many columns of their keys: absorbed latent attention.
+// AttentionCase is attention of a benchmark. With Sequences it is a decoding step: each has one query on Keys keys in
+// pages; else one causal sequence of Keys rows. With ValueDim values are so many columns of their keys: absorbed latent
+// attention.
 type AttentionCase struct{ Heads, KVHeads, HeadDim, ValueDim, Sequences, Keys int }
 
 // AttentionCases are the shapes of the project's tables; configs/peers/cuda_attention.py times the same.
@@ -28,7 +29,8 @@ var AttentionCases = []AttentionCase{
 
 const benchPage = 64 // rows of a page
 
-// BenchAttention times attention, about `each` for every line. Flops are counted as usual: two for a column of keys and of values and a visible pair of query and key, 2.5 times as many for the backward.
+// BenchAttention times attention, about `each` for every line. Flops are counted as usual: two for a column of keys and
+// of values and a visible pair of query and key, 2.5 times as many for the backward.
 func (d *Device) BenchAttention(each time.Duration, cases []AttentionCase) (results []BenchResult) {
 	for _, c := range cases {
 		keep, mem := len(d.owned), kernels.NewArena(d)
@@ -43,7 +45,8 @@ func (d *Device) BenchAttention(each time.Duration, cases []AttentionCase) (resu
 }
 
 func (c AttentionCase) attn() kernels.Attn {
-	return kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, ValueDim: c.ValueDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}
+	return kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, ValueDim: c.ValueDim,
+		Scale: 1 / math.Sqrt(float64(c.HeadDim))}
 }
 
 func (c AttentionCase) String() string {
@@ -67,9 +70,11 @@ func (d *Device) benchKeys(mem *kernels.Arena, c AttentionCase, rows, pageRows i
 func (d *Device) benchCausal(each time.Duration, c AttentionCase, mem *kernels.Arena) []BenchResult {
 	n, a := c.Keys, c.attn()
 	width, values := c.Heads*a.HeadDim, c.Heads*a.Values()
-	q, out, dout, dq := d.randomRows(mem, n, width), mem.New(kernels.BF16, n, values), d.randomRows(mem, n, values), mem.New(kernels.BF16, n, width)
+	q, out, dout, dq := d.randomRows(mem, n, width), mem.New(kernels.BF16, n, values), d.randomRows(mem, n, values),
+		mem.New(kernels.BF16, n, width)
 	kv, _ := d.benchKeys(mem, c, n, 0)
-	dk, dv, lse := mem.New(kernels.BF16, n, kv.K.Cols), mem.New(kernels.BF16, n, kv.V.Cols), mem.New(kernels.F32, n, c.Heads)
+	dk, dv, lse := mem.New(kernels.BF16, n, kv.K.Cols), mem.New(kernels.BF16, n, kv.V.Cols),
+		mem.New(kernels.F32, n, c.Heads)
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
 	forward := func() { d.Attention(out, lse, q, kv, l, a) }
 	backward := func() { d.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a) }
@@ -77,7 +82,10 @@ func (d *Device) benchCausal(each time.Duration, c AttentionCase, mem *kernels.A
 	name := fmt.Sprintf("%s, %d rows", c, n)
 	return []BenchResult{
 		{Case: name + ", forward", Seconds: d.time(each, forward), Flops: flops},
-		{Case: name + ", forward and backward", Seconds: d.time(each, func() { forward(); backward() }), Flops: 3.5 * flops},
+		{Case: name + ", forward and backward", Seconds: d.time(each, func() {
+			forward()
+			backward()
+		}), Flops: 3.5 * flops},
 	}
 }
 
@@ -92,7 +100,8 @@ func (d *Device) benchDecode(each time.Duration, c AttentionCase, mem *kernels.A
 	}
 	rows, a := c.Sequences*c.Keys, c.attn()
 	kv, bytes := d.benchKeys(mem, c, rows, benchPage)
-	q, out, lse := d.randomRows(mem, c.Sequences, c.Heads*c.HeadDim), mem.New(kernels.BF16, c.Sequences, c.Heads*a.Values()), mem.New(kernels.F32, c.Sequences, c.Heads)
+	q, out, lse := d.randomRows(mem, c.Sequences, c.Heads*c.HeadDim), mem.New(kernels.BF16, c.Sequences,
+		c.Heads*a.Values()), mem.New(kernels.F32, c.Sequences, c.Heads)
 	return BenchResult{
 		Case:    fmt.Sprintf("%s, decoding %d sequences of %d keys", c, c.Sequences, c.Keys),
 		Seconds: d.time(each, func() { d.Attention(out, lse, q, kv, l, a) }), Bytes: bytes,

@@ -20,7 +20,8 @@ func BenchmarkAttention(b *testing.B) {
 				b.Fatal(err)
 			}
 			for _, r := range d.BenchAttention(200*time.Millisecond, AttentionCases) {
-				b.Logf("%s: %.3f ms, %.0f TFLOP/s, %.0f GB/s", r.Case, r.Seconds*1e3, r.Flops/r.Seconds/1e12, r.Bytes/r.Seconds/1e9)
+				b.Logf("%s: %.3f ms, %.0f TFLOP/s, %.0f GB/s", r.Case, r.Seconds*1e3, r.Flops/r.Seconds/1e12,
+					r.Bytes/r.Seconds/1e9)
 			}
 			if err := d.Close(); err != nil {
 				b.Error(err)

@@ -11,8 +11,9 @@ import (
 	"lockstep/kernels"
 )
 
-// MatMulCase is a matrix product of a benchmark, bf16: MatMul [Rows, Depth] x [Cols, Depth]^T, MatMulT [Rows, Depth] x [Depth, Cols], or
-// WeightGrad [Rows, Cols] over Depth rows. With groups, MatMul's Rows and WeightGrad's Depth are those of all groups together; with heads, of which each row has one, likewise.
+// MatMulCase is a matrix product of a benchmark, bf16: MatMul [Rows, Depth] x [Cols, Depth]^T, MatMulT [Rows, Depth] x
+// [Depth, Cols], or WeightGrad [Rows, Cols] over Depth rows. With groups, MatMul's Rows and WeightGrad's Depth are
+// those of all groups together; with heads, of which each row has one, likewise.
 type MatMulCase struct {
 	Op                string
 	Groups            int  // 0: dense
@@ -69,12 +70,14 @@ func (c MatMulCase) Bytes() float64 {
 	return 2 * (rows*depth + groups*cols*depth + rows*cols)
 }
 
-// BenchMatMul times matrix products, about `each` for every case. Small ones walk through copies of their weights, so that none is found in the cache.
+// BenchMatMul times matrix products, about `each` for every case. Small ones walk through copies of their weights, so
+// that none is found in the cache.
 func (d *Device) BenchMatMul(each time.Duration, cases []MatMulCase) []BenchResult {
 	var results []BenchResult
 	for _, c := range cases {
 		run, free := d.prepareMatMul(c)
-		results = append(results, BenchResult{Case: c.String(), Seconds: d.time(each, run), Flops: 2 * float64(c.Rows) * float64(c.Cols) * float64(c.Depth), Bytes: c.Bytes()})
+		results = append(results, BenchResult{Case: c.String(), Seconds: d.time(each, run), Flops: 2 * float64(c.Rows) *
+			float64(c.Cols) * float64(c.Depth), Bytes: c.Bytes()})
 		free()
 	}
 	return results
@@ -94,7 +97,8 @@ func (d *Device) prepareMatMul(c MatMulCase) (run, free func()) {
 	free = func() { d.release(keep) }
 	groups := max(c.Groups, 1)
 	if c.Op == "WeightGrad" {
-		dy, x, dw := random(1, c.Depth, c.Rows), random(1, c.Depth, c.Cols), mem.NewGrouped(kernels.F32, groups, c.Rows, c.Cols)
+		dy, x, dw := random(1, c.Depth, c.Rows), random(1, c.Depth, c.Cols), mem.NewGrouped(kernels.F32, groups, c.Rows,
+			c.Cols)
 		g := d.benchGroups(mem, c, c.Depth)
 		return func() { d.WeightGrad(dw, dy, x, g) }, free
 	}

@@ -33,7 +33,8 @@ type rowsCase struct {
 
 // BenchRows times the operations that memory bounds, about `each` for every one, on bf16 rows.
 func (d *Device) BenchRows(each time.Duration) (results []BenchResult) {
-	for _, cases := range []func(mem *kernels.Arena) []rowsCase{d.benchHidden, d.benchHeads, d.benchMixture, d.benchLogits, d.benchOptimizer, d.benchRound} {
+	for _, cases := range []func(mem *kernels.Arena) []rowsCase{d.benchHidden, d.benchHeads, d.benchMixture,
+		d.benchLogits, d.benchOptimizer, d.benchRound} {
 		keep := len(d.owned)
 		for _, c := range cases(kernels.NewArena(d)) {
 			bytes := 0
@@ -54,36 +55,50 @@ func (d *Device) randomRows(mem *kernels.Arena, rows, cols int) kernels.Tensor {
 }
 
 func (d *Device) benchHidden(mem *kernels.Arena) []rowsCase {
-	x, y, z, w := d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, 1, rowsHidden)
+	x, y, z, w := d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, rowsTokens, rowsHidden),
+		d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, 1, rowsHidden)
 	rstd, dw := mem.Zeros(kernels.F32, 1, rowsTokens), mem.Zeros(kernels.F32, 1, rowsHidden)
 	size := fmt.Sprintf(", %d x %d", rowsTokens, rowsHidden)
 	return []rowsCase{
 		{"add" + size, []kernels.Tensor{x, y, z}, func() { d.Add(z, x, y) }},
 		{"RMSNorm" + size, []kernels.Tensor{x, y}, func() { d.RMSNorm(y, rstd, x, w, kernels.Norm{Eps: 1e-6}) }},
-		{"RMSNorm backward, weights too" + size, []kernels.Tensor{x, y, z, z}, func() { d.RMSNormBackward(z, dw, y, x, rstd, w, kernels.Norm{}, []int32{0, rowsTokens}) }},
+		{"RMSNorm backward, weights too" + size, []kernels.Tensor{x, y, z, z}, func() {
+			d.RMSNormBackward(z, dw, y, x, rstd, w, kernels.Norm{}, []int32{0, rowsTokens})
+		}},
 	}
 }
 
 func (d *Device) benchHeads(mem *kernels.Arena) []rowsCase {
 	const width = rowsHeads * rowsHeadDim
-	x, y, z, w := d.randomRows(mem, rowsTokens, width), d.randomRows(mem, rowsTokens, width), d.randomRows(mem, rowsTokens, width), d.randomRows(mem, 1, rowsHeadDim)
-	rstd, dw, at := mem.Zeros(kernels.F32, rowsTokens, rowsHeads), mem.Zeros(kernels.F32, 1, rowsHeadDim), mem.Zeros(kernels.I32, 1, rowsTokens)
-	rope := kernels.Rope{Cos: mem.Zeros(kernels.F32, 1, rowsHeadDim/2), Sin: mem.Zeros(kernels.F32, 1, rowsHeadDim/2), HeadDim: rowsHeadDim}
+	x, y, z, w := d.randomRows(mem, rowsTokens, width), d.randomRows(mem, rowsTokens, width),
+		d.randomRows(mem, rowsTokens, width), d.randomRows(mem, 1, rowsHeadDim)
+	rstd, dw, at := mem.Zeros(kernels.F32, rowsTokens, rowsHeads), mem.Zeros(kernels.F32, 1, rowsHeadDim),
+		mem.Zeros(kernels.I32, 1, rowsTokens)
+	rope := kernels.Rope{Cos: mem.Zeros(kernels.F32, 1, rowsHeadDim/2), Sin: mem.Zeros(kernels.F32, 1, rowsHeadDim/2),
+		HeadDim: rowsHeadDim}
 	size := fmt.Sprintf(", %d x %d heads of %d", rowsTokens, rowsHeads, rowsHeadDim)
 	return []rowsCase{
-		{"head norm and rope" + size, []kernels.Tensor{x, y}, func() { d.HeadNormRope(y, rstd, x, w, at, rope, kernels.Norm{Eps: 1e-6}) }},
-		{"head norm and rope backward, weights too" + size, []kernels.Tensor{x, y, z}, func() { d.HeadNormRopeBackward(z, dw, y, x, rstd, w, at, rope, kernels.Norm{}, []int32{0, rowsTokens}) }},
+		{"head norm and rope" + size, []kernels.Tensor{x, y}, func() {
+			d.HeadNormRope(y, rstd, x, w, at, rope, kernels.Norm{Eps: 1e-6})
+		}},
+		{"head norm and rope backward, weights too" + size, []kernels.Tensor{x, y, z}, func() {
+			d.HeadNormRopeBackward(z, dw, y, x, rstd, w, at, rope, kernels.Norm{}, []int32{0, rowsTokens})
+		}},
 	}
 }
 
 func (d *Device) benchMixture(mem *kernels.Arena) []rowsCase {
 	const pairs = rowsTokens * rowsTopK
-	x, rows, more := d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, pairs, rowsHidden), d.randomRows(mem, pairs, rowsHidden)
-	gu, h, dgu := d.randomRows(mem, pairs, 2*rowsExpert), d.randomRows(mem, pairs, rowsExpert), d.randomRows(mem, pairs, 2*rowsExpert)
-	logits, probs, weights := mem.Zeros(kernels.F32, rowsTokens, rowsExperts), mem.Zeros(kernels.F32, rowsTokens, rowsExperts), mem.Zeros(kernels.F32, rowsTokens, rowsTopK)
+	x, rows, more := d.randomRows(mem, rowsTokens, rowsHidden), d.randomRows(mem, pairs, rowsHidden),
+		d.randomRows(mem, pairs, rowsHidden)
+	gu, h, dgu := d.randomRows(mem, pairs, 2*rowsExpert), d.randomRows(mem, pairs, rowsExpert),
+		d.randomRows(mem, pairs, 2*rowsExpert)
+	logits, probs, weights := mem.Zeros(kernels.F32, rowsTokens, rowsExperts), mem.Zeros(kernels.F32, rowsTokens,
+		rowsExperts), mem.Zeros(kernels.F32, rowsTokens, rowsTopK)
 	d.Copy(logits, x.ColRange(0, rowsExperts))
 	picks, dweights := mem.New(kernels.I32, rowsTokens, rowsTopK), mem.Zeros(kernels.F32, rowsTokens, rowsTopK)
-	plan := kernels.Plan{Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, rowsExperts+1), Count: rowsExperts, Packs: 1},
+	plan := kernels.Plan{Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, rowsExperts+1), Count: rowsExperts,
+		Packs: 1},
 		Source: mem.New(kernels.I32, 1, pairs), RowOf: mem.New(kernels.I32, rowsTokens, rowsTopK)}
 	d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1})
 	d.Dispatch(plan, picks, []int32{0, rowsTokens})
@@ -92,26 +107,38 @@ func (d *Device) benchMixture(mem *kernels.Arena) []rowsCase {
 	return []rowsCase{
 		{"SwiGLU" + size, []kernels.Tensor{gu, h}, func() { d.SwiGLU(h, gu) }},
 		{"SwiGLU backward" + size, []kernels.Tensor{gu, h, dgu}, func() { d.SwiGLUBackward(dgu, h, gu) }},
-		{"route" + tokens, []kernels.Tensor{logits, probs, weights, picks}, func() { d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1}) }},
-		{"dispatch" + tokens, []kernels.Tensor{picks, picks, plan.Source, plan.RowOf}, func() { d.Dispatch(plan, picks, []int32{0, rowsTokens}) }},
+		{"route" + tokens, []kernels.Tensor{logits, probs, weights, picks}, func() {
+			d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1})
+		}},
+		{"dispatch" + tokens, []kernels.Tensor{picks, picks, plan.Source, plan.RowOf}, func() {
+			d.Dispatch(plan, picks, []int32{0, rowsTokens})
+		}},
 		{"gather" + tokens, []kernels.Tensor{rows, rows}, func() { d.Gather(rows, x, plan.Source) }},
 		{"combine" + tokens, []kernels.Tensor{rows, x}, func() { d.Combine(x, rows, weights, plan.RowOf) }},
-		{"combine backward" + tokens, []kernels.Tensor{rows, more, rows}, func() { d.CombineBackward(more, dweights, x, rows, weights, plan.RowOf) }},
+		{"combine backward" + tokens, []kernels.Tensor{rows, more, rows}, func() {
+			d.CombineBackward(more, dweights, x, rows, weights, plan.RowOf)
+		}},
 	}
 }
 
 func (d *Device) benchLogits(mem *kernels.Arena) []rowsCase {
 	logits, wide := d.randomRows(mem, rowsLogits, rowsVocab), mem.New(kernels.F32, rowsLogits, rowsVocab)
 	d.Copy(wide, logits)
-	stats, logprob, targets := mem.New(kernels.F32, rowsLogits, 2), mem.New(kernels.F32, 1, rowsLogits), mem.Zeros(kernels.I32, 1, rowsLogits)
+	stats, logprob, targets := mem.New(kernels.F32, rowsLogits, 2), mem.New(kernels.F32, 1, rowsLogits),
+		mem.Zeros(kernels.I32, 1, rowsLogits)
 	size := fmt.Sprintf(", %d x %d", rowsLogits, rowsVocab)
 	return []rowsCase{
-		{"log-softmax" + size, []kernels.Tensor{wide}, func() { d.LogProb(logprob, stats, wide, targets, kernels.Tensor{}) }},
-		{"log-softmax backward" + size, []kernels.Tensor{wide, logits}, func() { d.LogProbBackward(logits, logprob, stats, wide, targets, kernels.Tensor{}) }},
+		{"log-softmax" + size, []kernels.Tensor{wide}, func() {
+			d.LogProb(logprob, stats, wide, targets, kernels.Tensor{})
+		}},
+		{"log-softmax backward" + size, []kernels.Tensor{wide, logits}, func() {
+			d.LogProbBackward(logits, logprob, stats, wide, targets, kernels.Tensor{})
+		}},
 	}
 }
 
-// The moments are numbers, as zeros take another way through the card's divisions and root: the steps that are timed, whose gradients are 0 after the first, keep nearly all of them.
+// The moments are numbers, as zeros take another way through the card's divisions and root: the steps that are timed,
+// whose gradients are 0 after the first, keep nearly all of them.
 func (d *Device) benchOptimizer(mem *kernels.Arena) []rowsCase {
 	f32 := func() kernels.Tensor { return mem.Zeros(kernels.F32, 1, rowsWeights) }
 	w, master, m, v, grad := d.randomRows(mem, 1, rowsWeights), f32(), f32(), f32(), f32()
@@ -120,12 +147,15 @@ func (d *Device) benchOptimizer(mem *kernels.Arena) []rowsCase {
 	clip, sum := mem.New(kernels.F32, 1, 2), mem.Zeros(kernels.F32, 1, 1)
 	d.ClipScale(clip, sum, 0)
 	one := clip.ColRange(1, 2)
-	d.AdamW(w, master, m, v, grad, one, kernels.AdamW{LR: 1e-9, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Correction1: 0.1, Correction2: 0.05})
+	d.AdamW(w, master, m, v, grad, one, kernels.AdamW{LR: 1e-9, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Correction1: 0.1,
+		Correction2: 0.05})
 	s := kernels.AdamW{LR: 1e-9, Beta1: 0.9999999, Beta2: 0.9999999, Eps: 1e-8, Correction1: 0.1, Correction2: 0.05}
 	size := fmt.Sprintf(", %d", rowsWeights)
 	return []rowsCase{
 		{"sum of squares" + size, []kernels.Tensor{master}, func() { d.SumSquares(sum, master) }},
-		{"AdamW" + size, []kernels.Tensor{w, master, master, m, m, v, v, grad, grad}, func() { d.AdamW(w, master, m, v, grad, one, s) }},
+		{"AdamW" + size, []kernels.Tensor{w, master, master, m, m, v, v, grad, grad}, func() {
+			d.AdamW(w, master, m, v, grad, one, s)
+		}},
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 	"lockstep/kernels"
 )
 
-// SparseCase is a layer of sparse attention on one sequence, whole, and with Sequences such sequences that each decode a row. HeadDim is that of the expanded form, dense.
+// SparseCase is a layer of sparse attention on one sequence, whole, and with Sequences such sequences that each decode
+// a row. HeadDim is that of the expanded form, dense.
 type SparseCase struct {
 	Heads, HeadDim  int
 	Absorbed        [2]int // columns of keys and values of the absorbed form
@@ -21,20 +22,23 @@ type SparseCase struct {
 
 // SparseCases are the shape of GLM-5.
 var SparseCases = []SparseCase{
-	{Heads: 64, HeadDim: 256, Absorbed: [2]int{576, 512}, Index: kernels.Index{Heads: 32, Dim: 128, TopK: 2048, Scale: 1 / math.Sqrt(128)}, Keys: 65536, Sequences: 4},
+	{Heads: 64, HeadDim: 256, Absorbed: [2]int{576, 512}, Index: kernels.Index{Heads: 32, Dim: 128, TopK: 2048,
+		Scale: 1 / math.Sqrt(128)}, Keys: 65536, Sequences: 4},
 }
 
-// drift is how much of a query of the indexer its successor is: neighbours' lists of 2,048 of 32,768 keys agree for four keys in five, those 64 rows apart for one in ten,
-// and 64 of them name 10,000 keys.
+// drift is how much of a query of the indexer its successor is: neighbours' lists of 2,048 of 32,768 keys agree for
+// four keys in five, those 64 rows apart for one in ten, and 64 of them name 10,000 keys.
 const drift = 0.99
 
-// BenchSparse times the choice of keys, attention to them, dense attention of the same heads and what an indexer learns of them, about `each` for every line. Lists are those
-// of queries that have nothing in common and of queries that drift, as in a text. Flops are those of the visible or chosen pairs.
+// BenchSparse times the choice of keys, attention to them, dense attention of the same heads and what an indexer learns
+// of them, about `each` for every line. Lists are those of queries that have nothing in common and of queries that
+// drift, as in a text. Flops are those of the visible or chosen pairs.
 func (d *Device) BenchSparse(each time.Duration, cases []SparseCase) (results []BenchResult) {
 	for _, c := range cases {
 		keep := len(d.owned)
 		results = append(append(results, d.benchChosen(each, c)...), d.benchDecodeSparse(each, c))
-		results = append(append(results, d.benchLesson(each, c, c.Keys, c.Index.TopK)...), d.benchLesson(each, c, c.Keys/4, 0)...)
+		results = append(append(results, d.benchLesson(each, c, c.Keys, c.Index.TopK)...),
+			d.benchLesson(each, c, c.Keys/4, 0)...)
 		d.release(keep)
 	}
 	return results
@@ -46,7 +50,8 @@ func (c SparseCase) dense() kernels.Attn {
 }
 
 func (c SparseCase) attn() kernels.Attn {
-	return kernels.Attn{Heads: c.Heads, KVHeads: 1, HeadDim: c.Absorbed[0], ValueDim: c.Absorbed[1], Scale: 1 / math.Sqrt(float64(c.HeadDim))}
+	return kernels.Attn{Heads: c.Heads, KVHeads: 1, HeadDim: c.Absorbed[0], ValueDim: c.Absorbed[1],
+		Scale: 1 / math.Sqrt(float64(c.HeadDim))}
 }
 
 // shared is keys whose first columns are the values.
@@ -58,27 +63,37 @@ func (d *Device) benchChosen(each time.Duration, c SparseCase) (results []BenchR
 	keep := len(d.owned)
 	defer func() { d.release(keep) }()
 	n, width, a, x, mem := c.Keys, c.Heads*c.HeadDim, c.attn(), c.Index, kernels.NewArena(d)
-	q, out, kv := d.randomRows(mem, n, width), mem.New(kernels.BF16, n, width), kernels.KV{K: d.randomRows(mem, n, width), V: d.randomRows(mem, n, width)}
-	lse, queries, keys := mem.New(kernels.F32, n, c.Heads), d.randomRows(mem, n, x.Heads*x.Dim), kernels.KV{K: d.randomRows(mem, n, x.Dim)}
+	q, out, kv := d.randomRows(mem, n, width), mem.New(kernels.BF16, n, width),
+		kernels.KV{K: d.randomRows(mem, n, width), V: d.randomRows(mem, n, width)}
+	lse, queries, keys := mem.New(kernels.F32, n, c.Heads), d.randomRows(mem, n, x.Heads*x.Dim),
+		kernels.KV{K: d.randomRows(mem, n, x.Dim)}
 	weights, picks := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
-	queried, sums, latents := d.randomRows(mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim), d.randomRows(mem, n, a.HeadDim)
+	queried, sums, latents := d.randomRows(mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim),
+		d.randomRows(mem, n, a.HeadDim)
 
 	seen, chosen := pairs(n, n), pairs(n, x.TopK)
 	line := func(name string, pairs float64, run func()) {
 		results = append(results, BenchResult{Case: name, Seconds: d.time(each, run), Flops: pairs})
 	}
-	line(fmt.Sprintf("latent attention, %d heads of %d, %d rows", c.Heads, c.HeadDim, n), seen*4*float64(width), func() { d.Attention(out, lse, q, kv, l, c.dense()) })
+	line(fmt.Sprintf("latent attention, %d heads of %d, %d rows", c.Heads, c.HeadDim, n), seen*4*float64(width),
+		func() {
+			d.Attention(out, lse, q, kv, l, c.dense())
+		})
 	for _, kind := range []string{"any", "drifting"} {
 		if kind == "drifting" {
 			d.fillDrifting(queries)
 			d.Copy(weights, queries.ColRange(0, x.Heads))
 		}
-		line(fmt.Sprintf("choice of %d keys, %d heads of %d, %d rows, %s queries", x.TopK, x.Heads, x.Dim, n, kind), seen*2*float64(x.Heads*x.Dim),
+		line(fmt.Sprintf("choice of %d keys, %d heads of %d, %d rows, %s queries", x.TopK, x.Heads, x.Dim, n, kind),
+			seen*2*float64(x.Heads*x.Dim),
 			func() { d.SelectKeys(picks, queries, weights, keys, l, x) })
-		line(fmt.Sprintf("absorbed sparse attention, %d heads of %d and %d, %d rows, keys of %s queries", c.Heads, a.HeadDim, a.ValueDim, n, kind),
-			chosen*2*float64(c.Heads*(a.HeadDim+a.ValueDim)), func() { d.SparseAttend(sums, lse, queried, shared(latents, a, 0), picks, l, a) })
+		line(fmt.Sprintf("absorbed sparse attention, %d heads of %d and %d, %d rows, keys of %s queries", c.Heads,
+			a.HeadDim, a.ValueDim, n, kind),
+			chosen*2*float64(c.Heads*(a.HeadDim+a.ValueDim)), func() {
+				d.SparseAttend(sums, lse, queried, shared(latents, a, 0), picks, l, a)
+			})
 	}
 	return results
 }
@@ -89,14 +104,17 @@ func pairs(rows, most int) float64 {
 	return triangle(rows) - triangle(max(rows-most, 0))
 }
 
-// benchLesson is what an indexer learns from a layer of attention: of lists of queries that drift, or with topK 0 of all keys.
+// benchLesson is what an indexer learns from a layer of attention: of lists of queries that drift, or with topK 0 of
+// all keys.
 func (d *Device) benchLesson(each time.Duration, c SparseCase, n, topK int) (results []BenchResult) {
 	keep := len(d.owned)
 	defer func() { d.release(keep) }()
 	a, x, mem := c.attn(), c.Index, kernels.NewArena(d)
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
-	q, k, lse := d.randomRows(mem, n, c.Heads*a.HeadDim), d.randomRows(mem, n, a.HeadDim), mem.Zeros(kernels.F32, n, c.Heads)
-	queries, keys, weights := mem.New(kernels.BF16, n, x.Heads*x.Dim), d.randomRows(mem, n, x.Dim), mem.New(kernels.F32, n, x.Heads)
+	q, k, lse := d.randomRows(mem, n, c.Heads*a.HeadDim), d.randomRows(mem, n, a.HeadDim),
+		mem.Zeros(kernels.F32, n, c.Heads)
+	queries, keys, weights := mem.New(kernels.BF16, n, x.Heads*x.Dim), d.randomRows(mem, n, x.Dim),
+		mem.New(kernels.F32, n, x.Heads)
 	d.fillDrifting(queries)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	var picks kernels.Tensor
@@ -106,10 +124,13 @@ func (d *Device) benchLesson(each time.Duration, c SparseCase, n, topK int) (res
 		picks = mem.New(kernels.I32, n, topK)
 		d.SelectKeys(picks, queries, weights, kernels.KV{K: keys}, l, x)
 	}
-	target, ds, loss := mem.Zeros(kernels.F32, n, entries), mem.Zeros(kernels.F32, n, entries), mem.New(kernels.F32, 1, n)
-	dq, dk, dweights := mem.New(kernels.BF16, n, x.Heads*x.Dim), mem.New(kernels.BF16, n, x.Dim), mem.New(kernels.F32, n, x.Heads)
+	target, ds, loss := mem.Zeros(kernels.F32, n, entries), mem.Zeros(kernels.F32, n, entries),
+		mem.New(kernels.F32, 1, n)
+	dq, dk, dweights := mem.New(kernels.BF16, n, x.Heads*x.Dim), mem.New(kernels.BF16, n, x.Dim),
+		mem.New(kernels.F32, n, x.Heads)
 	line := func(name string, heads, dim, products int, run func()) {
-		results = append(results, BenchResult{Case: fmt.Sprintf("%s, %d heads of %d, %d rows, %s", name, heads, dim, n, of), Seconds: d.time(each, run),
+		results = append(results, BenchResult{Case: fmt.Sprintf("%s, %d heads of %d, %d rows, %s", name, heads, dim, n,
+			of), Seconds: d.time(each, run),
 			Flops: pairs(n, entries) * float64(2*products*heads*dim)})
 	}
 	line("target of an indexer", c.Heads, a.HeadDim, 1, func() { d.IndexTarget(target, q, k, lse, picks, l, a) })
@@ -117,7 +138,9 @@ func (d *Device) benchLesson(each time.Duration, c SparseCase, n, topK int) (res
 		d.Copy(ds, target)
 		d.IndexLoss(loss, ds, queries, weights, keys, picks, l, x, 1)
 	})
-	line("gradient of an indexer", x.Heads, x.Dim, 3, func() { d.IndexBackward(dq, dk, dweights, ds, queries, weights, keys, picks, l, x) })
+	line("gradient of an indexer", x.Heads, x.Dim, 3, func() {
+		d.IndexBackward(dq, dk, dweights, ds, queries, weights, keys, picks, l, x)
+	})
 	return results
 }
 
@@ -133,12 +156,15 @@ func (d *Device) benchDecodeSparse(each time.Duration, c SparseCase) BenchResult
 	}
 	n, rows, a, x, mem := c.Sequences, c.Sequences*c.Keys, c.attn(), c.Index, kernels.NewArena(d)
 	kv := shared(d.randomRows(mem, rows, a.HeadDim), a, benchPage)
-	q, out, lse := d.randomRows(mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim), mem.New(kernels.F32, n, c.Heads)
-	queries, keys := d.randomRows(mem, n, x.Heads*x.Dim), kernels.KV{K: d.randomRows(mem, rows, x.Dim), PageRows: benchPage}
+	q, out, lse := d.randomRows(mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim),
+		mem.New(kernels.F32, n, c.Heads)
+	queries, keys := d.randomRows(mem, n, x.Heads*x.Dim), kernels.KV{K: d.randomRows(mem, rows, x.Dim),
+		PageRows: benchPage}
 	weights, picks := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	return BenchResult{
-		Case: fmt.Sprintf("choice of %d keys and absorbed sparse attention, %d heads of %d and %d, decoding %d sequences of %d keys", x.TopK, c.Heads, a.HeadDim, a.ValueDim, n, c.Keys),
+		Case: fmt.Sprintf("choice of %d keys and absorbed sparse attention, %d heads of %d and %d, decoding %d "+
+			"sequences of %d keys", x.TopK, c.Heads, a.HeadDim, a.ValueDim, n, c.Keys),
 		Seconds: d.time(each, func() {
 			d.SelectKeys(picks, queries, weights, keys, l, x)
 			d.SparseAttend(out, lse, q, kv, picks, l, a)

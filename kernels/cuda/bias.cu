@@ -1,4 +1,5 @@
-// AddBias: a thread for eight columns of a row. BiasGrad: a thread for a column of a group, blocks of 64 rows of each of its packs. Bound: the bytes of x and out, or of dy.
+// AddBias: a thread for eight columns of a row. BiasGrad: a thread for a column of a group, blocks of 64 rows of each
+// of its packs. Bound: the bytes of x and out, or of dy.
 //   out[t] = round(x[t] + bias of the row's group); dbias += dy, a sum over rows
 #include "rows.cuh"
 
@@ -15,7 +16,8 @@ __device__ inline int group_of(const int* offsets, int groups, int packs, int r)
 }
 
 template <class T, class B>
-__device__ void add_bias(T* out, const T* x, const B* bias, const int* offsets, int groups, int packs, int rows, int n, int os, int xs) {
+__device__ void add_bias(T* out, const T* x, const B* bias, const int* offsets, int groups, int packs, int rows, int n,
+                         int os, int xs) {
   Piece at(n);
   if (at.row >= rows) return;
   int left = n - at.col;
@@ -26,9 +28,10 @@ __device__ void add_bias(T* out, const T* x, const B* bias, const int* offsets, 
   for (int j = 0; j < kEight; j++) v[j] = v[j] + b[j];
   store8(out + (size_t)at.row * os + at.col, left, v);
 }
-#define ADD_BIAS(name, T, B)                                                                                                               \
-  KERNEL(name, T* out, const T* x, const B* bias, const int* offsets, int groups, int packs, int rows, int n, int os, int xs) {             \
-    add_bias(out, x, bias, offsets, groups, packs, rows, n, os, xs);                                                                       \
+#define ADD_BIAS(name, T, B)                                                                                          \
+  KERNEL(name, T* out, const T* x, const B* bias, const int* offsets, int groups, int packs, int rows, int n, int os, \
+         int xs) {                                                                                                    \
+    add_bias(out, x, bias, offsets, groups, packs, rows, n, os, xs);                                                  \
   }
 ADD_BIAS(add_bias_f32_f32, float, float)
 ADD_BIAS(add_bias_f32_bf16, float, u16)

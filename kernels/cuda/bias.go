@@ -4,16 +4,19 @@ package cuda
 
 import "lockstep/kernels"
 
-// AddBias: out[t] = round(x[t] + bias of the row's group). out, x [T, n]; bias [groups, 1, n], g nil for one group. out may be x.
+// AddBias: out[t] = round(x[t] + bias of the row's group). out, x [T, n]; bias [groups, 1, n], g nil for one group. out
+// may be x.
 func (d *Device) AddBias(out, x, bias kernels.Tensor, g *kernels.Groups) {
 	one := kernels.Groups{Count: 1, Packs: 1}
 	if g != nil {
 		one = *g
 	}
-	d.launch("add_bias"+suffix(x)+suffix(bias), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, bias, one.Offsets, one.Count, one.Packs, x.Rows, x.Cols, out.Stride, x.Stride)
+	d.launch("add_bias"+suffix(x)+suffix(bias), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, bias, one.Offsets,
+		one.Count, one.Packs, x.Rows, x.Cols, out.Stride, x.Stride)
 }
 
 // BiasGrad: dbias F32 [groups, 1, n] += dy [T, n], for each group a sum over the rows of its packs.
 func (d *Device) BiasGrad(dbias, dy kernels.Tensor, g *kernels.Groups) {
-	d.launch("bias_grad"+suffix(dy), [3]int{blocks(dy.Cols, 32), g.Count, 1}, 32, 0, dbias, dy, g.Offsets, g.Packs, dy.Cols, dy.Stride)
+	d.launch("bias_grad"+suffix(dy), [3]int{blocks(dy.Cols, 32), g.Count, 1}, 32, 0, dbias, dy, g.Offsets, g.Packs,
+		dy.Cols, dy.Stride)
 }

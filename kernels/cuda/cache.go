@@ -57,7 +57,8 @@ func readObject(path string) (object, bool) {
 	return decode(file)
 }
 
-// storeObject keeps an object for the next start. Without a folder to write to that start compiles again, and nothing else is lost.
+// storeObject keeps an object for the next start. Without a folder to write to that start compiles again, and nothing
+// else is lost.
 func storeObject(path string, o object) {
 	if path == "" || os.MkdirAll(filepath.Dir(path), 0o755) != nil {
 		return

@@ -60,7 +60,8 @@ func (c *Card) ask(d nvml.Device) error {
 	rates, codes[8] = d.GetUtilizationRates()
 	c.Memory, c.MemoryMax, c.Busy = memory.Used, memory.Total, rates.Gpu
 	for link := range nvml.NVLINK_MAX_LINKS {
-		if state, code := d.GetNvLinkState(link); code == nvml.SUCCESS && state == nvml.FEATURE_ENABLED { // a card without the link has no state of it
+		// a card without the link has no state of it
+		if state, code := d.GetNvLinkState(link); code == nvml.SUCCESS && state == nvml.FEATURE_ENABLED {
 			c.Links++
 		}
 	}
@@ -70,6 +71,8 @@ func (c *Card) ask(d nvml.Device) error {
 // String is one line.
 func (c Card) String() string {
 	const gib = 1 << 30
-	return fmt.Sprintf("%s, driver %s: %.1f of %.1f GiB, %.0f of %.0f W, %d of %d MHz (memory %d MHz), %d C, %d%% busy, %d NVLinks",
-		c.Name, c.Driver, float64(c.Memory)/gib, float64(c.MemoryMax)/gib, float64(c.Power)/1000, float64(c.PowerMax)/1000, c.Clock, c.ClockMax, c.MemoryClock, c.Temperature, c.Busy, c.Links)
+	return fmt.Sprintf("%s, driver %s: %.1f of %.1f GiB, %.0f of %.0f W, %d of %d MHz (memory %d MHz), %d C, %d%% "+
+		"busy, %d NVLinks",
+		c.Name, c.Driver, float64(c.Memory)/gib, float64(c.MemoryMax)/gib, float64(c.Power)/1000,
+		float64(c.PowerMax)/1000, c.Clock, c.ClockMax, c.MemoryClock, c.Temperature, c.Busy, c.Links)
 }

@@ -1,5 +1,6 @@
-// Products of rule 4 of the definition (kernels/recurrent.go): chains of fma over ascending k, whatever the operands and wherever they lie. A block of kThreads has
-// a tile of 64 x 64 chains in registers, 4 x 4 to a thread; 32 steps of both operands at a time go through shared memory.
+// Products of rule 4 of the definition (kernels/recurrent.go): chains of fma over ascending k, whatever the operands
+// and wherever they lie. A block of kThreads has a tile of 64 x 64 chains in registers, 4 x 4 to a thread; 32 steps of
+// both operands at a time go through shared memory.
 #pragma once
 #include "rows.cuh"
 
@@ -52,7 +53,8 @@ __device__ inline void each(Tile& t, int i0, int j0, int m, int n, F f) {
       if (i + r < m && j + c < n) f(i + r, j + c, t.v[r][c]);
 }
 
-// bring stages steps [from, from+depth) of an operand; elements of one step, or steps of one element, are neighbours in memory.
+// bring stages steps [from, from+depth) of an operand; elements of one step, or steps of one element, are neighbours in
+// memory.
 template <bool STEPS, class F>
 __device__ inline void bring(float (*to)[kTile + 4], int first, int end, int from, int depth, F f) {
 #pragma unroll 4
@@ -62,7 +64,8 @@ __device__ inline void bring(float (*to)[kTile + 4], int first, int end, int fro
   }
 }
 
-// chain continues a tile over k steps: fma of a(i, step) and b(j, step). A_STEPS, B_STEPS: steps are neighbours in memory. All threads of the block call it.
+// chain continues a tile over k steps: fma of a(i, step) and b(j, step). A_STEPS, B_STEPS: steps are neighbours in
+// memory. All threads of the block call it.
 template <bool A_STEPS, bool B_STEPS, class A, class B>
 __device__ inline void chain(Stage& s, Tile& t, int i0, int j0, int m, int n, int k, A a, B b) {
   int row = threadIdx.x / 16 * 4, col = threadIdx.x % 16 * 4, rows = m - i0 - row;
@@ -94,7 +97,8 @@ __device__ inline void chain(Stage& s, Tile& t, int i0, int j0, int m, int n, in
   }
 }
 
-// solve continues row(from), row(from+1), ... of x [.., kTile] in shared memory, each over row(0), row(1), ... before it, by fma with m(i, j).
+// solve continues row(from), row(from+1), ... of x [.., kTile] in shared memory, each over row(0), row(1), ... before
+// it, by fma with m(i, j).
 template <class R, class M>
 __device__ inline void solve(float (*x)[kTile], float (*corner)[kSolve], int from, int n, R row, M m) {
   int d = threadIdx.x % kTile;

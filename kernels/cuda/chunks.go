@@ -20,7 +20,8 @@ const pairsBytes = 4 * (4*chunkRows*(chunkRows+1) + 6*chunkRows + 256 + 2*32*(ch
 // mostKeyDim is how many keys' columns a block has shared memory for, beside what chunks.cu declares.
 const mostKeyDim = 512
 
-// chunked is one call of a recurrence by rule 4 of the definition (kernels.Recurrent): the delta rule, or a state space.
+// chunked is one call of a recurrence by rule 4 of the definition (kernels.Recurrent): the delta rule, or a state
+// space.
 type chunked struct {
 	d         *Device
 	r         kernels.Recurrence
@@ -43,11 +44,13 @@ type chunked struct {
 func (op *chunked) prepare(s *kernels.ChunkState, l *kernels.Layout, more func() []int) []cu.DevicePtr {
 	r := op.r
 	op.rows = op.v.Rows
-	if r.KeyHeads <= 0 || r.Heads%r.KeyHeads != 0 || op.q.Cols != r.KeyHeads*r.KeyDim || op.k.Cols != op.q.Cols || op.v.Cols != r.Heads*r.ValueDim {
+	if r.KeyHeads <= 0 || r.Heads%r.KeyHeads != 0 || op.q.Cols != r.KeyHeads*r.KeyDim || op.k.Cols != op.q.Cols ||
+		op.v.Cols != r.Heads*r.ValueDim {
 		panic(fmt.Sprintf("cuda: recurrence %+v of queries %s, keys %s, values %s", r, op.q, op.k, op.v))
 	}
 	if r.KeyDim > mostKeyDim {
-		panic(kernels.Fault{Err: fmt.Errorf("recurrences on the GPU are written for keys of up to %d columns, not %d", mostKeyDim, r.KeyDim)})
+		panic(kernels.Fault{Err: fmt.Errorf("recurrences on the GPU are written for keys of up to %d columns, not %d",
+			mostKeyDim, r.KeyDim)})
 	}
 	if s != nil {
 		op.state = *s
@@ -64,7 +67,8 @@ func (op *chunked) prepare(s *kernels.ChunkState, l *kernels.Layout, more func()
 	if !op.delta {
 		pairs = 0
 	}
-	parts := op.d.floats(append([]int{keys, keys, op.rows * r.Heads, op.rows * r.Heads, op.rows * r.Heads * chunkRows, pairs}, extra...)...)
+	parts := op.d.floats(append([]int{keys, keys, op.rows * r.Heads, op.rows * r.Heads, op.rows * r.Heads * chunkRows,
+		pairs}, extra...)...)
 	op.queries, op.keys, op.c, op.factor, op.pairs, op.ms = parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]
 	op.cutsAt, op.sequencesAt = stage(op.d, op.cuts), stage(op.d, op.sequences)
 	return parts[6:]
@@ -113,13 +117,15 @@ func (op *chunked) chunks() {
 		from  kernels.Tensor
 		scale float32
 	}{{op.queries, op.q, queryScale(r.KeyDim)}, {op.keys, op.k, 1}} {
-		d.launch("chunk_rows"+suffix(x.from), warps(op.rows*r.KeyHeads), warpThreads, 0, x.to, x.from, op.rows, r.KeyHeads, r.KeyDim, x.from.Stride, op.delta, x.scale)
+		d.launch("chunk_rows"+suffix(x.from), warps(op.rows*r.KeyHeads), warpThreads, 0, x.to, x.from, op.rows,
+			r.KeyHeads, r.KeyDim, x.from.Stride, op.delta, x.scale)
 	}
 	stride := op.b.Stride
 	if !op.delta {
 		stride = op.dt.Stride
 	}
-	d.launch("chunk_pairs"+suffix(op.v), [3]int{len(op.cuts) / 4, r.Heads, 1}, chunkThreads, 0, op.heads, op.c, op.factor, op.pairs, op.ms, op.queries, op.keys, op.g, op.b, op.dt,
+	d.launch("chunk_pairs"+suffix(op.v), [3]int{len(op.cuts) / 4, r.Heads, 1}, chunkThreads, 0, op.heads, op.c,
+		op.factor, op.pairs, op.ms, op.queries, op.keys, op.g, op.b, op.dt,
 		op.cutsAt, state.S, state.K, state.N, state.C, op.g.Stride, stride)
 }
 
@@ -134,7 +140,8 @@ func (op *chunked) grid() [3]int {
 // walk takes the chunks of each sequence in order: to out, or for the backward to the three others.
 func (op *chunked) walk(out kernels.Tensor, states, added, reads cu.DevicePtr) {
 	s := op.state
-	op.d.launch("chunk_scan"+suffix(op.v), op.grid(), chunkThreads, 4*op.r.KeyDim*chunkTile, op.heads, out, states, added, reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms,
+	op.d.launch("chunk_scan"+suffix(op.v), op.grid(), chunkThreads, 4*op.r.KeyDim*chunkTile, op.heads, out, states,
+		added, reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms,
 		op.skip, op.sequencesAt, op.cutsAt, s.S, s.K, s.N, s.C, out.Stride, op.v.Stride)
 }
 
@@ -144,18 +151,23 @@ func (op *chunked) forward(out kernels.Tensor, s *kernels.ChunkState, l *kernels
 	op.chunks()
 	op.walk(out, 0, 0, 0)
 	if s != nil {
-		op.d.launch("chunk_keep", [3]int{len(op.sequences) / 4, 1, 1}, chunkThreads, 0, op.heads, op.keys, op.c, op.sequencesAt, op.cutsAt, s.K, s.C)
+		op.d.launch("chunk_keep", [3]int{len(op.sequences) / 4, 1, 1}, chunkThreads, 0, op.heads, op.keys, op.c,
+			op.sequencesAt, op.cutsAt, s.K, s.C)
 	}
 }
 
-// DeltaRule is kernels.DeltaNet's: q, k [T, KeyHeads*KeyDim], v, out [T, Heads*ValueDim], g F32 [T, Heads], b [T, Heads].
-func (d *Device) DeltaRule(out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence) {
+// DeltaRule is kernels.DeltaNet's: q, k [T, KeyHeads*KeyDim], v, out [T, Heads*ValueDim], g F32 [T, Heads], b [T,
+// Heads].
+func (d *Device) DeltaRule(out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+	r kernels.Recurrence) {
 	op := chunked{d: d, r: r, delta: true, q: q, k: k, v: v, g: g, b: b}
 	op.forward(out, s, l)
 }
 
-// StateSpace is kernels.Mamba's: c, b [T, KeyHeads*KeyDim], x, out [T, Heads*ValueDim], g, dt F32 [T, Heads], skip F32 [1, Heads].
-func (d *Device) StateSpace(out, c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence) {
+// StateSpace is kernels.Mamba's: c, b [T, KeyHeads*KeyDim], x, out [T, Heads*ValueDim], g, dt F32 [T, Heads], skip F32
+// [1, Heads].
+func (d *Device) StateSpace(out, c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+	r kernels.Recurrence) {
 	op := chunked{d: d, r: r, q: c, k: b, v: x, g: g, dt: dt, skip: skip}
 	op.forward(out, s, l)
 }

@@ -1,13 +1,17 @@
-// Rule 4 of the definition backward, as kernels/cpu/chunks_backward.go states it. chunks.cu has run forward again and kept the states. Three kernels: a block for 64 values of a
-// head of a sequence walks from its last chunk to the first with the gradient A of the state in shared memory and keeps A and x; then a block for the heads of a key of a chunk
-// takes everything else from these; then queries and keys go through their norms. Bound: about rows*heads*(dim*values*7 + 64*(6*dim + 5*values)) fma of fp32.
+// Rule 4 of the definition backward, as kernels/cpu/chunks_backward.go states it. chunks.cu has run forward again and
+// kept the states. Three kernels: a block for 64 values of a head of a sequence walks from its last chunk to the first
+// with the gradient A of the state in shared memory and keeps A and x; then a block for the heads of a key of a chunk
+// takes everything else from these; then queries and keys go through their norms. Bound: about rows*heads*(dim*values*7
+// + 64*(6*dim + 5*values)) fma of fp32.
 #include "chunks.cuh"
 
 extern __shared__ float state[];  // [dim][kTile]: A
 
-// chunk_unroll: grads F32 [cuts, heads, dim, values] takes A behind each cut, `to` F32 [rows, heads, values] what the statement calls x.
+// chunk_unroll: grads F32 [cuts, heads, dim, values] takes A behind each cut, `to` F32 [rows, heads, values] what the
+// statement calls x.
 template <class T>
-__device__ void chunk_unroll(Heads h, float* grads, float* to, const float* q, const float* k, const T* dout, const float* c, const float* beta, const float* p, const float* m,
+__device__ void chunk_unroll(Heads h, float* grads, float* to, const float* q, const float* k, const T* dout,
+                             const float* c, const float* beta, const float* p, const float* m,
                              const Sequence* sequences, const Cut* cuts, int ds) {
   __shared__ Stage stage;
   __shared__ float x[kChunk][kTile], corner[kSolve][kSolve], cs[kChunk];
@@ -26,22 +30,32 @@ __device__ void chunk_unroll(Heads h, float* grads, float* to, const float* q, c
     __syncthreads();
     for (int i = threadIdx.x; i < rows; i += kThreads) cs[i] = of_row(c, i);
     for (int i = threadIdx.x; i < h.dim * kTile; i += kThreads)
-      if (i % kTile < cols) grads[((size_t)at * h.heads + head) * h.dim * h.values + (size_t)(i / kTile) * h.values + first + i % kTile] = state[i];
+      if (i % kTile < cols)
+        grads[((size_t)at * h.heads + head) * h.dim * h.values + (size_t)(i / kTile) * h.values + first + i % kTile] =
+            state[i];
     __syncthreads();
     float last = cs[rows - 1], all = exp2_sub(last, 1.f, 0.f);
     Tile t;
-    chain<true, false>(stage, t, 0, 0, rows, cols, h.dim, [&](int r, int e) { return keys[r * width + e]; }, [&](int j, int e) { return state[e * kTile + j]; });
+    chain<true, false>(
+        stage, t, 0, 0, rows, cols, h.dim, [&](int r, int e) { return keys[r * width + e]; },
+        [&](int j, int e) { return state[e * kTile + j]; });
     each(t, 0, 0, rows, cols, [&](int r, int j, float& v) { v = v * exp2_sub(cs[r], -1.f, last); });
     chain<false, false>(stage, t, 0, 0, rows, cols, rows, [&](int i, int j) { return pair(p, j, i); }, gradient);
     each(t, 0, 0, rows, cols, [&](int r, int j, float v) { x[r][j] = v; });
     __syncthreads();
-    if (h.delta) solve(x, corner, 0, rows, [&](int r) { return rows - 1 - r; }, [&](int r, int j) { return pair(m, rows - 1 - j, rows - 1 - r); });
+    if (h.delta)
+      solve(
+          x, corner, 0, rows, [&](int r) { return rows - 1 - r; },
+          [&](int r, int j) { return pair(m, rows - 1 - j, rows - 1 - r); });
     for (int i = threadIdx.x; i < rows * kTile; i += kThreads)
-      if (i % kTile < cols) to[((row + i / kTile) * h.heads + head) * h.values + first + i % kTile] = x[i / kTile][i % kTile];
+      if (i % kTile < cols)
+        to[((row + i / kTile) * h.heads + head) * h.values + first + i % kTile] = x[i / kTile][i % kTile];
     for (int e0 = 0; e0 < h.dim; e0 += kTile) {
       Tile a;
       each(a, e0, 0, h.dim, cols, [&](int e, int j, float& v) { v = state[e * kTile + j] * all; });
-      chain<false, false>(stage, a, e0, 0, h.dim, cols, rows, [&](int e, int r) { return queries[r * width + e] * exp2_sub(cs[r], 1.f, 0.f); }, gradient);
+      chain<false, false>(
+          stage, a, e0, 0, h.dim, cols, rows,
+          [&](int e, int r) { return queries[r * width + e] * exp2_sub(cs[r], 1.f, 0.f); }, gradient);
       if (h.delta)
         chain<false, false>(stage, a, e0, 0, h.dim, cols, rows, [&](int e, int r) { return keys[r * width + e]; },
                             [&](int j, int r) { return x[r][j] * -(of_row(beta, r) * exp2_sub(cs[r], 1.f, 0.f)); });
@@ -49,13 +63,14 @@ __device__ void chunk_unroll(Heads h, float* grads, float* to, const float* q, c
     }
   }
 }
-#define CHUNK_UNROLL(T)                                                                                                                                                 \
-  (Heads h, float* grads, float* to, const float* q, const float* k, const T* dout, const float* c, const float* beta, const float* p, const float* m,                   \
-   const Sequence* sequences, const Cut* cuts, int ds)
+#define CHUNK_UNROLL(T)                                                                                                \
+  (Heads h, float* grads, float* to, const float* q, const float* k, const T* dout, const float* c, const float* beta, \
+   const float* p, const float* m, const Sequence* sequences, const Cut* cuts, int ds)
 KERNELS(chunk_unroll, CHUNK_UNROLL, (h, grads, to, q, k, dout, c, beta, p, m, sequences, cuts, ds))
 
-// Saved is what is known of all rows and chunks, F32: states and grads [cuts, heads, dim, values]; n, h, x [rows, heads, values]; c, beta (or dt) [rows, heads]; q, k
-// [rows, key heads, dim]. Scratch of a block, F32: u [rows, key heads, dim], qs [rows, key heads, values]. Results, F32: dq, dk [rows, key heads, dim].
+// Saved is what is known of all rows and chunks, F32: states and grads [cuts, heads, dim, values]; n, h, x [rows,
+// heads, values]; c, beta (or dt) [rows, heads]; q, k [rows, key heads, dim]. Scratch of a block, F32: u [rows, key
+// heads, dim], qs [rows, key heads, values]. Results, F32: dq, dk [rows, key heads, dim].
 struct Saved {
   const float *q, *k, *c, *beta, *states, *grads, *n, *h, *x;
   float *u, *qs, *dq, *dk;
@@ -71,7 +86,8 @@ struct Pairs {
   Stage stage;
 };
 
-// tree_of_block leaves the definition's tree of f(0) ... f(n-1), a lane to each of kThreads == kLanes threads, in lanes[0], for all of them.
+// tree_of_block leaves the definition's tree of f(0) ... f(n-1), a lane to each of kThreads == kLanes threads, in
+// lanes[0], for all of them.
 template <class F>
 __device__ inline void tree_of_block(float* lanes, int n, F f) {
   float sum = 0.f;
@@ -84,8 +100,8 @@ __device__ inline void tree_of_block(float* lanes, int n, F f) {
   __syncthreads();
 }
 
-// Gradients are where those of the rows go: dv [rows, heads*values], dg [rows, heads], db [rows, heads] of the delta rule, ddt and what each row adds to dskip, F32 [rows, heads],
-// of the state space.
+// Gradients are where those of the rows go: dv [rows, heads*values], dg [rows, heads], db [rows, heads] of the delta
+// rule, ddt and what each row adds to dskip, F32 [rows, heads], of the state space.
 template <class T>
 struct Gradients {
   T *dv, *db;
@@ -105,7 +121,9 @@ struct OneHead {
 
   __device__ size_t row(int r) const { return (size_t)(cut.row + r); }
   __device__ float value(const float* x, int r, int j) const { return x[(row(r) * h.heads + head) * h.values + j]; }
-  __device__ float of_state(const float* x, int e, int j) const { return x[((size_t)at * h.heads + head) * h.dim * h.values + (size_t)e * h.values + j]; }
+  __device__ float of_state(const float* x, int e, int j) const {
+    return x[((size_t)at * h.heads + head) * h.dim * h.values + (size_t)e * h.values + j];
+  }
   __device__ size_t key(int r, int e) const { return (row(r) * h.key_heads + kh) * h.dim + e; }
   __device__ size_t read(int r, int j) const { return (row(r) * h.key_heads + kh) * h.values + j; }
   __device__ float gradient(int r, int j) const { return load(dout, row(r) * ds + head * h.values + j); }
@@ -117,7 +135,8 @@ struct OneHead {
   __device__ void pairs(Pairs& p) const {
     int n = cut.rows;
     __syncthreads();
-    for (int r = threadIdx.x; r < n; r += kThreads) p.c[r] = s.c[row(r) * h.heads + head], p.beta[r] = s.beta[row(r) * h.heads + head];
+    for (int r = threadIdx.x; r < n; r += kThreads)
+      p.c[r] = s.c[row(r) * h.heads + head], p.beta[r] = s.beta[row(r) * h.heads + head];
     auto added = [&](int j, int d) { return value(s.n, j, d); };
     Tile t;
     chain<true, true>(p.stage, t, 0, 0, n, n, h.values, [&](int r, int d) { return gradient(r, d); }, added);
@@ -125,7 +144,8 @@ struct OneHead {
     if (!h.delta) return;
     Tile b;
     chain<true, true>(p.stage, b, 0, 0, n, n, h.values, [&](int r, int d) { return value(s.x, r, d); }, added);
-    each(b, 0, 0, n, n, [&](int i, int j, float x) { p.x[i][j] = j < i ? -(x * exp2_sub(p.c[j], -1.f, p.c[i])) : 0.f; });
+    each(b, 0, 0, n, n,
+         [&](int i, int j, float x) { p.x[i][j] = j < i ? -(x * exp2_sub(p.c[j], -1.f, p.c[i])) : 0.f; });
   }
 
   // betas is dbeta, and makes X of B.
@@ -148,7 +168,9 @@ struct OneHead {
     auto states = [&](int e, int j) { return of_state(s.states, e, j); };
     auto query = [&](int e, int j) { return s.q[key(j, e)]; };
     auto mine = [&](int e, int j) { return s.k[key(j, e)]; };
-    auto add = [&](float* to, Tile& t, int e0) { each(t, 0, e0, n, h.dim, [&](int r, int e, float x) { to[key(r, e)] = (first ? 0.f : to[key(r, e)]) + x; }); };
+    auto add = [&](float* to, Tile& t, int e0) {
+      each(t, 0, e0, n, h.dim, [&](int r, int e, float x) { to[key(r, e)] = (first ? 0.f : to[key(r, e)]) + x; });
+    };
     for (int e0 = 0; e0 < h.dim; e0 += kTile) {
       Tile t;
       chain<true, true>(p.stage, t, 0, e0, n, h.dim, h.values, [&](int r, int j) { return gradient(r, j); }, states);
@@ -157,7 +179,9 @@ struct OneHead {
       add(s.dq, t, e0);
 
       Tile u;
-      chain<true, true>(p.stage, u, 0, e0, n, h.dim, h.values, [&](int r, int j) { return value(s.n, r, j); }, [&](int e, int j) { return of_state(s.grads, e, j); });
+      chain<true, true>(
+          p.stage, u, 0, e0, n, h.dim, h.values, [&](int r, int j) { return value(s.n, r, j); },
+          [&](int e, int j) { return of_state(s.grads, e, j); });
       each(u, 0, e0, n, h.dim, [&](int r, int e, float& x) {
         x = x * exp2_sub(p.c[r], -1.f, last);
         s.u[key(r, e)] = x;
@@ -172,7 +196,9 @@ struct OneHead {
     }
     for (int j0 = 0; j0 < h.values; j0 += kTile) {
       Tile t;
-      chain<true, false>(p.stage, t, 0, j0, n, h.values, h.dim, [&](int r, int e) { return s.q[key(r, e)]; }, [&](int j, int e) { return of_state(s.states, e, j); });
+      chain<true, false>(
+          p.stage, t, 0, j0, n, h.values, h.dim, [&](int r, int e) { return s.q[key(r, e)]; },
+          [&](int j, int e) { return of_state(s.states, e, j); });
       each(t, 0, j0, n, h.values, [&](int r, int j, float x) { s.qs[read(r, j)] = x; });
     }
     __syncthreads();
@@ -223,7 +249,8 @@ struct OneHead {
     }
     if (h.delta) return;
     for (int r = threadIdx.x / kWarp; r < cut.rows; r += kThreads / kWarp) {
-      float step = tree(h.values, [&](int j) { return value(s.x, r, j) * input(r, j); }), through = tree(h.values, [&](int j) { return gradient(r, j) * input(r, j); });
+      float step = tree(h.values, [&](int j) { return value(s.x, r, j) * input(r, j); }),
+            through = tree(h.values, [&](int j) { return gradient(r, j) * input(r, j); });
       if (warp_lane() == 0) g.ddt[row(r) * g.ddts + head] = step, g.dskip[row(r) * h.heads + head] = through;
     }
   }
@@ -232,7 +259,8 @@ struct OneHead {
 extern __shared__ Pairs shared_pairs[];
 
 template <class T>
-__device__ void chunk_grads(Heads h, Saved s, Gradients<T> g, const T* dout, const T* v, const float* skip, const Cut* cuts, int ds, int vs) {
+__device__ void chunk_grads(Heads h, Saved s, Gradients<T> g, const T* dout, const T* v, const float* skip,
+                            const Cut* cuts, int ds, int vs) {
   Pairs& p = shared_pairs[0];
   Cut cut = cuts[blockIdx.x];
   int kh = blockIdx.y, group = h.heads / h.key_heads, n = cut.rows;
@@ -251,16 +279,20 @@ __device__ void chunk_grads(Heads h, Saved s, Gradients<T> g, const T* dout, con
     one.values(p, g, skip);
   }
 }
-#define CHUNK_GRADS(T)                                                                                                                                                  \
-  (Heads h, const float* q, const float* k, const float* c, const float* beta, const float* states, const float* grads, const float* n, const float* reads, const float* x, \
-   float* u, float* qs, float* dq, float* dk, T* dv, T* db, float* dg, float* ddt, float* dskip, int dvs, int dbs, int dgs, int ddts, const T* dout, const T* v,           \
+#define CHUNK_GRADS(T)                                                                                                \
+  (Heads h, const float* q, const float* k, const float* c, const float* beta, const float* states,                   \
+   const float* grads, const float* n, const float* reads, const float* x, float* u, float* qs, float* dq, float* dk, \
+   T* dv, T* db, float* dg, float* ddt, float* dskip, int dvs, int dbs, int dgs, int ddts, const T* dout, const T* v, \
    const float* skip, const Cut* cuts, int ds, int vs)
 KERNELS(chunk_grads, CHUNK_GRADS,
-        (h, Saved{q, k, c, beta, states, grads, n, reads, x, u, qs, dq, dk}, {dv, db, dg, ddt, dskip, dvs, dbs, dgs, ddts}, dout, v, skip, cuts, ds, vs))
+        (h, Saved{q, k, c, beta, states, grads, n, reads, x, u, qs, dq, dk},
+         {dv, db, dg, ddt, dskip, dvs, dbs, dgs, ddts}, dout, v, skip, cuts, ds, vs))
 
-// chunk_keys: a warp for a head of a row takes the gradient d F32 [rows, heads*dim], times scale, through the norm of the delta rule.
+// chunk_keys: a warp for a head of a row takes the gradient d F32 [rows, heads*dim], times scale, through the norm of
+// the delta rule.
 template <class T>
-__device__ void chunk_keys(T* to, const float* gradient, const T* x, int rows, int heads, int dim, int ts, int xs, int delta, float scale) {
+__device__ void chunk_keys(T* to, const float* gradient, const T* x, int rows, int heads, int dim, int ts, int xs,
+                           int delta, float scale) {
   int at = warp_row();
   if (at >= rows * heads) return;
   size_t row = at / heads, col = at % heads * dim;
@@ -276,5 +308,6 @@ __device__ void chunk_keys(T* to, const float* gradient, const T* x, int rows, i
     store(to, row * ts + col + i, y + 0.f);
   }
 }
-#define CHUNK_KEYS(T) (T * to, const float* gradient, const T* x, int rows, int heads, int dim, int ts, int xs, int delta, float scale)
+#define CHUNK_KEYS(T) \
+  (T * to, const float* gradient, const T* x, int rows, int heads, int dim, int ts, int xs, int delta, float scale)
 KERNELS(chunk_keys, CHUNK_KEYS, (to, gradient, x, rows, heads, dim, ts, xs, delta, scale))

@@ -17,30 +17,41 @@ type chunkedGrad struct {
 }
 
 // DeltaRuleBackward writes dq, dk, dv, db and dg F32, for layouts without a cache.
-func (d *Device) DeltaRuleBackward(dq, dk, dv, dg, db, dout, q, k, v, g, b kernels.Tensor, l *kernels.Layout, r kernels.Recurrence) {
-	op := chunkedGrad{chunked: chunked{d: d, r: r, delta: true, q: q, k: k, v: v, g: g, b: b}, dout: dout, dq: dq, dk: dk, dv: dv, dg: dg, db: db}
+func (d *Device) DeltaRuleBackward(dq, dk, dv, dg, db, dout, q, k, v, g, b kernels.Tensor, l *kernels.Layout,
+	r kernels.Recurrence) {
+	op := chunkedGrad{chunked: chunked{d: d, r: r, delta: true, q: q, k: k, v: v, g: g, b: b}, dout: dout, dq: dq,
+		dk: dk, dv: dv, dg: dg, db: db}
 	op.backward(l)
 }
 
-// StateSpaceBackward writes dc, db, dx, dg F32 and ddt F32 and adds to dskip F32 [1, Heads], which may be nil, for layouts without a cache.
-func (d *Device) StateSpaceBackward(dc, db, dx, dg, ddt, dskip, dout, c, b, x, g, dt, skip kernels.Tensor, l *kernels.Layout, r kernels.Recurrence) {
-	op := chunkedGrad{chunked: chunked{d: d, r: r, q: c, k: b, v: x, g: g, dt: dt, skip: skip}, dout: dout, dq: dc, dk: db, dv: dx, dg: dg, ddt: ddt, dskip: dskip}
+// StateSpaceBackward writes dc, db, dx, dg F32 and ddt F32 and adds to dskip F32 [1, Heads], which may be nil, for
+// layouts without a cache.
+func (d *Device) StateSpaceBackward(dc, db, dx, dg, ddt, dskip, dout, c, b, x, g, dt, skip kernels.Tensor,
+	l *kernels.Layout, r kernels.Recurrence) {
+	op := chunkedGrad{chunked: chunked{d: d, r: r, q: c, k: b, v: x, g: g, dt: dt, skip: skip}, dout: dout, dq: dc,
+		dk: db, dv: dx, dg: dg, ddt: ddt, dskip: dskip}
 	op.backward(l)
 }
 
 func (op *chunkedGrad) backward(l *kernels.Layout) {
 	d, r, rowBlocks := op.d, op.r, kernels.RowBlocks(l.Packs)
 	parts := op.prepare(nil, l, func() []int {
-		states, values, keys := len(op.cuts)/4*r.Heads*r.KeyDim*r.ValueDim, op.rows*r.Heads*r.ValueDim, op.rows*r.KeyHeads*r.KeyDim
-		return []int{states, states, values, values, values, keys, op.rows * r.KeyHeads * r.ValueDim, keys, keys, op.rows * r.Heads, r.Heads * (len(rowBlocks) - 1)}
+		states, values, keys := len(op.cuts)/4*r.Heads*r.KeyDim*r.ValueDim, op.rows*r.Heads*r.ValueDim,
+			op.rows*r.KeyHeads*r.KeyDim
+		return []int{states, states, values, values, values, keys, op.rows * r.KeyHeads * r.ValueDim, keys, keys,
+			op.rows * r.Heads, r.Heads * (len(rowBlocks) - 1)}
 	})
-	states, grads, n, reads, x, u, qs, dq, dk, dskip, sums := parts[0], parts[1], parts[2], parts[3], parts[4], parts[5], parts[6], parts[7], parts[8], parts[9], parts[10]
+	states, grads, n, reads, x, u, qs, dq, dk, dskip, sums := parts[0], parts[1], parts[2], parts[3], parts[4],
+		parts[5], parts[6], parts[7], parts[8], parts[9], parts[10]
 	op.chunks()
 	op.walk(kernels.Tensor{}, states, n, reads)
-	d.launch("chunk_unroll"+suffix(op.v), op.grid(), chunkThreads, 4*r.KeyDim*chunkTile, op.heads, grads, x, op.queries, op.keys, op.dout, op.c, op.factor, op.pairs, op.ms,
+	d.launch("chunk_unroll"+suffix(op.v), op.grid(), chunkThreads, 4*r.KeyDim*chunkTile, op.heads, grads, x, op.queries,
+		op.keys, op.dout, op.c, op.factor, op.pairs, op.ms,
 		op.sequencesAt, op.cutsAt, op.dout.Stride)
-	d.launch("chunk_grads"+suffix(op.v), [3]int{len(op.cuts) / 4, r.KeyHeads, 1}, chunkThreads, pairsBytes, op.heads, op.queries, op.keys, op.c, op.factor, states, grads, n, reads, x,
-		u, qs, dq, dk, op.dv, op.db, op.dg, op.ddt, dskip, op.dv.Stride, op.db.Stride, op.dg.Stride, op.ddt.Stride, op.dout, op.v, op.skip, op.cutsAt, op.dout.Stride, op.v.Stride)
+	d.launch("chunk_grads"+suffix(op.v), [3]int{len(op.cuts) / 4, r.KeyHeads, 1}, chunkThreads, pairsBytes, op.heads,
+		op.queries, op.keys, op.c, op.factor, states, grads, n, reads, x,
+		u, qs, dq, dk, op.dv, op.db, op.dg, op.ddt, dskip, op.dv.Stride, op.db.Stride, op.dg.Stride, op.ddt.Stride,
+		op.dout, op.v, op.skip, op.cutsAt, op.dout.Stride, op.v.Stride)
 	op.finish(op.dq, dq, op.q, queryScale(r.KeyDim))
 	op.finish(op.dk, dk, op.k, 1)
 	if !op.dskip.IsNil() {
@@ -51,5 +62,6 @@ func (op *chunkedGrad) backward(l *kernels.Layout) {
 // finish rounds gradients of queries or keys, through their norm where they have one.
 func (op *chunkedGrad) finish(to kernels.Tensor, from cu.DevicePtr, x kernels.Tensor, scale float32) {
 	heads := op.r.KeyHeads
-	op.d.launch("chunk_keys"+suffix(x), warps(op.rows*heads), warpThreads, 0, to, from, x, op.rows, heads, op.r.KeyDim, to.Stride, x.Stride, op.delta, scale)
+	op.d.launch("chunk_keys"+suffix(x), warps(op.rows*heads), warpThreads, 0, to, from, x, op.rows, heads, op.r.KeyDim,
+		to.Stride, x.Stride, op.delta, scale)
 }

@@ -1,6 +1,7 @@
-// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded; weights nil: of y alone;
-// with weights, products and sums are rounded on the way by Definition.Combine. A thread for
-// eight columns of a token. Its gradient: dy[row] = round(weights[t,k]*dout[t]), dweights[t,k] = tree(dout[t]*y[row]), a warp for a (token, slot).
+// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded;
+// weights nil: of y alone; with weights, products and sums are rounded on the way by Definition.Combine. A thread for
+// eight columns of a token. Its gradient: dy[row] = round(weights[t,k]*dout[t]), dweights[t,k] = tree(dout[t]*y[row]),
+// a warp for a (token, slot).
 // Bound: the bytes of y and out, or of dout, y and dy.
 #include "rows.cuh"
 
@@ -8,7 +9,8 @@ constexpr int kAhead = 8;  // slots whose rows are all on their way before one i
 
 // sum_slots adds the slots of a token up, eight columns of y; WHOLE: they are one access in every row.
 template <bool WHOLE, class T>
-__device__ inline void sum_slots(float* sum, const T* y, const float* weights, const int* row_of, int left, int k, int ys) {
+__device__ inline void sum_slots(float* sum, const T* y, const float* weights, const int* row_of, int left, int k,
+                                 int ys) {
   for (int first = 0; first < k; first += kAhead) {
     size_t row[kAhead];
     float weight[kAhead];
@@ -20,7 +22,8 @@ __device__ inline void sum_slots(float* sum, const T* y, const float* weights, c
       weight[s] = weights ? weights[slot] : 1.f;
     }
 #pragma unroll
-    for (int s = 0; s < kAhead; s++) WHOLE ? stored[s].load_whole(y + row[s] * ys) : stored[s].load(y + row[s] * ys, left);
+    for (int s = 0; s < kAhead; s++)
+      WHOLE ? stored[s].load_whole(y + row[s] * ys) : stored[s].load(y + row[s] * ys, left);
 #pragma unroll
     for (int s = 0; s < kAhead; s++) {
       float v[kEight];
@@ -35,7 +38,8 @@ __device__ inline void sum_slots(float* sum, const T* y, const float* weights, c
 }
 
 template <class T>
-__device__ void combine(T* out, const T* y, const float* weights, const int* row_of, int rows, int cols, int k, int os, int ys) {
+__device__ void combine(T* out, const T* y, const float* weights, const int* row_of, int rows, int cols, int k, int os,
+                        int ys) {
   Piece at(cols);
   if (at.row >= rows) return;
   int left = cols - at.col;
@@ -45,12 +49,13 @@ __device__ void combine(T* out, const T* y, const float* weights, const int* row
   else sum_slots<false>(sum, y, weights, row_of, left, k, ys);
   store8(out + (size_t)at.row * os + at.col, left, sum);
 }
-#define COMBINE(T) (T * out, const T* y, const float* weights, const int* row_of, int rows, int cols, int k, int os, int ys)
+#define COMBINE(T) \
+  (T * out, const T* y, const float* weights, const int* row_of, int rows, int cols, int k, int os, int ys)
 KERNELS(combine, COMBINE, (out, y, weights, row_of, rows, cols, k, os, ys))
 
 template <class T>
-__device__ void combine_backward(T* dy, float* dweights, const T* dout, const T* y, const float* weights, const int* row_of, int pairs, int cols, int k, int dys,
-                                 int ds, int ys) {
+__device__ void combine_backward(T* dy, float* dweights, const T* dout, const T* y, const float* weights,
+                                 const int* row_of, int pairs, int cols, int k, int dys, int ds, int ys) {
   int i = warp_row();
   if (i >= pairs) return;
   const T *d = dout + (size_t)(i / k) * ds, *v = y + (size_t)row_of[i] * ys;
@@ -66,6 +71,7 @@ __device__ void combine_backward(T* dy, float* dweights, const T* dout, const T*
   });
   if (warp_lane() == 0) dweights[i] = s;
 }
-#define COMBINE_BACKWARD(T)                                                                                                                             \
-  (T * dy, float* dweights, const T* dout, const T* y, const float* weights, const int* row_of, int pairs, int cols, int k, int dys, int ds, int ys)
+#define COMBINE_BACKWARD(T)                                                                                          \
+  (T * dy, float* dweights, const T* dout, const T* y, const float* weights, const int* row_of, int pairs, int cols, \
+   int k, int dys, int ds, int ys)
 KERNELS(combine_backward, COMBINE_BACKWARD, (dy, dweights, dout, y, weights, row_of, pairs, cols, k, dys, ds, ys))

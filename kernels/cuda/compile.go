@@ -21,7 +21,8 @@ import (
 var sources embed.FS
 
 // options forbid what would change a bit: fused mul and add, flushed subnormals, approximate division and square root.
-var options = []string{"--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "-default-device"}
+var options = []string{"--std=c++17", "--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true",
+	"-default-device"}
 
 // kernelName finds the kernels in the assembly of a compiled source.
 var kernelName = regexp.MustCompile(`\.entry (\w+)\(`)
@@ -32,7 +33,8 @@ func defines(def kernels.Definition) (flags []string) {
 		on    bool
 		macro string
 	}{
-		{def.Exp2 == kernels.Exp2Ex2h, "EXP2_EX2H"}, {def.Combine == kernels.ToBF16, "COMBINE_BF16"}, {def.Router == kernels.ToBF16, "ROUTER_BF16"}, {def.Norm == kernels.ToBF16, "NORM_BF16"},
+		{def.Exp2 == kernels.Exp2Ex2h, "EXP2_EX2H"}, {def.Combine == kernels.ToBF16, "COMBINE_BF16"},
+		{def.Router == kernels.ToBF16, "ROUTER_BF16"}, {def.Norm == kernels.ToBF16, "NORM_BF16"},
 	} {
 		if d.on {
 			flags = append(flags, "--define-macro="+d.macro)
@@ -41,7 +43,8 @@ func defines(def kernels.Definition) (flags []string) {
 	return flags
 }
 
-// loadKernels compiles every source for an architecture and a definition, all at once, or takes it from the cache, and loads it.
+// loadKernels compiles every source for an architecture and a definition, all at once, or takes it from the cache, and
+// loads it.
 func loadKernels(arch string, def kernels.Definition) (map[string]*function, error) {
 	names, err := fs.Glob(sources, "*.cu")
 	if err != nil {
@@ -77,7 +80,8 @@ func source(name string) string {
 	return string(text)
 }
 
-// compiled is a source's object for an architecture and a definition, from the cache where it is there. What decides the object is in the key.
+// compiled is a source's object for an architecture and a definition, from the cache where it is there. What decides
+// the object is in the key.
 func compiled(name, arch string, def kernels.Definition) (object, error) {
 	headers, err := includes()
 	if err != nil {

@@ -53,10 +53,12 @@ func TestCompiled(t *testing.T) {
 	}
 	ex2h := kernels.Default()
 	ex2h.Exp2 = kernels.Exp2Ex2h
-	if other, err := compiled(compiledHere, "sm_90a", ex2h); err != nil || bytes.Equal(other.code, o.code) || len(other.kernels) != len(want) {
+	if other, err := compiled(compiledHere, "sm_90a", ex2h); err != nil || bytes.Equal(other.code, o.code) ||
+		len(other.kernels) != len(want) {
 		t.Errorf("another exp2: kernels %q (%v)", other.kernels, err)
 	}
-	if other, err := compiled(compiledHere, "sm_100a", kernels.Default()); err != nil || bytes.Equal(other.code, o.code) || len(other.kernels) != len(want) {
+	if other, err := compiled(compiledHere, "sm_100a", kernels.Default()); err != nil ||
+		bytes.Equal(other.code, o.code) || len(other.kernels) != len(want) {
 		t.Errorf("another architecture: kernels %q (%v)", other.kernels, err)
 	}
 }
@@ -69,7 +71,8 @@ func TestDamagedCache(t *testing.T) {
 	}
 	flipped := bytes.Clone(whole)
 	flipped[len(flipped)/2] ^= 1
-	for name, damaged := range map[string][]byte{"empty": nil, "short": whole[:20], "cut": whole[:len(whole)-1], "flipped": flipped} {
+	for name, damaged := range map[string][]byte{"empty": nil, "short": whole[:20], "cut": whole[:len(whole)-1],
+		"flipped": flipped} {
 		if err := os.WriteFile(path, damaged, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +98,8 @@ func TestNoCache(t *testing.T) {
 	}
 }
 
-// stacks is the bytes of local memory of each kernel of a cubin: attribute 0x11 of its section .nv.info, a symbol and a size.
+// stacks is the bytes of local memory of each kernel of a cubin: attribute 0x11 of its section .nv.info, a symbol and a
+// size.
 func stacks(t *testing.T, code []byte) map[string]uint32 {
 	t.Helper()
 	f, err := elf.NewFile(bytes.NewReader(code))
@@ -124,11 +128,12 @@ func stacks(t *testing.T, code []byte) map[string]uint32 {
 	return sizes
 }
 
-// The kernels of absorbed attention and of weight gradients keep all they add up in registers, and those that round weights what they have read, on every architecture and by
-// both definitions of 2^x.
+// The kernels of absorbed attention and of weight gradients keep all they add up in registers, and those that round
+// weights what they have read, on every architecture and by both definitions of 2^x.
 func TestRegisters(t *testing.T) {
 	names := []string{"absorbed.cu", "absorbed_backward.cu", "absorbed_target.cu", "round.cu"}
-	for arch, names := range map[string][]string{"sm_90a": append(names, "absorbed_wide.cu", "absorbed_dq_wide.cu", "absorbed_dkv_wide.cu", "weightgrad_wgmma.cu"), "sm_100a": names} {
+	for arch, names := range map[string][]string{"sm_90a": append(names, "absorbed_wide.cu", "absorbed_dq_wide.cu",
+		"absorbed_dkv_wide.cu", "weightgrad_wgmma.cu"), "sm_100a": names} {
 		for _, exp2 := range []kernels.Exp2Mode{kernels.Exp2Poly, kernels.Exp2Ex2h} {
 			def := kernels.Default()
 			def.Exp2 = exp2

@@ -12,7 +12,8 @@ import (
 	"gorgonia.org/cu/nvrtc"
 )
 
-// cubin is the machine code of a compiled program. gorgonia.org/cu/nvrtc, whose Program holds NVRTC's handle and nothing else, asks for assembly only.
+// cubin is the machine code of a compiled program. gorgonia.org/cu/nvrtc, whose Program holds NVRTC's handle and
+// nothing else, asks for assembly only.
 func cubin(p *nvrtc.Program) ([]byte, error) {
 	handle := *(*C.nvrtcProgram)(unsafe.Pointer(p))
 	var size C.size_t

@@ -1,4 +1,5 @@
-// The primitive operations of the definition, as kernels/math.go has them. Compiled with --fmad=false: a*b + c is two roundings, and only fmaf fuses.
+// The primitive operations of the definition, as kernels/math.go has them. Compiled with --fmad=false: a*b + c is two
+// roundings, and only fmaf fuses.
 #pragma once
 
 #include "exp2.cuh"

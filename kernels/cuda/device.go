@@ -14,13 +14,15 @@ import (
 	"lockstep/kernels"
 )
 
-// Device is one GPU. Its operations are enqueued on one stream and return before they are done. A failure of the driver is a [kernels.Fault].
+// Device is one GPU. Its operations are enqueued on one stream and return before they are done. A failure of the driver
+// is a [kernels.Fault].
 type Device struct {
 	def      kernels.Definition
 	context  cu.CUContext
 	name     string
-	admitted []string         // the card's units that equal the definition
-	shapes   map[string]error // of attention, sparse attention and recurrences that were tried: nil where they equal the definition
+	admitted []string // the card's units that equal the definition
+	// of attention, sparse attention and recurrences that were tried: nil where they equal the definition
+	shapes   map[string]error
 	kernels  map[string]*function
 	ring     *ring
 	repeater *repeater
@@ -34,10 +36,12 @@ type Device struct {
 	plans    attentionPlans // of attention
 	maps     map[boxes]tensorMap
 
-	processors int             // multiprocessors of the card
-	force      string          // the path of matrix products, and "portable" of attention too, for tests; "" chooses by shape
-	room       int             // bytes of the largest tensor in a call of sparse attention, about; a test makes it small
-	launched   map[string]bool // kernels that have run, for tests; nil: not kept
+	processors int // multiprocessors of the card
+	// the path of matrix products, and "portable" of attention too, for tests; "" chooses by shape
+	force string
+	// bytes of the largest tensor in a call of sparse attention, about; a test makes it small
+	room     int
+	launched map[string]bool // kernels that have run, for tests; nil: not kept
 }
 
 // maxShared is the shared memory of a block on Hopper and Blackwell.
@@ -61,13 +65,15 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 		return nil, err
 	}
 	if def.Dot != kernels.DotTC16 {
-		return nil, fmt.Errorf("dot mode %q: the GPU computes %q, and so does the CPU where that is asked for", def.Dot, kernels.DotTC16)
+		return nil, fmt.Errorf("dot mode %q: the GPU computes %q, and so does the CPU where that is asked for", def.Dot,
+			kernels.DotTC16)
 	}
 	card, err := cu.GetDevice(ordinal)
 	if err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
-	d := &Device{def: def, shapes: map[string]error{}, room: 256 << 20, plans: attentionPlans{}, maps: map[boxes]tensorMap{}}
+	d := &Device{def: def, shapes: map[string]error{}, room: 256 << 20, plans: attentionPlans{},
+		maps: map[boxes]tensorMap{}}
 	if d.context, err = card.RetainPrimaryCtx(); err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}

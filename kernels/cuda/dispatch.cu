@@ -1,9 +1,12 @@
-// Dispatch: rows are the (token, slot) pairs sorted by expert, then by token: a stable counting sort. Pairs are cut into segments, none across packs; a warp
-// counts the experts of a segment, one block adds the counts up (by expert, then segment), and a warp deals a segment's rows out in order. Few segments, as in decoding, are one
-// kernel of one block, whose warps keep their pairs between counting and dealing. Bound: reading experts [T, K] and writing source and row_of; in practice what waits for what.
+// Dispatch: rows are the (token, slot) pairs sorted by expert, then by token: a stable counting sort. Pairs are cut
+// into segments, none across packs; a warp counts the experts of a segment, one block adds the counts up (by expert,
+// then segment), and a warp deals a segment's rows out in order. Few segments, as in decoding, are one kernel of one
+// block, whose warps keep their pairs between counting and dealing. Bound: reading experts [T, K] and writing source
+// and row_of; in practice what waits for what.
 #include "definition.cuh"
 
-constexpr int kScan = 1024;                        // threads of dispatch_scan and dispatch_few; dispatch.go has these too
+// threads of dispatch_scan and dispatch_few; dispatch.go has these too
+constexpr int kScan = 1024;
 constexpr int kSegment = 512, kFewSegment = 256;   // most pairs of a segment
 constexpr int kFew = kScan / kWarp, kFewPacks = 32;  // most segments of dispatch_few, without an empty one, and packs
 
@@ -22,7 +25,8 @@ struct Picks {
 
   __device__ int at(int j) const { return from + j * kWarp + warp_lane(); }
 
-  // count adds the pairs in their order to the counters of their experts, `stride` apart, and calls f(j, what the counter was) for each.
+  // count adds the pairs in their order to the counters of their experts, `stride` apart, and calls f(j, what the
+  // counter was) for each.
   template <class F>
   __device__ void count(int* counter, int stride, F f) const {
     int lane = warp_lane();
@@ -40,7 +44,8 @@ struct Picks {
   }
 };
 
-// scan turns counts [e, n] into the rows before each, and offsets [e*packs + 1] into those before each pack; first(p) is the first segment of pack p. All of a block of kScan calls it.
+// scan turns counts [e, n] into the rows before each, and offsets [e*packs + 1] into those before each pack; first(p)
+// is the first segment of pack p. All of a block of kScan calls it.
 template <class F>
 __device__ inline void scan(int* offsets, int* counts, F first, int e, int n, int packs, int pairs) {
   __shared__ int sums[kScan / kWarp];
@@ -97,13 +102,15 @@ KERNEL(dispatch_deal, int* source, int* row_of, const int* counts, const int* ex
   picks.count(counters, 1, [&](int j, int row) { source[row] = picks.at(j) / k, row_of[picks.at(j)] = row; });
 }
 
-// FewSegments are an odd number of segments, so that the counters of a segment lie on different banks: the last may be an empty one, which has no warp.
+// FewSegments are an odd number of segments, so that the counters of a segment lie on different banks: the last may be
+// an empty one, which has no warp.
 struct FewSegments {
   int cuts[kFew + 2], first[kFewPacks];
 };
 
-extern "C" __global__ void __launch_bounds__(kScan) dispatch_few(const __grid_constant__ FewSegments segments, int* offsets, int* source, int* row_of, const int* experts, int e, int n,
-                                                                 int packs, int k) {
+extern "C" __global__ void __launch_bounds__(kScan)
+    dispatch_few(const __grid_constant__ FewSegments segments, int* offsets, int* source, int* row_of,
+                 const int* experts, int e, int n, int packs, int k) {
   int warp = threadIdx.x / kWarp, pairs = segments.cuts[n];
   Picks<kFewSegment> picks(experts, warp < n ? segments.cuts[warp] : 0, warp < n ? segments.cuts[warp + 1] : 0);
   for (int i = threadIdx.x; i < e * n; i += kScan) counters[i] = 0;

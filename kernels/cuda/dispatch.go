@@ -21,7 +21,8 @@ const (
 func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32) {
 	g, k := p.Groups, experts.Cols
 	if few, n := dispatchFew(g.Count, k, packs); n > 0 {
-		d.launch("dispatch_few", [3]int{1, 1, 1}, scanThreads, 4*g.Count*n, bytesOf(few), g.Offsets, p.Source, p.RowOf, experts, g.Count, n, g.Packs, k)
+		d.launch("dispatch_few", [3]int{1, 1, 1}, scanThreads, 4*g.Count*n, bytesOf(few), g.Offsets, p.Source, p.RowOf,
+			experts, g.Count, n, g.Packs, k)
 		return
 	}
 	cuts, first := segments(packs, k, segmentPairs)
@@ -29,11 +30,13 @@ func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32)
 	counts, staged := d.workspace(4*g.Count*n+4), stage(d, append(cuts, first...))
 	grid, shared := [3]int{n, 1, 1}, 4*g.Count
 	d.launch("dispatch_count", grid, 32, shared, counts, experts, staged, g.Count)
-	d.launch("dispatch_scan", [3]int{1, 1, 1}, scanThreads, 0, g.Offsets, counts, staged+cu.DevicePtr(4*len(cuts)), g.Count, n, g.Packs, experts.Len())
+	d.launch("dispatch_scan", [3]int{1, 1, 1}, scanThreads, 0, g.Offsets, counts, staged+cu.DevicePtr(4*len(cuts)),
+		g.Count, n, g.Packs, experts.Len())
 	d.launch("dispatch_deal", grid, 32, shared, p.Source, p.RowOf, counts, experts, staged, g.Count, k)
 }
 
-// segments cuts the pairs of packs into runs of at most `most`, none across packs: run i is pairs cuts[i] up to cuts[i+1], and first is the first run of each pack.
+// segments cuts the pairs of packs into runs of at most `most`, none across packs: run i is pairs cuts[i] up to
+// cuts[i+1], and first is the first run of each pack.
 func segments(packs []int32, k, most int) (cuts, first []int32) {
 	for i, from := range packs[:len(packs)-1] {
 		first = append(first, int32(len(cuts)))
@@ -50,7 +53,8 @@ type few struct {
 	first [fewPacks]int32
 }
 
-// dispatchFew cuts pairs into as many segments as one kernel takes, and their odd number; 0: they are more, or their counters for e experts more than a block's shared memory.
+// dispatchFew cuts pairs into as many segments as one kernel takes, and their odd number; 0: they are more, or their
+// counters for e experts more than a block's shared memory.
 func dispatchFew(e, k int, packs []int32) (*few, int) {
 	pairs := packs[len(packs)-1] * int32(k)
 	for most := 32; most <= fewSegmentPairs && len(packs)-1 <= fewPacks; most *= 2 {

@@ -14,9 +14,11 @@ import (
 // dispatch is the operands of one and what runs it.
 func dispatch(tokens, e, k int, picks, packs []int32) ([]operand, func(d kernels.Device, x []kernels.Tensor)) {
 	n := len(packs) - 1
-	x := []operand{ints(tokens, k, picks), ints(1, e*n+1, make([]int32, e*n+1)), ints(1, tokens*k, make([]int32, tokens*k)), ints(tokens, k, make([]int32, tokens*k))}
+	x := []operand{ints(tokens, k, picks), ints(1, e*n+1, make([]int32, e*n+1)),
+		ints(1, tokens*k, make([]int32, tokens*k)), ints(tokens, k, make([]int32, tokens*k))}
 	return x, func(d kernels.Device, x []kernels.Tensor) {
-		d.Dispatch(kernels.Plan{Groups: kernels.Groups{Offsets: x[1], Count: e, Packs: n}, Source: x[2], RowOf: x[3]}, x[0], packs)
+		d.Dispatch(kernels.Plan{Groups: kernels.Groups{Offsets: x[1], Count: e, Packs: n}, Source: x[2], RowOf: x[3]},
+			x[0], packs)
 	}
 }
 
@@ -33,12 +35,16 @@ func TestDispatch(t *testing.T) {
 		tokens, e, k, packs int
 		few                 bool
 	}{
-		{1, 128, 8, 1, true}, {1, 512, 10, 1, true}, {1, 1, 1, 1, true}, {3, 5, 2, 4, true}, {118, 128, 8, 1, true}, {128, 128, 8, 1, true}, {118, 128, 8, 5, true},
-		{1000, 128, 1, 1, true}, {1000, 512, 10, 1, false}, {1000, 384, 8, 1, true}, {1000, 129, 8, 12, false}, {1024, 128, 8, 1, true}, {1025, 128, 8, 1, false}, {819, 512, 10, 1, true},
-		{600, 64, 6, 12, true}, {40, 32, 4, 32, true}, {40, 32, 4, 33, false}, {100, 12000, 8, 1, false}, {100, 2500, 8, 1, true}, {5000, 100, 10, 7, false},
+		{1, 128, 8, 1, true}, {1, 512, 10, 1, true}, {1, 1, 1, 1, true}, {3, 5, 2, 4, true}, {118, 128, 8, 1, true},
+		{128, 128, 8, 1, true}, {118, 128, 8, 5, true},
+		{1000, 128, 1, 1, true}, {1000, 512, 10, 1, false}, {1000, 384, 8, 1, true}, {1000, 129, 8, 12, false},
+		{1024, 128, 8, 1, true}, {1025, 128, 8, 1, false}, {819, 512, 10, 1, true},
+		{600, 64, 6, 12, true}, {40, 32, 4, 32, true}, {40, 32, 4, 33, false}, {100, 12000, 8, 1, false},
+		{100, 2500, 8, 1, true}, {5000, 100, 10, 7, false},
 	} {
 		packs, launches := somePacks(s.tokens, s.packs), card.(*Device).Counts().Launches
-		for _, picks := range [][]int32{picked(s.tokens, s.e, s.k), make([]int32, s.tokens*s.k), slices.Repeat([]int32{int32(s.e - 1)}, s.tokens*s.k)} {
+		for _, picks := range [][]int32{picked(s.tokens, s.e, s.k), make([]int32, s.tokens*s.k),
+			slices.Repeat([]int32{int32(s.e - 1)}, s.tokens*s.k)} {
 			x, run := dispatch(s.tokens, s.e, s.k, picks, packs)
 			both(t, fmt.Sprintf("dispatch of %+v", s), x, run)
 		}

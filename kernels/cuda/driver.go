@@ -15,18 +15,22 @@ static void lockstepValues(void **values, char *params, const size_t *offsets, s
 	for (size_t i = 0; i < count; i++) values[i] = params + offsets[i] - offsets[0];
 }
 
-static CUresult lockstepLaunch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared, char *params, const size_t *offsets, size_t count) {
+static CUresult lockstepLaunch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared,
+                               char *params, const size_t *offsets, size_t count) {
 	void *values[64];
 	lockstepValues(values, params, offsets, count);
 	return cuLaunchKernel(f, gx, gy, gz, threads, 1, 1, shared, NULL, values, NULL);
 }
 
-// lockstepNode appends a kernel to a graph after *node (if any) where exec is NULL, and otherwise changes *node of an instantiated graph.
-static CUresult lockstepNode(CUgraph graph, CUgraphExec exec, CUgraphNode *node, CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned threads, unsigned shared,
-                             char *params, const size_t *offsets, size_t count) {
+// lockstepNode appends a kernel to a graph after *node (if any) where exec is NULL, and otherwise changes *node of an
+// instantiated graph.
+static CUresult lockstepNode(CUgraph graph, CUgraphExec exec, CUgraphNode *node, CUfunction f, unsigned gx, unsigned gy,
+                             unsigned gz, unsigned threads, unsigned shared, char *params, const size_t *offsets,
+                             size_t count) {
 	void *values[64];
 	lockstepValues(values, params, offsets, count);
-	CUDA_KERNEL_NODE_PARAMS p = {.func = f, .gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1, .sharedMemBytes = shared, .kernelParams = values};
+	CUDA_KERNEL_NODE_PARAMS p = {.func = f, .gridDimX = gx, .gridDimY = gy, .gridDimZ = gz, .blockDimX = threads,
+		.blockDimY = 1, .blockDimZ = 1, .sharedMemBytes = shared, .kernelParams = values};
 	if (exec != NULL) return cuGraphExecKernelNodeSetParams(exec, *node, &p);
 	CUgraphNode before = *node;
 	return cuGraphAddKernelNode(node, graph, &before, before != NULL, &p);
@@ -46,8 +50,8 @@ import (
 	"unsafe"
 )
 
-// This file is what gorgonia.org/cu lacks: modules from memory, kernels that want much shared memory, launches without an allocation, graphs, and pinned memory.
-// Everything goes to the context's default stream, which orders operations.
+// This file is what gorgonia.org/cu lacks: modules from memory, kernels that want much shared memory, launches without
+// an allocation, graphs, and pinned memory. Everything goes to the context's default stream, which orders operations.
 
 // function is a kernel in a loaded module.
 type function struct {
@@ -60,7 +64,8 @@ type function struct {
 // mostParams is how many parameters lockstepLaunch takes.
 const mostParams = 64
 
-// parameters asks the driver where the parameters of a kernel lie: the first not at 0 if it is aligned to 64 bytes, which a buffer passed whole would miss.
+// parameters asks the driver where the parameters of a kernel lie: the first not at 0 if it is aligned to 64 bytes,
+// which a buffer passed whole would miss.
 func (f *function) parameters() error {
 	for {
 		var offset, size C.size_t
@@ -79,11 +84,13 @@ func (f *function) parameters() error {
 	}
 }
 
-// loadModule loads a cubin and finds kernels in it, which may use up to `shared` bytes of shared memory, what they declare counted in.
+// loadModule loads a cubin and finds kernels in it, which may use up to `shared` bytes of shared memory, what they
+// declare counted in.
 func loadModule(image []byte, names []string, shared int) (map[string]*function, error) {
 	var module C.CUmodule
 	log := make([]byte, 8192)
-	if code := C.lockstepLoad(&module, unsafe.Pointer(&image[0]), (*C.char)(unsafe.Pointer(&log[0])), C.size_t(len(log))); code != C.CUDA_SUCCESS {
+	if code := C.lockstepLoad(&module, unsafe.Pointer(&image[0]), (*C.char)(unsafe.Pointer(&log[0])),
+		C.size_t(len(log))); code != C.CUDA_SUCCESS {
 		text, _, _ := bytes.Cut(log, []byte{0})
 		return nil, fmt.Errorf("%w: %s", failure(code), bytes.TrimSpace(text))
 	}
@@ -98,7 +105,8 @@ func loadModule(image []byte, names []string, shared int) (map[string]*function,
 		if code := C.cuFuncGetAttribute(&declared, C.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, f); code != C.CUDA_SUCCESS {
 			return nil, fmt.Errorf("kernel %s: %w", name, failure(code))
 		}
-		if code := C.cuFuncSetAttribute(f, C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, C.int(shared)-declared); code != C.CUDA_SUCCESS {
+		if code := C.cuFuncSetAttribute(f, C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+			C.int(shared)-declared); code != C.CUDA_SUCCESS {
 			return nil, fmt.Errorf("kernel %s: %d bytes of shared memory: %w", name, shared, failure(code))
 		}
 		kernel := &function{name: name, f: f}
@@ -120,7 +128,8 @@ type call struct {
 }
 
 func (c *call) equal(o *call) bool {
-	return c.f == o.f && c.grid == o.grid && c.threads == o.threads && c.shared == o.shared && bytes.Equal(c.params, o.params)
+	return c.f == o.f && c.grid == o.grid && c.threads == o.threads && c.shared == o.shared &&
+		bytes.Equal(c.params, o.params)
 }
 
 // keep is the call with its parameters copied into buf.
@@ -135,7 +144,8 @@ func (c *call) run() error {
 	if len(c.params) != c.f.size {
 		return fmt.Errorf("%s: %d bytes of parameters: the kernel has %d", c.f.name, len(c.params), c.f.size)
 	}
-	code := C.lockstepLaunch(c.f.f, C.uint(c.grid[0]), C.uint(c.grid[1]), C.uint(c.grid[2]), C.uint(c.threads), C.uint(c.shared),
+	code := C.lockstepLaunch(c.f.f, C.uint(c.grid[0]), C.uint(c.grid[1]), C.uint(c.grid[2]), C.uint(c.threads),
+		C.uint(c.shared),
 		(*C.char)(unsafe.Pointer(&c.params[0])), &c.f.offsets[0], C.size_t(len(c.f.offsets)))
 	if code != C.CUDA_SUCCESS {
 		return fmt.Errorf("%s: %w", c.f.name, failure(code))
@@ -195,7 +205,8 @@ func node(plan C.CUgraph, exec C.CUgraphExec, n *C.CUgraphNode, c *call) error {
 	if len(c.params) != c.f.size {
 		return fmt.Errorf("%s: %d bytes of parameters: the kernel has %d", c.f.name, len(c.params), c.f.size)
 	}
-	code := C.lockstepNode(plan, exec, n, c.f.f, C.uint(c.grid[0]), C.uint(c.grid[1]), C.uint(c.grid[2]), C.uint(c.threads), C.uint(c.shared),
+	code := C.lockstepNode(plan, exec, n, c.f.f, C.uint(c.grid[0]), C.uint(c.grid[1]), C.uint(c.grid[2]),
+		C.uint(c.threads), C.uint(c.shared),
 		(*C.char)(unsafe.Pointer(&c.params[0])), &c.f.offsets[0], C.size_t(len(c.f.offsets)))
 	if code != C.CUDA_SUCCESS {
 		return fmt.Errorf("%s: %w", c.f.name, failure(code))

@@ -38,7 +38,8 @@ func (d *Device) Zero(t kernels.Tensor) {
 
 // Copy copies a tensor of the same shape, strides free, and converts F32 to BF16 (to nearest even) or back (exact).
 func (d *Device) Copy(dst, src kernels.Tensor) {
-	if dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols || (dst.DType == kernels.I32) != (src.DType == kernels.I32) {
+	if dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols || (dst.DType == kernels.I32) !=
+		(src.DType == kernels.I32) {
 		panic(fmt.Sprintf("cuda: copy %s to %s", src, dst))
 	}
 	name := "copy32"
@@ -57,7 +58,8 @@ func (d *Device) Copy(dst, src kernels.Tensor) {
 // Add: out = round(a + b), all [T, H]. out may be a or b.
 func (d *Device) Add(out, a, b kernels.Tensor) {
 	rows, cols := flat(out, a, b)
-	d.launch("add"+suffix(out), pieces(rows, cols), elementThreads, 0, out, a, b, rows, cols, out.Stride, a.Stride, b.Stride)
+	d.launch("add"+suffix(out), pieces(rows, cols), elementThreads, 0, out, a, b, rows, cols, out.Stride, a.Stride,
+		b.Stride)
 }
 
 // Scale: out = round(x * a), both [T, H]. out may be x.

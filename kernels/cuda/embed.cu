@@ -1,6 +1,7 @@
 // Embed and Gather: out[r] = table[ids[r]]; a warp for a part of a row. Bound: the bytes of the rows, read and written.
-// EmbedBackward: dtable[v] += dout[t] for the t of ids[t] = v, t ascending. The warp of the first t of an id walks the later ones,
-// 512 columns in registers; the others stop when they find an earlier t. Bound: reading dout once, and T^2/64 comparisons of ids.
+// EmbedBackward: dtable[v] += dout[t] for the t of ids[t] = v, t ascending. The warp of the first t of an id walks the
+// later ones, 512 columns in registers; the others stop when they find an earlier t. Bound: reading dout once, and
+// T^2/64 comparisons of ids.
 #include "rows.cuh"
 
 template <class T>

@@ -24,7 +24,8 @@ func parts(rows int, cols ...int) [3]int {
 
 // Embed: out[t] = table[ids[t]]; table [V, H], ids int32 [T], out [T, H].
 func (d *Device) Embed(out, table, ids kernels.Tensor) {
-	d.launch("take"+suffix(out), parts(out.Rows, out.Cols), warpThreads, 0, out, table, ids, out.Rows, out.Cols, out.Stride, table.Stride)
+	d.launch("take"+suffix(out), parts(out.Rows, out.Cols), warpThreads, 0, out, table, ids, out.Rows, out.Cols,
+		out.Stride, table.Stride)
 }
 
 // Gather: out[r] = x[source[r]]; x [T, H], source int32 [R], out [R, H].

@@ -17,7 +17,8 @@ import (
 	"lockstep/kernels/cpu"
 )
 
-// The tests of this package run every operation on the CPU reference and on the card and compare the bytes of every tensor afterwards.
+// The tests of this package run every operation on the CPU reference and on the card and compare the bytes of every
+// tensor afterwards.
 
 var reference, card kernels.Device
 
@@ -57,7 +58,8 @@ func untested(d *Device) (code int) {
 	return code
 }
 
-// untried is the card as if it had tried nothing; what a test changes of its definition and of what it has tried is undone. A copy would not do: two devices of one workspace.
+// untried is the card as if it had tried nothing; what a test changes of its definition and of what it has tried is
+// undone. A copy would not do: two devices of one workspace.
 func untried(t *testing.T) *Device {
 	d := card.(*Device)
 	shapes, def, admitted := d.shapes, d.def, d.admitted
@@ -76,7 +78,8 @@ type operand struct {
 
 func (o operand) on(d kernels.Device) (view, whole kernels.Tensor) {
 	mem := d.Alloc(len(o.raw) + 256)
-	whole = kernels.Tensor{Data: unsafe.Pointer(unsafe.SliceData(mem)), DType: o.dtype, Groups: 1, Rows: o.groups * o.rows, Cols: o.stride, Stride: o.stride}
+	whole = kernels.Tensor{Data: unsafe.Pointer(unsafe.SliceData(mem)), DType: o.dtype, Groups: 1,
+		Rows: o.groups * o.rows, Cols: o.stride, Stride: o.stride}
 	d.Write(whole, o.raw)
 	view = whole
 	view.Groups, view.Rows, view.Cols = o.groups, o.rows, o.cols
@@ -142,7 +145,8 @@ func both(t *testing.T, name string, operands []operand, op func(d kernels.Devic
 	}
 }
 
-func differences(t testing.TB, operands []operand, onReference, onCard func(d kernels.Device, x []kernels.Tensor)) (n int, first string) {
+func differences(t testing.TB, operands []operand, onReference, onCard func(d kernels.Device, x []kernels.Tensor)) (
+	n int, first string) {
 	t.Helper()
 	results := [2][][]byte{}
 	for i, d := range []kernels.Device{reference, card} {
@@ -171,7 +175,8 @@ func differences(t testing.TB, operands []operand, onReference, onCard func(d ke
 			if got[i] != want[i] {
 				if n == 0 {
 					e := i / operands[o].dtype.Size()
-					first = fmt.Sprintf("operand %d, row %d, column %d: % x, want % x", o, e/operands[o].stride, e%operands[o].stride,
+					first = fmt.Sprintf("operand %d, row %d, column %d: % x, want % x", o, e/operands[o].stride,
+						e%operands[o].stride,
 						got[i/4*4:min(i/4*4+4, len(got))], want[i/4*4:min(i/4*4+4, len(want))])
 				}
 				n++
@@ -184,7 +189,9 @@ func differences(t testing.TB, operands []operand, onReference, onCard func(d ke
 // The comparison can fail.
 func TestDifferences(t *testing.T) {
 	x := []operand{normal(kernels.BF16, 3, 100, 1), normal(kernels.BF16, 3, 100, 1)}
-	n, _ := differences(t, x, func(d kernels.Device, x []kernels.Tensor) { d.Scale(x[0], x[1], 1) }, func(d kernels.Device, x []kernels.Tensor) { d.Scale(x[0], x[1], 1.01) })
+	n, _ := differences(t, x, func(d kernels.Device, x []kernels.Tensor) {
+		d.Scale(x[0], x[1], 1)
+	}, func(d kernels.Device, x []kernels.Tensor) { d.Scale(x[0], x[1], 1.01) })
 	if n == 0 {
 		t.Error("another factor is not noticed")
 	}

@@ -1,4 +1,5 @@
-// 2^x for x <= 0, both definitions of kernels.Exp2Mode: exp2_poly is kernels.Exp2, ex2h is kernels.Exp2H. Compiled with --fmad=false.
+// 2^x for x <= 0, both definitions of kernels.Exp2Mode: exp2_poly is kernels.Exp2, ex2h is kernels.Exp2H. Compiled with
+// --fmad=false.
 #pragma once
 
 // exp2_normal is exp2_poly of a number that is not below -126: the result is a normal number.
@@ -21,8 +22,8 @@ __device__ inline float exp2_poly(float x) {
   return exp2_normal(x);
 }
 
-// ex2h is the instruction itself, which needs no help at the edges: below -126 it flushes to +0, a subnormal argument gives 1, NaN gives 0x7fffffff. A card
-// on which it is another function fails selftest.cu.
+// ex2h is the instruction itself, which needs no help at the edges: below -126 it flushes to +0, a subnormal argument
+// gives 1, NaN gives 0x7fffffff. A card on which it is another function fails selftest.cu.
 __device__ inline float ex2h(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -1,5 +1,6 @@
-// Norms with a gate, as kernels/recurrent.go states them: G = 8, 16 or 32 threads for a head (NormThenGate), a warp for a group (GateThenNorm) of a row. Bound: the bytes of x, z, dout and what is written.
-// Columns of a row are computed again where they are needed again.
+// Norms with a gate, as kernels/recurrent.go states them: G = 8, 16 or 32 threads for a head (NormThenGate), a warp for
+// a group (GateThenNorm) of a row. Bound: the bytes of x, z, dout and what is written. Columns of a row are computed
+// again where they are needed again.
 #include "heads.cuh"
 
 // gated is x*(z*sigm(z)) of eight columns.
@@ -19,8 +20,10 @@ __device__ inline void ungated(float* d, const float* y, float* z) {
 }
 
 template <int G, class T>
-__device__ inline void norm_then_gate(T* out, float* rstd, const T* x, const T* z, const float* w, int rows, int heads, int n, int os, int rs, int xs, int zs, float eps) {
-  int place = (blockIdx.x * kThreads + threadIdx.x) / G, at = min(place, rows * heads - 1), col = threadIdx.x % G * kEight;
+__device__ inline void norm_then_gate(T* out, float* rstd, const T* x, const T* z, const float* w, int rows, int heads,
+                                      int n, int os, int rs, int xs, int zs, float eps) {
+  int place = (blockIdx.x * kThreads + threadIdx.x) / G, at = min(place, rows * heads - 1),
+      col = threadIdx.x % G * kEight;
   size_t r = at / heads, first = at % heads * n + col;
   int left = place == at ? n - col : 0;
   float v[kEight], g[kEight], u[kEight];
@@ -54,10 +57,13 @@ struct HeadColumns {
   }
 };
 
-// By runs of rows. parts is F32 [kThreads/G, n] in shared memory, sums F32 [count, n], nil where dw is not wanted. norm.cu adds the runs up.
+// By runs of rows. parts is F32 [kThreads/G, n] in shared memory, sums F32 [count, n], nil where dw is not wanted.
+// norm.cu adds the runs up.
 template <int G, class T>
-__device__ inline void norm_then_gate_backward(float* parts, T* dx, T* dz, float* sums, const T* dout, const T* x, const T* z, const float* rstd, const float* w, const int* runs,
-                                               int count, int heads, int n, int dxs, int dzs, int ds, int xs, int zs, int rs) {
+__device__ inline void norm_then_gate_backward(float* parts, T* dx, T* dz, float* sums, const T* dout, const T* x,
+                                               const T* z, const float* rstd, const float* w, const int* runs,
+                                               int count, int heads, int n, int dxs, int dzs, int ds, int xs, int zs,
+                                               int rs) {
   RunHeads<G, 1> of(runs, count, heads);
   int col = threadIdx.x % G * kEight;
   for (int batch = 0; batch < heads; batch += of.batch()) {
@@ -94,15 +100,17 @@ __device__ inline void norm_then_gate_backward(float* parts, T* dx, T* dz, float
 
 extern __shared__ __align__(16) float parts[];
 
-#define NORM_THEN_GATE(G, T, suffix)                                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(kThreads) norm_then_gate_##G##suffix(T* out, float* rstd, const T* x, const T* z, const float* w, int rows,        \
-                                                                                    int heads, int n, int os, int rs, int xs, int zs, float eps) {                \
-    norm_then_gate<G>(out, rstd, x, z, w, rows, heads, n, os, rs, xs, zs, eps);                                                                                   \
-  }                                                                                                                                                               \
-  extern "C" __global__ void __launch_bounds__(kThreads)                                                                                                          \
-      norm_then_gate_backward_##G##suffix(T* dx, T* dz, float* sums, const T* dout, const T* x, const T* z, const float* rstd, const float* w, const int* runs,   \
-                                          int count, int heads, int n, int dxs, int dzs, int ds, int xs, int zs, int rs) {                                        \
-    norm_then_gate_backward<G>(parts, dx, dz, sums, dout, x, z, rstd, w, runs, count, heads, n, dxs, dzs, ds, xs, zs, rs);                                        \
+#define NORM_THEN_GATE(G, T, suffix)                                                                                  \
+  extern "C" __global__ void __launch_bounds__(kThreads)                                                              \
+      norm_then_gate_##G##suffix(T* out, float* rstd, const T* x, const T* z, const float* w, int rows, int heads,    \
+                                 int n, int os, int rs, int xs, int zs, float eps) {                                  \
+    norm_then_gate<G>(out, rstd, x, z, w, rows, heads, n, os, rs, xs, zs, eps);                                       \
+  }                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(kThreads) norm_then_gate_backward_##G##suffix(                         \
+      T* dx, T* dz, float* sums, const T* dout, const T* x, const T* z, const float* rstd, const float* w,            \
+      const int* runs, int count, int heads, int n, int dxs, int dzs, int ds, int xs, int zs, int rs) {               \
+    norm_then_gate_backward<G>(parts, dx, dz, sums, dout, x, z, rstd, w, runs, count, heads, n, dxs, dzs, ds, xs, zs, \
+                               rs);                                                                                   \
   }
 #define NORMS_THEN_GATES(G) NORM_THEN_GATE(G, float, _f32) NORM_THEN_GATE(G, u16, _bf16)
 NORMS_THEN_GATES(8)
@@ -110,7 +118,8 @@ NORMS_THEN_GATES(16)
 NORMS_THEN_GATES(32)
 
 template <class T>
-__device__ void gate_then_norm(T* out, float* rstd, const T* x, const T* z, const T* w, int rows, int groups, int n, int os, int rs, int xs, int zs, float eps) {
+__device__ void gate_then_norm(T* out, float* rstd, const T* x, const T* z, const T* w, int rows, int groups, int n,
+                               int os, int rs, int xs, int zs, float eps) {
   int at = warp_row();
   if (at >= rows * groups) return;
   size_t r = at / groups, first = at % groups * n;
@@ -137,11 +146,14 @@ __device__ void gate_then_norm(T* out, float* rstd, const T* x, const T* z, cons
     store8(to + i, n - i, y);
   }
 }
-#define GATE_THEN_NORM(T) (T * out, float* rstd, const T* x, const T* z, const T* w, int rows, int groups, int n, int os, int rs, int xs, int zs, float eps)
+#define GATE_THEN_NORM(T)                                                                                         \
+  (T * out, float* rstd, const T* x, const T* z, const T* w, int rows, int groups, int n, int os, int rs, int xs, \
+   int zs, float eps)
 KERNELS(gate_then_norm, GATE_THEN_NORM, (out, rstd, x, z, w, rows, groups, n, os, rs, xs, zs, eps))
 
 template <class T>
-__device__ void gate_then_norm_backward(T* dx, T* dz, const T* dout, const T* x, const T* z, const float* rstd, const T* w, int rows, int groups, int n, int dxs, int dzs, int ds, int xs,
+__device__ void gate_then_norm_backward(T* dx, T* dz, const T* dout, const T* x, const T* z, const float* rstd,
+                                        const T* w, int rows, int groups, int n, int dxs, int dzs, int ds, int xs,
                                         int zs, int rs) {
   int at = warp_row();
   if (at >= rows * groups) return;
@@ -173,13 +185,16 @@ __device__ void gate_then_norm_backward(T* dx, T* dz, const T* dout, const T* x,
     store8(dx + r * dxs + first + i, n - i, d);
   }
 }
-#define GATE_THEN_NORM_BACKWARD(T)                                                                                                                               \
-  (T * dx, T * dz, const T* dout, const T* x, const T* z, const float* rstd, const T* w, int rows, int groups, int n, int dxs, int dzs, int ds, int xs, int zs, int rs)
-KERNELS(gate_then_norm_backward, GATE_THEN_NORM_BACKWARD, (dx, dz, dout, x, z, rstd, w, rows, groups, n, dxs, dzs, ds, xs, zs, rs))
+#define GATE_THEN_NORM_BACKWARD(T)                                                                                    \
+  (T * dx, T * dz, const T* dout, const T* x, const T* z, const float* rstd, const T* w, int rows, int groups, int n, \
+   int dxs, int dzs, int ds, int xs, int zs, int rs)
+KERNELS(gate_then_norm_backward, GATE_THEN_NORM_BACKWARD,
+        (dx, dz, dout, x, z, rstd, w, rows, groups, n, dxs, dzs, ds, xs, zs, rs))
 
 // sums F32 [blocks, columns]: a thread for a column of a block of rows. norm.cu adds the blocks up.
 template <class T>
-__device__ void gate_then_norm_blocks(float* sums, const T* dout, const T* x, const T* z, const float* rstd, const int* blocks, int cols, int n, int ds, int xs, int zs, int rs) {
+__device__ void gate_then_norm_blocks(float* sums, const T* dout, const T* x, const T* z, const float* rstd,
+                                      const int* blocks, int cols, int n, int ds, int xs, int zs, int rs) {
   int j = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
   if (j >= cols) return;
   sums[(size_t)b * cols + j] = sum_rows(blocks[b], blocks[b + 1], [&](size_t r) {
@@ -187,5 +202,7 @@ __device__ void gate_then_norm_blocks(float* sums, const T* dout, const T* x, co
     return (y * rstd[r * rs + j / n]) * load(dout, r * ds + j);
   });
 }
-#define GATE_THEN_NORM_BLOCKS(T) (float* sums, const T* dout, const T* x, const T* z, const float* rstd, const int* blocks, int cols, int n, int ds, int xs, int zs, int rs)
+#define GATE_THEN_NORM_BLOCKS(T)                                                                                      \
+  (float* sums, const T* dout, const T* x, const T* z, const float* rstd, const int* blocks, int cols, int n, int ds, \
+   int xs, int zs, int rs)
 KERNELS(gate_then_norm_blocks, GATE_THEN_NORM_BLOCKS, (sums, dout, x, z, rstd, blocks, cols, n, ds, xs, zs, rs))

@@ -66,7 +66,8 @@ func (g *Gauge) Usage() (kernels.Usage, error) {
 	if err := firstFailure(code, memoryCode, powerCode); err != nil {
 		return kernels.Usage{}, err
 	}
-	g.last = kernels.Usage{Busy: float64(rates.Gpu) / 100, Memory: int64(memory.Used), Watts: float64(milliwatts) / 1000}
+	g.last = kernels.Usage{Busy: float64(rates.Gpu) / 100, Memory: int64(memory.Used), Watts: float64(milliwatts) /
+		1000}
 	g.read = time.Now()
 	return g.last, nil
 }

@@ -1,5 +1,6 @@
-// Blocks of threads that have the heads of one run of rows or more: G threads for U heads at a time. What each head of a run adds to the gradient of a weight that the heads share is
-// a chain of its own, in registers; the block adds the heads up.
+// Blocks of threads that have the heads of one run of rows or more: G threads for U heads at a time. What each head of
+// a run adds to the gradient of a weight that the heads share is a chain of its own, in registers; the block adds the
+// heads up.
 #pragma once
 #include "rows.cuh"
 
@@ -22,7 +23,8 @@ struct RunHeads {
   __device__ int batch() const { return across * U; }
   __device__ int first(int batch) const { return batch + group % across * U; }
 
-  // add adds the chains of a batch, parts [kGroups*U, dim] in shared memory, to sums F32 [count, dim]. All of the block calls it.
+  // add adds the chains of a batch, parts [kGroups*U, dim] in shared memory, to sums F32 [count, dim]. All of the block
+  // calls it.
   __device__ void add(float* sums, const float* parts, int dim, int batch) const {
     __syncthreads();
     for (int c = threadIdx.x; c < down * dim; c += kThreads) {
@@ -31,7 +33,8 @@ struct RunHeads {
       float* to = sums + (size_t)run * dim + c % dim;
       float total = batch == 0 ? 0.f : *to;
 #pragma unroll 8
-      for (int h = 0; h < min(across * U, heads - batch); h++) total = total + parts[(own * across * U + h) * dim + c % dim];
+      for (int h = 0; h < min(across * U, heads - batch); h++)
+        total = total + parts[(own * across * U + h) * dim + c % dim];
       *to = total;
     }
     __syncthreads();

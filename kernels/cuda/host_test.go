@@ -8,10 +8,12 @@ import (
 	"lockstep/kernels"
 )
 
-// The operations of a decoding step of 48 layers such as Qwen3-30B-A3B's, with LoRA on attention, for 118 sequences that are a position further each time: what the host takes
-// to lay them out. Widths are small, for its part depends on none; a driver whose kernels do nothing will do for a card.
+// The operations of a decoding step of 48 layers such as Qwen3-30B-A3B's, with LoRA on attention, for 118 sequences
+// that are a position further each time: what the host takes to lay them out. Widths are small, for its part depends on
+// none; a driver whose kernels do nothing will do for a card.
 func BenchmarkHost(b *testing.B) {
-	const rows, hidden, heads, kvHeads, dim, rank, experts, topK, inner, layers, pageRows, pages = 118, 128, 8, 1, 128, 16, 16, 8, 64, 48, 16, 8
+	const rows, hidden, heads, kvHeads, dim, rank, experts, topK, inner, layers, pageRows, pages = 118, 128, 8, 1, 128,
+		16, 16, 8, 64, 48, 16, 8
 	const q, qk, qkv = heads * dim, (heads + kvHeads) * dim, (heads + 2*kvHeads) * dim
 	d := card.(*Device)
 	defer d.release(len(d.owned))
@@ -20,16 +22,23 @@ func BenchmarkHost(b *testing.B) {
 	type layer struct{ norms, heads, down, stacked, up, outA, out, outB, router, gateUp, experts, k, v kernels.Tensor }
 	var all []layer
 	for range layers {
-		all = append(all, layer{bf16(2, hidden), bf16(2, dim), bf16(3*rank, hidden), bf16(qkv, hidden), bf16(qkv, rank), bf16(rank, q), bf16(hidden, q), bf16(hidden, rank), bf16(experts, hidden),
-			mem.NewGrouped(kernels.BF16, experts, 2*inner, hidden), mem.NewGrouped(kernels.BF16, experts, hidden, inner), bf16(rows*pages*pageRows, dim), bf16(rows*pages*pageRows, dim)})
+		all = append(all, layer{bf16(2, hidden), bf16(2, dim), bf16(3*rank, hidden), bf16(qkv, hidden), bf16(qkv, rank),
+			bf16(rank, q), bf16(hidden, q), bf16(hidden, rank), bf16(experts, hidden),
+			mem.NewGrouped(kernels.BF16, experts, 2*inner, hidden), mem.NewGrouped(kernels.BF16, experts, hidden,
+				inner), bf16(rows*pages*pageRows, dim), bf16(rows*pages*pageRows, dim)})
 	}
-	x, n, u, y, v, z := bf16(rows, hidden), bf16(rows, hidden), bf16(rows, 3*rank), bf16(rows, qkv), bf16(rows, rank), bf16(rows, hidden)
-	xs, gu, act, ys := bf16(rows*topK, hidden), bf16(rows*topK, 2*inner), bf16(rows*topK, inner), bf16(rows*topK, hidden)
+	x, n, u, y, v, z := bf16(rows, hidden), bf16(rows, hidden), bf16(rows, 3*rank), bf16(rows, qkv), bf16(rows, rank),
+		bf16(rows, hidden)
+	xs, gu, act, ys := bf16(rows*topK, hidden), bf16(rows*topK, 2*inner), bf16(rows*topK, inner),
+		bf16(rows*topK, hidden)
 	f32 := func(rows, cols int) kernels.Tensor { return mem.New(kernels.F32, rows, cols) }
-	rstd, lse, logits, probs, weights, cos, sin := f32(1, rows*heads), f32(rows, heads), f32(rows, experts), f32(rows, experts), f32(rows, topK), f32(pages*pageRows, dim/2), f32(pages*pageRows, dim/2)
+	rstd, lse, logits, probs, weights, cos, sin := f32(1, rows*heads), f32(rows, heads), f32(rows, experts),
+		f32(rows, experts), f32(rows, topK), f32(pages*pageRows, dim/2), f32(pages*pageRows, dim/2)
 	positions, picks := mem.New(kernels.I32, 1, rows), mem.New(kernels.I32, rows, topK)
-	plan := kernels.Plan{Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Packs: 1}, Source: mem.New(kernels.I32, 1, rows*topK), RowOf: mem.New(kernels.I32, rows, topK)}
-	a, rope, norm := kernels.Attn{Heads: heads, KVHeads: kvHeads, HeadDim: dim, Scale: 0.1}, kernels.Rope{Cos: cos, Sin: sin, HeadDim: dim}, kernels.Norm{Eps: 1e-6}
+	plan := kernels.Plan{Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Packs: 1},
+		Source: mem.New(kernels.I32, 1, rows*topK), RowOf: mem.New(kernels.I32, rows, topK)}
+	a, rope, norm := kernels.Attn{Heads: heads, KVHeads: kvHeads, HeadDim: dim, Scale: 0.1},
+		kernels.Rope{Cos: cos, Sin: sin, HeadDim: dim}, kernels.Norm{Eps: 1e-6}
 	part := func(t kernels.Tensor, i int) kernels.Tensor { return t.ColRange(i*rank, (i+1)*rank) }
 	step := func(l *kernels.Layout) {
 		d.Write(positions, make([]byte, 4*rows))
@@ -37,8 +46,10 @@ func BenchmarkHost(b *testing.B) {
 			d.RMSNorm(n, rstd, x, w.norms.RowRange(0, 1), norm)
 			d.MatMul(u, nil, kernels.Term{X: n, W: w.down})
 			d.Scale(u, u, 1./64)
-			d.MatMul(y, nil, kernels.Term{X: n, W: w.stacked}, kernels.Term{X: part(u, 0), W: w.up.RowRange(0, q), To: q},
-				kernels.Term{X: part(u, 1), W: w.up.RowRange(q, qk), From: q, To: qk}, kernels.Term{X: part(u, 2), W: w.up.RowRange(qk, qkv), From: qk, To: qkv})
+			d.MatMul(y, nil, kernels.Term{X: n, W: w.stacked}, kernels.Term{X: part(u, 0), W: w.up.RowRange(0, q),
+				To: q},
+				kernels.Term{X: part(u, 1), W: w.up.RowRange(q, qk), From: q, To: qk}, kernels.Term{X: part(u, 2),
+					W: w.up.RowRange(qk, qkv), From: qk, To: qkv})
 			queries, keys, kv := y.ColRange(0, q), y.ColRange(q, qk), kernels.KV{K: w.k, V: w.v, PageRows: pageRows}
 			d.HeadNormRope(queries, rstd, queries, w.heads.RowRange(0, 1), positions, rope, norm)
 			d.HeadNormRope(keys, rstd, keys, w.heads.RowRange(1, 2), positions, rope, norm)

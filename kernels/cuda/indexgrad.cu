@@ -3,17 +3,21 @@
 //	dweights_h = tree over a row's entries of ds_e*max(r, +0)
 //	dr = bf16((ds_e*w_h)*c) where r > 0, else +0
 //	dq_h = bf16(dot over the entries, steps of 16, of dr and k_j, + 0)
-//	dk_j = bf16(dot over heads ascending, in each over queries ascending, steps of 16 from position 0, of dr and q_h, + 0); pairs that are no entry count as +0
+//	dk_j = bf16(dot over heads ascending, in each over queries ascending, steps of 16 from position 0, of dr and q_h,
+//	+ 0); pairs that are no entry count as +0
 //
-// dq by the kernels of lists.cu: dots of q and keys along the lists, index_gradients, and list_along of dr and keys. dk by a block for 64 keys, which passes over 64
-// queries none of which has one of them. Nothing is added by atomics. Bound: 4*pairs*heads*D flops of the tensor cores for dk, where pairs is 64 times the (query, block of 64
-// keys) that meet: dense where lists are random; and 8*heads bytes an entry of dots. On an H200, 32 heads of 128, 65,536 rows, lists of 2,048: 0.54 s.
+// dq by the kernels of lists.cu: dots of q and keys along the lists, index_gradients, and list_along of dr and keys. dk
+// by a block for 64 keys, which passes over 64 queries none of which has one of them. Nothing is added by atomics.
+// Bound: 4*pairs*heads*D flops of the tensor cores for dk, where pairs is 64 times the (query, block of 64 keys) that
+// meet: dense where lists are random; and 8*heads bytes an entry of dots. On an H200, 32 heads of 128, 65,536 rows,
+// lists of 2,048: 0.54 s.
 #include "gradients.cuh"
 #include "queries.cuh"
 
-// index_gradients: dr [rows of the call, heads, 64*blocks] and dweights, by a warp for a head of a row, from dots F32 [rows, heads, top_k] and ds F32 [T, entries].
-KERNEL(index_gradients, u16* dr, float* dweights, const float* dots, const float* ds, const float* weights, const Query* queries, int rows, int heads, int top_k, int dws, int dss,
-       int ws, float c) {
+// index_gradients: dr [rows of the call, heads, 64*blocks] and dweights, by a warp for a head of a row, from dots F32
+// [rows, heads, top_k] and ds F32 [T, entries].
+KERNEL(index_gradients, u16* dr, float* dweights, const float* dots, const float* ds, const float* weights,
+       const Query* queries, int rows, int heads, int top_k, int dws, int dss, int ws, float c) {
   int r = warp_row(), wide = (top_k + kRows - 1) / kRows * kRows;
   if (r >= rows * heads) return;
   Query q = queries[r / heads];
@@ -30,12 +34,14 @@ KERNEL(index_gradients, u16* dr, float* dweights, const float* dots, const float
   if (warp_lane() == 0) dweights[(size_t)q.row * dws + head] = sum;
 }
 
-// Entries are those of 64 queries among 64 keys, in shared memory: bit j of a query's mask, key j is one, and the number of those before the first key.
+// Entries are those of 64 queries among 64 keys, in shared memory: bit j of a query's mask, key j is one, and the
+// number of those before the first key.
 struct Entries {
   u64* masks;
   int* firsts;
 
-  // load brings those of n queries from position x on for keys from `at` on, by the block; false: there are none. all nil: queries have all keys up to their own.
+  // load brings those of n queries from position x on for keys from `at` on, by the block; false: there are none. all
+  // nil: queries have all keys up to their own.
   __device__ bool load(const u64* all, const int* before, int width, int x, int n, int at) const {
     u64 mask = 0;
     if (threadIdx.x < n) {
@@ -57,8 +63,9 @@ struct Entries {
 
 // index_dk: dk [T, D] of 64 keys. masks, firsts [T, width] as list_masks writes them, or nil.
 template <int D>
-__device__ inline void index_dk(u16* dk, const float* ds, const u16* q, const float* weights, const u16* k, const u64* masks, const int* firsts, const Part* parts, int heads,
-                                int width, int dks, int dss, int qs, int ws, int ks, float c) {
+__device__ inline void index_dk(u16* dk, const float* ds, const u16* q, const float* weights, const u16* k,
+                                const u64* masks, const int* firsts, const Part* parts, int heads, int width, int dks,
+                                int dss, int qs, int ws, int ks, float c) {
   __shared__ u64 chosen[kRows];
   __shared__ int before[kRows];
   __shared__ float own[kRows];
@@ -96,10 +103,11 @@ __device__ inline void index_dk(u16* dk, const float* ds, const u16* q, const fl
   put<D>(dk + row * dks, g, dks, first, count);
 }
 
-#define INDEX_DK(D)                                                                                                                                                              \
-  extern "C" __global__ void __launch_bounds__(128) index_dk_##D(u16* dk, const float* ds, const u16* q, const float* weights, const u16* k, const u64* masks, const int* firsts, \
-                                                                 const Part* parts, int heads, int width, int dks, int dss, int qs, int ws, int ks, float c) {                    \
-    index_dk<D>(dk, ds, q, weights, k, masks, firsts, parts, heads, width, dks, dss, qs, ws, ks, c);                                                                             \
+#define INDEX_DK(D)                                                                                                    \
+  extern "C" __global__ void __launch_bounds__(128) index_dk_##D(                                                      \
+      u16* dk, const float* ds, const u16* q, const float* weights, const u16* k, const u64* masks, const int* firsts, \
+      const Part* parts, int heads, int width, int dks, int dss, int qs, int ws, int ks, float c) {                    \
+    index_dk<D>(dk, ds, q, weights, k, masks, firsts, parts, heads, width, dks, dss, qs, ws, ks, c);                   \
   }
 INDEX_DK(16)
 INDEX_DK(128)

@@ -8,8 +8,10 @@ import (
 	"lockstep/kernels"
 )
 
-// IndexBackward takes ds F32 [T, entries] down to dq [T, Heads*Dim], dk [T, Dim] and dweights F32 [T, Heads], which are written.
-func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index) {
+// IndexBackward takes ds F32 [T, entries] down to dq [T, Heads*Dim], dk [T, Dim] and dweights F32 [T, Heads], which are
+// written.
+func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernels.Tensor, l *kernels.Layout,
+	x kernels.Index) {
 	mustEntries(ds, picks, l)
 	mustIndexer(x, weights, q, k, dq, dk)
 	rows, width := l.Rows(), blocks(longest(l), keyRows)
@@ -22,7 +24,8 @@ func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernel
 	masks, firsts := parts[0], parts[1]
 	for _, c := range s.calls {
 		s.multiply(c, q, k)
-		d.launch("index_gradients", warps(c.rows*x.Heads), warpThreads, 0, s.weights, dweights, s.dots, ds, weights, c.rowsAt, c.rows, x.Heads, s.topK,
+		d.launch("index_gradients", warps(c.rows*x.Heads), warpThreads, 0, s.weights, dweights, s.dots, ds, weights,
+			c.rowsAt, c.rows, x.Heads, s.topK,
 			dweights.Stride, ds.Stride, weights.Stride, float32(x.Scale))
 		s.along(c, dq, k)
 		if masks != 0 {
@@ -30,6 +33,7 @@ func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernel
 		}
 	}
 	keys := attentionParts(l, attentionRows, false)
-	d.launch(fmt.Sprintf("index_dk_%d", x.Dim), [3]int{len(keys), 1, 1}, attentionThreads, 2*2*attentionRows*(x.Dim+8), dk, ds, q, weights, k, masks, firsts, stage(d, keys),
+	d.launch(fmt.Sprintf("index_dk_%d", x.Dim), [3]int{len(keys), 1, 1}, attentionThreads, 2*2*attentionRows*(x.Dim+8),
+		dk, ds, q, weights, k, masks, firsts, stage(d, keys),
 		x.Heads, width, dk.Stride, ds.Stride, q.Stride, weights.Stride, k.Stride, float32(x.Scale))
 }

@@ -1,11 +1,13 @@
 // IndexLoss, from dots that list_dots leaves: F32 [rows of the call, heads, top_k].
 //
-//	s_e = sum over heads ascending, from +0, of w_h * max(dot_h*c, +0); then, trees over the row's entries, a block for a row:
-//	p_e = t_e/tree(t), m = max(s), y_e = Exp2((s_e-m)*log2e), z = tree(y), loss = tree(p_e*(Ln(p_e) - ((s_e-m) - Ln(z)))), the term +0 where p_e < 2^-126,
+//	s_e = sum over heads ascending, from +0, of w_h * max(dot_h*c, +0); then, trees over the row's entries, a block
+//	for a row:
+//	p_e = t_e/tree(t), m = max(s), y_e = Exp2((s_e-m)*log2e), z = tree(y), loss = tree(p_e*(Ln(p_e) - ((s_e-m) -
+//	Ln(z)))), the term +0 where p_e < 2^-126,
 //	ds_e = scale*(y_e*(1/z) - p_e)
 //
-// Every operation rounds once; nothing is stored in bf16. Bound: the bytes of the dots, 4*heads*entries a row, written and read, and the flops of list_dots, 2*heads*D a pair of
-// each tile's union.
+// Every operation rounds once; nothing is stored in bf16. Bound: the bytes of the dots, 4*heads*entries a row, written
+// and read, and the flops of list_dots, 2*heads*D a pair of each tile's union.
 #include "queries.cuh"
 
 // lanes_of gives each warp of a block of kLanes threads the lanes of a tree that the threads hold.
@@ -30,9 +32,11 @@ __device__ inline float largest_of(float own) {
   return m;
 }
 
-// index_loss: thread l of a block has entries l, l+256, ... of its row, lane l of the trees. Their scores take the place of the first head's dots; target becomes ds.
+// index_loss: thread l of a block has entries l, l+256, ... of its row, lane l of the trees. Their scores take the
+// place of the first head's dots; target becomes ds.
 extern "C" __global__ void __launch_bounds__(kLanes)
-    index_loss(float* loss, float* target, float* dots, const float* weights, const Query* queries, int heads, int top_k, int ts, int ws, float c, float scale) {
+    index_loss(float* loss, float* target, float* dots, const float* weights, const Query* queries, int heads,
+               int top_k, int ts, int ws, float c, float scale) {
   constexpr float kNormal = 1.17549435e-38f;  // 2^-126, where ln_def begins
   Query q = queries[blockIdx.x];
   int n = q.keys(top_k);

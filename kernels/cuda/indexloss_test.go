@@ -17,7 +17,8 @@ func TestLayerNormBackward(t *testing.T) {
 	for _, dtype := range dtypes {
 		for _, n := range []int{1, 7, 16, 128, 700, 2056} {
 			for _, layout := range []func(kernels.DType, int, int, float64) operand{normal, strided} {
-				operands := []operand{layout(dtype, 150, n, 1), layout(dtype, 150, n, 1), layout(dtype, 150, n, 3), normal(dtype, 1, n, 1), normal(kernels.F32, 1, n, 1), normal(kernels.F32, 1, n, 1)}
+				operands := []operand{layout(dtype, 150, n, 1), layout(dtype, 150, n, 1), layout(dtype, 150, n, 3),
+					normal(dtype, 1, n, 1), normal(kernels.F32, 1, n, 1), normal(kernels.F32, 1, n, 1)}
 				both(t, fmt.Sprint("layer norm backward of ", n), operands, func(d kernels.Device, x []kernels.Tensor) {
 					s := d.(kernels.IndexLearning)
 					s.LayerNormBackward(x[0], x[4], x[5], x[1], x[2], x[3], 1e-6, packs)
@@ -38,7 +39,8 @@ func targets(rows, cols int) operand {
 	return o
 }
 
-// lesson is operands of what an indexer learns: of lists unless topK is 0, with queries and keys of three values where scarcely, so that products are often 0.
+// lesson is operands of what an indexer learns: of lists unless topK is 0, with queries and keys of three values where
+// scarcely, so that products are often 0.
 type lesson struct {
 	l      *kernels.Layout
 	a      kernels.Attn
@@ -47,7 +49,8 @@ type lesson struct {
 	scarce bool
 }
 
-// operands are target, loss, dq, dk, dweights, a target to learn from; queries, keys and lse of attention; queries, keys, weights of the indexer; lists.
+// operands are target, loss, dq, dk, dweights, a target to learn from; queries, keys and lse of attention; queries,
+// keys, weights of the indexer; lists.
 func (c lesson) operands() []operand {
 	rows, a, x, any := c.l.Rows(), c.a, c.x, strided
 	if c.scarce {
@@ -58,9 +61,11 @@ func (c lesson) operands() []operand {
 		entries = c.topK
 	}
 	const bf16, f32 = kernels.BF16, kernels.F32
-	return []operand{targets(rows, entries), normal(f32, 1, rows, 1), strided(bf16, rows, x.Heads*x.Dim, 1), strided(bf16, rows, x.Dim, 1), strided(f32, rows, x.Heads, 1), targets(rows, entries),
+	return []operand{targets(rows, entries), normal(f32, 1, rows, 1), strided(bf16, rows, x.Heads*x.Dim, 1),
+		strided(bf16, rows, x.Dim, 1), strided(f32, rows, x.Heads, 1), targets(rows, entries),
 		any(bf16, rows, a.Heads*a.HeadDim, 1), any(bf16, rows, a.KVHeads*a.HeadDim, 1), strided(f32, rows, a.Heads, 8),
-		any(bf16, rows, x.Heads*x.Dim, 1), any(bf16, rows, x.Dim, 1), any(f32, rows, x.Heads, 1), lists(c.l, max(c.topK, 1), false)}
+		any(bf16, rows, x.Heads*x.Dim, 1), any(bf16, rows, x.Dim, 1), any(f32, rows, x.Heads, 1),
+		lists(c.l, max(c.topK, 1), false)}
 }
 
 // run is one device's.
@@ -76,7 +81,8 @@ func (c lesson) run(d kernels.Device, t []kernels.Tensor) {
 }
 
 var indexers = []kernels.Index{
-	{Heads: 3, Dim: 16, Scale: 0.25}, {Heads: 5, Dim: 128, Scale: 1 / math.Sqrt(128)}, {Heads: 64, Dim: 16, Scale: 1}, {Heads: 1, Dim: 128, Scale: 0.1},
+	{Heads: 3, Dim: 16, Scale: 0.25}, {Heads: 5, Dim: 128, Scale: 1 / math.Sqrt(128)}, {Heads: 64, Dim: 16, Scale: 1},
+	{Heads: 1, Dim: 128, Scale: 0.1},
 }
 
 // Every width of heads, lists that end anywhere in a block or a step and all keys, sequences of one row and more.
@@ -116,7 +122,8 @@ func TestIndexLessonTies(t *testing.T) {
 // Trees of more than one round of lanes.
 func TestIndexLessonLong(t *testing.T) {
 	for _, topK := range []int{0, 600} {
-		c := lesson{&kernels.Layout{Spans: []kernels.Span{{Rows: 700}}, Packs: []int32{0, 700}}, absorbedShape(headDimsAbsorbed[0], 1), indexers[0], topK, false}
+		c := lesson{&kernels.Layout{Spans: []kernels.Span{{Rows: 700}}, Packs: []int32{0, 700}},
+			absorbedShape(headDimsAbsorbed[0], 1), indexers[0], topK, false}
 		both(t, fmt.Sprintf("700 rows, lists of %d", topK), c.operands(), c.run)
 	}
 }
@@ -176,7 +183,8 @@ func TestIndexLessonComposition(t *testing.T) {
 	}
 }
 
-// Shapes are tried against the CPU when a model is built whose indexers learn: those of the goldens and of GLM-5 are admitted, others and kernels of another definition are not.
+// Shapes are tried against the CPU when a model is built whose indexers learn: those of the goldens and of GLM-5 are
+// admitted, others and kernels of another definition are not.
 func TestLearnsIndex(t *testing.T) {
 	glm5, tiny := absorbedShape(headDimsAbsorbed[2], 64), absorbedShape(headDimsAbsorbed[0], 4)
 	indexer := kernels.Index{Heads: 32, Dim: 128, TopK: 2048, Scale: 1 / math.Sqrt(128)}
@@ -193,8 +201,10 @@ func TestLearnsIndex(t *testing.T) {
 	if err := d.LearnsIndex(glm5, many); err == nil || !strings.Contains(err.Error(), "128 heads of 128 yet") {
 		t.Errorf("%+v: %v", many, err)
 	}
-	d.shapes, d.def.Exp2 = map[string]error{}, map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h, kernels.Exp2Ex2h: kernels.Exp2Poly}[d.def.Exp2]
-	if err := d.LearnsIndex(tiny, indexer); err == nil || !strings.Contains(err.Error(), "otherwise than the definition") {
+	d.shapes, d.def.Exp2 = map[string]error{}, map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h,
+		kernels.Exp2Ex2h: kernels.Exp2Poly}[d.def.Exp2]
+	if err := d.LearnsIndex(tiny, indexer); err == nil ||
+		!strings.Contains(err.Error(), "otherwise than the definition") {
 		t.Errorf("another definition than the kernels': %v", err)
 	}
 }

@@ -8,12 +8,14 @@ import "lockstep/kernels"
 func (d *Device) JoinHeads(out, own, shared kernels.Tensor) {
 	r := shared.Cols
 	heads := (out.Cols - own.Cols) / r
-	d.launch("join_heads"+suffix(out), pieces(out.Rows, out.Cols), elementThreads, 0, out, own, shared, out.Rows, heads, own.Cols/heads, r, out.Stride, own.Stride, shared.Stride)
+	d.launch("join_heads"+suffix(out), pieces(out.Rows, out.Cols), elementThreads, 0, out, own, shared, out.Rows, heads,
+		own.Cols/heads, r, out.Stride, own.Stride, shared.Stride)
 }
 
 // JoinHeadsBackward: dOwn [T, heads*n] takes its columns of dout; dshared [T, r] is the sum over heads of the others.
 func (d *Device) JoinHeadsBackward(dOwn, dshared, dout kernels.Tensor) {
 	r := dshared.Cols
 	heads := (dout.Cols - dOwn.Cols) / r
-	d.launch("join_heads_backward"+suffix(dout), pieces(dout.Rows, blocks(dOwn.Cols, 8)*8+r), elementThreads, 0, dOwn, dshared, dout, dout.Rows, heads, dOwn.Cols/heads, r, dOwn.Stride, dshared.Stride, dout.Stride)
+	d.launch("join_heads_backward"+suffix(dout), pieces(dout.Rows, blocks(dOwn.Cols, 8)*8+r), elementThreads, 0, dOwn,
+		dshared, dout, dout.Rows, heads, dOwn.Cols/heads, r, dOwn.Stride, dshared.Stride, dout.Stride)
 }

@@ -4,7 +4,8 @@ package cuda
 
 import "lockstep/kernels"
 
-// StoreKV writes rows k, v [T, KVHeads*HeadDim] to the pages of their spans. Where the cache's values are columns of its keys, those columns are written once: from v.
+// StoreKV writes rows k, v [T, KVHeads*HeadDim] to the pages of their spans. Where the cache's values are columns of
+// its keys, those columns are written once: from v.
 func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) {
 	mustBF16(cache.K, cache.V, k, v)
 	to := make([]int32, l.Rows())
@@ -21,5 +22,6 @@ func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layou
 	default:
 		cache.K, k = cache.K.ColRange(v.Cols, k.Cols), k.ColRange(v.Cols, k.Cols)
 	}
-	d.launch("store_kv", parts(len(to), k.Cols, v.Cols), warpThreads, 0, cache.K, cache.V, k, v, stage(d, to), len(to), k.Cols, v.Cols, cache.K.Stride, cache.V.Stride, k.Stride, v.Stride)
+	d.launch("store_kv", parts(len(to), k.Cols, v.Cols), warpThreads, 0, cache.K, cache.V, k, v, stage(d, to), len(to),
+		k.Cols, v.Cols, cache.K.Stride, cache.V.Stride, k.Stride, v.Stride)
 }

@@ -12,9 +12,10 @@ import (
 	"lockstep/kernels"
 )
 
-// launch enqueues a kernel over grid blocks of threads. Parameters are tensors (their addresses), addresses, int and bool as int32, int64, float32, float64,
-// and first of all, if there is one, the bytes of a struct. A launch of a repeated sequence that is equal to the last one in its place allocates nothing: nothing here keeps
-// the name or a parameter.
+// launch enqueues a kernel over grid blocks of threads. Parameters are tensors (their addresses), addresses, int and
+// bool as int32, int64, float32, float64, and first of all, if there is one, the bytes of a struct. A launch of a
+// repeated sequence that is equal to the last one in its place allocates nothing: nothing here keeps the name or a
+// parameter.
 func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params ...any) {
 	f, ok := d.kernels[kernel]
 	if !ok {

@@ -1,4 +1,5 @@
-// LayerNorm and its gradient: a warp for a row. Bound: the bytes of x and out; of x, dy, dx and twice the fp32 of what rows add to the gradients of w and bias.
+// LayerNorm and its gradient: a warp for a row. Bound: the bytes of x and out; of x, dy, dx and twice the fp32 of what
+// rows add to the gradients of w and bias.
 //   mean = tree(x)/n, c = x - mean, rstd = 1/sqrt(tree(c*c)/n + eps), xh = c*rstd; out = round(xh*w + bias)
 //   dx = round(rstd*((g - tree(g)/n) - xh*(tree(g*xh)/n))), g = dy*w; dw[j] += dy*xh and dbias[j] += dy, sums over rows
 #include "rows.cuh"
@@ -49,7 +50,8 @@ KERNELS(layer_norm, LAYER_NORM, (out, x, w, bias, rows, n, os, xs, eps))
 
 // along and plain F32 [rows, n] are what each row adds to dw and to dbias.
 template <class T>
-__device__ void layer_norm_backward(T* dx, float* along, float* plain, const T* dy, const T* x, const T* w, int rows, int n, int dxs, int dys, int xs, float eps) {
+__device__ void layer_norm_backward(T* dx, float* along, float* plain, const T* dy, const T* x, const T* w, int rows,
+                                    int n, int dxs, int dys, int xs, float eps) {
   int r = warp_row();
   if (r >= rows) return;
   Standard<T> row(x + (size_t)r * xs, n, eps);
@@ -82,5 +84,7 @@ __device__ void layer_norm_backward(T* dx, float* along, float* plain, const T* 
     store8(dx + (size_t)r * dxs + i, left, g);
   }
 }
-#define LAYER_NORM_BACKWARD(T) (T * dx, float* along, float* plain, const T* dy, const T* x, const T* w, int rows, int n, int dxs, int dys, int xs, float eps)
+#define LAYER_NORM_BACKWARD(T)                                                                                         \
+  (T * dx, float* along, float* plain, const T* dy, const T* x, const T* w, int rows, int n, int dxs, int dys, int xs, \
+   float eps)
 KERNELS(layer_norm_backward, LAYER_NORM_BACKWARD, (dx, along, plain, dy, x, w, rows, n, dxs, dys, xs, eps))

@@ -1,12 +1,15 @@
-// Products along lists of keys, for what an indexer learns (indexloss.cu, indexgrad.cu); all its heads share a row's one key. For the queries of a tile, which see much the same keys:
+// Products along lists of keys, for what an indexer learns (indexloss.cu, indexgrad.cu); all its heads share a row's
+// one key. For the queries of a tile, which see much the same keys:
 //
 //	list_union   the keys on any of their lists, ascending, and where on that union each entry of a list is
-//	list_dots    goes along the union's keys in blocks of 64, multiplies all pairs of a query and a head with them, and keeps what is on the pair's list
-//	list_along   goes along the union's keys and adds, for each pair by itself, steps of 16 entries of its list; a block for a slice of the columns
+//	list_dots goes along the union's keys in blocks of 64, multiplies all pairs of a query and a head with them, and
+//	keeps what is on the pair's list
+//	list_along goes along the union's keys and adds, for each pair by itself, steps of 16 entries of its list; a block
+//	for a slice of the columns
 //	list_masks   a bit for each row and key: it is on the row's list
 //
-// What bounds them are bytes: a tile brings a key once for all its pairs, and list_along reads 2*D bytes of shared memory for an entry of a pair, with conflicts of banks.
-// The dots are dense over the union.
+// What bounds them are bytes: a tile brings a key once for all its pairs, and list_along reads 2*D bytes of shared
+// memory for an entry of a pair, with conflicts of banks. The dots are dense over the union.
 #include "queries.cuh"
 #include "scan.cuh"
 
@@ -14,12 +17,14 @@ extern __shared__ __align__(16) char shared[];
 
 constexpr int kUnionThreads = 512;
 
-// list_union: for each tile the rows of the keys on its lists, rows int32 [tiles, most], their number in counts, and at int32 [rows of the call, top_k], the place of
-// each entry of a list among them. Shared memory has a bit for each position up to the tile's last. picks nil: lists are all keys up to a row's own.
+// list_union: for each tile the rows of the keys on its lists, rows int32 [tiles, most], their number in counts, and at
+// int32 [rows of the call, top_k], the place of each entry of a list among them. Shared memory has a bit for each
+// position up to the tile's last. picks nil: lists are all keys up to a row's own.
 extern "C" __global__ void __launch_bounds__(kUnionThreads)
     list_union(int* rows, int* at, int* counts, const int* picks, const Queries* tiles, int top_k, int most, int ps) {
   Queries t = tiles[blockIdx.x];
-  int words = (t.pos + t.count + 63) / 64, each = (words + kUnionThreads - 1) / kUnionThreads, from = min((int)threadIdx.x * each, words), to = min(from + each, words);
+  int words = (t.pos + t.count + 63) / 64, each = (words + kUnionThreads - 1) / kUnionThreads,
+      from = min((int)threadIdx.x * each, words), to = min(from + each, words);
   u64* bits = (u64*)shared;
   int* before = (int*)(bits + words);
   auto entries = [&](auto f) {
@@ -42,35 +47,51 @@ extern "C" __global__ void __launch_bounds__(kUnionThreads)
   }
   if (threadIdx.x == 0) counts[blockIdx.x] = total;
   __syncthreads();
-  entries([&](int r, int e, int j) { at[(size_t)(t.first + r) * top_k + e] = before[j / 64] + __popcll(bits[j / 64] & ((1ull << j % 64) - 1)); });
+  entries([&](int r, int e, int j) {
+    at[(size_t)(t.first + r) * top_k + e] = before[j / 64] + __popcll(bits[j / 64] & ((1ull << j % 64) - 1));
+  });
 }
 
-// Dots is the shared memory of list_dots: 64 pairs, and two blocks of 64 keys, each of which then holds the block's dots.
+// Dots is the shared memory of list_dots: 64 pairs, and two blocks of 64 keys, each of which then holds the block's
+// dots.
 template <int D>
 struct Dots {
-  static constexpr int kSize = kRows * (D + 8) * 2, kStride = kRows + 4, kStage = kSize > kRows * kStride * 4 ? kSize : kRows * kStride * 4;
+  static constexpr int kSize = kRows * (D + 8) * 2, kStride = kRows + 4,
+                       kStage = kSize > kRows * kStride * 4 ? kSize : kRows * kStride * 4;
 };
 
-// list_dots: dots F32 [rows of the call, heads, top_k] of q [T, heads*D] and the keys k [T, D] on the lists. Grid: tiles, parts of the union.
+// list_dots: dots F32 [rows of the call, heads, top_k] of q [T, heads*D] and the keys k [T, D] on the lists. Grid:
+// tiles, parts of the union.
 template <int D>
-__device__ inline void list_dots(float* dots, const u16* q, const u16* k, const Queries* tiles, const int* rows, const int* at, const int* counts, int heads, int top_k, int most,
-                                   int qs, int ks) {
+__device__ inline void list_dots(float* dots, const u16* q, const u16* k, const Queries* tiles, const int* rows,
+                                 const int* at, const int* counts, int heads, int top_k, int most, int qs, int ks) {
   using M = Dots<D>;
   Queries t = tiles[blockIdx.x];
   int lane = warp_lane(), first = threadIdx.x / kWarp * 16, pairs = t.count * heads, n = counts[blockIdx.x];
-  int blocks = (n + kRows - 1) / kRows, x = (int)((long long)blocks * blockIdx.y / gridDim.y) * kRows, end = min(n, (int)((long long)blocks * (blockIdx.y + 1) / gridDim.y) * kRows);
+  int blocks = (n + kRows - 1) / kRows, x = (int)((long long)blocks * blockIdx.y / gridDim.y) * kRows,
+      end = min(n, (int)((long long)blocks * (blockIdx.y + 1) / gridDim.y) * kRows);
   const int* own = rows + (size_t)blockIdx.x * most;
   auto stage = [&](int x) { return shared + M::kSize + x / kRows % 2 * M::kStage; };
   auto fetch = [&](int x) {
-    if (x < end) load_rows<D, kRows, 128>((u16*)stage(x), min(kRows, n - x), [&](int i) { return k + (long long)own[x + i] * ks; });
+    if (x < end)
+      load_rows<D, kRows, 128>((u16*)stage(x), min(kRows, n - x),
+                               [&](int i) { return k + (long long)own[x + i] * ks; });
     commit();
   };
-  load_rows<D, kRows, 128>((u16*)shared, pairs, [&](int r) { return q + (long long)(t.row + r / heads) * qs + r % heads * D; });
+  load_rows<D, kRows, 128>((u16*)shared, pairs,
+                           [&](int r) { return q + (long long)(t.row + r / heads) * qs + r % heads * D; });
   fetch(x);
   fetch(x + kRows);
 
-  // The lanes of a warp share its 16 pairs, fewer pairs more lanes each; a lane goes along every `many`-th entry of its pair's list.
-  int mine = max(min(16, pairs - first), 1), many = mine > 8 ? 2 : mine > 4 ? 4 : mine > 2 ? 8 : mine > 1 ? 16 : 32, pair = first + lane / many, entries = 0;
+  // The lanes of a warp share its 16 pairs, fewer pairs more lanes each; a lane goes along every `many`-th entry of its
+  // pair's list.
+  int mine = max(min(16, pairs - first), 1),
+      many = mine > 8   ? 2
+             : mine > 4 ? 4
+             : mine > 2 ? 8
+             : mine > 1 ? 16
+                        : 32,
+      pair = first + lane / many, entries = 0;
   const int* place = at;
   float* to = dots;
   if (pair < pairs) {
@@ -97,7 +118,9 @@ __device__ inline void list_dots(float* dots, const u16* q, const u16* k, const 
 #pragma unroll
       for (int j = 0; j < 8; j++)
 #pragma unroll
-        for (int h = 0; h < 2; h++) *(float2*)(board + (lane / 4 + 8 * h) * M::kStride + j * 8 + lane % 4 * 2) = make_float2(s[j][2 * h], s[j][2 * h + 1]);
+        for (int h = 0; h < 2; h++)
+          *(float2*)(board + (lane / 4 + 8 * h) * M::kStride + j * 8 + lane % 4 * 2) =
+              make_float2(s[j][2 * h], s[j][2 * h + 1]);
       __syncwarp();
       while (next < min(x + kRows, n)) {
         to[e] = board[(pair - first) * M::kStride + next - x];
@@ -110,15 +133,17 @@ __device__ inline void list_dots(float* dots, const u16* q, const u16* k, const 
   }
 }
 
-#define LIST_DOTS(D)                                                                                                                                                            \
-  extern "C" __global__ void __launch_bounds__(128) list_dots_##D(float* dots, const u16* q, const u16* k, const Queries* tiles, const int* rows, const int* at, const int* counts, \
-                                                                  int heads, int top_k, int most, int qs, int ks) {                                                             \
-    list_dots<D>(dots, q, k, tiles, rows, at, counts, heads, top_k, most, qs, ks);                                                                                              \
+#define LIST_DOTS(D)                                                                                               \
+  extern "C" __global__ void __launch_bounds__(128)                                                                \
+      list_dots_##D(float* dots, const u16* q, const u16* k, const Queries* tiles, const int* rows, const int* at, \
+                    const int* counts, int heads, int top_k, int most, int qs, int ks) {                           \
+    list_dots<D>(dots, q, k, tiles, rows, at, counts, heads, top_k, most, qs, ks);                                 \
   }
 LIST_DOTS(16)
 LIST_DOTS(128)
 
-constexpr int kAlongWarps = 8, kAlongThreads = kAlongWarps * kWarp, kOwn = kRows / kAlongWarps, kRing = 9;  // lists.go has kRing too: blocks of the union in shared memory
+// lists.go has kRing too: blocks of the union in shared memory
+constexpr int kAlongWarps = 8, kAlongThreads = kAlongWarps * kWarp, kOwn = kRows / kAlongWarps, kRing = 9;
 
 // Along is the shared memory of list_along: the ring, rows of zeros and those that a warp brings for itself.
 template <int C>
@@ -139,10 +164,12 @@ struct Chain {
   u32 weights[2];   // the step's operands
 };
 
-// list_along: out [T, heads*width] = round(chain over the list, of weights [pairs, 64*blocks] and rows of x [T, width], + 0). Grid: tiles, slices of C columns.
+// list_along: out [T, heads*width] = round(chain over the list, of weights [pairs, 64*blocks] and rows of x [T, width],
+// + 0). Grid: tiles, slices of C columns.
 template <int C>
-__device__ inline void list_along(u16* out, const u16* x, const u16* weights, const Queries* tiles, const int* rows, const int* at, const int* counts, int heads, int width, int top_k,
-                                  int most, int os, int xs) {
+__device__ inline void list_along(u16* out, const u16* x, const u16* weights, const Queries* tiles, const int* rows,
+                                  const int* at, const int* counts, int heads, int width, int top_k, int most, int os,
+                                  int xs) {
   constexpr int kPieces = C / 8;
   Along<C> ring = {(u16*)shared};
   Queries t = tiles[blockIdx.x];
@@ -157,12 +184,14 @@ __device__ inline void list_along(u16* out, const u16* x, const u16* weights, co
     }
     commit();
   };
-  auto again = [&](int place) {  // a list with wide gaps: brings the rows of a step by the warp itself, and names the lane's
+  // a list with wide gaps: brings the rows of a step by the warp itself, and names the lane's
+  auto again = [&](int place) {
     __syncwarp();
 #pragma unroll
     for (int p = lane; p < 16 * kPieces; p += kWarp) {
       int k = p / kPieces, piece = p % kPieces * 8, of = __shfl_sync(~0u, place, (k & 7) | (k & 8) << 1);
-      *(uint4*)(ring.extra(k) + piece) = of >= 0 ? *(const uint4*)(x + (long long)own[of] * xs + piece) : make_uint4(0, 0, 0, 0);
+      *(uint4*)(ring.extra(k) + piece) =
+          of >= 0 ? *(const uint4*)(x + (long long)own[of] * xs + piece) : make_uint4(0, 0, 0, 0);
     }
     __syncwarp();
     return (const u16*)ring.extra((lane & 7) + (lane >> 4) * 8);
@@ -227,15 +256,17 @@ __device__ inline void list_along(u16* out, const u16* x, const u16* weights, co
   }
 }
 
-#define LIST_ALONG(C)                                                                                                                                                           \
-  extern "C" __global__ void __launch_bounds__(kAlongThreads, 2) list_along_##C(u16* out, const u16* x, const u16* weights, const Queries* tiles, const int* rows, const int* at, \
-                                                                                const int* counts, int heads, int width, int top_k, int most, int os, int xs) {                 \
-    list_along<C>(out, x, weights, tiles, rows, at, counts, heads, width, top_k, most, os, xs);                                                                                 \
+#define LIST_ALONG(C)                                                                                                  \
+  extern "C" __global__ void __launch_bounds__(kAlongThreads, 2)                                                       \
+      list_along_##C(u16* out, const u16* x, const u16* weights, const Queries* tiles, const int* rows, const int* at, \
+                     const int* counts, int heads, int width, int top_k, int most, int os, int xs) {                   \
+    list_along<C>(out, x, weights, tiles, rows, at, counts, heads, width, top_k, most, os, xs);                        \
   }
 LIST_ALONG(16)
 LIST_ALONG(64)
 
-// list_masks: masks [T, width], bit j of word b: key 64*b + j is on the row's list; firsts int32 [T, width]: entries before key 64*b. A thread for a word.
+// list_masks: masks [T, width], bit j of word b: key 64*b + j is on the row's list; firsts int32 [T, width]: entries
+// before key 64*b. A thread for a word.
 KERNEL(list_masks, u64* masks, int* firsts, const int* picks, const Query* queries, int width, int top_k, int ps) {
   Query q = queries[blockIdx.x];
   int b = blockIdx.y * blockDim.x + threadIdx.x, low = 0, high = q.keys(top_k), n = high;

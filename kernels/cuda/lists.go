@@ -30,7 +30,8 @@ type listed struct {
 }
 
 // listed plans a call; more are further pieces of its workspace, in fp32 numbers.
-func (d *Device) listed(k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index, more ...int) (*listed, []cu.DevicePtr) {
+func (d *Device) listed(k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index, more ...int) (*listed,
+	[]cu.DevicePtr) {
 	each := attentionRows / x.Heads
 	s := &listed{d: d, picks: picks, x: x, topK: picks.Cols}
 	if picks.IsNil() {
@@ -40,19 +41,22 @@ func (d *Device) listed(k, picks kernels.Tensor, l *kernels.Layout, x kernels.In
 	s.queryPlan = planQueries(d, kernels.KV{K: k}, l, each, 4*x.Heads*wide)
 	s.most = min(s.longest, each*s.topK)
 	pairs := s.mostRows * x.Heads
-	parts := d.floats(append([]int{s.mostTiles * s.most, s.mostRows * s.topK, s.mostTiles, pairs * s.topK, (pairs*wide + 1) / 2}, more...)...)
+	parts := d.floats(append([]int{s.mostTiles * s.most, s.mostRows * s.topK, s.mostTiles, pairs * s.topK,
+		(pairs*wide + 1) / 2}, more...)...)
 	s.rows, s.at, s.counts, s.dots, s.weights = parts[0], parts[1], parts[2], parts[3], parts[4]
 	return s, parts[5:]
 }
 
-// multiply finds the keys on the lists of each tile of a call and writes their dots with q [T, Heads*Dim]; k [T, Dim]. Few tiles are cut into parts of their keys, so that blocks
-// fill the card twice.
+// multiply finds the keys on the lists of each tile of a call and writes their dots with q [T, Heads*Dim]; k [T, Dim].
+// Few tiles are cut into parts of their keys, so that blocks fill the card twice.
 func (s *listed) multiply(c queryCall, q, k kernels.Tensor) {
-	s.d.launch("list_union", [3]int{c.tiles, 1, 1}, unionThreads, 12*blocks(s.longest, 64), s.rows, s.at, s.counts, s.picks, c.tilesAt, s.topK, s.most, s.picks.Stride)
+	s.d.launch("list_union", [3]int{c.tiles, 1, 1}, unionThreads, 12*blocks(s.longest, 64), s.rows, s.at, s.counts,
+		s.picks, c.tilesAt, s.topK, s.most, s.picks.Stride)
 	parts := min(blocks(2*s.d.processors, c.tiles), blocks(s.most, keyRows))
 	size := 2 * attentionRows * (s.x.Dim + 8)
 	shared := size + 2*max(size, 4*keyRows*(keyRows+4))
-	s.d.launch(fmt.Sprintf("list_dots_%d", s.x.Dim), [3]int{c.tiles, parts, 1}, dotsThreads, shared, s.dots, q, k, c.tilesAt, s.rows, s.at, s.counts, s.x.Heads, s.topK, s.most,
+	s.d.launch(fmt.Sprintf("list_dots_%d", s.x.Dim), [3]int{c.tiles, parts, 1}, dotsThreads, shared, s.dots, q, k,
+		c.tilesAt, s.rows, s.at, s.counts, s.x.Heads, s.topK, s.most,
 		q.Stride, k.Stride)
 }
 
@@ -63,12 +67,14 @@ func (s *listed) along(c queryCall, out, k kernels.Tensor) {
 		slice = 16
 	}
 	shared := 2 * (slice + 8) * (alongBlocks*keyRows + 1 + alongThreads/32*16)
-	s.d.launch(fmt.Sprintf("list_along_%d", slice), [3]int{c.tiles, blocks(s.x.Dim, slice), 1}, alongThreads, shared, out, k, s.weights, c.tilesAt, s.rows, s.at, s.counts,
+	s.d.launch(fmt.Sprintf("list_along_%d", slice), [3]int{c.tiles, blocks(s.x.Dim, slice), 1}, alongThreads, shared,
+		out, k, s.weights, c.tilesAt, s.rows, s.at, s.counts,
 		s.x.Heads, s.x.Dim, s.topK, s.most, out.Stride, k.Stride)
 }
 
 // mark writes a bit for each row and key of a call, and how many entries lie before each 64 keys.
 func (s *listed) mark(c queryCall, masks, firsts cu.DevicePtr) {
 	width := blocks(s.longest, keyRows)
-	s.d.launch("list_masks", [3]int{c.rows, blocks(width, warpThreads), 1}, warpThreads, 0, masks, firsts, s.picks, c.rowsAt, width, s.topK, s.picks.Stride)
+	s.d.launch("list_masks", [3]int{c.rows, blocks(width, warpThreads), 1}, warpThreads, 0, masks, firsts, s.picks,
+		c.rowsAt, width, s.topK, s.picks.Stride)
 }

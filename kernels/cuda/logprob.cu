@@ -1,7 +1,10 @@
-// LogProb and its gradient: a block for a row, a warp for each vocabulary block of 1024, which it holds in registers, and one to merge them; the gradient, a thread for eight columns.
-// Bound: the bytes of logits; with exp2 as a polynomial, instructions. On an H200, 4096 rows of 32,000: 121 us, 103% of a copy's bandwidth, by ex2h; 155 us, 80%, by poly. Before, a block
-// was read twice and a thread merged them: 163 and 185 us.
-//   z = x*inv; m_b = max, s_b = tree(Exp2((z-m_b)*log2e)); m' = max(m, m_b), s = s*Exp2((m-m')*log2e) + s_b*Exp2((m_b-m')*log2e); logprob = (z_target - m) - Ln(s)
+// LogProb and its gradient: a block for a row, a warp for each vocabulary block of 1024, which it holds in registers,
+// and one to merge them; the gradient, a thread for eight columns.
+// Bound: the bytes of logits; with exp2 as a polynomial, instructions. On an H200, 4096 rows of 32,000: 121 us, 103% of
+// a copy's bandwidth, by ex2h; 155 us, 80%, by poly. Before, a block was read twice and a thread merged them: 163 and
+// 185 us.
+//   z = x*inv; m_b = max, s_b = tree(Exp2((z-m_b)*log2e)); m' = max(m, m_b), s = s*Exp2((m-m')*log2e) +
+//   s_b*Exp2((m_b-m')*log2e); logprob = (z_target - m) - Ln(s)
 //   dlogits[j] = round((dlogprob*inv)*([j = target] - Exp2((z_j-m)*log2e)*(1/s)))
 #include "rows.cuh"
 
@@ -10,7 +13,8 @@ constexpr int kVocabBlock = 1024, kPieces = kVocabBlock / kLanes, kThreads = 256
 // factor is the inverse temperature of a row.
 __device__ inline float factor(const float* inv, int row) { return inv ? inv[row] : 1.f; }
 
-// Merged is (m, s) of the blocks up to one. The maxima before each are the same in any order, so a warp has the factors of 32 blocks at once; s alone is a chain.
+// Merged is (m, s) of the blocks up to one. The maxima before each are the same in any order, so a warp has the factors
+// of 32 blocks at once; s alone is a chain.
 struct Merged {
   float m, s;
   __device__ void next(const float* ms, const float* sums, int count, bool first) {
@@ -75,7 +79,8 @@ __device__ inline void block_of(float& m, float& s, const float* x, int n, float
 extern __shared__ float merging[];  // m, then s, of a row's blocks
 
 extern "C" __global__ void __launch_bounds__(kThreads, 4)
-    log_prob(float* logprob, float* stats, const float* logits, const int* targets, const float* inv, int cols, int ls, int ss) {
+    log_prob(float* logprob, float* stats, const float* logits, const int* targets, const float* inv, int cols, int ls,
+             int ss) {
   int t = blockIdx.x, id = targets[t], count = (cols + kVocabBlock - 1) / kVocabBlock;
   float *ms = merging, *sums = merging + count, f = factor(inv, t);
   const float* x = logits + (size_t)t * ls;
@@ -96,12 +101,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 4)
 }
 
 template <class T>
-__device__ void log_prob_backward(T* dlogits, const float* dlogprob, const float* stats, const float* logits, const int* targets, const float* inv, int rows,
-                                  int cols, int ds, int ls, int ss) {
+__device__ void log_prob_backward(T* dlogits, const float* dlogprob, const float* stats, const float* logits,
+                                  const int* targets, const float* inv, int rows, int cols, int ds, int ls, int ss) {
   Piece at(cols);
   if (at.row >= rows) return;
   int id = targets[at.row], left = cols - at.col;
-  float f = factor(inv, at.row), g = dlogprob[at.row] * f, m = stats[(size_t)at.row * ss], r = 1.f / stats[(size_t)at.row * ss + 1], v[kEight];
+  float f = factor(inv, at.row), g = dlogprob[at.row] * f, m = stats[(size_t)at.row * ss],
+        r = 1.f / stats[(size_t)at.row * ss + 1], v[kEight];
   load8(logits + (size_t)at.row * ls + at.col, left, v);
 #pragma unroll
   for (int j = 0; j < kEight; j++) {
@@ -110,6 +116,7 @@ __device__ void log_prob_backward(T* dlogits, const float* dlogprob, const float
   }
   store8(dlogits + (size_t)at.row * ds + at.col, left, v);
 }
-#define LOG_PROB_BACKWARD(T)                                                                                                                        \
-  (T * dlogits, const float* dlogprob, const float* stats, const float* logits, const int* targets, const float* inv, int rows, int cols, int ds, int ls, int ss)
+#define LOG_PROB_BACKWARD(T)                                                                                          \
+  (T * dlogits, const float* dlogprob, const float* stats, const float* logits, const int* targets, const float* inv, \
+   int rows, int cols, int ds, int ls, int ss)
 KERNELS(log_prob_backward, LOG_PROB_BACKWARD, (dlogits, dlogprob, stats, logits, targets, inv, rows, cols, ds, ls, ss))

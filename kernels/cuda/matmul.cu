@@ -1,13 +1,15 @@
-// MatMul, MatMulT and WeightGrad by the dot step tc16: one accumulator for each output, k ascending in steps of 16, terms (or packs) in turn, the last step of
-// each filled with zeros; one rounding at the end, or none into F32. A block computes 128 x 128 outputs, 8 warps of 64 x 32, from three stages of 32 k in
-// shared memory. Bound: 2*M*N*K flops of the tensor cores, of which mma.sync reaches some 60%: for cards without wgmma, and for operands that TMA cannot
-// copy.
-//   nt: out[m,n] = chain of x[m,k]*w[n,k];  nn: out[m,k] = chain of x[m,n]*w[n,k];  weight_grad: dw[n,k] += chain over rows of dy[row,n]*x[row,k]
+// MatMul, MatMulT and WeightGrad by the dot step tc16: one accumulator for each output, k ascending in steps of 16,
+// terms (or packs) in turn, the last step of each filled with zeros; one rounding at the end, or none into F32. A block
+// computes 128 x 128 outputs, 8 warps of 64 x 32, from three stages of 32 k in shared memory. Bound: 2*M*N*K flops of
+// the tensor cores, of which mma.sync reaches some 60%: for cards without wgmma, and for operands that TMA cannot copy.
+//   nt: out[m,n] = chain of x[m,k]*w[n,k]; nn: out[m,k] = chain of x[m,n]*w[n,k]; weight_grad: dw[n,k] += chain over
+//   rows of dy[row,n]*x[row,k]
 #include "mma.cuh"
 
 constexpr int kTile = 128, kDepth = 32, kStages = 3, kThreads = 256;
 constexpr int kAlong = kDepth + 8, kAcross = kTile + 8;  // padded rows of shared memory: along k, or across it
-constexpr int kPart = kTile * kAlong;                    // elements of an operand in a stage, the larger of both layouts
+// elements of an operand in a stage, the larger of both layouts
+constexpr int kPart = kTile * kAlong;
 
 // Operand is one side of a product: element (i, k) at p[i*ld + k] where ALONG, else at p[k*ld + i]; i below n counts.
 struct Operand {
@@ -102,11 +104,13 @@ __device__ inline void each(Tile& t, F f) {
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
-      for (int v = 0; v < 4; v++) f(warp / 4 * 64 + i * 16 + lane / 4 + v / 2 * 8, warp % 4 * 32 + j * 8 + lane % 4 * 2 + v % 2, t.c[i][j][v]);
+      for (int v = 0; v < 4; v++)
+        f(warp / 4 * 64 + i * 16 + lane / 4 + v / 2 * 8, warp % 4 * 32 + j * 8 + lane % 4 * 2 + v % 2, t.c[i][j][v]);
 }
 
-// Term is one piece of the chain, for columns [from, to) of out: X with its row stride, W with its row stride and the distance of its groups. Tiles lie in such a range or
-// beside it. Where rows take turns, `turn` is the distance in X from a row of one group to that of the next; a block's group is blockIdx.z.
+// Term is one piece of the chain, for columns [from, to) of out: X with its row stride, W with its row stride and the
+// distance of its groups. Tiles lie in such a range or beside it. Where rows take turns, `turn` is the distance in X
+// from a row of one group to that of the next; a block's group is blockIdx.z.
 struct Term {
   const u16 *x, *w;
   long long ldx, ldw, group, k, turn;
@@ -134,7 +138,8 @@ __device__ inline bool rows_of(const int* offsets, int groups, int packs, int m,
 }
 
 template <bool BK, bool VECTOR, class T>
-__device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n, const Term* terms, int count, long long turn) {
+__device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n,
+                              const Term* terms, int count, long long turn) {
   int group, from, to, own = blockIdx.z;
   if (!rows_of(offsets, groups, packs, m, group, from, to)) return;
   int col = begin + blockIdx.x * kTile;
@@ -153,11 +158,11 @@ __device__ inline void matmul(T* out, long long ldo, const int* offsets, int gro
 }
 
 // A launch computes columns [begin, n) of out.
-#define MATMUL(name, BK, VECTOR, T)                                                                                                                       \
-  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n, Term t0, Term t1, Term t2, Term t3, Term t4, \
-         int count, long long turn) {                                                                                                                     \
-    Term terms[] = {t0, t1, t2, t3, t4};                                                                                                                  \
-    matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, begin, n, terms, count, turn);                                                                \
+#define MATMUL(name, BK, VECTOR, T)                                                                                \
+  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n, Term t0, \
+         Term t1, Term t2, Term t3, Term t4, int count, long long turn) {                                          \
+    Term terms[] = {t0, t1, t2, t3, t4};                                                                           \
+    matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, begin, n, terms, count, turn);                         \
   }
 MATMUL(nt_vector_f32, true, true, float)
 MATMUL(nt_vector_bf16, true, true, u16)
@@ -168,32 +173,36 @@ MATMUL(nn_vector_bf16, false, true, u16)
 MATMUL(nn_any_f32, false, false, float)
 MATMUL(nn_any_bf16, false, false, u16)
 
-// weight_grad is of group blockIdx.z. Where groups are interleaved (in dy by turn_y elements from one group to the next, in x
-// by turn_x), all have the first's offsets, and a weight that they share is of `turns` groups: a pack's rows of each group in
-// order, then the next pack's.
+// weight_grad is of group blockIdx.z. Where groups are interleaved (in dy by turn_y elements from one group to the
+// next, in x by turn_x), all have the first's offsets, and a weight that they share is of `turns` groups: a pack's rows
+// of each group in order, then the next pack's.
 template <bool VECTOR>
-__device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k, int turns, long long turn_y,
+__device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long long ldy, long long ldx,
+                                   const int* offsets, int packs, int n, int k, int turns, long long turn_y,
                                    long long turn_x) {
   int row = blockIdx.y * kTile, col = blockIdx.x * kTile, e = blockIdx.z, first = turn_y ? 0 : e * packs;
   if (offsets[first] == offsets[first + packs]) return;
   float* to = dw + (long long)e * n * k;
   Tile t;
-  each(t, [&](int i, int j, float& v) { v = row + i < n && col + j < k ? to[(long long)(row + i) * k + col + j] : 0.f; });
+  each(t,
+       [&](int i, int j, float& v) { v = row + i < n && col + j < k ? to[(long long)(row + i) * k + col + j] : 0.f; });
   for (int p = first; p < first + packs; p++)
     for (int own = e; own < e + turns; own++) {
       long long from = offsets[p];
       int rows = offsets[p + 1] - (int)from;
       const u16 *a = dy + own * turn_y + from * ldy + row, *b = x + own * turn_x + from * ldx + col;
-      if (rows > 0) chain<false, false, VECTOR>(t, {a, ldy, min(kTile, n - row)}, {b, ldx, min(kTile, k - col)}, rows, shared);
+      if (rows > 0)
+        chain<false, false, VECTOR>(t, {a, ldy, min(kTile, n - row)}, {b, ldx, min(kTile, k - col)}, rows, shared);
     }
   each(t, [&](int i, int j, float v) {
     if (row + i < n && col + j < k) to[(long long)(row + i) * k + col + j] = v;
   });
 }
 
-#define WEIGHT_GRAD(name, VECTOR)                                                                                                                                                    \
-  KERNEL(name, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, int n, int k, int turns, long long turn_y, long long turn_x) { \
-    weight_grad<VECTOR>(dw, dy, x, ldy, ldx, offsets, packs, n, k, turns, turn_y, turn_x);                                                                                          \
+#define WEIGHT_GRAD(name, VECTOR)                                                                                   \
+  KERNEL(name, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, \
+         int n, int k, int turns, long long turn_y, long long turn_x) {                                             \
+    weight_grad<VECTOR>(dw, dy, x, ldy, ldx, offsets, packs, n, k, turns, turn_y, turn_x);                          \
   }
 WEIGHT_GRAD(weight_grad_vector, true)
 WEIGHT_GRAD(weight_grad_any, false)

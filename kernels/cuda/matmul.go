@@ -13,7 +13,8 @@ const (
 	matmulTile    = 128
 	matmulThreads = 256
 	matmulShared  = 3 * 2 * matmulTile * (32 + 8) * 2 // bytes
-	mostTerms     = 5                                 // of a launch: a stacked projection and the adapters of four parts
+	// of a launch: a stacked projection and the adapters of four parts
+	mostTerms = 5
 )
 
 // MatMul: out[m,n] = round(dot over the terms, over k of x[m,k]*w[n,k]).
@@ -53,7 +54,8 @@ type window struct {
 	terms    []kernels.Term
 }
 
-// windows are all columns at once where terms begin and end at multiples of a tile, else runs of columns that the same terms cover.
+// windows are all columns at once where terms begin and end at multiples of a tile, else runs of columns that the same
+// terms cover.
 func windows(n, tile int, terms []kernels.Term) (all []window) {
 	runs := kernels.Runs(n, terms)
 	whole := len(terms) <= mostTerms
@@ -106,12 +108,15 @@ func (d *Device) productPortable(layout string, w window, out kernels.Tensor, g 
 			group = 0 // all share it
 		}
 		from, to := t.Columns(out.Cols)
-		params = append(params, t.X, t.W, int64(each*t.X.Stride), int64(t.W.Stride), int64(group), int64(t.X.Cols), int64(t.X.Stride), from, to)
+		params = append(params, t.X, t.W, int64(each*t.X.Stride), int64(t.W.Stride), int64(group), int64(t.X.Cols),
+			int64(t.X.Stride), from, to)
 	}
-	d.launch(layout+kind+suffix(out), [3]int{blocks(w.to-w.from, matmulTile), tiles, each}, matmulThreads, matmulShared, append(params, len(w.terms), turn)...)
+	d.launch(layout+kind+suffix(out), [3]int{blocks(w.to-w.from, matmulTile), tiles, each}, matmulThreads, matmulShared,
+		append(params, len(w.terms), turn)...)
 }
 
-// WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each group.
+// WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each
+// group.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	mustBF16(dy, x)
 	switch {
@@ -122,18 +127,22 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		d.weightGradTurns(dw, dy, x, g)
 		return
 	}
-	d.launch(weightGradFor(dy, x), [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), g.Count}, matmulThreads, matmulShared,
+	d.launch(weightGradFor(dy, x), [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), g.Count},
+		matmulThreads, matmulShared,
 		dw, dy, x, int64(dy.Stride), int64(x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, 1, int64(0), int64(0))
 }
 
-// weightGradTurns is WeightGrad by mma.sync of interleaved groups: a block for each, or one for all where they share a weight.
+// weightGradTurns is WeightGrad by mma.sync of interleaved groups: a block for each, or one for all where they share a
+// weight.
 func (d *Device) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	side, turns := g.Count, 1
 	if dw.Groups == 1 {
 		side, turns = 1, g.Count
 	}
-	d.launch(weightGradFor(dy, x), [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), side}, matmulThreads, matmulShared,
-		dw, dy, x, int64(g.Count*dy.Stride), int64(g.Count*x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, turns, int64(dy.Stride), int64(x.Stride))
+	d.launch(weightGradFor(dy, x), [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), side},
+		matmulThreads, matmulShared,
+		dw, dy, x, int64(g.Count*dy.Stride), int64(g.Count*x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, turns,
+		int64(dy.Stride), int64(x.Stride))
 }
 
 func weightGradFor(dy, x kernels.Tensor) string {

@@ -47,13 +47,16 @@ func randomOffsets(n, rows int) operand {
 }
 
 func TestPathsEqualReference(t *testing.T) {
-	for _, s := range [][3]int{{1, 1, 1}, {7, 100, 33}, {16, 64, 64}, {70, 129, 200}, {257, 130, 333}, {300, 257, 1000}} {
+	for _, s := range [][3]int{{1, 1, 1}, {7, 100, 33}, {16, 64, 64}, {70, 129, 200}, {257, 130, 333},
+		{300, 257, 1000}} {
 		m, n, k := s[0], s[1], s[2]
 		for _, out := range dtypes {
-			x := []operand{strided(out, m, n, 1), padded(1, m, k), padded(1, n, k), padded(1, m, 17), padded(1, n, 17), padded(1, m, 80), padded(1, n, 80)}
+			x := []operand{strided(out, m, n, 1), padded(1, m, k), padded(1, n, k), padded(1, m, 17), padded(1, n, 17),
+				padded(1, m, 80), padded(1, n, 80)}
 			forcing(func(path string) {
 				both(t, fmt.Sprint("nt ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
-					d.MatMul(x[0], nil, kernels.Term{X: x[1], W: x[2]}, kernels.Term{X: x[3], W: x[4]}, kernels.Term{X: x[5], W: x[6]})
+					d.MatMul(x[0], nil, kernels.Term{X: x[1], W: x[2]}, kernels.Term{X: x[3], W: x[4]},
+						kernels.Term{X: x[5], W: x[6]})
 				})
 			})
 			x = []operand{normal(out, m, n, 1), padded(1, m, k), padded(1, k, n), padded(1, m, 17), padded(1, 17, n)}
@@ -74,11 +77,18 @@ func TestGroupedPathsEqualReference(t *testing.T) {
 			return &kernels.Groups{Offsets: t, Count: groups, Packs: packs}
 		}
 		at := randomOffsets(groups*packs, rows)
-		x := []operand{normal(kernels.BF16, rows, n, 1), padded(1, rows, k), padded(groups, n, k), at, padded(groups, k, n), grouped(kernels.F32, groups, n, k, k, 1), padded(1, rows, n)}
+		x := []operand{normal(kernels.BF16, rows, n, 1), padded(1, rows, k), padded(groups, n, k), at,
+			padded(groups, k, n), grouped(kernels.F32, groups, n, k, k, 1), padded(1, rows, n)}
 		forcing(func(path string) {
-			both(t, fmt.Sprint("nt ", path, s), x, func(d kernels.Device, x []kernels.Tensor) { d.MatMul(x[0], g(x[3]), kernels.Term{X: x[1], W: x[2]}) })
-			both(t, fmt.Sprint("nn ", path, s), x, func(d kernels.Device, x []kernels.Tensor) { d.MatMulT(x[0], g(x[3]), kernels.Term{X: x[1], W: x[4]}) })
-			both(t, fmt.Sprint("weight gradient ", path, s), x, func(d kernels.Device, x []kernels.Tensor) { d.WeightGrad(x[5], x[6], x[1], g(x[3])) })
+			both(t, fmt.Sprint("nt ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
+				d.MatMul(x[0], g(x[3]), kernels.Term{X: x[1], W: x[2]})
+			})
+			both(t, fmt.Sprint("nn ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
+				d.MatMulT(x[0], g(x[3]), kernels.Term{X: x[1], W: x[4]})
+			})
+			both(t, fmt.Sprint("weight gradient ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
+				d.WeightGrad(x[5], x[6], x[1], g(x[3]))
+			})
 		})
 	}
 }
@@ -90,7 +100,8 @@ type rangedCase struct {
 }
 
 func (c rangedCase) operands(out kernels.DType) []operand {
-	x := []operand{strided(out, c.m, c.n, 1), randomOffsets(c.groups, c.m), padded(1, c.m, c.k), padded(c.groups, c.n, c.k)}
+	x := []operand{strided(out, c.m, c.n, 1), randomOffsets(c.groups, c.m), padded(1, c.m, c.k),
+		padded(c.groups, c.n, c.k)}
 	for _, r := range c.ranges {
 		x = append(x, padded(1, c.m, r[2]), padded(c.groups, r[1]-r[0], r[2]))
 	}
@@ -109,7 +120,8 @@ func (c rangedCase) run(d kernels.Device, x []kernels.Tensor) {
 	d.MatMul(x[0], g, terms...)
 }
 
-// Ranges that end with tiles and ranges that do not, over one another, with gaps, more of them than a launch takes, and adapters of q, k and v.
+// Ranges that end with tiles and ranges that do not, over one another, with gaps, more of them than a launch takes, and
+// adapters of q, k and v.
 func TestRangesEqualReference(t *testing.T) {
 	for _, c := range []rangedCase{
 		{1, 1, 1, 1, [][3]int{{0, 1, 1}}},
@@ -158,8 +170,10 @@ func TestRangesKeepApart(t *testing.T) {
 			for i := range c.m {
 				card.Read(row, views[0].RowRange(i, i+1))
 				for j := range c.n {
-					if nan, covered := row[2*j+1]&0x7f == 0x7f && row[2*j]&0x80 != 0, r[0] <= j && j < r[1]; nan != covered {
-						t.Fatalf("%s: columns %d:%d are multiplied with NaN: [%d, %d] is % x", path, r[0], r[1], i, j, row[2*j:2*j+2])
+					if nan, covered := row[2*j+1]&0x7f == 0x7f && row[2*j]&0x80 != 0, r[0] <= j &&
+						j < r[1]; nan != covered {
+						t.Fatalf("%s: columns %d:%d are multiplied with NaN: [%d, %d] is % x", path, r[0], r[1], i, j,
+							row[2*j:2*j+2])
 					}
 				}
 			}
@@ -179,7 +193,8 @@ func TestWindows(t *testing.T) {
 		{64, []kernels.Term{{}, term(0, 128), term(128, 192), term(192, 250)}, []int{0, 4}},
 		{128, []kernels.Term{{}, term(0, 128), term(128, 192), term(192, 250)}, []int{0, 2, 128, 2, 192, 2}},
 		{64, []kernels.Term{{}, term(64, 65)}, []int{0, 1, 64, 2, 65, 1}},
-		{64, []kernels.Term{{}, term(0, 64), term(64, 250), term(0, 64), term(64, 250), term(64, 128)}, []int{0, 3, 64, 4, 128, 3}},
+		{64, []kernels.Term{{}, term(0, 64), term(64, 250), term(0, 64), term(64, 250), term(64, 128)},
+			[]int{0, 3, 64, 4, 128, 3}},
 	} {
 		var got []int
 		for _, w := range windows(250, c.tile, c.terms) {
@@ -191,8 +206,8 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// The variant is within a hundredth of the fastest that was measured for the shapes of BenchmarkFew, and the fastest of BenchmarkGroups; what computes some of a product's columns has tiles
-// that end where those of all columns do.
+// The variant is within a hundredth of the fastest that was measured for the shapes of BenchmarkFew, and the fastest of
+// BenchmarkGroups; what computes some of a product's columns has tiles that end where those of all columns do.
 func TestTilings(t *testing.T) {
 	d := &Device{processors: 132}
 	for _, c := range []struct {
@@ -227,17 +242,20 @@ func TestTilings(t *testing.T) {
 	}
 }
 
-// Interleaved groups with weights of their own, or one for all: heads whose tiles end in many places, packs without rows,
-// a shared sum that takes the packs in order and of each pack the rows of every head.
+// Interleaved groups with weights of their own, or one for all: heads whose tiles end in many places, packs without
+// rows, a shared sum that takes the packs in order and of each pack the rows of every head.
 func TestTurnsEqualReference(t *testing.T) {
-	for _, s := range [][5]int{{1, 1, 5, 7, 3}, {9, 4, 16, 40, 8}, {130, 3, 100, 33, 16}, {33, 16, 192, 136, 8}, {300, 2, 72, 264, 16}} {
+	for _, s := range [][5]int{{1, 1, 5, 7, 3}, {9, 4, 16, 40, 8}, {130, 3, 100, 33, 16}, {33, 16, 192, 136, 8},
+		{300, 2, 72, 264, 16}} {
 		tokens, heads, n, k, rank := s[0], s[1], s[2], s[3], s[4]
 		rows := tokens * heads
 		offsets := randomOffsets(3, tokens)
 		x := []operand{
-			padded(1, rows, n), padded(1, rows, k), padded(1, rows, k), padded(1, rows, n), strided(kernels.BF16, rows, rank, 1),
+			padded(1, rows, n), padded(1, rows, k), padded(1, rows, k), padded(1, rows, n), strided(kernels.BF16, rows,
+				rank, 1),
 			padded(heads, n, k), padded(1, rank, k), grouped(kernels.BF16, heads, n, rank, rank, 1),
-			grouped(kernels.F32, heads, n, k, k, 1), normal(kernels.F32, n, k, 1), offsets, normal(kernels.F32, rows, n, 1),
+			grouped(kernels.F32, heads, n, k, k, 1), normal(kernels.F32, n, k, 1), offsets, normal(kernels.F32, rows, n,
+				1),
 		}
 		forcing(func(path string) {
 			both(t, fmt.Sprint("turns ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
@@ -254,11 +272,14 @@ func TestTurnsEqualReference(t *testing.T) {
 
 // Large products: too slow for the reference, so the paths are held against each other.
 func TestPathsAgree(t *testing.T) {
-	for _, s := range [][4]int{{1, 4000, 3000, 2000}, {1, 50, 8000, 2056}, {16, 5000, 1000, 520}, {128, 3000, 256, 776}} {
+	for _, s := range [][4]int{{1, 4000, 3000, 2000}, {1, 50, 8000, 2056}, {16, 5000, 1000, 520},
+		{128, 3000, 256, 776}} {
 		groups, rows, n, k := s[0], s[1], s[2], s[3]
 		g := func(t kernels.Tensor) *kernels.Groups { return &kernels.Groups{Offsets: t, Count: groups, Packs: 2} }
-		operands := []operand{normal(kernels.BF16, rows, n, 1), normal(kernels.BF16, rows, n, 1), grouped(kernels.F32, groups, n, k, k, 1),
-			padded(1, rows, k), padded(groups, n, k), padded(groups, k, n), padded(1, rows, n), randomOffsets(groups*2, rows)}
+		operands := []operand{normal(kernels.BF16, rows, n, 1), normal(kernels.BF16, rows, n, 1),
+			grouped(kernels.F32, groups, n, k, k, 1),
+			padded(1, rows, k), padded(groups, n, k), padded(groups, k, n), padded(1, rows, n),
+			randomOffsets(groups*2, rows)}
 		var want [][]byte
 		forcing(func(path string) {
 			var x, whole []kernels.Tensor
@@ -284,18 +305,21 @@ func TestPathsAgree(t *testing.T) {
 
 func BenchmarkMatMul(b *testing.B) {
 	for _, r := range card.(*Device).BenchMatMul(200*time.Millisecond, MatMulCases) {
-		fmt.Printf("%-45s %10.1f us %8.1f TFLOP/s %8.0f GB/s\n", r.Case, r.Seconds*1e6, r.Flops/r.Seconds/1e12, r.Bytes/r.Seconds/1e9)
+		fmt.Printf("%-45s %10.1f us %8.1f TFLOP/s %8.0f GB/s\n", r.Case, r.Seconds*1e6, r.Flops/r.Seconds/1e12,
+			r.Bytes/r.Seconds/1e9)
 	}
 }
 
-// Products of few rows by every small tile, and what is chosen: the shapes of a decoding step, as a graph that finds no weights in the cache.
+// Products of few rows by every small tile, and what is chosen: the shapes of a decoding step, as a graph that finds no
+// weights in the cache.
 func BenchmarkFew(b *testing.B) {
 	d := card.(*Device)
 	defer func() { d.force = "" }()
 	defer d.release(len(d.owned))
 	const most = 4096
 	mem := kernels.NewArena(d)
-	weights, x, out := mem.New(kernels.BF16, benchCache/2/most, most), mem.New(kernels.BF16, 256, most), mem.New(kernels.BF16, 256, 5120)
+	weights, x, out := mem.New(kernels.BF16, benchCache/2/most, most), mem.New(kernels.BF16, 256, most),
+		mem.New(kernels.BF16, 256, 5120)
 	d.fillRandom(weights)
 	d.fillRandom(x)
 	for _, rows := range []int{1, 32, 118, 250} {
@@ -305,7 +329,8 @@ func BenchmarkFew(b *testing.B) {
 			body := func() {
 				for i := range launches {
 					w := weights.RowRange(i*cols, (i+1)*cols).ColRange(0, depth)
-					d.MatMul(out.RowRange(0, rows).ColRange(0, cols), nil, kernels.Term{X: x.RowRange(0, rows).ColRange(0, depth), W: w})
+					d.MatMul(out.RowRange(0, rows).ColRange(0, cols), nil,
+						kernels.Term{X: x.RowRange(0, rows).ColRange(0, depth), W: w})
 				}
 			}
 			line, best, chosen := fmt.Sprintf("%3d x %4d x %4d:", rows, cols, depth), 1e9, 0.
@@ -327,22 +352,28 @@ func BenchmarkFew(b *testing.B) {
 	}
 }
 
-// Products of groups by every larger tile, and what is chosen: experts of Kimi K2 and of Qwen3-30B-A3B from few rows each to many.
+// Products of groups by every larger tile, and what is chosen: experts of Kimi K2 and of Qwen3-30B-A3B from few rows
+// each to many.
 func BenchmarkGroups(b *testing.B) {
 	d := card.(*Device)
 	const most = 256
 	for _, s := range [][3]int{{96, 4096, 7168}, {96, 7168, 2048}, {128, 1536, 2048}, {128, 2048, 768}} {
 		groups, n, k := s[0], s[1], s[2]
 		keep, mem := len(d.owned), kernels.NewArena(d)
-		w, y, x := mem.NewGrouped(kernels.BF16, groups, n, k), mem.New(kernels.BF16, groups*most, n), mem.New(kernels.BF16, groups*most, k)
+		w, y, x := mem.NewGrouped(kernels.BF16, groups, n, k), mem.New(kernels.BF16, groups*most, n),
+			mem.New(kernels.BF16, groups*most, k)
 		for _, t := range []kernels.Tensor{w, y, x} {
 			d.fillRandom(t)
 		}
 		for _, each := range []int{48, 64, 96, 128, 160, 192, most} {
 			rows := groups * each
 			g, y, x := d.benchGroups(mem, MatMulCase{Groups: groups}, rows), y.RowRange(0, rows), x.RowRange(0, rows)
-			d.benchTilings(fmt.Sprintf("MatMul %d x %d x %d, %d groups", rows, n, k, groups), func() { d.MatMul(y, g, kernels.Term{X: x, W: w}) })
-			d.benchTilings(fmt.Sprintf("MatMulT %d x %d x %d, %d groups", rows, k, n, groups), func() { d.MatMulT(x, g, kernels.Term{X: y, W: w}) })
+			d.benchTilings(fmt.Sprintf("MatMul %d x %d x %d, %d groups", rows, n, k, groups), func() {
+				d.MatMul(y, g, kernels.Term{X: x, W: w})
+			})
+			d.benchTilings(fmt.Sprintf("MatMulT %d x %d x %d, %d groups", rows, k, n, groups), func() {
+				d.MatMulT(x, g, kernels.Term{X: y, W: w})
+			})
 		}
 		d.release(keep)
 	}

@@ -1,16 +1,21 @@
-// MatMul and MatMulT (see matmul.cu for the sums) by wgmma and TMA. A persistent block walks over tiles; a thread copies weights, another one X, and
-// warpgroups multiply. All find their tiles from the groups' offsets in memory, so the host knows no counts.
-//   The product is computed as out^T = W X^T: 64 columns of out for each warpgroup, and as many rows of X as a group has left (up to ROWS), so that
-//   a group's last tile costs what it holds. Terms in turn; the last step of each is filled with zeros by the copy. Where rows take turns between groups (kernels/layout.go), X
+// MatMul and MatMulT (see matmul.cu for the sums) by wgmma and TMA. A persistent block walks over tiles; a thread
+// copies weights, another one X, and warpgroups multiply. All find their tiles from the groups' offsets in memory, so
+// the host knows no counts.
+//   The product is computed as out^T = W X^T: 64 columns of out for each warpgroup, and as many rows of X as a group
+//   has left (up to ROWS), so that
+//   a group's last tile costs what it holds. Terms in turn; the last step of each is filled with zeros by the copy.
+//   Where rows take turns between groups (kernels/layout.go), X
 //   is a matrix of each group to the copy, and rows of out are `turn` elements from one group to the next.
-// Bound: 2*M*N*K flops of the tensor cores; for few rows the bytes of the weights, or the chain: 0.11 us for each kDepth of it.
+// Bound: 2*M*N*K flops of the tensor cores; for few rows the bytes of the weights, or the chain: 0.11 us for each
+// kDepth of it.
 #include "wgmma_ring.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int kMaxGroups = 1024;
 constexpr int kMostTerms = 5;  // matmul.go has it too
 
-// Terms count for columns [from, to) of out each, which begin and end where tiles of columns from `begin` on do, or the launch's last column does.
+// Terms count for columns [from, to) of out each, which begin and end where tiles of columns from `begin` on do, or the
+// launch's last column does.
 struct Terms {
   TensorMap x[kMostTerms], w[kMostTerms];
   int k[kMostTerms], from[kMostTerms], to[kMostTerms];
@@ -50,7 +55,8 @@ __device__ inline void fill(Table& t, const int* offsets, int groups, int packs,
   if (lane == 0) t.tile[groups] = before;
 }
 
-// Work is a tile of a product: rows [from, from + rows) of out and X, columns from col, with a group's matrix of weights, and of X and out where rows take turns.
+// Work is a tile of a product: rows [from, from + rows) of out and X, columns from col, with a group's matrix of
+// weights, and of X and out where rows take turns.
 struct Work {
   int group, from, rows, col;
 };
@@ -120,7 +126,13 @@ struct Tiles {
   int groups, begin, across, count;
   int height, each;  // rows of a tile; of each group where they take turns, else 0
   __device__ Tiles(const Table& t, int groups, const Terms& terms, int n, int m)
-      : table(t), groups(groups), begin(terms.begin), across((n - begin + COLUMNS - 1) / COLUMNS), count(t.tile[groups] * across), height(terms.height), each(terms.turn ? m : 0) {}
+      : table(t),
+        groups(groups),
+        begin(terms.begin),
+        across((n - begin + COLUMNS - 1) / COLUMNS),
+        count(t.tile[groups] * across),
+        height(terms.height),
+        each(terms.turn ? m : 0) {}
 
   __device__ Work work(int i) const {
     int lo = 0, hi = groups;  // the group: the last with tile[lo] * across <= i
@@ -155,7 +167,8 @@ __device__ inline void copy_tiles(R& ring, const Terms& terms, const Tiles<COLUM
       else
         for (int k = 0; k < depth; k += kDepth, ring.next()) {
           u64* full = ring.free(rows * kDepth * 2);
-          for (int r = 0; r < rows; r += terms.box) copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, turn, full);
+          for (int r = 0; r < rows; r += terms.box)
+            copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, turn, full);
         }
     }
   }
@@ -163,7 +176,8 @@ __device__ inline void copy_tiles(R& ring, const Terms& terms, const Tiles<COLUM
 
 // multiply_tiles is the work of a warpgroup: 64 columns of each of the block's tiles.
 template <int COLUMNS, int ROWS, int TW, class R, class T>
-__device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles<COLUMNS>& tiles, T* out, long long ldo, int n) {
+__device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles<COLUMNS>& tiles, T* out, long long ldo,
+                                      int n) {
   int warpgroup = COLUMNS == 64 ? 0 : uniform(threadIdx.x / kGroup), count = uniform(tiles.count);
   bool wide = ((u64)(out + tiles.begin) | (u64)ldo * sizeof(T) | (u64)terms.turn * sizeof(T)) % 16 == 0;
   auto nothing = [](int) {};
@@ -177,18 +191,22 @@ __device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles<C
 #pragma unroll
     for (int j = 0; j < ROWS / 2; j++) d[j] = 0.f;
     int rows = uniform(width<ROWS>(w.rows));
-    constexpr int kQuarter = ROWS == 64 ? 8 : ROWS / 4, kHalf = ROWS == 64 ? 16 : ROWS / 2, kThree = ROWS == 64 ? 32 : ROWS / 4 * 3;
+    constexpr int kQuarter = ROWS == 64 ? 8 : ROWS / 4, kHalf = ROWS == 64 ? 16 : ROWS / 2,
+                  kThree = ROWS == 64 ? 32 : ROWS / 4 * 3;
     if (rows == ROWS) chain<ROWS, TW, 0>(d, ring, warpgroup, turns, nothing);
     else if (rows == kThree) chain<kThree, TW, 0>(d, ring, warpgroup, turns, nothing);
     else if (rows == kHalf) chain<kHalf, TW, 0>(d, ring, warpgroup, turns, nothing);
     else chain<kQuarter, TW, 0>(d, ring, warpgroup, turns, nothing);
-    store_tile<ROWS>(d, out + (long long)w.group * terms.turn + w.from * ldo, ldo, w.rows, w.col + warpgroup * 64, n, wide);
+    store_tile<ROWS>(d, out + (long long)w.group * terms.turn + w.from * ldo, ldo, w.rows, w.col + warpgroup * 64, n,
+                     wide);
   }
 }
 
-// product: columns [begin, n) of out, COLUMNS of them and up to ROWS rows for each block (terms.height). TW: the weights have k as their rows (nn).
+// product: columns [begin, n) of out, COLUMNS of them and up to ROWS rows for each block (terms.height). TW: the
+// weights have k as their rows (nn).
 template <int COLUMNS, int ROWS, int STAGES, int BLOCKS, int TW, class T>
-__device__ inline void product(const Terms& terms, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n) {
+__device__ inline void product(const Terms& terms, T* out, long long ldo, const int* offsets, int groups, int packs,
+                               int m, int n) {
   __shared__ u64 bars[2 * STAGES];
   __shared__ Table table;
   Ring<COLUMNS, ROWS, STAGES> ring(bars, 2);
@@ -205,10 +223,11 @@ __device__ inline void product(const Terms& terms, T* out, long long ldo, const 
   }
 }
 
-#define PRODUCT(name, COLUMNS, ROWS, STAGES, BLOCKS, TW, T)                                                                                        \
-  extern "C" __global__ void __launch_bounds__(threads(COLUMNS, BLOCKS, 2), BLOCKS)                                                                    \
-      name(const __grid_constant__ Terms terms, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int n) {                 \
-    product<COLUMNS, ROWS, STAGES, BLOCKS, TW>(terms, out, ldo, offsets, groups, packs, m, n);                                                       \
+#define PRODUCT(name, COLUMNS, ROWS, STAGES, BLOCKS, TW, T)                                                       \
+  extern "C" __global__ void __launch_bounds__(threads(COLUMNS, BLOCKS, 2), BLOCKS)                               \
+      name(const __grid_constant__ Terms terms, T* out, long long ldo, const int* offsets, int groups, int packs, \
+           int m, int n) {                                                                                        \
+    product<COLUMNS, ROWS, STAGES, BLOCKS, TW>(terms, out, ldo, offsets, groups, packs, m, n);                    \
   }
 #define PRODUCTS(name, COLUMNS, ROWS, STAGES, BLOCKS)               \
   PRODUCT(nt_##name##_bf16, COLUMNS, ROWS, STAGES, BLOCKS, 0, u16)  \

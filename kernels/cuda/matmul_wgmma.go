@@ -23,8 +23,9 @@ var (
 	tilingWide   = tiling{"_wide", 128, 256, 256, 4, 1}
 	tilingSquare = tiling{"_square", 128, 128, 128, 6, 1}
 	tilingFew    = tiling{"_few", 64, 64, 64, 6, 2}
-	tilingDeep   = tiling{"_deep", 64, 64, 64, 13, 2}  // alone on its multiprocessor, with as much of the weights on the way as it holds
-	tilingTall   = tiling{"_tall", 64, 128, 128, 9, 2} // the same
+	// alone on its multiprocessor, with as much of the weights on the way as it holds
+	tilingDeep = tiling{"_deep", 64, 64, 64, 13, 2}
+	tilingTall = tiling{"_tall", 64, 128, 128, 9, 2} // the same
 )
 
 // of is the variant with tiles of fewer rows.
@@ -41,9 +42,11 @@ func (s tiling) String() string {
 }
 
 // productTilings are all that tilingFor may choose.
-var productTilings = []tiling{tilingWide, tilingSquare, tilingFew, tilingDeep, tilingDeep.of(8), tilingDeep.of(16), tilingDeep.of(32), tilingTall}
+var productTilings = []tiling{tilingWide, tilingSquare, tilingFew, tilingDeep, tilingDeep.of(8), tilingDeep.of(16),
+	tilingDeep.of(32), tilingTall}
 
-// box is how many rows of X a copy brings: few copies, which take time to start, but not many rows beyond a group's end.
+// box is how many rows of X a copy brings: few copies, which take time to start, but not many rows beyond a group's
+// end.
 func (s tiling) box(groups, rows int) int {
 	most := s.height
 	if groups > 1 {
@@ -75,8 +78,9 @@ func (s tiling) tiles(groups, rows, columns int) int {
 	return groups * blocks(blocks(rows, groups), s.height) * blocks(columns, s.columns)
 }
 
-// tilingFor is the smallest tile that leaves each multiprocessor at most one: what a chain waits for is its own steps, and fewer rows make them shorter. Where all leave more, few rows
-// want the weights to arrive in small pieces, and many want large tiles: rather one of 256 rows that is not full than two of 128. It reads shapes alone.
+// tilingFor is the smallest tile that leaves each multiprocessor at most one: what a chain waits for is its own steps,
+// and fewer rows make them shorter. Where all leave more, few rows want the weights to arrive in small pieces, and many
+// want large tiles: rather one of 256 rows that is not full than two of 128. It reads shapes alone.
 func (d *Device) tilingFor(groups, rows, columns int) tiling {
 	if s, ok := d.forced(productTilings...); ok {
 		return s
@@ -125,7 +129,8 @@ func (d *Device) native(groups int, operands ...kernels.Tensor) bool {
 func (d *Device) productNative(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) {
 	columns := w.to - w.from
 	var offsets cu.DevicePtr
-	groups, packs, rows, pitch := groupCount(g), 1, out.Rows, out.Stride // rows of a group without offsets; from one to the next
+	// rows of a group without offsets; from one to the next
+	groups, packs, rows, pitch := groupCount(g), 1, out.Rows, out.Stride
 	switch {
 	case g != nil && g.Turns:
 		rows, pitch = out.Rows/groups, out.Stride*groups
@@ -146,7 +151,8 @@ type launchTerms struct {
 	x, w                             [mostTerms]tensorMap
 	k, from, to, shared              [mostTerms]int32
 	count, first, height, rows, turn int32
-	_                                [-4 * (4*mostTerms + 5) & 63]byte // the struct is a multiple of the maps' alignment
+	// the struct is a multiple of the maps' alignment
+	_ [-4 * (4*mostTerms + 5) & 63]byte
 }
 
 // termsOf describes the terms of a window.

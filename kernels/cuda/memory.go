@@ -130,8 +130,10 @@ type metaDevice struct {
 // Meta is a device that takes what this one takes. It has nothing but the workspace yet.
 func (d *Device) Meta() kernels.Device {
 	return metaDevice{&Device{
-		def: d.def, context: d.context, name: d.name, admitted: d.admitted, kernels: d.kernels, ring: &ring{}, repeater: &repeater{},
-		size: d.size, meta: true, plans: attentionPlans{}, maps: map[boxes]tensorMap{}, processors: d.processors, force: d.force, room: d.room,
+		def: d.def, context: d.context, name: d.name, admitted: d.admitted, kernels: d.kernels, ring: &ring{},
+		repeater: &repeater{},
+		size:     d.size, meta: true, plans: attentionPlans{}, maps: map[boxes]tensorMap{}, processors: d.processors,
+		force: d.force, room: d.room,
 	}, d}
 }
 

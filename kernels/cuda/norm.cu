@@ -1,11 +1,13 @@
 // RMSNorm and its gradient: a team of threads for a row (team.cuh). Bound: the bytes of x, out, dy and dx.
-//   rstd = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w), x*rstd rounded by Definition.Norm; w is float32(1 + w) where the weight is stored so
+//   rstd = 1/sqrt(tree(x*x)/n + eps); out = round((x*rstd)*w), x*rstd rounded by Definition.Norm; w is float32(1 + w)
+//   where the weight is stored so
 //   dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), g = dy*w, xh = x*rstd; dw[j] += dy*xh, a sum over rows
 #include "team.cuh"
 
 // A team for a row, kept in registers as K times C columns a thread; TEAMS teams are a block.
 template <int C, int K, int TEAMS, class T>
-__device__ inline void rms_norm(T* out, float* rstd, const T* x, const T* w, int rows, int n, int os, int xs, float eps, int plus_one) {
+__device__ inline void rms_norm(T* out, float* rstd, const T* x, const T* w, int rows, int n, int os, int xs, float eps,
+                                int plus_one) {
   __shared__ __align__(16) float lanes[TEAMS][C == kEight ? 1 : 2 * kLanes];
   Team<C> team;
   size_t r = (size_t)blockIdx.x * TEAMS + team.id;
@@ -43,11 +45,12 @@ __device__ inline void rms_norm(T* out, float* rstd, const T* x, const T* w, int
   }
 }
 
-// A block of at most 64 rows, its runs among TEAMS teams: a team has a row at a time in registers, K times C columns a thread, and what its run adds to dw. The runs' sums
-// meet in shared memory, F32 [TEAMS, n], and go to sums F32 [blocks, n]; sums nil: dw is not wanted. add_blocks adds the blocks up.
+// A block of at most 64 rows, its runs among TEAMS teams: a team has a row at a time in registers, K times C columns a
+// thread, and what its run adds to dw. The runs' sums meet in shared memory, F32 [TEAMS, n], and go to sums F32
+// [blocks, n]; sums nil: dw is not wanted. add_blocks adds the blocks up.
 template <int C, int K, int TEAMS, class T>
-__device__ inline void rms_norm_backward(float* runs, T* dx, float* sums, const T* dy, const T* x, const float* rstd, const T* w, const int* blocks, int n, int dxs, int dys, int xs,
-                                         int plus_one) {
+__device__ inline void rms_norm_backward(float* runs, T* dx, float* sums, const T* dy, const T* x, const float* rstd,
+                                         const T* w, const int* blocks, int n, int dxs, int dys, int xs, int plus_one) {
   __shared__ __align__(16) float lanes[TEAMS][C == kEight ? 1 : 2 * kLanes];
   Team<C> team;
   int end = blocks[blockIdx.x + 1];
@@ -128,17 +131,18 @@ __device__ inline void rms_norm_backward(float* runs, T* dx, float* sums, const 
 
 extern __shared__ float runs[];
 
-#define FORWARD_OF(C, K, TEAMS, many, T, suffix)                                                                                                          \
-  extern "C" __global__ void __launch_bounds__(TEAMS * 256 / C, many) rms_norm_##C##x##K##suffix(T* out, float* rstd, const T* x, const T* w, int rows,   \
-                                                                                                 int n, int os, int xs, float eps, int plus_one) {        \
-    rms_norm<C, K, TEAMS>(out, rstd, x, w, rows, n, os, xs, eps, plus_one);                                                                               \
+#define FORWARD_OF(C, K, TEAMS, many, T, suffix)                                                               \
+  extern "C" __global__ void __launch_bounds__(TEAMS * 256 / C, many) rms_norm_##C##x##K##suffix(              \
+      T* out, float* rstd, const T* x, const T* w, int rows, int n, int os, int xs, float eps, int plus_one) { \
+    rms_norm<C, K, TEAMS>(out, rstd, x, w, rows, n, os, xs, eps, plus_one);                                    \
   }
 #define FORWARD(C, K, TEAMS, many) FORWARD_OF(C, K, TEAMS, 1, float, _f32) FORWARD_OF(C, K, TEAMS, many, u16, _bf16)
 
-#define BACKWARD_OF(C, K, TEAMS, many, T, suffix)                                                                                                         \
-  extern "C" __global__ void __launch_bounds__(TEAMS * 256 / C, many) rms_norm_backward_##C##x##K##suffix(                                                \
-      T* dx, float* sums, const T* dy, const T* x, const float* rstd, const T* w, const int* blocks, int n, int dxs, int dys, int xs, int plus_one) {     \
-    rms_norm_backward<C, K, TEAMS>(runs, dx, sums, dy, x, rstd, w, blocks, n, dxs, dys, xs, plus_one);                                                    \
+#define BACKWARD_OF(C, K, TEAMS, many, T, suffix)                                                                     \
+  extern "C" __global__ void __launch_bounds__(TEAMS * 256 / C, many)                                                 \
+      rms_norm_backward_##C##x##K##suffix(T* dx, float* sums, const T* dy, const T* x, const float* rstd, const T* w, \
+                                          const int* blocks, int n, int dxs, int dys, int xs, int plus_one) {         \
+    rms_norm_backward<C, K, TEAMS>(runs, dx, sums, dy, x, rstd, w, blocks, n, dxs, dys, xs, plus_one);                \
   }
 #define BACKWARD(C, K, TEAMS, many) BACKWARD_OF(C, K, TEAMS, 1, float, _f32) BACKWARD_OF(C, K, TEAMS, many, u16, _bf16)
 
@@ -166,8 +170,9 @@ BACKWARD(1, 64, 1, 1)
 
 constexpr int kAdders = 512;  // norm.go has it too
 
-// add_sums adds the sums of blocks to dw, the first first. A block's sum is that of its runs from +0, ascending, of which there are at most RUNS: those of block b are
-// sums [starts[b] ... starts[b+1], n], or with RUNS 1 sums[b]. A block of threads brings 32 columns of many blocks together, its first warp adds.
+// add_sums adds the sums of blocks to dw, the first first. A block's sum is that of its runs from +0, ascending, of
+// which there are at most RUNS: those of block b are sums [starts[b] ... starts[b+1], n], or with RUNS 1 sums[b]. A
+// block of threads brings 32 columns of many blocks together, its first warp adds.
 template <int RUNS>
 __device__ inline void add_sums(float* dw, const float* sums, const int* starts, int count, int n) {
   constexpr int kMany = 256, kWarps = kAdders / kWarp;
@@ -196,9 +201,12 @@ __device__ inline void add_sums(float* dw, const float* sums, const int* starts,
   if (warp == 0 && j < n) dw[j] = sum;
 }
 KERNEL(add_blocks, float* dw, const float* sums, int count, int n) { add_sums<1>(dw, sums, nullptr, count, n); }
-KERNEL(add_runs, float* dw, const float* sums, const int* starts, int count, int n) { add_sums<kRowBlock / kRowRun>(dw, sums, starts, count, n); }
+KERNEL(add_runs, float* dw, const float* sums, const int* starts, int count, int n) {
+  add_sums<kRowBlock / kRowRun>(dw, sums, starts, count, n);
+}
 
-// add_rows adds parts F32 [rows, n] up in blocks of rows, a thread for a column of one: sums F32 [blocks, n], which add_blocks adds up.
+// add_rows adds parts F32 [rows, n] up in blocks of rows, a thread for a column of one: sums F32 [blocks, n], which
+// add_blocks adds up.
 KERNEL(add_rows, float* sums, const float* parts, const int* blocks, int n) {
   int j = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y;
   if (j >= n) return;

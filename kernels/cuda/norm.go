@@ -11,13 +11,16 @@ import (
 	"lockstep/kernels"
 )
 
-// normShape is a kernel of norm.cu: teams that hold rows of up to 256*parts columns in registers, `columns` of every 256 to a thread.
+// normShape is a kernel of norm.cu: teams that hold rows of up to 256*parts columns in registers, `columns` of every
+// 256 to a thread.
 type normShape struct{ columns, parts, teams int }
 
-// Shapes of the norm and of its gradient, as norm.cu has them; the first that takes a row is taken. Those of one column take any address and length.
+// Shapes of the norm and of its gradient, as norm.cu has them; the first that takes a row is taken. Those of one column
+// take any address and length.
 var (
-	normShapes     = []normShape{{8, 2, 8}, {8, 4, 8}, {8, 8, 8}, {4, 16, 4}, {2, 32, 2}, {1, 16, 1}, {1, 64, 1}}
-	normFewShapes  = []normShape{{2, 8, 1}, {2, 16, 1}} // of few rows, if they take them: a row goes through more threads
+	normShapes = []normShape{{8, 2, 8}, {8, 4, 8}, {8, 8, 8}, {4, 16, 4}, {2, 32, 2}, {1, 16, 1}, {1, 64, 1}}
+	// of few rows, if they take them: a row goes through more threads
+	normFewShapes  = []normShape{{2, 8, 1}, {2, 16, 1}}
 	normGradShapes = []normShape{{8, 2, 8}, {8, 4, 8}, {4, 8, 8}, {2, 16, 4}, {2, 32, 2}, {1, 16, 2}, {1, 64, 1}}
 )
 
@@ -30,7 +33,8 @@ func (s normShape) String() string { return fmt.Sprintf("%dx%d", s.columns, s.pa
 func (s normShape) takes(rows ...kernels.Tensor) bool {
 	for _, t := range rows {
 		size := s.columns * t.DType.Size()
-		if t.Cols > 256*s.parts || t.Cols%s.columns != 0 || t.Stride%s.columns != 0 || address(t)%cu.DevicePtr(min(size, 16)) != 0 {
+		if t.Cols > 256*s.parts || t.Cols%s.columns != 0 || t.Stride%s.columns != 0 ||
+			address(t)%cu.DevicePtr(min(size, 16)) != 0 {
 			return false
 		}
 	}
@@ -43,7 +47,8 @@ func normShapeOf(shapes []normShape, rows ...kernels.Tensor) normShape {
 			return s
 		}
 	}
-	panic(kernels.Fault{Err: fmt.Errorf("norms on the GPU are written for rows of up to %d columns, not %d", 256*shapes[len(shapes)-1].parts, rows[0].Cols)})
+	panic(kernels.Fault{Err: fmt.Errorf("norms on the GPU are written for rows of up to %d columns, not %d",
+		256*shapes[len(shapes)-1].parts, rows[0].Cols)})
 }
 
 // RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n].
@@ -53,7 +58,8 @@ func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 		shapes = slices.Concat(normFewShapes, normShapes)
 	}
 	s := normShapeOf(shapes, x, out, w)
-	d.launch(fmt.Sprintf("rms_norm_%s%s", s, suffix(x)), [3]int{blocks(x.Rows, s.teams), 1, 1}, s.threads(), 0, out, rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+	d.launch(fmt.Sprintf("rms_norm_%s%s", s, suffix(x)), [3]int{blocks(x.Rows, s.teams), 1, 1}, s.threads(), 0, out,
+		rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
 }
 
 // RMSNormBackward adds to dx [T, n] and to dw F32 [1, n], which may be nil.
@@ -64,11 +70,13 @@ func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm ker
 		shared = 4 * s.teams * x.Cols
 	}
 	d.sumRows(dw, len(rows)-1, func(n int, sums cu.DevicePtr) {
-		d.launch(fmt.Sprintf("rms_norm_backward_%s%s", s, suffix(x)), [3]int{n, 1, 1}, s.threads(), shared, dx, sums, dy, x, rstd, w, stage(d, rows), x.Cols, dx.Stride, dy.Stride, x.Stride, norm.PlusOne)
+		d.launch(fmt.Sprintf("rms_norm_backward_%s%s", s, suffix(x)), [3]int{n, 1, 1}, s.threads(), shared, dx, sums,
+			dy, x, rstd, w, stage(d, rows), x.Cols, dx.Stride, dy.Stride, x.Stride, norm.PlusOne)
 	})
 }
 
-// sumRows runs a kernel of a block for each of n blocks of rows, which writes sums F32 [n, columns of dw] unless dw is nil, and adds them to dw.
+// sumRows runs a kernel of a block for each of n blocks of rows, which writes sums F32 [n, columns of dw] unless dw is
+// nil, and adds them to dw.
 func (d *Device) sumRows(dw kernels.Tensor, n int, run func(n int, sums cu.DevicePtr)) {
 	if dw.IsNil() {
 		run(n, 0)

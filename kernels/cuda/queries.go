@@ -38,7 +38,8 @@ func longest(l *kernels.Layout) (n int) {
 	return n
 }
 
-// planQueries cuts spans into tiles of up to `each` queries. A call has at least one, and as many as the device has room for, rowBytes a row.
+// planQueries cuts spans into tiles of up to `each` queries. A call has at least one, and as many as the device has
+// room for, rowBytes a row.
 func planQueries(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int) *queryPlan {
 	p := &queryPlan{longest: longest(l)}
 	var pages []int32

@@ -11,5 +11,6 @@ func (d *Device) ReLU2(out, x kernels.Tensor) {
 
 // ReLU2Backward: dx = round(dout*(2*max(x, 0))), all [R, n]. dx may be x.
 func (d *Device) ReLU2Backward(dx, dout, x kernels.Tensor) {
-	d.launch("relu2_backward"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, dx, dout, x, x.Rows, x.Cols, dx.Stride, dout.Stride, x.Stride)
+	d.launch("relu2_backward"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, dx, dout, x, x.Rows, x.Cols,
+		dx.Stride, dout.Stride, x.Stride)
 }

@@ -11,9 +11,10 @@ import (
 	"gorgonia.org/cu"
 )
 
-// repeater carries out sequences of operations that come again. Their body runs on the host every time, but what it launches is compared with what the driver's
-// graphs hold, so that only differences are told to the driver. A sequence is cut into pieces, each a graph that starts as soon as the body has come to its end: the card
-// works on the first ones while the body still runs.
+// repeater carries out sequences of operations that come again. Their body runs on the host every time, but what it
+// launches is compared with what the driver's graphs hold, so that only differences are told to the driver. A sequence
+// is cut into pieces, each a graph that starts as soon as the body has come to its end: the card works on the first
+// ones while the body still runs.
 type repeater struct {
 	known   map[string]*recording
 	current *recording // whose body runs; nil: none
@@ -44,10 +45,12 @@ type piece struct {
 	graph   *graph
 }
 
-// A piece has few enough calls that the card need not wait long for the first, and enough of them to make up for the start of a graph, some microseconds.
+// A piece has few enough calls that the card need not wait long for the first, and enough of them to make up for the
+// start of a graph, some microseconds.
 const firstCalls, mostCalls = 16, 128
 
-// stagedBytes is how much one body may stage: page tables are most of it, 4 bytes a page and sequence for each shape of attention.
+// stagedBytes is how much one body may stage: page tables are most of it, 4 bytes a page and sequence for each shape of
+// attention.
 const stagedBytes = ringBytes
 
 func newRepeater() (*repeater, error) {
@@ -55,7 +58,8 @@ func newRepeater() (*repeater, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%d MiB of pinned memory: %w", stagedBytes>>20, err)
 	}
-	r := &repeater{known: map[string]*recording{}, first: firstCalls, most: mostCalls, host: unsafe.Slice((*byte)(p), stagedBytes)}
+	r := &repeater{known: map[string]*recording{}, first: firstCalls, most: mostCalls, host: unsafe.Slice((*byte)(p),
+		stagedBytes)}
 	if r.base, err = cu.MemAlloc(stagedBytes); err != nil {
 		return nil, fmt.Errorf("%d MiB of GPU memory: %w", stagedBytes>>20, err)
 	}
@@ -95,7 +99,8 @@ func (d *Device) launchPiece() {
 	d.counts.Launches++
 }
 
-// stage keeps values for the card and returns where they will be. Layers stage the same again and again: it is kept once.
+// stage keeps values for the card and returns where they will be. Layers stage the same again and again: it is kept
+// once.
 func (r *repeater) stage(src []byte) cu.DevicePtr {
 	for _, p := range r.kept {
 		if bytes.Equal(r.host[p[0]:p[1]], src) {
@@ -120,7 +125,8 @@ func (r *repeater) launch() error {
 	}
 	if from := r.sent; from < r.staged {
 		r.sent = r.staged
-		if err := cu.MemcpyHtoDAsync(r.base+cu.DevicePtr(from), unsafe.Pointer(&r.host[from]), int64(r.staged-from), cu.NoStream); err != nil {
+		if err := cu.MemcpyHtoDAsync(r.base+cu.DevicePtr(from), unsafe.Pointer(&r.host[from]), int64(r.staged-from),
+			cu.NoStream); err != nil {
 			return err
 		}
 	}

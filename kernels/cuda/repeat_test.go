@@ -10,13 +10,16 @@ import (
 	"lockstep/kernels"
 )
 
-// A repeated sequence does what its body says each time: other parameters, other grids, other staged bytes, kernels that come and go, workspaces that grow.
+// A repeated sequence does what its body says each time: other parameters, other grids, other staged bytes, kernels
+// that come and go, workspaces that grow.
 func TestRepeat(t *testing.T) {
 	const rows, width, pageRows, pages = 3, 128, 64, 180
 	a := kernels.Attn{Heads: 2, KVHeads: 1, HeadDim: 64, Scale: 0.125}
 	operands := []operand{
-		normal(kernels.BF16, rows, width, 1), normal(kernels.BF16, rows, width, 1), normal(kernels.F32, rows, 2, 1), normal(kernels.BF16, 50, width, 1),
-		normal(kernels.BF16, pages*pageRows, 64, 1), normal(kernels.BF16, pages*pageRows, 64, 1), ints(1, rows, make([]int32, rows)),
+		normal(kernels.BF16, rows, width, 1), normal(kernels.BF16, rows, width, 1), normal(kernels.F32, rows, 2, 1),
+		normal(kernels.BF16, 50, width, 1),
+		normal(kernels.BF16, pages*pageRows, 64, 1), normal(kernels.BF16, pages*pageRows, 64, 1),
+		ints(1, rows, make([]int32, rows)),
 	}
 	turns := func(d kernels.Device, x []kernels.Tensor) {
 		sum, out, lse, table, kv, ids := x[0], x[1], x[2], x[3], kernels.KV{K: x[4], V: x[5], PageRows: pageRows}, x[6]
@@ -38,11 +41,14 @@ func TestRepeat(t *testing.T) {
 	for _, calls := range []int{1, 2, 3, 5, mostCalls} {
 		r.first, r.most = calls, calls
 		both(t, "repeat", operands, turns)
-		if rec := r.known["decode"]; rec == nil || len(rec.pieces) < 5/calls || rec.pieces[0].graph == nil || len(rec.pieces[0].calls) < min(5, calls) {
+		if rec := r.known["decode"]; rec == nil || len(rec.pieces) < 5/calls || rec.pieces[0].graph == nil ||
+			len(rec.pieces[0].calls) < min(5, calls) {
 			t.Errorf("no graphs of %d calls were made: %+v", calls, rec)
 		}
 	}
-	if n, _ := differences(t, operands, turns, func(d kernels.Device, x []kernels.Tensor) { turns(stuck{d, new(int)}, x) }); n == 0 {
+	if n, _ := differences(t, operands, turns, func(d kernels.Device, x []kernels.Tensor) {
+		turns(stuck{d, new(int)}, x)
+	}); n == 0 {
 		t.Error("bodies left out are not noticed")
 	}
 }
@@ -74,9 +80,11 @@ func (s stuck) Repeat(_ string, body func()) {
 	}
 }
 
-// The dense operations of a layer of Qwen3-30B-A3B with LoRA for 118 sequences that decode: what the host does for them, what the card, and both with one after the other.
+// The dense operations of a layer of Qwen3-30B-A3B with LoRA for 118 sequences that decode: what the host does for
+// them, what the card, and both with one after the other.
 func BenchmarkRepeat(b *testing.B) {
-	const rows, hidden, heads, kv, rank, experts, layers = 118, 2048, 4096, 1024, 16, 128, 12 // of which no cache holds the weights
+	// of which no cache holds the weights
+	const rows, hidden, heads, kv, rank, experts, layers = 118, 2048, 4096, 1024, 16, 128, 12
 	d := card.(*Device)
 	defer d.release(len(d.owned))
 	mem := kernels.NewArena(d)
@@ -88,9 +96,12 @@ func BenchmarkRepeat(b *testing.B) {
 	type layer struct{ norm, qkvA, qkv, qkvB, outA, out, outB, router kernels.Tensor }
 	var all []layer
 	for range layers {
-		all = append(all, layer{random(1, hidden), random(2*rank, hidden), random(heads+kv, hidden), random(heads+kv, rank), random(rank, heads), random(hidden, heads), random(hidden, rank), random(experts, hidden)})
+		all = append(all, layer{random(1, hidden), random(2*rank, hidden), random(heads+kv, hidden),
+			random(heads+kv, rank), random(rank, heads), random(hidden, heads), random(hidden, rank),
+			random(experts, hidden)})
 	}
-	x, n, u, y, v, z, logits := random(rows, hidden), random(rows, hidden), random(rows, 2*rank), random(rows, heads+kv), random(rows, rank), random(rows, hidden), mem.New(kernels.F32, rows, experts)
+	x, n, u, y, v, z, logits := random(rows, hidden), random(rows, hidden), random(rows, 2*rank),
+		random(rows, heads+kv), random(rows, rank), random(rows, hidden), mem.New(kernels.F32, rows, experts)
 	rstd := mem.New(kernels.F32, 1, rows)
 	body := func() {
 		for _, l := range all {
@@ -98,7 +109,8 @@ func BenchmarkRepeat(b *testing.B) {
 			d.MatMul(u, nil, kernels.Term{X: n, W: l.qkvA})
 			d.Scale(u, u, 1./64)
 			q, k := u.ColRange(0, rank), u.ColRange(rank, 2*rank)
-			d.MatMul(y, nil, kernels.Term{X: n, W: l.qkv}, kernels.Term{X: q, W: l.qkvB.RowRange(0, heads), To: heads}, kernels.Term{X: k, W: l.qkvB.RowRange(heads, heads+kv), From: heads, To: heads + kv})
+			d.MatMul(y, nil, kernels.Term{X: n, W: l.qkv}, kernels.Term{X: q, W: l.qkvB.RowRange(0, heads), To: heads},
+				kernels.Term{X: k, W: l.qkvB.RowRange(heads, heads+kv), From: heads, To: heads + kv})
 			d.MatMul(v, nil, kernels.Term{X: y.ColRange(0, heads), W: l.outA})
 			d.Scale(v, v, 1./64)
 			d.MatMul(z, nil, kernels.Term{X: y.ColRange(0, heads), W: l.out}, kernels.Term{X: v, W: l.outB})
@@ -116,7 +128,8 @@ func BenchmarkRepeat(b *testing.B) {
 		host += time.Since(start).Seconds() / turns
 	}
 	card := d.timeGraph(100*time.Millisecond, body)
-	fmt.Printf("a layer of 10 calls: %.1f us, of which the host takes %.1f; the card alone %.1f\n", whole/layers*1e6, host/layers*1e6, card/layers*1e6)
+	fmt.Printf("a layer of 10 calls: %.1f us, of which the host takes %.1f; the card alone %.1f\n", whole/layers*1e6,
+		host/layers*1e6, card/layers*1e6)
 }
 
 // What a step of training or decoding asks of the card is counted.

@@ -10,8 +10,9 @@ import (
 	"gorgonia.org/cu"
 )
 
-// ring is pinned host memory, and as much of the card's, for what the host tells operations: copies from it are enqueued like kernels and wait for nothing. A
-// piece is written anew after ringBytes more, when everything enqueued is done.
+// ring is pinned host memory, and as much of the card's, for what the host tells operations: copies from it are
+// enqueued like kernels and wait for nothing. A piece is written anew after ringBytes more, when everything enqueued is
+// done.
 type ring struct {
 	host []byte
 	base cu.DevicePtr

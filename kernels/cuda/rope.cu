@@ -1,18 +1,23 @@
-// HeadNormRope and its gradient: G = 8, 16 or 32 threads for a head of a row, eight columns each. out may be x, and dx dout: a thread writes the columns that it reads. Bound: the bytes of x and out, or of dout, x and dx.
-//   xh = x*rstd, z = xh*w (w nil: z = x); the pairs of columns (a, b) turn: out[a] = round(z[a]*c - z[b]*s), out[b] = round(z[b]*c + z[a]*s); of others out = round(z)
+// HeadNormRope and its gradient: G = 8, 16 or 32 threads for a head of a row, eight columns each. out may be x, and dx
+// dout: a thread writes the columns that it reads. Bound: the bytes of x and out, or of dout, x and dx.
+//   xh = x*rstd, z = xh*w (w nil: z = x); the pairs of columns (a, b) turn: out[a] = round(z[a]*c - z[b]*s), out[b] =
+//   round(z[b]*c + z[a]*s); of others out = round(z)
 #include "heads.cuh"
 #include "team.cuh"
 
-// Turn says which columns of a head of dim turn: `pairs` pairs from column `first` on, halves or (interleaved) neighbours.
+// Turn says which columns of a head of dim turn: `pairs` pairs from column `first` on, halves or (interleaved)
+// neighbours.
 struct Turn {
   int dim, pairs, first, interleaved;
 };
 
-// Kinds of pairs: the halves of heads of 8*G columns, all of which turn, and whose rows allow accesses of four columns; other halves that fill threads; neighbours in one
-// thread; others. A thread has eight columns in a row, but of the first kind four of each half, so that nothing passes between threads.
+// Kinds of pairs: the halves of heads of 8*G columns, all of which turn, and whose rows allow accesses of four columns;
+// other halves that fill threads; neighbours in one thread; others. A thread has eight columns in a row, but of the
+// first kind four of each half, so that nothing passes between threads.
 enum Kind { full, halves, neighbours, others };
 
-// Turning turns a thread's eight columns of heads of a row whose cosines and sines are c and s, or BACK. All of the warp calls it.
+// Turning turns a thread's eight columns of heads of a row whose cosines and sines are c and s, or BACK. All of the
+// warp calls it.
 template <Kind KIND, bool BACK>
 struct Turning {
   float cos[kEight], sin[kEight];  // of the columns; sin is negative where the partner is taken away
@@ -68,7 +73,9 @@ template <bool BACK>
 struct Turning<full, BACK> {
   Columns<float, 4> cos, sin;
 
-  __device__ Turning(const Turn&, int col, const float* c, const float* s) { cos.load(c + col / 2, true), sin.load(s + col / 2, true); }
+  __device__ Turning(const Turn&, int col, const float* c, const float* s) {
+    cos.load(c + col / 2, true), sin.load(s + col / 2, true);
+  }
 
   __device__ void turn(float* z) const {
     float c[4], s[4];
@@ -88,13 +95,17 @@ struct Part {
   Stored8<T> all;
   __device__ void load(const T* head, int col, int dim, bool on) { all.load(head + col, on ? dim - col : 0); }
   __device__ void values(float* v) const { all.values(v); }
-  __device__ static void store(T* head, int col, int dim, bool on, const float* v) { store8(head + col, on ? dim - col : 0, v); }
+  __device__ static void store(T* head, int col, int dim, bool on, const float* v) {
+    store8(head + col, on ? dim - col : 0, v);
+  }
 };
 
 template <int G, class T>
 struct Part<G, full, T> {
   Columns<T, 4> low, high;
-  __device__ void load(const T* head, int col, int, bool on) { low.load(head + col / 2, on), high.load(head + 4 * G + col / 2, on); }
+  __device__ void load(const T* head, int col, int, bool on) {
+    low.load(head + col / 2, on), high.load(head + 4 * G + col / 2, on);
+  }
   __device__ void values(float* v) const { low.values(v), high.values(v + 4); }
   __device__ static void store(T* head, int col, int, bool on, const float* v) {
     Columns<T, 4> low, high;
@@ -103,7 +114,8 @@ struct Part<G, full, T> {
   }
 };
 
-// halve adds the 2*HALF numbers of a thread to those of the threads BIT, BIT/2, ... apart; each keeps a half, until it has one.
+// halve adds the 2*HALF numbers of a thread to those of the threads BIT, BIT/2, ... apart; each keeps a half, until it
+// has one.
 template <int HALF, int BIT>
 __device__ inline void halve(float* x) {
   bool up = threadIdx.x & BIT;
@@ -115,8 +127,8 @@ __device__ inline void halve(float* x) {
   if constexpr (HALF > 1) halve<HALF / 2, BIT / 2>(x);
 }
 
-// trees gives all threads of U heads the trees of the heads' columns, v of a thread's own, after `f` of each: f is called once for a tree or more. Of full heads the threads
-// share the additions, and the calls.
+// trees gives all threads of U heads the trees of the heads' columns, v of a thread's own, after `f` of each: f is
+// called once for a tree or more. Of full heads the threads share the additions, and the calls.
 template <int G, Kind KIND, int U, class F>
 __device__ inline void trees(const float (&v)[U][kEight], float* result, F f) {
   if constexpr (KIND != full) {
@@ -146,9 +158,11 @@ __device__ inline void trees(const float (&v)[U][kEight], float* result, F f) {
 
 // Full heads: G threads for U heads of a row.
 template <int G, int U, class T>
-__device__ inline void head_norm_rope_full(T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, const Turn& k, int rows, int heads,
+__device__ inline void head_norm_rope_full(T* out, float* rstd, const T* x, const T* w, const int* positions,
+                                           const float* cos, const float* sin, const Turn& k, int rows, int heads,
                                            int os, int xs, float eps, int plus_one) {
-  int across = (heads + U - 1) / U, at = blockIdx.x * (blockDim.x / G) + threadIdx.x / G, col = threadIdx.x % G * kEight;
+  int across = (heads + U - 1) / U, at = blockIdx.x * (blockDim.x / G) + threadIdx.x / G,
+      col = threadIdx.x % G * kEight;
   int place = at / across, first = at % across * U, row = min(place, rows - 1);
   auto on = [&](int u) { return place < rows && first + u < heads; };
   Part<G, full, T> part[U];
@@ -185,8 +199,9 @@ __device__ inline void head_norm_rope_full(T* out, float* rstd, const T* x, cons
 
 // Others: a block for a row; a head has G threads, 8*G >= dim, which keep what heads have in common.
 template <int G, Kind KIND, class T>
-__device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, const Turn& k, int heads,
-                                      int os, int xs, float eps, int plus_one) {
+__device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* w, const int* positions,
+                                      const float* cos, const float* sin, const Turn& k, int heads, int os, int xs,
+                                      float eps, int plus_one) {
   int row = blockIdx.x, col = threadIdx.x % G * kEight, group = threadIdx.x / G;
   Turning<KIND, false> turning(k, col, cos + (size_t)positions[row] * k.pairs, sin + (size_t)positions[row] * k.pairs);
   float g[kEight];
@@ -211,10 +226,13 @@ __device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* 
   }
 }
 
-// By runs of rows. parts is F32 [kThreads/G*U, dim] in shared memory, sums F32 [count, dim], nil where dw is not wanted. norm.cu adds the runs up.
+// By runs of rows. parts is F32 [kThreads/G*U, dim] in shared memory, sums F32 [count, dim], nil where dw is not
+// wanted. norm.cu adds the runs up.
 template <int G, Kind KIND, int U, class T>
-__device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions, const float* cos,
-                                               const float* sin, const int* runs, int count, const Turn& k, int heads, int dxs, int ds, int xs, int plus_one) {
+__device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums, const T* dout, const T* x,
+                                               const float* rstd, const T* w, const int* positions, const float* cos,
+                                               const float* sin, const int* runs, int count, const Turn& k, int heads,
+                                               int dxs, int ds, int xs, int plus_one) {
   RunHeads<G, U> of(runs, count, heads);
   int col = threadIdx.x % G * kEight;
   float g[kEight];
@@ -273,35 +291,45 @@ __device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums,
           for (int j = 0; j < kEight; j++) z[u][j] = a[u] * (z[u][j] - xh[u][j] * mean[u]);
       }
 #pragma unroll
-      for (int u = 0; u < U; u++) Part<G, KIND, T>::store(dx + row * dxs + (first + u) * k.dim, col, k.dim, on(u), z[u]);
+      for (int u = 0; u < U; u++)
+        Part<G, KIND, T>::store(dx + row * dxs + (first + u) * k.dim, col, k.dim, on(u), z[u]);
     }
     if (!sums) continue;
 #pragma unroll
-    for (int u = 0; u < U; u++) Part<G, KIND, float>::store(parts + (of.group * U + u) * k.dim, col, k.dim, true, sum[u]);
+    for (int u = 0; u < U; u++)
+      Part<G, KIND, float>::store(parts + (of.group * U + u) * k.dim, col, k.dim, true, sum[u]);
     of.add(sums, parts, k.dim, batch);
   }
 }
 
 extern __shared__ __align__(16) float parts[];
 
-#define FORWARD(G, kind, T, suffix)                                                                                                                                  \
-  extern "C" __global__ void head_norm_rope_##kind##_##G##suffix(Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos,        \
-                                                                 const float* sin, int heads, int os, int xs, float eps, int plus_one) {                             \
-    head_norm_rope<G, kind>(out, rstd, x, w, positions, cos, sin, k, heads, os, xs, eps, plus_one);                                                                  \
+#define FORWARD(G, kind, T, suffix)                                                                                  \
+  extern "C" __global__ void head_norm_rope_##kind##_##G##suffix(                                                    \
+      Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, \
+      int heads, int os, int xs, float eps, int plus_one) {                                                          \
+    head_norm_rope<G, kind>(out, rstd, x, w, positions, cos, sin, k, heads, os, xs, eps, plus_one);                  \
   }
-#define FORWARD_FULL(G, U, T, suffix)                                                                                                                                \
-  extern "C" __global__ void head_norm_rope_full_##G##suffix(Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos,            \
-                                                             const float* sin, int rows, int heads, int os, int xs, float eps, int plus_one) {                       \
-    head_norm_rope_full<G, U>(out, rstd, x, w, positions, cos, sin, k, rows, heads, os, xs, eps, plus_one);                                                          \
+#define FORWARD_FULL(G, U, T, suffix)                                                                                \
+  extern "C" __global__ void head_norm_rope_full_##G##suffix(                                                        \
+      Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, \
+      int rows, int heads, int os, int xs, float eps, int plus_one) {                                                \
+    head_norm_rope_full<G, U>(out, rstd, x, w, positions, cos, sin, k, rows, heads, os, xs, eps, plus_one);          \
   }
-#define BACKWARD(G, kind, U, many, T, suffix)                                                                                                                        \
-  extern "C" __global__ void __launch_bounds__(kThreads, many) head_norm_rope_backward_##kind##_##G##suffix(                                                         \
-      Turn k, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions, const float* cos, const float* sin,                \
-      const int* runs, int count, int heads, int dxs, int ds, int xs, int plus_one) {                                                                                \
-    head_norm_rope_backward<G, kind, U>(parts, dx, sums, dout, x, rstd, w, positions, cos, sin, runs, count, k, heads, dxs, ds, xs, plus_one);                       \
+#define BACKWARD(G, kind, U, many, T, suffix)                                                                          \
+  extern "C" __global__ void __launch_bounds__(kThreads, many) head_norm_rope_backward_##kind##_##G##suffix(           \
+      Turn k, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions,      \
+      const float* cos, const float* sin, const int* runs, int count, int heads, int dxs, int ds, int xs,              \
+      int plus_one) {                                                                                                  \
+    head_norm_rope_backward<G, kind, U>(parts, dx, sums, dout, x, rstd, w, positions, cos, sin, runs, count, k, heads, \
+                                        dxs, ds, xs, plus_one);                                                        \
   }
-#define ROPES(G, kind) FORWARD(G, kind, float, _f32) FORWARD(G, kind, u16, _bf16) BACKWARD(G, kind, 1, 2, float, _f32) BACKWARD(G, kind, 1, 2, u16, _bf16)
-#define ROPES_FULL(G, U, BACK, many) FORWARD_FULL(G, U, float, _f32) FORWARD_FULL(G, U, u16, _bf16) BACKWARD(G, full, BACK, 1, float, _f32) BACKWARD(G, full, BACK, many, u16, _bf16)
+#define ROPES(G, kind)          \
+  FORWARD(G, kind, float, _f32) \
+  FORWARD(G, kind, u16, _bf16) BACKWARD(G, kind, 1, 2, float, _f32) BACKWARD(G, kind, 1, 2, u16, _bf16)
+#define ROPES_FULL(G, U, BACK, many) \
+  FORWARD_FULL(G, U, float, _f32)    \
+  FORWARD_FULL(G, U, u16, _bf16) BACKWARD(G, full, BACK, 1, float, _f32) BACKWARD(G, full, BACK, many, u16, _bf16)
 #define ALL_ROPES(G, U, BACK, many) ROPES_FULL(G, U, BACK, many) ROPES(G, halves) ROPES(G, neighbours) ROPES(G, others)
 
 // Heads that G threads have at a time, forward and backward, as rope.go has them; a benchmark compares others.

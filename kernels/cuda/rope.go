@@ -30,7 +30,8 @@ func turnOf(rope kernels.Rope, w kernels.Tensor) turn {
 func turnKind(rope kernels.Rope, rows ...kernels.Tensor) string {
 	dim, pairs := rope.HeadDim, rope.Cos.Cols
 	switch {
-	case !rope.Interleaved && 2*pairs == dim && dim == 8*headThreads(dim) && fours(rows...) && fours(rope.Cos, rope.Sin):
+	case !rope.Interleaved && 2*pairs == dim && dim == 8*headThreads(dim) && fours(rows...) &&
+		fours(rope.Cos, rope.Sin):
 		return "full"
 	case !rope.Interleaved && rope.First%8 == 0 && pairs%8 == 0:
 		return "halves"
@@ -57,10 +58,12 @@ func headThreads(dim int) int {
 			return threads
 		}
 	}
-	panic(kernels.Fault{Err: fmt.Errorf("norms of heads and rotary positions on the GPU are written for heads of up to 256 columns, not %d", dim)})
+	panic(kernels.Fault{Err: fmt.Errorf("norms of heads and rotary positions on the GPU are written for heads of up "+
+		"to 256 columns, not %d", dim)})
 }
 
-// ropeShape is how many heads the threads of a head take at a time where heads turn in full, forward and backward, as rope.cu has it. Others are taken one by one.
+// ropeShape is how many heads the threads of a head take at a time where heads turn in full, forward and backward, as
+// rope.cu has it. Others are taken one by one.
 type ropeShape struct{ forward, backward int }
 
 var ropeShapes = map[int]ropeShape{8: {2, 2}, 16: {4, 2}, 32: {4, 2}}
@@ -74,29 +77,37 @@ func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope ke
 	if kind == "full" {
 		parts := x.Rows * blocks(heads, ropeShapes[threads].forward)
 		d.launch(name, [3]int{blocks(parts, headsThreads/threads), 1, 1}, headsThreads, 0,
-			bytesOf(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+			bytesOf(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride,
+			norm.Eps, norm.PlusOne)
 		return
 	}
 	d.launch(name, [3]int{x.Rows, 1, 1}, min(128, blocks(heads*threads, 32)*32), 0,
-		bytesOf(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+		bytesOf(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps,
+		norm.PlusOne)
 }
 
-// HeadNormRopeBackward writes dx, which may be dout, and adds to dw F32 [1, D], which may be nil. Blocks of threads take runs of rows, so a weight's gradient is added up in two steps.
-func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm, packs []int32) {
+// HeadNormRopeBackward writes dx, which may be dout, and adds to dw F32 [1, D], which may be nil. Blocks of threads
+// take runs of rows, so a weight's gradient is added up in two steps.
+func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope,
+	norm kernels.Norm, packs []int32) {
 	heads, threads, kind, atOnce := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), turnKind(rope, dx, dout, x, w), 1
 	if kind == "full" {
 		atOnce = ropeShapes[threads].backward
 	}
 	turn := turnOf(rope, w)
-	d.sumHeads(dw, packs, heads, rope.HeadDim, atOnce, func(grid [3]int, shared int, sums, runs cu.DevicePtr, count int) {
+	d.sumHeads(dw, packs, heads, rope.HeadDim, atOnce, func(grid [3]int, shared int, sums, runs cu.DevicePtr,
+		count int) {
 		d.launch(fmt.Sprintf("head_norm_rope_backward_%s_%d%s", kind, threads, suffix(x)), grid, headsThreads, shared,
-			bytesOf(&turn), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count, heads, dx.Stride, dout.Stride, x.Stride, norm.PlusOne)
+			bytesOf(&turn), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count, heads, dx.Stride,
+			dout.Stride, x.Stride, norm.PlusOne)
 	})
 }
 
-// sumHeads runs a kernel by blocks that have the heads of one run of rows or more, so many at once in the threads of one (heads.cuh). It writes sums F32 [runs, columns of a head] unless
-// dw F32 [1, columns] is nil, and they are added to it.
-func (d *Device) sumHeads(dw kernels.Tensor, packs []int32, heads, dim, atOnce int, run func(grid [3]int, shared int, sums, runs cu.DevicePtr, count int)) {
+// sumHeads runs a kernel by blocks that have the heads of one run of rows or more, so many at once in the threads of
+// one (heads.cuh). It writes sums F32 [runs, columns of a head] unless dw F32 [1, columns] is nil, and they are added
+// to it.
+func (d *Device) sumHeads(dw kernels.Tensor, packs []int32, heads, dim, atOnce int, run func(grid [3]int, shared int,
+	sums, runs cu.DevicePtr, count int)) {
 	groups := headsThreads / headThreads(dim)
 	down := groups / min(groups, blocks(heads, atOnce))
 	runs, starts := kernels.RowRuns(packs)
@@ -108,5 +119,6 @@ func (d *Device) sumHeads(dw kernels.Tensor, packs []int32, heads, dim, atOnce i
 	}
 	sums := d.workspace(4 * count * dim)
 	run(grid, 4*groups*atOnce*dim, sums, staged, count)
-	d.launch("add_runs", [3]int{blocks(dim, 32), 1, 1}, adders, 0, dw, sums, staged+cu.DevicePtr(4*len(runs)), len(starts)-1, dim)
+	d.launch("add_runs", [3]int{blocks(dim, 32), 1, 1}, adders, 0, dw, sums, staged+cu.DevicePtr(4*len(runs)),
+		len(starts)-1, dim)
 }

@@ -1,5 +1,7 @@
-// What storing weights in 4 bits, or in E4M3, leaves of them: kernels.Rounder. Bound: the bytes of src and dst; each weight is read once.
-// On an H200, 131,072 x 2,048 in bf16: INT4 282 us, 90% of a copy's bandwidth; FP8 289 us, 88%. Before, with the card's division for each weight, and E4M3 by integers: 345 and 422 us.
+// What storing weights in 4 bits, or in E4M3, leaves of them: kernels.Rounder. Bound: the bytes of src and dst; each
+// weight is read once.
+// On an H200, 131,072 x 2,048 in bf16: INT4 282 us, 90% of a copy's bandwidth; FP8 289 us, 88%. Before, with the card's
+// division for each weight, and E4M3 by integers: 345 and 422 us.
 #include "team.cuh"
 
 constexpr int kINT4Group = 32, kFP8Block = 128;  // quant.INT4Group and FP8Block
@@ -13,8 +15,9 @@ __device__ inline u32 most_of(u32 most) {
   return most;
 }
 
-// Quotient divides by a scale that many numbers share: v/scale as IEEE has it, from the inverse of the scale and two steps of Newton, the second of which ends on the nearest
-// number because the first is less than one away (Markstein, IBM J. R&D 34, 1990). Nothing underflows that matters: quotients below 2^-11 are zeros of both formats, whose sign
+// Quotient divides by a scale that many numbers share: v/scale as IEEE has it, from the inverse of the scale and two
+// steps of Newton, the second of which ends on the nearest number because the first is less than one away (Markstein,
+// IBM J. R&D 34, 1990). Nothing underflows that matters: quotients below 2^-11 are zeros of both formats, whose sign
 // the caller takes from v.
 struct Quotient {
   float scale, inverse;
@@ -29,7 +32,9 @@ struct Quotient {
 };
 
 // with_sign is x with the sign of v.
-__device__ inline float with_sign(float x, float v) { return __uint_as_float(__float_as_uint(x) & kMagnitude | __float_as_uint(v) & ~kMagnitude); }
+__device__ inline float with_sign(float x, float v) {
+  return __uint_as_float(__float_as_uint(x) & kMagnitude | __float_as_uint(v) & ~kMagnitude);
+}
 
 // int4_of makes eight columns what four bits leave of them, by the four threads of a group.
 __device__ inline void int4_of(float* v) {
@@ -41,7 +46,8 @@ __device__ inline void int4_of(float* v) {
   Quotient quotient(__uint_as_float(most) / 7.f);
   if (quotient.near()) {
 #pragma unroll
-    for (int j = 0; j < kEight; j++) v[j] = with_sign(rintf(quotient.of(v[j])), v[j]) * quotient.scale;  // at most 7 of a size, as no v is larger than most
+    // at most 7 of a size, as no v is larger than most
+    for (int j = 0; j < kEight; j++) v[j] = with_sign(rintf(quotient.of(v[j])), v[j]) * quotient.scale;
     return;
   }
 #pragma unroll 1
@@ -53,8 +59,8 @@ __device__ inline void int4_of(float* v) {
 
 constexpr int kINT4Pieces = 4;  // round.go has it too
 
-// A thread has eight columns in each of kINT4Pieces, which lie a block's threads apart and are on their way together. A row has threads for whole groups, so those of a group are
-// neighbours in one warp; what has no columns does not leave.
+// A thread has eight columns in each of kINT4Pieces, which lie a block's threads apart and are on their way together. A
+// row has threads for whole groups, so those of a group are neighbours in one warp; what has no columns does not leave.
 template <class D, class S>
 __device__ inline void round_int4(D* d, const S* s, int rows, int cols, int ds, int ss) {
   u32 across = (cols + kINT4Group - 1) / kINT4Group * (kINT4Group / kEight);
@@ -79,7 +85,8 @@ __device__ inline void round_int4(D* d, const S* s, int rows, int cols, int ds, 
 __device__ inline float e4m3(float x) {
   u32 b = __float_as_uint(x), a = b & kMagnitude;
   float y = __uint_as_float((a + 0x7ffff + (a >> 20 & 1)) & 0xfff00000);  // three bits of fp32's significand
-  if (a < __float_as_uint(1.f / 64)) y = (__uint_as_float(a) + 16384.f) - 16384.f;  // subnormal: fp32 at this size lie 2^-9 apart
+  // subnormal: fp32 at this size lie 2^-9 apart
+  if (a < __float_as_uint(1.f / 64)) y = (__uint_as_float(a) + 16384.f) - 16384.f;
   if (a >= __float_as_uint(448.f)) y = 448.f;
   return __uint_as_float(__float_as_uint(y) | (b & ~kMagnitude));
 }
@@ -102,7 +109,8 @@ __device__ inline void fp8_of(float* v, const Quotient& quotient, u32 most) {
       float q[2] = {quotient.of(v[j]), quotient.of(v[j + 1])};
       e4m3_two(q);
 #pragma unroll
-      for (int k = j; k < j + 2; k++) v[k] = v[k] != v[k] ? __uint_as_float(kNaN) : with_sign(q[k - j], v[k]) * quotient.scale;
+      for (int k = j; k < j + 2; k++)
+        v[k] = v[k] != v[k] ? __uint_as_float(kNaN) : with_sign(q[k - j], v[k]) * quotient.scale;
     }
     return;
   }
@@ -113,7 +121,8 @@ __device__ inline void fp8_of(float* v, const Quotient& quotient, u32 most) {
   }
 }
 
-constexpr int kAcross = kFP8Block / kEight, kSquareThreads = 512, kDown = kSquareThreads / kAcross, kPieces = kFP8Block / kDown;
+constexpr int kAcross = kFP8Block / kEight, kSquareThreads = 512, kDown = kSquareThreads / kAcross,
+              kPieces = kFP8Block / kDown;
 
 // largest_of is the bits of the largest magnitude of a square, of which a thread has `own`, for all of its block.
 __device__ inline u32 largest_of(float own) {
@@ -124,8 +133,8 @@ __device__ inline u32 largest_of(float own) {
   return most_of<kSquareThreads / kWarp>(mosts[warp_lane() % (kSquareThreads / kWarp)]);
 }
 
-// A thread has eight columns of every kDown-th row of a square, which stay in registers as they are stored: d, s, rows and cols are those from its first on. INSIDE: the square is
-// whole, and eight columns are one access.
+// A thread has eight columns of every kDown-th row of a square, which stay in registers as they are stored: d, s, rows
+// and cols are those from its first on. INSIDE: the square is whole, and eight columns are one access.
 template <bool INSIDE, class D, class S>
 __device__ inline void round_square(D* d, const S* s, int rows, int cols, int ds, int ss) {
   auto left = [&](int i) { return i * kDown < rows ? cols : 0; };
@@ -163,7 +172,8 @@ __device__ inline void round_square(D* d, const S* s, int rows, int cols, int ds
 // A block has a square, blockIdx (x across, y down, z group).
 template <class D, class S>
 __device__ inline void round_fp8(D* d, const S* s, int rows, int cols, int ds, int ss) {
-  int col = blockIdx.x * kFP8Block + threadIdx.x % kAcross * kEight, row = blockIdx.y * kFP8Block + threadIdx.x / kAcross;
+  int col = blockIdx.x * kFP8Block + threadIdx.x % kAcross * kEight,
+      row = blockIdx.y * kFP8Block + threadIdx.x / kAcross;
   size_t at = (size_t)blockIdx.z * rows + row;
   d += at * ds + col, s += at * ss + col;
   bool full = (blockIdx.x + 1) * kFP8Block <= cols && (blockIdx.y + 1) * kFP8Block <= rows;
@@ -172,10 +182,13 @@ __device__ inline void round_fp8(D* d, const S* s, int rows, int cols, int ds, i
   else round_square<false>(d, s, rows - row, cols - col, ds, ss);
 }
 
-#define ROUND(to, D, from, S)                                                                                                                    \
-  KERNEL(round_int4_##to##_##from, D* d, const S* s, int rows, int cols, int ds, int ss) { round_int4(d, s, rows, cols, ds, ss); }               \
-  extern "C" __global__ void __launch_bounds__(kSquareThreads, 2) round_fp8_##to##_##from(D* d, const S* s, int rows, int cols, int ds, int ss) { \
-    round_fp8(d, s, rows, cols, ds, ss);                                                                                                         \
+#define ROUND(to, D, from, S)                                                              \
+  KERNEL(round_int4_##to##_##from, D* d, const S* s, int rows, int cols, int ds, int ss) { \
+    round_int4(d, s, rows, cols, ds, ss);                                                  \
+  }                                                                                        \
+  extern "C" __global__ void __launch_bounds__(kSquareThreads, 2)                          \
+      round_fp8_##to##_##from(D* d, const S* s, int rows, int cols, int ds, int ss) {      \
+    round_fp8(d, s, rows, cols, ds, ss);                                                   \
   }
 ROUND(f32, float, f32, float)
 ROUND(f32, float, bf16, u16)

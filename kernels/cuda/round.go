@@ -27,14 +27,16 @@ func (d *Device) card() cu.CUContext { return d.context }
 
 // Round makes dst what a format leaves of src, both [G, R, C], strides free, F32 or BF16 each.
 func (d *Device) Round(dst, src kernels.Tensor, f quant.Format) {
-	if dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols || dst.DType == kernels.I32 || src.DType == kernels.I32 {
+	if dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols || dst.DType == kernels.I32 ||
+		src.DType == kernels.I32 {
 		panic(fmt.Sprintf("cuda: round %s to %s", src, dst))
 	}
 	types, rows := suffix(dst)+suffix(src), dst.Groups*dst.Rows
 	switch f {
 	case quant.INT4:
 		threads := rows * blocks(dst.Cols, quant.INT4Group) * (quant.INT4Group / 8)
-		d.launch("round_int4"+types, [3]int{blocks(threads, int4Pieces*elementThreads), 1, 1}, elementThreads, 0, dst, src, rows, dst.Cols, dst.Stride, src.Stride)
+		d.launch("round_int4"+types, [3]int{blocks(threads, int4Pieces*elementThreads), 1, 1}, elementThreads, 0, dst,
+			src, rows, dst.Cols, dst.Stride, src.Stride)
 	case quant.FP8:
 		squares := [3]int{blocks(dst.Cols, quant.FP8Block), blocks(dst.Rows, quant.FP8Block), dst.Groups}
 		d.launch("round_fp8"+types, squares, squareThreads, 0, dst, src, dst.Rows, dst.Cols, dst.Stride, src.Stride)

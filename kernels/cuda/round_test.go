@@ -24,8 +24,9 @@ func byQuant(d kernels.Device, dst, src kernels.Tensor, f quant.Format) {
 	d.Copy(dst, wide)
 }
 
-// oddities are what a square or a group may be drawn from: several sizes, every place half way between two codes (of a scale of 1, or a power of two), zeros, subnormals
-// whose scale is 0 or so coarse that the largest must be held, others, the largest numbers, NaN among zeros, NaN among numbers, an infinity now and then.
+// oddities are what a square or a group may be drawn from: several sizes, every place half way between two codes (of a
+// scale of 1, or a power of two), zeros, subnormals whose scale is 0 or so coarse that the largest must be held,
+// others, the largest numbers, NaN among zeros, NaN among numbers, an infinity now and then.
 var oddities = []func() float32{
 	func() float32 { return float32(rng.NormFloat64() * math.Pow(10, float64(rng.IntN(7)-3))) },
 	func() float32 { return sign() * float32([]int{1, 3, 5, 7, 9, 11, 13, 14}[rng.IntN(8)]) / 2 },
@@ -89,10 +90,12 @@ var roundings = []struct {
 
 func TestRound(t *testing.T) {
 	for _, f := range roundings {
-		for _, s := range [][4]int{{1, 1, 1, 1}, {1, 3, 31, 31}, {2, 5, 33, 40}, {3, 129, 200, 200}, {2, 128, 256, 264}, {1, 300, 523, 523}, {1, 700, 640, 640}, {4, 3, 2056, 2056}} {
+		for _, s := range [][4]int{{1, 1, 1, 1}, {1, 3, 31, 31}, {2, 5, 33, 40}, {3, 129, 200, 200}, {2, 128, 256, 264},
+			{1, 300, 523, 523}, {1, 700, 640, 640}, {4, 3, 2056, 2056}} {
 			for _, from := range dtypes {
 				for _, to := range dtypes {
-					x := []operand{grouped(to, s[0], s[1], s[2], s[2]+8, 1), odd(from, s[0], s[1], s[2], s[3], f.high, f.wide), odd(to, s[0], s[1], s[2], s[3], f.high, f.wide)}
+					x := []operand{grouped(to, s[0], s[1], s[2], s[2]+8, 1), odd(from, s[0], s[1], s[2], s[3], f.high,
+						f.wide), odd(to, s[0], s[1], s[2], s[3], f.high, f.wide)}
 					n, at := differences(t, x, func(d kernels.Device, x []kernels.Tensor) {
 						byQuant(d, x[0], x[1], f.format)
 						byQuant(d, x[2], x[2], f.format)
@@ -119,7 +122,10 @@ func TestRoundEveryBF16(t *testing.T) {
 		o.rows, o.cols, o.stride = 1<<16/cols, cols, cols
 		for _, f := range roundings {
 			for _, to := range dtypes {
-				n, at := differences(t, []operand{grouped(to, 1, o.rows, cols, cols, 1), o}, func(d kernels.Device, x []kernels.Tensor) { byQuant(d, x[0], x[1], f.format) },
+				n, at := differences(t, []operand{grouped(to, 1, o.rows, cols, cols, 1), o},
+					func(d kernels.Device, x []kernels.Tensor) {
+						byQuant(d, x[0], x[1], f.format)
+					},
 					func(d kernels.Device, x []kernels.Tensor) { d.(kernels.Rounder).Round(x[0], x[1], f.format) })
 				if n > 0 {
 					t.Errorf("%s to %s, rows of %d: %d bytes differ, first %s", f.format, to, cols, n, at)
@@ -138,7 +144,9 @@ func TestRoundNoticed(t *testing.T) {
 		},
 		"format": func(r kernels.Rounder, x []kernels.Tensor) { r.Round(x[0], x[1], quant.INT4) },
 	} {
-		n, _ := differences(t, x, func(d kernels.Device, x []kernels.Tensor) { byQuant(d, x[0], x[1], quant.FP8) }, func(d kernels.Device, x []kernels.Tensor) {
+		n, _ := differences(t, x, func(d kernels.Device, x []kernels.Tensor) {
+			byQuant(d, x[0], x[1], quant.FP8)
+		}, func(d kernels.Device, x []kernels.Tensor) {
 			d.(kernels.Rounder).Round(x[0].RowRange(0, 1), x[1].RowRange(0, 1), quant.FP8)
 			shifted(d.(kernels.Rounder), x)
 		})
@@ -160,7 +168,8 @@ func TestSees(t *testing.T) {
 		}
 	}()
 	if !second.Sees(card) || !card.(*Device).Sees(second) || second.Sees(reference) {
-		t.Fatalf("sees the first: %t, is seen: %t, sees the CPU: %t", second.Sees(card), card.(*Device).Sees(second), second.Sees(reference))
+		t.Fatalf("sees the first: %t, is seen: %t, sees the CPU: %t", second.Sees(card), card.(*Device).Sees(second),
+			second.Sees(reference))
 	}
 	const rows, cols = 2000, 1000
 	x := []operand{normal(kernels.BF16, rows, cols, 1), normal(kernels.F32, rows, cols, 1)}
@@ -168,7 +177,8 @@ func TestSees(t *testing.T) {
 		d.Scale(x[1], x[1], 3)
 		byQuant(d, x[0], x[1], quant.INT4)
 	}, func(d kernels.Device, x []kernels.Tensor) {
-		copied, _ := operand{dtype: kernels.BF16, groups: 1, rows: rows, cols: cols, stride: cols, raw: make([]byte, 2*rows*cols)}.on(second)
+		copied, _ := operand{dtype: kernels.BF16, groups: 1, rows: rows, cols: cols, stride: cols,
+			raw: make([]byte, 2*rows*cols)}.on(second)
 		d.Scale(x[1], x[1], 3)
 		second.Round(copied, x[1], quant.INT4)
 		d.Copy(x[0], copied)

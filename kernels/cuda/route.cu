@@ -1,6 +1,8 @@
-// Route and its gradient: a warp for a token. Of the forward a lane keeps N experts in registers: lane, lane+32, ... Bound: the bytes of logits and probs; of few tokens, as in
-// decoding, what waits for what: the choice is two reductions of a warp for each slot.
-//   p = softmax(logits) (e = Exp2((x-max)*log2e), p = e*(1/tree(e))) or sigm(logits); b = p + bias; the k largest by (b descending, expert ascending) of the best groups;
+// Route and its gradient: a warp for a token. Of the forward a lane keeps N experts in registers: lane, lane+32, ...
+// Bound: the bytes of logits and probs; of few tokens, as in decoding, what waits for what: the choice is two
+// reductions of a warp for each slot.
+//   p = softmax(logits) (e = Exp2((x-max)*log2e), p = e*(1/tree(e))) or sigm(logits); b = p + bias; the k largest by (b
+//   descending, expert ascending) of the best groups;
 //   logits are rounded first by Definition.Router
 #include "definition.cuh"
 
@@ -87,8 +89,9 @@ __device__ inline void softmax(float* x, int n) {
 
 // Slots are at most 32: a lane has one.
 template <int N>
-__device__ inline void route(float* weights, int* experts, float* probs, const float* logits, const float* bias, int rows, int e, int k, int ps, int ls, int sigmoid, int groups, int top,
-                             int norm, float epsilon, float factor) {
+__device__ inline void route(float* weights, int* experts, float* probs, const float* logits, const float* bias,
+                             int rows, int e, int k, int ps, int ls, int sigmoid, int groups, int top, int norm,
+                             float epsilon, float factor) {
   int r = warp_row(), lane = warp_lane();
   if (r >= rows) return;
   float p[N], score[N];
@@ -133,10 +136,10 @@ __device__ inline void route(float* weights, int* experts, float* probs, const f
   weights[r * k + lane] = (norm ? weight / (sum + epsilon) : weight) * factor;
 }
 
-#define ROUTE(N)                                                                                                                                                                           \
-  KERNEL(route_##N, float* weights, int* experts, float* probs, const float* logits, const float* bias, int rows, int e, int k, int ps, int ls, int sigmoid, int groups, int top, int norm, \
-         float epsilon, float factor) {                                                                                                                                                    \
-    route<N>(weights, experts, probs, logits, bias, rows, e, k, ps, ls, sigmoid, groups, top, norm, epsilon, factor);                                                                        \
+#define ROUTE(N)                                                                                                      \
+  KERNEL(route_##N, float* weights, int* experts, float* probs, const float* logits, const float* bias, int rows,     \
+         int e, int k, int ps, int ls, int sigmoid, int groups, int top, int norm, float epsilon, float factor) {     \
+    route<N>(weights, experts, probs, logits, bias, rows, e, k, ps, ls, sigmoid, groups, top, norm, epsilon, factor); \
   }
 // As route.go has them.
 ROUTE(4)
@@ -145,8 +148,8 @@ ROUTE(16)
 ROUTE(32)
 
 // The gradient as kernels/device.go states it; sums in slot order.
-KERNEL(route_backward, float* dlogits, const float* dweights, const float* weights, const int* experts, const float* probs, int rows, int e, int k, int ds,
-       int ps, int sigmoid, int norm, float factor) {
+KERNEL(route_backward, float* dlogits, const float* dweights, const float* weights, const int* experts,
+       const float* probs, int rows, int e, int k, int ds, int ps, int sigmoid, int norm, float factor) {
   int r = warp_row(), lane = warp_lane();
   if (r >= rows) return;
   float* dl = dlogits + (size_t)r * ds;

@@ -1,4 +1,5 @@
-// Rows, eight columns to a thread: one access of 16 bytes for bf16 and two for fp32 where the address allows, else one by one.
+// Rows, eight columns to a thread: one access of 16 bytes for bf16 and two for fp32 where the address allows, else one
+// by one.
 #pragma once
 #include "definition.cuh"
 
@@ -34,7 +35,8 @@ __device__ inline void narrow_n(const float* v, u32* w) {
 #pragma unroll
   for (int j = 0; j < N; j++) nan = nan || v[j] != v[j];
 #pragma unroll
-  for (int j = 0; j < N / 2; j++) w[j] = nan ? narrow(v[2 * j]) | (u32)narrow(v[2 * j + 1]) << 16 : convert2(v[2 * j], v[2 * j + 1]);
+  for (int j = 0; j < N / 2; j++)
+    w[j] = nan ? narrow(v[2 * j]) | (u32)narrow(v[2 * j + 1]) << 16 : convert2(v[2 * j], v[2 * j + 1]);
 }
 
 __device__ inline void store8(u16* p, int left, const float* v) {
@@ -79,7 +81,8 @@ struct Stored8<u16> {
   __device__ void values(float* v) const {
     u32 w[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
-    for (int j = 0; j < 4; j++) v[2 * j] = __uint_as_float(w[j] << 16), v[2 * j + 1] = __uint_as_float(w[j] & 0xffff0000u);
+    for (int j = 0; j < 4; j++)
+      v[2 * j] = __uint_as_float(w[j] << 16), v[2 * j + 1] = __uint_as_float(w[j] & 0xffff0000u);
   }
 };
 
@@ -118,7 +121,8 @@ __device__ inline void move8(T* to, const T* from, int left) {
 
 constexpr int kMoved = 4 * kLanes;  // columns of a row that a warp moves; embed.go has it too
 
-// move_part copies the bits of part `part` of a row, by one warp. All that a thread reads is on its way before it writes: few rows, as in decoding, wait for memory once.
+// move_part copies the bits of part `part` of a row, by one warp. All that a thread reads is on its way before it
+// writes: few rows, as in decoding, wait for memory once.
 template <class T>
 __device__ inline void move_part(T* to, const T* from, int part, int cols) {
   constexpr int kPieces = kMoved / kLanes, kWords = sizeof(T) / 2;
@@ -160,8 +164,8 @@ struct Lanes8 {
 #pragma unroll
     for (int j = 0; j < kEight; j++) v[j] = 0.f;
   }
-  // sum halves the lanes 128, 64, ... 1 where G threads hold all that are not 0; each of them gets the result. Until a thread has one lane left, the two of a
-  // pair share the additions.
+  // sum halves the lanes 128, 64, ... 1 where G threads hold all that are not 0; each of them gets the result. Until a
+  // thread has one lane left, the two of a pair share the additions.
   template <int G>
   __device__ float sum() {
     int t = threadIdx.x;
@@ -183,7 +187,8 @@ struct Lanes8 {
   }
 };
 
-// tree8 is the definition's tree of n columns, by one warp: f(i, left, v) writes those from i on, of which `left` are in the row.
+// tree8 is the definition's tree of n columns, by one warp: f(i, left, v) writes those from i on, of which `left` are
+// in the row.
 template <class F>
 __device__ inline float tree8(int n, F f) {
   Lanes8 lanes;

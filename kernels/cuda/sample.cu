@@ -1,6 +1,7 @@
-// Sample as kernels/cpu/sample.go states it: the order is (logit descending, id ascending). A warp finds the first of each vocabulary block, then one adds a block's e up, from the
-// rows read last, and a block of threads draws for each row. Bound: the bytes of the logits, twice; once at temperature 0. With top-k or top-p a block of logits is read again for
-// each id that is kept.
+// Sample as kernels/cpu/sample.go states it: the order is (logit descending, id ascending). A warp finds the first of
+// each vocabulary block, then one adds a block's e up, from the rows read last, and a block of threads draws for each
+// row. Bound: the bytes of the logits, twice; once at temperature 0. With top-k or top-p a block of logits is read
+// again for each id that is kept.
 #include "rows.cuh"
 
 constexpr int kThreads = 256, kVocabBlock = 1024;  // sample.go has them too
@@ -39,20 +40,23 @@ __device__ inline Pick first_of(const Pick* picks, int n, int cols) {
   return first_of_warp(best);
 }
 
-// LogitBlock is a vocabulary block of a row of logits, all of it on its way to a warp at once: a lane has eight columns of every 256.
+// LogitBlock is a vocabulary block of a row of logits, all of it on its way to a warp at once: a lane has eight columns
+// of every 256.
 struct LogitBlock {
   static constexpr int kParts = kVocabBlock / kLanes;
   int first, left;  // the lane's first column, and how many are in the row from it on
   float v[kParts][kEight];
 
-  __device__ LogitBlock(const float* x, int block, int cols) : first(block * kVocabBlock + warp_lane() * kEight), left(cols - first) {
+  __device__ LogitBlock(const float* x, int block, int cols)
+      : first(block * kVocabBlock + warp_lane() * kEight), left(cols - first) {
     bool vectors = whole(x + first, left - (kParts - 1) * kLanes);
 #pragma unroll
     for (int i = 0; i < kParts; i++) {
       const float* p = x + first + i * kLanes;
       if (vectors) {
         float4 a = ((const float4*)p)[0], b = ((const float4*)p)[1];
-        v[i][0] = a.x, v[i][1] = a.y, v[i][2] = a.z, v[i][3] = a.w, v[i][4] = b.x, v[i][5] = b.y, v[i][6] = b.z, v[i][7] = b.w;
+        v[i][0] = a.x, v[i][1] = a.y, v[i][2] = a.z, v[i][3] = a.w, v[i][4] = b.x, v[i][5] = b.y, v[i][6] = b.z,
+        v[i][7] = b.w;
         continue;
       }
 #pragma unroll
@@ -92,7 +96,8 @@ KERNEL(sample_heads, Pick* heads, const float* logits, int rows, int cols, int c
 }
 
 // sums [rows, count] are the trees of the e of each block, with temperature alone.
-KERNEL(sample_sums, float* sums, const Pick* heads, const float* logits, const Draw* draws, int rows, int cols, int count, int ls) {
+KERNEL(sample_sums, float* sums, const Pick* heads, const float* logits, const Draw* draws, int rows, int cols,
+       int count, int ls) {
   int at = rows * count - 1 - warp_row(), row = at / count;
   if (at < 0) return;
   float inv = draws[row].inv;
@@ -128,7 +133,8 @@ struct Order {
   }
 };
 
-// walk takes up to `want` ids, adds up their e, and returns how many it kept: with a total the shortest prefix whose part of it is top_p.
+// walk takes up to `want` ids, adds up their e, and returns how many it kept: with a total the shortest prefix whose
+// part of it is top_p.
 __device__ inline int walk(Order& order, const Draw& d, float m, float total, int want, float& sum) {
   sum = 0.f;
   for (int i = 0; i < want; i++) {
@@ -163,7 +169,8 @@ __device__ inline int draw_kept(Order& order, const Pick* heads, const Draw& d, 
   return p.id;
 }
 
-// running adds v[0 ... n-1] to sum, one after the other, until it exceeds edge, and returns the place; n: it does not. By one thread: no v is below 0, so that it asks once for several.
+// running adds v[0 ... n-1] to sum, one after the other, until it exceeds edge, and returns the place; n: it does not.
+// By one thread: no v is below 0, so that it asks once for several.
 __device__ inline int running(const float* v, int n, float sum, float edge) {
   constexpr int kAtOnce = 16;
   int i = 0;
@@ -183,7 +190,8 @@ __device__ inline int running(const float* v, int n, float sum, float edge) {
 
 extern __shared__ __align__(16) char dynamic[];  // heads and sums of the blocks of a row
 
-KERNEL(sample, int* ids, const Pick* heads, const float* sums, const float* logits, const Draw* draws, int cols, int count, int ls) {
+KERNEL(sample, int* ids, const Pick* heads, const float* sums, const float* logits, const Draw* draws, int cols,
+       int count, int ls) {
   __shared__ __align__(16) float e[kVocabBlock];
   __shared__ int block;
   int t = blockIdx.x;

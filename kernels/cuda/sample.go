@@ -34,5 +34,6 @@ func (d *Device) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
 	sums, grid := heads+cu.DevicePtr(8*n*count), warps(n*count)
 	d.launch("sample_heads", grid, warpThreads, 0, heads, logits, n, logits.Cols, count, logits.Stride)
 	d.launch("sample_sums", grid, warpThreads, 0, sums, heads, logits, staged, n, logits.Cols, count, logits.Stride)
-	d.launch("sample", [3]int{n, 1, 1}, drawThreads, 12*count, ids, heads, sums, logits, staged, logits.Cols, count, logits.Stride)
+	d.launch("sample", [3]int{n, 1, 1}, drawThreads, 12*count, ids, heads, sums, logits, staged, logits.Cols, count,
+		logits.Stride)
 }

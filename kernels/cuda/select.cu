@@ -1,8 +1,10 @@
-// SelectKeys: scores of all keys that a row sees, a block for 64 rows and 128 keys; then a block for each row finds the top_k-th score by three digits of its bits as an
-// ordered integer, and writes the positions of what lies above it, and of so many equal ones as are left, in the order of positions.
+// SelectKeys: scores of all keys that a row sees, a block for 64 rows and 128 keys; then a block for each row finds the
+// top_k-th score by three digits of its bits as an ordered integer, and writes the positions of what lies above it, and
+// of so many equal ones as are left, in the order of positions.
 //   score = sum over heads ascending, from +0, of w_h * max(dot(q_h, k)*c, +0); NaN counts as -Inf
-// Bound: 2*rows*keys*heads*D flops of the tensor cores. Every block reads the queries of all heads, 64*heads*D*2 bytes, from L2 for 4*64*64*heads*D flops: 64 flops a byte, so
-// L2 bounds it at about 350 TFLOP/s. Choosing reads the scores five times: 20*rows*keys bytes.
+// Bound: 2*rows*keys*heads*D flops of the tensor cores. Every block reads the queries of all heads, 64*heads*D*2 bytes,
+// from L2 for 4*64*64*heads*D flops: 64 flops a byte, so L2 bounds it at about 350 TFLOP/s. Choosing reads the scores
+// five times: 20*rows*keys bytes.
 // On an H200, 32 heads of 128, 2,048 of 65,536 rows: 85 ms, 207 TFLOP/s.
 #include "queries.cuh"
 #include "scan.cuh"
@@ -11,10 +13,12 @@ constexpr int kScoreKeys = 128, kScoreThreads = 256;  // select.go has them too
 
 extern __shared__ __align__(16) u16 shared[];
 
-// index_scores: out F32 [rows of the call, stride]. q [T, heads*D], weights F32 [T, heads]. Tiles whose rows all see few keys are left out.
+// index_scores: out F32 [rows of the call, stride]. q [T, heads*D], weights F32 [T, heads]. Tiles whose rows all see
+// few keys are left out.
 template <int D>
-__device__ inline void index_scores(float* out, const u16* q, const float* weights, const u16* k, const Queries* tiles, const int* pages, int heads, int top_k, int stride, int qs,
-                                    int ws, int ks, int page_rows, float c) {
+__device__ inline void index_scores(float* out, const u16* q, const float* weights, const u16* k, const Queries* tiles,
+                                    const int* pages, int heads, int top_k, int stride, int qs, int ws, int ks,
+                                    int page_rows, float c) {
   constexpr int kSize = kRows * (D + 8);
   Queries t = tiles[blockIdx.y];
   int x = blockIdx.x * kScoreKeys, end = t.pos + t.count;
@@ -23,10 +27,12 @@ __device__ inline void index_scores(float* out, const u16* q, const float* weigh
   u16 *sk = shared, *sq = sk + 2 * kSize;  // two blocks of keys, two heads of queries
   int lane = warp_lane(), warp = threadIdx.x / kWarp, first = warp % 4 * 16, half = warp / 4;
   auto fetch = [&](int h) {
-    load_rows<D, kRows, kScoreThreads>(sq + h % 2 * kSize, t.count, [&](int i) { return q + (long long)(t.row + i) * qs + h * D; });
+    load_rows<D, kRows, kScoreThreads>(sq + h % 2 * kSize, t.count,
+                                       [&](int i) { return q + (long long)(t.row + i) * qs + h * D; });
     commit();
   };
-  load_rows<D, kScoreKeys, kScoreThreads>(sk, min(kScoreKeys, end - x), [&](int i) { return k + keys.row(x + i) * ks; });
+  load_rows<D, kScoreKeys, kScoreThreads>(sk, min(kScoreKeys, end - x),
+                                          [&](int i) { return k + keys.row(x + i) * ks; });
   fetch(0);
   float sum[8][4] = {};
   for (int h = 0; h < heads; h++) {
@@ -59,19 +65,21 @@ __device__ inline void index_scores(float* out, const u16* q, const float* weigh
   }
 }
 
-#define INDEX_SCORES(D)                                                                                                                                                      \
-  extern "C" __global__ void __launch_bounds__(kScoreThreads)                                                                                                                \
-      index_scores_##D(float* out, const u16* q, const float* weights, const u16* k, const Queries* tiles, const int* pages, int heads, int top_k, int stride, int qs, int ws, \
-                       int ks, int page_rows, float c) {                                                                                                                     \
-    index_scores<D>(out, q, weights, k, tiles, pages, heads, top_k, stride, qs, ws, ks, page_rows, c);                                                                     \
+#define INDEX_SCORES(D)                                                                                                \
+  extern "C" __global__ void __launch_bounds__(kScoreThreads) index_scores_##D(                                        \
+      float* out, const u16* q, const float* weights, const u16* k, const Queries* tiles, const int* pages, int heads, \
+      int top_k, int stride, int qs, int ws, int ks, int page_rows, float c) {                                         \
+    index_scores<D>(out, q, weights, k, tiles, pages, heads, top_k, stride, qs, ws, ks, page_rows, c);                 \
   }
 INDEX_SCORES(16)
 INDEX_SCORES(128)
 
 constexpr int kBins = 2048, kSelectThreads = 1024, kSelectWarps = kSelectThreads / kWarp;
-constexpr int kAhead = 8;  // scores that a thread has asked for at a time: one row of a long sequence must not wait for each
+// scores that a thread has asked for at a time: one row of a long sequence must not wait for each
+constexpr int kAhead = 8;
 
-// ordered is the bits of a number that is not NaN as an integer that grows with it. No score is -0: a sum from +0 never is.
+// ordered is the bits of a number that is not NaN as an integer that grows with it. No score is -0: a sum from +0 never
+// is.
 __device__ inline u32 ordered(float x) {
   u32 b = __float_as_uint(x);
   return b ^ (b >> 31 ? ~0u : 1u << 31);
@@ -98,11 +106,13 @@ __device__ inline Cut cut_at(const float* scores, int n, int k) {
 #pragma unroll
       for (int j = 0; j < kAhead; j++) {
         u32 v = ordered(some[j]);
-        if (x + j * kSelectThreads < n && (above == 32 || v >> above == least >> above)) atomicAdd(&counts[v >> shift & ((1u << (above - shift)) - 1)], 1);
+        if (x + j * kSelectThreads < n && (above == 32 || v >> above == least >> above))
+          atomicAdd(&counts[v >> shift & ((1u << (above - shift)) - 1)], 1);
       }
     }
     __syncthreads();
-    int own[kBins / kSelectThreads], sum = 0, total, top = kBins - 1 - threadIdx.x * (kBins / kSelectThreads);  // bins from the highest down
+    // bins from the highest down
+    int own[kBins / kSelectThreads], sum = 0, total, top = kBins - 1 - threadIdx.x * (kBins / kSelectThreads);
 #pragma unroll
     for (int j = 0; j < kBins / kSelectThreads; j++) sum += own[j] = counts[top - j];
     int before = scan(sum, total);
@@ -118,7 +128,8 @@ __device__ inline Cut cut_at(const float* scores, int n, int k) {
 }
 
 // select_keys: a block for each row of the call.
-extern "C" __global__ void __launch_bounds__(kSelectThreads) select_keys(int* picks, const float* scores, const Query* queries, int top_k, int stride, int ps) {
+extern "C" __global__ void __launch_bounds__(kSelectThreads)
+    select_keys(int* picks, const float* scores, const Query* queries, int top_k, int stride, int ps) {
   __shared__ int above[kSelectWarps], equal[kSelectWarps];
   Query q = queries[blockIdx.x];
   int n = q.pos + 1, *list = picks + (size_t)q.row * ps;
@@ -128,7 +139,8 @@ extern "C" __global__ void __launch_bounds__(kSelectThreads) select_keys(int* pi
   }
   const float* s = scores + (size_t)blockIdx.x * stride;
   Cut cut = cut_at(s, n, top_k);
-  int lane = warp_lane(), warp = threadIdx.x / kWarp, each = (n + kSelectThreads - 1) / kSelectThreads * kWarp, from = min(warp * each, n), to = min(from + each, n);
+  int lane = warp_lane(), warp = threadIdx.x / kWarp, each = (n + kSelectThreads - 1) / kSelectThreads * kWarp,
+      from = min(warp * each, n), to = min(from + each, n);
   auto walk = [&](auto f) {
     for (int x = from + lane; x - lane < to; x += kAhead * kWarp) {
       float some[kAhead];

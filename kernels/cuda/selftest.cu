@@ -1,4 +1,5 @@
-// ex2h_checksum: the sum of kernels.Exp2HChecksum, by which a card is admitted to exp2 "ex2h". *sum starts at 0. Any grid; bound: none, it is 2^24 additions.
+// ex2h_checksum: the sum of kernels.Exp2HChecksum, by which a card is admitted to exp2 "ex2h". *sum starts at 0. Any
+// grid; bound: none, it is 2^24 additions.
 #include "definition.cuh"
 
 // mix is the finalizer of SplitMix64.
@@ -16,7 +17,8 @@ __device__ inline float probe(u32 i) {
 
 KERNEL(ex2h_checksum, u64* sum) {
   u64 s = 0;
-  for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i <= 1u << 24; i += gridDim.x * blockDim.x) s += mix((u64)i << 32 | __float_as_uint(ex2h(probe(i))));
+  for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i <= 1u << 24; i += gridDim.x * blockDim.x)
+    s += mix((u64)i << 32 | __float_as_uint(ex2h(probe(i))));
 #pragma unroll
   for (int d = 16; d > 0; d >>= 1) s += __shfl_xor_sync(~0u, s, d);
   if ((threadIdx.x & 31) == 0) atomicAdd(sum, s);

@@ -16,8 +16,8 @@ import (
 	"lockstep/kernels/cpu"
 )
 
-// trial is a small operation that both devices carry out. Between them trials use every unit of the card whose arithmetic is the maker's: its tensor cores by each
-// instruction, its 2^x, its division and its square root.
+// trial is a small operation that both devices carry out. Between them trials use every unit of the card whose
+// arithmetic is the maker's: its tensor cores by each instruction, its 2^x, its division and its square root.
 type trial struct {
 	unit  string
 	force string // path of matrix products
@@ -41,12 +41,15 @@ func (d *Device) trials() []trial {
 	attention := func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 		return tryAttention(d, mem, r, keys)
 	}
-	return append(all, trial{"attention", "", attention}, trial{"norm", "", tryNorm}, trial{"mixture", "", tryMixture}, trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
+	return append(all, trial{"attention", "", attention}, trial{"norm", "", tryNorm}, trial{"mixture", "", tryMixture},
+		trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
 }
 
-// Attends tries the kernels of a shape of latent attention, absorbed or not, forward and backward, once; of the others admit has tried one.
+// Attends tries the kernels of a shape of latent attention, absorbed or not, forward and backward, once; of the others
+// admit has tried one.
 func (d *Device) Attends(a kernels.Attn) error {
-	what := fmt.Sprintf("attention of %d heads on %d, keys of %d columns and values of %d", a.Heads, a.KVHeads, a.HeadDim, a.Values())
+	what := fmt.Sprintf("attention of %d heads on %d, keys of %d columns and values of %d", a.Heads, a.KVHeads,
+		a.HeadDim, a.Values())
 	if !attends(a) {
 		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
 	}
@@ -54,7 +57,9 @@ func (d *Device) Attends(a kernels.Attn) error {
 		return nil
 	}
 	a.Heads, a.KVHeads, a.Window = min(a.Heads/a.KVHeads, trialHeads), 1, 0
-	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor { return tryShape(d, mem, r, a) })
+	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+		return tryShape(d, mem, r, a)
+	})
 }
 
 // Recurs tries the kernels of a layer with a recurrent state, forward and backward, once.
@@ -63,7 +68,8 @@ func (d *Device) Recurs(shape kernels.Recurrence, delta bool) error {
 	if delta {
 		kind = "a delta rule"
 	}
-	what := fmt.Sprintf("%s of %d heads on %d, keys of %d columns and values of %d", kind, shape.Heads, shape.KeyHeads, shape.KeyDim, shape.ValueDim)
+	what := fmt.Sprintf("%s of %d heads on %d, keys of %d columns and values of %d", kind, shape.Heads, shape.KeyHeads,
+		shape.KeyDim, shape.ValueDim)
 	if shape.KeyDim > mostKeyDim {
 		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
 	}
@@ -77,7 +83,8 @@ func (d *Device) Recurs(shape kernels.Recurrence, delta bool) error {
 }
 
 // tryOnce compares what a trial gives here with what the CPU gives, the first time it is asked.
-func (d *Device) tryOnce(what string, run func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor) error {
+func (d *Device) tryOnce(what string, run func(d kernels.Device, mem *kernels.Arena,
+	r *rand.Rand) kernels.Tensor) error {
 	if equal, known := d.shapes[what]; known {
 		return equal
 	}
@@ -107,13 +114,16 @@ func tryShape(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a kernels.Attn
 		return all.ColRange(at-cols, at)
 	}
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}}
-	out, lse, q := mem.New(kernels.BF16, rows, a.Heads*values), mem.New(kernels.F32, rows, a.Heads), random(d, mem, r, kernels.BF16, rows, queries, 0)
-	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows, values, 0)}
+	out, lse, q := mem.New(kernels.BF16, rows, a.Heads*values), mem.New(kernels.F32, rows, a.Heads),
+		random(d, mem, r, kernels.BF16, rows, queries, 0)
+	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows,
+		values, 0)}
 	if absorbed(a) {
 		kv.V = kv.K.ColRange(0, values)
 	}
 	dout := random(d, mem, r, kernels.BF16, rows, a.Heads*values, 0)
-	dq, dk, dv := mem.New(kernels.BF16, rows, queries), mem.New(kernels.BF16, rows, width), mem.New(kernels.BF16, rows, values)
+	dq, dk, dv := mem.New(kernels.BF16, rows, queries), mem.New(kernels.BF16, rows, width), mem.New(kernels.BF16, rows,
+		values)
 	d.Attention(out, lse, q, kv, l, a)
 	d.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a)
 	for _, t := range []kernels.Tensor{out, dq, dk, dv} {
@@ -122,7 +132,8 @@ func tryShape(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a kernels.Attn
 	return all
 }
 
-// admit holds the card against the CPU reference, bit for bit, which takes milliseconds, and refuses it where they differ.
+// admit holds the card against the CPU reference, bit for bit, which takes milliseconds, and refuses it where they
+// differ.
 func (d *Device) admit() (err error) {
 	if err := d.admitExp2(); err != nil {
 		return err
@@ -159,7 +170,8 @@ func (t trial) result(dev kernels.Device, seed uint64) []byte {
 }
 
 // random is a tensor of normal values, magnified by up to 2^spread.
-func random(dev kernels.Device, mem *kernels.Arena, r *rand.Rand, dtype kernels.DType, rows, cols, spread int) kernels.Tensor {
+func random(dev kernels.Device, mem *kernels.Arena, r *rand.Rand, dtype kernels.DType, rows, cols,
+	spread int) kernels.Tensor {
 	values := make([]float32, rows*cols)
 	for i := range values {
 		values[i] = float32(r.NormFloat64()) * float32(uint64(1)<<r.IntN(spread+1))
@@ -176,7 +188,8 @@ func random(dev kernels.Device, mem *kernels.Arena, r *rand.Rand, dtype kernels.
 
 func tryProduct(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 	out := mem.New(kernels.F32, 24, 72)
-	d.MatMul(out, nil, kernels.Term{X: random(d, mem, r, kernels.BF16, 24, 112, 16), W: random(d, mem, r, kernels.BF16, 72, 112, 16)})
+	d.MatMul(out, nil, kernels.Term{X: random(d, mem, r, kernels.BF16, 24, 112, 16), W: random(d, mem, r, kernels.BF16,
+		72, 112, 16)})
 	return out
 }
 
@@ -184,26 +197,33 @@ func tryWeightGrad(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.T
 	const rows = 24
 	dw, offsets := mem.Zeros(kernels.F32, 72, 64), mem.New(kernels.I32, 1, 2)
 	d.Write(offsets, []byte{0, 0, 0, 0, rows, 0, 0, 0})
-	d.WeightGrad(dw, random(d, mem, r, kernels.BF16, rows, 72, 16), random(d, mem, r, kernels.BF16, rows, 64, 16), &kernels.Groups{Offsets: offsets, Count: 1, Packs: 1})
+	d.WeightGrad(dw, random(d, mem, r, kernels.BF16, rows, 72, 16), random(d, mem, r, kernels.BF16, rows, 64, 16),
+		&kernels.Groups{Offsets: offsets, Count: 1, Packs: 1})
 	return dw
 }
 
 func tryAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand, rows int) kernels.Tensor {
 	const heads, width = 1, 64
 	lse := mem.New(kernels.F32, rows, heads)
-	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows, width, 0)}
-	d.Attention(mem.New(kernels.BF16, rows, heads*width), lse, random(d, mem, r, kernels.BF16, rows, heads*width, 0), kv,
-		&kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, int32(rows)}}, kernels.Attn{Heads: heads, KVHeads: 1, HeadDim: width, Scale: 0.125})
+	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows, width,
+		0)}
+	d.Attention(mem.New(kernels.BF16, rows, heads*width), lse, random(d, mem, r, kernels.BF16, rows, heads*width, 0),
+		kv,
+		&kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, int32(rows)}}, kernels.Attn{Heads: heads,
+			KVHeads: 1, HeadDim: width, Scale: 0.125})
 	return lse
 }
 
 // tryMixture is a router's choice of two of three experts and what they add up to.
 func tryMixture(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 	const rows, experts, k, width = 24, 3, 2, 520
-	weights, picks, probs := mem.New(kernels.F32, rows, k), mem.New(kernels.I32, rows, k), mem.New(kernels.F32, rows, experts)
-	d.Route(weights, picks, probs, random(d, mem, r, kernels.F32, rows, experts, 0), kernels.Router{Norm: true, Scale: 1})
+	weights, picks, probs := mem.New(kernels.F32, rows, k), mem.New(kernels.I32, rows, k), mem.New(kernels.F32, rows,
+		experts)
+	d.Route(weights, picks, probs, random(d, mem, r, kernels.F32, rows, experts, 0), kernels.Router{Norm: true,
+		Scale: 1})
 	p := kernels.Plan{
-		Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Packs: 1}, Source: mem.New(kernels.I32, 1, rows*k), RowOf: mem.New(kernels.I32, rows, k),
+		Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Packs: 1},
+		Source: mem.New(kernels.I32, 1, rows*k), RowOf: mem.New(kernels.I32, rows, k),
 	}
 	d.Dispatch(p, picks, []int32{0, rows})
 	out := mem.New(kernels.F32, rows, width)
@@ -213,7 +233,8 @@ func tryMixture(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tens
 
 func tryNorm(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 	out := mem.New(kernels.F32, 40, 520)
-	d.RMSNorm(out, mem.New(kernels.F32, 1, 40), random(d, mem, r, kernels.F32, 40, 520, 16), random(d, mem, r, kernels.F32, 1, 520, 0), kernels.Norm{Eps: 1e-6})
+	d.RMSNorm(out, mem.New(kernels.F32, 1, 40), random(d, mem, r, kernels.F32, 40, 520, 16),
+		random(d, mem, r, kernels.F32, 1, 520, 0), kernels.Norm{Eps: 1e-6})
 	return out
 }
 
@@ -233,7 +254,8 @@ func (d *Device) admitExp2() error {
 		return err
 	}
 	if got != kernels.Exp2HChecksum {
-		return fmt.Errorf("its instruction ex2.approx.ftz.f32 is not exp2 %q (checksum %#x, want %#x): set definition.exp2 = %q", kernels.Exp2Ex2h, got, kernels.Exp2HChecksum, kernels.Exp2Poly)
+		return fmt.Errorf("its instruction ex2.approx.ftz.f32 is not exp2 %q (checksum %#x, want %#x): set "+
+			"definition.exp2 = %q", kernels.Exp2Ex2h, got, kernels.Exp2HChecksum, kernels.Exp2Poly)
 	}
 	return nil
 }

@@ -8,7 +8,8 @@ import (
 	"lockstep/kernels"
 )
 
-// layerTrial is a layer that both devices carry out on one sequence, forward and backward; what it computes on the way is compared.
+// layerTrial is a layer that both devices carry out on one sequence, forward and backward; what it computes on the way
+// is compared.
 type layerTrial struct {
 	d       kernels.Device
 	mem     *kernels.Arena
@@ -20,7 +21,8 @@ type layerTrial struct {
 const layerTrialRows = 70 // two chunks of a recurrence, two tiles of queries
 
 func newLayerTrial(d kernels.Device, mem *kernels.Arena, r *rand.Rand) layerTrial {
-	return layerTrial{d: d, mem: mem, r: r, l: &kernels.Layout{Spans: []kernels.Span{{Rows: layerTrialRows}}, Packs: []int32{0, layerTrialRows}}}
+	return layerTrial{d: d, mem: mem, r: r, l: &kernels.Layout{Spans: []kernels.Span{{Rows: layerTrialRows}},
+		Packs: []int32{0, layerTrialRows}}}
 }
 
 func (t *layerTrial) random(dtype kernels.DType, rows, cols int) kernels.Tensor {

@@ -8,7 +8,8 @@ import (
 	"lockstep/kernels"
 )
 
-// recurrentTrial is a layer with a recurrent state: a sequence goes through its convolution, its decays and its state to a norm with a gate, and gradients come back.
+// recurrentTrial is a layer with a recurrent state: a sequence goes through its convolution, its decays and its state
+// to a norm with a gate, and gradients come back.
 type recurrentTrial struct {
 	kernels.Recurrence
 	layerTrial
@@ -24,7 +25,8 @@ func newRecurrentTrial(d kernels.Device, mem *kernels.Arena, r *rand.Rand, shape
 func (t *recurrentTrial) perHead() kernels.Tensor { return t.layerTrial.perHead(t.Heads) }
 
 // layer runs a layer forward and backward: inner is its state, outer its norm, each with its gradient.
-func (t *recurrentTrial) layer(d kernels.Recurrent, inner func(u, g, step kernels.Tensor, du, dg, dstep kernels.Tensor)) kernels.Tensor {
+func (t *recurrentTrial) layer(d kernels.Recurrent, inner func(u, g, step kernels.Tensor, du, dg,
+	dstep kernels.Tensor)) kernels.Tensor {
 	width := 2*t.KeyHeads*t.KeyDim + t.Heads*t.ValueDim
 	x, w, bias := t.rows(width), t.random(kernels.BF16, width, recurrentTrialTaps), t.random(kernels.BF16, 1, width)
 	a, rate, shift := t.rows(t.Heads), t.random(kernels.F32, 1, t.Heads), t.random(kernels.F32, 1, t.Heads)
@@ -34,8 +36,10 @@ func (t *recurrentTrial) layer(d kernels.Recurrent, inner func(u, g, step kernel
 
 	du, dg, dstep := t.activation(width), t.perHead(), t.perHead()
 	inner(u, g, step, du, dg, dstep)
-	d.DecayBackward(t.activation(t.Heads), t.result(kernels.F32, 1, t.Heads), t.result(kernels.F32, 1, t.Heads), dg, dstep, g, a, rate, shift, 0.01, 1.5, t.l.Packs)
-	d.ShortConvBackward(t.activation(width), t.result(kernels.F32, width, recurrentTrialTaps), t.result(kernels.F32, 1, width), du, x, w, bias, t.l)
+	d.DecayBackward(t.activation(t.Heads), t.result(kernels.F32, 1, t.Heads), t.result(kernels.F32, 1, t.Heads), dg,
+		dstep, g, a, rate, shift, 0.01, 1.5, t.l.Packs)
+	d.ShortConvBackward(t.activation(width), t.result(kernels.F32, width, recurrentTrialTaps),
+		t.result(kernels.F32, 1, width), du, x, w, bias, t.l)
 	return t.all()
 }
 
@@ -50,13 +54,16 @@ func tryDeltaNet(d kernels.DeltaNet, t *recurrentTrial) kernels.Tensor {
 		values := t.Heads * t.ValueDim
 		q, k, v := t.parts(u)
 		dq, dk, dv := t.parts(du)
-		b, z, gate, w, dout := t.rows(t.Heads), t.rows(values), t.rows(1), t.random(kernels.F32, 1, t.ValueDim), t.rows(values)
-		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.perHead(), t.activation(values), t.activation(values)
+		b, z, gate, w, dout := t.rows(t.Heads), t.rows(values), t.rows(1), t.random(kernels.F32, 1, t.ValueDim),
+			t.rows(values)
+		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.perHead(), t.activation(values),
+			t.activation(values)
 		d.DeltaRule(o, q, k, v, g, b, nil, t.l, t.Recurrence)
 		d.NormThenGate(y, rstd, o, z, w, 1e-6)
 		d.SigmoidGate(t.activation(values), y, gate)
 		d.SigmoidGateBackward(dy, t.activation(1), dout, y, gate)
-		d.NormThenGateBackward(do, t.activation(values), t.result(kernels.F32, 1, t.ValueDim), dy, o, z, rstd, w, t.l.Packs)
+		d.NormThenGateBackward(do, t.activation(values), t.result(kernels.F32, 1, t.ValueDim), dy, o, z, rstd, w,
+			t.l.Packs)
 		d.DeltaRuleBackward(dq, dk, dv, dg, t.activation(t.Heads), do, q, k, v, g, b, t.l, t.Recurrence)
 	})
 }
@@ -66,13 +73,17 @@ func tryMamba(d kernels.Mamba, t *recurrentTrial) kernels.Tensor {
 		values := t.Heads * t.ValueDim
 		c, b, x := t.parts(u)
 		dc, db, dx := t.parts(du)
-		skip, z, w, dout := t.random(kernels.F32, 1, t.Heads), t.rows(values), t.random(kernels.BF16, 1, values), t.rows(values)
-		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.result(kernels.F32, layerTrialRows, 1), t.activation(values), t.activation(values)
+		skip, z, w, dout := t.random(kernels.F32, 1, t.Heads), t.rows(values), t.random(kernels.BF16, 1, values),
+			t.rows(values)
+		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.result(kernels.F32, layerTrialRows, 1),
+			t.activation(values), t.activation(values)
 		d.StateSpace(o, c, b, x, g, step, skip, nil, t.l, t.Recurrence)
 		d.GateThenNorm(y, rstd, o, z, w, 1, 1e-5)
 		d.ReLU2(t.activation(values), y)
 		d.ReLU2Backward(dy, dout, y)
-		d.GateThenNormBackward(do, t.activation(values), t.result(kernels.F32, 1, values), dy, o, z, rstd, w, 1, t.l.Packs)
-		d.StateSpaceBackward(dc, db, dx, dg, dstep, t.result(kernels.F32, 1, t.Heads), do, c, b, x, g, step, skip, t.l, t.Recurrence)
+		d.GateThenNormBackward(do, t.activation(values), t.result(kernels.F32, 1, values), dy, o, z, rstd, w, 1,
+			t.l.Packs)
+		d.StateSpaceBackward(dc, db, dx, dg, dstep, t.result(kernels.F32, 1, t.Heads), do, c, b, x, g, step, skip, t.l,
+			t.Recurrence)
 	})
 }

@@ -21,11 +21,14 @@ func (d *Device) LearnsIndex(a kernels.Attn, x kernels.Index) error {
 }
 
 // trySparsely tries a layer once, unless it is not written for the indexer or its attention, which reads the latent.
-func (d *Device) trySparsely(layer string, written bool, a kernels.Attn, x kernels.Index, try func(d *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor) error {
+func (d *Device) trySparsely(layer string, written bool, a kernels.Attn, x kernels.Index,
+	try func(d *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor) error {
 	if d.def.Latent == kernels.LatentExpanded && !absorbed(a) {
-		return fmt.Errorf(`reads keys that an indexer chooses from the latent alone: this model needs definition.latent = "%s" or "auto", not "%s"`, kernels.LatentAbsorbed, d.def.Latent)
+		return fmt.Errorf(`reads keys that an indexer chooses from the latent alone: this model needs `+
+			`definition.latent = "%s" or "auto", not "%s"`, kernels.LatentAbsorbed, d.def.Latent)
 	}
-	what := fmt.Sprintf("%s of %d heads on %d, keys of %d columns and values of %d, lists of %d keys by %d heads of %d", layer, a.Heads, a.KVHeads, a.HeadDim, a.Values(),
+	what := fmt.Sprintf("%s of %d heads on %d, keys of %d columns and values of %d, lists of %d keys by %d heads of %d",
+		layer, a.Heads, a.KVHeads, a.HeadDim, a.Values(),
 		x.TopK, x.Heads, x.Dim)
 	if !attendsSparsely(a) || !written {
 		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
@@ -44,10 +47,12 @@ func trySparse(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 	v := k.ColRange(0, a.Values())
 	keys, picks := t.activation(x.Dim), t.mem.New(kernels.I32, layerTrialRows, x.TopK)
 	d.LayerNorm(keys, t.rows(x.Dim), t.random(kernels.BF16, 1, x.Dim), t.random(kernels.BF16, 1, x.Dim), 1e-6)
-	d.SelectKeys(picks, t.rows(x.Heads*x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads), kernels.KV{K: keys}, t.l, x)
+	d.SelectKeys(picks, t.rows(x.Heads*x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads), kernels.KV{K: keys}, t.l,
+		x)
 	out, lse, kv := t.activation(a.Heads*a.Values()), t.perHead(a.Heads), kernels.KV{K: k, V: v}
 	d.SparseAttend(out, lse, q, kv, picks, t.l, a)
-	d.SparseAttendBackward(t.activation(a.Heads*a.HeadDim), t.activation(a.HeadDim), t.activation(a.Values()), dout, out, lse, q, kv, picks, t.l, a)
+	d.SparseAttendBackward(t.activation(a.Heads*a.HeadDim), t.activation(a.HeadDim), t.activation(a.Values()), dout,
+		out, lse, q, kv, picks, t.l, a)
 	return t.all()
 }
 
@@ -63,8 +68,10 @@ func tryIndex(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 		target, dk := t.result(kernels.F32, layerTrialRows, layerTrialRows), t.activation(x.Dim)
 		d.IndexTarget(target, q, k, lse, picks, t.l, a)
 		d.IndexLoss(t.result(kernels.F32, 1, layerTrialRows), target, queries, weights, keys, picks, t.l, x, 0.25)
-		d.IndexBackward(t.activation(x.Heads*x.Dim), dk, t.perHead(x.Heads), target, queries, weights, keys, picks, t.l, x)
-		d.LayerNormBackward(t.activation(x.Dim), t.result(kernels.F32, 1, x.Dim), t.result(kernels.F32, 1, x.Dim), dk, keys, t.random(kernels.BF16, 1, x.Dim), 1e-6, t.l.Packs)
+		d.IndexBackward(t.activation(x.Heads*x.Dim), dk, t.perHead(x.Heads), target, queries, weights, keys, picks, t.l,
+			x)
+		d.LayerNormBackward(t.activation(x.Dim), t.result(kernels.F32, 1, x.Dim), t.result(kernels.F32, 1, x.Dim), dk,
+			keys, t.random(kernels.BF16, 1, x.Dim), 1e-6, t.l.Packs)
 	}
 	return t.all()
 }

@@ -10,7 +10,8 @@ import (
 	"lockstep/kernels/cpu"
 )
 
-// by runs tests on devices of another definition, which the card is admitted to, then body with the card of the default one.
+// by runs tests on devices of another definition, which the card is admitted to, then body with the card of the default
+// one.
 func by(t *testing.T, def kernels.Definition, tests map[string]func(*testing.T), body func()) {
 	t.Helper()
 	ref, err := cpu.New(def, cpu.Options{})
@@ -36,7 +37,9 @@ func TestEx2h(t *testing.T) {
 	def := card.Definition()
 	def.Exp2 = kernels.Exp2Ex2h
 	by(t, def, map[string]func(*testing.T){
-		"Attention": TestAttention, "AttentionSplits": TestAttentionSplits, "LogProb": TestLogProb, "SparseSelect": TestSparseSelectKeys, "AbsorbedCached": TestAbsorbedCached, "AbsorbedAllKeys": TestAbsorbedAllKeys, "SwiGLU": TestSwiGLU, "MoE": TestMoE, "Sample": TestSample,
+		"Attention": TestAttention, "AttentionSplits": TestAttentionSplits, "LogProb": TestLogProb,
+		"SparseSelect": TestSparseSelectKeys, "AbsorbedCached": TestAbsorbedCached,
+		"AbsorbedAllKeys": TestAbsorbedAllKeys, "SwiGLU": TestSwiGLU, "MoE": TestMoE, "Sample": TestSample,
 	}, func() {
 		x := []operand{normal(kernels.F32, 7, 100, 1), normal(kernels.F32, 7, 200, 1)}
 		if n, _ := differences(t, x, swiglu, swiglu); n == 0 {
@@ -50,10 +53,12 @@ func TestRoundings(t *testing.T) {
 	def := card.Definition()
 	def.Combine, def.Router, def.Norm, def.KeySplit = kernels.ToBF16, kernels.ToBF16, kernels.ToBF16, 192
 	by(t, def, map[string]func(*testing.T){
-		"Attention": TestAttention, "AttentionSplits": TestAttentionSplits, "LatentAttention": TestLatentAttention, "Norm": TestNorm, "HeadNormRope": TestHeadNormRope, "Route": TestRoute, "MoE": TestMoE,
+		"Attention": TestAttention, "AttentionSplits": TestAttentionSplits, "LatentAttention": TestLatentAttention,
+		"Norm": TestNorm, "HeadNormRope": TestHeadNormRope, "Route": TestRoute, "MoE": TestMoE,
 	}, func() {
 		norm := func(d kernels.Device, x []kernels.Tensor) { d.RMSNorm(x[0], x[1], x[2], x[3], kernels.Norm{}) }
-		x := []operand{normal(kernels.BF16, 9, 100, 1), normal(kernels.F32, 1, 9, 1), normal(kernels.BF16, 9, 100, 1), normal(kernels.BF16, 1, 100, 1)}
+		x := []operand{normal(kernels.BF16, 9, 100, 1), normal(kernels.F32, 1, 9, 1), normal(kernels.BF16, 9, 100, 1),
+			normal(kernels.BF16, 1, 100, 1)}
 		if n, _ := differences(t, x, norm, norm); n == 0 {
 			t.Error("both definitions give the same bits: one is not used")
 		}

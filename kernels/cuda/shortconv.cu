@@ -1,6 +1,8 @@
-// ShortConv, a causal depthwise convolution with SiLU, and its gradient: a thread for eight columns of a row. Bound: the bytes of x, out, dout and dx; the rows above come from the cache.
+// ShortConv, a causal depthwise convolution with SiLU, and its gradient: a thread for eight columns of a row. Bound:
+// the bytes of x, out, dout and dx; the rows above come from the cache.
 //   u = bias, then u += w[ch,j]*x[t-(K-1)+j, ch] over taps j ascending; out = round(u*sigm(u))
-//   du = dout*(s*(1 + u*(1-s))); dx[t] = round(+0 + du[t]*w[K-1] + du[t+1]*w[K-2] + ...); dw[ch,j] += du[t]*x[t-(K-1)+j] and dbias += du, sums over rows
+//   du = dout*(s*(1 + u*(1-s))); dx[t] = round(+0 + du[t]*w[K-1] + du[t+1]*w[K-2] + ...); dw[ch,j] +=
+//   du[t]*x[t-(K-1)+j] and dbias += du, sums over rows
 #include "rows.cuh"
 
 // Place is a row's position in its sequence, and those of its span's first and last rows.
@@ -10,14 +12,16 @@ struct Place {
 
 // sum is u of eight columns. Rows before the span's first are in its slot, that of position p in row p mod (taps-1).
 template <class T>
-__device__ inline void sum(float* u, const T* x, const T* w, const T* bias, const T* state, Place at, size_t row, int col, int n, int taps, int xs, int ws) {
+__device__ inline void sum(float* u, const T* x, const T* w, const T* bias, const T* state, Place at, size_t row,
+                           int col, int n, int taps, int xs, int ws) {
 #pragma unroll
   for (int j = 0; j < kEight; j++) u[j] = 0.f;
   if (bias) load8(bias + col, n - col, u);
   for (int tap = 0; tap < taps; tap++) {
     int p = at.pos - (taps - 1) + tap;
     if (p < 0) continue;
-    const T* from = p >= at.first ? x + (row - at.pos + p) * xs : state + ((size_t)at.slot * (taps - 1) + p % (taps - 1)) * n;
+    const T* from =
+        p >= at.first ? x + (row - at.pos + p) * xs : state + ((size_t)at.slot * (taps - 1) + p % (taps - 1)) * n;
     float v[kEight];
     load8(from + col, n - col, v);
 #pragma unroll
@@ -27,7 +31,8 @@ __device__ inline void sum(float* u, const T* x, const T* w, const T* bias, cons
 }
 
 template <class T>
-__device__ void short_conv(T* out, const T* x, const T* w, const T* bias, const T* state, const Place* places, int rows, int n, int taps, int os, int xs, int ws) {
+__device__ void short_conv(T* out, const T* x, const T* w, const T* bias, const T* state, const Place* places, int rows,
+                           int n, int taps, int os, int xs, int ws) {
   Piece at(n);
   if (at.row >= rows) return;
   float u[kEight];
@@ -36,21 +41,25 @@ __device__ void short_conv(T* out, const T* x, const T* w, const T* bias, const 
   for (int j = 0; j < kEight; j++) u[j] = u[j] * sigmoid_def(u[j]);
   store8(out + (size_t)at.row * os + at.col, n - at.col, u);
 }
-#define SHORT_CONV(T) (T * out, const T* x, const T* w, const T* bias, const T* state, const Place* places, int rows, int n, int taps, int os, int xs, int ws)
+#define SHORT_CONV(T)                                                                                              \
+  (T * out, const T* x, const T* w, const T* bias, const T* state, const Place* places, int rows, int n, int taps, \
+   int os, int xs, int ws)
 KERNELS(short_conv, SHORT_CONV, (out, x, w, bias, state, places, rows, n, taps, os, xs, ws))
 
 // short_conv_keep: rows[i] of x goes to row to[i] of the state [slots*(taps-1), n].
 template <class T>
 __device__ void short_conv_keep(T* state, const T* x, const int* rows, const int* to, int count, int n, int xs) {
   Piece at(n);
-  if (at.row < count) move8(state + (size_t)to[at.row] * n + at.col, x + (size_t)rows[at.row] * xs + at.col, n - at.col);
+  if (at.row < count)
+    move8(state + (size_t)to[at.row] * n + at.col, x + (size_t)rows[at.row] * xs + at.col, n - at.col);
 }
 #define SHORT_CONV_KEEP(T) (T * state, const T* x, const int* rows, const int* to, int count, int n, int xs)
 KERNELS(short_conv_keep, SHORT_CONV_KEEP, (state, x, rows, to, count, n, xs))
 
 // short_conv_slope writes du F32 [rows, n].
 template <class T>
-__device__ void short_conv_slope(float* du, const T* dout, const T* x, const T* w, const T* bias, const Place* places, int rows, int n, int taps, int ds, int xs, int ws) {
+__device__ void short_conv_slope(float* du, const T* dout, const T* x, const T* w, const T* bias, const Place* places,
+                                 int rows, int n, int taps, int ds, int xs, int ws) {
   Piece at(n);
   if (at.row >= rows) return;
   float u[kEight], d[kEight];
@@ -63,11 +72,14 @@ __device__ void short_conv_slope(float* du, const T* dout, const T* x, const T* 
   }
   store8(du + (size_t)at.row * n + at.col, n - at.col, d);
 }
-#define SHORT_CONV_SLOPE(T) (float* du, const T* dout, const T* x, const T* w, const T* bias, const Place* places, int rows, int n, int taps, int ds, int xs, int ws)
+#define SHORT_CONV_SLOPE(T)                                                                                         \
+  (float* du, const T* dout, const T* x, const T* w, const T* bias, const Place* places, int rows, int n, int taps, \
+   int ds, int xs, int ws)
 KERNELS(short_conv_slope, SHORT_CONV_SLOPE, (du, dout, x, w, bias, places, rows, n, taps, ds, xs, ws))
 
 template <class T>
-__device__ void short_conv_backward(T* dx, const float* du, const T* w, const Place* places, int rows, int n, int taps, int dxs, int ws) {
+__device__ void short_conv_backward(T* dx, const float* du, const T* w, const Place* places, int rows, int n, int taps,
+                                    int dxs, int ws) {
   Piece at(n);
   if (at.row >= rows) return;
   Place place = places[at.row];
@@ -81,18 +93,24 @@ __device__ void short_conv_backward(T* dx, const float* du, const T* w, const Pl
   }
   store8(dx + (size_t)at.row * dxs + at.col, n - at.col, sum);
 }
-#define SHORT_CONV_BACKWARD(T) (T * dx, const float* du, const T* w, const Place* places, int rows, int n, int taps, int dxs, int ws)
+#define SHORT_CONV_BACKWARD(T) \
+  (T * dx, const float* du, const T* w, const Place* places, int rows, int n, int taps, int dxs, int ws)
 KERNELS(short_conv_backward, SHORT_CONV_BACKWARD, (dx, du, w, places, rows, n, taps, dxs, ws))
 
-// short_conv_blocks: a thread for a tap of a column of a block of rows; sums F32 [blocks, n*taps] of dw, biases F32 [blocks, n] of dbias. norm.cu adds the blocks up.
+// short_conv_blocks: a thread for a tap of a column of a block of rows; sums F32 [blocks, n*taps] of dw, biases F32
+// [blocks, n] of dbias. norm.cu adds the blocks up.
 template <class T>
-__device__ void short_conv_blocks(float* sums, float* biases, const float* du, const T* x, const Place* places, const int* blocks, int n, int taps, int xs) {
+__device__ void short_conv_blocks(float* sums, float* biases, const float* du, const T* x, const Place* places,
+                                  const int* blocks, int n, int taps, int xs) {
   int ch = blockIdx.x * blockDim.x + threadIdx.x, b = blockIdx.y, back = taps - 1 - (int)blockIdx.z;
   if (ch >= n) return;
   sums[((size_t)b * n + ch) * taps + blockIdx.z] = sum_rows(blocks[b], blocks[b + 1], [&](size_t r) {
     return places[r].pos >= back ? load(x, (r - back) * xs + ch) * du[r * n + ch] : 0.f;
   });
-  if (back == 0) biases[(size_t)b * n + ch] = sum_rows(blocks[b], blocks[b + 1], [&](size_t r) { return du[r * n + ch]; });
+  if (back == 0)
+    biases[(size_t)b * n + ch] = sum_rows(blocks[b], blocks[b + 1], [&](size_t r) { return du[r * n + ch]; });
 }
-#define SHORT_CONV_BLOCKS(T) (float* sums, float* biases, const float* du, const T* x, const Place* places, const int* blocks, int n, int taps, int xs)
+#define SHORT_CONV_BLOCKS(T)                                                                                         \
+  (float* sums, float* biases, const float* du, const T* x, const Place* places, const int* blocks, int n, int taps, \
+   int xs)
 KERNELS(short_conv_blocks, SHORT_CONV_BLOCKS, (sums, biases, du, x, places, blocks, n, taps, xs))

@@ -18,7 +18,8 @@ func places(l *kernels.Layout) []int32 {
 // ShortConv is kernels.Recurrent's: x, out [T, C], w [C, K], bias [1, C] or nil, state [slots, K-1, C] or nil.
 func (d *Device) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Layout) {
 	taps := w.Cols
-	d.launch("short_conv"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, w, bias, state, stage(d, places(l)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
+	d.launch("short_conv"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, w, bias, state,
+		stage(d, places(l)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
 	if state.IsNil() {
 		return
 	}
@@ -28,7 +29,8 @@ func (d *Device) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Lay
 			rows, to = append(rows, int32(s.Row+r)), append(to, int32(s.Slot*(taps-1)+(s.Pos+r)%(taps-1)))
 		}
 	}
-	d.launch("short_conv_keep"+suffix(x), pieces(len(rows), x.Cols), elementThreads, 0, state, x, stage(d, rows), stage(d, to), len(rows), x.Cols, x.Stride)
+	d.launch("short_conv_keep"+suffix(x), pieces(len(rows), x.Cols), elementThreads, 0, state, x, stage(d, rows),
+		stage(d, to), len(rows), x.Cols, x.Stride)
 }
 
 // ShortConvBackward writes dx [T, C] and adds to dw F32 [C, K] and dbias F32 [1, C], each of which may be nil.
@@ -37,12 +39,15 @@ func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tenso
 	count := len(rows) - 1
 	parts := d.floats(x.Rows*n, count*n*taps, count*n)
 	du, sums, biases, at := parts[0], parts[1], parts[2], stage(d, places(l))
-	d.launch("short_conv_slope"+suffix(x), pieces(x.Rows, n), elementThreads, 0, du, dout, x, w, bias, at, x.Rows, n, taps, dout.Stride, x.Stride, w.Stride)
-	d.launch("short_conv_backward"+suffix(x), pieces(x.Rows, n), elementThreads, 0, dx, du, w, at, x.Rows, n, taps, dx.Stride, w.Stride)
+	d.launch("short_conv_slope"+suffix(x), pieces(x.Rows, n), elementThreads, 0, du, dout, x, w, bias, at, x.Rows, n,
+		taps, dout.Stride, x.Stride, w.Stride)
+	d.launch("short_conv_backward"+suffix(x), pieces(x.Rows, n), elementThreads, 0, dx, du, w, at, x.Rows, n, taps,
+		dx.Stride, w.Stride)
 	if dw.IsNil() && dbias.IsNil() {
 		return
 	}
-	d.launch("short_conv_blocks"+suffix(x), [3]int{blocks(n, 64), count, taps}, 64, 0, sums, biases, du, x, at, stage(d, rows), n, taps, x.Stride)
+	d.launch("short_conv_blocks"+suffix(x), [3]int{blocks(n, 64), count, taps}, 64, 0, sums, biases, du, x, at,
+		stage(d, rows), n, taps, x.Stride)
 	if !dw.IsNil() {
 		d.addBlocks(dw.Reshape(1, n*taps), sums, count)
 	}

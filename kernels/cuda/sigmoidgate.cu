@@ -1,5 +1,7 @@
-// SigmoidGate and its gradient: a thread for eight columns, of gates [R, 1] a warp for a row. Bound: the bytes of x, gate, dout and what is written.
-//   out = round(x*sigm(gate)); with s = sigm(gate): dx = round(dout*s), dgate = round((dout*x)*(s*(1-s))), of gates [R, 1] round(tree(dout*x)*(s*(1-s)))
+// SigmoidGate and its gradient: a thread for eight columns, of gates [R, 1] a warp for a row. Bound: the bytes of x,
+// gate, dout and what is written.
+//   out = round(x*sigm(gate)); with s = sigm(gate): dx = round(dout*s), dgate = round((dout*x)*(s*(1-s))), of gates [R,
+//   1] round(tree(dout*x)*(s*(1-s)))
 #include "rows.cuh"
 
 // gates8 reads the gates of eight columns.
@@ -32,7 +34,8 @@ __device__ void sigmoid_gate(T* out, const T* x, const T* gate, int rows, int n,
 KERNELS(sigmoid_gate, SIGMOID_GATE, (out, x, gate, rows, n, os, xs, gs, one))
 
 template <class T>
-__device__ void sigmoid_gate_backward(T* dx, T* dgate, const T* dout, const T* x, const T* gate, int rows, int n, int dxs, int dgs, int ds, int xs, int gs) {
+__device__ void sigmoid_gate_backward(T* dx, T* dgate, const T* dout, const T* x, const T* gate, int rows, int n,
+                                      int dxs, int dgs, int ds, int xs, int gs) {
   Piece at(n);
   if (at.row >= rows) return;
   int left = n - at.col;
@@ -48,11 +51,14 @@ __device__ void sigmoid_gate_backward(T* dx, T* dgate, const T* dout, const T* x
   store8(dgate + (size_t)at.row * dgs + at.col, left, v);
   store8(dx + (size_t)at.row * dxs + at.col, left, d);
 }
-#define SIGMOID_GATE_BACKWARD(T) (T * dx, T * dgate, const T* dout, const T* x, const T* gate, int rows, int n, int dxs, int dgs, int ds, int xs, int gs)
+#define SIGMOID_GATE_BACKWARD(T)                                                                                   \
+  (T * dx, T * dgate, const T* dout, const T* x, const T* gate, int rows, int n, int dxs, int dgs, int ds, int xs, \
+   int gs)
 KERNELS(sigmoid_gate_backward, SIGMOID_GATE_BACKWARD, (dx, dgate, dout, x, gate, rows, n, dxs, dgs, ds, xs, gs))
 
 template <class T>
-__device__ void sigmoid_gate_one_backward(T* dx, T* dgate, const T* dout, const T* x, const T* gate, int rows, int n, int dxs, int dgs, int ds, int xs, int gs) {
+__device__ void sigmoid_gate_one_backward(T* dx, T* dgate, const T* dout, const T* x, const T* gate, int rows, int n,
+                                          int dxs, int dgs, int ds, int xs, int gs) {
   size_t r = warp_row();
   if ((int)r >= rows) return;
   const T *d = dout + r * ds, *v = x + r * xs;

@@ -6,7 +6,8 @@ import "lockstep/kernels"
 
 // SigmoidGate: out = round(x*sigm(gate)); x, out [R, n], gate [R, n] or [R, 1]. out may be x.
 func (d *Device) SigmoidGate(out, x, gate kernels.Tensor) {
-	d.launch("sigmoid_gate"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, gate, x.Rows, x.Cols, out.Stride, x.Stride, gate.Stride, gate.Cols == 1)
+	d.launch("sigmoid_gate"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, gate, x.Rows, x.Cols,
+		out.Stride, x.Stride, gate.Stride, gate.Cols == 1)
 }
 
 // SigmoidGateBackward writes dx, which may be dout, and dgate of the gate's shape.
@@ -15,5 +16,6 @@ func (d *Device) SigmoidGateBackward(dx, dgate, dout, x, gate kernels.Tensor) {
 	if gate.Cols == 1 {
 		name, grid, threads = "sigmoid_gate_one_backward", warps(x.Rows), warpThreads
 	}
-	d.launch(name+suffix(x), grid, threads, 0, dx, dgate, dout, x, gate, x.Rows, x.Cols, dx.Stride, dgate.Stride, dout.Stride, x.Stride, gate.Stride)
+	d.launch(name+suffix(x), grid, threads, 0, dx, dgate, dout, x, gate, x.Rows, x.Cols, dx.Stride, dgate.Stride,
+		dout.Stride, x.Stride, gate.Stride)
 }

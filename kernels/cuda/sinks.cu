@@ -1,5 +1,6 @@
 // Sinks and their gradient: a warp for a head of a row. Bound: the bytes of out, and of dout.
-//   t = sinks[h]*log2e, m = max(lse, t), a = Exp2(lse-m), l = a + Exp2(t-m): out = round(out*(a/l)), lse = m + Ln(l)*log2e
+//   t = sinks[h]*log2e, m = max(lse, t), a = Exp2(lse-m), l = a + Exp2(t-m): out = round(out*(a/l)), lse = m +
+//   Ln(l)*log2e
 //   dsinks[h] += -(Exp2(min(t-lse, 0))*tree(dout*out)), a sum over rows
 #include "definition.cuh"
 
@@ -20,7 +21,8 @@ KERNELS(sinks, SINKS, (out, lse, logits, rows, heads, dim, os, ls))
 
 // parts F32 [rows, heads] are what each row adds.
 template <class T>
-__device__ void sinks_backward(float* parts, const T* dout, const T* out, const float* lse, const T* logits, int rows, int heads, int dim, int ds, int os, int ls) {
+__device__ void sinks_backward(float* parts, const T* dout, const T* out, const float* lse, const T* logits, int rows,
+                               int heads, int dim, int ds, int os, int ls) {
   int at = warp_row();
   if (at >= rows * heads) return;
   int r = at / heads, h = at % heads;
@@ -29,5 +31,7 @@ __device__ void sinks_backward(float* parts, const T* dout, const T* out, const 
   float t = load(logits, h) * kLog2E - lse[(size_t)r * ls + h];
   if (warp_lane() == 0) parts[at] = -(exp2_def(t > 0.f ? 0.f : t) * sum);
 }
-#define SINKS_BACKWARD(T) (float* parts, const T* dout, const T* out, const float* lse, const T* logits, int rows, int heads, int dim, int ds, int os, int ls)
+#define SINKS_BACKWARD(T)                                                                                              \
+  (float* parts, const T* dout, const T* out, const float* lse, const T* logits, int rows, int heads, int dim, int ds, \
+   int os, int ls)
 KERNELS(sinks_backward, SINKS_BACKWARD, (parts, dout, out, lse, logits, rows, heads, dim, ds, os, ls))

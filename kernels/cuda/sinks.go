@@ -8,10 +8,12 @@ import (
 	"lockstep/kernels"
 )
 
-// Sinks puts a logit of each head into the denominator of a finished attention, in place. out [T, Heads*D], lse F32 [T, Heads], sinks [1, Heads].
+// Sinks puts a logit of each head into the denominator of a finished attention, in place. out [T, Heads*D], lse F32 [T,
+// Heads], sinks [1, Heads].
 func (d *Device) Sinks(out, lse, sinks kernels.Tensor) {
 	heads := sinks.Cols
-	d.launch("sinks"+suffix(out), warps(out.Rows*heads), warpThreads, 0, out, lse, sinks, out.Rows, heads, out.Cols/heads, out.Stride, lse.Stride)
+	d.launch("sinks"+suffix(out), warps(out.Rows*heads), warpThreads, 0, out, lse, sinks, out.Rows, heads,
+		out.Cols/heads, out.Stride, lse.Stride)
 }
 
 // SinksBackward adds to dsinks F32 [1, Heads]; out and lse are those that Sinks wrote.
@@ -20,6 +22,7 @@ func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, pac
 	n := len(rows) - 1
 	parts := d.workspace(4 * heads * (out.Rows + n))
 	sums := parts + cu.DevicePtr(4*heads*out.Rows)
-	d.launch("sinks_backward"+suffix(out), warps(out.Rows*heads), warpThreads, 0, parts, dout, out, lse, sinks, out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
+	d.launch("sinks_backward"+suffix(out), warps(out.Rows*heads), warpThreads, 0, parts, dout, out, lse, sinks,
+		out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
 	d.addRows(dsinks, parts, sums, rows)
 }

@@ -6,11 +6,13 @@ import "lockstep/kernels"
 
 // SwiGLU: out[r,i] = round((g*sigm(g))*u) with g = gu[r,i], u = gu[r,I+i]; gu [R, 2I], out [R, I].
 func (d *Device) SwiGLU(out, gu kernels.Tensor) {
-	d.launch("swiglu"+suffix(gu), pieces(out.Rows, out.Cols), elementThreads, 0, out, gu, out.Rows, out.Cols, out.Stride, gu.Stride)
+	d.launch("swiglu"+suffix(gu), pieces(out.Rows, out.Cols), elementThreads, 0, out, gu, out.Rows, out.Cols,
+		out.Stride, gu.Stride)
 }
 
 // SwiGLUBackward: dgu, gu [R, 2I]; dout [R, I]. dgu may be gu.
 func (d *Device) SwiGLUBackward(dgu, dout, gu kernels.Tensor) {
-	d.launch("swiglu_backward"+suffix(gu), pieces(dout.Rows, dout.Cols), elementThreads, 0, dgu, dout, gu, dout.Rows, dout.Cols, dgu.Stride,
+	d.launch("swiglu_backward"+suffix(gu), pieces(dout.Rows, dout.Cols), elementThreads, 0, dgu, dout, gu, dout.Rows,
+		dout.Cols, dgu.Stride,
 		dout.Stride, gu.Stride)
 }

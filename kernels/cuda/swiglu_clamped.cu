@@ -1,5 +1,6 @@
 // ClampedSwiGLU and its gradient: a thread for eight columns. Bound: the bytes of gu, out and dgu.
-//   g = min(g, limit), u = min(max(u, -limit), limit): out = round((g*sigm(alpha*g))*(u+1)); with s = sigm(alpha*g): du = round(dout*(g*s)),
+//   g = min(g, limit), u = min(max(u, -limit), limit): out = round((g*sigm(alpha*g))*(u+1)); with s = sigm(alpha*g): du
+//   = round(dout*(g*s)),
 //   dg = round((dout*(u+1))*(s*(1 + (alpha*g)*(1-s)))), each 0 where its clamp took effect
 #include "rows.cuh"
 
@@ -26,7 +27,8 @@ __device__ void clamped_swiglu(T* out, const T* gu, int rows, int n, int os, int
 KERNELS(clamped_swiglu, CLAMPED_SWIGLU, (out, gu, rows, n, os, gs, alpha, limit))
 
 template <class T>
-__device__ void clamped_swiglu_backward(T* dgu, const T* dout, const T* gu, int rows, int n, int dgs, int ds, int gs, float alpha, float limit) {
+__device__ void clamped_swiglu_backward(T* dgu, const T* dout, const T* gu, int rows, int n, int dgs, int ds, int gs,
+                                        float alpha, float limit) {
   Piece at(n);
   if (at.row >= rows) return;
   int left = n - at.col;
@@ -47,5 +49,6 @@ __device__ void clamped_swiglu_backward(T* dgu, const T* dout, const T* gu, int 
   store8(to, left, g);
   store8(to + n, left, u);
 }
-#define CLAMPED_SWIGLU_BACKWARD(T) (T * dgu, const T* dout, const T* gu, int rows, int n, int dgs, int ds, int gs, float alpha, float limit)
+#define CLAMPED_SWIGLU_BACKWARD(T) \
+  (T * dgu, const T* dout, const T* gu, int rows, int n, int dgs, int ds, int gs, float alpha, float limit)
 KERNELS(clamped_swiglu_backward, CLAMPED_SWIGLU_BACKWARD, (dgu, dout, gu, rows, n, dgs, ds, gs, alpha, limit))

@@ -1,4 +1,5 @@
-// Teams of threads that hold rows in registers: a thread has the same C lanes of the reduction tree, in every 256 columns of a row.
+// Teams of threads that hold rows in registers: a thread has the same C lanes of the reduction tree, in every 256
+// columns of a row.
 #pragma once
 #include "rows.cuh"
 
@@ -37,7 +38,8 @@ struct Columns {
 
   __device__ void values(float* v) const {
 #pragma unroll
-    for (int j = 0; j < C; j++) v[j] = __uint_as_float(sizeof(T) == 4 ? w[j] : j % 2 ? w[j / 2] & 0xffff0000u : w[j / 2] << 16);
+    for (int j = 0; j < C; j++)
+      v[j] = __uint_as_float(sizeof(T) == 4 ? w[j] : j % 2 ? w[j / 2] & 0xffff0000u : w[j / 2] << 16);
   }
 
   // round takes values as they are stored.
@@ -97,7 +99,8 @@ struct Team {
   }
 };
 
-// Weights are those of a norm for C columns, as they multiply: base is 1 where they are stored as their distance from it, else -0, which changes nothing.
+// Weights are those of a norm for C columns, as they multiply: base is 1 where they are stored as their distance from
+// it, else -0, which changes nothing.
 template <class T, int C>
 __device__ inline void weights(const Columns<T, C>& w, float base, float* v) {
   w.values(v);

@@ -23,21 +23,33 @@ type variant struct {
 	kernels       map[string]*function
 }
 
-// normVariants are other teams for rows of 2048 columns, of the norm and of its gradient; a macro's last number is the blocks of a processor.
+// normVariants are other teams for rows of 2048 columns, of the norm and of its gradient; a macro's last number is the
+// blocks of a processor.
 func normVariants() (forward, backward []variant) {
-	for _, v := range [][4]int{{8, 8, 8, 1}, {8, 8, 8, 4}, {8, 8, 4, 1}, {8, 8, 4, 8}, {8, 8, 1, 1}, {4, 8, 4, 1}, {4, 8, 2, 1}} {
-		forward = append(forward, variant{"norm.cu", fmt.Sprintf("FORWARD(%d, %d, %d, %d)", v[0], v[1], v[2], v[3]), func() { normShapes = []normShape{{v[0], v[1], v[2]}} }, nil})
+	for _, v := range [][4]int{{8, 8, 8, 1}, {8, 8, 8, 4}, {8, 8, 4, 1}, {8, 8, 4, 8}, {8, 8, 1, 1}, {4, 8, 4, 1},
+		{4, 8, 2, 1}} {
+		forward = append(forward, variant{"norm.cu", fmt.Sprintf("FORWARD(%d, %d, %d, %d)", v[0], v[1], v[2], v[3]),
+			func() {
+				normShapes = []normShape{{v[0], v[1], v[2]}}
+			}, nil})
 	}
-	for _, v := range [][4]int{{4, 8, 4, 2}, {4, 8, 4, 3}, {4, 8, 2, 4}, {8, 8, 8, 1}, {8, 8, 4, 2}, {2, 8, 4, 1}, {2, 8, 4, 2}, {2, 8, 2, 4}} {
-		backward = append(backward, variant{"norm.cu", fmt.Sprintf("BACKWARD(%d, %d, %d, %d)", v[0], v[1], v[2], v[3]), func() { normGradShapes = []normShape{{v[0], v[1], v[2]}} }, nil})
+	for _, v := range [][4]int{{4, 8, 4, 2}, {4, 8, 4, 3}, {4, 8, 2, 4}, {8, 8, 8, 1}, {8, 8, 4, 2}, {2, 8, 4, 1},
+		{2, 8, 4, 2}, {2, 8, 2, 4}} {
+		backward = append(backward, variant{"norm.cu", fmt.Sprintf("BACKWARD(%d, %d, %d, %d)", v[0], v[1], v[2], v[3]),
+			func() {
+				normGradShapes = []normShape{{v[0], v[1], v[2]}}
+			}, nil})
 	}
 	return forward, backward
 }
 
-// ropeVariants are other numbers of heads of 128 columns that threads have at a time, forward and backward, and of blocks of a processor.
+// ropeVariants are other numbers of heads of 128 columns that threads have at a time, forward and backward, and of
+// blocks of a processor.
 func ropeVariants() (all []variant) {
 	for _, v := range [][3]int{{4, 2, 2}, {2, 2, 3}, {1, 1, 4}, {4, 1, 3}, {2, 4, 1}, {4, 4, 2}} {
-		all = append(all, variant{"rope.cu", fmt.Sprintf("ROPES_FULL(16, %d, %d, %d)", v[0], v[1], v[2]), func() { ropeShapes = map[int]ropeShape{16: {v[0], v[1]}} }, nil})
+		all = append(all, variant{"rope.cu", fmt.Sprintf("ROPES_FULL(16, %d, %d, %d)", v[0], v[1], v[2]), func() {
+			ropeShapes = map[int]ropeShape{16: {v[0], v[1]}}
+		}, nil})
 	}
 	return all
 }
@@ -60,7 +72,8 @@ func (d *Device) compileVariants(all []variant) error {
 	var done sync.WaitGroup
 	for i, v := range all {
 		name := map[string]string{"norm.cu": "NORM_SHAPES", "rope.cu": "ROPE_SHAPES"}[v.source]
-		flags := slices.Concat([]string{fmt.Sprintf("--gpu-architecture=sm_%d%da", major, minor)}, options, defines(d.def), []string{"--define-macro=" + name + "=" + v.macro})
+		flags := slices.Concat([]string{fmt.Sprintf("--gpu-architecture=sm_%d%da", major, minor)}, options,
+			defines(d.def), []string{"--define-macro=" + name + "=" + v.macro})
 		done.Go(func() { objects[i], errs[i] = compile(v.source, flags, headers) })
 	}
 	done.Wait()
@@ -78,7 +91,8 @@ func (d *Device) compileVariants(all []variant) error {
 	return nil
 }
 
-// contest is a case of BenchRows whose name begins so, other shapes of its kernels, and operands that show that they give the same bits.
+// contest is a case of BenchRows whose name begins so, other shapes of its kernels, and operands that show that they
+// give the same bits.
 type contest struct {
 	prefix   string
 	variants []variant
@@ -97,15 +111,18 @@ func contests() []contest {
 	return []contest{
 		{"RMSNorm, ", forward, []operand{bf16(rows, n), positive(1, rows), bf16(rows, n), bf16(1, n)},
 			func(d kernels.Device, x []kernels.Tensor) { d.RMSNorm(x[0], x[1], x[2], x[3], kernels.Norm{Eps: 1e-6}) }},
-		{"RMSNorm backward", backward, []operand{bf16(rows, n), normal(kernels.F32, 1, n, 1), bf16(rows, n), bf16(rows, n), positive(1, rows), bf16(1, n)},
+		{"RMSNorm backward", backward, []operand{bf16(rows, n), normal(kernels.F32, 1, n, 1), bf16(rows, n),
+			bf16(rows, n), positive(1, rows), bf16(1, n)},
 			func(d kernels.Device, x []kernels.Tensor) {
 				d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], kernels.Norm{}, packs)
 			}},
-		{"head norm and rope, ", turned, []operand{table(), table(), bf16(rows, heads*dim), positive(rows, heads), bf16(rows, heads*dim), bf16(1, dim), ints(1, rows, below(rows, 9))},
+		{"head norm and rope, ", turned, []operand{table(), table(), bf16(rows, heads*dim), positive(rows, heads),
+			bf16(rows, heads*dim), bf16(1, dim), ints(1, rows, below(rows, 9))},
 			func(d kernels.Device, x []kernels.Tensor) {
 				d.HeadNormRope(x[2], x[3], x[4], x[5], x[6], rope(x), kernels.Norm{Eps: 1e-6})
 			}},
-		{"head norm and rope backward", turned, []operand{table(), table(), bf16(rows, heads*dim), normal(kernels.F32, 1, dim, 1), bf16(rows, heads*dim), bf16(rows, heads*dim), positive(rows, heads),
+		{"head norm and rope backward", turned, []operand{table(), table(), bf16(rows, heads*dim),
+			normal(kernels.F32, 1, dim, 1), bf16(rows, heads*dim), bf16(rows, heads*dim), positive(rows, heads),
 			bf16(1, dim), ints(1, rows, below(rows, 9))},
 			func(d kernels.Device, x []kernels.Tensor) {
 				d.HeadNormRopeBackward(x[2], x[3], x[4], x[5], x[6], x[7], x[8], rope(x), kernels.Norm{}, packs)
@@ -113,8 +130,8 @@ func contests() []contest {
 	}
 }
 
-// BenchmarkVariants holds other shapes of the kernels of norms against the definition and reports their times and their share of a copy's bandwidth; the first line of a
-// case is the shape in use. It is for -benchtime 1x.
+// BenchmarkVariants holds other shapes of the kernels of norms against the definition and reports their times and their
+// share of a copy's bandwidth; the first line of a case is the shape in use. It is for -benchtime 1x.
 func BenchmarkVariants(b *testing.B) {
 	const each = 30 * time.Millisecond
 	d, all := card.(*Device), contests()

@@ -1,9 +1,12 @@
-// WeightGrad (see matmul.cu for the sums) by wgmma and TMA: dy^T x, started from dw. A persistent block walks over tiles of dw [groups][n][k]; one thread copies rows of dy and
-// x, warpgroups multiply, 64 rows of a tile each. The last step of a pack is filled with zeros in shared memory, because the next pack's rows follow there.
-//   wide, square: a block a multiprocessor. The sums stream through shared memory: two more warps bring the dw of the next tile and store that of the last while this one is
+// WeightGrad (see matmul.cu for the sums) by wgmma and TMA: dy^T x, started from dw. A persistent block walks over
+// tiles of dw [groups][n][k]; one thread copies rows of dy and x, warpgroups multiply, 64 rows of a tile each. The last
+// step of a pack is filled with zeros in shared memory, because the next pack's rows follow there.
+//   wide, square: a block a multiprocessor. The sums stream through shared memory: two more warps bring the dw of the
+//   next tile and store that of the last while this one is
 //   multiplied. k is a multiple of 4.
 //   few: small tiles, two blocks a multiprocessor; reads and writes dw itself, for any k.
-// Bound: 2*M*N*K flops of the tensor cores, or 8 bytes of memory for each element of dw; between them what L2 gives: a tile of A x B takes 2 * (A + B) bytes a row.
+// Bound: 2*M*N*K flops of the tensor cores, or 8 bytes of memory for each element of dw; between them what L2 gives: a
+// tile of A x B takes 2 * (A + B) bytes a row.
 #include "wgmma_ring.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -16,9 +19,10 @@ struct Section {
   int from, to, matrix;
 };
 
-// Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th. The sections of a group are its
-// packs. Where groups are interleaved, dy and x are a matrix for each, and the sections of a dw are those of `turns` matrices
-// from the group's own on: of the first pack, then of the second. A sum then grows by packs, in any number of calls.
+// Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th. The sections of a group are
+// its packs. Where groups are interleaved, dy and x are a matrix for each, and the sections of a dw are those of
+// `turns` matrices from the group's own on: of the first pack, then of the second. A sum then grows by packs, in any
+// number of calls.
 struct Gradient {
   float* dw;
   const int* offsets;
@@ -67,7 +71,8 @@ __device__ inline void copy_operands(const Gradient& g, const Pair& maps, R& rin
     }
 }
 
-// clear zeroes k [from, to) of what the warpgroup multiplies of the current slot. All warpgroups write the same zeros to B, so that none waits for another.
+// clear zeroes k [from, to) of what the warpgroup multiplies of the current slot. All warpgroups write the same zeros
+// to B, so that none waits for another.
 template <int A, int B, class R>
 __device__ inline void clear(R& ring, int warpgroup, int from, int to) {
   constexpr int kBoxes = 1 + B / 64;
@@ -96,7 +101,8 @@ __device__ inline void chain_rows(float* d, const Gradient& g, R& ring, int grou
   });
 }
 
-// A warpgroup's 64 x B sums wait in shared memory with pieces of 32 bytes at piece ^ (row % 4), so that four rows of accumulators meet no bank twice.
+// A warpgroup's 64 x B sums wait in shared memory with pieces of 32 bytes at piece ^ (row % 4), so that four rows of
+// accumulators meet no bank twice.
 template <int B>
 __device__ inline float* waiting(float* sums, int row, int col) {
   return sums + row * B + (col ^ (row & 3) << 3);
@@ -134,7 +140,8 @@ __device__ inline Part part_of(const Gradient& g, Tile t, int warpgroup) {
   return {g.dw + ((long long)t.group * g.n + row) * g.k + t.col, min(64, g.n - row), min(B, g.k - t.col)};
 }
 
-// carry stores the sums that wait to one part of dw and starts to bring those of another in their place, for a warp: half of it has a row.
+// carry stores the sums that wait to one part of dw and starts to bring those of another in their place, for a warp:
+// half of it has a row.
 template <int B>
 __device__ inline void carry(float* sums, Part to, Part from, long long k) {
   asm volatile("" : "+l"(sums));  // else the compiler computes it anew for every copy
@@ -157,8 +164,8 @@ __device__ inline void carry(float* sums, Part to, Part from, long long k) {
   }
 }
 
-// move_sums is the work of a warp for a warpgroup: at each exchange it stores the sums of the tile before and brings those of the next. There is one exchange
-// more than tiles; the first puts nothing, the last takes nothing.
+// move_sums is the work of a warp for a warpgroup: at each exchange it stores the sums of the tile before and brings
+// those of the next. There is one exchange more than tiles; the first puts nothing, the last takes nothing.
 template <int A, int B>
 __device__ inline void move_sums(const Gradient& g, float* sums, int warpgroup, u64* brought, u64* put) {
   Tile past = {0, -1, 0, 0}, here = past, next = tile_from<A, B>(g, blockIdx.x);
@@ -188,7 +195,8 @@ __device__ inline void stream(const Pair& maps, const Gradient& g) {
   if (warpgroup == kWarpgroups) {
     fewer_registers<96>();
     int warp = uniform(threadIdx.x / kWarp % 4);
-    if (warp > 0 && warp <= kWarpgroups) move_sums<A, B>(g, sums + (warp - 1) * 64 * B, warp - 1, brought + warp - 1, put + warp - 1);
+    if (warp > 0 && warp <= kWarpgroups)
+      move_sums<A, B>(g, sums + (warp - 1) * 64 * B, warp - 1, brought + warp - 1, put + warp - 1);
     else if (warp == 0 && elected()) copy_operands<A, B, DEPTH>(g, maps, ring);
     return;
   }
@@ -206,10 +214,11 @@ __device__ inline void stream(const Pair& maps, const Gradient& g) {
   }
 }
 
-#define STREAM(name, A, B, STAGES, DEPTH)                                                                           \
-  extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                                    \
-      name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int turns, int n, int k) { \
-    stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, packs, turns, n, k});                                          \
+#define STREAM(name, A, B, STAGES, DEPTH)                                                                             \
+  extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                                   \
+      name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int turns, int n, \
+           int k) {                                                                                                   \
+    stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, packs, turns, n, k});                                     \
   }
 STREAM(weight_grad_wide, 128, 256, 4, 32)
 STREAM(weight_grad_square, 128, 128, 5, 64)
@@ -246,7 +255,8 @@ __device__ inline void continue_tile(float* d, const Gradient& g, Tile t) {
 
 // While one of the two blocks reads or writes dw, the other multiplies.
 extern "C" __global__ void __launch_bounds__(threads(64, 2, 1), 2)
-    weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int turns, int n, int k) {
+    weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int turns,
+                    int n, int k) {
   constexpr int A = 64, B = 64, STAGES = 6;
   __shared__ u64 bars[2 * STAGES];
   Ring<A, B, STAGES> ring(bars, 1);

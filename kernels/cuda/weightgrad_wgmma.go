@@ -61,8 +61,9 @@ func (d *Device) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		bytesOf(&maps), dw, g.Offsets, dw.Groups, g.Packs, turns, dw.Rows, dw.Cols)
 }
 
-// weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what has too few large ones, and what cannot stream: rows of dw must
-// begin at multiples of 16 bytes. Wide ones read less beside dw, which is most of what moves where groups are short, and beside one another where a group is long.
+// weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what
+// has too few large ones, and what cannot stream: rows of dw must begin at multiples of 16 bytes. Wide ones read less
+// beside dw, which is most of what moves where groups are short, and beside one another where a group is long.
 func (d *Device) weightGradTiling(dw kernels.Tensor, rows int) gradTiling {
 	const short, long, narrow = 512, 4096, 64 // rows of a group; rows or columns of dw
 	streams := dw.Cols%4 == 0

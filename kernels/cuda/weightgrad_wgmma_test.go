@@ -11,11 +11,14 @@ import (
 	"lockstep/kernels"
 )
 
-// Weight gradients of several tiles a block: packs and groups without rows, sums that go on, columns and rows that end inside a tile, rows of dw that begin anywhere.
+// Weight gradients of several tiles a block: packs and groups without rows, sums that go on, columns and rows that end
+// inside a tile, rows of dw that begin anywhere.
 func TestGradientsEqualReference(t *testing.T) {
-	for _, s := range [][5]int{{1, 1, 1, 64, 64}, {1, 2, 700, 200, 260}, {3, 2, 600, 300, 520}, {9, 3, 500, 129, 196}, {20, 1, 30, 264, 388}, {2, 2, 100, 70, 197}} {
+	for _, s := range [][5]int{{1, 1, 1, 64, 64}, {1, 2, 700, 200, 260}, {3, 2, 600, 300, 520}, {9, 3, 500, 129, 196},
+		{20, 1, 30, 264, 388}, {2, 2, 100, 70, 197}} {
 		groups, packs, rows, n, k := s[0], s[1], s[2], s[3], s[4]
-		x := []operand{grouped(kernels.F32, groups, n, k, k, 1), padded(1, rows, n), padded(1, rows, k), randomOffsets(groups*packs, rows), padded(1, rows, n)}
+		x := []operand{grouped(kernels.F32, groups, n, k, k, 1), padded(1, rows, n), padded(1, rows, k),
+			randomOffsets(groups*packs, rows), padded(1, rows, n)}
 		forcing(func(path string) {
 			both(t, fmt.Sprint("weight gradient ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
 				g := &kernels.Groups{Offsets: x[3], Count: groups, Packs: packs}
@@ -29,7 +32,8 @@ func TestGradientsEqualReference(t *testing.T) {
 // A number that is none reaches the sums of its own group alone, whatever follows a group's rows in a stage.
 func TestGradientsKeepApart(t *testing.T) {
 	const n, k, rows, from, to = 136, 200, 150, 37, 90 // rows of the group in the middle
-	x := []operand{grouped(kernels.F32, 3, n, k, k, 1), padded(1, rows, n), padded(1, rows, k), ints(1, 4, []int32{0, from, to, rows})}
+	x := []operand{grouped(kernels.F32, 3, n, k, k, 1), padded(1, rows, n), padded(1, rows, k),
+		ints(1, 4, []int32{0, from, to, rows})}
 	for _, o := range x[1:3] {
 		width := 2 * o.stride
 		for i := from * width; i < to*width; i++ {
@@ -53,7 +57,8 @@ func TestGradientsKeepApart(t *testing.T) {
 	})
 }
 
-// The variant is the fastest that was measured for a shape of the table, and one that can take the shape even where a test asks for another.
+// The variant is the fastest that was measured for a shape of the table, and one that can take the shape even where a
+// test asks for another.
 func TestGradientTilings(t *testing.T) {
 	for _, c := range []struct {
 		groups, n, k, rows int
@@ -92,7 +97,8 @@ func BenchmarkGradients(b *testing.B) {
 		for _, s := range append([]gradTiling{{name: ""}}, gradTilings...) {
 			d.force = s.name
 			r := d.BenchMatMul(100*time.Millisecond, []MatMulCase{c})[0]
-			fmt.Printf("%-45s %-15s %10.1f us %8.1f TFLOP/s %8.0f GB/s\n", r.Case, s.name, r.Seconds*1e6, r.Flops/r.Seconds/1e12, r.Bytes/r.Seconds/1e9)
+			fmt.Printf("%-45s %-15s %10.1f us %8.1f TFLOP/s %8.0f GB/s\n", r.Case, s.name, r.Seconds*1e6,
+				r.Flops/r.Seconds/1e12, r.Bytes/r.Seconds/1e9)
 		}
 	}
 }

@@ -1,4 +1,5 @@
-// Products by wgmma: the ring between the threads that copy and the warpgroups that multiply, the chain of products over it, and the order of tiles.
+// Products by wgmma: the ring between the threads that copy and the warpgroups that multiply, the chain of products
+// over it, and the order of tiles.
 #pragma once
 #include "wgmma.cuh"
 
@@ -8,10 +9,14 @@ constexpr int kBand = 8;     // tiles side by side that share operands in L2
 
 extern __shared__ __align__(1024) u16 dynamic[];
 
-// threads of a block: a warpgroup for each 64 that it multiplies, and warps that copy, which are a warpgroup where they give registers to the others.
-constexpr int threads(int multiplied, int blocks, int copying) { return multiplied * 2 + (blocks == 1 ? kGroup : copying * kWarp); }
+// threads of a block: a warpgroup for each 64 that it multiplies, and warps that copy, which are a warpgroup where they
+// give registers to the others.
+constexpr int threads(int multiplied, int blocks, int copying) {
+  return multiplied * 2 + (blocks == 1 ? kGroup : copying * kWarp);
+}
 
-// Ring is the stages between the threads that copy, `writers` of them for each stage, and the multiplying warpgroups: A boxes, then B boxes.
+// Ring is the stages between the threads that copy, `writers` of them for each stage, and the multiplying warpgroups: A
+// boxes, then B boxes.
 template <int A, int B, int STAGES, int DEPTH = kDepth>
 struct Ring {
   static constexpr int kStage = (A + B) * DEPTH, kBox = 64 * DEPTH;  // elements

@@ -21,7 +21,8 @@ var _ interface {
 	kernels.MetaDevice
 } = (*Device)(nil)
 
-// New is a device that stands for one of a definition whose temporaries have so many bytes (see [kernels.Device]'s Spare).
+// New is a device that stands for one of a definition whose temporaries have so many bytes (see [kernels.Device]'s
+// Spare).
 func New(def kernels.Definition, spare int) *Device { return &Device{def: def, spare: spare} }
 
 // Bytes is the memory that body takes of an arena, on a device that stands for one.

@@ -24,7 +24,8 @@ func (d *Device) MatMulT(_ kernels.Tensor, _ *kernels.Groups, _ ...kernels.Term)
 func (d *Device) WeightGrad(_, _, _ kernels.Tensor, _ *kernels.Groups)                              {}
 func (d *Device) StoreKV(_ kernels.KV, _, _ kernels.Tensor, _ *kernels.Layout)                      {}
 func (d *Device) Attention(_, _, _ kernels.Tensor, _ kernels.KV, _ *kernels.Layout, _ kernels.Attn) {}
-func (d *Device) AttentionBackward(_, _, _, _, _, _, _ kernels.Tensor, _ kernels.KV, _ *kernels.Layout, _ kernels.Attn) {
+func (d *Device) AttentionBackward(_, _, _, _, _, _, _ kernels.Tensor, _ kernels.KV, _ *kernels.Layout,
+	_ kernels.Attn) {
 }
 func (d *Device) Sinks(_, _, _ kernels.Tensor)                                  {}
 func (d *Device) SinksBackward(_, _, _, _, _ kernels.Tensor, _ []int32)         {}
@@ -54,9 +55,11 @@ func (d *Device) DecayBackward(_, _, _, _, _, _, _, _, _ kernels.Tensor, _, _ fl
 
 // Operations of [kernels.DeltaNet].
 
-func (d *Device) DeltaRule(_, _, _, _, _, _ kernels.Tensor, _ *kernels.ChunkState, _ *kernels.Layout, _ kernels.Recurrence) {
+func (d *Device) DeltaRule(_, _, _, _, _, _ kernels.Tensor, _ *kernels.ChunkState, _ *kernels.Layout,
+	_ kernels.Recurrence) {
 }
-func (d *Device) DeltaRuleBackward(_, _, _, _, _, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Recurrence) {
+func (d *Device) DeltaRuleBackward(_, _, _, _, _, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout,
+	_ kernels.Recurrence) {
 }
 func (d *Device) NormThenGate(_, _, _, _, _ kernels.Tensor, _ float32)                  {}
 func (d *Device) NormThenGateBackward(_, _, _, _, _, _, _, _ kernels.Tensor, _ []int32) {}
@@ -65,9 +68,11 @@ func (d *Device) SigmoidGateBackward(_, _, _, _, _ kernels.Tensor)              
 
 // Operations of [kernels.Mamba].
 
-func (d *Device) StateSpace(_, _, _, _, _, _, _ kernels.Tensor, _ *kernels.ChunkState, _ *kernels.Layout, _ kernels.Recurrence) {
+func (d *Device) StateSpace(_, _, _, _, _, _, _ kernels.Tensor, _ *kernels.ChunkState, _ *kernels.Layout,
+	_ kernels.Recurrence) {
 }
-func (d *Device) StateSpaceBackward(_, _, _, _, _, _, _, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Recurrence) {
+func (d *Device) StateSpaceBackward(_, _, _, _, _, _, _, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout,
+	_ kernels.Recurrence) {
 }
 func (d *Device) GateThenNorm(_, _, _, _, _ kernels.Tensor, _ int, _ float32)                  {}
 func (d *Device) GateThenNormBackward(_, _, _, _, _, _, _, _ kernels.Tensor, _ int, _ []int32) {}
@@ -79,9 +84,11 @@ func (d *Device) ReLU2Backward(_, _, _ kernels.Tensor)                          
 func (d *Device) LayerNorm(_, _, _, _ kernels.Tensor, _ float32) {}
 func (d *Device) SelectKeys(_, _, _ kernels.Tensor, _ kernels.KV, _ *kernels.Layout, _ kernels.Index) {
 }
-func (d *Device) SparseAttend(_, _, _ kernels.Tensor, _ kernels.KV, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Attn) {
+func (d *Device) SparseAttend(_, _, _ kernels.Tensor, _ kernels.KV, _ kernels.Tensor, _ *kernels.Layout,
+	_ kernels.Attn) {
 }
-func (d *Device) SparseAttendBackward(_, _, _, _, _, _, _ kernels.Tensor, _ kernels.KV, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Attn) {
+func (d *Device) SparseAttendBackward(_, _, _, _, _, _, _ kernels.Tensor, _ kernels.KV, _ kernels.Tensor,
+	_ *kernels.Layout, _ kernels.Attn) {
 }
 
 // Operations of [kernels.IndexLearning].

@@ -42,7 +42,8 @@ type usage struct {
 func (s *Server) header(kind, object string) header {
 	var raw [12]byte
 	rand.Read(raw[:]) // never fails
-	return header{ID: fmt.Sprintf("%s-%x", kind, raw), Object: object, Created: time.Now().Unix(), Model: s.o.Name, Fingerprint: s.digest}
+	return header{ID: fmt.Sprintf("%s-%x", kind, raw), Object: object, Created: time.Now().Unix(), Model: s.o.Name,
+		Fingerprint: s.digest}
 }
 
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
@@ -84,7 +85,8 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request, read func(*form)
 	pieces := make([]piece, len(choices))
 	whole := func(c *choice, p piece) error {
 		all := &pieces[c.index]
-		all.text, all.tokens, all.offsets = all.text+p.text, append(all.tokens, p.tokens...), append(all.offsets, p.offsets...)
+		all.text, all.tokens, all.offsets = all.text+p.text, append(all.tokens, p.tokens...),
+			append(all.offsets, p.offsets...)
 		return nil
 	}
 	if err := s.follow(r, choices, ready, whole); err == nil {
@@ -92,8 +94,10 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request, read func(*form)
 	}
 }
 
-// follow hands on what comes of the choices until all have ended. An error is a client that is gone, or one of tell; what is in flight is cancelled then.
-func (s *Server) follow(r *http.Request, choices []*choice, ready <-chan struct{}, tell func(c *choice, p piece) error) error {
+// follow hands on what comes of the choices until all have ended. An error is a client that is gone, or one of tell;
+// what is in flight is cancelled then.
+func (s *Server) follow(r *http.Request, choices []*choice, ready <-chan struct{},
+	tell func(c *choice, p piece) error) error {
 	open := len(choices)
 	leave := func(err error) error {
 		for _, c := range choices {

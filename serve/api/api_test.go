@@ -136,8 +136,10 @@ func traffic(n int) (asks []map[string]any) {
 			prompt[j] = int32(3 + rng.IntN(250))
 		}
 		asks = append(asks, map[string]any{
-			"prompt": prompt, "max_tokens": 1 + rng.IntN(90), "n": 1 + rng.IntN(3), "seed": i, "temperature": 0.5 + rng.Float64(), "top_p": 0.5 + rng.Float64()/2,
-			"logprobs": rng.IntN(3), "return_token_ids": true, "ignore_eos": rng.IntN(2) == 0, "stream": rng.IntN(2) == 0,
+			"prompt": prompt, "max_tokens": 1 + rng.IntN(90), "n": 1 + rng.IntN(3), "seed": i, "temperature": 0.5 +
+				rng.Float64(), "top_p": 0.5 + rng.Float64()/2,
+			"logprobs": rng.IntN(3), "return_token_ids": true, "ignore_eos": rng.IntN(2) == 0, "stream": rng.IntN(2) ==
+				0,
 		})
 	}
 	return asks
@@ -147,7 +149,8 @@ func traffic(n int) (asks []map[string]any) {
 func alone(t *testing.T, asks []map[string]any) (results [][]serve.Result) {
 	t.Helper()
 	err := onRank(func(r *parallel.Rank, m *serve.Served) error {
-		e, err := serve.NewEngine(r, m.Model, kernels.NewArena(r.Dev), serve.Options{Slots: 1, PageRows: 64, PrefillRows: 1000})
+		e, err := serve.NewEngine(r, m.Model, kernels.NewArena(r.Dev), serve.Options{Slots: 1, PageRows: 64,
+			PrefillRows: 1000})
 		if err != nil {
 			return err
 		}
@@ -155,7 +158,9 @@ func alone(t *testing.T, asks []map[string]any) (results [][]serve.Result) {
 			var all []serve.Result
 			for i := range a["n"].(int) {
 				q := serve.Request{
-					ID: uint64(i), Prompt: a["prompt"].([]int32), MaxTokens: a["max_tokens"].(int), Seed: uint64(a["seed"].(int)), Temperature: float32(a["temperature"].(float64)), TopP: float32(a["top_p"].(float64)),
+					ID: uint64(i), Prompt: a["prompt"].([]int32), MaxTokens: a["max_tokens"].(int),
+					Seed: uint64(a["seed"].(int)), Temperature: float32(a["temperature"].(float64)),
+					TopP: float32(a["top_p"].(float64)),
 				}
 				if !a["ignore_eos"].(bool) {
 					q.Stop = m.Stops()
@@ -186,7 +191,8 @@ func joined(t *testing.T, a map[string]any, text []byte) []serve.Result {
 	all := make([]serve.Result, a["n"].(int))
 	for _, b := range bodies {
 		for _, c := range decode[textBody](t, b).Choices {
-			all[c.Index].IDs, all[c.Index].LogProbs = append(all[c.Index].IDs, c.IDs...), append(all[c.Index].LogProbs, c.LogProbs.LogProbs...)
+			all[c.Index].IDs, all[c.Index].LogProbs = append(all[c.Index].IDs, c.IDs...), append(all[c.Index].LogProbs,
+				c.LogProbs.LogProbs...)
 			if c.Finish != nil {
 				all[c.Index].Finish = *c.Finish
 			}
@@ -195,7 +201,8 @@ func joined(t *testing.T, a map[string]any, text []byte) []serve.Result {
 	return all
 }
 
-// Whatever else the server does at the time, and however small its cache, a client gets on every bit what an engine alone would draw.
+// Whatever else the server does at the time, and however small its cache, a client gets on every bit what an engine
+// alone would draw.
 func TestSameBits(t *testing.T) {
 	asks := traffic(20)
 	want := alone(t, asks)
@@ -220,12 +227,14 @@ func TestSameBits(t *testing.T) {
 		for k, w := range want[i] {
 			g := got[i][k]
 			if !slices.Equal(g.IDs, w.IDs) || !slices.Equal(g.LogProbs, w.LogProbs) || g.Finish != w.Finish {
-				t.Errorf("request %d, sample %d: %v %v %s, alone %v %v %s", i, k, g.IDs, g.LogProbs, g.Finish, w.IDs, w.LogProbs, w.Finish)
+				t.Errorf("request %d, sample %d: %v %v %s, alone %v %v %s", i, k, g.IDs, g.LogProbs, g.Finish, w.IDs,
+					w.LogProbs, w.Finish)
 			}
 		}
 	}
 	if s.engine.Preempted == 0 || s.engine.InFlight() != 0 || len(s.feeds) != 0 {
-		t.Errorf("%d preemptions (want some), %d in flight, %d feeds", s.engine.Preempted, s.engine.InFlight(), len(s.feeds))
+		t.Errorf("%d preemptions (want some), %d in flight, %d feeds", s.engine.Preempted, s.engine.InFlight(),
+			len(s.feeds))
 	}
 }
 
@@ -233,7 +242,8 @@ func TestSameBits(t *testing.T) {
 func TestSeeds(t *testing.T) {
 	_, url, _ := running(t, small())
 	ask := func(more string) (texts []string) {
-		status, text := post(t, url+"/v1/completions", `{"prompt": "hello", "n": 4, "max_tokens": 20, "ignore_eos": true`+more+`}`)
+		status, text := post(t, url+"/v1/completions",
+			`{"prompt": "hello", "n": 4, "max_tokens": 20, "ignore_eos": true`+more+`}`)
 		if status != http.StatusOK {
 			t.Fatalf("%d: %s", status, text)
 		}
@@ -256,7 +266,8 @@ func TestSeeds(t *testing.T) {
 func TestChat(t *testing.T) {
 	_, url, _ := running(t, small())
 	body := map[string]any{
-		"model": "tiny", "messages": []map[string]string{{"role": "user", "content": "hé"}}, "max_tokens": 12, "seed": 5, "n": 2, "logprobs": true, "top_logprobs": 2, "return_token_ids": true, "user": "me",
+		"model": "tiny", "messages": []map[string]string{{"role": "user", "content": "hé"}}, "max_tokens": 12,
+		"seed": 5, "n": 2, "logprobs": true, "top_logprobs": 2, "return_token_ids": true, "user": "me",
 	}
 	status, text := post(t, url+"/v1/chat/completions", body)
 	if status != http.StatusOK {
@@ -268,11 +279,13 @@ func TestChat(t *testing.T) {
 			t.Errorf("%d tokens of at most 12, then %q", n, *c.Finish)
 		}
 	}
-	if len(whole.Choices) != 2 || whole.Object != "chat.completion" || whole.Usage.Prompt != len(whole.PromptIDs) || whole.Usage.Total != whole.Usage.Prompt+whole.Usage.Completion {
+	if len(whole.Choices) != 2 || whole.Object != "chat.completion" || whole.Usage.Prompt != len(whole.PromptIDs) ||
+		whole.Usage.Total != whole.Usage.Prompt+whole.Usage.Completion {
 		t.Errorf("%s", text)
 	}
 	for _, c := range whole.Choices {
-		if c.Message.Role != "assistant" || len(c.LogProbs.Content) != len(c.IDs) || len(c.LogProbs.Content[0].Top) != 2 {
+		if c.Message.Role != "assistant" || len(c.LogProbs.Content) != len(c.IDs) || len(c.LogProbs.Content[0].Top) !=
+			2 {
 			t.Errorf("%s", text)
 		}
 	}
@@ -291,11 +304,13 @@ func TestChat(t *testing.T) {
 			}
 		}
 	}
-	if roles != 2 || contents[0] != *whole.Choices[0].Message.Content || contents[1] != *whole.Choices[1].Message.Content {
+	if roles != 2 || contents[0] != *whole.Choices[0].Message.Content ||
+		contents[1] != *whole.Choices[1].Message.Content {
 		t.Errorf("%d roles, %q, in one piece %s", roles, contents, text)
 	}
 	// Without a bound there is room for all positions.
-	_, text = post(t, url+"/v1/chat/completions", `{"messages": [{"role": "user", "content": "x"}], "ignore_eos": true}`)
+	_, text = post(t, url+"/v1/chat/completions",
+		`{"messages": [{"role": "user", "content": "x"}], "ignore_eos": true}`)
 	if b := decode[talkBody](t, text); b.Usage.Total != 256 || *b.Choices[0].Finish != serve.FinishLength {
 		t.Errorf("%s", text)
 	}
@@ -304,7 +319,8 @@ func TestChat(t *testing.T) {
 // The likeliest tokens that a client is told of are those of each place: greedy answers are the first of them all.
 func TestLikelyOfEachToken(t *testing.T) {
 	_, url, _ := running(t, small())
-	_, text := post(t, url+"/v1/completions", `{"prompt": "hello", "max_tokens": 20, "ignore_eos": true, "temperature": 0, "logprobs": 2}`)
+	_, text := post(t, url+"/v1/completions",
+		`{"prompt": "hello", "max_tokens": 20, "ignore_eos": true, "temperature": 0, "logprobs": 2}`)
 	l := decode[textBody](t, text).Choices[0].LogProbs
 	if len(l.Top) != 20 {
 		t.Fatalf("%d lists for 20 tokens", len(l.Top))
@@ -326,7 +342,8 @@ func TestLikelyOfEachToken(t *testing.T) {
 func TestClientLeaves(t *testing.T) {
 	s, url, end := running(t, small())
 	ctx, leave := context.WithCancel(context.Background())
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", strings.NewReader(`{"prompt": "a", "n": 3, "max_tokens": 250, "ignore_eos": true, "stream": true}`))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions",
+		strings.NewReader(`{"prompt": "a", "n": 3, "max_tokens": 250, "ignore_eos": true, "stream": true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +356,9 @@ func TestClientLeaves(t *testing.T) {
 	}
 	leave()
 	res.Body.Close()
-	if status, text := post(t, url+"/v1/completions", `{"prompt": "b", "max_tokens": 200, "ignore_eos": true}`); status != http.StatusOK || decode[textBody](t, text).Usage.Completion != 200 {
+	if status, text := post(t, url+"/v1/completions",
+		`{"prompt": "b", "max_tokens": 200, "ignore_eos": true}`); status != http.StatusOK ||
+		decode[textBody](t, text).Usage.Completion != 200 {
 		t.Errorf("%d: %s", status, text)
 	}
 	if err := end(); err != nil {
@@ -353,7 +372,8 @@ func TestClientLeaves(t *testing.T) {
 // Who is being served when the server ends gets the whole answer.
 func TestEnds(t *testing.T) {
 	_, url, end := running(t, small())
-	res, err := http.Post(url+"/v1/completions", "", strings.NewReader(`{"prompt": "a", "max_tokens": 200, "ignore_eos": true, "stream": true}`))
+	res, err := http.Post(url+"/v1/completions", "", strings.NewReader(`{"prompt": "a", "max_tokens": 200, `+
+		`"ignore_eos": true, "stream": true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -424,10 +444,12 @@ func TestTokens(t *testing.T) {
 	if len(got.Tokens) != 3 {
 		t.Errorf("%s", text)
 	}
-	if _, text = post(t, url+"/detokenize", map[string]any{"tokens": got.Tokens}); decode[map[string]string](t, text)["prompt"] != "hé" {
+	if _, text = post(t, url+"/detokenize", map[string]any{"tokens": got.Tokens}); decode[map[string]string](t,
+		text)["prompt"] != "hé" {
 		t.Errorf("%s", text)
 	}
-	if status, text := post(t, url+"/tokenize", `{"messages": [{"role": "user", "content": "x"}]}`); status != 200 || !strings.Contains(string(text), `"count":`) {
+	if status, text := post(t, url+"/tokenize", `{"messages": [{"role": "user", "content": "x"}]}`); status != 200 ||
+		!strings.Contains(string(text), `"count":`) {
 		t.Errorf("%d %s", status, text)
 	}
 }
@@ -464,7 +486,8 @@ func TestRefused(t *testing.T) {
 		{"completions", `{"prompt": "a", "logit_bias": {"3": 1}}`, 400, "biases"},
 		{"completions", `{"prompt": "a", "model": "other"}`, 404, "this server has tiny"},
 		{"completions", `{"prompt": "a", "stream_options": {"x": 1}}`, 400, "stream_options"},
-		{"completions", `{"prompt": "` + strings.Repeat("a", 300) + `"}`, 400, "the prompt has 300 tokens and the model 256"},
+		{"completions", `{"prompt": "` + strings.Repeat("a", 300) + `"}`, 400,
+			"the prompt has 300 tokens and the model 256"},
 		{"chat/completions", `{}`, 400, "messages: want"},
 		{"chat/completions", `{"messages": []}`, 400, "messages"},
 		{"chat/completions", `{"messages": [{"role": "king", "content": "x"}]}`, 400, "king"},
@@ -480,7 +503,8 @@ func TestRefused(t *testing.T) {
 		}
 	}
 	// Neutral values of what is not supported pass.
-	status, text := post(t, url+"/v1/completions", `{"prompt": "a", "frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "best_of": 1, "echo": false, "suffix": null, "top_k": -1, "min_p": 0}`)
+	status, text := post(t, url+"/v1/completions", `{"prompt": "a", "frequency_penalty": 0, "presence_penalty": 0.0, `+
+		`"logit_bias": {}, "best_of": 1, "echo": false, "suffix": null, "top_k": -1, "min_p": 0}`)
 	if status != http.StatusOK {
 		t.Errorf("%d: %s", status, text)
 	}
@@ -494,14 +518,17 @@ func TestRefusedInPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if status != http.StatusBadRequest || s.engine.Drawn != 0 || s.engine.InFlight() != 0 || len(s.feeds) != 0 {
-		t.Errorf("%d %s: %d tokens drawn, %d in flight, %d feeds", status, text, s.engine.Drawn, s.engine.InFlight(), len(s.feeds))
+		t.Errorf("%d %s: %d tokens drawn, %d in flight, %d feeds", status, text, s.engine.Drawn, s.engine.InFlight(),
+			len(s.feeds))
 	}
 }
 
 // Whatever the body, it is refused in one line or asks for samples that name tokens.
 func FuzzRequest(f *testing.F) {
-	for _, s := range []string{`{"prompt":"a","n":2,"seed":1,"stop":["x"],"stream":true,"stream_options":{"include_usage":true}}`, `{"prompt":[[1,2],"b"],"logprobs":3,"stop_token_ids":[4]}`,
-		`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"tools":[{"type":"function"}],"max_completion_tokens":3,"logprobs":true}`} {
+	for _, s := range []string{`{"prompt":"a","n":2,"seed":1,"stop":["x"],"stream":true,` +
+		`"stream_options":{"include_usage":true}}`, `{"prompt":[[1,2],"b"],"logprobs":3,"stop_token_ids":[4]}`,
+		`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"tools":[{"type":"function"}],` +
+			`"max_completion_tokens":3,"logprobs":true}`} {
 		f.Add([]byte(s))
 	}
 	lang, err := data.NewLanguage("bytes")

@@ -35,7 +35,8 @@ type ask struct {
 
 // sampled reads what both interfaces have.
 func (s *Server) sampled(f *form) *ask {
-	a := &ask{n: int(f.integer("n", 1, 1, mostSamples)), stops: f.texts("stop"), stream: f.flag("stream"), ids: f.flag("return_token_ids") || s.served.Language == nil}
+	a := &ask{n: int(f.integer("n", 1, 1, mostSamples)), stops: f.texts("stop"), stream: f.flag("stream"),
+		ids: f.flag("return_token_ids") || s.served.Language == nil}
 	if o, ok := f.get("stream_options").(*jinja.Dict); ok {
 		inner := &form{d: o, known: map[string]bool{}}
 		a.usage = inner.flag("include_usage")
@@ -150,7 +151,8 @@ func (s *Server) conversation(f *form) (*ask, error) {
 	if a.top = int(f.integer("top_logprobs", 0, 0, mostTop)); a.top > 0 && !a.logprobs {
 		f.refuse("top_logprobs", "give logprobs too")
 	}
-	f.only("tool_choice", "a call of a tool cannot be forced; what the model writes to call one is in the text", "none", "auto")
+	f.only("tool_choice", "a call of a tool cannot be forced; what the model writes to call one is in the text", "none",
+		"auto")
 	text := jinja.NewDict()
 	text.Set("type", "text")
 	f.only("response_format", "answers cannot be held to a format", text)
@@ -167,7 +169,8 @@ func (s *Server) settle(f *form, a *ask) error {
 	return f.err()
 }
 
-// requests are the samples of an ask, those of a prompt in a row. The samples of a seed differ by their number; where there is no seed start numbers all that the server ever draws.
+// requests are the samples of an ask, those of a prompt in a row. The samples of a seed differ by their number; where
+// there is no seed start numbers all that the server ever draws.
 func (s *Server) requests(a *ask) (all []serve.Request) {
 	for _, p := range a.prompts {
 		for i := range a.n {

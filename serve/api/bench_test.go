@@ -14,7 +14,8 @@ import (
 	"lockstep/serve"
 )
 
-// BenchmarkServer is what HTTP costs a token: 64 clients that ask for 64 tokens each, of a network so small that little else costs anything, beside an engine that is given the same.
+// BenchmarkServer is what HTTP costs a token: 64 clients that ask for 64 tokens each, of a network so small that little
+// else costs anything, beside an engine that is given the same.
 func BenchmarkServer(b *testing.B) {
 	const clients, tokens = 64, 64
 	o := serve.Options{Slots: clients, PageRows: 16, PrefillRows: 256}
@@ -29,7 +30,8 @@ func BenchmarkServer(b *testing.B) {
 			}
 			reqs := make([]serve.Request, clients)
 			for i := range reqs {
-				reqs[i] = serve.Request{ID: uint64(i), Prompt: m.Language.Encode("hello"), MaxTokens: tokens, Temperature: 1, TopP: 1}
+				reqs[i] = serve.Request{ID: uint64(i), Prompt: m.Language.Encode("hello"), MaxTokens: tokens,
+					Temperature: 1, TopP: 1}
 			}
 			for b.Loop() {
 				if _, err := e.Run(context.Background(), reqs); err != nil {
@@ -46,7 +48,8 @@ func BenchmarkServer(b *testing.B) {
 	for _, stream := range []bool{false, true} {
 		b.Run(fmt.Sprintf("stream=%t", stream), func(b *testing.B) {
 			_, url, _ := running(b, Options{Name: "tiny", Engine: o})
-			body := fmt.Sprintf(`{"prompt": "hello", "max_tokens": %d, "ignore_eos": true, "logprobs": 0, "return_token_ids": true, "stream": %t}`, tokens, stream)
+			body := fmt.Sprintf(`{"prompt": "hello", "max_tokens": %d, "ignore_eos": true, "logprobs": 0, `+
+				`"return_token_ids": true, "stream": %t}`, tokens, stream)
 			for b.Loop() {
 				var all sync.WaitGroup
 				for range clients {

@@ -28,7 +28,8 @@ type piece struct {
 	offsets []int // characters of text before each token
 }
 
-// add takes new tokens over. What they make certain of the text is the piece's; a stop ends the choice, and what was drawn behind it is nobody's.
+// add takes new tokens over. What they make certain of the text is the piece's; a stop ends the choice, and what was
+// drawn behind it is nobody's.
 func (c *choice) add(tokens []token, end serve.FinishReason) (p piece) {
 	for i, t := range tokens {
 		p.tokens, p.offsets = append(p.tokens, t), append(p.offsets, c.chars)

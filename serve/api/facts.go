@@ -50,7 +50,8 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 		{"preemptions_total", "counter", "Times that a sample gave its pages to older ones.", c.Preempted},
 		{"cancelled_total", "counter", "Samples whose clients left, or that a text ended.", c.Cancelled},
 	} {
-		fmt.Fprintf(w, "# HELP lockstep_%s %s\n# TYPE lockstep_%s %s\nlockstep_%s %d\n", m.name, m.help, m.name, m.kind, m.name, m.value)
+		fmt.Fprintf(w, "# HELP lockstep_%s %s\n# TYPE lockstep_%s %s\nlockstep_%s %d\n", m.name, m.help, m.name, m.kind,
+			m.name, m.value)
 	}
 }
 

@@ -23,7 +23,8 @@ func (f *fault) Error() string { return f.message }
 // mostBody bounds a request: a million tokens as text or as numbers.
 const mostBody = 16 << 20
 
-// form reads the fields of a request's JSON object, null ones as if they were not there. It keeps the first fault; what nobody has read is one too.
+// form reads the fields of a request's JSON object, null ones as if they were not there. It keeps the first fault; what
+// nobody has read is one too.
 type form struct {
 	d     *jinja.Dict
 	known map[string]bool

@@ -145,7 +145,8 @@ func TestInfiniteLogProbs(t *testing.T) {
 		w := httptest.NewRecorder()
 		c := &choice{prompt: a.prompts[0], finish: serve.FinishStop}
 		reply(w, http.StatusOK, v.body(header{}, a, []*choice{c}, []piece{p}))
-		if w.Code != http.StatusOK || !json.Valid(w.Body.Bytes()) || strings.Count(w.Body.String(), "-3.4028235e+38") < 2 {
+		if w.Code != http.StatusOK || !json.Valid(w.Body.Bytes()) || strings.Count(w.Body.String(), "-3.4028235e+38") <
+			2 {
 			t.Errorf("%T: %d %s", v, w.Code, w.Body)
 		}
 	}

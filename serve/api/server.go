@@ -40,10 +40,12 @@ func New(r *parallel.Rank, m *serve.Served, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{o: o, served: m, engine: e, digest: r.Dev.Definition().Digest(), born: time.Now(), asked: make(chan func()), feeds: map[int]*feed{}}, nil
+	return &Server{o: o, served: m, engine: e, digest: r.Dev.Definition().Digest(), born: time.Now(),
+		asked: make(chan func()), feeds: map[int]*feed{}}, nil
 }
 
-// Run serves clients of l until ctx ends and those that are being served then have their answers. It runs the engine in the goroutine that calls it, which must be the rank's.
+// Run serves clients of l until ctx ends and those that are being served then have their answers. It runs the engine in
+// the goroutine that calls it, which must be the rank's.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	h := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	over := make(chan struct{})
@@ -77,7 +79,8 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("POST /tokenize", s.tokenize)
 	mux.HandleFunc("POST /detokenize", s.detokenize)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, &fault{status: http.StatusNotFound, message: fmt.Sprintf("no %s %s: see lockstep serve --help", r.Method, r.URL.Path)})
+		refuse(w, &fault{status: http.StatusNotFound, message: fmt.Sprintf("no %s %s: see lockstep serve --help",
+			r.Method, r.URL.Path)})
 	})
 	return s.guard(mux)
 }
@@ -86,7 +89,8 @@ func (s *Server) Handler() http.Handler {
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.o.Key != "" && r.URL.Path != "/health" && !sameKey(r.Header.Get("Authorization"), "Bearer "+s.o.Key) {
-			refuse(w, &fault{status: http.StatusUnauthorized, message: "want the header Authorization: Bearer KEY with the server's key"})
+			refuse(w, &fault{status: http.StatusUnauthorized, message: "want the header Authorization: Bearer KEY " +
+				"with the server's key"})
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -6,7 +6,8 @@ import (
 )
 
 // stream tells a request's pieces as they come, as server-sent events.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, a *ask, choices []*choice, ready <-chan struct{}, v voice, h header) {
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, a *ask, choices []*choice, ready <-chan struct{},
+	v voice, h header) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-cache")
 	control := http.NewResponseController(w)

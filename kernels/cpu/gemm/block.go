@@ -1,14 +1,15 @@
 package gemm
 
-// Blocks of B are packed once and met by every row of A. They fit into the second-level cache beside the rows that stream past.
+// Blocks of B are packed once and met by every row of A. They fit into the second-level cache beside the rows that
+// stream past.
 const (
 	blockK    = 256
 	blockCols = 256
 	blockRows = 112 // rows of A packed at a time, when they must be
 )
 
-// crowded is a stride in elements at which rows share one set of the first-level cache (4 KiB), which holds fewer lines than a kernel
-// reads rows.
+// crowded is a stride in elements at which rows share one set of the first-level cache (4 KiB), which holds fewer lines
+// than a kernel reads rows.
 const crowded = 1024
 
 // panel is some registers of columns of a block of B, as a kernel reads them.

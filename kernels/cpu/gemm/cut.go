@@ -43,7 +43,8 @@ func cut(products []Product, threads int) []tile {
 	return tiles
 }
 
-// cut divides a product into tiles of about want multiply-adds: as wide as a block of B if enough rows are left to share it, else narrower.
+// cut divides a product into tiles of about want multiply-adds: as wide as a block of B if enough rows are left to
+// share it, else narrower.
 func (p *Product) cut(tiles []tile, want int) []tile {
 	if p.M == 0 || p.N == 0 {
 		return tiles

@@ -1,5 +1,6 @@
-// Package gemm multiplies matrices for the CPU device: every output element is one chain of the definition's dot steps over ascending k,
-// whatever the tile, the instruction set or the number of threads. It imports kernels and kernels/cpu/vec, nothing else of the project.
+// Package gemm multiplies matrices for the CPU device: every output element is one chain of the definition's dot steps
+// over ascending k, whatever the tile, the instruction set or the number of threads. It imports kernels and
+// kernels/cpu/vec, nothing else of the project.
 package gemm
 
 import (
@@ -22,7 +23,8 @@ type Engine struct {
 	vec *vec.Ops
 }
 
-// Scratch is a goroutine's memory for packed operands. It grows to what its largest product needs. The zero value is ready.
+// Scratch is a goroutine's memory for packed operands. It grows to what its largest product needs. The zero value is
+// ready.
 type Scratch struct {
 	a, b   []float32 // packed rows of A and panels of B
 	edge   []float32 // a tile that juts out of C
@@ -31,13 +33,15 @@ type Scratch struct {
 	panels []panel
 }
 
-// New is an engine for an instruction set of the CPU device, "avx512", "avx2" or "portable", which the machine must have.
+// New is an engine for an instruction set of the CPU device, "avx512", "avx2" or "portable", which the machine must
+// have.
 func New(isa string, dot kernels.DotMode) *Engine {
 	return &Engine{dot: dot, set: setOf(isa), vec: vec.New(isa, kernels.Exp2Poly)}
 }
 
-// Tile continues chains: c[i*ldc+j], i < m, j < n, is the dot chain over ascending k of a(i,k)*b(k,j) started from c[i*ldc+j].
-// It runs on the calling goroutine. Steps of DotTC16 start at k = 0, and its operands hold exact bf16 values.
+// Tile continues chains: c[i*ldc+j], i < m, j < n, is the dot chain over ascending k of a(i,k)*b(k,j) started from
+// c[i*ldc+j]. It runs on the calling goroutine. Steps of DotTC16 start at k = 0, and its operands hold exact bf16
+// values.
 func (e *Engine) Tile(s *Scratch, c []float32, ldc, m, n, k int, a, b View) {
 	x, y := Operand{F: a.X, RS: a.RS, CS: a.CS}, Operand{F: b.X, RS: b.RS, CS: b.CS}
 	mustHold("a", x, m, k)
@@ -63,7 +67,9 @@ func mustHold(name string, o Operand, rows, cols int) {
 	if rows == 0 || cols == 0 {
 		return
 	}
-	if last := (rows-1)*o.RS + (cols-1)*o.CS; rows < 0 || cols < 0 || o.RS < 0 || o.CS < 0 || last >= max(len(o.F), len(o.H)) {
-		panic(fmt.Sprintf("gemm: %s [%d, %d] with strides %d, %d in %d elements", name, rows, cols, o.RS, o.CS, max(len(o.F), len(o.H))))
+	if last := (rows-1)*o.RS + (cols-1)*o.CS; rows < 0 || cols < 0 || o.RS < 0 || o.CS < 0 ||
+		last >= max(len(o.F), len(o.H)) {
+		panic(fmt.Sprintf("gemm: %s [%d, %d] with strides %d, %d in %d elements", name, rows, cols, o.RS, o.CS,
+			max(len(o.F), len(o.H))))
 	}
 }

@@ -77,7 +77,8 @@ func mustEqual(t *testing.T, what string, got, want []float32) {
 	t.Helper()
 	for i := range want {
 		if g, w := got[i], want[i]; math.Float32bits(g) != math.Float32bits(w) && (g == g || w == w) {
-			t.Fatalf("%s: element %d is %v (%#x), want %v (%#x)", what, i, g, math.Float32bits(g), w, math.Float32bits(w))
+			t.Fatalf("%s: element %d is %v (%#x), want %v (%#x)", what, i, g, math.Float32bits(g), w,
+				math.Float32bits(w))
 		}
 	}
 }
@@ -195,7 +196,8 @@ func TestFMAOfKernels(t *testing.T) {
 	}
 }
 
-// A sum below the normal numbers whose fp64 rounding lies half way between two fp32: rounding it again would go up, to even.
+// A sum below the normal numbers whose fp64 rounding lies half way between two fp32: rounding it again would go up, to
+// even.
 func TestFMAOfSubnormals(t *testing.T) {
 	ulp := math.Float32frombits(1)
 	x, y := float32(math.Ldexp(1+0x1p-23, -75)), float32(math.Ldexp(1-0x1p-23, -75)) // x*y is ulp/2 less a hair

@@ -15,7 +15,8 @@ func guarded[T stored](t *testing.T, n int) []T {
 	page := syscall.Getpagesize()
 	size := int(unsafe.Sizeof(*new(T)))
 	pages := (n*size + page - 1) / page * page
-	b, err := syscall.Mmap(-1, 0, pages+page, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	b, err := syscall.Mmap(-1, 0, pages+page, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +45,8 @@ func TestNothingBeyondOperands(t *testing.T) {
 					{{F: af, RS: k, CS: 1}, {F: bf, RS: n, CS: 1}}, {{F: af, RS: 1, CS: m}, {F: bf, RS: 1, CS: k}},
 					{{H: ah, RS: k, CS: 1}, {H: bh, RS: n, CS: 1}}, {{H: ah, RS: 1, CS: m}, {H: bh, RS: 1, CS: k}},
 				} {
-					e.Run(1, inOrder, []Product{{C: Operand{F: c, RS: n, CS: 1}, M: m, N: n, Pieces: []Piece{{A: p[0], B: p[1], K: k}}}})
+					e.Run(1, inOrder, []Product{{C: Operand{F: c, RS: n, CS: 1}, M: m, N: n,
+						Pieces: []Piece{{A: p[0], B: p[1], K: k}}}})
 				}
 			}
 		}

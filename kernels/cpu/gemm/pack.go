@@ -2,8 +2,8 @@ package gemm
 
 import "unsafe"
 
-// pack writes o, [rows, cols], to dst[i*ds+j] in fp32. dst has room for rows and columns rounded up to lanes; what lies there
-// beyond rows and cols is unspecified, and so are the results that it reaches, which nobody reads.
+// pack writes o, [rows, cols], to dst[i*ds+j] in fp32. dst has room for rows and columns rounded up to lanes; what lies
+// there beyond rows and cols is unspecified, and so are the results that it reaches, which nobody reads.
 func (s *set) pack(dst []float32, ds int, o Operand, rows, cols int) {
 	switch {
 	case o.CS == 1:

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Peak is the rate of FMAs on registers alone, in floating-point operations a second, of so many threads of each together for about d.
+// Peak is the rate of FMAs on registers alone, in floating-point operations a second, of so many threads of each
+// together for about d.
 func (e *Engine) Peak(threads int, each Each, d time.Duration) float64 {
 	const turns = 10_000
 	var count atomic.Int64

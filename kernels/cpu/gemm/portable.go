@@ -14,15 +14,17 @@ const (
 )
 
 var portable = set{lanes: portableLanes, families: []family{{vectors: 1, kernels: portableKernels()}}, masks: true,
-	transposeF32: transposeGo[float32], transposeBF16: transposeGo[uint16], copyRowsF32: copyRowsGo[float32], copyRowsBF16: copyRowsGo[uint16],
-	split16: split16Go, steps16: steps16Go, spin: spinGo, spinFlops: 2 * portableLanes}
+	transposeF32: transposeGo[float32], transposeBF16: transposeGo[uint16], copyRowsF32: copyRowsGo[float32],
+	copyRowsBF16: copyRowsGo[uint16],
+	split16:      split16Go, steps16: steps16Go, spin: spinGo, spinFlops: 2 * portableLanes}
 
 func portableKernels() []kernel {
 	var all []kernel
 	for rows := 1; rows <= portableRows; rows++ {
 		all = append(all, func(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool) {
 			for i := range rows {
-				chains4(k, unsafe.Slice((*float32)(elementAt(a, i*as)), k), b, bs, (*[portableLanes]float32)(elementAt(c, i*cs)), fresh)
+				chains4(k, unsafe.Slice((*float32)(elementAt(a, i*as)), k), b, bs,
+					(*[portableLanes]float32)(elementAt(c, i*cs)), fresh)
 			}
 		})
 	}
@@ -58,8 +60,8 @@ func spinGo(turns int) {
 
 var spinResult atomic.Uint64 // keeps the compiler from dropping the loop
 
-// fused is kernels.FMA of fp32 values held in fp64. The product is exact; when the fp64 sum is a normal fp32 beyond rounding and not half
-// way between two fp32, its own rounding cannot matter.
+// fused is kernels.FMA of fp32 values held in fp64. The product is exact; when the fp64 sum is a normal fp32 beyond
+// rounding and not half way between two fp32, its own rounding cannot matter.
 func fused(x, y, z float64) float64 {
 	const (
 		least = 0x381 << 53 // exponent of the smallest normal fp32, sign shifted out

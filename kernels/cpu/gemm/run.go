@@ -2,8 +2,8 @@ package gemm
 
 import "sync"
 
-// Product is C = round(chain), [M, N]: each element is one chain over the pieces in turn, started from +0, or from C itself if Continue
-// is set. Each piece starts a new step of DotTC16. C is row-major (CS 1); with Continue it is fp32.
+// Product is C = round(chain), [M, N]: each element is one chain over the pieces in turn, started from +0, or from C
+// itself if Continue is set. Each piece starts a new step of DotTC16. C is row-major (CS 1); with Continue it is fp32.
 type Product struct {
 	C        Operand
 	M, N     int
@@ -20,7 +20,8 @@ type Piece struct {
 // Each runs body over [0, n) in ranges of at most grain, on several threads.
 type Each func(n, grain int, body func(worker, from, to int))
 
-// Run computes products that do not overlap, on the threads of each. Only tiles of output are handed out, never parts of a chain.
+// Run computes products that do not overlap, on the threads of each. Only tiles of output are handed out, never parts
+// of a chain.
 func (e *Engine) Run(threads int, each Each, products []Product) {
 	for i := range products {
 		products[i].check()

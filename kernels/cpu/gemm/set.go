@@ -4,12 +4,12 @@ import "fmt"
 
 //go:generate go run ./gen -o .
 
-// kernel continues the chains of one tile: c[i*cs+j] over ascending l < k of a[i*as+l] * b[l*bs+j], from c, or from +0 if fresh.
-// Its rows and columns are fixed; strides count elements.
+// kernel continues the chains of one tile: c[i*cs+j] over ascending l < k of a[i*as+l] * b[l*bs+j], from c, or from +0
+// if fresh. Its rows and columns are fixed; strides count elements.
 type kernel func(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
 
-// stepKernel is kernel for steps of DotTC16 on 16 columns. Operands are what split16 wrote: rows of A with stride ar, B as [16*steps, 16].
-// It returns false, and leaves c alone, if it does not know what a step gives.
+// stepKernel is kernel for steps of DotTC16 on 16 columns. Operands are what split16 wrote: rows of A with stride ar, B
+// as [16*steps, 16]. It returns false, and leaves c alone, if it does not know what a step gives.
 type stepKernel func(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) (known bool)
 
 // family is the kernels of vectors registers of columns: kernels[r-1] has r rows.
@@ -18,14 +18,16 @@ type family struct {
 	kernels []kernel
 }
 
-// set is what an instruction set provides: kernels, widest family first, and loops that pack fp32 and bf16 into fp32. Packing loops write
-// whole registers, so destinations have room for rows and columns rounded up to lanes; without masks they take whole registers of columns only.
+// set is what an instruction set provides: kernels, widest family first, and loops that pack fp32 and bf16 into fp32.
+// Packing loops write whole registers, so destinations have room for rows and columns rounded up to lanes; without
+// masks they take whole registers of columns only.
 type set struct {
 	lanes    int
 	families []family
 	masks    bool
 
-	transposeF32  func(dst *float32, ds int, src *float32, ss, rows, cols int) // dst[j*ds+i] = src[i*ss+j], rows at most lanes
+	// dst[j*ds+i] = src[i*ss+j], rows at most lanes
+	transposeF32  func(dst *float32, ds int, src *float32, ss, rows, cols int)
 	transposeBF16 func(dst *float32, ds int, src *uint16, ss, rows, cols int)
 	copyRowsF32   func(dst *float32, ds int, src *float32, ss, rows, cols int) // dst[i*ds+j] = src[i*ss+j]
 	copyRowsBF16  func(dst *float32, ds int, src *uint16, ss, rows, cols int)

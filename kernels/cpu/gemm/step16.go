@@ -11,10 +11,11 @@ const steps = 16
 // fraction is the number of fractional bits that a term of a step keeps, relative to the largest exponent of the step.
 const fraction = 25
 
-// Step16 is the scalar reference of one step of kernels.DotTC16: acc plus the 16 products x[i]*y[i] of bf16 values. A product's exponent is
-// the sum of its factors' exponents, with subnormal factors normalised first, so its significand lies in [1, 4). Zeros take no part.
-// A subnormal result is truncated toward zero like any other, a zero result is +0, and a sum beyond the largest fp32 is an infinity.
-// If an operand is not finite, the result is the sum of what is not finite among acc and the products, by IEEE rules; a NaN is 0x7fc00000.
+// Step16 is the scalar reference of one step of kernels.DotTC16: acc plus the 16 products x[i]*y[i] of bf16 values. A
+// product's exponent is the sum of its factors' exponents, with subnormal factors normalised first, so its significand
+// lies in [1, 4). Zeros take no part. A subnormal result is truncated toward zero like any other, a zero result is +0,
+// and a sum beyond the largest fp32 is an infinity. If an operand is not finite, the result is the sum of what is not
+// finite among acc and the products, by IEEE rules; a NaN is 0x7fc00000.
 func Step16(acc float32, x, y *[steps]float32) float32 {
 	type term struct {
 		significand int64 // signed
@@ -78,7 +79,8 @@ func truncated(sum int64, exponent int) float32 {
 	if magnitude == 0 {
 		return 0
 	}
-	v := float32(float64(magnitude) * math.Float64frombits(uint64(exponent+1023)<<52)) // exact, or beyond the largest fp32
+	// exact, or beyond the largest fp32
+	v := float32(float64(magnitude) * math.Float64frombits(uint64(exponent+1023)<<52))
 	if sum < 0 {
 		v = -v
 	}

@@ -26,7 +26,8 @@ func step16Big(acc float32, x, y *[steps]float32) float32 {
 	}
 	add(exact(acc), math.Ilogb(float64(acc)))
 	for i := range x {
-		add(new(big.Float).SetPrec(2000).Mul(exact(x[i]), exact(y[i])), math.Ilogb(float64(x[i]))+math.Ilogb(float64(y[i])))
+		add(new(big.Float).SetPrec(2000).Mul(exact(x[i]), exact(y[i])), math.Ilogb(float64(x[i]))+
+			math.Ilogb(float64(y[i])))
 	}
 	sum := new(big.Int)
 	for _, t := range terms {
@@ -64,7 +65,8 @@ func spread(rng *rand.Rand, centre, width int) float32 {
 }
 
 // stepRanges are exponents of operands: ordinary, spread out, subnormal operands and results, and near overflow.
-var stepRanges = []struct{ centre, width, acc int }{{0, 1, 0}, {0, 3, 2}, {0, 20, 5}, {-65, 10, -130}, {-70, 8, -146}, {-100, 40, -140}, {62, 2, 126}, {-130, 4, -140}}
+var stepRanges = []struct{ centre, width, acc int }{{0, 1, 0}, {0, 3, 2}, {0, 20, 5}, {-65, 10, -130}, {-70, 8, -146},
+	{-100, 40, -140}, {62, 2, 126}, {-130, 4, -140}}
 
 func TestStep16AgainstBigFloat(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -100,8 +102,10 @@ func TestStep16AgainstBigFloat(t *testing.T) {
 func TestStep16NotFinite(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	for _, c := range []struct{ acc, x0, y0, x1, y1, want float32 }{
-		{0, inf, 1, 0, 0, inf}, {0, inf, -1, 5, 5, -inf}, {0, inf, 0, 0, 0, nan}, {0, inf, 1, inf, -1, nan}, {0, inf, 1, inf, 1, inf},
-		{inf, 1, 1, 0, 0, inf}, {inf, -inf, 1, 0, 0, nan}, {nan, 1, 1, 0, 0, nan}, {1, nan, 0, 0, 0, nan}, {-inf, 0, 0, 0, 0, -inf},
+		{0, inf, 1, 0, 0, inf}, {0, inf, -1, 5, 5, -inf}, {0, inf, 0, 0, 0, nan}, {0, inf, 1, inf, -1, nan},
+		{0, inf, 1, inf, 1, inf},
+		{inf, 1, 1, 0, 0, inf}, {inf, -inf, 1, 0, 0, nan}, {nan, 1, 1, 0, 0, nan}, {1, nan, 0, 0, 0, nan},
+		{-inf, 0, 0, 0, 0, -inf},
 	} {
 		x, y := [steps]float32{3: c.x0, 9: c.x1}, [steps]float32{3: c.y0, 9: c.y1}
 		got := Step16(c.acc, &x, &y)

@@ -3,12 +3,14 @@ package gemm
 // stepCols is the number of columns of a kernel of steps.
 const stepCols = 16
 
-// split is packed operands of DotTC16 cut into significands and exponents, in words that the kernels of an instruction set understand.
+// split is packed operands of DotTC16 cut into significands and exponents, in words that the kernels of an instruction
+// set understand.
 type split struct {
 	as, ae, bs, be []uint32
 }
 
-// tc16 continues the chains of c, [m, n], over k in steps of 16, or starts them from +0 if fresh. Blocks of B are packed as in fma.
+// tc16 continues the chains of c, [m, n], over k in steps of 16, or starts them from +0 if fresh. Blocks of B are
+// packed as in fma.
 func (e *Engine) tc16(s *Scratch, c []float32, ldc, m, n, k int, a, b Operand, fresh bool) {
 	for j := 0; j < n; j += blockCols {
 		cols := min(blockCols, n-j)
@@ -18,7 +20,8 @@ func (e *Engine) tc16(s *Scratch, c []float32, ldc, m, n, k int, a, b Operand, f
 			finite := e.splitB(s, b.From(l, j), depth, padded, cols)
 			for i := 0; i < m; i += blockRows {
 				rows := min(blockRows, m-i)
-				t := stepTile{c: c[i*ldc+j:], ldc: ldc, rows: rows, cols: cols, depth: depth, a: a.From(i, l), b: b.From(l, j), fresh: fresh && l == 0}
+				t := stepTile{c: c[i*ldc+j:], ldc: ldc, rows: rows, cols: cols, depth: depth, a: a.From(i, l),
+					b: b.From(l, j), fresh: fresh && l == 0}
 				if e.splitA(s, t.a, rows, depth, padded) && finite {
 					e.steps(s, t, padded)
 				} else {
@@ -40,7 +43,8 @@ func (e *Engine) splitA(s *Scratch, a Operand, rows, depth, padded int) bool {
 	return e.set.split16(&s.split.as[0], &s.split.ae[0], &s.a[0], rows*padded)
 }
 
-// splitB packs [depth, cols] of B as panels of 16 columns, [padded, 16] each, and returns whether all values are finite.
+// splitB packs [depth, cols] of B as panels of 16 columns, [padded, 16] each, and returns whether all values are
+// finite.
 func (e *Engine) splitB(s *Scratch, b Operand, depth, padded, cols int) bool {
 	size := padded * stepCols
 	panels := (cols + stepCols - 1) / stepCols
@@ -80,7 +84,8 @@ func (e *Engine) steps(s *Scratch, t stepTile, padded int) {
 				copyTile(at, stride, t.c[i*t.ldc+j:], t.ldc, rows, cols)
 			}
 			b := j * padded
-			if !e.set.steps16[rows-1](padded/steps, &s.split.as[i*padded], &s.split.ae[i*padded], padded, &s.split.bs[b], &s.split.be[b], &at[0], stride, t.fresh) {
+			if !e.set.steps16[rows-1](padded/steps, &s.split.as[i*padded], &s.split.ae[i*padded], padded,
+				&s.split.bs[b], &s.split.be[b], &at[0], stride, t.fresh) {
 				t.scalar(i, j, rows, cols)
 			} else if cols < stepCols {
 				copyTile(t.c[i*t.ldc+j:], t.ldc, at, stride, rows, cols)

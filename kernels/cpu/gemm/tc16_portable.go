@@ -4,8 +4,9 @@ import (
 	"unsafe"
 )
 
-// The portable kernel of steps works on integers: a bf16 significand of 8 bits with its sign, and an exponent. A product of two significands
-// in [2^14, 2^16) stands for [1, 4), so term and accumulator are significand << 11 >> (top - exponent), and acc << 2 >> (top - exponent).
+// The portable kernel of steps works on integers: a bf16 significand of 8 bits with its sign, and an exponent. A
+// product of two significands in [2^14, 2^16) stands for [1, 4), so term and accumulator are significand << 11 >> (top
+// - exponent), and acc << 2 >> (top - exponent).
 
 const (
 	zeroExponent = -1 << 20 // of zero: any shift by it leaves nothing
@@ -34,7 +35,8 @@ func split16Go(significand, exponent *uint32, x *float32, n int) bool {
 func steps1Go(count int, as, ae *uint32, _ int, bs, be *uint32, c *float32, _ int, fresh bool) bool {
 	n := count * steps
 	xs, xe := unsafe.Slice((*int32)(unsafe.Pointer(as)), n), unsafe.Slice((*int32)(unsafe.Pointer(ae)), n)
-	ys, ye := unsafe.Slice((*[stepCols]int32)(unsafe.Pointer(bs)), n), unsafe.Slice((*[stepCols]int32)(unsafe.Pointer(be)), n)
+	ys, ye := unsafe.Slice((*[stepCols]int32)(unsafe.Pointer(bs)), n),
+		unsafe.Slice((*[stepCols]int32)(unsafe.Pointer(be)), n)
 	row := (*[stepCols]float32)(unsafe.Pointer(c))
 	var out [stepCols]float32
 	for j := range out {
@@ -46,7 +48,8 @@ func steps1Go(count int, as, ae *uint32, _ int, bs, be *uint32, c *float32, _ in
 			if !finite(acc) {
 				return false
 			}
-			acc = stepGo(acc, (*[steps]int32)(xs[l:]), (*[steps]int32)(xe[l:]), (*[steps][stepCols]int32)(ys[l:]), (*[steps][stepCols]int32)(ye[l:]), j)
+			acc = stepGo(acc, (*[steps]int32)(xs[l:]), (*[steps]int32)(xe[l:]), (*[steps][stepCols]int32)(ys[l:]),
+				(*[steps][stepCols]int32)(ye[l:]), j)
 		}
 		out[j] = acc
 	}

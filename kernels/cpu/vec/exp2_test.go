@@ -9,7 +9,8 @@ import (
 	"lockstep/kernels"
 )
 
-// Every loop of exp2 "ex2h" gives the bits of kernels.Exp2H: on its whole grid, on arguments finer than it, and on any negative number or NaN.
+// Every loop of exp2 "ex2h" gives the bits of kernels.Exp2H: on its whole grid, on arguments finer than it, and on any
+// negative number or NaN.
 func TestEx2hLoops(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 9))
 	for _, set := range append(machineSets(), "portable") {
@@ -21,7 +22,9 @@ func TestEx2hLoops(t *testing.T) {
 			number func(i int) float32
 		}{
 			{"grid", 1<<23 + 1, func(i int) float32 { return -float32(i) / (1 << 23) }},
-			{"finer", 1 << 20, func(int) float32 { return -rng.Float32() * float32(math.Exp2(float64(rng.IntN(40)-32))) }},
+			{"finer", 1 << 20, func(int) float32 {
+				return -rng.Float32() * float32(math.Exp2(float64(rng.IntN(40)-32)))
+			}},
 			{"any", 1 << 21, func(int) float32 { return math.Float32frombits(rng.Uint32() | 1<<31) }},
 		} {
 			for from := 0; from < kind.n; from += len(x) {
@@ -31,7 +34,8 @@ func TestEx2hLoops(t *testing.T) {
 				o.Exp2Sub(y, x, 1, 0)
 				for i, v := range x {
 					if want := kernels.Exp2H(v); math.Float32bits(y[i]) != math.Float32bits(want) {
-						t.Fatalf("%s, %s: %b (%#x) gives %#x, want %#x", set, kind.name, v, math.Float32bits(v), math.Float32bits(y[i]), math.Float32bits(want))
+						t.Fatalf("%s, %s: %b (%#x) gives %#x, want %#x", set, kind.name, v, math.Float32bits(v),
+							math.Float32bits(y[i]), math.Float32bits(want))
 					}
 				}
 			}

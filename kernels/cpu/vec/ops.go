@@ -1,7 +1,7 @@
 // Package vec is the loops over rows of fp32 that the CPU device is made of: reductions, products, exponentials and the
-// elementwise middle of each operation. Every loop is plain Go, its twin is AVX-512 or AVX2 assembly, and both give the same bits: mul and add are separate
-// instructions, reductions are the definition's tree, and only the polynomial of Exp2 is fused. Loops that few
-// models need have no twin. It imports kernels and nothing else of the project.
+// elementwise middle of each operation. Every loop is plain Go, its twin is AVX-512 or AVX2 assembly, and both give the
+// same bits: mul and add are separate instructions, reductions are the definition's tree, and only the polynomial of
+// Exp2 is fused. Loops that few models need have no twin. It imports kernels and nothing else of the project.
 package vec
 
 import (
@@ -13,7 +13,8 @@ import (
 // Ops is one set of loops. It has no state: any number of goroutines may share it.
 type Ops struct{ loops }
 
-// loops are the functions that an instruction set provides. Slices of one call have one length, which the methods of Ops ensure.
+// loops are the functions that an instruction set provides. Slices of one call have one length, which the methods of
+// Ops ensure.
 type loops struct {
 	max     func(x []float32) float32
 	tree    func(x []float32) float32
@@ -47,7 +48,8 @@ type loops struct {
 	narrow func(dst []uint16, src []float32)
 }
 
-// New is the loops for an instruction set of the CPU device: "avx512", "avx2" or "portable", with 2^x by a mode. The machine must have the set.
+// New is the loops for an instruction set of the CPU device: "avx512", "avx2" or "portable", with 2^x by a mode. The
+// machine must have the set.
 func New(isa string, exp2 kernels.Exp2Mode) *Ops {
 	l, ok := sets[isa]
 	if !ok {
@@ -65,9 +67,11 @@ var portable = loops{
 	max: maxGo, tree: treeGo, treeDot: treeDotGo, treeScaled: treeScaledGo,
 	scaleTo: scaleToGo, scaleAdd: scaleAddGo, add: addGo, mul: mulGo, addMul: addMulGo,
 	normScale: normScaleGo, normGrad: normGradGo, normGradAdd: normGradAddGo,
-	rotate: rotateGo, normRotate: normRotateGo, unrotate: unrotateGo, unrotateMul: unrotateMulGo, unrotateAddMul: unrotateAddMulGo,
-	exp2Sub: exp2SubGo(kernels.Exp2), swiglu: swigluGo(kernels.Exp2), swigluGrad: swigluGradGo(kernels.Exp2),
+	rotate: rotateGo, normRotate: normRotateGo, unrotate: unrotateGo, unrotateMul: unrotateMulGo,
+	unrotateAddMul: unrotateAddMulGo,
+	exp2Sub:        exp2SubGo(kernels.Exp2), swiglu: swigluGo(kernels.Exp2), swigluGrad: swigluGradGo(kernels.Exp2),
 	adamW: adamWGo, widen: widenGo, narrow: narrowGo,
 }
 
-var portableEx2h = loops{exp2Sub: exp2SubGo(kernels.Exp2H), swiglu: swigluGo(kernels.Exp2H), swigluGrad: swigluGradGo(kernels.Exp2H)}
+var portableEx2h = loops{exp2Sub: exp2SubGo(kernels.Exp2H), swiglu: swigluGo(kernels.Exp2H),
+	swigluGrad: swigluGradGo(kernels.Exp2H)}

@@ -16,8 +16,9 @@ func maxGo(x []float32) float32 {
 	return m + 0 // -0 becomes +0
 }
 
-// Tree is the definition's sum: lane l of 256 adds x[l], x[l+256], ... ascending from +0, then the upper half of the lanes is
-// added to the lower until one is left. A lane is never -0, so halving may start at the next power of two of a short x.
+// Tree is the definition's sum: lane l of 256 adds x[l], x[l+256], ... ascending from +0, then the upper half of the
+// lanes is added to the lower until one is left. A lane is never -0, so halving may start at the next power of two of a
+// short x.
 func (o *Ops) Tree(x []float32) float32 { return o.tree(x) }
 
 func treeGo(x []float32) float32 {

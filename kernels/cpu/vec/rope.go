@@ -1,6 +1,7 @@
 package vec
 
-// A head of 2h elements is h pairs (x[i], x[i+h]), which a rotation turns by the angles of cos and sin [h]. The loops take both halves of each array.
+// A head of 2h elements is h pairs (x[i], x[i+h]), which a rotation turns by the angles of cos and sin [h]. The loops
+// take both halves of each array.
 
 // Rotate is dst[i] = x[i]*c - x[i+h]*s, dst[i+h] = x[i+h]*c + x[i]*s. dst may be x.
 func (o *Ops) Rotate(dst, x, cos, sin []float32) {
@@ -59,8 +60,8 @@ func unrotateMulGo(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32) {
 	}
 }
 
-// UnrotateAddMul adds (x*a)*z to dst, z being Unrotate of g: one head's part of the gradient of its norm's weight. It takes some pairs only, as
-// halves: lo, glo and xlo lie in the first half of a head, hi, ghi and xhi in the second.
+// UnrotateAddMul adds (x*a)*z to dst, z being Unrotate of g: one head's part of the gradient of its norm's weight. It
+// takes some pairs only, as halves: lo, glo and xlo lie in the first half of a head, hi, ghi and xhi in the second.
 func (o *Ops) UnrotateAddMul(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32) {
 	n := len(cos)
 	o.unrotateAddMul(lo[:n], hi[:n], glo[:n], ghi[:n], xlo[:n], xhi[:n], cos, sin[:n], a)

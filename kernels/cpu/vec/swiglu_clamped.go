@@ -10,7 +10,8 @@ func (o *Ops) ClampedSwiGLU(out, g, u []float32, c kernels.Clamp) {
 	}
 }
 
-// ClampedSwiGLUGrad is, with s = sigm(alpha*g): du = dout*(g*s), dg = (dout*(u+1))*(s*(1 + (alpha*g)*(1-s))), 0 beyond the limit. dg may be g, and du may be u.
+// ClampedSwiGLUGrad is, with s = sigm(alpha*g): du = dout*(g*s), dg = (dout*(u+1))*(s*(1 + (alpha*g)*(1-s))), 0 beyond
+// the limit. dg may be g, and du may be u.
 func (o *Ops) ClampedSwiGLUGrad(dg, du, dout, g, u []float32, c kernels.Clamp) {
 	for i, x := range g {
 		held, up := min(x, c.Limit), min(max(u[i], -c.Limit), c.Limit)

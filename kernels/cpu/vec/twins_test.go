@@ -22,7 +22,8 @@ func machineSets() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(sets)), func(s string) bool { return !has[s] })
 }
 
-// twin is one loop as the test runs it: n elements, arrays of fp32 and one of bf16 that it reads or writes, and a scalar or two.
+// twin is one loop as the test runs it: n elements, arrays of fp32 and one of bf16 that it reads or writes, and a
+// scalar or two.
 type twin struct {
 	name string
 	run  func(o *Ops, x [][]float32, h []uint16, n int, a, b float32) float32
@@ -31,7 +32,9 @@ type twin struct {
 var twins = []twin{
 	{"Max", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 { return o.Max(x[0][:n]) }},
 	{"Tree", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 { return o.Tree(x[0][:n]) }},
-	{"TreeDot", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 { return o.TreeDot(x[0][:n], x[1]) }},
+	{"TreeDot", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 {
+		return o.TreeDot(x[0][:n], x[1])
+	}},
 	{"TreeScaled", func(o *Ops, x [][]float32, _ []uint16, n int, a, _ float32) float32 {
 		return o.TreeScaled(x[0][:n], x[1], a)
 	}},
@@ -123,11 +126,15 @@ var twins = []twin{
 		return 0
 	}},
 	{"Widen", func(o *Ops, x [][]float32, h []uint16, n int, _, _ float32) float32 { o.Widen(x[0], h[:n]); return 0 }},
-	{"Narrow", func(o *Ops, x [][]float32, h []uint16, n int, _, _ float32) float32 { o.Narrow(h, x[0][:n]); return 0 }},
+	{"Narrow", func(o *Ops, x [][]float32, h []uint16, n int, _, _ float32) float32 {
+		o.Narrow(h, x[0][:n])
+		return 0
+	}},
 }
 
-// Every loop of every instruction set gives the bits of its Go twin and writes nothing beyond the end: all lengths from 0 to 600 and some that
-// wrap the tree's lanes more than twice, on ordinary numbers and on ones with zeros, subnormals, infinities and NaN.
+// Every loop of every instruction set gives the bits of its Go twin and writes nothing beyond the end: all lengths from
+// 0 to 600 and some that wrap the tree's lanes more than twice, on ordinary numbers and on ones with zeros, subnormals,
+// infinities and NaN.
 func TestTwins(t *testing.T) {
 	for _, mode := range []kernels.Exp2Mode{kernels.Exp2Poly, kernels.Exp2Ex2h} {
 		want := New("portable", mode)
@@ -137,7 +144,9 @@ func TestTwins(t *testing.T) {
 				if mode == kernels.Exp2Ex2h && !slices.Contains([]string{"Exp2Sub", "SwiGLU", "SwiGLUGrad"}, w.name) {
 					continue // the same loop
 				}
-				t.Run(fmt.Sprintf("%s/%s/%s", set, w.name, mode), func(t *testing.T) { compareLengths(t, want, got, w) })
+				t.Run(fmt.Sprintf("%s/%s/%s", set, w.name, mode), func(t *testing.T) {
+					compareLengths(t, want, got, w)
+				})
 			}
 		}
 	}
@@ -175,7 +184,8 @@ func compareTwins(t *testing.T, want, got *Ops, w twin, n int, special bool, rng
 	for k := range wx {
 		for i := range wx[k] {
 			if !same(wx[k][i], gx[k][i]) {
-				t.Fatalf("n %d: array %d, element %d: %v (%#x), want %v (%#x)", n, k, i, gx[k][i], math.Float32bits(gx[k][i]), wx[k][i], math.Float32bits(wx[k][i]))
+				t.Fatalf("n %d: array %d, element %d: %v (%#x), want %v (%#x)", n, k, i, gx[k][i],
+					math.Float32bits(gx[k][i]), wx[k][i], math.Float32bits(wx[k][i]))
 			}
 		}
 	}
@@ -189,11 +199,13 @@ func same(a, b float32) bool {
 	return math.Float32bits(a) == math.Float32bits(b) || a != a && b != b
 }
 
-// numbers are random over many exponents; special ones are often zeros, subnormals, infinities, NaN and equal to one another.
+// numbers are random over many exponents; special ones are often zeros, subnormals, infinities, NaN and equal to one
+// another.
 func numbers(rng *rand.Rand, n int, special bool) []float32 {
 	odd := []float32{
 		0, float32(math.Copysign(0, -1)), 1, -1, 88, -88, -126, -127, 0.5, -0.5, 1e-40, -1e-45, math.MaxFloat32, 3e38,
-		float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), math.Float32frombits(0xffffffff), math.Float32frombits(0x7fc001ff),
+		float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), math.Float32frombits(0xffffffff),
+		math.Float32frombits(0x7fc001ff),
 	}
 	if rng.IntN(2) == 0 {
 		odd = odd[:12] // a row without overflow, or its NaN would hide the rest of a sum

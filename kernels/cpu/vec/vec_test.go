@@ -46,7 +46,8 @@ func TestTreeOrder(t *testing.T) {
 		}
 	}
 	if differs < 900 {
-		t.Errorf("an ascending sum has other bits in only %d of 1200 rows: the numbers do not tell orders apart", differs)
+		t.Errorf("an ascending sum has other bits in only %d of 1200 rows: the numbers do not tell orders apart",
+			differs)
 	}
 }
 
@@ -97,7 +98,8 @@ func TestSigmoid(t *testing.T) {
 	}
 	inf := float32(math.Inf(1))
 	if sigmoid(kernels.Exp2, inf) != 1 || sigmoid(kernels.Exp2, -inf) != 0 || sigmoid(kernels.Exp2, 0) != 0.5 {
-		t.Errorf("sigmoid at infinities and 0: %v %v %v", sigmoid(kernels.Exp2, inf), sigmoid(kernels.Exp2, -inf), sigmoid(kernels.Exp2, 0))
+		t.Errorf("sigmoid at infinities and 0: %v %v %v", sigmoid(kernels.Exp2, inf), sigmoid(kernels.Exp2, -inf),
+			sigmoid(kernels.Exp2, 0))
 	}
 }
 

@@ -1,5 +1,5 @@
-// Found before the toolkit's cuda.h: gorgonia.org/cu calls five functions with the arguments of CUDA 12, which CUDA 13 renames by macros.
-// The driver still has the old ones.
+// Found before the toolkit's cuda.h: gorgonia.org/cu calls five functions with the arguments of CUDA 12, which CUDA 13
+// renames by macros. The driver still has the old ones.
 #pragma once
 #include_next <cuda.h>
 

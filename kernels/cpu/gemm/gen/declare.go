@@ -35,7 +35,8 @@ func declarations() string {
 		}
 		fmt.Fprintf(&text, "\nfunc spin%s(turns int)\n", m.suffix)
 		for _, f := range m.packs() {
-			fmt.Fprintf(&text, "\n//go:noescape\nfunc %s%s%s\n", f.name, m.suffix, fmt.Sprintf(packSignature, elementType(f.width)))
+			fmt.Fprintf(&text, "\n//go:noescape\nfunc %s%s%s\n", f.name, m.suffix, fmt.Sprintf(packSignature,
+				elementType(f.width)))
 		}
 	}
 	fmt.Fprintf(&text, "\n//go:noescape\nfunc split16%s%s\n", avx512.suffix, splitSignature)
@@ -67,5 +68,6 @@ type packLoop struct {
 }
 
 func (m *isa) packs() []packLoop {
-	return []packLoop{{"transposeF32", widthF32}, {"transposeBF16", widthBF16}, {"copyRowsF32", widthF32}, {"copyRowsBF16", widthBF16}}
+	return []packLoop{{"transposeF32", widthF32}, {"transposeBF16", widthBF16}, {"copyRowsF32", widthF32},
+		{"copyRowsBF16", widthBF16}}
 }

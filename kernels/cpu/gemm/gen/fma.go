@@ -11,8 +11,8 @@ const (
 	unroll          = 4 // steps of k in the body of a loop
 )
 
-// kernels writes every micro-kernel. A broadcast value of A meets each vector of B in one row of accumulators; the macros say so once
-// for each number of vectors.
+// kernels writes every micro-kernel. A broadcast value of A meets each vector of B in one row of accumulators; the
+// macros say so once for each number of vectors.
 func (w *writer) kernels() {
 	for _, s := range w.shapes {
 		w.rowMacro(s.vectors)
@@ -35,15 +35,16 @@ func (w *writer) rowMacro(vectors int) {
 		params = append(params, fmt.Sprintf("c%d", v))
 	}
 	w.line("// ROW%d adds the value of A at x times the vectors of B to a row of accumulators.", vectors)
-	text := fmt.Sprintf("#define ROW%d(x, %s) \\\n\tVBROADCASTSS x, %s", vectors, strings.Join(params, ", "), w.broadcast())
+	text := fmt.Sprintf("#define ROW%d(x, %s) \\\n\tVBROADCASTSS x, %s", vectors, strings.Join(params, ", "),
+		w.broadcast())
 	for v, c := range params {
 		text += fmt.Sprintf("; \\\n\tVFMADD231PS %s, %s, %s", w.vectorB(v, vectors), w.broadcast(), c)
 	}
 	w.line("%s\n", text)
 }
 
-// Registers: AX, BX, DX rows 0, 5 and 10 of A; R8, R10 its stride and three times that; SI a row of B; R9, R11 its stride and three times
-// that; CX steps left; DI, R12 a row of C and the stride.
+// Registers: AX, BX, DX rows 0, 5 and 10 of A; R8, R10 its stride and three times that; SI a row of B; R9, R11 its
+// stride and three times that; CX steps left; DI, R12 a row of C and the stride.
 var rowPointers = []string{"AX", "BX", "DX"}
 
 const rowsOfPointer = 5

@@ -18,11 +18,13 @@ type isa struct {
 // shape is a family of micro-kernels: 1..rows rows by vectors registers of columns.
 type shape struct{ rows, vectors int }
 
-// Accumulators, the vectors of B and at least one broadcast value of A must fit into the registers; 8 accumulators hide the latency of
-// an FMA. Wide shapes serve few rows, where only more columns give independent chains.
+// Accumulators, the vectors of B and at least one broadcast value of A must fit into the registers; 8 accumulators hide
+// the latency of an FMA. Wide shapes serve few rows, where only more columns give independent chains.
 var (
-	avx512 = &isa{file: "avx512", suffix: "AVX512", register: "Z", lanes: 16, registers: 32, masks: true, shapes: []shape{{14, 1}, {14, 2}, {6, 4}}}
-	avx2   = &isa{file: "avx2", suffix: "AVX2", register: "Y", lanes: 8, registers: 16, shapes: []shape{{6, 1}, {6, 2}, {2, 4}}}
+	avx512 = &isa{file: "avx512", suffix: "AVX512", register: "Z", lanes: 16, registers: 32, masks: true,
+		shapes: []shape{{14, 1}, {14, 2}, {6, 4}}}
+	avx2 = &isa{file: "avx2", suffix: "AVX2", register: "Y", lanes: 8, registers: 16, shapes: []shape{{6, 1}, {6, 2},
+		{2, 4}}}
 )
 
 const (

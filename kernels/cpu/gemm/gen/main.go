@@ -1,4 +1,5 @@
-// Command gen writes the assembly of package gemm: micro-kernels and packing loops for AVX-512 and AVX2. It imports the standard library.
+// Command gen writes the assembly of package gemm: micro-kernels and packing loops for AVX-512 and AVX2. It imports the
+// standard library.
 package main
 
 import (

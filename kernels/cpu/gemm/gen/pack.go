@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// The packing loops read blocks of a strided matrix of fp32 or bf16 and write fp32, whole vectors: the destination has room for rows
-// and columns rounded up to the lanes of a register. What lies beyond the matrix there is unspecified.
+// The packing loops read blocks of a strided matrix of fp32 or bf16 and write fp32, whole vectors: the destination has
+// room for rows and columns rounded up to the lanes of a register. What lies beyond the matrix there is unspecified.
 const (
 	packSignature = "(dst *float32, ds int, src *%s, ss, rows, cols int)"
 	packArgBytes  = 48
@@ -16,7 +16,8 @@ func elementType(width int) string {
 	return "float32"
 }
 
-// packHead opens a packing loop. DI, R8: destination and its stride in bytes; SI, R9: source and its stride; R10 rows, R11 columns.
+// packHead opens a packing loop. DI, R8: destination and its stride in bytes; SI, R9: source and its stride; R10 rows,
+// R11 columns.
 func (w *writer) packHead(name string, width int) {
 	w.function(name, fmt.Sprintf(packSignature, elementType(width)), packArgBytes)
 	w.code("MOVQ dst+0(FP), DI")
@@ -64,7 +65,8 @@ func (w *writer) lastMask(label string) {
 	w.label(label)
 }
 
-// transpose writes dst[j][i] = src[i][j] for rows i, at most the lanes, and columns j. Rows of a register beyond the last repeat it.
+// transpose writes dst[j][i] = src[i][j] for rows i, at most the lanes, and columns j. Rows of a register beyond the
+// last repeat it.
 func (w *writer) transpose(kind string, width int) {
 	w.packHead("transpose"+kind+w.suffix, width)
 	w.code("MOVQ R9, R13")
@@ -95,8 +97,9 @@ func (w *writer) transpose(kind string, width int) {
 	w.end()
 }
 
-// quads writes, for each four rows, four registers whose 128-bit parts p hold columns 4p+c of those rows, c the register's place:
-// rows in the first half of the registers, or in their place for 8 lanes; t are registers for the first stage.
+// quads writes, for each four rows, four registers whose 128-bit parts p hold columns 4p+c of those rows, c the
+// register's place: rows in the first half of the registers, or in their place for 8 lanes; t are registers for the
+// first stage.
 func (w *writer) quads(rows, t, out []string) {
 	for g := 0; g < len(rows); g += 4 {
 		w.code("VUNPCKLPS %s, %s, %s", rows[g+1], rows[g], t[g])

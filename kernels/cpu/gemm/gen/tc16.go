@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// The steps of DotTC16 for AVX-512: 16 columns of one to four rows at a time. A significand in [1, 2) and an exponent are fp32 values;
-// the exponent of zero is -Inf, with which its terms scale to zero.
+// The steps of DotTC16 for AVX-512: 16 columns of one to four rows at a time. A significand in [1, 2) and an exponent
+// are fp32 values; the exponent of zero is -Inf, with which its terms scale to zero.
 const (
 	splitSignature = "(significand, exponent *uint32, x *float32, n int) bool"
 	splitArgBytes  = 33
@@ -49,8 +49,8 @@ func (w *writer) split() {
 	w.end()
 }
 
-// steps writes the kernel of some rows. It returns false, and leaves c as it was, if an accumulator reached 2^127 on its way or is not
-// finite; the scalar step knows what to do then.
+// steps writes the kernel of some rows. It returns false, and leaves c as it was, if an accumulator reached 2^127 on
+// its way or is not finite; the scalar step knows what to do then.
 func (w *writer) steps(rows int) {
 	w.function(fmt.Sprintf("steps%d%s", rows, w.suffix), stepsSignature, stepsArgBytes)
 	w.constant(termBits, "Z4")
@@ -116,7 +116,8 @@ func (w *writer) reached(r int) {
 	w.code("KORW K2, K1, K1")
 }
 
-// stepRow is one step of row r: exponents of the products to Z16-Z31, the largest to Z9, the terms scaled to integers and added.
+// stepRow is one step of row r: exponents of the products to Z16-Z31, the largest to Z9, the terms scaled to integers
+// and added.
 func (w *writer) stepRow(r int) {
 	w.line("\n\t// row %d", r)
 	w.reached(r)

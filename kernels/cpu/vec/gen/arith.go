@@ -17,7 +17,8 @@ func (b *block) word(name string) *value {
 	return b.shared("VMOVUPS vec" + name + "<>(SB), {d}")
 }
 
-// exp2 is kernels.Exp2, lane by lane. AVX-512 scales the polynomial by an instruction, which is exact in this range and keeps NaN.
+// exp2 is kernels.Exp2, lane by lane. AVX-512 scales the polynomial by an instruction, which is exact in this range and
+// keeps NaN.
 func (b *block) exp2(x *value) *value {
 	t := b.add(x, b.word("Magic"))
 	n := b.sub(t, b.word("Magic"))

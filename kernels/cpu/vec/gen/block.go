@@ -10,7 +10,8 @@ type value struct {
 	init string // loads {d}; empty for computed values
 }
 
-// step is one or more instructions with one result, written by the last that reads an argument. {d} is its register, {0}, {1}, ... those of its arguments; {d:X}, {0:X} their lowest 128 bits.
+// step is one or more instructions with one result, written by the last that reads an argument. {d} is its register,
+// {0}, {1}, ... those of its arguments; {d:X}, {0:X} their lowest 128 bits.
 type step struct {
 	text string
 	args []*value
@@ -20,7 +21,8 @@ type step struct {
 	apart bool // dst takes a register that no argument has
 }
 
-// block is a straight line of code over one vector of each slice. The same code runs for whole vectors and, masked, for the tail.
+// block is a straight line of code over one vector of each slice. The same code runs for whole vectors and, masked, for
+// the tail.
 type block struct {
 	m      *isa
 	tail   bool
@@ -59,7 +61,8 @@ func (b *block) shared(init string) *value {
 	return v
 }
 
-// text is the code, with the values of fixed in their registers and others wherever one is free; ok is false if registers run out.
+// text is the code, with the values of fixed in their registers and others wherever one is free; ok is false if
+// registers run out.
 func (b *block) text(fixed map[*value]int) (text string, ok bool) {
 	steps := b.expanded(fixed)
 	last := map[*value]int{}

@@ -14,11 +14,14 @@ type word struct {
 	bits uint32
 }
 
-// constants is one register's worth of each word of arith.go and loops.go, and on AVX2 the table that masks are cut from.
+// constants is one register's worth of each word of arith.go and loops.go, and on AVX2 the table that masks are cut
+// from.
 func constants(m *isa) string {
 	words := []word{
-		{"Magic", math.Float32bits(kernels.Exp2Magic)}, {"Least", math.Float32bits(-126)}, {"Log2E", math.Float32bits(kernels.Log2E)},
-		{"One", math.Float32bits(1)}, {"Zero", 0}, {"Sign", 1 << 31}, {"Lowest", math.Float32bits(float32(math.Inf(-1)))},
+		{"Magic", math.Float32bits(kernels.Exp2Magic)}, {"Least", math.Float32bits(-126)},
+		{"Log2E", math.Float32bits(kernels.Log2E)},
+		{"One", math.Float32bits(1)}, {"Zero", 0}, {"Sign", 1 << 31},
+		{"Lowest", math.Float32bits(float32(math.Inf(-1)))},
 		{"Half", 0x7fff}, {"Bit", 1}, {"Quiet", 0x40}, {"NaN", 0x7fc00000},
 	}
 	for i, c := range kernels.Exp2Coeffs {

@@ -15,8 +15,8 @@ type exponential func(b *block, x *value) *value
 //
 //	Y = (C0>>2) + xl + ((C0&3)<<13 + (C1-2^15)*xl + C2*q + 30690)>>15
 //
-// The table Base has C0 with the exponent's 126 above, the table Slope C1-2^15 and C2 as two int16, which VPMADDWD multiplies by the two lower
-// bits of xl and q, and by the upper 15 bits of xl.
+// The table Base has C0 with the exponent's 126 above, the table Slope C1-2^15 and C2 as two int16, which VPMADDWD
+// multiplies by the two lower bits of xl and q, and by the upper 15 bits of xl.
 func (b *block) exp2h(x *value) *value {
 	t := b.do("VCVTTPS2DQ {0}, {d}", b.mul(x, b.word("Grid")))
 	w := b.addInts(t, b.word("Ones"))
@@ -53,12 +53,14 @@ func (b *block) permute(table string, at *value) *value {
 
 func (b *block) gather(table string, at *value) *value {
 	v, all := new(value), b.do("VPCMPEQD {d}, {d}, {d}")
-	b.steps = append(b.steps, step{text: "LEAQ vec" + table + "<>(SB), BX; VPGATHERDD {1}, (BX)({0}*4), {d}", args: []*value{at, all}, dst: v, apart: true})
+	b.steps = append(b.steps, step{text: "LEAQ vec" + table + "<>(SB), BX; VPGATHERDD {1}, (BX)({0}*4), {d}",
+		args: []*value{at, all}, dst: v, apart: true})
 	return v
 }
 
-// truncatedSquare is q in the upper half of each lane. A product of 16 bits whose upper half is kept is a conditional, truncated shift: with x_j
-// alone of V = xl>>2, l*V>>16 is x_j*(l>>(18-j)). Each lane does two at a time, and h*h>>1 takes the place of an eighth.
+// truncatedSquare is q in the upper half of each lane. A product of 16 bits whose upper half is kept is a conditional,
+// truncated shift: with x_j alone of V = xl>>2, l*V>>16 is x_j*(l>>(18-j)). Each lane does two at a time, and h*h>>1
+// takes the place of an eighth.
 func (b *block) truncatedSquare(w *value) *value {
 	twice := func(x *value) *value {
 		return b.do("VPSHUFB {1}, {0}, {d}", x, b.shared("VMOVUPS vecTwice<>(SB), {d}"))
@@ -96,9 +98,12 @@ func (b *block) or(x, y *value) *value { return b.do(b.bitwise("VPOR")+" {1}, {0
 
 // ex2hWords are the constants of exp2h.
 var ex2hWords = []word{
-	{"Grid", math.Float32bits(1 << 23)}, {"Ones", math.MaxUint32}, {"Low17", 1<<17 - 1}, {"Low23", 1<<23 - 1}, {"Three", 3}, {"Round", kernels.Exp2HRound},
-	{"NoSegment", ^uint32(63 << 17)}, {"Segment", 63}, {"Bit22", 1 << 22}, {"Made", 0x7fffffff}, {"Low9", 0x01ff01ff}, {"Upper", 0xffff0000}, {"Lower", 0x0000ffff},
-	{"Bits16and15", 1<<14 | 1<<(13+16)}, {"Bits14and13", 1<<12 | 1<<(11+16)}, {"Bits12and11", 1<<10 | 1<<(9+16)}, {"Bit10andSquare", 1<<8 | 0x7f80<<16}, {"UpperByte", 0xff000000},
+	{"Grid", math.Float32bits(1 << 23)}, {"Ones", math.MaxUint32}, {"Low17", 1<<17 - 1}, {"Low23", 1<<23 - 1},
+	{"Three", 3}, {"Round", kernels.Exp2HRound},
+	{"NoSegment", ^uint32(63 << 17)}, {"Segment", 63}, {"Bit22", 1 << 22}, {"Made", 0x7fffffff}, {"Low9", 0x01ff01ff},
+	{"Upper", 0xffff0000}, {"Lower", 0x0000ffff},
+	{"Bits16and15", 1<<14 | 1<<(13+16)}, {"Bits14and13", 1<<12 | 1<<(11+16)}, {"Bits12and11", 1<<10 | 1<<(9+16)},
+	{"Bit10andSquare", 1<<8 | 0x7f80<<16}, {"UpperByte", 0xff000000},
 }
 
 // ex2hTables are the segments, and the shuffle that puts the lower half of a lane in both.
@@ -107,7 +112,9 @@ func ex2hTables(out *strings.Builder, m *isa) {
 	out.WriteString("\n")
 	table(out, "vecBase", len(segments), func(i int) uint32 { return uint32(segments[i][0]) + 126<<25 })
 	out.WriteString("\n")
-	table(out, "vecSlope", len(segments), func(i int) uint32 { return uint32(segments[i][1]-1<<15)&0xffff | uint32(segments[i][2])<<16 })
+	table(out, "vecSlope", len(segments), func(i int) uint32 {
+		return uint32(segments[i][1]-1<<15)&0xffff | uint32(segments[i][2])<<16
+	})
 	out.WriteString("\n")
 	table(out, "vecTwice", m.lanes, func(i int) uint32 { return 0x01000100 + 0x04040404*uint32(i%4) })
 }

@@ -54,7 +54,8 @@ func (f function) open(m *isa, frame int) string {
 	if frame > 0 {
 		flags = "0"
 	}
-	return fmt.Sprintf("// func %s%s%s\nTEXT ·%s%s(SB), %s, $%d-%d\n", f.name, m.suffix, f.signature, f.name, m.suffix, flags, frame, size)
+	return fmt.Sprintf("// func %s%s%s\nTEXT ·%s%s(SB), %s, $%d-%d\n", f.name, m.suffix, f.signature, f.name, m.suffix,
+		flags, frame, size)
 }
 
 // formatted is gofmt of text.

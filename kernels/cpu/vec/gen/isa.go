@@ -19,7 +19,8 @@ var (
 	avx2   = &isa{file: "avx2", suffix: "AVX2", lanes: 8, reg: "Y", free: 15}
 )
 
-// entry is the function of the table: the assembly, or where AVX2 cannot store a tail of 16-bit elements, the Go function that adds it.
+// entry is the function of the table: the assembly, or where AVX2 cannot store a tail of 16-bit elements, the Go
+// function that adds it.
 func (m *isa) entry(name string) string {
 	if m == avx2 && (name == "widen" || name == "narrow") {
 		return name + "Tail"

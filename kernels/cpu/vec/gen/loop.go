@@ -60,7 +60,8 @@ func (l loop) assemble(m *isa) string {
 	return out.String() + lines("VZEROUPPER", "RET")
 }
 
-// masked tells whether the function has a tail. AVX2 cannot mask 16-bit elements: those functions are for whole vectors only.
+// masked tells whether the function has a tail. AVX2 cannot mask 16-bit elements: those functions are for whole vectors
+// only.
 func (l loop) masked(m *isa) bool { return m == avx512 || !strings.Contains(l.signature, "uint16") }
 
 // block records one vector's code; with other given, constants and scalars are shared with it.
@@ -73,7 +74,8 @@ func (l loop) block(m *isa, tail bool, slices, kinds, scalars map[string]string,
 	return b
 }
 
-// allocate keeps as many constants and scalars in registers across the loop as leave enough for the block, first used first.
+// allocate keeps as many constants and scalars in registers across the loop as leave enough for the block, first used
+// first.
 func allocate(whole, tail *block) (before, body, after string) {
 	for keep := len(whole.order); keep >= 0; keep-- {
 		fixed := map[*value]int{}

@@ -6,9 +6,10 @@ var elementwise = []loop{
 	{function{"scaleTo", "(dst, x []float32, a float32)"}, func(b *block, scalar func(string) *value) {
 		b.store("dst", b.mul(b.load("x"), scalar("a")))
 	}},
-	{function{"scaleAdd", "(dst []float32, a float32, x []float32, b float32)"}, func(b *block, scalar func(string) *value) {
-		b.store("dst", b.add(b.mul(b.load("dst"), scalar("a")), b.mul(b.load("x"), scalar("b"))))
-	}},
+	{function{"scaleAdd", "(dst []float32, a float32, x []float32, b float32)"},
+		func(b *block, scalar func(string) *value) {
+			b.store("dst", b.add(b.mul(b.load("dst"), scalar("a")), b.mul(b.load("x"), scalar("b"))))
+		}},
 	{function{"add", "(dst, x, y []float32)"}, func(b *block, _ func(string) *value) {
 		b.store("dst", b.add(b.load("x"), b.load("y")))
 	}},
@@ -30,24 +31,27 @@ var elementwise = []loop{
 	{function{"rotate", "(lo, hi, xlo, xhi, cos, sin []float32)"}, func(b *block, _ func(string) *value) {
 		b.storeBoth(b.turn(b.load("xlo"), b.load("xhi")))
 	}},
-	{function{"normRotate", "(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32, a float32)"}, func(b *block, scalar func(string) *value) {
-		x := b.mul(b.mul(b.load("xlo"), scalar("a")), b.load("wlo"))
-		y := b.mul(b.mul(b.load("xhi"), scalar("a")), b.load("whi"))
-		b.storeBoth(b.turn(x, y))
-	}},
+	{function{"normRotate", "(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32, a float32)"},
+		func(b *block, scalar func(string) *value) {
+			x := b.mul(b.mul(b.load("xlo"), scalar("a")), b.load("wlo"))
+			y := b.mul(b.mul(b.load("xhi"), scalar("a")), b.load("whi"))
+			b.storeBoth(b.turn(x, y))
+		}},
 	{function{"unrotate", "(lo, hi, xlo, xhi, cos, sin []float32)"}, func(b *block, _ func(string) *value) {
 		b.storeBoth(b.turnBack(b.load("xlo"), b.load("xhi")))
 	}},
-	{function{"unrotateMul", "(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32)"}, func(b *block, _ func(string) *value) {
-		x, y := b.turnBack(b.load("xlo"), b.load("xhi"))
-		b.storeBoth(b.mul(x, b.load("wlo")), b.mul(y, b.load("whi")))
-	}},
-	{function{"unrotateAddMul", "(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32)"}, func(b *block, scalar func(string) *value) {
-		x, y := b.turnBack(b.load("glo"), b.load("ghi"))
-		x = b.mul(b.mul(b.load("xlo"), scalar("a")), x)
-		y = b.mul(b.mul(b.load("xhi"), scalar("a")), y)
-		b.storeBoth(b.add(b.load("lo"), x), b.add(b.load("hi"), y))
-	}},
+	{function{"unrotateMul", "(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32)"},
+		func(b *block, _ func(string) *value) {
+			x, y := b.turnBack(b.load("xlo"), b.load("xhi"))
+			b.storeBoth(b.mul(x, b.load("wlo")), b.mul(y, b.load("whi")))
+		}},
+	{function{"unrotateAddMul", "(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32)"},
+		func(b *block, scalar func(string) *value) {
+			x, y := b.turnBack(b.load("glo"), b.load("ghi"))
+			x = b.mul(b.mul(b.load("xlo"), scalar("a")), x)
+			y = b.mul(b.mul(b.load("xhi"), scalar("a")), y)
+			b.storeBoth(b.add(b.load("lo"), x), b.add(b.load("hi"), y))
+		}},
 	swigluLoop("swiglu", (*block).exp2), swigluLoop("swiglu"+ex2h, (*block).exp2h),
 	swigluGradLoop("swigluGrad", (*block).exp2), swigluGradLoop("swigluGrad"+ex2h, (*block).exp2h),
 	{function{"adamW", "(master, m, v, grad []float32, s *adamW)"}, adamWLine},

@@ -19,10 +19,12 @@ func TestFilesAreFresh(t *testing.T) {
 	}
 }
 
-// Values take the lowest free register, one whose last use is past is free again, and constants stay where they are fixed.
+// Values take the lowest free register, one whose last use is past is free again, and constants stay where they are
+// fixed.
 func TestAllocation(t *testing.T) {
 	m := &isa{lanes: 8, reg: "Y", free: 3}
-	b := &block{m: m, slices: map[string]string{"x": "(SI)", "y": "(DI)"}, kinds: map[string]string{}, inits: map[string]*value{}}
+	b := &block{m: m, slices: map[string]string{"x": "(SI)", "y": "(DI)"}, kinds: map[string]string{},
+		inits: map[string]*value{}}
 	one := b.shared("ONE {d}")
 	b.store("y", b.add(b.mul(b.load("x"), one), b.load("x")))
 	got, ok := b.text(map[*value]int{one: 2})
@@ -30,7 +32,8 @@ func TestAllocation(t *testing.T) {
 	if !ok || got != want {
 		t.Errorf("fixed constant: %v, got\n%swant\n%s", ok, got, want)
 	}
-	if got, ok = b.text(nil); !ok || got != "\tVMOVUPS (SI), Y0\n\tONE Y1\n"+"\tVMULPS Y1, Y0, Y0\n\tVMOVUPS (SI), Y1\n\tVADDPS Y1, Y0, Y0\n\tVMOVUPS Y0, (DI)\n" {
+	if got, ok = b.text(nil); !ok || got != "\tVMOVUPS (SI), Y0\n\tONE Y1\n"+"\tVMULPS Y1, Y0, Y0\n\tVMOVUPS (SI), "+
+		"Y1\n\tVADDPS Y1, Y0, Y0\n\tVMOVUPS Y0, (DI)\n" {
 		t.Errorf("constant loaded where used: %v, got\n%s", ok, got)
 	}
 	m.free = 1

@@ -16,7 +16,9 @@ var reductions = []reduction{
 	{function{"max", "(x []float32) float32"}, 0, maximum},
 	{function{"tree", "(x []float32) float32"}, 4 * treeLanes, func(m *isa) string { return tree(m, plain) }},
 	{function{"treeDot", "(x, y []float32) float32"}, 4 * treeLanes, func(m *isa) string { return tree(m, dot) }},
-	{function{"treeScaled", "(x, y []float32, a float32) float32"}, 4 * treeLanes, func(m *isa) string { return tree(m, scaled) }},
+	{function{"treeScaled", "(x, y []float32, a float32) float32"}, 4 * treeLanes, func(m *isa) string {
+		return tree(m, scaled)
+	}},
 }
 
 // treeLanes is kernels.Definition.Lanes.
@@ -36,7 +38,8 @@ func across(m *isa, op string, offset int) string {
 	if m == avx512 {
 		text = lines("VEXTRACTF32X8 $1, Z0, Y1", op+" Y1, Y0, Y0")
 	}
-	return text + lines("VEXTRACTF128 $1, Y0, X1", op+" X1, X0, X0", "VMOVHLPS X0, X0, X1", op+" X1, X0, X0", "VMOVSHDUP X0, X1", op+" X1, X0, X0") +
+	return text + lines("VEXTRACTF128 $1, Y0, X1", op+" X1, X0, X0", "VMOVHLPS X0, X0, X1", op+" X1, X0, X0",
+		"VMOVSHDUP X0, X1", op+" X1, X0, X0") +
 		lines(fmt.Sprintf("VMOVSS X0, ret+%d(FP)", offset), "VZEROUPPER", "RET")
 }
 
@@ -58,7 +61,8 @@ func maximum(m *isa) string {
 	text += lines(fmt.Sprintf("SUBQ $%d, CX", m.lanes), "JLT rest") + "\nnext:\n" +
 		lines("VMOVUPS (SI), "+m.register(1)) + each +
 		lines(fmt.Sprintf("ADDQ $%d, SI", 4*m.lanes), fmt.Sprintf("SUBQ $%d, CX", m.lanes), "JGE next") +
-		"\nrest:\n" + lines(fmt.Sprintf("ADDQ $%d, CX", m.lanes), "JZ fold") + m.mask() + tail + each + "\nfold:\n" + any
+		"\nrest:\n" + lines(fmt.Sprintf("ADDQ $%d, CX", m.lanes), "JZ fold") + m.mask() + tail + each + "\nfold:\n" +
+		any
 	// +0 turns a zero of either sign to +0 before the lanes are compared, so the order of zeros does not matter.
 	text += lines(m.zero(1), "VADDPS "+m.register(1)+", "+m.register(0)+", "+m.register(0))
 	return text + across(m, "VMAXPS", 24) + "\nnan:\n" +
@@ -81,9 +85,10 @@ const (
 // tree is the sum of the addends in the order of vec.Tree. a of AVX-512 is in Z31, of AVX2 in Y14.
 func tree(m *isa, kind addends) string {
 	text := map[addends]string{
-		plain:  "",
-		dot:    lines("MOVQ y_base+24(FP), DI"),
-		scaled: lines("MOVQ y_base+24(FP), DI", fmt.Sprintf("VBROADCASTSS a+48(FP), %s", m.register(map[*isa]int{avx512: 31, avx2: 14}[m]))),
+		plain: "",
+		dot:   lines("MOVQ y_base+24(FP), DI"),
+		scaled: lines("MOVQ y_base+24(FP), DI", fmt.Sprintf("VBROADCASTSS a+48(FP), %s",
+			m.register(map[*isa]int{avx512: 31, avx2: 14}[m]))),
 	}[kind]
 	ret := map[addends]int{plain: 24, dot: 48, scaled: 56}[kind]
 	text += lines("MOVQ CX, DX")
@@ -93,7 +98,8 @@ func tree(m *isa, kind addends) string {
 	return text + treeMemory(kind) + across(m, "VADDPS", ret)
 }
 
-// addend loads the addends at byte offset `at` of the present block to register r of AVX-512; K1 masks where masked, with register r+1 as scratch.
+// addend loads the addends at byte offset `at` of the present block to register r of AVX-512; K1 masks where masked,
+// with register r+1 as scratch.
 func addend(r, at int, kind addends, masked bool) string {
 	z, k := "", ""
 	if masked {
@@ -115,7 +121,8 @@ func addend(r, at int, kind addends, masked bool) string {
 	return text + lines(fmt.Sprintf("VMULPS %d(SI), Z%d, Z%d", at, r, r))
 }
 
-// treeRegisters keeps the 256 lanes in Z0-Z15. Halving starts at the number of registers that x reaches: 16, 8, 4, 2 or 1.
+// treeRegisters keeps the 256 lanes in Z0-Z15. Halving starts at the number of registers that x reaches: 16, 8, 4, 2 or
+// 1.
 func treeRegisters(kind addends) string {
 	const vectors = treeLanes / 16
 	var out strings.Builder
@@ -131,14 +138,18 @@ func treeRegisters(kind addends) string {
 	if kind != plain {
 		step = append([]string{"ADDQ $1024, DI"}, step...)
 	}
-	out.WriteString(lines(step...) + "\npart:\n" + lines("ADDQ $256, CX", "MOVQ CX, R8", "ANDQ $15, CX") + avx512.mask() + lines("SUBQ $16, R8"))
+	out.WriteString(lines(step...) + "\npart:\n" + lines("ADDQ $256, CX", "MOVQ CX, R8", "ANDQ $15, CX") +
+		avx512.mask() + lines("SUBQ $16, R8"))
 	for v := range vectors - 1 {
 		out.WriteString(lines(fmt.Sprintf("JLT last%d", v)))
-		out.WriteString(addend(16, 64*v, kind, false) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "SUBQ $16, R8"))
+		out.WriteString(addend(16, 64*v, kind, false) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v),
+			"SUBQ $16, R8"))
 	}
-	// An empty mask would be right too, but a load just beyond x may meet a page that is not there, which costs hundreds of cycles.
+	// An empty mask would be right too, but a load just beyond x may meet a page that is not there, which costs
+	// hundreds of cycles.
 	for v := vectors - 1; v >= 0; v-- {
-		out.WriteString(fmt.Sprintf("\nlast%d:\n", v) + lines("TESTQ CX, CX", "JZ halve") + addend(16, 64*v, kind, true) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "JMP halve"))
+		out.WriteString(fmt.Sprintf("\nlast%d:\n", v) + lines("TESTQ CX, CX", "JZ halve") + addend(16, 64*v, kind,
+			true) + lines(fmt.Sprintf("VADDPS Z16, Z%d, Z%d", v, v), "JMP halve"))
 	}
 	out.WriteString("\nhalve:\n")
 	for n := 1; n < vectors; n *= 2 {
@@ -153,7 +164,8 @@ func treeRegisters(kind addends) string {
 	return out.String()
 }
 
-// treeMemory keeps the lanes on the stack, at SP; R9 is the number of lanes that are used, a power of two from 8 to 256.
+// treeMemory keeps the lanes on the stack, at SP; R9 is the number of lanes that are used, a power of two from 8 to
+// 256.
 func treeMemory(kind addends) string {
 	load, masked := lines("VMOVUPS (SI)(AX*4), Y0"), lines("VMASKMOVPS (SI)(AX*4), Y15, Y0")
 	if kind != plain {
@@ -169,10 +181,12 @@ func treeMemory(kind addends) string {
 	return lines("MOVL $8, R9") + "\ngrow:\n" +
 		lines("CMPQ R9, DX", "JGE grown", "CMPQ R9, $256", "JGE grown", "SHLQ $1, R9", "JMP grow") + "\ngrown:\n" +
 		lines("VXORPS X0, X0, X0", "XORQ AX, AX") + "\nclear:\n" +
-		lines("VMOVUPS Y0, (SP)(AX*4)", "ADDQ $8, AX", "CMPQ AX, R9", "JLT clear", "XORQ AX, AX", "ANDQ $-8, DX", "JZ rest") + "\nnext:\n" +
+		lines("VMOVUPS Y0, (SP)(AX*4)", "ADDQ $8, AX", "CMPQ AX, R9", "JLT clear", "XORQ AX, AX", "ANDQ $-8, DX",
+			"JZ rest") + "\nnext:\n" +
 		load + add + lines("ADDQ $8, AX", "CMPQ AX, DX", "JLT next") + "\nrest:\n" +
 		lines("SUBQ AX, CX", "JZ halve") + avx2.mask() + masked + add + "\nhalve:\n" +
 		lines("SHRQ $1, R9", "CMPQ R9, $8", "JLT done", "LEAQ (SP)(R9*4), BX", "XORQ AX, AX") + "\npair:\n" +
-		lines("VMOVUPS (SP)(AX*4), Y0", "VADDPS (BX)(AX*4), Y0, Y0", "VMOVUPS Y0, (SP)(AX*4)", "ADDQ $8, AX", "CMPQ AX, R9", "JLT pair", "JMP halve") + "\ndone:\n" +
+		lines("VMOVUPS (SP)(AX*4), Y0", "VADDPS (BX)(AX*4), Y0, Y0", "VMOVUPS Y0, (SP)(AX*4)", "ADDQ $8, AX",
+			"CMPQ AX, R9", "JLT pair", "JMP halve") + "\ndone:\n" +
 		lines("VMOVUPS (SP), Y0")
 }
