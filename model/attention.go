@@ -20,6 +20,7 @@ type Attention struct {
 	Shape kernels.Attn
 	Rope  kernels.Rope // zero: none
 	Block int          // its number, by which the cache is found
+	ops   *operations
 }
 
 // AttentionSaved keeps what Backward needs.
@@ -67,7 +68,7 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Kee
 			return s.Out
 		}
 		o := r.Stack.New(x.DType, x.Rows, q.Cols)
-		r.Dev.(kernels.DeltaNet).SigmoidGate(o, s.Out, gate)
+		a.ops.delta.SigmoidGate(o, s.Out, gate)
 		return o
 	}, nil, k, layerOutput, &s.OIn)
 	if !k.saves() {
@@ -84,7 +85,7 @@ func (a *Attention) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, save
 	q, gate, k, v := a.split(s.QKV)
 	dq, dgate, dk, dv := a.split(dqkv)
 	if a.Gated {
-		r.Dev.(kernels.DeltaNet).SigmoidGateBackward(dout, dgate, dout, s.Out, gate)
+		a.ops.delta.SigmoidGateBackward(dout, dgate, dout, s.Out, gate)
 	}
 	if a.Sinks != nil && a.Sinks.Trained() {
 		r.Dev.SinksBackward(a.Sinks.Grad, dout, s.Out, s.LSE, a.Sinks.W, b.Layout.Packs)

@@ -17,8 +17,9 @@ type builder struct {
 	positions int // of the model, once length was called
 	params    []*Param
 	ropes     map[ropeTables]kernels.Rope
-	refusal   error // of a device that lacks what the model needs, or of a model too large to describe
-	tensors   int   // of a checkpoint, so far
+	ops       *operations // of dev
+	refusal   error       // of a device that lacks what the model needs, or of a model too large to describe
+	tensors   int         // of a checkpoint, so far
 }
 
 // length is how many positions the model gets of the n that its config.json allows. A family calls it before it makes
@@ -29,6 +30,25 @@ func (b *builder) length(n int) int {
 		b.positions = min(n, b.limit)
 	}
 	return b.positions
+}
+
+// operations are the optional groups of operations of the device that a model computes with, nil where it lacks them.
+// All layers of a model share one.
+type operations struct {
+	delta    kernels.DeltaNet
+	mamba    kernels.Mamba
+	sparse   kernels.SparseAttention
+	indexing kernels.IndexLearning
+	rounder  kernels.Rounder
+}
+
+// bind takes the groups that a device has.
+func (o *operations) bind(dev kernels.Device) {
+	o.delta, _ = dev.(kernels.DeltaNet)
+	o.mamba, _ = dev.(kernels.Mamba)
+	o.sparse, _ = dev.(kernels.SparseAttention)
+	o.indexing, _ = dev.(kernels.IndexLearning)
+	o.rounder, _ = dev.(kernels.Rounder)
 }
 
 // require notes that the model needs an optional group of operations, an interface beside [kernels.Device]; what names

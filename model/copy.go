@@ -39,7 +39,7 @@ func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 		if p.Name != q.Name || p.W.Groups != q.W.Groups || p.W.Rows != q.W.Rows || p.W.Cols != q.W.Cols {
 			return fmt.Errorf("weights of %s into %s: want the same config and adapters", q, p)
 		}
-		if d, ok := m.dev.(kernels.Rounder); ok && d.Sees(from.dev) {
+		if d := m.ops.rounder; d != nil && d.Sees(from.dev) {
 			m.takeOver(d, p.W, q.W, rounded[p], format)
 			continue
 		}

@@ -122,6 +122,7 @@ func (d *decoder) attention(b *builder, p string, layer int, norm queryNorm, rop
 			Scale: 1 / math.Sqrt(float64(d.HeadDim))}),
 		Rope:  b.rope(rope),
 		Block: layer,
+		ops:   b.ops,
 	}
 	if norm == headNorm {
 		q, kv = d.HeadDim, d.HeadDim

@@ -183,7 +183,7 @@ func (c *latents) mla(b *builder, d *decoder, p string, layer int, rope ropeConf
 	if form == kernels.LatentAbsorbed {
 		shape.KVHeads, shape.HeadDim, shape.ValueDim = 1, c.KVRank+r, c.KVRank
 	}
-	a := &MLA{Shape: b.attn(shape), Rope: b.rope(rope), Own: n, Form: form, Block: layer}
+	a := &MLA{Shape: b.attn(shape), Rope: b.rope(rope), Own: n, Form: form, Block: layer, ops: b.ops}
 	norm := kernels.Norm{Eps: latentEps}
 	kva := out{p + "kv_a_proj_with_mqa", c.KVRank + r}
 	if c.QueryRank != nil {

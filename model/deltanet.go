@@ -17,6 +17,7 @@ type DeltaNet struct {
 	Out   *Linear // [H, Heads*ValueDim]
 	Shape kernels.Recurrence
 	Block int // its number, by which the cache is found
+	ops   *operations
 }
 
 // DeltaNetSaved keeps what Backward needs.
@@ -46,7 +47,7 @@ func (n *DeltaNet) heads(qkv kernels.Tensor) (q, k, v kernels.Tensor) {
 
 // Forward is [T, H] from x [T, H].
 func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
-	dev, s := r.Dev.(kernels.DeltaNet), new(DeltaNetSaved)
+	dev, s := n.ops.delta, new(DeltaNetSaved)
 	heads := n.Shape.Heads
 	chunks, conv := recurrentState(b, n.Block)
 	s.In = n.In.forward(r, x, nil, k, SaveProjections, &s.InIn)
@@ -75,7 +76,7 @@ func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep
 
 // Backward is dx from dy.
 func (n *DeltaNet) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
-	dev, s := r.Dev.(kernels.DeltaNet), saved.(*DeltaNetSaved)
+	dev, s := n.ops.delta, saved.(*DeltaNetSaved)
 	packs := b.Layout.Packs
 	dgated := n.Out.Backward(r, dy, nil, b.Packs, &s.OutIn)
 	din := r.Stack.New(dy.DType, dy.Rows, s.In.Cols)

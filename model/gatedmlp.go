@@ -10,6 +10,7 @@ import (
 type GatedMLP struct {
 	MLP  *MLP
 	Gate *Linear // [1, H]
+	ops  *operations
 }
 
 // GatedMLPSaved keeps what Backward needs.
@@ -27,7 +28,7 @@ func (m *GatedMLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep
 	s.Gate = m.Gate.Forward(r, x, nil, &s.GateIn)
 	y, done := k.tensor(r, layerOutput, x.DType, x.Rows, s.Y.Cols)
 	if !done {
-		r.Dev.(kernels.DeltaNet).SigmoidGate(y, s.Y, s.Gate)
+		m.ops.delta.SigmoidGate(y, s.Y, s.Gate)
 	}
 	if !k.saves() {
 		return y, nil
@@ -39,7 +40,7 @@ func (m *GatedMLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep
 func (m *GatedMLP) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
 	s := saved.(*GatedMLPSaved)
 	inner, gate := r.Stack.New(dy.DType, dy.Rows, dy.Cols), r.Stack.New(dy.DType, dy.Rows, 1)
-	r.Dev.(kernels.DeltaNet).SigmoidGateBackward(inner, gate, dy, s.Y, s.Gate)
+	m.ops.delta.SigmoidGateBackward(inner, gate, dy, s.Y, s.Gate)
 	dx := m.MLP.backward(r, inner, nil, b.Packs, &s.MLP)
 	r.Dev.Add(dx, dx, m.Gate.Backward(r, gate, nil, b.Packs, &s.GateIn))
 	return dx

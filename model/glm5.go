@@ -126,5 +126,6 @@ func (c *glm5) indexer(b *builder, p string, shape kernels.Attn, rope ropeConfig
 			Scale: 1 / math.Sqrt(float64(c.IndexDim))}),
 		Rope:  b.rope(rope),
 		Place: place,
+		ops:   b.ops,
 	}
 }

@@ -22,6 +22,7 @@ type Indexer struct {
 	Shape   kernels.Index
 	Rope    kernels.Rope // of the first columns of a head
 	Place   int          // among the indexers of the model
+	ops     *operations
 }
 
 // IndexerSaved keeps what Backward needs.
@@ -43,7 +44,7 @@ func (n *Indexer) Forward(r *parallel.Rank, picks, u, x kernels.Tensor, cache ke
 		defer r.Stack.Release(r.Stack.Mark())
 		s = new(IndexerSaved)
 	}
-	dev := r.Dev.(kernels.SparseAttention)
+	dev := n.ops.sparse
 	s.U, s.X = u, x
 	s.K0, s.K = r.Stack.New(x.DType, x.Rows, n.Shape.Dim), r.Stack.New(x.DType, x.Rows, n.Shape.Dim)
 	r.Dev.MatMul(s.K0, nil, kernels.Term{X: x, W: n.K.W})
@@ -72,7 +73,7 @@ func (n *Indexer) Forward(r *parallel.Rank, picks, u, x kernels.Tensor, cache ke
 // row and accumulates the gradients of the weights.
 func (n *Indexer) Backward(r *parallel.Rank, picks kernels.Tensor, b *Batch, s *IndexerSaved) {
 	defer r.Stack.Release(r.Stack.Mark())
-	dev := r.Dev.(kernels.IndexLearning)
+	dev := n.ops.indexing
 	scores := b.Lesson.target
 	dev.IndexLoss(b.Lesson.KL.RowRange(n.Place, n.Place+1), scores, s.Q, s.W, s.K, picks, b.Layout, n.Shape,
 		b.Lesson.Scale)

@@ -47,7 +47,7 @@ func (l *IndexLesson) prepare(r *parallel.Rank, b *Batch, keys int) {
 // teach adds the layer's attention to the target, from which its indexer learns where it is the first of the layers
 // that share one. Later layers have been here.
 func (a *MLA) teach(r *parallel.Rank, b *Batch, s *MLASaved) {
-	r.Dev.(kernels.IndexLearning).IndexTarget(b.Lesson.target, s.Q, s.K, s.LSE, s.Picks, b.Layout, a.Shape)
+	a.ops.indexing.IndexTarget(b.Lesson.target, s.Q, s.K, s.LSE, s.Picks, b.Layout, a.Shape)
 	if a.Index != nil {
 		a.Index.Backward(r, s.Picks, b, &s.Index)
 	}

@@ -19,6 +19,7 @@ type Mamba struct {
 	Out            *Linear // [H, Heads*ValueDim]
 	Shape          kernels.Recurrence
 	Block          int // its number, by which the cache is found
+	ops            *operations
 }
 
 // MambaSaved keeps what Backward needs.
@@ -54,7 +55,7 @@ func (m *Mamba) convBias() (w, grad kernels.Tensor) {
 
 // Forward is [T, H] from x [T, H].
 func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
-	dev, s := r.Dev.(kernels.Mamba), new(MambaSaved)
+	dev, s := m.ops.mamba, new(MambaSaved)
 	chunks, conv := recurrentState(b, m.Block)
 	s.In = m.In.forward(r, x, nil, k, SaveProjections, &s.InIn)
 	in := m.split(s.In)
@@ -82,7 +83,7 @@ func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (
 
 // Backward is dx from dy.
 func (m *Mamba) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
-	dev, s := r.Dev.(kernels.Mamba), saved.(*MambaSaved)
+	dev, s := m.ops.mamba, saved.(*MambaSaved)
 	packs := b.Layout.Packs
 	dnormed := m.Out.Backward(r, dy, nil, b.Packs, &s.OutIn)
 	din := r.Stack.New(dy.DType, dy.Rows, s.In.Cols)

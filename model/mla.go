@@ -31,6 +31,8 @@ type MLA struct {
 	Chosen int      // the block whose choice is read where Sparse
 	Sparse bool
 	TopK   int // keys of that choice
+
+	ops *operations
 }
 
 // MLASaved keeps what Backward needs.
@@ -126,7 +128,7 @@ func (a *MLA) attend(r *parallel.Rank, read kernels.KV, b *Batch, s *MLASaved) {
 	if s.Picks.IsNil() {
 		r.Dev.Attention(s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
 	} else {
-		r.Dev.(kernels.SparseAttention).SparseAttend(s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
+		a.ops.sparse.SparseAttend(s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
 	}
 }
 
@@ -136,7 +138,7 @@ func (a *MLA) attendBackward(r *parallel.Rank, dq, dk, dv, dout kernels.Tensor, 
 	if s.Picks.IsNil() {
 		r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
 	} else {
-		r.Dev.(kernels.SparseAttention).SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Picks,
+		a.ops.sparse.SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Picks,
 			b.Layout, a.Shape)
 	}
 }

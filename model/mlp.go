@@ -89,12 +89,12 @@ func (SwiGLU) Forward(d kernels.Device, out, x kernels.Tensor)       { d.SwiGLU(
 func (SwiGLU) Backward(d kernels.Device, dx, dout, x kernels.Tensor) { d.SwiGLUBackward(dx, dout, x) }
 
 // ReLU2 is the square of what is above 0 (So et al., arXiv 2109.08668), without a gate: GateUp is [I, H].
-type ReLU2 struct{}
+type ReLU2 struct{ ops *operations }
 
-func (ReLU2) Width(n int) int                                 { return n }
-func (ReLU2) Forward(d kernels.Device, out, x kernels.Tensor) { d.(kernels.Mamba).ReLU2(out, x) }
-func (ReLU2) Backward(d kernels.Device, dx, dout, x kernels.Tensor) {
-	d.(kernels.Mamba).ReLU2Backward(dx, dout, x)
+func (ReLU2) Width(n int) int                                   { return n }
+func (a ReLU2) Forward(_ kernels.Device, out, x kernels.Tensor) { a.ops.mamba.ReLU2(out, x) }
+func (a ReLU2) Backward(_ kernels.Device, dx, dout, x kernels.Tensor) {
+	a.ops.mamba.ReLU2Backward(dx, dout, x)
 }
 
 // ClampedSwiGLU is that of gpt-oss, (gate * sigmoid(alpha gate)) * (up + 1) of clamped gates and ups.

@@ -37,7 +37,13 @@ type Model struct {
 
 	dev kernels.Device // nil: described, not built
 	mem *kernels.Arena
+	ops *operations
 }
+
+// ComputeWith makes the model compute with another device around its own, which records operations or breaks a rule:
+// the memory is the same, and ranks that run the model have that device. The optional groups of operations that the
+// model needs must be there.
+func (m *Model) ComputeWith(dev kernels.Device) { m.ops.bind(dev) }
 
 // Saved is what a training forward keeps: of each block its input and what the policy says of its inside.
 type Saved struct {

@@ -231,6 +231,7 @@ func (c *nemotronH) mamba(b *builder, p string, layer int) *Mamba {
 		Shape: b.recurrence(kernels.Recurrence{KeyHeads: c.Groups, Heads: c.MambaHeads, KeyDim: c.StateSize,
 			ValueDim: c.MambaHeadDim}, false),
 		Block: layer,
+		ops:   b.ops,
 	}
 	// Kaiming's, divided by the root of the depth
 	m.Out.W.Init = Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(inner*len(c.Types)))}
@@ -256,11 +257,12 @@ func (c *nemotronH) attention(b *builder, p string, layer int) *Attention {
 		Shape: b.attn(kernels.Attn{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
 			Scale: 1 / math.Sqrt(float64(c.HeadDim))}),
 		Block: layer,
+		ops:   b.ops,
 	}
 }
 
 func (c *nemotronH) mlp(b *builder, p string, size int) *MLP {
-	return &MLP{GateUp: b.linear(c.HiddenSize, out{p + "up_proj", size}), Act: ReLU2{},
+	return &MLP{GateUp: b.linear(c.HiddenSize, out{p + "up_proj", size}), Act: ReLU2{b.ops},
 		Down: b.linear(size, out{p + "down_proj", c.HiddenSize})}
 }
 
@@ -289,7 +291,7 @@ func (c *nemotronH) mixture(b *builder, p string) *MoE {
 	}
 	m.Experts = &MLP{
 		GateUp: b.experts(c.Experts, width, p+"experts.up_proj", []int{c.ExpertSize}, name("up_proj")),
-		Act:    ReLU2{},
+		Act:    ReLU2{b.ops},
 		Down:   b.experts(c.Experts, c.ExpertSize, p+"experts.down_proj", []int{width}, name("down_proj")),
 	}
 	m.Shared = c.mlp(b, p+"shared_experts.", c.SharedSize)

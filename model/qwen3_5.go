@@ -184,6 +184,7 @@ func (c *qwen35) deltaNet(b *builder, p string, layer int) *DeltaNet {
 		Shape: b.recurrence(kernels.Recurrence{KeyHeads: c.KeyHeads, Heads: c.ValueHeads, KeyDim: c.KeyDim,
 			ValueDim: c.ValueDim}, true),
 		Block: layer,
+		ops:   b.ops,
 	}
 	if c.next() {
 		n.In = b.linear(c.HiddenSize, out{p + "in_proj_qkvz", channels + values},
@@ -236,6 +237,7 @@ func (c *qwen35) attention(b *builder, p string, layer int, rope ropeConfig) *At
 			Scale: 1 / math.Sqrt(float64(c.HeadDim))}),
 		Rope:  b.rope(rope),
 		Block: layer,
+		ops:   b.ops,
 	}
 	b.reordered(a.QKV, 0, pairs)
 	return a
@@ -254,6 +256,6 @@ func (c *qwen35) feedForward(b *builder, p string, layer int) Layer {
 		Experts: experts,
 		TopK:    c.ExpertsPerToken,
 		Shared: &GatedMLP{MLP: c.mlp(b, p+"shared_expert.", c.SharedSize), Gate: b.linear(c.HiddenSize,
-			out{p + "shared_expert_gate", 1})},
+			out{p + "shared_expert_gate", 1}), ops: b.ops},
 	}
 }

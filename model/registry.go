@@ -97,6 +97,8 @@ func describe(text []byte, b *builder) (*Model, error) {
 	if err != nil {
 		return fail(err)
 	}
+	b.ops = &operations{}
+	b.ops.bind(b.dev)
 	m, err := f.build(config, b)
 	if err == nil {
 		err = b.refusal
@@ -107,8 +109,8 @@ func describe(text []byte, b *builder) (*Model, error) {
 	if err != nil {
 		return fail(err)
 	}
-	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.dev, m.mem = head.ModelType, b.dtype, eos, text, kept,
-		b.params, b.dev, b.mem
+	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.dev, m.mem, m.ops = head.ModelType, b.dtype, eos, text,
+		kept, b.params, b.dev, b.mem, b.ops
 	if err := m.setIndexing(b.indexing); err != nil {
 		return fail(err)
 	}

@@ -211,6 +211,7 @@ func catches(t *testing.T, c breakCase, dev kernels.Device, seen map[kernels.Bre
 			if err != nil {
 				t.Fatal(err)
 			}
+			m.ComputeWith(wrong)
 			tokens, err := caught(&parallel.Rank{Dev: wrong, Stack: r.Stack}, m)
 			if slices.Contains(m.Breaks(), rule) {
 				seen[rule] = true

@@ -138,6 +138,9 @@ func walk(r *parallel.Rank, m *model.Model, other kernels.Device, format quant.F
 		return nil, nil, err
 	}
 	a, b := newTap(r.Dev, m), newTap(other, twin)
+	m.ComputeWith(a)
+	defer m.ComputeWith(r.Dev)
+	twin.ComputeWith(b)
 	v = &Walk{}
 	failed, compared := make(chan error, 1), make(chan struct{})
 	go func() {
