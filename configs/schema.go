@@ -1,11 +1,7 @@
 package configs
 
 import (
-	_ "embed"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"reflect"
 	"strings"
 
@@ -32,8 +28,7 @@ func (f *field) name() string { return f.key[strings.LastIndexByte(f.key, '.')+1
 // in is the field's place in a shape.
 func (f *field) in(s *Shape) reflect.Value { return reflect.ValueOf(s).Elem().FieldByIndex(f.index) }
 
-//go:embed shape.go
-var source string
+//go:generate go run ./gen
 
 // schema lists every table and key, a table before its keys, in the order of shape.go.
 var schema = readSchema()
@@ -48,13 +43,12 @@ var byKey = func() map[string]*field {
 }()
 
 func readSchema() []*field {
-	docs := fieldDocs()
 	var fields []*field
 	var walk func(t reflect.Type, prefix string, index []int)
 	walk = func(t reflect.Type, prefix string, index []int) {
 		for i := range t.NumField() {
 			sf := t.Field(i)
-			f := readField(sf, prefix, docs[t.Name()+"."+sf.Name])
+			f := readField(sf, prefix, fieldDocs[t.Name()+"."+sf.Name])
 			f.index = append(append([]int{}, index...), i)
 			fields = append(fields, f)
 			if f.table() {
@@ -69,7 +63,7 @@ func readSchema() []*field {
 func readField(sf reflect.StructField, prefix, doc string) *field {
 	f := &field{key: prefix + sf.Tag.Get("toml"), doc: doc, typ: sf.Type}
 	if doc == "" {
-		panic("configs: no comment at " + f.key)
+		panic("configs: " + f.key + " has no documentation: write a comment in shape.go and run go generate ./configs")
 	}
 	if text, ok := sf.Tag.Lookup("default"); ok {
 		v, err := parseValue(text)
@@ -88,30 +82,6 @@ func readField(sf reflect.StructField, prefix, doc string) *field {
 		f.bools = strings.Split(text, ",")
 	}
 	return f
-}
-
-// fieldDocs reads the comments above or behind the fields of shape.go, by "Type.Field".
-func fieldDocs() map[string]string {
-	file, err := parser.ParseFile(token.NewFileSet(), "shape.go", source, parser.ParseComments)
-	if err != nil {
-		panic(err) // it compiled
-	}
-	docs := map[string]string{}
-	ast.Inspect(file, func(n ast.Node) bool {
-		t, ok := n.(*ast.TypeSpec)
-		if !ok {
-			return true
-		}
-		for _, f := range t.Type.(*ast.StructType).Fields.List {
-			text := f.Comment.Text()
-			if f.Doc != nil {
-				text = f.Doc.Text()
-			}
-			docs[t.Name.Name+"."+f.Names[0].Name] = strings.Join(strings.Fields(text), " ")
-		}
-		return false
-	})
-	return docs
 }
 
 // parseValue reads one TOML value.

@@ -1,8 +1,8 @@
 package configs
 
-// Shape is everything that decides a run. The comment of a field is its documentation in printed shapes too (schema.go
-// embeds this file); the tag default is its TOML value, range the interval of a number, oneof the values of a string
-// and bool those that false and true stand for.
+// Shape is everything that decides a run. The comment of a field is its documentation in printed shapes too: run go
+// generate after a change. The tag default is its TOML value, range the interval of a number, oneof the values of a
+// string and bool those that false and true stand for.
 type Shape struct {
 	Model Model `toml:"model"` // the network to train: a checkpoint, or a new one
 	Data  Data  `toml:"data"`  // what it learns from

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestFresh(t *testing.T) {
+	source, err := os.ReadFile("../shape.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := generate("shape.go", source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile("../shape_docs.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("configs/shape_docs.go differs from the comments in shape.go: run go generate ./configs")
+	}
+}
+
+func TestGenerate(t *testing.T) {
+	text, err := generate("x.go", []byte(`package x
+
+// T is a table.
+type T struct {
+	A    int // behind "a"
+	// above,
+	// on two lines
+	B, C int // behind
+	D    int
+}
+
+type Name string
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"T.A": "behind \"a\"",`, `"T.B": "above, on two lines",`,
+		`"T.C": "above, on two lines",`,
+		`"T.D": "",`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %s in\n%s", want, text)
+		}
+	}
+	if _, err := generate("x.go", []byte("package")); err == nil || !strings.HasPrefix(err.Error(), "x.go:1:") {
+		t.Errorf("error %v, want one that names the place", err)
+	}
+}
