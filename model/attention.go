@@ -23,8 +23,9 @@ type Attention struct {
 	ops   *operations
 }
 
-// AttentionSaved keeps what Backward needs.
+// AttentionSaved is what Backward needs of a Forward.
 type AttentionSaved struct {
+	layer *Attention
 	QKVIn LinearSaved
 	QKV   kernels.Tensor // before norm and rope, and the gate
 	Q, K  rotated
@@ -43,8 +44,8 @@ func (a *Attention) split(qkv kernels.Tensor) (q, gate, k, v kernels.Tensor) {
 }
 
 // Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one.
-func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
-	s := new(AttentionSaved)
+func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
+	s := &AttentionSaved{layer: a}
 	s.QKV = a.QKV.forward(r, x, nil, k, SaveProjections, &s.QKVIn)
 	q, gate, keys, v := a.split(s.QKV)
 	s.Q, s.K = rotate(r, q, a.QNorm, a.Rope, b), rotate(r, keys, a.KNorm, a.Rope, b)
@@ -78,8 +79,8 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Kee
 }
 
 // Backward is dx from dy.
-func (a *Attention) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
-	s := saved.(*AttentionSaved)
+func (s *AttentionSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
+	a := s.layer
 	dout := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
 	dqkv := r.Stack.New(dy.DType, dy.Rows, s.QKV.Cols)
 	q, gate, k, v := a.split(s.QKV)

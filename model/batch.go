@@ -31,11 +31,12 @@ func (b *Batch) longest() (n int) {
 // stack.
 func (b *Batch) prepare(r *parallel.Rank, m *Model) {
 	b.Picks = make([]kernels.Tensor, len(m.Blocks))
-	keys := b.longest()
-	for i, bl := range m.Blocks {
-		if a, ok := bl.mixer().(*MLA); ok && a.Index != nil && a.Sparse && b.longest() > a.Index.Shape.TopK {
-			b.Picks[i] = r.Stack.New(kernels.I32, b.Rows(), a.Index.Shape.TopK)
-			keys = a.Index.Shape.TopK
+	longest := b.longest()
+	keys := longest
+	for _, n := range m.indexers {
+		if n.Selects && longest > n.Shape.TopK {
+			b.Picks[n.Block] = r.Stack.New(kernels.I32, b.Rows(), n.Shape.TopK)
+			keys = n.Shape.TopK
 		}
 	}
 	if b.Lesson != nil {

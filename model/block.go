@@ -11,15 +11,21 @@ type Layer interface {
 	// Forward is y from x. What Backward needs stays on the rank's stack and is returned where k saves it; where it
 	// does not (serving, or the first Forward of a block to be recomputed) saved is nil and the caller releases the
 	// stack.
-	Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (y kernels.Tensor, saved any)
-	// Backward is dx from dy; saved is what Forward returned. Weight gradients accumulate.
-	Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) (dx kernels.Tensor)
+	Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (y kernels.Tensor, saved LayerSaved)
 	// Linears are the projections that may carry adapters, in order.
 	Linears() []*Linear
 	// Idle is the number of weights that one token does not use: those of the experts that are not picked.
 	Idle() int
 	// work is what Forward computes for a batch.
 	work(e Extent) work
+	// breaks are the rules that have a place in the layer, for sequences of at most maxLength positions.
+	breaks(maxLength int) []kernels.Break
+}
+
+// LayerSaved is what a layer keeps of one Forward for its Backward.
+type LayerSaved interface {
+	// Backward is dx from dy, for the batch of the Forward. Weight gradients accumulate.
+	Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) (dx kernels.Tensor)
 }
 
 // Mixer is a Layer whose rows depend on earlier rows of their sequence: it keeps something of them in a cache, and
@@ -31,6 +37,8 @@ type Mixer interface {
 	// PageBytes is the memory of one page of so many rows, SlotBytes that of one slot.
 	PageBytes(rows int) int
 	SlotBytes() int
+	// keys is the most keys that a row reads in sequences of at most maxLength positions.
+	keys(maxLength int) int
 }
 
 // Sublayer is one residual step of a block: y = x + layer(norm(x)).
@@ -43,13 +51,14 @@ type Sublayer struct {
 // feed-forward.
 type Block []Sublayer
 
-// BlockSaved keeps what Backward needs, an entry for each sublayer.
+// BlockSaved is what Backward needs of a Forward, an entry for each sublayer.
 type BlockSaved []SublayerSaved
 
-// SublayerSaved keeps what Backward of a sublayer needs.
+// SublayerSaved is what Backward of a sublayer needs.
 type SublayerSaved struct {
+	norm  *Norm
 	Norm  NormSaved
-	Layer any
+	Layer LayerSaved
 }
 
 // Forward is y [T, H] from x [T, H]. Nothing stays on the stack but y and what k keeps.
@@ -76,7 +85,7 @@ func (bl Block) forward(r *parallel.Rank, y, x kernels.Tensor, b *Batch, k *Keep
 			sum, done = k.residual(r, x)
 		}
 		f, layer := sub.Layer.Forward(r, sub.Norm.Forward(r, x, &saved[i].Norm), b, k.leaveOut(done))
-		saved[i].Layer = layer
+		saved[i].norm, saved[i].Layer = sub.Norm, layer
 		if sum.IsNil() {
 			sum = f
 		}
@@ -89,11 +98,11 @@ func (bl Block) forward(r *parallel.Rank, y, x kernels.Tensor, b *Batch, k *Keep
 }
 
 // Backward turns d, the gradient of y, into that of x, in place.
-func (bl Block) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, saved BlockSaved) {
+func (saved BlockSaved) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch) {
 	mark := r.Stack.Mark()
-	for i := len(bl) - 1; i >= 0; i-- {
-		df := bl[i].Layer.Backward(r, d, b, saved[i].Layer)
-		bl[i].Norm.Backward(r, d, df, b, &saved[i].Norm)
+	for i := len(saved) - 1; i >= 0; i-- {
+		s := &saved[i]
+		s.norm.Backward(r, d, s.Layer.Backward(r, d, b), b, &s.Norm)
 		r.Stack.Release(mark)
 	}
 }

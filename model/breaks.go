@@ -11,16 +11,7 @@ func (m *Model) Breaks() []kernels.Break {
 	found := []kernels.Break{kernels.BreakSplitK, kernels.BreakNormRows, kernels.BreakVocab}
 	for _, bl := range m.Blocks {
 		for _, sub := range bl {
-			switch l := sub.Layer.(type) {
-			case *Attention:
-				found = append(found, l.breaks()...)
-			case *MLA:
-				found = append(found, m.latentBreaks(l)...)
-			case *MoE:
-				found = append(found, l.breaks()...)
-			case *DeltaNet, *Mamba:
-				found = append(found, kernels.BreakChunks)
-			}
+			found = append(found, sub.Layer.breaks(m.MaxLength)...)
 		}
 	}
 	if m.adapts() {
@@ -30,7 +21,7 @@ func (m *Model) Breaks() []kernels.Break {
 	return slices.DeleteFunc(slices.Clone(kernels.Breaks), absent)
 }
 
-func (a *Attention) breaks() []kernels.Break {
+func (a *Attention) breaks(int) []kernels.Break {
 	found := []kernels.Break{kernels.BreakKeyBlock}
 	if !a.Rope.Cos.IsNil() {
 		found = append(found, kernels.BreakRope)
@@ -41,34 +32,34 @@ func (a *Attention) breaks() []kernels.Break {
 	return found
 }
 
-// latentBreaks are those of latent attention. Sparse attention reads all keys where they are no more than an indexer
-// chooses: then a block holds them all unless it chooses many.
-func (m *Model) latentBreaks(a *MLA) []kernels.Break {
+// breaks of sparse attention: it reads all keys where they are no more than an indexer selects, and then one block
+// holds them all unless TopK is large.
+func (a *MLA) breaks(maxLength int) []kernels.Break {
 	if !a.Sparse {
 		return []kernels.Break{kernels.BreakRope, kernels.BreakKeyBlock}
 	}
 	found := []kernels.Break{kernels.BreakRope}
-	chooser, ok := m.Blocks[a.Chosen].mixer().(*MLA)
-	if !ok || chooser.Index == nil {
-		return found
-	}
-	chosen := chooser.Index.Shape.TopK
-	if min(chosen, m.MaxLength) > kernels.Default().KeyBlock {
+	if min(a.TopK, maxLength) > kernels.Default().KeyBlock {
 		found = append(found, kernels.BreakKeyBlock)
 	}
-	if m.MaxLength > chosen {
+	if maxLength > a.TopK {
 		found = append(found, kernels.BreakIndexScores, kernels.BreakKeyTies, kernels.BreakSparseOrder)
 	}
 	return found
 }
 
-func (m *MoE) breaks() []kernels.Break {
+func (m *MoE) breaks(int) []kernels.Break {
 	found := []kernels.Break{kernels.BreakCombine, kernels.BreakRouterTies}
 	if r := m.Router.Settings; r.TopGroups < r.Groups {
 		found = append(found, kernels.BreakGroupLimits)
 	}
 	return found
 }
+
+func (n *DeltaNet) breaks(int) []kernels.Break { return []kernels.Break{kernels.BreakChunks} }
+func (m *Mamba) breaks(int) []kernels.Break    { return []kernels.Break{kernels.BreakChunks} }
+func (m *MLP) breaks(int) []kernels.Break      { return nil }
+func (m *GatedMLP) breaks(int) []kernels.Break { return nil }
 
 // adapts reports whether an adapter adds anything: one that is new does not.
 func (m *Model) adapts() bool {

@@ -18,8 +18,9 @@ type builder struct {
 	params    []*Param
 	ropes     map[ropeTables]kernels.Rope
 	ops       *operations // of dev
-	refusal   error       // of a device that lacks what the model needs, or of a model too large to describe
-	tensors   int         // of a checkpoint, so far
+	indexers  []*Indexer
+	refusal   error // of a device that lacks what the model needs, or of a model too large to describe
+	tensors   int   // of a checkpoint, so far
 }
 
 // length is how many positions the model gets of the n that its config.json allows. A family calls it before it makes

@@ -20,8 +20,9 @@ type DeltaNet struct {
 	ops   *operations
 }
 
-// DeltaNetSaved keeps what Backward needs.
+// DeltaNetSaved is what Backward needs of a Forward.
 type DeltaNetSaved struct {
+	layer       *DeltaNet
 	InIn, OutIn LinearSaved
 	In          kernels.Tensor // [T, rows of In]
 	QKV         kernels.Tensor // [T, C], behind the convolution
@@ -46,8 +47,8 @@ func (n *DeltaNet) heads(qkv kernels.Tensor) (q, k, v kernels.Tensor) {
 }
 
 // Forward is [T, H] from x [T, H].
-func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
-	dev, s := n.ops.delta, new(DeltaNetSaved)
+func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
+	dev, s := n.ops.delta, &DeltaNetSaved{layer: n}
 	heads := n.Shape.Heads
 	chunks, conv := recurrentState(b, n.Block)
 	s.In = n.In.forward(r, x, nil, k, SaveProjections, &s.InIn)
@@ -75,8 +76,8 @@ func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep
 }
 
 // Backward is dx from dy.
-func (n *DeltaNet) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
-	dev, s := n.ops.delta, saved.(*DeltaNetSaved)
+func (s *DeltaNetSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
+	dev, n := s.layer.ops.delta, s.layer
 	packs := b.Layout.Packs
 	dgated := n.Out.Backward(r, dy, nil, b.Packs, &s.OutIn)
 	din := r.Stack.New(dy.DType, dy.Rows, s.In.Cols)

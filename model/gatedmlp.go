@@ -13,8 +13,9 @@ type GatedMLP struct {
 	ops  *operations
 }
 
-// GatedMLPSaved keeps what Backward needs.
+// GatedMLPSaved is what Backward needs of a Forward.
 type GatedMLPSaved struct {
+	layer  *GatedMLP
 	MLP    MLPSaved
 	GateIn LinearSaved
 	Y      kernels.Tensor // [T, H], before the gate
@@ -22,8 +23,8 @@ type GatedMLPSaved struct {
 }
 
 // Forward is [T, H] from x [T, H].
-func (m *GatedMLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep) (kernels.Tensor, any) {
-	s := new(GatedMLPSaved)
+func (m *GatedMLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
+	s := &GatedMLPSaved{layer: m}
 	s.Y = m.MLP.forward(r, x, nil, k, SaveExperts, &s.MLP)
 	s.Gate = m.Gate.Forward(r, x, nil, &s.GateIn)
 	y, done := k.tensor(r, layerOutput, x.DType, x.Rows, s.Y.Cols)
@@ -37,11 +38,11 @@ func (m *GatedMLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep
 }
 
 // Backward is dx from dy.
-func (m *GatedMLP) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
-	s := saved.(*GatedMLPSaved)
+func (s *GatedMLPSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
+	m := s.layer
 	inner, gate := r.Stack.New(dy.DType, dy.Rows, dy.Cols), r.Stack.New(dy.DType, dy.Rows, 1)
 	m.ops.delta.SigmoidGateBackward(inner, gate, dy, s.Y, s.Gate)
-	dx := m.MLP.backward(r, inner, nil, b.Packs, &s.MLP)
+	dx := s.MLP.backward(r, inner, nil, b.Packs)
 	r.Dev.Add(dx, dx, m.Gate.Backward(r, gate, nil, b.Packs, &s.GateIn))
 	return dx
 }

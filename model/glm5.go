@@ -52,12 +52,11 @@ func buildGLM5(config []byte, b *builder) (*Model, error) {
 	if b.indexing != IndexersFrozen {
 		require[kernels.IndexLearning](b, "what indexers learn")
 	}
-	chosen, place := 0, 0
+	chosen := 0
 	m := c.graph(b, func(p string, layer int) Layer {
 		a := c.mla(b, &c.decoder, p, layer, rope, b.latent(true))
 		if c.full(layer) {
-			a.Index, chosen = c.indexer(b, p+"self_attn.indexer.", a.Shape, rope, place), layer
-			place++
+			a.Index, chosen = c.indexer(b, p+"self_attn.indexer.", a.Shape, layer, rope), layer
 		}
 		a.Sparse, a.Chosen, a.TopK = b.indexing != IndexersDense, chosen, c.TopK
 		return a
@@ -108,13 +107,13 @@ func (c *glm5) check() error {
 }
 
 // indexer is a full layer's, whose attention has the shape. Its first columns turn as the keys of attention do.
-func (c *glm5) indexer(b *builder, p string, shape kernels.Attn, rope ropeConfig, place int) *Indexer {
+func (c *glm5) indexer(b *builder, p string, shape kernels.Attn, layer int, rope ropeConfig) *Indexer {
 	own := func(w *Param) *Param {
 		w.Buffer = b.indexing == IndexersFrozen
 		return w
 	}
 	rope.headDim, rope.first = c.IndexDim, 0
-	return &Indexer{
+	n := &Indexer{
 		Q:       own(b.matrix(p+"wq_b.weight", c.IndexHeads*c.IndexDim, *c.QueryRank)),
 		K:       own(b.matrix(p+"wk.weight", c.IndexDim, c.HiddenSize)),
 		KNorm:   own(b.vector(p+"k_norm.weight", c.IndexDim, Init{Kind: Ones})),
@@ -124,8 +123,12 @@ func (c *glm5) indexer(b *builder, p string, shape kernels.Attn, rope ropeConfig
 		Scale:   float32(1 / math.Sqrt(float64(c.IndexHeads))),
 		Shape: b.indexed(shape, kernels.Index{Heads: c.IndexHeads, Dim: c.IndexDim, TopK: c.TopK,
 			Scale: 1 / math.Sqrt(float64(c.IndexDim))}),
-		Rope:  b.rope(rope),
-		Place: place,
-		ops:   b.ops,
+		Rope:    b.rope(rope),
+		Place:   len(b.indexers),
+		Block:   layer,
+		Selects: b.indexing != IndexersDense,
+		ops:     b.ops,
 	}
+	b.indexers = append(b.indexers, n)
+	return n
 }

@@ -22,6 +22,8 @@ type Indexer struct {
 	Shape   kernels.Index
 	Rope    kernels.Rope // of the first columns of a head
 	Place   int          // among the indexers of the model
+	Block   int          // its number
+	Selects bool         // attention reads the selected keys alone; false: all of them
 	ops     *operations
 }
 

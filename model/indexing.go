@@ -36,7 +36,7 @@ func (m *Model) NewLesson(r *parallel.Rank, rows, stepRows int) *IndexLesson {
 	if m.Indexing == IndexersFrozen {
 		return nil
 	}
-	return &IndexLesson{Scale: float32(1 / float64(stepRows)), KL: r.Stack.New(kernels.F32, len(m.indexers()), rows)}
+	return &IndexLesson{Scale: float32(1 / float64(stepRows)), KL: r.Stack.New(kernels.F32, len(m.indexers), rows)}
 }
 
 // prepare makes room for the target.
@@ -44,9 +44,15 @@ func (l *IndexLesson) prepare(r *parallel.Rank, b *Batch, keys int) {
 	l.target = r.Stack.Zeros(kernels.F32, b.Rows(), keys)
 }
 
+// indexTeacher is what a layer keeps whose attention an indexer learns from.
+type indexTeacher interface {
+	teach(r *parallel.Rank, b *Batch)
+}
+
 // teach adds the layer's attention to the target, from which its indexer learns where it is the first of the layers
 // that share one. Later layers have been here.
-func (a *MLA) teach(r *parallel.Rank, b *Batch, s *MLASaved) {
+func (s *MLASaved) teach(r *parallel.Rank, b *Batch) {
+	a := s.layer
 	a.ops.indexing.IndexTarget(b.Lesson.target, s.Q, s.K, s.LSE, s.Picks, b.Layout, a.Shape)
 	if a.Index != nil {
 		a.Index.Backward(r, s.Picks, b, &s.Index)
@@ -57,24 +63,13 @@ func (a *MLA) teach(r *parallel.Rank, b *Batch, s *MLASaved) {
 func (m *Model) teach(r *parallel.Rank, b *Batch, s *Saved) {
 	for i := len(m.Blocks) - 1; i >= 0; i-- {
 		mark := r.Stack.Mark()
-		saved := s.inner(r, m, i, b)
-		for k, sub := range m.Blocks[i] {
-			if a, ok := sub.Layer.(*MLA); ok {
-				a.teach(r, b, saved[k].Layer.(*MLASaved))
+		for _, sub := range s.inner(r, m, i, b) {
+			if t, ok := sub.Layer.(indexTeacher); ok {
+				t.teach(r, b)
 			}
 		}
 		r.Stack.Release(mark)
 	}
-}
-
-// indexers are those of the model, in order.
-func (m *Model) indexers() (all []*Indexer) {
-	for _, bl := range m.Blocks {
-		if a, ok := bl.mixer().(*MLA); ok && a.Index != nil {
-			all = append(all, a.Index)
-		}
-	}
-	return all
 }
 
 // IndexerParams is the weights of the indexers that learn.
@@ -83,7 +78,7 @@ func (m *Model) IndexerParams() map[*Param]bool {
 	if m.Indexing == IndexersFrozen {
 		return out
 	}
-	for _, n := range m.indexers() {
+	for _, n := range m.indexers {
 		for _, p := range n.params() {
 			out[p] = true
 		}
@@ -94,7 +89,7 @@ func (m *Model) IndexerParams() map[*Param]bool {
 // setIndexing settles whether the indexers of a new model learn.
 func (m *Model) setIndexing(stage IndexerStage) error {
 	m.Indexing = stage
-	if stage != IndexersFrozen && len(m.indexers()) == 0 {
+	if stage != IndexersFrozen && len(m.indexers) == 0 {
 		return fmt.Errorf("model_type %s has no indexers of sparse attention that could learn: leave them frozen",
 			m.Family)
 	}

@@ -128,7 +128,7 @@ func TestIndexersLearnApart(t *testing.T) {
 			student(t, family, Options{DType: dtype, Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
 				whole = m.taught(r, nil, rows, ids)
 				if len(whole.grads) != len(frozen.grads)+len(m.IndexerParams()) ||
-					len(m.IndexerParams()) != 5*len(m.indexers()) {
+					len(m.IndexerParams()) != 5*len(m.indexers) {
 					t.Errorf("%s: %d gradients, without indexers %d", family, len(whole.grads), len(frozen.grads))
 				}
 				for name, what := range map[string]taught{"micro-batches": m.taught(r, nil, rows, ids[:1], ids[1:]),
@@ -459,7 +459,7 @@ func (m *Model) taughtAndMoved(r *parallel.Rank, ids [][]int32) (total float64) 
 	for _, v := range parallel.Download[float32](r, b.Lesson.KL) {
 		total += float64(v)
 	}
-	for _, n := range m.indexers() {
+	for _, n := range m.indexers {
 		for _, p := range n.params() {
 			r.Dev.Scale(p.Grad, p.Grad, -2)
 			r.Dev.Add(p.W, p.W, p.Grad)

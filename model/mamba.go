@@ -22,8 +22,9 @@ type Mamba struct {
 	ops            *operations
 }
 
-// MambaSaved keeps what Backward needs.
+// MambaSaved is what Backward needs of a Forward.
 type MambaSaved struct {
+	layer       *Mamba
 	InIn, OutIn LinearSaved
 	In          kernels.Tensor // [T, rows of In]
 	XBC         kernels.Tensor // [T, C], behind the convolution
@@ -54,8 +55,8 @@ func (m *Mamba) convBias() (w, grad kernels.Tensor) {
 }
 
 // Forward is [T, H] from x [T, H].
-func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
-	dev, s := m.ops.mamba, new(MambaSaved)
+func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
+	dev, s := m.ops.mamba, &MambaSaved{layer: m}
 	chunks, conv := recurrentState(b, m.Block)
 	s.In = m.In.forward(r, x, nil, k, SaveProjections, &s.InIn)
 	in := m.split(s.In)
@@ -82,8 +83,8 @@ func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (
 }
 
 // Backward is dx from dy.
-func (m *Mamba) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
-	dev, s := m.ops.mamba, saved.(*MambaSaved)
+func (s *MambaSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
+	dev, m := s.layer.ops.mamba, s.layer
 	packs := b.Layout.Packs
 	dnormed := m.Out.Backward(r, dy, nil, b.Packs, &s.OutIn)
 	din := r.Stack.New(dy.DType, dy.Rows, s.In.Cols)

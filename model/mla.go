@@ -35,8 +35,9 @@ type MLA struct {
 	ops *operations
 }
 
-// MLASaved keeps what Backward needs.
+// MLASaved is what Backward needs of a Forward.
 type MLASaved struct {
+	layer                  *MLA
 	DownIn, QIn, KVIn, OIn LinearSaved
 	QNorm, KVNorm          NormSaved
 	// of attention: [T, Heads*(n+r)] twice and [T, Heads*v] twice, or absorbed [T, Heads*(ck+r)], [T, ck+r], [T, ck],
@@ -63,8 +64,8 @@ func (a *MLA) split(down kernels.Tensor) (cq, c, kr kernels.Tensor) {
 }
 
 // Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one.
-func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
-	s := new(MLASaved)
+func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
+	s := &MLASaved{layer: a}
 	cq, c, kr := a.split(a.Down.forward(r, x, nil, k, SaveProjections, &s.DownIn))
 	u := x
 	if a.QNorm != nil {
@@ -155,10 +156,10 @@ func turnBack(r *parallel.Rank, d kernels.Tensor, rope kernels.Rope, b *Batch) {
 }
 
 // Backward is dx from dy. Indexers learn beside it: nothing of theirs is in dx.
-func (a *MLA) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
-	s := saved.(*MLASaved)
+func (s *MLASaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
+	a := s.layer
 	if b.Lesson != nil {
-		a.teach(r, b, s)
+		s.teach(r, b)
 	}
 	do := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
 	ddown := r.Stack.New(dy.DType, dy.Rows, a.Down.W.W.Rows)

@@ -21,14 +21,15 @@ type Activation interface {
 	Backward(d kernels.Device, dx, dout, x kernels.Tensor)
 }
 
-// MLPSaved keeps what Backward needs; GateUp [R, 2I] is before the activation.
+// MLPSaved is what Backward needs of a Forward; GateUp [R, 2I] is before the activation.
 type MLPSaved struct {
+	layer            *MLP
 	GateUpIn, DownIn LinearSaved
 	GateUp           kernels.Tensor
 }
 
 // Forward is [T, H] from x [T, H].
-func (m *MLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep) (kernels.Tensor, any) {
+func (m *MLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
 	s := new(MLPSaved)
 	y := m.forward(r, x, nil, k, layerOutput, s)
 	if !k.saves() {
@@ -38,8 +39,8 @@ func (m *MLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep) (ke
 }
 
 // Backward is dx from dy.
-func (m *MLP) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch, saved any) kernels.Tensor {
-	return m.backward(r, dy, nil, b.Packs, saved.(*MLPSaved))
+func (s *MLPSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
+	return s.backward(r, dy, nil, b.Packs)
 }
 
 // forward is [R, H] from x [R, H]; g says which rows go to which expert, nil for a dense MLP, and output what the
@@ -52,6 +53,7 @@ func (m *MLP) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *
 // forwardOf is forward of an input that nothing else reads (see Linear).
 func (m *MLP) forwardOf(r *parallel.Rank, rows int, x func() kernels.Tensor, g *kernels.Groups, k *Keep, output Save,
 	s *MLPSaved) kernels.Tensor {
+	s.layer = m
 	s.GateUp = m.GateUp.forwardOf(r, rows, x, g, k, SaveGateUp, &s.GateUpIn)
 	return m.Down.forwardOf(r, rows, func() kernels.Tensor {
 		h := r.Stack.New(s.GateUp.DType, rows, m.Act.Width(s.GateUp.Cols))
@@ -61,7 +63,8 @@ func (m *MLP) forwardOf(r *parallel.Rank, rows int, x func() kernels.Tensor, g *
 }
 
 // backward is dx from dy; g and rows as in [Linear.Backward].
-func (m *MLP) backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups, s *MLPSaved) kernels.Tensor {
+func (s *MLPSaved) backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups) kernels.Tensor {
+	m := s.layer
 	dh := m.Down.Backward(r, dy, g, rows, &s.DownIn)
 	dgu := r.Stack.New(dy.DType, dy.Rows, s.GateUp.Cols)
 	m.Act.Backward(r.Dev, dgu, dh, s.GateUp)

@@ -28,6 +28,7 @@ type Model struct {
 	LoRA   *LoRAConfig
 
 	Indexing IndexerStage // whether indexers of sparse attention learn
+	indexers []*Indexer   // in the order of blocks
 
 	skip func(name string) bool // tensors of a checkpoint that the family leaves alone; nil: none
 	// what transformers, and so PEFT, calls a tensor once it is loaded; nil: as on disk
@@ -99,7 +100,7 @@ func (m *Model) serve(r *parallel.Rank, x kernels.Tensor, b *Batch) kernels.Tens
 // overwritten. It gives back what Forward kept, so d was taken from the stack before Forward ran.
 func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
 	for i := len(m.Blocks) - 1; i >= 0; i-- {
-		m.Blocks[i].Backward(r, d, b, s.inner(r, m, i, b))
+		s.inner(r, m, i, b).Backward(r, d, b)
 		r.Stack.Release(s.blocks[i].mark)
 	}
 	if m.Embed.Trained() {

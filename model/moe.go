@@ -18,20 +18,21 @@ type MoE struct {
 	Into, OutOf *Linear
 }
 
-// MoESaved keeps what Backward needs; R = T*TopK.
+// MoESaved is what Backward needs of a Forward; R = T*TopK.
 type MoESaved struct {
+	layer   *MoE
 	Choice  Choice
 	Plan    kernels.Plan
 	Experts MLPSaved
 	Y       kernels.Tensor // [R, H]
-	Shared  any
+	Shared  LayerSaved     // nil: no shared expert
 
 	IntoIn, OutOfIn LinearSaved
 }
 
 // Forward is [T, H] from x [T, H].
-func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, any) {
-	s := new(MoESaved)
+func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
+	s := &MoESaved{layer: m}
 	s.Choice = m.Router.choose(r, x, m.TopK)
 	e, packs, rows := m.Router.W.W.Rows, b.Packs.Packs, x.Rows*m.TopK
 	s.Plan = kernels.Plan{
@@ -81,8 +82,8 @@ func (m *MoE) combine(r *parallel.Rank, k *Keep, s *MoESaved) kernels.Tensor {
 }
 
 // Backward is dx from dout.
-func (m *MoE) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch, saved any) kernels.Tensor {
-	s := saved.(*MoESaved)
+func (s *MoESaved) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) kernels.Tensor {
+	m := s.layer
 	g := &s.Plan.Groups
 	dsum := dout
 	if m.OutOf != nil {
@@ -91,15 +92,15 @@ func (m *MoE) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch, saved an
 	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)
 	dweights := r.Stack.New(kernels.F32, s.Choice.Weights.Rows, s.Choice.Weights.Cols)
 	r.Dev.CombineBackward(dy, dweights, dsum, s.Y, s.Choice.Weights, s.Plan.RowOf)
-	dxs := m.Experts.backward(r, dy, g, g, &s.Experts)
+	dxs := s.Experts.backward(r, dy, g, g)
 	dx := r.Stack.New(dout.DType, dsum.Rows, dsum.Cols)
 	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
 	if m.Into != nil {
 		dx = m.Into.Backward(r, dx, nil, b.Packs, &s.IntoIn)
 	}
 	r.Dev.Add(dx, dx, m.Router.backward(r, dweights, b, &s.Choice))
-	if m.Shared != nil {
-		r.Dev.Add(dx, dx, m.Shared.Backward(r, dout, b, s.Shared))
+	if s.Shared != nil {
+		r.Dev.Add(dx, dx, s.Shared.Backward(r, dout, b))
 	}
 	return dx
 }

@@ -18,19 +18,27 @@ func (m *Model) Reads() Reads {
 	}
 	for _, bl := range m.Blocks {
 		for _, sub := range bl {
-			mix, ok := sub.Layer.(*MoE)
-			if !ok {
-				continue
+			if mix, ok := sub.Layer.(mixture); ok {
+				all, each := mix.expertBytes()
+				n.Dense -= all
+				n.Experts = append(n.Experts, each)
 			}
-			all := 0
-			for _, l := range mix.Experts.Linears() {
-				all += l.bytes()
-			}
-			n.Dense -= all
-			n.Experts = append(n.Experts, all/mix.Experts.GateUp.W.W.Groups)
 		}
 	}
 	return n
+}
+
+// mixture is a layer whose tokens read some of its experts each.
+type mixture interface {
+	// expertBytes is the bytes of the weights of all routed experts, and of one.
+	expertBytes() (all, each int)
+}
+
+func (m *MoE) expertBytes() (all, each int) {
+	for _, l := range m.Experts.Linears() {
+		all += l.bytes()
+	}
+	return all, all / m.Experts.GateUp.W.W.Groups
 }
 
 // bytes of a projection with its biases and adapters.
@@ -57,7 +65,7 @@ func (m *Model) CacheReads(lengths []int, shared int) (bytes int) {
 		if mixer == nil {
 			continue
 		}
-		all, seen, most := -shared, 0, m.sees(mixer)
+		all, seen, most := -shared, 0, mixer.keys(m.MaxLength)
 		for _, n := range lengths {
 			all += n
 			seen += min(n, most)
@@ -67,17 +75,19 @@ func (m *Model) CacheReads(lengths []int, shared int) (bytes int) {
 	return bytes
 }
 
-// sees is the most keys that a row of a mixer reads.
-func (m *Model) sees(mixer Mixer) int {
-	switch a := mixer.(type) {
-	case *Attention:
-		if a.Shape.Window > 0 {
-			return a.Shape.Window
-		}
-	case *MLA:
-		if a.Sparse {
-			return a.TopK
-		}
+func (a *Attention) keys(maxLength int) int {
+	if a.Shape.Window > 0 {
+		return a.Shape.Window
 	}
-	return m.MaxLength
+	return maxLength
 }
+
+func (a *MLA) keys(maxLength int) int {
+	if a.Sparse {
+		return a.TopK
+	}
+	return maxLength
+}
+
+func (n *DeltaNet) keys(maxLength int) int { return maxLength }
+func (m *Mamba) keys(maxLength int) int    { return maxLength }

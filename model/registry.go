@@ -109,8 +109,9 @@ func describe(text []byte, b *builder) (*Model, error) {
 	if err != nil {
 		return fail(err)
 	}
-	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.dev, m.mem, m.ops = head.ModelType, b.dtype, eos, text,
-		kept, b.params, b.dev, b.mem, b.ops
+	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.indexers = head.ModelType, b.dtype, eos, text, kept,
+		b.params, b.indexers
+	m.dev, m.mem, m.ops = b.dev, b.mem, b.ops
 	if err := m.setIndexing(b.indexing); err != nil {
 		return fail(err)
 	}
