@@ -209,6 +209,36 @@ func TestCgo(t *testing.T) {
 	}
 }
 
+// openers may open a device: the package that does it for all others, and devices that hold themselves against another.
+var openers = []string{"kernels/devices", "kernels/cuda"}
+
+// TestOpeners wants one way to a device, so that what a command says of it (kind, threads, arithmetic) means the same
+// everywhere. Tests open what they like.
+func TestOpeners(t *testing.T) {
+	for _, s := range sources(t) {
+		allowed := slices.ContainsFunc(openers, func(o string) bool {
+			return s.folder() == o || strings.HasPrefix(s.folder(), o+"/")
+		})
+		if s.test() || allowed {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			sel, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || sel.Sel.Name != "New" {
+				return true
+			}
+			if p, ok := sel.X.(*ast.Ident); ok && (p.Name == "cpu" || p.Name == "cuda") {
+				t.Errorf("%s: opens a device: kernels/devices.Open does", s.set.Position(call.Pos()))
+			}
+			return true
+		})
+	}
+}
+
 // constraint is the build line of a file.
 func constraint(s source) string {
 	for _, group := range s.file.Comments {

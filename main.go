@@ -21,6 +21,7 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/serve"
@@ -218,27 +219,38 @@ func (t *target) deviceFlags(c *cobra.Command) {
 	f.IntVar(&t.threads, "threads", 0, "threads, 0 for all cores; never changes a bit")
 }
 
-// shape is the default shape on the chosen device.
-func (t *target) shape() (*configs.Shape, error) {
-	s := configs.Default()
-	s.Device.Kind, s.Device.ISA, s.Device.Threads = t.device, t.isa, t.threads
-	for _, f := range []struct {
-		flag string
-		key  *string
-	}{{t.dot, &s.Definition.Dot}, {t.exp2, &s.Definition.Exp2}, {t.latent, &s.Definition.Latent}} {
-		if f.flag != "" {
-			*f.key = f.flag
-		}
+// config is the device that the flags choose.
+func (t *target) config() devices.Config {
+	def := devices.Definition(t.device)
+	if given(t.dot) {
+		def.Dot = kernels.DotMode(t.dot)
 	}
+	if given(t.exp2) {
+		def.Exp2 = kernels.Exp2Mode(t.exp2)
+	}
+	if given(t.latent) {
+		def.Latent = kernels.LatentForm(t.latent)
+	}
+	return devices.Config{Kind: t.device, ISA: t.isa, Threads: t.threads, Definition: def}
+}
+
+// given tells whether a flag chooses something, rather than leave it to the device.
+func given(flag string) bool { return flag != "" && flag != "auto" }
+
+// storage is the type of weights and activations: that of --dtype, by default what the dot products take.
+func (t *target) storage(dot kernels.DotMode) (kernels.DType, error) {
 	switch t.dtype {
 	case "":
-	case "fp32", "bf16":
-		s.Model.DType = t.dtype
-	default:
-		return nil, fmt.Errorf("--dtype %q: want fp32 or bf16", t.dtype)
+		if dot == kernels.DotTC16 {
+			return kernels.BF16, nil
+		}
+		return kernels.F32, nil
+	case "fp32":
+		return kernels.F32, nil
+	case "bf16":
+		return kernels.BF16, nil
 	}
-	s.Settle()
-	return s, nil
+	return 0, fmt.Errorf("--dtype %q: want fp32 or bf16", t.dtype)
 }
 
 // settings are the flags that were given, as overrides of a shape's keys.
@@ -256,20 +268,18 @@ func (t *target) settings(c *cobra.Command) (set []string) {
 
 // open runs body on the device with the model loaded.
 func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve.Served) error) error {
-	s, err := t.shape()
+	c := t.config()
+	c.Break = broken
+	dtype, err := t.storage(c.Definition.Dot)
 	if err != nil {
 		return err
 	}
-	dev, err := train.OpenDevice(s, broken)
+	dev, err := devices.Open(c)
 	if err != nil {
 		return err
 	}
 	defer dev.Close()
 	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		dtype := kernels.F32
-		if s.Model.DType == "bf16" {
-			dtype = kernels.BF16
-		}
 		m, err := serve.Open(r.Dev, t.dir, t.adapter, model.Options{DType: dtype})
 		if err != nil {
 			return err
@@ -498,7 +508,7 @@ func devicesCommand() *cobra.Command {
 		Short: "List the devices of this machine, with memory, power, clocks and links of GPUs",
 		Args:  none,
 		RunE: func(*cobra.Command, []string) error {
-			lines, err := train.Devices()
+			lines, err := devices.List()
 			if err == nil {
 				fmt.Println(strings.Join(lines, "\n"))
 			}
@@ -647,15 +657,14 @@ func parityCommand() *cobra.Command {
 			"combine=bf16,router=bf16,weights=fp8,key_split=256",
 		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
-			s, err := t.shape()
-			if err != nil {
-				return err
-			}
 			if c.Flags().Changed("against") {
-				if o.Other, err = serve.ParseOther(train.Definition(s), against); err != nil {
+				var err error
+				other := t.config()
+				if o.Other, err = serve.ParseOther(other.Definition, against); err != nil {
 					return err
 				}
-				if o.Against, err = train.OpenDeviceBy(s, o.Other.Definition); err != nil {
+				other.Definition = o.Other.Definition
+				if o.Against, err = devices.Open(other); err != nil {
 					return err
 				}
 				defer o.Against.Close()
@@ -845,11 +854,7 @@ func benchCUDACommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			set := append(set, "device.kind=cuda")
 			if len(args) == 0 {
-				s, err := (&target{device: "cuda"}).shape()
-				if err != nil {
-					return err
-				}
-				return train.BenchKernels(c.Context(), s, o)
+				return train.BenchKernels(c.Context(), o)
 			}
 			s, err := configs.Load(args[0], set)
 			if err != nil {

@@ -21,6 +21,7 @@ import (
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
+	"lockstep/kernels/devices"
 	"lockstep/optim"
 	"lockstep/parallel"
 )
@@ -49,7 +50,7 @@ func BenchCPU(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	dev, err := OpenDevice(s, kernels.BreakNone)
+	dev, err := devices.Open(Device(s))
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/serve"
@@ -56,7 +57,7 @@ func BenchCUDA(ctx context.Context, s *configs.Shape, o BenchOptions) error {
 
 // benchOurs runs the workloads and gives the card's memory back.
 func benchOurs(ctx context.Context, s *configs.Shape, o BenchOptions, dir string) (rows []workload, err error) {
-	dev, err := OpenDevice(s, kernels.BreakNone)
+	dev, err := devices.Open(Device(s))
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 
 	"lockstep/configs"
-	"lockstep/kernels"
+	"lockstep/kernels/devices"
 )
 
 // kernelTime is a line of a table of kernels, ours or the peer's.
@@ -23,11 +23,11 @@ type kernelTime struct {
 // BenchKernels prints the speed of the GPU's kernels on the shapes of the project's tables: against a copy in the
 // card's memory, and against torch's where there is a peer. Where that fails, what was measured is printed before the
 // error.
-func BenchKernels(ctx context.Context, s *configs.Shape, o BenchOptions) error {
+func BenchKernels(ctx context.Context, o BenchOptions) error {
 	if err := o.validate(); err != nil {
 		return err
 	}
-	dev, err := OpenDevice(s, kernels.BreakNone)
+	dev, err := devices.Open(devices.Config{Kind: devices.CUDA, Definition: devices.Definition(devices.CUDA)})
 	if err != nil {
 		return err
 	}

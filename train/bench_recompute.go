@@ -11,6 +11,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
 )
@@ -34,7 +35,7 @@ func BenchRecompute(ctx context.Context, s *configs.Shape, o BenchOptions) error
 	}
 	alone := *s // the plan is that of training: no engine for held-out questions, no proof
 	alone.Data.EvalSamples, alone.Run.VerifyTokens = 0, 0
-	dev, err := OpenDevice(s, kernels.BreakNone)
+	dev, err := devices.Open(Device(s))
 	if err != nil {
 		return err
 	}

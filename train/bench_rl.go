@@ -15,6 +15,7 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/optim"
 	"lockstep/parallel"
@@ -57,7 +58,7 @@ func BenchRL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 	if slices.Contains(o.Objectives, "custom") {
 		return errors.New(`--objective "custom": has no derivative of its own, name another`)
 	}
-	dev, err := OpenDevice(s, kernels.BreakNone)
+	dev, err := devices.Open(Device(s))
 	if err != nil {
 		return err
 	}

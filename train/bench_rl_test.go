@@ -8,6 +8,7 @@ import (
 
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 	"lockstep/optim"
 	"lockstep/parallel"
 )
@@ -61,7 +62,7 @@ func TestBenchRLCatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev, err := OpenDevice(s, kernels.BreakNone)
+	dev, err := devices.Open(Device(s))
 	if err != nil {
 		t.Fatal(err)
 	}

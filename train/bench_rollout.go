@@ -15,6 +15,7 @@ import (
 	"lockstep/configs"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
+	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/serve"
@@ -74,7 +75,7 @@ type rollout struct {
 
 // rolloutOurs runs the traffic and gives the device's memory back.
 func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir string) (b *rollout, err error) {
-	dev, err := OpenDevice(s, kernels.BreakNone)
+	dev, err := devices.Open(Device(s))
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
+	"lockstep/kernels/devices"
 	"lockstep/parallel"
 	"lockstep/serve"
 )
@@ -51,7 +52,7 @@ func TestProfileSteps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host, err := OpenDevice(s, kernels.BreakNone)
+	host, err := devices.Open(Device(s))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -122,7 +122,7 @@ func fits(mode string, dtype kernels.DType, bytes int) []any {
 	for _, g := range gpus {
 		n := "-"
 		if dtype == kernels.BF16 {
-			n = devices(need, g.bytes)
+			n = deviceCount(need, g.bytes)
 		}
 		row = append(row, n)
 	}
@@ -133,8 +133,8 @@ func fits(mode string, dtype kernels.DType, bytes int) []any {
 	return append(row, fmt.Sprintf("%d GiB", ram>>30))
 }
 
-// devices is the smallest of the usual numbers of devices that hold so many bytes; a dash where none does.
-func devices(need, each int) string {
+// deviceCount is the smallest of the usual numbers of devices that hold so many bytes; a dash where none does.
+func deviceCount(need, each int) string {
 	for _, n := range []int{1, 2, 4, 8} {
 		if n*each >= need {
 			return fmt.Sprint(n)

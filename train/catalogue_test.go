@@ -117,7 +117,7 @@ func near(t *testing.T, what string, got int, want float64) {
 // What fills a device to its last byte fits.
 func TestDevicesThatHold(t *testing.T) {
 	for need, want := range map[int]string{1: "1", 100: "1", 101: "2", 300: "4", 800: "8", 801: "-"} {
-		if got := devices(need, 100); got != want {
+		if got := deviceCount(need, 100); got != want {
 			t.Errorf("%d bytes on devices of 100: %s, want %s", need, got, want)
 		}
 	}

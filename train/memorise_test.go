@@ -13,6 +13,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/serve"
@@ -156,7 +157,7 @@ func recite(t *testing.T, dir, prompts string) (got [][]int32) {
 	t.Helper()
 	s := configs.Default()
 	s.Settle()
-	dev, err := OpenDevice(s, kernels.BreakNone)
+	dev, err := devices.Open(Device(s))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package train
 import (
 	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
 )
@@ -13,7 +14,9 @@ func OnShape(path string, set []string, broken kernels.Break, body func(r *paral
 	if err != nil {
 		return err
 	}
-	dev, err := OpenDevice(s, broken)
+	c := Device(s)
+	c.Break = broken
+	dev, err := devices.Open(c)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 	"lockstep/parallel"
 )
 
@@ -59,7 +60,7 @@ func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Repla
 	if err != nil {
 		return nil, err
 	}
-	dev, err := OpenDevice(s, kernels.BreakNone)
+	dev, err := devices.Open(Device(s))
 	if err != nil {
 		return nil, err
 	}

@@ -5,18 +5,20 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 )
 
 // openRolloutDevice is a second device of the shape's kind that computes by the definition with the rollout's
 // departures.
 func openRolloutDevice(s *configs.Shape) (kernels.Device, error) {
-	def, n := Definition(s), s.Rollout.Numerics
+	c, n := Device(s), s.Rollout.Numerics
+	def := &c.Definition
 	def.Combine, def.Router, def.Norm = kernels.Rounding(n.Combine), kernels.Rounding(n.Router),
 		kernels.Rounding(n.Norm)
 	if n.KeySplit > 0 {
 		def.KeySplit = n.KeySplit
 	}
-	dev, err := OpenDeviceBy(s, def)
+	dev, err := devices.Open(c)
 	if err != nil {
 		return nil, fmt.Errorf("rollout.numerics: %w", err)
 	}

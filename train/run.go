@@ -10,6 +10,7 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/optim"
 	"lockstep/parallel"
@@ -32,7 +33,7 @@ func Run(ctx context.Context, s *configs.Shape, o Options) error {
 	if err != nil {
 		return err
 	}
-	dev, err := OpenDevice(s, kernels.BreakNone)
+	dev, err := devices.Open(Device(s))
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package train
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -11,27 +10,18 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/kernels"
-	"lockstep/kernels/broken"
-	"lockstep/kernels/cpu"
+	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/optim"
 	"lockstep/serve"
 )
 
-// OpenDevice makes the device that a shape names, computing by its definition but for a rule to break, where set.
-func OpenDevice(s *configs.Shape, rule kernels.Break) (kernels.Device, error) {
-	dev, err := OpenDeviceBy(s, Definition(s))
-	if err != nil || rule == kernels.BreakNone {
-		return dev, err
-	}
-	wrong, err := broken.New(dev, rule)
-	if err != nil {
-		return nil, errors.Join(err, dev.Close())
-	}
-	return wrong, nil
+// Device returns what a shape asks for of its device, for [devices.Open].
+func Device(s *configs.Shape) devices.Config {
+	return devices.Config{Kind: s.Device.Kind, ISA: s.Device.ISA, Threads: s.Device.Threads, Definition: Definition(s)}
 }
 
-// Definition is the shape's.
+// Definition returns the arithmetic that a shape asks for.
 func Definition(s *configs.Shape) kernels.Definition {
 	def := kernels.Default()
 	def.Dot, def.Exp2 = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2)
@@ -39,22 +29,6 @@ func Definition(s *configs.Shape) kernels.Definition {
 		def.Latent = kernels.LatentForm(s.Definition.Latent)
 	}
 	return def
-}
-
-// OpenDeviceBy makes the device that a shape names, computing by another definition than the shape's.
-func OpenDeviceBy(s *configs.Shape, def kernels.Definition) (kernels.Device, error) {
-	switch s.Device.Kind {
-	case "cpu":
-	case "cuda":
-		return openCUDA(def)
-	default:
-		return nil, fmt.Errorf("device %s: want cpu or cuda", s.Device.Kind)
-	}
-	dev, err := cpu.New(def, cpu.Options{Threads: s.Device.Threads, ISA: cpu.ISA(s.Device.ISA)})
-	if err != nil {
-		return nil, fmt.Errorf("device cpu: %w", err)
-	}
-	return dev, nil
 }
 
 func dtype(s *configs.Shape) kernels.DType {

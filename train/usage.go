@@ -4,14 +4,12 @@ import (
 	"fmt"
 
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
 )
 
 // openGauge finds the gauge of a GPU. A machine without one trains all the same.
 func (j *job) openGauge() {
-	if j.s.Device.Kind != "cuda" {
-		return
-	}
-	gauge, err := openGauge()
+	gauge, err := devices.OpenGauge(j.s.Device.Kind)
 	if err != nil {
 		j.note("the metrics lack the GPU's usage: %v", err)
 		return

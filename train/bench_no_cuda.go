@@ -9,13 +9,8 @@ import (
 	"lockstep/kernels"
 )
 
-var errNoCUDA = errors.New("device cuda: this build has only cpu, make cuda builds one with CUDA")
-
-func openCUDA(kernels.Definition) (kernels.Device, error) { return nil, errNoCUDA }
-
-func openGauge() (kernels.Gauge, error) { return nil, errNoCUDA }
-
-func describeCUDA() []string { return []string{errNoCUDA.Error()} }
+// errNoCUDA is returned by what a build without CUDA cannot measure.
+var errNoCUDA = errors.New("this build has only cpu, make cuda builds one with CUDA")
 
 func timeKernels(kernels.Device, time.Duration) ([]kernelTime, error) { return nil, errNoCUDA }
 

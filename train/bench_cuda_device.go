@@ -11,33 +11,6 @@ import (
 	"lockstep/kernels/cuda"
 )
 
-// openCUDA opens the first GPU.
-func openCUDA(def kernels.Definition) (kernels.Device, error) {
-	if def.Dot != kernels.DotTC16 {
-		return nil, fmt.Errorf("device cuda: computes dot tc16 on bf16, set definition.dot = %q and model.dtype = "+
-			"\"bf16\": the CPU gives the same bits", kernels.DotTC16)
-	}
-	dev, err := cuda.New(def, 0)
-	if err != nil {
-		return nil, fmt.Errorf("device cuda: %w", err)
-	}
-	return dev, nil
-}
-
-// openGauge reads the usage of the GPU that openCUDA opens.
-func openGauge() (kernels.Gauge, error) { return cuda.OpenGauge(0) }
-
-func describeCUDA() (lines []string) {
-	cards, err := cuda.Cards()
-	if err != nil {
-		return []string{fmt.Sprintf("no GPU: %v", err)}
-	}
-	for i, c := range cards {
-		lines = append(lines, fmt.Sprintf("cuda %d: %v", i, c))
-	}
-	return lines
-}
-
 // timeKernels times the kernels of a GPU, each for about that long; a copy in its memory comes first.
 func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, err error) {
 	d, ok := dev.(*cuda.Device)

@@ -1,0 +1,74 @@
+package devices
+
+import (
+	"strings"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/kernels/broken"
+)
+
+// A device computes by the definition that it was opened with, whatever its threads and instruction set.
+func TestOpen(t *testing.T) {
+	def := Definition(CPU)
+	def.KeySplit = 512
+	dev, err := Open(Config{Kind: CPU, ISA: "portable", Threads: 1, Definition: def})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if got := dev.Definition(); got != def {
+		t.Errorf("computes by %+v, want %+v", got, def)
+	}
+}
+
+// An error names what is wrong and what would do.
+func TestOpenErrors(t *testing.T) {
+	def := Definition(CPU)
+	odd := def
+	odd.KeySplit = 1
+	for want, c := range map[string]Config{
+		"device tpu: want cpu or cuda": {Kind: "tpu", Definition: def},
+		"device cpu: key_split":        {Kind: CPU, Definition: odd},
+		"device cpu: ":                 {Kind: CPU, ISA: "mmx", Definition: def},
+		"split-k":                      {Kind: CPU, Definition: def, Break: "nothing"},
+		"device cuda: ":                {Kind: CUDA, Definition: def}, // no GPU, or not its dot products
+	} {
+		dev, err := Open(c)
+		if err == nil {
+			dev.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: error %v, want %q", c, err, want)
+		}
+	}
+}
+
+// A device that breaks a rule says so in its definition, and keeps to the rest.
+func TestOpenBroken(t *testing.T) {
+	def := Definition(CPU)
+	def.KeySplit = 512
+	dev, err := Open(Config{Kind: CPU, Definition: def, Break: kernels.BreakRope})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	def.Break = kernels.BreakRope
+	if _, ok := dev.(*broken.Device); !ok || dev.Definition() != def {
+		t.Errorf("%T computes by %+v", dev, dev.Definition())
+	}
+}
+
+func TestList(t *testing.T) {
+	lines, err := List()
+	if err != nil || len(lines) < 2 || !strings.HasPrefix(lines[0], "cpu") {
+		t.Errorf("%q (%v)", lines, err)
+	}
+}
+
+// The CPU has no gauge, which is no error.
+func TestOpenGauge(t *testing.T) {
+	if g, err := OpenGauge(CPU); g != nil || err != nil {
+		t.Errorf("gauge %v, error %v", g, err)
+	}
+}

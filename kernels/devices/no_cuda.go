@@ -1,0 +1,18 @@
+//go:build !cuda
+
+package devices
+
+import (
+	"errors"
+
+	"lockstep/kernels"
+)
+
+// errNoCUDA is returned for a GPU by a build without CUDA.
+var errNoCUDA = errors.New("device cuda: this build has only cpu, make cuda builds one with CUDA")
+
+func openCUDA(kernels.Definition) (kernels.Device, error) { return nil, errNoCUDA }
+
+func openCUDAGauge() (kernels.Gauge, error) { return nil, errNoCUDA }
+
+func listCUDA() []string { return []string{errNoCUDA.Error()} }
