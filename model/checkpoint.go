@@ -12,10 +12,10 @@ import (
 
 // Load fills the weights from a checkpoint of plain numbers. Tensors that are missing, that have another shape, or that
 // nothing uses are errors.
-func (m *Model) Load(dev kernels.Device, c *data.Checkpoint) error { return m.load(dev, c, nil) }
+func (m *Model) Load(c *data.Checkpoint) error { return m.load(c, nil) }
 
 // load is Load of a checkpoint that may keep weights in a format.
-func (m *Model) load(dev kernels.Device, c *data.Checkpoint, kept *storage) error {
+func (m *Model) load(c *data.Checkpoint, kept *storage) error {
 	w, err := newWeights(c, kept)
 	if err != nil {
 		return err
@@ -23,7 +23,7 @@ func (m *Model) load(dev kernels.Device, c *data.Checkpoint, kept *storage) erro
 	for _, p := range m.base() {
 		p.settle(w)
 		for _, part := range p.Parts {
-			if err := p.load(dev, part, part.Name, w, "config.json"); err != nil {
+			if err := p.load(m.dev, part, part.Name, w, "config.json"); err != nil {
 				return err
 			}
 		}
@@ -81,11 +81,11 @@ func (m *Model) base() []*Param {
 }
 
 // Tensors lists the checkpoint's tensors of the model, adapters left out, in the model's storage type.
-func (m *Model) Tensors(dev kernels.Device) []data.OutTensor {
+func (m *Model) Tensors() []data.OutTensor {
 	var out []data.OutTensor
 	for _, p := range m.base() {
 		for _, part := range p.Parts {
-			out = append(out, p.out(dev, p.W, part, part.Name))
+			out = append(out, p.out(m.dev, p.W, part, part.Name))
 		}
 	}
 	return out
@@ -132,17 +132,17 @@ var stateKinds = []struct {
 }
 
 // OptimizerTensors lists the moments, and the fp32 masters where the weights themselves are not fp32.
-func (m *Model) OptimizerTensors(dev kernels.Device) []data.OutTensor {
+func (m *Model) OptimizerTensors() []data.OutTensor {
 	var out []data.OutTensor
 	m.eachState(func(p *Param, t kernels.Tensor, name string) {
 		whole := Part{Rows: p.W.Groups * p.W.Rows, Shape: []int{p.W.Groups, p.W.Rows, p.W.Cols}}
-		out = append(out, p.out(dev, t, whole, name))
+		out = append(out, p.out(m.dev, t, whole, name))
 	})
 	return out
 }
 
 // LoadOptimizer reads back what OptimizerTensors wrote.
-func (m *Model) LoadOptimizer(dev kernels.Device, c *data.Checkpoint) error {
+func (m *Model) LoadOptimizer(c *data.Checkpoint) error {
 	var failed error
 	used := 0
 	m.eachState(func(p *Param, t kernels.Tensor, name string) {
@@ -153,7 +153,7 @@ func (m *Model) LoadOptimizer(dev kernels.Device, c *data.Checkpoint) error {
 			failed = fmt.Errorf("%s: no fp32 tensor %s of %d values: the run was made with another model or other "+
 				"trained weights", c.Path(), name, t.Len())
 		default:
-			dev.Write(t.Reshape(1, t.Len()), info.Data)
+			m.dev.Write(t.Reshape(1, t.Len()), info.Data)
 			used++
 		}
 	})

@@ -102,7 +102,7 @@ func TestCopyWeightsInFP8(t *testing.T) {
 		if wide.Hidden != 144 {
 			t.Fatalf("hidden size %d", wide.Hidden)
 		}
-		wide.Initialise(r.Dev, 1)
+		wide.Initialise(1)
 		return copiesInFP8(t, r.Dev, wide, other)
 	})
 }

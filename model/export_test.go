@@ -9,8 +9,8 @@ import (
 )
 
 // AdapterGradients lists gradients as AdapterTensors lists weights.
-func (m *Model) AdapterGradients(dev kernels.Device) []data.OutTensor {
-	return m.adapterTensors(dev, func(p *Param) kernels.Tensor { return p.Grad })
+func (m *Model) AdapterGradients() []data.OutTensor {
+	return m.adapterTensors(func(p *Param) kernels.Tensor { return p.Grad })
 }
 
 // Gradient is the gradient of one tensor of the checkpoint, laid out as on disk.

@@ -26,7 +26,7 @@ func TestSaveIsLoad(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				return m.SaveFolder(r.Dev, saved, dir)
+				return m.SaveFolder(saved, dir)
 			})
 			want, got := openCheckpoint(t, dir), openCheckpoint(t, saved)
 			if len(got.Names()) != len(want.Names()) {
@@ -65,7 +65,7 @@ func TestBalanceIsNoWeight(t *testing.T) {
 			}
 			adamW(r, m, 2, g.ids("ids.0"))
 			seen := 0
-			for _, out := range m.Tensors(r.Dev) {
+			for _, out := range m.Tensors() {
 				if !strings.HasSuffix(out.Name, "e_score_correction_bias") {
 					continue
 				}
@@ -96,7 +96,7 @@ func TestNextTokenLayers(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			tensors := append(m.Tensors(r.Dev), data.OutTensor{Name: extra, DType: "F32", Shape: []int{1},
+			tensors := append(m.Tensors(), data.OutTensor{Name: extra, DType: "F32", Shape: []int{1},
 				Write: func(w io.Writer) error {
 					_, err := w.Write(make([]byte, 4))
 					return err

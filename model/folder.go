@@ -36,7 +36,7 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 	if err := m.readGeneration(dir); err != nil {
 		return nil, err
 	}
-	if err := loadWeights(dir, func(c *data.Checkpoint) error { return m.load(dev, c, m.kept) }); err != nil {
+	if err := loadWeights(dir, func(c *data.Checkpoint) error { return m.load(c, m.kept) }); err != nil {
 		return nil, err
 	}
 	if adapter == "" {
@@ -53,7 +53,7 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", adapter, err)
 	}
-	return m, loadWeights(adapter, func(c *data.Checkpoint) error { return m.LoadAdapter(dev, c) })
+	return m, loadWeights(adapter, func(c *data.Checkpoint) error { return m.LoadAdapter(c) })
 }
 
 // DescribeFolder is [Describe] of a Hugging Face folder, with the ends and the sampling of its generation_config.json.
@@ -96,7 +96,7 @@ const maxShardBytes = 5 << 30
 
 // SaveFolder writes config.json and the weights into an existing folder, and copies the companions of the folder that
 // the model came from (from; "": none), and of its weights those that the family leaves alone.
-func (m *Model) SaveFolder(dev kernels.Device, dir, from string) error {
+func (m *Model) SaveFolder(dir, from string) error {
 	config, err := m.configFor(m.DType)
 	if err != nil {
 		return err
@@ -111,14 +111,14 @@ func (m *Model) SaveFolder(dev kernels.Device, dir, from string) error {
 		return data.WriteCheckpoint(dir, tensors, maxShardBytes, map[string]string{"format": "pt"})
 	}
 	if m.skip == nil || from == "" {
-		return write(m.Tensors(dev))
+		return write(m.Tensors())
 	}
 	return loadWeights(from, func(c *data.Checkpoint) error {
 		left, err := m.leftAlone(c, from)
 		if err != nil {
 			return err
 		}
-		return write(append(m.Tensors(dev), left...))
+		return write(append(m.Tensors(), left...))
 	})
 }
 
@@ -174,7 +174,7 @@ func (m *Model) decoded(w *weights, name string) (data.OutTensor, error) {
 }
 
 // SaveAdapter writes a PEFT adapter folder; base is where the model underneath lies.
-func (m *Model) SaveAdapter(dev kernels.Device, dir, base string) error {
+func (m *Model) SaveAdapter(dir, base string) error {
 	config, err := m.LoRA.JSON(base)
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func (m *Model) SaveAdapter(dev kernels.Device, dir, base string) error {
 	if err := writeFile(dir, adapterFile, config); err != nil {
 		return err
 	}
-	return data.WriteSafetensors(filepath.Join(dir, "adapter_model.safetensors"), m.AdapterTensors(dev),
+	return data.WriteSafetensors(filepath.Join(dir, "adapter_model.safetensors"), m.AdapterTensors(),
 		map[string]string{"format": "pt"})
 }
 

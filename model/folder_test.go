@@ -24,7 +24,7 @@ func TestEndsOfFolder(t *testing.T) {
 	onRank(t, func(r *parallel.Rank) error {
 		m, err := model.LoadFolder(r.Dev, dir, "", model.Options{})
 		if err == nil {
-			err = m.SaveFolder(r.Dev, saved, dir)
+			err = m.SaveFolder(saved, dir)
 		}
 		if err != nil {
 			return err

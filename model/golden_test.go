@@ -236,7 +236,7 @@ func TestGoldenGradients(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					m.TrainAll(r.Dev)
+					m.TrainAll()
 					loss := lossAndGradients(r, m, recompute, g.ids("ids.0"), g.ids("ids.1"))
 					near(t, "loss", []float32{float32(loss)}, g.f32("loss"), 1e-5)
 					g.gradients(r, m, func(name string) string { return "grad." + inMemory.Replace(name) })
@@ -319,7 +319,7 @@ func TestGoldenAdamW(t *testing.T) {
 
 // adamW is the losses of some steps on the same batch.
 func adamW(r *parallel.Rank, m *model.Model, steps int, seqs ...[]int32) (losses []float32) {
-	m.TrainAll(r.Dev)
+	m.TrainAll()
 	var ws []optim.Weights
 	for _, p := range m.Trained() {
 		ws = append(ws, optim.Weights{W: p.W, Master: p.Master, M: p.M, V: p.V, Grad: p.Grad})
@@ -355,7 +355,7 @@ func adapterIsGolden(t *testing.T, adapter, family string, def kernels.Definitio
 		}
 		b, _ := packed(r, g.ids("ids"))
 		near(t, "logits", model.ReadValues(r.Dev, m.Head.Logits(r, m.Forward(r, b, nil))), g.f32("logits"), 2e-4)
-		m.TrainAll(r.Dev)
+		m.TrainAll()
 		near(t, "loss", []float32{float32(lossAndGradients(r, m, false, g.ids("ids")))}, g.f32("loss"), 1e-5)
 		g.adapterGradients(r, m)
 		return nil
@@ -366,7 +366,7 @@ func adapterIsGolden(t *testing.T, adapter, family string, def kernels.Definitio
 func (g golden) adapterGradients(r *parallel.Rank, m *model.Model) {
 	g.t.Helper()
 	path := filepath.Join(g.t.TempDir(), "grads.safetensors")
-	if err := data.WriteSafetensors(path, m.AdapterGradients(r.Dev), nil); err != nil {
+	if err := data.WriteSafetensors(path, m.AdapterGradients(), nil); err != nil {
 		g.t.Fatal(err)
 	}
 	f, err := data.OpenSafetensors(path)

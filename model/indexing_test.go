@@ -24,7 +24,7 @@ func student(t *testing.T, family string, o Options, threads int, body func(r *p
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		m, err := LoadFolder(dev, "testdata/"+family, "", o)
 		if err == nil {
-			m.TrainAll(dev)
+			m.TrainAll()
 			body(r, m)
 		}
 		return err

@@ -14,12 +14,12 @@ import (
 
 // Initialise draws every weight that a checkpoint would hold, and those of adapters. A value depends on the seed, the
 // tensor's name and the element alone, and takes no transcendental function, so every machine draws the same bits.
-func (m *Model) Initialise(dev kernels.Device, seed uint64) { initialise(dev, m.Params, seed) }
+func (m *Model) Initialise(seed uint64) { initialise(m.dev, m.Params, seed) }
 
 // InitialiseAdapters draws the adapters' weights only.
-func (m *Model) InitialiseAdapters(dev kernels.Device, seed uint64) {
+func (m *Model) InitialiseAdapters(seed uint64) {
 	adapter := m.adapterParams()
-	initialise(dev, slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] }), seed)
+	initialise(m.dev, slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] }), seed)
 }
 
 // pieceElements is how many elements of a tensor go between host and device at a time: a copy of a whole one on the

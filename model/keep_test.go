@@ -108,7 +108,7 @@ func learner(r *parallel.Rank, dir string, dtype kernels.DType, adapters bool) (
 		return nil, err
 	}
 	if !adapters {
-		m.TrainAll(r.Dev)
+		m.TrainAll()
 		return m, nil
 	}
 	all := model.LoRAConfig{Rank: 3, Alpha: 6}
@@ -151,7 +151,7 @@ func adapted(r *parallel.Rank, dir string, dtype kernels.DType, c model.LoRAConf
 	if err := m.AddLoRA(c); err != nil {
 		return nil, err
 	}
-	m.TrainAll(r.Dev)
+	m.TrainAll()
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, p := range m.Trained() {
 		values := make([]float32, p.Elements())

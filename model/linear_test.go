@@ -45,14 +45,14 @@ func stackedLinear(t *testing.T, dev kernels.Device, dtype kernels.DType, rank i
 	if err := m.AddLoRA(model.LoRAConfig{Rank: rank, Alpha: 3, Targets: targets}); err != nil {
 		t.Fatal(err)
 	}
-	m.Initialise(dev, 5)
+	m.Initialise(5)
 	l := m.Blocks[0][0].Layer.Linears()[0]
 	for i, s := range l.Subs {
 		if s.LoRA != nil {
 			write(dev, s.LoRA.B.W, i)
 		}
 	}
-	m.TrainAll(dev)
+	m.TrainAll()
 	return l
 }
 

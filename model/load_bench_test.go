@@ -36,8 +36,8 @@ func BenchmarkLoad(b *testing.B) {
 		return m
 	}
 	m := build(kernels.BF16)
-	m.Initialise(dev, 1)
-	if err := m.SaveFolder(dev, dir, ""); err != nil {
+	m.Initialise(1)
+	if err := m.SaveFolder(dir, ""); err != nil {
 		b.Fatal(err)
 	}
 	c, err := data.OpenCheckpoint(dir)
@@ -51,7 +51,7 @@ func BenchmarkLoad(b *testing.B) {
 			m := build(d)
 			b.SetBytes(int64(2 * total))
 			for b.Loop() {
-				if err := m.Load(dev, c); err != nil {
+				if err := m.Load(c); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -205,14 +205,14 @@ func (m *Model) adapted(module string) bool {
 }
 
 // AdapterTensors lists the adapter's tensors by their names in PEFT.
-func (m *Model) AdapterTensors(dev kernels.Device) []data.OutTensor {
-	return m.adapterTensors(dev, func(p *Param) kernels.Tensor { return p.W })
+func (m *Model) AdapterTensors() []data.OutTensor {
+	return m.adapterTensors(func(p *Param) kernels.Tensor { return p.W })
 }
 
-func (m *Model) adapterTensors(dev kernels.Device, of func(*Param) kernels.Tensor) []data.OutTensor {
+func (m *Model) adapterTensors(of func(*Param) kernels.Tensor) []data.OutTensor {
 	var out []data.OutTensor
 	for _, p := range m.adapters() {
-		out = append(out, p.out(dev, of(p), p.Parts[0], m.peftName(p.Parts[0].Name)))
+		out = append(out, p.out(m.dev, of(p), p.Parts[0], m.peftName(p.Parts[0].Name)))
 	}
 	return out
 }
@@ -221,13 +221,13 @@ func (m *Model) adapterTensors(dev kernels.Device, of func(*Param) kernels.Tenso
 const adapterFile = "adapter_config.json"
 
 // LoadAdapter fills the adapters that AddLoRA made; missing, misshapen and unused tensors are errors.
-func (m *Model) LoadAdapter(dev kernels.Device, c *data.Checkpoint) error {
+func (m *Model) LoadAdapter(c *data.Checkpoint) error {
 	w, err := newWeights(c, nil)
 	if err != nil {
 		return err
 	}
 	for _, p := range m.adapters() {
-		if err := p.load(dev, p.Parts[0], m.peftName(p.Parts[0].Name), w, adapterFile); err != nil {
+		if err := p.load(m.dev, p.Parts[0], m.peftName(p.Parts[0].Name), w, adapterFile); err != nil {
 			return err
 		}
 	}

@@ -200,7 +200,7 @@ func TestAdapterNamesOfExperts(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []string
-	for _, tensor := range m.AdapterTensors(dev) {
+	for _, tensor := range m.AdapterTensors() {
 		name, is := strings.CutSuffix(strings.TrimPrefix(tensor.Name, "base_model.model.model.layers."),
 			".lora_A.weight")
 		if is {
@@ -240,13 +240,13 @@ func TestAdapterTensors(t *testing.T) {
 		if err := m.AddLoRA(model.LoRAConfig{Rank: 2, Alpha: 1, Targets: []string{"q_proj"}}); err != nil {
 			t.Fatal(err)
 		}
-		m.InitialiseAdapters(dev, 1)
+		m.InitialiseAdapters(1)
 		dir := t.TempDir()
-		if err := m.SaveAdapter(dev, dir, base); err != nil {
+		if err := m.SaveAdapter(dir, base); err != nil {
 			t.Fatal(err)
 		}
 		path := filepath.Join(dir, "adapter_model.safetensors")
-		if err := data.WriteSafetensors(path, change(m.AdapterTensors(dev)), nil); err != nil {
+		if err := data.WriteSafetensors(path, change(m.AdapterTensors()), nil); err != nil {
 			t.Fatal(err)
 		}
 		_, err = model.LoadFolder(dev, base, dir, model.Options{})

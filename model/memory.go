@@ -56,6 +56,6 @@ func fits(dev kernels.Device, what string, bytes int) error {
 }
 
 // FitsTraining is an error where what TrainAll would take is more than the device has left.
-func (m *Model) FitsTraining(dev kernels.Device) error {
-	return fits(dev, "gradients and moments of the trained weights", m.Memory().Training)
+func (m *Model) FitsTraining() error {
+	return fits(m.dev, "gradients and moments of the trained weights", m.Memory().Training)
 }

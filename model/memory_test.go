@@ -31,7 +31,7 @@ func TestMemory(t *testing.T) {
 							}
 						}
 					}
-					m.TrainAll(r.Dev)
+					m.TrainAll()
 					if got, want := m.Memory(), held(m); got.Weights != want.Weights || got.Training != want.Training ||
 						got != plan.Memory() {
 						t.Errorf("%s in %s, adapters %t: %+v, described %+v, held %+v", family, dtype, adapters, got,

@@ -37,7 +37,7 @@ func live(r *parallel.Rank, adapters bool, load func() (*model.Model, error)) (n
 		err = m.AddLoRA(model.LoRAConfig{Rank: 3, Alpha: 1, Pattern: ".*"})
 		n.note(r, "adapters")
 	}
-	m.TrainAll(r.Dev)
+	m.TrainAll()
 	n.note(r, "training")
 	ids := make([]int32, 60)
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: 60}}, Packs: []int32{0, 60}}
@@ -121,7 +121,7 @@ func TestArenasAreExact(t *testing.T) {
 				if adapters < least || adapters > most {
 					t.Errorf("%s: adapters of %d bytes take %d", family, least, adapters)
 				}
-				m.TrainAll(r.Dev)
+				m.TrainAll()
 				if got, want := bytes()-weights-adapters, states(m); got != want {
 					t.Errorf("%s, rank %d: training takes %d bytes, its tensors %d", family, rank, got, want)
 				}

@@ -171,14 +171,14 @@ func (m *Model) Trained() []*Param {
 
 // TrainAll gives every parameter gradient and optimizer memory; with LoRA only the adapters, with [IndexersDense] only
 // the indexers. Masters start as the weights that are there now.
-func (m *Model) TrainAll(dev kernels.Device) {
+func (m *Model) TrainAll() {
 	bytes := 0
 	for _, p := range m.learned() {
 		bytes += p.states(m.tied(p)) * kernels.ArenaBytes(kernels.F32, 1, p.Elements())
 	}
 	m.mem.Reserve(bytes)
 	for _, p := range m.learned() {
-		p.train(dev, m.mem, m.tied(p))
+		p.train(m.dev, m.mem, m.tied(p))
 	}
 }
 

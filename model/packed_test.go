@@ -44,7 +44,7 @@ func TestPackedExperts(t *testing.T) {
 				t.Errorf("%s differs", p)
 			}
 		}
-		if want, got := tensorNames(packedTensors(r, plain)), tensorNames(packed.Tensors(r.Dev)); !slices.Equal(got,
+		if want, got := tensorNames(packedTensors(r, plain)), tensorNames(packed.Tensors()); !slices.Equal(got,
 			want) {
 			t.Errorf("saved as %q, read as %q", got, want)
 		}
@@ -66,7 +66,7 @@ func packedTensors(r *parallel.Rank, m *model.Model) (all []data.OutTensor) {
 				return err
 			}})
 	}
-	for _, o := range m.Tensors(r.Dev) {
+	for _, o := range m.Tensors() {
 		if !strings.Contains(o.Name, ".experts.") {
 			all = append(all, o)
 		}
@@ -105,7 +105,7 @@ func TestInitialDecays(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			m.Initialise(r.Dev, 1)
+			m.Initialise(1)
 			checked := map[string]int{}
 			for _, p := range m.Params {
 				for suffix, ok := range want {

@@ -34,7 +34,7 @@ func TestPieces(t *testing.T) {
 		return m
 	}
 	drawn := build()
-	drawn.Initialise(dev, 5)
+	drawn.Initialise(5)
 	values := func(m *Model) []float32 { return ReadValues(dev, m.Embed.W.Reshape(1, m.Embed.W.Len())) }
 	want := values(drawn)
 	if len(want) <= pieceElements {
@@ -44,7 +44,7 @@ func TestPieces(t *testing.T) {
 		t.Error("the second piece repeats the first")
 	}
 	dir := t.TempDir()
-	if err := drawn.SaveFolder(dev, dir, ""); err != nil {
+	if err := drawn.SaveFolder(dir, ""); err != nil {
 		t.Fatal(err)
 	}
 	loaded, err := LoadFolder(dev, dir, "", Options{})

@@ -519,10 +519,10 @@ func openFolder(t *testing.T, dir, adapter string, d kernels.DType, ids []int32)
 		b, _ := packed(r, ids)
 		o.logits = model.ReadValues(r.Dev, m.Head.Logits(r, m.Forward(r, b, nil)))
 		if adapter == "" {
-			if err := m.SaveFolder(r.Dev, o.saved, dir); err != nil {
+			if err := m.SaveFolder(o.saved, dir); err != nil {
 				return err
 			}
-			if err := m.Load(r.Dev, openCheckpoint(t, o.saved)); err != nil { // as a run that goes on does
+			if err := m.Load(openCheckpoint(t, o.saved)); err != nil { // as a run that goes on does
 				return err
 			}
 		}

@@ -41,7 +41,7 @@ func eachModel(t *testing.T, body func(t *testing.T, r *parallel.Rank, dev *mete
 				t.Run(fmt.Sprintf("%s %s %t", family, form, trained), func(t *testing.T) {
 					onModel(t, family, form, func(r *parallel.Rank, dev *meter, m *Model) {
 						if trained {
-							m.TrainAll(dev)
+							m.TrainAll()
 						}
 						body(t, r, dev, m, randomIDs(3, m.Vocab, 40, 24))
 					})

@@ -107,7 +107,7 @@ func benchSteps(ctx context.Context, r *parallel.Rank, s *configs.Shape, steps i
 	if err != nil {
 		return benchRow{}, err
 	}
-	if err := saveWeights(r.Dev, m, l, dir, s.Model.Path); err != nil {
+	if err := saveWeights(m, l, dir, s.Model.Path); err != nil {
 		return benchRow{}, err
 	}
 	c, err := openCorpus(s, m, l)

@@ -66,9 +66,9 @@ func glmFolder(t *testing.T, ends ...string) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Initialise(dev, 1)
+	m.Initialise(1)
 	template, err := os.ReadFile("../data/testdata/templates/glm.jinja")
-	err = errors.Join(err, m.SaveFolder(dev, dir, ""), tok.Save(filepath.Join(dir, "tokenizer.json")),
+	err = errors.Join(err, m.SaveFolder(dir, ""), tok.Save(filepath.Join(dir, "tokenizer.json")),
 		os.WriteFile(filepath.Join(dir, "chat_template.jinja"), template, 0o600),
 		os.WriteFile(filepath.Join(dir, "generation_config.json"), generation, 0o600))
 	if err != nil {

@@ -14,7 +14,6 @@ import (
 	"strings"
 
 	"lockstep/data"
-	"lockstep/kernels"
 	"lockstep/model"
 )
 
@@ -45,15 +44,15 @@ func checkpointName(step int) string { return fmt.Sprintf("step-%08d", step) }
 
 // saveCheckpoint writes a checkpoint as folder dir, under a temporary name that is synced and renamed: one that has its
 // name is complete.
-func saveCheckpoint(dev kernels.Device, m *model.Model, l *data.Language, dir, base string, st state) error {
+func saveCheckpoint(m *model.Model, l *data.Language, dir, base string, st state) error {
 	return atomicDir(dir, func(tmp string) (err error) {
 		if err := os.Mkdir(filepath.Join(tmp, weightsDir), 0o755); err != nil {
 			return err
 		}
-		if err := saveWeights(dev, m, l, filepath.Join(tmp, weightsDir), base); err != nil {
+		if err := saveWeights(m, l, filepath.Join(tmp, weightsDir), base); err != nil {
 			return err
 		}
-		if err := data.WriteSafetensors(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(dev), nil); err != nil {
+		if err := data.WriteSafetensors(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(), nil); err != nil {
 			return err
 		}
 		if st.Files, err = sums(tmp); err != nil {
@@ -79,11 +78,11 @@ func atomicDir(dir string, write func(tmp string) error) error {
 }
 
 // saveWeights writes what other tools load: the model's folder, or the adapter's.
-func saveWeights(dev kernels.Device, m *model.Model, l *data.Language, dir, base string) error {
+func saveWeights(m *model.Model, l *data.Language, dir, base string) error {
 	if m.LoRA != nil {
-		return m.SaveAdapter(dev, dir, base)
+		return m.SaveAdapter(dir, base)
 	}
-	if err := m.SaveFolder(dev, dir, base); err != nil {
+	if err := m.SaveFolder(dir, base); err != nil {
 		return err
 	}
 	if l == nil {
@@ -168,7 +167,7 @@ func prune(parent string, keep int) error {
 
 // loadCheckpoint reads the newest checkpoint whose files are whole into the model. It returns nil where the run has
 // none. fits says what of the run is unlike the checkpoint's; "": nothing.
-func loadCheckpoint(dev kernels.Device, m *model.Model, out string, fits func(*state) string,
+func loadCheckpoint(m *model.Model, out string, fits func(*state) string,
 	note func(string, ...any)) (*state, error) {
 	parent := filepath.Join(out, checkpointsDir)
 	names, err := listCheckpoints(parent)
@@ -185,7 +184,7 @@ func loadCheckpoint(dev kernels.Device, m *model.Model, out string, fits func(*s
 		if unlike := fits(st); unlike != "" {
 			return nil, fmt.Errorf("%s: %s", dir, unlike)
 		}
-		return st, restore(dev, m, dir)
+		return st, restore(m, dir)
 	}
 	return nil, nil
 }
@@ -212,8 +211,8 @@ func readState(dir string) (*state, error) {
 }
 
 // restore loads weights and the optimizer's state.
-func restore(dev kernels.Device, m *model.Model, dir string) error {
-	if err := restoreWeights(dev, m, dir); err != nil {
+func restore(m *model.Model, dir string) error {
+	if err := restoreWeights(m, dir); err != nil {
 		return err
 	}
 	f, err := data.OpenSafetensors(filepath.Join(dir, optimizerFile))
@@ -221,19 +220,19 @@ func restore(dev kernels.Device, m *model.Model, dir string) error {
 		return err
 	}
 	defer f.Close()
-	return m.LoadOptimizer(dev, f.Checkpoint())
+	return m.LoadOptimizer(f.Checkpoint())
 }
 
-func restoreWeights(dev kernels.Device, m *model.Model, dir string) error {
+func restoreWeights(m *model.Model, dir string) error {
 	weights, err := data.OpenCheckpoint(filepath.Join(dir, weightsDir))
 	if err != nil {
 		return err
 	}
 	defer weights.Close()
 	if m.LoRA != nil {
-		return m.LoadAdapter(dev, weights)
+		return m.LoadAdapter(weights)
 	}
-	return m.Load(dev, weights)
+	return m.Load(weights)
 }
 
 func writeFile(path string, text []byte) error {

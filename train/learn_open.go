@@ -115,7 +115,7 @@ func (l *learner) begin(j *job, fresh bool) error {
 			l.t.r.Dev.Zero(p.M)
 			l.t.r.Dev.Zero(p.V)
 		}
-		if err := saveCheckpoint(l.t.r.Dev, l.t.m, j.lang, start, j.s.Model.Path, j.state); err != nil {
+		if err := saveCheckpoint(l.t.m, j.lang, start, j.s.Model.Path, j.state); err != nil {
 			return err
 		}
 	}
@@ -124,7 +124,7 @@ func (l *learner) begin(j *job, fresh bool) error {
 			return err
 		}
 		if !fresh {
-			if err := restoreWeights(l.t.r.Dev, l.reference, start); err != nil {
+			if err := restoreWeights(l.reference, start); err != nil {
 				return err
 			}
 		}

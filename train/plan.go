@@ -95,7 +95,7 @@ func newPlanner(dev kernels.Device, s *configs.Shape) (p *planner, err error) {
 		}
 	}
 	p.static.Weights = handedOut(p.r)
-	p.m.TrainAll(d)
+	p.m.TrainAll()
 	p.static.Training = handedOut(p.r) - p.static.Weights
 	return p, nil
 }

@@ -37,7 +37,7 @@ func openPreference(s *configs.Shape, t *trainer, c *corpus) (*preference, error
 		n := min(s.Data.EvalSamples, c.heldPairs.Len())
 		p.held, p.made.held = pairLessons(c.heldPairs, n), fmt.Sprintf("%d of %016x", n, c.heldPairs.Digest())
 	}
-	p.made.weights, err = weightsDigest(t.r.Dev, t.m)
+	p.made.weights, err = weightsDigest(t.m)
 	return p, err
 }
 

@@ -12,7 +12,6 @@ import (
 	"os"
 
 	"lockstep/data"
-	"lockstep/kernels"
 	"lockstep/model"
 )
 
@@ -25,9 +24,9 @@ const referenceFile = "reference.safetensors"
 type provenance struct{ definition, weights, train, held string }
 
 // weightsDigest is the SHA-256 of a model's tensors, adapters left out: when a run starts they add nothing.
-func weightsDigest(dev kernels.Device, m *model.Model) (string, error) {
+func weightsDigest(m *model.Model) (string, error) {
 	h := sha256.New()
-	for _, t := range m.Tensors(dev) {
+	for _, t := range m.Tensors() {
 		fmt.Fprintf(h, "%s %s %v\n", t.Name, t.DType, t.Shape)
 		if err := t.Write(h); err != nil {
 			return "", fmt.Errorf("digest of %s: %w", t.Name, err)

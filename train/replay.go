@@ -124,7 +124,7 @@ func (p *replay) run(r *parallel.Rank) error {
 		return fmt.Errorf("%s: made by definition %.12s, this replay computes by %.12s: take the run's device "+
 			"or settings", start, st.Digest, j.state.Digest)
 	}
-	if err := restore(r.Dev, j.t.m, start); err != nil {
+	if err := restore(j.t.m, start); err != nil {
 		return err
 	}
 	if err := j.rl.begin(j, false); err != nil {
@@ -214,7 +214,7 @@ func (p *replay) checkpoint(step int) error {
 	}
 	defer os.RemoveAll(tmp)
 	again := filepath.Join(tmp, checkpointName(step))
-	if err := saveCheckpoint(p.j.t.r.Dev, p.j.t.m, nil, again, p.j.s.Model.Path, state{}); err != nil {
+	if err := saveCheckpoint(p.j.t.m, nil, again, p.j.s.Model.Path, state{}); err != nil {
 		return err
 	}
 	files, err := sums(again)

@@ -127,7 +127,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if err != nil {
 		return err
 	}
-	m.TrainAll(r.Dev)
+	m.TrainAll()
 	reserve(r, p.r)
 	if err := j.openTrainer(r, m); err != nil {
 		return err
@@ -196,7 +196,7 @@ func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (err error) {
 
 // resume loads the newest checkpoint.
 func (j *job) resume() error {
-	st, err := loadCheckpoint(j.t.r.Dev, j.t.m, j.out, j.unlike, j.note)
+	st, err := loadCheckpoint(j.t.m, j.out, j.unlike, j.note)
 	if err != nil || st == nil {
 		return err
 	}
@@ -311,7 +311,7 @@ func (j *job) save() error {
 		j.state.RL = j.rl.state()
 	}
 	parent := filepath.Join(j.out, checkpointsDir)
-	if err := saveCheckpoint(j.t.r.Dev, j.t.m, j.lang, filepath.Join(parent, checkpointName(j.state.Step)),
+	if err := saveCheckpoint(j.t.m, j.lang, filepath.Join(parent, checkpointName(j.state.Step)),
 		j.s.Model.Path, j.state); err != nil {
 		return fmt.Errorf("%w: the checkpoint of step %d was left out; mend that, then --resume", err, j.state.Step)
 	}

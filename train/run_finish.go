@@ -67,7 +67,7 @@ func finalName(m *model.Model) string {
 
 func (j *job) saveFinal(final string) error {
 	return atomicDir(final, func(tmp string) error {
-		return saveWeights(j.t.r.Dev, j.t.m, j.lang, tmp, j.s.Model.Path)
+		return saveWeights(j.t.m, j.lang, tmp, j.s.Model.Path)
 	})
 }
 

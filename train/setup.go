@@ -48,16 +48,16 @@ func fillModel(dev kernels.Device, s *configs.Shape, config []byte) (m *model.Mo
 	if s.Model.Path != "" {
 		m, err = model.LoadFolder(dev, s.Model.Path, "", modelOptions(s))
 	} else if m, err = model.Build(dev, config, modelOptions(s)); err == nil {
-		m.Initialise(dev, uint64(s.Model.InitSeed))
+		m.Initialise(uint64(s.Model.InitSeed))
 	}
 	if err != nil {
 		return nil, err
 	}
-	return m, adapt(dev, s, m)
+	return m, adapt(s, m)
 }
 
 // adapt puts the shape's adapters on a model.
-func adapt(dev kernels.Device, s *configs.Shape, m *model.Model) error {
+func adapt(s *configs.Shape, m *model.Model) error {
 	if s.LoRA.Rank == 0 {
 		return nil
 	}
@@ -70,7 +70,7 @@ func adapt(dev kernels.Device, s *configs.Shape, m *model.Model) error {
 	if err != nil {
 		return err
 	}
-	m.InitialiseAdapters(dev, uint64(s.LoRA.Seed))
+	m.InitialiseAdapters(uint64(s.LoRA.Seed))
 	return nil
 }
 
@@ -80,10 +80,10 @@ func openTrained(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Lang
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := m.FitsTraining(dev); err != nil {
+	if err := m.FitsTraining(); err != nil {
 		return nil, nil, err
 	}
-	m.TrainAll(dev)
+	m.TrainAll()
 	return m, l, nil
 }
 
@@ -108,7 +108,7 @@ func openModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langua
 		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at "+
 			"least as many", m.Vocab, l.Vocab())
 	}
-	if err := adapt(dev, s, m); err != nil {
+	if err := adapt(s, m); err != nil {
 		return nil, nil, err
 	}
 	return m, l, nil
@@ -141,7 +141,7 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 	if err != nil {
 		return nil, nil, fmt.Errorf("model.config: %w", err)
 	}
-	m.Initialise(dev, uint64(s.Model.InitSeed))
+	m.Initialise(uint64(s.Model.InitSeed))
 	return m, l, nil
 }
 
