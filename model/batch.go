@@ -27,9 +27,9 @@ func (b *Batch) longest() (n int) {
 	return n
 }
 
-// prepare makes room for the choices of indexers, which later blocks read too, and for what they learn, on the rank's
-// stack.
-func (b *Batch) prepare(r *parallel.Rank, m *Model) {
+// Prepare makes room on the rank's stack for the keys that indexers select, which later blocks read too, and for what
+// indexers learn. [Model.Forward] calls it; whoever runs stages one by one does so before the first.
+func (b *Batch) Prepare(r *parallel.Rank, m *Model) {
 	b.Picks = make([]kernels.Tensor, len(m.Blocks))
 	longest := b.longest()
 	keys := longest

@@ -34,7 +34,7 @@ func (m *Model) load(c *data.Checkpoint, kept *storage) error {
 
 // redundant names tensors that some checkpoints carry and no model needs.
 func (m *Model) redundant(name string) bool {
-	return m.Head.W == m.Embed && name == "lm_head.weight" || strings.HasSuffix(name, ".rotary_emb.inv_freq") ||
+	return m.Head.W == m.Embed.Param && name == "lm_head.weight" || strings.HasSuffix(name, ".rotary_emb.inv_freq") ||
 		m.skip != nil && m.skip(name)
 }
 

@@ -87,7 +87,7 @@ func (d *decoder) norm() kernels.Norm { return kernels.Norm{Eps: d.Eps} }
 // is the layer's place in the checkpoint.
 func (d *decoder) graph(b *builder, attention, feedForward func(p string, layer int) Layer) *Model {
 	m := &Model{Hidden: d.HiddenSize, Vocab: d.VocabSize, MaxLength: b.length(d.Positions)}
-	m.Embed = b.matrix(d.prefix+"model.embed_tokens.weight", d.VocabSize, d.HiddenSize)
+	m.Embed = Embedding{b.matrix(d.prefix+"model.embed_tokens.weight", d.VocabSize, d.HiddenSize)}
 	for l := range d.Layers {
 		p := fmt.Sprintf("%smodel.layers.%d.", d.prefix, l)
 		m.Blocks = append(m.Blocks, Block{
@@ -95,7 +95,7 @@ func (d *decoder) graph(b *builder, attention, feedForward func(p string, layer 
 			{b.norm(p+"post_attention_layernorm.weight", d.HiddenSize, d.norm()), feedForward(p, l)},
 		})
 	}
-	m.Head = &Head{Norm: b.norm(d.prefix+"model.norm.weight", d.HiddenSize, d.norm()), W: m.Embed}
+	m.Head = &Head{Norm: b.norm(d.prefix+"model.norm.weight", d.HiddenSize, d.norm()), W: m.Embed.Param}
 	if !d.Tied {
 		m.Head.W = b.matrix(d.prefix+"lm_head.weight", d.VocabSize, d.HiddenSize)
 	}

@@ -5,7 +5,6 @@ import (
 
 	"lockstep/data"
 	"lockstep/kernels"
-	"lockstep/parallel"
 )
 
 // AdapterGradients lists gradients as AdapterTensors lists weights.
@@ -26,6 +25,3 @@ func (p *Param) Gradient(dev kernels.Device, part Part) []float32 {
 	}
 	return values
 }
-
-// Prepare is what Model.Forward does before the first block.
-func (b *Batch) Prepare(r *parallel.Rank, m *Model) { b.prepare(r, m) }

@@ -60,15 +60,16 @@ func (s *MLASaved) teach(r *parallel.Rank, b *Batch) {
 }
 
 // teach is Backward of the indexers alone.
-func (m *Model) teach(r *parallel.Rank, b *Batch, s *Saved) {
-	for i := len(m.Blocks) - 1; i >= 0; i-- {
-		mark := r.Stack.Mark()
-		for _, sub := range s.inner(r, m, i, b) {
-			if t, ok := sub.Layer.(indexTeacher); ok {
-				t.teach(r, b)
+func (st Stage) teach(r *parallel.Rank, b *Batch, s *Saved) {
+	for i := st.To - 1; i >= st.From; i-- {
+		st.model.around(r, i, BackwardPass, func() {
+			defer r.Stack.Release(r.Stack.Mark())
+			for _, sub := range st.inner(r, i, b, s) {
+				if t, ok := sub.Layer.(indexTeacher); ok {
+					t.teach(r, b)
+				}
 			}
-		}
-		r.Stack.Release(mark)
+		})
 	}
 }
 

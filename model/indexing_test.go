@@ -191,7 +191,7 @@ func TestIndexerGradient(t *testing.T) {
 				b := lessonBatch(r, m, 31, randomIDs(4, 96, 24, 7)...)
 				s := new(Saved)
 				m.Forward(r, b, s)
-				m.teach(r, b, s)
+				m.blocks().teach(r, b, s)
 				for i, bl := range m.Blocks {
 					if a := bl.mixer().(*MLA); a.Index != nil {
 						c := newTutor(r, m, b, s, i)
@@ -455,7 +455,7 @@ func (m *Model) taughtAndMoved(r *parallel.Rank, ids [][]int32) (total float64) 
 	b := lessonBatch(r, m, 60, ids...)
 	s := new(Saved)
 	m.Forward(r, b, s)
-	m.teach(r, b, s)
+	m.blocks().teach(r, b, s)
 	for _, v := range parallel.Download[float32](r, b.Lesson.KL) {
 		total += float64(v)
 	}

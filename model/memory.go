@@ -40,7 +40,7 @@ func (m *Model) learned() []*Param {
 }
 
 // tied tells whether the parameter is both embedding and head.
-func (m *Model) tied(p *Param) bool { return p == m.Embed && p == m.Head.W }
+func (m *Model) tied(p *Param) bool { return p == m.Embed.Param && p == m.Head.W }
 
 // fits is an error where a device is known to have less memory than something takes.
 func fits(dev kernels.Device, what string, bytes int) error {

@@ -21,11 +21,12 @@ type Model struct {
 	Sampling  data.Generation // of the folder: defaults of generate and serve; zero: none
 	Config    []byte          // config.json as read, without what it says of the format that weights were kept in
 
-	Embed  *Param // [V, H]
+	Embed  Embedding
 	Blocks []Block
 	Head   *Head
 	Params []*Param // in the order of the graph; tied weights once
 	LoRA   *LoRAConfig
+	Hooks  Hooks
 
 	Indexing IndexerStage // whether indexers of sparse attention learn
 	indexers []*Indexer   // in the order of blocks
@@ -46,86 +47,31 @@ type Model struct {
 // model needs must be there.
 func (m *Model) ComputeWith(dev kernels.Device) { m.ops.bind(dev) }
 
-// Saved is what a training forward keeps: of each block its input and what the policy says of its inside.
-type Saved struct {
-	Policy Policy
-	blocks []keptBlock
-}
-
-// keptBlock is what is kept of a block.
-type keptBlock struct {
-	mark  kernels.Mark // below all that is kept
-	input kernels.Tensor
-	inner BlockSaved // of a block that keeps everything
-	keep  *Keep
-}
-
 // Forward is the last block's output [T, H], before the final norm. s nil: serving.
 func (m *Model) Forward(r *parallel.Rank, b *Batch, s *Saved) kernels.Tensor {
-	b.prepare(r, m)
-	x := r.Stack.New(m.DType, b.Rows(), m.Hidden)
-	r.Dev.Embed(x, m.Embed.W, b.IDs)
-	if s == nil {
-		return m.serve(r, x, b)
-	}
-	for i, bl := range m.Blocks {
-		kept := keptBlock{mark: r.Stack.Mark(), input: x, keep: &Keep{save: s.Policy.of(i)}}
-		x, kept.inner = bl.Forward(r, x, b, kept.keep)
-		s.blocks = append(s.blocks, kept)
-	}
-	return x
+	b.Prepare(r, m)
+	return m.blocks().Forward(r, m.Embed.Forward(r, b), b, s)
 }
 
-// inner is what Backward of block i needs, computed again where the block does not keep everything.
-func (s *Saved) inner(r *parallel.Rank, m *Model, i int, b *Batch) BlockSaved {
-	kept := s.blocks[i]
-	if kept.inner != nil {
-		return kept.inner
-	}
-	return m.Blocks[i].forward(r, kernels.Tensor{}, kept.input, b, kept.keep.rerun())
-}
-
-// serve runs the blocks between two buffers.
-func (m *Model) serve(r *parallel.Rank, x kernels.Tensor, b *Batch) kernels.Tensor {
-	for _, bl := range m.Blocks {
-		mark := r.Stack.Mark()
-		y, _ := bl.Forward(r, x, b, nil)
-		r.Dev.Copy(x, y)
-		r.Stack.Release(mark)
-	}
-	return x
-}
-
-// Backward takes d, the gradient of Forward's output, down to the embedding. Weight gradients accumulate; d is
-// overwritten. It gives back what Forward kept, so d was taken from the stack before Forward ran.
+// Backward takes d, the gradient of Forward's output, down to the embedding, as [Stage.Backward] does.
 func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
-	for i := len(m.Blocks) - 1; i >= 0; i-- {
-		s.inner(r, m, i, b).Backward(r, d, b)
-		r.Stack.Release(s.blocks[i].mark)
-	}
-	if m.Embed.Trained() {
-		r.Dev.EmbedBackward(m.Embed.Grad, d, b.IDs)
-	}
+	m.blocks().Backward(r, d, b, s)
+	m.Embed.Backward(r, d, b)
 }
 
 // TrainForward is Forward as a training step runs it, of which nothing is kept from block to block. With recompute each
 // block's output is computed again from its input, as Backward does, and the second result is the one returned.
 func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels.Tensor {
-	b.prepare(r, m)
-	x := r.Stack.New(m.DType, b.Rows(), m.Hidden)
-	r.Dev.Embed(x, m.Embed.W, b.IDs)
-	for _, bl := range m.Blocks {
-		mark := r.Stack.Mark()
-		keep := &Keep{save: SaveAll}
-		if recompute {
-			keep.save = 0
-		}
-		y, _ := bl.Forward(r, x, b, keep)
-		if recompute {
-			bl.forward(r, y, x, b, keep.rerun())
-		}
-		r.Dev.Copy(x, y)
-		r.Stack.Release(mark)
+	b.Prepare(r, m)
+	x := m.Embed.Forward(r, b)
+	for i := range m.Blocks {
+		m.around(r, i, ForwardPass, func() {
+			keep := &Keep{save: SaveAll}
+			if recompute {
+				keep.save = 0
+			}
+			m.blocks().inPlace(r, i, x, b, keep)
+		})
 	}
 	return x
 }
@@ -140,7 +86,7 @@ func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets
 	}
 	if m.Indexing == IndexersDense {
 		m.Head.LogProb(r, logprob, m.Forward(r, b, s), targets, b)
-		m.teach(r, b, s)
+		m.blocks().teach(r, b, s)
 		return
 	}
 	d := r.Stack.New(m.DType, b.Rows(), m.Hidden) // below what Backward gives back block by block

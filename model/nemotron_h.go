@@ -186,7 +186,7 @@ func (c *nemotronH) build(b *builder) *Model {
 		skip:     func(name string) bool { return strings.HasPrefix(name, "mtp.") },
 		inMemory: func(name string) string { return strings.Replace(name, "backbone.", "model.", 1) },
 	}
-	m.Embed = b.matrix("backbone.embeddings.weight", c.VocabSize, c.HiddenSize)
+	m.Embed = Embedding{b.matrix("backbone.embeddings.weight", c.VocabSize, c.HiddenSize)}
 	for l, kind := range c.Types {
 		p := fmt.Sprintf("backbone.layers.%d.", l)
 		sub := Sublayer{Norm: c.norm(b, p+"norm.weight", c.HiddenSize)}

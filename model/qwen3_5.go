@@ -143,7 +143,7 @@ func (c *qwen35) build(b *builder, rope ropeConfig) *Model {
 		skip: func(name string) bool {
 			return strings.HasPrefix(name, "model.visual.") || strings.HasPrefix(name, "mtp.")
 		}}
-	m.Embed = b.matrix(c.prefix+"embed_tokens.weight", c.VocabSize, c.HiddenSize)
+	m.Embed = Embedding{b.matrix(c.prefix+"embed_tokens.weight", c.VocabSize, c.HiddenSize)}
 	for l, kind := range c.LayerTypes {
 		p := fmt.Sprintf("%slayers.%d.", c.prefix, l)
 		bl := Block{{Norm: c.norm(b, p+"input_layernorm.weight", c.HiddenSize)}, {}}
@@ -155,7 +155,7 @@ func (c *qwen35) build(b *builder, rope ropeConfig) *Model {
 		bl[1] = Sublayer{c.norm(b, p+"post_attention_layernorm.weight", c.HiddenSize), c.feedForward(b, p+"mlp.", l)}
 		m.Blocks = append(m.Blocks, bl)
 	}
-	m.Head = &Head{Norm: c.norm(b, c.prefix+"norm.weight", c.HiddenSize), W: m.Embed}
+	m.Head = &Head{Norm: c.norm(b, c.prefix+"norm.weight", c.HiddenSize), W: m.Embed.Param}
 	if !c.Tied {
 		m.Head.W = b.matrix("lm_head.weight", c.VocabSize, c.HiddenSize)
 	}

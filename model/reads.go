@@ -12,7 +12,7 @@ type Reads struct {
 func (m *Model) Reads() Reads {
 	n := Reads{Head: m.Head.W.W.Bytes()}
 	for _, p := range m.Params {
-		if p != m.Embed && p != m.Head.W {
+		if p != m.Embed.Param && p != m.Head.W {
 			n.Dense += p.W.Bytes()
 		}
 	}

@@ -29,7 +29,7 @@ func TestReads(t *testing.T) {
 		}
 		n := m.Reads()
 		all := n.Dense + n.Head
-		if m.Embed != m.Head.W {
+		if m.Embed.Param != m.Head.W {
 			all += m.Embed.W.Bytes()
 		}
 		mixtures := 0

@@ -1,0 +1,122 @@
+package model
+
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// Embedding is the first stage of a model: the table [V, H] of token embeddings.
+type Embedding struct{ *Param }
+
+// Forward is the rows of the batch's tokens, [T, H].
+func (e Embedding) Forward(r *parallel.Rank, b *Batch) kernels.Tensor {
+	x := r.Stack.New(e.W.DType, b.Rows(), e.W.Cols)
+	r.Dev.Embed(x, e.W, b.IDs)
+	return x
+}
+
+// Backward accumulates the table's gradient from d, the gradient of Forward's output.
+func (e Embedding) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch) {
+	if e.Trained() {
+		r.Dev.EmbedBackward(e.Grad, d, b.IDs)
+	}
+}
+
+// Stage is blocks [From, To) of a model, between [Embedding] and [Head].
+type Stage struct {
+	From, To int
+	model    *Model
+}
+
+// Stage is blocks [from, to).
+func (m *Model) Stage(from, to int) Stage { return Stage{From: from, To: to, model: m} }
+
+// blocks is the stage of all blocks.
+func (m *Model) blocks() Stage { return m.Stage(0, len(m.Blocks)) }
+
+// Pass says why a block computes.
+type Pass int
+
+const (
+	ForwardPass  Pass = iota
+	BackwardPass      // with the second Forward of a block that did not keep everything
+)
+
+// Hooks are called around each block: by a rank that gathers the block's weights before it and frees them after it.
+// Nil: nothing.
+type Hooks struct {
+	Before, After func(r *parallel.Rank, block int, pass Pass)
+}
+
+// around runs body for a block between the hooks.
+func (m *Model) around(r *parallel.Rank, block int, pass Pass, body func()) {
+	if m.Hooks.Before != nil {
+		m.Hooks.Before(r, block, pass)
+	}
+	body()
+	if m.Hooks.After != nil {
+		m.Hooks.After(r, block, pass)
+	}
+}
+
+// Saved is what Forward of a stage keeps: of each block its input and what the policy says of its inside.
+type Saved struct {
+	Policy Policy
+	blocks []keptBlock // of the stage
+}
+
+// keptBlock is what is kept of a block.
+type keptBlock struct {
+	mark  kernels.Mark // below all that is kept
+	input kernels.Tensor
+	inner BlockSaved // of a block that keeps everything
+	keep  *Keep
+}
+
+// Forward is the last block's output [T, H] from the first one's input x [T, H], which serving (s nil) overwrites.
+func (st Stage) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, s *Saved) kernels.Tensor {
+	for i := st.From; i < st.To; i++ {
+		st.model.around(r, i, ForwardPass, func() {
+			if s == nil {
+				st.inPlace(r, i, x, b, nil)
+				return
+			}
+			kept := keptBlock{mark: r.Stack.Mark(), input: x, keep: &Keep{save: s.Policy.of(i)}}
+			x, kept.inner = st.model.Blocks[i].Forward(r, x, b, kept.keep)
+			s.blocks = append(s.blocks, kept)
+		})
+	}
+	return x
+}
+
+// inPlace turns x into the output of block i, of which nothing stays. A block that keeps less than everything is
+// computed twice, as for a backward pass, and the second result is the one written.
+func (st Stage) inPlace(r *parallel.Rank, i int, x kernels.Tensor, b *Batch, k *Keep) {
+	defer r.Stack.Release(r.Stack.Mark())
+	bl := st.model.Blocks[i]
+	y, _ := bl.Forward(r, x, b, k)
+	if k != nil && k.save != SaveAll {
+		bl.forward(r, y, x, b, k.rerun())
+	}
+	r.Dev.Copy(x, y)
+}
+
+// inner is what Backward of block i needs, computed again where the block does not keep everything.
+func (st Stage) inner(r *parallel.Rank, i int, b *Batch, s *Saved) BlockSaved {
+	kept := s.blocks[i-st.From]
+	if kept.inner != nil {
+		return kept.inner
+	}
+	return st.model.Blocks[i].forward(r, kernels.Tensor{}, kept.input, b, kept.keep.rerun())
+}
+
+// Backward turns d, the gradient of Forward's output, into that of its input, in place. Weight gradients accumulate. It
+// releases what Forward kept, so d was taken from the stack before Forward ran.
+func (st Stage) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
+	for i := st.To - 1; i >= st.From; i-- {
+		st.model.around(r, i, BackwardPass, func() {
+			st.inner(r, i, b, s).Backward(r, d, b)
+			r.Stack.Release(s.blocks[i-st.From].mark)
+		})
+	}
+}
