@@ -37,11 +37,11 @@ type qwen35 struct {
 	SparseStep      int      `json:"decoder_sparse_step"`
 	MLPOnlyLayers   []int    `json:"mlp_only_layers"`
 
-	prefix string // of the text model's tensors
+	textModel string // of the text model's tensors
 }
 
 func buildQwen35(config []byte, b *builder) (*Model, error) {
-	return (&qwen35{prefix: "model."}).read(config, b)
+	return (&qwen35{textModel: "model."}).read(config, b)
 }
 
 // buildQwen35Wrapped is the text model inside a checkpoint that sees images too. Its vision tensors are left alone.
@@ -56,7 +56,7 @@ func buildQwen35Wrapped(config []byte, b *builder) (*Model, error) {
 	if outer.Text == nil {
 		return nil, fmt.Errorf("no text_config: a model with vision describes its text model there")
 	}
-	m, err := (&qwen35{prefix: "model.language_model.", decoder: decoder{Tied: outer.Tied}}).read(outer.Text, b)
+	m, err := (&qwen35{textModel: "model.language_model.", decoder: decoder{Tied: outer.Tied}}).read(outer.Text, b)
 	if err != nil {
 		return nil, fmt.Errorf("text_config: %w", err)
 	}
@@ -143,9 +143,9 @@ func (c *qwen35) build(b *builder, rope ropeConfig) *Model {
 		skip: func(name string) bool {
 			return strings.HasPrefix(name, "model.visual.") || strings.HasPrefix(name, "mtp.")
 		}}
-	m.Embed = Embedding{b.matrix(c.prefix+"embed_tokens.weight", c.VocabSize, c.HiddenSize)}
+	m.Embed = Embedding{b.matrix(c.textModel+"embed_tokens.weight", c.VocabSize, c.HiddenSize)}
 	for l, kind := range c.LayerTypes {
-		p := fmt.Sprintf("%slayers.%d.", c.prefix, l)
+		p := fmt.Sprintf("%slayers.%d.", c.textModel, l)
 		bl := Block{{Norm: c.norm(b, p+"input_layernorm.weight", c.HiddenSize)}, {}}
 		if kind == linearAttention {
 			bl[0].Layer = c.deltaNet(b, p+"linear_attn.", l)
@@ -155,7 +155,7 @@ func (c *qwen35) build(b *builder, rope ropeConfig) *Model {
 		bl[1] = Sublayer{c.norm(b, p+"post_attention_layernorm.weight", c.HiddenSize), c.feedForward(b, p+"mlp.", l)}
 		m.Blocks = append(m.Blocks, bl)
 	}
-	m.Head = &Head{Norm: c.norm(b, c.prefix+"norm.weight", c.HiddenSize), W: m.Embed.Param}
+	m.Head = &Head{Norm: c.norm(b, c.textModel+"norm.weight", c.HiddenSize), W: m.Embed.Param}
 	if !c.Tied {
 		m.Head.W = b.matrix("lm_head.weight", c.VocabSize, c.HiddenSize)
 	}
