@@ -18,8 +18,8 @@ type Attention struct {
 	O     *Linear // [H, Heads*HeadDim]
 	Gated bool
 	Shape kernels.Attn
-	Rope  kernels.Rope // zero: none
-	Block int          // its number, by which the cache is found
+	Rope  *kernels.Rope // nil: none
+	Block int           // its number, by which the cache is found
 	ops   *operations
 }
 

@@ -23,7 +23,7 @@ func (m *Model) Breaks() []kernels.Break {
 
 func (a *Attention) breaks(int) []kernels.Break {
 	found := []kernels.Break{kernels.BreakKeyBlock}
-	if !a.Rope.Cos.IsNil() {
+	if a.Rope != nil {
 		found = append(found, kernels.BreakRope)
 	}
 	if a.Sinks != nil {

@@ -6,17 +6,16 @@ import (
 	"lockstep/kernels"
 )
 
-// builder makes the parameters and tables of a model in device memory while a family describes its blocks.
+// builder makes the parameters and tables of a model, shapes without memory, while a family describes its blocks.
 type builder struct {
-	dev       kernels.Device // nil: shapes only, no memory
-	mem       *kernels.Arena
+	dev       kernels.Device // that is to compute the model; nil: none, the model is only described
 	dtype     kernels.DType
 	std       float64 // initializer_range
 	limit     int     // positions asked for; 0: all
 	indexing  IndexerStage
 	positions int // of the model, once length was called
 	params    []*Param
-	ropes     map[ropeTables]kernels.Rope
+	ropes     []rotary
 	ops       *operations // of dev
 	indexers  []*Indexer
 	refusal   error // of a device that lacks what the model needs, or of a model too large to describe
@@ -41,6 +40,7 @@ type operations struct {
 	sparse   kernels.SparseAttention
 	indexing kernels.IndexLearning
 	rounder  kernels.Rounder
+	bounded  kernels.Bounded
 }
 
 // bind takes the groups that a device has.
@@ -50,6 +50,7 @@ func (o *operations) bind(dev kernels.Device) {
 	o.sparse, _ = dev.(kernels.SparseAttention)
 	o.indexing, _ = dev.(kernels.IndexLearning)
 	o.rounder, _ = dev.(kernels.Rounder)
+	o.bounded, _ = dev.(kernels.Bounded)
 }
 
 // require notes that the model needs an optional group of operations, an interface beside [kernels.Device]; what names
@@ -113,29 +114,13 @@ func (b *builder) refuse(err error) {
 // mostTensors is how many tensors of experts a checkpoint may have: ten times those of the largest published model.
 const mostTensors = 1 << 20
 
-// tensor is device memory, or its shape.
-func (b *builder) tensor(d kernels.DType, groups, rows, cols int) kernels.Tensor {
-	if b.dev == nil {
-		return kernels.Tensor{DType: d, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
-	}
-	return b.mem.NewGrouped(d, groups, rows, cols)
-}
-
-// rows is rows [from, to) of a tensor that it made; without a device there is no memory to point into.
-func (b *builder) rows(t kernels.Tensor, from, to int) kernels.Tensor {
-	if b.dev == nil {
-		return b.tensor(t.DType, 1, to-from, t.Cols)
-	}
-	return t.RowRange(from, to)
+// described is the shape of a tensor without memory.
+func described(d kernels.DType, groups, rows, cols int) kernels.Tensor {
+	return kernels.Tensor{DType: d, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
 }
 
 func (b *builder) param(init Init, groups, rows, cols int, parts ...Part) *Param {
-	return b.over(b.tensor(b.dtype, groups, rows, cols), init, parts...)
-}
-
-// over is a parameter in memory that it made.
-func (b *builder) over(w kernels.Tensor, init Init, parts ...Part) *Param {
-	p := &Param{Name: parts[0].Name, W: w, Parts: parts, Init: init}
+	p := &Param{Name: parts[0].Name, W: described(b.dtype, groups, rows, cols), Parts: parts, Init: init}
 	b.params = append(b.params, p)
 	return p
 }
@@ -153,7 +138,7 @@ func (b *builder) vector(name string, n int, init Init) *Param {
 
 // fp32 is one checkpoint tensor [n] that stays fp32 whatever the model's storage.
 func (b *builder) fp32(name string, n int, init Init) *Param {
-	p := &Param{Name: name, W: b.tensor(kernels.F32, 1, 1, n), Parts: []Part{{Name: name, Rows: 1, Shape: []int{n}}},
+	p := &Param{Name: name, W: described(kernels.F32, 1, 1, n), Parts: []Part{{Name: name, Rows: 1, Shape: []int{n}}},
 		Init: init}
 	b.params = append(b.params, p)
 	return p

@@ -20,10 +20,10 @@ type Indexer struct {
 	Eps     float32
 	Scale   float32 // of the weights
 	Shape   kernels.Index
-	Rope    kernels.Rope // of the first columns of a head
-	Place   int          // among the indexers of the model
-	Block   int          // its number
-	Selects bool         // attention reads the selected keys alone; false: all of them
+	Rope    *kernels.Rope // of the first columns of a head
+	Place   int           // among the indexers of the model
+	Block   int           // its number
+	Selects bool          // attention reads the selected keys alone; false: all of them
 	ops     *operations
 }
 

@@ -62,14 +62,12 @@ func (m *Model) AddLoRA(c LoRAConfig) error {
 				strings.Join(slices.Concat(modules, parameters), ", "))
 		}
 	}
-	b := &builder{dev: m.dev, mem: m.mem, dtype: m.DType}
-	if b.dev != nil {
-		b.mem.Reserve(bytes)
+	if m.dev != nil {
+		m.mem.Reserve(bytes)
 	}
 	for i, l := range linears {
-		l.addLoRA(b, targets[i], c)
+		l.addLoRA(m, targets[i], c)
 	}
-	m.Params = append(m.Params, b.params...)
 	m.LoRA = &c
 	return nil
 }
@@ -123,30 +121,44 @@ func (l *Linear) adapterBytes(targets []*Sub, rank int, dtype kernels.DType) (n 
 	return n
 }
 
+// tensor is memory on the model's device; of a described model the shape alone.
+func (m *Model) tensor(groups, rows, cols int) kernels.Tensor {
+	if m.dev == nil {
+		return described(m.DType, groups, rows, cols)
+	}
+	return m.mem.NewGrouped(m.DType, groups, rows, cols)
+}
+
 // addLoRA puts adapters on projections of a Linear. One of experts has one projection: rows of several would lie apart
 // in each group.
-func (l *Linear) addLoRA(b *builder, targets []*Sub, c LoRAConfig) {
+func (l *Linear) addLoRA(m *Model, targets []*Sub, c LoRAConfig) {
 	if len(targets) == 0 {
 		return
 	}
 	groups, in := l.W.W.Groups, l.W.W.Cols
-	l.A, l.Scale = b.tensor(b.dtype, groups, len(targets)*c.Rank, in), c.scale()
+	l.A, l.Scale = m.tensor(groups, len(targets)*c.Rank, in), c.scale()
 	for i, s := range targets {
 		rows := s.To - s.From
 		a := Part{Name: s.Module + ".lora_A.weight", Rows: groups * c.Rank, Shape: []int{groups * c.Rank, in}}
-		bb := Part{Name: s.Module + ".lora_B.weight", Rows: groups * rows, Shape: []int{rows, groups * c.Rank}}
+		b := Part{Name: s.Module + ".lora_B.weight", Rows: groups * rows, Shape: []int{rows, groups * c.Rank}}
 		switch {
 		case l.Fused:
-			bb.Disk = expertsLast(groups, rows, c.Rank, s.Disk)
+			b.Disk = expertsLast(groups, rows, c.Rank, s.Disk)
 		case s.Disk != nil:
-			bb.Disk = rowsOnDisk(s.Disk, c.Rank)
+			b.Disk = rowsOnDisk(s.Disk, c.Rank)
 		}
 		own := l.A
-		if len(targets) > 1 {
-			own = b.rows(l.A, i*c.Rank, (i+1)*c.Rank)
+		if len(targets) > 1 && m.dev != nil {
+			own = l.A.RowRange(i*c.Rank, (i+1)*c.Rank)
+		} else if len(targets) > 1 {
+			own = described(m.DType, 1, c.Rank, in)
 		}
-		s.LoRA = &LoRA{A: b.over(own, Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}, a),
-			B: b.param(Init{Kind: Zeros}, groups, rows, c.Rank, bb)}
+		s.LoRA = &LoRA{
+			A: &Param{Name: a.Name, W: own, Parts: []Part{a},
+				Init: Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}},
+			B: &Param{Name: b.Name, W: m.tensor(groups, rows, c.Rank), Parts: []Part{b}, Init: Init{Kind: Zeros}},
+		}
+		m.Params = append(m.Params, s.LoRA.A, s.LoRA.B)
 	}
 }
 

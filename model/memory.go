@@ -42,20 +42,43 @@ func (m *Model) learned() []*Param {
 // tied tells whether the parameter is both embedding and head.
 func (m *Model) tied(p *Param) bool { return p == m.Embed.Param && p == m.Head.W }
 
-// fits is an error where a device is known to have less memory than something takes.
-func fits(dev kernels.Device, what string, bytes int) error {
-	b, ok := dev.(kernels.Bounded)
-	if !ok {
+// fits is an error where the device is known to have less memory than something takes.
+func (m *Model) fits(what string, bytes int) error {
+	if m.ops.bounded == nil {
 		return nil
 	}
-	if have := b.Available(); have > 0 && bytes > have {
-		return fmt.Errorf("%s take %.1f GiB of memory, and %s has %.1f left", what, float64(bytes)/(1<<30), dev.Name(),
-			float64(have)/(1<<30))
+	if have := m.ops.bounded.Available(); have > 0 && bytes > have {
+		return fmt.Errorf("%s take %.1f GiB of memory, and %s has %.1f left", what, float64(bytes)/(1<<30),
+			m.dev.Name(), float64(have)/(1<<30))
+	}
+	return nil
+}
+
+// allocate gives a described model memory on the device that it was described for: weights of zero, and the tables of
+// rotary positions.
+func (m *Model) allocate(dev kernels.Device) error {
+	m.dev, m.mem = dev, kernels.NewArena(dev)
+	if err := m.fits("the weights", m.Memory().Weights); err != nil {
+		return err
+	}
+	bytes := 0
+	for _, p := range m.Params {
+		bytes += kernels.ArenaBytes(p.W.DType, p.W.Groups*p.W.Rows, p.W.Cols)
+	}
+	for _, r := range m.ropes {
+		bytes += r.bytes()
+	}
+	m.mem.Reserve(bytes)
+	for _, p := range m.Params {
+		p.W = m.mem.NewGrouped(p.W.DType, p.W.Groups, p.W.Rows, p.W.Cols)
+	}
+	for _, r := range m.ropes {
+		r.allocate(dev, m.mem)
 	}
 	return nil
 }
 
 // FitsTraining is an error where what TrainAll would take is more than the device has left.
 func (m *Model) FitsTraining() error {
-	return fits(m.dev, "gradients and moments of the trained weights", m.Memory().Training)
+	return m.fits("gradients and moments of the trained weights", m.Memory().Training)
 }

@@ -15,15 +15,15 @@ import (
 // it (mla_absorbed.go), in training, prefill and decoding alike: each rounds in its own places. The cache holds what
 // attention reads, keys and values of all heads or one latent and turning part for all.
 type MLA struct {
-	Down   *Linear      // [cq + ck + r, H]: the latents and the turning part of the keys
-	QNorm  *Norm        // [cq]; nil: no query latent
-	Q      *Linear      // [Heads*(n+r), cq or H]
-	KVNorm *Norm        // [ck]
-	KV     *Linear      // [Heads*(n+v), ck]: the keys of all heads, then the values
-	O      *Linear      // [H, Heads*v]
-	Shape  kernels.Attn // of what attention reads
-	Rope   kernels.Rope // of queries: the last r columns of a head turn
-	Own    int          // n
+	Down   *Linear       // [cq + ck + r, H]: the latents and the turning part of the keys
+	QNorm  *Norm         // [cq]; nil: no query latent
+	Q      *Linear       // [Heads*(n+r), cq or H]
+	KVNorm *Norm         // [ck]
+	KV     *Linear       // [Heads*(n+v), ck]: the keys of all heads, then the values
+	O      *Linear       // [H, Heads*v]
+	Shape  kernels.Attn  // of what attention reads
+	Rope   *kernels.Rope // of queries: the last r columns of a head turn
+	Own    int           // n
 	Form   kernels.LatentForm
 	Block  int
 
@@ -50,10 +50,10 @@ type MLASaved struct {
 }
 
 // keyRope turns all of the r columns that the keys share.
-func (a *MLA) keyRope() kernels.Rope {
-	k := a.Rope
+func (a *MLA) keyRope() *kernels.Rope {
+	k := *a.Rope
 	k.HeadDim, k.First = 2*k.Cos.Cols, 0
-	return k
+	return &k
 }
 
 func (a *MLA) split(down kernels.Tensor) (cq, c, kr kernels.Tensor) {
@@ -145,14 +145,14 @@ func (a *MLA) attendBackward(r *parallel.Rank, dq, dk, dv, dout kernels.Tensor, 
 }
 
 // turn rotates in place.
-func turn(r *parallel.Rank, x kernels.Tensor, rope kernels.Rope, b *Batch) {
-	r.Dev.HeadNormRope(x, kernels.Tensor{}, x, kernels.Tensor{}, b.Positions, rope, kernels.Norm{})
+func turn(r *parallel.Rank, x kernels.Tensor, rope *kernels.Rope, b *Batch) {
+	r.Dev.HeadNormRope(x, kernels.Tensor{}, x, kernels.Tensor{}, b.Positions, *rope, kernels.Norm{})
 }
 
 // turnBack is the gradient of turn, in place.
-func turnBack(r *parallel.Rank, d kernels.Tensor, rope kernels.Rope, b *Batch) {
+func turnBack(r *parallel.Rank, d kernels.Tensor, rope *kernels.Rope, b *Batch) {
 	none := kernels.Tensor{}
-	r.Dev.HeadNormRopeBackward(d, none, d, d, none, none, b.Positions, rope, kernels.Norm{}, b.Layout.Packs)
+	r.Dev.HeadNormRopeBackward(d, none, d, d, none, none, b.Positions, *rope, kernels.Norm{}, b.Layout.Packs)
 }
 
 // Backward is dx from dy. Indexers learn beside it: nothing of theirs is in dx.

@@ -37,9 +37,10 @@ type Model struct {
 	kept     *storage // how config.json says that weights are kept; nil: as they are
 	beside   int      // tensors of the checkpoint that are read over since they round activations
 
-	dev kernels.Device // nil: described, not built
-	mem *kernels.Arena
-	ops *operations
+	dev   kernels.Device // nil: described, not built
+	mem   *kernels.Arena
+	ops   *operations
+	ropes []rotary
 }
 
 // ComputeWith makes the model compute with another device around its own, which records operations or breaks a rule:

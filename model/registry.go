@@ -10,7 +10,6 @@ import (
 
 	"lockstep/data"
 	"lockstep/kernels"
-	"lockstep/kernels/meta"
 )
 
 // family is an architecture, by the class name that config.json gives it for other tools, the function that reads a
@@ -40,28 +39,19 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 	if dev.Definition().Dot == kernels.DotTC16 && o.DType != kernels.BF16 {
 		return nil, fmt.Errorf("dot mode tc16 multiplies bf16: set the model's dtype to bf16")
 	}
-	shapes, err := Describe(config, o.DType)
+	m, err := describe(config, &builder{dev: dev, dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing})
 	if err == nil {
-		err = fits(dev, "the weights", shapes.Memory().Weights)
+		err = m.allocate(dev)
 	}
 	if err != nil {
 		return nil, err
 	}
-	on := func(dev kernels.Device, mem *kernels.Arena) (*Model, error) {
-		return describe(config, &builder{dev: dev, mem: mem, dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing,
-			ropes: map[ropeTables]kernels.Rope{}})
-	}
-	mem := kernels.NewArena(dev)
-	mem.Reserve(meta.Bytes(dev, func(dev kernels.Device, mem *kernels.Arena) { _, err = on(dev, mem) }))
-	if err != nil {
-		return nil, err
-	}
-	return on(dev, mem)
+	return m, nil
 }
 
 // Describe is the graph of a config.json with the shapes of its parameters and no memory: to count, not to run.
 func Describe(config []byte, dtype kernels.DType) (*Model, error) {
-	return describe(config, &builder{dtype: dtype, ropes: map[ropeTables]kernels.Rope{}})
+	return describe(config, &builder{dtype: dtype})
 }
 
 func describe(text []byte, b *builder) (*Model, error) {
@@ -112,7 +102,7 @@ func describe(text []byte, b *builder) (*Model, error) {
 	}
 	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.indexers = head.ModelType, b.dtype, eos, text, kept,
 		b.params, b.indexers
-	m.dev, m.mem, m.ops = b.dev, b.mem, b.ops
+	m.ropes, m.ops = b.ropes, b.ops
 	if err := m.setIndexing(b.indexing); err != nil {
 		return fail(err)
 	}

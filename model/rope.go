@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"lockstep/kernels"
 )
@@ -90,25 +91,46 @@ func first(v ...float64) float64 {
 	return 0
 }
 
-// rope is the rotation of a layer, with the tables of every position of the model.
-func (b *builder) rope(c ropeConfig) kernels.Rope {
-	rope, ok := b.ropes[c.ropeTables]
-	if !ok {
-		pairs := c.dim / 2
-		rope = kernels.Rope{Cos: b.tensor(kernels.F32, 1, b.positions, pairs), Sin: b.tensor(kernels.F32, 1,
-			b.positions, pairs)}
-		if b.dev != nil && !kernels.IsMeta(b.dev) {
-			for from := 0; from < b.positions; from += tablePiece {
-				to := min(from+tablePiece, b.positions)
-				cos, sin := c.tables(from, to)
-				writeValues(b.dev, rope.Cos.RowRange(from, to), cos)
-				writeValues(b.dev, rope.Sin.RowRange(from, to), sin)
-			}
-		}
-		b.ropes[c.ropeTables] = rope
+// rotary is a pair of tables with the layers that read it.
+type rotary struct {
+	ropeTables
+	layers []*kernels.Rope
+}
+
+// rope is the rotation of a layer, with tables of every position of the model.
+func (b *builder) rope(c ropeConfig) *kernels.Rope {
+	table := described(kernels.F32, 1, b.positions, c.dim/2)
+	rope := &kernels.Rope{Cos: table, Sin: table, HeadDim: c.headDim, First: c.first, Interleaved: c.interleaved}
+	at := slices.IndexFunc(b.ropes, func(r rotary) bool { return r.ropeTables == c.ropeTables })
+	if at < 0 {
+		at, b.ropes = len(b.ropes), append(b.ropes, rotary{ropeTables: c.ropeTables})
 	}
-	rope.HeadDim, rope.First, rope.Interleaved = c.headDim, c.first, c.interleaved
+	b.ropes[at].layers = append(b.ropes[at].layers, rope)
 	return rope
+}
+
+// bytes is what both tables take of an arena.
+func (r rotary) bytes() int {
+	t := r.layers[0].Cos
+	return 2 * kernels.ArenaBytes(t.DType, t.Rows, t.Cols)
+}
+
+// allocate fills tables on the device and gives them to the layers.
+func (r rotary) allocate(dev kernels.Device, mem *kernels.Arena) {
+	t := r.layers[0].Cos
+	cos, sin := mem.New(t.DType, t.Rows, t.Cols), mem.New(t.DType, t.Rows, t.Cols)
+	for _, l := range r.layers {
+		l.Cos, l.Sin = cos, sin
+	}
+	if kernels.IsMeta(dev) {
+		return
+	}
+	for from := 0; from < t.Rows; from += tablePiece {
+		to := min(from+tablePiece, t.Rows)
+		c, s := r.tables(from, to)
+		writeValues(dev, cos.RowRange(from, to), c)
+		writeValues(dev, sin.RowRange(from, to), s)
+	}
 }
 
 // tablePiece is how many positions of a table are on the host at a time.

@@ -14,42 +14,42 @@ type rotated struct {
 
 // rotate is x [T, heads*D], which stays, normed and turned: n is over a head, over the whole row, or nil. Without
 // tables nothing turns, and there is no norm.
-func rotate(r *parallel.Rank, x kernels.Tensor, n *Norm, rope kernels.Rope, b *Batch) (out rotated) {
-	if rope.HeadDim == 0 {
+func rotate(r *parallel.Rank, x kernels.Tensor, n *Norm, rope *kernels.Rope, b *Batch) (out rotated) {
+	if rope == nil {
 		return rotated{Y: x}
 	}
 	out.Y = r.Stack.New(x.DType, x.Rows, x.Cols)
 	switch {
 	case n == nil:
-		r.Dev.HeadNormRope(out.Y, out.RStd, x, kernels.Tensor{}, b.Positions, rope, kernels.Norm{})
+		r.Dev.HeadNormRope(out.Y, out.RStd, x, kernels.Tensor{}, b.Positions, *rope, kernels.Norm{})
 	case n.W.W.Cols == rope.HeadDim:
 		out.RStd = r.Stack.New(kernels.F32, x.Rows, x.Cols/rope.HeadDim)
-		r.Dev.HeadNormRope(out.Y, out.RStd, x, n.W.W, b.Positions, rope, n.Norm)
+		r.Dev.HeadNormRope(out.Y, out.RStd, x, n.W.W, b.Positions, *rope, n.Norm)
 	default:
 		y := n.Forward(r, x, &out.Whole)
-		r.Dev.HeadNormRope(out.Y, out.RStd, y, kernels.Tensor{}, b.Positions, rope, kernels.Norm{})
+		r.Dev.HeadNormRope(out.Y, out.RStd, y, kernels.Tensor{}, b.Positions, *rope, kernels.Norm{})
 	}
 	return out
 }
 
 // backward turns d, the gradient of Y, into that of x, in place.
-func (s *rotated) backward(r *parallel.Rank, d, x kernels.Tensor, n *Norm, rope kernels.Rope, b *Batch) {
-	if rope.HeadDim == 0 {
+func (s *rotated) backward(r *parallel.Rank, d, x kernels.Tensor, n *Norm, rope *kernels.Rope, b *Batch) {
+	if rope == nil {
 		return
 	}
 	packs := b.Layout.Packs
 	if n != nil && n.W.W.Cols == rope.HeadDim {
-		r.Dev.HeadNormRopeBackward(d, n.W.Grad, d, x, s.RStd, n.W.W, b.Positions, rope, n.Norm, packs)
+		r.Dev.HeadNormRopeBackward(d, n.W.Grad, d, x, s.RStd, n.W.W, b.Positions, *rope, n.Norm, packs)
 		return
 	}
 	none := kernels.Tensor{}
 	if n == nil {
-		r.Dev.HeadNormRopeBackward(d, none, d, x, none, none, b.Positions, rope, kernels.Norm{}, packs)
+		r.Dev.HeadNormRopeBackward(d, none, d, x, none, none, b.Positions, *rope, kernels.Norm{}, packs)
 		return
 	}
 	mark := r.Stack.Mark()
 	dy := r.Stack.New(d.DType, d.Rows, d.Cols)
-	r.Dev.HeadNormRopeBackward(dy, none, d, x, none, none, b.Positions, rope, kernels.Norm{}, packs)
+	r.Dev.HeadNormRopeBackward(dy, none, d, x, none, none, b.Positions, *rope, kernels.Norm{}, packs)
 	r.Dev.Zero(d)
 	n.Backward(r, d, dy, b, &s.Whole)
 	r.Stack.Release(mark)
