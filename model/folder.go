@@ -25,48 +25,51 @@ var companions = []string{
 // or MXFP4 with the numbers that they stand for: code * scale rounded to fp32, and rounded again where the storage type
 // is bf16. adapter, where not empty, is a PEFT folder to put on it.
 func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, error) {
+	m, err := fromConfig(dir, func(config []byte) (*Model, error) { return Build(dev, config, o) })
+	if err == nil {
+		err = withCheckpoint(dir, func(c *data.Checkpoint) error { return m.load(c, m.kept) })
+	}
+	if err == nil && adapter != "" {
+		err = m.addAdapter(adapter)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// DescribeFolder is [Describe] of a Hugging Face folder, with the ends and the sampling of its generation_config.json.
+func DescribeFolder(dir string) (*Model, error) {
+	return fromConfig(dir, func(config []byte) (*Model, error) { return Describe(config, kernels.F32) })
+}
+
+// fromConfig is the model that build makes of a folder's config.json, with what its generation_config.json says.
+func fromConfig(dir string, build func(config []byte) (*Model, error)) (*Model, error) {
 	config, err := readFile(dir, "config.json", "is it a model folder?")
 	if err != nil {
 		return nil, err
 	}
-	m, err := Build(dev, config, o)
+	m, err := build(config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	if err := m.readGeneration(dir); err != nil {
-		return nil, err
-	}
-	if err := loadWeights(dir, func(c *data.Checkpoint) error { return m.load(c, m.kept) }); err != nil {
-		return nil, err
-	}
-	if adapter == "" {
-		return m, nil
-	}
-	text, err := readFile(adapter, adapterFile, "is it a PEFT adapter folder?")
+	return m, m.readGeneration(dir)
+}
+
+// addAdapter puts the adapter of a PEFT folder on the model.
+func (m *Model) addAdapter(dir string) error {
+	text, err := readFile(dir, adapterFile, "is it a PEFT adapter folder?")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	c, err := ParseAdapterConfig(text)
 	if err == nil {
 		err = m.AddLoRA(c)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", adapter, err)
+		return fmt.Errorf("%s: %w", dir, err)
 	}
-	return m, loadWeights(adapter, func(c *data.Checkpoint) error { return m.LoadAdapter(c) })
-}
-
-// DescribeFolder is [Describe] of a Hugging Face folder, with the ends and the sampling of its generation_config.json.
-func DescribeFolder(dir string) (*Model, error) {
-	config, err := readFile(dir, "config.json", "is it a model folder?")
-	if err != nil {
-		return nil, err
-	}
-	m, err := Describe(config, kernels.F32)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
-	}
-	return m, m.readGeneration(dir)
+	return withCheckpoint(dir, m.LoadAdapter)
 }
 
 func (m *Model) readGeneration(dir string) (err error) {
@@ -75,13 +78,14 @@ func (m *Model) readGeneration(dir string) (err error) {
 	return err
 }
 
-func loadWeights(dir string, load func(*data.Checkpoint) error) (err error) {
+// withCheckpoint opens the tensors of a folder for a use.
+func withCheckpoint(dir string, use func(*data.Checkpoint) error) (err error) {
 	c, err := data.OpenCheckpoint(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	return load(c)
+	return use(c)
 }
 
 func readFile(dir, name, hint string) ([]byte, error) {
@@ -113,7 +117,7 @@ func (m *Model) SaveFolder(dir, from string) error {
 	if m.skip == nil || from == "" {
 		return write(m.Tensors())
 	}
-	return loadWeights(from, func(c *data.Checkpoint) error {
+	return withCheckpoint(from, func(c *data.Checkpoint) error {
 		left, err := m.leftAlone(c, from)
 		if err != nil {
 			return err
