@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"io"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // TokenizeFile turns lines {"text": ...} into lines {"ids": [...]}, or back with decode. Special tokens in a text are
@@ -14,7 +14,7 @@ func TokenizeFile(ctx context.Context, t *Tokenizer, in, out string, decode bool
 	err = AtomicFile(out, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
-		return EachLine(in, func(n int, d *jinja.Dict) error {
+		return EachLine(in, func(n int, d *ordered.Dict) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}

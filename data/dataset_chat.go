@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // segment is a piece of a rendered conversation, learned or not. Segments are tokenised apart, so that what is learned
@@ -83,7 +84,7 @@ func (o Options) segments(c Chat, from int) ([]rendered, error) {
 
 func assistantTurns(messages []any, from int) (turns []int) {
 	for i := from; i < len(messages); i++ {
-		if role, _ := messages[i].(*jinja.Dict).Get("role"); role == "assistant" {
+		if role, _ := messages[i].(*ordered.Dict).Get("role"); role == "assistant" {
 			turns = append(turns, i)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // The token that ends an answer is learned like the answer, whoever's message the template counts it to: by it the
@@ -145,10 +145,10 @@ func (o Options) ending(c Chat, answer int) (id int32, follows string) {
 // probeID is the id of a call as the strictest templates want it: nine letters and digits.
 const probeID = "call00001"
 
-func probeCall() *jinja.Dict {
-	function, call := jinja.NewDict(), jinja.NewDict()
+func probeCall() *ordered.Dict {
+	function, call := ordered.NewDict(), ordered.NewDict()
 	function.Set("name", "f")
-	function.Set("arguments", jinja.NewDict())
+	function.Set("arguments", ordered.NewDict())
 	call.Set("id", probeID)
 	call.Set("type", "function")
 	call.Set("function", function)
@@ -158,12 +158,12 @@ func probeCall() *jinja.Dict {
 // followed is the role of the message that comes behind an answer: the conversation's, or else a tool's behind a call.
 func followed(messages []any, answer int) string {
 	if answer+1 < len(messages) {
-		if role, _ := messages[answer+1].(*jinja.Dict).Get("role"); role == "tool" {
+		if role, _ := messages[answer+1].(*ordered.Dict).Get("role"); role == "tool" {
 			return "tool"
 		}
 		return "user"
 	}
-	if calls, _ := messages[answer].(*jinja.Dict).Get("tool_calls"); calls != nil && len(calls.([]any)) > 0 {
+	if calls, _ := messages[answer].(*ordered.Dict).Get("tool_calls"); calls != nil && len(calls.([]any)) > 0 {
 		return "tool"
 	}
 	return "user"

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // templateEnds are the ids at which models stop that come with the templates of testdata, by what their tokens say.
@@ -158,7 +158,7 @@ func TestAnswerEnds(t *testing.T) {
 
 func chatOf(t testing.TB, messages []string) Chat {
 	t.Helper()
-	v, err := jinja.DecodeJSON([]byte("[" + strings.Join(messages, ", ") + "]"))
+	v, err := ordered.Decode([]byte("[" + strings.Join(messages, ", ") + "]"))
 	if err != nil {
 		t.Fatal(err)
 	}

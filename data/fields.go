@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // elsewhere are fields of a line that mean something to other programs, and what says the same here. A line that has
@@ -77,7 +77,7 @@ func newFields(name string, o Options, prompts ...string) *fields {
 }
 
 // read checks line n, counted from 0, whose kind knows some fields.
-func (f *fields) read(n int, d *jinja.Dict, known ...string) error {
+func (f *fields) read(n int, d *ordered.Dict, known ...string) error {
 	for _, k := range d.Keys() {
 		key := k.(string) // JSON's are
 		v, _ := d.Get(key)
@@ -106,7 +106,7 @@ func (f *fields) ignore(n int, key string) {
 
 // messages checks the fields of a value that is a message or a list of them; what is none is for its reader to refuse.
 func (f *fields) messages(n int, key string, v any) error {
-	if d, ok := v.(*jinja.Dict); ok {
+	if d, ok := v.(*ordered.Dict); ok {
 		if key == "input" { // of OpenAI's preferences
 			return f.read(n, d, "messages", "tools", "chat_template_kwargs", "parallel_tool_calls")
 		}
@@ -114,7 +114,7 @@ func (f *fields) messages(n int, key string, v any) error {
 	}
 	list, _ := v.([]any)
 	for i, x := range list {
-		m, ok := x.(*jinja.Dict)
+		m, ok := x.(*ordered.Dict)
 		if !ok {
 			continue
 		}
@@ -132,7 +132,7 @@ func (f *fields) messages(n int, key string, v any) error {
 var messageFields = []string{"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning",
 	"thinking"}
 
-func (f *fields) message(n int, m *jinja.Dict, prompt bool) error {
+func (f *fields) message(n int, m *ordered.Dict, prompt bool) error {
 	for _, k := range m.Keys() {
 		key := k.(string)
 		v, _ := m.Get(key)
@@ -153,8 +153,8 @@ func (f *fields) message(n int, m *jinja.Dict, prompt bool) error {
 
 // checkWeight wants the weight of a message to be 0 or 1, as OpenAI's fine-tuning has it, and 1 only where it is
 // learned.
-func checkWeight(m *jinja.Dict, v any, prompt bool) error {
-	zero, one := jinja.Equal(v, int64(0)), jinja.Equal(v, int64(1))
+func checkWeight(m *ordered.Dict, v any, prompt bool) error {
+	zero, one := ordered.Equal(v, int64(0)), ordered.Equal(v, int64(1))
 	role, _ := m.Get("role")
 	switch {
 	case !zero && !one:
@@ -170,6 +170,6 @@ func checkWeight(m *jinja.Dict, v any, prompt bool) error {
 
 // muted tells whether a message's weight is 0: it is read and not learned.
 func muted(message any) bool {
-	v, ok := message.(*jinja.Dict).Get("weight")
-	return ok && v != nil && jinja.Equal(v, int64(0))
+	v, ok := message.(*ordered.Dict).Get("weight")
+	return ok && v != nil && ordered.Equal(v, int64(0))
 }

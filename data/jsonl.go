@@ -4,7 +4,7 @@ import (
 	"errors"
 	"io"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // maxLine bounds a line of a JSONL file, in bytes.
@@ -36,14 +36,14 @@ func LoadJSONL(path string, o Options) (*Dataset, error) {
 
 func readJSONL(name string, r io.Reader, o Options) (*Dataset, error) {
 	b := newBuilder(o, name)
-	if err := eachLine(name, r, func(n int, _ []byte, d *jinja.Dict) error { return b.line(n, d) }); err != nil {
+	if err := eachLine(name, r, func(n int, _ []byte, d *ordered.Dict) error { return b.line(n, d) }); err != nil {
 		return nil, err
 	}
 	return b.dataset(name)
 }
 
 // line adds the sample of line n.
-func (b *builder) line(n int, d *jinja.Dict) error {
+func (b *builder) line(n int, d *ordered.Dict) error {
 	_, messages := d.Get("messages")
 	_, prompt := d.Get("prompt")
 	_, completion := d.Get("completion")
@@ -68,7 +68,7 @@ func (b *builder) line(n int, d *jinja.Dict) error {
 	return errors.New("want one of messages, prompt with completion, and ids, give just that")
 }
 
-func (b *builder) messagesLine(d *jinja.Dict) error {
+func (b *builder) messagesLine(d *ordered.Dict) error {
 	v, _ := d.Get("messages")
 	messages, err := readMessages("messages", v)
 	if err != nil {
@@ -81,7 +81,7 @@ func (b *builder) messagesLine(d *jinja.Dict) error {
 	return b.chat(c, 0)
 }
 
-func (b *builder) completionLine(d *jinja.Dict) error {
+func (b *builder) completionLine(d *ordered.Dict) error {
 	p, _ := d.Get("prompt")
 	c, _ := d.Get("completion")
 	prompt, isText := p.(string)

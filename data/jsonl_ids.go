@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // ignoredLabel is the label of a token that is not learned, in files (PyTorch's ignore_index).
@@ -14,7 +14,7 @@ const ignoredLabel = -100
 
 // idsLine reads token ids as they are. labels[i] is what should stand at place i, usually ids[i], or -100; a loss_mask
 // of 1 and 0 (or true and false) says the same.
-func (b *builder) idsLine(d *jinja.Dict) error {
+func (b *builder) idsLine(d *ordered.Dict) error {
 	v, _ := d.Get("ids")
 	ids, err := readInts("ids", v)
 	if err != nil {

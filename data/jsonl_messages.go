@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"strings"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // roles of messages, as OpenAI names them.
 var roles = map[any]bool{"system": true, "developer": true, "user": true, "assistant": true, "tool": true}
 
 // readChat takes tools and chat_template_kwargs from a line.
-func readChat(d *jinja.Dict, messages []any) (Chat, error) {
+func readChat(d *ordered.Dict, messages []any) (Chat, error) {
 	c := Chat{Messages: messages}
 	if tools, ok := d.Get("tools"); ok && tools != nil {
 		list, ok := tools.([]any)
@@ -21,7 +21,7 @@ func readChat(d *jinja.Dict, messages []any) (Chat, error) {
 		c.Tools = list
 	}
 	if v, ok := d.Get("chat_template_kwargs"); ok && v != nil {
-		if c.Kwargs, ok = v.(*jinja.Dict); !ok {
+		if c.Kwargs, ok = v.(*ordered.Dict); !ok {
 			return c, fmt.Errorf("chat_template_kwargs is no object, give variables of the chat template by name")
 		}
 	}
@@ -36,7 +36,7 @@ func readMessages(key string, v any) ([]any, error) {
 		return nil, fmt.Errorf(`%s is no list of messages, give [{"role": ..., "content": ...}, ...]`, key)
 	}
 	for i, x := range list {
-		m, ok := x.(*jinja.Dict)
+		m, ok := x.(*ordered.Dict)
 		if !ok {
 			return nil, fmt.Errorf(`%s[%d] is no object, give {"role": ..., "content": ...}`, key, i)
 		}
@@ -47,7 +47,7 @@ func readMessages(key string, v any) ([]any, error) {
 	return list, nil
 }
 
-func readMessage(m *jinja.Dict) error {
+func readMessage(m *ordered.Dict) error {
 	if role, _ := m.Get("role"); !known(role) {
 		return fmt.Errorf("the role is %v, want system, developer, user, assistant or tool", describe(role))
 	}
@@ -91,7 +91,7 @@ func describe(v any) string {
 func joinParts(parts []any) (string, error) {
 	var b strings.Builder
 	for i, x := range parts {
-		p, ok := x.(*jinja.Dict)
+		p, ok := x.(*ordered.Dict)
 		if !ok {
 			return "", fmt.Errorf(`content[%d] is no object, give {"type": "text", "text": ...}`, i)
 		}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // Marks are what the targets of a sample stand between where people read it.
@@ -79,7 +79,7 @@ func SamplesOf(path string, line int, o Options) ([]Sample, error) {
 	}
 	defer f.Close()
 	b, lines := newBuilder(o, path), 0
-	err = eachLine(path, f, func(n int, _ []byte, d *jinja.Dict) error {
+	err = eachLine(path, f, func(n int, _ []byte, d *ordered.Dict) error {
 		if lines = n + 1; lines != line {
 			return nil
 		}

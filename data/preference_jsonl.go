@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // LoadPreferences reads a file of one JSON object a line, each one of
@@ -39,7 +39,7 @@ func readPreferences(name string, r io.Reader, o Options) (*Preferences, error) 
 	}
 	var p Preferences
 	f := newFields(name, o, "prompt", "messages", "input")
-	err := eachLine(name, r, func(n int, _ []byte, d *jinja.Dict) error {
+	err := eachLine(name, r, func(n int, _ []byte, d *ordered.Dict) error {
 		q, err := o.preference(n, d, f)
 		if err != nil {
 			return err
@@ -62,7 +62,7 @@ var preferenceKeys = [...]string{"prompt", "messages", "chosen", "rejected", "in
 	"non_preferred_output", "prompt_ids", "chosen_ids", "rejected_ids"}
 
 // preference reads line n.
-func (o Options) preference(n int, d *jinja.Dict, f *fields) (pair, error) {
+func (o Options) preference(n int, d *ordered.Dict, f *fields) (pair, error) {
 	found := ""
 	for _, key := range preferenceKeys {
 		if _, ok := d.Get(key); ok {
@@ -99,7 +99,7 @@ func (o Options) preference(n int, d *jinja.Dict, f *fields) (pair, error) {
 }
 
 // texts reads prompt, chosen and rejected that are texts.
-func (o Options) texts(d *jinja.Dict, isPrompt bool) (q pair, err error) {
+func (o Options) texts(d *ordered.Dict, isPrompt bool) (q pair, err error) {
 	chosen, err := Text(d, "chosen")
 	if err != nil {
 		return q, err
@@ -128,7 +128,7 @@ func (o Options) texts(d *jinja.Dict, isPrompt bool) (q pair, err error) {
 }
 
 // answered reads chosen and rejected that answer messages.
-func (o Options) answered(d *jinja.Dict, key string, messages any) (q pair, err error) {
+func (o Options) answered(d *ordered.Dict, key string, messages any) (q pair, err error) {
 	prompt, err := readMessages(key, messages)
 	if err != nil {
 		return q, err
@@ -145,9 +145,9 @@ func (o Options) answered(d *jinja.Dict, key string, messages any) (q pair, err 
 }
 
 // openAIPreference reads the form of OpenAI's preference fine-tuning, whose tools stand beside its messages.
-func (o Options) openAIPreference(d *jinja.Dict) (q pair, err error) {
+func (o Options) openAIPreference(d *ordered.Dict) (q pair, err error) {
 	v, _ := d.Get("input")
-	input, ok := v.(*jinja.Dict)
+	input, ok := v.(*ordered.Dict)
 	if !ok {
 		return q, errors.New(`input is no object, give {"messages": [...]}`)
 	}
@@ -168,19 +168,19 @@ func (o Options) openAIPreference(d *jinja.Dict) (q pair, err error) {
 }
 
 // readSaid reads a text, a message or messages.
-func readSaid(d *jinja.Dict, key string) ([]any, error) {
+func readSaid(d *ordered.Dict, key string) ([]any, error) {
 	v, _ := d.Get(key)
 	switch said := v.(type) {
 	case string:
 		return []any{Message("assistant", said)}, nil
-	case *jinja.Dict:
+	case *ordered.Dict:
 		v = []any{said}
 	}
 	return readMessages(key, v)
 }
 
 // conversedPair is a prompt with one continuation and with another; d has the tools.
-func (o Options) conversedPair(d *jinja.Dict, prompt, chosen, rejected []any) (q pair, err error) {
+func (o Options) conversedPair(d *ordered.Dict, prompt, chosen, rejected []any) (q pair, err error) {
 	if q.chosen, err = o.side(d, "chosen", prompt, chosen); err != nil {
 		return q, err
 	}
@@ -189,7 +189,7 @@ func (o Options) conversedPair(d *jinja.Dict, prompt, chosen, rejected []any) (q
 	return q, err
 }
 
-func (o Options) side(d *jinja.Dict, name string, prompt, said []any) (sequence, error) {
+func (o Options) side(d *ordered.Dict, name string, prompt, said []any) (sequence, error) {
 	chat, err := readChat(d, append(prompt[:len(prompt):len(prompt)], said...))
 	if err != nil {
 		return sequence{}, err
@@ -206,7 +206,7 @@ func (o Options) side(d *jinja.Dict, name string, prompt, said []any) (sequence,
 }
 
 // idsPreference reads tokens as they are.
-func (o Options) idsPreference(d *jinja.Dict) (q pair, err error) {
+func (o Options) idsPreference(d *ordered.Dict) (q pair, err error) {
 	var ids [3][]int32
 	for i, key := range [...]string{"prompt_ids", "chosen_ids", "rejected_ids"} {
 		v, _ := d.Get(key)

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"unicode"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // commonText finds the prompt that two texts begin with: all that is equal, up to and without the last blanks in it, so
@@ -26,7 +26,7 @@ func commonText(a, b string) (prompt, restA, restB string, err error) {
 
 // conversations reads chosen and rejected that are whole conversations; the prompt is the messages that both begin
 // with. A text under "prompt" must agree.
-func (o Options) conversations(d *jinja.Dict) (q pair, err error) {
+func (o Options) conversations(d *ordered.Dict) (q pair, err error) {
 	v, _ := d.Get("chosen")
 	chosen, err := readMessages("chosen", v)
 	if err != nil {
@@ -38,7 +38,7 @@ func (o Options) conversations(d *jinja.Dict) (q pair, err error) {
 		return q, err
 	}
 	n := 0
-	for n < min(len(chosen), len(rejected)) && jinja.Equal(chosen[n], rejected[n]) {
+	for n < min(len(chosen), len(rejected)) && ordered.Equal(chosen[n], rejected[n]) {
 		n++
 	}
 	switch n {
@@ -48,7 +48,7 @@ func (o Options) conversations(d *jinja.Dict) (q pair, err error) {
 		return q, errors.New("one of chosen and rejected is all of what the other begins with, leave the line out")
 	}
 	if prompt, ok := d.Get("prompt"); ok {
-		if said, _ := chosen[n-1].(*jinja.Dict).Get("content"); said != prompt {
+		if said, _ := chosen[n-1].(*ordered.Dict).Get("content"); said != prompt {
 			return q, errors.New("prompt is not the last message that chosen and rejected have in common, leave it out")
 		}
 	}

@@ -9,17 +9,17 @@ import (
 	"os"
 	"time"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // EachLine calls visit with each object of a JSONL file, n counted from 0. Errors name the file and the line.
-func EachLine(path string, visit func(n int, line *jinja.Dict) error) error {
+func EachLine(path string, visit func(n int, line *ordered.Dict) error) error {
 	f, err := openLines(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return eachLine(path, f, func(n int, _ []byte, line *jinja.Dict) error { return visit(n, line) })
+	return eachLine(path, f, func(n int, _ []byte, line *ordered.Dict) error { return visit(n, line) })
 }
 
 // openLines opens a JSONL file.
@@ -31,7 +31,7 @@ func openLines(path string) (*os.File, error) {
 }
 
 // eachLine also gives the text of each line, which is overwritten by the next.
-func eachLine(name string, r io.Reader, visit func(n int, text []byte, line *jinja.Dict) error) error {
+func eachLine(name string, r io.Reader, visit func(n int, text []byte, line *ordered.Dict) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 1<<16), maxLine)
 	n := 0
@@ -54,18 +54,18 @@ func eachLine(name string, r io.Reader, visit func(n int, text []byte, line *jin
 }
 
 // object reads one line.
-func object(text []byte) (*jinja.Dict, error) {
+func object(text []byte) (*ordered.Dict, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, errors.New("the line is empty, remove it")
 	}
 	if err := encoded(text); err != nil {
 		return nil, err
 	}
-	v, err := jinja.DecodeJSON(text)
+	v, err := ordered.Decode(text)
 	if err != nil {
 		return nil, fmt.Errorf("the line is no JSON (%w), write one object a line", err)
 	}
-	d, ok := v.(*jinja.Dict)
+	d, ok := v.(*ordered.Dict)
 	if !ok {
 		return nil, errors.New("the line is no JSON object, write one object a line")
 	}
@@ -73,7 +73,7 @@ func object(text []byte) (*jinja.Dict, error) {
 }
 
 // IDs is the line's "ids", at least so many, every one below vocab.
-func IDs(line *jinja.Dict, least, vocab int) ([]int32, error) {
+func IDs(line *ordered.Dict, least, vocab int) ([]int32, error) {
 	v, ok := line.Get("ids")
 	if !ok {
 		return nil, errors.New(`no "ids", give {"ids": [...]}`)
@@ -99,7 +99,7 @@ func tokens(key string, v any, least, vocab int) ([]int32, error) {
 }
 
 // Text is the line's string under key.
-func Text(line *jinja.Dict, key string) (string, error) {
+func Text(line *ordered.Dict, key string) (string, error) {
 	v, _ := line.Get(key)
 	s, ok := v.(string)
 	if !ok {
@@ -110,7 +110,7 @@ func Text(line *jinja.Dict, key string) (string, error) {
 
 // Prompt is the tokens that a line asks a model to continue: {"ids"}, {"prompt": text}, or {"messages"} (or messages
 // under "prompt") rendered up to the assistant's turn. l may be nil where lines are ids.
-func Prompt(line *jinja.Dict, l *Language, vocab int, now time.Time) ([]int32, error) {
+func Prompt(line *ordered.Dict, l *Language, vocab int, now time.Time) ([]int32, error) {
 	o := Options{Vocab: vocab, Now: now}
 	if l != nil {
 		o.Codec, o.Template = l, l.Template
@@ -120,7 +120,7 @@ func Prompt(line *jinja.Dict, l *Language, vocab int, now time.Time) ([]int32, e
 }
 
 // prompt is a line's prompt in tokens and as text; text is "" where nothing can decode ids.
-func (o Options) prompt(line *jinja.Dict) (ids []int32, text string, err error) {
+func (o Options) prompt(line *ordered.Dict) (ids []int32, text string, err error) {
 	_, isIDs := line.Get("ids")
 	v, isPrompt := line.Get("prompt")
 	messages, isMessages := line.Get("messages")
@@ -149,7 +149,7 @@ func (o Options) prompt(line *jinja.Dict) (ids []int32, text string, err error) 
 }
 
 // render writes messages as the model reads them, up to where its turn starts.
-func (o Options) render(line *jinja.Dict, messages any) (string, error) {
+func (o Options) render(line *ordered.Dict, messages any) (string, error) {
 	if o.Template == nil {
 		return "", errors.New("the model folder has no chat template, give a prompt")
 	}

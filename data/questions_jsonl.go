@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"io"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // LoadQuestions reads a file of one JSON object a line, each one of
@@ -31,7 +31,7 @@ func readQuestions(name string, r io.Reader, o Options) (*Questions, error) {
 		return nil, err
 	}
 	f := newFields(name, o, "prompt", "messages")
-	err = eachLine(name, r, func(n int, text []byte, d *jinja.Dict) error {
+	err = eachLine(name, r, func(n int, text []byte, d *ordered.Dict) error {
 		if err := f.read(n, d, "prompt", "messages", "tools", "chat_template_kwargs", "ids", "answer"); err != nil {
 			return err
 		}

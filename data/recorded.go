@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // Recorded is a completion as an engine sampled it: a log-probability for each of its tokens.
@@ -22,7 +22,7 @@ var (
 )
 
 // ReadRecorded reads a line, whose sequence fits a model of so many tokens and positions.
-func ReadRecorded(line *jinja.Dict, vocab, positions int) (r Recorded, err error) {
+func ReadRecorded(line *ordered.Dict, vocab, positions int) (r Recorded, err error) {
 	for _, part := range []struct {
 		names []string
 		read  func(key string, v any) error
@@ -52,7 +52,7 @@ func ReadRecorded(line *jinja.Dict, vocab, positions int) (r Recorded, err error
 }
 
 // oneOf is the line's value under the only one of some names that it has.
-func oneOf(line *jinja.Dict, names []string) (key string, value any, err error) {
+func oneOf(line *ordered.Dict, names []string) (key string, value any, err error) {
 	for _, name := range names {
 		v, ok := line.Get(name)
 		switch {
@@ -70,7 +70,7 @@ func oneOf(line *jinja.Dict, names []string) (key string, value any, err error) 
 }
 
 // readTemperature is the line's "temperature", or 1.
-func readTemperature(line *jinja.Dict) (float32, error) {
+func readTemperature(line *ordered.Dict) (float32, error) {
 	v, ok := line.Get("temperature")
 	if !ok {
 		return 1, nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // Template renders conversations as a model family writes them, by the Jinja template that came with the checkpoint.
@@ -153,14 +154,14 @@ func (t *Template) EndOfTurn() string {
 
 // Chat is what a template renders. Values are those of package jinja: ordered dicts, lists, strings.
 type Chat struct {
-	Messages []any       // dicts with role, content and what else the template knows
-	Tools    any         // list of tools, or nil
-	Kwargs   *jinja.Dict // further variables, such as enable_thinking; may be nil
+	Messages []any         // dicts with role, content and what else the template knows
+	Tools    any           // list of tools, or nil
+	Kwargs   *ordered.Dict // further variables, such as enable_thinking; may be nil
 }
 
 // Message is a turn of a conversation.
-func Message(role, content string) *jinja.Dict {
-	m := jinja.NewDict()
+func Message(role, content string) *ordered.Dict {
+	m := ordered.NewDict()
 	m.Set("role", role)
 	m.Set("content", content)
 	return m

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // conversations reads testdata/templates/conversations.json.
@@ -21,17 +21,17 @@ func conversations(t testing.TB) (chats []Chat) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := jinja.DecodeJSON(text)
+	list, err := ordered.Decode(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, x := range list.([]any) {
-		d := x.(*jinja.Dict)
+		d := x.(*ordered.Dict)
 		messages, _ := d.Get("messages")
 		c := Chat{Messages: messages.([]any)}
 		c.Tools, _ = d.Get("tools")
 		if kwargs, ok := d.Get("kwargs"); ok {
-			c.Kwargs = kwargs.(*jinja.Dict)
+			c.Kwargs = kwargs.(*ordered.Dict)
 		}
 		chats = append(chats, c)
 	}

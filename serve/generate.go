@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"lockstep/data"
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
@@ -58,7 +58,7 @@ type line struct {
 // returns the number of lines.
 func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, o Options, q Sampling) (int, error) {
 	var reqs []Request
-	err := data.EachLine(in, func(n int, d *jinja.Dict) error {
+	err := data.EachLine(in, func(n int, d *ordered.Dict) error {
 		prompt, err := data.Prompt(d, s.Language, s.Model.Vocab, time.Now())
 		if err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 
 	"lockstep/data"
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
@@ -135,7 +135,7 @@ func (v *ParityReport) note(b BadToken) {
 // what the lines say.
 func readRecordings(path string, m *model.Model, temperature float32) (batches [][]recording, err error) {
 	rows := parityRows
-	err = data.EachLine(path, func(n int, line *jinja.Dict) error {
+	err = data.EachLine(path, func(n int, line *ordered.Dict) error {
 		rec, err := data.ReadRecorded(line, m.Vocab, m.MaxLength)
 		if err != nil {
 			return err

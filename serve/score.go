@@ -7,7 +7,7 @@ import (
 	"unsafe"
 
 	"lockstep/data"
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
@@ -18,7 +18,7 @@ import (
 // number of sequences.
 func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string, logits bool) (int, error) {
 	var seqs [][]int32
-	err := data.EachLine(in, func(_ int, line *jinja.Dict) error {
+	err := data.EachLine(in, func(_ int, line *ordered.Dict) error {
 		ids, err := data.IDs(line, 1, m.Vocab)
 		if len(ids) > m.MaxLength {
 			return fmt.Errorf("%d tokens, the model has %d positions", len(ids), m.MaxLength)

@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/bits"
 	"strings"
+
+	"lockstep/data/ordered"
 )
 
 func unary(op string, x any) any {
@@ -242,15 +244,15 @@ func contains(list, x any) bool {
 			fail(0, "only a str can be in a str, not a %s", typeName(x))
 		}
 		return strings.Contains(l, s)
-	case *Dict:
+	case *ordered.Dict:
 		if _, ok := x.(undefined); ok {
 			return false
 		}
-		_, ok := l.Get(x)
+		_, ok := l.Get(key(x))
 		return ok
 	}
 	for _, y := range elements(list) {
-		if Equal(x, y) {
+		if equal(x, y) {
 			return true
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"lockstep/data/ordered"
 )
 
 // goldenCase is a line of testdata/cases.jsonl: a template with what jinja2 makes of it, or its error.
@@ -65,13 +67,13 @@ func readCases(t testing.TB) (map[string]any, []goldenCase) {
 	var cases []goldenCase
 	for lines.Scan() {
 		if len(vars) == 0 {
-			v, err := DecodeJSON(lines.Bytes())
+			v, err := ordered.Decode(lines.Bytes())
 			if err != nil {
 				t.Fatal(err)
 			}
-			given, _ := v.(*Dict).Get("vars")
-			for _, k := range given.(*Dict).Keys() {
-				vars[k.(string)], _ = given.(*Dict).Get(k)
+			given, _ := v.(*ordered.Dict).Get("vars")
+			for _, k := range given.(*ordered.Dict).Keys() {
+				vars[k.(string)], _ = given.(*ordered.Dict).Get(k)
 			}
 			continue
 		}

@@ -1,5 +1,7 @@
 package jinja
 
+import "lockstep/data/ordered"
+
 // eval computes an expression.
 func (r *run) eval(n node) any {
 	r.step()
@@ -13,9 +15,9 @@ func (r *run) eval(n node) any {
 	case *tupleNode:
 		return tuple(r.evalAll(n.items))
 	case *dictNode:
-		d := NewDict()
+		d := ordered.NewDict()
 		for i := range n.keys {
-			d.Set(r.eval(n.keys[i]), r.eval(n.values[i]))
+			d.Set(key(r.eval(n.keys[i])), r.eval(n.values[i]))
 		}
 		return d
 	case *unaryNode:
@@ -76,9 +78,9 @@ func (r *run) compare(n *compareNode) any {
 func holds(x any, op string, y any) bool {
 	switch op {
 	case "==":
-		return Equal(x, y)
+		return equal(x, y)
 	case "!=":
-		return !Equal(x, y)
+		return !equal(x, y)
 	case "in":
 		return contains(y, x)
 	case "not in":
@@ -111,7 +113,7 @@ func (r *run) attr(x any, name string) any {
 	if v, ok := attribute(x, name); ok {
 		return v
 	}
-	if d, ok := x.(*Dict); ok {
+	if d, ok := x.(*ordered.Dict); ok {
 		if v, ok := d.Get(name); ok {
 			return v
 		}
@@ -122,10 +124,10 @@ func (r *run) attr(x any, name string) any {
 // item is x[i]: the item, else the attribute of that name.
 func (r *run) item(x, i any) any {
 	mustBeDefined(x)
-	if d, ok := x.(*Dict); ok {
+	if d, ok := x.(*ordered.Dict); ok {
 		_, isList := sequence(i)
 		if _, unknown := i.(undefined); !isList && !unknown { // a list is no key, and neither is nothing
-			if v, ok := d.Get(i); ok {
+			if v, ok := d.Get(key(i)); ok {
 				return v
 			}
 		}

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"lockstep/data/ordered"
 )
 
 type filter func(r *run, x any, c call) any
@@ -97,8 +99,8 @@ func pairs(x any) any {
 	switch x := x.(type) {
 	case undefined:
 		return []any{}
-	case *Dict:
-		return x.items()
+	case *ordered.Dict:
+		return items(x)
 	}
 	fail(0, "items: a %s is no dict", typeName(x))
 	return nil

@@ -3,6 +3,8 @@ package jinja
 import (
 	"slices"
 	"strings"
+
+	"lockstep/data/ordered"
 )
 
 // fold makes text compare without regard to case, unless asked to.
@@ -29,7 +31,7 @@ func sortFilter(r *run, x any, c call) any {
 
 func dictSort(_ *run, x any, c call) any {
 	a := c.bind("dictsort", "case_sensitive?", "by?", "reverse?")
-	d, ok := x.(*Dict)
+	d, ok := x.(*ordered.Dict)
 	if !ok {
 		fail(0, "dictsort: a %s is no dict", typeName(x))
 	}
@@ -42,7 +44,7 @@ func dictSort(_ *run, x any, c call) any {
 	if truth(a.or(2, false)) {
 		sign = -1
 	}
-	list := d.items()
+	list := items(d)
 	slices.SortStableFunc(list, func(v, w any) int {
 		return sign * compare(fold(v.(tuple)[by], truth(a.or(0, false))), fold(w.(tuple)[by], truth(a.or(0, false))))
 	})
@@ -55,7 +57,7 @@ func unique(r *run, x any, c call) any {
 	get := r.getter(a.or(1, nil), nil)
 	seen, out := map[any]bool{}, []any{}
 	for _, v := range elements(x) {
-		h := hash(fold(get(v), truth(a.or(0, false))))
+		h, _ := ordered.Hash(key(fold(get(v), truth(a.or(0, false)))))
 		if !seen[h] {
 			seen[h] = true
 			out = append(out, v)

@@ -3,6 +3,8 @@ package jinja
 import (
 	"fmt"
 	"strings"
+
+	"lockstep/data/ordered"
 )
 
 // globals are the functions every template may call.
@@ -15,17 +17,17 @@ var globals = map[string]any{
 }
 
 // named is a dict of keyword arguments on top of a dict.
-func named(fn string, c call) *Dict {
-	d := NewDict()
+func named(fn string, c call) *ordered.Dict {
+	d := ordered.NewDict()
 	if len(c.list) > 1 {
 		fail(0, "%s takes at most one positional argument", fn)
 	}
 	if len(c.list) == 1 {
-		base, ok := c.list[0].(*Dict)
+		base, ok := c.list[0].(*ordered.Dict)
 		if !ok {
 			fail(0, "%s of a %s is not supported", fn, typeName(c.list[0]))
 		}
-		d = base.copy()
+		d = base.Clone()
 	}
 	for i, name := range c.names {
 		d.Set(name, c.named[i])
@@ -36,8 +38,8 @@ func named(fn string, c call) *Dict {
 func newNamespace(_ *run, c call) any {
 	ns := &namespace{vars: map[string]any{}}
 	d := named("namespace", c)
-	for i, k := range d.keys {
-		ns.vars[text(k)] = d.at(i)
+	for k, v := range d.All() {
+		ns.vars[text(k)] = v
 	}
 	return ns
 }

@@ -130,25 +130,6 @@ func TestLongChain(t *testing.T) {
 	}
 }
 
-func TestDecodeJSON(t *testing.T) {
-	v, err := DecodeJSON([]byte(`{"b": 1, "a": [2.0, 1e3, null, true, "x"], "b": {"z": 0, "y": -5}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := str(v), "{'b': {'z': 0, 'y': -5}, 'a': [2.0, 1000.0, None, True, 'x']}"; got != want {
-		t.Fatalf("%s, want %s", got, want)
-	}
-	for text, want := range map[string]string{
-		``: "unexpected EOF", `{"a":`: "unexpected EOF", `{} {}`: "more text", `[1,]`: "invalid character",
-		`1e999`:                "too large",
-		`99999999999999999999`: "too large", strings.Repeat("[", 1000): "nested",
-	} {
-		if _, err := DecodeJSON([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.20q: %v, want %q", text, err, want)
-		}
-	}
-}
-
 func FuzzTemplate(f *testing.F) {
 	vars, cases := readCases(f)
 	for _, c := range cases {

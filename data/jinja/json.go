@@ -1,100 +1,15 @@
 package jinja
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
+
+	"lockstep/data/ordered"
 )
-
-// DecodeJSON reads one JSON value into values of this package. Objects keep the order of their keys; a number without
-// point or exponent is an int.
-func DecodeJSON(text []byte) (any, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	v, err := decode(d, 0)
-	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("more text follows the JSON value")
-	}
-	return v, nil
-}
-
-func decode(d *json.Decoder, depth int) (any, error) {
-	if depth > maxDepth {
-		return nil, fmt.Errorf("JSON is nested more than %d deep", maxDepth)
-	}
-	t, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch t := t.(type) {
-	case json.Number:
-		return decodeNumber(t.String())
-	case json.Delim:
-		if t == '{' {
-			return decodeObject(d, depth)
-		}
-		return decodeArray(d, depth)
-	}
-	return t, nil // nil, bool or string
-}
-
-func decodeNumber(text string) (any, error) {
-	if !strings.ContainsAny(text, ".eE") {
-		i, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("number %.40s is too large", text)
-		}
-		return i, nil
-	}
-	f, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		return nil, fmt.Errorf("number %.40s is too large", text)
-	}
-	return f, nil
-}
-
-func decodeObject(d *json.Decoder, depth int) (any, error) {
-	obj := NewDict()
-	for d.More() {
-		key, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
-		v, err := decode(d, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		obj.Set(key, v)
-	}
-	_, err := d.Token()
-	return obj, err
-}
-
-func decodeArray(d *json.Decoder, depth int) (any, error) {
-	list := []any{}
-	for d.More() {
-		v, err := decode(d, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, v)
-	}
-	_, err := d.Token()
-	return list, err
-}
 
 // dumper is Python's json.dumps with its settings.
 type dumper struct {
@@ -151,7 +66,7 @@ func (d *dumper) value(v any, depth int) {
 		d.list(v, depth)
 	case tuple:
 		d.list(v, depth)
-	case *Dict:
+	case *ordered.Dict:
 		d.dict(v, depth)
 	default:
 		fail(0, "tojson: a %s is no JSON", typeName(v))
@@ -197,12 +112,12 @@ func (d *dumper) list(list []any, depth int) {
 	d.b.WriteByte(']')
 }
 
-func (d *dumper) dict(m *Dict, depth int) {
+func (d *dumper) dict(m *ordered.Dict, depth int) {
 	if m.Len() == 0 {
 		d.b.WriteString("{}")
 		return
 	}
-	keys := m.keys
+	keys := m.Keys()
 	if d.sort {
 		keys = slices.Clone(keys)
 		slices.SortStableFunc(keys, compare)

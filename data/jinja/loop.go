@@ -46,7 +46,7 @@ func (l *loop) attr(name string) any {
 		})
 	case "changed":
 		return function(func(_ *run, c call) any {
-			same := l.called && Equal(l.changed, c.list)
+			same := l.called && equal(l.changed, c.list)
 			l.changed, l.called = c.list, true
 			return !same
 		})

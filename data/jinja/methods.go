@@ -5,6 +5,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"lockstep/data/ordered"
+
 	"golang.org/x/text/cases"
 	"golang.org/x/text/language"
 )
@@ -19,7 +21,7 @@ func attribute(x any, name string) (any, bool) {
 		v := x.attr(name)
 		_, none := v.(undefined)
 		return v, !none
-	case *Dict:
+	case *ordered.Dict:
 		if m, ok := dictMethods[name]; ok {
 			return function(func(_ *run, c call) any { return m(x, c) }), true
 		}
@@ -54,25 +56,25 @@ func forbidden(typ, name string) function {
 	}
 }
 
-var dictMethods = map[string]func(d *Dict, c call) any{
-	"get": func(d *Dict, c call) any {
+var dictMethods = map[string]func(d *ordered.Dict, c call) any{
+	"get": func(d *ordered.Dict, c call) any {
 		a := c.bind("get", "key", "default?")
-		if v, ok := d.Get(a[0]); ok {
+		if v, ok := d.Get(key(a[0])); ok {
 			return v
 		}
 		return a.or(1, nil)
 	},
-	"items":  func(d *Dict, c call) any { c.bind("items"); return view{"dict_items", d.items()} },
-	"keys":   func(d *Dict, c call) any { c.bind("keys"); return view{"dict_keys", elements(d)} },
-	"values": func(d *Dict, c call) any { c.bind("values"); return view{"dict_values", d.list()} },
-	"copy":   func(d *Dict, c call) any { c.bind("copy"); return d.copy() },
+	"items":  func(d *ordered.Dict, c call) any { c.bind("items"); return view{"dict_items", items(d)} },
+	"keys":   func(d *ordered.Dict, c call) any { c.bind("keys"); return view{"dict_keys", elements(d)} },
+	"values": func(d *ordered.Dict, c call) any { c.bind("values"); return view{"dict_values", values(d)} },
+	"copy":   func(d *ordered.Dict, c call) any { c.bind("copy"); return d.Clone() },
 }
 
 func listMethod(list []any, name string) (any, bool) {
 	find := func(x any) (at, n int) {
 		at = -1
 		for i, y := range list {
-			if Equal(x, y) {
+			if equal(x, y) {
 				n++
 				if at < 0 {
 					at = i

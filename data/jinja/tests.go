@@ -3,6 +3,8 @@ package jinja
 import (
 	"unicode"
 	"unicode/utf8"
+
+	"lockstep/data/ordered"
 )
 
 type test func(r *run, x any, c call) bool
@@ -19,22 +21,22 @@ var tests = map[string]test{
 	"float":     is("float", func(x any) bool { _, ok := x.(float64); return ok }),
 	"number":    is("number", func(x any) bool { _, _, _, ok := number(x); return ok }),
 	"string":    is("string", func(x any) bool { _, ok := x.(string); return ok }),
-	"mapping":   is("mapping", func(x any) bool { _, ok := x.(*Dict); return ok }),
+	"mapping":   is("mapping", func(x any) bool { _, ok := x.(*ordered.Dict); return ok }),
 	"callable":  is("callable", isCallable),
 	"sequence":  is("sequence", isSequence),
 	"iterable":  is("iterable", func(x any) bool { _, ok := x.(view); return ok || isSequence(x) }),
 	"lower":     is("lower", func(x any) bool { return cased(str(x), unicode.IsLower) }),
 	"upper":     is("upper", func(x any) bool { return cased(str(x), unicode.IsUpper) }),
-	"odd":       is("odd", func(x any) bool { return Equal(arithmetic("%", x, int64(2)), int64(1)) }),
-	"even":      is("even", func(x any) bool { return Equal(arithmetic("%", x, int64(2)), int64(0)) }),
+	"odd":       is("odd", func(x any) bool { return equal(arithmetic("%", x, int64(2)), int64(1)) }),
+	"even":      is("even", func(x any) bool { return equal(arithmetic("%", x, int64(2)), int64(0)) }),
 	"divisibleby": func(_ *run, x any, c call) bool {
 		by := c.bind("divisibleby", "num")[0]
-		return Equal(arithmetic("%", x, by), int64(0))
+		return equal(arithmetic("%", x, by), int64(0))
 	},
 	"in": func(_ *run, x any, c call) bool { return contains(c.bind("in", "seq")[0], x) },
 	"sameas": func(_ *run, x any, c call) bool {
 		y := c.bind("sameas", "other")[0]
-		return typeName(x) == typeName(y) && Equal(x, y)
+		return typeName(x) == typeName(y) && equal(x, y)
 	},
 	"filter": func(_ *run, x any, c call) bool { c.bind("filter"); _, ok := filters[text(x)]; return ok },
 	"eq":     relation("=="), "equalto": relation("=="),
@@ -66,7 +68,7 @@ func relation(op string) test {
 // isSequence: strings, lists, tuples and dicts are sequences to jinja2, and so is undefined.
 func isSequence(x any) bool {
 	switch x.(type) {
-	case string, []any, tuple, *Dict, undefined:
+	case string, []any, tuple, *ordered.Dict, undefined:
 		return true
 	}
 	return false

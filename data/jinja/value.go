@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"lockstep/data/ordered"
 )
 
 type (
@@ -44,7 +46,7 @@ func typeName(v any) string {
 		return "list"
 	case tuple:
 		return "tuple"
-	case *Dict:
+	case *ordered.Dict:
 		return "dict"
 	case view:
 		return v.name
@@ -77,7 +79,7 @@ func truth(v any) bool {
 		return len(v) > 0
 	case tuple:
 		return len(v) > 0
-	case *Dict:
+	case *ordered.Dict:
 		return v.Len() > 0
 	case view:
 		return len(v.items) > 0
@@ -132,8 +134,8 @@ func elements(v any) []any {
 			list = append(list, string(r))
 		}
 		return list
-	case *Dict:
-		return slices.Clone(v.keys)
+	case *ordered.Dict:
+		return slices.Clone(v.Keys())
 	case view:
 		return v.items
 	}
@@ -149,7 +151,7 @@ func length(v any) int {
 	switch v := v.(type) {
 	case string:
 		return utf8.RuneCountInString(v)
-	case *Dict:
+	case *ordered.Dict:
 		return v.Len()
 	case view:
 		return len(v.items)
@@ -163,40 +165,31 @@ func length(v any) int {
 	return len(list)
 }
 
-// Equal is Python's ==.
-func Equal(a, b any) bool { return equalTo(a, b, 0) }
+// equal is Python's ==.
+func equal(a, b any) bool { return equalTo(a, b, 0) }
 
 func equalTo(a, b any, depth int) bool {
 	if depth > maxDepth {
 		fail(0, "values nested more than %d deep", maxDepth)
 	}
-	if _, x, xInt, ok := number(a); ok {
-		_, y, yInt, ok := number(b)
-		if ok && xInt && yInt {
-			i, _, _, _ := number(a)
-			j, _, _, _ := number(b)
-			return i == j
-		}
-		return ok && x == y
+	if h, ok := ordered.Hash(a); ok {
+		g, both := ordered.Hash(b)
+		return both && h == g
 	}
+	inner := func(x, y any) bool { return equalTo(x, y, depth+1) }
 	switch a := a.(type) {
-	case nil:
-		return b == nil
 	case undefined:
 		_, ok := b.(undefined)
 		return ok
-	case string:
-		s, ok := b.(string)
-		return ok && a == s
 	case []any:
 		l, ok := b.([]any)
-		return ok && slices.EqualFunc(a, l, func(x, y any) bool { return equalTo(x, y, depth+1) })
+		return ok && slices.EqualFunc(a, l, inner)
 	case tuple:
 		l, ok := b.(tuple)
-		return ok && slices.EqualFunc(a, l, func(x, y any) bool { return equalTo(x, y, depth+1) })
-	case *Dict:
-		d, ok := b.(*Dict)
-		return ok && a.equal(d, depth+1)
+		return ok && slices.EqualFunc(a, l, inner)
+	case *ordered.Dict:
+		d, ok := b.(*ordered.Dict)
+		return ok && a.EqualFunc(d, inner)
 	case *namespace:
 		return b == any(a)
 	case *loop:
@@ -222,7 +215,7 @@ func compare(a, b any) int {
 	if l, ok := sequence(a); ok && typeName(a) == typeName(b) {
 		m, _ := sequence(b)
 		for k := range min(len(l), len(m)) {
-			if !Equal(l[k], m[k]) {
+			if !equal(l[k], m[k]) {
 				return compare(l[k], m[k])
 			}
 		}
@@ -277,8 +270,8 @@ func writeRepr(b *strings.Builder, v any, depth int) {
 		writeItems(b, "[", v, "]", depth)
 	case tuple:
 		writeItems(b, "(", v, map[bool]string{true: ",)", false: ")"}[len(v) == 1], depth)
-	case *Dict:
-		v.writeRepr(b, depth)
+	case *ordered.Dict:
+		writeDict(b, v, depth)
 	case view:
 		writeItems(b, v.name+"([", v.items, "])", depth)
 	default:
@@ -296,6 +289,21 @@ func writeItems(b *strings.Builder, open string, list []any, end string, depth i
 		writeRepr(b, x, depth+1)
 	}
 	b.WriteString(end)
+}
+
+func writeDict(b *strings.Builder, d *ordered.Dict, depth int) {
+	b.WriteByte('{')
+	first := true
+	for k, v := range d.All() {
+		if !first {
+			b.WriteString(", ")
+		}
+		first = false
+		writeRepr(b, k, depth+1)
+		b.WriteString(": ")
+		writeRepr(b, v, depth+1)
+	}
+	b.WriteByte('}')
 }
 
 // bounded gives up on strings that grow out of bounds.

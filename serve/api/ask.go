@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"lockstep/data"
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 	"lockstep/serve"
 )
 
@@ -37,7 +37,7 @@ type ask struct {
 func (s *Server) sampled(f *form) *ask {
 	a := &ask{n: int(f.integer("n", 1, 1, mostSamples)), stops: f.texts("stop"), stream: f.flag("stream"),
 		ids: f.flag("return_token_ids") || s.served.Language == nil}
-	if o, ok := f.get("stream_options").(*jinja.Dict); ok {
+	if o, ok := f.get("stream_options").(*ordered.Dict); ok {
 		inner := &form{d: o, known: map[string]bool{}}
 		a.usage = inner.flag("include_usage")
 		if err := inner.err(); err != nil {
@@ -84,7 +84,7 @@ func (s *Server) plain(f *form) {
 	f.only("repetition_penalty", "penalties are not supported", int64(1), 1.0)
 	f.only("min_p", "min_p is not supported", int64(0), 0.0)
 	f.only("min_tokens", "min_tokens is not supported", int64(0))
-	f.only("logit_bias", "biases are not supported", jinja.NewDict())
+	f.only("logit_bias", "biases are not supported", ordered.NewDict())
 	f.ignore("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "priority")
 }
 
@@ -131,7 +131,7 @@ func isToken(v any) bool { _, ok := v.(int64); return ok }
 // conversation reads a request of /v1/chat/completions.
 func (s *Server) conversation(f *form) (*ask, error) {
 	a := s.sampled(f)
-	line := jinja.NewDict()
+	line := ordered.NewDict()
 	for _, name := range []string{"messages", "tools", "chat_template_kwargs"} {
 		if v := f.get(name); v != nil {
 			line.Set(name, v)
@@ -153,7 +153,7 @@ func (s *Server) conversation(f *form) (*ask, error) {
 	}
 	f.only("tool_choice", "a call of a tool cannot be forced; what the model writes to call one is in the text", "none",
 		"auto")
-	text := jinja.NewDict()
+	text := ordered.NewDict()
 	text.Set("type", "text")
 	f.only("response_format", "answers cannot be held to a format", text)
 	f.ignore("parallel_tool_calls")

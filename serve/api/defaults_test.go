@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"lockstep/data"
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 	"lockstep/model"
 	"lockstep/serve"
 )
@@ -37,11 +37,11 @@ func TestSamplingDefaults(t *testing.T) {
 			`"prompt": "a"`: s.completion, `"messages": [{"role": "user", "content": "a"}]`: s.conversation,
 		} {
 			text := "{" + name + k.request + "}"
-			d, err := jinja.DecodeJSON([]byte(text))
+			d, err := ordered.Decode([]byte(text))
 			if err != nil {
 				t.Fatal(err)
 			}
-			a, err := read(&form{d: d.(*jinja.Dict), known: map[string]bool{}})
+			a, err := read(&form{d: d.(*ordered.Dict), known: map[string]bool{}})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"lockstep/data"
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 	"lockstep/serve"
 )
 
@@ -63,7 +63,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.ignore("model")
-	line := jinja.NewDict()
+	line := ordered.NewDict()
 	for _, name := range []string{"prompt", "messages", "tools", "chat_template_kwargs"} {
 		if v := f.get(name); v != nil {
 			line.Set(name, v)

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"slices"
 
-	"lockstep/data/jinja"
+	"lockstep/data/ordered"
 )
 
 // fault is a request that is refused.
@@ -26,7 +26,7 @@ const mostBody = 16 << 20
 // form reads the fields of a request's JSON object, null ones as if they were not there. It keeps the first fault; what
 // nobody has read is one too.
 type form struct {
-	d     *jinja.Dict
+	d     *ordered.Dict
 	known map[string]bool
 	fault *fault
 }
@@ -36,11 +36,11 @@ func readForm(w http.ResponseWriter, r *http.Request) (*form, error) {
 	if err != nil {
 		return nil, &fault{status: http.StatusRequestEntityTooLarge, message: fmt.Sprintf("the body: %v", err)}
 	}
-	v, err := jinja.DecodeJSON(body)
+	v, err := ordered.Decode(body)
 	if err != nil {
 		return nil, bad("", "the body is no JSON: %v", err)
 	}
-	d, ok := v.(*jinja.Dict)
+	d, ok := v.(*ordered.Dict)
 	if !ok {
 		return nil, bad("", "the body is no JSON object")
 	}
@@ -144,7 +144,7 @@ func (f *form) tokens(name string, v any) []int32 {
 
 // only refuses a field whose value is none of those, which ask for what happens anyway.
 func (f *form) only(name, why string, values ...any) {
-	if v := f.get(name); v != nil && !slices.ContainsFunc(values, func(x any) bool { return jinja.Equal(v, x) }) {
+	if v := f.get(name); v != nil && !slices.ContainsFunc(values, func(x any) bool { return ordered.Equal(v, x) }) {
 		f.refuse(name, "%s", why)
 	}
 }
