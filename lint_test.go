@@ -166,6 +166,37 @@ func TestMayImport(t *testing.T) {
 	}
 }
 
+// rooms are the packages of a folder from the top down, as layers are: each may import those of later lines alone.
+// Tests may use any that has no way back into theirs.
+var rooms = [][]string{
+	{"train/bench"}, {"train"}, {"train/plan", "train/report"}, {"train/setup"}, {"train/trainer", "train/runlog"},
+	{"train/testshape"},
+}
+
+func TestRooms(t *testing.T) {
+	room := func(folder string) int {
+		return slices.IndexFunc(rooms, func(l []string) bool { return slices.Contains(l, folder) })
+	}
+	for _, s := range sources(t) {
+		from := room(s.folder())
+		if from < 0 {
+			if owner(s.folder()) == "train" {
+				t.Errorf("%s: package %s has no place among rooms: add it to lint_test.go", s.name, s.folder())
+			}
+			continue
+		}
+		if s.test() {
+			continue
+		}
+		for _, name := range imports(s) {
+			folder, ours := strings.CutPrefix(name, "lockstep/")
+			if to := room(folder); ours && to >= 0 && to <= from {
+				t.Errorf("%s: imports %s, which is not below %s", s.name, name, s.folder())
+			}
+		}
+	}
+}
+
 func TestTopLevel(t *testing.T) {
 	for _, name := range tracked(t) {
 		if first := owner(name); !slices.Contains(topLevel, first) {

@@ -27,6 +27,10 @@ import (
 	"lockstep/serve"
 	"lockstep/serve/api"
 	"lockstep/train"
+	"lockstep/train/bench"
+	"lockstep/train/plan"
+	"lockstep/train/report"
+	"lockstep/train/setup"
 )
 
 func main() {
@@ -609,7 +613,7 @@ func verifyCommand() *cobra.Command {
 				return rep.Err()
 			}
 			if len(args) == 1 {
-				return train.OnShape(args[0], append(set, t.settings(c)...), kernels.Break(broken), prove)
+				return setup.OnShape(args[0], append(set, t.settings(c)...), kernels.Break(broken), prove)
 			}
 			return t.open(kernels.Break(broken), func(r *parallel.Rank, m *serve.Served) error {
 				return prove(r, m.Model)
@@ -719,7 +723,7 @@ func reportCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			r, err := train.ReadReport(args)
+			r, err := report.Read(args)
 			if err != nil {
 				return err
 			}
@@ -746,15 +750,15 @@ func reportCommand() *cobra.Command {
 }
 
 // stepFlags choose the micro-batch that a peak of memory is told for.
-func stepFlags(c *cobra.Command) *train.StepSize {
-	size, f := train.DefaultStepSize(), c.Flags()
+func stepFlags(c *cobra.Command) *plan.StepSize {
+	size, f := plan.DefaultStepSize(), c.Flags()
 	f.IntVar(&size.MicroBatch, "micro-batch", size.MicroBatch, "packs of a micro-batch, for the peak of memory")
 	f.IntVar(&size.Rows, "rows", size.Rows, "tokens of a pack, for the peak of memory")
 	return &size
 }
 
 func inspectCommand() *cobra.Command {
-	var size *train.StepSize
+	var size *plan.StepSize
 	c := &cobra.Command{
 		Use:   "inspect DIR",
 		Short: "Say what a model folder holds and what it takes to train it",
@@ -764,7 +768,7 @@ func inspectCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			peaks, err := train.Peaks(*size, "model.path="+args[0])
+			peaks, err := plan.Peaks(*size, "model.path="+args[0])
 			if err == nil {
 				fmt.Printf("%s\n%s", s, peaks)
 			}
@@ -776,7 +780,7 @@ func inspectCommand() *cobra.Command {
 }
 
 func shapesCommand() *cobra.Command {
-	var size *train.StepSize
+	var size *plan.StepSize
 	c := &cobra.Command{
 		Use:   "shapes [MODEL]",
 		Short: "List the catalogue of published models, or say what one is and what it takes to train it",
@@ -788,9 +792,9 @@ func shapesCommand() *cobra.Command {
 			"model.config.num_hidden_layers=2",
 		Args: atMostOne,
 		RunE: func(_ *cobra.Command, args []string) error {
-			say := train.Catalogue
+			say := plan.Catalogue
 			if len(args) == 1 {
-				say = func() (string, error) { return train.Describe(args[0], *size) }
+				say = func() (string, error) { return plan.Describe(args[0], *size) }
 			}
 			text, err := say()
 			fmt.Print(text)
@@ -808,7 +812,7 @@ func benchCommand() *cobra.Command {
 }
 
 func benchCPUCommand() *cobra.Command {
-	o := train.BenchOptions{Out: os.Stdout}
+	o := bench.Options{Out: os.Stdout}
 	var set []string
 	c := &cobra.Command{
 		Use:   "cpu SHAPE.toml",
@@ -824,14 +828,14 @@ func benchCPUCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return train.BenchCPU(c.Context(), s, o)
+			return bench.CPU(c.Context(), s, o)
 		},
 	}
 	benchFlags(c, &o, &set, 30, 500*time.Millisecond)
 	return c
 }
 
-func benchFlags(c *cobra.Command, o *train.BenchOptions, set *[]string, steps int, each time.Duration) {
+func benchFlags(c *cobra.Command, o *bench.Options, set *[]string, steps int, each time.Duration) {
 	f := c.Flags()
 	f.IntVar(&o.Steps, "steps", steps, "optimizer steps to time")
 	f.DurationVar(&o.Each, "each", each, "time for each kernel")
@@ -840,7 +844,7 @@ func benchFlags(c *cobra.Command, o *train.BenchOptions, set *[]string, steps in
 }
 
 func benchCUDACommand() *cobra.Command {
-	o := train.BenchOptions{Out: os.Stdout}
+	o := bench.Options{Out: os.Stdout}
 	var set []string
 	c := &cobra.Command{
 		Use:   "cuda [SHAPE.toml]",
@@ -854,13 +858,13 @@ func benchCUDACommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			set := append(set, "device.kind=cuda")
 			if len(args) == 0 {
-				return train.BenchKernels(c.Context(), o)
+				return bench.Kernels(c.Context(), o)
 			}
 			s, err := configs.Load(args[0], set)
 			if err != nil {
 				return err
 			}
-			return train.BenchCUDA(c.Context(), s, o)
+			return bench.CUDA(c.Context(), s, o)
 		},
 	}
 	benchFlags(c, &o, &set, 5, 200*time.Millisecond)
@@ -868,7 +872,7 @@ func benchCUDACommand() *cobra.Command {
 }
 
 func benchRolloutCommand() *cobra.Command {
-	o := train.RolloutOptions{Prompt: train.Span{Low: 64, High: 512}, New: train.Span{Low: 64, High: 1024},
+	o := bench.RolloutOptions{Prompt: bench.Span{Low: 64, High: 512}, New: bench.Span{Low: 64, High: 1024},
 		Out: os.Stdout}
 	var set []string
 	c := &cobra.Command{
@@ -895,7 +899,7 @@ func benchRolloutCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return train.BenchRollout(c.Context(), s, o)
+			return bench.Rollout(c.Context(), s, o)
 		},
 	}
 	f := c.Flags()
@@ -912,7 +916,7 @@ func benchRolloutCommand() *cobra.Command {
 }
 
 func benchRecomputeCommand() *cobra.Command {
-	o := train.BenchOptions{Each: time.Second, Out: os.Stdout}
+	o := bench.Options{Each: time.Second, Out: os.Stdout}
 	var set []string
 	c := &cobra.Command{
 		Use:   "recompute SHAPE.toml",
@@ -928,7 +932,7 @@ func benchRecomputeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return train.BenchRecompute(c.Context(), s, o)
+			return bench.Recompute(c.Context(), s, o)
 		},
 	}
 	c.Flags().IntVar(&o.Steps, "steps", 5, "optimizer steps to time")
@@ -937,7 +941,7 @@ func benchRecomputeCommand() *cobra.Command {
 }
 
 func benchRLCommand() *cobra.Command {
-	o := train.RLOptions{Prompt: train.Span{Low: 64, High: 512}, New: train.Span{Low: 64, High: 1024}, Out: os.Stdout}
+	o := bench.RLOptions{Prompt: bench.Span{Low: 64, High: 512}, New: bench.Span{Low: 64, High: 1024}, Out: os.Stdout}
 	var set []string
 	c := &cobra.Command{
 		Use:   "rl SHAPE.toml",
@@ -957,7 +961,7 @@ func benchRLCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return train.BenchRL(c.Context(), s, o)
+			return bench.RL(c.Context(), s, o)
 		},
 	}
 	f := c.Flags()

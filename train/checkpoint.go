@@ -15,6 +15,8 @@ import (
 
 	"lockstep/data"
 	"lockstep/model"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
 )
 
 // state is what a checkpoint holds besides tensors. Files are the SHA-256 of every other file, by path inside the
@@ -49,7 +51,7 @@ func saveCheckpoint(m *model.Model, l *data.Language, dir, base string, st state
 		if err := os.Mkdir(filepath.Join(tmp, weightsDir), 0o755); err != nil {
 			return err
 		}
-		if err := saveWeights(m, l, filepath.Join(tmp, weightsDir), base); err != nil {
+		if err := setup.SaveModel(m, l, filepath.Join(tmp, weightsDir), base); err != nil {
 			return err
 		}
 		if err := data.WriteSafetensors(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(), nil); err != nil {
@@ -58,7 +60,7 @@ func saveCheckpoint(m *model.Model, l *data.Language, dir, base string, st state
 		if st.Files, err = sums(tmp); err != nil {
 			return err
 		}
-		return writeJSON(filepath.Join(tmp, stateFile), st)
+		return runlog.WriteJSON(filepath.Join(tmp, stateFile), st)
 	})
 }
 
@@ -75,20 +77,6 @@ func atomicDir(dir string, write func(tmp string) error) error {
 		return err
 	}
 	return replaceDir(tmp, dir)
-}
-
-// saveWeights writes what other tools load: the model's folder, or the adapter's.
-func saveWeights(m *model.Model, l *data.Language, dir, base string) error {
-	if m.LoRA != nil {
-		return m.SaveAdapter(dir, base)
-	}
-	if err := m.SaveFolder(dir, base); err != nil {
-		return err
-	}
-	if l == nil {
-		return nil
-	}
-	return l.Save(dir)
 }
 
 // replaceDir renames a complete folder to its final name; one that stands there gives way.
@@ -233,11 +221,4 @@ func restoreWeights(m *model.Model, dir string) error {
 		return m.LoadAdapter(weights)
 	}
 	return m.Load(weights)
-}
-
-func writeFile(path string, text []byte) error {
-	return data.AtomicFile(path, func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"lockstep/data"
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
 
 // A checkpoint with another bit than when it was written is not read: a run goes on from the one before, says so, and
@@ -120,7 +122,7 @@ func TestDueSteps(t *testing.T) {
 // the stage starts from. The masters of bf16 weights are there.
 func TestStartCheckpoint(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	set := append(tinyRL(), "warm_start.steps=2", "run.steps=1", "model.dtype=bf16", "data.eval_samples=0")
+	set := append(testshape.RL(), "warm_start.steps=2", "run.steps=1", "model.dtype=bf16", "data.eval_samples=0")
 	if _, err := runTiny(t, out, false, set...); err != nil {
 		t.Fatal(err)
 	}
@@ -153,24 +155,23 @@ func TestStartCheckpoint(t *testing.T) {
 // it left half-written too.
 func TestCutEpisodes(t *testing.T) {
 	dir := t.TempDir()
-	if err := cutEpisodes(dir, 3); err != nil || !errors.Is(eachEpisode(dir, nil), os.ErrNotExist) {
+	if err := runlog.CutEpisodes(dir, 3); err != nil || !errors.Is(runlog.EachEpisode(dir, nil), os.ErrNotExist) {
 		t.Fatalf("a run without answers: %v", err)
 	}
-	made := func(step, asked int) *group {
-		return &group{Episodes: []episode{
-			{Step: step, Asked: asked, Prompt: []int32{1}, IDs: []int32{2}, LogProbs: []float32{-1},
-				Versions: []int{0}}}}
+	made := func(step, asked int) *runlog.Episode {
+		return &runlog.Episode{Step: step, Asked: asked, Prompt: []int32{1}, IDs: []int32{2}, LogProbs: []float32{-1},
+			Versions: []int{0}}
 	}
 	for step := 1; step <= 4; step++ {
-		if err := appendEpisodes(dir, []*group{made(step, 2*step), made(step, 2*step+1)}); err != nil {
+		if err := runlog.AppendEpisodes(dir, []*runlog.Episode{made(step, 2*step), made(step, 2*step+1)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	path := filepath.Join(dir, episodesFile)
+	path := filepath.Join(dir, runlog.EpisodesFile)
 	whole := readBytes(t, path)
 	writeText(t, path, whole+strings.TrimSpace(whole)[:17])
 	for _, step := range []int{3, 3, 2, 0} {
-		if err := cutEpisodes(dir, step); err != nil {
+		if err := runlog.CutEpisodes(dir, step); err != nil {
 			t.Fatal(err)
 		}
 		want := strings.Join(strings.SplitAfter(whole, "\n")[:2*step], "")

@@ -6,21 +6,23 @@ import (
 
 	"lockstep/data"
 	"lockstep/serve"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
 )
 
 // group is the answers to one prompt.
 type group struct {
-	Asked    int       `json:"asked"`   // number of the prompt in the run, from 0
-	Started  int       `json:"started"` // version of the weights when it was asked
-	Missing  int       `json:"missing"` // answers that are not complete
-	Judged   bool      `json:"judged"`
-	Episodes []episode `json:"episodes"`
+	Asked    int              `json:"asked"`   // number of the prompt in the run, from 0
+	Started  int              `json:"started"` // version of the weights when it was asked
+	Missing  int              `json:"missing"` // answers that are not complete
+	Judged   bool             `json:"judged"`
+	Episodes []runlog.Episode `json:"episodes"`
 }
 
 // collector keeps a rollout engine busy and hands out complete groups. All of it is in order and by number: what it
 // hands out depends on the weights alone, and with stale answers on the engine's size too, but never on time.
 type collector struct {
-	*exam
+	*setup.Exam
 	engine    *serve.Engine
 	speak     func(ids []int32, finish serve.FinishReason) string
 	request   serve.Request // what all have in common
@@ -85,7 +87,7 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 
 // ask puts the next prompt's group into the engine.
 func (c *collector) ask() error {
-	n := c.exam.Len()
+	n := c.Exam.Len()
 	if epoch := c.Asked / n; c.order.list == nil || c.order.epoch != epoch {
 		c.order = collectorOrder{epoch, data.Order(c.seed, epoch, n)}
 	}
@@ -93,11 +95,11 @@ func (c *collector) ask() error {
 	g := &group{Asked: c.Asked, Started: c.Version, Missing: c.size}
 	for i := range c.size {
 		q := c.request
-		q.ID, q.Prompt = uint64(c.Asked)*uint64(c.size)+uint64(i), c.exam.Prompt(question)
+		q.ID, q.Prompt = uint64(c.Asked)*uint64(c.size)+uint64(i), c.Exam.Prompt(question)
 		if err := c.engine.Submit(int(q.ID), q); err != nil {
 			return fmt.Errorf("question %d: %w", question, err)
 		}
-		g.Episodes = append(g.Episodes, episode{Asked: c.Asked, Question: question, Sample: i, Prompt: q.Prompt,
+		g.Episodes = append(g.Episodes, runlog.Episode{Asked: c.Asked, Question: question, Sample: i, Prompt: q.Prompt,
 			Temperature: q.Temperature})
 	}
 	c.Groups = append(c.Groups, g)
@@ -142,7 +144,7 @@ func (c *collector) overdue() bool {
 // judgeAll asks for the rewards of all complete groups that have none.
 func (c *collector) judgeAll(ctx context.Context) error {
 	var asked []data.Answer
-	var places []*episode
+	var places []*runlog.Episode
 	for _, g := range c.Groups {
 		if g.Missing > 0 || g.Judged {
 			continue
@@ -150,10 +152,10 @@ func (c *collector) judgeAll(ctx context.Context) error {
 		g.Judged = true
 		for i := range g.Episodes {
 			e := &g.Episodes[i]
-			asked, places = append(asked, c.exam.Answer(e.Question, e.Text)), append(places, e)
+			asked, places = append(asked, c.Exam.Answer(e.Question, e.Text)), append(places, e)
 		}
 	}
-	rewards, err := c.judge.Rewards(ctx, asked)
+	rewards, err := c.Judge.Rewards(ctx, asked)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,10 @@ package train
 import (
 	"slices"
 	"testing"
+
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
+	"lockstep/train/testshape"
 )
 
 // An answer in the making is overdue when the step after the next update would find it older than is allowed.
@@ -45,7 +49,7 @@ func TestLeaveOut(t *testing.T) {
 	made := func(judged bool, rewards ...float64) *group {
 		g := &group{Judged: judged}
 		for _, r := range rewards {
-			g.Episodes = append(g.Episodes, episode{Reward: r})
+			g.Episodes = append(g.Episodes, runlog.Episode{Reward: r})
 		}
 		return g
 	}
@@ -65,13 +69,13 @@ func TestLeaveOut(t *testing.T) {
 // What the engine is asked follows from the shape: answers have seed and temperature of their own, not those of the
 // order of prompts and of evaluations.
 func TestCollectorRequest(t *testing.T) {
-	s, err := parseTiny(append(tinyRL(), "rollout.seed=5", "run.seed=3", "rl.temperature=0.75",
+	s, err := testshape.Parse(append(testshape.RL(), "rollout.seed=5", "run.seed=3", "rl.temperature=0.75",
 		"rollout.temperature=0.5",
 		"rollout.top_p=0.5", "rl.staleness=7", "rl.minibatches=2", "rl.epochs=2"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := (&job{s: s, corpus: &corpus{asked: &exam{}}}).newCollector()
+	c := (&job{s: s, corpus: &setup.Corpus{Asked: &setup.Exam{}}}).newCollector()
 	q := c.request
 	if q.Seed != 5 || c.seed != 3 || q.Temperature != 0.75 || q.TopP != 1 || q.TopK != 0 || q.MaxTokens != 24 {
 		t.Errorf("request %+v, order of seed %d", q, c.seed)

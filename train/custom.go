@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"lockstep/optim"
+	"lockstep/train/runlog"
+	"lockstep/train/trainer"
 )
 
 // customAnswer is a line that a program with a loss of its own reads: an answer under the weights that are trained.
@@ -31,7 +33,7 @@ type customGradients struct {
 
 // differentiate has a program differentiate its loss over a batch: one pass gives it the log-probabilities, a second
 // takes its derivatives (the two passes of Tinker's forward_backward_custom).
-func (l *learner) differentiate(ctx context.Context, batch []lesson, episodes []*episode) error {
+func (l *learner) differentiate(ctx context.Context, batch []trainer.Sample, episodes []*runlog.Episode) error {
 	var in bytes.Buffer
 	enc, tokens := json.NewEncoder(&in), 0
 	lengths := make([]int, len(batch))
@@ -40,7 +42,9 @@ func (l *learner) differentiate(ctx context.Context, batch []lesson, episodes []
 	}
 	weights := optim.Aggregate(l.settings.Aggregate, lengths, l.maxTokens)
 	logprobs := make([][]float32, len(batch))
-	each(l.t.r, l.t.m, l.packRows, batch, func(i int, logprob []float32) { logprobs[i] = logprob })
+	trainer.EachLogProb(l.t.Rank, l.t.Model, l.packRows, batch, func(i int, logprob []float32) {
+		logprobs[i] = logprob
+	})
 	for i, e := range episodes {
 		a := customAnswer{Question: e.Question, Sample: e.Sample, Reward: e.Reward, Advantage: e.Advantage,
 			Weight: weights[i], IDs: e.IDs, LogProbs: logprobs[i][len(e.Prompt)-1:], Rollout: e.LogProbs}
@@ -59,7 +63,7 @@ func (l *learner) differentiate(ctx context.Context, batch []lesson, episodes []
 }
 
 // given reads the derivatives of a batch.
-func (l *learner) given(out []byte, batch []lesson, episodes []*episode) error {
+func (l *learner) given(out []byte, batch []trainer.Sample, episodes []*runlog.Episode) error {
 	dec := json.NewDecoder(bytes.NewReader(out))
 	l.customLoss = 0
 	for i, e := range episodes {
@@ -73,8 +77,8 @@ func (l *learner) given(out []byte, batch []lesson, episodes []*episode) error {
 			return fmt.Errorf("answer %d of %d has %d tokens and got %d gradients", i+1, len(episodes), len(e.IDs),
 				len(g.Gradients))
 		}
-		batch[i].derivative = make([]float32, len(batch[i].IDs))
-		copy(batch[i].derivative[len(e.Prompt)-1:], g.Gradients)
+		batch[i].Derivative = make([]float32, len(batch[i].IDs))
+		copy(batch[i].Derivative[len(e.Prompt)-1:], g.Gradients)
 		l.customLoss += g.Loss
 	}
 	if dec.More() {

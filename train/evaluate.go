@@ -8,27 +8,30 @@ import (
 
 	"lockstep/data"
 	"lockstep/serve"
+	"lockstep/train/plan"
+	"lockstep/train/report"
+	"lockstep/train/runlog"
 )
 
 // evaluate fills the record's evaluation: the loss of held-out samples and, for a task, the share of instances that
 // generated answers solve.
-func (j *job) evaluate(rec *Record) error {
+func (j *job) evaluate(rec *runlog.Record) error {
 	if j.pref != nil {
 		return j.evaluatePairs(rec)
 	}
 	if n := j.evalSamples(); n > 0 {
-		rec.EvalLoss = Num(j.t.evalLoss(j.evalPacks(n)))
+		rec.EvalLoss = runlog.Num(j.t.EvalLoss(j.evalPacks(n)))
 		j.progress.Note("step %d: held-out loss %.4f", j.state.Step, float64(*rec.EvalLoss))
 	}
-	if j.corpus.held == nil || j.s.Data.EvalSamples == 0 {
+	if j.corpus.Held == nil || j.s.Data.EvalSamples == 0 {
 		return nil
 	}
-	n := min(j.s.Data.EvalSamples, j.corpus.held.Len())
+	n := min(j.s.Data.EvalSamples, j.corpus.Held.Len())
 	right, err := j.generate(n)
 	if err != nil {
 		return err
 	}
-	rec.EvalAccuracy, rec.EvalSamples = Num(float64(right)/float64(n)), n
+	rec.EvalAccuracy, rec.EvalSamples = runlog.Num(float64(right)/float64(n)), n
 	j.progress.Note("step %d: solves %d of %d held-out instances (%.1f%%)", j.state.Step, right, n,
 		100*float64(right)/float64(n))
 	return nil
@@ -36,7 +39,7 @@ func (j *job) evaluate(rec *Record) error {
 
 // evaluatePairs fills in the loss of held-out pairs, their margin, and the share whose chosen answer has the higher
 // reward.
-func (j *job) evaluatePairs(rec *Record) error {
+func (j *job) evaluatePairs(rec *runlog.Record) error {
 	if len(j.pref.held) == 0 {
 		return nil
 	}
@@ -45,25 +48,26 @@ func (j *job) evaluatePairs(rec *Record) error {
 		return err
 	}
 	n := float64(m.Pairs)
-	rec.EvalLoss, rec.EvalMargin, rec.EvalAccuracy, rec.EvalSamples = Num(m.Loss), Num((m.Chosen-m.Rejected)/n),
-		Num(float64(m.Preferred)/n), m.Pairs
+	rec.EvalLoss, rec.EvalMargin, rec.EvalAccuracy, rec.EvalSamples = runlog.Num(m.Loss),
+		runlog.Num((m.Chosen-m.Rejected)/n),
+		runlog.Num(float64(m.Preferred)/n), m.Pairs
 	j.progress.Note("step %d: held-out loss %.4f, margin %.3f, prefers the chosen answer of %d of %d pairs (%.1f%%)",
 		j.state.Step, m.Loss, float64(*rec.EvalMargin), m.Preferred, m.Pairs, 100*float64(*rec.EvalAccuracy))
 	return nil
 }
 
 func (j *job) evalSamples() int {
-	if j.corpus.eval == nil {
+	if j.corpus.Eval == nil {
 		return 0
 	}
-	return min(j.s.Data.EvalSamples, j.corpus.eval.Len())
+	return min(j.s.Data.EvalSamples, j.corpus.Eval.Len())
 }
 
 func (j *job) evalPacks(n int) (packs [][]data.Sample) {
 	var pack []data.Sample
 	rows := 0
 	for i := range n {
-		s := j.corpus.eval.Sample(i)
+		s := j.corpus.Eval.Sample(i)
 		if rows += len(s.IDs); rows > j.s.Data.PackRows {
 			packs, pack, rows = append(packs, pack), nil, len(s.IDs)
 		}
@@ -74,7 +78,7 @@ func (j *job) evalPacks(n int) (packs [][]data.Sample) {
 
 // generate answers n held-out instances with the rollout engine and counts the right ones.
 func (j *job) generate(n int) (right int, err error) {
-	held, rollout := j.corpus.held, j.s.Rollout
+	held, rollout := j.corpus.Held, j.s.Rollout
 	reqs := make([]serve.Request, n)
 	for i := range reqs {
 		reqs[i] = serve.Request{
@@ -91,16 +95,17 @@ func (j *job) generate(n int) (right int, err error) {
 	for i, res := range results {
 		answers[i] = held.Answer(i, j.speak(res.IDs, res.Finish))
 	}
-	rewards, err := held.judge.Rewards(j.ctx, answers)
+	rewards, err := held.Judge.Rewards(j.ctx, answers)
 	if err != nil {
 		return 0, err
 	}
 	j.samples = nil
 	for i, a := range answers {
-		g := Generation{Prompt: strings.TrimSpace(held.Text(i)), Answer: strings.TrimSpace(a.Text), Reward: rewards[i]}
+		g := runlog.Generation{Prompt: strings.TrimSpace(held.Text(i)), Answer: strings.TrimSpace(a.Text),
+			Reward: rewards[i]}
 		if g.Reward == 1 {
 			right++
-		} else if want := held.right(i); want != "" {
+		} else if want := held.Right(i); want != "" {
 			g.Note = "a right one: " + want
 		}
 		j.samples = append(j.samples, g)
@@ -109,21 +114,22 @@ func (j *job) generate(n int) (right int, err error) {
 }
 
 // environment is what the report says about the machine and the run.
-func environment(j *job) []Fact {
-	total, active := j.t.m.Parameters()
+func environment(j *job) []runlog.Fact {
+	total, active := j.t.Model.Parameters()
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return []Fact{
-		{"model", fmt.Sprintf("%s, %s parameters, %s active", j.t.m.Family, compact(float64(total)),
-			compact(float64(active)))},
-		{"device", j.t.r.Dev.Name()},
-		{"dot mode", string(j.t.r.Dev.Definition().Dot)},
-		{"storage", j.t.m.DType.String()},
-		{"peak memory", fmt.Sprintf("%d MiB", peakMemory()>>20)},
-		{"tokens", fmt.Sprint(j.state.Tokens)},
-		{"go", runtime.Version()},
-		{"host", host},
+	return []runlog.Fact{
+		{Name: "model", Value: fmt.Sprintf("%s, %s parameters, %s active", j.t.Model.Family,
+			report.Compact(float64(total)),
+			report.Compact(float64(active)))},
+		{Name: "device", Value: j.t.Rank.Dev.Name()},
+		{Name: "dot mode", Value: string(j.t.Rank.Dev.Definition().Dot)},
+		{Name: "storage", Value: j.t.Model.DType.String()},
+		{Name: "peak memory", Value: fmt.Sprintf("%d MiB", plan.PeakMemory()>>20)},
+		{Name: "tokens", Value: fmt.Sprint(j.state.Tokens)},
+		{Name: "go", Value: runtime.Version()},
+		{Name: "host", Value: host},
 	}
 }

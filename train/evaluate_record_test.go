@@ -11,6 +11,10 @@ import (
 	"testing"
 
 	"lockstep/data"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
+	"lockstep/train/testshape"
+	"lockstep/train/trainer"
 )
 
 // An evaluation asks the first held-out questions, each by its own words, and its accuracy is the share whose
@@ -23,15 +27,15 @@ func TestEvaluationRecord(t *testing.T) {
 		fmt.Fprintf(&lines, "{\"prompt\": \"make %d from 2 1 %d\", \"answer\": \"%d\"}\n", i+3, i, i)
 	}
 	questions := writeText(t, filepath.Join(dir, "questions.jsonl"), lines.String())
-	evaluated := func(out string, temperature int) (res result) {
-		_, err := runTiny(t, out, false, append(tinyRL(), "warm_start.steps=0", "run.steps=1", "data.task=",
+	evaluated := func(out string, temperature int) (res runlog.Result) {
+		_, err := runTiny(t, out, false, append(testshape.RL(), "warm_start.steps=0", "run.steps=1", "data.task=",
 			"data.path="+questions, "data.eval_path="+questions, "data.eval_samples=7", "rollout.seed=2",
 			fmt.Sprint("rollout.temperature=", temperature), "rl.reward=command", "rl.command=['"+os.Args[0]+
 				"', '-test.run=^$']")...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := json.Unmarshal([]byte(readBytes(t, filepath.Join(out, resultFile))), &res); err != nil {
+		if err := json.Unmarshal([]byte(readBytes(t, filepath.Join(out, runlog.ResultFile))), &res); err != nil {
 			t.Fatal(err)
 		}
 		return res
@@ -82,13 +86,13 @@ func TestEvalLoss(t *testing.T) {
 		}
 		list = append(list, s)
 	}
-	err := ready(t, false, func(_ *limited, tr *trainer) {
+	err := ready(t, false, func(_ *limited, tr *trainer.Trainer) {
 		sum, targets := 0.0, 0
 		for _, s := range list {
-			sum += tr.evalLoss([][]data.Sample{{s}}) * float64(s.Learned())
+			sum += tr.EvalLoss([][]data.Sample{{s}}) * float64(s.Learned())
 			targets += s.Learned()
 		}
-		got := tr.evalLoss([][]data.Sample{list[:4], list[4:5], list[5:]})
+		got := tr.EvalLoss([][]data.Sample{list[:4], list[4:5], list[5:]})
 		if want := sum / float64(targets); math.Abs(got-want) > 1e-5 || want < 1 {
 			t.Errorf("loss %g, want %g", got, want)
 		}
@@ -100,7 +104,7 @@ func TestEvalLoss(t *testing.T) {
 
 // Held-out samples are packed in order, each once, as many as a pack has rows for.
 func TestEvalPacks(t *testing.T) {
-	s, err := parseTiny([]string{"data.pack_rows=160"})
+	s, err := testshape.Parse([]string{"data.pack_rows=160"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,11 +114,11 @@ func TestEvalPacks(t *testing.T) {
 	}
 	o := data.Options{Codec: lang, Template: lang.Template, End: lang.End, Vocab: 480, MaxRows: 160,
 		Long: data.LongError}
-	held, err := data.NewTaskDataset(countdown(s), data.Test, o)
+	held, err := data.NewTaskDataset(setup.Countdown(s), data.Test, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := &job{s: s, corpus: &corpus{eval: held}}
+	j := &job{s: s, corpus: &setup.Corpus{Eval: held}}
 	packs, at := j.evalPacks(9), 0
 	for i, pack := range packs {
 		rows := 0

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"lockstep/configs"
+	"lockstep/train/runlog"
 )
 
 // runFolder is where a run writes. Without a name of its own a new run takes the next free runs/NAME, runs/NAME-2, ...;
@@ -25,7 +26,7 @@ func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
 		if err := writable(out); err != nil {
 			return "", err
 		}
-		used := hasRun(out)
+		used := runlog.HasRun(out)
 		if used && !resume {
 			return "", fmt.Errorf("%s already holds a run: --resume continues it, another --out starts anew", out)
 		}
@@ -35,7 +36,7 @@ func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
 		return out, nil
 	}
 	last, next := "", filepath.Join("runs", s.Run.Name)
-	for i := 2; hasRun(next); i++ {
+	for i := 2; runlog.HasRun(next); i++ {
 		last, next = next, filepath.Join("runs", fmt.Sprintf("%s-%d", s.Run.Name, i))
 	}
 	if !resume {
@@ -67,9 +68,10 @@ func writable(dir string) error {
 	return nil
 }
 
-func hasRun(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, shapeFile))
-	return err == nil
+// mustExist reports a folder that is not there.
+func mustExist(dir, what string) error {
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return fmt.Errorf("%s %s is not a folder: make it first", what, dir)
+	}
+	return nil
 }
-
-const shapeFile = "shape.toml"

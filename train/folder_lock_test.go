@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
 
 // Two runs do not write into one folder: not a resumed one beside one that goes on, and not two that began at the same
@@ -48,12 +51,12 @@ func TestAtomicDir(t *testing.T) {
 	parent := t.TempDir()
 	dir, full := filepath.Join(parent, "step"), errors.New("disk full")
 	if err := atomicDir(dir, func(tmp string) error {
-		return writeFile(filepath.Join(tmp, "a"), []byte("first"))
+		return runlog.WriteFile(filepath.Join(tmp, "a"), []byte("first"))
 	}); err != nil {
 		t.Fatal(err)
 	}
 	err := atomicDir(dir, func(tmp string) error {
-		return errors.Join(writeFile(filepath.Join(tmp, "a"), []byte("second")), full)
+		return errors.Join(runlog.WriteFile(filepath.Join(tmp, "a"), []byte("second")), full)
 	})
 	if !errors.Is(err, full) {
 		t.Errorf("error %v", err)
@@ -69,7 +72,7 @@ func TestAtomicDir(t *testing.T) {
 // A run that is asked to stop and cannot save does not say that it has.
 func TestInterruptedUnsaved(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	s, err := parseTiny([]string{"run.save_every=0", "run.steps=200"})
+	s, err := testshape.Parse([]string{"run.save_every=0", "run.steps=200"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"lockstep/configs"
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
 
 // Without --out a run takes the next free folder, in a fresh clone too, and --resume the last one.
 func TestRunFolder(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s, err := configs.Parse("mine.toml", []byte(tiny), []string{"run.name=mine"})
+	s, err := configs.Parse("mine.toml", []byte(testshape.Tiny), []string{"run.name=mine"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +29,7 @@ func TestRunFolder(t *testing.T) {
 		if err := os.MkdirAll(got, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := writeFile(filepath.Join(got, shapeFile), s.TOML()); err != nil {
+		if err := runlog.WriteFile(filepath.Join(got, runlog.ShapeFile), s.TOML()); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := runFolder(s, "", true); err != nil || got != want {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"lockstep/data"
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
 
 // tinyDSA turns the tiny shape into a GLM-5 of three layers, of which the last reads the choice of the second.
@@ -27,7 +29,7 @@ func tinyDSA(more ...string) []string {
 
 func indexerLosses(t *testing.T, out string) (losses []float64) {
 	t.Helper()
-	records, err := ReadMetrics(out)
+	records, err := runlog.ReadMetrics(out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +134,7 @@ func checkpointWeights(t *testing.T, out string, step int) map[string][]byte {
 // same weights.
 func TestIndexersLearnInRL(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	if _, err := runTiny(t, out, false, append(tinyDSA(tinyRL()...), "indexer.stage=sparse", "rl.minibatches=2",
+	if _, err := runTiny(t, out, false, append(tinyDSA(testshape.RL()...), "indexer.stage=sparse", "rl.minibatches=2",
 		"run.save_every=2")...); err != nil {
 		t.Fatal(err)
 	}

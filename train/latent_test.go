@@ -3,6 +3,8 @@ package train
 import (
 	"path/filepath"
 	"testing"
+
+	"lockstep/train/testshape"
 )
 
 // Rollouts and trainer agree on every bit by either form of latent attention, whatever the plan; and the forms are not
@@ -10,7 +12,7 @@ import (
 func TestLearnLatent(t *testing.T) {
 	results := map[string]bool{}
 	for _, latent := range []string{"expanded", "absorbed"} {
-		base := tinyDSA(append(tinyRL(), "definition.latent="+latent)...)
+		base := tinyDSA(append(testshape.RL(), "definition.latent="+latent)...)
 		out := filepath.Join(t.TempDir(), "run")
 		want, err := runTiny(t, out, false, base...)
 		if err != nil {

@@ -2,9 +2,6 @@ package train
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -14,13 +11,15 @@ import (
 	"lockstep/optim"
 	"lockstep/parallel"
 	"lockstep/serve"
+	"lockstep/train/runlog"
+	"lockstep/train/trainer"
 )
 
 // learner is reinforcement learning: answers from the rollout engine on the weights as they are, rewards, advantages,
 // an objective, updates.
 type learner struct {
 	*collector
-	t          *trainer
+	t          *trainer.Trainer
 	s          configs.RL
 	settings   optim.Settings // of the objective, complete
 	out        string
@@ -41,7 +40,7 @@ type learned struct {
 	updates     []update         // its optimizer steps, in order
 	divergence  optim.Divergence // rollout against trainer, before the first update
 	exact       serve.Divergence
-	episodes    []*episode
+	episodes    []*runlog.Episode
 	discarded   int     // episodes sampled and left out
 	generate    float64 // seconds
 	learn       float64
@@ -52,7 +51,7 @@ type learned struct {
 
 // update is one optimizer step of reinforcement learning.
 type update struct {
-	stepResult
+	trainer.StepResult
 	// drift is the policy before the update against the one that its ratios are to: the rollout or, with rl.proximal,
 	// the trainer's own before the step's first update.
 	drift optim.Divergence
@@ -97,7 +96,17 @@ func (l *learner) step(ctx context.Context, step int) (res learned, err error) {
 	}
 	l.updated(l.updates)
 	res.learn = time.Since(began).Seconds()
-	return res, appendEpisodes(l.out, append(groups, left...))
+	return res, runlog.AppendEpisodes(l.out, slices.Concat(episodesOf(groups), episodesOf(left)))
+}
+
+// episodesOf lists the answers of groups.
+func episodesOf(groups []*group) (list []*runlog.Episode) {
+	for _, g := range groups {
+		for i := range g.Episodes {
+			list = append(list, &g.Episodes[i])
+		}
+	}
+	return list
 }
 
 // advantages compares the rewards of each group, those of answers that run too long lowered first.
@@ -125,7 +134,7 @@ func (l *learner) advantages(groups []*group) {
 func (l *learner) exactly(ctx context.Context, res *learned) error {
 	n := min(l.s.ExactKL, len(res.episodes))
 	for _, e := range res.episodes[:n] {
-		d, err := l.engine.Diverges(ctx, l.t.r, l.t.m, e.Prompt, e.IDs, e.Temperature)
+		d, err := l.engine.Diverges(ctx, l.t.Rank, l.t.Model, e.Prompt, e.IDs, e.Temperature)
 		if err != nil {
 			return err
 		}
@@ -138,17 +147,17 @@ func (l *learner) exactly(ctx context.Context, res *learned) error {
 
 // update takes the optimizer steps of one step: epochs times over the minibatches, which are whole groups in order.
 func (l *learner) update(ctx context.Context, res *learned) error {
-	var lessons []lesson
+	var samples []trainer.Sample
 	for _, e := range res.episodes {
-		lessons = append(lessons, e.lesson(l.updates))
+		samples = append(samples, sampleOf(e, l.updates))
 		res.newTokens += len(e.IDs)
 	}
-	each := len(lessons) / l.s.Minibatches
-	l.compare(lessons, res)
+	each := len(samples) / l.s.Minibatches
+	l.compare(samples, res)
 	for range l.s.Epochs {
 		for m := range l.s.Minibatches {
 			from, to := m*each, (m+1)*each
-			if err := l.minibatch(ctx, lessons[from:to], res.episodes[from:to], res); err != nil {
+			if err := l.minibatch(ctx, samples[from:to], res.episodes[from:to], res); err != nil {
 				return err
 			}
 		}
@@ -157,24 +166,26 @@ func (l *learner) update(ctx context.Context, res *learned) error {
 }
 
 // minibatch takes one optimizer step.
-func (l *learner) minibatch(ctx context.Context, batch []lesson, episodes []*episode, res *learned) error {
+func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episodes []*runlog.Episode,
+	res *learned) error {
 	if l.custom != nil {
-		if err := l.differentiate(ctx, batch, episodes); err != nil {
+		if err := l.differentiate(ctx, samples, episodes); err != nil {
 			return err
 		}
 	}
 	var one update
-	l.t.observe = func(packs [][]lesson, rows optim.Rows) {
+	l.t.Observe = func(b *trainer.Batch) {
 		if len(res.updates) == 0 && !l.s.Proximal {
-			res.divergence.Add(fresh(packs, rows))
+			res.divergence.Add(b.Fresh())
 		}
+		rows := b.Rows
 		if rows.Old != nil {
 			rows.Rollout = rows.Old
 		}
 		one.drift.Add(rows)
 	}
-	one.stepResult = l.t.step(l.updates+1, l.pack(batch))
-	if err := one.finite(); err != nil {
+	one.StepResult = l.t.Step(l.updates+1, l.pack(samples))
+	if err := one.Finite(); err != nil {
 		return err
 	}
 	if l.custom != nil {
@@ -188,69 +199,25 @@ func (l *learner) minibatch(ctx context.Context, batch []lesson, episodes []*epi
 
 // compare fills in what the objective holds new log-probabilities against: the trainer's own before the first update,
 // and the reference's.
-func (l *learner) compare(lessons []lesson, res *learned) {
+func (l *learner) compare(samples []trainer.Sample, res *learned) {
 	if l.s.Proximal {
-		each(l.t.r, l.t.m, l.packRows, lessons, func(i int, logprob []float32) { lessons[i].old = logprob })
-		for _, pack := range l.pack(lessons) {
-			packs := [][]lesson{pack}
-			_, rows, _ := assemble(packs)
-			rows.LogProb = rows.Old
-			res.divergence.Add(fresh(packs, rows))
+		trainer.EachLogProb(l.t.Rank, l.t.Model, l.packRows, samples, func(i int, logprob []float32) {
+			samples[i].Old = logprob
+		})
+		for _, pack := range l.pack(samples) {
+			b := trainer.NewBatch([][]trainer.Sample{pack})
+			b.Rows.LogProb = b.Rows.Old
+			res.divergence.Add(b.Fresh())
 		}
 	}
 	if l.reference != nil {
-		each(l.t.r, l.reference, l.packRows, lessons, func(i int, logprob []float32) { lessons[i].reference = logprob })
-	}
-}
-
-// fresh leaves out the tokens that older weights chose: what they differ by is not arithmetic.
-func fresh(packs [][]lesson, rows optim.Rows) optim.Rows {
-	rows.Targets = slices.Clone(rows.Targets)
-	at := 0
-	for _, pack := range packs {
-		for _, le := range pack {
-			for t := range le.stale {
-				rows.Targets[at+t] = -1
-			}
-			at += len(le.IDs)
-		}
-	}
-	return rows
-}
-
-// each gives visit the log-probabilities of the targets of every lesson i under a model.
-func each(r *parallel.Rank, m *model.Model, packRows int, lessons []lesson, visit func(i int, logprob []float32)) {
-	order := make([]int, len(lessons))
-	for i := range order {
-		order[i] = i
-	}
-	for _, p := range data.FirstFit(order, func(i int) int { return len(lessons[i].IDs) }, packRows) {
-		var pack []lesson
-		for _, i := range p.Samples {
-			pack = append(pack, lessons[i])
-		}
-		rows := logprobs(r, m, [][]lesson{pack})
-		for k, i := range p.Samples {
-			visit(i, rows.LogProb[rows.Sequences[k]:rows.Sequences[k+1]])
-		}
+		trainer.EachLogProb(l.t.Rank, l.reference, l.packRows, samples, func(i int, logprob []float32) {
+			samples[i].Reference = logprob
+		})
 	}
 }
 
 // pack lays a minibatch out.
-func (l *learner) pack(batch []lesson) [][]lesson {
-	return pack(batch, 1, l.settings.Aggregate, l.maxTokens, l.packRows)
+func (l *learner) pack(batch []trainer.Sample) [][]trainer.Sample {
+	return trainer.Pack(batch, 1, l.settings.Aggregate, l.maxTokens, l.packRows)
 }
-
-// finite reports numbers that are not.
-func (r stepResult) finite() error {
-	if math.IsNaN(r.Norm) || math.IsInf(r.Norm, 0) || math.IsNaN(r.Loss) {
-		return fmt.Errorf("loss %g, gradient norm %g, %w", r.Loss, r.Norm, errNotFinite)
-	}
-	if math.IsNaN(r.IndexerNorm) || math.IsInf(r.IndexerNorm, 0) {
-		return fmt.Errorf("indexer loss %g, gradient norm %g of the indexers, %w", r.IndexerLoss, r.IndexerNorm,
-			errNotFinite)
-	}
-	return nil
-}
-
-var errNotFinite = errors.New("not finite")

@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
 
 // Every family learns by reinforcement with rollouts that agree with the trainer on every bit, stale answers included,
@@ -14,7 +17,8 @@ import (
 func TestLearnFamilies(t *testing.T) { eachFamily(t, learnExactly) }
 
 func learnExactly(t *testing.T, dir string, _ int) {
-	s, err := parseTiny(append(tinyRL(), "warm_start.steps=2", "run.steps=3", "rl.prompts=3", "rl.staleness=1",
+	s, err := testshape.Parse(append(testshape.RL(), "warm_start.steps=2", "run.steps=3", "rl.prompts=3",
+		"rl.staleness=1",
 		"rollout.slots=5", "run.verify_tokens=200",
 		// untrained networks differ in what they babble
 		"rl.overlong_rows=0", "rl.reward=command",
@@ -34,7 +38,7 @@ func learnExactly(t *testing.T, dir string, _ int) {
 	if err := Run(context.Background(), s, Options{Out: out, Log: log}); err != nil {
 		t.Fatal(err)
 	}
-	records, err := ReadMetrics(out)
+	records, err := runlog.ReadMetrics(out)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,9 @@ import (
 	"lockstep/parallel"
 	"lockstep/quant"
 	"lockstep/serve"
+	"lockstep/train/plan"
+	"lockstep/train/setup"
+	"lockstep/train/trainer"
 )
 
 // openLearner makes the stage of reinforcement learning on the job's model. The device that it may open is closed with
@@ -30,13 +33,14 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 		return fmt.Errorf("rl.%w", err)
 	}
 	l := &learner{s: s, settings: settings, out: j.out, packRows: j.s.Data.PackRows, maxTokens: j.s.Rollout.MaxTokens}
-	if l.t, err = newTrainer(j.s, j.s.Run.Steps*s.Minibatches*s.Epochs); err != nil {
+	o, err := setup.TrainerOptions(j.s, j.s.Run.Steps*s.Minibatches*s.Epochs, j.t.Keep)
+	if err != nil {
 		return err
 	}
-	l.t.r, l.t.m, l.t.keep = r, m, j.t.keep
-	if l.t.objective, err = optim.New(s.Objective, settings); err != nil {
+	if o.Objective, err = optim.New(s.Objective, settings); err != nil {
 		return fmt.Errorf("rl.%w", err)
 	}
+	l.t = trainer.New(r, m, o)
 	if len(s.Loss) > 0 {
 		if l.custom, err = data.NewProgram(s.Loss, time.Duration(s.Timeout*float64(time.Second))); err != nil {
 			return fmt.Errorf("rl.loss: %w", err)
@@ -58,7 +62,7 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 func (j *job) newCollector() *collector {
 	s := j.s.RL
 	return &collector{
-		exam: j.corpus.asked, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group,
+		Exam: j.corpus.Asked, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group,
 		staleness: s.Staleness, perStep: s.Minibatches * s.Epochs, dynamic: s.Dynamic,
 		mostAsked: mostRounds * s.Prompts * (1 + s.Staleness/(s.Minibatches*s.Epochs)),
 		request: serve.Request{
@@ -84,25 +88,25 @@ func (j *job) speak(ids []int32, finish serve.FinishReason) string {
 func (j *job) openRollout(l *learner) (err error) {
 	n := j.s.Rollout.Numerics
 	if n == (configs.Numerics{}) {
-		l.engine, l.rank, l.model = j.engine, l.t.r, l.t.m
+		l.engine, l.rank, l.model = j.engine, l.t.Rank, l.t.Model
 		return nil
 	}
-	dev, err := openRolloutDevice(j.s)
+	dev, err := setup.OpenRolloutDevice(j.s)
 	if err != nil {
 		return err
 	}
 	j.beside = dev
-	m, err := l.t.m.Twin(dev, l.t.m.DType)
+	m, err := l.t.Model.Twin(dev, l.t.Model.DType)
 	if err != nil {
 		return err
 	}
-	r := l.t.r.Beside(dev)
-	reserve(r, j.plan.rollout)
+	r := l.t.Rank.Beside(dev)
+	plan.Reserve(r, j.plan.Rollout)
 	l.rank, l.model = r, m
-	if l.engine, err = serve.NewEngine(r, m, kernels.NewArena(dev), j.plan.engineOptions()); err != nil {
+	if l.engine, err = serve.NewEngine(r, m, kernels.NewArena(dev), j.plan.EngineOptions()); err != nil {
 		return err
 	}
-	l.sync = func() error { return m.CopyWeights(l.t.m, quant.Format(n.Weights)) }
+	l.sync = func() error { return m.CopyWeights(l.t.Model, quant.Format(n.Weights)) }
 	return nil
 }
 
@@ -111,16 +115,16 @@ func (j *job) openRollout(l *learner) (err error) {
 func (l *learner) begin(j *job, fresh bool) error {
 	start := filepath.Join(j.out, startDir)
 	if fresh {
-		for _, p := range l.t.m.Trained() { // moments of another loss would steer the first updates
-			l.t.r.Dev.Zero(p.M)
-			l.t.r.Dev.Zero(p.V)
+		for _, p := range l.t.Model.Trained() { // moments of another loss would steer the first updates
+			l.t.Rank.Dev.Zero(p.M)
+			l.t.Rank.Dev.Zero(p.V)
 		}
-		if err := saveCheckpoint(l.t.m, j.lang, start, j.s.Model.Path, j.state); err != nil {
+		if err := saveCheckpoint(l.t.Model, j.lang, start, j.s.Model.Path, j.state); err != nil {
 			return err
 		}
 	}
 	if l.reference != nil {
-		if err := l.reference.CopyWeights(l.t.m, quant.AsTrained); err != nil {
+		if err := l.reference.CopyWeights(l.t.Model, quant.AsTrained); err != nil {
 			return err
 		}
 		if !fresh {
@@ -143,11 +147,11 @@ type learnerState struct {
 }
 
 func (l *learner) state() *learnerState {
-	return &learnerState{l.updates, fmt.Sprintf("%016x", l.exam.Digest()), l.collector.state()}
+	return &learnerState{l.updates, fmt.Sprintf("%016x", l.Exam.Digest()), l.collector.state()}
 }
 
 func (l *learner) resume(st *learnerState) error {
-	if have := fmt.Sprintf("%016x", l.exam.Digest()); have != st.Questions {
+	if have := fmt.Sprintf("%016x", l.Exam.Digest()); have != st.Questions {
 		return fmt.Errorf("the run was left with other questions: %s, now %s; restore data.path or start anew",
 			st.Questions, have)
 	}

@@ -6,31 +6,33 @@ import (
 	"slices"
 
 	"lockstep/serve"
+	"lockstep/train/runlog"
 )
 
 // record fills in what a step of reinforcement learning measured, and returns fields for the progress line.
-func (l *learner) record(rec *Record, res learned) []string {
+func (l *learner) record(rec *runlog.Record, res learned) []string {
 	l.recordAnswers(rec, res)
 	fields := []string{fmt.Sprintf("reward %.3f", float64(*rec.Reward))}
 	if d := &res.divergence; d.Tokens > 0 {
-		rec.KL, rec.KLK1, rec.LargestGap, rec.Entropy = Num(d.K3()), Num(d.K1()), Num(d.Largest), Num(d.Entropy())
+		rec.KL, rec.KLK1, rec.LargestGap, rec.Entropy = runlog.Num(d.K3()), runlog.Num(d.K1()), runlog.Num(d.Largest),
+			runlog.Num(d.Entropy())
 		rec.Compared, rec.Differ = d.Tokens, d.Differ
 		fields = append(fields, fmt.Sprintf("KL %.3g", d.K3()))
 	}
 	if l.s.ExactKL > 0 {
-		rec.KLExact = Num(res.exact.KL)
+		rec.KLExact = runlog.Num(res.exact.KL)
 	}
 	fields = append(fields, l.recordUpdates(rec, res.updates)...)
 	if res.drawn > 0 { // with stale answers a step may find all that it needs
-		rec.RolloutSpeed = Num(float64(res.drawn) / math.Max(res.generate, 1e-9))
+		rec.RolloutSpeed = runlog.Num(float64(res.drawn) / math.Max(res.generate, 1e-9))
 	}
-	rec.LearnSpeed, rec.Updates = Num(float64(res.learnTokens)/math.Max(res.learn, 1e-9)), l.updates
+	rec.LearnSpeed, rec.Updates = runlog.Num(float64(res.learnTokens)/math.Max(res.learn, 1e-9)), l.updates
 	sampled := float64(res.drawn) / math.Max(res.generate, 1e-9)
 	return append(fields, fmt.Sprintf("%.0f+%.0f tokens/s", sampled, float64(*rec.LearnSpeed)))
 }
 
 // recordAnswers sums the answers up.
-func (l *learner) recordAnswers(rec *Record, res learned) {
+func (l *learner) recordAnswers(rec *runlog.Record, res learned) {
 	all := float64(len(res.episodes))
 	reward, cut, flat, tokens, stale := 0.0, 0.0, 0.0, 0, 0
 	for i, e := range res.episodes {
@@ -42,16 +44,17 @@ func (l *learner) recordAnswers(rec *Record, res learned) {
 		if e.Finish == serve.FinishLength {
 			cut++
 		}
-		if i%l.size == 0 && slices.IndexFunc(res.episodes[i:i+l.size], func(o *episode) bool {
+		if i%l.size == 0 && slices.IndexFunc(res.episodes[i:i+l.size], func(o *runlog.Episode) bool {
 			return o.Reward != e.Reward
 		}) < 0 {
 			flat += float64(l.size)
 		}
 	}
-	rec.Reward, rec.RewardSpread, rec.Length, rec.Truncated = Num(reward), Num(1-flat/all), Num(float64(tokens)/all),
-		Num(cut/all)
-	rec.Discarded = Num((flat + float64(res.discarded)) / (all + float64(res.discarded)))
+	rec.Reward, rec.RewardSpread, rec.Length, rec.Truncated = runlog.Num(reward), runlog.Num(1-flat/all),
+		runlog.Num(float64(tokens)/all),
+		runlog.Num(cut/all)
+	rec.Discarded = runlog.Num((flat + float64(res.discarded)) / (all + float64(res.discarded)))
 	if l.staleness > 0 {
-		rec.Stale = Num(float64(stale) / float64(max(tokens, 1)))
+		rec.Stale = runlog.Num(float64(stale) / float64(max(tokens, 1)))
 	}
 }

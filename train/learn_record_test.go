@@ -11,6 +11,8 @@ import (
 
 	"lockstep/data"
 	"lockstep/serve"
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
 
 // rewardProgram makes this test binary a program that judges answers by [rewardOf].
@@ -41,16 +43,17 @@ func TestRecordAgainstLog(t *testing.T) {
 	t.Setenv(rewardProgram, "1")
 	const prompts, size, minibatches, epochs, staleness, longest, overlong, warm = 4, 3, 2, 2, 4, 24, 10, 2
 	out := filepath.Join(t.TempDir(), "run")
-	_, err := runTiny(t, out, false, append(tinyRL(), "rl.group=3", "rl.minibatches=2", "rl.epochs=2", "rl.staleness=4",
+	_, err := runTiny(t, out, false, append(testshape.RL(), "rl.group=3", "rl.minibatches=2", "rl.epochs=2",
+		"rl.staleness=4",
 		"rl.dynamic=true", "rollout.slots=5", "rl.overlong_rows=10", "warm_start.steps=2", "run.steps=8",
 		"data.countdown.train=11",
 		"rl.reward=command", "rl.command=['"+os.Args[0]+"', '-test.run=^$']")...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	steps := map[int][]*episode{}
+	steps := map[int][]*runlog.Episode{}
 	var asked []int // questions, in the order in which they were asked
-	if err := eachEpisode(out, func(e *episode, _ []byte) error {
+	if err := runlog.EachEpisode(out, func(e *runlog.Episode, _ []byte) error {
 		steps[e.Step] = append(steps[e.Step], e)
 		for len(asked) <= e.Asked {
 			asked = append(asked, -1)
@@ -104,12 +107,12 @@ func TestRecordAgainstLog(t *testing.T) {
 
 // The record of a step with a group of one reward, one that was left out, a cut answer and stale tokens, by hand.
 func TestRecordAnswers(t *testing.T) {
-	answer := func(reward float64, finish serve.FinishReason, versions ...int) *episode {
-		return &episode{Reward: reward, Finish: finish, Versions: versions, IDs: make([]int32, len(versions))}
+	answer := func(reward float64, finish serve.FinishReason, versions ...int) *runlog.Episode {
+		return &runlog.Episode{Reward: reward, Finish: finish, Versions: versions, IDs: make([]int32, len(versions))}
 	}
 	l := &learner{collector: &collector{size: 2, staleness: 4}, asOf: 7}
-	var rec Record
-	l.recordAnswers(&rec, learned{discarded: 2, episodes: []*episode{
+	var rec runlog.Record
+	l.recordAnswers(&rec, learned{discarded: 2, episodes: []*runlog.Episode{
 		answer(0.5, serve.FinishStop, 7, 7), answer(0.5, serve.FinishStop, 5, 6, 7, 7), // rewards are equal
 		answer(0, serve.FinishLength, 4, 4, 4, 7), answer(1, serve.FinishStop, 7, 7),
 	}})
@@ -117,15 +120,16 @@ func TestRecordAnswers(t *testing.T) {
 		"reward": 0.5, "reward_spread": 0.5, "length": 3, "truncated": 0.25,
 		"discarded": (2.0 + 2) / (4 + 2), "stale": (2.0 + 1 + 3*3) / 12,
 	})
-	l.staleness, rec = 0, Record{}
-	l.recordAnswers(&rec, learned{episodes: []*episode{answer(1, serve.FinishStop, 7), answer(0, serve.FinishStop, 7)}})
+	l.staleness, rec = 0, runlog.Record{}
+	l.recordAnswers(&rec, learned{episodes: []*runlog.Episode{answer(1, serve.FinishStop, 7),
+		answer(0, serve.FinishStop, 7)}})
 	if rec.Stale != nil {
 		t.Errorf("without stale answers stale is %g", float64(*rec.Stale))
 	}
 }
 
 // split tells the answers that a step learned from and those that it left out.
-func split(list []*episode) (learned, left []*episode) {
+func split(list []*runlog.Episode) (learned, left []*runlog.Episode) {
 	for _, e := range list {
 		if e.Learned {
 			learned = append(learned, e)
@@ -137,7 +141,7 @@ func split(list []*episode) (learned, left []*episode) {
 }
 
 // sumUp is what the record of a step says of its answers, groups of size after another. asOf is the weights' version.
-func sumUp(learned, left []*episode, size, asOf int) map[string]float64 {
+func sumUp(learned, left []*runlog.Episode, size, asOf int) map[string]float64 {
 	reward, tokens, cut, stale, flat := 0.0, 0.0, 0.0, 0.0, 0.0
 	for i, e := range learned {
 		reward += e.Reward
@@ -167,7 +171,7 @@ func sumUp(learned, left []*episode, size, asOf int) map[string]float64 {
 }
 
 // presentTokens counts the tokens that the present weights chose, and estimates the entropy from them.
-func presentTokens(list []*episode, version int) (n, entropy float64) {
+func presentTokens(list []*runlog.Episode, version int) (n, entropy float64) {
 	for _, e := range list {
 		for k, v := range e.Versions {
 			if v == version {
@@ -180,7 +184,7 @@ func presentTokens(list []*episode, version int) (n, entropy float64) {
 }
 
 // checkAdvantages wants those of GRPO, of rewards that fall by 1 over the last tokens before the longest answer (DAPO).
-func checkAdvantages(t *testing.T, learned []*episode, size, longest, overlong int) {
+func checkAdvantages(t *testing.T, learned []*runlog.Episode, size, longest, overlong int) {
 	t.Helper()
 	for from := 0; from < len(learned); from += size {
 		group := learned[from : from+size]
@@ -226,7 +230,7 @@ func checkOrder(t *testing.T, asked []int, n int) {
 }
 
 // numberOf is a value of a record by its key in the log; 0 where the log leaves it out.
-func numberOf(t *testing.T, r Record, key string) float64 {
+func numberOf(t *testing.T, r runlog.Record, key string) float64 {
 	t.Helper()
 	text, err := json.Marshal(r)
 	if err != nil {

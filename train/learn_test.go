@@ -11,22 +11,17 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
 
 // tinyRL turns the tiny shape into a run of reinforcement learning.
-func tinyRL() []string {
-	return []string{
-		"rl.objective=grpo", "rl.prompts=4", "rl.group=4", "warm_start.steps=6", "warm_start.lr=5e-3",
-		"warm_start.packs=4", "optim.warmup_steps=0", "optim.lr=1e-3", "run.steps=6",
-		"rollout.max_tokens=24", "rl.overlong_rows=20", // nothing is solved: the reward is for brevity
-	}
-}
-
 // Rollout and trainer agree on every bit of every sampled token, and whatever does not belong to the definition changes
 // no bit of the result: how many sequences the engine runs at a time, its pages, micro-batches, recompute, threads.
 func TestLearnSameBits(t *testing.T) {
 	for _, objective := range []string{"grpo", "gspo"} {
-		base := append(tinyRL(), "rl.objective="+objective, "rl.minibatches=2", "rl.epochs=2")
+		base := append(testshape.RL(), "rl.objective="+objective, "rl.minibatches=2", "rl.epochs=2")
 		whole := filepath.Join(t.TempDir(), "run")
 		want, err := runTiny(t, whole, false, base...)
 		if err != nil {
@@ -58,7 +53,7 @@ func TestLearnSameBits(t *testing.T) {
 // exact wants every step of a run to have compared tokens without a difference, and groups to hold different answers.
 func exact(t *testing.T, out string) {
 	t.Helper()
-	records, err := ReadMetrics(out)
+	records, err := runlog.ReadMetrics(out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +75,7 @@ func exact(t *testing.T, out string) {
 		t.Errorf("%d steps of reinforcement learning", steps)
 	}
 	texts, alike := map[int]map[string]bool{}, 0
-	if err := eachEpisode(out, func(e *episode, _ []byte) error {
+	if err := runlog.EachEpisode(out, func(e *runlog.Episode, _ []byte) error {
 		if texts[e.Asked] == nil {
 			texts[e.Asked] = map[string]bool{}
 		}
@@ -100,25 +95,27 @@ func exact(t *testing.T, out string) {
 }
 
 // firstUpdate is that of a step of reinforcement learning.
-func firstUpdate(r Record) UpdateRecord {
+func firstUpdate(r runlog.Record) runlog.UpdateRecord {
 	if len(r.ByUpdate) > 0 {
 		return r.ByUpdate[0]
 	}
-	return UpdateRecord{*r.Loss, *r.GradNorm, *r.ClipFraction, *r.ApproxKL, *r.Ratio}
+	return runlog.UpdateRecord{Loss: *r.Loss, GradNorm: *r.GradNorm, ClipFraction: *r.ClipFraction,
+		ApproxKL: *r.ApproxKL,
+		Ratio:    *r.Ratio}
 }
 
 // Numerics of their own make rollouts differ, which the metrics show; they are refused without leave.
 func TestMismatch(t *testing.T) {
 	for _, numerics := range []string{"weights=fp8", "combine=bf16", "router=bf16", "norm=bf16"} {
-		set := append(tinyRL(), "rollout.numerics."+numerics)
-		if s, err := parseTiny(set); err == nil || s != nil || !strings.Contains(err.Error(), "allow_mismatch") {
+		set := append(testshape.RL(), "rollout.numerics."+numerics)
+		if s, err := testshape.Parse(set); err == nil || s != nil || !strings.Contains(err.Error(), "allow_mismatch") {
 			t.Errorf("%s: %v", numerics, err)
 		}
 		out := filepath.Join(t.TempDir(), "run")
 		if _, err := runTiny(t, out, false, append(set, "rollout.allow_mismatch=true", "run.steps=2")...); err != nil {
 			t.Fatal(err)
 		}
-		records, err := ReadMetrics(out)
+		records, err := runlog.ReadMetrics(out)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +134,8 @@ func TestMismatch(t *testing.T) {
 // differs, and on all of a step's minibatches before the first update.
 func TestProximal(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	if _, err := runTiny(t, out, false, append(tinyRL(), "rollout.numerics.weights=fp8", "rollout.allow_mismatch=true",
+	if _, err := runTiny(t, out, false, append(testshape.RL(), "rollout.numerics.weights=fp8",
+		"rollout.allow_mismatch=true",
 		"rl.proximal=true", "rl.importance_cap=1.001", "rl.minibatches=2", "run.steps=2")...); err != nil {
 		t.Fatal(err)
 	}
@@ -166,10 +164,11 @@ func TestStale(t *testing.T) {
 		{[]string{"rl.staleness=4", "rl.minibatches=2", "rl.epochs=2", "rollout.slots=5"}, 4, 4},
 	} {
 		out := filepath.Join(t.TempDir(), "run")
-		if _, err := runTiny(t, out, false, slices.Concat(tinyRL(), []string{"run.steps=6"}, c.set)...); err != nil {
+		if _, err := runTiny(t, out, false, slices.Concat(testshape.RL(), []string{"run.steps=6"}, c.set)...); err !=
+			nil {
 			t.Fatal(err)
 		}
-		records, err := ReadMetrics(out)
+		records, err := runlog.ReadMetrics(out)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +179,7 @@ func TestStale(t *testing.T) {
 			}
 		}
 		mixed, oldest := 0, 0
-		if err := eachEpisode(out, func(e *episode, _ []byte) error {
+		if err := runlog.EachEpisode(out, func(e *runlog.Episode, _ []byte) error {
 			now := (e.Step - 7) * c.perStep // updates before the step
 			first, last := e.Versions[0], e.Versions[len(e.Versions)-1]
 			if last > now || first < now-c.staleness || !slices.IsSorted(e.Versions) {
@@ -213,12 +212,12 @@ func TestReplay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "run")
-			if _, err := runTiny(t, out, false, append(tinyRL(), set...)...); err != nil {
+			if _, err := runTiny(t, out, false, append(testshape.RL(), set...)...); err != nil {
 				t.Fatal(err)
 			}
 			want, mixed := Replayed{Steps: 6, Checkpoints: 2}, 0
 			versions := map[int]bool{}
-			if err := eachEpisode(out, func(e *episode, _ []byte) error {
+			if err := runlog.EachEpisode(out, func(e *runlog.Episode, _ []byte) error {
 				want.Answers++
 				want.Tokens += len(e.IDs)
 				for _, v := range e.Versions {
@@ -262,10 +261,10 @@ func replayed(t *testing.T, out string, set ...string) (*Replayed, error) {
 // touchedRecord moves the log-probability of the last token of an answer by a bit: of one that spans an update, or any.
 func touchedRecord(t *testing.T, out string, spans bool) {
 	t.Helper()
-	whole := readBytes(t, filepath.Join(out, episodesFile))
+	whole := readBytes(t, filepath.Join(out, runlog.EpisodesFile))
 	var text strings.Builder
 	place := ""
-	if err := eachEpisode(out, func(e *episode, _ []byte) error {
+	if err := runlog.EachEpisode(out, func(e *runlog.Episode, _ []byte) error {
 		last := len(e.IDs) - 1
 		if place == "" && e.Step == 12 && (!spans || e.Versions[0] != e.Versions[last]) {
 			e.LogProbs[last] = math.Nextafter32(e.LogProbs[last], 0)
@@ -278,7 +277,7 @@ func touchedRecord(t *testing.T, out string, spans bool) {
 	}); err != nil || place == "" {
 		t.Fatalf("nothing to touch (%v)", err)
 	}
-	writeText(t, filepath.Join(out, episodesFile), text.String())
+	writeText(t, filepath.Join(out, runlog.EpisodesFile), text.String())
 	res, err := replayed(t, out)
 	if res == nil || res.Differ != 1 || !strings.HasPrefix(res.First, place) {
 		t.Errorf("%v, first %q (%v), want one at %s", res, res.First, err, place)
@@ -289,7 +288,7 @@ func touchedRecord(t *testing.T, out string, spans bool) {
 	if err == nil || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a touched record: %v", err)
 	}
-	writeText(t, filepath.Join(out, episodesFile), whole)
+	writeText(t, filepath.Join(out, runlog.EpisodesFile), whole)
 }
 
 // touchedCheckpoint changes a bit of the last checkpoint, whose checksums say nothing of it.
@@ -308,7 +307,7 @@ func touchedCheckpoint(t *testing.T, out string) {
 		if st.Files[filepath.ToSlash(name)], err = fileSum(path); err != nil {
 			t.Fatal(err)
 		}
-		if err := writeJSON(filepath.Join(dir, stateFile), st); err != nil {
+		if err := runlog.WriteJSON(filepath.Join(dir, stateFile), st); err != nil {
 			t.Fatal(err)
 		}
 		want := name + " differs from what the recorded answers lead to"
@@ -336,7 +335,7 @@ func TestObjectiveKeys(t *testing.T) {
 		"rl.importance_level=token": `rl.importance_level does nothing without importance_cap or band_high: remove it`,
 	} {
 		out := filepath.Join(t.TempDir(), "run")
-		if _, err := runTiny(t, out, false, append(tinyRL(), set)...); err == nil ||
+		if _, err := runTiny(t, out, false, append(testshape.RL(), set)...); err == nil ||
 			!strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", set, err, want)
 		}
@@ -362,7 +361,7 @@ func TestLearnFromFile(t *testing.T) {
 	}
 	write(questions, lines.String())
 	write(held, lines.String()[:strings.Index(lines.String(), "\n")+1])
-	set := append(tinyRL(), "warm_start.steps=0", "data.task=", "data.path="+questions, "data.eval_path="+held,
+	set := append(testshape.RL(), "warm_start.steps=0", "data.task=", "data.path="+questions, "data.eval_path="+held,
 		"rl.overlong_rows=0", "run.steps=3", "rl.reward=command",
 		`rl.command=["awk", "{n = split($0, parts, \" \"); print \"{\\\"reward\\\": \" n / 100 \"}\"}"]`)
 	out := filepath.Join(dir, "run")
@@ -370,7 +369,7 @@ func TestLearnFromFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	different := map[float64]bool{}
-	if err := eachEpisode(out, func(e *episode, _ []byte) error {
+	if err := runlog.EachEpisode(out, func(e *runlog.Episode, _ []byte) error {
 		different[e.Reward] = true
 		return nil
 	}); err != nil || len(different) < 3 {
@@ -409,7 +408,7 @@ func runLossProgram() error {
 // A loss in a program of its own, GRPO's at ratio 1, leads to the bits that the built-in objective leads to; what a
 // program gets wrong is said in a line.
 func TestCustomLoss(t *testing.T) {
-	base := append(tinyRL(), "run.steps=2")
+	base := append(testshape.RL(), "run.steps=2")
 	want, err := runTiny(t, filepath.Join(t.TempDir(), "run"), false, base...)
 	if err != nil {
 		t.Fatal(err)

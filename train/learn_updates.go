@@ -3,22 +3,17 @@ package train
 import (
 	"fmt"
 	"math"
+
+	"lockstep/train/runlog"
+	"lockstep/train/trainer"
 )
 
-// UpdateRecord is what an optimizer step of a step of reinforcement learning measured, before it changed the weights.
-type UpdateRecord struct {
-	Loss         Number `json:"loss"`
-	GradNorm     Number `json:"grad_norm"`     // before clipping
-	ClipFraction Number `json:"clip_fraction"` // share of tokens whose gradient the objective's bounds took away
-	ApproxKL     Number `json:"approx_kl"`     // of old and present policy, nats a token: mean of r - 1 - ln r
-	Ratio        Number `json:"ratio"`         // mean over tokens of r = e^(logprob - old)
-}
-
 // record is the update's line of the metrics.
-func (u *update) record() UpdateRecord {
-	return UpdateRecord{
-		Loss: Number(u.Loss), GradNorm: Number(u.Norm), ClipFraction: Number(u.share(float64(u.Clipped))),
-		ApproxKL: Number(u.drift.K3()), Ratio: Number(u.drift.Ratio()),
+func (u *update) record() runlog.UpdateRecord {
+	return runlog.UpdateRecord{
+		Loss: runlog.Number(u.Loss), GradNorm: runlog.Number(u.Norm),
+		ClipFraction: runlog.Number(u.share(float64(u.Clipped))),
+		ApproxKL:     runlog.Number(u.drift.K3()), Ratio: runlog.Number(u.drift.Ratio()),
 	}
 }
 
@@ -27,17 +22,17 @@ func (u *update) share(sum float64) float64 { return sum / float64(max(u.Targets
 
 // recordUpdates fills in what the optimizer steps of a step measured, and returns fields for the progress line. Before
 // the first of them the policy is the one that sampled: how far others go shows in the mean, the last and the largest.
-func (l *learner) recordUpdates(rec *Record, updates []update) []string {
-	list := make([]UpdateRecord, len(updates))
+func (l *learner) recordUpdates(rec *runlog.Record, updates []update) []string {
+	list := make([]runlog.UpdateRecord, len(updates))
 	for i := range updates {
 		list[i] = updates[i].record()
 	}
-	loss := over(list, func(u UpdateRecord) Number { return u.Loss })
-	norm := over(list, func(u UpdateRecord) Number { return u.GradNorm })
-	clipped := over(list, func(u UpdateRecord) Number { return u.ClipFraction })
-	kl := over(list, func(u UpdateRecord) Number { return u.ApproxKL })
-	ratio := over(list, func(u UpdateRecord) Number { return u.Ratio })
-	rec.LR = Num(updates[0].LR)
+	loss := over(list, func(u runlog.UpdateRecord) runlog.Number { return u.Loss })
+	norm := over(list, func(u runlog.UpdateRecord) runlog.Number { return u.GradNorm })
+	clipped := over(list, func(u runlog.UpdateRecord) runlog.Number { return u.ClipFraction })
+	kl := over(list, func(u runlog.UpdateRecord) runlog.Number { return u.ApproxKL })
+	ratio := over(list, func(u runlog.UpdateRecord) runlog.Number { return u.Ratio })
+	rec.LR = runlog.Num(updates[0].LR)
 	rec.Loss, rec.LossLast, rec.LossMax = loss.mean, loss.last, loss.max
 	rec.GradNorm, rec.GradNormLast, rec.GradNormMax = norm.mean, norm.last, norm.max
 	rec.ClipFraction, rec.ClipFractionLast, rec.ClipFractionMax = clipped.mean, clipped.last, clipped.max
@@ -45,10 +40,10 @@ func (l *learner) recordUpdates(rec *Record, updates []update) []string {
 	rec.Ratio, rec.RatioLast = ratio.mean, ratio.last
 	rec.RatioMin, rec.RatioMax = ratioRange(updates)
 	if l.reference != nil {
-		rec.ReferenceKL = Num(meanOf(updates, func(u *update) float64 { return u.share(u.KL) }))
+		rec.ReferenceKL = runlog.Num(meanOf(updates, func(u *update) float64 { return u.share(u.KL) }))
 	}
 	if l.s.Proximal {
-		rec.Corrected = Num(meanOf(updates, func(u *update) float64 { return u.share(float64(u.Corrected)) }))
+		rec.Corrected = runlog.Num(meanOf(updates, func(u *update) float64 { return u.share(float64(u.Corrected)) }))
 	}
 	fields := []string{"clipped " + clipped.text("%.2f", 100) + "%"}
 	if len(list) > 1 {
@@ -59,17 +54,17 @@ func (l *learner) recordUpdates(rec *Record, updates []update) []string {
 }
 
 // overUpdates is a value over the updates of a step. last and max are nil where there is one update.
-type overUpdates struct{ mean, last, max *Number }
+type overUpdates struct{ mean, last, max *runlog.Number }
 
-func over(list []UpdateRecord, of func(UpdateRecord) Number) (o overUpdates) {
+func over(list []runlog.UpdateRecord, of func(runlog.UpdateRecord) runlog.Number) (o overUpdates) {
 	sum, last, largest := 0.0, 0.0, math.Inf(-1)
 	for _, u := range list {
 		last = float64(of(u))
 		sum, largest = sum+last, math.Max(largest, last)
 	}
-	o.mean = Num(sum / float64(len(list)))
+	o.mean = runlog.Num(sum / float64(len(list)))
 	if len(list) > 1 {
-		o.last, o.max = Num(last), Num(largest)
+		o.last, o.max = runlog.Num(last), runlog.Num(largest)
 	}
 	return o
 }
@@ -92,18 +87,18 @@ func meanOf(updates []update, of func(*update) float64) (m float64) {
 }
 
 // meanIndexers is what the indexers of a step's updates learned, on average.
-func meanIndexers(updates []update) (res stepResult) {
+func meanIndexers(updates []update) (res trainer.StepResult) {
 	res.IndexerLoss = meanOf(updates, func(u *update) float64 { return u.IndexerLoss })
 	res.IndexerNorm = meanOf(updates, func(u *update) float64 { return u.IndexerNorm })
 	return res
 }
 
 // ratioRange is the smallest and the largest ratio of a token in any update.
-func ratioRange(updates []update) (low, high *Number) {
+func ratioRange(updates []update) (low, high *runlog.Number) {
 	least, most := math.Inf(1), math.Inf(-1)
 	for i := range updates {
 		d := &updates[i].drift
 		least, most = min(least, d.LowRatio), max(most, d.HighRatio)
 	}
-	return Num(least), Num(most)
+	return runlog.Num(least), runlog.Num(most)
 }

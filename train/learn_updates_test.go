@@ -12,15 +12,20 @@ import (
 
 	"lockstep/model"
 	"lockstep/optim"
+	"lockstep/train/report"
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
+	"lockstep/train/trainer"
 )
 
 // A step of many updates at a high rate clips tokens and moves away from the rollout, and whoever looks at the run is
 // told: in metrics.jsonl, TensorBoard's events, the progress line and the report.
 func TestManyUpdates(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	set := append(tinyRL(), "rl.minibatches=4", "rl.epochs=4", "optim.lr=5e-3", "run.steps=2", "warm_start.steps=2")
+	set := append(testshape.RL(), "rl.minibatches=4", "rl.epochs=4", "optim.lr=5e-3", "run.steps=2",
+		"warm_start.steps=2")
 	log := logged(t, out, set...)
-	lines := strings.Split(strings.TrimSpace(readBytes(t, filepath.Join(out, metricsFile))), "\n")
+	lines := strings.Split(strings.TrimSpace(readBytes(t, filepath.Join(out, runlog.MetricsFile))), "\n")
 	var last map[string]any
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil {
 		t.Fatal(err)
@@ -63,8 +68,13 @@ func TestManyUpdates(t *testing.T) {
 			t.Errorf("no %q in the log:\n%s", words, log)
 		}
 	}
-	report := readBytes(t, filepath.Join(out, reportFile))
-	has(t, report, "Approximate KL", "over the updates of a step", ">Ratio<", "clipped tokens, worst update")
+	page := readBytes(t, filepath.Join(out, report.ReportFile))
+	for _, words := range []string{"Approximate KL", "over the updates of a step", ">Ratio<",
+		"clipped tokens, worst update"} {
+		if !strings.Contains(page, words) {
+			t.Errorf("no %q in the report", words)
+		}
+	}
 	events, err := filepath.Glob(filepath.Join(out, "events.*"))
 	if err != nil || len(events) != 1 {
 		t.Fatalf("%v (%v)", events, err)
@@ -80,7 +90,7 @@ func TestManyUpdates(t *testing.T) {
 // logged runs the tiny shape with settings on top and returns what it said.
 func logged(t *testing.T, out string, set ...string) string {
 	t.Helper()
-	s, err := parseTiny(set)
+	s, err := testshape.Parse(set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +108,8 @@ func logged(t *testing.T, out string, set ...string) string {
 // Means over updates count each update once, however many tokens it has; of one update there is no last and no largest.
 func TestRecordUpdates(t *testing.T) {
 	made := func(loss, norm float64, clipped, targets int, lp float32) update {
-		u := update{stepResult: stepResult{Norm: norm, LR: loss / 10, IndexerLoss: 2 * loss, IndexerNorm: norm / 4}}
+		u := update{StepResult: trainer.StepResult{Norm: norm, LR: loss / 10, IndexerLoss: 2 * loss,
+			IndexerNorm: norm / 4}}
 		u.Loss, u.Clipped, u.Targets, u.Corrected, u.KL = loss, clipped, targets, 2*clipped, float64(targets)*norm
 		u.drift.Add(optim.Rows{Targets: []int32{1, -1, 2}, LogProb: []float32{lp, 3, -1},
 			Rollout: []float32{-1, 9, -1}})
@@ -106,7 +117,7 @@ func TestRecordUpdates(t *testing.T) {
 	}
 	updates := []update{made(1, 4, 0, 10, -1), made(5, 2, 4, 16, 0), made(3, 6, 1, 8, -2)}
 	l := &learner{}
-	var rec Record
+	var rec runlog.Record
 	fields := l.recordUpdates(&rec, updates)
 	said := []string{"clipped 12.50/12.50/25.00%", "approx KL 0.181/0.184/0.359", "norm 4/6/6 (mean/last/max)"}
 	if !slices.Equal(fields, said) {
@@ -127,7 +138,7 @@ func TestRecordUpdates(t *testing.T) {
 	if res := meanIndexers(updates); res.IndexerLoss != 6 || res.IndexerNorm != 1 {
 		t.Errorf("indexers %+v", res)
 	}
-	rec = Record{}
+	rec = runlog.Record{}
 	if fields := l.recordUpdates(&rec, updates[1:2]); !slices.Equal(fields, []string{"clipped 25.00%"}) {
 		t.Errorf("fields %q", fields)
 	}
@@ -137,7 +148,7 @@ func TestRecordUpdates(t *testing.T) {
 	})
 
 	l.reference, l.s.Proximal = &model.Model{}, true
-	rec = Record{}
+	rec = runlog.Record{}
 	l.recordUpdates(&rec, updates)
 	if rec.ReferenceKL == nil || *rec.ReferenceKL != 4 || rec.Corrected == nil || *rec.Corrected != 0.25 {
 		t.Errorf("reference KL %v, corrected %v, want 4 and 0.25", rec.ReferenceKL, rec.Corrected)
@@ -145,7 +156,7 @@ func TestRecordUpdates(t *testing.T) {
 }
 
 // compareNumbers wants these numbers of a record, to 1e-6, and no others.
-func compareNumbers(t *testing.T, rec Record, want map[string]float64) {
+func compareNumbers(t *testing.T, rec runlog.Record, want map[string]float64) {
 	t.Helper()
 	text, err := json.Marshal(rec)
 	if err != nil {

@@ -17,6 +17,8 @@ import (
 	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/serve"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
 )
 
 // memorise over-fits a model folder of random weights to the lines of a JSONL file.
@@ -108,7 +110,7 @@ func learnByHeart(t *testing.T, dir string, vocab int) {
 	if err := Run(context.Background(), s, Options{Out: out, Log: log}); err != nil {
 		t.Fatal(err)
 	}
-	records, err := ReadMetrics(out)
+	records, err := runlog.ReadMetrics(out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +159,7 @@ func recite(t *testing.T, dir, prompts string) (got [][]int32) {
 	t.Helper()
 	s := configs.Default()
 	s.Settle()
-	dev, err := devices.Open(Device(s))
+	dev, err := devices.Open(setup.Device(s))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +170,7 @@ func recite(t *testing.T, dir, prompts string) (got [][]int32) {
 		if err != nil {
 			return err
 		}
-		_, err = serve.Generate(context.Background(), r, m, prompts, out, engineOptions(s),
+		_, err = serve.Generate(context.Background(), r, m, prompts, out, setup.EngineOptions(s),
 			serve.Sampling{MaxTokens: memorisedLength - 1, TopP: 1, N: 1, IgnoreEOS: true})
 		return err
 	})

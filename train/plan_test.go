@@ -10,11 +10,14 @@ import (
 	"lockstep/configs"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
+	"lockstep/train/plan"
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
 
 // What a run takes of its devices is what the plan said before anything was allocated, to the byte.
 func TestPlanIsExact(t *testing.T) {
-	rl := tinyRL()
+	rl := testshape.RL()
 	for name, set := range map[string][]string{
 		"full":      {"run.steps=2", "optim.warmup_steps=0"},
 		"lora":      {"run.steps=2", "optim.warmup_steps=0", "lora.rank=4"},
@@ -36,11 +39,11 @@ func TestPlanIsExact(t *testing.T) {
 			if _, err := runTiny(t, out, false, set...); err != nil {
 				t.Fatal(err)
 			}
-			text, err := os.ReadFile(filepath.Join(out, resultFile))
+			text, err := os.ReadFile(filepath.Join(out, runlog.ResultFile))
 			if err != nil {
 				t.Fatal(err)
 			}
-			var res result
+			var res runlog.Result
 			if err := json.Unmarshal(text, &res); err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +67,7 @@ func TestAdmit(t *testing.T) {
 	}
 	defer dev.Close()
 	shape := func(set ...string) *configs.Shape {
-		s, err := parseTiny(append([]string{"run.recompute=none", "run.packs=8", "run.micro_batch=8",
+		s, err := testshape.Parse(append([]string{"run.recompute=none", "run.packs=8", "run.micro_batch=8",
 			"run.verify_tokens=0", "data.eval_samples=0", "data.pack_rows=512"}, set...))
 		if err != nil {
 			t.Fatal(err)
@@ -72,11 +75,11 @@ func TestAdmit(t *testing.T) {
 		return s
 	}
 	takes := func(set ...string) int {
-		p, err := newPlanner(dev, shape(set...))
+		p, err := plan.New(dev, shape(set...))
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := p.plan(0)
+		n, err := p.Choose(0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,16 +101,16 @@ func TestAdmit(t *testing.T) {
 	} {
 		d := &limited{Device: dev}
 		s := shape()
-		p, err := newPlanner(d, s)
+		p, err := plan.New(d, s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		n, err := p.plan(0)
+		n, err := p.Choose(0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.left = max(c.room+n.Other-anonymous()+1<<20, 1)
-		_, line, err := admit(d, p)
+		d.left = max(c.room+n.Other-plan.AnonymousMemory()+1<<20, 1)
+		_, line, err := plan.Admit(d, p)
 		if c.want == "" {
 			if err != nil || !strings.HasPrefix(line, "memory: ") || !strings.Contains(line, "at the peak (weights ") ||
 				!strings.HasSuffix(line, " available") {
@@ -124,14 +127,14 @@ func TestAdmit(t *testing.T) {
 
 // inspect and shapes say peaks that grow with the micro-batch and shrink with recompute and adapters.
 func TestPeaks(t *testing.T) {
-	lines := func(size StepSize) []string {
-		text, err := Peaks(size, "model.path=../model/testdata/glm5")
+	lines := func(size plan.StepSize) []string {
+		text, err := plan.Peaks(size, "model.path=../model/testdata/glm5")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return strings.Split(strings.TrimSpace(text), "\n")
 	}
-	got := lines(StepSize{2, 64})
+	got := lines(plan.StepSize{MicroBatch: 2, Rows: 64})
 	want := []string{"peak        in bf16, micro-batches of 2 x 64 tokens:", "  full  ", "  full, recompute  ",
 		"  LoRA of rank 16  ", "  LoRA of rank 16, recompute  "}
 	for i, w := range want {
@@ -139,7 +142,8 @@ func TestPeaks(t *testing.T) {
 			t.Fatalf("%q, want %q", got, want)
 		}
 	}
-	if large := lines(StepSize{64, 4096}); large[1] == got[1] || !strings.Contains(large[1], "GiB at the peak") {
+	if large := lines(plan.StepSize{MicroBatch: 64, Rows: 4096}); large[1] == got[1] ||
+		!strings.Contains(large[1], "GiB at the peak") {
 		t.Errorf("64 x 4096 tokens: %s", large[1])
 	}
 }

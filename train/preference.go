@@ -8,36 +8,43 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/optim"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
+	"lockstep/train/trainer"
 )
 
 // preference is direct preference optimisation: pairs of answers, and what the weights that the run starts from think
 // of them. There is no second model: those log-probabilities are computed once, before the first step, and kept in the
 // run's folder.
 type preference struct {
-	t        *trainer
+	t        *trainer.Trainer
 	packRows int
-	train    []lesson // 2k the chosen and 2k+1 the rejected answer of pair k
-	held     []lesson // of the held-out pairs that an evaluation takes
+	train    []trainer.Sample // 2k the chosen and 2k+1 the rejected answer of pair k
+	held     []trainer.Sample // of the held-out pairs that an evaluation takes
 	made     provenance
 	computed bool // the reference is not in the run's folder yet
 }
 
-// openPreference makes the trainer's objective that of the shape, over the corpus's pairs. The model has the weights
-// that the run starts from.
-func openPreference(s *configs.Shape, t *trainer, c *corpus) (*preference, error) {
-	objective, err := optim.New("dpo", optim.Settings{DPOLoss: s.DPO.Kind, DPOBeta: s.DPO.Beta,
+// preferenceObjective is the loss over pairs that a shape asks for.
+func preferenceObjective(s *configs.Shape) (optim.Objective, error) {
+	o, err := optim.New("dpo", optim.Settings{DPOLoss: s.DPO.Kind, DPOBeta: s.DPO.Beta,
 		LabelSmoothing: s.DPO.LabelSmoothing})
 	if err != nil {
 		return nil, fmt.Errorf("dpo: %w", err)
 	}
-	t.objective = objective
-	p := &preference{t: t, packRows: s.Data.PackRows, train: pairLessons(c.pairs, c.pairs.Len())}
-	p.made.definition, p.made.train = t.r.Dev.Definition().Digest(), fmt.Sprintf("%016x", c.pairs.Digest())
-	if c.heldPairs != nil {
-		n := min(s.Data.EvalSamples, c.heldPairs.Len())
-		p.held, p.made.held = pairLessons(c.heldPairs, n), fmt.Sprintf("%d of %016x", n, c.heldPairs.Digest())
+	return o, nil
+}
+
+// openPreference prepares the corpus's pairs for a trainer that has [preferenceObjective]. The model has the weights
+// that the run starts from.
+func openPreference(s *configs.Shape, t *trainer.Trainer, c *setup.Corpus) (p *preference, err error) {
+	p = &preference{t: t, packRows: s.Data.PackRows, train: pairSamples(c.Pairs, c.Pairs.Len())}
+	p.made.definition, p.made.train = t.Rank.Dev.Definition().Digest(), fmt.Sprintf("%016x", c.Pairs.Digest())
+	if c.HeldPairs != nil {
+		n := min(s.Data.EvalSamples, c.HeldPairs.Len())
+		p.held, p.made.held = pairSamples(c.HeldPairs, n), fmt.Sprintf("%d of %016x", n, c.HeldPairs.Digest())
 	}
-	p.made.weights, err = weightsDigest(t.m)
+	p.made.weights, err = weightsDigest(t.Model)
 	return p, err
 }
 
@@ -51,17 +58,17 @@ func (p *preference) refer(ctx context.Context, path string, resume bool, note f
 	return p.score(ctx, note)
 }
 
-// pairLessons is the samples of the first n pairs, without weights or reference.
-func pairLessons(p *data.Preferences, n int) (list []lesson) {
+// pairSamples is the samples of the first n pairs, without weights or reference.
+func pairSamples(p *data.Preferences, n int) (list []trainer.Sample) {
 	for i := range n {
 		chosen, rejected := p.Pair(i)
-		list = append(list, lesson{Sample: chosen}, lesson{Sample: rejected})
+		list = append(list, trainer.Sample{Sample: chosen}, trainer.Sample{Sample: rejected})
 	}
 	return list
 }
 
 // lay makes packs of pairs, each row with its weight: the mean over all pairs of the packs.
-func lay(pairs []lesson, packs []data.Pack) (out [][]lesson) {
+func lay(pairs []trainer.Sample, packs []data.Pack) (out [][]trainer.Sample) {
 	var lengths []int
 	for _, p := range packs {
 		for _, k := range p.Samples {
@@ -70,9 +77,9 @@ func lay(pairs []lesson, packs []data.Pack) (out [][]lesson) {
 	}
 	weights := optim.Aggregate("pair", lengths, 0)
 	for _, p := range packs {
-		var pack []lesson
+		var pack []trainer.Sample
 		for _, k := range p.Samples {
-			pack = append(pack, pairs[2*k].weighed(weights[0]), pairs[2*k+1].weighed(weights[1]))
+			pack = append(pack, pairs[2*k].WithWeight(weights[0]), pairs[2*k+1].WithWeight(weights[1]))
 			weights = weights[2:]
 		}
 		out = append(out, pack)
@@ -82,11 +89,11 @@ func lay(pairs []lesson, packs []data.Pack) (out [][]lesson) {
 
 // evaluate measures held-out pairs, without gradients.
 func (p *preference) evaluate(ctx context.Context) (sums optim.Measures, err error) {
-	for _, pack := range pack(p.held, 2, "pair", 0, p.packRows) {
+	for _, pack := range trainer.Pack(p.held, 2, "pair", 0, p.packRows) {
 		if err := ctx.Err(); err != nil {
 			return sums, err
 		}
-		p.t.objective.Measure(&sums, logprobs(p.t.r, p.t.m, [][]lesson{pack}))
+		p.t.Objective.Measure(&sums, trainer.LogProbs(p.t.Rank, p.t.Model, [][]trainer.Sample{pack}).Rows)
 	}
 	return sums, nil
 }
@@ -99,14 +106,16 @@ func (p *preference) score(ctx context.Context, note func(string, ...any)) error
 	all := len(p.train) + len(p.held)
 	note("reference: %d pairs under the weights at the start", all/2)
 	shown, done := time.Now(), 0
-	for _, list := range [][]lesson{p.train, p.held} {
+	for _, list := range [][]trainer.Sample{p.train, p.held} {
 		for from := 0; from < len(list); from += referencePart {
 			if ctx.Err() != nil {
 				return fmt.Errorf("interrupted at pair %d of %d of the reference, before the first step: nothing "+
 					"was saved", done/2, all/2)
 			}
 			part := list[from:min(from+referencePart, len(list))]
-			each(p.t.r, p.t.m, p.packRows, part, func(i int, logprob []float32) { part[i].reference = logprob })
+			trainer.EachLogProb(p.t.Rank, p.t.Model, p.packRows, part, func(i int, logprob []float32) {
+				part[i].Reference = logprob
+			})
 			if done += len(part); time.Since(shown) > plainEvery {
 				shown = time.Now()
 				note("reference: %d of %d pairs", done/2, all/2)
@@ -118,11 +127,11 @@ func (p *preference) score(ctx context.Context, note func(string, ...any)) error
 }
 
 // record fills in what a step measured, and returns fields for the progress line.
-func (p *preference) record(rec *Record, m optim.Measures) []string {
+func (p *preference) record(rec *runlog.Record, m optim.Measures) []string {
 	n := float64(m.Pairs)
-	rec.Margin, rec.Preferred = Num((m.Chosen-m.Rejected)/n), Num(float64(m.Preferred)/n)
-	rec.ChosenReward, rec.RejectedReward = Num(m.Chosen/n), Num(m.Rejected/n)
-	rec.ChosenLogProb, rec.RejectedLogProb = Num(m.ChosenLogProb/n), Num(m.RejectedLogProb/n)
+	rec.Margin, rec.Preferred = runlog.Num((m.Chosen-m.Rejected)/n), runlog.Num(float64(m.Preferred)/n)
+	rec.ChosenReward, rec.RejectedReward = runlog.Num(m.Chosen/n), runlog.Num(m.Rejected/n)
+	rec.ChosenLogProb, rec.RejectedLogProb = runlog.Num(m.ChosenLogProb/n), runlog.Num(m.RejectedLogProb/n)
 	return []string{fmt.Sprintf("margin %.3f", float64(*rec.Margin)), fmt.Sprintf("prefers %.0f%%",
 		100*float64(*rec.Preferred))}
 }

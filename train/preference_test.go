@@ -15,6 +15,11 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/optim"
+	"lockstep/train/bench"
+	"lockstep/train/report"
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
+	"lockstep/train/trainer"
 )
 
 // countdownPairs writes preferences: right answers to countdown, and the same with "/" as their last operator, which
@@ -170,9 +175,9 @@ func TestPreferenceAgainstTwoModels(t *testing.T) {
 	}
 }
 
-func readRecords(t *testing.T, out string) []Record {
+func readRecords(t *testing.T, out string) []runlog.Record {
 	t.Helper()
-	records, err := ReadMetrics(out)
+	records, err := runlog.ReadMetrics(out)
 	if err != nil || len(records) == 0 {
 		t.Fatalf("%d records (%v)", len(records), err)
 	}
@@ -204,7 +209,7 @@ func TestPreferenceLearns(t *testing.T) {
 	if err := Run(context.Background(), s, Options{Out: out, Log: log}); err != nil {
 		t.Fatal(err)
 	}
-	var evals []Record
+	var evals []runlog.Record
 	records := readRecords(t, out)
 	for _, r := range records {
 		if r.EvalSamples > 0 {
@@ -216,7 +221,7 @@ func TestPreferenceLearns(t *testing.T) {
 		*last.EvalAccuracy < 0.95 || *last.EvalMargin < 1.5**evals[0].EvalMargin || *last.EvalLoss > 0.6 {
 		t.Errorf("the model did not learn to prefer right answers:\n%s", readBytes(t, filepath.Join(dir, "log")))
 	}
-	report := readBytes(t, filepath.Join(out, reportFile))
+	report := readBytes(t, filepath.Join(out, report.ReportFile))
 	for _, words := range []string{">Margin<", ">Rewards<", ">Log-probabilities<",
 		">chosen answer has the higher reward<", ">per pair<", "held-out margin"} {
 		if !strings.Contains(report, words) {
@@ -238,7 +243,7 @@ func TestPairLessons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := pairLessons(p, 4)
+	list := pairSamples(p, 4)
 	for i, l := range list {
 		if text := lang.Decode(l.IDs); strings.Contains(text, "/") != (i%2 == 1) {
 			t.Errorf("answer %d of pair %d is %q", i%2, i/2, text)
@@ -345,12 +350,12 @@ func TestReferenceRefusals(t *testing.T) {
 		{whole, []string{"dpo.beta=0.2"}, "the shape has changed"},
 	} {
 		writeText(t, path, c.text)
-		before := readBytes(t, filepath.Join(out, shapeFile))
+		before := readBytes(t, filepath.Join(out, runlog.ShapeFile))
 		_, err := runTiny(t, out, true, append(pairs, c.set...)...)
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: error %v, want one line with %q", c.set, err, c.want)
 		}
-		if readBytes(t, path) != c.text || readBytes(t, filepath.Join(out, shapeFile)) != before {
+		if readBytes(t, path) != c.text || readBytes(t, filepath.Join(out, runlog.ShapeFile)) != before {
 			t.Errorf("%v: something was written", c.set)
 		}
 	}
@@ -370,7 +375,7 @@ func TestReferenceRefusals(t *testing.T) {
 
 // Being asked to stop while the reference is computed writes nothing.
 func TestReferenceInterrupted(t *testing.T) {
-	s, err := parseTiny(tinyPairs(t))
+	s, err := testshape.Parse(tinyPairs(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,29 +388,29 @@ func TestReferenceInterrupted(t *testing.T) {
 	defer log.Close()
 	out := filepath.Join(t.TempDir(), "run")
 	if err := Run(ctx, s, Options{Out: out, Log: log}); err == nil ||
-		!strings.Contains(err.Error(), "at pair 0 of 72") || hasRun(out) {
+		!strings.Contains(err.Error(), "at pair 0 of 72") || runlog.HasRun(out) {
 		t.Errorf("error %v", err)
 	}
 }
 
 // A step over pairs needs no more memory than the plan, which has no pairs, says.
 func TestPreferenceReserved(t *testing.T) {
-	err := ready(t, true, func(d *limited, tr *trainer) {
+	err := ready(t, true, func(d *limited, tr *trainer.Trainer) {
 		objective, err := optim.New("dpo", optim.Settings{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		tr.objective = objective
+		tr.Objective = objective
 		before := d.pieces
 		for _, rows := range [][]int{slices.Repeat([]int{128}, 8), append(slices.Repeat([]int{128}, 7), 127),
 			slices.Repeat([]int{1}, 1024), {2, 1}} {
-			var pack []lesson
+			var pack []trainer.Sample
 			for _, n := range rows {
-				l := lesson{Sample: data.Sample{IDs: make([]int32, n), Targets: make([]int32, n)}}
-				l.reference = make([]float32, len(l.IDs))
-				pack = append(pack, l.weighed(1))
+				l := trainer.Sample{Sample: data.Sample{IDs: make([]int32, n), Targets: make([]int32, n)}}
+				l.Reference = make([]float32, len(l.IDs))
+				pack = append(pack, l.WithWeight(1))
 			}
-			tr.step(1, [][]lesson{pack, pack, pack, pack})
+			tr.Step(1, [][]trainer.Sample{pack, pack, pack, pack})
 		}
 		if d.pieces != before {
 			t.Errorf("steps asked for memory %d times", d.pieces-before)
@@ -418,11 +423,11 @@ func TestPreferenceReserved(t *testing.T) {
 
 // The benchmark says that it has no use for pairs.
 func TestBenchRefusesPairs(t *testing.T) {
-	s, err := parseTiny(tinyPairs(t))
+	s, err := testshape.Parse(tinyPairs(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = BenchCPU(context.Background(), s, BenchOptions{Steps: 1, Each: time.Millisecond, Out: os.Stderr})
+	err = bench.CPU(context.Background(), s, bench.Options{Steps: 1, Each: time.Millisecond, Out: os.Stderr})
 	if err == nil || !strings.HasPrefix(err.Error(), "data.preferences: ") {
 		t.Errorf("error %v", err)
 	}

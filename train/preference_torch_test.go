@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"lockstep/configs"
+	"lockstep/train/runlog"
 )
 
 // theirs is what .ci/transformers/preferences.py writes.
@@ -57,7 +58,7 @@ func TestPreferenceAgainstTransformers(t *testing.T) {
 		}
 		worst := 0.0
 		for i, r := range readRecords(t, out) {
-			for key, got := range map[string]*Number{
+			for key, got := range map[string]*runlog.Number{
 				"loss": r.Loss, "grad_norm": r.GradNorm, "margin": r.Margin, "preferred": r.Preferred,
 				"chosen_reward": r.ChosenReward, "rejected_reward": r.RejectedReward,
 				"chosen_logprob": r.ChosenLogProb, "rejected_logprob": r.RejectedLogProb,

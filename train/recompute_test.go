@@ -16,12 +16,18 @@ import (
 	"lockstep/kernels/cpu"
 	"lockstep/model"
 	"lockstep/parallel"
+	"lockstep/train/bench"
+	"lockstep/train/plan"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
+	"lockstep/train/testshape"
+	"lockstep/train/trainer"
 )
 
 // large is a shape whose activations are most of what it takes.
 func large(t *testing.T, set ...string) *configs.Shape {
 	t.Helper()
-	s, err := parseTiny(append([]string{"run.steps=2", "optim.warmup_steps=0", "run.packs=8", "run.micro_batch=8",
+	s, err := testshape.Parse(append([]string{"run.steps=2", "optim.warmup_steps=0", "run.packs=8", "run.micro_batch=8",
 		"data.pack_rows=1024", "model.config.num_hidden_layers=4"}, set...))
 	if err != nil {
 		t.Fatal(err)
@@ -44,12 +50,12 @@ func onLimited(t *testing.T, left int, body func(d *limited, r *parallel.Rank) e
 }
 
 // takes is what a shape's plan says of its device where it has no bound.
-func takes(t *testing.T, s *configs.Shape) (n Memory) {
+func takes(t *testing.T, s *configs.Shape) (n plan.Memory) {
 	t.Helper()
 	onLimited(t, 0, func(d *limited, r *parallel.Rank) error {
-		p, err := newPlanner(d, s)
+		p, err := plan.New(d, s)
 		if err == nil {
-			n, err = p.plan(0)
+			n, err = p.Choose(0)
 		}
 		return err
 	})
@@ -61,21 +67,21 @@ func takes(t *testing.T, s *configs.Shape) (n Memory) {
 func TestRecomputeAuto(t *testing.T) {
 	none, full := large(t, "run.recompute=none"), large(t, "run.recompute=full")
 	want := runOn(t, none, filepath.Join(t.TempDir(), "run"), 0, 0)
-	scarce := int(float64(takes(t, none).Total()+takes(t, full).Total())/2/(1-headroom)) - anonymous()
+	scarce := int(float64(takes(t, none).Total()+takes(t, full).Total())/2/(1-plan.Headroom)) - plan.AnonymousMemory()
 	// a run that is stopped after a step goes on with the next
 	for _, left := range [][]int{{scarce}, {scarce, 0}, {0, scarce}} {
 		out := filepath.Join(t.TempDir(), "run")
 		var got finished
 		for i, bytes := range left {
 			got = runOn(t, large(t), out, bytes, len(left)-1-i)
-			if all := got.plan.keep == nil; all != (bytes == 0) ||
+			if all := got.plan.Keep == nil; all != (bytes == 0) ||
 				strings.Contains(got.log, "recompute: auto: everything kept") != all {
-				t.Errorf("%d bytes left: %v kept, log %q", bytes, got.plan.keep, got.log)
+				t.Errorf("%d bytes left: %v kept, log %q", bytes, got.plan.Keep, got.log)
 			}
-			if bytes > 0 && !slices.ContainsFunc(got.plan.keep, func(s model.Save) bool { return s != 0 }) {
+			if bytes > 0 && !slices.ContainsFunc(got.plan.Keep, func(s model.Save) bool { return s != 0 }) {
 				t.Errorf("%d bytes left, and nothing is kept", bytes)
 			}
-			if got.bytes != got.takes.Device() || bytes > 0 && got.takes.Total() > bytes+anonymous() {
+			if got.bytes != got.takes.Device() || bytes > 0 && got.takes.Total() > bytes+plan.AnonymousMemory() {
 				t.Errorf("%d bytes left: took %d, planned %v", bytes, got.bytes, got.takes)
 			}
 		}
@@ -83,16 +89,16 @@ func TestRecomputeAuto(t *testing.T) {
 			t.Errorf("%v bytes left: %s, want %s", left, got.digest, want.digest)
 		}
 	}
-	if keep := want.plan.keep; keep != nil {
+	if keep := want.plan.Keep; keep != nil {
 		t.Errorf("recompute = none: %v", keep)
 	}
 }
 
 // finished is what is left of a run.
 type finished struct {
-	plan   *planner
-	learns *trainer // in the run's last stage
-	takes  Memory
+	plan   *plan.Plan
+	learns *trainer.Trainer // in the run's last stage
+	takes  plan.Memory
 	bytes  int // that the device gave out
 	log    string
 	digest string // of the last checkpoint
@@ -113,7 +119,7 @@ func runOn(t *testing.T, s *configs.Shape, out string, left, more int) (f finish
 		stop()
 	}
 	onLimited(t, left, func(d *limited, r *parallel.Rank) error {
-		j := &job{ctx: ctx, s: s, o: Options{Out: out, Resume: hasRun(out), Log: log}, out: out}
+		j := &job{ctx: ctx, s: s, o: Options{Out: out, Resume: runlog.HasRun(out), Log: log}, out: out}
 		err := errors.Join(j.whole(r), j.close())
 		if more > 0 && errors.Is(err, ErrInterrupted) {
 			err = nil
@@ -136,26 +142,26 @@ func runOn(t *testing.T, s *configs.Shape, out string, left, more int) (f finish
 func TestPlanOfPolicies(t *testing.T) {
 	s := large(t, "lora.rank=4", "data.pack_rows=256")
 	onLimited(t, 0, func(d *limited, r *parallel.Rank) error {
-		p, err := newPlanner(d, s)
+		p, err := plan.New(d, s)
 		if err != nil {
 			return err
 		}
-		m, _, err := openTrained(d, s)
+		m, _, err := setup.OpenTrained(d, s)
 		if err != nil {
 			return err
 		}
-		tr, err := newTrainer(s, 3)
+		o, err := setup.TrainerOptions(s, 3, nil)
 		if err != nil {
 			return err
 		}
-		tr.r, tr.m = r, m
+		tr := trainer.New(r, m, o)
 		for _, keep := range []model.Policy{nil, m.Everywhere(0), m.Everywhere(model.SaveAttention),
 			{0, model.SaveAll, 0, model.SaveExperts}, {model.SaveAll, 0, model.SaveGateUp, 0}} {
-			tr.keep = keep
-			want := p.step(keep)
+			tr.Keep = keep
+			want := p.Step(keep)
 			r.Stack = kernels.NewArena(d)
-			reserve(r, p.r)
-			tr.step(1, lessons(slices.Repeat([][]data.Sample{tr.full(s.Data.PackRows)}, s.Run.Packs)))
+			plan.Reserve(r, p.Rank)
+			tr.Step(1, trainer.Supervised(slices.Repeat([][]data.Sample{tr.FullPack(s.Data.PackRows)}, s.Run.Packs)))
 			if got := r.Stack.Peak(); got != want {
 				t.Errorf("%v kept: %d bytes, planned %d", keep, got, want)
 			}
@@ -166,14 +172,14 @@ func TestPlanOfPolicies(t *testing.T) {
 
 // Reinforcement learning computes again what the plan says.
 func TestRecomputeReinforced(t *testing.T) {
-	s, err := parseTiny(append(tinyRL(), "run.steps=1", "optim.warmup_steps=0", "warm_start.steps=0",
+	s, err := testshape.Parse(append(testshape.RL(), "run.steps=1", "optim.warmup_steps=0", "warm_start.steps=0",
 		"run.recompute=full"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := runOn(t, s, filepath.Join(t.TempDir(), "run"), 0, 0)
-	if keep := got.learns.keep; keep == nil || !slices.Equal(keep, got.plan.keep) {
-		t.Errorf("blocks keep %v, planned %v", keep, got.plan.keep)
+	if keep := got.learns.Keep; keep == nil || !slices.Equal(keep, got.plan.Keep) {
+		t.Errorf("blocks keep %v, planned %v", keep, got.plan.Keep)
 	}
 }
 
@@ -192,7 +198,7 @@ func TestRecomputeBools(t *testing.T) {
 
 func TestBenchRecompute(t *testing.T) {
 	var out bytes.Buffer
-	if err := BenchRecompute(context.Background(), large(t, "data.pack_rows=64"), BenchOptions{Steps: 1, Each: 1,
+	if err := bench.Recompute(context.Background(), large(t, "data.pack_rows=64"), bench.Options{Steps: 1, Each: 1,
 		Out: &out}); err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"lockstep/data"
 	"lockstep/model"
+	"lockstep/train/trainer"
 )
 
 // referenceFile holds the log-probabilities of pairs under the weights that a run started from: tensors "train" and
@@ -45,7 +46,7 @@ func (p provenance) facts() []struct{ key, value, mend string } {
 	}
 }
 
-// write saves the reference of lessons.
+// write saves the reference of samples.
 func (p *preference) write(path string) error {
 	train, held := referenceBytes(p.train), referenceBytes(p.held)
 	meta := map[string]string{"sha256": referenceSum(train, held)}
@@ -99,18 +100,18 @@ func referenceSum(train, held []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// referenceBytes is the reference of lessons, little-endian.
-func referenceBytes(list []lesson) (raw []byte) {
+// referenceBytes is the reference of samples, little-endian.
+func referenceBytes(list []trainer.Sample) (raw []byte) {
 	for _, l := range list {
-		for _, x := range l.reference {
+		for _, x := range l.Reference {
 			raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
 		}
 	}
 	return raw
 }
 
-// takeReference gives each lesson its rows of a tensor, which must have just those.
-func takeReference(list []lesson, t data.TensorInfo) bool {
+// takeReference gives each sample its rows of a tensor, which must have just those.
+func takeReference(list []trainer.Sample, t data.TensorInfo) bool {
 	rows := 0
 	for _, l := range list {
 		rows += len(l.IDs)
@@ -120,9 +121,9 @@ func takeReference(list []lesson, t data.TensorInfo) bool {
 	}
 	raw := t.Data
 	for i := range list {
-		list[i].reference = make([]float32, len(list[i].IDs))
-		for k := range list[i].reference {
-			list[i].reference[k], raw = math.Float32frombits(binary.LittleEndian.Uint32(raw)), raw[4:]
+		list[i].Reference = make([]float32, len(list[i].IDs))
+		for k := range list[i].Reference {
+			list[i].Reference[k], raw = math.Float32frombits(binary.LittleEndian.Uint32(raw)), raw[4:]
 		}
 	}
 	return true

@@ -13,6 +13,9 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/devices"
 	"lockstep/parallel"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
+	"lockstep/train/trainer"
 )
 
 // Replayed is what a replay held against a run's records.
@@ -45,11 +48,11 @@ func (r *Replayed) Err() error {
 // weights that chose it. Log-probabilities and the run's checkpoints must come out the same, bit for bit. set overrides
 // keys that change no bit, such as the device.
 func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Replayed, error) {
-	if !hasRun(dir) {
+	if !runlog.HasRun(dir) {
 		return nil, fmt.Errorf("%s holds no run to replay: it has no %s, give a folder that lockstep train wrote", dir,
-			shapeFile)
+			runlog.ShapeFile)
 	}
-	s, err := configs.Load(filepath.Join(dir, shapeFile), set)
+	s, err := configs.Load(filepath.Join(dir, runlog.ShapeFile), set)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +63,7 @@ func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Repla
 	if err != nil {
 		return nil, err
 	}
-	dev, err := devices.Open(Device(s))
+	dev, err := devices.Open(setup.Device(s))
 	if err != nil {
 		return nil, err
 	}
@@ -79,14 +82,14 @@ func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Repla
 
 // runRecord is the answers of a run by the step that learned from them and by the versions that chose their tokens.
 type runRecord struct {
-	bySteps   map[int][]*episode
-	byVersion map[int][]*episode
+	bySteps   map[int][]*runlog.Episode
+	byVersion map[int][]*runlog.Episode
 	last      int // step
 }
 
 func readRecord(dir string) (*runRecord, error) {
-	rec := &runRecord{bySteps: map[int][]*episode{}, byVersion: map[int][]*episode{}}
-	err := eachEpisode(dir, func(e *episode, _ []byte) error {
+	rec := &runRecord{bySteps: map[int][]*runlog.Episode{}, byVersion: map[int][]*runlog.Episode{}}
+	err := runlog.EachEpisode(dir, func(e *runlog.Episode, _ []byte) error {
 		if e.Learned {
 			rec.bySteps[e.Step] = append(rec.bySteps[e.Step], e)
 		}
@@ -99,7 +102,7 @@ func readRecord(dir string) (*runRecord, error) {
 		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no %s: the run sampled nothing yet", dir, episodesFile)
+		return nil, fmt.Errorf("%s has no %s: the run sampled nothing yet", dir, runlog.EpisodesFile)
 	}
 	return rec, err
 }
@@ -124,7 +127,7 @@ func (p *replay) run(r *parallel.Rank) error {
 		return fmt.Errorf("%s: made by definition %.12s, this replay computes by %.12s: take the run's device "+
 			"or settings", start, st.Digest, j.state.Digest)
 	}
-	if err := restore(j.t.m, start); err != nil {
+	if err := restore(j.t.Model, start); err != nil {
 		return err
 	}
 	if err := j.rl.begin(j, false); err != nil {
@@ -153,7 +156,8 @@ func (p *replay) step(step int) error {
 	}
 	episodes := p.record.bySteps[step]
 	if len(episodes) != l.prompts*l.size {
-		return fmt.Errorf("%s: step %d has %d answers, the shape asks for %d", filepath.Join(p.j.out, episodesFile),
+		return fmt.Errorf("%s: step %d has %d answers, the shape asks for %d",
+			filepath.Join(p.j.out, runlog.EpisodesFile),
 			step, len(episodes), l.prompts*l.size)
 	}
 	res := learned{episodes: episodes}
@@ -170,13 +174,15 @@ func (p *replay) step(step int) error {
 }
 
 // score holds what was recorded under a version against the training forward of the rollout's model.
-func (p *replay) score(list []*episode, version int) {
+func (p *replay) score(list []*runlog.Episode, version int) {
 	l := p.j.rl
-	lessons := make([]lesson, len(list))
+	samples := make([]trainer.Sample, len(list))
 	for i, e := range list {
-		lessons[i] = e.lesson(version)
+		samples[i] = sampleOf(e, version)
 	}
-	each(l.rank, l.model, l.packRows, lessons, func(i int, logprob []float32) { lessons[i].old = logprob })
+	trainer.EachLogProb(l.rank, l.model, l.packRows, samples, func(i int, logprob []float32) {
+		samples[i].Old = logprob
+	})
 	for i, e := range list {
 		if e.Versions[0] == version {
 			p.res.Answers++
@@ -186,7 +192,7 @@ func (p *replay) score(list []*episode, version int) {
 				continue
 			}
 			p.res.Tokens++
-			got := lessons[i].old[len(e.Prompt)-1+k]
+			got := samples[i].Old[len(e.Prompt)-1+k]
 			if math.Float32bits(got) != math.Float32bits(float32(e.LogProbs[k])) {
 				p.res.Differ++
 				if p.res.First == "" {
@@ -214,7 +220,7 @@ func (p *replay) checkpoint(step int) error {
 	}
 	defer os.RemoveAll(tmp)
 	again := filepath.Join(tmp, checkpointName(step))
-	if err := saveCheckpoint(p.j.t.m, nil, again, p.j.s.Model.Path, state{}); err != nil {
+	if err := saveCheckpoint(p.j.t.Model, nil, again, p.j.s.Model.Path, state{}); err != nil {
 		return err
 	}
 	files, err := sums(again)

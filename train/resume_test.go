@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
 
 // A run that is resumed with more steps, or more epochs, ends with the bits of one that had them from its start,
@@ -25,8 +28,8 @@ func TestProlonged(t *testing.T) {
 		"epochs":     {epochs, []string{"run.epochs=1"}, []string{"run.epochs=2"}},
 		"adapters":   {slices.Concat(constant, []string{"lora.rank=4"}), steps(5), steps(9)},
 		"pairs":      {pairs, steps(5), steps(9)},
-		"reinforced": {slices.Concat(tinyRL(), constant), steps(3), append(steps(6), "rl.exact_kl=0")},
-		"stale":      {slices.Concat(tinyRL(), constant, []string{"rl.staleness=2"}), steps(3), steps(6)},
+		"reinforced": {slices.Concat(testshape.RL(), constant), steps(3), append(steps(6), "rl.exact_kl=0")},
+		"stale":      {slices.Concat(testshape.RL(), constant, []string{"rl.staleness=2"}), steps(3), steps(6)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want, err := runTiny(t, filepath.Join(t.TempDir(), "whole"), false, slices.Concat(c.set, c.then)...)
@@ -48,7 +51,7 @@ func TestProlonged(t *testing.T) {
 // What would have given other bits is refused in a line that names each key, before anything is written.
 func TestResumeNamesKeys(t *testing.T) {
 	supervised, constant := []string{"run.steps=5"}, []string{"optim.schedule=constant"}
-	reinforced := append(tinyRL(), "run.steps=2", "warm_start.steps=1")
+	reinforced := append(testshape.RL(), "run.steps=2", "warm_start.steps=1")
 	stale := slices.Concat(reinforced, []string{"rl.staleness=2"})
 	short := []string{"run.steps=0", "run.epochs=1", "run.packs=64", "optim.schedule=constant", "optim.warmup_steps=1"}
 	for _, c := range []struct {
@@ -75,7 +78,7 @@ func TestResumeNamesKeys(t *testing.T) {
 		if _, err := runTiny(t, out, false, c.run...); err != nil {
 			t.Fatal(err)
 		}
-		before := readBytes(t, filepath.Join(out, shapeFile))
+		before := readBytes(t, filepath.Join(out, runlog.ShapeFile))
 		_, err := runTiny(t, out, true, slices.Concat(c.run, c.set)...)
 		if err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: error %v, want one line", c.set, err)
@@ -86,7 +89,7 @@ func TestResumeNamesKeys(t *testing.T) {
 				t.Errorf("%v: error %v, want %q", c.set, err, want)
 			}
 		}
-		if readBytes(t, filepath.Join(out, shapeFile)) != before {
+		if readBytes(t, filepath.Join(out, runlog.ShapeFile)) != before {
 			t.Errorf("%v: something was written", c.set)
 		}
 		if _, err := runTiny(t, out, true, c.run...); err != nil { // it is still what it was

@@ -15,6 +15,11 @@ import (
 	"lockstep/optim"
 	"lockstep/parallel"
 	"lockstep/serve"
+	"lockstep/train/plan"
+	"lockstep/train/report"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
+	"lockstep/train/trainer"
 )
 
 // Options are what the command line adds to a shape.
@@ -33,7 +38,7 @@ func Run(ctx context.Context, s *configs.Shape, o Options) error {
 	if err != nil {
 		return err
 	}
-	dev, err := devices.Open(Device(s))
+	dev, err := devices.Open(setup.Device(s))
 	if err != nil {
 		return err
 	}
@@ -51,12 +56,12 @@ type job struct {
 	o        Options
 	out      string
 	lock     *os.File // of the folder, which nobody else may train into; nil: a new run that has not begun
-	t        *trainer
+	t        *trainer.Trainer
 	lang     *data.Language
 	stops    []int32 // end what the model says; see [serve.Stops]
-	corpus   *corpus
-	plan     *planner
-	takes    Memory // by the plan
+	corpus   *setup.Corpus
+	plan     *plan.Plan
+	takes    plan.Memory // by the plan
 	stream   *data.Stream
 	warm     int         // supervised steps before those of reinforcement learning
 	steps    int         // all of them
@@ -65,10 +70,10 @@ type job struct {
 	state    state       // of the last finished step
 	engine   *serve.Engine
 	beside   kernels.Device // of rollouts with numerics of their own; nil: none
-	metrics  *Metrics
+	metrics  *runlog.Metrics
 	progress *Progress
-	gauge    kernels.Gauge // nil: the device has none
-	samples  []Generation  // of the last evaluation
+	gauge    kernels.Gauge       // nil: the device has none
+	samples  []runlog.Generation // of the last evaluation
 }
 
 // whole is the run from its beginning, or from its newest checkpoint, to its end.
@@ -104,52 +109,52 @@ func (j *job) close() (err error) {
 
 // prepare opens everything before anything is written.
 func (j *job) prepare(r *parallel.Rank) error {
-	p, err := newPlanner(r.Dev, j.s)
+	p, err := plan.New(r.Dev, j.s)
 	if err != nil {
 		return err
 	}
-	if j.corpus, err = openCorpus(j.s, p.m, p.lang); err != nil {
+	if j.corpus, err = setup.OpenCorpus(j.s, p.Model, p.Language); err != nil {
 		return err
 	}
-	j.lang, j.stops = p.lang, serve.Stops(p.m, p.lang)
-	if err := p.openEngines(r.Dev, j.corpus.longest(j.s.Rollout.MaxTokens)); err != nil {
+	j.lang, j.stops = p.Language, serve.Stops(p.Model, p.Language)
+	if err := p.OpenEngines(r.Dev, j.corpus.Longest(j.s.Rollout.MaxTokens)); err != nil {
 		return err
 	}
 	var line string
-	if j.takes, line, err = admit(r.Dev, p); err != nil {
+	if j.takes, line, err = plan.Admit(r.Dev, p); err != nil {
 		return err
 	}
 	if !j.o.Resume {
-		j.note("%s\n%s", line, p.chosen())
+		j.note("%s\n%s", line, p.Chosen())
 	}
 	j.plan = p
-	m, err := fillModel(r.Dev, j.s, p.m.Config)
+	m, err := setup.LoadModel(r.Dev, j.s, p.Model.Config)
 	if err != nil {
 		return err
 	}
 	m.TrainAll()
-	reserve(r, p.r)
+	plan.Reserve(r, p.Rank)
 	if err := j.openTrainer(r, m); err != nil {
 		return err
 	}
-	if j.corpus.pairs != nil {
+	if j.corpus.Pairs != nil {
 		if j.pref, err = openPreference(j.s, j.t, j.corpus); err != nil {
 			return err
 		}
 	}
-	if generates(j.s) {
-		if j.engine, err = serve.NewEngine(r, m, kernels.NewArena(r.Dev), p.engineOptions()); err != nil {
+	if setup.Generates(j.s) {
+		if j.engine, err = serve.NewEngine(r, m, kernels.NewArena(r.Dev), p.EngineOptions()); err != nil {
 			return err
 		}
 	}
 	j.state.Digest = r.Dev.Definition().Digest()
 	j.state.Parameters, _ = m.Parameters()
-	j.state.Origin = origin{Settings: deciding(j.s), Schedule: j.t.schedule}
+	j.state.Origin = origin{Settings: deciding(j.s), Schedule: j.t.Schedule}
 	if j.s.RL.Objective != "" {
 		if err := j.openLearner(r, m); err != nil {
 			return err
 		}
-		j.state.Origin.Schedule = j.rl.t.schedule
+		j.state.Origin.Schedule = j.rl.t.Schedule
 	}
 	if j.pref != nil { // before a checkpoint replaces the weights
 		if err := j.pref.refer(j.ctx, filepath.Join(j.out, referenceFile), j.o.Resume, j.note); err != nil {
@@ -162,14 +167,14 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if err := j.resume(); err != nil {
 		return err // one line, so what else is to be said of a resumed run comes after
 	}
-	j.note("%s\n%s", line, p.chosen())
+	j.note("%s\n%s", line, p.Chosen())
 	return nil
 }
 
 // openTrainer makes the trainer of the run's first stage.
 func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (err error) {
-	if lessons := j.corpus.lessons(); lessons != nil {
-		j.stream = data.NewStream(lessons, uint64(j.s.Run.Seed), j.s.Data.PackRows, j.s.Run.Epochs)
+	if samples := j.corpus.Samples(); samples != nil {
+		j.stream = data.NewStream(samples, uint64(j.s.Run.Seed), j.s.Data.PackRows, j.s.Run.Epochs)
 	}
 	if j.steps = j.s.Run.Steps; j.steps == 0 {
 		j.steps = j.stream.Steps(j.s.Run.Packs)
@@ -179,24 +184,29 @@ func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (err error) {
 				"of the steps as optim.warmup_ratio", warmup, j.steps, j.s.Run.Epochs)
 		}
 	}
-	if j.t, err = newTrainer(j.s, j.steps); err != nil {
+	o, err := setup.TrainerOptions(j.s, j.steps, j.plan.Keep)
+	if err != nil {
 		return err
 	}
-	j.t.r, j.t.m, j.t.keep = r, m, j.plan.keep
-	if j.s.RL.Objective == "" {
-		return nil
+	if j.corpus.Pairs != nil {
+		if o.Objective, err = preferenceObjective(j.s); err != nil {
+			return err
+		}
 	}
-	w := j.s.WarmStart
-	j.warm = w.Steps
-	j.steps += j.warm
-	j.t.schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Steps: max(w.Steps, 1)}
-	j.t.schedule.Warmup = optim.WarmupSteps(w.WarmupSteps, w.WarmupRatio, w.Steps)
+	if j.s.RL.Objective != "" {
+		w := j.s.WarmStart
+		j.warm = w.Steps
+		j.steps += j.warm
+		o.Schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Steps: max(w.Steps, 1)}
+		o.Schedule.Warmup = optim.WarmupSteps(w.WarmupSteps, w.WarmupRatio, w.Steps)
+	}
+	j.t = trainer.New(r, m, o)
 	return nil
 }
 
 // resume loads the newest checkpoint.
 func (j *job) resume() error {
-	st, err := loadCheckpoint(j.t.m, j.out, j.unlike, j.note)
+	st, err := loadCheckpoint(j.t.Model, j.out, j.unlike, j.note)
 	if err != nil || st == nil {
 		return err
 	}
@@ -253,7 +263,7 @@ func (j *job) found() (err error) {
 	if err := os.MkdirAll(j.out, 0o755); err != nil {
 		return err
 	}
-	if j.lock, err = occupy(j.out); err == nil && hasRun(j.out) {
+	if j.lock, err = occupy(j.out); err == nil && runlog.HasRun(j.out) {
 		err = fmt.Errorf("%s holds a run that began meanwhile: --resume continues it, another --out starts anew", j.out)
 	}
 	return err
@@ -263,7 +273,7 @@ func (j *job) run() (err error) {
 	if err := os.MkdirAll(filepath.Join(j.out, checkpointsDir), 0o755); err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(j.out, shapeFile), j.s.TOML()); err != nil {
+	if err := runlog.WriteFile(filepath.Join(j.out, runlog.ShapeFile), j.s.TOML()); err != nil {
 		return err
 	}
 	if j.pref != nil && j.pref.computed {
@@ -271,22 +281,23 @@ func (j *job) run() (err error) {
 			return err
 		}
 	}
-	total, active := j.t.m.Parameters()
-	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.out, j.t.m.Family, compact(float64(total)),
-		compact(float64(active)), j.t.r.Dev.Name(), j.state.Digest)
-	if opened := j.t.m.Opened(); opened != "" {
+	total, active := j.t.Model.Parameters()
+	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.out, j.t.Model.Family,
+		report.Compact(float64(total)),
+		report.Compact(float64(active)), j.t.Rank.Dev.Name(), j.state.Digest)
+	if opened := j.t.Model.Opened(); opened != "" {
 		j.note("%s", opened)
 	}
 	j.showSample()
-	for _, field := range j.corpus.ignored() {
+	for _, field := range j.corpus.Ignored() {
 		j.note("%s", field)
 	}
 	j.openGauge()
-	if j.metrics, err = OpenMetrics(j.out, j.state.Step); err != nil {
+	if j.metrics, err = runlog.OpenMetrics(j.out, j.state.Step); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, j.metrics.Close()) }()
-	if err := cutEpisodes(j.out, j.state.Step); err != nil {
+	if err := runlog.CutEpisodes(j.out, j.state.Step); err != nil {
 		return err
 	}
 	j.progress = NewProgress(j.o.Log, j.steps, j.state.Step)
@@ -311,7 +322,7 @@ func (j *job) save() error {
 		j.state.RL = j.rl.state()
 	}
 	parent := filepath.Join(j.out, checkpointsDir)
-	if err := saveCheckpoint(j.t.m, j.lang, filepath.Join(parent, checkpointName(j.state.Step)),
+	if err := saveCheckpoint(j.t.Model, j.lang, filepath.Join(parent, checkpointName(j.state.Step)),
 		j.s.Model.Path, j.state); err != nil {
 		return fmt.Errorf("%w: the checkpoint of step %d was left out; mend that, then --resume", err, j.state.Step)
 	}

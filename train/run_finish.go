@@ -5,8 +5,13 @@ import (
 	"path/filepath"
 	"time"
 
+	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/serve"
+	"lockstep/train/plan"
+	"lockstep/train/report"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
 )
 
 // finish saves the result, proves it and writes the report.
@@ -14,7 +19,7 @@ func (j *job) finish() error {
 	if err := j.save(); err != nil {
 		return err
 	}
-	final := filepath.Join(j.out, finalName(j.t.m))
+	final := filepath.Join(j.out, finalName(j.t.Model))
 	if err := j.saveFinal(final); err != nil {
 		return err
 	}
@@ -30,32 +35,33 @@ func (j *job) finish() error {
 	}
 	j.progress.Close()
 	j.progress = nil
-	j.note("%d tokens in %.0f s; peak memory %d MiB", j.state.Tokens, j.state.Seconds, peakMemory()>>20)
+	j.note("%d tokens in %.0f s; peak memory %d MiB", j.state.Tokens, j.state.Seconds, plan.PeakMemory()>>20)
 	j.note("model: %s", final)
-	j.note("report: %s", filepath.Join(j.out, reportFile))
+	j.note("report: %s", filepath.Join(j.out, report.ReportFile))
 	return failed
 }
 
 // report writes what the run says of itself, and draws it.
-func (j *job) report(proof *Proof) error {
+func (j *job) report(proof *runlog.Proof) error {
 	// resumed after the last step: the evaluation is in the log, its texts are not
-	if len(j.samples) == 0 && j.corpus.held != nil {
-		if err := j.evaluate(new(Record)); err != nil {
+	if len(j.samples) == 0 && j.corpus.Held != nil {
+		if err := j.evaluate(new(runlog.Record)); err != nil {
 			return err
 		}
 	}
-	err := writeJSON(filepath.Join(j.out, resultFile), result{
+	err := runlog.WriteJSON(filepath.Join(j.out, runlog.ResultFile), runlog.Result{
 		Finished: time.Now().UTC().Truncate(time.Second), Seconds: j.state.Seconds, Environment: environment(j),
 		Memory: j.taken(), Proof: proof, Samples: j.samples[:min(len(j.samples), 8)],
 	})
 	if err != nil {
 		return err
 	}
-	r, err := ReadReport([]string{j.out})
+	r, err := report.Read([]string{j.out})
 	if err != nil {
 		return err
 	}
-	return errors.Join(r.WriteHTML(filepath.Join(j.out, reportFile)), r.WriteSVG(filepath.Join(j.out, curveFile)))
+	return errors.Join(r.WriteHTML(filepath.Join(j.out, report.ReportFile)),
+		r.WriteSVG(filepath.Join(j.out, report.CurveFile)))
 }
 
 func finalName(m *model.Model) string {
@@ -67,26 +73,39 @@ func finalName(m *model.Model) string {
 
 func (j *job) saveFinal(final string) error {
 	return atomicDir(final, func(tmp string) error {
-		return saveWeights(j.t.m, j.lang, tmp, j.s.Model.Path)
+		return setup.SaveModel(j.t.Model, j.lang, tmp, j.s.Model.Path)
 	})
 }
 
 // prove holds the rollout engine against the training forward on the trained weights; failed says that bits differ.
-func (j *job) prove() (p *Proof, failed, err error) {
+func (j *job) prove() (p *runlog.Proof, failed, err error) {
 	if j.s.Run.VerifyTokens == 0 {
 		return nil, nil, nil
 	}
-	rep, err := serve.Verify(j.ctx, j.t.r, j.t.m, serve.VerifyOptions{Tokens: j.s.Run.VerifyTokens,
-		Seed: uint64(j.s.Run.Seed), Corpus: j.corpus.texts(64)})
+	rep, err := serve.Verify(j.ctx, j.t.Rank, j.t.Model, serve.VerifyOptions{Tokens: j.s.Run.VerifyTokens,
+		Seed: uint64(j.s.Run.Seed), Corpus: j.corpus.Texts(64)})
 	if err != nil {
 		return nil, nil, err
 	}
 	j.note("%s", rep)
 	t := rep.Totals()
-	p = &Proof{Tokens: t.Tokens, Logits: t.Logits, LogProbs: t.LogProbs, Mismatches: t.Mismatches, KL: Number(t.KL),
+	p = &runlog.Proof{Tokens: t.Tokens, Logits: t.Logits, LogProbs: t.LogProbs, Mismatches: t.Mismatches,
+		KL:     runlog.Number(t.KL),
 		Digest: rep.Digest}
 	for _, c := range rep.Comparisons {
-		p.Ways = append(p.Ways, ProofWay{Name: c.Name, Logits: c.Logits, Mismatches: c.Mismatches, KL: Number(c.KL)})
+		p.Ways = append(p.Ways, runlog.ProofWay{Name: c.Name, Logits: c.Logits, Mismatches: c.Mismatches,
+			KL: runlog.Number(c.KL)})
 	}
 	return p, rep.Err(), nil
+}
+
+// taken holds the job's plan against what it took.
+func (j *job) taken() runlog.Memory {
+	n := runlog.Memory{Planned: j.takes.Total(), Peak: plan.PeakMemory(), PlannedDevice: j.takes.Device()}
+	for _, d := range []kernels.Device{j.t.Rank.Dev, j.beside} {
+		if c, ok := d.(kernels.Counter); ok {
+			n.Device += c.Counts().Bytes
+		}
+	}
+	return n
 }

@@ -7,19 +7,20 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"lockstep/data"
+	"lockstep/train/plan"
+	"lockstep/train/runlog"
+	"lockstep/train/trainer"
 )
 
 // step takes one step and what is due after it.
 func (j *job) step() error {
 	began := time.Now()
-	rec := Record{Step: j.state.Step + 1}
+	rec := runlog.Record{Step: j.state.Step + 1}
 	var fields []string
 	var tokens int
 	var err error
-	asked := counted(j.t.r.Dev, func() {
+	asked := trainer.Counted(j.t.Rank.Dev, func() {
 		if j.rl != nil && rec.Step > j.warm {
 			tokens, fields, err = j.reinforced(&rec)
 		} else {
@@ -37,7 +38,7 @@ func (j *job) step() error {
 	}
 	j.state.Tokens += tokens
 	j.state.Seconds += elapsed
-	rec.Tokens, rec.TokensPerSecond, rec.Memory = j.state.Tokens, Num(float64(tokens)/elapsed), peakMemory()
+	rec.Tokens, rec.TokensPerSecond, rec.Memory = j.state.Tokens, runlog.Num(float64(tokens)/elapsed), plan.PeakMemory()
 	rec.Launches, rec.Waits, rec.Allocations = asked.Launches, asked.Waits, asked.Allocations
 	j.progress.Step(step, append(fields, j.usage(&rec)...)...)
 	due := j.s.Run.EvalEvery > 0 && step%j.s.Run.EvalEvery == 0 || step == j.steps
@@ -58,7 +59,7 @@ func (j *job) step() error {
 }
 
 // supervised takes one optimizer step on the next packs of the data.
-func (j *job) supervised(rec *Record) (tokens int, fields []string, err error) {
+func (j *job) supervised(rec *runlog.Record) (tokens int, fields []string, err error) {
 	n := j.s.Run.Packs
 	if j.rl != nil {
 		n = j.s.WarmStart.Packs
@@ -67,15 +68,15 @@ func (j *job) supervised(rec *Record) (tokens int, fields []string, err error) {
 	j.state.Origin.Short = len(next) < n
 	packs := j.packs(next)
 	began := time.Now()
-	res := j.t.step(rec.Step, packs)
-	if err := res.finite(); err != nil {
+	res := j.t.Step(rec.Step, packs)
+	if err := res.Finite(); err != nil {
 		key := "optim.lr"
 		if j.rl != nil {
 			key = "warm_start.lr"
 		}
 		return 0, nil, j.broken(rec.Step, j.t, err, key)
 	}
-	rec.Loss, rec.LR, rec.GradNorm = Num(res.Loss), Num(res.LR), Num(res.Norm)
+	rec.Loss, rec.LR, rec.GradNorm = runlog.Num(res.Loss), runlog.Num(res.LR), runlog.Num(res.Norm)
 	fields = append([]string{fmt.Sprintf("loss %.4f", res.Loss)}, j.indexers(rec, res)...)
 	if j.pref != nil {
 		fields = append(fields, j.pref.record(rec, res.Measures)...)
@@ -85,7 +86,7 @@ func (j *job) supervised(rec *Record) (tokens int, fields []string, err error) {
 }
 
 // packs is what to learn from packs of the stream.
-func (j *job) packs(list []data.Pack) [][]lesson {
+func (j *job) packs(list []data.Pack) [][]trainer.Sample {
 	if j.pref != nil {
 		return lay(j.pref.train, list)
 	}
@@ -93,11 +94,11 @@ func (j *job) packs(list []data.Pack) [][]lesson {
 	for _, p := range list {
 		packs = append(packs, j.stream.Samples(p))
 	}
-	return lessons(packs)
+	return trainer.Supervised(packs)
 }
 
 // reinforced takes one step of reinforcement learning.
-func (j *job) reinforced(rec *Record) (tokens int, fields []string, err error) {
+func (j *job) reinforced(rec *runlog.Record) (tokens int, fields []string, err error) {
 	if rec.Step == j.warm+1 {
 		if err := j.rl.begin(j, true); err != nil {
 			return 0, nil, err
@@ -105,7 +106,7 @@ func (j *job) reinforced(rec *Record) (tokens int, fields []string, err error) {
 	}
 	res, err := j.rl.step(context.WithoutCancel(j.ctx), rec.Step) // a step that has begun is finished
 	switch {
-	case errors.Is(err, errNotFinite):
+	case errors.Is(err, trainer.ErrNotFinite):
 		return 0, nil, j.broken(rec.Step, j.rl.t, err, "optim.lr")
 	case err != nil:
 		return 0, nil, err
@@ -115,9 +116,9 @@ func (j *job) reinforced(rec *Record) (tokens int, fields []string, err error) {
 }
 
 // broken says what to do about numbers that are not finite.
-func (j *job) broken(step int, t *trainer, err error, key string) error {
+func (j *job) broken(step int, t *trainer.Trainer, err error, key string) error {
 	return fmt.Errorf("step %d: %w first in %s; the update was left out: start anew with a lower %s, from %s", step,
-		err, t.notFinite(), key, j.newestWeights())
+		err, t.FirstNotFinite(), key, j.newestWeights())
 }
 
 // newestWeights names where a run that broke can start again.
@@ -128,13 +129,4 @@ func (j *job) newestWeights() string {
 		return "the beginning"
 	}
 	return filepath.Join(parent, names[0], weightsDir)
-}
-
-// peakMemory is the largest resident size of the process so far, bytes.
-func peakMemory() int64 {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return u.Maxrss << 10
 }

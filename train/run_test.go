@@ -17,57 +17,14 @@ import (
 	"time"
 
 	"lockstep/configs"
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
-
-// tiny is a run of 20 steps that a test can afford, on a mixture of experts with every kind of layer.
-const tiny = `
-[model]
-family = "qwen3_moe"
-tokenizer = "countdown"
-[model.config]
-hidden_size = 32
-num_hidden_layers = 2
-vocab_size = 480
-num_attention_heads = 2
-num_key_value_heads = 1
-head_dim = 16
-num_experts = 4
-num_experts_per_tok = 2
-moe_intermediate_size = 32
-norm_topk_prob = true
-max_position_embeddings = 128
-tie_word_embeddings = true
-[data]
-task = "countdown"
-pack_rows = 128
-eval_samples = 4
-[data.countdown]
-max_number = 25
-style = "meet"
-train = 300
-test = 10
-[optim]
-lr = 5e-3
-warmup_steps = 4
-weight_decay = 0.1
-[run]
-name = "tiny"
-steps = 20
-packs = 4
-save_every = 1
-verify_tokens = 0
-[rollout]
-max_tokens = 8
-`
-
-func parseTiny(set []string) (*configs.Shape, error) {
-	return configs.Parse("tiny.toml", []byte(tiny), set)
-}
 
 // runTiny runs the shape with settings on top and returns the digest of its last checkpoint: weights and optimizer.
 func runTiny(t *testing.T, out string, resume bool, set ...string) (string, error) {
 	t.Helper()
-	s, err := parseTiny(set)
+	s, err := testshape.Parse(set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,9 +132,9 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	if out := os.Getenv(killedRun); out != "" {
-		s, err := configs.Parse("tiny.toml", []byte(tiny), strings.Split(os.Getenv(killedSet), "\n"))
+		s, err := configs.Parse("tiny.toml", []byte(testshape.Tiny), strings.Split(os.Getenv(killedSet), "\n"))
 		if err == nil {
-			err = Run(context.Background(), s, Options{Out: out, Resume: hasRun(out), Log: os.Stderr})
+			err = Run(context.Background(), s, Options{Out: out, Resume: runlog.HasRun(out), Log: os.Stderr})
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -192,8 +149,8 @@ func TestMain(m *testing.M) {
 func TestKilled(t *testing.T) {
 	for name, set := range map[string][]string{
 		"supervised": {"run.steps=60"},
-		"reinforced": append(tinyRL(), "run.steps=16", "rl.minibatches=2", "rl.epochs=2"),
-		"stale":      append(tinyRL(), "run.steps=24", "rl.staleness=2", "rl.temperature=0.6"),
+		"reinforced": append(testshape.RL(), "run.steps=16", "rl.minibatches=2", "rl.epochs=2"),
+		"stale":      append(testshape.RL(), "run.steps=24", "rl.staleness=2", "rl.temperature=0.6"),
 		"pairs":      append(tinyPairs(t), "run.steps=30"),
 		"adapters":   append(tinyPairs(t), "run.steps=30", "lora.rank=4"),
 	} {
@@ -279,7 +236,7 @@ func recorded(t *testing.T, out string) (list []string) {
 // episodes is the log of sampled answers, empty where there is none.
 func episodes(t *testing.T, out string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(out, episodesFile))
+	text, err := os.ReadFile(filepath.Join(out, runlog.EpisodesFile))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
@@ -291,9 +248,11 @@ func TestInterrupted(t *testing.T) {
 	for name, set := range map[string][]string{
 		"supervised": nil,
 		"masters":    {"run.steps=10", "model.dtype=bf16"}, // of bf16 weights
-		"reinforced": append(tinyRL(), "warm_start.steps=0", "run.steps=10"),
-		"reference":  append(tinyRL(), "warm_start.steps=0", "run.steps=10", "rl.kl_coef=0.5", "rl.minibatches=2"),
-		"stale":      append(tinyRL(), "warm_start.steps=0", "rl.staleness=2", "rollout.slots=20", "run.steps=10"),
+		"reinforced": append(testshape.RL(), "warm_start.steps=0", "run.steps=10"),
+		"reference": append(testshape.RL(), "warm_start.steps=0", "run.steps=10", "rl.kl_coef=0.5",
+			"rl.minibatches=2"),
+		"stale": append(testshape.RL(), "warm_start.steps=0", "rl.staleness=2", "rollout.slots=20",
+			"run.steps=10"),
 	} {
 		t.Run(name, func(t *testing.T) { interrupted(t, append(set, "run.save_every=0")) })
 	}
@@ -306,7 +265,7 @@ func interrupted(t *testing.T, set []string) {
 		t.Fatal(err)
 	}
 	out := filepath.Join(t.TempDir(), "run")
-	s, err := parseTiny(set)
+	s, err := testshape.Parse(set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,7 +332,7 @@ func TestRefusals(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: error %v, want one line with %q", c.set, err, c.want)
 		}
-		if c.out != done && hasRun(c.out) {
+		if c.out != done && runlog.HasRun(c.out) {
 			t.Errorf("%v: something was written", c.set)
 		}
 	}
@@ -387,7 +346,8 @@ func TestWarmupOfEpochs(t *testing.T) {
 	_, err := runTiny(t, out, false, append(set, "optim.warmup_steps=3")...)
 	if err == nil || !strings.HasPrefix(err.Error(),
 		"optim.warmup_steps: 3 is more than the 2 steps of run.epochs = 1: ") ||
-		!strings.Contains(err.Error(), "optim.warmup_ratio") || strings.Contains(err.Error(), "\n") || hasRun(out) {
+		!strings.Contains(err.Error(), "optim.warmup_ratio") || strings.Contains(err.Error(), "\n") ||
+		runlog.HasRun(out) {
 		t.Fatalf("error %v", err)
 	}
 	if _, err := runTiny(t, out, false, append(set, "optim.warmup_steps=2")...); err != nil {
@@ -401,7 +361,7 @@ func TestWarmupOfEpochs(t *testing.T) {
 // Warm-up as a share is of all optimizer steps: of the warm start, of reinforcement learning, of epochs.
 func TestWarmupRatio(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	set := append(tinyRL(), "warm_start.steps=4", "warm_start.warmup_ratio=0.5", "optim.warmup_ratio=0.5",
+	set := append(testshape.RL(), "warm_start.steps=4", "warm_start.warmup_ratio=0.5", "optim.warmup_ratio=0.5",
 		"optim.schedule=constant", "run.steps=2", "rl.minibatches=2", "data.eval_samples=0")
 	if _, err := runTiny(t, out, false, set...); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/data"
 	"lockstep/model"
+	"lockstep/train/setup"
 )
 
 // marksOf are colours on a terminal, and brackets elsewhere or where NO_COLOR is set (no-color.org).
@@ -26,7 +27,7 @@ const shownRun = 120
 // showSample prints the first sample of a run that learns from messages, its targets marked: what is learned is what
 // is seen.
 func (j *job) showSample() {
-	s, ok := j.corpus.conversation()
+	s, ok := j.corpus.Conversation()
 	if !ok {
 		return
 	}
@@ -47,7 +48,7 @@ func ShowChat(out *os.File, dir, path string, line int, noEnd bool) (string, err
 	}
 	o := data.Options{End: -1, Vocab: max(m.Vocab, l.Vocab()), MaxRows: math.MaxInt32, Long: data.LongError,
 		NoEnd: noEnd}
-	speak(&o, m, l)
+	setup.Speak(&o, m, l)
 	samples, err := data.SamplesOf(path, line, o)
 	if err != nil {
 		return "", err

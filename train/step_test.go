@@ -8,6 +8,10 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/parallel"
+	"lockstep/train/plan"
+	"lockstep/train/setup"
+	"lockstep/train/testshape"
+	"lockstep/train/trainer"
 )
 
 // limited is a device that counts what it gives out, and says that it has so much left (0: what the machine has).
@@ -29,9 +33,9 @@ func (l *limited) Available() int {
 }
 
 // ready is a trainer of the tiny shape with 1 pack of 1,024 rows at a time, its memory reserved by the plan or not.
-func ready(t *testing.T, planned bool, body func(d *limited, tr *trainer), set ...string) error {
+func ready(t *testing.T, planned bool, body func(d *limited, tr *trainer.Trainer), set ...string) error {
 	t.Helper()
-	s, err := configs.Parse("tiny.toml", []byte(tiny), append(set, "data.pack_rows=1024", "run.packs=4"))
+	s, err := configs.Parse("tiny.toml", []byte(testshape.Tiny), append(set, "data.pack_rows=1024", "run.packs=4"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,24 +46,24 @@ func ready(t *testing.T, planned bool, body func(d *limited, tr *trainer), set .
 	defer dev.Close()
 	d := &limited{Device: dev}
 	return parallel.Run([]kernels.Device{d}, func(r *parallel.Rank) error {
-		m, _, err := openTrained(r.Dev, s)
+		m, _, err := setup.OpenTrained(r.Dev, s)
 		if err != nil {
 			return err
 		}
-		tr, err := newTrainer(s, 3)
+		o, err := setup.TrainerOptions(s, 3, nil)
 		if err != nil {
 			return err
 		}
-		tr.r, tr.m = r, m
+		tr := trainer.New(r, m, o)
 		if planned {
-			p, err := newPlanner(d, s)
+			p, err := plan.New(d, s)
 			if err != nil {
 				return err
 			}
-			if _, err := p.plan(0); err != nil {
+			if _, err := p.Choose(0); err != nil {
 				return err
 			}
-			reserve(r, p.r)
+			plan.Reserve(r, p.Rank)
 		}
 		body(d, tr)
 		return nil
@@ -70,11 +74,12 @@ func ready(t *testing.T, planned bool, body func(d *limited, tr *trainer), set .
 func TestReservedSteps(t *testing.T) {
 	pack := []data.Sample{{IDs: make([]int32, 128), Targets: make([]int32, 128)},
 		{IDs: make([]int32, 77), Targets: make([]int32, 77)}}
-	run := func(reserve bool, set []string) (last stepResult) {
-		err := ready(t, reserve, func(d *limited, tr *trainer) {
+	run := func(reserve bool, set []string) (last trainer.StepResult) {
+		err := ready(t, reserve, func(d *limited, tr *trainer.Trainer) {
 			before := d.pieces
 			for step := range 3 {
-				last = tr.step(step+1, lessons([][]data.Sample{pack[:1+step%2], pack, pack[1:], {}}[:2+step%2]))
+				last = tr.Step(step+1, trainer.Supervised([][]data.Sample{pack[:1+step%2], pack, pack[1:],
+					{}}[:2+step%2]))
 			}
 			if reserve != (d.pieces == before) {
 				t.Errorf("reserved %t: steps asked for memory %d times", reserve, d.pieces-before)

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
 )
 
 // Answers end at every id of eos_token_id, in reinforcement learning and in evaluation: none goes on behind one.
@@ -15,13 +18,13 @@ func TestEveryEndStops(t *testing.T) {
 	texts := map[int32]string{458: " (", 459: " )", 460: " +", 461: " -", 462: " *", 463: " /"}
 	ends := append(slices.Sorted(maps.Keys(texts)), 479)
 	out := filepath.Join(t.TempDir(), "run")
-	set := append(tinyRL(), "model.config.eos_token_id=[479, 458, 459, 460, 461, 462, 463]", "run.steps=2",
+	set := append(testshape.RL(), "model.config.eos_token_id=[479, 458, 459, 460, 461, 462, 463]", "run.steps=2",
 		"data.eval_samples=8", "rollout.temperature=1")
 	if _, err := runTiny(t, out, false, set...); err != nil {
 		t.Fatal(err)
 	}
 	stopped := map[int32]int{}
-	if err := eachEpisode(out, func(e *episode, _ []byte) error {
+	if err := runlog.EachEpisode(out, func(e *runlog.Episode, _ []byte) error {
 		at := slices.IndexFunc(e.IDs, func(id int32) bool { return slices.Contains(ends, id) })
 		if at >= 0 && at < len(e.IDs)-1 || (at >= 0) != (e.Finish == "stop") {
 			t.Errorf("answer %v ends by %q, with an end at %d", e.IDs, e.Finish, at)
@@ -36,11 +39,11 @@ func TestEveryEndStops(t *testing.T) {
 	if stopped[459] < 3 {
 		t.Errorf("ends %v: the test shows nothing", stopped)
 	}
-	text, err := os.ReadFile(filepath.Join(out, resultFile))
+	text, err := os.ReadFile(filepath.Join(out, runlog.ResultFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var res result
+	var res runlog.Result
 	if err := json.Unmarshal(text, &res); err != nil || len(res.Samples) != 8 {
 		t.Fatalf("%d answers in the report (%v)", len(res.Samples), err)
 	}

@@ -17,6 +17,9 @@ import (
 	"lockstep/model"
 	"lockstep/optim"
 	"lockstep/parallel"
+	"lockstep/train/runlog"
+	"lockstep/train/testshape"
+	"lockstep/train/trainer"
 )
 
 // At other temperatures than 1 rollout and trainer agree on every bit as they do at 1, and whatever does not belong to
@@ -24,7 +27,7 @@ import (
 func TestLearnTempered(t *testing.T) {
 	for temperature, set := range map[string][]string{"0.6": {"rl.minibatches=2", "rl.epochs=2"},
 		"1.3": {"rl.objective=gspo", "rl.kl_coef=0.1"}} {
-		base := slices.Concat(tinyRL(), set, []string{"rl.temperature=" + temperature})
+		base := slices.Concat(testshape.RL(), set, []string{"rl.temperature=" + temperature})
 		whole := filepath.Join(t.TempDir(), "run")
 		want, err := runTiny(t, whole, false, base...)
 		if err != nil {
@@ -48,7 +51,7 @@ func TestLearnTempered(t *testing.T) {
 // A trainer that takes log-probabilities at another temperature than the engine is found out.
 func TestOtherTemperatureIsDetected(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
-	if _, err := runTiny(t, out, false, append(tinyRL(), "rl.temperature=0.6", "run.steps=2")...); err != nil {
+	if _, err := runTiny(t, out, false, append(testshape.RL(), "rl.temperature=0.6", "run.steps=2")...); err != nil {
 		t.Fatal(err)
 	}
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -56,7 +59,7 @@ func TestOtherTemperatureIsDetected(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	path := filepath.Join(out, episodesFile)
+	path := filepath.Join(out, runlog.EpisodesFile)
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -75,21 +78,21 @@ func TestOtherTemperatureIsDetected(t *testing.T) {
 	}
 }
 
-// student is a lesson of random tokens with an answer of n, at a temperature, whose recorded log-probabilities are near
+// student is a sample of random tokens with an answer of n, at a temperature, whose recorded log-probabilities are near
 // those of a uniform policy.
-func student(rng *rand.Rand, vocab, prompt, n int, temperature float32) lesson {
+func student(rng *rand.Rand, vocab, prompt, n int, temperature float32) trainer.Sample {
 	rows := prompt + n - 1
-	le := lesson{Sample: data.Sample{IDs: make([]int32, rows), Targets: make([]int32, rows)}}
+	le := trainer.Sample{Sample: data.Sample{IDs: make([]int32, rows), Targets: make([]int32, rows)}}
 	for t := range rows {
 		le.IDs[t], le.Targets[t] = rng.Int32N(int32(vocab)), -1
 		if t >= prompt-1 {
 			le.Targets[t] = rng.Int32N(int32(vocab))
 		}
-		le.rollout = append(le.rollout, float32(-math.Log(float64(vocab))+0.1*rng.NormFloat64()))
-		le.reference = append(le.reference, le.rollout[t]+float32(0.1*rng.NormFloat64()))
+		le.Rollout = append(le.Rollout, float32(-math.Log(float64(vocab))+0.1*rng.NormFloat64()))
+		le.Reference = append(le.Reference, le.Rollout[t]+float32(0.1*rng.NormFloat64()))
 	}
-	le.advantage = slices.Repeat([]float32{float32(rng.NormFloat64())}, rows)
-	le.inverse = slices.Repeat([]float32{kernels.Inverse(temperature)}, rows)
+	le.Advantage = slices.Repeat([]float32{float32(rng.NormFloat64())}, rows)
+	le.Inverse = slices.Repeat([]float32{kernels.Inverse(temperature)}, rows)
 	return le
 }
 
@@ -145,24 +148,25 @@ func loss64(n []float32, w []float64, rows optim.Rows, temperature float64, s op
 
 // temperedError runs a micro-batch at a temperature and holds the gradient of the head's weights against difference
 // quotients at another, or the same; it returns the largest difference relative to the largest gradient.
-func temperedError(t *testing.T, tr *trainer, name string, s optim.Settings, temperature float32,
+func temperedError(t *testing.T, tr *trainer.Trainer, name string, s optim.Settings, temperature float32,
 	quotients float64) (worst float64) {
 	t.Helper()
 	s, err := optim.Resolve(name, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tr.objective, err = optim.New(name, s); err != nil {
+	if tr.Objective, err = optim.New(name, s); err != nil {
 		t.Fatal(err)
 	}
-	rng, r, m := rand.New(rand.NewPCG(31, 32)), tr.r, tr.m
-	batch := []lesson{student(rng, m.Vocab, 3, 9, temperature), student(rng, m.Vocab, 1, 4, temperature),
+	rng, r, m := rand.New(rand.NewPCG(31, 32)), tr.Rank, tr.Model
+	batch := []trainer.Sample{student(rng, m.Vocab, 3, 9, temperature), student(rng, m.Vocab, 1, 4, temperature),
 		student(rng, m.Vocab, 5, 6, temperature)}
-	packs := pack(batch, 1, s.Aggregate, 16, 1024)
-	ids, rows, l := assemble(packs)
-	n := model.ReadValues(r.Dev, m.Head.Norm.Forward(r, m.Forward(r, model.NewBatch(r, ids, l, nil), nil), nil))
+	packs := trainer.Pack(batch, 1, s.Aggregate, 16, 1024)
+	b := trainer.NewBatch(packs)
+	ids, rows := b.IDs, b.Rows
+	n := model.ReadValues(r.Dev, m.Head.Norm.Forward(r, m.Forward(r, model.NewBatch(r, ids, b.Layout, nil), nil), nil))
 	r.Dev.Zero(m.Head.W.HeadGrad)
-	tr.micro(packs, len(ids))
+	tr.ForwardBackward(packs, len(ids))
 	got := parallel.Download[float32](r, m.Head.W.HeadGrad)
 	var w []float64
 	for _, v := range model.ReadValues(r.Dev, m.Head.W.W) {
@@ -191,7 +195,7 @@ func temperedError(t *testing.T, tr *trainer, name string, s optim.Settings, tem
 func TestTemperedGradients(t *testing.T) {
 	for name, s := range map[string]optim.Settings{"grpo": {ClipLow: 0.9, ClipHigh: 5, KLCoef: 0.3},
 		"gspo": {ClipLow: 0.9, ClipHigh: 5, GSPOGradient: "mean"}} {
-		if err := ready(t, false, func(_ *limited, tr *trainer) {
+		if err := ready(t, false, func(_ *limited, tr *trainer.Trainer) {
 			for _, temperature := range []float32{0.7, 1, 1.3} {
 				if worst := temperedError(t, tr, name, s, temperature, float64(temperature)); worst > 1e-5 {
 					t.Errorf("%s at %g: a gradient is off by %.2g of the largest", name, temperature, worst)

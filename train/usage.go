@@ -3,8 +3,8 @@ package train
 import (
 	"fmt"
 
-	"lockstep/kernels"
 	"lockstep/kernels/devices"
+	"lockstep/train/runlog"
 )
 
 // openGauge finds the gauge of a GPU. A machine without one trains all the same.
@@ -18,7 +18,7 @@ func (j *job) openGauge() {
 }
 
 // usage adds the GPU's figures to a record and returns them for the progress line.
-func (j *job) usage(rec *Record) []string {
+func (j *job) usage(rec *runlog.Record) []string {
 	if j.gauge == nil {
 		return nil
 	}
@@ -28,20 +28,6 @@ func (j *job) usage(rec *Record) []string {
 		j.gauge = nil
 		return nil
 	}
-	rec.GPUBusy, rec.GPUMemory, rec.GPUWatts = Num(u.Busy), u.Memory, Num(u.Watts)
+	rec.GPUBusy, rec.GPUMemory, rec.GPUWatts = runlog.Num(u.Busy), u.Memory, runlog.Num(u.Watts)
 	return []string{fmt.Sprintf("GPU %.0f%%, %.1f GiB, %.0f W", 100*u.Busy, float64(u.Memory)/(1<<30), u.Watts)}
-}
-
-// counted is what body asks of a device that counts.
-func counted(d kernels.Device, body func()) kernels.Counts {
-	c, ok := d.(kernels.Counter)
-	if !ok {
-		body()
-		return kernels.Counts{}
-	}
-	before := c.Counts()
-	body()
-	after := c.Counts()
-	return kernels.Counts{Launches: after.Launches - before.Launches, Allocations: after.Allocations -
-		before.Allocations, Waits: after.Waits - before.Waits}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"lockstep/kernels"
+	"lockstep/train/runlog"
+	"lockstep/train/trainer"
 )
 
 // readings is a gauge that fails after what it holds.
@@ -30,20 +32,20 @@ func TestUsage(t *testing.T) {
 	}
 	defer log.Close()
 	j := &job{o: Options{Log: log}, gauge: &readings{{Busy: 0.97, Memory: 3 << 29, Watts: 612.4}}}
-	var rec Record
+	var rec runlog.Record
 	if got := j.usage(&rec); len(got) != 1 || got[0] != "GPU 97%, 1.5 GiB, 612 W" {
 		t.Errorf("progress shows %q", got)
 	}
 	tags := map[string]float64{}
-	for _, s := range rec.scalars() {
-		tags[s.tag] = s.value
+	for _, s := range rec.Scalars() {
+		tags[s.Tag] = s.Value
 	}
 	if len(tags) != 3 || tags["gpu/busy"] != 0.97 || tags["gpu/memory_bytes"] != 3<<29 || tags["gpu/watts"] != 612.4 {
 		t.Errorf("TensorBoard gets %v", tags)
 	}
 	for range 2 { // said once, and the run goes on
-		rec = Record{}
-		if got := j.usage(&rec); got != nil || !reflect.DeepEqual(rec, Record{}) {
+		rec = runlog.Record{}
+		if got := j.usage(&rec); got != nil || !reflect.DeepEqual(rec, runlog.Record{}) {
 			t.Errorf("without a reading: %q, %+v", got, rec)
 		}
 	}
@@ -64,16 +66,16 @@ func (c *counter) Counts() kernels.Counts { return c.all }
 func TestCounted(t *testing.T) {
 	d := &counter{all: kernels.Counts{Launches: 100, Allocations: 10, Waits: 1}}
 	want := kernels.Counts{Launches: 7, Waits: 2}
-	if got := counted(d, func() { d.all.Launches += 7; d.all.Waits += 2 }); got != want {
+	if got := trainer.Counted(d, func() { d.all.Launches += 7; d.all.Waits += 2 }); got != want {
 		t.Errorf("counted %+v, want %+v", got, want)
 	}
 	ran := false
-	if got := counted(nil, func() { ran = true }); got != (kernels.Counts{}) || !ran {
+	if got := trainer.Counted(nil, func() { ran = true }); got != (kernels.Counts{}) || !ran {
 		t.Errorf("a device that does not count: %+v, body ran %t", got, ran)
 	}
-	rec := Record{Launches: want.Launches, Waits: want.Waits}
-	if got := rec.scalars(); len(got) != 2 || got[0] != (scalar{"gpu/launches", 7}) ||
-		got[1] != (scalar{"gpu/waits", 2}) {
+	rec := runlog.Record{Launches: want.Launches, Waits: want.Waits}
+	if got := rec.Scalars(); len(got) != 2 || got[0] != (runlog.Scalar{Tag: "gpu/launches", Value: 7}) ||
+		got[1] != (runlog.Scalar{Tag: "gpu/waits", Value: 2}) {
 		t.Errorf("TensorBoard gets %v", got)
 	}
 }

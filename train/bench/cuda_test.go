@@ -1,0 +1,41 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/train/testshape"
+)
+
+// A peer that fails hides neither what was measured before nor what it said.
+func TestBenchPeerFails(t *testing.T) {
+	s, err := testshape.Parse(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := filepath.Join(t.TempDir(), "python")
+	if err := os.WriteFile(peer, []byte("#!/bin/sh\ncat > /dev/null\necho '{\"name\": \"train\", "+
+		"\"tokens_per_second\": 1e-3}'\necho out of memory >&2\nexit 3\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	err = CUDA(context.Background(), s, Options{Steps: 1, Each: time.Millisecond, Peer: peer, Out: &out})
+	if err == nil || !strings.Contains(err.Error(), "out of memory") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("the peer's failure: %v", err)
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) < 4 {
+		t.Fatalf("output %q", &out)
+	}
+	for i, want := range []string{"  train", "  forward", "  decode"} {
+		line := lines[len(lines)-3+i]
+		if !strings.HasSuffix(line, want) || strings.Contains(line, " - ") == (i == 0) {
+			t.Errorf("line %q, want one of%s", line, want)
+		}
+	}
+}

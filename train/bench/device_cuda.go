@@ -1,0 +1,50 @@
+//go:build cuda
+
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda"
+)
+
+// timeKernels times the kernels of a GPU, each for about that long; a copy in its memory comes first.
+func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, err error) {
+	d, ok := dev.(*cuda.Device)
+	if !ok {
+		return nil, fmt.Errorf("bench cuda measures GPUs, not %s", dev.Name())
+	}
+	for _, r := range slices.Concat([]cuda.BenchResult{d.BenchCopy(each)}, d.BenchRows(each),
+		d.BenchMatMul(each, cuda.MatMulCases), d.BenchAttention(each, cuda.AttentionCases),
+		d.BenchSparse(each, cuda.SparseCases)) {
+		lines = append(lines, kernelTime{r.Case, r.Seconds, r.Flops, r.Bytes})
+	}
+	return lines, nil
+}
+
+// copyRateCUDA is the bytes a second, read and written, of a copy in the card's memory.
+func copyRateCUDA(dev kernels.Device, each time.Duration) float64 {
+	r := dev.(*cuda.Device).BenchCopy(each)
+	return r.Bytes / r.Seconds
+}
+
+// dispatchedCUDA is the device, with visit called after each Dispatch. Sequences that repeat are carried out call by
+// call, for visit may wait for what was computed.
+func dispatchedCUDA(dev kernels.Device, visit func(p kernels.Plan)) kernels.Device {
+	return visitedCUDA{dev.(*cuda.Device), visit}
+}
+
+type visitedCUDA struct {
+	*cuda.Device
+	visit func(p kernels.Plan)
+}
+
+func (d visitedCUDA) Dispatch(p kernels.Plan, picks kernels.Tensor, packs []int32) {
+	d.Device.Dispatch(p, picks, packs)
+	d.visit(p)
+}
+
+func (d visitedCUDA) Repeat(_ string, body func()) { body() }

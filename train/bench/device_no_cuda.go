@@ -1,0 +1,19 @@
+//go:build !cuda
+
+package bench
+
+import (
+	"errors"
+	"time"
+
+	"lockstep/kernels"
+)
+
+// errNoCUDA is returned by what a build without CUDA cannot measure.
+var errNoCUDA = errors.New("this build has only cpu, make cuda builds one with CUDA")
+
+func timeKernels(kernels.Device, time.Duration) ([]kernelTime, error) { return nil, errNoCUDA }
+
+func copyRateCUDA(kernels.Device, time.Duration) float64 { panic(errNoCUDA) }
+
+func dispatchedCUDA(kernels.Device, func(kernels.Plan)) kernels.Device { panic(errNoCUDA) }

@@ -1,0 +1,75 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"lockstep/configs"
+	"lockstep/kernels/devices"
+)
+
+// kernelTime is a line of a table of kernels, ours or the peer's.
+type kernelTime struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
+	flops   float64 // of the tensor cores
+	bytes   float64 // that have to be read and written
+}
+
+// Kernels prints the speed of the GPU's kernels on the shapes of the project's tables: against a copy in the
+// card's memory, and against torch's where there is a peer. Where that fails, what was measured is printed before the
+// error.
+func Kernels(ctx context.Context, o Options) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	dev, err := devices.Open(devices.Config{Kind: devices.CUDA, Definition: devices.Definition(devices.CUDA)})
+	if err != nil {
+		return err
+	}
+	ours, err := timeKernels(dev, o.Each)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "%s\n", dev.Name())
+	if err := dev.Close(); err != nil {
+		return err
+	}
+	times := map[string]float64{}
+	if o.Peer != "" {
+		for _, script := range []string{configs.CUDAMatMul, configs.CUDAAttention} {
+			lines, failed := peer[kernelTime](ctx, o.Peer, script)
+			err = cmp.Or(err, failed)
+			for _, l := range lines {
+				times[l.Name] = l.Seconds
+			}
+		}
+	}
+	return errors.Join(printKernelTimes(o.Out, ours, times), err)
+}
+
+// printKernelTimes prints lines, the first of which is the copy.
+func printKernelTimes(w io.Writer, lines []kernelTime, peers map[string]float64) error {
+	copied := lines[0].bytes / lines[0].Seconds
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tab, "us\tTFLOP/s\tGB/s\tof a copy\ttorch, us\tspeed to torch\t  kernel")
+	for _, l := range lines {
+		flops, rate, share, other, ratio := "-", "-", "-", "-", "-"
+		if l.flops > 0 {
+			flops = fmt.Sprintf("%.0f", l.flops/l.Seconds/1e12)
+		}
+		if t, ok := peers[l.Name]; ok {
+			other, ratio = fmt.Sprintf("%.1f", 1e6*t), fmt.Sprintf("%.2f", t/l.Seconds)
+		}
+		if l.bytes > 0 {
+			rate, share = fmt.Sprintf("%.0f", l.bytes/l.Seconds/1e9),
+				fmt.Sprintf("%.0f%%", 100*l.bytes/l.Seconds/copied)
+		}
+		fmt.Fprintf(tab, "%.1f\t%s\t%s\t%s\t%s\t%s\t  %s\n", 1e6*l.Seconds, flops, rate, share, other, ratio, l.Name)
+	}
+	return tab.Flush()
+}

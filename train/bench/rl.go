@@ -1,0 +1,330 @@
+package bench
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"lockstep/configs"
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/kernels/devices"
+	"lockstep/model"
+	"lockstep/optim"
+	"lockstep/parallel"
+	"lockstep/train/plan"
+	"lockstep/train/setup"
+	"lockstep/train/trainer"
+)
+
+// RLOptions are the answers that a benchmark of objectives learns from.
+type RLOptions struct {
+	Objectives []string // nil: all that have a derivative of their own
+	Answers    int      // of an update
+	Prompt     Span     // tokens
+	New        Span     // tokens of an answer
+	Seed       uint64
+	Updates    int // that are timed, of each objective in each way
+	Out        io.Writer
+}
+
+// rlWay is how an update comes to its gradient.
+type rlWay int
+
+const (
+	// one forward, whose log-probabilities become derivatives before the logits are gone, and one backward
+	fused rlWay = iota
+	twice       // a forward for log-probabilities, then forward and backward with derivatives that are given
+	// and before it a forward for the log-probabilities of the old policy, where rollouts are not to be trusted with
+	// them
+	thrice
+	rlWays
+)
+
+// RL prints the time of one update (gradients and optimizer) on given answers for each objective: fused, and in
+// the ways of stacks that keep log-probabilities and loss apart. Prompts, answers and advantages are random, recorded
+// log-probabilities and the reference's are those of the model itself. The rate is 0, so that every update works on the
+// same numbers. Before the clock runs, all ways must give the same gradients on every bit; fused and twice also where
+// answers are off the policy, by recorded log-probabilities that differ. An objective that fails is the last: those
+// before are printed.
+func RL(ctx context.Context, s *configs.Shape, o RLOptions) error {
+	if len(o.Objectives) == 0 {
+		o.Objectives = slices.DeleteFunc(optim.Names(), func(name string) bool { return name == "custom" })
+	}
+	if slices.Contains(o.Objectives, "custom") {
+		return errors.New(`--objective "custom": has no derivative of its own, name another`)
+	}
+	dev, err := devices.Open(setup.Device(s))
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		plan, err := plan.Reserved(r, s)
+		if err != nil {
+			return err
+		}
+		m, _, err := setup.OpenTrained(dev, s)
+		if err != nil {
+			return err
+		}
+		b, err := newRLBench(r, m, s, plan.Keep, o)
+		if err != nil {
+			return err
+		}
+		var rows []rlRow
+		for _, name := range o.Objectives {
+			row, failed := b.objective(ctx, name, o.Updates)
+			if err = failed; err != nil {
+				break
+			}
+			rows = append(rows, row)
+		}
+		if len(rows) == 0 {
+			return err
+		}
+		fmt.Fprintf(o.Out, "%s on %s, %s: %d answers of %v tokens to prompts of %v, %d rows an update\n\n", s.Run.Name,
+			dev.Name(), s.Model.DType, o.Answers, &o.New, &o.Prompt, b.rows)
+		return errors.Join(printRL(o.Out, rows), err)
+	})
+}
+
+// rlBench is a trainer and what it learns.
+type rlBench struct {
+	t        *trainer.Trainer
+	samples  []trainer.Sample // in pairs with one prompt
+	longest  int              // most tokens of an answer
+	packRows int
+	rows     int // of all samples
+	rng      *rand.Rand
+}
+
+// rlRow is an objective's line of the table.
+type rlRow struct {
+	name    string
+	seconds [rlWays]float64 // medians; 0: no such way
+	ratios  [rlWays]float64 // medians of those to the fused update of the same turn
+}
+
+func newRLBench(r *parallel.Rank, m *model.Model, s *configs.Shape, keep model.Policy, o RLOptions) (*rlBench, error) {
+	if o.Answers%2 != 0 {
+		return nil, fmt.Errorf("--answers %d: want an even number, for preferences are between two", o.Answers)
+	}
+	if most, pair := o.Prompt.High+o.New.High, 2*(o.Prompt.High+o.New.High); most > m.MaxLength ||
+		pair > s.Data.PackRows {
+		return nil, fmt.Errorf("--prompt and --new ask for up to %d positions, twice in a pack, the model has %d and "+
+			"a pack %d: ask for less", most, m.MaxLength, s.Data.PackRows)
+	}
+	by, err := setup.TrainerOptions(s, max(s.Run.Steps, s.Optim.WarmupSteps+1), keep)
+	if err != nil {
+		return nil, err
+	}
+	by.Schedule.Peak, by.Schedule.Final = 0, 0
+	b := &rlBench{t: trainer.New(r, m, by), longest: o.New.High, packRows: s.Data.PackRows,
+		rng: rand.New(rand.NewPCG(o.Seed, 4))}
+	for len(b.samples) < o.Answers {
+		prompt := b.tokens(o.Prompt.draw(b.rng))
+		b.samples = append(b.samples, b.sample(prompt, o.New.draw(b.rng)), b.sample(prompt, o.New.draw(b.rng)))
+	}
+	for _, le := range b.samples {
+		b.rows += len(le.IDs)
+	}
+	trainer.EachLogProb(r, m, b.packRows, b.samples, func(i int, logprob []float32) {
+		b.samples[i].Rollout, b.samples[i].Reference = logprob, logprob
+	})
+	return b, nil
+}
+
+func (b *rlBench) tokens(n int) []int32 {
+	ids := make([]int32, n)
+	for i := range ids {
+		ids[i] = b.rng.Int32N(int32(b.t.Model.Vocab))
+	}
+	return ids
+}
+
+// sample is an answer of n tokens with its advantage.
+func (b *rlBench) sample(prompt []int32, n int) trainer.Sample {
+	all := slices.Concat(prompt, b.tokens(n))
+	le := trainer.Sample{Sample: data.Sample{IDs: all[:len(all)-1], Targets: slices.Clone(all[1:])}}
+	for i := range len(prompt) - 1 {
+		le.Targets[i] = -1
+	}
+	le.Advantage = slices.Repeat([]float32{float32(b.rng.NormFloat64())}, len(le.IDs))
+	return le
+}
+
+// objective measures one.
+func (b *rlBench) objective(ctx context.Context, name string, updates int) (row rlRow, err error) {
+	row.name = name
+	s, err := optim.Resolve(name, optim.Settings{})
+	if err != nil {
+		return row, err
+	}
+	objective, err := optim.New(name, s)
+	if err != nil {
+		return row, err
+	}
+	ways := []rlWay{fused, twice, thrice}
+	switch {
+	case s.Advantage == "": // no policy that samples
+		ways = ways[:2]
+	}
+	packs := b.packs(s)
+	if err := b.agree(objective, packs, ways); err != nil {
+		return row, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := b.agree(objective, b.offPolicy(packs), ways[:min(len(ways), 2)]); err != nil {
+		return row, fmt.Errorf("%s off the policy: %w", name, err)
+	}
+	return row, b.time(ctx, &row, objective, packs, ways, updates)
+}
+
+// packs lays the samples out for an objective with complete settings.
+func (b *rlBench) packs(s optim.Settings) [][]trainer.Sample {
+	samples, unit := slices.Clone(b.samples), 1
+	if s.Advantage != "" { // without kl_coef it has no reference
+		for i := range samples {
+			samples[i].Reference = nil
+		}
+	}
+	if s.Aggregate == "pair" {
+		unit = 2
+	}
+	return trainer.Pack(samples, unit, s.Aggregate, b.longest, b.packRows)
+}
+
+// time fills in seconds and ratios of updates in each way, by turns.
+func (b *rlBench) time(ctx context.Context, row *rlRow, objective optim.Objective, packs [][]trainer.Sample,
+	ways []rlWay,
+	updates int) error {
+	var seconds, ratios [rlWays][]float64
+	for turn := range updates + 1 { // the first warms up
+		for _, way := range ways {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			start := time.Now()
+			o, given := learnBy(b.t, way, objective, packs)
+			b.t.Objective = o
+			b.t.Step(turn+1, given)
+			if err := b.t.Rank.Dev.Sync(); err != nil {
+				return err
+			}
+			if turn > 0 {
+				took := time.Since(start).Seconds()
+				seconds[way] = append(seconds[way], took)
+				ratios[way] = append(ratios[way], took/seconds[fused][turn-1])
+			}
+		}
+	}
+	for _, way := range ways {
+		row.seconds[way], row.ratios[way] = middle(seconds[way]), middle(ratios[way])
+	}
+	return nil
+}
+
+// middle is the median, of the upper two where they are two.
+func middle(v []float64) float64 {
+	slices.Sort(v)
+	return v[len(v)/2]
+}
+
+// offPolicy is packs whose recorded log-probabilities are some way from the model's.
+func (b *rlBench) offPolicy(packs [][]trainer.Sample) (out [][]trainer.Sample) {
+	for _, p := range packs {
+		p = slices.Clone(p)
+		for i := range p {
+			p[i].Rollout = slices.Clone(p[i].Rollout)
+			for t := range p[i].Rollout {
+				p[i].Rollout[t] += float32(b.rng.NormFloat64() / 4)
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// agree holds the gradients of all ways against those of the first.
+func (b *rlBench) agree(objective optim.Objective, packs [][]trainer.Sample, ways []rlWay) error {
+	var first [][sha256.Size]byte
+	for _, way := range ways {
+		o, given := learnBy(b.t, way, objective, packs)
+		b.t.Objective = o
+		sums := b.t.Gradients(given)
+		if way == fused {
+			first = sums
+		}
+		for i, p := range b.t.Model.Trained() {
+			if sums[i] != first[i] {
+				return fmt.Errorf("the gradient of %s, by %d forwards and one, differs: this is a bug", p.Name, way+1)
+			}
+		}
+	}
+	return nil
+}
+
+// learnBy is the objective with its samples as a way takes them, for which it runs the way's forwards without
+// gradients.
+func learnBy(t *trainer.Trainer, way rlWay, o optim.Objective, packs [][]trainer.Sample) (optim.Objective,
+	[][]trainer.Sample) {
+	if way == fused {
+		return o, packs
+	}
+	if way == thrice {
+		packs = filled(t, packs, func(le *trainer.Sample, v []float32) {
+			le.Old = v
+		}, func(rows optim.Rows) []float32 { return rows.LogProb })
+	}
+	return optim.Custom{}, filled(t, packs, func(le *trainer.Sample, v []float32) {
+		le.Weight = v
+	}, func(rows optim.Rows) []float32 {
+		d := make([]float32, len(rows.Targets))
+		o.Derivative(d, rows)
+		return d
+	})
+}
+
+// filled is a copy of packs where fill has put what values makes of the rows of a micro-batch.
+func filled(t *trainer.Trainer, packs [][]trainer.Sample, fill func(le *trainer.Sample, v []float32),
+	values func(rows optim.Rows) []float32) (
+	out [][]trainer.Sample) {
+	for micro := range slices.Chunk(packs, t.MicroBatch) {
+		b, at := trainer.LogProbs(t.Rank, t.Model, micro), 0
+		v := values(b.Rows)
+		for _, p := range micro {
+			p = slices.Clone(p)
+			for i := range p {
+				fill(&p[i], b.Of(at, v))
+				at++
+			}
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// printRL writes the table.
+func printRL(w io.Writer, rows []rlRow) error {
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tab, "fused, s\ttwo forwards, s\tof fused\tthree, s\tof fused\t  objective, gradients equal on "+
+		"every bit")
+	for _, r := range rows {
+		fmt.Fprintf(tab, "%.4f", r.seconds[fused])
+		for way := twice; way < rlWays; way++ {
+			if r.seconds[way] == 0 {
+				fmt.Fprintf(tab, "\t-\t-")
+			} else {
+				fmt.Fprintf(tab, "\t%.4f\t%.2f", r.seconds[way], r.ratios[way])
+			}
+		}
+		fmt.Fprintf(tab, "\t  %s\n", r.name)
+	}
+	return tab.Flush()
+}

@@ -1,0 +1,35 @@
+package train
+
+import (
+	"slices"
+
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/train/runlog"
+	"lockstep/train/trainer"
+)
+
+// sampleOf is what the trainer at a version learns from an episode: row t reads a token and is to predict the next,
+// where the model chose that.
+func sampleOf(e *runlog.Episode, version int) trainer.Sample {
+	n := len(e.Prompt) + len(e.IDs) - 1
+	l := trainer.Sample{Sample: data.Sample{IDs: make([]int32, 0, n), Targets: make([]int32, n)},
+		Rollout:   make([]float32, n),
+		Advantage: make([]float32, n)}
+	l.Inverse = slices.Repeat([]float32{kernels.Inverse(e.Temperature)}, n)
+	l.IDs = append(append(l.IDs, e.Prompt...), e.IDs[:len(e.IDs)-1]...)
+	for t := range l.Targets {
+		l.Targets[t] = -1
+	}
+	for i, id := range e.IDs {
+		t := len(e.Prompt) - 1 + i
+		l.Targets[t], l.Rollout[t], l.Advantage[t] = id, e.LogProbs[i], e.Advantage
+		if e.Versions[i] != version {
+			if l.Stale == nil {
+				l.Stale = map[int]bool{}
+			}
+			l.Stale[t] = true
+		}
+	}
+	return l
+}

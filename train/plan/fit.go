@@ -1,0 +1,139 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/train/setup"
+)
+
+// Admit is an error of one line where a run does not fit, with what would, and else says what it takes.
+func Admit(dev kernels.Device, p *Plan) (n Memory, line string, err error) {
+	have := MemoryFor(dev, p.s)
+	if n, err = p.Choose(have); err != nil {
+		return n, "", err
+	}
+	switch {
+	case have == 0:
+		return n, fmt.Sprintf("memory: %v", n), nil
+	case n.Total() > have:
+		return n, "", fmt.Errorf("out of memory: the run takes %v, and %s has %s available: %s", n, dev.Name(),
+			Size(have), mend(dev, p, have))
+	}
+	return n, fmt.Sprintf("memory: %v of %s available", n, Size(have)), nil
+}
+
+// MemoryFor is how many bytes a run may take of a device, on the CPU what the process has already included; 0: unknown.
+func MemoryFor(dev kernels.Device, s *configs.Shape) int {
+	d, ok := dev.(kernels.Bounded)
+	if !ok {
+		return 0
+	}
+	have := d.Available()
+	if have > 0 && s.Device.Kind == "cpu" {
+		have += AnonymousMemory()
+	}
+	return have
+}
+
+// change is something that lowers what a run takes.
+type change struct {
+	key   string
+	apply func(s *configs.Shape) (value any, ok bool) // ok is false where it changes nothing
+}
+
+// changes are in the order of what they cost the user.
+var changes = []change{
+	{"run.recompute", func(s *configs.Shape) (any, bool) {
+		was := s.Run.Recompute
+		s.Run.Recompute = "auto"
+		return s.Run.Recompute, was == "none"
+	}},
+	{"run.micro_batch", func(s *configs.Shape) (any, bool) {
+		was := s.Run.MicroBatch
+		s.Run.MicroBatch = 1
+		return 1, was > 1
+	}},
+	{"run.verify_tokens", func(s *configs.Shape) (any, bool) {
+		was := s.Run.VerifyTokens
+		s.Run.VerifyTokens = 0
+		return 0, was > 0
+	}},
+	{"rollout.slots", func(s *configs.Shape) (any, bool) {
+		was := s.Rollout.Slots
+		s.Rollout.Slots = min(was, fewSlots)
+		return s.Rollout.Slots, was > fewSlots && setup.Generates(s)
+	}},
+	{"data.pack_rows", func(s *configs.Shape) (any, bool) { return lowerRows(s, 2) }},
+	{"data.pack_rows", func(s *configs.Shape) (any, bool) { return lowerRows(s, 2) }},
+	{"data.pack_rows", func(s *configs.Shape) (any, bool) { return lowerRows(s, 2) }},
+	{"lora.rank", func(s *configs.Shape) (any, bool) {
+		if s.LoRA.Rank > 0 || s.Indexer.Stage != "" {
+			return nil, false
+		}
+		s.LoRA.Rank = model.AdapterRank
+		return s.LoRA.Rank, true
+	}},
+}
+
+// fewSlots of an engine and leastRows of a pack are as low as a mend goes.
+const fewSlots, leastRows = 8, 256
+
+// lowerRows divides the rows of a pack.
+func lowerRows(s *configs.Shape, by int) (any, bool) {
+	if s.Data.PackRows/by < leastRows {
+		return nil, false
+	}
+	s.Data.PackRows /= by
+	return s.Data.PackRows, true
+}
+
+// mend names the first changes of a shape by which it takes no more than so many bytes: as few as will do.
+func mend(dev kernels.Device, run *Plan, have int) string {
+	takes := func(use []change) (total int, text string) {
+		var parts []string
+		t := *run.s
+		for _, c := range use {
+			if value, ok := c.apply(&t); ok {
+				parts = slices.DeleteFunc(parts, func(p string) bool { return strings.HasPrefix(p, c.key+" ") })
+				parts = append(parts, fmt.Sprintf("%s = %#v", c.key, value))
+			}
+		}
+		p, err := New(dev, &t)
+		if err == nil {
+			p.process = run.process
+			err = p.OpenEngines(dev, run.longest)
+		}
+		if err != nil {
+			return have + 1, ""
+		}
+		n, err := p.Choose(have)
+		if err != nil {
+			return have + 1, ""
+		}
+		return n.Total(), fmt.Sprintf("%s: %s", strings.Join(parts, " and "), Size(n.Total()))
+	}
+	for n := range len(changes) {
+		use := slices.Clone(changes[:n+1])
+		if total, _ := takes(use); total > have {
+			continue
+		}
+		for i := len(use) - 1; i >= 0; i-- { // what is not needed
+			less := slices.Delete(slices.Clone(use), i, i+1)
+			if total, _ := takes(less); total <= have {
+				use = less
+			}
+		}
+		_, text := takes(use)
+		return "it fits with " + text
+	}
+	least, text := takes(changes)
+	if least > have && text == "" {
+		return "no setting is enough"
+	}
+	return "no setting is enough, " + text
+}

@@ -1,0 +1,192 @@
+package setup
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"lockstep/configs"
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/kernels/devices"
+	"lockstep/model"
+	"lockstep/optim"
+	"lockstep/serve"
+	"lockstep/train/trainer"
+)
+
+// Device returns what a shape asks for of its device, for [devices.Open].
+func Device(s *configs.Shape) devices.Config {
+	return devices.Config{Kind: s.Device.Kind, ISA: s.Device.ISA, Threads: s.Device.Threads, Definition: Definition(s)}
+}
+
+// Definition returns the arithmetic that a shape asks for.
+func Definition(s *configs.Shape) kernels.Definition {
+	def := kernels.Default()
+	def.Dot, def.Exp2 = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2)
+	if s.Definition.Latent != "auto" {
+		def.Latent = kernels.LatentForm(s.Definition.Latent)
+	}
+	return def
+}
+
+// DType returns the storage type of weights and activations.
+func DType(s *configs.Shape) kernels.DType {
+	if s.Model.DType == "bf16" {
+		return kernels.BF16
+	}
+	return kernels.F32
+}
+
+func modelOptions(s *configs.Shape) model.Options {
+	return model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
+}
+
+// LoadModel makes the model of a shape whose config.json is known, filled with the checkpoint's weights or random ones,
+// adapters included.
+func LoadModel(dev kernels.Device, s *configs.Shape, config []byte) (m *model.Model, err error) {
+	if s.Model.Path != "" {
+		m, err = model.LoadFolder(dev, s.Model.Path, "", modelOptions(s))
+	} else if m, err = model.Build(dev, config, modelOptions(s)); err == nil {
+		m.Initialise(uint64(s.Model.InitSeed))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return m, adapt(s, m)
+}
+
+// adapt puts the shape's adapters on a model.
+func adapt(s *configs.Shape, m *model.Model) error {
+	if s.LoRA.Rank == 0 {
+		return nil
+	}
+	c, err := model.LoRAConfig{
+		Rank: s.LoRA.Rank, Alpha: s.LoRA.Alpha, Targets: s.LoRA.Targets, TargetParameters: s.LoRA.TargetParameters,
+	}.PEFT(m)
+	if err == nil {
+		err = m.AddLoRA(c)
+	}
+	if err != nil {
+		return err
+	}
+	m.InitialiseAdapters(uint64(s.LoRA.Seed))
+	return nil
+}
+
+// OpenTrained is [OpenModel] with memory for gradients, moments and masters.
+func OpenTrained(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
+	m, l, err := OpenModel(dev, s)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := m.FitsTraining(); err != nil {
+		return nil, nil, err
+	}
+	m.TrainAll()
+	return m, l, nil
+}
+
+// OpenModel loads or builds the model that a shape names, adapters included. The language is nil where a folder has no
+// tokenizer.
+func OpenModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
+	var m *model.Model
+	var l *data.Language
+	var err error
+	if s.Model.Path != "" {
+		var served *serve.Served
+		if served, err = serve.Open(dev, s.Model.Path, "", modelOptions(s)); err == nil {
+			m, l = served.Model, served.Language
+		}
+	} else {
+		m, l, err = buildModel(dev, s)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if l != nil && l.Vocab() > m.Vocab {
+		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at "+
+			"least as many", m.Vocab, l.Vocab())
+	}
+	if err := adapt(s, m); err != nil {
+		return nil, nil, err
+	}
+	return m, l, nil
+}
+
+// buildModel makes a model from the shape's config.json fields, with random weights.
+func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
+	l, err := data.NewLanguage(s.Model.Tokenizer)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := Misspelt(s.Model.Config); err != nil {
+		return nil, nil, fmt.Errorf("model.config: %w", err)
+	}
+	config := maps.Clone(s.Model.Config)
+	config["model_type"] = s.Model.Family
+	if _, ok := config["eos_token_id"]; !ok {
+		config["eos_token_id"] = l.End
+	}
+	if _, ok := config["architectures"]; !ok {
+		if a := model.Architecture(s.Model.Family); a != "" {
+			config["architectures"] = []string{a}
+		}
+	}
+	text, err := json.MarshalIndent(config, "", "  ")
+	if err != nil {
+		return nil, nil, fmt.Errorf("model.config: %w", err)
+	}
+	m, err := model.Build(dev, text, modelOptions(s))
+	if err != nil {
+		return nil, nil, fmt.Errorf("model.config: %w", err)
+	}
+	m.Initialise(uint64(s.Model.InitSeed))
+	return m, l, nil
+}
+
+// Misspelt refuses keys that no family reads but for a letter or two. Others that none reads pass: published files have
+// many.
+func Misspelt(config map[string]any) error {
+	known := model.ConfigKeys()
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		if k := configs.Misspelt(key, known); k != "" {
+			return fmt.Errorf("%s: nothing reads this key, did you mean %s?", key, k)
+		}
+	}
+	if text, ok := config["text_config"].(map[string]any); ok {
+		return Misspelt(text)
+	}
+	return nil
+}
+
+// TrainerOptions returns how a shape's model is trained by cross entropy, in so many optimizer steps. Keep is what
+// blocks keep for the backward pass. The schedule has been validated.
+func TrainerOptions(s *configs.Shape, steps int, keep model.Policy) (trainer.Options, error) {
+	o := s.Optim
+	t := trainer.Options{
+		Objective: optim.SFT{},
+		Optimizer: optim.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay,
+			Clip: o.Clip},
+		Schedule:    optim.Schedule{Kind: o.Schedule, Peak: o.LR, Final: o.FinalLR, Steps: steps},
+		IndexerRate: s.Indexer.LRFactor,
+		MicroBatch:  s.Run.MicroBatch,
+		Keep:        keep,
+	}
+	t.Schedule.Warmup = optim.WarmupSteps(o.WarmupSteps, o.WarmupRatio, steps)
+	return t, t.Schedule.Validate()
+}
+
+// EngineOptions returns the size of the rollout engine that a shape asks for.
+func EngineOptions(s *configs.Shape) serve.Options {
+	o := s.Rollout
+	return serve.Options{
+		Slots: o.Slots, PageRows: o.PageRows, Pages: o.Pages, PrefillRows: o.PrefillRows,
+	}
+}
+
+// Generates tells whether a run has a rollout engine, for reinforcement learning, or to answer held-out questions.
+func Generates(s *configs.Shape) bool {
+	return s.RL.Objective != "" || s.Data.Task != "" && s.Data.EvalSamples > 0
+}

@@ -1,0 +1,38 @@
+package trainer
+
+import (
+	"slices"
+
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/optim"
+)
+
+// Peak takes the largest step that so many packs of at most so many rows can make, on a rank whose device counts memory
+// and computes nothing. One micro-batch stands for all; what a step keeps of the others is reserved. Cross entropy
+// stands for every objective: one that passes the vocabulary twice takes no more memory in its first pass.
+func (t *Trainer) Peak(packs, rows int) {
+	r, micro := t.Rank, min(packs, t.MicroBatch)
+	defer r.Stack.Release(r.Stack.Mark())
+	for range (packs+micro-1)/micro - 1 {
+		r.Stack.New(kernels.F32, 1, micro*rows)
+		t.Model.NewLesson(r, micro*rows, packs*rows)
+	}
+	plain := *t
+	plain.Objective = optim.SFT{}
+	plain.ForwardBackward(Supervised(slices.Repeat([][]data.Sample{t.FullPack(rows)}, micro)), packs*rows)
+	t.Model.GatherTied(r)
+	own, indexers := t.trained()
+	t.update(own, 0, 1)
+	t.update(indexers, 0, 1)
+}
+
+// FullPack returns a pack of so many rows: samples of the model's maximum length, one after the other.
+func (t *Trainer) FullPack(rows int) (pack []data.Sample) {
+	for left := rows; left > 0; {
+		ids := make([]int32, min(left, t.Model.MaxLength))
+		pack = append(pack, data.Sample{IDs: ids, Targets: ids})
+		left -= len(ids)
+	}
+	return pack
+}
