@@ -80,12 +80,12 @@ type Device interface {
 	JoinHeads(out, own, shared Tensor)
 	JoinHeadsBackward(dOwn, dshared, dout Tensor)
 
-	// MatMul: out[m,n] = round(dot over the terms in turn, over k of x[m,k]*w[n,k]): one chain, the next term continues
-	// it. MatMulT: out[m,k] = round(dot over the terms in turn, over n of x[m,n]*w[n,k]). A term of MatMul may count
-	// for a range of out's columns alone, see Term: the chains of the others are those of the product without it, bit
-	// for bit. Both with groups: row m uses the matrix of its group. out may be F32 in a BF16 model (logits). Operands
-	// of DotTC16 must be BF16. X and out may have strides; W's matrices are contiguous or row-strided. Rows of groups
-	// lie together or take turns, see Groups.
+	// MatMul: out[m,n] = round(dot over the terms in order, over k of x[m,k]*w[n,k]): one chain, the next term
+	// continues it. MatMulT: out[m,k] = round(dot over the terms in order, over n of x[m,n]*w[n,k]). A term of MatMul
+	// may count for a range of out's columns alone, see Term: the chains of the others are those of the product without
+	// it, bit for bit. Both with groups: row m uses the matrix of its group. out may be F32 in a BF16 model (logits).
+	// Operands of DotTC16 must be BF16. X and out may have strides; W's matrices are contiguous or row-strided. The
+	// rows of a group are consecutive or interleaved with those of others, see Groups.
 	MatMul(out Tensor, g *Groups, terms ...Term)
 	MatMulT(out Tensor, g *Groups, terms ...Term)
 	// WeightGrad: dw[n,k] continues its chain: dot over rows m ascending of dy[m,n]*x[m,k]; with DotTC16 steps restart

@@ -109,14 +109,14 @@ const MaxGroups = 32
 // Groups says which rows of a grouped matmul belong to which weight, and where packs (see [Layout]) lie inside:
 // rows of group e, pack p are Offsets[e*Packs+p] up to the next offset. A dense weight gradient has one group.
 //
-// With Turns groups are interleaved: row m belongs to group m % Count (heads of a token, one weight for each head), and
-// every group has rows Offsets[p] up to the next offset of its own. A weight of one group is then one for all, and its
-// gradient goes over the packs in order, and inside a pack over the rows of group 0, then of 1 and so on.
+// With Interleaved, row m belongs to group m % Count (heads of a token, one weight for each head), and pack p has the
+// group's own rows Offsets[p] up to the next offset. A weight with one group is then shared by all groups. Its gradient
+// goes over the packs in order, and inside a pack over the rows of group 0, then of group 1 and so on.
 type Groups struct {
-	Offsets Tensor // int32 [Count*Packs+1], with Turns [Packs+1]; only weight gradients need it with Turns
-	Count   int
-	Packs   int
-	Turns   bool
+	Offsets     Tensor // int32 [Count*Packs+1]; [Packs+1] with Interleaved, where only weight gradients need it
+	Count       int
+	Packs       int
+	Interleaved bool
 }
 
 // Plan is the permutation of a mixture-of-experts layer: every (token, slot) pair is one row, rows sorted by expert,

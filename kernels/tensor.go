@@ -72,8 +72,8 @@ func (t Tensor) RowRange(from, to int) Tensor {
 	return t
 }
 
-// Turn is the view of every count-th row of a one-group tensor from row i on.
-func (t Tensor) Turn(i, count int) Tensor {
+// InterleavedGroup is the view of rows i, i+count, i+2*count, ... of a one-group tensor, [Rows/count, Cols].
+func (t Tensor) InterleavedGroup(i, count int) Tensor {
 	if i < 0 || i >= count || t.Rows%count != 0 || t.Groups != 1 {
 		panic(fmt.Sprintf("kernels: rows %d, %d, ... of %s", i, i+count, t))
 	}

@@ -28,8 +28,8 @@ func TestViews(t *testing.T) {
 		{"rows", x.RowRange(1, 4), 4, 3, 4, 12, true},
 		{"columns", x.ColRange(1, 3), 1, 6, 2, 22, false},
 		{"columns of a row", x.RowRange(2, 3).ColRange(1, 3), 9, 1, 2, 2, true},
-		{"every third row", x.Turn(1, 3), 4, 2, 4, 16, false},
-		{"columns of every second row", x.Turn(1, 2).ColRange(2, 4), 6, 3, 2, 18, false},
+		{"every third row", x.InterleavedGroup(1, 3), 4, 2, 4, 16, false},
+		{"columns of every second row", x.InterleavedGroup(1, 2).ColRange(2, 4), 6, 3, 2, 18, false},
 		{"stacked", x.Stacked(2, 2, 2).Group(1), 16, 2, 4, 8, true},
 		{"no rows", x.RowRange(2, 2), 8, 0, 4, 0, true},
 	} {
@@ -39,9 +39,9 @@ func TestViews(t *testing.T) {
 			t.Errorf("%s: %s of %v, contiguous %v", c.name, c.view, v, c.view.Contiguous())
 		}
 	}
-	turn := x.Turn(1, 3)
-	if v := turn.F32s(); v[turn.Stride] != 16 {
-		t.Errorf("the second of every third row begins with %v, want 16", v[turn.Stride])
+	every := x.InterleavedGroup(1, 3)
+	if v := every.F32s(); v[every.Stride] != 16 {
+		t.Errorf("the second of every third row begins with %v, want 16", v[every.Stride])
 	}
 }
 

@@ -23,7 +23,7 @@ func (p *HeadLinear) heads(t kernels.Tensor) kernels.Tensor {
 	return t.Stacked(p.from, p.Heads, p.Rows)
 }
 
-func (p *HeadLinear) turns() *kernels.Groups { return &kernels.Groups{Count: p.Heads, Turns: true} }
+func (p *HeadLinear) turns() *kernels.Groups { return &kernels.Groups{Count: p.Heads, Interleaved: true} }
 
 // adapter is the projection's; nil: none.
 func (p *HeadLinear) adapter() *LoRA { return p.of.Subs[0].LoRA }
@@ -91,5 +91,5 @@ func learnShared(r *parallel.Rank, b *Batch, parts ...sharedGrad) {
 }
 
 func (p *HeadLinear) interleaved(packs *kernels.Groups) *kernels.Groups {
-	return &kernels.Groups{Offsets: packs.Offsets, Count: p.Heads, Packs: packs.Packs, Turns: true}
+	return &kernels.Groups{Offsets: packs.Offsets, Count: p.Heads, Packs: packs.Packs, Interleaved: true}
 }

@@ -20,8 +20,8 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 // WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k]. Packs are pieces: steps of DotTC16 restart at
 // each.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
-	if g != nil && g.Turns {
-		d.weightGradTurns(dw, dy, x, g)
+	if g != nil && g.Interleaved {
+		d.weightGradInterleaved(dw, dy, x, g)
 		return
 	}
 	if g == nil || dw.DType != kernels.F32 || !dw.Contiguous() || dw.Groups != g.Count || dw.Rows != dy.Cols ||
@@ -42,8 +42,8 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 
 // product is MatMul, or MatMulT with the weights transposed: one product, or one for each group of rows.
 func (d *Device) product(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term, transposed bool) {
-	if g != nil && g.Turns {
-		d.productTurns(op, out, g.Count, terms, transposed)
+	if g != nil && g.Interleaved {
+		d.productInterleaved(op, out, g.Count, terms, transposed)
 		return
 	}
 	mustTerms(op, out, g, terms, transposed)

@@ -32,7 +32,7 @@ func randomRanges(rng *rand.Rand, d kernels.DType) ranged {
 	case 2:
 		count = 1 + rng.IntN(4)
 		rows *= count
-		p.groups = &kernels.Groups{Count: count, Turns: true}
+		p.groups = &kernels.Groups{Count: count, Interleaved: true}
 	}
 	p.terms = []kernels.Term{{X: strided(rng, d, 1, rows, k, rng.IntN(5)), W: strided(rng, d, count, cols, k, 0)}}
 	for range rng.IntN(5) {

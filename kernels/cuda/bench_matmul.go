@@ -17,7 +17,7 @@ import (
 type MatMulCase struct {
 	Op                string
 	Groups            int  // 0: dense
-	Heads             bool // groups are heads, whose rows take turns
+	Heads             bool // groups are heads, interleaved in the rows
 	Rows, Cols, Depth int
 }
 
@@ -128,7 +128,7 @@ func (d *Device) benchGroups(mem *kernels.Arena, c MatMulCase, rows int) *kernel
 	if c.Heads {
 		at := mem.New(kernels.I32, 1, 2)
 		d.Write(at, binary.LittleEndian.AppendUint32(make([]byte, 4), uint32(rows/groups)))
-		return &kernels.Groups{Offsets: at, Count: groups, Packs: 1, Turns: true}
+		return &kernels.Groups{Offsets: at, Count: groups, Packs: 1, Interleaved: true}
 	}
 	share := func(g int) int { return 40 + g*7919%61 }
 	sum := 0

@@ -82,7 +82,7 @@ func windows(n, tile int, terms []kernels.Term) (all []window) {
 
 // productPortable is MatMul ("nt") or MatMulT ("nn") by mma.sync.
 func (d *Device) productPortable(layout string, w window, out kernels.Tensor, g *kernels.Groups) {
-	turns := g != nil && g.Turns
+	turns := g != nil && g.Interleaved
 	var offsets kernels.Tensor
 	rows, each, turn := out.Rows, 1, int64(0) // of a group; groups that take turns; from one to the next
 	if turns {
@@ -123,7 +123,7 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	case uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x):
 		d.weightGradNative(dw, dy, x, g)
 		return
-	case g.Turns:
+	case g.Interleaved:
 		d.weightGradTurns(dw, dy, x, g)
 		return
 	}

@@ -259,7 +259,7 @@ func TestTurnsEqualReference(t *testing.T) {
 		}
 		forcing(func(path string) {
 			both(t, fmt.Sprint("turns ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
-				g := &kernels.Groups{Offsets: x[10], Count: heads, Packs: 3, Turns: true}
+				g := &kernels.Groups{Offsets: x[10], Count: heads, Packs: 3, Interleaved: true}
 				d.MatMul(x[0], g, kernels.Term{X: x[1], W: x[5]}, kernels.Term{X: x[4], W: x[7]})
 				d.MatMul(x[11], g, kernels.Term{X: x[1], W: x[5]})
 				d.MatMulT(x[2], g, kernels.Term{X: x[3], W: x[5]}, kernels.Term{X: x[4], W: x[6]})

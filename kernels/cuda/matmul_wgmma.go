@@ -132,7 +132,7 @@ func (d *Device) productNative(layout string, s tiling, w window, out kernels.Te
 	// rows of a group without offsets; from one to the next
 	groups, packs, rows, pitch := groupCount(g), 1, out.Rows, out.Stride
 	switch {
-	case g != nil && g.Turns:
+	case g != nil && g.Interleaved:
 		rows, pitch = out.Rows/groups, out.Stride*groups
 	case g != nil:
 		offsets, packs = address(g.Offsets), g.Packs
@@ -157,7 +157,7 @@ type launchTerms struct {
 
 // termsOf describes the terms of a window.
 func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) (p launchTerms) {
-	turns, box, boxW := g != nil && g.Turns, s.box(groupCount(g), out.Rows), 64
+	turns, box, boxW := g != nil && g.Interleaved, s.box(groupCount(g), out.Rows), 64
 	if layout == "nt" {
 		boxW = s.columns
 	}

@@ -48,9 +48,9 @@ func (d *Device) boxes(t kernels.Tensor, rows int) tensorMap {
 	return d.tensorMap(boxes{t.Data, t.Cols, t.Rows, t.Groups, t.Stride, t.Rows * t.Stride, rows})
 }
 
-// boxesOf is the map of t's rows as matrices for each group of g: one, or one a group where rows take turns.
+// boxesOf is the map of t's rows as matrices for each group of g: one, or one a group where groups are interleaved.
 func (d *Device) boxesOf(t kernels.Tensor, g *kernels.Groups, rows int) tensorMap {
-	if g == nil || !g.Turns {
+	if g == nil || !g.Interleaved {
 		return d.boxes(t, rows)
 	}
 	return d.tensorMap(boxes{t.Data, t.Cols, t.Rows / g.Count, g.Count, t.Stride * g.Count, t.Stride, rows})

@@ -54,7 +54,7 @@ func (d *Device) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	s := d.weightGradTiling(dw, x.Rows)
 	maps := [2]tensorMap{d.boxesOf(dy, g, s.depth), d.boxesOf(x, g, s.depth)}
 	turns := 0
-	if g.Turns {
+	if g.Interleaved {
 		turns = g.Count / dw.Groups
 	}
 	d.launch("weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.processors), 1, 1}, s.threads(), s.shared(),

@@ -23,9 +23,9 @@ func gathered(rng *rand.Rand, t kernels.Tensor, e, count int) kernels.Tensor {
 	return out
 }
 
-// Where rows take turns, every group is a product by itself: whatever lies between its rows, whether a weight is its
-// own or that of all, and however many tokens a call has.
-func TestTurns(t *testing.T) {
+// Each interleaved group is a product by itself: whatever lies between its rows, whether it has its own weight or
+// shares one, and however many tokens a call has.
+func TestInterleaved(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for _, c := range []struct {
 		dot   kernels.DotMode
@@ -42,7 +42,7 @@ func TestTurns(t *testing.T) {
 				u := strided(rng, c.dtype, 1, tokens*heads, rank, 0)
 				w, a, b := strided(rng, c.dtype, heads, n, k, 0), strided(rng, c.dtype, 1, rank, k, 0),
 					strided(rng, c.dtype, heads, n, rank, 0)
-				g := &kernels.Groups{Count: heads, Turns: true}
+				g := &kernels.Groups{Count: heads, Interleaved: true}
 				up, down := strided(rng, c.dtype, 1, tokens*heads, n, 3), strided(rng, c.dtype, 1, tokens*heads, k, 5)
 				d.MatMul(up, g, kernels.Term{X: x, W: w}, kernels.Term{X: u, W: b})
 				d.MatMulT(down, g, kernels.Term{X: y, W: w}, kernels.Term{X: u, W: a})

@@ -7,36 +7,36 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// productTurns is product where rows take turns: a product for each group, of every count-th row.
-func (d *Device) productTurns(op string, out kernels.Tensor, count int, terms []kernels.Term, transposed bool) {
+// productInterleaved is product of interleaved groups: a product for each group, of every count-th row.
+func (d *Device) productInterleaved(op string, out kernels.Tensor, count int, terms []kernels.Term, transposed bool) {
 	var products []gemm.Product
 	for e := range count {
-		own := out.Turn(e, count)
-		turn := make([]kernels.Term, len(terms))
+		own := out.InterleavedGroup(e, count)
+		of := make([]kernels.Term, len(terms))
 		for i, t := range terms {
-			turn[i] = kernels.Term{X: t.X.Turn(e, count), W: turnOf(t.W, e, count), From: t.From, To: t.To}
+			of[i] = kernels.Term{X: t.X.InterleavedGroup(e, count), W: weightOf(t.W, e, count), From: t.From, To: t.To}
 		}
-		mustTerms(op, own, nil, turn, transposed)
-		products = append(products, runs(own, turn, transposed)...)
+		mustTerms(op, own, nil, of, transposed)
+		products = append(products, runs(own, of, transposed)...)
 	}
 	d.mm.Run(d.pool.threads, d.pool.each, products)
 }
 
-// turnOf is the weight of a group, or the one that all share.
-func turnOf(w kernels.Tensor, e, count int) kernels.Tensor {
+// weightOf is the weight of group e, or the one that all groups share.
+func weightOf(w kernels.Tensor, e, count int) kernels.Tensor {
 	if w.Groups == 1 {
 		return w
 	}
 	if w.Groups != count {
-		panic(fmt.Sprintf("cpu: weight %s for rows of %d groups that take turns", w, count))
+		panic(fmt.Sprintf("cpu: weight %s for %d interleaved groups", w, count))
 	}
 	return w.Group(e)
 }
 
-// weightGradTurns is WeightGrad of interleaved groups: a chain for each group over its packs, or one chain for all
-// groups where they share dw, which takes a pack's rows of every group before it goes on to the next pack. So the packs
-// of a step may come in any number of calls.
-func (d *Device) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+// weightGradInterleaved is WeightGrad of interleaved groups. Each group has a chain over its packs. Groups that share
+// dw have one chain, which takes the rows of every group in a pack before it goes on to the next pack: the bits do not
+// depend on how many calls the packs of a step are split over.
+func (d *Device) weightGradInterleaved(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	chains, shared := g.Count, 1
 	if dw.Groups == 1 {
 		chains, shared = 1, g.Count
@@ -53,7 +53,8 @@ func (d *Device) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		p := gemm.Product{C: gemm.Of(dw.Group(c)), M: dw.Rows, N: dw.Cols, Continue: true}
 		for i, from := range offsets[:g.Packs] {
 			for e := c; e < c+shared; e++ {
-				p.Pieces = appendRows(p.Pieces, dy.Turn(e, g.Count), x.Turn(e, g.Count), int(from), int(offsets[i+1]))
+				dye, xe := dy.InterleavedGroup(e, g.Count), x.InterleavedGroup(e, g.Count)
+				p.Pieces = appendRows(p.Pieces, dye, xe, int(from), int(offsets[i+1]))
 			}
 		}
 		products[c] = p
