@@ -73,16 +73,16 @@ func TestExp2Edges(t *testing.T) {
 	}
 }
 
-// Descending x must not raise 2^x by more than the one unit that rounding can, and never above 1: a coarse walk of [-2,
+// Descending x must not raise 2^x by more than the one unit that rounding can, and never above 1: a coarse grid of [-2,
 // 0], and every fp32 around the seam at -1/2, where the integer part changes.
 func TestExp2Monotone(t *testing.T) {
 	rises := 0
-	for _, walk := range []struct {
+	for _, grid := range []struct {
 		from, to float32
 		step     uint32
 	}{{0, 2, 101}, {0.49, 0.51, 1}, {1.49, 1.51, 1}} {
-		previous := Exp2(-walk.from)
-		for b := math.Float32bits(walk.from); b <= math.Float32bits(walk.to); b += walk.step {
+		previous := Exp2(-grid.from)
+		for b := math.Float32bits(grid.from); b <= math.Float32bits(grid.to); b += grid.step {
 			x := -math.Float32frombits(b)
 			y := Exp2(x)
 			if y > 1 || y <= 0 || ulps(y, previous) > 1 {

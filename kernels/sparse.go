@@ -18,16 +18,16 @@ type SparseAttention interface {
 	// LayerNorm: mean = tree(x)/n, c = x - mean, rstd = 1/sqrt(tree(c*c)/n + eps); out = round(c*rstd*w + bias),
 	// products rounded, left to right. w, bias [1, n].
 	LayerNorm(out, x, w, bias Tensor, eps float32)
-	// SelectKeys writes each row's list to picks int32 [T, TopK], -1 behind its end. q is [T, Heads*Dim], weights F32
-	// [T, Heads], keys.K has Dim columns. score_j = sum over heads ascending, from +0, of weights_h * max(dot(q_h,
+	// SelectKeys writes each row's list to selected int32 [T, TopK], -1 behind its end. q is [T, Heads*Dim], weights
+	// F32 [T, Heads], keys.K has Dim columns. score_j = sum over heads ascending, from +0, of weights_h * max(dot(q_h,
 	// k_j)*c, +0), c = float32(Scale); one that is not a number counts as -Inf.
-	SelectKeys(picks, q, weights Tensor, keys KV, l *Layout, x Index)
-	// SparseAttend is Attention to the keys in picks. Windows and groups of queries that share keys are as there, but
-	// for a window, which must be 0.
-	SparseAttend(out, lse, q Tensor, kv KV, picks Tensor, l *Layout, a Attn)
+	SelectKeys(selected, q, weights Tensor, keys KV, l *Layout, x Index)
+	// SparseAttend is Attention to the keys in selected. Windows and groups of queries that share keys are as there,
+	// but for a window, which must be 0.
+	SparseAttend(out, lse, q Tensor, kv KV, selected Tensor, l *Layout, a Attn)
 	// SparseAttendBackward is AttentionBackward with p = ds = +0 for keys that were not chosen; the dot of dq goes over
 	// the list (DotTC16 by steps of 16 entries).
-	SparseAttendBackward(dq, dk, dv, dout, out, lse, q Tensor, kv KV, picks Tensor, l *Layout, a Attn)
+	SparseAttendBackward(dq, dk, dv, dout, out, lse, q Tensor, kv KV, selected Tensor, l *Layout, a Attn)
 }
 
 // SparseAttender is a Device that holds sparse attention against the CPU before it is used; others compute all.

@@ -23,7 +23,9 @@ func (p *HeadLinear) heads(t kernels.Tensor) kernels.Tensor {
 	return t.Stacked(p.from, p.Heads, p.Rows)
 }
 
-func (p *HeadLinear) turns() *kernels.Groups { return &kernels.Groups{Count: p.Heads, Interleaved: true} }
+func (p *HeadLinear) turns() *kernels.Groups {
+	return &kernels.Groups{Count: p.Heads, Interleaved: true}
+}
 
 // adapter is the projection's; nil: none.
 func (p *HeadLinear) adapter() *LoRA { return p.of.Subs[0].LoRA }

@@ -105,7 +105,7 @@ func sequences(r Rows, from, to int) Rows {
 // cutInvariant says whether derivatives and measures are the same bits for all rows and for parts: pairs of sequences,
 // and single rows where the objective says that it can.
 func cutInvariant(o Objective, rows Rows) error {
-	whole, sums := derivative(o, rows), measure(o, rows)
+	full, sums := derivative(o, rows), measure(o, rows)
 	var parts []float32
 	var m Measures
 	for s := 0; s < len(rows.Sequences)-1; s += 2 {
@@ -113,8 +113,8 @@ func cutInvariant(o Objective, rows Rows) error {
 		parts = append(parts, derivative(o, part)...)
 		o.Measure(&m, part)
 	}
-	if !sameBits(whole, parts) || m != sums {
-		return fmt.Errorf("pairs of sequences: %v and %+v, all at once: %v and %+v", parts, m, whole, sums)
+	if !sameBits(full, parts) || m != sums {
+		return fmt.Errorf("pairs of sequences: %v and %+v, all at once: %v and %+v", parts, m, full, sums)
 	}
 	if o.Reach() == ReachSequence {
 		return nil
@@ -126,8 +126,8 @@ func cutInvariant(o Objective, rows Rows) error {
 			parts = append(parts, derivative(o, part)...)
 			o.Measure(&m, part)
 		}
-		if !sameBits(whole, parts) || m != sums {
-			return fmt.Errorf("chunks of %d: %v and %+v, all at once: %v and %+v", n, parts, m, whole, sums)
+		if !sameBits(full, parts) || m != sums {
+			return fmt.Errorf("chunks of %d: %v and %+v, all at once: %v and %+v", n, parts, m, full, sums)
 		}
 	}
 	return nil
@@ -192,14 +192,14 @@ func TestCustom(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for _, c := range settings {
 		rows := random(rng)
-		whole := derivative(c.make(t), rows)
-		given := Rows{Targets: rows.Targets, Weight: whole}
+		full := derivative(c.make(t), rows)
+		given := Rows{Targets: rows.Targets, Weight: full}
 		var chunks []float32
-		for from := 0; from < len(whole); from += 7 {
-			chunks = append(chunks, derivative(Custom{}, given.Part(from, min(from+7, len(whole))))...)
+		for from := 0; from < len(full); from += 7 {
+			chunks = append(chunks, derivative(Custom{}, given.Part(from, min(from+7, len(full))))...)
 		}
-		if !sameBits(whole, chunks) {
-			t.Errorf("%v: %v in two passes, %v in one", c, chunks, whole)
+		if !sameBits(full, chunks) {
+			t.Errorf("%v: %v in two passes, %v in one", c, chunks, full)
 		}
 	}
 }

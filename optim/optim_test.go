@@ -72,19 +72,19 @@ func TestWarmupSteps(t *testing.T) {
 	}
 }
 
-// Adding up micro-batches gives the bits of the whole, and ignored targets change nothing.
+// Adding up micro-batches gives the bits of the full batch, and ignored targets change nothing.
 func TestSFT(t *testing.T) {
 	rows := Rows{Targets: []int32{5, -1, 0, 7, -100}, LogProb: []float32{-1, -2, -3, -4, -0.125},
 		Weight: []float32{0.25, 1, 0.25, 0.5, 1}}
 	part := func(from, to int) Rows {
 		return Rows{Targets: rows.Targets[from:to], LogProb: rows.LogProb[from:to], Weight: rows.Weight[from:to]}
 	}
-	var whole, parts Measures
-	SFT{}.Measure(&whole, rows)
+	var full, parts Measures
+	SFT{}.Measure(&full, rows)
 	SFT{}.Measure(&parts, part(0, 2))
 	SFT{}.Measure(&parts, part(2, 5))
-	if whole != parts || whole != (Measures{Loss: 3, Targets: 3}) {
-		t.Errorf("sums %+v and %+v, want 3 of 3 targets", whole, parts)
+	if full != parts || full != (Measures{Loss: 3, Targets: 3}) {
+		t.Errorf("sums %+v and %+v, want 3 of 3 targets", full, parts)
 	}
 	d := make([]float32, len(rows.Targets))
 	SFT{}.Derivative(d, rows)

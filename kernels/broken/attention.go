@@ -68,18 +68,18 @@ func (d *Device) gathered(mem *kernels.Arena, kv kernels.KV, rows []int32) kerne
 
 // SparseAttend breaks [kernels.BreakSparseOrder].
 func (d *Device) SparseAttend(
-	out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn,
+	out, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor, l *kernels.Layout, a kernels.Attn,
 ) {
 	if !d.breaks(kernels.BreakSparseOrder, l.Rows()) {
-		d.operations.SparseAttend(out, lse, q, kv, picks, l, a)
+		d.operations.SparseAttend(out, lse, q, kv, selected, l, a)
 		return
 	}
 	mem, release := d.scratch()
 	defer release()
-	lists := d.loadInts(picks)
+	lists := d.loadInts(selected)
 	var outs, lses [2][][]float32
 	for h := range outs {
-		part := mem.New(kernels.I32, picks.Rows, picks.Cols)
+		part := mem.New(kernels.I32, selected.Rows, selected.Cols)
 		d.storeInts(part, halves(lists, h))
 		o, e := mem.New(out.DType, out.Rows, out.Cols), mem.New(kernels.F32, lse.Rows, lse.Cols)
 		d.operations.SparseAttend(o, e, q, kv, part, l, a)

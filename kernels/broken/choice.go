@@ -95,7 +95,7 @@ func weigh(w, p []float32, chosen []int32, r kernels.Router) {
 }
 
 // SelectKeys breaks [kernels.BreakIndexScores] and [kernels.BreakKeyTies].
-func (d *Device) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
+func (d *Device) SelectKeys(selected, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
 	switch {
 	case d.breaks(kernels.BreakIndexScores, l.Rows()):
 		mem, release := d.scratch()
@@ -107,21 +107,22 @@ func (d *Device) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l
 			}
 		}
 		d.store(rough, rows)
-		d.operations.SelectKeys(picks, q, rough, keys, l, x)
+		d.operations.SelectKeys(selected, q, rough, keys, l, x)
 	case d.breaks(kernels.BreakKeyTies, l.Rows()):
-		d.operations.SelectKeys(picks, q, weights, keys, l, x)
-		d.selectByTies(picks, q, weights, keys, l, x)
+		d.operations.SelectKeys(selected, q, weights, keys, l, x)
+		d.selectByTies(selected, q, weights, keys, l, x)
 	default:
-		d.operations.SelectKeys(picks, q, weights, keys, l, x)
+		d.operations.SelectKeys(selected, q, weights, keys, l, x)
 	}
 }
 
 // selectByTies writes the lists of rows that have more keys than a list holds: by coarse scores, the last of equal ones
 // first.
-func (d *Device) selectByTies(picks, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
+func (d *Device) selectByTies(selected, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout,
+	x kernels.Index) {
 	mem, release := d.scratch()
 	defer release()
-	lists, queries, ws := d.loadInts(picks), d.load(q), d.load(weights)
+	lists, queries, ws := d.loadInts(selected), d.load(q), d.load(weights)
 	for _, s := range l.Spans {
 		k := keys.K.RowRange(s.Row, min(s.Row+s.Rows, keys.K.Rows))
 		if keys.PageRows > 0 {
@@ -137,7 +138,7 @@ func (d *Device) selectByTies(picks, q, weights kernels.Tensor, keys kernels.KV,
 			}
 		}
 	}
-	d.storeInts(picks, lists)
+	d.storeInts(selected, lists)
 }
 
 // indexScores are those of a row's keys, to four significant bits.

@@ -15,7 +15,7 @@ var adamwSettings = kernels.AdamW{
 func half() kernels.Tensor { return kernels.Wrap([]float32{0.5}, 1, 1) }
 
 var adamwOps = []rowOp{
-	{name: "AdamW", uncut: true, run: func(d *Device, c *rowCase) (_, whole []kernels.Tensor) {
+	{name: "AdamW", uncut: true, run: func(d *Device, c *rowCase) (_, other []kernels.Tensor) {
 		n := c.n * c.cols() * 3
 		w, master, m, v, grad := c.weight(1, n), c.f32(1, n), c.f32(1, n), c.f32(1, n), c.f32(1, n)
 		for i, x := range v.F32s() {
@@ -27,7 +27,7 @@ var adamwOps = []rowOp{
 		d.AdamW(w, master, m, v, grad, half(), adamwSettings)
 		return nil, []kernels.Tensor{w, master, m, v, grad}
 	}},
-	{name: "SumSquares", uncut: true, run: func(d *Device, c *rowCase) (_, whole []kernels.Tensor) {
+	{name: "SumSquares", uncut: true, run: func(d *Device, c *rowCase) (_, other []kernels.Tensor) {
 		out := c.f32(1, 1)
 		d.SumSquares(out, c.f32(c.n*7, c.cols()))
 		return nil, []kernels.Tensor{out}

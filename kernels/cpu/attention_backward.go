@@ -32,14 +32,14 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 	d.attentionBackward(dq, dk, dv, dout, out, lse, q, kv, kernels.Tensor{}, l, a)
 }
 
-// attentionBackward has lists of keys where picks is not nil.
-func (d *Device) attentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor,
+// attentionBackward has lists of keys where selected is not nil.
+func (d *Device) attentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor,
 	l *kernels.Layout, a kernels.Attn) {
 	if kv.PageRows != 0 {
 		panic("cpu: the backward of attention has no pages")
 	}
 	fwd := attention{d: d, out: out, lse: lse, q: q, kv: kv, shape: a, group: a.Heads / a.KVHeads, c: scoreScale(a)}
-	op := &attentionGrad{attention: fwd, dq: dq, dk: dk, dv: dv, dout: dout, picks: picks}
+	op := &attentionGrad{attention: fwd, dq: dq, dk: dk, dv: dv, dout: dout, selected: selected}
 	spans := slices.Clone(l.Spans)
 	slices.SortStableFunc(spans, func(x, y kernels.Span) int { return cmp.Compare(y.Rows, x.Rows) }) // long ones first
 	d.pool.each(len(spans)*a.KVHeads, 1, func(_, from, to int) {
@@ -55,7 +55,7 @@ func (d *Device) attentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 type attentionGrad struct {
 	attention
 	dq, dk, dv, dout kernels.Tensor
-	picks            kernels.Tensor // nil: every key up to the query's position
+	selected         kernels.Tensor // nil: every key up to the query's position
 }
 
 const gradQueries = 64 // queries of a backward tile, a multiple of the 16 of DotTC16
@@ -141,11 +141,11 @@ func (op *attentionGrad) queries(t gradTile, w *gradScratch, k, v gemm.View) {
 		p, ds := gemm.View{X: w.p, RS: n, CS: 1}, gemm.View{X: w.ds, RS: n, CS: 1}
 		mm.Tile(&w.mm, w.dv[from*values:], values, n, values, m, transposed(p), t.dout)
 		mm.Tile(&w.mm, w.dk[from*dim:], dim, n, dim, m, transposed(ds), t.q)
-		if op.picks.IsNil() {
+		if op.selected.IsNil() {
 			mm.Tile(&w.mm, w.dq, dim, m, dim, n, ds, kn)
 		}
 	}
-	if !op.picks.IsNil() {
+	if !op.selected.IsNil() {
 		op.alongList(t, w, k)
 	}
 }
@@ -162,8 +162,8 @@ func (op *attentionGrad) scores(t gradTile, w *gradScratch, from, n int) {
 		if lo < hi {
 			op.gradients(p[lo:hi], ds[lo:hi], w.lse[i], w.sum[i])
 		}
-		if !op.picks.IsNil() {
-			w.listed[i] = keep(p, ds, from, listOf(op.picks, t.row+i), w.listed[i])
+		if !op.selected.IsNil() {
+			w.listed[i] = keep(p, ds, from, listOf(op.selected, t.row+i), w.listed[i])
 		}
 	}
 }

@@ -14,7 +14,7 @@ var biasOps = []rowOp{
 		d.AddBias(x, x, wide, nil)
 		return []kernels.Tensor{out, x}, nil
 	}},
-	{name: "BiasGrad", uncut: true, run: func(d *Device, c *rowCase) (_, whole []kernels.Tensor) {
+	{name: "BiasGrad", uncut: true, run: func(d *Device, c *rowCase) (_, other []kernels.Tensor) {
 		dy, dbias := c.strided(c.n, c.cols()), c.f32(3, c.cols())
 		dbias.Groups, dbias.Rows = 3, 1
 		d.BiasGrad(dbias, dy, groupsAt(2, 0, 0, int32(c.n/2), int32(c.n/2), int32(c.n/2), int32(c.n-1), int32(c.n)))
@@ -72,12 +72,12 @@ func TestBiasGradOfPacks(t *testing.T) {
 		d.BiasGrad(into, dy, groupsAt(len(at)-1, at...))
 		return into
 	}
-	whole, one := grad(dy, rowTensor(kernels.F32, 1, n), sumPacks...), grad(dy, rowTensor(kernels.F32, 1, n), 0, rows)
+	joint, one := grad(dy, rowTensor(kernels.F32, 1, n), sumPacks...), grad(dy, rowTensor(kernels.F32, 1, n), 0, rows)
 	parts := grad(dy.RowRange(70, rows), grad(dy.RowRange(0, 70), rowTensor(kernels.F32, 1, n), 0, 70), 0, rows-70)
-	if err := diffRows(parts, whole, false); err != nil {
+	if err := diffRows(parts, joint, false); err != nil {
 		t.Error(err)
 	}
-	if diffRows(one, whole, false) == nil {
+	if diffRows(one, joint, false) == nil {
 		t.Error("packs make no difference: the test cannot fail")
 	}
 }

@@ -166,8 +166,8 @@ func TestRecurrenceGradient(t *testing.T) {
 	}
 }
 
-// dskip is a sum over rows in blocks of packs that continues what is there: two packs in turn give the bits of both at
-// once.
+// dskip is a sum over rows in blocks of packs that continues what is there: two packs one after the other give the bits
+// of both at once.
 func TestSkipGradientOfPacks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(25, 26))
 	dev := attnDevices(t, plainKind)[0]

@@ -24,7 +24,7 @@ var combineOps = []rowOp{
 		d.Combine(plain, y, kernels.Tensor{}, rowOf)
 		return []kernels.Tensor{out, plain}, nil
 	}},
-	{name: "CombineBackward", uncut: true, run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
+	{name: "CombineBackward", uncut: true, run: func(d *Device, c *rowCase) (rows, other []kernels.Tensor) {
 		k, n := 1+c.size, c.cols()
 		y, w, rowOf := c.strided(c.n*k, n), c.f32(c.n, k), c.rowsOf(c.n, k)
 		dout, dy, dw := c.strided(c.n, n), c.strided(c.n*k, n), c.f32(c.n, k)

@@ -15,7 +15,7 @@ var decayOps = []rowOp{
 		d.Decay(g, step, a, c.f32(1, c.cols()), c.f32(1, c.cols()), decayLo, decayHi)
 		return []kernels.Tensor{g, step}, nil
 	}},
-	{name: "DecayBackward", run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
+	{name: "DecayBackward", run: func(d *Device, c *rowCase) (rows, other []kernels.Tensor) {
 		n := c.cols()
 		a, da, frozen := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n))
 		dg, dstep, g := c.part(c.f32(c.n, n)), c.part(c.f32(c.n, n)), c.part(c.f32(c.n, n))

@@ -11,18 +11,18 @@ import (
 func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32) {
 	const op = "dispatch"
 	tokens, k, g := experts.Rows, experts.Cols, p.Groups
-	picks := indices(op, "experts", experts, tokens*k)
+	ids := indices(op, "experts", experts, tokens*k)
 	source, rowOf := indices(op, "source", p.Source, tokens*k), indices(op, "rowOf", p.RowOf, tokens*k)
 	offsets := indices(op, "offsets", g.Offsets, g.Count*g.Packs+1)
 	if len(packs) != g.Packs+1 || packs[0] != 0 || int(packs[g.Packs]) != tokens {
 		panic(fmt.Sprintf("cpu: dispatch: packs %v for %d packs of %d tokens", packs, g.Packs, tokens))
 	}
-	mustIndex(op, picks, g.Count)
+	mustIndex(op, ids, g.Count)
 
 	// Count each (expert, pack) one place up, add up, and deal rows out in token order: a stable counting sort.
 	clear(offsets)
 	for pack, from := range packs[:g.Packs] {
-		for _, e := range picks[int(from)*k : int(packs[pack+1])*k] {
+		for _, e := range ids[int(from)*k : int(packs[pack+1])*k] {
 			offsets[int(e)*g.Packs+pack+1]++
 		}
 	}
@@ -33,7 +33,7 @@ func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32)
 	for e := range next {
 		next[e] = offsets[e*g.Packs]
 	}
-	for at, e := range picks {
+	for at, e := range ids {
 		source[next[e]], rowOf[at] = int32(at/k), next[e]
 		next[e]++
 	}

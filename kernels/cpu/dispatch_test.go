@@ -27,11 +27,11 @@ func newPlan(n, k, e, packs int) kernels.Plan {
 }
 
 var dispatchOps = []rowOp{
-	{name: "Dispatch", uncut: true, run: func(d *Device, c *rowCase) (_, whole []kernels.Tensor) {
+	{name: "Dispatch", uncut: true, run: func(d *Device, c *rowCase) (_, other []kernels.Tensor) {
 		e, k := c.routeShape()
-		picks := c.experts(c.n, e, k)
+		ids := c.experts(c.n, e, k)
 		p := newPlan(c.n, k, e, 2)
-		d.Dispatch(p, picks, []int32{0, int32(c.n / 2), int32(c.n)})
+		d.Dispatch(p, ids, []int32{0, int32(c.n / 2), int32(c.n)})
 		return nil, []kernels.Tensor{p.Groups.Offsets, p.Source, p.RowOf}
 	}},
 }
@@ -41,13 +41,13 @@ func TestDispatchSorts(t *testing.T) {
 	c := rowCase{seed: 41}
 	c.start()
 	const n, k, e = 50, 3, 9
-	picks, packs := c.experts(n, e-1, k), []int32{0, 0, 20, 21, 50} // an expert nobody wants, an empty pack
+	ids, packs := c.experts(n, e-1, k), []int32{0, 0, 20, 21, 50} // an expert without tokens, an empty pack
 	p := newPlan(n, k, e, 4)
-	d.Dispatch(p, picks, packs)
+	d.Dispatch(p, ids, packs)
 
 	type pair struct{ expert, token, slot int }
 	var want []pair
-	for at, x := range picks.I32s() {
+	for at, x := range ids.I32s() {
 		want = append(want, pair{int(x), at / k, at % k})
 	}
 	slices.SortFunc(want, func(a, b pair) int {
@@ -72,8 +72,8 @@ func TestDispatchSorts(t *testing.T) {
 	if offsets[0] != 0 || int(offsets[e*4]) != n*k || !slices.IsSorted(offsets) {
 		t.Errorf("offsets %v", offsets)
 	}
-	picks.I32s()[7] = e
-	mustPanic(t, "an expert that does not exist", func() { d.Dispatch(p, picks, packs) })
-	picks.I32s()[7] = 0
-	mustPanic(t, "packs that end early", func() { d.Dispatch(p, picks, []int32{0, 0, 20, 21, 49}) })
+	ids.I32s()[7] = e
+	mustPanic(t, "an expert that does not exist", func() { d.Dispatch(p, ids, packs) })
+	ids.I32s()[7] = 0
+	mustPanic(t, "packs that end early", func() { d.Dispatch(p, ids, []int32{0, 0, 20, 21, 49}) })
 }

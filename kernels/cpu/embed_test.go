@@ -17,7 +17,7 @@ var embedOps = []rowOp{
 		d.Gather(c.part(out), x, c.partOf(source))
 		return []kernels.Tensor{c.part(out)}, nil
 	}},
-	{name: "EmbedBackward", run: func(d *Device, c *rowCase) (_, whole []kernels.Tensor) {
+	{name: "EmbedBackward", run: func(d *Device, c *rowCase) (_, other []kernels.Tensor) {
 		grad, dout, ids := c.f32(4, c.cols()), c.strided(c.n, c.cols()), c.ints(c.n, 4)
 		d.EmbedBackward(grad, dout, ids)
 		return nil, []kernels.Tensor{grad}

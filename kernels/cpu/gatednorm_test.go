@@ -18,7 +18,7 @@ var gatedNormOps = []rowOp{
 		d.NormThenGate(out, rstd, x, z, c.f32(1, n), 1e-6)
 		return []kernels.Tensor{out, rstd}, nil
 	}},
-	{name: "NormThenGateBackward", run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
+	{name: "NormThenGateBackward", run: func(d *Device, c *rowCase) (rows, other []kernels.Tensor) {
 		heads, n := c.normGroups(), c.cols()
 		x, z, dout := c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n))
 		dx, dz, rstd, w, dw := c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n)),
@@ -33,7 +33,7 @@ var gatedNormOps = []rowOp{
 		d.GateThenNorm(out, rstd, x, z, c.weight(1, groups*n), groups, 1e-6)
 		return []kernels.Tensor{out, rstd}, nil
 	}},
-	{name: "GateThenNormBackward", run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
+	{name: "GateThenNormBackward", run: func(d *Device, c *rowCase) (rows, other []kernels.Tensor) {
 		groups, n := c.normGroups(), c.cols()
 		x, z, dout := c.part(c.strided(c.n, groups*n)), c.part(c.strided(c.n, groups*n)),
 			c.part(c.strided(c.n, groups*n))

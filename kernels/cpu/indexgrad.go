@@ -7,16 +7,16 @@ import (
 
 // IndexBackward takes the gradient of scores ds F32 [T, entries] down to queries, keys and weights: dq [T, Heads*Dim],
 // dk [T, Dim], dweights F32 [T, Heads].
-func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernels.Tensor, l *kernels.Layout,
+func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, selected kernels.Tensor, l *kernels.Layout,
 	x kernels.Index) {
 	const op = "index backward"
-	mustEntries(ds, picks, l)
+	mustEntries(ds, selected, l)
 	mustIndexer(q, weights, k, x)
 	mustShape(op, "dq", dq, l.Rows(), x.Heads*x.Dim)
 	mustShape(op, "dk", dk, l.Rows(), x.Dim)
 	mustShape(op, "dweights", dweights, l.Rows(), x.Heads)
 	g := &indexGrad{
-		d: d, shape: x, c: float32(x.Scale), lists: entriesOf(picks, l), bf16: k.DType == kernels.BF16,
+		d: d, shape: x, c: float32(x.Scale), lists: entriesOf(selected, l), bf16: k.DType == kernels.BF16,
 		q: d.matrix(q), k: d.matrix(k), weights: d.matrix(weights), ds: d.matrix(ds), queries: q,
 		keys: kernels.KV{K: k},
 	}

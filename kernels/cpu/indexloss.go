@@ -33,8 +33,8 @@ func (d *Device) indexEach(n int, body func(w *indexScratch, i int)) {
 	})
 }
 
-// entriesOf is the keys of each row of a batch: its list, or with picks nil all up to its own.
-func entriesOf(picks kernels.Tensor, l *kernels.Layout) [][]int32 {
+// entriesOf is the keys of each row of a batch: its list, or with selected nil all up to its own.
+func entriesOf(selected kernels.Tensor, l *kernels.Layout) [][]int32 {
 	lists, longest := make([][]int32, l.Rows()), 0
 	for _, s := range l.Spans {
 		longest = max(longest, s.Rows)
@@ -44,10 +44,10 @@ func entriesOf(picks kernels.Tensor, l *kernels.Layout) [][]int32 {
 		all[i] = int32(i)
 	}
 	for _, r := range seqRows(l) {
-		if picks.IsNil() {
+		if selected.IsNil() {
 			lists[r.at()] = all[:r.pos+1]
 		} else {
-			lists[r.at()] = listOf(picks, r.at())
+			lists[r.at()] = listOf(selected, r.at())
 		}
 	}
 	return lists
@@ -78,13 +78,13 @@ func rowTiles(l *kernels.Layout, n int) (tiles []rowTile) {
 
 // IndexTarget adds to target F32 [T, entries] what the heads of a layer of attention give each entry, heads ascending:
 // Exp2(min(dot(q_h, k_j)*c - lse_h, 0)).
-func (d *Device) IndexTarget(target, q, k, lse, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
-	mustEntries(target, picks, l)
+func (d *Device) IndexTarget(target, q, k, lse, selected kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+	mustEntries(target, selected, l)
 	if a.Window != 0 || q.Cols != a.Heads*a.HeadDim || k.Cols != a.KVHeads*a.HeadDim || q.DType != k.DType ||
 		lse.Cols != a.Heads {
 		panic(fmt.Sprintf("cpu: target of attention %+v, queries %s, keys %s, lse %s", a, q, k, lse))
 	}
-	op := &indexTarget{d: d, shape: a, c: scoreScale(a), q: q, k: kernels.KV{K: k}, lists: entriesOf(picks, l),
+	op := &indexTarget{d: d, shape: a, c: scoreScale(a), q: q, k: kernels.KV{K: k}, lists: entriesOf(selected, l),
 		sum: d.matrix(target), lse: d.matrix(lse)}
 	tiles := rowTiles(l, gradQueries)
 	// the last tiles of a span see most keys
@@ -135,15 +135,15 @@ func (op *indexTarget) row(w *indexScratch, dots []float32, r seqRow, from, h in
 }
 
 // mustEntries panics if there is no place for what each entry has.
-func mustEntries(t, picks kernels.Tensor, l *kernels.Layout) {
-	bad := t.DType != kernels.F32 || t.Rows < l.Rows() || !picks.IsNil() && (picks.DType != kernels.I32 ||
-		picks.Rows < l.Rows())
+func mustEntries(t, selected kernels.Tensor, l *kernels.Layout) {
+	bad := t.DType != kernels.F32 || t.Rows < l.Rows() || !selected.IsNil() && (selected.DType != kernels.I32 ||
+		selected.Rows < l.Rows())
 	for _, s := range l.Spans {
-		bad = bad || s.Pos != 0 || picks.IsNil() && s.Rows > t.Cols || !picks.IsNil() &&
-			min(s.Rows, picks.Cols) > t.Cols
+		bad = bad || s.Pos != 0 || selected.IsNil() && s.Rows > t.Cols || !selected.IsNil() &&
+			min(s.Rows, selected.Cols) > t.Cols
 	}
 	if bad {
-		panic(fmt.Sprintf("cpu: %s for the entries of %d rows with lists %s", t, l.Rows(), picks))
+		panic(fmt.Sprintf("cpu: %s for the entries of %d rows with lists %s", t, l.Rows(), selected))
 	}
 }
 
@@ -171,11 +171,11 @@ func (d *Device) indexDots(w *indexScratch, q, k matrix, r seqRow, list []int32,
 
 // IndexLoss turns target F32 [T, entries] into the gradient of loss*scale by the scores and writes loss F32 [1, T], the
 // divergence of each row.
-func (d *Device) IndexLoss(loss, target, q, weights, k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index,
+func (d *Device) IndexLoss(loss, target, q, weights, k, selected kernels.Tensor, l *kernels.Layout, x kernels.Index,
 	scale float32) {
-	mustEntries(target, picks, l)
+	mustEntries(target, selected, l)
 	mustIndexer(q, weights, k, x)
-	rows, lists, out := seqRows(l), entriesOf(picks, l), vector("index loss", "loss", loss, l.Rows())
+	rows, lists, out := seqRows(l), entriesOf(selected, l), vector("index loss", "loss", loss, l.Rows())
 	queries, ws, keys, t := d.matrix(q), d.matrix(weights), d.matrix(k), d.matrix(target)
 	d.indexEach(len(rows), func(w *indexScratch, i int) {
 		r := rows[i]

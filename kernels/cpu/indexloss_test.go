@@ -33,7 +33,7 @@ func newIndexCase(rng *rand.Rand, kind attnKind, lengths ...int) indexCase {
 // indexGrads is what the operations write for a packed batch.
 type indexGrads struct {
 	layout                     *kernels.Layout
-	picks                      kernels.Tensor
+	selected                   kernels.Tensor
 	lse                        [2]kernels.Tensor
 	loss, ds, dq, dk, dweights kernels.Tensor
 }
@@ -52,25 +52,25 @@ func (c indexCase) run(dev *Device, order []int, scale float32, lists func(b att
 		if i == 0 {
 			g.layout, g.ds = b.layout, attnTensor(kernels.F32, make([]float32, rows*c.entries()), rows, c.entries(), 3)
 			if lists != nil {
-				g.picks = lists(b)
+				g.selected = lists(b)
 			}
 		}
 		if lists == nil {
 			dev.Attention(b.out, b.lse, b.q, kv, b.layout, layer.Attn)
 		} else {
-			dev.SparseAttend(b.out, b.lse, b.q, kv, g.picks, b.layout, layer.Attn)
+			dev.SparseAttend(b.out, b.lse, b.q, kv, g.selected, b.layout, layer.Attn)
 		}
 		g.lse[i] = b.lse
-		dev.IndexTarget(g.ds, b.q, b.k, b.lse, g.picks, b.layout, layer.Attn)
+		dev.IndexTarget(g.ds, b.q, b.k, b.lse, g.selected, b.layout, layer.Attn)
 	}
 	rows := g.layout.Rows()
 	queries, keys, weights := attnTensor(dtype, q, rows, c.Heads*c.Dim, 5), attnTensor(dtype, k, rows, c.Dim, 1),
 		attnTensor(kernels.F32, w, rows, c.Heads, 2)
 	g.loss = kernels.Wrap(make([]float32, rows), 1, rows)
-	dev.IndexLoss(g.loss, g.ds, queries, weights, keys, g.picks, g.layout, c.Index, scale)
+	dev.IndexLoss(g.loss, g.ds, queries, weights, keys, g.selected, g.layout, c.Index, scale)
 	g.dq, g.dk, g.dweights = attnTensor(dtype, nil, rows, c.Heads*c.Dim, 4), attnTensor(dtype, nil, rows, c.Dim, 0),
 		attnTensor(kernels.F32, nil, rows, c.Heads, 1)
-	dev.IndexBackward(g.dq, g.dk, g.dweights, g.ds, queries, weights, keys, g.picks, g.layout, c.Index)
+	dev.IndexBackward(g.dq, g.dk, g.dweights, g.ds, queries, weights, keys, g.selected, g.layout, c.Index)
 	return g
 }
 
@@ -176,10 +176,10 @@ func (c indexCase) check(g indexGrads, order []int, scale float32) error {
 		var lists [][]int32
 		var lse [2][][]float32
 		for i := range span.Rows {
-			if g.picks.IsNil() {
+			if g.selected.IsNil() {
 				lists = append(lists, all[:i+1])
 			} else {
-				lists = append(lists, listOf(g.picks, span.Row+i))
+				lists = append(lists, listOf(g.selected, span.Row+i))
 			}
 			for x := range lse {
 				lse[x] = append(lse[x], attnRow(g.lse[x], span.Row+i))
@@ -236,15 +236,15 @@ func TestIndexLossSeesOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(81, 82))
 	dev := attnDevices(t, plainKind)[0]
 	c := newIndexCase(rng, plainKind, 100)
-	turned := c
-	turned.q, turned.w = [][]float32{nil}, [][]float32{nil}
+	reversed := c
+	reversed.q, reversed.w = [][]float32{nil}, [][]float32{nil}
 	for at := c.Heads; at <= len(c.w[0]); at += c.Heads {
 		for h := 1; h <= c.Heads; h++ {
-			turned.q[0] = append(turned.q[0], c.q[0][(at-h)*c.Dim:][:c.Dim]...)
-			turned.w[0] = append(turned.w[0], c.w[0][at-h])
+			reversed.q[0] = append(reversed.q[0], c.q[0][(at-h)*c.Dim:][:c.Dim]...)
+			reversed.w[0] = append(reversed.w[0], c.w[0][at-h])
 		}
 	}
-	g, other := c.run(dev, []int{0}, 1, nil), turned.run(dev, []int{0}, 1, nil)
+	g, other := c.run(dev, []int{0}, 1, nil), reversed.run(dev, []int{0}, 1, nil)
 	if sameBits(g.loss.F32s(), other.loss.F32s()) {
 		t.Error("divergences of heads in reverse are the same: the test of bits cannot fail")
 	}
@@ -295,7 +295,7 @@ func TestIndexGradient(t *testing.T) {
 		}
 	}
 	targets := c.targets64(g)
-	losses, total := c.loss64(g.picks, targets, x), 0.0
+	losses, total := c.loss64(g.selected, targets, x), 0.0
 	for i, want := range losses {
 		total += want
 		if got := float64(g.loss.F32s()[i]); math.Abs(got-want) > 1e-5*(1+want) {
@@ -309,9 +309,9 @@ func TestIndexGradient(t *testing.T) {
 		for i := range x[which] {
 			keep := x[which][i]
 			x[which][i] = keep + step
-			up := sum64(c.loss64(g.picks, targets, x))
+			up := sum64(c.loss64(g.selected, targets, x))
 			x[which][i] = keep - step
-			down := sum64(c.loss64(g.picks, targets, x))
+			down := sum64(c.loss64(g.selected, targets, x))
 			x[which][i] = keep
 			got, want := float64(attnRow(grad, i/grad.Cols)[i%grad.Cols]), (up-down)/(2*step)
 			if math.Abs(got-want) > 1e-4*(1+math.Abs(want)) {
@@ -331,7 +331,7 @@ func sum64(x []float64) (sum float64) {
 // targets64 is what the layers give the entries of the first sequence's rows, normalised: [T][entries].
 func (c indexCase) targets64(g indexGrads) (all [][]float64) {
 	for i := range c.layers[0].lengths[0] {
-		list := listOf(g.picks, i)
+		list := listOf(g.selected, i)
 		p, total := make([]float64, len(list)), 0.0
 		for _, layer := range c.layers {
 			for h := range layer.Heads {
@@ -361,9 +361,9 @@ func (c indexCase) targets64(g indexGrads) (all [][]float64) {
 }
 
 // loss64 is the divergence of each row of the first sequence from queries, keys and weights.
-func (c indexCase) loss64(picks kernels.Tensor, targets [][]float64, x [3][]float64) (losses []float64) {
+func (c indexCase) loss64(selected kernels.Tensor, targets [][]float64, x [3][]float64) (losses []float64) {
 	for i, p := range targets {
-		list := listOf(picks, i)
+		list := listOf(selected, i)
 		scores, z, loss := make([]float64, len(list)), 0.0, 0.0
 		for e, j := range list {
 			for h := range c.Heads {

@@ -126,10 +126,10 @@ func TestRangesOtherwiseAreNoticed(t *testing.T) {
 				From: from, To: to}
 		}
 		base, a, b := term(33, 0, cols), term(5, 7, 21), term(6, 7, 21)
-		right, moved, turned := strided(rng, kernels.F32, 1, rows, cols, 0), strided(rng, kernels.F32, 1, rows, cols,
+		right, moved, swapped := strided(rng, kernels.F32, 1, rows, cols, 0), strided(rng, kernels.F32, 1, rows, cols,
 			0), strided(rng, kernels.F32, 1, rows, cols, 0)
 		d.MatMul(right, nil, base, a, b)
-		d.MatMul(turned, nil, base, b, a)
+		d.MatMul(swapped, nil, base, b, a)
 		a.From, a.To = a.From+1, a.To+1
 		d.MatMul(moved, nil, base, a, b)
 		changed := func(other kernels.Tensor) (columns []int) {
@@ -146,7 +146,7 @@ func TestRangesOtherwiseAreNoticed(t *testing.T) {
 		if at := changed(moved); len(at) != 15 || at[0] != 7 || at[14] != 21 {
 			t.Errorf("%s, %s: a range one column further changes columns %v", d.Name(), dtype, at)
 		}
-		if at := changed(turned); len(at) == 0 || at[0] < 7 || at[len(at)-1] > 20 {
+		if at := changed(swapped); len(at) == 0 || at[0] < 7 || at[len(at)-1] > 20 {
 			t.Errorf("%s, %s: terms in another order change columns %v", d.Name(), dtype, at)
 		}
 	})

@@ -15,7 +15,7 @@ var normOps = []rowOp{
 		d.RMSNorm(x, rstd, x, w, kernels.Norm{Eps: 1e-6})
 		return []kernels.Tensor{out, x, rstd}, nil
 	}},
-	{name: "RMSNormBackward", run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
+	{name: "RMSNormBackward", run: func(d *Device, c *rowCase) (rows, other []kernels.Tensor) {
 		n := c.cols()
 		x, dy, dx, w := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.weight(1, n)
 		rstd, dw := c.partOf(c.f32(1, c.n)), c.f32(1, n)
@@ -154,15 +154,15 @@ func (s *rowSum) addHead(h, i int, v float32) {
 	s.heads[h][i] += v
 }
 
-// A batch of two packs gives the bits of the two alone, in turn; one pack does not.
+// A batch of two packs gives the bits of the two alone, one after the other; one pack does not.
 func TestSumOverRowsOfPacks(t *testing.T) {
 	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 8, dtype: kernels.F32}
 	c.start()
 	const rows, n = 150, 70
 	x, w, dy, dx, rstd := c.f32(rows, n), c.f32(1, n), c.f32(rows, n), c.f32(rows, n), c.f32(1, rows)
-	whole, parts, one := rowTensor(kernels.F32, 1, n), rowTensor(kernels.F32, 1, n), rowTensor(kernels.F32, 1, n)
-	d.RMSNormBackward(dx, whole, dy, x, rstd, w, kernels.Norm{}, sumPacks)
+	joint, parts, one := rowTensor(kernels.F32, 1, n), rowTensor(kernels.F32, 1, n), rowTensor(kernels.F32, 1, n)
+	d.RMSNormBackward(dx, joint, dy, x, rstd, w, kernels.Norm{}, sumPacks)
 	for i := range 2 {
 		from, to := int(sumPacks[i]), int(sumPacks[i+1])
 		cut := func(t kernels.Tensor) kernels.Tensor { return t.RowRange(from, to) }
@@ -170,10 +170,10 @@ func TestSumOverRowsOfPacks(t *testing.T) {
 			[]int32{0, int32(to - from)})
 	}
 	d.RMSNormBackward(dx, one, dy, x, rstd, w, kernels.Norm{}, onePack(dx))
-	if err := diffRows(parts, whole, false); err != nil {
+	if err := diffRows(parts, joint, false); err != nil {
 		t.Error(err)
 	}
-	if diffRows(one, whole, false) == nil {
+	if diffRows(one, joint, false) == nil {
 		t.Error("packs make no difference: the test cannot fail")
 	}
 }

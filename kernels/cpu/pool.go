@@ -31,7 +31,7 @@ func newPool(threads int) *pool {
 	for range threads - 1 {
 		go func() {
 			for l := p.next(); l != nil; l = p.next() {
-				l.turn()
+				l.run()
 				l.running.Add(-1)
 				l.done.Done()
 			}
@@ -73,7 +73,7 @@ func (p *pool) each(n, grain int, body func(worker, from, to int)) {
 	for range helpers {
 		p.work <- l
 	}
-	l.turn()
+	l.run()
 	for range patience {
 		if l.running.Load() == 0 {
 			return
@@ -83,7 +83,7 @@ func (p *pool) each(n, grain int, body func(worker, from, to int)) {
 	l.done.Wait()
 }
 
-func (l *loop) turn() {
+func (l *loop) run() {
 	worker := int(l.workers.Add(1)) - 1
 	for {
 		from := int(l.next.Add(int64(l.grain))) - l.grain

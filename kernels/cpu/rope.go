@@ -8,19 +8,19 @@ import (
 
 // headRope is one HeadNormRope or its gradient: heads of D elements in x [T, heads*D], one rotation for each row.
 type headRope struct {
-	d         *Device
-	in        matrix
-	heads     int
-	dim       int // D
-	pairs     int
-	first     int // column that turns
-	twined    bool
-	rs        []float32
-	positions []int32
-	cos, sin  matrix // [positions, pairs]
-	weight    matrix // [1, D]; unused where normed is false
-	normed    bool
-	norm      kernels.Norm
+	d           *Device
+	in          matrix
+	heads       int
+	dim         int // D
+	pairs       int
+	first       int // the first rotated column
+	interleaved bool
+	rs          []float32
+	positions   []int32
+	cos, sin    matrix // [positions, pairs]
+	weight      matrix // [1, D]; unused where normed is false
+	normed      bool
+	norm        kernels.Norm
 }
 
 func (d *Device) headRope(op string, x, rstd, w, positions kernels.Tensor, rope kernels.Rope,
@@ -33,8 +33,8 @@ func (d *Device) headRope(op string, x, rstd, w, positions kernels.Tensor, rope 
 	mustShape(op, "sin", rope.Sin, rope.Cos.Rows, pairs)
 	h := headRope{
 		d: d, in: d.matrix(x), heads: x.Cols / rope.HeadDim, dim: rope.HeadDim, pairs: pairs, first: rope.First,
-		twined: rope.Interleaved,
-		cos:    d.matrix(rope.Cos), sin: d.matrix(rope.Sin), norm: norm,
+		interleaved: rope.Interleaved,
+		cos:         d.matrix(rope.Cos), sin: d.matrix(rope.Sin), norm: norm,
 	}
 	h.positions = indices(op, "positions", positions, x.Rows)
 	mustIndex(op, h.positions, rope.Cos.Rows)
@@ -59,12 +59,12 @@ func (h *headRope) tables(t int) (cos, sin []float32) {
 	return h.cos.load(p, nil), h.sin.load(p, nil)
 }
 
-// whole reports that all columns of a head turn, as halves: then norm and rotation are one loop.
-func (h *headRope) whole() bool { return 2*h.pairs == h.dim && !h.twined }
+// fused reports whether norm and rotation are one loop: all columns of a head are rotated, as halves.
+func (h *headRope) fused() bool { return 2*h.pairs == h.dim && !h.interleaved }
 
-// HeadNormRope normalises each head of x as RMSNorm does (z = (x*rstd)*w; w nil: z = x) and turns pairs of its columns
-// (Su et al., arXiv 2104.09864), as kernels.Device states it. x, out [T, heads*D]; rstd F32 [T, heads]; positions int32
-// [T].
+// HeadNormRope normalises each head of x as RMSNorm does (z = (x*rstd)*w; w nil: z = x) and rotates pairs of its
+// columns (Su et al., arXiv 2104.09864), as kernels.Device states it. x, out [T, heads*D]; rstd F32 [T, heads];
+// positions int32 [T].
 func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
 	const op = "head norm and rope"
 	mustShape(op, "out", out, x.Rows, x.Cols)
@@ -89,10 +89,10 @@ func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope ke
 // forward is head at of the tensor, y from x; y may be x.
 func (h *headRope) forward(y, x []float32, at int, w, cos, sin []float32) {
 	switch ops := h.d.vec; {
-	case h.whole() && h.normed && !h.d.roundsNorm(h.norm):
+	case h.fused() && h.normed && !h.d.roundsNorm(h.norm):
 		ops.NormRotate(y, x, h.rs[at], w, cos, sin)
 		return
-	case h.whole() && !h.normed:
+	case h.fused() && !h.normed:
 		ops.Rotate(y, x, cos, sin)
 		return
 	case h.normed:
@@ -100,11 +100,11 @@ func (h *headRope) forward(y, x []float32, at int, w, cos, sin []float32) {
 	default:
 		copy(y, x)
 	}
-	turn := y[h.first : h.first+2*h.pairs]
-	if h.twined {
-		h.d.vec.RotatePairs(turn, cos, sin)
+	rotated := y[h.first : h.first+2*h.pairs]
+	if h.interleaved {
+		h.d.vec.RotatePairs(rotated, cos, sin)
 	} else {
-		h.d.vec.Rotate(turn, turn, cos, sin)
+		h.d.vec.Rotate(rotated, rotated, cos, sin)
 	}
 }
 
@@ -140,17 +140,17 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 func (h *headRope) backward(g, d, x []float32, at int, w, cos, sin []float32) {
 	ops := h.d.vec
 	switch {
-	case h.whole() && h.normed:
+	case h.fused() && h.normed:
 		ops.UnrotateMul(g, d, w, cos, sin)
-	case h.whole():
+	case h.fused():
 		ops.Unrotate(g, d, cos, sin)
 	default:
 		copy(g, d)
-		turn := g[h.first : h.first+2*h.pairs]
-		if h.twined {
-			ops.UnrotatePairs(turn, cos, sin)
+		rotated := g[h.first : h.first+2*h.pairs]
+		if h.interleaved {
+			ops.UnrotatePairs(rotated, cos, sin)
 		} else {
-			ops.Unrotate(turn, turn, cos, sin)
+			ops.Unrotate(rotated, rotated, cos, sin)
 		}
 		if h.normed {
 			ops.Mul(g, g, w)
@@ -162,11 +162,11 @@ func (h *headRope) backward(g, d, x []float32, at int, w, cos, sin []float32) {
 	}
 }
 
-// weightGrad adds dz*xh of every head to dw. Threads share the columns, those that turn pair by pair, since a rotation
-// mixes two.
+// weightGrad adds dz*xh of every head to dw. Threads divide the columns; a rotated pair stays together, since a
+// rotation mixes its two columns.
 func (h *headRope) weightGrad(dw []float32, dy *matrix, blocks []int32) {
-	h.stillGrad(dw[:h.first], dy, blocks, 0)
-	h.stillGrad(dw[h.first+2*h.pairs:], dy, blocks, h.first+2*h.pairs)
+	h.unrotatedGrad(dw[:h.first], dy, blocks, 0)
+	h.unrotatedGrad(dw[h.first+2*h.pairs:], dy, blocks, h.first+2*h.pairs)
 	h.d.eachColumn(h.pairs, 4, func(from, to int, buf [][]float32) {
 		n, left, right := to-from, dw[h.first+from:h.first+to], dw[h.first+h.pairs+from:h.first+h.pairs+to]
 		scratch := make([]float32, (3+h.heads)*2*n) // of both sides: three sums, and the chain of each head
@@ -206,8 +206,8 @@ func (h *headRope) addRow(heads []float32, dy *matrix, t, from, to int, buf [][]
 	}
 }
 
-// stillGrad adds dz*xh of columns that do not turn, from column at on, to dw.
-func (h *headRope) stillGrad(dw []float32, dy *matrix, blocks []int32, at int) {
+// unrotatedGrad adds dz*xh of columns that are not rotated, from column at on, to dw.
+func (h *headRope) unrotatedGrad(dw []float32, dy *matrix, blocks []int32, at int) {
 	h.d.eachColumn(len(dw), 4, func(from, to int, buf [][]float32) {
 		n := to - from
 		heads := make([]float32, h.heads*n)

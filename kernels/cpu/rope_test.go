@@ -14,7 +14,7 @@ func (c *rowCase) ropeHeads() (heads, dim int) {
 	return 1 + c.size%3, dims[c.size]
 }
 
-// rope is tables for heads of dim columns of which 2*pairs turn.
+// rope is tables for heads of dim columns of which 2*pairs are rotated.
 func (c *rowCase) rope(positions, dim, pairs int) kernels.Rope {
 	cos, sin := c.f32(positions, pairs), c.f32(positions, pairs)
 	for i := range cos.F32s() {
@@ -24,7 +24,7 @@ func (c *rowCase) rope(positions, dim, pairs int) kernels.Rope {
 	return kernels.Rope{Cos: cos, Sin: sin, HeadDim: dim}
 }
 
-// ropes are the ways that heads of dim columns turn: whole, their first columns, some columns inside, and those in
+// ropes are the ways that heads of dim columns are rotated: all, their first columns, some columns inside, and those in
 // neighbouring pairs.
 func (c *rowCase) ropes(positions, dim int) []kernels.Rope {
 	all := []kernels.Rope{c.rope(positions, dim, dim/2)}
@@ -69,7 +69,7 @@ var ropeOps = []rowOp{
 		}
 		return rows, nil
 	}},
-	{name: "HeadNormRopeBackward", run: func(d *Device, c *rowCase) (rows, whole []kernels.Tensor) {
+	{name: "HeadNormRopeBackward", run: func(d *Device, c *rowCase) (rows, other []kernels.Tensor) {
 		heads, dim := c.ropeHeads()
 		n := heads * dim
 		positions, w := c.partOf(c.ints(c.n, 13)), c.weight(1, dim)
@@ -85,9 +85,9 @@ var ropeOps = []rowOp{
 			d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, rstd, w, positions, rope, kernels.Norm{PlusOne: true},
 				onePack(dx))
 			d.HeadNormRopeBackward(dout, dw, dout, x, rstd, w, positions, rope, kernels.Norm{}, onePack(dout))
-			rows, whole = append(rows, dx, dout), append(whole, dw)
+			rows, other = append(rows, dx, dout), append(other, dw)
 		}
-		return rows, whole
+		return rows, other
 	}},
 }
 

@@ -18,7 +18,7 @@ func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, r kernels
 	if logits.DType != kernels.F32 || probs.DType != kernels.F32 {
 		panic(fmt.Sprintf("cpu: route: logits %s, probs %s", logits, probs))
 	}
-	ws, picks := vector(op, "weights", weights, t*k), indices(op, "experts", experts, t*k)
+	ws, ids := vector(op, "weights", weights, t*k), indices(op, "experts", experts, t*k)
 	in, out := d.matrix(logits), d.matrix(probs)
 	d.eachRow(t, 8*e, 1, func(from, to int, buf [][]float32) {
 		c := choice{settings: r, biased: buf[0][:e]}
@@ -32,8 +32,8 @@ func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, r kernels
 			} else {
 				d.softmax(p, x)
 			}
-			chosen := picks[i*k : (i+1)*k]
-			largest(chosen, c.scores(p))
+			chosen := ids[i*k : (i+1)*k]
+			topK(chosen, c.scores(p))
 			weigh(ws[i*k:(i+1)*k], p, chosen, r)
 		}
 	})
@@ -106,7 +106,7 @@ func (c *choice) mask(b []float32) {
 		groups[g] = first + second
 	}
 	best := c.best[:c.settings.TopGroups]
-	largest(best, groups)
+	topK(best, groups)
 	var kept [kernels.MaxGroups]bool
 	for _, g := range best {
 		kept[g] = true
@@ -135,29 +135,29 @@ func weigh(w, p []float32, chosen []int32, r kernels.Router) {
 	}
 }
 
-// largest fills picks with the indices of the largest p, by (p descending, index ascending), by insertion: few are
-// picked. If p is not a number (then no element of the row is one) the first are picked, and the loss tells.
-func largest(picks []int32, p []float32) {
-	for n := range picks {
-		insert(picks[:n+1], p, n)
+// topK fills ids with the indices of the largest p, by (p descending, index ascending). It inserts, since k is small.
+// If p is NaN, every element of the row is, and the first k are chosen; the loss is then NaN too.
+func topK(ids []int32, p []float32) {
+	for n := range ids {
+		insert(ids[:n+1], p, n)
 	}
-	last := len(picks) - 1
-	least := p[picks[last]]
-	for j := len(picks); j < len(p); j++ {
+	last := len(ids) - 1
+	least := p[ids[last]]
+	for j := len(ids); j < len(p); j++ {
 		if p[j] > least { // an equal one came earlier
-			insert(picks, p, j)
-			least = p[picks[last]]
+			insert(ids, p, j)
+			least = p[ids[last]]
 		}
 	}
 }
 
-// insert puts j, which comes after all of picks, in its place in picks, over the last one.
-func insert(picks []int32, p []float32, j int) {
-	i := len(picks) - 1
-	for ; i > 0 && p[picks[i-1]] < p[j]; i-- {
-		picks[i] = picks[i-1]
+// insert puts j, which is above all indices in ids, in its place in ids and drops the last one.
+func insert(ids []int32, p []float32, j int) {
+	i := len(ids) - 1
+	for ; i > 0 && p[ids[i-1]] < p[j]; i-- {
+		ids[i] = ids[i-1]
 	}
-	picks[i] = int32(j)
+	ids[i] = int32(j)
 }
 
 // RouteBackward writes dlogits F32 [T, E] from dweights F32 [T, K] and what Route wrote.
@@ -167,18 +167,18 @@ func (d *Device) RouteBackward(dlogits, dweights, weights, experts, probs kernel
 	mustShape(op, "dlogits", dlogits, t, e)
 	mustRouter(op, r, e, k)
 	n := t * k
-	dws, ws, picks := vector(op, "dweights", dweights, n), vector(op, "weights", weights, n),
+	dws, ws, ids := vector(op, "dweights", dweights, n), vector(op, "weights", weights, n),
 		indices(op, "experts", experts, n)
-	mustIndex(op, picks, e)
+	mustIndex(op, ids, e)
 	out, in := d.matrix(dlogits), d.matrix(probs)
 	d.eachRow(t, e, 1, func(from, to int, buf [][]float32) {
 		for i := from; i < to; i++ {
-			w, dw, picked := ws[i*k:(i+1)*k], dws[i*k:(i+1)*k], picks[i*k:(i+1)*k]
+			w, dw, chosen := ws[i*k:(i+1)*k], dws[i*k:(i+1)*k], ids[i*k:(i+1)*k]
 			dl, p := out.target(i, buf[0]), in.load(i, nil)
 			if r.Norm || r.Sigmoid {
-				chosenGrad(dl, p, w, dw, picked, r)
+				chosenGrad(dl, p, w, dw, chosen, r)
 			} else {
-				softmaxChosenGrad(dl, p, dw, picked, r.Scale)
+				softmaxChosenGrad(dl, p, dw, chosen, r.Scale)
 			}
 		}
 	})
@@ -186,7 +186,7 @@ func (d *Device) RouteBackward(dlogits, dweights, weights, experts, probs kernel
 
 // chosenGrad is the gradient where only selected experts have one: of sigmoids, or of weights that are divided by their
 // sum.
-func chosenGrad(dl, p, w, dw []float32, picked []int32, r kernels.Router) {
+func chosenGrad(dl, p, w, dw []float32, ids []int32, r kernels.Router) {
 	var mean float32
 	if r.Norm {
 		for i, v := range w {
@@ -195,7 +195,7 @@ func chosenGrad(dl, p, w, dw []float32, picked []int32, r kernels.Router) {
 		mean /= r.Scale
 	}
 	clear(dl)
-	for i, j := range picked {
+	for i, j := range ids {
 		dl[j] = w[i] * (dw[i] - mean)
 		if r.Sigmoid {
 			dl[j] *= 1 - p[j]
@@ -203,11 +203,11 @@ func chosenGrad(dl, p, w, dw []float32, picked []int32, r kernels.Router) {
 	}
 }
 
-// softmaxChosenGrad is the gradient of a softmax p of which only the picked elements are used.
-func softmaxChosenGrad(dl, p, dw []float32, picked []int32, scale float32) {
+// softmaxChosenGrad is the gradient of a softmax p of which only the elements ids are used.
+func softmaxChosenGrad(dl, p, dw []float32, ids []int32, scale float32) {
 	var sum float32
 	clear(dl)
-	for i, j := range picked {
+	for i, j := range ids {
 		dl[j] = dw[i] * scale
 		sum += float32(p[j] * dl[j])
 	}

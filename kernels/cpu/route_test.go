@@ -9,7 +9,7 @@ import (
 	"lockstep/kernels"
 )
 
-// routeShape is the number of experts and of those picked for a case.
+// routeShape is the number of experts and of those chosen in a case.
 func (c *rowCase) routeShape() (experts, k int) {
 	return []int{1, 4, 16, 60, 300}[c.size], []int{1, 2, 4, 8, 8}[c.size]
 }
@@ -34,22 +34,22 @@ var routeOps = []rowOp{
 		e, k := c.routeShape()
 		logits := c.part(c.f32(c.n, e))
 		for _, r := range c.routers(e) {
-			w, picks, probs := rowTensor(kernels.F32, logits.Rows, k), rowTensor(kernels.I32, logits.Rows, k),
+			w, ids, probs := rowTensor(kernels.F32, logits.Rows, k), rowTensor(kernels.I32, logits.Rows, k),
 				rowTensor(kernels.F32, logits.Rows, e)
-			d.Route(w, picks, probs, logits, r)
-			rows = append(rows, w, picks, probs)
+			d.Route(w, ids, probs, logits, r)
+			rows = append(rows, w, ids, probs)
 		}
 		return rows, nil
 	}},
 	{name: "RouteBackward", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
 		e, k := c.routeShape()
 		logits, dw := c.part(c.f32(c.n, e)), c.part(c.f32(c.n, k))
-		w, picks, probs := rowTensor(kernels.F32, logits.Rows, k), rowTensor(kernels.I32, logits.Rows, k),
+		w, ids, probs := rowTensor(kernels.F32, logits.Rows, k), rowTensor(kernels.I32, logits.Rows, k),
 			rowTensor(kernels.F32, logits.Rows, e)
 		for _, r := range c.routers(e) {
-			d.Route(w, picks, probs, logits, r)
+			d.Route(w, ids, probs, logits, r)
 			dl := c.f32(logits.Rows, e)
-			d.RouteBackward(dl, dw, w, picks, probs, r)
+			d.RouteBackward(dl, dw, w, ids, probs, r)
 			rows = append(rows, dl)
 		}
 		return rows, nil
@@ -57,7 +57,7 @@ var routeOps = []rowOp{
 }
 
 // scalarRoute is one row by the definition: scores, full sorts, and weights in slot order.
-func scalarRoute(exp2 func(float32) float32, x []float32, k int, r kernels.Router) (w []float32, picks []int32,
+func scalarRoute(exp2 func(float32) float32, x []float32, k int, r kernels.Router) (w []float32, ids []int32,
 	p []float32) {
 	p = scalarScores(exp2, x, r.Sigmoid)
 	b := slices.Clone(p)
@@ -79,9 +79,9 @@ func scalarRoute(exp2 func(float32) float32, x []float32, k int, r kernels.Route
 			}
 		}
 	}
-	picks = descending(b)[:k]
+	ids = descending(b)[:k]
 	sum := float32(0)
-	for _, j := range picks {
+	for _, j := range ids {
 		w = append(w, p[j])
 		sum += p[j]
 	}
@@ -91,7 +91,7 @@ func scalarRoute(exp2 func(float32) float32, x []float32, k int, r kernels.Route
 		}
 		w[i] *= r.Scale
 	}
-	return w, picks, p
+	return w, ids, p
 }
 
 func scalarScores(exp2 func(float32) float32, x []float32, sigmoid bool) []float32 {
@@ -144,9 +144,9 @@ func routeIsTheDefinition(t *testing.T, d *Device) {
 		for i := range router.Bias.Len() { // likewise, with ties between groups
 			router.Bias.F32s()[i] = float32(math.Round(float64(router.Bias.F32s()[i])))
 		}
-		w, picks, probs := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k),
+		w, ids, probs := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k),
 			rowTensor(kernels.F32, rows, e)
-		d.Route(w, picks, probs, logits, router)
+		d.Route(w, ids, probs, logits, router)
 		for r := range rows {
 			x := slices.Clone(logits.F32s()[r*e : (r+1)*e])
 			for j, v := range x {
@@ -154,11 +154,11 @@ func routeIsTheDefinition(t *testing.T, d *Device) {
 					x[j] = kernels.NearestBF16(v)
 				}
 			}
-			wantW, wantPicks, wantP := scalarRoute(d.def.Exp2.Func(), x, k, router)
+			wantW, wantIDs, wantP := scalarRoute(d.def.Exp2.Func(), x, k, router)
 			wantBits(t, "weights", w.RowRange(r, r+1), wantW)
 			wantBits(t, "probs", probs.RowRange(r, r+1), wantP)
-			if got := picks.I32s()[r*k : (r+1)*k]; !slices.Equal(got, wantPicks) {
-				t.Fatalf("%+v, row %d: experts %v, want %v", router, r, got, wantPicks)
+			if got := ids.I32s()[r*k : (r+1)*k]; !slices.Equal(got, wantIDs) {
+				t.Fatalf("%+v, row %d: experts %v, want %v", router, r, got, wantIDs)
 			}
 		}
 	}
@@ -179,10 +179,10 @@ func TestRouteOfNaN(t *testing.T) {
 		{kernels.Router{Sigmoid: true, Groups: 2, TopGroups: 1, Scale: 1}, []float32{nan, nan, nan, nan},
 			[]int32{0, 1}},
 	} {
-		w, picks := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2)
-		d.Route(w, picks, rowTensor(kernels.F32, 1, 4), kernels.Wrap(c.x, 1, 4), c.router)
-		if !slices.Equal(picks.I32s(), c.want) {
-			t.Errorf("%+v: experts %v, want %v", c.router, picks.I32s(), c.want)
+		w, ids := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2)
+		d.Route(w, ids, rowTensor(kernels.F32, 1, 4), kernels.Wrap(c.x, 1, 4), c.router)
+		if !slices.Equal(ids.I32s(), c.want) {
+			t.Errorf("%+v: experts %v, want %v", c.router, ids.I32s(), c.want)
 		}
 		if sum := w.F32s()[0] + w.F32s()[1]; sum == sum {
 			t.Errorf("%+v: weights %v hide the NaN", c.router, w.F32s())
@@ -192,7 +192,7 @@ func TestRouteOfNaN(t *testing.T) {
 
 func TestRouteRefuses(t *testing.T) {
 	d := newRowDevice(t, Auto, 1)
-	w, picks, probs, logits := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2), rowTensor(kernels.F32, 1, 6),
+	w, ids, probs, logits := rowTensor(kernels.F32, 1, 2), rowTensor(kernels.I32, 1, 2), rowTensor(kernels.F32, 1, 6),
 		rowTensor(kernels.F32, 1, 6)
 	for what, r := range map[string]kernels.Router{
 		"groups of one": {Groups: 6, TopGroups: 2, Scale: 1}, "uneven groups": {Groups: 4, TopGroups: 2, Scale: 1},
@@ -200,7 +200,7 @@ func TestRouteRefuses(t *testing.T) {
 		"more top groups than groups": {Groups: 2, TopGroups: 3, Scale: 1}, "an epsilon of a softmax": {Norm: true,
 			Epsilon: 1, Scale: 1},
 	} {
-		mustPanic(t, what, func() { d.Route(w, picks, probs, logits, r) })
+		mustPanic(t, what, func() { d.Route(w, ids, probs, logits, r) })
 	}
 }
 
@@ -211,15 +211,15 @@ func TestRouteGradient(t *testing.T) {
 	const rows, e, k = 6, 16, 4
 	logits, dw := c.f32(rows, e), c.f32(rows, k)
 	for _, r := range c.routers(e) {
-		w, picks, probs, dl := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k),
+		w, ids, probs, dl := rowTensor(kernels.F32, rows, k), rowTensor(kernels.I32, rows, k),
 			rowTensor(kernels.F32, rows, e), c.f32(rows, e)
-		d.Route(w, picks, probs, logits, r)
-		d.RouteBackward(dl, dw, w, picks, probs, r)
+		d.Route(w, ids, probs, logits, r)
+		d.RouteBackward(dl, dw, w, ids, probs, r)
 		dw64 := to64(dw)
 		checkGradient(t, "dlogits", to64(logits), func(p []float64) float64 {
 			loss := 0.0
 			for row := range rows {
-				loss += routed64(p[row*e:(row+1)*e], dw64[row*k:], picks.I32s()[row*k:(row+1)*k], r)
+				loss += routed64(p[row*e:(row+1)*e], dw64[row*k:], ids.I32s()[row*k:(row+1)*k], r)
 			}
 			return loss
 		}, rowValues(dl))

@@ -68,7 +68,7 @@ func (m *matrix) storePart(r, from int, row []float32) {
 	m.vec.Narrow(m.h[at:at+len(row)], row)
 }
 
-// rowWork is the number of elements that one turn of a thread takes: enough to hide the cost of asking for it.
+// rowWork is the number of elements that a thread takes at a time: enough to hide the cost of taking them.
 const rowWork = 16 << 10
 
 // eachRow calls body for ranges of rows of some columns, on all threads, with n scratch rows of cols elements, which

@@ -39,7 +39,7 @@ func rowBenches(d *Device, dtype kernels.DType) []rowBench {
 	if dtype == kernels.BF16 {
 		stored = c.weight(1, t*h)
 	}
-	logits, probs, picks := c.f32(t, 64), c.f32(t, 64), rowTensor(kernels.I32, t, benchK)
+	logits, probs, ids := c.f32(t, 64), c.f32(t, 64), rowTensor(kernels.I32, t, benchK)
 	row := t * h * s
 	return []rowBench{
 		{"Copy", 2 * row, func() { d.Copy(y, x) }},
@@ -68,7 +68,7 @@ func rowBenches(d *Device, dtype kernels.DType) []rowBench {
 		{"SwiGLU", 3 * row, func() { d.SwiGLU(y, gu) }},
 		{"SwiGLUBackward", 5 * row, func() { d.SwiGLUBackward(dgu, y, gu) }},
 		{"Route", 2 * 4 * t * 64, func() {
-			d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1})
+			d.Route(weights, ids, probs, logits, kernels.Router{Norm: true, Scale: 1})
 		}},
 		{"Combine", (benchK + 1) * row, func() { d.Combine(y, wide, weights, rowOf) }},
 		{"CombineBackward", (2*benchK + 1) * row, func() {

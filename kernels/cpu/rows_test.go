@@ -15,15 +15,15 @@ type rowCase struct {
 	seed        uint64
 	dtype       kernels.DType
 	n, from, to int
-	size        int // picks the number of columns
+	size        int // selects the number of columns
 	coarse      bool
 	rng         *rand.Rand
 }
 
-// rowOp runs an operation on a case. rows are outputs with one row for each of the case's rows, whole are others.
+// rowOp runs an operation on a case. rows are outputs with one row for each of the case's rows, other are all others.
 type rowOp struct {
 	name string
-	run  func(d *Device, c *rowCase) (rows, whole []kernels.Tensor)
+	run  func(d *Device, c *rowCase) (rows, other []kernels.Tensor)
 	// uncut: the operation's inputs do not allow it to run on a part of the batch.
 	uncut bool
 }
@@ -56,7 +56,7 @@ func (c *rowCase) cols() int { return rowSizes[c.size] }
 // start makes the case draw the same tensors again.
 func (c *rowCase) start() { c.rng = rand.New(rand.NewPCG(c.seed, uint64(c.size))) }
 
-// strided is [rows, cols] of random numbers with gaps between rows, which hold a pattern that nobody may touch.
+// strided is [rows, cols] of random numbers with gaps between rows, which hold a pattern that must stay.
 func (c *rowCase) strided(rows, cols int) kernels.Tensor {
 	const gap = 8
 	t := rowTensor(c.dtype, rows, cols+gap)
@@ -235,7 +235,7 @@ func eachRowCase(t *testing.T, ops []rowOp, f func(t *testing.T, op rowOp, c row
 	}
 }
 
-func (op rowOp) do(d *Device, c rowCase) (rows, whole []kernels.Tensor) {
+func (op rowOp) do(d *Device, c rowCase) (rows, other []kernels.Tensor) {
 	c.start()
 	return op.run(d, &c)
 }
@@ -264,7 +264,7 @@ func rowsOverDevices(t *testing.T, def kernels.Definition, ops []rowOp) {
 	})
 }
 
-// A row has the same bits alone, in a part of the batch and in the whole.
+// A row has the same bits alone, in a part of the batch and in the full batch.
 func TestRowsOverBatches(t *testing.T) { eachRowDefinition(t, rowsOverBatches) }
 
 func rowsOverBatches(t *testing.T, def kernels.Definition, ops []rowOp) {
@@ -287,7 +287,7 @@ func rowsOverBatches(t *testing.T, def kernels.Definition, ops []rowOp) {
 	})
 }
 
-// cut is the case's rows of an output for the whole batch, which may be a vector.
+// cut is the case's rows of an output for the full batch, which may be a vector.
 func (c *rowCase) cut(t kernels.Tensor) kernels.Tensor {
 	if t.Rows == 1 && t.Cols == c.n && c.n > 1 {
 		return c.partOf(t)

@@ -44,15 +44,15 @@ func (d *Device) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
 
 // sampler draws from one row of logits.
 type sampler struct {
-	vec    *vec.Ops
-	block  int
-	logits []float32 // [V]
-	e      []float32 // [V]
-	sums   []float32 // [blocks]: S_b
-	tops   []float32 // largest logits of groups of ids
-	heap   []int32   // ids that are not yet taken in the order
-	kept   []int32
-	walk   []float32 // W_i of kept ids
+	vec        *vec.Ops
+	block      int
+	logits     []float32 // [V]
+	e          []float32 // [V]
+	sums       []float32 // [blocks]: S_b
+	tops       []float32 // largest logits of groups of ids
+	heap       []int32   // ids that are not yet taken in the order
+	kept       []int32
+	cumulative []float32 // W_i of kept ids
 }
 
 var samplers = sync.Pool{New: func() any { return new(sampler) }}
@@ -73,8 +73,8 @@ func (s *sampler) choose(o kernels.Sampling) int32 {
 		return s.drawAll(u)
 	}
 	s.keep(o)
-	edge := float32(u * s.walk[len(s.walk)-1])
-	for i, w := range s.walk {
+	edge := float32(u * s.cumulative[len(s.cumulative)-1])
+	for i, w := range s.cumulative {
 		if w > edge {
 			return s.kept[i]
 		}
@@ -105,7 +105,7 @@ func (s *sampler) weigh(inv, m float32) {
 	}
 }
 
-// drawAll walks the whole vocabulary in id order.
+// drawAll draws from the full vocabulary in id order.
 func (s *sampler) drawAll(u float32) int32 {
 	edge := float32(u * s.sums[len(s.sums)-1])
 	b, sum := 0, float32(0)
@@ -126,7 +126,7 @@ func (s *sampler) drawAll(u float32) int32 {
 	return int32(last)
 }
 
-// keep fills kept and walk with what top-k and top-p leave.
+// keep fills kept and cumulative with what top-k and top-p leave.
 func (s *sampler) keep(o kernels.Sampling) {
 	few := 256 // more than top-p takes of most rows
 	if o.TopK > 0 {
@@ -142,8 +142,8 @@ func (s *sampler) keep(o kernels.Sampling) {
 
 // take pops ids in the order until top-k and top-p have what they want; false if the heap lacks ids for that.
 func (s *sampler) take(o kernels.Sampling) bool {
-	s.kept, s.walk = s.kept[:0], s.walk[:0]
-	whole, want := len(s.heap) == len(s.logits), len(s.logits)
+	s.kept, s.cumulative = s.kept[:0], s.cumulative[:0]
+	all, want := len(s.heap) == len(s.logits), len(s.logits)
 	if o.TopK > 0 {
 		want = min(want, o.TopK)
 	}
@@ -151,17 +151,17 @@ func (s *sampler) take(o kernels.Sampling) bool {
 	for len(s.kept) < want && len(s.heap) > 0 {
 		id := s.pop()
 		sum += s.e[id]
-		s.kept, s.walk = append(s.kept, id), append(s.walk, sum)
+		s.kept, s.cumulative = append(s.kept, id), append(s.cumulative, sum)
 		if o.TopK <= 0 && sum/total >= o.TopP {
 			return true
 		}
 	}
 	if o.TopK <= 0 {
-		return whole
+		return all
 	}
-	for i, w := range s.walk {
+	for i, w := range s.cumulative {
 		if o.TopP < 1 && w/sum >= o.TopP {
-			s.kept, s.walk = s.kept[:i+1], s.walk[:i+1]
+			s.kept, s.cumulative = s.kept[:i+1], s.cumulative[:i+1]
 			break
 		}
 	}

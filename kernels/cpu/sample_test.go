@@ -43,17 +43,17 @@ func refSample(exp2 func(float32) float32, x []float32, o kernels.Sampling) int3
 	if o.TopK == 0 && o.TopP == 1 {
 		edge := u * all
 		b := slices.IndexFunc(sums, func(s float32) bool { return s > edge })
-		walk := float32(0)
+		cumulative := float32(0)
 		if b > 0 {
-			walk = sums[b-1]
+			cumulative = sums[b-1]
 		}
 		last := int32(-1)
 		for j := b * def.VocabBlock; j < min((b+1)*def.VocabBlock, len(e)); j++ {
-			walk += e[j]
+			cumulative += e[j]
 			if e[j] > 0 {
 				last = int32(j)
 			}
-			if walk > edge {
+			if cumulative > edge {
 				return int32(j)
 			}
 		}

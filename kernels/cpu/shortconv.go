@@ -204,10 +204,10 @@ func (g *convGrad) above(pos, rows int) []float32 {
 	return g.dx
 }
 
-// flush ends a run or a block of rows: its sum goes to that of the whole.
-func (g *convGrad) flush(whole, part []float32) {
+// flush ends a run or a block of rows: its sum is added to total.
+func (g *convGrad) flush(total, part []float32) {
 	for j := range g.c.op.taps + 1 {
-		g.c.op.d.vec.Add(g.sumOf(whole, j), g.sumOf(whole, j), g.sumOf(part, j))
+		g.c.op.d.vec.Add(g.sumOf(total, j), g.sumOf(total, j), g.sumOf(part, j))
 		clear(g.sumOf(part, j))
 	}
 }

@@ -17,7 +17,7 @@ var sinkOps = []rowOp{
 		d.Sinks(out, lse, sinks)
 		return []kernels.Tensor{out, lse}, nil
 	}},
-	{name: "SinksBackward", uncut: true, run: func(d *Device, c *rowCase) (_, whole []kernels.Tensor) {
+	{name: "SinksBackward", uncut: true, run: func(d *Device, c *rowCase) (_, other []kernels.Tensor) {
 		heads, dim := c.sinkShape()
 		out, dout, lse, sinks, dsinks := c.strided(c.n, heads*dim), c.strided(c.n, heads*dim), c.f32(c.n, heads),
 			c.weight(1, heads), c.f32(1, heads)

@@ -42,18 +42,20 @@ type selectScratch struct {
 
 var selectScratches = sync.Pool{New: func() any { return new(selectScratch) }}
 
-// SelectKeys writes the positions of each row's chosen keys, ascending, to picks int32 [T, TopK], -1 behind their end.
-func (d *Device) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
-	if q.Cols != x.Heads*x.Dim || weights.Cols != x.Heads || keys.K.Cols != x.Dim || picks.Cols != x.TopK ||
-		picks.Rows < l.Rows() {
-		panic(fmt.Sprintf("cpu: selection %+v to %s from %s with weights %s on keys %s", x, picks, q, weights, keys.K))
+// SelectKeys writes the positions of each row's chosen keys, ascending, to selected int32 [T, TopK], -1 behind their
+// end.
+func (d *Device) SelectKeys(selected, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
+	if q.Cols != x.Heads*x.Dim || weights.Cols != x.Heads || keys.K.Cols != x.Dim || selected.Cols != x.TopK ||
+		selected.Rows < l.Rows() {
+		panic(fmt.Sprintf("cpu: selection %+v to %s from %s with weights %s on keys %s", x, selected, q, weights,
+			keys.K))
 	}
-	rows, out, w := seqRows(l), picks.I32s(), d.matrix(weights)
+	rows, out, w := seqRows(l), selected.I32s(), d.matrix(weights)
 	d.pool.each(len(rows), 1, func(_, from, to int) {
 		s := selectScratches.Get().(*selectScratch)
 		defer selectScratches.Put(s)
 		for _, r := range rows[from:to] {
-			list := out[r.at()*picks.Stride:][:x.TopK]
+			list := out[r.at()*selected.Stride:][:x.TopK]
 			if r.pos < x.TopK {
 				for i := range list {
 					list[i] = -1
@@ -108,8 +110,8 @@ func fillList(list []int32, s *selectScratch) {
 }
 
 // listOf is the chosen keys of a row.
-func listOf(picks kernels.Tensor, row int) []int32 {
-	list := picks.I32s()[row*picks.Stride:][:picks.Cols]
+func listOf(selected kernels.Tensor, row int) []int32 {
+	list := selected.I32s()[row*selected.Stride:][:selected.Cols]
 	if n := slices.Index(list, -1); n >= 0 {
 		list = list[:n]
 	}
@@ -117,13 +119,13 @@ func listOf(picks kernels.Tensor, row int) []int32 {
 }
 
 // SparseAttend is Attention with a list of keys for each query, in tiles of one query.
-func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout,
+func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor, l *kernels.Layout,
 	a kernels.Attn) {
-	checkSparse(kv, l, a, picks, []kernels.Tensor{q}, []kernels.Tensor{out})
+	checkSparse(kv, l, a, selected, []kernels.Tensor{q}, []kernels.Tensor{out})
 	op := &attention{d: d, out: out, lse: lse, q: q, kv: kv, shape: a, group: a.Heads / a.KVHeads, c: scoreScale(a)}
 	var tiles []queryTile
 	for _, r := range seqRows(l) {
-		list := listOf(picks, r.at())
+		list := listOf(selected, r.at())
 		last := len(list) - 1 // the query sees the whole list
 		span := &kernels.Span{Row: r.at(), Rows: 1, Pos: last}
 		for h := range a.KVHeads {
@@ -133,18 +135,19 @@ func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks k
 	op.run(tiles)
 }
 
-func checkSparse(kv kernels.KV, l *kernels.Layout, a kernels.Attn, picks kernels.Tensor, q, out []kernels.Tensor) {
+func checkSparse(kv kernels.KV, l *kernels.Layout, a kernels.Attn, selected kernels.Tensor, q, out []kernels.Tensor) {
 	checkAttention(kv, l, a, q, out)
-	if a.Window != 0 || picks.Rows < l.Rows() || picks.DType != kernels.I32 {
-		panic(fmt.Sprintf("cpu: sparse attention %+v with lists %s", a, picks))
+	if a.Window != 0 || selected.Rows < l.Rows() || selected.DType != kernels.I32 {
+		panic(fmt.Sprintf("cpu: sparse attention %+v with lists %s", a, selected))
 	}
 }
 
 // SparseAttendBackward is AttentionBackward with lists of keys.
-func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor,
+func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV,
+	selected kernels.Tensor,
 	l *kernels.Layout, a kernels.Attn) {
-	checkSparse(kv, l, a, picks, []kernels.Tensor{q, dq}, []kernels.Tensor{out, dout})
-	d.attentionBackward(dq, dk, dv, dout, out, lse, q, kv, picks, l, a)
+	checkSparse(kv, l, a, selected, []kernels.Tensor{q, dq}, []kernels.Tensor{out, dout})
+	d.attentionBackward(dq, dk, dv, dout, out, lse, q, kv, selected, l, a)
 }
 
 // keep clears p and ds [n] of keys from `from` on that are not in a list, and adds what the others have of ds to
@@ -170,7 +173,7 @@ func keep(p, ds []float32, from int, list []int32, listed []float32) []float32 {
 func (op *attentionGrad) alongList(t gradTile, w *gradScratch, k gemm.View) {
 	dim := op.shape.HeadDim
 	for i := range t.to - t.from {
-		list := listOf(op.picks, t.row+i)
+		list := listOf(op.selected, t.row+i)
 		w.gathered = sized(w.gathered, len(list)*dim)
 		for n, j := range list {
 			copy(w.gathered[n*dim:][:dim], k.X[int(j)*k.RS:])

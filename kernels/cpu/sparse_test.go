@@ -12,20 +12,20 @@ import (
 
 // lists draws for every row of a case's packed batch min(topK, i+1) of its keys.
 func (c attnCase) lists(rng *rand.Rand, b attnBatch, topK int) kernels.Tensor {
-	picks := make([]int32, b.layout.Rows()*topK)
-	for i := range picks {
-		picks[i] = -1
+	selected := make([]int32, b.layout.Rows()*topK)
+	for i := range selected {
+		selected[i] = -1
 	}
 	for _, s := range b.layout.Spans {
 		for i := range s.Rows {
-			list := picks[(s.Row+i)*topK:][:topK]
+			list := selected[(s.Row+i)*topK:][:topK]
 			for n, j := range rng.Perm(i + 1)[:min(topK, i+1)] {
 				list[n] = int32(j)
 			}
 			slices.Sort(list[:min(topK, i+1)])
 		}
 	}
-	t := kernels.WrapI32(picks)
+	t := kernels.WrapI32(selected)
 	return t.Reshape(b.layout.Rows(), topK)
 }
 
@@ -52,11 +52,11 @@ func TestSparseAttention(t *testing.T) {
 			c := newValueCase(rng, kind, 1+n, 2, 24, 16, 0, 140, 3, 70)
 			b := c.pack(ints(len(c.lengths)))
 			kv := kernels.KV{K: b.k, V: b.v}
-			picks := c.lists(rng, b, 66)
-			dev.SparseAttend(b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+			selected := c.lists(rng, b, 66)
+			dev.SparseAttend(b.out, b.lse, b.q, kv, selected, b.layout, c.Attn)
 			for s, span := range b.layout.Spans {
 				for i := range span.Rows {
-					list := listOf(picks, span.Row+i)
+					list := listOf(selected, span.Row+i)
 					one := c.compacted(s, i, list)
 					for h := range c.Heads {
 						out, lse := one.forward(0, len(list)-1, h)
@@ -79,13 +79,13 @@ func (c attnCase) allKeys(t *testing.T, dev *Device, rng *rand.Rand) {
 	want, grads := c.backward(dev, dout, ints(len(c.lengths)))
 	b := c.pack(ints(len(c.lengths)))
 	kv, rows := kernels.KV{K: b.k, V: b.v}, b.layout.Rows()
-	picks := c.lists(rng, b, 140)
-	dev.SparseAttend(b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+	selected := c.lists(rng, b, 140)
+	dev.SparseAttend(b.out, b.lse, b.q, kv, selected, b.layout, c.Attn)
 	c.checkSame(t, "all keys", b, want)
 	got := attnGrads{dq: attnTensor(c.dtype, nil, rows, b.q.Cols, 7), dk: attnTensor(c.dtype, nil, rows, b.k.Cols, 7),
 		dv: attnTensor(c.dtype, nil, rows, b.v.Cols, 7)}
 	dev.SparseAttendBackward(got.dq, got.dk, got.dv, attnTensor(c.dtype, slices.Concat(dout...), rows, b.out.Cols, 1),
-		b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+		b.out, b.lse, b.q, kv, selected, b.layout, c.Attn)
 	for i, pair := range [][2]kernels.Tensor{{got.dq, grads.dq}, {got.dk, grads.dk}, {got.dv, grads.dv}} {
 		for r := range rows {
 			if !sameBits(attnRow(pair[0], r), attnRow(pair[1], r)) {
@@ -102,13 +102,13 @@ func TestSparseAttentionGradient(t *testing.T) {
 	c := newValueCase(rng, plainKind, 2, 2, 8, 5, 0, n)
 	dev := attnDevices(t, c.attnKind)[0]
 	b, dout := c.pack([]int{0}), c.randomDout(rng)
-	kv, picks := kernels.KV{K: b.k, V: b.v}, c.lists(rng, b, topK)
-	dev.SparseAttend(b.out, b.lse, b.q, kv, picks, b.layout, c.Attn)
+	kv, selected := kernels.KV{K: b.k, V: b.v}, c.lists(rng, b, topK)
+	dev.SparseAttend(b.out, b.lse, b.q, kv, selected, b.layout, c.Attn)
 	grads := [3]kernels.Tensor{attnTensor(c.dtype, nil, n, b.q.Cols, 0), attnTensor(c.dtype, nil, n, b.k.Cols, 0),
 		attnTensor(c.dtype, nil, n, b.v.Cols, 0)}
 	dev.SparseAttendBackward(grads[0], grads[1], grads[2], attnTensor(c.dtype, dout[0], n, b.out.Cols, 0), b.out, b.lse,
-		b.q, kv, picks, b.layout, c.Attn)
-	chosen := func(i, j int) bool { return slices.Contains(listOf(picks, i), int32(j)) }
+		b.q, kv, selected, b.layout, c.Attn)
+	chosen := func(i, j int) bool { return slices.Contains(listOf(selected, i), int32(j)) }
 	x := [3][]float64{}
 	for i, v := range [][]float32{c.q[0], c.k[0], c.v[0]} {
 		for _, y := range v {
@@ -147,12 +147,13 @@ func TestSelectKeys(t *testing.T) {
 			}
 			q, k, w := few(n*x.Heads*x.Dim), few(n*x.Dim), few(n*x.Heads)
 			packed := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, n}}
-			picks := kernels.WrapI32(make([]int32, n*x.TopK)).Reshape(n, x.TopK)
+			selected := kernels.WrapI32(make([]int32, n*x.TopK)).Reshape(n, x.TopK)
 			keys := kernels.KV{K: attnTensor(kind.dtype, k, n, x.Dim, 3)}
-			dev.SelectKeys(picks, attnTensor(kind.dtype, q, n, x.Heads*x.Dim, 1), attnTensor(kernels.F32, w, n, x.Heads,
+			dev.SelectKeys(selected, attnTensor(kind.dtype, q, n, x.Heads*x.Dim, 1), attnTensor(kernels.F32, w, n,
+				x.Heads,
 				2), keys, packed, x)
 			for i := range n {
-				if got, want := listOf(picks, i), wantedKeys(kind, x, q, k, w, i); !slices.Equal(got, want) {
+				if got, want := listOf(selected, i), wantedKeys(kind, x, q, k, w, i); !slices.Equal(got, want) {
 					t.Fatalf("%v row %d: %v, want %v", kind, i, got, want)
 				}
 			}
@@ -172,9 +173,9 @@ func TestSelectKeys(t *testing.T) {
 				attnTensor(kernels.F32, w[(n-rows)*x.Heads:], rows, x.Heads, 0), cache,
 				&kernels.Layout{Spans: []kernels.Span{span}, Packs: []int32{0, rows}}, x)
 			for i := range rows {
-				if !slices.Equal(listOf(some, i), listOf(picks, n-rows+i)) {
+				if !slices.Equal(listOf(some, i), listOf(selected, n-rows+i)) {
 					t.Fatalf("%v: row %d alone chooses %v, in its batch %v", kind, n-rows+i, listOf(some, i),
-						listOf(picks, n-rows+i))
+						listOf(selected, n-rows+i))
 				}
 			}
 		}

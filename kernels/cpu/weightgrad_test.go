@@ -102,14 +102,14 @@ func TestWeightGradContinues(t *testing.T) {
 			rng := rand.New(rand.NewPCG(8, 9))
 			cuts := []int32{0, 50, 83, 200}
 			dy, x := strided(rng, kernels.BF16, 1, 200, 24, 0), strided(rng, kernels.BF16, 1, 200, 40, 0)
-			whole, parts := kernels.Wrap(make([]float32, 24*40), 24, 40), kernels.Wrap(make([]float32, 24*40), 24, 40)
-			d.WeightGrad(whole, dy, x, &kernels.Groups{Offsets: kernels.WrapI32(cuts), Count: 1, Packs: 3})
+			joint, parts := kernels.Wrap(make([]float32, 24*40), 24, 40), kernels.Wrap(make([]float32, 24*40), 24, 40)
+			d.WeightGrad(joint, dy, x, &kernels.Groups{Offsets: kernels.WrapI32(cuts), Count: 1, Packs: 3})
 			for i := range 3 {
 				from, to := int(cuts[i]), int(cuts[i+1])
 				one := &kernels.Groups{Offsets: kernels.WrapI32([]int32{0, int32(to - from)}), Count: 1, Packs: 1}
 				d.WeightGrad(parts, dy.RowRange(from, to), x.RowRange(from, to), one)
 			}
-			mustEqual(t, d.Name(), parts, whole.F32s())
+			mustEqual(t, d.Name(), parts, joint.F32s())
 		}
 	}
 }

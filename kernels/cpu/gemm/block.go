@@ -1,7 +1,7 @@
 package gemm
 
-// Blocks of B are packed once and met by every row of A. They fit into the second-level cache beside the rows that
-// stream past.
+// Blocks of B are packed once and used by every row of A. They fit into the second-level cache together with the rows
+// that stream past.
 const (
 	blockK    = 256
 	blockCols = 256

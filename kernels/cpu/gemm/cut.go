@@ -7,12 +7,12 @@ type tile struct {
 }
 
 const (
-	turnsPerThread = 4         // tiles that a thread gets at least, so that threads end together
+	tilesPerThread = 4         // tiles that a thread gets at least, so that threads end together
 	leastWork      = 512 << 10 // multiply-adds of a tile at least: some ten microseconds
 	fixedRows      = 8         // reading and packing a column of B costs as much as this many rows
 	fewRows        = 56        // fewer should not share a packed block of B
 	mostRows       = 512       // more need not
-	unitCols       = 64        // columns of a tile come in such units: whole kernels
+	unitCols       = 64        // columns of a tile come in such units: full kernels
 )
 
 func (p *Product) depth() int {
@@ -32,7 +32,7 @@ func cut(products []Product, threads int) []tile {
 	}
 	want := leastWork
 	if threads > 1 {
-		want = max(want, total/(turnsPerThread*threads))
+		want = max(want, total/(tilesPerThread*threads))
 	} else {
 		want = max(want, total)
 	}

@@ -146,8 +146,8 @@ func TestTileContinuesChains(t *testing.T) {
 		}
 		for name, e := range engines(t, dot) {
 			var s Scratch
-			whole := make([]float32, m*n)
-			e.Tile(&s, whole, n, m, n, k, a, b)
+			full := make([]float32, m*n)
+			e.Tile(&s, full, n, m, n, k, a, b)
 			for _, cut := range []int{16, 80, 256, 320} {
 				if dot == kernels.DotFMA {
 					cut++
@@ -155,7 +155,7 @@ func TestTileContinuesChains(t *testing.T) {
 				parts := make([]float32, m*n)
 				e.Tile(&s, parts, n, m, n, cut, a, b)
 				e.Tile(&s, parts, n, m, n, k-cut, View{X: a.X[cut:], RS: k, CS: 1}, View{X: b.X[cut*n:], RS: n, CS: 1})
-				mustEqual(t, fmt.Sprintf("%s %s cut at %d", dot, name, cut), parts, whole)
+				mustEqual(t, fmt.Sprintf("%s %s cut at %d", dot, name, cut), parts, full)
 			}
 		}
 	}
@@ -223,7 +223,7 @@ func awkward(rng *rand.Rand) float32 {
 	case 3, 4:
 		return float32(1+rng.IntN(1<<12)) / 4096 // short significands make exact ties
 	case 5, 6, 7, 8:
-		return 1 + float32(rng.IntN(4)-2)/(1<<23) // products just beside a power of two make sums just beside a tie
+		return 1 + float32(rng.IntN(4)-2)/(1<<23) // products next to a power of two make sums next to a tie
 	}
 	return float32(rng.NormFloat64() * math.Ldexp(1, rng.IntN(60)-30))
 }

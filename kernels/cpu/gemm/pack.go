@@ -3,7 +3,7 @@ package gemm
 import "unsafe"
 
 // pack writes o, [rows, cols], to dst[i*ds+j] in fp32. dst has room for rows and columns rounded up to lanes; what lies
-// there beyond rows and cols is unspecified, and so are the results that it reaches, which nobody reads.
+// there beyond rows and cols is unspecified, and so are the results computed from it, which are not read.
 func (s *set) pack(dst []float32, ds int, o Operand, rows, cols int) {
 	switch {
 	case o.CS == 1:
@@ -23,16 +23,16 @@ func (s *set) pack(dst []float32, ds int, o Operand, rows, cols int) {
 
 // copyRows packs rows that are contiguous in memory.
 func (s *set) copyRows(dst []float32, ds int, o Operand, rows, cols int) {
-	whole := s.whole(cols)
+	n := s.vectorised(cols)
 	switch {
-	case whole == 0:
+	case n == 0:
 	case o.H != nil:
-		s.copyRowsBF16(&dst[0], ds, &o.H[0], o.RS, rows, whole)
+		s.copyRowsBF16(&dst[0], ds, &o.H[0], o.RS, rows, n)
 	default:
-		s.copyRowsF32(&dst[0], ds, &o.F[0], o.RS, rows, whole)
+		s.copyRowsF32(&dst[0], ds, &o.F[0], o.RS, rows, n)
 	}
 	for i := range rows {
-		for j := whole; j < cols; j++ {
+		for j := n; j < cols; j++ {
 			dst[i*ds+j] = o.at(i, j)
 		}
 	}
@@ -40,23 +40,23 @@ func (s *set) copyRows(dst []float32, ds int, o Operand, rows, cols int) {
 
 // transpose packs `cols` columns, at most lanes, that are contiguous in memory, `rows` elements each.
 func (s *set) transpose(dst []float32, ds int, o Operand, cols, rows int) {
-	whole := s.whole(rows)
+	n := s.vectorised(rows)
 	switch {
-	case whole == 0:
+	case n == 0:
 	case o.H != nil:
-		s.transposeBF16(&dst[0], ds, &o.H[0], o.CS, cols, whole)
+		s.transposeBF16(&dst[0], ds, &o.H[0], o.CS, cols, n)
 	default:
-		s.transposeF32(&dst[0], ds, &o.F[0], o.CS, cols, whole)
+		s.transposeF32(&dst[0], ds, &o.F[0], o.CS, cols, n)
 	}
-	for i := whole; i < rows; i++ {
+	for i := n; i < rows; i++ {
 		for j := range cols {
 			dst[i*ds+j] = o.at(i, j)
 		}
 	}
 }
 
-// whole is how many of n contiguous elements the packing loops take.
-func (s *set) whole(n int) int {
+// vectorised is how many of n contiguous elements the packing loops take.
+func (s *set) vectorised(n int) int {
 	if s.masks {
 		return n
 	}

@@ -50,9 +50,9 @@ func chains4(k int, a []float32, b *float32, bs int, c *[portableLanes]float32, 
 }
 
 // spinGo is four chains on registers.
-func spinGo(turns int) {
+func spinGo(rounds int) {
 	var c0, c1, c2, c3 float64
-	for range turns {
+	for range rounds {
 		c0, c1, c2, c3 = fused(1, 1, c0), fused(1, 1, c1), fused(1, 1, c2), fused(1, 1, c3)
 	}
 	spinResult.Store(math.Float64bits(c0 + c1 + c2 + c3))

@@ -2,7 +2,7 @@ package gemm
 
 import "sync"
 
-// Product is C = round(chain), [M, N]: each element is one chain over the pieces in turn, started from +0, or from C
+// Product is C = round(chain), [M, N]: each element is one chain over the pieces in order, started from +0, or from C
 // itself if Continue is set. Each piece starts a new step of DotTC16. C is row-major (CS 1); with Continue it is fp32.
 type Product struct {
 	C        Operand

@@ -19,8 +19,8 @@ type family struct {
 }
 
 // set is what an instruction set provides: kernels, widest family first, and loops that pack fp32 and bf16 into fp32.
-// Packing loops write whole registers, so destinations have room for rows and columns rounded up to lanes; without
-// masks they take whole registers of columns only.
+// Packing loops write full registers, so destinations have room for rows and columns rounded up to lanes; without
+// masks they take full registers of columns only.
 type set struct {
 	lanes    int
 	families []family
@@ -35,7 +35,7 @@ type set struct {
 	split16 func(significand, exponent *uint32, x *float32, n int) (finite bool) // n a multiple of 16
 	steps16 []stepKernel                                                         // steps16[r-1] has r rows
 
-	spin      func(turns int) // FMAs on registers alone, spinFlops floating-point operations a turn
+	spin      func(rounds int) // FMAs on registers alone, spinFlops floating-point operations a round
 	spinFlops int
 }
 

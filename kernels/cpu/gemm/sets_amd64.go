@@ -140,7 +140,7 @@ func fma5x4AVX512(k int, a *float32, as int, b *float32, bs int, c *float32, cs 
 //go:noescape
 func fma6x4AVX512(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
 
-func spinAVX512(turns int)
+func spinAVX512(rounds int)
 
 //go:noescape
 func transposeF32AVX512(dst *float32, ds int, src *float32, ss, rows, cols int)
@@ -196,7 +196,7 @@ func fma1x4AVX2(k int, a *float32, as int, b *float32, bs int, c *float32, cs in
 //go:noescape
 func fma2x4AVX2(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
 
-func spinAVX2(turns int)
+func spinAVX2(rounds int)
 
 //go:noescape
 func transposeF32AVX2(dst *float32, ds int, src *float32, ss, rows, cols int)

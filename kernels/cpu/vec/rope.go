@@ -1,6 +1,6 @@
 package vec
 
-// A head of 2h elements is h pairs (x[i], x[i+h]), which a rotation turns by the angles of cos and sin [h]. The loops
+// A head of 2h elements is h pairs (x[i], x[i+h]), rotated by the angles of cos and sin [h]. The loops
 // take both halves of each array.
 
 // Rotate is dst[i] = x[i]*c - x[i+h]*s, dst[i+h] = x[i+h]*c + x[i]*s. dst may be x.
@@ -11,11 +11,11 @@ func (o *Ops) Rotate(dst, x, cos, sin []float32) {
 
 func rotateGo(lo, hi, xlo, xhi, cos, sin []float32) {
 	for i, c := range cos {
-		lo[i], hi[i] = turn(xlo[i], xhi[i], c, sin[i])
+		lo[i], hi[i] = rotatePair(xlo[i], xhi[i], c, sin[i])
 	}
 }
 
-func turn(a, b, c, s float32) (lo, hi float32) {
+func rotatePair(a, b, c, s float32) (lo, hi float32) {
 	return float32(a*c) - float32(b*s), float32(b*c) + float32(a*s)
 }
 
@@ -27,7 +27,7 @@ func (o *Ops) NormRotate(dst, x []float32, a float32, w, cos, sin []float32) {
 
 func normRotateGo(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32, a float32) {
 	for i, c := range cos {
-		lo[i], hi[i] = turn(float32(float32(xlo[i]*a)*wlo[i]), float32(float32(xhi[i]*a)*whi[i]), c, sin[i])
+		lo[i], hi[i] = rotatePair(float32(float32(xlo[i]*a)*wlo[i]), float32(float32(xhi[i]*a)*whi[i]), c, sin[i])
 	}
 }
 
@@ -39,11 +39,11 @@ func (o *Ops) Unrotate(dst, x, cos, sin []float32) {
 
 func unrotateGo(lo, hi, xlo, xhi, cos, sin []float32) {
 	for i, c := range cos {
-		lo[i], hi[i] = turnBack(xlo[i], xhi[i], c, sin[i])
+		lo[i], hi[i] = unrotatePair(xlo[i], xhi[i], c, sin[i])
 	}
 }
 
-func turnBack(a, b, c, s float32) (lo, hi float32) {
+func unrotatePair(a, b, c, s float32) (lo, hi float32) {
 	return float32(a*c) + float32(b*s), float32(b*c) - float32(a*s)
 }
 
@@ -55,7 +55,7 @@ func (o *Ops) UnrotateMul(dst, x, w, cos, sin []float32) {
 
 func unrotateMulGo(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32) {
 	for i, c := range cos {
-		a, b := turnBack(xlo[i], xhi[i], c, sin[i])
+		a, b := unrotatePair(xlo[i], xhi[i], c, sin[i])
 		lo[i], hi[i] = a*wlo[i], b*whi[i]
 	}
 }
@@ -69,22 +69,22 @@ func (o *Ops) UnrotateAddMul(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a f
 
 func unrotateAddMulGo(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32) {
 	for i, c := range cos {
-		p, q := turnBack(glo[i], ghi[i], c, sin[i])
+		p, q := unrotatePair(glo[i], ghi[i], c, sin[i])
 		lo[i] += float32(float32(xlo[i]*a) * p)
 		hi[i] += float32(float32(xhi[i]*a) * q)
 	}
 }
 
-// RotatePairs turns the pairs (x[2i], x[2i+1]) in place.
+// RotatePairs rotates the pairs (x[2i], x[2i+1]) in place.
 func (o *Ops) RotatePairs(x, cos, sin []float32) {
 	for i, c := range cos {
-		x[2*i], x[2*i+1] = turn(x[2*i], x[2*i+1], c, sin[i])
+		x[2*i], x[2*i+1] = rotatePair(x[2*i], x[2*i+1], c, sin[i])
 	}
 }
 
 // UnrotatePairs is the gradient of RotatePairs, in place.
 func (o *Ops) UnrotatePairs(x, cos, sin []float32) {
 	for i, c := range cos {
-		x[2*i], x[2*i+1] = turnBack(x[2*i], x[2*i+1], c, sin[i])
+		x[2*i], x[2*i+1] = unrotatePair(x[2*i], x[2*i+1], c, sin[i])
 	}
 }

@@ -8,7 +8,7 @@ var setsEx2h = map[string]loops{"avx512": avx512Ex2h, "avx2": avx2Ex2h, "portabl
 
 //go:generate go run ./gen -o .
 
-// vector2 is the number of fp32 in a register of AVX2, whose 16-bit loops take whole vectors only.
+// vector2 is the number of fp32 in a register of AVX2, whose 16-bit loops take full vectors only.
 const vector2 = 8
 
 func widenTail(dst []float32, src []uint16) {

@@ -33,7 +33,7 @@ func declarations() string {
 				fmt.Fprintf(&text, "\n//go:noescape\nfunc %s%s\n", m.kernel(rows, s.vectors), kernelSignature)
 			}
 		}
-		fmt.Fprintf(&text, "\nfunc spin%s(turns int)\n", m.suffix)
+		fmt.Fprintf(&text, "\nfunc spin%s(rounds int)\n", m.suffix)
 		for _, f := range m.packs() {
 			fmt.Fprintf(&text, "\n//go:noescape\nfunc %s%s%s\n", f.name, m.suffix, fmt.Sprintf(packSignature,
 				elementType(f.width)))

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// The packing loops read blocks of a strided matrix of fp32 or bf16 and write fp32, whole vectors: the destination has
+// The packing loops read blocks of a strided matrix of fp32 or bf16 and write fp32, full vectors: the destination has
 // room for rows and columns rounded up to the lanes of a register. What lies beyond the matrix there is unspecified.
 const (
 	packSignature = "(dst *float32, ds int, src *%s, ss, rows, cols int)"

@@ -21,7 +21,7 @@ type step struct {
 	apart bool // dst takes a register that no argument has
 }
 
-// block is a straight line of code over one vector of each slice. The same code runs for whole vectors and, masked, for
+// block is a straight line of code over one vector of each slice. The same code runs for full vectors and, masked, for
 // the tail.
 type block struct {
 	m      *isa

@@ -84,8 +84,8 @@ func (b *block) edges(x, t, y *value) *value {
 		y = b.over("VCMPPS $3, {1}, {1}, K2; VMOVDQA32 {2}, K2, {0}", y, x, b.word("Made"))
 		return b.do("VCMPPS $5, {2}, {1}, K2; VMOVDQA32.Z {0}, K2, {d}", y, x, b.word("Least"))
 	}
-	whole := b.do("VPCMPEQD {1}, {0}, {d}", b.and(t, b.word("Low23")), b.word("Zero"))
-	y = b.do("VPSUBD {1}, {0}, {d}", y, whole)
+	integral := b.do("VPCMPEQD {1}, {0}, {d}", b.and(t, b.word("Low23")), b.word("Zero"))
+	y = b.do("VPSUBD {1}, {0}, {d}", y, integral)
 	y = b.do("VANDPS {0}, {1}, {d}", b.do("VCMPPS $5, {1}, {0}, {d}", x, b.word("Least")), y)
 	return b.do("VBLENDVPS {0}, {1}, {2}, {d}", b.do("VCMPPS $3, {0}, {0}, {d}", x), b.word("Made"), y)
 }

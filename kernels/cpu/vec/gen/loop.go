@@ -13,7 +13,7 @@ type loop struct {
 
 var pointers = []string{"DI", "SI", "R8", "R9", "R10", "R11", "R12", "R13"}
 
-// assemble is the function: whole vectors, then one masked tail. AX counts elements, DX is the end of whole vectors.
+// assemble is the function: full vectors, then one masked tail. AX counts elements, DX is the end of full vectors.
 func (l loop) assemble(m *isa) string {
 	args, _ := l.arguments()
 	var out strings.Builder
@@ -44,12 +44,12 @@ func (l loop) assemble(m *isa) string {
 		}
 		slices[a.name], kinds[a.name] = fmt.Sprintf("(%s)(AX*%d)", p, size), kind
 	}
-	whole := l.block(m, false, slices, kinds, scalars, nil)
-	tail := whole
+	main := l.block(m, false, slices, kinds, scalars, nil)
+	tail := main
 	if l.masked(m) {
-		tail = l.block(m, true, slices, kinds, scalars, whole)
+		tail = l.block(m, true, slices, kinds, scalars, main)
 	}
-	before, body, after := allocate(whole, tail)
+	before, body, after := allocate(main, tail)
 	out.WriteString(lines("MOVQ "+n+", CX", "XORQ AX, AX", "MOVQ CX, DX", fmt.Sprintf("ANDQ $-%d, DX", m.lanes)))
 	out.WriteString(before)
 	out.WriteString(lines("CMPQ AX, DX", "JGE rest") + "\nnext:\n" + body)
@@ -60,7 +60,7 @@ func (l loop) assemble(m *isa) string {
 	return out.String() + lines("VZEROUPPER", "RET")
 }
 
-// masked tells whether the function has a tail. AVX2 cannot mask 16-bit elements: those functions are for whole vectors
+// masked tells whether the function has a tail. AVX2 cannot mask 16-bit elements: those functions are for full vectors
 // only.
 func (l loop) masked(m *isa) bool { return m == avx512 || !strings.Contains(l.signature, "uint16") }
 
@@ -76,18 +76,18 @@ func (l loop) block(m *isa, tail bool, slices, kinds, scalars map[string]string,
 
 // allocate keeps as many constants and scalars in registers across the loop as leave enough for the block, first used
 // first.
-func allocate(whole, tail *block) (before, body, after string) {
-	for keep := len(whole.order); keep >= 0; keep-- {
+func allocate(main, tail *block) (before, body, after string) {
+	for keep := len(main.order); keep >= 0; keep-- {
 		fixed := map[*value]int{}
 		before = ""
-		if keep >= whole.m.free {
+		if keep >= main.m.free {
 			continue
 		}
-		for i, v := range whole.order[:keep] {
-			fixed[v] = whole.m.free - 1 - i
-			before += whole.m.fill(v.init, fixed[v], nil)
+		for i, v := range main.order[:keep] {
+			fixed[v] = main.m.free - 1 - i
+			before += main.m.fill(v.init, fixed[v], nil)
 		}
-		body, okBody := whole.text(fixed)
+		body, okBody := main.text(fixed)
 		after, okAfter := tail.text(fixed)
 		if okBody && okAfter {
 			return before, body, after

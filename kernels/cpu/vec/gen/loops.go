@@ -1,6 +1,6 @@
 package main
 
-// elementwise is every loop that treats elements alike, in the words of its Go twin.
+// elementwise is every loop that treats elements alike, written like its Go version.
 var elementwise = []loop{
 	exp2SubLoop("exp2Sub", (*block).exp2), exp2SubLoop("exp2Sub"+ex2h, (*block).exp2h),
 	{function{"scaleTo", "(dst, x []float32, a float32)"}, func(b *block, scalar func(string) *value) {
@@ -29,25 +29,25 @@ var elementwise = []loop{
 		b.store("dst", b.add(b.load("dst"), b.normGrad(scalar)))
 	}},
 	{function{"rotate", "(lo, hi, xlo, xhi, cos, sin []float32)"}, func(b *block, _ func(string) *value) {
-		b.storeBoth(b.turn(b.load("xlo"), b.load("xhi")))
+		b.storeBoth(b.rotate(b.load("xlo"), b.load("xhi")))
 	}},
 	{function{"normRotate", "(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32, a float32)"},
 		func(b *block, scalar func(string) *value) {
 			x := b.mul(b.mul(b.load("xlo"), scalar("a")), b.load("wlo"))
 			y := b.mul(b.mul(b.load("xhi"), scalar("a")), b.load("whi"))
-			b.storeBoth(b.turn(x, y))
+			b.storeBoth(b.rotate(x, y))
 		}},
 	{function{"unrotate", "(lo, hi, xlo, xhi, cos, sin []float32)"}, func(b *block, _ func(string) *value) {
-		b.storeBoth(b.turnBack(b.load("xlo"), b.load("xhi")))
+		b.storeBoth(b.unrotate(b.load("xlo"), b.load("xhi")))
 	}},
 	{function{"unrotateMul", "(lo, hi, xlo, xhi, wlo, whi, cos, sin []float32)"},
 		func(b *block, _ func(string) *value) {
-			x, y := b.turnBack(b.load("xlo"), b.load("xhi"))
+			x, y := b.unrotate(b.load("xlo"), b.load("xhi"))
 			b.storeBoth(b.mul(x, b.load("wlo")), b.mul(y, b.load("whi")))
 		}},
 	{function{"unrotateAddMul", "(lo, hi, glo, ghi, xlo, xhi, cos, sin []float32, a float32)"},
 		func(b *block, scalar func(string) *value) {
-			x, y := b.turnBack(b.load("glo"), b.load("ghi"))
+			x, y := b.unrotate(b.load("glo"), b.load("ghi"))
 			x = b.mul(b.mul(b.load("xlo"), scalar("a")), x)
 			y = b.mul(b.mul(b.load("xhi"), scalar("a")), y)
 			b.storeBoth(b.add(b.load("lo"), x), b.add(b.load("hi"), y))
@@ -97,13 +97,13 @@ func (b *block) normGrad(scalar func(string) *value) *value {
 	return b.mul(scalar("rstd"), b.sub(b.load("g"), b.mul(xh, scalar("c"))))
 }
 
-// turn rotates the pairs (x, y), turnBack rotates them back.
-func (b *block) turn(x, y *value) (lo, hi *value) {
+// rotate is the rotation of the pairs (x, y), unrotate its inverse.
+func (b *block) rotate(x, y *value) (lo, hi *value) {
 	c, s := b.load("cos"), b.load("sin")
 	return b.sub(b.mul(x, c), b.mul(y, s)), b.add(b.mul(y, c), b.mul(x, s))
 }
 
-func (b *block) turnBack(x, y *value) (lo, hi *value) {
+func (b *block) unrotate(x, y *value) (lo, hi *value) {
 	c, s := b.load("cos"), b.load("sin")
 	return b.add(b.mul(x, c), b.mul(y, s)), b.sub(b.mul(y, c), b.mul(x, s))
 }

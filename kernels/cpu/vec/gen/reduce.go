@@ -63,7 +63,7 @@ func maximum(m *isa) string {
 		lines(fmt.Sprintf("ADDQ $%d, SI", 4*m.lanes), fmt.Sprintf("SUBQ $%d, CX", m.lanes), "JGE next") +
 		"\nrest:\n" + lines(fmt.Sprintf("ADDQ $%d, CX", m.lanes), "JZ fold") + m.mask() + tail + each + "\nfold:\n" +
 		any
-	// +0 turns a zero of either sign to +0 before the lanes are compared, so the order of zeros does not matter.
+	// +0 makes a zero of either sign +0 before the lanes are compared, so the order of zeros does not matter.
 	text += lines(m.zero(1), "VADDPS "+m.register(1)+", "+m.register(0)+", "+m.register(0))
 	return text + across(m, "VMAXPS", 24) + "\nnan:\n" +
 		lines("VMOVSS vecNaN<>(SB), X0", "VMOVSS X0, ret+24(FP)", "VZEROUPPER", "RET")

@@ -13,7 +13,7 @@ import (
 	"lockstep/kernels"
 )
 
-// machineSets are the instruction sets that this machine has, without the portable twin.
+// machineSets are the instruction sets that this machine has, without the portable one.
 func machineSets() []string {
 	has := map[string]bool{
 		"avx512": cpu.X86.HasAVX512F && cpu.X86.HasAVX512BW && cpu.X86.HasAVX512VL && cpu.X86.HasAVX512DQ,
@@ -22,14 +22,14 @@ func machineSets() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(sets)), func(s string) bool { return !has[s] })
 }
 
-// twin is one loop as the test runs it: n elements, arrays of fp32 and one of bf16 that it reads or writes, and a
+// loopCase is one loop as the test runs it: n elements, arrays of fp32 and one of bf16 that it reads or writes, and a
 // scalar or two.
-type twin struct {
+type loopCase struct {
 	name string
 	run  func(o *Ops, x [][]float32, h []uint16, n int, a, b float32) float32
 }
 
-var twins = []twin{
+var loopCases = []loopCase{
 	{"Max", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 { return o.Max(x[0][:n]) }},
 	{"Tree", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 { return o.Tree(x[0][:n]) }},
 	{"TreeDot", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 {
@@ -132,15 +132,15 @@ var twins = []twin{
 	}},
 }
 
-// Every loop of every instruction set gives the bits of its Go twin and writes nothing beyond the end: all lengths from
-// 0 to 600 and some that wrap the tree's lanes more than twice, on ordinary numbers and on ones with zeros, subnormals,
-// infinities and NaN.
-func TestTwins(t *testing.T) {
+// Every loop of every instruction set gives the bits of its Go version and writes nothing beyond the end: all lengths
+// from 0 to 600 and some that wrap the tree's lanes more than twice, on ordinary numbers and on ones with zeros,
+// subnormals, infinities and NaN.
+func TestAssembly(t *testing.T) {
 	for _, mode := range []kernels.Exp2Mode{kernels.Exp2Poly, kernels.Exp2Ex2h} {
 		want := New("portable", mode)
 		for _, set := range machineSets() {
 			got := New(set, mode)
-			for _, w := range twins {
+			for _, w := range loopCases {
 				if mode == kernels.Exp2Ex2h && !slices.Contains([]string{"Exp2Sub", "SwiGLU", "SwiGLUGrad"}, w.name) {
 					continue // the same loop
 				}
@@ -152,19 +152,19 @@ func TestTwins(t *testing.T) {
 	}
 }
 
-func compareLengths(t *testing.T, want, got *Ops, w twin) {
+func compareLengths(t *testing.T, want, got *Ops, w loopCase) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	for n := range 640 {
 		if n >= 600 {
 			n = 600 + rng.IntN(2000)
 		}
 		for special := range 2 {
-			compareTwins(t, want, got, w, n, special == 1, rng)
+			compareLoops(t, want, got, w, n, special == 1, rng)
 		}
 	}
 }
 
-func compareTwins(t *testing.T, want, got *Ops, w twin, n int, special bool, rng *rand.Rand) {
+func compareLoops(t *testing.T, want, got *Ops, w loopCase, n int, special bool, rng *rand.Rand) {
 	const guard = 40
 	var wx, gx [][]float32
 	for range 5 {
