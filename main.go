@@ -653,7 +653,7 @@ func parityCommand() *cobra.Command {
 			", ") + "; " + strings.Join(data.RecordedIDs[1:], ", ") + "; " +
 			strings.Join(data.RecordedLogProbs[1:], ", ") + ", each\na number or a list that begins with one.\n\n" +
 			"With --against the same tokens also go through the model by another definition, operation by operation " +
-			"beside the first: it says which one is the first\n" +
+			"next to the first: it says which one is the first\n" +
 			"to differ, and how the difference grows from layer to layer. Settings: weights=fp8 (projections in E4M3 " +
 			"blocks), " + strings.Join(kernels.Settings, ", ") + ".",
 		Example: "  lockstep parity --model DIR --rollout out.jsonl\n" +
@@ -850,7 +850,7 @@ func benchCUDACommand() *cobra.Command {
 		Use:   "cuda [SHAPE.toml]",
 		Short: "A GPU's kernels, or training, forward and decoding of a shape's model on it",
 		Long: "Without a shape: matrix products, attention and the operations that memory bounds, as shares of a " +
-			"copy in the card's memory and beside torch.\n" +
+			"copy in the card's memory and next to torch.\n" +
 			"With one: tokens a second of training steps, of the forward alone and of decoding, what each kernel " +
 			"takes of them, and the same of transformers.",
 		Example: "  lockstep bench cuda --peer python3\n  lockstep bench cuda configs/moe-1b.toml --peer python3",

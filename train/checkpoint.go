@@ -153,7 +153,7 @@ func prune(parent string, keep int) error {
 	return nil
 }
 
-// loadCheckpoint reads the newest checkpoint whose files are whole into the model. It returns nil where the run has
+// loadCheckpoint reads the newest checkpoint whose files are complete into the model. It returns nil where the run has
 // none. fits says what of the run is unlike the checkpoint's; "": nothing.
 func loadCheckpoint(m *model.Model, out string, fits func(*state) string,
 	note func(string, ...any)) (*state, error) {

@@ -19,20 +19,20 @@ type group struct {
 	Episodes []runlog.Episode `json:"episodes"`
 }
 
-// collector keeps a rollout engine busy and hands out complete groups. All of it is in order and by number: what it
-// hands out depends on the weights alone, and with stale answers on the engine's size too, but never on time.
+// collector keeps a rollout engine busy and hands out complete groups, in the order of their prompts. What it hands out
+// depends on the weights alone; with rl.staleness on the engine's size too. It never depends on time.
 type collector struct {
 	*setup.Exam
-	engine    *serve.Engine
-	speak     func(ids []int32, finish serve.FinishReason) string
-	request   serve.Request // what all have in common
-	seed      uint64        // of the order of prompts
-	prompts   int           // of a step
-	size      int           // answers to a prompt
-	staleness int           // updates that an answer may span
-	perStep   int           // updates of a step
-	dynamic   bool          // groups of one reward are left out
-	mostAsked int           // prompts that a step may ask before it gives up
+	engine         *serve.Engine
+	decode         func(ids []int32, finish serve.FinishReason) string
+	request        serve.Request // what all have in common
+	seed           uint64        // of the order of prompts
+	prompts        int           // of a step
+	groupSize      int           // answers to a prompt
+	staleness      int           // updates that an answer may span
+	updatesPerStep int           // updates of a step
+	dynamic        bool          // groups of one reward are left out
+	maxAsked       int           // prompts that a step may ask before it gives up
 
 	order collectorOrder
 	collectorState
@@ -56,10 +56,10 @@ type collectorOrder struct {
 func (c *collector) next(ctx context.Context) (learned, left []*group, err error) {
 	first := c.Asked
 	for {
-		for len(c.Groups) < c.prompts*(1+c.staleness/c.perStep) {
-			if c.Asked-first >= c.mostAsked {
+		for len(c.Groups) < c.prompts*(1+c.staleness/c.updatesPerStep) {
+			if c.Asked-first >= c.maxAsked {
 				return nil, nil, fmt.Errorf("%d prompts gave fewer than %d groups of answers with different rewards: "+
-					"easier or harder prompts, a larger rl.group or rl.dynamic = false", c.mostAsked, c.prompts)
+					"easier or harder prompts, a larger rl.group or rl.dynamic = false", c.maxAsked, c.prompts)
 			}
 			if err := c.ask(); err != nil {
 				return nil, nil, err
@@ -69,7 +69,7 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 			if err := c.judgeAll(ctx); err != nil {
 				return nil, nil, err
 			}
-			left = append(left, c.leaveOut()...)
+			left = append(left, c.dropUniform()...)
 			if c.complete() >= c.prompts {
 				return c.take(), left, nil
 			}
@@ -80,22 +80,22 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 			return nil, nil, err
 		}
 		for _, d := range done {
-			c.place(d)
+			c.store(d)
 		}
 	}
 }
 
-// ask puts the next prompt's group into the engine.
+// ask submits the requests of the next prompt's group to the engine.
 func (c *collector) ask() error {
 	n := c.Exam.Len()
 	if epoch := c.Asked / n; c.order.list == nil || c.order.epoch != epoch {
 		c.order = collectorOrder{epoch, data.Order(c.seed, epoch, n)}
 	}
 	question := c.order.list[c.Asked%n]
-	g := &group{Asked: c.Asked, Started: c.Version, Missing: c.size}
-	for i := range c.size {
+	g := &group{Asked: c.Asked, Started: c.Version, Missing: c.groupSize}
+	for i := range c.groupSize {
 		q := c.request
-		q.ID, q.Prompt = uint64(c.Asked)*uint64(c.size)+uint64(i), c.Exam.Prompt(question)
+		q.ID, q.Prompt = uint64(c.Asked)*uint64(c.groupSize)+uint64(i), c.Exam.Prompt(question)
 		if err := c.engine.Submit(int(q.ID), q); err != nil {
 			return fmt.Errorf("question %d: %w", question, err)
 		}
@@ -107,15 +107,15 @@ func (c *collector) ask() error {
 	return nil
 }
 
-// place files a complete answer.
-func (c *collector) place(d serve.Done) {
+// store puts a finished answer into its group.
+func (c *collector) store(d serve.Done) {
 	for _, g := range c.Groups {
-		if g.Asked != d.Index/c.size {
+		if g.Asked != d.Index/c.groupSize {
 			continue
 		}
-		e := &g.Episodes[d.Index%c.size]
+		e := &g.Episodes[d.Index%c.groupSize]
 		e.IDs, e.LogProbs, e.Versions, e.Finish = d.Result.IDs, d.Result.LogProbs, d.Result.Versions, d.Result.Finish
-		e.Text = c.speak(e.IDs, e.Finish)
+		e.Text = c.decode(e.IDs, e.Finish)
 		g.Missing--
 		return
 	}
@@ -131,10 +131,10 @@ func (c *collector) complete() (n int) {
 	return n
 }
 
-// overdue tells whether an answer in the making would be too old for the step after this one.
+// overdue tells whether an unfinished answer would be too stale for the step after this one.
 func (c *collector) overdue() bool {
 	for _, g := range c.Groups {
-		if g.Missing > 0 && g.Started+c.staleness < c.Version+c.perStep {
+		if g.Missing > 0 && g.Started+c.staleness < c.Version+c.updatesPerStep {
 			return true
 		}
 	}
@@ -165,14 +165,15 @@ func (c *collector) judgeAll(ctx context.Context) error {
 	return nil
 }
 
-// leaveOut takes out complete groups of one reward, which teach nothing, where that is asked for.
-func (c *collector) leaveOut() (left []*group) {
+// dropUniform takes out complete groups whose answers all earn the same reward, where rl.dynamic asks for that: their
+// advantages are 0.
+func (c *collector) dropUniform() (left []*group) {
 	if !c.dynamic {
 		return nil
 	}
 	keep := c.Groups[:0]
 	for _, g := range c.Groups {
-		if g.Judged && g.flat() {
+		if g.Judged && g.uniform() {
 			left = append(left, g)
 		} else {
 			keep = append(keep, g)
@@ -182,7 +183,7 @@ func (c *collector) leaveOut() (left []*group) {
 	return left
 }
 
-func (g *group) flat() bool {
+func (g *group) uniform() bool {
 	for i := range g.Episodes {
 		if g.Episodes[i].Reward != g.Episodes[0].Reward {
 			return false
@@ -205,10 +206,10 @@ func (c *collector) take() (list []*group) {
 	return list
 }
 
-// pause leaves the engine without running sequences: they wait and are read again.
+// pause moves all running sequences back to the waiting ones: their prompts and tokens are prefilled again.
 func (c *collector) pause() { c.engine.Refresh(c.Version) }
 
-// updated says that the weights have changed.
+// updated tells the engine that the weights have changed.
 func (c *collector) updated(version int) {
 	c.Version = version
 	c.engine.Refresh(version)

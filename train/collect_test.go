@@ -17,7 +17,7 @@ func TestOverdue(t *testing.T) {
 	}{
 		{4, 1, false}, {3, 1, true}, {3, 0, false}, {6, 3, false}, {0, 2, true},
 	} {
-		k := &collector{staleness: 4, perStep: 2}
+		k := &collector{staleness: 4, updatesPerStep: 2}
 		k.Version = 6 // the step after this one is at version 8, and takes tokens of version 4 and later
 		k.Groups = []*group{{Started: 6, Missing: 1}, {Started: c.started, Missing: c.missing}}
 		if got := k.overdue(); got != c.want {
@@ -56,12 +56,13 @@ func TestLeaveOut(t *testing.T) {
 	k := &collector{dynamic: true}
 	flat, mixed, waiting := made(true, 0.5, 0.5, 0.5), made(true, 0.5, 1, 0.5), made(false, 0, 0, 0)
 	k.Groups = []*group{flat, mixed, waiting}
-	if left := k.leaveOut(); !slices.Equal(left, []*group{flat}) || !slices.Equal(k.Groups, []*group{mixed, waiting}) {
+	if left := k.dropUniform(); !slices.Equal(left, []*group{flat}) ||
+		!slices.Equal(k.Groups, []*group{mixed, waiting}) {
 		t.Errorf("left out %v of %v", left, k.Groups)
 	}
 	k = &collector{}
 	k.Groups = []*group{flat, mixed}
-	if left := k.leaveOut(); left != nil || len(k.Groups) != 2 {
+	if left := k.dropUniform(); left != nil || len(k.Groups) != 2 {
 		t.Errorf("left out %v without dynamic sampling", left)
 	}
 }
@@ -75,13 +76,14 @@ func TestCollectorRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := (&job{s: s, corpus: &setup.Corpus{Asked: &setup.Exam{}}}).newCollector()
+	c := (&job{shape: s, corpus: &setup.Corpus{Asked: &setup.Exam{}}}).newCollector()
 	q := c.request
 	if q.Seed != 5 || c.seed != 3 || q.Temperature != 0.75 || q.TopP != 1 || q.TopK != 0 || q.MaxTokens != 24 {
 		t.Errorf("request %+v, order of seed %d", q, c.seed)
 	}
-	if c.prompts != 4 || c.size != 4 || c.staleness != 7 || c.perStep != 4 || c.mostAsked != 16*4*2 || c.dynamic {
+	if c.prompts != 4 || c.groupSize != 4 || c.staleness != 7 || c.updatesPerStep != 4 || c.maxAsked != 16*4*2 ||
+		c.dynamic {
 		t.Errorf("%d prompts of %d answers, staleness %d at %d updates a step, at most %d, dynamic %t",
-			c.prompts, c.size, c.staleness, c.perStep, c.mostAsked, c.dynamic)
+			c.prompts, c.groupSize, c.staleness, c.updatesPerStep, c.maxAsked, c.dynamic)
 	}
 }

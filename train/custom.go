@@ -40,9 +40,9 @@ func (l *learner) differentiate(ctx context.Context, batch []trainer.Sample, epi
 	for i := range batch {
 		lengths[i] = batch[i].Learned()
 	}
-	weights := optim.Aggregate(l.settings.Aggregate, lengths, l.maxTokens)
+	weights := optim.Aggregate(l.objective.Aggregate, lengths, l.maxTokens)
 	logprobs := make([][]float32, len(batch))
-	trainer.EachLogProb(l.t.Rank, l.t.Model, l.packRows, batch, func(i int, logprob []float32) {
+	trainer.EachLogProb(l.trainer.Rank, l.trainer.Model, l.packRows, batch, func(i int, logprob []float32) {
 		logprobs[i] = logprob
 	})
 	for i, e := range episodes {
@@ -55,15 +55,15 @@ func (l *learner) differentiate(ctx context.Context, batch []trainer.Sample, epi
 	}
 	room := 1<<16 + 64*tokens
 	if err := l.custom.Run(ctx, in.Bytes(), room, func(out []byte) error {
-		return l.given(out, batch, episodes)
+		return l.readGradients(out, batch, episodes)
 	}); err != nil {
-		return fmt.Errorf("rl.loss %.120q: %w", strings.Join(l.s.Loss, " "), err)
+		return fmt.Errorf("rl.loss %.120q: %w", strings.Join(l.rl.Loss, " "), err)
 	}
 	return nil
 }
 
-// given reads the derivatives of a batch.
-func (l *learner) given(out []byte, batch []trainer.Sample, episodes []*runlog.Episode) error {
+// readGradients reads the derivatives of a batch.
+func (l *learner) readGradients(out []byte, batch []trainer.Sample, episodes []*runlog.Episode) error {
 	dec := json.NewDecoder(bytes.NewReader(out))
 	l.customLoss = 0
 	for i, e := range episodes {

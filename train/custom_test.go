@@ -14,7 +14,7 @@ func TestGivenGradients(t *testing.T) {
 	batch := []trainer.Sample{{Sample: data.Sample{IDs: []int32{1, 2, 3, 4}}}}
 	episodes := []*runlog.Episode{{Prompt: []int32{1, 2}, IDs: []int32{3, 4}}}
 	for range 2 {
-		if err := l.given([]byte(`{"gradients": [5, 6], "loss": 2.5}`), batch, episodes); err != nil ||
+		if err := l.readGradients([]byte(`{"gradients": [5, 6], "loss": 2.5}`), batch, episodes); err != nil ||
 			l.customLoss != 2.5 {
 			t.Fatalf("loss %g (%v), want 2.5", l.customLoss, err)
 		}
@@ -23,7 +23,7 @@ func TestGivenGradients(t *testing.T) {
 		t.Errorf("derivatives %v, want those of the rows that chose the answer's tokens", d)
 	}
 	for _, text := range []string{``, `{"gradients": [5]}`, `{"gradients": [5, 6]} {"gradients": [5, 6]}`} {
-		if l.given([]byte(text), batch, episodes) == nil {
+		if l.readGradients([]byte(text), batch, episodes) == nil {
 			t.Errorf("%q is taken", text)
 		}
 	}

@@ -16,18 +16,18 @@ import (
 // evaluate fills the record's evaluation: the loss of held-out samples and, for a task, the share of instances that
 // generated answers solve.
 func (j *job) evaluate(rec *runlog.Record) error {
-	if j.pref != nil {
+	if j.preference != nil {
 		return j.evaluatePairs(rec)
 	}
 	if n := j.evalSamples(); n > 0 {
-		rec.EvalLoss = runlog.Num(j.t.EvalLoss(j.evalPacks(n)))
+		rec.EvalLoss = runlog.Num(j.trainer.EvalLoss(j.evalPacks(n)))
 		j.progress.Note("step %d: held-out loss %.4f", j.state.Step, float64(*rec.EvalLoss))
 	}
-	if j.corpus.Held == nil || j.s.Data.EvalSamples == 0 {
+	if j.corpus.Held == nil || j.shape.Data.EvalSamples == 0 {
 		return nil
 	}
-	n := min(j.s.Data.EvalSamples, j.corpus.Held.Len())
-	right, err := j.generate(n)
+	n := min(j.shape.Data.EvalSamples, j.corpus.Held.Len())
+	right, err := j.answerHeldOut(n)
 	if err != nil {
 		return err
 	}
@@ -40,10 +40,10 @@ func (j *job) evaluate(rec *runlog.Record) error {
 // evaluatePairs fills in the loss of held-out pairs, their margin, and the share whose chosen answer has the higher
 // reward.
 func (j *job) evaluatePairs(rec *runlog.Record) error {
-	if len(j.pref.held) == 0 {
+	if len(j.preference.heldOut) == 0 {
 		return nil
 	}
-	m, err := j.pref.evaluate(j.ctx)
+	m, err := j.preference.evaluate(j.ctx)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,7 @@ func (j *job) evalSamples() int {
 	if j.corpus.Eval == nil {
 		return 0
 	}
-	return min(j.s.Data.EvalSamples, j.corpus.Eval.Len())
+	return min(j.shape.Data.EvalSamples, j.corpus.Eval.Len())
 }
 
 func (j *job) evalPacks(n int) (packs [][]data.Sample) {
@@ -68,7 +68,7 @@ func (j *job) evalPacks(n int) (packs [][]data.Sample) {
 	rows := 0
 	for i := range n {
 		s := j.corpus.Eval.Sample(i)
-		if rows += len(s.IDs); rows > j.s.Data.PackRows {
+		if rows += len(s.IDs); rows > j.shape.Data.PackRows {
 			packs, pack, rows = append(packs, pack), nil, len(s.IDs)
 		}
 		pack = append(pack, s)
@@ -76,9 +76,9 @@ func (j *job) evalPacks(n int) (packs [][]data.Sample) {
 	return append(packs, pack)
 }
 
-// generate answers n held-out instances with the rollout engine and counts the right ones.
-func (j *job) generate(n int) (right int, err error) {
-	held, rollout := j.corpus.Held, j.s.Rollout
+// answerHeldOut answers n held-out instances with the rollout engine and counts the right ones.
+func (j *job) answerHeldOut(n int) (right int, err error) {
+	held, rollout := j.corpus.Held, j.shape.Rollout
 	reqs := make([]serve.Request, n)
 	for i := range reqs {
 		reqs[i] = serve.Request{
@@ -93,13 +93,13 @@ func (j *job) generate(n int) (right int, err error) {
 	}
 	answers := make([]data.Answer, n)
 	for i, res := range results {
-		answers[i] = held.Answer(i, j.speak(res.IDs, res.Finish))
+		answers[i] = held.Answer(i, j.decode(res.IDs, res.Finish))
 	}
 	rewards, err := held.Judge.Rewards(j.ctx, answers)
 	if err != nil {
 		return 0, err
 	}
-	j.samples = nil
+	j.generations = nil
 	for i, a := range answers {
 		g := runlog.Generation{Prompt: strings.TrimSpace(held.Text(i)), Answer: strings.TrimSpace(a.Text),
 			Reward: rewards[i]}
@@ -108,25 +108,25 @@ func (j *job) generate(n int) (right int, err error) {
 		} else if want := held.Right(i); want != "" {
 			g.Note = "a right one: " + want
 		}
-		j.samples = append(j.samples, g)
+		j.generations = append(j.generations, g)
 	}
 	return right, nil
 }
 
 // environment is what the report says about the machine and the run.
 func environment(j *job) []runlog.Fact {
-	total, active := j.t.Model.Parameters()
+	total, active := j.trainer.Model.Parameters()
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
 	return []runlog.Fact{
-		{Name: "model", Value: fmt.Sprintf("%s, %s parameters, %s active", j.t.Model.Family,
+		{Name: "model", Value: fmt.Sprintf("%s, %s parameters, %s active", j.trainer.Model.Family,
 			report.Compact(float64(total)),
 			report.Compact(float64(active)))},
-		{Name: "device", Value: j.t.Rank.Dev.Name()},
-		{Name: "dot mode", Value: string(j.t.Rank.Dev.Definition().Dot)},
-		{Name: "storage", Value: j.t.Model.DType.String()},
+		{Name: "device", Value: j.trainer.Rank.Dev.Name()},
+		{Name: "dot mode", Value: string(j.trainer.Rank.Dev.Definition().Dot)},
+		{Name: "storage", Value: j.trainer.Model.DType.String()},
 		{Name: "peak memory", Value: fmt.Sprintf("%d MiB", plan.PeakMemory()>>20)},
 		{Name: "tokens", Value: fmt.Sprint(j.state.Tokens)},
 		{Name: "go", Value: runtime.Version()},

@@ -12,9 +12,9 @@ import (
 // lockFile is there for its lock alone.
 const lockFile = ".lock"
 
-// occupy makes this process the only one that trains into a run's folder until the file is closed; the system closes
-// that of a process that was killed.
-func occupy(dir string) (*os.File, error) {
+// lockFolder makes this process the only one that trains into a run's folder until the file is closed; the system
+// closes that of a process that was killed.
+func lockFolder(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, err

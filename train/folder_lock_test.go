@@ -20,7 +20,7 @@ func TestOccupied(t *testing.T) {
 	if _, err := runTiny(t, out, false, "run.steps=4"); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := occupy(out)
+	lock, err := lockFolder(out)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,14 +28,14 @@ func TestOccupied(t *testing.T) {
 		!strings.Contains(err.Error(), "another process trains in this folder") {
 		t.Errorf("resumed beside another: error %v", err)
 	}
-	if err := (&job{out: out}).found(); err == nil || !strings.Contains(err.Error(), "another process") {
+	if err := (&job{folder: out}).createFolder(); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("begun beside another: error %v", err)
 	}
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	j := &job{out: out}
-	if err := j.found(); err == nil || !strings.Contains(err.Error(), "began meanwhile") {
+	j := &job{folder: out}
+	if err := j.createFolder(); err == nil || !strings.Contains(err.Error(), "began meanwhile") {
 		t.Errorf("begun after another: error %v", err)
 	}
 	if err := j.close(); err != nil {

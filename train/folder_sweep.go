@@ -10,16 +10,16 @@ import (
 )
 
 var (
-	// unfinished are the names under which a run writes what it renames when it is whole: those of AtomicFile and of
+	// unfinished are the names under which a run writes what it renames when it is complete: those of AtomicFile and of
 	// atomicDir.
 	unfinished = regexp.MustCompile(`^\.(.+\.[0-9a-f]{16}\.tmp|step-[0-9]{8}|start|model|adapter)$`)
-	// replaced are the names of folders that gave way to a whole one.
+	// replaced are the names of folders that gave way to a complete one.
 	replaced = regexp.MustCompile(`^(step-[0-9]{8}|start|model|adapter)\.old$`)
 )
 
-// sweep removes what a run that was killed has left half-written in its folder, which nobody else may be writing to. A
-// checkpoint of a large model that was not finished takes as much room as one that was.
-func sweep(out string) error {
+// removeUnfinished removes what a run that was killed has left half-written in its folder, which no other process may
+// be writing to. A checkpoint of a large model that was not finished takes as much room as one that was.
+func removeUnfinished(out string) error {
 	var failed error
 	for _, dir := range []string{out, filepath.Join(out, checkpointsDir)} {
 		entries, err := os.ReadDir(dir)
@@ -27,7 +27,7 @@ func sweep(out string) error {
 			failed = errors.Join(failed, err)
 		}
 		for _, e := range entries {
-			if left(dir, e.Name()) {
+			if leftover(dir, e.Name()) {
 				failed = errors.Join(failed, os.RemoveAll(filepath.Join(dir, e.Name())))
 			}
 		}
@@ -35,9 +35,9 @@ func sweep(out string) error {
 	return failed
 }
 
-// left says whether a name is one that only a killed run leaves. What gave way stays where what replaced it is missing:
-// it is the last whole one.
-func left(dir, name string) bool {
+// leftover says whether a name is one that only a killed run leaves. What gave way stays where what replaced it is
+// missing: it is the last complete one.
+func leftover(dir, name string) bool {
 	if replaced.MatchString(name) {
 		_, err := os.Stat(filepath.Join(dir, strings.TrimSuffix(name, ".old")))
 		return err == nil

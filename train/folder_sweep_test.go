@@ -43,7 +43,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := sweep(out); err != nil {
+	if err := removeUnfinished(out); err != nil {
 		t.Fatal(err)
 	}
 	got := slices.DeleteFunc(files(t, out), func(name string) bool {

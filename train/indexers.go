@@ -10,7 +10,7 @@ import (
 
 // indexers records what indexers learned, if they do learn, and returns fields for the progress line.
 func (j *job) indexers(rec *runlog.Record, res trainer.StepResult) (fields []string) {
-	if j.t.Model.Indexing == model.IndexersFrozen {
+	if j.trainer.Model.Indexing == model.IndexersFrozen {
 		return nil
 	}
 	rec.IndexerLoss, rec.IndexerNorm = runlog.Num(res.IndexerLoss), runlog.Num(res.IndexerNorm)

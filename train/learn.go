@@ -15,38 +15,38 @@ import (
 	"lockstep/train/trainer"
 )
 
-// learner is reinforcement learning: answers from the rollout engine on the weights as they are, rewards, advantages,
-// an objective, updates.
+// learner takes the steps of reinforcement learning: it samples answers with the present weights, has them rewarded,
+// computes advantages, and updates the weights by an objective.
 type learner struct {
 	*collector
-	t          *trainer.Trainer
-	s          configs.RL
-	settings   optim.Settings // of the objective, complete
-	out        string
-	packRows   int
-	maxTokens  int
-	rank       *parallel.Rank // that samples, with its model: the trainer's own, or a copy with numerics of its own
-	model      *model.Model
-	sync       func() error  // copies the trained weights to the rollout's; nil: they are the same
-	custom     *data.Program // whose loss it is; nil: the objective's
-	reference  *model.Model  // nil: no KL to it
-	customLoss float64       // of the last minibatch
-	updates    int           // optimizer steps of the stage
-	asOf       int           // updates before the last step
+	trainer       *trainer.Trainer
+	rl            configs.RL
+	objective     optim.Settings // of the objective, complete
+	folder        string
+	packRows      int
+	maxTokens     int
+	rolloutRank   *parallel.Rank // that samples, with its model: the trainer's own, or a copy with numerics of its own
+	rolloutModel  *model.Model
+	syncRollout   func() error  // copies the trained weights to the rollout's; nil: they are the same
+	custom        *data.Program // whose loss it is; nil: the objective's
+	reference     *model.Model  // nil: no KL to it
+	customLoss    float64       // of the last minibatch
+	updates       int           // optimizer steps of the stage
+	updatesBefore int           // updates before the last step
 }
 
-// learned is what one step did.
-type learned struct {
-	updates     []update         // its optimizer steps, in order
-	divergence  optim.Divergence // rollout against trainer, before the first update
-	exact       serve.Divergence
-	episodes    []*runlog.Episode
-	discarded   int     // episodes sampled and left out
-	generate    float64 // seconds
-	learn       float64
-	newTokens   int // of answers that were learned from or left out
-	drawn       int // tokens that the engine sampled meanwhile
-	learnTokens int // rows of forward and backward
+// learningResult is what one step of reinforcement learning measured.
+type learningResult struct {
+	updates        []update         // its optimizer steps, in order
+	divergence     optim.Divergence // rollout against trainer, before the first update
+	exact          serve.Divergence
+	episodes       []*runlog.Episode
+	discarded      int     // episodes sampled and left out
+	rolloutSeconds float64 // seconds
+	trainSeconds   float64
+	answerTokens   int // of answers that were learned from or left out
+	sampled        int // tokens that the engine sampled meanwhile
+	trainRows      int // rows of forward and backward
 }
 
 // update is one optimizer step of reinforcement learning.
@@ -57,8 +57,8 @@ type update struct {
 	drift optim.Divergence
 }
 
-// step samples, judges and learns. step counts from the beginning of the run.
-func (l *learner) step(ctx context.Context, step int) (res learned, err error) {
+// step collects groups of answers and updates the weights on them. step counts from the beginning of the run, from 1.
+func (l *learner) step(ctx context.Context, step int) (res learningResult, err error) {
 	began := time.Now()
 	drawn := l.engine.Drawn
 	groups, left, err := l.next(ctx)
@@ -66,8 +66,8 @@ func (l *learner) step(ctx context.Context, step int) (res learned, err error) {
 		return res, err
 	}
 	l.pause()
-	l.asOf = l.updates
-	res.generate, res.drawn = time.Since(began).Seconds(), l.engine.Drawn-drawn
+	l.updatesBefore = l.updates
+	res.rolloutSeconds, res.sampled = time.Since(began).Seconds(), l.engine.Drawn-drawn
 	l.advantages(groups)
 	for _, g := range groups {
 		for i := range g.Episodes {
@@ -79,24 +79,24 @@ func (l *learner) step(ctx context.Context, step int) (res learned, err error) {
 		for i := range g.Episodes {
 			g.Episodes[i].Step = step
 			res.discarded++
-			res.newTokens += len(g.Episodes[i].IDs)
+			res.answerTokens += len(g.Episodes[i].IDs)
 		}
 	}
-	if err := l.exactly(ctx, &res); err != nil {
+	if err := l.exactKL(ctx, &res); err != nil {
 		return res, err
 	}
 	began = time.Now()
 	if err := l.update(ctx, &res); err != nil {
 		return res, err
 	}
-	if l.sync != nil {
-		if err := l.sync(); err != nil {
+	if l.syncRollout != nil {
+		if err := l.syncRollout(); err != nil {
 			return res, err
 		}
 	}
 	l.updated(l.updates)
-	res.learn = time.Since(began).Seconds()
-	return res, runlog.AppendEpisodes(l.out, slices.Concat(episodesOf(groups), episodesOf(left)))
+	res.trainSeconds = time.Since(began).Seconds()
+	return res, runlog.AppendEpisodes(l.folder, slices.Concat(episodesOf(groups), episodesOf(left)))
 }
 
 // episodesOf lists the answers of groups.
@@ -109,20 +109,20 @@ func episodesOf(groups []*group) (list []*runlog.Episode) {
 	return list
 }
 
-// advantages compares the rewards of each group, those of answers that run too long lowered first.
+// advantages compares the rewards within each group. The rewards of overlong answers are lowered first.
 func (l *learner) advantages(groups []*group) {
 	var rewards []float64
 	for _, g := range groups {
 		for i := range g.Episodes {
 			e := &g.Episodes[i]
 			reward := e.Reward
-			if l.s.OverlongRows > 0 {
-				reward += data.Overlong(len(e.IDs), l.maxTokens, l.s.OverlongRows)
+			if l.rl.OverlongRows > 0 {
+				reward += data.Overlong(len(e.IDs), l.maxTokens, l.rl.OverlongRows)
 			}
 			rewards = append(rewards, reward)
 		}
 	}
-	values := optim.GroupAdvantages(l.settings.Advantage, rewards, l.size)
+	values := optim.GroupAdvantages(l.objective.Advantage, rewards, l.groupSize)
 	for _, g := range groups {
 		for i := range g.Episodes {
 			g.Episodes[i].Advantage, values = values[0], values[1:]
@@ -130,11 +130,11 @@ func (l *learner) advantages(groups []*group) {
 	}
 }
 
-// exactly sums the KL of some answers over the whole vocabulary.
-func (l *learner) exactly(ctx context.Context, res *learned) error {
-	n := min(l.s.ExactKL, len(res.episodes))
+// exactKL computes the KL of rollout and trainer over the full vocabulary, for some answers.
+func (l *learner) exactKL(ctx context.Context, res *learningResult) error {
+	n := min(l.rl.ExactKL, len(res.episodes))
 	for _, e := range res.episodes[:n] {
-		d, err := l.engine.Diverges(ctx, l.t.Rank, l.t.Model, e.Prompt, e.IDs, e.Temperature)
+		d, err := l.engine.Diverges(ctx, l.trainer.Rank, l.trainer.Model, e.Prompt, e.IDs, e.Temperature)
 		if err != nil {
 			return err
 		}
@@ -145,17 +145,17 @@ func (l *learner) exactly(ctx context.Context, res *learned) error {
 	return nil
 }
 
-// update takes the optimizer steps of one step: epochs times over the minibatches, which are whole groups in order.
-func (l *learner) update(ctx context.Context, res *learned) error {
+// update takes the optimizer steps of one step: rl.epochs times over rl.minibatches, which are complete groups in order.
+func (l *learner) update(ctx context.Context, res *learningResult) error {
 	var samples []trainer.Sample
 	for _, e := range res.episodes {
 		samples = append(samples, sampleOf(e, l.updates))
-		res.newTokens += len(e.IDs)
+		res.answerTokens += len(e.IDs)
 	}
-	each := len(samples) / l.s.Minibatches
+	each := len(samples) / l.rl.Minibatches
 	l.compare(samples, res)
-	for range l.s.Epochs {
-		for m := range l.s.Minibatches {
+	for range l.rl.Epochs {
+		for m := range l.rl.Minibatches {
 			from, to := m*each, (m+1)*each
 			if err := l.minibatch(ctx, samples[from:to], res.episodes[from:to], res); err != nil {
 				return err
@@ -167,15 +167,15 @@ func (l *learner) update(ctx context.Context, res *learned) error {
 
 // minibatch takes one optimizer step.
 func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episodes []*runlog.Episode,
-	res *learned) error {
+	res *learningResult) error {
 	if l.custom != nil {
 		if err := l.differentiate(ctx, samples, episodes); err != nil {
 			return err
 		}
 	}
 	var one update
-	l.t.Observe = func(b *trainer.Batch) {
-		if len(res.updates) == 0 && !l.s.Proximal {
+	l.trainer.Observe = func(b *trainer.Batch) {
+		if len(res.updates) == 0 && !l.rl.Proximal {
 			res.divergence.Add(b.Fresh())
 		}
 		rows := b.Rows
@@ -184,7 +184,7 @@ func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episo
 		}
 		one.drift.Add(rows)
 	}
-	one.StepResult = l.t.Step(l.updates+1, l.pack(samples))
+	one.StepResult = l.trainer.Step(l.updates+1, l.pack(samples))
 	if err := one.Finite(); err != nil {
 		return err
 	}
@@ -192,16 +192,16 @@ func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episo
 		one.Loss = l.customLoss
 	}
 	l.updates++
-	res.learnTokens += one.Tokens
+	res.trainRows += one.Tokens
 	res.updates = append(res.updates, one)
 	return nil
 }
 
-// compare fills in what the objective holds new log-probabilities against: the trainer's own before the first update,
-// and the reference's.
-func (l *learner) compare(samples []trainer.Sample, res *learned) {
-	if l.s.Proximal {
-		trainer.EachLogProb(l.t.Rank, l.t.Model, l.packRows, samples, func(i int, logprob []float32) {
+// compare computes the log-probabilities that the objective's ratios and KL are relative to: the trainer's own before the
+// first update (rl.proximal), and the reference's.
+func (l *learner) compare(samples []trainer.Sample, res *learningResult) {
+	if l.rl.Proximal {
+		trainer.EachLogProb(l.trainer.Rank, l.trainer.Model, l.packRows, samples, func(i int, logprob []float32) {
 			samples[i].Old = logprob
 		})
 		for _, pack := range l.pack(samples) {
@@ -211,13 +211,13 @@ func (l *learner) compare(samples []trainer.Sample, res *learned) {
 		}
 	}
 	if l.reference != nil {
-		trainer.EachLogProb(l.t.Rank, l.reference, l.packRows, samples, func(i int, logprob []float32) {
+		trainer.EachLogProb(l.trainer.Rank, l.reference, l.packRows, samples, func(i int, logprob []float32) {
 			samples[i].Reference = logprob
 		})
 	}
 }
 
-// pack lays a minibatch out.
+// pack lays a minibatch out in packs, with weights by rl.aggregate.
 func (l *learner) pack(batch []trainer.Sample) [][]trainer.Sample {
-	return trainer.Pack(batch, 1, l.settings.Aggregate, l.maxTokens, l.packRows)
+	return trainer.Pack(batch, 1, l.objective.Aggregate, l.maxTokens, l.packRows)
 }

@@ -2,7 +2,6 @@ package train
 
 import (
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"lockstep/configs"
@@ -21,7 +20,7 @@ import (
 // openLearner makes the stage of reinforcement learning on the job's model. The device that it may open is closed with
 // the job.
 func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
-	s := j.s.RL
+	s := j.shape.RL
 	settings, err := optim.Resolve(s.Objective, optim.Settings{
 		Advantage: s.Advantage, Aggregate: s.Aggregate, ClipBounds: s.ClipBounds, ClipLow: s.ClipLow,
 		ClipHigh: s.ClipHigh, DualClip: s.DualClip,
@@ -32,15 +31,16 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	if err != nil {
 		return fmt.Errorf("rl.%w", err)
 	}
-	l := &learner{s: s, settings: settings, out: j.out, packRows: j.s.Data.PackRows, maxTokens: j.s.Rollout.MaxTokens}
-	o, err := setup.TrainerOptions(j.s, j.s.Run.Steps*s.Minibatches*s.Epochs, j.t.Keep)
+	l := &learner{rl: s, objective: settings, folder: j.folder, packRows: j.shape.Data.PackRows,
+		maxTokens: j.shape.Rollout.MaxTokens}
+	o, err := setup.TrainerOptions(j.shape, j.shape.Run.Steps*s.Minibatches*s.Epochs, j.trainer.Keep)
 	if err != nil {
 		return err
 	}
 	if o.Objective, err = optim.New(s.Objective, settings); err != nil {
 		return fmt.Errorf("rl.%w", err)
 	}
-	l.t = trainer.New(r, m, o)
+	l.trainer = trainer.New(r, m, o)
 	if len(s.Loss) > 0 {
 		if l.custom, err = data.NewProgram(s.Loss, time.Duration(s.Timeout*float64(time.Second))); err != nil {
 			return fmt.Errorf("rl.loss: %w", err)
@@ -55,19 +55,19 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 			return err
 		}
 	}
-	j.rl = l
+	j.learner = l
 	return nil
 }
 
 func (j *job) newCollector() *collector {
-	s := j.s.RL
+	s := j.shape.RL
 	return &collector{
-		Exam: j.corpus.Asked, speak: j.speak, seed: uint64(j.s.Run.Seed), prompts: s.Prompts, size: s.Group,
-		staleness: s.Staleness, perStep: s.Minibatches * s.Epochs, dynamic: s.Dynamic,
-		mostAsked: mostRounds * s.Prompts * (1 + s.Staleness/(s.Minibatches*s.Epochs)),
+		Exam: j.corpus.Asked, decode: j.decode, seed: uint64(j.shape.Run.Seed), prompts: s.Prompts, groupSize: s.Group,
+		staleness: s.Staleness, updatesPerStep: s.Minibatches * s.Epochs, dynamic: s.Dynamic,
+		maxAsked: mostRounds * s.Prompts * (1 + s.Staleness/(s.Minibatches*s.Epochs)),
 		request: serve.Request{
-			MaxTokens: j.s.Rollout.MaxTokens, Temperature: float32(s.Temperature), TopP: 1,
-			Seed: uint64(j.s.Rollout.Seed), Stop: j.stops,
+			MaxTokens: j.shape.Rollout.MaxTokens, Temperature: float32(s.Temperature), TopP: 1,
+			Seed: uint64(j.shape.Rollout.Seed), Stop: j.stops,
 		},
 	}
 }
@@ -75,66 +75,65 @@ func (j *job) newCollector() *collector {
 // mostRounds bounds how often a step of dynamic sampling may ask for as many prompts as it needs.
 const mostRounds = 16
 
-// speak is the text of an answer, without what ended it.
-func (j *job) speak(ids []int32, finish serve.FinishReason) string {
+// decode is the text of an answer, without what ended it.
+func (j *job) decode(ids []int32, finish serve.FinishReason) string {
 	if finish == serve.FinishStop {
 		ids = ids[:len(ids)-1]
 	}
-	return j.lang.Decode(ids)
+	return j.language.Decode(ids)
 }
 
 // openRollout gives the learner its engine: the job's own, on the weights that are trained, or with numerics of its own
 // one on another device with a copy of them.
 func (j *job) openRollout(l *learner) (err error) {
-	n := j.s.Rollout.Numerics
+	n := j.shape.Rollout.Numerics
 	if n == (configs.Numerics{}) {
-		l.engine, l.rank, l.model = j.engine, l.t.Rank, l.t.Model
+		l.engine, l.rolloutRank, l.rolloutModel = j.engine, l.trainer.Rank, l.trainer.Model
 		return nil
 	}
-	dev, err := setup.OpenRolloutDevice(j.s)
+	dev, err := setup.OpenRolloutDevice(j.shape)
 	if err != nil {
 		return err
 	}
-	j.beside = dev
-	m, err := l.t.Model.Twin(dev, l.t.Model.DType)
+	j.rolloutDevice = dev
+	m, err := l.trainer.Model.Twin(dev, l.trainer.Model.DType)
 	if err != nil {
 		return err
 	}
-	r := l.t.Rank.Beside(dev)
+	r := l.trainer.Rank.Beside(dev)
 	plan.Reserve(r, j.plan.Rollout)
-	l.rank, l.model = r, m
+	l.rolloutRank, l.rolloutModel = r, m
 	if l.engine, err = serve.NewEngine(r, m, kernels.NewArena(dev), j.plan.EngineOptions()); err != nil {
 		return err
 	}
-	l.sync = func() error { return m.CopyWeights(l.t.Model, quant.Format(n.Weights)) }
+	l.syncRollout = func() error { return m.CopyWeights(l.trainer.Model, quant.Format(n.Weights)) }
 	return nil
 }
 
-// begin is called once in a process, before its first step of the stage. fresh: it is the first of all, on the weights
-// that the stage starts from.
-func (l *learner) begin(j *job, fresh bool) error {
-	start := filepath.Join(j.out, startDir)
-	if fresh {
-		for _, p := range l.t.Model.Trained() { // moments of another loss would steer the first updates
-			l.t.Rank.Dev.Zero(p.M)
-			l.t.Rank.Dev.Zero(p.V)
-		}
-		if err := saveCheckpoint(l.t.Model, j.lang, start, j.s.Model.Path, j.state); err != nil {
-			return err
-		}
+// clearMoments forgets the optimizer's moments of the warm start: those of another loss would steer the first updates.
+func (l *learner) clearMoments() {
+	for _, p := range l.trainer.Model.Trained() {
+		l.trainer.Rank.Dev.Zero(p.M)
+		l.trainer.Rank.Dev.Zero(p.V)
 	}
+}
+
+// copyWeights gives the reference the weights of the stage's first checkpoint, start, and the rollout those of the
+// trainer. It is called once in a process, before its first step of the stage. start "": the trainer has the weights
+// that the stage begins with.
+func (l *learner) copyWeights(start string) error {
 	if l.reference != nil {
-		if err := l.reference.CopyWeights(l.t.Model, quant.AsTrained); err != nil {
+		if err := l.reference.CopyWeights(l.trainer.Model, quant.AsTrained); err != nil {
 			return err
 		}
-		if !fresh {
+		if start != "" {
 			if err := restoreWeights(l.reference, start); err != nil {
 				return err
 			}
 		}
 	}
-	if l.sync != nil {
-		return l.sync()
+	if l.syncRollout != nil {
+		return l.syncRollout()
 	}
 	return nil
 }

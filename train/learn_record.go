@@ -10,7 +10,7 @@ import (
 )
 
 // record fills in what a step of reinforcement learning measured, and returns fields for the progress line.
-func (l *learner) record(rec *runlog.Record, res learned) []string {
+func (l *learner) record(rec *runlog.Record, res learningResult) []string {
 	l.recordAnswers(rec, res)
 	fields := []string{fmt.Sprintf("reward %.3f", float64(*rec.Reward))}
 	if d := &res.divergence; d.Tokens > 0 {
@@ -19,35 +19,35 @@ func (l *learner) record(rec *runlog.Record, res learned) []string {
 		rec.Compared, rec.Differ = d.Tokens, d.Differ
 		fields = append(fields, fmt.Sprintf("KL %.3g", d.K3()))
 	}
-	if l.s.ExactKL > 0 {
+	if l.rl.ExactKL > 0 {
 		rec.KLExact = runlog.Num(res.exact.KL)
 	}
 	fields = append(fields, l.recordUpdates(rec, res.updates)...)
-	if res.drawn > 0 { // with stale answers a step may find all that it needs
-		rec.RolloutSpeed = runlog.Num(float64(res.drawn) / math.Max(res.generate, 1e-9))
+	if res.sampled > 0 { // with stale answers a step may find all that it needs
+		rec.RolloutSpeed = runlog.Num(float64(res.sampled) / math.Max(res.rolloutSeconds, 1e-9))
 	}
-	rec.LearnSpeed, rec.Updates = runlog.Num(float64(res.learnTokens)/math.Max(res.learn, 1e-9)), l.updates
-	sampled := float64(res.drawn) / math.Max(res.generate, 1e-9)
+	rec.LearnSpeed, rec.Updates = runlog.Num(float64(res.trainRows)/math.Max(res.trainSeconds, 1e-9)), l.updates
+	sampled := float64(res.sampled) / math.Max(res.rolloutSeconds, 1e-9)
 	return append(fields, fmt.Sprintf("%.0f+%.0f tokens/s", sampled, float64(*rec.LearnSpeed)))
 }
 
 // recordAnswers sums the answers up.
-func (l *learner) recordAnswers(rec *runlog.Record, res learned) {
+func (l *learner) recordAnswers(rec *runlog.Record, res learningResult) {
 	all := float64(len(res.episodes))
 	reward, cut, flat, tokens, stale := 0.0, 0.0, 0.0, 0, 0
 	for i, e := range res.episodes {
 		reward += e.Reward / all
 		tokens += len(e.IDs)
 		for _, v := range e.Versions {
-			stale += l.asOf - v
+			stale += l.updatesBefore - v
 		}
 		if e.Finish == serve.FinishLength {
 			cut++
 		}
-		if i%l.size == 0 && slices.IndexFunc(res.episodes[i:i+l.size], func(o *runlog.Episode) bool {
+		if i%l.groupSize == 0 && slices.IndexFunc(res.episodes[i:i+l.groupSize], func(o *runlog.Episode) bool {
 			return o.Reward != e.Reward
 		}) < 0 {
-			flat += float64(l.size)
+			flat += float64(l.groupSize)
 		}
 	}
 	rec.Reward, rec.RewardSpread, rec.Length, rec.Truncated = runlog.Num(reward), runlog.Num(1-flat/all),

@@ -110,9 +110,9 @@ func TestRecordAnswers(t *testing.T) {
 	answer := func(reward float64, finish serve.FinishReason, versions ...int) *runlog.Episode {
 		return &runlog.Episode{Reward: reward, Finish: finish, Versions: versions, IDs: make([]int32, len(versions))}
 	}
-	l := &learner{collector: &collector{size: 2, staleness: 4}, asOf: 7}
+	l := &learner{collector: &collector{groupSize: 2, staleness: 4}, updatesBefore: 7}
 	var rec runlog.Record
-	l.recordAnswers(&rec, learned{discarded: 2, episodes: []*runlog.Episode{
+	l.recordAnswers(&rec, learningResult{discarded: 2, episodes: []*runlog.Episode{
 		answer(0.5, serve.FinishStop, 7, 7), answer(0.5, serve.FinishStop, 5, 6, 7, 7), // rewards are equal
 		answer(0, serve.FinishLength, 4, 4, 4, 7), answer(1, serve.FinishStop, 7, 7),
 	}})
@@ -121,7 +121,7 @@ func TestRecordAnswers(t *testing.T) {
 		"discarded": (2.0 + 2) / (4 + 2), "stale": (2.0 + 1 + 3*3) / 12,
 	})
 	l.staleness, rec = 0, runlog.Record{}
-	l.recordAnswers(&rec, learned{episodes: []*runlog.Episode{answer(1, serve.FinishStop, 7),
+	l.recordAnswers(&rec, learningResult{episodes: []*runlog.Episode{answer(1, serve.FinishStop, 7),
 		answer(0, serve.FinishStop, 7)}})
 	if rec.Stale != nil {
 		t.Errorf("without stale answers stale is %g", float64(*rec.Stale))

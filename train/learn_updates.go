@@ -42,7 +42,7 @@ func (l *learner) recordUpdates(rec *runlog.Record, updates []update) []string {
 	if l.reference != nil {
 		rec.ReferenceKL = runlog.Num(meanOf(updates, func(u *update) float64 { return u.share(u.KL) }))
 	}
-	if l.s.Proximal {
+	if l.rl.Proximal {
 		rec.Corrected = runlog.Num(meanOf(updates, func(u *update) float64 { return u.share(float64(u.Corrected)) }))
 	}
 	fields := []string{"clipped " + clipped.text("%.2f", 100) + "%"}

@@ -147,7 +147,7 @@ func TestRecordUpdates(t *testing.T) {
 		"ratio": (math.E + 1) / 2, "ratio_min": 1, "ratio_max": math.E,
 	})
 
-	l.reference, l.s.Proximal = &model.Model{}, true
+	l.reference, l.rl.Proximal = &model.Model{}, true
 	rec = runlog.Record{}
 	l.recordUpdates(&rec, updates)
 	if rec.ReferenceKL == nil || *rec.ReferenceKL != 4 || rec.Corrected == nil || *rec.Corrected != 0.25 {

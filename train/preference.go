@@ -13,16 +13,16 @@ import (
 	"lockstep/train/trainer"
 )
 
-// preference is direct preference optimisation: pairs of answers, and what the weights that the run starts from think
-// of them. There is no second model: those log-probabilities are computed once, before the first step, and kept in the
-// run's folder.
+// preference is direct preference optimisation (DPO): pairs of answers, with their log-probabilities under the weights
+// that the run starts from. There is no second model: those log-probabilities are computed once, before the first step,
+// and kept in the run's folder.
 type preference struct {
-	t        *trainer.Trainer
-	packRows int
-	train    []trainer.Sample // 2k the chosen and 2k+1 the rejected answer of pair k
-	held     []trainer.Sample // of the held-out pairs that an evaluation takes
-	made     provenance
-	computed bool // the reference is not in the run's folder yet
+	trainer    *trainer.Trainer
+	packRows   int
+	train      []trainer.Sample // 2k the chosen and 2k+1 the rejected answer of pair k
+	heldOut    []trainer.Sample // of the held-out pairs that an evaluation takes
+	provenance provenance
+	computed   bool // the reference is not in the run's folder yet
 }
 
 // preferenceObjective is the loss over pairs that a shape asks for.
@@ -38,18 +38,20 @@ func preferenceObjective(s *configs.Shape) (optim.Objective, error) {
 // openPreference prepares the corpus's pairs for a trainer that has [preferenceObjective]. The model has the weights
 // that the run starts from.
 func openPreference(s *configs.Shape, t *trainer.Trainer, c *setup.Corpus) (p *preference, err error) {
-	p = &preference{t: t, packRows: s.Data.PackRows, train: pairSamples(c.Pairs, c.Pairs.Len())}
-	p.made.definition, p.made.train = t.Rank.Dev.Definition().Digest(), fmt.Sprintf("%016x", c.Pairs.Digest())
+	p = &preference{trainer: t, packRows: s.Data.PackRows, train: pairSamples(c.Pairs, c.Pairs.Len())}
+	p.provenance.definition, p.provenance.train = t.Rank.Dev.Definition().Digest(),
+		fmt.Sprintf("%016x", c.Pairs.Digest())
 	if c.HeldPairs != nil {
 		n := min(s.Data.EvalSamples, c.HeldPairs.Len())
-		p.held, p.made.held = pairSamples(c.HeldPairs, n), fmt.Sprintf("%d of %016x", n, c.HeldPairs.Digest())
+		p.heldOut, p.provenance.heldOut = pairSamples(c.HeldPairs, n), fmt.Sprintf("%d of %016x", n,
+			c.HeldPairs.Digest())
 	}
-	p.made.weights, err = weightsDigest(t.Model)
+	p.provenance.weights, err = weightsDigest(t.Model)
 	return p, err
 }
 
-// refer finds the reference in the file of a run that is resumed, or computes it.
-func (p *preference) refer(ctx context.Context, path string, resume bool, note func(string, ...any)) error {
+// openReference reads the reference of a run that is resumed from its file, or computes it.
+func (p *preference) openReference(ctx context.Context, path string, resume bool, note func(string, ...any)) error {
 	if resume {
 		if found, err := p.read(path); found || err != nil {
 			return err
@@ -67,8 +69,8 @@ func pairSamples(p *data.Preferences, n int) (list []trainer.Sample) {
 	return list
 }
 
-// lay makes packs of pairs, each row with its weight: the mean over all pairs of the packs.
-func lay(pairs []trainer.Sample, packs []data.Pack) (out [][]trainer.Sample) {
+// packPairs makes packs of pairs, each row with its weight: the mean over all pairs of the packs.
+func packPairs(pairs []trainer.Sample, packs []data.Pack) (out [][]trainer.Sample) {
 	var lengths []int
 	for _, p := range packs {
 		for _, k := range p.Samples {
@@ -89,31 +91,32 @@ func lay(pairs []trainer.Sample, packs []data.Pack) (out [][]trainer.Sample) {
 
 // evaluate measures held-out pairs, without gradients.
 func (p *preference) evaluate(ctx context.Context) (sums optim.Measures, err error) {
-	for _, pack := range trainer.Pack(p.held, 2, "pair", 0, p.packRows) {
+	for _, pack := range trainer.Pack(p.heldOut, 2, "pair", 0, p.packRows) {
 		if err := ctx.Err(); err != nil {
 			return sums, err
 		}
-		p.t.Objective.Measure(&sums, trainer.LogProbs(p.t.Rank, p.t.Model, [][]trainer.Sample{pack}).Rows)
+		p.trainer.Objective.Measure(&sums, trainer.LogProbs(p.trainer.Rank, p.trainer.Model,
+			[][]trainer.Sample{pack}).Rows)
 	}
 	return sums, nil
 }
 
-// referencePart is how many answers are scored between two looks at the clock.
+// referencePart is how many answers are scored before progress is printed and an interrupt is noticed.
 const referencePart = 64
 
 // score fills in the reference: the log-probabilities under the model as it is.
 func (p *preference) score(ctx context.Context, note func(string, ...any)) error {
-	all := len(p.train) + len(p.held)
+	all := len(p.train) + len(p.heldOut)
 	note("reference: %d pairs under the weights at the start", all/2)
 	shown, done := time.Now(), 0
-	for _, list := range [][]trainer.Sample{p.train, p.held} {
+	for _, list := range [][]trainer.Sample{p.train, p.heldOut} {
 		for from := 0; from < len(list); from += referencePart {
 			if ctx.Err() != nil {
 				return fmt.Errorf("interrupted at pair %d of %d of the reference, before the first step: nothing "+
 					"was saved", done/2, all/2)
 			}
 			part := list[from:min(from+referencePart, len(list))]
-			trainer.EachLogProb(p.t.Rank, p.t.Model, p.packRows, part, func(i int, logprob []float32) {
+			trainer.EachLogProb(p.trainer.Rank, p.trainer.Model, p.packRows, part, func(i int, logprob []float32) {
 				part[i].Reference = logprob
 			})
 			if done += len(part); time.Since(shown) > plainEvery {

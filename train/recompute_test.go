@@ -119,14 +119,14 @@ func runOn(t *testing.T, s *configs.Shape, out string, left, more int) (f finish
 		stop()
 	}
 	onLimited(t, left, func(d *limited, r *parallel.Rank) error {
-		j := &job{ctx: ctx, s: s, o: Options{Out: out, Resume: runlog.HasRun(out), Log: log}, out: out}
-		err := errors.Join(j.whole(r), j.close())
+		j := &job{ctx: ctx, shape: s, options: Options{Out: out, Resume: runlog.HasRun(out), Log: log}, folder: out}
+		err := errors.Join(j.execute(r), j.close())
 		if more > 0 && errors.Is(err, ErrInterrupted) {
 			err = nil
 		}
-		f.plan, f.learns, f.takes, f.bytes = j.plan, j.t, j.takes, d.Counts().Bytes
-		if j.rl != nil {
-			f.learns = j.rl.t
+		f.plan, f.learns, f.takes, f.bytes = j.plan, j.trainer, j.memory, d.Counts().Bytes
+		if j.learner != nil {
+			f.learns = j.learner.trainer
 		}
 		return err
 	})

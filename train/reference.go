@@ -22,7 +22,7 @@ import (
 const referenceFile = "reference.safetensors"
 
 // provenance is what a reference was made from, as digests.
-type provenance struct{ definition, weights, train, held string }
+type provenance struct{ definition, weights, train, heldOut string }
 
 // weightsDigest is the SHA-256 of a model's tensors, adapters left out: when a run starts they add nothing.
 func weightsDigest(m *model.Model) (string, error) {
@@ -42,15 +42,15 @@ func (p provenance) facts() []struct{ key, value, mend string } {
 		{"definition", p.definition, "was computed by another definition: take the run's device or settings"},
 		{"weights", p.weights, "was computed from other weights: give the run the model that it started from"},
 		{"train", p.train, "belongs to other pairs: restore data.preferences"},
-		{"held_out", p.held, "belongs to other held-out pairs: restore data.eval_path"},
+		{"held_out", p.heldOut, "belongs to other held-out pairs: restore data.eval_path"},
 	}
 }
 
 // write saves the reference of samples.
 func (p *preference) write(path string) error {
-	train, held := referenceBytes(p.train), referenceBytes(p.held)
+	train, held := referenceBytes(p.train), referenceBytes(p.heldOut)
 	meta := map[string]string{"sha256": referenceSum(train, held)}
-	for _, f := range p.made.facts() {
+	for _, f := range p.provenance.facts() {
 		meta[f.key] = f.value
 	}
 	tensor := func(name string, raw []byte) data.OutTensor {
@@ -78,7 +78,7 @@ func (p *preference) read(path string) (found bool, err error) {
 	if !okTrain || !okHeld || meta["sha256"] == "" {
 		return false, fmt.Errorf("%s: not a reference of pairs: remove it and --resume computes it", path)
 	}
-	for _, fact := range p.made.facts() {
+	for _, fact := range p.provenance.facts() {
 		if meta[fact.key] != fact.value {
 			return false, fmt.Errorf("%s: %s, or start anew in another --out", path, fact.mend)
 		}
@@ -87,7 +87,7 @@ func (p *preference) read(path string) (found bool, err error) {
 		return false, fmt.Errorf("%s: has another checksum than when it was written: remove it and --resume "+
 			"computes it again", path)
 	}
-	if !takeReference(p.train, train) || !takeReference(p.held, held) {
+	if !setReference(p.train, train) || !setReference(p.heldOut, held) {
 		return false, fmt.Errorf("%s: has other rows than the pairs: remove it and --resume computes it again", path)
 	}
 	return true, nil
@@ -110,8 +110,8 @@ func referenceBytes(list []trainer.Sample) (raw []byte) {
 	return raw
 }
 
-// takeReference gives each sample its rows of a tensor, which must have just those.
-func takeReference(list []trainer.Sample, t data.TensorInfo) bool {
+// setReference gives each sample its rows of a tensor, which must have just those.
+func setReference(list []trainer.Sample, t data.TensorInfo) bool {
 	rows := 0
 	for _, l := range list {
 		rows += len(l.IDs)

@@ -68,16 +68,16 @@ func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Repla
 		return nil, err
 	}
 	defer dev.Close()
-	p := &replay{j: &job{ctx: ctx, s: s, o: Options{Log: log}, out: dir}, record: record,
-		res: &Replayed{Digest: dev.Definition().Digest()}}
+	p := &replay{job: &job{ctx: ctx, shape: s, options: Options{Log: log}, folder: dir}, record: record,
+		result: &Replayed{Digest: dev.Definition().Digest()}}
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		err := p.run(r)
-		if p.j.beside != nil {
-			err = errors.Join(err, p.j.beside.Close())
+		if p.job.rolloutDevice != nil {
+			err = errors.Join(err, p.job.rolloutDevice.Close())
 		}
 		return err
 	})
-	return p.res, err
+	return p.result, err
 }
 
 // runRecord is the answers of a run by the step that learned from them and by the versions that chose their tokens.
@@ -108,17 +108,17 @@ func readRecord(dir string) (*runRecord, error) {
 }
 
 type replay struct {
-	j      *job
+	job    *job
 	record *runRecord
-	res    *Replayed
+	result *Replayed
 }
 
 func (p *replay) run(r *parallel.Rank) error {
-	j := p.j
+	j := p.job
 	if err := j.prepare(r); err != nil {
 		return err
 	}
-	start := filepath.Join(j.out, startDir)
+	start := j.start()
 	st, err := readState(start)
 	switch {
 	case err != nil:
@@ -127,76 +127,76 @@ func (p *replay) run(r *parallel.Rank) error {
 		return fmt.Errorf("%s: made by definition %.12s, this replay computes by %.12s: take the run's device "+
 			"or settings", start, st.Digest, j.state.Digest)
 	}
-	if err := restore(j.t.Model, start); err != nil {
+	if err := restore(j.trainer.Model, start); err != nil {
 		return err
 	}
-	if err := j.rl.begin(j, false); err != nil {
+	if err := j.learner.copyWeights(start); err != nil {
 		return err
 	}
-	j.progress = NewProgress(j.o.Log, p.record.last, j.warm)
+	j.progress = NewProgress(j.options.Log, p.record.last, j.warmSteps)
 	defer j.progress.Close()
-	for step := j.warm + 1; step <= p.record.last; step++ {
+	for step := j.warmSteps + 1; step <= p.record.last; step++ {
 		if err := j.ctx.Err(); err != nil {
 			return err
 		}
 		if err := p.step(step); err != nil {
 			return err
 		}
-		j.progress.Step(step, fmt.Sprintf("%d log-probs, %d differ", p.res.Tokens, p.res.Differ))
+		j.progress.Step(step, fmt.Sprintf("%d log-probs, %d differ", p.result.Tokens, p.result.Differ))
 	}
 	return nil
 }
 
 // step scores the tokens that the present weights chose, and trains the step.
 func (p *replay) step(step int) error {
-	l := p.j.rl
+	l := p.job.learner
 	if list := p.record.byVersion[l.updates]; len(list) > 0 {
-		p.res.Versions++
+		p.result.Versions++
 		p.score(list, l.updates)
 	}
 	episodes := p.record.bySteps[step]
-	if len(episodes) != l.prompts*l.size {
+	if len(episodes) != l.prompts*l.groupSize {
 		return fmt.Errorf("%s: step %d has %d answers, the shape asks for %d",
-			filepath.Join(p.j.out, runlog.EpisodesFile),
-			step, len(episodes), l.prompts*l.size)
+			filepath.Join(p.job.folder, runlog.EpisodesFile),
+			step, len(episodes), l.prompts*l.groupSize)
 	}
-	res := learned{episodes: episodes}
-	if err := l.update(p.j.ctx, &res); err != nil {
+	res := learningResult{episodes: episodes}
+	if err := l.update(p.job.ctx, &res); err != nil {
 		return err
 	}
-	if l.sync != nil {
-		if err := l.sync(); err != nil {
+	if l.syncRollout != nil {
+		if err := l.syncRollout(); err != nil {
 			return err
 		}
 	}
-	p.res.Steps++
+	p.result.Steps++
 	return p.checkpoint(step)
 }
 
 // score holds what was recorded under a version against the training forward of the rollout's model.
 func (p *replay) score(list []*runlog.Episode, version int) {
-	l := p.j.rl
+	l := p.job.learner
 	samples := make([]trainer.Sample, len(list))
 	for i, e := range list {
 		samples[i] = sampleOf(e, version)
 	}
-	trainer.EachLogProb(l.rank, l.model, l.packRows, samples, func(i int, logprob []float32) {
+	trainer.EachLogProb(l.rolloutRank, l.rolloutModel, l.packRows, samples, func(i int, logprob []float32) {
 		samples[i].Old = logprob
 	})
 	for i, e := range list {
 		if e.Versions[0] == version {
-			p.res.Answers++
+			p.result.Answers++
 		}
 		for k, v := range e.Versions {
 			if v != version {
 				continue
 			}
-			p.res.Tokens++
+			p.result.Tokens++
 			got := samples[i].Old[len(e.Prompt)-1+k]
 			if math.Float32bits(got) != math.Float32bits(float32(e.LogProbs[k])) {
-				p.res.Differ++
-				if p.res.First == "" {
-					p.res.First = fmt.Sprintf("step %d, prompt %d, sample %d, token %d of version %d: recorded %g, "+
+				p.result.Differ++
+				if p.result.First == "" {
+					p.result.First = fmt.Sprintf("step %d, prompt %d, sample %d, token %d of version %d: recorded %g, "+
 						"scored %g", e.Step, e.Asked, e.Sample, k, version, float32(e.LogProbs[k]), got)
 				}
 			}
@@ -206,7 +206,7 @@ func (p *replay) score(list []*runlog.Episode, version int) {
 
 // checkpoint compares the weights with those that the run saved at a step, if it still has them.
 func (p *replay) checkpoint(step int) error {
-	dir := filepath.Join(p.j.out, checkpointsDir, checkpointName(step))
+	dir := filepath.Join(p.job.folder, checkpointsDir, checkpointName(step))
 	st, err := readState(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -220,7 +220,7 @@ func (p *replay) checkpoint(step int) error {
 	}
 	defer os.RemoveAll(tmp)
 	again := filepath.Join(tmp, checkpointName(step))
-	if err := saveCheckpoint(p.j.t.Model, nil, again, p.j.s.Model.Path, state{}); err != nil {
+	if err := saveCheckpoint(p.job.trainer.Model, nil, again, p.job.shape.Model.Path, state{}); err != nil {
 		return err
 	}
 	files, err := sums(again)
@@ -232,6 +232,6 @@ func (p *replay) checkpoint(step int) error {
 			return fmt.Errorf("%s: %s differs from what the recorded answers lead to", dir, name)
 		}
 	}
-	p.res.Checkpoints++
+	p.result.Checkpoints++
 	return nil
 }

@@ -44,45 +44,45 @@ func Run(ctx context.Context, s *configs.Shape, o Options) error {
 	}
 	defer dev.Close()
 	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		j := &job{ctx: ctx, s: s, o: o, out: out}
-		return errors.Join(j.whole(r), j.close())
+		j := &job{ctx: ctx, shape: s, options: o, folder: out}
+		return errors.Join(j.execute(r), j.close())
 	})
 }
 
 // job is one run in progress.
 type job struct {
-	ctx      context.Context
-	s        *configs.Shape
-	o        Options
-	out      string
-	lock     *os.File // of the folder, which nobody else may train into; nil: a new run that has not begun
-	t        *trainer.Trainer
-	lang     *data.Language
-	stops    []int32 // end what the model says; see [serve.Stops]
-	corpus   *setup.Corpus
-	plan     *plan.Plan
-	takes    plan.Memory // by the plan
-	stream   *data.Stream
-	warm     int         // supervised steps before those of reinforcement learning
-	steps    int         // all of them
-	rl       *learner    // nil: the run is supervised
-	pref     *preference // nil: the run has no pairs
-	state    state       // of the last finished step
-	engine   *serve.Engine
-	beside   kernels.Device // of rollouts with numerics of their own; nil: none
-	metrics  *runlog.Metrics
-	progress *Progress
-	gauge    kernels.Gauge       // nil: the device has none
-	samples  []runlog.Generation // of the last evaluation
+	ctx           context.Context
+	shape         *configs.Shape
+	options       Options
+	folder        string
+	lock          *os.File // of the folder, which no other process may train into; nil: a new run that has not begun
+	trainer       *trainer.Trainer
+	language      *data.Language
+	stops         []int32 // end what the model says; see [serve.Stops]
+	corpus        *setup.Corpus
+	plan          *plan.Plan
+	memory        plan.Memory // by the plan
+	stream        *data.Stream
+	warmSteps     int         // supervised steps before those of reinforcement learning
+	steps         int         // all of them
+	learner       *learner    // nil: the run is supervised
+	preference    *preference // nil: the run has no pairs
+	state         state       // of the last finished step
+	engine        *serve.Engine
+	rolloutDevice kernels.Device // of rollouts with numerics of their own; nil: none
+	metrics       *runlog.Metrics
+	progress      *Progress
+	gauge         kernels.Gauge       // nil: the device has none
+	generations   []runlog.Generation // of the last evaluation
 }
 
-// whole is the run from its beginning, or from its newest checkpoint, to its end.
-func (j *job) whole(r *parallel.Rank) (err error) {
-	if j.o.Resume {
-		if j.lock, err = occupy(j.out); err != nil {
+// execute takes the run from its beginning, or from its newest checkpoint, to its end.
+func (j *job) execute(r *parallel.Rank) (err error) {
+	if j.options.Resume {
+		if j.lock, err = lockFolder(j.folder); err != nil {
 			return err
 		}
-		if err := sweep(j.out); err != nil {
+		if err := removeUnfinished(j.folder); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (j *job) whole(r *parallel.Rank) (err error) {
 		return err
 	}
 	if j.lock == nil {
-		if err := j.found(); err != nil {
+		if err := j.createFolder(); err != nil {
 			return err
 		}
 	}
@@ -98,8 +98,8 @@ func (j *job) whole(r *parallel.Rank) (err error) {
 }
 
 func (j *job) close() (err error) {
-	if j.beside != nil {
-		err = j.beside.Close()
+	if j.rolloutDevice != nil {
+		err = j.rolloutDevice.Close()
 	}
 	if j.lock != nil {
 		err = errors.Join(err, j.lock.Close())
@@ -109,26 +109,26 @@ func (j *job) close() (err error) {
 
 // prepare opens everything before anything is written.
 func (j *job) prepare(r *parallel.Rank) error {
-	p, err := plan.New(r.Dev, j.s)
+	p, err := plan.New(r.Dev, j.shape)
 	if err != nil {
 		return err
 	}
-	if j.corpus, err = setup.OpenCorpus(j.s, p.Model, p.Language); err != nil {
+	if j.corpus, err = setup.OpenCorpus(j.shape, p.Model, p.Language); err != nil {
 		return err
 	}
-	j.lang, j.stops = p.Language, serve.Stops(p.Model, p.Language)
-	if err := p.OpenEngines(r.Dev, j.corpus.Longest(j.s.Rollout.MaxTokens)); err != nil {
+	j.language, j.stops = p.Language, serve.Stops(p.Model, p.Language)
+	if err := p.OpenEngines(r.Dev, j.corpus.Longest(j.shape.Rollout.MaxTokens)); err != nil {
 		return err
 	}
 	var line string
-	if j.takes, line, err = plan.Admit(r.Dev, p); err != nil {
+	if j.memory, line, err = plan.Admit(r.Dev, p); err != nil {
 		return err
 	}
-	if !j.o.Resume {
+	if !j.options.Resume {
 		j.note("%s\n%s", line, p.Chosen())
 	}
 	j.plan = p
-	m, err := setup.LoadModel(r.Dev, j.s, p.Model.Config)
+	m, err := setup.LoadModel(r.Dev, j.shape, p.Model.Config)
 	if err != nil {
 		return err
 	}
@@ -138,30 +138,31 @@ func (j *job) prepare(r *parallel.Rank) error {
 		return err
 	}
 	if j.corpus.Pairs != nil {
-		if j.pref, err = openPreference(j.s, j.t, j.corpus); err != nil {
+		if j.preference, err = openPreference(j.shape, j.trainer, j.corpus); err != nil {
 			return err
 		}
 	}
-	if setup.Generates(j.s) {
+	if setup.Generates(j.shape) {
 		if j.engine, err = serve.NewEngine(r, m, kernels.NewArena(r.Dev), p.EngineOptions()); err != nil {
 			return err
 		}
 	}
 	j.state.Digest = r.Dev.Definition().Digest()
 	j.state.Parameters, _ = m.Parameters()
-	j.state.Origin = origin{Settings: deciding(j.s), Schedule: j.t.Schedule}
-	if j.s.RL.Objective != "" {
+	j.state.Origin = origin{Settings: deciding(j.shape), Schedule: j.trainer.Schedule}
+	if j.shape.RL.Objective != "" {
 		if err := j.openLearner(r, m); err != nil {
 			return err
 		}
-		j.state.Origin.Schedule = j.rl.t.Schedule
+		j.state.Origin.Schedule = j.learner.trainer.Schedule
 	}
-	if j.pref != nil { // before a checkpoint replaces the weights
-		if err := j.pref.refer(j.ctx, filepath.Join(j.out, referenceFile), j.o.Resume, j.note); err != nil {
+	if j.preference != nil { // before a checkpoint replaces the weights
+		if err := j.preference.openReference(j.ctx, filepath.Join(j.folder, referenceFile), j.options.Resume,
+			j.note); err != nil {
 			return err
 		}
 	}
-	if !j.o.Resume {
+	if !j.options.Resume {
 		return nil
 	}
 	if err := j.resume(); err != nil {
@@ -174,39 +175,39 @@ func (j *job) prepare(r *parallel.Rank) error {
 // openTrainer makes the trainer of the run's first stage.
 func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (err error) {
 	if samples := j.corpus.Samples(); samples != nil {
-		j.stream = data.NewStream(samples, uint64(j.s.Run.Seed), j.s.Data.PackRows, j.s.Run.Epochs)
+		j.stream = data.NewStream(samples, uint64(j.shape.Run.Seed), j.shape.Data.PackRows, j.shape.Run.Epochs)
 	}
-	if j.steps = j.s.Run.Steps; j.steps == 0 {
-		j.steps = j.stream.Steps(j.s.Run.Packs)
-		if warmup := j.s.Optim.WarmupSteps; warmup > j.steps {
+	if j.steps = j.shape.Run.Steps; j.steps == 0 {
+		j.steps = j.stream.Steps(j.shape.Run.Packs)
+		if warmup := j.shape.Optim.WarmupSteps; warmup > j.steps {
 			return fmt.Errorf("optim.warmup_steps: %d is more than the %d steps of run.epochs = %d: lower it, or "+
 				"give a share "+
-				"of the steps as optim.warmup_ratio", warmup, j.steps, j.s.Run.Epochs)
+				"of the steps as optim.warmup_ratio", warmup, j.steps, j.shape.Run.Epochs)
 		}
 	}
-	o, err := setup.TrainerOptions(j.s, j.steps, j.plan.Keep)
+	o, err := setup.TrainerOptions(j.shape, j.steps, j.plan.Keep)
 	if err != nil {
 		return err
 	}
 	if j.corpus.Pairs != nil {
-		if o.Objective, err = preferenceObjective(j.s); err != nil {
+		if o.Objective, err = preferenceObjective(j.shape); err != nil {
 			return err
 		}
 	}
-	if j.s.RL.Objective != "" {
-		w := j.s.WarmStart
-		j.warm = w.Steps
-		j.steps += j.warm
+	if j.shape.RL.Objective != "" {
+		w := j.shape.WarmStart
+		j.warmSteps = w.Steps
+		j.steps += j.warmSteps
 		o.Schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Steps: max(w.Steps, 1)}
 		o.Schedule.Warmup = optim.WarmupSteps(w.WarmupSteps, w.WarmupRatio, w.Steps)
 	}
-	j.t = trainer.New(r, m, o)
+	j.trainer = trainer.New(r, m, o)
 	return nil
 }
 
 // resume loads the newest checkpoint.
 func (j *job) resume() error {
-	st, err := loadCheckpoint(j.t.Model, j.out, j.unlike, j.note)
+	st, err := loadCheckpoint(j.trainer.Model, j.folder, j.incompatible, j.note)
 	if err != nil || st == nil {
 		return err
 	}
@@ -220,32 +221,32 @@ func (j *job) resume() error {
 	if st.RL == nil {
 		return nil
 	}
-	if err := j.rl.resume(st.RL); err != nil {
+	if err := j.learner.resume(st.RL); err != nil {
 		return err
 	}
-	return j.rl.begin(j, false)
+	return j.learner.copyWeights(j.start())
 }
 
-// unlike says why the run cannot go on from a checkpoint with the bits of one that went on from its start; "": it can.
-func (j *job) unlike(st *state) string {
+// incompatible says why the run cannot be resumed from a checkpoint to the bits of an uninterrupted run; "": it can.
+func (j *job) incompatible(st *state) string {
 	if st.Digest != j.state.Digest {
 		return fmt.Sprintf("made by definition %.12s, this run computes by %.12s: their bits differ", st.Digest,
 			j.state.Digest)
 	}
 	updates := st.Step
-	if j.rl != nil {
+	if j.learner != nil {
 		updates = 0 // the warm start has a schedule of its own
 		if st.RL != nil {
 			updates = st.RL.Updates
 		}
 	}
-	if text := st.Origin.differs(j.s, j.state.Origin.Schedule, updates); text != "" {
+	if text := st.Origin.differs(j.shape, j.state.Origin.Schedule, updates); text != "" {
 		return text
 	}
 	if st.Step > j.steps {
 		return fmt.Sprintf("%d steps are taken, run.steps or run.epochs ask for %d: give more, or start anew in "+
 			"another --out",
-			st.Step-j.warm, j.steps-j.warm)
+			st.Step-j.warmSteps, j.steps-j.warmSteps)
 	}
 	return ""
 }
@@ -255,37 +256,38 @@ func (j *job) note(format string, args ...any) {
 		j.progress.Note(format, args...)
 		return
 	}
-	fmt.Fprintf(j.o.Log, format+"\n", args...)
+	fmt.Fprintf(j.options.Log, format+"\n", args...)
 }
 
-// found makes the folder of a new run, unless another process was faster.
-func (j *job) found() (err error) {
-	if err := os.MkdirAll(j.out, 0o755); err != nil {
+// createFolder makes the folder of a new run, unless another process was faster.
+func (j *job) createFolder() (err error) {
+	if err := os.MkdirAll(j.folder, 0o755); err != nil {
 		return err
 	}
-	if j.lock, err = occupy(j.out); err == nil && runlog.HasRun(j.out) {
-		err = fmt.Errorf("%s holds a run that began meanwhile: --resume continues it, another --out starts anew", j.out)
+	if j.lock, err = lockFolder(j.folder); err == nil && runlog.HasRun(j.folder) {
+		err = fmt.Errorf("%s holds a run that began meanwhile: --resume continues it, another --out starts anew",
+			j.folder)
 	}
 	return err
 }
 
 func (j *job) run() (err error) {
-	if err := os.MkdirAll(filepath.Join(j.out, checkpointsDir), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(j.folder, checkpointsDir), 0o755); err != nil {
 		return err
 	}
-	if err := runlog.WriteFile(filepath.Join(j.out, runlog.ShapeFile), j.s.TOML()); err != nil {
+	if err := runlog.WriteFile(filepath.Join(j.folder, runlog.ShapeFile), j.shape.TOML()); err != nil {
 		return err
 	}
-	if j.pref != nil && j.pref.computed {
-		if err := j.pref.write(filepath.Join(j.out, referenceFile)); err != nil {
+	if j.preference != nil && j.preference.computed {
+		if err := j.preference.write(filepath.Join(j.folder, referenceFile)); err != nil {
 			return err
 		}
 	}
-	total, active := j.t.Model.Parameters()
-	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.out, j.t.Model.Family,
+	total, active := j.trainer.Model.Parameters()
+	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.folder, j.trainer.Model.Family,
 		report.Compact(float64(total)),
-		report.Compact(float64(active)), j.t.Rank.Dev.Name(), j.state.Digest)
-	if opened := j.t.Model.Opened(); opened != "" {
+		report.Compact(float64(active)), j.trainer.Rank.Dev.Name(), j.state.Digest)
+	if opened := j.trainer.Model.Opened(); opened != "" {
 		j.note("%s", opened)
 	}
 	j.showSample()
@@ -293,14 +295,14 @@ func (j *job) run() (err error) {
 		j.note("%s", field)
 	}
 	j.openGauge()
-	if j.metrics, err = runlog.OpenMetrics(j.out, j.state.Step); err != nil {
+	if j.metrics, err = runlog.OpenMetrics(j.folder, j.state.Step); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, j.metrics.Close()) }()
-	if err := runlog.CutEpisodes(j.out, j.state.Step); err != nil {
+	if err := runlog.CutEpisodes(j.folder, j.state.Step); err != nil {
 		return err
 	}
-	j.progress = NewProgress(j.o.Log, j.steps, j.state.Step)
+	j.progress = NewProgress(j.options.Log, j.steps, j.state.Step)
 	defer j.progress.Close()
 	for j.state.Step < j.steps {
 		if err := j.step(); err != nil {
@@ -318,13 +320,13 @@ func (j *job) run() (err error) {
 
 func (j *job) save() error {
 	j.state.RL = nil
-	if j.rl != nil && j.state.Step > j.warm {
-		j.state.RL = j.rl.state()
+	if j.learner != nil && j.state.Step > j.warmSteps {
+		j.state.RL = j.learner.state()
 	}
-	parent := filepath.Join(j.out, checkpointsDir)
-	if err := saveCheckpoint(j.t.Model, j.lang, filepath.Join(parent, checkpointName(j.state.Step)),
-		j.s.Model.Path, j.state); err != nil {
+	parent := filepath.Join(j.folder, checkpointsDir)
+	if err := saveCheckpoint(j.trainer.Model, j.language, filepath.Join(parent, checkpointName(j.state.Step)),
+		j.shape.Model.Path, j.state); err != nil {
 		return fmt.Errorf("%w: the checkpoint of step %d was left out; mend that, then --resume", err, j.state.Step)
 	}
-	return prune(parent, j.s.Run.Keep)
+	return prune(parent, j.shape.Run.Keep)
 }

@@ -19,7 +19,7 @@ func (j *job) finish() error {
 	if err := j.save(); err != nil {
 		return err
 	}
-	final := filepath.Join(j.out, finalName(j.t.Model))
+	final := filepath.Join(j.folder, finalName(j.trainer.Model))
 	if err := j.saveFinal(final); err != nil {
 		return err
 	}
@@ -37,31 +37,31 @@ func (j *job) finish() error {
 	j.progress = nil
 	j.note("%d tokens in %.0f s; peak memory %d MiB", j.state.Tokens, j.state.Seconds, plan.PeakMemory()>>20)
 	j.note("model: %s", final)
-	j.note("report: %s", filepath.Join(j.out, report.ReportFile))
+	j.note("report: %s", filepath.Join(j.folder, report.ReportFile))
 	return failed
 }
 
 // report writes what the run says of itself, and draws it.
 func (j *job) report(proof *runlog.Proof) error {
 	// resumed after the last step: the evaluation is in the log, its texts are not
-	if len(j.samples) == 0 && j.corpus.Held != nil {
+	if len(j.generations) == 0 && j.corpus.Held != nil {
 		if err := j.evaluate(new(runlog.Record)); err != nil {
 			return err
 		}
 	}
-	err := runlog.WriteJSON(filepath.Join(j.out, runlog.ResultFile), runlog.Result{
+	err := runlog.WriteJSON(filepath.Join(j.folder, runlog.ResultFile), runlog.Result{
 		Finished: time.Now().UTC().Truncate(time.Second), Seconds: j.state.Seconds, Environment: environment(j),
-		Memory: j.taken(), Proof: proof, Samples: j.samples[:min(len(j.samples), 8)],
+		Memory: j.taken(), Proof: proof, Samples: j.generations[:min(len(j.generations), 8)],
 	})
 	if err != nil {
 		return err
 	}
-	r, err := report.Read([]string{j.out})
+	r, err := report.Read([]string{j.folder})
 	if err != nil {
 		return err
 	}
-	return errors.Join(r.WriteHTML(filepath.Join(j.out, report.ReportFile)),
-		r.WriteSVG(filepath.Join(j.out, report.CurveFile)))
+	return errors.Join(r.WriteHTML(filepath.Join(j.folder, report.ReportFile)),
+		r.WriteSVG(filepath.Join(j.folder, report.CurveFile)))
 }
 
 func finalName(m *model.Model) string {
@@ -73,17 +73,18 @@ func finalName(m *model.Model) string {
 
 func (j *job) saveFinal(final string) error {
 	return atomicDir(final, func(tmp string) error {
-		return setup.SaveModel(j.t.Model, j.lang, tmp, j.s.Model.Path)
+		return setup.SaveModel(j.trainer.Model, j.language, tmp, j.shape.Model.Path)
 	})
 }
 
 // prove holds the rollout engine against the training forward on the trained weights; failed says that bits differ.
 func (j *job) prove() (p *runlog.Proof, failed, err error) {
-	if j.s.Run.VerifyTokens == 0 {
+	if j.shape.Run.VerifyTokens == 0 {
 		return nil, nil, nil
 	}
-	rep, err := serve.Verify(j.ctx, j.t.Rank, j.t.Model, serve.VerifyOptions{Tokens: j.s.Run.VerifyTokens,
-		Seed: uint64(j.s.Run.Seed), Corpus: j.corpus.Texts(64)})
+	rep, err := serve.Verify(j.ctx, j.trainer.Rank, j.trainer.Model,
+		serve.VerifyOptions{Tokens: j.shape.Run.VerifyTokens,
+			Seed: uint64(j.shape.Run.Seed), Corpus: j.corpus.Texts(64)})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,8 +102,8 @@ func (j *job) prove() (p *runlog.Proof, failed, err error) {
 
 // taken holds the job's plan against what it took.
 func (j *job) taken() runlog.Memory {
-	n := runlog.Memory{Planned: j.takes.Total(), Peak: plan.PeakMemory(), PlannedDevice: j.takes.Device()}
-	for _, d := range []kernels.Device{j.t.Rank.Dev, j.beside} {
+	n := runlog.Memory{Planned: j.memory.Total(), Peak: plan.PeakMemory(), PlannedDevice: j.memory.Device()}
+	for _, d := range []kernels.Device{j.trainer.Rank.Dev, j.rolloutDevice} {
 		if c, ok := d.(kernels.Counter); ok {
 			n.Device += c.Counts().Bytes
 		}

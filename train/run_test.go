@@ -183,7 +183,7 @@ func killed(t *testing.T, set []string) {
 		t.Errorf("the sampled answers differ after %d kills", kills)
 	}
 	for _, name := range files(t, out) {
-		if left(filepath.Join(out, filepath.Dir(name)), filepath.Base(name)) {
+		if leftover(filepath.Join(out, filepath.Dir(name)), filepath.Base(name)) {
 			t.Errorf("%s is left of a run that was killed", name)
 		}
 	}

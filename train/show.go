@@ -31,7 +31,7 @@ func (j *job) showSample() {
 	if !ok {
 		return
 	}
-	text := s.Marked(j.lang, marksOf(j.o.Log), shownRun)
+	text := s.Marked(j.language, marksOf(j.options.Log), shownRun)
 	j.note("first sample, what is learned marked: %s", strings.ReplaceAll(text, "\n", `\n`))
 }
 

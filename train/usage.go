@@ -9,7 +9,7 @@ import (
 
 // openGauge finds the gauge of a GPU. A machine without one trains all the same.
 func (j *job) openGauge() {
-	gauge, err := devices.OpenGauge(j.s.Device.Kind)
+	gauge, err := devices.OpenGauge(j.shape.Device.Kind)
 	if err != nil {
 		j.note("the metrics lack the GPU's usage: %v", err)
 		return

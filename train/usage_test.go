@@ -31,7 +31,7 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	j := &job{o: Options{Log: log}, gauge: &readings{{Busy: 0.97, Memory: 3 << 29, Watts: 612.4}}}
+	j := &job{options: Options{Log: log}, gauge: &readings{{Busy: 0.97, Memory: 3 << 29, Watts: 612.4}}}
 	var rec runlog.Record
 	if got := j.usage(&rec); len(got) != 1 || got[0] != "GPU 97%, 1.5 GiB, 612 W" {
 		t.Errorf("progress shows %q", got)

@@ -136,15 +136,15 @@ func randomPacks(s *configs.Shape, m *model.Model) (packs [][]data.Sample) {
 	return packs
 }
 
-// rate is the tokens a second of some turns after one that warms up.
-func rate(r *parallel.Rank, turns int, turn func() int) (float64, error) {
-	turn()
+// rate returns the tokens a second of some rounds, after one that warms up.
+func rate(r *parallel.Rank, rounds int, round func() int) (float64, error) {
+	round()
 	if err := r.Dev.Sync(); err != nil {
 		return 0, err
 	}
 	start, tokens := time.Now(), 0
-	for range turns {
-		tokens += turn()
+	for range rounds {
+		tokens += round()
 	}
 	if err := r.Dev.Sync(); err != nil {
 		return 0, err

@@ -42,8 +42,8 @@ type visitedCUDA struct {
 	visit func(p kernels.Plan)
 }
 
-func (d visitedCUDA) Dispatch(p kernels.Plan, picks kernels.Tensor, packs []int32) {
-	d.Device.Dispatch(p, picks, packs)
+func (d visitedCUDA) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32) {
+	d.Device.Dispatch(p, experts, packs)
 	d.visit(p)
 }
 

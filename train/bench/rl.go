@@ -109,7 +109,7 @@ type rlBench struct {
 type rlRow struct {
 	name    string
 	seconds [rlWays]float64 // medians; 0: no such way
-	ratios  [rlWays]float64 // medians of those to the fused update of the same turn
+	ratios  [rlWays]float64 // medians of those to the fused update of the same round
 }
 
 func newRLBench(r *parallel.Rank, m *model.Model, s *configs.Shape, keep model.Policy, o RLOptions) (*rlBench, error) {
@@ -200,12 +200,12 @@ func (b *rlBench) packs(s optim.Settings) [][]trainer.Sample {
 	return trainer.Pack(samples, unit, s.Aggregate, b.longest, b.packRows)
 }
 
-// time fills in seconds and ratios of updates in each way, by turns.
+// time fills in seconds and ratios of updates in each way, interleaved.
 func (b *rlBench) time(ctx context.Context, row *rlRow, objective optim.Objective, packs [][]trainer.Sample,
 	ways []rlWay,
 	updates int) error {
 	var seconds, ratios [rlWays][]float64
-	for turn := range updates + 1 { // the first warms up
+	for round := range updates + 1 { // the first warms up
 		for _, way := range ways {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -213,14 +213,14 @@ func (b *rlBench) time(ctx context.Context, row *rlRow, objective optim.Objectiv
 			start := time.Now()
 			o, given := learnBy(b.t, way, objective, packs)
 			b.t.Objective = o
-			b.t.Step(turn+1, given)
+			b.t.Step(round+1, given)
 			if err := b.t.Rank.Dev.Sync(); err != nil {
 				return err
 			}
-			if turn > 0 {
+			if round > 0 {
 				took := time.Since(start).Seconds()
 				seconds[way] = append(seconds[way], took)
-				ratios[way] = append(ratios[way], took/seconds[fused][turn-1])
+				ratios[way] = append(ratios[way], took/seconds[fused][round-1])
 			}
 		}
 	}

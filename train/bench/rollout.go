@@ -212,8 +212,8 @@ type visitedCPU struct {
 	visit func(p kernels.Plan)
 }
 
-func (d visitedCPU) Dispatch(p kernels.Plan, picks kernels.Tensor, packs []int32) {
-	d.Device.Dispatch(p, picks, packs)
+func (d visitedCPU) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32) {
+	d.Device.Dispatch(p, experts, packs)
 	d.visit(p)
 }
 

@@ -98,7 +98,7 @@ next:
 	return sum
 }
 
-// print writes the kernels of a step beside the time that it took while nothing was profiled.
+// print writes the kernels of a step next to the time that it took while nothing was profiled.
 func (p *stepProfile) print(w io.Writer) {
 	n := float64(len(p.steps))
 	if n == 0 {

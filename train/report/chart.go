@@ -19,7 +19,7 @@ type chart struct {
 	frame
 }
 
-// frame is what charts beside each other have in common; see [align].
+// frame is what charts next to each other have in common; see [align].
 type frame struct {
 	width float64
 	rows  int     // of the legend
@@ -59,7 +59,7 @@ func (c chart) empty() bool {
 	return true
 }
 
-// align gives charts beside each other one size, one x axis and legends of one height, and leaves out those without
+// align gives charts next to each other one size, one x axis and legends of one height, and leaves out those without
 // points.
 func align(charts []chart, width float64) []chart {
 	var list []chart

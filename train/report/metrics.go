@@ -8,7 +8,7 @@ import (
 	"lockstep/train/runlog"
 )
 
-// metric is a chart that each arm of a report has its curves in.
+// metric is a chart that each series of a report has its curves in.
 type metric struct {
 	Title, Unit string
 	Lines       []measured
@@ -18,7 +18,7 @@ type metric struct {
 	Top         float64
 }
 
-// measured is a value of records; the first of a metric has no name of its own where arms have.
+// measured is a value of records; the first of a metric has no name of its own where series have.
 type measured struct {
 	Name string
 	Of   func(runlog.Record) *runlog.Number
@@ -169,14 +169,14 @@ const (
 	posterW                              = 3 * 380.0 // pixels
 )
 
-// chart draws the metric over a stage of the arms' runs.
-func (m metric) chart(arms []*series, stage stage) chart {
+// chart draws the metric over a stage of the series' runs.
+func (m metric) chart(groups []*series, stage stage) chart {
 	c := chart{Title: m.Title, Unit: m.Unit, Zero: m.Zero, Log: m.Log, Top: m.Top, Format: m.Format}
 	for i, what := range m.Lines {
-		for _, a := range arms {
+		for _, a := range groups {
 			l := curve{Name: a.Name(), Class: a.Class, Noisy: m.Noisy, Points: a.points(stage, what.Of)}
 			switch {
-			case len(arms) == 1:
+			case len(groups) == 1:
 				l.Name, l.Class = what.Name, seriesClass(i)
 			case i > 0:
 				l.Name, l.Class = l.Name+", "+what.Name, l.Class+[...]string{"", " dash", " dot"}[i%3]
@@ -190,15 +190,15 @@ func (m metric) chart(arms []*series, stage stage) chart {
 	return c
 }
 
-func charts(metrics []metric, arms []*series, stage stage) (list []chart) {
+func charts(metrics []metric, groups []*series, stage stage) (list []chart) {
 	for _, m := range metrics {
-		list = append(list, m.chart(arms, stage))
+		list = append(list, m.chart(groups, stage))
 	}
 	return list
 }
 
-// points are the finite values of a stage by step; where the arm has several runs, their mean with the lowest and the
-// highest. A step that some of the runs lack is the mean of the others.
+// points are the finite values of a stage by step; where the series has several runs, their mean with the lowest and
+// the highest. A step that some of the runs lack is the mean of the others.
 func (a *series) points(stage stage, of func(runlog.Record) *runlog.Number) (list []point) {
 	at := map[int][]float64{}
 	for _, run := range a.Runs {

@@ -14,7 +14,7 @@ type page struct{ Series []*series }
 // Summary counts the page's runs.
 func (p page) Summary() string { return (&Report{p}).String() }
 
-// Runs are those of all arms.
+// Runs are those of all series.
 func (p page) Runs() (list []*runData) {
 	for _, a := range p.Series {
 		list = append(list, a.Runs...)
@@ -68,8 +68,8 @@ func (p page) Sections() (list []section) {
 	if len(learning) > 0 {
 		title = "Supervised steps"
 	}
-	if taught := align(charts(p.supervisedCharts(), p.Series, supervised), chartW); len(taught) > 0 {
-		list = append(list, section{Title: title, Folded: len(learning) > 0, Charts: drawn(taught)})
+	if steps := align(charts(p.supervisedCharts(), p.Series, supervised), chartW); len(steps) > 0 {
+		list = append(list, section{Title: title, Folded: len(learning) > 0, Charts: drawn(steps)})
 	}
 	return list
 }
@@ -130,7 +130,7 @@ type verdict struct {
 	Head, Text string
 }
 
-// Verdict is that of reinforcement learning; nil: the arm has none.
+// Verdict is that of reinforcement learning; nil: the series has none.
 func (a *series) Verdict() *verdict {
 	var t tally
 	stale := 0

@@ -48,16 +48,16 @@ func Read(dirs []string) (*Report, error) {
 
 // String counts runs and configurations.
 func (r *Report) String() string {
-	runs, arms := len(r.page.Runs()), len(r.page.Series)
+	runs, groups := len(r.page.Runs()), len(r.page.Series)
 	switch {
 	case runs == 1:
 		return "1 run"
-	case runs == arms:
+	case runs == groups:
 		return fmt.Sprintf("%d runs", runs)
-	case arms == 1:
+	case groups == 1:
 		return fmt.Sprintf("%d runs of one configuration", runs)
 	}
-	return fmt.Sprintf("%d runs of %d configurations", runs, arms)
+	return fmt.Sprintf("%d runs of %d configurations", runs, groups)
 }
 
 //go:embed report.html.tmpl

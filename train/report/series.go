@@ -24,7 +24,7 @@ func (a *series) Name() string {
 	return fmt.Sprintf("%s · %d runs", a.name, len(a.Runs))
 }
 
-// seriesClass is the colour of the i-th arm, and from the ninth on the style of its line.
+// seriesClass is the colour of the i-th series, and from the ninth on the style of its line.
 func seriesClass(i int) string {
 	return string("abcdefgh"[i%8]) + [...]string{"", " dot", " dash"}[i/8%3]
 }
@@ -38,7 +38,7 @@ func ignored(key string) bool {
 func named(key string) bool { return key == "run.name" || key == "run.out" }
 
 // groupSeries groups runs, in the order of the first of each.
-func groupSeries(runs []*runData) (arms []*series) {
+func groupSeries(runs []*runData) (groups []*series) {
 	at := map[string]*series{}
 	for _, p := range runs {
 		var k strings.Builder
@@ -49,35 +49,35 @@ func groupSeries(runs []*runData) (arms []*series) {
 		}
 		a := at[k.String()]
 		if a == nil {
-			a = &series{Class: seriesClass(len(arms)), name: p.Name}
-			at[k.String()], arms = a, append(arms, a)
+			a = &series{Class: seriesClass(len(groups)), name: p.Name}
+			at[k.String()], groups = a, append(groups, a)
 		}
 		a.Runs = append(a.Runs, p)
 	}
-	for _, a := range arms {
+	for _, a := range groups {
 		a.shorten(runs)
 	}
-	return arms
+	return groups
 }
 
-// shorten names an arm by the beginning that all of its runs share, where no other run does, else by its first and last
-// run.
+// shorten names a series by the beginning that all of its runs share, where no other run does, else by its first and
+// last run.
 func (a *series) shorten(all []*runData) {
 	if len(a.Runs) == 1 {
 		return
 	}
-	whole := a.name
+	shared := a.name
 	for _, p := range a.Runs {
-		for !strings.HasPrefix(p.Name, whole) {
-			whole = whole[:len(whole)-1]
+		for !strings.HasPrefix(p.Name, shared) {
+			shared = shared[:len(shared)-1]
 		}
 	}
-	whole = strings.TrimRight(strings.ToValidUTF8(whole, ""), "-_./ ")
-	shared := func(p *runData) bool { return strings.HasPrefix(p.Name, whole) && !slices.Contains(a.Runs, p) }
-	if whole == "" || slices.ContainsFunc(all, shared) {
-		whole = a.Runs[0].Name + " to " + a.Runs[len(a.Runs)-1].Name
+	shared = strings.TrimRight(strings.ToValidUTF8(shared, ""), "-_./ ")
+	other := func(p *runData) bool { return strings.HasPrefix(p.Name, shared) && !slices.Contains(a.Runs, p) }
+	if shared == "" || slices.ContainsFunc(all, other) {
+		shared = a.Runs[0].Name + " to " + a.Runs[len(a.Runs)-1].Name
 	}
-	a.name = whole
+	a.name = shared
 }
 
 // nameRuns names runs by as much of the end of their folders' paths as tells them apart.
@@ -98,19 +98,19 @@ func nameRuns(runs []*runData, dirs []string) {
 	}
 }
 
-// difference is a key whose values differ, with those of each arm.
+// difference is a key whose values differ, with those of each series.
 type difference struct {
 	Key, Doc string
 	Values   []string
 }
 
-// differences lists the keys in which the runs differ, names and folders left out. Seeds of an arm's runs stand one
+// differences lists the keys in which the runs differ, names and folders left out. Seeds of a series' runs stand one
 // after the other.
-func differences(arms []*series) (list []difference) {
+func differences(groups []*series) (list []difference) {
 	var keys []string
 	values := map[string][]string{} // of all runs, by key
 	var runs []*runData
-	for _, a := range arms {
+	for _, a := range groups {
 		runs = append(runs, a.Runs...)
 	}
 	for i, p := range runs {
@@ -129,7 +129,7 @@ func differences(arms []*series) (list []difference) {
 		}
 		d := difference{Key: key}
 		d.Doc, _ = configs.Doc(key)
-		for _, a := range arms {
+		for _, a := range groups {
 			d.Values = append(d.Values, strings.Join(slices.Compact(all[:len(a.Runs):len(a.Runs)]), ", "))
 			all = all[len(a.Runs):]
 		}

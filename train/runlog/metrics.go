@@ -74,8 +74,8 @@ func ReadMetrics(dir string) ([]Record, error) {
 	}
 	var records []Record
 	for n := 1; len(text) > 0; n++ {
-		line, rest, whole := cutLine(text)
-		if !whole {
+		line, rest, complete := cutLine(text)
+		if !complete {
 			break
 		}
 		var r Record
@@ -88,7 +88,7 @@ func ReadMetrics(dir string) ([]Record, error) {
 	return records, nil
 }
 
-func cutLine(text []byte) (line, rest []byte, whole bool) {
+func cutLine(text []byte) (line, rest []byte, complete bool) {
 	for i, c := range text {
 		if c == '\n' {
 			return text[:i], text[i+1:], true

@@ -61,8 +61,8 @@ func EachEpisode(dir string, visit func(e *Episode, line []byte) error) error {
 		return err
 	}
 	for n := 1; len(text) > 0; n++ {
-		line, rest, whole := cutLine(text)
-		if !whole {
+		line, rest, complete := cutLine(text)
+		if !complete {
 			return nil
 		}
 		var e Episode
