@@ -27,7 +27,7 @@ import (
 	"lockstep/train/trainer"
 )
 
-// Options say what a benchmark measures and for how long.
+// Options say how long [CPU], [CUDA], [Kernels] and [Recompute] measure.
 type Options struct {
 	Steps int           // optimizer steps that are timed
 	Each  time.Duration // for each matrix product
@@ -218,8 +218,7 @@ func printSteps(w io.Writer, rows []benchRow) {
 	tab.Flush()
 }
 
-// recorder notes the shape of every matrix product of a run. What else the CPU computes, optional groups of operations
-// too, is the CPU's.
+// recorder is the CPU, and counts the matrix products of a run by their shapes.
 type recorder struct {
 	*cpu.Device
 	products map[cpu.GEMMCase]int // times called
@@ -240,8 +239,8 @@ func (d *recorder) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	d.note("WeightGrad", g, dw.Rows, dw.Cols, dy.Rows)
 }
 
-// note counts a product. Groups are taken as even, and rows (of a weight gradient: its depth) up to a multiple of 256
-// or, in groups, 64: steps of nearly the same length are one case.
+// note counts a product. Groups count as equally large. Rows (of a weight gradient: depth) are rounded up to a multiple
+// of 256, in groups of 64, so that steps of nearly the same length are one case.
 func (d *recorder) note(op string, g *kernels.Groups, rows, cols, depth int) {
 	c := cpu.GEMMCase{Op: op, Rows: rows, Cols: cols, Depth: depth}
 	long := &c.Rows

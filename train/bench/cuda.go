@@ -27,7 +27,7 @@ import (
 	"lockstep/train/trainer"
 )
 
-// workload is one line of the table of BenchCUDA, ours or the peer's.
+// workload is one line of the table of [CUDA], ours or the peer's.
 type workload struct {
 	Name   string  `json:"name"`
 	Tokens float64 `json:"tokens_per_second"`
@@ -56,7 +56,7 @@ func CUDA(ctx context.Context, s *configs.Shape, o Options) error {
 	return errors.Join(printWorkloads(o.Out, ours, peers), err)
 }
 
-// benchOurs runs the workloads and gives the card's memory back.
+// benchOurs runs the workloads and frees the card's memory.
 func benchOurs(ctx context.Context, s *configs.Shape, o Options, dir string) (rows []workload, err error) {
 	dev, err := devices.Open(setup.Device(s))
 	if err != nil {
@@ -123,7 +123,7 @@ func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o O
 	return nil
 }
 
-// randomPacks are sequences of random tokens, one a pack, that learn all of their next tokens.
+// randomPacks returns packs of one sequence of random tokens each, whose targets are all next tokens.
 func randomPacks(s *configs.Shape, m *model.Model) (packs [][]data.Sample) {
 	rng := rand.New(rand.NewPCG(uint64(s.Run.Seed), 1))
 	for range s.Run.Packs {
@@ -168,8 +168,8 @@ func benchTraining(t *trainer.Trainer, batch [][]data.Sample, o Options) (float6
 	return speed, err
 }
 
-// printKernels writes what kernels took in some steps, for one of them, most time first, and returns the seconds of all
-// in all steps.
+// printKernels writes the time of each kernel in one step, the mean over some steps, slowest first. It returns the
+// seconds of all kernels in all steps.
 func printKernels(w io.Writer, what string, steps int, times []kernels.KernelTime) (total float64) {
 	times = slices.SortedStableFunc(slices.Values(times), func(a, b kernels.KernelTime) int {
 		return cmp.Compare(b.Seconds, a.Seconds)

@@ -31,8 +31,8 @@ func copyRateCUDA(dev kernels.Device, each time.Duration) float64 {
 	return r.Bytes / r.Seconds
 }
 
-// dispatchedCUDA is the device, with visit called after each Dispatch. Sequences that repeat are carried out call by
-// call, for visit may wait for what was computed.
+// dispatchedCUDA is the device, with visit called after each Dispatch. Repeated sequences are launched call by call
+// instead of as graphs, because visit may wait for results.
 func dispatchedCUDA(dev kernels.Device, visit func(p kernels.Plan)) kernels.Device {
 	return visitedCUDA{dev.(*cuda.Device), visit}
 }

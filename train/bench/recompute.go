@@ -19,7 +19,7 @@ import (
 	"lockstep/train/trainer"
 )
 
-// recomputeRow is a line of the table of BenchRecompute: a value of run.recompute.
+// recomputeRow is a line of the table of [Recompute]: a value of run.recompute.
 type recomputeRow struct {
 	mode   string
 	keep   model.Policy
@@ -121,7 +121,7 @@ func timeRecompute(ctx context.Context, r *parallel.Rank, s *configs.Shape, rows
 	return nil
 }
 
-// trainingSpeed is the tokens a second of some steps.
+// trainingSpeed returns the tokens a second of some steps.
 func trainingSpeed(ctx context.Context, t *trainer.Trainer, packs [][]trainer.Sample, steps int) (float64, error) {
 	start, tokens := time.Now(), 0
 	for step := range steps {

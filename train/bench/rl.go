@@ -34,15 +34,15 @@ type RLOptions struct {
 	Out        io.Writer
 }
 
-// rlWay is how an update comes to its gradient.
+// rlWay is how an update computes its gradient.
 type rlWay int
 
 const (
 	// one forward, whose log-probabilities become derivatives before the logits are gone, and one backward
 	fused rlWay = iota
 	twice       // a forward for log-probabilities, then forward and backward with derivatives that are given
-	// and before it a forward for the log-probabilities of the old policy, where rollouts are not to be trusted with
-	// them
+	// as twice, after a forward for the log-probabilities of the old policy, for stacks that do not use those of the
+	// rollout
 	thrice
 	rlWays
 )
@@ -95,7 +95,7 @@ func RL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 	})
 }
 
-// rlBench is a trainer and what it learns.
+// rlBench is a trainer and its samples.
 type rlBench struct {
 	t        *trainer.Trainer
 	samples  []trainer.Sample // in pairs with one prompt
@@ -160,7 +160,7 @@ func (b *rlBench) sample(prompt []int32, n int) trainer.Sample {
 	return le
 }
 
-// objective measures one.
+// objective measures one objective.
 func (b *rlBench) objective(ctx context.Context, name string, updates int) (row rlRow, err error) {
 	row.name = name
 	s, err := optim.Resolve(name, optim.Settings{})
@@ -230,13 +230,13 @@ func (b *rlBench) time(ctx context.Context, row *rlRow, objective optim.Objectiv
 	return nil
 }
 
-// middle is the median, of the upper two where they are two.
+// middle returns the median, of an even number the upper one.
 func middle(v []float64) float64 {
 	slices.Sort(v)
 	return v[len(v)/2]
 }
 
-// offPolicy is packs whose recorded log-probabilities are some way from the model's.
+// offPolicy returns packs whose recorded log-probabilities differ from the model's by noise.
 func (b *rlBench) offPolicy(packs [][]trainer.Sample) (out [][]trainer.Sample) {
 	for _, p := range packs {
 		p = slices.Clone(p)
@@ -251,7 +251,7 @@ func (b *rlBench) offPolicy(packs [][]trainer.Sample) (out [][]trainer.Sample) {
 	return out
 }
 
-// agree holds the gradients of all ways against those of the first.
+// agree returns an error where a way's gradients differ from those of the first on a bit.
 func (b *rlBench) agree(objective optim.Objective, packs [][]trainer.Sample, ways []rlWay) error {
 	var first [][sha256.Size]byte
 	for _, way := range ways {
@@ -270,7 +270,7 @@ func (b *rlBench) agree(objective optim.Objective, packs [][]trainer.Sample, way
 	return nil
 }
 
-// learnBy is the objective with its samples as a way takes them, for which it runs the way's forwards without
+// learnBy returns the objective and the samples by which a way computes the gradient, after the way's forwards without
 // gradients.
 func learnBy(t *trainer.Trainer, way rlWay, o optim.Objective, packs [][]trainer.Sample) (optim.Objective,
 	[][]trainer.Sample) {
@@ -291,7 +291,7 @@ func learnBy(t *trainer.Trainer, way rlWay, o optim.Objective, packs [][]trainer
 	})
 }
 
-// filled is a copy of packs where fill has put what values makes of the rows of a micro-batch.
+// filled returns a copy of packs. fill sets in each sample its part of what values computes of a micro-batch's rows.
 func filled(t *trainer.Trainer, packs [][]trainer.Sample, fill func(le *trainer.Sample, v []float32),
 	values func(rows optim.Rows) []float32) (
 	out [][]trainer.Sample) {

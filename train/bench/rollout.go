@@ -23,7 +23,7 @@ import (
 	"lockstep/train/setup"
 )
 
-// RolloutOptions are the traffic of a benchmark of rollouts.
+// RolloutOptions are the traffic of [Rollout].
 type RolloutOptions struct {
 	Requests int
 	Samples  int  // of each prompt
@@ -75,7 +75,7 @@ type rollout struct {
 	profiles []stepProfile
 }
 
-// rolloutOurs runs the traffic and gives the device's memory back.
+// rolloutOurs runs the traffic and frees the device's memory.
 func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir string) (b *rollout, err error) {
 	dev, err := devices.Open(setup.Device(s))
 	if err != nil {
@@ -110,8 +110,8 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 	return b, nil
 }
 
-// run takes the traffic twice, for the routes and for the time, and once more where kernels are to be timed: after what
-// is measured, which knows nothing of it.
+// run takes the traffic twice, first for the routes and then for the time. Where kernels are to be timed it takes it
+// once more, after all other measurements.
 func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape, o RolloutOptions,
 	reqs []serve.Request) error {
 	options := setup.EngineOptions(s)
@@ -152,7 +152,8 @@ func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *
 	return err
 }
 
-// stepReads is the bytes that each step has to read; experts is of each step too, nil where there are none.
+// stepReads returns the bytes that each step has to read. experts are the bytes of experts by step; nil: there are
+// none.
 func stepReads(m *model.Model, loads []serve.Load, experts []int) (all []int) {
 	n := m.Reads()
 	if len(n.Experts) > 0 && len(experts) != len(loads) {

@@ -30,9 +30,8 @@ type stepProfile struct {
 	times []kernels.KernelTime
 }
 
-// profileSteps has an engine take the requests of a run once more, as far as the last step that is profiled: the same
-// traffic takes the same steps. Those between go as they went, so that each is profiled among the sequences and pages
-// that it was timed with.
+// profileSteps repeats the requests of a run up to the last step that is profiled. The same traffic takes the same
+// steps, so each is profiled with the sequences and pages that it was timed with.
 func profileSteps(ctx context.Context, e *serve.Engine, p kernels.Profiler, reqs []serve.Request,
 	loads []serve.Load) ([]stepProfile, error) {
 	all, of, last := make([]stepProfile, len(stepKinds)), map[int]*stepProfile{}, -1
@@ -67,8 +66,8 @@ func profileSteps(ctx context.Context, e *serve.Engine, p kernels.Profiler, reqs
 	return all, nil
 }
 
-// chosenSteps are steps of a kind from all parts of a run, of those whose time is their own: they are waited for, and
-// so was the one before.
+// chosenSteps returns steps of a kind from all parts of a run. The host must have waited for the step and for the one
+// before, so that its time has no part of another's.
 func chosenSteps(loads []serve.Load, k stepKind) (chosen []int) {
 	var own []int
 	for n, l := range loads {
@@ -83,7 +82,7 @@ func chosenSteps(loads []serve.Load, k stepKind) (chosen []int) {
 	return chosen
 }
 
-// addTimes adds what kernels took to what they took before, which stays in the order that it has.
+// addTimes adds times to a sum, kernel by kernel. The order of the sum stays.
 func addTimes(sum, more []kernels.KernelTime) []kernels.KernelTime {
 next:
 	for _, k := range more {

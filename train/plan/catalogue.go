@@ -11,7 +11,7 @@ import (
 	"lockstep/model"
 )
 
-// Catalogue lists the published models, a line for each.
+// Catalogue returns a table of the published models, a line for each.
 func Catalogue() (string, error) {
 	var b strings.Builder
 	const form = "%-24s%-18s%12s%10s%10s%14s%12s%18s\n"
@@ -35,7 +35,7 @@ func Catalogue() (string, error) {
 	return b.String(), nil
 }
 
-// Describe is everything about one published model, with the peak of memory for a micro-batch.
+// Describe returns everything about one published model as text, with the peak of memory for a micro-batch.
 func Describe(name string, size StepSize) (string, error) {
 	e, err := published(name)
 	if err != nil {

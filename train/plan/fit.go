@@ -11,7 +11,8 @@ import (
 	"lockstep/train/setup"
 )
 
-// Admit is an error of one line where a run does not fit, with what would, and else says what it takes.
+// Admit returns the memory of a run, and a line about it. The error of a run that does not fit is one line that names
+// the settings by which it would.
 func Admit(dev kernels.Device, p *Plan) (n Memory, line string, err error) {
 	have := MemoryFor(dev, p.s)
 	if n, err = p.Choose(have); err != nil {
@@ -27,7 +28,8 @@ func Admit(dev kernels.Device, p *Plan) (n Memory, line string, err error) {
 	return n, fmt.Sprintf("memory: %v of %s available", n, Size(have)), nil
 }
 
-// MemoryFor is how many bytes a run may take of a device, on the CPU what the process has already included; 0: unknown.
+// MemoryFor returns how many bytes a run may take of a device; 0: unknown. On the CPU that includes what the process
+// has already taken.
 func MemoryFor(dev kernels.Device, s *configs.Shape) int {
 	d, ok := dev.(kernels.Bounded)
 	if !ok {
@@ -40,13 +42,13 @@ func MemoryFor(dev kernels.Device, s *configs.Shape) int {
 	return have
 }
 
-// change is something that lowers what a run takes.
+// change is a change of a setting that lowers the memory of a run.
 type change struct {
 	key   string
 	apply func(s *configs.Shape) (value any, ok bool) // ok is false where it changes nothing
 }
 
-// changes are in the order of what they cost the user.
+// changes are in the order of what they cost the user, cheapest first.
 var changes = []change{
 	{"run.recompute", func(s *configs.Shape) (any, bool) {
 		was := s.Run.Recompute
@@ -80,7 +82,7 @@ var changes = []change{
 	}},
 }
 
-// fewSlots of an engine and leastRows of a pack are as low as a mend goes.
+// fewSlots of an engine and leastRows of a pack are the lowest that is suggested.
 const fewSlots, leastRows = 8, 256
 
 // lowerRows divides the rows of a pack.
@@ -92,7 +94,7 @@ func lowerRows(s *configs.Shape, by int) (any, bool) {
 	return s.Data.PackRows, true
 }
 
-// mend names the first changes of a shape by which it takes no more than so many bytes: as few as will do.
+// mend names the first changes by which a shape takes at most have bytes, and leaves out those that are not needed.
 func mend(dev kernels.Device, run *Plan, have int) string {
 	takes := func(use []change) (total int, text string) {
 		var parts []string

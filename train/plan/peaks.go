@@ -10,20 +10,20 @@ import (
 	"lockstep/train/setup"
 )
 
-// StepSize is the micro-batch that a peak of memory is told for.
+// StepSize is the micro-batch that a peak of memory is computed for.
 type StepSize struct {
 	MicroBatch int // packs
 	Rows       int // of a pack
 }
 
-// DefaultStepSize is what a shape has that says nothing of it.
+// DefaultStepSize returns the size that a shape has by default.
 func DefaultStepSize() StepSize {
 	s := configs.Default()
 	return StepSize{s.Run.MicroBatch, s.Data.PackRows}
 }
 
-// Peaks is a table of what training takes at its peak in bf16, in full and with adapters on every projection
-// outside experts, each with and without recompute.
+// Peaks returns a table of the peak memory of training in bf16, in full and with adapters on every projection outside
+// experts, each with and without recompute.
 // set names the model, as overrides of a shape: "model.path=DIR" or "model.catalogue=NAME".
 func Peaks(size StepSize, set ...string) (string, error) {
 	const spare = 64 << 20 // of the CPU

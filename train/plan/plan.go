@@ -14,7 +14,7 @@ import (
 	"lockstep/train/trainer"
 )
 
-// Memory is what a run takes at its peak, in bytes.
+// Memory is the peak of a run's memory by purpose, in bytes.
 type Memory struct {
 	Weights     int // of the model, its adapters and tables; of the reference and of a rollout with numerics of its own
 	Training    int // gradients, moments and masters
@@ -23,10 +23,10 @@ type Memory struct {
 	Other       int // host memory of the process, where that is the device's
 }
 
-// Device is what the run takes of its device.
+// Device returns the device memory of the run.
 func (n Memory) Device() int { return n.Weights + n.Training + n.Activations + n.Cache }
 
-// Total is the peak.
+// Total returns the peak of device and host memory.
 func (n Memory) Total() int { return n.Device() + n.Other }
 
 func (n Memory) String() string {
@@ -43,7 +43,8 @@ func Size(n int) string {
 	return fmt.Sprintf("%.2f GiB", float64(n)/(1<<30))
 }
 
-// Plan is a run's model and engine on a device that counts memory and computes nothing.
+// Plan is a run's model and engine on a device that counts memory and computes nothing. [New] makes it,
+// [Plan.OpenEngines] adds what generates, and [Plan.Choose] computes the peak.
 type Plan struct {
 	s        *configs.Shape
 	Rank     *parallel.Rank
@@ -60,8 +61,8 @@ type Plan struct {
 	rolloutEngine *serve.Engine
 }
 
-// New describes the run of a shape on the device. It reads config.json, the tokenizer and the headers of the
-// weights.
+// New builds the graph of a shape's run for a device. It reads config.json, the tokenizer and the headers of the
+// weights, and takes no memory of the device.
 func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 	p = &Plan{s: s, Rank: metaRank(dev)}
 	d := p.Rank.Dev
@@ -79,7 +80,7 @@ func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 	return p, nil
 }
 
-// OpenEngines describes what generates, for sequences of so many positions at most.
+// OpenEngines adds the rollout engine to the plan of a run that has one, for sequences of at most so many positions.
 func (p *Plan) OpenEngines(dev kernels.Device, longest int) (err error) {
 	p.longest = longest
 	if !setup.Generates(p.s) {
@@ -96,15 +97,14 @@ func (p *Plan) OpenEngines(dev kernels.Device, longest int) (err error) {
 	return p.openRollout(dev)
 }
 
-// EngineOptions are the shape's, for the longest sequence that the run asks for.
+// EngineOptions returns the size of the engine, for the longest sequence that the run asks for.
 func (p *Plan) EngineOptions() serve.Options {
 	o := setup.EngineOptions(p.s)
 	o.Longest = p.longest
 	return o
 }
 
-// openRollout describes a rollout with numerics of its own, which has a copy of the weights on another device of the
-// kind.
+// openRollout adds a rollout with rollout.numerics, which has a copy of the weights on a second device.
 func (p *Plan) openRollout(dev kernels.Device) error {
 	p.Rollout = metaRank(dev)
 	d := p.Rollout.Dev
@@ -133,12 +133,12 @@ func metaOf(dev kernels.Device) kernels.Device {
 	return meta.New(dev.Definition(), dev.Spare())
 }
 
-// handedOut is the bytes that tensors hold of a rank's device; the workspace is none.
+// handedOut is the bytes of all tensors on a rank's device, without its workspace.
 func handedOut(r *parallel.Rank) int {
 	return r.Dev.(kernels.Counter).Counts().Bytes - workspaceOf(r)
 }
 
-// workspaceOf is the device's workspace in bytes, of a device that counts the largest that was asked for.
+// workspaceOf is the largest workspace that was asked of a device, in bytes; 0: it has none.
 func workspaceOf(r *parallel.Rank) int {
 	if d, ok := r.Dev.(kernels.Workspacer); ok {
 		return d.Workspace()
@@ -146,8 +146,8 @@ func workspaceOf(r *parallel.Rank) int {
 	return 0
 }
 
-// peak carries out the largest that each phase of the run computes: a micro-batch of full packs with the optimizer's
-// step, the forwards of evaluation, the engine's widest step, the exact KL, the final proof.
+// peak runs the largest step of each phase of the run: a micro-batch of full packs with the optimizer's step, the
+// forwards of evaluation, the engine's widest step, the exact KL, the final proof.
 func (p *Plan) peak() (Memory, error) {
 	o, err := setup.TrainerOptions(p.s, 1<<30, p.Keep)
 	if err != nil {
@@ -171,13 +171,13 @@ func (p *Plan) peak() (Memory, error) {
 	return n, err
 }
 
-// clearStack makes the peak of a rank's stack that of what comes.
+// clearStack gives a rank an empty stack, whose peak is that of what runs from here on.
 func clearStack(r *parallel.Rank) {
 	r.Stack = kernels.NewArena(r.Dev)
 	r.Stack.Reserve(meta.Endless)
 }
 
-// packs are as many as the largest step of the trainer has.
+// packs is how many the largest step of the trainer has.
 func (p *Plan) packs() int {
 	s := p.s
 	if rl := s.RL; rl.Objective != "" { // a pack holds an answer at least
@@ -194,7 +194,7 @@ func (p *Plan) ranks() []*parallel.Rank {
 	return []*parallel.Rank{p.Rank, p.Rollout}
 }
 
-// carryOut is the phases of the run; host is the most memory that one takes of the host besides, in bytes.
+// carryOut runs the phases. host is the largest host memory that one of them takes apart from tensors, in bytes.
 func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 	s := p.s
 	t.Peak(p.packs(), s.Data.PackRows)
@@ -217,7 +217,7 @@ func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 	return host, nil
 }
 
-// Reserve takes at once what a rank computes in by a plan: no step asks for memory.
+// Reserve takes the stack and the workspace of a rank at once, as large as those of a plan: no step asks for memory.
 func Reserve(r, plan *parallel.Rank) {
 	if d, ok := r.Dev.(kernels.Workspacer); ok {
 		d.ReserveWorkspace(workspaceOf(plan))

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeakMemory is the largest resident size of the process so far, bytes.
+// PeakMemory returns the largest resident size of the process so far, in bytes; 0: unknown.
 func PeakMemory() int64 {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -19,8 +19,8 @@ func PeakMemory() int64 {
 	return u.Maxrss << 10
 }
 
-// processMemory is what the process takes apart from tensors: what is resident now, as much again as is alive on Go's
-// heap, which garbage may fill before it is collected, and buffers.
+// processMemory is the memory of the process apart from tensors: what is resident now, buffers, and the live size of
+// Go's heap once more, which garbage may fill before it is collected.
 func processMemory() int {
 	debug.FreeOSMemory()
 	var heap runtime.MemStats
@@ -28,10 +28,10 @@ func processMemory() int {
 	return resident() + int(max(heap.HeapAlloc, leastHeap)) + buffers
 }
 
-// buffers is what operations of the CPU, and tensors on their way to and from a device, take of the host: measured.
+// buffers is the host memory of CPU operations and of copies to and from a device, as measured.
 const buffers = 16 << 20
 
-// leastHeap is Go's heap before it is collected first.
+// leastHeap is the size that Go's heap reaches before the first collection.
 const leastHeap = 4 << 20
 
 // resident is what of the process lies in memory, in bytes; 0: unknown.
@@ -40,7 +40,7 @@ func resident() int {
 	return pages * os.Getpagesize()
 }
 
-// AnonymousMemory is what of it no file holds: the rest counts as available to the process itself.
+// AnonymousMemory returns the resident memory that no file backs, in bytes. The rest counts as available.
 func AnonymousMemory() int {
 	pages, shared := residentPages()
 	return (pages - shared) * os.Getpagesize()

@@ -10,9 +10,9 @@ import (
 // Headroom is the share of the memory that run.recompute = "auto" leaves free.
 const Headroom = 1.0 / 32
 
-// Choose says what the run takes where it has so many bytes, 0: unknown, and chooses by run.recompute what blocks keep
-// for the backward pass: "auto" keeps what there is room for. No bit of a result depends on it, so that a run goes on
-// to the same end on a machine with other memory.
+// Choose returns the peak of a run that may take have bytes, 0: unknown, and sets Keep by run.recompute: "auto" keeps
+// for the backward pass what there is room for. No bit of a result depends on it: a run can be resumed on a machine
+// with other memory.
 func (p *Plan) Choose(have int) (n Memory, err error) {
 	mode := p.s.Run.Recompute
 	p.Keep = nil
@@ -28,8 +28,8 @@ func (p *Plan) Choose(have int) (n Memory, err error) {
 	return p.peak()
 }
 
-// Reserved is the plan of a shape for a benchmark, on a rank whose device holds nothing yet. The stack's memory is
-// reserved.
+// Reserved plans a shape for a benchmark, on a rank whose device holds nothing yet, and reserves the rank's stack and
+// workspace by the plan.
 func Reserved(r *parallel.Rank, s *configs.Shape) (*Plan, error) {
 	p, err := New(r.Dev, s)
 	if err != nil {
@@ -41,13 +41,13 @@ func Reserved(r *parallel.Rank, s *configs.Shape) (*Plan, error) {
 	return p, err
 }
 
-// Extent is the size of the largest micro-batch: full packs of the longest sequences.
+// Extent returns the size of the largest micro-batch: full packs of the longest sequences.
 func (p *Plan) Extent() model.Extent {
 	rows := p.s.Data.PackRows
 	return model.Extent{Rows: min(p.packs(), p.s.Run.MicroBatch) * rows, Length: min(rows, p.Model.MaxLength)}
 }
 
-// Step is what activations take in the largest step of the trainer where blocks keep so much, in bytes.
+// Step returns the activations of the trainer's largest step under a policy of what blocks keep, in bytes.
 func (p *Plan) Step(keep model.Policy) int {
 	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch, Keep: keep})
 	clearStack(p.Rank)
@@ -55,7 +55,7 @@ func (p *Plan) Step(keep model.Policy) int {
 	return p.Rank.Stack.Peak() + workspaceOf(p.Rank)
 }
 
-// Chosen is the line about what the backward pass computes again.
+// Chosen returns a line about what the backward pass recomputes.
 func (p *Plan) Chosen() string {
 	return "recompute: " + p.s.Run.Recompute + ": " + p.Model.Summary(p.Keep, p.Extent())
 }
