@@ -22,7 +22,7 @@ type group struct {
 // collector keeps a rollout engine busy and hands out complete groups, in the order of their prompts. What it hands out
 // depends on the weights alone; with rl.staleness on the engine's size too. It never depends on time.
 type collector struct {
-	*setup.Exam
+	*setup.JudgedQuestions
 	engine         *serve.Engine
 	decode         func(ids []int32, finish serve.FinishReason) string
 	request        serve.Request // what all have in common
@@ -87,7 +87,7 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 
 // ask submits the requests of the next prompt's group to the engine.
 func (c *collector) ask() error {
-	n := c.Exam.Len()
+	n := c.JudgedQuestions.Len()
 	if epoch := c.Asked / n; c.order.list == nil || c.order.epoch != epoch {
 		c.order = collectorOrder{epoch, data.Order(c.seed, epoch, n)}
 	}
@@ -95,7 +95,7 @@ func (c *collector) ask() error {
 	g := &group{Asked: c.Asked, Started: c.Version, Missing: c.groupSize}
 	for i := range c.groupSize {
 		q := c.request
-		q.ID, q.Prompt = uint64(c.Asked)*uint64(c.groupSize)+uint64(i), c.Exam.Prompt(question)
+		q.ID, q.Prompt = uint64(c.Asked)*uint64(c.groupSize)+uint64(i), c.JudgedQuestions.Prompt(question)
 		if err := c.engine.Submit(int(q.ID), q); err != nil {
 			return fmt.Errorf("question %d: %w", question, err)
 		}
@@ -152,7 +152,7 @@ func (c *collector) judgeAll(ctx context.Context) error {
 		g.Judged = true
 		for i := range g.Episodes {
 			e := &g.Episodes[i]
-			asked, places = append(asked, c.Exam.Answer(e.Question, e.Text)), append(places, e)
+			asked, places = append(asked, c.JudgedQuestions.Answer(e.Question, e.Text)), append(places, e)
 		}
 	}
 	rewards, err := c.Judge.Rewards(ctx, asked)

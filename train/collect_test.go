@@ -76,7 +76,7 @@ func TestCollectorRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := (&job{shape: s, corpus: &setup.Corpus{Asked: &setup.Exam{}}}).newCollector()
+	c := (&job{shape: s, corpus: &setup.Corpus{TrainQuestions: &setup.JudgedQuestions{}}}).newCollector()
 	q := c.request
 	if q.Seed != 5 || c.seed != 3 || q.Temperature != 0.75 || q.TopP != 1 || q.TopK != 0 || q.MaxTokens != 24 {
 		t.Errorf("request %+v, order of seed %d", q, c.seed)

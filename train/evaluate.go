@@ -23,10 +23,10 @@ func (j *job) evaluate(rec *runlog.Record) error {
 		rec.EvalLoss = runlog.Num(j.trainer.EvalLoss(j.evalPacks(n)))
 		j.progress.Note("step %d: held-out loss %.4f", j.state.Step, float64(*rec.EvalLoss))
 	}
-	if j.corpus.Held == nil || j.shape.Data.EvalSamples == 0 {
+	if j.corpus.HeldOutQuestions == nil || j.shape.Data.EvalSamples == 0 {
 		return nil
 	}
-	n := min(j.shape.Data.EvalSamples, j.corpus.Held.Len())
+	n := min(j.shape.Data.EvalSamples, j.corpus.HeldOutQuestions.Len())
 	right, err := j.answerHeldOut(n)
 	if err != nil {
 		return err
@@ -57,17 +57,17 @@ func (j *job) evaluatePairs(rec *runlog.Record) error {
 }
 
 func (j *job) evalSamples() int {
-	if j.corpus.Eval == nil {
+	if j.corpus.HeldOut == nil {
 		return 0
 	}
-	return min(j.shape.Data.EvalSamples, j.corpus.Eval.Len())
+	return min(j.shape.Data.EvalSamples, j.corpus.HeldOut.Len())
 }
 
 func (j *job) evalPacks(n int) (packs [][]data.Sample) {
 	var pack []data.Sample
 	rows := 0
 	for i := range n {
-		s := j.corpus.Eval.Sample(i)
+		s := j.corpus.HeldOut.Sample(i)
 		if rows += len(s.IDs); rows > j.shape.Data.PackRows {
 			packs, pack, rows = append(packs, pack), nil, len(s.IDs)
 		}
@@ -78,7 +78,7 @@ func (j *job) evalPacks(n int) (packs [][]data.Sample) {
 
 // answerHeldOut answers n held-out instances with the rollout engine and counts the right ones.
 func (j *job) answerHeldOut(n int) (right int, err error) {
-	held, rollout := j.corpus.Held, j.shape.Rollout
+	held, rollout := j.corpus.HeldOutQuestions, j.shape.Rollout
 	reqs := make([]serve.Request, n)
 	for i := range reqs {
 		reqs[i] = serve.Request{
@@ -105,7 +105,7 @@ func (j *job) answerHeldOut(n int) (right int, err error) {
 			Reward: rewards[i]}
 		if g.Reward == 1 {
 			right++
-		} else if want := held.Right(i); want != "" {
+		} else if want := held.Solution(i); want != "" {
 			g.Note = "a right one: " + want
 		}
 		j.generations = append(j.generations, g)

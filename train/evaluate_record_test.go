@@ -118,7 +118,7 @@ func TestEvalPacks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := &job{shape: s, corpus: &setup.Corpus{Eval: held}}
+	j := &job{shape: s, corpus: &setup.Corpus{HeldOut: held}}
 	packs, at := j.evalPacks(9), 0
 	for i, pack := range packs {
 		rows := 0

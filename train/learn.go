@@ -145,7 +145,8 @@ func (l *learner) exactKL(ctx context.Context, res *learningResult) error {
 	return nil
 }
 
-// update takes the optimizer steps of one step: rl.epochs times over rl.minibatches, which are complete groups in order.
+// update takes the optimizer steps of one step: rl.epochs times over rl.minibatches, which are complete groups in
+// order.
 func (l *learner) update(ctx context.Context, res *learningResult) error {
 	var samples []trainer.Sample
 	for _, e := range res.episodes {
@@ -197,8 +198,8 @@ func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episo
 	return nil
 }
 
-// compare computes the log-probabilities that the objective's ratios and KL are relative to: the trainer's own before the
-// first update (rl.proximal), and the reference's.
+// compare computes the log-probabilities that the objective's ratios and KL are relative to: the trainer's own before
+// the first update (rl.proximal), and the reference's.
 func (l *learner) compare(samples []trainer.Sample, res *learningResult) {
 	if l.rl.Proximal {
 		trainer.EachLogProb(l.trainer.Rank, l.trainer.Model, l.packRows, samples, func(i int, logprob []float32) {

@@ -62,7 +62,8 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 func (j *job) newCollector() *collector {
 	s := j.shape.RL
 	return &collector{
-		Exam: j.corpus.Asked, decode: j.decode, seed: uint64(j.shape.Run.Seed), prompts: s.Prompts, groupSize: s.Group,
+		JudgedQuestions: j.corpus.TrainQuestions, decode: j.decode, seed: uint64(j.shape.Run.Seed), prompts: s.Prompts,
+		groupSize: s.Group,
 		staleness: s.Staleness, updatesPerStep: s.Minibatches * s.Epochs, dynamic: s.Dynamic,
 		maxAsked: mostRounds * s.Prompts * (1 + s.Staleness/(s.Minibatches*s.Epochs)),
 		request: serve.Request{
@@ -146,11 +147,11 @@ type learnerState struct {
 }
 
 func (l *learner) state() *learnerState {
-	return &learnerState{l.updates, fmt.Sprintf("%016x", l.Exam.Digest()), l.collector.state()}
+	return &learnerState{l.updates, fmt.Sprintf("%016x", l.JudgedQuestions.Digest()), l.collector.state()}
 }
 
 func (l *learner) resume(st *learnerState) error {
-	if have := fmt.Sprintf("%016x", l.Exam.Digest()); have != st.Questions {
+	if have := fmt.Sprintf("%016x", l.JudgedQuestions.Digest()); have != st.Questions {
 		return fmt.Errorf("the run was left with other questions: %s, now %s; restore data.path or start anew",
 			st.Questions, have)
 	}

@@ -41,10 +41,10 @@ func openPreference(s *configs.Shape, t *trainer.Trainer, c *setup.Corpus) (p *p
 	p = &preference{trainer: t, packRows: s.Data.PackRows, train: pairSamples(c.Pairs, c.Pairs.Len())}
 	p.provenance.definition, p.provenance.train = t.Rank.Dev.Definition().Digest(),
 		fmt.Sprintf("%016x", c.Pairs.Digest())
-	if c.HeldPairs != nil {
-		n := min(s.Data.EvalSamples, c.HeldPairs.Len())
-		p.heldOut, p.provenance.heldOut = pairSamples(c.HeldPairs, n), fmt.Sprintf("%d of %016x", n,
-			c.HeldPairs.Digest())
+	if c.HeldOutPairs != nil {
+		n := min(s.Data.EvalSamples, c.HeldOutPairs.Len())
+		p.heldOut, p.provenance.heldOut = pairSamples(c.HeldOutPairs, n), fmt.Sprintf("%d of %016x", n,
+			c.HeldOutPairs.Digest())
 	}
 	p.provenance.weights, err = weightsDigest(t.Model)
 	return p, err

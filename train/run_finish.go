@@ -44,7 +44,7 @@ func (j *job) finish() error {
 // report writes what the run says of itself, and draws it.
 func (j *job) report(proof *runlog.Proof) error {
 	// resumed after the last step: the evaluation is in the log, its texts are not
-	if len(j.generations) == 0 && j.corpus.Held != nil {
+	if len(j.generations) == 0 && j.corpus.HeldOutQuestions != nil {
 		if err := j.evaluate(new(runlog.Record)); err != nil {
 			return err
 		}

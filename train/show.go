@@ -48,7 +48,7 @@ func ShowChat(out *os.File, dir, path string, line int, noEnd bool) (string, err
 	}
 	o := data.Options{End: -1, Vocab: max(m.Vocab, l.Vocab()), MaxRows: math.MaxInt32, Long: data.LongError,
 		NoEnd: noEnd}
-	setup.Speak(&o, m, l)
+	setup.SetLanguage(&o, m, l)
 	samples, err := data.SamplesOf(path, line, o)
 	if err != nil {
 		return "", err

@@ -12,12 +12,12 @@ import (
 
 // Corpus is the data of a run: what it is trained on and what it is evaluated by.
 type Corpus struct {
-	Train     *data.Dataset     // training samples; nil: the run is trained on pairs or on answers
-	Eval      *data.Dataset     // held-out samples for the loss; nil: none
-	Pairs     *data.Preferences // training pairs; nil: none
-	HeldPairs *data.Preferences // held-out ones; nil: none
-	Asked     *Exam             // what reinforcement learning asks; nil: the run is supervised
-	Held      *Exam             // held-out questions that an evaluation asks; nil: none
+	Train            *data.Dataset     // training samples; nil: the run is trained on pairs or on answers
+	HeldOut          *data.Dataset     // held-out samples for the loss; nil: none
+	Pairs            *data.Preferences // training pairs; nil: none
+	HeldOutPairs     *data.Preferences // held-out ones; nil: none
+	TrainQuestions   *JudgedQuestions  // what reinforcement learning asks; nil: the run is supervised
+	HeldOutQuestions *JudgedQuestions  // held-out questions that an evaluation asks; nil: none
 }
 
 // Samples returns what the run's stream is of, training samples or pairs; nil: there is none.
@@ -44,17 +44,17 @@ func (c *Corpus) Conversation() (data.Sample, bool) {
 
 // Ignored names the fields of the run's files that nothing reads.
 func (c *Corpus) Ignored() (list []string) {
-	for _, d := range []*data.Dataset{c.Train, c.Eval} {
+	for _, d := range []*data.Dataset{c.Train, c.HeldOut} {
 		if d != nil {
 			list = append(list, d.Ignored...)
 		}
 	}
-	for _, p := range []*data.Preferences{c.Pairs, c.HeldPairs} {
+	for _, p := range []*data.Preferences{c.Pairs, c.HeldOutPairs} {
 		if p != nil {
 			list = append(list, p.Ignored...)
 		}
 	}
-	for _, e := range []*Exam{c.Asked, c.Held} {
+	for _, e := range []*JudgedQuestions{c.TrainQuestions, c.HeldOutQuestions} {
 		if e != nil {
 			list = append(list, e.Ignored...)
 		}
@@ -80,7 +80,7 @@ func (c *Corpus) Texts(n int) (list [][]int32) {
 
 // Longest returns the positions of the longest answer with its prompt; 0: there are no questions.
 func (c *Corpus) Longest(maxTokens int) (n int) {
-	for _, e := range []*Exam{c.Asked, c.Held} {
+	for _, e := range []*JudgedQuestions{c.TrainQuestions, c.HeldOutQuestions} {
 		if e == nil {
 			continue
 		}
@@ -91,11 +91,11 @@ func (c *Corpus) Longest(maxTokens int) (n int) {
 	return n
 }
 
-// Exam is questions with the judge of their answers.
-type Exam struct {
+// JudgedQuestions is questions with the judge of their answers.
+type JudgedQuestions struct {
 	*data.Questions
-	Judge data.Rewarder
-	Right func(i int) string // an answer that is right, for the report; "" where none is known
+	Judge    data.Rewarder
+	Solution func(i int) string // an answer that is right, for the report; "" where none is known
 }
 
 // dataOptions says how data becomes samples of the model's. l may be nil.
@@ -104,13 +104,13 @@ func dataOptions(s *configs.Shape, m *model.Model, l *data.Language) data.Option
 		End: -1, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), PairRows: s.Data.PackRows,
 		Long: data.Long(s.Data.Long),
 	}
-	Speak(&o, m, l)
+	SetLanguage(&o, m, l)
 	o.NoEnd = s.Data.NoEnd
 	return o
 }
 
-// Speak sets how text becomes tokens of the model, and which tokens end it. l may be nil.
-func Speak(o *data.Options, m *model.Model, l *data.Language) {
+// SetLanguage sets how text becomes tokens of the model, and which tokens end it. l may be nil.
+func SetLanguage(o *data.Options, m *model.Model, l *data.Language) {
 	if l != nil {
 		o.Codec, o.Template, o.End, o.Stops = l, l.Template, l.End, serve.Stops(m, l)
 	}
@@ -129,7 +129,7 @@ func OpenCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus, er
 	var err error
 	if s.Data.Preferences != "" {
 		if c.Pairs, err = data.LoadPreferences(s.Data.Preferences, o); err == nil && s.Data.EvalPath != "" {
-			c.HeldPairs, err = data.LoadPreferences(s.Data.EvalPath, o)
+			c.HeldOutPairs, err = data.LoadPreferences(s.Data.EvalPath, o)
 		}
 		return &c, err
 	}
@@ -137,7 +137,7 @@ func OpenCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus, er
 		return nil, err
 	}
 	if s.Data.EvalPath != "" {
-		c.Eval, err = data.LoadJSONL(s.Data.EvalPath, o)
+		c.HeldOut, err = data.LoadJSONL(s.Data.EvalPath, o)
 	}
 	return &c, err
 }
@@ -158,23 +158,24 @@ func openTask(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus, erro
 	if c.Train, err = data.NewTaskDataset(task, data.Train, o); err != nil {
 		return nil, err
 	}
-	if c.Eval, err = data.NewTaskDataset(task, data.Test, o); err != nil {
+	if c.HeldOut, err = data.NewTaskDataset(task, data.Test, o); err != nil {
 		return nil, err
 	}
-	questions := func(split data.Split, o data.Options, judge data.RewardOptions) (*Exam, error) {
+	questions := func(split data.Split, o data.Options, judge data.RewardOptions) (*JudgedQuestions, error) {
 		q, err := data.NewTaskQuestions(task, split, o)
 		if err != nil {
 			return nil, err
 		}
-		return newExam(q, judge, func(i int) string { return task.Example(split, i).Completion })
+		return newQuestions(q, judge, func(i int) string { return task.Example(split, i).Completion })
 	}
-	if c.Held, err = questions(data.Test, o, data.RewardOptions{Kind: "task"}); err != nil || s.RL.Objective == "" {
+	if c.HeldOutQuestions, err = questions(data.Test, o, data.RewardOptions{Kind: "task"}); err != nil ||
+		s.RL.Objective == "" {
 		return &c, err
 	}
 	if o, err = questionOptions(s, m, l); err != nil {
 		return nil, err
 	}
-	c.Asked, err = questions(data.Train, o, rewardOptions(s.RL))
+	c.TrainQuestions, err = questions(data.Train, o, rewardOptions(s.RL))
 	return &c, err
 }
 
@@ -185,27 +186,27 @@ func openQuestions(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus,
 		return nil, err
 	}
 	o.Judged = s.RL.Reward == "command" || s.RL.Reward == "http"
-	open := func(path string) (*Exam, error) {
+	open := func(path string) (*JudgedQuestions, error) {
 		q, err := data.LoadQuestions(path, o)
 		if err != nil {
 			return nil, err
 		}
-		return newExam(q, rewardOptions(s.RL), func(i int) string { return q.Answer(i, "").Want })
+		return newQuestions(q, rewardOptions(s.RL), func(i int) string { return q.Answer(i, "").Want })
 	}
 	var c Corpus
-	if c.Asked, err = open(s.Data.Path); err != nil || s.Data.EvalPath == "" {
+	if c.TrainQuestions, err = open(s.Data.Path); err != nil || s.Data.EvalPath == "" {
 		return &c, err
 	}
-	c.Held, err = open(s.Data.EvalPath)
+	c.HeldOutQuestions, err = open(s.Data.EvalPath)
 	return &c, err
 }
 
-func newExam(q *data.Questions, judge data.RewardOptions, right func(i int) string) (*Exam, error) {
+func newQuestions(q *data.Questions, judge data.RewardOptions, right func(i int) string) (*JudgedQuestions, error) {
 	r, err := data.NewRewarder(judge, q)
 	if err != nil {
 		return nil, fmt.Errorf("rl.reward: %w", err)
 	}
-	return &Exam{q, r, right}, nil
+	return &JudgedQuestions{q, r, right}, nil
 }
 
 // questionOptions leaves room for answers.

@@ -23,7 +23,7 @@ func TestTaskSplits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for split, got := range map[data.Split]*data.Dataset{data.Train: c.Train, data.Test: c.Eval} {
+	for split, got := range map[data.Split]*data.Dataset{data.Train: c.Train, data.Test: c.HeldOut} {
 		want, err := data.NewTaskDataset(Countdown(s), split, dataOptions(s, m, lang))
 		if err != nil {
 			t.Fatal(err)
