@@ -166,7 +166,7 @@ func loadCheckpoint(m *model.Model, out string, fits func(*state) string,
 		dir := filepath.Join(parent, name)
 		st, err := readState(dir)
 		if err != nil {
-			note("%s is damaged, trying the one before: %v", dir, err)
+			note("%s is damaged, trying the previous one: %v", dir, err)
 			continue
 		}
 		if unlike := fits(st); unlike != "" {
@@ -192,7 +192,7 @@ func readState(dir string) (*state, error) {
 			return nil, err
 		}
 		if got != want {
-			return nil, fmt.Errorf("%s has another checksum than when it was written", name)
+			return nil, fmt.Errorf("%s has a different checksum than when it was written", name)
 		}
 	}
 	return st, nil

@@ -32,11 +32,11 @@ func TestDamagedCheckpoint(t *testing.T) {
 		by   func(dir string)
 		want string
 	}{
-		{"optimizer", func(dir string) { touch(t, filepath.Join(dir, optimizerFile)) }, "has another checksum"},
+		{"optimizer", func(dir string) { touch(t, filepath.Join(dir, optimizerFile)) }, "has a different checksum"},
 		{"weights", func(dir string) {
 			touch(t, filepath.Join(dir, weightsDir, "model.safetensors"))
-		}, "another checksum"},
-		{"config", func(dir string) { touch(t, filepath.Join(dir, weightsDir, "config.json")) }, "another checksum"},
+		}, "different checksum"},
+		{"config", func(dir string) { touch(t, filepath.Join(dir, weightsDir, "config.json")) }, "different checksum"},
 		{"missing", func(dir string) { os.Remove(filepath.Join(dir, optimizerFile)) }, "no such file"},
 		{"state", func(dir string) { os.Truncate(filepath.Join(dir, stateFile), 40) }, "state.json"},
 		{"no state", func(dir string) { os.Remove(filepath.Join(dir, stateFile)) }, "no such file"},

@@ -82,7 +82,7 @@ func (l *learner) readGradients(out []byte, batch []trainer.Sample, episodes []*
 		l.customLoss += g.Loss
 	}
 	if dec.More() {
-		return fmt.Errorf("wrote more than the %d lines that were asked for", len(episodes))
+		return fmt.Errorf("wrote more than the expected %d lines", len(episodes))
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func TestOccupied(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := &job{folder: out}
-	if err := j.createFolder(); err == nil || !strings.Contains(err.Error(), "began meanwhile") {
+	if err := j.createFolder(); err == nil || !strings.Contains(err.Error(), "just begun") {
 		t.Errorf("begun after another: error %v", err)
 	}
 	if err := j.close(); err != nil {
@@ -92,7 +92,7 @@ func TestInterruptedUnsaved(t *testing.T) {
 	}()
 	err = Run(ctx, s, Options{Out: out, Log: lines})
 	if err == nil || errors.Is(err, ErrInterrupted) ||
-		!strings.Contains(err.Error(), "was left out; mend that, then --resume") {
+		!strings.Contains(err.Error(), "was not written; fix that, then --resume") {
 		t.Errorf("error %v", err)
 	}
 	if err := errors.Join(<-blocked, lines.Close(), log.Close()); err != nil {

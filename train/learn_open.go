@@ -152,7 +152,7 @@ func (l *learner) state() *learnerState {
 
 func (l *learner) resume(st *learnerState) error {
 	if have := fmt.Sprintf("%016x", l.JudgedQuestions.Digest()); have != st.Questions {
-		return fmt.Errorf("the run was left with other questions: %s, now %s; restore data.path or start anew",
+		return fmt.Errorf("the checkpoint was made with other questions: %s, now %s; restore data.path or start anew",
 			st.Questions, have)
 	}
 	l.updates = st.Updates

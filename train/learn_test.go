@@ -310,7 +310,7 @@ func touchedCheckpoint(t *testing.T, out string) {
 		if err := runlog.WriteJSON(filepath.Join(dir, stateFile), st); err != nil {
 			t.Fatal(err)
 		}
-		want := name + " differs from what the recorded answers lead to"
+		want := name + " differs from what training on the recorded answers gives"
 		if _, err := replayed(t, out); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s was touched: %v", name, err)
 		}

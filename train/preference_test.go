@@ -337,7 +337,7 @@ func TestReferenceRefusals(t *testing.T) {
 		{whole[:len(whole)/2], nil, "damaged"},
 		{whole[:3], nil, "damaged"},
 		{"", nil, "damaged"},
-		{string(flipped), nil, "another checksum"},
+		{string(flipped), nil, "different checksum"},
 		{readBytes(t, foreign), nil, "not a reference"},
 		{whole, []string{"model.init_seed=2"}, "computed from other weights"},
 		{whole, []string{"model.dtype=bf16"}, "computed from other weights"},

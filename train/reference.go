@@ -69,7 +69,7 @@ func (p *preference) read(path string) (found bool, err error) {
 	}
 	f, err := data.OpenSafetensors(path)
 	if err != nil {
-		return false, fmt.Errorf("the reference is damaged, remove it and --resume computes it again: %w", err)
+		return false, fmt.Errorf("the reference is damaged: remove it, and --resume computes it again: %w", err)
 	}
 	defer f.Close()
 	meta, tensors := f.Metadata(), f.Checkpoint()
@@ -84,7 +84,7 @@ func (p *preference) read(path string) (found bool, err error) {
 		}
 	}
 	if referenceSum(train.Data, held.Data) != meta["sha256"] {
-		return false, fmt.Errorf("%s: has another checksum than when it was written: remove it and --resume "+
+		return false, fmt.Errorf("%s: has a different checksum than when it was written: remove it and --resume "+
 			"computes it again", path)
 	}
 	if !setReference(p.train, train) || !setReference(p.heldOut, held) {

@@ -229,7 +229,7 @@ func (p *replay) checkpoint(step int) error {
 	}
 	for name, sum := range files {
 		if filepath.Ext(name) == ".safetensors" && st.Files[name] != sum {
-			return fmt.Errorf("%s: %s differs from what the recorded answers lead to", dir, name)
+			return fmt.Errorf("%s: %s differs from what training on the recorded answers gives", dir, name)
 		}
 	}
 	p.result.Checkpoints++

@@ -265,7 +265,8 @@ func (j *job) createFolder() (err error) {
 		return err
 	}
 	if j.lock, err = lockFolder(j.folder); err == nil && runlog.HasRun(j.folder) {
-		err = fmt.Errorf("%s holds a run that began meanwhile: --resume continues it, another --out starts anew",
+		err = fmt.Errorf("%s holds a run that another process has just begun: --resume continues it, another --out "+
+			"starts anew",
 			j.folder)
 	}
 	return err
@@ -326,7 +327,7 @@ func (j *job) save() error {
 	parent := filepath.Join(j.folder, checkpointsDir)
 	if err := saveCheckpoint(j.trainer.Model, j.language, filepath.Join(parent, checkpointName(j.state.Step)),
 		j.shape.Model.Path, j.state); err != nil {
-		return fmt.Errorf("%w: the checkpoint of step %d was left out; mend that, then --resume", err, j.state.Step)
+		return fmt.Errorf("%w: the checkpoint of step %d was not written; fix that, then --resume", err, j.state.Step)
 	}
 	return prune(parent, j.shape.Run.Keep)
 }

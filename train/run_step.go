@@ -129,7 +129,7 @@ func (j *job) beginLearning() error {
 
 // notFinite says what to do about numbers that are not finite.
 func (j *job) notFinite(step int, t *trainer.Trainer, err error, key string) error {
-	return fmt.Errorf("step %d: %w first in %s; the update was left out: start anew with a lower %s, from %s", step,
+	return fmt.Errorf("step %d: %w first in %s; the update was not applied: start again with a lower %s, from %s", step,
 		err, t.FirstNotFinite(), key, j.newestWeights())
 }
 

@@ -32,7 +32,7 @@ func (j *job) showSample() {
 		return
 	}
 	text := s.Marked(j.language, marksOf(j.options.Log), shownRun)
-	j.note("first sample, what is learned marked: %s", strings.ReplaceAll(text, "\n", `\n`))
+	j.note("first sample, targets marked: %s", strings.ReplaceAll(text, "\n", `\n`))
 }
 
 // ShowChat is the samples of a line of a JSONL file as a run on a model folder makes them, for people: the targets are

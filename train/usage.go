@@ -11,7 +11,7 @@ import (
 func (j *job) openGauge() {
 	gauge, err := devices.OpenGauge(j.shape.Device.Kind)
 	if err != nil {
-		j.note("the metrics lack the GPU's usage: %v", err)
+		j.note("GPU usage is not logged: %v", err)
 		return
 	}
 	j.gauge = gauge
@@ -24,7 +24,7 @@ func (j *job) usage(rec *runlog.Record) []string {
 	}
 	u, err := j.gauge.Usage()
 	if err != nil {
-		j.note("from here the metrics lack the GPU's usage: %v", err)
+		j.note("GPU usage is not logged from here on: %v", err)
 		j.gauge = nil
 		return nil
 	}
