@@ -34,7 +34,7 @@ var topLevel = []string{
 }
 
 // cgoFolders may import "C", and only under the build tag cuda: everything else builds with CGO_ENABLED=0.
-var cgoFolders = []string{"kernels/cuda"}
+var cgoFolders = []string{"kernels/cuda/driver"}
 
 // source is a parsed Go file; its name is relative to the top folder, with slashes.
 type source struct {

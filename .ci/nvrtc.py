@@ -9,7 +9,8 @@ import sys
 import sysconfig
 
 ARCHITECTURES = ["sm_90a", "sm_100a"]  # Hopper and Blackwell
-COMPILE = pathlib.Path(__file__).parent.parent / "kernels/cuda/compile.go"
+CUDA = pathlib.Path(__file__).parent.parent / "kernels/cuda"
+COMPILE = CUDA / "driver/compile.go"
 
 
 def product_options():
@@ -66,7 +67,7 @@ def main(paths):
     lib, common = load(site), product_options()
     bad = 0
     for path in map(pathlib.Path, paths):
-        includes = sorted({path.parent, *(f.parent for f in site.glob("nvidia/**/cuda_bf16.h")), *site.glob("nvidia/**/include/cccl")})
+        includes = sorted({*(f.parent for f in CUDA.glob("**/*.cuh")), *(f.parent for f in site.glob("nvidia/**/cuda_bf16.h")), *site.glob("nvidia/**/include/cccl")})
         for arch, macros in [(a, []) for a in ARCHITECTURES] + [(ARCHITECTURES[0], product_macros())]:
             options = [f"--gpu-architecture={arch}", *common, *macros, *(f"--include-path={i}" for i in includes)]
             ok = compiles(lib, path, [o.encode() for o in options])

@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // headDimsAbsorbed are the widths of keys and values of absorbed latent attention: all heads share one row for each
@@ -58,9 +59,10 @@ func (d *Device) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Lay
 		s.sequences = append(s.sequences, q)
 		s.queries += span.Rows
 	}
-	for _, p := range []any{stage(d, s.sequences), stage(d, pages), picks, len(spans), kv.PageRows, s.topK,
+	for _, p := range []any{driver.Stage(d.Context, s.sequences), driver.Stage(d.Context, pages), picks, len(spans),
+		kv.PageRows, s.topK,
 		picks.Stride} {
-		s.params = appendParam(s.params, p)
+		s.params = driver.AppendParam(s.params, p)
 	}
 	return s
 }
@@ -72,7 +74,7 @@ type absorbedCall struct{ first, count, splits int }
 // has room for; lists of one split may leave nothing there.
 func (s *absorbedLists) calls(split, bytes, room int, direct bool) (calls []absorbedCall) {
 	splits := func(q absorbedSequence, number int) int {
-		return blocks(min(s.topK, int(q.pos)-(number-int(q.start))+1), split)
+		return driver.Blocks(min(s.topK, int(q.pos)-(number-int(q.start))+1), split)
 	}
 	at := 0 // the sequence of the next query
 	for first := 0; first < s.queries; {
@@ -96,30 +98,30 @@ func (s *absorbedLists) calls(split, bytes, room int, direct bool) (calls []abso
 func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout,
 	a kernels.Attn) {
 	mustShare(kv)
-	lists, split, row := d.listQueries(kv, picks, l), d.def.KeySplit, a.Heads*(a.Values()+2)
+	lists, split, row := d.listQueries(kv, picks, l), d.Def.KeySplit, a.Heads*(a.Values()+2)
 	name := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values())
 	tiles := 2 * (absorbedHeads + 2*keyRows) * stride64(a.HeadDim) // bytes of queries and two key blocks
-	for _, c := range lists.calls(split, 4*row, d.room, true) {
+	for _, c := range lists.calls(split, 4*row, d.ChunkBytes, true) {
 		var partials cu.DevicePtr
 		if c.splits > 1 {
-			partials = d.workspace(4 * c.count * c.splits * row)
+			partials = d.Scratch(4 * c.count * c.splits * row)
 		}
 		if d.absorbedWide(a) {
-			d.launch("absorbed_wide"+name, [3]int{c.count, blocks(a.Heads, absorbedHeads), c.splits},
+			d.Launch("absorbed_wide"+name, [3]int{c.count, driver.Blocks(a.Heads, absorbedHeads), c.splits},
 				absorbedWideThreads, tiles, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads,
 				out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
 		} else {
 			each := absorbedHeads
-			for each > absorbedFew && c.count*c.splits*blocks(2*a.Heads, each) <= d.processors {
+			for each > absorbedFew && c.count*c.splits*driver.Blocks(2*a.Heads, each) <= d.Processors {
 				each /= 2
 			}
-			d.launch("absorbed"+name, [3]int{c.count, blocks(a.Heads, each), c.splits}, absorbedThreads,
+			d.Launch("absorbed"+name, [3]int{c.count, driver.Blocks(a.Heads, each), c.splits}, absorbedThreads,
 				tiles+2*absorbedHeads*keyRows+4*5*absorbedHeads+4*2*keyRows,
 				lists.params, out, lse, q, kv.K, partials, c.first, a.Heads, each, out.Stride, lse.Stride, q.Stride,
 				kv.K.Stride, split, scoreScale(a))
 		}
 		if c.splits > 1 {
-			d.launch("absorbed_merge"+name, [3]int{c.count, a.Heads, 1}, 32, 0, lists.params, out, lse, partials,
+			d.Launch("absorbed_merge"+name, [3]int{c.count, a.Heads, 1}, 32, 0, lists.params, out, lse, partials,
 				c.first, c.splits, out.Stride, lse.Stride, split)
 		}
 	}
@@ -128,12 +130,12 @@ func (d *Device) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks
 // absorbedWide tells whether there are kernels with wgmma for a shape. They give a block all the heads it has room for
 // even where that leaves processors idle: with 64 they are faster than the others with 16.
 func (d *Device) absorbedWide(a kernels.Attn) bool {
-	_, compiled := d.kernels["absorbed_wide_576_512"]
-	return compiled && d.force != "portable" && a.HeadDim == 576 && a.Values() == 512
+	compiled := d.Has("absorbed_wide_576_512")
+	return compiled && d.Path != "portable" && a.HeadDim == 576 && a.Values() == 512
 }
 
 // stride64 is kStride of Lines of absorbed.cuh.
-func stride64(columns int) int { return blocks(columns, 64) * 64 }
+func stride64(columns int) int { return driver.Blocks(columns, 64) * 64 }
 
 // mustShare panics where values are not the first columns of the keys.
 func mustShare(kv kernels.KV) {

@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 const (
@@ -36,20 +37,21 @@ func (d *Device) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 	g.lists = d.listQueries(kv, picks, l)
 	width := 0
 	if !picks.IsNil() {
-		width = blocks(longest(l), absorbedPart)
+		width = driver.Blocks(longest(l), absorbedPart)
 	}
 	var wide wideGradients
 	if d.absorbedWide(a) {
 		wide = g.planWide(width > 0)
 	}
-	parts := d.floats(append([]int{g.rows * a.Heads, g.rows * width}, wide.floats()...)...)
+	parts := d.Floats(append([]int{g.rows * a.Heads, g.rows * width}, wide.floats()...)...)
 	g.delta = parts[0]
-	d.launch("attention_delta", warps(g.rows*a.Heads), warpThreads, 0, g.delta, dout, out, g.rows, a.Heads, a.Values(),
+	d.Launch("attention_delta", driver.Warps(g.rows*a.Heads), driver.WarpThreads, 0, g.delta, dout, out, g.rows,
+		a.Heads, a.Values(),
 		dout.Stride, out.Stride)
 	if width > 0 {
 		g.masks = parts[1]
-		grid := [3]int{blocks(g.lists.queries, warpThreads), blocks(width, absorbedMasks), 1}
-		d.launch("absorbed_masks", grid, warpThreads, 0, g.lists.params, g.masks, g.lists.queries, g.rows)
+		grid := [3]int{driver.Blocks(g.lists.queries, driver.WarpThreads), driver.Blocks(width, absorbedMasks), 1}
+		d.Launch("absorbed_masks", grid, driver.WarpThreads, 0, g.lists.params, g.masks, g.lists.queries, g.rows)
 	}
 	if d.absorbedWide(a) {
 		g.wide(&wide, parts[2:])
@@ -63,12 +65,13 @@ func (g *absorbedGradients) portable() {
 	d, a := g.d, g.a
 	name, lines, small := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values()), stride64(a.HeadDim), stride64(a.Values())
 	shared := 2*(absorbedHeads*(lines+small+64)+2*absorbedPart*lines) + 4*2*absorbedPart
-	d.launch("absorbed_dq"+name, [3]int{g.lists.queries, blocks(a.Heads, absorbedHeads), 1}, absorbedThreads, shared,
+	d.Launch("absorbed_dq"+name, [3]int{g.lists.queries, driver.Blocks(a.Heads, absorbedHeads), 1}, absorbedThreads,
+		shared,
 		g.lists.params, g.dq, g.dout, g.lse, g.delta, g.q, g.k, a.Heads, g.dq.Stride, g.dout.Stride,
 		g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
 	keys := attentionParts(g.l, absorbedPart, false)
 	shared = 2*absorbedPart*(3*lines+2*small+2*64) + 4*2*3*absorbedPart
-	d.launch("absorbed_dkv"+name, [3]int{len(keys), 1, 1}, absorbedThreads, shared,
-		g.dk, g.dv, g.dout, g.lse, g.delta, g.q, g.k, g.masks, stage(d, keys), g.rows, a.Heads,
+	d.Launch("absorbed_dkv"+name, [3]int{len(keys), 1, 1}, absorbedThreads, shared,
+		g.dk, g.dv, g.dout, g.lse, g.delta, g.q, g.k, g.masks, driver.Stage(d.Context, keys), g.rows, a.Heads,
 		g.dk.Stride, g.dv.Stride, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
 }

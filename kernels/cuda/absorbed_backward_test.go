@@ -8,19 +8,20 @@ import (
 	"testing"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // Gradients of 576 and 512 columns by both forms: numbers of heads that leave rows of a block empty or take two blocks,
 // sequences that end anywhere in a block of queries and a tile of keys, lists that end anywhere in a block of entries.
 func TestAbsorbedBackward(t *testing.T) {
 	d := card.(*Device)
-	defer func() { d.force = "" }()
+	defer func() { d.Path = "" }()
 	for i, heads := range []int{1, 20, 64, 70} {
 		a := absorbedShape(headDimsAbsorbed[2], heads)
 		absorbedLayer(t, a, []int{1, 63, 64, 65, 7}, 0, false)
 		absorbedLayer(t, a, []int{1, 70, 140 + i, 7}, []int{8, 66, 100, 130}[i], i == 1)
 	}
-	d.force = "portable"
+	d.Path = "portable"
 	absorbedLayer(t, absorbedShape(headDimsAbsorbed[2], 5), []int{1, 34, 65}, 0, false)
 	absorbedLayer(t, absorbedShape(headDimsAbsorbed[2], 5), []int{70}, 18, false)
 }
@@ -30,12 +31,12 @@ func TestAbsorbedBackward(t *testing.T) {
 // tile to tile and meet some of which no pair is on a list.
 func TestAbsorbedBackwardPasses(t *testing.T) {
 	d := card.(*Device)
-	defer func(room, processors int) { d.room, d.processors = room, processors }(d.room, d.processors)
+	defer func(room, processors int) { d.ChunkBytes, d.Processors = room, processors }(d.ChunkBytes, d.Processors)
 	a := absorbedShape(headDimsAbsorbed[2], 3)
 	spans := []int{190, 5}
 	const head = 2 * (3 + 1 + 1) * unitBytes // P and dS of these sequences
 	for i, room := range []int{2 * head, head, head / 2, 1} {
-		d.room, d.processors = room, []int{1, 2, 132, 3}[i]
+		d.ChunkBytes, d.Processors = room, []int{1, 2, 132, 3}[i]
 		absorbedLayer(t, a, spans, 20*(i%2), true) // dense, and lists
 	}
 }
@@ -44,7 +45,7 @@ func TestAbsorbedBackwardPasses(t *testing.T) {
 func TestKeyPasses(t *testing.T) {
 	l, _, _ := attend([]int{130, 1, 700, 64}, 0)
 	const heads = 5
-	_, all := keyTiles(l, 0, blocks(longest(l), keyRows))
+	_, all := keyTiles(l, 0, driver.Blocks(longest(l), keyRows))
 	for _, most := range []int{heads * all, 3 * all, all, all - 1, all / 3, 4, 1} {
 		next := map[[2]int32][2]int{} // of a tile: head, block of queries
 		for _, p := range keyPasses(l, heads, most) {
@@ -61,7 +62,7 @@ func TestKeyPasses(t *testing.T) {
 			}
 			for h := p.head; h < p.head+p.heads; h++ {
 				for _, k := range p.tiles {
-					id, last := [2]int32{k.row, k.at}, blocks(int(k.rows), keyRows)
+					id, last := [2]int32{k.row, k.at}, driver.Blocks(int(k.rows), keyRows)
 					at, some := next[id]
 					if !some {
 						at[1] = int(k.at) / keyRows

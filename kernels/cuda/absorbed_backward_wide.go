@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // Numbers of absorbed_dq_wide.cu and absorbed_dkv_wide.cu: threads of a block, bytes of shared memory.
@@ -35,7 +36,7 @@ type keyPass struct {
 // keyPasses cuts the units of all heads so that no pass has more than `most`, or more than it must. Sums are chains
 // over heads ascending, in each over queries ascending, and so are the passes.
 func keyPasses(l *kernels.Layout, heads, most int) (passes []keyPass) {
-	last := blocks(longest(l), keyRows)
+	last := driver.Blocks(longest(l), keyRows)
 	add := func(head, heads, from, to int) {
 		tiles, units := keyTiles(l, from, to)
 		passes = append(passes, keyPass{head, heads, heads * units, tiles})
@@ -45,7 +46,7 @@ func keyPasses(l *kernels.Layout, heads, most int) (passes []keyPass) {
 		return nil
 	}
 	if each := min(most/all, heads); each > 0 {
-		n := blocks(heads, each)
+		n := driver.Blocks(heads, each)
 		for i := range n {
 			add(heads*i/n, heads*(i+1)/n-heads*i/n, 0, last)
 		}
@@ -77,11 +78,11 @@ func queryUnits(l *kernels.Layout, x int) (n int) {
 
 // keyTiles is the tiles that blocks [from, to) of queries have keys of, those with most blocks first, and the units.
 func keyTiles(l *kernels.Layout, from, to int) (tiles []keyTile, units int) {
-	width, flags := blocks(longest(l), keyRows), 0
+	width, flags := driver.Blocks(longest(l), keyRows), 0
 	for _, s := range l.Spans {
 		for at := 0; at < s.Rows; at += tileKeys {
 			first := max(from, at/keyRows)
-			if count := min(to, blocks(s.Rows, keyRows)) - first; count > 0 {
+			if count := min(to, driver.Blocks(s.Rows, keyRows)) - first; count > 0 {
 				tiles = append(tiles, keyTile{int32(s.Row), int32(s.Rows), int32(at), int32(first), int32(count), 0,
 					int32(flags)})
 			}
@@ -96,7 +97,7 @@ func keyTiles(l *kernels.Layout, from, to int) (tiles []keyTile, units int) {
 	return tiles, units
 }
 
-// wideGradients is a call by wgmma, cut so that dS of dq, and P and dS of dk and dv, take about d.room bytes.
+// wideGradients is a call by wgmma, cut so that dS of dq, and P and dS of dk and dv, take about d.ChunkBytes bytes.
 type wideGradients struct {
 	calls                []absorbedCall
 	passes               []keyPass
@@ -107,12 +108,12 @@ type wideGradients struct {
 func (w *wideGradients) floats() []int { return []int{w.scratch, w.sums, w.flags} }
 
 func (g *absorbedGradients) planWide(listed bool) (w wideGradients) {
-	bytes := dsBytes * blocks(g.a.Heads, absorbedHeads)
-	w.calls = g.lists.calls(keyRows, bytes, g.d.room, false)
+	bytes := dsBytes * driver.Blocks(g.a.Heads, absorbedHeads)
+	w.calls = g.lists.calls(keyRows, bytes, g.d.ChunkBytes, false)
 	for _, c := range w.calls {
 		w.scratch = max(w.scratch, c.count*c.splits*bytes/4)
 	}
-	w.passes = keyPasses(g.l, g.a.Heads, g.d.room/(2*unitBytes))
+	w.passes = keyPasses(g.l, g.a.Heads, g.d.ChunkBytes/(2*unitBytes))
 	for _, p := range w.passes {
 		w.units = max(w.units, p.units)
 	}
@@ -122,7 +123,7 @@ func (g *absorbedGradients) planWide(listed bool) (w wideGradients) {
 	}
 	if listed {
 		for _, s := range g.l.Spans {
-			w.flags += blocks(s.Rows, tileKeys) * blocks(longest(g.l), keyRows)
+			w.flags += driver.Blocks(s.Rows, tileKeys) * driver.Blocks(longest(g.l), keyRows)
 		}
 	}
 	return w
@@ -135,34 +136,35 @@ func (g *absorbedGradients) wide(w *wideGradients, parts []cu.DevicePtr) {
 	}
 	d, a, scratch, sums, flags := g.d, g.a, parts[0], parts[1], parts[2]
 	for _, c := range w.calls {
-		grid := [3]int{c.count, blocks(a.Heads, absorbedHeads), 1}
-		d.launch("absorbed_ds_wide_576_512", grid, dsThreads, dsShared,
+		grid := [3]int{c.count, driver.Blocks(a.Heads, absorbedHeads), 1}
+		d.Launch("absorbed_ds_wide_576_512", grid, dsThreads, dsShared,
 			g.lists.params, scratch, g.dout, g.lse, g.delta, g.q, g.k, c.first, a.Heads, c.splits,
 			g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
-		d.launch("absorbed_dq_wide_576_512", grid, dqThreads, dqShared, g.lists.params, g.dq, scratch, g.k,
+		d.Launch("absorbed_dq_wide_576_512", grid, dqThreads, dqShared, g.lists.params, g.dq, scratch, g.k,
 			c.first, a.Heads, c.splits, g.dq.Stride, g.k.Stride)
 	}
 	if g.masks == 0 {
 		flags = 0
 	} else {
-		width := blocks(longest(g.l), keyRows)
+		width := driver.Blocks(longest(g.l), keyRows)
 		tiles, _ := keyTiles(g.l, 0, width)
-		d.launch("absorbed_flags", [3]int{len(tiles), width, 1}, 32, 0, flags, g.masks, stage(d, tiles), g.rows)
+		d.Launch("absorbed_flags", [3]int{len(tiles), width, 1}, 32, 0, flags, g.masks, driver.Stage(d.Context, tiles),
+			g.rows)
 	}
 	slopes := scratch + cu.DevicePtr(w.units*unitBytes)
-	units := func(p cu.DevicePtr) tensorMap {
-		rows := w.units * tileKeys
-		return d.tensorMap(boxes{pointer(p), keyRows, rows, 1, keyRows, rows * keyRows, tileKeys})
+	units := func(p cu.DevicePtr) driver.TensorMap {
+		return d.Boxes(kernels.Tensor{Data: driver.Pointer(p), DType: kernels.BF16, Groups: 1,
+			Rows: w.units * tileKeys, Cols: keyRows, Stride: keyRows}, tileKeys)
 	}
-	maps := [4]tensorMap{d.boxes(g.q, keyRows), d.boxes(g.dout, keyRows), units(scratch), units(slopes)}
+	maps := [4]driver.TensorMap{d.Boxes(g.q, keyRows), d.Boxes(g.dout, keyRows), units(scratch), units(slopes)}
 	for _, p := range w.passes {
-		tiles, units := stage(d, p.tiles), p.units/p.heads
-		d.launch("absorbed_pds_wide_576_512", [3]int{min(units, d.processors), 1, 1}, pdsThreads, pdsShared,
-			bytesOf(&maps),
+		tiles, units := driver.Stage(d.Context, p.tiles), p.units/p.heads
+		d.Launch("absorbed_pds_wide_576_512", [3]int{min(units, d.Processors), 1, 1}, pdsThreads, pdsShared,
+			driver.Bytes(&maps),
 			scratch, slopes, g.lse, g.delta, g.k, g.masks, tiles, flags, p.head, p.heads, a.Heads, units, g.rows,
 			g.lse.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
-		d.launch("absorbed_dkv_wide_576_512", [3]int{dkvBlocks * len(p.tiles), 1, 1}, dkvThreads, dkvShared,
-			bytesOf(&maps),
+		d.Launch("absorbed_dkv_wide_576_512", [3]int{dkvBlocks * len(p.tiles), 1, 1}, dkvThreads, dkvShared,
+			driver.Bytes(&maps),
 			sums, g.dk, g.dv, tiles, flags, p.head, p.heads, a.Heads, g.dk.Stride, g.dv.Stride)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // absorbedShape is a layer of absorbed latent attention.
@@ -99,10 +100,10 @@ func TestAbsorbedCached(t *testing.T) {
 // blocks that end anywhere in the last, and several splits.
 func TestAbsorbedForms(t *testing.T) {
 	d := card.(*Device)
-	defer func() { d.force = "" }()
+	defer func() { d.Path = "" }()
 	for _, form := range []string{"portable", ""} {
 		t.Run(form, func(t *testing.T) {
-			d.force = form
+			d.Path = form
 			for i, heads := range []int{1, 20, 64, 70} {
 				a := absorbedShape(headDimsAbsorbed[2], heads)
 				l, pages := decoded(16, 1, 64, 65, 100+i, 128, 190+i, 257+i, 320)
@@ -121,9 +122,9 @@ func TestAbsorbedSplits(t *testing.T) {
 	def.KeySplit = 128
 	rooms := func(t *testing.T) {
 		d := card.(*Device)
-		defer func(room int) { d.room = room }(d.room)
-		for _, room := range []int{d.room, 200 << 10, 1} {
-			d.room = room
+		defer func(room int) { d.ChunkBytes = room }(d.ChunkBytes)
+		for _, room := range []int{d.ChunkBytes, 200 << 10, 1} {
+			d.ChunkBytes = room
 			absorbedLayer(t, absorbedShape(headDimsAbsorbed[0], 2), []int{130, 300, 3, 129}, 0, false)
 			absorbedLayer(t, absorbedShape(headDimsAbsorbed[0], 2), []int{130, 300, 128}, 140, true)
 		}
@@ -168,8 +169,8 @@ func TestAbsorbedComposition(t *testing.T) {
 		a := absorbedShape(headDimsAbsorbed[0], 3)
 		whole := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, n}}
 		span := kernels.Span{}
-		for p := range blocks(n, pageRows) {
-			span.Pages = append(span.Pages, int32(p*5%blocks(n, pageRows)))
+		for p := range driver.Blocks(n, pageRows) {
+			span.Pages = append(span.Pages, int32(p*5%driver.Blocks(n, pageRows)))
 		}
 		on := func(o operand) kernels.Tensor {
 			view, _ := o.on(card)
@@ -251,8 +252,8 @@ func TestAttendsAbsorbed(t *testing.T) {
 			t.Errorf("%+v: %v", a, err)
 		}
 	}
-	d.shapes, d.def.Exp2 = map[string]error{}, map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h,
-		kernels.Exp2Ex2h: kernels.Exp2Poly}[d.def.Exp2]
+	d.shapes, d.Def.Exp2 = map[string]error{}, map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h,
+		kernels.Exp2Ex2h: kernels.Exp2Poly}[d.Def.Exp2]
 	if err := d.Attends(absorbedShape(headDimsAbsorbed[0], 2)); err == nil ||
 		!strings.Contains(err.Error(), "otherwise than the definition") {
 		t.Errorf("another definition than the kernels': %v", err)

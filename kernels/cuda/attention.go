@@ -10,6 +10,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 const (
@@ -47,7 +48,7 @@ func widths(a kernels.Attn) string {
 }
 
 // steps rounds a width up to whole steps of the dot.
-func steps(width int) int { return blocks(width, 16) * 16 }
+func steps(width int) int { return driver.Blocks(width, 16) * 16 }
 
 // stageBytes is rows of keys and of values in shared memory.
 func stageBytes(a kernels.Attn, keyRows, valueRows int) int {
@@ -61,8 +62,8 @@ func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels
 		d.attendAbsorbed(out, lse, q, kv, kernels.Tensor{}, l, a)
 		return
 	}
-	p := d.plans.of(d.def, kv, l, a, d.teams(a), 4*d.room)
-	at := stage(d, p.words)
+	p := d.plans.of(d.Def, kv, l, a, d.teams(a), 4*d.ChunkBytes)
+	at := driver.Stage(d.Context, p.words)
 	if d.wide(a) {
 		d.attendWide(&p.many, at, out, lse, q, kv, a)
 	} else {
@@ -77,8 +78,8 @@ func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels
 
 // wide tells whether heads are of a width for which the card has kernels with wgmma.
 func (d *Device) wide(a kernels.Attn) bool {
-	_, compiled := d.kernels["attention_wide_128"]
-	return compiled && d.force != "portable" && slices.Contains(headDimsWide, [2]int{a.HeadDim, a.Values()})
+	compiled := d.Has("attention_wide_128")
+	return compiled && d.Path != "portable" && slices.Contains(headDimsWide, [2]int{a.HeadDim, a.Values()})
 }
 
 // teams is Crew of attention_wide.cu: the warpgroups of a block that compute its forward; 0 where it is not by wgmma.
@@ -99,9 +100,10 @@ func (d *Device) attendWide(w *attentionWork, at cu.DevicePtr, out, lse, q kerne
 	shared := wideSlots*a.HeadDim/64*panelBytes + (a.Values()/2+4)*threads*4
 	for _, c := range w.calls {
 		maps, box := d.keyMaps(kv)
-		d.launch("attention_wide_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, threads+128, shared,
-			bytesOf(&maps), out, lse, q, at+c.tilesAt, at, box, a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride,
-			kv.PageRows, a.Window, d.def.KeySplit, scoreScale(a))
+		d.Launch("attention_wide_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, threads+128, shared,
+			driver.Bytes(&maps), out, lse, q, at+c.tilesAt, at, box, a.Heads/a.KVHeads, out.Stride, lse.Stride,
+			q.Stride,
+			kv.PageRows, a.Window, d.Def.KeySplit, scoreScale(a))
 	}
 }
 
@@ -109,7 +111,7 @@ func (d *Device) attendWide(w *attentionWork, at cu.DevicePtr, out, lse, q kerne
 func (d *Device) attendPortable(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV,
 	a kernels.Attn) {
 	for _, c := range w.calls {
-		d.launch("attention_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, attentionThreads,
+		d.Launch("attention_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, attentionThreads,
 			stageBytes(a, attentionRows+2*keyRows, 2*keyRows),
 			out, lse, q, kv.K, kv.V, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, a.Heads/a.KVHeads, out.Stride,
 			lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride,
@@ -128,25 +130,25 @@ func (d *Device) attendFew(w *attentionWork, at cu.DevicePtr, out, lse, q kernel
 	a kernels.Attn) {
 	for _, c := range w.calls {
 		grid, slots := len(c.tiles)*a.KVHeads, 12
-		if grid > d.processors {
+		if grid > d.Processors {
 			slots = 6
 		}
 		maps, box := d.keyMaps(kv)
-		d.launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads,
-			slots*blocks(a.HeadDim, 64)*panelBytes,
-			bytesOf(&maps), out, lse, q, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads,
+		d.Launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads,
+			slots*driver.Blocks(a.HeadDim, 64)*panelBytes,
+			driver.Bytes(&maps), out, lse, q, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads,
 			a.Heads/a.KVHeads,
 			out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
 	}
 }
 
 // keyMaps describes K and V for copies of 64 columns and as many rows of a key block as lie together in any page.
-func (d *Device) keyMaps(kv kernels.KV) (maps [2]tensorMap, box int) {
+func (d *Device) keyMaps(kv kernels.KV) (maps [2]driver.TensorMap, box int) {
 	box = keyRows
 	if kv.PageRows > 0 {
 		box = min(keyRows, kv.PageRows&-kv.PageRows)
 	}
-	return [2]tensorMap{d.boxes(kv.K, box), d.boxes(kv.V, box)}, box
+	return [2]driver.TensorMap{d.Boxes(kv.K, box), d.Boxes(kv.V, box)}, box
 }
 
 // partials is memory for the results of splits.
@@ -154,7 +156,7 @@ func (d *Device) partials(w *attentionWork, a kernels.Attn) cu.DevicePtr {
 	if w.slots == 0 {
 		return 0
 	}
-	return d.workspace(int(w.slots) * w.slotBytes(a))
+	return d.Scratch(int(w.slots) * w.slotBytes(a))
 }
 
 func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
@@ -179,8 +181,9 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 		return
 	}
 	rows, group := l.Rows(), a.Heads/a.KVHeads
-	delta := d.workspace(4 * rows * a.Heads)
-	d.launch("attention_delta", warps(rows*a.Heads), warpThreads, 0, delta, dout, out, rows, a.Heads, a.Values(),
+	delta := d.Scratch(4 * rows * a.Heads)
+	d.Launch("attention_delta", driver.Warps(rows*a.Heads), driver.WarpThreads, 0, delta, dout, out, rows, a.Heads,
+		a.Values(),
 		dout.Stride, out.Stride)
 	if d.wide(a) {
 		d.gradientsWide(dq, dk, dv, dout, lse, q, delta, kv, l, a)
@@ -188,12 +191,12 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 	}
 	shared := stageBytes(a, 2*attentionRows, 2*attentionRows)
 	queries, keys := attentionParts(l, attentionRows, true), attentionParts(l, attentionRows, false)
-	d.launch("attention_dq_"+widths(a), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse,
-		delta, q, kv.K, kv.V, stage(d, queries), group,
+	d.Launch("attention_dq_"+widths(a), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse,
+		delta, q, kv.K, kv.V, driver.Stage(d.Context, queries), group,
 		dq.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a),
 		float32(a.Scale))
-	d.launch("attention_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, keyThreads(a), shared, dk, dv, dout, lse,
-		delta, q, kv.K, kv.V, stage(d, keys), group,
+	d.Launch("attention_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, keyThreads(a), shared, dk, dv, dout, lse,
+		delta, q, kv.K, kv.V, driver.Stage(d.Context, keys), group,
 		dk.Stride, dv.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a),
 		float32(a.Scale))
 }
@@ -201,19 +204,22 @@ func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor,
 // gradientsWide is dq, dk and dv by wgmma.
 func (d *Device) gradientsWide(dq, dk, dv, dout, lse, q kernels.Tensor, delta cu.DevicePtr, kv kernels.KV,
 	l *kernels.Layout, a kernels.Attn) {
-	maps := [4]tensorMap{d.boxes(kv.K, keyRows), d.boxes(kv.V, keyRows), d.boxes(q, keyRows), d.boxes(dout, keyRows)}
+	maps := [4]driver.TensorMap{d.Boxes(kv.K, keyRows), d.Boxes(kv.V, keyRows), d.Boxes(q, keyRows),
+		d.Boxes(dout, keyRows)}
 	// bytes of a block of keys and values; of the queries that dq keeps in shared memory
 	slot, group, own := keyRows*2*(a.HeadDim+a.Values()), a.Heads/a.KVHeads, 0
 	if a.HeadDim > 128 {
 		own = gradientTeams * slot
 	}
 	queries, keys := attentionParts(l, gradientRowsWide, true), attentionParts(l, gradientRowsWide, false)
-	d.launch("attention_dq_wide_"+widths(a), [3]int{len(queries), a.Heads, 1}, gradientThreads, own+gradientStages*slot,
-		bytesOf(&maps), dq, dout, lse, delta, q, stage(d, queries), group, dq.Stride, dout.Stride, lse.Stride, q.Stride,
+	d.Launch("attention_dq_wide_"+widths(a), [3]int{len(queries), a.Heads, 1}, gradientThreads, own+gradientStages*slot,
+		driver.Bytes(&maps), dq, dout, lse, delta, q, driver.Stage(d.Context, queries), group, dq.Stride, dout.Stride,
+		lse.Stride, q.Stride,
 		a.Window, scoreScale(a), float32(a.Scale))
-	d.launch("attention_dkv_wide_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, gradientThreads, gradientTeams*slot+
+	d.Launch("attention_dkv_wide_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, gradientThreads, gradientTeams*slot+
 		gradientStages*(slot+2*4*keyRows),
-		bytesOf(&maps), dk, dv, lse, delta, stage(d, keys), group, dk.Stride, dv.Stride, lse.Stride, a.Window,
+		driver.Bytes(&maps), dk, dv, lse, delta, driver.Stage(d.Context, keys), group, dk.Stride, dv.Stride, lse.Stride,
+		a.Window,
 		scoreScale(a), float32(a.Scale))
 }
 
@@ -245,10 +251,10 @@ func attends(a kernels.Attn) bool {
 
 // mustAttend panics with what the kernels cannot do.
 func mustAttend(a kernels.Attn, ts ...kernels.Tensor) {
-	mustBF16(ts...)
+	driver.MustBF16(ts...)
 	bad := !attends(a)
 	for _, t := range ts {
-		bad = bad || !vectors(t)
+		bad = bad || !driver.Vectors(t)
 	}
 	if bad {
 		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU is written for heads of %v, latent ones of %v, up "+

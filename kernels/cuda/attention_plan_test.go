@@ -68,15 +68,15 @@ func TestAttentionCalls(t *testing.T) {
 	}
 
 	d := card.(*Device)
-	defer func(room int) { d.room = room }(d.room)
+	defer func(room int) { d.ChunkBytes = room }(d.ChunkBytes)
 	for _, a := range []kernels.Attn{{Heads: 2, KVHeads: 2, HeadDim: 24, ValueDim: 16, Scale: 0.2},
 		{Heads: 2, KVHeads: 2, HeadDim: 24, Scale: 0.2}, {Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125}} {
 		t.Run(widths(a), func(t *testing.T) {
 			const pageRows, rows = 64, 3
-			d.room = 1
+			d.ChunkBytes = 1
 			l := decoding(rows, 6200, pageRows) // of four, two and two splits
 			if got := planAttention(def, kernels.KV{PageRows: pageRows}, l, a, d.teams(a),
-				4*d.room); len(got.few.calls)+len(got.many.calls) != rows {
+				4*d.ChunkBytes); len(got.few.calls)+len(got.many.calls) != rows {
 				t.Fatalf("%d and %d calls", len(got.few.calls), len(got.many.calls))
 			}
 			pages := 0

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // TestAttentionLong: the last rows of 65,536 keys beside shorter sequences, for page sizes, sizes of groups and
@@ -24,7 +25,7 @@ func TestAttentionLong(t *testing.T) {
 		l, rows, pages := &kernels.Layout{}, 0, 0
 		for _, keys := range []int{65536, 2048, 2049, 70, 4099} {
 			span := kernels.Span{Row: rows, Rows: s.rows, Pos: keys - s.rows}
-			for range blocks(keys, s.pageRows) {
+			for range driver.Blocks(keys, s.pageRows) {
 				span.Pages = append(span.Pages, int32(pages))
 				pages++
 			}

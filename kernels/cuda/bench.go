@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // BenchResult is one line of a benchmark of the device.
@@ -24,12 +25,12 @@ const benchSamples = 7
 // time is the median seconds of run, enqueued so often that a sample takes about each/benchSamples.
 func (d *Device) time(each time.Duration, run func()) float64 {
 	sample := func(reps int) float64 {
-		d.wait()
+		d.Wait()
 		start := time.Now()
 		for range reps {
 			run()
 		}
-		d.wait()
+		d.Wait()
 		return time.Since(start).Seconds() / float64(reps)
 	}
 	sample(1) // first use
@@ -43,15 +44,15 @@ func (d *Device) time(each time.Duration, run func()) float64 {
 }
 
 // wait is Sync for benchmarks.
-func (d *Device) wait() { d.do(cu.Synchronize) }
+func (d *Device) wait() { d.Do(cu.Synchronize) }
 
 // BenchCopy is the rate of a copy in the card's memory, the ceiling of operations that memory bounds.
 func (d *Device) BenchCopy(each time.Duration) BenchResult {
 	const bytes = 1 << 30
-	defer d.release(len(d.owned))
+	defer d.Release(d.Held())
 	mem := kernels.NewArena(d)
 	from, to := mem.New(kernels.F32, 1, bytes/4), mem.New(kernels.F32, 1, bytes/4)
 	return BenchResult{Case: "copy of 1 GiB", Bytes: 2 * bytes, Seconds: d.time(each, func() {
-		d.do(func() error { return cu.MemcpyDtoD(address(to), address(from), bytes) })
+		d.Do(func() error { return cu.MemcpyDtoD(driver.Address(to), driver.Address(from), bytes) })
 	})}
 }

@@ -16,9 +16,9 @@ import (
 func BenchmarkAbsorbed(b *testing.B) {
 	const each = 100 * time.Millisecond
 	d := card.(*Device)
-	defer func() { d.force = "" }()
-	keep := len(d.owned)
-	defer func() { d.release(keep) }()
+	defer func() { d.Path = "" }()
+	keep := d.Held()
+	defer func() { d.Release(keep) }()
 	c, mem := SparseCases[0], kernels.NewArena(d)
 	c.Keys = 16384
 	n, a, x := c.Keys, c.attn(), c.Index
@@ -44,7 +44,7 @@ func BenchmarkAbsorbed(b *testing.B) {
 	}
 	for _, form := range []string{"portable", ""} {
 		b.Run(form, func(b *testing.B) {
-			d.force = form
+			d.Path = form
 			for name, picks := range map[string]kernels.Tensor{"any": chosen, "the first": first} {
 				seconds := d.time(each, func() { d.SparseAttend(out, lse, q, shared(latents, a, 0), picks, l, a) })
 				flops := pairs(n, x.TopK) * 2 * float64(c.Heads*(a.HeadDim+a.ValueDim))
@@ -64,8 +64,8 @@ func BenchmarkAbsorbed(b *testing.B) {
 func BenchmarkAbsorbedBackward(b *testing.B) {
 	const each, rows, topK = 100 * time.Millisecond, 8192, 2048
 	d := card.(*Device)
-	keep := len(d.owned)
-	defer func() { d.force = ""; d.release(keep) }()
+	keep := d.Held()
+	defer func() { d.Path = ""; d.Release(keep) }()
 	a, mem := SparseCases[0].attn(), kernels.NewArena(d)
 	q, dq := d.randomRows(mem, rows, a.Heads*a.HeadDim), mem.New(kernels.BF16, rows, a.Heads*a.HeadDim)
 	out, dout := mem.New(kernels.BF16, rows, a.Heads*a.ValueDim), d.randomRows(mem, rows, a.Heads*a.ValueDim)
@@ -87,7 +87,7 @@ func BenchmarkAbsorbedBackward(b *testing.B) {
 			backward = func() { d.SparseAttendBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), picks, l, a) }
 		}
 		for _, form := range []string{"portable", ""} {
-			d.force = form
+			d.Path = form
 			forward()
 			seconds := d.time(each, backward)
 			b.Logf("%d sequences of %d rows, lists of %d, %q: %.3f ms", c.sequences, n, c.topK, form, seconds*1e3)

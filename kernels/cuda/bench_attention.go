@@ -33,13 +33,13 @@ const benchPage = 64 // rows of a page
 // of values and a visible pair of query and key, 2.5 times as many for the backward.
 func (d *Device) BenchAttention(each time.Duration, cases []AttentionCase) (results []BenchResult) {
 	for _, c := range cases {
-		keep, mem := len(d.owned), kernels.NewArena(d)
+		keep, mem := d.Held(), kernels.NewArena(d)
 		if c.Sequences > 0 {
 			results = append(results, d.benchDecode(each, c, mem))
 		} else {
 			results = append(results, d.benchCausal(each, c, mem)...)
 		}
-		d.release(keep)
+		d.Release(keep)
 	}
 	return results
 }

@@ -88,13 +88,13 @@ const benchCache = 256 << 20
 
 // prepareMatMul makes the operands of a case and what runs it once.
 func (d *Device) prepareMatMul(c MatMulCase) (run, free func()) {
-	keep, mem := len(d.owned), kernels.NewArena(d)
+	keep, mem := d.Held(), kernels.NewArena(d)
 	random := func(groups, rows, cols int) kernels.Tensor {
 		t := mem.NewGrouped(kernels.BF16, groups, rows, cols)
 		d.fillRandom(t)
 		return t
 	}
-	free = func() { d.release(keep) }
+	free = func() { d.Release(keep) }
 	groups := max(c.Groups, 1)
 	if c.Op == "WeightGrad" {
 		dy, x, dw := random(1, c.Depth, c.Rows), random(1, c.Depth, c.Cols), mem.NewGrouped(kernels.F32, groups, c.Rows,

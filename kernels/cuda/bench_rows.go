@@ -35,7 +35,7 @@ type rowsCase struct {
 func (d *Device) BenchRows(each time.Duration) (results []BenchResult) {
 	for _, cases := range []func(mem *kernels.Arena) []rowsCase{d.benchHidden, d.benchHeads, d.benchMixture,
 		d.benchLogits, d.benchOptimizer, d.benchRound} {
-		keep := len(d.owned)
+		keep := d.Held()
 		for _, c := range cases(kernels.NewArena(d)) {
 			bytes := 0
 			for _, t := range c.moved {
@@ -43,7 +43,7 @@ func (d *Device) BenchRows(each time.Duration) (results []BenchResult) {
 			}
 			results = append(results, BenchResult{Case: c.name, Seconds: d.time(each, c.run), Bytes: float64(bytes)})
 		}
-		d.release(keep)
+		d.Release(keep)
 	}
 	return results
 }

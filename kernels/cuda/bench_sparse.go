@@ -35,11 +35,11 @@ const drift = 0.99
 // drift, as in a text. Flops are those of the visible or chosen pairs.
 func (d *Device) BenchSparse(each time.Duration, cases []SparseCase) (results []BenchResult) {
 	for _, c := range cases {
-		keep := len(d.owned)
+		keep := d.Held()
 		results = append(append(results, d.benchChosen(each, c)...), d.benchDecodeSparse(each, c))
 		results = append(append(results, d.benchLesson(each, c, c.Keys, c.Index.TopK)...),
 			d.benchLesson(each, c, c.Keys/4, 0)...)
-		d.release(keep)
+		d.Release(keep)
 	}
 	return results
 }
@@ -60,8 +60,8 @@ func shared(k kernels.Tensor, a kernels.Attn, pageRows int) kernels.KV {
 }
 
 func (d *Device) benchChosen(each time.Duration, c SparseCase) (results []BenchResult) {
-	keep := len(d.owned)
-	defer func() { d.release(keep) }()
+	keep := d.Held()
+	defer func() { d.Release(keep) }()
 	n, width, a, x, mem := c.Keys, c.Heads*c.HeadDim, c.attn(), c.Index, kernels.NewArena(d)
 	q, out, kv := d.randomRows(mem, n, width), mem.New(kernels.BF16, n, width),
 		kernels.KV{K: d.randomRows(mem, n, width), V: d.randomRows(mem, n, width)}
@@ -107,8 +107,8 @@ func pairs(rows, most int) float64 {
 // benchLesson is what an indexer learns from a layer of attention: of lists of queries that drift, or with topK 0 of
 // all keys.
 func (d *Device) benchLesson(each time.Duration, c SparseCase, n, topK int) (results []BenchResult) {
-	keep := len(d.owned)
-	defer func() { d.release(keep) }()
+	keep := d.Held()
+	defer func() { d.Release(keep) }()
 	a, x, mem := c.attn(), c.Index, kernels.NewArena(d)
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
 	q, k, lse := d.randomRows(mem, n, c.Heads*a.HeadDim), d.randomRows(mem, n, a.HeadDim),

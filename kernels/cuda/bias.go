@@ -2,7 +2,10 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
 
 // AddBias: out[t] = round(x[t] + bias of the row's group). out, x [T, n]; bias [groups, 1, n], g nil for one group. out
 // may be x.
@@ -11,12 +14,14 @@ func (d *Device) AddBias(out, x, bias kernels.Tensor, g *kernels.Groups) {
 	if g != nil {
 		one = *g
 	}
-	d.launch("add_bias"+suffix(x)+suffix(bias), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, bias, one.Offsets,
+	d.Launch("add_bias"+driver.Suffix(x)+driver.Suffix(bias), driver.Pieces(x.Rows, x.Cols), driver.ElementThreads, 0,
+		out, x, bias, one.Offsets,
 		one.Count, one.Packs, x.Rows, x.Cols, out.Stride, x.Stride)
 }
 
 // BiasGrad: dbias F32 [groups, 1, n] += dy [T, n], for each group a sum over the rows of its packs.
 func (d *Device) BiasGrad(dbias, dy kernels.Tensor, g *kernels.Groups) {
-	d.launch("bias_grad"+suffix(dy), [3]int{blocks(dy.Cols, 32), g.Count, 1}, 32, 0, dbias, dy, g.Offsets, g.Packs,
+	d.Launch("bias_grad"+driver.Suffix(dy), [3]int{driver.Blocks(dy.Cols, 32), g.Count, 1}, 32, 0, dbias, dy, g.Offsets,
+		g.Packs,
 		dy.Cols, dy.Stride)
 }

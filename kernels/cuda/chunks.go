@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // Constants of chunks.cuh: its threads of a block, values of a head that a block has, and rows of a chunk.
@@ -56,7 +57,7 @@ func (op *chunked) prepare(s *kernels.ChunkState, l *kernels.Layout, more func()
 		op.state = *s
 	}
 	for _, v := range []any{r.KeyHeads, r.Heads, r.KeyDim, r.ValueDim, op.delta} {
-		op.heads = appendParam(op.heads, v)
+		op.heads = driver.AppendParam(op.heads, v)
 	}
 	op.cut(l)
 	var extra []int
@@ -67,25 +68,11 @@ func (op *chunked) prepare(s *kernels.ChunkState, l *kernels.Layout, more func()
 	if !op.delta {
 		pairs = 0
 	}
-	parts := op.d.floats(append([]int{keys, keys, op.rows * r.Heads, op.rows * r.Heads, op.rows * r.Heads * chunkRows,
+	parts := op.d.Floats(append([]int{keys, keys, op.rows * r.Heads, op.rows * r.Heads, op.rows * r.Heads * chunkRows,
 		pairs}, extra...)...)
 	op.queries, op.keys, op.c, op.factor, op.pairs, op.ms = parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]
-	op.cutsAt, op.sequencesAt = stage(op.d, op.cuts), stage(op.d, op.sequences)
+	op.cutsAt, op.sequencesAt = driver.Stage(op.d.Context, op.cuts), driver.Stage(op.d.Context, op.sequences)
 	return parts[6:]
-}
-
-// floats are pieces of the workspace, each of so many fp32.
-func (d *Device) floats(counts ...int) []cu.DevicePtr {
-	size, parts := 0, make([]cu.DevicePtr, len(counts))
-	for i, n := range counts {
-		parts[i] = cu.DevicePtr(size)
-		size += (4*n + 255) &^ 255
-	}
-	base := d.workspace(size)
-	for i := range parts {
-		parts[i] += base
-	}
-	return parts
 }
 
 // cut cuts spans at multiples of chunkRows positions.
@@ -117,14 +104,15 @@ func (op *chunked) chunks() {
 		from  kernels.Tensor
 		scale float32
 	}{{op.queries, op.q, queryScale(r.KeyDim)}, {op.keys, op.k, 1}} {
-		d.launch("chunk_rows"+suffix(x.from), warps(op.rows*r.KeyHeads), warpThreads, 0, x.to, x.from, op.rows,
+		d.Launch("chunk_rows"+driver.Suffix(x.from), driver.Warps(op.rows*r.KeyHeads), driver.WarpThreads, 0, x.to,
+			x.from, op.rows,
 			r.KeyHeads, r.KeyDim, x.from.Stride, op.delta, x.scale)
 	}
 	stride := op.b.Stride
 	if !op.delta {
 		stride = op.dt.Stride
 	}
-	d.launch("chunk_pairs"+suffix(op.v), [3]int{len(op.cuts) / 4, r.Heads, 1}, chunkThreads, 0, op.heads, op.c,
+	d.Launch("chunk_pairs"+driver.Suffix(op.v), [3]int{len(op.cuts) / 4, r.Heads, 1}, chunkThreads, 0, op.heads, op.c,
 		op.factor, op.pairs, op.ms, op.queries, op.keys, op.g, op.b, op.dt,
 		op.cutsAt, state.S, state.K, state.N, state.C, op.g.Stride, stride)
 }
@@ -134,13 +122,14 @@ func queryScale(dim int) float32 { return float32(1 / math.Sqrt(float64(dim))) }
 
 // grid is a block for chunkTile values of each head of each sequence.
 func (op *chunked) grid() [3]int {
-	return [3]int{len(op.sequences) / 4, op.r.Heads, blocks(op.r.ValueDim, chunkTile)}
+	return [3]int{len(op.sequences) / 4, op.r.Heads, driver.Blocks(op.r.ValueDim, chunkTile)}
 }
 
 // walk takes the chunks of each sequence in order: to out, or for the backward to the three others.
 func (op *chunked) walk(out kernels.Tensor, states, added, reads cu.DevicePtr) {
 	s := op.state
-	op.d.launch("chunk_scan"+suffix(op.v), op.grid(), chunkThreads, 4*op.r.KeyDim*chunkTile, op.heads, out, states,
+	op.d.Launch("chunk_scan"+driver.Suffix(op.v), op.grid(), chunkThreads, 4*op.r.KeyDim*chunkTile, op.heads, out,
+		states,
 		added, reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms,
 		op.skip, op.sequencesAt, op.cutsAt, s.S, s.K, s.N, s.C, out.Stride, op.v.Stride)
 }
@@ -151,7 +140,7 @@ func (op *chunked) forward(out kernels.Tensor, s *kernels.ChunkState, l *kernels
 	op.chunks()
 	op.walk(out, 0, 0, 0)
 	if s != nil {
-		op.d.launch("chunk_keep", [3]int{len(op.sequences) / 4, 1, 1}, chunkThreads, 0, op.heads, op.keys, op.c,
+		op.d.Launch("chunk_keep", [3]int{len(op.sequences) / 4, 1, 1}, chunkThreads, 0, op.heads, op.keys, op.c,
 			op.sequencesAt, op.cutsAt, s.K, s.C)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // chunkedGrad are the gradients of a call, as kernels/cpu/chunks_backward.go states them.
@@ -45,10 +46,12 @@ func (op *chunkedGrad) backward(l *kernels.Layout) {
 		parts[5], parts[6], parts[7], parts[8], parts[9], parts[10]
 	op.chunks()
 	op.walk(kernels.Tensor{}, states, n, reads)
-	d.launch("chunk_unroll"+suffix(op.v), op.grid(), chunkThreads, 4*r.KeyDim*chunkTile, op.heads, grads, x, op.queries,
+	d.Launch("chunk_unroll"+driver.Suffix(op.v), op.grid(), chunkThreads, 4*r.KeyDim*chunkTile, op.heads, grads, x,
+		op.queries,
 		op.keys, op.dout, op.c, op.factor, op.pairs, op.ms,
 		op.sequencesAt, op.cutsAt, op.dout.Stride)
-	d.launch("chunk_grads"+suffix(op.v), [3]int{len(op.cuts) / 4, r.KeyHeads, 1}, chunkThreads, pairsBytes, op.heads,
+	d.Launch("chunk_grads"+driver.Suffix(op.v), [3]int{len(op.cuts) / 4, r.KeyHeads, 1}, chunkThreads, pairsBytes,
+		op.heads,
 		op.queries, op.keys, op.c, op.factor, states, grads, n, reads, x,
 		u, qs, dq, dk, op.dv, op.db, op.dg, op.ddt, dskip, op.dv.Stride, op.db.Stride, op.dg.Stride, op.ddt.Stride,
 		op.dout, op.v, op.skip, op.cutsAt, op.dout.Stride, op.v.Stride)
@@ -62,6 +65,7 @@ func (op *chunkedGrad) backward(l *kernels.Layout) {
 // finish rounds gradients of queries or keys, through their norm where they have one.
 func (op *chunkedGrad) finish(to kernels.Tensor, from cu.DevicePtr, x kernels.Tensor, scale float32) {
 	heads := op.r.KeyHeads
-	op.d.launch("chunk_keys"+suffix(x), warps(op.rows*heads), warpThreads, 0, to, from, x, op.rows, heads, op.r.KeyDim,
+	op.d.Launch("chunk_keys"+driver.Suffix(x), driver.Warps(op.rows*heads), driver.WarpThreads, 0, to, from, x, op.rows,
+		heads, op.r.KeyDim,
 		to.Stride, x.Stride, op.delta, scale)
 }

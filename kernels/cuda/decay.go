@@ -2,11 +2,15 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
 
 // Decay is kernels.Recurrent's: g, step F32 [T, H] from a [T, H], rate and bias F32 [1, H].
 func (d *Device) Decay(g, step, a, rate, bias kernels.Tensor, lo, hi float32) {
-	d.launch("decay"+suffix(a), [3]int{blocks(a.Rows*a.Cols, elementThreads), 1, 1}, elementThreads, 0, g, step, a,
+	d.Launch("decay"+driver.Suffix(a), [3]int{driver.Blocks(a.Rows*a.Cols, driver.ElementThreads), 1, 1},
+		driver.ElementThreads, 0, g, step, a,
 		rate, bias, a.Rows, a.Cols, g.Stride, step.Stride, a.Stride, lo, hi)
 }
 
@@ -14,8 +18,9 @@ func (d *Device) Decay(g, step, a, rate, bias kernels.Tensor, lo, hi float32) {
 func (d *Device) DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias kernels.Tensor, lo, hi float32,
 	packs []int32) {
 	n, rows := a.Rows*a.Cols, kernels.RowBlocks(packs)
-	parts := d.floats(n, n, a.Cols*(len(rows)-1))
-	d.launch("decay_backward"+suffix(a), [3]int{blocks(n, elementThreads), 1, 1}, elementThreads, 0, da, parts[0],
+	parts := d.Floats(n, n, a.Cols*(len(rows)-1))
+	d.Launch("decay_backward"+driver.Suffix(a), [3]int{driver.Blocks(n, driver.ElementThreads), 1, 1},
+		driver.ElementThreads, 0, da, parts[0],
 		parts[1], dg, dstep, g, a, rate, bias, a.Rows, a.Cols, da.Stride, dg.Stride,
 		dstep.Stride, g.Stride, a.Stride, lo, hi)
 	if drate.IsNil() {

@@ -6,6 +6,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // Sizes of dispatch.cu.
@@ -21,18 +22,19 @@ const (
 func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32) {
 	g, k := p.Groups, experts.Cols
 	if few, n := dispatchFew(g.Count, k, packs); n > 0 {
-		d.launch("dispatch_few", [3]int{1, 1, 1}, scanThreads, 4*g.Count*n, bytesOf(few), g.Offsets, p.Source, p.RowOf,
+		d.Launch("dispatch_few", [3]int{1, 1, 1}, scanThreads, 4*g.Count*n, driver.Bytes(few), g.Offsets, p.Source,
+			p.RowOf,
 			experts, g.Count, n, g.Packs, k)
 		return
 	}
 	cuts, first := segments(packs, k, segmentPairs)
 	n := len(cuts) - 1
-	counts, staged := d.workspace(4*g.Count*n+4), stage(d, append(cuts, first...))
+	counts, staged := d.Scratch(4*g.Count*n+4), driver.Stage(d.Context, append(cuts, first...))
 	grid, shared := [3]int{n, 1, 1}, 4*g.Count
-	d.launch("dispatch_count", grid, 32, shared, counts, experts, staged, g.Count)
-	d.launch("dispatch_scan", [3]int{1, 1, 1}, scanThreads, 0, g.Offsets, counts, staged+cu.DevicePtr(4*len(cuts)),
+	d.Launch("dispatch_count", grid, 32, shared, counts, experts, staged, g.Count)
+	d.Launch("dispatch_scan", [3]int{1, 1, 1}, scanThreads, 0, g.Offsets, counts, staged+cu.DevicePtr(4*len(cuts)),
 		g.Count, n, g.Packs, experts.Len())
-	d.launch("dispatch_deal", grid, 32, shared, p.Source, p.RowOf, counts, experts, staged, g.Count, k)
+	d.Launch("dispatch_deal", grid, 32, shared, p.Source, p.RowOf, counts, experts, staged, g.Count, k)
 }
 
 // segments cuts the pairs of packs into runs of at most `most`, none across packs: run i is pairs cuts[i] up to
@@ -69,7 +71,7 @@ func dispatchFew(e, k int, packs []int32) (*few, int) {
 			cuts = append(cuts, pairs)
 		}
 		n := len(cuts) - 1
-		if 4*e*n > maxShared-(2<<10) { // beside the sums of scan
+		if 4*e*n > driver.MaxShared-(2<<10) { // beside the sums of scan
 			continue
 		}
 		s := &few{}

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "these tests need a GPU:", err)
 		os.Exit(1)
 	}
-	gpu.launched = map[string]bool{}
+	gpu.Launched = map[string]bool{}
 	reference, card = ref, gpu
 	code := m.Run()
 	some := false // of the tests, or none
@@ -49,8 +49,8 @@ func TestMain(m *testing.M) {
 
 // untested names the kernels that no test has run on the card: 1 if there are some.
 func untested(d *Device) (code int) {
-	for _, name := range slices.Sorted(maps.Keys(d.kernels)) {
-		if !d.launched[name] {
+	for _, name := range slices.Sorted(maps.Keys(d.Kernels())) {
+		if !d.Launched[name] {
 			fmt.Fprintln(os.Stderr, "no test runs the kernel", name)
 			code = 1
 		}
@@ -62,8 +62,8 @@ func untested(d *Device) (code int) {
 // undone. A copy would not do: two devices of one workspace.
 func untried(t *testing.T) *Device {
 	d := card.(*Device)
-	shapes, def, admitted := d.shapes, d.def, d.admitted
-	t.Cleanup(func() { d.shapes, d.def, d.admitted = shapes, def, admitted })
+	shapes, def, admitted := d.shapes, d.Def, d.admitted
+	t.Cleanup(func() { d.shapes, d.Def, d.admitted = shapes, def, admitted })
 	d.shapes, d.admitted = map[string]error{}, nil
 	return d
 }

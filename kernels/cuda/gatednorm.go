@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // NormThenGate is kernels.DeltaNet's, of heads of as many columns as w F32 [1, n] has; x, z, out [T, heads*n], rstd F32
@@ -15,8 +16,9 @@ import (
 func (d *Device) NormThenGate(out, rstd, x, z, w kernels.Tensor, eps float32) {
 	heads := x.Cols / w.Cols
 	threads := headThreads(w.Cols)
-	d.launch(fmt.Sprintf("norm_then_gate_%d%s", threads, suffix(x)), [3]int{blocks(x.Rows*heads, headsThreads/threads),
-		1, 1}, headsThreads, 0, out, rstd, x, z, w, x.Rows, heads, w.Cols,
+	d.Launch(fmt.Sprintf("norm_then_gate_%d%s", threads, driver.Suffix(x)),
+		[3]int{driver.Blocks(x.Rows*heads, headsThreads/threads),
+			1, 1}, headsThreads, 0, out, rstd, x, z, w, x.Rows, heads, w.Cols,
 		out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
 }
 
@@ -24,7 +26,7 @@ func (d *Device) NormThenGate(out, rstd, x, z, w kernels.Tensor, eps float32) {
 func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, packs []int32) {
 	heads := x.Cols / w.Cols
 	d.sumHeads(dw, packs, heads, w.Cols, 1, func(grid [3]int, shared int, sums, runs cu.DevicePtr, count int) {
-		d.launch(fmt.Sprintf("norm_then_gate_backward_%d%s", headThreads(w.Cols), suffix(x)), grid, headsThreads,
+		d.Launch(fmt.Sprintf("norm_then_gate_backward_%d%s", headThreads(w.Cols), driver.Suffix(x)), grid, headsThreads,
 			shared, dx, dz, sums, dout, x, z, rstd, w, runs, count, heads, w.Cols,
 			dx.Stride, dz.Stride, dout.Stride, x.Stride, z.Stride, rstd.Stride)
 	})
@@ -32,13 +34,15 @@ func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 
 // GateThenNorm is kernels.Mamba's: x, z, out [T, n], w [1, n], rstd F32 [T, groups].
 func (d *Device) GateThenNorm(out, rstd, x, z, w kernels.Tensor, groups int, eps float32) {
-	d.launch("gate_then_norm"+suffix(x), warps(x.Rows*groups), warpThreads, 0, out, rstd, x, z, w, x.Rows, groups,
+	d.Launch("gate_then_norm"+driver.Suffix(x), driver.Warps(x.Rows*groups), driver.WarpThreads, 0, out, rstd, x, z, w,
+		x.Rows, groups,
 		x.Cols/groups, out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
 }
 
 // GateThenNormBackward writes dx and dz and adds to dw F32 [1, n], which may be nil.
 func (d *Device) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, groups int, packs []int32) {
-	d.launch("gate_then_norm_backward"+suffix(x), warps(x.Rows*groups), warpThreads, 0, dx, dz, dout, x, z, rstd, w,
+	d.Launch("gate_then_norm_backward"+driver.Suffix(x), driver.Warps(x.Rows*groups), driver.WarpThreads, 0, dx, dz,
+		dout, x, z, rstd, w,
 		x.Rows, groups, x.Cols/groups, dx.Stride, dz.Stride, dout.Stride,
 		x.Stride, z.Stride, rstd.Stride)
 	if dw.IsNil() {
@@ -46,9 +50,10 @@ func (d *Device) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 	}
 	rows := kernels.RowBlocks(packs)
 	n := len(rows) - 1
-	sums := d.workspace(4 * n * x.Cols)
-	d.launch("gate_then_norm_blocks"+suffix(x), [3]int{blocks(x.Cols, 64), n, 1}, 64, 0, sums, dout, x, z, rstd,
-		stage(d, rows), x.Cols, x.Cols/groups, dout.Stride, x.Stride, z.Stride,
+	sums := d.Scratch(4 * n * x.Cols)
+	d.Launch("gate_then_norm_blocks"+driver.Suffix(x), [3]int{driver.Blocks(x.Cols, 64), n, 1}, 64, 0, sums, dout, x, z,
+		rstd,
+		driver.Stage(d.Context, rows), x.Cols, x.Cols/groups, dout.Stride, x.Stride, z.Stride,
 		rstd.Stride)
 	d.addBlocks(dw, sums, n)
 }

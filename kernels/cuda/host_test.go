@@ -16,7 +16,7 @@ func BenchmarkHost(b *testing.B) {
 		16, 16, 8, 64, 48, 16, 8
 	const q, qk, qkv = heads * dim, (heads + kvHeads) * dim, (heads + 2*kvHeads) * dim
 	d := card.(*Device)
-	defer d.release(len(d.owned))
+	defer d.Release(d.Held())
 	mem := kernels.NewArena(d)
 	bf16 := func(rows, cols int) kernels.Tensor { return mem.New(kernels.BF16, rows, cols) }
 	type layer struct{ norms, heads, down, stacked, up, outA, out, outB, router, gateUp, experts, k, v kernels.Tensor }
@@ -75,7 +75,7 @@ func BenchmarkHost(b *testing.B) {
 	b.ReportAllocs()
 	for at := 0; b.Loop(); at++ {
 		b.StopTimer()
-		d.wait()
+		d.Wait()
 		l := decoding(rows, 0, pageRows)
 		for i := range l.Spans {
 			s := &l.Spans[i]
@@ -87,8 +87,8 @@ func BenchmarkHost(b *testing.B) {
 		b.StartTimer()
 		d.Repeat("host", func() { step(l) })
 		calls = 0
-		for _, p := range d.repeater.known["host"].pieces {
-			calls += len(p.calls)
+		for _, n := range d.GraphCalls("host") {
+			calls += n
 		}
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*calls), "ns/call")

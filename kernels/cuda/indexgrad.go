@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // IndexBackward takes ds F32 [T, entries] down to dq [T, Heads*Dim], dk [T, Dim] and dweights F32 [T, Heads], which are
@@ -14,7 +15,7 @@ func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernel
 	x kernels.Index) {
 	mustEntries(ds, picks, l)
 	mustIndexer(x, weights, q, k, dq, dk)
-	rows, width := l.Rows(), blocks(longest(l), keyRows)
+	rows, width := l.Rows(), driver.Blocks(longest(l), keyRows)
 	var more []int
 	if !picks.IsNil() {
 		more = []int{2 * rows * width, rows * width}
@@ -24,7 +25,8 @@ func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernel
 	masks, firsts := parts[0], parts[1]
 	for _, c := range s.calls {
 		s.multiply(c, q, k)
-		d.launch("index_gradients", warps(c.rows*x.Heads), warpThreads, 0, s.weights, dweights, s.dots, ds, weights,
+		d.Launch("index_gradients", driver.Warps(c.rows*x.Heads), driver.WarpThreads, 0, s.weights, dweights, s.dots,
+			ds, weights,
 			c.rowsAt, c.rows, x.Heads, s.topK,
 			dweights.Stride, ds.Stride, weights.Stride, float32(x.Scale))
 		s.along(c, dq, k)
@@ -33,7 +35,7 @@ func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernel
 		}
 	}
 	keys := attentionParts(l, attentionRows, false)
-	d.launch(fmt.Sprintf("index_dk_%d", x.Dim), [3]int{len(keys), 1, 1}, attentionThreads, 2*2*attentionRows*(x.Dim+8),
-		dk, ds, q, weights, k, masks, firsts, stage(d, keys),
+	d.Launch(fmt.Sprintf("index_dk_%d", x.Dim), [3]int{len(keys), 1, 1}, attentionThreads, 2*2*attentionRows*(x.Dim+8),
+		dk, ds, q, weights, k, masks, firsts, driver.Stage(d.Context, keys),
 		x.Heads, width, dk.Stride, ds.Stride, q.Stride, weights.Stride, k.Stride, float32(x.Scale))
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 const lossThreads = 256 // kLanes of definition.cuh: a thread for a lane
@@ -32,7 +33,7 @@ func (d *Device) IndexLoss(loss, target, q, weights, k, picks kernels.Tensor, l 
 	s, _ := d.listed(k, picks, l, x)
 	for _, c := range s.calls {
 		s.multiply(c, q, k)
-		d.launch("index_loss", [3]int{c.rows, 1, 1}, lossThreads, 0, loss, target, s.dots, weights, c.rowsAt, x.Heads,
+		d.Launch("index_loss", [3]int{c.rows, 1, 1}, lossThreads, 0, loss, target, s.dots, weights, c.rowsAt, x.Heads,
 			s.topK, target.Stride, weights.Stride, float32(x.Scale), scale)
 	}
 }
@@ -44,10 +45,10 @@ func indexes(x kernels.Index) bool {
 
 // mustIndexer panics with what the kernels cannot do; activations [T, Heads*Dim] or [T, Dim].
 func mustIndexer(x kernels.Index, weights kernels.Tensor, activations ...kernels.Tensor) {
-	mustBF16(activations...)
+	driver.MustBF16(activations...)
 	bad := !indexes(x) || weights.Cols != x.Heads || weights.DType != kernels.F32
 	for i, t := range activations {
-		bad = bad || !vectors(t) || t.Cols != []int{x.Heads * x.Dim, x.Dim}[i%2]
+		bad = bad || !driver.Vectors(t) || t.Cols != []int{x.Heads * x.Dim, x.Dim}[i%2]
 	}
 	if bad {
 		panic(kernels.Fault{Err: fmt.Errorf("what an indexer learns is written on the GPU for up to %d heads of %v, "+

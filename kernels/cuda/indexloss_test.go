@@ -131,10 +131,10 @@ func TestIndexLessonLong(t *testing.T) {
 // Work that is cut into calls, of a tile each and of a few.
 func TestIndexLessonCalls(t *testing.T) {
 	d := card.(*Device)
-	defer func(room int) { d.room = room }(d.room)
+	defer func(room int) { d.ChunkBytes = room }(d.ChunkBytes)
 	l, _, _ := attend([]int{5, 150, 64, 90}, 0)
 	for _, room := range []int{1, 200 << 10} {
-		d.room = room
+		d.ChunkBytes = room
 		for _, topK := range []int{0, 66} {
 			c := lesson{l, absorbedShape(headDimsAbsorbed[0], 4), indexers[0], topK, false}
 			both(t, fmt.Sprintf("room for %d, lists of %d", room, topK), c.operands(), c.run)
@@ -201,8 +201,8 @@ func TestLearnsIndex(t *testing.T) {
 	if err := d.LearnsIndex(glm5, many); err == nil || !strings.Contains(err.Error(), "128 heads of 128 yet") {
 		t.Errorf("%+v: %v", many, err)
 	}
-	d.shapes, d.def.Exp2 = map[string]error{}, map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h,
-		kernels.Exp2Ex2h: kernels.Exp2Poly}[d.def.Exp2]
+	d.shapes, d.Def.Exp2 = map[string]error{}, map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h,
+		kernels.Exp2Ex2h: kernels.Exp2Poly}[d.Def.Exp2]
 	if err := d.LearnsIndex(tiny, indexer); err == nil ||
 		!strings.Contains(err.Error(), "otherwise than the definition") {
 		t.Errorf("another definition than the kernels': %v", err)

@@ -2,13 +2,17 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
 
 // JoinHeads: head h of out [T, heads*(n+r)] is (own of h, shared); own [T, heads*n], shared [T, r].
 func (d *Device) JoinHeads(out, own, shared kernels.Tensor) {
 	r := shared.Cols
 	heads := (out.Cols - own.Cols) / r
-	d.launch("join_heads"+suffix(out), pieces(out.Rows, out.Cols), elementThreads, 0, out, own, shared, out.Rows, heads,
+	d.Launch("join_heads"+driver.Suffix(out), driver.Pieces(out.Rows, out.Cols), driver.ElementThreads, 0, out, own,
+		shared, out.Rows, heads,
 		own.Cols/heads, r, out.Stride, own.Stride, shared.Stride)
 }
 
@@ -16,6 +20,7 @@ func (d *Device) JoinHeads(out, own, shared kernels.Tensor) {
 func (d *Device) JoinHeadsBackward(dOwn, dshared, dout kernels.Tensor) {
 	r := dshared.Cols
 	heads := (dout.Cols - dOwn.Cols) / r
-	d.launch("join_heads_backward"+suffix(dout), pieces(dout.Rows, blocks(dOwn.Cols, 8)*8+r), elementThreads, 0, dOwn,
+	d.Launch("join_heads_backward"+driver.Suffix(dout), driver.Pieces(dout.Rows, driver.Blocks(dOwn.Cols, 8)*8+r),
+		driver.ElementThreads, 0, dOwn,
 		dshared, dout, dout.Rows, heads, dOwn.Cols/heads, r, dOwn.Stride, dshared.Stride, dout.Stride)
 }

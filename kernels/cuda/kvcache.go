@@ -2,12 +2,15 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
 
 // StoreKV writes rows k, v [T, KVHeads*HeadDim] to the pages of their spans. Where the cache's values are columns of
 // its keys, those columns are written once: from v.
 func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) {
-	mustBF16(cache.K, cache.V, k, v)
+	driver.MustBF16(cache.K, cache.V, k, v)
 	to := make([]int32, l.Rows())
 	for _, s := range l.Spans {
 		for i := range s.Rows {
@@ -22,6 +25,7 @@ func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layou
 	default:
 		cache.K, k = cache.K.ColRange(v.Cols, k.Cols), k.ColRange(v.Cols, k.Cols)
 	}
-	d.launch("store_kv", parts(len(to), k.Cols, v.Cols), warpThreads, 0, cache.K, cache.V, k, v, stage(d, to), len(to),
+	d.Launch("store_kv", driver.Parts(len(to), k.Cols, v.Cols), driver.WarpThreads, 0, cache.K, cache.V, k, v,
+		driver.Stage(d.Context, to), len(to),
 		k.Cols, v.Cols, cache.K.Stride, cache.V.Stride, k.Stride, v.Stride)
 }

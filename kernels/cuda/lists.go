@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // Numbers of lists.cu: threads of its blocks, key blocks of a slice in shared memory.
@@ -37,11 +38,11 @@ func (d *Device) listed(k, picks kernels.Tensor, l *kernels.Layout, x kernels.In
 	if picks.IsNil() {
 		s.topK = longest(l)
 	}
-	wide := blocks(s.topK, keyRows) * keyRows
+	wide := driver.Blocks(s.topK, keyRows) * keyRows
 	s.queryPlan = planQueries(d, kernels.KV{K: k}, l, each, 4*x.Heads*wide)
 	s.most = min(s.longest, each*s.topK)
 	pairs := s.mostRows * x.Heads
-	parts := d.floats(append([]int{s.mostTiles * s.most, s.mostRows * s.topK, s.mostTiles, pairs * s.topK,
+	parts := d.Floats(append([]int{s.mostTiles * s.most, s.mostRows * s.topK, s.mostTiles, pairs * s.topK,
 		(pairs*wide + 1) / 2}, more...)...)
 	s.rows, s.at, s.counts, s.dots, s.weights = parts[0], parts[1], parts[2], parts[3], parts[4]
 	return s, parts[5:]
@@ -50,12 +51,13 @@ func (d *Device) listed(k, picks kernels.Tensor, l *kernels.Layout, x kernels.In
 // multiply finds the keys on the lists of each tile of a call and writes their dots with q [T, Heads*Dim]; k [T, Dim].
 // Few tiles are cut into parts of their keys, so that blocks fill the card twice.
 func (s *listed) multiply(c queryCall, q, k kernels.Tensor) {
-	s.d.launch("list_union", [3]int{c.tiles, 1, 1}, unionThreads, 12*blocks(s.longest, 64), s.rows, s.at, s.counts,
+	s.d.Launch("list_union", [3]int{c.tiles, 1, 1}, unionThreads, 12*driver.Blocks(s.longest, 64), s.rows, s.at,
+		s.counts,
 		s.picks, c.tilesAt, s.topK, s.most, s.picks.Stride)
-	parts := min(blocks(2*s.d.processors, c.tiles), blocks(s.most, keyRows))
+	parts := min(driver.Blocks(2*s.d.Processors, c.tiles), driver.Blocks(s.most, keyRows))
 	size := 2 * attentionRows * (s.x.Dim + 8)
 	shared := size + 2*max(size, 4*keyRows*(keyRows+4))
-	s.d.launch(fmt.Sprintf("list_dots_%d", s.x.Dim), [3]int{c.tiles, parts, 1}, dotsThreads, shared, s.dots, q, k,
+	s.d.Launch(fmt.Sprintf("list_dots_%d", s.x.Dim), [3]int{c.tiles, parts, 1}, dotsThreads, shared, s.dots, q, k,
 		c.tilesAt, s.rows, s.at, s.counts, s.x.Heads, s.topK, s.most,
 		q.Stride, k.Stride)
 }
@@ -67,14 +69,16 @@ func (s *listed) along(c queryCall, out, k kernels.Tensor) {
 		slice = 16
 	}
 	shared := 2 * (slice + 8) * (alongBlocks*keyRows + 1 + alongThreads/32*16)
-	s.d.launch(fmt.Sprintf("list_along_%d", slice), [3]int{c.tiles, blocks(s.x.Dim, slice), 1}, alongThreads, shared,
+	s.d.Launch(fmt.Sprintf("list_along_%d", slice), [3]int{c.tiles, driver.Blocks(s.x.Dim, slice), 1}, alongThreads,
+		shared,
 		out, k, s.weights, c.tilesAt, s.rows, s.at, s.counts,
 		s.x.Heads, s.x.Dim, s.topK, s.most, out.Stride, k.Stride)
 }
 
 // mark writes a bit for each row and key of a call, and how many entries lie before each 64 keys.
 func (s *listed) mark(c queryCall, masks, firsts cu.DevicePtr) {
-	width := blocks(s.longest, keyRows)
-	s.d.launch("list_masks", [3]int{c.rows, blocks(width, warpThreads), 1}, warpThreads, 0, masks, firsts, s.picks,
+	width := driver.Blocks(s.longest, keyRows)
+	s.d.Launch("list_masks", [3]int{c.rows, driver.Blocks(width, driver.WarpThreads), 1}, driver.WarpThreads, 0, masks,
+		firsts, s.picks,
 		c.rowsAt, width, s.topK, s.picks.Stride)
 }

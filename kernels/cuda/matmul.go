@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // Sizes of matmul.cu.
@@ -30,7 +31,7 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 func (d *Device) product(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
 	native, tile := true, matmulTile
 	for _, t := range terms {
-		mustBF16(t.X, t.W)
+		driver.MustBF16(t.X, t.W)
 		if layout == "nn" && t.To != 0 {
 			panic(fmt.Sprintf("cuda: MatMulT for columns %d:%d", t.From, t.To))
 		}
@@ -88,7 +89,7 @@ func (d *Device) productPortable(layout string, w window, out kernels.Tensor, g 
 	if turns {
 		rows, each, turn = out.Rows/g.Count, g.Count, int64(out.Stride)
 	}
-	groups, packs, tiles := 1, 1, blocks(rows, matmulTile)
+	groups, packs, tiles := 1, 1, driver.Blocks(rows, matmulTile)
 	if g != nil && !turns {
 		offsets, groups, packs = g.Offsets, g.Count, g.Packs
 		tiles += min(g.Count, out.Rows) // a group's last tile may be short
@@ -99,7 +100,7 @@ func (d *Device) productPortable(layout string, w window, out kernels.Tensor, g 
 		var t kernels.Term
 		if i < len(w.terms) {
 			t = w.terms[i]
-			if !vectors(t.X) || !vectors(t.W) {
+			if !driver.Vectors(t.X) || !driver.Vectors(t.W) {
 				kind = "_any"
 			}
 		}
@@ -111,14 +112,15 @@ func (d *Device) productPortable(layout string, w window, out kernels.Tensor, g 
 		params = append(params, t.X, t.W, int64(each*t.X.Stride), int64(t.W.Stride), int64(group), int64(t.X.Cols),
 			int64(t.X.Stride), from, to)
 	}
-	d.launch(layout+kind+suffix(out), [3]int{blocks(w.to-w.from, matmulTile), tiles, each}, matmulThreads, matmulShared,
+	d.Launch(layout+kind+driver.Suffix(out), [3]int{driver.Blocks(w.to-w.from, matmulTile), tiles, each}, matmulThreads,
+		matmulShared,
 		append(params, len(w.terms), turn)...)
 }
 
 // WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each
 // group.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
-	mustBF16(dy, x)
+	driver.MustBF16(dy, x)
 	switch {
 	case uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x):
 		d.weightGradNative(dw, dy, x, g)
@@ -127,7 +129,8 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		d.weightGradTurns(dw, dy, x, g)
 		return
 	}
-	d.launch(weightGradFor(dy, x), [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), g.Count},
+	d.Launch(weightGradFor(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile), driver.Blocks(dw.Rows, matmulTile),
+		g.Count},
 		matmulThreads, matmulShared,
 		dw, dy, x, int64(dy.Stride), int64(x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, 1, int64(0), int64(0))
 }
@@ -139,14 +142,14 @@ func (d *Device) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	if dw.Groups == 1 {
 		side, turns = 1, g.Count
 	}
-	d.launch(weightGradFor(dy, x), [3]int{blocks(dw.Cols, matmulTile), blocks(dw.Rows, matmulTile), side},
+	d.Launch(weightGradFor(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile), driver.Blocks(dw.Rows, matmulTile), side},
 		matmulThreads, matmulShared,
 		dw, dy, x, int64(g.Count*dy.Stride), int64(g.Count*x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, turns,
 		int64(dy.Stride), int64(x.Stride))
 }
 
 func weightGradFor(dy, x kernels.Tensor) string {
-	if vectors(dy) && vectors(x) {
+	if driver.Vectors(dy) && driver.Vectors(x) {
 		return "weight_grad_vector"
 	}
 	return "weight_grad_any"
@@ -157,15 +160,4 @@ func groupCount(g *kernels.Groups) int {
 		return 1
 	}
 	return g.Count
-}
-
-// vectors tells whether every row of t starts at a multiple of 16 bytes.
-func vectors(t kernels.Tensor) bool { return uintptr(t.Data)%16 == 0 && t.Stride%8 == 0 }
-
-func mustBF16(ts ...kernels.Tensor) {
-	for _, t := range ts {
-		if t.DType != kernels.BF16 {
-			panic(fmt.Sprintf("cuda: tensor cores multiply bf16, not %s", t))
-		}
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // paths are the ways of matrix products.
@@ -24,9 +25,9 @@ func paths() []string {
 // forcing runs body with each path of matrix products.
 func forcing(body func(path string)) {
 	d := card.(*Device)
-	defer func() { d.force = "" }()
+	defer func() { d.Path = "" }()
 	for _, p := range paths() {
-		d.force = p
+		d.Path = p
 		body(p)
 	}
 }
@@ -209,7 +210,7 @@ func TestWindows(t *testing.T) {
 // The variant is within a hundredth of the fastest that was measured for the shapes of BenchmarkFew, and the fastest of
 // BenchmarkGroups; what computes some of a product's columns has tiles that end where those of all columns do.
 func TestTilings(t *testing.T) {
-	d := &Device{processors: 132}
+	d := &Device{Context: &driver.Context{Processors: 132}}
 	for _, c := range []struct {
 		groups, rows, columns int
 		want                  tiling
@@ -314,8 +315,8 @@ func BenchmarkMatMul(b *testing.B) {
 // weights in the cache.
 func BenchmarkFew(b *testing.B) {
 	d := card.(*Device)
-	defer func() { d.force = "" }()
-	defer d.release(len(d.owned))
+	defer func() { d.Path = "" }()
+	defer d.Release(d.Held())
 	const most = 4096
 	mem := kernels.NewArena(d)
 	weights, x, out := mem.New(kernels.BF16, benchCache/2/most, most), mem.New(kernels.BF16, 256, most),
@@ -338,7 +339,7 @@ func BenchmarkFew(b *testing.B) {
 				if s.name == tilingWide.name {
 					continue
 				}
-				d.force = s.String()
+				d.Path = s.String()
 				us := d.timeGraph(15*time.Millisecond, body) / float64(launches) * 1e6
 				if s.name == "" {
 					chosen = us
@@ -359,7 +360,7 @@ func BenchmarkGroups(b *testing.B) {
 	const most = 256
 	for _, s := range [][3]int{{96, 4096, 7168}, {96, 7168, 2048}, {128, 1536, 2048}, {128, 2048, 768}} {
 		groups, n, k := s[0], s[1], s[2]
-		keep, mem := len(d.owned), kernels.NewArena(d)
+		keep, mem := d.Held(), kernels.NewArena(d)
 		w, y, x := mem.NewGrouped(kernels.BF16, groups, n, k), mem.New(kernels.BF16, groups*most, n),
 			mem.New(kernels.BF16, groups*most, k)
 		for _, t := range []kernels.Tensor{w, y, x} {
@@ -375,16 +376,16 @@ func BenchmarkGroups(b *testing.B) {
 				d.MatMulT(x, g, kernels.Term{X: y, W: w})
 			})
 		}
-		d.release(keep)
+		d.Release(keep)
 	}
 }
 
 // benchTilings prints the microseconds of a product by what is chosen and by every larger tile.
 func (d *Device) benchTilings(name string, product func()) {
-	defer func() { d.force = "" }()
+	defer func() { d.Path = "" }()
 	line := fmt.Sprintf("%-45s", name)
 	for _, s := range []tiling{{}, tilingWide, tilingSquare, tilingFew} {
-		d.force = s.String()
+		d.Path = s.String()
 		line += fmt.Sprintf(" %8.1f%s", d.time(10*time.Millisecond, product)*1e6, s)
 	}
 	fmt.Println(line)
@@ -394,16 +395,6 @@ func (d *Device) benchTilings(name string, product func()) {
 func (d *Device) timeGraph(each time.Duration, body func()) float64 {
 	const key = "timed"
 	d.Repeat(key, body)
-	rec := d.repeater.known[key]
-	defer func() {
-		for _, p := range rec.pieces {
-			d.do(p.close)
-		}
-		delete(d.repeater.known, key)
-	}()
-	return d.time(each, func() {
-		for _, p := range rec.pieces {
-			d.do(p.graph.run)
-		}
-	})
+	defer d.Forget(key)
+	return d.time(each, func() { d.Replay(key) })
 }

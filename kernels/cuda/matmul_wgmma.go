@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // tiling is a variant of the kernels in matmul_wgmma.cu: a block's tile and its ring. All give the same bits.
@@ -53,7 +54,7 @@ func (s tiling) box(groups, rows int) int {
 		most /= 2
 	}
 	box := 8
-	for box < most && box < blocks(rows, groups) {
+	for box < most && box < driver.Blocks(rows, groups) {
 		box *= 2
 	}
 	return box
@@ -75,7 +76,7 @@ func (s tiling) threads() int {
 
 // tiles is how many tiles cover a product, groups taken to be of one size.
 func (s tiling) tiles(groups, rows, columns int) int {
-	return groups * blocks(blocks(rows, groups), s.height) * blocks(columns, s.columns)
+	return groups * driver.Blocks(driver.Blocks(rows, groups), s.height) * driver.Blocks(columns, s.columns)
 }
 
 // tilingFor is the smallest tile that leaves each multiprocessor at most one: what a chain waits for is its own steps,
@@ -86,14 +87,14 @@ func (d *Device) tilingFor(groups, rows, columns int) tiling {
 		return s
 	}
 	for _, s := range []tiling{tilingDeep.of(8), tilingDeep.of(16), tilingDeep.of(32), tilingDeep, tilingTall} {
-		if s.tiles(groups, rows, columns) <= d.processors {
+		if s.tiles(groups, rows, columns) <= d.Processors {
 			return s
 		}
 	}
 	switch average := rows / groups; {
 	case average <= 48:
 		return tilingFew
-	case average >= 112 && tilingWide.tiles(groups, rows, columns) >= d.processors:
+	case average >= 112 && tilingWide.tiles(groups, rows, columns) >= d.Processors:
 		return tilingWide
 	}
 	return tilingSquare
@@ -101,11 +102,11 @@ func (d *Device) tilingFor(groups, rows, columns int) tiling {
 
 // forced is the variant that a test asks for.
 func (d *Device) forced(variants ...tiling) (tiling, bool) {
-	if d.force == "" {
+	if d.Path == "" {
 		return tiling{}, false
 	}
 	for _, s := range variants {
-		if s.String() == d.force {
+		if s.String() == d.Path {
 			return s, true
 		}
 	}
@@ -114,11 +115,11 @@ func (d *Device) forced(variants ...tiling) (tiling, bool) {
 
 // native tells whether the kernels for Hopper are there and can take the operands.
 func (d *Device) native(groups int, operands ...kernels.Tensor) bool {
-	if _, ok := d.kernels["weight_grad_wide"]; !ok || groups > mostGroups || d.force == "portable" {
+	if !d.Has("weight_grad_wide") || groups > mostGroups || d.Path == "portable" {
 		return false
 	}
 	for _, t := range operands {
-		if !vectors(t) || t.Rows == 0 || t.Cols == 0 {
+		if !driver.Vectors(t) || t.Rows == 0 || t.Cols == 0 {
 			return false
 		}
 	}
@@ -135,20 +136,20 @@ func (d *Device) productNative(layout string, s tiling, w window, out kernels.Te
 	case g != nil && g.Interleaved:
 		rows, pitch = out.Rows/groups, out.Stride*groups
 	case g != nil:
-		offsets, packs = address(g.Offsets), g.Packs
+		offsets, packs = driver.Address(g.Offsets), g.Packs
 	}
-	most := (groups + out.Rows/s.height) * blocks(columns, s.columns) // tiles
+	most := (groups + out.Rows/s.height) * driver.Blocks(columns, s.columns) // tiles
 	if groups == 1 {
 		most = s.tiles(1, out.Rows, columns)
 	}
 	terms := d.termsOf(layout, s, w, out, g)
-	d.launch(layout+s.name+suffix(out), [3]int{min(most, s.blocks*d.processors), 1, 1}, s.threads(), s.shared(),
-		bytesOf(&terms), out, int64(pitch), offsets, groups, packs, rows, w.to)
+	d.Launch(layout+s.name+driver.Suffix(out), [3]int{min(most, s.blocks*d.Processors), 1, 1}, s.threads(), s.shared(),
+		driver.Bytes(&terms), out, int64(pitch), offsets, groups, packs, rows, w.to)
 }
 
 // launchTerms is the struct Terms of matmul_wgmma.cu.
 type launchTerms struct {
-	x, w                             [mostTerms]tensorMap
+	x, w                             [mostTerms]driver.TensorMap
 	k, from, to, shared              [mostTerms]int32
 	count, first, height, rows, turn int32
 	// the struct is a multiple of the maps' alignment
@@ -163,7 +164,7 @@ func (d *Device) termsOf(layout string, s tiling, w window, out kernels.Tensor, 
 	}
 	for i, t := range w.terms {
 		from, to := t.Columns(out.Cols)
-		p.x[i], p.w[i] = d.boxesOf(t.X, g, box), d.boxes(t.W, boxW)
+		p.x[i], p.w[i] = d.GroupBoxes(t.X, g, box), d.Boxes(t.W, boxW)
 		p.k[i], p.from[i], p.to[i] = int32(t.X.Cols), int32(from), int32(to)
 		if turns && t.W.Groups == 1 {
 			p.shared[i] = 1

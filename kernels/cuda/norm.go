@@ -9,6 +9,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // normShape is a kernel of norm.cu: teams that hold rows of up to 256*parts columns in registers, `columns` of every
@@ -34,7 +35,7 @@ func (s normShape) takes(rows ...kernels.Tensor) bool {
 	for _, t := range rows {
 		size := s.columns * t.DType.Size()
 		if t.Cols > 256*s.parts || t.Cols%s.columns != 0 || t.Stride%s.columns != 0 ||
-			address(t)%cu.DevicePtr(min(size, 16)) != 0 {
+			driver.Address(t)%cu.DevicePtr(min(size, 16)) != 0 {
 			return false
 		}
 	}
@@ -54,11 +55,12 @@ func normShapeOf(shapes []normShape, rows ...kernels.Tensor) normShape {
 // RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n].
 func (d *Device) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 	shapes := normShapes
-	if x.Rows < 8*d.processors { // a warp for each would leave processors idle
+	if x.Rows < 8*d.Processors { // a warp for each would leave processors idle
 		shapes = slices.Concat(normFewShapes, normShapes)
 	}
 	s := normShapeOf(shapes, x, out, w)
-	d.launch(fmt.Sprintf("rms_norm_%s%s", s, suffix(x)), [3]int{blocks(x.Rows, s.teams), 1, 1}, s.threads(), 0, out,
+	d.Launch(fmt.Sprintf("rms_norm_%s%s", s, driver.Suffix(x)), [3]int{driver.Blocks(x.Rows, s.teams), 1, 1},
+		s.threads(), 0, out,
 		rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
 }
 
@@ -70,8 +72,9 @@ func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm ker
 		shared = 4 * s.teams * x.Cols
 	}
 	d.sumRows(dw, len(rows)-1, func(n int, sums cu.DevicePtr) {
-		d.launch(fmt.Sprintf("rms_norm_backward_%s%s", s, suffix(x)), [3]int{n, 1, 1}, s.threads(), shared, dx, sums,
-			dy, x, rstd, w, stage(d, rows), x.Cols, dx.Stride, dy.Stride, x.Stride, norm.PlusOne)
+		d.Launch(fmt.Sprintf("rms_norm_backward_%s%s", s, driver.Suffix(x)), [3]int{n, 1, 1}, s.threads(), shared, dx,
+			sums,
+			dy, x, rstd, w, driver.Stage(d.Context, rows), x.Cols, dx.Stride, dy.Stride, x.Stride, norm.PlusOne)
 	})
 }
 
@@ -82,14 +85,14 @@ func (d *Device) sumRows(dw kernels.Tensor, n int, run func(n int, sums cu.Devic
 		run(n, 0)
 		return
 	}
-	sums := d.workspace(4 * n * dw.Cols)
+	sums := d.Scratch(4 * n * dw.Cols)
 	run(n, sums)
 	d.addBlocks(dw, sums, n)
 }
 
 // addBlocks adds sums F32 [n, columns of dw] to dw F32 [1, columns], the first first.
 func (d *Device) addBlocks(dw kernels.Tensor, sums cu.DevicePtr, n int) {
-	d.launch("add_blocks", [3]int{blocks(dw.Cols, 32), 1, 1}, adders, 0, dw, sums, n, dw.Cols)
+	d.Launch("add_blocks", [3]int{driver.Blocks(dw.Cols, 32), 1, 1}, adders, 0, dw, sums, n, dw.Cols)
 }
 
 const adders = 512 // kAdders of norm.cu
@@ -97,6 +100,7 @@ const adders = 512 // kAdders of norm.cu
 // addRows adds parts F32 [rows, n] to dw F32 [1, n] as a sum over rows, by way of sums F32 [blocks, n].
 func (d *Device) addRows(dw kernels.Tensor, parts, sums cu.DevicePtr, rows []int32) {
 	n := len(rows) - 1
-	d.launch("add_rows", [3]int{blocks(dw.Cols, 32), n, 1}, 32, 0, sums, parts, stage(d, rows), dw.Cols)
+	d.Launch("add_rows", [3]int{driver.Blocks(dw.Cols, 32), n, 1}, 32, 0, sums, parts, driver.Stage(d.Context, rows),
+		dw.Cols)
 	d.addBlocks(dw, sums, n)
 }

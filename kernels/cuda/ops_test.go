@@ -502,8 +502,8 @@ func TestAttention(t *testing.T) {
 // The kernels for cards without wgmma, of the widths that it takes here.
 func TestPortableAttention(t *testing.T) {
 	d := card.(*Device)
-	defer func() { d.force = "" }()
-	d.force = "portable"
+	defer func() { d.Path = "" }()
+	d.Path = "portable"
 	for _, dims := range headDimsWide {
 		if slices.Contains(headDims, dims[0]) {
 			attentionOf(t, dims[0])

@@ -6,6 +6,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // queryTile and queryRow are Queries and Query of queries.cuh.
@@ -61,7 +62,7 @@ func planQueries(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int
 		}
 		for at := 0; at < s.Rows; at += each {
 			n := min(each, s.Rows-at)
-			if (call.rows+n)*rowBytes > d.room {
+			if (call.rows+n)*rowBytes > d.ChunkBytes {
 				flush()
 			}
 			t.row, t.pos, t.count, t.first = int32(s.Row+at), int32(s.Pos+at), int32(n), int32(call.rows)
@@ -73,7 +74,8 @@ func planQueries(d *Device, kv kernels.KV, l *kernels.Layout, each, rowBytes int
 		}
 	}
 	flush()
-	p.pages, p.tiles, p.queries = stage(d, pages), stage(d, tiles), stage(d, rows)
+	p.pages, p.tiles, p.queries = driver.Stage(d.Context, pages), driver.Stage(d.Context, tiles),
+		driver.Stage(d.Context, rows)
 	for i := range p.calls {
 		p.calls[i].tilesAt += p.tiles
 		p.calls[i].rowsAt += p.queries

@@ -36,14 +36,14 @@ func TestRepeat(t *testing.T) {
 			})
 		}
 	}
-	r := card.(*Device).repeater
-	defer func(first, most int) { r.first, r.most = first, most }(r.first, r.most)
-	for _, calls := range []int{1, 2, 3, 5, mostCalls} {
-		r.first, r.most = calls, calls
+	r := card.(*Device)
+	first, most := r.GraphSizes(1, 1)
+	defer r.GraphSizes(first, most)
+	for _, calls := range []int{1, 2, 3, 5, most} {
+		r.GraphSizes(calls, calls)
 		both(t, "repeat", operands, turns)
-		if rec := r.known["decode"]; rec == nil || len(rec.pieces) < 5/calls || rec.pieces[0].graph == nil ||
-			len(rec.pieces[0].calls) < min(5, calls) {
-			t.Errorf("no graphs of %d calls were made: %+v", calls, rec)
+		if graphs := r.GraphCalls("decode"); len(graphs) < max(1, 5/calls) || graphs[0] < min(5, calls) {
+			t.Errorf("no graphs of %d calls were made: %v", calls, graphs)
 		}
 	}
 	if n, _ := differences(t, operands, turns, func(d kernels.Device, x []kernels.Tensor) {
@@ -86,7 +86,7 @@ func BenchmarkRepeat(b *testing.B) {
 	// of which no cache holds the weights
 	const rows, hidden, heads, kv, rank, experts, layers = 118, 2048, 4096, 1024, 16, 128, 12
 	d := card.(*Device)
-	defer d.release(len(d.owned))
+	defer d.Release(d.Held())
 	mem := kernels.NewArena(d)
 	random := func(rows, cols int) kernels.Tensor {
 		t := mem.New(kernels.BF16, rows, cols)
@@ -122,7 +122,7 @@ func BenchmarkRepeat(b *testing.B) {
 	const turns = 50
 	host, whole := 0., d.time(100*time.Millisecond, func() { d.Repeat("layers", body) })
 	for range turns {
-		d.wait()
+		d.Wait()
 		start := time.Now()
 		d.Repeat("layers", body)
 		host += time.Since(start).Seconds() / turns

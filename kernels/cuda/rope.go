@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // turn is Turn of rope.cu.
@@ -44,7 +45,7 @@ func turnKind(rope kernels.Rope, rows ...kernels.Tensor) string {
 // fours reports that four columns from any multiple of four on are one access.
 func fours(tensors ...kernels.Tensor) bool {
 	for _, t := range tensors {
-		if t.Stride%4 != 0 || address(t)%cu.DevicePtr(4*t.DType.Size()) != 0 {
+		if t.Stride%4 != 0 || driver.Address(t)%cu.DevicePtr(4*t.DType.Size()) != 0 {
 			return false
 		}
 	}
@@ -73,16 +74,16 @@ const headsThreads = 256 // of a block; kThreads of heads.cuh
 // HeadNormRope normalises each head of x [T, heads*D] with w, unless w is nil, and turns pairs of its columns.
 func (d *Device) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
 	heads, threads, kind := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), turnKind(rope, out, x, w)
-	turn, name := turnOf(rope, w), fmt.Sprintf("head_norm_rope_%s_%d%s", kind, threads, suffix(x))
+	turn, name := turnOf(rope, w), fmt.Sprintf("head_norm_rope_%s_%d%s", kind, threads, driver.Suffix(x))
 	if kind == "full" {
-		parts := x.Rows * blocks(heads, ropeShapes[threads].forward)
-		d.launch(name, [3]int{blocks(parts, headsThreads/threads), 1, 1}, headsThreads, 0,
-			bytesOf(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride,
+		parts := x.Rows * driver.Blocks(heads, ropeShapes[threads].forward)
+		d.Launch(name, [3]int{driver.Blocks(parts, headsThreads/threads), 1, 1}, headsThreads, 0,
+			driver.Bytes(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride,
 			norm.Eps, norm.PlusOne)
 		return
 	}
-	d.launch(name, [3]int{x.Rows, 1, 1}, min(128, blocks(heads*threads, 32)*32), 0,
-		bytesOf(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps,
+	d.Launch(name, [3]int{x.Rows, 1, 1}, min(128, driver.Blocks(heads*threads, 32)*32), 0,
+		driver.Bytes(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps,
 		norm.PlusOne)
 }
 
@@ -97,8 +98,10 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 	turn := turnOf(rope, w)
 	d.sumHeads(dw, packs, heads, rope.HeadDim, atOnce, func(grid [3]int, shared int, sums, runs cu.DevicePtr,
 		count int) {
-		d.launch(fmt.Sprintf("head_norm_rope_backward_%s_%d%s", kind, threads, suffix(x)), grid, headsThreads, shared,
-			bytesOf(&turn), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count, heads, dx.Stride,
+		d.Launch(fmt.Sprintf("head_norm_rope_backward_%s_%d%s", kind, threads, driver.Suffix(x)), grid, headsThreads,
+			shared,
+			driver.Bytes(&turn), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count, heads,
+			dx.Stride,
 			dout.Stride, x.Stride, norm.PlusOne)
 	})
 }
@@ -109,16 +112,16 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 func (d *Device) sumHeads(dw kernels.Tensor, packs []int32, heads, dim, atOnce int, run func(grid [3]int, shared int,
 	sums, runs cu.DevicePtr, count int)) {
 	groups := headsThreads / headThreads(dim)
-	down := groups / min(groups, blocks(heads, atOnce))
+	down := groups / min(groups, driver.Blocks(heads, atOnce))
 	runs, starts := kernels.RowRuns(packs)
-	count, staged := len(runs)-1, stage(d, append(runs, starts...))
-	grid := [3]int{blocks(count, down), 1, 1}
+	count, staged := len(runs)-1, driver.Stage(d.Context, append(runs, starts...))
+	grid := [3]int{driver.Blocks(count, down), 1, 1}
 	if dw.IsNil() {
 		run(grid, 0, 0, staged, count)
 		return
 	}
-	sums := d.workspace(4 * count * dim)
+	sums := d.Scratch(4 * count * dim)
 	run(grid, 4*groups*atOnce*dim, sums, staged, count)
-	d.launch("add_runs", [3]int{blocks(dim, 32), 1, 1}, adders, 0, dw, sums, staged+cu.DevicePtr(4*len(runs)),
+	d.Launch("add_runs", [3]int{driver.Blocks(dim, 32), 1, 1}, adders, 0, dw, sums, staged+cu.DevicePtr(4*len(runs)),
 		len(starts)-1, dim)
 }

@@ -8,6 +8,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 	"lockstep/quant"
 )
 
@@ -18,12 +19,9 @@ const (
 
 // Sees reports whether another device is the same card: one memory, and one stream that orders the operations of both.
 func (d *Device) Sees(other kernels.Device) bool {
-	o, ok := other.(interface{ card() cu.CUContext })
-	return ok && o.card() == d.context
+	o, ok := other.(interface{ Handle() cu.CUContext })
+	return ok && o.Handle() == d.Handle()
 }
-
-// card is what all devices of one GPU share in this process.
-func (d *Device) card() cu.CUContext { return d.context }
 
 // Round makes dst what a format leaves of src, both [G, R, C], strides free, F32 or BF16 each.
 func (d *Device) Round(dst, src kernels.Tensor, f quant.Format) {
@@ -31,15 +29,16 @@ func (d *Device) Round(dst, src kernels.Tensor, f quant.Format) {
 		src.DType == kernels.I32 {
 		panic(fmt.Sprintf("cuda: round %s to %s", src, dst))
 	}
-	types, rows := suffix(dst)+suffix(src), dst.Groups*dst.Rows
+	types, rows := driver.Suffix(dst)+driver.Suffix(src), dst.Groups*dst.Rows
 	switch f {
 	case quant.INT4:
-		threads := rows * blocks(dst.Cols, quant.INT4Group) * (quant.INT4Group / 8)
-		d.launch("round_int4"+types, [3]int{blocks(threads, int4Pieces*elementThreads), 1, 1}, elementThreads, 0, dst,
+		threads := rows * driver.Blocks(dst.Cols, quant.INT4Group) * (quant.INT4Group / 8)
+		d.Launch("round_int4"+types, [3]int{driver.Blocks(threads, int4Pieces*driver.ElementThreads), 1, 1},
+			driver.ElementThreads, 0, dst,
 			src, rows, dst.Cols, dst.Stride, src.Stride)
 	case quant.FP8:
-		squares := [3]int{blocks(dst.Cols, quant.FP8Block), blocks(dst.Rows, quant.FP8Block), dst.Groups}
-		d.launch("round_fp8"+types, squares, squareThreads, 0, dst, src, dst.Rows, dst.Cols, dst.Stride, src.Stride)
+		squares := [3]int{driver.Blocks(dst.Cols, quant.FP8Block), driver.Blocks(dst.Rows, quant.FP8Block), dst.Groups}
+		d.Launch("round_fp8"+types, squares, squareThreads, 0, dst, src, dst.Rows, dst.Cols, dst.Stride, src.Stride)
 	default:
 		panic(fmt.Sprintf("cuda: round to %q", f))
 	}

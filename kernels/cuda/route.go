@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // routeThreads are those of a block: few, so that few tokens are many blocks.
@@ -30,14 +31,16 @@ func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, r kernels
 		r.TopGroups > r.Groups) {
 		panic(fmt.Sprintf("cuda: route: %d experts by %+v", e, r))
 	}
-	d.launch(fmt.Sprintf("route_%d", routeEach(e, k)), [3]int{blocks(logits.Rows, routeThreads/32), 1, 1}, routeThreads,
+	d.Launch(fmt.Sprintf("route_%d", routeEach(e, k)), [3]int{driver.Blocks(logits.Rows, routeThreads/32), 1, 1},
+		routeThreads,
 		0, weights, experts, probs, logits, r.Bias, logits.Rows, e, k,
 		probs.Stride, logits.Stride, r.Sigmoid, r.Groups, r.TopGroups, r.Norm, r.Epsilon, r.Scale)
 }
 
 // RouteBackward writes dlogits F32 [T, E] from dweights F32 [T, K] and what Route wrote.
 func (d *Device) RouteBackward(dlogits, dweights, weights, experts, probs kernels.Tensor, r kernels.Router) {
-	d.launch("route_backward", warps(probs.Rows), warpThreads, 0, dlogits, dweights, weights, experts, probs,
+	d.Launch("route_backward", driver.Warps(probs.Rows), driver.WarpThreads, 0, dlogits, dweights, weights, experts,
+		probs,
 		probs.Rows, probs.Cols, weights.Cols,
 		dlogits.Stride, probs.Stride, r.Sigmoid, r.Norm, r.Scale)
 }

@@ -6,6 +6,7 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // draw is a row's settings as sample.cu has them.
@@ -29,11 +30,12 @@ func (d *Device) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
 			draws[i].inv = kernels.Inverse(r.Temperature)
 		}
 	}
-	n, count := len(rows), blocks(logits.Cols, vocabBlock)
-	heads, staged := d.workspace(12*n*count), stage(d, draws)
-	sums, grid := heads+cu.DevicePtr(8*n*count), warps(n*count)
-	d.launch("sample_heads", grid, warpThreads, 0, heads, logits, n, logits.Cols, count, logits.Stride)
-	d.launch("sample_sums", grid, warpThreads, 0, sums, heads, logits, staged, n, logits.Cols, count, logits.Stride)
-	d.launch("sample", [3]int{n, 1, 1}, drawThreads, 12*count, ids, heads, sums, logits, staged, logits.Cols, count,
+	n, count := len(rows), driver.Blocks(logits.Cols, vocabBlock)
+	heads, staged := d.Scratch(12*n*count), driver.Stage(d.Context, draws)
+	sums, grid := heads+cu.DevicePtr(8*n*count), driver.Warps(n*count)
+	d.Launch("sample_heads", grid, driver.WarpThreads, 0, heads, logits, n, logits.Cols, count, logits.Stride)
+	d.Launch("sample_sums", grid, driver.WarpThreads, 0, sums, heads, logits, staged, n, logits.Cols, count,
+		logits.Stride)
+	d.Launch("sample", [3]int{n, 1, 1}, drawThreads, 12*count, ids, heads, sums, logits, staged, logits.Cols, count,
 		logits.Stride)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 func TestLayerNorm(t *testing.T) {
@@ -51,7 +52,7 @@ func decoded(pageRows int, lengths ...int) (l *kernels.Layout, pages int) {
 	l = &kernels.Layout{}
 	for i, n := range lengths {
 		s := kernels.Span{Row: i, Rows: 1, Pos: n - 1}
-		for range blocks(n, pageRows) {
+		for range driver.Blocks(n, pageRows) {
 			s.Pages = append(s.Pages, int32(pages))
 			pages++
 		}
@@ -134,10 +135,10 @@ func latentShape(dims [2]int, heads [2]int) kernels.Attn {
 // Work that is cut into calls, of a tile each and of a few.
 func TestSparseSelectCalls(t *testing.T) {
 	d := card.(*Device)
-	defer func(room int) { d.room = room }(d.room)
+	defer func(room int) { d.ChunkBytes = room }(d.ChunkBytes)
 	x := kernels.Index{Heads: 3, Dim: 16, TopK: 7, Scale: 0.25}
 	for _, room := range []int{1, 200 << 10} {
-		d.room = room
+		d.ChunkBytes = room
 		l, rows, _ := attend([]int{5, 150, 64, 90}, 0)
 		both(t, "choice", []operand{ints(rows, x.TopK, below(rows*x.TopK, 9)), normal(kernels.BF16, rows, x.Heads*x.Dim,
 			1), normal(kernels.F32, rows, x.Heads, 1), normal(kernels.BF16, rows, x.Dim, 1)},
@@ -156,10 +157,11 @@ func TestSparseSelectComposition(t *testing.T) {
 		view, _ := o.on(card)
 		return view
 	}
-	q, k, w := on(scarce(kernels.BF16, n, x.Heads*x.Dim, false)), on(scarce(kernels.BF16, blocks(n, pageRows)*pageRows,
-		x.Dim, false)), on(scarce(kernels.F32, n, x.Heads, false))
+	q, k, w := on(scarce(kernels.BF16, n, x.Heads*x.Dim, false)),
+		on(scarce(kernels.BF16, driver.Blocks(n, pageRows)*pageRows,
+			x.Dim, false)), on(scarce(kernels.F32, n, x.Heads, false))
 	span := kernels.Span{}
-	for range blocks(n, pageRows) {
+	for range driver.Blocks(n, pageRows) {
 		span.Pages = append(span.Pages, int32(len(span.Pages)))
 	}
 	run := func(cut func() int) []byte {
@@ -210,7 +212,7 @@ func TestAttendsSparsely(t *testing.T) {
 	if err := d.AttendsSparsely(glm5, narrow); err == nil || !strings.Contains(err.Error(), "32 heads of 64 yet") {
 		t.Errorf("%+v: %v", narrow, err)
 	}
-	d.def.Latent = kernels.LatentExpanded
+	d.Def.Latent = kernels.LatentExpanded
 	for _, a := range []kernels.Attn{latentShape([2]int{256, 256}, [2]int{64, 64}), latentShape([2]int{24, 16},
 		[2]int{1, 1})} {
 		for what, err := range map[string]error{"attention": d.AttendsSparsely(a, indexer),
@@ -221,9 +223,9 @@ func TestAttendsSparsely(t *testing.T) {
 			}
 		}
 	}
-	d.shapes, d.def.Latent, d.def.Exp2 = map[string]error{}, kernels.LatentAuto,
+	d.shapes, d.Def.Latent, d.Def.Exp2 = map[string]error{}, kernels.LatentAuto,
 		map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h,
-			kernels.Exp2Ex2h: kernels.Exp2Poly}[d.def.Exp2]
+			kernels.Exp2Ex2h: kernels.Exp2Poly}[d.Def.Exp2]
 	if err := d.AttendsSparsely(tiny, indexer); err == nil ||
 		!strings.Contains(err.Error(), "otherwise than the definition") {
 		t.Errorf("another definition than the kernels': %v", err)

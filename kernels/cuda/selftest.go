@@ -26,7 +26,7 @@ type trial struct {
 
 func (d *Device) trials() []trial {
 	all := []trial{{"mma.sync", "portable", tryProduct}, {"mma.sync", "portable", tryWeightGrad}}
-	if _, ok := d.kernels["weight_grad_wide"]; ok {
+	if d.Has("weight_grad_wide") {
 		for _, s := range []tiling{tilingWide, tilingSquare, tilingFew, tilingDeep, tilingTall} {
 			all = append(all, trial{"wgmma", s.name, tryProduct})
 		}
@@ -35,14 +35,14 @@ func (d *Device) trials() []trial {
 		}
 	}
 	keys := 70
-	if d.def.KeySplit != kernels.Default().KeySplit { // then across a split too
-		keys += d.def.KeySplit
+	if d.Def.KeySplit != kernels.Default().KeySplit { // then across a split too
+		keys += d.Def.KeySplit
 	}
 	attention := func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 		return tryAttention(d, mem, r, keys)
 	}
 	return append(all, trial{"attention", "", attention}, trial{"norm", "", tryNorm}, trial{"mixture", "", tryMixture},
-		trial{"exp2 " + string(d.def.Exp2), "", trySwiGLU})
+		trial{"exp2 " + string(d.Def.Exp2), "", trySwiGLU})
 }
 
 // Attends tries the kernels of a shape of latent attention, absorbed or not, forward and backward, once; of the others
@@ -88,7 +88,7 @@ func (d *Device) tryOnce(what string, run func(d kernels.Device, mem *kernels.Ar
 	if equal, known := d.shapes[what]; known {
 		return equal
 	}
-	ref, err := cpu.New(d.def, cpu.Options{Threads: min(4, runtime.NumCPU())})
+	ref, err := cpu.New(d.Def, cpu.Options{Threads: min(4, runtime.NumCPU())})
 	if err != nil {
 		return err
 	}
@@ -138,17 +138,17 @@ func (d *Device) admit() (err error) {
 	if err := d.admitExp2(); err != nil {
 		return err
 	}
-	ref, err := cpu.New(d.def, cpu.Options{Threads: min(4, runtime.NumCPU())})
+	ref, err := cpu.New(d.Def, cpu.Options{Threads: min(4, runtime.NumCPU())})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, ref.Close()) }()
 	for i, t := range d.trials() {
-		d.force = t.force
+		d.Path = t.force
 		want, got := t.result(ref, uint64(i)), t.result(d, uint64(i))
-		d.force = ""
+		d.Path = ""
 		if !bytes.Equal(got, want) {
-			return fmt.Errorf("its %s is not the definition's: the card %s is refused", t.unit, d.name)
+			return fmt.Errorf("its %s is not the definition's: the card %s is refused", t.unit, d.CardName())
 		}
 		if n := len(d.admitted); n == 0 || d.admitted[n-1] != t.unit {
 			d.admitted = append(d.admitted, t.unit)
@@ -160,8 +160,8 @@ func (d *Device) admit() (err error) {
 // result is the bytes of a trial's output. What it takes of the card's memory is given back.
 func (t trial) result(dev kernels.Device, seed uint64) []byte {
 	if d, ok := dev.(*Device); ok {
-		before := len(d.owned)
-		defer func() { d.release(before) }()
+		before := d.Held()
+		defer func() { d.Release(before) }()
 	}
 	out := t.run(dev, kernels.NewArena(dev), rand.New(rand.NewPCG(seed, 1)))
 	raw := make([]byte, out.Bytes())
@@ -246,7 +246,7 @@ func trySwiGLU(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tenso
 
 // admitExp2 compares the instruction for 2^x on its whole grid.
 func (d *Device) admitExp2() error {
-	if d.def.Exp2 != kernels.Exp2Ex2h {
+	if d.Def.Exp2 != kernels.Exp2Ex2h {
 		return nil
 	}
 	got, err := d.exp2Checksum()
@@ -262,12 +262,12 @@ func (d *Device) admitExp2() error {
 
 // exp2Checksum is kernels.Exp2HChecksum by the card's instruction.
 func (d *Device) exp2Checksum() (sum uint64, err error) {
-	at := d.workspace(int(unsafe.Sizeof(sum)))
-	err = d.attempt(func() error {
+	at := d.Scratch(int(unsafe.Sizeof(sum)))
+	err = d.Attempt(func() error {
 		if err := cu.MemsetD8(at, 0, int64(unsafe.Sizeof(sum))); err != nil {
 			return err
 		}
-		d.launch("ex2h_checksum", [3]int{8 * d.processors, 1, 1}, 256, 0, at)
+		d.Launch("ex2h_checksum", [3]int{8 * d.Processors, 1, 1}, 256, 0, at)
 		return cu.MemcpyDtoH(unsafe.Pointer(&sum), at, int64(unsafe.Sizeof(sum)))
 	})
 	return sum, err

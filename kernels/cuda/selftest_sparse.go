@@ -23,9 +23,9 @@ func (d *Device) LearnsIndex(a kernels.Attn, x kernels.Index) error {
 // trySparsely tries a layer once, unless it is not written for the indexer or its attention, which reads the latent.
 func (d *Device) trySparsely(layer string, written bool, a kernels.Attn, x kernels.Index,
 	try func(d *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor) error {
-	if d.def.Latent == kernels.LatentExpanded && !absorbed(a) {
+	if d.Def.Latent == kernels.LatentExpanded && !absorbed(a) {
 		return fmt.Errorf(`reads keys that an indexer chooses from the latent alone: this model needs `+
-			`definition.latent = "%s" or "auto", not "%s"`, kernels.LatentAbsorbed, d.def.Latent)
+			`definition.latent = "%s" or "auto", not "%s"`, kernels.LatentAbsorbed, d.Def.Latent)
 	}
 	what := fmt.Sprintf("%s of %d heads on %d, keys of %d columns and values of %d, lists of %d keys by %d heads of %d",
 		layer, a.Heads, a.KVHeads, a.HeadDim, a.Values(),

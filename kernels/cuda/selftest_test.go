@@ -73,7 +73,7 @@ func TestAdmit(t *testing.T) {
 	if err := d.admit(); err != nil {
 		t.Errorf("the card as it is: %v", err)
 	}
-	d.def.Exp2 = kernels.Exp2Ex2h // while its kernels are those of poly
+	d.Def.Exp2 = kernels.Exp2Ex2h // while its kernels are those of poly
 	if err := d.admit(); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("another definition than the kernels': %v", err)
 	}

@@ -2,7 +2,10 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
 
 // places are Place of shortconv.cu for each row.
 func places(l *kernels.Layout) []int32 {
@@ -18,8 +21,9 @@ func places(l *kernels.Layout) []int32 {
 // ShortConv is kernels.Recurrent's: x, out [T, C], w [C, K], bias [1, C] or nil, state [slots, K-1, C] or nil.
 func (d *Device) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Layout) {
 	taps := w.Cols
-	d.launch("short_conv"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, w, bias, state,
-		stage(d, places(l)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
+	d.Launch("short_conv"+driver.Suffix(x), driver.Pieces(x.Rows, x.Cols), driver.ElementThreads, 0, out, x, w, bias,
+		state,
+		driver.Stage(d.Context, places(l)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
 	if state.IsNil() {
 		return
 	}
@@ -29,25 +33,29 @@ func (d *Device) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Lay
 			rows, to = append(rows, int32(s.Row+r)), append(to, int32(s.Slot*(taps-1)+(s.Pos+r)%(taps-1)))
 		}
 	}
-	d.launch("short_conv_keep"+suffix(x), pieces(len(rows), x.Cols), elementThreads, 0, state, x, stage(d, rows),
-		stage(d, to), len(rows), x.Cols, x.Stride)
+	d.Launch("short_conv_keep"+driver.Suffix(x), driver.Pieces(len(rows), x.Cols), driver.ElementThreads, 0, state, x,
+		driver.Stage(d.Context, rows),
+		driver.Stage(d.Context, to), len(rows), x.Cols, x.Stride)
 }
 
 // ShortConvBackward writes dx [T, C] and adds to dw F32 [C, K] and dbias F32 [1, C], each of which may be nil.
 func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tensor, l *kernels.Layout) {
 	taps, n, rows := w.Cols, x.Cols, kernels.RowBlocks(l.Packs)
 	count := len(rows) - 1
-	parts := d.floats(x.Rows*n, count*n*taps, count*n)
-	du, sums, biases, at := parts[0], parts[1], parts[2], stage(d, places(l))
-	d.launch("short_conv_slope"+suffix(x), pieces(x.Rows, n), elementThreads, 0, du, dout, x, w, bias, at, x.Rows, n,
+	parts := d.Floats(x.Rows*n, count*n*taps, count*n)
+	du, sums, biases, at := parts[0], parts[1], parts[2], driver.Stage(d.Context, places(l))
+	d.Launch("short_conv_slope"+driver.Suffix(x), driver.Pieces(x.Rows, n), driver.ElementThreads, 0, du, dout, x, w,
+		bias, at, x.Rows, n,
 		taps, dout.Stride, x.Stride, w.Stride)
-	d.launch("short_conv_backward"+suffix(x), pieces(x.Rows, n), elementThreads, 0, dx, du, w, at, x.Rows, n, taps,
+	d.Launch("short_conv_backward"+driver.Suffix(x), driver.Pieces(x.Rows, n), driver.ElementThreads, 0, dx, du, w, at,
+		x.Rows, n, taps,
 		dx.Stride, w.Stride)
 	if dw.IsNil() && dbias.IsNil() {
 		return
 	}
-	d.launch("short_conv_blocks"+suffix(x), [3]int{blocks(n, 64), count, taps}, 64, 0, sums, biases, du, x, at,
-		stage(d, rows), n, taps, x.Stride)
+	d.Launch("short_conv_blocks"+driver.Suffix(x), [3]int{driver.Blocks(n, 64), count, taps}, 64, 0, sums, biases, du,
+		x, at,
+		driver.Stage(d.Context, rows), n, taps, x.Stride)
 	if !dw.IsNil() {
 		d.addBlocks(dw.Reshape(1, n*taps), sums, count)
 	}

@@ -2,20 +2,24 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
 
 // SigmoidGate: out = round(x*sigm(gate)); x, out [R, n], gate [R, n] or [R, 1]. out may be x.
 func (d *Device) SigmoidGate(out, x, gate kernels.Tensor) {
-	d.launch("sigmoid_gate"+suffix(x), pieces(x.Rows, x.Cols), elementThreads, 0, out, x, gate, x.Rows, x.Cols,
+	d.Launch("sigmoid_gate"+driver.Suffix(x), driver.Pieces(x.Rows, x.Cols), driver.ElementThreads, 0, out, x, gate,
+		x.Rows, x.Cols,
 		out.Stride, x.Stride, gate.Stride, gate.Cols == 1)
 }
 
 // SigmoidGateBackward writes dx, which may be dout, and dgate of the gate's shape.
 func (d *Device) SigmoidGateBackward(dx, dgate, dout, x, gate kernels.Tensor) {
-	name, grid, threads := "sigmoid_gate_backward", pieces(x.Rows, x.Cols), elementThreads
+	name, grid, threads := "sigmoid_gate_backward", driver.Pieces(x.Rows, x.Cols), driver.ElementThreads
 	if gate.Cols == 1 {
-		name, grid, threads = "sigmoid_gate_one_backward", warps(x.Rows), warpThreads
+		name, grid, threads = "sigmoid_gate_one_backward", driver.Warps(x.Rows), driver.WarpThreads
 	}
-	d.launch(name+suffix(x), grid, threads, 0, dx, dgate, dout, x, gate, x.Rows, x.Cols, dx.Stride, dgate.Stride,
+	d.Launch(name+driver.Suffix(x), grid, threads, 0, dx, dgate, dout, x, gate, x.Rows, x.Cols, dx.Stride, dgate.Stride,
 		dout.Stride, x.Stride, gate.Stride)
 }

@@ -6,13 +6,15 @@ import (
 	"gorgonia.org/cu"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // Sinks puts a logit of each head into the denominator of a finished attention, in place. out [T, Heads*D], lse F32 [T,
 // Heads], sinks [1, Heads].
 func (d *Device) Sinks(out, lse, sinks kernels.Tensor) {
 	heads := sinks.Cols
-	d.launch("sinks"+suffix(out), warps(out.Rows*heads), warpThreads, 0, out, lse, sinks, out.Rows, heads,
+	d.Launch("sinks"+driver.Suffix(out), driver.Warps(out.Rows*heads), driver.WarpThreads, 0, out, lse, sinks, out.Rows,
+		heads,
 		out.Cols/heads, out.Stride, lse.Stride)
 }
 
@@ -20,9 +22,10 @@ func (d *Device) Sinks(out, lse, sinks kernels.Tensor) {
 func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, packs []int32) {
 	heads, rows := sinks.Cols, kernels.RowBlocks(packs)
 	n := len(rows) - 1
-	parts := d.workspace(4 * heads * (out.Rows + n))
+	parts := d.Scratch(4 * heads * (out.Rows + n))
 	sums := parts + cu.DevicePtr(4*heads*out.Rows)
-	d.launch("sinks_backward"+suffix(out), warps(out.Rows*heads), warpThreads, 0, parts, dout, out, lse, sinks,
+	d.Launch("sinks_backward"+driver.Suffix(out), driver.Warps(out.Rows*heads), driver.WarpThreads, 0, parts, dout, out,
+		lse, sinks,
 		out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
 	d.addRows(dsinks, parts, sums, rows)
 }

@@ -2,17 +2,22 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
 
 // SwiGLU: out[r,i] = round((g*sigm(g))*u) with g = gu[r,i], u = gu[r,I+i]; gu [R, 2I], out [R, I].
 func (d *Device) SwiGLU(out, gu kernels.Tensor) {
-	d.launch("swiglu"+suffix(gu), pieces(out.Rows, out.Cols), elementThreads, 0, out, gu, out.Rows, out.Cols,
+	d.Launch("swiglu"+driver.Suffix(gu), driver.Pieces(out.Rows, out.Cols), driver.ElementThreads, 0, out, gu, out.Rows,
+		out.Cols,
 		out.Stride, gu.Stride)
 }
 
 // SwiGLUBackward: dgu, gu [R, 2I]; dout [R, I]. dgu may be gu.
 func (d *Device) SwiGLUBackward(dgu, dout, gu kernels.Tensor) {
-	d.launch("swiglu_backward"+suffix(gu), pieces(dout.Rows, dout.Cols), elementThreads, 0, dgu, dout, gu, dout.Rows,
+	d.Launch("swiglu_backward"+driver.Suffix(gu), driver.Pieces(dout.Rows, dout.Cols), driver.ElementThreads, 0, dgu,
+		dout, gu, dout.Rows,
 		dout.Cols, dgu.Stride,
 		dout.Stride, gu.Stride)
 }

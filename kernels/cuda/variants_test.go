@@ -3,15 +3,13 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"gorgonia.org/cu"
 
 	"lockstep/kernels"
 )
@@ -20,7 +18,7 @@ import (
 type variant struct {
 	source, macro string
 	use           func()
-	kernels       map[string]*function
+	swap          func() (undo func()) // to its kernels
 }
 
 // normVariants are other teams for rows of 2048 columns, of the norm and of its gradient; a macro's last number is the
@@ -56,39 +54,14 @@ func ropeVariants() (all []variant) {
 
 // compileVariants compiles and loads them all at once.
 func (d *Device) compileVariants(all []variant) error {
-	headers, err := includes()
-	if err != nil {
-		return err
-	}
-	device, err := cu.GetDevice(0)
-	if err != nil {
-		return err
-	}
-	major, minor, err := device.ComputeCapability()
-	if err != nil {
-		return err
-	}
-	objects, errs := make([]object, len(all)), make([]error, len(all))
+	errs := make([]error, len(all))
 	var done sync.WaitGroup
 	for i, v := range all {
 		name := map[string]string{"norm.cu": "NORM_SHAPES", "rope.cu": "ROPE_SHAPES"}[v.source]
-		flags := slices.Concat([]string{fmt.Sprintf("--gpu-architecture=sm_%d%da", major, minor)}, options,
-			defines(d.def), []string{"--define-macro=" + name + "=" + v.macro})
-		done.Go(func() { objects[i], errs[i] = compile(v.source, flags, headers) })
+		done.Go(func() { all[i].swap, errs[i] = d.Variant(v.source, name+"="+v.macro) })
 	}
 	done.Wait()
-	for i := range all {
-		if errs[i] != nil {
-			return fmt.Errorf("%s: %w", all[i].macro, errs[i])
-		}
-		if err := d.attempt(func() (err error) {
-			all[i].kernels, err = loadModule(objects[i].code, objects[i].kernels, maxShared)
-			return err
-		}); err != nil {
-			return fmt.Errorf("%s: %w", all[i].macro, err)
-		}
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // contest is a case of BenchRows whose name begins so, other shapes of its kernels, and operands that show that they
@@ -140,12 +113,12 @@ func BenchmarkVariants(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	loaded, forward, backward, ropes := d.kernels, normShapes, normGradShapes, ropeShapes
-	reset := func() { d.kernels, normShapes, normGradShapes, ropeShapes = loaded, forward, backward, ropes }
+	forward, backward, ropes := normShapes, normGradShapes, ropeShapes
+	reset := func() { normShapes, normGradShapes, ropeShapes = forward, backward, ropes }
 	defer reset()
 	copied := d.BenchCopy(each)
 	for _, cases := range []func(mem *kernels.Arena) []rowsCase{d.benchHidden, d.benchHeads} {
-		keep := len(d.owned)
+		keep := d.Held()
 		for _, c := range cases(kernels.NewArena(d)) {
 			at := slices.IndexFunc(all, func(x contest) bool { return strings.HasPrefix(c.name, x.prefix) })
 			if at < 0 {
@@ -155,11 +128,12 @@ func BenchmarkVariants(b *testing.B) {
 			for _, t := range c.moved {
 				bytes += t.Bytes()
 			}
-			for _, v := range append([]variant{{macro: "in use", use: func() {}}}, all[at].variants...) {
+			for _, v := range append([]variant{{macro: "in use", use: func() {}, swap: func() func() {
+				return func() {}
+			}}}, all[at].variants...) {
 				b.Run(c.name+"/"+v.macro, func(b *testing.B) {
 					reset()
-					d.kernels = maps.Clone(loaded)
-					maps.Copy(d.kernels, v.kernels)
+					defer v.swap()()
 					v.use()
 					if n, first := differences(b, all[at].operands, all[at].op, all[at].op); n > 0 {
 						b.Errorf("%d bytes differ, first %s", n, first)
@@ -171,6 +145,6 @@ func BenchmarkVariants(b *testing.B) {
 			}
 		}
 		reset()
-		d.release(keep)
+		d.Release(keep)
 	}
 }

@@ -2,7 +2,10 @@
 
 package cuda
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
 
 // gradTiling is a variant of the kernels in weightgrad_wgmma.cu. All give the same bits.
 type gradTiling struct {
@@ -46,19 +49,19 @@ func (s gradTiling) shared() int {
 }
 
 func (s gradTiling) tiles(dw kernels.Tensor) int {
-	return dw.Groups * blocks(dw.Rows, s.rows) * blocks(dw.Cols, s.columns)
+	return dw.Groups * driver.Blocks(dw.Rows, s.rows) * driver.Blocks(dw.Cols, s.columns)
 }
 
 // weightGradNative is WeightGrad by wgmma.
 func (d *Device) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	s := d.weightGradTiling(dw, x.Rows)
-	maps := [2]tensorMap{d.boxesOf(dy, g, s.depth), d.boxesOf(x, g, s.depth)}
+	maps := [2]driver.TensorMap{d.GroupBoxes(dy, g, s.depth), d.GroupBoxes(x, g, s.depth)}
 	turns := 0
 	if g.Interleaved {
 		turns = g.Count / dw.Groups
 	}
-	d.launch("weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.processors), 1, 1}, s.threads(), s.shared(),
-		bytesOf(&maps), dw, g.Offsets, dw.Groups, g.Packs, turns, dw.Rows, dw.Cols)
+	d.Launch("weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.Processors), 1, 1}, s.threads(), s.shared(),
+		driver.Bytes(&maps), dw, g.Offsets, dw.Groups, g.Packs, turns, dw.Rows, dw.Cols)
 }
 
 // weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what
@@ -68,15 +71,15 @@ func (d *Device) weightGradTiling(dw kernels.Tensor, rows int) gradTiling {
 	const short, long, narrow = 512, 4096, 64 // rows of a group; rows or columns of dw
 	streams := dw.Cols%4 == 0
 	for _, s := range gradTilings {
-		if s.name == d.force && (streams || !s.streams) {
+		if s.name == d.Path && (streams || !s.streams) {
 			return s
 		}
 	}
 	group := rows / dw.Groups
 	switch {
-	case !streams || min(dw.Rows, dw.Cols) <= narrow || gradSquare.tiles(dw) < d.processors:
+	case !streams || min(dw.Rows, dw.Cols) <= narrow || gradSquare.tiles(dw) < d.Processors:
 		return gradFew
-	case (group < short || group >= long) && dw.Cols > gradSquare.columns && gradWide.tiles(dw) >= d.processors:
+	case (group < short || group >= long) && dw.Cols > gradSquare.columns && gradWide.tiles(dw) >= d.Processors:
 		return gradWide
 	}
 	return gradSquare

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
 )
 
 // Weight gradients of several tiles a block: packs and groups without rows, sums that go on, columns and rows that end
@@ -78,7 +79,7 @@ func TestGradientTilings(t *testing.T) {
 		{1, 8192, 8190, 8192, "", gradFew},
 		{1, 8192, 8190, 8192, "_wide", gradFew},
 	} {
-		d := &Device{processors: 132, force: c.force}
+		d := &Device{Context: &driver.Context{Processors: 132, Path: c.force}}
 		if got := d.weightGradTiling(kernels.Tensor{Groups: c.groups, Rows: c.n, Cols: c.k}, c.rows); got != c.want {
 			t.Errorf("%+v: %s", c, got.name)
 		}
@@ -88,14 +89,14 @@ func TestGradientTilings(t *testing.T) {
 // Weight gradients by each variant, of adapters of experts too; the first line of a case is the one in use.
 func BenchmarkGradients(b *testing.B) {
 	d := card.(*Device)
-	defer func() { d.force = "" }()
+	defer func() { d.Path = "" }()
 	cases := slices.DeleteFunc(slices.Clone(MatMulCases), func(c MatMulCase) bool { return c.Op != "WeightGrad" })
 	for _, size := range [][2]int{{1536, 16}, {16, 2048}} {
 		cases = append(cases, MatMulCase{Op: "WeightGrad", Groups: 128, Rows: size[0], Cols: size[1], Depth: 33216})
 	}
 	for _, c := range cases {
 		for _, s := range append([]gradTiling{{name: ""}}, gradTilings...) {
-			d.force = s.name
+			d.Path = s.name
 			r := d.BenchMatMul(100*time.Millisecond, []MatMulCase{c})[0]
 			fmt.Printf("%-45s %-15s %10.1f us %8.1f TFLOP/s %8.0f GB/s\n", r.Case, s.name, r.Seconds*1e6,
 				r.Flops/r.Seconds/1e12, r.Bytes/r.Seconds/1e9)

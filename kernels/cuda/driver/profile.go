@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package driver
 
 import (
 	"cmp"
@@ -20,14 +20,14 @@ type profile []struct {
 }
 
 // StartProfile times every kernel until StopProfile; repeated sequences are launched one by one meanwhile.
-func (d *Device) StartProfile() { d.profile = &profile{} }
+func (c *Context) StartProfile() { c.profile = &profile{} }
 
 // StopProfile returns the kernels, most time first.
-func (d *Device) StopProfile() []kernels.KernelTime {
+func (c *Context) StopProfile() []kernels.KernelTime {
 	byName := map[string]*kernels.KernelTime{}
-	d.wait()
-	d.do(func() error {
-		for _, l := range *d.profile {
+	c.Wait()
+	c.Do(func() error {
+		for _, l := range *c.profile {
 			ms, err := l.start.Elapsed(l.end)
 			if err := errors.Join(err, cu.DestroyEvent(&l.start), cu.DestroyEvent(&l.end)); err != nil {
 				return err
@@ -42,7 +42,7 @@ func (d *Device) StopProfile() []kernels.KernelTime {
 		}
 		return nil
 	})
-	d.profile = nil
+	c.profile = nil
 	var times []kernels.KernelTime
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		times = append(times, *byName[name])

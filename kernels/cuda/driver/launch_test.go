@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package driver
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 func TestParams(t *testing.T) {
 	var buf []byte
 	for _, p := range []any{math.MinInt32, true, float32(1), int64(math.MaxInt64), math.MaxInt32, 0.5} {
-		buf = appendParam(buf, p)
+		buf = AppendParam(buf, p)
 	}
 	want := []byte{0, 0, 0, 0x80, 1, 0, 0, 0, 0, 0, 0x80, 0x3f, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
 		0x7f, 0xff, 0xff, 0xff, 0x7f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xe0, 0x3f}
@@ -26,7 +26,7 @@ func TestParams(t *testing.T) {
 					t.Errorf("%d went to a kernel as an int32", wide)
 				}
 			}()
-			appendParam(nil, wide)
+			AppendParam(nil, wide)
 		}()
 	}
 }

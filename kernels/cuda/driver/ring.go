@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package driver
 
 import (
 	"errors"
@@ -63,23 +63,23 @@ func (r *ring) close() error {
 	return errors.Join(unpin(unsafe.Pointer(&r.host[0])), cu.MemFree(r.base))
 }
 
-// stage copies values to the card, for the kernels of the operation that follows.
-func stage[E any](d *Device, values []E) (p cu.DevicePtr) {
+// Stage copies values to the card, for the kernels of the operation that follows.
+func Stage[E any](c *Context, values []E) (p cu.DevicePtr) {
 	if len(values) == 0 {
-		return d.ring.base
+		return c.ring.base
 	}
 	src := unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), len(values)*int(unsafe.Sizeof(values[0])))
-	if d.repeater.current != nil {
-		return d.repeater.stage(src)
+	if c.repeater.current != nil {
+		return c.repeater.stage(src)
 	}
-	d.do(func() error {
-		at, err := d.ring.take(len(src))
+	c.Do(func() error {
+		at, err := c.ring.take(len(src))
 		if err != nil {
 			return err
 		}
-		p = d.ring.base + cu.DevicePtr(at)
-		copy(d.ring.host[at:], src)
-		return cu.MemcpyHtoDAsync(p, unsafe.Pointer(&d.ring.host[at]), int64(len(src)), cu.NoStream)
+		p = c.ring.base + cu.DevicePtr(at)
+		copy(c.ring.host[at:], src)
+		return cu.MemcpyHtoDAsync(p, unsafe.Pointer(&c.ring.host[at]), int64(len(src)), cu.NoStream)
 	})
 	return p
 }

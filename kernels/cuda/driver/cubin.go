@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package driver
 
 // #include <nvrtc.h>
 import "C"

@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package driver
 
 import (
 	"bytes"
@@ -12,22 +12,22 @@ import (
 	"strings"
 )
 
-// object is a compiled source.
-type object struct {
-	kernels []string // names
-	code    []byte   // machine code of one architecture, a cubin
+// Object is a compiled source.
+type Object struct {
+	Kernels []string // names
+	Code    []byte   // machine code of one architecture, a cubin
 }
 
 // A file of the cache is the SHA-256 of the rest, a line with the names of kernels, and the code.
 
-func (o object) encode() []byte {
-	body := append([]byte(strings.Join(o.kernels, " ")+"\n"), o.code...)
+func (o Object) encode() []byte {
+	body := append([]byte(strings.Join(o.Kernels, " ")+"\n"), o.Code...)
 	sum := sha256.Sum256(body)
 	return append(sum[:], body...)
 }
 
 // decode refuses a file that is not what encode wrote.
-func decode(file []byte) (o object, ok bool) {
+func decode(file []byte) (o Object, ok bool) {
 	if len(file) < sha256.Size {
 		return o, false
 	}
@@ -36,7 +36,7 @@ func decode(file []byte) (o object, ok bool) {
 	if !ok || sha256.Sum256(body) != sum {
 		return o, false
 	}
-	return object{kernels: strings.Fields(string(names)), code: code}, true
+	return Object{Kernels: strings.Fields(string(names)), Code: code}, true
 }
 
 // cachePath is where the object of a key is kept; "" where the user has no cache folder.
@@ -49,17 +49,17 @@ func cachePath(key []byte) string {
 }
 
 // readObject finds an object in the cache. A damaged file is as good as none: it is compiled again and written over.
-func readObject(path string) (object, bool) {
+func readObject(path string) (Object, bool) {
 	file, err := os.ReadFile(path)
 	if err != nil {
-		return object{}, false
+		return Object{}, false
 	}
 	return decode(file)
 }
 
 // storeObject keeps an object for the next start. Without a folder to write to that start compiles again, and nothing
 // else is lost.
-func storeObject(path string, o object) {
+func storeObject(path string, o Object) {
 	if path == "" || os.MkdirAll(filepath.Dir(path), 0o755) != nil {
 		return
 	}

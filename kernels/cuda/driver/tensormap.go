@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package driver
 
 /*
 #include <cuda.h>
@@ -28,11 +28,11 @@ import (
 	"lockstep/kernels"
 )
 
-// tensorMap is the driver's CUtensorMap.
-type tensorMap [128]byte
+// TensorMap is the driver's CUtensorMap.
+type TensorMap [128]byte
 
 // boxes is what a tensor map describes: matrices of bf16 for TMA copies of 64 columns and so many rows of one. Rows
-// start at multiples of 16 bytes (see vectors).
+// start at multiples of 16 bytes (see Vectors).
 type boxes struct {
 	data                 unsafe.Pointer // of the card
 	cols, height, groups int
@@ -43,30 +43,30 @@ type boxes struct {
 // mostMaps bounds what a device keeps, some 200 bytes each.
 const mostMaps = 1 << 14
 
-// boxes is the map of a tensor's groups.
-func (d *Device) boxes(t kernels.Tensor, rows int) tensorMap {
-	return d.tensorMap(boxes{t.Data, t.Cols, t.Rows, t.Groups, t.Stride, t.Rows * t.Stride, rows})
+// Boxes is the tensor map of a tensor's groups.
+func (c *Context) Boxes(t kernels.Tensor, rows int) TensorMap {
+	return c.tensorMap(boxes{t.Data, t.Cols, t.Rows, t.Groups, t.Stride, t.Rows * t.Stride, rows})
 }
 
-// boxesOf is the map of t's rows as matrices for each group of g: one, or one a group where groups are interleaved.
-func (d *Device) boxesOf(t kernels.Tensor, g *kernels.Groups, rows int) tensorMap {
+// GroupBoxes is the tensor map of t's rows as matrices for each group of g: one, or one a group where groups are interleaved.
+func (c *Context) GroupBoxes(t kernels.Tensor, g *kernels.Groups, rows int) TensorMap {
 	if g == nil || !g.Interleaved {
-		return d.boxes(t, rows)
+		return c.Boxes(t, rows)
 	}
-	return d.tensorMap(boxes{t.Data, t.Cols, t.Rows / g.Count, g.Count, t.Stride * g.Count, t.Stride, rows})
+	return c.tensorMap(boxes{t.Data, t.Cols, t.Rows / g.Count, g.Count, t.Stride * g.Count, t.Stride, rows})
 }
 
 // tensorMap keeps maps: layers and steps ask for the same ones, and the driver takes longer to make one than the rest
 // of a launch takes.
-func (d *Device) tensorMap(b boxes) tensorMap {
-	if m, ok := d.maps[b]; ok {
+func (c *Context) tensorMap(b boxes) TensorMap {
+	if m, ok := c.maps[b]; ok {
 		return m
 	}
-	if len(d.maps) == mostMaps {
-		clear(d.maps)
+	if len(c.maps) == mostMaps {
+		clear(c.maps)
 	}
-	var m tensorMap
-	d.do(func() error {
+	var m TensorMap
+	c.Do(func() error {
 		code := C.lockstepTensorMap(unsafe.Pointer(&m), b.data, C.cuuint64_t(b.cols), C.cuuint64_t(b.height),
 			C.cuuint64_t(b.groups), C.cuuint64_t(2*b.pitch), C.cuuint64_t(2*b.apart),
 			C.cuuint32_t(b.rows))
@@ -75,6 +75,6 @@ func (d *Device) tensorMap(b boxes) tensorMap {
 		}
 		return nil
 	})
-	d.maps[b] = m
+	c.maps[b] = m
 	return m
 }

@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package driver
 
 /*
 #include <cuda.h>
@@ -56,6 +56,7 @@ import (
 // function is a kernel in a loaded module.
 type function struct {
 	name    string
+	source  string // file
 	f       C.CUfunction
 	offsets []C.size_t // of parameters
 	size    int        // bytes of parameters

@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package driver
 
 import (
 	"fmt"
@@ -12,47 +12,47 @@ import (
 	"lockstep/kernels"
 )
 
-// launch enqueues a kernel over grid blocks of threads. Parameters are tensors (their addresses), addresses, int and
+// Launch enqueues a kernel over grid blocks of threads. Parameters are tensors (their addresses), addresses, int and
 // bool as int32, int64, float32, float64, and first of all, if there is one, the bytes of a struct. A launch of a
 // repeated sequence that is equal to the last one in its place allocates nothing: nothing here keeps the name or a
 // parameter.
-func (d *Device) launch(kernel string, grid [3]int, threads, shared int, params ...any) {
-	f, ok := d.kernels[kernel]
+func (c *Context) Launch(kernel string, grid [3]int, threads, shared int, params ...any) {
+	f, ok := c.kernels[kernel]
 	if !ok {
 		panic("cuda: no kernel " + kernel)
 	}
-	if d.meta || grid[0] == 0 || grid[1] == 0 || grid[2] == 0 {
+	if c.meta || grid[0] == 0 || grid[1] == 0 || grid[2] == 0 {
 		return
 	}
-	d.params = d.params[:0]
+	c.params = c.params[:0]
 	for _, p := range params {
-		d.params = appendParam(d.params, p)
+		c.params = AppendParam(c.params, p)
 	}
-	d.enqueue(&call{f, grid, threads, shared, d.params})
+	c.enqueue(&call{f, grid, threads, shared, c.params})
 }
 
 // enqueue launches a kernel, or hands it to the repeated sequence.
-func (d *Device) enqueue(c *call) {
-	if d.launched != nil {
-		d.launched[c.f.name] = true
+func (c *Context) enqueue(k *call) {
+	if c.Launched != nil {
+		c.Launched[k.f.name] = true
 	}
-	if d.repeater.current != nil {
-		if d.repeater.add(c) {
-			d.launchPiece()
+	if c.repeater.current != nil {
+		if c.repeater.add(k) {
+			c.launchPiece()
 		}
 		return
 	}
-	d.counts.Launches++
-	d.do(func() error {
-		if d.profile != nil {
-			return d.profile.time(c.f.name, c.run)
+	c.counts.Launches++
+	c.Do(func() error {
+		if c.profile != nil {
+			return c.profile.time(k.f.name, k.run)
 		}
-		return c.run()
+		return k.run()
 	})
 }
 
-// appendParam lays a parameter out as C does.
-func appendParam(buf []byte, p any) []byte {
+// AppendParam lays a parameter out as C does.
+func AppendParam(buf []byte, p any) []byte {
 	switch p := p.(type) {
 	case kernels.Tensor:
 		return appendValue(buf, uint64(uintptr(p.Data)))
@@ -89,16 +89,5 @@ func appendValue[E any](buf []byte, v E) []byte {
 	return append(buf, unsafe.Slice((*byte)(unsafe.Pointer(&v)), size)...)
 }
 
-// bytesOf is a struct as a parameter.
-func bytesOf[T any](s *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)) }
-
-// blocks is how many pieces of a size cover n.
-func blocks(n, size int) int { return (n + size - 1) / size }
-
-// suffix names the variant of a kernel for a storage type.
-func suffix(t kernels.Tensor) string {
-	if t.DType == kernels.BF16 {
-		return "_bf16"
-	}
-	return "_f32"
-}
+// Bytes is a struct as a parameter.
+func Bytes[T any](s *T) []byte { return unsafe.Slice((*byte)(unsafe.Pointer(s)), unsafe.Sizeof(*s)) }

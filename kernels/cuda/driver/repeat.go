@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package driver
 
 import (
 	"bytes"
@@ -68,35 +68,35 @@ func newRepeater() (*repeater, error) {
 }
 
 // Repeat carries body out, as kernels.Repeater says: as graphs, but launch by launch while kernels are profiled.
-func (d *Device) Repeat(key string, body func()) {
-	if d.profile != nil {
+func (c *Context) Repeat(key string, body func()) {
+	if c.profile != nil {
 		body()
 		return
 	}
-	r := d.repeater
+	r := c.repeater
 	rec := r.known[key]
 	if rec == nil {
 		rec = &recording{}
 		r.known[key] = rec
 	}
-	d.do(r.done.Synchronize)
+	c.Do(r.done.Synchronize)
 	rec.begin()
 	r.staged, r.sent, r.kept, r.current = 0, 0, r.kept[:0], rec
 	defer func() { r.current = nil }()
 	body()
-	d.launchPiece()
-	d.do(r.end)
+	c.launchPiece()
+	c.Do(r.end)
 }
 
 // launchPiece starts the piece that the body is in, if it has calls.
-func (d *Device) launchPiece() {
-	rec := d.repeater.current
+func (c *Context) launchPiece() {
+	rec := c.repeater.current
 	if rec.at == len(rec.pieces) || rec.pieces[rec.at].at == 0 {
 		return
 	}
-	d.do(d.repeater.launch)
+	c.Do(c.repeater.launch)
 	rec.at++
-	d.counts.Launches++
+	c.counts.Launches++
 }
 
 // stage keeps values for the card and returns where they will be. Layers stage the same again and again: it is kept

@@ -1,0 +1,84 @@
+//go:build cuda
+
+package driver
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// What tests and benchmarks look at and set.
+
+// Kernels is the source file of each kernel.
+func (c *Context) Kernels() map[string]string {
+	files := map[string]string{}
+	for name, f := range c.kernels {
+		files[name] = f.source
+	}
+	return files
+}
+
+// Variant compiles a source with a macro, as name=value. use replaces kernels by the variant's, until undo.
+func (c *Context) Variant(source, macro string) (use func() (undo func()), err error) {
+	text, err := c.sources.text(source)
+	if err != nil {
+		return nil, err
+	}
+	headers, err := c.sources.includes()
+	if err != nil {
+		return nil, err
+	}
+	o, err := compile(source, text, slices.Concat(flagsOf(c.arch, c.Def), []string{"--define-macro=" + macro}), headers)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", macro, err)
+	}
+	var variant map[string]*function
+	err = c.Attempt(func() (err error) {
+		variant, err = loadModule(o.Code, o.Kernels, MaxShared)
+		return err
+	})
+	return func() func() {
+		loaded := c.kernels
+		c.kernels = maps.Clone(loaded)
+		maps.Copy(c.kernels, variant)
+		return func() { c.kernels = loaded }
+	}, err
+}
+
+// GraphSizes sets how many calls the first graph of a repeated sequence has, and how many the largest, and returns what
+// they were.
+func (c *Context) GraphSizes(first, most int) (oldFirst, oldMost int) {
+	oldFirst, oldMost = c.repeater.first, c.repeater.most
+	c.repeater.first, c.repeater.most = first, most
+	return oldFirst, oldMost
+}
+
+// GraphCalls is how many calls each graph of a repeated sequence has.
+func (c *Context) GraphCalls(key string) (calls []int) {
+	rec := c.repeater.known[key]
+	if rec == nil {
+		return nil
+	}
+	for _, p := range rec.pieces {
+		if p.graph != nil {
+			calls = append(calls, len(p.calls))
+		}
+	}
+	return calls
+}
+
+// Replay enqueues the graphs of a repeated sequence as they are, without its body.
+func (c *Context) Replay(key string) {
+	for _, p := range c.repeater.known[key].pieces {
+		c.Do(p.graph.run)
+	}
+}
+
+// Forget drops the graphs of a repeated sequence.
+func (c *Context) Forget(key string) {
+	for _, p := range c.repeater.known[key].pieces {
+		c.Do(p.close)
+	}
+	delete(c.repeater.known, key)
+}

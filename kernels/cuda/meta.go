@@ -1,0 +1,63 @@
+//go:build cuda
+
+package cuda
+
+import "lockstep/kernels"
+
+// metaDevice is a Device that makes no call of the driver: its operations ask for the workspaces that they would use.
+type metaDevice struct {
+	*Device
+	of *Device // that it stands for
+}
+
+// Meta is a device that takes what this one takes. It has nothing but the workspace yet.
+func (d *Device) Meta() kernels.Device {
+	m := newDevice(d.Context.Meta())
+	m.admitted = d.admitted
+	return metaDevice{m, d}
+}
+
+// tried is after a trial on the card.
+func (d metaDevice) tried(err error) error {
+	d.Grown(d.of.Workspace())
+	return err
+}
+
+// Attends asks the card, once for all devices that stand for it.
+func (d metaDevice) Attends(a kernels.Attn) error { return d.tried(d.of.Attends(a)) }
+
+// Recurs asks the card.
+func (d metaDevice) Recurs(r kernels.Recurrence, delta bool) error {
+	return d.tried(d.of.Recurs(r, delta))
+}
+
+// AttendsSparsely asks the card.
+func (d metaDevice) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
+	return d.tried(d.of.AttendsSparsely(a, x))
+}
+
+// LearnsIndex asks the card.
+func (d metaDevice) LearnsIndex(a kernels.Attn, x kernels.Index) error {
+	return d.tried(d.of.LearnsIndex(a, x))
+}
+
+// IsMeta says that operations compute nothing.
+func (d metaDevice) IsMeta() {}
+
+// Alloc is addresses without memory.
+func (d metaDevice) Alloc(bytes int) []byte { return d.Reserve(bytes) }
+
+// Read gives zeros.
+func (d metaDevice) Read(dst []byte, _ kernels.Tensor) { clear(dst) }
+
+// Write drops the values.
+func (d metaDevice) Write(kernels.Tensor, []byte) {}
+
+// Repeat carries body out.
+func (d metaDevice) Repeat(_ string, body func()) { body() }
+
+// Available is unknown.
+func (d metaDevice) Available() int { return 0 }
+
+// Close has nothing to give back.
+func (d metaDevice) Close() error { return nil }
