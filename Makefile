@@ -18,10 +18,10 @@ ci:
 cuda: # ./lockstep-cuda, for machines with an NVIDIA driver and the CUDA 13 libraries
 	$(CUDA) go build -tags cuda -o lockstep-cuda .
 
-cuda-test: # ./cuda.test, which holds every operation of the GPU against the CPU
-	$(CUDA) go test -c -tags cuda -o cuda.test ./kernels/cuda
+cuda-test: # ./cuda-tests/*.test, which hold every operation of the GPU against the CPU
+	$(CUDA) go test -c -tags cuda -o cuda-tests/ ./kernels/cuda/...
 
-emulate: # that, on an emulated GPU; slow: nightly. ARGS go to the test binary (.ci/emulate/README.md)
+emulate: # that, on an emulated GPU; slow: nightly. ARGS: see .ci/emulate/README.md
 	.ci/emulate/test $(ARGS)
 
 mutate: # plants faults and names those that no test notices; hours: nightly. ARGS are those of .ci/mutate/run
@@ -31,4 +31,4 @@ vet-cuda:
 	$(CUDA) go vet -tags cuda ./...
 
 clean:
-	rm -f lockstep lockstep-cuda cuda.test
+	rm -rf lockstep lockstep-cuda cuda-tests

@@ -144,6 +144,42 @@ func TestImportDirections(t *testing.T) {
 	}
 }
 
+// cudaLayers are the packages of kernels/cuda from the top down, by folder; those of one layer do not import each
+// other.
+var cudaLayers = [][]string{{"bench"}, {""}, {"selftest"}, {"gemm", "attention", "moe", "recurrent", "sample"},
+	{"rows"},
+	{"driver", "include"}}
+
+// TestCUDADirections holds the order within kernels/cuda. Tests are free.
+func TestCUDADirections(t *testing.T) {
+	const top = "kernels/cuda"
+	layer := func(folder string) int {
+		name := strings.TrimPrefix(strings.TrimPrefix(folder, top), "/")
+		return slices.IndexFunc(cudaLayers, func(l []string) bool { return slices.Contains(l, name) })
+	}
+	seen := 0
+	for _, s := range sources(t) {
+		if s.folder() != top && !strings.HasPrefix(s.folder(), top+"/") || s.test() || s.folder() == top+"/cudatest" {
+			continue
+		}
+		from := layer(s.folder())
+		if from < 0 {
+			t.Errorf("%s: package %s is in no layer of kernels/cuda: add it to lint_test.go", s.name, s.folder())
+			continue
+		}
+		seen++
+		for _, name := range imports(s) {
+			to := strings.TrimPrefix(name, "lockstep/")
+			if (to == top || strings.HasPrefix(to, top+"/")) && layer(to) <= from {
+				t.Errorf("%s: imports %s, against the direction of the layers of kernels/cuda", s.name, name)
+			}
+		}
+	}
+	if seen == 0 {
+		t.Fatal("found no file of kernels/cuda")
+	}
+}
+
 // TestMayImport shows that the rule refuses what it should.
 func TestMayImport(t *testing.T) {
 	for _, c := range []struct {

@@ -15,7 +15,7 @@ COMPILE = CUDA / "driver/compile.go"
 
 def product_options():
     """The options in compile.go, so that what compiles here compiles there."""
-    line = re.search(r"^var options = \[\]string\{(.*)\}$", COMPILE.read_text(), re.MULTILINE)
+    line = re.search(r"^var options = \[\]string\{(.*?)\}$", COMPILE.read_text(), re.MULTILINE | re.DOTALL)
     if not line:
         sys.exit(f"nvrtc.py: no options in {COMPILE}")
     return re.findall(r'"([^"]+)"', line[1])

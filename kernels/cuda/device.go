@@ -3,25 +3,47 @@
 package cuda
 
 import (
-	"embed"
 	"fmt"
 	"strings"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cuda/attention"
 	"lockstep/kernels/cuda/driver"
+	"lockstep/kernels/cuda/gemm"
+	"lockstep/kernels/cuda/include"
+	"lockstep/kernels/cuda/moe"
+	"lockstep/kernels/cuda/recurrent"
+	"lockstep/kernels/cuda/rows"
+	"lockstep/kernels/cuda/sample"
+	"lockstep/kernels/cuda/selftest"
 )
 
-//go:embed *.cu *.cuh
-var sources embed.FS
+// Operations, by the package that has them.
+type (
+	gemmOps      = gemm.Ops
+	attentionOps = attention.Ops
+	moeOps       = moe.Ops
+	recurrentOps = recurrent.Ops
+	rowsOps      = rows.Ops
+	sampleOps    = sample.Ops
+	trials       = selftest.Trials
+)
+
+// sources are the kernels of all operations.
+var sources = driver.Sources{include.Sources, gemm.Sources, attention.Sources, moe.Sources, recurrent.Sources,
+	rows.Sources, sample.Sources, selftest.Sources}
 
 // Device is one GPU. Its operations are enqueued on one stream and return before they are done. A failure of the driver
 // is a [kernels.Fault].
 type Device struct {
 	*driver.Context
-	admitted []string // the card's units that equal the definition
-	// of attention, sparse attention and recurrences that were tried: nil where they equal the definition
-	shapes map[string]error
-	plans  attentionPlans // of attention
+	gemmOps
+	attentionOps
+	moeOps
+	recurrentOps
+	rowsOps
+	sampleOps
+	*trials // what the card was held against the CPU for
 }
 
 var (
@@ -45,24 +67,27 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 		return nil, fmt.Errorf("dot mode %q: the GPU computes %q, and so does the CPU where that is asked for", def.Dot,
 			kernels.DotTC16)
 	}
-	c, err := driver.Open(def, ordinal, driver.Sources{sources})
+	c, err := driver.Open(def, ordinal, sources)
 	if err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
 	d := newDevice(c)
-	if err := d.Attempt(d.admit); err != nil {
+	if err := d.Attempt(d.Admit); err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
 	return d, nil
 }
 
 func newDevice(c *driver.Context) *Device {
-	return &Device{Context: c, shapes: map[string]error{}, plans: attentionPlans{}}
+	d := &Device{Context: c, gemmOps: gemm.New(c), attentionOps: attention.New(c), moeOps: moe.New(c),
+		recurrentOps: recurrent.New(c), rowsOps: rows.New(c), sampleOps: sample.New(c)}
+	d.trials = selftest.New(c, d)
+	return d
 }
 
 // Name is "cuda" with the name of the card and what it was admitted with.
 func (d *Device) Name() string {
-	return fmt.Sprintf("cuda (%s; equal to the definition: %s)", d.CardName(), strings.Join(d.admitted, ", "))
+	return fmt.Sprintf("cuda (%s; equal to the definition: %s)", d.CardName(), strings.Join(d.Admitted(), ", "))
 }
 
 // Spare is 512 MiB: rows of logits that fill the card with tiles.

@@ -13,7 +13,7 @@ type metaDevice struct {
 // Meta is a device that takes what this one takes. It has nothing but the workspace yet.
 func (d *Device) Meta() kernels.Device {
 	m := newDevice(d.Context.Meta())
-	m.admitted = d.admitted
+	m.trials = d.trials
 	return metaDevice{m, d}
 }
 

@@ -52,7 +52,7 @@ func TestRegisters(t *testing.T) {
 			def := kernels.Default()
 			def.Exp2 = exp2
 			for _, name := range names {
-				o, err := driver.Compile(driver.Sources{sources}, name, arch, def)
+				o, err := driver.Compile(sources, name, arch, def)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -9,6 +9,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda"
+	"lockstep/kernels/cuda/bench"
 )
 
 // timeKernels times the kernels of a GPU, each for about that long; a copy in its memory comes first.
@@ -17,9 +18,9 @@ func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, er
 	if !ok {
 		return nil, fmt.Errorf("bench cuda measures GPUs, not %s", dev.Name())
 	}
-	for _, r := range slices.Concat([]cuda.BenchResult{d.BenchCopy(each)}, d.BenchRows(each),
-		d.BenchMatMul(each, cuda.MatMulCases), d.BenchAttention(each, cuda.AttentionCases),
-		d.BenchSparse(each, cuda.SparseCases)) {
+	for _, r := range slices.Concat([]bench.Result{bench.Copy(d, each)}, bench.Rows(d, each),
+		bench.MatMul(d, each, bench.MatMulCases), bench.Attention(d, each, bench.AttentionCases),
+		bench.Sparse(d, each, bench.SparseCases)) {
 		lines = append(lines, kernelTime{r.Case, r.Seconds, r.Flops, r.Bytes})
 	}
 	return lines, nil
@@ -27,7 +28,7 @@ func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, er
 
 // copyRateCUDA is the bytes a second, read and written, of a copy in the card's memory.
 func copyRateCUDA(dev kernels.Device, each time.Duration) float64 {
-	r := dev.(*cuda.Device).BenchCopy(each)
+	r := bench.Copy(dev.(*cuda.Device), each)
 	return r.Bytes / r.Seconds
 }
 

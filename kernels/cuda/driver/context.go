@@ -117,6 +117,9 @@ func (c *Context) Do(body func() error) {
 	}
 }
 
+// Driver is the context itself: a device that embeds it has this method too.
+func (c *Context) Driver() *Context { return c }
+
 // CardName is the name of the card.
 func (c *Context) CardName() string { return c.name }
 

@@ -48,7 +48,8 @@ func (c *Context) Boxes(t kernels.Tensor, rows int) TensorMap {
 	return c.tensorMap(boxes{t.Data, t.Cols, t.Rows, t.Groups, t.Stride, t.Rows * t.Stride, rows})
 }
 
-// GroupBoxes is the tensor map of t's rows as matrices for each group of g: one, or one a group where groups are interleaved.
+// GroupBoxes is the tensor map of t's rows as matrices for each group of g: one, or one a group where groups are
+// interleaved.
 func (c *Context) GroupBoxes(t kernels.Tensor, g *kernels.Groups, rows int) TensorMap {
 	if g == nil || !g.Interleaved {
 		return c.Boxes(t, rows)

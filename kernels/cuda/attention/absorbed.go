@@ -1,0 +1,151 @@
+//go:build cuda
+
+package attention
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
+
+// headDimsAbsorbed are the widths of keys and values of absorbed latent attention: all heads share one row for each
+// key, whose first columns are its value.
+var headDimsAbsorbed = [][2]int{{40, 32}, {72, 64}, {576, 512}}
+
+// Absorbed tells whether a shape has the kernels of headDimsAbsorbed.
+func Absorbed(a kernels.Attn) bool {
+	return a.KVHeads == 1 && slices.Contains(headDimsAbsorbed, [2]int{a.HeadDim, a.Values()})
+}
+
+const (
+	absorbedHeads       = 64 // the most of a block, which takes one query
+	absorbedFew         = 16 // of its tensor cores' rows
+	absorbedThreads     = 256
+	absorbedWideThreads = 384 // of a block with wgmma: two warpgroups that compute and one that copies
+)
+
+// absorbedSequence is Sequence of absorbed.cuh.
+type absorbedSequence struct{ start, row, pos, base, pages int32 }
+
+// absorbedLists are the queries of a call and what they attend to, in the order in which blocks take them.
+type absorbedLists struct {
+	sequences []absorbedSequence
+	queries   int
+	topK      int    // entries of the longest list
+	params    []byte // Lists of absorbed.cuh
+}
+
+// listQueries numbers queries, those with the longest lists first; picks nil: of all keys.
+func (d *Ops) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Layout) *absorbedLists {
+	spans := slices.Clone(l.Spans)
+	slices.SortStableFunc(spans, func(x, y kernels.Span) int { return cmp.Compare(y.Pos+y.Rows, x.Pos+x.Rows) })
+	s := &absorbedLists{topK: 1 << 30}
+	if !picks.IsNil() {
+		s.topK = picks.Cols
+	}
+	var pages []int32
+	for _, span := range spans {
+		q := absorbedSequence{start: int32(s.queries), row: int32(span.Row + span.Rows - 1),
+			pos: int32(span.Pos + span.Rows - 1), base: int32(span.Row), pages: -1}
+		if kv.PageRows > 0 {
+			q.pages = int32(len(pages))
+			pages = append(pages, span.Pages...)
+		}
+		s.sequences = append(s.sequences, q)
+		s.queries += span.Rows
+	}
+	for _, p := range []any{driver.Stage(d.Context, s.sequences), driver.Stage(d.Context, pages), picks, len(spans),
+		kv.PageRows, s.topK,
+		picks.Stride} {
+		s.params = driver.AppendParam(s.params, p)
+	}
+	return s
+}
+
+// absorbedCall is queries [first, first+count) whose lists have up to so many splits.
+type absorbedCall struct{ first, count, splits int }
+
+// calls cuts the queries so that what their splits leave in memory, so many bytes each, takes no more than the device
+// has room for; lists of one split may leave nothing there.
+func (s *absorbedLists) calls(split, bytes, room int, direct bool) (calls []absorbedCall) {
+	splits := func(q absorbedSequence, number int) int {
+		return driver.Blocks(min(s.topK, int(q.pos)-(number-int(q.start))+1), split)
+	}
+	at := 0 // the sequence of the next query
+	for first := 0; first < s.queries; {
+		for at+1 < len(s.sequences) && int(s.sequences[at+1].start) <= first {
+			at++
+		}
+		most, count := splits(s.sequences[at], first), s.queries-first
+		if at+1 < len(s.sequences) {
+			most = max(most, splits(s.sequences[at+1], int(s.sequences[at+1].start)))
+		}
+		if most > 1 || !direct {
+			count = min(count, max(1, room/(most*bytes)))
+		}
+		calls = append(calls, absorbedCall{first, count, most})
+		first += count
+	}
+	return calls
+}
+
+// attendAbsorbed is attention, dense where picks are nil.
+func (d *Ops) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout,
+	a kernels.Attn) {
+	mustShare(kv)
+	lists, split, row := d.listQueries(kv, picks, l), d.Def.KeySplit, a.Heads*(a.Values()+2)
+	name := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values())
+	tiles := 2 * (absorbedHeads + 2*keyRows) * stride64(a.HeadDim) // bytes of queries and two key blocks
+	for _, c := range lists.calls(split, 4*row, d.ChunkBytes, true) {
+		var partials cu.DevicePtr
+		if c.splits > 1 {
+			partials = d.Scratch(4 * c.count * c.splits * row)
+		}
+		if d.absorbedWide(a) {
+			d.Launch("absorbed_wide"+name, [3]int{c.count, driver.Blocks(a.Heads, absorbedHeads), c.splits},
+				absorbedWideThreads, tiles, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads,
+				out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
+		} else {
+			each := absorbedHeads
+			for each > absorbedFew && c.count*c.splits*driver.Blocks(2*a.Heads, each) <= d.Processors {
+				each /= 2
+			}
+			d.Launch("absorbed"+name, [3]int{c.count, driver.Blocks(a.Heads, each), c.splits}, absorbedThreads,
+				tiles+2*absorbedHeads*keyRows+4*5*absorbedHeads+4*2*keyRows,
+				lists.params, out, lse, q, kv.K, partials, c.first, a.Heads, each, out.Stride, lse.Stride, q.Stride,
+				kv.K.Stride, split, scoreScale(a))
+		}
+		if c.splits > 1 {
+			d.Launch("absorbed_merge"+name, [3]int{c.count, a.Heads, 1}, 32, 0, lists.params, out, lse, partials,
+				c.first, c.splits, out.Stride, lse.Stride, split)
+		}
+	}
+}
+
+// absorbedWide tells whether there are kernels with wgmma for a shape. They give a block all the heads it has room for
+// even where that leaves processors idle: with 64 they are faster than the others with 16.
+func (d *Ops) absorbedWide(a kernels.Attn) bool {
+	compiled := d.Has("absorbed_wide_576_512")
+	return compiled && d.Path != "portable" && a.HeadDim == 576 && a.Values() == 512
+}
+
+// stride64 is kStride of Lines of absorbed.cuh.
+func stride64(columns int) int { return driver.Blocks(columns, 64) * 64 }
+
+// mustShare panics where values are not the first columns of the keys.
+func mustShare(kv kernels.KV) {
+	if !sameRows(kv.K, kv.V) {
+		panic(kernels.Fault{Err: fmt.Errorf("absorbed latent attention on the GPU reads values as the first columns "+
+			"of their keys, not %v beside %v", kv.V, kv.K)})
+	}
+}
+
+// sameRows tells whether v is the first columns of k, in the same memory.
+func sameRows(k, v kernels.Tensor) bool {
+	return k.Data == v.Data && k.Stride == v.Stride && k.DType == v.DType && v.Rows == k.Rows && v.Cols <= k.Cols
+}

@@ -1,0 +1,264 @@
+//go:build cuda
+
+package attention
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
+
+const (
+	attentionRows    = 64 // rows of a block with mma.sync, (query, head of the group) pairs or keys
+	gradientTeams    = 2  // warpgroups of a block of the backward with wgmma that compute
+	gradientStages   = 3  // blocks that it holds
+	gradientRowsWide = gradientTeams * 64
+	attentionRowsFew = 32                        // the most of a block that decodes
+	attentionThreads = 128                       // of a block of attentionRows
+	gradientThreads  = (gradientTeams + 1) * 128 // and a warpgroup that copies
+	keyRows          = 64                        // keys of a block of the online softmax
+	wideSlots        = 6                         // key blocks of K or V that a block with wgmma holds
+)
+
+// headDims are the widths of heads, of keys and values alike, that attention is compiled for with small tiles for
+// decoding; headDimsLatent those of keys and of values of latent attention, which has none of these; headDimsWide those
+// of keys and of values for wgmma.
+var (
+	headDims       = []int{16, 32, 64, 96, 128}
+	headDimsLatent = [][2]int{{24, 16}, {192, 128}, {256, 256}, {24, 24}}
+	headDimsWide   = [][2]int{{64, 64}, {128, 128}, {192, 128}}
+)
+
+// Latent tells whether a shape is one of headDimsLatent.
+func Latent(a kernels.Attn) bool {
+	return slices.Contains(headDimsLatent, [2]int{a.HeadDim, a.Values()})
+}
+
+// widths names the kernels of a shape.
+func widths(a kernels.Attn) string {
+	if a.Values() == a.HeadDim {
+		return fmt.Sprint(a.HeadDim)
+	}
+	return fmt.Sprintf("%d_%d", a.HeadDim, a.Values())
+}
+
+// steps rounds a width up to whole steps of the dot.
+func steps(width int) int { return driver.Blocks(width, 16) * 16 }
+
+// stageBytes is rows of keys and of values in shared memory.
+func stageBytes(a kernels.Attn, keyRows, valueRows int) int {
+	return 2 * (keyRows*(steps(a.HeadDim)+8) + valueRows*(steps(a.Values())+8))
+}
+
+// Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go.
+func (d *Ops) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
+	mustAttend(a, q, kv.K, kv.V, out)
+	if Absorbed(a) {
+		d.attendAbsorbed(out, lse, q, kv, kernels.Tensor{}, l, a)
+		return
+	}
+	p := d.plans.of(d.Def, kv, l, a, d.teams(a), 4*d.ChunkBytes)
+	at := driver.Stage(d.Context, p.words)
+	if d.wide(a) {
+		d.attendWide(&p.many, at, out, lse, q, kv, a)
+	} else {
+		d.attendPortable(&p.many, at, out, lse, q, kv, a)
+	}
+	if Latent(a) {
+		d.attendPortable(&p.few, at, out, lse, q, kv, a)
+	} else {
+		d.attendFew(&p.few, at, out, lse, q, kv, a)
+	}
+}
+
+// wide tells whether heads are of a width for which the card has kernels with wgmma.
+func (d *Ops) wide(a kernels.Attn) bool {
+	compiled := d.Has("attention_wide_128")
+	return compiled && d.Path != "portable" && slices.Contains(headDimsWide, [2]int{a.HeadDim, a.Values()})
+}
+
+// teams is Crew of attention_wide.cu: the warpgroups of a block that compute its forward; 0 where it is not by wgmma.
+func (d *Ops) teams(a kernels.Attn) int {
+	switch {
+	case !d.wide(a):
+		return 0
+	case a.HeadDim == 64:
+		return 3
+	}
+	return 2
+}
+
+// attendWide runs tiles of many queries by wgmma.
+func (d *Ops) attendWide(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV,
+	a kernels.Attn) {
+	threads := d.teams(a) * 128
+	shared := wideSlots*a.HeadDim/64*panelBytes + (a.Values()/2+4)*threads*4
+	for _, c := range w.calls {
+		maps, box := d.keyMaps(kv)
+		d.Launch("attention_wide_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, threads+128, shared,
+			driver.Bytes(&maps), out, lse, q, at+c.tilesAt, at, box, a.Heads/a.KVHeads, out.Stride, lse.Stride,
+			q.Stride,
+			kv.PageRows, a.Window, d.Def.KeySplit, scoreScale(a))
+	}
+}
+
+// attendPortable runs tiles of attentionRows rows.
+func (d *Ops) attendPortable(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV,
+	a kernels.Attn) {
+	for _, c := range w.calls {
+		d.Launch("attention_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, attentionThreads,
+			stageBytes(a, attentionRows+2*keyRows, 2*keyRows),
+			out, lse, q, kv.K, kv.V, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, a.Heads/a.KVHeads, out.Stride,
+			lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride,
+			kv.PageRows, a.Window, scoreScale(a))
+	}
+}
+
+const (
+	decodeThreads = 160 // of a block: four warps that compute and one that copies
+	panelBytes    = keyRows * 128
+)
+
+// attendFew runs tiles of up to attentionRowsFew rows. A block holds so many key blocks of K and V in flight; it holds
+// fewer where several share a multiprocessor.
+func (d *Ops) attendFew(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV,
+	a kernels.Attn) {
+	for _, c := range w.calls {
+		grid, slots := len(c.tiles)*a.KVHeads, 12
+		if grid > d.Processors {
+			slots = 6
+		}
+		maps, box := d.keyMaps(kv)
+		d.Launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads,
+			slots*driver.Blocks(a.HeadDim, 64)*panelBytes,
+			driver.Bytes(&maps), out, lse, q, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads,
+			a.Heads/a.KVHeads,
+			out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
+	}
+}
+
+// keyMaps describes K and V for copies of 64 columns and as many rows of a key block as lie together in any page.
+func (d *Ops) keyMaps(kv kernels.KV) (maps [2]driver.TensorMap, box int) {
+	box = keyRows
+	if kv.PageRows > 0 {
+		box = min(keyRows, kv.PageRows&-kv.PageRows)
+	}
+	return [2]driver.TensorMap{d.Boxes(kv.K, box), d.Boxes(kv.V, box)}, box
+}
+
+// partials is memory for the results of splits.
+func (d *Ops) partials(w *attentionWork, a kernels.Attn) cu.DevicePtr {
+	if w.slots == 0 {
+		return 0
+	}
+	return d.Scratch(int(w.slots) * w.slotBytes(a))
+}
+
+func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
+
+// attentionPart is Part of attention.cuh.
+type attentionPart struct{ row, rows, at int32 }
+
+// keyThreads are those of a block that takes dk and dv: key_teams of gradients.cuh.
+func keyThreads(a kernels.Attn) int {
+	if steps(a.HeadDim)+steps(a.Values()) > 384 {
+		return 2 * attentionThreads
+	}
+	return attentionThreads
+}
+
+// AttentionBackward is for unpaged layouts; dq, dk, dv are written.
+func (d *Ops) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout,
+	a kernels.Attn) {
+	mustAttend(a, q, kv.K, kv.V, out, dout, dq, dk, dv)
+	if Absorbed(a) {
+		d.gradientsAbsorbed(dq, dk, dv, dout, out, lse, q, kv, kernels.Tensor{}, l, a)
+		return
+	}
+	rows, group := l.Rows(), a.Heads/a.KVHeads
+	delta := d.Scratch(4 * rows * a.Heads)
+	d.Launch("attention_delta", driver.Warps(rows*a.Heads), driver.WarpThreads, 0, delta, dout, out, rows, a.Heads,
+		a.Values(),
+		dout.Stride, out.Stride)
+	if d.wide(a) {
+		d.gradientsWide(dq, dk, dv, dout, lse, q, delta, kv, l, a)
+		return
+	}
+	shared := stageBytes(a, 2*attentionRows, 2*attentionRows)
+	queries, keys := attentionParts(l, attentionRows, true), attentionParts(l, attentionRows, false)
+	d.Launch("attention_dq_"+widths(a), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse,
+		delta, q, kv.K, kv.V, driver.Stage(d.Context, queries), group,
+		dq.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a),
+		float32(a.Scale))
+	d.Launch("attention_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, keyThreads(a), shared, dk, dv, dout, lse,
+		delta, q, kv.K, kv.V, driver.Stage(d.Context, keys), group,
+		dk.Stride, dv.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a),
+		float32(a.Scale))
+}
+
+// gradientsWide is dq, dk and dv by wgmma.
+func (d *Ops) gradientsWide(dq, dk, dv, dout, lse, q kernels.Tensor, delta cu.DevicePtr, kv kernels.KV,
+	l *kernels.Layout, a kernels.Attn) {
+	maps := [4]driver.TensorMap{d.Boxes(kv.K, keyRows), d.Boxes(kv.V, keyRows), d.Boxes(q, keyRows),
+		d.Boxes(dout, keyRows)}
+	// bytes of a block of keys and values; of the queries that dq keeps in shared memory
+	slot, group, own := keyRows*2*(a.HeadDim+a.Values()), a.Heads/a.KVHeads, 0
+	if a.HeadDim > 128 {
+		own = gradientTeams * slot
+	}
+	queries, keys := attentionParts(l, gradientRowsWide, true), attentionParts(l, gradientRowsWide, false)
+	d.Launch("attention_dq_wide_"+widths(a), [3]int{len(queries), a.Heads, 1}, gradientThreads, own+gradientStages*slot,
+		driver.Bytes(&maps), dq, dout, lse, delta, q, driver.Stage(d.Context, queries), group, dq.Stride, dout.Stride,
+		lse.Stride, q.Stride,
+		a.Window, scoreScale(a), float32(a.Scale))
+	d.Launch("attention_dkv_wide_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, gradientThreads, gradientTeams*slot+
+		gradientStages*(slot+2*4*keyRows),
+		driver.Bytes(&maps), dk, dv, lse, delta, driver.Stage(d.Context, keys), group, dk.Stride, dv.Stride, lse.Stride,
+		a.Window,
+		scoreScale(a), float32(a.Scale))
+}
+
+// attentionParts cuts every span into so many positions; those with most work come first: late queries, early keys.
+func attentionParts(l *kernels.Layout, positions int, late bool) (parts []attentionPart) {
+	for _, s := range l.Spans {
+		for at := 0; at < s.Rows; at += positions {
+			parts = append(parts, attentionPart{row: int32(s.Row), rows: int32(s.Rows), at: int32(at)})
+		}
+	}
+	work := func(p attentionPart) int {
+		if late {
+			return int(p.at)
+		}
+		return int(p.rows - p.at)
+	}
+	slices.SortStableFunc(parts, func(x, y attentionPart) int { return work(y) - work(x) })
+	return parts
+}
+
+// Supports tells whether the kernels are written for a shape.
+func Supports(a kernels.Attn) bool {
+	if Absorbed(a) {
+		return a.Window == 0
+	}
+	written := slices.Contains(headDims, a.HeadDim) && a.Values() == a.HeadDim || Latent(a)
+	return written && a.Heads%a.KVHeads == 0 && a.Heads/a.KVHeads <= attentionRows
+}
+
+// mustAttend panics with what the kernels cannot do.
+func mustAttend(a kernels.Attn, ts ...kernels.Tensor) {
+	driver.MustBF16(ts...)
+	bad := !Supports(a)
+	for _, t := range ts {
+		bad = bad || !driver.Vectors(t)
+	}
+	if bad {
+		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU is written for heads of %v, latent ones of %v, up "+
+			"to %d queries a key, and absorbed ones of %v, not %+v on %v", headDims, headDimsLatent, attentionRows,
+			headDimsAbsorbed, a, ts)})
+	}
+}

@@ -1,0 +1,73 @@
+//go:build cuda
+
+package attention
+
+import (
+	"fmt"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
+
+const lossThreads = 256 // kLanes of definition.cuh: a thread for a lane
+
+// IndexTarget adds what the heads of a layer of attention give each entry to target F32 [T, entries]; q, k and lse as
+// in Attention, picks int32 [T, TopK] or nil: all keys.
+func (d *Ops) IndexTarget(target, q, k, lse, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+	mustEntries(target, picks, l)
+	mustAttend(a, q, k)
+	if !SupportsSparse(a) {
+		panic(kernels.Fault{Err: fmt.Errorf("what attention gives each key is written on the GPU for absorbed heads "+
+			"of %v, not %+v", headDimsAbsorbed, a)})
+	}
+	d.targetAbsorbed(target, q, k, lse, picks, l, a)
+}
+
+// IndexLoss turns target F32 [T, entries] into the gradient of loss*scale by the scores, and writes loss F32 [1, T]. q
+// [T, Heads*Dim], weights F32 [T, Heads], k [T, Dim].
+func (d *Ops) IndexLoss(loss, target, q, weights, k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index,
+	scale float32) {
+	mustEntries(target, picks, l)
+	mustIndexer(x, weights, q, k)
+	s, _ := d.listed(k, picks, l, x)
+	for _, c := range s.calls {
+		s.multiply(c, q, k)
+		d.Launch("index_loss", [3]int{c.rows, 1, 1}, lossThreads, 0, loss, target, s.dots, weights, c.rowsAt, x.Heads,
+			s.topK, target.Stride, weights.Stride, float32(x.Scale), scale)
+	}
+}
+
+// SupportsIndexLearning tells whether the gradients of an indexer are written for a shape.
+func SupportsIndexLearning(x kernels.Index) bool {
+	return SupportsIndex(x) && x.Heads <= attentionRows
+}
+
+// mustIndexer panics with what the kernels cannot do; activations [T, Heads*Dim] or [T, Dim].
+func mustIndexer(x kernels.Index, weights kernels.Tensor, activations ...kernels.Tensor) {
+	driver.MustBF16(activations...)
+	bad := !SupportsIndexLearning(x) || weights.Cols != x.Heads || weights.DType != kernels.F32
+	for i, t := range activations {
+		bad = bad || !driver.Vectors(t) || t.Cols != []int{x.Heads * x.Dim, x.Dim}[i%2]
+	}
+	if bad {
+		panic(kernels.Fault{Err: fmt.Errorf("what an indexer learns is written on the GPU for up to %d heads of %v, "+
+			"not %+v on %v", attentionRows, indexDims, x, activations)})
+	}
+}
+
+// mustEntries panics if there is no place for what each entry has. Entries are of rows whose sequences begin in the
+// batch.
+func mustEntries(t, picks kernels.Tensor, l *kernels.Layout) {
+	entries := longest(l)
+	if !picks.IsNil() {
+		entries = min(entries, picks.Cols)
+	}
+	bad := t.DType != kernels.F32 || t.Rows < l.Rows() || t.Cols < entries || !picks.IsNil() &&
+		(picks.DType != kernels.I32 || picks.Rows < l.Rows())
+	for _, s := range l.Spans {
+		bad = bad || s.Pos != 0
+	}
+	if bad {
+		panic(fmt.Sprintf("cuda: %s for the entries of %d rows with lists %s", t, l.Rows(), picks))
+	}
+}

@@ -1,0 +1,31 @@
+//go:build cuda
+
+package attention
+
+import (
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
+
+// StoreKV writes rows k, v [T, KVHeads*HeadDim] to the pages of their spans. Where the cache's values are columns of
+// its keys, those columns are written once: from v.
+func (d *Ops) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) {
+	driver.MustBF16(cache.K, cache.V, k, v)
+	to := make([]int32, l.Rows())
+	for _, s := range l.Spans {
+		for i := range s.Rows {
+			pos := s.Pos + i
+			to[s.Row+i] = s.Pages[pos/cache.PageRows]*int32(cache.PageRows) + int32(pos%cache.PageRows)
+		}
+	}
+	switch {
+	case !sameRows(cache.K, cache.V):
+	case sameRows(k, v):
+		v.Cols = 0
+	default:
+		cache.K, k = cache.K.ColRange(v.Cols, k.Cols), k.ColRange(v.Cols, k.Cols)
+	}
+	d.Launch("store_kv", driver.Parts(len(to), k.Cols, v.Cols), driver.WarpThreads, 0, cache.K, cache.V, k, v,
+		driver.Stage(d.Context, to), len(to),
+		k.Cols, v.Cols, cache.K.Stride, cache.V.Stride, k.Stride, v.Stride)
+}

@@ -1,0 +1,32 @@
+//go:build cuda
+
+package attention
+
+import (
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+	"lockstep/kernels/cuda/rows"
+)
+
+// Sinks puts a logit of each head into the denominator of a finished attention, in place. out [T, Heads*D], lse F32 [T,
+// Heads], sinks [1, Heads].
+func (d *Ops) Sinks(out, lse, sinks kernels.Tensor) {
+	heads := sinks.Cols
+	d.Launch("sinks"+driver.Suffix(out), driver.Warps(out.Rows*heads), driver.WarpThreads, 0, out, lse, sinks, out.Rows,
+		heads,
+		out.Cols/heads, out.Stride, lse.Stride)
+}
+
+// SinksBackward adds to dsinks F32 [1, Heads]; out and lse are those that Sinks wrote.
+func (d *Ops) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, packs []int32) {
+	heads, blocks := sinks.Cols, kernels.RowBlocks(packs)
+	n := len(blocks) - 1
+	parts := d.Scratch(4 * heads * (out.Rows + n))
+	sums := parts + cu.DevicePtr(4*heads*out.Rows)
+	d.Launch("sinks_backward"+driver.Suffix(out), driver.Warps(out.Rows*heads), driver.WarpThreads, 0, parts, dout, out,
+		lse, sinks,
+		out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
+	rows.AddRows(d.Context, dsinks, parts, sums, blocks)
+}

@@ -1,0 +1,103 @@
+//go:build cuda
+
+package bench
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda"
+	"lockstep/kernels/cuda/cudatest"
+)
+
+// BenchmarkAbsorbed holds the kernels of 576 and 512 columns beside each other: dense and along lists, of keys that any
+// query chooses or of the first ones, which lie in L2; decoding with few sequences and few heads. It is for -benchtime
+// 1x.
+func BenchmarkAbsorbed(b *testing.B) {
+	const each = 100 * time.Millisecond
+	d := cudatest.Card.(*cuda.Device)
+	defer func() { d.Path = "" }()
+	keep := d.Held()
+	defer func() { d.Release(keep) }()
+	c, mem := SparseCases[0], kernels.NewArena(d)
+	c.Keys = 16384
+	n, a, x := c.Keys, c.attn(), c.Index
+	q, out, lse, latents := RandomRows(d, mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim),
+		mem.New(kernels.F32, n, c.Heads), RandomRows(d, mem, n, a.HeadDim)
+	queries, keys, weights := RandomRows(d, mem, n, x.Heads*x.Dim), kernels.KV{K: RandomRows(d, mem, n, x.Dim)},
+		mem.New(kernels.F32, n, x.Heads)
+	d.Copy(weights, queries.ColRange(0, x.Heads))
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
+	chosen, first := mem.New(kernels.I32, n, x.TopK), mem.New(kernels.I32, n, x.TopK)
+	d.SelectKeys(chosen, queries, weights, keys, l, x)
+	raw := make([]byte, 0, first.Bytes())
+	for range n {
+		for k := range x.TopK {
+			raw = binary.LittleEndian.AppendUint32(raw, uint32(k))
+		}
+	}
+	d.Write(first, raw)
+	cases := []AttentionCase{{64, 1, 576, 512, 0, 8192}}
+	// heads, sequences
+	for _, decoding := range [][2]int{{64, 256}, {64, 32}, {64, 4}, {64, 1}, {16, 256}, {16, 4}, {128, 4}} {
+		cases = append(cases, AttentionCase{decoding[0], 1, 576, 512, decoding[1], 4096})
+	}
+	for _, form := range []string{"portable", ""} {
+		b.Run(form, func(b *testing.B) {
+			d.Path = form
+			for name, picks := range map[string]kernels.Tensor{"any": chosen, "the first": first} {
+				seconds := Time(d, each, func() { d.SparseAttend(out, lse, q, shared(latents, a, 0), picks, l, a) })
+				flops := pairs(n, x.TopK) * 2 * float64(c.Heads*(a.HeadDim+a.ValueDim))
+				b.Logf("sparse, %d rows, %s of the keys: %.3f ms, %.0f TFLOP/s", n, name, seconds*1e3,
+					flops/seconds/1e12)
+			}
+			for _, r := range Attention(d, each, cases) {
+				b.Logf("%s: %.3f ms, %.0f TFLOP/s, %.0f GB/s", r.Case, r.Seconds*1e3, r.Flops/r.Seconds/1e12,
+					r.Bytes/r.Seconds/1e9)
+			}
+		})
+	}
+}
+
+// BenchmarkAbsorbedBackward is the gradient of 64 heads, dense and along lists of 2,048 keys that any query chooses, by
+// kernel. It is for -benchtime 1x.
+func BenchmarkAbsorbedBackward(b *testing.B) {
+	const each, rows, topK = 100 * time.Millisecond, 8192, 2048
+	d := cudatest.Card.(*cuda.Device)
+	keep := d.Held()
+	defer func() { d.Path = ""; d.Release(keep) }()
+	a, mem := SparseCases[0].attn(), kernels.NewArena(d)
+	q, dq := RandomRows(d, mem, rows, a.Heads*a.HeadDim), mem.New(kernels.BF16, rows, a.Heads*a.HeadDim)
+	out, dout := mem.New(kernels.BF16, rows, a.Heads*a.ValueDim), RandomRows(d, mem, rows, a.Heads*a.ValueDim)
+	k, lse := RandomRows(d, mem, rows, a.HeadDim), mem.New(kernels.F32, rows, a.Heads)
+	dk, dv, picks := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim),
+		mem.New(kernels.I32, rows, topK)
+	for _, c := range []struct{ sequences, topK int }{{2, topK}, {1, topK}, {1, 0}} {
+		n := rows / c.sequences
+		l := &kernels.Layout{Packs: []int32{0, rows}}
+		for i := range c.sequences {
+			l.Spans = append(l.Spans, kernels.Span{Row: i * n, Rows: n})
+		}
+		forward, backward := func() {
+			d.Attention(out, lse, q, shared(k, a, 0), l, a)
+		}, func() { d.AttentionBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), l, a) }
+		if c.topK > 0 {
+			d.Write(picks, cudatest.Lists(l, c.topK, false).Raw)
+			forward = func() { d.SparseAttend(out, lse, q, shared(k, a, 0), picks, l, a) }
+			backward = func() { d.SparseAttendBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), picks, l, a) }
+		}
+		for _, form := range []string{"portable", ""} {
+			d.Path = form
+			forward()
+			seconds := Time(d, each, backward)
+			b.Logf("%d sequences of %d rows, lists of %d, %q: %.3f ms", c.sequences, n, c.topK, form, seconds*1e3)
+			d.StartProfile()
+			backward()
+			for _, t := range d.StopProfile() {
+				b.Logf("  %s: %d launches, %.3f ms", t.Kernel, t.Calls, t.Seconds*1e3)
+			}
+		}
+	}
+}

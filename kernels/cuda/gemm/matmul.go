@@ -1,0 +1,163 @@
+//go:build cuda
+
+package gemm
+
+import (
+	"fmt"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
+
+// Sizes of matmul.cu.
+const (
+	matmulTile    = 128
+	matmulThreads = 256
+	matmulShared  = 3 * 2 * matmulTile * (32 + 8) * 2 // bytes
+	// of a launch: a stacked projection and the adapters of four parts
+	mostTerms = 5
+)
+
+// MatMul: out[m,n] = round(dot over the terms, over k of x[m,k]*w[n,k]).
+func (d *Ops) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
+	d.product("nt", out, g, terms)
+}
+
+// MatMulT: out[m,k] = round(dot over the terms, over n of x[m,n]*w[n,k]).
+func (d *Ops) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
+	d.product("nn", out, g, terms)
+}
+
+func (d *Ops) product(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
+	native, tile := true, matmulTile
+	for _, t := range terms {
+		driver.MustBF16(t.X, t.W)
+		if layout == "nn" && t.To != 0 {
+			panic(fmt.Sprintf("cuda: MatMulT for columns %d:%d", t.From, t.To))
+		}
+		native = native && d.native(groupCount(g), t.X, t.W)
+	}
+	if native {
+		tile = d.tilingFor(groupCount(g), out.Rows, out.Cols).columns
+	}
+	for _, w := range windows(out.Cols, tile, terms) {
+		if native {
+			d.productNative(layout, d.tilingFor(groupCount(g), out.Rows, w.to-w.from), w, out, g)
+		} else {
+			d.productPortable(layout, w, out, g)
+		}
+	}
+}
+
+// window is columns [from, to) of out, which one launch computes, and their terms.
+type window struct {
+	from, to int
+	terms    []kernels.Term
+}
+
+// windows are all columns at once where terms begin and end at multiples of a tile, else runs of columns that the same
+// terms cover.
+func windows(n, tile int, terms []kernels.Term) (all []window) {
+	runs := kernels.Runs(n, terms)
+	whole := len(terms) <= mostTerms
+	for _, at := range runs[:len(runs)-1] {
+		whole = whole && at%tile == 0
+	}
+	if whole {
+		return []window{{0, n, terms}}
+	}
+	for i, at := range runs[:len(runs)-1] {
+		w := window{from: at, to: runs[i+1]}
+		for _, t := range terms {
+			if t.Covers(at) {
+				w.terms = append(w.terms, t)
+			}
+		}
+		if len(w.terms) > mostTerms {
+			panic(fmt.Sprintf("cuda: %d terms of a product", len(w.terms)))
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// productPortable is MatMul ("nt") or MatMulT ("nn") by mma.sync.
+func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *kernels.Groups) {
+	turns := g != nil && g.Interleaved
+	var offsets kernels.Tensor
+	rows, each, turn := out.Rows, 1, int64(0) // of a group; groups that take turns; from one to the next
+	if turns {
+		rows, each, turn = out.Rows/g.Count, g.Count, int64(out.Stride)
+	}
+	groups, packs, tiles := 1, 1, driver.Blocks(rows, matmulTile)
+	if g != nil && !turns {
+		offsets, groups, packs = g.Offsets, g.Count, g.Packs
+		tiles += min(g.Count, out.Rows) // a group's last tile may be short
+	}
+	kind := "_vector"
+	params := []any{out, int64(each * out.Stride), offsets, groups, packs, rows, w.from, w.to}
+	for i := range mostTerms {
+		var t kernels.Term
+		if i < len(w.terms) {
+			t = w.terms[i]
+			if !driver.Vectors(t.X) || !driver.Vectors(t.W) {
+				kind = "_any"
+			}
+		}
+		group := t.W.Rows * t.W.Stride
+		if turns && t.W.Groups == 1 {
+			group = 0 // all share it
+		}
+		from, to := t.Columns(out.Cols)
+		params = append(params, t.X, t.W, int64(each*t.X.Stride), int64(t.W.Stride), int64(group), int64(t.X.Cols),
+			int64(t.X.Stride), from, to)
+	}
+	d.Launch(layout+kind+driver.Suffix(out), [3]int{driver.Blocks(w.to-w.from, matmulTile), tiles, each}, matmulThreads,
+		matmulShared,
+		append(params, len(w.terms), turn)...)
+}
+
+// WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each
+// group.
+func (d *Ops) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	driver.MustBF16(dy, x)
+	switch {
+	case uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x):
+		d.weightGradNative(dw, dy, x, g)
+		return
+	case g.Interleaved:
+		d.weightGradTurns(dw, dy, x, g)
+		return
+	}
+	d.Launch(weightGradFor(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile), driver.Blocks(dw.Rows, matmulTile),
+		g.Count},
+		matmulThreads, matmulShared,
+		dw, dy, x, int64(dy.Stride), int64(x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, 1, int64(0), int64(0))
+}
+
+// weightGradTurns is WeightGrad by mma.sync of interleaved groups: a block for each, or one for all where they share a
+// weight.
+func (d *Ops) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	side, turns := g.Count, 1
+	if dw.Groups == 1 {
+		side, turns = 1, g.Count
+	}
+	d.Launch(weightGradFor(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile), driver.Blocks(dw.Rows, matmulTile), side},
+		matmulThreads, matmulShared,
+		dw, dy, x, int64(g.Count*dy.Stride), int64(g.Count*x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, turns,
+		int64(dy.Stride), int64(x.Stride))
+}
+
+func weightGradFor(dy, x kernels.Tensor) string {
+	if driver.Vectors(dy) && driver.Vectors(x) {
+		return "weight_grad_vector"
+	}
+	return "weight_grad_any"
+}
+
+func groupCount(g *kernels.Groups) int {
+	if g == nil {
+		return 1
+	}
+	return g.Count
+}

@@ -1,0 +1,52 @@
+//go:build cuda
+
+package moe
+
+import (
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/cudatest"
+)
+
+// picked is k different experts for each token.
+func picked(tokens, e, k int) []int32 {
+	picks := make([]int32, 0, tokens*k)
+	for range tokens {
+		for _, p := range cudatest.Rand.Perm(e)[:k] {
+			picks = append(picks, int32(p))
+		}
+	}
+	return picks
+}
+
+func TestMoE(t *testing.T) {
+	for _, s := range [][4]int{{1, 4, 2, 16}, {77, 8, 2, 100}, {1000, 128, 8, 64}, {513, 384, 8, 256}, {300, 3, 3, 32},
+		{40, 32, 10, 72}, {3, 64, 16, 52}, {65536, 16, 2, 24}} {
+		tokens, e, k, width := s[0], s[1], s[2], s[3]
+		for _, weighted := range []bool{true, false} {
+			picks := picked(tokens, e, k)
+			packs := []int32{0, int32(tokens / 3), int32(tokens / 3), int32(tokens)}
+			for _, dtype := range cudatest.DTypes {
+				cudatest.Both(t, "dispatch, gather, combine", []cudatest.Operand{cudatest.Ints(tokens, k, picks),
+					cudatest.Ints(1, 3*e+1, make([]int32, 3*e+1)), cudatest.Ints(1, tokens*k, make([]int32, tokens*k)),
+					cudatest.Ints(tokens, k, make([]int32, tokens*k)),
+					cudatest.Normal(dtype, tokens, width, 1), cudatest.Normal(dtype, tokens*k, width, 1),
+					cudatest.Normal(kernels.F32, tokens, k,
+						1), cudatest.Normal(dtype, tokens, width, 1), cudatest.Normal(dtype, tokens*k, width, 1),
+					cudatest.Normal(kernels.F32, tokens, k, 1)},
+					func(d kernels.Device, x []kernels.Tensor) {
+						d.Dispatch(kernels.Plan{Groups: kernels.Groups{Offsets: x[1], Count: e, Packs: 3}, Source: x[2],
+							RowOf: x[3]}, x[0], packs)
+						d.Gather(x[5], x[4], x[2])
+						w := x[6]
+						if !weighted {
+							w = kernels.Tensor{}
+						}
+						d.Combine(x[7], x[5], w, x[3])
+						d.CombineBackward(x[8], x[9], x[7], x[5], x[6], x[3])
+					})
+			}
+		}
+	}
+}

@@ -1,0 +1,24 @@
+//go:build cuda
+
+package moe
+
+import (
+	"testing"
+
+	"lockstep/kernels/cuda/cudatest"
+)
+
+// By the card's instruction for 2^x.
+func TestEx2h(t *testing.T) {
+	cudatest.Ex2h(t, map[string]func(*testing.T){
+		"MoE": TestMoE,
+	}, func() {})
+}
+
+// By the roundings and splits that other stacks have.
+func TestRoundings(t *testing.T) {
+	cudatest.Roundings(t, map[string]func(*testing.T){
+		"Route": TestRoute,
+		"MoE":   TestMoE,
+	}, func() {})
+}

@@ -1,0 +1,162 @@
+//go:build cuda
+
+package recurrent
+
+import (
+	"fmt"
+	"math"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
+
+// Constants of chunks.cuh: its threads of a block, values of a head that a block has, and rows of a chunk.
+const chunkThreads, chunkTile, chunkRows = 256, 64, 64
+
+// pairsBytes is the size of Pairs in chunks_backward.cu.
+const pairsBytes = 4 * (4*chunkRows*(chunkRows+1) + 6*chunkRows + 256 + 2*32*(chunkTile+4))
+
+// MaxKeyDim is how many keys' columns a block has shared memory for, beside what chunks.cu declares.
+const MaxKeyDim = 512
+
+// chunked is one call of a recurrence by rule 4 of the definition (kernels.Recurrent): the delta rule, or a state
+// space.
+type chunked struct {
+	d         *Ops
+	r         kernels.Recurrence
+	delta     bool
+	rows      int
+	heads     []byte // Heads of chunks.cuh
+	q, k, v   kernels.Tensor
+	g, b, dt  kernels.Tensor
+	skip      kernels.Tensor
+	state     kernels.ChunkState // zero: spans start at position 0
+	cuts      []int32            // Cut of chunks.cuh, four numbers each
+	sequences []int32            // Sequence, likewise
+
+	// On the card.
+	cutsAt, sequencesAt                 cu.DevicePtr
+	queries, keys, c, factor, pairs, ms cu.DevicePtr
+}
+
+// prepare cuts the spans, and takes the workspace and so many more floats of it.
+func (op *chunked) prepare(s *kernels.ChunkState, l *kernels.Layout, more func() []int) []cu.DevicePtr {
+	r := op.r
+	op.rows = op.v.Rows
+	if r.KeyHeads <= 0 || r.Heads%r.KeyHeads != 0 || op.q.Cols != r.KeyHeads*r.KeyDim || op.k.Cols != op.q.Cols ||
+		op.v.Cols != r.Heads*r.ValueDim {
+		panic(fmt.Sprintf("cuda: recurrence %+v of queries %s, keys %s, values %s", r, op.q, op.k, op.v))
+	}
+	if r.KeyDim > MaxKeyDim {
+		panic(kernels.Fault{Err: fmt.Errorf("recurrences on the GPU are written for keys of up to %d columns, not %d",
+			MaxKeyDim, r.KeyDim)})
+	}
+	if s != nil {
+		op.state = *s
+	}
+	for _, v := range []any{r.KeyHeads, r.Heads, r.KeyDim, r.ValueDim, op.delta} {
+		op.heads = driver.AppendParam(op.heads, v)
+	}
+	op.cut(l)
+	var extra []int
+	if more != nil {
+		extra = more()
+	}
+	keys, pairs := op.rows*r.KeyHeads*r.KeyDim, op.rows*r.Heads*chunkRows
+	if !op.delta {
+		pairs = 0
+	}
+	parts := op.d.Floats(append([]int{keys, keys, op.rows * r.Heads, op.rows * r.Heads, op.rows * r.Heads * chunkRows,
+		pairs}, extra...)...)
+	op.queries, op.keys, op.c, op.factor, op.pairs, op.ms = parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]
+	op.cutsAt, op.sequencesAt = driver.Stage(op.d.Context, op.cuts), driver.Stage(op.d.Context, op.sequences)
+	return parts[6:]
+}
+
+// cut cuts spans at multiples of chunkRows positions.
+func (op *chunked) cut(l *kernels.Layout) {
+	for _, s := range l.Spans {
+		if op.state.S.IsNil() && s.Pos != 0 || s.Row+s.Rows > op.rows {
+			panic(fmt.Sprintf("cuda: recurrence of %d rows with span %+v", op.rows, s))
+		}
+		first := len(op.cuts) / 4
+		for r := 0; r < s.Rows; {
+			from := (s.Pos + r) % chunkRows
+			n := min(chunkRows-from, s.Rows-r)
+			op.cuts = append(op.cuts, int32(s.Row+r), int32(from), int32(n), int32(s.Slot))
+			r += n
+		}
+		fresh := int32(0)
+		if s.Pos == 0 {
+			fresh = 1
+		}
+		op.sequences = append(op.sequences, int32(first), int32(len(op.cuts)/4-first), int32(s.Slot), fresh)
+	}
+}
+
+// chunks is the part of a call that has no order: queries and keys, c, P and M of all rows.
+func (op *chunked) chunks() {
+	d, r, state := op.d, op.r, op.state
+	for _, x := range []struct {
+		to    cu.DevicePtr
+		from  kernels.Tensor
+		scale float32
+	}{{op.queries, op.q, queryScale(r.KeyDim)}, {op.keys, op.k, 1}} {
+		d.Launch("chunk_rows"+driver.Suffix(x.from), driver.Warps(op.rows*r.KeyHeads), driver.WarpThreads, 0, x.to,
+			x.from, op.rows,
+			r.KeyHeads, r.KeyDim, x.from.Stride, op.delta, x.scale)
+	}
+	stride := op.b.Stride
+	if !op.delta {
+		stride = op.dt.Stride
+	}
+	d.Launch("chunk_pairs"+driver.Suffix(op.v), [3]int{len(op.cuts) / 4, r.Heads, 1}, chunkThreads, 0, op.heads, op.c,
+		op.factor, op.pairs, op.ms, op.queries, op.keys, op.g, op.b, op.dt,
+		op.cutsAt, state.S, state.K, state.N, state.C, op.g.Stride, stride)
+}
+
+// queryScale is KeyDim^-0.5.
+func queryScale(dim int) float32 { return float32(1 / math.Sqrt(float64(dim))) }
+
+// grid is a block for chunkTile values of each head of each sequence.
+func (op *chunked) grid() [3]int {
+	return [3]int{len(op.sequences) / 4, op.r.Heads, driver.Blocks(op.r.ValueDim, chunkTile)}
+}
+
+// walk takes the chunks of each sequence in order: to out, or for the backward to the three others.
+func (op *chunked) walk(out kernels.Tensor, states, added, reads cu.DevicePtr) {
+	s := op.state
+	op.d.Launch("chunk_scan"+driver.Suffix(op.v), op.grid(), chunkThreads, 4*op.r.KeyDim*chunkTile, op.heads, out,
+		states,
+		added, reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms,
+		op.skip, op.sequencesAt, op.cutsAt, s.S, s.K, s.N, s.C, out.Stride, op.v.Stride)
+}
+
+// forward writes the rows of all spans to out and moves the states.
+func (op *chunked) forward(out kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout) {
+	op.prepare(s, l, nil)
+	op.chunks()
+	op.walk(out, 0, 0, 0)
+	if s != nil {
+		op.d.Launch("chunk_keep", [3]int{len(op.sequences) / 4, 1, 1}, chunkThreads, 0, op.heads, op.keys, op.c,
+			op.sequencesAt, op.cutsAt, s.K, s.C)
+	}
+}
+
+// DeltaRule is kernels.DeltaNet's: q, k [T, KeyHeads*KeyDim], v, out [T, Heads*ValueDim], g F32 [T, Heads], b [T,
+// Heads].
+func (d *Ops) DeltaRule(out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+	r kernels.Recurrence) {
+	op := chunked{d: d, r: r, delta: true, q: q, k: k, v: v, g: g, b: b}
+	op.forward(out, s, l)
+}
+
+// StateSpace is kernels.Mamba's: c, b [T, KeyHeads*KeyDim], x, out [T, Heads*ValueDim], g, dt F32 [T, Heads], skip F32
+// [1, Heads].
+func (d *Ops) StateSpace(out, c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+	r kernels.Recurrence) {
+	op := chunked{d: d, r: r, q: c, k: b, v: x, g: g, dt: dt, skip: skip}
+	op.forward(out, s, l)
+}

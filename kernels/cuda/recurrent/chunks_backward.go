@@ -1,0 +1,72 @@
+//go:build cuda
+
+package recurrent
+
+import (
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+	"lockstep/kernels/cuda/rows"
+)
+
+// chunkedGrad are the gradients of a call, as kernels/cpu/chunks_backward.go states them.
+type chunkedGrad struct {
+	chunked
+	dout, dq, dk, dv, dg kernels.Tensor
+	db                   kernels.Tensor // delta rule
+	ddt, dskip           kernels.Tensor // state space
+}
+
+// DeltaRuleBackward writes dq, dk, dv, db and dg F32, for layouts without a cache.
+func (d *Ops) DeltaRuleBackward(dq, dk, dv, dg, db, dout, q, k, v, g, b kernels.Tensor, l *kernels.Layout,
+	r kernels.Recurrence) {
+	op := chunkedGrad{chunked: chunked{d: d, r: r, delta: true, q: q, k: k, v: v, g: g, b: b}, dout: dout, dq: dq,
+		dk: dk, dv: dv, dg: dg, db: db}
+	op.backward(l)
+}
+
+// StateSpaceBackward writes dc, db, dx, dg F32 and ddt F32 and adds to dskip F32 [1, Heads], which may be nil, for
+// layouts without a cache.
+func (d *Ops) StateSpaceBackward(dc, db, dx, dg, ddt, dskip, dout, c, b, x, g, dt, skip kernels.Tensor,
+	l *kernels.Layout, r kernels.Recurrence) {
+	op := chunkedGrad{chunked: chunked{d: d, r: r, q: c, k: b, v: x, g: g, dt: dt, skip: skip}, dout: dout, dq: dc,
+		dk: db, dv: dx, dg: dg, ddt: ddt, dskip: dskip}
+	op.backward(l)
+}
+
+func (op *chunkedGrad) backward(l *kernels.Layout) {
+	d, r, rowBlocks := op.d, op.r, kernels.RowBlocks(l.Packs)
+	parts := op.prepare(nil, l, func() []int {
+		states, values, keys := len(op.cuts)/4*r.Heads*r.KeyDim*r.ValueDim, op.rows*r.Heads*r.ValueDim,
+			op.rows*r.KeyHeads*r.KeyDim
+		return []int{states, states, values, values, values, keys, op.rows * r.KeyHeads * r.ValueDim, keys, keys,
+			op.rows * r.Heads, r.Heads * (len(rowBlocks) - 1)}
+	})
+	states, grads, n, reads, x, u, qs, dq, dk, dskip, sums := parts[0], parts[1], parts[2], parts[3], parts[4],
+		parts[5], parts[6], parts[7], parts[8], parts[9], parts[10]
+	op.chunks()
+	op.walk(kernels.Tensor{}, states, n, reads)
+	d.Launch("chunk_unroll"+driver.Suffix(op.v), op.grid(), chunkThreads, 4*r.KeyDim*chunkTile, op.heads, grads, x,
+		op.queries,
+		op.keys, op.dout, op.c, op.factor, op.pairs, op.ms,
+		op.sequencesAt, op.cutsAt, op.dout.Stride)
+	d.Launch("chunk_grads"+driver.Suffix(op.v), [3]int{len(op.cuts) / 4, r.KeyHeads, 1}, chunkThreads, pairsBytes,
+		op.heads,
+		op.queries, op.keys, op.c, op.factor, states, grads, n, reads, x,
+		u, qs, dq, dk, op.dv, op.db, op.dg, op.ddt, dskip, op.dv.Stride, op.db.Stride, op.dg.Stride, op.ddt.Stride,
+		op.dout, op.v, op.skip, op.cutsAt, op.dout.Stride, op.v.Stride)
+	op.finish(op.dq, dq, op.q, queryScale(r.KeyDim))
+	op.finish(op.dk, dk, op.k, 1)
+	if !op.dskip.IsNil() {
+		rows.AddRows(d.Context, op.dskip, dskip, sums, rowBlocks)
+	}
+}
+
+// finish rounds gradients of queries or keys, through their norm where they have one.
+func (op *chunkedGrad) finish(to kernels.Tensor, from cu.DevicePtr, x kernels.Tensor, scale float32) {
+	heads := op.r.KeyHeads
+	op.d.Launch("chunk_keys"+driver.Suffix(x), driver.Warps(op.rows*heads), driver.WarpThreads, 0, to, from, x, op.rows,
+		heads, op.r.KeyDim,
+		to.Stride, x.Stride, op.delta, scale)
+}

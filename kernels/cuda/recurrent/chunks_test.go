@@ -1,0 +1,185 @@
+//go:build cuda
+
+package recurrent
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/cudatest"
+)
+
+// negative is decays.
+func negative(rows, cols int) cudatest.Operand {
+	o := cudatest.Normal(kernels.F32, rows, cols, 0.3)
+	for i := 3; i < len(o.Raw); i += 4 {
+		o.Raw[i] |= 0x80
+	}
+	return o
+}
+
+// packed is sequences from position 0, in two packs.
+func packed(lengths ...int) *kernels.Layout {
+	l := &kernels.Layout{}
+	rows := 0
+	for _, n := range lengths {
+		l.Spans = append(l.Spans, kernels.Span{Row: rows, Rows: n})
+		rows += n
+	}
+	l.Packs = []int32{0, int32(lengths[0]), int32(rows)}
+	return l
+}
+
+// served is steps of at most so many rows of a sequence, which take sequences of those lengths to their ends, each in a
+// slot of its own.
+func served(most int, lengths ...int) (steps []*kernels.Layout) {
+	done, left := make([]int, len(lengths)), len(lengths)
+	for left > 0 {
+		l, rows := &kernels.Layout{}, 0
+		for _, i := range cudatest.Rand.Perm(len(lengths)) {
+			n := min(1+cudatest.Rand.IntN(most), lengths[i]-done[i])
+			if n == 0 || cudatest.Rand.IntN(4) == 0 {
+				continue
+			}
+			l.Spans = append(l.Spans, kernels.Span{Row: rows, Rows: n, Pos: done[i], Slot: len(lengths) - i})
+			rows += n
+			if done[i] += n; done[i] == lengths[i] {
+				left--
+			}
+		}
+		if l.Packs = []int32{0, int32(rows)}; rows > 0 {
+			steps = append(steps, l)
+		}
+	}
+	return steps
+}
+
+// recurrence is a call's inputs for all rows of some steps, one step after the other.
+type recurrence struct {
+	kernels.Recurrence
+	delta bool
+	steps []*kernels.Layout
+}
+
+const (
+	recQ = iota
+	recK
+	recV
+	recG
+	recB
+	recSkip
+	recOut
+	recOthers
+)
+
+func (c *recurrence) operands(dtype kernels.DType) []cudatest.Operand {
+	rows := 0
+	for _, l := range c.steps {
+		rows += l.Rows()
+	}
+	nq, nv := c.KeyHeads*c.KeyDim, c.Heads*c.ValueDim
+	b := cudatest.Strided(dtype, rows, c.Heads, 1)
+	if !c.delta {
+		b = cudatest.Positive(rows, c.Heads)
+	}
+	return []cudatest.Operand{cudatest.Strided(dtype, rows, nq, 1), cudatest.Normal(dtype, rows, nq, 1),
+		cudatest.Strided(dtype, rows, nv, 1),
+		negative(rows, c.Heads), b, cudatest.Normal(kernels.F32, 1, c.Heads, 1), cudatest.Strided(dtype, rows, nv, 1)}
+}
+
+func (c *recurrence) run(d kernels.Device, x []kernels.Tensor, s *kernels.ChunkState) {
+	row := 0
+	for _, l := range c.steps {
+		at := func(t kernels.Tensor) kernels.Tensor { return t.RowRange(row, row+l.Rows()) }
+		if c.delta {
+			d.(kernels.DeltaNet).DeltaRule(at(x[recOut]), at(x[recQ]), at(x[recK]), at(x[recV]), at(x[recG]),
+				at(x[recB]), s, l, c.Recurrence)
+		} else {
+			d.(kernels.Mamba).StateSpace(at(x[recOut]), at(x[recQ]), at(x[recK]), at(x[recV]), at(x[recG]), at(x[recB]),
+				x[recSkip], s, l, c.Recurrence)
+		}
+		row += l.Rows()
+	}
+}
+
+var recurrences = []kernels.Recurrence{
+	{KeyHeads: 2, Heads: 4, KeyDim: 16, ValueDim: 32}, {KeyHeads: 1, Heads: 3, KeyDim: 32, ValueDim: 16},
+	{KeyHeads: 1, Heads: 1, KeyDim: 64, ValueDim: 64},
+	{KeyHeads: 1, Heads: 2, KeyDim: 128, ValueDim: 128}, {KeyHeads: 1, Heads: 2, KeyDim: 128, ValueDim: 64},
+	{KeyHeads: 2, Heads: 2, KeyDim: 5, ValueDim: 70},
+}
+
+func eachRecurrence(run func(name string, dtype kernels.DType, c *recurrence)) {
+	for i, r := range recurrences {
+		for _, delta := range []bool{true, false} {
+			dtype := cudatest.DTypes[(i+1)%2]
+			run(fmt.Sprintf("%s %+v delta %v", dtype, r, delta), dtype, &recurrence{Recurrence: r, delta: delta})
+		}
+	}
+}
+
+// Sequences of every kind of length in one batch, forward and backward.
+func TestRecurrence(t *testing.T) {
+	eachRecurrence(func(name string, dtype kernels.DType, c *recurrence) {
+		l := packed(1, 63, 64, 65, 130, 2)
+		c.steps = []*kernels.Layout{l}
+		rows, nq, nv := l.Rows(), c.KeyHeads*c.KeyDim, c.Heads*c.ValueDim
+		db := cudatest.Strided(dtype, rows, c.Heads, 1)
+		if !c.delta {
+			db = cudatest.Normal(kernels.F32, rows, c.Heads, 1)
+		}
+		x := append(c.operands(dtype), cudatest.Strided(dtype, rows, nq, 1), cudatest.Strided(dtype, rows, nq, 1),
+			cudatest.Normal(dtype, rows, nv, 1), cudatest.Strided(kernels.F32, rows, c.Heads, 1), db,
+			cudatest.Normal(kernels.F32, 1, c.Heads, 1),
+			cudatest.Strided(dtype, rows, nv, 1))
+		cudatest.Both(t, name, x, func(d kernels.Device, x []kernels.Tensor) {
+			c.run(d, x, nil)
+			dq, dk, dv, dg, db, dskip, dout := x[recOthers], x[recOthers+1], x[recOthers+2], x[recOthers+3],
+				x[recOthers+4], x[recOthers+5], x[recOthers+6]
+			if c.delta {
+				d.(kernels.DeltaNet).DeltaRuleBackward(dq, dk, dv, dg, db, dout, x[recQ], x[recK], x[recV], x[recG],
+					x[recB], l, c.Recurrence)
+			} else {
+				d.(kernels.Mamba).StateSpaceBackward(dq, dk, dv, dg, db, dskip, dout, x[recQ], x[recK], x[recV],
+					x[recG], x[recB], x[recSkip], l, c.Recurrence)
+			}
+		})
+	})
+}
+
+// Sequences in slots that hold NaN before they begin, in pieces of any size and row by row: outputs and the states left
+// behind.
+func TestRecurrenceCached(t *testing.T) {
+	for _, most := range []int{1, 40, 150} {
+		eachRecurrence(func(name string, dtype kernels.DType, c *recurrence) {
+			lengths := []int{1, 63, 64, 65, 130}
+			if most == 1 {
+				lengths = []int{3, 66}
+			}
+			c.steps = served(most, lengths...)
+			slots := len(lengths) + 1
+			states := cudatest.Normal(kernels.F32, slots*c.Heads*c.KeyDim, c.ValueDim, 1)
+			cudatest.Both(t, fmt.Sprintf("%s in steps of up to %d rows", name, most), append(c.operands(dtype), states),
+				func(d kernels.Device, x []kernels.Tensor) {
+					mem := kernels.NewArena(d)
+					s := kernels.NewChunkState(mem, c.Recurrence, slots, kernels.Default().ChunkRows)
+					for _, part := range []kernels.Tensor{s.S, s.K, s.N, s.C} {
+						d.Write(part, nans(part))
+					}
+					c.run(d, x, &s)
+					d.Copy(x[recOthers], s.S.Reshape(x[recOthers].Rows, c.ValueDim))
+				})
+		})
+	}
+}
+
+// nans is what an F32 tensor holds where no element is a number.
+func nans(t kernels.Tensor) []byte {
+	raw := make([]byte, t.Bytes())
+	for i := 0; i < len(raw); i += 4 {
+		binary.LittleEndian.PutUint32(raw[i:], 0x7fc00000)
+	}
+	return raw
+}

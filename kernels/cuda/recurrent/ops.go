@@ -1,0 +1,22 @@
+//go:build cuda
+
+package recurrent
+
+import (
+	"embed"
+
+	"lockstep/kernels/cuda/driver"
+)
+
+// Sources are the kernels.
+//
+//go:embed *.cu *.cuh
+var Sources embed.FS
+
+// Ops is the operations on one GPU.
+type Ops struct {
+	*driver.Context
+}
+
+// New is the operations by a context whose kernels are those of [Sources], among others.
+func New(c *driver.Context) Ops { return Ops{Context: c} }

@@ -1,0 +1,69 @@
+//go:build cuda
+
+package rows
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/cudatest"
+)
+
+func TestSumSquares(t *testing.T) {
+	// elements, and where they begin; the last have lanes wait for memory twice
+	for _, s := range [][2]int{{1, 0}, {1000, 1}, {4096, 0}, {4096, 2}, {100003, 0}, {100003, 1}, {100003, 4},
+		{1<<25 + 1<<20, 0}} {
+		n, from := s[0], s[1]
+		cudatest.Both(t, fmt.Sprintf("sum of squares of %d from %d", n, from),
+			[]cudatest.Operand{cudatest.Normal(kernels.F32, 1, 1, 1),
+				cudatest.Normal(kernels.F32, 1, from+n, 1)},
+			func(d kernels.Device, x []kernels.Tensor) { d.SumSquares(x[0], x[1].ColRange(from, from+n)) })
+	}
+}
+
+// sparse makes every other run of 50 elements of an F32 cudatest.Operand zeros, of either sign.
+func sparse(o cudatest.Operand) cudatest.Operand {
+	for i := range len(o.Raw) / 4 {
+		if i/50%2 == 1 {
+			binary.LittleEndian.PutUint32(o.Raw[4*i:], uint32(i%3/2)<<31)
+		}
+	}
+	return o
+}
+
+func TestAdamW(t *testing.T) {
+	f32 := func(n int) cudatest.Operand { return sparse(cudatest.Normal(kernels.F32, 1, n, 1)) }
+	step := kernels.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Correction1: 0.1,
+		Correction2: 0.05}
+	for _, dtype := range cudatest.DTypes {
+		for _, n := range []int{1, 1000, 4096, 100003} {
+			// where w, master, m, v, grad begin
+			for _, from := range [][5]int{{}, {1, 1, 1, 1, 1}, {2, 0, 0, 0, 0}, {0, 0, 0, 2, 0}, {4, 4, 8, 12, 16}} {
+				x := []cudatest.Operand{cudatest.Normal(dtype, 1, n+16, 1), f32(n + 16), f32(n + 16),
+					sparse(cudatest.Positive(1, n+16)),
+					f32(n + 16), cudatest.Positive(1, 2), cudatest.Positive(1, 50)}
+				cudatest.Both(t, fmt.Sprint("adamw of ", n, " from ", from), x,
+					func(d kernels.Device, x []kernels.Tensor) {
+						part := func(i int) kernels.Tensor { return x[i].ColRange(from[i], from[i]+n) }
+						factor := x[5].ColRange(1, 2)
+						d.ClipScale(x[5], x[6], 0.3)
+						d.AdamW(part(0), part(1), part(2), part(3), part(4), factor, step)
+						if dtype == kernels.F32 {
+							// the weights are their own masters
+							d.AdamW(part(1), part(1), part(2), part(3), part(4), factor, step)
+						}
+					})
+			}
+		}
+	}
+	nan := cudatest.Operand{DType: kernels.F32, Groups: 1, Rows: 1, Cols: 1, Stride: 1,
+		Raw: binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(math.NaN())))}
+	cudatest.Both(t, "adamw by NaN", []cudatest.Operand{f32(5000), f32(5000), sparse(cudatest.Positive(1, 5000)),
+		f32(5000), nan},
+		func(d kernels.Device, x []kernels.Tensor) {
+			d.AdamW(x[0], x[0], x[1], x[2], x[3], x[4], step)
+		})
+}

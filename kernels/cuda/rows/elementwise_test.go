@@ -1,0 +1,44 @@
+//go:build cuda
+
+package rows
+
+import (
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/cudatest"
+)
+
+func TestElementwise(t *testing.T) {
+	for _, dtype := range cudatest.DTypes {
+		for _, s := range [][2]int{{1, 1}, {3, 100}, {257, 513}, {5, 4096}, {65536, 24}} {
+			r, c := s[0], s[1]
+			cudatest.Both(t, "add", []cudatest.Operand{cudatest.Strided(dtype, r, c, 1), cudatest.Normal(dtype, r, c,
+				1), cudatest.Strided(dtype, r, c, 1)},
+				func(d kernels.Device, x []kernels.Tensor) {
+					d.Add(x[0], x[1], x[2])
+				})
+			cudatest.Both(t, "scale", []cudatest.Operand{cudatest.Normal(dtype, r, c, 1), cudatest.Strided(dtype, r, c,
+				1)},
+				func(d kernels.Device, x []kernels.Tensor) {
+					d.Scale(x[0], x[1], 0.37)
+				})
+			cudatest.Both(t, "zero", []cudatest.Operand{cudatest.Strided(dtype, r, c, 1)},
+				func(d kernels.Device, x []kernels.Tensor) {
+					d.Zero(x[0])
+				})
+			for _, to := range cudatest.DTypes {
+				cudatest.Both(t, "copy", []cudatest.Operand{cudatest.Strided(to, r, c, 1), cudatest.Normal(dtype, r, c,
+					1e-3)},
+					func(d kernels.Device, x []kernels.Tensor) {
+						d.Copy(x[0], x[1])
+					})
+			}
+		}
+	}
+	cudatest.Both(t, "copy int32", []cudatest.Operand{cudatest.Ints(1, 9, cudatest.Below(9, 100)),
+		cudatest.Ints(1, 9, cudatest.Below(9, 100))},
+		func(d kernels.Device, x []kernels.Tensor) {
+			d.Copy(x[0], x[1])
+		})
+}

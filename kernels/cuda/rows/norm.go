@@ -1,0 +1,106 @@
+//go:build cuda
+
+package rows
+
+import (
+	"fmt"
+	"slices"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+)
+
+// normShape is a kernel of norm.cu: teams that hold rows of up to 256*parts columns in registers, `columns` of every
+// 256 to a thread.
+type normShape struct{ columns, parts, teams int }
+
+// Shapes of the norm and of its gradient, as norm.cu has them; the first that takes a row is taken. Those of one column
+// take any address and length.
+var (
+	normShapes = []normShape{{8, 2, 8}, {8, 4, 8}, {8, 8, 8}, {4, 16, 4}, {2, 32, 2}, {1, 16, 1}, {1, 64, 1}}
+	// of few rows, if they take them: a row goes through more threads
+	normFewShapes  = []normShape{{2, 8, 1}, {2, 16, 1}}
+	normGradShapes = []normShape{{8, 2, 8}, {8, 4, 8}, {4, 8, 8}, {2, 16, 4}, {2, 32, 2}, {1, 16, 2}, {1, 64, 1}}
+)
+
+// threads of a block.
+func (s normShape) threads() int { return s.teams * 256 / s.columns }
+
+func (s normShape) String() string { return fmt.Sprintf("%dx%d", s.columns, s.parts) }
+
+// takes reports that every row of the tensors starts where a thread's columns are one access, and fits.
+func (s normShape) takes(rows ...kernels.Tensor) bool {
+	for _, t := range rows {
+		size := s.columns * t.DType.Size()
+		if t.Cols > 256*s.parts || t.Cols%s.columns != 0 || t.Stride%s.columns != 0 ||
+			driver.Address(t)%cu.DevicePtr(min(size, 16)) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func normShapeOf(shapes []normShape, rows ...kernels.Tensor) normShape {
+	for _, s := range shapes {
+		if s.takes(rows...) {
+			return s
+		}
+	}
+	panic(kernels.Fault{Err: fmt.Errorf("norms on the GPU are written for rows of up to %d columns, not %d",
+		256*shapes[len(shapes)-1].parts, rows[0].Cols)})
+}
+
+// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + eps), out = round((x*rstd)*w), over each row of x [T, n].
+func (d *Ops) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
+	shapes := normShapes
+	if x.Rows < 8*d.Processors { // a warp for each would leave processors idle
+		shapes = slices.Concat(normFewShapes, normShapes)
+	}
+	s := normShapeOf(shapes, x, out, w)
+	d.Launch(fmt.Sprintf("rms_norm_%s%s", s, driver.Suffix(x)), [3]int{driver.Blocks(x.Rows, s.teams), 1, 1},
+		s.threads(), 0, out,
+		rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+}
+
+// RMSNormBackward adds to dx [T, n] and to dw F32 [1, n], which may be nil.
+func (d *Ops) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm kernels.Norm, packs []int32) {
+	s, rows := normShapeOf(normGradShapes, x, dy, dx, w), kernels.RowBlocks(packs)
+	shared := 0
+	if !dw.IsNil() {
+		shared = 4 * s.teams * x.Cols
+	}
+	SumRows(d.Context, dw, len(rows)-1, func(n int, sums cu.DevicePtr) {
+		d.Launch(fmt.Sprintf("rms_norm_backward_%s%s", s, driver.Suffix(x)), [3]int{n, 1, 1}, s.threads(), shared, dx,
+			sums,
+			dy, x, rstd, w, driver.Stage(d.Context, rows), x.Cols, dx.Stride, dy.Stride, x.Stride, norm.PlusOne)
+	})
+}
+
+// SumRows runs a kernel of a block for each of n blocks of rows, which writes sums F32 [n, columns of dw] unless dw is
+// nil, and adds them to dw.
+func SumRows(c *driver.Context, dw kernels.Tensor, n int, run func(n int, sums cu.DevicePtr)) {
+	if dw.IsNil() {
+		run(n, 0)
+		return
+	}
+	sums := c.Scratch(4 * n * dw.Cols)
+	run(n, sums)
+	AddBlocks(c, dw, sums, n)
+}
+
+// AddBlocks adds sums F32 [n, columns of dw] to dw F32 [1, columns], the first first.
+func AddBlocks(c *driver.Context, dw kernels.Tensor, sums cu.DevicePtr, n int) {
+	c.Launch("add_blocks", [3]int{driver.Blocks(dw.Cols, 32), 1, 1}, adders, 0, dw, sums, n, dw.Cols)
+}
+
+const adders = 512 // kAdders of norm.cu
+
+// AddRows adds parts F32 [rows, n] to dw F32 [1, n] as a sum over rows, by way of sums F32 [blocks, n].
+func AddRows(c *driver.Context, dw kernels.Tensor, parts, sums cu.DevicePtr, rows []int32) {
+	n := len(rows) - 1
+	c.Launch("add_rows", [3]int{driver.Blocks(dw.Cols, 32), n, 1}, 32, 0, sums, parts, driver.Stage(c, rows),
+		dw.Cols)
+	AddBlocks(c, dw, sums, n)
+}

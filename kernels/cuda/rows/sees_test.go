@@ -1,0 +1,47 @@
+//go:build cuda
+
+package rows_test
+
+import (
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda"
+	"lockstep/kernels/cuda/cudatest"
+	"lockstep/kernels/cuda/rows"
+	"lockstep/quant"
+)
+
+// Two devices of a card see each other's memory, and what one was asked before is done.
+func TestSees(t *testing.T) {
+	second, err := cuda.New(cudatest.Card.Definition(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := second.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if !second.Sees(cudatest.Card) || !cudatest.Card.(*cuda.Device).Sees(second) || second.Sees(cudatest.Reference) {
+		t.Fatalf("sees the first: %t, is seen: %t, sees the CPU: %t", second.Sees(cudatest.Card),
+			cudatest.Card.(*cuda.Device).Sees(second),
+			second.Sees(cudatest.Reference))
+	}
+	const length, cols = 2000, 1000
+	x := []cudatest.Operand{cudatest.Normal(kernels.BF16, length, cols, 1), cudatest.Normal(kernels.F32, length, cols,
+		1)}
+	n, at := cudatest.Differences(t, x, func(d kernels.Device, x []kernels.Tensor) {
+		d.Scale(x[1], x[1], 3)
+		rows.ByQuant(d, x[0], x[1], quant.INT4)
+	}, func(d kernels.Device, x []kernels.Tensor) {
+		copied, _ := cudatest.Operand{DType: kernels.BF16, Groups: 1, Rows: length, Cols: cols, Stride: cols,
+			Raw: make([]byte, 2*length*cols)}.On(second)
+		d.Scale(x[1], x[1], 3)
+		second.Round(copied, x[1], quant.INT4)
+		d.Copy(x[0], copied)
+	})
+	if n > 0 {
+		t.Errorf("%d bytes differ, first %s", n, at)
+	}
+}

@@ -1,0 +1,65 @@
+//go:build cuda
+
+package selftest
+
+import (
+	"math/rand/v2"
+
+	"lockstep/kernels"
+)
+
+// layerTrial is a layer that both devices carry out on one sequence, forward and backward; what it computes on the way
+// is compared.
+type layerTrial struct {
+	d       kernels.Device
+	mem     *kernels.Arena
+	r       *rand.Rand
+	l       *kernels.Layout
+	results []kernels.Tensor
+}
+
+const layerTrialRows = 70 // two chunks of a recurrence, two tiles of queries
+
+func newLayerTrial(d kernels.Device, mem *kernels.Arena, r *rand.Rand) layerTrial {
+	return layerTrial{d: d, mem: mem, r: r, l: &kernels.Layout{Spans: []kernels.Span{{Rows: layerTrialRows}},
+		Packs: []int32{0, layerTrialRows}}}
+}
+
+func (t *layerTrial) random(dtype kernels.DType, rows, cols int) kernels.Tensor {
+	return random(t.d, t.mem, t.r, dtype, rows, cols, 0)
+}
+
+// rows is a random activation.
+func (t *layerTrial) rows(cols int) kernels.Tensor {
+	return t.random(kernels.BF16, layerTrialRows, cols)
+}
+
+// result is zeros to compute into, which are compared.
+func (t *layerTrial) result(dtype kernels.DType, rows, cols int) kernels.Tensor {
+	x := t.mem.Zeros(dtype, rows, cols)
+	t.results = append(t.results, x)
+	return x
+}
+
+// activation and perHead are results of all rows.
+func (t *layerTrial) activation(cols int) kernels.Tensor {
+	return t.result(kernels.BF16, layerTrialRows, cols)
+}
+
+func (t *layerTrial) perHead(heads int) kernels.Tensor {
+	return t.result(kernels.F32, layerTrialRows, heads)
+}
+
+// all is the results side by side.
+func (t *layerTrial) all() kernels.Tensor {
+	cols, at := 0, 0
+	for _, x := range t.results {
+		cols += x.Len()
+	}
+	all := t.mem.Zeros(kernels.F32, 1, cols)
+	for _, x := range t.results {
+		t.d.Copy(all.ColRange(at, at+x.Len()).Reshape(x.Rows, x.Cols), x)
+		at += x.Len()
+	}
+	return all
+}

@@ -1,0 +1,89 @@
+//go:build cuda
+
+package selftest
+
+import (
+	"math/rand/v2"
+
+	"lockstep/kernels"
+)
+
+// recurrentTrial is a layer with a recurrent state: a sequence goes through its convolution, its decays and its state
+// to a norm with a gate, and gradients come back.
+type recurrentTrial struct {
+	kernels.Recurrence
+	layerTrial
+}
+
+const recurrentTrialTaps = 4
+
+func newRecurrentTrial(d kernels.Device, mem *kernels.Arena, r *rand.Rand, shape kernels.Recurrence) *recurrentTrial {
+	return &recurrentTrial{shape, newLayerTrial(d, mem, r)}
+}
+
+// perHead is a number for each row and head.
+func (t *recurrentTrial) perHead() kernels.Tensor { return t.layerTrial.perHead(t.Heads) }
+
+// layer runs a layer forward and backward: inner is its state, outer its norm, each with its gradient.
+func (t *recurrentTrial) layer(d kernels.Recurrent, inner func(u, g, step kernels.Tensor, du, dg,
+	dstep kernels.Tensor)) kernels.Tensor {
+	width := 2*t.KeyHeads*t.KeyDim + t.Heads*t.ValueDim
+	x, w, bias := t.rows(width), t.random(kernels.BF16, width, recurrentTrialTaps), t.random(kernels.BF16, 1, width)
+	a, rate, shift := t.rows(t.Heads), t.random(kernels.F32, 1, t.Heads), t.random(kernels.F32, 1, t.Heads)
+	u, g, step := t.activation(width), t.perHead(), t.perHead()
+	d.ShortConv(u, x, w, bias, kernels.Tensor{}, t.l)
+	d.Decay(g, step, a, rate, shift, 0.01, 1.5)
+
+	du, dg, dstep := t.activation(width), t.perHead(), t.perHead()
+	inner(u, g, step, du, dg, dstep)
+	d.DecayBackward(t.activation(t.Heads), t.result(kernels.F32, 1, t.Heads), t.result(kernels.F32, 1, t.Heads), dg,
+		dstep, g, a, rate, shift, 0.01, 1.5, t.l.Packs)
+	d.ShortConvBackward(t.activation(width), t.result(kernels.F32, width, recurrentTrialTaps),
+		t.result(kernels.F32, 1, width), du, x, w, bias, t.l)
+	return t.all()
+}
+
+// parts are keys' columns twice, and values'.
+func (t *recurrentTrial) parts(u kernels.Tensor) (q, k, v kernels.Tensor) {
+	keys := t.KeyHeads * t.KeyDim
+	return u.ColRange(0, keys), u.ColRange(keys, 2*keys), u.ColRange(2*keys, u.Cols)
+}
+
+func tryDeltaNet(d kernels.DeltaNet, t *recurrentTrial) kernels.Tensor {
+	return t.layer(d, func(u, g, _, du, dg, _ kernels.Tensor) {
+		values := t.Heads * t.ValueDim
+		q, k, v := t.parts(u)
+		dq, dk, dv := t.parts(du)
+		b, z, gate, w, dout := t.rows(t.Heads), t.rows(values), t.rows(1), t.random(kernels.F32, 1, t.ValueDim),
+			t.rows(values)
+		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.perHead(), t.activation(values),
+			t.activation(values)
+		d.DeltaRule(o, q, k, v, g, b, nil, t.l, t.Recurrence)
+		d.NormThenGate(y, rstd, o, z, w, 1e-6)
+		d.SigmoidGate(t.activation(values), y, gate)
+		d.SigmoidGateBackward(dy, t.activation(1), dout, y, gate)
+		d.NormThenGateBackward(do, t.activation(values), t.result(kernels.F32, 1, t.ValueDim), dy, o, z, rstd, w,
+			t.l.Packs)
+		d.DeltaRuleBackward(dq, dk, dv, dg, t.activation(t.Heads), do, q, k, v, g, b, t.l, t.Recurrence)
+	})
+}
+
+func tryMamba(d kernels.Mamba, t *recurrentTrial) kernels.Tensor {
+	return t.layer(d, func(u, g, step, du, dg, dstep kernels.Tensor) {
+		values := t.Heads * t.ValueDim
+		c, b, x := t.parts(u)
+		dc, db, dx := t.parts(du)
+		skip, z, w, dout := t.random(kernels.F32, 1, t.Heads), t.rows(values), t.random(kernels.BF16, 1, values),
+			t.rows(values)
+		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.result(kernels.F32, layerTrialRows, 1),
+			t.activation(values), t.activation(values)
+		d.StateSpace(o, c, b, x, g, step, skip, nil, t.l, t.Recurrence)
+		d.GateThenNorm(y, rstd, o, z, w, 1, 1e-5)
+		d.ReLU2(t.activation(values), y)
+		d.ReLU2Backward(dy, dout, y)
+		d.GateThenNormBackward(do, t.activation(values), t.result(kernels.F32, 1, values), dy, o, z, rstd, w, 1,
+			t.l.Packs)
+		d.StateSpaceBackward(dc, db, dx, dg, dstep, t.result(kernels.F32, 1, t.Heads), do, c, b, x, g, step, skip, t.l,
+			t.Recurrence)
+	})
+}

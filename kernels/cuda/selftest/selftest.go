@@ -1,0 +1,304 @@
+//go:build cuda
+
+package selftest
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/kernels/cuda/attention"
+	"lockstep/kernels/cuda/driver"
+	"lockstep/kernels/cuda/gemm"
+	"lockstep/kernels/cuda/recurrent"
+)
+
+// Sources are the kernels.
+//
+//go:embed *.cu
+var Sources embed.FS
+
+// Trials hold one GPU against the CPU reference, bit for bit: [Trials.Admit] what every model needs, and the other
+// methods what only some need, the first time they are asked.
+type Trials struct {
+	c        *driver.Context
+	card     kernels.Device   // the same GPU
+	admitted []string         // units that equal the definition
+	shapes   map[string]error // of layers that were tried: nil where they equal the definition
+}
+
+// New is no trial yet of a GPU, by its context and with its operations.
+func New(c *driver.Context, card kernels.Device) *Trials {
+	return &Trials{c: c, card: card, shapes: map[string]error{}}
+}
+
+// Admitted is the units of the card that equal the definition.
+func (d *Trials) Admitted() []string { return d.admitted }
+
+// trial is a small operation that both devices carry out. Between them trials use every unit of the card whose
+// arithmetic is the maker's: its tensor cores by each instruction, its 2^x, its division and its square root.
+type trial struct {
+	unit string
+	path string // of matrix products
+	run  func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor
+}
+
+func (d *Trials) trials() []trial {
+	all := []trial{{"mma.sync", "portable", tryProduct}, {"mma.sync", "portable", tryWeightGrad}}
+	if d.c.Has("weight_grad_wide") {
+		for _, path := range gemm.ProductPaths {
+			all = append(all, trial{"wgmma", path, tryProduct})
+		}
+		for _, path := range gemm.GradientPaths {
+			all = append(all, trial{"wgmma", path, tryWeightGrad})
+		}
+	}
+	keys := 70
+	if d.c.Def.KeySplit != kernels.Default().KeySplit { // then across a split too
+		keys += d.c.Def.KeySplit
+	}
+	attention := func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+		return tryAttention(d, mem, r, keys)
+	}
+	return append(all, trial{"attention", "", attention}, trial{"norm", "", tryNorm}, trial{"mixture", "", tryMixture},
+		trial{"exp2 " + string(d.c.Def.Exp2), "", trySwiGLU})
+}
+
+// Attends tries the kernels of a shape of latent attention, absorbed or not, forward and backward, once; of the others
+// admit has tried one.
+func (d *Trials) Attends(a kernels.Attn) error {
+	what := fmt.Sprintf("attention of %d heads on %d, keys of %d columns and values of %d", a.Heads, a.KVHeads,
+		a.HeadDim, a.Values())
+	if !attention.Supports(a) {
+		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
+	}
+	if !attention.Latent(a) && !attention.Absorbed(a) {
+		return nil
+	}
+	a.Heads, a.KVHeads, a.Window = min(a.Heads/a.KVHeads, trialHeads), 1, 0
+	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+		return tryShape(d, mem, r, a)
+	})
+}
+
+// Recurs tries the kernels of a layer with a recurrent state, forward and backward, once.
+func (d *Trials) Recurs(shape kernels.Recurrence, delta bool) error {
+	kind := "a state space"
+	if delta {
+		kind = "a delta rule"
+	}
+	what := fmt.Sprintf("%s of %d heads on %d, keys of %d columns and values of %d", kind, shape.Heads, shape.KeyHeads,
+		shape.KeyDim, shape.ValueDim)
+	if shape.KeyDim > recurrent.MaxKeyDim {
+		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
+	}
+	shape.Heads, shape.KeyHeads = shape.Heads/shape.KeyHeads, 1
+	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+		if delta {
+			return tryDeltaNet(d.(kernels.DeltaNet), newRecurrentTrial(d, mem, r, shape))
+		}
+		return tryMamba(d.(kernels.Mamba), newRecurrentTrial(d, mem, r, shape))
+	})
+}
+
+// tryOnce compares what a trial gives here with what the CPU gives, the first time it is asked.
+func (d *Trials) tryOnce(what string, run func(d kernels.Device, mem *kernels.Arena,
+	r *rand.Rand) kernels.Tensor) error {
+	if equal, known := d.shapes[what]; known {
+		return equal
+	}
+	ref, err := cpu.New(d.c.Def, cpu.Options{Threads: min(4, runtime.NumCPU())})
+	if err != nil {
+		return err
+	}
+	t := trial{run: run}
+	if !bytes.Equal(t.result(d.card, 1), t.result(ref, 1)) {
+		err = fmt.Errorf("computes %s otherwise than the definition: this model needs another one", what)
+	}
+	d.shapes[what] = err
+	return errors.Join(err, ref.Close())
+}
+
+// trialHeads is enough of a layer's for a trial of attention: a tile of 16 of them and a part of another.
+const trialHeads = 20
+
+// tryShape is the results of attention and its gradient on one sequence.
+func tryShape(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a kernels.Attn) kernels.Tensor {
+	const rows = 70
+	queries, width, values := a.Heads*a.HeadDim, a.HeadDim, a.Values()
+	all := mem.Zeros(kernels.BF16, rows, a.Heads*values+queries+width+values)
+	at := 0
+	next := func(cols int) kernels.Tensor {
+		at += cols
+		return all.ColRange(at-cols, at)
+	}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}}
+	out, lse, q := mem.New(kernels.BF16, rows, a.Heads*values), mem.New(kernels.F32, rows, a.Heads),
+		random(d, mem, r, kernels.BF16, rows, queries, 0)
+	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows,
+		values, 0)}
+	if attention.Absorbed(a) {
+		kv.V = kv.K.ColRange(0, values)
+	}
+	dout := random(d, mem, r, kernels.BF16, rows, a.Heads*values, 0)
+	dq, dk, dv := mem.New(kernels.BF16, rows, queries), mem.New(kernels.BF16, rows, width), mem.New(kernels.BF16, rows,
+		values)
+	d.Attention(out, lse, q, kv, l, a)
+	d.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a)
+	for _, t := range []kernels.Tensor{out, dq, dk, dv} {
+		d.Copy(next(t.Cols), t)
+	}
+	return all
+}
+
+// Admit holds the card against the CPU reference, bit for bit, which takes milliseconds, and refuses it where they
+// differ.
+func (d *Trials) Admit() (err error) {
+	if err := d.admitExp2(); err != nil {
+		return err
+	}
+	ref, err := cpu.New(d.c.Def, cpu.Options{Threads: min(4, runtime.NumCPU())})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ref.Close()) }()
+	for i, t := range d.trials() {
+		d.c.Path = t.path
+		want, got := t.result(ref, uint64(i)), t.result(d.card, uint64(i))
+		d.c.Path = ""
+		if !bytes.Equal(got, want) {
+			return fmt.Errorf("its %s is not the definition's: the card %s is refused", t.unit, d.c.CardName())
+		}
+		if n := len(d.admitted); n == 0 || d.admitted[n-1] != t.unit {
+			d.admitted = append(d.admitted, t.unit)
+		}
+	}
+	return nil
+}
+
+// result is the bytes of a trial's output. What it takes of the card's memory is given back.
+func (t trial) result(dev kernels.Device, seed uint64) []byte {
+	if c, ok := dev.(interface {
+		Held() int
+		Release(keep int)
+	}); ok {
+		before := c.Held()
+		defer func() { c.Release(before) }()
+	}
+	out := t.run(dev, kernels.NewArena(dev), rand.New(rand.NewPCG(seed, 1)))
+	raw := make([]byte, out.Bytes())
+	dev.Read(raw, out)
+	return raw
+}
+
+// random is a tensor of normal values, magnified by up to 2^spread.
+func random(dev kernels.Device, mem *kernels.Arena, r *rand.Rand, dtype kernels.DType, rows, cols,
+	spread int) kernels.Tensor {
+	values := make([]float32, rows*cols)
+	for i := range values {
+		values[i] = float32(r.NormFloat64()) * float32(uint64(1)<<r.IntN(spread+1))
+	}
+	wide := mem.New(kernels.F32, rows, cols)
+	dev.Write(wide, kernels.Wrap(values, rows, cols).Raw())
+	if dtype == kernels.F32 {
+		return wide
+	}
+	t := mem.New(dtype, rows, cols)
+	dev.Copy(t, wide)
+	return t
+}
+
+func tryProduct(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	out := mem.New(kernels.F32, 24, 72)
+	d.MatMul(out, nil, kernels.Term{X: random(d, mem, r, kernels.BF16, 24, 112, 16), W: random(d, mem, r, kernels.BF16,
+		72, 112, 16)})
+	return out
+}
+
+func tryWeightGrad(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	const rows = 24
+	dw, offsets := mem.Zeros(kernels.F32, 72, 64), mem.New(kernels.I32, 1, 2)
+	d.Write(offsets, []byte{0, 0, 0, 0, rows, 0, 0, 0})
+	d.WeightGrad(dw, random(d, mem, r, kernels.BF16, rows, 72, 16), random(d, mem, r, kernels.BF16, rows, 64, 16),
+		&kernels.Groups{Offsets: offsets, Count: 1, Packs: 1})
+	return dw
+}
+
+func tryAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand, rows int) kernels.Tensor {
+	const heads, width = 1, 64
+	lse := mem.New(kernels.F32, rows, heads)
+	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows, width,
+		0)}
+	d.Attention(mem.New(kernels.BF16, rows, heads*width), lse, random(d, mem, r, kernels.BF16, rows, heads*width, 0),
+		kv,
+		&kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, int32(rows)}}, kernels.Attn{Heads: heads,
+			KVHeads: 1, HeadDim: width, Scale: 0.125})
+	return lse
+}
+
+// tryMixture is a router's choice of two of three experts and what they add up to.
+func tryMixture(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	const rows, experts, k, width = 24, 3, 2, 520
+	weights, picks, probs := mem.New(kernels.F32, rows, k), mem.New(kernels.I32, rows, k), mem.New(kernels.F32, rows,
+		experts)
+	d.Route(weights, picks, probs, random(d, mem, r, kernels.F32, rows, experts, 0), kernels.Router{Norm: true,
+		Scale: 1})
+	p := kernels.Plan{
+		Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Packs: 1},
+		Source: mem.New(kernels.I32, 1, rows*k), RowOf: mem.New(kernels.I32, rows, k),
+	}
+	d.Dispatch(p, picks, []int32{0, rows})
+	out := mem.New(kernels.F32, rows, width)
+	d.Combine(out, random(d, mem, r, kernels.F32, rows*k, width, 0), weights, p.RowOf)
+	return out
+}
+
+func tryNorm(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	out := mem.New(kernels.F32, 40, 520)
+	d.RMSNorm(out, mem.New(kernels.F32, 1, 40), random(d, mem, r, kernels.F32, 40, 520, 16),
+		random(d, mem, r, kernels.F32, 1, 520, 0), kernels.Norm{Eps: 1e-6})
+	return out
+}
+
+func trySwiGLU(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	out := mem.New(kernels.F32, 40, 256)
+	d.SwiGLU(out, random(d, mem, r, kernels.F32, 40, 512, 4))
+	return out
+}
+
+// admitExp2 compares the instruction for 2^x on its whole grid.
+func (d *Trials) admitExp2() error {
+	if d.c.Def.Exp2 != kernels.Exp2Ex2h {
+		return nil
+	}
+	got, err := d.exp2Checksum()
+	if err != nil {
+		return err
+	}
+	if got != kernels.Exp2HChecksum {
+		return fmt.Errorf("its instruction ex2.approx.ftz.f32 is not exp2 %q (checksum %#x, want %#x): set "+
+			"definition.exp2 = %q", kernels.Exp2Ex2h, got, kernels.Exp2HChecksum, kernels.Exp2Poly)
+	}
+	return nil
+}
+
+// exp2Checksum is kernels.Exp2HChecksum by the card's instruction.
+func (d *Trials) exp2Checksum() (sum uint64, err error) {
+	at := d.c.Scratch(int(unsafe.Sizeof(sum)))
+	err = d.c.Attempt(func() error {
+		if err := cu.MemsetD8(at, 0, int64(unsafe.Sizeof(sum))); err != nil {
+			return err
+		}
+		d.c.Launch("ex2h_checksum", [3]int{8 * d.c.Processors, 1, 1}, 256, 0, at)
+		return cu.MemcpyDtoH(unsafe.Pointer(&sum), at, int64(unsafe.Sizeof(sum)))
+	})
+	return sum, err
+}
