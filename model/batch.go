@@ -14,12 +14,12 @@ type Batch struct {
 	Packs     *kernels.Groups   // the rows of each pack: the groups of dense weight gradients
 	EachPack  []*kernels.Groups // each pack alone, its first row 0
 	Cache     *Cache            // nil: keys are the batch's own rows
-	// by block: the keys that its indexer chose, int32 [T, TopK]; nil where a block has none
-	Picks  []kernels.Tensor
-	Lesson *IndexLesson // nil: indexers do not learn from it (see [Model.NewLesson])
+	// by block: the keys that its indexer selected, int32 [T, TopK]; nil: none, attention reads all keys
+	Selected    []kernels.Tensor
+	IndexerLoss *IndexerLoss // nil: indexers are frozen (see [Model.NewIndexerLoss])
 }
 
-// longest is the most keys that a row of the batch sees.
+// longest is the largest number of keys that a row of the batch reads.
 func (b *Batch) longest() (n int) {
 	for _, s := range b.Layout.Spans {
 		n = max(n, s.Pos+s.Rows)
@@ -27,20 +27,20 @@ func (b *Batch) longest() (n int) {
 	return n
 }
 
-// Prepare makes room on the rank's stack for the keys that indexers select, which later blocks read too, and for what
-// indexers learn. [Model.Forward] calls it; whoever runs stages one by one does so before the first.
+// Prepare makes room on the rank's stack for the keys that indexers select, which later blocks read too, and for the
+// targets of indexers. [Model.Forward] calls it. Call it before the first of several stages.
 func (b *Batch) Prepare(r *parallel.Rank, m *Model) {
-	b.Picks = make([]kernels.Tensor, len(m.Blocks))
+	b.Selected = make([]kernels.Tensor, len(m.Blocks))
 	longest := b.longest()
 	keys := longest
 	for _, n := range m.indexers {
 		if n.Selects && longest > n.Shape.TopK {
-			b.Picks[n.Block] = r.Stack.New(kernels.I32, b.Rows(), n.Shape.TopK)
+			b.Selected[n.Block] = r.Stack.New(kernels.I32, b.Rows(), n.Shape.TopK)
 			keys = n.Shape.TopK
 		}
 	}
-	if b.Lesson != nil {
-		b.Lesson.prepare(r, b, keys)
+	if b.IndexerLoss != nil {
+		b.IndexerLoss.prepare(r, b, keys)
 	}
 }
 
@@ -63,7 +63,7 @@ func NewBatch(r *parallel.Rank, ids []int32, l *kernels.Layout, cache *Cache) *B
 	return b
 }
 
-// eachPack is packs one by one, of row offsets.
+// eachPack is each pack as groups of its own; offsets are the first rows of packs and the end of the last.
 func eachPack(r *parallel.Rank, packs *kernels.Groups, offsets []int32) []*kernels.Groups {
 	if packs.Packs == 1 {
 		return []*kernels.Groups{packs}

@@ -14,11 +14,11 @@ type Layer interface {
 	Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (y kernels.Tensor, saved LayerSaved)
 	// Linears are the projections that may carry adapters, in order.
 	Linears() []*Linear
-	// Idle is the number of weights that one token does not use: those of the experts that are not picked.
+	// Idle is the number of weights that one token does not use: those of experts outside its top k.
 	Idle() int
 	// work is what Forward computes for a batch.
 	work(e Extent) work
-	// breaks are the rules that have a place in the layer, for sequences of at most maxLength positions.
+	// breaks are the rules that apply to the layer, for sequences of at most maxLength positions.
 	breaks(maxLength int) []kernels.Break
 }
 
@@ -32,7 +32,7 @@ type LayerSaved interface {
 // there is at most one in a block.
 type Mixer interface {
 	Layer
-	// NewCache is what the layer finds in Cache.Layers at its block's number.
+	// NewCache allocates the layer's part of a cache, which it finds in Cache.Layers at its block's number.
 	NewCache(mem *kernels.Arena, s CacheSize) any
 	// PageBytes is the memory of one page of so many rows, SlotBytes that of one slot.
 	PageBytes(rows int) int
@@ -47,7 +47,7 @@ type Sublayer struct {
 	Layer Layer
 }
 
-// Block is one decoder layer of a checkpoint: residual steps one after the other, classically attention and a
+// Block is one decoder layer of a checkpoint: residual steps one after the other, usually attention and a
 // feed-forward.
 type Block []Sublayer
 
@@ -76,7 +76,7 @@ func (bl Block) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (
 	return y, nil
 }
 
-// forward writes y; without one the last sublayer's output is left out.
+// forward writes y. Where y is the zero Tensor, the output of the last sublayer is not computed.
 func (bl Block) forward(r *parallel.Rank, y, x kernels.Tensor, b *Batch, k *Keep) BlockSaved {
 	saved := make(BlockSaved, len(bl))
 	for i, sub := range bl {
@@ -97,7 +97,7 @@ func (bl Block) forward(r *parallel.Rank, y, x kernels.Tensor, b *Batch, k *Keep
 	return saved
 }
 
-// Backward turns d, the gradient of y, into that of x, in place.
+// Backward replaces d, the gradient of y, by the gradient of x.
 func (saved BlockSaved) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch) {
 	mark := r.Stack.Mark()
 	for i := len(saved) - 1; i >= 0; i-- {

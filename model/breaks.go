@@ -6,7 +6,7 @@ import (
 	"lockstep/kernels"
 )
 
-// Breaks are the rules that have a place in the model, and so can be broken in it, in the order of [kernels.Breaks].
+// Breaks are the rules that apply to the model, and so can be broken in it, in the order of [kernels.Breaks].
 func (m *Model) Breaks() []kernels.Break {
 	found := []kernels.Break{kernels.BreakSplitK, kernels.BreakNormRows, kernels.BreakVocab}
 	for _, bl := range m.Blocks {
@@ -61,7 +61,7 @@ func (m *Mamba) breaks(int) []kernels.Break    { return []kernels.Break{kernels.
 func (m *MLP) breaks(int) []kernels.Break      { return nil }
 func (m *GatedMLP) breaks(int) []kernels.Break { return nil }
 
-// adapts reports whether an adapter adds anything: one that is new does not.
+// adapts reports whether an adapter changes any output. A new one does not: its B is zero.
 func (m *Model) adapts() bool {
 	some := func(v float32) bool { return v != 0 }
 	for _, l := range m.linears() {

@@ -53,8 +53,8 @@ func (o *operations) bind(dev kernels.Device) {
 	o.bounded, _ = dev.(kernels.Bounded)
 }
 
-// require notes that the model needs an optional group of operations, an interface beside [kernels.Device]; what names
-// what they compute.
+// require notes that the model needs an optional group of operations, an interface next to [kernels.Device]; what
+// says what they compute, for the error.
 func require[G any](b *builder, what string) {
 	if b.dev == nil {
 		return
@@ -73,8 +73,8 @@ func (b *builder) attn(a kernels.Attn) kernels.Attn {
 	return a
 }
 
-// latent is the definition's form of latent attention, which may be sparse. What only describes a model has no device
-// and the default.
+// latent is the definition's form of latent attention, which may be sparse. A description without a
+// device has the default form.
 func (b *builder) latent(sparse bool) kernels.LatentForm {
 	if b.dev != nil && b.dev.Definition().Latent != kernels.LatentAuto {
 		return b.dev.Definition().Latent
@@ -111,7 +111,7 @@ func (b *builder) refuse(err error) {
 	}
 }
 
-// mostTensors is how many tensors of experts a checkpoint may have: ten times those of the largest published model.
+// mostTensors limits the tensors of experts in a checkpoint: ten times those of the largest published model.
 const mostTensors = 1 << 20
 
 // described is the shape of a tensor without memory.

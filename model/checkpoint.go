@@ -21,25 +21,26 @@ func (m *Model) load(c *data.Checkpoint, kept *storage) error {
 		return err
 	}
 	for _, p := range m.base() {
-		p.settle(w)
+		p.chooseLayout(w)
 		for _, part := range p.Parts {
 			if err := p.load(m.dev, part, part.Name, w, "config.json"); err != nil {
 				return err
 			}
 		}
 	}
-	m.beside = w.beside()
+	m.ignored = w.countIgnored()
 	return w.unused(m.redundant, "config.json")
 }
 
-// redundant names tensors that some checkpoints carry and no model needs.
+// redundant tells whether the model does not need a tensor that some checkpoints carry.
 func (m *Model) redundant(name string) bool {
 	return m.Head.W == m.Embed.Param && name == "lm_head.weight" || strings.HasSuffix(name, ".rotary_emb.inv_freq") ||
 		m.skip != nil && m.skip(name)
 }
 
-// settle takes the checkpoint's own layout of a weight that has two, to load it and to save it again.
-func (p *Param) settle(w *weights) {
+// chooseLayout takes the layout that the checkpoint has of a weight with two possible ones. The weight is saved in it
+// too.
+func (p *Param) chooseLayout(w *weights) {
 	if p.Packed != nil && w.has(p.Packed.Name) {
 		p.Parts = []Part{*p.Packed}
 	}

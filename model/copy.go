@@ -12,9 +12,9 @@ import (
 	"lockstep/quant"
 )
 
-// Twin is a model of the same config, length, adapters and stage of indexers on another device or in another storage
-// type, with weights of zero: [Model.CopyWeights] fills them.
-func (m *Model) Twin(dev kernels.Device, dtype kernels.DType) (*Model, error) {
+// EmptyCopy is a model of the same config, length, adapters and stage of indexers on another device or in another
+// storage type. Its weights are zero: [Model.CopyWeights] fills them.
+func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType) (*Model, error) {
 	t, err := Build(dev, m.Config, Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing})
 	if err == nil && m.LoRA != nil {
 		err = t.AddLoRA(*m.LoRA)
@@ -22,10 +22,10 @@ func (m *Model) Twin(dev kernels.Device, dtype kernels.DType) (*Model, error) {
 	return t, err
 }
 
-// CopyWeights takes over every parameter of a model of the same config, adapters too, in the memory of a device that
-// sees the other's, else through the host. Storage types may differ. Projections, those of experts included, become
-// what the format leaves of them: a projection, or one of an expert (gate and up together), is a matrix with its rows
-// in the order of memory. Embeddings, head, norms, biases, convolutions, routers, indexers, adapters and gates of one
+// CopyWeights copies every parameter of a model of the same config, adapters too: on the device where it sees the
+// other's memory, else through the host. Storage types may differ. Projections, those of experts included, are rounded
+// to the format and back: a projection, or one of an expert (gate and up together), is a matrix with its rows in the
+// order of memory. Embeddings, head, norms, biases, convolutions, routers, indexers, adapters and gates of one
 // output stay as they are, as in stacks that serve block FP8.
 func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 	if err := format.Validate(); err != nil {
@@ -45,7 +45,7 @@ func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 			return fmt.Errorf("weights of %s into %s: want the same config and adapters", q, p)
 		}
 		if d := m.ops.rounder; d != nil && d.Sees(from.dev) {
-			m.takeOver(d, p.W, q.W, rounded[p], format)
+			m.copyRounded(d, p.W, q.W, rounded[p], format)
 			continue
 		}
 		if subs := rounded[p]; subs != nil || p.W.DType != q.W.DType {
@@ -63,7 +63,7 @@ func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 	return nil
 }
 
-// projections are the parameters that a format changes, with the matrices that they are made of.
+// projections are the parameters that a format rounds, with the matrices that they consist of.
 func (m *Model) projections() map[*Param][]*Sub {
 	out := map[*Param][]*Sub{}
 	for _, l := range m.linears() {
@@ -76,8 +76,8 @@ func (m *Model) projections() map[*Param][]*Sub {
 	return out
 }
 
-// band is some rows of a parameter, counted through all groups, that become what a format leaves of them or stay as
-// they are.
+// band is some rows of a parameter, counted through all groups, that a format rounds or that are copied
+// as they are.
 type band struct {
 	from, to int
 	round    bool
@@ -102,8 +102,8 @@ func bands(t kernels.Tensor, subs []*Sub) (out []band) {
 	return out
 }
 
-// takeOver fills a parameter w from that of a model whose memory the device sees, projections rounded.
-func (m *Model) takeOver(d kernels.Rounder, w, from kernels.Tensor, subs []*Sub, format quant.Format) {
+// copyRounded fills a parameter w on the device from one in memory that the device sees, projections rounded.
+func (m *Model) copyRounded(d kernels.Rounder, w, from kernels.Tensor, subs []*Sub, format quant.Format) {
 	switch {
 	case len(subs) == 0:
 		m.dev.Copy(w, from)

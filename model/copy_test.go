@@ -14,7 +14,7 @@ import (
 	"lockstep/quant"
 )
 
-// onTwo runs body with a golden model and a device for its twin.
+// onTwo runs body with a golden model and a device for its dup.
 func onTwo(t *testing.T, family, adapter string, body func(r *parallel.Rank, m *model.Model,
 	other kernels.Device) error) {
 	t.Helper()
@@ -35,25 +35,25 @@ func onTwo(t *testing.T, family, adapter string, body func(r *parallel.Rank, m *
 	})
 }
 
-// twins are goldens with every kind of parameter: adapters of experts, gates of one output, recurrences, indexers,
+// copied are goldens with every kind of parameter: adapters of experts, gates of one output, recurrences, indexers,
 // biases.
-var twins = [][2]string{{"qwen3_moe", "qwen3_moe_experts"}, {"qwen3_moe", "qwen3_moe"}, {"qwen3_5_moe", ""},
+var copied = [][2]string{{"qwen3_moe", "qwen3_moe_experts"}, {"qwen3_moe", "qwen3_moe"}, {"qwen3_5_moe", ""},
 	{"glm5", "glm5"}, {"gpt_oss", ""}, {"nemotron_h", ""}}
 
-func TestTwin(t *testing.T) {
-	for _, c := range twins {
+func TestEmptyCopy(t *testing.T) {
+	for _, c := range copied {
 		onTwo(t, c[0], c[1], func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
 			for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
-				twin, err := m.Twin(other, dtype)
+				dup, err := m.EmptyCopy(other, dtype)
 				if err != nil {
 					return err
 				}
-				if err := twin.CopyWeights(m, quant.AsTrained); err != nil {
+				if err := dup.CopyWeights(m, quant.AsTrained); err != nil {
 					return err
 				}
 				for i, p := range m.Params {
-					want, got := model.ReadValues(r.Dev, p.W), model.ReadValues(other, twin.Params[i].W)
-					if twin.Params[i].W.DType == kernels.BF16 {
+					want, got := model.ReadValues(r.Dev, p.W), model.ReadValues(other, dup.Params[i].W)
+					if dup.Params[i].W.DType == kernels.BF16 {
 						for j, v := range want {
 							want[j] = kernels.NearestBF16(v)
 						}
@@ -62,8 +62,8 @@ func TestTwin(t *testing.T) {
 						t.Errorf("%s in %s: %s differs", c, dtype, p)
 					}
 				}
-				if dtype == kernels.F32 && !slices.Equal(logitsOf(r.Dev, m), logitsOf(other, twin)) {
-					t.Errorf("%s: a twin's logits differ", c)
+				if dtype == kernels.F32 && !slices.Equal(logitsOf(r.Dev, m), logitsOf(other, dup)) {
+					t.Errorf("%s: a dup's logits differ", c)
 				}
 			}
 			return nil
@@ -87,7 +87,7 @@ func projected(name string) bool {
 }
 
 func TestCopyWeightsInFP8(t *testing.T) {
-	for _, c := range twins {
+	for _, c := range copied {
 		onTwo(t, c[0], c[1], func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
 			return copiesInFP8(t, r.Dev, m, other)
 		})
@@ -110,16 +110,16 @@ func TestCopyWeightsInFP8(t *testing.T) {
 // copiesInFP8 copies a model to another device in block FP8 and holds every parameter against a plain rounding.
 func copiesInFP8(t *testing.T, dev kernels.Device, m *model.Model, other kernels.Device) error {
 	t.Helper()
-	twin, err := m.Twin(other, kernels.F32)
+	dup, err := m.EmptyCopy(other, kernels.F32)
 	if err != nil {
 		return err
 	}
-	if err := twin.CopyWeights(m, quant.FP8); err != nil {
+	if err := dup.CopyWeights(m, quant.FP8); err != nil {
 		return err
 	}
 	changed := 0
 	for i, p := range m.Params {
-		want, got := model.ReadValues(dev, p.W), model.ReadValues(other, twin.Params[i].W)
+		want, got := model.ReadValues(dev, p.W), model.ReadValues(other, dup.Params[i].W)
 		if projected(p.Name) {
 			roundParts(want, p)
 			changed++
@@ -131,7 +131,7 @@ func copiesInFP8(t *testing.T, dev kernels.Device, m *model.Model, other kernels
 	if changed < 2*len(m.Blocks) {
 		t.Errorf("%s: only %d parameters are projections", m.Family, changed)
 	}
-	if slices.Equal(logitsOf(dev, m), logitsOf(other, twin)) {
+	if slices.Equal(logitsOf(dev, m), logitsOf(other, dup)) {
 		t.Errorf("%s: rounded weights give the same logits", m.Family)
 	}
 	return nil
@@ -179,7 +179,7 @@ func (n *neighbour) Write(dst kernels.Tensor, src []byte) {
 
 // What a device takes over in memory that it sees has the bits of the way through the host, and the host is not asked.
 func TestCopyWeightsNear(t *testing.T) {
-	for _, c := range twins {
+	for _, c := range copied {
 		onTwo(t, c[0], c[1], func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
 			for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 				for _, format := range []quant.Format{quant.AsTrained, quant.FP8, quant.INT4} {
@@ -198,19 +198,19 @@ func copiesNear(t *testing.T, m *model.Model, dev *cpu.Device, dtype kernels.DTy
 	var copies [2]*model.Model
 	for i := range copies {
 		n := &neighbour{Device: dev, blind: i == 1}
-		twin, err := m.Twin(n, dtype)
+		dup, err := m.EmptyCopy(n, dtype)
 		if err != nil {
 			return err
 		}
 		n.moved = 0
-		if err := twin.CopyWeights(m, format); err != nil {
+		if err := dup.CopyWeights(m, format); err != nil {
 			return err
 		}
 		if n.blind != (n.moved > 0) || !n.blind && (format == quant.AsTrained) != (n.rounded == 0) {
 			t.Errorf("%s, %q: blind %t, %d roundings on the device, %d tensors through the host", m.Family, format,
 				n.blind, n.rounded, n.moved)
 		}
-		copies[i] = twin
+		copies[i] = dup
 	}
 	for i, p := range copies[0].Params {
 		got, want := make([]byte, p.W.Bytes()), make([]byte, p.W.Bytes())
@@ -225,11 +225,11 @@ func copiesNear(t *testing.T, m *model.Model, dev *cpu.Device, dtype kernels.DTy
 
 func TestCopyWeightsRefuses(t *testing.T) {
 	onTwo(t, "qwen3_moe", "qwen3_moe", func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
-		twin, err := m.Twin(other, kernels.F32)
+		dup, err := m.EmptyCopy(other, kernels.F32)
 		if err != nil {
 			return err
 		}
-		if err := twin.CopyWeights(m, "fp4"); err == nil || !strings.Contains(err.Error(), "fp4") {
+		if err := dup.CopyWeights(m, "fp4"); err == nil || !strings.Contains(err.Error(), "fp4") {
 			t.Errorf("a format that is none: %v", err)
 		}
 		for _, family := range []string{"qwen3", "toy"} {
@@ -237,7 +237,7 @@ func TestCopyWeightsRefuses(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := twin.CopyWeights(stranger, quant.AsTrained); err == nil || strings.Contains(err.Error(), "\n") {
+			if err := dup.CopyWeights(stranger, quant.AsTrained); err == nil || strings.Contains(err.Error(), "\n") {
 				t.Errorf("weights of %s: %v", family, err)
 			}
 		}

@@ -83,8 +83,8 @@ func positive(fields ...size) error {
 
 func (d *decoder) norm() kernels.Norm { return kernels.Norm{Eps: d.Eps} }
 
-// graph is the diagram: embedding, then blocks of attention and feed-forward, each after a norm, then norm and head. p
-// is the layer's place in the checkpoint.
+// graph is the whole model: embedding, then blocks of attention and feed-forward, each after a norm, then norm and
+// head. p is the layer's place in the checkpoint.
 func (d *decoder) graph(b *builder, attention, feedForward func(p string, layer int) Layer) *Model {
 	m := &Model{Hidden: d.HiddenSize, Vocab: d.VocabSize, MaxLength: b.length(d.Positions)}
 	m.Embed = Embedding{b.matrix(d.prefix+"model.embed_tokens.weight", d.VocabSize, d.HiddenSize)}
@@ -102,7 +102,7 @@ func (d *decoder) graph(b *builder, attention, feedForward func(p string, layer 
 	return m
 }
 
-// queryNorm says what of queries and keys is normed before they turn.
+// queryNorm says what of queries and keys is normed before rotary positions are applied.
 type queryNorm int
 
 const (
@@ -111,7 +111,7 @@ const (
 	projectionNorm           // all heads together
 )
 
-// attention is a layer's. Families that have more than this add it.
+// attention is that of a layer. Families with more than this add it.
 func (d *decoder) attention(b *builder, p string, layer int, norm queryNorm, rope ropeConfig) *Attention {
 	p += "self_attn."
 	q, kv := d.Heads*d.HeadDim, d.KVHeads*d.HeadDim

@@ -32,8 +32,8 @@ type deepSeek struct {
 type latents struct {
 	QueryRank  *int `json:"q_lora_rank"` // null: queries come from the input itself
 	KVRank     int  `json:"kv_lora_rank"`
-	OwnDim     int  `json:"qk_nope_head_dim"`
-	TurningDim int  `json:"qk_rope_head_dim"`
+	NopeDim    int  `json:"qk_nope_head_dim"`
+	RopeDim    int  `json:"qk_rope_head_dim"`
 	ValueDim   int  `json:"v_head_dim"`
 	Interleave bool `json:"rope_interleave"`
 }
@@ -50,7 +50,7 @@ func buildGLM4Lite(config []byte, b *builder) (*Model, error) {
 		},
 		groupedRouter: groupedRouter{Experts: 64, ExpertsPerToken: 4, Groups: 1, TopGroups: 1, NormTopK: true,
 			Scale: 1.8},
-		latents: latents{QueryRank: &rank, KVRank: 512, OwnDim: 192, TurningDim: 64, ValueDim: 256,
+		latents: latents{QueryRank: &rank, KVRank: 512, NopeDim: 192, RopeDim: 64, ValueDim: 256,
 			Interleave: true},
 		DenseLayers: 1, ExpertSize: 1536, Shared: 1,
 	}
@@ -87,7 +87,7 @@ func newDeepSeek(prefix string) *deepSeek {
 		},
 		groupedRouter: groupedRouter{Experts: 256, ExpertsPerToken: 8, Groups: 8, TopGroups: 4, NormTopK: true,
 			Scale: 2.5},
-		latents: latents{QueryRank: &rank, KVRank: 512, OwnDim: 128, TurningDim: 64, ValueDim: 128,
+		latents: latents{QueryRank: &rank, KVRank: 512, NopeDim: 128, RopeDim: 64, ValueDim: 128,
 			Interleave: true},
 		DenseLayers: 3, ExpertSize: 2048, Shared: 1,
 	}
@@ -152,38 +152,38 @@ func (c *deepSeek) check() error {
 }
 
 func (c *latents) check() error {
-	err := positive(size{"kv_lora_rank", c.KVRank}, size{"qk_nope_head_dim", c.OwnDim},
-		size{"qk_rope_head_dim", c.TurningDim}, size{"v_head_dim", c.ValueDim})
+	err := positive(size{"kv_lora_rank", c.KVRank}, size{"qk_nope_head_dim", c.NopeDim},
+		size{"qk_rope_head_dim", c.RopeDim}, size{"v_head_dim", c.ValueDim})
 	switch {
 	case err != nil:
 		return err
 	case c.QueryRank != nil && *c.QueryRank <= 0:
 		return fmt.Errorf("q_lora_rank is %d: want a positive number or null", *c.QueryRank)
-	case c.TurningDim%2 != 0:
-		return fmt.Errorf("qk_rope_head_dim %d is odd: rotary positions need pairs", c.TurningDim)
+	case c.RopeDim%2 != 0:
+		return fmt.Errorf("qk_rope_head_dim %d is odd: rotary positions need pairs", c.RopeDim)
 	}
 	return nil
 }
 
-// rope turns the last columns of each query, and all of the columns that keys share.
+// rope applies to the last columns of each query head, and to all of the columns that the keys of all heads share.
 func (c *latents) rope(f ropeFields, positions int) (ropeConfig, error) {
-	r, err := f.resolve(positions, c.TurningDim)
-	r.headDim, r.first, r.interleaved = c.OwnDim+c.TurningDim, c.OwnDim, c.Interleave
+	r, err := f.resolve(positions, c.RopeDim)
+	r.headDim, r.first, r.interleaved = c.NopeDim+c.RopeDim, c.NopeDim, c.Interleave
 	return r, err
 }
 
 // latentEps is what the reference has in the norms of latents, whatever rms_norm_eps says.
 const latentEps = 1e-6
 
-// mla is a layer's attention in a form. The checkpoint has the keys and values of a head side by side.
+// mla is a layer's attention in a form. In the checkpoint the rows of a head's keys and values are adjacent.
 func (c *latents) mla(b *builder, d *decoder, p string, layer int, rope ropeConfig, form kernels.LatentForm) *MLA {
 	p += "self_attn."
-	n, r, v, heads := c.OwnDim, c.TurningDim, c.ValueDim, d.Heads
+	n, r, v, heads := c.NopeDim, c.RopeDim, c.ValueDim, d.Heads
 	shape := kernels.Attn{Heads: heads, KVHeads: heads, HeadDim: n + r, ValueDim: v, Scale: c.scale(rope)}
 	if form == kernels.LatentAbsorbed {
 		shape.KVHeads, shape.HeadDim, shape.ValueDim = 1, c.KVRank+r, c.KVRank
 	}
-	a := &MLA{Shape: b.attn(shape), Rope: b.rope(rope), Own: n, Form: form, Block: layer, ops: b.ops}
+	a := &MLA{Shape: b.attn(shape), Rope: b.rope(rope), NopeDim: n, Form: form, Block: layer, ops: b.ops}
 	norm := kernels.Norm{Eps: latentEps}
 	kva := out{p + "kv_a_proj_with_mqa", c.KVRank + r}
 	if c.QueryRank != nil {
@@ -209,7 +209,7 @@ func (c *latents) mla(b *builder, d *decoder, p string, layer int, rope ropeConf
 
 // scale is of scores; yarn sharpens them at every length where mscale_all_dim says so.
 func (c *latents) scale(rope ropeConfig) float64 {
-	s := 1 / math.Sqrt(float64(c.OwnDim+c.TurningDim))
+	s := 1 / math.Sqrt(float64(c.NopeDim+c.RopeDim))
 	if y := rope.scaling; y.kind == "yarn" && y.mscaleAll != 0 {
 		s *= y.mscale(y.mscaleAll) * y.mscale(y.mscaleAll)
 	}

@@ -194,7 +194,7 @@ func withField(t testing.TB, text []byte, name string, value any) []byte {
 	return text
 }
 
-// MiniMax's releases say rotary_dim alone; without either all columns turn.
+// MiniMax's releases say rotary_dim alone; without either all columns are rotary.
 func TestRotaryDim(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("testdata", "minimax_m2", "config.json"))
 	if err != nil {
@@ -207,7 +207,8 @@ func TestRotaryDim(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := m.Blocks[0][0].Layer.(*model.Attention).Rope; got.Cos.Cols != pairs || got.HeadDim != 16 {
-			t.Errorf("rotary_dim %v: %d pairs of %d columns turn, want %d", value, got.Cos.Cols, got.HeadDim, pairs)
+			t.Errorf("rotary_dim %v: %d pairs of %d columns are rotary, want %d", value, got.Cos.Cols, got.HeadDim,
+				pairs)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"lockstep/kernels"
 )
 
-// companions are files beside the weights that a fine-tuned model keeps from the folder it started from.
+// companions are files next to the weights that a fine-tuned model keeps from the folder it started from.
 var companions = []string{
 	"tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json", "added_tokens.json",
 	"vocab.json", "merges.txt",
@@ -99,7 +99,7 @@ func readFile(dir, name, hint string) ([]byte, error) {
 const maxShardBytes = 5 << 30
 
 // SaveFolder writes config.json and the weights into an existing folder, and copies the companions of the folder that
-// the model came from (from; "": none), and of its weights those that the family leaves alone.
+// the model came from (from; "": none), and of its weights those that the family does not use.
 func (m *Model) SaveFolder(dir, from string) error {
 	config, err := m.configFor(m.DType)
 	if err != nil {
@@ -126,8 +126,8 @@ func (m *Model) SaveFolder(dir, from string) error {
 	})
 }
 
-// leftAlone are the tensors of a folder's checkpoint that the family passes over: as they are, but what is kept in
-// codes becomes numbers, as it does where the family reads it.
+// leftAlone are the tensors of a folder's checkpoint that the family does not use: as they are, but weights in
+// codes are decoded, like those that it uses.
 func (m *Model) leftAlone(c *data.Checkpoint, dir string) (out []data.OutTensor, err error) {
 	config, err := readFile(dir, "config.json", "is it a model folder?")
 	if err != nil {
@@ -144,7 +144,7 @@ func (m *Model) leftAlone(c *data.Checkpoint, dir string) (out []data.OutTensor,
 	for _, name := range c.Names() {
 		of := w.owner(name)
 		switch {
-		case !m.skip(name) || w.readOver(name):
+		case !m.skip(name) || w.ignored(name):
 		case of == "":
 			out = append(out, copied(c, name))
 		case !w.used[name]: // else decoded with another tensor of the same weight

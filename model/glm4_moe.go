@@ -64,8 +64,8 @@ func (c *glm4) check() error {
 	return c.groupedRouter.check()
 }
 
-// groupedRouter is the part of config.json that says how DeepSeek-V3 (arXiv 2412.19437) and those after it choose
-// experts: by sigmoid scores and a balance that is no weight, from the best groups.
+// groupedRouter is the part of config.json that says how DeepSeek-V3 (arXiv 2412.19437) and those after it select
+// experts: by sigmoid scores and a balance that is not trained, from the best groups.
 type groupedRouter struct {
 	Experts         int     `json:"n_routed_experts"`
 	ExpertsPerToken int     `json:"num_experts_per_tok"`
@@ -96,7 +96,7 @@ func (c *groupedRouter) check() error {
 	return nil
 }
 
-// router is that of a layer whose gate is p in the checkpoint. One group is none.
+// router is that of a layer whose gate is p in the checkpoint. One group is the same as no groups.
 func (c *groupedRouter) router(b *builder, p string, hidden int) *Router {
 	s := kernels.Router{Sigmoid: true, Norm: c.NormTopK, Scale: c.Scale}
 	if c.NormTopK {
@@ -109,7 +109,7 @@ func (c *groupedRouter) router(b *builder, p string, hidden int) *Router {
 		c.Experts), Settings: s}
 }
 
-// sharedMixture is experts chosen by a grouped router, and as many more that take every token as one.
+// sharedMixture is experts selected by a grouped router, and shared experts, computed as one, that take every token.
 func (d *decoder) sharedMixture(b *builder, r *groupedRouter, p string, width, shared int) *MoE {
 	return &MoE{
 		Router:  r.router(b, p+"gate", d.HiddenSize),
@@ -119,7 +119,7 @@ func (d *decoder) sharedMixture(b *builder, r *groupedRouter, p string, width, s
 	}
 }
 
-// nextTokenLayers names the layers behind the last one, which only predict more than one token at a time.
+// nextTokenLayers tells whether a tensor belongs to a layer of multi-token prediction, behind the last layer.
 func nextTokenLayers(prefix string, layers int) func(name string) bool {
 	return func(name string) bool {
 		var l int

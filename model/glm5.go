@@ -15,7 +15,7 @@ type glm5 struct {
 	IndexHeads int `json:"index_n_heads"`
 	IndexDim   int `json:"index_head_dim"`
 	TopK       int `json:"index_topk"`
-	// "full": an indexer of its own, "shared": the choice of the full layer before
+	// "full": an indexer of its own, "shared": keys selected by the last full layer before
 	IndexTypes []string `json:"indexer_types"`
 	Pattern    string   `json:"index_topk_pattern"`     // the same as letters F and S
 	Frequency  int      `json:"index_topk_freq"`        // or: every so many layers is full,
@@ -32,7 +32,7 @@ func buildGLM5(config []byte, b *builder) (*Model, error) {
 			},
 			groupedRouter: groupedRouter{Experts: 256, ExpertsPerToken: 8, Groups: 1, TopGroups: 1, NormTopK: true,
 				Scale: 2.5},
-			latents: latents{QueryRank: &rank, KVRank: 512, OwnDim: 192, TurningDim: 64, ValueDim: 256,
+			latents: latents{QueryRank: &rank, KVRank: 512, NopeDim: 192, RopeDim: 64, ValueDim: 256,
 				Interleave: true},
 			DenseLayers: 3, ExpertSize: 2048, Shared: 1,
 		},
@@ -50,15 +50,15 @@ func buildGLM5(config []byte, b *builder) (*Model, error) {
 	}
 	require[kernels.SparseAttention](b, "sparse attention")
 	if b.indexing != IndexersFrozen {
-		require[kernels.IndexLearning](b, "what indexers learn")
+		require[kernels.IndexLearning](b, "the training of indexers")
 	}
-	chosen := 0
+	selectedBy := 0
 	m := c.graph(b, func(p string, layer int) Layer {
 		a := c.mla(b, &c.decoder, p, layer, rope, b.latent(true))
 		if c.full(layer) {
-			a.Index, chosen = c.indexer(b, p+"self_attn.indexer.", a.Shape, layer, rope), layer
+			a.Index, selectedBy = c.indexer(b, p+"self_attn.indexer.", a.Shape, layer, rope), layer
 		}
-		a.Sparse, a.Chosen, a.TopK = b.indexing != IndexersDense, chosen, c.TopK
+		a.Sparse, a.SelectedBy, a.TopK = b.indexing != IndexersDense, selectedBy, c.TopK
 		return a
 	}, c.feedForward(b))
 	m.skip = nextTokenLayers(c.prefix, c.Layers)
@@ -86,9 +86,9 @@ func (c *glm5) check() error {
 	switch {
 	case c.QueryRank == nil:
 		return fmt.Errorf("q_lora_rank is null: the indexer reads the query latent, want its size")
-	case c.IndexDim < c.TurningDim:
-		return fmt.Errorf("index_head_dim %d is below qk_rope_head_dim %d, the columns that turn", c.IndexDim,
-			c.TurningDim)
+	case c.IndexDim < c.RopeDim:
+		return fmt.Errorf("index_head_dim %d is below qk_rope_head_dim %d, the rotary columns", c.IndexDim,
+			c.RopeDim)
 	case c.IndexTypes != nil && len(c.IndexTypes) != c.Layers:
 		return fmt.Errorf("indexer_types names %d layers of num_hidden_layers %d", len(c.IndexTypes), c.Layers)
 	case c.IndexTypes == nil && c.Pattern != "" && len(c.Pattern) != c.Layers:
@@ -101,12 +101,13 @@ func (c *glm5) check() error {
 	}
 	if !c.full(0) {
 		return fmt.Errorf("layer 0 has no indexer of its own (indexer_types, index_topk_pattern or index_topk_freq): " +
-			"no layer before it has chosen keys")
+			"no layer before it has selected keys")
 	}
 	return c.deepSeek.check()
 }
 
-// indexer is a full layer's, whose attention has the shape. Its first columns turn as the keys of attention do.
+// indexer is a full layer's, whose attention has the shape. Rotary positions apply to its first columns, as to the keys
+// of attention.
 func (c *glm5) indexer(b *builder, p string, shape kernels.Attn, layer int, rope ropeConfig) *Indexer {
 	own := func(w *Param) *Param {
 		w.Buffer = b.indexing == IndexersFrozen

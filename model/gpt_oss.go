@@ -49,7 +49,7 @@ func buildGPTOSS(config []byte, b *builder) (*Model, error) {
 			Router: &Router{
 				W:        b.matrix(p+"router.weight", c.Experts, c.HiddenSize),
 				Bias:     b.vector(p+"router.bias", c.Experts, Init{Kind: Normal, Std: b.std}),
-				Settings: kernels.Router{Norm: true, Scale: 1}, // a softmax over the chosen logits alone
+				Settings: kernels.Router{Norm: true, Scale: 1}, // a softmax over the selected logits alone
 			},
 			Experts: c.experts(b, p+"experts."),
 			TopK:    c.ExpertsPerToken,
@@ -107,13 +107,13 @@ func (c *gptOSS) window(layer int) int {
 	return 0
 }
 
-// experts lie whole in the checkpoint, a matrix [in, out] for each, with gates at even outputs and ups at odd ones;
-// here gates come first.
+// experts are one tensor in the checkpoint, a matrix [in, out] for each, with gates at even outputs and ups at odd
+// ones. In memory gates come first.
 func (c *gptOSS) experts(b *builder, p string) *MLP {
 	e, h, n := c.Experts, c.HiddenSize, c.IntermediateSize
-	twined := func(row int) int { return row%n*2 + row/n }
+	interleaved := func(row int) int { return row%n*2 + row/n }
 	return &MLP{
-		GateUp: b.inOut(e, 2*n, h, p+"gate_up_proj", twined),
+		GateUp: b.inOut(e, 2*n, h, p+"gate_up_proj", interleaved),
 		Act:    ClampedSwiGLU{kernels.Clamp{Alpha: 1.702, Limit: c.Limit}},
 		Down:   b.inOut(e, h, n, p+"down_proj", nil),
 	}

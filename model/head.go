@@ -5,8 +5,8 @@ import (
 	"lockstep/parallel"
 )
 
-// Head is the final norm and the projection to the vocabulary. Logits [T, V] of a whole batch never exist: rows go
-// through in chunks, forward and backward at once.
+// Head is the final norm and the projection to the vocabulary. Logits [T, V] of a whole batch are never in memory:
+// rows are processed in chunks, forward and backward together.
 type Head struct {
 	Norm *Norm
 	W    *Param // [V, H]; the embedding where they are tied

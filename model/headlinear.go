@@ -5,8 +5,8 @@ import (
 	"lockstep/parallel"
 )
 
-// HeadLinear is rows of a Linear as a matrix of each head, W_h [n, K]: y_h = x_h W_h^T one way (up), x_h = y_h W_h the
-// other (down). Rows of x [T*heads, K] and y [T*heads, n] are heads of tokens, tokens first. An adapter (A one for all
+// HeadLinear is rows of a Linear as a matrix for each head, W_h [n, K]: up is y_h = x_h W_h^T, down is x_h = y_h W_h.
+// Rows of x [T*heads, K] and y [T*heads, n] are the heads of a token, then those of the next. An adapter (A one for all
 // heads, B_h [n, r]) continues each chain, as in Linear.
 type HeadLinear struct {
 	of    *Linear
@@ -15,7 +15,7 @@ type HeadLinear struct {
 	Rows  int // n
 }
 
-// HeadSaved is what one way keeps of the adapter: round(Scale * round(x A^T)) of up, or round(Scale * round(y B)) of
+// HeadSaved is what up or down keeps of the adapter: round(Scale * round(x A^T)) of up, or round(Scale * round(y B)) of
 // down, [T*heads, r]; nil without one.
 type HeadSaved struct{ U kernels.Tensor }
 
@@ -23,7 +23,7 @@ func (p *HeadLinear) heads(t kernels.Tensor) kernels.Tensor {
 	return t.Stacked(p.from, p.Heads, p.Rows)
 }
 
-func (p *HeadLinear) turns() *kernels.Groups {
+func (p *HeadLinear) groups() *kernels.Groups {
 	return &kernels.Groups{Count: p.Heads, Interleaved: true}
 }
 
@@ -38,7 +38,7 @@ func (p *HeadLinear) up(r *parallel.Rank, y, x kernels.Tensor, s *HeadSaved) {
 		terms = append(terms, kernels.Term{X: u, W: p.heads(a.B.W)})
 		*s = HeadSaved{u}
 	}
-	r.Dev.MatMul(y, p.turns(), terms...)
+	r.Dev.MatMul(y, p.groups(), terms...)
 }
 
 // down writes x from y.
@@ -46,17 +46,18 @@ func (p *HeadLinear) down(r *parallel.Rank, x, y kernels.Tensor, s *HeadSaved) {
 	terms := []kernels.Term{{X: y, W: p.heads(p.of.W.W)}}
 	if a := p.adapter(); a != nil {
 		u := r.Stack.New(y.DType, y.Rows, a.A.W.Rows)
-		r.Dev.MatMulT(u, p.turns(), kernels.Term{X: y, W: p.heads(a.B.W)})
+		r.Dev.MatMulT(u, p.groups(), kernels.Term{X: y, W: p.heads(a.B.W)})
 		r.Dev.Scale(u, u, p.of.Scale)
 		terms = append(terms, kernels.Term{X: u, W: a.A.W})
 		*s = HeadSaved{u}
 	}
-	r.Dev.MatMulT(x, p.turns(), terms...)
+	r.Dev.MatMulT(x, p.groups(), terms...)
 }
 
-// learn adds the gradients of what every head has of its own, which are one sum whichever way was forward:
+// weightGrads adds the gradients of weights that each head has of its own. They are the same whether forward was up or
+// down:
 // dW_h = y_h^T x_h, dB_h = y_h^T up_h. packs are those of the tokens.
-func (p *HeadLinear) learn(r *parallel.Rank, y, x kernels.Tensor, up *HeadSaved, packs *kernels.Groups) {
+func (p *HeadLinear) weightGrads(r *parallel.Rank, y, x kernels.Tensor, up *HeadSaved, packs *kernels.Groups) {
 	g := p.interleaved(packs)
 	add := func(w *Param, dy, x kernels.Tensor) {
 		if w.Trained() {
@@ -76,9 +77,9 @@ type sharedGrad struct {
 	down, x kernels.Tensor
 }
 
-// learnShared adds the parts of the gradient of A, which are one sum: of each pack every part in order, and of a part
+// sharedGrads adds the parts of the gradient of A, which are one sum: of each pack every part in order, and of a part
 // its heads in order. One part over all packs before the next part would make bits depend on the micro-batch.
-func learnShared(r *parallel.Rank, b *Batch, parts ...sharedGrad) {
+func sharedGrads(r *parallel.Rank, b *Batch, parts ...sharedGrad) {
 	a := parts[0].of.adapter()
 	if a == nil || !a.A.Trained() {
 		return

@@ -5,9 +5,9 @@ import (
 	"lockstep/parallel"
 )
 
-// Indexer chooses the keys that sparse attention reads (DeepSeek-V3.2 report; GLM-5). No gradient goes through the
-// choice. It is frozen, or it learns where attention looks (see [IndexerStage]), which reaches its own weights alone:
-// its inputs are taken as they are.
+// Indexer selects the keys that sparse attention reads (DeepSeek-V3.2 report; GLM-5). No gradient goes through the
+// selection. An indexer is frozen, or trained to score keys as attention weighs them (see [IndexerStage]). That loss
+// has gradients of the indexer's own weights alone.
 //
 //	q = rope(u Wq), k = rope(norm(x Wk)), w = x Ww * Heads^-0.5; score of a key = sum over heads of w * max(q k *
 //	Scale, 0)
@@ -27,18 +27,19 @@ type Indexer struct {
 	ops     *operations
 }
 
-// IndexerSaved keeps what Backward needs.
+// IndexerSaved is what Backward needs.
 type IndexerSaved struct {
 	U, X    kernels.Tensor // the query latent [T, cq], the input [T, H]
 	K0      kernels.Tensor // [T, Dim]: keys before their norm
 	Q, K, W kernels.Tensor // [T, Heads*Dim], [T, Dim], F32 [T, Heads]
 }
 
-// Forward writes the choice of each row to picks, unless that is nil: then every row sees few enough keys to read all.
-// u is the query latent, x [T, H]. Keys go to the cache where the batch has one. What an indexer needs to learn stays
-// on the stack and in s, where s is not nil.
-func (n *Indexer) Forward(r *parallel.Rank, picks, u, x kernels.Tensor, cache kernels.KV, b *Batch, s *IndexerSaved) {
-	if picks.IsNil() && b.Cache == nil && s == nil {
+// Forward writes the keys of each row to selected, int32 [T, TopK]. It is nil where no row has more than TopK keys. u
+// is the query latent [T, cq], x [T, H]. Keys go to the cache where the batch has one. Where s is not nil, what
+// Backward needs stays on the stack.
+func (n *Indexer) Forward(r *parallel.Rank, selected, u, x kernels.Tensor, cache kernels.KV, b *Batch,
+	s *IndexerSaved) {
+	if selected.IsNil() && b.Cache == nil && s == nil {
 		return
 	}
 	learns := s != nil
@@ -51,42 +52,42 @@ func (n *Indexer) Forward(r *parallel.Rank, picks, u, x kernels.Tensor, cache ke
 	s.K0, s.K = r.Stack.New(x.DType, x.Rows, n.Shape.Dim), r.Stack.New(x.DType, x.Rows, n.Shape.Dim)
 	r.Dev.MatMul(s.K0, nil, kernels.Term{X: x, W: n.K.W})
 	dev.LayerNorm(s.K, s.K0, n.KNorm.W, n.KBias.W, n.Eps)
-	turn(r, s.K, n.Rope, b)
+	applyRope(r, s.K, n.Rope, b)
 	keys := kernels.KV{K: s.K}
 	if b.Cache != nil {
 		keys = cache
 		r.Dev.StoreKV(cache, s.K, r.Stack.New(x.DType, x.Rows, 0), b.Layout)
 	}
-	if picks.IsNil() && !learns {
+	if selected.IsNil() && !learns {
 		return
 	}
 	s.Q = r.Stack.New(x.DType, x.Rows, n.Shape.Heads*n.Shape.Dim)
 	r.Dev.MatMul(s.Q, nil, kernels.Term{X: u, W: n.Q.W})
-	turn(r, s.Q, n.Rope, b)
+	applyRope(r, s.Q, n.Rope, b)
 	s.W = r.Stack.New(kernels.F32, x.Rows, n.Shape.Heads)
 	r.Dev.MatMul(s.W, nil, kernels.Term{X: x, W: n.Weights.W})
 	r.Dev.Scale(s.W, s.W, n.Scale)
-	if !picks.IsNil() {
-		dev.SelectKeys(picks, s.Q, s.W, keys, b.Layout, n.Shape)
+	if !selected.IsNil() {
+		dev.SelectKeys(selected, s.Q, s.W, keys, b.Layout, n.Shape)
 	}
 }
 
-// Backward takes what attention gave each key, gathered in the batch, as the target: it writes the divergence of each
+// Backward takes the attention that the batch has gathered for each key as the target. It writes the divergence of each
 // row and accumulates the gradients of the weights.
-func (n *Indexer) Backward(r *parallel.Rank, picks kernels.Tensor, b *Batch, s *IndexerSaved) {
+func (n *Indexer) Backward(r *parallel.Rank, selected kernels.Tensor, b *Batch, s *IndexerSaved) {
 	defer r.Stack.Release(r.Stack.Mark())
 	dev := n.ops.indexing
-	scores := b.Lesson.target
-	dev.IndexLoss(b.Lesson.KL.RowRange(n.Place, n.Place+1), scores, s.Q, s.W, s.K, picks, b.Layout, n.Shape,
-		b.Lesson.Scale)
+	scores := b.IndexerLoss.target
+	dev.IndexLoss(b.IndexerLoss.KL.RowRange(n.Place, n.Place+1), scores, s.Q, s.W, s.K, selected, b.Layout, n.Shape,
+		b.IndexerLoss.Scale)
 	dq, dk := r.Stack.New(s.Q.DType, s.Q.Rows, s.Q.Cols), r.Stack.New(s.K.DType, s.K.Rows, s.K.Cols)
 	dw := r.Stack.New(kernels.F32, s.W.Rows, s.W.Cols)
-	dev.IndexBackward(dq, dk, dw, scores, s.Q, s.W, s.K, picks, b.Layout, n.Shape)
+	dev.IndexBackward(dq, dk, dw, scores, s.Q, s.W, s.K, selected, b.Layout, n.Shape)
 	r.Dev.Zero(scores)
 
-	turnBack(r, dq, n.Rope, b)
+	applyRopeBackward(r, dq, n.Rope, b)
 	weightGrad(r, n.Q, dq, s.U, b.Packs)
-	turnBack(r, dk, n.Rope, b)
+	applyRopeBackward(r, dk, n.Rope, b)
 	dev.LayerNormBackward(dk, n.KNorm.Grad, n.KBias.Grad, dk, s.K0, n.KNorm.W, n.Eps, b.Layout.Packs)
 	weightGrad(r, n.K, dk, s.X, b.Packs)
 	r.Dev.Scale(dw, dw, n.Scale)

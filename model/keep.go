@@ -8,8 +8,8 @@ import (
 )
 
 // Save is a set of results that a block's Forward keeps for Backward, which computes the others again from the block's
-// input (selective activation checkpointing: Korthikanti et al., arXiv 2205.05198). What is computed again has the bits
-// of the first time: no choice changes a gradient.
+// input (selective activation checkpointing: Korthikanti et al., arXiv 2205.05198). What is computed again has the same
+// bits, so no policy changes a gradient.
 type Save uint8
 
 const (
@@ -22,15 +22,15 @@ const (
 	SaveExperts
 	SaveAll // every tensor: nothing runs again
 
-	// layerOutput is what a layer returns. It is no choice: the second Forward leaves it out where the next residual
-	// sum is kept or has no reader.
+	// layerOutput is what a layer returns. A policy does not name it: the second Forward leaves it out where the next
+	// residual sum is kept or has no reader.
 	layerOutput
 )
 
 // Policy is what each block keeps; nil: everything.
 type Policy []Save
 
-// Everywhere is the same choice for every block.
+// Everywhere is the policy that keeps the same results of every block.
 func (m *Model) Everywhere(s Save) Policy {
 	p := make(Policy, len(m.Blocks))
 	for i := range p {

@@ -7,7 +7,7 @@ import (
 
 // Linear is y = x W^T for one weight that may stack several projections of the same input (q, k and v), or the experts
 // of a layer (grouped). A projection may carry a LoRA adapter. Each output element is one dot chain: over the base
-// weight, then on over its adapter's rank, rounded once. A bias is added to what was rounded.
+// weight, then on over its adapter's rank, rounded once. A bias is added after the rounding.
 type Linear struct {
 	W     *Param // [groups, N, K]
 	Subs  []*Sub
@@ -33,8 +33,8 @@ type Sub struct {
 // K], rows of the Linear's; B is [groups, N, r].
 type LoRA struct{ A, B *Param }
 
-// LinearSaved keeps what Backward needs. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil
-// without one. Both are nil where nothing of the Linear learns.
+// LinearSaved is what Backward needs. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil
+// without one. Both are nil where no weight of the Linear is trained.
 type LinearSaved struct{ X, U kernels.Tensor }
 
 // adapter is one with its place among those of its Linear: columns [from, to) of U.
@@ -61,18 +61,18 @@ func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, 
 	return l.forward(r, x, g, nil, 0, s)
 }
 
-// forward is Forward whose result may be kept; where that is done, s alone is filled.
+// forward is Forward of a result that k may keep. Where the result is there already, only s is filled.
 func (l *Linear) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, save Save,
 	s *LinearSaved) kernels.Tensor {
 	return l.forwardOf(r, x.Rows, func() kernels.Tensor { return x }, g, k, save, s)
 }
 
-// forwardOf is forward of an input [rows, K] that nothing else reads: it is made where the product or a gradient reads
-// it, and stays on the stack for a gradient alone.
+// forwardOf is forward of an input [rows, K] that nothing else reads. The input is computed only where the product or a
+// gradient reads it, and stays on the stack only for a gradient.
 func (l *Linear) forwardOf(r *parallel.Rank, rows int, input func() kernels.Tensor, g *kernels.Groups, k *Keep,
 	save Save, s *LinearSaved) kernels.Tensor {
 	y, done := k.tensor(r, save, l.W.W.DType, rows, l.W.W.Rows)
-	if done && !l.learns() {
+	if done && !l.readsInput() {
 		return y
 	}
 	mark := r.Stack.Mark()
@@ -84,7 +84,7 @@ func (l *Linear) forwardOf(r *parallel.Rank, rows int, input func() kernels.Tens
 	if !done {
 		l.multiply(r, y, x, u, g)
 	}
-	if !l.learns() {
+	if !l.readsInput() {
 		r.Stack.Release(mark)
 	} else if s != nil {
 		*s = LinearSaved{X: x, U: u}
@@ -128,7 +128,7 @@ func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.
 	}
 	terms := []kernels.Term{{X: dy, W: l.W.W}}
 	if !l.A.IsNil() {
-		terms = append(terms, kernels.Term{X: l.learn(r, dy, g, rows, s), W: l.A})
+		terms = append(terms, kernels.Term{X: l.adapterGrads(r, dy, g, rows, s), W: l.A})
 	}
 	r.Dev.MatMulT(dx, g, terms...)
 	weightGrad(r, l.W, dy, s.X, rows)
@@ -136,8 +136,10 @@ func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.
 	return dx
 }
 
-// learn adds the gradients of the adapters and returns that of x A^T, round(Scale * round(dy B)), [T, sum of ranks].
-func (l *Linear) learn(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups, s *LinearSaved) kernels.Tensor {
+// adapterGrads adds the gradients of the adapters and returns that of x A^T, round(Scale * round(dy B)), [T, sum of
+// ranks].
+func (l *Linear) adapterGrads(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups,
+	s *LinearSaved) kernels.Tensor {
 	du := r.Stack.New(dy.DType, dy.Rows, l.A.Rows)
 	all := l.adapters()
 	for _, a := range all {

@@ -38,7 +38,7 @@ func (m *Model) AddLoRA(c LoRAConfig) error {
 		return fmt.Errorf("lora: want a positive rank and at least one target")
 	}
 	if m.Indexing != IndexersFrozen {
-		return fmt.Errorf("lora: an adapter folder has no place for indexers that learn: leave them frozen, or " +
+		return fmt.Errorf("lora: adapter folders cannot store trained indexers: leave them frozen, or " +
 			"fine-tune in full")
 	}
 	match, hits, err := c.matcher()
@@ -269,7 +269,8 @@ type adapterConfig struct {
 	Invocation       []int           `json:"alora_invocation_tokens,omitempty"`
 }
 
-// changesBase tells whether PEFT sets weights of the model itself when it loads the adapter, by how B and A were begun.
+// changesBase tells whether PEFT sets weights of the model itself when it loads the adapter, by how B and A were
+// initialised.
 func (a *adapterConfig) changesBase() bool {
 	var kind string
 	if json.Unmarshal(a.InitWeights, &kind) != nil {

@@ -69,7 +69,7 @@ func planned(r *parallel.Rank, dir string, o model.Options, adapters bool) (take
 	if err != nil {
 		return taken{}, err
 	}
-	r = r.Beside(r.Dev.(kernels.Planner).Meta())
+	r = r.WithDevice(r.Dev.(kernels.Planner).Meta())
 	return live(r, adapters, func() (*model.Model, error) { return model.Build(r.Dev, config, o) })
 }
 

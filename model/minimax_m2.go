@@ -87,7 +87,7 @@ func (c *minimax) check() error {
 	return nil
 }
 
-// rope turns rotary_dim columns where no factor says otherwise.
+// rope applies to rotary_dim columns unless partial_rotary_factor is set.
 func (c *minimax) rope() (ropeConfig, error) {
 	if c.Partial == 0 && c.RotaryDim > 0 {
 		c.Partial = float64(c.RotaryDim) / float64(c.HeadDim)

@@ -6,31 +6,31 @@ import (
 )
 
 // MLA is multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): queries, keys and values come from small latents,
-// and the part of the keys that turns is one for all heads.
+// and one rotary part of the keys is shared by all heads.
 //
 //	cq, c, kr = x Wqa, x Wkva;  q = norm(cq) Wqb  (without a query latent q = x Wq);  k, v = norm(c) Wkvb
-//	q, k of a head = (own, rope(turning)), with rope(kr) in every key;  o = softmax(scale q k^T) v;  y = o Wo
+//	q, k of a head = (nope, rope), with rope(kr) in the key of every head;  o = softmax(scale q k^T) v;  y = o Wo
 //
-// The definition says whether keys and values are expanded from the latent ([MLA.expand]) or queries are brought to
-// it (mla_absorbed.go), in training, prefill and decoding alike: each rounds in its own places. The cache holds what
-// attention reads, keys and values of all heads or one latent and turning part for all.
+// The definition says whether keys and values are expanded from the latent ([MLA.expand]) or queries are brought to it
+// (mla_absorbed.go). It is the same in training, prefill and decoding, since the two round in different places. The
+// cache holds what attention reads: keys and values of all heads, or one latent and rotary part for all heads.
 type MLA struct {
-	Down   *Linear       // [cq + ck + r, H]: the latents and the turning part of the keys
-	QNorm  *Norm         // [cq]; nil: no query latent
-	Q      *Linear       // [Heads*(n+r), cq or H]
-	KVNorm *Norm         // [ck]
-	KV     *Linear       // [Heads*(n+v), ck]: the keys of all heads, then the values
-	O      *Linear       // [H, Heads*v]
-	Shape  kernels.Attn  // of what attention reads
-	Rope   *kernels.Rope // of queries: the last r columns of a head turn
-	Own    int           // n
-	Form   kernels.LatentForm
-	Block  int
+	Down    *Linear       // [cq + ck + r, H]: the latents and the rotary part of the keys
+	QNorm   *Norm         // [cq]; nil: no query latent
+	Q       *Linear       // [Heads*(n+r), cq or H]
+	KVNorm  *Norm         // [ck]
+	KV      *Linear       // [Heads*(n+v), ck]: the keys of all heads, then the values
+	O       *Linear       // [H, Heads*v]
+	Shape   kernels.Attn  // of what attention reads
+	Rope    *kernels.Rope // of queries: the last r columns of a head
+	NopeDim int           // n
+	Form    kernels.LatentForm
+	Block   int
 
-	Index  *Indexer // chooses keys; nil: none of its own
-	Chosen int      // the block whose choice is read where Sparse
-	Sparse bool
-	TopK   int // keys of that choice
+	Index      *Indexer // selects keys; nil: none of its own
+	SelectedBy int      // the block whose indexer selects the keys where Sparse
+	Sparse     bool
+	TopK       int // keys that it selects
 
 	ops *operations
 }
@@ -45,11 +45,11 @@ type MLASaved struct {
 	Q, K, V, Out kernels.Tensor
 	LSE          kernels.Tensor // [T, Heads]
 	Absorbed     absorbedSaved
-	Picks        kernels.Tensor // of sparse attention; nil: all keys
+	Selected     kernels.Tensor // of sparse attention; nil: all keys
 	Index        IndexerSaved   // of an indexer that learns
 }
 
-// keyRope turns all of the r columns that the keys share.
+// keyRope is the rotation of the r columns that the keys of all heads share.
 func (a *MLA) keyRope() *kernels.Rope {
 	k := *a.Rope
 	k.HeadDim, k.First = 2*k.Cos.Cols, 0
@@ -72,9 +72,9 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 		u = a.QNorm.Forward(r, cq, &s.QNorm)
 	}
 	s.Q = a.Q.forward(r, u, nil, k, SaveProjections, &s.QIn)
-	if !k.done(SaveProjections) { // in place: what is kept has turned
-		turn(r, s.Q, a.Rope, b)
-		turn(r, kr, a.keyRope(), b)
+	if !k.done(SaveProjections) { // in place: what is kept has been rotated
+		applyRope(r, s.Q, a.Rope, b)
+		applyRope(r, kr, a.keyRope(), b)
 	}
 	c = a.KVNorm.Forward(r, c, &s.KVNorm)
 	if a.Form == kernels.LatentAbsorbed {
@@ -87,7 +87,7 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 		read = a.cache(b).KV
 		r.Dev.StoreKV(read, s.K, s.V, b.Layout)
 	}
-	a.choose(r, u, x, b, k, s)
+	a.selectKeys(r, u, x, b, k, s)
 	var done bool
 	s.Out, _ = k.tensor(r, SaveAttention, x.DType, x.Rows, a.Shape.Heads*a.Shape.Values())
 	if s.LSE, done = k.tensor(r, SaveAttention, kernels.F32, x.Rows, a.Shape.Heads); !done {
@@ -104,62 +104,62 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	return y, s
 }
 
-// choose fills the batch's choice of keys, if the layer makes one. A second Forward finds it made: there the indexer
-// runs only as far as it learns.
-func (a *MLA) choose(r *parallel.Rank, u, x kernels.Tensor, b *Batch, k *Keep, s *MLASaved) {
+// selectKeys runs the layer's indexer, if it has one. A second Forward finds the keys selected and runs the indexer
+// only for what its Backward needs.
+func (a *MLA) selectKeys(r *parallel.Rank, u, x kernels.Tensor, b *Batch, k *Keep, s *MLASaved) {
 	if a.Sparse {
-		s.Picks = b.Picks[a.Chosen]
+		s.Selected = b.Selected[a.SelectedBy]
 	}
 	if a.Index == nil {
 		return
 	}
-	picks := b.Picks[a.Block]
+	selected := b.Selected[a.Block]
 	if k != nil && k.again {
-		picks = kernels.Tensor{}
+		selected = kernels.Tensor{}
 	}
 	var learns *IndexerSaved
-	if k.saves() && b.Lesson != nil {
+	if k.saves() && b.IndexerLoss != nil {
 		learns = &s.Index
 	}
-	a.Index.Forward(r, picks, u, x, a.cache(b).Index, b, learns)
+	a.Index.Forward(r, selected, u, x, a.cache(b).Index, b, learns)
 }
 
 // attend writes attention's output and log-sums.
 func (a *MLA) attend(r *parallel.Rank, read kernels.KV, b *Batch, s *MLASaved) {
-	if s.Picks.IsNil() {
+	if s.Selected.IsNil() {
 		r.Dev.Attention(s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
 	} else {
-		a.ops.sparse.SparseAttend(s.Out, s.LSE, s.Q, read, s.Picks, b.Layout, a.Shape)
+		a.ops.sparse.SparseAttend(s.Out, s.LSE, s.Q, read, s.Selected, b.Layout, a.Shape)
 	}
 }
 
 // attendBackward writes the gradients of what attention reads.
 func (a *MLA) attendBackward(r *parallel.Rank, dq, dk, dv, dout kernels.Tensor, b *Batch, s *MLASaved) {
 	read := kernels.KV{K: s.K, V: s.V}
-	if s.Picks.IsNil() {
+	if s.Selected.IsNil() {
 		r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, b.Layout, a.Shape)
 	} else {
-		a.ops.sparse.SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Picks,
+		a.ops.sparse.SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Selected,
 			b.Layout, a.Shape)
 	}
 }
 
-// turn rotates in place.
-func turn(r *parallel.Rank, x kernels.Tensor, rope *kernels.Rope, b *Batch) {
+// applyRope applies rotary positions in place.
+func applyRope(r *parallel.Rank, x kernels.Tensor, rope *kernels.Rope, b *Batch) {
 	r.Dev.HeadNormRope(x, kernels.Tensor{}, x, kernels.Tensor{}, b.Positions, *rope, kernels.Norm{})
 }
 
-// turnBack is the gradient of turn, in place.
-func turnBack(r *parallel.Rank, d kernels.Tensor, rope *kernels.Rope, b *Batch) {
+// applyRopeBackward is the gradient of applyRope, in place.
+func applyRopeBackward(r *parallel.Rank, d kernels.Tensor, rope *kernels.Rope, b *Batch) {
 	none := kernels.Tensor{}
 	r.Dev.HeadNormRopeBackward(d, none, d, d, none, none, b.Positions, *rope, kernels.Norm{}, b.Layout.Packs)
 }
 
-// Backward is dx from dy. Indexers learn beside it: nothing of theirs is in dx.
+// Backward is dx from dy. The loss of indexers has no part in dx.
 func (s *MLASaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
 	a := s.layer
-	if b.Lesson != nil {
-		s.teach(r, b)
+	if b.IndexerLoss != nil {
+		s.trainIndexer(r, b)
 	}
 	do := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
 	ddown := r.Stack.New(dy.DType, dy.Rows, a.Down.W.W.Rows)
@@ -170,8 +170,8 @@ func (s *MLASaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kerne
 	} else {
 		dq, dnormed = a.expandBackward(r, do, dkr, b, s)
 	}
-	turnBack(r, dkr, a.keyRope(), b)
-	turnBack(r, dq, a.Rope, b)
+	applyRopeBackward(r, dkr, a.keyRope(), b)
+	applyRopeBackward(r, dq, a.Rope, b)
 	r.Dev.Zero(dc)
 	a.KVNorm.Backward(r, dc, dnormed, b, &s.KVNorm)
 	du := a.Q.Backward(r, dq, nil, b.Packs, &s.QIn)
@@ -197,9 +197,9 @@ func (a *MLA) work(e Extent) (w work) {
 	if a.Form == kernels.LatentExpanded {
 		w.product(SaveProjections, a.KV, e.Rows)
 	} else { // the weights of keys before attention, those of values behind it
-		w.again = 2 * rows * float64(heads*a.Own) * float64(a.KV.W.W.Cols)
+		w.again = 2 * rows * float64(heads*a.NopeDim) * float64(a.KV.W.W.Cols)
 		values := a.KV.flops(e.Rows) - w.again
-		if a.learnsValues() {
+		if a.readsValues() {
 			w.again += values
 		} else {
 			w.output += values
@@ -268,10 +268,10 @@ func (a *MLA) PageBytes(rows int) int {
 func (a *MLA) SlotBytes() int { return 0 }
 
 // expand makes the keys and values of every head, [T, Heads*(n+r)] and [T, Heads*v], from normed latents c [T, ck] and
-// the turned part of the keys, kr [T, r].
+// the rotary part of the keys, kr [T, r].
 func (a *MLA) expand(r *parallel.Rank, c, kr kernels.Tensor, k *Keep, s *MLASaved) {
 	kv := a.KV.forward(r, c, nil, k, SaveProjections, &s.KVIn)
-	own := kv.ColRange(0, a.Shape.Heads*a.Own)
+	own := kv.ColRange(0, a.Shape.Heads*a.NopeDim)
 	s.K, s.V = r.Stack.New(c.DType, c.Rows, s.Q.Cols), kv.ColRange(own.Cols, kv.Cols)
 	r.Dev.JoinHeads(s.K, own, kr)
 }
@@ -280,7 +280,7 @@ func (a *MLA) expand(r *parallel.Rank, c, kr kernels.Tensor, k *Keep, s *MLASave
 func (a *MLA) expandBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch, s *MLASaved) (dq, dc kernels.Tensor) {
 	dq = r.Stack.New(do.DType, do.Rows, s.Q.Cols)
 	dk, dkv := r.Stack.New(do.DType, do.Rows, s.K.Cols), r.Stack.New(do.DType, do.Rows, a.KV.W.W.Rows)
-	own := a.Shape.Heads * a.Own
+	own := a.Shape.Heads * a.NopeDim
 	a.attendBackward(r, dq, dk, dkv.ColRange(own, dkv.Cols), do, b, s)
 	r.Dev.JoinHeadsBackward(dkv.ColRange(0, own), dkr, dk)
 	return dq, a.KV.Backward(r, dkv, nil, b.Packs, &s.KVIn)

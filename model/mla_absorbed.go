@@ -5,7 +5,7 @@ import (
 	"lockstep/parallel"
 )
 
-// absorbedSaved keeps what Backward needs of absorbed attention.
+// absorbedSaved is what Backward needs of absorbed attention.
 type absorbedSaved struct {
 	Q       kernels.Tensor // [T, Heads*(n+r)]: queries before a head's weight of keys
 	O       kernels.Tensor // [T, Heads*v]: what a head's weight of values makes of attention's output
@@ -15,11 +15,11 @@ type absorbedSaved struct {
 
 // keyHeads and valueHeads are the weights of each head's keys and values.
 func (a *MLA) keyHeads() *HeadLinear {
-	return &HeadLinear{of: a.KV, Heads: a.Shape.Heads, Rows: a.Own}
+	return &HeadLinear{of: a.KV, Heads: a.Shape.Heads, Rows: a.NopeDim}
 }
 
 func (a *MLA) valueHeads() *HeadLinear {
-	own := a.Shape.Heads * a.Own
+	own := a.Shape.Heads * a.NopeDim
 	return &HeadLinear{of: a.KV, from: own, Heads: a.Shape.Heads, Rows: (a.KV.W.W.Rows - own) / a.Shape.Heads}
 }
 
@@ -28,9 +28,9 @@ func (a *MLA) heads(t kernels.Tensor) kernels.Tensor {
 	return t.Reshape(t.Rows*a.Shape.Heads, t.Cols/a.Shape.Heads)
 }
 
-// absorb makes attention's queries: the own columns of a head pass the weight of its keys, the turned ones stay. Keys
-// are (c, kr), values c: one row for all heads, from normed latents c [T, ck] and the turned part of the keys, kr [T,
-// r].
+// absorb makes attention's queries: the first columns of a head are multiplied by the weight of its keys, the rotary
+// ones are copied. Keys are (c, kr), values c: one row for all heads, from normed latents c [T, ck] and the rotary part
+// of the keys, kr [T, r].
 func (a *MLA) absorb(r *parallel.Rank, c, kr kernels.Tensor, s *MLASaved) {
 	q := s.Q
 	s.Absorbed.Q = q
@@ -40,16 +40,16 @@ func (a *MLA) absorb(r *parallel.Rank, c, kr kernels.Tensor, s *MLASaved) {
 	r.Dev.Copy(s.K.ColRange(c.Cols, s.K.Cols), kr)
 	s.Q = r.Stack.New(q.DType, q.Rows, a.Shape.Heads*s.K.Cols)
 	from, to := a.heads(q), a.heads(s.Q)
-	a.keyHeads().down(r, to.ColRange(0, c.Cols), from.ColRange(0, a.Own), &s.Absorbed.KeyDown)
-	r.Dev.Copy(to.ColRange(c.Cols, to.Cols), from.ColRange(a.Own, from.Cols))
+	a.keyHeads().down(r, to.ColRange(0, c.Cols), from.ColRange(0, a.NopeDim), &s.Absorbed.KeyDown)
+	r.Dev.Copy(to.ColRange(c.Cols, to.Cols), from.ColRange(a.NopeDim, from.Cols))
 }
 
-// learnsValues tells whether a gradient reads o or what an adapter makes of it.
-func (a *MLA) learnsValues() bool { return a.O.learns() || a.KV.learns() }
+// readsValues tells whether a gradient reads o or what an adapter makes of it.
+func (a *MLA) readsValues() bool { return a.O.readsInput() || a.KV.readsInput() }
 
-// values is o [T, Heads*v] from what attention leaves of the latents; the zero Tensor where it has no reader.
+// values is o [T, Heads*v] from attention's output over latents; the zero Tensor where nothing reads it.
 func (a *MLA) values(r *parallel.Rank, k *Keep, s *MLASaved) kernels.Tensor {
-	if k.done(layerOutput) && !a.learnsValues() {
+	if k.done(layerOutput) && !a.readsValues() {
 		return kernels.Tensor{}
 	}
 	p := a.valueHeads()
@@ -63,7 +63,7 @@ func (a *MLA) absorbBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch,
 	var valueDown, keyUp HeadSaved
 	dout, values := r.Stack.New(do.DType, do.Rows, s.Out.Cols), a.valueHeads()
 	values.down(r, a.heads(dout), a.heads(do), &valueDown)
-	values.learn(r, a.heads(do), a.heads(s.Out), &s.Absorbed.ValueUp, b.Packs)
+	values.weightGrads(r, a.heads(do), a.heads(s.Out), &s.Absorbed.ValueUp, b.Packs)
 
 	dabsorbed, dk, dv := r.Stack.New(do.DType, do.Rows, s.Q.Cols), r.Stack.New(do.DType, do.Rows, s.K.Cols),
 		r.Stack.New(do.DType, do.Rows, s.V.Cols)
@@ -71,13 +71,13 @@ func (a *MLA) absorbBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch,
 	r.Dev.Add(dv, dv, dk.ColRange(0, dv.Cols))
 	r.Dev.Copy(dkr, dk.ColRange(dv.Cols, dk.Cols))
 
-	q := a.heads(s.Absorbed.Q).ColRange(0, a.Own)
+	q := a.heads(s.Absorbed.Q).ColRange(0, a.NopeDim)
 	dq = r.Stack.New(do.DType, do.Rows, s.Absorbed.Q.Cols)
 	from, to, keys := a.heads(dabsorbed), a.heads(dq), a.keyHeads()
 	latent := from.ColRange(0, dv.Cols)
-	keys.up(r, to.ColRange(0, a.Own), latent, &keyUp)
-	keys.learn(r, q, latent, &keyUp, b.Packs)
-	learnShared(r, b, sharedGrad{values, valueDown.U, a.heads(s.Out)}, sharedGrad{keys, s.Absorbed.KeyDown.U, latent})
-	r.Dev.Copy(to.ColRange(a.Own, to.Cols), from.ColRange(dv.Cols, from.Cols))
+	keys.up(r, to.ColRange(0, a.NopeDim), latent, &keyUp)
+	keys.weightGrads(r, q, latent, &keyUp, b.Packs)
+	sharedGrads(r, b, sharedGrad{values, valueDown.U, a.heads(s.Out)}, sharedGrad{keys, s.Absorbed.KeyDown.U, latent})
+	r.Dev.Copy(to.ColRange(a.NopeDim, to.Cols), from.ColRange(dv.Cols, from.Cols))
 	return dq, dv
 }

@@ -15,7 +15,7 @@ type MLP struct {
 
 // Activation is what an MLP does between its projections, row by row.
 type Activation interface {
-	// Width is the number of columns that come of n.
+	// Width is the number of output columns for n input columns.
 	Width(n int) int
 	Forward(d kernels.Device, out, x kernels.Tensor)
 	Backward(d kernels.Device, dx, dout, x kernels.Tensor)
@@ -91,7 +91,7 @@ func (SwiGLU) Width(n int) int                                       { return n 
 func (SwiGLU) Forward(d kernels.Device, out, x kernels.Tensor)       { d.SwiGLU(out, x) }
 func (SwiGLU) Backward(d kernels.Device, dx, dout, x kernels.Tensor) { d.SwiGLUBackward(dx, dout, x) }
 
-// ReLU2 is the square of what is above 0 (So et al., arXiv 2109.08668), without a gate: GateUp is [I, H].
+// ReLU2 is max(x, 0)^2 (So et al., arXiv 2109.08668), without a gate: GateUp is [I, H].
 type ReLU2 struct{ ops *operations }
 
 func (ReLU2) Width(n int) int                                   { return n }

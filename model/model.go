@@ -28,14 +28,14 @@ type Model struct {
 	LoRA   *LoRAConfig
 	Hooks  Hooks
 
-	Indexing IndexerStage // whether indexers of sparse attention learn
+	Indexing IndexerStage // whether indexers of sparse attention are trained
 	indexers []*Indexer   // in the order of blocks
 
-	skip func(name string) bool // tensors of a checkpoint that the family leaves alone; nil: none
+	skip func(name string) bool // tensors of a checkpoint that the family does not use; nil: none
 	// what transformers, and so PEFT, calls a tensor once it is loaded; nil: as on disk
 	inMemory func(name string) string
 	kept     *storage // how config.json says that weights are kept; nil: as they are
-	beside   int      // tensors of the checkpoint that are read over since they round activations
+	ignored  int      // tensors of the checkpoint that are ignored: they say how activations are rounded
 
 	dev   kernels.Device // nil: described, not built
 	mem   *kernels.Arena
@@ -43,9 +43,8 @@ type Model struct {
 	ropes []rotary
 }
 
-// ComputeWith makes the model compute with another device around its own, which records operations or breaks a rule:
-// the memory is the same, and ranks that run the model have that device. The optional groups of operations that the
-// model needs must be there.
+// ComputeWith makes the model compute with a wrapper of its device, which records operations or breaks a rule. Ranks
+// that run the model must have the wrapper too. It must have the optional groups of operations that the model needs.
 func (m *Model) ComputeWith(dev kernels.Device) { m.ops.bind(dev) }
 
 // Forward is the last block's output [T, H], before the final norm. s nil: serving.
@@ -78,16 +77,16 @@ func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels
 }
 
 // Step runs one micro-batch: logprob F32 [1, T] of the targets is written, weight gradients accumulate for the loss
-// and, where indexers learn, for the batch's lesson. The rank's stack is left as found.
+// and, where indexers are trained, for their loss on the batch. The rank's stack is left as found.
 func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets Targets, loss Loss, policy Policy) {
 	defer r.Stack.Release(r.Stack.Mark())
 	s := &Saved{Policy: policy}
-	if (m.Indexing != IndexersFrozen) != (b.Lesson != nil) {
-		panic("model: the indexers learn, and the batch has nothing for them, or the other way round")
+	if (m.Indexing != IndexersFrozen) != (b.IndexerLoss != nil) {
+		panic("model: a batch has an indexer loss where, and only where, indexers are trained")
 	}
 	if m.Indexing == IndexersDense {
 		m.Head.LogProb(r, logprob, m.Forward(r, b, s), targets, b)
-		m.blocks().teach(r, b, s)
+		m.blocks().trainIndexers(r, b, s)
 		return
 	}
 	d := r.Stack.New(m.DType, b.Rows(), m.Hidden) // below what Backward gives back block by block

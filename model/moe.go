@@ -5,7 +5,7 @@ import (
 	"lockstep/parallel"
 )
 
-// MoE is a mixture of experts: a router picks TopK of E experts for each token, each an MLP, and their outputs are
+// MoE is a mixture of experts: a router selects TopK of E experts for each token, each an MLP, and their outputs are
 // added by weight; a shared expert takes every token. Rows are (token, slot) pairs sorted by expert, so each weight is
 // used once; no row is ever dropped.
 type MoE struct {
@@ -21,7 +21,7 @@ type MoE struct {
 // MoESaved is what Backward needs of a Forward; R = T*TopK.
 type MoESaved struct {
 	layer   *MoE
-	Choice  Choice
+	Routing Routing
 	Plan    kernels.Plan
 	Experts MLPSaved
 	Y       kernels.Tensor // [R, H]
@@ -33,14 +33,14 @@ type MoESaved struct {
 // Forward is [T, H] from x [T, H].
 func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
 	s := &MoESaved{layer: m}
-	s.Choice = m.Router.choose(r, x, m.TopK)
+	s.Routing = m.Router.route(r, x, m.TopK)
 	e, packs, rows := m.Router.W.W.Rows, b.Packs.Packs, x.Rows*m.TopK
 	s.Plan = kernels.Plan{
 		Groups: kernels.Groups{Offsets: r.Stack.New(kernels.I32, 1, e*packs+1), Count: e, Packs: packs},
 		Source: r.Stack.New(kernels.I32, 1, rows),
 		RowOf:  r.Stack.New(kernels.I32, x.Rows, m.TopK),
 	}
-	r.Dev.Dispatch(s.Plan, s.Choice.Picks, b.Layout.Packs)
+	r.Dev.Dispatch(s.Plan, s.Routing.Experts, b.Layout.Packs)
 	u := x
 	if m.Into != nil {
 		u = m.Into.Forward(r, x, nil, &s.IntoIn)
@@ -66,17 +66,17 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 
 // combine is the experts' part of the output, [T, H].
 func (m *MoE) combine(r *parallel.Rank, k *Keep, s *MoESaved) kernels.Tensor {
-	rows := s.Choice.X.Rows
+	rows := s.Routing.X.Rows
 	if m.OutOf != nil {
 		return m.OutOf.forwardOf(r, rows, func() kernels.Tensor {
 			sum := r.Stack.New(s.Y.DType, rows, s.Y.Cols)
-			r.Dev.Combine(sum, s.Y, s.Choice.Weights, s.Plan.RowOf)
+			r.Dev.Combine(sum, s.Y, s.Routing.Weights, s.Plan.RowOf)
 			return sum
 		}, nil, k, layerOutput, &s.OutOfIn)
 	}
 	out, done := k.tensor(r, layerOutput, s.Y.DType, rows, s.Y.Cols)
 	if !done {
-		r.Dev.Combine(out, s.Y, s.Choice.Weights, s.Plan.RowOf)
+		r.Dev.Combine(out, s.Y, s.Routing.Weights, s.Plan.RowOf)
 	}
 	return out
 }
@@ -90,15 +90,15 @@ func (s *MoESaved) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) ker
 		dsum = m.OutOf.Backward(r, dout, nil, b.Packs, &s.OutOfIn)
 	}
 	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)
-	dweights := r.Stack.New(kernels.F32, s.Choice.Weights.Rows, s.Choice.Weights.Cols)
-	r.Dev.CombineBackward(dy, dweights, dsum, s.Y, s.Choice.Weights, s.Plan.RowOf)
+	dweights := r.Stack.New(kernels.F32, s.Routing.Weights.Rows, s.Routing.Weights.Cols)
+	r.Dev.CombineBackward(dy, dweights, dsum, s.Y, s.Routing.Weights, s.Plan.RowOf)
 	dxs := s.Experts.backward(r, dy, g, g)
 	dx := r.Stack.New(dout.DType, dsum.Rows, dsum.Cols)
 	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
 	if m.Into != nil {
 		dx = m.Into.Backward(r, dx, nil, b.Packs, &s.IntoIn)
 	}
-	r.Dev.Add(dx, dx, m.Router.backward(r, dweights, b, &s.Choice))
+	r.Dev.Add(dx, dx, m.Router.backward(r, dweights, b, &s.Routing))
 	if s.Shared != nil {
 		r.Dev.Add(dx, dx, s.Shared.Backward(r, dout, b))
 	}

@@ -57,8 +57,7 @@ func (l *Linear) bytes() int {
 
 // CacheReads is the bytes of a cache that a forward of one row or more of each sequence has to read at least once: keys
 // and values of all its positions (lengths, of which so many are counted more than once, where sequences share them),
-// in layers that see fewer of the latest or of chosen ones, and states. Keys by which an indexer chooses are left out
-// where it leaves any.
+// in layers that read a window or selected keys fewer, and states. Keys of an indexer are left out where it selects.
 func (m *Model) CacheReads(lengths []int, shared int) (bytes int) {
 	for _, bl := range m.Blocks {
 		mixer := bl.mixer()

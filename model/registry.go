@@ -31,7 +31,7 @@ func Families() []string { return slices.Sorted(maps.Keys(families)) }
 type Options struct {
 	DType     kernels.DType // storage of weights and activations
 	MaxLength int           // positions to prepare; 0: the config's max_position_embeddings
-	Indexing  IndexerStage  // whether indexers of sparse attention learn
+	Indexing  IndexerStage  // whether indexers of sparse attention are trained
 }
 
 // Build makes the graph of a config.json on a device, with zero weights: load or initialise them next.

@@ -11,14 +11,14 @@ import (
 // ropeConfig is what a family found about rotary positions.
 type ropeConfig struct {
 	headDim     int
-	first       int  // column of a head that turns
+	first       int  // first column of a head that is rotated
 	interleaved bool // pairs are neighbours
 	ropeTables
 }
 
 // ropeTables decide the tables: layers that agree in them share one pair.
 type ropeTables struct {
-	dim     int // columns of a head that turn
+	dim     int // columns of a head that are rotated
 	theta   float64
 	scaling ropeScaling
 }
@@ -61,7 +61,8 @@ func (f ropeFields) resolve(positions, headDim int) (ropeConfig, error) {
 	c := ropeConfig{headDim: headDim, ropeTables: ropeTables{dim: headDim, theta: first(d.Theta, f.Theta, 10000)}}
 	c.dim = int(float64(headDim) * first(d.Partial, f.Partial, 1))
 	if c.dim <= 0 || c.dim > headDim || c.dim%2 != 0 {
-		return c, fmt.Errorf("partial_rotary_factor turns %d of the %d columns of a head: want a positive even number",
+		return c, fmt.Errorf("partial_rotary_factor gives %d rotary columns of the %d of a head: want a positive "+
+			"even number",
 			c.dim, headDim)
 	}
 	kind := d.Type

@@ -11,7 +11,7 @@ type ropeScaling struct {
 	kind     string // "", "yarn" or "llama3"
 	factor   float64
 	original float64 // trained positions
-	// yarn (Peng et al., arXiv 2309.00071): turns over the trained positions between which frequencies are mixed.
+	// yarn (Peng et al., arXiv 2309.00071): rotations over the trained positions between which frequencies are mixed.
 	betaFast, betaSlow float64
 	exact              bool    // the mix begins and ends between columns
 	multiplier         float64 // of cos and sin
@@ -64,7 +64,7 @@ func (y ropeScaling) attention() float64 {
 	return 1
 }
 
-// frequency is the angle of pair i at position 1; dim columns turn.
+// frequency is the angle of pair i at position 1, of dim rotary columns.
 func (y ropeScaling) frequency(i, dim int, theta float64) float64 {
 	f := math.Pow(theta, -2*float64(i)/float64(dim))
 	switch y.kind {
@@ -73,8 +73,8 @@ func (y ropeScaling) frequency(i, dim int, theta float64) float64 {
 		mix := min(max((float64(i)-lo)/max(hi-lo, 1e-3), 0), 1)
 		return float64(f*(1-mix)) + float64(f/y.factor*mix)
 	case "llama3":
-		turns := y.original * f / (2 * math.Pi)
-		mix := min(max((turns-y.low)/(y.high-y.low), 0), 1)
+		rotations := y.original * f / (2 * math.Pi)
+		mix := min(max((rotations-y.low)/(y.high-y.low), 0), 1)
 		return float64(f*mix) + float64(f/y.factor*(1-mix))
 	}
 	return f
@@ -82,8 +82,8 @@ func (y ropeScaling) frequency(i, dim int, theta float64) float64 {
 
 // ramp is between which pairs yarn mixes.
 func (y ropeScaling) ramp(dim int, theta float64) (lo, hi float64) {
-	corr := func(turns float64) float64 {
-		return float64(dim) * math.Log(y.original/(turns*2*math.Pi)) / (2 * math.Log(theta))
+	corr := func(rotations float64) float64 {
+		return float64(dim) * math.Log(y.original/(rotations*2*math.Pi)) / (2 * math.Log(theta))
 	}
 	lo, hi = corr(y.betaFast), corr(y.betaSlow)
 	if !y.exact {

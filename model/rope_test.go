@@ -12,7 +12,7 @@ func near64(t *testing.T, what string, got, want, tolerance float64) {
 	}
 }
 
-// Llama 3.3: pair 28 turns as it did, 29 is the first touched one, and from 35 on all turn an eighth as fast.
+// Llama 3.3: pair 28 keeps its frequency, 29 is the first with another, and from 35 on all have an eighth.
 func TestLlama3Scaling(t *testing.T) {
 	c, err := ropeFields{Theta: 5e5, Scaling: &ropeDict{Type: "llama3", Factor: 8, LowFreq: 1, HighFreq: 4,
 		Original: 8192}}.resolve(131072, 128)
@@ -27,7 +27,7 @@ func TestLlama3Scaling(t *testing.T) {
 			near64(t, "the ratio of a fast pair", ratio, 1, 0)
 		case i <= 34:
 			if ratio >= 1 || ratio <= 0.125 {
-				t.Errorf("pair %d turns %v times as fast, want a mix", i, ratio)
+				t.Errorf("pair %d has %v times the frequency, want a mix", i, ratio)
 			}
 		default:
 			near64(t, "the ratio of a slow pair", ratio, 0.125, 1e-16)

@@ -12,8 +12,8 @@ type rotated struct {
 	Whole NormSaved      // of a norm of the whole projection
 }
 
-// rotate is x [T, heads*D], which stays, normed and turned: n is over a head, over the whole row, or nil. Without
-// tables nothing turns, and there is no norm.
+// rotate is x [T, heads*D], which is kept, after its norm and rotary positions. The norm n is over a head, over the
+// whole row, or nil. Where rope is nil there is neither.
 func rotate(r *parallel.Rank, x kernels.Tensor, n *Norm, rope *kernels.Rope, b *Batch) (out rotated) {
 	if rope == nil {
 		return rotated{Y: x}
@@ -32,7 +32,7 @@ func rotate(r *parallel.Rank, x kernels.Tensor, n *Norm, rope *kernels.Rope, b *
 	return out
 }
 
-// backward turns d, the gradient of Y, into that of x, in place.
+// backward replaces d, the gradient of Y, by the gradient of x.
 func (s *rotated) backward(r *parallel.Rank, d, x kernels.Tensor, n *Norm, rope *kernels.Rope, b *Batch) {
 	if rope == nil {
 		return

@@ -5,22 +5,22 @@ import (
 	"lockstep/parallel"
 )
 
-// Router chooses the experts of each token from fp32 logits x W^T + bias.
+// Router selects the top-k experts of each token from fp32 logits x W^T + bias.
 type Router struct {
 	W        *Param // [E, H]
 	Bias     *Param // [E], of the logits; nil: none
-	Balance  *Param // [E] fp32, added to the scores for the choice alone, a buffer; nil: none
+	Balance  *Param // [E] fp32, added to the scores for the selection alone, a buffer; nil: none
 	Settings kernels.Router
 }
 
-// Choice is a router's, with what Backward needs.
-type Choice struct {
-	X              kernels.Tensor // [T, H]
-	Probs          kernels.Tensor // [T, E]
-	Weights, Picks kernels.Tensor // [T, TopK]
+// Routing is the expert indices of each token and the weights of their outputs, with what Backward needs.
+type Routing struct {
+	X                kernels.Tensor // [T, H]
+	Probs            kernels.Tensor // [T, E]
+	Weights, Experts kernels.Tensor // [T, TopK]
 }
 
-// settings are those of the device, which finds the balance there.
+// settings are those of [kernels.Device], with the balance.
 func (ro *Router) settings() kernels.Router {
 	s := ro.Settings
 	if ro.Balance != nil {
@@ -29,25 +29,25 @@ func (ro *Router) settings() kernels.Router {
 	return s
 }
 
-func (ro *Router) choose(r *parallel.Rank, x kernels.Tensor, k int) Choice {
+func (ro *Router) route(r *parallel.Rank, x kernels.Tensor, k int) Routing {
 	e := ro.W.W.Rows
 	logits := r.Stack.New(kernels.F32, x.Rows, e)
 	r.Dev.MatMul(logits, nil, kernels.Term{X: x, W: ro.W.W})
 	if ro.Bias != nil {
 		r.Dev.AddBias(logits, logits, ro.Bias.W, nil)
 	}
-	c := Choice{
+	c := Routing{
 		X: x, Probs: r.Stack.New(kernels.F32, x.Rows, e), Weights: r.Stack.New(kernels.F32, x.Rows, k),
-		Picks: r.Stack.New(kernels.I32, x.Rows, k),
+		Experts: r.Stack.New(kernels.I32, x.Rows, k),
 	}
-	r.Dev.Route(c.Weights, c.Picks, c.Probs, logits, ro.settings())
+	r.Dev.Route(c.Weights, c.Experts, c.Probs, logits, ro.settings())
 	return c
 }
 
-// backward is dx from the gradient of the weights, F32 [T, TopK]. The selection has none.
-func (ro *Router) backward(r *parallel.Rank, dweights kernels.Tensor, b *Batch, c *Choice) kernels.Tensor {
+// backward is dx from the gradient of the weights, F32 [T, TopK]. The selection has no gradient.
+func (ro *Router) backward(r *parallel.Rank, dweights kernels.Tensor, b *Batch, c *Routing) kernels.Tensor {
 	dprobs := r.Stack.New(kernels.F32, c.Probs.Rows, c.Probs.Cols)
-	r.Dev.RouteBackward(dprobs, dweights, c.Weights, c.Picks, c.Probs, ro.settings())
+	r.Dev.RouteBackward(dprobs, dweights, c.Weights, c.Experts, c.Probs, ro.settings())
 	dlogits := r.Stack.New(c.X.DType, c.Probs.Rows, c.Probs.Cols)
 	r.Dev.Copy(dlogits, dprobs)
 	weightGrad(r, ro.W, dlogits, c.X, b.Packs)

@@ -89,7 +89,7 @@ func (st Stage) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, s *Saved) 
 	return x
 }
 
-// inPlace turns x into the output of block i, of which nothing stays. A block that keeps less than everything is
+// inPlace replaces x by the output of block i and keeps nothing. A block that keeps less than everything is
 // computed twice, as for a backward pass, and the second result is the one written.
 func (st Stage) inPlace(r *parallel.Rank, i int, x kernels.Tensor, b *Batch, k *Keep) {
 	defer r.Stack.Release(r.Stack.Mark())
@@ -110,7 +110,7 @@ func (st Stage) inner(r *parallel.Rank, i int, b *Batch, s *Saved) BlockSaved {
 	return st.model.Blocks[i].forward(r, kernels.Tensor{}, kept.input, b, kept.keep.rerun())
 }
 
-// Backward turns d, the gradient of Forward's output, into that of its input, in place. Weight gradients accumulate. It
+// Backward replaces d, the gradient of Forward's output, by the gradient of its input. Weight gradients accumulate. It
 // releases what Forward kept, so d was taken from the stack before Forward ran.
 func (st Stage) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
 	for i := st.To - 1; i >= st.From; i-- {

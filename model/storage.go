@@ -16,9 +16,9 @@ type storage struct {
 	codes  string   // ending of the codes
 	dtype  string   // of the codes
 	others []string // endings of the further tensors
-	// ending of tensors that say how what the weights multiply was rounded; they are read over. "": none
-	beside string
-	family string // the only one that has the format; "": any
+	// ending of tensors that say how activations were rounded, which are ignored; "": none
+	ignored string
+	family  string // the only one that has the format; "": any
 
 	// open checks types and shapes of the codes and of the others, in their order, and says what they hold.
 	open func(codes data.TensorInfo, others []data.TensorInfo) (weight, error)
@@ -39,8 +39,8 @@ func (m *Model) Opened() string {
 		return ""
 	}
 	said := fmt.Sprintf("weights: %s, opened as %s", m.kept.name, m.DType)
-	if m.beside > 0 {
-		said += fmt.Sprintf("; %d tensors %s are read over: activations are not rounded", m.beside, m.kept.beside)
+	if m.ignored > 0 {
+		said += fmt.Sprintf("; %d tensors %s are ignored: activations are not rounded", m.ignored, m.kept.ignored)
 	}
 	return said
 }

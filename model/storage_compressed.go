@@ -99,7 +99,7 @@ func (w *compressedWeights) fp8() (*storage, error) {
 		return nil, err
 	}
 	s := fp8Blocks(w.Block[0], w.Block[1])
-	s.weight, s.codes, s.others, s.beside = rows.weight, rows.codes, rows.others, rows.beside
+	s.weight, s.codes, s.others, s.ignored = rows.weight, rows.codes, rows.others, rows.ignored
 	return s, nil
 }
 

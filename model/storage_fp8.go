@@ -57,7 +57,7 @@ func fp8Rows(whole bool) *storage {
 	}
 	return &storage{
 		name: name, weight: ".weight", codes: ".weight", dtype: "F8_E4M3", others: []string{".weight_scale"},
-		beside: ".input_scale",
+		ignored: ".input_scale",
 		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
 			scales := others[0]
 			if len(codes.Shape) != 2 {

@@ -582,10 +582,10 @@ func sameFolder(t *testing.T, got, want string) {
 }
 
 // Scales of activations are counted, and a tensor that is called so beside no weight in codes is one that nothing uses.
-func TestScalesOfActivationsAreReadOver(t *testing.T) {
+func TestScalesOfActivationsAreIgnored(t *testing.T) {
 	r := floatRelease(t, "llama3", true, "BF16")
 	said := openFolder(t, r.write(t), "", kernels.BF16, []int32{1, 2, 3}).said
-	if want := "weights: FP8 with one scale for a tensor, opened as bf16; 14 tensors .input_scale are read over: " +
+	if want := "weights: FP8 with one scale for a tensor, opened as bf16; 14 tensors .input_scale are ignored: " +
 		"activations are not rounded"; said != want {
 		t.Errorf("says %q, want %q", said, want)
 	}

@@ -100,7 +100,8 @@ func (w *weights) owner(name string) string {
 	return ""
 }
 
-// encoded tells whether the checkpoint has codes of a weight, and what they and the tensors beside them are called.
+// encoded tells whether the checkpoint has codes of a weight, and the names of the codes and of the tensors that belong
+// to them.
 func (w *weights) encoded(of string) (names []string, ok bool) {
 	if w.kept == nil {
 		return nil, false
@@ -116,13 +117,13 @@ func (w *weights) encoded(of string) (names []string, ok bool) {
 	return names, ok && (names[0] != of || codes.DType == w.kept.dtype)
 }
 
-// readOver tells whether a tensor says how activations are rounded before they meet a weight that is in codes: here
-// they are not.
-func (w *weights) readOver(name string) bool {
-	if w.kept == nil || w.kept.beside == "" {
+// ignored tells whether a tensor says how activations are rounded before a product with a weight in codes. They are not
+// rounded here.
+func (w *weights) ignored(name string) bool {
+	if w.kept == nil || w.kept.ignored == "" {
 		return false
 	}
-	stem, ok := strings.CutSuffix(name, w.kept.beside)
+	stem, ok := strings.CutSuffix(name, w.kept.ignored)
 	if !ok {
 		return false
 	}
@@ -130,10 +131,10 @@ func (w *weights) readOver(name string) bool {
 	return encoded
 }
 
-// beside is how many tensors are read over.
-func (w *weights) beside() (n int) {
+// countIgnored is how many tensors are ignored.
+func (w *weights) countIgnored() (n int) {
 	for _, name := range w.Names() {
-		if w.readOver(name) {
+		if w.ignored(name) {
 			n++
 		}
 	}
@@ -178,7 +179,7 @@ func (w *weights) find(name, config string) (weight, error) {
 func (w *weights) unused(pass func(name string) bool, config string) error {
 	var names []string
 	for _, name := range w.Names() {
-		if !w.used[name] && !w.readOver(name) && !pass(name) {
+		if !w.used[name] && !w.ignored(name) && !pass(name) {
 			names = append(names, name)
 		}
 	}

@@ -82,11 +82,11 @@ func (l *Linear) flops(rows int) float64 {
 	return 2 * float64(rows) * float64(l.W.W.Rows) * float64(l.W.W.Cols)
 }
 
-// learns tells whether a gradient of the projection reads its input.
-func (l *Linear) learns() bool { return l.W.Trained() || !l.A.IsNil() }
+// readsInput tells whether a gradient of the projection reads its input.
+func (l *Linear) readsInput() bool { return l.W.Trained() || !l.A.IsNil() }
 
-// work is that of the block's sublayers, with the residual sums between them; the output of the last leads nowhere
-// else.
+// work is that of the block's sublayers, with the residual sums between them; the output of the last
+// has no other reader.
 func (bl Block) work(d kernels.DType, hidden int, e Extent) (all work) {
 	for i, sub := range bl {
 		w := sub.Layer.work(e)

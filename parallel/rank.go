@@ -20,8 +20,8 @@ type Rank struct {
 	Size  int
 }
 
-// Beside is a rank on another device that computes in turn with r, on the same goroutine.
-func (r *Rank) Beside(dev kernels.Device) *Rank {
+// WithDevice is a rank on another device that runs on the same goroutine as r, with a stack of its own.
+func (r *Rank) WithDevice(dev kernels.Device) *Rank {
 	return &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: r.ID, Size: r.Size}
 }
 

@@ -93,10 +93,10 @@ func TestLastErrors(t *testing.T) {
 }
 
 // A rank on another device has its activations there.
-func TestBeside(t *testing.T) {
+func TestWithDevice(t *testing.T) {
 	all := devices(t, 2)
 	err := Run(all[:1], func(r *Rank) error {
-		b := r.Beside(all[1])
+		b := r.WithDevice(all[1])
 		b.Stack.New(kernels.F32, 1, 64)
 		if b.Dev != all[1] || b.ID != r.ID || b.Size != r.Size || r.Stack.Held() != 0 || b.Stack.Held() == 0 {
 			t.Errorf("the first device holds %d bytes, the other %d", r.Stack.Held(), b.Stack.Held())

@@ -33,8 +33,8 @@ func TestWidestStep(t *testing.T) {
 	for _, family := range []string{"qwen3_moe", "glm5", "nemotron_h"} {
 		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
 			o := Options{Slots: 3, PageRows: 8, PrefillRows: 16}
-			counted := r.Beside(r.Dev.(kernels.Planner).Meta())
-			m, err := s.Model.Twin(counted.Dev, s.Model.DType)
+			counted := r.WithDevice(r.Dev.(kernels.Planner).Meta())
+			m, err := s.Model.EmptyCopy(counted.Dev, s.Model.DType)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -130,7 +130,7 @@ func (v *Walk) finish() {
 // gives for the recorded tokens.
 func walk(r *parallel.Rank, m *model.Model, other kernels.Device, format quant.Format, batches [][]recording) (v *Walk,
 	logprobs []float32, err error) {
-	twin, err := m.Twin(other, m.DType)
+	twin, err := m.EmptyCopy(other, m.DType)
 	if err != nil {
 		return nil, nil, err
 	}

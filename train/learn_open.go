@@ -51,7 +51,7 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 		return err
 	}
 	if s.KLCoef > 0 {
-		if l.reference, err = m.Twin(r.Dev, m.DType); err != nil {
+		if l.reference, err = m.EmptyCopy(r.Dev, m.DType); err != nil {
 			return err
 		}
 	}
@@ -97,11 +97,11 @@ func (j *job) openRollout(l *learner) (err error) {
 		return err
 	}
 	j.rolloutDevice = dev
-	m, err := l.trainer.Model.Twin(dev, l.trainer.Model.DType)
+	m, err := l.trainer.Model.EmptyCopy(dev, l.trainer.Model.DType)
 	if err != nil {
 		return err
 	}
-	r := l.trainer.Rank.Beside(dev)
+	r := l.trainer.Rank.WithDevice(dev)
 	plan.Reserve(r, j.plan.Rollout)
 	l.rolloutRank, l.rolloutModel = r, m
 	if l.engine, err = serve.NewEngine(r, m, kernels.NewArena(dev), j.plan.EngineOptions()); err != nil {

@@ -70,7 +70,7 @@ func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 		return nil, err
 	}
 	if s.RL.Objective != "" && s.RL.KLCoef > 0 {
-		if _, err = p.Model.Twin(d, p.Model.DType); err != nil {
+		if _, err = p.Model.EmptyCopy(d, p.Model.DType); err != nil {
 			return nil, err
 		}
 	}
@@ -108,7 +108,7 @@ func (p *Plan) EngineOptions() serve.Options {
 func (p *Plan) openRollout(dev kernels.Device) error {
 	p.Rollout = metaRank(dev)
 	d := p.Rollout.Dev
-	m, err := p.Model.Twin(d, p.Model.DType)
+	m, err := p.Model.EmptyCopy(d, p.Model.DType)
 	if err != nil {
 		return err
 	}

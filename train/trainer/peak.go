@@ -16,7 +16,7 @@ func (t *Trainer) Peak(packs, rows int) {
 	defer r.Stack.Release(r.Stack.Mark())
 	for range (packs+micro-1)/micro - 1 {
 		r.Stack.New(kernels.F32, 1, micro*rows)
-		t.Model.NewLesson(r, micro*rows, packs*rows)
+		t.Model.NewIndexerLoss(r, micro*rows, packs*rows)
 	}
 	plain := *t
 	plain.Objective = optim.SFT{}

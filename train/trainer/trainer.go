@@ -76,7 +76,7 @@ func (t *Trainer) Step(step int, packs [][]Sample) StepResult {
 type MicroBatch struct {
 	*Batch
 	logprob  kernels.Tensor
-	indexers *model.IndexLesson // nil: they are frozen
+	indexers *model.IndexerLoss // nil: they are frozen
 }
 
 // update takes the optimizer's step on weights. The gradient's norm is read when norm is called; 0: no weights.
@@ -93,10 +93,10 @@ func (t *Trainer) update(ws []optim.Weights, lr float64, step int) (norm func() 
 func (t *Trainer) ForwardBackward(packs [][]Sample, stepRows int) MicroBatch {
 	r := t.Rank
 	b := NewBatch(packs)
-	logprob, learns := r.Stack.New(kernels.F32, 1, len(b.IDs)), t.Model.NewLesson(r, len(b.IDs), stepRows)
+	logprob, learns := r.Stack.New(kernels.F32, 1, len(b.IDs)), t.Model.NewIndexerLoss(r, len(b.IDs), stepRows)
 	defer r.Stack.Release(r.Stack.Mark())
 	on := model.NewBatch(r, b.IDs, b.Layout, nil)
-	on.Lesson = learns
+	on.IndexerLoss = learns
 	t.Model.Step(r, on, logprob, b.targets(r), t.loss(logprob, b.Rows), t.Keep)
 	return MicroBatch{b, logprob, learns}
 }

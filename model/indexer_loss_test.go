@@ -13,8 +13,8 @@ import (
 	"lockstep/parallel"
 )
 
-// student runs body with a tiny GLM-5 whose indexers learn.
-func student(t *testing.T, family string, o Options, threads int, body func(r *parallel.Rank, m *Model)) {
+// withIndexers runs body with a tiny GLM-5 whose indexers learn.
+func withIndexers(t *testing.T, family string, o Options, threads int, body func(r *parallel.Rank, m *Model)) {
 	t.Helper()
 	dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: threads})
 	if err != nil {
@@ -34,15 +34,15 @@ func student(t *testing.T, family string, o Options, threads int, body func(r *p
 	}
 }
 
-// lessonBatch is sequences of random ids of some lengths, each a pack, for a step of so many rows.
-func lessonBatch(r *parallel.Rank, m *Model, rows int, ids ...[]int32) *Batch {
+// indexerBatch is sequences of random ids of some lengths, each a pack, for a step of so many rows.
+func indexerBatch(r *parallel.Rank, m *Model, rows int, ids ...[]int32) *Batch {
 	l := &kernels.Layout{Packs: []int32{0}}
 	for _, s := range ids {
 		l.Spans = append(l.Spans, kernels.Span{Row: l.Rows(), Rows: len(s)})
 		l.Packs = append(l.Packs, int32(l.Rows()+len(s)))
 	}
 	b := NewBatch(r, slices.Concat(ids...), l, nil)
-	b.Lesson = m.NewLesson(r, b.Rows(), rows)
+	b.IndexerLoss = m.NewIndexerLoss(r, b.Rows(), rows)
 	return b
 }
 
@@ -58,27 +58,27 @@ func randomIDs(seed uint64, vocab int, lengths ...int) (all [][]int32) {
 	return all
 }
 
-// taught is what a step of some micro-batches leaves: gradients by name, divergences and log-probabilities of rows in
-// order.
-type taught struct {
+// indexerGrads is what a step of some micro-batches leaves: gradients by name, divergences and log-probabilities of
+// rows in order.
+type indexerGrads struct {
 	grads       map[string][]float32
 	kl, logprob []float32
 }
 
-func (m *Model) taught(r *parallel.Rank, policy Policy, rows int, micros ...[][]int32) taught {
-	out := taught{grads: map[string][]float32{}}
+func (m *Model) indexerStep(r *parallel.Rank, policy Policy, rows int, micros ...[][]int32) indexerGrads {
+	out := indexerGrads{grads: map[string][]float32{}}
 	for _, ids := range micros {
 		mark := r.Stack.Mark()
-		b := lessonBatch(r, m, rows, ids...)
+		b := indexerBatch(r, m, rows, ids...)
 		targets, d := slices.Concat(ids...), slices.Repeat([]float32{-1 / float32(rows)}, b.Rows())
 		logprob := r.Stack.New(kernels.F32, 1, b.Rows())
 		m.Step(r, b, logprob, Targets{IDs: parallel.Upload(r, targets)},
 			Loss{Derivative: parallel.Upload(r, d).ColRange}, policy)
 		out.logprob = append(out.logprob, parallel.Download[float32](r, logprob)...)
-		if b.Lesson != nil {
-			kl := parallel.Download[float32](r, b.Lesson.KL)
+		if b.IndexerLoss != nil {
+			kl := parallel.Download[float32](r, b.IndexerLoss.KL)
 			for i := range b.Rows() {
-				for n := range b.Lesson.KL.Rows {
+				for n := range b.IndexerLoss.KL.Rows {
 					out.kl = append(out.kl, kl[n*b.Rows()+i])
 				}
 			}
@@ -93,7 +93,7 @@ func (m *Model) taught(r *parallel.Rank, policy Policy, rows int, micros ...[][]
 }
 
 // differs names the first thing that is not the same on every bit among gradients whose names have a part in common.
-func (a taught) differs(b taught, part string) string {
+func (a indexerGrads) differs(b indexerGrads, part string) string {
 	for name, g := range a.grads {
 		if strings.Contains(name, part) && !equalBits(g, b.grads[name]) {
 			return name
@@ -112,35 +112,38 @@ func equalBits(a, b []float32) bool {
 	return slices.EqualFunc(a, b, func(x, y float32) bool { return math.Float32bits(x) == math.Float32bits(y) })
 }
 
-var students = []string{"glm5", "glm5_shared"}
+var indexedFamilies = []string{"glm5", "glm5_shared"}
 
-// What indexers learn leaves every gradient of the model as it is, to the bit, and the indexers' own do not turn on
+// The loss of indexers leaves every gradient of the model as it is, to the bit, and the indexers' own do not depend on
 // micro-batches, recompute or threads.
 func TestIndexersLearnApart(t *testing.T) {
-	for _, family := range students {
+	for _, family := range indexedFamilies {
 		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
-			var frozen, whole taught
+			var frozen, whole indexerGrads
 			ids := randomIDs(1, 96, 40, 7, 25)
 			const rows = 72
-			student(t, family, Options{DType: dtype}, 2, func(r *parallel.Rank, m *Model) {
-				frozen = m.taught(r, nil, rows, ids)
+			withIndexers(t, family, Options{DType: dtype}, 2, func(r *parallel.Rank, m *Model) {
+				frozen = m.indexerStep(r, nil, rows, ids)
 			})
-			student(t, family, Options{DType: dtype, Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
-				whole = m.taught(r, nil, rows, ids)
-				if len(whole.grads) != len(frozen.grads)+len(m.IndexerParams()) ||
-					len(m.IndexerParams()) != 5*len(m.indexers) {
-					t.Errorf("%s: %d gradients, without indexers %d", family, len(whole.grads), len(frozen.grads))
-				}
-				for name, what := range map[string]taught{"micro-batches": m.taught(r, nil, rows, ids[:1], ids[1:]),
-					"recompute": m.taught(r, m.Everywhere(0), rows, ids[:2], ids[2:])} {
-					if d := whole.differs(what, ""); d != "" {
-						t.Errorf("%s %s: %s differs by %s", family, dtype, d, name)
+			withIndexers(t, family, Options{DType: dtype, Indexing: IndexersSparse}, 2,
+				func(r *parallel.Rank, m *Model) {
+					whole = m.indexerStep(r, nil, rows, ids)
+					if len(whole.grads) != len(frozen.grads)+len(m.IndexerParams()) ||
+						len(m.IndexerParams()) != 5*len(m.indexers) {
+						t.Errorf("%s: %d gradients, without indexers %d", family, len(whole.grads), len(frozen.grads))
 					}
-				}
-				if whole.differs(m.taught(r, nil, rows, ids[1:]), "indexer") == "" {
-					t.Errorf("%s: fewer rows give the same bits: the test cannot fail", family)
-				}
-			})
+					for name, what := range map[string]indexerGrads{"micro-batches": m.indexerStep(r, nil, rows,
+						ids[:1],
+						ids[1:]),
+						"recompute": m.indexerStep(r, m.Everywhere(0), rows, ids[:2], ids[2:])} {
+						if d := whole.differs(what, ""); d != "" {
+							t.Errorf("%s %s: %s differs by %s", family, dtype, d, name)
+						}
+					}
+					if whole.differs(m.indexerStep(r, nil, rows, ids[1:]), "indexer") == "" {
+						t.Errorf("%s: fewer rows give the same bits: the test cannot fail", family)
+					}
+				})
 			for name, g := range frozen.grads {
 				if !equalBits(g, whole.grads[name]) {
 					t.Errorf("%s %s: the gradient of %s is another one where indexers learn", family, dtype, name)
@@ -149,11 +152,12 @@ func TestIndexersLearnApart(t *testing.T) {
 			if !equalBits(frozen.logprob, whole.logprob) {
 				t.Errorf("%s %s: log-probabilities are others where indexers learn", family, dtype)
 			}
-			student(t, family, Options{DType: dtype, Indexing: IndexersSparse}, 1, func(r *parallel.Rank, m *Model) {
-				if d := whole.differs(m.taught(r, nil, rows, ids), ""); d != "" {
-					t.Errorf("%s %s: %s differs by threads", family, dtype, d)
-				}
-			})
+			withIndexers(t, family, Options{DType: dtype, Indexing: IndexersSparse}, 1,
+				func(r *parallel.Rank, m *Model) {
+					if d := whole.differs(m.indexerStep(r, nil, rows, ids), ""); d != "" {
+						t.Errorf("%s %s: %s differs by threads", family, dtype, d)
+					}
+				})
 		}
 	}
 }
@@ -161,14 +165,14 @@ func TestIndexersLearnApart(t *testing.T) {
 // Where indexers alone learn the model reads all keys, and nothing else has a gradient; within the keys of a choice
 // both stages are one.
 func TestDenseStage(t *testing.T) {
-	for _, family := range students {
-		var sparse, dense taught
+	for _, family := range indexedFamilies {
+		var sparse, dense indexerGrads
 		short, long := randomIDs(2, 96, 8, 5), randomIDs(3, 96, 40)
-		student(t, family, Options{Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
-			sparse = m.taught(r, nil, 13, short)
+		withIndexers(t, family, Options{Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
+			sparse = m.indexerStep(r, nil, 13, short)
 		})
-		student(t, family, Options{Indexing: IndexersDense}, 2, func(r *parallel.Rank, m *Model) {
-			dense = m.taught(r, nil, 13, short)
+		withIndexers(t, family, Options{Indexing: IndexersDense}, 2, func(r *parallel.Rank, m *Model) {
+			dense = m.indexerStep(r, nil, 13, short)
 			if d := dense.differs(sparse, "indexer"); d != "" {
 				t.Errorf("%s: %s differs between stages though every row reads all keys", family, d)
 			}
@@ -176,7 +180,7 @@ func TestDenseStage(t *testing.T) {
 				t.Errorf("%s: %d parameters learn, %d are the indexers'", family, len(dense.grads),
 					len(m.IndexerParams()))
 			}
-			if d := m.taught(r, nil, 40, long).differs(m.taught(r, m.Everywhere(0), 40, long), ""); d != "" {
+			if d := m.indexerStep(r, nil, 40, long).differs(m.indexerStep(r, m.Everywhere(0), 40, long), ""); d != "" {
 				t.Errorf("%s: %s differs by recompute", family, d)
 			}
 		})
@@ -185,16 +189,16 @@ func TestDenseStage(t *testing.T) {
 
 // The gradient is that of the mean divergence, by finite differences in float64 from the inputs of each indexer on.
 func TestIndexerGradient(t *testing.T) {
-	for _, family := range students {
+	for _, family := range indexedFamilies {
 		for _, stage := range []IndexerStage{IndexersSparse, IndexersDense} {
-			student(t, family, Options{Indexing: stage}, 2, func(r *parallel.Rank, m *Model) {
-				b := lessonBatch(r, m, 31, randomIDs(4, 96, 24, 7)...)
+			withIndexers(t, family, Options{Indexing: stage}, 2, func(r *parallel.Rank, m *Model) {
+				b := indexerBatch(r, m, 31, randomIDs(4, 96, 24, 7)...)
 				s := new(Saved)
 				m.Forward(r, b, s)
-				m.blocks().teach(r, b, s)
+				m.blocks().trainIndexers(r, b, s)
 				for i, bl := range m.Blocks {
 					if a := bl.mixer().(*MLA); a.Index != nil {
-						c := newTutor(r, m, b, s, i)
+						c := newIndexerReference(r, m, b, s, i)
 						if err := c.check(r, b, rand.New(rand.NewPCG(5, uint64(i)))); err != nil {
 							t.Errorf("%s, %s stage, block %d: %v", family, stage, i, err)
 						}
@@ -205,8 +209,9 @@ func TestIndexerGradient(t *testing.T) {
 	}
 }
 
-// tutor is one indexer in float64: its inputs and weights, the keys of each row and the attention that it is to follow.
-type tutor struct {
+// indexerReference is one indexer in float64: its inputs and weights, the keys of each row and the attention that it is
+// to follow.
+type indexerReference struct {
 	n       *Indexer
 	u, x    [][]float64 // [T, cq], [T, H]
 	weights [][]float64 // of params
@@ -229,26 +234,27 @@ func rowsOf(r *parallel.Rank, t kernels.Tensor) (out [][]float64) {
 	return out
 }
 
-func newTutor(r *parallel.Rank, m *Model, b *Batch, s *Saved, block int) *tutor {
+func newIndexerReference(r *parallel.Rank, m *Model, b *Batch, s *Saved, block int) *indexerReference {
 	own := s.blocks[block].inner[0].Layer.(*MLASaved)
-	c := &tutor{n: m.Blocks[block].mixer().(*MLA).Index, u: rowsOf(r, own.Index.U), x: rowsOf(r, own.Index.X)}
+	c := &indexerReference{n: m.Blocks[block].mixer().(*MLA).Index, u: rowsOf(r, own.Index.U),
+		x: rowsOf(r, own.Index.X)}
 	for _, p := range c.n.params() {
 		c.weights = append(c.weights, slices.Concat(rowsOf(r, p.W)...))
 	}
-	var picks []int32
-	if !own.Picks.IsNil() {
-		picks = parallel.Download[int32](r, own.Picks)
+	var selected []int32
+	if !own.Selected.IsNil() {
+		selected = parallel.Download[int32](r, own.Selected)
 	}
 	for _, span := range b.Layout.Spans {
 		for pos := range span.Rows {
 			var list []int
 			for e := range pos + 1 {
 				j := e
-				if picks != nil {
-					if e == own.Picks.Cols {
+				if selected != nil {
+					if e == own.Selected.Cols {
 						break
 					}
-					j = int(picks[(span.Row+pos)*own.Picks.Cols+e])
+					j = int(selected[(span.Row+pos)*own.Selected.Cols+e])
 				}
 				list = append(list, span.Row+j)
 			}
@@ -258,7 +264,7 @@ func newTutor(r *parallel.Rank, m *Model, b *Batch, s *Saved, block int) *tutor 
 	}
 	readers := 0
 	for i, bl := range m.Blocks {
-		if a := bl.mixer().(*MLA); a.Chosen == block {
+		if a := bl.mixer().(*MLA); a.SelectedBy == block {
 			readers++
 			c.addAttention(r, a, s.blocks[i].inner[0].Layer.(*MLASaved))
 		}
@@ -272,7 +278,7 @@ func newTutor(r *parallel.Rank, m *Model, b *Batch, s *Saved, block int) *tutor 
 }
 
 // addAttention adds the mean of a layer's heads to the target.
-func (c *tutor) addAttention(r *parallel.Rank, a *MLA, s *MLASaved) {
+func (c *indexerReference) addAttention(r *parallel.Rank, a *MLA, s *MLASaved) {
 	q, k, dim, group := rowsOf(r, s.Q), rowsOf(r, s.K), a.Shape.HeadDim, a.Shape.Heads/a.Shape.KVHeads
 	for i, list := range c.lists {
 		for h := range a.Shape.Heads {
@@ -303,8 +309,8 @@ func times(x, w []float64) (y []float64) {
 	return y
 }
 
-// turned is a head with its first columns turned, in adjacent pairs.
-func (c *tutor) turned(x []float64, pos int) []float64 {
+// rotated is a head with rotary positions on its first columns, in adjacent pairs.
+func (c *indexerReference) rotated(x []float64, pos int) []float64 {
 	y, cos, sin := slices.Clone(x), c.n.Rope.Cos.F32s(), c.n.Rope.Sin.F32s()
 	for i := range c.n.Rope.Cos.Cols {
 		co, si := float64(cos[pos*c.n.Rope.Cos.Stride+i]), float64(sin[pos*c.n.Rope.Sin.Stride+i])
@@ -315,7 +321,7 @@ func (c *tutor) turned(x []float64, pos int) []float64 {
 }
 
 // losses is the divergence of each row.
-func (c *tutor) losses() (out []float64) {
+func (c *indexerReference) losses() (out []float64) {
 	var keys [][]float64
 	dim := c.n.Shape.Dim
 	for i, x := range c.x {
@@ -329,15 +335,15 @@ func (c *tutor) losses() (out []float64) {
 		for j, v := range k {
 			k[j] = (v-mean)/math.Sqrt(square+float64(c.n.Eps))*c.weights[2][j] + c.weights[3][j]
 		}
-		keys = append(keys, c.turned(k, c.at[i]))
+		keys = append(keys, c.rotated(k, c.at[i]))
 	}
 	for i, list := range c.lists {
 		q, w := times(c.u[i], c.weights[0]), times(c.x[i], c.weights[4])
 		scores, z, loss := make([]float64, len(list)), 0.0, 0.0
 		for h, weight := range w {
-			turned := c.turned(q[h*dim:][:dim], c.at[i])
+			rotated := c.rotated(q[h*dim:][:dim], c.at[i])
 			for e, j := range list {
-				scores[e] += weight * float64(c.n.Scale) * max(dot64(turned, keys[j])*c.n.Shape.Scale, 0)
+				scores[e] += weight * float64(c.n.Scale) * max(dot64(rotated, keys[j])*c.n.Shape.Scale, 0)
 			}
 		}
 		for _, v := range scores {
@@ -352,8 +358,8 @@ func (c *tutor) losses() (out []float64) {
 }
 
 // check holds divergences, and the gradients of some elements of each weight, against the model's.
-func (c *tutor) check(r *parallel.Rank, b *Batch, rng *rand.Rand) error {
-	kl := parallel.Download[float32](r, b.Lesson.KL.RowRange(c.n.Place, c.n.Place+1))
+func (c *indexerReference) check(r *parallel.Rank, b *Batch, rng *rand.Rand) error {
+	kl := parallel.Download[float32](r, b.IndexerLoss.KL.RowRange(c.n.Place, c.n.Place+1))
 	for i, want := range c.losses() {
 		if math.Abs(float64(kl[i])-want) > 1e-5*(1+want) {
 			return fmt.Errorf("row %d: divergence %g, want %g", i, kl[i], want)
@@ -362,7 +368,7 @@ func (c *tutor) check(r *parallel.Rank, b *Batch, rng *rand.Rand) error {
 	const step, elements = 1e-6, 24
 	mean := func() (sum float64) {
 		for _, v := range c.losses() {
-			sum += v * float64(b.Lesson.Scale)
+			sum += v * float64(b.IndexerLoss.Scale)
 		}
 		return sum
 	}
@@ -405,7 +411,7 @@ func TestIndexersRefuse(t *testing.T) {
 		dev    kernels.Device
 		family string
 		want   string
-	}{{lacks, "glm5", "does not compute what indexers learn yet"}, {dev, "kimi_k2", "has no indexers"}} {
+	}{{lacks, "glm5", "does not compute the training of indexers yet"}, {dev, "kimi_k2", "has no indexers"}} {
 		if _, err := LoadFolder(c.dev, "testdata/"+c.family, "", Options{Indexing: IndexersSparse}); err == nil ||
 			strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.family, err, c.want)
@@ -422,41 +428,41 @@ func TestIndexersRefuse(t *testing.T) {
 
 // Indexers that learn come nearer to attention, and choose other keys for it.
 func TestChoicesMove(t *testing.T) {
-	student(t, "glm5", Options{Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
+	withIndexers(t, "glm5", Options{Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
 		ids := randomIDs(6, 96, 60)
-		choices := func() (picks [][]int32) {
-			b := lessonBatch(r, m, 60, ids...)
+		choices := func() (selected [][]int32) {
+			b := indexerBatch(r, m, 60, ids...)
 			m.Forward(r, b, nil)
-			for _, p := range b.Picks {
-				picks = append(picks, parallel.Download[int32](r, p))
+			for _, p := range b.Selected {
+				selected = append(selected, parallel.Download[int32](r, p))
 			}
-			return picks
+			return selected
 		}
 		before := choices()
 		var first, last float64
 		for step := range 20 {
-			if last = m.taughtAndMoved(r, ids); step == 0 {
+			if last = m.stepIndexers(r, ids); step == 0 {
 				first = last
 			}
 		}
 		if last > 0.8*first {
 			t.Errorf("divergence %g, at first %g", last, first)
 		}
-		for i, picks := range choices() {
-			if slices.Equal(picks, before[i]) {
+		for i, selected := range choices() {
+			if slices.Equal(selected, before[i]) {
 				t.Errorf("block %d chooses the keys that it chose before", i)
 			}
 		}
 	})
 }
 
-// taughtAndMoved takes a step of gradient descent on the indexers alone, and gives their divergence before it.
-func (m *Model) taughtAndMoved(r *parallel.Rank, ids [][]int32) (total float64) {
-	b := lessonBatch(r, m, 60, ids...)
+// stepIndexers takes a step of gradient descent on the indexers alone, and gives their divergence before it.
+func (m *Model) stepIndexers(r *parallel.Rank, ids [][]int32) (total float64) {
+	b := indexerBatch(r, m, 60, ids...)
 	s := new(Saved)
 	m.Forward(r, b, s)
-	m.blocks().teach(r, b, s)
-	for _, v := range parallel.Download[float32](r, b.Lesson.KL) {
+	m.blocks().trainIndexers(r, b, s)
+	for _, v := range parallel.Download[float32](r, b.IndexerLoss.KL) {
 		total += float64(v)
 	}
 	for _, n := range m.indexers {
