@@ -500,7 +500,7 @@ func TestBadModels(t *testing.T) {
 		"other width": {replace("config.json", `"hidden_size": 32`, `"hidden_size": 64`),
 			[]string{"model.embed_tokens.weight", "[480 32]", "[480 64]", "config.json"}},
 		"one layer less": {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 1`),
-			[]string{"model.layers.1.", "nothing uses", "config.json"}},
+			[]string{"model.layers.1.", "unexpected tensors", "config.json"}},
 		"one layer more": {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 3`),
 			[]string{"no tensor model.layers.2.", "config.json"}},
 		"huge model": {replace("config.json", `"num_hidden_layers": 2`, `"num_hidden_layers": 99999999`),

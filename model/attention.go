@@ -52,7 +52,7 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Kee
 
 	kv := kernels.KV{K: s.K.Y, V: v}
 	if b.Cache != nil {
-		kv = b.Cache.Layers[a.Block].(kernels.KV)
+		kv = b.Cache.Layers[a.Block].KV
 		r.Dev.StoreKV(kv, s.K.Y, v, b.Layout)
 	}
 	var done bool
@@ -113,9 +113,9 @@ func (a *Attention) work(e Extent) (w work) {
 // Idle is 0.
 func (a *Attention) Idle() int { return 0 }
 
-// NewCache is a [kernels.KV] of pages.
-func (a *Attention) NewCache(mem *kernels.Arena, s CacheSize) any {
-	return newKV(mem, a.QKV.W.W.DType, a.Shape, s)
+// NewCache is pages of keys and values.
+func (a *Attention) NewCache(mem *kernels.Arena, s CacheSize) LayerCache {
+	return LayerCache{KV: newKV(mem, a.QKV.W.W.DType, a.Shape, s)}
 }
 
 func newKV(mem *kernels.Arena, d kernels.DType, a kernels.Attn, s CacheSize) kernels.KV {

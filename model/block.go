@@ -33,7 +33,7 @@ type LayerSaved interface {
 type Mixer interface {
 	Layer
 	// NewCache allocates the layer's part of a cache, which it finds in Cache.Layers at its block's number.
-	NewCache(mem *kernels.Arena, s CacheSize) any
+	NewCache(mem *kernels.Arena, s CacheSize) LayerCache
 	// PageBytes is the memory of one page of so many rows, SlotBytes that of one slot.
 	PageBytes(rows int) int
 	SlotBytes() int

@@ -4,8 +4,18 @@ import "lockstep/kernels"
 
 // Cache is what the mixers keep of the sequences in flight.
 type Cache struct {
-	Layers []any // by block: what its mixer's NewCache made (attention: a kernels.KV), nil where a block has none
+	Layers []LayerCache // by block
 	Size   CacheSize
+}
+
+// LayerCache is the part of one mixer, zero where a block has none.
+type LayerCache struct {
+	KV        kernels.KV // of attention: pages of keys and values
+	IndexKeys kernels.KV // of an indexer: pages of keys
+	// of a recurrent layer: the state of its heads with the rows of the present chunk, and the last inputs of its
+	// convolution, [slots, taps-1, C]
+	State kernels.ChunkState
+	Conv  kernels.Tensor
 }
 
 // CacheSize sizes a cache: pages of PageRows positions, which sequences take as they grow, and slots, of which each
@@ -14,7 +24,7 @@ type CacheSize struct{ Pages, PageRows, Slots int }
 
 // NewCache allocates the cache of every layer.
 func (m *Model) NewCache(mem *kernels.Arena, s CacheSize) *Cache {
-	c := &Cache{Layers: make([]any, len(m.Blocks)), Size: s}
+	c := &Cache{Layers: make([]LayerCache, len(m.Blocks)), Size: s}
 	for i, bl := range m.Blocks {
 		if mixer := bl.mixer(); mixer != nil {
 			c.Layers[i] = mixer.NewCache(mem, s)

@@ -10,8 +10,8 @@ import (
 	"lockstep/kernels"
 )
 
-// Load fills the weights from a checkpoint of plain numbers. Tensors that are missing, that have another shape, or that
-// nothing uses are errors.
+// Load fills the weights from a checkpoint of plain numbers. Tensors that are missing, unexpected, or of another shape
+// are errors.
 func (m *Model) Load(c *data.Checkpoint) error { return m.load(c, nil) }
 
 // load is Load of a checkpoint that may keep weights in a format.

@@ -143,7 +143,7 @@ func (c *deepSeek) check() error {
 		}
 	}
 	if c.AttentionBias {
-		return fmt.Errorf("attention_bias: latent attention with biases is not built: no published model has them")
+		return fmt.Errorf("attention_bias: latent attention with biases is not supported: no published model has them")
 	}
 	if err := c.latents.check(); err != nil {
 		return err

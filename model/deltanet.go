@@ -110,8 +110,8 @@ func (n *DeltaNet) work(e Extent) (w work) {
 // Idle is 0.
 func (n *DeltaNet) Idle() int { return 0 }
 
-// NewCache is a recurrentCache.
-func (n *DeltaNet) NewCache(mem *kernels.Arena, s CacheSize) any {
+// NewCache is a state and the last inputs of the convolution for each slot.
+func (n *DeltaNet) NewCache(mem *kernels.Arena, s CacheSize) LayerCache {
 	return newRecurrentCache(mem, s, n.Shape, n.Conv)
 }
 

@@ -119,8 +119,8 @@ func (m *Mamba) work(e Extent) (w work) {
 // Idle is 0.
 func (m *Mamba) Idle() int { return 0 }
 
-// NewCache is a recurrentCache.
-func (m *Mamba) NewCache(mem *kernels.Arena, s CacheSize) any {
+// NewCache is a state and the last inputs of the convolution for each slot.
+func (m *Mamba) NewCache(mem *kernels.Arena, s CacheSize) LayerCache {
 	return newRecurrentCache(mem, s, m.Shape, m.Conv)
 }
 

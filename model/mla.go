@@ -121,7 +121,7 @@ func (a *MLA) selectKeys(r *parallel.Rank, u, x kernels.Tensor, b *Batch, k *Kee
 	if k.saves() && b.IndexerLoss != nil {
 		learns = &s.Index
 	}
-	a.Index.Forward(r, selected, u, x, a.cache(b).Index, b, learns)
+	a.Index.Forward(r, selected, u, x, a.cache(b).IndexKeys, b, learns)
 }
 
 // attend writes attention's output and log-sums.
@@ -142,17 +142,6 @@ func (a *MLA) attendBackward(r *parallel.Rank, dq, dk, dv, dout kernels.Tensor, 
 		a.ops.sparse.SparseAttendBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q, read, s.Selected,
 			b.Layout, a.Shape)
 	}
-}
-
-// applyRope applies rotary positions in place.
-func applyRope(r *parallel.Rank, x kernels.Tensor, rope *kernels.Rope, b *Batch) {
-	r.Dev.HeadNormRope(x, kernels.Tensor{}, x, kernels.Tensor{}, b.Positions, *rope, kernels.Norm{})
-}
-
-// applyRopeBackward is the gradient of applyRope, in place.
-func applyRopeBackward(r *parallel.Rank, d kernels.Tensor, rope *kernels.Rope, b *Batch) {
-	none := kernels.Tensor{}
-	r.Dev.HeadNormRopeBackward(d, none, d, d, none, none, b.Positions, *rope, kernels.Norm{}, b.Layout.Packs)
 }
 
 // Backward is dx from dy. The loss of indexers has no part in dx.
@@ -219,23 +208,21 @@ func (a *MLA) work(e Extent) (w work) {
 // Idle is 0.
 func (a *MLA) Idle() int { return 0 }
 
-// mlaCache is what the layer keeps: keys and values, and the keys of its indexer, if it has one, in pages.
-type mlaCache struct{ KV, Index kernels.KV }
-
 // cache is the layer's part of the batch's cache.
-func (a *MLA) cache(b *Batch) mlaCache {
+func (a *MLA) cache(b *Batch) LayerCache {
 	if b.Cache == nil {
-		return mlaCache{}
+		return LayerCache{}
 	}
-	return b.Cache.Layers[a.Block].(mlaCache)
+	return b.Cache.Layers[a.Block]
 }
 
 // NewCache is pages of keys and values, and of the indexer's keys.
-func (a *MLA) NewCache(mem *kernels.Arena, s CacheSize) any {
+func (a *MLA) NewCache(mem *kernels.Arena, s CacheSize) LayerCache {
 	d := a.O.W.W.DType
-	c := mlaCache{KV: a.newKV(mem, s)}
+	c := LayerCache{KV: a.newKV(mem, s)}
 	if a.Index != nil {
-		c.Index = kernels.KV{K: mem.New(d, s.Pages*s.PageRows, a.Index.Shape.Dim), V: mem.New(d, s.Pages*s.PageRows, 0),
+		c.IndexKeys = kernels.KV{K: mem.New(d, s.Pages*s.PageRows, a.Index.Shape.Dim), V: mem.New(d, s.Pages*s.PageRows,
+			0),
 			PageRows: s.PageRows}
 	}
 	return c

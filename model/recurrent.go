@@ -6,18 +6,11 @@ import (
 	"lockstep/kernels"
 )
 
-// recurrentCache is what a recurrent layer keeps of the sequence in each slot: the state of its heads with the rows of
-// the chunk at hand, and the last rows that the convolution saw.
-type recurrentCache struct {
-	Chunks kernels.ChunkState
-	Conv   kernels.Tensor // [slots, taps-1, C]
-}
-
-func newRecurrentCache(mem *kernels.Arena, s CacheSize, r kernels.Recurrence, conv *Param) *recurrentCache {
+func newRecurrentCache(mem *kernels.Arena, s CacheSize, r kernels.Recurrence, conv *Param) LayerCache {
 	w := conv.W
-	return &recurrentCache{
-		Chunks: kernels.NewChunkState(mem, r, s.Slots, kernels.Default().ChunkRows),
-		Conv:   mem.NewGrouped(w.DType, s.Slots, w.Cols-1, w.Rows),
+	return LayerCache{
+		State: kernels.NewChunkState(mem, r, s.Slots, kernels.Default().ChunkRows),
+		Conv:  mem.NewGrouped(w.DType, s.Slots, w.Cols-1, w.Rows),
 	}
 }
 
@@ -30,8 +23,8 @@ func recurrentState(b *Batch, block int) (*kernels.ChunkState, kernels.Tensor) {
 	if b.Cache == nil {
 		return nil, kernels.Tensor{}
 	}
-	c := b.Cache.Layers[block].(*recurrentCache)
-	return &c.Chunks, c.Conv
+	c := &b.Cache.Layers[block]
+	return &c.State, c.Conv
 }
 
 // decay is the parameters of the heads' decays, F32 whatever the model's storage: g = -exp(Rate) * clamp(softplus(a +

@@ -581,7 +581,7 @@ func sameFolder(t *testing.T, got, want string) {
 	}
 }
 
-// Scales of activations are counted, and a tensor that is called so beside no weight in codes is one that nothing uses.
+// Scales of activations are counted, and a tensor that is called so without a weight in codes is unexpected.
 func TestScalesOfActivationsAreIgnored(t *testing.T) {
 	r := floatRelease(t, "llama3", true, "BF16")
 	said := openFolder(t, r.write(t), "", kernels.BF16, []int32{1, 2, 3}).said
@@ -591,7 +591,7 @@ func TestScalesOfActivationsAreIgnored(t *testing.T) {
 	}
 	const stray = "model.layers.0.input_layernorm.input_scale"
 	r.files[stray] = bytesOf(stray, "F32", []int{1}, f32s([]float32{1}))
-	if err := loadError(t, r.write(t)); err == nil || !strings.Contains(err.Error(), "nothing uses "+stray) {
+	if err := loadError(t, r.write(t)); err == nil || !strings.Contains(err.Error(), "unexpected tensors "+stray) {
 		t.Errorf("beside no codes: %v", err)
 	}
 }
@@ -693,7 +693,7 @@ func TestReleaseRefuses(t *testing.T) {
 		{int4, expert + "_shape", whole("I64", 0xff, 2), "says -1"},
 		{int4, expert + "_shape", whole("I32", 0, 3), "want [2]"},
 		{int4, expert + "_shape", whole("F32", 0, 2), "want [I32 I64]"},
-		{int4, expert, whole("BF16", 0, 32, 64), "nothing uses"},
+		{int4, expert, whole("BF16", 0, 32, 64), "unexpected tensors"},
 		{mx, experts + "_scales", gone, "incomplete"},
 		{mx, experts + "_blocks", gone, "no codes"},
 		{mx, experts + "_scales", whole("U8", 255, 4, 64, 1), "scale [0 0 0] is NaN"},

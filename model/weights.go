@@ -166,7 +166,8 @@ func (w *weights) find(name, config string) (weight, error) {
 	}
 	t, ok := w.Tensor(name)
 	if !ok {
-		return weight{}, fmt.Errorf("%s: no tensor %s: the checkpoint is incomplete, or %s is not its own", w.Path(),
+		return weight{}, fmt.Errorf("%s: no tensor %s: the checkpoint is incomplete, or %s does not belong to it",
+			w.Path(),
 			name, config)
 	}
 	w.used[name] = true
@@ -190,7 +191,7 @@ func (w *weights) unused(pass func(name string) bool, config string) error {
 	if len(names) > 3 {
 		more = fmt.Sprintf(" and %d more", len(names)-3)
 	}
-	return fmt.Errorf("%s: nothing uses %s%s: is %s the one of these weights?", w.Path(),
+	return fmt.Errorf("%s: unexpected tensors %s%s: check that %s belongs to these weights", w.Path(),
 		strings.Join(names[:min(3, len(names))], ", "), more, config)
 }
 

@@ -54,3 +54,14 @@ func (s *rotated) backward(r *parallel.Rank, d, x kernels.Tensor, n *Norm, rope 
 	n.Backward(r, d, dy, b, &s.Whole)
 	r.Stack.Release(mark)
 }
+
+// applyRope applies rotary positions in place.
+func applyRope(r *parallel.Rank, x kernels.Tensor, rope *kernels.Rope, b *Batch) {
+	r.Dev.HeadNormRope(x, kernels.Tensor{}, x, kernels.Tensor{}, b.Positions, *rope, kernels.Norm{})
+}
+
+// applyRopeBackward is the gradient of applyRope, in place.
+func applyRopeBackward(r *parallel.Rank, d kernels.Tensor, rope *kernels.Rope, b *Batch) {
+	none := kernels.Tensor{}
+	r.Dev.HeadNormRopeBackward(d, none, d, d, none, none, b.Positions, *rope, kernels.Norm{}, b.Layout.Packs)
+}
