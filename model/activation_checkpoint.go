@@ -57,7 +57,7 @@ type Keep struct {
 	next     map[Save]int // the next of them that Forward comes to
 }
 
-// reserve takes memory for what is kept of the block, which has to lie below what Forward releases.
+// reserve takes memory for the results that are kept of the block. It must lie below what Forward releases.
 func (k *Keep) reserve(r *parallel.Rank, bl Block, x kernels.Tensor) {
 	k.tensors, k.next = map[Save][]kernels.Tensor{}, map[Save]int{}
 	for _, res := range bl.work(x.DType, x.Cols, Extent{Rows: x.Rows}).results {
@@ -70,12 +70,12 @@ func (k *Keep) reserve(r *parallel.Rank, bl Block, x kernels.Tensor) {
 	}
 }
 
-// rerun is that of the second Forward.
+// rerun is the Keep of the second Forward.
 func (k *Keep) rerun() *Keep {
 	return &Keep{save: k.save, again: true, tensors: k.tensors, next: map[Save]int{}}
 }
 
-// leaveOut says for the next layer whether its output may be missing.
+// leaveOut says whether the next layer may leave out its output.
 func (k *Keep) leaveOut(output bool) *Keep {
 	if k != nil {
 		k.noOutput = output
@@ -86,8 +86,7 @@ func (k *Keep) leaveOut(output bool) *Keep {
 // saves tells whether what Backward reads stays on the stack.
 func (k *Keep) saves() bool { return k != nil && (k.again || k.save == SaveAll) }
 
-// done tells whether a result needs no computing: it is kept from the first Forward, or it is an output without a
-// reader.
+// done tells whether a result need not be computed: it is kept from the first Forward, or nothing reads it.
 func (k *Keep) done(s Save) bool {
 	switch {
 	case k == nil || !k.again:
@@ -98,8 +97,8 @@ func (k *Keep) done(s Save) bool {
 	return k.save&s != 0
 }
 
-// tensor is [rows, cols] for a result, which is there already where done. The output without a reader is the zero
-// Tensor.
+// tensor is [rows, cols] for a result. Where done, it holds the result already. An output that nothing reads is the
+// zero Tensor.
 func (k *Keep) tensor(r *parallel.Rank, s Save, d kernels.DType, rows, cols int) (t kernels.Tensor, done bool) {
 	done = k.done(s)
 	switch {
@@ -111,7 +110,7 @@ func (k *Keep) tensor(r *parallel.Rank, s Save, d kernels.DType, rows, cols int)
 	return k.pop(s, d, rows, cols), done
 }
 
-// residual is the sum behind a sublayer; the zero Tensor where it is not kept.
+// residual is the tensor of the sum after a sublayer; the zero Tensor where it is not kept.
 func (k *Keep) residual(r *parallel.Rank, x kernels.Tensor) (sum kernels.Tensor, done bool) {
 	if k == nil || k.save&SaveResidual == 0 {
 		return kernels.Tensor{}, false

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// candidate is a result of a block that may be kept: what that takes, and what it saves of a recomputation.
+// candidate is a result of a block that may be kept: the bytes that it takes and the FLOPs that it saves.
 type candidate struct {
 	block int
 	save  Save
@@ -16,8 +16,8 @@ type candidate struct {
 	flops float64
 }
 
-// candidates are the results of all blocks, most FLOPs for a byte first, and behind them all that is left of each
-// block. Of equal ones that of a later block comes first: its memory is free again before an earlier block needs any.
+// candidates are the results of all blocks, most FLOPs for a byte first, and then the rest of each block. Of equal ones
+// that of a later block comes first: its memory is free again before an earlier block needs any.
 func (m *Model) candidates(e Extent) (all []candidate) {
 	for i := len(m.Blocks) - 1; i >= 0; i-- {
 		for _, res := range m.Blocks[i].work(m.DType, m.Hidden, e).results {
@@ -38,14 +38,14 @@ func (m *Model) candidates(e Extent) (all []candidate) {
 	return all
 }
 
-// alike tells whether two candidates differ by their blocks alone; what is left of a block depends on what is kept of
-// it.
+// alike tells whether two candidates differ by their blocks alone. The rest of a block is like no other: it depends on
+// what is kept of the block.
 func (c candidate) alike(d candidate) bool {
 	return c.save != SaveAll && c.save == d.save && c.bytes == d.bytes && c.flops == d.flops
 }
 
-// Recompute chooses what blocks keep of batches of this extent: greedily, most FLOPs for a byte first, whatever peak,
-// the bytes that a policy takes, allows within those available. It depends on its arguments alone, and no bit of a
+// Recompute is the policy for batches of this extent: greedily, it keeps the results with most FLOPs for a byte, as
+// long as peak, the bytes that a policy takes, is within available. It depends on its arguments alone. No bit of a
 // result depends on it.
 func (m *Model) Recompute(e Extent, available int, peak func(Policy) int) Policy {
 	if peak(nil) <= available {
@@ -74,7 +74,7 @@ func (p Policy) with(more []candidate) Policy {
 	return p
 }
 
-// savedNames is how a summary calls results.
+// savedNames are the names of results in a summary.
 var savedNames = []struct {
 	save Save
 	name string

@@ -19,8 +19,8 @@ func inParallel(n, grain int, body func(from, to int)) {
 	wait.Wait()
 }
 
-// eachPlace calls visit for each of n elements, with where on disk it lies. The elements are rows of cols; some rows go
-// side by side, so that a layout that transposes them is not read or written a far line for every element.
+// eachPlace calls visit for each of n elements, with its index on disk. The elements are rows of cols. Rows are visited
+// some at a time, column by column, so that a transposed layout is read and written in cache lines.
 func eachPlace(n, cols int, disk func(i int) int, visit func(i, at int)) {
 	const together = 32
 	inParallel(n/cols, together, func(from, to int) {

@@ -5,7 +5,7 @@ import "lockstep/kernels"
 // Extent is the size of a training batch: Rows in sequences of Length.
 type Extent struct{ Rows, Length int }
 
-// keys is the mean number of keys that a row sees; window and most bound them, 0: unbounded.
+// keys is the mean number of keys that a row reads; window and most are upper bounds, 0: none.
 func (e Extent) keys(window, most int) float64 {
 	n := e.Length
 	for _, bound := range []int{window, most} {
@@ -32,7 +32,7 @@ func (e Extent) recurrence(s kernels.Recurrence) float64 {
 	return 2 * float64(e.Rows) * float64(s.Heads) * (chunk*(k+v) + 2*k*v)
 }
 
-// work is what a forward computes, in FLOPs of its products; what is bound by memory is left out.
+// work is what a forward computes, in FLOPs of matrix products. Operations bound by memory are left out.
 type work struct {
 	results []result // those that may be kept, in the order of Forward
 	output  float64  // for the layer's output alone
@@ -40,7 +40,7 @@ type work struct {
 	once    float64  // in none
 }
 
-// result is what some of the FLOPs lead to.
+// result is a result that may be kept, with the FLOPs that compute it.
 type result struct {
 	save    Save
 	tensors []shape
@@ -71,7 +71,7 @@ func (w *work) product(s Save, l *Linear, rows int) {
 	w.result(s, l.flops(rows), shape{l.W.W.DType, rows, l.W.W.Rows})
 }
 
-// add puts the work of a layer within a layer behind that of w.
+// add adds the work of a layer within a layer.
 func (w *work) add(v work) {
 	w.results = append(w.results, v.results...)
 	w.output, w.again, w.once = w.output+v.output, w.again+v.again, w.once+v.once

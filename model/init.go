@@ -22,8 +22,8 @@ func (m *Model) InitialiseAdapters(seed uint64) {
 	initialise(m.dev, slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] }), seed)
 }
 
-// pieceElements is how many elements of a tensor go between host and device at a time: a copy of a whole one on the
-// host may be as large as all that a small machine has left.
+// pieceElements is how many elements are copied between host and device at a time. A copy of a full tensor may not fit
+// into the memory of a small machine.
 const pieceElements = 1 << 20
 
 // eachPiece cuts a tensor of one row.
@@ -39,7 +39,7 @@ type drawn struct {
 	raw []byte
 }
 
-// initialise draws the next part while the device takes one: a large model has billions of elements.
+// initialise draws the next part while one is copied to the device: a large model has billions of elements.
 func initialise(dev kernels.Device, params []*Param, seed uint64) {
 	if kernels.IsMeta(dev) {
 		return
@@ -88,7 +88,7 @@ func fill(raw []byte, d kernels.DType, init Init, key uint64, first int) {
 	all.Wait()
 }
 
-// value is element i of a tensor with a key of its own.
+// value is element i of the tensor with a key.
 func (init Init) value(key, i uint64) float32 {
 	switch init.Kind {
 	case Ones:

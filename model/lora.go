@@ -246,8 +246,8 @@ func (m *Model) LoadAdapter(c *data.Checkpoint) error {
 	return w.unused(func(string) bool { return false }, adapterFile)
 }
 
-// adapterConfig is adapter_config.json as PEFT writes and reads it; what would change the arithmetic must be absent or
-// off.
+// adapterConfig is adapter_config.json as PEFT writes and reads it. Settings that would change the arithmetic must be
+// absent or off.
 type adapterConfig struct {
 	PeftType         string          `json:"peft_type"`
 	TaskType         string          `json:"task_type"`

@@ -14,21 +14,21 @@ type Memory struct {
 	Sequence int // of the cache, for each sequence in flight whatever its length
 }
 
-// Memory counts by shapes: a described model has one too. Of a model with adapters, these alone are trained.
+// Memory counts by shapes, so a described model has one too. Where a model has adapters, only they are trained.
 func (m *Model) Memory() Memory {
 	var n Memory
 	for _, p := range m.Params {
 		n.Weights += p.W.Bytes()
 	}
-	for _, p := range m.learned() {
+	for _, p := range m.trainable() {
 		n.Training += p.Elements() * p.states(m.tied(p)) * kernels.F32.Size()
 	}
 	n.Token, n.Sequence = m.CacheBytes(1)
 	return n
 }
 
-// learned is the parameters that training changes: all but buffers, or the adapters alone, or the indexers alone.
-func (m *Model) learned() []*Param {
+// trainable is the parameters that training changes: all but buffers, or the adapters alone, or the indexers alone.
+func (m *Model) trainable() []*Param {
 	adapter, indexer := m.adapterParams(), m.IndexerParams()
 	var out []*Param
 	for _, p := range m.Params {

@@ -1,6 +1,6 @@
 package model
 
-// Reads is the bytes of weights that a forward has to read at least once, whatever it does with them.
+// Reads is the bytes of weights that a forward reads at least once.
 type Reads struct {
 	// every forward: all weights but those below, and but the embedding, of which it reads a row for each token
 	Dense   int

@@ -119,11 +119,11 @@ func (m *Model) Trained() []*Param {
 // the indexers. Masters start as the weights that are there now.
 func (m *Model) TrainAll() {
 	bytes := 0
-	for _, p := range m.learned() {
+	for _, p := range m.trainable() {
 		bytes += p.states(m.tied(p)) * kernels.ArenaBytes(kernels.F32, 1, p.Elements())
 	}
 	m.mem.Reserve(bytes)
-	for _, p := range m.learned() {
+	for _, p := range m.trainable() {
 		p.train(m.dev, m.mem, m.tied(p))
 	}
 }

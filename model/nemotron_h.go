@@ -158,7 +158,7 @@ func (c *nemotronH) validate() error {
 	return nil
 }
 
-// unsupported names settings that no released model has, and that would change what is computed.
+// unsupported is an error where a setting would change the computation. No released model has these.
 func (c *nemotronH) unsupported() error {
 	switch {
 	case c.UseBias || c.MLPBias || c.AttentionBias || c.MambaBias:
@@ -178,8 +178,8 @@ func (c *nemotronH) unsupported() error {
 	return nil
 }
 
-// build is the diagram: embedding, then blocks of one sublayer each, then norm and head. Nothing knows its position but
-// by what came before.
+// build is the whole model: embedding, then blocks of one sublayer each, then norm and head. There are no positional
+// encodings.
 func (c *nemotronH) build(b *builder) *Model {
 	m := &Model{
 		Hidden: c.HiddenSize, Vocab: c.VocabSize, MaxLength: b.length(c.Positions),
@@ -233,7 +233,7 @@ func (c *nemotronH) mamba(b *builder, p string, layer int) *Mamba {
 		Block: layer,
 		ops:   b.ops,
 	}
-	// Kaiming's, divided by the root of the depth
+	// Kaiming uniform, divided by the square root of the depth
 	m.Out.W.Init = Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(inner*len(c.Types)))}
 	if c.ConvBias {
 		m.ConvBias = b.vector(p+"conv1d.bias", channels, Init{Kind: Zeros})

@@ -11,7 +11,7 @@ type Norm struct {
 	kernels.Norm
 }
 
-// NormSaved keeps what Backward needs.
+// NormSaved is what Backward needs.
 type NormSaved struct{ X, RStd kernels.Tensor }
 
 // Forward is x / rms(x) * w, [T, n].

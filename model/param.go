@@ -16,10 +16,10 @@ type Param struct {
 	// Packed, where set, is the weight as one tensor, which some checkpoints of the family hold in place of its parts.
 	Packed *Part
 	Init   Init
-	// Buffer: part of the checkpoint, not of what is learned.
+	// Buffer: part of the checkpoint, never trained.
 	Buffer bool
 
-	// Trained parameters only (see Model.Trainable). All F32 and shaped as W.
+	// Of trained parameters only (see [Model.TrainAll]). All are F32 and have the shape of W.
 	Grad     kernels.Tensor
 	HeadGrad kernels.Tensor // tied embeddings: the head's share, so that two chains over tokens never interleave
 	Master   kernels.Tensor // what the optimizer updates; W itself in an F32 model
@@ -37,7 +37,7 @@ type Part struct {
 	Disk func(i int) int
 }
 
-// Init says how a weight starts when a model is built from nothing.
+// Init says how a weight is initialised where a model has no checkpoint.
 type Init struct {
 	Kind InitKind
 	Std  float64                              // of Normal; bound of Uniform
@@ -69,7 +69,7 @@ func (p *Param) view(t kernels.Tensor, part Part) kernels.Tensor {
 	return t.Group(part.Group).RowRange(part.Row, part.Row+part.Rows).Reshape(1, part.Rows*t.Cols)
 }
 
-// train gives the parameter the memory of a trained one.
+// train allocates the gradient and the optimizer state.
 func (p *Param) train(dev kernels.Device, mem *kernels.Arena, tied bool) {
 	like := func() kernels.Tensor { return mem.NewGrouped(kernels.F32, p.W.Groups, p.W.Rows, p.W.Cols) }
 	p.Grad, p.M, p.V = like(), like(), like()

@@ -8,7 +8,7 @@ import (
 	"regexp"
 )
 
-// Python writes numbers that JSON has not: bare Infinity, -Infinity and NaN, or, in newer files, {"__float__":
+// Python writes numbers that are not JSON: bare Infinity, -Infinity and NaN, or, in newer files, {"__float__":
 // "Infinity"}.
 
 var bareNumber = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?Infinity\b|\bNaN\b`)

@@ -99,7 +99,7 @@ func (c *qwen35) sparse(layer int) bool {
 	return c.moe() && (layer+1)%c.SparseStep == 0 && !slices.Contains(c.MLPOnlyLayers, layer)
 }
 
-// check is what parse has not seen to.
+// check validates what parse does not.
 func (c *qwen35) check() error {
 	err := positive(
 		size{"linear_num_key_heads", c.KeyHeads}, size{"linear_num_value_heads", c.ValueHeads},
@@ -137,7 +137,8 @@ func (c *qwen35) check() error {
 	return nil
 }
 
-// build is the diagram: embedding, then blocks of DeltaNet or gated attention, and a feed-forward; then norm and head.
+// build is the whole model: embedding, then blocks of DeltaNet or gated attention, and a feed-forward; then norm and
+// head.
 func (c *qwen35) build(b *builder, rope ropeConfig) *Model {
 	m := &Model{Hidden: c.HiddenSize, Vocab: c.VocabSize, MaxLength: b.length(c.Positions),
 		skip: func(name string) bool {
@@ -162,13 +163,13 @@ func (c *qwen35) build(b *builder, rope ropeConfig) *Model {
 	return m
 }
 
-// norm is RMSNorm whose weight is kept as its distance from 1.
+// norm is RMSNorm whose weight is stored minus 1.
 func (c *qwen35) norm(b *builder, name string, n int) *Norm {
 	return b.norm(name, n, kernels.Norm{Eps: c.Eps, PlusOne: true})
 }
 
-// deltaNet keeps what decides the decays, and the norm, in fp32, as the checkpoints do. Initial values are those of the
-// reference.
+// deltaNet has the parameters of the decays, and the norm, in fp32, like the checkpoints. Initial values are those of
+// the reference.
 func (c *qwen35) deltaNet(b *builder, p string, layer int) *DeltaNet {
 	keys, values := c.KeyHeads*c.KeyDim, c.ValueHeads*c.ValueDim
 	channels := 2*keys + values

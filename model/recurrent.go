@@ -34,5 +34,5 @@ type decay struct {
 	Lo, Hi     float32
 }
 
-// forever is the upper bound of steps that have none.
+// forever is an upper bound of steps that bounds nothing.
 var forever = float32(math.Inf(1))

@@ -12,9 +12,8 @@ import (
 	"lockstep/kernels"
 )
 
-// family is an architecture, by the class name that config.json gives it for other tools, the function that reads a
-// config.json and describes the model in a builder, and the struct that it reads it into (of a wrapped text model:
-// text_config).
+// family is an architecture: the class name that config.json gives it, the function that reads a config.json and
+// describes the model in a builder, and the struct that it reads (of a wrapped text model: text_config).
 type family struct {
 	architecture string
 	build        func(config []byte, b *builder) (*Model, error)
@@ -27,7 +26,7 @@ var families = map[string]family{}
 // Families lists the model types that can be built, sorted.
 func Families() []string { return slices.Sorted(maps.Keys(families)) }
 
-// Options choose what a config.json leaves open.
+// Options are what a config.json does not say.
 type Options struct {
 	DType     kernels.DType // storage of weights and activations
 	MaxLength int           // positions to prepare; 0: the config's max_position_embeddings
@@ -109,7 +108,7 @@ func describe(text []byte, b *builder) (*Model, error) {
 	return m, nil
 }
 
-// configHead is what all families say alike.
+// configHead is the part of config.json that all families share.
 type configHead struct {
 	Initializer *float64        `json:"initializer_range"`
 	EOS         json.RawMessage `json:"eos_token_id"`

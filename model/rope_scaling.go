@@ -16,7 +16,7 @@ type ropeScaling struct {
 	exact              bool    // the mix begins and ends between columns
 	multiplier         float64 // of cos and sin
 	mscaleAll          float64
-	// llama3: wavelengths above original/low are stretched, those below original/high stay.
+	// llama3: wavelengths above original/low are scaled, those below original/high are not.
 	low, high float64
 }
 
@@ -51,7 +51,7 @@ func (d *ropeDict) llama3() (ropeScaling, error) {
 	return ropeScaling{kind: "llama3", factor: d.Factor, original: d.Original, low: d.LowFreq, high: d.HighFreq}, nil
 }
 
-// mscale is how much attention is sharpened for a factor, at strength a.
+// mscale is the multiplier of attention for a factor, at strength a.
 func (y ropeScaling) mscale(a float64) float64 {
 	return float64(0.1*a*math.Log(y.factor)) + 1
 }
@@ -80,7 +80,7 @@ func (y ropeScaling) frequency(i, dim int, theta float64) float64 {
 	return f
 }
 
-// ramp is between which pairs yarn mixes.
+// ramp is the pairs between which yarn mixes scaled and unscaled frequencies.
 func (y ropeScaling) ramp(dim int, theta float64) (lo, hi float64) {
 	corr := func(rotations float64) float64 {
 		return float64(dim) * math.Log(y.original/(rotations*2*math.Pi)) / (2 * math.Log(theta))

@@ -8,8 +8,8 @@ import (
 	"lockstep/data"
 )
 
-// storage is a format in which a checkpoint keeps a weight in tensors of its own making: codes, and what says which
-// numbers these stand for. They are called as the weight is, with other endings.
+// storage is a format in which a checkpoint stores a weight as several tensors: codes, and what they are decoded by.
+// Their names are that of the weight with other endings.
 type storage struct {
 	name   string   // for people
 	weight string   // ending of the weights that may be kept so
@@ -24,16 +24,16 @@ type storage struct {
 	open func(codes data.TensorInfo, others []data.TensorInfo) (weight, error)
 }
 
-// quantization is quantization_config of config.json (names as in transformers and compressed-tensors). What says how
-// activations are rounded, and which modules are left alone, is not read: activations are not rounded here, and the
-// tensors themselves say what they are.
+// quantization is quantization_config of config.json (names as in transformers and compressed-tensors). Fields
+// about activations and about modules that are not quantised are not read: activations are not rounded here, and the
+// tensors themselves show what is quantised.
 type quantization struct {
 	Method string `json:"quant_method"`
 	Block  []int  `json:"weight_block_size"` // of fp8
 	compressedTensors
 }
 
-// Opened says what the weights were kept in and what they are now, for a person; "": they were numbers.
+// Opened is a line about the format that the weights were stored in and their type now; "": they were plain numbers.
 func (m *Model) Opened() string {
 	if m.kept == nil {
 		return ""
@@ -50,7 +50,7 @@ const quantizationKey = "quantization_config"
 // storageOf is how a config.json (in plain JSON) says that weights are kept, in it or in its text_config; nil: as they
 // are.
 func storageOf(config []byte) (*storage, error) {
-	// names as they are written: fields of a struct would be found in any case
+	// a map, since fields of a struct match names in any case
 	var outer, inner map[string]json.RawMessage
 	var family string
 	if err := json.Unmarshal(config, &outer); err != nil {

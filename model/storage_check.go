@@ -23,7 +23,7 @@ func readScales(t data.TensorInfo) ([]float32, error) {
 	return s, nil
 }
 
-// finite is an error where codes stand for what is no number of fp32.
+// finite is an error where codes decode to NaN or to more than fp32 holds.
 func finite(values []float32, codes data.TensorInfo) error {
 	var isNaN, isInf atomic.Bool
 	inParallel(len(values), 1, func(from, to int) {
@@ -41,9 +41,9 @@ func finite(values []float32, codes data.TensorInfo) error {
 	})
 	switch {
 	case isNaN.Load():
-		return fmt.Errorf("%s: tensor %s: codes stand for NaN: fetch the checkpoint again", codes.File, codes.Name)
+		return fmt.Errorf("%s: tensor %s: codes decode to NaN: fetch the checkpoint again", codes.File, codes.Name)
 	case isInf.Load():
-		return fmt.Errorf("%s: tensor %s: codes stand for more than fp32 holds: fetch the checkpoint again", codes.File,
+		return fmt.Errorf("%s: tensor %s: codes decode to more than fp32 holds: fetch the checkpoint again", codes.File,
 			codes.Name)
 	}
 	return nil

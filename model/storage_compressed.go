@@ -19,7 +19,7 @@ type compressedTensors struct {
 	} `json:"transform_config"`
 }
 
-// compressedGroup is how some layers are kept: its weights null, activations alone are rounded.
+// compressedGroup is how some layers are stored; weights null: only their activations are rounded.
 type compressedGroup struct {
 	Format  string             `json:"format"`
 	Weights *compressedWeights `json:"weights"`
@@ -35,7 +35,7 @@ type compressedWeights struct {
 	Order     any    `json:"actorder"`
 }
 
-// storage is the format of the weights, all of which must be kept alike.
+// storage is the format of the weights, which must be the same for all.
 func (c *compressedTensors) storage(refuse func(string, ...any) (*storage, error)) (*storage, error) {
 	switch {
 	case len(c.Groups) != 1:
@@ -88,8 +88,7 @@ func (w *compressedWeights) storage(format string, refuse func(string, ...any) (
 		format, w.Bits, w.Type, w.Strategy, w.Size, w.Symmetric, w.Order)
 }
 
-// fp8 is a weight of E4M3 codes beside weight_scale, and input_scale where activations are rounded by scales that
-// calibration has found.
+// fp8 is a weight of E4M3 codes with weight_scale, and input_scale where activations have calibrated scales.
 func (w *compressedWeights) fp8() (*storage, error) {
 	rows := fp8Rows(w.Strategy == "tensor")
 	if w.Strategy != "block" {

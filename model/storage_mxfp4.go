@@ -69,7 +69,7 @@ func mxfp4Packed() *storage {
 	}
 }
 
-// noNaN is an error where a scale, a power of two, is the code that is none.
+// noNaN is an error where a scale, a power of two, is the code of NaN.
 func noNaN(scales data.TensorInfo) error {
 	if at := slices.Index(scales.Data, 255); at >= 0 {
 		return fmt.Errorf("%s: tensor %s: scale %v is NaN: fetch the checkpoint again", scales.File, scales.Name,
@@ -78,8 +78,8 @@ func noNaN(scales data.TensorInfo) error {
 	return nil
 }
 
-// decodeTransposed is experts dst [n, cols, rows] from blocks and scales of [n, rows, cols]. Some rows are decoded at a
-// time, so that they are still near when they are written as columns.
+// decodeTransposed is experts dst [n, cols, rows] from blocks and scales of [n, rows, cols]. Rows are decoded some at
+// a time, so that they are in cache when they are written as columns.
 func decodeTransposed(dst []float32, blocks, scales []byte, rows, cols int) {
 	const together = 32
 	if len(dst) == 0 {

@@ -9,8 +9,8 @@ import (
 	"lockstep/kernels"
 )
 
-// weights are the tensors of a checkpoint as numbers: what it keeps in codes and scales appears under the name, and in
-// the shape, of the weight that they stand for. It is decoded when it is read, one weight at a time.
+// weights are the tensors of a checkpoint as numbers. Codes and scales appear as the weight that they decode to, under
+// its name and in its shape. A weight is decoded when it is read.
 type weights struct {
 	*data.Checkpoint
 	kept *storage // nil: every tensor is what it is
@@ -24,9 +24,9 @@ type weight struct {
 	plain *data.TensorInfo          // where the checkpoint has the numbers themselves; nil: in codes
 }
 
-// stored gives the weight in a storage type to a function: numbers of another type some millions at a time, so that no
-// second weight is in memory, and those of this one as they lie in the file. raw is the elements from one on, for the
-// time of the call.
+// stored gives the weight in a storage type to a function. Numbers of another type are converted some millions at a
+// time, so that there is no second copy of the weight; those of the same type come from the file. raw is valid during
+// the call.
 func (w weight) stored(d kernels.DType, visit func(from int, raw []byte) error) error {
 	switch {
 	case w.plain != nil && w.plain.DType == dtypeName(d):
@@ -41,14 +41,15 @@ func (w weight) stored(d kernels.DType, visit func(from int, raw []byte) error) 
 	return visit(0, stored(values, d))
 }
 
-// forget lets the system take back the pages of the file that were read.
+// forget releases the pages of the file that were read.
 func (w weight) forget() {
 	if w.plain != nil {
 		w.plain.Forget()
 	}
 }
 
-// newWeights looks at what a checkpoint keeps in a format. Codes and scales without each other are errors.
+// newWeights finds the weights that a checkpoint stores in a format. Codes without scales, and scales without codes,
+// are errors.
 func newWeights(c *data.Checkpoint, kept *storage) (*weights, error) {
 	w := &weights{Checkpoint: c, kept: kept, used: map[string]bool{}}
 	if kept == nil {
@@ -81,7 +82,7 @@ func newWeights(c *data.Checkpoint, kept *storage) (*weights, error) {
 	return w, nil
 }
 
-// owner is the weight that a tensor of the checkpoint is a part of; "": it is one itself.
+// owner is the weight that a tensor of the checkpoint belongs to; "": the tensor is a weight itself.
 func (w *weights) owner(name string) string {
 	if w.kept == nil {
 		return ""
@@ -176,7 +177,7 @@ func (w *weights) find(name, config string) (weight, error) {
 	}}, nil
 }
 
-// unused is an error that names tensors of the checkpoint that no find has asked for, those that pass left out.
+// unused is an error that names the tensors of the checkpoint that find has not returned, but for those that pass.
 func (w *weights) unused(pass func(name string) bool, config string) error {
 	var names []string
 	for _, name := range w.Names() {
@@ -215,7 +216,7 @@ func converted(t data.TensorInfo, d kernels.DType, visit func(from int, raw []by
 	return nil
 }
 
-// convert writes numbers in a storage type, by way of fp32 that stays near the core.
+// convert writes numbers in a storage type, through fp32 buffers that fit into cache.
 func convert(raw []byte, t data.TensorInfo, d kernels.DType) error {
 	const near = 1 << 13
 	values := make([]float32, min(near, t.Len()))
