@@ -27,6 +27,29 @@ type Workspacer interface {
 	ReserveWorkspace(bytes int)
 }
 
+// Workspace is the bytes of a device's workspace, 0 where it allocates none.
+func Workspace(d Device) int {
+	if w, ok := d.(Workspacer); ok {
+		return w.Workspace()
+	}
+	return 0
+}
+
+// ReserveWorkspace makes a device's workspace so large, where it allocates one.
+func ReserveWorkspace(d Device, bytes int) {
+	if w, ok := d.(Workspacer); ok {
+		w.ReserveWorkspace(bytes)
+	}
+}
+
+// Allocated is the bytes that a device has allocated, 0 where it does not count them.
+func Allocated(d Device) int {
+	if c, ok := d.(Counter); ok {
+		return c.Counts().Bytes
+	}
+	return 0
+}
+
 // nowhere is an address that no machine has memory at.
 const nowhere = 1 << 60
 

@@ -23,7 +23,7 @@ type taken struct {
 
 func (n *taken) note(r *parallel.Rank, stage string) {
 	n.stages = append(n.stages, stage)
-	n.bytes = append(n.bytes, [3]int{r.Dev.(kernels.Counter).Counts().Bytes, r.Stack.Held(), r.Stack.Peak()})
+	n.bytes = append(n.bytes, [3]int{kernels.Allocated(r.Dev), r.Stack.Held(), r.Stack.Peak()})
 }
 
 // live builds, adapts, trains and serves a golden model, which is filled by load.
@@ -57,9 +57,7 @@ func live(r *parallel.Rank, adapters bool, load func() (*model.Model, error)) (n
 	served := &kernels.Layout{Spans: []kernels.Span{{Rows: 60, Pages: []int32{2, 0}}}, Packs: []int32{0, 60}}
 	m.Head.Logits(r, m.Forward(r, model.NewBatch(r, ids, served, cache), nil))
 	n.note(r, "serving")
-	if d, ok := r.Dev.(kernels.Workspacer); ok {
-		n.workspace = d.Workspace()
-	}
+	n.workspace = kernels.Workspace(r.Dev)
 	return n, err
 }
 
@@ -102,7 +100,7 @@ func TestArenasAreExact(t *testing.T) {
 	for _, family := range goldens {
 		for _, rank := range []int{0, 64} {
 			onRank(t, func(r *parallel.Rank) error {
-				bytes := func() int { return r.Dev.(kernels.Counter).Counts().Bytes }
+				bytes := func() int { return kernels.Allocated(r.Dev) }
 				m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), "",
 					model.Options{DType: kernels.BF16})
 				if err != nil {

@@ -104,9 +104,7 @@ func (j *job) prove() (p *runlog.Proof, failed, err error) {
 func (j *job) taken() runlog.Memory {
 	n := runlog.Memory{Planned: j.memory.Total(), Peak: plan.PeakMemory(), PlannedDevice: j.memory.Device()}
 	for _, d := range []kernels.Device{j.trainer.Rank.Dev, j.rolloutDevice} {
-		if c, ok := d.(kernels.Counter); ok {
-			n.Device += c.Counts().Bytes
-		}
+		n.Device += kernels.Allocated(d)
 	}
 	return n
 }

@@ -63,8 +63,9 @@ func benchOurs(ctx context.Context, s *configs.Shape, o Options, dir string) (ro
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	profiler, _ := dev.(kernels.Profiler)
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		return benchWorkloads(ctx, r, s, o, dir, func(name string, speed float64) {
+		return benchWorkloads(ctx, r, profiler, s, o, dir, func(name string, speed float64) {
 			rows = append(rows, workload{name, speed})
 		})
 	})
@@ -81,7 +82,7 @@ const (
 )
 
 // benchWorkloads tells the tokens a second of each workload as soon as it is known: the device may fail in the next.
-func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o Options, dir string,
+func benchWorkloads(ctx context.Context, r *parallel.Rank, p kernels.Profiler, s *configs.Shape, o Options, dir string,
 	tell func(name string, speed float64)) error {
 	plan, err := plan.Reserved(r, s)
 	if err != nil {
@@ -105,14 +106,14 @@ func benchWorkloads(ctx context.Context, r *parallel.Rank, s *configs.Shape, o O
 		name string
 		run  func() (float64, error)
 	}{
-		{"train", func() (float64, error) { return benchTraining(t, batch, o) }},
+		{"train", func() (float64, error) { return benchTraining(t, p, batch, o) }},
 		{"forward", func() (float64, error) {
 			return rate(r, o.Steps, func() int {
 				t.EvalLoss(batch)
 				return len(batch) * s.Data.PackRows
 			})
 		}},
-		{"decode", func() (float64, error) { return benchDecoding(ctx, r, m, s, o) }},
+		{"decode", func() (float64, error) { return benchDecoding(ctx, r, p, m, s, o) }},
 	} {
 		speed, err := w.run()
 		if err != nil {
@@ -152,15 +153,15 @@ func rate(r *parallel.Rank, rounds int, round func() int) (float64, error) {
 	return float64(tokens) / time.Since(start).Seconds(), nil
 }
 
-// benchTraining times steps and then one more kernel by kernel.
-func benchTraining(t *trainer.Trainer, batch [][]data.Sample, o Options) (float64, error) {
+// benchTraining times steps and then, where p is not nil, one more kernel by kernel.
+func benchTraining(t *trainer.Trainer, p kernels.Profiler, batch [][]data.Sample, o Options) (float64, error) {
 	n := 0
 	step := func() int {
 		n++
 		return t.Step(n, trainer.Supervised(batch)).Tokens
 	}
 	speed, err := rate(t.Rank, o.Steps, step)
-	if p, ok := t.Rank.Dev.(kernels.Profiler); ok && err == nil {
+	if p != nil && err == nil {
 		p.StartProfile()
 		step()
 		printKernels(o.Out, "a step of training", 1, p.StopProfile())
@@ -193,7 +194,7 @@ func printKernels(w io.Writer, what string, steps int, times []kernels.KernelTim
 }
 
 // benchDecoding times all of some requests, prompts included, and then once more kernel by kernel.
-func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape,
+func benchDecoding(ctx context.Context, r *parallel.Rank, p kernels.Profiler, m *model.Model, s *configs.Shape,
 	o Options) (speed float64, err error) {
 	options := setup.EngineOptions(s)
 	options.Slots, options.Pages = decodeRows, 0
@@ -213,7 +214,7 @@ func benchDecoding(ctx context.Context, r *parallel.Rank, m *model.Model, s *con
 		return decodeRows * decodeTokens
 	}
 	asked := trainer.Counted(r.Dev, func() { speed, err = rate(r, 1, run) })
-	if p, ok := r.Dev.(kernels.Profiler); ok && err == nil {
+	if p != nil && err == nil {
 		fmt.Fprintf(o.Out, "\ndecoding: %d steps, %d launches, %d waits\n", e.Steps, asked.Launches, asked.Waits)
 		p.StartProfile()
 		run()

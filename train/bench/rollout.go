@@ -70,8 +70,9 @@ func Rollout(ctx context.Context, s *configs.Shape, o RolloutOptions) error {
 type rollout struct {
 	serve.Measured
 	title    string
-	reads    []int   // bytes of each step
-	copied   float64 // bytes a second
+	reads    []int            // bytes of each step
+	copied   float64          // bytes a second
+	profiler kernels.Profiler // of the device; nil: it has none
 	profiles []stepProfile
 }
 
@@ -82,10 +83,11 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	if _, ok := dev.(kernels.Profiler); o.Kernels && !ok {
+	profiler, ok := dev.(kernels.Profiler)
+	if o.Kernels && !ok {
 		return nil, fmt.Errorf("--kernels: %s does not time its kernels: leave it out, or take a GPU", dev.Name())
 	}
-	b = &rollout{copied: copyRate(dev)}
+	b = &rollout{copied: copyRate(dev), profiler: profiler}
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		m, _, err := setup.OpenModel(dev, s)
 		if err != nil {
@@ -148,7 +150,7 @@ func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *
 	if e, err = engine(r); err != nil {
 		return err
 	}
-	b.profiles, err = profileSteps(ctx, e, r.Dev.(kernels.Profiler), reqs, b.Loads)
+	b.profiles, err = profileSteps(ctx, e, b.profiler, reqs, b.Loads)
 	return err
 }
 

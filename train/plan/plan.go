@@ -135,15 +135,7 @@ func metaOf(dev kernels.Device) kernels.Device {
 
 // handedOut is the bytes of all tensors on a rank's device, without its workspace.
 func handedOut(r *parallel.Rank) int {
-	return r.Dev.(kernels.Counter).Counts().Bytes - workspaceOf(r)
-}
-
-// workspaceOf is the largest workspace that was asked of a device, in bytes; 0: it has none.
-func workspaceOf(r *parallel.Rank) int {
-	if d, ok := r.Dev.(kernels.Workspacer); ok {
-		return d.Workspace()
-	}
-	return 0
+	return kernels.Allocated(r.Dev) - kernels.Workspace(r.Dev)
 }
 
 // peak runs the largest step of each phase of the run: a micro-batch of full packs with the optimizer's step, the
@@ -160,7 +152,7 @@ func (p *Plan) peak() (Memory, error) {
 	host, err := p.carryOut(t)
 	n := p.static
 	for _, r := range p.ranks() {
-		n.Activations += r.Stack.Peak() + workspaceOf(r)
+		n.Activations += r.Stack.Peak() + kernels.Workspace(r.Dev)
 	}
 	if p.s.Device.Kind == "cpu" {
 		if p.process == 0 {
@@ -219,8 +211,6 @@ func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 
 // Reserve takes the stack and the workspace of a rank at once, as large as those of a plan: no step asks for memory.
 func Reserve(r, plan *parallel.Rank) {
-	if d, ok := r.Dev.(kernels.Workspacer); ok {
-		d.ReserveWorkspace(workspaceOf(plan))
-	}
+	kernels.ReserveWorkspace(r.Dev, kernels.Workspace(plan.Dev))
 	r.Stack.Reserve(plan.Stack.Peak())
 }

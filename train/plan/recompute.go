@@ -2,6 +2,7 @@ package plan
 
 import (
 	"lockstep/configs"
+	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/train/trainer"
@@ -52,7 +53,7 @@ func (p *Plan) Step(keep model.Policy) int {
 	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch, Keep: keep})
 	clearStack(p.Rank)
 	t.Peak(p.packs(), p.s.Data.PackRows)
-	return p.Rank.Stack.Peak() + workspaceOf(p.Rank)
+	return p.Rank.Stack.Peak() + kernels.Workspace(p.Rank.Dev)
 }
 
 // Chosen returns a line about what the backward pass recomputes.
