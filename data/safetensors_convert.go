@@ -41,38 +41,6 @@ func ToF32(dst []float32, t TensorInfo) error {
 	return nil
 }
 
-// ToBF16 converts a tensor's values to bf16 bits, each rounded once, to nearest even.
-func ToBF16(dst []uint16, t TensorInfo) error {
-	checkLen(len(dst), t)
-	src := t.Data
-	switch t.DType {
-	case "F32":
-		for i := range dst {
-			dst[i] = kernels.RoundBF16(math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:])))
-		}
-	case "BF16":
-		for i := range dst {
-			dst[i] = binary.LittleEndian.Uint16(src[2*i:])
-		}
-	case "F16":
-		for i := range dst {
-			dst[i] = kernels.RoundBF16(fromF16(binary.LittleEndian.Uint16(src[2*i:])))
-		}
-	case "F64":
-		for i := range dst {
-			dst[i] = kernels.RoundBF16(roundOdd(math.Float64frombits(binary.LittleEndian.Uint64(src[8*i:]))))
-		}
-	case "F8_E4M3", "F8_E5M2", "F8_E8M0":
-		table := f8Table(t.DType)
-		for i := range dst {
-			dst[i] = kernels.RoundBF16(table[src[i]])
-		}
-	default:
-		return unconvertible(t)
-	}
-	return nil
-}
-
 func checkLen(n int, t TensorInfo) {
 	if n != t.Len() {
 		panic(fmt.Sprintf("data: %d values for tensor %q of shape %v", n, t.Name, t.Shape))
@@ -95,20 +63,6 @@ func fromF16(h uint16) float32 {
 		return math.Float32frombits(sign | 0x7f800000 | frac<<13)
 	}
 	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
-}
-
-// roundOdd converts to fp32, inexact values to the neighbour with an odd last bit: rounding that once more to bf16
-// gives what one rounding of x would.
-func roundOdd(x float64) float32 {
-	f := float32(x)
-	if float64(f) == x || x != x {
-		return f
-	}
-	b := math.Float32bits(f)
-	if math.Abs(float64(f)) > math.Abs(x) {
-		b-- // toward zero
-	}
-	return math.Float32frombits(b | 1)
 }
 
 // f8Table holds the values of the 256 codes of F8_E4M3 (no infinities, bias 7, NaN at all ones), of F8_E5M2 (the upper
