@@ -6,10 +6,21 @@ import (
 	"strings"
 )
 
-// pattern cuts text into pieces, each the first match of a regular expression after the piece before it.
-type pattern interface {
-	// next is the end, above at, of the piece that begins at s[at]; at < len(s), s is valid UTF-8.
-	next(s string, at int) int
+// splitter cuts text, valid UTF-8, into pieces and calls f for them in order.
+type splitter interface {
+	split(s string, f func(piece string))
+}
+
+// scanner is a splitter written by hand. The pieces cover the text, each the first match of a regular expression after
+// the piece before it: scanner returns the end, above at, of the piece that begins at s[at], at < len(s).
+type scanner func(s string, at int) int
+
+func (next scanner) split(s string, f func(piece string)) {
+	for at := 0; at < len(s); {
+		end := next(s, at)
+		f(s[at:end])
+		at = end
+	}
 }
 
 const (
@@ -30,29 +41,30 @@ const (
 
 const plainPunctuation = space | letter | number
 
-// patterns are the regular expressions of Split pre-tokenizers that can be cut by, letter for letter. An expression
-// that is not here is refused: one that is nearly right gives other tokens on rare text, which nobody notices.
-var patterns = map[string]pattern{
+// scanners are the hand-written equivalents of the regular expressions of known families, by the text of the
+// expression. Any other expression runs as a [regexSplitter], at a fifth of the speed.
+var scanners = map[string]scanner{
 	// Qwen2, Qwen2.5, Qwen3
-	qwen2Regex: &wordPattern{word: letter, punctuation: plainPunctuation, apart: true, digits: 1, tail: "\r\n"},
+	qwen2Regex: (&wordPattern{word: letter, punctuation: plainPunctuation, apart: true, digits: 1, tail: "\r\n"}).next,
 	// Qwen3.5
-	qwen35Regex: &wordPattern{word: letter | mark, punctuation: plainPunctuation | mark, apart: true, digits: 1,
-		tail: "\r\n"},
+	qwen35Regex: (&wordPattern{word: letter | mark, punctuation: plainPunctuation | mark, apart: true, digits: 1,
+		tail: "\r\n"}).next,
 	// cl100k_base, Llama 3, GLM-4, GLM-5
-	cl100kRegex: &wordPattern{word: letter, punctuation: plainPunctuation, apart: true, digits: 3, tail: "\r\n"},
+	cl100kRegex: (&wordPattern{word: letter, punctuation: plainPunctuation, apart: true, digits: 3, tail: "\r\n"}).next,
 	// o200k_base, gpt-oss
-	o200kRegex: &wordPattern{punctuation: plainPunctuation, cased: true, attached: true, digits: 3, tail: "\r\n/"},
+	o200kRegex: (&wordPattern{punctuation: plainPunctuation, cased: true, attached: true, digits: 3,
+		tail: "\r\n/"}).next,
 	// Tekken: Mistral Nemo, Nemotron
-	tekkenRegex: &wordPattern{punctuation: plainPunctuation, cased: true, digits: 1, tail: "\r\n/"},
+	tekkenRegex: (&wordPattern{punctuation: plainPunctuation, cased: true, digits: 1, tail: "\r\n/"}).next,
 }
 
-// preTokenizer cuts text by its patterns, each cutting the pieces of the one before it.
+// preTokenizer cuts text by its splitters, each cutting the pieces of the one before it.
 type preTokenizer struct {
-	patterns  []pattern
+	splitters []splitter
 	spaceStep int // pieces that reach this step get a space in front, unless they begin with one; -1: none
 }
 
-// each calls f for the pieces of s in order; nothing is left out.
+// each calls f for the pieces of s in order.
 func (p *preTokenizer) each(s string, f func(piece string)) { p.cut(s, 0, f) }
 
 func (p *preTokenizer) cut(s string, step int, f func(piece string)) {
@@ -62,15 +74,11 @@ func (p *preTokenizer) cut(s string, step int, f func(piece string)) {
 	if step == p.spaceStep && !strings.HasPrefix(s, " ") {
 		s = " " + s
 	}
-	if step == len(p.patterns) {
+	if step == len(p.splitters) {
 		f(s)
 		return
 	}
-	for at := 0; at < len(s); {
-		end := p.patterns[step].next(s, at)
-		p.cut(s[at:end], step+1, f)
-		at = end
-	}
+	p.splitters[step].split(s, func(piece string) { p.cut(piece, step+1, f) })
 }
 
 // newPreTokenizer reads a ByteLevel pre-tokenizer, or a Sequence of Splits that ends in one.
@@ -91,7 +99,7 @@ func newPreTokenizer(c *component) (*preTokenizer, error) {
 			if err != nil {
 				return nil, err
 			}
-			p.patterns = append(p.patterns, split)
+			p.splitters = append(p.splitters, split)
 		case step.Type == "ByteLevel" && last:
 			return p, p.addByteLevel(&step)
 		default:
@@ -102,23 +110,31 @@ func newPreTokenizer(c *component) (*preTokenizer, error) {
 	return nil, errors.New("an empty Sequence: only byte-level tokenizers can be read, whose last step is ByteLevel")
 }
 
-// split finds the pattern. Pieces are whole matches, so keeping matches as pieces (Isolated) and removing what lies
-// between them (Removed, inverted) are the same.
-func (c *component) split() (pattern, error) {
+// split reads a Split, which keeps the matches of its pattern as pieces, and what lies between them (Isolated) or not
+// (Removed, inverted). A scanner's matches leave nothing between them.
+func (c *component) split() (splitter, error) {
 	isolated := c.Behavior == "Isolated" && !c.Invert
 	if kept := c.Behavior == "Removed" && c.Invert; !isolated && !kept {
 		return nil, fmt.Errorf("Split with behavior %q, invert %v: only Isolated, not inverted, can be read",
 			c.Behavior, c.Invert)
 	}
 	if c.Pattern.Regex == nil {
-		return nil, errors.New("Split without a Regex: only the patterns of known families can be read")
+		return nil, errors.New("Split without a Regex: only regular expressions can be read")
 	}
-	p, ok := patterns[*c.Pattern.Regex]
-	if !ok {
-		return nil, fmt.Errorf("Split by the unknown pattern %q: only those of Qwen2 to 3.5, Llama 3 and GLM, o200k "+
-			"and Tekken can be read", *c.Pattern.Regex)
+	if known, ok := scanners[*c.Pattern.Regex]; ok {
+		return known, nil
 	}
-	return p, nil
+	return newRegexSplitter(*c.Pattern.Regex, isolated)
+}
+
+// unknown lists the patterns that no scanner is written for.
+func (p *preTokenizer) unknown() (patterns []string) {
+	for _, s := range p.splitters {
+		if r, ok := s.(*regexSplitter); ok {
+			patterns = append(patterns, r.pattern)
+		}
+	}
+	return patterns
 }
 
 func (p *preTokenizer) addByteLevel(c *component) error {
@@ -127,10 +143,10 @@ func (p *preTokenizer) addByteLevel(c *component) error {
 	}
 	p.spaceStep = -1
 	if *c.AddPrefixSpace {
-		p.spaceStep = len(p.patterns)
+		p.spaceStep = len(p.splitters)
 	}
 	if c.UseRegex == nil || *c.UseRegex { // the default is true
-		p.patterns = append(p.patterns, gpt2Pattern{})
+		p.splitters = append(p.splitters, scanner(gpt2End))
 	}
 	return nil
 }

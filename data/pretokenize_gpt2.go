@@ -2,12 +2,11 @@ package data
 
 import "strings"
 
-// gpt2Pattern is what a ByteLevel pre-tokenizer cuts by if use_regex is set (openai/gpt-2, src/encoder.py):
-//
-//	's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-type gpt2Pattern struct{}
+// gpt2Regex is what a ByteLevel pre-tokenizer cuts by if use_regex is set (openai/gpt-2, src/encoder.py).
+const gpt2Regex = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
-func (gpt2Pattern) next(s string, at int) int {
+// gpt2End is the scanner of gpt2Regex.
+func gpt2End(s string, at int) int {
 	for _, suffix := range [...]string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"} {
 		if strings.HasPrefix(s[at:], suffix) {
 			return at + len(suffix)

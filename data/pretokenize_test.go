@@ -27,7 +27,7 @@ func TestPatterns(t *testing.T) {
 		{o200kRegex, "AB文CD", []string{"AB文", "CD"}},
 		{tekkenRegex, "it's 12", []string{"it", "'s", " ", "1", "2"}},
 	} {
-		p := &preTokenizer{patterns: []pattern{patterns[c.regex]}, spaceStep: -1}
+		p := &preTokenizer{splitters: []splitter{scanners[c.regex]}, spaceStep: -1}
 		var got []string
 		p.each(c.text, func(piece string) { got = append(got, piece) })
 		if !slices.Equal(got, c.want) {

@@ -92,6 +92,9 @@ func LoadTokenizer(path string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	for _, pattern := range t.words.unknown() {
+		noteUnknown(path, pattern)
+	}
 	return t, nil
 }
 
