@@ -20,6 +20,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/data"
+	"lockstep/data/tokenizer"
 	"lockstep/kernels"
 	"lockstep/kernels/devices"
 	"lockstep/model"
@@ -538,7 +539,7 @@ func tokenizeCommand() *cobra.Command {
 				fmt.Print(text)
 				return err
 			}
-			t, err := data.LoadTokenizer(dir)
+			t, err := tokenizer.Load(dir)
 			if err != nil {
 				return err
 			}

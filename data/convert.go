@@ -5,13 +5,15 @@ import (
 	"encoding/json"
 	"io"
 
+	"lockstep/data/atomicfile"
 	"lockstep/data/ordered"
+	"lockstep/data/tokenizer"
 )
 
 // TokenizeFile turns lines {"text": ...} into lines {"ids": [...]}, or back with decode. Special tokens in a text are
 // recognised, none are added. It stops when ctx ends.
-func TokenizeFile(ctx context.Context, t *Tokenizer, in, out string, decode bool) (lines int, err error) {
-	err = AtomicFile(out, func(w io.Writer) error {
+func TokenizeFile(ctx context.Context, t *tokenizer.Tokenizer, in, out string, decode bool) (lines int, err error) {
+	err = atomicfile.Write(out, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		return EachLine(in, func(n int, d *ordered.Dict) error {

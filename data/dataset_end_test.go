@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"lockstep/data/ordered"
+	"lockstep/data/tokenizer"
 )
 
 // templateEnds are the ids at which models stop that come with the templates of testdata, by what their tokens say.
@@ -35,7 +36,7 @@ var specialTexts = []string{
 // templateOptions are those of a model with a template of testdata; completions end by the first of its ends.
 func templateOptions(t testing.TB, name string) Options {
 	t.Helper()
-	l := ByteTokenizer(specialTexts)
+	l := tokenizer.NewBytes(specialTexts)
 	o := Options{Codec: l, Template: loadTestTemplate(t, name), Vocab: l.Vocab(), MaxRows: 10000, Long: LongError}
 	o.Now = goldenTime
 	for _, text := range templateEnds[name] {

@@ -5,9 +5,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"lockstep/data/tokenizer"
 )
 
-var _ Codec = (*Tokenizer)(nil)
+var _ Codec = (*tokenizer.Tokenizer)(nil)
 
 // byteCodec has an id for each byte, and for the tokens of ChatML.
 type byteCodec struct{}

@@ -1,8 +1,6 @@
 package data
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -26,31 +24,6 @@ func TestEncoded(t *testing.T) {
 		_, err := object([]byte(line))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", line, err, want)
-		}
-	}
-}
-
-// What is no regular file stays what it is, and a link leads to its file.
-func TestReplaceable(t *testing.T) {
-	dir := t.TempDir()
-	at := func(name string) string { return filepath.Join(dir, name) }
-	if err := os.Symlink(os.DevNull, at("device")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("there", at("link")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(at("there"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{"": "no name", dir: "is a folder", at("device"): "no regular file"} {
-		if _, err := replaceable(path); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want %q", path, err, want)
-		}
-	}
-	for path, want := range map[string]string{at("link"): at("there"), at("new"): at("new")} {
-		if got, err := replaceable(path); err != nil || got != want {
-			t.Errorf("%q leads to %q, want %q (%v)", path, got, want, err)
 		}
 	}
 }

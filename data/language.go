@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+
+	"lockstep/data/atomicfile"
+	"lockstep/data/tokenizer"
 )
 
 // Language is how text becomes tokens for a model, and back.
 type Language struct {
-	*Tokenizer
+	*tokenizer.Tokenizer
 	Template *Template // nil: the checkpoint has none
 	End      int32     // ends what the model says; -1: nothing does
 	built    bool      // here, not read from a model folder
@@ -37,11 +40,11 @@ func NewLanguage(name string) (*Language, error) {
 	var err error
 	switch name {
 	case "bytes":
-		l.Tokenizer = ByteTokenizer([]string{endOfTextToken, turnStart, turnEnd})
+		l.Tokenizer = tokenizer.NewBytes([]string{endOfTextToken, turnStart, turnEnd})
 	case "countdown":
-		l.Tokenizer, err = parseTokenizer(countdownTokenizer)
+		l.Tokenizer, err = tokenizer.Parse(countdownTokenizer)
 	default:
-		l.Tokenizer, err = LoadTokenizer(name)
+		l.Tokenizer, err = tokenizer.Load(name)
 	}
 	if err != nil {
 		return nil, err
@@ -57,7 +60,7 @@ func NewLanguage(name string) (*Language, error) {
 
 // LoadLanguage reads the tokenizer and the chat template of a model folder; eos are the ids that config.json ends with.
 func LoadLanguage(dir string, eos []int32) (*Language, error) {
-	t, err := LoadTokenizer(dir)
+	t, err := tokenizer.Load(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +98,7 @@ func (l *Language) Save(dir string) error {
 	if err != nil {
 		return err
 	}
-	return AtomicFile(filepath.Join(dir, "tokenizer_config.json"), func(w io.Writer) error {
+	return atomicfile.Write(filepath.Join(dir, "tokenizer_config.json"), func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})

@@ -6,16 +6,16 @@ import (
 	"slices"
 	"strings"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 )
 
 // Load fills the weights from a checkpoint of plain numbers. Tensors that are missing, unexpected, or of another shape
 // are errors.
-func (m *Model) Load(c *data.Checkpoint) error { return m.load(c, nil) }
+func (m *Model) Load(c *safetensors.Checkpoint) error { return m.load(c, nil) }
 
 // load is Load of a checkpoint that may keep weights in a format.
-func (m *Model) load(c *data.Checkpoint, kept *storage) error {
+func (m *Model) load(c *safetensors.Checkpoint, kept *storage) error {
 	w, err := newWeights(c, kept)
 	if err != nil {
 		return err
@@ -82,8 +82,8 @@ func (m *Model) base() []*Param {
 }
 
 // Tensors lists the checkpoint's tensors of the model, adapters left out, in the model's storage type.
-func (m *Model) Tensors() []data.OutTensor {
-	var out []data.OutTensor
+func (m *Model) Tensors() []safetensors.OutTensor {
+	var out []safetensors.OutTensor
 	for _, p := range m.base() {
 		for _, part := range p.Parts {
 			out = append(out, p.out(m.dev, p.W, part, part.Name))
@@ -93,25 +93,26 @@ func (m *Model) Tensors() []data.OutTensor {
 }
 
 // out writes one part of a tensor shaped like the parameter: its weight, or training state.
-func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string) data.OutTensor {
-	return data.OutTensor{Name: name, DType: dtypeName(t.DType), Shape: part.Shape, Write: func(w io.Writer) error {
-		view := p.view(t, part)
-		if part.Disk != nil {
-			raw := make([]byte, view.Bytes())
-			dev.Read(raw, view)
-			_, err := w.Write(permuted(raw, t.DType.Size(), p.W.Cols, part.Disk))
-			return err
-		}
-		var failed error
-		raw := make([]byte, min(view.Len(), pieceElements)*view.DType.Size())
-		eachPiece(view, func(_ int, piece kernels.Tensor) {
-			if failed == nil {
-				dev.Read(raw[:piece.Bytes()], piece)
-				_, failed = w.Write(raw[:piece.Bytes()])
+func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string) safetensors.OutTensor {
+	return safetensors.OutTensor{Name: name, DType: dtypeName(t.DType), Shape: part.Shape,
+		Write: func(w io.Writer) error {
+			view := p.view(t, part)
+			if part.Disk != nil {
+				raw := make([]byte, view.Bytes())
+				dev.Read(raw, view)
+				_, err := w.Write(permuted(raw, t.DType.Size(), p.W.Cols, part.Disk))
+				return err
 			}
-		})
-		return failed
-	}}
+			var failed error
+			raw := make([]byte, min(view.Len(), pieceElements)*view.DType.Size())
+			eachPiece(view, func(_ int, piece kernels.Tensor) {
+				if failed == nil {
+					dev.Read(raw[:piece.Bytes()], piece)
+					_, failed = w.Write(raw[:piece.Bytes()])
+				}
+			})
+			return failed
+		}}
 }
 
 // dtypeName is what the safetensors format calls a storage type.
@@ -133,8 +134,8 @@ var stateKinds = []struct {
 }
 
 // OptimizerTensors lists the moments, and the fp32 masters where the weights themselves are not fp32.
-func (m *Model) OptimizerTensors() []data.OutTensor {
-	var out []data.OutTensor
+func (m *Model) OptimizerTensors() []safetensors.OutTensor {
+	var out []safetensors.OutTensor
 	m.eachState(func(p *Param, t kernels.Tensor, name string) {
 		whole := Part{Rows: p.W.Groups * p.W.Rows, Shape: []int{p.W.Groups, p.W.Rows, p.W.Cols}}
 		out = append(out, p.out(m.dev, t, whole, name))
@@ -143,7 +144,7 @@ func (m *Model) OptimizerTensors() []data.OutTensor {
 }
 
 // LoadOptimizer reads back what OptimizerTensors wrote.
-func (m *Model) LoadOptimizer(c *data.Checkpoint) error {
+func (m *Model) LoadOptimizer(c *safetensors.Checkpoint) error {
 	var failed error
 	used := 0
 	m.eachState(func(p *Param, t kernels.Tensor, name string) {

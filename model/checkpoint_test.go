@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
@@ -34,12 +34,12 @@ func TestLoadOptimizer(t *testing.T) {
 	if len(all) != len(m.Trained())*3 { // two moments, and a master of each bf16 weight
 		t.Fatalf("%d tensors of %d weights", len(all), len(m.Trained()))
 	}
-	load := func(m *model.Model, tensors []data.OutTensor) error {
+	load := func(m *model.Model, tensors []safetensors.OutTensor) error {
 		path := filepath.Join(t.TempDir(), "optimizer.safetensors")
-		if err := data.WriteSafetensors(path, tensors, nil); err != nil {
+		if err := safetensors.Write(path, tensors, nil); err != nil {
 			t.Fatal(err)
 		}
-		f, err := data.OpenSafetensors(path)
+		f, err := safetensors.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,15 +49,15 @@ func TestLoadOptimizer(t *testing.T) {
 	if err := load(m, all); err != nil {
 		t.Fatal(err)
 	}
-	other := func(change func(o *data.OutTensor)) []data.OutTensor {
-		list := append([]data.OutTensor{}, all...)
+	other := func(change func(o *safetensors.OutTensor)) []safetensors.OutTensor {
+		list := append([]safetensors.OutTensor{}, all...)
 		change(&list[1])
 		return list
 	}
-	more := other(func(*data.OutTensor) {})
+	more := other(func(*safetensors.OutTensor) {})
 	for what, err := range map[string]error{
-		"another dtype":     load(m, other(func(o *data.OutTensor) { o.DType = "I32" })),
-		"another name":      load(m, other(func(o *data.OutTensor) { o.Name += "x" })),
+		"another dtype":     load(m, other(func(o *safetensors.OutTensor) { o.DType = "I32" })),
+		"another name":      load(m, other(func(o *safetensors.OutTensor) { o.Name += "x" })),
 		"one is missing":    load(m, all[1:]),
 		"more than trained": load(m, append(more, adapted("k_proj").OptimizerTensors()...)),
 		"of other targets":  load(adapted("q_proj", "k_proj"), all),

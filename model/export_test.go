@@ -3,12 +3,12 @@ package model
 import (
 	"bytes"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 )
 
 // AdapterGradients lists gradients as AdapterTensors lists weights.
-func (m *Model) AdapterGradients() []data.OutTensor {
+func (m *Model) AdapterGradients() []safetensors.OutTensor {
 	return m.adapterTensors(func(p *Param) kernels.Tensor { return p.Grad })
 }
 
@@ -19,7 +19,7 @@ func (p *Param) Gradient(dev kernels.Device, part Part) []float32 {
 		panic(err) // a buffer takes everything
 	}
 	values := make([]float32, raw.Len()/4)
-	if err := data.ToF32(values, data.TensorInfo{Name: part.Name, DType: "F32", Shape: []int{len(values)},
+	if err := safetensors.ToF32(values, safetensors.TensorInfo{Name: part.Name, DType: "F32", Shape: []int{len(values)},
 		Data: raw.Bytes()}); err != nil {
 		panic(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
@@ -43,9 +43,9 @@ func TestSaveIsLoad(t *testing.T) {
 	}
 }
 
-func openCheckpoint(t *testing.T, dir string) *data.Checkpoint {
+func openCheckpoint(t *testing.T, dir string) *safetensors.Checkpoint {
 	t.Helper()
-	c, err := data.OpenCheckpoint(dir)
+	c, err := safetensors.OpenCheckpoint(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,12 +96,12 @@ func TestNextTokenLayers(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			tensors := append(m.Tensors(), data.OutTensor{Name: extra, DType: "F32", Shape: []int{1},
+			tensors := append(m.Tensors(), safetensors.OutTensor{Name: extra, DType: "F32", Shape: []int{1},
 				Write: func(w io.Writer) error {
 					_, err := w.Write(make([]byte, 4))
 					return err
 				}})
-			return data.WriteSafetensors(filepath.Join(wide, "model.safetensors"), tensors, nil)
+			return safetensors.Write(filepath.Join(wide, "model.safetensors"), tensors, nil)
 		})
 		text, err := os.ReadFile(filepath.Join(dir, "config.json"))
 		if err == nil {

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 
 	"lockstep/data"
+	"lockstep/data/atomicfile"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 )
 
@@ -27,7 +29,7 @@ var companions = []string{
 func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, error) {
 	m, err := fromConfig(dir, func(config []byte) (*Model, error) { return Build(dev, config, o) })
 	if err == nil {
-		err = withCheckpoint(dir, func(c *data.Checkpoint) error { return m.load(c, m.kept) })
+		err = withCheckpoint(dir, func(c *safetensors.Checkpoint) error { return m.load(c, m.kept) })
 	}
 	if err == nil && adapter != "" {
 		err = m.addAdapter(adapter)
@@ -79,8 +81,8 @@ func (m *Model) readGeneration(dir string) (err error) {
 }
 
 // withCheckpoint opens the tensors of a folder for a use.
-func withCheckpoint(dir string, use func(*data.Checkpoint) error) (err error) {
-	c, err := data.OpenCheckpoint(dir)
+func withCheckpoint(dir string, use func(*safetensors.Checkpoint) error) (err error) {
+	c, err := safetensors.OpenCheckpoint(dir)
 	if err != nil {
 		return err
 	}
@@ -111,13 +113,13 @@ func (m *Model) SaveFolder(dir, from string) error {
 	if err := copyCompanions(dir, from); err != nil {
 		return err
 	}
-	write := func(tensors []data.OutTensor) error {
-		return data.WriteCheckpoint(dir, tensors, maxShardBytes, map[string]string{"format": "pt"})
+	write := func(tensors []safetensors.OutTensor) error {
+		return safetensors.WriteCheckpoint(dir, tensors, maxShardBytes, map[string]string{"format": "pt"})
 	}
 	if m.skip == nil || from == "" {
 		return write(m.Tensors())
 	}
-	return withCheckpoint(from, func(c *data.Checkpoint) error {
+	return withCheckpoint(from, func(c *safetensors.Checkpoint) error {
 		left, err := m.leftAlone(c, from)
 		if err != nil {
 			return err
@@ -128,7 +130,7 @@ func (m *Model) SaveFolder(dir, from string) error {
 
 // leftAlone are the tensors of a folder's checkpoint that the family does not use: as they are, but weights in
 // codes are decoded, like those that it uses.
-func (m *Model) leftAlone(c *data.Checkpoint, dir string) (out []data.OutTensor, err error) {
+func (m *Model) leftAlone(c *safetensors.Checkpoint, dir string) (out []safetensors.OutTensor, err error) {
 	config, err := readFile(dir, "config.json", "is it a model folder?")
 	if err != nil {
 		return nil, err
@@ -158,23 +160,24 @@ func (m *Model) leftAlone(c *data.Checkpoint, dir string) (out []data.OutTensor,
 	return out, nil
 }
 
-func copied(c *data.Checkpoint, name string) data.OutTensor {
+func copied(c *safetensors.Checkpoint, name string) safetensors.OutTensor {
 	t, _ := c.Tensor(name)
-	return data.OutTensor{Name: name, DType: t.DType, Shape: t.Shape, Write: func(w io.Writer) error {
+	return safetensors.OutTensor{Name: name, DType: t.DType, Shape: t.Shape, Write: func(w io.Writer) error {
 		_, err := w.Write(t.Data)
 		return err
 	}}
 }
 
 // decoded is a weight in the model's storage type.
-func (m *Model) decoded(w *weights, name string) (data.OutTensor, error) {
+func (m *Model) decoded(w *weights, name string) (safetensors.OutTensor, error) {
 	from, err := w.find(name, "config.json")
-	return data.OutTensor{Name: name, DType: dtypeName(m.DType), Shape: from.shape, Write: func(w io.Writer) error {
-		return from.stored(m.DType, func(_ int, raw []byte) error {
-			_, err := w.Write(raw)
-			return err
-		})
-	}}, err
+	return safetensors.OutTensor{Name: name, DType: dtypeName(m.DType), Shape: from.shape,
+		Write: func(w io.Writer) error {
+			return from.stored(m.DType, func(_ int, raw []byte) error {
+				_, err := w.Write(raw)
+				return err
+			})
+		}}, err
 }
 
 // SaveAdapter writes a PEFT adapter folder; base is where the model underneath lies.
@@ -186,12 +189,12 @@ func (m *Model) SaveAdapter(dir, base string) error {
 	if err := writeFile(dir, adapterFile, config); err != nil {
 		return err
 	}
-	return data.WriteSafetensors(filepath.Join(dir, "adapter_model.safetensors"), m.AdapterTensors(),
+	return safetensors.Write(filepath.Join(dir, "adapter_model.safetensors"), m.AdapterTensors(),
 		map[string]string{"format": "pt"})
 }
 
 func writeFile(dir, name string, text []byte) error {
-	return data.AtomicFile(filepath.Join(dir, name), func(w io.Writer) error {
+	return atomicfile.Write(filepath.Join(dir, name), func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
@@ -51,12 +51,12 @@ func forms(family string) map[string]kernels.Definition {
 
 type golden struct {
 	t *testing.T
-	c *data.Checkpoint
+	c *safetensors.Checkpoint
 }
 
 func openGolden(t *testing.T, dir string) golden {
 	t.Helper()
-	f, err := data.OpenSafetensors(filepath.Join(dir, "golden.safetensors"))
+	f, err := safetensors.Open(filepath.Join(dir, "golden.safetensors"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func (g golden) f32(name string) []float32 {
 		n *= d
 	}
 	out := make([]float32, n)
-	if err := data.ToF32(out, info); err != nil {
+	if err := safetensors.ToF32(out, info); err != nil {
 		g.t.Fatal(err)
 	}
 	return out
@@ -366,10 +366,10 @@ func adapterIsGolden(t *testing.T, adapter, family string, def kernels.Definitio
 func (g golden) adapterGradients(r *parallel.Rank, m *model.Model) {
 	g.t.Helper()
 	path := filepath.Join(g.t.TempDir(), "grads.safetensors")
-	if err := data.WriteSafetensors(path, m.AdapterGradients(), nil); err != nil {
+	if err := safetensors.Write(path, m.AdapterGradients(), nil); err != nil {
 		g.t.Fatal(err)
 	}
-	f, err := data.OpenSafetensors(path)
+	f, err := safetensors.Open(path)
 	if err != nil {
 		g.t.Fatal(err)
 	}

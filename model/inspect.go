@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 )
 
@@ -71,7 +71,7 @@ func Inspect(dir string) (s *Summary, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: config.json: %w", dir, err)
 	}
-	c, err := data.OpenCheckpoint(dir)
+	c, err := safetensors.OpenCheckpoint(dir)
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
@@ -40,7 +40,7 @@ func BenchmarkLoad(b *testing.B) {
 	if err := m.SaveFolder(dir, ""); err != nil {
 		b.Fatal(err)
 	}
-	c, err := data.OpenCheckpoint(dir)
+	c, err := safetensors.OpenCheckpoint(dir)
 	if err != nil {
 		b.Fatal(err)
 	}

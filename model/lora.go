@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 )
 
@@ -217,12 +217,12 @@ func (m *Model) adapted(module string) bool {
 }
 
 // AdapterTensors lists the adapter's tensors by their names in PEFT.
-func (m *Model) AdapterTensors() []data.OutTensor {
+func (m *Model) AdapterTensors() []safetensors.OutTensor {
 	return m.adapterTensors(func(p *Param) kernels.Tensor { return p.W })
 }
 
-func (m *Model) adapterTensors(of func(*Param) kernels.Tensor) []data.OutTensor {
-	var out []data.OutTensor
+func (m *Model) adapterTensors(of func(*Param) kernels.Tensor) []safetensors.OutTensor {
+	var out []safetensors.OutTensor
 	for _, p := range m.adapters() {
 		out = append(out, p.out(m.dev, of(p), p.Parts[0], m.peftName(p.Parts[0].Name)))
 	}
@@ -233,7 +233,7 @@ func (m *Model) adapterTensors(of func(*Param) kernels.Tensor) []data.OutTensor 
 const adapterFile = "adapter_config.json"
 
 // LoadAdapter fills the adapters that AddLoRA made; missing, misshapen and unused tensors are errors.
-func (m *Model) LoadAdapter(c *data.Checkpoint) error {
+func (m *Model) LoadAdapter(c *safetensors.Checkpoint) error {
 	w, err := newWeights(c, nil)
 	if err != nil {
 		return err

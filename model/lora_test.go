@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
@@ -220,18 +220,20 @@ func TestAdapterTensors(t *testing.T) {
 	}
 	defer dev.Close()
 	base := filepath.Join("testdata", "qwen3_moe")
-	for name, change := range map[string]func([]data.OutTensor) []data.OutTensor{
-		"base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight": func(all []data.OutTensor) []data.OutTensor {
+	for name, change := range map[string]func([]safetensors.OutTensor) []safetensors.OutTensor{
+		"base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight": func(
+			all []safetensors.OutTensor) []safetensors.OutTensor {
 			more := all[0]
 			more.Name = "base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight"
 			return append(all, more)
 		},
-		"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": func(all []data.OutTensor) []data.OutTensor {
-			return slices.DeleteFunc(all, func(o data.OutTensor) bool {
+		"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight": func(
+			all []safetensors.OutTensor) []safetensors.OutTensor {
+			return slices.DeleteFunc(all, func(o safetensors.OutTensor) bool {
 				return strings.Contains(o.Name, "layers.0.self_attn.q_proj.lora_A")
 			})
 		},
-		"": func(all []data.OutTensor) []data.OutTensor { return all },
+		"": func(all []safetensors.OutTensor) []safetensors.OutTensor { return all },
 	} {
 		m, err := model.LoadFolder(dev, base, "", model.Options{})
 		if err != nil {
@@ -246,7 +248,7 @@ func TestAdapterTensors(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := filepath.Join(dir, "adapter_model.safetensors")
-		if err := data.WriteSafetensors(path, change(m.AdapterTensors()), nil); err != nil {
+		if err := safetensors.Write(path, change(m.AdapterTensors()), nil); err != nil {
 			t.Fatal(err)
 		}
 		_, err = model.LoadFolder(dev, base, dir, model.Options{})

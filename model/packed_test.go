@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
@@ -32,7 +32,7 @@ func TestPackedExperts(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := data.WriteCheckpoint(dir, packedTensors(r, plain), 1<<30, nil); err != nil {
+		if err := safetensors.WriteCheckpoint(dir, packedTensors(r, plain), 1<<30, nil); err != nil {
 			return err
 		}
 		packed, err := model.LoadFolder(r.Dev, dir, "", model.Options{})
@@ -53,14 +53,14 @@ func TestPackedExperts(t *testing.T) {
 }
 
 // packedTensors is a model's tensors with all experts of a projection in one.
-func packedTensors(r *parallel.Rank, m *model.Model) (all []data.OutTensor) {
+func packedTensors(r *parallel.Rank, m *model.Model) (all []safetensors.OutTensor) {
 	for _, p := range m.Params {
 		if p.Packed == nil {
 			continue
 		}
 		raw := make([]byte, p.W.Bytes())
 		r.Dev.Read(raw, p.W)
-		all = append(all, data.OutTensor{Name: p.Packed.Name, DType: "F32", Shape: p.Packed.Shape,
+		all = append(all, safetensors.OutTensor{Name: p.Packed.Name, DType: "F32", Shape: p.Packed.Shape,
 			Write: func(w io.Writer) error {
 				_, err := w.Write(raw)
 				return err
@@ -74,7 +74,7 @@ func packedTensors(r *parallel.Rank, m *model.Model) (all []data.OutTensor) {
 	return all
 }
 
-func tensorNames(all []data.OutTensor) (names []string) {
+func tensorNames(all []safetensors.OutTensor) (names []string) {
 	for _, o := range all {
 		names = append(names, o.Name)
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 )
 
 // storage is a format in which a checkpoint stores a weight as several tensors: codes, and what they are decoded by.
@@ -21,7 +21,7 @@ type storage struct {
 	family  string // the only one that has the format; "": any
 
 	// open checks types and shapes of the codes and of the others, in their order, and says what they hold.
-	open func(codes data.TensorInfo, others []data.TensorInfo) (weight, error)
+	open func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error)
 }
 
 // quantization is quantization_config of config.json (names as in transformers and compressed-tensors). Fields

@@ -5,13 +5,13 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 )
 
 // readScales reads scales, none of which may be NaN or infinite.
-func readScales(t data.TensorInfo) ([]float32, error) {
+func readScales(t safetensors.TensorInfo) ([]float32, error) {
 	s := make([]float32, t.Len())
-	if err := data.ToF32(s, t); err != nil {
+	if err := safetensors.ToF32(s, t); err != nil {
 		return nil, err
 	}
 	for i, x := range s {
@@ -24,7 +24,7 @@ func readScales(t data.TensorInfo) ([]float32, error) {
 }
 
 // finite is an error where codes decode to NaN or to more than fp32 holds.
-func finite(values []float32, codes data.TensorInfo) error {
+func finite(values []float32, codes safetensors.TensorInfo) error {
 	var isNaN, isInf atomic.Bool
 	inParallel(len(values), 1, func(from, to int) {
 		for _, x := range values[from:to] {
@@ -58,11 +58,11 @@ func place(shape []int, i int) []int {
 	return at
 }
 
-func misfit(t data.TensorInfo, want string) error {
+func misfit(t safetensors.TensorInfo, want string) error {
 	return fmt.Errorf("%s: tensor %s has shape %v, want %s", t.File, t.Name, t.Shape, want)
 }
 
-func wantType(t data.TensorInfo, types ...string) error {
+func wantType(t safetensors.TensorInfo, types ...string) error {
 	if slices.Contains(types, t.DType) {
 		return nil
 	}

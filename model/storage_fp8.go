@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/quant"
 )
 
@@ -15,7 +15,7 @@ import (
 func fp8Blocks(high, wide int) *storage {
 	return &storage{
 		name: fmt.Sprintf("FP8 blocks of %d x %d", high, wide), dtype: "F8_E4M3", others: []string{"_scale_inv"},
-		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
+		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error) {
 			scales := others[0]
 			rank := len(codes.Shape)
 			if rank < 2 || rank > 3 {
@@ -58,7 +58,7 @@ func fp8Rows(whole bool) *storage {
 	return &storage{
 		name: name, weight: ".weight", codes: ".weight", dtype: "F8_E4M3", others: []string{".weight_scale"},
 		ignored: ".input_scale",
-		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
+		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error) {
 			scales := others[0]
 			if len(codes.Shape) != 2 {
 				return weight{}, misfit(codes, "a matrix")

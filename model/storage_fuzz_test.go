@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 )
 
 // No config.json makes reading its quantization_config panic, and what it refuses it refuses in one line.
@@ -62,9 +62,9 @@ func FuzzStorageOpen(f *testing.F) {
 		}
 		which := int(kind) % len(types)
 		s := formats[which%len(formats)]
-		var parts []data.TensorInfo
+		var parts []safetensors.TensorInfo
 		for i, dims := range [][]byte{codes, scales, shape} {
-			info := data.TensorInfo{Name: "w", DType: types[which][i], File: "f"}
+			info := safetensors.TensorInfo{Name: "w", DType: types[which][i], File: "f"}
 			for _, d := range dims[:min(len(dims), 4)] {
 				info.Shape = append(info.Shape, int(d%65))
 			}
@@ -83,7 +83,7 @@ func FuzzStorageOpen(f *testing.F) {
 		}
 		w, err := s.open(parts[0], parts[1:1+len(s.others)])
 		if err == nil {
-			err = w.read(make([]float32, data.TensorInfo{Shape: w.shape}.Len()))
+			err = w.read(make([]float32, safetensors.TensorInfo{Shape: w.shape}.Len()))
 		}
 		if err != nil && (strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "f: tensor w")) {
 			t.Errorf("error %v", err)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/quant"
 )
 
@@ -15,7 +15,7 @@ func int4Groups(group int) *storage {
 	return &storage{
 		name: fmt.Sprintf("INT4 groups of %d", group), weight: ".weight", codes: ".weight_packed", dtype: "I32",
 		others: []string{".weight_scale", ".weight_shape"},
-		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
+		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error) {
 			scales := others[0]
 			shape, err := readShape(others[1])
 			if err != nil {
@@ -48,7 +48,7 @@ func int4Groups(group int) *storage {
 }
 
 // readShape is weight_shape: out and in.
-func readShape(t data.TensorInfo) ([]int, error) {
+func readShape(t safetensors.TensorInfo) ([]int, error) {
 	if !slices.Equal(t.Shape, []int{2}) {
 		return nil, misfit(t, "[2]: the rows and columns of the weight")
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/quant"
 )
 
@@ -14,7 +14,7 @@ func mxfp4() *storage {
 	return &storage{
 		name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), codes: "_blocks", dtype: "U8",
 		others: []string{"_scales"}, family: "gpt_oss",
-		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
+		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error) {
 			scales := others[0]
 			if len(codes.Shape) != 4 || codes.Shape[3] != quant.MXFP4Block/2 {
 				return weight{}, misfit(codes, fmt.Sprintf("[experts, out, in/%d, %d]", quant.MXFP4Block,
@@ -44,7 +44,7 @@ func mxfp4Packed() *storage {
 	return &storage{
 		name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), weight: ".weight", codes: ".weight_packed",
 		dtype: "U8", others: []string{".weight_scale"},
-		open: func(codes data.TensorInfo, others []data.TensorInfo) (weight, error) {
+		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error) {
 			scales := others[0]
 			if len(codes.Shape) != 2 || codes.Shape[1]%(quant.MXFP4Block/2) != 0 {
 				return weight{}, misfit(codes, fmt.Sprintf("[out, in/2], in a multiple of %d", quant.MXFP4Block))
@@ -70,7 +70,7 @@ func mxfp4Packed() *storage {
 }
 
 // noNaN is an error where a scale, a power of two, is the code of NaN.
-func noNaN(scales data.TensorInfo) error {
+func noNaN(scales safetensors.TensorInfo) error {
 	if at := slices.Index(scales.Data, 255); at >= 0 {
 		return fmt.Errorf("%s: tensor %s: scale %v is NaN: fetch the checkpoint again", scales.File, scales.Name,
 			place(scales.Shape, at))

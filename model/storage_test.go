@@ -15,7 +15,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
@@ -34,13 +34,13 @@ type numbers struct {
 type release struct {
 	dir    string // of the golden
 	config map[string]any
-	files  map[string]data.OutTensor
+	files  map[string]safetensors.OutTensor
 	plain  map[string]numbers
 	coded  map[string]bool // weights that the files have in codes
 }
 
-func bytesOf(name, dtype string, shape []int, raw []byte) data.OutTensor {
-	return data.OutTensor{Name: name, DType: dtype, Shape: shape, Write: func(w io.Writer) error {
+func bytesOf(name, dtype string, shape []int, raw []byte) safetensors.OutTensor {
+	return safetensors.OutTensor{Name: name, DType: dtype, Shape: shape, Write: func(w io.Writer) error {
 		_, err := w.Write(raw)
 		return err
 	}}
@@ -75,7 +75,7 @@ func bf16s(values []float32) (raw []byte) {
 // of all downs.
 func newRelease(t *testing.T, family string, fused bool) *release {
 	t.Helper()
-	r := &release{dir: filepath.Join("testdata", family), files: map[string]data.OutTensor{},
+	r := &release{dir: filepath.Join("testdata", family), files: map[string]safetensors.OutTensor{},
 		plain: map[string]numbers{}, coded: map[string]bool{}}
 	text, err := os.ReadFile(filepath.Join(r.dir, "config.json"))
 	if err == nil {
@@ -122,7 +122,7 @@ func newRelease(t *testing.T, family string, fused bool) *release {
 }
 
 // encode takes a weight's plain tensor out of the files, and its numbers become those that its codes stand for.
-func (r *release) encode(name string, decoded numbers, parts ...data.OutTensor) {
+func (r *release) encode(name string, decoded numbers, parts ...safetensors.OutTensor) {
 	delete(r.files, name)
 	r.plain[name], r.coded[name] = decoded, true
 	for _, p := range parts {
@@ -315,7 +315,7 @@ func (r *release) writePlain(t *testing.T, d kernels.DType) string {
 		delete(text, "quantization_config")
 		config["text_config"] = text
 	}
-	var tensors []data.OutTensor
+	var tensors []safetensors.OutTensor
 	for name, n := range r.plain {
 		switch {
 		case !r.coded[name]:
@@ -329,7 +329,7 @@ func (r *release) writePlain(t *testing.T, d kernels.DType) string {
 	return writeFolder(t, config, tensors)
 }
 
-func writeFolder(t *testing.T, config map[string]any, tensors []data.OutTensor) string {
+func writeFolder(t *testing.T, config map[string]any, tensors []safetensors.OutTensor) string {
 	t.Helper()
 	dir := t.TempDir()
 	text, err := json.Marshal(config)
@@ -337,7 +337,7 @@ func writeFolder(t *testing.T, config map[string]any, tensors []data.OutTensor) 
 		err = os.WriteFile(filepath.Join(dir, "config.json"), text, 0o644)
 	}
 	if err == nil {
-		err = data.WriteSafetensors(filepath.Join(dir, "model.safetensors"), tensors, nil)
+		err = safetensors.Write(filepath.Join(dir, "model.safetensors"), tensors, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -5,14 +5,14 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 )
 
 // weights are the tensors of a checkpoint as numbers. Codes and scales appear as the weight that they decode to, under
 // its name and in its shape. A weight is decoded when it is read.
 type weights struct {
-	*data.Checkpoint
+	*safetensors.Checkpoint
 	kept *storage // nil: every tensor is what it is
 	used map[string]bool
 }
@@ -21,7 +21,7 @@ type weights struct {
 type weight struct {
 	shape []int
 	read  func(dst []float32) error // in fp32, products rounded to it; len(dst) is the number of elements
-	plain *data.TensorInfo          // where the checkpoint has the numbers themselves; nil: in codes
+	plain *safetensors.TensorInfo   // where the checkpoint has the numbers themselves; nil: in codes
 }
 
 // stored gives the weight in a storage type to a function. Numbers of another type are converted some millions at a
@@ -34,7 +34,7 @@ func (w weight) stored(d kernels.DType, visit func(from int, raw []byte) error) 
 	case w.plain != nil:
 		return converted(*w.plain, d, visit)
 	}
-	values := make([]float32, data.TensorInfo{Shape: w.shape}.Len())
+	values := make([]float32, safetensors.TensorInfo{Shape: w.shape}.Len())
 	if err := w.read(values); err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (w weight) forget() {
 
 // newWeights finds the weights that a checkpoint stores in a format. Codes without scales, and scales without codes,
 // are errors.
-func newWeights(c *data.Checkpoint, kept *storage) (*weights, error) {
+func newWeights(c *safetensors.Checkpoint, kept *storage) (*weights, error) {
 	w := &weights{Checkpoint: c, kept: kept, used: map[string]bool{}}
 	if kept == nil {
 		return w, nil
@@ -155,7 +155,7 @@ func (w *weights) has(name string) bool {
 // should hold.
 func (w *weights) find(name, config string) (weight, error) {
 	if names, ok := w.encoded(name); ok {
-		var parts []data.TensorInfo
+		var parts []safetensors.TensorInfo
 		for _, n := range names {
 			t, _ := w.Tensor(n)
 			parts, w.used[n] = append(parts, t), true
@@ -173,7 +173,9 @@ func (w *weights) find(name, config string) (weight, error) {
 	}
 	w.used[name] = true
 	return weight{shape: t.Shape, plain: &t, read: func(dst []float32) error {
-		return inRanges(t, func(part data.TensorInfo, from, to int) error { return data.ToF32(dst[from:to], part) })
+		return inRanges(t, func(part safetensors.TensorInfo, from, to int) error {
+			return safetensors.ToF32(dst[from:to], part)
+		})
 	}}, nil
 }
 
@@ -197,13 +199,13 @@ func (w *weights) unused(pass func(name string) bool, config string) error {
 }
 
 // converted is [weight.stored] of numbers of another type, on all cores.
-func converted(t data.TensorInfo, d kernels.DType, visit func(from int, raw []byte) error) error {
+func converted(t safetensors.TensorInfo, d kernels.DType, visit func(from int, raw []byte) error) error {
 	const together = 1 << 22
 	size := d.Size()
 	raw := make([]byte, size*min(together, t.Len()))
 	for from := 0; from < t.Len(); from += together {
 		to := min(from+together, t.Len())
-		err := inRanges(elements(t, from, to), func(part data.TensorInfo, i, j int) error {
+		err := inRanges(elements(t, from, to), func(part safetensors.TensorInfo, i, j int) error {
 			return convert(raw[i*size:], part, d)
 		})
 		if err == nil {
@@ -217,12 +219,12 @@ func converted(t data.TensorInfo, d kernels.DType, visit func(from int, raw []by
 }
 
 // convert writes numbers in a storage type, through fp32 buffers that fit into cache.
-func convert(raw []byte, t data.TensorInfo, d kernels.DType) error {
+func convert(raw []byte, t safetensors.TensorInfo, d kernels.DType) error {
 	const near = 1 << 13
 	values := make([]float32, min(near, t.Len()))
 	for from := 0; from < t.Len(); from += near {
 		to := min(from+near, t.Len())
-		if err := data.ToF32(values[:to-from], elements(t, from, to)); err != nil {
+		if err := safetensors.ToF32(values[:to-from], elements(t, from, to)); err != nil {
 			return err
 		}
 		putAll(raw[from*d.Size():], d, values[:to-from])
@@ -231,7 +233,7 @@ func convert(raw []byte, t data.TensorInfo, d kernels.DType) error {
 }
 
 // inRanges calls body for ranges of a tensor's elements on all cores.
-func inRanges(t data.TensorInfo, body func(part data.TensorInfo, from, to int) error) error {
+func inRanges(t safetensors.TensorInfo, body func(part safetensors.TensorInfo, from, to int) error) error {
 	var failed atomic.Pointer[error]
 	inParallel(t.Len(), 1, func(from, to int) {
 		if err := body(elements(t, from, to), from, to); err != nil {
@@ -245,7 +247,7 @@ func inRanges(t data.TensorInfo, body func(part data.TensorInfo, from, to int) e
 }
 
 // elements are some of a tensor's elements, as a vector.
-func elements(t data.TensorInfo, from, to int) data.TensorInfo {
+func elements(t safetensors.TensorInfo, from, to int) safetensors.TensorInfo {
 	size := len(t.Data) / t.Len()
 	t.Shape, t.Data = []int{to - from}, t.Data[from*size:to*size]
 	return t

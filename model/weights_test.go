@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 )
 
@@ -21,9 +21,9 @@ func TestStoredInPieces(t *testing.T) {
 		to    kernels.DType
 	}{{"BF16", 2, kernels.F32}, {"F16", 2, kernels.BF16}, {"F32", 4, kernels.BF16}, {"F8_E4M3", 1, kernels.F32},
 		{"F32", 4, kernels.F32}, {"BF16", 2, kernels.BF16}} {
-		info := data.TensorInfo{Name: "w", DType: c.dtype, Shape: []int{n}, Data: raw[:c.size*n], File: "f"}
+		info := safetensors.TensorInfo{Name: "w", DType: c.dtype, Shape: []int{n}, Data: raw[:c.size*n], File: "f"}
 		values := make([]float32, n)
-		if err := data.ToF32(values, info); err != nil {
+		if err := safetensors.ToF32(values, info); err != nil {
 			t.Fatal(err)
 		}
 		want := make([]byte, c.to.Size()*n)
@@ -45,7 +45,7 @@ func TestStoredInPieces(t *testing.T) {
 			t.Errorf("%s as %s: other bytes than one conversion of all (%v)", c.dtype, c.to, err)
 		}
 	}
-	info := data.TensorInfo{Name: "w", DType: "I64", Shape: []int{8}, Data: raw[:64], File: "f"}
+	info := safetensors.TensorInfo{Name: "w", DType: "I64", Shape: []int{8}, Data: raw[:64], File: "f"}
 	err := weight{shape: info.Shape, plain: &info}.stored(kernels.F32, func(int, []byte) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "I64") {
 		t.Errorf("integers: %v", err)

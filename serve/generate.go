@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockstep/data"
+	"lockstep/data/atomicfile"
 	"lockstep/data/ordered"
 	"lockstep/kernels"
 	"lockstep/parallel"
@@ -89,7 +90,7 @@ func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, 
 	if err != nil {
 		return 0, err
 	}
-	return len(results), data.AtomicFile(out, func(w io.Writer) error {
+	return len(results), atomicfile.Write(out, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		for i, res := range results {

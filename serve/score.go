@@ -8,6 +8,7 @@ import (
 
 	"lockstep/data"
 	"lockstep/data/ordered"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
@@ -29,7 +30,7 @@ func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string
 	if err != nil {
 		return 0, err
 	}
-	var tensors []data.OutTensor
+	var tensors []safetensors.OutTensor
 	for n, ids := range seqs {
 		tensors = append(tensors, floats(ctx, fmt.Sprintf("logprobs.%d", n), []int{len(ids) - 1}, func() []float32 {
 			return logProbs(r, m, ids)
@@ -41,12 +42,12 @@ func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string
 				}))
 		}
 	}
-	return len(seqs), data.WriteSafetensors(out, tensors, nil)
+	return len(seqs), safetensors.Write(out, tensors, nil)
 }
 
 // floats is an F32 tensor that is computed when it is written, unless ctx has ended.
-func floats(ctx context.Context, name string, shape []int, values func() []float32) data.OutTensor {
-	return data.OutTensor{Name: name, DType: "F32", Shape: shape, Write: func(w io.Writer) error {
+func floats(ctx context.Context, name string, shape []int, values func() []float32) safetensors.OutTensor {
+	return safetensors.OutTensor{Name: name, DType: "F32", Shape: shape, Write: func(w io.Writer) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
@@ -39,7 +39,7 @@ func served(t *testing.T, family string, def kernels.Definition, dtype kernels.D
 
 func goldenIDs(t *testing.T, family, name string) []int32 {
 	t.Helper()
-	f, err := data.OpenSafetensors(goldens + family + "/golden.safetensors")
+	f, err := safetensors.Open(goldens + family + "/golden.safetensors")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"testing"
 
 	"lockstep/configs"
-	"lockstep/data"
+	"lockstep/data/tokenizer"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
@@ -40,7 +40,7 @@ func glmFolder(t *testing.T, ends ...string) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tok := data.ByteTokenizer(glmSpecials)
+	tok := tokenizer.NewBytes(glmSpecials)
 	var ids []int32
 	for _, end := range ends {
 		id, ok := tok.ID(end)

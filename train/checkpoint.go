@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"lockstep/data"
+	"lockstep/data/atomicfile"
+	"lockstep/data/safetensors"
 	"lockstep/model"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
@@ -54,7 +56,7 @@ func saveCheckpoint(m *model.Model, l *data.Language, dir, base string, st state
 		if err := setup.SaveModel(m, l, filepath.Join(tmp, weightsDir), base); err != nil {
 			return err
 		}
-		if err := data.WriteSafetensors(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(), nil); err != nil {
+		if err := safetensors.Write(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(), nil); err != nil {
 			return err
 		}
 		if st.Files, err = sums(tmp); err != nil {
@@ -91,7 +93,7 @@ func replaceDir(tmp, final string) error {
 	if err := os.Rename(tmp, final); err != nil {
 		return err
 	}
-	return errors.Join(data.SyncDir(filepath.Dir(final)), os.RemoveAll(old))
+	return errors.Join(atomicfile.SyncDir(filepath.Dir(final)), os.RemoveAll(old))
 }
 
 func sums(dir string) (map[string]string, error) {
@@ -203,7 +205,7 @@ func restore(m *model.Model, dir string) error {
 	if err := restoreWeights(m, dir); err != nil {
 		return err
 	}
-	f, err := data.OpenSafetensors(filepath.Join(dir, optimizerFile))
+	f, err := safetensors.Open(filepath.Join(dir, optimizerFile))
 	if err != nil {
 		return err
 	}
@@ -212,7 +214,7 @@ func restore(m *model.Model, dir string) error {
 }
 
 func restoreWeights(m *model.Model, dir string) error {
-	weights, err := data.OpenCheckpoint(filepath.Join(dir, weightsDir))
+	weights, err := safetensors.OpenCheckpoint(filepath.Join(dir, weightsDir))
 	if err != nil {
 		return err
 	}

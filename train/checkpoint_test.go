@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/train/runlog"
 	"lockstep/train/testshape"
 )
@@ -127,7 +127,7 @@ func TestStartCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	for dir, cleared := range map[string]bool{startDir: true, filepath.Join(checkpointsDir, checkpointName(2)): false} {
-		f, err := data.OpenSafetensors(filepath.Join(out, dir, optimizerFile))
+		f, err := safetensors.Open(filepath.Join(out, dir, optimizerFile))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/train/runlog"
 	"lockstep/train/testshape"
 )
@@ -117,7 +117,7 @@ func TestIndexersWarmUp(t *testing.T) {
 // checkpointWeights is the tensors of a run's checkpoint.
 func checkpointWeights(t *testing.T, out string, step int) map[string][]byte {
 	t.Helper()
-	c, err := data.OpenCheckpoint(filepath.Join(out, checkpointsDir, checkpointName(step), weightsDir))
+	c, err := safetensors.OpenCheckpoint(filepath.Join(out, checkpointsDir, checkpointName(step), weightsDir))
 	if err != nil {
 		t.Fatal(err)
 	}

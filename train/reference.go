@@ -11,7 +11,7 @@ import (
 	"math"
 	"os"
 
-	"lockstep/data"
+	"lockstep/data/safetensors"
 	"lockstep/model"
 	"lockstep/train/trainer"
 )
@@ -53,13 +53,14 @@ func (p *preference) write(path string) error {
 	for _, f := range p.provenance.facts() {
 		meta[f.key] = f.value
 	}
-	tensor := func(name string, raw []byte) data.OutTensor {
-		return data.OutTensor{Name: name, DType: "F32", Shape: []int{len(raw) / 4}, Write: func(w io.Writer) error {
-			_, err := w.Write(raw)
-			return err
-		}}
+	tensor := func(name string, raw []byte) safetensors.OutTensor {
+		return safetensors.OutTensor{Name: name, DType: "F32", Shape: []int{len(raw) / 4},
+			Write: func(w io.Writer) error {
+				_, err := w.Write(raw)
+				return err
+			}}
 	}
-	return data.WriteSafetensors(path, []data.OutTensor{tensor("train", train), tensor("held_out", held)}, meta)
+	return safetensors.Write(path, []safetensors.OutTensor{tensor("train", train), tensor("held_out", held)}, meta)
 }
 
 // read fills in the reference that write saved; found is false where there is none.
@@ -67,7 +68,7 @@ func (p *preference) read(path string) (found bool, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	f, err := data.OpenSafetensors(path)
+	f, err := safetensors.Open(path)
 	if err != nil {
 		return false, fmt.Errorf("the reference is damaged: remove it, and --resume computes it again: %w", err)
 	}
@@ -111,7 +112,7 @@ func referenceBytes(list []trainer.Sample) (raw []byte) {
 }
 
 // setReference gives each sample its rows of a tensor, which must have just those.
-func setReference(list []trainer.Sample, t data.TensorInfo) bool {
+func setReference(list []trainer.Sample, t safetensors.TensorInfo) bool {
 	rows := 0
 	for _, l := range list {
 		rows += len(l.IDs)

@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"lockstep/data"
+	"lockstep/data/tokenizer"
 	"lockstep/serve"
 )
 
@@ -75,7 +75,7 @@ func (s *Server) handle(w http.ResponseWriter, r *http.Request, read func(*form)
 	for i, f := range feeds {
 		choices[i] = &choice{index: i, prompt: a.prompts[i/a.n], feed: f, stops: a.stops}
 		if l := s.served.Language; l != nil {
-			choices[i].decoder = &data.Decoder{Tokenizer: l.Tokenizer}
+			choices[i].decoder = &tokenizer.Decoder{Tokenizer: l.Tokenizer}
 		}
 	}
 	if a.stream {

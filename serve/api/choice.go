@@ -4,7 +4,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"lockstep/data"
+	"lockstep/data/tokenizer"
 	"lockstep/serve"
 )
 
@@ -13,7 +13,7 @@ type choice struct {
 	index   int
 	prompt  []int32
 	feed    *feed
-	decoder *data.Decoder // nil: the model has no tokenizer
+	decoder *tokenizer.Decoder // nil: the model has no tokenizer
 	stops   []string
 	held    string // text that may be the beginning of a stop
 	chars   int    // of the text before the next token

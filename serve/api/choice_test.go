@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"lockstep/data"
+	"lockstep/data/tokenizer"
 	"lockstep/serve"
 )
 
@@ -27,7 +27,7 @@ func cut(text string, stops []string) (string, bool) {
 
 // However tokens are handed over, the pieces are the text up to the first stop, and no byte of a stop is told.
 func TestStops(t *testing.T) {
-	tok := data.ByteTokenizer([]string{"<end>"})
+	tok := tokenizer.NewBytes([]string{"<end>"})
 	end, _ := tok.ID("<end>")
 	rng := rand.New(rand.NewPCG(1, 1))
 	random := func(n int) string {
@@ -51,7 +51,7 @@ func TestStops(t *testing.T) {
 		if stop {
 			stopped++
 		}
-		c := &choice{decoder: &data.Decoder{Tokenizer: tok}, stops: stops}
+		c := &choice{decoder: &tokenizer.Decoder{Tokenizer: tok}, stops: stops}
 		got, at := "", 0
 		for c.finish == "" {
 			n := min(rng.IntN(4), len(ids)-at)

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"lockstep/data"
+	"lockstep/data/tokenizer"
 	"lockstep/serve"
 )
 
@@ -106,8 +107,8 @@ func TestTextStopCancels(t *testing.T) {
 
 // Offsets of tokens count characters of the text before each, in an answer that comes in many pieces too.
 func TestOffsets(t *testing.T) {
-	tok := data.ByteTokenizer(nil)
-	c := &choice{decoder: &data.Decoder{Tokenizer: tok}}
+	tok := tokenizer.NewBytes(nil)
+	c := &choice{decoder: &tokenizer.Decoder{Tokenizer: tok}}
 	var all piece
 	for _, id := range tok.Encode("hé…x") {
 		p := c.add([]token{{id: id}}, "")

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"lockstep/data"
+	"lockstep/data/atomicfile"
 )
 
 const (
@@ -69,7 +69,7 @@ var reportTemplate = template.Must(template.New(ReportFile).Funcs(template.FuncM
 
 // WriteHTML writes one file that needs no other and no scripts.
 func (r *Report) WriteHTML(path string) error {
-	return data.AtomicFile(path, func(w io.Writer) error { return reportTemplate.Execute(w, r.page) })
+	return atomicfile.Write(path, func(w io.Writer) error { return reportTemplate.Execute(w, r.page) })
 }
 
 // WriteSVG writes a picture for a page such as a README: reward, KL and clip fraction; of supervised runs loss and
@@ -82,7 +82,7 @@ func (r *Report) WriteSVG(path string) error {
 	if len(panels) == 0 {
 		return fmt.Errorf("%s: the metrics have nothing to draw, wait for the run's first steps", path)
 	}
-	return data.AtomicFile(path, func(w io.Writer) error {
+	return atomicfile.Write(path, func(w io.Writer) error {
 		_, err := io.WriteString(w, poster(panels))
 		return err
 	})

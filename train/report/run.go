@@ -9,6 +9,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/data"
+	"lockstep/data/tokenizer"
 	"lockstep/train/runlog"
 )
 
@@ -85,9 +86,9 @@ func (p *runData) readAnswers(dir string) error {
 // speaker turns prompts back into texts. A checkpoint that the run started from may have moved since: then it says so
 // in their place.
 func (p *runData) speaker() func(ids []int32) string {
-	load := func() (*data.Tokenizer, error) { return data.LoadTokenizer(p.Shape.Model.Path) }
+	load := func() (*tokenizer.Tokenizer, error) { return tokenizer.Load(p.Shape.Model.Path) }
 	if name := p.Shape.Model.Tokenizer; name != "" {
-		load = func() (*data.Tokenizer, error) {
+		load = func() (*tokenizer.Tokenizer, error) {
 			l, err := data.NewLanguage(name)
 			if err != nil {
 				return nil, err

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"lockstep/data"
+	"lockstep/data/atomicfile"
 )
 
 // ShapeFile is the resolved shape, as TOML. A folder that has it holds a run.
@@ -21,7 +21,7 @@ func HasRun(dir string) bool {
 
 // WriteFile replaces a file in one rename: readers find it complete or as it was.
 func WriteFile(path string, text []byte) error {
-	return data.AtomicFile(path, func(w io.Writer) error {
+	return atomicfile.Write(path, func(w io.Writer) error {
 		_, err := w.Write(text)
 		return err
 	})

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"lockstep/data"
+	"lockstep/data/atomicfile"
 )
 
 // MetricsFile is the log's name in a run's folder.
@@ -106,7 +106,7 @@ func cutMetrics(path string, step int) error {
 	if err != nil {
 		return err
 	}
-	return data.AtomicFile(path, func(w io.Writer) error {
+	return atomicfile.Write(path, func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		for _, r := range records {
 			if r.Step > step {

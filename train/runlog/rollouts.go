@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"lockstep/data"
+	"lockstep/data/atomicfile"
 	"lockstep/serve"
 )
 
@@ -86,7 +86,7 @@ func CutEpisodes(dir string, step int) error {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	return data.AtomicFile(path, func(w io.Writer) error {
+	return atomicfile.Write(path, func(w io.Writer) error {
 		return EachEpisode(dir, func(e *Episode, line []byte) error {
 			if e.Step > step {
 				return nil

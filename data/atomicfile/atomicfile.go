@@ -1,0 +1,89 @@
+// Package atomicfile writes files whole or not at all: under a temporary name, synced, then renamed. It imports the
+// standard library.
+package atomicfile
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+)
+
+// Write writes a file so that path holds, at every moment and after a crash, either what it held before or all of
+// what write wrote: to a temporary name in the same folder, synced, renamed, the folder synced. Writes are buffered.
+func Write(path string, write func(w io.Writer) error) (err error) {
+	if path, err = replaceable(path); err != nil {
+		return err
+	}
+	f, err := createBeside(path)
+	if err != nil {
+		return err
+	}
+	renamed := false
+	defer func() { // also when write panics
+		if !renamed {
+			f.Close() // closed already, or the error that matters came first
+			os.Remove(f.Name())
+		}
+	}()
+	w := bufio.NewWriterSize(f, 1<<20)
+	if err := write(w); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := cmp.Or(w.Flush(), f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	renamed = true
+	return SyncDir(filepath.Dir(path))
+}
+
+// replaceable is where a new file takes its name: path, or what a symbolic link there leads to. A folder, a device or a
+// pipe is refused, for a rename would put a file in its place.
+func replaceable(path string) (string, error) {
+	info, err := os.Stat(path)
+	switch {
+	case path == "":
+		return "", errors.New("the output has no name: give the path of a file")
+	case err != nil:
+		return path, nil // nothing there yet, or what creating it will say
+	case info.IsDir():
+		return "", fmt.Errorf("write %s: it is a folder: name a file in it", path)
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("write %s: it is no regular file: name one", path)
+	}
+	return filepath.EvalSymlinks(path)
+}
+
+// createBeside makes a new file next to path, with the permissions that any new file gets.
+func createBeside(path string) (*os.File, error) {
+	dir, name := filepath.Split(path)
+	for {
+		temporary := fmt.Sprintf("%s.%s.%016x.tmp", dir, name, rand.Uint64())
+		f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		switch {
+		case err == nil:
+			return f, nil
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("%s: no folder %s: create it first", path, filepath.Dir(path))
+		case !errors.Is(err, fs.ErrExist):
+			return nil, fmt.Errorf("write %s: %w", path, err)
+		}
+	}
+}
+
+// SyncDir makes the names in a folder (new, renamed, removed) survive a crash.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err // names the folder
+	}
+	return cmp.Or(d.Sync(), d.Close())
+}
