@@ -395,7 +395,7 @@ func FuzzShape(f *testing.F) {
 }
 
 // "auto" is settled by the device.
-func TestSettle(t *testing.T) {
+func TestResolveAuto(t *testing.T) {
 	for _, c := range []struct {
 		set  []string
 		want string

@@ -135,7 +135,7 @@ func (r *reader) table(prefix string, values map[string]any) {
 
 // resolve names the run where the user did not.
 func (r *reader) resolve() {
-	r.shape.Settle()
+	r.shape.ResolveAuto()
 	run := &r.shape.Run
 	if run.Name == "" {
 		run.Name = strings.TrimSuffix(filepath.Base(r.name), filepath.Ext(r.name))

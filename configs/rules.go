@@ -165,7 +165,7 @@ var rules = []rule{
 	}},
 	{[]string{"rl.reward", "data.task"}, func(s *Shape) string {
 		return when(s.RL.Objective != "" && s.RL.Reward == "task" && s.Data.Task == "",
-			`a JSONL file has no judge of its own, set rl.reward to "exact", "math", "command" or "http"`)
+			`a JSONL file has no reward function, set rl.reward to "exact", "math", "command" or "http"`)
 	}},
 	{[]string{"rl.command", "rl.reward"}, func(s *Shape) string {
 		return when((s.RL.Reward == "command") != (len(s.RL.Command) > 0),

@@ -5,20 +5,20 @@ package configs
 // string and bool those that false and true stand for.
 type Shape struct {
 	Model Model `toml:"model"` // the network to train: a checkpoint, or a new one
-	Data  Data  `toml:"data"`  // what it learns from
+	Data  Data  `toml:"data"`  // training and evaluation data
 	LoRA  LoRA  `toml:"lora"`  // adapters instead of full fine-tuning
-	// what chooses the keys of sparse attention: it learns to score them as attention weighs them
+	// the indexer of sparse attention, trained to match the attention weights
 	Indexer Indexer `toml:"indexer"`
 	Optim   Optim   `toml:"optim"` // AdamW and its learning rate
 	Run     Run     `toml:"run"`   // length, batch and outputs
 	DPO     DPO     `toml:"dpo"`   // with data.preferences: direct preference optimisation
-	// supervised steps on a task's worked solutions before reinforcement learning
+	// supervised fine-tuning on a task's worked solutions before reinforcement learning
 	WarmStart WarmStart `toml:"warm_start"`
-	// reinforcement learning: sample answers, judge them, learn from the difference
+	// reinforcement learning: sample answers, reward them, update by their advantages
 	RL         RL         `toml:"rl"`
 	Rollout    Rollout    `toml:"rollout"`    // the engine that generates answers
 	Definition Definition `toml:"definition"` // the arithmetic, shared by training and serving
-	Device     Device     `toml:"device"`     // where it runs; a definition gives the same bits on each
+	Device     Device     `toml:"device"`     // where it runs; results are the same bits on each
 }
 
 // Model is either a checkpoint (path) or a new network (family and config, or a published one's by its name in the
@@ -48,11 +48,11 @@ type Data struct {
 	Preferences string `toml:"preferences"`
 	// JSONL file held out for evaluation
 	EvalPath string `toml:"eval_path"`
-	// tokens of a pack, samples laid end to end
+	// tokens of a pack: samples packed one after the other
 	PackRows int `toml:"pack_rows" default:"2048" range:"[2,16777216]"`
 	// what to do with a sample longer than a pack
 	Long string `toml:"long" default:"'error'" oneof:"error,drop,truncate"`
-	// learn answers whose end is not known, which never stop
+	// train on answers without a known end token; the model then never stops
 	NoEnd bool `toml:"no_end"`
 	// held-out samples of an evaluation
 	EvalSamples int `toml:"eval_samples" default:"200" range:"[0,)"`
@@ -88,35 +88,36 @@ type LoRA struct {
 	Seed int `toml:"seed" default:"1" range:"[0,)"`
 }
 
-// Indexer says what indexers of sparse attention learn (DeepSeek-V3.2-Exp report, section 2.1). Their loss reaches
-// nothing else, and AdamW is blind to the scale of a loss: how fast they learn beside the model is a rate, not a
-// coefficient.
+// Indexer says what indexers of sparse attention learn (DeepSeek-V3.2-Exp report, section 2.1). Their loss has no
+// gradient to other weights. AdamW does not depend on the scale of a loss, so their speed is set by a learning rate and
+// not by a coefficient.
 type Indexer struct {
-	// "sparse": over the keys they chose, beside the model; "dense": over all keys, which attention reads, and they
-	// alone learn; "": frozen
-	Stage    string  `toml:"stage" oneof:",sparse,dense"`
-	LRFactor float64 `toml:"lr_factor" default:"1.0" range:"(0,)"` // their learning rate, as a multiple of the model's
+	// "sparse": KL over the selected keys, trained with the model; "dense": KL over all keys under full attention, the
+	// model frozen; "": frozen
+	Stage string `toml:"stage" oneof:",sparse,dense"`
+	// learning rate of the indexer, as a multiple of the model's
+	LRFactor float64 `toml:"lr_factor" default:"1.0" range:"(0,)"`
 }
 
 // Optim is AdamW: decoupled weight decay, bias correction, clipping by the global norm.
 type Optim struct {
 	LR float64 `toml:"lr" default:"1e-4" range:"(0,)"` // peak learning rate
-	// decay of the gradient's mean
+	// decay of the first moment
 	Beta1 float64 `toml:"beta1" default:"0.9" range:"[0,1)"`
-	// decay of the gradient's mean square
+	// decay of the second moment
 	Beta2 float64 `toml:"beta2" default:"0.95" range:"[0,1)"`
-	// added to the root of the mean square
+	// added to the root of the second moment
 	Eps float64 `toml:"eps" default:"1e-8" range:"(0,)"`
-	// fraction of a weight lost per unit of learning rate
+	// decoupled weight decay: a step takes lr * weight_decay of each weight
 	WeightDecay float64 `toml:"weight_decay" default:"0.0" range:"[0,)"`
-	// course of the learning rate after warm-up
+	// learning-rate schedule after warm-up
 	Schedule    string `toml:"schedule" default:"'cosine'" oneof:"constant,linear,cosine"`
 	WarmupSteps int    `toml:"warmup_steps" default:"0" range:"[0,)"` // steps of linear warm-up
 	// instead of warmup_steps: share of all steps, rounded up
 	WarmupRatio float64 `toml:"warmup_ratio" default:"0.0" range:"[0,1]"`
 	// learning rate of the last step, as a fraction of lr
 	FinalLR float64 `toml:"final_lr" default:"0.1" range:"[0,1]"`
-	// largest norm of the gradient; 0: off
+	// largest global norm of the gradient; 0: no clipping
 	Clip float64 `toml:"clip" default:"1.0" range:"[0,)"`
 }
 
@@ -125,9 +126,9 @@ type Optim struct {
 type DPO struct {
 	// "sigmoid": -ln sigmoid(beta * margin); "ipo": (margin - 1 / (2 * beta))^2
 	Kind string `toml:"kind" default:"'sigmoid'" oneof:"sigmoid,ipo"`
-	// how closely the model is held to where it starts: more is closer
+	// strength of the KL penalty: a larger beta keeps the model closer to its start
 	Beta float64 `toml:"beta" default:"0.1" range:"(0,)"`
-	// of sigmoid: share of pairs that are taken to be the wrong way round
+	// of sigmoid: probability that the preference of a pair is wrong
 	LabelSmoothing float64 `toml:"label_smoothing" default:"0.0" range:"[0,0.5)"`
 }
 
@@ -154,13 +155,13 @@ type RL struct {
 	Prompts int `toml:"prompts" default:"16" range:"[1,)"`
 	// answers to each prompt
 	Group int `toml:"group" default:"8" range:"[1,)"`
-	// optimizer steps that share the answers of a step
+	// minibatches that the answers of a step are split into, an optimizer step each
 	Minibatches int `toml:"minibatches" default:"1" range:"[1,)"`
 	// passes over the answers of a step
 	Epochs int `toml:"epochs" default:"1" range:"[1,)"`
-	// how rewards are compared; "": the objective's own
+	// advantage estimator; "": the objective's own
 	Advantage string `toml:"advantage" oneof:",group_norm,group_mean,leave_one_out,batch_norm,none"`
-	// weight of a token; "": the objective's own
+	// how the losses of tokens are aggregated; "": the objective's own
 	Aggregate string `toml:"aggregate" oneof:",token,sequence,constant,sum"`
 	// "epsilon": ratios count in [1 - clip_low, 1 + clip_high]; "absolute": in [clip_low, clip_high]; "": epsilon
 	ClipBounds string `toml:"clip_bounds" oneof:",epsilon,absolute"`
@@ -168,15 +169,15 @@ type RL struct {
 	ClipLow float64 `toml:"clip_low" default:"0.0" range:"[0,1]"`
 	// upper bound of ratios; 0: the objective's own
 	ClipHigh float64 `toml:"clip_high" default:"0.0" range:"[0,)"`
-	// bound on the ratio of bad answers; 0: none
+	// dual clip: bound on the ratio where the advantage is negative; 0: none
 	DualClip float64 `toml:"dual_clip" default:"0.0" range:"[0,)"`
-	// with proximal: largest weight for rollouts that differ; 0: no weight
+	// with proximal: cap of the importance weight, trainer / rollout; 0: no weighting
 	ImportanceCap float64 `toml:"importance_cap" default:"0.0" range:"[0,)"`
-	// with proximal: rows whose weight is lower are left out; 0: none
+	// with proximal: tokens whose importance weight is lower are masked; 0: none
 	BandLow float64 `toml:"band_low" default:"0.0" range:"[0,1]"`
-	// with proximal: rows whose weight is higher are left out; 0: none
+	// with proximal: tokens whose importance weight is higher are masked; 0: none
 	BandHigh float64 `toml:"band_high" default:"0.0" range:"[0,)"`
-	// whose weight that is; "sequence": the geometric mean over the answer; "": token
+	// level of the importance weight; "sequence": the geometric mean over the answer; "": token
 	ImportanceLevel string `toml:"importance_level" oneof:",token,sequence"`
 	// of gspo: to each row alone, or through the mean over the answer; "": token
 	GSPOGradient string `toml:"gspo_gradient" oneof:",token,mean"`
@@ -188,34 +189,34 @@ type RL struct {
 	KLCoef float64 `toml:"kl_coef" default:"0.0" range:"[0,)"`
 	// with kl_coef: estimator of that KL; "": k3
 	KLEstimator string `toml:"kl_estimator" oneof:",k1,k2,k3"`
-	// ratios to the trainer's own log-probabilities, at one more forward, not to the rollout's
+	// ratios against the trainer's log-probabilities of the old policy, which take one more forward, not the rollout's
 	Proximal bool `toml:"proximal" default:"false"`
 	// sample on until every prompt of a step has right and wrong answers (DAPO)
 	Dynamic bool `toml:"dynamic" default:"false"`
 	// length before rollout.max_tokens over which the reward falls by 1 (DAPO); 0: off
 	OverlongRows int `toml:"overlong_rows" default:"0" range:"[0,)"`
-	// of answers, and of all log-probabilities, KL and entropy, the reference's too: they are of softmax(logits /
+	// sampling temperature; log-probabilities, KL and entropy, the reference's too, are those of softmax(logits /
 	// temperature)
 	Temperature float64 `toml:"temperature" default:"1.0" range:"[0.01,100]"`
-	// updates that an answer may span: above 0 answers go on while the weights change
+	// weight updates that an answer may span; above 0 generation continues while the weights change
 	Staleness int `toml:"staleness" default:"0" range:"[0,1024]"`
-	// who judges: the task, the answer of the line, a program, an endpoint
+	// reward function: the task's own, a comparison with the line's answer (exact, math), a program, an endpoint
 	Reward string `toml:"reward" default:"'task'" oneof:"task,exact,math,command,http"`
 	// with reward "command": the program and its arguments
 	Command []string `toml:"command"`
 	// with reward "http": the endpoint
 	URL string `toml:"url"`
-	// with reward "exact", what is compared: the text, its last line, what follows marker, what is in \\boxed{}
+	// with reward "exact", the part of the text to compare: all, the last line, after marker, inside \\boxed{}
 	Final string `toml:"final" default:"'text'" oneof:"text,line,after,boxed"`
 	// with final "after": such as "####"
 	Marker string `toml:"marker"`
 	// with reward "http": how often a failed request is sent again
 	Retries int `toml:"retries" default:"5" range:"[0,100]"`
-	// with rewards "command" and "http": parts that a step's answers are cut into, judged at a time
+	// with rewards "command" and "http": concurrent calls, each with an equal part of a step's answers
 	Parallel int `toml:"parallel" default:"1" range:"[1,1024]"`
 	// seconds that the program or the endpoint may take for a step's answers
 	Timeout float64 `toml:"timeout" default:"60.0" range:"(0,)"`
-	// answers of a step whose KL is also summed over the whole vocabulary
+	// answers of a step whose KL is also computed over the full vocabulary
 	ExactKL int `toml:"exact_kl" default:"1" range:"[0,)"`
 }
 
@@ -235,8 +236,8 @@ type Run struct {
 	MicroBatch int `toml:"micro_batch" default:"1" range:"[1,)"`
 	// seed of the order of samples
 	Seed int `toml:"seed" default:"1" range:"[0,)"`
-	// what the backward pass computes again to save memory; "auto": what memory has no room for, by block and part;
-	// "full" or true: every block; "none" or false: nothing; never changes a bit
+	// activations that the backward pass recomputes to save memory; "auto": what memory has no room for, by block and
+	// part; "full" or true: every block; "none" or false: nothing; never changes a bit
 	Recompute string `toml:"recompute" default:"'auto'" oneof:"auto,full,none" bool:"none,full"`
 	// steps between evaluations; 0: only at the end
 	EvalEvery int `toml:"eval_every" default:"0" range:"[0,)"`
@@ -265,9 +266,9 @@ type Rollout struct {
 	TopK int `toml:"top_k" default:"0" range:"[0,)"`
 	Seed int `toml:"seed" default:"1" range:"[0,)"` // seed of sampling
 
-	// let numerics differ from the trainer's, to see what it does
+	// allow numerics other than the trainer's, to measure their effect
 	AllowMismatch bool `toml:"allow_mismatch" default:"false"`
-	// what other serving stacks compute differently from their trainers
+	// roundings of other serving stacks that differ from their trainers'
 	Numerics Numerics `toml:"numerics"`
 }
 
@@ -290,8 +291,8 @@ type Definition struct {
 	Dot string `toml:"dot" default:"'auto'" oneof:"auto,fma,tc16"`
 	// "poly": a polynomial; "ex2h": the GPU's instruction, bit for bit; "auto": ex2h on cuda, else poly
 	Exp2 string `toml:"exp2" default:"'auto'" oneof:"auto,poly,ex2h"`
-	// latent attention; "expanded": keys and values of each head; "absorbed": queries brought to the latent, a cache of
-	// one row for all heads; "auto": absorbed where an indexer chooses keys, which cuda has no other form for
+	// latent attention; "expanded": keys and values of each head; "absorbed": weight absorption, attention over the
+	// latent cache shared by all heads; "auto": absorbed for models with an indexer (the only form on cuda)
 	Latent string `toml:"latent" default:"'auto'" oneof:"auto,expanded,absorbed"`
 }
 
@@ -302,8 +303,8 @@ type Device struct {
 	ISA     string `toml:"isa" default:"'auto'" oneof:"auto,avx512,avx2,portable"` // instruction set
 }
 
-// Settle replaces "auto" by what the device's kind and the definition choose.
-func (s *Shape) Settle() {
+// ResolveAuto replaces "auto" by what the device's kind and the definition choose.
+func (s *Shape) ResolveAuto() {
 	auto := func(value *string, first bool, one, other string) {
 		if *value == "auto" {
 			*value = other

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// The style "meet" for three numbers and + - *: for each pair, what it makes and what is needed beside the third
-// number, until the two meet. Every slot has a fixed place, so that a small model can learn each from a fact or two of
-// arithmetic.
+// The style "meet" for three numbers and + - *: for each pair, the values that it makes and the values that are needed
+// with the third number, until one value is in both. Every slot has a fixed position, so that each depends on one or
+// two facts of arithmetic.
 //
 //	make 35 from 20 9 24:| 20 9: 29 11 _ > 11 answer: ( 20 - 9 ) + 24
 //

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Sample is one sequence to learn from: row t reads IDs[t] and is to predict Targets[t], -1 where nothing is learned.
-// Rows after the last target would teach nothing and are left out. Weights[t] above 0 weighs the loss of Targets[t].
+// Sample is one training sequence of T tokens. Row t has the input IDs[t] and the label Targets[t]; -1 is no label.
+// Rows after the last label are left out. Weights[t] > 0 is the weight of the loss of Targets[t].
 type Sample struct {
 	IDs     []int32   // [T]
 	Targets []int32   // [T]
@@ -70,7 +70,7 @@ type Options struct {
 	Now time.Time
 }
 
-// Validate reports options that cannot be meant.
+// Validate reports values out of range and combinations that contradict each other.
 func (o Options) Validate() error {
 	switch {
 	case o.Vocab < 1 || o.End < -1 || int(o.End) >= o.Vocab:
@@ -160,8 +160,8 @@ func (q *sequence) add(ids []int32, learn bool) {
 // learn makes targets of the tokens [from, to).
 func (q *sequence) learn(from, to int) { copy(q.labels[from:to], q.ids[from:to]) }
 
-// rows is how many rows the sequence takes: up to the one that predicts its last label. The first label has no row
-// before it.
+// rows is the number of rows of the sequence: up to the row that predicts its last label. No row predicts the first
+// token.
 func (q *sequence) rows() int {
 	for i := len(q.labels) - 1; i > 0; i-- {
 		if q.labels[i] != noLabel {
@@ -221,7 +221,7 @@ func (b *builder) append(s Sample) {
 	b.d.Targets += s.Learned()
 }
 
-// check reports ids that the model does not have, and a sequence that teaches nothing.
+// check reports ids outside the vocabulary, and a sequence without labels.
 func (o Options) check(q sequence) error {
 	for i, id := range q.ids {
 		if id < 0 || int(id) >= o.Vocab {
@@ -238,7 +238,7 @@ func (o Options) check(q sequence) error {
 	return nil
 }
 
-// completion makes a sample of a prompt and what should follow it.
+// completion adds a sample of a prompt and its completion.
 func (b *builder) completion(prompt, completion string) error {
 	q, err := b.continued(prompt, completion)
 	if err != nil {
@@ -247,28 +247,28 @@ func (b *builder) completion(prompt, completion string) error {
 	return b.add(q)
 }
 
-// continued is a prompt and what should follow it. The two are tokenised apart, as in serving, where the prompt stands
-// alone.
+// continued is the sequence of a prompt and its completion. The two are tokenised separately, as in serving, where the
+// prompt is tokenised before the completion exists.
 func (o Options) continued(prompt, completion string) (q sequence, err error) {
 	if o.Codec == nil {
 		return q, errNoTokenizer
 	}
 	q.add(o.Codec.Encode(prompt), false)
-	said := o.Codec.Encode(completion)
+	ids := o.Codec.Encode(completion)
 	switch {
-	case len(said) > 0 && o.ends(said[len(said)-1]):
+	case len(ids) > 0 && o.ends(ids[len(ids)-1]):
 	case o.End >= 0:
-		said = append(said[:len(said):len(said)], o.End)
+		ids = append(ids[:len(ids):len(ids)], o.End)
 	case !o.NoEnd:
 		return q, errNoEnd
 	}
-	q.add(said, true)
+	q.add(ids, true)
 	return q, nil
 }
 
 var errNoTokenizer = errors.New(`the model folder has no tokenizer.json, give token ids`)
 
-// dataset is the result; one without samples is an error.
+// dataset returns what was added. No samples at all is an error.
 func (b *builder) dataset(name string) (*Dataset, error) {
 	if len(b.d.samples) == 0 {
 		return nil, fmt.Errorf("%s: no sample is left of %d, raise data.pack_rows", name, b.d.Dropped)

@@ -10,8 +10,8 @@ import (
 	"lockstep/data/ordered"
 )
 
-// segment is a piece of a rendered conversation, learned or not. Segments are tokenised apart, so that what is learned
-// starts from the tokens that the model will be given in serving.
+// segment is a piece of a rendered conversation, with or without labels. Segments are tokenised separately, so that an
+// answer follows exactly the prompt tokens of serving.
 type segment struct {
 	text  string
 	learn bool
@@ -24,8 +24,8 @@ type rendered struct {
 	partial  int // so many of the learned segments may be parts of an answer that goes on
 }
 
-// chat makes samples of a conversation: what the assistant says in messages from on is learned, with the token that
-// ends it.
+// chat adds the samples of a conversation. The assistant's messages from index from on have labels, and so has the
+// token that ends each.
 func (b *builder) chat(c Chat, from int) error {
 	list, err := b.conversed(c, from)
 	if err != nil {
@@ -45,7 +45,7 @@ func (b *builder) chat(c Chat, from int) error {
 	return nil
 }
 
-// conversed is a conversation in as few sequences as its template lets it be.
+// conversed is a conversation as token sequences, as few as the template allows.
 func (o Options) conversed(c Chat, from int) ([]sequence, error) {
 	if o.Codec == nil {
 		return nil, errNoTokenizer
@@ -66,7 +66,7 @@ func (o Options) conversed(c Chat, from int) ([]sequence, error) {
 	return list, nil
 }
 
-// segments cuts a conversation by the template's generation blocks if it has any, else by rendering its beginnings.
+// segments cuts a conversation at the template's generation blocks if it has any, else by rendering its prefixes.
 func (o Options) segments(c Chat, from int) ([]rendered, error) {
 	turns := slices.DeleteFunc(assistantTurns(c.Messages, from), func(i int) bool { return muted(c.Messages[i]) })
 	if len(turns) == 0 {
@@ -91,7 +91,7 @@ func assistantTurns(messages []any, from int) (turns []int) {
 	return turns
 }
 
-// marked cuts at generation blocks; those of the first messages, which are a prompt, are not learned.
+// marked cuts at generation blocks. Those of the first messages, the prompt, get no labels.
 func (o Options) marked(c Chat, from int, turns []int, whole jinja.Result) ([]rendered, error) {
 	prompt := ""
 	if from > 0 {
@@ -100,7 +100,7 @@ func (o Options) marked(c Chat, from int, turns []int, whole jinja.Result) ([]re
 			return nil, err
 		}
 		if !strings.HasPrefix(whole.Text, prompt) {
-			return nil, errors.New("the chat template writes the prompt's messages otherwise when a completion " +
+			return nil, errors.New("the chat template renders the prompt's messages differently when a completion " +
 				"follows, give one list of messages instead")
 		}
 	}
@@ -126,9 +126,9 @@ func (o Options) marked(c Chat, from int, turns []int, whole jinja.Result) ([]re
 }
 
 // byPrefixes cuts at the assistant's turns. Turn i is what render(messages[:i+1]) adds to render(messages[:i]) with the
-// generation prompt. Where each of these texts continues the one before, they are one sample. A template that writes
-// earlier turns otherwise (Qwen3 drops their thinking) gives one sample for each turn, in which the model reads just
-// what it reads in serving, and learns that turn only.
+// generation prompt. If each of these texts is a prefix of the next, they make one sample. A template that renders
+// earlier turns differently (Qwen3 drops their thinking) gives a sample for each turn, with the prompt of serving and
+// labels for that turn alone.
 func (o Options) byPrefixes(c Chat, turns []int) ([]rendered, error) {
 	samples := make([]rendered, len(turns))
 	ends := make([]string, len(turns))
@@ -141,12 +141,12 @@ func (o Options) byPrefixes(c Chat, turns []int) ([]rendered, error) {
 		if err != nil {
 			return nil, fmt.Errorf("up to message %d: %w", i, err)
 		}
-		said, ok := strings.CutPrefix(ends[k], prompt)
+		reply, ok := strings.CutPrefix(ends[k], prompt)
 		if !ok {
 			return nil, fmt.Errorf("the chat template does not continue its own generation prompt at message %d, "+
 				"mark what is learned by {%% generation %%}", i)
 		}
-		samples[k] = rendered{segments: []segment{{prompt, false}, {said, true}}, last: i}
+		samples[k] = rendered{segments: []segment{{prompt, false}, {reply, true}}, last: i}
 	}
 	if !continues(samples, ends) {
 		return samples, nil

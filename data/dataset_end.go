@@ -8,8 +8,8 @@ import (
 	"lockstep/data/ordered"
 )
 
-// The token that ends an answer is learned like the answer, whoever's message the template counts it to: by it the
-// model stops. It stands in one of three places.
+// The token that ends an answer gets a label like the answer, also where the template makes it part of another message:
+// the model stops by it. It is in one of three places.
 //
 //   - At the end of what the template writes for the answer: <|im_end|> (ChatML), <|eot_id|> (Llama 3), <|return|> or
 //     <|call|> (gpt-oss), [e~[ (MiniMax). Where several follow each other (Phi: <|end|>, <|endoftext|>), generation
@@ -21,17 +21,17 @@ import (
 //     <|user|>, or
 //     <|observation|> behind a call of a tool.
 
-// tokenised is the tokens of a rendered conversation with what is learned of them.
+// tokenised is the tokens and labels of a rendered conversation.
 func (o Options) tokenised(part rendered, c Chat) (q sequence, err error) {
 	open := -1 // where the tokens start that follow an answer without an end; -1: none
-	missing, said, closed, after := 0, "", "", ""
+	missing, reply, closed, after := 0, "", "", ""
 	for _, s := range part.segments {
 		ids := o.Codec.Encode(s.text)
 		if s.learn {
 			if open >= 0 {
 				missing++
 			}
-			said, open = s.text, -1
+			reply, open = s.text, -1
 			n, ended := o.answer(ids)
 			q.add(ids[:n], true)
 			if !ended {
@@ -49,7 +49,7 @@ func (o Options) tokenised(part rendered, c Chat) (q sequence, err error) {
 			q.learn(open, open+n)
 			open = -1
 		case !blank:
-			missing, closed, after, open = missing+1, said, s.text, -1
+			missing, closed, after, open = missing+1, reply, s.text, -1
 		}
 	}
 	if open >= 0 {
@@ -58,7 +58,7 @@ func (o Options) tokenised(part rendered, c Chat) (q sequence, err error) {
 			q.learn(open, len(q.ids))
 			q.add([]int32{id}, true)
 		} else {
-			missing, closed, after = missing+1, said, follows
+			missing, closed, after = missing+1, reply, follows
 		}
 	}
 	if missing > max(part.partial, 0) && !o.NoEnd {
@@ -67,8 +67,8 @@ func (o Options) tokenised(part rendered, c Chat) (q sequence, err error) {
 	return q, nil
 }
 
-// answer is how many tokens of an answer are the model's: up to the first end of those that it closes with, blanks
-// apart. Without an end they are all.
+// answer is the number of tokens of an answer that get labels: up to the first of the end tokens at its end, between
+// which there may be blanks. Without an end token all get labels.
 func (o Options) answer(ids []int32) (n int, ended bool) {
 	from := len(ids)
 	for from > 0 && (o.ends(ids[from-1]) || o.blank(ids[from-1])) {
@@ -82,8 +82,8 @@ func (o Options) answer(ids []int32) (n int, ended bool) {
 	return len(ids), false
 }
 
-// opening is how many tokens there are up to and with an end that nothing but blanks stand before; 0: none. blank:
-// there are blanks alone.
+// opening is the number of tokens up to and including an end token that only blanks precede; 0: there is none. blank:
+// all tokens are blanks.
 func (o Options) opening(ids []int32) (n int, blank bool) {
 	for i, id := range ids {
 		switch {
@@ -111,17 +111,17 @@ func (o Options) ends(id int32) bool {
 
 func (o Options) blank(id int32) bool { return strings.TrimSpace(o.Codec.Decode([]int32{id})) == "" }
 
-// ending is the end that the template writes behind an answer with its next message, -1 if that begins with none, and
-// what it writes. It is found on a conversation of two words, for templates may write the last answer otherwise than
-// earlier ones.
+// ending is the end token with which the message after an answer begins, -1 if it begins with none, and the text of
+// that beginning. It is found by rendering a conversation of two words, because a template may render the last answer
+// differently from earlier ones.
 func (o Options) ending(c Chat, answer int) (id int32, follows string) {
 	role := followed(c.Messages, answer)
-	said, next := Message("assistant", "a"), Message(role, "b")
+	reply, next := Message("assistant", "a"), Message(role, "b")
 	if role == "tool" {
-		said.Set("tool_calls", []any{probeCall()})
+		reply.Set("tool_calls", []any{probeCall()})
 		next.Set("tool_call_id", probeID)
 	}
-	probe := Chat{[]any{Message("user", "b"), said}, c.Tools, c.Kwargs}
+	probe := Chat{[]any{Message("user", "b"), reply}, c.Tools, c.Kwargs}
 	before, err := o.Template.Render(probe, false, o.Now)
 	if err != nil {
 		return -1, "" // the template has its own rules for messages
@@ -142,7 +142,7 @@ func (o Options) ending(c Chat, answer int) (id int32, follows string) {
 	return -1, follows
 }
 
-// probeID is the id of a call as the strictest templates want it: nine letters and digits.
+// probeID is the id of a tool call in the form that the strictest templates demand: nine letters and digits.
 const probeID = "call00001"
 
 func probeCall() *ordered.Dict {
@@ -155,7 +155,7 @@ func probeCall() *ordered.Dict {
 	return call
 }
 
-// followed is the role of the message that comes behind an answer: the conversation's, or else a tool's behind a call.
+// followed is the role of the message after an answer: that of the conversation, or tool if the answer is a tool call.
 func followed(messages []any, answer int) string {
 	if answer+1 < len(messages) {
 		if role, _ := messages[answer+1].(*ordered.Dict).Get("role"); role == "tool" {
@@ -169,8 +169,8 @@ func followed(messages []any, answer int) string {
 	return "user"
 }
 
-// noEnd says that an answer has no end, how it closes and what follows it instead.
-func (o Options) noEnd(said, after string) error {
+// noEnd is the error of an answer without an end token. It quotes the end of the answer and the text that follows.
+func (o Options) noEnd(reply, after string) error {
 	var ends []string
 	for _, id := range Union([]int32{o.End}, o.Stops) {
 		if id >= 0 {
@@ -182,9 +182,9 @@ func (o Options) noEnd(said, after string) error {
 		what = fmt.Sprintf("none of %q ends an answer", ends)
 	}
 	if after != "" {
-		what += fmt.Sprintf(", %.40q follows %.20q", after, lastRunes(said, 20))
+		what += fmt.Sprintf(", %.40q follows %.20q", after, lastRunes(reply, 20))
 	}
-	return fmt.Errorf("%s: %s: a model that learns this never stops; %s", o.Template.name, what, nameEnd)
+	return fmt.Errorf("%s: %s: a model trained on this never stops; %s", o.Template.name, what, nameEnd)
 }
 
 // lastRunes is the end of a text, of n characters at most.
@@ -193,7 +193,7 @@ func lastRunes(text string, n int) string {
 	return string(runes[max(0, len(runes)-n):])
 }
 
-// errNoEnd is of completions, which no template ends.
+// errNoEnd is the error of completions, which are not rendered by a template.
 var errNoEnd = errors.New("no token ends a text of this model; " + nameEnd)
 
 const nameEnd = "name the end in eos_token_id of generation_config.json, or set data.no_end = true"

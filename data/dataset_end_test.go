@@ -169,7 +169,7 @@ func chatOf(t testing.TB, messages []string) Chat {
 // Behind an answer whose end a model does not stop at the run stops, with the template's name, but where that is
 // allowed.
 func TestNoEnd(t *testing.T) {
-	user, said := `{"role": "user", "content": "A"}`, `{"role": "assistant", "content": "B"}`
+	user, reply := `{"role": "user", "content": "A"}`, `{"role": "assistant", "content": "B"}`
 	const each, said1 = "{% for m in messages %}",
 		"{% if m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}"
 	const marked = "<|{{ m.role }}|>{{ m.content }}{% endfor %}{{ '<|assistant|>' if add_generation_prompt"
@@ -180,20 +180,20 @@ func TestNoEnd(t *testing.T) {
 		answers  []string
 	}{
 		{each + "### {{ m.role }}:\n{{ m.content }}\n{% endfor %}{{ '### assistant:\n' if add_generation_prompt }}",
-			[]string{user, said},
+			[]string{user, reply},
 			`plain: none of ["<|endoftext|>"] ends an answer, "### user:\nb\n" follows "B\n"`, []string{"B\n"}},
-		{each + marked + " }}", []string{user, said},
+		{each + marked + " }}", []string{user, reply},
 			`plain: none of ["<|endoftext|>"] ends an answer, "<|user|>b" follows`, []string{"B"}},
-		{each + marked + " else '<|endoftext|>' }}", []string{user, said, user}, "", []string{"B<|endoftext|>"}},
+		{each + marked + " else '<|endoftext|>' }}", []string{user, reply, user}, "", []string{"B<|endoftext|>"}},
 		{each +
 			"{{ m.role }}: {{ m.content }} {{ '<|endoftext|>' if loop.last and m.role == 'assistant' }}{% endfor %}" +
 			"{{ 'assistant: ' if add_generation_prompt }}",
-			[]string{user, said, user, said}, "", []string{"B <|endoftext|>", "B <|endoftext|>"}},
+			[]string{user, reply, user, reply}, "", []string{"B <|endoftext|>", "B <|endoftext|>"}},
 		{each + "{{ m.role }}: " + said1 + "{% else %}{{ m.content }}{% endif %}{{ '\n' }}{% endfor %}<|endoftext|>",
-			[]string{user, said, user, said}, `"\nuser: A\nassistant: " follows`, []string{"B", "B\n<|endoftext|>"}},
+			[]string{user, reply, user, reply}, `"\nuser: A\nassistant: " follows`, []string{"B", "B\n<|endoftext|>"}},
 		{each + said1 + ", {% generation %}yes<|endoftext|>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% " +
 			"endfor %}",
-			[]string{user, said}, "", []string{"B", "yes<|endoftext|>"}},
+			[]string{user, reply}, "", []string{"B", "yes<|endoftext|>"}},
 	} {
 		o := templateOptions(t, "twice.jinja")
 		o.Stops = nil // but <|endoftext|>
@@ -221,7 +221,7 @@ func TestNoEnd(t *testing.T) {
 	o := templateOptions(t, "glm.jinja")
 	o.End, o.Stops = -1, nil
 	wantError(t, "glm.jinja: no token ends a text of this model", func() error {
-		_, err := o.conversed(chatOf(t, []string{user, said}), 0)
+		_, err := o.conversed(chatOf(t, []string{user, reply}), 0)
 		return err
 	})
 	wantError(t, "no token ends a text of this model", func() error { _, err := o.continued("a", "b"); return err })

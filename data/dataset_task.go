@@ -13,15 +13,15 @@ const (
 // Example is text to learn from: the prompt as the model reads it and the completion that it should write.
 type Example struct{ Prompt, Completion string }
 
-// Task makes its own data and judges answers. Instance i of a split is always the same one, whatever was made before
-// it. Fine-tuning learns from Example (see [NewTaskDataset]); reinforcement learning shows the model Example's Prompt,
-// lets it write, and calls Reward on the text; an evaluation does the same with the test split.
+// Task generates its own data and rewards answers. Instance i of a split is always the same one, whatever was made
+// before it. Fine-tuning learns from Example (see [NewTaskDataset]); reinforcement learning shows the model Example's
+// Prompt, lets it write, and calls Reward on the text; an evaluation does the same with the test split.
 type Task interface {
 	// Len is the number of instances of a split.
 	Len(split Split) int
 	// Example is the prompt of an instance and one right answer to it.
 	Example(split Split, i int) Example
-	// Reward judges an answer, from 0 (wrong) to 1 (right). It never panics, whatever the text.
+	// Reward is the score of an answer, from 0 (wrong) to 1 (right). It accepts any text without a panic.
 	Reward(split Split, i int, answer string) float64
 }
 

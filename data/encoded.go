@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// encoded is an error where JSON would be read with U+FFFD in place of what is written there.
+// encoded returns an error if encoding/json would silently replace a part of the text by U+FFFD.
 func encoded(text []byte) error {
 	if bytes.HasPrefix(text, []byte("\ufeff")) {
 		return errors.New("the line begins with a byte order mark, save the file as UTF-8 without one")
@@ -17,11 +17,11 @@ func encoded(text []byte) error {
 	for i := 0; i < len(text); {
 		r, n := utf8.DecodeRune(text[i:])
 		if r == utf8.RuneError && n == 1 {
-			return fmt.Errorf("byte %d of the line, %#02x, is no UTF-8, save the file as UTF-8", i+1, text[i])
+			return fmt.Errorf("byte %d of the line, %#02x, is not UTF-8, save the file as UTF-8", i+1, text[i])
 		}
 		if r == '\\' {
 			if n = escape(text[i:]); n == 0 {
-				return fmt.Errorf("byte %d of the line, %.6s, is half of a pair of surrogates, write the "+
+				return fmt.Errorf("byte %d of the line, %.6s, is a lone surrogate, write the "+
 					"character itself", i+1, text[i:])
 			}
 		}
@@ -30,8 +30,8 @@ func encoded(text []byte) error {
 	return nil
 }
 
-// escape is the length of the escape that text begins with; 0: it is a surrogate without its other half. Escapes that
-// JSON does not have are left to its decoder.
+// escape is the length of the escape at the beginning of text; 0: it is a lone surrogate. Invalid escapes are left to
+// the JSON decoder.
 func escape(text []byte) int {
 	r := escaped(text)
 	switch {

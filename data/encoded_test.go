@@ -12,12 +12,12 @@ func TestEncoded(t *testing.T) {
 		`{"text":"naïve 中 😀"}`:           "",
 		`{"text":"\ud83d\ude00 \u00e9"}`: "",
 		`{"text":"\\ud800"}`:             "", // a backslash and letters
-		"{\"text\":\"na\xefve\"}":        "byte 12 of the line, 0xef, is no UTF-8",
+		"{\"text\":\"na\xefve\"}":        "byte 12 of the line, 0xef, is not UTF-8",
 		"\ufeff{\"text\":\"a\"}":         "byte order mark",
-		"\xff\xfe{\x00":                  "byte 1 of the line, 0xff, is no UTF-8",
-		`{"text":"\ud83d"}`:              `byte 10 of the line, \ud83d, is half of a pair`,
-		`{"text":"\ude00\ud83d"}`:        `byte 10 of the line, \ude00, is half of a pair`,
-		`{"text":"\ud83d\u0041"}`:        `byte 10 of the line, \ud83d, is half of a pair`,
+		"\xff\xfe{\x00":                  "byte 1 of the line, 0xff, is not UTF-8",
+		`{"text":"\ud83d"}`:              `byte 10 of the line, \ud83d, is a lone surrogate`,
+		`{"text":"\ude00\ud83d"}`:        `byte 10 of the line, \ude00, is a lone surrogate`,
+		`{"text":"\ud83d\u0041"}`:        `byte 10 of the line, \ud83d, is a lone surrogate`,
 		`{"text":"\ud83`:                 "no JSON",
 		`{"text":"\`:                     "no JSON",
 	} {

@@ -60,15 +60,14 @@ const (
 	sayWeight = "give weight 0 or 1"
 )
 
-// fields reads which fields the lines of a file have. Each is read by its kind of data, refused, or named once in
-// Ignored.
+// fields checks the fields of a file's lines. Each is read, refused, or named once in Ignored.
 type fields struct {
 	Ignored []string // "FILE:LINE: field X is ignored", the first line of each
 
 	name     string
 	template *Template
-	prompts  []string // fields with messages that are asked and not learned
-	passed   bool     // fields that nothing reads go to a program that judges answers
+	prompts  []string // fields with messages of a prompt, which get no labels
+	passed   bool     // fields that are not read here are passed to the reward program
 	seen     map[string]bool
 }
 
@@ -104,7 +103,7 @@ func (f *fields) ignore(n int, key string) {
 	}
 }
 
-// messages checks the fields of a value that is a message or a list of them; what is none is for its reader to refuse.
+// messages checks the fields of a message or of a list of messages. A value of another kind is refused by its reader.
 func (f *fields) messages(n int, key string, v any) error {
 	if d, ok := v.(*ordered.Dict); ok {
 		if key == "input" { // of OpenAI's preferences
@@ -128,7 +127,7 @@ func (f *fields) messages(n int, key string, v any) error {
 	return nil
 }
 
-// messageFields are those that OpenAI's messages and reasoning models have; the template reads what it knows of them.
+// messageFields are those of OpenAI's messages and of reasoning models. The template uses those that it knows.
 var messageFields = []string{"role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning",
 	"thinking"}
 
@@ -151,8 +150,8 @@ func (f *fields) message(n int, m *ordered.Dict, prompt bool) error {
 	return nil
 }
 
-// checkWeight wants the weight of a message to be 0 or 1, as OpenAI's fine-tuning has it, and 1 only where it is
-// learned.
+// checkWeight accepts the weight of a message if it is 0 or 1, as in OpenAI's fine-tuning, and 1 only for messages with
+// labels.
 func checkWeight(m *ordered.Dict, v any, prompt bool) error {
 	zero, one := ordered.Equal(v, int64(0)), ordered.Equal(v, int64(1))
 	role, _ := m.Get("role")
@@ -168,7 +167,7 @@ func checkWeight(m *ordered.Dict, v any, prompt bool) error {
 	return nil
 }
 
-// muted tells whether a message's weight is 0: it is read and not learned.
+// muted reports whether a message's weight is 0: it is part of the context and has no labels.
 func muted(message any) bool {
 	v, ok := message.(*ordered.Dict).Get("weight")
 	return ok && v != nil && ordered.Equal(v, int64(0))

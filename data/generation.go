@@ -48,7 +48,7 @@ func LoadGeneration(dir string) (g Generation, err error) {
 func parseGeneration(text []byte) (g Generation, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
-		return g, fmt.Errorf("no JSON object: %w", err)
+		return g, fmt.Errorf("not a JSON object: %w", err)
 	}
 	if g.EOS, err = TokenIDs(fields["eos_token_id"]); err != nil {
 		return g, fmt.Errorf("eos_token_id: %w", err)

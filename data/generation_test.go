@@ -40,8 +40,8 @@ func TestGeneration(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`[]`:                        "no JSON object",
-		`{`:                         "no JSON object",
+		`[]`:                        "not a JSON object",
+		`{`:                         "not a JSON object",
 		`{"eos_token_id": "a"}`:     "eos_token_id: want a token id or a list",
 		`{"eos_token_id": [1.5]}`:   "eos_token_id: want a token id or a list",
 		`{"eos_token_id": [-1]}`:    "eos_token_id: want token ids of at least 0",

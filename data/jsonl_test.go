@@ -133,7 +133,7 @@ func TestJSONLErrors(t *testing.T) {
 		{ok + "\n" + ok, "f:2: the line is empty"},
 		{ok + " \n", "f:2: the line is empty"},
 		{ok + `{"prompt":`, "f:2: the line is no JSON"},
-		{`[]`, "f:1: the line is no JSON object"},
+		{`[]`, "f:1: the line is not a JSON object"},
 		{`{"a": 1} {}`, "f:1: the line is no JSON (more text"},
 		{`{"prompt": "a"}`, "f:1: want one of messages"},
 		{`{"prompt": "a", "completion": "b", "ids": [1]}`, "f:1: want one of messages"},

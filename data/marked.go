@@ -8,7 +8,7 @@ import (
 	"lockstep/data/ordered"
 )
 
-// Marks are what the targets of a sample stand between where people read it.
+// Marks are written around the targets of a sample when it is printed.
 type Marks struct{ Open, Close string }
 
 var (
@@ -16,8 +16,9 @@ var (
 	Green    = Marks{"\x1b[32m", "\x1b[0m"} // on a terminal
 )
 
-// Marked is the text of a sample with its targets between marks. A run of targets or of other tokens that has more
-// than most characters loses its middle; 0: none does. Control characters but newlines and tabs are escaped.
+// Marked is the text of a sample with marks around its targets. The middle of a run of targets or of other tokens is
+// left out where the run has more than most characters (0: no limit). Control characters other than newlines and tabs
+// are escaped.
 func (s Sample) Marked(c Codec, m Marks, most int) string {
 	var b strings.Builder
 	write := func(ids []int32, target bool) {
@@ -59,7 +60,7 @@ func visible(text string) string {
 	return b.String()
 }
 
-// shortened leaves the middle of a long text out; most 0: of none.
+// shortened leaves out the middle of a text of more than most characters; 0: no limit.
 func shortened(text string, most int) string {
 	runes := []rune(text)
 	if most == 0 || len(runes) <= most {

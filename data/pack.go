@@ -1,6 +1,6 @@
 package data
 
-// Pack is samples laid end to end, each whole, with positions and attention of its own.
+// Pack is samples packed one after the other. None is cut, and each has positions and attention of its own.
 type Pack struct {
 	Samples []int // places in the data: of samples, or of pairs
 	Rows    int
@@ -23,8 +23,8 @@ func Order(seed uint64, epoch, n int) []int {
 // openPacks is how many of the latest packs a sample may still join.
 const openPacks = 8
 
-// FirstFit lays samples out in an order: each joins the first of the latest openPacks packs that has room for it, or
-// starts a new one. No sample has more rows than a pack.
+// FirstFit packs samples in an order: each goes into the first of the latest openPacks packs that has room for it, or
+// starts a new one. No sample may have more rows than a pack.
 func FirstFit(order []int, rows func(i int) int, packRows int) (list []Pack) {
 	for _, i := range order {
 		n := rows(i)

@@ -2,15 +2,16 @@ package data
 
 import "fmt"
 
-// Lessons are what a stream gives: the samples of a [Dataset], or the pairs of [Preferences], which stay together.
-type Lessons interface {
+// Source is what a [Stream] draws from: the samples of a [Dataset], or the pairs of [Preferences]. The samples of a
+// group stay together.
+type Source interface {
 	Len() int
 	Digest() uint64
-	// lesson is the samples at place i.
-	lesson(i int) []Sample
+	// group is the samples at index i.
+	group(i int) []Sample
 }
 
-func (d *Dataset) lesson(i int) []Sample { return d.samples[i : i+1] }
+func (d *Dataset) group(i int) []Sample { return d.samples[i : i+1] }
 
 func rowsOf(samples []Sample) (n int) {
 	for _, s := range samples {
@@ -19,10 +20,10 @@ func rowsOf(samples []Sample) (n int) {
 	return n
 }
 
-// Stream gives the packs of one optimizer step after the other, epoch by epoch, each epoch in an order of its own.
-// Steps go on across epochs. Its state is two numbers, from which it goes on with the same packs.
+// Stream gives the packs of one optimizer step after the other. Each epoch has an order of its own, and a step may span
+// two epochs. A stream resumes from its [StreamState] with the same packs.
 type Stream struct {
-	d        Lessons
+	d        Source
 	packRows int
 	epochs   int // 0: no end
 	state    StreamState
@@ -40,12 +41,12 @@ type StreamState struct {
 
 // NewStream starts at the first pack. Epochs is where the stream ends, 0: nowhere. Samples must fit into packs: the
 // dataset was made with MaxRows of at most packRows, preferences with PairRows of at most that.
-func NewStream(d Lessons, seed uint64, packRows, epochs int) *Stream {
+func NewStream(d Source, seed uint64, packRows, epochs int) *Stream {
 	if d.Len() == 0 {
 		panic("data: a stream of no samples")
 	}
 	for i := range d.Len() {
-		if n := rowsOf(d.lesson(i)); n > packRows {
+		if n := rowsOf(d.group(i)); n > packRows {
 			panic(fmt.Sprintf("data: sample %d has %d rows, a pack %d", i, n, packRows))
 		}
 	}
@@ -57,7 +58,7 @@ func NewStream(d Lessons, seed uint64, packRows, epochs int) *Stream {
 
 func (s *Stream) epoch(epoch int) []Pack {
 	order := Order(s.state.Seed, epoch, s.d.Len())
-	return FirstFit(order, func(i int) int { return rowsOf(s.d.lesson(i)) }, s.packRows)
+	return FirstFit(order, func(i int) int { return rowsOf(s.d.group(i)) }, s.packRows)
 }
 
 // Next is the next n packs; fewer, in the end none, where the stream ends.
@@ -75,13 +76,13 @@ func (s *Stream) Next(n int) (list []Pack) {
 	return list
 }
 
-// ended says whether nothing comes after a state.
+// ended reports whether a state is the end of the stream.
 func (s *Stream) ended(at StreamState) bool { return s.epochs > 0 && at.Epoch >= s.epochs }
 
 // Samples are the samples of a pack, those of pairs one after the other, the chosen one first.
 func (s *Stream) Samples(p Pack) (list []Sample) {
 	for _, i := range p.Samples {
-		list = append(list, s.d.lesson(i)...)
+		list = append(list, s.d.group(i)...)
 	}
 	return list
 }
@@ -96,10 +97,10 @@ func (s *Stream) Steps(n int) int {
 	return (total + n - 1) / n
 }
 
-// State is where the stream stands.
+// State is the stream's place, for [Stream.Resume].
 func (s *Stream) State() StreamState { return s.state }
 
-// Resume goes on from a state of an equal stream; another one is an error.
+// Resume continues from the state of an equal stream. A state of another stream is an error.
 func (s *Stream) Resume(to StreamState) error {
 	have := s.state
 	have.Epoch, have.Pack = to.Epoch, to.Pack

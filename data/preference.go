@@ -33,7 +33,7 @@ func (p *Preferences) Conversation() (Sample, bool) {
 	return p.pairs[0][0], true
 }
 
-func (p *Preferences) lesson(i int) []Sample { return p.pairs[i][:] }
+func (p *Preferences) group(i int) []Sample { return p.pairs[i][:] }
 
 // Digest identifies the pairs and their order.
 func (p *Preferences) Digest() uint64 {
@@ -92,8 +92,8 @@ func (p *Preferences) add(q pair, o Options) error {
 	return nil
 }
 
-// truncate cuts both at one place, the last at which the pair fits. It fails where one has nothing to learn before that
-// place, or the two are the same.
+// truncate cuts both answers at the same position, the last at which the pair fits. It fails if one has no label before
+// that position, or if the two become equal.
 func (q *pair) truncate(o Options) bool {
 	c, r := q.chosen.rows(), q.rejected.rows()
 	most := min(o.MaxRows, max(o.PairRows/2, o.PairRows-min(c, r)))

@@ -11,16 +11,16 @@ import (
 // LoadPreferences reads a file of one JSON object a line, each one of
 //
 //	{"prompt": text, "chosen": text, "rejected": text}
-//	{"prompt": messages, "chosen": said, "rejected": said} said: a text, a message or messages; "messages" does for
-//	"prompt"
-//	{"chosen": said, "rejected": said}                               the prompt is what both begin with
-//	{"input": {"messages": messages}, "preferred_output": messages, "non_preferred_output": messages}      OpenAI's
+//	{"prompt": messages, "chosen": reply, "rejected": reply}
+//	{"chosen": reply, "rejected": reply}
+//	{"input": {"messages": messages}, "preferred_output": messages, "non_preferred_output": messages}
 //	{"prompt_ids": [...], "chosen_ids": [...], "rejected_ids": [...]}
 //
-// with "tools" and "chat_template_kwargs" beside messages. Messages of weight 0 and other fields are as with
-// [LoadJSONL]. Texts and messages get the id that ends a turn, ids are taken as they are. Where "chosen" and "rejected"
-// are conversations and "prompt" is a text, it must be what the last message says that both begin with. Errors are
-// "file:line: what, mend".
+// with "tools" and "chat_template_kwargs" next to messages. A reply is a text, a message or messages. The key
+// "messages" may stand for "prompt". Without a prompt, it is the messages with which both replies begin. The fourth
+// form is OpenAI's. Messages of weight 0 and other fields are as with [LoadJSONL]. Texts and messages get the id that
+// ends a turn; ids are taken as they are. Where "chosen" and "rejected" are conversations and "prompt" is a text, the
+// text must be that of the last message that both begin with. Errors are "file:line: what, mend".
 func LoadPreferences(path string, o Options) (*Preferences, error) {
 	f, err := openLines(path)
 	if err != nil {
@@ -56,8 +56,8 @@ func readPreferences(name string, r io.Reader, o Options) (*Preferences, error) 
 	return &p, nil
 }
 
-// preferenceKeys are those of the forms of a line; a line has all of one form's and none of another's, but that a
-// prompt may be implicit.
+// preferenceKeys are the keys of each form of a line. A line has all keys of one form and none of another; only the
+// prompt may be missing.
 var preferenceKeys = [...]string{"prompt", "messages", "chosen", "rejected", "input", "preferred_output",
 	"non_preferred_output", "prompt_ids", "chosen_ids", "rejected_ids"}
 
@@ -144,7 +144,7 @@ func (o Options) answered(d *ordered.Dict, key string, messages any) (q pair, er
 	return o.conversedPair(d, prompt, chosen, rejected)
 }
 
-// openAIPreference reads the form of OpenAI's preference fine-tuning, whose tools stand beside its messages.
+// openAIPreference reads the form of OpenAI's preference fine-tuning, which has tools next to messages.
 func (o Options) openAIPreference(d *ordered.Dict) (q pair, err error) {
 	v, _ := d.Get("input")
 	input, ok := v.(*ordered.Dict)
@@ -170,11 +170,11 @@ func (o Options) openAIPreference(d *ordered.Dict) (q pair, err error) {
 // readSaid reads a text, a message or messages.
 func readSaid(d *ordered.Dict, key string) ([]any, error) {
 	v, _ := d.Get(key)
-	switch said := v.(type) {
+	switch reply := v.(type) {
 	case string:
-		return []any{Message("assistant", said)}, nil
+		return []any{Message("assistant", reply)}, nil
 	case *ordered.Dict:
-		v = []any{said}
+		v = []any{reply}
 	}
 	return readMessages(key, v)
 }
@@ -189,8 +189,8 @@ func (o Options) conversedPair(d *ordered.Dict, prompt, chosen, rejected []any) 
 	return q, err
 }
 
-func (o Options) side(d *ordered.Dict, name string, prompt, said []any) (sequence, error) {
-	chat, err := readChat(d, append(prompt[:len(prompt):len(prompt)], said...))
+func (o Options) side(d *ordered.Dict, name string, prompt, reply []any) (sequence, error) {
+	chat, err := readChat(d, append(prompt[:len(prompt):len(prompt)], reply...))
 	if err != nil {
 		return sequence{}, err
 	}
@@ -199,8 +199,8 @@ func (o Options) side(d *ordered.Dict, name string, prompt, said []any) (sequenc
 	case err != nil:
 		return sequence{}, fmt.Errorf("%s: %w", name, err)
 	case len(list) > 1:
-		return sequence{}, fmt.Errorf("%s: the chat template writes earlier turns otherwise than the last, give just "+
-			"one assistant message", name)
+		return sequence{}, fmt.Errorf("%s: the chat template renders earlier turns differently from the last, "+
+			"give just one assistant message", name)
 	}
 	return list[0], nil
 }

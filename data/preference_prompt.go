@@ -48,7 +48,7 @@ func (o Options) conversations(d *ordered.Dict) (q pair, err error) {
 		return q, errors.New("one of chosen and rejected is all of what the other begins with, leave the line out")
 	}
 	if prompt, ok := d.Get("prompt"); ok {
-		if said, _ := chosen[n-1].(*ordered.Dict).Get("content"); said != prompt {
+		if reply, _ := chosen[n-1].(*ordered.Dict).Get("content"); reply != prompt {
 			return q, errors.New("prompt is not the last message that chosen and rejected have in common, leave it out")
 		}
 	}

@@ -115,7 +115,7 @@ func TestPreferencesTemplates(t *testing.T) {
 		"C<|im_end|>\n<|im_start|>assistant\n[<think>\n\n</think>\n\nE<|im_end|>]") {
 		t.Errorf("%q", got)
 	}
-	wantError(t, "f:1: rejected: the chat template writes earlier turns otherwise", func() error {
+	wantError(t, "f:1: rejected: the chat template renders earlier turns differently", func() error {
 		_, err := readPreferences("f", strings.NewReader(`{"prompt": [{"role": "user", "content": "A"}], "chosen": `+
 			`"D", "rejected": [{"role": "assistant", "content": "B"}, {"role": "user", "content": "C"}, {"role": `+
 			`"assistant", "content": "D"}]}`), o)
@@ -212,7 +212,7 @@ func TestPreferencesErrors(t *testing.T) {
 	const user = `{"role": "user", "content": "a"}`
 	for text, want := range map[string]string{
 		"":                               "f:1: the file is empty",
-		"[]":                             "f:1: the line is no JSON object",
+		"[]":                             "f:1: the line is not a JSON object",
 		`{"prompt": "a", "chosen": "b"}`: "f:1: want chosen and rejected with",
 		`{"chosen_ids": [1], "rejected_ids": [2]}`: "f:1: want chosen and " +
 			"rejected with",
@@ -302,7 +302,7 @@ func TestPreferencesDigest(t *testing.T) {
 	// Neither is it the digest of the same samples as a dataset of no pairs.
 	d := &Dataset{}
 	p := preferencesOf(t, `{"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3]}`, pairOptions())
-	d.samples = p.lesson(0)
+	d.samples = p.group(0)
 	seen[d.Digest()] = true
 	if len(seen) != 9 || preferencesOf(t, `{"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3]}`,
 		pairOptions()).Digest() != p.Digest() {
@@ -378,7 +378,7 @@ func TestPreferencesStream(t *testing.T) {
 }
 
 // peek is what comes next, without taking it.
-func peek(s *Stream, d Lessons, packRows int) []Pack {
+func peek(s *Stream, d Source, packRows int) []Pack {
 	other := NewStream(d, s.State().Seed, packRows, 1)
 	for other.State() != s.State() {
 		other.Next(1)
@@ -410,7 +410,7 @@ func FuzzPreferences(f *testing.F) {
 			return
 		}
 		for i := range p.Len() {
-			pair := p.lesson(i)
+			pair := p.group(i)
 			for _, s := range pair {
 				if n := len(s.IDs); n == 0 || n > o.MaxRows || n != len(s.Targets) || s.Targets[n-1] == noLabel {
 					t.Fatalf("%v", s)

@@ -27,11 +27,11 @@ func NewProgram(argv []string, timeout time.Duration) (*Program, error) {
 	return &Program{append([]string{path}, argv[1:]...), timeout}, nil
 }
 
-// leftover is how long a program that has ended, or was killed, may leave its output open through what it has started.
+// leftover is how long processes that an ended program has started may keep its output open.
 const leftover = time.Second
 
-// Run gives the program its input and read what it wrote, at most so many bytes. It runs in a process group of its own,
-// of which nothing is left behind. An error, that of read too, ends with the last line on stderr.
+// Run starts the program with in on stdin and calls read with its stdout, of at most room bytes. The program has a
+// process group of its own, which is killed at the end. An error, also that of read, ends with the last line of stderr.
 func (p *Program) Run(ctx context.Context, in []byte, room int, read func(out []byte) error) error {
 	ctx, stop := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("did not end within %v: make it faster or raise "+
 		"the time-out", p.timeout))
@@ -66,8 +66,8 @@ func (p *Program) Run(ctx context.Context, in []byte, room int, read func(out []
 	return nil
 }
 
-// endGroup kills what is left of a program's process group. There may be nothing, or what has ended and was not waited
-// for (EPERM on macOS).
+// endGroup kills what is left of a program's process group. The group may be empty, or hold only zombies (EPERM on
+// macOS).
 func endGroup(cmd *exec.Cmd) {
 	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH &&
 		err != syscall.EPERM {
@@ -75,7 +75,7 @@ func endGroup(cmd *exec.Cmd) {
 	}
 }
 
-// head keeps the beginning of what is written and refuses what has no room.
+// head keeps what is written up to a limit and fails beyond it.
 type head struct {
 	text []byte
 	room int

@@ -30,7 +30,7 @@ func openLines(path string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// eachLine also gives the text of each line, which is overwritten by the next.
+// eachLine also passes the text of each line, valid until the next call.
 func eachLine(name string, r io.Reader, visit func(n int, text []byte, line *ordered.Dict) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, 1<<16), maxLine)
@@ -67,7 +67,7 @@ func object(text []byte) (*ordered.Dict, error) {
 	}
 	d, ok := v.(*ordered.Dict)
 	if !ok {
-		return nil, errors.New("the line is no JSON object, write one object a line")
+		return nil, errors.New("the line is not a JSON object, write one object a line")
 	}
 	return d, nil
 }

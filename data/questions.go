@@ -6,8 +6,8 @@ import (
 	"hash/fnv"
 )
 
-// Questions are prompts for a model to answer in reinforcement learning, in the order of their source, with what a
-// [Rewarder] needs to judge the answers.
+// Questions are the prompts of reinforcement learning, in the order of their source, with what a [Rewarder] needs for
+// the answers.
 type Questions struct {
 	list    []question
 	name    string // of the source, in errors
@@ -26,7 +26,7 @@ type question struct {
 	source int             // line from 0, or instance of the task
 }
 
-// NewTaskQuestions asks the instances of a split; the answer of each is the task's worked solution.
+// NewTaskQuestions makes a question of each instance of a split; its right answer is the task's worked solution.
 func NewTaskQuestions(task Task, split Split, o Options) (*Questions, error) {
 	q, err := newQuestions(string(split)+" split", o)
 	if err != nil {
@@ -51,7 +51,7 @@ func newQuestions(name string, o Options) (*Questions, error) {
 		return nil, err
 	}
 	if o.Long == LongTruncate {
-		return nil, fmt.Errorf("%s: long is %q, but a prompt that is cut asks something else: want %q or %q", name,
+		return nil, fmt.Errorf("%s: long is %q, but a truncated prompt is another question: want %q or %q", name,
 			o.Long, LongError, LongDrop)
 	}
 	return &Questions{name: name}, nil
@@ -81,7 +81,7 @@ func (q *Questions) add(one question, o Options) error {
 	return nil
 }
 
-// checked is the result; none without questions.
+// checked returns the questions. No questions at all is an error.
 func (q *Questions) checked() (*Questions, error) {
 	if len(q.list) == 0 {
 		return nil, fmt.Errorf("%s: no question is left, %d were too long", q.name, q.Dropped)
@@ -95,10 +95,10 @@ func (q *Questions) Len() int { return len(q.list) }
 // Prompt is the tokens of question i; not to be changed.
 func (q *Questions) Prompt(i int) []int32 { return q.list[i].ids }
 
-// Text is the prompt of question i as the model reads it, for people; "" where it is ids that nothing decodes.
+// Text is the prompt of question i after rendering; "" for ids without a tokenizer.
 func (q *Questions) Text(i int) string { return q.list[i].text }
 
-// Answer is what a model said to question i, as a [Rewarder] takes it.
+// Answer is what a model wrote to question i, as a [Rewarder] takes it.
 func (q *Questions) Answer(i int, text string) Answer {
 	one := q.list[i]
 	a := Answer{Question: i, Prompt: one.text, Text: text, Fields: one.fields}
@@ -130,9 +130,8 @@ func (q *Questions) Digest() uint64 {
 func (q *Questions) answered() error {
 	for _, one := range q.list {
 		if one.answer == nil {
-			return fmt.Errorf(
-				`%s:%d: no text under "answer", give {"answer": "..."} or judge by a command or over HTTP`, q.name,
-				one.source+1)
+			return fmt.Errorf(`%s:%d: no text under "answer", give {"answer": "..."} or set the reward to a `+
+				`command or an HTTP server`, q.name, one.source+1)
 		}
 	}
 	return nil

@@ -100,7 +100,7 @@ func TestQuestionsLong(t *testing.T) {
 func TestQuestionsErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                              "f:1: the file is empty",
-		`{"prompt": "a"}` + "\n[]":      "f:2: the line is no JSON object",
+		`{"prompt": "a"}` + "\n[]":      "f:2: the line is not a JSON object",
 		`{"prompt": ""}`:                "f:1: the prompt has no token",
 		`{"prompt": 1}`:                 `f:1: no text under "prompt"`,
 		`{"prompt": []}`:                "f:1: messages is no list of messages",

@@ -51,7 +51,7 @@ func ReadRecorded(line *ordered.Dict, vocab, positions int) (r Recorded, err err
 	return r, err
 }
 
-// oneOf is the line's value under the only one of some names that it has.
+// oneOf is the line's key among names, of which it must have exactly one, and its value.
 func oneOf(line *ordered.Dict, names []string) (key string, value any, err error) {
 	for _, name := range names {
 		v, ok := line.Get(name)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Answer is a text that a model wrote and what it was asked; as JSON, what programs and servers judge.
+// Answer is a model's answer with its question. Reward programs and servers get it as JSON.
 type Answer struct {
 	Question int             `json:"question"`         // index in [Questions]
 	Prompt   string          `json:"prompt"`           // as the model read it
@@ -18,12 +18,12 @@ type Answer struct {
 	Fields   json.RawMessage `json:"fields,omitempty"` // the question's line of its file
 }
 
-// Rewarder judges answers: reward i, finite, is that of asked[i]. It may be used by several goroutines at once.
+// Rewarder computes rewards: reward i, finite, is that of answers[i]. It may be used by several goroutines at once.
 type Rewarder interface {
-	Rewards(ctx context.Context, asked []Answer) ([]float64, error)
+	Rewards(ctx context.Context, answers []Answer) ([]float64, error)
 }
 
-// RewardKinds are the ways to judge.
+// RewardKinds are the kinds of reward functions.
 //
 //	task     the task's own reward
 //	exact    1 where the answer is that of the line, as text
@@ -39,12 +39,12 @@ var RewardKinds = []string{"task", "exact", "math", "command", "http"}
 // compares values, see [mathEqual].
 //
 // "command" runs once for each batch: stdin has one [Answer] a line as JSON, and stdout is to have one {"reward":
-// number} for each, in the same order. What it writes to stderr is for people. It succeeds with exit code 0. When it
-// ends or the time is over, what is left of its process group is killed.
+// number} for each, in the same order. The last line of stderr is quoted in errors. Exit code 0 is success. When the
+// program ends or the time is over, its process group is killed.
 //
 // "http" gets {"items": [Answer, ...]} by POST and is to answer {"rewards": [number, ...]} in the same order. Where the
-// connection fails or takes too long, or the status is 429 or from 500, it is asked Retries more times, after pauses of
-// 0.25 s, 0.5 s, 1 s, ... up to 8 s.
+// connection fails or takes too long, or the status is 429 or from 500, the request is sent again up to Retries times,
+// after pauses of 0.25 s, 0.5 s, 1 s, ... up to 8 s.
 type RewardOptions struct {
 	Kind    string        // one of [RewardKinds]
 	Final   Final         // exact
@@ -57,7 +57,7 @@ type RewardOptions struct {
 	Parallel int
 }
 
-// Validate reports options that cannot be meant.
+// Validate reports values out of range and combinations that contradict each other.
 func (o RewardOptions) Validate() error {
 	switch o.Kind {
 	case "task", "math":
@@ -74,7 +74,7 @@ func (o RewardOptions) Validate() error {
 			return fmt.Errorf("the reward address is %q: want http://HOST/PATH or https://HOST/PATH", o.URL)
 		}
 		if o.Retries < 0 || o.Retries > maxRetries {
-			return fmt.Errorf("the reward server is asked %d times more: want 0 to %d", o.Retries, maxRetries)
+			return fmt.Errorf("the reward server gets %d retries: want 0 to %d", o.Retries, maxRetries)
 		}
 	default:
 		return fmt.Errorf("the reward is %q: want one of %s", o.Kind, strings.Join(RewardKinds, ", "))
@@ -86,7 +86,7 @@ func (o RewardOptions) Validate() error {
 	return nil
 }
 
-// NewRewarder judges answers to q.
+// NewRewarder makes the reward function of answers to q.
 func NewRewarder(o RewardOptions, q *Questions) (Rewarder, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -107,19 +107,19 @@ func NewRewarder(o RewardOptions, q *Questions) (Rewarder, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the reward command: %w", err)
 		}
-		return newOutside(fmt.Sprintf("reward command %.120q", strings.Join(o.Command, " ")), o.Parallel, p.rewards),
+		return newExternal(fmt.Sprintf("reward command %.120q", strings.Join(o.Command, " ")), o.Parallel, p.rewards),
 			nil
 	}
 	s := newServer(o)
-	return newOutside("reward server "+s.name(), o.Parallel, s.ask), nil
+	return newExternal("reward server "+s.name(), o.Parallel, s.judge), nil
 }
 
-// judge is a reward that is computed here.
+// judge is a reward function that runs in this process.
 type judge func(a Answer) float64
 
-func (j judge) Rewards(ctx context.Context, asked []Answer) ([]float64, error) {
-	rewards := make([]float64, len(asked))
-	for i, a := range asked {
+func (j judge) Rewards(ctx context.Context, answers []Answer) ([]float64, error) {
+	rewards := make([]float64, len(answers))
+	for i, a := range answers {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}

@@ -11,15 +11,15 @@ import (
 func outputOf(n int) int { return 1<<16 + n<<10 }
 
 // rewards judges a batch by running the program once.
-func (p *Program) rewards(ctx context.Context, asked []Answer) ([]float64, error) {
-	in, err := jsonLines(asked)
+func (p *Program) rewards(ctx context.Context, answers []Answer) ([]float64, error) {
+	in, err := jsonLines(answers)
 	if err != nil {
 		return nil, err
 	}
 	var rewards []float64
-	err = p.Run(ctx, in, outputOf(len(asked)), func(out []byte) (err error) {
-		if rewards, err = readRewards(out); err == nil && len(rewards) != len(asked) {
-			err = fmt.Errorf("wrote %d lines for %d answers: want one for each, in order", len(rewards), len(asked))
+	err = p.Run(ctx, in, outputOf(len(answers)), func(out []byte) (err error) {
+		if rewards, err = readRewards(out); err == nil && len(rewards) != len(answers) {
+			err = fmt.Errorf("wrote %d lines for %d answers: want one for each, in order", len(rewards), len(answers))
 		}
 		return err
 	})
@@ -27,11 +27,11 @@ func (p *Program) rewards(ctx context.Context, asked []Answer) ([]float64, error
 }
 
 // jsonLines writes one answer a line.
-func jsonLines(asked []Answer) ([]byte, error) {
+func jsonLines(answers []Answer) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	for _, a := range asked {
+	for _, a := range answers {
 		if err := enc.Encode(a); err != nil {
 			return nil, err
 		}

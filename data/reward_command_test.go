@@ -43,11 +43,11 @@ func programOf(t *testing.T, timeout time.Duration, parallel, n int, command ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	var asked []Answer
+	var answers []Answer
 	for i := range n {
-		asked = append(asked, q.Answer(0, strings.Repeat("x", i)))
+		answers = append(answers, q.Answer(0, strings.Repeat("x", i)))
 	}
-	return r, asked
+	return r, answers
 }
 
 // shell is programOf a script. It fails if the judge fails with another error than want, or takes as long as the tests'
@@ -59,8 +59,8 @@ func shell(t *testing.T, n int, script, want string) {
 		timeout = 300 * time.Millisecond
 	}
 	start := time.Now()
-	r, asked := programOf(t, timeout, 1, n, "sh", "-c", script)
-	_, err := r.Rewards(context.Background(), asked)
+	r, answers := programOf(t, timeout, 1, n, "sh", "-c", script)
+	_, err := r.Rewards(context.Background(), answers)
 	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") ||
 		!strings.HasPrefix(err.Error(), `reward command "sh -c `) {
 		t.Errorf("%s: %v, want one line with %q", script, err, want)
@@ -75,8 +75,8 @@ func TestCommandOrder(t *testing.T) {
 	t.Setenv(lengthJudge, "1")
 	for _, parallel := range []int{1, 3, 8} {
 		for _, n := range []int{0, 1, 2, 7, 1000} {
-			r, asked := programOf(t, time.Minute, parallel, n, os.Args[0])
-			got, err := r.Rewards(context.Background(), asked)
+			r, answers := programOf(t, time.Minute, parallel, n, os.Args[0])
+			got, err := r.Rewards(context.Background(), answers)
 			if err != nil || len(got) != n {
 				t.Fatalf("%d rewards of %d: %v", len(got), n, err)
 			}
@@ -90,9 +90,9 @@ func TestCommandOrder(t *testing.T) {
 }
 
 func TestCommandNumbers(t *testing.T) {
-	r, asked := programOf(t, time.Minute, 1, 3, "printf",
+	r, answers := programOf(t, time.Minute, 1, 3, "printf",
 		`{"reward": -1.5e-3}\r\n {"why": "x", "reward": 0} \n{"reward": 1}`)
-	if got, err := r.Rewards(context.Background(), asked); err != nil ||
+	if got, err := r.Rewards(context.Background(), answers); err != nil ||
 		!reflect.DeepEqual(got, []float64{-1.5e-3, 0, 1}) {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -136,9 +136,9 @@ func TestCommandPipes(t *testing.T) {
 		`head -c 200000 /dev/zero >&2; i=0; while [ $i -lt 300 ]; do echo '{"reward": 1}'; i=$((i+1)); done; cat ` +
 			`>/dev/null`,
 	} {
-		r, asked := programOf(t, time.Minute, 1, 300, "sh", "-c", script)
-		asked[0].Text = strings.Repeat("x", 1<<20)
-		if got, err := r.Rewards(context.Background(), asked); err != nil || len(got) != 300 {
+		r, answers := programOf(t, time.Minute, 1, 300, "sh", "-c", script)
+		answers[0].Text = strings.Repeat("x", 1<<20)
+		if got, err := r.Rewards(context.Background(), answers); err != nil || len(got) != 300 {
 			t.Errorf("%d rewards, %v", len(got), err)
 		}
 	}
@@ -181,8 +181,8 @@ func TestCommandChildren(t *testing.T) {
 			timeout = 2 * time.Second
 		}
 		file := filepath.Join(dir, name)
-		r, asked := programOf(t, timeout, 1, 1, "sh", "-c", script, file)
-		if _, err := r.Rewards(context.Background(), asked); err == nil {
+		r, answers := programOf(t, timeout, 1, 1, "sh", "-c", script, file)
+		if _, err := r.Rewards(context.Background(), answers); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 		if !gone(t, file) {
@@ -190,7 +190,7 @@ func TestCommandChildren(t *testing.T) {
 		}
 	}
 	file := filepath.Join(dir, "cancelled")
-	r, asked := programOf(t, time.Minute, 1, 1, "sh", "-c", "sleep 30 & echo $! >$0.part; mv $0.part $0; wait", file)
+	r, answers := programOf(t, time.Minute, 1, 1, "sh", "-c", "sleep 30 & echo $! >$0.part; mv $0.part $0; wait", file)
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {
 		for range 1000 {
@@ -201,7 +201,7 @@ func TestCommandChildren(t *testing.T) {
 		}
 		stop()
 	}()
-	if _, err := r.Rewards(ctx, asked); !errors.Is(err, context.Canceled) {
+	if _, err := r.Rewards(ctx, answers); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 	if !gone(t, file) {
@@ -211,10 +211,10 @@ func TestCommandChildren(t *testing.T) {
 
 // The first part that fails ends the others, and its error is the one that is told.
 func TestCommandFirstError(t *testing.T) {
-	r, asked := programOf(t, time.Minute, 2, 2, "sh", "-c",
+	r, answers := programOf(t, time.Minute, 2, 2, "sh", "-c",
 		`read line; case $line in *'"x"'*) echo no >&2; exit 4;; esac; sleep 30`)
 	start := time.Now()
-	_, err := r.Rewards(context.Background(), asked)
+	_, err := r.Rewards(context.Background(), answers)
 	if err == nil || !strings.Contains(err.Error(), `exit status 4; its stderr ends with "no"`) ||
 		time.Since(start) > 20*time.Second {
 		t.Errorf("%v after %v", err, time.Since(start))

@@ -29,7 +29,7 @@ func (f Final) validate(marker string) error {
 	return nil
 }
 
-// find is the answer in a text; a text need not have one, and an empty one is none.
+// find is the answer in a text; false if there is none or it is empty.
 func (f Final) find(text, marker string) (string, bool) {
 	switch f {
 	case FinalLine:
@@ -54,8 +54,8 @@ func (f Final) find(text, marker string) (string, bool) {
 
 const boxed = `\boxed{`
 
-// braced is what stands before the brace that closes one opened before text; "" if none does, as where an answer was
-// cut off. \{ and \} are no braces.
+// braced is the text up to the brace that closes one opened before text; "" if none does, as when an answer was cut
+// off. \{ and \} do not count.
 func braced(text string) string {
 	depth := 1
 	for i := 0; i < len(text); i++ {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// maxRetries bounds how often a server is asked again.
+// maxRetries bounds how often a server gets the same request again.
 const maxRetries = 20
 
 // The pauses between requests that are tried again: the first, doubled each time, and the longest.
@@ -21,7 +21,7 @@ const (
 	longestPause = 8 * time.Second
 )
 
-// server judges a batch by one request.
+// server gets the rewards of a batch by one request.
 type server struct {
 	url     string
 	retries int
@@ -45,18 +45,18 @@ func (s *server) name() string {
 	return u.Scheme + "://" + u.Host + u.EscapedPath()
 }
 
-// retryable is an error after which the server is asked again.
+// retryable is an error after which the server gets the same request again.
 type retryable struct{ error }
 
-func (s *server) ask(ctx context.Context, asked []Answer) ([]float64, error) {
+func (s *server) judge(ctx context.Context, answers []Answer) ([]float64, error) {
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(map[string]any{"items": asked}); err != nil {
+	if err := enc.Encode(map[string]any{"items": answers}); err != nil {
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		rewards, err := s.post(ctx, body.Bytes(), len(asked))
+		rewards, err := s.post(ctx, body.Bytes(), len(answers))
 		again := errors.As(err, new(retryable))
 		switch {
 		case !again:
@@ -109,7 +109,7 @@ func (s *server) post(ctx context.Context, body []byte, n int) ([]float64, error
 	return parseRewards(text)
 }
 
-// plainError leaves out method and address, which stand before it, and names a time-out.
+// plainError is an error without method and address, which the caller adds, or the cause of a time-out.
 func plainError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

@@ -31,11 +31,11 @@ func judgeAt(t *testing.T, address string, retries, parallel, n int) (Rewarder, 
 	}
 	s := newServer(o)
 	s.pause = time.Millisecond
-	var asked []Answer
+	var answers []Answer
 	for i := range n {
-		asked = append(asked, q.Answer(0, strings.Repeat("x", i)))
+		answers = append(answers, q.Answer(0, strings.Repeat("x", i)))
 	}
-	return newOutside("reward server "+s.name(), parallel, s.ask), asked
+	return newExternal("reward server "+s.name(), parallel, s.judge), answers
 }
 
 // lengthsOf answers with the length of each text.
@@ -67,7 +67,7 @@ func lengthsOf(t *testing.T, w http.ResponseWriter, r *http.Request) {
 func TestHTTPOrder(t *testing.T) {
 	for _, parallel := range []int{1, 3, 8} {
 		var now, most atomic.Int32
-		r, asked := serverOf(t, 0, parallel, 100, func(w http.ResponseWriter, r *http.Request) {
+		r, answers := serverOf(t, 0, parallel, 100, func(w http.ResponseWriter, r *http.Request) {
 			n := now.Add(1)
 			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 			}
@@ -78,7 +78,7 @@ func TestHTTPOrder(t *testing.T) {
 		errs := make(chan error)
 		for range 4 {
 			go func() {
-				got, err := r.Rewards(context.Background(), asked)
+				got, err := r.Rewards(context.Background(), answers)
 				for i, x := range got {
 					if x != float64(i) {
 						err = fmt.Errorf("%d at once: reward %d is %v", parallel, i, x)
@@ -118,14 +118,14 @@ func TestHTTPRetries(t *testing.T) {
 	for want, fail := range broken {
 		for _, fails := range []int32{0, 1, 3, 4} {
 			var calls atomic.Int32
-			r, asked := serverOf(t, 3, 1, 5, func(w http.ResponseWriter, r *http.Request) {
+			r, answers := serverOf(t, 3, 1, 5, func(w http.ResponseWriter, r *http.Request) {
 				if calls.Add(1) <= fails {
 					fail(w)
 					return
 				}
 				lengthsOf(t, w, r)
 			})
-			got, err := r.Rewards(context.Background(), asked)
+			got, err := r.Rewards(context.Background(), answers)
 			switch {
 			case fails <= 3 && (err != nil || len(got) != 5 || got[4] != 4 || calls.Load() != fails+1):
 				t.Errorf("%s: after %d failures %v, %v", want, fails, got, err)
@@ -162,14 +162,14 @@ func TestHTTPFails(t *testing.T) {
 		},
 	} {
 		var calls atomic.Int32
-		r, asked := serverOf(t, 3, 1, 2, func(w http.ResponseWriter, r *http.Request) {
+		r, answers := serverOf(t, 3, 1, 2, func(w http.ResponseWriter, r *http.Request) {
 			calls.Add(1)
 			if _, err := io.Copy(io.Discard, r.Body); err != nil {
 				t.Error(err)
 			}
 			answer(w)
 		})
-		_, err := r.Rewards(context.Background(), asked)
+		_, err := r.Rewards(context.Background(), answers)
 		wantError(t, "/judge: "+want, func() error { return err })
 		if strings.Contains(fmt.Sprint(err), "secret") || calls.Load() != 1 {
 			t.Errorf("%v after %d requests", err, calls.Load())
@@ -177,15 +177,15 @@ func TestHTTPFails(t *testing.T) {
 	}
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close()
-	r, asked := judgeAt(t, s.URL, 1, 1, 1)
+	r, answers := judgeAt(t, s.URL, 1, 1, 1)
 	wantError(t, "failed 2 times, the last: dial tcp", func() error {
-		_, err := r.Rewards(context.Background(), asked)
+		_, err := r.Rewards(context.Background(), answers)
 		return err
 	})
 }
 
-// A server that hangs is asked again after the time-out, and left at once when the context ends, also between two
-// requests.
+// A server that hangs gets the same request again after the time-out, and left at once when the context ends, also
+// between two requests.
 func TestHTTPTimeout(t *testing.T) {
 	var calls atomic.Int32
 	hang := make(chan struct{})
@@ -201,9 +201,9 @@ func TestHTTPTimeout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asked := []Answer{{Text: "a"}}
+	answers := []Answer{{Text: "a"}}
 	wantError(t, "failed 2 times, the last: gave no rewards for 1 answers within 500ms", func() error {
-		_, err := r.Rewards(context.Background(), asked)
+		_, err := r.Rewards(context.Background(), answers)
 		return err
 	})
 	if calls.Load() != 2 {
@@ -216,7 +216,7 @@ func TestHTTPTimeout(t *testing.T) {
 	ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer stop()
 	start := time.Now()
-	if _, err := r.Rewards(ctx, asked); !errors.Is(err, context.DeadlineExceeded) ||
+	if _, err := r.Rewards(ctx, answers); !errors.Is(err, context.DeadlineExceeded) ||
 		time.Since(start) > 20*time.Second {
 		t.Errorf("%v after %v", err, time.Since(start))
 	}
@@ -229,7 +229,7 @@ func TestHTTPCancelledBetween(t *testing.T) {
 	j := newServer(RewardOptions{URL: s.URL, Timeout: time.Minute, Retries: 20})
 	j.pause = longestPause
 	time.AfterFunc(100*time.Millisecond, stop)
-	if _, err := newOutside("x", 1, j.ask).Rewards(ctx, []Answer{{}}); !errors.Is(err, context.Canceled) {
+	if _, err := newExternal("x", 1, j.judge).Rewards(ctx, []Answer{{}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }

@@ -114,7 +114,7 @@ func mayStart(line string, from int) bool {
 	return !isDigit(c) && c != '.' || !wordy(before) && before != '.'
 }
 
-// wordy says whether what stands beside a number belongs to it or to a word.
+// wordy reports whether the character next to a number makes it part of a word.
 func wordy(r rune) bool {
 	return r == '_' || unicode.In(r, unicode.Letter, unicode.Mark, unicode.Digit)
 }

@@ -22,17 +22,17 @@ func TestRewardOptions(t *testing.T) {
 	change := func(o RewardOptions, f func(*RewardOptions)) RewardOptions { f(&o); return o }
 	for want, o := range map[string]RewardOptions{
 		`the reward is "": want one of task, exact, math, command, http`: {},
-		`at "": want`:          {Kind: "exact"},
-		`at "boxed" with`:      {Kind: "exact", Final: FinalBoxed, Marker: "x"},
-		`at "after" with`:      {Kind: "exact", Final: FinalAfter, Marker: " "},
-		"command is empty":     change(program, func(o *RewardOptions) { o.Command = nil }),
-		"0s, 1 at once":        change(program, func(o *RewardOptions) { o.Timeout = 0 }),
-		"1s, 0 at once":        change(server, func(o *RewardOptions) { o.Parallel = 0 }),
-		`address is "h/p"`:     change(server, func(o *RewardOptions) { o.URL = "h/p" }),
-		`address is "http://"`: change(server, func(o *RewardOptions) { o.URL = "http://" }),
-		`address is ":"`:       change(server, func(o *RewardOptions) { o.URL = ":" }),
-		"asked -1 times more":  change(server, func(o *RewardOptions) { o.Retries = -1 }),
-		"asked 21 times more":  change(server, func(o *RewardOptions) { o.Retries = 21 }),
+		`at "": want`:            {Kind: "exact"},
+		`at "boxed" with`:        {Kind: "exact", Final: FinalBoxed, Marker: "x"},
+		`at "after" with`:        {Kind: "exact", Final: FinalAfter, Marker: " "},
+		"command is empty":       change(program, func(o *RewardOptions) { o.Command = nil }),
+		"0s, 1 at once":          change(program, func(o *RewardOptions) { o.Timeout = 0 }),
+		"1s, 0 at once":          change(server, func(o *RewardOptions) { o.Parallel = 0 }),
+		`address is "h/p"`:       change(server, func(o *RewardOptions) { o.URL = "h/p" }),
+		`address is "http://"`:   change(server, func(o *RewardOptions) { o.URL = "http://" }),
+		`address is ":"`:         change(server, func(o *RewardOptions) { o.URL = ":" }),
+		"server gets -1 retries": change(server, func(o *RewardOptions) { o.Retries = -1 }),
+		"server gets 21 retries": change(server, func(o *RewardOptions) { o.Retries = 21 }),
 	} {
 		wantError(t, want, o.Validate)
 		wantError(t, want, func() error { _, err := NewRewarder(o, nil); return err })
@@ -58,11 +58,11 @@ func rewardsOf(t *testing.T, o RewardOptions, q *Questions, texts ...string) []f
 	return got
 }
 
-func answersTo(q *Questions, texts ...string) (asked []Answer) {
+func answersTo(q *Questions, texts ...string) (answers []Answer) {
 	for i, text := range texts {
-		asked = append(asked, q.Answer(i, text))
+		answers = append(answers, q.Answer(i, text))
 	}
-	return asked
+	return answers
 }
 
 func TestExactReward(t *testing.T) {
@@ -106,7 +106,7 @@ func TestBraced(t *testing.T) {
 	}
 }
 
-// The task judges the instance that was asked, also where others were dropped.
+// The task judges the instance that was answers, also where others were dropped.
 func TestTaskReward(t *testing.T) {
 	c := small()
 	c.Train = 20

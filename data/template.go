@@ -168,7 +168,7 @@ func Message(role, content string) *ordered.Dict {
 }
 
 // Render is the text of a conversation; with prompt it goes on to where the assistant's next turn starts. now is the
-// time that a template is told if it asks; at the zero time asking is an error.
+// time for strftime_now; with the zero time a template that calls it is an error.
 func (t *Template) Render(c Chat, prompt bool, now time.Time) (string, error) {
 	res, err := t.render(c, prompt, now)
 	return res.Text, err

@@ -158,7 +158,7 @@ func writeIDs(t *testing.T, path string, texts [][]int32, n int) {
 func recite(t *testing.T, dir, prompts string) (got [][]int32) {
 	t.Helper()
 	s := configs.Default()
-	s.Settle()
+	s.ResolveAuto()
 	dev, err := devices.Open(setup.Device(s))
 	if err != nil {
 		t.Fatal(err)

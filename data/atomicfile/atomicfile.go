@@ -57,7 +57,7 @@ func replaceable(path string) (string, error) {
 	case info.IsDir():
 		return "", fmt.Errorf("write %s: it is a folder: name a file in it", path)
 	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("write %s: it is no regular file: name one", path)
+		return "", fmt.Errorf("write %s: it is not a regular file: name one", path)
 	}
 	return filepath.EvalSymlinks(path)
 }

@@ -76,7 +76,7 @@ func TestReplaceable(t *testing.T) {
 	if err := os.WriteFile(at("there"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{"": "no name", dir: "is a folder", at("device"): "no regular file"} {
+	for path, want := range map[string]string{"": "no name", dir: "is a folder", at("device"): "not a regular file"} {
 		if _, err := replaceable(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", path, err, want)
 		}

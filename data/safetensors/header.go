@@ -36,7 +36,7 @@ type header struct {
 // Every byte of the data must belong to exactly one tensor.
 func parseSafetensors(file []byte) (*header, error) {
 	if len(file) < 8 {
-		return nil, fmt.Errorf("%d bytes are no safetensors file: it is truncated, fetch it again", len(file))
+		return nil, fmt.Errorf("%d bytes are not a safetensors file: it is truncated, fetch it again", len(file))
 	}
 	n := binary.LittleEndian.Uint64(file)
 	if n > maxSafetensorsHeader {

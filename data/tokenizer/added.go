@@ -10,7 +10,7 @@ import (
 type addedToken struct {
 	ID         int32  `json:"id"`
 	Content    string `json:"content"`
-	SingleWord bool   `json:"single_word"` // only where no character of a word stands beside it
+	SingleWord bool   `json:"single_word"` // only between characters that are not part of a word
 	LStrip     bool   `json:"lstrip"`      // takes the white space in front of it
 	RStrip     bool   `json:"rstrip"`      // takes the white space behind it
 	Normalized bool   `json:"normalized"`  // is looked for in normalised text

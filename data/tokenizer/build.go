@@ -72,7 +72,7 @@ func checkVocabulary(vocab []string, special []string, listed bool) error {
 	seen := map[string]bool{}
 	for _, token := range all {
 		if seen[token] || !utf8.ValidString(token) {
-			return fmt.Errorf("token %q is there twice, or is not UTF-8: remove it", token)
+			return fmt.Errorf("token %q is listed twice, or is not UTF-8: remove it", token)
 		}
 		seen[token] = true
 	}

@@ -51,7 +51,7 @@ func fromByteLevel(token string) string {
 	return string(out)
 }
 
-// validUTF8 replaces what is no UTF-8 by U+FFFD, one for each longest beginning of a character that could have become
+// validUTF8 replaces what is not UTF-8 by U+FFFD, one for each longest beginning of a character that could have become
 // one, else for each byte (Unicode, section 3.9, table 3-8; Rust's from_utf8_lossy).
 func validUTF8(s []byte) string {
 	if utf8.Valid(s) {

@@ -54,8 +54,8 @@ func (t *Tokenizer) Token(id int32) string {
 	return t.tokens[id]
 }
 
-// Decode is the text of tokens, special ones included. Ids that no token has, as the padding of an embedding gives, are
-// left out; bytes that do not add up to UTF-8 become U+FFFD.
+// Decode is the text of tokens, special ones included. Ids without a token, such as the padding of an embedding, are
+// left out; invalid UTF-8 becomes U+FFFD.
 func (t *Tokenizer) Decode(ids []int32) string {
 	var out []byte
 	for _, id := range ids {

@@ -21,7 +21,7 @@ type Corpus struct {
 }
 
 // Samples returns what the run's stream is of, training samples or pairs; nil: there is none.
-func (c *Corpus) Samples() data.Lessons {
+func (c *Corpus) Samples() data.Source {
 	switch {
 	case c.Pairs != nil:
 		return c.Pairs

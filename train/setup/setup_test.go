@@ -12,7 +12,7 @@ func TestDeviceDefinition(t *testing.T) {
 	for _, kind := range []string{devices.CPU, devices.CUDA} {
 		s := configs.Default()
 		s.Device.Kind = kind
-		s.Settle()
+		s.ResolveAuto()
 		if got, want := Device(s).Definition, devices.Definition(kind); got != want {
 			t.Errorf("%s: the shape asks for %+v, the device is for %+v", kind, got, want)
 		}
