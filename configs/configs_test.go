@@ -175,7 +175,7 @@ func TestContradictions(t *testing.T) {
 			t.Errorf("%s: got %q, want one line with %q", set, lines, want)
 		}
 	}
-	for other, want := range map[string]string{"lora.rank=4": "has no place for indexers",
+	for other, want := range map[string]string{"lora.rank=4": "does not work with LoRA adapters",
 		"rl.objective=grpo": "nothing but the indexers learns"} {
 		if lines := problems(t, minimal, "indexer.stage=dense", other); len(lines) != 1 ||
 			!strings.Contains(lines[0], want) {

@@ -76,7 +76,7 @@ var rules = []rule{
 	}},
 	{[]string{"indexer.stage", "lora.rank"}, func(s *Shape) string {
 		return when(s.Indexer.Stage != "" && s.LoRA.Rank > 0,
-			"an adapter has no place for indexers that learn, remove it or lora.rank")
+			"indexer training does not work with LoRA adapters, remove indexer.stage or lora.rank")
 	}},
 	{[]string{"indexer.stage", "rl.objective", "data.preferences"}, func(s *Shape) string {
 		other := s.RL.Objective != "" || s.Data.Preferences != ""

@@ -33,7 +33,7 @@ func TestRuleBounds(t *testing.T) {
 		{pairs("indexer.stage=dense"), `set "sparse" or remove`},
 		{pairs("indexer.stage=sparse"), ""},
 		{rl("indexer.stage=sparse"), ""},
-		{[]string{"indexer.stage=sparse", "lora.rank=4"}, "remove it or lora.rank"},
+		{[]string{"indexer.stage=sparse", "lora.rank=4"}, "remove indexer.stage or lora.rank"},
 		{pairs("dpo.kind=ipo", "dpo.label_smoothing=0.1"), "does nothing"},
 		{pairs("dpo.label_smoothing=0.1"), ""},
 		{[]string{"rollout.temperature=1e-7"}, "so low that logits overflow"},
