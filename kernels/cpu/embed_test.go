@@ -49,6 +49,20 @@ func TestEmbedValues(t *testing.T) {
 	mustPanic(t, "a negative id", func() { d.EmbedBackward(grad, out, ids) })
 }
 
+func TestGather(t *testing.T) {
+	d := newRowDevice(t, Auto, 2)
+	c := rowCase{seed: 4, dtype: kernels.F32, n: 40}
+	c.start()
+	x, source, out := c.strided(9, 33), c.ints(40, 9), c.strided(40, 33)
+	d.Gather(out, x, source)
+	rows := rowValues(x)
+	for r, from := range source.I32s() {
+		wantBits(t, "row", out.RowRange(r, r+1), rows[int(from)*33:][:33])
+	}
+	source.I32s()[0] = 9
+	mustPanic(t, "a row beyond x", func() { d.Gather(out, x, source) })
+}
+
 // Rows of one id are added in their order: another order has other bits.
 func TestEmbedBackwardOrder(t *testing.T) {
 	d := newRowDevice(t, Auto, 2)

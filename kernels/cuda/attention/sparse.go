@@ -9,14 +9,15 @@ import (
 )
 
 // SparseAttend is Attention to the keys in picks int32 [T, TopK]: q [T, Heads*HeadDim], out [T, Heads*ValueDim], lse
-// F32 [T, Heads].
+// F32 [T, Heads]. The kernels are those of absorbed latent attention: absorbed.cu and absorbed_wide.cu.
 func (d *Ops) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout,
 	a kernels.Attn) {
 	mustAttendSparsely(a, picks, q, kv.K, kv.V, out)
 	d.attendAbsorbed(out, lse, q, kv, picks, l, a)
 }
 
-// SparseAttendBackward is AttentionBackward with lists of keys, for unpaged layouts; dq, dk, dv are written.
+// SparseAttendBackward is AttentionBackward with lists of keys, for unpaged layouts; dq, dk, dv are written. The
+// kernels are absorbed_backward.cu, absorbed_dq_wide.cu and absorbed_dkv_wide.cu.
 func (d *Ops) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor,
 	l *kernels.Layout, a kernels.Attn) {
 	mustAttendSparsely(a, picks, q, kv.K, kv.V, out, dout, dq, dk, dv)
