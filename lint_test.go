@@ -148,7 +148,7 @@ func TestImportDirections(t *testing.T) {
 // other.
 var cudaLayers = [][]string{{"bench"}, {""}, {"selftest"}, {"gemm", "attention", "moe", "recurrent", "sample"},
 	{"rows"},
-	{"driver", "include"}}
+	{"driver", "include", "launchgen"}}
 
 // TestCUDADirections holds the order within kernels/cuda. Tests are free.
 func TestCUDADirections(t *testing.T) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"gorgonia.org/cu"
+
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/attention"
 	"lockstep/kernels/cuda/driver"
@@ -101,6 +103,6 @@ func (d *Device) Write(dst kernels.Tensor, src []byte) {
 		return
 	}
 	from := dst
-	from.Data = driver.Pointer(driver.Stage(d.Context, src))
+	from.Data = driver.Pointer(cu.DevicePtr(driver.Stage(d.Context, src)))
 	d.Copy(dst, from)
 }

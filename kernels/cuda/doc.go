@@ -3,6 +3,7 @@
 //
 //	driver      all cgo: contexts, memory, modules and their cache, launches, graphs, tensor maps
 //	include     CUDA headers that several packages include
+//	launchgen   writes launch_generated.go of a package from its kernels: typed launchers, structs, constants
 //	gemm        matrix products
 //	attention   attention, expanded and absorbed; sparse attention and what its indexer learns; the cache of keys
 //	moe         routing, dispatch and combination of experts
@@ -14,7 +15,8 @@
 //	cudatest    what tests share
 //
 // An operation is a .go file, which launches, a .cu file of the same name, which says what is computed and what bounds
-// it, and a test. The .cu files are embedded, compiled by NVRTC at first use and cached. Imports point down: bench,
+// it, and a test. After a change of a kernel's parameters, of their structs or of a constant that Go code reads, run
+// go generate. The .cu files are embedded, compiled by NVRTC at first use and cached. Imports point down: bench,
 // cuda, selftest, operations, driver (lint_test.go holds this).
 //
 // The device computes the definition's dot mode tc16 on tensor cores, so models are stored in bf16. It refuses other

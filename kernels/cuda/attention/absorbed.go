@@ -23,28 +23,23 @@ func Absorbed(a kernels.Attn) bool {
 }
 
 const (
-	absorbedHeads       = 64 // the most of a block, which takes one query
-	absorbedFew         = 16 // of its tensor cores' rows
-	absorbedThreads     = 256
+	absorbedFew         = 16  // of its tensor cores' rows
 	absorbedWideThreads = 384 // of a block with wgmma: two warpgroups that compute and one that copies
 )
 
-// absorbedSequence is Sequence of absorbed.cuh.
-type absorbedSequence struct{ start, row, pos, base, pages int32 }
-
-// absorbedLists are the queries of a call and what they attend to, in the order in which blocks take them.
-type absorbedLists struct {
+// queryLists are the queries of a call and what they attend to, in the order in which blocks take them.
+type queryLists struct {
 	sequences []absorbedSequence
 	queries   int
-	topK      int    // entries of the longest list
-	params    []byte // Lists of absorbed.cuh
+	topK      int // entries of the longest list
+	params    absorbedLists
 }
 
 // listQueries numbers queries, those with the longest lists first; picks nil: of all keys.
-func (d *Ops) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Layout) *absorbedLists {
+func (d *Ops) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Layout) *queryLists {
 	spans := slices.Clone(l.Spans)
 	slices.SortStableFunc(spans, func(x, y kernels.Span) int { return cmp.Compare(y.Pos+y.Rows, x.Pos+x.Rows) })
-	s := &absorbedLists{topK: 1 << 30}
+	s := &queryLists{topK: 1 << 30}
 	if !picks.IsNil() {
 		s.topK = picks.Cols
 	}
@@ -59,11 +54,10 @@ func (d *Ops) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Layout
 		s.sequences = append(s.sequences, q)
 		s.queries += span.Rows
 	}
-	for _, p := range []any{driver.Stage(d.Context, s.sequences), driver.Stage(d.Context, pages), picks, len(spans),
-		kv.PageRows, s.topK,
-		picks.Stride} {
-		s.params = driver.AppendParam(s.params, p)
-	}
+	s.params = absorbedLists{sequences: driver.Stage(d.Context, s.sequences),
+		pages: driver.At(driver.Stage(d.Context, pages)), picks: driver.AtType(picks, kernels.I32),
+		count: driver.Int32(len(spans)), pageRows: driver.Int32(kv.PageRows), topK: driver.Int32(s.topK),
+		stride: driver.Int32(picks.Stride)}
 	return s
 }
 
@@ -72,7 +66,7 @@ type absorbedCall struct{ first, count, splits int }
 
 // calls cuts the queries so that what their splits leave in memory, so many bytes each, takes no more than the device
 // has room for; lists of one split may leave nothing there.
-func (s *absorbedLists) calls(split, bytes, room int, direct bool) (calls []absorbedCall) {
+func (s *queryLists) calls(split, bytes, room int, direct bool) (calls []absorbedCall) {
 	splits := func(q absorbedSequence, number int) int {
 		return driver.Blocks(min(s.topK, int(q.pos)-(number-int(q.start))+1), split)
 	}
@@ -107,21 +101,20 @@ func (d *Ops) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks ke
 			partials = d.Scratch(4 * c.count * c.splits * row)
 		}
 		if d.absorbedWide(a) {
-			d.Launch("absorbed_wide"+name, [3]int{c.count, driver.Blocks(a.Heads, absorbedHeads), c.splits},
-				absorbedWideThreads, tiles, lists.params, out, lse, q, kv.K, partials, c.first, a.Heads,
-				out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
+			launchAbsorbedWide(d.Context, name, [3]int{c.count, driver.Blocks(a.Heads, absorbedHeads), c.splits},
+				absorbedWideThreads, tiles, &lists.params, out, lse, q, kv.K, partials, c.first, a.Heads, out.Stride,
+				lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
 		} else {
 			each := absorbedHeads
 			for each > absorbedFew && c.count*c.splits*driver.Blocks(2*a.Heads, each) <= d.Processors {
 				each /= 2
 			}
-			d.Launch("absorbed"+name, [3]int{c.count, driver.Blocks(a.Heads, each), c.splits}, absorbedThreads,
-				tiles+2*absorbedHeads*keyRows+4*5*absorbedHeads+4*2*keyRows,
-				lists.params, out, lse, q, kv.K, partials, c.first, a.Heads, each, out.Stride, lse.Stride, q.Stride,
-				kv.K.Stride, split, scoreScale(a))
+			launchAbsorbed(d.Context, name, [3]int{c.count, driver.Blocks(a.Heads, each), c.splits}, absorbedThreads,
+				tiles+2*absorbedHeads*keyRows+4*5*absorbedHeads+4*2*keyRows, &lists.params, out, lse, q, kv.K, partials,
+				c.first, a.Heads, each, out.Stride, lse.Stride, q.Stride, kv.K.Stride, split, scoreScale(a))
 		}
 		if c.splits > 1 {
-			d.Launch("absorbed_merge"+name, [3]int{c.count, a.Heads, 1}, 32, 0, lists.params, out, lse, partials,
+			launchAbsorbedMerge(d.Context, name, [3]int{c.count, a.Heads, 1}, 32, 0, &lists.params, out, lse, partials,
 				c.first, c.splits, out.Stride, lse.Stride, split)
 		}
 	}
@@ -130,7 +123,7 @@ func (d *Ops) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks ke
 // absorbedWide tells whether there are kernels with wgmma for a shape. They give a block all the heads it has room for
 // even where that leaves processors idle: with 64 they are faster than the others with 16.
 func (d *Ops) absorbedWide(a kernels.Attn) bool {
-	compiled := d.Has("absorbed_wide_576_512")
+	compiled := d.Has(kernelAbsorbedWide576512)
 	return compiled && d.Path != "portable" && a.HeadDim == 576 && a.Values() == 512
 }
 

@@ -11,10 +11,7 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-const (
-	absorbedPart  = 32 // keys of a block of dk and dv, and entries of a step
-	absorbedMasks = 64 // words of a thread of absorbed_masks
-)
+const absorbedMasks = 64 // words of a thread of absorbed_masks
 
 // absorbedGradients is one call of the gradient of absorbed attention.
 type absorbedGradients struct {
@@ -22,7 +19,7 @@ type absorbedGradients struct {
 	dq, dk, dv, dout, lse, q, k kernels.Tensor
 	l                           *kernels.Layout
 	a                           kernels.Attn
-	lists                       *absorbedLists
+	lists                       *queryLists
 	rows                        int
 	delta                       cu.DevicePtr // F32 [rows, Heads]
 	masks                       cu.DevicePtr // bits: a key is on a row's list; 0: all keys up to the row's own
@@ -37,7 +34,7 @@ func (d *Ops) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv
 	g.lists = d.listQueries(kv, picks, l)
 	width := 0
 	if !picks.IsNil() {
-		width = driver.Blocks(longest(l), absorbedPart)
+		width = driver.Blocks(longest(l), absorbedBackwardPart)
 	}
 	var wide wideGradients
 	if d.absorbedWide(a) {
@@ -45,13 +42,12 @@ func (d *Ops) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv
 	}
 	parts := d.Floats(append([]int{g.rows * a.Heads, g.rows * width}, wide.floats()...)...)
 	g.delta = parts[0]
-	d.Launch("attention_delta", driver.Warps(g.rows*a.Heads), driver.WarpThreads, 0, g.delta, dout, out, g.rows,
-		a.Heads, a.Values(),
-		dout.Stride, out.Stride)
+	launchAttentionDelta(d.Context, driver.Warps(g.rows*a.Heads), driver.WarpThreads, 0, g.delta, dout, out, g.rows,
+		a.Heads, a.Values(), dout.Stride, out.Stride)
 	if width > 0 {
 		g.masks = parts[1]
 		grid := [3]int{driver.Blocks(g.lists.queries, driver.WarpThreads), driver.Blocks(width, absorbedMasks), 1}
-		d.Launch("absorbed_masks", grid, driver.WarpThreads, 0, g.lists.params, g.masks, g.lists.queries, g.rows)
+		launchAbsorbedMasks(d.Context, grid, driver.WarpThreads, 0, &g.lists.params, g.masks, g.lists.queries, g.rows)
 	}
 	if d.absorbedWide(a) {
 		g.wide(&wide, parts[2:])
@@ -64,14 +60,13 @@ func (d *Ops) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv
 func (g *absorbedGradients) portable() {
 	d, a := g.d, g.a
 	name, lines, small := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values()), stride64(a.HeadDim), stride64(a.Values())
-	shared := 2*(absorbedHeads*(lines+small+64)+2*absorbedPart*lines) + 4*2*absorbedPart
-	d.Launch("absorbed_dq"+name, [3]int{g.lists.queries, driver.Blocks(a.Heads, absorbedHeads), 1}, absorbedThreads,
-		shared,
-		g.lists.params, g.dq, g.dout, g.lse, g.delta, g.q, g.k, a.Heads, g.dq.Stride, g.dout.Stride,
-		g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
-	keys := attentionParts(g.l, absorbedPart, false)
-	shared = 2*absorbedPart*(3*lines+2*small+2*64) + 4*2*3*absorbedPart
-	d.Launch("absorbed_dkv"+name, [3]int{len(keys), 1, 1}, absorbedThreads, shared,
-		g.dk, g.dv, g.dout, g.lse, g.delta, g.q, g.k, g.masks, driver.Stage(d.Context, keys), g.rows, a.Heads,
-		g.dk.Stride, g.dv.Stride, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
+	shared := 2*(absorbedHeads*(lines+small+64)+2*absorbedBackwardPart*lines) + 4*2*absorbedBackwardPart
+	launchAbsorbedDq(d.Context, name, [3]int{g.lists.queries, driver.Blocks(a.Heads, absorbedHeads), 1},
+		absorbedThreads, shared, &g.lists.params, g.dq, g.dout, g.lse, g.delta, g.q, g.k, a.Heads, g.dq.Stride,
+		g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
+	keys := attentionParts(g.l, absorbedBackwardPart, false)
+	shared = 2*absorbedBackwardPart*(3*lines+2*small+2*64) + 4*2*3*absorbedBackwardPart
+	launchAbsorbedDkv(d.Context, name, [3]int{len(keys), 1, 1}, absorbedThreads, shared, g.dk, g.dv, g.dout, g.lse,
+		g.delta, g.q, g.k, g.masks, driver.Stage(d.Context, keys), g.rows, a.Heads, g.dk.Stride, g.dv.Stride,
+		g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
 }

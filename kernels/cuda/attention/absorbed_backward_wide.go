@@ -13,24 +13,25 @@ import (
 
 // Numbers of absorbed_dq_wide.cu and absorbed_dkv_wide.cu: threads of a block, bytes of shared memory.
 const (
-	dsThreads, dsShared   = 512, (9 + 8 + 11) * panelBytes       // queries, their gradients and 11 boxes of keys
-	dqThreads, dqShared   = 512, 5*9*panelBytes/2 + 3*panelBytes // five stages of 32 keys, three tiles of dS
-	pdsThreads, pdsShared = 384, (2 + 25) * panelBytes           // the last columns of 128 keys, 25 boxes of queries
+	dsThreads = 2*128 + absorbedDqWideProducers
+	// queries, their gradients and boxes of keys
+	dsShared  = (absorbedWideBoxes + absorbedDqWideGradBoxes + absorbedDqWideSlots) * warpgroupPanel
+	dqThreads = (absorbedDqWideTeams + 1) * 128
+	// stages of keys, tiles of dS
+	dqShared   = absorbedDqWideParts*absorbedDqWidePartSize + absorbedDqWideTiles*warpgroupPanel
+	pdsThreads = 3 * 128
+	pdsShared  = (2 + absorbedDkvWideStages) * warpgroupPanel // the last columns of 128 keys, boxes of queries
 	// five stages of 128 keys and 192 columns; less with 256
-	dkvThreads, dkvShared = 384, 5 * (2 + 3) * panelBytes
-	dkvBlocks             = 5 // of a tile of keys
-	tileKeys              = 128
+	dkvThreads, dkvShared = 384, 5 * (2 + 3) * warpgroupPanel
+	dkvBlocks             = 5                           // of a tile of keys
 	dsBytes               = 2 * absorbedHeads * keyRows // dS of 64 entries of a query's list
-	unitBytes             = 2 * tileKeys * keyRows      // P of a unit, and dS
+	unitBytes             = 2 * absorbedDkvWideUnit     // P of a unit, and dS
 )
-
-// keyTile is KeyTile of absorbed_dkv_wide.cu.
-type keyTile struct{ row, rows, at, from, count, first, flags int32 }
 
 // keyPass is a launch of the kernels of dk and dv: some heads of all blocks of queries, or some blocks of one head.
 type keyPass struct {
 	head, heads, units int
-	tiles              []keyTile
+	tiles              []absorbedDkvWideKeyTile
 }
 
 // keyPasses cuts the units of all heads so that no pass has more than `most`, or more than it must. Sums are chains
@@ -70,26 +71,27 @@ func keyPasses(l *kernels.Layout, heads, most int) (passes []keyPass) {
 func queryUnits(l *kernels.Layout, x int) (n int) {
 	for _, s := range l.Spans {
 		if x*keyRows < s.Rows {
-			n += x*keyRows/tileKeys + 1
+			n += x*keyRows/absorbedDkvWideKeys + 1
 		}
 	}
 	return n
 }
 
 // keyTiles is the tiles that blocks [from, to) of queries have keys of, those with most blocks first, and the units.
-func keyTiles(l *kernels.Layout, from, to int) (tiles []keyTile, units int) {
+func keyTiles(l *kernels.Layout, from, to int) (tiles []absorbedDkvWideKeyTile, units int) {
 	width, flags := driver.Blocks(longest(l), keyRows), 0
 	for _, s := range l.Spans {
-		for at := 0; at < s.Rows; at += tileKeys {
+		for at := 0; at < s.Rows; at += absorbedDkvWideKeys {
 			first := max(from, at/keyRows)
 			if count := min(to, driver.Blocks(s.Rows, keyRows)) - first; count > 0 {
-				tiles = append(tiles, keyTile{int32(s.Row), int32(s.Rows), int32(at), int32(first), int32(count), 0,
+				tiles = append(tiles, absorbedDkvWideKeyTile{int32(s.Row), int32(s.Rows), int32(at), int32(first),
+					int32(count), 0,
 					int32(flags)})
 			}
 			flags += width
 		}
 	}
-	slices.SortStableFunc(tiles, func(x, y keyTile) int { return int(y.count - x.count) })
+	slices.SortStableFunc(tiles, func(x, y absorbedDkvWideKeyTile) int { return int(y.count - x.count) })
 	for i := range tiles {
 		tiles[i].first = int32(units)
 		units += int(tiles[i].count)
@@ -123,7 +125,7 @@ func (g *absorbedGradients) planWide(listed bool) (w wideGradients) {
 	}
 	if listed {
 		for _, s := range g.l.Spans {
-			w.flags += driver.Blocks(s.Rows, tileKeys) * driver.Blocks(longest(g.l), keyRows)
+			w.flags += driver.Blocks(s.Rows, absorbedDkvWideKeys) * driver.Blocks(longest(g.l), keyRows)
 		}
 	}
 	return w
@@ -137,10 +139,10 @@ func (g *absorbedGradients) wide(w *wideGradients, parts []cu.DevicePtr) {
 	d, a, scratch, sums, flags := g.d, g.a, parts[0], parts[1], parts[2]
 	for _, c := range w.calls {
 		grid := [3]int{c.count, driver.Blocks(a.Heads, absorbedHeads), 1}
-		d.Launch("absorbed_ds_wide_576_512", grid, dsThreads, dsShared,
-			g.lists.params, scratch, g.dout, g.lse, g.delta, g.q, g.k, c.first, a.Heads, c.splits,
-			g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
-		d.Launch("absorbed_dq_wide_576_512", grid, dqThreads, dqShared, g.lists.params, g.dq, scratch, g.k,
+		launchAbsorbedDsWide(d.Context, "_576_512", grid, dsThreads, dsShared, &g.lists.params, scratch, g.dout, g.lse,
+			g.delta, g.q, g.k, c.first, a.Heads, c.splits, g.dout.Stride, g.lse.Stride, g.q.Stride, g.k.Stride,
+			scoreScale(a), float32(a.Scale))
+		launchAbsorbedDqWide(d.Context, "_576_512", grid, dqThreads, dqShared, &g.lists.params, g.dq, scratch, g.k,
 			c.first, a.Heads, c.splits, g.dq.Stride, g.k.Stride)
 	}
 	if g.masks == 0 {
@@ -148,23 +150,21 @@ func (g *absorbedGradients) wide(w *wideGradients, parts []cu.DevicePtr) {
 	} else {
 		width := driver.Blocks(longest(g.l), keyRows)
 		tiles, _ := keyTiles(g.l, 0, width)
-		d.Launch("absorbed_flags", [3]int{len(tiles), width, 1}, 32, 0, flags, g.masks, driver.Stage(d.Context, tiles),
-			g.rows)
+		launchAbsorbedFlags(d.Context, [3]int{len(tiles), width, 1}, 32, 0, flags, g.masks,
+			driver.Stage(d.Context, tiles), g.rows)
 	}
 	slopes := scratch + cu.DevicePtr(w.units*unitBytes)
 	units := func(p cu.DevicePtr) driver.TensorMap {
 		return d.Boxes(kernels.Tensor{Data: driver.Pointer(p), DType: kernels.BF16, Groups: 1,
-			Rows: w.units * tileKeys, Cols: keyRows, Stride: keyRows}, tileKeys)
+			Rows: w.units * absorbedDkvWideKeys, Cols: keyRows, Stride: keyRows}, absorbedDkvWideKeys)
 	}
-	maps := [4]driver.TensorMap{d.Boxes(g.q, keyRows), d.Boxes(g.dout, keyRows), units(scratch), units(slopes)}
+	maps := absorbedDkvWideKeyMaps{d.Boxes(g.q, keyRows), d.Boxes(g.dout, keyRows), units(scratch), units(slopes)}
 	for _, p := range w.passes {
 		tiles, units := driver.Stage(d.Context, p.tiles), p.units/p.heads
-		d.Launch("absorbed_pds_wide_576_512", [3]int{min(units, d.Processors), 1, 1}, pdsThreads, pdsShared,
-			driver.Bytes(&maps),
-			scratch, slopes, g.lse, g.delta, g.k, g.masks, tiles, flags, p.head, p.heads, a.Heads, units, g.rows,
+		launchAbsorbedPdsWide(d.Context, "_576_512", [3]int{min(units, d.Processors), 1, 1}, pdsThreads, pdsShared,
+			&maps, scratch, slopes, g.lse, g.delta, g.k, g.masks, tiles, flags, p.head, p.heads, a.Heads, units, g.rows,
 			g.lse.Stride, g.k.Stride, scoreScale(a), float32(a.Scale))
-		d.Launch("absorbed_dkv_wide_576_512", [3]int{dkvBlocks * len(p.tiles), 1, 1}, dkvThreads, dkvShared,
-			driver.Bytes(&maps),
-			sums, g.dk, g.dv, tiles, flags, p.head, p.heads, a.Heads, g.dk.Stride, g.dv.Stride)
+		launchAbsorbedDkvWide(d.Context, "_576_512", [3]int{dkvBlocks * len(p.tiles), 1, 1}, dkvThreads, dkvShared,
+			&maps, sums, g.dk, g.dv, tiles, flags, p.head, p.heads, a.Heads, g.dk.Stride, g.dv.Stride)
 	}
 }

@@ -11,10 +11,11 @@ import (
 // targetAbsorbed is IndexTarget where all heads share one row for each key.
 func (d *Ops) targetAbsorbed(target, q, k, lse, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	lists, lines := d.listQueries(kernels.KV{K: k}, picks, l), stride64(a.HeadDim)
-	shared := 2*(absorbedHeads+2*absorbedPart)*lines + 4*absorbedHeads*(absorbedPart+4) + 4*2*absorbedPart
+	shared := 2*(absorbedHeads+2*absorbedTargetPart)*lines + 4*absorbedHeads*(absorbedTargetPart+4) +
+		4*2*absorbedTargetPart
 	for head := 0; head < a.Heads; head += absorbedHeads {
-		d.Launch(fmt.Sprintf("absorbed_target_%d", a.HeadDim), [3]int{lists.queries, 1, 1}, absorbedThreads, shared,
-			lists.params, target, lse, q, k, head, min(absorbedHeads, a.Heads-head),
-			target.Stride, lse.Stride, q.Stride, k.Stride, scoreScale(a))
+		launchAbsorbedTarget(d.Context, fmt.Sprintf("_%d", a.HeadDim), [3]int{lists.queries, 1, 1}, absorbedThreads,
+			shared, &lists.params, target, lse, q, k, head, min(absorbedHeads, a.Heads-head), target.Stride, lse.Stride,
+			q.Stride, k.Stride, scoreScale(a))
 	}
 }

@@ -14,15 +14,13 @@ import (
 )
 
 const (
-	attentionRows    = 64 // rows of a block with mma.sync, (query, head of the group) pairs or keys
-	gradientTeams    = 2  // warpgroups of a block of the backward with wgmma that compute
-	gradientStages   = 3  // blocks that it holds
+	gradientTeams    = attentionBackwardWideTeams  // warpgroups of a block of the backward with wgmma that compute
+	gradientStages   = attentionBackwardWideStages // blocks that it holds
 	gradientRowsWide = gradientTeams * 64
 	attentionRowsFew = 32                        // the most of a block that decodes
 	attentionThreads = 128                       // of a block of attentionRows
 	gradientThreads  = (gradientTeams + 1) * 128 // and a warpgroup that copies
-	keyRows          = 64                        // keys of a block of the online softmax
-	wideSlots        = 6                         // key blocks of K or V that a block with wgmma holds
+	keyRows          = attentionRows             // keys of a block of the online softmax
 )
 
 // headDims are the widths of heads, of keys and values alike, that attention is compiled for with small tiles for
@@ -78,7 +76,7 @@ func (d *Ops) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.La
 
 // wide tells whether heads are of a width for which the card has kernels with wgmma.
 func (d *Ops) wide(a kernels.Attn) bool {
-	compiled := d.Has("attention_wide_128")
+	compiled := d.Has(kernelAttentionWide128)
 	return compiled && d.Path != "portable" && slices.Contains(headDimsWide, [2]int{a.HeadDim, a.Values()})
 }
 
@@ -94,61 +92,55 @@ func (d *Ops) teams(a kernels.Attn) int {
 }
 
 // attendWide runs tiles of many queries by wgmma.
-func (d *Ops) attendWide(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV,
+func (d *Ops) attendWide(w *attentionWork, at driver.Array[int32], out, lse, q kernels.Tensor, kv kernels.KV,
 	a kernels.Attn) {
 	threads := d.teams(a) * 128
-	shared := wideSlots*a.HeadDim/64*panelBytes + (a.Values()/2+4)*threads*4
+	shared := attentionWideWideSlots*a.HeadDim/64*warpgroupPanel + (a.Values()/2+4)*threads*4
 	for _, c := range w.calls {
 		maps, box := d.keyMaps(kv)
-		d.Launch("attention_wide_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, threads+128, shared,
-			driver.Bytes(&maps), out, lse, q, at+c.tilesAt, at, box, a.Heads/a.KVHeads, out.Stride, lse.Stride,
-			q.Stride,
-			kv.PageRows, a.Window, d.Def.KeySplit, scoreScale(a))
+		launchAttentionWide(d.Context, "_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, threads+128, shared, &maps,
+			out, lse, q, driver.Array[attentionTile](at.From(c.tilesAt)), at, box, a.Heads/a.KVHeads, out.Stride,
+			lse.Stride, q.Stride, kv.PageRows, a.Window, d.Def.KeySplit, scoreScale(a))
 	}
 }
 
 // attendPortable runs tiles of attentionRows rows.
-func (d *Ops) attendPortable(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV,
+func (d *Ops) attendPortable(w *attentionWork, at driver.Array[int32], out, lse, q kernels.Tensor, kv kernels.KV,
 	a kernels.Attn) {
 	for _, c := range w.calls {
-		d.Launch("attention_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, attentionThreads,
-			stageBytes(a, attentionRows+2*keyRows, 2*keyRows),
-			out, lse, q, kv.K, kv.V, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, a.Heads/a.KVHeads, out.Stride,
-			lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride,
-			kv.PageRows, a.Window, scoreScale(a))
+		launchAttention(d.Context, "_"+widths(a), [3]int{len(c.tiles), a.KVHeads, 1}, attentionThreads,
+			stageBytes(a, attentionRows+2*keyRows, 2*keyRows), out, lse, q, kv.K, kv.V,
+			driver.Array[attentionTile](at.From(c.tilesAt)), at, d.partials(w, a), at.From(w.doneAt), a.Heads/a.KVHeads,
+			out.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, kv.PageRows, a.Window, scoreScale(a))
 	}
 }
 
-const (
-	decodeThreads = 160 // of a block: four warps that compute and one that copies
-	panelBytes    = keyRows * 128
-)
+const decodeThreads = (attentionDecodeTeam + 1) * 32 // of a block: warps that compute and one that copies
 
 // attendFew runs tiles of up to attentionRowsFew rows. A block holds so many key blocks of K and V in flight; it holds
 // fewer where several share a multiprocessor.
-func (d *Ops) attendFew(w *attentionWork, at cu.DevicePtr, out, lse, q kernels.Tensor, kv kernels.KV,
+func (d *Ops) attendFew(w *attentionWork, at driver.Array[int32], out, lse, q kernels.Tensor, kv kernels.KV,
 	a kernels.Attn) {
 	for _, c := range w.calls {
-		grid, slots := len(c.tiles)*a.KVHeads, 12
+		grid, slots := len(c.tiles)*a.KVHeads, attentionDecodeMostSlots
 		if grid > d.Processors {
 			slots = 6
 		}
 		maps, box := d.keyMaps(kv)
-		d.Launch(fmt.Sprintf("attention_decode_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads,
-			slots*driver.Blocks(a.HeadDim, 64)*panelBytes,
-			driver.Bytes(&maps), out, lse, q, at+c.tilesAt, at, d.partials(w, a), at+w.doneAt, slots, box, a.KVHeads,
-			a.Heads/a.KVHeads,
-			out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
+		launchAttentionDecode(d.Context, fmt.Sprintf("_%d_%d", a.HeadDim, w.rows/8), [3]int{grid, 1, 1}, decodeThreads,
+			slots*driver.Blocks(a.HeadDim, 64)*warpgroupPanel, &maps, out, lse, q,
+			driver.Array[attentionTile](at.From(c.tilesAt)), at, d.partials(w, a), at.From(w.doneAt), slots, box,
+			a.KVHeads, a.Heads/a.KVHeads, out.Stride, lse.Stride, q.Stride, kv.PageRows, a.Window, scoreScale(a))
 	}
 }
 
 // keyMaps describes K and V for copies of 64 columns and as many rows of a key block as lie together in any page.
-func (d *Ops) keyMaps(kv kernels.KV) (maps [2]driver.TensorMap, box int) {
+func (d *Ops) keyMaps(kv kernels.KV) (maps keysMaps, box int) {
 	box = keyRows
 	if kv.PageRows > 0 {
 		box = min(keyRows, kv.PageRows&-kv.PageRows)
 	}
-	return [2]driver.TensorMap{d.Boxes(kv.K, box), d.Boxes(kv.V, box)}, box
+	return keysMaps{d.Boxes(kv.K, box), d.Boxes(kv.V, box)}, box
 }
 
 // partials is memory for the results of splits.
@@ -160,9 +152,6 @@ func (d *Ops) partials(w *attentionWork, a kernels.Attn) cu.DevicePtr {
 }
 
 func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
-
-// attentionPart is Part of attention.cuh.
-type attentionPart struct{ row, rows, at int32 }
 
 // keyThreads are those of a block that takes dk and dv: key_teams of gradients.cuh.
 func keyThreads(a kernels.Attn) int {
@@ -182,45 +171,39 @@ func (d *Ops) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv
 	}
 	rows, group := l.Rows(), a.Heads/a.KVHeads
 	delta := d.Scratch(4 * rows * a.Heads)
-	d.Launch("attention_delta", driver.Warps(rows*a.Heads), driver.WarpThreads, 0, delta, dout, out, rows, a.Heads,
-		a.Values(),
-		dout.Stride, out.Stride)
+	launchAttentionDelta(d.Context, driver.Warps(rows*a.Heads), driver.WarpThreads, 0, delta, dout, out, rows, a.Heads,
+		a.Values(), dout.Stride, out.Stride)
 	if d.wide(a) {
 		d.gradientsWide(dq, dk, dv, dout, lse, q, delta, kv, l, a)
 		return
 	}
 	shared := stageBytes(a, 2*attentionRows, 2*attentionRows)
 	queries, keys := attentionParts(l, attentionRows, true), attentionParts(l, attentionRows, false)
-	d.Launch("attention_dq_"+widths(a), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout, lse,
-		delta, q, kv.K, kv.V, driver.Stage(d.Context, queries), group,
-		dq.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a),
-		float32(a.Scale))
-	d.Launch("attention_dkv_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, keyThreads(a), shared, dk, dv, dout, lse,
-		delta, q, kv.K, kv.V, driver.Stage(d.Context, keys), group,
-		dk.Stride, dv.Stride, dout.Stride, lse.Stride, q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a),
-		float32(a.Scale))
+	launchAttentionDq(d.Context, "_"+widths(a), [3]int{len(queries), a.Heads, 1}, attentionThreads, shared, dq, dout,
+		lse, delta, q, kv.K, kv.V, driver.Stage(d.Context, queries), group, dq.Stride, dout.Stride, lse.Stride,
+		q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a), float32(a.Scale))
+	launchAttentionDkv(d.Context, "_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, keyThreads(a), shared, dk, dv, dout,
+		lse, delta, q, kv.K, kv.V, driver.Stage(d.Context, keys), group, dk.Stride, dv.Stride, dout.Stride, lse.Stride,
+		q.Stride, kv.K.Stride, kv.V.Stride, a.Window, scoreScale(a), float32(a.Scale))
 }
 
 // gradientsWide is dq, dk and dv by wgmma.
 func (d *Ops) gradientsWide(dq, dk, dv, dout, lse, q kernels.Tensor, delta cu.DevicePtr, kv kernels.KV,
 	l *kernels.Layout, a kernels.Attn) {
-	maps := [4]driver.TensorMap{d.Boxes(kv.K, keyRows), d.Boxes(kv.V, keyRows), d.Boxes(q, keyRows),
-		d.Boxes(dout, keyRows)}
+	maps := attentionBackwardWideGradMaps{keysMaps{d.Boxes(kv.K, keyRows), d.Boxes(kv.V, keyRows)},
+		d.Boxes(q, keyRows), d.Boxes(dout, keyRows)}
 	// bytes of a block of keys and values; of the queries that dq keeps in shared memory
 	slot, group, own := keyRows*2*(a.HeadDim+a.Values()), a.Heads/a.KVHeads, 0
 	if a.HeadDim > 128 {
 		own = gradientTeams * slot
 	}
 	queries, keys := attentionParts(l, gradientRowsWide, true), attentionParts(l, gradientRowsWide, false)
-	d.Launch("attention_dq_wide_"+widths(a), [3]int{len(queries), a.Heads, 1}, gradientThreads, own+gradientStages*slot,
-		driver.Bytes(&maps), dq, dout, lse, delta, q, driver.Stage(d.Context, queries), group, dq.Stride, dout.Stride,
-		lse.Stride, q.Stride,
-		a.Window, scoreScale(a), float32(a.Scale))
-	d.Launch("attention_dkv_wide_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, gradientThreads, gradientTeams*slot+
-		gradientStages*(slot+2*4*keyRows),
-		driver.Bytes(&maps), dk, dv, lse, delta, driver.Stage(d.Context, keys), group, dk.Stride, dv.Stride, lse.Stride,
-		a.Window,
-		scoreScale(a), float32(a.Scale))
+	launchAttentionDqWide(d.Context, "_"+widths(a), [3]int{len(queries), a.Heads, 1}, gradientThreads,
+		own+gradientStages*slot, &maps, dq, dout, lse, delta, q, driver.Stage(d.Context, queries), group, dq.Stride,
+		dout.Stride, lse.Stride, q.Stride, a.Window, scoreScale(a), float32(a.Scale))
+	launchAttentionDkvWide(d.Context, "_"+widths(a), [3]int{len(keys), a.KVHeads, 1}, gradientThreads,
+		gradientTeams*slot+gradientStages*(slot+2*4*keyRows), &maps, dk, dv, lse, delta, driver.Stage(d.Context, keys),
+		group, dk.Stride, dv.Stride, lse.Stride, a.Window, scoreScale(a), float32(a.Scale))
 }
 
 // attentionParts cuts every span into so many positions; those with most work come first: late queries, early keys.

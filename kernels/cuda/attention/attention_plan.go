@@ -7,13 +7,8 @@ import (
 	"slices"
 	"unsafe"
 
-	"gorgonia.org/cu"
-
 	"lockstep/kernels"
 )
-
-// attentionTile is Tile of attention.cuh.
-type attentionTile struct{ row, from, to, first, last, base, pages, slot, begin, splits, merge int32 }
 
 // attentionWork is tiles of one kernel, for each KV head. Where it splits keys, a tile that sees several splits is
 // several pieces of work with a slot each, and a merge. Calls follow each other and use the same slots: those of all
@@ -25,14 +20,14 @@ type attentionWork struct {
 	mostSlots int32 // of a call, unless one tile has more
 	slots     int32 // of the call that has most
 	merges    int32
-	doneAt    cu.DevicePtr // in the words of the plan, in bytes: how many splits are done for each merge and KV head
+	doneAt    int // in the words of the plan: how many splits are done for each merge and KV head
 }
 
 // attentionCall is tiles of one launch.
 type attentionCall struct {
 	tiles   []attentionTile
 	slots   int32
-	tilesAt cu.DevicePtr // in the words of the plan, in bytes
+	tilesAt int // in the words of the plan
 }
 
 // attentionPlan is a call's work as its kernels read it: spans of few rows, and the others.
@@ -122,8 +117,8 @@ func planAttention(def kernels.Definition, kv kernels.KV, l *kernels.Layout, a k
 }
 
 // addWords adds values that consist of int32 and returns where they begin.
-func addWords[E any](p *attentionPlan, values []E) cu.DevicePtr {
-	at := cu.DevicePtr(4 * len(p.words))
+func addWords[E any](p *attentionPlan, values []E) int {
+	at := len(p.words)
 	var e E
 	p.words = append(p.words, unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(values))),
 		len(values)*int(unsafe.Sizeof(e))/4)...)

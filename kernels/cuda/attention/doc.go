@@ -3,3 +3,5 @@
 // values. An operation is a .go file, which launches, and a .cu file of its name, which computes; kernels/cuda embeds
 // [Ops] in its Device. It imports kernels, kernels/cuda/driver and kernels/cuda/rows (sums over rows).
 package attention
+
+//go:generate go run ../launchgen -I ../include

@@ -25,17 +25,16 @@ func (d *Ops) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernels.T
 	masks, firsts := parts[0], parts[1]
 	for _, c := range s.calls {
 		s.multiply(c, q, k)
-		d.Launch("index_gradients", driver.Warps(c.rows*x.Heads), driver.WarpThreads, 0, s.weights, dweights, s.dots,
-			ds, weights,
-			c.rowsAt, c.rows, x.Heads, s.topK,
-			dweights.Stride, ds.Stride, weights.Stride, float32(x.Scale))
+		launchIndexGradients(d.Context, driver.Warps(c.rows*x.Heads), driver.WarpThreads, 0, s.weights, dweights,
+			s.dots, ds, weights, c.rowsAt, c.rows, x.Heads, s.topK, dweights.Stride, ds.Stride, weights.Stride,
+			float32(x.Scale))
 		s.along(c, dq, k)
 		if masks != 0 {
 			s.mark(c, masks, firsts)
 		}
 	}
 	keys := attentionParts(l, attentionRows, false)
-	d.Launch(fmt.Sprintf("index_dk_%d", x.Dim), [3]int{len(keys), 1, 1}, attentionThreads, 2*2*attentionRows*(x.Dim+8),
-		dk, ds, q, weights, k, masks, firsts, driver.Stage(d.Context, keys),
-		x.Heads, width, dk.Stride, ds.Stride, q.Stride, weights.Stride, k.Stride, float32(x.Scale))
+	launchIndexDk(d.Context, fmt.Sprintf("_%d", x.Dim), [3]int{len(keys), 1, 1}, attentionThreads,
+		2*2*attentionRows*(x.Dim+8), dk, ds, q, weights, k, masks, firsts, driver.Stage(d.Context, keys), x.Heads,
+		width, dk.Stride, ds.Stride, q.Stride, weights.Stride, k.Stride, float32(x.Scale))
 }

@@ -9,8 +9,6 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-const lossThreads = 256 // kLanes of definition.cuh: a thread for a lane
-
 // IndexTarget adds what the heads of a layer of attention give each entry to target F32 [T, entries]; q, k and lse as
 // in Attention, picks int32 [T, TopK] or nil: all keys.
 func (d *Ops) IndexTarget(target, q, k, lse, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
@@ -32,8 +30,8 @@ func (d *Ops) IndexLoss(loss, target, q, weights, k, picks kernels.Tensor, l *ke
 	s, _ := d.listed(k, picks, l, x)
 	for _, c := range s.calls {
 		s.multiply(c, q, k)
-		d.Launch("index_loss", [3]int{c.rows, 1, 1}, lossThreads, 0, loss, target, s.dots, weights, c.rowsAt, x.Heads,
-			s.topK, target.Stride, weights.Stride, float32(x.Scale), scale)
+		launchIndexLoss(d.Context, [3]int{c.rows, 1, 1}, definitionLanes, 0, loss, target, s.dots, weights, c.rowsAt,
+			x.Heads, s.topK, target.Stride, weights.Stride, float32(x.Scale), scale)
 	}
 }
 

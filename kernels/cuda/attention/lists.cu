@@ -142,7 +142,7 @@ __device__ inline void list_dots(float* dots, const u16* q, const u16* k, const 
 LIST_DOTS(16)
 LIST_DOTS(128)
 
-// lists.go has kRing too: blocks of the union in shared memory
+// kRing: blocks of the union in shared memory
 constexpr int kAlongWarps = 8, kAlongThreads = kAlongWarps * kWarp, kOwn = kRows / kAlongWarps, kRing = 9;
 
 // Along is the shared memory of list_along: the ring, rows of zeros and those that a warp brings for itself.

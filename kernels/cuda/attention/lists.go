@@ -11,13 +11,7 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-// Numbers of lists.cu: threads of its blocks, key blocks of a slice in shared memory.
-const (
-	unionThreads = 512
-	dotsThreads  = 128
-	alongThreads = 256
-	alongBlocks  = 9
-)
+const listDotsThreads = 128 // of a block of list_dots
 
 // listed is one call of what an indexer learns: the plan and the workspace.
 type listed struct {
@@ -51,15 +45,13 @@ func (d *Ops) listed(k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index
 // multiply finds the keys on the lists of each tile of a call and writes their dots with q [T, Heads*Dim]; k [T, Dim].
 // Few tiles are cut into parts of their keys, so that blocks fill the card twice.
 func (s *listed) multiply(c queryCall, q, k kernels.Tensor) {
-	s.d.Launch("list_union", [3]int{c.tiles, 1, 1}, unionThreads, 12*driver.Blocks(s.longest, 64), s.rows, s.at,
-		s.counts,
-		s.picks, c.tilesAt, s.topK, s.most, s.picks.Stride)
+	launchListUnion(s.d.Context, [3]int{c.tiles, 1, 1}, listsUnionThreads, 12*driver.Blocks(s.longest, 64), s.rows,
+		s.at, s.counts, s.picks, c.tilesAt, s.topK, s.most, s.picks.Stride)
 	parts := min(driver.Blocks(2*s.d.Processors, c.tiles), driver.Blocks(s.most, keyRows))
 	size := 2 * attentionRows * (s.x.Dim + 8)
 	shared := size + 2*max(size, 4*keyRows*(keyRows+4))
-	s.d.Launch(fmt.Sprintf("list_dots_%d", s.x.Dim), [3]int{c.tiles, parts, 1}, dotsThreads, shared, s.dots, q, k,
-		c.tilesAt, s.rows, s.at, s.counts, s.x.Heads, s.topK, s.most,
-		q.Stride, k.Stride)
+	launchListDots(s.d.Context, fmt.Sprintf("_%d", s.x.Dim), [3]int{c.tiles, parts, 1}, listDotsThreads, shared, s.dots,
+		q, k, c.tilesAt, s.rows, s.at, s.counts, s.x.Heads, s.topK, s.most, q.Stride, k.Stride)
 }
 
 // along adds rows of k [T, Dim] up to out [T, Heads*Dim], a block for a slice of the columns.
@@ -68,17 +60,15 @@ func (s *listed) along(c queryCall, out, k kernels.Tensor) {
 	if s.x.Dim%slice != 0 {
 		slice = 16
 	}
-	shared := 2 * (slice + 8) * (alongBlocks*keyRows + 1 + alongThreads/32*16)
-	s.d.Launch(fmt.Sprintf("list_along_%d", slice), [3]int{c.tiles, driver.Blocks(s.x.Dim, slice), 1}, alongThreads,
-		shared,
-		out, k, s.weights, c.tilesAt, s.rows, s.at, s.counts,
-		s.x.Heads, s.x.Dim, s.topK, s.most, out.Stride, k.Stride)
+	shared := 2 * (slice + 8) * (listsRing*keyRows + 1 + listsAlongThreads/32*16)
+	launchListAlong(s.d.Context, fmt.Sprintf("_%d", slice), [3]int{c.tiles, driver.Blocks(s.x.Dim, slice), 1},
+		listsAlongThreads, shared, out, k, s.weights, c.tilesAt, s.rows, s.at, s.counts, s.x.Heads, s.x.Dim, s.topK,
+		s.most, out.Stride, k.Stride)
 }
 
 // mark writes a bit for each row and key of a call, and how many entries lie before each 64 keys.
 func (s *listed) mark(c queryCall, masks, firsts cu.DevicePtr) {
 	width := driver.Blocks(s.longest, keyRows)
-	s.d.Launch("list_masks", [3]int{c.rows, driver.Blocks(width, driver.WarpThreads), 1}, driver.WarpThreads, 0, masks,
-		firsts, s.picks,
-		c.rowsAt, width, s.topK, s.picks.Stride)
+	launchListMasks(s.d.Context, [3]int{c.rows, driver.Blocks(width, driver.WarpThreads), 1}, driver.WarpThreads, 0,
+		masks, firsts, s.picks, c.rowsAt, width, s.topK, s.picks.Stride)
 }

@@ -3,32 +3,26 @@
 package attention
 
 import (
-	"gorgonia.org/cu"
-
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/driver"
 )
 
-// queryTile and queryRow are Queries and Query of queries.cuh.
-type (
-	queryTile struct{ row, pos, count, first, base, pages int32 }
-	queryRow  struct{ row, pos int32 }
-)
-
 // queryCall is some tiles and their rows, as many as the workspace of a call may hold.
 type queryCall struct {
-	tiles, rows     int
-	tilesAt, rowsAt cu.DevicePtr
+	tiles, rows int
+	// of all calls' tiles and rows
+	first, firstRow int
+	tilesAt         driver.Array[queries]
+	rowsAt          driver.Array[queriesQuery]
 }
 
 // queryPlan is a layout's queries in tiles of a number of them, call after call.
 type queryPlan struct {
-	pages          cu.DevicePtr
-	calls          []queryCall
-	longest        int // keys that the last query of a span sees
-	mostTiles      int // of a call
-	mostRows       int
-	tiles, queries cu.DevicePtr // of all calls
+	pages     driver.Array[int32]
+	calls     []queryCall
+	longest   int // keys that the last query of a span sees
+	mostTiles int // of a call
+	mostRows  int
 }
 
 // longest is how many keys the last query of a span sees, at most.
@@ -44,18 +38,18 @@ func longest(l *kernels.Layout) (n int) {
 func planQueries(d *Ops, kv kernels.KV, l *kernels.Layout, each, rowBytes int) *queryPlan {
 	p := &queryPlan{longest: longest(l)}
 	var pages []int32
-	var tiles []queryTile
-	var rows []queryRow
+	var tiles []queries
+	var rows []queriesQuery
 	var call queryCall
 	flush := func() {
 		if call.tiles > 0 {
 			p.calls = append(p.calls, call)
 			p.mostTiles, p.mostRows = max(p.mostTiles, call.tiles), max(p.mostRows, call.rows)
 		}
-		call = queryCall{tilesAt: cu.DevicePtr(24 * len(tiles)), rowsAt: cu.DevicePtr(8 * len(rows))}
+		call = queryCall{first: len(tiles), firstRow: len(rows)}
 	}
 	for _, s := range l.Spans {
-		t := queryTile{base: int32(s.Row), pages: -1}
+		t := queries{base: int32(s.Row), pages: -1}
 		if kv.PageRows > 0 {
 			t.pages = int32(len(pages))
 			pages = append(pages, s.Pages...)
@@ -68,17 +62,17 @@ func planQueries(d *Ops, kv kernels.KV, l *kernels.Layout, each, rowBytes int) *
 			t.row, t.pos, t.count, t.first = int32(s.Row+at), int32(s.Pos+at), int32(n), int32(call.rows)
 			tiles = append(tiles, t)
 			for i := range n {
-				rows = append(rows, queryRow{t.row + int32(i), t.pos + int32(i)})
+				rows = append(rows, queriesQuery{t.row + int32(i), t.pos + int32(i)})
 			}
 			call.tiles, call.rows = call.tiles+1, call.rows+n
 		}
 	}
 	flush()
-	p.pages, p.tiles, p.queries = driver.Stage(d.Context, pages), driver.Stage(d.Context, tiles),
-		driver.Stage(d.Context, rows)
+	p.pages = driver.Stage(d.Context, pages)
+	tilesAt, rowsAt := driver.Stage(d.Context, tiles), driver.Stage(d.Context, rows)
 	for i := range p.calls {
-		p.calls[i].tilesAt += p.tiles
-		p.calls[i].rowsAt += p.queries
+		c := &p.calls[i]
+		c.tilesAt, c.rowsAt = tilesAt.From(c.first), rowsAt.From(c.firstRow)
 	}
 	return p
 }

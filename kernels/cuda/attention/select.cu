@@ -9,7 +9,7 @@
 #include "queries.cuh"
 #include "scan.cuh"
 
-constexpr int kScoreKeys = 128, kScoreThreads = 256;  // select.go has them too
+constexpr int kScoreKeys = 128, kScoreThreads = 256;
 
 extern __shared__ __align__(16) u16 shared[];
 

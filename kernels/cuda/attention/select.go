@@ -16,12 +16,6 @@ var indexDims = []int{16, 128}
 // SupportsIndex tells whether the choice of keys is written for an indexer.
 func SupportsIndex(x kernels.Index) bool { return slices.Contains(indexDims, x.Dim) }
 
-const (
-	scoreKeys     = 128 // kScoreKeys of select.cu, as below
-	scoreThreads  = 256
-	selectThreads = 1024
-)
-
 // SelectKeys writes the positions of each row's chosen keys, ascending, to picks int32 [T, TopK], -1 behind their end.
 // q [T, Heads*Dim], weights F32 [T, Heads].
 func (d *Ops) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
@@ -31,15 +25,14 @@ func (d *Ops) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l *k
 		panic(kernels.Fault{Err: fmt.Errorf("choosing keys on the GPU is written for heads of %v, not %+v on %s and %s",
 			indexDims, x, q, keys.K)})
 	}
-	stride := driver.Blocks(longest(l), scoreKeys) * scoreKeys
+	stride := driver.Blocks(longest(l), selectScoreKeys) * selectScoreKeys
 	p := planQueries(d, keys, l, attentionRows, 4*stride)
 	scores := d.Scratch(4 * p.mostRows * stride)
 	for _, c := range p.calls {
-		d.Launch(fmt.Sprintf("index_scores_%d", x.Dim), [3]int{stride / scoreKeys, c.tiles, 1}, scoreThreads,
-			4*attentionRows*2*(x.Dim+8),
-			scores, q, weights, keys.K, c.tilesAt, p.pages, x.Heads, x.TopK, stride, q.Stride, weights.Stride,
-			keys.K.Stride, keys.PageRows, float32(x.Scale))
-		d.Launch("select_keys", [3]int{c.rows, 1, 1}, selectThreads, 0, picks, scores, c.rowsAt, x.TopK, stride,
+		launchIndexScores(d.Context, fmt.Sprintf("_%d", x.Dim), [3]int{stride / selectScoreKeys, c.tiles, 1},
+			selectScoreThreads, 4*attentionRows*2*(x.Dim+8), scores, q, weights, keys.K, c.tilesAt, p.pages, x.Heads,
+			x.TopK, stride, q.Stride, weights.Stride, keys.K.Stride, keys.PageRows, float32(x.Scale))
+		launchSelectKeys(d.Context, [3]int{c.rows, 1, 1}, selectThreads, 0, picks, scores, c.rowsAt, x.TopK, stride,
 			picks.Stride)
 	}
 }

@@ -14,9 +14,8 @@ import (
 // Heads], sinks [1, Heads].
 func (d *Ops) Sinks(out, lse, sinks kernels.Tensor) {
 	heads := sinks.Cols
-	d.Launch("sinks"+driver.Suffix(out), driver.Warps(out.Rows*heads), driver.WarpThreads, 0, out, lse, sinks, out.Rows,
-		heads,
-		out.Cols/heads, out.Stride, lse.Stride)
+	launchSinks(d.Context, driver.Suffix(out), driver.Warps(out.Rows*heads), driver.WarpThreads, 0, out, lse, sinks,
+		out.Rows, heads, out.Cols/heads, out.Stride, lse.Stride)
 }
 
 // SinksBackward adds to dsinks F32 [1, Heads]; out and lse are those that Sinks wrote.
@@ -25,8 +24,7 @@ func (d *Ops) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, packs 
 	n := len(blocks) - 1
 	parts := d.Scratch(4 * heads * (out.Rows + n))
 	sums := parts + cu.DevicePtr(4*heads*out.Rows)
-	d.Launch("sinks_backward"+driver.Suffix(out), driver.Warps(out.Rows*heads), driver.WarpThreads, 0, parts, dout, out,
-		lse, sinks,
-		out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
+	launchSinksBackward(d.Context, driver.Suffix(out), driver.Warps(out.Rows*heads), driver.WarpThreads, 0, parts, dout,
+		out, lse, sinks, out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
 	rows.AddRows(d.Context, dsinks, parts, sums, blocks)
 }

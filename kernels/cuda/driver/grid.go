@@ -11,9 +11,8 @@ import (
 // Grids and shapes of launches that operations share.
 
 const (
-	ElementThreads = 256  // of blocks whose threads have eight columns each
-	WarpThreads    = 256  // of blocks whose warps have a row each
-	partColumns    = 1024 // kMoved of rows.cuh
+	ElementThreads = 256 // of blocks whose threads have eight columns each
+	WarpThreads    = 256 // of blocks whose warps have a row each
 )
 
 // Blocks is how many pieces of a size cover n.
@@ -25,12 +24,13 @@ func Pieces(rows, cols int) [3]int { return [3]int{Blocks(rows*Blocks(cols, 8), 
 // Warps is a grid of a warp for each row, in blocks of WarpThreads.
 func Warps(rows int) [3]int { return [3]int{Blocks(rows, WarpThreads/32), 1, 1} }
 
-// Parts is a grid of a warp for each part of each row of matrices side by side, in blocks of WarpThreads.
-func Parts(rows int, cols ...int) [3]int {
+// Parts is a grid of a warp for each part of so many columns of each row of matrices side by side, in blocks of
+// WarpThreads.
+func Parts(columns, rows int, cols ...int) [3]int {
 	grid := Warps(rows)
 	grid[1] = 0
 	for _, c := range cols {
-		grid[1] += Blocks(c, partColumns)
+		grid[1] += Blocks(c, columns)
 	}
 	return grid
 }

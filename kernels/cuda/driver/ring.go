@@ -64,11 +64,15 @@ func (r *ring) close() error {
 }
 
 // Stage copies values to the card, for the kernels of the operation that follows.
-func Stage[E any](c *Context, values []E) (p cu.DevicePtr) {
+func Stage[E any](c *Context, values []E) Array[E] {
 	if len(values) == 0 {
-		return c.ring.base
+		return Array[E](c.ring.base)
 	}
 	src := unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), len(values)*int(unsafe.Sizeof(values[0])))
+	return Array[E](c.stage(src))
+}
+
+func (c *Context) stage(src []byte) (p cu.DevicePtr) {
 	if c.repeater.current != nil {
 		return c.repeater.stage(src)
 	}

@@ -3,3 +3,5 @@
 // and card. An operation is a .go file, which launches, and a .cu file of its name, which computes; kernels/cuda
 // embeds [Ops] in its Device. It imports kernels and kernels/cuda/driver.
 package gemm
+
+//go:generate go run ../launchgen -I ../include

@@ -157,6 +157,7 @@ __device__ inline void matmul(T* out, long long ldo, const int* offsets, int gro
   });
 }
 
+//launch:family product nt_ nn_
 // A launch computes columns [begin, n) of out.
 #define MATMUL(name, BK, VECTOR, T)                                                                                \
   KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n, Term t0, \

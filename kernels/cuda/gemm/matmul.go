@@ -9,14 +9,8 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-// Sizes of matmul.cu.
-const (
-	matmulTile    = 128
-	matmulThreads = 256
-	matmulShared  = 3 * 2 * matmulTile * (32 + 8) * 2 // bytes
-	// of a launch: a stacked projection and the adapters of four parts
-	mostTerms = 5
-)
+// matmulShared is the shared memory of a block of matmul.cu, in bytes: stages of both operands.
+const matmulShared = matmulStages * 2 * matmulPart * 2
 
 // MatMul: out[m,n] = round(dot over the terms, over k of x[m,k]*w[n,k]).
 func (d *Ops) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
@@ -59,7 +53,7 @@ type window struct {
 // terms cover.
 func windows(n, tile int, terms []kernels.Term) (all []window) {
 	runs := kernels.Runs(n, terms)
-	whole := len(terms) <= mostTerms
+	whole := len(terms) <= matmulWgmmaMostTerms
 	for _, at := range runs[:len(runs)-1] {
 		whole = whole && at%tile == 0
 	}
@@ -73,7 +67,7 @@ func windows(n, tile int, terms []kernels.Term) (all []window) {
 				w.terms = append(w.terms, t)
 			}
 		}
-		if len(w.terms) > mostTerms {
+		if len(w.terms) > matmulWgmmaMostTerms {
 			panic(fmt.Sprintf("cuda: %d terms of a product", len(w.terms)))
 		}
 		all = append(all, w)
@@ -85,9 +79,9 @@ func windows(n, tile int, terms []kernels.Term) (all []window) {
 func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *kernels.Groups) {
 	turns := g != nil && g.Interleaved
 	var offsets kernels.Tensor
-	rows, each, turn := out.Rows, 1, int64(0) // of a group; groups that take turns; from one to the next
+	rows, each, turn := out.Rows, 1, 0 // of a group; groups that take turns; from one to the next
 	if turns {
-		rows, each, turn = out.Rows/g.Count, g.Count, int64(out.Stride)
+		rows, each, turn = out.Rows/g.Count, g.Count, out.Stride
 	}
 	groups, packs, tiles := 1, 1, driver.Blocks(rows, matmulTile)
 	if g != nil && !turns {
@@ -95,8 +89,8 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 		tiles += min(g.Count, out.Rows) // a group's last tile may be short
 	}
 	kind := "_vector"
-	params := []any{out, int64(each * out.Stride), offsets, groups, packs, rows, w.from, w.to}
-	for i := range mostTerms {
+	var terms [matmulWgmmaMostTerms]matmulTerm
+	for i := range terms {
 		var t kernels.Term
 		if i < len(w.terms) {
 			t = w.terms[i]
@@ -109,12 +103,13 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 			group = 0 // all share it
 		}
 		from, to := t.Columns(out.Cols)
-		params = append(params, t.X, t.W, int64(each*t.X.Stride), int64(t.W.Stride), int64(group), int64(t.X.Cols),
-			int64(t.X.Stride), from, to)
+		terms[i] = matmulTerm{x: driver.Address(t.X), w: driver.Address(t.W), ldx: int64(each * t.X.Stride),
+			ldw: int64(t.W.Stride), group: int64(group), k: int64(t.X.Cols), turn: int64(t.X.Stride),
+			from: driver.Int32(from), to: driver.Int32(to)}
 	}
-	d.Launch(layout+kind+driver.Suffix(out), [3]int{driver.Blocks(w.to-w.from, matmulTile), tiles, each}, matmulThreads,
-		matmulShared,
-		append(params, len(w.terms), turn)...)
+	launchProduct(d.Context, layout+kind+driver.Suffix(out), [3]int{driver.Blocks(w.to-w.from, matmulTile), tiles,
+		each}, matmulThreads, matmulShared, out, each*out.Stride, offsets, groups, packs, rows, w.from, w.to, &terms[0],
+		&terms[1], &terms[2], &terms[3], &terms[4], len(w.terms), turn)
 }
 
 // WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each
@@ -129,10 +124,9 @@ func (d *Ops) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		d.weightGradTurns(dw, dy, x, g)
 		return
 	}
-	d.Launch(weightGradFor(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile), driver.Blocks(dw.Rows, matmulTile),
-		g.Count},
-		matmulThreads, matmulShared,
-		dw, dy, x, int64(dy.Stride), int64(x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, 1, int64(0), int64(0))
+	launchWeightGrad(d.Context, weightGradVariant(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile),
+		driver.Blocks(dw.Rows, matmulTile), g.Count}, matmulThreads, matmulShared, dw, dy, x, dy.Stride, x.Stride,
+		g.Offsets, g.Packs, dw.Rows, dw.Cols, 1, 0, 0)
 }
 
 // weightGradTurns is WeightGrad by mma.sync of interleaved groups: a block for each, or one for all where they share a
@@ -142,17 +136,16 @@ func (d *Ops) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	if dw.Groups == 1 {
 		side, turns = 1, g.Count
 	}
-	d.Launch(weightGradFor(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile), driver.Blocks(dw.Rows, matmulTile), side},
-		matmulThreads, matmulShared,
-		dw, dy, x, int64(g.Count*dy.Stride), int64(g.Count*x.Stride), g.Offsets, g.Packs, dw.Rows, dw.Cols, turns,
-		int64(dy.Stride), int64(x.Stride))
+	launchWeightGrad(d.Context, weightGradVariant(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile),
+		driver.Blocks(dw.Rows, matmulTile), side}, matmulThreads, matmulShared, dw, dy, x, g.Count*dy.Stride,
+		g.Count*x.Stride, g.Offsets, g.Packs, dw.Rows, dw.Cols, turns, dy.Stride, x.Stride)
 }
 
-func weightGradFor(dy, x kernels.Tensor) string {
+func weightGradVariant(dy, x kernels.Tensor) string {
 	if driver.Vectors(dy) && driver.Vectors(x) {
-		return "weight_grad_vector"
+		return "_vector"
 	}
-	return "weight_grad_any"
+	return "_any"
 }
 
 func groupCount(g *kernels.Groups) int {

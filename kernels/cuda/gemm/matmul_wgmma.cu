@@ -12,7 +12,7 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 constexpr int kMaxGroups = 1024;
-constexpr int kMostTerms = 5;  // matmul.go has it too
+constexpr int kMostTerms = 5;
 
 // Terms count for columns [from, to) of out each, which begin and end where tiles of columns from `begin` on do, or the
 // launch's last column does.
@@ -223,6 +223,7 @@ __device__ inline void product(const Terms& terms, T* out, long long ldo, const 
   }
 }
 
+//launch:family product_wgmma nt_ nn_
 #define PRODUCT(name, COLUMNS, ROWS, STAGES, BLOCKS, TW, T)                                                       \
   extern "C" __global__ void __launch_bounds__(threads(COLUMNS, BLOCKS, 2), BLOCKS)                               \
       name(const __grid_constant__ Terms terms, T* out, long long ldo, const int* offsets, int groups, int packs, \

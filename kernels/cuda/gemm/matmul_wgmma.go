@@ -63,9 +63,6 @@ func (s tiling) box(groups, rows int) int {
 	return box
 }
 
-// mostGroups is the most groups that matmul_wgmma.cu takes.
-const mostGroups = 1024
-
 // shared is the bytes of the ring, and what aligning it may cost.
 func (s tiling) shared() int { return s.stages*(s.columns+s.rows)*64*2 + 1024 }
 
@@ -116,9 +113,12 @@ func (d *Ops) forced(variants ...tiling) (tiling, bool) {
 	return tiling{}, false
 }
 
+// HasWgmma reports whether the card has the kernels by wgmma.
+func HasWgmma(c *driver.Context) bool { return c.Has(kernelWeightGradWide) }
+
 // native tells whether the kernels for Hopper are there and can take the operands.
 func (d *Ops) native(groups int, operands ...kernels.Tensor) bool {
-	if !d.Has("weight_grad_wide") || groups > mostGroups || d.Path == "portable" {
+	if !HasWgmma(d.Context) || groups > matmulWgmmaMaxGroups || d.Path == "portable" {
 		return false
 	}
 	for _, t := range operands {
@@ -146,21 +146,12 @@ func (d *Ops) productNative(layout string, s tiling, w window, out kernels.Tenso
 		most = s.tiles(1, out.Rows, columns)
 	}
 	terms := d.termsOf(layout, s, w, out, g)
-	d.Launch(layout+s.name+driver.Suffix(out), [3]int{min(most, s.blocks*d.Processors), 1, 1}, s.threads(), s.shared(),
-		driver.Bytes(&terms), out, int64(pitch), offsets, groups, packs, rows, w.to)
-}
-
-// launchTerms is the struct Terms of matmul_wgmma.cu.
-type launchTerms struct {
-	x, w                             [mostTerms]driver.TensorMap
-	k, from, to, shared              [mostTerms]int32
-	count, first, height, rows, turn int32
-	// the struct is a multiple of the maps' alignment
-	_ [-4 * (4*mostTerms + 5) & 63]byte
+	launchProductWgmma(d.Context, layout+s.name+driver.Suffix(out), [3]int{min(most, s.blocks*d.Processors), 1, 1},
+		s.threads(), s.shared(), &terms, out, pitch, offsets, groups, packs, rows, w.to)
 }
 
 // termsOf describes the terms of a window.
-func (d *Ops) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) (p launchTerms) {
+func (d *Ops) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) (p matmulWgmmaTerms) {
 	turns, box, boxW := g != nil && g.Interleaved, s.box(groupCount(g), out.Rows), 64
 	if layout == "nt" {
 		boxW = s.columns
@@ -173,7 +164,7 @@ func (d *Ops) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *
 			p.shared[i] = 1
 		}
 	}
-	p.count, p.first, p.height, p.rows = int32(len(w.terms)), int32(w.from), int32(s.height), int32(box)
+	p.count, p.begin, p.height, p.box = int32(len(w.terms)), int32(w.from), int32(s.height), int32(box)
 	if turns {
 		p.turn = int32(out.Stride)
 	}

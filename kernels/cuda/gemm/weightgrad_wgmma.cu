@@ -214,6 +214,7 @@ __device__ inline void stream(const Pair& maps, const Gradient& g) {
   }
 }
 
+//launch:family weight_grad_wgmma weight_grad_
 #define STREAM(name, A, B, STAGES, DEPTH)                                                                             \
   extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                                   \
       name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int turns, int n, \

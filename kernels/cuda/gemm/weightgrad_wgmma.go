@@ -58,13 +58,13 @@ func (s gradTiling) tiles(dw kernels.Tensor) int {
 // weightGradNative is WeightGrad by wgmma.
 func (d *Ops) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	s := d.weightGradTiling(dw, x.Rows)
-	maps := [2]driver.TensorMap{d.GroupBoxes(dy, g, s.depth), d.GroupBoxes(x, g, s.depth)}
+	maps := weightgradWgmmaPair{d.GroupBoxes(dy, g, s.depth), d.GroupBoxes(x, g, s.depth)}
 	turns := 0
 	if g.Interleaved {
 		turns = g.Count / dw.Groups
 	}
-	d.Launch("weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.Processors), 1, 1}, s.threads(), s.shared(),
-		driver.Bytes(&maps), dw, g.Offsets, dw.Groups, g.Packs, turns, dw.Rows, dw.Cols)
+	launchWeightGradWgmma(d.Context, "weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.Processors), 1, 1},
+		s.threads(), s.shared(), &maps, dw, g.Offsets, dw.Groups, g.Packs, turns, dw.Rows, dw.Cols)
 }
 
 // weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what

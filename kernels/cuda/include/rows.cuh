@@ -119,7 +119,7 @@ __device__ inline void move8(T* to, const T* from, int left) {
     if (j < left) to[j] = from[j];
 }
 
-constexpr int kMoved = 4 * kLanes;  // columns of a row that a warp moves; embed.go has it too
+constexpr int kMoved = 4 * kLanes;  // columns of a row that a warp moves
 
 // move_part copies the bits of part `part` of a row, by one warp. All that a thread reads is on its way before it
 // writes: few rows, as in decoding, wait for memory once.

@@ -5,7 +5,7 @@
 // and row_of; in practice what waits for what.
 #include "definition.cuh"
 
-// threads of dispatch_scan and dispatch_few; dispatch.go has these too
+// threads of dispatch_scan and dispatch_few
 constexpr int kScan = 1024;
 constexpr int kSegment = 512, kFewSegment = 256;   // most pairs of a segment
 constexpr int kFew = kScan / kWarp, kFewPacks = 32;  // most segments of dispatch_few, without an empty one, and packs

@@ -2,3 +2,5 @@
 // expert, and the weighted sum of what experts give. An operation is a .go file, which launches, and a .cu file of its
 // name, which computes; kernels/cuda embeds [Ops] in its Device. It imports kernels and kernels/cuda/driver.
 package moe
+
+//go:generate go run ../launchgen -I ../include

@@ -31,16 +31,14 @@ func (d *Ops) Route(weights, experts, probs, logits kernels.Tensor, r kernels.Ro
 		r.TopGroups > r.Groups) {
 		panic(fmt.Sprintf("cuda: route: %d experts by %+v", e, r))
 	}
-	d.Launch(fmt.Sprintf("route_%d", routeEach(e, k)), [3]int{driver.Blocks(logits.Rows, routeThreads/32), 1, 1},
-		routeThreads,
-		0, weights, experts, probs, logits, r.Bias, logits.Rows, e, k,
-		probs.Stride, logits.Stride, r.Sigmoid, r.Groups, r.TopGroups, r.Norm, r.Epsilon, r.Scale)
+	launchRoute(d.Context, fmt.Sprintf("_%d", routeEach(e, k)), [3]int{driver.Blocks(logits.Rows, routeThreads/32), 1,
+		1}, routeThreads, 0, weights, experts, probs, logits, r.Bias, logits.Rows, e, k, probs.Stride, logits.Stride,
+		driver.Flag(r.Sigmoid), r.Groups, r.TopGroups, driver.Flag(r.Norm), r.Epsilon, r.Scale)
 }
 
 // RouteBackward writes dlogits F32 [T, E] from dweights F32 [T, K] and what Route wrote.
 func (d *Ops) RouteBackward(dlogits, dweights, weights, experts, probs kernels.Tensor, r kernels.Router) {
-	d.Launch("route_backward", driver.Warps(probs.Rows), driver.WarpThreads, 0, dlogits, dweights, weights, experts,
-		probs,
-		probs.Rows, probs.Cols, weights.Cols,
-		dlogits.Stride, probs.Stride, r.Sigmoid, r.Norm, r.Scale)
+	launchRouteBackward(d.Context, driver.Warps(probs.Rows), driver.WarpThreads, 0, dlogits, dweights, weights, experts,
+		probs, probs.Rows, probs.Cols, weights.Cols, dlogits.Stride, probs.Stride, driver.Flag(r.Sigmoid),
+		driver.Flag(r.Norm), r.Scale)
 }

@@ -12,11 +12,8 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-// Constants of chunks.cuh: its threads of a block, values of a head that a block has, and rows of a chunk.
-const chunkThreads, chunkTile, chunkRows = 256, 64, 64
-
 // pairsBytes is the size of Pairs in chunks_backward.cu.
-const pairsBytes = 4 * (4*chunkRows*(chunkRows+1) + 6*chunkRows + 256 + 2*32*(chunkTile+4))
+const pairsBytes = 4 * (4*chunksChunk*(chunksChunk+1) + 6*chunksChunk + 256 + 2*32*(chunksTile+4))
 
 // MaxKeyDim is how many keys' columns a block has shared memory for, beside what chunks.cu declares.
 const MaxKeyDim = 512
@@ -28,16 +25,17 @@ type chunked struct {
 	r         kernels.Recurrence
 	delta     bool
 	rows      int
-	heads     []byte // Heads of chunks.cuh
+	heads     chunksHeads
 	q, k, v   kernels.Tensor
 	g, b, dt  kernels.Tensor
 	skip      kernels.Tensor
 	state     kernels.ChunkState // zero: spans start at position 0
-	cuts      []int32            // Cut of chunks.cuh, four numbers each
-	sequences []int32            // Sequence, likewise
+	cuts      []chunksCut
+	sequences []chunksSequence
 
 	// On the card.
-	cutsAt, sequencesAt                 cu.DevicePtr
+	cutsAt                              driver.Array[chunksCut]
+	sequencesAt                         driver.Array[chunksSequence]
 	queries, keys, c, factor, pairs, ms cu.DevicePtr
 }
 
@@ -56,43 +54,41 @@ func (op *chunked) prepare(s *kernels.ChunkState, l *kernels.Layout, more func()
 	if s != nil {
 		op.state = *s
 	}
-	for _, v := range []any{r.KeyHeads, r.Heads, r.KeyDim, r.ValueDim, op.delta} {
-		op.heads = driver.AppendParam(op.heads, v)
-	}
+	op.heads = chunksHeads{keyHeads: driver.Int32(r.KeyHeads), heads: driver.Int32(r.Heads),
+		dim:    driver.Int32(r.KeyDim),
+		values: driver.Int32(r.ValueDim), delta: int32(driver.Flag(op.delta))}
 	op.cut(l)
 	var extra []int
 	if more != nil {
 		extra = more()
 	}
-	keys, pairs := op.rows*r.KeyHeads*r.KeyDim, op.rows*r.Heads*chunkRows
+	keys, pairs := op.rows*r.KeyHeads*r.KeyDim, op.rows*r.Heads*chunksChunk
 	if !op.delta {
 		pairs = 0
 	}
-	parts := op.d.Floats(append([]int{keys, keys, op.rows * r.Heads, op.rows * r.Heads, op.rows * r.Heads * chunkRows,
+	parts := op.d.Floats(append([]int{keys, keys, op.rows * r.Heads, op.rows * r.Heads, op.rows * r.Heads * chunksChunk,
 		pairs}, extra...)...)
 	op.queries, op.keys, op.c, op.factor, op.pairs, op.ms = parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]
 	op.cutsAt, op.sequencesAt = driver.Stage(op.d.Context, op.cuts), driver.Stage(op.d.Context, op.sequences)
 	return parts[6:]
 }
 
-// cut cuts spans at multiples of chunkRows positions.
+// cut cuts spans at multiples of chunksChunk positions.
 func (op *chunked) cut(l *kernels.Layout) {
 	for _, s := range l.Spans {
 		if op.state.S.IsNil() && s.Pos != 0 || s.Row+s.Rows > op.rows {
 			panic(fmt.Sprintf("cuda: recurrence of %d rows with span %+v", op.rows, s))
 		}
-		first := len(op.cuts) / 4
+		first := len(op.cuts)
 		for r := 0; r < s.Rows; {
-			from := (s.Pos + r) % chunkRows
-			n := min(chunkRows-from, s.Rows-r)
-			op.cuts = append(op.cuts, int32(s.Row+r), int32(from), int32(n), int32(s.Slot))
+			from := (s.Pos + r) % chunksChunk
+			n := min(chunksChunk-from, s.Rows-r)
+			op.cuts = append(op.cuts, chunksCut{row: int32(s.Row + r), from: int32(from), rows: int32(n),
+				slot: int32(s.Slot)})
 			r += n
 		}
-		fresh := int32(0)
-		if s.Pos == 0 {
-			fresh = 1
-		}
-		op.sequences = append(op.sequences, int32(first), int32(len(op.cuts)/4-first), int32(s.Slot), fresh)
+		op.sequences = append(op.sequences, chunksSequence{first: int32(first), count: int32(len(op.cuts) - first),
+			slot: int32(s.Slot), fresh: int32(driver.Flag(s.Pos == 0))})
 	}
 }
 
@@ -104,34 +100,32 @@ func (op *chunked) chunks() {
 		from  kernels.Tensor
 		scale float32
 	}{{op.queries, op.q, queryScale(r.KeyDim)}, {op.keys, op.k, 1}} {
-		d.Launch("chunk_rows"+driver.Suffix(x.from), driver.Warps(op.rows*r.KeyHeads), driver.WarpThreads, 0, x.to,
-			x.from, op.rows,
-			r.KeyHeads, r.KeyDim, x.from.Stride, op.delta, x.scale)
+		launchChunkRows(d.Context, driver.Suffix(x.from), driver.Warps(op.rows*r.KeyHeads), driver.WarpThreads, 0, x.to,
+			x.from, op.rows, r.KeyHeads, r.KeyDim, x.from.Stride, driver.Flag(op.delta), x.scale)
 	}
 	stride := op.b.Stride
 	if !op.delta {
 		stride = op.dt.Stride
 	}
-	d.Launch("chunk_pairs"+driver.Suffix(op.v), [3]int{len(op.cuts) / 4, r.Heads, 1}, chunkThreads, 0, op.heads, op.c,
-		op.factor, op.pairs, op.ms, op.queries, op.keys, op.g, op.b, op.dt,
-		op.cutsAt, state.S, state.K, state.N, state.C, op.g.Stride, stride)
+	launchChunkPairs(d.Context, driver.Suffix(op.v), [3]int{len(op.cuts), r.Heads, 1}, chunksThreads, 0, &op.heads,
+		op.c, op.factor, op.pairs, op.ms, op.queries, op.keys, op.g, op.b, op.dt, op.cutsAt, state.S, state.K, state.N,
+		state.C, op.g.Stride, stride)
 }
 
 // queryScale is KeyDim^-0.5.
 func queryScale(dim int) float32 { return float32(1 / math.Sqrt(float64(dim))) }
 
-// grid is a block for chunkTile values of each head of each sequence.
+// grid is a block for chunksTile values of each head of each sequence.
 func (op *chunked) grid() [3]int {
-	return [3]int{len(op.sequences) / 4, op.r.Heads, driver.Blocks(op.r.ValueDim, chunkTile)}
+	return [3]int{len(op.sequences), op.r.Heads, driver.Blocks(op.r.ValueDim, chunksTile)}
 }
 
 // walk takes the chunks of each sequence in order: to out, or for the backward to the three others.
 func (op *chunked) walk(out kernels.Tensor, states, added, reads cu.DevicePtr) {
 	s := op.state
-	op.d.Launch("chunk_scan"+driver.Suffix(op.v), op.grid(), chunkThreads, 4*op.r.KeyDim*chunkTile, op.heads, out,
-		states,
-		added, reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms,
-		op.skip, op.sequencesAt, op.cutsAt, s.S, s.K, s.N, s.C, out.Stride, op.v.Stride)
+	launchChunkScan(op.d.Context, driver.Suffix(op.v), op.grid(), chunksThreads, 4*op.r.KeyDim*chunksTile, &op.heads,
+		out, states, added, reads, op.queries, op.keys, op.v, op.c, op.factor, op.pairs, op.ms, op.skip, op.sequencesAt,
+		op.cutsAt, s.S, s.K, s.N, s.C, out.Stride, op.v.Stride)
 }
 
 // forward writes the rows of all spans to out and moves the states.
@@ -140,7 +134,7 @@ func (op *chunked) forward(out kernels.Tensor, s *kernels.ChunkState, l *kernels
 	op.chunks()
 	op.walk(out, 0, 0, 0)
 	if s != nil {
-		op.d.Launch("chunk_keep", [3]int{len(op.sequences) / 4, 1, 1}, chunkThreads, 0, op.heads, op.keys, op.c,
+		launchChunkKeep(op.d.Context, [3]int{len(op.sequences), 1, 1}, chunksThreads, 0, &op.heads, op.keys, op.c,
 			op.sequencesAt, op.cutsAt, s.K, s.C)
 	}
 }

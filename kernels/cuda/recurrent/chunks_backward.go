@@ -38,7 +38,7 @@ func (d *Ops) StateSpaceBackward(dc, db, dx, dg, ddt, dskip, dout, c, b, x, g, d
 func (op *chunkedGrad) backward(l *kernels.Layout) {
 	d, r, rowBlocks := op.d, op.r, kernels.RowBlocks(l.Packs)
 	parts := op.prepare(nil, l, func() []int {
-		states, values, keys := len(op.cuts)/4*r.Heads*r.KeyDim*r.ValueDim, op.rows*r.Heads*r.ValueDim,
+		states, values, keys := len(op.cuts)*r.Heads*r.KeyDim*r.ValueDim, op.rows*r.Heads*r.ValueDim,
 			op.rows*r.KeyHeads*r.KeyDim
 		return []int{states, states, values, values, values, keys, op.rows * r.KeyHeads * r.ValueDim, keys, keys,
 			op.rows * r.Heads, r.Heads * (len(rowBlocks) - 1)}
@@ -47,15 +47,12 @@ func (op *chunkedGrad) backward(l *kernels.Layout) {
 		parts[5], parts[6], parts[7], parts[8], parts[9], parts[10]
 	op.chunks()
 	op.walk(kernels.Tensor{}, states, n, reads)
-	d.Launch("chunk_unroll"+driver.Suffix(op.v), op.grid(), chunkThreads, 4*r.KeyDim*chunkTile, op.heads, grads, x,
-		op.queries,
-		op.keys, op.dout, op.c, op.factor, op.pairs, op.ms,
-		op.sequencesAt, op.cutsAt, op.dout.Stride)
-	d.Launch("chunk_grads"+driver.Suffix(op.v), [3]int{len(op.cuts) / 4, r.KeyHeads, 1}, chunkThreads, pairsBytes,
-		op.heads,
-		op.queries, op.keys, op.c, op.factor, states, grads, n, reads, x,
-		u, qs, dq, dk, op.dv, op.db, op.dg, op.ddt, dskip, op.dv.Stride, op.db.Stride, op.dg.Stride, op.ddt.Stride,
-		op.dout, op.v, op.skip, op.cutsAt, op.dout.Stride, op.v.Stride)
+	launchChunkUnroll(d.Context, driver.Suffix(op.v), op.grid(), chunksThreads, 4*r.KeyDim*chunksTile, &op.heads, grads,
+		x, op.queries, op.keys, op.dout, op.c, op.factor, op.pairs, op.ms, op.sequencesAt, op.cutsAt, op.dout.Stride)
+	launchChunkGrads(d.Context, driver.Suffix(op.v), [3]int{len(op.cuts), r.KeyHeads, 1}, chunksThreads, pairsBytes,
+		&op.heads, op.queries, op.keys, op.c, op.factor, states, grads, n, reads, x, u, qs, dq, dk, op.dv, op.db, op.dg,
+		op.ddt, dskip, op.dv.Stride, op.db.Stride, op.dg.Stride, op.ddt.Stride, op.dout, op.v, op.skip, op.cutsAt,
+		op.dout.Stride, op.v.Stride)
 	op.finish(op.dq, dq, op.q, queryScale(r.KeyDim))
 	op.finish(op.dk, dk, op.k, 1)
 	if !op.dskip.IsNil() {
@@ -66,7 +63,6 @@ func (op *chunkedGrad) backward(l *kernels.Layout) {
 // finish rounds gradients of queries or keys, through their norm where they have one.
 func (op *chunkedGrad) finish(to kernels.Tensor, from cu.DevicePtr, x kernels.Tensor, scale float32) {
 	heads := op.r.KeyHeads
-	op.d.Launch("chunk_keys"+driver.Suffix(x), driver.Warps(op.rows*heads), driver.WarpThreads, 0, to, from, x, op.rows,
-		heads, op.r.KeyDim,
-		to.Stride, x.Stride, op.delta, scale)
+	launchChunkKeys(op.d.Context, driver.Suffix(x), driver.Warps(op.rows*heads), driver.WarpThreads, 0, to, from, x,
+		op.rows, heads, op.r.KeyDim, to.Stride, x.Stride, driver.Flag(op.delta), scale)
 }

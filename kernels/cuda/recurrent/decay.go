@@ -10,9 +10,8 @@ import (
 
 // Decay is kernels.Recurrent's: g, step F32 [T, H] from a [T, H], rate and bias F32 [1, H].
 func (d *Ops) Decay(g, step, a, rate, bias kernels.Tensor, lo, hi float32) {
-	d.Launch("decay"+driver.Suffix(a), [3]int{driver.Blocks(a.Rows*a.Cols, driver.ElementThreads), 1, 1},
-		driver.ElementThreads, 0, g, step, a,
-		rate, bias, a.Rows, a.Cols, g.Stride, step.Stride, a.Stride, lo, hi)
+	launchDecay(d.Context, driver.Suffix(a), [3]int{driver.Blocks(a.Rows*a.Cols, driver.ElementThreads), 1, 1},
+		driver.ElementThreads, 0, g, step, a, rate, bias, a.Rows, a.Cols, g.Stride, step.Stride, a.Stride, lo, hi)
 }
 
 // DecayBackward writes da [T, H] and adds to drate and dbias F32 [1, H], both or none nil; dstep may be nil.
@@ -20,10 +19,9 @@ func (d *Ops) DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias kernel
 	packs []int32) {
 	n, blocks := a.Rows*a.Cols, kernels.RowBlocks(packs)
 	parts := d.Floats(n, n, a.Cols*(len(blocks)-1))
-	d.Launch("decay_backward"+driver.Suffix(a), [3]int{driver.Blocks(n, driver.ElementThreads), 1, 1},
-		driver.ElementThreads, 0, da, parts[0],
-		parts[1], dg, dstep, g, a, rate, bias, a.Rows, a.Cols, da.Stride, dg.Stride,
-		dstep.Stride, g.Stride, a.Stride, lo, hi)
+	launchDecayBackward(d.Context, driver.Suffix(a), [3]int{driver.Blocks(n, driver.ElementThreads), 1, 1},
+		driver.ElementThreads, 0, da, parts[0], parts[1], dg, dstep, g, a, rate, bias, a.Rows, a.Cols, da.Stride,
+		dg.Stride, dstep.Stride, g.Stride, a.Stride, lo, hi)
 	if drate.IsNil() {
 		return
 	}

@@ -3,3 +3,5 @@
 // computes; kernels/cuda embeds [Ops] in its Device. It imports kernels, kernels/cuda/driver and kernels/cuda/rows
 // (sums over rows).
 package recurrent
+
+//go:generate go run ../launchgen -I ../include

@@ -8,12 +8,13 @@ import (
 	"lockstep/kernels/cuda/rows"
 )
 
-// places are Place of shortconv.cu for each row.
-func places(l *kernels.Layout) []int32 {
-	at := make([]int32, 4*l.Rows())
+// places are where each row lies in its span.
+func places(l *kernels.Layout) []shortconvPlace {
+	at := make([]shortconvPlace, l.Rows())
 	for _, s := range l.Spans {
 		for r := range s.Rows {
-			copy(at[4*(s.Row+r):], []int32{int32(s.Pos + r), int32(s.Pos), int32(s.Pos + s.Rows - 1), int32(s.Slot)})
+			at[s.Row+r] = shortconvPlace{pos: int32(s.Pos + r), first: int32(s.Pos), last: int32(s.Pos + s.Rows - 1),
+				slot: int32(s.Slot)}
 		}
 	}
 	return at
@@ -22,9 +23,8 @@ func places(l *kernels.Layout) []int32 {
 // ShortConv is kernels.Recurrent's: x, out [T, C], w [C, K], bias [1, C] or nil, state [slots, K-1, C] or nil.
 func (d *Ops) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Layout) {
 	taps := w.Cols
-	d.Launch("short_conv"+driver.Suffix(x), driver.Pieces(x.Rows, x.Cols), driver.ElementThreads, 0, out, x, w, bias,
-		state,
-		driver.Stage(d.Context, places(l)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
+	launchShortConv(d.Context, driver.Suffix(x), driver.Pieces(x.Rows, x.Cols), driver.ElementThreads, 0, out, x, w,
+		bias, state, driver.Stage(d.Context, places(l)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
 	if state.IsNil() {
 		return
 	}
@@ -34,9 +34,8 @@ func (d *Ops) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Layout
 			rows, to = append(rows, int32(s.Row+r)), append(to, int32(s.Slot*(taps-1)+(s.Pos+r)%(taps-1)))
 		}
 	}
-	d.Launch("short_conv_keep"+driver.Suffix(x), driver.Pieces(len(rows), x.Cols), driver.ElementThreads, 0, state, x,
-		driver.Stage(d.Context, rows),
-		driver.Stage(d.Context, to), len(rows), x.Cols, x.Stride)
+	launchShortConvKeep(d.Context, driver.Suffix(x), driver.Pieces(len(rows), x.Cols), driver.ElementThreads, 0, state,
+		x, driver.Stage(d.Context, rows), driver.Stage(d.Context, to), len(rows), x.Cols, x.Stride)
 }
 
 // ShortConvBackward writes dx [T, C] and adds to dw F32 [C, K] and dbias F32 [1, C], each of which may be nil.
@@ -45,18 +44,15 @@ func (d *Ops) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tensor, 
 	count := len(blocks) - 1
 	parts := d.Floats(x.Rows*n, count*n*taps, count*n)
 	du, sums, biases, at := parts[0], parts[1], parts[2], driver.Stage(d.Context, places(l))
-	d.Launch("short_conv_slope"+driver.Suffix(x), driver.Pieces(x.Rows, n), driver.ElementThreads, 0, du, dout, x, w,
-		bias, at, x.Rows, n,
-		taps, dout.Stride, x.Stride, w.Stride)
-	d.Launch("short_conv_backward"+driver.Suffix(x), driver.Pieces(x.Rows, n), driver.ElementThreads, 0, dx, du, w, at,
-		x.Rows, n, taps,
-		dx.Stride, w.Stride)
+	launchShortConvSlope(d.Context, driver.Suffix(x), driver.Pieces(x.Rows, n), driver.ElementThreads, 0, du, dout, x,
+		w, bias, at, x.Rows, n, taps, dout.Stride, x.Stride, w.Stride)
+	launchShortConvBackward(d.Context, driver.Suffix(x), driver.Pieces(x.Rows, n), driver.ElementThreads, 0, dx, du, w,
+		at, x.Rows, n, taps, dx.Stride, w.Stride)
 	if dw.IsNil() && dbias.IsNil() {
 		return
 	}
-	d.Launch("short_conv_blocks"+driver.Suffix(x), [3]int{driver.Blocks(n, 64), count, taps}, 64, 0, sums, biases, du,
-		x, at,
-		driver.Stage(d.Context, blocks), n, taps, x.Stride)
+	launchShortConvBlocks(d.Context, driver.Suffix(x), [3]int{driver.Blocks(n, 64), count, taps}, 64, 0, sums, biases,
+		du, x, at, driver.Stage(d.Context, blocks), n, taps, x.Stride)
 	if !dw.IsNil() {
 		rows.AddBlocks(d.Context, dw.Reshape(1, n*taps), sums, count)
 	}

@@ -14,14 +14,12 @@ func (d *Ops) AddBias(out, x, bias kernels.Tensor, g *kernels.Groups) {
 	if g != nil {
 		one = *g
 	}
-	d.Launch("add_bias"+driver.Suffix(x)+driver.Suffix(bias), driver.Pieces(x.Rows, x.Cols), driver.ElementThreads, 0,
-		out, x, bias, one.Offsets,
-		one.Count, one.Packs, x.Rows, x.Cols, out.Stride, x.Stride)
+	launchAddBias(d.Context, driver.Suffix(x)+driver.Suffix(bias), driver.Pieces(x.Rows, x.Cols), driver.ElementThreads,
+		0, out, x, bias, one.Offsets, one.Count, one.Packs, x.Rows, x.Cols, out.Stride, x.Stride)
 }
 
 // BiasGrad: dbias F32 [groups, 1, n] += dy [T, n], for each group a sum over the rows of its packs.
 func (d *Ops) BiasGrad(dbias, dy kernels.Tensor, g *kernels.Groups) {
-	d.Launch("bias_grad"+driver.Suffix(dy), [3]int{driver.Blocks(dy.Cols, 32), g.Count, 1}, 32, 0, dbias, dy, g.Offsets,
-		g.Packs,
-		dy.Cols, dy.Stride)
+	launchBiasGrad(d.Context, driver.Suffix(dy), [3]int{driver.Blocks(dy.Cols, 32), g.Count, 1}, 32, 0, dbias, dy,
+		g.Offsets, g.Packs, dy.Cols, dy.Stride)
 }

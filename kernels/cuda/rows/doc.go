@@ -3,3 +3,5 @@
 // up weights' gradients. An operation is a .go file, which launches, and a .cu file of its name, which computes;
 // kernels/cuda embeds [Ops] in its Device. It imports kernels, quant and kernels/cuda/driver.
 package rows
+
+//go:generate go run ../launchgen -I ../include

@@ -9,9 +9,8 @@ import (
 
 // Embed: out[t] = table[ids[t]]; table [V, H], ids int32 [T], out [T, H].
 func (d *Ops) Embed(out, table, ids kernels.Tensor) {
-	d.Launch("take"+driver.Suffix(out), driver.Parts(out.Rows, out.Cols), driver.WarpThreads, 0, out, table, ids,
-		out.Rows, out.Cols,
-		out.Stride, table.Stride)
+	launchTake(d.Context, driver.Suffix(out), driver.Parts(rowsMoved, out.Rows, out.Cols), driver.WarpThreads, 0, out,
+		table, ids, out.Rows, out.Cols, out.Stride, table.Stride)
 }
 
 // Gather: out[r] = x[source[r]]; x [T, H], source int32 [R], out [R, H].
@@ -22,6 +21,6 @@ func (d *Ops) EmbedBackward(dtable, dout, ids kernels.Tensor) {
 	const columns = 512 // of a warp
 	grid := driver.Warps(dout.Rows)
 	grid[1] = driver.Blocks(dout.Cols, columns)
-	d.Launch("embed_backward"+driver.Suffix(dout), grid, driver.WarpThreads, 0, dtable, dout, ids, dout.Rows, dout.Cols,
-		dout.Stride)
+	launchEmbedBackward(d.Context, driver.Suffix(dout), grid, driver.WarpThreads, 0, dtable, dout, ids, dout.Rows,
+		dout.Cols, dout.Stride)
 }

@@ -16,44 +16,40 @@ import (
 func (d *Ops) NormThenGate(out, rstd, x, z, w kernels.Tensor, eps float32) {
 	heads := x.Cols / w.Cols
 	threads := headThreads(w.Cols)
-	d.Launch(fmt.Sprintf("norm_then_gate_%d%s", threads, driver.Suffix(x)),
-		[3]int{driver.Blocks(x.Rows*heads, headsThreads/threads),
-			1, 1}, headsThreads, 0, out, rstd, x, z, w, x.Rows, heads, w.Cols,
-		out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
+	launchNormThenGate(d.Context, fmt.Sprintf("_%d%s", threads, driver.Suffix(x)),
+		[3]int{driver.Blocks(x.Rows*heads, headsThreads/threads), 1, 1}, headsThreads, 0, out, rstd, x, z, w, x.Rows,
+		heads, w.Cols, out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
 }
 
 // NormThenGateBackward writes dx and dz and adds to dw F32 [1, n], which may be nil.
 func (d *Ops) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, packs []int32) {
 	heads := x.Cols / w.Cols
-	d.sumHeads(dw, packs, heads, w.Cols, 1, func(grid [3]int, shared int, sums, runs cu.DevicePtr, count int) {
-		d.Launch(fmt.Sprintf("norm_then_gate_backward_%d%s", headThreads(w.Cols), driver.Suffix(x)), grid, headsThreads,
-			shared, dx, dz, sums, dout, x, z, rstd, w, runs, count, heads, w.Cols,
-			dx.Stride, dz.Stride, dout.Stride, x.Stride, z.Stride, rstd.Stride)
+	d.sumHeads(dw, packs, heads, w.Cols, 1, func(grid [3]int, shared int, sums cu.DevicePtr,
+		runs driver.Array[int32], count int) {
+		launchNormThenGateBackward(d.Context, fmt.Sprintf("_%d%s", headThreads(w.Cols), driver.Suffix(x)), grid,
+			headsThreads, shared, dx, dz, sums, dout, x, z, rstd, w, runs, count, heads, w.Cols, dx.Stride, dz.Stride,
+			dout.Stride, x.Stride, z.Stride, rstd.Stride)
 	})
 }
 
 // GateThenNorm is kernels.Mamba's: x, z, out [T, n], w [1, n], rstd F32 [T, groups].
 func (d *Ops) GateThenNorm(out, rstd, x, z, w kernels.Tensor, groups int, eps float32) {
-	d.Launch("gate_then_norm"+driver.Suffix(x), driver.Warps(x.Rows*groups), driver.WarpThreads, 0, out, rstd, x, z, w,
-		x.Rows, groups,
-		x.Cols/groups, out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
+	launchGateThenNorm(d.Context, driver.Suffix(x), driver.Warps(x.Rows*groups), driver.WarpThreads, 0, out, rstd, x, z,
+		w, x.Rows, groups, x.Cols/groups, out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
 }
 
 // GateThenNormBackward writes dx and dz and adds to dw F32 [1, n], which may be nil.
 func (d *Ops) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, groups int, packs []int32) {
-	d.Launch("gate_then_norm_backward"+driver.Suffix(x), driver.Warps(x.Rows*groups), driver.WarpThreads, 0, dx, dz,
-		dout, x, z, rstd, w,
-		x.Rows, groups, x.Cols/groups, dx.Stride, dz.Stride, dout.Stride,
-		x.Stride, z.Stride, rstd.Stride)
+	launchGateThenNormBackward(d.Context, driver.Suffix(x), driver.Warps(x.Rows*groups), driver.WarpThreads, 0, dx, dz,
+		dout, x, z, rstd, w, x.Rows, groups, x.Cols/groups, dx.Stride, dz.Stride, dout.Stride, x.Stride, z.Stride,
+		rstd.Stride)
 	if dw.IsNil() {
 		return
 	}
 	rows := kernels.RowBlocks(packs)
 	n := len(rows) - 1
 	sums := d.Scratch(4 * n * x.Cols)
-	d.Launch("gate_then_norm_blocks"+driver.Suffix(x), [3]int{driver.Blocks(x.Cols, 64), n, 1}, 64, 0, sums, dout, x, z,
-		rstd,
-		driver.Stage(d.Context, rows), x.Cols, x.Cols/groups, dout.Stride, x.Stride, z.Stride,
-		rstd.Stride)
+	launchGateThenNormBlocks(d.Context, driver.Suffix(x), [3]int{driver.Blocks(x.Cols, 64), n, 1}, 64, 0, sums, dout, x,
+		z, rstd, driver.Stage(d.Context, rows), x.Cols, x.Cols/groups, dout.Stride, x.Stride, z.Stride, rstd.Stride)
 	AddBlocks(d.Context, dw, sums, n)
 }

@@ -4,7 +4,7 @@
 #pragma once
 #include "rows.cuh"
 
-constexpr int kThreads = 256;  // of a block; rope.go has it too
+constexpr int kThreads = 256;  // of a block
 
 template <int G, int U>
 struct RunHeads {

@@ -168,7 +168,7 @@ BACKWARD(1, 16, 2, 1)
 BACKWARD(1, 64, 1, 1)
 #endif
 
-constexpr int kAdders = 512;  // norm.go has it too
+constexpr int kAdders = 512;
 
 // add_sums adds the sums of blocks to dw, the first first. A block's sum is that of its runs from +0, ascending, of
 // which there are at most RUNS: those of block b are sums [starts[b] ... starts[b+1], n], or with RUNS 1 sums[b]. A

@@ -59,9 +59,8 @@ func (d *Ops) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 		shapes = slices.Concat(normFewShapes, normShapes)
 	}
 	s := normShapeOf(shapes, x, out, w)
-	d.Launch(fmt.Sprintf("rms_norm_%s%s", s, driver.Suffix(x)), [3]int{driver.Blocks(x.Rows, s.teams), 1, 1},
-		s.threads(), 0, out,
-		rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, norm.PlusOne)
+	launchRmsNorm(d.Context, fmt.Sprintf("_%s%s", s, driver.Suffix(x)), [3]int{driver.Blocks(x.Rows, s.teams), 1, 1},
+		s.threads(), 0, out, rstd, x, w, x.Rows, x.Cols, out.Stride, x.Stride, norm.Eps, driver.Flag(norm.PlusOne))
 }
 
 // RMSNormBackward adds to dx [T, n] and to dw F32 [1, n], which may be nil.
@@ -72,9 +71,9 @@ func (d *Ops) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm kernel
 		shared = 4 * s.teams * x.Cols
 	}
 	SumRows(d.Context, dw, len(rows)-1, func(n int, sums cu.DevicePtr) {
-		d.Launch(fmt.Sprintf("rms_norm_backward_%s%s", s, driver.Suffix(x)), [3]int{n, 1, 1}, s.threads(), shared, dx,
-			sums,
-			dy, x, rstd, w, driver.Stage(d.Context, rows), x.Cols, dx.Stride, dy.Stride, x.Stride, norm.PlusOne)
+		launchRmsNormBackward(d.Context, fmt.Sprintf("_%s%s", s, driver.Suffix(x)), [3]int{n, 1, 1}, s.threads(),
+			shared, dx, sums, dy, x, rstd, w, driver.Stage(d.Context, rows), x.Cols, dx.Stride, dy.Stride, x.Stride,
+			driver.Flag(norm.PlusOne))
 	})
 }
 
@@ -92,15 +91,12 @@ func SumRows(c *driver.Context, dw kernels.Tensor, n int, run func(n int, sums c
 
 // AddBlocks adds sums F32 [n, columns of dw] to dw F32 [1, columns], the first first.
 func AddBlocks(c *driver.Context, dw kernels.Tensor, sums cu.DevicePtr, n int) {
-	c.Launch("add_blocks", [3]int{driver.Blocks(dw.Cols, 32), 1, 1}, adders, 0, dw, sums, n, dw.Cols)
+	launchAddBlocks(c, [3]int{driver.Blocks(dw.Cols, 32), 1, 1}, normAdders, 0, dw, sums, n, dw.Cols)
 }
-
-const adders = 512 // kAdders of norm.cu
 
 // AddRows adds parts F32 [rows, n] to dw F32 [1, n] as a sum over rows, by way of sums F32 [blocks, n].
 func AddRows(c *driver.Context, dw kernels.Tensor, parts, sums cu.DevicePtr, rows []int32) {
 	n := len(rows) - 1
-	c.Launch("add_rows", [3]int{driver.Blocks(dw.Cols, 32), n, 1}, 32, 0, sums, parts, driver.Stage(c, rows),
-		dw.Cols)
+	launchAddRows(c, [3]int{driver.Blocks(dw.Cols, 32), n, 1}, 32, 0, sums, parts, driver.Stage(c, rows), dw.Cols)
 	AddBlocks(c, dw, sums, n)
 }

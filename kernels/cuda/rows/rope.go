@@ -11,16 +11,13 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-// turn is Turn of rope.cu.
-type turn struct{ dim, pairs, first, interleaved int32 }
-
 // turnOf describes what turns.
-func turnOf(rope kernels.Rope, w kernels.Tensor) turn {
+func turnOf(rope kernels.Rope, w kernels.Tensor) ropeTurn {
 	pairs := rope.Cos.Cols
 	if rope.First < 0 || rope.First+2*pairs > rope.HeadDim || rope.Interleaved && !w.IsNil() {
 		panic(fmt.Sprintf("cuda: heads with norm %s and %+v", w, rope))
 	}
-	t := turn{dim: int32(rope.HeadDim), pairs: int32(pairs), first: int32(rope.First)}
+	t := ropeTurn{dim: int32(rope.HeadDim), pairs: int32(pairs), first: int32(rope.First)}
 	if rope.Interleaved {
 		t.interleaved = 1
 	}
@@ -69,22 +66,20 @@ type ropeShape struct{ forward, backward int }
 
 var ropeShapes = map[int]ropeShape{8: {2, 2}, 16: {4, 2}, 32: {4, 2}}
 
-const headsThreads = 256 // of a block; kThreads of heads.cuh
-
 // HeadNormRope normalises each head of x [T, heads*D] with w, unless w is nil, and turns pairs of its columns.
 func (d *Ops) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
 	heads, threads, kind := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), turnKind(rope, out, x, w)
-	turn, name := turnOf(rope, w), fmt.Sprintf("head_norm_rope_%s_%d%s", kind, threads, driver.Suffix(x))
+	turn, variant := turnOf(rope, w), fmt.Sprintf("_%d%s", threads, driver.Suffix(x))
 	if kind == "full" {
 		parts := x.Rows * driver.Blocks(heads, ropeShapes[threads].forward)
-		d.Launch(name, [3]int{driver.Blocks(parts, headsThreads/threads), 1, 1}, headsThreads, 0,
-			driver.Bytes(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride,
-			norm.Eps, norm.PlusOne)
+		launchHeadNormRopeFull(d.Context, variant, [3]int{driver.Blocks(parts, headsThreads/threads), 1, 1},
+			headsThreads, 0, &turn, out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride,
+			norm.Eps, driver.Flag(norm.PlusOne))
 		return
 	}
-	d.Launch(name, [3]int{x.Rows, 1, 1}, min(128, driver.Blocks(heads*threads, 32)*32), 0,
-		driver.Bytes(&turn), out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps,
-		norm.PlusOne)
+	launchHeadNormRope(d.Context, "_"+kind+variant, [3]int{x.Rows, 1, 1}, min(128, driver.Blocks(heads*threads, 32)*32),
+		0, &turn, out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps,
+		driver.Flag(norm.PlusOne))
 }
 
 // HeadNormRopeBackward writes dx, which may be dout, and adds to dw F32 [1, D], which may be nil. Blocks of threads
@@ -96,13 +91,11 @@ func (d *Ops) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.T
 		atOnce = ropeShapes[threads].backward
 	}
 	turn := turnOf(rope, w)
-	d.sumHeads(dw, packs, heads, rope.HeadDim, atOnce, func(grid [3]int, shared int, sums, runs cu.DevicePtr,
-		count int) {
-		d.Launch(fmt.Sprintf("head_norm_rope_backward_%s_%d%s", kind, threads, driver.Suffix(x)), grid, headsThreads,
-			shared,
-			driver.Bytes(&turn), dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count, heads,
-			dx.Stride,
-			dout.Stride, x.Stride, norm.PlusOne)
+	d.sumHeads(dw, packs, heads, rope.HeadDim, atOnce, func(grid [3]int, shared int, sums cu.DevicePtr,
+		runs driver.Array[int32], count int) {
+		launchHeadNormRopeBackward(d.Context, fmt.Sprintf("_%s_%d%s", kind, threads, driver.Suffix(x)), grid,
+			headsThreads, shared, &turn, dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count, heads,
+			dx.Stride, dout.Stride, x.Stride, driver.Flag(norm.PlusOne))
 	})
 }
 
@@ -110,7 +103,7 @@ func (d *Ops) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.T
 // one (heads.cuh). It writes sums F32 [runs, columns of a head] unless dw F32 [1, columns] is nil, and they are added
 // to it.
 func (d *Ops) sumHeads(dw kernels.Tensor, packs []int32, heads, dim, atOnce int, run func(grid [3]int, shared int,
-	sums, runs cu.DevicePtr, count int)) {
+	sums cu.DevicePtr, runs driver.Array[int32], count int)) {
 	groups := headsThreads / headThreads(dim)
 	down := groups / min(groups, driver.Blocks(heads, atOnce))
 	runs, starts := kernels.RowRuns(packs)
@@ -122,6 +115,6 @@ func (d *Ops) sumHeads(dw kernels.Tensor, packs []int32, heads, dim, atOnce int,
 	}
 	sums := d.Scratch(4 * count * dim)
 	run(grid, 4*groups*atOnce*dim, sums, staged, count)
-	d.Launch("add_runs", [3]int{driver.Blocks(dim, 32), 1, 1}, adders, 0, dw, sums, staged+cu.DevicePtr(4*len(runs)),
+	launchAddRuns(d.Context, [3]int{driver.Blocks(dim, 32), 1, 1}, normAdders, 0, dw, sums, staged.From(len(runs)),
 		len(starts)-1, dim)
 }

@@ -57,7 +57,7 @@ __device__ inline void int4_of(float* v) {
   }
 }
 
-constexpr int kINT4Pieces = 4;  // round.go has it too
+constexpr int kINT4Pieces = 4;
 
 // A thread has eight columns in each of kINT4Pieces, which lie a block's threads apart and are on their way together. A
 // row has threads for whole groups, so those of a group are neighbours in one warp; what has no columns does not leave.

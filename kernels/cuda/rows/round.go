@@ -12,11 +12,6 @@ import (
 	"lockstep/quant"
 )
 
-const (
-	int4Pieces    = 4   // of eight columns, a thread
-	squareThreads = 512 // carry out a square of FP8
-)
-
 // Sees reports whether another device is the same card: one memory, and one stream that orders the operations of both.
 func (d *Ops) Sees(other kernels.Device) bool {
 	o, ok := other.(interface{ Handle() cu.CUContext })
@@ -33,12 +28,12 @@ func (d *Ops) Round(dst, src kernels.Tensor, f quant.Format) {
 	switch f {
 	case quant.INT4:
 		threads := rows * driver.Blocks(dst.Cols, quant.INT4Group) * (quant.INT4Group / 8)
-		d.Launch("round_int4"+types, [3]int{driver.Blocks(threads, int4Pieces*driver.ElementThreads), 1, 1},
-			driver.ElementThreads, 0, dst,
-			src, rows, dst.Cols, dst.Stride, src.Stride)
+		launchRound(d.Context, "_int4"+types, [3]int{driver.Blocks(threads, roundINT4Pieces*driver.ElementThreads), 1,
+			1}, driver.ElementThreads, 0, dst, src, rows, dst.Cols, dst.Stride, src.Stride)
 	case quant.FP8:
 		squares := [3]int{driver.Blocks(dst.Cols, quant.FP8Block), driver.Blocks(dst.Rows, quant.FP8Block), dst.Groups}
-		d.Launch("round_fp8"+types, squares, squareThreads, 0, dst, src, dst.Rows, dst.Cols, dst.Stride, src.Stride)
+		launchRound(d.Context, "_fp8"+types, squares, roundSquareThreads, 0, dst, src, dst.Rows, dst.Cols, dst.Stride,
+			src.Stride)
 	default:
 		panic(fmt.Sprintf("cuda: round to %q", f))
 	}

@@ -51,6 +51,7 @@ __device__ void sigmoid_gate_backward(T* dx, T* dgate, const T* dout, const T* x
   store8(dgate + (size_t)at.row * dgs + at.col, left, v);
   store8(dx + (size_t)at.row * dxs + at.col, left, d);
 }
+//launch:family sigmoid_gate_backward sigmoid_gate_backward sigmoid_gate_one_backward
 #define SIGMOID_GATE_BACKWARD(T)                                                                                   \
   (T * dx, T * dgate, const T* dout, const T* x, const T* gate, int rows, int n, int dxs, int dgs, int ds, int xs, \
    int gs)

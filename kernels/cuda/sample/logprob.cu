@@ -8,7 +8,7 @@
 //   dlogits[j] = round((dlogprob*inv)*([j = target] - Exp2((z_j-m)*log2e)*(1/s)))
 #include "rows.cuh"
 
-constexpr int kVocabBlock = 1024, kPieces = kVocabBlock / kLanes, kThreads = 256;  // logprob.go has them too
+constexpr int kVocabBlock = 1024, kPieces = kVocabBlock / kLanes, kThreads = 256;
 
 // factor is the inverse temperature of a row.
 __device__ inline float factor(const float* inv, int row) { return inv ? inv[row] : 1.f; }

@@ -4,7 +4,7 @@
 // again for each id that is kept.
 #include "rows.cuh"
 
-constexpr int kThreads = 256, kVocabBlock = 1024;  // sample.go has them too
+constexpr int kThreads = 256, kVocabBlock = 1024;
 
 struct Draw {
   float inv;  // 1/temperature; 0: the first of the order

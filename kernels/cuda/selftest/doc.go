@@ -2,3 +2,5 @@
 // is opened, and kernels that only some models need when such a model is built. It imports the packages of operations,
 // kernels/cpu and kernels.
 package selftest
+
+//go:generate go run ../launchgen -I ../include

@@ -53,7 +53,7 @@ type trial struct {
 
 func (d *Trials) trials() []trial {
 	all := []trial{{"mma.sync", "portable", tryProduct}, {"mma.sync", "portable", tryWeightGrad}}
-	if d.c.Has("weight_grad_wide") {
+	if gemm.HasWgmma(d.c) {
 		for _, path := range gemm.ProductPaths {
 			all = append(all, trial{"wgmma", path, tryProduct})
 		}
@@ -297,7 +297,7 @@ func (d *Trials) exp2Checksum() (sum uint64, err error) {
 		if err := cu.MemsetD8(at, 0, int64(unsafe.Sizeof(sum))); err != nil {
 			return err
 		}
-		d.c.Launch("ex2h_checksum", [3]int{8 * d.c.Processors, 1, 1}, 256, 0, at)
+		launchEx2hChecksum(d.c, [3]int{8 * d.c.Processors, 1, 1}, 256, 0, at)
 		return cu.MemcpyDtoH(unsafe.Pointer(&sum), at, int64(unsafe.Sizeof(sum)))
 	})
 	return sum, err
