@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// Arena hands out tensors from large chunks of device memory and takes them back in the order of a stack. Activations
-// live in one: Forward pushes, Backward pops, and after the first step of a kind no memory is asked of the device.
+// Arena allocates tensors from large chunks of device memory and frees them in stack order. Activations live in one:
+// Forward pushes, Backward pops, and after the first step of a kind the device allocates nothing.
 // An Arena belongs to one rank and is not safe for concurrent use.
 type Arena struct {
 	dev    Device
@@ -27,20 +27,20 @@ const (
 // NewArena makes an empty arena on the device.
 func NewArena(dev Device) *Arena { return &Arena{dev: dev} }
 
-// Mark is the present position.
+// Mark is the current position.
 func (a *Arena) Mark() Mark { return a.at }
 
-// Release takes back everything handed out since the mark. The memory is handed out again, not cleared.
+// Release frees everything allocated since the mark. Its memory is reused and not cleared.
 func (a *Arena) Release(m Mark) { a.at = m }
 
-// Peak is the largest number of bytes ever in use.
+// Peak is the largest number of bytes in use so far.
 func (a *Arena) Peak() int { return a.peak }
 
-// Held is the number of bytes that the arena has taken of its device.
+// Held is the number of bytes that the arena has allocated on its device.
 func (a *Arena) Held() int { return a.held }
 
-// Reserve takes as many bytes as will be handed out from here on in one piece, unless what the chunk has left holds
-// them: what is known ahead wastes nothing at the ends of chunks.
+// Reserve makes room for this many bytes after the current position in one chunk, so that no chunk ends with unused
+// bytes in between.
 func (a *Arena) Reserve(bytes int) {
 	next := a.at.chunk
 	if next < len(a.chunks) {
@@ -68,7 +68,7 @@ func (a *Arena) NewGrouped(d DType, groups, rows, cols int) Tensor {
 	return Tensor{Data: p, DType: d, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
 }
 
-// ArenaBytes is what a tensor takes of an arena.
+// ArenaBytes is the number of bytes that a [rows, cols] tensor takes in an arena.
 func ArenaBytes(d DType, rows, cols int) int {
 	return max((rows*cols*d.Size()+arenaAlign-1)/arenaAlign, 1) * arenaAlign
 }

@@ -25,9 +25,9 @@ const (
 	DotTC16 DotMode = "tc16"
 )
 
-// Break names a rule that package broken makes a device break. The proof (lockstep verify --break) must catch each of
-// them in every model where it has a place: they make a result depend on the layout of the batch, which every rule
-// forbids. Calls of few rows are those of at most 4.
+// Break names a rule that package broken makes a device violate. Each makes a result depend on the layout of the batch,
+// which every rule forbids, so the proof (lockstep verify --break) must catch it in every model that uses the
+// operation. "Few rows" are at most 4 in a call.
 type Break string
 
 const (
@@ -45,8 +45,8 @@ const (
 	BreakRouterTies  Break = "router-ties"  // few tokens choose the last of experts whose scores are equal in 4 bits
 	BreakGroupLimits Break = "group-limits" // few tokens choose among the experts of all groups
 	BreakAdapter     Break = "adapter"      // few rows: an adapter's product is rounded and added, no part of the chain
-	BreakRope        Break = "rope"         // few rows are turned by sines and cosines in bf16
-	BreakSinks       Break = "sinks"        // few rows meet their sinks with the log-sum-exp in bf16
+	BreakRope        Break = "rope"         // few rows are rotated by sines and cosines in bf16
+	BreakSinks       Break = "sinks"        // few rows apply sinks to a log-sum-exp in bf16
 )
 
 // Breaks lists every rule that can be broken.
@@ -55,7 +55,7 @@ var Breaks = []Break{
 	BreakSparseOrder, BreakRouterTies, BreakGroupLimits, BreakAdapter, BreakRope, BreakSinks,
 }
 
-// Rounding is what an operation does to a number inside, where stacks are known to differ.
+// Rounding says how an operation rounds an intermediate value, at a place where stacks are known to differ.
 type Rounding string
 
 const (
@@ -63,27 +63,27 @@ const (
 	ToBF16    Rounding = "bf16" // rounded to nearest even, as [NearestBF16]
 )
 
-// LatentForm says what multi-head latent attention multiplies queries with. Both compute the same attention and round
-// in other places.
+// LatentForm says what multi-head latent attention multiplies queries with. Both forms compute the same attention and
+// round at different places.
 type LatentForm string
 
 const (
-	// LatentAuto: absorbed where an indexer chooses keys, expanded where attention is to all.
+	// LatentAuto: absorbed where an indexer selects keys, otherwise expanded.
 	LatentAuto LatentForm = ""
-	// LatentExpanded: with keys and values of each head, made from the latent. A pair of rows takes fewer products; the
-	// cache has keys and values of all heads.
+	// LatentExpanded: with keys and values of each head, projected from the latent. A pair of rows takes fewer
+	// products; the cache holds keys and values of all heads.
 	LatentExpanded LatentForm = "expanded"
-	// LatentAbsorbed: with the latent itself, which is key and value of all heads, by queries that have passed each
-	// head's weight of keys (DeepSeek-V2, arXiv 2405.04434, section 2.1.2). A cache of one row for all heads, as
-	// serving stacks have it, and with sparse attention one row to read for each chosen key; GPUs have sparse attention
-	// in this form alone.
+	// LatentAbsorbed: with the latent itself, which is key and value of all heads. Queries are multiplied by each
+	// head's key weight first (DeepSeek-V2, arXiv 2405.04434, section 2.1.2). The cache holds one row for all heads, as
+	// in serving stacks, and sparse attention reads one row for each selected key. GPUs support sparse attention in
+	// this form only.
 	LatentAbsorbed LatentForm = "absorbed"
 )
 
 // Definition is everything that decides the bits of a forward. Two parts of a run that must agree compare digests.
 //
-// Combine, Router, Norm and another KeySplit reproduce what other stacks compute, to show what a forward that is nearly
-// the same does. Each is as independent of the batch as the default; the rules of [Device] say where it acts. Gradients
+// Combine, Router, Norm and another KeySplit reproduce the arithmetic of other stacks, to measure the effect of a
+// mismatch. Each is as independent of the batch as the default; the rules of [Device] say where it applies. Gradients
 // are those of the arithmetic without the rounding.
 type Definition struct {
 	Version    int        `json:"version"`
@@ -108,7 +108,7 @@ func Default() Definition {
 		VocabBlock: 1024, ChunkRows: 64}
 }
 
-// Validate reports a definition that no device implements.
+// Validate returns an error for a definition that no device implements.
 func (d Definition) Validate() error {
 	want := Default()
 	want.Dot, want.Exp2 = d.Dot, d.Exp2
@@ -134,7 +134,7 @@ func (d Definition) Validate() error {
 		}
 	}
 	if d.Break != BreakNone {
-		return fmt.Errorf("rule %q: package broken breaks rules, of a device that keeps to them", d.Break)
+		return fmt.Errorf("break %q: only package broken breaks rules", d.Break)
 	}
 	if d != want {
 		return fmt.Errorf("definition %+v: only version %d with its constants is implemented", d, want.Version)
@@ -142,14 +142,14 @@ func (d Definition) Validate() error {
 	return nil
 }
 
-// mostKeySplit is far beyond the positions of any model.
+// mostKeySplit is more than the positions of any model.
 const mostKeySplit = 1 << 24
 
 // Settings are the keys of [Definition.Set].
 var Settings = []string{"combine", "dot", "exp2", "key_split", "norm", "router"}
 
-// Set changes one of the [Settings] to a value written as in JSON, without quotes. "" is a rounding's default. Validate
-// judges the result.
+// Set changes one of the [Settings] to a value written as in JSON, without quotes; "" is a rounding's default. It
+// returns an error for an unknown key and for a definition that is not valid then.
 func (d *Definition) Set(key, value string) error {
 	switch key {
 	case "combine":

@@ -3,7 +3,8 @@ package kernels
 import "fmt"
 
 // Device carries out the operations of the definition on its own memory. Operations are enqueued in order and may
-// return before they are done; Sync waits and reports the first failure. Shapes that do not fit are bugs and panic.
+// return before they are done; Sync waits and reports the first failure. An operation panics with a message about
+// shapes if its arguments do not fit, which is a bug of the caller, and with a [Fault] if the device fails.
 //
 // Conventions. Activations, weights and their gradients (names x, y, w, d...) are F32 or BF16; within one call all have
 // the storage type of the model unless said otherwise. Arithmetic is IEEE fp32, every operation rounded to nearest even
@@ -24,33 +25,39 @@ import "fmt"
 // A gradient of a weight (dw) is F32, contiguous, and accumulates: its chain over rows continues from the stored value.
 // No result depends on how many rows a call has, on where a row lies in its batch, or on how many threads run.
 type Device interface {
-	// Name is what --device calls it, with its instruction set.
+	// Name describes the device for messages: its kind, and its instruction set or model.
 	Name() string
+	// Definition is the arithmetic that the device computes by.
 	Definition() Definition
 
-	// Alloc is cleared device memory that lives as long as the device. The slice is not for reading on devices with
-	// memory of their own.
+	// Alloc returns zeroed device memory that lives as long as the device. The host may read and write the slice only
+	// if the device's memory is host memory. It panics with a [Fault] if there are not as many bytes.
 	Alloc(bytes int) []byte
-	// Spare is the size in bytes of one temporary that the device can well afford, such as the logits of some rows.
+	// Spare is the size in bytes that one temporary may take, such as the logits of a chunk of rows.
 	Spare() int
-	// Write and Read move the bytes of a contiguous tensor from and to the host.
+	// Write copies src to a contiguous tensor, Read copies a contiguous tensor to dst after all operations enqueued
+	// before it. Slices have Tensor.Bytes bytes of little-endian elements.
 	Write(dst Tensor, src []byte)
 	Read(dst []byte, src Tensor)
-	// Zero clears a tensor; Copy converts between storage types, rounding to nearest even.
+	// Zero sets all elements to +0. Copy converts between F32 and BF16, rounding to nearest even; dst and src have the
+	// same shape.
 	Zero(t Tensor)
 	Copy(dst, src Tensor)
+	// Sync waits for all enqueued operations and returns the first error among them.
 	Sync() error
+	// Close frees the device's memory: its tensors are invalid afterwards.
 	Close() error
 
-	// Embed: out[t] = table[ids[t]]. The gradient adds dout rows to dtable, t ascending.
+	// Embed: out[t] = table[ids[t]], with table [V, n], ids int32 [T], out [T, n]. EmbedBackward adds dout[t] to
+	// dtable[ids[t]], F32 [V, n], t ascending.
 	Embed(out, table, ids Tensor)
 	EmbedBackward(dtable, dout, ids Tensor)
 
 	// Add: out = round(a + b). out may be a or b.
 	Add(out, a, b Tensor)
-	// AddBias: out[t] = round(x[t] + bias), bias [1, n], or of the row's group with groups, bias [Count, 1, n]. x and
-	// out are of one type; bias may be of another. out may be x. BiasGrad: dbias F32 [Count, 1, n] += dy, for each
-	// group a sum over rows: packs are those of the group. The rows of a dense layer are one group.
+	// AddBias: out[t] = round(x[t] + bias), bias [1, n]; with groups, bias [Count, 1, n] has one row for each group. x
+	// and out [T, n] are of one type; bias may be of another. out may be x. BiasGrad: dbias F32 [Count, 1, n] += dy,
+	// for each group a sum over its rows and packs. The rows of a dense layer are one group.
 	AddBias(out, x, bias Tensor, g *Groups)
 	BiasGrad(dbias, dy Tensor, g *Groups)
 	// Scale: out = round(x * a). out may be x.
@@ -58,25 +65,25 @@ type Device interface {
 
 	// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + Eps); out = round((x*rstd)*w). rstd is F32 [1, T]. With PlusOne, w is
 	// float32(1 + w) here and below. By Definition.Norm, without PlusOne, x*rstd is rounded to bf16 before w multiplies
-	// it: Llama's and Qwen's norm in transformers. Other norms have no such place. Backward (g = dy*w, xh = x*rstd): dx
-	// = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh as a sum over rows. dw may be nil.
+	// it, as transformers does for Llama and Qwen. Other norms have no such rounding. Backward (g = dy*w, xh = x*rstd):
+	// dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh as a sum over rows. dw may be nil.
 	RMSNorm(out, rstd, x, w Tensor, norm Norm)
 	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor, norm Norm, packs []int32)
 
 	// HeadNormRope works on each head of x [T, heads*D], D = HeadDim. With w [1, D]: xh = x*rstd as in RMSNorm over the
 	// head (rstd F32 [T, heads]; Definition.Norm too), z = xh*w; w nil: z = x. Then the R = 2*Cos.Cols columns from
-	// First on turn in pairs, with c, s of the row's position: for i < R/2, a = First+i and b = a+R/2, or Interleaved a
-	// = First+2i and b = a+1: out[a] = round(z[a]*c - z[b]*s); out[b] = round(z[b]*c + z[a]*s). Of other columns out =
-	// round(z). Interleaved pairs have no w. Backward turns dout back to dz (dz[a] = dout[a]*c + dout[b]*s, dz[b] =
-	// dout[b]*c - dout[a]*s), then writes dx = round(rstd*(g - xh*(tree(g*xh)/D))), g = dz*w, or round(dz), and dw[j]
-	// += dz[j]*xh[j] as a sum over rows where each head has its chain of a run's rows, and the run adds its heads from
-	// +0, ascending. out may be x; dx may be dout.
+	// First on are rotated in pairs (Su et al., arXiv 2104.09864), with c, s of the row's position, int32 [T]: for i <
+	// R/2, a = First+i and b = a+R/2, or Interleaved a = First+2i and b = a+1: out[a] = round(z[a]*c - z[b]*s); out[b]
+	// = round(z[b]*c + z[a]*s). In other columns out = round(z). Interleaved pairs have no w. Backward rotates dout
+	// back to dz (dz[a] = dout[a]*c + dout[b]*s, dz[b] = dout[b]*c - dout[a]*s), then writes dx = round(rstd*(g -
+	// xh*(tree(g*xh)/D))), g = dz*w, or round(dz), and dw[j] += dz[j]*xh[j] as a sum over rows where each head has its
+	// chain of a run's rows, and the run adds its heads from +0, ascending. out may be x; dx may be dout.
 	HeadNormRope(out, rstd, x, w, positions Tensor, rope Rope, norm Norm)
 	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope, norm Norm, packs []int32)
 
-	// JoinHeads puts what every head has of its own, own [T, heads*n], before what all share, shared [T, r]: head h of
-	// out [T, heads*(n+r)] is (own of h, shared). Backward: dOwn [T, heads*n] takes its columns of dout; dshared[i] =
-	// round(sum over heads ascending, from +0, of dout).
+	// JoinHeads concatenates columns of each head, own [T, heads*n], with columns that all heads share, shared [T, r]:
+	// head h of out [T, heads*(n+r)] is (own of h, shared). Backward: dOwn [T, heads*n] is its columns of dout;
+	// dshared[i] = round(sum over heads ascending, from +0, of dout).
 	JoinHeads(out, own, shared Tensor)
 	JoinHeadsBackward(dOwn, dshared, dout Tensor)
 
@@ -95,23 +102,24 @@ type Device interface {
 
 	// StoreKV writes rows k [T, KVHeads*HeadDim] and v [T, KVHeads*ValueDim] to the pages of their spans.
 	StoreKV(cache KV, k, v Tensor, l *Layout)
-	// Attention: rule 2 of the definition, stated whole in kernels/cpu/attention.go. q is [T, Heads*HeadDim], out [T,
+	// Attention: rule 2 of the definition, stated in kernels/cpu/attention.go. q is [T, Heads*HeadDim], out [T,
 	// Heads*ValueDim], lse F32 [T, Heads] in units of log2.
 	Attention(out, lse, q Tensor, kv KV, l *Layout, a Attn)
-	// AttentionBackward is for unpaged layouts; dq, dk, dv are written.
+	// AttentionBackward is stated in kernels/cpu/attention_backward.go. Layouts have no pages. dq, dk, dv are written.
 	AttentionBackward(dq, dk, dv, dout, out, lse, q Tensor, kv KV, l *Layout, a Attn)
 
-	// Sinks puts a learned logit of each head, sinks [1, Heads], into the softmax of an attention that was computed
-	// without, where it has no value: with t = sinks[h]*log2e, m = max(lse, t), a = Exp2(lse-m), l = a + Exp2(t-m): out
-	// = round(out*(a/l)), lse = m + Ln(l)*log2e, in place. AttentionBackward takes these out and lse. Backward: dsinks
-	// F32 [1, Heads] += -(Exp2(min(t-lse, 0))*tree(dout*out)) as a sum over rows, the tree over the head dim.
+	// Sinks adds a learned logit of each head, sinks [1, Heads], to the softmax of an attention that was computed
+	// without it. A sink takes probability and has no value row (gpt-oss). With t = sinks[h]*log2e, m = max(lse, t), a
+	// = Exp2(lse-m), l = a + Exp2(t-m): out = round(out*(a/l)), lse = m + Ln(l)*log2e, in place. AttentionBackward
+	// takes out and lse as Sinks leaves them. Backward: dsinks F32 [1, Heads] += -(Exp2(min(t-lse, 0))*tree(dout*out))
+	// as a sum over rows, the tree over the head dim.
 	Sinks(out, lse, sinks Tensor)
 	SinksBackward(dsinks, dout, out, lse, sinks Tensor, packs []int32)
 
 	// Route, for each row x of logits F32 [T, E], n = Norm and s = Scale of the settings:
 	//
 	//	p  = softmax of x (m = max; e_j = Exp2((x_j-m)*log2e); p_j = e_j * (1/tree(e))), or sigm(x) with Sigmoid
-	//	b  = p + Bias; b = p without one; one that is not a number counts as -Inf
+	//	b  = p + Bias; b = p without one; NaN counts as -Inf
 	//	with Groups: b = -Inf outside the TopGroups groups of E/Groups consecutive experts whose two largest b add up
 	//	to most, ties to the lower group
 	//	the k largest by (b descending, expert ascending) go to experts int32 [T, K]
@@ -124,18 +132,19 @@ type Device interface {
 	//	softmax, n     w_i*t_i on selected experts, 0 elsewhere
 	//	softmax        p_j*([j selected]*(dw*s) - sum over slots of p_i*(dw_i*s))
 	//
-	// The choice and Bias have no gradient. By Definition.Router x is rounded to bf16 first, as of a gate whose output
-	// is bf16; the dot of the gate stays what it is.
+	// The choice and Bias have no gradient. By Definition.Router x is first rounded to bf16, as if the gate's output
+	// were bf16; the gate's dot is unchanged.
 	Route(weights, experts, probs, logits Tensor, r Router)
 	RouteBackward(dlogits, dweights, weights, experts, probs Tensor, r Router)
-	// Dispatch fills the plan from experts int32 [T, K]; packs are those of the layout.
+	// Dispatch fills the plan from experts int32 [T, K], a stable counting sort by expert; packs are those of the
+	// layout.
 	Dispatch(p Plan, experts Tensor, packs []int32)
-	// Gather: out[r] = x[source[r]].
+	// Gather: out[r] = x[source[r]], with source int32 [R], x [T, n], out [R, n].
 	Gather(out, x, source Tensor)
 	// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product
 	// rounded; weights nil: of y alone. By Definition.Combine each product is rounded to bf16, and so is the sum after
-	// each slot, but not where weights are nil: a fused mixture that writes each expert's weighted output in bf16 and
-	// adds them there. (transformers rounds the weights too, and adds by expert, not by slot.) Backward: dy[row] =
+	// each slot, unless weights are nil: as a fused MoE kernel does that writes each expert's weighted output in bf16.
+	// (transformers also rounds the weights, and adds by expert, not by slot.) Backward: dy[row] =
 	// round(weights[t,k]*dout[t]); dweights[t,k] = tree(dout[t]*y[row]).
 	Combine(out, y, weights, rowOf Tensor)
 	CombineBackward(dy, dweights, dout, y, weights, rowOf Tensor)
@@ -150,36 +159,37 @@ type Device interface {
 	ClampedSwiGLU(out, gu Tensor, c Clamp)
 	ClampedSwiGLUBackward(dgu, dout, gu Tensor, c Clamp)
 
-	// LogProb of logits F32 [T, V] at temperatures whose inverses are inv F32 [1, T], above 0; nil: all 1. With z =
-	// logit*inv[t], the numbers that Sample draws by: in blocks of VocabBlock columns m_b = max, s_b =
-	// tree(Exp2((z-m_b)*log2e)), merged ascending from (m_0, s_0): m' = max(m, m_b), s = s*Exp2((m-m')*log2e) +
+	// LogProb is the log-softmax of logits F32 [T, V] at targets int32 [1, T], at temperatures whose inverses are inv
+	// F32 [1, T], above 0; nil: all 1. With z = logit*inv[t], as in Sample: in blocks of VocabBlock columns m_b = max,
+	// s_b = tree(Exp2((z-m_b)*log2e)), merged ascending from (m_0, s_0): m' = max(m, m_b), s = s*Exp2((m-m')*log2e) +
 	// s_b*Exp2((m_b-m')*log2e). stats F32 [T, 2] = (m, s); logprob[t] = (z_target - m) - Ln(s). A target below 0 is
 	// ignored: its logprob is 0. Backward: dlogits[j] = round((dlogprob[t]*inv[t])*([j = target] -
 	// Exp2((z_j-m)*log2e)*(1/s))); rows of ignored targets are 0.
 	LogProb(logprob, stats, logits, targets, inv Tensor)
 	LogProbBackward(dlogits, dlogprob, stats, logits, targets, inv Tensor)
-	// Sample chooses one id a row: the order is (logit descending, id ascending); see kernels/cpu/sample.go.
+	// Sample draws one token id for each row of logits F32 [n, V] into ids int32 [n], stated in kernels/cpu/sample.go.
 	Sample(ids, logits Tensor, rows []Sampling)
 
 	// SumSquares: out[0] = tree over blocks b of tree(v*v) of each block of 4096 consecutive elements. out is F32 [1,
 	// 1], t contiguous.
 	SumSquares(out, t Tensor)
-	// ClipScale of sums of squares F32 [1, n]: norm = sqrt of their sum, ascending, in fp64. out F32 [1, 2] = (norm,
-	// what to multiply gradients with: clip/(norm+1e-6) where clip > 0 and norm > clip, else 1), computed in fp64 and
-	// rounded once. The factor of a norm that is not finite is NaN.
+	// ClipScale computes the norm and the clipping factor of gradients from sums of squares F32 [1, n]: norm = sqrt of
+	// their sum, ascending, in fp64. out F32 [1, 2] = (norm, factor), factor = clip/(norm+1e-6) where clip > 0 and norm
+	// > clip, else 1; both in fp64 and rounded once. The factor of a norm that is not finite is NaN.
 	ClipScale(out, sums Tensor, clip float64)
-	// AdamW (Loshchilov & Hutter, arXiv 1711.05101) with a factor F32 [1, 1]; one that is NaN changes nothing. g =
+	// AdamW (Loshchilov & Hutter, arXiv 1711.05101) with gradients times factor F32 [1, 1]. A factor of NaN changes
+	// nothing. g =
 	// grad*factor; m = b1*m + (1-b1)*g; v = b2*v + ((1-b2)*g)*g; master = master - (LR*WeightDecay)*master; master =
 	// master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared.
 	AdamW(w, master, m, v, grad, factor Tensor, s AdamW)
 }
 
-// Fault is what an operation panics with when the device cannot go on: no memory, a lost card, a kernel that failed.
+// Fault is the panic of an operation when the device fails: out of memory, a lost card, a failed kernel.
 type Fault struct{ Err error }
 
 func (f Fault) Error() string { return f.Err.Error() }
 
-// OutOfMemory is the fault of an allocation of more bytes than there are left.
+// OutOfMemory is the Fault of an allocation of more bytes than are left.
 func OutOfMemory(bytes, left int) Fault {
 	const gib = 1 << 30
 	return Fault{Err: fmt.Errorf("out of memory: %.1f GiB are asked for and %.1f left", float64(bytes)/gib,
@@ -199,16 +209,15 @@ type KernelTime struct {
 	Seconds float64
 }
 
-// Repeater is a Device that can carry out a sequence of operations that comes again, such as a step of decoding, with
-// less work for the host.
+// Repeater is a Device that can replay a repeated sequence of operations, such as a step of decoding, with less CPU
+// overhead. On a GPU the sequence becomes a graph.
 type Repeater interface {
-	// Repeat carries out body, which enqueues operations and reads nothing back. Bodies of one key are expected to
-	// enqueue the same operations, on shapes that may differ in rows; where they do not, it costs time and changes no
-	// result.
+	// Repeat runs body, which enqueues operations and reads nothing back. Bodies of one key should enqueue the same
+	// operations, on shapes that may differ in rows. Another sequence costs time and changes no result.
 	Repeat(key string, body func())
 }
 
-// Repeat is body, by the device's Repeater if it is one.
+// Repeat runs body through the device's Repeater if it has one, otherwise directly.
 func Repeat(d Device, key string, body func()) {
 	if r, ok := d.(Repeater); ok {
 		r.Repeat(key, body)
@@ -217,9 +226,10 @@ func Repeat(d Device, key string, body func()) {
 	body()
 }
 
-// Attender is a Device whose Attention is written for some shapes alone; others do all.
+// Attender is a Device whose Attention supports only some shapes; other devices support all.
 type Attender interface {
-	// Attends is nil where Attention and its gradient are written for a shape and admitted.
+	// Attends returns nil if Attention and its gradient support a shape and have passed their self-test, otherwise the
+	// reason.
 	Attends(a Attn) error
 }
 
@@ -229,13 +239,13 @@ type Bounded interface {
 	Available() int
 }
 
-// Counter is a Device that counts what it is asked.
+// Counter is a Device that counts launches, allocations and waits.
 type Counter interface{ Counts() Counts }
 
 // Counts are totals since the device was opened.
 type Counts struct {
-	Launches    int // kernels, but of repeated sequences the graphs
+	Launches    int // kernels launched; a replayed graph counts once
 	Allocations int // of device memory
 	Waits       int // of the host for the device
-	Bytes       int // of device memory that it holds now
+	Bytes       int // of device memory held now
 }

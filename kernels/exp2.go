@@ -8,11 +8,11 @@ type Exp2Mode string
 const (
 	// Exp2Poly is Exp2: a polynomial in fp32 fma, which any device computes.
 	Exp2Poly Exp2Mode = "poly"
-	// Exp2Ex2h is Exp2H: what the instruction ex2.approx.ftz.f32 of an H200 gives, free on such a card.
+	// Exp2Ex2h is Exp2H: the result of the instruction ex2.approx.ftz.f32 of an H200, where it costs one instruction.
 	Exp2Ex2h Exp2Mode = "ex2h"
 )
 
-// Func is 2^x by the mode, which is one of the two.
+// Func is 2^x, x <= 0, by the mode.
 func (m Exp2Mode) Func() func(x float32) float32 {
 	if m == Exp2Ex2h {
 		return Exp2H
@@ -32,8 +32,8 @@ func (m Exp2Mode) Func() func(x float32) float32 {
 //	significand = (C0*2^13 + C1*xl + C2*q + 30690) >> 15, and one more where f is 0
 //
 // The structure is that of the unit in NVIDIA's Tesla cards as envytools describes it (nvhw/sfu.c, M. Koscielnicki),
-// and so are the tables; the H200 cuts |x| where those rounded it. Held against the instruction on the whole grid of
-// 2^23+1 arguments in [-1, 0]: exp2_test.go has the hash.
+// and so are the tables; the H200 truncates |x| where those rounded it. Compared with the instruction on the full grid
+// of 2^23+1 arguments in [-1, 0]: exp2_test.go has the hash.
 func Exp2H(x float32) float32 {
 	if x < -126 {
 		return 0
@@ -52,9 +52,9 @@ func Exp2H(x float32) float32 {
 	return math.Float32frombits(uint32(int32(y) + w&^(1<<23-1) + 126<<23))
 }
 
-// truncatedSquare is x*x/2^19 of 17 bits from the partial products x_i*x_j*2^(i+j) with i+j >= 18 alone; then one bit
-// is cut. Of the upper 8 bits h all are there, and each of x_10 ... x_16 takes from the lower 9 those that reach the
-// 18th column.
+// truncatedSquare is x*x/2^19 of a 17-bit x from the partial products x_i*x_j*2^(i+j) with i+j >= 18 only; then one bit
+// is truncated. All partial products of the upper 8 bits h count. Each of x_10 ... x_16 adds those of the lower 9 bits
+// that reach column 18.
 func truncatedSquare(x int32) int32 {
 	h, low := x>>9, x&511
 	q := h * h >> 1
@@ -89,7 +89,8 @@ var Exp2HSegments = [64][3]int32{
 	{64263669, 43500, 946}, {64963455, 43973, 959}, {65670860, 44452, 969}, {66385969, 44936, 980},
 }
 
-// Exp2HChecksum is what a device must give to be admitted to the definition "ex2h": the sum over i of mix(i<<32 | bits
-// of 2^x_i), mod 2^64, where x_i is -i/2^23 for i in [0, 2^23] and has the bits 2^31 | i*0x9e3779b1 mod 2^31 for the
-// next 2^23 (every kind of negative number and NaN). mix is the finalizer of SplitMix64 (Steele, Lea, Flood 2014).
+// Exp2HChecksum is the checksum that a device's exp2 must have to use the definition "ex2h": the sum over i of
+// mix(i<<32 | bits of 2^x_i), mod 2^64, where x_i is -i/2^23 for i in [0, 2^23] and has the bits 2^31 | i*0x9e3779b1
+// mod 2^31 for the next 2^23 (every kind of negative number and NaN). mix is the finalizer of SplitMix64 (Steele, Lea,
+// Flood 2014).
 const Exp2HChecksum uint64 = 0x5cd3cf7728175e45

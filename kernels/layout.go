@@ -6,17 +6,18 @@ type Span struct {
 	Rows  int     // rows
 	Pos   int     // position in its sequence of the first row
 	Pages []int32 // cached sequences: the page that holds positions [i*PageRows, (i+1)*PageRows); nil otherwise
-	// cached sequences: theirs alone, from a span at position 0 to the last one; state of recurrent layers lies there
+	// Slot is where recurrent layers keep the state of a cached sequence. It belongs to the sequence from its span at
+	// position 0 to its last one.
 	Slot int
 }
 
 // Layout says which rows of a batch belong to which sequence. Without a cache every span starts at position 0 and its
 // keys are its own rows (a packed training batch); with a cache the keys of a span are positions [0, Pos+Rows) of its
-// pages. It does not change once an operation has seen it: devices keep what they work out of it.
+// pages. It must not change once an operation has used it: devices cache what they derive from it.
 type Layout struct {
 	Spans []Span
-	// Packs are row offsets, [0 ... rows]: a weight gradient's dot steps restart at each (it matters to DotTC16 only),
-	// so the bits do not depend on how many packs a micro-batch holds. One pack where no gradient is taken.
+	// Packs are row offsets, [0 ... rows]. The k-steps of a weight gradient's dot restart at each (only DotTC16 depends
+	// on it), so the bits do not depend on how many packs a micro-batch holds. Without gradients one pack is enough.
 	Packs []int32
 }
 
@@ -26,7 +27,7 @@ func (l *Layout) Rows() int { return int(l.Packs[len(l.Packs)-1]) }
 // RowBlock and RowRun are the numbers of rows of a block of a sum over rows, and of a run inside a block.
 const RowBlock, RowRun = 64, 8
 
-// RowBlocks are the starts of the blocks of packs, and the end.
+// RowBlocks returns the first row of each block of the packs, then the number of rows.
 func RowBlocks(packs []int32) []int32 {
 	var blocks []int32
 	for i, from := range packs[:len(packs)-1] {
@@ -37,7 +38,8 @@ func RowBlocks(packs []int32) []int32 {
 	return append(blocks, packs[len(packs)-1])
 }
 
-// RowRuns are the starts of the runs of packs, and the end, and the first run of each block, and their number.
+// RowRuns returns the first row of each run of the packs, then the number of rows; and the index of the first run of
+// each block, then the number of runs.
 func RowRuns(packs []int32) (runs, blocks []int32) {
 	rows := RowBlocks(packs)
 	for i, at := range rows[:len(rows)-1] {
@@ -49,7 +51,7 @@ func RowRuns(packs []int32) (runs, blocks []int32) {
 	return append(runs, rows[len(rows)-1]), append(blocks, int32(len(runs)))
 }
 
-// KV is where attention finds keys and values. Paged: K is [pages*PageRows, KVHeads*HeadDim], V [pages*PageRows,
+// KV is the keys and values of attention. Paged: K is [pages*PageRows, KVHeads*HeadDim], V [pages*PageRows,
 // KVHeads*ValueDim], and spans name pages. Not paged (PageRows 0): both have the rows of the batch, and position p of a
 // span is row Row+p.
 type KV struct {
@@ -65,7 +67,7 @@ type Attn struct {
 	Window                  int     // key j is visible to query i iff i-Window < j <= i; 0: all j <= i
 }
 
-// Values is the columns of a head of V.
+// Values is the number of columns of a head of V.
 func (a Attn) Values() int {
 	if a.ValueDim == 0 {
 		return a.HeadDim
@@ -73,32 +75,32 @@ func (a Attn) Values() int {
 	return a.ValueDim
 }
 
-// Rope turns 2*Cos.Cols columns of each head by its position; the others stay. Tables are [positions, pairs] fp32,
-// computed once on the host in float64 and rounded once.
+// Rope is a rotary position embedding of 2*Cos.Cols columns of each head; the others are not rotated. Tables are F32
+// [positions, pairs], computed on the host in float64 and rounded once.
 type Rope struct {
 	Cos, Sin    Tensor
 	HeadDim     int
-	First       int  // of the columns that turn
+	First       int  // the first rotated column
 	Interleaved bool // pairs are columns (2i, 2i+1), not (i, i + pairs)
 }
 
 // Norm are the settings of an RMSNorm.
 type Norm struct {
 	Eps     float32
-	PlusOne bool // the weight is stored as its distance from 1
+	PlusOne bool // the weight is stored as w - 1
 }
 
 // Clamp are the settings of a clamped SwiGLU.
 type Clamp struct{ Alpha, Limit float32 }
 
-// Router are the settings of a mixture's choice. The zero Router but for Scale 1 is a softmax whose k largest are the
+// Router are the settings of a mixture's router. Router{Scale: 1} is a softmax whose k largest probabilities are the
 // weights.
 type Router struct {
 	Sigmoid   bool
-	Bias      Tensor // F32 [1, E]: added to the scores for the choice alone; nil: none
+	Bias      Tensor // F32 [1, E]: added to the scores to choose experts, not to their weights; nil: none
 	Groups    int    // of experts, at most MaxGroups, of at least two experts each; 0: no groups
 	TopGroups int    // groups to choose from
-	Norm      bool   // weights are divided by their sum
+	Norm      bool   // weights are divided by their sum plus Epsilon
 	Epsilon   float32
 	Scale     float32 // of the weights
 }
@@ -133,7 +135,7 @@ type AdamW struct {
 	Correction1, Correction2           float32
 }
 
-// Sampling chooses the next token of one row.
+// Sampling is how the next token of one row is drawn.
 type Sampling struct {
 	Temperature float32 // 0: the largest logit, lowest id first
 	TopK        int     // 0: all
@@ -143,11 +145,11 @@ type Sampling struct {
 	Index       uint64 // of the token in its sequence
 }
 
-// Temperatures from one of these to the other, and 0, are of use: beyond them logits turn infinite or all alike.
+// LeastTemperature and MostTemperature bound a temperature that is not 0: beyond them logits become infinite or equal.
 const LeastTemperature, MostTemperature = 1e-6, 1e6
 
-// Inverse is what logits are multiplied by at a temperature, to sample and for log-probabilities. At 0 sampling takes
-// the likeliest token, and log-probabilities are those of temperature 1.
+// Inverse is the factor of logits at a temperature, for sampling and for log-probabilities: 1/temperature. At 0
+// sampling takes the largest logit, and log-probabilities are those of temperature 1.
 func Inverse(temperature float32) float32 {
 	if temperature == 0 {
 		return 1

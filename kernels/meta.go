@@ -5,15 +5,15 @@ import "unsafe"
 // Planner is a Device that a meta device can stand for, in PyTorch's sense of the word: one that counts memory and
 // computes nothing.
 type Planner interface {
-	// Meta takes what this device takes, to the byte, workspaces that it allocates for itself included. Its Alloc
-	// hands out addresses without memory, its operations do nothing, and what is read of it is zeros.
+	// Meta is a device that counts the same bytes as this one, including workspaces that it allocates for itself. Its
+	// Alloc returns addresses without memory, its operations do nothing, and reads give zeros.
 	Meta() Device
 }
 
 // MetaDevice is a Device that counts and computes nothing.
 type MetaDevice interface{ IsMeta() }
 
-// IsMeta tells whether a device counts and computes nothing: values that would only be written to it need not be made.
+// IsMeta reports whether a device counts and computes nothing. Values to write to it need not be computed.
 func IsMeta(d Device) bool {
 	_, ok := d.(MetaDevice)
 	return ok
@@ -21,9 +21,9 @@ func IsMeta(d Device) bool {
 
 // Workspacer is a Device that allocates a workspace for its operations.
 type Workspacer interface {
-	// Workspace is its size in bytes. Of a meta device it is the largest that an operation has asked for.
+	// Workspace is its size in bytes; for a meta device, the largest that an operation has requested.
 	Workspace() int
-	// ReserveWorkspace makes it as large as that, at once.
+	// ReserveWorkspace allocates it with at least this many bytes.
 	ReserveWorkspace(bytes int)
 }
 
@@ -50,10 +50,10 @@ func Allocated(d Device) int {
 	return 0
 }
 
-// nowhere is an address that no machine has memory at.
+// nowhere is an address at which no machine has memory.
 const nowhere = 1 << 60
 
-// MetaBytes is addresses of a meta device, from a byte of its memory on: touching one ends the process.
+// MetaBytes is bytes of a meta device's memory, at an offset. Reading or writing one ends the process.
 func MetaBytes(from, bytes int) []byte {
 	at := uintptr(nowhere + from)
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&at)), bytes)

@@ -4,9 +4,9 @@ package kernels
 // head h/(Heads/KeyHeads) of keys and queries.
 type Recurrence struct{ KeyHeads, Heads, KeyDim, ValueDim int }
 
-// ChunkState is what a recurrence keeps of the sequence in each slot: the state S at the start of the chunk that its
-// last position lies in, and of that chunk's rows k, n and c as Recurrent states them. All F32: with them the next row
-// costs no more than a step of the plain recurrence.
+// ChunkState is the cached state of a recurrence for the sequence in each slot: the state S at the start of the chunk
+// of its last position, and k, n and c (see Recurrent) of that chunk's rows. All are F32. With them the next row costs
+// no more than a step of the plain recurrence.
 type ChunkState struct {
 	S Tensor // [slots, Heads*KeyDim, ValueDim]
 	K Tensor // [slots, KeyHeads*ChunkRows, KeyDim]
@@ -14,7 +14,7 @@ type ChunkState struct {
 	C Tensor // [slots, Heads, ChunkRows]
 }
 
-// NewChunkState allocates the state of some slots, for chunks of so many rows.
+// NewChunkState allocates the state of slots sequences, for chunks of chunkRows rows.
 func NewChunkState(mem *Arena, r Recurrence, slots, chunkRows int) ChunkState {
 	return ChunkState{
 		S: mem.NewGrouped(F32, slots, r.Heads*r.KeyDim, r.ValueDim),
@@ -24,12 +24,12 @@ func NewChunkState(mem *Arena, r Recurrence, slots, chunkRows int) ChunkState {
 	}
 }
 
-// ChunkStateBytes is the memory of one slot.
+// ChunkStateBytes is the memory of one slot in bytes.
 func ChunkStateBytes(r Recurrence, chunkRows int) int {
 	return F32.Size() * (r.Heads*r.KeyDim*r.ValueDim + chunkRows*(r.KeyHeads*r.KeyDim+r.Heads*r.ValueDim+r.Heads))
 }
 
-// Recurrent is the part of layers with a recurrent state that the kinds share. The conventions are those of Device.
+// Recurrent is the operations that all kinds of recurrent layers share. The conventions are those of Device.
 //
 // Rule 4 of the definition. A sequence is cut into chunks of ChunkRows rows from position 0. The state S [KeyDim,
 // ValueDim] of a head is +0 at position 0. In a chunk with rows i = 0, 1, ..., state S at its start, queries q_i, keys
@@ -41,15 +41,15 @@ func ChunkStateBytes(r Recurrence, chunkRows int) int {
 //	S' = E_last*S, each element then continued by fma over the rows i with (k_i*Exp2(c_last - c_i), n_i): the state of
 //	the next chunk
 //
-// Dots over a head's dimensions start from +0. A row depends on the rows before it in its chunk and on S alone, so
-// every cut of a prefill, a decode row and a training batch give the same bits. Spans that start at position 0 ignore
-// what their slot holds. Without a state every span starts there.
+// Dots over a head's dimensions start from +0. A row depends only on S and on the rows before it in its chunk, so every
+// cut of a prefill, a decode row and a training batch give the same bits. Spans that start at position 0 ignore the
+// content of their slot. Without a state every span starts at position 0.
 type Recurrent interface {
 	// ShortConv is a causal depthwise convolution over the rows of a sequence, then SiLU: x, out [T, C], w [C, K], bias
-	// [1, C] or nil. u = bias (nil: +0), then u += w[ch,j]*x[t-(K-1)+j, ch] over taps j ascending, rows before position
-	// 0 left out; out = round(u*sigm(u)). state, where not nil, is [slots, K-1, C] like x; row p mod (K-1) of a slot
+	// [1, C] or nil. u = bias (nil: +0), then u += w[ch,j]*x[t-(K-1)+j, ch] over taps j ascending, without rows before
+	// position 0; out = round(u*sigm(u)). state, where not nil, is [slots, K-1, C] like x; row p mod (K-1) of a slot
 	// keeps x of position p. Backward (s = sigm(u), du = dout*(s*(1 + u*(1-s)))): dx[t] = round(+0 + du[t]*w[K-1] +
-	// du[t+1]*w[K-2] + ...), rows behind the span left out; dw[ch,j] += du[t]*x[t-(K-1)+j] and dbias += du as sums over
+	// du[t+1]*w[K-2] + ...), without rows after the span; dw[ch,j] += du[t]*x[t-(K-1)+j] and dbias += du as sums over
 	// rows. dw F32 [C, K] or nil; dbias F32 [1, C] or nil.
 	ShortConv(out, x, w, bias, state Tensor, l *Layout)
 	ShortConvBackward(dx, dw, dbias, dout, x, w, bias Tensor, l *Layout)
@@ -63,13 +63,15 @@ type Recurrent interface {
 	DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias Tensor, lo, hi float32, packs []int32)
 }
 
-// Recurrer is a Device that holds a recurrence against the CPU before it is used; others compute all.
+// Recurrer is a Device whose recurrences support only some shapes; other devices support all.
 type Recurrer interface {
-	// Recurs is nil where the operations of [DeltaNet] (delta) or [Mamba] are written for a shape and admitted.
+	// Recurs returns nil if the operations of [DeltaNet] (delta) or [Mamba] support a shape and have passed their
+	// self-test, otherwise the reason.
 	Recurs(r Recurrence, delta bool) error
 }
 
-// DeltaNet is what Gated DeltaNet (Yang, Kautz & Hatamizadeh, arXiv 2412.06464) and the gated attention beside it need.
+// DeltaNet is the operations of Gated DeltaNet (Yang, Kautz & Hatamizadeh, arXiv 2412.06464) and of the gated attention
+// layers in the same models.
 type DeltaNet interface {
 	Recurrent
 
@@ -99,7 +101,7 @@ type DeltaNet interface {
 	SigmoidGateBackward(dx, dgate, dout, x, gate Tensor)
 }
 
-// Mamba is what Mamba2 (Dao & Gu, arXiv 2405.21060) and the feed-forwards beside it need.
+// Mamba is the operations of Mamba2 (Dao & Gu, arXiv 2405.21060) and of the feed-forward layers in the same models.
 type Mamba interface {
 	Recurrent
 

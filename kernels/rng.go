@@ -2,7 +2,7 @@ package kernels
 
 import "math/bits"
 
-// Uniform is a number in [0, 1) on the grid of 2^-24 that depends on nothing but its three keys: the upper 24 bits of
+// Uniform is a number in [0, 1), a multiple of 2^-24, that depends only on its three keys: the upper 24 bits of
 // word 0 of Philox4x32-10 with the seed as key and (index, request) as counter.
 func Uniform(seed, request, index uint64) float32 {
 	w := Philox([4]uint32{uint32(index), uint32(index >> 32), uint32(request), uint32(request >> 32)},

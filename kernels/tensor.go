@@ -29,8 +29,7 @@ func (d DType) String() string {
 // Tensor is a view of device memory: Groups matrices of Rows x Cols elements, row r of group g starting at element
 // (g*Rows+r)*Stride. A vector is one row; plain matrices have one group. The zero Tensor means "none".
 //
-// A Tensor does not own memory; an [Arena] does. On the CPU device the memory is host memory and the typed accessors
-// work.
+// A Tensor does not own memory; an [Arena] does. The typed accessors work on host memory only, as on the CPU device.
 type Tensor struct {
 	Data   unsafe.Pointer
 	DType  DType
@@ -83,7 +82,7 @@ func (t Tensor) InterleavedGroup(i, count int) Tensor {
 	return t
 }
 
-// Stacked is rows [from, from+groups*rows) of a one-group tensor as matrices of so many rows each.
+// Stacked is rows [from, from+groups*rows) of a one-group tensor as groups matrices [rows, Cols].
 func (t Tensor) Stacked(from, groups, rows int) Tensor {
 	t = t.RowRange(from, from+groups*rows)
 	t.Groups, t.Rows = groups, rows
