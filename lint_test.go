@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -340,6 +341,92 @@ func TestUnwelcomeWords(t *testing.T) {
 			}
 		}
 	}
+}
+
+// retired are private words of this project, each with the field's words that replace it. They must not come back as a
+// part of a name, in a comment or in a message.
+var retired = map[string]string{
+	"beside":  "next to, concurrently",
+	"lesson":  "training sample, targets, indexer loss",
+	"lessons": "training samples, targets",
+	"nobody":  "unused, no reader",
+	"outcome": "operation output, result",
+	"picked":  "chosen, selected",
+	"picks":   "top-k ids, expert indices, selected keys",
+	"pupil":   "student",
+	"pupils":  "students",
+	"settle":  "flush, finish",
+	"settled": "flushed, finished",
+	"settles": "flushes, finishes",
+	"teach":   "distil, fit",
+	"teaches": "distils, fits",
+	"turn":    "interleaved group, head stride, k-step, stage, round; rotate; convert",
+	"turned":  "rotated, converted",
+	"turns":   "interleaved groups, k-steps, stages, rounds; rotates; converts",
+	"twin":    "reference copy, pair",
+	"twins":   "reference copies, pairs",
+	"voice":   "chat completions",
+	"voices":  "chat completions",
+}
+
+// ownMeaning lists retired words that are the field's own in a folder.
+var ownMeaning = map[string][]string{}
+
+// notYetReplaced lists retired words that a folder still uses. It only shrinks.
+var notYetReplaced = map[string][]string{}
+
+// namePart is a word of text or a part of a name: "topKIDs" has top, K, IDs.
+var namePart = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
+
+func TestRetiredWords(t *testing.T) {
+	used := map[string]map[string]bool{} // folder of an exception -> word
+	for _, name := range tracked(t) {
+		if !slices.Contains([]string{".go", ".cu", ".cuh"}, path.Ext(name)) || name == "lint_test.go" ||
+			strings.Contains(name, "testdata/") {
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			for _, part := range namePart.FindAllString(line, -1) {
+				word := strings.ToLower(part)
+				instead, found := retired[word]
+				if !found {
+					continue
+				}
+				folder := exception(name, word)
+				if folder == "" {
+					t.Errorf("%s:%d: %q: write %s", name, i+1, word, instead)
+					continue
+				}
+				if used[folder] == nil {
+					used[folder] = map[string]bool{}
+				}
+				used[folder][word] = true
+			}
+		}
+	}
+	for _, exceptions := range []map[string][]string{ownMeaning, notYetReplaced} {
+		for folder, words := range exceptions {
+			for _, word := range words {
+				if !used[folder][word] {
+					t.Errorf("%s does not use %q any more: remove the exception from lint_test.go", folder, word)
+				}
+			}
+		}
+	}
+}
+
+// exception is the folder, of those that the file lies in, for which a retired word is allowed; "" if there is none.
+func exception(name, word string) string {
+	for folder := path.Dir(name); folder != "."; folder = path.Dir(folder) {
+		if slices.Contains(ownMeaning[folder], word) || slices.Contains(notYetReplaced[folder], word) {
+			return folder
+		}
+	}
+	return ""
 }
 
 func TestFiles(t *testing.T) {

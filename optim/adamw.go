@@ -7,20 +7,20 @@ import (
 	"lockstep/parallel"
 )
 
-// Weights is what the optimizer needs of one parameter: all contiguous and of one shape, F32 but for W, which is in the
-// model's storage type.
+// Weights is a parameter with its gradient and optimizer state: all contiguous and of one shape, F32 except W, which
+// has the model's storage type.
 type Weights struct{ W, Master, M, V, Grad kernels.Tensor }
 
 // AdamW is Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101) on every parameter, after clipping
 // by the global norm.
 type AdamW struct {
 	Beta1, Beta2, Eps, WeightDecay float64
-	Clip                           float64 // largest norm of the whole gradient; 0: off
+	Clip                           float64 // largest global norm of the gradient; 0: off
 }
 
 // Step updates the weights with rate lr at step (counted from 1) and clears the gradients. It returns the gradient's
-// norm before clipping, F32 [1, 1] on the rank's stack, and waits for nothing: a norm that is not finite leaves
-// everything as it was, which the caller sees when it reads it.
+// norm before clipping, F32 [1, 1] on the rank's stack, without waiting for the device. With a norm that is not finite
+// nothing is updated.
 func (a AdamW) Step(r *parallel.Rank, ws []Weights, lr float64, step int) (norm kernels.Tensor) {
 	scale := r.Stack.New(kernels.F32, 1, 2)
 	r.Dev.ClipScale(scale, squares(r, ws), a.Clip)

@@ -5,8 +5,8 @@ package optim
 //
 //	L = max(-r*A, -clip(r, 1 - 0.2, 1 + 0.28)*A)
 //
-// so that unlikely tokens can grow, a mean over all targets of the step, and no divergence. Leaving out groups whose
-// answers are all right or all wrong is for whoever samples.
+// so that unlikely tokens can grow, a mean over all targets of the step, and no divergence. The sampler
+// drops groups whose answers are all right or all wrong.
 type DAPO struct{ policy }
 
 var dapoDefaults = Settings{ClipLow: 0.2, ClipHigh: 0.28, Aggregate: "token", Advantage: "group_norm"}

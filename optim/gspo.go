@@ -1,7 +1,7 @@
 package optim
 
 // GSPO is group sequence policy optimization (Zheng et al., arXiv 2507.18071): the clipped surrogate with one ratio for
-// a whole answer, the geometric mean over its targets,
+// an answer, the geometric mean over its targets,
 //
 //	s = e^(mean of lp - old),  L = max(-s*A, -clip(s, 1 - 3e-4, 1 + 4e-4)*A)
 //

@@ -1,8 +1,8 @@
 package optim
 
-// Objective is a loss over log-probabilities. The trainer hands it rows as soon as it can: see [Reach].
+// Objective is a loss over log-probabilities. The trainer calls it with rows as early as [Reach] allows.
 type Objective interface {
-	// Reach says what has to be known before Derivative can be called.
+	// Reach is what must be known before Derivative is called.
 	Reach() Reach
 	// Derivative fills d, the derivative of the step's loss by the log-probability of each row; rows without a target
 	// get 0.
@@ -15,17 +15,17 @@ type Objective interface {
 type Reach int
 
 const (
-	// on no log-probability: known before the forward (cross entropy, gradients that were given)
+	// on no log-probability: known before the forward (cross entropy, given gradients)
 	ReachNone Reach = iota
 	ReachRow        // on the row's own: computed inside the pass over the vocabulary, some rows at a time
 	// on those of whole sequences, or of pairs of them: the vocabulary is passed twice, the model once
 	ReachSequence
 )
 
-// Rows is what an objective knows of consecutive rows of a micro-batch: a value of each. For ReachSequence they are
-// whole sequences.
+// Rows is the input of an objective: consecutive rows of a micro-batch, a value for each row. For ReachSequence they
+// are whole sequences.
 type Rows struct {
-	Targets []int32   // below 0: no target, the row counts nothing
+	Targets []int32   // below 0: no target, the row is ignored
 	LogProb []float32 // of the targets under the weights that are trained; nil where none is known yet
 	Rollout []float32 // recorded when the targets were sampled; nil: not sampled
 	// under the weights before the first update on these rows, by the trainer; nil: Rollout stands for it
@@ -55,7 +55,7 @@ func (r Rows) Part(from, to int) Rows {
 type Measures struct {
 	Loss    float64
 	Targets int // rows with a target
-	// of them, those whose gradient the objective's bounds took away; for CISPO, whose weight they limited
+	// of them, those whose gradient clipping set to 0; for CISPO, whose weight it limited
 	Clipped   int
 	Corrected int     // of them, those whose importance weight was cut to its cap or left out by its band
 	KL        float64 // estimated divergence from the reference, summed over targets; see kl_estimator

@@ -51,7 +51,7 @@ var settings = []setting{
 var lengths = []int{9, 6, 1, 12, 5, 7}
 
 // random makes rows whose first rows of each sequence have no target, with log-ratios of about 0.2; an answer's
-// advantage changes on the way, as with a reward for each turn.
+// advantage changes on the way, as with a reward for each message.
 func random(rng *rand.Rand) Rows {
 	r := Rows{Sequences: []int{0}}
 	normal := func(at, width float32) float32 { return at + width*float32(rng.NormFloat64()) }

@@ -1,6 +1,6 @@
 package optim
 
-// policy is what the policy losses share:
+// policy is the common part of the policy losses:
 //
 //	loss = sum over rows with a target of weight * (term + kl_coef * K(reference - lp))
 //
@@ -18,13 +18,13 @@ type policy struct {
 
 // term is the loss of one row and its derivative by the row's log-probability.
 type term interface {
-	// slope is 0 and clipped where bounds take the gradient away; a loss whose bounds only limit it reports clipped
+	// slope is 0 and clipped where clipping removes the gradient; a loss that clipping only limits reports clipped
 	// with a slope.
 	slope(x point) (d float32, clipped bool)
 	value(x point) float64
 }
 
-// point is what a term knows of a row.
+// point is the input of a term for one row.
 type point struct {
 	logprob   float32
 	advantage float32
@@ -131,7 +131,7 @@ func (r Rows) differences(a, b []float32) []float32 {
 // to the others.
 func (r Rows) means(v []float32) []float32 {
 	if r.Sequences == nil {
-		panic("optim: a mean over sequences of rows whose sequences are not known")
+		panic("optim: mean over sequences without Rows.Sequences")
 	}
 	out := make([]float32, len(r.Targets))
 	for s, from := range r.Sequences[:len(r.Sequences)-1] {

@@ -15,7 +15,7 @@ type Schedule struct {
 	Steps  int
 }
 
-// Validate names what is wrong.
+// Validate returns an error that names what is wrong.
 func (s Schedule) Validate() error {
 	switch s.Kind {
 	case "constant", "linear", "cosine":
@@ -28,8 +28,8 @@ func (s Schedule) Validate() error {
 	return nil
 }
 
-// WarmupSteps is the warm-up of a run of so many steps that was given as steps or, where those are 0, as a share of
-// the run. A share is rounded up, as in transformers; the last bits of the product add no step (0.07 of 100 is 7).
+// WarmupSteps is the number of warm-up steps of a run: given, or where that is 0, ratio*steps rounded up, as in
+// transformers. Rounding errors of the product add no step (0.07 of 100 is 7).
 func WarmupSteps(given int, ratio float64, steps int) int {
 	if given > 0 {
 		return given

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Settings choose between the definitions that a loss goes by elsewhere. A zero value means the objective's default;
-// the key in a shape is the name in the comment. "All" stands for the policy losses: policy_gradient, ppo, grpo,
-// dr_grpo, dapo, gspo, cispo, dro. What an objective does not read must not be set.
+// Settings choose among the variants of a loss in the literature and in other trainers. A zero value means the
+// objective's default; the key in a shape is the name in the comment. "All" stands for the policy losses:
+// policy_gradient, ppo, grpo, dr_grpo, dapo, gspo, cispo, dro. A key that an objective does not use must not be set.
 //
 //	                 clip_low  clip_high  aggregate  advantage   else
 //	sft                                   token
@@ -48,7 +48,7 @@ type Settings struct {
 	DROQuadratic   string  // dro_quadratic: "all": on every row; "advantage": where the advantage is not 0
 	DPOBeta        float64 // dpo_beta: see [DPO]
 	DPOLoss        string  // dpo_loss: "sigmoid", "ipo"
-	LabelSmoothing float64 // label_smoothing: share of pairs that are taken to be labelled the wrong way round
+	LabelSmoothing float64 // label_smoothing: assumed share of pairs with swapped labels
 }
 
 // kind is an objective by name.
@@ -137,7 +137,7 @@ func kindOf(name string) *kind {
 	return nil
 }
 
-// defaultsFor are the defaults beside what is set.
+// defaultsFor are the defaults of an objective, given what is set.
 func (k *kind) defaultsFor(s Settings) Settings {
 	d := k.defaults
 	if slices.Contains(k.keys, "clip_bounds") {
@@ -155,10 +155,10 @@ func (k *kind) defaultsFor(s Settings) Settings {
 	return d
 }
 
-// corrects says whether rows are weighed by e^(old - rollout).
+// corrects reports whether rows are weighed by e^(old - rollout).
 func (s *Settings) corrects() bool { return s.ImportanceCap != 0 || s.BandLow != 0 || s.BandHigh != 0 }
 
-// agree checks what keys ask of each other, where each is fine by itself.
+// agree checks keys against each other.
 func (s *Settings) agree(name string) error {
 	aggregates := []string{"token", "sequence", "constant", "sum"}
 	if name == "dpo" {

@@ -18,7 +18,7 @@ func newSurrogate(s Settings) surrogate {
 	return surrogate{low: low, high: high, dual: float32(s.DualClip)}
 }
 
-// bounds of ratios.
+// bounds are those of ratios.
 func (s Settings) bounds() (low, high float32) {
 	if s.ClipBounds == "absolute" {
 		return float32(s.ClipLow), float32(s.ClipHigh)

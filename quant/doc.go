@@ -1,4 +1,3 @@
-// Package quant holds number formats that weights are stored in elsewhere, and what a weight becomes by being stored
-// so. It works on host memory and imports nothing of the project: what devices with memory of their own compute is held
-// against it.
+// Package quant rounds weights to quantised storage formats and decodes them. It works on host memory, imports nothing
+// of the project, and is the reference for devices that do the same.
 package quant

@@ -9,12 +9,12 @@ import (
 type Format string
 
 const (
-	AsTrained Format = ""     // as they are
-	FP8       Format = "fp8"  // as [RoundFP8Blocks] leaves them
-	INT4      Format = "int4" // as [RoundINT4Groups] leaves them
+	AsTrained Format = ""     // unchanged
+	FP8       Format = "fp8"  // rounded by [RoundFP8Blocks]
+	INT4      Format = "int4" // rounded by [RoundINT4Groups]
 )
 
-// Validate reports a format that is not one of these.
+// Validate returns an error for an unknown format.
 func (f Format) Validate() error {
 	if f != AsTrained && f != FP8 && f != INT4 {
 		return fmt.Errorf("weights %q: want %q, %q or nothing", f, FP8, INT4)
@@ -22,11 +22,12 @@ func (f Format) Validate() error {
 	return nil
 }
 
-// nan is what a weight becomes of which a format leaves no number: one NaN, whatever it was and whatever the machine
-// makes of 0 times infinity.
+// nan is the one NaN that rounding writes, whatever NaN the weight was and whatever 0 times infinity gives on a
+// machine.
 var nan = math.Float32frombits(0x7fc00000)
 
-// Round is what storing a matrix w [rows, cols] leaves of it. Bands of [FP8Block] rows may be rounded one by one.
+// Round rounds a matrix w [rows, cols] in place to the numbers that the format can store. Bands of [FP8Block] rows may
+// be rounded one by one.
 func (f Format) Round(w []float32, rows, cols int) {
 	switch f {
 	case FP8:

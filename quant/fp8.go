@@ -9,7 +9,7 @@ type E4M3 uint8
 // MaxE4M3 is the largest E4M3.
 const MaxE4M3 = 448
 
-// EncodeE4M3 rounds to nearest even; what is larger than [MaxE4M3], infinities too, becomes it. NaN stays NaN.
+// EncodeE4M3 rounds to nearest even and saturates at [MaxE4M3], infinities too. NaN stays NaN.
 func EncodeE4M3(x float32) E4M3 {
 	const (
 		nan, largest  = 0x7f, 0x7e
@@ -54,10 +54,10 @@ var e4m3Values = func() (v [256]float32) {
 // block FP8.
 const FP8Block = 128
 
-// RoundFP8Blocks turns a matrix w [rows, cols] into what storing it in E4M3 leaves: squares of [FP8Block] from the
-// first row and column on, cut at the edges, have a scale s = (largest |w|)/448 in fp32, and w = E4M3(w/s)*s, every
-// operation rounded to fp32. A square whose scale is 0 becomes +0; NaN makes no scale and becomes the NaN 0x7fc00000;
-// of a square with an infinity nothing is left but that.
+// RoundFP8Blocks rounds a matrix w [rows, cols] in place to block FP8. Squares of [FP8Block] rows and columns from the
+// first on, cut at the edges, have a scale s = (largest |w|)/448 in fp32, and w = E4M3(w/s)*s, every operation rounded
+// to fp32. A square whose scale is 0 becomes +0. NaN is ignored for the scale and becomes the NaN 0x7fc00000, as does
+// every element of a square with an infinity.
 func RoundFP8Blocks(w []float32, rows, cols int) {
 	for r := 0; r < rows; r += FP8Block {
 		for c := 0; c < cols; c += FP8Block {
@@ -93,7 +93,7 @@ func roundSquare(w []float32, rows, cols, stride int) {
 	}
 }
 
-// DecodeFP8Blocks turns E4M3 codes [rows, cols] into numbers: dst = code * scale, the product rounded to fp32. Blocks
+// DecodeFP8Blocks decodes E4M3 codes [rows, cols]: dst = code * scale, the product rounded to fp32. Blocks
 // of high rows and wide columns from the first row and column on, cut at the edges, share one of the scales
 // [ceil(rows/high), ceil(cols/wide)] (weight_dequant of github.com/deepseek-ai/DeepSeek-V3, inference/kernel.py).
 func DecodeFP8Blocks(dst []float32, codes []byte, scales []float32, rows, cols, high, wide int) {

@@ -6,7 +6,7 @@ import "math"
 // group_size 32).
 const INT4Group = 32
 
-// RoundINT4Groups turns a matrix w [rows, cols] into what storing it in 4 bits leaves: groups of [INT4Group] along a
+// RoundINT4Groups rounds a matrix w [rows, cols] in place to 4-bit integers with scales: groups of [INT4Group] along a
 // row, the last one shorter, have a scale s = (largest |w|)/7 in fp32, and w = q*s with q = w/s rounded to the nearest
 // integer, ties to even, within [-8, 7]. A group whose scale is 0 becomes +0; one with a number that is not finite
 // becomes the NaN 0x7fc00000.
@@ -43,8 +43,8 @@ func roundINT4(group []float32) {
 	}
 }
 
-// DecodeINT4Groups turns a matrix [rows, cols] that compressed-tensors has packed (format pack-quantized, 4 bits,
-// symmetric) into numbers: dst = (nibble - 8) * scale, the product rounded to fp32, which is exact for scales of bf16
+// DecodeINT4Groups decodes a matrix [rows, cols] packed by compressed-tensors (format pack-quantized, 4 bits,
+// symmetric): dst = (nibble - 8) * scale, the product rounded to fp32, which is exact for scales of bf16
 // or fp16. A row of packed is ceil(cols/8) little-endian words of 32 bits, column c in the 4 bits from 4*(c mod 8) on;
 // scales are [rows, ceil(cols/group)] (pack_to_int32 of github.com/neuralmagic/compressed-tensors).
 func DecodeINT4Groups(dst []float32, packed []byte, scales []float32, rows, cols, group int) {

@@ -46,7 +46,7 @@ func TestINT4(t *testing.T) {
 	RoundINT4Groups(bad, 1, 3)
 	for _, x := range bad {
 		if math.Float32bits(x) != 0x7fc00000 {
-			t.Errorf("beside an infinity: %#x", math.Float32bits(x))
+			t.Errorf("next to an infinity: %#x", math.Float32bits(x))
 		}
 	}
 }

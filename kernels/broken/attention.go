@@ -16,7 +16,8 @@ func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels
 	}
 }
 
-// attendInHalves is Attention of one query to the first half of the keys it sees and to the rest, merged as rounded.
+// attendInHalves is Attention of one query to the first half of its visible keys and to the rest, merged after
+// rounding.
 func (d *Device) attendInHalves(out, lse, q kernels.Tensor, kv kernels.KV, s kernels.Span, a kernels.Attn) {
 	first := 0
 	if a.Window > 0 {
@@ -50,7 +51,7 @@ func cacheRows(kv kernels.KV, s kernels.Span, from, to int) (rows []int32) {
 	return rows
 }
 
-// gathered is rows of a cache as one page. Values that are columns of the keys stay so.
+// gathered copies rows of a cache to one page. Values that are columns of the keys remain a view of them.
 func (d *Device) gathered(mem *kernels.Arena, kv kernels.KV, rows []int32) kernels.KV {
 	at := mem.New(kernels.I32, 1, len(rows))
 	d.storeInts(at, [][]int32{rows})
@@ -94,7 +95,8 @@ func (d *Device) SparseAttend(
 	d.store(lse, lses[0])
 }
 
-// halves is the first or the second half of each list, -1 behind it. A list of one key is both.
+// halves is the first or the second half of each list, followed by -1. A list of one key is its own first and second
+// half.
 func halves(lists [][]int32, h int) [][]int32 {
 	out := make([][]int32, len(lists))
 	for r, list := range lists {
@@ -119,8 +121,8 @@ func listed(list []int32) (n int) {
 	return n
 }
 
-// merge adds to what attention to the first half of a row's keys gave what that to the second half gave,
-// [Heads*values], by their log-sum-exps, [Heads].
+// merge combines a row's attention outputs over two halves of its keys, [Heads*values], weighted by their log-sum-exps,
+// [Heads].
 func (d *Device) merge(out, other, lse, otherLSE []float32, values int) {
 	exp2 := d.Definition().Exp2.Func()
 	for h, first := range lse {

@@ -7,7 +7,7 @@ import (
 	"lockstep/kernels"
 )
 
-// Route breaks [kernels.BreakRouterTies] and [kernels.BreakGroupLimits]: other experts are chosen, and weighed by the
+// Route breaks [kernels.BreakRouterTies] and [kernels.BreakGroupLimits]: it chooses other experts, with weights by the
 // rules.
 func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, r kernels.Router) {
 	d.operations.Route(weights, experts, probs, logits, r)

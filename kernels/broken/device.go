@@ -1,7 +1,7 @@
-// Package broken makes a device break one rule of the definition, so that a proof can be seen to fail. The wrong
-// operation is put together from those of the device below, or computed on the host, the same for every device. Results
-// then depend on the layout of the batch: only calls of few rows, or sequences in a cache, are computed otherwise. Of
-// the project it imports kernels alone.
+// Package broken wraps a device and breaks one rule of the definition, to show that a proof of exactness fails then.
+// The wrong operation is composed of operations of the wrapped device, or computed on the host, so it is the same for
+// every device. Its results depend on the layout of the batch: only calls of few rows, or sequences in a cache, are
+// computed differently. Of the project it imports kernels only.
 package broken
 
 import (
@@ -22,13 +22,14 @@ type operations interface {
 	kernels.IndexLearning
 }
 
-// Device is another device that breaks one rule. It does not repeat sequences: wrong operations may read results back.
+// Device wraps another device and breaks one rule. It does not replay sequences, since wrong operations may read
+// results back.
 type Device struct {
 	operations
 	rule   kernels.Break
 	temp   *kernels.Arena
-	tables map[kernels.Tensor]kernels.Tensor // rope tables, and what was made of them
-	kept   *kernels.Arena                    // of those
+	tables map[kernels.Tensor]kernels.Tensor // rope tables and their rounded copies
+	kept   *kernels.Arena                    // memory of the copies
 }
 
 var _ interface {
@@ -41,14 +42,14 @@ var _ interface {
 	kernels.Counter
 } = (*Device)(nil)
 
-// New breaks a rule of a device, which keeps to all others.
+// New wraps a device to break one rule. It returns an error for an unknown rule and for a device that lacks operations.
 func New(dev kernels.Device, rule kernels.Break) (*Device, error) {
 	if !slices.Contains(kernels.Breaks, rule) {
-		return nil, fmt.Errorf("no rule %q to break: want one of %q", rule, kernels.Breaks)
+		return nil, fmt.Errorf("no rule %q: want one of %q", rule, kernels.Breaks)
 	}
 	all, ok := dev.(operations)
 	if !ok {
-		return nil, fmt.Errorf("the device %s lacks operations: no rule can be broken on it", dev.Name())
+		return nil, fmt.Errorf("device %s lacks operations that broken rules are made of", dev.Name())
 	}
 	return &Device{
 		operations: all, rule: rule, temp: kernels.NewArena(dev),
@@ -56,28 +57,28 @@ func New(dev kernels.Device, rule kernels.Break) (*Device, error) {
 	}, nil
 }
 
-// Definition names the rule that is broken, and so has a digest of its own.
+// Definition is that of the wrapped device with the broken rule, and so has another digest.
 func (d *Device) Definition() kernels.Definition {
 	def := d.operations.Definition()
 	def.Break = d.rule
 	return def
 }
 
-// breaks reports whether a call of so many rows breaks the rule.
+// breaks reports whether a call of this many rows breaks the rule.
 func (d *Device) breaks(rule kernels.Break, rows int) bool {
 	return d.rule == rule && 0 < rows && rows <= few
 }
 
-// scratch is for one operation: it ends with the call of release.
+// scratch is memory of one operation, until release is called.
 func (d *Device) scratch() (mem *kernels.Arena, release func()) {
 	mark := d.temp.Mark()
 	return d.temp, func() { d.temp.Release(mark) }
 }
 
-// Repeat carries out body call by call.
+// Repeat runs body, operation by operation.
 func (d *Device) Repeat(_ string, body func()) { body() }
 
-// Attends is what the device below says of a shape.
+// Attends forwards to the wrapped device.
 func (d *Device) Attends(a kernels.Attn) error {
 	if below, ok := d.operations.(kernels.Attender); ok {
 		return below.Attends(a)
@@ -85,7 +86,7 @@ func (d *Device) Attends(a kernels.Attn) error {
 	return nil
 }
 
-// AttendsSparsely is what the device below says of a shape.
+// AttendsSparsely forwards to the wrapped device.
 func (d *Device) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
 	if below, ok := d.operations.(kernels.SparseAttender); ok {
 		return below.AttendsSparsely(a, x)
@@ -93,7 +94,7 @@ func (d *Device) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
 	return nil
 }
 
-// LearnsIndex is what the device below says of a shape.
+// LearnsIndex forwards to the wrapped device.
 func (d *Device) LearnsIndex(a kernels.Attn, x kernels.Index) error {
 	if below, ok := d.operations.(kernels.IndexLearner); ok {
 		return below.LearnsIndex(a, x)
@@ -101,7 +102,7 @@ func (d *Device) LearnsIndex(a kernels.Attn, x kernels.Index) error {
 	return nil
 }
 
-// Recurs is what the device below says of a shape.
+// Recurs forwards to the wrapped device.
 func (d *Device) Recurs(r kernels.Recurrence, delta bool) error {
 	if below, ok := d.operations.(kernels.Recurrer); ok {
 		return below.Recurs(r, delta)
@@ -109,7 +110,7 @@ func (d *Device) Recurs(r kernels.Recurrence, delta bool) error {
 	return nil
 }
 
-// Available is the memory of the device below.
+// Available is the memory left on the wrapped device.
 func (d *Device) Available() int {
 	if below, ok := d.operations.(kernels.Bounded); ok {
 		return below.Available()
@@ -117,7 +118,7 @@ func (d *Device) Available() int {
 	return 0
 }
 
-// Counts are those of the device below.
+// Counts are those of the wrapped device.
 func (d *Device) Counts() kernels.Counts {
 	if below, ok := d.operations.(kernels.Counter); ok {
 		return below.Counts()

@@ -2,7 +2,7 @@ package broken
 
 import "lockstep/kernels"
 
-// before is the rows of zeros that a recurrence in a cache is given first: chunks begin elsewhere by as much.
+// before is the number of rows of zeros that a recurrence in a cache starts with, which shifts its chunks.
 const before = 32
 
 // DeltaRule breaks [kernels.BreakChunks].
@@ -35,8 +35,8 @@ func (d *Device) StateSpace(
 	d.roundStates(s, l)
 }
 
-// begin gives the slots of sequences that start in this call rows of zeros, shaped like the operands. They leave the
-// state at 0.
+// begin runs rows of zeros, shaped like the operands, through the slots of sequences that start in this call. The state
+// stays 0.
 func (d *Device) begin(l *kernels.Layout, like []kernels.Tensor, run func(*kernels.Layout, []kernels.Tensor)) {
 	mem, release := d.scratch()
 	defer release()
@@ -59,7 +59,7 @@ func (d *Device) begin(l *kernels.Layout, like []kernels.Tensor, run func(*kerne
 	run(zeros, x)
 }
 
-// shifted is the layout behind those rows.
+// shifted is the layout after those rows.
 func shifted(l *kernels.Layout) *kernels.Layout {
 	out := &kernels.Layout{Packs: l.Packs}
 	for _, s := range l.Spans {
@@ -69,7 +69,7 @@ func shifted(l *kernels.Layout) *kernels.Layout {
 	return out
 }
 
-// roundStates leaves in bf16 what the sequences of a call hand on from chunk to chunk.
+// roundStates rounds the states of the sequences of a call to bf16.
 func (d *Device) roundStates(s *kernels.ChunkState, l *kernels.Layout) {
 	mem, release := d.scratch()
 	defer release()

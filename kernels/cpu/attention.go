@@ -10,7 +10,7 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// Attention, rule 2 of the definition, whole.
+// Attention is rule 2 of the definition.
 //
 // The query at position i of head h reads KV head h / (Heads/KVHeads). Key j is visible to it iff j <= i and (Window ==
 // 0 or j > i-Window). c = float32(Scale*log2e), the product taken in float64 and rounded once. For one query row q:
@@ -30,9 +30,9 @@ import (
 //	out_d  = round(o_d*(1/l) + 0);  lse = m + Ln(l)*log2e
 //
 // DotTC16 takes the keys of a block in steps of 16 from the block's start. The bits of a row depend on its own query
-// and on the keys and values visible to it, if those of its whole block are finite: a masked key multiplies p = +0,
-// which is a bitwise no-op but for the sign of a zero, and the last "+ 0" clears that. So a training tile, any cut of a
-// prefill and a decode row agree.
+// and on the keys and values visible to it, if all keys and values of its blocks are finite: a masked key has p = +0,
+// which changes at most the sign of a zero, and the last "+ 0" clears that sign. So a training tile, any cut of a
+// prefill and a decode row give the same bits.
 //
 // Rows of a tile are (query, head of the group), query-major: a group shares the keys of its KV head.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
@@ -57,7 +57,7 @@ type attention struct {
 	out, lse, q kernels.Tensor
 	kv          kernels.KV
 	shape       kernels.Attn
-	group       int     // heads that share a KV head
+	group       int     // query heads that share a KV head
 	c           float32 // of scores, to units of log2
 }
 
@@ -72,7 +72,7 @@ type queryTile struct {
 	keys *kernels.Span
 }
 
-// Sizes of the work, which do not touch the bits.
+// Sizes of the work. They do not change bits.
 const (
 	tileRows  = 128 // rows of a query tile: enough to pay for packing the keys
 	stripKeys = 256 // keys whose scores are computed at once
@@ -90,7 +90,7 @@ var attentionScratches = sync.Pool{New: func() any { return new(attentionScratch
 
 func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
 
-// checkAttention panics with what does not fit; q are queries or their gradients, out outputs or theirs.
+// checkAttention panics if shapes or types do not fit; q are queries or their gradients, out outputs or theirs.
 func checkAttention(kv kernels.KV, l *kernels.Layout, a kernels.Attn, q, out []kernels.Tensor) {
 	bad := a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || kv.K.Cols != a.KVHeads*a.HeadDim ||
 		kv.V.Cols != a.KVHeads*a.Values() || kv.V.DType != kv.K.DType
@@ -229,5 +229,5 @@ func (op *attention) store(t queryTile, f *online) {
 	}
 }
 
-// sized is x with length n, of new memory if it must be; what it holds is not defined.
+// sized is x with length n, reallocated if it is too small. Its content is undefined.
 func sized[E any](x []E, n int) []E { return slices.Grow(x[:0], n)[:n] }

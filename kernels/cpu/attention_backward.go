@@ -20,19 +20,19 @@ import (
 //	dv_j  = the same of p_ij, dout_i
 //
 // With BF16 storage p and ds are rounded to bf16 as operands of the last three dots (ds comes from the p that is not
-// rounded). DotTC16 takes steps of 16 keys from position 0 for dq and of 16 queries from position 0, anew for each
-// head, for dk and dv; the chain runs on from head to head. Pairs that are not visible count as p = ds = +0: no-ops but
-// for the sign of a zero, which "+ 0" clears. So the bits depend neither on threads nor on what else is packed in the
-// batch.
+// rounded). DotTC16 takes k-steps of 16 keys from position 0 for dq. For dk and dv it takes k-steps of 16 queries from
+// position 0, restarting at each head; the chain continues from head to head. Pairs that are not visible count as p =
+// ds = +0, which changes at most the sign of a zero, and "+ 0" clears that sign. So the bits depend neither on threads
+// nor on the other sequences of the batch.
 //
-// A piece of work is one KV head of one sequence: nothing is computed twice and every chain lies in one goroutine.
+// A unit of work is one KV head of one sequence: nothing is computed twice, and every chain stays in one goroutine.
 func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout,
 	a kernels.Attn) {
 	checkAttention(kv, l, a, []kernels.Tensor{q, dq}, []kernels.Tensor{out, dout})
 	d.attentionBackward(dq, dk, dv, dout, out, lse, q, kv, kernels.Tensor{}, l, a)
 }
 
-// attentionBackward has lists of keys where selected is not nil.
+// attentionBackward is AttentionBackward, or SparseAttendBackward where selected is not nil.
 func (d *Device) attentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor,
 	l *kernels.Layout, a kernels.Attn) {
 	if kv.PageRows != 0 {
@@ -150,7 +150,7 @@ func (op *attentionGrad) queries(t gradTile, w *gradScratch, k, v gemm.View) {
 	}
 }
 
-// scores turns dot(q, k) and dot(dout, v) of n keys from one on into p and ds, in place.
+// scores replaces dot(q, k) and dot(dout, v) of n keys from position from on by p and ds.
 func (op *attentionGrad) scores(t gradTile, w *gradScratch, from, n int) {
 	for i := range t.to - t.from {
 		p, ds := w.p[i*n:][:n], w.ds[i*n:][:n]

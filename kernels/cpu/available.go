@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Available is what the system says that programs can still take, at most what the control groups of this process leave
-// it; 0 where neither is known.
+// Available is the memory in bytes that programs can still allocate by the system's count, at most what the control
+// groups of this process allow; 0 if neither is known.
 func (d *Device) Available() int { return available("/") }
 
 // available reads the system's files under a folder.
@@ -23,7 +23,7 @@ func available(root string) int {
 	return max(n, 1)
 }
 
-// meminfo is MemAvailable of /proc/meminfo in bytes; the largest int where it is not said.
+// meminfo is MemAvailable of /proc/meminfo in bytes; the largest int if it is missing.
 func meminfo(text []byte) int {
 	for line := range bytes.Lines(text) {
 		var kib int

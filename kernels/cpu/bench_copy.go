@@ -2,11 +2,11 @@ package cpu
 
 import "time"
 
-// copyBytes is more than caches hold.
+// copyBytes is more than the caches hold.
 const copyBytes = 128 << 20
 
-// BenchCopy is the bytes a second, read and written, of a copy in memory on all threads: the median over about that
-// long.
+// BenchCopy measures a copy in memory on all threads for about this long. It returns the median of bytes read and
+// written per second.
 func (d *Device) BenchCopy(each time.Duration) float64 {
 	from, to := make([]byte, copyBytes), make([]byte, copyBytes)
 	for i := range from { // memory that was never written has no pages of its own

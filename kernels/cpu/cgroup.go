@@ -22,8 +22,8 @@ var (
 		"total_inactive_file"}}
 )
 
-// groupRoom is how many bytes the control groups of this process leave it, of whichever leaves least: its own, those
-// around it, in either version. The largest int: they have no limit.
+// groupRoom is how many bytes the control groups of this process allow it: the least over its own group and the
+// enclosing ones, of either version; the largest int without a limit.
 func groupRoom(root string) int {
 	groups, err := os.ReadFile(root + "proc/self/cgroup")
 	if err != nil {
@@ -102,7 +102,7 @@ func ownGroup(text string, v2 bool) (group string, ok bool) {
 	return "", false
 }
 
-// room is what a group's limit leaves; the largest int: it has none.
+// room is how many bytes a group's limit leaves; the largest int without a limit.
 func (h hierarchy) room(dir string) int {
 	limit, ok := number(path.Join(dir, h.limit))
 	if !ok || limit >= 1<<60 { // version 1 writes a number that no machine has
@@ -120,7 +120,7 @@ func (h hierarchy) room(dir string) int {
 	return max(limit-max(used, 0), 0)
 }
 
-// number is what a file holds; ok is false where there is none, or another word ("max").
+// number is the number in a file; ok is false without a file or for another word ("max").
 func number(file string) (n int, ok bool) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -22,8 +22,8 @@ type chunked struct {
 	state   *kernels.ChunkState // nil: spans start at position 0
 }
 
-// deltaRule and stateSpace are what the kinds add: beta before its sigmoid [T, Heads]; steps [T, Heads] and the skip's
-// factor of each head.
+// deltaRule and stateSpace are the inputs of one kind only: beta before its sigmoid [T, Heads]; steps dt [T, Heads] and
+// the skip factor of each head.
 type (
 	deltaRule  struct{ b matrix }
 	stateSpace struct {
@@ -32,7 +32,7 @@ type (
 	}
 )
 
-// headState is the state of one head of values, and the rows of its chunk: slices of a slot, or a scratch's.
+// headState is the state of one head of values and the rows of its chunk: slices of a slot, or of the scratch.
 type headState struct {
 	s []float32 // [KeyDim, ValueDim]
 	n []float32 // [ChunkRows, ValueDim]
@@ -201,7 +201,7 @@ func (op *chunked) rows(w *chunkScratch, i, row, head, from, n int) {
 	}
 }
 
-// decays computes c, E and G of a piece. Columns of G behind a row's own are left as they are.
+// decays computes c, E and G of a piece. Columns of G after a row's own are not written.
 func (op *chunked) decays(w *chunkScratch, c []float32, row, head, from, n int) {
 	cols, g := from+n, op.g.F32s()
 	w.e, w.g = sized(w.e, n), sized(w.g, n*cols)
@@ -236,7 +236,7 @@ func (op *chunked) outputs(w *chunkScratch, i, head, from, n int) {
 	}
 }
 
-// advance moves a head's state over the chunk's first n rows, which are all it has.
+// advance moves a head's state past a chunk of n rows.
 func (op *chunked) advance(w *chunkScratch, i, n int) {
 	keyDim, dim, st := op.shape.KeyDim, op.shape.ValueDim, &w.heads[i]
 	w.scaled, w.e = sized(w.scaled, n*keyDim), sized(w.e, n)
@@ -253,5 +253,5 @@ func (op *chunked) product(w *chunkScratch, c []float32, m, n, k int, a, b gemm.
 	op.d.fma.Tile(&w.mm, c, n, m, n, k, a, b)
 }
 
-// matrixOf is contiguous rows of so many columns.
+// matrixOf is a view of contiguous rows of cols columns.
 func matrixOf(x []float32, cols int) gemm.View { return gemm.View{X: x, RS: cols, CS: 1} }

@@ -3,7 +3,7 @@ package cpu
 import "lockstep/kernels"
 
 // The backward of rule 4, chunk by chunk from the last. For one head of a chunk of rows 0 ... L-1, with the names of
-// the forward, do_i = dout_i, A the gradient of S' (+0 behind a span's last chunk), F_i = Exp2(c_(L-1) - c_i), P_ij =
+// the forward, do_i = dout_i, A the gradient of S' (+0 after a span's last chunk), F_i = Exp2(c_(L-1) - c_i), P_ij =
 // dot(q_i, k_j)*G_ij for j <= i and +0 for j > i; "by fma over" continues each element's chain:
 //
 //	dn_i = F_i*dot(k_i, A), then by fma over rows j ascending with (P_ji, do_j)
@@ -23,7 +23,7 @@ import "lockstep/kernels"
 //
 // Delta rule: dv_i = round(beta_i*x_i + 0), dbeta_i = tree(x_i*(v_i - E_i*h_i)) + tree over j of B_ij*dot(k_i, k_j),
 // db_i = round(dbeta_i*(beta_i*(1-beta_i))). State space: dx_i = round((dt_i*x_i + skip*do_i) + 0), ddt_i =
-// tree(x_i*v_i). dq and dk of a key head are sums over its heads ascending, from +0. In the delta rule they go on
+// tree(x_i*v_i). dq and dk of a key head are sums over its heads ascending, from +0. The delta rule propagates them
 // through the norms: with d = dq*KeyDim^-0.5 (or dk), x the raw row and xh = x*rs: round(rs*(d - xh*tree(d*xh)) + 0); a
 // state space rounds them as they are, + 0.
 type chunkedGrad struct {
@@ -66,7 +66,7 @@ func (op *chunkedGrad) run(l *kernels.Layout) {
 
 func (op *chunkedGrad) stateLen() int { return op.shape.KeyDim * op.shape.ValueDim }
 
-// replay runs the forward of a sequence again to keep the states at the start of its chunks.
+// replay recomputes the forward of a sequence and keeps the state at the start of each chunk.
 func (op *chunkedGrad) replay(s *kernels.Span, head int, w *chunkScratch) {
 	size := op.d.def.ChunkRows
 	op.open(s, head, w)

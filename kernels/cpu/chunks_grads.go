@@ -28,7 +28,7 @@ func (op *chunkedGrad) values(w *chunkScratch, i, row, head, n int, a []float32)
 	}
 }
 
-// solveTransposed turns dn into x of the delta rule.
+// solveTransposed replaces dn by x of the delta rule.
 func (op *chunkedGrad) solveTransposed(w *chunkScratch, n int) {
 	g, dim := &w.grad, op.shape.ValueDim
 	g.flip, g.mt = sized(g.flip, n*dim), sized(g.mt, n*n)
@@ -44,7 +44,7 @@ func (op *chunkedGrad) solveTransposed(w *chunkScratch, n int) {
 	}
 }
 
-// pairs computes Y, and B and X of the delta rule, to begin with as B.
+// pairs computes Y, and for the delta rule B in xm, which betaGrad replaces by X.
 func (op *chunkedGrad) pairs(w *chunkScratch, i, n int) {
 	g, vec, dim, st := &w.grad, op.d.vec, op.shape.ValueDim, &w.heads[i]
 	added := transposed(matrixOf(st.n, dim))
@@ -67,7 +67,7 @@ func (op *chunkedGrad) pairs(w *chunkScratch, i, n int) {
 	}
 }
 
-// queriesAndKeys adds a head's dq and dk to those of its key head. X is made of B on the way, and dbeta with it.
+// queriesAndKeys adds a head's dq and dk to those of its key head. For the delta rule it also computes X and dbeta.
 func (op *chunkedGrad) queriesAndKeys(w *chunkScratch, i, n int, a []float32) {
 	g, vec, keyDim, dim, st := &w.grad, op.d.vec, op.shape.KeyDim, op.shape.ValueDim, &w.heads[i]
 	g.part, g.u = sized(g.part, n*keyDim), sized(g.u, n*keyDim)
@@ -96,7 +96,7 @@ func (op *chunkedGrad) queriesAndKeys(w *chunkScratch, i, n int, a []float32) {
 	vec.Add(g.dk, g.dk, g.part)
 }
 
-// betaGrad leaves dbeta in t and turns B into X.
+// betaGrad writes dbeta to t and replaces B by X.
 func (op *chunkedGrad) betaGrad(w *chunkScratch, n int) {
 	g, vec, dim := &w.grad, op.d.vec, op.shape.ValueDim
 	g.t, g.flip = sized(g.t, n), sized(g.flip, n*dim)
@@ -148,7 +148,7 @@ func (op *chunkedGrad) decayGrad(w *chunkScratch, i, row, head, n int, a []float
 	}
 }
 
-// storeValues writes the gradient of the values, and of what else made n of them.
+// storeValues writes the gradient of the values; for a state space also ddt and the rows of dskip.
 func (op *chunkedGrad) storeValues(w *chunkScratch, row, head, n int) {
 	g, vec, dim := &w.grad, op.d.vec, op.shape.ValueDim
 	for r := range n {
@@ -165,7 +165,7 @@ func (op *chunkedGrad) storeValues(w *chunkScratch, row, head, n int) {
 	}
 }
 
-// stateGrad turns a, the gradient of the state behind the chunk, into that of the state before it.
+// stateGrad replaces a, the gradient of the state after the chunk, by that of the state before it.
 func (op *chunkedGrad) stateGrad(w *chunkScratch, n int, a []float32) {
 	g, vec, keyDim, dim := &w.grad, op.d.vec, op.shape.KeyDim, op.shape.ValueDim
 	vec.Scale(a, w.e[n-1])

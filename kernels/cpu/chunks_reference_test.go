@@ -220,7 +220,7 @@ func (c *recCase) backward(seq, head int) *refGrads {
 	return g
 }
 
-// backwardChunk is the statement at chunkedGrad, line by line; a is turned into the gradient of the state before the
+// backwardChunk is the statement at chunkedGrad, line by line; a becomes the gradient of the state before the
 // chunk.
 func (c *recCase) backwardChunk(ch *refChunk, seq, head, from int, a [][]float32) *refGrads {
 	n := ch.rows

@@ -25,7 +25,7 @@ const (
 	Portable ISA = "portable"
 )
 
-// Options choose how the device runs. They never change a bit.
+// Options are threads and instruction set. They never change a bit.
 type Options struct {
 	Threads int // 0: all cores
 	ISA     ISA // "": Auto
@@ -39,8 +39,8 @@ type Device struct {
 	mm     *gemm.Engine // by the definition's dot step
 	fma    *gemm.Engine // of recurrences, whose products are fp32
 	vec    *vec.Ops
-	mapped [][]byte // large pieces of memory, off Go's heap
-	small  [][]byte // keeps the others alive
+	mapped [][]byte // large allocations, off Go's heap
+	small  [][]byte // small allocations, kept alive
 	bytes  int      // of both
 }
 
@@ -99,13 +99,13 @@ func choose(want ISA) (ISA, error) {
 // Name is "cpu" with the instruction set and the number of threads.
 func (d *Device) Name() string { return fmt.Sprintf("cpu (%s, %d threads)", d.isa, d.pool.threads) }
 
-// Definition is what the device computes by.
+// Definition is the arithmetic that the device computes by.
 func (d *Device) Definition() kernels.Definition { return d.def }
 
-// Spare is 64 MiB: what stays near the caches of a laptop.
+// Spare is 64 MiB, about the size of the caches of a laptop.
 func (d *Device) Spare() int { return 64 << 20 }
 
-// Write copies raw elements into a contiguous tensor, many on all threads.
+// Write copies raw elements into a contiguous tensor, on all threads if there are many.
 func (d *Device) Write(dst kernels.Tensor, src []byte) {
 	to := dst.Raw()
 	if len(to) != dst.Bytes() || len(src) != dst.Bytes() {

@@ -19,7 +19,7 @@ func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, packs []int32)
 	}
 	mustIndex(op, ids, g.Count)
 
-	// Count each (expert, pack) one place up, add up, and deal rows out in token order: a stable counting sort.
+	// A stable counting sort: counts of each (expert, pack), prefix sums, then rows in token order.
 	clear(offsets)
 	for pack, from := range packs[:g.Packs] {
 		for _, e := range ids[int(from)*k : int(packs[pack+1])*k] {

@@ -44,7 +44,7 @@ func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 	}
 	rowBlocks(op, packs, x.Rows)
 	runs, blocks := kernels.RowRuns(packs)
-	shares := make([]float32, (len(runs)-1)*n) // what each run adds to dw
+	shares := make([]float32, (len(runs)-1)*n) // the part of dw of each run
 	d.pool.each(len(runs)-1, 1, func(_, from, to int) {
 		s := rowScratches.Get().(*rowScratch)
 		defer rowScratches.Put(s)
@@ -82,7 +82,7 @@ type normGate struct {
 	heads, n           int
 }
 
-// backward is row r; chains [heads, n] take what it adds to dw.
+// backward is row r; it adds its part of dw to chains [heads, n].
 func (g *normGate) backward(r int, buf [][]float32, chains []float32) {
 	vec, n, rs := g.d.vec, g.n, g.rstd.F32s()[r*g.rstd.Stride:]
 	v, y, dy := g.x.load(r, buf[0]), buf[1], buf[2]

@@ -5,7 +5,7 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// IndexBackward takes the gradient of scores ds F32 [T, entries] down to queries, keys and weights: dq [T, Heads*Dim],
+// IndexBackward propagates the gradient of scores ds F32 [T, entries] to queries, keys and weights: dq [T, Heads*Dim],
 // dk [T, Dim], dweights F32 [T, Heads].
 func (d *Device) IndexBackward(dq, dk, dweights, ds, q, weights, k, selected kernels.Tensor, l *kernels.Layout,
 	x kernels.Index) {
@@ -78,14 +78,14 @@ func (g *indexGrad) round(x []float32) {
 	}
 }
 
-// keyTile writes dk of the keys at positions of a tile, from the queries behind them.
+// keyTile writes dk of the keys at positions of a tile, from the queries at and after them.
 func (g *indexGrad) keyTile(w *indexScratch, t rowTile, dk *matrix) {
 	x, dim, n := g.shape, g.shape.Dim, t.to-t.from
 	w.q, w.k, w.s, w.dk = sized(w.q, gradQueries*dim), sized(w.k, n*dim), sized(w.s, gradQueries*n), sized(w.dk, n*dim)
 	clear(w.dk)
 	k := g.d.heads(w.k, g.keys.K, g.keys, t.span, 0, dim, t.from, t.to)
 	for h := range x.Heads {
-		// tiles begin at multiples of gradQueries: those before see none of the keys
+		// tiles begin at multiples of gradQueries: earlier ones see none of the keys
 		for from := t.from; from < t.span.Rows; from += gradQueries {
 			to := min(from+gradQueries, t.span.Rows)
 			q := g.d.heads(w.q, g.queries, g.keys, t.span, h, dim, from, to)
@@ -102,8 +102,8 @@ func (g *indexGrad) keyTile(w *indexScratch, t rowTile, dk *matrix) {
 	}
 }
 
-// keyRow turns the dots of a query of head h with keys at positions from, from+1, ... into dr, +0 where a key is no
-// entry.
+// keyRow replaces the dots of a query of head h with keys at positions from, from+1, ... by dr, +0 for keys that are
+// not in the query's list.
 func (g *indexGrad) keyRow(s []float32, r seqRow, from, h int) {
 	list := g.lists[r.at()]
 	lo, hi := within(list, from, from+len(s))

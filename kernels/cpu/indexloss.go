@@ -22,7 +22,7 @@ type indexScratch struct {
 
 var indexScratches = sync.Pool{New: func() any { return new(indexScratch) }}
 
-// indexEach gives body a scratch and each of n pieces of work, on all threads.
+// indexEach calls body for each of n units of work with a scratch, on all threads.
 func (d *Device) indexEach(n int, body func(w *indexScratch, i int)) {
 	d.pool.each(n, 1, func(_, from, to int) {
 		w := indexScratches.Get().(*indexScratch)
@@ -33,7 +33,7 @@ func (d *Device) indexEach(n int, body func(w *indexScratch, i int)) {
 	})
 }
 
-// entriesOf is the keys of each row of a batch: its list, or with selected nil all up to its own.
+// entriesOf is the keys of each row of a batch: its list, or with selected nil all keys up to its own.
 func entriesOf(selected kernels.Tensor, l *kernels.Layout) [][]int32 {
 	lists, longest := make([][]int32, l.Rows()), 0
 	for _, s := range l.Spans {
@@ -76,7 +76,7 @@ func rowTiles(l *kernels.Layout, n int) (tiles []rowTile) {
 	return tiles
 }
 
-// IndexTarget adds to target F32 [T, entries] what the heads of a layer of attention give each entry, heads ascending:
+// IndexTarget adds the attention probability of each entry to target F32 [T, entries], heads ascending:
 // Exp2(min(dot(q_h, k_j)*c - lse_h, 0)).
 func (d *Device) IndexTarget(target, q, k, lse, selected kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
 	mustEntries(target, selected, l)
@@ -102,7 +102,7 @@ type indexTarget struct {
 	sum, lse matrix
 }
 
-// tile adds the shares of a tile's entries, head by head.
+// tile adds the probabilities of a tile's entries, head by head.
 func (op *indexTarget) tile(w *indexScratch, t rowTile) {
 	m, dim, group := t.to-t.from, op.shape.HeadDim, op.shape.Heads/op.shape.KVHeads
 	w.q, w.k, w.s = sized(w.q, m*dim), sized(w.k, stripKeys*dim), sized(w.s, m*stripKeys)
@@ -120,8 +120,8 @@ func (op *indexTarget) tile(w *indexScratch, t rowTile) {
 	}
 }
 
-// row adds the shares of one head to a row's entries with keys at positions from, from+1, ...; dots are with each of
-// those keys.
+// row adds the probabilities of one head to a row's entries with keys at positions from, from+1, ...; dots are those
+// with these keys.
 func (op *indexTarget) row(w *indexScratch, dots []float32, r seqRow, from, h int) {
 	list := op.lists[r.at()]
 	lo, hi := within(list, from, from+len(dots))
@@ -134,7 +134,7 @@ func (op *indexTarget) row(w *indexScratch, dots []float32, r seqRow, from, h in
 	op.d.vec.Add(sum, sum, w.p)
 }
 
-// mustEntries panics if there is no place for what each entry has.
+// mustEntries panics if t is too small for the entries of each row.
 func mustEntries(t, selected kernels.Tensor, l *kernels.Layout) {
 	bad := t.DType != kernels.F32 || t.Rows < l.Rows() || !selected.IsNil() && (selected.DType != kernels.I32 ||
 		selected.Rows < l.Rows())
@@ -150,7 +150,7 @@ func mustEntries(t, selected kernels.Tensor, l *kernels.Layout) {
 func mustIndexer(q, weights, k kernels.Tensor, x kernels.Index) {
 	if q.Cols != x.Heads*x.Dim || k.Cols != x.Dim || q.DType != k.DType || weights.Cols != x.Heads ||
 		weights.DType != kernels.F32 {
-		panic(fmt.Sprintf("cpu: learning of indexer %+v, queries %s, keys %s, weights %s", x, q, k, weights))
+		panic(fmt.Sprintf("cpu: indexer loss of %+v, queries %s, keys %s, weights %s", x, q, k, weights))
 	}
 }
 
@@ -169,8 +169,8 @@ func (d *Device) indexDots(w *indexScratch, q, k matrix, r seqRow, list []int32,
 	d.vec.Scale(w.s, float32(x.Scale))
 }
 
-// IndexLoss turns target F32 [T, entries] into the gradient of loss*scale by the scores and writes loss F32 [1, T], the
-// divergence of each row.
+// IndexLoss writes loss F32 [1, T], the divergence of each row, and replaces target F32 [T, entries] by the gradient of
+// loss*scale by the scores.
 func (d *Device) IndexLoss(loss, target, q, weights, k, selected kernels.Tensor, l *kernels.Layout, x kernels.Index,
 	scale float32) {
 	mustEntries(target, selected, l)
@@ -194,7 +194,7 @@ func (d *Device) IndexLoss(loss, target, q, weights, k, selected kernels.Tensor,
 	})
 }
 
-// divergence is that of a row's target t from its scores; t becomes the gradient of it times scale.
+// divergence is KL(target || softmax(scores)) of a row; t becomes its gradient times scale.
 func (d *Device) divergence(w *indexScratch, t []float32, scale float32) float32 {
 	s := w.scores
 	w.p, w.w = sized(w.p, len(t)), sized(w.w, len(t))
@@ -213,5 +213,5 @@ func (d *Device) divergence(w *indexScratch, t []float32, scale float32) float32
 	return d.vec.Tree(w.w)
 }
 
-// smallestNormal is where Ln begins.
+// smallestNormal is the smallest argument of Ln.
 var smallestNormal = float32(math.Ldexp(1, -126))

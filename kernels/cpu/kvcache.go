@@ -43,8 +43,8 @@ func copyRow(dst kernels.Tensor, to int, src kernels.Tensor, from int) {
 }
 
 // heads is columns [head*width, (head+1)*width) of t at positions [from, to) of a span as an fp32 matrix: a view of t
-// itself where its rows lie evenly in fp32, else a copy in buf. Rows of other positions are never read: they may hold
-// anything.
+// itself where its rows lie evenly in fp32, else a copy in buf. Rows of other positions are never read: their content
+// is undefined.
 func (d *Device) heads(buf []float32, t kernels.Tensor, kv kernels.KV, s *kernels.Span, head, width, from,
 	to int) gemm.View {
 	if kv.PageRows == 0 && t.DType == kernels.F32 {
@@ -69,7 +69,7 @@ func (m *matrix) copyHead(dst []float32, row, head int) {
 }
 
 // storeHead writes round(src + 0) to the columns of one head or group of heads. Adding +0 makes -0 canonical: only the
-// sign of a zero could tell how many masked products a chain went through. src may be overwritten.
+// sign of a zero could depend on the number of masked products in a chain. src may be overwritten.
 func (m *matrix) storeHead(row, head int, src []float32) {
 	from, dst := head*len(src), src
 	if m.f != nil {

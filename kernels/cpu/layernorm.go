@@ -50,7 +50,7 @@ func (d *Device) LayerNormBackward(dx, dw, dbias, dy, x, w kernels.Tensor, eps f
 	mustShape(op, "w", w, 1, n)
 	sums, shifts, blocks := vector(op, "dw", dw, n), vector(op, "dbias", dbias, n), rowBlocks(op, packs, x.Rows)
 	out, grad, in, scales := d.matrix(dx), d.matrix(dy), d.matrix(x), d.matrix(w)
-	along, plain := make([]float32, x.Rows*n), make([]float32, x.Rows*n) // dy*xh, and dy, which dx may overwrite
+	along, plain := make([]float32, x.Rows*n), make([]float32, x.Rows*n) // dy*xh, and a copy of dy, since dx may be dy
 	d.eachRow(x.Rows, n, 4, func(from, to int, buf [][]float32) {
 		weight, g, xh := scales.load(0, buf[1]), buf[2], buf[3]
 		for r := from; r < to; r++ {

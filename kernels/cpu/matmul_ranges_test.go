@@ -16,7 +16,7 @@ type ranged struct {
 }
 
 // randomRanges are up to four ranges, odd, empty, over one another or with gaps between them; groups have rows of their
-// own, or take turns.
+// own, or are interleaved.
 func randomRanges(rng *rand.Rand, d kernels.DType) ranged {
 	rows, cols, k, count := 1+rng.IntN(300), 1+rng.IntN(150), 1+rng.IntN(50), 1
 	var p ranged
@@ -94,7 +94,7 @@ func eachDot(t *testing.T, body func(d *Device, dtype kernels.DType)) {
 	}
 }
 
-// A term for a range of columns is in their chains, in its turn, and in no other.
+// A term for a range of columns is in their chains, in its place, and in no other chain.
 func TestRangesEqualProductsApart(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	eachDot(t, func(d *Device, dtype kernels.DType) {
@@ -116,7 +116,7 @@ func (p ranged) String() string {
 	return s
 }
 
-// The comparison sees a term that counts for a column too many, and one out of its turn.
+// The comparison sees a term that counts for a column too many, and one out of order.
 func TestRangesOtherwiseAreNoticed(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	eachDot(t, func(d *Device, dtype kernels.DType) {

@@ -11,17 +11,17 @@ import (
 	"lockstep/kernels/meta"
 )
 
-// looked is how much memory an allocation asks for before the system is asked how much it has.
-const looked = 64 << 20
+// checkedBytes is the size from which an allocation first checks how much memory the system has left.
+const checkedBytes = 64 << 20
 
-// offHeap is how much memory is mapped instead of made. Go's heap grows to twice what is alive before garbage is
-// collected: gigabytes of tensors there would let as much garbage pile up.
+// offHeap is the size from which memory is mapped instead of allocated on Go's heap. The heap grows to twice its live
+// size before garbage is collected, so gigabytes of tensors there would allow gigabytes of garbage.
 const offHeap = 1 << 20
 
-// Alloc is cleared host memory, aligned to 64 bytes. More than the system has left is a [kernels.Fault]: the system
-// would end the process.
+// Alloc returns zeroed host memory, aligned to 64 bytes. It panics with a [kernels.Fault] if the system has less left,
+// since the kernel would end the process later.
 func (d *Device) Alloc(bytes int) []byte {
-	if bytes >= looked {
+	if bytes >= checkedBytes {
 		if have := d.Available(); have > 0 && bytes > have {
 			panic(kernels.OutOfMemory(bytes, have))
 		}
@@ -43,13 +43,13 @@ func (d *Device) Alloc(bytes int) []byte {
 	return b
 }
 
-// Counts has the bytes that Alloc handed out.
+// Counts returns the bytes that Alloc has allocated.
 func (d *Device) Counts() kernels.Counts { return kernels.Counts{Bytes: d.bytes} }
 
-// Meta is a device that takes what this one takes. What operations make for themselves is Go's and small.
+// Meta is a device that counts the same bytes. Scratch memory of operations is small and not counted.
 func (d *Device) Meta() kernels.Device { return meta.New(d.def, d.Spare()) }
 
-// Close ends the device's threads and gives its memory back: its tensors are no more.
+// Close ends the device's threads and frees its memory: its tensors are invalid afterwards.
 func (d *Device) Close() error {
 	d.pool.close()
 	var failed error

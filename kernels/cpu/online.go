@@ -27,7 +27,7 @@ func (s *online) reset(rows, dim int) {
 
 func (s *online) row(r int) []float32 { return s.o[r*s.dim:][:s.dim] }
 
-// scale multiplies each row of o by its decay a. A factor of 1 and a row of +0 need no work.
+// scale multiplies each row of o by its decay a. It skips factors of 1 and rows of +0.
 func (s *online) scale(a []float32, ops *vec.Ops) {
 	if s.some {
 		for r, x := range a {

@@ -21,10 +21,10 @@ type loop struct {
 	done     sync.WaitGroup
 }
 
-// patience is how often a thread looks for work, or for the others' end, before it sleeps: some 100 microseconds, which
-// is what waking takes in a virtual machine. Without it a step of a small model loses a third of its time between
+// spins is how often a thread polls for work, or for the end of a loop, before it sleeps: about 100 microseconds, as
+// long as waking takes in a virtual machine. Without it a step of a small model loses a third of its time between
 // operations.
-const patience = 1000
+const spins = 1000
 
 func newPool(threads int) *pool {
 	p := &pool{threads: threads, work: make(chan *loop, threads)}
@@ -44,7 +44,7 @@ func (p *pool) close() { close(p.work) }
 
 // next waits for a loop; nil when the pool is closed.
 func (p *pool) next() *loop {
-	for range patience {
+	for range spins {
 		select {
 		case l := <-p.work:
 			return l
@@ -56,8 +56,7 @@ func (p *pool) next() *loop {
 }
 
 // each calls body for [0, n) in ranges of at most grain, on all threads; worker is below threads and belongs to one
-// call at a time, so it may index scratch memory. A panic in body on another thread ends the program, as it must: it is
-// a bug.
+// call at a time, so it may index scratch memory. A panic in body on another thread is a bug and ends the program.
 func (p *pool) each(n, grain int, body func(worker, from, to int)) {
 	grain = max(grain, 1)
 	if n <= grain || p.threads == 1 {
@@ -74,7 +73,7 @@ func (p *pool) each(n, grain int, body func(worker, from, to int)) {
 		p.work <- l
 	}
 	l.run()
-	for range patience {
+	for range spins {
 		if l.running.Load() == 0 {
 			return
 		}

@@ -1,4 +1,4 @@
 package cpu
 
-// relax tells the processor that the thread is waiting in a loop, so that another on the same core gets its units.
+// relax is the PAUSE instruction of a spin loop: another thread of the core gets the execution units.
 func relax()

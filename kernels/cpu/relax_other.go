@@ -2,5 +2,5 @@
 
 package cpu
 
-// relax would tell the processor that the thread is waiting in a loop.
+// relax does nothing where there is no PAUSE instruction.
 func relax() {}

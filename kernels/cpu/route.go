@@ -62,7 +62,7 @@ func (d *Device) softmax(p, x []float32) {
 	d.vec.Scale(p, 1/d.vec.Tree(p))
 }
 
-// choice turns scores into those that experts are chosen by.
+// choice computes the scores by which experts are chosen.
 type choice struct {
 	settings kernels.Router
 	biased   []float32 // [E]
@@ -70,7 +70,7 @@ type choice struct {
 	best     [kernels.MaxGroups]int32
 }
 
-// scores is b of the definition. Where there is neither bias nor group it is p itself: then all of p is a number, or
+// scores is b of the definition. It is p itself for a softmax without bias and groups: then either all of p is NaN or
 // nothing is.
 func (c *choice) scores(p []float32) []float32 {
 	r := c.settings
@@ -95,7 +95,7 @@ func (c *choice) scores(p []float32) []float32 {
 	return b
 }
 
-// mask leaves the experts of the best groups.
+// mask sets the scores of experts outside the best groups to -Inf.
 func (c *choice) mask(b []float32) {
 	groups, n := c.groups[:c.settings.Groups], len(b)/c.settings.Groups
 	for g := range groups {

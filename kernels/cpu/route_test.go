@@ -164,7 +164,7 @@ func routeIsTheDefinition(t *testing.T, d *Device) {
 	}
 }
 
-// Where logits are no numbers experts are still chosen, each once, and the weights tell.
+// With NaN logits experts are still chosen, each once, and the weights are NaN.
 func TestRouteOfNaN(t *testing.T) {
 	d := newRowDevice(t, Auto, 1)
 	nan := float32(math.NaN())

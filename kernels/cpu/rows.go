@@ -51,7 +51,7 @@ func (m *matrix) target(r int, buf []float32) []float32 {
 	return buf[:m.cols]
 }
 
-// store rounds a row computed in target to storage. An F32 row is in its place already.
+// store rounds a row computed in target to storage. An F32 row is already in its place.
 func (m *matrix) store(r int, row []float32) {
 	if m.f == nil {
 		m.vec.Narrow(m.h[r*m.stride:][:m.cols], row)
@@ -71,8 +71,8 @@ func (m *matrix) storePart(r, from int, row []float32) {
 // rowWork is the number of elements that a thread takes at a time: enough to hide the cost of taking them.
 const rowWork = 16 << 10
 
-// eachRow calls body for ranges of rows of some columns, on all threads, with n scratch rows of cols elements, which
-// hold anything.
+// eachRow calls body for ranges of rows of some columns, on all threads, with n scratch rows of cols elements, whose
+// content is undefined.
 func (d *Device) eachRow(rows, cols, n int, body func(from, to int, buf [][]float32)) {
 	d.pool.each(rows, rowWork/max(cols, 1), func(_, from, to int) {
 		s := rowScratches.Get().(*rowScratch)
@@ -124,7 +124,7 @@ func (d *Device) addRows(sum, x []float32, blocks []int32) {
 	})
 }
 
-// rowScratch is memory for a few rows; it grows to the longest row seen.
+// rowScratch is memory for a few rows. It grows to the longest row used.
 type rowScratch struct {
 	data []float32
 	rows [][]float32

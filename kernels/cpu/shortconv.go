@@ -29,7 +29,7 @@ func (d *Device) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Lay
 	})
 }
 
-// ShortConvBackward goes down the rows once: du of a row completes dx of the row K-1 above it.
+// ShortConvBackward passes over the rows once: du of a row completes dx of the row K-1 before it.
 func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tensor, l *kernels.Layout) {
 	const name = "short convolution backward"
 	op := d.shortConv(name, x, w, bias, l)
@@ -138,7 +138,7 @@ func (c *convColumns) open(s *kernels.Span, state kernels.Tensor) {
 	}
 }
 
-// close keeps a span's last rows in its slot.
+// close stores a span's last rows in its slot.
 func (c *convColumns) close(s *kernels.Span, state kernels.Tensor) {
 	if state.IsNil() {
 		return
@@ -192,7 +192,7 @@ func (g *convGrad) row(dout *matrix, row, pos int) {
 	vec.Add(g.sumOf(g.run, taps), g.sumOf(g.run, taps), du)
 }
 
-// above is dx of a position of a span of so many rows, once du of those below it is known.
+// above is dx of a position of a span with rows rows, once du of the positions after it is known.
 func (g *convGrad) above(pos, rows int) []float32 {
 	taps := g.c.op.taps
 	clear(g.dx)
@@ -212,7 +212,7 @@ func (g *convGrad) flush(total, part []float32) {
 	}
 }
 
-// readSums lays dw [C, taps] and dbias [1, C] out as rows, [taps+1, C]; writeSums puts them back.
+// readSums transposes dw [C, taps] and dbias [1, C] to rows [taps+1, C]; writeSums transposes them back.
 func readSums(sums []float32, dw, dbias kernels.Tensor, taps, n int) {
 	eachSum(dw, dbias, taps, n, func(i int, x *float32) { sums[i] = *x })
 }

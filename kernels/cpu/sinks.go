@@ -4,8 +4,8 @@ import (
 	"lockstep/kernels"
 )
 
-// Sinks puts a logit of each head into the denominator of a finished attention (Xiao et al., arXiv 2309.17453; as
-// gpt-oss has it), in place, as kernels.Device states it. out [T, Heads*D], lse F32 [T, Heads] in units of log2, sinks
+// Sinks adds a logit of each head to the denominator of a finished attention (Xiao et al., arXiv 2309.17453; as in
+// gpt-oss), in place, as kernels.Device states it. out [T, Heads*D], lse F32 [T, Heads] in units of log2, sinks
 // [1, Heads].
 func (d *Device) Sinks(out, lse, sinks kernels.Tensor) {
 	heads := sinks.Cols

@@ -5,8 +5,8 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// softenRows turns the dots of a block of keys [lo, hi), one row each of a tile's (query, head) pairs, to probabilities
-// p, moves m and l to the new maximum and leaves the factors of o in w.decay.
+// softenRows is a step of the online softmax over a block of keys [lo, hi): it replaces the dots, a row for each
+// (query, head) pair of a tile, by probabilities p, updates m and l, and writes the factors of o to w.decay.
 func (op *attention) softenRows(t queryTile, w *attentionScratch, scores gemm.View, lo, hi int) {
 	vec, state := op.d.vec, &w.split
 	for r := range w.decay {
@@ -36,8 +36,7 @@ func (op *attention) softenRows(t queryTile, w *attentionScratch, scores gemm.Vi
 	}
 }
 
-// gradientRow turns dot(q, k) and dot(dout, v) of one query and keys visible to it into p and ds as AttentionBackward
-// states them.
+// gradientRow replaces dot(q, k) and dot(dout, v) of one query and its visible keys by p and ds of AttentionBackward.
 func (op *attentionGrad) gradientRow(p, ds []float32, lse, sum float32) {
 	scale := float32(op.shape.Scale)
 	op.d.vec.Scale(p, op.c)

@@ -25,8 +25,8 @@ func (op *attention) soften(t queryTile, w *attentionScratch, scores gemm.View, 
 		op.c, op.q.DType == kernels.BF16, &kernels.Exp2Coeffs[0])
 }
 
-// softmax512 tells whether the loops of softmax_amd64.s serve: they hold the polynomial. The loops of vec have both
-// modes.
+// softmax512 reports whether the loops of softmax_amd64.s can be used: they compute exp2 by the polynomial only. The
+// loops of vec have both modes.
 func (d *Device) softmax512() bool { return d.isa == AVX512 && d.def.Exp2 == kernels.Exp2Poly }
 
 // keyBits has one bit for each of the first n keys of a block of 64.
@@ -42,15 +42,16 @@ func (op *attentionGrad) gradients(p, ds []float32, lse, sum float32) {
 		&kernels.Exp2Coeffs[0])
 }
 
-// softmaxBlock512 takes rows of dots over one block of 64 keys, row r at s[r*ld], one step through the online softmax
-// (see Attention): columns in seen[r] become p, the other columns of width +0; m, l and a are the rows' maximum, sum
-// and decay. The bits of seen and width are columns. coeffs is kernels.Exp2Coeffs.
+// softmaxBlock512 is one step of the online softmax (see Attention) for rows of dots over one block of 64 keys, row r
+// at s[r*ld]: columns in seen[r] become p, the other columns of width +0; m, l and a are the rows' maximum, sum and
+// decay. The bits of seen and width are columns. coeffs is kernels.Exp2Coeffs.
 //
 //go:noescape
 func softmaxBlock512(s *float32, ld, rows int, seen *uint64, width uint64, m, l, a *float32, c float32, bf16 bool,
 	coeffs *float32)
 
-// attentionGrad512 turns n dots p and ds of one query, all visible, to p and ds as AttentionBackward states them.
+// attentionGrad512 replaces dot(q, k) and dot(dout, v) of one query and n visible keys by p and ds of
+// AttentionBackward.
 //
 //go:noescape
 func attentionGrad512(p, ds *float32, n int, c, lse, sum, scale float32, bf16 bool, coeffs *float32)

@@ -42,8 +42,8 @@ type selectScratch struct {
 
 var selectScratches = sync.Pool{New: func() any { return new(selectScratch) }}
 
-// SelectKeys writes the positions of each row's chosen keys, ascending, to selected int32 [T, TopK], -1 behind their
-// end.
+// SelectKeys writes the positions of each row's selected keys, ascending, to selected int32 [T, TopK], -1 after the
+// last.
 func (d *Device) SelectKeys(selected, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
 	if q.Cols != x.Heads*x.Dim || weights.Cols != x.Heads || keys.K.Cols != x.Dim || selected.Cols != x.TopK ||
 		selected.Rows < l.Rows() {
@@ -109,7 +109,7 @@ func fillList(list []int32, s *selectScratch) {
 	slices.Sort(list)
 }
 
-// listOf is the chosen keys of a row.
+// listOf is the selected keys of a row.
 func listOf(selected kernels.Tensor, row int) []int32 {
 	list := selected.I32s()[row*selected.Stride:][:selected.Cols]
 	if n := slices.Index(list, -1); n >= 0 {
@@ -126,7 +126,7 @@ func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, selecte
 	var tiles []queryTile
 	for _, r := range seqRows(l) {
 		list := listOf(selected, r.at())
-		last := len(list) - 1 // the query sees the whole list
+		last := len(list) - 1 // the query sees the full list
 		span := &kernels.Span{Row: r.at(), Rows: 1, Pos: last}
 		for h := range a.KVHeads {
 			tiles = append(tiles, queryTile{span: span, keys: r.span, list: list, kvHead: h, from: last, to: last + 1})
@@ -150,8 +150,8 @@ func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tens
 	d.attentionBackward(dq, dk, dv, dout, out, lse, q, kv, selected, l, a)
 }
 
-// keep clears p and ds [n] of keys from `from` on that are not in a list, and adds what the others have of ds to
-// listed, which goes along the list.
+// keep clears p and ds [n] of keys from `from` on that are not in the list, and appends ds of the others to listed,
+// which has an element for each key of the list.
 func keep(p, ds []float32, from int, list []int32, listed []float32) []float32 {
 	next := 0
 	for _, j := range list[len(listed):] {
@@ -169,7 +169,7 @@ func keep(p, ds []float32, from int, list []int32, listed []float32) []float32 {
 	return listed
 }
 
-// alongList is dq of the queries of a tile, by the chosen keys of each.
+// alongList is dq of the queries of a tile over the selected keys of each.
 func (op *attentionGrad) alongList(t gradTile, w *gradScratch, k gemm.View) {
 	dim := op.shape.HeadDim
 	for i := range t.to - t.from {

@@ -79,7 +79,7 @@ func TestClampedSwiGLUGradient(t *testing.T) {
 	}, rowValues(dgu))
 }
 
-// What is not a number passes the clamp, so that the loss tells.
+// NaN passes the clamp, so that the loss becomes NaN.
 func TestClampedSwiGLUOfNaN(t *testing.T) {
 	d := newRowDevice(t, Auto, 1)
 	nan := float32(math.NaN())

@@ -1,11 +1,11 @@
-// Package meta is a device that counts memory and computes nothing, as PyTorch's of that name: the graph of a run on it
-// says in milliseconds what the run takes on a real one. Its memory has addresses and nothing behind them. It imports
+// Package meta is a device that counts memory and computes nothing, like PyTorch's meta device: the graph of a run on
+// it gives the run's memory on a real device in milliseconds. Its tensors have addresses without memory. It imports
 // kernels only.
 package meta
 
 import "lockstep/kernels"
 
-// Device hands out sizes. Its operations do nothing, and what is read of it is zeros.
+// Device counts allocated bytes. Its operations do nothing, and reads give zeros.
 type Device struct {
 	def   kernels.Definition
 	spare int
@@ -21,11 +21,10 @@ var _ interface {
 	kernels.MetaDevice
 } = (*Device)(nil)
 
-// New is a device that stands for one of a definition whose temporaries have so many bytes (see [kernels.Device]'s
-// Spare).
+// New is the meta device of a device with this definition and Spare (see [kernels.Device]).
 func New(def kernels.Definition, spare int) *Device { return &Device{def: def, spare: spare} }
 
-// Bytes is the memory that body takes of an arena, on a device that stands for one.
+// Bytes is the peak memory in bytes that body allocates of an arena.
 func Bytes(of kernels.Device, body func(dev kernels.Device, mem *kernels.Arena)) int {
 	d := New(of.Definition(), of.Spare())
 	mem := kernels.NewArena(d)
@@ -34,39 +33,39 @@ func Bytes(of kernels.Device, body func(dev kernels.Device, mem *kernels.Arena))
 	return mem.Peak()
 }
 
-// Endless is more than any run takes: an arena that has reserved it has one chunk, and its peak is what it needs.
+// Endless is more bytes than any run needs: an arena that has reserved them has one chunk, so its peak is exact.
 const Endless = 1 << 48
 
-// Name says what it is.
+// Name is "meta device".
 func (d *Device) Name() string { return "meta device" }
 
-// Definition is that of the device it stands for.
+// Definition is that of the real device.
 func (d *Device) Definition() kernels.Definition { return d.def }
 
-// Spare is that of the device it stands for.
+// Spare is that of the real device.
 func (d *Device) Spare() int { return d.spare }
 
-// Alloc is addresses without memory.
+// Alloc returns addresses without memory.
 func (d *Device) Alloc(bytes int) []byte {
 	at := d.bytes
 	d.bytes += bytes
 	return kernels.MetaBytes(at, bytes)
 }
 
-// Counts has the bytes that Alloc handed out.
+// Counts returns the bytes that Alloc has allocated.
 func (d *Device) Counts() kernels.Counts { return kernels.Counts{Bytes: d.bytes} }
 
-// IsMeta says that operations compute nothing.
+// IsMeta marks a [kernels.MetaDevice].
 func (d *Device) IsMeta() {}
 
-// Write drops the values.
+// Write does nothing.
 func (d *Device) Write(kernels.Tensor, []byte) {}
 
-// Read gives zeros.
+// Read fills dst with zeros.
 func (d *Device) Read(dst []byte, _ kernels.Tensor) { clear(dst) }
 
-// Sync has nothing to wait for.
+// Sync does nothing.
 func (d *Device) Sync() error { return nil }
 
-// Close has nothing to close.
+// Close does nothing.
 func (d *Device) Close() error { return nil }

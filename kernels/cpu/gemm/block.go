@@ -1,7 +1,7 @@
 package gemm
 
 // Blocks of B are packed once and used by every row of A. They fit into the second-level cache together with the rows
-// that stream past.
+// that are streamed through it.
 const (
 	blockK    = 256
 	blockCols = 256

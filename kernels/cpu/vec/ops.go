@@ -1,7 +1,7 @@
 // Package vec is the loops over rows of fp32 that the CPU device is made of: reductions, products, exponentials and the
-// elementwise middle of each operation. Every loop is plain Go, its twin is AVX-512 or AVX2 assembly, and both give the
-// same bits: mul and add are separate instructions, reductions are the definition's tree, and only the polynomial of
-// Exp2 is fused. Loops that few models need have no twin. It imports kernels and nothing else of the project.
+// elementwise middle of each operation. Every loop exists in plain Go and in AVX-512 and AVX2 assembly, and all give
+// the same bits: mul and add are separate instructions, reductions are the definition's tree, and only the polynomial
+// of Exp2 is fused. Loops that few models need are Go only. It imports kernels and nothing else of the project.
 package vec
 
 import (
