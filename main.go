@@ -529,7 +529,7 @@ func tokenizeCommand() *cobra.Command {
 	var line int
 	c := &cobra.Command{
 		Use:   "tokenize",
-		Short: "Turn texts into token ids, or back, or show what is learned of a chat",
+		Short: "Convert texts to token ids, or back, or show what is learned of a chat",
 		Example: "  lockstep tokenize --model DIR --in text.jsonl --out ids.jsonl\n" +
 			"  lockstep tokenize --model DIR --in chats.jsonl --chat --line 3",
 		Args: none,

@@ -180,7 +180,7 @@ func (op *attention) strip(t queryTile, w *attentionScratch, from, to int) {
 	for lo := from; lo < to; lo += op.d.def.KeyBlock {
 		hi := min(lo+op.d.def.KeyBlock, to)
 		scores := gemm.View{X: w.s[lo-from:], RS: n, CS: 1}
-		op.soften(t, w, scores, lo, hi)
+		op.softmaxBlock(t, w, scores, lo, hi)
 		w.split.scale(w.decay, op.d.vec)
 		op.d.mm.Tile(&w.mm, w.split.o, values, rows, values, hi-lo, scores, gemm.View{X: v.X[(lo-from)*v.RS:], RS: v.RS,
 			CS: 1})

@@ -5,9 +5,9 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// softenRows is a step of the online softmax over a block of keys [lo, hi): it replaces the dots, a row for each
+// softmaxBlockGo is a step of the online softmax over a block of keys [lo, hi): it replaces the dots, a row for each
 // (query, head) pair of a tile, by probabilities p, updates m and l, and writes the factors of o to w.decay.
-func (op *attention) softenRows(t queryTile, w *attentionScratch, scores gemm.View, lo, hi int) {
+func (op *attention) softmaxBlockGo(t queryTile, w *attentionScratch, scores gemm.View, lo, hi int) {
 	vec, state := op.d.vec, &w.split
 	for r := range w.decay {
 		p := scores.X[r*scores.RS:][:hi-lo]

@@ -5,12 +5,12 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// soften is softenRows, in one pass over the scores where the machine has AVX-512 and exp2 is the polynomial.
-func (op *attention) soften(t queryTile, w *attentionScratch, scores gemm.View, lo, hi int) {
+// softmaxBlock is softmaxBlockGo, in one pass over the scores where the machine has AVX-512 and exp2 is the polynomial.
+func (op *attention) softmaxBlock(t queryTile, w *attentionScratch, scores gemm.View, lo, hi int) {
 	rows := (t.to - t.from) * op.group
 	w.decay, w.seen = sized(w.decay, rows), sized(w.seen, rows)
 	if !op.d.softmax512() {
-		op.softenRows(t, w, scores, lo, hi)
+		op.softmaxBlockGo(t, w, scores, lo, hi)
 		return
 	}
 	for i := range t.to - t.from {

@@ -27,7 +27,7 @@ type Engine struct {
 // ready.
 type Scratch struct {
 	a, b   []float32 // packed rows of A and panels of B
-	edge   []float32 // a tile that juts out of C
+	edge   []float32 // a tile that extends beyond C
 	part   []float32 // fp32 chains of a C that is stored in bf16
 	split  split
 	panels []panel
