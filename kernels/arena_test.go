@@ -6,7 +6,7 @@ import (
 	"unsafe"
 )
 
-// memory is a device that can do nothing but allocate.
+// memory is a device that can only allocate.
 type memory struct {
 	Device
 	asked []int // bytes
@@ -17,7 +17,7 @@ func (m *memory) Alloc(bytes int) []byte {
 	return make([]byte, bytes)
 }
 
-// Bytes in use count all chunks below, and what is released is handed out again at the same place.
+// Bytes in use count all chunks below, and released memory is allocated again at the same address.
 func TestArenaPeak(t *testing.T) {
 	dev := &memory{}
 	a := NewArena(dev)

@@ -2,7 +2,7 @@ package kernels
 
 import "testing"
 
-// Checkpoints and recorded runs name the definition by its digest: one that changes nothing else must not change it.
+// Checkpoints and recorded runs name the definition by its digest: refactoring must not change it.
 func TestDefaultDigest(t *testing.T) {
 	const want = "3922f903df3a"
 	if got := Default().Digest()[:len(want)]; got != want {

@@ -117,7 +117,7 @@ func TestFMAAgainstBigFloat(t *testing.T) {
 			naive++
 		}
 	}
-	// Without double roundings among them the cases would prove nothing.
+	// The cases must include double roundings to be a test of them.
 	if naive < 1000 {
 		t.Errorf("only %d cases round twice where fp64 fma is rounded to fp32", naive)
 	}

@@ -45,7 +45,7 @@ func TestViews(t *testing.T) {
 	}
 }
 
-// What counts for some columns alone cuts the columns into runs, each once.
+// Terms for ranges of columns split the columns into runs, each listed once.
 func TestRuns(t *testing.T) {
 	terms := []Term{{}, {From: 2, To: 4}, {From: 4, To: 7}, {From: 2, To: 4}}
 	if got, want := Runs(9, terms), []int{0, 2, 4, 7, 9}; !slices.Equal(got, want) {

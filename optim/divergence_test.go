@@ -35,7 +35,7 @@ func TestDivergence(t *testing.T) {
 	}
 }
 
-// The same bits give exactly nothing, and one bit shows.
+// Equal bits give exactly 0, and a difference of one bit does not.
 func TestDivergenceBits(t *testing.T) {
 	rows := Rows{Targets: []int32{1, 2}, LogProb: []float32{-0.7, -3e-7}, Rollout: []float32{-0.7, -3e-7}}
 	var d Divergence

@@ -195,8 +195,8 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// Every setting that changes the loss is seen: an objective is held against the reference without one of its settings
-// and must fail.
+// Every setting that changes the loss is tested: an objective compared with the reference without one of its settings
+// must fail.
 func TestGradientsCanFail(t *testing.T) {
 	for _, c := range settings {
 		full, err := Resolve(c.name, c.Settings)

@@ -102,7 +102,7 @@ func sequences(r Rows, from, to int) Rows {
 	return part
 }
 
-// cutInvariant says whether derivatives and measures are the same bits for all rows and for parts: pairs of sequences,
+// cutInvariant checks that derivatives and measures are the same bits for all rows and for parts: pairs of sequences,
 // and single rows where the objective says that it can.
 func cutInvariant(o Objective, rows Rows) error {
 	full, sums := derivative(o, rows), measure(o, rows)
@@ -145,7 +145,7 @@ func TestChunks(t *testing.T) {
 	}
 }
 
-// centred is an objective that is wrong: it takes the mean of the advantages it sees from each.
+// centred is a wrong objective: it subtracts the mean of the advantages of its call.
 type centred struct{ Objective }
 
 func (c centred) Derivative(d []float32, rows Rows) {
@@ -160,7 +160,7 @@ func (c centred) Derivative(d []float32, rows Rows) {
 	c.Objective.Derivative(d, rows)
 }
 
-// chunked is another: it adds up the loss of the rows it sees before it adds that to the step's.
+// chunked is another wrong objective: it sums the loss of its rows before it adds the sum to the step's.
 type chunked struct{ Objective }
 
 func (c chunked) Measure(m *Measures, rows Rows) {
@@ -204,7 +204,7 @@ func TestCustom(t *testing.T) {
 	}
 }
 
-// Rows without a target get +0 and count nothing, whatever stands in them.
+// Rows without a target get +0 and are ignored, whatever their other values.
 func TestIgnoredRows(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	for _, c := range settings {
@@ -241,7 +241,7 @@ func TestIgnoredRows(t *testing.T) {
 	}
 }
 
-// Nothing overflows however far the policies are apart.
+// Nothing overflows, for any distance of the policies.
 func TestExtremes(t *testing.T) {
 	finite := func(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 	rng := rand.New(rand.NewPCG(11, 12))
@@ -295,8 +295,8 @@ func TestOnPolicy(t *testing.T) {
 	}
 }
 
-// Where the rows of an answer have one advantage and one weight, both gradients of GSPO are the same numbers; where
-// they have not, not.
+// Where the rows of an answer have one advantage and one weight, both gradients of GSPO are equal; otherwise
+// they differ.
 func TestGSPOGradients(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 16))
 	token := setting{"gspo", Settings{ClipLow: 0.1, ClipHigh: 0.1}}.make(t)

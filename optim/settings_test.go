@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What each objective gets without a setting, as the table of Settings says.
+// Defaults of each objective, as in the table of Settings.
 func TestDefaults(t *testing.T) {
 	for name, want := range map[string]Settings{
 		"sft":             {Aggregate: "token"},
@@ -41,7 +41,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// What is set stays, and brings its own defaults along.
+// Given settings are kept, and determine the defaults of others.
 func TestResolve(t *testing.T) {
 	for _, c := range []struct{ give, want Settings }{
 		{Settings{ClipBounds: "absolute"}, Settings{ClipBounds: "absolute", ClipLow: 0.8, ClipHigh: 1.2}},

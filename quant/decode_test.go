@@ -39,7 +39,7 @@ func TestDecodeFP8Blocks(t *testing.T) {
 	}
 }
 
-// What the encoder leaves of a matrix is what its codes and scales decode to.
+// Rounding a matrix gives the numbers that its codes and scales decode to.
 func TestDecodeIsWhatEncodingLeaves(t *testing.T) {
 	const rows, cols = 140, 135
 	w := draw(rand.New(rand.NewPCG(9, 10)), rows, cols)

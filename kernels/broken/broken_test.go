@@ -13,7 +13,7 @@ import (
 
 const width = 64
 
-// operands are random rows, and what operations on them need.
+// operands are random rows and the other operands of the operations.
 type operands struct {
 	x, w, weights, probs kernels.Tensor
 	rowOf, ids           kernels.Tensor
@@ -40,7 +40,7 @@ func draw(rows int) operands {
 	return o
 }
 
-// calls are an operation for each rule that a call's rows decide. Each gives what it computed.
+// calls has an operation for each rule that depends on the number of rows. Each returns its results.
 var calls = map[kernels.Break]func(d kernels.Device, o operands) []float32{
 	kernels.BreakSplitK: func(d kernels.Device, o operands) []float32 {
 		out := kernels.Wrap(make([]float32, o.x.Len()), o.x.Rows, width)
@@ -140,8 +140,7 @@ func TestFewRows(t *testing.T) {
 	}
 }
 
-// The device says which rule it breaks, and so has another digest. One that keeps to the rules takes no broken
-// definition.
+// The definition of the device names the broken rule and so has another digest. Other devices refuse such a definition.
 func TestDefinition(t *testing.T) {
 	below, err := cpu.New(kernels.Default(), cpu.Options{})
 	if err != nil {

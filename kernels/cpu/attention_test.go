@@ -125,8 +125,8 @@ func TestAttentionSplits(t *testing.T) {
 }
 
 // serve runs the case through a paged cache: steps that mix decode rows and prefill chunks of up to maxChunk rows of
-// some of the sequences, in any order. Pages are scattered, and what no position wrote is NaN. The result is laid out
-// as train lays it out.
+// some of the sequences, in any order. Pages are scattered, and rows that were not written are NaN. The result has the
+// layout of train.
 func (c attnCase) serve(dev *Device, rng *rand.Rand, pageRows, maxChunk int) attnBatch {
 	all := c.pack(ints(len(c.lengths)))
 	pages := 0
@@ -231,7 +231,7 @@ func TestAttentionIgnoresItsNeighbours(t *testing.T) {
 	}
 }
 
-// Values so small that products vanish leave zeros of either sign in a chain, by how many masked keys it went through.
+// With values so small that products underflow, the sign of a zero in a chain depends on the number of masked keys.
 func TestAttentionZerosArePositive(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	c := newAttnCase(rng, plainKind, 2, 1, 16, 0, 90)

@@ -8,7 +8,7 @@ import (
 	"lockstep/kernels"
 )
 
-// More memory than there is, is a fault, which ends a run in one line; the runtime would end the process.
+// Allocating more memory than is left is a Fault, which ends a run with an error of one line.
 func TestAllocTooMuch(t *testing.T) {
 	d := newRowDevice(t, Auto, 1)
 	if d.Available() == 0 {

@@ -32,7 +32,7 @@ const (
 
 func bytesOf(n int) string { return fmt.Sprintf("%d\n", n) }
 
-// The least of what the system has left and what each group around the process leaves it, in both versions.
+// The least of what the system has left and of what each enclosing group allows, in both versions.
 func TestAvailableInGroups(t *testing.T) {
 	v2, v1 := "sys/fs/cgroup/", "sys/fs/cgroup/memory/"
 	for _, c := range []struct {

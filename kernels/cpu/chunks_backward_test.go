@@ -117,7 +117,7 @@ func (c *recCase) checkGrads(t *testing.T, got recGrads, seq int, span kernels.S
 	}
 }
 
-// refUnitGrad is the gradient d of x*rs taken to x.
+// refUnitGrad propagates the gradient d of x*rs to x.
 func refUnitGrad(d, x []float32) []float32 {
 	rs := 1 / float32(math.Sqrt(float64(refTreeDot(x, x)+1e-6)))
 	mean := refTreeDot(d, refScaled(x, rs))

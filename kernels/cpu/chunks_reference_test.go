@@ -187,7 +187,7 @@ func (c *recCase) output(ch *refChunk, head, i int) []float32 {
 	return o
 }
 
-// next is the state behind the chunk.
+// next is the state after the chunk.
 func (ch *refChunk) next(c *recCase) [][]float32 {
 	s := refMatrix(c.KeyDim, c.ValueDim)
 	for e := range s {

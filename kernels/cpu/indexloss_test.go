@@ -74,10 +74,10 @@ func (c indexCase) run(dev *Device, order []int, scale float32, lists func(b att
 	return g
 }
 
-// entries is more than any row has.
+// entries is more than any row needs.
 func (c indexCase) entries() int { return slices.Max(c.layers[0].lengths) + 1 }
 
-// reference is the definition, word by word, for one sequence: lists [T] and lse of both layers [T][heads].
+// reference follows the definition line by line, for one sequence: lists [T] and lse of both layers [T][heads].
 type reference struct {
 	loss             []float32
 	ds               [][]float32 // [T][entries]
@@ -165,7 +165,7 @@ func (r *reference) gradients(c indexCase, s int, lists [][]int32, products [][]
 	}
 }
 
-// check holds a batch against the reference of each sequence, and says where it differs.
+// check compares a batch with the reference of each sequence and reports the first difference.
 func (c indexCase) check(g indexGrads, order []int, scale float32) error {
 	all := make([]int32, c.entries())
 	for i := range all {
@@ -208,7 +208,7 @@ func (c indexCase) check(g indexGrads, order []int, scale float32) error {
 	return nil
 }
 
-// What an indexer learns is the definition's on every bit, in whatever order sequences are packed, on any instruction
+// The indexer loss and its gradients equal the definition on every bit, for any order of packed sequences, instruction
 // set and number of threads.
 func TestIndexLoss(t *testing.T) {
 	rng := rand.New(rand.NewPCG(71, 72))
@@ -231,7 +231,7 @@ func TestIndexLoss(t *testing.T) {
 	}
 }
 
-// The order of heads is part of the definition: another one is seen in the bits.
+// The order of heads is part of the definition: another order has other bits.
 func TestIndexLossSeesOrder(t *testing.T) {
 	rng := rand.New(rand.NewPCG(81, 82))
 	dev := attnDevices(t, plainKind)[0]
@@ -259,7 +259,7 @@ func TestIndexLossSeesOrder(t *testing.T) {
 	}
 }
 
-// Lists of every key give the bits of none.
+// Lists of every key give the bits of no lists.
 func TestIndexLossOfAllKeys(t *testing.T) {
 	rng := rand.New(rand.NewPCG(73, 74))
 	for _, kind := range attnKinds {
@@ -328,7 +328,7 @@ func sum64(x []float64) (sum float64) {
 	return sum
 }
 
-// targets64 is what the layers give the entries of the first sequence's rows, normalised: [T][entries].
+// targets64 is the normalised attention probabilities of the first sequence's rows: [T][entries].
 func (c indexCase) targets64(g indexGrads) (all [][]float64) {
 	for i := range c.layers[0].lengths[0] {
 		list := listOf(g.selected, i)

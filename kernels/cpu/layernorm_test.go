@@ -38,7 +38,7 @@ func TestLayerNorm(t *testing.T) {
 	}
 }
 
-// The gradients are the definition's on every bit, in place too, and do not depend on how packs are put together.
+// The gradients equal the definition on every bit, in place too, and do not depend on how packs are put together.
 func TestLayerNormBackward(t *testing.T) {
 	rng := rand.New(rand.NewPCG(77, 78))
 	const eps = 1e-6

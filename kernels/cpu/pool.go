@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// pool runs loops on a fixed number of threads. Only independent outputs are handed out, never parts of a sum, so the
+// pool runs loops on a fixed number of threads. Threads share independent outputs, never parts of a sum, so the
 // number of threads cannot change a bit.
 type pool struct {
 	threads int

@@ -34,7 +34,7 @@ func rowOps() []rowOp {
 		decayOps, gatedNormOps, gateOps)
 }
 
-// roundedDefinition has every rounding of kernels.Definition, each of which concerns some of roundedOps.
+// roundedDefinition has every rounding of kernels.Definition. Each affects some of roundedOps.
 func roundedDefinition() kernels.Definition {
 	def := kernels.Default()
 	def.Combine, def.Router, def.Norm = kernels.ToBF16, kernels.ToBF16, kernels.ToBF16
@@ -43,7 +43,8 @@ func roundedDefinition() kernels.Definition {
 
 func roundedOps() []rowOp { return slices.Concat(normOps, ropeOps, routeOps, combineOps) }
 
-// eachRowDefinition runs a property of rows by the default definition, and by the one that rounds for what it concerns.
+// eachRowDefinition checks a property of rows by the default definition, and by roundedDefinition for the operations
+// that it affects.
 func eachRowDefinition(t *testing.T, f func(t *testing.T, def kernels.Definition, ops []rowOp)) {
 	t.Run("default", func(t *testing.T) { f(t, kernels.Default(), rowOps()) })
 	t.Run("rounded", func(t *testing.T) { f(t, roundedDefinition(), roundedOps()) })
@@ -396,7 +397,7 @@ func mustPanic(t *testing.T, what string, f func()) {
 	f()
 }
 
-// wantBits compares fp32 with what a reference written as the definition is stated gives.
+// wantBits compares fp32 with a reference that follows the definition line by line.
 func wantBits(t *testing.T, what string, got kernels.Tensor, want []float32) {
 	t.Helper()
 	for i, g := range rowValues(got) {

@@ -131,7 +131,7 @@ func TestSparseAttentionGradient(t *testing.T) {
 	}
 }
 
-// Selection is the definition's, whatever the pages and the rest of the batch are; many scores are equal.
+// Selection equals the definition for any pages and any other sequences in the batch; many scores are equal.
 func TestSelectKeys(t *testing.T) {
 	rng := rand.New(rand.NewPCG(65, 66))
 	x := kernels.Index{Heads: 3, Dim: 16, TopK: 7, Scale: 0.25}
@@ -182,7 +182,7 @@ func TestSelectKeys(t *testing.T) {
 	}
 }
 
-// wantedKeys is the choice of row i, by a stable sort.
+// wantedKeys is the selected keys of row i, by a stable sort.
 func wantedKeys(kind attnKind, x kernels.Index, q, k, w []float32, i int) []int32 {
 	var order []int32
 	scores := make([]float32, i+1)

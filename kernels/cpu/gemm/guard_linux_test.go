@@ -9,7 +9,7 @@ import (
 	"lockstep/kernels"
 )
 
-// guarded is n values that end where memory that must not be touched begins.
+// guarded is n values that end at a page that must not be accessed.
 func guarded[T stored](t *testing.T, n int) []T {
 	t.Helper()
 	page := syscall.Getpagesize()

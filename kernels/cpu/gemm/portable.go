@@ -33,7 +33,7 @@ func portableKernels() []kernel {
 
 func elementAt(p *float32, i int) unsafe.Pointer { return unsafe.Add(unsafe.Pointer(p), 4*i) }
 
-// chains4 is four chains side by side. Accumulators are fp64 that hold fp32 values.
+// chains4 is four independent chains. Accumulators are fp64 that hold fp32 values.
 func chains4(k int, a []float32, b *float32, bs int, c *[portableLanes]float32, fresh bool) {
 	var c0, c1, c2, c3 float64
 	if !fresh {

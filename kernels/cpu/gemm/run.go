@@ -20,8 +20,8 @@ type Piece struct {
 // Each runs body over [0, n) in ranges of at most grain, on several threads.
 type Each func(n, grain int, body func(worker, from, to int))
 
-// Run computes products that do not overlap, on the threads of each. Only tiles of output are handed out, never parts
-// of a chain.
+// Run computes products that do not overlap, on the threads of each. Threads share tiles of output, never parts of a
+// chain.
 func (e *Engine) Run(threads int, each Each, products []Product) {
 	for i := range products {
 		products[i].check()

@@ -9,7 +9,7 @@ import "fmt"
 type kernel func(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
 
 // stepKernel is kernel for steps of DotTC16 on 16 columns. Operands are what split16 wrote: rows of A with stride ar, B
-// as [16*steps, 16]. It returns false, and leaves c alone, if it does not know what a step gives.
+// as [16*steps, 16]. It returns false and does not write c if a step needs the scalar reference.
 type stepKernel func(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) (known bool)
 
 // family is the kernels of vectors registers of columns: kernels[r-1] has r rows.

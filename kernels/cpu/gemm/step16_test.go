@@ -9,7 +9,7 @@ import (
 	"lockstep/kernels"
 )
 
-// step16Big is the step by its words, in arbitrary precision.
+// step16Big is a step as the definition states it, in arbitrary precision.
 func step16Big(acc float32, x, y *[steps]float32) float32 {
 	type term struct {
 		value    *big.Float
@@ -144,7 +144,7 @@ func TestSteps16OfKernels(t *testing.T) {
 	}
 }
 
-// A zero takes no part in a step, however large the other factor is: it must not push the small products out.
+// A zero takes no part in a step, however large the other factor is: it must not shift the small products out.
 func TestSteps16OfZeros(t *testing.T) {
 	x, y, want := make([]float32, steps), make([]float32, steps), float32(0)
 	for i := range x {

@@ -9,7 +9,7 @@ import (
 // - exponent), and acc << 2 >> (top - exponent).
 
 const (
-	zeroExponent = -1 << 20 // of zero: any shift by it leaves nothing
+	zeroExponent = -1 << 20 // of zero: shifting by it gives 0
 	productShift = fraction - 14
 	accShift     = fraction - 23
 )

@@ -77,7 +77,7 @@ func (b *block) truncatedSquare(w *value) *value {
 	return b.addInts(q, b.do("VPSLLD $16, {0}, {d}", q))
 }
 
-// edges adds 1 to y where the fraction of t is 0, and sees to NaN and what is below -126.
+// edges adds 1 to y where the fraction of t is 0, and handles NaN and arguments below -126.
 func (b *block) edges(x, t, y *value) *value {
 	if b.m == avx512 {
 		y = b.over("VPTESTNMD {1}, {2}, K2; VPSUBD {3}, {0}, K2, {0}", y, t, b.word("Low23"), b.word("Ones"))

@@ -1,6 +1,6 @@
 package main
 
-// elementwise is every loop that treats elements alike, written like its Go version.
+// elementwise is every elementwise loop, written like its Go version.
 var elementwise = []loop{
 	exp2SubLoop("exp2Sub", (*block).exp2), exp2SubLoop("exp2Sub"+ex2h, (*block).exp2h),
 	{function{"scaleTo", "(dst, x []float32, a float32)"}, func(b *block, scalar func(string) *value) {

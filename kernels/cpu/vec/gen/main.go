@@ -1,4 +1,4 @@
-// Command gen writes the assembly of package vec: each loop is described once, in loops.go, and comes out for AVX-512
+// Command gen writes the assembly of package vec: each loop is described once, in loops.go, and generated for AVX-512
 // and AVX2. It imports kernels, for the constants of Exp2, and the standard library.
 package main
 
