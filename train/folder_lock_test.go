@@ -13,8 +13,8 @@ import (
 	"lockstep/train/testshape"
 )
 
-// Two runs do not write into one folder: not a resumed one beside one that goes on, and not two that began at the same
-// time.
+// Two runs do not write into one folder: not a resumed one next to one that is going on, and not two that began at the
+// same time.
 func TestOccupied(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
 	if _, err := runTiny(t, out, false, "run.steps=4"); err != nil {
@@ -26,10 +26,10 @@ func TestOccupied(t *testing.T) {
 	}
 	if _, err := runTiny(t, out, true, "run.steps=4"); err == nil ||
 		!strings.Contains(err.Error(), "another process trains in this folder") {
-		t.Errorf("resumed beside another: error %v", err)
+		t.Errorf("resumed next to another: error %v", err)
 	}
 	if err := (&job{folder: out}).createFolder(); err == nil || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("begun beside another: error %v", err)
+		t.Errorf("begun next to another: error %v", err)
 	}
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestOccupied(t *testing.T) {
 	}
 }
 
-// A folder that could not be written leaves what stood there, and nothing beside it.
+// A folder that could not be written leaves what stood there, and nothing else.
 func TestAtomicDir(t *testing.T) {
 	parent := t.TempDir()
 	dir, full := filepath.Join(parent, "step"), errors.New("disk full")
@@ -65,7 +65,7 @@ func TestAtomicDir(t *testing.T) {
 		t.Errorf("%q (%v)", text, err)
 	}
 	if entries, err := os.ReadDir(parent); err != nil || len(entries) != 1 {
-		t.Errorf("%v beside it (%v)", entries, err)
+		t.Errorf("%v in its folder (%v)", entries, err)
 	}
 }
 

@@ -47,8 +47,8 @@ func (d *profiled) StopProfile() []kernels.KernelTime {
 		{Kernel: "norm", Calls: d.norms, Seconds: 1e-3 * float64(d.norms)}}
 }
 
-// Some steps of each kind are profiled, one by one and after everything was timed, and stand beside the times of the
-// same steps.
+// Some steps of each kind are profiled, one by one and after everything was timed, and are printed next to the times of
+// the same steps.
 func TestProfileSteps(t *testing.T) {
 	s, err := testshape.Parse([]string{"rollout.slots=4", "rollout.page_rows=4", "rollout.prefill_rows=9"})
 	if err != nil {

@@ -26,10 +26,10 @@ const (
 // time is sent to its own experts alone.
 func TestBenchRollout(t *testing.T) {
 	for _, c := range []struct {
-		slots, picks int
+		slots, topK int
 		apart        bool
 	}{{6, 4, false}, {1, 2, false}, {6, 4, true}} {
-		s, err := testshape.Parse([]string{fmt.Sprint("model.config.num_experts_per_tok=", c.picks),
+		s, err := testshape.Parse([]string{fmt.Sprint("model.config.num_experts_per_tok=", c.topK),
 			fmt.Sprint("rollout.slots=", c.slots), "rollout.page_rows=4", "rollout.prefill_rows=7"})
 		if err != nil {
 			t.Fatal(err)
@@ -40,14 +40,14 @@ func TestBenchRollout(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, l := range b.Loads {
-			want := tinyDense + 2*c.picks*tinyExpert - l.Shared*tinyToken
+			want := tinyDense + 2*c.topK*tinyExpert - l.Shared*tinyToken
 			for _, n := range l.Lengths {
 				want += n * tinyToken
 			}
 			if l.Drawn > 0 {
 				want += tinyHead
 			}
-			if exact := c.picks == 4 || l.Rows == 1; exact && b.reads[i] != want || b.reads[i] < want ||
+			if exact := c.topK == 4 || l.Rows == 1; exact && b.reads[i] != want || b.reads[i] < want ||
 				(b.reads[i]-want)%tinyExpert != 0 {
 				t.Errorf("%+v: step %d of %+v reads %d bytes, want %d", c, i, l, b.reads[i], want)
 			}

@@ -24,7 +24,7 @@ func TestScale(t *testing.T) {
 	if s := newScale(0, 0, 200, 0, 5, true); s.high != 1 {
 		t.Errorf("zeros have an axis to %g", s.high)
 	}
-	f := learnedRun(1, 0)
+	f := rlRun(1, 0)
 	text := rendered(t, f.write(t, "zeros")) // no token of it was clipped
 	if !strings.Contains(text, ">100%<") || strings.Contains(text, "e-10") {
 		t.Error("a clip fraction of zeros has no axis to 100%")
@@ -58,7 +58,7 @@ func TestSmooth(t *testing.T) {
 func TestLegend(t *testing.T) {
 	var dirs []string
 	for i := range 5 {
-		f := learnedRun(1, 0.01*float64(i))
+		f := rlRun(1, 0.01*float64(i))
 		f.set = append(f.set, fmt.Sprintf("rl.clip_high=0.%d", i+2))
 		wide := strings.Repeat("w", 20*(i%2))
 		dirs = append(dirs, f.write(t, fmt.Sprintf("%s-int4-rollouts-of-a-run-with-a-very-long-name-<&>-%d", wide, i)))

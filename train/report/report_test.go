@@ -64,8 +64,8 @@ func (f folder) write(t *testing.T, name string) string {
 	return dir
 }
 
-// taughtRun is a supervised run of n steps with evaluations, and strings that try to leave their place.
-func taughtRun(n int) folder {
+// supervisedRun is a supervised run of n steps with evaluations, and strings that try to leave their place.
+func supervisedRun(n int) folder {
 	f := folder{result: &runlog.Result{
 		Finished: noon, Seconds: 83, Environment: []runlog.Fact{
 			{Name: "device", Value: "cpu, 2 threads, avx512"}, {Name: "<i>", Value: "</td>"}},
@@ -95,8 +95,8 @@ func taughtRun(n int) folder {
 	return f
 }
 
-// learnedRun is one of reinforcement learning whose rollouts are so far from the trainer.
-func learnedRun(seed int, kl float64) folder {
+// rlRun is one of reinforcement learning whose rollouts are so far from the trainer.
+func rlRun(seed int, kl float64) folder {
 	f := folder{set: append(testshape.RL(), fmt.Sprintf("run.seed=%d", seed))}
 	if kl > 0 {
 		f.set = append(f.set, "rollout.allow_mismatch=true", "rollout.numerics.weights=int4")
@@ -151,7 +151,7 @@ func has(t *testing.T, text string, words ...string) {
 }
 
 func TestReport(t *testing.T) {
-	dir := taughtRun(400).write(t, "taught")
+	dir := supervisedRun(400).write(t, "supervised")
 	text := rendered(t, dir)
 	has(t, text, "557,056", "1.64M", "1m23s", "right", "wrong", "14 is not 17", "&lt;b&gt;18&lt;/b&gt;", "&lt;i&gt;",
 		"&lt;/td&gt;", "held-out accuracy",
@@ -159,7 +159,7 @@ func TestReport(t *testing.T) {
 	if again := rendered(t, dir); again != text {
 		t.Error("the same report gives other bytes")
 	}
-	failed := taughtRun(1)
+	failed := supervisedRun(1)
 	failed.result.Proof.Mismatches, failed.result.Proof.KL = 3, 1e-9
 	if text := rendered(t, failed.write(t, "failed")); !strings.Contains(text, "1e-09") {
 		t.Error("a failed proof is not shown as one")
@@ -173,7 +173,7 @@ func TestReport(t *testing.T) {
 func TestReportOfSeveral(t *testing.T) {
 	var dirs []string
 	for seed := 1; seed <= 3; seed++ {
-		dirs = append(dirs, learnedRun(seed, 0).write(t, fmt.Sprintf("exact-%d", seed)), learnedRun(seed, 0.01).write(t,
+		dirs = append(dirs, rlRun(seed, 0).write(t, fmt.Sprintf("exact-%d", seed)), rlRun(seed, 0.01).write(t,
 			fmt.Sprintf("apart-%d", seed)))
 	}
 	r, err := Read(dirs)
@@ -193,8 +193,8 @@ func TestReportOfSeveral(t *testing.T) {
 
 // Runs whose indexers learn have their curves in both stages, and others have none.
 func TestReportOfIndexers(t *testing.T) {
-	taught, learned := taughtRun(9), learnedRun(1, 0)
-	for _, f := range []folder{taught, learned} {
+	supervised, rl := supervisedRun(9), rlRun(1, 0)
+	for _, f := range []folder{supervised, rl} {
 		dir := f.write(t, "frozen")
 		if text := rendered(t, dir); strings.Contains(text, ">Indexer") {
 			t.Error("curves of indexers that learned nothing")
@@ -208,8 +208,8 @@ func TestReportOfIndexers(t *testing.T) {
 
 // What is no run, or a run that was torn, is said in a line that names it.
 func TestReportRefuses(t *testing.T) {
-	good := learnedRun(1, 0).write(t, "good")
-	torn := learnedRun(1, 0).write(t, "torn")
+	good := rlRun(1, 0).write(t, "good")
+	torn := rlRun(1, 0).write(t, "torn")
 	if err := os.WriteFile(filepath.Join(torn, runlog.MetricsFile), []byte("{\"step\":1}\n{oops}\n"), 0o644); err !=
 		nil {
 		t.Fatal(err)
@@ -233,8 +233,8 @@ func TestReportSVG(t *testing.T) {
 		"one":   {records: []runlog.Record{{Step: 1, Loss: runlog.Num(0)}}},
 		"flat":  {records: []runlog.Record{{Step: 1, Loss: runlog.Num(0)}, {Step: 2, Loss: runlog.Num(0)}}},
 		"huge":  {records: []runlog.Record{{Step: 1, Loss: runlog.Num(-1e300)}, {Step: 1e9, Loss: runlog.Num(1e300)}}},
-		"long":  taughtRun(20000),
-		"usual": taughtRun(400),
+		"long":  supervisedRun(20000),
+		"usual": supervisedRun(400),
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := Read([]string{f.write(t, name)})

@@ -72,7 +72,7 @@ func TestWhatCountsAsEqual(t *testing.T) {
 
 // The answers of a report are those that the run learned from last.
 func TestLastAnswers(t *testing.T) {
-	f := learnedRun(1, 0)
+	f := rlRun(1, 0)
 	old := *f.episodes[0]
 	old.Step, old.Text = 39, "an old answer"
 	f.episodes = append([]*runlog.Episode{&old}, f.episodes...)
