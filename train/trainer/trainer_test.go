@@ -1,0 +1,123 @@
+package trainer_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"lockstep/data"
+	"lockstep/kernels"
+	"lockstep/kernels/devices"
+	"lockstep/parallel"
+	"lockstep/train/setup"
+	"lockstep/train/testshape"
+	"lockstep/train/trainer"
+)
+
+// sequence is a sample of n tokens from first on, of which all but the first have a target.
+func sequence(first int32, n int) data.Sample {
+	s := data.Sample{IDs: make([]int32, n), Targets: make([]int32, n)}
+	for i := range n {
+		s.IDs[i], s.Targets[i] = first+int32(i), first+int32(i)+1
+	}
+	s.Targets[0] = -1
+	return s
+}
+
+// A batch finds the rows of each of its samples, whatever pack they are in, and leaves out stale targets alone.
+func TestBatchIndex(t *testing.T) {
+	stale := trainer.Sample{Sample: sequence(20, 4), Stale: map[int]bool{2: true}}
+	packs := [][]trainer.Sample{{{Sample: sequence(1, 3)}, {Sample: sequence(10, 2)}}, {stale}}
+	b := trainer.NewBatch(packs)
+	if want := []int32{1, 2, 3, 10, 11, 20, 21, 22, 23}; !slices.Equal(b.IDs, want) {
+		t.Fatalf("ids %v, want %v", b.IDs, want)
+	}
+	if want := []int32{0, 5, 9}; !slices.Equal(b.Layout.Packs, want) || len(b.Layout.Spans) != 3 || b.Inverse != nil {
+		t.Errorf("packs %v of %d spans, want %v of 3", b.Layout.Packs, len(b.Layout.Spans), want)
+	}
+	rows := []float32{0, 1, 2, 3, 4, 5, 6, 7, 8}
+	for i, want := range [][]float32{{0, 1, 2}, {3, 4}, {5, 6, 7, 8}} {
+		if got := b.Of(i, rows); !slices.Equal(got, want) {
+			t.Errorf("sample %d has rows %v, want %v", i, got, want)
+		}
+	}
+	fresh := slices.Clone(b.Rows.Targets)
+	fresh[7] = -1
+	if got := b.Fresh().Targets; !slices.Equal(got, fresh) || b.Rows.Targets[7] != 23 {
+		t.Errorf("fresh targets %v of %v, want %v", got, b.Rows.Targets, fresh)
+	}
+}
+
+// Weights of a supervised step add up to 1 over its targets, whatever packs they are in.
+func TestSupervised(t *testing.T) {
+	half := sequence(9, 3)
+	half.Weights = []float32{0, 0.5, 1}
+	packs := trainer.Supervised([][]data.Sample{{sequence(1, 3)}, {half, sequence(30, 5)}})
+	sum := 0.0
+	for _, pack := range packs {
+		for _, s := range pack {
+			for i, w := range s.Weight {
+				if s.Targets[i] >= 0 {
+					sum += float64(w)
+				}
+			}
+		}
+	}
+	if math.Abs(sum-1) > 1e-6 {
+		t.Errorf("weights add up to %g", sum)
+	}
+	if got, want := packs[1][0].Weight[1], float32(0.5/7.5); got != want {
+		t.Errorf("weight %g, want %g", got, want)
+	}
+}
+
+// A trainer needs no run: it takes the same step by any micro-batch, which brings the loss down, on a device and a
+// model of whoever has them.
+func TestStep(t *testing.T) {
+	s, err := testshape.Parse(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	packs := trainer.Supervised([][]data.Sample{{sequence(1, 9), sequence(4, 7)}, {sequence(2, 12)}, {sequence(5, 5)}})
+	var losses [][]float64
+	for _, micro := range []int{1, 2, 3} {
+		dev, err := devices.Open(setup.Device(s))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		var of []float64
+		err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+			m, _, err := setup.OpenTrained(dev, s)
+			if err != nil {
+				return err
+			}
+			o, err := setup.TrainerOptions(s, 8, nil)
+			if err != nil {
+				return err
+			}
+			o.MicroBatch = micro
+			tr := trainer.New(r, m, o)
+			for step := 1; step <= 8; step++ {
+				res := tr.Step(step, packs)
+				if err := res.Finite(); err != nil {
+					return err
+				}
+				of = append(of, res.Loss, res.Norm)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		losses = append(losses, of)
+	}
+	for i, of := range losses[1:] {
+		if !slices.Equal(of, losses[0]) {
+			t.Errorf("micro-batches of %d: losses and norms %v, want %v", i+2, of, losses[0])
+		}
+	}
+	if first, last := losses[0][0], losses[0][14]; !(last < first) {
+		t.Errorf("loss %g after 8 steps, %g before", last, first)
+	}
+}
