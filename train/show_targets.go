@@ -35,8 +35,9 @@ func (j *job) showSample() {
 	j.note("first sample, targets marked: %s", strings.ReplaceAll(text, "\n", `\n`))
 }
 
-// ShowChat is the samples of a line of a JSONL file as a run on a model folder makes them, for people: the targets are
-// marked as fits out. noEnd is the shape's data.no_end.
+// ShowChat returns the training samples of a line of a JSONL file (from 1) as text, as a run on a model folder makes
+// them, with the targets marked by what fits out: colours on a terminal, else brackets. noEnd is data.no_end of the
+// shape.
 func ShowChat(out *os.File, dir, path string, line int, noEnd bool) (string, error) {
 	m, err := model.DescribeFolder(dir)
 	if err != nil {

@@ -58,7 +58,7 @@ func TestMisspelt(t *testing.T) {
 		if err := json.Unmarshal(text, &config); err != nil {
 			t.Fatal(err)
 		}
-		if err := setup.Misspelt(config); err != nil {
+		if err := setup.CheckConfig(config); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		inner := config
@@ -66,7 +66,8 @@ func TestMisspelt(t *testing.T) {
 			inner = text
 		}
 		inner["hiden_size"] = 1
-		if err := setup.Misspelt(config); err == nil || !strings.HasSuffix(err.Error(), "did you mean hidden_size?") {
+		if err := setup.CheckConfig(config); err == nil ||
+			!strings.HasSuffix(err.Error(), "did you mean hidden_size?") {
 			t.Errorf("%s: hiden_size passes: %v", name, err)
 		}
 	}

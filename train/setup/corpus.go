@@ -230,6 +230,7 @@ func rewardOptions(s configs.RL) data.RewardOptions {
 	}
 }
 
+// Countdown returns the built-in task of a shape.
 func Countdown(s *configs.Shape) data.Countdown {
 	c := s.Data.Countdown
 	return data.Countdown{

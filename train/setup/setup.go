@@ -121,7 +121,7 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := Misspelt(s.Model.Config); err != nil {
+	if err := CheckConfig(s.Model.Config); err != nil {
 		return nil, nil, fmt.Errorf("model.config: %w", err)
 	}
 	config := maps.Clone(s.Model.Config)
@@ -146,9 +146,9 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 	return m, l, nil
 }
 
-// Misspelt refuses keys that no family reads but for a letter or two. Others that none reads pass: published files have
-// many.
-func Misspelt(config map[string]any) error {
+// CheckConfig returns an error for a key of config.json that no family reads and whose name is nearly that of one that
+// is read. Other unknown keys are accepted, as published files have many.
+func CheckConfig(config map[string]any) error {
 	known := model.ConfigKeys()
 	for _, key := range slices.Sorted(maps.Keys(config)) {
 		if k := configs.Misspelt(key, known); k != "" {
@@ -156,7 +156,7 @@ func Misspelt(config map[string]any) error {
 		}
 	}
 	if text, ok := config["text_config"].(map[string]any); ok {
-		return Misspelt(text)
+		return CheckConfig(text)
 	}
 	return nil
 }
