@@ -46,8 +46,8 @@ const (
 
 func checkpointName(step int) string { return fmt.Sprintf("step-%08d", step) }
 
-// saveCheckpoint writes a checkpoint as folder dir, under a temporary name that is synced and renamed: one that has its
-// name is complete.
+// saveCheckpoint writes a checkpoint as folder dir. It is written under a temporary name, synced and renamed: a folder
+// with the final name is complete.
 func saveCheckpoint(m *model.Model, l *data.Language, dir, base string, st state) error {
 	return atomicDir(dir, func(tmp string) (err error) {
 		if err := os.Mkdir(filepath.Join(tmp, weightsDir), 0o755); err != nil {
@@ -66,8 +66,8 @@ func saveCheckpoint(m *model.Model, l *data.Language, dir, base string, st state
 	})
 }
 
-// atomicDir writes a folder under a temporary name, which is renamed once it is complete and removed where it cannot
-// be: a full disk has its space back.
+// atomicDir writes a folder under a temporary name and renames it once it is complete. Where writing fails, the
+// temporary folder is removed, so that a full disk has its space back.
 func atomicDir(dir string, write func(tmp string) error) error {
 	tmp := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir))
 	err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o755))
@@ -81,7 +81,7 @@ func atomicDir(dir string, write func(tmp string) error) error {
 	return replaceDir(tmp, dir)
 }
 
-// replaceDir renames a complete folder to its final name; one that stands there gives way.
+// replaceDir renames a complete folder to its final name, in place of a folder that has that name.
 func replaceDir(tmp, final string) error {
 	old := final + ".old"
 	if err := os.RemoveAll(old); err != nil {
@@ -125,7 +125,7 @@ func fileSum(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// listCheckpoints is the complete checkpoints of a run, newest first.
+// listCheckpoints lists the complete checkpoints of a run, newest first.
 func listCheckpoints(parent string) ([]string, error) {
 	entries, err := os.ReadDir(parent)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -156,7 +156,7 @@ func prune(parent string, keep int) error {
 }
 
 // loadCheckpoint reads the newest checkpoint whose files are complete into the model. It returns nil where the run has
-// none. fits says what of the run is unlike the checkpoint's; "": nothing.
+// none. fits says why the run cannot be resumed from a checkpoint; "": it can.
 func loadCheckpoint(m *model.Model, out string, fits func(*state) string,
 	note func(string, ...any)) (*state, error) {
 	parent := filepath.Join(out, checkpointsDir)

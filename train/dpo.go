@@ -60,7 +60,7 @@ func (p *preference) openReference(ctx context.Context, path string, resume bool
 	return p.score(ctx, note)
 }
 
-// pairSamples is the samples of the first n pairs, without weights or reference.
+// pairSamples returns the samples of the first n pairs, without weights or reference.
 func pairSamples(p *data.Preferences, n int) (list []trainer.Sample) {
 	for i := range n {
 		chosen, rejected := p.Pair(i)
@@ -69,7 +69,7 @@ func pairSamples(p *data.Preferences, n int) (list []trainer.Sample) {
 	return list
 }
 
-// packPairs makes packs of pairs, each row with its weight: the mean over all pairs of the packs.
+// packPairs makes packs of pairs. Each row has its weight in the mean over all pairs of the packs.
 func packPairs(pairs []trainer.Sample, packs []data.Pack) (out [][]trainer.Sample) {
 	var lengths []int
 	for _, p := range packs {
@@ -104,7 +104,7 @@ func (p *preference) evaluate(ctx context.Context) (sums optim.Measures, err err
 // referencePart is how many answers are scored before progress is printed and an interrupt is noticed.
 const referencePart = 64
 
-// score fills in the reference: the log-probabilities under the model as it is.
+// score computes the reference: the log-probabilities of all answers under the present weights.
 func (p *preference) score(ctx context.Context, note func(string, ...any)) error {
 	all := len(p.train) + len(p.heldOut)
 	note("reference: %d pairs under the weights at the start", all/2)

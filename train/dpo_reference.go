@@ -24,7 +24,7 @@ const referenceFile = "reference.safetensors"
 // provenance is what a reference was made from, as digests.
 type provenance struct{ definition, weights, train, heldOut string }
 
-// weightsDigest is the SHA-256 of a model's tensors, adapters left out: when a run starts they add nothing.
+// weightsDigest returns the SHA-256 of a model's tensors without adapters, which add nothing when a run starts.
 func weightsDigest(m *model.Model) (string, error) {
 	h := sha256.New()
 	for _, t := range m.Tensors() {
@@ -36,7 +36,7 @@ func weightsDigest(m *model.Model) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// facts is the metadata of a reference, and what to do where a file has another value.
+// facts lists the metadata of a reference, and what to do where a file has another value.
 func (p provenance) facts() []struct{ key, value, mend string } {
 	return []struct{ key, value, mend string }{
 		{"definition", p.definition, "was computed by another definition: take the run's device or settings"},
@@ -111,7 +111,7 @@ func referenceBytes(list []trainer.Sample) (raw []byte) {
 	return raw
 }
 
-// setReference gives each sample its rows of a tensor, which must have just those.
+// setReference gives each sample its rows of a tensor. It returns false where the tensor has more or fewer.
 func setReference(list []trainer.Sample, t safetensors.TensorInfo) bool {
 	rows := 0
 	for _, l := range list {

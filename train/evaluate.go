@@ -76,7 +76,7 @@ func (j *job) evalPacks(n int) (packs [][]data.Sample) {
 	return append(packs, pack)
 }
 
-// answerHeldOut answers n held-out instances with the rollout engine and counts the right ones.
+// answerHeldOut answers n held-out questions with the rollout engine and counts the answers that are right.
 func (j *job) answerHeldOut(n int) (right int, err error) {
 	held, rollout := j.corpus.HeldOutQuestions, j.shape.Rollout
 	reqs := make([]serve.Request, n)
@@ -113,7 +113,7 @@ func (j *job) answerHeldOut(n int) (right int, err error) {
 	return right, nil
 }
 
-// environment is what the report says about the machine and the run.
+// environment lists what the report says about the machine and the run.
 func environment(j *job) []runlog.Fact {
 	total, active := j.trainer.Model.Parameters()
 	host, err := os.Hostname()

@@ -13,8 +13,8 @@ import (
 	"lockstep/train/runlog"
 )
 
-// runFolder is where a run writes. Without a name of its own a new run takes the next free runs/NAME, runs/NAME-2, ...;
-// a resumed one the last.
+// runFolder returns the folder that a run writes to. By default a new run takes the next free of runs/NAME,
+// runs/NAME-2, ..., and a resumed run the last one.
 func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
 	if out == "" {
 		out = s.Run.Out
@@ -48,8 +48,8 @@ func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
 	return last, nil
 }
 
-// writable is an error where a run could not write its folder, which is known before anything is computed. What is not
-// there yet is made in the first folder above it that is.
+// writable returns an error where a run could not write its folder, before anything is computed. A folder that does not
+// exist would be created in the nearest folder above it that exists.
 func writable(dir string) error {
 	at := dir
 	info, err := os.Stat(at)
@@ -68,7 +68,7 @@ func writable(dir string) error {
 	return nil
 }
 
-// mustExist reports a folder that is not there.
+// mustExist returns an error where a folder does not exist.
 func mustExist(dir, what string) error {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s %s is not a folder: make it first", what, dir)

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is there for its lock alone.
+// lockFile is empty: it exists to be locked.
 const lockFile = ".lock"
 
-// lockFolder makes this process the only one that trains into a run's folder until the file is closed; the system
-// closes that of a process that was killed.
+// lockFolder makes this process the only one that trains into a run's folder until the file is closed. The system
+// closes the file of a process that was killed.
 func lockFolder(dir string) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

@@ -13,7 +13,7 @@ var (
 	// unfinished are the names under which a run writes what it renames when it is complete: those of AtomicFile and of
 	// atomicDir.
 	unfinished = regexp.MustCompile(`^\.(.+\.[0-9a-f]{16}\.tmp|step-[0-9]{8}|start|model|adapter)$`)
-	// replaced are the names of folders that gave way to a complete one.
+	// replaced are the names of folders that a complete one has replaced.
 	replaced = regexp.MustCompile(`^(step-[0-9]{8}|start|model|adapter)\.old$`)
 )
 
@@ -35,7 +35,7 @@ func removeUnfinished(out string) error {
 	return failed
 }
 
-// leftover says whether a name is one that only a killed run leaves. What gave way stays where what replaced it is
+// leftover tells whether a name is one that only a killed run leaves. A replaced folder stays where its replacement is
 // missing: it is the last complete one.
 func leftover(dir, name string) bool {
 	if replaced.MatchString(name) {

@@ -7,7 +7,7 @@ import (
 	"lockstep/train/runlog"
 )
 
-// openGauge finds the gauge of a GPU. A machine without one trains all the same.
+// openGauge opens the usage counters of a GPU. Where that fails, the run goes on without them.
 func (j *job) openGauge() {
 	gauge, err := devices.OpenGauge(j.shape.Device.Kind)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 // plainEvery is the time between lines where there is no terminal.
 const plainEvery = 5 * time.Second
 
-// Progress tells a person how far a run is: one line that renews itself on a terminal, elsewhere a line every few
-// seconds. A failure to write to it is no reason to end a run, and is ignored.
+// Progress shows how far a run is: one line that is updated in place on a terminal, elsewhere a line every few seconds.
+// Errors of writing are ignored: they are no reason to end a run.
 type Progress struct {
 	w            io.Writer
 	bar          *progressbar.ProgressBar // nil: plain lines
@@ -45,7 +45,7 @@ func newProgress(w io.Writer, terminal bool, total, start int, now func() time.T
 	return p
 }
 
-// Step shows that a step (counted from 1) is done, with fields such as "loss 0.412" behind it.
+// Step shows that a step (counted from 1) is done, followed by fields such as "loss 0.412".
 func (p *Progress) Step(step int, fields ...string) {
 	now := p.now()
 	if step < p.total && step > p.start {

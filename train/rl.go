@@ -52,8 +52,8 @@ type learningResult struct {
 // update is one optimizer step of reinforcement learning.
 type update struct {
 	trainer.StepResult
-	// drift is the policy before the update against the one that its ratios are to: the rollout or, with rl.proximal,
-	// the trainer's own before the step's first update.
+	// drift compares the policy before the update with the one that ratios are relative to: the rollout, or with
+	// rl.proximal the trainer's own before the step's first update.
 	drift optim.Divergence
 }
 

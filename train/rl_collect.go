@@ -52,7 +52,7 @@ type collectorOrder struct {
 	list  []int
 }
 
-// next hands out the groups of one step, and those that were left out.
+// next returns the groups that a step learns from, and those that were left out.
 func (c *collector) next(ctx context.Context) (learned, left []*group, err error) {
 	first := c.Asked
 	for {
@@ -192,7 +192,7 @@ func (g *group) uniform() bool {
 	return true
 }
 
-// take hands out the first complete groups.
+// take removes and returns the first complete groups of a step.
 func (c *collector) take() (list []*group) {
 	keep := c.Groups[:0]
 	for _, g := range c.Groups {
@@ -215,14 +215,14 @@ func (c *collector) updated(version int) {
 	c.engine.Refresh(version)
 }
 
-// state is for a checkpoint, after updated.
+// state returns what a checkpoint keeps. It is called after updated.
 func (c *collector) state() collectorState {
 	st := c.collectorState
 	st.Pending = c.engine.Pending()
 	return st
 }
 
-// resume goes on from a checkpoint.
+// resume continues from the state of a checkpoint.
 func (c *collector) resume(st collectorState) {
 	c.engine.Refresh(st.Version)
 	c.engine.Resume(st.Pending)

@@ -12,7 +12,8 @@ import (
 	"lockstep/train/trainer"
 )
 
-// customAnswer is a line that a program with a loss of its own reads: an answer under the weights that are trained.
+// customAnswer is a line of input of the program rl.loss: an answer with its log-probabilities under the trained
+// weights.
 type customAnswer struct {
 	Question  int       `json:"question"`
 	Sample    int       `json:"sample"`
@@ -24,15 +25,15 @@ type customAnswer struct {
 	Rollout   []float32 `json:"rollout"`  // likewise, as they were recorded
 }
 
-// customGradients is the line that it writes for each: the derivative of its loss by each of the log-probabilities, and
-// what the answer adds to the loss, for the log.
+// customGradients is the line that the program writes for each answer: the derivative of its loss by each
+// log-probability, and what the answer adds to the loss, for the log.
 type customGradients struct {
 	Gradients []float32 `json:"gradients"`
 	Loss      float64   `json:"loss"`
 }
 
-// differentiate has a program differentiate its loss over a batch: one pass gives it the log-probabilities, a second
-// takes its derivatives (the two passes of Tinker's forward_backward_custom).
+// differentiate runs the program rl.loss over a minibatch. One forward computes the log-probabilities that it reads;
+// the training step that follows takes its derivatives (the two passes of Tinker's forward_backward_custom).
 func (l *learner) differentiate(ctx context.Context, batch []trainer.Sample, episodes []*runlog.Episode) error {
 	var in bytes.Buffer
 	enc, tokens := json.NewEncoder(&in), 0

@@ -17,8 +17,8 @@ import (
 	"lockstep/train/trainer"
 )
 
-// openLearner makes the stage of reinforcement learning on the job's model. The device that it may open is closed with
-// the job.
+// openLearner prepares reinforcement learning on the job's model. A rollout device that it opens is closed with the
+// job.
 func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	s := j.shape.RL
 	settings, err := optim.Resolve(s.Objective, optim.Settings{
@@ -76,7 +76,7 @@ func (j *job) newCollector() *collector {
 // mostRounds bounds how often a step of dynamic sampling may ask for as many prompts as it needs.
 const mostRounds = 16
 
-// decode is the text of an answer, without what ended it.
+// decode returns the text of an answer, without the token that ended it.
 func (j *job) decode(ids []int32, finish serve.FinishReason) string {
 	if finish == serve.FinishStop {
 		ids = ids[:len(ids)-1]
@@ -84,8 +84,8 @@ func (j *job) decode(ids []int32, finish serve.FinishReason) string {
 	return j.language.Decode(ids)
 }
 
-// openRollout gives the learner its engine: the job's own, on the weights that are trained, or with numerics of its own
-// one on another device with a copy of them.
+// openRollout gives the learner its engine: that of the job, on the trained weights, or with rollout.numerics one on a
+// second device with a copy of the weights.
 func (j *job) openRollout(l *learner) (err error) {
 	n := j.shape.Rollout.Numerics
 	if n == (configs.Numerics{}) {
@@ -111,7 +111,7 @@ func (j *job) openRollout(l *learner) (err error) {
 	return nil
 }
 
-// clearMoments forgets the optimizer's moments of the warm start: those of another loss would steer the first updates.
+// clearMoments sets the optimizer's moments to 0: those of the warm start belong to another loss.
 func (l *learner) clearMoments() {
 	for _, p := range l.trainer.Model.Trained() {
 		l.trainer.Rank.Dev.Zero(p.M)

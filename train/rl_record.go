@@ -31,7 +31,7 @@ func (l *learner) record(rec *runlog.Record, res learningResult) []string {
 	return append(fields, fmt.Sprintf("%.0f+%.0f tokens/s", sampled, float64(*rec.LearnSpeed)))
 }
 
-// recordAnswers sums the answers up.
+// recordAnswers fills in the statistics of the step's answers.
 func (l *learner) recordAnswers(rec *runlog.Record, res learningResult) {
 	all := float64(len(res.episodes))
 	reward, cut, flat, tokens, stale := 0.0, 0.0, 0.0, 0, 0

@@ -18,7 +18,7 @@ import (
 	"lockstep/train/trainer"
 )
 
-// Replayed is what a replay held against a run's records.
+// Replayed is the result of a replay.
 type Replayed struct {
 	Answers, Tokens int // scored again
 	Differ          int // log-probabilities that differ on a bit
@@ -80,7 +80,8 @@ func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Repla
 	return p.result, err
 }
 
-// runRecord is the answers of a run by the step that learned from them and by the versions that chose their tokens.
+// runRecord holds the answers of a run, by the step that learned from them and by the versions of the weights that
+// sampled their tokens.
 type runRecord struct {
 	bySteps   map[int][]*runlog.Episode
 	byVersion map[int][]*runlog.Episode
@@ -147,7 +148,7 @@ func (p *replay) run(r *parallel.Rank) error {
 	return nil
 }
 
-// step scores the tokens that the present weights chose, and trains the step.
+// step scores the tokens that the present weights sampled, and takes the step again.
 func (p *replay) step(step int) error {
 	l := p.job.learner
 	if list := p.record.byVersion[l.updates]; len(list) > 0 {
@@ -173,7 +174,8 @@ func (p *replay) step(step int) error {
 	return p.checkpoint(step)
 }
 
-// score holds what was recorded under a version against the training forward of the rollout's model.
+// score compares the log-probabilities that were recorded under a version with the training forward of the rollout's
+// model.
 func (p *replay) score(list []*runlog.Episode, version int) {
 	l := p.job.learner
 	samples := make([]trainer.Sample, len(list))
@@ -204,7 +206,7 @@ func (p *replay) score(list []*runlog.Episode, version int) {
 	}
 }
 
-// checkpoint compares the weights with those that the run saved at a step, if it still has them.
+// checkpoint compares weights and optimizer with the run's checkpoint of a step, if the run still has it.
 func (p *replay) checkpoint(step int) error {
 	dir := filepath.Join(p.job.folder, checkpointsDir, checkpointName(step))
 	st, err := readState(dir)

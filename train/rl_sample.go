@@ -9,8 +9,8 @@ import (
 	"lockstep/train/trainer"
 )
 
-// sampleOf is what the trainer at a version learns from an episode: row t reads a token and is to predict the next,
-// where the model chose that.
+// sampleOf makes the training sample of an episode, for weights of a version: row t is a token whose target is the next
+// one, where the model sampled that.
 func sampleOf(e *runlog.Episode, version int) trainer.Sample {
 	n := len(e.Prompt) + len(e.IDs) - 1
 	l := trainer.Sample{Sample: data.Sample{IDs: make([]int32, 0, n), Targets: make([]int32, n)},

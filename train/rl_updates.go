@@ -8,7 +8,7 @@ import (
 	"lockstep/train/trainer"
 )
 
-// record is the update's line of the metrics.
+// record returns the metrics of the update.
 func (u *update) record() runlog.UpdateRecord {
 	return runlog.UpdateRecord{
 		Loss: runlog.Number(u.Loss), GradNorm: runlog.Number(u.Norm),
@@ -17,11 +17,11 @@ func (u *update) record() runlog.UpdateRecord {
 	}
 }
 
-// share is a sum over the update's targets by their number.
+// share divides a sum over the update's targets by their number.
 func (u *update) share(sum float64) float64 { return sum / float64(max(u.Targets, 1)) }
 
-// recordUpdates fills in what the optimizer steps of a step measured, and returns fields for the progress line. Before
-// the first of them the policy is the one that sampled: how far others go shows in the mean, the last and the largest.
+// recordUpdates fills in what the optimizer steps of a step measured, and returns fields for the progress line. The
+// policy of the first update is the one that sampled. Mean, last and largest show how far the later ones are from it.
 func (l *learner) recordUpdates(rec *runlog.Record, updates []update) []string {
 	list := make([]runlog.UpdateRecord, len(updates))
 	for i := range updates {
@@ -86,7 +86,7 @@ func meanOf(updates []update, of func(*update) float64) (m float64) {
 	return m / float64(len(updates))
 }
 
-// meanIndexers is what the indexers of a step's updates learned, on average.
+// meanIndexers is the mean of the indexers' losses and norms over the updates of a step.
 func meanIndexers(updates []update) (res trainer.StepResult) {
 	res.IndexerLoss = meanOf(updates, func(u *update) float64 { return u.IndexerLoss })
 	res.IndexerNorm = meanOf(updates, func(u *update) float64 { return u.IndexerNorm })

@@ -32,7 +32,7 @@ type Options struct {
 // ErrInterrupted is returned when a run was asked to stop and has saved its state.
 var ErrInterrupted = errors.New("interrupted and saved")
 
-// Run trains by a shape. When ctx ends, the step in flight is finished and saved, and the result is ErrInterrupted.
+// Run trains by a shape. When ctx ends, it finishes and saves the step in progress and returns [ErrInterrupted].
 func Run(ctx context.Context, s *configs.Shape, o Options) error {
 	out, err := runFolder(s, o.Out, o.Resume)
 	if err != nil {
@@ -107,7 +107,7 @@ func (j *job) close() (err error) {
 	return err
 }
 
-// prepare opens everything before anything is written.
+// prepare opens everything that the run needs. It writes nothing.
 func (j *job) prepare(r *parallel.Rank) error {
 	p, err := plan.New(r.Dev, j.shape)
 	if err != nil {
@@ -259,7 +259,7 @@ func (j *job) note(format string, args ...any) {
 	fmt.Fprintf(j.options.Log, format+"\n", args...)
 }
 
-// createFolder makes the folder of a new run, unless another process was faster.
+// createFolder creates and locks the folder of a new run. It returns an error where another process was faster.
 func (j *job) createFolder() (err error) {
 	if err := os.MkdirAll(j.folder, 0o755); err != nil {
 		return err

@@ -41,7 +41,7 @@ func (j *job) finish() error {
 	return failed
 }
 
-// report writes what the run says of itself, and draws it.
+// report writes result.json, the report and its picture.
 func (j *job) report(proof *runlog.Proof) error {
 	// resumed after the last step: the evaluation is in the log, its texts are not
 	if len(j.generations) == 0 && j.corpus.HeldOutQuestions != nil {
@@ -77,7 +77,8 @@ func (j *job) saveFinal(final string) error {
 	})
 }
 
-// prove holds the rollout engine against the training forward on the trained weights; failed says that bits differ.
+// prove compares the rollout engine with the training forward on the trained weights. failed is not nil where bits
+// differ.
 func (j *job) prove() (p *runlog.Proof, failed, err error) {
 	if j.shape.Run.VerifyTokens == 0 {
 		return nil, nil, nil
@@ -100,7 +101,7 @@ func (j *job) prove() (p *runlog.Proof, failed, err error) {
 	return p, rep.Err(), nil
 }
 
-// taken holds the job's plan against what it took.
+// taken compares the memory that was planned with the memory that the run took.
 func (j *job) taken() runlog.Memory {
 	n := runlog.Memory{Planned: j.memory.Total(), Peak: plan.PeakMemory(), PlannedDevice: j.memory.Device()}
 	for _, d := range []kernels.Device{j.trainer.Rank.Dev, j.rolloutDevice} {

@@ -8,7 +8,7 @@ import (
 	"lockstep/train/trainer"
 )
 
-// indexers records what indexers learned, if they do learn, and returns fields for the progress line.
+// indexers records the loss of indexers that are trained, and returns fields for the progress line.
 func (j *job) indexers(rec *runlog.Record, res trainer.StepResult) (fields []string) {
 	if j.trainer.Model.Indexing == model.IndexersFrozen {
 		return nil

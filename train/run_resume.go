@@ -10,7 +10,7 @@ import (
 	"lockstep/optim"
 )
 
-// origin is what decided the bits of the steps that a checkpoint has behind it. A resumed run must agree with it.
+// origin is what decided the bits of the steps before a checkpoint. A resumed run must agree with it.
 type origin struct {
 	Settings map[string]string `json:"settings"` // of the shape, those of [decides]
 	Schedule optim.Schedule    `json:"schedule"` // of the run's steps; with reinforcement learning of its updates
@@ -18,8 +18,8 @@ type origin struct {
 }
 
 // decides tells whether a key of the shape decides the bits of a step. Others may change when a run is resumed: its
-// length, evaluation, saving, logging, names and the device. [origin.differs] sees to it that a length changes no step
-// that was taken.
+// length, evaluation, saving, logging, names and the device. [origin.differs] checks that a changed length
+// changes none of the steps that were taken.
 func decides(s *configs.Shape, key string) bool {
 	table, name, _ := strings.Cut(key, ".")
 	switch table {
@@ -49,7 +49,7 @@ func decides(s *configs.Shape, key string) bool {
 	return false
 }
 
-// deciding are the settings of a shape that decide bits, by key.
+// deciding returns the settings of a shape that decide bits, by key.
 func deciding(s *configs.Shape) map[string]string {
 	values := allSettings(s)
 	maps.DeleteFunc(values, func(key, _ string) bool { return !decides(s, key) })
@@ -64,8 +64,8 @@ func allSettings(s *configs.Shape) map[string]string {
 	return values
 }
 
-// differs names what would have given other bits up to a step, in one line; "": nothing. Updates are the steps of
-// the schedule that were taken until then.
+// differs names, in one line, what would have given other bits up to a step; "": nothing. updates is the number of
+// steps of the schedule that were taken until then.
 func (o origin) differs(s *configs.Shape, now optim.Schedule, updates int) string {
 	if o.Settings == nil {
 		return "it was written by an earlier version, which did not record the shape: start anew in another --out"

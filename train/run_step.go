@@ -127,13 +127,13 @@ func (j *job) beginLearning() error {
 	return j.learner.copyWeights("")
 }
 
-// notFinite says what to do about numbers that are not finite.
+// notFinite returns the error of a step whose numbers are not finite, with what to do about it.
 func (j *job) notFinite(step int, t *trainer.Trainer, err error, key string) error {
 	return fmt.Errorf("step %d: %w first in %s; the update was not applied: start again with a lower %s, from %s", step,
 		err, t.FirstNotFinite(), key, j.newestWeights())
 }
 
-// newestWeights names where a run that broke can start again.
+// newestWeights names the weights that a run with numbers that are not finite can start again from.
 func (j *job) newestWeights() string {
 	parent := filepath.Join(j.folder, checkpointsDir)
 	names, err := listCheckpoints(parent)

@@ -13,7 +13,7 @@ import (
 	"lockstep/train/setup"
 )
 
-// marksOf are colours on a terminal, and brackets elsewhere or where NO_COLOR is set (no-color.org).
+// marksOf returns colours for a terminal, and brackets elsewhere or where NO_COLOR is set (no-color.org).
 func marksOf(f *os.File) data.Marks {
 	if os.Getenv("NO_COLOR") == "" && term.IsTerminal(int(f.Fd())) {
 		return data.Green
@@ -21,11 +21,10 @@ func marksOf(f *os.File) data.Marks {
 	return data.Brackets
 }
 
-// shownRun is how many characters of a run of tokens a run's first sample shows.
+// shownRun is how many characters of consecutive tokens with or without targets are shown of a run's first sample.
 const shownRun = 120
 
-// showSample prints the first sample of a run that learns from messages, its targets marked: what is learned is what
-// is seen.
+// showSample prints the first sample of a run on messages with its targets marked, so that a user sees what is learned.
 func (j *job) showSample() {
 	s, ok := j.corpus.Conversation()
 	if !ok {

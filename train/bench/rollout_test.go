@@ -27,7 +27,7 @@ const (
 func TestBenchRollout(t *testing.T) {
 	for _, c := range []struct {
 		slots, topK int
-		apart        bool
+		apart       bool
 	}{{6, 4, false}, {1, 2, false}, {6, 4, true}} {
 		s, err := testshape.Parse([]string{fmt.Sprint("model.config.num_experts_per_tok=", c.topK),
 			fmt.Sprint("rollout.slots=", c.slots), "rollout.page_rows=4", "rollout.prefill_rows=7"})
