@@ -1,4 +1,4 @@
-"""Times torch's scaled_dot_product_attention on the shapes of BenchAttention in kernels/cuda: causal forward, forward + backward, and decoding.
+"""Times torch's scaled_dot_product_attention on the shapes of kernels/cuda/bench/attention.go: causal forward, forward + backward, and decoding.
 
 usage: cuda_attention.py        prints a JSON object for each case: name, seconds
 """

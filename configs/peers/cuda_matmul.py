@@ -1,4 +1,4 @@
-"""Times the matrix products of kernels/cuda/bench_matmul.go with PyTorch: torch.mm, torch._grouped_mm, and torch.matmul for heads, bf16, random normal values.
+"""Times the matrix products of kernels/cuda/bench/matmul.go with PyTorch: torch.mm, torch._grouped_mm, and torch.matmul for heads, bf16, random normal values.
 
 WeightGrad's peer is mm, grouped_mm or matmul into bf16, which neither reads nor writes fp32 sums.
 

@@ -21,15 +21,15 @@ func TestRepeat(t *testing.T) {
 		cudatest.Normal(kernels.BF16, pages*pageRows, 64, 1), cudatest.Normal(kernels.BF16, pages*pageRows, 64, 1),
 		cudatest.Ints(1, rows, make([]int32, rows)),
 	}
-	turns := func(d kernels.Device, x []kernels.Tensor) {
+	rounds := func(d kernels.Device, x []kernels.Tensor) {
 		sum, out, lse, table, kv, ids := x[0], x[1], x[2], x[3], kernels.KV{K: x[4], V: x[5], PageRows: pageRows}, x[6]
-		for turn := range 9 {
+		for round := range 9 {
 			kernels.Repeat(d, "decode", func() {
-				d.Write(ids, []byte{byte(turn), 0, 0, 0, 7, 0, 0, 0, byte(2 * turn), 0, 0, 0})
+				d.Write(ids, []byte{byte(round), 0, 0, 0, 7, 0, 0, 0, byte(2 * round), 0, 0, 0})
 				d.Gather(out, table, ids)
-				d.Attention(out, lse, out, kv, cudatest.Decoding(rows, 2044+turn*(1+turn/5*500), pageRows), a)
-				d.Scale(out, out, 1+float32(turn)/8)
-				if turn == 4 || turn == 7 {
+				d.Attention(out, lse, out, kv, cudatest.Decoding(rows, 2044+round*(1+round/5*500), pageRows), a)
+				d.Scale(out, out, 1+float32(round)/8)
+				if round == 4 || round == 7 {
 					d.Add(out, out, sum)
 				}
 				d.Add(sum, sum, out)
@@ -41,13 +41,13 @@ func TestRepeat(t *testing.T) {
 	defer r.GraphSizes(first, most)
 	for _, calls := range []int{1, 2, 3, 5, most} {
 		r.GraphSizes(calls, calls)
-		cudatest.Both(t, "repeat", operands, turns)
+		cudatest.Both(t, "repeat", operands, rounds)
 		if graphs := r.GraphCalls("decode"); len(graphs) < max(1, 5/calls) || graphs[0] < min(5, calls) {
 			t.Errorf("no graphs of %d calls were made: %v", calls, graphs)
 		}
 	}
-	if n, _ := cudatest.Differences(t, operands, turns, func(d kernels.Device, x []kernels.Tensor) {
-		turns(stuck{d, new(int)}, x)
+	if n, _ := cudatest.Differences(t, operands, rounds, func(d kernels.Device, x []kernels.Tensor) {
+		rounds(stuck{d, new(int)}, x)
 	}); n == 0 {
 		t.Error("bodies left out are not noticed")
 	}
@@ -56,11 +56,11 @@ func TestRepeat(t *testing.T) {
 // stuck is a device that leaves out all bodies after the third.
 type stuck struct {
 	kernels.Device
-	turn *int
+	round *int
 }
 
 func (s stuck) Repeat(_ string, body func()) {
-	if *s.turn++; *s.turn <= 3 {
+	if *s.round++; *s.round <= 3 {
 		body()
 	}
 }

@@ -35,13 +35,13 @@ type queryLists struct {
 	params    absorbedLists
 }
 
-// listQueries numbers queries, those with the longest lists first; picks nil: of all keys.
-func (d *Ops) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Layout) *queryLists {
+// listQueries numbers queries, those with the longest lists first; indices nil: of all keys.
+func (d *Ops) listQueries(kv kernels.KV, indices kernels.Tensor, l *kernels.Layout) *queryLists {
 	spans := slices.Clone(l.Spans)
 	slices.SortStableFunc(spans, func(x, y kernels.Span) int { return cmp.Compare(y.Pos+y.Rows, x.Pos+x.Rows) })
 	s := &queryLists{topK: 1 << 30}
-	if !picks.IsNil() {
-		s.topK = picks.Cols
+	if !indices.IsNil() {
+		s.topK = indices.Cols
 	}
 	var pages []int32
 	for _, span := range spans {
@@ -55,9 +55,9 @@ func (d *Ops) listQueries(kv kernels.KV, picks kernels.Tensor, l *kernels.Layout
 		s.queries += span.Rows
 	}
 	s.params = absorbedLists{sequences: driver.Stage(d.Context, s.sequences),
-		pages: driver.At(driver.Stage(d.Context, pages)), picks: driver.AtType(picks, kernels.I32),
+		pages: driver.At(driver.Stage(d.Context, pages)), picks: driver.AtType(indices, kernels.I32),
 		count: driver.Int32(len(spans)), pageRows: driver.Int32(kv.PageRows), topK: driver.Int32(s.topK),
-		stride: driver.Int32(picks.Stride)}
+		stride: driver.Int32(indices.Stride)}
 	return s
 }
 
@@ -88,11 +88,11 @@ func (s *queryLists) calls(split, bytes, room int, direct bool) (calls []absorbe
 	return calls
 }
 
-// attendAbsorbed is attention, dense where picks are nil.
-func (d *Ops) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout,
+// attendAbsorbed is attention, dense where indices are nil.
+func (d *Ops) attendAbsorbed(out, lse, q kernels.Tensor, kv kernels.KV, indices kernels.Tensor, l *kernels.Layout,
 	a kernels.Attn) {
 	mustShare(kv)
-	lists, split, row := d.listQueries(kv, picks, l), d.Def.KeySplit, a.Heads*(a.Values()+2)
+	lists, split, row := d.listQueries(kv, indices, l), d.Def.KeySplit, a.Heads*(a.Values()+2)
 	name := fmt.Sprintf("_%d_%d", a.HeadDim, a.Values())
 	tiles := 2 * (absorbedHeads + 2*keyRows) * stride64(a.HeadDim) // bytes of queries and two key blocks
 	for _, c := range lists.calls(split, 4*row, d.ChunkBytes, true) {
@@ -134,7 +134,7 @@ func stride64(columns int) int { return driver.Blocks(columns, 64) * 64 }
 func mustShare(kv kernels.KV) {
 	if !sameRows(kv.K, kv.V) {
 		panic(kernels.Fault{Err: fmt.Errorf("absorbed latent attention on the GPU reads values as the first columns "+
-			"of their keys, not %v beside %v", kv.V, kv.K)})
+			"of their keys, not %v next to %v", kv.V, kv.K)})
 	}
 }
 

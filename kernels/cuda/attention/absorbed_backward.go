@@ -25,15 +25,15 @@ type absorbedGradients struct {
 	masks                       cu.DevicePtr // bits: a key is on a row's list; 0: all keys up to the row's own
 }
 
-// gradientsAbsorbed is the gradient of attention for unpaged layouts, dense where picks are nil.
-func (d *Ops) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor,
+// gradientsAbsorbed is the gradient of attention for unpaged layouts, dense where indices are nil.
+func (d *Ops) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, indices kernels.Tensor,
 	l *kernels.Layout, a kernels.Attn) {
 	mustShare(kv)
 	g := &absorbedGradients{d: d, dq: dq, dk: dk, dv: dv, dout: dout, lse: lse, q: q, k: kv.K, l: l, a: a,
 		rows: l.Rows()}
-	g.lists = d.listQueries(kv, picks, l)
+	g.lists = d.listQueries(kv, indices, l)
 	width := 0
-	if !picks.IsNil() {
+	if !indices.IsNil() {
 		width = driver.Blocks(longest(l), absorbedBackwardPart)
 	}
 	var wide wideGradients

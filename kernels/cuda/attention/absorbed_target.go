@@ -9,8 +9,8 @@ import (
 )
 
 // targetAbsorbed is IndexTarget where all heads share one row for each key.
-func (d *Ops) targetAbsorbed(target, q, k, lse, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
-	lists, lines := d.listQueries(kernels.KV{K: k}, picks, l), stride64(a.HeadDim)
+func (d *Ops) targetAbsorbed(target, q, k, lse, indices kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+	lists, lines := d.listQueries(kernels.KV{K: k}, indices, l), stride64(a.HeadDim)
 	shared := 2*(absorbedHeads+2*absorbedTargetPart)*lines + 4*absorbedHeads*(absorbedTargetPart+4) +
 		4*2*absorbedTargetPart
 	for head := 0; head < a.Heads; head += absorbedHeads {

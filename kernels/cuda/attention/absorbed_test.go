@@ -183,7 +183,7 @@ func TestAbsorbedComposition(t *testing.T) {
 			view, _ := o.On(cudatest.Card)
 			return view
 		}
-		q, k, picks := on(cudatest.Normal(kernels.BF16, n, a.Heads*a.HeadDim, 1)),
+		q, k, indices := on(cudatest.Normal(kernels.BF16, n, a.Heads*a.HeadDim, 1)),
 			on(cudatest.Normal(kernels.BF16, n, a.HeadDim, 1)),
 			on(cudatest.Lists(whole, max(topK, 1), false))
 		run := func(cut func() int) []byte {
@@ -205,7 +205,8 @@ func TestAbsorbedComposition(t *testing.T) {
 				if topK == 0 {
 					cudatest.Card.Attention(rows(out), rows(lse), rows(q), kv, l, a)
 				} else {
-					cudatest.Card.(kernels.SparseAttention).SparseAttend(rows(out), rows(lse), rows(q), kv, rows(picks),
+					cudatest.Card.(kernels.SparseAttention).SparseAttend(rows(out), rows(lse), rows(q), kv,
+						rows(indices),
 						l, a)
 				}
 				at = to

@@ -28,16 +28,16 @@ func TestPlansAreOfTheirLayout(t *testing.T) {
 	def, plans := kernels.Default(), attentionPlans{}
 	layouts := []*kernels.Layout{ascending(5, 100, 5, 16), ascending(5, 101, 5, 16)}
 	shapes := []kernels.Attn{{Heads: 32, KVHeads: 4, HeadDim: 128}, {Heads: 32, KVHeads: 4, HeadDim: 128, Window: 64}}
-	for turn, l := range []*kernels.Layout{layouts[0], layouts[1], layouts[0]} {
+	for round, l := range []*kernels.Layout{layouts[0], layouts[1], layouts[0]} {
 		for _, a := range shapes {
 			for teams := range 2 {
 				kv := kernels.KV{PageRows: 16}
 				p := plans.of(def, kv, l, a, 2*teams, 1<<20)
 				if want := planAttention(def, kv, l, a, 2*teams, 1<<20); !reflect.DeepEqual(p, want) {
-					t.Errorf("turn %d: %+v, want %+v", turn, p, want)
+					t.Errorf("round %d: %+v, want %+v", round, p, want)
 				}
 				if plans.of(def, kv, l, a, 2*teams, 1<<20) != p {
-					t.Errorf("turn %d: the same layout is planned again", turn)
+					t.Errorf("round %d: the same layout is planned again", round)
 				}
 			}
 		}

@@ -13,8 +13,8 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-// TestAttentionLong: the last rows of 65,536 keys beside shorter sequences, for page sizes, sizes of groups and
-// windows. What no position wrote is NaN.
+// TestAttentionLong: the last rows of 65,536 keys in a batch with shorter sequences, for page sizes, sizes of groups
+// and windows. What no position wrote is NaN.
 func TestAttentionLong(t *testing.T) {
 	for i, s := range []struct{ pageRows, group, kvHeads, rows, window int }{
 		{64, 4, 2, 1, 0}, {1, 1, 1, 1, 0}, {7, 3, 1, 2, 0}, {16, 5, 1, 1, 5000}, {100, 7, 1, 4, 0}, {256, 8, 1, 1, 0},

@@ -11,16 +11,16 @@ import (
 
 // IndexBackward takes ds F32 [T, entries] down to dq [T, Heads*Dim], dk [T, Dim] and dweights F32 [T, Heads], which are
 // written.
-func (d *Ops) IndexBackward(dq, dk, dweights, ds, q, weights, k, picks kernels.Tensor, l *kernels.Layout,
+func (d *Ops) IndexBackward(dq, dk, dweights, ds, q, weights, k, indices kernels.Tensor, l *kernels.Layout,
 	x kernels.Index) {
-	mustEntries(ds, picks, l)
+	mustEntries(ds, indices, l)
 	mustIndexer(x, weights, q, k, dq, dk)
 	rows, width := l.Rows(), driver.Blocks(longest(l), keyRows)
 	var more []int
-	if !picks.IsNil() {
+	if !indices.IsNil() {
 		more = []int{2 * rows * width, rows * width}
 	}
-	s, parts := d.listed(k, picks, l, x, more...)
+	s, parts := d.listed(k, indices, l, x, more...)
 	parts = append(parts, 0, 0) // without lists there are none
 	masks, firsts := parts[0], parts[1]
 	for _, c := range s.calls {

@@ -10,24 +10,24 @@ import (
 )
 
 // IndexTarget adds what the heads of a layer of attention give each entry to target F32 [T, entries]; q, k and lse as
-// in Attention, picks int32 [T, TopK] or nil: all keys.
-func (d *Ops) IndexTarget(target, q, k, lse, picks kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
-	mustEntries(target, picks, l)
+// in Attention, indices int32 [T, TopK] or nil: all keys.
+func (d *Ops) IndexTarget(target, q, k, lse, indices kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+	mustEntries(target, indices, l)
 	mustAttend(a, q, k)
 	if !SupportsSparse(a) {
 		panic(kernels.Fault{Err: fmt.Errorf("what attention gives each key is written on the GPU for absorbed heads "+
 			"of %v, not %+v", headDimsAbsorbed, a)})
 	}
-	d.targetAbsorbed(target, q, k, lse, picks, l, a)
+	d.targetAbsorbed(target, q, k, lse, indices, l, a)
 }
 
 // IndexLoss turns target F32 [T, entries] into the gradient of loss*scale by the scores, and writes loss F32 [1, T]. q
 // [T, Heads*Dim], weights F32 [T, Heads], k [T, Dim].
-func (d *Ops) IndexLoss(loss, target, q, weights, k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index,
+func (d *Ops) IndexLoss(loss, target, q, weights, k, indices kernels.Tensor, l *kernels.Layout, x kernels.Index,
 	scale float32) {
-	mustEntries(target, picks, l)
+	mustEntries(target, indices, l)
 	mustIndexer(x, weights, q, k)
-	s, _ := d.listed(k, picks, l, x)
+	s, _ := d.listed(k, indices, l, x)
 	for _, c := range s.calls {
 		s.multiply(c, q, k)
 		launchIndexLoss(d.Context, [3]int{c.rows, 1, 1}, definitionLanes, 0, loss, target, s.dots, weights, c.rowsAt,
@@ -55,17 +55,17 @@ func mustIndexer(x kernels.Index, weights kernels.Tensor, activations ...kernels
 
 // mustEntries panics if there is no place for what each entry has. Entries are of rows whose sequences begin in the
 // batch.
-func mustEntries(t, picks kernels.Tensor, l *kernels.Layout) {
+func mustEntries(t, indices kernels.Tensor, l *kernels.Layout) {
 	entries := longest(l)
-	if !picks.IsNil() {
-		entries = min(entries, picks.Cols)
+	if !indices.IsNil() {
+		entries = min(entries, indices.Cols)
 	}
-	bad := t.DType != kernels.F32 || t.Rows < l.Rows() || t.Cols < entries || !picks.IsNil() &&
-		(picks.DType != kernels.I32 || picks.Rows < l.Rows())
+	bad := t.DType != kernels.F32 || t.Rows < l.Rows() || t.Cols < entries || !indices.IsNil() &&
+		(indices.DType != kernels.I32 || indices.Rows < l.Rows())
 	for _, s := range l.Spans {
 		bad = bad || s.Pos != 0
 	}
 	if bad {
-		panic(fmt.Sprintf("cuda: %s for the entries of %d rows with lists %s", t, l.Rows(), picks))
+		panic(fmt.Sprintf("cuda: %s for the entries of %d rows with lists %s", t, l.Rows(), indices))
 	}
 }

@@ -23,9 +23,9 @@ func targets(rows, cols int) cudatest.Operand {
 	return o
 }
 
-// lesson is operands of what an indexer learns: of lists unless topK is 0, with queries and keys of three values where
-// scarcely, so that products are often 0.
-type lesson struct {
+// indexerCase is operands of what an indexer learns: of lists unless topK is 0, with queries and keys of three values
+// where scarcely, so that products are often 0.
+type indexerCase struct {
 	l      *kernels.Layout
 	a      kernels.Attn
 	x      kernels.Index
@@ -35,7 +35,7 @@ type lesson struct {
 
 // operands are target, loss, dq, dk, dweights, a target to learn from; queries, keys and lse of attention; queries,
 // keys, weights of the indexer; lists.
-func (c lesson) operands() []cudatest.Operand {
+func (c indexerCase) operands() []cudatest.Operand {
 	rows, a, x, any := c.l.Rows(), c.a, c.x, cudatest.Strided
 	if c.scarce {
 		any = func(d kernels.DType, rows, cols int, _ float64) cudatest.Operand { return scarce(d, rows, cols, false) }
@@ -55,15 +55,15 @@ func (c lesson) operands() []cudatest.Operand {
 }
 
 // run is one device's.
-func (c lesson) run(d kernels.Device, t []kernels.Tensor) {
-	picks, s := t[12], d.(kernels.IndexLearning)
+func (c indexerCase) run(d kernels.Device, t []kernels.Tensor) {
+	indices, s := t[12], d.(kernels.IndexLearning)
 	if c.topK == 0 {
-		picks = kernels.Tensor{}
+		indices = kernels.Tensor{}
 	}
-	s.IndexTarget(t[0], t[6], t[7], t[8], picks, c.l, c.a)
-	s.IndexTarget(t[5], t[6], t[7], t[8], picks, c.l, c.a)
-	s.IndexLoss(t[1], t[5], t[9], t[11], t[10], picks, c.l, c.x, 0.3)
-	s.IndexBackward(t[2], t[3], t[4], t[5], t[9], t[11], t[10], picks, c.l, c.x)
+	s.IndexTarget(t[0], t[6], t[7], t[8], indices, c.l, c.a)
+	s.IndexTarget(t[5], t[6], t[7], t[8], indices, c.l, c.a)
+	s.IndexLoss(t[1], t[5], t[9], t[11], t[10], indices, c.l, c.x, 0.3)
+	s.IndexBackward(t[2], t[3], t[4], t[5], t[9], t[11], t[10], indices, c.l, c.x)
 }
 
 var indexers = []kernels.Index{
@@ -72,66 +72,66 @@ var indexers = []kernels.Index{
 }
 
 // Every width of heads, lists that end anywhere in a block or a step and all keys, sequences of one row and more.
-func TestIndexLesson(t *testing.T) {
+func TestIndexLoss(t *testing.T) {
 	for i, x := range indexers {
 		a := absorbedShape(headDimsAbsorbed[i%3], []int{3, 4, 7, 64}[i])
 		for _, topK := range []int{0, 8, 66, 130} {
 			l, _, _ := attend([]int{1, 64, 150, 7, 65}, 0)
-			c := lesson{l, a, x, topK, false}
+			c := indexerCase{l, a, x, topK, false}
 			cudatest.Both(t, fmt.Sprintf("%+v, %+v, lists of %d", a, x, topK), c.operands(), c.run)
 		}
 	}
 }
 
 // Heads of attention, few and more than a block takes.
-func TestIndexLessonHeads(t *testing.T) {
+func TestIndexLossHeads(t *testing.T) {
 	for i, heads := range []int{4, 66, 20} {
 		for _, topK := range []int{0, 40} {
 			l, _, _ := attend([]int{1, 70, 33}, 0)
-			c := lesson{l, absorbedShape(headDimsAbsorbed[i], heads), indexers[0], topK, false}
+			c := indexerCase{l, absorbedShape(headDimsAbsorbed[i], heads), indexers[0], topK, false}
 			cudatest.Both(t, fmt.Sprintf("%+v, lists of %d", c.a, topK), c.operands(), c.run)
 		}
 	}
 }
 
 // Products of 0, through which nothing goes back, and scores that are equal.
-func TestIndexLessonTies(t *testing.T) {
+func TestIndexLossTies(t *testing.T) {
 	l, _, _ := attend([]int{70, 33}, 0)
 	for i, x := range indexers[:2] {
 		for _, topK := range []int{0, 20} {
-			c := lesson{l, absorbedShape(headDimsAbsorbed[i], 4), x, topK, true}
+			c := indexerCase{l, absorbedShape(headDimsAbsorbed[i], 4), x, topK, true}
 			cudatest.Both(t, fmt.Sprintf("%+v, lists of %d", x, topK), c.operands(), c.run)
 		}
 	}
 }
 
 // Trees of more than one round of lanes.
-func TestIndexLessonLong(t *testing.T) {
+func TestIndexLossLong(t *testing.T) {
 	for _, topK := range []int{0, 600} {
-		c := lesson{&kernels.Layout{Spans: []kernels.Span{{Rows: 700}}, Packs: []int32{0, 700}},
+		c := indexerCase{&kernels.Layout{Spans: []kernels.Span{{Rows: 700}}, Packs: []int32{0, 700}},
 			absorbedShape(headDimsAbsorbed[0], 1), indexers[0], topK, false}
 		cudatest.Both(t, fmt.Sprintf("700 rows, lists of %d", topK), c.operands(), c.run)
 	}
 }
 
 // Work that is cut into calls, of a tile each and of a few.
-func TestIndexLessonCalls(t *testing.T) {
+func TestIndexLossCalls(t *testing.T) {
 	d := cudatest.GPU
 	defer func(room int) { d.ChunkBytes = room }(d.ChunkBytes)
 	l, _, _ := attend([]int{5, 150, 64, 90}, 0)
 	for _, room := range []int{1, 200 << 10} {
 		d.ChunkBytes = room
 		for _, topK := range []int{0, 66} {
-			c := lesson{l, absorbedShape(headDimsAbsorbed[0], 4), indexers[0], topK, false}
+			c := indexerCase{l, absorbedShape(headDimsAbsorbed[0], 4), indexers[0], topK, false}
 			cudatest.Both(t, fmt.Sprintf("room for %d, lists of %d", room, topK), c.operands(), c.run)
 		}
 	}
 }
 
 // Lists of all keys are no lists, to the bit, and others are another result: the comparison can fail.
-func TestIndexLessonAllKeys(t *testing.T) {
+func TestIndexLossAllKeys(t *testing.T) {
 	l, _, _ := attend([]int{70, 130}, 0)
-	all := lesson{l, absorbedShape(headDimsAbsorbed[0], 2), indexers[1], 130, false}
+	all := indexerCase{l, absorbedShape(headDimsAbsorbed[0], 2), indexers[1], 130, false}
 	none := all
 	none.topK = 0
 	operands := all.operands()
@@ -144,11 +144,11 @@ func TestIndexLessonAllKeys(t *testing.T) {
 	}
 }
 
-// Sequences teach alike one by one and side by side.
-func TestIndexLessonComposition(t *testing.T) {
+// The gradients of a sequence are the same alone and in a batch.
+func TestIndexLossComposition(t *testing.T) {
 	l, _, _ := attend([]int{149, 1, 150}, 0)
 	for _, topK := range []int{0, 40} {
-		c := lesson{l, absorbedShape(headDimsAbsorbed[0], 2), indexers[0], topK, false}
+		c := indexerCase{l, absorbedShape(headDimsAbsorbed[0], 2), indexers[0], topK, false}
 		alone := func(d kernels.Device, x []kernels.Tensor) {
 			for _, s := range l.Spans {
 				one, own := c, make([]kernels.Tensor, len(x))

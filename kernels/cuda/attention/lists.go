@@ -17,7 +17,7 @@ const listDotsThreads = 128 // of a block of list_dots
 type listed struct {
 	*queryPlan
 	d                *Ops
-	picks            kernels.Tensor // nil: every row's list is all keys up to its own
+	indices          kernels.Tensor // nil: every row's list is all keys up to its own
 	x                kernels.Index
 	topK, most       int          // entries of a list, at most; keys of a tile
 	rows, at, counts cu.DevicePtr // of the unions: rows of the keys, places of entries, how many
@@ -25,11 +25,11 @@ type listed struct {
 }
 
 // listed plans a call; more are further pieces of its workspace, in fp32 numbers.
-func (d *Ops) listed(k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index, more ...int) (*listed,
+func (d *Ops) listed(k, indices kernels.Tensor, l *kernels.Layout, x kernels.Index, more ...int) (*listed,
 	[]cu.DevicePtr) {
 	each := attentionRows / x.Heads
-	s := &listed{d: d, picks: picks, x: x, topK: picks.Cols}
-	if picks.IsNil() {
+	s := &listed{d: d, indices: indices, x: x, topK: indices.Cols}
+	if indices.IsNil() {
 		s.topK = longest(l)
 	}
 	wide := driver.Blocks(s.topK, keyRows) * keyRows
@@ -46,7 +46,7 @@ func (d *Ops) listed(k, picks kernels.Tensor, l *kernels.Layout, x kernels.Index
 // Few tiles are cut into parts of their keys, so that blocks fill the card twice.
 func (s *listed) multiply(c queryCall, q, k kernels.Tensor) {
 	launchListUnion(s.d.Context, [3]int{c.tiles, 1, 1}, listsUnionThreads, 12*driver.Blocks(s.longest, 64), s.rows,
-		s.at, s.counts, s.picks, c.tilesAt, s.topK, s.most, s.picks.Stride)
+		s.at, s.counts, s.indices, c.tilesAt, s.topK, s.most, s.indices.Stride)
 	parts := min(driver.Blocks(2*s.d.Processors, c.tiles), driver.Blocks(s.most, keyRows))
 	size := 2 * attentionRows * (s.x.Dim + 8)
 	shared := size + 2*max(size, 4*keyRows*(keyRows+4))
@@ -70,5 +70,5 @@ func (s *listed) along(c queryCall, out, k kernels.Tensor) {
 func (s *listed) mark(c queryCall, masks, firsts cu.DevicePtr) {
 	width := driver.Blocks(s.longest, keyRows)
 	launchListMasks(s.d.Context, [3]int{c.rows, driver.Blocks(width, driver.WarpThreads), 1}, driver.WarpThreads, 0,
-		masks, firsts, s.picks, c.rowsAt, width, s.topK, s.picks.Stride)
+		masks, firsts, s.indices, c.rowsAt, width, s.topK, s.indices.Stride)
 }

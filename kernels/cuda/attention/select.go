@@ -16,11 +16,11 @@ var indexDims = []int{16, 128}
 // SupportsIndex tells whether the choice of keys is written for an indexer.
 func SupportsIndex(x kernels.Index) bool { return slices.Contains(indexDims, x.Dim) }
 
-// SelectKeys writes the positions of each row's chosen keys, ascending, to picks int32 [T, TopK], -1 behind their end.
-// q [T, Heads*Dim], weights F32 [T, Heads].
-func (d *Ops) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
+// SelectKeys writes the positions of each row's chosen keys, ascending, to indices int32 [T, TopK], -1 behind their
+// end. q [T, Heads*Dim], weights F32 [T, Heads].
+func (d *Ops) SelectKeys(indices, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
 	driver.MustBF16(q, keys.K)
-	if !SupportsIndex(x) || !driver.Vectors(q) || !driver.Vectors(keys.K) || picks.Cols != x.TopK ||
+	if !SupportsIndex(x) || !driver.Vectors(q) || !driver.Vectors(keys.K) || indices.Cols != x.TopK ||
 		q.Cols != x.Heads*x.Dim || weights.DType != kernels.F32 {
 		panic(kernels.Fault{Err: fmt.Errorf("choosing keys on the GPU is written for heads of %v, not %+v on %s and %s",
 			indexDims, x, q, keys.K)})
@@ -32,7 +32,7 @@ func (d *Ops) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l *k
 		launchIndexScores(d.Context, fmt.Sprintf("_%d", x.Dim), [3]int{stride / selectScoreKeys, c.tiles, 1},
 			selectScoreThreads, 4*attentionRows*2*(x.Dim+8), scores, q, weights, keys.K, c.tilesAt, p.pages, x.Heads,
 			x.TopK, stride, q.Stride, weights.Stride, keys.K.Stride, keys.PageRows, float32(x.Scale))
-		launchSelectKeys(d.Context, [3]int{c.rows, 1, 1}, selectThreads, 0, picks, scores, c.rowsAt, x.TopK, stride,
-			picks.Stride)
+		launchSelectKeys(d.Context, [3]int{c.rows, 1, 1}, selectThreads, 0, indices, scores, c.rowsAt, x.TopK, stride,
+			indices.Stride)
 	}
 }

@@ -131,19 +131,19 @@ func TestSparseSelectComposition(t *testing.T) {
 		span.Pages = append(span.Pages, int32(len(span.Pages)))
 	}
 	run := func(cut func() int) []byte {
-		picks := on(cudatest.Ints(n, x.TopK, cudatest.Below(n*x.TopK, 2)))
+		indices := on(cudatest.Ints(n, x.TopK, cudatest.Below(n*x.TopK, 2)))
 		for at := 0; at < n; {
 			to := min(n, at+cut())
 			s := span
 			s.Pos, s.Rows = at, to-at
 			l := &kernels.Layout{Spans: []kernels.Span{s}, Packs: []int32{0, int32(to - at)}}
-			cudatest.Card.(kernels.SparseAttention).SelectKeys(picks.RowRange(at, to), q.RowRange(at, to),
+			cudatest.Card.(kernels.SparseAttention).SelectKeys(indices.RowRange(at, to), q.RowRange(at, to),
 				w.RowRange(at, to),
 				kernels.KV{K: k, PageRows: pageRows}, l, x)
 			at = to
 		}
-		raw := make([]byte, picks.Bytes())
-		cudatest.Card.Read(raw, picks)
+		raw := make([]byte, indices.Bytes())
+		cudatest.Card.Read(raw, indices)
 		return raw
 	}
 	whole := func() int { return n }

@@ -12,7 +12,7 @@ import (
 	"lockstep/kernels/cuda/cudatest"
 )
 
-// BenchmarkAbsorbed holds the kernels of 576 and 512 columns beside each other: dense and along lists, of keys that any
+// BenchmarkAbsorbed holds the kernels of 576 and 512 columns side by side: dense and along lists, of keys that any
 // query chooses or of the first ones, which lie in L2; decoding with few sequences and few heads. It is for -benchtime
 // 1x.
 func BenchmarkAbsorbed(b *testing.B) {
@@ -47,8 +47,8 @@ func BenchmarkAbsorbed(b *testing.B) {
 	for _, form := range []string{"portable", ""} {
 		b.Run(form, func(b *testing.B) {
 			d.Path = form
-			for name, picks := range map[string]kernels.Tensor{"any": chosen, "the first": first} {
-				seconds := Time(d, each, func() { d.SparseAttend(out, lse, q, shared(latents, a, 0), picks, l, a) })
+			for name, indices := range map[string]kernels.Tensor{"any": chosen, "the first": first} {
+				seconds := Time(d, each, func() { d.SparseAttend(out, lse, q, shared(latents, a, 0), indices, l, a) })
 				flops := pairs(n, x.TopK) * 2 * float64(c.Heads*(a.HeadDim+a.ValueDim))
 				b.Logf("sparse, %d rows, %s of the keys: %.3f ms, %.0f TFLOP/s", n, name, seconds*1e3,
 					flops/seconds/1e12)
@@ -72,7 +72,7 @@ func BenchmarkAbsorbedBackward(b *testing.B) {
 	q, dq := RandomRows(d, mem, rows, a.Heads*a.HeadDim), mem.New(kernels.BF16, rows, a.Heads*a.HeadDim)
 	out, dout := mem.New(kernels.BF16, rows, a.Heads*a.ValueDim), RandomRows(d, mem, rows, a.Heads*a.ValueDim)
 	k, lse := RandomRows(d, mem, rows, a.HeadDim), mem.New(kernels.F32, rows, a.Heads)
-	dk, dv, picks := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim),
+	dk, dv, indices := mem.New(kernels.BF16, rows, a.HeadDim), mem.New(kernels.BF16, rows, a.ValueDim),
 		mem.New(kernels.I32, rows, topK)
 	for _, c := range []struct{ sequences, topK int }{{2, topK}, {1, topK}, {1, 0}} {
 		n := rows / c.sequences
@@ -84,9 +84,9 @@ func BenchmarkAbsorbedBackward(b *testing.B) {
 			d.Attention(out, lse, q, shared(k, a, 0), l, a)
 		}, func() { d.AttentionBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), l, a) }
 		if c.topK > 0 {
-			d.Write(picks, cudatest.Lists(l, c.topK, false).Raw)
-			forward = func() { d.SparseAttend(out, lse, q, shared(k, a, 0), picks, l, a) }
-			backward = func() { d.SparseAttendBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), picks, l, a) }
+			d.Write(indices, cudatest.Lists(l, c.topK, false).Raw)
+			forward = func() { d.SparseAttend(out, lse, q, shared(k, a, 0), indices, l, a) }
+			backward = func() { d.SparseAttendBackward(dq, dk, dv, dout, out, lse, q, shared(k, a, 0), indices, l, a) }
 		}
 		for _, form := range []string{"portable", ""} {
 			d.Path = form

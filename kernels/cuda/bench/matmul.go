@@ -116,10 +116,10 @@ func prepareMatMul(d *cuda.Device, c MatMulCase) (run, free func()) {
 	for bytes := 0; bytes < CacheBytes; bytes += weights[0].Bytes() {
 		weights = append(weights, random(groups, height, width))
 	}
-	turn := 0
+	round := 0
 	return func() {
-		op(out, g, kernels.Term{X: x, W: weights[turn%len(weights)]})
-		turn++
+		op(out, g, kernels.Term{X: x, W: weights[round%len(weights)]})
+		round++
 	}, free
 }
 

@@ -38,7 +38,7 @@ func BenchmarkHost(b *testing.B) {
 	f32 := func(rows, cols int) kernels.Tensor { return mem.New(kernels.F32, rows, cols) }
 	rstd, lse, logits, probs, weights, cos, sin := f32(1, rows*heads), f32(rows, heads), f32(rows, experts),
 		f32(rows, experts), f32(rows, topK), f32(pages*pageRows, dim/2), f32(pages*pageRows, dim/2)
-	positions, picks := mem.New(kernels.I32, 1, rows), mem.New(kernels.I32, rows, topK)
+	positions, expertIDs := mem.New(kernels.I32, 1, rows), mem.New(kernels.I32, rows, topK)
 	plan := kernels.Plan{Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Packs: 1},
 		Source: mem.New(kernels.I32, 1, rows*topK), RowOf: mem.New(kernels.I32, rows, topK)}
 	a, rope, norm := kernels.Attn{Heads: heads, KVHeads: kvHeads, HeadDim: dim, Scale: 0.1},
@@ -65,8 +65,8 @@ func BenchmarkHost(b *testing.B) {
 			d.Add(x, x, z)
 			d.RMSNorm(n, rstd, x, w.norms.RowRange(1, 2), norm)
 			d.MatMul(logits, nil, kernels.Term{X: n, W: w.router})
-			d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1})
-			d.Dispatch(plan, picks, l.Packs)
+			d.Route(weights, expertIDs, probs, logits, kernels.Router{Norm: true, Scale: 1})
+			d.Dispatch(plan, expertIDs, l.Packs)
 			d.Gather(xs, n, plan.Source)
 			d.MatMul(gu, &plan.Groups, kernels.Term{X: xs, W: w.gateUp})
 			d.SwiGLU(act, gu)
@@ -138,13 +138,13 @@ func BenchmarkRepeat(b *testing.B) {
 			d.MatMul(logits, nil, kernels.Term{X: n, W: l.router})
 		}
 	}
-	const turns = 50
+	const rounds = 50
 	host, whole := 0., Time(d, 100*time.Millisecond, func() { d.Repeat("layers", body) })
-	for range turns {
+	for range rounds {
 		d.Wait()
 		start := time.Now()
 		d.Repeat("layers", body)
-		host += time.Since(start).Seconds() / turns
+		host += time.Since(start).Seconds() / rounds
 	}
 	alone := timeGraph(d, 100*time.Millisecond, body)
 	fmt.Printf("a layer of 10 calls: %.1f us, of which the host takes %.1f; the card alone %.1f\n", whole/layers*1e6,

@@ -100,22 +100,22 @@ func mixture(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 	logits, probs, weights := mem.Zeros(kernels.F32, rowsTokens, rowsExperts), mem.Zeros(kernels.F32, rowsTokens,
 		rowsExperts), mem.Zeros(kernels.F32, rowsTokens, rowsTopK)
 	d.Copy(logits, x.ColRange(0, rowsExperts))
-	picks, dweights := mem.New(kernels.I32, rowsTokens, rowsTopK), mem.Zeros(kernels.F32, rowsTokens, rowsTopK)
+	expertIDs, dweights := mem.New(kernels.I32, rowsTokens, rowsTopK), mem.Zeros(kernels.F32, rowsTokens, rowsTopK)
 	plan := kernels.Plan{Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, rowsExperts+1), Count: rowsExperts,
 		Packs: 1},
 		Source: mem.New(kernels.I32, 1, pairs), RowOf: mem.New(kernels.I32, rowsTokens, rowsTopK)}
-	d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1})
-	d.Dispatch(plan, picks, []int32{0, rowsTokens})
+	d.Route(weights, expertIDs, probs, logits, kernels.Router{Norm: true, Scale: 1})
+	d.Dispatch(plan, expertIDs, []int32{0, rowsTokens})
 	size := fmt.Sprintf(", %d x %d", pairs, 2*rowsExpert)
 	tokens := fmt.Sprintf(", %d x %d, %d of %d", rowsTokens, rowsHidden, rowsTopK, rowsExperts)
 	return []RowsCase{
 		{"SwiGLU" + size, []kernels.Tensor{gu, h}, func() { d.SwiGLU(h, gu) }},
 		{"SwiGLU backward" + size, []kernels.Tensor{gu, h, dgu}, func() { d.SwiGLUBackward(dgu, h, gu) }},
-		{"route" + tokens, []kernels.Tensor{logits, probs, weights, picks}, func() {
-			d.Route(weights, picks, probs, logits, kernels.Router{Norm: true, Scale: 1})
+		{"route" + tokens, []kernels.Tensor{logits, probs, weights, expertIDs}, func() {
+			d.Route(weights, expertIDs, probs, logits, kernels.Router{Norm: true, Scale: 1})
 		}},
-		{"dispatch" + tokens, []kernels.Tensor{picks, picks, plan.Source, plan.RowOf}, func() {
-			d.Dispatch(plan, picks, []int32{0, rowsTokens})
+		{"dispatch" + tokens, []kernels.Tensor{expertIDs, expertIDs, plan.Source, plan.RowOf}, func() {
+			d.Dispatch(plan, expertIDs, []int32{0, rowsTokens})
 		}},
 		{"gather" + tokens, []kernels.Tensor{rows, rows}, func() { d.Gather(rows, x, plan.Source) }},
 		{"combine" + tokens, []kernels.Tensor{rows, x}, func() { d.Combine(x, rows, weights, plan.RowOf) }},

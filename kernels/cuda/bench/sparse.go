@@ -68,7 +68,7 @@ func chosen(d *cuda.Device, each time.Duration, c SparseCase) (results []Result)
 		kernels.KV{K: RandomRows(d, mem, n, width), V: RandomRows(d, mem, n, width)}
 	lse, queries, keys := mem.New(kernels.F32, n, c.Heads), RandomRows(d, mem, n, x.Heads*x.Dim),
 		kernels.KV{K: RandomRows(d, mem, n, x.Dim)}
-	weights, picks := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
+	weights, indices := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
 	queried, sums, latents := RandomRows(d, mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim),
@@ -89,11 +89,11 @@ func chosen(d *cuda.Device, each time.Duration, c SparseCase) (results []Result)
 		}
 		line(fmt.Sprintf("choice of %d keys, %d heads of %d, %d rows, %s queries", x.TopK, x.Heads, x.Dim, n, kind),
 			seen*2*float64(x.Heads*x.Dim),
-			func() { d.SelectKeys(picks, queries, weights, keys, l, x) })
+			func() { d.SelectKeys(indices, queries, weights, keys, l, x) })
 		line(fmt.Sprintf("absorbed sparse attention, %d heads of %d and %d, %d rows, keys of %s queries", c.Heads,
 			a.HeadDim, a.ValueDim, n, kind),
 			chosen*2*float64(c.Heads*(a.HeadDim+a.ValueDim)), func() {
-				d.SparseAttend(sums, lse, queried, shared(latents, a, 0), picks, l, a)
+				d.SparseAttend(sums, lse, queried, shared(latents, a, 0), indices, l, a)
 			})
 	}
 	return results
@@ -118,12 +118,12 @@ func indexLearning(d *cuda.Device, each time.Duration, c SparseCase, n, topK int
 		mem.New(kernels.F32, n, x.Heads)
 	fillDrifting(d, queries)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
-	var picks kernels.Tensor
+	var indices kernels.Tensor
 	entries, of := n, "all keys"
 	if topK > 0 {
 		entries, of = topK, fmt.Sprintf("lists of %d", topK)
-		picks = mem.New(kernels.I32, n, topK)
-		d.SelectKeys(picks, queries, weights, kernels.KV{K: keys}, l, x)
+		indices = mem.New(kernels.I32, n, topK)
+		d.SelectKeys(indices, queries, weights, kernels.KV{K: keys}, l, x)
 	}
 	target, ds, loss := mem.Zeros(kernels.F32, n, entries), mem.Zeros(kernels.F32, n, entries),
 		mem.New(kernels.F32, 1, n)
@@ -134,13 +134,13 @@ func indexLearning(d *cuda.Device, each time.Duration, c SparseCase, n, topK int
 			of), Seconds: Time(d, each, run),
 			Flops: pairs(n, entries) * float64(2*products*heads*dim)})
 	}
-	line("target of an indexer", c.Heads, a.HeadDim, 1, func() { d.IndexTarget(target, q, k, lse, picks, l, a) })
+	line("target of an indexer", c.Heads, a.HeadDim, 1, func() { d.IndexTarget(target, q, k, lse, indices, l, a) })
 	line("loss of an indexer", x.Heads, x.Dim, 1, func() {
 		d.Copy(ds, target)
-		d.IndexLoss(loss, ds, queries, weights, keys, picks, l, x, 1)
+		d.IndexLoss(loss, ds, queries, weights, keys, indices, l, x, 1)
 	})
 	line("gradient of an indexer", x.Heads, x.Dim, 3, func() {
-		d.IndexBackward(dq, dk, dweights, ds, queries, weights, keys, picks, l, x)
+		d.IndexBackward(dq, dk, dweights, ds, queries, weights, keys, indices, l, x)
 	})
 	return results
 }
@@ -161,14 +161,14 @@ func decodeSparse(d *cuda.Device, each time.Duration, c SparseCase) Result {
 		mem.New(kernels.F32, n, c.Heads)
 	queries, keys := RandomRows(d, mem, n, x.Heads*x.Dim), kernels.KV{K: RandomRows(d, mem, rows, x.Dim),
 		PageRows: pageRows}
-	weights, picks := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
+	weights, indices := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	return Result{
 		Case: fmt.Sprintf("choice of %d keys and absorbed sparse attention, %d heads of %d and %d, decoding %d "+
 			"sequences of %d keys", x.TopK, c.Heads, a.HeadDim, a.ValueDim, n, c.Keys),
 		Seconds: Time(d, each, func() {
-			d.SelectKeys(picks, queries, weights, keys, l, x)
-			d.SparseAttend(out, lse, q, kv, picks, l, a)
+			d.SelectKeys(indices, queries, weights, keys, l, x)
+			d.SparseAttend(out, lse, q, kv, indices, l, a)
 		}),
 		Bytes: float64(keys.K.Bytes()) + float64(n*min(x.TopK, c.Keys)*a.HeadDim)*2,
 	}

@@ -124,7 +124,7 @@ type call struct {
 	f       *function
 	grid    [3]int
 	threads int
-	shared  int    // bytes, beside what the kernel declares
+	shared  int    // bytes, in addition to what the kernel declares
 	params  []byte // laid out as in a C struct
 }
 

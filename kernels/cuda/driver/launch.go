@@ -2,10 +2,10 @@
 
 package driver
 
-// Launch enqueues a kernel over grid blocks of threads, with so many bytes of shared memory beside what it declares.
-// params are its parameters, laid out as in a C struct: generated launchers make them (package launchgen). A launch of
-// a repeated sequence that is equal to the last one in its place allocates nothing: nothing here keeps the name or
-// params.
+// Launch enqueues a kernel over grid blocks of threads, with so many bytes of shared memory in addition to what it
+// declares. params are its parameters, laid out as in a C struct: generated launchers make them (package launchgen). A
+// launch of a repeated sequence that is equal to the last one in its place allocates nothing: nothing here keeps the
+// name or params.
 func (c *Context) Launch(kernel string, grid [3]int, threads, sharedBytes int, params []byte) {
 	f, ok := c.kernels[kernel]
 	if !ok {

@@ -77,14 +77,14 @@ func windows(n, tile int, terms []kernels.Term) (all []window) {
 
 // productPortable is MatMul ("nt") or MatMulT ("nn") by mma.sync.
 func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *kernels.Groups) {
-	turns := g != nil && g.Interleaved
+	interleaved := g != nil && g.Interleaved
 	var offsets kernels.Tensor
-	rows, each, turn := out.Rows, 1, 0 // of a group; groups that take turns; from one to the next
-	if turns {
-		rows, each, turn = out.Rows/g.Count, g.Count, out.Stride
+	rows, each, headStride := out.Rows, 1, 0 // rows of a group; interleaved groups; elements from one to the next
+	if interleaved {
+		rows, each, headStride = out.Rows/g.Count, g.Count, out.Stride
 	}
 	groups, packs, tiles := 1, 1, driver.Blocks(rows, matmulTile)
-	if g != nil && !turns {
+	if g != nil && !interleaved {
 		offsets, groups, packs = g.Offsets, g.Count, g.Packs
 		tiles += min(g.Count, out.Rows) // a group's last tile may be short
 	}
@@ -99,7 +99,7 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 			}
 		}
 		group := t.W.Rows * t.W.Stride
-		if turns && t.W.Groups == 1 {
+		if interleaved && t.W.Groups == 1 {
 			group = 0 // all share it
 		}
 		from, to := t.Columns(out.Cols)
@@ -109,7 +109,7 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 	}
 	launchProduct(d.Context, layout+kind+driver.Suffix(out), [3]int{driver.Blocks(w.to-w.from, matmulTile), tiles,
 		each}, matmulThreads, matmulShared, out, each*out.Stride, offsets, groups, packs, rows, w.from, w.to, &terms[0],
-		&terms[1], &terms[2], &terms[3], &terms[4], len(w.terms), turn)
+		&terms[1], &terms[2], &terms[3], &terms[4], len(w.terms), headStride)
 }
 
 // WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each
@@ -121,7 +121,7 @@ func (d *Ops) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		d.weightGradNative(dw, dy, x, g)
 		return
 	case g.Interleaved:
-		d.weightGradTurns(dw, dy, x, g)
+		d.weightGradInterleaved(dw, dy, x, g)
 		return
 	}
 	launchWeightGrad(d.Context, weightGradVariant(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile),
@@ -129,16 +129,16 @@ func (d *Ops) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 		g.Offsets, g.Packs, dw.Rows, dw.Cols, 1, 0, 0)
 }
 
-// weightGradTurns is WeightGrad by mma.sync of interleaved groups: a block for each, or one for all where they share a
-// weight.
-func (d *Ops) weightGradTurns(dw, dy, x kernels.Tensor, g *kernels.Groups) {
-	side, turns := g.Count, 1
+// weightGradInterleaved is WeightGrad by mma.sync of interleaved groups: a block for each, or one for all where they
+// share a weight.
+func (d *Ops) weightGradInterleaved(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	side, chained := g.Count, 1
 	if dw.Groups == 1 {
-		side, turns = 1, g.Count
+		side, chained = 1, g.Count
 	}
 	launchWeightGrad(d.Context, weightGradVariant(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile),
 		driver.Blocks(dw.Rows, matmulTile), side}, matmulThreads, matmulShared, dw, dy, x, g.Count*dy.Stride,
-		g.Count*x.Stride, g.Offsets, g.Packs, dw.Rows, dw.Cols, turns, dy.Stride, x.Stride)
+		g.Count*x.Stride, g.Offsets, g.Packs, dw.Rows, dw.Cols, chained, dy.Stride, x.Stride)
 }
 
 func weightGradVariant(dy, x kernels.Tensor) string {

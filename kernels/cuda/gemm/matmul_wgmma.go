@@ -152,7 +152,7 @@ func (d *Ops) productNative(layout string, s tiling, w window, out kernels.Tenso
 
 // termsOf describes the terms of a window.
 func (d *Ops) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) (p matmulWgmmaTerms) {
-	turns, box, boxW := g != nil && g.Interleaved, s.box(groupCount(g), out.Rows), 64
+	interleaved, box, boxW := g != nil && g.Interleaved, s.box(groupCount(g), out.Rows), 64
 	if layout == "nt" {
 		boxW = s.columns
 	}
@@ -160,12 +160,12 @@ func (d *Ops) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *
 		from, to := t.Columns(out.Cols)
 		p.x[i], p.w[i] = d.GroupBoxes(t.X, g, box), d.Boxes(t.W, boxW)
 		p.k[i], p.from[i], p.to[i] = int32(t.X.Cols), int32(from), int32(to)
-		if turns && t.W.Groups == 1 {
+		if interleaved && t.W.Groups == 1 {
 			p.shared[i] = 1
 		}
 	}
 	p.count, p.begin, p.height, p.box = int32(len(w.terms)), int32(w.from), int32(s.height), int32(box)
-	if turns {
+	if interleaved {
 		p.turn = int32(out.Stride)
 	}
 	return p

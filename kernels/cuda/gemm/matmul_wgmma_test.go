@@ -222,7 +222,7 @@ func TestTilings(t *testing.T) {
 
 // Interleaved groups with weights of their own, or one for all: heads whose tiles end in many places, packs without
 // rows, a shared sum that takes the packs in order and of each pack the rows of every head.
-func TestTurnsEqualReference(t *testing.T) {
+func TestInterleavedGroups(t *testing.T) {
 	for _, s := range [][5]int{{1, 1, 5, 7, 3}, {9, 4, 16, 40, 8}, {130, 3, 100, 33, 16}, {33, 16, 192, 136, 8},
 		{300, 2, 72, 264, 16}} {
 		tokens, heads, n, k, rank := s[0], s[1], s[2], s[3], s[4]
@@ -238,7 +238,7 @@ func TestTurnsEqualReference(t *testing.T) {
 				1),
 		}
 		forcing(func(path string) {
-			cudatest.Both(t, fmt.Sprint("turns ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
+			cudatest.Both(t, fmt.Sprint("interleaved ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
 				g := &kernels.Groups{Offsets: x[10], Count: heads, Packs: 3, Interleaved: true}
 				d.MatMul(x[0], g, kernels.Term{X: x[1], W: x[5]}, kernels.Term{X: x[4], W: x[7]})
 				d.MatMul(x[11], g, kernels.Term{X: x[1], W: x[5]})

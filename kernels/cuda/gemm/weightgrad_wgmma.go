@@ -59,17 +59,17 @@ func (s gradTiling) tiles(dw kernels.Tensor) int {
 func (d *Ops) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	s := d.weightGradTiling(dw, x.Rows)
 	maps := weightgradWgmmaPair{d.GroupBoxes(dy, g, s.depth), d.GroupBoxes(x, g, s.depth)}
-	turns := 0
+	chained := 0
 	if g.Interleaved {
-		turns = g.Count / dw.Groups
+		chained = g.Count / dw.Groups
 	}
 	launchWeightGradWgmma(d.Context, "weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.Processors), 1, 1},
-		s.threads(), s.shared(), &maps, dw, g.Offsets, dw.Groups, g.Packs, turns, dw.Rows, dw.Cols)
+		s.threads(), s.shared(), &maps, dw, g.Offsets, dw.Groups, g.Packs, chained, dw.Rows, dw.Cols)
 }
 
 // weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what
 // has too few large ones, and what cannot stream: rows of dw must begin at multiples of 16 bytes. Wide ones read less
-// beside dw, which is most of what moves where groups are short, and beside one another where a group is long.
+// next to dw, which is most of what moves where groups are short, and next to each other where a group is long.
 func (d *Ops) weightGradTiling(dw kernels.Tensor, rows int) gradTiling {
 	const short, long, narrow = 512, 4096, 64 // rows of a group; rows or columns of dw
 	streams := dw.Cols%4 == 0

@@ -9,15 +9,15 @@ import (
 	"lockstep/kernels/cuda/cudatest"
 )
 
-// picked is k different experts for each token.
-func picked(tokens, e, k int) []int32 {
-	picks := make([]int32, 0, tokens*k)
+// randomExperts is k different experts for each token.
+func randomExperts(tokens, e, k int) []int32 {
+	expertIDs := make([]int32, 0, tokens*k)
 	for range tokens {
 		for _, p := range cudatest.Rand.Perm(e)[:k] {
-			picks = append(picks, int32(p))
+			expertIDs = append(expertIDs, int32(p))
 		}
 	}
-	return picks
+	return expertIDs
 }
 
 func TestMoE(t *testing.T) {
@@ -25,10 +25,10 @@ func TestMoE(t *testing.T) {
 		{40, 32, 10, 72}, {3, 64, 16, 52}, {65536, 16, 2, 24}} {
 		tokens, e, k, width := s[0], s[1], s[2], s[3]
 		for _, weighted := range []bool{true, false} {
-			picks := picked(tokens, e, k)
+			expertIDs := randomExperts(tokens, e, k)
 			packs := []int32{0, int32(tokens / 3), int32(tokens / 3), int32(tokens)}
 			for _, dtype := range cudatest.DTypes {
-				cudatest.Both(t, "dispatch, gather, combine", []cudatest.Operand{cudatest.Ints(tokens, k, picks),
+				cudatest.Both(t, "dispatch, gather, combine", []cudatest.Operand{cudatest.Ints(tokens, k, expertIDs),
 					cudatest.Ints(1, 3*e+1, make([]int32, 3*e+1)), cudatest.Ints(1, tokens*k, make([]int32, tokens*k)),
 					cudatest.Ints(tokens, k, make([]int32, tokens*k)),
 					cudatest.Normal(dtype, tokens, width, 1), cudatest.Normal(dtype, tokens*k, width, 1),

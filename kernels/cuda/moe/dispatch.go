@@ -53,7 +53,7 @@ func cutFew(e, k int, packs []int32) (*dispatchFewSegments, int) {
 			cuts = append(cuts, pairs)
 		}
 		n := len(cuts) - 1
-		if 4*e*n > driver.MaxShared-(2<<10) { // beside the sums of scan
+		if 4*e*n > driver.MaxShared-(2<<10) { // in addition to the sums of scan
 			continue
 		}
 		s := &dispatchFewSegments{}

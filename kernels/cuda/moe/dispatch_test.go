@@ -13,9 +13,10 @@ import (
 )
 
 // dispatch is the operands of one and what runs it.
-func dispatch(tokens, e, k int, picks, packs []int32) ([]cudatest.Operand, func(d kernels.Device, x []kernels.Tensor)) {
+func dispatch(tokens, e, k int, expertIDs, packs []int32) ([]cudatest.Operand,
+	func(d kernels.Device, x []kernels.Tensor)) {
 	n := len(packs) - 1
-	x := []cudatest.Operand{cudatest.Ints(tokens, k, picks), cudatest.Ints(1, e*n+1, make([]int32, e*n+1)),
+	x := []cudatest.Operand{cudatest.Ints(tokens, k, expertIDs), cudatest.Ints(1, e*n+1, make([]int32, e*n+1)),
 		cudatest.Ints(1, tokens*k, make([]int32, tokens*k)), cudatest.Ints(tokens, k, make([]int32, tokens*k))}
 	return x, func(d kernels.Device, x []kernels.Tensor) {
 		d.Dispatch(kernels.Plan{Groups: kernels.Groups{Offsets: x[1], Count: e, Packs: n}, Source: x[2], RowOf: x[3]},
@@ -44,9 +45,9 @@ func TestDispatch(t *testing.T) {
 		{100, 2500, 8, 1, true}, {5000, 100, 10, 7, false},
 	} {
 		packs, launches := somePacks(s.tokens, s.packs), cudatest.GPU.Counts().Launches
-		for _, picks := range [][]int32{picked(s.tokens, s.e, s.k), make([]int32, s.tokens*s.k),
+		for _, expertIDs := range [][]int32{randomExperts(s.tokens, s.e, s.k), make([]int32, s.tokens*s.k),
 			slices.Repeat([]int32{int32(s.e - 1)}, s.tokens*s.k)} {
-			x, run := dispatch(s.tokens, s.e, s.k, picks, packs)
+			x, run := dispatch(s.tokens, s.e, s.k, expertIDs, packs)
 			cudatest.Both(t, fmt.Sprintf("dispatch of %+v", s), x, run)
 		}
 		if s.few != (cudatest.GPU.Counts().Launches == launches+3) {
@@ -58,22 +59,22 @@ func TestDispatch(t *testing.T) {
 // Packs at the end may be empty: each expert's rows end there, not the batch's.
 func TestDispatchEmptyPacks(t *testing.T) {
 	for _, tokens := range []int{1, 100, 1000} {
-		picks := picked(tokens, 512, 10)
-		x, run := dispatch(tokens, 512, 10, picks, []int32{0, int32(tokens), int32(tokens), int32(tokens)})
+		expertIDs := randomExperts(tokens, 512, 10)
+		x, run := dispatch(tokens, 512, 10, expertIDs, []int32{0, int32(tokens), int32(tokens), int32(tokens)})
 		cudatest.Both(t, fmt.Sprintf("dispatch of %d tokens and two empty packs", tokens), x, run)
 	}
 }
 
 // The comparison fails where one token chose otherwise.
 func TestDispatchDiffers(t *testing.T) {
-	picks := picked(118, 128, 8)
-	x, run := dispatch(118, 128, 8, picks, []int32{0, 118})
+	expertIDs := randomExperts(118, 128, 8)
+	x, run := dispatch(118, 128, 8, expertIDs, []int32{0, 118})
 	n, _ := cudatest.Differences(t, x, run, func(d kernels.Device, x []kernels.Tensor) {
-		other := slices.Clone(picks)
+		other := slices.Clone(expertIDs)
 		other[rand.IntN(len(other))] ^= 1
 		d.Write(x[0], cudatest.Ints(118, 8, other).Raw)
 		run(d, x)
-		d.Write(x[0], cudatest.Ints(118, 8, picks).Raw)
+		d.Write(x[0], cudatest.Ints(118, 8, expertIDs).Raw)
 	})
 	if n == 0 {
 		t.Error("another choice is not noticed")

@@ -43,7 +43,7 @@ func TestRoute(t *testing.T) {
 				})
 			cudatest.Both(t, name+" backward", []cudatest.Operand{cudatest.Normal(kernels.F32, tokens, e, 1),
 				cudatest.Normal(kernels.F32, tokens, k, 1),
-				cudatest.Positive(tokens, k), cudatest.Ints(tokens, k, picked(tokens, e, k)),
+				cudatest.Positive(tokens, k), cudatest.Ints(tokens, k, randomExperts(tokens, e, k)),
 				cudatest.Positive(tokens, e)},
 				func(d kernels.Device, x []kernels.Tensor) { d.RouteBackward(x[0], x[1], x[2], x[3], x[4], r) })
 		}

@@ -15,7 +15,7 @@ import (
 // pairsBytes is the size of Pairs in chunks_backward.cu.
 const pairsBytes = 4 * (4*chunksChunk*(chunksChunk+1) + 6*chunksChunk + 256 + 2*32*(chunksTile+4))
 
-// MaxKeyDim is how many keys' columns a block has shared memory for, beside what chunks.cu declares.
+// MaxKeyDim is how many keys' columns a block has shared memory for, in addition to what chunks.cu declares.
 const MaxKeyDim = 512
 
 // chunked is one call of a recurrence by rule 4 of the definition (kernels.Recurrent): the delta rule, or a state

@@ -11,8 +11,8 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-// turnOf describes what turns.
-func turnOf(rope kernels.Rope, w kernels.Tensor) ropeTurn {
+// rotationOf describes which columns are rotated.
+func rotationOf(rope kernels.Rope, w kernels.Tensor) ropeTurn {
 	pairs := rope.Cos.Cols
 	if rope.First < 0 || rope.First+2*pairs > rope.HeadDim || rope.Interleaved && !w.IsNil() {
 		panic(fmt.Sprintf("cuda: heads with norm %s and %+v", w, rope))
@@ -24,8 +24,8 @@ func turnOf(rope kernels.Rope, w kernels.Tensor) ropeTurn {
 	return t
 }
 
-// turnKind is Kind of rope.cu; the tensors are those whose rows hold heads.
-func turnKind(rope kernels.Rope, rows ...kernels.Tensor) string {
+// rotationKind is Kind of rope.cu; the tensors are those whose rows hold heads.
+func rotationKind(rope kernels.Rope, rows ...kernels.Tensor) string {
 	dim, pairs := rope.HeadDim, rope.Cos.Cols
 	switch {
 	case !rope.Interleaved && 2*pairs == dim && dim == 8*headThreads(dim) && fours(rows...) &&
@@ -60,25 +60,26 @@ func headThreads(dim int) int {
 		"to 256 columns, not %d", dim)})
 }
 
-// ropeShape is how many heads the threads of a head take at a time where heads turn in full, forward and backward, as
-// rope.cu has it. Others are taken one by one.
+// ropeShape is how many heads the threads of a head take at a time where all columns of a head are rotated, forward and
+// backward, as rope.cu has it. Others are taken one by one.
 type ropeShape struct{ forward, backward int }
 
 var ropeShapes = map[int]ropeShape{8: {2, 2}, 16: {4, 2}, 32: {4, 2}}
 
-// HeadNormRope normalises each head of x [T, heads*D] with w, unless w is nil, and turns pairs of its columns.
+// HeadNormRope normalises each head of x [T, heads*D] with w, unless w is nil, and rotates pairs of its columns.
 func (d *Ops) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kernels.Rope, norm kernels.Norm) {
-	heads, threads, kind := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), turnKind(rope, out, x, w)
-	turn, variant := turnOf(rope, w), fmt.Sprintf("_%d%s", threads, driver.Suffix(x))
+	heads, threads, kind := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), rotationKind(rope, out, x, w)
+	rotation, variant := rotationOf(rope, w), fmt.Sprintf("_%d%s", threads, driver.Suffix(x))
 	if kind == "full" {
 		parts := x.Rows * driver.Blocks(heads, ropeShapes[threads].forward)
 		launchHeadNormRopeFull(d.Context, variant, [3]int{driver.Blocks(parts, headsThreads/threads), 1, 1},
-			headsThreads, 0, &turn, out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride, x.Stride,
+			headsThreads, 0, &rotation, out, rstd, x, w, positions, rope.Cos, rope.Sin, x.Rows, heads, out.Stride,
+			x.Stride,
 			norm.Eps, driver.Flag(norm.PlusOne))
 		return
 	}
 	launchHeadNormRope(d.Context, "_"+kind+variant, [3]int{x.Rows, 1, 1}, min(128, driver.Blocks(heads*threads, 32)*32),
-		0, &turn, out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps,
+		0, &rotation, out, rstd, x, w, positions, rope.Cos, rope.Sin, heads, out.Stride, x.Stride, norm.Eps,
 		driver.Flag(norm.PlusOne))
 }
 
@@ -86,15 +87,17 @@ func (d *Ops) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kerne
 // take runs of rows, so a weight's gradient is added up in two steps.
 func (d *Ops) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope,
 	norm kernels.Norm, packs []int32) {
-	heads, threads, kind, atOnce := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), turnKind(rope, dx, dout, x, w), 1
+	heads, threads, kind, atOnce := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), rotationKind(rope, dx, dout, x, w),
+		1
 	if kind == "full" {
 		atOnce = ropeShapes[threads].backward
 	}
-	turn := turnOf(rope, w)
+	rotation := rotationOf(rope, w)
 	d.sumHeads(dw, packs, heads, rope.HeadDim, atOnce, func(grid [3]int, shared int, sums cu.DevicePtr,
 		runs driver.Array[int32], count int) {
 		launchHeadNormRopeBackward(d.Context, fmt.Sprintf("_%s_%d%s", kind, threads, driver.Suffix(x)), grid,
-			headsThreads, shared, &turn, dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count, heads,
+			headsThreads, shared, &rotation, dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count,
+			heads,
 			dx.Stride, dout.Stride, x.Stride, driver.Flag(norm.PlusOne))
 	})
 }

@@ -83,7 +83,7 @@ func contests() []contest {
 	bf16 := func(length, cols int) cudatest.Operand { return cudatest.Normal(kernels.BF16, length, cols, 1) }
 	rope := func(x []kernels.Tensor) kernels.Rope { return kernels.Rope{Cos: x[0], Sin: x[1], HeadDim: dim} }
 	forward, backward := normVariants()
-	turned := ropeVariants()
+	ropes := ropeVariants()
 	table := func() cudatest.Operand { return cudatest.Normal(kernels.F32, 9, dim/2, 1) }
 	return []contest{
 		{"RMSNorm, ", forward, []cudatest.Operand{bf16(length, n), cudatest.Positive(1, length), bf16(length, n),
@@ -95,13 +95,13 @@ func contests() []contest {
 			func(d kernels.Device, x []kernels.Tensor) {
 				d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], kernels.Norm{}, packs)
 			}},
-		{"head norm and rope, ", turned, []cudatest.Operand{table(), table(), bf16(length, heads*dim),
+		{"head norm and rope, ", ropes, []cudatest.Operand{table(), table(), bf16(length, heads*dim),
 			cudatest.Positive(length, heads),
 			bf16(length, heads*dim), bf16(1, dim), cudatest.Ints(1, length, cudatest.Below(length, 9))},
 			func(d kernels.Device, x []kernels.Tensor) {
 				d.HeadNormRope(x[2], x[3], x[4], x[5], x[6], rope(x), kernels.Norm{Eps: 1e-6})
 			}},
-		{"head norm and rope backward", turned, []cudatest.Operand{table(), table(), bf16(length, heads*dim),
+		{"head norm and rope backward", ropes, []cudatest.Operand{table(), table(), bf16(length, heads*dim),
 			cudatest.Normal(kernels.F32, 1, dim, 1), bf16(length, heads*dim), bf16(length, heads*dim),
 			cudatest.Positive(length, heads),
 			bf16(1, dim), cudatest.Ints(1, length, cudatest.Below(length, 9))},

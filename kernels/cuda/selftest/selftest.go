@@ -247,15 +247,16 @@ func tryAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand, rows int) 
 // tryMixture is a router's choice of two of three experts and what they add up to.
 func tryMixture(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 	const rows, experts, k, width = 24, 3, 2, 520
-	weights, picks, probs := mem.New(kernels.F32, rows, k), mem.New(kernels.I32, rows, k), mem.New(kernels.F32, rows,
-		experts)
-	d.Route(weights, picks, probs, random(d, mem, r, kernels.F32, rows, experts, 0), kernels.Router{Norm: true,
+	weights, expertIDs, probs := mem.New(kernels.F32, rows, k), mem.New(kernels.I32, rows, k),
+		mem.New(kernels.F32, rows,
+			experts)
+	d.Route(weights, expertIDs, probs, random(d, mem, r, kernels.F32, rows, experts, 0), kernels.Router{Norm: true,
 		Scale: 1})
 	p := kernels.Plan{
 		Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Packs: 1},
 		Source: mem.New(kernels.I32, 1, rows*k), RowOf: mem.New(kernels.I32, rows, k),
 	}
-	d.Dispatch(p, picks, []int32{0, rows})
+	d.Dispatch(p, expertIDs, []int32{0, rows})
 	out := mem.New(kernels.F32, rows, width)
 	d.Combine(out, random(d, mem, r, kernels.F32, rows*k, width, 0), weights, p.RowOf)
 	return out

@@ -45,14 +45,15 @@ func trySparse(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 	d := t.d.(kernels.SparseAttention)
 	q, k, dout := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.rows(a.Heads*a.Values())
 	v := k.ColRange(0, a.Values())
-	keys, picks := t.activation(x.Dim), t.mem.New(kernels.I32, layerTrialRows, x.TopK)
+	keys, indices := t.activation(x.Dim), t.mem.New(kernels.I32, layerTrialRows, x.TopK)
 	d.LayerNorm(keys, t.rows(x.Dim), t.random(kernels.BF16, 1, x.Dim), t.random(kernels.BF16, 1, x.Dim), 1e-6)
-	d.SelectKeys(picks, t.rows(x.Heads*x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads), kernels.KV{K: keys}, t.l,
+	d.SelectKeys(indices, t.rows(x.Heads*x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads), kernels.KV{K: keys},
+		t.l,
 		x)
 	out, lse, kv := t.activation(a.Heads*a.Values()), t.perHead(a.Heads), kernels.KV{K: k, V: v}
-	d.SparseAttend(out, lse, q, kv, picks, t.l, a)
+	d.SparseAttend(out, lse, q, kv, indices, t.l, a)
 	d.SparseAttendBackward(t.activation(a.Heads*a.HeadDim), t.activation(a.HeadDim), t.activation(a.Values()), dout,
-		out, lse, q, kv, picks, t.l, a)
+		out, lse, q, kv, indices, t.l, a)
 	return t.all()
 }
 
@@ -64,11 +65,12 @@ func tryIndex(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 	queries, keys, weights := t.rows(x.Heads*x.Dim), t.rows(x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads)
 	lists := t.mem.New(kernels.I32, layerTrialRows, x.TopK)
 	d.SelectKeys(lists, queries, weights, kernels.KV{K: keys}, t.l, x)
-	for _, picks := range []kernels.Tensor{lists, {}} {
+	for _, indices := range []kernels.Tensor{lists, {}} {
 		target, dk := t.result(kernels.F32, layerTrialRows, layerTrialRows), t.activation(x.Dim)
-		d.IndexTarget(target, q, k, lse, picks, t.l, a)
-		d.IndexLoss(t.result(kernels.F32, 1, layerTrialRows), target, queries, weights, keys, picks, t.l, x, 0.25)
-		d.IndexBackward(t.activation(x.Heads*x.Dim), dk, t.perHead(x.Heads), target, queries, weights, keys, picks, t.l,
+		d.IndexTarget(target, q, k, lse, indices, t.l, a)
+		d.IndexLoss(t.result(kernels.F32, 1, layerTrialRows), target, queries, weights, keys, indices, t.l, x, 0.25)
+		d.IndexBackward(t.activation(x.Heads*x.Dim), dk, t.perHead(x.Heads), target, queries, weights, keys, indices,
+			t.l,
 			x)
 		d.LayerNormBackward(t.activation(x.Dim), t.result(kernels.F32, 1, x.Dim), t.result(kernels.F32, 1, x.Dim), dk,
 			keys, t.random(kernels.BF16, 1, x.Dim), 1e-6, t.l.Packs)
