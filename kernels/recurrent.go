@@ -59,8 +59,14 @@ type Recurrent interface {
 	// 1/Exp2(-(x*log2e)). Backward: z = (dstep - exp(rate)*dg)*sigm(a + bias), +0 where step is not s; dstep nil counts
 	// as +0. da = round(z); dbias += z and drate += dg*g as sums over rows. drate and dbias are F32 [1, H], both or
 	// none nil.
-	Decay(g, step, a, rate, bias Tensor, lo, hi float32)
-	DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias Tensor, lo, hi float32, packs []int32)
+	Decay(g, step Tensor, x DecayOperands, lo, hi float32)
+	DecayBackward(dx DecayOperands, dg, dstep, g Tensor, x DecayOperands, lo, hi float32, packs []int32)
+}
+
+// DecayOperands are what Decay reads, or their gradients.
+type DecayOperands struct {
+	A          Tensor // [T, H]
+	Rate, Bias Tensor // F32 [1, H]
 }
 
 // Recurrer is a Device whose recurrences support only some shapes; other devices support all.
@@ -84,8 +90,8 @@ type DeltaNet interface {
 	//
 	// Backward is for layouts without a cache; kernels/cpu/chunks_backward.go states it. dq, dk, dv, db are written, dg
 	// F32 too.
-	DeltaRule(out, q, k, v, g, b Tensor, s *ChunkState, l *Layout, r Recurrence)
-	DeltaRuleBackward(dq, dk, dv, dg, db, dout, q, k, v, g, b Tensor, l *Layout, r Recurrence)
+	DeltaRule(out Tensor, x DeltaRuleOperands, s *ChunkState, l *Layout, r Recurrence)
+	DeltaRuleBackward(dx DeltaRuleOperands, dout Tensor, x DeltaRuleOperands, l *Layout, r Recurrence)
 
 	// NormThenGate works on each head of n columns of x and z [T, heads*n] with w F32 [1, n]: rstd as in RMSNorm, out =
 	// round(((x*rstd)*w)*(z*sigm(z))). rstd F32 [T, heads]. Backward (s = sigm(z), y = (x*rstd)*w, d = dout*(z*s)): dz
@@ -101,6 +107,14 @@ type DeltaNet interface {
 	SigmoidGateBackward(dx, dgate, dout, x, gate Tensor)
 }
 
+// DeltaRuleOperands are what DeltaRule reads, or their gradients.
+type DeltaRuleOperands struct {
+	Q, K Tensor // [T, KeyHeads*KeyDim]
+	V    Tensor // [T, Heads*ValueDim]
+	G    Tensor // F32 [T, Heads]
+	B    Tensor // [T, Heads]
+}
+
 // Mamba is the operations of Mamba2 (Dao & Gu, arXiv 2405.21060) and of the feed-forward layers in the same models.
 type Mamba interface {
 	Recurrent
@@ -109,8 +123,8 @@ type Mamba interface {
 	// skip F32 [1, Heads]. Rule 4 with n_i = dt_i*x_i; out = round((o + skip*x) + 0). Backward is for layouts without a
 	// cache; kernels/cpu/chunks_backward.go states it. dc, db, dx are written, dg and ddt F32 too; dskip F32 [1, Heads]
 	// += tree(dout*x) of the head as a sum over rows; it may be nil.
-	StateSpace(out, c, b, x, g, dt, skip Tensor, s *ChunkState, l *Layout, r Recurrence)
-	StateSpaceBackward(dc, db, dx, dg, ddt, dskip, dout, c, b, x, g, dt, skip Tensor, l *Layout, r Recurrence)
+	StateSpace(out Tensor, x StateSpaceOperands, s *ChunkState, l *Layout, r Recurrence)
+	StateSpaceBackward(dx StateSpaceOperands, dout Tensor, x StateSpaceOperands, l *Layout, r Recurrence)
 
 	// GateThenNorm: y = x*(z*sigm(z)); rstd as in RMSNorm over each of `groups` equal parts of y's columns; out =
 	// round((y*rstd)*w). x, z [T, n], w [1, n], rstd F32 [T, groups]. Backward (d = dout*w, yh = y*rstd, m the columns
@@ -122,4 +136,12 @@ type Mamba interface {
 	// ReLU2: out = round(r*r), r = max(x, 0) (+0 for -0 and NaN stays). Backward: dx = round(dout*(2*r)). dx may be x.
 	ReLU2(out, x Tensor)
 	ReLU2Backward(dx, dout, x Tensor)
+}
+
+// StateSpaceOperands are what StateSpace reads, or their gradients.
+type StateSpaceOperands struct {
+	C, B  Tensor // queries and keys [T, KeyHeads*KeyDim]
+	X     Tensor // [T, Heads*ValueDim]
+	G, DT Tensor // F32 [T, Heads]
+	Skip  Tensor // F32 [1, Heads]
 }

@@ -57,12 +57,13 @@ func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep
 	dev.ShortConv(s.QKV, in.u, n.Conv.W, kernels.Tensor{}, conv, b.Layout)
 
 	s.G = r.Stack.New(kernels.F32, x.Rows, heads)
-	dev.Decay(s.G, r.Stack.New(kernels.F32, x.Rows, heads), in.a, n.Decay.Rate.W, n.Decay.Bias.W, n.Decay.Lo,
+	dev.Decay(s.G, r.Stack.New(kernels.F32, x.Rows, heads), kernels.DecayOperands{A: in.a, Rate: n.Decay.Rate.W,
+		Bias: n.Decay.Bias.W}, n.Decay.Lo,
 		n.Decay.Hi)
 	var done bool
 	if s.O, done = k.tensor(r, SaveAttention, x.DType, x.Rows, heads*n.Shape.ValueDim); !done {
 		q, keys, v := n.heads(s.QKV)
-		dev.DeltaRule(s.O, q, keys, v, s.G, in.b, chunks, b.Layout, n.Shape)
+		dev.DeltaRule(s.O, kernels.DeltaRuleOperands{Q: q, K: keys, V: v, G: s.G, B: in.b}, chunks, b.Layout, n.Shape)
 	}
 
 	y := r.Stack.New(x.DType, x.Rows, s.O.Cols)
@@ -89,9 +90,11 @@ func (s *DeltaNetSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) 
 	dg := r.Stack.New(kernels.F32, dy.Rows, n.Shape.Heads)
 	q, k, v := n.heads(s.QKV)
 	dq, dk, dv := n.heads(dqkv)
-	dev.DeltaRuleBackward(dq, dk, dv, dg, d.b, do, q, k, v, s.G, in.b, b.Layout, n.Shape)
-	dev.DecayBackward(d.a, n.Decay.Rate.Grad, n.Decay.Bias.Grad, dg, kernels.Tensor{}, s.G, in.a, n.Decay.Rate.W,
-		n.Decay.Bias.W, n.Decay.Lo, n.Decay.Hi, packs)
+	dev.DeltaRuleBackward(kernels.DeltaRuleOperands{Q: dq, K: dk, V: dv, G: dg, B: d.b}, do,
+		kernels.DeltaRuleOperands{Q: q, K: k, V: v, G: s.G, B: in.b}, b.Layout, n.Shape)
+	dev.DecayBackward(kernels.DecayOperands{A: d.a, Rate: n.Decay.Rate.Grad, Bias: n.Decay.Bias.Grad}, dg,
+		kernels.Tensor{}, s.G, kernels.DecayOperands{A: in.a, Rate: n.Decay.Rate.W, Bias: n.Decay.Bias.W}, n.Decay.Lo,
+		n.Decay.Hi, packs)
 	dev.ShortConvBackward(d.u, n.Conv.Grad, kernels.Tensor{}, dqkv, in.u, n.Conv.W, kernels.Tensor{}, b.Layout)
 	return n.In.Backward(r, din, nil, b.Packs, &s.InIn)
 }

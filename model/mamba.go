@@ -65,11 +65,13 @@ func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (
 	dev.ShortConv(s.XBC, in.u, m.Conv.W, bias, conv, b.Layout)
 
 	s.G, s.Step = r.Stack.New(kernels.F32, x.Rows, m.Shape.Heads), r.Stack.New(kernels.F32, x.Rows, m.Shape.Heads)
-	dev.Decay(s.G, s.Step, in.a, m.Decay.Rate.W, m.Decay.Bias.W, m.Decay.Lo, m.Decay.Hi)
+	dev.Decay(s.G, s.Step, kernels.DecayOperands{A: in.a, Rate: m.Decay.Rate.W, Bias: m.Decay.Bias.W}, m.Decay.Lo,
+		m.Decay.Hi)
 	var done bool
 	if s.O, done = k.tensor(r, SaveAttention, x.DType, x.Rows, in.z.Cols); !done {
 		values, keys, queries := m.heads(s.XBC)
-		dev.StateSpace(s.O, queries, keys, values, s.G, s.Step, m.Skip.W, chunks, b.Layout, m.Shape)
+		dev.StateSpace(s.O, kernels.StateSpaceOperands{C: queries, B: keys, X: values, G: s.G, DT: s.Step,
+			Skip: m.Skip.W}, chunks, b.Layout, m.Shape)
 	}
 
 	y := r.Stack.New(x.DType, x.Rows, s.O.Cols)
@@ -96,10 +98,11 @@ func (s *MambaSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) ker
 	dg, dstep := r.Stack.New(kernels.F32, dy.Rows, m.Shape.Heads), r.Stack.New(kernels.F32, dy.Rows, m.Shape.Heads)
 	values, keys, queries := m.heads(s.XBC)
 	dvalues, dkeys, dqueries := m.heads(dxbc)
-	dev.StateSpaceBackward(dqueries, dkeys, dvalues, dg, dstep, m.Skip.Grad, do, queries, keys, values, s.G, s.Step,
-		m.Skip.W, b.Layout, m.Shape)
-	dev.DecayBackward(d.a, m.Decay.Rate.Grad, m.Decay.Bias.Grad, dg, dstep, s.G, in.a, m.Decay.Rate.W, m.Decay.Bias.W,
-		m.Decay.Lo, m.Decay.Hi, packs)
+	dev.StateSpaceBackward(kernels.StateSpaceOperands{C: dqueries, B: dkeys, X: dvalues, G: dg, DT: dstep,
+		Skip: m.Skip.Grad}, do, kernels.StateSpaceOperands{C: queries, B: keys, X: values, G: s.G, DT: s.Step,
+		Skip: m.Skip.W}, b.Layout, m.Shape)
+	dev.DecayBackward(kernels.DecayOperands{A: d.a, Rate: m.Decay.Rate.Grad, Bias: m.Decay.Bias.Grad}, dg, dstep, s.G,
+		kernels.DecayOperands{A: in.a, Rate: m.Decay.Rate.W, Bias: m.Decay.Bias.W}, m.Decay.Lo, m.Decay.Hi, packs)
 	bias, dbias := m.convBias()
 	dev.ShortConvBackward(d.u, m.Conv.Grad, dbias, dxbc, in.u, m.Conv.W, bias, b.Layout)
 	return m.In.Backward(r, din, nil, b.Packs, &s.InIn)

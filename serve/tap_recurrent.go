@@ -20,19 +20,19 @@ func (t *tap) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tensor, 
 	t.recurrent().ShortConvBackward(dx, dw, dbias, dout, x, w, bias, l)
 }
 
-func (t *tap) Decay(g, step, a, rate, bias kernels.Tensor, lo, hi float32) {
-	t.recurrent().Decay(g, step, a, rate, bias, lo, hi)
+func (t *tap) Decay(g, step kernels.Tensor, x kernels.DecayOperands, lo, hi float32) {
+	t.recurrent().Decay(g, step, x, lo, hi)
 	t.saw("decay", g)
 }
 
-func (t *tap) DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias kernels.Tensor, lo, hi float32,
-	packs []int32) {
-	t.recurrent().DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias, lo, hi, packs)
+func (t *tap) DecayBackward(dx kernels.DecayOperands, dg, dstep, g kernels.Tensor, x kernels.DecayOperands,
+	lo, hi float32, packs []int32) {
+	t.recurrent().DecayBackward(dx, dg, dstep, g, x, lo, hi, packs)
 }
 
-func (t *tap) DeltaRule(out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+func (t *tap) DeltaRule(out kernels.Tensor, x kernels.DeltaRuleOperands, s *kernels.ChunkState, l *kernels.Layout,
 	r kernels.Recurrence) {
-	t.DeltaNet.DeltaRule(out, q, k, v, g, b, s, l, r)
+	t.DeltaNet.DeltaRule(out, x, s, l, r)
 	t.saw("delta rule", out)
 }
 
@@ -46,9 +46,9 @@ func (t *tap) SigmoidGate(out, x, gate kernels.Tensor) {
 	t.saw("gate", out)
 }
 
-func (t *tap) StateSpace(out, c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+func (t *tap) StateSpace(out kernels.Tensor, x kernels.StateSpaceOperands, s *kernels.ChunkState, l *kernels.Layout,
 	r kernels.Recurrence) {
-	t.Mamba.StateSpace(out, c, b, x, g, dt, skip, s, l, r)
+	t.Mamba.StateSpace(out, x, s, l, r)
 	t.saw("state space", out)
 }
 

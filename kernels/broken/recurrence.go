@@ -7,31 +7,32 @@ const before = 32
 
 // DeltaRule breaks [kernels.BreakChunks].
 func (d *Device) DeltaRule(
-	out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence,
+	out kernels.Tensor, x kernels.DeltaRuleOperands, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence,
 ) {
 	if d.rule != kernels.BreakChunks || s == nil {
-		d.operations.DeltaRule(out, q, k, v, g, b, s, l, r)
+		d.operations.DeltaRule(out, x, s, l, r)
 		return
 	}
-	d.begin(l, []kernels.Tensor{out, q, k, v, g, b}, func(l *kernels.Layout, x []kernels.Tensor) {
-		d.operations.DeltaRule(x[0], x[1], x[2], x[3], x[4], x[5], s, l, r)
+	d.begin(l, []kernels.Tensor{out, x.Q, x.K, x.V, x.G, x.B}, func(l *kernels.Layout, t []kernels.Tensor) {
+		d.operations.DeltaRule(t[0], kernels.DeltaRuleOperands{Q: t[1], K: t[2], V: t[3], G: t[4], B: t[5]}, s, l, r)
 	})
-	d.operations.DeltaRule(out, q, k, v, g, b, s, shifted(l), r)
+	d.operations.DeltaRule(out, x, s, shifted(l), r)
 	d.roundStates(s, l)
 }
 
 // StateSpace breaks [kernels.BreakChunks].
 func (d *Device) StateSpace(
-	out, c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence,
+	out kernels.Tensor, x kernels.StateSpaceOperands, s *kernels.ChunkState, l *kernels.Layout, r kernels.Recurrence,
 ) {
 	if d.rule != kernels.BreakChunks || s == nil {
-		d.operations.StateSpace(out, c, b, x, g, dt, skip, s, l, r)
+		d.operations.StateSpace(out, x, s, l, r)
 		return
 	}
-	d.begin(l, []kernels.Tensor{out, c, b, x, g, dt}, func(l *kernels.Layout, x []kernels.Tensor) {
-		d.operations.StateSpace(x[0], x[1], x[2], x[3], x[4], x[5], skip, s, l, r)
+	d.begin(l, []kernels.Tensor{out, x.C, x.B, x.X, x.G, x.DT}, func(l *kernels.Layout, t []kernels.Tensor) {
+		d.operations.StateSpace(t[0], kernels.StateSpaceOperands{C: t[1], B: t[2], X: t[3], G: t[4], DT: t[5],
+			Skip: x.Skip}, s, l, r)
 	})
-	d.operations.StateSpace(out, c, b, x, g, dt, skip, s, shifted(l), r)
+	d.operations.StateSpace(out, x, s, shifted(l), r)
 	d.roundStates(s, l)
 }
 

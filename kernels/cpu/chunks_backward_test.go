@@ -36,9 +36,11 @@ func (c *recCase) newGrads(order []int) recGrads {
 
 func (c *recCase) runBackward(dev *Device, b recBatch, g recGrads) {
 	if c.delta {
-		dev.DeltaRuleBackward(g.dq, g.dk, g.dv, g.dg, g.db, g.dout, b.q, b.k, b.v, b.g, b.b, b.layout, c.Recurrence)
+		dev.DeltaRuleBackward(kernels.DeltaRuleOperands{Q: g.dq, K: g.dk, V: g.dv, G: g.dg, B: g.db}, g.dout,
+			kernels.DeltaRuleOperands{Q: b.q, K: b.k, V: b.v, G: b.g, B: b.b}, b.layout, c.Recurrence)
 	} else {
-		dev.StateSpaceBackward(g.dq, g.dk, g.dv, g.dg, g.db, g.dskip, g.dout, b.q, b.k, b.v, b.g, b.b, b.skip, b.layout,
+		dev.StateSpaceBackward(kernels.StateSpaceOperands{C: g.dq, B: g.dk, X: g.dv, G: g.dg, DT: g.db, Skip: g.dskip},
+			g.dout, kernels.StateSpaceOperands{C: b.q, B: b.k, X: b.v, G: b.g, DT: b.b, Skip: b.skip}, b.layout,
 			c.Recurrence)
 	}
 }

@@ -52,9 +52,11 @@ func (c *recCase) pack(order []int) recBatch {
 
 func (c *recCase) run(dev *Device, b recBatch, s *kernels.ChunkState) recBatch {
 	if c.delta {
-		dev.DeltaRule(b.out, b.q, b.k, b.v, b.g, b.b, s, b.layout, c.Recurrence)
+		dev.DeltaRule(b.out, kernels.DeltaRuleOperands{Q: b.q, K: b.k, V: b.v, G: b.g, B: b.b}, s, b.layout,
+			c.Recurrence)
 	} else {
-		dev.StateSpace(b.out, b.q, b.k, b.v, b.g, b.b, b.skip, s, b.layout, c.Recurrence)
+		dev.StateSpace(b.out, kernels.StateSpaceOperands{C: b.q, B: b.k, X: b.v, G: b.g, DT: b.b, Skip: b.skip}, s,
+			b.layout, c.Recurrence)
 	}
 	return b
 }

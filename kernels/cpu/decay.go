@@ -7,13 +7,13 @@ import (
 )
 
 // Decay is as kernels.Recurrent states it. Heads are few: plain loops do.
-func (d *Device) Decay(g, step, a, rate, bias kernels.Tensor, lo, hi float32) {
+func (d *Device) Decay(g, step kernels.Tensor, x kernels.DecayOperands, lo, hi float32) {
 	const op = "decay"
-	h := a.Cols
+	a, h := x.A, x.A.Cols
 	mustShape(op, "g", g, a.Rows, h)
 	mustShape(op, "step", step, a.Rows, h)
 	in, gs, steps := d.matrix(a), d.matrix(g), d.matrix(step)
-	e, shift := d.rates(op, rate, h), vector(op, "bias", bias, h)
+	e, shift := d.rates(op, x.Rate, h), vector(op, "bias", x.Bias, h)
 	d.eachRow(a.Rows, h*softplusWork, 3, func(from, to int, buf [][]float32) {
 		for r := from; r < to; r++ {
 			x, y, s := in.load(r, buf[0]), gs.target(r, buf[1]), steps.target(r, buf[2])
@@ -31,10 +31,10 @@ func (d *Device) Decay(g, step, a, rate, bias kernels.Tensor, lo, hi float32) {
 const softplusWork = 16
 
 // DecayBackward is as kernels.Recurrent states it.
-func (d *Device) DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias kernels.Tensor, lo, hi float32,
-	packs []int32) {
+func (d *Device) DecayBackward(dx kernels.DecayOperands, dg, dstep, g kernels.Tensor, x kernels.DecayOperands,
+	lo, hi float32, packs []int32) {
 	const op = "decay backward"
-	h := a.Cols
+	a, da, drate, dbias, h := x.A, dx.A, dx.Rate, dx.Bias, x.A.Cols
 	mustShape(op, "da", da, a.Rows, h)
 	mustShape(op, "dg", dg, a.Rows, h)
 	mustShape(op, "g", g, a.Rows, h)
@@ -42,7 +42,7 @@ func (d *Device) DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias ker
 		panic(fmt.Sprintf("cpu: %s: drate %s and dbias %s: want both or none", op, drate, dbias))
 	}
 	in, out, gs, dgs := d.matrix(a), d.matrix(da), d.matrix(g), d.matrix(dg)
-	e, shift := d.rates(op, rate, h), vector(op, "bias", bias, h)
+	e, shift := d.rates(op, x.Rate, h), vector(op, "bias", x.Bias, h)
 	zs, rates := make([]float32, a.Rows*h), make([]float32, a.Rows*h)
 	exp2 := d.def.Exp2.Func()
 	d.eachRow(a.Rows, h*softplusWork, 3, func(from, to int, buf [][]float32) {

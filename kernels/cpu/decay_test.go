@@ -12,7 +12,8 @@ const decayLo, decayHi = 0.2, 2.5
 var decayOps = []rowOp{
 	{name: "Decay", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
 		a, g, step := c.part(c.strided(c.n, c.cols())), c.part(c.f32(c.n, c.cols())), c.part(c.f32(c.n, c.cols()))
-		d.Decay(g, step, a, c.f32(1, c.cols()), c.f32(1, c.cols()), decayLo, decayHi)
+		d.Decay(g, step, kernels.DecayOperands{A: a, Rate: c.f32(1, c.cols()), Bias: c.f32(1, c.cols())}, decayLo,
+			decayHi)
 		return []kernels.Tensor{g, step}, nil
 	}},
 	{name: "DecayBackward", run: func(d *Device, c *rowCase) (rows, other []kernels.Tensor) {
@@ -20,8 +21,10 @@ var decayOps = []rowOp{
 		a, da, frozen := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n))
 		dg, dstep, g := c.part(c.f32(c.n, n)), c.part(c.f32(c.n, n)), c.part(c.f32(c.n, n))
 		rate, bias, drate, dbias := c.f32(1, n), c.f32(1, n), c.f32(1, n), c.f32(1, n)
-		d.DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias, decayLo, decayHi, onePack(da))
-		d.DecayBackward(frozen, kernels.Tensor{}, kernels.Tensor{}, dg, kernels.Tensor{}, g, a, rate, bias, decayLo,
+		d.DecayBackward(kernels.DecayOperands{A: da, Rate: drate, Bias: dbias}, dg, dstep, g,
+			kernels.DecayOperands{A: a, Rate: rate, Bias: bias}, decayLo, decayHi, onePack(da))
+		d.DecayBackward(kernels.DecayOperands{A: frozen}, dg, kernels.Tensor{}, g, kernels.DecayOperands{A: a,
+			Rate: rate, Bias: bias}, decayLo,
 			decayHi, onePack(da))
 		return []kernels.Tensor{da, frozen}, []kernels.Tensor{drate, dbias}
 	}},
@@ -40,8 +43,9 @@ func decayIsTheDefinition(t *testing.T, d *Device) {
 	a, g, step, rate, bias := c.strided(rows, n), c.f32(rows, n), c.f32(rows, n), c.f32(1, n), c.f32(1, n)
 	da, dg, dstep, drate, dbias := c.strided(rows, n), c.f32(rows, n), c.f32(rows, n), c.f32(1, n), c.f32(1, n)
 	rates, biases := rowSum{total: rowValues(drate)}, rowSum{total: rowValues(dbias)}
-	d.Decay(g, step, a, rate, bias, decayLo, decayHi)
-	d.DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias, decayLo, decayHi, sumPacks)
+	d.Decay(g, step, kernels.DecayOperands{A: a, Rate: rate, Bias: bias}, decayLo, decayHi)
+	d.DecayBackward(kernels.DecayOperands{A: da, Rate: drate, Bias: dbias}, dg, dstep, g, kernels.DecayOperands{A: a,
+		Rate: rate, Bias: bias}, decayLo, decayHi, sumPacks)
 	for r := range rows {
 		rates.row(r)
 		biases.row(r)
@@ -77,8 +81,9 @@ func TestDecayGradient(t *testing.T) {
 	a, g, step, rate, bias := c.f32(rows, n), c.f32(rows, n), c.f32(rows, n), c.f32(1, n), c.f32(1, n)
 	da, dg, dstep := c.f32(rows, n), c.f32(rows, n), c.f32(rows, n)
 	drate, dbias := kernels.Wrap(make([]float32, n), 1, n), kernels.Wrap(make([]float32, n), 1, n)
-	d.Decay(g, step, a, rate, bias, decayLo, decayHi)
-	d.DecayBackward(da, drate, dbias, dg, dstep, g, a, rate, bias, decayLo, decayHi, onePack(da))
+	d.Decay(g, step, kernels.DecayOperands{A: a, Rate: rate, Bias: bias}, decayLo, decayHi)
+	d.DecayBackward(kernels.DecayOperands{A: da, Rate: drate, Bias: dbias}, dg, dstep, g, kernels.DecayOperands{A: a,
+		Rate: rate, Bias: bias}, decayLo, decayHi, onePack(da))
 	loss := func(a, rate, bias []float64) (sum float64) {
 		for i := range a {
 			s := min(max(math.Log1p(math.Exp(a[i]+bias[i%n])), decayLo), decayHi)

@@ -8,28 +8,28 @@ import (
 )
 
 // DeltaRule is the gated delta rule as kernels.DeltaNet states it.
-func (d *Device) DeltaRule(out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+func (d *Device) DeltaRule(out kernels.Tensor, x kernels.DeltaRuleOperands, s *kernels.ChunkState, l *kernels.Layout,
 	r kernels.Recurrence) {
-	op := d.deltaRule(q, k, v, g, b, s, r)
-	op.check("delta rule", l, out, g, b)
+	op := d.deltaRule(x, s, r)
+	op.check("delta rule", l, out, x.G, x.B)
 	op.run(out, l)
 }
 
 // DeltaRuleBackward is stated at chunkedGrad.
-func (d *Device) DeltaRuleBackward(dq, dk, dv, dg, db, dout, q, k, v, g, b kernels.Tensor, l *kernels.Layout,
-	r kernels.Recurrence) {
+func (d *Device) DeltaRuleBackward(dx kernels.DeltaRuleOperands, dout kernels.Tensor, x kernels.DeltaRuleOperands,
+	l *kernels.Layout, r kernels.Recurrence) {
 	op := &chunkedGrad{
-		chunked: *d.deltaRule(q, k, v, g, b, nil, r), dout: d.matrix(dout), dq: d.matrix(dq), dk: d.matrix(dk),
-		dv: d.matrix(dv), dg: dg, db: d.matrix(db),
+		chunked: *d.deltaRule(x, nil, r), dout: d.matrix(dout), dq: d.matrix(dx.Q), dk: d.matrix(dx.K),
+		dv: d.matrix(dx.V), dg: dx.G, db: d.matrix(dx.B),
 	}
-	op.check("delta rule backward", l, dout, dv, g, b, dg, db)
+	op.check("delta rule backward", l, dout, dx.V, x.G, x.B, dx.G, dx.B)
 	op.run(l)
 }
 
-func (d *Device) deltaRule(q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, r kernels.Recurrence) *chunked {
+func (d *Device) deltaRule(x kernels.DeltaRuleOperands, s *kernels.ChunkState, r kernels.Recurrence) *chunked {
 	return &chunked{
-		d: d, shape: r, group: r.Heads / r.KeyHeads, q: d.matrix(q), k: d.matrix(k), v: d.matrix(v), g: g, state: s,
-		rule: &deltaRule{b: d.matrix(b)},
+		d: d, shape: r, group: r.Heads / r.KeyHeads, q: d.matrix(x.Q), k: d.matrix(x.K), v: d.matrix(x.V), g: x.G,
+		state: s, rule: &deltaRule{b: d.matrix(x.B)},
 	}
 }
 

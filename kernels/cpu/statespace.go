@@ -3,32 +3,32 @@ package cpu
 import "lockstep/kernels"
 
 // StateSpace is the chunked scan of Mamba2 as kernels.Mamba states it.
-func (d *Device) StateSpace(out, c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+func (d *Device) StateSpace(out kernels.Tensor, x kernels.StateSpaceOperands, s *kernels.ChunkState, l *kernels.Layout,
 	r kernels.Recurrence) {
-	op := d.stateSpace(c, b, x, g, dt, skip, s, r)
-	op.check("state space", l, out, g, dt)
+	op := d.stateSpace(x, s, r)
+	op.check("state space", l, out, x.G, x.DT)
 	op.run(out, l)
 }
 
 // StateSpaceBackward is stated at chunkedGrad.
-func (d *Device) StateSpaceBackward(dc, db, dx, dg, ddt, dskip, dout, c, b, x, g, dt, skip kernels.Tensor,
+func (d *Device) StateSpaceBackward(dx kernels.StateSpaceOperands, dout kernels.Tensor, x kernels.StateSpaceOperands,
 	l *kernels.Layout, r kernels.Recurrence) {
 	op := &chunkedGrad{
-		chunked: *d.stateSpace(c, b, x, g, dt, skip, nil, r), dout: d.matrix(dout), dq: d.matrix(dc), dk: d.matrix(db),
-		dv: d.matrix(dx), dg: dg, ddt: ddt,
-		dskip: make([]float32, x.Rows*r.Heads),
+		chunked: *d.stateSpace(x, nil, r), dout: d.matrix(dout), dq: d.matrix(dx.C), dk: d.matrix(dx.B),
+		dv: d.matrix(dx.X), dg: dx.G, ddt: dx.DT,
+		dskip: make([]float32, x.X.Rows*r.Heads),
 	}
-	op.check("state space backward", l, dout, dx, g, dt, dg, ddt)
+	op.check("state space backward", l, dout, dx.X, x.G, x.DT, dx.G, dx.DT)
 	op.run(l)
-	if !dskip.IsNil() {
-		d.addRows(vector("state space backward", "dskip", dskip, r.Heads), op.dskip, rowBlocks("state space backward",
-			l.Packs, x.Rows))
+	if !dx.Skip.IsNil() {
+		d.addRows(vector("state space backward", "dskip", dx.Skip, r.Heads), op.dskip, rowBlocks("state space backward",
+			l.Packs, x.X.Rows))
 	}
 }
 
-func (d *Device) stateSpace(c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, r kernels.Recurrence) *chunked {
+func (d *Device) stateSpace(x kernels.StateSpaceOperands, s *kernels.ChunkState, r kernels.Recurrence) *chunked {
 	return &chunked{
-		d: d, shape: r, group: r.Heads / r.KeyHeads, q: d.matrix(c), k: d.matrix(b), v: d.matrix(x), g: g, state: s,
-		space: &stateSpace{dt: dt, skip: vector("state space", "skip", skip, r.Heads)},
+		d: d, shape: r, group: r.Heads / r.KeyHeads, q: d.matrix(x.C), k: d.matrix(x.B), v: d.matrix(x.X), g: x.G,
+		state: s, space: &stateSpace{dt: x.DT, skip: vector("state space", "skip", x.Skip, r.Heads)},
 	}
 }

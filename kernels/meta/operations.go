@@ -48,18 +48,20 @@ func (d *Device) AdamW(_, _, _, _, _, _ kernels.Tensor, _ kernels.AdamW)        
 
 // Operations of [kernels.Recurrent].
 
-func (d *Device) ShortConv(_, _, _, _, _ kernels.Tensor, _ *kernels.Layout)                       {}
-func (d *Device) ShortConvBackward(_, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout)         {}
-func (d *Device) Decay(_, _, _, _, _ kernels.Tensor, _, _ float32)                                {}
-func (d *Device) DecayBackward(_, _, _, _, _, _, _, _, _ kernels.Tensor, _, _ float32, _ []int32) {}
+func (d *Device) ShortConv(_, _, _, _, _ kernels.Tensor, _ *kernels.Layout)               {}
+func (d *Device) ShortConvBackward(_, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout) {}
+func (d *Device) Decay(_, _ kernels.Tensor, _ kernels.DecayOperands, _, _ float32)        {}
+func (d *Device) DecayBackward(_ kernels.DecayOperands, _, _, _ kernels.Tensor, _ kernels.DecayOperands, _, _ float32,
+	_ []int32) {
+}
 
 // Operations of [kernels.DeltaNet].
 
-func (d *Device) DeltaRule(_, _, _, _, _, _ kernels.Tensor, _ *kernels.ChunkState, _ *kernels.Layout,
+func (d *Device) DeltaRule(_ kernels.Tensor, _ kernels.DeltaRuleOperands, _ *kernels.ChunkState, _ *kernels.Layout,
 	_ kernels.Recurrence) {
 }
-func (d *Device) DeltaRuleBackward(_, _, _, _, _, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout,
-	_ kernels.Recurrence) {
+func (d *Device) DeltaRuleBackward(_ kernels.DeltaRuleOperands, _ kernels.Tensor, _ kernels.DeltaRuleOperands,
+	_ *kernels.Layout, _ kernels.Recurrence) {
 }
 func (d *Device) NormThenGate(_, _, _, _, _ kernels.Tensor, _ float32)                  {}
 func (d *Device) NormThenGateBackward(_, _, _, _, _, _, _, _ kernels.Tensor, _ []int32) {}
@@ -68,11 +70,11 @@ func (d *Device) SigmoidGateBackward(_, _, _, _, _ kernels.Tensor)              
 
 // Operations of [kernels.Mamba].
 
-func (d *Device) StateSpace(_, _, _, _, _, _, _ kernels.Tensor, _ *kernels.ChunkState, _ *kernels.Layout,
+func (d *Device) StateSpace(_ kernels.Tensor, _ kernels.StateSpaceOperands, _ *kernels.ChunkState, _ *kernels.Layout,
 	_ kernels.Recurrence) {
 }
-func (d *Device) StateSpaceBackward(_, _, _, _, _, _, _, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout,
-	_ kernels.Recurrence) {
+func (d *Device) StateSpaceBackward(_ kernels.StateSpaceOperands, _ kernels.Tensor, _ kernels.StateSpaceOperands,
+	_ *kernels.Layout, _ kernels.Recurrence) {
 }
 func (d *Device) GateThenNorm(_, _, _, _, _ kernels.Tensor, _ int, _ float32)                  {}
 func (d *Device) GateThenNormBackward(_, _, _, _, _, _, _, _ kernels.Tensor, _ int, _ []int32) {}

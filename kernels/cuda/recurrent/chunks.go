@@ -141,16 +141,16 @@ func (op *chunked) forward(out kernels.Tensor, s *kernels.ChunkState, l *kernels
 
 // DeltaRule is kernels.DeltaNet's: q, k [T, KeyHeads*KeyDim], v, out [T, Heads*ValueDim], g F32 [T, Heads], b [T,
 // Heads].
-func (d *Ops) DeltaRule(out, q, k, v, g, b kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+func (d *Ops) DeltaRule(out kernels.Tensor, x kernels.DeltaRuleOperands, s *kernels.ChunkState, l *kernels.Layout,
 	r kernels.Recurrence) {
-	op := chunked{d: d, r: r, delta: true, q: q, k: k, v: v, g: g, b: b}
+	op := chunked{d: d, r: r, delta: true, q: x.Q, k: x.K, v: x.V, g: x.G, b: x.B}
 	op.forward(out, s, l)
 }
 
 // StateSpace is kernels.Mamba's: c, b [T, KeyHeads*KeyDim], x, out [T, Heads*ValueDim], g, dt F32 [T, Heads], skip F32
 // [1, Heads].
-func (d *Ops) StateSpace(out, c, b, x, g, dt, skip kernels.Tensor, s *kernels.ChunkState, l *kernels.Layout,
+func (d *Ops) StateSpace(out kernels.Tensor, x kernels.StateSpaceOperands, s *kernels.ChunkState, l *kernels.Layout,
 	r kernels.Recurrence) {
-	op := chunked{d: d, r: r, q: c, k: b, v: x, g: g, dt: dt, skip: skip}
+	op := chunked{d: d, r: r, q: x.C, k: x.B, v: x.X, g: x.G, dt: x.DT, skip: x.Skip}
 	op.forward(out, s, l)
 }

@@ -19,19 +19,19 @@ type chunkedGrad struct {
 }
 
 // DeltaRuleBackward writes dq, dk, dv, db and dg F32, for layouts without a cache.
-func (d *Ops) DeltaRuleBackward(dq, dk, dv, dg, db, dout, q, k, v, g, b kernels.Tensor, l *kernels.Layout,
-	r kernels.Recurrence) {
-	op := chunkedGrad{chunked: chunked{d: d, r: r, delta: true, q: q, k: k, v: v, g: g, b: b}, dout: dout, dq: dq,
-		dk: dk, dv: dv, dg: dg, db: db}
+func (d *Ops) DeltaRuleBackward(dx kernels.DeltaRuleOperands, dout kernels.Tensor, x kernels.DeltaRuleOperands,
+	l *kernels.Layout, r kernels.Recurrence) {
+	op := chunkedGrad{chunked: chunked{d: d, r: r, delta: true, q: x.Q, k: x.K, v: x.V, g: x.G, b: x.B},
+		dout: dout, dq: dx.Q, dk: dx.K, dv: dx.V, dg: dx.G, db: dx.B}
 	op.backward(l)
 }
 
 // StateSpaceBackward writes dc, db, dx, dg F32 and ddt F32 and adds to dskip F32 [1, Heads], which may be nil, for
 // layouts without a cache.
-func (d *Ops) StateSpaceBackward(dc, db, dx, dg, ddt, dskip, dout, c, b, x, g, dt, skip kernels.Tensor,
+func (d *Ops) StateSpaceBackward(dx kernels.StateSpaceOperands, dout kernels.Tensor, x kernels.StateSpaceOperands,
 	l *kernels.Layout, r kernels.Recurrence) {
-	op := chunkedGrad{chunked: chunked{d: d, r: r, q: c, k: b, v: x, g: g, dt: dt, skip: skip}, dout: dout, dq: dc,
-		dk: db, dv: dx, dg: dg, ddt: ddt, dskip: dskip}
+	op := chunkedGrad{chunked: chunked{d: d, r: r, q: x.C, k: x.B, v: x.X, g: x.G, dt: x.DT, skip: x.Skip},
+		dout: dout, dq: dx.C, dk: dx.B, dv: dx.X, dg: dx.G, ddt: dx.DT, dskip: dx.Skip}
 	op.backward(l)
 }
 

@@ -94,11 +94,11 @@ func (c *recurrence) run(d kernels.Device, x []kernels.Tensor, s *kernels.ChunkS
 	for _, l := range c.steps {
 		at := func(t kernels.Tensor) kernels.Tensor { return t.RowRange(row, row+l.Rows()) }
 		if c.delta {
-			d.(kernels.DeltaNet).DeltaRule(at(x[recOut]), at(x[recQ]), at(x[recK]), at(x[recV]), at(x[recG]),
-				at(x[recB]), s, l, c.Recurrence)
+			d.(kernels.DeltaNet).DeltaRule(at(x[recOut]), kernels.DeltaRuleOperands{Q: at(x[recQ]), K: at(x[recK]),
+				V: at(x[recV]), G: at(x[recG]), B: at(x[recB])}, s, l, c.Recurrence)
 		} else {
-			d.(kernels.Mamba).StateSpace(at(x[recOut]), at(x[recQ]), at(x[recK]), at(x[recV]), at(x[recG]), at(x[recB]),
-				x[recSkip], s, l, c.Recurrence)
+			d.(kernels.Mamba).StateSpace(at(x[recOut]), kernels.StateSpaceOperands{C: at(x[recQ]), B: at(x[recK]),
+				X: at(x[recV]), G: at(x[recG]), DT: at(x[recB]), Skip: x[recSkip]}, s, l, c.Recurrence)
 		}
 		row += l.Rows()
 	}
@@ -139,11 +139,13 @@ func TestRecurrence(t *testing.T) {
 			dq, dk, dv, dg, db, dskip, dout := x[recOthers], x[recOthers+1], x[recOthers+2], x[recOthers+3],
 				x[recOthers+4], x[recOthers+5], x[recOthers+6]
 			if c.delta {
-				d.(kernels.DeltaNet).DeltaRuleBackward(dq, dk, dv, dg, db, dout, x[recQ], x[recK], x[recV], x[recG],
-					x[recB], l, c.Recurrence)
+				d.(kernels.DeltaNet).DeltaRuleBackward(kernels.DeltaRuleOperands{Q: dq, K: dk, V: dv, G: dg, B: db},
+					dout, kernels.DeltaRuleOperands{Q: x[recQ], K: x[recK], V: x[recV], G: x[recG], B: x[recB]}, l,
+					c.Recurrence)
 			} else {
-				d.(kernels.Mamba).StateSpaceBackward(dq, dk, dv, dg, db, dskip, dout, x[recQ], x[recK], x[recV],
-					x[recG], x[recB], x[recSkip], l, c.Recurrence)
+				d.(kernels.Mamba).StateSpaceBackward(kernels.StateSpaceOperands{C: dq, B: dk, X: dv, G: dg, DT: db,
+					Skip: dskip}, dout, kernels.StateSpaceOperands{C: x[recQ], B: x[recK], X: x[recV], G: x[recG],
+					DT: x[recB], Skip: x[recSkip]}, l, c.Recurrence)
 			}
 		})
 	})

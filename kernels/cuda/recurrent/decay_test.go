@@ -26,13 +26,14 @@ func TestDecay(t *testing.T) {
 					cudatest.Normal(kernels.F32, r, h, 1), cudatest.Strided(kernels.F32, r, h, 1)},
 					func(d kernels.Device, x []kernels.Tensor) {
 						n, dstep := d.(kernels.Recurrent), x[9]
-						n.Decay(x[0], x[1], x[2], x[3], x[4], 0.1, hi)
+						in := kernels.DecayOperands{A: x[2], Rate: x[3], Bias: x[4]}
+						n.Decay(x[0], x[1], in, 0.1, hi)
 						if hi > 2 {
 							dstep = kernels.Tensor{}
 						}
-						n.DecayBackward(x[5], x[6], x[7], x[8], dstep, x[0], x[2], x[3], x[4], 0.1, hi, packs)
-						n.DecayBackward(x[5], kernels.Tensor{}, kernels.Tensor{}, x[8], dstep, x[0], x[2], x[3], x[4],
+						n.DecayBackward(kernels.DecayOperands{A: x[5], Rate: x[6], Bias: x[7]}, x[8], dstep, x[0], in,
 							0.1, hi, packs)
+						n.DecayBackward(kernels.DecayOperands{A: x[5]}, x[8], dstep, x[0], in, 0.1, hi, packs)
 					})
 			}
 		}

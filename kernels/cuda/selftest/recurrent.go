@@ -32,12 +32,13 @@ func (t *recurrentTrial) layer(d kernels.Recurrent, inner func(u, g, step kernel
 	a, rate, shift := t.rows(t.Heads), t.random(kernels.F32, 1, t.Heads), t.random(kernels.F32, 1, t.Heads)
 	u, g, step := t.activation(width), t.perHead(), t.perHead()
 	d.ShortConv(u, x, w, bias, kernels.Tensor{}, t.l)
-	d.Decay(g, step, a, rate, shift, 0.01, 1.5)
+	d.Decay(g, step, kernels.DecayOperands{A: a, Rate: rate, Bias: shift}, 0.01, 1.5)
 
 	du, dg, dstep := t.activation(width), t.perHead(), t.perHead()
 	inner(u, g, step, du, dg, dstep)
-	d.DecayBackward(t.activation(t.Heads), t.result(kernels.F32, 1, t.Heads), t.result(kernels.F32, 1, t.Heads), dg,
-		dstep, g, a, rate, shift, 0.01, 1.5, t.l.Packs)
+	d.DecayBackward(kernels.DecayOperands{A: t.activation(t.Heads), Rate: t.result(kernels.F32, 1, t.Heads),
+		Bias: t.result(kernels.F32, 1, t.Heads)}, dg,
+		dstep, g, kernels.DecayOperands{A: a, Rate: rate, Bias: shift}, 0.01, 1.5, t.l.Packs)
 	d.ShortConvBackward(t.activation(width), t.result(kernels.F32, width, recurrentTrialTaps),
 		t.result(kernels.F32, 1, width), du, x, w, bias, t.l)
 	return t.all()
@@ -58,13 +59,14 @@ func tryDeltaNet(d kernels.DeltaNet, t *recurrentTrial) kernels.Tensor {
 			t.rows(values)
 		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.perHead(), t.activation(values),
 			t.activation(values)
-		d.DeltaRule(o, q, k, v, g, b, nil, t.l, t.Recurrence)
+		d.DeltaRule(o, kernels.DeltaRuleOperands{Q: q, K: k, V: v, G: g, B: b}, nil, t.l, t.Recurrence)
 		d.NormThenGate(y, rstd, o, z, w, 1e-6)
 		d.SigmoidGate(t.activation(values), y, gate)
 		d.SigmoidGateBackward(dy, t.activation(1), dout, y, gate)
 		d.NormThenGateBackward(do, t.activation(values), t.result(kernels.F32, 1, t.ValueDim), dy, o, z, rstd, w,
 			t.l.Packs)
-		d.DeltaRuleBackward(dq, dk, dv, dg, t.activation(t.Heads), do, q, k, v, g, b, t.l, t.Recurrence)
+		d.DeltaRuleBackward(kernels.DeltaRuleOperands{Q: dq, K: dk, V: dv, G: dg, B: t.activation(t.Heads)}, do,
+			kernels.DeltaRuleOperands{Q: q, K: k, V: v, G: g, B: b}, t.l, t.Recurrence)
 	})
 }
 
@@ -77,13 +79,16 @@ func tryMamba(d kernels.Mamba, t *recurrentTrial) kernels.Tensor {
 			t.rows(values)
 		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.result(kernels.F32, layerTrialRows, 1),
 			t.activation(values), t.activation(values)
-		d.StateSpace(o, c, b, x, g, step, skip, nil, t.l, t.Recurrence)
+		d.StateSpace(o, kernels.StateSpaceOperands{C: c, B: b, X: x, G: g, DT: step, Skip: skip}, nil, t.l,
+			t.Recurrence)
 		d.GateThenNorm(y, rstd, o, z, w, 1, 1e-5)
 		d.ReLU2(t.activation(values), y)
 		d.ReLU2Backward(dy, dout, y)
 		d.GateThenNormBackward(do, t.activation(values), t.result(kernels.F32, 1, values), dy, o, z, rstd, w, 1,
 			t.l.Packs)
-		d.StateSpaceBackward(dc, db, dx, dg, dstep, t.result(kernels.F32, 1, t.Heads), do, c, b, x, g, step, skip, t.l,
+		d.StateSpaceBackward(kernels.StateSpaceOperands{C: dc, B: db, X: dx, G: dg, DT: dstep,
+			Skip: t.result(kernels.F32, 1, t.Heads)}, do, kernels.StateSpaceOperands{C: c, B: b, X: x, G: g, DT: step,
+			Skip: skip}, t.l,
 			t.Recurrence)
 	})
 }
