@@ -272,7 +272,7 @@ func (t *target) settings(c *cobra.Command) (set []string) {
 }
 
 // open runs body on the device with the model loaded.
-func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve.Served) error) error {
+func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve.ServedModel) error) error {
 	c := t.config()
 	c.Break = broken
 	dtype, err := t.storage(c.Definition.Dot)
@@ -359,7 +359,7 @@ func scoreCommand() *cobra.Command {
 		Short: "Write the log-probabilities of token sequences",
 		Args:  none,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
+			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.ServedModel) error {
 				n, err := serve.Score(c.Context(), r, m.Model, f.in, f.out, logits)
 				if err == nil {
 					fmt.Printf("%d sequences scored: %s\n", n, f.out)
@@ -397,7 +397,7 @@ func generateCommand() *cobra.Command {
 			if q.N < 1 || q.N > mostSamples {
 				return fmt.Errorf("--n %d: want 1 to %d", q.N, mostSamples)
 			}
-			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
+			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.ServedModel) error {
 				sampling := q.With(m.Model.Sampling, c.Flags().Changed)
 				noteSampling(m.Model.Sampling)
 				n, err := serve.Generate(c.Context(), r, m, f.in, f.out, o, sampling)
@@ -482,7 +482,7 @@ func serveCommand() *cobra.Command {
 				o.Name = filepath.Base(dir)
 			}
 			o.Key = os.Getenv(keyVariable)
-			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
+			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.ServedModel) error {
 				s, err := api.New(r, m, o)
 				if err != nil {
 					return err
@@ -616,7 +616,7 @@ func verifyCommand() *cobra.Command {
 			if len(args) == 1 {
 				return setup.OnShape(args[0], append(set, t.settings(c)...), kernels.Break(broken), prove)
 			}
-			return t.open(kernels.Break(broken), func(r *parallel.Rank, m *serve.Served) error {
+			return t.open(kernels.Break(broken), func(r *parallel.Rank, m *serve.ServedModel) error {
 				return prove(r, m.Model)
 			})
 		},
@@ -674,7 +674,7 @@ func parityCommand() *cobra.Command {
 				}
 				defer o.Against.Close()
 			}
-			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.Served) error {
+			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.ServedModel) error {
 				rep, err := serve.Parity(c.Context(), r, m, o)
 				if err != nil {
 					return err

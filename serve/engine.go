@@ -350,7 +350,7 @@ func (e *Engine) extend(ready []*sequence, d draw) {
 		d.logprobs = e.logprob(d, parallel.Upload(e.r, next))
 	}
 	logprobs := parallel.Download[float32](e.r, d.logprobs)
-	e.list(ready, d)
+	e.addTopLogProbs(ready, d)
 	e.Drawn += len(ready)
 	for i, s := range ready {
 		s.tokens = append(s.tokens, next[i])

@@ -12,7 +12,7 @@ import (
 
 // What a request says of sampling reaches the device: one key at a time makes an answer greedy, or another one.
 func TestSamplingSettings(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		base := Request{Prompt: []int32{3, 4, 5}, MaxTokens: 24, Temperature: 1, TopP: 1, Seed: 5}
 		answer := func(change func(q *Request)) []int32 {
 			q := base
@@ -50,7 +50,7 @@ func TestSamplingSettings(t *testing.T) {
 
 // After Refresh nothing runs, and what waits is asked again in the order of before.
 func TestRefreshKeepsOrder(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		o := Options{Slots: 5, PageRows: 4, PrefillRows: 64}
 		e := start(t, r, s, o, groups(rand.New(rand.NewPCG(3, 4)), s.Model, 4, 3))
 		for range 2 {

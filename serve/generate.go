@@ -57,7 +57,7 @@ type line struct {
 
 // Generate continues the prompts of a JSONL file with the rollout engine and writes N lines for each, in order. It
 // returns the number of lines.
-func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, o Options, q Sampling) (int, error) {
+func Generate(ctx context.Context, r *parallel.Rank, s *ServedModel, in, out string, o Options, q Sampling) (int, error) {
 	var reqs []Request
 	err := data.EachLine(in, func(n int, d *ordered.Dict) error {
 		prompt, err := data.Prompt(d, s.Language, s.Model.Vocab, time.Now())
@@ -102,7 +102,7 @@ func Generate(ctx context.Context, r *parallel.Rank, s *Served, in, out string, 
 	})
 }
 
-func (s *Served) line(i, n int, q Request, res Result) line {
+func (s *ServedModel) line(i, n int, q Request, res Result) line {
 	l := line{Prompt: i / n, Sample: i % n, Tokens: q.Prompt, IDs: res.IDs, Finish: res.Finish, LogProbs: res.LogProbs,
 		Temperature: q.Temperature}
 	if s.Language != nil {

@@ -12,7 +12,7 @@ import (
 
 // A run that is measured gives every token once, and its steps hold the sequences that they worked on.
 func TestMeasure(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		reqs := groups(rand.New(rand.NewPCG(1, 1)), s.Model, 5, 6)
 		tokens, prompts := 0, 0
 		for _, q := range reqs {

@@ -12,19 +12,19 @@ import (
 	"lockstep/model"
 )
 
-// Served is a model with its language, loaded to be used as it is.
-type Served struct {
+// ServedModel is a model with its language, loaded to be used as it is.
+type ServedModel struct {
 	Model    *model.Model
 	Language *data.Language // nil: the folder has no tokenizer
 }
 
 // Open loads a Hugging Face folder and, where adapter is not empty, a PEFT adapter on it.
-func Open(dev kernels.Device, dir, adapter string, o model.Options) (*Served, error) {
+func Open(dev kernels.Device, dir, adapter string, o model.Options) (*ServedModel, error) {
 	m, err := model.LoadFolder(dev, dir, adapter, o)
 	if err != nil {
 		return nil, err
 	}
-	s := &Served{Model: m}
+	s := &ServedModel{Model: m}
 	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); errors.Is(err, fs.ErrNotExist) {
 		return s, nil
 	}
@@ -38,7 +38,7 @@ func Open(dev kernels.Device, dir, adapter string, o model.Options) (*Served, er
 }
 
 // Stops are the ids that end what the model says; see [Stops].
-func (s *Served) Stops() []int32 { return Stops(s.Model, s.Language) }
+func (s *ServedModel) Stops() []int32 { return Stops(s.Model, s.Language) }
 
 // Stops are the ids that end what a model says, wherever it generates (generate, serve, reinforcement learning,
 // evaluation) and where a chat's answers end in training: eos_token of tokenizer_config.json, and eos_token_id of

@@ -68,7 +68,7 @@ type recording struct {
 }
 
 // Parity scores recorded completions by the training forward, in packed batches, and compares.
-func Parity(ctx context.Context, r *parallel.Rank, s *Served, o ParityOptions) (*ParityReport, error) {
+func Parity(ctx context.Context, r *parallel.Rank, s *ServedModel, o ParityOptions) (*ParityReport, error) {
 	if err := o.Bounds.Validate(); err != nil {
 		return nil, err
 	}

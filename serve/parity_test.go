@@ -18,7 +18,7 @@ import (
 
 // recorded writes what the engine samples from some prompts, as lockstep parity reads it; each log-probability goes
 // through change.
-func recorded(t *testing.T, r *parallel.Rank, s *Served, tokens int, change func(line, token int,
+func recorded(t *testing.T, r *parallel.Rank, s *ServedModel, tokens int, change func(line, token int,
 	p float32) float32) string {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -59,7 +59,7 @@ var bounds = Bounds{ClipLow: 0.2, ClipHigh: 0.2, Cap: 2}
 // What the engine records is what the training forward gives, on every bit.
 func TestParityOfOurs(t *testing.T) {
 	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
-		served(t, "qwen3_moe", kernels.Default(), dtype, func(r *parallel.Rank, s *Served) {
+		served(t, "qwen3_moe", kernels.Default(), dtype, func(r *parallel.Rank, s *ServedModel) {
 			rep, err := Parity(t.Context(), r, s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Bounds: bounds})
 			if err != nil {
 				t.Fatal(err)
@@ -84,7 +84,7 @@ func TestParityOfOurs(t *testing.T) {
 }
 
 func TestParityFindsWhatDiffers(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		path := recorded(t, r, s, 30, func(line, token int, p float32) float32 {
 			switch {
 			case line == 3 && token == 7:
@@ -134,7 +134,7 @@ func TestMismatch(t *testing.T) {
 }
 
 // against runs parity with a device of another definition.
-func against(t *testing.T, r *parallel.Rank, s *Served, changes, path string) *ParityReport {
+func against(t *testing.T, r *parallel.Rank, s *ServedModel, changes, path string) *ParityReport {
 	t.Helper()
 	other := Other{Definition: r.Dev.Definition()}
 	if changes != "" {
@@ -169,7 +169,7 @@ func TestWalk(t *testing.T) {
 		{"exp2=ex2h", 30, "block 0 / attention / attention"}, {"combine=bf16,router=bf16", 30, "block 0 / moe / route"},
 		{"combine=bf16,router=bf16,weights=fp8", 30, "block 0 / attention / matmul q_proj"},
 	} {
-		served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			rep := against(t, r, s, c.changes, recorded(t, r, s, c.tokens, same))
 			first := ""
 			if p := rep.Walk.First; p != nil {
@@ -196,7 +196,7 @@ func TestWalk(t *testing.T) {
 // Ours against ours is equal in every operation, and every operation of every family is seen.
 func TestWalkOfOurs(t *testing.T) {
 	for _, family := range families {
-		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			rep := against(t, r, s, "", recorded(t, r, s, 20, same))
 			v := rep.Walk
 			if v.First != nil || rep.Other.Equal != 140 || rep.Recorded.Equal != 140 {
@@ -218,7 +218,7 @@ func TestWalkOfOurs(t *testing.T) {
 
 // Batches hold whole sequences, in order, of at most parityRows rows, or one longer than that.
 func TestReadRecordings(t *testing.T) {
-	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		path := filepath.Join(t.TempDir(), "many.jsonl")
 		line := fmt.Sprintf("{\"prompt_ids\":[1],\"ids\":%s,\"logprobs\":%s}\n", jsonOf(slices.Repeat([]int{3}, 200)),
 			jsonOf(slices.Repeat([]int{-1}, 200)))

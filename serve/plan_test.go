@@ -10,7 +10,7 @@ import (
 // A cache without a number of pages holds all slots at the length that sequences may have, the page that admission
 // leaves free, and no more.
 func TestPagesForLongest(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		full := 5*((s.Model.MaxLength+15)/16) + 1
 		for longest, want := range map[int]int{0: full, 33: 5*3 + 1, 32: 5*2 + 1, 1 << 20: full} {
 			mem := kernels.NewArena(r.Dev)
@@ -31,7 +31,7 @@ func TestPagesForLongest(t *testing.T) {
 // The widest step takes at least the stack that steps of any traffic do.
 func TestWidestStep(t *testing.T) {
 	for _, family := range []string{"qwen3_moe", "glm5", "nemotron_h"} {
-		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			o := Options{Slots: 3, PageRows: 8, PrefillRows: 16}
 			counted := r.WithDevice(r.Dev.(kernels.Planner).Meta())
 			m, err := s.Model.EmptyCopy(counted.Dev, s.Model.DType)

@@ -16,7 +16,7 @@ type Request struct {
 	TopK        int     // 0: all
 	Seed        uint64
 	Stop        []int32 // ids that end the sequence; the stopping id is part of the result
-	Top         int     `json:",omitempty"` // so many of the likeliest tokens are listed beside each that is drawn
+	TopLogProbs int     `json:",omitempty"` // number of most likely tokens to list with each generated token
 	// Forced tokens are taken instead of sampled ones (the proof feeds known sequences through the decode path).
 	Forced []int32
 }
@@ -33,11 +33,11 @@ const (
 // Result is a finished sample: its new tokens with their log-probabilities at the request's temperature, over the whole
 // vocabulary whatever top-p and top-k leave of it, and the versions of the weights that chose them.
 type Result struct {
-	IDs      []int32
-	LogProbs []float32
-	Versions []int      // see Engine.Refresh
-	Likely   [][]Likely `json:",omitempty"` // where the request asks: for each of IDs
-	Finish   FinishReason
+	IDs         []int32
+	LogProbs    []float32
+	Versions    []int            // see Engine.Refresh
+	TopLogProbs [][]TokenLogProb `json:",omitempty"` // for each of IDs, if the request asks for them
+	Finish      FinishReason
 }
 
 // validTemperature reports one at which logits are no numbers any more.
@@ -59,8 +59,8 @@ func (q *Request) validate(vocab, maxLength int) error {
 		return fmt.Errorf("the prompt has %d tokens and the model %d positions: shorten it", len(q.Prompt), maxLength)
 	case q.TopK < 0 || q.TopP <= 0 || q.TopP > 1:
 		return fmt.Errorf("want top-k >= 0 and 0 < top-p <= 1")
-	case q.Top < 0 || q.Top > vocab:
-		return fmt.Errorf("%d likeliest tokens: the vocabulary has %d", q.Top, vocab)
+	case q.TopLogProbs < 0 || q.TopLogProbs > vocab:
+		return fmt.Errorf("%d likeliest tokens: the vocabulary has %d", q.TopLogProbs, vocab)
 	}
 	if err := validTemperature(q.Temperature); err != nil {
 		return err

@@ -23,7 +23,7 @@ func prompts(lengths ...int) (reqs []Request) {
 
 // Sequences that decode take nothing of what a step reads of prompts.
 func TestDecodingLeavesTheBudget(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		e := start(t, r, s, Options{Slots: 8, PageRows: 4, PrefillRows: 3, Pages: 64}, prompts(1, 1, 1, 1, 5))
 		var steps [][]int // rows of each step, by sequence
 		e.watch = func(works []work, _ []*sequence) {
@@ -47,7 +47,7 @@ func TestDecodingLeavesTheBudget(t *testing.T) {
 
 // Sequences that are read again wait in front of those that have not begun, in their order.
 func TestReadAgainFirst(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		e := start(t, r, s, Options{Slots: 2, PageRows: 4, PrefillRows: 8, Pages: 64}, prompts(2, 3, 4, 2))
 		for range 2 {
 			if _, err := e.Step(context.Background()); err != nil {

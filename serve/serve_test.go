@@ -18,7 +18,7 @@ const goldens = "../model/testdata/"
 
 // served runs body with a golden model on a device that computes by def.
 func served(t *testing.T, family string, def kernels.Definition, dtype kernels.DType, body func(r *parallel.Rank,
-	s *Served)) {
+	s *ServedModel)) {
 	t.Helper()
 	dev, err := cpu.New(def, cpu.Options{})
 	if err != nil {
@@ -55,7 +55,7 @@ func goldenIDs(t *testing.T, family, name string) []int32 {
 	return ids
 }
 
-func generate(t *testing.T, r *parallel.Rank, s *Served, o Options, reqs []Request) ([]Result, *Engine) {
+func generate(t *testing.T, r *parallel.Rank, s *ServedModel, o Options, reqs []Request) ([]Result, *Engine) {
 	t.Helper()
 	e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), o)
 	if err != nil {
@@ -74,7 +74,7 @@ var families = []string{"qwen3", "qwen3_moe", "qwen3_5_moe", "deepseek_v3_groupe
 
 func TestGreedyGolden(t *testing.T) {
 	for _, family := range append(families, "qwen3_5_moe_wrapped") {
-		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			res, _ := generate(t, r, s, Options{Slots: 2, PageRows: 16, PrefillRows: 3}, []Request{
 				{Prompt: goldenIDs(t, family, "ids.1")[:8], MaxTokens: 16, TopP: 1},
 			})
@@ -87,7 +87,7 @@ func TestGreedyGolden(t *testing.T) {
 
 // The engine's sizes change neither a token nor a log-probability; samples of one prompt differ.
 func TestSizesChangeNothing(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		var reqs []Request
 		for i := range 24 {
 			reqs = append(reqs, Request{
@@ -128,7 +128,7 @@ func TestSizesChangeNothing(t *testing.T) {
 
 // A sequence keeps one slot from its first position on, and shares it with no other that runs.
 func TestSlots(t *testing.T) {
-	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 3, PageRows: 4, PrefillRows: 6,
 			Pages: 12, Apart: true})
 		if err != nil {
@@ -165,7 +165,7 @@ func TestSlots(t *testing.T) {
 }
 
 func TestStop(t *testing.T) {
-	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		greedy := goldenIDs(t, "qwen3", "greedy")
 		res, _ := generate(t, r, s, Options{Slots: 1, PageRows: 16, PrefillRows: 8}, []Request{
 			{Prompt: goldenIDs(t, "qwen3", "ids.1")[:8], MaxTokens: 16, TopP: 1, Stop: greedy[3:4]},
@@ -178,7 +178,7 @@ func TestStop(t *testing.T) {
 }
 
 func TestBadRequests(t *testing.T) {
-	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 1, PageRows: 16, PrefillRows: 8,
 			Pages: 2})
 		if err != nil {
@@ -240,7 +240,7 @@ func TestVerify(t *testing.T) {
 }
 
 func verifies(t *testing.T, family string, def kernels.Definition, dtype kernels.DType, tokens int) {
-	served(t, family, def, dtype, func(r *parallel.Rank, s *Served) {
+	served(t, family, def, dtype, func(r *parallel.Rank, s *ServedModel) {
 		rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: tokens, Seed: 3})
 		if err != nil {
 			t.Fatal(err)
@@ -258,7 +258,7 @@ func verifies(t *testing.T, family string, def kernels.Definition, dtype kernels
 
 // A sequence of the length that was asked for is in every round; the model's own length bounds it.
 func TestVerifyLongest(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		for longest, want := range map[int]int{200: 200, 5000: s.Model.MaxLength} {
 			rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: 1, Seed: 1, Longest: longest})
 			if err != nil {

@@ -77,7 +77,7 @@ func count(list []int32, v int32) (n int) {
 func TestSharing(t *testing.T) {
 	for _, family := range []string{"qwen3_moe", "gpt_oss", "glm5", "deepseek_v3_grouped", "qwen3_5_moe",
 		"nemotron_h"} {
-		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			rng := rand.New(rand.NewPCG(1, 2))
 			recurrent := family == "qwen3_5_moe" || family == "nemotron_h"
 			for round := range 3 {
@@ -110,7 +110,7 @@ func TestSharing(t *testing.T) {
 
 // All samples of a group take the whole pages of their prompt from the first one, also in the step that writes them.
 func TestGroupPrefillsOnce(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		var reqs []Request
 		for i := range 8 {
 			reqs = append(reqs, Request{ID: uint64(i), Prompt: goldenIDs(t, "qwen3_moe", "ids.0")[:21], MaxTokens: 3,
@@ -129,7 +129,7 @@ func TestGroupPrefillsOnce(t *testing.T) {
 // read again without it do use it, which this shows.
 func TestRefreshForgets(t *testing.T) {
 	for _, refresh := range []bool{true, false} {
-		served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+		served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			o := Options{Slots: 8, PageRows: 4, PrefillRows: 64}
 			e := start(t, r, s, o, groups(rand.New(rand.NewPCG(3, 4)), s.Model, 3, 4))
 			for range 4 {
@@ -161,7 +161,7 @@ func TestRefreshForgets(t *testing.T) {
 
 // An engine without work forgets: weights that change between two runs need no Refresh.
 func TestIdleForgets(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		o, reqs := Options{Slots: 8, PageRows: 4, PrefillRows: 64}, groups(rand.New(rand.NewPCG(3, 4)), s.Model, 3, 4)
 		_, e := generate(t, r, s, o, reqs)
 		r.Dev.Scale(s.Model.Embed.W, s.Model.Embed.W, 1.5)
@@ -181,7 +181,7 @@ func TestIdleForgets(t *testing.T) {
 // Random traffic in a cache that is too small, with requests that come late, are cancelled or read again: each ends
 // once, with the result that it has alone, and what was cancelled is the beginning of that.
 func TestCancel(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		rng := rand.New(rand.NewPCG(7, 8))
 		reqs := groups(rng, s.Model, 10, 4)
 		want, _ := generate(t, r, s, Options{Slots: 1, PageRows: 64, PrefillRows: 64, Apart: true}, reqs)
@@ -247,7 +247,7 @@ func TestCancel(t *testing.T) {
 
 // A run that is cancelled from outside leaves an engine that goes on with others.
 func TestRunCancelled(t *testing.T) {
-	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		reqs := groups(rand.New(rand.NewPCG(3, 4)), s.Model, 3, 4)
 		e := start(t, r, s, Options{Slots: 4, PageRows: 4, PrefillRows: 16}, nil)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -276,7 +276,7 @@ func TestRunCancelled(t *testing.T) {
 }
 
 // start makes an engine with requests that wait.
-func start(t *testing.T, r *parallel.Rank, s *Served, o Options, reqs []Request) *Engine {
+func start(t *testing.T, r *parallel.Rank, s *ServedModel, o Options, reqs []Request) *Engine {
 	t.Helper()
 	e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), o)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 
 // The shortest proof compares every way of computing, whatever is drawn and however short the texts of a run are.
 func TestVerifyEveryWay(t *testing.T) {
-	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		for seed := range uint64(40) {
 			o := VerifyOptions{Tokens: 1, Seed: seed}
 			if seed%2 == 1 {

@@ -14,8 +14,8 @@ import (
 	"lockstep/serve"
 )
 
-// BenchmarkServer is what HTTP costs a token: 64 clients that ask for 64 tokens each, of a network so small that little
-// else costs anything, beside an engine that is given the same.
+// BenchmarkServer measures the cost of HTTP in ns/token: 64 clients request 64 tokens each from a model so small that
+// little else costs anything. The engine alone runs the same requests for comparison.
 func BenchmarkServer(b *testing.B) {
 	const clients, tokens = 64, 64
 	o := serve.Options{Slots: clients, PageRows: 16, PrefillRows: 256}
@@ -23,7 +23,7 @@ func BenchmarkServer(b *testing.B) {
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*clients*tokens), "ns/token")
 	}
 	b.Run("engine", func(b *testing.B) {
-		err := onRank(func(r *parallel.Rank, m *serve.Served) error {
+		err := onRank(func(r *parallel.Rank, m *serve.ServedModel) error {
 			e, err := serve.NewEngine(r, m.Model, kernels.NewArena(r.Dev), o)
 			if err != nil {
 				return err

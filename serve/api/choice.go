@@ -8,48 +8,50 @@ import (
 	"lockstep/serve"
 )
 
-// choice is a sample on its way to a client.
+// choice is a sample of a response, as OpenAI's interface calls it. It turns the engine's tokens into text and applies
+// stop strings.
 type choice struct {
 	index   int
 	prompt  []int32
-	feed    *feed
+	queue   *outputQueue
 	decoder *tokenizer.Decoder // nil: the model has no tokenizer
-	stops   []string
-	held    string // text that may be the beginning of a stop
-	chars   int    // of the text before the next token
+	stops   []string           // stop strings
+	held    string             // text withheld because it may begin a stop string
+	chars   int                // characters of text before the next token
 	finish  serve.FinishReason
-	count   int // tokens
+	tokens  int // so far
 }
 
-// piece is what came of a choice at once.
-type piece struct {
+// delta is what is new of a choice.
+type delta struct {
 	text    string
 	tokens  []token
-	offsets []int // characters of text before each token
+	offsets []int // of each token: characters of text before it
 }
 
-// add takes new tokens over. What they make certain of the text is the piece's; a stop ends the choice, and what was
-// drawn behind it is nobody's.
-func (c *choice) add(tokens []token, end serve.FinishReason) (p piece) {
+// add appends tokens and returns what a client may see of them. finish is why the engine ended the sample, "" while it
+// runs. A stop string ends the choice; tokens after it are discarded.
+func (c *choice) add(tokens []token, finish serve.FinishReason) (d delta) {
 	for i, t := range tokens {
-		p.tokens, p.offsets = append(p.tokens, t), append(p.offsets, c.chars)
-		c.count++
-		if end == serve.FinishStop && i == len(tokens)-1 {
-			break // the id that ends the answer is no part of the text
+		d.tokens, d.offsets = append(d.tokens, t), append(d.offsets, c.chars)
+		c.tokens++
+		if finish == serve.FinishStop && i == len(tokens)-1 {
+			break // the stop token is not part of the text
 		}
-		if c.decoder != nil && c.say(&p, c.decoder.Add(t.id)) {
-			return p
+		if c.decoder != nil && c.addText(&d, c.decoder.Add(t.id)) {
+			return d
 		}
 	}
-	if c.finish = end; end != "" && c.decoder != nil && !c.say(&p, c.decoder.Rest()) {
-		p.text += c.held
+	if c.finish = finish; finish != "" && c.decoder != nil && !c.addText(&d, c.decoder.Rest()) {
+		d.text += c.held
 		c.held = ""
 	}
-	return p
+	return d
 }
 
-// say adds text to a piece, but for what may become a stop; true: there is one, and the choice ends.
-func (c *choice) say(p *piece, text string) (stopped bool) {
+// addText appends text to a delta, but withholds an end that may begin a stop string. It reports whether a stop string
+// ended the choice.
+func (c *choice) addText(d *delta, text string) (stopped bool) {
 	c.chars += utf8.RuneCountInString(text)
 	c.held += text
 	first := -1
@@ -59,24 +61,32 @@ func (c *choice) say(p *piece, text string) (stopped bool) {
 		}
 	}
 	if first >= 0 {
-		p.text += c.held[:first]
+		d.text += c.held[:first]
 		c.held, c.finish = "", serve.FinishStop
 		return true
 	}
-	n := len(c.held) - begun(c.held, c.stops)
-	p.text += c.held[:n]
+	n := len(c.held) - partialStop(c.held, c.stops)
+	d.text += c.held[:n]
 	c.held = c.held[n:]
 	return false
 }
 
-// begun is the length of the longest end of text that begins one of the stops.
-func begun(text string, stops []string) (most int) {
+// partialStop is the length in bytes of the longest suffix of text that is a proper prefix of a stop string.
+func partialStop(text string, stops []string) (longest int) {
 	for _, stop := range stops {
-		for n := min(len(stop)-1, len(text)); n > most; n-- {
+		for n := min(len(stop)-1, len(text)); n > longest; n-- {
 			if strings.HasSuffix(text, stop[:n]) {
-				most = n
+				longest = n
 			}
 		}
 	}
-	return most
+	return longest
+}
+
+// finishReason is the choice's finish_reason, nil while it runs.
+func (c *choice) finishReason() *serve.FinishReason {
+	if c.finish == "" {
+		return nil
+	}
+	return &c.finish
 }

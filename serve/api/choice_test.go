@@ -9,8 +9,8 @@ import (
 	"lockstep/serve"
 )
 
-// cut is what stops leave of a text that comes byte by byte: nothing from the first stop on that is whole.
-func cut(text string, stops []string) (string, bool) {
+// cutAtStop returns the text before the stop string that is complete first, reading byte by byte.
+func cutAtStop(text string, stops []string) (string, bool) {
 	for end := range len(text) + 1 {
 		first := -1
 		for _, s := range stops {
@@ -25,8 +25,8 @@ func cut(text string, stops []string) (string, bool) {
 	return text, false
 }
 
-// However tokens are handed over, the pieces are the text up to the first stop, and no byte of a stop is told.
-func TestStops(t *testing.T) {
+// However tokens are split, the deltas join to the text up to the first stop string, and no byte of one is sent.
+func TestStopStrings(t *testing.T) {
 	tok := tokenizer.NewBytes([]string{"<end>"})
 	end, _ := tok.ID("<end>")
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -47,7 +47,7 @@ func TestStops(t *testing.T) {
 		if rng.IntN(2) == 0 {
 			ids, last = append(ids, end), serve.FinishStop
 		}
-		want, stop := cut(text, stops)
+		want, stop := cutAtStop(text, stops)
 		if stop {
 			stopped++
 		}
@@ -66,7 +66,7 @@ func TestStops(t *testing.T) {
 			}
 			got += c.add(tokens, finish).text
 			if !strings.HasPrefix(want, got) {
-				t.Fatalf("%q with stops %q: told %q", text, stops, got)
+				t.Fatalf("%q with stops %q: sent %q", text, stops, got)
 			}
 		}
 		if got != want || stop && c.finish != serve.FinishStop || !stop && c.finish != last {
@@ -74,6 +74,6 @@ func TestStops(t *testing.T) {
 		}
 	}
 	if stopped < 300 {
-		t.Errorf("only %d texts had a stop", stopped)
+		t.Errorf("only %d texts had a stop string", stopped)
 	}
 }

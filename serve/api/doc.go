@@ -1,7 +1,10 @@
-// Package api is the HTTP server over the rollout engine: completions and chat completions as OpenAI's interface has
-// them, with streams, and tokens in and out for those who train on what they sample. Requests of all clients run in one
-// batch; what a request gets depends on nothing but itself, its weights and its seed, on every bit.
+// Package api is the HTTP server over the rollout engine. It follows OpenAI's interface for completions and chat
+// completions, with streaming, and takes and returns token ids for clients that train on what they sample. Requests of
+// all clients run in one batch. A response depends on the request, the weights and the seed alone, on every bit.
 //
-// A request says all that it wants or is refused: a field that the server does not know, or knows and has no means for,
-// is an error and is never passed over in silence. The package imports serve, data, parallel and kernels.
+// A request with an unknown or unsupported field is rejected; no field is dropped silently.
+//
+// Each endpoint is a file: its handler, the parsing of its fields, and its response. Handler lists the routes. Fields
+// that completions and chat completions share are in sampling_request.go. The package imports serve, data, parallel and
+// kernels.
 package api

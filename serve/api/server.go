@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"net"
@@ -14,85 +15,94 @@ import (
 	"lockstep/serve"
 )
 
-// Options are what a server is told besides its model.
+// Options configure a server.
 type Options struct {
-	Name   string // of the model, to clients
-	Key    string // that clients have to give; "": none
-	Seed   uint64 // of requests that give none
+	Name   string // the model's name in requests and responses
+	Key    string // API key that clients must send; "": none
+	Seed   uint64 // of requests without a seed
 	Engine serve.Options
 }
 
-// Server answers HTTP requests by one engine.
+// Server answers HTTP requests with one engine.
 type Server struct {
-	o      Options
-	served *serve.Served
-	engine *serve.Engine
-	digest string // of the definition
-	born   time.Time
-	asked  chan func()
-	feeds  map[int]*feed // of requests in flight, by their index in the engine; the loop's own
-	next   int           // index of the next request; the loop's own
+	options    Options
+	served     *serve.ServedModel
+	engine     *serve.Engine
+	definition string // digest
+	started    time.Time
+	calls      chan func() // run by the engine's goroutine between two steps
+
+	// The engine's goroutine alone uses these.
+	queues    map[int]*outputQueue // of samples in flight, by their index in the engine
+	nextIndex int                  // of the next sample
 }
 
-// New makes a server with an engine of its own on rank r.
-func New(r *parallel.Rank, m *serve.Served, o Options) (*Server, error) {
+// New makes a server with its own engine on rank r.
+func New(r *parallel.Rank, m *serve.ServedModel, o Options) (*Server, error) {
 	e, err := serve.NewEngine(r, m.Model, kernels.NewArena(r.Dev), o.Engine)
 	if err != nil {
 		return nil, err
 	}
-	return &Server{o: o, served: m, engine: e, digest: r.Dev.Definition().Digest(), born: time.Now(),
-		asked: make(chan func()), feeds: map[int]*feed{}}, nil
+	return &Server{
+		options: o, served: m, engine: e, definition: r.Dev.Definition().Digest(), started: time.Now(),
+		calls: make(chan func()), queues: map[int]*outputQueue{},
+	}, nil
 }
 
-// Run serves clients of l until ctx ends and those that are being served then have their answers. It runs the engine in
-// the goroutine that calls it, which must be the rank's.
+// Run serves clients of l until ctx ends, then finishes the requests in flight. It runs the engine in the calling
+// goroutine, which must be the rank's.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	h := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second}
-	over := make(chan struct{})
-	ended := sync.OnceFunc(func() { close(over) })
+	done := make(chan struct{})
+	end := sync.OnceFunc(func() { close(done) })
 	failed := make(chan error, 2)
 	go func() {
 		if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			failed <- fmt.Errorf("HTTP: %w", err)
-			ended()
+			end()
 		}
 	}()
 	stop := context.AfterFunc(ctx, func() {
 		failed <- h.Shutdown(context.Background())
-		ended()
+		end()
 	})
 	defer stop()
-	s.loop(over)
+	s.runEngine(done)
 	return <-failed
 }
 
-// Handler is the interface as HTTP; its requests wait until a loop runs.
+// Handler routes requests to the endpoints. Requests wait until Run is called.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, http.StatusOK, map[string]string{"status": "ok"})
-	})
-	mux.HandleFunc("GET /metrics", s.metrics)
-	mux.HandleFunc("GET /v1/models", s.models)
 	mux.HandleFunc("POST /v1/completions", s.completions)
-	mux.HandleFunc("POST /v1/chat/completions", s.chat)
+	mux.HandleFunc("POST /v1/chat/completions", s.chatCompletions)
+	mux.HandleFunc("GET /v1/models", s.models)
 	mux.HandleFunc("POST /tokenize", s.tokenize)
 	mux.HandleFunc("POST /detokenize", s.detokenize)
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		refuse(w, &fault{status: http.StatusNotFound, message: fmt.Sprintf("no %s %s: see lockstep serve --help",
-			r.Method, r.URL.Path)})
+	mux.HandleFunc("GET /metrics", s.metrics)
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
-	return s.guard(mux)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, &apiError{status: http.StatusNotFound, message: fmt.Sprintf(
+			"no endpoint %s %s: see lockstep serve --help", r.Method, r.URL.Path)})
+	})
+	return s.authenticate(mux)
 }
 
-// guard wants the key, if there is one, everywhere but at /health.
-func (s *Server) guard(next http.Handler) http.Handler {
+// authenticate requires the API key, where there is one, of every endpoint but /health.
+func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.o.Key != "" && r.URL.Path != "/health" && !sameKey(r.Header.Get("Authorization"), "Bearer "+s.o.Key) {
-			refuse(w, &fault{status: http.StatusUnauthorized, message: "want the header Authorization: Bearer KEY " +
-				"with the server's key"})
+		want, got := "Bearer "+s.options.Key, r.Header.Get("Authorization")
+		if s.options.Key != "" && r.URL.Path != "/health" && !equalInConstantTime(got, want) {
+			writeError(w, &apiError{status: http.StatusUnauthorized,
+				message: "send the header Authorization: Bearer KEY with the server's API key"})
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+func equalInConstantTime(a, b string) bool {
+	return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1
 }

@@ -95,7 +95,7 @@ func OpenModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langua
 	var l *data.Language
 	var err error
 	if s.Model.Path != "" {
-		var served *serve.Served
+		var served *serve.ServedModel
 		if served, err = serve.Open(dev, s.Model.Path, "", modelOptions(s)); err == nil {
 			m, l = served.Model, served.Language
 		}

@@ -11,16 +11,16 @@ import (
 	"lockstep/parallel"
 )
 
-// Listed tokens are the likeliest in order, the drawn token's entry has its bits, a row's entries sum to 1 with all of
+// Listed tokens are the most likely ones in order, the sampled token's entry has its bits, a row's entries sum to 1 with all of
 // the vocabulary, and lists change nothing else.
-func TestLikely(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *Served) {
+func TestTopLogProbs(t *testing.T) {
+	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		prompt := goldenIDs(t, "qwen3_moe", "ids.1")[:6]
 		var plain, listed []Request
 		for i, top := range []int{0, 3, s.Model.Vocab, 1} {
 			q := Request{ID: uint64(i), Prompt: prompt[:3+i], MaxTokens: 5, Temperature: 0.7, TopP: 1, Seed: 4}
 			plain = append(plain, q)
-			q.Top = top
+			q.TopLogProbs = top
 			listed = append(listed, q)
 		}
 		o := Options{Slots: 4, PageRows: 16, PrefillRows: 8}
@@ -30,19 +30,19 @@ func TestLikely(t *testing.T) {
 			if !slices.Equal(res.IDs, want[i].IDs) || !slices.Equal(res.LogProbs, want[i].LogProbs) {
 				t.Errorf("request %d: lists changed what is drawn", i)
 			}
-			if top := listed[i].Top; top == 0 && res.Likely != nil || top > 0 && len(res.Likely) != len(res.IDs) {
-				t.Fatalf("request %d: %d lists", i, len(res.Likely))
+			if top := listed[i].TopLogProbs; top == 0 && res.TopLogProbs != nil || top > 0 && len(res.TopLogProbs) != len(res.IDs) {
+				t.Fatalf("request %d: %d lists", i, len(res.TopLogProbs))
 			}
-			for k, list := range res.Likely {
-				checkList(t, list, listed[i].Top, res.IDs[k], res.LogProbs[k], s.Model.Vocab)
+			for k, list := range res.TopLogProbs {
+				checkList(t, list, listed[i].TopLogProbs, res.IDs[k], res.LogProbs[k], s.Model.Vocab)
 			}
 		}
 	})
 }
 
-func checkList(t *testing.T, list []Likely, top int, id int32, logprob float32, vocab int) {
+func checkList(t *testing.T, list []TokenLogProb, top int, id int32, logprob float32, vocab int) {
 	t.Helper()
-	if len(list) != top || !slices.IsSortedFunc(list, func(a, b Likely) int {
+	if len(list) != top || !slices.IsSortedFunc(list, func(a, b TokenLogProb) int {
 		return -cmp.Compare(a.LogProb, b.LogProb)
 	}) {
 		t.Errorf("%d of %d entries, or not in order: %v", len(list), top, list[:min(4, len(list))])

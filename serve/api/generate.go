@@ -1,0 +1,208 @@
+package api
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"lockstep/data"
+	"lockstep/data/tokenizer"
+)
+
+// responseFormat makes the JSON values of an endpoint's responses.
+type responseFormat interface {
+	// response is the whole response; deltas has all that each choice generated.
+	response(h responseHeader, req *samplingRequest, choices []*choice, deltas []delta) any
+	// firstChunk is sent before the first chunk of a choice in a stream; nil: nothing is.
+	firstChunk(h responseHeader, c *choice) any
+	// chunk is a delta of a choice in a stream.
+	chunk(h responseHeader, req *samplingRequest, c *choice, d delta) any
+	// usageChunk ends a stream.
+	usageChunk(h responseHeader, u *usage) any
+}
+
+// responseHeader begins each response and each chunk.
+type responseHeader struct {
+	ID          string `json:"id"`
+	Object      string `json:"object"`
+	Created     int64  `json:"created"`
+	Model       string `json:"model"`
+	Fingerprint string `json:"system_fingerprint"` // the definition's digest
+}
+
+// newHeader makes the header of a response with a random ID.
+func (s *Server) newHeader(kind, object string) responseHeader {
+	var random [12]byte
+	rand.Read(random[:]) // never fails
+	return responseHeader{
+		ID: fmt.Sprintf("%s-%x", kind, random), Object: object, Created: time.Now().Unix(), Model: s.options.Name,
+		Fingerprint: s.definition,
+	}
+}
+
+// usage counts the tokens of a request.
+type usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Completion int `json:"completion_tokens"`
+	Total      int `json:"total_tokens"`
+}
+
+func newUsage(req *samplingRequest, choices []*choice) *usage {
+	u := &usage{}
+	for _, p := range req.prompts {
+		u.Prompt += len(p)
+	}
+	for _, c := range choices {
+		u.Completion += c.tokens
+	}
+	u.Total = u.Prompt + u.Completion
+	return u
+}
+
+// generate answers a request for samples: it parses the fields, submits the samples, and sends the response in one
+// piece or as a stream.
+func (s *Server) generate(w http.ResponseWriter, r *http.Request, parse func(*fields) (*samplingRequest, error),
+	format responseFormat, h responseHeader) {
+	f, err := readFields(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	req, err := parse(f)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	ready := make(chan struct{}, 1)
+	queues, err := s.submit(r.Context(), req, ready)
+	if err != nil {
+		writeError(w, badRequest("", "%v", err))
+		return
+	}
+	choices := make([]*choice, len(queues))
+	for i, q := range queues {
+		choices[i] = &choice{index: i, prompt: req.prompts[i/req.n], queue: q, stops: req.stops}
+		if l := s.served.Language; l != nil {
+			choices[i].decoder = &tokenizer.Decoder{Tokenizer: l.Tokenizer}
+		}
+	}
+	if req.stream {
+		s.stream(w, r, req, choices, ready, format, h)
+		return
+	}
+	deltas := make([]delta, len(choices))
+	collect := func(c *choice, d delta) error {
+		all := &deltas[c.index]
+		all.text += d.text
+		all.tokens, all.offsets = append(all.tokens, d.tokens...), append(all.offsets, d.offsets...)
+		return nil
+	}
+	if err := s.deliver(r, choices, ready, collect); err == nil {
+		writeJSON(w, http.StatusOK, format.response(h, req, choices, deltas))
+	}
+}
+
+// deliver passes deltas of the choices to send until all choices have ended. If the client leaves or send fails, it
+// cancels what is in flight and returns the error.
+func (s *Server) deliver(r *http.Request, choices []*choice, ready <-chan struct{},
+	send func(c *choice, d delta) error) error {
+	open := len(choices)
+	abort := func(err error) error {
+		for _, c := range choices {
+			if c.finish == "" {
+				s.cancel(c.queue)
+			}
+		}
+		return err
+	}
+	for open > 0 {
+		select {
+		case <-ready:
+		case <-r.Context().Done():
+			return abort(r.Context().Err())
+		}
+		for _, c := range choices {
+			if c.finish != "" {
+				continue
+			}
+			tokens, finish := c.queue.take()
+			if len(tokens) == 0 && finish == "" {
+				continue
+			}
+			d := c.add(tokens, finish)
+			if c.finish != "" {
+				open--
+				if finish == "" {
+					s.cancel(c.queue) // a stop string ended it; the engine does not know
+				}
+			}
+			if err := send(c, d); err != nil {
+				return abort(err)
+			}
+		}
+	}
+	return nil
+}
+
+// stream sends a request's deltas as server-sent events.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, req *samplingRequest, choices []*choice,
+	ready <-chan struct{}, format responseFormat, h responseHeader) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-cache")
+	control := http.NewResponseController(w)
+	send := func(event any) error {
+		if event == nil {
+			return nil
+		}
+		line, err := json.Marshal(event)
+		if err != nil {
+			return err
+		}
+		if _, err := w.Write(append(append([]byte("data: "), line...), "\n\n"...)); err != nil {
+			return err
+		}
+		return control.Flush()
+	}
+	begun := make([]bool, len(choices))
+	err := s.deliver(r, choices, ready, func(c *choice, d delta) error {
+		if !begun[c.index] {
+			begun[c.index] = true
+			if err := send(format.firstChunk(h, c)); err != nil {
+				return err
+			}
+		}
+		return send(format.chunk(h, req, c, d))
+	})
+	if err == nil && req.showUsage {
+		err = send(format.usageChunk(h, newUsage(req, choices)))
+	}
+	if err == nil {
+		w.Write([]byte("data: [DONE]\n\n")) // fails only if the client has left
+	}
+}
+
+// ids are the token ids of a delta, nil unless the request asks for them.
+func (req *samplingRequest) ids(d delta) (ids []int32) {
+	if !req.tokenIDs {
+		return nil
+	}
+	for _, t := range d.tokens {
+		ids = append(ids, t.id)
+	}
+	return ids
+}
+
+// tokenText is a token as text, "" without a tokenizer. Bytes that are not valid UTF-8 become U+FFFD.
+func tokenText(l *data.Language, id int32) string {
+	if l == nil {
+		return ""
+	}
+	return strings.ToValidUTF8(l.Bytes(id), "\ufffd")
+}
+
+// finite replaces a log-probability of -Inf, which JSON cannot express, by the least finite number.
+func finite(x float32) float32 { return max(x, -math.MaxFloat32) }

@@ -1,0 +1,112 @@
+package api
+
+import (
+	"math"
+	"net/http"
+	"slices"
+
+	"lockstep/data/ordered"
+	"lockstep/serve"
+)
+
+const (
+	maxSamples     = 1024 // of one HTTP request
+	maxTopLogProbs = 20
+)
+
+// samplingRequest is a parsed request for completions or chat completions: n samples of each prompt.
+type samplingRequest struct {
+	prompts   [][]int32
+	n         int
+	sample    serve.Request // of every sample, without its prompt and ID
+	fill      bool          // generate up to the context length; sample.MaxTokens is 0
+	seeded    bool          // it has a seed: equal requests get equal responses
+	stops     []string      // stop strings, which are not part of the text
+	logprobs  bool
+	tokenIDs  bool // the response has token ids too
+	stream    bool
+	showUsage bool // a stream ends with its usage
+}
+
+// samplingFields reads the fields that completions and chat completions share.
+func (s *Server) samplingFields(f *fields) *samplingRequest {
+	req := &samplingRequest{
+		n: int(f.integer("n", 1, 1, maxSamples)), stops: f.strings("stop"), stream: f.boolean("stream"),
+		tokenIDs: f.boolean("return_token_ids") || s.served.Language == nil,
+	}
+	if o, ok := f.get("stream_options").(*ordered.Dict); ok {
+		options := &fields{object: o, known: map[string]bool{}}
+		req.showUsage = options.boolean("include_usage")
+		if err := options.err(); err != nil {
+			f.reject("stream_options", "%v", err)
+		}
+	} else if f.get("stream_options") != nil {
+		f.reject("stream_options", "want an object")
+	}
+	q := &req.sample
+	d := s.samplingDefaults()
+	q.Temperature = float32(f.number("temperature", d.Temperature, 0, 100))
+	q.TopP = float32(f.number("top_p", d.TopP, 0, 1))
+	q.TopK = int(max(f.integer("top_k", int64(d.TopK), -1, math.MaxInt32), 0))
+	q.Seed = s.options.Seed
+	if req.seeded = f.get("seed") != nil; req.seeded {
+		q.Seed = uint64(f.integer("seed", 0, math.MinInt64, math.MaxInt64))
+	}
+	if v := f.get("stop_token_ids"); v != nil {
+		q.Stop = f.tokenIDs("stop_token_ids", v)
+	}
+	if !f.boolean("ignore_eos") {
+		q.Stop = slices.Concat(q.Stop, s.served.Stops())
+	}
+	if len(req.stops) > 0 && s.served.Language == nil || slices.Contains(req.stops, "") {
+		f.reject("stop", "want strings that are not empty, and a model with a tokenizer")
+	}
+	s.otherFields(f)
+	return req
+}
+
+// samplingDefaults is the sampling of requests without these fields: OpenAI's defaults, overridden by
+// generation_config.json of the model. MaxTokens is 0 if the file does not set it.
+func (s *Server) samplingDefaults() serve.Sampling {
+	return serve.Sampling{Temperature: 1, TopP: 1}.With(s.served.Model.Sampling, func(string) bool { return false })
+}
+
+// otherFields checks the model's name, accepts unsupported fields with neutral values, and ignores the fields that
+// change no response.
+func (s *Server) otherFields(f *fields) {
+	if name := f.get("model"); name != nil && name != s.options.Name && f.first == nil {
+		f.first = &apiError{status: http.StatusNotFound, field: "model",
+			message: "model: this server has " + s.options.Name}
+	}
+	f.allow("frequency_penalty", "penalties are not supported", int64(0), 0.0)
+	f.allow("presence_penalty", "penalties are not supported", int64(0), 0.0)
+	f.allow("repetition_penalty", "penalties are not supported", int64(1), 1.0)
+	f.allow("min_p", "min_p is not supported", int64(0), 0.0)
+	f.allow("min_tokens", "min_tokens is not supported", int64(0))
+	f.allow("logit_bias", "logit_bias is not supported", ordered.NewDict())
+	f.ignore("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "priority")
+}
+
+// validate checks what depends on several fields, and returns the request's first error.
+func (s *Server) validate(f *fields, req *samplingRequest) error {
+	if req.n*len(req.prompts) > maxSamples {
+		f.reject("n", "%d samples of %d prompts: want at most %d in all", req.n, len(req.prompts), maxSamples)
+	}
+	return f.err()
+}
+
+// samples lists the engine's requests: n for the first prompt, then n for the next. Samples of one seed differ by their
+// ID, which counts from 0; submit replaces the IDs of a request without a seed.
+func (s *Server) samples(req *samplingRequest) (all []serve.Request) {
+	for _, prompt := range req.prompts {
+		for i := range req.n {
+			q := req.sample
+			q.Prompt, q.ID = prompt, uint64(i)
+			if req.fill {
+				q.MaxTokens = max(1, s.engine.Positions()-len(prompt))
+			}
+			all = append(all, q)
+		}
+	}
+	return all
+}

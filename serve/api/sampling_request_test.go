@@ -1,0 +1,192 @@
+package api
+
+import (
+	"bytes"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/data"
+	"lockstep/data/ordered"
+	"lockstep/model"
+	"lockstep/serve"
+)
+
+// Defaults come from generation_config.json, then from OpenAI's interface.
+func TestSamplingDefaults(t *testing.T) {
+	lang, err := data.NewLanguage("bytes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	temperature, topP, topK, most := 0.25, 0.5, 7, 33
+	given := data.Generation{Temperature: &temperature, TopP: &topP, TopK: &topK, MaxTokens: &most}
+	const explicit = `, "temperature": 0.75, "top_p": 1, "top_k": 0, "max_tokens": 5`
+	for _, k := range []struct {
+		sampling data.Generation
+		request  string
+		want     serve.Request
+		fill     bool // of a chat completion
+	}{
+		{data.Generation{}, "", serve.Request{Temperature: 1, TopP: 1, MaxTokens: defaultMaxTokens}, true},
+		{given, "", serve.Request{Temperature: 0.25, TopP: 0.5, TopK: 7, MaxTokens: 33}, false},
+		{given, explicit, serve.Request{Temperature: 0.75, TopP: 1, MaxTokens: 5}, false},
+		{data.Generation{}, explicit, serve.Request{Temperature: 0.75, TopP: 1, MaxTokens: 5}, false},
+	} {
+		m := &model.Model{Vocab: 320, MaxLength: 256, Sampling: k.sampling}
+		s := &Server{options: small(), served: &serve.ServedModel{Model: m, Language: lang}}
+		for name, read := range map[string]func(*fields) (*samplingRequest, error){
+			`"prompt": "a"`: s.parseCompletion, `"messages": [{"role": "user", "content": "a"}]`: s.parseChatCompletion,
+		} {
+			text := "{" + name + k.request + "}"
+			d, err := ordered.Decode([]byte(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := read(&fields{object: d.(*ordered.Dict), known: map[string]bool{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, fill := k.want, k.fill && strings.HasPrefix(name, `"m`)
+			if fill {
+				want.MaxTokens = 0
+			}
+			q := a.sample
+			got := serve.Request{Temperature: q.Temperature, TopP: q.TopP, TopK: q.TopK, MaxTokens: q.MaxTokens}
+			if !reflect.DeepEqual(got, want) || a.fill != fill {
+				t.Errorf("%s means %+v, fill %t, want %+v", text, got, a.fill, want)
+			}
+		}
+	}
+}
+
+func TestRejected(t *testing.T) {
+	_, url, _ := running(t, small())
+	chat := func(more string) string { return `{"messages": [{"role": "user", "content": "x"}]` + more + `}` }
+	for _, c := range []struct {
+		path, body string
+		status     int
+		want       string // of the message
+	}{
+		{"completions", `{"prompt": "a"`, 400, "not JSON"},
+		{"completions", `[1]`, 400, "not a JSON object"},
+		{"completions", `{"promt": "a"}`, 400, `"promt": unknown field`},
+		{"completions", `{}`, 400, "prompt: want"},
+		{"completions", `{"prompt": []}`, 400, "prompt: want"},
+		{"completions", `{"prompt": ""}`, 400, "no tokens"},
+		{"completions", `{"prompt": [1, 2.5]}`, 400, "prompt: want a list of token ids"},
+		{"completions", `{"prompt": [[1], "a", {}]}`, 400, "prompt: want"},
+		{"completions", `{"prompt": [3, 320]}`, 400, "the vocabulary has 320"},
+		{"completions", `{"prompt": "a", "max_tokens": 0}`, 400, "max_tokens: want an integer from 1"},
+		{"completions", `{"prompt": "a", "temperature": -1}`, 400, "temperature: want a number from 0"},
+		{"completions", `{"prompt": "a", "temperature": "hot"}`, 400, "temperature: want a number"},
+		{"completions", `{"prompt": "a", "top_p": 0}`, 400, "top-p"},
+		{"completions", `{"prompt": "a", "n": 2000}`, 400, "n: want"},
+		{"completions", `{"prompt": ["a", "b"], "n": 1000}`, 400, "want at most 1024"},
+		{"completions", `{"prompt": "a", "stop": ["x", ""]}`, 400, "stop: want strings"},
+		{"completions", `{"prompt": "a", "stop": 3}`, 400, "stop: want a string"},
+		{"completions", `{"prompt": "a", "logprobs": 21}`, 400, "logprobs: want"},
+		{"completions", `{"prompt": "a", "echo": true}`, 400, "echo"},
+		{"completions", `{"prompt": "a", "best_of": 2}`, 400, "best_of"},
+		{"completions", `{"prompt": "a", "frequency_penalty": 0.5}`, 400, "penalties"},
+		{"completions", `{"prompt": "a", "logit_bias": {"3": 1}}`, 400, "logit_bias is not supported"},
+		{"completions", `{"prompt": "a", "model": "other"}`, 404, "this server has tiny"},
+		{"completions", `{"prompt": "a", "stream_options": {"x": 1}}`, 400, "stream_options"},
+		{"completions", `{"prompt": "` + strings.Repeat("a", 300) + `"}`, 400,
+			"the prompt has 300 tokens and the model 256"},
+		{"chat/completions", `{}`, 400, "messages: want"},
+		{"chat/completions", `{"messages": []}`, 400, "messages"},
+		{"chat/completions", `{"messages": [{"role": "king", "content": "x"}]}`, 400, "king"},
+		{"chat/completions", chat(`, "top_logprobs": 2`), 400, "set logprobs too"},
+		{"chat/completions", chat(`, "tool_choice": "required"`), 400, "tool"},
+		{"chat/completions", chat(`, "response_format": {"type": "json_object"}`), 400, "structured output"},
+		{"chat/completions", chat(`, "prompt": "a"`), 400, "unknown field"},
+	} {
+		status, text := post(t, url+"/v1/"+c.path, c.body)
+		message := decode[struct{ Error struct{ Message string } }](t, text).Error.Message
+		if status != c.status || !strings.Contains(message, c.want) || strings.Contains(message, "\n") {
+			t.Errorf("%.80s: %d %s, want %d and %q", c.body, status, text, c.status, c.want)
+		}
+	}
+	// Neutral values of unsupported fields are accepted.
+	status, text := post(t, url+"/v1/completions", `{"prompt": "a", "frequency_penalty": 0, "presence_penalty": 0.0, `+
+		`"logit_bias": {}, "best_of": 1, "echo": false, "suffix": null, "top_k": -1, "min_p": 0}`)
+	if status != http.StatusOK {
+		t.Errorf("%d: %s", status, text)
+	}
+}
+
+// If one prompt of a request is rejected, no other is computed.
+func TestRejectedInPart(t *testing.T) {
+	s, url, end := running(t, small())
+	status, text := post(t, url+"/v1/completions", `{"prompt": ["a", "`+strings.Repeat("b", 300)+`"], "max_tokens": 9}`)
+	if err := end(); err != nil {
+		t.Fatal(err)
+	}
+	if status != http.StatusBadRequest || s.engine.Drawn != 0 || s.engine.InFlight() != 0 || len(s.queues) != 0 {
+		t.Errorf("%d %s: %d tokens drawn, %d in flight, %d queues", status, text, s.engine.Drawn, s.engine.InFlight(),
+			len(s.queues))
+	}
+}
+
+// Every body is rejected with a message of one line or parsed to a valid request.
+func FuzzRequest(f *testing.F) {
+	for _, s := range []string{`{"prompt":"a","n":2,"seed":1,"stop":["x"],"stream":true,` +
+		`"stream_options":{"include_usage":true}}`, `{"prompt":[[1,2],"b"],"logprobs":3,"stop_token_ids":[4]}`,
+		`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"tools":[{"type":"function"}],` +
+			`"max_completion_tokens":3,"logprobs":true}`} {
+		f.Add([]byte(s))
+	}
+	lang, err := data.NewLanguage("bytes")
+	if err != nil {
+		f.Fatal(err)
+	}
+	s := &Server{options: small(), served: &serve.ServedModel{Model: &model.Model{Vocab: 320, MaxLength: 256},
+		Language: lang}}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, read := range []func(*fields) (*samplingRequest, error){s.parseCompletion, s.parseChatCompletion} {
+			r, err := http.NewRequest(http.MethodPost, "/", bytes.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			form, err := readFields(nil, r)
+			var a *samplingRequest
+			if err == nil {
+				a, err = read(form)
+			}
+			if err != nil {
+				if strings.Contains(err.Error(), "\n") {
+					t.Errorf("several lines: %q", err)
+				}
+				continue
+			}
+			if wrong := invalid(s, a); wrong != "" {
+				t.Errorf("%q is parsed to %+v: %s", body, a, wrong)
+			}
+		}
+	})
+}
+
+// invalid names a part of a parsed request that breaks its bounds; "": none.
+func invalid(s *Server, a *samplingRequest) string {
+	q, vocab := a.sample, int32(s.served.Model.Vocab)
+	outside := func(ids []int32) bool {
+		return slices.ContainsFunc(ids, func(id int32) bool { return id < 0 || id >= vocab })
+	}
+	switch {
+	case a.n < 1 || len(a.prompts) == 0 || a.n*len(a.prompts) > maxSamples:
+		return "samples"
+	case slices.ContainsFunc(a.prompts, outside) || outside(q.Stop):
+		return "tokens outside the vocabulary"
+	case a.fill != (q.MaxTokens == 0) || q.MaxTokens < 0:
+		return "max_tokens"
+	case !(q.Temperature >= 0 && q.Temperature <= 100) || !(q.TopP >= 0 && q.TopP <= 1) || q.TopK < 0:
+		return "sampling"
+	case q.TopLogProbs < 0 || q.TopLogProbs > maxTopLogProbs || q.TopLogProbs > 0 && !a.logprobs:
+		return "logprobs"
+	case slices.Contains(a.stops, ""):
+		return "stop"
+	}
+	return ""
+}

@@ -1,0 +1,62 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"lockstep/data"
+	"lockstep/data/ordered"
+)
+
+// tokenize answers POST /tokenize: the token ids of {"prompt": text}, or of {"messages": ...} in the chat template.
+func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
+	f, err := readFields(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	f.ignore("model")
+	ids, err := s.encode(f, "prompt", "messages", "tools", "chat_template_kwargs")
+	if err != nil {
+		f.reject("prompt", "%v", err)
+	}
+	if err := f.err(); err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, struct {
+		Count     int     `json:"count"`
+		MaxLength int     `json:"max_model_len"`
+		Tokens    []int32 `json:"tokens"`
+	}{len(ids), s.engine.Positions(), ids})
+}
+
+// encode converts the prompt that these fields describe to token ids.
+func (s *Server) encode(f *fields, names ...string) ([]int32, error) {
+	prompt := ordered.NewDict()
+	for _, name := range names {
+		if v := f.get(name); v != nil {
+			prompt.Set(name, v)
+		}
+	}
+	return data.Prompt(prompt, s.served.Language, s.served.Model.Vocab, time.Now())
+}
+
+// detokenize answers POST /detokenize: the text of {"tokens": ids}.
+func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
+	f, err := readFields(w, r)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	f.ignore("model")
+	ids := f.tokenIDs("tokens", f.get("tokens"))
+	if s.served.Language == nil {
+		f.reject("tokens", "the model has no tokenizer")
+	}
+	if err := f.err(); err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, map[string]string{"prompt": s.served.Language.Decode(ids)})
+}
