@@ -398,7 +398,7 @@ func generateCommand() *cobra.Command {
 				return fmt.Errorf("--n %d: want 1 to %d", q.N, mostSamples)
 			}
 			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.ServedModel) error {
-				sampling := q.With(m.Model.Sampling, c.Flags().Changed)
+				sampling := q.WithDefaults(m.Model.Sampling, c.Flags().Changed)
 				noteSampling(m.Model.Sampling)
 				n, err := serve.Generate(c.Context(), r, m, f.in, f.out, o, sampling)
 				if err == nil {
@@ -623,7 +623,7 @@ func verifyCommand() *cobra.Command {
 	}
 	t.flags(c)
 	c.Flags().IntVar(&o.Tokens, "tokens", 4096, "positions to compare, each a full vocabulary of logits")
-	c.Flags().IntVar(&o.Longest, "longest", 0, "tokens of the longest sequence of each round; 0 for up to 1024")
+	c.Flags().IntVar(&o.MaxLength, "longest", 0, "tokens of the longest sequence of each round; 0 for up to 1024")
 	c.Flags().Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
 	c.Flags().StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	c.Flags().StringVar(&replay, "replay", "",
@@ -665,10 +665,10 @@ func parityCommand() *cobra.Command {
 			if c.Flags().Changed("against") {
 				var err error
 				other := t.config()
-				if o.Other, err = serve.ParseOther(other.Definition, against); err != nil {
+				if o.Alternative, err = serve.ParseAlternative(other.Definition, against); err != nil {
 					return err
 				}
-				other.Definition = o.Other.Definition
+				other.Definition = o.Alternative.Definition
 				if o.Against, err = devices.Open(other); err != nil {
 					return err
 				}

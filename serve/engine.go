@@ -11,92 +11,92 @@ import (
 	"lockstep/parallel"
 )
 
-// Options size the engine. They never change a bit of a result.
+// Options size the engine. They change no bit of a result.
 type Options struct {
-	Slots       int  // sequences in flight
-	PageRows    int  // positions of a cache page
-	Pages       int  // 0: as many as Slots sequences of the longest need, at most 1 GiB
-	Longest     int  // positions of a sequence; 0: the model's length
-	PrefillRows int  // prompt tokens that one step takes at most
-	Apart       bool // sequences that begin with the same tokens share no pages
+	Slots         int  // most sequences in the batch
+	PageRows      int  // token positions of a cache page
+	Pages         int  // 0: enough for Slots sequences of MaxLength, at most 1 GiB
+	MaxLength     int  // most positions of a sequence; 0: the model's
+	PrefillRows   int  // most prefill tokens of a step
+	NoPrefixCache bool // sequences with a common prefix share no pages
 }
 
-// Counters say what an engine has done.
+// Counters count what an engine has done.
 type Counters struct {
 	Steps     int
-	Prefilled int // rows computed of prompts, and of sequences that are read again
-	Reused    int // rows of such that were not, for their keys were there
-	Decoded   int // rows of tokens that the step before had drawn
-	Drawn     int // tokens, forced ones too
+	Prefilled int // rows computed of prompts and of preempted sequences
+	Reused    int // rows of these that the prefix cache had
+	Decoded   int // rows of tokens that the step before generated
+	Generated int // tokens, forced ones included
 	Preempted int // times that a sequence gave its pages to older ones
 	Cancelled int
 }
 
 const defaultCacheBytes = 1 << 30
 
-// Engine runs requests through one model on one rank. Each step is one forward over the rows of all sequences in
-// flight: the next piece of prompts and one row of every sequence that decodes.
+// Engine runs requests through one model on one rank. Each step is one forward over a chunk of prompts and one row of
+// every sequence that decodes.
 type Engine struct {
-	r       *parallel.Rank
-	m       *model.Model
-	o       Options
-	cache   *model.Cache
-	pages   *pages
-	shares  bool        // sequences may share pages
-	slots   []int       // free ones
-	waiting []*sequence // in arrival order; preempted ones in front
-	running []*sequence // in order of admission
-	version int         // of the weights
-	// observe, where set, receives the logits of every row computed (the proof).
-	observe func(s *sequence, position int, logits []float32)
-	// watch, where set, is told what a step is about to do, and for whom it draws.
-	watch func(works []work, ready []*sequence)
+	r             *parallel.Rank
+	m             *model.Model
+	options       Options
+	cache         *model.Cache
+	pages         *pagePool
+	prefixCaching bool // off for recurrent models: the state at a page's end is not kept
+	freeSlots     []int
+	waiting       []*sequence // in order of arrival, preempted ones first
+	running       []*sequence // in order of admission
+	version       int         // of the weights
+	// onLogits, if set, receives the logits of every row computed, for Verify.
+	onLogits func(s *sequence, position int, logits []float32)
+	// onStep, if set, receives the rows of a step before it runs, and the sequences that it samples for.
+	onStep func(batch []scheduled, ready []*sequence)
 	Counters
 }
 
 type sequence struct {
 	index  int // of its request
 	req    Request
-	tokens []int32 // prompt, then what was generated
+	tokens []int32 // prompt and generated tokens
 	cached int     // positions in the cache
 	result Result
-	// While it runs:
-	pages   []int32
-	offered int    // of pages, those that others may share
-	chain   uint64 // of their tokens
-	slot    int
+	// While it is in the batch:
+	pages      []int32
+	registered int    // pages in the prefix cache
+	prefixID   uint64 // of the last registered page
+	slot       int
 }
 
-// NewEngine makes an engine; its cache is taken from mem.
+// NewEngine makes an engine and allocates its cache from mem.
 func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) (*Engine, error) {
 	if o.Slots <= 0 || o.PageRows <= 0 || o.PrefillRows <= 0 || o.Pages < 0 {
-		return nil, fmt.Errorf("rollout: want slots, page_rows and prefill_rows above 0")
+		return nil, fmt.Errorf("rollout: set slots, page_rows and prefill_rows above 0")
 	}
 	page, slot := m.CacheBytes(o.PageRows)
 	if o.Pages == 0 {
 		longest := m.MaxLength
-		if o.Longest > 0 {
-			longest = min(o.Longest, longest)
+		if o.MaxLength > 0 {
+			longest = min(o.MaxLength, longest)
 		}
 		perSequence := (longest + o.PageRows - 1) / o.PageRows
-		enough := o.Slots*perSequence + o.Slots/admissionShare // the last sequence is admitted whatever the others hold
+		enough := o.Slots*perSequence + o.Slots/admissionShare // see admit
 		o.Pages = max(perSequence, min(enough, (defaultCacheBytes-o.Slots*slot)/max(page, 1)))
 	}
 	size := model.CacheSize{Pages: o.Pages, PageRows: o.PageRows, Slots: o.Slots}
 	mem.Reserve(meta.Bytes(r.Dev, func(_ kernels.Device, mem *kernels.Arena) { m.NewCache(mem, size) }))
-	e := &Engine{r: r, m: m, o: o, cache: m.NewCache(mem, size)}
-	e.pages, e.shares = newPages(o.Pages, o.PageRows), !o.Apart && slot == 0
+	e := &Engine{r: r, m: m, options: o, cache: m.NewCache(mem, size)}
+	e.pages, e.prefixCaching = newPagePool(o.Pages, o.PageRows), !o.NoPrefixCache && slot == 0
 	for slot := range o.Slots {
-		e.slots = append(e.slots, o.Slots-1-slot)
+		e.freeSlots = append(e.freeSlots, o.Slots-1-slot)
 	}
 	return e, nil
 }
 
-// Run generates every request and returns the results in their order. Requests wait while the engine is full; none is
-// lost. What was submitted before must be waiting (see Refresh) and goes on waiting.
+// Run generates every request and returns the results in the order of requests. Requests that were submitted before
+// keep waiting; none may be running (see Refresh).
 func (e *Engine) Run(ctx context.Context, reqs []Request) ([]Result, error) {
 	if len(e.running) > 0 {
-		panic("serve: Run among running sequences")
+		panic("serve: Run while sequences are running")
 	}
 	defer func(waiting []*sequence) { e.waiting = waiting }(e.waiting)
 	e.waiting = nil
@@ -109,7 +109,7 @@ func (e *Engine) Run(ctx context.Context, reqs []Request) ([]Result, error) {
 	for e.InFlight() > 0 {
 		done, err := e.Step(ctx)
 		if err != nil {
-			e.abandon()
+			e.dropAll()
 			return nil, err
 		}
 		for _, d := range done {
@@ -119,31 +119,32 @@ func (e *Engine) Run(ctx context.Context, reqs []Request) ([]Result, error) {
 	return results, e.r.Dev.Sync()
 }
 
-// Submit puts a request behind those that wait; index names its result.
+// Submit queues a request. index identifies its result.
 func (e *Engine) Submit(index int, q Request) error {
 	if err := q.validate(e.m.Vocab, e.m.MaxLength); err != nil {
 		return err
 	}
 	q.MaxTokens = min(q.MaxTokens, e.m.MaxLength-len(q.Prompt))
-	if need := len(q.Prompt) + q.MaxTokens; need > e.o.Pages*e.o.PageRows {
-		return fmt.Errorf("needs %d positions and the cache has %d: ask for fewer tokens or more pages", need,
-			e.o.Pages*e.o.PageRows)
+	if need := len(q.Prompt) + q.MaxTokens; need > e.options.Pages*e.options.PageRows {
+		return fmt.Errorf("needs %d positions and the cache has %d: lower max tokens or raise the number of pages",
+			need,
+			e.options.Pages*e.options.PageRows)
 	}
 	e.waiting = append(e.waiting, &sequence{index: index, req: q, tokens: slices.Clone(q.Prompt)})
 	return nil
 }
 
-// InFlight is how many requests have no result yet.
+// InFlight is the number of requests without a result.
 func (e *Engine) InFlight() int { return len(e.waiting) + len(e.running) }
 
-// Waiting is how many of them are not in the batch.
+// Waiting is the number of requests in flight that are not in the batch.
 func (e *Engine) Waiting() int { return len(e.waiting) }
 
-// Positions is the most tokens that a sequence can have, its prompt included.
-func (e *Engine) Positions() int { return min(e.m.MaxLength, e.o.Pages*e.o.PageRows) }
+// MaxLength is the most tokens that a sequence can have, prompt included.
+func (e *Engine) MaxLength() int { return min(e.m.MaxLength, e.options.Pages*e.options.PageRows) }
 
-// Each visits what the requests in the batch have so far; visit must not keep it.
-func (e *Engine) Each(visit func(index int, so Result)) {
+// EachRunning visits the results so far of the requests in the batch. visit must not keep them.
+func (e *Engine) EachRunning(visit func(index int, res Result)) {
 	for _, s := range e.running {
 		visit(s.index, s.result)
 	}
@@ -155,7 +156,7 @@ type Done struct {
 	Result Result
 }
 
-// Step runs one forward over the sequences in flight and returns what it finished.
+// Step runs one forward and returns the results that it finished.
 func (e *Engine) Step(ctx context.Context) (done []Done, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -163,11 +164,12 @@ func (e *Engine) Step(ctx context.Context) (done []Done, err error) {
 	for _, s := range e.step() {
 		done = append(done, Done{s.index, s.result})
 	}
-	e.rest()
+	e.resetWhenIdle()
 	return done, nil
 }
 
-// Cancel ends a request, waiting or running, and returns what it has so far; false: none of that index is in flight.
+// Cancel ends a request, waiting or running, and returns its result so far. It reports false if no request of that
+// index is in flight.
 func (e *Engine) Cancel(index int) (Result, bool) {
 	is := func(s *sequence) bool { return s.index == index }
 	for _, list := range []*[]*sequence{&e.running, &e.waiting} {
@@ -181,35 +183,35 @@ func (e *Engine) Cancel(index int) (Result, bool) {
 		}
 		*list = slices.Delete(*list, i, i+1)
 		e.Cancelled++
-		e.rest()
+		e.resetWhenIdle()
 		s.result.Finish = FinishCancelled
 		return s.result, true
 	}
 	return Result{}, false
 }
 
-// Refresh says that the weights have changed and are now of a version, which later tokens carry. Sequences in flight
-// keep their tokens and are read again, so that every token's log-probability is that of one version given all tokens
-// before it. No key of the old weights is used again. While nothing is in flight weights may change without it.
+// Refresh must be called after the weights have changed while requests are in flight. Later tokens record this version.
+// Running sequences are preempted and keep their tokens; they are prefilled again with the new weights. So every
+// token's log-probability is that of one version given all tokens before it. The prefix cache is cleared.
 func (e *Engine) Refresh(version int) {
 	e.version = version
-	defer e.pages.forget()
+	defer e.pages.reset()
 	for len(e.running) > 0 {
-		e.yield(e.running[len(e.running)-1])
+		e.preempt(e.running[len(e.running)-1])
 	}
 }
 
-func (e *Engine) abandon() {
+func (e *Engine) dropAll() {
 	for _, s := range e.running {
 		e.release(s)
 	}
 	e.waiting, e.running = nil, nil
-	e.rest()
+	e.resetWhenIdle()
 }
 
-// work is what one step does for a sequence: its next rows.
-type work struct {
-	s    *sequence
+// scheduled is a sequence with the number of its rows in a step.
+type scheduled struct {
+	seq  *sequence
 	rows int
 }
 
@@ -217,60 +219,60 @@ type work struct {
 func (e *Engine) step() []*sequence {
 	defer e.r.Stack.Release(e.r.Stack.Mark())
 	e.Steps++
-	works := e.schedule()
-	var ready []*sequence // whose next token is wanted
-	var last []int32      // their last rows
+	batch := e.schedule()
+	var ready []*sequence // sequences whose next token is sampled
+	var last []int32      // their last rows in the batch
 	row := 0
-	for _, w := range works {
+	for _, w := range batch {
 		row += w.rows
-		if w.s.cached+w.rows == len(w.s.tokens) {
+		if w.seq.cached+w.rows == len(w.seq.tokens) {
 			last = append(last, int32(row-1))
-			ready = append(ready, w.s)
+			ready = append(ready, w.seq)
 		}
 	}
-	if e.watch != nil {
-		e.watch(works, ready)
+	if e.onStep != nil {
+		e.onStep(batch, ready)
 	}
-	var next draw
-	enqueue := func() { next = e.enqueue(works, ready, last) }
-	if e.observe == nil && row == len(ready) { // every row is decoded: the same operations as in the step before
+	var next sampled
+	enqueue := func() { next = e.enqueue(batch, ready, last) }
+	if e.onLogits == nil && row == len(ready) { // decode only: the operations of the step before
 		kernels.Repeat(e.r.Dev, "decode", enqueue)
 	} else {
 		enqueue()
 	}
-	for _, w := range works {
-		e.count(w)
-		w.s.cached += w.rows
+	for _, w := range batch {
+		e.countRows(w)
+		w.seq.cached += w.rows
 	}
 	if len(ready) > 0 {
-		e.extend(ready, next)
+		e.appendTokens(ready, next)
 	}
-	return e.retire(ready)
+	return e.finishSequences(ready)
 }
 
-func (e *Engine) count(w work) {
-	if w.s.cached+1 == len(w.s.tokens) && len(w.s.result.IDs) > 0 {
+func (e *Engine) countRows(w scheduled) {
+	if w.seq.cached+1 == len(w.seq.tokens) && len(w.seq.result.IDs) > 0 {
 		e.Decoded++
 	} else {
 		e.Prefilled += w.rows
 	}
 }
 
-// draw is what a step chose for each of its ready sequences.
-type draw struct {
+// sampled is what a step samples for its n ready sequences.
+type sampled struct {
 	logits   kernels.Tensor // [n, V]
-	inv      kernels.Tensor // [n]: inverse temperatures
+	inv      kernels.Tensor // [n], inverse temperatures
 	ids      kernels.Tensor // int32 [n]
 	logprobs kernels.Tensor // [n]
 }
 
-// enqueue is a step on the device: the forward of all rows, and a token with its log-probability from the last row of
-// each ready sequence.
-func (e *Engine) enqueue(works []work, ready []*sequence, last []int32) (d draw) {
+// enqueue launches a step on the device: the forward of all rows, and the sampling of a token from the last row of each
+// ready sequence.
+func (e *Engine) enqueue(batch []scheduled, ready []*sequence, last []int32) (d sampled) {
 	r, n := e.r, len(ready)
-	ids, layout := e.layout(works)
+	ids, layout := e.layout(batch)
 	x := e.m.Forward(r, model.NewBatch(r, ids, layout, e.cache), nil)
-	e.see(works, x)
+	e.reportLogits(batch, x)
 	if n == 0 {
 		return d
 	}
@@ -280,7 +282,7 @@ func (e *Engine) enqueue(works []work, ready []*sequence, last []int32) (d draw)
 	d.ids = r.Stack.New(kernels.I32, 1, n)
 	r.Dev.Sample(d.ids, d.logits, samplings(ready))
 	d.inv = parallel.Upload(r, inverses(ready))
-	d.logprobs = e.logprob(d, d.ids)
+	d.logprobs = e.logProbs(d, d.ids)
 	return d
 }
 
@@ -304,42 +306,42 @@ func samplings(ready []*sequence) []kernels.Sampling {
 	return all
 }
 
-func (e *Engine) logprob(d draw, ids kernels.Tensor) kernels.Tensor {
+func (e *Engine) logProbs(d sampled, ids kernels.Tensor) kernels.Tensor {
 	logprob, stats := e.r.Stack.New(kernels.F32, 1, d.logits.Rows), e.r.Stack.New(kernels.F32, d.logits.Rows, 2)
 	e.r.Dev.LogProb(logprob, stats, d.logits, ids, d.inv)
 	return logprob
 }
 
-// see hands the logits of all rows to the observer.
-func (e *Engine) see(works []work, x kernels.Tensor) {
-	if e.observe == nil {
+// reportLogits passes the logits of all rows to onLogits.
+func (e *Engine) reportLogits(batch []scheduled, x kernels.Tensor) {
+	if e.onLogits == nil {
 		return
 	}
 	row := 0
-	for _, w := range works {
+	for _, w := range batch {
 		mark := e.r.Stack.Mark()
 		logits := parallel.Download[float32](e.r, e.m.Head.Logits(e.r, x.RowRange(row, row+w.rows)))
 		for i := range w.rows {
-			e.observe(w.s, w.s.cached+i, logits[i*e.m.Vocab:(i+1)*e.m.Vocab])
+			e.onLogits(w.seq, w.seq.cached+i, logits[i*e.m.Vocab:(i+1)*e.m.Vocab])
 		}
 		e.r.Stack.Release(mark)
 		row += w.rows
 	}
 }
 
-func (e *Engine) layout(works []work) (ids []int32, l *kernels.Layout) {
+func (e *Engine) layout(batch []scheduled) (ids []int32, l *kernels.Layout) {
 	l = &kernels.Layout{}
-	for _, w := range works {
-		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: w.rows, Pos: w.s.cached, Pages: w.s.pages,
-			Slot: w.s.slot})
-		ids = append(ids, w.s.tokens[w.s.cached:w.s.cached+w.rows]...)
+	for _, w := range batch {
+		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: w.rows, Pos: w.seq.cached, Pages: w.seq.pages,
+			Slot: w.seq.slot})
+		ids = append(ids, w.seq.tokens[w.seq.cached:w.seq.cached+w.rows]...)
 	}
 	l.Packs = []int32{0, int32(len(ids))}
 	return ids, l
 }
 
-// extend appends to each ready sequence the token that was drawn, or the one that its request forces.
-func (e *Engine) extend(ready []*sequence, d draw) {
+// appendTokens appends to each ready sequence its sampled token, or the one that its request forces.
+func (e *Engine) appendTokens(ready []*sequence, d sampled) {
 	next, forced := parallel.Download[int32](e.r, d.ids), false
 	for i, s := range ready {
 		if done := len(s.result.IDs); done < len(s.req.Forced) {
@@ -347,11 +349,11 @@ func (e *Engine) extend(ready []*sequence, d draw) {
 		}
 	}
 	if forced {
-		d.logprobs = e.logprob(d, parallel.Upload(e.r, next))
+		d.logprobs = e.logProbs(d, parallel.Upload(e.r, next))
 	}
 	logprobs := parallel.Download[float32](e.r, d.logprobs)
 	e.addTopLogProbs(ready, d)
-	e.Drawn += len(ready)
+	e.Generated += len(ready)
 	for i, s := range ready {
 		s.tokens = append(s.tokens, next[i])
 		s.result.IDs = append(s.result.IDs, next[i])
@@ -360,8 +362,8 @@ func (e *Engine) extend(ready []*sequence, d draw) {
 	}
 }
 
-// retire ends the sequences that are complete and frees their pages.
-func (e *Engine) retire(ready []*sequence) (done []*sequence) {
+// finishSequences ends the sequences that are complete and frees their pages.
+func (e *Engine) finishSequences(ready []*sequence) (done []*sequence) {
 	for _, s := range ready {
 		switch {
 		case slices.Contains(s.req.Stop, s.tokens[len(s.tokens)-1]):

@@ -13,7 +13,7 @@ import (
 	"lockstep/parallel"
 )
 
-// Sampling says how Generate continues prompts.
+// Sampling configures Generate.
 type Sampling struct {
 	MaxTokens   int
 	Temperature float64
@@ -24,9 +24,8 @@ type Sampling struct {
 	IgnoreEOS   bool
 }
 
-// With is the sampling with the defaults of a model's generation_config.json; given tells which flags of the command
-// say otherwise.
-func (q Sampling) With(g data.Generation, given func(flag string) bool) Sampling {
+// WithDefaults overrides the fields whose flags were not given by those of a model's generation_config.json.
+func (q Sampling) WithDefaults(g data.Generation, given func(flag string) bool) Sampling {
 	if g.Temperature != nil && !given("temperature") {
 		q.Temperature = *g.Temperature
 	}
@@ -42,8 +41,8 @@ func (q Sampling) With(g data.Generation, given func(flag string) bool) Sampling
 	return q
 }
 
-// line is one line of the output.
-type line struct {
+// sampleLine is a line of the output.
+type sampleLine struct {
 	Prompt   int          `json:"prompt"` // line of the input, counted from 0
 	Sample   int          `json:"sample"`
 	Tokens   []int32      `json:"prompt_ids"`
@@ -55,9 +54,10 @@ type line struct {
 	Temperature float32 `json:"temperature"`
 }
 
-// Generate continues the prompts of a JSONL file with the rollout engine and writes N lines for each, in order. It
-// returns the number of lines.
-func Generate(ctx context.Context, r *parallel.Rank, s *ServedModel, in, out string, o Options, q Sampling) (int, error) {
+// Generate samples N completions of each prompt of a JSONL file and writes a line for each, in order. It returns the
+// number of lines.
+func Generate(ctx context.Context, r *parallel.Rank, s *ServedModel, in, out string, o Options, q Sampling) (int,
+	error) {
 	var reqs []Request
 	err := data.EachLine(in, func(n int, d *ordered.Dict) error {
 		prompt, err := data.Prompt(d, s.Language, s.Model.Vocab, time.Now())
@@ -70,7 +70,7 @@ func Generate(ctx context.Context, r *parallel.Rank, s *ServedModel, in, out str
 				Temperature: float32(q.Temperature), TopP: float32(q.TopP), TopK: q.TopK,
 			}
 			if !q.IgnoreEOS {
-				req.Stop = s.Stops()
+				req.Stop = s.StopTokens()
 			}
 			if err := req.validate(s.Model.Vocab, s.Model.MaxLength); err != nil {
 				return err
@@ -94,7 +94,7 @@ func Generate(ctx context.Context, r *parallel.Rank, s *ServedModel, in, out str
 		enc := json.NewEncoder(w)
 		enc.SetEscapeHTML(false)
 		for i, res := range results {
-			if err := enc.Encode(s.line(i, q.N, reqs[i], res)); err != nil {
+			if err := enc.Encode(s.sampleLine(i, q.N, reqs[i], res)); err != nil {
 				return err
 			}
 		}
@@ -102,8 +102,9 @@ func Generate(ctx context.Context, r *parallel.Rank, s *ServedModel, in, out str
 	})
 }
 
-func (s *ServedModel) line(i, n int, q Request, res Result) line {
-	l := line{Prompt: i / n, Sample: i % n, Tokens: q.Prompt, IDs: res.IDs, Finish: res.Finish, LogProbs: res.LogProbs,
+func (s *ServedModel) sampleLine(i, n int, q Request, res Result) sampleLine {
+	l := sampleLine{Prompt: i / n, Sample: i % n, Tokens: q.Prompt, IDs: res.IDs, Finish: res.Finish,
+		LogProbs:    res.LogProbs,
 		Temperature: q.Temperature}
 	if s.Language != nil {
 		ids := res.IDs

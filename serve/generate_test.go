@@ -6,17 +6,17 @@ import (
 	"lockstep/data"
 )
 
-// What generation_config.json gives is taken where the flag of the same meaning is not given, and nowhere else.
+// generation_config.json sets a field unless its flag was given.
 func TestSamplingWith(t *testing.T) {
 	temperature, topP, topK, most := 0.5, 0.25, 3, 9
 	g := data.Generation{Temperature: &temperature, TopP: &topP, TopK: &topK, MaxTokens: &most}
 	base := Sampling{Temperature: 1, TopP: 1, TopK: 0, MaxTokens: 100, N: 2, Seed: 7, IgnoreEOS: true}
 	all := base
 	all.Temperature, all.TopP, all.TopK, all.MaxTokens = 0.5, 0.25, 3, 9
-	if got := base.With(g, func(string) bool { return false }); got != all {
+	if got := base.WithDefaults(g, func(string) bool { return false }); got != all {
 		t.Errorf("%+v, want %+v", got, all)
 	}
-	if got := base.With(data.Generation{}, func(string) bool { return false }); got != base {
+	if got := base.WithDefaults(data.Generation{}, func(string) bool { return false }); got != base {
 		t.Errorf("of no file: %+v, want %+v", got, base)
 	}
 	for flag, keep := range map[string]func(q *Sampling){
@@ -27,7 +27,7 @@ func TestSamplingWith(t *testing.T) {
 	} {
 		want := all
 		keep(&want)
-		if got := base.With(g, func(name string) bool { return name == flag }); got != want {
+		if got := base.WithDefaults(g, func(name string) bool { return name == flag }); got != want {
 			t.Errorf("with --%s: %+v, want %+v", flag, got, want)
 		}
 	}

@@ -8,38 +8,38 @@ import (
 	"lockstep/optim"
 )
 
-// Bounds are those by which objectives treat a token whose log-probability differs between the rollout and the training
-// forward.
+// Bounds are the limits that objectives put on the importance ratio of a token, the ratio of its probabilities by the
+// training forward and by the rollout.
 type Bounds struct {
-	ClipLow  float64 `json:"clip_low"` // of PPO: the ratio is held in [1-ClipLow, 1+ClipHigh]
+	ClipLow  float64 `json:"clip_low"` // of PPO, which clips the ratio to [1-ClipLow, 1+ClipHigh]
 	ClipHigh float64 `json:"clip_high"`
-	Cap      float64 `json:"cap"` // of truncated importance sampling: the ratio is held at most here
+	Cap      float64 `json:"cap"` // of truncated importance sampling, the largest ratio
 }
 
-// Mismatch says how far two forwards are apart on the same tokens, by the log-probabilities q that the rollout gave and
-// p that the training forward gives. The ratio of a token is e^(p-q).
+// Mismatch compares the log-probabilities q of the rollout with p of the training forward on the same tokens. The
+// importance ratio of a token is e^(p-q).
 type Mismatch struct {
 	Tokens int `json:"tokens"`
-	Equal  int `json:"equal"` // p = q on every bit
+	Equal  int `json:"equal"` // tokens with bit-identical p and q
 
-	// Estimates of KL(rollout || training), where the tokens are samples of the rollout (Schulman, "Approximating KL
+	// Estimates of KL(rollout || training) in nats, if the rollout sampled the tokens (Schulman, "Approximating KL
 	// Divergence", 2020).
 	K1 float64 `json:"k1"` // mean of q - p
 	K3 float64 `json:"k3"` // mean of e^(p-q) - 1 - (p-q)
 
-	Mean  float64    `json:"mean_difference"` // of |p - q|
-	Tails [4]float64 `json:"percentiles"`     // 50, 90, 99 and 99.9 of |p - q|
-	Max   float64    `json:"max_difference"`
+	Mean        float64    `json:"mean_difference"` // of |p - q|
+	Percentiles [4]float64 `json:"percentiles"`     // 50, 90, 99 and 99.9 of |p - q|
+	Max         float64    `json:"max_difference"`
 
-	// share of tokens whose ratio is above 1+ClipHigh: PPO clips them where the advantage is above 0
-	Above  float64 `json:"clipped_above"`
-	Below  float64 `json:"clipped_below"` // share below 1-ClipLow: PPO clips them where the advantage is below 0
-	Capped float64 `json:"capped"`        // share above Cap
+	// Fraction of tokens with a ratio above 1+ClipHigh. PPO clips them if the advantage is positive.
+	ClippedAbove float64 `json:"clipped_above"`
+	ClippedBelow float64 `json:"clipped_below"` // below 1-ClipLow; PPO clips them if the advantage is negative
+	Capped       float64 `json:"capped"`        // above Cap
 }
 
-var tails = [4]float64{0.5, 0.9, 0.99, 0.999}
+var percentiles = [4]float64{0.5, 0.9, 0.99, 0.999}
 
-// Validate reports bounds that no objective has.
+// Validate rejects bounds that no objective has.
 func (b Bounds) Validate() error {
 	if !(b.ClipLow >= 0 && b.ClipLow <= 1 && b.ClipHigh >= 0 && b.Cap > 0) {
 		return fmt.Errorf("clip low %g, clip high %g, cap %g: want 0 to 1, 0 or more, above 0", b.ClipLow, b.ClipHigh,
@@ -48,8 +48,8 @@ func (b Bounds) Validate() error {
 	return nil
 }
 
-// NewMismatch compares the log-probabilities of tokens, in float64. A percentile is the least difference that so many
-// are not above.
+// NewMismatch compares log-probabilities in float64. A percentile is the least difference that this fraction of the
+// tokens does not exceed.
 func NewMismatch(training, rollout []float32, b Bounds) Mismatch {
 	m := Mismatch{Tokens: len(training)}
 	if m.Tokens == 0 {
@@ -64,18 +64,18 @@ func NewMismatch(training, rollout []float32, b Bounds) Mismatch {
 		d := float64(p) - float64(rollout[i])
 		differences[i] = math.Abs(d)
 		ratio := math.Exp(d)
-		m.Above += share(ratio > 1+b.ClipHigh, n)
-		m.Below += share(ratio < 1-b.ClipLow, n)
-		m.Capped += share(ratio > b.Cap, n)
+		m.ClippedAbove += fraction(ratio > 1+b.ClipHigh, n)
+		m.ClippedBelow += fraction(ratio < 1-b.ClipLow, n)
+		m.Capped += fraction(ratio > b.Cap, n)
 	}
 	slices.Sort(differences)
-	for i, t := range tails {
-		m.Tails[i] = differences[max(0, int(math.Ceil(t*n))-1)]
+	for i, t := range percentiles {
+		m.Percentiles[i] = differences[max(0, int(math.Ceil(t*n))-1)]
 	}
 	return m
 }
 
-func share(of bool, n float64) float64 {
+func fraction(of bool, n float64) float64 {
 	if of {
 		return 1 / n
 	}

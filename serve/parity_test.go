@@ -16,8 +16,8 @@ import (
 	"lockstep/parallel"
 )
 
-// recorded writes what the engine samples from some prompts, as lockstep parity reads it; each log-probability goes
-// through change.
+// recorded writes a rollout file for lockstep parity with samples of the engine, and applies change to each
+// log-probability.
 func recorded(t *testing.T, r *parallel.Rank, s *ServedModel, tokens int, change func(line, token int,
 	p float32) float32) string {
 	t.Helper()
@@ -56,7 +56,7 @@ func same(_, _ int, p float32) float32 { return p }
 
 var bounds = Bounds{ClipLow: 0.2, ClipHigh: 0.2, Cap: 2}
 
-// What the engine records is what the training forward gives, on every bit.
+// Log-probabilities of the engine are bit-identical to those of the training forward.
 func TestParityOfOurs(t *testing.T) {
 	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 		served(t, "qwen3_moe", kernels.Default(), dtype, func(r *parallel.Rank, s *ServedModel) {
@@ -110,8 +110,8 @@ func TestParityFindsWhatDiffers(t *testing.T) {
 				t.Errorf("worst token %d is %+v, want line %d token %d", i, w, want[0], want[1])
 			}
 		}
-		if m.Above != 2.0/210 || m.Below != 0 || m.Capped != 1.0/210 {
-			t.Errorf("clipped %v above, %v below; capped %v", m.Above, m.Below, m.Capped)
+		if m.ClippedAbove != 2.0/210 || m.ClippedBelow != 0 || m.Capped != 1.0/210 {
+			t.Errorf("clipped %v above, %v below; capped %v", m.ClippedAbove, m.ClippedBelow, m.Capped)
 		}
 		if _, err := rep.JSON(); err != nil {
 			t.Error(err)
@@ -125,21 +125,21 @@ func TestMismatch(t *testing.T) {
 	k1 := (0 - 0.5 - 1 + 1) / 4
 	k3 := ((math.Exp(0.5) - 1.5) + (math.E - 2) + (math.Exp(-1) - 1 + 1)) / 4
 	if m.Equal != 1 || math.Abs(m.K1-k1) > 1e-15 || math.Abs(m.K3-k3) > 1e-7 || m.Mean != 0.625 ||
-		m.Tails != [4]float64{0.5, 1, 1, 1} || m.Max != 1 {
+		m.Percentiles != [4]float64{0.5, 1, 1, 1} || m.Max != 1 {
 		t.Errorf("%+v, want k1 %v, k3 %v", m, k1, k3)
 	}
-	if m.Above != 0.5 || m.Below != 0.25 || m.Capped != 0.25 {
+	if m.ClippedAbove != 0.5 || m.ClippedBelow != 0.25 || m.Capped != 0.25 {
 		t.Errorf("%+v", m)
 	}
 }
 
-// against runs parity with a device of another definition.
+// against runs Parity with an alternative definition.
 func against(t *testing.T, r *parallel.Rank, s *ServedModel, changes, path string) *ParityReport {
 	t.Helper()
-	other := Other{Definition: r.Dev.Definition()}
+	other := Alternative{Definition: r.Dev.Definition()}
 	if changes != "" {
 		var err error
-		if other, err = ParseOther(r.Dev.Definition(), changes); err != nil {
+		if other, err = ParseAlternative(r.Dev.Definition(), changes); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -148,14 +148,15 @@ func against(t *testing.T, r *parallel.Rank, s *ServedModel, changes, path strin
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	rep, err := Parity(t.Context(), r, s, ParityOptions{Rollout: path, Bounds: bounds, Against: dev, Other: other})
+	rep, err := Parity(t.Context(), r, s, ParityOptions{Rollout: path, Bounds: bounds, Against: dev,
+		Alternative: other})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return rep
 }
 
-// Each change is found in the operation where it acts, and what comes before it is equal.
+// The search finds each change of the definition in the operation that it affects, and no earlier difference.
 func TestWalk(t *testing.T) {
 	for _, c := range []struct {
 		changes string
@@ -172,17 +173,17 @@ func TestWalk(t *testing.T) {
 		served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			rep := against(t, r, s, c.changes, recorded(t, r, s, c.tokens, same))
 			first := ""
-			if p := rep.Walk.First; p != nil {
-				first = p.Place + " / " + p.Op
+			if p := rep.Search.First; p != nil {
+				first = p.Module + " / " + p.Op
 			}
 			if first != c.want {
 				t.Errorf("%s: first at %q, want %q\n%s", c.changes, first, c.want, rep)
 			}
-			if identical := rep.Other.Equal == rep.Other.Tokens; identical != (c.want == "") {
-				t.Errorf("%s: %+v", c.changes, rep.Other)
+			if identical := rep.AgainstMismatch.Equal == rep.AgainstMismatch.Tokens; identical != (c.want == "") {
+				t.Errorf("%s: %+v", c.changes, rep.AgainstMismatch)
 			}
-			growth := rep.Walk.Growth
-			if len(growth) != 2+2*len(s.Model.Blocks) || growth[0].Place != "embedding" || growth[0].Differ != 0 ||
+			growth := rep.Search.Growth
+			if len(growth) != 2+2*len(s.Model.Blocks) || growth[0].Module != "embedding" || growth[0].Differ != 0 ||
 				growth[len(growth)-1].Op != "logprob" {
 				t.Errorf("%s: growth %+v", c.changes, growth)
 			}
@@ -193,17 +194,17 @@ func TestWalk(t *testing.T) {
 	}
 }
 
-// Ours against ours is equal in every operation, and every operation of every family is seen.
+// Two forwards by one definition are equal in every operation, and every operation of every family is recorded.
 func TestWalkOfOurs(t *testing.T) {
 	for _, family := range families {
 		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			rep := against(t, r, s, "", recorded(t, r, s, 20, same))
-			v := rep.Walk
-			if v.First != nil || rep.Other.Equal != 140 || rep.Recorded.Equal != 140 {
+			v := rep.Search
+			if v.First != nil || rep.AgainstMismatch.Equal != 140 || rep.Recorded.Equal != 140 {
 				t.Errorf("%s: %s", family, rep)
 			}
 			seen := map[string]bool{}
-			for _, p := range v.all {
+			for _, p := range v.ops {
 				if strings.HasSuffix(p.Op, "matmul ") || p.Elements == 0 {
 					t.Errorf("%s: %+v has no name or no elements", family, p)
 				}
@@ -216,7 +217,7 @@ func TestWalkOfOurs(t *testing.T) {
 	}
 }
 
-// Batches hold whole sequences, in order, of at most parityRows rows, or one longer than that.
+// Batches hold whole sequences in order, of at most parityRows rows, or one longer sequence.
 func TestReadRecordings(t *testing.T) {
 	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		path := filepath.Join(t.TempDir(), "many.jsonl")
@@ -256,14 +257,14 @@ func jsonOf(v any) string {
 }
 
 func TestParseOther(t *testing.T) {
-	o, err := ParseOther(kernels.Default(), "combine=bf16,router=bf16,weights=fp8,key_split=256")
+	o, err := ParseAlternative(kernels.Default(), "combine=bf16,router=bf16,weights=fp8,key_split=256")
 	if err != nil || o.Definition.Combine != kernels.ToBF16 || o.Definition.Router != kernels.ToBF16 ||
 		o.Definition.KeySplit != 256 || o.Weights != "fp8" {
 		t.Errorf("%+v (%v)", o, err)
 	}
 	for _, text := range []string{"", "combine", "combine=fp8", "weights=int3", "wieghts=fp8",
 		"key_split=1,combine=bf16"} {
-		if _, err := ParseOther(kernels.Default(), text); err == nil || strings.Contains(err.Error(), "\n") {
+		if _, err := ParseAlternative(kernels.Default(), text); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

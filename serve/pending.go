@@ -2,15 +2,15 @@ package serve
 
 import "slices"
 
-// Pending is a request without a result, with the tokens that it has so far: what a checkpoint keeps of an engine.
+// Pending is a request in flight with its result so far, as a checkpoint stores it.
 type Pending struct {
 	Index   int
 	Request Request
 	Result  Result
 }
 
-// Pending lists the requests in flight in the order in which they go on. Right after Refresh an engine that resumes the
-// list goes on to the same bits.
+// Pending lists the requests in flight in their order. It must be called right after Refresh. An engine that resumes
+// the list continues to the same bits.
 func (e *Engine) Pending() []Pending {
 	if len(e.running) > 0 {
 		panic("serve: Pending before Refresh")
@@ -22,7 +22,7 @@ func (e *Engine) Pending() []Pending {
 	return list
 }
 
-// Resume puts pending requests back.
+// Resume queues pending requests.
 func (e *Engine) Resume(list []Pending) {
 	for _, p := range list {
 		e.waiting = append(e.waiting, &sequence{index: p.Index, req: p.Request, tokens: slices.Concat(p.Request.Prompt,

@@ -14,15 +14,15 @@ import (
 	"lockstep/parallel"
 )
 
-// Score reads token sequences from a JSONL file ({"ids": [...]}) and writes, for line N, logprobs.N F32 [T-1] (of each
-// next token) and, if logits is set, logits.N F32 [T, V] to a safetensors file, by the training forward. It returns the
-// number of sequences.
+// Score computes log-probabilities of the token sequences of a JSONL file ({"ids": [...]}) by the training forward. For
+// line N it writes logprobs.N F32 [T-1], those of each next token, to a safetensors file, and logits.N F32 [T, V] if
+// logits is set. It returns the number of sequences.
 func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string, logits bool) (int, error) {
 	var seqs [][]int32
 	err := data.EachLine(in, func(_ int, line *ordered.Dict) error {
 		ids, err := data.IDs(line, 1, m.Vocab)
 		if len(ids) > m.MaxLength {
-			return fmt.Errorf("%d tokens, the model has %d positions", len(ids), m.MaxLength)
+			return fmt.Errorf("%d tokens, but the model has %d positions", len(ids), m.MaxLength)
 		}
 		seqs = append(seqs, ids)
 		return err
@@ -32,11 +32,11 @@ func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string
 	}
 	var tensors []safetensors.OutTensor
 	for n, ids := range seqs {
-		tensors = append(tensors, floats(ctx, fmt.Sprintf("logprobs.%d", n), []int{len(ids) - 1}, func() []float32 {
+		tensors = append(tensors, lazyTensor(ctx, fmt.Sprintf("logprobs.%d", n), []int{len(ids) - 1}, func() []float32 {
 			return logProbs(r, m, ids)
 		}))
 		if logits {
-			tensors = append(tensors, floats(ctx, fmt.Sprintf("logits.%d", n), []int{len(ids), m.Vocab},
+			tensors = append(tensors, lazyTensor(ctx, fmt.Sprintf("logits.%d", n), []int{len(ids), m.Vocab},
 				func() []float32 {
 					return allLogits(r, m, ids)
 				}))
@@ -45,8 +45,8 @@ func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string
 	return len(seqs), safetensors.Write(out, tensors, nil)
 }
 
-// floats is an F32 tensor that is computed when it is written, unless ctx has ended.
-func floats(ctx context.Context, name string, shape []int, values func() []float32) safetensors.OutTensor {
+// lazyTensor is an F32 tensor that is computed when it is written, unless ctx has ended.
+func lazyTensor(ctx context.Context, name string, shape []int, values func() []float32) safetensors.OutTensor {
 	return safetensors.OutTensor{Name: name, DType: "F32", Shape: shape, Write: func(w io.Writer) error {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -57,8 +57,8 @@ func floats(ctx context.Context, name string, shape []int, values func() []float
 	}}
 }
 
-// packed lays sequences out as one batch, each row with the next token as its target.
-func packed(seqs [][]int32) (ids, targets []int32, l *kernels.Layout) {
+// packSequences packs sequences into one batch. The target of each row is the next token, -1 for the last.
+func packSequences(seqs [][]int32) (ids, targets []int32, l *kernels.Layout) {
 	l = &kernels.Layout{}
 	for _, s := range seqs {
 		l.Spans = append(l.Spans, kernels.Span{Row: len(ids), Rows: len(s)})
@@ -69,22 +69,24 @@ func packed(seqs [][]int32) (ids, targets []int32, l *kernels.Layout) {
 	return ids, targets, l
 }
 
-// alone is the batch of one sequence.
-func alone(r *parallel.Rank, ids []int32) (b *model.Batch, targets []int32) {
-	ids, targets, l := packed([][]int32{ids})
+// singleSequence is the batch of one sequence.
+func singleSequence(r *parallel.Rank, ids []int32) (b *model.Batch, targets []int32) {
+	ids, targets, l := packSequences([][]int32{ids})
 	return model.NewBatch(r, ids, l, nil), targets
 }
 
+// logProbs are those of each next token, [T-1].
 func logProbs(r *parallel.Rank, m *model.Model, ids []int32) []float32 {
 	defer r.Stack.Release(r.Stack.Mark())
-	b, targets := alone(r, ids)
+	b, targets := singleSequence(r, ids)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
 	m.Head.LogProb(r, logprob, m.Forward(r, b, nil), model.Targets{IDs: parallel.Upload(r, targets)}, b)
 	return parallel.Download[float32](r, logprob)[:len(ids)-1]
 }
 
+// allLogits are those of every row, [T, V].
 func allLogits(r *parallel.Rank, m *model.Model, ids []int32) []float32 {
 	defer r.Stack.Release(r.Stack.Mark())
-	b, _ := alone(r, ids)
+	b, _ := singleSequence(r, ids)
 	return parallel.Download[float32](r, m.Head.Logits(r, m.Forward(r, b, nil)))
 }

@@ -68,7 +68,7 @@ func generate(t *testing.T, r *parallel.Rank, s *ServedModel, o Options, reqs []
 	return res, e
 }
 
-// families are the tiny checkpoints, in folders of goldens.
+// families are the golden checkpoints.
 var families = []string{"qwen3", "qwen3_moe", "qwen3_5_moe", "deepseek_v3_grouped", "glm4_moe", "glm4_moe_lite", "glm5",
 	"glm5_shared", "gpt_oss", "kimi_k2", "kimi_k25_wrapped", "llama3", "minimax_m2", "nemotron_h"}
 
@@ -85,7 +85,7 @@ func TestGreedyGolden(t *testing.T) {
 	}
 }
 
-// The engine's sizes change neither a token nor a log-probability; samples of one prompt differ.
+// The sizes of the engine change no token and no log-probability. Samples of one prompt differ.
 func TestSizesChangeNothing(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		var reqs []Request
@@ -113,12 +113,12 @@ func TestSizesChangeNothing(t *testing.T) {
 					t.Errorf("%+v: sample %d is %v, first %v", o, i, res[i], first[i])
 				}
 			}
-			if e.pages.free != e.o.Pages {
-				t.Errorf("%+v: %d of %d pages are free at the end", o, e.pages.free, e.o.Pages)
+			if e.pages.free != e.options.Pages {
+				t.Errorf("%+v: %d of %d pages are free at the end", o, e.pages.free, e.options.Pages)
 			}
 		}
 		if preempted == 0 {
-			t.Error("no sequence was preempted: the test shows less than it says")
+			t.Error("no sequence was preempted, so the test does not cover it")
 		}
 		if slices.Equal(first[2].IDs, first[23].IDs[:len(first[2].IDs)]) {
 			t.Error("two samples of one prompt are the same")
@@ -126,16 +126,16 @@ func TestSizesChangeNothing(t *testing.T) {
 	})
 }
 
-// A sequence keeps one slot from its first position on, and shares it with no other that runs.
+// A sequence keeps its slot from its first position on, and no other running sequence has it.
 func TestSlots(t *testing.T) {
 	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), Options{Slots: 3, PageRows: 4, PrefillRows: 6,
-			Pages: 12, Apart: true})
+			Pages: 12, NoPrefixCache: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		slot, used := map[int]int{}, map[int]bool{}
-		e.observe = func(s *sequence, position int, _ []float32) {
+		e.onLogits = func(s *sequence, position int, _ []float32) {
 			if position == 0 {
 				slot[s.index] = s.slot
 			}
@@ -158,8 +158,8 @@ func TestSlots(t *testing.T) {
 		if _, err := e.Run(context.Background(), reqs); err != nil {
 			t.Fatal(err)
 		}
-		if len(used) != 3 || len(e.slots) != 3 || e.Preempted == 0 {
-			t.Errorf("used slots %v, %d free at the end, %d preempted", used, len(e.slots), e.Preempted)
+		if len(used) != 3 || len(e.freeSlots) != 3 || e.Preempted == 0 {
+			t.Errorf("used slots %v, %d free at the end, %d preempted", used, len(e.freeSlots), e.Preempted)
 		}
 	})
 }
@@ -191,14 +191,14 @@ func TestBadRequests(t *testing.T) {
 			{Prompt: make([]int32, 256), MaxTokens: 1, TopP: 1},
 		} {
 			if _, err := e.Run(context.Background(), []Request{q}); err == nil {
-				t.Errorf("%+v was taken", q)
+				t.Errorf("%+v was accepted", q)
 			}
-			e.abandon()
+			e.dropAll()
 		}
 	})
 }
 
-// A prompt leaves at least one of the model's positions to its answer.
+// A prompt must leave at least one position to generate.
 func TestFullPrompt(t *testing.T) {
 	for rows, fits := range map[int]bool{15: true, 16: false, 17: false} {
 		q := Request{Prompt: make([]int32, rows), MaxTokens: 1, TopP: 1}
@@ -220,7 +220,7 @@ func TestVerify(t *testing.T) {
 	}{{kernels.Default(), kernels.F32, 12000}, {kernels.Default(), kernels.BF16, 3000}, {tc16, kernels.BF16, 3000},
 		{ex2h, kernels.BF16, 3000}} {
 		for i, family := range families {
-			if i >= 3 { // the others differ in a layer each
+			if i >= 3 { // each of these adds one layer kind
 				c.tokens = 1500
 			}
 			name := fmt.Sprintf("%s/%s/%s/%s", family, c.def.Dot, c.def.Exp2, c.dtype)
@@ -250,21 +250,21 @@ func verifies(t *testing.T, family string, def kernels.Definition, dtype kernels
 		}
 		for _, w := range rep.Comparisons {
 			if w.Tokens == 0 {
-				t.Errorf("%s was never compared", w.Name)
+				t.Errorf("%s was not compared", w.Name)
 			}
 		}
 	})
 }
 
-// A sequence of the length that was asked for is in every round; the model's own length bounds it.
-func TestVerifyLongest(t *testing.T) {
+// Every round has a sequence of MaxLength, bounded by the model's length.
+func TestVerifyMaxLength(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		for longest, want := range map[int]int{200: 200, 5000: s.Model.MaxLength} {
-			rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: 1, Seed: 1, Longest: longest})
+			rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: 1, Seed: 1, MaxLength: longest})
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, w := range rep.Comparisons[wayPrefill:] {
+			for _, w := range rep.Comparisons[pathPrefill:] {
 				if w.Tokens < want-16 || w.Mismatches != 0 { // the prompt of what is decoded has up to 16
 					t.Errorf("longest %d: %s: %d positions, %d mismatches", longest, w.Name, w.Tokens, w.Mismatches)
 				}
@@ -273,14 +273,15 @@ func TestVerifyLongest(t *testing.T) {
 	})
 }
 
-// A long sequence has company in each round, some of which begins as it does: pages are shared, and short of.
-func TestDrawLongest(t *testing.T) {
+// A round with a long sequence has others too, some with the same prefix, so that they share pages and compete for
+// them.
+func TestDrawMaxLength(t *testing.T) {
 	m := &model.Model{MaxLength: 8192, Vocab: 320}
-	p := &proof{m: m, tokens: 4096, longest: 8192, rng: rand.New(rand.NewPCG(1, 1)), report: &Report{}}
+	p := &verifier{m: m, tokens: 4096, maxLength: 8192, rng: rand.New(rand.NewPCG(1, 1)), report: &VerifyReport{}}
 	shared := 0
 	for range 20 {
-		p.draw(nil)
-		if len(p.seqs) < 2 || len(p.seqs[0]) != p.longest {
+		p.drawSequences(nil)
+		if len(p.seqs) < 2 || len(p.seqs[0]) != p.maxLength {
 			t.Fatalf("%d sequences, the first of %d tokens", len(p.seqs), len(p.seqs[0]))
 		}
 		for _, s := range p.seqs[1:] {
@@ -290,6 +291,6 @@ func TestDrawLongest(t *testing.T) {
 		}
 	}
 	if shared == 0 {
-		t.Error("no sequence begins as the long one does")
+		t.Error("no sequence shares a prefix with the long one")
 	}
 }

@@ -15,7 +15,7 @@ type TokenLogProb struct {
 
 // addTopLogProbs appends to each ready sequence that asks for them the most likely tokens of its row. Their
 // log-probabilities come from the operation that gives those of sampled tokens.
-func (e *Engine) addTopLogProbs(ready []*sequence, d draw) {
+func (e *Engine) addTopLogProbs(ready []*sequence, d sampled) {
 	top, longest := make([][]int32, len(ready)), 0
 	for i, s := range ready {
 		if s.req.TopLogProbs > 0 {
@@ -35,7 +35,7 @@ func (e *Engine) addTopLogProbs(ready []*sequence, d draw) {
 			}
 		}
 		mark := e.r.Stack.Mark()
-		logprobs := parallel.Download[float32](e.r, e.logprob(d, parallel.Upload(e.r, ids)))
+		logprobs := parallel.Download[float32](e.r, e.logProbs(d, parallel.Upload(e.r, ids)))
 		e.r.Stack.Release(mark)
 		for i := range ready {
 			if k < len(top[i]) {

@@ -11,8 +11,8 @@ import (
 	"lockstep/parallel"
 )
 
-// Listed tokens are the most likely ones in order, the sampled token's entry has its bits, a row's entries sum to 1 with all of
-// the vocabulary, and lists change nothing else.
+// Listed tokens are the most likely ones in order, the sampled token's entry has its bits, a row's entries sum to 1
+// with all of the vocabulary, and lists change nothing else.
 func TestTopLogProbs(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		prompt := goldenIDs(t, "qwen3_moe", "ids.1")[:6]
@@ -30,7 +30,8 @@ func TestTopLogProbs(t *testing.T) {
 			if !slices.Equal(res.IDs, want[i].IDs) || !slices.Equal(res.LogProbs, want[i].LogProbs) {
 				t.Errorf("request %d: lists changed what is drawn", i)
 			}
-			if top := listed[i].TopLogProbs; top == 0 && res.TopLogProbs != nil || top > 0 && len(res.TopLogProbs) != len(res.IDs) {
+			if top := listed[i].TopLogProbs; top == 0 && res.TopLogProbs != nil || top > 0 &&
+				len(res.TopLogProbs) != len(res.IDs) {
 				t.Fatalf("request %d: %d lists", i, len(res.TopLogProbs))
 			}
 			for k, list := range res.TopLogProbs {

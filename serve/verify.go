@@ -14,40 +14,39 @@ import (
 	"lockstep/parallel"
 )
 
-// VerifyOptions size the proof.
+// VerifyOptions configure Verify.
 type VerifyOptions struct {
-	Tokens  int // positions compared, at least; each compares a full vocabulary of logits
-	Seed    uint64
-	Longest int // where above 0, each round has a sequence of so many tokens
-	// Corpus, where given, are token sequences to use besides random ones.
+	Tokens    int // least number of positions to compare, each a full vocabulary of logits
+	Seed      uint64
+	MaxLength int // if above 0, each round has a sequence of this length
+	// Corpus are token sequences to use besides random ones. It may be empty.
 	Corpus [][]int32
-	// Progress, where set, is told how many positions are done.
+	// Progress, if set, receives the number of positions compared so far.
 	Progress func(done int)
 }
 
-// Comparison is one way of computing that was held against the training forward.
+// Comparison compares one path of computing with the training forward.
 type Comparison struct {
 	Name       string
-	Tokens     int // positions
-	Logits     int // numbers compared bit for bit
-	LogProbs   int // likewise, of next tokens
-	Mismatches int // of both kinds
-	KL         float64
+	Tokens     int     // positions
+	Logits     int     // compared
+	LogProbs   int     // compared, of next tokens
+	Mismatches int     // logits and log-probabilities with different bits
+	KL         float64 // mean over positions of KL(training || this path), in nats
 }
 
-// Report is the outcome of a proof.
-type Report struct {
+// VerifyReport is the result of Verify.
+type VerifyReport struct {
 	Comparisons []Comparison
 	Rounds      int
 	Preempted   int
-	Reused      int    // rows that sequences found in the cache
+	Reused      int    // rows that sequences found in the prefix cache
 	Digest      string // of the definition
-	First       string // where the first mismatch was, "" if there was none
+	First       string // describes the first mismatch; "": there is none
 }
 
-// Totals adds the comparisons; KL is the mean over positions of KL(training || rollout), exactly 0 where every bit
-// agrees.
-func (v *Report) Totals() Comparison {
+// Totals adds the comparisons. KL is the mean over all positions, exactly 0 if every bit agrees.
+func (v *VerifyReport) Totals() Comparison {
 	t := Comparison{Name: "all"}
 	sum := 0.0
 	for _, c := range v.Comparisons {
@@ -63,17 +62,17 @@ func (v *Report) Totals() Comparison {
 	return t
 }
 
-func (v *Report) String() string {
+func (v *VerifyReport) String() string {
 	t := v.Totals()
 	return fmt.Sprintf("zero-KLD: %d mismatched of %d logits and %d log-probs over %d tokens, KL %g, definition %s",
 		t.Mismatches, t.Logits, t.LogProbs, t.Tokens, t.KL, v.Digest[:12])
 }
 
-// Table is the report for people, a line for each way of computing. One that was never computed says so.
-func (v *Report) Table() string {
+// Table prints a line for each path. It marks a path that was never compared.
+func (v *VerifyReport) Table() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "tokens\tlogits\tlog-probs\tmismatches\tKL\t  held against the training forward\t")
+	fmt.Fprintln(w, "tokens\tlogits\tlog-probs\tmismatches\tKL\t  compared with the training forward\t")
 	for _, c := range append(slices.Clone(v.Comparisons), v.Totals()) {
 		if c.Tokens == 0 {
 			c.Name += ": not compared"
@@ -88,48 +87,49 @@ func (v *Report) Table() string {
 	return b.String()
 }
 
-// Err is nil where every bit agrees and every way of computing was compared.
-func (v *Report) Err() error {
+// Err is nil if every bit agrees and every path was compared.
+func (v *VerifyReport) Err() error {
 	if t := v.Totals(); t.Mismatches > 0 {
 		return fmt.Errorf("zero-KLD: %d of %d numbers differ: %s", t.Mismatches, t.Logits+t.LogProbs, v.First)
 	}
 	for _, c := range v.Comparisons {
 		if c.Tokens == 0 {
-			return fmt.Errorf("zero-KLD: not compared: %s: give the proof more tokens", c.Name)
+			return fmt.Errorf("zero-KLD: not compared: %s: raise the number of tokens", c.Name)
 		}
 	}
 	return nil
 }
 
 const (
-	roundTokens  = 1536 // positions of one round, bounded so that the reference's logits fit in memory
-	comparedEach = 3    // times that each is compared: in a pack of training, in prefill, and in a run that decodes
-	roundLogits  = 64 << 20
-	// longest sequence drawn, unless longer ones are asked for, and most tokens of one that are decoded
-	longestProof = 1024
-	decoded      = 3 // tokens of a sequence with a decoded row: its prompt, that row, and the token chosen by it
+	roundTokens     = 1536     // most positions of a round, so that the reference logits fit in memory
+	comparisonsEach = 3        // of each position: in packed training, in prefill, and in a run that decodes
+	roundLogits     = 64 << 20 // most reference logits of a round
+	// Longest sequence of a round unless VerifyOptions say otherwise, and most decoded tokens of a sequence.
+	defaultMaxLength = 1024
+	// least tokens of a sequence with a decoded row: its prompt, that row, and the token sampled from it
+	minDecoded = 3
 )
 
-// Verify draws random traffic and compares the bits of full-vocabulary logits and of next-token log-probs: the training
-// forward of one sequence by itself is held against training forwards of random packings (with and without recomputing
-// blocks), and against the rollout engine with random batch compositions, arrival orders, prefill cuts, page sizes,
-// shared prefixes and preemption, where tokens arrive in prompts or one by one. Log-probs are taken at temperature 1,
-// 0.6 or 1.3, whatever their neighbours' is. Every way has its share of every round. A device that breaks a rule
-// without a place in the model is an error: there is nothing to catch.
-func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptions) (*Report, error) {
-	if o.Tokens < 1 || o.Longest < 0 {
-		return nil, fmt.Errorf("to prove: %d tokens, the longest sequence of %d: want at least 1, and 0 (up to "+
-			"%d) or more", o.Tokens, o.Longest, longestProof)
+// Verify compares the bits of full-vocabulary logits and of next-token log-probabilities on random traffic. The
+// reference is the training forward of each sequence by itself. It is compared with training forwards of random packs,
+// with and without recomputation of blocks, and with the rollout engine in prefill and decode. The engine has random
+// batch compositions, arrival orders, chunks of prompts, page sizes, shared prefixes and preemption. Sequences have
+// temperature 1, 0.6 or 1.3. Every round compares every path. It is an error if the device breaks a rule that this
+// model does not use.
+func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptions) (*VerifyReport, error) {
+	if o.Tokens < 1 || o.MaxLength < 0 {
+		return nil, fmt.Errorf("%d tokens, longest sequence %d: want at least 1 token, and a length of 0 (up to "+
+			"%d) or more", o.Tokens, o.MaxLength, defaultMaxLength)
 	}
 	if b := r.Dev.Definition().Break; b != kernels.BreakNone && !slices.Contains(m.Breaks(), b) {
-		return nil, fmt.Errorf("rule %q has no place in this %s model: want one of %q", b, m.Family, m.Breaks())
+		return nil, fmt.Errorf("rule %q does not apply to this %s model: want one of %q", b, m.Family, m.Breaks())
 	}
-	p := &proof{
-		r: r, m: m, tokens: o.Tokens, longest: min(o.Longest, m.MaxLength),
+	p := &verifier{
+		r: r, m: m, tokens: o.Tokens, maxLength: min(o.MaxLength, m.MaxLength),
 		rng:    rand.New(rand.NewPCG(o.Seed, 0x6c6f636b73746570)),
-		report: &Report{Digest: r.Dev.Definition().Digest()},
+		report: &VerifyReport{Digest: r.Dev.Definition().Digest()},
 	}
-	for _, name := range ways {
+	for _, name := range paths {
 		p.report.Comparisons = append(p.report.Comparisons, Comparison{Name: name})
 	}
 	for p.report.Totals().Tokens < o.Tokens {
@@ -144,73 +144,73 @@ func Verify(ctx context.Context, r *parallel.Rank, m *model.Model, o VerifyOptio
 	return p.report, nil
 }
 
-// ways are what is held against the training forward of one sequence by itself, at these places of the report.
-var ways = []string{
-	wayPacked: "packed training", wayRecomputed: "recomputed training",
-	wayPrefill: "chunked prefill", wayDecode: "decode",
+// ways are what is compared with the training forward of one sequence by itself, at these places of the report.
+var paths = []string{
+	pathPacked: "packed training", pathRecomputed: "recomputed training",
+	pathPrefill: "chunked prefill", pathDecode: "decode",
 }
 
 const (
-	wayPacked = iota
-	wayRecomputed
-	wayPrefill
-	wayDecode
+	pathPacked = iota
+	pathRecomputed
+	pathPrefill
+	pathDecode
 )
 
-type proof struct {
-	r       *parallel.Rank
-	m       *model.Model
-	tokens  int // to compare
-	longest int
-	rng     *rand.Rand
-	report  *Report
-	// Of the present round: sequences and what the training forward of each alone gave.
+type verifier struct {
+	r         *parallel.Rank
+	m         *model.Model
+	tokens    int // positions to compare
+	maxLength int
+	rng       *rand.Rand
+	report    *VerifyReport
+	// Of the current round: sequences, and the results of the training forward of each by itself.
 	seqs     [][]int32
-	logits   [][]float32 // [T*V]
+	logits   [][]float32 // [T, V]
 	logprobs [][]float32 // of the next token, [T-1]
 }
 
-func (p *proof) round(ctx context.Context, corpus [][]int32) error {
-	p.draw(corpus)
+func (p *verifier) round(ctx context.Context, corpus [][]int32) error {
+	p.drawSequences(corpus)
 	p.logits, p.logprobs = nil, nil
 	for i := range p.seqs {
-		logits, logprobs := p.train([]int{i}, false)
+		logits, logprobs := p.trainForward([]int{i}, false)
 		p.logits, p.logprobs = append(p.logits, logits...), append(p.logprobs, logprobs...)
 	}
-	p.packings()
-	if err := p.engine(ctx, wayPrefill); err != nil {
+	p.packedForwards()
+	if err := p.engineForward(ctx, pathPrefill); err != nil {
 		return err
 	}
-	return p.engine(ctx, wayDecode)
+	return p.engineForward(ctx, pathDecode)
 }
 
-// proofSize is how many positions a round of a proof of so many tokens has, and the longest sequence that it may have,
-// where one of so many tokens is asked for. A short proof has short rounds.
-func proofSize(m *model.Model, tokens, asked int) (budget, longest int) {
-	budget = max(64, min(tokens/comparedEach, roundTokens, roundLogits/m.Vocab)) + asked
-	return budget, min(max(longestProof, asked), m.MaxLength, budget)
+// roundSize returns how many positions a round has, and the length of its longest sequence, to compare so many tokens.
+// A sequence of length asked is part of the round, if above 0. Few tokens have short rounds.
+func roundSize(m *model.Model, tokens, asked int) (budget, longest int) {
+	budget = max(64, min(tokens/comparisonsEach, roundTokens, roundLogits/m.Vocab)) + asked
+	return budget, min(max(defaultMaxLength, asked), m.MaxLength, budget)
 }
 
-// draw makes sequences of skewed lengths, 1 to 64 of them, from random ids and pieces of the corpus; some begin like
-// another. One that is long by request has company.
-func (p *proof) draw(corpus [][]int32) {
+// drawSequences makes 1 to 64 sequences of skewed lengths from random ids and parts of the corpus. Some share a prefix.
+// If a sequence of maxLength is asked for, the round has others too.
+func (p *verifier) drawSequences(corpus [][]int32) {
 	p.seqs = nil
-	budget, longest := proofSize(p.m, p.tokens, p.longest)
+	budget, longest := roundSize(p.m, p.tokens, p.maxLength)
 	count := []int{1, 2, 3, 4, 7, 16, 33, 64}[p.rng.IntN(8)]
-	if p.longest > 0 {
+	if p.maxLength > 0 {
 		count = max(count, 4)
 	}
 	for len(p.seqs) < count && budget > 0 {
 		n := min(1+int(float64(longest)*math.Pow(p.rng.Float64(), 2)), budget)
 		if len(p.seqs) == 0 {
-			n = max(n, min(decoded, longest)) // one row at least is decoded
+			n = max(n, min(minDecoded, longest)) // at least one row is decoded
 		}
-		if len(p.seqs) == 0 && p.longest > 0 {
+		if len(p.seqs) == 0 && p.maxLength > 0 {
 			n = longest
 		}
 		budget -= n
 		if len(corpus) > 0 && p.rng.IntN(2) == 0 {
-			if s := corpus[p.rng.IntN(len(corpus))]; len(p.seqs) > 0 || len(s) >= decoded {
+			if s := corpus[p.rng.IntN(len(corpus))]; len(p.seqs) > 0 || len(s) >= minDecoded {
 				p.seqs = append(p.seqs, slices.Clone(s[:min(n, len(s))]))
 				continue
 			}
@@ -226,23 +226,23 @@ func (p *proof) draw(corpus [][]int32) {
 	}
 }
 
-// temperature is that at which sequence i has its log-probs.
-func (p *proof) temperature(i int) float32 {
+// temperature is that of sequence i.
+func (p *verifier) temperature(i int) float32 {
 	return []float32{1, 0.6, 1.3}[(p.report.Rounds+i)%3]
 }
 
-// train runs the training forward of some sequences as one packed batch and returns each one's logits and next-token
-// log-probs.
-func (p *proof) train(which []int, recompute bool) (logits, logprobs [][]float32) {
+// trainForward runs the training forward of some sequences as one packed batch. It returns the logits and the
+// next-token log-probabilities of each.
+func (p *verifier) trainForward(sequences []int, recompute bool) (logits, logprobs [][]float32) {
 	r := p.r
 	defer r.Stack.Release(r.Stack.Mark())
 	var seqs [][]int32
 	var inv []float32
-	for _, i := range which {
+	for _, i := range sequences {
 		seqs = append(seqs, p.seqs[i])
 		inv = append(inv, slices.Repeat([]float32{kernels.Inverse(p.temperature(i))}, len(p.seqs[i]))...)
 	}
-	ids, targets, l := packed(seqs)
+	ids, targets, l := packSequences(seqs)
 	b := model.NewBatch(r, ids, l, nil)
 	x := p.m.TrainForward(r, b, recompute)
 	logprob := r.Stack.New(kernels.F32, 1, len(ids))
@@ -258,35 +258,35 @@ func (p *proof) train(which []int, recompute bool) (logits, logprobs [][]float32
 	return logits, logprobs
 }
 
-// packings compares training forwards of the sequences in another order and in random packs, every second pack with
-// blocks recomputed. A round of one pack has it both ways.
-func (p *proof) packings() {
+// packedForwards compares training forwards of random packs of the sequences. Every second pack recomputes blocks. A
+// round of one pack runs it with and without recomputation.
+func (p *verifier) packedForwards() {
 	order := p.rng.Perm(len(p.seqs))
-	way, packs := wayPacked+p.rng.IntN(2), 0
+	path, packs := pathPacked+p.rng.IntN(2), 0
 	for rest := order; len(rest) > 0; packs++ {
 		n := 1 + p.rng.IntN(len(rest))
-		p.pack(way, rest[:n])
-		way, rest = wayPacked+wayRecomputed-way, rest[n:]
+		p.packedForward(path, rest[:n])
+		path, rest = pathPacked+pathRecomputed-path, rest[n:]
 	}
 	if packs == 1 {
-		p.pack(way, order)
+		p.packedForward(path, order)
 	}
 }
 
-// pack compares the training forward of some sequences as one batch.
-func (p *proof) pack(way int, which []int) {
-	logits, logprobs := p.train(which, way == wayRecomputed)
-	for j, i := range which {
-		p.compare(way, i, 0, logits[j])
-		p.compareLogProbs(way, i, 0, logprobs[j])
+// packedForward compares the training forward of some sequences as one batch.
+func (p *verifier) packedForward(path int, sequences []int) {
+	logits, logprobs := p.trainForward(sequences, path == pathRecomputed)
+	for j, i := range sequences {
+		p.compare(path, i, 0, logits[j])
+		p.compareLogProbs(path, i, 0, logprobs[j])
 	}
 }
 
-// engine runs the sequences through a rollout engine of random sizes: as prompts, or from a short prompt on by forced
-// tokens. Rows of prompts are prefill either way.
-func (p *proof) engine(ctx context.Context, way int) error {
+// engineForward runs the sequences through a rollout engine of random sizes. For pathPrefill they are prompts. For
+// pathDecode they are short prompts followed by forced tokens.
+func (p *verifier) engineForward(ctx context.Context, path int) error {
 	defer p.r.Stack.Release(p.r.Stack.Mark())
-	e, err := NewEngine(p.r, p.m, p.r.Stack, p.options())
+	e, err := NewEngine(p.r, p.m, p.r.Stack, p.engineOptions())
 	if err != nil {
 		return err
 	}
@@ -294,18 +294,18 @@ func (p *proof) engine(ctx context.Context, way int) error {
 	reqs := make([]Request, len(order))
 	for j, i := range order {
 		s := p.seqs[i]
-		cut := p.cut(len(s), way)
+		cut := p.promptLength(len(s), path)
 		reqs[j] = Request{
 			ID: uint64(i), Prompt: s[:cut], Forced: s[cut:], MaxTokens: max(len(s)-cut, 1),
 			Temperature: p.temperature(i), TopP: 1,
 		}
 	}
-	e.observe = func(s *sequence, position int, logits []float32) {
+	e.onLogits = func(s *sequence, position int, logits []float32) {
 		switch i := order[s.index]; {
 		case position < len(reqs[s.index].Prompt):
-			p.compare(wayPrefill, i, position, logits)
+			p.compare(pathPrefill, i, position, logits)
 		case position < len(p.seqs[i]):
-			p.compare(wayDecode, i, position, logits)
+			p.compare(pathDecode, i, position, logits)
 		}
 	}
 	results, err := e.Run(ctx, reqs)
@@ -314,16 +314,16 @@ func (p *proof) engine(ctx context.Context, way int) error {
 	}
 	for j, i := range order {
 		n := len(reqs[j].Forced)
-		p.compareLogProbs(way, i, len(p.seqs[i])-1-n, results[j].LogProbs[:n])
+		p.compareLogProbs(path, i, len(p.seqs[i])-1-n, results[j].LogProbs[:n])
 	}
 	p.report.Preempted += e.Preempted
 	p.report.Reused += e.Reused
 	return nil
 }
 
-// options are random sizes of an engine for the round's sequences. Pages are often too few for all at once: some are
-// preempted.
-func (p *proof) options() Options {
+// engineOptions are random sizes of an engine for the sequences of the round. Pages are often too few for all sequences
+// at once, so some are preempted.
+func (p *verifier) engineOptions() Options {
 	total, longest := 0, 0
 	for _, s := range p.seqs {
 		total, longest = total+len(s), max(longest, len(s))
@@ -336,11 +336,11 @@ func (p *proof) options() Options {
 	}
 }
 
-// cut is how many tokens of a sequence of n are its prompt. In decoding at least two are not, where there are three.
-func (p *proof) cut(n, way int) int {
+// promptLength is how many of the n tokens of a sequence are its prompt. For pathDecode at least two of three are not.
+func (p *verifier) promptLength(n, path int) int {
 	cut := n
-	if way == wayDecode {
-		cut = max(1+p.rng.IntN(min(max(n+1-decoded, 1), 16)), n-longestProof)
+	if path == pathDecode {
+		cut = max(1+p.rng.IntN(min(max(n+1-minDecoded, 1), 16)), n-defaultMaxLength)
 	}
 	if cut == p.m.MaxLength {
 		cut--
@@ -348,17 +348,17 @@ func (p *proof) cut(n, way int) int {
 	return cut
 }
 
-// compare holds logits of consecutive positions of sequence i against the reference.
-func (p *proof) compare(which, i, position int, logits []float32) {
+// compare compares logits of consecutive positions of sequence i with the reference.
+func (p *verifier) compare(path, i, position int, logits []float32) {
 	v := p.m.Vocab
-	c := &p.report.Comparisons[which]
+	c := &p.report.Comparisons[path]
 	for ; len(logits) > 0; logits, position = logits[v:], position+1 {
 		want := p.logits[i][position*v : (position+1)*v]
 		bad := mismatches(logits[:v], want)
 		kl := 0.0
 		if bad > 0 {
 			kl = divergence(want, logits[:v], kernels.Inverse(p.temperature(i)))
-			p.note(c.Name, "logits", i, position, bad)
+			p.recordMismatch(c.Name, "logits", i, position, bad)
 		}
 		c.KL = (c.KL*float64(c.Tokens) + kl) / float64(c.Tokens+1)
 		c.Tokens++
@@ -367,23 +367,24 @@ func (p *proof) compare(which, i, position int, logits []float32) {
 	}
 }
 
-func (p *proof) compareLogProbs(which, i, position int, logprobs []float32) {
-	c := &p.report.Comparisons[which]
+func (p *verifier) compareLogProbs(path, i, position int, logprobs []float32) {
+	c := &p.report.Comparisons[path]
 	bad := mismatches(logprobs, p.logprobs[i][position:position+len(logprobs)])
 	if bad > 0 {
-		p.note(c.Name, "log-probs", i, position, bad)
+		p.recordMismatch(c.Name, "log-probs", i, position, bad)
 	}
 	c.LogProbs += len(logprobs)
 	c.Mismatches += bad
 }
 
-func (p *proof) note(name, what string, i, position, bad int) {
+func (p *verifier) recordMismatch(name, what string, i, position, bad int) {
 	if p.report.First == "" {
 		p.report.First = fmt.Sprintf("round %d, %s: %d %s differ at position %d of a sequence of %d among %d",
 			p.report.Rounds, name, bad, what, position, len(p.seqs[i]), len(p.seqs))
 	}
 }
 
+// mismatches counts elements with different bits.
 func mismatches(got, want []float32) (n int) {
 	for i := range got {
 		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
@@ -393,7 +394,7 @@ func mismatches(got, want []float32) (n int) {
 	return n
 }
 
-// divergence is KL(p || q) of two rows of logits times inv, in float64.
+// divergence is KL(p || q) in nats of two rows of logits, multiplied by the inverse temperature inv, in float64.
 func divergence(p, q []float32, inv float32) float64 {
 	lp, lq := logSoftmax(p, float64(inv)), logSoftmax(q, float64(inv))
 	sum := 0.0

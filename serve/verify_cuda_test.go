@@ -9,8 +9,8 @@ import (
 	"lockstep/kernels/cuda"
 )
 
-// Every broken rule is caught on a GPU too, in the form of latent attention that it computes. It asks for a card, or
-// for the emulated one (.ci/emulate/breaks).
+// Verify catches every broken rule on a GPU too, with the forms of latent attention that it has. The test needs a GPU
+// or the emulated one (.ci/emulate/breaks).
 func TestVerifyCatchesOnGPU(t *testing.T) {
 	seen := map[kernels.Break]bool{}
 	for _, c := range breakCases(t) {

@@ -17,8 +17,8 @@ import (
 	"lockstep/parallel"
 )
 
-// The shortest proof compares every way of computing, whatever is drawn and however short the texts of a run are.
-func TestVerifyEveryWay(t *testing.T) {
+// The shortest verification compares every path, whatever the random sequences and however short the corpus.
+func TestVerifyEveryPath(t *testing.T) {
 	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		for seed := range uint64(40) {
 			o := VerifyOptions{Tokens: 1, Seed: seed}
@@ -36,14 +36,14 @@ func TestVerifyEveryWay(t *testing.T) {
 	})
 }
 
-// A way that was not compared is no pass: the table says so, and the proof fails.
+// A path that was not compared is an error, and the table marks it.
 func TestVerifyNotCompared(t *testing.T) {
-	rep := &Report{Digest: strings.Repeat("0", 64)}
-	for i, name := range ways {
+	rep := &VerifyReport{Digest: strings.Repeat("0", 64)}
+	for i, name := range paths {
 		rep.Comparisons = append(rep.Comparisons, Comparison{Name: name, Tokens: i, Logits: i})
 	}
 	if err := rep.Err(); err == nil || !strings.Contains(err.Error(), "not compared: packed training") {
-		t.Errorf("a proof without packed training: %v", err)
+		t.Errorf("without packed training: %v", err)
 	}
 	table := rep.Table()
 	if !strings.Contains(table, "packed training: not compared") || strings.Count(table, "not compared") != 1 {
@@ -51,11 +51,11 @@ func TestVerifyNotCompared(t *testing.T) {
 	}
 	rep.Comparisons[0].Tokens = 1
 	if err := rep.Err(); err != nil {
-		t.Errorf("a proof of every way: %v", err)
+		t.Errorf("with every path: %v", err)
 	}
 }
 
-// breakCase is a golden in one form, on the arithmetic that a device has.
+// breakCase is a golden checkpoint with an adapter, a form of latent attention and a definition.
 type breakCase struct {
 	family, adapter string
 	latent          kernels.LatentForm
@@ -67,8 +67,8 @@ func (c breakCase) String() string {
 	return fmt.Sprintf("%s/%s/%s/%s", c.family, c.adapter, c.latent, c.def.Dot)
 }
 
-// breakCases are all goldens, latent attention in both forms, and all goldens of adapters, by the arithmetic of a CPU
-// and by that of a GPU.
+// breakCases are all golden checkpoints, with each of their adapters and both forms of latent attention, by the
+// definition of a CPU and by that of a GPU.
 func breakCases(t *testing.T) (cases []breakCase) {
 	t.Helper()
 	tc16 := kernels.Default()
@@ -86,7 +86,7 @@ func breakCases(t *testing.T) (cases []breakCase) {
 	return cases
 }
 
-// goldenFamilies are the folders of goldens that package model can open.
+// goldenFamilies lists the golden folders that package model can open.
 func goldenFamilies(t *testing.T) (names []string) {
 	t.Helper()
 	found, err := filepath.Glob(goldens + "*/config.json")
@@ -98,14 +98,15 @@ func goldenFamilies(t *testing.T) (names []string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := model.Describe(text, kernels.F32); err == nil { // else one that a test of package model adds
+		// else a test of package model registers its family
+		if _, err := model.Describe(text, kernels.F32); err == nil {
 			names = append(names, filepath.Base(filepath.Dir(path)))
 		}
 	}
 	return names
 }
 
-// adaptersOf are the goldens of adapters of a family: folders that begin with its name.
+// adaptersOf lists the golden adapters of a family.
 func adaptersOf(t *testing.T, family string) (names []string) {
 	t.Helper()
 	for _, name := range []string{family, family + "_experts"} {
@@ -116,7 +117,7 @@ func adaptersOf(t *testing.T, family string) (names []string) {
 	return names
 }
 
-// latentForms are the forms of latent attention that differ for a family.
+// latentForms are the forms of latent attention that a family has.
 func latentForms(t *testing.T, family string) []kernels.LatentForm {
 	t.Helper()
 	text, err := os.ReadFile(goldens + family + "/config.json")
@@ -137,7 +138,7 @@ func latentForms(t *testing.T, family string) []kernels.LatentForm {
 	return []kernels.LatentForm{kernels.LatentAuto}
 }
 
-// onGolden runs body with a golden on a device.
+// onGolden runs body with a golden checkpoint on a device.
 func onGolden(t *testing.T, c breakCase, dev kernels.Device, body func(r *parallel.Rank, m *model.Model)) {
 	t.Helper()
 	err := parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
@@ -157,9 +158,9 @@ func onGolden(t *testing.T, c breakCase, dev kernels.Device, body func(r *parall
 	}
 }
 
-// caught is the positions that proofs with other traffic compare until the broken rule is noticed. err says that the
-// rule has no place, or that 4,096 positions do not notice it.
-func caught(r *parallel.Rank, m *model.Model) (tokens int, err error) {
+// positionsToCatch runs Verify with several seeds until it notices the broken rule, and returns how many positions that
+// took. It returns an error if the rule does not apply, or goes unnoticed in 4,096 positions.
+func positionsToCatch(r *parallel.Rank, m *model.Model) (tokens int, err error) {
 	for seed := uint64(1); ; seed++ {
 		rep, err := Verify(context.Background(), r, m, VerifyOptions{Tokens: 192, Seed: seed})
 		if err != nil {
@@ -175,11 +176,11 @@ func caught(r *parallel.Rank, m *model.Model) (tokens int, err error) {
 	}
 }
 
-// refusal is one line.
-var refusal = regexp.MustCompile(`^rule "[a-z-]+" has no place in this \w+ model: want one of \[.*"split-k".*\]$`)
+// refusal matches the error for a rule that does not apply.
+var refusal = regexp.MustCompile(`^rule "[a-z-]+" does not apply to this \w+ model: want one of \[.*"split-k".*\]$`)
 
-// A proof that cannot fail proves nothing: every rule that has a place in a model, broken, is caught, and no other is
-// taken. What an adapter has no part in is caught without one.
+// Verify catches every broken rule that applies to a model and rejects the others. Adapters are tested with their own
+// rule alone.
 func TestVerifyCatches(t *testing.T) {
 	seen := map[kernels.Break]bool{}
 	for _, c := range breakCases(t) {
@@ -194,12 +195,12 @@ func TestVerifyCatches(t *testing.T) {
 	}
 	for _, rule := range kernels.Breaks {
 		if !seen[rule] {
-			t.Errorf("%s has a place in no golden", rule)
+			t.Errorf("%s applies to no golden checkpoint", rule)
 		}
 	}
 }
 
-// catches breaks every rule on a golden and notes those that have a place.
+// catches breaks every rule on a golden checkpoint and marks in seen those that apply.
 func catches(t *testing.T, c breakCase, dev kernels.Device, seen map[kernels.Break]bool) {
 	t.Helper()
 	onGolden(t, c, dev, func(r *parallel.Rank, m *model.Model) {
@@ -212,7 +213,7 @@ func catches(t *testing.T, c breakCase, dev kernels.Device, seen map[kernels.Bre
 				t.Fatal(err)
 			}
 			m.ComputeWith(wrong)
-			tokens, err := caught(&parallel.Rank{Dev: wrong, Stack: r.Stack}, m)
+			tokens, err := positionsToCatch(&parallel.Rank{Dev: wrong, Stack: r.Stack}, m)
 			if slices.Contains(m.Breaks(), rule) {
 				seen[rule] = true
 				if err != nil {
@@ -220,7 +221,7 @@ func catches(t *testing.T, c breakCase, dev kernels.Device, seen map[kernels.Bre
 				}
 				t.Logf("%s: %d tokens", rule, tokens)
 			} else if err == nil || !refusal.MatchString(err.Error()) {
-				t.Errorf("%s has no place: %v", rule, err)
+				t.Errorf("%s does not apply: %v", rule, err)
 			}
 		}
 	})

@@ -60,14 +60,14 @@ type update struct {
 // step collects groups of answers and updates the weights on them. step counts from the beginning of the run, from 1.
 func (l *learner) step(ctx context.Context, step int) (res learningResult, err error) {
 	began := time.Now()
-	drawn := l.engine.Drawn
+	drawn := l.engine.Generated
 	groups, left, err := l.next(ctx)
 	if err != nil {
 		return res, err
 	}
 	l.pause()
 	l.updatesBefore = l.updates
-	res.rolloutSeconds, res.sampled = time.Since(began).Seconds(), l.engine.Drawn-drawn
+	res.rolloutSeconds, res.sampled = time.Since(began).Seconds(), l.engine.Generated-drawn
 	l.advantages(groups)
 	for _, g := range groups {
 		for i := range g.Episodes {
@@ -134,13 +134,13 @@ func (l *learner) advantages(groups []*group) {
 func (l *learner) exactKL(ctx context.Context, res *learningResult) error {
 	n := min(l.rl.ExactKL, len(res.episodes))
 	for _, e := range res.episodes[:n] {
-		d, err := l.engine.Diverges(ctx, l.trainer.Rank, l.trainer.Model, e.Prompt, e.IDs, e.Temperature)
+		d, err := l.engine.MeasureDivergence(ctx, l.trainer.Rank, l.trainer.Model, e.Prompt, e.IDs, e.Temperature)
 		if err != nil {
 			return err
 		}
 		res.exact.KL += d.KL / float64(n)
 		res.exact.Logits += d.Logits
-		res.exact.Differ += d.Differ
+		res.exact.Mismatches += d.Mismatches
 	}
 	return nil
 }

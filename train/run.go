@@ -116,7 +116,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if j.corpus, err = setup.OpenCorpus(j.shape, p.Model, p.Language); err != nil {
 		return err
 	}
-	j.language, j.stops = p.Language, serve.Stops(p.Model, p.Language)
+	j.language, j.stops = p.Language, serve.StopTokens(p.Model, p.Language)
 	if err := p.OpenEngines(r.Dev, j.corpus.Longest(j.shape.Rollout.MaxTokens)); err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ func (s *Server) step() {
 	if err != nil {
 		panic(err) // a step fails only if its context has ended
 	}
-	s.engine.Each(func(index int, res serve.Result) { s.queues[index].update(res) })
+	s.engine.EachRunning(func(index int, res serve.Result) { s.queues[index].update(res) })
 	for _, d := range done {
 		s.queues[d.Index].update(d.Result)
 		delete(s.queues, d.Index)

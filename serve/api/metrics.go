@@ -25,7 +25,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 		{"requests_running", "gauge", "Samples in the batch.", running},
 		{"requests_waiting", "gauge", "Samples waiting to be scheduled.", waiting},
 		{"steps_total", "counter", "Forward passes.", c.Steps},
-		{"generation_tokens_total", "counter", "Tokens generated.", c.Drawn},
+		{"generation_tokens_total", "counter", "Tokens generated.", c.Generated},
 		{"prompt_tokens_total", "counter", "Prefill tokens computed, including those of preempted samples.",
 			c.Prefilled},
 		{"prompt_tokens_cached_total", "counter", "Prefill tokens taken from the prefix cache.", c.Reused},

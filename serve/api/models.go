@@ -15,5 +15,5 @@ func (s *Server) models(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, struct {
 		Object string  `json:"object"`
 		Data   []entry `json:"data"`
-	}{"list", []entry{{s.options.Name, "model", s.started.Unix(), "lockstep", s.engine.Positions(), s.definition}}})
+	}{"list", []entry{{s.options.Name, "model", s.started.Unix(), "lockstep", s.engine.MaxLength(), s.definition}}})
 }

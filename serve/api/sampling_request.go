@@ -56,7 +56,7 @@ func (s *Server) samplingFields(f *fields) *samplingRequest {
 		q.Stop = f.tokenIDs("stop_token_ids", v)
 	}
 	if !f.boolean("ignore_eos") {
-		q.Stop = slices.Concat(q.Stop, s.served.Stops())
+		q.Stop = slices.Concat(q.Stop, s.served.StopTokens())
 	}
 	if len(req.stops) > 0 && s.served.Language == nil || slices.Contains(req.stops, "") {
 		f.reject("stop", "want strings that are not empty, and a model with a tokenizer")
@@ -68,7 +68,9 @@ func (s *Server) samplingFields(f *fields) *samplingRequest {
 // samplingDefaults is the sampling of requests without these fields: OpenAI's defaults, overridden by
 // generation_config.json of the model. MaxTokens is 0 if the file does not set it.
 func (s *Server) samplingDefaults() serve.Sampling {
-	return serve.Sampling{Temperature: 1, TopP: 1}.With(s.served.Model.Sampling, func(string) bool { return false })
+	return serve.Sampling{Temperature: 1, TopP: 1}.WithDefaults(s.served.Model.Sampling, func(string) bool {
+		return false
+	})
 }
 
 // otherFields checks the model's name, accepts unsupported fields with neutral values, and ignores the fields that
@@ -103,7 +105,7 @@ func (s *Server) samples(req *samplingRequest) (all []serve.Request) {
 			q := req.sample
 			q.Prompt, q.ID = prompt, uint64(i)
 			if req.fill {
-				q.MaxTokens = max(1, s.engine.Positions()-len(prompt))
+				q.MaxTokens = max(1, s.engine.MaxLength()-len(prompt))
 			}
 			all = append(all, q)
 		}

@@ -124,8 +124,9 @@ func TestRejectedInPart(t *testing.T) {
 	if err := end(); err != nil {
 		t.Fatal(err)
 	}
-	if status != http.StatusBadRequest || s.engine.Drawn != 0 || s.engine.InFlight() != 0 || len(s.queues) != 0 {
-		t.Errorf("%d %s: %d tokens drawn, %d in flight, %d queues", status, text, s.engine.Drawn, s.engine.InFlight(),
+	if status != http.StatusBadRequest || s.engine.Generated != 0 || s.engine.InFlight() != 0 || len(s.queues) != 0 {
+		t.Errorf("%d %s: %d tokens drawn, %d in flight, %d queues", status, text, s.engine.Generated,
+			s.engine.InFlight(),
 			len(s.queues))
 	}
 }

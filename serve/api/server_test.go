@@ -163,7 +163,7 @@ func alone(t *testing.T, requests []map[string]any) (results [][]serve.Result) {
 					TopP: float32(a["top_p"].(float64)),
 				}
 				if !a["ignore_eos"].(bool) {
-					q.Stop = m.Stops()
+					q.Stop = m.StopTokens()
 				}
 				res, err := e.Run(context.Background(), []serve.Request{q})
 				if err != nil {

@@ -28,7 +28,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 		Count     int     `json:"count"`
 		MaxLength int     `json:"max_model_len"`
 		Tokens    []int32 `json:"tokens"`
-	}{len(ids), s.engine.Positions(), ids})
+	}{len(ids), s.engine.MaxLength(), ids})
 }
 
 // encode converts the prompt that these fields describe to token ids.

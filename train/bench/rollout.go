@@ -68,7 +68,7 @@ func Rollout(ctx context.Context, s *configs.Shape, o RolloutOptions) error {
 
 // rollout is what was measured.
 type rollout struct {
-	serve.Measured
+	serve.Measurement
 	title    string
 	reads    []int            // bytes of each step
 	copied   float64          // bytes a second
@@ -117,7 +117,7 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape, o RolloutOptions,
 	reqs []serve.Request) error {
 	options := setup.EngineOptions(s)
-	options.Apart = o.Apart
+	options.NoPrefixCache = o.Apart
 	mem := kernels.NewArena(r.Dev)
 	engine := func(r *parallel.Rank) (*serve.Engine, error) {
 		mem.Release(kernels.Mark{})
@@ -140,30 +140,30 @@ func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *
 	if err != nil {
 		return err
 	}
-	if b.Measured, err = e.Measure(ctx, reqs); err != nil {
+	if b.Measurement, err = e.Measure(ctx, reqs); err != nil {
 		return err
 	}
-	b.reads = stepReads(m, b.Loads, routes.steps)
+	b.reads = stepReads(m, b.StepLoads, routes.steps)
 	if !o.Kernels {
 		return nil
 	}
 	if e, err = engine(r); err != nil {
 		return err
 	}
-	b.profiles, err = profileSteps(ctx, e, b.profiler, reqs, b.Loads)
+	b.profiles, err = profileSteps(ctx, e, b.profiler, reqs, b.StepLoads)
 	return err
 }
 
 // stepReads returns the bytes that each step has to read. experts are the bytes of experts by step; nil: there are
 // none.
-func stepReads(m *model.Model, loads []serve.Load, experts []int) (all []int) {
+func stepReads(m *model.Model, loads []serve.StepLoad, experts []int) (all []int) {
 	n := m.Reads()
 	if len(n.Experts) > 0 && len(experts) != len(loads) {
 		panic(fmt.Sprintf("train: the same traffic took %d steps, then %d", len(experts), len(loads)))
 	}
 	for i, l := range loads {
 		bytes := n.Dense + m.CacheReads(l.Lengths, l.Shared)
-		if l.Drawn > 0 {
+		if l.Generated > 0 {
 			bytes += n.Head
 		}
 		if len(n.Experts) > 0 {

@@ -15,10 +15,10 @@ const profiledSteps = 8
 // stepKind is what a step of the engine does.
 type stepKind struct {
 	name string
-	in   func(l serve.Load) bool
+	in   func(l serve.StepLoad) bool
 }
 
-var stepKinds = []stepKind{{"decode alone", decodes}, {"read prompts too", func(l serve.Load) bool {
+var stepKinds = []stepKind{{"decode alone", decodes}, {"read prompts too", func(l serve.StepLoad) bool {
 	return !decodes(l)
 }}}
 
@@ -33,7 +33,7 @@ type stepProfile struct {
 // profileSteps repeats the requests of a run up to the last step that is profiled. The same traffic takes the same
 // steps, so each is profiled with the sequences and pages that it was timed with.
 func profileSteps(ctx context.Context, e *serve.Engine, p kernels.Profiler, reqs []serve.Request,
-	loads []serve.Load) ([]stepProfile, error) {
+	loads []serve.StepLoad) ([]stepProfile, error) {
 	all, of, last := make([]stepProfile, len(stepKinds)), map[int]*stepProfile{}, -1
 	for i, k := range stepKinds {
 		all[i] = stepProfile{kind: k, steps: chosenSteps(loads, k)}
@@ -68,10 +68,10 @@ func profileSteps(ctx context.Context, e *serve.Engine, p kernels.Profiler, reqs
 
 // chosenSteps returns steps of a kind from all parts of a run. The host must have waited for the step and for the one
 // before, so that its time has no part of another's.
-func chosenSteps(loads []serve.Load, k stepKind) (chosen []int) {
+func chosenSteps(loads []serve.StepLoad, k stepKind) (chosen []int) {
 	var own []int
 	for n, l := range loads {
-		if k.in(l) && l.Drawn > 0 && (n == 0 || loads[n-1].Drawn > 0) {
+		if k.in(l) && l.Generated > 0 && (n == 0 || loads[n-1].Generated > 0) {
 			own = append(own, n)
 		}
 	}

@@ -74,10 +74,10 @@ func TestProfileSteps(t *testing.T) {
 			return e
 		}
 		reqs := o.traffic(m)
-		if b.Measured, err = engine().Measure(context.Background(), reqs); err != nil || d.starts != 0 {
+		if b.Measurement, err = engine().Measure(context.Background(), reqs); err != nil || d.starts != 0 {
 			t.Errorf("%d profiles of what is timed (%v)", d.starts, err)
 		}
-		if b.profiles, err = profileSteps(context.Background(), engine(), d, reqs, b.Loads); err != nil {
+		if b.profiles, err = profileSteps(context.Background(), engine(), d, reqs, b.StepLoads); err != nil {
 			return err
 		}
 		defer func() {
@@ -85,7 +85,7 @@ func TestProfileSteps(t *testing.T) {
 				t.Error("other traffic went for the same")
 			}
 		}()
-		_, err = profileSteps(context.Background(), engine(), d, reqs[1:], b.Loads)
+		_, err = profileSteps(context.Background(), engine(), d, reqs[1:], b.StepLoads)
 		return err
 	})
 	if err != nil {
@@ -100,16 +100,16 @@ func checkProfiles(t *testing.T, d *profiled, b *rollout) {
 	for i, p := range b.profiles {
 		timed := 0.0
 		for _, n := range p.steps {
-			timed += b.Loads[n].Seconds
-			if decodes(b.Loads[n]) != (i == 0) {
-				t.Errorf("step %d, %+v, is among those that %s", n, b.Loads[n], p.kind.name)
+			timed += b.StepLoads[n].Seconds
+			if decodes(b.StepLoads[n]) != (i == 0) {
+				t.Errorf("step %d, %+v, is among those that %s", n, b.StepLoads[n], p.kind.name)
 			}
 		}
 		want := []kernels.KernelTime{{Kernel: "draw", Calls: profiledSteps},
 			{Kernel: "norm", Calls: norms * profiledSteps}}
 		if len(p.steps) != profiledSteps || len(p.times) != 2 || p.times[0].Calls != want[0].Calls ||
 			p.times[1].Calls != want[1].Calls || p.timed != timed || d.on {
-			t.Errorf("steps %v of %d that %s took %v: %+v, want %+v", p.steps, len(b.Loads), p.kind.name, p.timed,
+			t.Errorf("steps %v of %d that %s took %v: %+v, want %+v", p.steps, len(b.StepLoads), p.kind.name, p.timed,
 				p.times, want)
 		}
 		var out bytes.Buffer
@@ -125,11 +125,11 @@ func checkProfiles(t *testing.T, d *profiled, b *rollout) {
 
 // Steps are of all parts of a run, and none whose time holds another's or ends in another's.
 func TestChosenSteps(t *testing.T) {
-	var loads []serve.Load
+	var loads []serve.StepLoad
 	for i := range 100 {
-		l := serve.Load{Rows: 3, Drawn: 3}
+		l := serve.StepLoad{Rows: 3, Generated: 3}
 		if i%10 == 0 {
-			l = serve.Load{Rows: 7} // read prompts and draw nothing
+			l = serve.StepLoad{Rows: 7} // read prompts and draw nothing
 		}
 		loads = append(loads, l)
 	}

@@ -20,13 +20,14 @@ func (b *rollout) print(w io.Writer) error {
 		fmt.Fprintf(tab, "%s\t  %s\n", l[0], l[1])
 	}
 	fmt.Fprintf(tab, "\np50\tp95\tp99\t  latency\n")
-	fmt.Fprintf(tab, "%.3f\t%.3f\t%.3f\t  s to the first token, from when all were asked\n", percentile(b.First, 50),
-		percentile(b.First, 95), percentile(b.First, 99))
-	fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t  ms from a token to the next\n", 1e3*percentile(b.Between, 50),
-		1e3*percentile(b.Between, 95), 1e3*percentile(b.Between, 99))
+	fmt.Fprintf(tab, "%.3f\t%.3f\t%.3f\t  s to the first token, from when all were asked\n",
+		percentile(b.TimeToFirstToken, 50),
+		percentile(b.TimeToFirstToken, 95), percentile(b.TimeToFirstToken, 99))
+	fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t  ms from a token to the next\n", 1e3*percentile(b.InterTokenLatency, 50),
+		1e3*percentile(b.InterTokenLatency, 95), 1e3*percentile(b.InterTokenLatency, 99))
 	fmt.Fprintf(tab, "\nsteps\tms a step\tMB to read\tGB/s\tof a copy\t  steps that\n")
 	for _, k := range append(slices.Clip(stepKinds), stepKind{fmt.Sprintf("are all; a copy reads and writes %.1f GB/s",
-		b.copied/1e9), func(serve.Load) bool {
+		b.copied/1e9), func(serve.StepLoad) bool {
 		return true
 	}}) {
 		t := b.total(k.in)
@@ -44,7 +45,7 @@ func (b *rollout) print(w io.Writer) error {
 }
 
 // decodes tells whether every row of a step draws a token.
-func decodes(l serve.Load) bool { return l.Rows == l.Drawn }
+func decodes(l serve.StepLoad) bool { return l.Rows == l.Generated }
 
 // stepTotal is what steps of a kind took.
 type stepTotal struct {
@@ -53,10 +54,10 @@ type stepTotal struct {
 	seconds, bytes float64
 }
 
-func (b *rollout) total(in func(l serve.Load) bool) (t stepTotal) {
-	for i, l := range b.Loads {
+func (b *rollout) total(in func(l serve.StepLoad) bool) (t stepTotal) {
+	for i, l := range b.StepLoads {
 		if in(l) {
-			t = stepTotal{t.steps + 1, t.rows + l.Rows, t.drawn + l.Drawn, t.seconds + l.Seconds,
+			t = stepTotal{t.steps + 1, t.rows + l.Rows, t.drawn + l.Generated, t.seconds + l.Seconds,
 				t.bytes + float64(b.reads[i])}
 		}
 	}
@@ -65,14 +66,14 @@ func (b *rollout) total(in func(l serve.Load) bool) (t stepTotal) {
 
 // lines are values with what they are.
 func (b *rollout) lines() (lines [][2]string) {
-	all := b.total(func(serve.Load) bool { return true })
-	prompts := b.total(func(l serve.Load) bool { return !decodes(l) })
+	all := b.total(func(serve.StepLoad) bool { return true })
+	prompts := b.total(func(l serve.StepLoad) bool { return !decodes(l) })
 	sequences, pages, most := 0, 0, 0
-	for _, l := range b.Loads {
+	for _, l := range b.StepLoads {
 		sequences += len(l.Lengths)
 		pages, most = pages+l.Pages, max(most, l.Pages)
 	}
-	n := float64(len(b.Loads))
+	n := float64(len(b.StepLoads))
 	add := func(format string, value float64, what string, args ...any) {
 		lines = append(lines, [2]string{fmt.Sprintf(format, value), fmt.Sprintf(what, args...)})
 	}
@@ -101,7 +102,7 @@ func rolloutPeer(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 	if err != nil {
 		return err
 	}
-	speed := float64(ours.total(func(serve.Load) bool { return true }).drawn) / ours.Seconds
+	speed := float64(ours.total(func(serve.StepLoad) bool { return true }).drawn) / ours.Seconds
 	fmt.Fprintln(o.Out)
 	tab := tabwriter.NewWriter(o.Out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(tab, "tokens/s\tlockstep is faster by\t  output\n%.0f\t-\t  lockstep\n", speed)

@@ -39,12 +39,12 @@ func TestBenchRollout(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, l := range b.Loads {
+		for i, l := range b.StepLoads {
 			want := tinyDense + 2*c.topK*tinyExpert - l.Shared*tinyToken
 			for _, n := range l.Lengths {
 				want += n * tinyToken
 			}
-			if l.Drawn > 0 {
+			if l.Generated > 0 {
 				want += tinyHead
 			}
 			if exact := c.topK == 4 || l.Rows == 1; exact && b.reads[i] != want || b.reads[i] < want ||

@@ -100,7 +100,7 @@ func (p *Plan) OpenEngines(dev kernels.Device, longest int) (err error) {
 // EngineOptions returns the size of the engine, for the longest sequence that the run asks for.
 func (p *Plan) EngineOptions() serve.Options {
 	o := setup.EngineOptions(p.s)
-	o.Longest = p.longest
+	o.MaxLength = p.longest
 	return o
 }
 
@@ -194,16 +194,16 @@ func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 	samples := p.engine // for reinforcement learning
 	if p.rolloutEngine != nil {
 		samples = p.rolloutEngine
-		samples.Widest(false)
+		samples.PlanLargestStep(false)
 	}
 	if p.engine != nil {
-		p.engine.Widest(false)
+		p.engine.PlanLargestStep(false)
 	}
 	if s.RL.Objective != "" && s.RL.ExactKL > 0 {
 		host = samples.PlanDivergence(p.Rank, p.Model, min(p.longest, p.Model.MaxLength))
 	}
 	if s.Run.VerifyTokens > 0 {
-		proof, err := serve.PlanProof(p.Rank, p.Model, s.Run.VerifyTokens)
+		proof, err := serve.PlanVerify(p.Rank, p.Model, s.Run.VerifyTokens)
 		return max(host, proof), err
 	}
 	return host, nil

@@ -112,7 +112,7 @@ func dataOptions(s *configs.Shape, m *model.Model, l *data.Language) data.Option
 // SetLanguage sets how text becomes tokens of the model, and which tokens end it. l may be nil.
 func SetLanguage(o *data.Options, m *model.Model, l *data.Language) {
 	if l != nil {
-		o.Codec, o.Template, o.End, o.Stops = l, l.Template, l.End, serve.Stops(m, l)
+		o.Codec, o.Template, o.End, o.Stops = l, l.Template, l.End, serve.StopTokens(m, l)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"lockstep/parallel"
 )
 
-// prompts are greedy requests of so many tokens each.
+// prompts makes greedy requests with prompts of these lengths.
 func prompts(lengths ...int) (reqs []Request) {
 	for i, n := range lengths {
 		q := Request{ID: uint64(i), MaxTokens: 20, TopP: 1}
@@ -21,14 +21,14 @@ func prompts(lengths ...int) (reqs []Request) {
 	return reqs
 }
 
-// Sequences that decode take nothing of what a step reads of prompts.
+// Rows that decode do not count against the prefill budget.
 func TestDecodingLeavesTheBudget(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
-		e := start(t, r, s, Options{Slots: 8, PageRows: 4, PrefillRows: 3, Pages: 64}, prompts(1, 1, 1, 1, 5))
+		e := startEngine(t, r, s, Options{Slots: 8, PageRows: 4, PrefillRows: 3, Pages: 64}, prompts(1, 1, 1, 1, 5))
 		var steps [][]int // rows of each step, by sequence
-		e.watch = func(works []work, _ []*sequence) {
+		e.onStep = func(batch []scheduled, _ []*sequence) {
 			var rows []int
-			for _, w := range works {
+			for _, w := range batch {
 				rows = append(rows, w.rows)
 			}
 			steps = append(steps, rows)
@@ -45,10 +45,10 @@ func TestDecodingLeavesTheBudget(t *testing.T) {
 	})
 }
 
-// Sequences that are read again wait in front of those that have not begun, in their order.
-func TestReadAgainFirst(t *testing.T) {
+// Preempted sequences wait in front of new ones, in their order.
+func TestPreemptedFirst(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
-		e := start(t, r, s, Options{Slots: 2, PageRows: 4, PrefillRows: 8, Pages: 64}, prompts(2, 3, 4, 2))
+		e := startEngine(t, r, s, Options{Slots: 2, PageRows: 4, PrefillRows: 8, Pages: 64}, prompts(2, 3, 4, 2))
 		for range 2 {
 			if _, err := e.Step(context.Background()); err != nil {
 				t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"lockstep/parallel"
 )
 
-// groups are requests of n prompts with so many samples each; prompts begin like one another.
+// groups makes requests for size samples of each of n prompts. Prompts share prefixes.
 func groups(rng *rand.Rand, m *model.Model, n, size int) (reqs []Request) {
 	var prompt []int32
 	for range n {
@@ -32,15 +32,15 @@ func equal(a, b Result) bool {
 	return slices.Equal(a.IDs, b.IDs) && slices.Equal(a.LogProbs, b.LogProbs) && a.Finish == b.Finish
 }
 
-// consistent holds the books of the pages against what running sequences hold.
-func consistent(t *testing.T, e *Engine) {
+// checkPages compares the page pool with what running sequences hold.
+func checkPages(t *testing.T, e *Engine) {
 	t.Helper()
-	holders, shared := make([]int32, e.o.Pages), 0
+	holders, shared := make([]int32, e.options.Pages), 0
 	for _, s := range e.running {
 		for i, page := range s.pages {
 			if holders[page]++; holders[page] > 1 {
 				shared++
-				if (i+1)*e.o.PageRows > s.cached {
+				if (i+1)*e.options.PageRows > s.cached {
 					t.Fatalf("sequence %d shares page %d of %d before it is full", s.index, i, len(s.pages))
 				}
 			}
@@ -48,19 +48,19 @@ func consistent(t *testing.T, e *Engine) {
 	}
 	p := e.pages
 	if !slices.Equal(holders, p.holders) || shared != p.shared {
-		t.Fatalf("pages are held %v and %d shared, by the books %v and %d", holders, shared, p.holders, p.shared)
+		t.Fatalf("holders of pages %v and %d shared, in the pool %v and %d", holders, shared, p.holders, p.shared)
 	}
 	ring := 0
-	for page := p.next[e.o.Pages]; page != int32(e.o.Pages); page = p.next[page] {
+	for page := p.next[e.options.Pages]; page != int32(e.options.Pages); page = p.next[page] {
 		if ring++; p.holders[page] != 0 || p.prev[p.next[page]] != page {
-			t.Fatalf("page %d is among the free ones and has %d holders", page, p.holders[page])
+			t.Fatalf("page %d is in the free ring and has %d holders", page, p.holders[page])
 		}
 	}
-	if ring != p.free || p.free != e.o.Pages-len(holders)+count(holders, 0) {
-		t.Fatalf("%d pages are free, by the books %d of %d", ring, p.free, e.o.Pages)
+	if ring != p.free || p.free != e.options.Pages-len(holders)+count(holders, 0) {
+		t.Fatalf("%d pages are free, in the pool %d of %d", ring, p.free, e.options.Pages)
 	}
-	if len(e.slots)+len(e.running) != e.o.Slots {
-		t.Fatalf("%d slots are free while %d sequences run in %d", len(e.slots), len(e.running), e.o.Slots)
+	if len(e.freeSlots)+len(e.running) != e.options.Slots {
+		t.Fatalf("%d slots are free while %d sequences run in %d", len(e.freeSlots), len(e.running), e.options.Slots)
 	}
 }
 
@@ -73,7 +73,7 @@ func count(list []int32, v int32) (n int) {
 	return n
 }
 
-// Shared pages change no bit of a result and save the rows that they hold; models with recurrences share nothing.
+// The prefix cache changes no bit of a result and saves the rows that it holds. Recurrent models do not use it.
 func TestSharing(t *testing.T) {
 	for _, family := range []string{"qwen3_moe", "gpt_oss", "glm5", "deepseek_v3_grouped", "qwen3_5_moe",
 		"nemotron_h"} {
@@ -87,7 +87,7 @@ func TestSharing(t *testing.T) {
 					o.Pages = 84/o.PageRows + 1 + rng.IntN(10)
 				}
 				shared, e := generate(t, r, s, o, reqs)
-				o.Apart = true
+				o.NoPrefixCache = true
 				apart, f := generate(t, r, s, o, reqs)
 				for i := range reqs {
 					if !equal(shared[i], apart[i]) {
@@ -102,13 +102,13 @@ func TestSharing(t *testing.T) {
 					t.Errorf("%s %+v: computed %d rows of prompts and reused %d, apart %d; decoded %d and %d", family,
 						o, e.Prefilled, e.Reused, f.Prefilled, e.Decoded, f.Decoded)
 				}
-				consistent(t, e)
+				checkPages(t, e)
 			}
 		})
 	}
 }
 
-// All samples of a group take the whole pages of their prompt from the first one, also in the step that writes them.
+// All samples of a prompt share its full pages, even in the step that writes them.
 func TestGroupPrefillsOnce(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		var reqs []Request
@@ -125,13 +125,13 @@ func TestGroupPrefillsOnce(t *testing.T) {
 	})
 }
 
-// Weights that change while sequences are in flight: after Refresh nothing of the old cache is used. Sequences that are
-// read again without it do use it, which this shows.
-func TestRefreshForgets(t *testing.T) {
+// If weights change while sequences are in flight, nothing of the old cache is used after Refresh. Without Refresh it
+// is used, which the test shows too.
+func TestRefreshClearsCache(t *testing.T) {
 	for _, refresh := range []bool{true, false} {
 		served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			o := Options{Slots: 8, PageRows: 4, PrefillRows: 64}
-			e := start(t, r, s, o, groups(rand.New(rand.NewPCG(3, 4)), s.Model, 3, 4))
+			e := startEngine(t, r, s, o, groups(rand.New(rand.NewPCG(3, 4)), s.Model, 3, 4))
 			for range 4 {
 				if _, err := e.Step(context.Background()); err != nil {
 					t.Fatal(err)
@@ -142,25 +142,25 @@ func TestRefreshForgets(t *testing.T) {
 				e.Refresh(1)
 			}
 			for len(e.running) > 0 {
-				e.yield(e.running[len(e.running)-1])
+				e.preempt(e.running[len(e.running)-1])
 			}
-			fresh := start(t, r, s, o, nil)
+			fresh := startEngine(t, r, s, o, nil)
 			fresh.Refresh(e.version)
 			fresh.Resume(e.Pending())
-			want, got := finish(t, fresh), finish(t, e)
+			want, got := finishAll(t, fresh), finishAll(t, e)
 			same := true
 			for i, w := range want {
 				same = same && equal(got[i], w)
 			}
 			if same != refresh {
-				t.Errorf("refresh %t: the same as an engine without a past: %t", refresh, same)
+				t.Errorf("refresh %t: the same as a new engine: %t", refresh, same)
 			}
 		})
 	}
 }
 
-// An engine without work forgets: weights that change between two runs need no Refresh.
-func TestIdleForgets(t *testing.T) {
+// An idle engine clears its cache: weights that change between two runs need no Refresh.
+func TestIdleClearsCache(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		o, reqs := Options{Slots: 8, PageRows: 4, PrefillRows: 64}, groups(rand.New(rand.NewPCG(3, 4)), s.Model, 3, 4)
 		_, e := generate(t, r, s, o, reqs)
@@ -172,21 +172,21 @@ func TestIdleForgets(t *testing.T) {
 		want, _ := generate(t, r, s, o, reqs)
 		for i := range want {
 			if !equal(got[i], want[i]) {
-				t.Errorf("sample %d is %v, of an engine without a past %v", i, got[i], want[i])
+				t.Errorf("sample %d is %v, in a new engine %v", i, got[i], want[i])
 			}
 		}
 	})
 }
 
-// Random traffic in a cache that is too small, with requests that come late, are cancelled or read again: each ends
-// once, with the result that it has alone, and what was cancelled is the beginning of that.
+// Random traffic in a cache that is too small, with late requests, cancellation and preemption. Each request ends once,
+// with the result that it has alone, or with a prefix of it if it was cancelled.
 func TestCancel(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		rng := rand.New(rand.NewPCG(7, 8))
 		reqs := groups(rng, s.Model, 10, 4)
-		want, _ := generate(t, r, s, Options{Slots: 1, PageRows: 64, PrefillRows: 64, Apart: true}, reqs)
+		want, _ := generate(t, r, s, Options{Slots: 1, PageRows: 64, PrefillRows: 64, NoPrefixCache: true}, reqs)
 		for round := range 6 {
-			e := start(t, r, s, Options{Slots: 1 + rng.IntN(12), PageRows: 3, PrefillRows: 1 + rng.IntN(40),
+			e := startEngine(t, r, s, Options{Slots: 1 + rng.IntN(12), PageRows: 3, PrefillRows: 1 + rng.IntN(40),
 				Pages: 28 + rng.IntN(20)}, nil)
 			ended := make([]int, len(reqs))
 			cancelled, waited := [2]int{}, 0
@@ -214,7 +214,7 @@ func TestCancel(t *testing.T) {
 				if rng.IntN(16) == 0 {
 					e.Refresh(round)
 				}
-				consistent(t, e)
+				checkPages(t, e)
 				if e.InFlight() == 0 {
 					continue
 				}
@@ -222,8 +222,8 @@ func TestCancel(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				consistent(t, e)
-				if len(e.waiting) > 0 && len(e.slots) > 0 {
+				checkPages(t, e)
+				if len(e.waiting) > 0 && len(e.freeSlots) > 0 {
 					waited++
 				}
 				for _, d := range done {
@@ -235,24 +235,26 @@ func TestCancel(t *testing.T) {
 			if slices.ContainsFunc(ended, func(n int) bool { return n != 1 }) {
 				t.Errorf("round %d: requests ended %v times", round, ended)
 			}
-			if e.Cancelled != cancelled[0]+cancelled[1] || e.pages.free != e.o.Pages || len(e.pages.known) != 0 {
-				t.Errorf("round %d: %+v with %d free pages of %d, %d known", round, e.Counters, e.pages.free, e.o.Pages,
-					len(e.pages.known))
+			if e.Cancelled != cancelled[0]+cancelled[1] || e.pages.free != e.options.Pages || len(e.pages.registered) !=
+				0 {
+				t.Errorf("round %d: %+v with %d free pages of %d, %d known", round, e.Counters, e.pages.free,
+					e.options.Pages,
+					len(e.pages.registered))
 			}
-			t.Logf("round %d: %+v; cancelled waiting %d, running %d; %d steps with a free slot and none for whom waits",
+			t.Logf("round %d: %+v; cancelled waiting %d, running %d; %d steps with a free slot and waiting requests",
 				round, e.Counters, cancelled[0], cancelled[1], waited)
 		}
 	})
 }
 
-// A run that is cancelled from outside leaves an engine that goes on with others.
+// An engine works after a run whose context was cancelled.
 func TestRunCancelled(t *testing.T) {
 	served(t, "qwen3", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		reqs := groups(rand.New(rand.NewPCG(3, 4)), s.Model, 3, 4)
-		e := start(t, r, s, Options{Slots: 4, PageRows: 4, PrefillRows: 16}, nil)
+		e := startEngine(t, r, s, Options{Slots: 4, PageRows: 4, PrefillRows: 16}, nil)
 		ctx, cancel := context.WithCancel(context.Background())
 		rows := 0
-		e.observe = func(*sequence, int, []float32) {
+		e.onLogits = func(*sequence, int, []float32) {
 			if rows++; rows == 60 {
 				cancel()
 			}
@@ -260,8 +262,8 @@ func TestRunCancelled(t *testing.T) {
 		if _, err := e.Run(ctx, reqs); err == nil {
 			t.Fatal("a cancelled run has results")
 		}
-		consistent(t, e)
-		e.observe = nil
+		checkPages(t, e)
+		e.onLogits = nil
 		got, err := e.Run(context.Background(), reqs)
 		if err != nil {
 			t.Fatal(err)
@@ -275,8 +277,8 @@ func TestRunCancelled(t *testing.T) {
 	})
 }
 
-// start makes an engine with requests that wait.
-func start(t *testing.T, r *parallel.Rank, s *ServedModel, o Options, reqs []Request) *Engine {
+// startEngine makes an engine with these requests waiting.
+func startEngine(t *testing.T, r *parallel.Rank, s *ServedModel, o Options, reqs []Request) *Engine {
 	t.Helper()
 	e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), o)
 	if err != nil {
@@ -290,8 +292,8 @@ func start(t *testing.T, r *parallel.Rank, s *ServedModel, o Options, reqs []Req
 	return e
 }
 
-// finish runs what is in flight.
-func finish(t *testing.T, e *Engine) map[int]Result {
+// finishAll runs all requests in flight.
+func finishAll(t *testing.T, e *Engine) map[int]Result {
 	t.Helper()
 	all := map[int]Result{}
 	for e.InFlight() > 0 {

@@ -12,13 +12,13 @@ import (
 	"lockstep/model"
 )
 
-// ServedModel is a model with its language, loaded to be used as it is.
+// ServedModel is a model for inference, with its tokenizer and chat template.
 type ServedModel struct {
 	Model    *model.Model
 	Language *data.Language // nil: the folder has no tokenizer
 }
 
-// Open loads a Hugging Face folder and, where adapter is not empty, a PEFT adapter on it.
+// Open loads a model from a Hugging Face folder, with a PEFT adapter if adapter is not empty.
 func Open(dev kernels.Device, dir, adapter string, o model.Options) (*ServedModel, error) {
 	m, err := model.LoadFolder(dev, dir, adapter, o)
 	if err != nil {
@@ -32,18 +32,18 @@ func Open(dev kernels.Device, dir, adapter string, o model.Options) (*ServedMode
 		return nil, err
 	}
 	if n := s.Language.Vocab(); n > m.Vocab {
-		return nil, fmt.Errorf("%s: the tokenizer has %d tokens and the model a vocabulary of %d", dir, n, m.Vocab)
+		return nil, fmt.Errorf("%s: the tokenizer has %d tokens, but the model's vocabulary has %d", dir, n, m.Vocab)
 	}
 	return s, nil
 }
 
-// Stops are the ids that end what the model says; see [Stops].
-func (s *ServedModel) Stops() []int32 { return Stops(s.Model, s.Language) }
+// StopTokens are the ids that end a sample; see [StopTokens].
+func (s *ServedModel) StopTokens() []int32 { return StopTokens(s.Model, s.Language) }
 
-// Stops are the ids that end what a model says, wherever it generates (generate, serve, reinforcement learning,
-// evaluation) and where a chat's answers end in training: eos_token of tokenizer_config.json, and eos_token_id of
-// config.json and of generation_config.json. l nil: there is no tokenizer.
-func Stops(m *model.Model, l *data.Language) []int32 {
+// StopTokens are the ids that end a sample wherever the model generates (generate, serve, reinforcement learning,
+// evaluation), and an assistant message in training: eos_token of tokenizer_config.json, and eos_token_id of
+// config.json and of generation_config.json. l is nil without a tokenizer.
+func StopTokens(m *model.Model, l *data.Language) []int32 {
 	if l == nil || l.End < 0 {
 		return m.EOS
 	}
