@@ -42,16 +42,16 @@ func main() {
 		cancel()
 	})
 	if err := root().ExecuteContext(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "lockstep: "+inWords(err))
+		fmt.Fprintln(os.Stderr, "lockstep: "+message(err))
 		os.Exit(1)
 	}
 }
 
-// inWords is what a person reads of an error.
-func inWords(err error) string {
+// message is what the program prints for an error.
+func message(err error) string {
 	switch {
 	case errors.Is(err, train.ErrInterrupted):
-		return "interrupted; the state is saved: --resume continues"
+		return "interrupted; the state is saved: continue with --resume"
 	case errors.Is(err, context.Canceled):
 		return "interrupted"
 	}
@@ -73,10 +73,10 @@ func root() *cobra.Command {
 	return c
 }
 
-// version is what was built: the module's version, the revision that it was built from, the Go that built it, and the
-// digest of the default definition, by which two builds compute the same bits.
+// version lists the module's version, its revision, the version of Go, and the digest of the default definition: two
+// builds with the same digest compute the same bits.
 func version(info *debug.BuildInfo, ok bool) string {
-	name, parts := "lockstep of an unknown build", []string{"definition " + kernels.Default().Digest()}
+	name, parts := "lockstep, unknown build", []string{"definition " + kernels.Default().Digest()}
 	if !ok {
 		return strings.Join(append([]string{name}, parts...), ", ")
 	}
@@ -98,7 +98,7 @@ func version(info *debug.BuildInfo, ok bool) string {
 	return strings.Join(append([]string{name}, parts...), ", ")
 }
 
-// group makes c a command that only has others below it.
+// group makes c a command that only has subcommands.
 func group(c *cobra.Command, below ...*cobra.Command) {
 	c.Args = unknownCommand
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
@@ -132,15 +132,15 @@ func badFlag(c *cobra.Command, err error) error {
 	return fmt.Errorf("unknown flag --%s: see %s --help", name, c.CommandPath())
 }
 
-// none wants no arguments.
+// none rejects arguments.
 func none(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("want flags alone, got %q: see %s --help", args[0], c.CommandPath())
+		return fmt.Errorf("takes only flags, got %q: see %s --help", args[0], c.CommandPath())
 	}
 	return nil
 }
 
-// atMostOne wants one argument or none.
+// atMostOne rejects more than one argument.
 func atMostOne(c *cobra.Command, args []string) error {
 	if len(args) > 1 {
 		return fmt.Errorf("want one argument at most, got %d: see %s --help", len(args), c.CommandPath())
@@ -148,7 +148,7 @@ func atMostOne(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// one wants a single argument.
+// one requires a single argument.
 func one(what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != 1 {
@@ -165,7 +165,7 @@ func trainCommand() *cobra.Command {
 	var printConfig bool
 	c := &cobra.Command{
 		Use:   "train SHAPE.toml",
-		Short: "Train a model by a shape",
+		Short: "Train the model of a shape",
 		Example: "  lockstep train configs/countdown-sft.toml --set run.steps=100 --out /tmp/run\n" +
 			"  lockstep train configs/dpo-lora.toml --set model.path=Qwen3-0.6B --set data.preferences=pairs.jsonl",
 		Args: one("SHAPE.toml"),
@@ -183,7 +183,7 @@ func trainCommand() *cobra.Command {
 			}
 			o.Log = os.Stderr
 			context.AfterFunc(c.Context(), func() {
-				fmt.Fprintln(o.Log, "finishing the step, then saving; a second signal ends at once")
+				fmt.Fprintln(o.Log, "finishing the step, then saving; a second signal stops at once")
 			})
 			return train.Run(c.Context(), s, o)
 		},
@@ -191,13 +191,13 @@ func trainCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	f.StringVar(&o.Out, "out", "", "folder of the run (default: the shape's run.out, or the next free runs/NAME)")
-	f.BoolVar(&o.Resume, "resume", false, "continue from the newest checkpoint, to the same bits")
+	f.BoolVar(&o.Resume, "resume", false, "continue from the newest checkpoint, with the bits of an uninterrupted run")
 	f.StringVar(&device, "device", "", "device to run on: cpu or cuda (default: the shape's)")
 	f.BoolVar(&printConfig, "print-config", false, "print the resolved shape as TOML and exit")
 	return c
 }
 
-// target is the model and the device that a command works on.
+// target is the model and the device of a command.
 type target struct {
 	dir, adapter, device, dtype, dot, exp2, latent, isa string
 	threads                                             int
@@ -206,7 +206,7 @@ type target struct {
 func (t *target) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&t.dir, "model", "", "model folder in the Hugging Face layout")
-	f.StringVar(&t.adapter, "adapter", "", "PEFT adapter folder to put on it")
+	f.StringVar(&t.adapter, "adapter", "", "PEFT adapter folder to apply to the model")
 	f.StringVar(&t.dtype, "dtype", "",
 		"storage of weights and activations: fp32 or bf16 (default fp32; bf16 with --dot tc16)")
 	t.deviceFlags(c)
@@ -218,10 +218,10 @@ func (t *target) deviceFlags(c *cobra.Command) {
 	f.StringVar(&t.dot, "dot", "", "arithmetic of dot products: fma or tc16 (default fma; tc16 on cuda)")
 	f.StringVar(&t.exp2, "exp2", "",
 		"arithmetic of 2^x: poly or ex2h, the instruction of NVIDIA GPUs (default poly; ex2h on cuda)")
-	f.StringVar(&t.latent, "latent", "", "latent attention: expanded, or absorbed with the latent as key and value "+
-		"of all heads (default absorbed where an indexer chooses keys, which cuda has no other form for)")
-	f.StringVar(&t.isa, "isa", "auto", "instruction set: auto, avx512, avx2 or portable; never changes a bit")
-	f.IntVar(&t.threads, "threads", 0, "threads, 0 for all cores; never changes a bit")
+	f.StringVar(&t.latent, "latent", "", "form of latent attention: expanded, or absorbed, with the latent as key and "+
+		"value of all heads (default: absorbed for sparse attention, the only one for it on cuda)")
+	f.StringVar(&t.isa, "isa", "auto", "instruction set: auto, avx512, avx2 or portable; does not change results")
+	f.IntVar(&t.threads, "threads", 0, "threads, 0 for all cores; does not change results")
 }
 
 // config is the device that the flags choose.
@@ -239,10 +239,10 @@ func (t *target) config() devices.Config {
 	return devices.Config{Kind: t.device, ISA: t.isa, Threads: t.threads, Definition: def}
 }
 
-// given tells whether a flag chooses something, rather than leave it to the device.
+// given reports whether a flag sets a value rather than leave it to the device.
 func given(flag string) bool { return flag != "" && flag != "auto" }
 
-// storage is the type of weights and activations: that of --dtype, by default what the dot products take.
+// storage is the type of weights and activations: that of --dtype, by default the one that dot products read.
 func (t *target) storage(dot kernels.DotMode) (kernels.DType, error) {
 	switch t.dtype {
 	case "":
@@ -258,7 +258,7 @@ func (t *target) storage(dot kernels.DotMode) (kernels.DType, error) {
 	return 0, fmt.Errorf("--dtype %q: want fp32 or bf16", t.dtype)
 }
 
-// settings are the flags that were given, as overrides of a shape's keys.
+// settings are the given flags as overrides of a shape's keys.
 func (t *target) settings(c *cobra.Command) (set []string) {
 	for _, f := range []struct{ flag, key string }{
 		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"},
@@ -271,7 +271,7 @@ func (t *target) settings(c *cobra.Command) (set []string) {
 	return set
 }
 
-// open runs body on the device with the model loaded.
+// open loads the model on the device and runs body.
 func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve.ServedModel) error) error {
 	c := t.config()
 	c.Break = broken
@@ -299,7 +299,7 @@ func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve
 // files are a command's input and output.
 type files struct{ in, out string }
 
-// flags adds --in and --out, both mandatory.
+// flags adds --in and --out, both required.
 func (f *files) flags(c *cobra.Command, in, out string) {
 	f.optional(c, in, out)
 	require(c, "in", "out")
@@ -309,27 +309,27 @@ func (f *files) flags(c *cobra.Command, in, out string) {
 func (f *files) optional(c *cobra.Command, in, out string) {
 	c.Flags().StringVar(&f.in, "in", "", in)
 	c.Flags().StringVar(&f.out, "out", "", out)
-	before(c, f.apart)
+	before(c, f.distinct)
 }
 
-// apart is an error where the output would take the input's place.
-func (f *files) apart(*cobra.Command) error {
+// distinct rejects an output that would overwrite the input.
+func (f *files) distinct(*cobra.Command) error {
 	in, err := os.Stat(f.in)
 	if err != nil {
 		return nil // reading it will say so
 	}
 	if out, err := os.Stat(f.out); err == nil && os.SameFile(in, out) {
-		return fmt.Errorf("--out %s is the file that --in names: give another", f.out)
+		return fmt.Errorf("--out %s is also the file of --in: choose another", f.out)
 	}
 	return nil
 }
 
-// require makes flags mandatory.
+// require makes flags required.
 func require(c *cobra.Command, flags ...string) {
 	before(c, func(c *cobra.Command) error { return missing(c, flags...) })
 }
 
-// missing is an error where a flag has no value.
+// missing rejects a flag without a value.
 func missing(c *cobra.Command, flags ...string) error {
 	for _, name := range flags {
 		if c.Flags().Lookup(name).Value.String() == "" {
@@ -339,7 +339,7 @@ func missing(c *cobra.Command, flags ...string) error {
 	return nil
 }
 
-// before adds a check, ahead of those that are.
+// before adds a check ahead of the others.
 func before(c *cobra.Command, check func(c *cobra.Command) error) {
 	next := c.PreRunE
 	c.PreRunE = func(c *cobra.Command, args []string) error {
@@ -356,7 +356,7 @@ func scoreCommand() *cobra.Command {
 	var logits bool
 	c := &cobra.Command{
 		Use:   "score",
-		Short: "Write the log-probabilities of token sequences",
+		Short: "Compute the log-probabilities of token sequences",
 		Args:  none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.ServedModel) error {
@@ -376,7 +376,7 @@ func scoreCommand() *cobra.Command {
 	return c
 }
 
-// mostSamples of a prompt bounds what a slip of the finger asks for: all of them are kept in memory.
+// mostSamples bounds the samples of a prompt, against typing errors: all of them are kept in memory.
 const mostSamples = 1 << 16
 
 func generateCommand() *cobra.Command {
@@ -387,11 +387,11 @@ func generateCommand() *cobra.Command {
 	o := serve.Options{}
 	c := &cobra.Command{
 		Use:   "generate",
-		Short: "Continue prompts with the rollout engine",
-		Long: "Continues prompts with the rollout engine. A sample ends at any id of eos_token_id in config.json\n" +
-			"and generation_config.json, or at eos_token of tokenizer_config.json. Where a flag is not given,\n" +
-			"generation_config.json of the model sets the temperature (0 where do_sample is false), top-p,\n" +
-			"top-k and --max-tokens (max_new_tokens); a line at the start says so.",
+		Short: "Sample completions of prompts with the rollout engine",
+		Long: "Samples completions of prompts with the rollout engine. A sample ends at an id of eos_token_id\n" +
+			"in config.json and generation_config.json, or at eos_token of tokenizer_config.json. The model's\n" +
+			"generation_config.json sets the defaults of --temperature (0 if do_sample is false), --top-p,\n" +
+			"--top-k and --max-tokens (max_new_tokens); they are printed at the start.",
 		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if q.N < 1 || q.N > mostSamples {
@@ -413,22 +413,22 @@ func generateCommand() *cobra.Command {
 	f.flags(c, `lines {"ids": [...]}, {"prompt": "..."} or {"messages": [...]}`,
 		"JSONL file of ids, text, logprobs and finish_reason")
 	p := c.Flags()
-	p.IntVar(&q.MaxTokens, "max-tokens", d.MaxTokens, "new tokens of a sample at most")
+	p.IntVar(&q.MaxTokens, "max-tokens", d.MaxTokens, "most new tokens of a sample")
 	p.Float64Var(&q.Temperature, "temperature", d.Temperature,
-		"of samples and their log-probabilities; 0 takes the likeliest token, with log-probabilities at 1")
-	p.Float64Var(&q.TopP, "top-p", d.TopP, "probability mass to sample from")
+		"of sampling and of the log-probabilities; 0 is greedy, with log-probabilities at temperature 1")
+	p.Float64Var(&q.TopP, "top-p", d.TopP, "probability mass to sample from (nucleus sampling)")
 	p.IntVar(&q.TopK, "top-k", d.TopK, "tokens to sample from, 0 for all")
 	p.IntVar(&q.N, "n", 1, "samples of each prompt")
 	p.Uint64Var(&q.Seed, "seed", 1, "seed of the samples")
-	p.BoolVar(&q.IgnoreEOS, "ignore-eos", false, "go on to --max-tokens whatever is sampled")
+	p.BoolVar(&q.IgnoreEOS, "ignore-eos", false, "continue to --max-tokens past end-of-sequence tokens")
 	engineFlags(c, &o)
 	return c
 }
 
-// noteSampling says what generation_config.json gives where nothing else is said, and what it asks for in vain.
+// noteSampling prints the sampling defaults of generation_config.json and its unsupported settings.
 func noteSampling(g data.Generation) {
 	if text := g.Sampling(); text != "" {
-		fmt.Fprintf(os.Stderr, "generation_config.json: %s, unless said otherwise\n", text)
+		fmt.Fprintf(os.Stderr, "generation_config.json: defaults are %s\n", text)
 	}
 	for _, setting := range g.Unsupported {
 		fmt.Fprintf(os.Stderr, "generation_config.json: %s is not supported and ignored\n", setting)
@@ -437,13 +437,13 @@ func noteSampling(g data.Generation) {
 
 func engineFlags(c *cobra.Command, o *serve.Options) {
 	p, d := c.Flags(), configs.Default().Rollout
-	p.IntVar(&o.Slots, "slots", d.Slots, "sequences in flight; never changes a bit")
-	p.IntVar(&o.PageRows, "page-rows", d.PageRows, "positions of a cache page; never changes a bit")
-	p.IntVar(&o.Pages, "pages", d.Pages, "pages of the cache, 0 for as many as needed")
-	p.IntVar(&o.PrefillRows, "prefill-rows", d.PrefillRows, "prompt tokens of one step; never changes a bit")
+	p.IntVar(&o.Slots, "slots", d.Slots, "most sequences in the batch; does not change results")
+	p.IntVar(&o.PageRows, "page-rows", d.PageRows, "token positions of a cache page; does not change results")
+	p.IntVar(&o.Pages, "pages", d.Pages, "pages of the cache, 0 for enough for all slots, at most 1 GiB")
+	p.IntVar(&o.PrefillRows, "prefill-rows", d.PrefillRows, "most prompt tokens of a step; does not change results")
 }
 
-// keyVariable is the environment's, so that the key is in no list of processes.
+// keyVariable holds the API key. A flag would show it in lists of processes.
 const keyVariable = "LOCKSTEP_API_KEY"
 
 func serveCommand() *cobra.Command {
@@ -452,23 +452,23 @@ func serveCommand() *cobra.Command {
 	var address string
 	c := &cobra.Command{
 		Use:   "serve",
-		Short: "Answer HTTP requests, by OpenAI's interface",
-		Long: "Serves /v1/completions, /v1/chat/completions (with streams, log-probabilities, n, seeds, stops), " +
-			"/v1/models, /tokenize, /detokenize, /metrics and /health. Requests of all\n" +
-			"clients run in one batch, and none changes a bit of another's answer: log-probabilities are those that " +
-			"score and training compute. A prompt may be token ids, and\n" +
-			"\"return_token_ids\": true tells the answer's; \"seed\" makes a request repeatable; system_fingerprint " +
-			"is the digest of the arithmetic. Ctrl-C ends when those that are\n" +
-			"being served have their answers. What a request does not say (temperature, top_p, top_k,\n" +
-			"max_tokens) is that of generation_config.json, where the model has one, and else OpenAI's; the " +
-			"start line\n" +
-			"says so. With " + keyVariable + " in the environment clients have to give that key.",
+		Short: "Serve a model over HTTP with OpenAI's interface",
+		Long: "Serves /v1/completions, /v1/chat/completions (with streaming, log-probabilities, n, seed and\n" +
+			"stop strings), /v1/models, /tokenize, /detokenize, /metrics and /health. Requests of all clients\n" +
+			"run in one batch, and none changes a bit of another's response: log-probabilities are those that\n" +
+			"score and training compute.\n\n" +
+			"A prompt may be token ids; \"return_token_ids\": true adds those of the response. Equal requests\n" +
+			"with a \"seed\" get equal responses. system_fingerprint is the digest of the definition. Defaults\n" +
+			"of temperature, top_p, top_k and max_tokens are those of the model's generation_config.json,\n" +
+			"printed at the start, then OpenAI's.\n\n" +
+			"Set " + keyVariable + " in the environment to require that API key of clients. Ctrl-C finishes the\n" +
+			"requests in flight, then exits.",
 		Example: "  lockstep serve --model runs/countdown-sft/model\n" +
 			"  curl localhost:8000/v1/completions -d '{\"prompt\": \"make 28 from 7 9 12:\", \"max_tokens\": 60, " +
 			"\"temperature\": 0}'",
 		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
-			// before the model is read: what is wrong with the address is known at once
+			// Listen first, so that a wrong address fails before the model is loaded.
 			l, err := net.Listen("tcp", address)
 			if err != nil {
 				return fmt.Errorf("--address: %w", err)
@@ -491,7 +491,7 @@ func serveCommand() *cobra.Command {
 				fmt.Fprintf(os.Stderr, "%s on http://%s/v1: %s, definition %.12s\n", o.Name, l.Addr(), r.Dev.Name(),
 					r.Dev.Definition().Digest())
 				context.AfterFunc(c.Context(), func() {
-					fmt.Fprintln(os.Stderr, "finishing what is being served; a second signal ends at once")
+					fmt.Fprintln(os.Stderr, "finishing the requests in flight; a second signal stops at once")
 				})
 				return s.Run(c.Context(), l)
 			})
@@ -501,8 +501,8 @@ func serveCommand() *cobra.Command {
 	require(c, "model")
 	p := c.Flags()
 	p.StringVar(&address, "address", "127.0.0.1:8000", "host and port to listen on")
-	p.StringVar(&o.Name, "name", "", "the model's name to clients (default: its folder's)")
-	p.Uint64Var(&o.Seed, "seed", 1, "seed of requests that give none")
+	p.StringVar(&o.Name, "name", "", "the model's name for clients (default: the name of its folder)")
+	p.Uint64Var(&o.Seed, "seed", 1, "seed of requests without one")
 	engineFlags(c, &o.Engine)
 	return c
 }
@@ -529,7 +529,7 @@ func tokenizeCommand() *cobra.Command {
 	var line int
 	c := &cobra.Command{
 		Use:   "tokenize",
-		Short: "Convert texts to token ids, or back, or show what is learned of a chat",
+		Short: "Convert texts to token ids, or back, or show the targets of a chat",
 		Example: "  lockstep tokenize --model DIR --in text.jsonl --out ids.jsonl\n" +
 			"  lockstep tokenize --model DIR --in chats.jsonl --chat --line 3",
 		Args: none,
@@ -553,7 +553,7 @@ func tokenizeCommand() *cobra.Command {
 	c.Flags().StringVar(&dir, "model", "", "folder with tokenizer.json")
 	require(c, "model")
 	f.optional(c, `lines {"text": "..."}; with --decode {"ids": [...]}; with --chat a run's data`,
-		"the other way round")
+		"JSONL file of ids, or of texts with --decode")
 	before(c, func(c *cobra.Command) error {
 		if chat {
 			return nil
@@ -562,9 +562,10 @@ func tokenizeCommand() *cobra.Command {
 	})
 	require(c, "in")
 	p := c.Flags()
-	p.BoolVar(&decode, "decode", false, "from ids to text")
-	p.BoolVar(&chat, "chat", false, "print a line as training sees it, targets coloured or in brackets; needs no --out")
-	p.IntVar(&line, "line", 1, "with --chat: the line, from 1")
+	p.BoolVar(&decode, "decode", false, "convert ids to texts")
+	p.BoolVar(&chat, "chat", false,
+		"print a line as training sees it, with targets coloured or in brackets; needs no --out")
+	p.IntVar(&line, "line", 1, "with --chat: number of the line, from 1")
 	p.BoolVar(&noEnd, "no-end", false, "with --chat: as with data.no_end = true")
 	return c
 }
@@ -576,18 +577,18 @@ func verifyCommand() *cobra.Command {
 	var set []string
 	c := &cobra.Command{
 		Use:   "verify [SHAPE.toml]",
-		Short: "Prove that decode, chunked prefill and the training forward agree on every bit",
-		Long: "Compares bits over random traffic. With --replay it takes a run of reinforcement learning again from " +
-			"where that began, on the answers that it recorded: every\n" +
-			"recorded log-probability is scored by the version of the weights that chose its token, and the run's " +
-			"checkpoints must come out byte for byte.",
+		Short: "Verify that decode, chunked prefill and the training forward agree on every bit",
+		Long: "Compares logits and log-probabilities bit for bit over random traffic. With --replay it repeats\n" +
+			"a run of reinforcement learning from its start on the recorded answers: it compares every\n" +
+			"log-probability with that of the weights that sampled the token, and the checkpoints byte for\n" +
+			"byte.",
 		Example: "  lockstep verify --model runs/countdown-sft/model --tokens 22000\n  lockstep verify --replay " +
 			"runs/countdown-zero-kld",
 		Args: atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
 			if replay != "" {
 				if len(args) > 0 || t.dir != "" || t.adapter != "" || broken != "" {
-					return fmt.Errorf("--replay takes a run's folder alone, with --set and flags of the device")
+					return fmt.Errorf("--replay can be combined with --set and device flags only")
 				}
 				res, err := train.Replay(c.Context(), replay, append(set, t.settings(c)...), os.Stderr)
 				if err != nil {
@@ -597,15 +598,15 @@ func verifyCommand() *cobra.Command {
 				return res.Err()
 			}
 			if (len(args) == 1) == (t.dir != "") {
-				return fmt.Errorf("want one of a shape, --model and --replay")
+				return fmt.Errorf("give one of a shape, --model and --replay")
 			}
 			if t.adapter != "" && len(args) == 1 {
-				return fmt.Errorf("--adapter goes on a model: give --model in place of a shape")
+				return fmt.Errorf("--adapter needs --model in place of a shape")
 			}
 			if len(set) > 0 && len(args) == 0 {
-				return fmt.Errorf("--set overrides a key of a shape: give one in place of --model")
+				return fmt.Errorf("--set needs a shape in place of --model")
 			}
-			prove := func(r *parallel.Rank, m *model.Model) error {
+			verify := func(r *parallel.Rank, m *model.Model) error {
 				rep, err := serve.Verify(c.Context(), r, m, o)
 				if err != nil {
 					return err
@@ -614,26 +615,27 @@ func verifyCommand() *cobra.Command {
 				return rep.Err()
 			}
 			if len(args) == 1 {
-				return setup.OnShape(args[0], append(set, t.settings(c)...), kernels.Break(broken), prove)
+				return setup.OnShape(args[0], append(set, t.settings(c)...), kernels.Break(broken), verify)
 			}
 			return t.open(kernels.Break(broken), func(r *parallel.Rank, m *serve.ServedModel) error {
-				return prove(r, m.Model)
+				return verify(r, m.Model)
 			})
 		},
 	}
 	t.flags(c)
-	c.Flags().IntVar(&o.Tokens, "tokens", 4096, "positions to compare, each a full vocabulary of logits")
-	c.Flags().IntVar(&o.MaxLength, "longest", 0, "tokens of the longest sequence of each round; 0 for up to 1024")
-	c.Flags().Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
+	c.Flags().IntVar(&o.Tokens, "tokens", 4096, "least positions to compare, each with a full vocabulary of logits")
+	c.Flags().IntVar(&o.MaxLength, "longest", 0, "length of the longest sequence of each round; 0 for up to 1024")
+	c.Flags().Uint64Var(&o.Seed, "seed", 1, "seed of the requests")
 	c.Flags().StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	c.Flags().StringVar(&replay, "replay", "",
-		"folder of a run of reinforcement learning whose recorded answers are scored and learned from again")
+		"folder of a run of reinforcement learning to repeat on its recorded answers")
 	var rules []string
 	for _, b := range kernels.Breaks {
 		rules = append(rules, string(b))
 	}
-	c.Flags().StringVar(&broken, "break", "", "switch a wrong order on, which must be caught: "+strings.Join(rules,
-		", "))
+	c.Flags().StringVar(&broken, "break", "", "break a rule of the definition, which must be noticed: "+
+		strings.Join(rules,
+			", "))
 	return c
 }
 
@@ -644,19 +646,20 @@ func parityCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "parity",
-		Short: "Hold log-probabilities that any engine recorded against the training forward",
-		Long: "Scores recorded completions by the training forward and says how far the recording is from it: equal " +
-			"bits, estimates of KL, differences, and what clipping\n" +
-			"makes of them. A line of the file is one completion:\n\n" +
+		Short: "Compare log-probabilities that any engine recorded with the training forward",
+		Long: "Computes the log-probabilities of recorded completions by the training forward and compares them\n" +
+			"with the recorded ones: equal bits, estimates of KL, differences, and how many tokens PPO clips.\n" +
+			"A line of the file is one completion, as lockstep generate writes it:\n\n" +
 			"  {\"prompt_ids\": [...], \"ids\": [...], \"logprobs\": [...], \"temperature\": 0.6}\n\n" +
-			"as lockstep generate writes it. Without a temperature log-probabilities are of softmax(logits), with " +
-			"one of softmax(logits/temperature). Other names that are read: " + strings.Join(data.RecordedPrompts[1:],
-			", ") + "; " + strings.Join(data.RecordedIDs[1:], ", ") + "; " +
-			strings.Join(data.RecordedLogProbs[1:], ", ") + ", each\na number or a list that begins with one.\n\n" +
-			"With --against the same tokens also go through the model by another definition, operation by operation " +
-			"next to the first: it says which one is the first\n" +
-			"to differ, and how the difference grows from layer to layer. Settings: weights=fp8 (projections in E4M3 " +
-			"blocks), " + strings.Join(kernels.Settings, ", ") + ".",
+			"Log-probabilities are those of softmax(logits/temperature); without a temperature, of\n" +
+			"softmax(logits). Other accepted names:\n" +
+			"  prompt_ids: " + strings.Join(data.RecordedPrompts[1:], ", ") + "\n" +
+			"  ids: " + strings.Join(data.RecordedIDs[1:], ", ") + "\n" +
+			"  logprobs: " + strings.Join(data.RecordedLogProbs[1:], ", ") +
+			", each a number or a list that begins with one\n\n" +
+			"With --against, the tokens also go through the model by another definition. The report shows the\n" +
+			"first operation with a different output, and how the difference grows from layer to layer.\n" +
+			"Settings: weights=fp8 (linear layers in E4M3 blocks), " + strings.Join(kernels.Settings, ", ") + ".",
 		Example: "  lockstep parity --model DIR --rollout out.jsonl\n" +
 			"  lockstep parity --model DIR --rollout out.jsonl --against " +
 			"combine=bf16,router=bf16,weights=fp8,key_split=256",
@@ -694,11 +697,11 @@ func parityCommand() *cobra.Command {
 	f.StringVar(&o.Rollout, "rollout", "", "JSONL file of recorded completions")
 	require(c, "model", "rollout")
 	f.Float64Var(&o.Temperature, "temperature", 0,
-		"of the recorded log-probabilities, whatever the lines say; 0 for what they say")
-	f.StringVar(&against, "against", "", "another definition to compare with: setting=value, separated by commas")
-	f.Float64Var(&o.Bounds.ClipLow, "clip-low", 0.2, "PPO's lower bound of the ratio is 1 less this")
-	f.Float64Var(&o.Bounds.ClipHigh, "clip-high", 0.2, "PPO's upper bound of the ratio is 1 and this")
-	f.Float64Var(&o.Bounds.Cap, "cap", 2, "upper bound of importance weights")
+		"of the recorded log-probabilities; 0 for that of each line")
+	f.StringVar(&against, "against", "", "another definition to compare with: setting=value,...")
+	f.Float64Var(&o.Bounds.ClipLow, "clip-low", 0.2, "PPO clips ratios below 1 minus this")
+	f.Float64Var(&o.Bounds.ClipHigh, "clip-high", 0.2, "PPO clips ratios above 1 plus this")
+	f.Float64Var(&o.Bounds.Cap, "cap", 2, "upper bound of truncated importance weights")
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON")
 	return c
 }
@@ -707,19 +710,17 @@ func reportCommand() *cobra.Command {
 	var out, svg string
 	c := &cobra.Command{
 		Use:   "report RUN...",
-		Short: "Draw one or several runs in one page: curves, what differs, answers",
-		Long: "Draws the folders of runs, finished or going on, in one HTML page that needs no other file and no " +
-			"scripts.\n" +
-			"Runs whose shapes differ only in keys named seed or init_seed (and in run.name and run.out) are one " +
-			"curve: their mean at each step, in a band from the lowest to\n" +
-			"the highest of them; a step that some of them lack has the mean of the others. Steps of reinforcement " +
-			"learning are counted from the end of the warm start.\n" +
-			"A KL of exactly 0 has a lane of its own under the decades.",
+		Short: "Write a report of one or several runs: curves, differences of their shapes, answers",
+		Long: "Writes one HTML page, without other files or scripts, about runs, finished or still training.\n" +
+			"Runs whose shapes differ only in seed, init_seed, run.name and run.out are one series: their\n" +
+			"mean at each step, with a band from the lowest to the highest. A step that some runs lack has\n" +
+			"the mean of the others. Steps of reinforcement learning count from the end of the warm start. A\n" +
+			"KL of exactly 0 has its own lane under the logarithmic axis.",
 		Example: "  lockstep report runs/countdown-sft\n  lockstep report runs/zero-1 runs/zero-2 runs/fp8-1 " +
 			"runs/fp8-2 --out compare.html --svg compare.svg",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return fmt.Errorf("want the folder of at least one run: see %s --help", c.CommandPath())
+				return fmt.Errorf("give the folder of at least one run: see %s --help", c.CommandPath())
 			}
 			return nil
 		},
@@ -744,17 +745,17 @@ func reportCommand() *cobra.Command {
 			return nil
 		},
 	}
-	c.Flags().StringVar(&out, "out", "report.html", "the page; with --svg alone none is written")
+	c.Flags().StringVar(&out, "out", "report.html", "HTML file; not written with --svg alone")
 	c.Flags().StringVar(&svg, "svg", "",
-		"a picture of reward, KL and clip fraction (of supervised runs loss and accuracy) for a page such as a README")
+		"SVG file with reward, KL and clip fraction (for supervised runs, loss and accuracy), such as for a README")
 	return c
 }
 
-// stepFlags choose the micro-batch that a peak of memory is told for.
+// stepFlags size the micro-batch for which peak memory is computed.
 func stepFlags(c *cobra.Command) *plan.StepSize {
 	size, f := plan.DefaultStepSize(), c.Flags()
-	f.IntVar(&size.MicroBatch, "micro-batch", size.MicroBatch, "packs of a micro-batch, for the peak of memory")
-	f.IntVar(&size.Rows, "rows", size.Rows, "tokens of a pack, for the peak of memory")
+	f.IntVar(&size.MicroBatch, "micro-batch", size.MicroBatch, "packs of a micro-batch, for peak memory")
+	f.IntVar(&size.Rows, "rows", size.Rows, "tokens of a pack, for peak memory")
 	return &size
 }
 
@@ -762,7 +763,7 @@ func inspectCommand() *cobra.Command {
 	var size *plan.StepSize
 	c := &cobra.Command{
 		Use:   "inspect DIR",
-		Short: "Say what a model folder holds and what it takes to train it",
+		Short: "Show the contents of a model folder and the memory to train it",
 		Args:  one("DIR"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			s, err := model.Inspect(args[0])
@@ -784,20 +785,20 @@ func shapesCommand() *cobra.Command {
 	var size *plan.StepSize
 	c := &cobra.Command{
 		Use:   "shapes [MODEL]",
-		Short: "List the catalogue of published models, or say what one is and what it takes to train it",
-		Long: "Lists published models with their parameters and memory, or shows one. In a shape, model.catalogue " +
-			"names one: a new network of its sizes, with random\n" +
-			"weights. What model.config says goes on top; with a smaller num_hidden_layers the first layers stay.",
+		Short: "List the catalogue of published models, or show one and the memory to train it",
+		Long: "Lists published models with their parameters and memory, or shows one. In a shape,\n" +
+			"model.catalogue makes a model of these sizes with random weights. Keys of model.config override\n" +
+			"its configuration; with a smaller num_hidden_layers it keeps the first layers.",
 		Example: "  lockstep shapes Qwen3-30B-A3B\n" +
 			"  lockstep verify configs/qwen3-30b-a3b.toml --device cpu --set model.catalogue=Qwen3-0.6B --set " +
 			"model.config.num_hidden_layers=2",
 		Args: atMostOne,
 		RunE: func(_ *cobra.Command, args []string) error {
-			say := plan.Catalogue
+			describe := plan.Catalogue
 			if len(args) == 1 {
-				say = func() (string, error) { return plan.Describe(args[0], *size) }
+				describe = func() (string, error) { return plan.Describe(args[0], *size) }
 			}
-			text, err := say()
+			text, err := describe()
 			fmt.Print(text)
 			return err
 		},
@@ -807,7 +808,8 @@ func shapesCommand() *cobra.Command {
 }
 
 func benchCommand() *cobra.Command {
-	c := &cobra.Command{Use: "bench", Short: "Measure speed as ratios to ceilings and peers of the same run"}
+	c := &cobra.Command{Use: "bench", Short: "Measure speed relative to hardware limits and other programs in " +
+		"the same run"}
 	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand(), benchRLCommand(), benchRecomputeCommand())
 	return c
 }
@@ -817,11 +819,10 @@ func benchCPUCommand() *cobra.Command {
 	var set []string
 	c := &cobra.Command{
 		Use:   "cpu SHAPE.toml",
-		Short: "Training steps of a shape, and its matrix products against the FMA peak",
-		Long: "Trains some steps of a shape and prints tokens/s and peak memory, then times every matrix product of " +
-			"such a step, and one of 1024^3, against the\n" +
-			"rate of FMAs on registers alone that the same threads reach around it. With --peer, transformers and " +
-			"torch train the same batches.",
+		Short: "Training steps of a shape, and its matrix products relative to the FMA peak",
+		Long: "Trains some steps of a shape and prints tokens/s and peak memory. Then it times every matrix\n" +
+			"product of a step, and one of 1024^3, relative to the rate of register-only FMAs that the same\n" +
+			"threads reach before and after. With --peer, transformers and torch train the same batches.",
 		Example: "  lockstep bench cpu configs/countdown-sft.toml --peer .venv/bin/python",
 		Args:    one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -839,7 +840,7 @@ func benchCPUCommand() *cobra.Command {
 func benchFlags(c *cobra.Command, o *bench.Options, set *[]string, steps int, each time.Duration) {
 	f := c.Flags()
 	f.IntVar(&o.Steps, "steps", steps, "optimizer steps to time")
-	f.DurationVar(&o.Each, "each", each, "time for each kernel")
+	f.DurationVar(&o.Each, "each", each, "time to spend on each kernel")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
 	f.StringArrayVar(set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 }
@@ -849,11 +850,10 @@ func benchCUDACommand() *cobra.Command {
 	var set []string
 	c := &cobra.Command{
 		Use:   "cuda [SHAPE.toml]",
-		Short: "A GPU's kernels, or training, forward and decoding of a shape's model on it",
-		Long: "Without a shape: matrix products, attention and the operations that memory bounds, as shares of a " +
-			"copy in the card's memory and next to torch.\n" +
-			"With one: tokens a second of training steps, of the forward alone and of decoding, what each kernel " +
-			"takes of them, and the same of transformers.",
+		Short: "Kernels of a GPU, or training, forward and decoding of a shape's model on it",
+		Long: "Without a shape: matrix products, attention and memory-bound operations, relative to a copy in\n" +
+			"GPU memory and to torch. With a shape: tokens/s of training steps, of the forward alone and of\n" +
+			"decoding, the time of each kernel, and the same for transformers.",
 		Example: "  lockstep bench cuda --peer python3\n  lockstep bench cuda configs/moe-1b.toml --peer python3",
 		Args:    atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -878,23 +878,21 @@ func benchRolloutCommand() *cobra.Command {
 	var set []string
 	c := &cobra.Command{
 		Use:   "rollout SHAPE.toml",
-		Short: "The rollout engine on random prompts: tokens/s, latencies, and its share of what memory allows",
-		Long: "Asks all requests at once on the untrained model of a shape. Lengths are drawn by the seed; answers " +
-			"end by length alone. Prints output and prefill tokens/s,\n" +
-			"latencies, mean batch, use of the cache, preemptions, and for the steps the bytes that they have to " +
-			"read at least (weights, the experts that their rows\n" +
-			"are routed to, cached keys and values) as a share of what a copy in memory moves in the same run. " +
-			"rollout.slots and rollout.pages size the engine.\n" +
-			"With --kernels the traffic runs once more, and some steps that decode alone and some that read prompts " +
-			"too are carried out kernel by kernel: calls, time\n" +
-			"and share of each, and how much longer such a step took when it was timed, which is what the card " +
-			"waits for.",
+		Short: "The rollout engine on random prompts: tokens/s, latencies, and use of memory bandwidth",
+		Long: "Submits all requests at once to the untrained model of a shape. Lengths are random by the seed;\n" +
+			"answers end by length alone. Prints output and prefill tokens/s, latencies, mean batch size, use\n" +
+			"of the cache and preemptions. For the steps it prints the least bytes that they read (weights,\n" +
+			"routed experts, cached keys and values) relative to the bandwidth of a memory copy in the same\n" +
+			"run. rollout.slots and rollout.pages size the engine.\n\n" +
+			"With --kernels the requests run once more, and some decode steps and some steps with prefill run\n" +
+			"kernel by kernel: calls, time and share of each kernel. The difference to the time of the whole\n" +
+			"step is what the GPU waits for.",
 		Example: "  lockstep bench rollout configs/moe-1b.toml --samples 8 --set rollout.slots=256 --set " +
 			"rollout.pages=16384",
 		Args: one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.Requests < 1 || o.Samples < 1 {
-				return fmt.Errorf("--requests %d --samples %d: want at least 1", o.Requests, o.Samples)
+				return fmt.Errorf("--requests %d --samples %d: both must be at least 1", o.Requests, o.Samples)
 			}
 			s, err := configs.Load(args[0], set)
 			if err != nil {
@@ -905,12 +903,12 @@ func benchRolloutCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	f.IntVar(&o.Requests, "requests", 256, "samples to generate")
-	f.IntVar(&o.Samples, "samples", 1, "of them, how many have each prompt")
-	f.Var(&o.Prompt, "prompt", "tokens of a prompt, between two bounds")
-	f.Var(&o.New, "new", "tokens of an answer, between two bounds")
-	f.Uint64Var(&o.Seed, "seed", 1, "seed of the traffic")
-	f.BoolVar(&o.Apart, "apart", false, "share no pages of prompts that begin alike")
-	f.BoolVar(&o.Kernels, "kernels", false, "afterwards time each kernel in some of the steps, on a GPU")
+	f.IntVar(&o.Samples, "samples", 1, "samples of each prompt")
+	f.Var(&o.Prompt, "prompt", "least and most tokens of a prompt")
+	f.Var(&o.New, "new", "least and most tokens of an answer")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the requests")
+	f.BoolVar(&o.Apart, "apart", false, "turn prefix caching off")
+	f.BoolVar(&o.Kernels, "kernels", false, "also time each kernel of some steps, on a GPU")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c
@@ -922,10 +920,9 @@ func benchRecomputeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "recompute SHAPE.toml",
 		Short: "Training steps by each run.recompute: tokens/s and memory",
-		Long: "Trains some steps of a shape on random tokens with run.recompute \"auto\", \"full\" and \"none\", " +
-			"those of them that fit, and prints tokens/s, the memory that\n" +
-			"each is planned to take and what blocks keep for the backward pass. First all must give the same " +
-			"gradients on every bit.",
+		Long: "Trains some steps of a shape on random tokens with those of run.recompute \"auto\", \"full\" and\n" +
+			"\"none\" that fit into memory. Prints tokens/s, planned memory, and what blocks keep for the\n" +
+			"backward pass. It first checks that all give the same gradients on every bit.",
 		Example: "  lockstep bench recompute configs/qwen3-30b-a3b.toml --steps 5",
 		Args:    one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -946,17 +943,17 @@ func benchRLCommand() *cobra.Command {
 	var set []string
 	c := &cobra.Command{
 		Use:   "rl SHAPE.toml",
-		Short: "One update by each objective, fused and by the passes that other stacks take",
-		Long: "Times updates of a shape's model on random answers: fused (one forward and one backward); with a " +
-			"forward for log-probabilities, then forward and backward\n" +
-			"with given derivatives; and with one more forward for those of the old policy. First all ways must give " +
-			"the same gradients on every bit.",
+		Short: "Updates by each objective, fused and with the separate passes of other stacks",
+		Long: "Times updates of a shape's model on random answers in three ways: fused (one forward and one\n" +
+			"backward); with a separate forward for log-probabilities; and with another forward for those of\n" +
+			"the old policy. It first checks that all give the same gradients on every bit.",
 		Example: "  lockstep bench rl configs/countdown-sft.toml --prompt 20..60 --new 8..40 --objective grpo " +
 			"--objective dpo",
 		Args: one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if o.Answers < 2 || o.Updates < 1 {
-				return fmt.Errorf("--answers %d --updates %d: want at least 2 and 1", o.Answers, o.Updates)
+				return fmt.Errorf("--answers %d --updates %d: --answers must be at least 2, --updates 1", o.Answers,
+					o.Updates)
 			}
 			s, err := configs.Load(args[0], set)
 			if err != nil {
@@ -968,10 +965,10 @@ func benchRLCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringArrayVar(&o.Objectives, "objective", nil, "loss to time; may be repeated (default: all)")
 	f.IntVar(&o.Answers, "answers", 64, "answers of an update")
-	f.Var(&o.Prompt, "prompt", "tokens of a prompt, between two bounds")
-	f.Var(&o.New, "new", "tokens of an answer, between two bounds")
+	f.Var(&o.Prompt, "prompt", "least and most tokens of a prompt")
+	f.Var(&o.New, "new", "least and most tokens of an answer")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the answers")
-	f.IntVar(&o.Updates, "updates", 5, "updates to time, of each objective in each way")
+	f.IntVar(&o.Updates, "updates", 5, "updates to time for each objective and each way")
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c
 }

@@ -55,7 +55,7 @@ func signalled(t *testing.T, ready func(said string) bool, signals []os.Signal, 
 				t.Fatal(err)
 			}
 			signals, ready = signals[1:], func(said string) bool {
-				return strings.Contains(said, "a second signal ends at once")
+				return strings.Contains(said, "a second signal stops at once")
 			}
 		}
 	}
@@ -72,7 +72,7 @@ func TestStopped(t *testing.T) {
 			return strings.Contains(said, "step 1/60")
 		}, []os.Signal{s}, append(args, "--out", cut)...)
 		if state.ExitCode() != 1 ||
-			!strings.HasSuffix(said, "lockstep: interrupted; the state is saved: --resume continues\n") {
+			!strings.HasSuffix(said, "lockstep: interrupted; the state is saved: continue with --resume\n") {
 			t.Fatalf("%v: %v, %s", s, state, said)
 		}
 		must(t, append(args, "--out", cut, "--resume")...)

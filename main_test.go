@@ -250,7 +250,7 @@ func TestGenerationConfig(t *testing.T) {
 	write(t, file, `{"do_sample": false, "temperature": 0.5}`)
 	code, _, problems := lockstep(t, base...)
 	line := read(t, out)
-	if code != 0 || !strings.Contains(problems, "temperature 0,") || !strings.Contains(line, `"temperature":0}`) {
+	if code != 0 || !strings.Contains(problems, "temperature 0\n") || !strings.Contains(line, `"temperature":0}`) {
 		t.Errorf("greedy by the file: exit code %d, %s%s", code, problems, line)
 	}
 }
@@ -328,7 +328,7 @@ func TestVersion(t *testing.T) {
 	if got := version(info, true); got != strings.Replace(want, " with changes", "", 1) {
 		t.Errorf("%q", got)
 	}
-	if got := version(nil, false); got != "lockstep of an unknown build, "+digest {
+	if got := version(nil, false); got != "lockstep, unknown build, "+digest {
 		t.Errorf("%q", got)
 	}
 }
@@ -400,14 +400,14 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"run.steps", "two"}, []string{"train", shape, "--set", "run.steps=two"}},
 		{[]string{"no/parent", "make it first"}, []string{"train", shape, "--out",
 			filepath.Join(dir, "no/parent/run")}},
-		{[]string{"--out", "is the file that --in names"}, []string{"score", "--model", "x", "--in", in, "--out",
+		{[]string{"--out", "is also the file of --in"}, []string{"score", "--model", "x", "--in", in, "--out",
 			filepath.Join(dir, ".", "in.jsonl")}},
-		{[]string{"--out", "is the file that --in names"}, []string{"generate", "--model", "x", "--in", in, "--out",
+		{[]string{"--out", "is also the file of --in"}, []string{"generate", "--model", "x", "--in", in, "--out",
 			in}},
-		{[]string{"--out", "is the file that --in names"}, []string{"tokenize", "--model", "x", "--in", in, "--out",
+		{[]string{"--out", "is also the file of --in"}, []string{"tokenize", "--model", "x", "--in", in, "--out",
 			in}},
 		{[]string{"--out is missing"}, []string{"score", "--model", "x", "--in", in, "--out", ""}},
-		{[]string{"flags alone", `"x"`, "score --help"}, []string{"score", "x"}},
+		{[]string{"only flags", `"x"`, "score --help"}, []string{"score", "x"}},
 		{[]string{"one argument at most"}, []string{"shapes", "a", "b"}},
 		{[]string{"--adapter", "--model"}, []string{"verify", shape, "--adapter", "x"}},
 		{[]string{"0 tokens", "at least 1"}, []string{"verify", shape, "--tokens", "0"}},

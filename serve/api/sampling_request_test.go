@@ -74,7 +74,7 @@ func TestRejected(t *testing.T) {
 		{"completions", `{"promt": "a"}`, 400, `"promt": unknown field`},
 		{"completions", `{}`, 400, "prompt: want"},
 		{"completions", `{"prompt": []}`, 400, "prompt: want"},
-		{"completions", `{"prompt": ""}`, 400, "no tokens"},
+		{"completions", `{"prompt": ""}`, 400, "the prompt is empty"},
 		{"completions", `{"prompt": [1, 2.5]}`, 400, "prompt: want a list of token ids"},
 		{"completions", `{"prompt": [[1], "a", {}]}`, 400, "prompt: want"},
 		{"completions", `{"prompt": [3, 320]}`, 400, "the vocabulary has 320"},
