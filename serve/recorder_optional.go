@@ -31,7 +31,8 @@ func (rec *recorder) DecayBackward(dx kernels.DecayOperands, dg, dstep, g kernel
 	rec.recurrent().DecayBackward(dx, dg, dstep, g, x, lo, hi, packs)
 }
 
-func (rec *recorder) DeltaRule(out kernels.Tensor, x kernels.DeltaRuleOperands, s *kernels.ChunkState, l *kernels.Layout,
+func (rec *recorder) DeltaRule(out kernels.Tensor, x kernels.DeltaRuleOperands, s *kernels.ChunkState,
+	l *kernels.Layout,
 	r kernels.Recurrence) {
 	rec.DeltaNet.DeltaRule(out, x, s, l, r)
 	rec.record("delta rule", out)
@@ -47,7 +48,8 @@ func (rec *recorder) SigmoidGate(out, x, gate kernels.Tensor) {
 	rec.record("gate", out)
 }
 
-func (rec *recorder) StateSpace(out kernels.Tensor, x kernels.StateSpaceOperands, s *kernels.ChunkState, l *kernels.Layout,
+func (rec *recorder) StateSpace(out kernels.Tensor, x kernels.StateSpaceOperands, s *kernels.ChunkState,
+	l *kernels.Layout,
 	r kernels.Recurrence) {
 	rec.Mamba.StateSpace(out, x, s, l, r)
 	rec.record("state space", out)

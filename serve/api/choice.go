@@ -8,7 +8,7 @@ import (
 	"lockstep/serve"
 )
 
-// choice is a sample of a response, as OpenAI's interface calls it. It turns the engine's tokens into text and applies
+// choice is a sample of a response, as OpenAI's interface calls it. It makes text of the tokens and applies
 // stop strings.
 type choice struct {
 	index   int
