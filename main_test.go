@@ -398,7 +398,7 @@ func TestBadCommandLines(t *testing.T) {
 			"fp8"}},
 		{[]string{"run.stesp", "run.steps"}, []string{"train", shape, "--set", "run.stesp=2"}},
 		{[]string{"run.steps", "two"}, []string{"train", shape, "--set", "run.steps=two"}},
-		{[]string{"no/parent", "make it first"}, []string{"train", shape, "--out",
+		{[]string{"no/parent", "create it first"}, []string{"train", shape, "--out",
 			filepath.Join(dir, "no/parent/run")}},
 		{[]string{"--out", "is also the file of --in"}, []string{"score", "--model", "x", "--in", in, "--out",
 			filepath.Join(dir, ".", "in.jsonl")}},
@@ -416,7 +416,7 @@ func TestBadCommandLines(t *testing.T) {
 			"100000000"}},
 		{[]string{"--steps 0"}, []string{"bench", "cpu", shape, "--steps", "0"}},
 		{[]string{"--each -1s"}, []string{"bench", "cpu", shape, "--each", "-1s"}},
-		{[]string{"in.jsonl is no folder", "--out"}, []string{"train", shape, "--out", in}},
+		{[]string{"in.jsonl is not a folder", "--out"}, []string{"train", shape, "--out", in}},
 		{[]string{"data.pack_rows", "at most 16777216"}, []string{"train", shape, "--set", "data.pack_rows=100000000"}},
 		{[]string{"data.path", "absent.jsonl"}, []string{"train", shape, "--set", "data.task=", "--set", "data.path=" +
 			filepath.Join(dir, "absent.jsonl")}},
@@ -655,7 +655,7 @@ func TestBadLines(t *testing.T) {
 func TestBadCheckpoints(t *testing.T) {
 	dir, run := trained(t)
 	again := append([]string{"train", shape, "--out", run}, small...)
-	refused(t, dir, []string{"already holds a run", "--resume"}, again...)
+	refused(t, dir, []string{"already has a run", "--resume"}, again...)
 	again = append(again, "--resume")
 	refused(t, dir, []string{"shape has changed"}, append(again, "--set=optim.lr=1e-4")...)
 	want := read(t, filepath.Join(run, "model", weights))

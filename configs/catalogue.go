@@ -51,7 +51,7 @@ func nearestPublished(name string) string {
 		near = names[i]
 	}
 	if near == "" {
-		return "lockstep shapes lists those that are"
+		return "see lockstep shapes for the list"
 	}
 	return "did you mean " + near + "?"
 }
@@ -65,7 +65,7 @@ func (r *reader) publish() {
 	case name == "":
 		return
 	case m.Path != "" || m.Family != "":
-		r.report("model.catalogue", "a published model is a family and its sizes, remove path and family, or this")
+		r.report("model.catalogue", "catalogue sets the family and its sizes, remove path and family, or catalogue")
 		r.bad["model.path"], r.bad["model.family"] = true, true
 		return
 	}

@@ -118,13 +118,13 @@ func TestBadCatalogue(t *testing.T) {
 			`Qwen3-30B-A3B?`, nil},
 		{"kimi", `s.toml:2: model.catalogue: "kimi" is not in the catalogue: did you mean Kimi-K2?`, nil},
 		{"of none",
-			`s.toml:2: model.catalogue: "of none" is not in the catalogue: lockstep shapes lists those that are`, nil},
-		{"../shape", `s.toml:2: model.catalogue: "../shape" is not in the catalogue: lockstep shapes lists ` +
-			`those that are`, nil},
-		{"Qwen3-8B", `s.toml:2: model.catalogue: a published model is a family and its sizes, remove path and ` +
-			`family, or this`, []string{"model.family=qwen3"}},
-		{"Qwen3-8B", `s.toml:2: model.catalogue: a published model is a family and its sizes, remove path and ` +
-			`family, or this`, []string{"model.path=x"}},
+			`s.toml:2: model.catalogue: "of none" is not in the catalogue: see lockstep shapes for the list`, nil},
+		{"../shape", `s.toml:2: model.catalogue: "../shape" is not in the catalogue: see lockstep shapes for the list`,
+			nil},
+		{"Qwen3-8B", `s.toml:2: model.catalogue: catalogue sets the family and its sizes, remove path and family, or ` +
+			`catalogue`, []string{"model.family=qwen3"}},
+		{"Qwen3-8B", `s.toml:2: model.catalogue: catalogue sets the family and its sizes, remove path and family, or ` +
+			`catalogue`, []string{"model.path=x"}},
 		{"Qwen3-8B", `--set model.config.num_hidden_layers=37: model.config: Qwen3-8B: num_hidden_layers is 37, want ` +
 			`at most the published 36`, []string{"model.config.num_hidden_layers=37"}},
 		{"Qwen3-8B", `--set model.config.model_type=llama: model.config: its model_type contradicts family, remove it`,

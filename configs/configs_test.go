@@ -176,7 +176,7 @@ func TestContradictions(t *testing.T) {
 		}
 	}
 	for other, want := range map[string]string{"lora.rank=4": "does not work with LoRA adapters",
-		"rl.objective=grpo": "nothing but the indexers learns"} {
+		"rl.objective=grpo": "only the indexers are trained"} {
 		if lines := problems(t, minimal, "indexer.stage=dense", other); len(lines) != 1 ||
 			!strings.Contains(lines[0], want) {
 			t.Errorf("indexers that learn with %s: %q", other, lines)
@@ -310,7 +310,7 @@ lr = 0
 func TestSyntaxErrorHasItsLine(t *testing.T) {
 	same(t, problems(t, "[run]\nsteps = 1\nsteps = 2\n"), []string{"s.toml:3: not TOML: Key 'run.steps' has already " +
 		"been defined."})
-	same(t, problems(t, "\xff\xfe"), []string{"s.toml: not TOML: the text is not UTF-8, mend its encoding"})
+	same(t, problems(t, "\xff\xfe"), []string{"s.toml: not TOML: the text is not UTF-8, fix its encoding"})
 }
 
 func TestShippedShapes(t *testing.T) {

@@ -19,7 +19,7 @@ func (r *reader) override(flag string) {
 	case !ok:
 		r.report(key, "has no value, write table.key=value")
 	case !utf8.ValidString(flag):
-		r.report(key, "is not UTF-8, mend its encoding")
+		r.report(key, "is not UTF-8, fix its encoding")
 	case strings.HasPrefix(key, configKey+"."):
 		r.flags[configKey] = quoteFlag(flag)
 		if err := setConfig(&r.shape.Model, strings.Split(key, ".")[2:], overrideValue(text)); err != nil {

@@ -41,7 +41,7 @@ func Load(path string, set []string) (*Shape, error) {
 // Parse is [Load] of a text; name is the file's in errors, and its base is the run's name where the shape gives none.
 func Parse(name string, text []byte, set []string) (*Shape, error) {
 	if !utf8.Valid(text) {
-		return nil, fmt.Errorf("%s: not TOML: the text is not UTF-8, mend its encoding", name)
+		return nil, fmt.Errorf("%s: not TOML: the text is not UTF-8, fix its encoding", name)
 	}
 	var root map[string]any
 	if _, err := toml.Decode(string(text), &root); err != nil {

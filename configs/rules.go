@@ -81,7 +81,7 @@ var rules = []rule{
 	{[]string{"indexer.stage", "rl.objective", "data.preferences"}, func(s *Shape) string {
 		other := s.RL.Objective != "" || s.Data.Preferences != ""
 		return when(s.Indexer.Stage == "dense" && other,
-			`with "dense" nothing but the indexers learns, set "sparse" or remove rl.objective and data.preferences`)
+			`with "dense" only the indexers are trained, set "sparse" or remove rl.objective and data.preferences`)
 	}},
 	{[]string{"indexer.lr_factor", "indexer.stage"}, func(s *Shape) string {
 		return when(s.Indexer.LRFactor != 1 && s.Indexer.Stage == "",
@@ -145,7 +145,7 @@ var rules = []rule{
 	}},
 	{[]string{"warm_start.steps", "rl.objective"}, func(s *Shape) string {
 		return when(s.WarmStart.Steps > 0 && s.RL.Objective == "",
-			"comes before reinforcement learning, set rl.objective or remove it")
+			"needs reinforcement learning, set rl.objective or remove it")
 	}},
 	{[]string{"warm_start.steps", "data.task"}, func(s *Shape) string {
 		return when(s.WarmStart.Steps > 0 && s.Data.Task == "",
@@ -193,7 +193,7 @@ var rules = []rule{
 	}},
 	{[]string{"rl.band_high", "rl.proximal"}, func(s *Shape) string {
 		return when(s.RL.BandHigh > 0 && !s.RL.Proximal,
-			"holds rollouts against the trainer's own log-probabilities, set proximal = true")
+			"compares rollouts with the trainer's own log-probabilities, set proximal = true")
 	}},
 	{[]string{"rl.overlong_rows", "rollout.max_tokens"}, func(s *Shape) string {
 		return when(s.RL.OverlongRows > s.Rollout.MaxTokens, fmt.Sprintf("is more than rollout.max_tokens %d, lower it",

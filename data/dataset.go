@@ -229,11 +229,11 @@ func (o Options) check(q sequence) error {
 				o.Vocab)
 		}
 		if l := q.labels[i]; l != noLabel && (l < 0 || int(l) >= o.Vocab) {
-			return fmt.Errorf("label %d is %d, the vocabulary has %d, use -100 where nothing is learned", i, l, o.Vocab)
+			return fmt.Errorf("label %d is %d, the vocabulary has %d, use -100 for ignored positions", i, l, o.Vocab)
 		}
 	}
 	if q.rows() == 0 {
-		return fmt.Errorf("there is nothing to learn, give it a completion, an assistant message or labels")
+		return fmt.Errorf("there are no targets, give it a completion, an assistant message or labels")
 	}
 	return nil
 }

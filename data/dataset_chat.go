@@ -108,8 +108,8 @@ func (o Options) marked(c Chat, from int, turns []int, whole jinja.Result) ([]re
 	all := assistantTurns(c.Messages, 0)
 	silent := slices.ContainsFunc(all, func(i int) bool { return i >= from && muted(c.Messages[i]) })
 	if silent && len(all) != len(whole.Generated) {
-		return nil, fmt.Errorf("the chat template marks %d pieces of %d assistant messages, where a weight of 0 "+
-			"has no place",
+		return nil, fmt.Errorf("the chat template marks %d pieces of %d assistant messages, so a weight of 0 cannot "+
+			"be applied",
 			len(whole.Generated), len(all))
 	}
 	at := 0
@@ -144,7 +144,7 @@ func (o Options) byPrefixes(c Chat, turns []int) ([]rendered, error) {
 		reply, ok := strings.CutPrefix(ends[k], prompt)
 		if !ok {
 			return nil, fmt.Errorf("the chat template does not continue its own generation prompt at message %d, "+
-				"mark what is learned by {%% generation %%}", i)
+				"mark the targets with {%% generation %%}", i)
 		}
 		samples[k] = rendered{segments: []segment{{prompt, false}, {reply, true}}, last: i}
 	}

@@ -177,9 +177,9 @@ func (o Options) noEnd(reply, after string) error {
 			ends = append(ends, o.Codec.Decode([]int32{id}))
 		}
 	}
-	what := "no token ends a text of this model"
+	what := "this model has no end-of-sequence token"
 	if len(ends) > 0 {
-		what = fmt.Sprintf("none of %q ends an answer", ends)
+		what = fmt.Sprintf("no answer ends with one of %q", ends)
 	}
 	if after != "" {
 		what += fmt.Sprintf(", %.40q follows %.20q", after, lastRunes(reply, 20))
@@ -194,6 +194,6 @@ func lastRunes(text string, n int) string {
 }
 
 // errNoEnd is the error of completions, which are not rendered by a template.
-var errNoEnd = errors.New("no token ends a text of this model; " + nameEnd)
+var errNoEnd = errors.New("this model has no end-of-sequence token; " + nameEnd)
 
-const nameEnd = "name the end in eos_token_id of generation_config.json, or set data.no_end = true"
+const nameEnd = "set eos_token_id in generation_config.json, or data.no_end = true"

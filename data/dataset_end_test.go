@@ -181,9 +181,9 @@ func TestNoEnd(t *testing.T) {
 	}{
 		{each + "### {{ m.role }}:\n{{ m.content }}\n{% endfor %}{{ '### assistant:\n' if add_generation_prompt }}",
 			[]string{user, reply},
-			`plain: none of ["<|endoftext|>"] ends an answer, "### user:\nb\n" follows "B\n"`, []string{"B\n"}},
+			`plain: no answer ends with one of ["<|endoftext|>"], "### user:\nb\n" follows "B\n"`, []string{"B\n"}},
 		{each + marked + " }}", []string{user, reply},
-			`plain: none of ["<|endoftext|>"] ends an answer, "<|user|>b" follows`, []string{"B"}},
+			`plain: no answer ends with one of ["<|endoftext|>"], "<|user|>b" follows`, []string{"B"}},
 		{each + marked + " else '<|endoftext|>' }}", []string{user, reply, user}, "", []string{"B<|endoftext|>"}},
 		{each +
 			"{{ m.role }}: {{ m.content }} {{ '<|endoftext|>' if loop.last and m.role == 'assistant' }}{% endfor %}" +
@@ -220,11 +220,14 @@ func TestNoEnd(t *testing.T) {
 	}
 	o := templateOptions(t, "glm.jinja")
 	o.End, o.Stops = -1, nil
-	wantError(t, "glm.jinja: no token ends a text of this model", func() error {
+	wantError(t, "glm.jinja: this model has no end-of-sequence token", func() error {
 		_, err := o.conversed(chatOf(t, []string{user, reply}), 0)
 		return err
 	})
-	wantError(t, "no token ends a text of this model", func() error { _, err := o.continued("a", "b"); return err })
+	wantError(t, "this model has no end-of-sequence token", func() error {
+		_, err := o.continued("a", "b")
+		return err
+	})
 }
 
 // Goldens are what the templates of testdata render to; none is missing.

@@ -18,8 +18,8 @@ func TestEncoded(t *testing.T) {
 		`{"text":"\ud83d"}`:              `byte 10 of the line, \ud83d, is a lone surrogate`,
 		`{"text":"\ude00\ud83d"}`:        `byte 10 of the line, \ude00, is a lone surrogate`,
 		`{"text":"\ud83d\u0041"}`:        `byte 10 of the line, \ud83d, is a lone surrogate`,
-		`{"text":"\ud83`:                 "no JSON",
-		`{"text":"\`:                     "no JSON",
+		`{"text":"\ud83`:                 "not JSON",
+		`{"text":"\`:                     "not JSON",
 	} {
 		_, err := object([]byte(line))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -11,9 +11,9 @@ import (
 // one which nothing reads is refused, for it would mean less than it says.
 var elsewhere = map[string]string{
 	"weight":          "give weight 0 or 1 to assistant messages, or weights to tokens next to ids",
-	"weights":         "weights of tokens stand next to ids",
-	"labels":          "labels of tokens stand next to ids",
-	"loss_mask":       "a loss mask of tokens stands next to ids",
+	"weights":         "token weights need ids",
+	"labels":          "token labels need ids",
+	"loss_mask":       "a token loss mask needs ids",
 	"label":           "labels of answers are not supported, give pairs as chosen and rejected",
 	"margin":          "margins of preferences are not supported",
 	"images":          textAlone,
@@ -26,9 +26,9 @@ var elsewhere = map[string]string{
 	"function_call":   "give tools",
 	"system":          "give it as a message of the role system",
 	"documents":       "chat templates are given none, write them into a message",
-	"chat_template":   "the template is that of the model's folder",
+	"chat_template":   "the template comes from the model's folder",
 	"input_ids":       "give ids",
-	"target_tokens":   "give labels, which stand where their ids stand",
+	"target_tokens":   "give labels, aligned with ids",
 	"attention_mask":  "give ids without padding",
 	"position_ids":    "positions count from 0",
 	"train_on_input":  "give loss_mask next to ids",
@@ -37,7 +37,7 @@ var elsewhere = map[string]string{
 
 // elsewhereInMessages are the same of messages.
 var elsewhereInMessages = map[string]string{
-	"weights":       "weights of tokens stand next to ids",
+	"weights":       "token weights need ids",
 	"loss":          sayWeight,
 	"loss_mask":     sayWeight,
 	"mask":          sayWeight,
@@ -56,7 +56,7 @@ var elsewhereInMessages = map[string]string{
 }
 
 const (
-	textAlone = "models here read text alone"
+	textAlone = "only text is supported"
 	sayWeight = "give weight 0 or 1"
 )
 
@@ -157,7 +157,7 @@ func checkWeight(m *ordered.Dict, v any, prompt bool) error {
 	role, _ := m.Get("role")
 	switch {
 	case !zero && !one:
-		return fmt.Errorf("the weight of a message is 0 or 1, weights of tokens stand next to ids")
+		return fmt.Errorf("the weight of a message is 0 or 1, token weights need ids")
 	case one && prompt:
 		return fmt.Errorf("the weight of a message of the prompt is 1, but a prompt is not learned, remove it")
 	case one && role != "assistant":

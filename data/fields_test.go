@@ -59,14 +59,14 @@ func TestTokenWeights(t *testing.T) {
 		t.Error("other weights have the same digest")
 	}
 	for weights, want := range map[string]string{
-		`[1, 1]`:                            "weights is no list as long as ids",
-		`3`:                                 "weights is no list",
-		`[1, -1, 1]`:                        "weights[1] is no number of at least 0",
-		`[1, "x", 1]`:                       "weights[1] is no number",
-		`[1, 1e39, 1]`:                      "weights[1] is no number",
-		`[0, 0, 0]`:                         "there is nothing to learn",
+		`[1, 1]`:                            "weights is not a list as long as ids",
+		`3`:                                 "weights is not a list",
+		`[1, -1, 1]`:                        "weights[1] is not a number of at least 0",
+		`[1, "x", 1]`:                       "weights[1] is not a number",
+		`[1, 1e39, 1]`:                      "weights[1] is not a number",
+		`[0, 0, 0]`:                         "there are no targets",
 		`[1, 1, 1], "loss_mask": [1, 1, 1]`: "there are both weights and loss_mask",
-		`[1, 1, 1], "labels": [1]`:          "weights is no list as long as ids",
+		`[1, 1, 1], "labels": [1]`:          "weights is not a list as long as ids",
 	} {
 		wantError(t, "f:1: "+want, func() error {
 			_, err := readJSONL("f", strings.NewReader(`{"ids": [97, 98, 99], "weights": `+weights+`}`), testOptions())

@@ -130,7 +130,7 @@ func (r *generationReader) number(key string, least, most float64) *float64 {
 
 func (r *generationReader) integer(key string, least int) *int {
 	var x int
-	want := fmt.Sprintf("a whole number of at least %d", least)
+	want := fmt.Sprintf("an integer of at least %d", least)
 	if !r.read(key, &x, want) {
 		return nil
 	}

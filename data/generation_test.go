@@ -50,11 +50,11 @@ func TestGeneration(t *testing.T) {
 		`{"temperature": 1e-9}`:     "temperature: want 0, or at least",
 		`{"top_p": 1.5}`:            "top_p: want a number from 0 to 1, got 1.5",
 		`{"top_p": 0}`:              "top_p: want a number above 0",
-		`{"top_k": 2.5}`:            "top_k: want a whole number",
-		`{"top_k": -2}`:             "top_k: want a whole number",
-		`{"max_new_tokens": 0}`:     "max_new_tokens: want a whole number of at least 1",
+		`{"top_k": 2.5}`:            "top_k: want an integer",
+		`{"top_k": -2}`:             "top_k: want an integer",
+		`{"max_new_tokens": 0}`:     "max_new_tokens: want an integer of at least 1",
 		`{"do_sample": "no"}`:       "do_sample: want true or false",
-		`{"top_k": 99999999999999}`: "top_k: want a whole number",
+		`{"top_k": 99999999999999}`: "top_k: want an integer",
 	} {
 		wantError(t, path+": "+want, func() error { _, err := load(text); return err })
 	}

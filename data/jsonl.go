@@ -65,7 +65,7 @@ func (b *builder) line(n int, d *ordered.Dict) error {
 		}
 		return b.idsLine(d)
 	}
-	return errors.New("want one of messages, prompt with completion, and ids, give just that")
+	return errors.New("give exactly one of messages, prompt with completion, and ids")
 }
 
 func (b *builder) messagesLine(d *ordered.Dict) error {

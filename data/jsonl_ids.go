@@ -45,7 +45,8 @@ func (b *builder) idsLine(d *ordered.Dict) error {
 		}
 	}
 	if len(q.labels) != len(q.ids) {
-		return fmt.Errorf("there are %d ids and %d labels or loss_mask, give as many", len(q.ids), len(q.labels))
+		return fmt.Errorf("there are %d ids and %d labels or loss_mask, give one for each id", len(q.ids),
+			len(q.labels))
 	}
 	return b.add(q)
 }
@@ -54,7 +55,7 @@ func (b *builder) idsLine(d *ordered.Dict) error {
 func (q *sequence) weigh(v any) error {
 	list, ok := v.([]any)
 	if !ok || len(list) != len(q.ids) || len(q.labels) != len(q.ids) {
-		return errors.New("weights is no list as long as ids, give a number for each id")
+		return errors.New("weights is not a list as long as ids, give a number for each id")
 	}
 	weights, labels, plain := make([]float32, len(list)), slices.Clone(q.labels), true
 	for i, x := range list {
@@ -68,7 +69,7 @@ func (q *sequence) weigh(v any) error {
 		}
 		w := weights[i]
 		if !(w >= 0) || math.IsInf(float64(w), 0) {
-			return fmt.Errorf("weights[%d] is no number of at least 0 that fp32 holds, give one", i)
+			return fmt.Errorf("weights[%d] is not a number of at least 0 that fp32 holds, give one", i)
 		}
 		if w == 0 {
 			labels[i] = noLabel
@@ -85,13 +86,13 @@ func (q *sequence) weigh(v any) error {
 func readInts(key string, v any) ([]int32, error) {
 	list, ok := v.([]any)
 	if !ok {
-		return nil, fmt.Errorf("%s is no list, give a list of integers", key)
+		return nil, fmt.Errorf("%s is not a list, give a list of integers", key)
 	}
 	ints := make([]int32, len(list))
 	for i, x := range list {
 		n, ok := x.(int64)
 		if !ok || n < math.MinInt32 || n > math.MaxInt32 {
-			return nil, fmt.Errorf("%s[%d] is no integer of 32 bits, give token ids", key, i)
+			return nil, fmt.Errorf("%s[%d] is not an integer of 32 bits, give token ids", key, i)
 		}
 		ints[i] = int32(n)
 	}
@@ -105,7 +106,7 @@ func readLabels(v any) ([]int32, error) {
 		case l == ignoredLabel:
 			labels[i] = noLabel
 		case l < 0:
-			return nil, fmt.Errorf("labels[%d] is %d, use -100 where nothing is learned", i, l)
+			return nil, fmt.Errorf("labels[%d] is %d, use -100 for ignored positions", i, l)
 		}
 	}
 	return labels, err
@@ -114,7 +115,7 @@ func readLabels(v any) ([]int32, error) {
 func readMask(v any, ids []int32) ([]int32, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) != len(ids) {
-		return nil, errors.New("loss_mask is no list as long as ids, give a 0 or 1 for each id")
+		return nil, errors.New("loss_mask is not a list as long as ids, give a 0 or 1 for each id")
 	}
 	labels := make([]int32, len(list))
 	for i, x := range list {

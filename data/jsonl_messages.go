@@ -16,13 +16,13 @@ func readChat(d *ordered.Dict, messages []any) (Chat, error) {
 	if tools, ok := d.Get("tools"); ok && tools != nil {
 		list, ok := tools.([]any)
 		if !ok {
-			return c, fmt.Errorf("tools is no list, give a list of objects")
+			return c, fmt.Errorf("tools is not a list, give a list of objects")
 		}
 		c.Tools = list
 	}
 	if v, ok := d.Get("chat_template_kwargs"); ok && v != nil {
 		if c.Kwargs, ok = v.(*ordered.Dict); !ok {
-			return c, fmt.Errorf("chat_template_kwargs is no object, give variables of the chat template by name")
+			return c, fmt.Errorf("chat_template_kwargs is not an object, give variables of the chat template by name")
 		}
 	}
 	return c, nil
@@ -33,12 +33,12 @@ func readChat(d *ordered.Dict, messages []any) (Chat, error) {
 func readMessages(key string, v any) ([]any, error) {
 	list, ok := v.([]any)
 	if !ok || len(list) == 0 {
-		return nil, fmt.Errorf(`%s is no list of messages, give [{"role": ..., "content": ...}, ...]`, key)
+		return nil, fmt.Errorf(`%s is not a list of messages, give [{"role": ..., "content": ...}, ...]`, key)
 	}
 	for i, x := range list {
 		m, ok := x.(*ordered.Dict)
 		if !ok {
-			return nil, fmt.Errorf(`%s[%d] is no object, give {"role": ..., "content": ...}`, key, i)
+			return nil, fmt.Errorf(`%s[%d] is not an object, give {"role": ..., "content": ...}`, key, i)
 		}
 		if err := readMessage(m); err != nil {
 			return nil, fmt.Errorf("%s[%d]: %w", key, i, err)
@@ -53,7 +53,7 @@ func readMessage(m *ordered.Dict) error {
 	}
 	if calls, ok := m.Get("tool_calls"); ok && calls != nil {
 		if _, ok := calls.([]any); !ok {
-			return fmt.Errorf("tool_calls is no list, give a list of objects")
+			return fmt.Errorf("tool_calls is not a list, give a list of objects")
 		}
 	}
 	switch content, _ := m.Get("content"); c := content.(type) {
@@ -84,7 +84,7 @@ func describe(v any) string {
 	if s, ok := v.(string); ok {
 		return fmt.Sprintf("%.40q", s)
 	}
-	return "missing or no string"
+	return "missing or not a string"
 }
 
 // joinParts joins [{"type": "text", "text": ...}, ...].
@@ -93,13 +93,13 @@ func joinParts(parts []any) (string, error) {
 	for i, x := range parts {
 		p, ok := x.(*ordered.Dict)
 		if !ok {
-			return "", fmt.Errorf(`content[%d] is no object, give {"type": "text", "text": ...}`, i)
+			return "", fmt.Errorf(`content[%d] is not an object, give {"type": "text", "text": ...}`, i)
 		}
 		kind, _ := p.Get("type")
 		text, _ := p.Get("text")
 		s, ok := text.(string)
 		if kind != "text" || !ok {
-			return "", fmt.Errorf("content[%d] is no text part: models here read text alone, leave images and other "+
+			return "", fmt.Errorf("content[%d] is not a text part: only text is supported, leave images and other "+
 				"parts out", i)
 		}
 		b.WriteString(s)

@@ -12,7 +12,7 @@ import "fmt"
 // most is the longest answer without the full penalty, buffer is from 1 to most.
 func Overlong(tokens, most, buffer int) float64 {
 	if buffer < 1 || buffer > most {
-		panic(fmt.Sprintf("data: %d of at most %d tokens are punished", buffer, most))
+		panic(fmt.Sprintf("data: %d of at most %d tokens are penalised", buffer, most))
 	}
 	switch {
 	case tokens <= most-buffer:

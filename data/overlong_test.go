@@ -15,7 +15,7 @@ func TestOverlong(t *testing.T) {
 	if got := Overlong(1, 4, 4); got != -0.25 {
 		t.Errorf("%v", got)
 	}
-	// The paper's own setting: 16384 tokens are expected, and 4096 more are punished.
+	// The paper's own setting: 16384 tokens are expected, and 4096 more are penalised.
 	if got := Overlong(16384+2048, 16384+4096, 4096); got != -0.5 {
 		t.Errorf("%v", got)
 	}

@@ -105,8 +105,8 @@ func (s *Stream) Resume(to StreamState) error {
 	have := s.state
 	have.Epoch, have.Pack = to.Epoch, to.Pack
 	if have != to {
-		return fmt.Errorf("the run was left with other data: seed %d, packs of %d, samples %s, now seed %d, packs of "+
-			"%d, samples %s; restore them or start anew",
+		return fmt.Errorf("the run used other data: seed %d, packs of %d, samples %s, now seed %d, packs of "+
+			"%d, samples %s; restore them or start a new run",
 			to.Seed, to.PackRows, to.Data, have.Seed, have.PackRows, have.Data)
 	}
 	var list []Pack
@@ -114,7 +114,7 @@ func (s *Stream) Resume(to StreamState) error {
 		list = s.epoch(to.Epoch)
 	}
 	if to.Epoch < 0 || to.Pack < 0 || to.Pack > len(list) {
-		return fmt.Errorf("the run was left at pack %d of epoch %d, which has %d: the checkpoint is damaged", to.Pack,
+		return fmt.Errorf("the checkpoint is at pack %d of epoch %d, which has %d packs: it is damaged", to.Pack,
 			to.Epoch, len(list))
 	}
 	s.state, s.packs = to, list

@@ -80,7 +80,7 @@ func (o Options) preference(n int, d *ordered.Dict, f *fields) (pair, error) {
 	case "prompt chosen rejected ", "messages chosen rejected ", "chosen rejected ":
 	default:
 		return pair{}, errors.New("want chosen and rejected with prompt, messages or neither, or prompt_ids, " +
-			"chosen_ids and rejected_ids, give just that")
+			"chosen_ids and rejected_ids, and nothing else")
 	}
 	prompt, isPrompt := d.Get("prompt")
 	if messages, ok := d.Get("messages"); ok {
@@ -149,7 +149,7 @@ func (o Options) openAIPreference(d *ordered.Dict) (q pair, err error) {
 	v, _ := d.Get("input")
 	input, ok := v.(*ordered.Dict)
 	if !ok {
-		return q, errors.New(`input is no object, give {"messages": [...]}`)
+		return q, errors.New(`input is not an object, give {"messages": [...]}`)
 	}
 	v, _ = input.Get("messages")
 	prompt, err := readMessages("input.messages", v)

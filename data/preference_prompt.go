@@ -18,7 +18,7 @@ func commonText(a, b string) (prompt, restA, restB string, err error) {
 	same := a[:n]
 	last := strings.LastIndexFunc(same, unicode.IsSpace)
 	if last < 0 {
-		return "", "", "", errors.New("chosen and rejected have no words in common to begin with, give a prompt")
+		return "", "", "", errors.New("chosen and rejected have no common prefix, give a prompt")
 	}
 	prompt = strings.TrimRightFunc(same[:last], unicode.IsSpace)
 	return prompt, a[len(prompt):], b[len(prompt):], nil
@@ -43,13 +43,13 @@ func (o Options) conversations(d *ordered.Dict) (q pair, err error) {
 	}
 	switch n {
 	case 0:
-		return q, errors.New("chosen and rejected have no message in common to begin with, give a prompt")
+		return q, errors.New("chosen and rejected have no common first message, give a prompt")
 	case len(chosen), len(rejected):
-		return q, errors.New("one of chosen and rejected is all of what the other begins with, leave the line out")
+		return q, errors.New("one of chosen and rejected is a prefix of the other, leave the line out")
 	}
 	if prompt, ok := d.Get("prompt"); ok {
 		if reply, _ := chosen[n-1].(*ordered.Dict).Get("content"); reply != prompt {
-			return q, errors.New("prompt is not the last message that chosen and rejected have in common, leave it out")
+			return q, errors.New("prompt is not the last common message of chosen and rejected, remove it")
 		}
 	}
 	return o.conversedPair(d, chosen[:n], chosen[n:], rejected[n:])

@@ -226,41 +226,41 @@ func TestPreferencesErrors(t *testing.T) {
 			"are the same",
 		`{"prompt": "", "chosen": "b", "rejected": "c"}`: "f:1: the prompt is empty",
 		`{"chosen": "b", "rejected": "c"}`: "f:1: chosen and rejected have " +
-			"no words in common",
+			"no common prefix",
 		`{"chosen": " b", "rejected": " c"}`:                         "f:1: the prompt is empty",
 		`{"prompt": "a", "chosen": 1, "rejected": "c"}`:              `f:1: no text under "chosen"`,
 		`{"prompt": "a", "chosen": "b", "rejected": [` + user + `]}`: `f:1: no text under "rejected"`,
-		`{"prompt": 1, "chosen": "b", "rejected": "c"}`: "f:1: prompt is no list " +
+		`{"prompt": 1, "chosen": "b", "rejected": "c"}`: "f:1: prompt is not a list " +
 			"of messages",
-		`{"messages": [], "chosen": "b", "rejected": "c"}`: "f:1: messages is no list " +
+		`{"messages": [], "chosen": "b", "rejected": "c"}`: "f:1: messages is not a list " +
 			"of messages",
-		`{"messages": [` + user + `], "chosen": 1, "rejected": "c"}`: "f:1: chosen is no list " +
+		`{"messages": [` + user + `], "chosen": 1, "rejected": "c"}`: "f:1: chosen is not a list " +
 			"of messages",
-		`{"messages": [` + user + `], "chosen": "b", "rejected": null}`: "f:1: rejected is no list " +
+		`{"messages": [` + user + `], "chosen": "b", "rejected": null}`: "f:1: rejected is not a list " +
 			"of messages",
 		`{"messages": [` + user + `], "chosen": "b", "rejected": {}}`: "f:1: rejected[0]: the role " +
 			"is missing",
 		`{"messages": [` + user + `], "chosen": [` + user + `], "rejected": "b"}`: "f:1: chosen: no " +
 			"assistant message",
 		`{"chosen": [` + user + `], "rejected": [` + user + `]}`: "f:1: one of chosen and " +
-			"rejected is all",
-		`{"chosen": [` + user + `], "rejected": "b"}`: "f:1: rejected is no list " +
+			"rejected is a prefix",
+		`{"chosen": [` + user + `], "rejected": "b"}`: "f:1: rejected is not a list " +
 			"of messages",
 		`{"chosen": [` + user + `], "rejected": [{"role": "user", "content": "b"}]}`: "f:1: chosen and rejected have " +
-			"no message in common",
+			"no common first message",
 		`{"prompt": "x", "chosen": [` + user + `, {"role": "assistant", "content": "b"}], "rejected": [` + user +
-			`, {"role": "assistant", "content": "c"}]}`: "f:1: prompt is not the last message",
-		`{"input": [], "preferred_output": "a", "non_preferred_output": "b"}`: "f:1: input is no object",
-		`{"input": {}, "preferred_output": "a", "non_preferred_output": "b"}`: "f:1: input.messages is no list",
+			`, {"role": "assistant", "content": "c"}]}`: "f:1: prompt is not the last common message",
+		`{"input": [], "preferred_output": "a", "non_preferred_output": "b"}`: "f:1: input is not an object",
+		`{"input": {}, "preferred_output": "a", "non_preferred_output": "b"}`: "f:1: input.messages is not a list",
 		`{"input": {"messages": [` + user +
-			`]}, "preferred_output": 1, "non_preferred_output": "b"}`: "f:1: preferred_output is no list",
+			`]}, "preferred_output": 1, "non_preferred_output": "b"}`: "f:1: preferred_output is not a list",
 		`{"input": {"messages": [` + user +
-			`]}, "preferred_output": "b", "non_preferred_output": 1}`: "f:1: non_preferred_output is no list",
+			`]}, "preferred_output": "b", "non_preferred_output": 1}`: "f:1: non_preferred_output is not a list",
 		`{"input": {"messages": [` + user +
-			`], "tools": 1}, "preferred_output": "b", "non_preferred_output": "c"}`: "f:1: tools is no list",
+			`], "tools": 1}, "preferred_output": "b", "non_preferred_output": "c"}`: "f:1: tools is not a list",
 		`{"prompt_ids": [], "chosen_ids": [1], "rejected_ids": [2]}`:    "f:1: prompt_ids is empty",
 		`{"prompt_ids": [1], "chosen_ids": [1], "rejected_ids": []}`:    "f:1: rejected_ids is empty",
-		`{"prompt_ids": [1], "chosen_ids": 1, "rejected_ids": [2]}`:     "f:1: chosen_ids is no list",
+		`{"prompt_ids": [1], "chosen_ids": 1, "rejected_ids": [2]}`:     "f:1: chosen_ids is not a list",
 		`{"prompt_ids": [1], "chosen_ids": [1], "rejected_ids": [258]}`: "f:1: rejected: token 1 has id 258",
 		`{"prompt_ids": [1], "chosen_ids": [-1], "rejected_ids": [25]}`: "f:1: chosen: token 1 has id -1",
 	} {
@@ -271,7 +271,7 @@ func TestPreferencesErrors(t *testing.T) {
 	}
 	o := pairOptions()
 	o.End, o.NoEnd = -1, true
-	wantError(t, "f:1: rejected: there is nothing to learn", func() error {
+	wantError(t, "f:1: rejected: there are no targets", func() error {
 		_, err := readPreferences("f", strings.NewReader(`{"prompt": "a", "chosen": "b", "rejected": ""}`), o)
 		return err
 	})

@@ -22,7 +22,7 @@ type Program struct {
 func NewProgram(argv []string, timeout time.Duration) (*Program, error) {
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
-		return nil, fmt.Errorf("%w: give a program that is there and may be run", err)
+		return nil, fmt.Errorf("%w: give an existing executable program", err)
 	}
 	return &Program{append([]string{path}, argv[1:]...), timeout}, nil
 }
@@ -50,10 +50,11 @@ func (p *Program) Run(ctx context.Context, in []byte, room int, read func(out []
 	}
 	switch {
 	case out.full:
-		return fmt.Errorf("wrote more than %d bytes to stdout: write what is asked for there and all else to stderr",
+		return fmt.Errorf("wrote more than %d bytes to stdout: write only the result there and everything else "+
+			"to stderr",
 			room)
 	case errors.Is(err, exec.ErrWaitDelay):
-		err = errors.New("ended and left its output open to a program that it had started: wait for that one")
+		err = errors.New("exited while a process that it started kept its output open: wait for that process")
 	case err != nil && ctx.Err() != nil:
 		err = context.Cause(ctx)
 	}

@@ -63,7 +63,7 @@ func object(text []byte) (*ordered.Dict, error) {
 	}
 	v, err := ordered.Decode(text)
 	if err != nil {
-		return nil, fmt.Errorf("the line is no JSON (%w), write one object a line", err)
+		return nil, fmt.Errorf("the line is not JSON (%w), write one object a line", err)
 	}
 	d, ok := v.(*ordered.Dict)
 	if !ok {
@@ -131,7 +131,7 @@ func (o Options) prompt(line *ordered.Dict) (ids []int32, text string, err error
 		}
 		return ids, text, err
 	case !isPrompt && !isMessages || isIDs || isPrompt && isMessages:
-		return nil, "", errors.New("want one of ids, prompt and messages, give just that")
+		return nil, "", errors.New("give exactly one of ids, prompt and messages")
 	case o.Codec == nil:
 		return nil, "", errNoTokenizer
 	}

@@ -70,7 +70,7 @@ func (q *Questions) add(one question, o Options) error {
 	}
 	if len(one.ids) > o.MaxRows {
 		if o.Long == LongError {
-			return fmt.Errorf("the prompt has %d tokens and %d fit beside an answer, shorten it or drop long ones",
+			return fmt.Errorf("the prompt has %d tokens and %d fit with an answer, shorten it or drop long ones",
 				len(one.ids), o.MaxRows)
 		}
 		q.Dropped++

@@ -103,12 +103,12 @@ func TestQuestionsErrors(t *testing.T) {
 		`{"prompt": "a"}` + "\n[]":      "f:2: the line is not a JSON object",
 		`{"prompt": ""}`:                "f:1: the prompt has no token",
 		`{"prompt": 1}`:                 `f:1: no text under "prompt"`,
-		`{"prompt": []}`:                "f:1: messages is no list of messages",
+		`{"prompt": []}`:                "f:1: messages is not a list of messages",
 		`{"prompt": "a", "answer": 5}`:  `f:1: no text under "answer"`,
 		`{"ids": []}`:                   `f:1: "ids" has 0 tokens`,
 		`{"ids": [258]}`:                "f:1: ids[0] is 258",
-		`{"answer": "a"}`:               "f:1: want one of ids, prompt and messages",
-		`{"prompt": "a", "ids": [1]}`:   "f:1: want one of ids, prompt and messages",
+		`{"answer": "a"}`:               "f:1: give exactly one of ids, prompt and messages",
+		`{"prompt": "a", "ids": [1]}`:   "f:1: give exactly one of ids, prompt and messages",
 		`{"messages": [{"role": "x"}]}`: `f:1: messages[0]: the role is "x"`,
 	} {
 		wantError(t, want, func() error {

@@ -81,13 +81,13 @@ func readTemperature(line *ordered.Dict) (float32, error) {
 	case int64:
 		return float32(x), nil
 	}
-	return 0, fmt.Errorf("temperature is no number, give that of the log-probabilities or remove it")
+	return 0, fmt.Errorf("temperature is not a number, give that of the log-probabilities or remove it")
 }
 
 func readLogProbs(key string, v any) ([]float32, error) {
 	list, ok := v.([]any)
 	if !ok {
-		return nil, fmt.Errorf("%s is no list, give a number for each token", key)
+		return nil, fmt.Errorf("%s is not a list, give a number for each token", key)
 	}
 	out := make([]float32, len(list))
 	for i, x := range list {
@@ -100,7 +100,7 @@ func readLogProbs(key string, v any) ([]float32, error) {
 		case int64:
 			out[i] = float32(x)
 		default:
-			return nil, fmt.Errorf("%s[%d] is no number, give the log-probability of the token", key, i)
+			return nil, fmt.Errorf("%s[%d] is not a number, give the log-probability of the token", key, i)
 		}
 		if out[i] > 0 {
 			return nil, fmt.Errorf("%s[%d] is %v, a log-probability is at most 0", key, i, out[i])

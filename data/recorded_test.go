@@ -39,13 +39,13 @@ func TestRecorded(t *testing.T) {
 		`{"prompt_ids": [1], "ids": [5], "logprobs": [-1]}`:                             "ids[0] is 5",
 		`{"prompt_ids": [1], "input_ids": [1], "ids": [3], "logprobs": [-1]}`:           "both",
 		`{"prompt_ids": [1], "ids": [3]}`:                                               "logprobs",
-		`{"prompt_ids": [1], "ids": [3], "logprobs": -1}`:                               "no list",
+		`{"prompt_ids": [1], "ids": [3], "logprobs": -1}`:                               "not a list",
 		`{"prompt_ids": [1], "ids": [3], "logprobs": [null]}`:                           "logprobs[0]",
 		`{"prompt_ids": [1], "ids": [3], "logprobs": [{"3": -1}]}`:                      "logprobs[0]",
 		`{"prompt_ids": [1], "ids": [3], "logprobs": [0.5]}`:                            "at most 0",
 		`{"prompt_ids": [1], "ids": [3, 4], "logprobs": [-1]}`:                          "2 tokens and 1",
 		`{"prompt_ids": [1, 1, 1], "ids": [3, 4], "logprobs": [-1, -1]}`:                "4 positions",
-		`{"prompt_ids": [1], "ids": [3], "logprobs": [-1], "temperature": "hot"}`:       "temperature is no number",
+		`{"prompt_ids": [1], "ids": [3], "logprobs": [-1], "temperature": "hot"}`:       "temperature is not a number",
 		`{"prompt_ids": [1], "ids": [3], "output_token_logprobs": [["-1", 3, "text"]]}`: "output_token_logprobs[0]",
 	} {
 		d, err := object([]byte(text))

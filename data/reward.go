@@ -80,7 +80,8 @@ func (o RewardOptions) Validate() error {
 		return fmt.Errorf("the reward is %q: want one of %s", o.Kind, strings.Join(RewardKinds, ", "))
 	}
 	if o.Timeout <= 0 || o.Parallel < 1 {
-		return fmt.Errorf("rewards by %s take up to %v, %d at once: want a positive time and at least 1", o.Kind,
+		return fmt.Errorf("rewards by %s have a time-out of %v and %d parallel requests: want a positive time and "+
+			"at least 1", o.Kind,
 			o.Timeout, o.Parallel)
 	}
 	return nil
@@ -94,7 +95,7 @@ func NewRewarder(o RewardOptions, q *Questions) (Rewarder, error) {
 	switch o.Kind {
 	case "task":
 		if q.task == nil {
-			return nil, fmt.Errorf(`%s: the reward is "task", but a file has none: want one of %s`, q.name,
+			return nil, fmt.Errorf(`%s: the reward is "task", but a file has no task: want one of %s`, q.name,
 				strings.Join(RewardKinds[1:], ", "))
 		}
 		return judge(func(a Answer) float64 { return q.task.Reward(q.split, q.list[a.Question].source, a.Text) }), nil

@@ -121,7 +121,7 @@ func TestCommandFails(t *testing.T) {
 		"sleep 30":                       "did not end within 300ms: make it faster",
 		"echo loading >&2; sleep 30": `within 300ms: make it faster or raise the time-out; its stderr ` +
 			`ends with "loading"`,
-		"sleep 30 & exit 0":                     "left its output open to a program that it had started",
+		"sleep 30 & exit 0":                     "kept its output open: wait for that process",
 		"trap '' TERM INT; sleep 30; exit":      "within 300ms",
 		"printf 'a\\nbad \\377\\n' >&2; exit 1": `its stderr ends with "bad �"`,
 	} {

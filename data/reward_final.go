@@ -19,11 +19,11 @@ func (f Final) validate(marker string) error {
 	switch f {
 	case FinalText, FinalLine, FinalAfter, FinalBoxed:
 	default:
-		return fmt.Errorf("the final answer is looked for at %q: want %q, %q, %q or %q", f, FinalText, FinalLine,
+		return fmt.Errorf("the place of the final answer is %q: want %q, %q, %q or %q", f, FinalText, FinalLine,
 			FinalAfter, FinalBoxed)
 	}
 	if (f == FinalAfter) != (strings.TrimSpace(marker) != "") {
-		return fmt.Errorf("the final answer is looked for at %q with the marker %q: want a marker for %q and for "+
+		return fmt.Errorf("the place of the final answer is %q with the marker %q: want a marker for %q and for "+
 			"nothing else", f, marker, FinalAfter)
 	}
 	return nil

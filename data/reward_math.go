@@ -50,7 +50,8 @@ func marked(text string) (string, bool) {
 	return FinalAfter.find(text, hashes)
 }
 
-// mathValue is an answer: items are values in lowest terms, or text. One that is no list has one item and no brackets.
+// mathValue is an answer: items are values in lowest terms, or text. One that is not a list has one item and no
+// brackets.
 type mathValue struct {
 	brackets string // "" or two of ()[]{}
 	items    []string

@@ -237,7 +237,7 @@ func (p *mathParser) number() *big.Rat {
 	places := max(0, n-whole-1)
 	num, ok := new(big.Int).SetString(strings.NewReplacer(",", "", ".", "").Replace(rest[:n]), 10)
 	if !ok {
-		panic("data: " + rest[:n] + " is no decimal number")
+		panic("data: " + rest[:n] + " is not a decimal number")
 	}
 	v := new(big.Rat).SetFrac(num, new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(places)), nil))
 	if bitsOf(v) > maxBits {

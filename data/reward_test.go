@@ -22,12 +22,12 @@ func TestRewardOptions(t *testing.T) {
 	change := func(o RewardOptions, f func(*RewardOptions)) RewardOptions { f(&o); return o }
 	for want, o := range map[string]RewardOptions{
 		`the reward is "": want one of task, exact, math, command, http`: {},
-		`at "": want`:            {Kind: "exact"},
-		`at "boxed" with`:        {Kind: "exact", Final: FinalBoxed, Marker: "x"},
-		`at "after" with`:        {Kind: "exact", Final: FinalAfter, Marker: " "},
+		`is "": want`:            {Kind: "exact"},
+		`is "boxed" with`:        {Kind: "exact", Final: FinalBoxed, Marker: "x"},
+		`is "after" with`:        {Kind: "exact", Final: FinalAfter, Marker: " "},
 		"command is empty":       change(program, func(o *RewardOptions) { o.Command = nil }),
-		"0s, 1 at once":          change(program, func(o *RewardOptions) { o.Timeout = 0 }),
-		"1s, 0 at once":          change(server, func(o *RewardOptions) { o.Parallel = 0 }),
+		"0s and 1 parallel":      change(program, func(o *RewardOptions) { o.Timeout = 0 }),
+		"1s and 0 parallel":      change(server, func(o *RewardOptions) { o.Parallel = 0 }),
 		`address is "h/p"`:       change(server, func(o *RewardOptions) { o.URL = "h/p" }),
 		`address is "http://"`:   change(server, func(o *RewardOptions) { o.URL = "http://" }),
 		`address is ":"`:         change(server, func(o *RewardOptions) { o.URL = ":" }),
@@ -137,7 +137,7 @@ func TestTaskReward(t *testing.T) {
 		}
 	}
 	file := questionsOf(t, `{"prompt": "a"}`, testOptions())
-	wantError(t, `f: the reward is "task", but a file has none`, func() error {
+	wantError(t, `f: the reward is "task", but a file has no task`, func() error {
 		_, err := NewRewarder(r, file)
 		return err
 	})

@@ -121,7 +121,7 @@ func readTemplates(file string, raw json.RawMessage) (map[string]string, error) 
 	}
 	var list []struct{ Name, Template string }
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, fmt.Errorf("%s: chat_template is neither a string nor a list of templates with names", file)
+		return nil, fmt.Errorf("%s: chat_template is neither a string nor a list of named templates", file)
 	}
 	sources := map[string]string{}
 	for _, e := range list {

@@ -192,7 +192,7 @@ func (f Fault) Error() string { return f.Err.Error() }
 // OutOfMemory is the Fault of an allocation of more bytes than are left.
 func OutOfMemory(bytes, left int) Fault {
 	const gib = 1 << 30
-	return Fault{Err: fmt.Errorf("out of memory: %.1f GiB are asked for and %.1f left", float64(bytes)/gib,
+	return Fault{Err: fmt.Errorf("out of memory: %.1f GiB are needed and %.1f left", float64(bytes)/gib,
 		float64(left)/gib)}
 }
 

@@ -39,8 +39,8 @@ func weightsDigest(m *model.Model) (string, error) {
 // facts lists the metadata of a reference, and what to do where a file has another value.
 func (p provenance) facts() []struct{ key, value, mend string } {
 	return []struct{ key, value, mend string }{
-		{"definition", p.definition, "was computed by another definition: take the run's device or settings"},
-		{"weights", p.weights, "was computed from other weights: give the run the model that it started from"},
+		{"definition", p.definition, "was computed by another definition: use the run's device and settings"},
+		{"weights", p.weights, "was computed from other weights: restore the model that the run started from"},
 		{"train", p.train, "belongs to other pairs: restore data.preferences"},
 		{"held_out", p.heldOut, "belongs to other held-out pairs: restore data.eval_path"},
 	}
@@ -77,19 +77,19 @@ func (p *preference) read(path string) (found bool, err error) {
 	train, okTrain := tensors.Tensor("train")
 	held, okHeld := tensors.Tensor("held_out")
 	if !okTrain || !okHeld || meta["sha256"] == "" {
-		return false, fmt.Errorf("%s: not a reference of pairs: remove it and --resume computes it", path)
+		return false, fmt.Errorf("%s: not a reference of pairs: remove it to recompute it with --resume", path)
 	}
 	for _, fact := range p.provenance.facts() {
 		if meta[fact.key] != fact.value {
-			return false, fmt.Errorf("%s: %s, or start anew in another --out", path, fact.mend)
+			return false, fmt.Errorf("%s: %s, or start a new run in another --out", path, fact.mend)
 		}
 	}
 	if referenceSum(train.Data, held.Data) != meta["sha256"] {
-		return false, fmt.Errorf("%s: has a different checksum than when it was written: remove it and --resume "+
-			"computes it again", path)
+		return false, fmt.Errorf("%s: has a different checksum than when it was written: remove it to recompute it "+
+			"with --resume", path)
 	}
 	if !setReference(p.train, train) || !setReference(p.heldOut, held) {
-		return false, fmt.Errorf("%s: has other rows than the pairs: remove it and --resume computes it again", path)
+		return false, fmt.Errorf("%s: has other rows than the pairs: remove it to recompute it with --resume", path)
 	}
 	return true, nil
 }

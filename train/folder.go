@@ -28,10 +28,10 @@ func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
 		}
 		used := runlog.HasRun(out)
 		if used && !resume {
-			return "", fmt.Errorf("%s already holds a run: --resume continues it, another --out starts anew", out)
+			return "", fmt.Errorf("%s already has a run: continue it with --resume, or give another --out", out)
 		}
 		if resume && !used {
-			return "", fmt.Errorf("%s holds no run to resume", out)
+			return "", fmt.Errorf("%s has no run to resume", out)
 		}
 		return out, nil
 	}
@@ -43,7 +43,7 @@ func runFolder(s *configs.Shape, out string, resume bool) (string, error) {
 		return next, writable(next)
 	}
 	if last == "" {
-		return "", fmt.Errorf("%s holds no run to resume", next)
+		return "", fmt.Errorf("%s has no run to resume", next)
 	}
 	return last, nil
 }
@@ -61,9 +61,9 @@ func writable(dir string) error {
 	case err != nil:
 		return fmt.Errorf("output: %w", err)
 	case !info.IsDir():
-		return fmt.Errorf("output: %s is no folder: give another --out", at)
+		return fmt.Errorf("output: %s is not a folder: give another --out", at)
 	case unix.Access(at, unix.W_OK|unix.X_OK) != nil:
-		return fmt.Errorf("output: you may not write to the folder %s: give another --out", at)
+		return fmt.Errorf("output: no permission to write to the folder %s: give another --out", at)
 	}
 	return nil
 }
@@ -71,7 +71,7 @@ func writable(dir string) error {
 // mustExist returns an error where a folder does not exist.
 func mustExist(dir, what string) error {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return fmt.Errorf("%s %s is not a folder: make it first", what, dir)
+		return fmt.Errorf("%s %s is not a folder: create it first", what, dir)
 	}
 	return nil
 }

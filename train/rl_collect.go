@@ -59,7 +59,7 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 		for len(c.Groups) < c.prompts*(1+c.staleness/c.updatesPerStep) {
 			if c.Asked-first >= c.maxAsked {
 				return nil, nil, fmt.Errorf("%d prompts gave fewer than %d groups of answers with different rewards: "+
-					"easier or harder prompts, a larger rl.group or rl.dynamic = false", c.maxAsked, c.prompts)
+					"use easier or harder prompts, raise rl.group or set rl.dynamic = false", c.maxAsked, c.prompts)
 			}
 			if err := c.ask(); err != nil {
 				return nil, nil, err
@@ -119,7 +119,7 @@ func (c *collector) store(d serve.Done) {
 		g.Missing--
 		return
 	}
-	panic(fmt.Sprintf("train: an answer to a prompt that was not asked: %d", d.Index))
+	panic(fmt.Sprintf("train: an answer to an unknown prompt: %d", d.Index))
 }
 
 func (c *collector) complete() (n int) {

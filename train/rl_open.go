@@ -152,7 +152,8 @@ func (l *learner) state() *learnerState {
 
 func (l *learner) resume(st *learnerState) error {
 	if have := fmt.Sprintf("%016x", l.JudgedQuestions.Digest()); have != st.Questions {
-		return fmt.Errorf("the checkpoint was made with other questions: %s, now %s; restore data.path or start anew",
+		return fmt.Errorf("the checkpoint was made with other questions: %s, now %s; restore data.path or start "+
+			"a new run",
 			st.Questions, have)
 	}
 	l.updates = st.Updates

@@ -49,7 +49,7 @@ func (r *Replayed) Err() error {
 // keys that change no bit, such as the device.
 func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Replayed, error) {
 	if !runlog.HasRun(dir) {
-		return nil, fmt.Errorf("%s holds no run to replay: it has no %s, give a folder that lockstep train wrote", dir,
+		return nil, fmt.Errorf("%s has no run to replay: no %s in it, give a folder written by lockstep train", dir,
 			runlog.ShapeFile)
 	}
 	s, err := configs.Load(filepath.Join(dir, runlog.ShapeFile), set)
@@ -103,7 +103,7 @@ func readRecord(dir string) (*runRecord, error) {
 		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no %s: the run sampled nothing yet", dir, runlog.EpisodesFile)
+		return nil, fmt.Errorf("%s has no %s: the run has not sampled any answers yet", dir, runlog.EpisodesFile)
 	}
 	return rec, err
 }
@@ -125,8 +125,8 @@ func (p *replay) run(r *parallel.Rank) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", start, err)
 	case st.Digest != j.state.Digest:
-		return fmt.Errorf("%s: made by definition %.12s, this replay computes by %.12s: take the run's device "+
-			"or settings", start, st.Digest, j.state.Digest)
+		return fmt.Errorf("%s: made by definition %.12s, this replay uses %.12s: use the run's device and settings",
+			start, st.Digest, j.state.Digest)
 	}
 	if err := restore(j.trainer.Model, start); err != nil {
 		return err

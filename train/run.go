@@ -230,7 +230,7 @@ func (j *job) resume() error {
 // incompatible says why the run cannot be resumed from a checkpoint to the bits of an uninterrupted run; "": it can.
 func (j *job) incompatible(st *state) string {
 	if st.Digest != j.state.Digest {
-		return fmt.Sprintf("made by definition %.12s, this run computes by %.12s: their bits differ", st.Digest,
+		return fmt.Sprintf("made by definition %.12s, this run uses %.12s: their bits differ", st.Digest,
 			j.state.Digest)
 	}
 	updates := st.Step
@@ -244,7 +244,7 @@ func (j *job) incompatible(st *state) string {
 		return text
 	}
 	if st.Step > j.steps {
-		return fmt.Sprintf("%d steps are taken, run.steps or run.epochs ask for %d: give more, or start anew in "+
+		return fmt.Sprintf("%d steps are done, run.steps or run.epochs set %d: raise them, or start a new run in "+
 			"another --out",
 			st.Step-j.warmSteps, j.steps-j.warmSteps)
 	}
@@ -265,8 +265,8 @@ func (j *job) createFolder() (err error) {
 		return err
 	}
 	if j.lock, err = lockFolder(j.folder); err == nil && runlog.HasRun(j.folder) {
-		err = fmt.Errorf("%s holds a run that another process has just begun: --resume continues it, another --out "+
-			"starts anew",
+		err = fmt.Errorf("%s has a run that another process has just started: continue it with --resume, or give "+
+			"another --out",
 			j.folder)
 	}
 	return err

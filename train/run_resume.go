@@ -68,10 +68,10 @@ func allSettings(s *configs.Shape) map[string]string {
 // steps of the schedule that were taken until then.
 func (o origin) differs(s *configs.Shape, now optim.Schedule, updates int) string {
 	if o.Settings == nil {
-		return "it was written by an earlier version, which did not record the shape: start anew in another --out"
+		return "it was written by an earlier version, which did not record the shape: start a new run in another --out"
 	}
 	if list := o.changed(s); len(list) > 0 {
-		return "the shape has changed since: " + strings.Join(list, "; ") + ": restore it, or start anew in " +
+		return "the shape has changed since: " + strings.Join(list, "; ") + ": restore it, or start a new run in " +
 			"another --out"
 	}
 	for step := 1; step <= updates; step++ {
@@ -79,14 +79,14 @@ func (o origin) differs(s *configs.Shape, now optim.Schedule, updates int) strin
 		if was != is {
 			return fmt.Sprintf("the length has changed since, and with it learning rates of updates that were made "+
 				"(optim.schedule = %q, %d of %d updates, now of %d; the rate of update %d was %g, now %g): "+
-				"restore run.steps or run.epochs, or start anew in another --out",
+				"restore run.steps or run.epochs, or start a new run in another --out",
 				now.Kind, updates, o.Schedule.Steps, now.Steps, step, was, is)
 		}
 	}
 	if o.Short && now.Steps > o.Schedule.Steps {
 		return fmt.Sprintf("the last step before the end of run.epochs had fewer packs than run.packs = %d, a "+
 			"longer run "+
-			"would have filled it: restore run.epochs, or start anew in another --out", s.Run.Packs)
+			"would have filled it: restore run.epochs, or start a new run in another --out", s.Run.Packs)
 	}
 	return ""
 }

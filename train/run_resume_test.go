@@ -65,7 +65,7 @@ func TestResumeNamesKeys(t *testing.T) {
 		{supervised, []string{"run.steps=6"}, []string{`optim.schedule = "cosine"`, "run.steps",
 			"5 of 5 updates, now of 6"}},
 		{supervised, []string{"run.steps=4"}, []string{"run.steps", "5"}},
-		{slices.Concat(supervised, constant), []string{"run.steps=4"}, []string{"5 steps are taken", "ask for 4"}},
+		{slices.Concat(supervised, constant), []string{"run.steps=4"}, []string{"5 steps are done", "set 4"}},
 		{short, []string{"run.epochs=2"}, []string{"the last step before the end of run.epochs had fewer packs"}},
 		{reinforced, []string{"rl.group=2"}, []string{"rl.group was 4, now 2"}},
 		{reinforced, []string{"rollout.max_tokens=25"}, []string{"rollout.max_tokens was 24, now 25"}},

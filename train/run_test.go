@@ -316,10 +316,10 @@ func TestRefusals(t *testing.T) {
 		set    []string
 		want   string
 	}{
-		{done, false, nil, "already holds a run"},
+		{done, false, nil, "already has a run"},
 		{done, true, []string{"run.steps=5", "optim.lr=1e-3"}, "the shape has changed"},
 		{done, true, []string{"run.steps=5", "model.dtype=bf16", "definition.dot=tc16"}, "definition"},
-		{filepath.Join(t.TempDir(), "none"), true, nil, "holds no run"},
+		{filepath.Join(t.TempDir(), "none"), true, nil, "has no run"},
 		{filepath.Join(t.TempDir(), "no", "parent"), false, nil, "not a folder"},
 		{filepath.Join(t.TempDir(), "x"), false, []string{"model.config.vocab_size=300"}, "vocab_size"},
 		{filepath.Join(t.TempDir(), "x"), false, []string{"model.config.num_key_value_heads=3"}, "num_key_value_heads"},

@@ -87,7 +87,7 @@ func joinValues(op string, x, y any) (any, bool) {
 // limited is a list, unless what is to be made of it has too many elements.
 func limited(list []any, n int) []any {
 	if n > maxList {
-		fail(0, "a list grows over %d elements", maxList)
+		fail(0, "a list exceeds %d elements", maxList)
 	}
 	return list
 }
@@ -167,7 +167,7 @@ func floorDivide(f, g float64) float64 {
 func power(f, g float64) any {
 	p := math.Pow(f, g)
 	if math.IsNaN(p) || math.IsInf(p, 0) {
-		fail(0, "%v ** %v is no number", f, g)
+		fail(0, "%v ** %v is not a number", f, g)
 	}
 	return p
 }
@@ -231,7 +231,7 @@ func product(i, j int64) int64 {
 	return i * j
 }
 
-func tooLarge() { fail(0, "an int grows over 64 bits") }
+func tooLarge() { fail(0, "an int exceeds 64 bits") }
 
 // contains is Python's "x in list".
 func contains(list, x any) bool {

@@ -102,7 +102,7 @@ func pairs(x any) any {
 	case *ordered.Dict:
 		return items(x)
 	}
-	fail(0, "items: a %s is no dict", typeName(x))
+	fail(0, "items: a %s is not a dict", typeName(x))
 	return nil
 }
 
@@ -264,14 +264,14 @@ func absolute(_ *run, x any, c call) any {
 	i, f, isInt, ok := number(x)
 	switch {
 	case !ok:
-		fail(0, "abs: a %s is no number", typeName(x))
+		fail(0, "abs: a %s is not a number", typeName(x))
 	case isInt:
 		return max(i, -i)
 	}
 	return math.Abs(f)
 }
 
-// toInt is Python's int, over float for text with a point; the default (0) for what is no number.
+// toInt is Python's int, over float for text with a point; the default (0) for what is not a number.
 func toInt(_ *run, x any, c call) any {
 	a := c.bind("int", "default?")
 	mustBeDefined(x)

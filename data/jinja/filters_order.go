@@ -33,7 +33,7 @@ func dictSort(_ *run, x any, c call) any {
 	a := c.bind("dictsort", "case_sensitive?", "by?", "reverse?")
 	d, ok := x.(*ordered.Dict)
 	if !ok {
-		fail(0, "dictsort: a %s is no dict", typeName(x))
+		fail(0, "dictsort: a %s is not a dict", typeName(x))
 	}
 	at := map[string]int{"key": 0, "value": 1}
 	by, ok := at[text(a.or(1, "key"))]

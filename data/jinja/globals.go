@@ -71,7 +71,7 @@ func rangeOf(_ *run, c call) any {
 
 // raise is raise_exception: the template itself refuses the conversation.
 func raise(_ *run, c call) any {
-	fail(0, "the template refuses: %s", str(c.bind("raise_exception", "message")[0]))
+	fail(0, "the template raised an error: %s", str(c.bind("raise_exception", "message")[0]))
 	return nil
 }
 

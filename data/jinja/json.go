@@ -69,7 +69,7 @@ func (d *dumper) value(v any, depth int) {
 	case *ordered.Dict:
 		d.dict(v, depth)
 	default:
-		fail(0, "tojson: a %s is no JSON", typeName(v))
+		fail(0, "tojson: a %s is not JSON", typeName(v))
 	}
 }
 

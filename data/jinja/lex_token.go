@@ -152,7 +152,7 @@ func (l *lexer) code(b *strings.Builder, s string) string {
 	}
 	v, err := strconv.ParseUint(s[skip:skip+n], base, 32)
 	if err != nil || v > unicode.MaxRune || v >= 0xd800 && v < 0xe000 {
-		fail(l.line, "escape \\%s is no character", s[:skip+n])
+		fail(l.line, "escape \\%s is not a character", s[:skip+n])
 	}
 	b.WriteRune(rune(v))
 	return s[skip+n:]

@@ -181,7 +181,7 @@ func (r *run) assign(t target, v any) {
 	}
 	ns, ok := r.scope.lookup(t.name).(*namespace)
 	if !ok {
-		fail(0, "%s is no namespace, its attribute %s cannot be set", t.name, t.attr)
+		fail(0, "%s is not a namespace, its attribute %s cannot be set", t.name, t.attr)
 	}
 	ns.vars[t.attr] = v
 }

@@ -221,7 +221,7 @@ func compare(a, b any) int {
 		}
 		return cmpOrdered(len(l), len(m))
 	}
-	fail(0, "a %s and a %s have no order", typeName(a), typeName(b))
+	fail(0, "a %s and a %s cannot be compared", typeName(a), typeName(b))
 	return 0
 }
 
@@ -309,7 +309,7 @@ func writeDict(b *strings.Builder, d *ordered.Dict, depth int) {
 // bounded gives up on strings that grow out of bounds.
 func bounded(n int) {
 	if n > maxString || n < 0 {
-		fail(0, "a string grows over %d bytes", maxString)
+		fail(0, "a string exceeds %d bytes", maxString)
 	}
 }
 

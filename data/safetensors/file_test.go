@@ -133,7 +133,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"no value", rawFile(`{"t"}`, 0), "JSON"},
 		{"text after", rawFile(`{}x`, 0), "closing brace"},
 		{"tensor twice", rawFile(`{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":1}`, 1),
-			`"t" is there twice`},
+			`"t" occurs twice`},
 		{"field twice", rawFile(`{"t":{"dtype":"U8","dtype":"U8"}}`, 0), "twice"},
 		{"other field", rawFile(`{"t":{"Dtype":"U8"}}`, 0), "no such field"},
 		{"missing field", rawFile(`{"t":{"dtype":"U8","shape":[]}}`, 0), "data_offsets"},

@@ -160,7 +160,7 @@ func eachField(text []byte, f func(name string, value json.RawMessage) error) er
 		}
 		name := key.(string) // the decoder allows nothing else before a colon
 		if seen[name] {
-			return fmt.Errorf("%q is there twice: remove one", name)
+			return fmt.Errorf("%q occurs twice: remove one", name)
 		}
 		seen[name] = true
 		var value json.RawMessage

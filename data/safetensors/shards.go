@@ -35,7 +35,7 @@ func WriteCheckpoint(dir string, tensors []OutTensor, maxShardBytes int64, metad
 		name := fmt.Sprintf("model-%05d-of-%05d%s", i+1, len(shards), fileSuffix)
 		for _, t := range shard {
 			if _, twice := weightMap[t.Name]; twice {
-				return fmt.Errorf("%s: tensor %q is there twice: rename one", dir, t.Name)
+				return fmt.Errorf("%s: tensor %q occurs twice: rename one", dir, t.Name)
 			}
 			weightMap[t.Name] = name
 		}

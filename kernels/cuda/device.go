@@ -66,7 +66,7 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 		return nil, err
 	}
 	if def.Dot != kernels.DotTC16 {
-		return nil, fmt.Errorf("dot mode %q: the GPU computes %q, and so does the CPU where that is asked for", def.Dot,
+		return nil, fmt.Errorf("dot mode %q: a GPU supports only %q; the CPU supports it too", def.Dot,
 			kernels.DotTC16)
 	}
 	c, err := driver.Open(def, ordinal, sources)

@@ -9,7 +9,7 @@ import (
 )
 
 // errNoCUDA is returned for a GPU by a build without CUDA.
-var errNoCUDA = errors.New("device cuda: this build has only cpu, make cuda builds one with CUDA")
+var errNoCUDA = errors.New("device cuda: this build has only cpu, run make cuda to build with CUDA")
 
 func openCUDA(kernels.Definition) (kernels.Device, error) { return nil, errNoCUDA }
 

@@ -95,7 +95,7 @@ func TestRejected(t *testing.T) {
 		{"completions", `{"prompt": "a", "stream_options": {"x": 1}}`, 400, "stream_options"},
 		{"completions", `{"prompt": "` + strings.Repeat("a", 300) + `"}`, 400,
 			"the prompt has 300 tokens and the model 256"},
-		{"chat/completions", `{}`, 400, "messages: want"},
+		{"chat/completions", `{}`, 400, "messages: give exactly one"},
 		{"chat/completions", `{"messages": []}`, 400, "messages"},
 		{"chat/completions", `{"messages": [{"role": "king", "content": "x"}]}`, 400, "king"},
 		{"chat/completions", chat(`, "top_logprobs": 2`), 400, "set logprobs too"},

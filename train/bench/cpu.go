@@ -58,7 +58,7 @@ func CPU(ctx context.Context, s *configs.Shape, o Options) error {
 	defer dev.Close()
 	reference, ok := dev.(*cpu.Device)
 	if !ok {
-		return fmt.Errorf("bench cpu measures the CPU device, and the shape asks for %s", dev.Name())
+		return fmt.Errorf("bench cpu needs device.kind = \"cpu\", the shape has %s", dev.Name())
 	}
 	dir, err := os.MkdirTemp("", "lockstep-bench-")
 	if err != nil {
@@ -173,7 +173,7 @@ func writeBatches(path string, batches [][][]data.Sample, t *trainer.Trainer) er
 		for _, pack := range packs {
 			for _, s := range pack {
 				if s.Weights != nil {
-					return fmt.Errorf("data.path: peers know no weights of tokens, leave them out")
+					return fmt.Errorf("data.path: the peer does not support token weights, remove them")
 				}
 				step.Samples = append(step.Samples, [2][]int32{s.IDs, s.Targets})
 			}

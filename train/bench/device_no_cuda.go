@@ -10,7 +10,7 @@ import (
 )
 
 // errNoCUDA is returned by what a build without CUDA cannot measure.
-var errNoCUDA = errors.New("this build has only cpu, make cuda builds one with CUDA")
+var errNoCUDA = errors.New("this build has only cpu, run make cuda to build with CUDA")
 
 func timeKernels(kernels.Device, time.Duration) ([]kernelTime, error) { return nil, errNoCUDA }
 

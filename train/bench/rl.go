@@ -58,7 +58,7 @@ func RL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 		o.Objectives = slices.DeleteFunc(optim.Names(), func(name string) bool { return name == "custom" })
 	}
 	if slices.Contains(o.Objectives, "custom") {
-		return errors.New(`--objective "custom": has no derivative of its own, name another`)
+		return errors.New(`--objective "custom": is computed by an external program, name another`)
 	}
 	dev, err := devices.Open(setup.Device(s))
 	if err != nil {
@@ -114,12 +114,12 @@ type rlRow struct {
 
 func newRLBench(r *parallel.Rank, m *model.Model, s *configs.Shape, keep model.Policy, o RLOptions) (*rlBench, error) {
 	if o.Answers%2 != 0 {
-		return nil, fmt.Errorf("--answers %d: want an even number, for preferences are between two", o.Answers)
+		return nil, fmt.Errorf("--answers %d: want an even number: preferences compare two answers", o.Answers)
 	}
 	if most, pair := o.Prompt.High+o.New.High, 2*(o.Prompt.High+o.New.High); most > m.MaxLength ||
 		pair > s.Data.PackRows {
-		return nil, fmt.Errorf("--prompt and --new ask for up to %d positions, twice in a pack, the model has %d and "+
-			"a pack %d: ask for less", most, m.MaxLength, s.Data.PackRows)
+		return nil, fmt.Errorf("--prompt and --new need up to %d positions, twice in a pack, the model has %d and a "+
+			"pack %d: lower them", most, m.MaxLength, s.Data.PackRows)
 	}
 	by, err := setup.TrainerOptions(s, max(s.Run.Steps, s.Optim.WarmupSteps+1), keep)
 	if err != nil {

@@ -85,7 +85,7 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 	defer func() { err = errors.Join(err, dev.Close()) }()
 	profiler, ok := dev.(kernels.Profiler)
 	if o.Kernels && !ok {
-		return nil, fmt.Errorf("--kernels: %s does not time its kernels: leave it out, or take a GPU", dev.Name())
+		return nil, fmt.Errorf("--kernels: %s cannot time its kernels: remove the flag, or use a GPU", dev.Name())
 	}
 	b = &rollout{copied: copyRate(dev), profiler: profiler}
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
@@ -94,7 +94,7 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 			return err
 		}
 		if most := o.Prompt.High + o.New.High; most > m.MaxLength {
-			return fmt.Errorf("--prompt and --new ask for up to %d positions, the model has %d: ask for less", most,
+			return fmt.Errorf("--prompt and --new need up to %d positions, the model has %d: lower them", most,
 				m.MaxLength)
 		}
 		reqs := o.traffic(m)

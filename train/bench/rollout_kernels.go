@@ -101,7 +101,7 @@ next:
 func (p *stepProfile) print(w io.Writer) {
 	n := float64(len(p.steps))
 	if n == 0 {
-		fmt.Fprintf(w, "\nno steps that %s are waited for one by one: none were profiled\n", p.kind.name)
+		fmt.Fprintf(w, "\nno steps that %s could be timed one by one: none were profiled\n", p.kind.name)
 		return
 	}
 	fmt.Fprintln(w)

@@ -20,10 +20,10 @@ func (b *rollout) print(w io.Writer) error {
 		fmt.Fprintf(tab, "%s\t  %s\n", l[0], l[1])
 	}
 	fmt.Fprintf(tab, "\np50\tp95\tp99\t  latency\n")
-	fmt.Fprintf(tab, "%.3f\t%.3f\t%.3f\t  s to the first token, from when all were asked\n",
+	fmt.Fprintf(tab, "%.3f\t%.3f\t%.3f\t  s to the first token, from submission\n",
 		percentile(b.TimeToFirstToken, 50),
 		percentile(b.TimeToFirstToken, 95), percentile(b.TimeToFirstToken, 99))
-	fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t  ms from a token to the next\n", 1e3*percentile(b.InterTokenLatency, 50),
+	fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t  ms between tokens\n", 1e3*percentile(b.InterTokenLatency, 50),
 		1e3*percentile(b.InterTokenLatency, 95), 1e3*percentile(b.InterTokenLatency, 99))
 	fmt.Fprintf(tab, "\nsteps\tms a step\tMB to read\tGB/s\tof a copy\t  steps that\n")
 	for _, k := range append(slices.Clip(stepKinds), stepKind{fmt.Sprintf("are all; a copy reads and writes %.1f GB/s",

@@ -31,7 +31,8 @@ func Catalogue() (string, error) {
 		}
 		fmt.Fprintf(&b, form, cells...)
 	}
-	b.WriteString("\nfull, LoRA: memory to train in bf16, without activations. lockstep shapes MODEL says more.\n")
+	b.WriteString(
+		"\nfull, LoRA: memory to train in bf16, without activations. See lockstep shapes MODEL for details.\n")
 	return b.String(), nil
 }
 

@@ -133,7 +133,7 @@ var (
 	}, indexerMetrics...)
 	reinforcedMetrics = append([]metric{
 		rewardMetric, klMetric, clipMetric, accuracyMetric,
-		{Title: "Answers that taught nothing", Unit: "left out, or in a group of one reward", Zero: true, Noisy: true,
+		{Title: "Answers without a gradient", Unit: "left out, or in a group of one reward", Zero: true, Noisy: true,
 			Format: percent, Lines: only(func(r runlog.Record) *runlog.Number {
 				return r.Discarded
 			})},

@@ -80,7 +80,7 @@ func (r *Report) WriteSVG(path string) error {
 		panels = align(charts(r.page.supervisedCharts()[:supervisedPosters], r.page.Series, supervised), chartW)
 	}
 	if len(panels) == 0 {
-		return fmt.Errorf("%s: the metrics have nothing to draw, wait for the run's first steps", path)
+		return fmt.Errorf("%s: no metrics to plot yet, wait for the first steps of the run", path)
 	}
 	return atomicfile.Write(path, func(w io.Writer) error {
 		_, err := io.WriteString(w, poster(panels))

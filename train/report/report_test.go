@@ -215,10 +215,10 @@ func TestReportRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, dirs := range map[string][]string{
-		"holds no run":      {good, t.TempDir()},
-		"metrics.jsonl:2":   {torn},
-		"given twice":       {good, good},
-		"has no record yet": {folder{}.write(t, "empty")},
+		"has no run":         {good, t.TempDir()},
+		"metrics.jsonl:2":    {torn},
+		"given twice":        {good, good},
+		"has no metrics yet": {folder{}.write(t, "empty")},
 	} {
 		if _, err := Read(dirs); err == nil || !strings.Contains(err.Error(), want) ||
 			strings.Contains(err.Error(), "\n") {

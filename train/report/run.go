@@ -27,7 +27,7 @@ type runData struct {
 // readRun reads a run's folder. A run may still be going on.
 func readRun(dir string) (*runData, error) {
 	if !runlog.HasRun(dir) {
-		return nil, fmt.Errorf("%s holds no run: it has no %s, give a folder that lockstep train wrote", dir,
+		return nil, fmt.Errorf("%s has no run: no %s in it, give a folder written by lockstep train", dir,
 			runlog.ShapeFile)
 	}
 	p := &runData{}
@@ -39,7 +39,7 @@ func readRun(dir string) (*runData, error) {
 		return nil, err
 	}
 	if len(p.Log) == 0 {
-		return nil, fmt.Errorf("%s: the run has no record yet, wait for its first step",
+		return nil, fmt.Errorf("%s: the run has no metrics yet, wait for its first step",
 			filepath.Join(dir, runlog.MetricsFile))
 	}
 	if p.Result, err = runlog.ReadResult(filepath.Join(dir, runlog.ResultFile)); err != nil {

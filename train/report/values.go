@@ -35,7 +35,7 @@ func (p *runData) Headline() []runlog.Fact {
 		}
 		add("training time", time.Duration(r.Seconds*float64(time.Second)).Round(time.Second).String())
 		if r.Proof != nil {
-			add("logits that differ in the proof", fmt.Sprintf("%s of %s", count(r.Proof.Mismatches),
+			add("logits that differ in verification", fmt.Sprintf("%s of %s", count(r.Proof.Mismatches),
 				Compact(float64(r.Proof.Logits))))
 		}
 	}
@@ -80,7 +80,7 @@ func (p *runData) reinforcedFacts() (facts []runlog.Fact) {
 		{"clipped tokens, worst update", percent, func(r runlog.Record) *runlog.Number {
 			return r.ClipFractionMax
 		}, slices.Max[[]float64]},
-		{"answers that taught nothing, mean", percent, func(r runlog.Record) *runlog.Number {
+		{"answers without a gradient, mean", percent, func(r runlog.Record) *runlog.Number {
 			return r.Discarded
 		}, mean},
 		{"entropy, last tenth", short, func(r runlog.Record) *runlog.Number { return r.Entropy }, atEnd},

@@ -44,7 +44,7 @@ type Record struct {
 	Corrected *Number `json:"corrected,omitempty"`
 	// estimated divergence from the reference, nats a token
 	ReferenceKL *Number `json:"reference_kl,omitempty"`
-	// share of sampled answers that taught nothing: left out, or in a group of one reward
+	// share of sampled answers without a gradient: left out, or in a group of one reward
 	Discarded *Number `json:"discarded,omitempty"`
 	Entropy   *Number `json:"entropy,omitempty"`   // of the rollout, nats a token, from its samples
 	Length    *Number `json:"length,omitempty"`    // mean tokens of an answer

@@ -152,7 +152,7 @@ func CheckConfig(config map[string]any) error {
 	known := model.ConfigKeys()
 	for _, key := range slices.Sorted(maps.Keys(config)) {
 		if k := configs.Misspelt(key, known); k != "" {
-			return fmt.Errorf("%s: nothing reads this key, did you mean %s?", key, k)
+			return fmt.Errorf("%s: unused key, did you mean %s?", key, k)
 		}
 	}
 	if text, ok := config["text_config"].(map[string]any); ok {

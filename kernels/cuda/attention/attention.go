@@ -240,7 +240,7 @@ func mustAttend(a kernels.Attn, ts ...kernels.Tensor) {
 		bad = bad || !driver.Vectors(t)
 	}
 	if bad {
-		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU is written for heads of %v, latent ones of %v, up "+
+		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU supports heads of %v, latent ones of %v, up "+
 			"to %d queries a key, and absorbed ones of %v, not %+v on %v", headDims, headDimsLatent, attentionRows,
 			headDimsAbsorbed, a, ts)})
 	}

@@ -15,8 +15,8 @@ func (d *Ops) IndexTarget(target, q, k, lse, indices kernels.Tensor, l *kernels.
 	mustEntries(target, indices, l)
 	mustAttend(a, q, k)
 	if !SupportsSparse(a) {
-		panic(kernels.Fault{Err: fmt.Errorf("what attention gives each key is written on the GPU for absorbed heads "+
-			"of %v, not %+v", headDimsAbsorbed, a)})
+		panic(kernels.Fault{Err: fmt.Errorf("indexer targets on the GPU support absorbed heads of %v, not %+v",
+			headDimsAbsorbed, a)})
 	}
 	d.targetAbsorbed(target, q, k, lse, indices, l, a)
 }
@@ -48,7 +48,7 @@ func mustIndexer(x kernels.Index, weights kernels.Tensor, activations ...kernels
 		bad = bad || !driver.Vectors(t) || t.Cols != []int{x.Heads * x.Dim, x.Dim}[i%2]
 	}
 	if bad {
-		panic(kernels.Fault{Err: fmt.Errorf("what an indexer learns is written on the GPU for up to %d heads of %v, "+
+		panic(kernels.Fault{Err: fmt.Errorf("indexer gradients on the GPU support up to %d heads of %v, "+
 			"not %+v on %v", attentionRows, indexDims, x, activations)})
 	}
 }

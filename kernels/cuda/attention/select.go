@@ -22,7 +22,7 @@ func (d *Ops) SelectKeys(indices, q, weights kernels.Tensor, keys kernels.KV, l 
 	driver.MustBF16(q, keys.K)
 	if !SupportsIndex(x) || !driver.Vectors(q) || !driver.Vectors(keys.K) || indices.Cols != x.TopK ||
 		q.Cols != x.Heads*x.Dim || weights.DType != kernels.F32 {
-		panic(kernels.Fault{Err: fmt.Errorf("choosing keys on the GPU is written for heads of %v, not %+v on %s and %s",
+		panic(kernels.Fault{Err: fmt.Errorf("key selection on the GPU supports heads of %v, not %+v on %s and %s",
 			indexDims, x, q, keys.K)})
 	}
 	stride := driver.Blocks(longest(l), selectScoreKeys) * selectScoreKeys

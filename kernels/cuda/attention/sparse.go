@@ -32,7 +32,7 @@ func SupportsSparse(a kernels.Attn) bool { return Absorbed(a) && a.Window == 0 }
 func mustAttendSparsely(a kernels.Attn, indices kernels.Tensor, ts ...kernels.Tensor) {
 	mustAttend(a, ts...)
 	if !SupportsSparse(a) || indices.DType != kernels.I32 {
-		panic(kernels.Fault{Err: fmt.Errorf("sparse attention on the GPU is written for absorbed heads of %v, not "+
+		panic(kernels.Fault{Err: fmt.Errorf("sparse attention on the GPU supports absorbed heads of %v, not "+
 			"%+v on %s", headDimsAbsorbed, a, indices)})
 	}
 }

@@ -60,7 +60,7 @@ func Int32(n int) int32 {
 //
 //go:noinline
 func tooWide(n int) {
-	panic(fmt.Sprintf("cuda: %d is no int32: the kernel needs a wider parameter", n))
+	panic(fmt.Sprintf("cuda: %d is not an int32: the kernel needs a wider parameter", n))
 }
 
 // Flag is a bool as kernels take it: 1 or 0.

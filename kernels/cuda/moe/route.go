@@ -19,7 +19,7 @@ func routeEach(e, k int) int {
 			return each
 		}
 	}
-	panic(kernels.Fault{Err: fmt.Errorf("routers on the GPU are written for up to 32 of up to 1024 experts, "+
+	panic(kernels.Fault{Err: fmt.Errorf("routers on the GPU support up to 32 of up to 1024 experts, "+
 		"not %d of %d", k, e)})
 }
 

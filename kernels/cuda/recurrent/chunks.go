@@ -48,7 +48,7 @@ func (op *chunked) prepare(s *kernels.ChunkState, l *kernels.Layout, more func()
 		panic(fmt.Sprintf("cuda: recurrence %+v of queries %s, keys %s, values %s", r, op.q, op.k, op.v))
 	}
 	if r.KeyDim > MaxKeyDim {
-		panic(kernels.Fault{Err: fmt.Errorf("recurrences on the GPU are written for keys of up to %d columns, not %d",
+		panic(kernels.Fault{Err: fmt.Errorf("recurrences on the GPU support keys of up to %d columns, not %d",
 			MaxKeyDim, r.KeyDim)})
 	}
 	if s != nil {

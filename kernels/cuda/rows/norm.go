@@ -48,7 +48,7 @@ func normShapeOf(shapes []normShape, rows ...kernels.Tensor) normShape {
 			return s
 		}
 	}
-	panic(kernels.Fault{Err: fmt.Errorf("norms on the GPU are written for rows of up to %d columns, not %d",
+	panic(kernels.Fault{Err: fmt.Errorf("norms on the GPU support rows of up to %d columns, not %d",
 		256*shapes[len(shapes)-1].parts, rows[0].Cols)})
 }
 

@@ -56,8 +56,8 @@ func headThreads(dim int) int {
 			return threads
 		}
 	}
-	panic(kernels.Fault{Err: fmt.Errorf("norms of heads and rotary positions on the GPU are written for heads of up "+
-		"to 256 columns, not %d", dim)})
+	panic(kernels.Fault{Err: fmt.Errorf("norms of heads and rotary positions on the GPU support heads of up to 256 "+
+		"columns, not %d", dim)})
 }
 
 // ropeShape is how many heads the threads of a head take at a time where all columns of a head are rotated, forward and
