@@ -395,10 +395,6 @@ var notYetReplaced = map[string][]string{
 		"beside", "facts", "nobody", "picks",
 	},
 
-	"kernels/cuda": {
-		"beside", "nobody", "picks", "turn", "turns",
-	},
-
 	"model": {
 		"beside", "nobody", "turns",
 	},

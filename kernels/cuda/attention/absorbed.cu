@@ -47,7 +47,7 @@ struct Scores {
       if (warp_lane() % 4 == 0) top[odd * kHeads + head(h)] = t;
     }
   }
-  // weigh turns scaled dots to p, in bf16 in `weights`, moves the maximum and leaves the sums.
+  // weigh converts scaled dots to p, in bf16 in `weights`, moves the maximum and leaves the sums.
   __device__ void weigh(float (&s)[4][4], u16* weights) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {

@@ -1,6 +1,6 @@
 // What the kernels of absorbed latent attention share: all heads read one row of D columns for each key, and the first
 // V of them are its value. A block takes one query and up to 64 of its heads, the rows of its tiles, along the query's
-// list of keys: its picks, or all positions up to its own.
+// list of keys: its selected keys, or all positions up to its own.
 #pragma once
 #include "attention.cuh"
 
@@ -17,17 +17,19 @@ struct Sequence {
 // Asked is a query with its list.
 struct Asked {
   int row, pos, entries;
-  const int* picks;  // nil: all positions
+  const int* indices;  // the selected keys; nil: all positions
   Keys keys;
   // key is the row of an entry; -1 behind the end.
-  __device__ int key(int entry) const { return entry >= entries ? -1 : (int)keys.row(picks ? picks[entry] : entry); }
+  __device__ int key(int entry) const {
+    return entry >= entries ? -1 : (int)keys.row(indices ? indices[entry] : entry);
+  }
 };
 
 // Lists are the lists of a call.
 struct Lists {
   const Sequence* sequences;
-  const int *pages, *picks;
-  int count, page_rows, top_k, stride;  // sequences; of picks
+  const int *pages, *indices;
+  int count, page_rows, top_k, stride;  // count: sequences; stride: of rows of indices
 
   __device__ Asked query(int number) const {
     int low = 0;
@@ -40,14 +42,14 @@ struct Lists {
     int row = s.row - (number - s.start), pos = s.pos - (number - s.start);
     return {row,
             pos,
-            picks ? min(top_k, pos + 1) : pos + 1,
-            picks ? picks + (size_t)row * stride : nullptr,
+            indices ? min(top_k, pos + 1) : pos + 1,
+            indices ? indices + (size_t)row * stride : nullptr,
             {s.pages >= 0 ? pages + s.pages : nullptr, s.base, page_rows}};
   }
 };
 
 // Lines is rows of D columns in shared memory, filled up to whole steps of the dot, without space between them: pieces
-// of 8 columns change places by row, so that neither 8 rows in turn nor 8 even or odd ones meet in a bank.
+// of 8 columns change places by row, so that neither 8 consecutive rows nor 8 even or odd ones meet in a bank.
 template <int D>
 struct Lines {
   static constexpr int kDot = steps_of(D), kStride = (kDot + 63) / 64 * 64;

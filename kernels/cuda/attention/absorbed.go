@@ -55,7 +55,7 @@ func (d *Ops) listQueries(kv kernels.KV, indices kernels.Tensor, l *kernels.Layo
 		s.queries += span.Rows
 	}
 	s.params = absorbedLists{sequences: driver.Stage(d.Context, s.sequences),
-		pages: driver.At(driver.Stage(d.Context, pages)), picks: driver.AtType(indices, kernels.I32),
+		pages: driver.At(driver.Stage(d.Context, pages)), indices: driver.AtType(indices, kernels.I32),
 		count: driver.Int32(len(spans)), pageRows: driver.Int32(kv.PageRows), topK: driver.Int32(s.topK),
 		stride: driver.Int32(indices.Stride)}
 	return s

@@ -47,7 +47,7 @@ __device__ inline void weigh(u16* ds, u16* weights, const u16* q, const u16* dou
     }
 }
 
-// write rounds sums to rows of a gradient of D columns; row(r) is where one begins, nil where it is nobody's.
+// write rounds sums to rows of a gradient of D columns; row(r) is where one begins, nil where it is unused.
 template <int D, int Of, class F>
 __device__ inline void write(Sums<D, Of>& sums, int first, int own, F row) {
   sums.each(own, [&](float (&x)[2][2][4], int column) {
@@ -124,12 +124,12 @@ KERNEL(absorbed_masks, const Lists lists, u32* masks, int queries, int rows) {
   int e = 0;
   for (int high = query.entries; e < high;) {  // the first entry from block `from` on
     int middle = (e + high) / 2;
-    if (query.picks[middle] < from * kPart) e = middle + 1;
+    if (query.indices[middle] < from * kPart) e = middle + 1;
     else high = middle;
   }
   for (int b = from; b < min(from + 64, query.pos / kPart + 1); b++) {
     u32 mask = 0;
-    for (; e < query.entries && query.picks[e] < (b + 1) * kPart; e++) mask |= 1u << query.picks[e] % kPart;
+    for (; e < query.entries && query.indices[e] < (b + 1) * kPart; e++) mask |= 1u << query.indices[e] % kPart;
     masks[(size_t)b * rows + query.row] = mask;
   }
 }

@@ -42,8 +42,8 @@ struct KeyMaps {
   TensorMap q, dout, p, ds;
 };
 
-// Walk goes over a block's units of a pass: the same run of every head, heads ascending, forward and backward in turn,
-// so that a head begins with the keys that the one before ended with.
+// Walk goes over a block's units of a pass: the same run of every head, heads ascending, forward and backward
+// alternating, so that a head begins with the keys that the one before ended with.
 struct Walk {
   const Pass& pass;
   int begin, count, index = 0;  // the run; the number of the unit at hand
@@ -82,7 +82,7 @@ struct Stage {
   }
 };
 
-// Side is what the warpgroups need of a unit's queries besides, twice, in turn.
+// Side is what the warpgroups need of a unit's queries besides. Two of them alternate.
 struct Side {
   float lse[kRows], delta[kRows];
   u32 seen[kKeys / 32][kRows];  // bits of 32 keys that a query sees

@@ -55,7 +55,7 @@ __device__ inline void absorbed_target(const Lists& lists, float* target, const 
     }
     __syncthreads();
     int e = b * kPart + lane;
-    if (warp != b % 8 || e >= query.entries) continue;  // warps take turns
+    if (warp != b % 8 || e >= query.entries) continue;  // each warp takes every 8th block
     float sum = to[e];
 #pragma unroll 8
     for (int h = 0; h < heads; h++) sum = sum + weights[h * kWide + lane];

@@ -2,9 +2,9 @@
 // query with up to 64 of its heads: two warpgroups that compute and one that gathers rows of keys, 64 columns at a
 // time, as they come free.
 //
-// The warpgroups take turns with blocks of 64 keys: one computes the dots and the softmax of the even, the other of the
-// odd ones, and hands on maxima, sums and factors, and p in the place of the key's last 64 columns, which are nobody's
-// value. Both add p V, each to 256 of the 512 columns, 128 sums a thread. The first adds odd blocks before it asks for
+// The warpgroups alternate between blocks of 64 keys: one computes the dots and the softmax of the even, the other of
+// the odd ones, and hands on maxima, sums and factors, and p in the place of the key's last 64 columns, which no value
+// has. Both add p V, each to 256 of the 512 columns, 128 sums a thread. The first adds odd blocks before it asks for
 // dots of the next even one; the second asks for its dots before it adds the block before, so that the tensor cores
 // have work while the first does a softmax.
 //
@@ -104,7 +104,7 @@ struct Side {
     }
     wgmma_commit();
   }
-  // soften turns the dots of block b to p and hands it on.
+  // soften converts the dots of block b to p and hands it on.
   __device__ void soften(int b) {
     hold(s);
     Range all = {0, (u32)entries}, seen[2] = {all, all};

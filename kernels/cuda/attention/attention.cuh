@@ -154,7 +154,7 @@ __device__ inline void pack(u32 (&p)[K][4], const float (&s)[2 * K][4]) {
 }
 
 // put rounds a warp's sums, of 16 rows from `first` on, to the rows of a gradient of D columns; those from `count` on
-// are nobody's.
+// are unused.
 template <int D, int N>
 __device__ inline void put(u16* to, const float (&x)[N][4], int stride, int first, int count) {
   int lane = warp_lane();
@@ -198,7 +198,7 @@ __device__ inline float exp2_number(float x) {
 #endif
 }
 
-// gradients turns dot(q, k) and dot(dout, v) of a pair into p and ds.
+// gradients converts dot(q, k) and dot(dout, v) of a pair to p and ds.
 __device__ inline void gradients(float& p, float& ds, bool seen, float c, float lse, float delta, float scale) {
   p = exp2_number(fminf(p * c - lse, 0.f));
   p = seen ? p : 0.f;
@@ -220,7 +220,7 @@ __device__ inline float exp2_straight(float x) {
 struct Online {
   float m[2] = {-infinity(), -infinity()}, l[2] = {0.f, 0.f}, decay[2];
 
-  // block turns dots with the keys from x on into p and moves the state. A row that sees no key so far has m = -Inf, p
+  // block converts dots with the keys from x on to p and moves the state. A row that sees no key so far has m = -Inf, p
   // = 0; one with a score that is NaN or +Inf becomes NaN through decay. Both rows go side by side, and maxima in four
   // chains (any order gives the same), because few warps hide the latencies.
   template <bool Masked>

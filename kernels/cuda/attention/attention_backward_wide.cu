@@ -3,7 +3,7 @@
 // values or of queries and their gradients. A warpgroup begins the products of the next block before it waits for the
 // sums of this one, so that the tensor cores have work while it computes p and ds. Queries and keys have D columns,
 // values V. Where D is larger than 128 registers do not hold a warpgroup's own queries in dq, which lie in shared
-// memory then, nor 64 queries beside the sums in dk and dv, which takes 32 at a time.
+// memory then, nor 64 queries next to the sums in dk and dv, which takes 32 at a time.
 // Bound: queries*keys*(8*D + 6*V) flops, half of them masked; S and dP are computed twice, 10*D + 8*V.
 #include "keys.cuh"
 

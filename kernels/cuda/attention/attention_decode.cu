@@ -33,7 +33,7 @@ struct Pair {
   float m = -infinity(), l = 0.f;
   Range seen;
 
-  // round turns dots of the keys from x on into weights and gives the factors of what was accumulated before each
+  // round converts dots of the keys from x on to weights and gives the factors of what was accumulated before each
   // block. Rules for -Inf and NaN as in Online.
   __device__ void round(const float* dots, u16* weights, float (&decay)[2], int x, float c) {
     int lane = warp_lane();
@@ -119,7 +119,7 @@ struct Worker {
         for (int w = 0; w < 4; w++) to[(8 * r + w % 2) * (kRound + 4) + b * kRows + w / 2 * 8] = s[b][r][w];
   }
 
-  // soften turns the dots of its pairs into weights.
+  // soften converts the dots of its pairs to weights.
   __device__ void soften(int x, float c) {
 #pragma unroll
     for (int r = 0; r < 2 * R; r++) {

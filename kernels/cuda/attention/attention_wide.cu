@@ -1,9 +1,9 @@
 // Attention of tiles of (query, head of the group) pairs with Hopper's wgmma: rules as in attention.cu. A block is
 // warpgroups of 64 pairs each that share keys, and a warp that copies them. A warpgroup keeps its queries in registers
-// and adds the values of a block while it computes the softmax of the next. Two warpgroups take turns at the tensor
-// cores, so that one multiplies while the other computes exponentials; with heads of 64 turns cost more than they give,
-// and three go as they come. A tile takes its splits one after the other, the merged total waits in shared memory. Keys
-// have D columns, values V. Bound: 2*rows*keys*(D + V) flops of the tensor cores.
+// and adds the values of a block while it computes the softmax of the next. Two warpgroups alternate at the tensor
+// cores (pingpong scheduling), so that one multiplies while the other computes exponentials; with heads of 64 that
+// costs more than it gives, and three go as they come. A tile takes its splits one after the other, the merged total
+// waits in shared memory. Keys have D columns, values V. Bound: 2*rows*keys*(D + V) flops of the tensor cores.
 #include "keys.cuh"
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -17,12 +17,12 @@ struct Crew {
   static constexpr int kTeams = D == 64 ? 3 : 2, kThreads = kTeams * 128, kMore = D == 64 ? 160 : 232,
                        kFewer = D == 64 ? 32 : 40;
 
-  // turn waits until the other warpgroup has given the tensor cores to this one, and yield_turn gives them to the
-  // other.
-  __device__ static void turn(int team) {
+  // scheduler_wait waits until the other warpgroup has given the tensor cores to this one, and scheduler_arrive gives
+  // them to the other.
+  __device__ static void scheduler_wait(int team) {
     if (kTeams == 2) asm volatile("bar.sync %0, 256;" ::"r"(1 + team) : "memory");
   }
-  __device__ static void yield_turn(int team) {
+  __device__ static void scheduler_arrive(int team) {
     if (kTeams == 2) asm volatile("bar.arrive %0, 256;" ::"r"(2 - team) : "memory");
   }
 };
@@ -134,10 +134,10 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
     else state.block<true>(s, seen, x, c);
   };
   Held keys = ring.take(), values = ring.take();
-  if (team == 1) C::yield_turn(team);
-  C::turn(team);
+  if (team == 1) C::scheduler_arrive(team);
+  C::scheduler_wait(team);
   ask(keys);
-  C::yield_turn(team);
+  C::scheduler_arrive(team);
   wgmma_wait<0>();
   hold(s);
   ring.release(keys);
@@ -146,10 +146,10 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
   for (int i = 0; i + 1 < blocks; i++) {
     keys = ring.take();
     Held next_values = ring.take();
-    C::turn(team);
+    C::scheduler_wait(team);
     ask(keys);
     take(values, i);
-    C::yield_turn(team);
+    C::scheduler_arrive(team);
     wgmma_wait<1>();
     hold(s);
     ring.release(keys);
@@ -168,9 +168,9 @@ __device__ inline void attention(const Maps& maps, u16* out, float* lse, const u
     pack(p, s);
     values = next_values;
   }
-  C::turn(team);
+  C::scheduler_wait(team);
   take(values, blocks - 1);
-  if (team == 0) C::yield_turn(team);
+  if (team == 0) C::scheduler_arrive(team);
   wgmma_wait<0>();
   hold(o);
   if (total.some) total.merge(state, o);

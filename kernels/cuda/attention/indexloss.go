@@ -21,7 +21,7 @@ func (d *Ops) IndexTarget(target, q, k, lse, indices kernels.Tensor, l *kernels.
 	d.targetAbsorbed(target, q, k, lse, indices, l, a)
 }
 
-// IndexLoss turns target F32 [T, entries] into the gradient of loss*scale by the scores, and writes loss F32 [1, T]. q
+// IndexLoss converts target F32 [T, entries] to the gradient of loss*scale by the scores, and writes loss F32 [1, T]. q
 // [T, Heads*Dim], weights F32 [T, Heads], k [T, Dim].
 func (d *Ops) IndexLoss(loss, target, q, weights, k, indices kernels.Tensor, l *kernels.Layout, x kernels.Index,
 	scale float32) {

@@ -49,7 +49,7 @@ struct Ring {
   __device__ void release_own(const Held& h) const { barrier_arrive(empty + h.slot); }
   __device__ void wait_empty(const Held& h) const { barrier_wait(empty + h.slot, h.phase ^ 1); }
 
-  // copy is the copying warp: blocks of keys [x, last), keys and values in turn or in one slot, in boxes of so many
+  // copy is the copying warp: blocks of keys [x, last), keys and values alternating or in one slot, in boxes of so many
   // rows as lie together in any page. Pages are looked up a block ahead.
   __device__ void copy(const Maps& maps, int x, int last, const Keys& keys, int kv_head, int box) {
     int lane = warp_lane(), row[2], next[2];

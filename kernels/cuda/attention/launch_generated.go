@@ -91,7 +91,7 @@ var (
 type absorbedLists struct {
 	sequences driver.Array[absorbedSequence]
 	pages     cu.DevicePtr
-	picks     cu.DevicePtr
+	indices   cu.DevicePtr
 	count     int32
 	pageRows  int32
 	topK      int32
@@ -103,7 +103,7 @@ var (
 	_ = [1]bool{}[unsafe.Sizeof(absorbedLists{})-40]
 	_ = [1]bool{}[unsafe.Offsetof(absorbedLists{}.sequences)-0]
 	_ = [1]bool{}[unsafe.Offsetof(absorbedLists{}.pages)-8]
-	_ = [1]bool{}[unsafe.Offsetof(absorbedLists{}.picks)-16]
+	_ = [1]bool{}[unsafe.Offsetof(absorbedLists{}.indices)-16]
 	_ = [1]bool{}[unsafe.Offsetof(absorbedLists{}.count)-24]
 	_ = [1]bool{}[unsafe.Offsetof(absorbedLists{}.pageRows)-28]
 	_ = [1]bool{}[unsafe.Offsetof(absorbedLists{}.topK)-32]
@@ -1023,55 +1023,56 @@ func launchListDots[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Context, 
 
 // launchListMasks enqueues a kernel of lists.cu: list_masks.
 func launchListMasks[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, masks P1,
-	firsts P2, picks P3, queries driver.Array[queriesQuery], width, topK, ps int) {
+	firsts P2, indices P3, queries driver.Array[queriesQuery], width, topK, is int) {
 	params := struct {
 		masks   cu.DevicePtr
 		firsts  cu.DevicePtr
-		picks   cu.DevicePtr
+		indices cu.DevicePtr
 		queries driver.Array[queriesQuery]
 		width   int32
 		topK    int32
-		ps      int32
+		is      int32
 	}{
-		masks: driver.At(masks), firsts: driver.AtType(firsts, kernels.I32), picks: driver.AtType(picks, kernels.I32),
-		queries: queries, width: driver.Int32(width), topK: driver.Int32(topK), ps: driver.Int32(ps),
+		masks: driver.At(masks), firsts: driver.AtType(firsts, kernels.I32),
+		indices: driver.AtType(indices, kernels.I32), queries: queries, width: driver.Int32(width),
+		topK: driver.Int32(topK), is: driver.Int32(is),
 	}
 	ctx.Launch("list_masks", grid, threads, sharedBytes, driver.Bytes(&params)[:44])
 }
 
 // launchListUnion enqueues a kernel of lists.cu: list_union.
 func launchListUnion[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
-	rows P1, at P2, counts P3, picks P4, tiles driver.Array[queries], topK, most, ps int) {
+	rows P1, at P2, counts P3, indices P4, tiles driver.Array[queries], topK, most, is int) {
 	params := struct {
-		rows   cu.DevicePtr
-		at     cu.DevicePtr
-		counts cu.DevicePtr
-		picks  cu.DevicePtr
-		tiles  driver.Array[queries]
-		topK   int32
-		most   int32
-		ps     int32
+		rows    cu.DevicePtr
+		at      cu.DevicePtr
+		counts  cu.DevicePtr
+		indices cu.DevicePtr
+		tiles   driver.Array[queries]
+		topK    int32
+		most    int32
+		is      int32
 	}{
 		rows: driver.AtType(rows, kernels.I32), at: driver.AtType(at, kernels.I32),
-		counts: driver.AtType(counts, kernels.I32), picks: driver.AtType(picks, kernels.I32), tiles: tiles,
-		topK: driver.Int32(topK), most: driver.Int32(most), ps: driver.Int32(ps),
+		counts: driver.AtType(counts, kernels.I32), indices: driver.AtType(indices, kernels.I32), tiles: tiles,
+		topK: driver.Int32(topK), most: driver.Int32(most), is: driver.Int32(is),
 	}
 	ctx.Launch("list_union", grid, threads, sharedBytes, driver.Bytes(&params)[:52])
 }
 
 // launchSelectKeys enqueues a kernel of select.cu: select_keys.
-func launchSelectKeys[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, picks P1,
-	scores P2, queries driver.Array[queriesQuery], topK, stride, ps int) {
+func launchSelectKeys[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, indices P1,
+	scores P2, queries driver.Array[queriesQuery], topK, stride, is int) {
 	params := struct {
-		picks   cu.DevicePtr
+		indices cu.DevicePtr
 		scores  cu.DevicePtr
 		queries driver.Array[queriesQuery]
 		topK    int32
 		stride  int32
-		ps      int32
+		is      int32
 	}{
-		picks: driver.AtType(picks, kernels.I32), scores: driver.AtType(scores, kernels.F32), queries: queries,
-		topK: driver.Int32(topK), stride: driver.Int32(stride), ps: driver.Int32(ps),
+		indices: driver.AtType(indices, kernels.I32), scores: driver.AtType(scores, kernels.F32), queries: queries,
+		topK: driver.Int32(topK), stride: driver.Int32(stride), is: driver.Int32(is),
 	}
 	ctx.Launch("select_keys", grid, threads, sharedBytes, driver.Bytes(&params)[:36])
 }

@@ -19,9 +19,9 @@ constexpr int kUnionThreads = 512;
 
 // list_union: for each tile the rows of the keys on its lists, rows int32 [tiles, most], their number in counts, and at
 // int32 [rows of the call, top_k], the place of each entry of a list among them. Shared memory has a bit for each
-// position up to the tile's last. picks nil: lists are all keys up to a row's own.
+// position up to the tile's last. indices nil: lists are all keys up to a row's own.
 extern "C" __global__ void __launch_bounds__(kUnionThreads)
-    list_union(int* rows, int* at, int* counts, const int* picks, const Queries* tiles, int top_k, int most, int ps) {
+    list_union(int* rows, int* at, int* counts, const int* indices, const Queries* tiles, int top_k, int most, int is) {
   Queries t = tiles[blockIdx.x];
   int words = (t.pos + t.count + 63) / 64, each = (words + kUnionThreads - 1) / kUnionThreads,
       from = min((int)threadIdx.x * each, words), to = min(from + each, words);
@@ -30,7 +30,7 @@ extern "C" __global__ void __launch_bounds__(kUnionThreads)
   auto entries = [&](auto f) {
     for (int i = threadIdx.x; i < t.count * top_k; i += kUnionThreads) {
       int r = i / top_k, e = i % top_k;
-      if (e < min(top_k, t.pos + r + 1)) f(r, e, picks ? picks[(size_t)(t.row + r) * ps + e] : e);
+      if (e < min(top_k, t.pos + r + 1)) f(r, e, indices ? indices[(size_t)(t.row + r) * is + e] : e);
     }
   };
   for (int i = threadIdx.x; i < words; i += kUnionThreads) bits[i] = 0;
@@ -221,7 +221,8 @@ __device__ inline void list_along(u16* out, const u16* x, const u16* weights, co
     __syncthreads();
     fetch(from + 2 * kRows);
     int end = from + kRows, begin = end + 2 * kRows - kRing * kRows;  // the ring holds [begin, end)
-    for (bool more = true; more;) {  // a step of each chain in turn, so that what the next one needs is on its way
+    // one step of each chain per iteration, so that what the next one needs is on its way
+    for (bool more = true; more;) {
       more = false;
 #pragma unroll
       for (int i = 0; i < kOwn; i++) {
@@ -267,11 +268,11 @@ LIST_ALONG(64)
 
 // list_masks: masks [T, width], bit j of word b: key 64*b + j is on the row's list; firsts int32 [T, width]: entries
 // before key 64*b. A thread for a word.
-KERNEL(list_masks, u64* masks, int* firsts, const int* picks, const Query* queries, int width, int top_k, int ps) {
+KERNEL(list_masks, u64* masks, int* firsts, const int* indices, const Query* queries, int width, int top_k, int is) {
   Query q = queries[blockIdx.x];
   int b = blockIdx.y * blockDim.x + threadIdx.x, low = 0, high = q.keys(top_k), n = high;
   if (b > q.pos / 64) return;
-  const int* list = picks + (size_t)q.row * ps;
+  const int* list = indices + (size_t)q.row * is;
   while (low < high) {
     int middle = (low + high) / 2;
     if (list[middle] < b * 64) low = middle + 1;

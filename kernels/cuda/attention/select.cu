@@ -129,10 +129,10 @@ __device__ inline Cut cut_at(const float* scores, int n, int k) {
 
 // select_keys: a block for each row of the call.
 extern "C" __global__ void __launch_bounds__(kSelectThreads)
-    select_keys(int* picks, const float* scores, const Query* queries, int top_k, int stride, int ps) {
+    select_keys(int* indices, const float* scores, const Query* queries, int top_k, int stride, int is) {
   __shared__ int above[kSelectWarps], equal[kSelectWarps];
   Query q = queries[blockIdx.x];
-  int n = q.pos + 1, *list = picks + (size_t)q.row * ps;
+  int n = q.pos + 1, *list = indices + (size_t)q.row * is;
   if (n <= top_k) {
     for (int i = threadIdx.x; i < top_k; i += kSelectThreads) list[i] = i < n ? i : -1;
     return;

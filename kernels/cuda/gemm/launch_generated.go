@@ -25,15 +25,15 @@ const (
 
 // matmulTerm is struct Term of matmul.cu.
 type matmulTerm struct {
-	x     cu.DevicePtr
-	w     cu.DevicePtr
-	ldx   int64
-	ldw   int64
-	group int64
-	k     int64
-	turn  int64
-	from  int32
-	to    int32
+	x          cu.DevicePtr
+	w          cu.DevicePtr
+	ldx        int64
+	ldw        int64
+	group      int64
+	k          int64
+	headStride int64
+	from       int32
+	to         int32
 }
 
 // They lie in memory as in C.
@@ -45,25 +45,25 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(matmulTerm{}.ldw)-24]
 	_ = [1]bool{}[unsafe.Offsetof(matmulTerm{}.group)-32]
 	_ = [1]bool{}[unsafe.Offsetof(matmulTerm{}.k)-40]
-	_ = [1]bool{}[unsafe.Offsetof(matmulTerm{}.turn)-48]
+	_ = [1]bool{}[unsafe.Offsetof(matmulTerm{}.headStride)-48]
 	_ = [1]bool{}[unsafe.Offsetof(matmulTerm{}.from)-56]
 	_ = [1]bool{}[unsafe.Offsetof(matmulTerm{}.to)-60]
 )
 
 // matmulWgmmaTerms is struct Terms of matmul_wgmma.cu.
 type matmulWgmmaTerms struct {
-	x      [5]driver.TensorMap
-	w      [5]driver.TensorMap
-	k      [5]int32
-	from   [5]int32
-	to     [5]int32
-	shared [5]int32
-	count  int32
-	begin  int32
-	height int32
-	box    int32
-	turn   int32
-	_      [28]byte
+	x          [5]driver.TensorMap
+	w          [5]driver.TensorMap
+	k          [5]int32
+	from       [5]int32
+	to         [5]int32
+	shared     [5]int32
+	count      int32
+	begin      int32
+	height     int32
+	box        int32
+	headStride int32
+	_          [28]byte
 }
 
 // They lie in memory as in C.
@@ -79,7 +79,7 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.begin)-1364]
 	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.height)-1368]
 	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.box)-1372]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.turn)-1376]
+	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.headStride)-1376]
 )
 
 // weightgradWgmmaPair is struct Pair of weightgrad_wgmma.cu.
@@ -103,29 +103,31 @@ const (
 // launchProduct enqueues a kernel of matmul.cu: nt_vector_f32, nt_vector_bf16, nt_any_f32, nt_any_bf16, nn_vector_f32,
 // nn_vector_bf16, nn_any_f32, nn_any_bf16.
 func launchProduct[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads, sharedBytes int,
-	out P1, ldo int, offsets P2, groups, packs, m, begin, n int, t0, t1, t2, t3, t4 *matmulTerm, count, turn int) {
+	out P1, ldo int, offsets P2, groups, packs, m, begin, n int, t0, t1, t2, t3, t4 *matmulTerm, count,
+	headStride int) {
 	params := struct {
-		out     cu.DevicePtr
-		ldo     int64
-		offsets cu.DevicePtr
-		groups  int32
-		packs   int32
-		m       int32
-		begin   int32
-		n       int32
-		_       [4]byte
-		t0      matmulTerm
-		t1      matmulTerm
-		t2      matmulTerm
-		t3      matmulTerm
-		t4      matmulTerm
-		count   int32
-		_       [4]byte
-		turn    int64
+		out        cu.DevicePtr
+		ldo        int64
+		offsets    cu.DevicePtr
+		groups     int32
+		packs      int32
+		m          int32
+		begin      int32
+		n          int32
+		_          [4]byte
+		t0         matmulTerm
+		t1         matmulTerm
+		t2         matmulTerm
+		t3         matmulTerm
+		t4         matmulTerm
+		count      int32
+		_          [4]byte
+		headStride int64
 	}{
 		out: driver.At(out), ldo: int64(ldo), offsets: driver.AtType(offsets, kernels.I32),
 		groups: driver.Int32(groups), packs: driver.Int32(packs), m: driver.Int32(m), begin: driver.Int32(begin),
-		n: driver.Int32(n), t0: *t0, t1: *t1, t2: *t2, t3: *t3, t4: *t4, count: driver.Int32(count), turn: int64(turn),
+		n: driver.Int32(n), t0: *t0, t1: *t1, t2: *t2, t3: *t3, t4: *t4, count: driver.Int32(count),
+		headStride: int64(headStride),
 	}
 	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:384])
 }
@@ -153,24 +155,26 @@ func launchProductWgmma[P1, P2 driver.Operand](ctx *driver.Context, kernel strin
 
 // launchWeightGrad enqueues a kernel of matmul.cu: weight_grad_vector, weight_grad_any.
 func launchWeightGrad[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, dw P1, dy P2, x P3, ldy, ldx int, offsets P4, packs, n, k, turns, turnY, turnX int) {
+	sharedBytes int, dw P1, dy P2, x P3, ldy, ldx int, offsets P4, packs, n, k, chained, headStrideY,
+	headStrideX int) {
 	params := struct {
-		dw      cu.DevicePtr
-		dy      cu.DevicePtr
-		x       cu.DevicePtr
-		ldy     int64
-		ldx     int64
-		offsets cu.DevicePtr
-		packs   int32
-		n       int32
-		k       int32
-		turns   int32
-		turnY   int64
-		turnX   int64
+		dw          cu.DevicePtr
+		dy          cu.DevicePtr
+		x           cu.DevicePtr
+		ldy         int64
+		ldx         int64
+		offsets     cu.DevicePtr
+		packs       int32
+		n           int32
+		k           int32
+		chained     int32
+		headStrideY int64
+		headStrideX int64
 	}{
 		dw: driver.AtType(dw, kernels.F32), dy: driver.AtType(dy, kernels.BF16), x: driver.AtType(x, kernels.BF16),
 		ldy: int64(ldy), ldx: int64(ldx), offsets: driver.AtType(offsets, kernels.I32), packs: driver.Int32(packs),
-		n: driver.Int32(n), k: driver.Int32(k), turns: driver.Int32(turns), turnY: int64(turnY), turnX: int64(turnX),
+		n: driver.Int32(n), k: driver.Int32(k), chained: driver.Int32(chained), headStrideY: int64(headStrideY),
+		headStrideX: int64(headStrideX),
 	}
 	ctx.Launch("weight_grad"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:80])
 }
@@ -178,19 +182,19 @@ func launchWeightGrad[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, varian
 // launchWeightGradWgmma enqueues a kernel of weightgrad_wgmma.cu: weight_grad_wide, weight_grad_square,
 // weight_grad_few.
 func launchWeightGradWgmma[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
-	sharedBytes int, maps *weightgradWgmmaPair, dw P1, offsets P2, groups, packs, turns, n, k int) {
+	sharedBytes int, maps *weightgradWgmmaPair, dw P1, offsets P2, groups, packs, chained, n, k int) {
 	params := struct {
 		maps    weightgradWgmmaPair
 		dw      cu.DevicePtr
 		offsets cu.DevicePtr
 		groups  int32
 		packs   int32
-		turns   int32
+		chained int32
 		n       int32
 		k       int32
 	}{
 		maps: *maps, dw: driver.AtType(dw, kernels.F32), offsets: driver.AtType(offsets, kernels.I32),
-		groups: driver.Int32(groups), packs: driver.Int32(packs), turns: driver.Int32(turns), n: driver.Int32(n),
+		groups: driver.Int32(groups), packs: driver.Int32(packs), chained: driver.Int32(chained), n: driver.Int32(n),
 		k: driver.Int32(k),
 	}
 	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:292])

@@ -1,7 +1,8 @@
 // MatMul, MatMulT and WeightGrad by the dot step tc16: one accumulator for each output, k ascending in steps of 16,
-// terms (or packs) in turn, the last step of each filled with zeros; one rounding at the end, or none into F32. A block
-// computes 128 x 128 outputs, 8 warps of 64 x 32, from three stages of 32 k in shared memory. Bound: 2*M*N*K flops of
-// the tensor cores, of which mma.sync reaches some 60%: for cards without wgmma, and for operands that TMA cannot copy.
+// terms (or packs) one after the other, the last step of each filled with zeros; one rounding at the end, or none into
+// F32. A block computes 128 x 128 outputs, 8 warps of 64 x 32, from three stages of 32 k in shared memory. Bound:
+// 2*M*N*K flops of the tensor cores, of which mma.sync reaches some 60%: for cards without wgmma, and for operands that
+// TMA cannot copy.
 //   nt: out[m,n] = chain of x[m,k]*w[n,k]; nn: out[m,k] = chain of x[m,n]*w[n,k]; weight_grad: dw[n,k] += chain over
 //   rows of dy[row,n]*x[row,k]
 #include "mma.cuh"
@@ -70,20 +71,20 @@ __device__ inline void multiply(Tile& t, const u16* as, const u16* bs) {
 // chain continues the accumulators over k products.
 template <bool AK, bool BK, bool VECTOR>
 __device__ inline void chain(Tile& t, const Operand& a, const Operand& b, int k, u16* shared) {
-  int turns = (k + kDepth - 1) / kDepth;
+  int k_steps = (k + kDepth - 1) / kDepth;
 #pragma unroll
   for (int s = 0; s < kStages - 1; s++) {
-    if (s < turns) {
+    if (s < k_steps) {
       fetch<AK, VECTOR>(shared + 2 * s * kPart, a, s * kDepth, k);
       fetch<BK, VECTOR>(shared + (2 * s + 1) * kPart, b, s * kDepth, k);
     }
     commit();
   }
-  for (int i = 0; i < turns; i++) {
+  for (int i = 0; i < k_steps; i++) {
     wait<kStages - 2>();
     __syncthreads();
     int ahead = i + kStages - 1;
-    if (ahead < turns) {
+    if (ahead < k_steps) {
       int s = ahead % kStages;
       fetch<AK, VECTOR>(shared + 2 * s * kPart, a, ahead * kDepth, k);
       fetch<BK, VECTOR>(shared + (2 * s + 1) * kPart, b, ahead * kDepth, k);
@@ -109,11 +110,11 @@ __device__ inline void each(Tile& t, F f) {
 }
 
 // Term is one piece of the chain, for columns [from, to) of out: X with its row stride, W with its row stride and the
-// distance of its groups. Tiles lie in such a range or beside it. Where rows take turns, `turn` is the distance in X
-// from a row of one group to that of the next; a block's group is blockIdx.z.
+// distance of its groups. Tiles lie in such a range or outside it. Where heads are interleaved, `head_stride` is the
+// distance in X from a row of one head to that of the next; a block's group is blockIdx.z.
 struct Term {
   const u16 *x, *w;
-  long long ldx, ldw, group, k, turn;
+  long long ldx, ldw, group, k, head_stride;
   int from, to;
 };
 
@@ -139,16 +140,16 @@ __device__ inline bool rows_of(const int* offsets, int groups, int packs, int m,
 
 template <bool BK, bool VECTOR, class T>
 __device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n,
-                              const Term* terms, int count, long long turn) {
+                              const Term* terms, int count, long long head_stride) {
   int group, from, to, own = blockIdx.z;
   if (!rows_of(offsets, groups, packs, m, group, from, to)) return;
   int col = begin + blockIdx.x * kTile;
-  out += own * turn;
+  out += own * head_stride;
   Tile t = {};
   for (int i = 0; i < count; i++) {
     const Term& e = terms[i];
     if (col < e.from || col >= e.to) continue;
-    Operand a = {e.x + own * e.turn + from * e.ldx, e.ldx, min(kTile, to - from)};
+    Operand a = {e.x + own * e.head_stride + from * e.ldx, e.ldx, min(kTile, to - from)};
     Operand b = {e.w + (group + own) * e.group + (BK ? (col - e.from) * e.ldw : col), e.ldw, min(kTile, n - col)};
     chain<true, BK, VECTOR>(t, a, b, (int)e.k, shared);
   }
@@ -161,9 +162,9 @@ __device__ inline void matmul(T* out, long long ldo, const int* offsets, int gro
 // A launch computes columns [begin, n) of out.
 #define MATMUL(name, BK, VECTOR, T)                                                                                \
   KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n, Term t0, \
-         Term t1, Term t2, Term t3, Term t4, int count, long long turn) {                                          \
+         Term t1, Term t2, Term t3, Term t4, int count, long long head_stride) {                                   \
     Term terms[] = {t0, t1, t2, t3, t4};                                                                           \
-    matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, begin, n, terms, count, turn);                         \
+    matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, begin, n, terms, count, head_stride);                  \
   }
 MATMUL(nt_vector_f32, true, true, float)
 MATMUL(nt_vector_bf16, true, true, u16)
@@ -174,24 +175,24 @@ MATMUL(nn_vector_bf16, false, true, u16)
 MATMUL(nn_any_f32, false, false, float)
 MATMUL(nn_any_bf16, false, false, u16)
 
-// weight_grad is of group blockIdx.z. Where groups are interleaved (in dy by turn_y elements from one group to the
-// next, in x by turn_x), all have the first's offsets, and a weight that they share is of `turns` groups: a pack's rows
-// of each group in order, then the next pack's.
+// weight_grad is of group blockIdx.z. Where groups are interleaved (in dy by head_stride_y elements from one group to
+// the next, in x by head_stride_x), all have the first's offsets, and a weight that they share is of `chained` groups:
+// a pack's rows of each group in order, then the next pack's.
 template <bool VECTOR>
 __device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long long ldy, long long ldx,
-                                   const int* offsets, int packs, int n, int k, int turns, long long turn_y,
-                                   long long turn_x) {
-  int row = blockIdx.y * kTile, col = blockIdx.x * kTile, e = blockIdx.z, first = turn_y ? 0 : e * packs;
+                                   const int* offsets, int packs, int n, int k, int chained, long long head_stride_y,
+                                   long long head_stride_x) {
+  int row = blockIdx.y * kTile, col = blockIdx.x * kTile, e = blockIdx.z, first = head_stride_y ? 0 : e * packs;
   if (offsets[first] == offsets[first + packs]) return;
   float* to = dw + (long long)e * n * k;
   Tile t;
   each(t,
        [&](int i, int j, float& v) { v = row + i < n && col + j < k ? to[(long long)(row + i) * k + col + j] : 0.f; });
   for (int p = first; p < first + packs; p++)
-    for (int own = e; own < e + turns; own++) {
+    for (int own = e; own < e + chained; own++) {
       long long from = offsets[p];
       int rows = offsets[p + 1] - (int)from;
-      const u16 *a = dy + own * turn_y + from * ldy + row, *b = x + own * turn_x + from * ldx + col;
+      const u16 *a = dy + own * head_stride_y + from * ldy + row, *b = x + own * head_stride_x + from * ldx + col;
       if (rows > 0)
         chain<false, false, VECTOR>(t, {a, ldy, min(kTile, n - row)}, {b, ldx, min(kTile, k - col)}, rows, shared);
     }
@@ -202,8 +203,8 @@ __device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long 
 
 #define WEIGHT_GRAD(name, VECTOR)                                                                                   \
   KERNEL(name, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, \
-         int n, int k, int turns, long long turn_y, long long turn_x) {                                             \
-    weight_grad<VECTOR>(dw, dy, x, ldy, ldx, offsets, packs, n, k, turns, turn_y, turn_x);                          \
+         int n, int k, int chained, long long head_stride_y, long long head_stride_x) {                             \
+    weight_grad<VECTOR>(dw, dy, x, ldy, ldx, offsets, packs, n, k, chained, head_stride_y, head_stride_x);          \
   }
 WEIGHT_GRAD(weight_grad_vector, true)
 WEIGHT_GRAD(weight_grad_any, false)

@@ -104,7 +104,7 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 		}
 		from, to := t.Columns(out.Cols)
 		terms[i] = matmulTerm{x: driver.Address(t.X), w: driver.Address(t.W), ldx: int64(each * t.X.Stride),
-			ldw: int64(t.W.Stride), group: int64(group), k: int64(t.X.Cols), turn: int64(t.X.Stride),
+			ldw: int64(t.W.Stride), group: int64(group), k: int64(t.X.Cols), headStride: int64(t.X.Stride),
 			from: driver.Int32(from), to: driver.Int32(to)}
 	}
 	launchProduct(d.Context, layout+kind+driver.Suffix(out), [3]int{driver.Blocks(w.to-w.from, matmulTile), tiles,

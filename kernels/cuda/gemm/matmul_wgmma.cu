@@ -3,9 +3,10 @@
 // the host knows no counts.
 //   The product is computed as out^T = W X^T: 64 columns of out for each warpgroup, and as many rows of X as a group
 //   has left (up to ROWS), so that
-//   a group's last tile costs what it holds. Terms in turn; the last step of each is filled with zeros by the copy.
-//   Where rows take turns between groups (kernels/layout.go), X
-//   is a matrix of each group to the copy, and rows of out are `turn` elements from one group to the next.
+//   a group's last tile costs what it holds. Terms come one after the other; the last step of each is filled with
+//   zeros by the copy.
+//   Where heads are interleaved (kernels.Groups), the copy sees X as a matrix for each head, and rows of out are
+//   `head_stride` elements from one head to the next.
 // Bound: 2*M*N*K flops of the tensor cores; for few rows the bytes of the weights, or the chain: 0.11 us for each
 // kDepth of it.
 #include "wgmma_ring.cuh"
@@ -22,7 +23,7 @@ struct Terms {
   int shared[kMostTerms];  // w is one matrix for all groups
   int count, begin;
   int height, box;  // rows of a tile; rows of X in a copy
-  int turn;         // 0: rows do not take turns
+  int head_stride;  // 0: heads are not interleaved
   __device__ bool cover(int t, int col) const { return from[t] <= col && col < to[t]; }
 };
 
@@ -56,7 +57,7 @@ __device__ inline void fill(Table& t, const int* offsets, int groups, int packs,
 }
 
 // Work is a tile of a product: rows [from, from + rows) of out and X, columns from col, with a group's matrix of
-// weights, and of X and out where rows take turns.
+// weights, and of X and out where heads are interleaved.
 struct Work {
   int group, from, rows, col;
 };
@@ -124,7 +125,7 @@ template <int COLUMNS>
 struct Tiles {
   const Table& table;
   int groups, begin, across, count;
-  int height, each;  // rows of a tile; of each group where they take turns, else 0
+  int height, each;  // rows of a tile; of each head where they are interleaved, else 0
   __device__ Tiles(const Table& t, int groups, const Terms& terms, int n, int m)
       : table(t),
         groups(groups),
@@ -132,7 +133,7 @@ struct Tiles {
         across((n - begin + COLUMNS - 1) / COLUMNS),
         count(t.tile[groups] * across),
         height(terms.height),
-        each(terms.turn ? m : 0) {}
+        each(terms.head_stride ? m : 0) {}
 
   __device__ Work work(int i) const {
     int lo = 0, hi = groups;  // the group: the last with tile[lo] * across <= i
@@ -153,7 +154,7 @@ template <int COLUMNS, int ROWS, int TW, class R>
 __device__ inline void copy_tiles(R& ring, const Terms& terms, const Tiles<COLUMNS>& tiles, bool weights) {
   for (int i = blockIdx.x; i < tiles.count; i += gridDim.x) {
     Work w = tiles.work(i);
-    int turn = terms.turn ? w.group : 0, rows = (width<ROWS>(w.rows) + terms.box - 1) / terms.box * terms.box;
+    int head = terms.head_stride ? w.group : 0, rows = (width<ROWS>(w.rows) + terms.box - 1) / terms.box * terms.box;
     for (int t = 0; t < terms.count; t++) {
       if (!terms.cover(t, w.col)) continue;
       int at = w.col - terms.from[t], depth = terms.k[t], matrix = terms.shared[t] ? 0 : w.group;
@@ -168,7 +169,7 @@ __device__ inline void copy_tiles(R& ring, const Terms& terms, const Tiles<COLUM
         for (int k = 0; k < depth; k += kDepth, ring.next()) {
           u64* full = ring.free(rows * kDepth * 2);
           for (int r = 0; r < rows; r += terms.box)
-            copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, turn, full);
+            copy_box(ring.b() + r * kDepth, &terms.x[t], k, w.from + r, head, full);
         }
     }
   }
@@ -179,26 +180,26 @@ template <int COLUMNS, int ROWS, int TW, class R, class T>
 __device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles<COLUMNS>& tiles, T* out, long long ldo,
                                       int n) {
   int warpgroup = COLUMNS == 64 ? 0 : uniform(threadIdx.x / kGroup), count = uniform(tiles.count);
-  bool wide = ((u64)(out + tiles.begin) | (u64)ldo * sizeof(T) | (u64)terms.turn * sizeof(T)) % 16 == 0;
+  bool wide = ((u64)(out + tiles.begin) | (u64)ldo * sizeof(T) | (u64)terms.head_stride * sizeof(T)) % 16 == 0;
   auto nothing = [](int) {};
   for (int i = blockIdx.x; i < count; i += gridDim.x) {
     Work w = tiles.work(i);
-    int turns = 0;
+    int k_steps = 0;
     for (int t = 0; t < terms.count; t++)
-      if (terms.cover(t, w.col)) turns += (terms.k[t] + kDepth - 1) / kDepth;
-    turns = uniform(turns);
+      if (terms.cover(t, w.col)) k_steps += (terms.k[t] + kDepth - 1) / kDepth;
+    k_steps = uniform(k_steps);
     float d[ROWS / 2];
 #pragma unroll
     for (int j = 0; j < ROWS / 2; j++) d[j] = 0.f;
     int rows = uniform(width<ROWS>(w.rows));
     constexpr int kQuarter = ROWS == 64 ? 8 : ROWS / 4, kHalf = ROWS == 64 ? 16 : ROWS / 2,
                   kThree = ROWS == 64 ? 32 : ROWS / 4 * 3;
-    if (rows == ROWS) chain<ROWS, TW, 0>(d, ring, warpgroup, turns, nothing);
-    else if (rows == kThree) chain<kThree, TW, 0>(d, ring, warpgroup, turns, nothing);
-    else if (rows == kHalf) chain<kHalf, TW, 0>(d, ring, warpgroup, turns, nothing);
-    else chain<kQuarter, TW, 0>(d, ring, warpgroup, turns, nothing);
-    store_tile<ROWS>(d, out + (long long)w.group * terms.turn + w.from * ldo, ldo, w.rows, w.col + warpgroup * 64, n,
-                     wide);
+    if (rows == ROWS) chain<ROWS, TW, 0>(d, ring, warpgroup, k_steps, nothing);
+    else if (rows == kThree) chain<kThree, TW, 0>(d, ring, warpgroup, k_steps, nothing);
+    else if (rows == kHalf) chain<kHalf, TW, 0>(d, ring, warpgroup, k_steps, nothing);
+    else chain<kQuarter, TW, 0>(d, ring, warpgroup, k_steps, nothing);
+    store_tile<ROWS>(d, out + (long long)w.group * terms.head_stride + w.from * ldo, ldo, w.rows,
+                     w.col + warpgroup * 64, n, wide);
   }
 }
 

@@ -166,7 +166,7 @@ func (d *Ops) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *
 	}
 	p.count, p.begin, p.height, p.box = int32(len(w.terms)), int32(w.from), int32(s.height), int32(box)
 	if interleaved {
-		p.turn = int32(out.Stride)
+		p.headStride = int32(out.Stride)
 	}
 	return p
 }

@@ -21,19 +21,19 @@ struct Section {
 
 // Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th. The sections of a group are
 // its packs. Where groups are interleaved, dy and x are a matrix for each, and the sections of a dw are those of
-// `turns` matrices from the group's own on: of the first pack, then of the second. A sum then grows by packs, in any
+// `chained` matrices from the group's own on: of the first pack, then of the second. A sum then grows by packs, in any
 // number of calls.
 struct Gradient {
   float* dw;
   const int* offsets;
-  int groups, packs, turns, n, k;
-  __device__ int sections() const { return max(turns, 1) * packs; }
+  int groups, packs, chained, n, k;
+  __device__ int sections() const { return max(chained, 1) * packs; }
   __device__ Section section(int group, int i) const {
-    int p = turns ? i / turns : group * packs + i;
-    return {offsets[p], offsets[p + 1], turns ? group + i % turns : 0};
+    int p = chained ? i / chained : group * packs + i;
+    return {offsets[p], offsets[p + 1], chained ? group + i % chained : 0};
   }
   __device__ bool empty(int group) const {
-    int first = turns ? 0 : group * packs;
+    int first = chained ? 0 : group * packs;
     return offsets[first] == offsets[first + packs];
   }
 };
@@ -92,7 +92,7 @@ __device__ inline void chain_rows(float* d, const Gradient& g, R& ring, int grou
     Section s = g.section(group, i);
     return s.to - s.from;
   };
-  int at = 0, left = rows(0), slots = 0, shared = max(g.turns, 1);
+  int at = 0, left = rows(0), slots = 0, shared = max(g.chained, 1);
   for (int i = 0; i < g.packs; i++) slots += (rows(i * shared) + DEPTH - 1) / DEPTH;
   chain<B, 1, 1>(d, ring, warpgroup, uniform(slots * shared), [&](int) {
     while (left <= 0) left = rows(++at);
@@ -215,11 +215,11 @@ __device__ inline void stream(const Pair& maps, const Gradient& g) {
 }
 
 //launch:family weight_grad_wgmma weight_grad_
-#define STREAM(name, A, B, STAGES, DEPTH)                                                                             \
-  extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                                   \
-      name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int turns, int n, \
-           int k) {                                                                                                   \
-    stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, packs, turns, n, k});                                     \
+#define STREAM(name, A, B, STAGES, DEPTH)                                                                        \
+  extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                              \
+      name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int chained, \
+           int n, int k) {                                                                                       \
+    stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, packs, chained, n, k});                              \
   }
 STREAM(weight_grad_wide, 128, 256, 4, 32)
 STREAM(weight_grad_square, 128, 128, 5, 64)
@@ -256,13 +256,13 @@ __device__ inline void continue_tile(float* d, const Gradient& g, Tile t) {
 
 // While one of the two blocks reads or writes dw, the other multiplies.
 extern "C" __global__ void __launch_bounds__(threads(64, 2, 1), 2)
-    weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int turns,
-                    int n, int k) {
+    weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs,
+                    int chained, int n, int k) {
   constexpr int A = 64, B = 64, STAGES = 6;
   __shared__ u64 bars[2 * STAGES];
   Ring<A, B, STAGES> ring(bars, 1);
   __syncthreads();
-  Gradient g = {dw, offsets, groups, packs, turns, n, k};
+  Gradient g = {dw, offsets, groups, packs, chained, n, k};
   if (uniform(threadIdx.x / kGroup) == 1) {
     if (elected()) copy_operands<A, B, kDepth>(g, maps, ring);
     return;

@@ -70,15 +70,15 @@ __device__ inline void held(float* d) {
   for (int i = 0; i < COLUMNS / 2; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// chain multiplies `turns` slots; prepare is called with the turn before each.
+// chain multiplies `k_steps` slots; prepare is called with the index of each k-step before it.
 template <int COLUMNS, int TA, int TB, class R, class F>
-__device__ inline void chain(float* d, R& ring, int warpgroup, int turns, F prepare) {
+__device__ inline void chain(float* d, R& ring, int warpgroup, int k_steps, F prepare) {
   held<COLUMNS>(d);
   ring.filled();
   prepare(0);
   multiply<COLUMNS, TA, TB>(d, ring, warpgroup);
   ring.next();
-  for (int i = 1; i < turns; i++) {
+  for (int i = 1; i < k_steps; i++) {
     ring.filled();
     prepare(i);
     multiply<COLUMNS, TA, TB>(d, ring, warpgroup);

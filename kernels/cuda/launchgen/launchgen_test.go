@@ -96,7 +96,7 @@ func TestErrors(t *testing.T) {
 		{"#define F(a) a\nF(1, 2)", "op.cu:2: macro F takes 1 arguments, not 2"},
 		{"#define F(a) a\n\nF(1", "op.cu:3: macro F: arguments without an end"},
 		{"#define F(a) a ## +\nF(b)", "op.cu:2: macro F: b ## + is no token"},
-		{"#define F(a) a##b\nF()", "op.cu:2: macro F: an empty argument beside ##"},
+		{"#define F(a) a##b\nF()", "op.cu:2: macro F: an empty argument next to ##"},
 		{"#define F(a) ## a\n", "op.cu:1: macro F: ## joins nothing"},
 		{"#if 1 + 1\n#endif", "op.cu:1: #if: want defined(NAME)"},
 		{"\n#ifdef X", "op.cu:2: #if without an #endif"},
@@ -175,7 +175,7 @@ func TestEmit(t *testing.T) {
 	}
 }
 
-// The checks beside a struct notice that it does not lie in memory as in C: they do not compile.
+// The checks next to a struct notice that it does not lie in memory as in C: they do not compile.
 func TestLayout(t *testing.T) {
 	text, err := generated(sample)
 	if err != nil {
@@ -205,7 +205,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// compiles type-checks generated code beside stand-ins of what it imports.
+// compiles type-checks generated code with stand-ins of what it imports.
 func compiles(text string) error {
 	set := gotoken.NewFileSet()
 	packages := map[string]*types.Package{}

@@ -361,7 +361,7 @@ func (p *preprocessor) arguments(t token, m *macro, rest []token) (arguments [][
 	return nil, nil, t.at.errorf("macro %s: arguments without an end", t.text)
 }
 
-// substitute is the body of a macro with its arguments: expanded, save beside # and ##.
+// substitute is the body of a macro with its arguments: expanded, except next to # and ##.
 func (p *preprocessor) substitute(t token, m *macro, arguments [][]token) (out []token, err error) {
 	argument := func(b token) ([]token, bool) {
 		if i := slices.Index(m.params, b.text); b.kind == identifier && i >= 0 && m.function {
@@ -380,7 +380,7 @@ func (p *preprocessor) substitute(t token, m *macro, arguments [][]token) (out [
 			i++
 			right, _ := argument(m.body[i])
 			if before, _ := argument(m.body[i-2]); len(right) == 0 || len(before) == 0 || len(out) == 0 {
-				return nil, t.at.errorf("macro %s: an empty argument beside ##", t.text)
+				return nil, t.at.errorf("macro %s: an empty argument next to ##", t.text)
 			}
 			left := out[len(out)-1]
 			joined := line{left.text + right[0].text, t.at}.tokens()

@@ -12,15 +12,15 @@ constexpr int kFew = kScan / kWarp, kFewPacks = 32;  // most segments of dispatc
 
 extern __shared__ int counters[];
 
-// Picks are the experts of a segment's pairs, all read at once by a warp; lane l has pairs l, l+32, ...
+// ExpertIds are the experts of a segment's pairs, all read at once by a warp; lane l has pairs l, l+32, ...
 template <int MOST>
-struct Picks {
+struct ExpertIds {
   static constexpr int kEach = MOST / kWarp;
-  int from, to, pick[kEach];
+  int from, to, expert[kEach];
 
-  __device__ Picks(const int* experts, int from, int to) : from(from), to(to) {
+  __device__ ExpertIds(const int* experts, int from, int to) : from(from), to(to) {
 #pragma unroll
-    for (int j = 0; j < kEach; j++) pick[j] = at(j) < to ? experts[at(j)] : -1;
+    for (int j = 0; j < kEach; j++) expert[j] = at(j) < to ? experts[at(j)] : -1;
   }
 
   __device__ int at(int j) const { return from + j * kWarp + warp_lane(); }
@@ -33,18 +33,18 @@ struct Picks {
 #pragma unroll
     for (int j = 0; j < kEach; j++) {
       if (from + j * kWarp >= to) break;
-      bool mine = pick[j] >= 0;
-      u32 same = __match_any_sync(~0u, pick[j]);
-      int was = mine ? counter[pick[j] * stride] + __popc(same & ((1u << lane) - 1)) : 0;
+      bool mine = expert[j] >= 0;
+      u32 same = __match_any_sync(~0u, expert[j]);
+      int was = mine ? counter[expert[j] * stride] + __popc(same & ((1u << lane) - 1)) : 0;
       __syncwarp();
       if (mine) f(j, was);
-      if (mine && (same >> lane) == 1) counter[pick[j] * stride] = was + 1;  // the last of the equal ones
+      if (mine && (same >> lane) == 1) counter[expert[j] * stride] = was + 1;  // the last of the equal ones
       __syncwarp();
     }
   }
 };
 
-// scan turns counts [e, n] into the rows before each, and offsets [e*packs + 1] into those before each pack; first(p)
+// scan converts counts [e, n] to the rows before each, and offsets [e*packs + 1] into those before each pack; first(p)
 // is the first segment of pack p. All of a block of kScan calls it.
 template <class F>
 __device__ inline void scan(int* offsets, int* counts, F first, int e, int n, int packs, int pairs) {
@@ -83,10 +83,10 @@ __device__ inline void scan(int* offsets, int* counts, F first, int e, int n, in
 // Segment s is pairs cuts[s] up to cuts[s+1].
 KERNEL(dispatch_count, int* counts, const int* experts, const int* cuts, int e) {
   int lane = warp_lane(), segment = blockIdx.x;
-  Picks<kSegment> picks(experts, cuts[segment], cuts[segment + 1]);
+  ExpertIds<kSegment> ids(experts, cuts[segment], cuts[segment + 1]);
   for (int i = lane; i < e; i += kWarp) counters[i] = 0;
   __syncwarp();
-  picks.count(counters, 1, [](int, int) {});
+  ids.count(counters, 1, [](int, int) {});
   for (int i = lane; i < e; i += kWarp) counts[(size_t)i * gridDim.x + segment] = counters[i];
 }
 
@@ -96,10 +96,10 @@ KERNEL(dispatch_scan, int* offsets, int* counts, const int* first, int e, int n,
 
 KERNEL(dispatch_deal, int* source, int* row_of, const int* counts, const int* experts, const int* cuts, int e, int k) {
   int lane = warp_lane(), segment = blockIdx.x;
-  Picks<kSegment> picks(experts, cuts[segment], cuts[segment + 1]);
+  ExpertIds<kSegment> ids(experts, cuts[segment], cuts[segment + 1]);
   for (int i = lane; i < e; i += kWarp) counters[i] = counts[(size_t)i * gridDim.x + segment];
   __syncwarp();
-  picks.count(counters, 1, [&](int j, int row) { source[row] = picks.at(j) / k, row_of[picks.at(j)] = row; });
+  ids.count(counters, 1, [&](int j, int row) { source[row] = ids.at(j) / k, row_of[ids.at(j)] = row; });
 }
 
 // FewSegments are an odd number of segments, so that the counters of a segment lie on different banks: the last may be
@@ -112,17 +112,17 @@ extern "C" __global__ void __launch_bounds__(kScan)
     dispatch_few(const __grid_constant__ FewSegments segments, int* offsets, int* source, int* row_of,
                  const int* experts, int e, int n, int packs, int k) {
   int warp = threadIdx.x / kWarp, pairs = segments.cuts[n];
-  Picks<kFewSegment> picks(experts, warp < n ? segments.cuts[warp] : 0, warp < n ? segments.cuts[warp + 1] : 0);
+  ExpertIds<kFewSegment> ids(experts, warp < n ? segments.cuts[warp] : 0, warp < n ? segments.cuts[warp + 1] : 0);
   for (int i = threadIdx.x; i < e * n; i += kScan) counters[i] = 0;
   __syncthreads();
-  int place[picks.kEach];
-  picks.count(counters + warp, n, [&](int j, int was) { place[j] = was; });
+  int place[ids.kEach];
+  ids.count(counters + warp, n, [&](int j, int was) { place[j] = was; });
   __syncthreads();
   scan(offsets, counters, [&](int pack) { return segments.first[pack]; }, e, n, packs, pairs);
 #pragma unroll
-  for (int j = 0; j < picks.kEach; j++)
-    if (picks.pick[j] >= 0) {
-      int row = counters[picks.pick[j] * n + warp] + place[j];
-      source[row] = picks.at(j) / k, row_of[picks.at(j)] = row;
+  for (int j = 0; j < ids.kEach; j++)
+    if (ids.expert[j] >= 0) {
+      int row = counters[ids.expert[j] * n + warp] + place[j];
+      source[row] = ids.at(j) / k, row_of[ids.at(j)] = row;
     }
 }

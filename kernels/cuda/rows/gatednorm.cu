@@ -9,7 +9,7 @@ __device__ inline void gated(const float* x, const float* z, float* y) {
   for (int j = 0; j < kEight; j++) y[j] = (z[j] * sigmoid_def(z[j])) * x[j];
 }
 
-// ungated turns d = dout and y = what was gated into the gradient of y, and z into its own.
+// ungated converts d = dout and y = what was gated to the gradient of y, and z to its own.
 __device__ inline void ungated(float* d, const float* y, float* z) {
 #pragma unroll
   for (int j = 0; j < kEight; j++) {

@@ -23,8 +23,8 @@ const (
 	rowsMoved          = 1024 // rows.cuh
 )
 
-// ropeTurn is struct Turn of rope.cu.
-type ropeTurn struct {
+// ropeRotation is struct Rotation of rope.cu.
+type ropeRotation struct {
 	dim         int32
 	pairs       int32
 	first       int32
@@ -33,11 +33,11 @@ type ropeTurn struct {
 
 // They lie in memory as in C.
 var (
-	_ = [1]bool{}[unsafe.Sizeof(ropeTurn{})-16]
-	_ = [1]bool{}[unsafe.Offsetof(ropeTurn{}.dim)-0]
-	_ = [1]bool{}[unsafe.Offsetof(ropeTurn{}.pairs)-4]
-	_ = [1]bool{}[unsafe.Offsetof(ropeTurn{}.first)-8]
-	_ = [1]bool{}[unsafe.Offsetof(ropeTurn{}.interleaved)-12]
+	_ = [1]bool{}[unsafe.Sizeof(ropeRotation{})-16]
+	_ = [1]bool{}[unsafe.Offsetof(ropeRotation{}.dim)-0]
+	_ = [1]bool{}[unsafe.Offsetof(ropeRotation{}.pairs)-4]
+	_ = [1]bool{}[unsafe.Offsetof(ropeRotation{}.first)-8]
+	_ = [1]bool{}[unsafe.Offsetof(ropeRotation{}.interleaved)-12]
 )
 
 // launchAdamw enqueues a kernel of adamw.cu: adamw_f32, adamw_bf16.
@@ -352,10 +352,10 @@ func launchGateThenNormBlocks[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver
 // head_norm_rope_neighbours_32_f32, head_norm_rope_neighbours_32_bf16, head_norm_rope_others_32_f32,
 // head_norm_rope_others_32_bf16.
 func launchHeadNormRope[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *driver.Context, variant string, grid [3]int,
-	threads, sharedBytes int, k *ropeTurn, out P1, rstd P2, x P3, w P4, positions P5, cos P6, sin P7, heads, os,
-	xs int, eps float32, plusOne int) {
+	threads, sharedBytes int, k *ropeRotation, out P1, rstd P2, x P3, w P4, positions P5, cos P6, sin P7, heads,
+	os, xs int, eps float32, plusOne int) {
 	params := struct {
-		k         ropeTurn
+		k         ropeRotation
 		out       cu.DevicePtr
 		rstd      cu.DevicePtr
 		x         cu.DevicePtr
@@ -388,10 +388,10 @@ func launchHeadNormRope[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *driver.C
 // head_norm_rope_backward_neighbours_32_f32, head_norm_rope_backward_neighbours_32_bf16,
 // head_norm_rope_backward_others_32_f32, head_norm_rope_backward_others_32_bf16.
 func launchHeadNormRopeBackward[P1, P2, P3, P4, P5, P6, P7, P8, P9, P10 driver.Operand](ctx *driver.Context,
-	variant string, grid [3]int, threads, sharedBytes int, k *ropeTurn, dx P1, sums P2, dout P3, x P4, rstd P5,
+	variant string, grid [3]int, threads, sharedBytes int, k *ropeRotation, dx P1, sums P2, dout P3, x P4, rstd P5,
 	w P6, positions P7, cos P8, sin P9, runs P10, count, heads, dxs, ds, xs, plusOne int) {
 	params := struct {
-		k         ropeTurn
+		k         ropeRotation
 		dx        cu.DevicePtr
 		sums      cu.DevicePtr
 		dout      cu.DevicePtr
@@ -421,10 +421,10 @@ func launchHeadNormRopeBackward[P1, P2, P3, P4, P5, P6, P7, P8, P9, P10 driver.O
 // launchHeadNormRopeFull enqueues a kernel of rope.cu: head_norm_rope_full_8_f32, head_norm_rope_full_8_bf16,
 // head_norm_rope_full_16_f32, head_norm_rope_full_16_bf16, head_norm_rope_full_32_f32, head_norm_rope_full_32_bf16.
 func launchHeadNormRopeFull[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *driver.Context, variant string,
-	grid [3]int, threads, sharedBytes int, k *ropeTurn, out P1, rstd P2, x P3, w P4, positions P5, cos P6, sin P7,
-	rows, heads, os, xs int, eps float32, plusOne int) {
+	grid [3]int, threads, sharedBytes int, k *ropeRotation, out P1, rstd P2, x P3, w P4, positions P5, cos P6,
+	sin P7, rows, heads, os, xs int, eps float32, plusOne int) {
 	params := struct {
-		k         ropeTurn
+		k         ropeRotation
 		out       cu.DevicePtr
 		rstd      cu.DevicePtr
 		x         cu.DevicePtr

@@ -1,30 +1,30 @@
 // HeadNormRope and its gradient: G = 8, 16 or 32 threads for a head of a row, eight columns each. out may be x, and dx
 // dout: a thread writes the columns that it reads. Bound: the bytes of x and out, or of dout, x and dx.
-//   xh = x*rstd, z = xh*w (w nil: z = x); the pairs of columns (a, b) turn: out[a] = round(z[a]*c - z[b]*s), out[b] =
+//   xh = x*rstd, z = xh*w (w nil: z = x); the pairs of columns (a, b) rotate: out[a] = round(z[a]*c - z[b]*s), out[b] =
 //   round(z[b]*c + z[a]*s); of others out = round(z)
 #include "heads.cuh"
 #include "team.cuh"
 
-// Turn says which columns of a head of dim turn: `pairs` pairs from column `first` on, halves or (interleaved)
+// Rotation says which columns of a head of dim rotate: `pairs` pairs from column `first` on, halves or (interleaved)
 // neighbours.
-struct Turn {
+struct Rotation {
   int dim, pairs, first, interleaved;
 };
 
-// Kinds of pairs: the halves of heads of 8*G columns, all of which turn, and whose rows allow accesses of four columns;
-// other halves that fill threads; neighbours in one thread; others. A thread has eight columns in a row, but of the
-// first kind four of each half, so that nothing passes between threads.
+// Kinds of pairs: the halves of heads of 8*G columns, all of which rotate, and whose rows allow accesses of four
+// columns; other halves that fill threads; neighbours in one thread; others. A thread has eight columns in a row, but
+// of the first kind four of each half, so that nothing passes between threads.
 enum Kind { full, halves, neighbours, others };
 
-// Turning turns a thread's eight columns of heads of a row whose cosines and sines are c and s, or BACK. All of the
+// Rotator rotates a thread's eight columns of heads of a row whose cosines and sines are c and s, or BACK. All of the
 // warp calls it.
 template <Kind KIND, bool BACK>
-struct Turning {
+struct Rotator {
   float cos[kEight], sin[kEight];  // of the columns; sin is negative where the partner is taken away
   int away[kEight];                // how far the partner is; halves: in threads; 0: the column stays
   int col;
 
-  __device__ Turning(const Turn& k, int col, const float* c, const float* s) : col(col) {
+  __device__ Rotator(const Rotation& k, int col, const float* c, const float* s) : col(col) {
     int q = col - k.first;
     if (KIND == halves) {
       away[0] = q < 0 || q >= 2 * k.pairs ? 0 : (q >= k.pairs ? -k.pairs : k.pairs) / kEight;
@@ -44,7 +44,7 @@ struct Turning {
     }
   }
 
-  __device__ void turn(float* z) const {
+  __device__ void rotate(float* z) const {
     float p[kEight];
     if (KIND == halves) {
 #pragma unroll
@@ -70,14 +70,14 @@ struct Turning {
 };
 
 template <bool BACK>
-struct Turning<full, BACK> {
+struct Rotator<full, BACK> {
   Columns<float, 4> cos, sin;
 
-  __device__ Turning(const Turn&, int col, const float* c, const float* s) {
+  __device__ Rotator(const Rotation&, int col, const float* c, const float* s) {
     cos.load(c + col / 2, true), sin.load(s + col / 2, true);
   }
 
-  __device__ void turn(float* z) const {
+  __device__ void rotate(float* z) const {
     float c[4], s[4];
     cos.values(c), sin.values(s);
 #pragma unroll
@@ -159,7 +159,7 @@ __device__ inline void trees(const float (&v)[U][kEight], float* result, F f) {
 // Full heads: G threads for U heads of a row.
 template <int G, int U, class T>
 __device__ inline void head_norm_rope_full(T* out, float* rstd, const T* x, const T* w, const int* positions,
-                                           const float* cos, const float* sin, const Turn& k, int rows, int heads,
+                                           const float* cos, const float* sin, const Rotation& k, int rows, int heads,
                                            int os, int xs, float eps, int plus_one) {
   int across = (heads + U - 1) / U, at = blockIdx.x * (blockDim.x / G) + threadIdx.x / G,
       col = threadIdx.x % G * kEight;
@@ -171,7 +171,7 @@ __device__ inline void head_norm_rope_full(T* out, float* rstd, const T* x, cons
   Part<G, full, T> scale;
   if (w) scale.load(w, col, 8 * G, true);
   size_t table = (size_t)positions[row] * k.pairs;
-  Turning<full, false> turning(k, col, cos + table, sin + table);
+  Rotator<full, false> rotator(k, col, cos + table, sin + table);
   float z[U][kEight];
 #pragma unroll
   for (int u = 0; u < U; u++) part[u].values(z[u]);
@@ -192,7 +192,7 @@ __device__ inline void head_norm_rope_full(T* out, float* rstd, const T* x, cons
   }
 #pragma unroll
   for (int u = 0; u < U; u++) {
-    turning.turn(z[u]);
+    rotator.rotate(z[u]);
     Part<G, full, T>::store(out + (size_t)row * os + (first + u) * 8 * G, col, 8 * G, on(u), z[u]);
   }
 }
@@ -200,10 +200,10 @@ __device__ inline void head_norm_rope_full(T* out, float* rstd, const T* x, cons
 // Others: a block for a row; a head has G threads, 8*G >= dim, which keep what heads have in common.
 template <int G, Kind KIND, class T>
 __device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* w, const int* positions,
-                                      const float* cos, const float* sin, const Turn& k, int heads, int os, int xs,
+                                      const float* cos, const float* sin, const Rotation& k, int heads, int os, int xs,
                                       float eps, int plus_one) {
   int row = blockIdx.x, col = threadIdx.x % G * kEight, group = threadIdx.x / G;
-  Turning<KIND, false> turning(k, col, cos + (size_t)positions[row] * k.pairs, sin + (size_t)positions[row] * k.pairs);
+  Rotator<KIND, false> rotator(k, col, cos + (size_t)positions[row] * k.pairs, sin + (size_t)positions[row] * k.pairs);
   float g[kEight];
   if (w) weights8(w + col, k.dim - col, plus_one, g);
   x += (size_t)row * xs + col, out += (size_t)row * os + col;
@@ -221,7 +221,7 @@ __device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* 
 #pragma unroll
       for (int j = 0; j < kEight; j++) z[j] = round_norm(z[j] * a, plus_one) * g[j];
     }
-    turning.turn(z);
+    rotator.rotate(z);
     store8(out + head * k.dim, left, z);
   }
 }
@@ -231,8 +231,8 @@ __device__ inline void head_norm_rope(T* out, float* rstd, const T* x, const T* 
 template <int G, Kind KIND, int U, class T>
 __device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums, const T* dout, const T* x,
                                                const float* rstd, const T* w, const int* positions, const float* cos,
-                                               const float* sin, const int* runs, int count, const Turn& k, int heads,
-                                               int dxs, int ds, int xs, int plus_one) {
+                                               const float* sin, const int* runs, int count, const Rotation& k,
+                                               int heads, int dxs, int ds, int xs, int plus_one) {
   RunHeads<G, U> of(runs, count, heads);
   int col = threadIdx.x % G * kEight;
   float g[kEight];
@@ -265,11 +265,11 @@ __device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums,
         }
       }
       size_t table = (size_t)positions[row] * k.pairs;
-      Turning<KIND, true> turning(k, col, cos + table, sin + table);
+      Rotator<KIND, true> rotator(k, col, cos + table, sin + table);
 #pragma unroll
       for (int u = 0; u < U; u++) {
         from_dout[u].values(z[u]);
-        turning.turn(z[u]);
+        rotator.rotate(z[u]);
       }
       if (w) {
         float xh[U][kEight], product[U][kEight], mean[U];
@@ -304,21 +304,21 @@ __device__ inline void head_norm_rope_backward(float* parts, T* dx, float* sums,
 
 extern __shared__ __align__(16) float parts[];
 
-#define FORWARD(G, kind, T, suffix)                                                                                  \
-  extern "C" __global__ void head_norm_rope_##kind##_##G##suffix(                                                    \
-      Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, \
-      int heads, int os, int xs, float eps, int plus_one) {                                                          \
-    head_norm_rope<G, kind>(out, rstd, x, w, positions, cos, sin, k, heads, os, xs, eps, plus_one);                  \
+#define FORWARD(G, kind, T, suffix)                                                                    \
+  extern "C" __global__ void head_norm_rope_##kind##_##G##suffix(                                      \
+      Rotation k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, \
+      const float* sin, int heads, int os, int xs, float eps, int plus_one) {                          \
+    head_norm_rope<G, kind>(out, rstd, x, w, positions, cos, sin, k, heads, os, xs, eps, plus_one);    \
   }
-#define FORWARD_FULL(G, U, T, suffix)                                                                                \
-  extern "C" __global__ void head_norm_rope_full_##G##suffix(                                                        \
-      Turn k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos, const float* sin, \
-      int rows, int heads, int os, int xs, float eps, int plus_one) {                                                \
-    head_norm_rope_full<G, U>(out, rstd, x, w, positions, cos, sin, k, rows, heads, os, xs, eps, plus_one);          \
+#define FORWARD_FULL(G, U, T, suffix)                                                                       \
+  extern "C" __global__ void head_norm_rope_full_##G##suffix(                                               \
+      Rotation k, T* out, float* rstd, const T* x, const T* w, const int* positions, const float* cos,      \
+      const float* sin, int rows, int heads, int os, int xs, float eps, int plus_one) {                     \
+    head_norm_rope_full<G, U>(out, rstd, x, w, positions, cos, sin, k, rows, heads, os, xs, eps, plus_one); \
   }
 #define BACKWARD(G, kind, U, many, T, suffix)                                                                          \
   extern "C" __global__ void __launch_bounds__(kThreads, many) head_norm_rope_backward_##kind##_##G##suffix(           \
-      Turn k, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions,      \
+      Rotation k, T* dx, float* sums, const T* dout, const T* x, const float* rstd, const T* w, const int* positions,  \
       const float* cos, const float* sin, const int* runs, int count, int heads, int dxs, int ds, int xs,              \
       int plus_one) {                                                                                                  \
     head_norm_rope_backward<G, kind, U>(parts, dx, sums, dout, x, rstd, w, positions, cos, sin, runs, count, k, heads, \

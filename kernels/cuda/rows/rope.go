@@ -12,12 +12,12 @@ import (
 )
 
 // rotationOf describes which columns are rotated.
-func rotationOf(rope kernels.Rope, w kernels.Tensor) ropeTurn {
+func rotationOf(rope kernels.Rope, w kernels.Tensor) ropeRotation {
 	pairs := rope.Cos.Cols
 	if rope.First < 0 || rope.First+2*pairs > rope.HeadDim || rope.Interleaved && !w.IsNil() {
 		panic(fmt.Sprintf("cuda: heads with norm %s and %+v", w, rope))
 	}
-	t := ropeTurn{dim: int32(rope.HeadDim), pairs: int32(pairs), first: int32(rope.First)}
+	t := ropeRotation{dim: int32(rope.HeadDim), pairs: int32(pairs), first: int32(rope.First)}
 	if rope.Interleaved {
 		t.interleaved = 1
 	}

@@ -73,7 +73,7 @@ template <int C>
 struct Team {
   static constexpr int kThreads = kLanes / C;
   int id = threadIdx.x / kThreads, col = threadIdx.x % kThreads * C;  // its columns are col, col + 256, ...
-  u32 turn = 0;
+  u32 buffer = 0;  // of two that alternate
 
   // meet waits for the team's other warps.
   __device__ void meet() const {
@@ -87,8 +87,8 @@ struct Team {
 #pragma unroll
       for (int j = 0; j < C; j++) all.v[j] = v[j];
     } else {
-      float* own = lanes + turn * kLanes;  // in turn, so that one barrier is enough
-      turn ^= 1;
+      float* own = lanes + buffer * kLanes;  // alternating, so that one barrier is enough
+      buffer ^= 1;
 #pragma unroll
       for (int j = 0; j < C; j++) own[col + j] = v[j];
       meet();

@@ -29,12 +29,12 @@ __device__ inline Pick first_of_warp(Pick best) {
   return best;
 }
 
-// first_of is the first of n picks; none: (-Inf, cols).
-__device__ inline Pick first_of(const Pick* picks, int n, int cols) {
+// first_of is the first of n candidates; none: (-Inf, cols).
+__device__ inline Pick first_of(const Pick* candidates, int n, int cols) {
   Pick best = {-infinity(), cols};
 #pragma unroll 4
   for (int b = warp_lane(); b < n; b += kWarp) {
-    Pick p = picks[b];
+    Pick p = candidates[b];
     if (before(p, best)) best = p;
   }
   return first_of_warp(best);
