@@ -385,29 +385,6 @@ var ownMeaning = map[string][]string{
 	"model": {"taps"},
 }
 
-// notYetReplaced lists retired words that a folder still uses. It only shrinks.
-var notYetReplaced = map[string][]string{
-	"configs": {
-		"beside", "settled", "turns",
-	},
-
-	"data": {
-		"beside", "facts", "nobody", "picks",
-	},
-
-	"model": {
-		"beside", "nobody", "turns",
-	},
-
-	"serve": {
-		"picks",
-	},
-
-	"train": {
-		"facts", "lesson", "lessons", "outcome", "picks", "turn", "turns",
-	},
-}
-
 // namePart is a word of text or a part of a name: "topKIDs" has top, K, IDs.
 var namePart = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+`)
 
@@ -441,12 +418,10 @@ func TestRetiredWords(t *testing.T) {
 			}
 		}
 	}
-	for _, exceptions := range []map[string][]string{ownMeaning, notYetReplaced} {
-		for folder, words := range exceptions {
-			for _, word := range words {
-				if !used[folder][word] {
-					t.Errorf("%s does not use %q any more: remove the exception from lint_test.go", folder, word)
-				}
+	for folder, words := range ownMeaning {
+		for _, word := range words {
+			if !used[folder][word] {
+				t.Errorf("%s does not use %q any more: remove the exception from lint_test.go", folder, word)
 			}
 		}
 	}
@@ -455,7 +430,7 @@ func TestRetiredWords(t *testing.T) {
 // exception is the folder, of those that the file lies in, for which a retired word is allowed; "" if there is none.
 func exception(name, word string) string {
 	for folder := path.Dir(name); folder != "."; folder = path.Dir(folder) {
-		if slices.Contains(ownMeaning[folder], word) || slices.Contains(notYetReplaced[folder], word) {
+		if slices.Contains(ownMeaning[folder], word) {
 			return folder
 		}
 	}

@@ -154,7 +154,7 @@ func jsonValue(v any) (any, error) {
 	case map[string]any:
 		out := map[string]any{}
 		for k, item := range v {
-			if k == "" { // the TOML library loses values beside an empty key
+			if k == "" { // the TOML library loses values next to an empty key
 				return nil, errEmptyKey
 			}
 			clean, err := jsonValue(item)

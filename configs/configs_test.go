@@ -394,7 +394,7 @@ func FuzzShape(f *testing.F) {
 	})
 }
 
-// "auto" is settled by the device.
+// "auto" is resolved by the device.
 func TestResolveAuto(t *testing.T) {
 	for _, c := range []struct {
 		set  []string

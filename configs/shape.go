@@ -28,7 +28,7 @@ type Model struct {
 	Path string `toml:"path"`
 	// instead of path: model_type of a new network, such as "qwen3_moe"
 	Family string `toml:"family"`
-	// instead of family: a model that "lockstep shapes" lists; turns into its family and config
+	// instead of family: a model that "lockstep shapes" lists; becomes its family and config
 	Catalogue string `toml:"catalogue"`
 	// of a new network: tokenizer.json, a folder that has one, "bytes" or "countdown"
 	Tokenizer string `toml:"tokenizer"`

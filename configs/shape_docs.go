@@ -18,7 +18,7 @@ var fieldDocs = map[string]string{
 	"Shape.Device":          "where it runs; results are the same bits on each",
 	"Model.Path":            "checkpoint folder in the Hugging Face layout",
 	"Model.Family":          "instead of path: model_type of a new network, such as \"qwen3_moe\"",
-	"Model.Catalogue":       "instead of family: a model that \"lockstep shapes\" lists; turns into its family and config",
+	"Model.Catalogue":       "instead of family: a model that \"lockstep shapes\" lists; becomes its family and config",
 	"Model.Tokenizer":       "of a new network: tokenizer.json, a folder that has one, \"bytes\" or \"countdown\"",
 	"Model.DType":           "storage of weights and activations; \"auto\": bf16 for tc16, else fp32",
 	"Model.InitSeed":        "seed of a new network's weights",

@@ -7,7 +7,7 @@ import (
 
 // The style "meet" for three numbers and + - *: for each pair, the values that it makes and the values that are needed
 // with the third number, until one value is in both. Every slot has a fixed position, so that each depends on one or
-// two facts of arithmetic.
+// two properties of arithmetic.
 //
 //	make 35 from 20 9 24:| 20 9: 29 11 _ > 11 answer: ( 20 - 9 ) + 24
 //

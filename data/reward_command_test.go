@@ -157,7 +157,7 @@ func gone(t *testing.T, file string) bool {
 	}
 	for range 100 {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err == nil && strings.Contains(string(stat), ") Z ") { // nobody has waited for it yet
+		if err == nil && strings.Contains(string(stat), ") Z ") { // not waited for yet
 			return true
 		}
 		if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {

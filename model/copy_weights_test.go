@@ -77,7 +77,7 @@ func logitsOf(dev kernels.Device, m *model.Model) []float32 {
 	return model.ReadValues(dev, m.Head.Logits(r, m.Forward(r, b, nil)))
 }
 
-// What a format changes, by names of checkpoints: matrices of projections, and nothing of what stands beside them.
+// What a format changes, by names of checkpoints: matrices of projections, and nothing of what is next to them.
 func projected(name string) bool {
 	if strings.Contains(name, "lora_") || strings.HasSuffix(name, "bias") || strings.Contains(name, "indexer") ||
 		strings.Contains(name, "shared_expert_gate") {

@@ -181,9 +181,9 @@ var inMemory = strings.NewReplacer("backbone.", "model.", "language_model.model.
 // The config of nemotron_h asks for steps of 0.001 at least (time_step_limit), which the reference takes from
 // time_step_min whatever the limit says.
 
-// unsteady families have goldens whose routing turns on differences that fp32 cannot hold: the reference in fp64 leaves
-// its own record in fp32 by 0.067 of 6.18 within the ten steps (and by 0.046 on another machine). Their gradients meet
-// the bound of all others.
+// unsteady families have goldens whose routing depends on differences that fp32 cannot hold: the reference in fp64
+// leaves its own record in fp32 by 0.067 of 6.18 within the ten steps (and by 0.046 on another machine). Their
+// gradients meet the bound of all others.
 var unsteady = map[string]bool{"qwen3_5_moe": true, "qwen3_5_moe_wrapped": true}
 
 // rough families leave their fp32 record further in bf16: the reference in bf16 with fp32 masters leaves that of

@@ -53,7 +53,7 @@ func (h *Head) LogProb(r *parallel.Rank, logprob, x kernels.Tensor, targets Targ
 	})
 }
 
-// Loss turns log-probabilities into derivatives of the loss.
+// Loss converts log-probabilities to derivatives of the loss.
 type Loss struct {
 	// Ahead asks for the log-probabilities of all rows before the first derivative, for which the vocabulary is passed
 	// twice.
@@ -63,7 +63,7 @@ type Loss struct {
 	Derivative func(from, to int) kernels.Tensor
 }
 
-// Backward writes logprob as LogProb does, asks loss for the derivatives and turns them into d, the gradient of x [T,
+// Backward writes logprob as LogProb does, asks loss for the derivatives and converts them to d, the gradient of x [T,
 // H]. Weight gradients accumulate.
 func (h *Head) Backward(r *parallel.Rank, d, logprob, x kernels.Tensor, targets Targets, loss Loss, b *Batch) {
 	mark := r.Stack.Mark()

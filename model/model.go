@@ -1,4 +1,4 @@
-// Package model turns a checkpoint's config.json into a graph of blocks and moves weights between checkpoints and
+// Package model converts a checkpoint's config.json to a graph of blocks and moves weights between checkpoints and
 // devices. A layer kind is a file with Forward and Backward side by side; a family is a file that says how its layers
 // are put together. There is one Forward: training passes a packed batch, serving one with a cache. It imports
 // parallel, data, quant and kernels.

@@ -241,7 +241,7 @@ func (c *nemotronH) mamba(b *builder, p string, layer int) *Mamba {
 	return m
 }
 
-// stepBias is what softplus turns into a step whose logarithm is uniform between those of time_step_min and
+// stepBias is what softplus maps to a step whose logarithm is uniform between those of time_step_min and
 // time_step_max.
 func (c *nemotronH) stepBias(_ int, u float64) float32 {
 	lo, hi := kernels.Ln(float32(c.StepMin)), kernels.Ln(float32(c.StepMax))

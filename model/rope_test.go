@@ -99,8 +99,9 @@ func TestYarnRampIsClipped(t *testing.T) {
 		theta  float64
 		lo, hi float64
 	}{
-		{ropeScaling{original: 100, betaFast: 32, betaSlow: 1}, 1e4, 0, 10}, // fewer turns than beta_fast everywhere
-		{ropeScaling{original: 4096, betaFast: 600, betaSlow: 1}, 5, 1, 63}, // more turns than beta_slow everywhere
+		// fewer rotations than beta_fast everywhere
+		{ropeScaling{original: 100, betaFast: 32, betaSlow: 1}, 1e4, 0, 10},
+		{ropeScaling{original: 4096, betaFast: 600, betaSlow: 1}, 5, 1, 63}, // more rotations than beta_slow everywhere
 		{ropeScaling{original: 4096, betaFast: 600, betaSlow: 1, exact: true}, 5, 1.64946, 63},
 	} {
 		lo, hi := c.y.ramp(64, c.theta)

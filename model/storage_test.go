@@ -21,8 +21,8 @@ import (
 	"lockstep/parallel"
 )
 
-// A release in a quantised format is made here from a golden, by encoders that share nothing with package quant, beside
-// the same checkpoint with the numbers that the codes stand for. Opened, both must be the same model on every bit.
+// A release in a quantised format is made here from a golden, by encoders that share nothing with package quant, next
+// to the same checkpoint with the numbers that the codes stand for. Opened, both must be the same model on every bit.
 
 // numbers is a tensor before it is encoded, rows first.
 type numbers struct {
@@ -207,7 +207,7 @@ func encodeScales(scales []float32, dtype string) (raw []byte) {
 	return f32s(scales)
 }
 
-// fp8Rows encodes a weight as compressed-tensors does, with a scale for each row or, beside the scale of activations,
+// fp8Rows encodes a weight as compressed-tensors does, with a scale for each row or, next to the scale of activations,
 // one for all.
 func (r *release) fp8Rows(name string, whole bool, scaleType string) {
 	shape := r.plain[name].shape
@@ -216,8 +216,8 @@ func (r *release) fp8Rows(name string, whole bool, scaleType string) {
 		return
 	}
 	r.fp8As(name, shape[0], shape[1], scaleType, name+"_scale", 1)
-	beside := strings.TrimSuffix(name, ".weight") + ".input_scale"
-	r.files[beside] = bytesOf(beside, scaleType, []int{1}, encodeScales([]float32{0.5}, scaleType))
+	inputScale := strings.TrimSuffix(name, ".weight") + ".input_scale"
+	r.files[inputScale] = bytesOf(inputScale, scaleType, []int{1}, encodeScales([]float32{0.5}, scaleType))
 }
 
 // fp8Compressed encodes a weight in blocks as compressed-tensors does.
@@ -254,7 +254,7 @@ func (r *release) int4(name string, group int) {
 			"I32", []int{2}, shape))
 }
 
-// mxfp4 turns experts [n, in, out] into blocks and scales of [n, out, in].
+// mxfp4 converts experts [n, in, out] to blocks and scales of [n, out, in].
 func (r *release) mxfp4(name string) {
 	n := r.plain[name]
 	experts, in, out := n.shape[0], n.shape[1], n.shape[2]
@@ -592,7 +592,7 @@ func TestScalesOfActivationsAreIgnored(t *testing.T) {
 	const stray = "model.layers.0.input_layernorm.input_scale"
 	r.files[stray] = bytesOf(stray, "F32", []int{1}, f32s([]float32{1}))
 	if err := loadError(t, r.write(t)); err == nil || !strings.Contains(err.Error(), "unexpected tensors "+stray) {
-		t.Errorf("beside no codes: %v", err)
+		t.Errorf("an input_scale without codes: %v", err)
 	}
 }
 

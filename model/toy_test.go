@@ -7,7 +7,7 @@ import "fmt"
 
 func init() { families["toy"] = family{"ToyForCausalLM", buildToy, toy{}} }
 
-// toy is config.json of a model that nobody published: a Llama with norms of whole projections, a window on odd layers
+// toy is config.json of an unpublished model: a Llama with norms of whole projections, a window on odd layers
 // and mixtures on even ones.
 type toy struct {
 	decoder

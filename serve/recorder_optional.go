@@ -70,13 +70,14 @@ func (rec *recorder) LayerNorm(out, x, w, bias kernels.Tensor, eps float32) {
 	rec.record("layer norm", out)
 }
 
-func (rec *recorder) SelectKeys(picks, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
-	rec.SparseAttention.SelectKeys(picks, q, weights, keys, l, x)
-	rec.record("keys", picks)
+func (rec *recorder) SelectKeys(selected, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout,
+	x kernels.Index) {
+	rec.SparseAttention.SelectKeys(selected, q, weights, keys, l, x)
+	rec.record("keys", selected)
 }
 
-func (rec *recorder) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, picks kernels.Tensor, l *kernels.Layout,
+func (rec *recorder) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor, l *kernels.Layout,
 	a kernels.Attn) {
-	rec.SparseAttention.SparseAttend(out, lse, q, kv, picks, l, a)
+	rec.SparseAttention.SparseAttend(out, lse, q, kv, selected, l, a)
 	rec.record("attention", out)
 }

@@ -36,8 +36,8 @@ func weightsDigest(m *model.Model) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// facts lists the metadata of a reference, and what to do where a file has another value.
-func (p provenance) facts() []struct{ key, value, mend string } {
+// metadata lists the safetensors metadata of a reference, and what to do where a file has another value.
+func (p provenance) metadata() []struct{ key, value, mend string } {
 	return []struct{ key, value, mend string }{
 		{"definition", p.definition, "was computed by another definition: use the run's device and settings"},
 		{"weights", p.weights, "was computed from other weights: restore the model that the run started from"},
@@ -50,7 +50,7 @@ func (p provenance) facts() []struct{ key, value, mend string } {
 func (p *preference) write(path string) error {
 	train, held := referenceBytes(p.train), referenceBytes(p.heldOut)
 	meta := map[string]string{"sha256": referenceSum(train, held)}
-	for _, f := range p.provenance.facts() {
+	for _, f := range p.provenance.metadata() {
 		meta[f.key] = f.value
 	}
 	tensor := func(name string, raw []byte) safetensors.OutTensor {
@@ -79,9 +79,9 @@ func (p *preference) read(path string) (found bool, err error) {
 	if !okTrain || !okHeld || meta["sha256"] == "" {
 		return false, fmt.Errorf("%s: not a reference of pairs: remove it to recompute it with --resume", path)
 	}
-	for _, fact := range p.provenance.facts() {
-		if meta[fact.key] != fact.value {
-			return false, fmt.Errorf("%s: %s, or start a new run in another --out", path, fact.mend)
+	for _, entry := range p.provenance.metadata() {
+		if meta[entry.key] != entry.value {
+			return false, fmt.Errorf("%s: %s, or start a new run in another --out", path, entry.mend)
 		}
 	}
 	if referenceSum(train.Data, held.Data) != meta["sha256"] {

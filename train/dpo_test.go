@@ -53,7 +53,7 @@ func writeText(t *testing.T, path, text string) string {
 	return path
 }
 
-// tinyPairs turns the tiny shape into a run over pairs, with other pairs held out.
+// tinyPairs converts the tiny shape to a run over pairs, with other pairs held out.
 func tinyPairs(t *testing.T) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -232,7 +232,7 @@ func TestPreferenceLearns(t *testing.T) {
 
 // The chosen answer of a pair comes first: the right one, which has no "/". A run that took them the wrong way round in
 // training and held out alike would find that it learns well.
-func TestPairLessons(t *testing.T) {
+func TestPairSamples(t *testing.T) {
 	lang, err := data.NewLanguage("countdown")
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"lockstep/train/testshape"
 )
 
-// tinyDSA turns the tiny shape into a GLM-5 of three layers, of which the last reads the choice of the second.
+// tinyDSA converts the tiny shape to a GLM-5 of three layers, of which the last reads the choice of the second.
 func tinyDSA(more ...string) []string {
 	return append([]string{
 		"model.family=glm_moe_dsa", "model.config.num_key_value_heads=2", "model.config.num_hidden_layers=3",
@@ -41,7 +41,7 @@ func indexerLosses(t *testing.T, out string) (losses []float64) {
 	return losses
 }
 
-// Indexers that learn come nearer to attention step by step; the weights and the losses do not turn on micro-batches,
+// Indexers that learn come nearer to attention step by step; the weights and the losses do not depend on micro-batches,
 // recompute, threads or an end in between; and the proof holds on the model that comes out.
 func TestIndexersLearn(t *testing.T) {
 	for _, latent := range []string{"expanded", "absorbed"} {

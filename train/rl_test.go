@@ -16,7 +16,7 @@ import (
 	"lockstep/train/testshape"
 )
 
-// tinyRL turns the tiny shape into a run of reinforcement learning.
+// tinyRL converts the tiny shape to a run of reinforcement learning.
 // Rollout and trainer agree on every bit of every sampled token, and whatever does not belong to the definition changes
 // no bit of the result: how many sequences the engine runs at a time, its pages, micro-batches, recompute, threads.
 func TestLearnSameBits(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 // A step's loss is the sum of weight * loss over the sum of weights, of the whole step; where all weights are 1 each
 // target has 1/N on every bit.
-func TestLessonWeights(t *testing.T) {
+func TestSampleWeights(t *testing.T) {
 	plain := data.Sample{IDs: []int32{1, 2, 3}, Targets: []int32{-1, 3, 4}}
 	weighed := data.Sample{IDs: []int32{5, 6}, Targets: []int32{6, 7}, Weights: []float32{0.5, 4}}
 	list := trainer.Supervised([][]data.Sample{{plain}, {weighed, plain}})

@@ -20,7 +20,7 @@ func Write(path string, write func(w io.Writer) error) (err error) {
 	if path, err = replaceable(path); err != nil {
 		return err
 	}
-	f, err := createBeside(path)
+	f, err := createNextTo(path)
 	if err != nil {
 		return err
 	}
@@ -62,8 +62,8 @@ func replaceable(path string) (string, error) {
 	return filepath.EvalSymlinks(path)
 }
 
-// createBeside makes a new file next to path, with the permissions that any new file gets.
-func createBeside(path string) (*os.File, error) {
+// createNextTo makes a new file next to path, with the permissions that any new file gets.
+func createNextTo(path string) (*os.File, error) {
 	dir, name := filepath.Split(path)
 	for {
 		temporary := fmt.Sprintf("%s.%s.%016x.tmp", dir, name, rand.Uint64())

@@ -59,7 +59,7 @@ func OpenCheckpoint(dir string) (*Checkpoint, error) {
 	return openFiles(dir, files)
 }
 
-// chooseFiles picks an index or a set of files from the sorted names of a folder.
+// chooseFiles selects an index or a set of files from the sorted names of a folder.
 func chooseFiles(names []string) (index string, files []string, err error) {
 	if slices.Contains(names, singleName) {
 		return "", []string{singleName}, nil

@@ -74,7 +74,7 @@ func TestWriteRoundTrip(t *testing.T) {
 	}
 }
 
-// A failed write leaves what was there, and nothing beside it.
+// A failed write leaves what was there, and nothing next to it.
 func TestWriteFailures(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "x.safetensors")

@@ -83,7 +83,7 @@ func (p *runData) readAnswers(dir string) error {
 	return nil
 }
 
-// speaker turns prompts back into texts. A checkpoint that the run started from may have moved since: then it says so
+// speaker converts prompts back to texts. A checkpoint that the run started from may have moved since: then it says so
 // in their place.
 func (p *runData) speaker() func(ids []int32) string {
 	load := func() (*tokenizer.Tokenizer, error) { return tokenizer.Load(p.Shape.Model.Path) }

@@ -13,12 +13,12 @@ import (
 
 // Headline is the run in a few numbers.
 func (p *runData) Headline() []runlog.Fact {
-	var facts []runlog.Fact
-	add := func(name, value string) { facts = append(facts, runlog.Fact{Name: name, Value: value}) }
+	var list []runlog.Fact
+	add := func(name, value string) { list = append(list, runlog.Fact{Name: name, Value: value}) }
 	if p.reinforces() {
-		facts = p.reinforcedFacts()
+		list = p.reinforcedValues()
 	} else {
-		facts = p.supervisedFacts()
+		list = p.supervisedValues()
 	}
 	steps := count(p.Log[len(p.Log)-1].Step)
 	if n := p.steps(); n > 0 && count(n) != steps {
@@ -39,11 +39,11 @@ func (p *runData) Headline() []runlog.Fact {
 				Compact(float64(r.Proof.Logits))))
 		}
 	}
-	return facts
+	return list
 }
 
-// supervisedFacts are the numbers of a supervised run.
-func (p *runData) supervisedFacts() (facts []runlog.Fact) {
+// supervisedValues are the numbers of a supervised run.
+func (p *runData) supervisedValues() (list []runlog.Fact) {
 	for _, f := range []struct {
 		name   string
 		format func(float64) string
@@ -55,14 +55,14 @@ func (p *runData) supervisedFacts() (facts []runlog.Fact) {
 		{"training loss", short, func(r runlog.Record) *runlog.Number { return r.Loss }},
 	} {
 		if values := taken(p.records(supervised), f.of); len(values) > 0 {
-			facts = append(facts, runlog.Fact{Name: f.name, Value: f.format(latest(values))})
+			list = append(list, runlog.Fact{Name: f.name, Value: f.format(latest(values))})
 		}
 	}
-	return facts
+	return list
 }
 
-// reinforcedFacts are the numbers of reinforcement learning.
-func (p *runData) reinforcedFacts() (facts []runlog.Fact) {
+// reinforcedValues are the numbers of reinforcement learning.
+func (p *runData) reinforcedValues() (list []runlog.Fact) {
 	for _, f := range []struct {
 		name   string
 		format func(float64) string
@@ -88,14 +88,14 @@ func (p *runData) reinforcedFacts() (facts []runlog.Fact) {
 		{"sampled tokens per second", Compact, func(r runlog.Record) *runlog.Number { return r.RolloutSpeed }, mean},
 	} {
 		if values := taken(p.records(reinforced), f.of); len(values) > 0 {
-			facts = append(facts, runlog.Fact{Name: f.name, Value: f.format(f.sum(values))})
+			list = append(list, runlog.Fact{Name: f.name, Value: f.format(f.sum(values))})
 		}
 	}
 	if t := p.tally(); t.Compared > 0 {
-		facts = slices.Insert(facts, min(2, len(facts)), runlog.Fact{Name: "sampled tokens that differ",
+		list = slices.Insert(list, min(2, len(list)), runlog.Fact{Name: "sampled tokens that differ",
 			Value: fmt.Sprintf("%s of %s", count(t.Differ), count(t.Compared))})
 	}
-	return facts
+	return list
 }
 
 // totalTokens is the counter's last value; records of evaluations have none.

@@ -28,7 +28,7 @@ type Fact struct {
 	Value string `json:"value"`
 }
 
-// Proof is the outcome of holding the rollout engine against the training forward.
+// Proof is the result of holding the rollout engine against the training forward.
 type Proof struct {
 	Tokens     int        `json:"tokens"`     // positions
 	Logits     int        `json:"logits"`     // numbers compared bit for bit
