@@ -503,3 +503,46 @@ func generated(text []byte) bool {
 	first, _, _ := bytes.Cut(text, []byte("\n"))
 	return bytes.HasPrefix(first, []byte("// Code generated ")) && bytes.HasSuffix(first, []byte(" DO NOT EDIT."))
 }
+
+// filesInFolder is the most files that a folder may hold besides tests, so that a reader can see it at once.
+const filesInFolder = 60
+
+func TestFolderSizes(t *testing.T) {
+	files := map[string]int{}
+	for _, name := range tracked(t) {
+		code := slices.Contains([]string{".go", ".s", ".cu", ".cuh", ".cc", ".h"}, path.Ext(name))
+		if code && !strings.HasSuffix(name, "_test.go") {
+			files[path.Dir(name)]++
+		}
+	}
+	if len(files) == 0 {
+		t.Fatal("found no code")
+	}
+	for folder, n := range files {
+		if n > filesInFolder {
+			t.Errorf("%s has %d files besides tests, want at most %d: split it", folder, n, filesInFolder)
+		}
+	}
+}
+
+// namedPath is a file that a document names with its folder.
+var namedPath = regexp.MustCompile("`((?:[a-z0-9_.]+/)+[a-z0-9_]+\\.(?:go|cu|cuh|py|toml))`")
+
+// Files that the documents for newcomers name are there.
+func TestDocumentsNameFiles(t *testing.T) {
+	for _, document := range []string{"README.md", "ARCHITECTURE.md"} {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := namedPath.FindAllSubmatch(text, -1)
+		if len(named) == 0 {
+			t.Errorf("%s names no file: this test saw nothing", document)
+		}
+		for _, m := range named {
+			if _, err := os.Stat(string(m[1])); err != nil {
+				t.Errorf("%s names %s, which is not there", document, m[1])
+			}
+		}
+	}
+}
