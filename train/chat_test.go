@@ -200,7 +200,7 @@ func TestChatNoEnd(t *testing.T) {
 	dir := glmFolder(t, "<|endoftext|>")
 	_, _, err := trainChats(t, dir)
 	if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "chats.jsonl:1: ") ||
-		!strings.Contains(err.Error(), `chat_template.jinja: none of ["<|endoftext|>"] ends an answer, "<|user|>`) {
+		!strings.Contains(err.Error(), `chat_template.jinja: no answer ends with one of ["<|endoftext|>"], "<|user|>`) {
 		t.Errorf("answers without an end: %v", err)
 	}
 	out, _, err := trainChats(t, dir, "data.no_end=true")

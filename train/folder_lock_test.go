@@ -35,7 +35,7 @@ func TestOccupied(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := &job{folder: out}
-	if err := j.createFolder(); err == nil || !strings.Contains(err.Error(), "just begun") {
+	if err := j.createFolder(); err == nil || !strings.Contains(err.Error(), "just started") {
 		t.Errorf("begun after another: error %v", err)
 	}
 	if err := j.close(); err != nil {

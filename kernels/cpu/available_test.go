@@ -16,7 +16,7 @@ func TestAllocTooMuch(t *testing.T) {
 	}
 	defer func() {
 		fault, ok := recover().(kernels.Fault)
-		if !ok || !strings.Contains(fault.Error(), "65536.0 GiB are asked for") {
+		if !ok || !strings.Contains(fault.Error(), "65536.0 GiB are needed") {
 			t.Errorf("%v, want a fault", fault.Err)
 		}
 	}()
