@@ -226,11 +226,11 @@ func Repeat(d Device, key string, body func()) {
 	body()
 }
 
-// Attender is a Device whose Attention supports only some shapes; other devices support all.
-type Attender interface {
-	// Attends returns nil if Attention and its gradient support a shape and have passed their self-test, otherwise the
-	// reason.
-	Attends(a Attn) error
+// AttentionChecker is a Device whose Attention supports only some shapes; other devices support all.
+type AttentionChecker interface {
+	// CheckAttention returns nil if Attention and its gradient support a shape and have passed their self-test,
+	// otherwise the reason.
+	CheckAttention(a Attn) error
 }
 
 // Bounded is a Device that knows its memory.

@@ -1,6 +1,6 @@
 package kernels
 
-// IndexLearning is the indexer loss of sparse attention (DeepSeek-V3.2-Exp report, section 2.1; for layers that share a
+// IndexerLoss is the indexer loss of sparse attention (DeepSeek-V3.2-Exp report, section 2.1; for layers that share a
 // selection arXiv 2603.12201): the divergence KL(p || softmax(score)) of each row. p is the attention probability of
 // each key, summed over heads and layers and normalised. Both distributions are over the row's selected keys, or with
 // selected nil over all keys up to the row's own. Lists hold positions of the row's sequence, ascending; entry e of a
@@ -9,7 +9,7 @@ package kernels
 //
 // A row depends only on rows of its own sequence. A list of all keys gives the bits of selected nil. Entries after the
 // end of a row's list are neither read nor written.
-type IndexLearning interface {
+type IndexerLoss interface {
 	SparseAttention
 
 	// LayerNormBackward, with c and rstd as in LayerNorm, g = dy*w and xh = c*rstd: dx = round(rstd*((g - tree(g)/n) -
@@ -40,9 +40,9 @@ type IndexLearning interface {
 	IndexBackward(dq, dk, dweights, ds, q, weights, k, selected Tensor, l *Layout, x Index)
 }
 
-// IndexLearner is a Device whose indexer loss supports only some shapes; other devices support all.
-type IndexLearner interface {
-	// LearnsIndex returns nil if the operations of [IndexLearning] support a shape and an indexer and have passed their
-	// self-test, otherwise the reason.
-	LearnsIndex(a Attn, x Index) error
+// IndexerLossChecker is a Device whose indexer loss supports only some shapes; other devices support all.
+type IndexerLossChecker interface {
+	// CheckIndexerLoss returns nil if the operations of [IndexerLoss] support a shape and an indexer and have passed
+	// their self-test, otherwise the reason.
+	CheckIndexerLoss(a Attn, x Index) error
 }

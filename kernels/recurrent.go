@@ -69,11 +69,11 @@ type DecayOperands struct {
 	Rate, Bias Tensor // F32 [1, H]
 }
 
-// Recurrer is a Device whose recurrences support only some shapes; other devices support all.
-type Recurrer interface {
-	// Recurs returns nil if the operations of [DeltaNet] (delta) or [Mamba] support a shape and have passed their
-	// self-test, otherwise the reason.
-	Recurs(r Recurrence, delta bool) error
+// RecurrenceChecker is a Device whose recurrences support only some shapes; other devices support all.
+type RecurrenceChecker interface {
+	// CheckRecurrence returns nil if the operations of [DeltaNet] (delta) or [Mamba] support a shape and have passed
+	// their self-test, otherwise the reason.
+	CheckRecurrence(r Recurrence, delta bool) error
 }
 
 // DeltaNet is the operations of Gated DeltaNet (Yang, Kautz & Hatamizadeh, arXiv 2412.06464) and of the gated attention

@@ -5,9 +5,9 @@ import "lockstep/quant"
 // Rounder is a Device that copies weights from the memory of another device and rounds them to a storage format. For
 // other devices [quant.Format.Round] does it on the host.
 type Rounder interface {
-	// Sees reports whether operations of this device may read what another computed: both share memory and the order of
-	// operations.
-	Sees(other Device) bool
+	// CanRead reports whether operations of this device may read what another computed: both share memory and the order
+	// of operations.
+	CanRead(other Device) bool
 	// Round: dst = round(y), where y is [quant.Format.Round] of src in fp32, for each of the Groups matrices. Each of
 	// dst and src is F32 or BF16.
 	//

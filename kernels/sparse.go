@@ -7,7 +7,7 @@ type Index struct {
 }
 
 // SparseAttention is attention to keys that an indexer has chosen (DeepSeek Sparse Attention, DeepSeek-V3.2 report;
-// GLM-5). The conventions are those of Device. The indexer has no gradient here; its training is [IndexLearning].
+// GLM-5). The conventions are those of Device. The indexer has no gradient here; its training is [IndexerLoss].
 //
 // Rule 3 of the definition. The list of a query at position i is the min(TopK, i+1) keys j <= i of the highest scores,
 // equal ones by position, then sorted by position. Attention is rule 2 over the list in place of positions 0 ... i:
@@ -28,9 +28,9 @@ type SparseAttention interface {
 	SparseAttendBackward(dq, dk, dv, dout, out, lse, q Tensor, kv KV, selected Tensor, l *Layout, a Attn)
 }
 
-// SparseAttender is a Device whose sparse attention supports only some shapes; other devices support all.
-type SparseAttender interface {
-	// AttendsSparsely returns nil if the operations of [SparseAttention] support a shape and an indexer and have passed
-	// their self-test, otherwise the reason.
-	AttendsSparsely(a Attn, x Index) error
+// SparseAttentionChecker is a Device whose sparse attention supports only some shapes; other devices support all.
+type SparseAttentionChecker interface {
+	// CheckSparseAttention returns nil if the operations of [SparseAttention] support a shape and an indexer and have
+	// passed their self-test, otherwise the reason.
+	CheckSparseAttention(a Attn, x Index) error
 }

@@ -38,7 +38,7 @@ type operations struct {
 	delta    kernels.DeltaNet
 	mamba    kernels.Mamba
 	sparse   kernels.SparseAttention
-	indexing kernels.IndexLearning
+	indexing kernels.IndexerLoss
 	rounder  kernels.Rounder
 	bounded  kernels.Bounded
 }
@@ -48,7 +48,7 @@ func (o *operations) bind(dev kernels.Device) {
 	o.delta, _ = dev.(kernels.DeltaNet)
 	o.mamba, _ = dev.(kernels.Mamba)
 	o.sparse, _ = dev.(kernels.SparseAttention)
-	o.indexing, _ = dev.(kernels.IndexLearning)
+	o.indexing, _ = dev.(kernels.IndexerLoss)
 	o.rounder, _ = dev.(kernels.Rounder)
 	o.bounded, _ = dev.(kernels.Bounded)
 }
@@ -67,8 +67,8 @@ func require[G any](b *builder, what string) {
 
 // attn is a shape of attention, which the device must be able to compute.
 func (b *builder) attn(a kernels.Attn) kernels.Attn {
-	if d, ok := b.dev.(kernels.Attender); ok {
-		b.refuse(d.Attends(a))
+	if d, ok := b.dev.(kernels.AttentionChecker); ok {
+		b.refuse(d.CheckAttention(a))
 	}
 	return a
 }
@@ -87,19 +87,19 @@ func (b *builder) latent(sparse bool) kernels.LatentForm {
 
 // indexed is a shape of an indexer for attention of a shape, which the device must be able to compute.
 func (b *builder) indexed(a kernels.Attn, x kernels.Index) kernels.Index {
-	if d, ok := b.dev.(kernels.SparseAttender); ok {
-		b.refuse(d.AttendsSparsely(a, x))
+	if d, ok := b.dev.(kernels.SparseAttentionChecker); ok {
+		b.refuse(d.CheckSparseAttention(a, x))
 	}
-	if d, ok := b.dev.(kernels.IndexLearner); ok && b.indexing != IndexersFrozen {
-		b.refuse(d.LearnsIndex(a, x))
+	if d, ok := b.dev.(kernels.IndexerLossChecker); ok && b.indexing != IndexersFrozen {
+		b.refuse(d.CheckIndexerLoss(a, x))
 	}
 	return x
 }
 
 // recurrence is a shape of a recurrent layer, a delta rule or a state space, which the device must be able to compute.
 func (b *builder) recurrence(r kernels.Recurrence, delta bool) kernels.Recurrence {
-	if d, ok := b.dev.(kernels.Recurrer); ok {
-		b.refuse(d.Recurs(r, delta))
+	if d, ok := b.dev.(kernels.RecurrenceChecker); ok {
+		b.refuse(d.CheckRecurrence(r, delta))
 	}
 	return r
 }

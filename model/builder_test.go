@@ -36,7 +36,7 @@ func TestRequire(t *testing.T) {
 // latentReader is a device whose sparse attention reads the latent alone, as a GPU's.
 type latentReader struct{ *cpu.Device }
 
-func (latentReader) AttendsSparsely(a kernels.Attn, _ kernels.Index) error {
+func (latentReader) CheckSparseAttention(a kernels.Attn, _ kernels.Index) error {
 	if a.KVHeads > 1 {
 		return errors.New("reads the latent alone")
 	}

@@ -22,7 +22,7 @@ func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType) (*Model, erro
 	return t, err
 }
 
-// CopyWeights copies every parameter of a model of the same config, adapters too: on the device where it sees the
+// CopyWeights copies every parameter of a model of the same config, adapters too: on the device where it can read the
 // other's memory, else through the host. Storage types may differ. Projections, those of experts included, are rounded
 // to the format and back: a projection, or one of an expert (gate and up together), is a matrix with its rows in the
 // order of memory. Embeddings, head, norms, biases, convolutions, routers, indexers, adapters and gates of one
@@ -44,7 +44,7 @@ func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 		if p.Name != q.Name || p.W.Groups != q.W.Groups || p.W.Rows != q.W.Rows || p.W.Cols != q.W.Cols {
 			return fmt.Errorf("weights of %s into %s: want the same config and adapters", q, p)
 		}
-		if d := m.ops.rounder; d != nil && d.Sees(from.dev) {
+		if d := m.ops.rounder; d != nil && d.CanRead(from.dev) {
 			m.copyRounded(d, p.W, q.W, rounded[p], format)
 			continue
 		}
@@ -102,7 +102,7 @@ func bands(t kernels.Tensor, subs []*Sub) (out []band) {
 	return out
 }
 
-// copyRounded fills a parameter w on the device from one in memory that the device sees, projections rounded.
+// copyRounded fills a parameter w on the device from one that the device can read, projections rounded.
 func (m *Model) copyRounded(d kernels.Rounder, w, from kernels.Tensor, subs []*Sub, format quant.Format) {
 	switch {
 	case len(subs) == 0:

@@ -153,14 +153,14 @@ func roundParts(w []float32, p *model.Param) {
 	}
 }
 
-// neighbour is a CPU that takes weights over in memory that it sees, as a GPU does from another device of its card.
+// neighbour is a CPU that copies weights from memory that it can read, as a GPU does from another device of its card.
 type neighbour struct {
 	*cpu.Device
 	blind          bool
 	rounded, moved int // calls of Round, and of Write: through the host
 }
 
-func (n *neighbour) Sees(kernels.Device) bool { return !n.blind }
+func (n *neighbour) CanRead(kernels.Device) bool { return !n.blind }
 
 func (n *neighbour) Round(dst, src kernels.Tensor, f quant.Format) {
 	n.rounded++
@@ -177,7 +177,8 @@ func (n *neighbour) Write(dst kernels.Tensor, src []byte) {
 	n.Device.Write(dst, src)
 }
 
-// What a device takes over in memory that it sees has the bits of the way through the host, and the host is not asked.
+// What a device copies from memory that it can read has the bits of the way through the host, and the host is not
+// asked.
 func TestCopyWeightsNear(t *testing.T) {
 	for _, c := range copied {
 		onTwo(t, c[0], c[1], func(r *parallel.Rank, m *model.Model, other kernels.Device) error {

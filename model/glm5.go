@@ -50,7 +50,7 @@ func buildGLM5(config []byte, b *builder) (*Model, error) {
 	}
 	require[kernels.SparseAttention](b, "sparse attention")
 	if b.indexing != IndexersFrozen {
-		require[kernels.IndexLearning](b, "the training of indexers")
+		require[kernels.IndexerLoss](b, "the training of indexers")
 	}
 	selectedBy := 0
 	m := c.graph(b, func(p string, layer int) Layer {

@@ -19,7 +19,7 @@ type operations interface {
 	kernels.Device
 	kernels.DeltaNet
 	kernels.Mamba
-	kernels.IndexLearning
+	kernels.IndexerLoss
 }
 
 // Device wraps another device and breaks one rule. It does not replay sequences, since wrong operations may read
@@ -34,10 +34,10 @@ type Device struct {
 
 var _ interface {
 	kernels.Repeater
-	kernels.Attender
-	kernels.SparseAttender
-	kernels.IndexLearner
-	kernels.Recurrer
+	kernels.AttentionChecker
+	kernels.SparseAttentionChecker
+	kernels.IndexerLossChecker
+	kernels.RecurrenceChecker
 	kernels.Bounded
 	kernels.Counter
 } = (*Device)(nil)
@@ -78,34 +78,34 @@ func (d *Device) scratch() (mem *kernels.Arena, release func()) {
 // Repeat runs body, operation by operation.
 func (d *Device) Repeat(_ string, body func()) { body() }
 
-// Attends forwards to the wrapped device.
-func (d *Device) Attends(a kernels.Attn) error {
-	if below, ok := d.operations.(kernels.Attender); ok {
-		return below.Attends(a)
+// CheckAttention forwards to the wrapped device.
+func (d *Device) CheckAttention(a kernels.Attn) error {
+	if below, ok := d.operations.(kernels.AttentionChecker); ok {
+		return below.CheckAttention(a)
 	}
 	return nil
 }
 
-// AttendsSparsely forwards to the wrapped device.
-func (d *Device) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
-	if below, ok := d.operations.(kernels.SparseAttender); ok {
-		return below.AttendsSparsely(a, x)
+// CheckSparseAttention forwards to the wrapped device.
+func (d *Device) CheckSparseAttention(a kernels.Attn, x kernels.Index) error {
+	if below, ok := d.operations.(kernels.SparseAttentionChecker); ok {
+		return below.CheckSparseAttention(a, x)
 	}
 	return nil
 }
 
-// LearnsIndex forwards to the wrapped device.
-func (d *Device) LearnsIndex(a kernels.Attn, x kernels.Index) error {
-	if below, ok := d.operations.(kernels.IndexLearner); ok {
-		return below.LearnsIndex(a, x)
+// CheckIndexerLoss forwards to the wrapped device.
+func (d *Device) CheckIndexerLoss(a kernels.Attn, x kernels.Index) error {
+	if below, ok := d.operations.(kernels.IndexerLossChecker); ok {
+		return below.CheckIndexerLoss(a, x)
 	}
 	return nil
 }
 
-// Recurs forwards to the wrapped device.
-func (d *Device) Recurs(r kernels.Recurrence, delta bool) error {
-	if below, ok := d.operations.(kernels.Recurrer); ok {
-		return below.Recurs(r, delta)
+// CheckRecurrence forwards to the wrapped device.
+func (d *Device) CheckRecurrence(r kernels.Recurrence, delta bool) error {
+	if below, ok := d.operations.(kernels.RecurrenceChecker); ok {
+		return below.CheckRecurrence(r, delta)
 	}
 	return nil
 }

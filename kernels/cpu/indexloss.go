@@ -10,7 +10,7 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-var _ kernels.IndexLearning = (*Device)(nil)
+var _ kernels.IndexerLoss = (*Device)(nil)
 
 // indexScratch is memory of one goroutine that works on the entries of rows.
 type indexScratch struct {

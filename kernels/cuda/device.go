@@ -54,7 +54,7 @@ var (
 	_ kernels.Mamba    = (*Device)(nil)
 
 	_ kernels.SparseAttention = (*Device)(nil)
-	_ kernels.IndexLearning   = (*Device)(nil)
+	_ kernels.IndexerLoss     = (*Device)(nil)
 	_ kernels.Rounder         = (*Device)(nil)
 	_ kernels.Planner         = (*Device)(nil)
 	_ kernels.Workspacer      = (*Device)(nil)

@@ -23,22 +23,22 @@ func (d metaDevice) tried(err error) error {
 	return err
 }
 
-// Attends asks the card, once for all devices that stand for it.
-func (d metaDevice) Attends(a kernels.Attn) error { return d.tried(d.of.Attends(a)) }
+// CheckAttention checks on the card, once for all devices that stand for it.
+func (d metaDevice) CheckAttention(a kernels.Attn) error { return d.tried(d.of.CheckAttention(a)) }
 
-// Recurs asks the card.
-func (d metaDevice) Recurs(r kernels.Recurrence, delta bool) error {
-	return d.tried(d.of.Recurs(r, delta))
+// CheckRecurrence checks on the card.
+func (d metaDevice) CheckRecurrence(r kernels.Recurrence, delta bool) error {
+	return d.tried(d.of.CheckRecurrence(r, delta))
 }
 
-// AttendsSparsely asks the card.
-func (d metaDevice) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
-	return d.tried(d.of.AttendsSparsely(a, x))
+// CheckSparseAttention checks on the card.
+func (d metaDevice) CheckSparseAttention(a kernels.Attn, x kernels.Index) error {
+	return d.tried(d.of.CheckSparseAttention(a, x))
 }
 
-// LearnsIndex asks the card.
-func (d metaDevice) LearnsIndex(a kernels.Attn, x kernels.Index) error {
-	return d.tried(d.of.LearnsIndex(a, x))
+// CheckIndexerLoss checks on the card.
+func (d metaDevice) CheckIndexerLoss(a kernels.Attn, x kernels.Index) error {
+	return d.tried(d.of.CheckIndexerLoss(a, x))
 }
 
 // IsMeta says that operations compute nothing.

@@ -16,7 +16,7 @@ var _ interface {
 	kernels.Device
 	kernels.DeltaNet
 	kernels.Mamba
-	kernels.IndexLearning
+	kernels.IndexerLoss
 	kernels.Counter
 	kernels.MetaDevice
 } = (*Device)(nil)

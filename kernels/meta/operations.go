@@ -93,7 +93,7 @@ func (d *Device) SparseAttendBackward(_, _, _, _, _, _, _ kernels.Tensor, _ kern
 	_ *kernels.Layout, _ kernels.Attn) {
 }
 
-// Operations of [kernels.IndexLearning].
+// Operations of [kernels.IndexerLoss].
 
 func (d *Device) LayerNormBackward(_, _, _, _, _, _ kernels.Tensor, _ float32, _ []int32)     {}
 func (d *Device) IndexTarget(_, _, _, _, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Attn) {}

@@ -35,15 +35,15 @@ func (d *Ops) IndexLoss(loss, target, q, weights, k, indices kernels.Tensor, l *
 	}
 }
 
-// SupportsIndexLearning tells whether the gradients of an indexer are written for a shape.
-func SupportsIndexLearning(x kernels.Index) bool {
+// SupportsIndexerLoss tells whether the gradients of an indexer are written for a shape.
+func SupportsIndexerLoss(x kernels.Index) bool {
 	return SupportsIndex(x) && x.Heads <= attentionRows
 }
 
 // mustIndexer panics with what the kernels cannot do; activations [T, Heads*Dim] or [T, Dim].
 func mustIndexer(x kernels.Index, weights kernels.Tensor, activations ...kernels.Tensor) {
 	driver.MustBF16(activations...)
-	bad := !SupportsIndexLearning(x) || weights.Cols != x.Heads || weights.DType != kernels.F32
+	bad := !SupportsIndexerLoss(x) || weights.Cols != x.Heads || weights.DType != kernels.F32
 	for i, t := range activations {
 		bad = bad || !driver.Vectors(t) || t.Cols != []int{x.Heads * x.Dim, x.Dim}[i%2]
 	}

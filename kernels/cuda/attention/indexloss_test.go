@@ -56,7 +56,7 @@ func (c indexerCase) operands() []cudatest.Operand {
 
 // run is one device's.
 func (c indexerCase) run(d kernels.Device, t []kernels.Tensor) {
-	indices, s := t[12], d.(kernels.IndexLearning)
+	indices, s := t[12], d.(kernels.IndexerLoss)
 	if c.topK == 0 {
 		indices = kernels.Tensor{}
 	}

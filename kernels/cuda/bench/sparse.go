@@ -38,8 +38,8 @@ func Sparse(d *cuda.Device, each time.Duration, cases []SparseCase) (results []R
 	for _, c := range cases {
 		keep := d.Held()
 		results = append(append(results, chosen(d, each, c)...), decodeSparse(d, each, c))
-		results = append(append(results, indexLearning(d, each, c, c.Keys, c.Index.TopK)...),
-			indexLearning(d, each, c, c.Keys/4, 0)...)
+		results = append(append(results, indexerLoss(d, each, c, c.Keys, c.Index.TopK)...),
+			indexerLoss(d, each, c, c.Keys/4, 0)...)
 		d.Release(keep)
 	}
 	return results
@@ -105,9 +105,9 @@ func pairs(rows, most int) float64 {
 	return triangle(rows) - triangle(max(rows-most, 0))
 }
 
-// indexLearning is what an indexer learns from a layer of attention: of lists of queries that drift, or with topK 0 of
+// indexerLoss is what an indexer learns from a layer of attention: of lists of queries that drift, or with topK 0 of
 // all keys.
-func indexLearning(d *cuda.Device, each time.Duration, c SparseCase, n, topK int) (results []Result) {
+func indexerLoss(d *cuda.Device, each time.Duration, c SparseCase, n, topK int) (results []Result) {
 	keep := d.Held()
 	defer func() { d.Release(keep) }()
 	a, x, mem := c.attn(), c.Index, kernels.NewArena(d)

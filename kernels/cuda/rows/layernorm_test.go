@@ -22,7 +22,7 @@ func TestLayerNormBackward(t *testing.T) {
 						1, n, 1)}
 				cudatest.Both(t, fmt.Sprint("layer norm backward of ", n), operands,
 					func(d kernels.Device, x []kernels.Tensor) {
-						s := d.(kernels.IndexLearning)
+						s := d.(kernels.IndexerLoss)
 						s.LayerNormBackward(x[0], x[4], x[5], x[1], x[2], x[3], 1e-6, packs)
 						s.LayerNormBackward(x[1], x[4], x[5], x[1], x[2], x[3], 1e-6, packs)
 					})

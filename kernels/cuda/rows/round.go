@@ -12,8 +12,9 @@ import (
 	"lockstep/quant"
 )
 
-// Sees reports whether another device is the same card: one memory, and one stream that orders the operations of both.
-func (d *Ops) Sees(other kernels.Device) bool {
+// CanRead reports whether another device is the same card: one memory, and one stream that orders the operations of
+// both.
+func (d *Ops) CanRead(other kernels.Device) bool {
 	o, ok := other.(interface{ Handle() cu.CUContext })
 	return ok && o.Handle() == d.Handle()
 }

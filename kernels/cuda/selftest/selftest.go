@@ -72,9 +72,9 @@ func (d *Trials) trials() []trial {
 		trial{"exp2 " + string(d.c.Def.Exp2), "", trySwiGLU})
 }
 
-// Attends tries the kernels of a shape of latent attention, absorbed or not, forward and backward, once; of the others
-// admit has tried one.
-func (d *Trials) Attends(a kernels.Attn) error {
+// CheckAttention tries the kernels of a shape of latent attention, absorbed or not, forward and backward, once; of the
+// others admit has tried one.
+func (d *Trials) CheckAttention(a kernels.Attn) error {
 	what := fmt.Sprintf("attention of %d heads on %d, keys of %d columns and values of %d", a.Heads, a.KVHeads,
 		a.HeadDim, a.Values())
 	if !attention.Supports(a) {
@@ -89,8 +89,8 @@ func (d *Trials) Attends(a kernels.Attn) error {
 	})
 }
 
-// Recurs tries the kernels of a layer with a recurrent state, forward and backward, once.
-func (d *Trials) Recurs(shape kernels.Recurrence, delta bool) error {
+// CheckRecurrence tries the kernels of a layer with a recurrent state, forward and backward, once.
+func (d *Trials) CheckRecurrence(shape kernels.Recurrence, delta bool) error {
 	kind := "a state space"
 	if delta {
 		kind = "a delta rule"

@@ -30,26 +30,26 @@ func absorbedShape(dims [2]int, heads int) kernels.Attn { return latentShape(dim
 
 // Shapes are tried against the CPU when a model is built; kernels of another definition are not admitted, nor are
 // windows.
-func TestAttendsAbsorbed(t *testing.T) {
+func TestCheckAttention(t *testing.T) {
 	d := untried(t)
 	x := kernels.Index{Heads: 16, Dim: 16, TopK: 8, Scale: 0.25}
 	for i, dims := range absorbedDims {
 		a := absorbedShape(dims, []int{2, 4, 128}[i])
-		if err := d.Attends(a); err != nil {
+		if err := d.CheckAttention(a); err != nil {
 			t.Errorf("%+v: %v", a, err)
 		}
-		if err := d.AttendsSparsely(a, x); err != nil {
+		if err := d.CheckSparseAttention(a, x); err != nil {
 			t.Errorf("%+v, %+v: %v", a, x, err)
 		}
 		a.Window = 5
-		if err := d.Attends(a); err == nil || !strings.Contains(err.Error(), "yet") {
+		if err := d.CheckAttention(a); err == nil || !strings.Contains(err.Error(), "yet") {
 			t.Errorf("%+v: %v", a, err)
 		}
 	}
 	d.shapes, d.c.Def.Exp2 = map[string]error{},
 		map[kernels.Exp2Mode]kernels.Exp2Mode{kernels.Exp2Poly: kernels.Exp2Ex2h,
 			kernels.Exp2Ex2h: kernels.Exp2Poly}[d.c.Def.Exp2]
-	if err := d.Attends(absorbedShape(absorbedDims[0], 2)); err == nil ||
+	if err := d.CheckAttention(absorbedShape(absorbedDims[0], 2)); err == nil ||
 		!strings.Contains(err.Error(), "otherwise than the definition") {
 		t.Errorf("another definition than the kernels': %v", err)
 	}

@@ -10,14 +10,14 @@ import (
 	"lockstep/kernels/cuda/attention"
 )
 
-// AttendsSparsely tries the choice of keys and attention to them, forward and backward, once.
-func (d *Trials) AttendsSparsely(a kernels.Attn, x kernels.Index) error {
+// CheckSparseAttention tries the choice of keys and attention to them, forward and backward, once.
+func (d *Trials) CheckSparseAttention(a kernels.Attn, x kernels.Index) error {
 	return d.trySparsely("sparse attention", attention.SupportsIndex(x), a, x, trySparse)
 }
 
-// LearnsIndex tries what an indexer learns from attention, on lists and on all keys, once.
-func (d *Trials) LearnsIndex(a kernels.Attn, x kernels.Index) error {
-	return d.trySparsely("what an indexer learns of attention", attention.SupportsIndexLearning(x), a, x, tryIndex)
+// CheckIndexerLoss tries what an indexer learns from attention, on lists and on all keys, once.
+func (d *Trials) CheckIndexerLoss(a kernels.Attn, x kernels.Index) error {
+	return d.trySparsely("what an indexer learns of attention", attention.SupportsIndexerLoss(x), a, x, tryIndex)
 }
 
 // trySparsely tries a layer once, unless it is not written for the indexer or its attention, which reads the latent.
@@ -59,7 +59,7 @@ func trySparse(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
 
 // tryIndex is what an indexer learns from a layer of attention, the gradient of the norm of its keys with it.
 func tryIndex(t *layerTrial, a kernels.Attn, x kernels.Index) kernels.Tensor {
-	d := t.d.(kernels.IndexLearning)
+	d := t.d.(kernels.IndexerLoss)
 	q, k, lse := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.mem.New(kernels.F32, layerTrialRows, a.Heads)
 	t.d.Attention(t.rows(a.Heads*a.Values()), lse, q, kernels.KV{K: k, V: k.ColRange(0, a.Values())}, t.l, a)
 	queries, keys, weights := t.rows(x.Heads*x.Dim), t.rows(x.Dim), t.random(kernels.F32, layerTrialRows, x.Heads)

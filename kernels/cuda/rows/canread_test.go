@@ -12,8 +12,8 @@ import (
 	"lockstep/quant"
 )
 
-// Two devices of a card see each other's memory, and what one was asked before is done.
-func TestSees(t *testing.T) {
+// Two devices of a card read each other's memory, after what was enqueued before.
+func TestCanRead(t *testing.T) {
 	second, err := cuda.New(cudatest.Card.Definition(), 0)
 	if err != nil {
 		t.Fatal(err)
@@ -23,10 +23,10 @@ func TestSees(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if !second.Sees(cudatest.Card) || !cudatest.Card.(*cuda.Device).Sees(second) || second.Sees(cudatest.Reference) {
-		t.Fatalf("sees the first: %t, is seen: %t, sees the CPU: %t", second.Sees(cudatest.Card),
-			cudatest.Card.(*cuda.Device).Sees(second),
-			second.Sees(cudatest.Reference))
+	first := cudatest.Card.(*cuda.Device)
+	if !second.CanRead(first) || !first.CanRead(second) || second.CanRead(cudatest.Reference) {
+		t.Fatalf("reads the first: %t, is read: %t, reads the CPU: %t", second.CanRead(first),
+			first.CanRead(second), second.CanRead(cudatest.Reference))
 	}
 	const length, cols = 2000, 1000
 	x := []cudatest.Operand{cudatest.Normal(kernels.BF16, length, cols, 1), cudatest.Normal(kernels.F32, length, cols,
