@@ -37,7 +37,7 @@ func MemoryFor(dev kernels.Device, s *configs.Shape) int {
 	}
 	have := d.Available()
 	if have > 0 && s.Device.Kind == "cpu" {
-		have += AnonymousMemory()
+		have += anonymousMemory()
 	}
 	return have
 }

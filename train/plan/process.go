@@ -40,8 +40,8 @@ func resident() int {
 	return pages * os.Getpagesize()
 }
 
-// AnonymousMemory returns the resident memory that no file backs, in bytes. The rest counts as available.
-func AnonymousMemory() int {
+// anonymousMemory returns the resident memory that no file backs, in bytes. The rest counts as available.
+func anonymousMemory() int {
 	pages, shared := residentPages()
 	return (pages - shared) * os.Getpagesize()
 }

@@ -8,8 +8,8 @@ import (
 	"lockstep/train/trainer"
 )
 
-// Headroom is the share of the memory that run.recompute = "auto" leaves free.
-const Headroom = 1.0 / 32
+// headroom is the share of the memory that run.recompute = "auto" leaves free.
+const headroom = 1.0 / 32
 
 // Choose returns the peak of a run that may take have bytes, 0: unknown, and sets Keep by run.recompute: "auto" keeps
 // for the backward pass what there is room for. No bit of a result depends on it: a run can be resumed on a machine
@@ -21,11 +21,11 @@ func (p *Plan) Choose(have int) (n Memory, err error) {
 		p.Keep = p.Model.Everywhere(0)
 	}
 	n, err = p.peak()
-	room := have - int(Headroom*float64(have))
+	room := have - int(headroom*float64(have))
 	if err != nil || mode != "auto" || have == 0 || n.Total() <= room {
 		return n, err
 	}
-	p.Keep = p.Model.Recompute(p.Extent(), room-(n.Total()-n.Activations), p.Step)
+	p.Keep = p.Model.Recompute(p.Extent(), room-(n.Total()-n.Activations), p.step)
 	return p.peak()
 }
 
@@ -48,8 +48,8 @@ func (p *Plan) Extent() model.Extent {
 	return model.Extent{Rows: min(p.packs(), p.s.Run.MicroBatch) * rows, Length: min(rows, p.Model.MaxLength)}
 }
 
-// Step returns the activations of the trainer's largest step under a policy of what blocks keep, in bytes.
-func (p *Plan) Step(keep model.Policy) int {
+// step returns the activations of the trainer's largest step under a policy of what blocks keep, in bytes.
+func (p *Plan) step(keep model.Policy) int {
 	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch, Keep: keep})
 	clearStack(p.Rank)
 	t.Peak(p.packs(), p.s.Data.PackRows)

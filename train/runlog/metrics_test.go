@@ -162,6 +162,19 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// What TensorBoard shows of a GPU: what was read, and counts that are not 0.
+func TestScalars(t *testing.T) {
+	r := Record{GPUBusy: Num(0.97), GPUMemory: 3 << 29, GPUWatts: Num(612.4), Launches: 7, Waits: 2}
+	got := map[string]float64{}
+	for _, s := range r.scalars() {
+		got[s.tag] = s.value
+	}
+	if want := map[string]float64{"gpu/busy": 0.97, "gpu/memory_bytes": 3 << 29, "gpu/watts": 612.4,
+		"gpu/launches": 7, "gpu/waits": 2}; !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // TestMaskedCRC has the vector of RFC 3720 (32 zero bytes), masked.
 func TestMaskedCRC(t *testing.T) {
 	crc := uint32(0x8a9136aa)

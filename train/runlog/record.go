@@ -130,15 +130,15 @@ func (n *Number) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Scalar is a named value of a record.
-type Scalar struct {
-	Tag   string
-	Value float64
+// scalar is a named value of a record.
+type scalar struct {
+	tag   string
+	value float64
 }
 
-// Scalars lists the values that a record has, by their names in TensorBoard.
-func (r Record) Scalars() []Scalar {
-	var list []Scalar
+// scalars lists the values that a record has, by their names in TensorBoard.
+func (r Record) scalars() []scalar {
+	var list []scalar
 	for _, s := range []struct {
 		tag   string
 		value *Number
@@ -165,7 +165,7 @@ func (r Record) Scalars() []Scalar {
 		{"gpu/busy", r.GPUBusy}, {"gpu/watts", r.GPUWatts},
 	} {
 		if s.value != nil {
-			list = append(list, Scalar{s.tag, float64(*s.value)})
+			list = append(list, scalar{s.tag, float64(*s.value)})
 		}
 	}
 	for _, s := range []struct {
@@ -176,7 +176,7 @@ func (r Record) Scalars() []Scalar {
 		{"gpu/waits", int64(r.Waits)}, {"gpu/allocations", int64(r.Allocations)},
 	} {
 		if s.value > 0 {
-			list = append(list, Scalar{s.tag, float64(s.value)})
+			list = append(list, scalar{s.tag, float64(s.value)})
 		}
 	}
 	return list

@@ -43,9 +43,9 @@ func newEvents(dir string, step int, now time.Time) (*events, error) {
 // write appends a record's scalars as one Summary.
 func (e *events) write(r Record) error {
 	var summary []byte
-	for _, s := range r.Scalars() {
-		value := stringField(1, []byte(s.Tag))              // Value.tag
-		value = floatField(value, 2, s.Value)               // Value.simple_value
+	for _, s := range r.scalars() {
+		value := stringField(1, []byte(s.tag))              // Value.tag
+		value = floatField(value, 2, s.value)               // Value.simple_value
 		summary = append(summary, stringField(1, value)...) // Summary.value
 	}
 	return e.put(event(r.Time, r.Step, stringField(5, summary)))

@@ -1,0 +1,109 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/train/testshape"
+)
+
+// limited is a device that says it has so many bytes left.
+type limited struct {
+	*cpu.Device
+	left int
+}
+
+func (l *limited) Available() int { return l.left }
+
+// A run that does not fit is refused in one line with what would fit, and that does fit; the line before a run says its
+// parts.
+func TestAdmit(t *testing.T) {
+	dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	shape := func(set ...string) *configs.Shape {
+		s, err := testshape.Parse(append([]string{"run.recompute=none", "run.packs=8", "run.micro_batch=8",
+			"run.verify_tokens=0", "data.eval_samples=0", "data.pack_rows=512"}, set...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	takes := func(set ...string) int {
+		p, err := New(dev, shape(set...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := p.Choose(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.Device()
+	}
+	if with, without := takes("data.pack_rows=64", "run.verify_tokens=100000"), takes("data.pack_rows=64"); with <=
+		without {
+		t.Errorf("short packs take %d bytes with a proof of long sequences at the end, %d without", with, without)
+	}
+	for _, c := range []struct {
+		room int // beyond what the process takes already
+		want string
+	}{
+		{takes() + 64<<20, ""},
+		{takes("run.recompute=true"), "it fits with run.recompute = \"auto\": "},
+		{takes("run.micro_batch=1"), "it fits with run.micro_batch = 1: "},
+		{takes("run.recompute=true", "run.micro_batch=1"),
+			"it fits with run.recompute = \"auto\" and run.micro_batch = 1: "},
+	} {
+		d := &limited{Device: dev}
+		s := shape()
+		p, err := New(d, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := p.Choose(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.left = max(c.room+n.Other-anonymousMemory()+1<<20, 1)
+		_, line, err := Admit(d, p)
+		if c.want == "" {
+			if err != nil || !strings.HasPrefix(line, "memory: ") || !strings.Contains(line, "at the peak (weights ") ||
+				!strings.HasSuffix(line, " available") {
+				t.Errorf("%q, error %v", line, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") ||
+			!strings.HasPrefix(err.Error(), "out of memory: the run takes ") {
+			t.Errorf("with %d bytes: %q, error %v, want %q", c.room, line, err, c.want)
+		}
+	}
+}
+
+// inspect and shapes say peaks that grow with the micro-batch and shrink with recompute and adapters.
+func TestPeaks(t *testing.T) {
+	lines := func(size StepSize) []string {
+		text, err := Peaks(size, "model.path=../../model/testdata/glm5")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Split(strings.TrimSpace(text), "\n")
+	}
+	got := lines(StepSize{MicroBatch: 2, Rows: 64})
+	want := []string{"peak        in bf16, micro-batches of 2 x 64 tokens:", "  full  ", "  full, recompute  ",
+		"  LoRA of rank 16  ", "  LoRA of rank 16, recompute  "}
+	for i, w := range want {
+		if len(got) != len(want) || !strings.HasPrefix(got[i], w) {
+			t.Fatalf("%q, want %q", got, want)
+		}
+	}
+	if large := lines(StepSize{MicroBatch: 64, Rows: 4096}); large[1] == got[1] ||
+		!strings.Contains(large[1], "GiB at the peak") {
+		t.Errorf("64 x 4096 tokens: %s", large[1])
+	}
+}
