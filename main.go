@@ -907,7 +907,7 @@ func benchRolloutCommand() *cobra.Command {
 	f.Var(&o.Prompt, "prompt", "least and most tokens of a prompt")
 	f.Var(&o.New, "new", "least and most tokens of an answer")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the requests")
-	f.BoolVar(&o.Apart, "apart", false, "disable prefix caching")
+	f.BoolVar(&o.NoPrefixCache, "no-prefix-cache", false, "disable prefix caching")
 	f.BoolVar(&o.Kernels, "kernels", false, "also time each kernel of some steps, on a GPU")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")

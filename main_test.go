@@ -162,10 +162,11 @@ func TestCommands(t *testing.T) {
 	out := must(t, "parity", "--model", model, "--rollout", at("made.jsonl"), "--against", "weights=fp8", "--json")
 	var parity struct {
 		Recorded, Against struct{ Tokens, Equal int }
-		Walk              struct{ First struct{ Place, Op string } }
+		Divergence        struct{ First struct{ Module, Op string } }
 	}
 	if err := json.Unmarshal([]byte(out), &parity); err != nil || parity.Recorded.Equal != 18 ||
-		parity.Against.Equal == 18 || parity.Walk.First.Op != "matmul q_proj" {
+		parity.Against.Equal == 18 || parity.Divergence.First.Op != "matmul q_proj" ||
+		parity.Divergence.First.Module != "block 0 / attention" {
 		t.Errorf("parity printed %s (%v)", out, err)
 	}
 	write(t, at("text.jsonl"), "{\"text\":\"12 + 7 = 19, naïve 中\"}\n{\"text\":\"\"}\n")

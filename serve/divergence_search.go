@@ -48,8 +48,8 @@ func ParseAlternative(def kernels.Definition, text string) (Alternative, error) 
 
 // OpDifference compares the outputs of an operation in two forwards, over all batches.
 type OpDifference struct {
-	Module   string  `json:"place"` // "block 3 / moe"
-	Op       string  `json:"op"`    // "combine"; "combine 2" is the second of its name in the module
+	Module   string  `json:"module"` // "block 3 / moe"
+	Op       string  `json:"op"`     // "combine"; "combine 2" is the second of its name in the module
 	Elements int     `json:"elements"`
 	Differ   int     `json:"differ"`         // elements with different bits
 	Max      float64 `json:"max_difference"` // absolute, of two elements

@@ -39,7 +39,7 @@ type ParityReport struct {
 	Against         string            `json:"against_definition,omitempty"`
 	Weights         string            `json:"against_weights,omitempty"` // format of its linear layers
 	AgainstMismatch *Mismatch         `json:"against,omitempty"`
-	Search          *DivergenceSearch `json:"walk,omitempty"`
+	Search          *DivergenceSearch `json:"divergence,omitempty"`
 }
 
 // TokenDifference is a recorded token whose log-probability differs from that of the training forward.

@@ -157,7 +157,7 @@ func against(t *testing.T, r *parallel.Rank, s *ServedModel, changes, path strin
 }
 
 // The search finds each change of the definition in the operation that it affects, and no earlier difference.
-func TestWalk(t *testing.T) {
+func TestDivergenceSearch(t *testing.T) {
 	for _, c := range []struct {
 		changes string
 		tokens  int
@@ -195,7 +195,7 @@ func TestWalk(t *testing.T) {
 }
 
 // Two forwards by one definition are equal in every operation, and every operation of every family is recorded.
-func TestWalkOfOurs(t *testing.T) {
+func TestNoDivergence(t *testing.T) {
 	for _, family := range families {
 		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			rep := against(t, r, s, "", recorded(t, r, s, 20, same))

@@ -25,15 +25,15 @@ import (
 
 // RolloutOptions are the traffic of [Rollout].
 type RolloutOptions struct {
-	Requests int
-	Samples  int  // of each prompt
-	Prompt   Span // tokens
-	New      Span // tokens; nothing else ends an answer
-	Seed     uint64
-	Apart    bool   // sequences share no pages
-	Kernels  bool   // afterwards, what each kernel takes in some of the steps; for devices that can time them
-	Peer     string // Python interpreter with torch and transformers, which generates for the same prompts; "": no peer
-	Out      io.Writer
+	Requests      int
+	Samples       int  // of each prompt
+	Prompt        Span // tokens
+	New           Span // tokens; nothing else ends an answer
+	Seed          uint64
+	NoPrefixCache bool   // sequences share no pages
+	Kernels       bool   // time each kernel of some steps afterwards, on devices that can
+	Peer          string // Python interpreter with torch and transformers, for the same prompts; "": no peer
+	Out           io.Writer
 }
 
 // copyTime is how long the rate of a copy is measured.
@@ -117,7 +117,7 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 func (b *rollout) run(ctx context.Context, r *parallel.Rank, m *model.Model, s *configs.Shape, o RolloutOptions,
 	reqs []serve.Request) error {
 	options := setup.EngineOptions(s)
-	options.NoPrefixCache = o.Apart
+	options.NoPrefixCache = o.NoPrefixCache
 	mem := kernels.NewArena(r.Dev)
 	engine := func(r *parallel.Rank) (*serve.Engine, error) {
 		mem.Release(kernels.Mark{})

@@ -27,14 +27,15 @@ const (
 func TestBenchRollout(t *testing.T) {
 	for _, c := range []struct {
 		slots, topK int
-		apart       bool
+		noCache     bool
 	}{{6, 4, false}, {1, 2, false}, {6, 4, true}} {
 		s, err := testshape.Parse([]string{fmt.Sprint("model.config.num_experts_per_tok=", c.topK),
 			fmt.Sprint("rollout.slots=", c.slots), "rollout.page_rows=4", "rollout.prefill_rows=7"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		o := RolloutOptions{Requests: 12, Samples: 3, Prompt: Span{5, 30}, New: Span{3, 9}, Seed: 2, Apart: c.apart}
+		o := RolloutOptions{Requests: 12, Samples: 3, Prompt: Span{5, 30}, New: Span{3, 9}, Seed: 2,
+			NoPrefixCache: c.noCache}
 		b, err := rolloutOurs(context.Background(), s, o, t.TempDir())
 		if err != nil {
 			t.Fatal(err)
@@ -61,7 +62,7 @@ func TestBenchRollout(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !strings.Contains(text.String(), fmt.Sprintf("output tokens/s: %d in", tokens)) ||
-			(b.Reused == 0) != (c.apart) {
+			(b.Reused == 0) != (c.noCache) {
 			t.Errorf("%+v: want %d tokens, %d rows were found in the cache\n%s", c, tokens, b.Reused, &text)
 		}
 	}
