@@ -28,7 +28,7 @@ type (
 	recurrentOps = recurrent.Ops
 	rowsOps      = rows.Ops
 	sampleOps    = sample.Ops
-	trials       = selftest.Trials
+	checks       = selftest.Checks
 )
 
 // sources are the kernels of all operations.
@@ -45,7 +45,7 @@ type Device struct {
 	recurrentOps
 	rowsOps
 	sampleOps
-	*trials // what the card was held against the CPU for
+	*checks // of the card against the CPU
 }
 
 var (
@@ -74,7 +74,7 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
 	d := newDevice(c)
-	if err := d.Attempt(d.Admit); err != nil {
+	if err := d.Attempt(d.CheckCard); err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", ordinal, err)
 	}
 	return d, nil
@@ -83,13 +83,13 @@ func New(def kernels.Definition, ordinal int) (*Device, error) {
 func newDevice(c *driver.Context) *Device {
 	d := &Device{Context: c, gemmOps: gemm.New(c), attentionOps: attention.New(c), moeOps: moe.New(c),
 		recurrentOps: recurrent.New(c), rowsOps: rows.New(c), sampleOps: sample.New(c)}
-	d.trials = selftest.New(c, d)
+	d.checks = selftest.New(c, d)
 	return d
 }
 
-// Name is "cuda" with the name of the card and what it was admitted with.
+// Name is "cuda" with the name of the card and the units that passed the self-test.
 func (d *Device) Name() string {
-	return fmt.Sprintf("cuda (%s; equal to the definition: %s)", d.CardName(), strings.Join(d.Admitted(), ", "))
+	return fmt.Sprintf("cuda (%s; equal to the definition: %s)", d.CardName(), strings.Join(d.Passed(), ", "))
 }
 
 // Spare is 512 MiB: rows of logits that fill the card with tiles.

@@ -1,7 +1,7 @@
 // Package cuda is the device for NVIDIA GPUs, built with the tag cuda (make cuda). Every operation equals kernels/cpu
 // on every bit. [Device] embeds the operations of the packages below:
 //
-//	driver      all cgo: contexts, memory, modules and their cache, launches, graphs, tensor maps
+//	driver      all cgo: contexts, memory, modules and their cache, launches, graphs, tensor maps; NVML
 //	include     CUDA headers that several packages include
 //	launchgen   writes launch_generated.go of a package from its kernels: typed launchers, structs, constants
 //	gemm        matrix products
@@ -10,7 +10,7 @@
 //	recurrent   delta rule, state space, short convolution, decay
 //	rows        elementwise operations, embedding, norms, rotary positions, activations, rounding, the optimizer
 //	sample      log-probabilities and sampling
-//	selftest    holds a card against the CPU before it is used
+//	selftest    compares a card with the CPU before it is used
 //	bench       times the operations
 //	cudatest    what tests share
 //

@@ -13,32 +13,32 @@ type metaDevice struct {
 // Meta is a device that takes what this one takes. It has nothing but the workspace yet.
 func (d *Device) Meta() kernels.Device {
 	m := newDevice(d.Context.Meta())
-	m.trials = d.trials
+	m.checks = d.checks
 	return metaDevice{m, d}
 }
 
-// tried is after a trial on the card.
-func (d metaDevice) tried(err error) error {
+// checked takes over the size of the workspace after a check on the card.
+func (d metaDevice) checked(err error) error {
 	d.Grown(d.of.Workspace())
 	return err
 }
 
 // CheckAttention checks on the card, once for all devices that stand for it.
-func (d metaDevice) CheckAttention(a kernels.Attn) error { return d.tried(d.of.CheckAttention(a)) }
+func (d metaDevice) CheckAttention(a kernels.Attn) error { return d.checked(d.of.CheckAttention(a)) }
 
 // CheckRecurrence checks on the card.
 func (d metaDevice) CheckRecurrence(r kernels.Recurrence, delta bool) error {
-	return d.tried(d.of.CheckRecurrence(r, delta))
+	return d.checked(d.of.CheckRecurrence(r, delta))
 }
 
 // CheckSparseAttention checks on the card.
 func (d metaDevice) CheckSparseAttention(a kernels.Attn, x kernels.Index) error {
-	return d.tried(d.of.CheckSparseAttention(a, x))
+	return d.checked(d.of.CheckSparseAttention(a, x))
 }
 
 // CheckIndexerLoss checks on the card.
 func (d metaDevice) CheckIndexerLoss(a kernels.Attn, x kernels.Index) error {
-	return d.tried(d.of.CheckIndexerLoss(a, x))
+	return d.checked(d.of.CheckIndexerLoss(a, x))
 }
 
 // IsMeta says that operations compute nothing.

@@ -7,6 +7,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda"
+	"lockstep/kernels/cuda/driver"
 )
 
 // firstGPU is the number of the GPU that is opened.
@@ -24,10 +25,10 @@ func openCUDA(def kernels.Definition) (kernels.Device, error) {
 	return dev, nil
 }
 
-func openCUDAGauge() (kernels.Gauge, error) { return cuda.OpenGauge(firstGPU) }
+func openCUDAGauge() (kernels.Gauge, error) { return driver.OpenGauge(firstGPU) }
 
 func listCUDA() (lines []string) {
-	cards, err := cuda.Cards()
+	cards, err := driver.Cards()
 	if err != nil {
 		return []string{fmt.Sprintf("no GPU: %v", err)}
 	}

@@ -42,7 +42,7 @@ func (d *Ops) gradientsAbsorbed(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv
 	}
 	parts := d.Floats(append([]int{g.rows * a.Heads, g.rows * width}, wide.floats()...)...)
 	g.delta = parts[0]
-	launchAttentionDelta(d.Context, driver.Warps(g.rows*a.Heads), driver.WarpThreads, 0, g.delta, dout, out, g.rows,
+	launchAttentionDelta(d.Context, driver.WarpGrid(g.rows*a.Heads), driver.WarpThreads, 0, g.delta, dout, out, g.rows,
 		a.Heads, a.Values(), dout.Stride, out.Stride)
 	if width > 0 {
 		g.masks = parts[1]

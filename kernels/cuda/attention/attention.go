@@ -171,8 +171,8 @@ func (d *Ops) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv
 	}
 	rows, group := l.Rows(), a.Heads/a.KVHeads
 	delta := d.Scratch(4 * rows * a.Heads)
-	launchAttentionDelta(d.Context, driver.Warps(rows*a.Heads), driver.WarpThreads, 0, delta, dout, out, rows, a.Heads,
-		a.Values(), dout.Stride, out.Stride)
+	launchAttentionDelta(d.Context, driver.WarpGrid(rows*a.Heads), driver.WarpThreads, 0, delta, dout, out, rows,
+		a.Heads, a.Values(), dout.Stride, out.Stride)
 	if d.wide(a) {
 		d.gradientsWide(dq, dk, dv, dout, lse, q, delta, kv, l, a)
 		return
@@ -237,7 +237,7 @@ func mustAttend(a kernels.Attn, ts ...kernels.Tensor) {
 	driver.MustBF16(ts...)
 	bad := !Supports(a)
 	for _, t := range ts {
-		bad = bad || !driver.Vectors(t)
+		bad = bad || !driver.Aligned16(t)
 	}
 	if bad {
 		panic(kernels.Fault{Err: fmt.Errorf("attention on the GPU supports heads of %v, latent ones of %v, up "+

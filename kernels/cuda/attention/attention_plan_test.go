@@ -98,7 +98,7 @@ func TestAttentionCalls(t *testing.T) {
 	}
 }
 
-// BenchmarkPlan is what the host does for the attention of the first layer where 256 sequences decode, on the shape of
+// BenchmarkPlan is the CPU overhead of the attention of the first layer where 256 sequences decode, on the shape of
 // Qwen3-30B-A3B.
 func BenchmarkPlan(b *testing.B) {
 	l, a := ascending(256, 100, 5, 64), kernels.Attn{Heads: 32, KVHeads: 4, HeadDim: 128}

@@ -25,7 +25,7 @@ func (d *Ops) IndexBackward(dq, dk, dweights, ds, q, weights, k, indices kernels
 	masks, firsts := parts[0], parts[1]
 	for _, c := range s.calls {
 		s.multiply(c, q, k)
-		launchIndexGradients(d.Context, driver.Warps(c.rows*x.Heads), driver.WarpThreads, 0, s.weights, dweights,
+		launchIndexGradients(d.Context, driver.WarpGrid(c.rows*x.Heads), driver.WarpThreads, 0, s.weights, dweights,
 			s.dots, ds, weights, c.rowsAt, c.rows, x.Heads, s.topK, dweights.Stride, ds.Stride, weights.Stride,
 			float32(x.Scale))
 		s.along(c, dq, k)

@@ -45,7 +45,7 @@ func mustIndexer(x kernels.Index, weights kernels.Tensor, activations ...kernels
 	driver.MustBF16(activations...)
 	bad := !SupportsIndexerLoss(x) || weights.Cols != x.Heads || weights.DType != kernels.F32
 	for i, t := range activations {
-		bad = bad || !driver.Vectors(t) || t.Cols != []int{x.Heads * x.Dim, x.Dim}[i%2]
+		bad = bad || !driver.Aligned16(t) || t.Cols != []int{x.Heads * x.Dim, x.Dim}[i%2]
 	}
 	if bad {
 		panic(kernels.Fault{Err: fmt.Errorf("indexer gradients on the GPU support up to %d heads of %v, "+

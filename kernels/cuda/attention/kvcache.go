@@ -25,6 +25,7 @@ func (d *Ops) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) 
 	default:
 		cache.K, k = cache.K.ColRange(v.Cols, k.Cols), k.ColRange(v.Cols, k.Cols)
 	}
-	launchStoreKv(d.Context, driver.Parts(rowsMoved, len(to), k.Cols, v.Cols), driver.WarpThreads, 0, cache.K, cache.V,
+	launchStoreKv(d.Context, driver.PartGrid(rowsMoved, len(to), k.Cols, v.Cols), driver.WarpThreads, 0, cache.K,
+		cache.V,
 		k, v, driver.Stage(d.Context, to), len(to), k.Cols, v.Cols, cache.K.Stride, cache.V.Stride, k.Stride, v.Stride)
 }

@@ -20,7 +20,7 @@ func SupportsIndex(x kernels.Index) bool { return slices.Contains(indexDims, x.D
 // end. q [T, Heads*Dim], weights F32 [T, Heads].
 func (d *Ops) SelectKeys(indices, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout, x kernels.Index) {
 	driver.MustBF16(q, keys.K)
-	if !SupportsIndex(x) || !driver.Vectors(q) || !driver.Vectors(keys.K) || indices.Cols != x.TopK ||
+	if !SupportsIndex(x) || !driver.Aligned16(q) || !driver.Aligned16(keys.K) || indices.Cols != x.TopK ||
 		q.Cols != x.Heads*x.Dim || weights.DType != kernels.F32 {
 		panic(kernels.Fault{Err: fmt.Errorf("key selection on the GPU supports heads of %v, not %+v on %s and %s",
 			indexDims, x, q, keys.K)})

@@ -14,7 +14,7 @@ import (
 // Heads], sinks [1, Heads].
 func (d *Ops) Sinks(out, lse, sinks kernels.Tensor) {
 	heads := sinks.Cols
-	launchSinks(d.Context, driver.Suffix(out), driver.Warps(out.Rows*heads), driver.WarpThreads, 0, out, lse, sinks,
+	launchSinks(d.Context, driver.Suffix(out), driver.WarpGrid(out.Rows*heads), driver.WarpThreads, 0, out, lse, sinks,
 		out.Rows, heads, out.Cols/heads, out.Stride, lse.Stride)
 }
 
@@ -24,7 +24,7 @@ func (d *Ops) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, packs 
 	n := len(blocks) - 1
 	parts := d.Scratch(4 * heads * (out.Rows + n))
 	sums := parts + cu.DevicePtr(4*heads*out.Rows)
-	launchSinksBackward(d.Context, driver.Suffix(out), driver.Warps(out.Rows*heads), driver.WarpThreads, 0, parts, dout,
-		out, lse, sinks, out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
+	launchSinksBackward(d.Context, driver.Suffix(out), driver.WarpGrid(out.Rows*heads), driver.WarpThreads, 0, parts,
+		dout, out, lse, sinks, out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)
 	rows.AddRows(d.Context, dsinks, parts, sums, blocks)
 }

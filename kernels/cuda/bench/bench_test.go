@@ -130,7 +130,7 @@ func benchTilings(d *cuda.Device, name string, product func()) {
 	fmt.Println(line)
 }
 
-// timeGraph is the seconds of body as graphs that run again and again, without the host's part.
+// timeGraph is the seconds of body as graphs that run again and again, without launch overhead.
 func timeGraph(d *cuda.Device, each time.Duration, body func()) float64 {
 	const key = "timed"
 	d.Repeat(key, body)

@@ -13,9 +13,9 @@ import (
 )
 
 // The operations of a decoding step of 48 layers such as Qwen3-30B-A3B's, with LoRA on attention, for 118 sequences
-// that are a position further each time: what the host takes to lay them out. Widths are small, for its part depends on
-// none; a driver whose kernels do nothing will do for a cudatest.Card.
-func BenchmarkHost(b *testing.B) {
+// that are a position further each time: the launch overhead on the CPU. It does not depend on widths, so they are
+// small; a driver whose kernels do nothing is enough.
+func BenchmarkLaunchOverhead(b *testing.B) {
 	const rows, hidden, heads, kvHeads, dim, rank, experts, topK, inner, layers, pageRows, pages = 118, 128, 8, 1, 128,
 		16, 16, 8, 64, 48, 16, 8
 	const q, qk, qkv = heads * dim, (heads + kvHeads) * dim, (heads + 2*kvHeads) * dim
@@ -99,8 +99,8 @@ func BenchmarkHost(b *testing.B) {
 	b.ReportMetric(float64(calls), "calls")
 }
 
-// The dense operations of a layer of Qwen3-30B-A3B with LoRA for 118 sequences that decode: what the host does for
-// them, what the cudatest.Card, and both with one after the other.
+// The dense operations of a layer of Qwen3-30B-A3B with LoRA for 118 sequences that decode: the time
+// on the CPU, on the card, and of both one after the other.
 func BenchmarkRepeat(b *testing.B) {
 	// of which no cache holds the weights
 	const rows, hidden, heads, kv, rank, experts, layers = 118, 2048, 4096, 1024, 16, 128, 12
@@ -147,6 +147,6 @@ func BenchmarkRepeat(b *testing.B) {
 		host += time.Since(start).Seconds() / rounds
 	}
 	alone := timeGraph(d, 100*time.Millisecond, body)
-	fmt.Printf("a layer of 10 calls: %.1f us, of which the host takes %.1f; the card alone %.1f\n", whole/layers*1e6,
+	fmt.Printf("a layer of 10 calls: %.1f us, of which the CPU takes %.1f; the card alone %.1f\n", whole/layers*1e6,
 		host/layers*1e6, alone/layers*1e6)
 }

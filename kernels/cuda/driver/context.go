@@ -27,21 +27,21 @@ type Context struct {
 	// Launched is the names of the kernels that have run. Tests set it; nil: not recorded.
 	Launched map[string]bool
 
-	context  cu.CUContext
-	name     string
-	arch     string // sm_90a
-	sources  Sources
-	kernels  map[string]*function
-	ring     *ring
-	repeater *repeater
-	counts   kernels.Counts
-	owned    []allocation // what Alloc gave out
-	params   []byte       // of the current launch
-	scratch  cu.DevicePtr // workspace of one operation
-	size     int          // bytes of scratch
-	meta     bool         // counts memory and computes nothing
-	profile  *profile     // nil: off
-	maps     map[boxes]TensorMap
+	context cu.CUContext
+	name    string
+	arch    string // sm_90a
+	sources Sources
+	kernels map[string]*function
+	ring    *ring
+	replay  *graphReplay
+	counts  kernels.Counts
+	owned   []allocation // what Alloc gave out
+	params  []byte       // of the current launch
+	scratch cu.DevicePtr // workspace of one operation
+	size    int          // bytes of scratch
+	meta    bool         // counts memory and computes nothing
+	profile *profile     // nil: off
+	maps    map[boxes]TensorMap
 }
 
 // MaxShared is the shared memory of a block on Hopper and Blackwell, in bytes.
@@ -83,7 +83,7 @@ func (c *Context) prepare() (err error) {
 	if c.ring, err = newRing(); err != nil {
 		return err
 	}
-	c.repeater, err = newRepeater()
+	c.replay, err = newGraphReplay()
 	return err
 }
 
@@ -92,7 +92,7 @@ func (c *Context) prepare() (err error) {
 func (c *Context) Meta() *Context {
 	return &Context{
 		Def: c.Def, Processors: c.Processors, Path: c.Path, ChunkBytes: c.ChunkBytes, context: c.context, name: c.name,
-		arch: c.arch, sources: c.sources, kernels: c.kernels, ring: &ring{}, repeater: &repeater{}, size: c.size,
+		arch: c.arch, sources: c.sources, kernels: c.kernels, ring: &ring{}, replay: &graphReplay{}, size: c.size,
 		meta: true, maps: map[boxes]TensorMap{},
 	}
 }
@@ -139,7 +139,7 @@ func Pointer(p cu.DevicePtr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.P
 func Address(t kernels.Tensor) cu.DevicePtr { return cu.DevicePtr(uintptr(t.Data)) }
 
 // Recording reports whether the body of a repeated sequence runs.
-func (c *Context) Recording() bool { return c.repeater.current != nil }
+func (c *Context) Recording() bool { return c.replay.current != nil }
 
 // Write copies raw elements into a contiguous tensor. It is not for the body of a repeated sequence, which has to copy
 // what it stages by a kernel.
@@ -188,7 +188,7 @@ func (c *Context) mustWait() {
 // Close waits for everything enqueued and gives the card's memory back.
 func (c *Context) Close() error {
 	return c.Attempt(func() error {
-		err := errors.Join(cu.Synchronize(), c.repeater.close(), c.ring.close())
+		err := errors.Join(cu.Synchronize(), c.replay.close(), c.ring.close())
 		for _, p := range append(c.owned, allocation{c.scratch, c.size}) {
 			if p.at != 0 {
 				err = errors.Join(err, cu.MemFree(p.at))

@@ -18,16 +18,18 @@ const (
 // Blocks is how many pieces of a size cover n.
 func Blocks(n, size int) int { return (n + size - 1) / size }
 
-// Pieces is a grid of a thread for eight columns of each row, in blocks of ElementThreads.
-func Pieces(rows, cols int) [3]int { return [3]int{Blocks(rows*Blocks(cols, 8), ElementThreads), 1, 1} }
+// ElementGrid is a grid of a thread for eight columns of each row, in blocks of ElementThreads.
+func ElementGrid(rows, cols int) [3]int {
+	return [3]int{Blocks(rows*Blocks(cols, 8), ElementThreads), 1, 1}
+}
 
-// Warps is a grid of a warp for each row, in blocks of WarpThreads.
-func Warps(rows int) [3]int { return [3]int{Blocks(rows, WarpThreads/32), 1, 1} }
+// WarpGrid is a grid of a warp for each row, in blocks of WarpThreads.
+func WarpGrid(rows int) [3]int { return [3]int{Blocks(rows, WarpThreads/32), 1, 1} }
 
-// Parts is a grid of a warp for each part of so many columns of each row of matrices side by side, in blocks of
+// PartGrid is a grid of a warp for each part of so many columns of each row of matrices side by side, in blocks of
 // WarpThreads.
-func Parts(columns, rows int, cols ...int) [3]int {
-	grid := Warps(rows)
+func PartGrid(columns, rows int, cols ...int) [3]int {
+	grid := WarpGrid(rows)
 	grid[1] = 0
 	for _, c := range cols {
 		grid[1] += Blocks(c, columns)
@@ -56,8 +58,8 @@ func Suffix(t kernels.Tensor) string {
 	return "_f32"
 }
 
-// Vectors tells whether every row of t starts at a multiple of 16 bytes.
-func Vectors(t kernels.Tensor) bool { return uintptr(t.Data)%16 == 0 && t.Stride%8 == 0 }
+// Aligned16 reports whether every row of t starts at a multiple of 16 bytes.
+func Aligned16(t kernels.Tensor) bool { return uintptr(t.Data)%16 == 0 && t.Stride%8 == 0 }
 
 // MustBF16 panics on a tensor of another type.
 func MustBF16(ts ...kernels.Tensor) {

@@ -49,18 +49,18 @@ func (c *Context) Variant(source, macro string) (use func() (undo func()), err e
 // GraphSizes sets how many calls the first graph of a repeated sequence has, and how many the largest, and returns what
 // they were.
 func (c *Context) GraphSizes(first, most int) (oldFirst, oldMost int) {
-	oldFirst, oldMost = c.repeater.first, c.repeater.most
-	c.repeater.first, c.repeater.most = first, most
+	oldFirst, oldMost = c.replay.first, c.replay.most
+	c.replay.first, c.replay.most = first, most
 	return oldFirst, oldMost
 }
 
 // GraphCalls is how many calls each graph of a repeated sequence has.
 func (c *Context) GraphCalls(key string) (calls []int) {
-	rec := c.repeater.known[key]
-	if rec == nil {
+	seq := c.replay.sequences[key]
+	if seq == nil {
 		return nil
 	}
-	for _, p := range rec.pieces {
+	for _, p := range seq.segments {
 		if p.graph != nil {
 			calls = append(calls, len(p.calls))
 		}
@@ -70,15 +70,15 @@ func (c *Context) GraphCalls(key string) (calls []int) {
 
 // Replay enqueues the graphs of a repeated sequence as they are, without its body.
 func (c *Context) Replay(key string) {
-	for _, p := range c.repeater.known[key].pieces {
+	for _, p := range c.replay.sequences[key].segments {
 		c.Do(p.graph.run)
 	}
 }
 
 // Forget drops the graphs of a repeated sequence.
 func (c *Context) Forget(key string) {
-	for _, p := range c.repeater.known[key].pieces {
+	for _, p := range c.replay.sequences[key].segments {
 		c.Do(p.close)
 	}
-	delete(c.repeater.known, key)
+	delete(c.replay.sequences, key)
 }

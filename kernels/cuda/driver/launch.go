@@ -23,9 +23,9 @@ func (c *Context) enqueue(k *call) {
 	if c.Launched != nil {
 		c.Launched[k.f.name] = true
 	}
-	if c.repeater.current != nil {
-		if c.repeater.add(k) {
-			c.launchPiece()
+	if c.replay.current != nil {
+		if c.replay.add(k) {
+			c.launchSegment()
 		}
 		return
 	}

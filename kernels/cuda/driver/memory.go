@@ -117,8 +117,8 @@ func (c *Context) grow(bytes int) {
 
 // outgrow gives a workspace back once nothing names it.
 func (c *Context) outgrow(p cu.DevicePtr) error {
-	if c.repeater.current != nil {
-		c.repeater.stale = append(c.repeater.stale, p)
+	if c.replay.current != nil {
+		c.replay.stale = append(c.replay.stale, p)
 		return nil
 	}
 	return cu.MemFree(p) // waits for what uses it

@@ -73,8 +73,8 @@ func Stage[E any](c *Context, values []E) Array[E] {
 }
 
 func (c *Context) stage(src []byte) (p cu.DevicePtr) {
-	if c.repeater.current != nil {
-		return c.repeater.stage(src)
+	if c.replay.current != nil {
+		return c.replay.stage(src)
 	}
 	c.Do(func() error {
 		at, err := c.ring.take(len(src))

@@ -94,7 +94,7 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 		var t kernels.Term
 		if i < len(w.terms) {
 			t = w.terms[i]
-			if !driver.Vectors(t.X) || !driver.Vectors(t.W) {
+			if !driver.Aligned16(t.X) || !driver.Aligned16(t.W) {
 				kind = "_any"
 			}
 		}
@@ -142,7 +142,7 @@ func (d *Ops) weightGradInterleaved(dw, dy, x kernels.Tensor, g *kernels.Groups)
 }
 
 func weightGradVariant(dy, x kernels.Tensor) string {
-	if driver.Vectors(dy) && driver.Vectors(x) {
+	if driver.Aligned16(dy) && driver.Aligned16(x) {
 		return "_vector"
 	}
 	return "_any"

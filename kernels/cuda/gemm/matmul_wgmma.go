@@ -122,7 +122,7 @@ func (d *Ops) native(groups int, operands ...kernels.Tensor) bool {
 		return false
 	}
 	for _, t := range operands {
-		if !driver.Vectors(t) || t.Rows == 0 || t.Cols == 0 {
+		if !driver.Aligned16(t) || t.Rows == 0 || t.Cols == 0 {
 			return false
 		}
 	}

@@ -250,7 +250,7 @@ func TestInterleavedGroups(t *testing.T) {
 	}
 }
 
-// Large products: too slow for the cudatest.Reference, so the paths are held against each other.
+// Large products: too slow for the reference, so the paths are compared with each other.
 func TestPathsAgree(t *testing.T) {
 	for _, s := range [][4]int{{1, 4000, 3000, 2000}, {1, 50, 8000, 2056}, {16, 5000, 1000, 520},
 		{128, 3000, 256, 776}} {

@@ -9,12 +9,12 @@ import (
 
 // Combine: out[t] = round(sum over slots k of weights[t,k]*y[rowOf[t,k]]); weights nil: of y alone.
 func (d *Ops) Combine(out, y, weights, rowOf kernels.Tensor) {
-	launchCombine(d.Context, driver.Suffix(out), driver.Pieces(out.Rows, out.Cols), driver.ElementThreads, 0, out, y,
-		weights, rowOf, out.Rows, out.Cols, rowOf.Cols, out.Stride, y.Stride)
+	launchCombine(d.Context, driver.Suffix(out), driver.ElementGrid(out.Rows, out.Cols), driver.ElementThreads, 0, out,
+		y, weights, rowOf, out.Rows, out.Cols, rowOf.Cols, out.Stride, y.Stride)
 }
 
 // CombineBackward: dy[row] = round(weights[t,k]*dout[t]) and dweights[t,k] = tree(dout[t]*y[row]) for row = rowOf[t,k].
 func (d *Ops) CombineBackward(dy, dweights, dout, y, weights, rowOf kernels.Tensor) {
-	launchCombineBackward(d.Context, driver.Suffix(dout), driver.Warps(rowOf.Len()), driver.WarpThreads, 0, dy,
+	launchCombineBackward(d.Context, driver.Suffix(dout), driver.WarpGrid(rowOf.Len()), driver.WarpThreads, 0, dy,
 		dweights, dout, y, weights, rowOf, rowOf.Len(), dout.Cols, rowOf.Cols, dy.Stride, dout.Stride, y.Stride)
 }

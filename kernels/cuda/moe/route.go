@@ -38,7 +38,7 @@ func (d *Ops) Route(weights, experts, probs, logits kernels.Tensor, r kernels.Ro
 
 // RouteBackward writes dlogits F32 [T, E] from dweights F32 [T, K] and what Route wrote.
 func (d *Ops) RouteBackward(dlogits, dweights, weights, experts, probs kernels.Tensor, r kernels.Router) {
-	launchRouteBackward(d.Context, driver.Warps(probs.Rows), driver.WarpThreads, 0, dlogits, dweights, weights, experts,
-		probs, probs.Rows, probs.Cols, weights.Cols, dlogits.Stride, probs.Stride, driver.Flag(r.Sigmoid),
+	launchRouteBackward(d.Context, driver.WarpGrid(probs.Rows), driver.WarpThreads, 0, dlogits, dweights, weights,
+		experts, probs, probs.Rows, probs.Cols, weights.Cols, dlogits.Stride, probs.Stride, driver.Flag(r.Sigmoid),
 		driver.Flag(r.Norm), r.Scale)
 }

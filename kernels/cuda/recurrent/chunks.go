@@ -100,8 +100,8 @@ func (op *chunked) chunks() {
 		from  kernels.Tensor
 		scale float32
 	}{{op.queries, op.q, queryScale(r.KeyDim)}, {op.keys, op.k, 1}} {
-		launchChunkRows(d.Context, driver.Suffix(x.from), driver.Warps(op.rows*r.KeyHeads), driver.WarpThreads, 0, x.to,
-			x.from, op.rows, r.KeyHeads, r.KeyDim, x.from.Stride, driver.Flag(op.delta), x.scale)
+		launchChunkRows(d.Context, driver.Suffix(x.from), driver.WarpGrid(op.rows*r.KeyHeads), driver.WarpThreads, 0,
+			x.to, x.from, op.rows, r.KeyHeads, r.KeyDim, x.from.Stride, driver.Flag(op.delta), x.scale)
 	}
 	stride := op.b.Stride
 	if !op.delta {

@@ -63,6 +63,6 @@ func (op *chunkedGrad) backward(l *kernels.Layout) {
 // finish rounds gradients of queries or keys, through their norm where they have one.
 func (op *chunkedGrad) finish(to kernels.Tensor, from cu.DevicePtr, x kernels.Tensor, scale float32) {
 	heads := op.r.KeyHeads
-	launchChunkKeys(op.d.Context, driver.Suffix(x), driver.Warps(op.rows*heads), driver.WarpThreads, 0, to, from, x,
+	launchChunkKeys(op.d.Context, driver.Suffix(x), driver.WarpGrid(op.rows*heads), driver.WarpThreads, 0, to, from, x,
 		op.rows, heads, op.r.KeyDim, to.Stride, x.Stride, driver.Flag(op.delta), scale)
 }

@@ -23,8 +23,8 @@ func places(l *kernels.Layout) []shortconvPlace {
 // ShortConv is kernels.Recurrent's: x, out [T, C], w [C, K], bias [1, C] or nil, state [slots, K-1, C] or nil.
 func (d *Ops) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Layout) {
 	taps := w.Cols
-	launchShortConv(d.Context, driver.Suffix(x), driver.Pieces(x.Rows, x.Cols), driver.ElementThreads, 0, out, x, w,
-		bias, state, driver.Stage(d.Context, places(l)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
+	launchShortConv(d.Context, driver.Suffix(x), driver.ElementGrid(x.Rows, x.Cols), driver.ElementThreads, 0, out, x,
+		w, bias, state, driver.Stage(d.Context, places(l)), x.Rows, x.Cols, taps, out.Stride, x.Stride, w.Stride)
 	if state.IsNil() {
 		return
 	}
@@ -34,8 +34,8 @@ func (d *Ops) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Layout
 			rows, to = append(rows, int32(s.Row+r)), append(to, int32(s.Slot*(taps-1)+(s.Pos+r)%(taps-1)))
 		}
 	}
-	launchShortConvKeep(d.Context, driver.Suffix(x), driver.Pieces(len(rows), x.Cols), driver.ElementThreads, 0, state,
-		x, driver.Stage(d.Context, rows), driver.Stage(d.Context, to), len(rows), x.Cols, x.Stride)
+	launchShortConvKeep(d.Context, driver.Suffix(x), driver.ElementGrid(len(rows), x.Cols), driver.ElementThreads, 0,
+		state, x, driver.Stage(d.Context, rows), driver.Stage(d.Context, to), len(rows), x.Cols, x.Stride)
 }
 
 // ShortConvBackward writes dx [T, C] and adds to dw F32 [C, K] and dbias F32 [1, C], each of which may be nil.
@@ -44,10 +44,10 @@ func (d *Ops) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tensor, 
 	count := len(blocks) - 1
 	parts := d.Floats(x.Rows*n, count*n*taps, count*n)
 	du, sums, biases, at := parts[0], parts[1], parts[2], driver.Stage(d.Context, places(l))
-	launchShortConvSlope(d.Context, driver.Suffix(x), driver.Pieces(x.Rows, n), driver.ElementThreads, 0, du, dout, x,
-		w, bias, at, x.Rows, n, taps, dout.Stride, x.Stride, w.Stride)
-	launchShortConvBackward(d.Context, driver.Suffix(x), driver.Pieces(x.Rows, n), driver.ElementThreads, 0, dx, du, w,
-		at, x.Rows, n, taps, dx.Stride, w.Stride)
+	launchShortConvSlope(d.Context, driver.Suffix(x), driver.ElementGrid(x.Rows, n), driver.ElementThreads, 0, du, dout,
+		x, w, bias, at, x.Rows, n, taps, dout.Stride, x.Stride, w.Stride)
+	launchShortConvBackward(d.Context, driver.Suffix(x), driver.ElementGrid(x.Rows, n), driver.ElementThreads, 0, dx,
+		du, w, at, x.Rows, n, taps, dx.Stride, w.Stride)
 	if dw.IsNil() && dbias.IsNil() {
 		return
 	}

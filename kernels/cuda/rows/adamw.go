@@ -17,7 +17,7 @@ const (
 func (d *Ops) SumSquares(out, t kernels.Tensor) {
 	n := driver.Blocks(t.Len(), adamwSumBlock)
 	sums := d.Scratch(4 * n)
-	launchSquareBlocks(d.Context, driver.Warps(n), driver.WarpThreads, 0, sums, t, t.Len())
+	launchSquareBlocks(d.Context, driver.WarpGrid(n), driver.WarpThreads, 0, sums, t, t.Len())
 	launchTreeOf(d.Context, [3]int{1, 1, 1}, treeThreads, 0, out, sums, n)
 }
 

@@ -14,8 +14,8 @@ func (d *Ops) AddBias(out, x, bias kernels.Tensor, g *kernels.Groups) {
 	if g != nil {
 		one = *g
 	}
-	launchAddBias(d.Context, driver.Suffix(x)+driver.Suffix(bias), driver.Pieces(x.Rows, x.Cols), driver.ElementThreads,
-		0, out, x, bias, one.Offsets, one.Count, one.Packs, x.Rows, x.Cols, out.Stride, x.Stride)
+	launchAddBias(d.Context, driver.Suffix(x)+driver.Suffix(bias), driver.ElementGrid(x.Rows, x.Cols),
+		driver.ElementThreads, 0, out, x, bias, one.Offsets, one.Count, one.Packs, x.Rows, x.Cols, out.Stride, x.Stride)
 }
 
 // BiasGrad: dbias F32 [groups, 1, n] += dy [T, n], for each group a sum over the rows of its packs.

@@ -16,7 +16,7 @@ func (d *Ops) Zero(t kernels.Tensor) {
 		variant = "16"
 	}
 	rows, cols := driver.Flat(t)
-	launchZero(d.Context, variant, driver.Pieces(rows, cols), driver.ElementThreads, 0, t, rows, cols, t.Stride)
+	launchZero(d.Context, variant, driver.ElementGrid(rows, cols), driver.ElementThreads, 0, t, rows, cols, t.Stride)
 }
 
 // Copy copies a tensor of the same shape, strides free, and converts F32 to BF16 (to nearest even) or back (exact).
@@ -35,20 +35,20 @@ func (d *Ops) Copy(dst, src kernels.Tensor) {
 		variant = "_f32_bf16"
 	}
 	rows, cols := driver.Flat(dst, src)
-	launchCopy(d.Context, variant, driver.Pieces(rows, cols), driver.ElementThreads, 0, dst, src, rows, cols,
+	launchCopy(d.Context, variant, driver.ElementGrid(rows, cols), driver.ElementThreads, 0, dst, src, rows, cols,
 		dst.Stride, src.Stride)
 }
 
 // Add: out = round(a + b), all [T, H]. out may be a or b.
 func (d *Ops) Add(out, a, b kernels.Tensor) {
 	rows, cols := driver.Flat(out, a, b)
-	launchAdd(d.Context, driver.Suffix(out), driver.Pieces(rows, cols), driver.ElementThreads, 0, out, a, b, rows, cols,
-		out.Stride, a.Stride, b.Stride)
+	launchAdd(d.Context, driver.Suffix(out), driver.ElementGrid(rows, cols), driver.ElementThreads, 0, out, a, b, rows,
+		cols, out.Stride, a.Stride, b.Stride)
 }
 
 // Scale: out = round(x * a), both [T, H]. out may be x.
 func (d *Ops) Scale(out, x kernels.Tensor, a float32) {
 	rows, cols := driver.Flat(out, x)
-	launchScale(d.Context, driver.Suffix(out), driver.Pieces(rows, cols), driver.ElementThreads, 0, out, x, a, rows,
-		cols, out.Stride, x.Stride)
+	launchScale(d.Context, driver.Suffix(out), driver.ElementGrid(rows, cols), driver.ElementThreads, 0, out, x, a,
+		rows, cols, out.Stride, x.Stride)
 }

@@ -9,8 +9,8 @@ import (
 
 // Embed: out[t] = table[ids[t]]; table [V, H], ids int32 [T], out [T, H].
 func (d *Ops) Embed(out, table, ids kernels.Tensor) {
-	launchTake(d.Context, driver.Suffix(out), driver.Parts(rowsMoved, out.Rows, out.Cols), driver.WarpThreads, 0, out,
-		table, ids, out.Rows, out.Cols, out.Stride, table.Stride)
+	launchTake(d.Context, driver.Suffix(out), driver.PartGrid(rowsMoved, out.Rows, out.Cols), driver.WarpThreads, 0,
+		out, table, ids, out.Rows, out.Cols, out.Stride, table.Stride)
 }
 
 // Gather: out[r] = x[source[r]]; x [T, H], source int32 [R], out [R, H].
@@ -19,7 +19,7 @@ func (d *Ops) Gather(out, x, source kernels.Tensor) { d.Embed(out, x, source) }
 // EmbedBackward adds row t of dout [T, H] to row ids[t] of dtable F32 [V, H], t ascending for each row of the table.
 func (d *Ops) EmbedBackward(dtable, dout, ids kernels.Tensor) {
 	const columns = 512 // of a warp
-	grid := driver.Warps(dout.Rows)
+	grid := driver.WarpGrid(dout.Rows)
 	grid[1] = driver.Blocks(dout.Cols, columns)
 	launchEmbedBackward(d.Context, driver.Suffix(dout), grid, driver.WarpThreads, 0, dtable, dout, ids, dout.Rows,
 		dout.Cols, dout.Stride)

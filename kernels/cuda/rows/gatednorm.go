@@ -34,14 +34,14 @@ func (d *Ops) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tenso
 
 // GateThenNorm is kernels.Mamba's: x, z, out [T, n], w [1, n], rstd F32 [T, groups].
 func (d *Ops) GateThenNorm(out, rstd, x, z, w kernels.Tensor, groups int, eps float32) {
-	launchGateThenNorm(d.Context, driver.Suffix(x), driver.Warps(x.Rows*groups), driver.WarpThreads, 0, out, rstd, x, z,
-		w, x.Rows, groups, x.Cols/groups, out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
+	launchGateThenNorm(d.Context, driver.Suffix(x), driver.WarpGrid(x.Rows*groups), driver.WarpThreads, 0, out, rstd, x,
+		z, w, x.Rows, groups, x.Cols/groups, out.Stride, rstd.Stride, x.Stride, z.Stride, eps)
 }
 
 // GateThenNormBackward writes dx and dz and adds to dw F32 [1, n], which may be nil.
 func (d *Ops) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, groups int, packs []int32) {
-	launchGateThenNormBackward(d.Context, driver.Suffix(x), driver.Warps(x.Rows*groups), driver.WarpThreads, 0, dx, dz,
-		dout, x, z, rstd, w, x.Rows, groups, x.Cols/groups, dx.Stride, dz.Stride, dout.Stride, x.Stride, z.Stride,
+	launchGateThenNormBackward(d.Context, driver.Suffix(x), driver.WarpGrid(x.Rows*groups), driver.WarpThreads, 0, dx,
+		dz, dout, x, z, rstd, w, x.Rows, groups, x.Cols/groups, dx.Stride, dz.Stride, dout.Stride, x.Stride, z.Stride,
 		rstd.Stride)
 	if dw.IsNil() {
 		return

@@ -15,7 +15,7 @@ func (d *Ops) LogProb(logprob, stats, logits, targets, inv kernels.Tensor) {
 
 // LogProbBackward writes dlogits F32 or BF16 [T, V]; dlogits may be logits.
 func (d *Ops) LogProbBackward(dlogits, dlogprob, stats, logits, targets, inv kernels.Tensor) {
-	launchLogProbBackward(d.Context, driver.Suffix(dlogits), driver.Pieces(logits.Rows, logits.Cols),
+	launchLogProbBackward(d.Context, driver.Suffix(dlogits), driver.ElementGrid(logits.Rows, logits.Cols),
 		driver.ElementThreads, 0, dlogits, dlogprob, stats, logits, targets, inv, logits.Rows, logits.Cols,
 		dlogits.Stride, logits.Stride, stats.Stride)
 }

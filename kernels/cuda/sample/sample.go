@@ -19,7 +19,7 @@ func (d *Ops) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
 		}
 	}
 	n, count := len(rows), driver.Blocks(logits.Cols, sampleVocabBlock)
-	scratch, staged, grid := d.Scratch(12*n*count), driver.Stage(d.Context, draws), driver.Warps(n*count)
+	scratch, staged, grid := d.Scratch(12*n*count), driver.Stage(d.Context, draws), driver.WarpGrid(n*count)
 	heads := driver.Array[samplePick](scratch)
 	sums := cu.DevicePtr(heads.From(n * count))
 	launchSampleHeads(d.Context, grid, driver.WarpThreads, 0, heads, logits, n, logits.Cols, count, logits.Stride)

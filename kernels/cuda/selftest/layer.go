@@ -8,9 +8,9 @@ import (
 	"lockstep/kernels"
 )
 
-// layerTrial is a layer that both devices carry out on one sequence, forward and backward; what it computes on the way
+// layerCheck is a layer that both devices carry out on one sequence, forward and backward; what it computes on the way
 // is compared.
-type layerTrial struct {
+type layerCheck struct {
 	d       kernels.Device
 	mem     *kernels.Arena
 	r       *rand.Rand
@@ -18,40 +18,40 @@ type layerTrial struct {
 	results []kernels.Tensor
 }
 
-const layerTrialRows = 70 // two chunks of a recurrence, two tiles of queries
+const layerRows = 70 // two chunks of a recurrence, two tiles of queries
 
-func newLayerTrial(d kernels.Device, mem *kernels.Arena, r *rand.Rand) layerTrial {
-	return layerTrial{d: d, mem: mem, r: r, l: &kernels.Layout{Spans: []kernels.Span{{Rows: layerTrialRows}},
-		Packs: []int32{0, layerTrialRows}}}
+func newLayerCheck(d kernels.Device, mem *kernels.Arena, r *rand.Rand) layerCheck {
+	return layerCheck{d: d, mem: mem, r: r, l: &kernels.Layout{Spans: []kernels.Span{{Rows: layerRows}},
+		Packs: []int32{0, layerRows}}}
 }
 
-func (t *layerTrial) random(dtype kernels.DType, rows, cols int) kernels.Tensor {
+func (t *layerCheck) random(dtype kernels.DType, rows, cols int) kernels.Tensor {
 	return random(t.d, t.mem, t.r, dtype, rows, cols, 0)
 }
 
 // rows is a random activation.
-func (t *layerTrial) rows(cols int) kernels.Tensor {
-	return t.random(kernels.BF16, layerTrialRows, cols)
+func (t *layerCheck) rows(cols int) kernels.Tensor {
+	return t.random(kernels.BF16, layerRows, cols)
 }
 
 // result is zeros to compute into, which are compared.
-func (t *layerTrial) result(dtype kernels.DType, rows, cols int) kernels.Tensor {
+func (t *layerCheck) result(dtype kernels.DType, rows, cols int) kernels.Tensor {
 	x := t.mem.Zeros(dtype, rows, cols)
 	t.results = append(t.results, x)
 	return x
 }
 
 // activation and perHead are results of all rows.
-func (t *layerTrial) activation(cols int) kernels.Tensor {
-	return t.result(kernels.BF16, layerTrialRows, cols)
+func (t *layerCheck) activation(cols int) kernels.Tensor {
+	return t.result(kernels.BF16, layerRows, cols)
 }
 
-func (t *layerTrial) perHead(heads int) kernels.Tensor {
-	return t.result(kernels.F32, layerTrialRows, heads)
+func (t *layerCheck) perHead(heads int) kernels.Tensor {
+	return t.result(kernels.F32, layerRows, heads)
 }
 
 // all is the results side by side.
-func (t *layerTrial) all() kernels.Tensor {
+func (t *layerCheck) all() kernels.Tensor {
 	cols, at := 0, 0
 	for _, x := range t.results {
 		cols += x.Len()

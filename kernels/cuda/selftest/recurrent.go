@@ -8,27 +8,27 @@ import (
 	"lockstep/kernels"
 )
 
-// recurrentTrial is a layer with a recurrent state: a sequence goes through its convolution, its decays and its state
+// recurrentCheck is a layer with a recurrent state: a sequence goes through its convolution, its decays and its state
 // to a norm with a gate, and gradients come back.
-type recurrentTrial struct {
+type recurrentCheck struct {
 	kernels.Recurrence
-	layerTrial
+	layerCheck
 }
 
-const recurrentTrialTaps = 4
+const convTaps = 4
 
-func newRecurrentTrial(d kernels.Device, mem *kernels.Arena, r *rand.Rand, shape kernels.Recurrence) *recurrentTrial {
-	return &recurrentTrial{shape, newLayerTrial(d, mem, r)}
+func newRecurrentCheck(d kernels.Device, mem *kernels.Arena, r *rand.Rand, shape kernels.Recurrence) *recurrentCheck {
+	return &recurrentCheck{shape, newLayerCheck(d, mem, r)}
 }
 
 // perHead is a number for each row and head.
-func (t *recurrentTrial) perHead() kernels.Tensor { return t.layerTrial.perHead(t.Heads) }
+func (t *recurrentCheck) perHead() kernels.Tensor { return t.layerCheck.perHead(t.Heads) }
 
 // layer runs a layer forward and backward: inner is its state, outer its norm, each with its gradient.
-func (t *recurrentTrial) layer(d kernels.Recurrent, inner func(u, g, step kernels.Tensor, du, dg,
+func (t *recurrentCheck) layer(d kernels.Recurrent, inner func(u, g, step kernels.Tensor, du, dg,
 	dstep kernels.Tensor)) kernels.Tensor {
 	width := 2*t.KeyHeads*t.KeyDim + t.Heads*t.ValueDim
-	x, w, bias := t.rows(width), t.random(kernels.BF16, width, recurrentTrialTaps), t.random(kernels.BF16, 1, width)
+	x, w, bias := t.rows(width), t.random(kernels.BF16, width, convTaps), t.random(kernels.BF16, 1, width)
 	a, rate, shift := t.rows(t.Heads), t.random(kernels.F32, 1, t.Heads), t.random(kernels.F32, 1, t.Heads)
 	u, g, step := t.activation(width), t.perHead(), t.perHead()
 	d.ShortConv(u, x, w, bias, kernels.Tensor{}, t.l)
@@ -39,18 +39,18 @@ func (t *recurrentTrial) layer(d kernels.Recurrent, inner func(u, g, step kernel
 	d.DecayBackward(kernels.DecayOperands{A: t.activation(t.Heads), Rate: t.result(kernels.F32, 1, t.Heads),
 		Bias: t.result(kernels.F32, 1, t.Heads)}, dg,
 		dstep, g, kernels.DecayOperands{A: a, Rate: rate, Bias: shift}, 0.01, 1.5, t.l.Packs)
-	d.ShortConvBackward(t.activation(width), t.result(kernels.F32, width, recurrentTrialTaps),
+	d.ShortConvBackward(t.activation(width), t.result(kernels.F32, width, convTaps),
 		t.result(kernels.F32, 1, width), du, x, w, bias, t.l)
 	return t.all()
 }
 
 // parts are keys' columns twice, and values'.
-func (t *recurrentTrial) parts(u kernels.Tensor) (q, k, v kernels.Tensor) {
+func (t *recurrentCheck) parts(u kernels.Tensor) (q, k, v kernels.Tensor) {
 	keys := t.KeyHeads * t.KeyDim
 	return u.ColRange(0, keys), u.ColRange(keys, 2*keys), u.ColRange(2*keys, u.Cols)
 }
 
-func tryDeltaNet(d kernels.DeltaNet, t *recurrentTrial) kernels.Tensor {
+func runDeltaNet(d kernels.DeltaNet, t *recurrentCheck) kernels.Tensor {
 	return t.layer(d, func(u, g, _, du, dg, _ kernels.Tensor) {
 		values := t.Heads * t.ValueDim
 		q, k, v := t.parts(u)
@@ -70,14 +70,14 @@ func tryDeltaNet(d kernels.DeltaNet, t *recurrentTrial) kernels.Tensor {
 	})
 }
 
-func tryMamba(d kernels.Mamba, t *recurrentTrial) kernels.Tensor {
+func runMamba(d kernels.Mamba, t *recurrentCheck) kernels.Tensor {
 	return t.layer(d, func(u, g, step, du, dg, dstep kernels.Tensor) {
 		values := t.Heads * t.ValueDim
 		c, b, x := t.parts(u)
 		dc, db, dx := t.parts(du)
 		skip, z, w, dout := t.random(kernels.F32, 1, t.Heads), t.rows(values), t.random(kernels.BF16, 1, values),
 			t.rows(values)
-		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.result(kernels.F32, layerTrialRows, 1),
+		o, y, rstd, dy, do := t.activation(values), t.activation(values), t.result(kernels.F32, layerRows, 1),
 			t.activation(values), t.activation(values)
 		d.StateSpace(o, kernels.StateSpaceOperands{C: c, B: b, X: x, G: g, DT: step, Skip: skip}, nil, t.l,
 			t.Recurrence)

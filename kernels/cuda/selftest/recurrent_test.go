@@ -11,7 +11,7 @@ import (
 
 // What model.Build asks before it uses a shape.
 func TestCheckRecurrence(t *testing.T) {
-	d := untried(t)
+	d := unchecked(t)
 	for _, r := range []kernels.Recurrence{{KeyHeads: 2, Heads: 4, KeyDim: 16, ValueDim: 32},
 		{KeyHeads: 1, Heads: 3, KeyDim: 32, ValueDim: 16}, {KeyHeads: 1, Heads: 1, KeyDim: 64, ValueDim: 64},
 		{KeyHeads: 1, Heads: 2, KeyDim: 128, ValueDim: 128}, {KeyHeads: 1, Heads: 2, KeyDim: 128, ValueDim: 64},

@@ -26,39 +26,39 @@ import (
 //go:embed *.cu
 var Sources embed.FS
 
-// Trials hold one GPU against the CPU reference, bit for bit: [Trials.Admit] what every model needs, and the other
+// Checks compare one GPU with the CPU reference, bit for bit: [Checks.CheckCard] what every model needs, and the other
 // methods what only some need, the first time they are asked.
-type Trials struct {
-	c        *driver.Context
-	card     kernels.Device   // the same GPU
-	admitted []string         // units that equal the definition
-	shapes   map[string]error // of layers that were tried: nil where they equal the definition
+type Checks struct {
+	c      *driver.Context
+	card   kernels.Device   // the same GPU
+	passed []string         // units that equal the definition
+	shapes map[string]error // of shapes that were checked: nil where they equal the definition
 }
 
-// New is no trial yet of a GPU, by its context and with its operations.
-func New(c *driver.Context, card kernels.Device) *Trials {
-	return &Trials{c: c, card: card, shapes: map[string]error{}}
+// New returns checks of a GPU, by its context and with its operations; none has run yet.
+func New(c *driver.Context, card kernels.Device) *Checks {
+	return &Checks{c: c, card: card, shapes: map[string]error{}}
 }
 
-// Admitted is the units of the card that equal the definition.
-func (d *Trials) Admitted() []string { return d.admitted }
+// Passed is the units of the card that equal the definition.
+func (d *Checks) Passed() []string { return d.passed }
 
-// trial is a small operation that both devices carry out. Between them trials use every unit of the card whose
-// arithmetic is the maker's: its tensor cores by each instruction, its 2^x, its division and its square root.
-type trial struct {
+// check is a small operation that both devices run. Together the checks use every unit of the card whose arithmetic is
+// the vendor's: its tensor cores by each instruction, its 2^x, its division and its square root.
+type check struct {
 	unit string
 	path string // of matrix products
 	run  func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor
 }
 
-func (d *Trials) trials() []trial {
-	all := []trial{{"mma.sync", "portable", tryProduct}, {"mma.sync", "portable", tryWeightGrad}}
+func (d *Checks) cardChecks() []check {
+	all := []check{{"mma.sync", "portable", runProduct}, {"mma.sync", "portable", runWeightGrad}}
 	if gemm.HasWgmma(d.c) {
 		for _, path := range gemm.ProductPaths {
-			all = append(all, trial{"wgmma", path, tryProduct})
+			all = append(all, check{"wgmma", path, runProduct})
 		}
 		for _, path := range gemm.GradientPaths {
-			all = append(all, trial{"wgmma", path, tryWeightGrad})
+			all = append(all, check{"wgmma", path, runWeightGrad})
 		}
 	}
 	keys := 70
@@ -66,15 +66,15 @@ func (d *Trials) trials() []trial {
 		keys += d.c.Def.KeySplit
 	}
 	attention := func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
-		return tryAttention(d, mem, r, keys)
+		return runAttention(d, mem, r, keys)
 	}
-	return append(all, trial{"attention", "", attention}, trial{"norm", "", tryNorm}, trial{"mixture", "", tryMixture},
-		trial{"exp2 " + string(d.c.Def.Exp2), "", trySwiGLU})
+	return append(all, check{"attention", "", attention}, check{"norm", "", runNorm}, check{"mixture", "", runMixture},
+		check{"exp2 " + string(d.c.Def.Exp2), "", runSwiGLU})
 }
 
-// CheckAttention tries the kernels of a shape of latent attention, absorbed or not, forward and backward, once; of the
-// others admit has tried one.
-func (d *Trials) CheckAttention(a kernels.Attn) error {
+// CheckAttention runs the kernels of a shape of latent attention, absorbed or not, forward and backward, once. Of other
+// attention, CheckCard has run one shape.
+func (d *Checks) CheckAttention(a kernels.Attn) error {
 	what := fmt.Sprintf("attention of %d heads on %d, keys of %d columns and values of %d", a.Heads, a.KVHeads,
 		a.HeadDim, a.Values())
 	if !attention.Supports(a) {
@@ -83,14 +83,14 @@ func (d *Trials) CheckAttention(a kernels.Attn) error {
 	if !attention.Latent(a) && !attention.Absorbed(a) {
 		return nil
 	}
-	a.Heads, a.KVHeads, a.Window = min(a.Heads/a.KVHeads, trialHeads), 1, 0
-	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
-		return tryShape(d, mem, r, a)
+	a.Heads, a.KVHeads, a.Window = min(a.Heads/a.KVHeads, checkHeads), 1, 0
+	return d.checkOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+		return runLatentAttention(d, mem, r, a)
 	})
 }
 
-// CheckRecurrence tries the kernels of a layer with a recurrent state, forward and backward, once.
-func (d *Trials) CheckRecurrence(shape kernels.Recurrence, delta bool) error {
+// CheckRecurrence runs the kernels of a layer with a recurrent state, forward and backward, once.
+func (d *Checks) CheckRecurrence(shape kernels.Recurrence, delta bool) error {
 	kind := "a state space"
 	if delta {
 		kind = "a delta rule"
@@ -101,16 +101,16 @@ func (d *Trials) CheckRecurrence(shape kernels.Recurrence, delta bool) error {
 		return fmt.Errorf("does not compute %s yet: this model needs another one", what)
 	}
 	shape.Heads, shape.KeyHeads = shape.Heads/shape.KeyHeads, 1
-	return d.tryOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	return d.checkOnce(what, func(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 		if delta {
-			return tryDeltaNet(d.(kernels.DeltaNet), newRecurrentTrial(d, mem, r, shape))
+			return runDeltaNet(d.(kernels.DeltaNet), newRecurrentCheck(d, mem, r, shape))
 		}
-		return tryMamba(d.(kernels.Mamba), newRecurrentTrial(d, mem, r, shape))
+		return runMamba(d.(kernels.Mamba), newRecurrentCheck(d, mem, r, shape))
 	})
 }
 
-// tryOnce compares what a trial gives here with what the CPU gives, the first time it is asked.
-func (d *Trials) tryOnce(what string, run func(d kernels.Device, mem *kernels.Arena,
+// checkOnce compares an operation's output with the CPU's, the first time it is asked.
+func (d *Checks) checkOnce(what string, run func(d kernels.Device, mem *kernels.Arena,
 	r *rand.Rand) kernels.Tensor) error {
 	if equal, known := d.shapes[what]; known {
 		return equal
@@ -119,7 +119,7 @@ func (d *Trials) tryOnce(what string, run func(d kernels.Device, mem *kernels.Ar
 	if err != nil {
 		return err
 	}
-	t := trial{run: run}
+	t := check{run: run}
 	if !bytes.Equal(t.result(d.card, 1), t.result(ref, 1)) {
 		err = fmt.Errorf("computes %s otherwise than the definition: this model needs another one", what)
 	}
@@ -127,11 +127,11 @@ func (d *Trials) tryOnce(what string, run func(d kernels.Device, mem *kernels.Ar
 	return errors.Join(err, ref.Close())
 }
 
-// trialHeads is enough of a layer's for a trial of attention: a tile of 16 of them and a part of another.
-const trialHeads = 20
+// checkHeads is enough of a layer's for a check of attention: a tile of 16 of them and a part of another.
+const checkHeads = 20
 
-// tryShape is the results of attention and its gradient on one sequence.
-func tryShape(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a kernels.Attn) kernels.Tensor {
+// runLatentAttention is the results of attention and its gradient on one sequence.
+func runLatentAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a kernels.Attn) kernels.Tensor {
 	const rows = 70
 	queries, width, values := a.Heads*a.HeadDim, a.HeadDim, a.Values()
 	all := mem.Zeros(kernels.BF16, rows, a.Heads*values+queries+width+values)
@@ -159,10 +159,10 @@ func tryShape(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a kernels.Attn
 	return all
 }
 
-// Admit holds the card against the CPU reference, bit for bit, which takes milliseconds, and refuses it where they
+// CheckCard compares the card with the CPU reference, bit for bit, which takes milliseconds, and refuses it where they
 // differ.
-func (d *Trials) Admit() (err error) {
-	if err := d.admitExp2(); err != nil {
+func (d *Checks) CheckCard() (err error) {
+	if err := d.checkExp2(); err != nil {
 		return err
 	}
 	ref, err := cpu.New(d.c.Def, cpu.Options{Threads: min(4, runtime.NumCPU())})
@@ -170,22 +170,22 @@ func (d *Trials) Admit() (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, ref.Close()) }()
-	for i, t := range d.trials() {
+	for i, t := range d.cardChecks() {
 		d.c.Path = t.path
 		want, got := t.result(ref, uint64(i)), t.result(d.card, uint64(i))
 		d.c.Path = ""
 		if !bytes.Equal(got, want) {
 			return fmt.Errorf("its %s is not the definition's: the card %s is refused", t.unit, d.c.CardName())
 		}
-		if n := len(d.admitted); n == 0 || d.admitted[n-1] != t.unit {
-			d.admitted = append(d.admitted, t.unit)
+		if n := len(d.passed); n == 0 || d.passed[n-1] != t.unit {
+			d.passed = append(d.passed, t.unit)
 		}
 	}
 	return nil
 }
 
-// result is the bytes of a trial's output. What it takes of the card's memory is given back.
-func (t trial) result(dev kernels.Device, seed uint64) []byte {
+// result is the bytes of a check's output. What it takes of the card's memory is given back.
+func (t check) result(dev kernels.Device, seed uint64) []byte {
 	if c, ok := dev.(interface {
 		Held() int
 		Release(keep int)
@@ -216,14 +216,14 @@ func random(dev kernels.Device, mem *kernels.Arena, r *rand.Rand, dtype kernels.
 	return t
 }
 
-func tryProduct(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+func runProduct(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 	out := mem.New(kernels.F32, 24, 72)
 	d.MatMul(out, nil, kernels.Term{X: random(d, mem, r, kernels.BF16, 24, 112, 16), W: random(d, mem, r, kernels.BF16,
 		72, 112, 16)})
 	return out
 }
 
-func tryWeightGrad(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+func runWeightGrad(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 	const rows = 24
 	dw, offsets := mem.Zeros(kernels.F32, 72, 64), mem.New(kernels.I32, 1, 2)
 	d.Write(offsets, []byte{0, 0, 0, 0, rows, 0, 0, 0})
@@ -232,7 +232,7 @@ func tryWeightGrad(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.T
 	return dw
 }
 
-func tryAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand, rows int) kernels.Tensor {
+func runAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand, rows int) kernels.Tensor {
 	const heads, width = 1, 64
 	lse := mem.New(kernels.F32, rows, heads)
 	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows, width,
@@ -244,8 +244,8 @@ func tryAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand, rows int) 
 	return lse
 }
 
-// tryMixture is a router's choice of two of three experts and what they add up to.
-func tryMixture(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+// runMixture is a router's choice of two of three experts and what they add up to.
+func runMixture(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 	const rows, experts, k, width = 24, 3, 2, 520
 	weights, expertIDs, probs := mem.New(kernels.F32, rows, k), mem.New(kernels.I32, rows, k),
 		mem.New(kernels.F32, rows,
@@ -262,21 +262,21 @@ func tryMixture(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tens
 	return out
 }
 
-func tryNorm(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+func runNorm(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 	out := mem.New(kernels.F32, 40, 520)
 	d.RMSNorm(out, mem.New(kernels.F32, 1, 40), random(d, mem, r, kernels.F32, 40, 520, 16),
 		random(d, mem, r, kernels.F32, 1, 520, 0), kernels.Norm{Eps: 1e-6})
 	return out
 }
 
-func trySwiGLU(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+func runSwiGLU(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
 	out := mem.New(kernels.F32, 40, 256)
 	d.SwiGLU(out, random(d, mem, r, kernels.F32, 40, 512, 4))
 	return out
 }
 
-// admitExp2 compares the instruction for 2^x on its whole grid.
-func (d *Trials) admitExp2() error {
+// checkExp2 compares the instruction for 2^x on its whole grid.
+func (d *Checks) checkExp2() error {
 	if d.c.Def.Exp2 != kernels.Exp2Ex2h {
 		return nil
 	}
@@ -292,7 +292,7 @@ func (d *Trials) admitExp2() error {
 }
 
 // exp2Checksum is kernels.Exp2HChecksum by the card's instruction.
-func (d *Trials) exp2Checksum() (sum uint64, err error) {
+func (d *Checks) exp2Checksum() (sum uint64, err error) {
 	at := d.c.Scratch(int(unsafe.Sizeof(sum)))
 	err = d.c.Attempt(func() error {
 		if err := cu.MemsetD8(at, 0, int64(unsafe.Sizeof(sum))); err != nil {

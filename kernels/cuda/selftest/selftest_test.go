@@ -11,8 +11,8 @@ import (
 	"lockstep/kernels/cuda/cudatest"
 )
 
-// untried is trials of the card, none made yet. What a test changes of its definition is undone.
-func untried(t *testing.T) *Trials {
+// unchecked returns checks of the card, none run yet. What a test changes of its definition is undone.
+func unchecked(t *testing.T) *Checks {
 	def := cudatest.GPU.Def
 	t.Cleanup(func() { cudatest.GPU.Def = def })
 	return New(cudatest.GPU, cudatest.Card)
@@ -28,10 +28,10 @@ func latentShape(dims [2]int, heads [2]int) kernels.Attn {
 
 func absorbedShape(dims [2]int, heads int) kernels.Attn { return latentShape(dims, [2]int{heads, 1}) }
 
-// Shapes are tried against the CPU when a model is built; kernels of another definition are not admitted, nor are
+// Shapes are compared with the CPU when a model is built; kernels of another definition are refused, and so are
 // windows.
 func TestCheckAttention(t *testing.T) {
-	d := untried(t)
+	d := unchecked(t)
 	x := kernels.Index{Heads: 16, Dim: 16, TopK: 8, Scale: 0.25}
 	for i, dims := range absorbedDims {
 		a := absorbedShape(dims, []int{2, 4, 128}[i])
@@ -56,13 +56,13 @@ func TestCheckAttention(t *testing.T) {
 }
 
 // The self-test can fail: kernels compiled for another 2^x are refused.
-func TestAdmit(t *testing.T) {
-	d := untried(t)
-	if err := d.Admit(); err != nil {
+func TestCheckCard(t *testing.T) {
+	d := unchecked(t)
+	if err := d.CheckCard(); err != nil {
 		t.Errorf("the card as it is: %v", err)
 	}
 	d.c.Def.Exp2 = kernels.Exp2Ex2h // while its kernels are those of poly
-	if err := d.Admit(); err == nil || !strings.Contains(err.Error(), "refused") {
+	if err := d.CheckCard(); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("another definition than the kernels': %v", err)
 	}
 }

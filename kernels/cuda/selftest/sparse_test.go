@@ -10,12 +10,12 @@ import (
 	"lockstep/kernels"
 )
 
-// Shapes are tried against the CPU when a model is built whose indexers learn: those of the goldens and of GLM-5 are
-// admitted, others and kernels of another definition are not.
+// Shapes are compared with the CPU when a model is built whose indexers learn: those of the goldens and of GLM-5 pass,
+// others and kernels of another definition are refused.
 func TestCheckIndexerLoss(t *testing.T) {
 	glm5, tiny := absorbedShape(absorbedDims[2], 64), absorbedShape(absorbedDims[0], 4)
 	indexer := kernels.Index{Heads: 32, Dim: 128, TopK: 2048, Scale: 1 / math.Sqrt(128)}
-	d := untried(t)
+	d := unchecked(t)
 	for _, a := range []kernels.Attn{glm5, tiny} {
 		for _, x := range []kernels.Index{indexer, {Heads: 16, Dim: 16, TopK: 8, Scale: 0.25}} {
 			if err := d.CheckIndexerLoss(a, x); err != nil {
@@ -37,12 +37,12 @@ func TestCheckIndexerLoss(t *testing.T) {
 	}
 }
 
-// Shapes are tried against the CPU when a model is built: those of the goldens and of GLM-5 are admitted where they are
-// absorbed, others and kernels of another definition are not.
+// Shapes are compared with the CPU when a model is built: those of the goldens and of GLM-5 pass where they are
+// absorbed, others and kernels of another definition are refused.
 func TestCheckSparseAttention(t *testing.T) {
 	glm5, tiny := absorbedShape([2]int{576, 512}, 64), absorbedShape([2]int{40, 32}, 4)
 	indexer := kernels.Index{Heads: 32, Dim: 128, TopK: 2048, Scale: 1 / math.Sqrt(128)}
-	d := untried(t)
+	d := unchecked(t)
 	for _, a := range []kernels.Attn{glm5, tiny} {
 		for _, x := range []kernels.Index{indexer, {Heads: 16, Dim: 16, TopK: 8, Scale: 0.25}} {
 			if err := d.CheckSparseAttention(a, x); err != nil {
@@ -59,7 +59,7 @@ func TestCheckSparseAttention(t *testing.T) {
 	for _, a := range []kernels.Attn{latentShape([2]int{256, 256}, [2]int{64, 64}), latentShape([2]int{24, 16},
 		[2]int{1, 1})} {
 		for what, err := range map[string]error{"attention": d.CheckSparseAttention(a, indexer),
-			"what an indexer learns": d.CheckIndexerLoss(a, indexer)} {
+			"the indexer loss": d.CheckIndexerLoss(a, indexer)} {
 			if err == nil || !strings.Contains(err.Error(), `this model needs definition.latent = "absorbed" or `+
 				`"auto", not "expanded"`) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s, expanded %+v: %v", what, a, err)

@@ -11,15 +11,15 @@ import (
 	"gorgonia.org/cu"
 )
 
-// repeater carries out sequences of operations that come again. Their body runs on the host every time, but what it
-// launches is compared with what the driver's graphs hold, so that only differences are told to the driver. A sequence
-// is cut into pieces, each a graph that starts as soon as the body has come to its end: the card works on the first
+// graphReplay runs repeated sequences of operations as CUDA graphs. The body of a sequence runs on the host every time;
+// its launches are compared with the nodes of the graphs, and only those that differ are updated. A sequence is cut
+// into segments, each a graph, which is launched as soon as the body has reached its end: the card works on the first
 // ones while the body still runs.
-type repeater struct {
-	known   map[string]*recording
-	current *recording // whose body runs; nil: none
-	first   int        // calls of the first piece; each has twice as many as the one before
-	most    int        // but no more than these
+type graphReplay struct {
+	sequences map[string]*sequence
+	current   *sequence // whose body runs; nil: none
+	first     int       // calls of the first segment; each has twice as many as the one before
+	most      int       // but no more than these
 
 	host   []byte // what the body stages; pinned
 	base   cu.DevicePtr
@@ -30,14 +30,14 @@ type repeater struct {
 	stale  []cu.DevicePtr // workspaces outgrown by the body that runs, which its calls still name
 }
 
-// recording is one sequence.
-type recording struct {
-	pieces []*piece
-	at     int // of the piece that the body is in
+// sequence is one repeated sequence.
+type sequence struct {
+	segments []*segment
+	at       int // of the segment that the body is in
 }
 
-// piece is some of the calls of a sequence, as one graph.
-type piece struct {
+// segment is some of the calls of a sequence, as one graph.
+type segment struct {
 	calls   []call
 	at      int   // of the body's next call
 	changed []int // calls that the graph has otherwise
@@ -45,7 +45,7 @@ type piece struct {
 	graph   *graph
 }
 
-// A piece has few enough calls that the card need not wait long for the first, and enough of them to make up for the
+// A segment has few enough calls that the card need not wait long for the first, and enough of them to make up for the
 // start of a graph, some microseconds.
 const firstCalls, mostCalls = 16, 128
 
@@ -53,13 +53,13 @@ const firstCalls, mostCalls = 16, 128
 // attention.
 const stagedBytes = ringBytes
 
-func newRepeater() (*repeater, error) {
+func newGraphReplay() (*graphReplay, error) {
 	p, err := pinned(stagedBytes)
 	if err != nil {
 		return nil, fmt.Errorf("%d MiB of pinned memory: %w", stagedBytes>>20, err)
 	}
-	r := &repeater{known: map[string]*recording{}, first: firstCalls, most: mostCalls, host: unsafe.Slice((*byte)(p),
-		stagedBytes)}
+	r := &graphReplay{sequences: map[string]*sequence{}, first: firstCalls, most: mostCalls,
+		host: unsafe.Slice((*byte)(p), stagedBytes)}
 	if r.base, err = cu.MemAlloc(stagedBytes); err != nil {
 		return nil, fmt.Errorf("%d MiB of GPU memory: %w", stagedBytes>>20, err)
 	}
@@ -73,35 +73,35 @@ func (c *Context) Repeat(key string, body func()) {
 		body()
 		return
 	}
-	r := c.repeater
-	rec := r.known[key]
-	if rec == nil {
-		rec = &recording{}
-		r.known[key] = rec
+	r := c.replay
+	seq := r.sequences[key]
+	if seq == nil {
+		seq = &sequence{}
+		r.sequences[key] = seq
 	}
 	c.Do(r.done.Synchronize)
-	rec.begin()
-	r.staged, r.sent, r.kept, r.current = 0, 0, r.kept[:0], rec
+	seq.begin()
+	r.staged, r.sent, r.kept, r.current = 0, 0, r.kept[:0], seq
 	defer func() { r.current = nil }()
 	body()
-	c.launchPiece()
+	c.launchSegment()
 	c.Do(r.end)
 }
 
-// launchPiece starts the piece that the body is in, if it has calls.
-func (c *Context) launchPiece() {
-	rec := c.repeater.current
-	if rec.at == len(rec.pieces) || rec.pieces[rec.at].at == 0 {
+// launchSegment starts the segment that the body is in, if it has calls.
+func (c *Context) launchSegment() {
+	seq := c.replay.current
+	if seq.at == len(seq.segments) || seq.segments[seq.at].at == 0 {
 		return
 	}
-	c.Do(c.repeater.launch)
-	rec.at++
+	c.Do(c.replay.launch)
+	seq.at++
 	c.counts.Launches++
 }
 
 // stage keeps values for the card and returns where they will be. Layers stage the same again and again: it is kept
 // once.
-func (r *repeater) stage(src []byte) cu.DevicePtr {
+func (r *graphReplay) stage(src []byte) cu.DevicePtr {
 	for _, p := range r.kept {
 		if bytes.Equal(r.host[p[0]:p[1]], src) {
 			return r.base + cu.DevicePtr(p[0])
@@ -117,9 +117,9 @@ func (r *repeater) stage(src []byte) cu.DevicePtr {
 	return r.base + cu.DevicePtr(at)
 }
 
-// launch sends what was staged since the last piece, brings the graph of this one up to date and runs it.
-func (r *repeater) launch() error {
-	p := r.current.pieces[r.current.at]
+// launch sends what was staged since the last segment, brings the graph of this one up to date and runs it.
+func (r *graphReplay) launch() error {
+	p := r.current.segments[r.current.at]
 	if err := p.update(); err != nil {
 		return err
 	}
@@ -133,8 +133,8 @@ func (r *repeater) launch() error {
 	return p.graph.run()
 }
 
-// end is after the last piece.
-func (r *repeater) end() error {
+// end is after the last segment.
+func (r *graphReplay) end() error {
 	err := r.done.Record(cu.NoStream)
 	for _, p := range r.stale {
 		err = errors.Join(err, cu.MemFree(p)) // waits for the graphs
@@ -143,72 +143,72 @@ func (r *repeater) end() error {
 	return err
 }
 
-func (r *recording) begin() {
+func (r *sequence) begin() {
 	r.at = 0
-	for _, p := range r.pieces {
+	for _, p := range r.segments {
 		p.at = 0
 	}
 }
 
-// add takes the body's next call; full: its piece can start.
-func (r *repeater) add(c *call) (full bool) {
-	rec := r.current
-	if rec.at == len(rec.pieces) {
-		rec.pieces = append(rec.pieces, &piece{})
+// add takes the body's next call; full: its segment can start.
+func (r *graphReplay) add(c *call) (full bool) {
+	seq := r.current
+	if seq.at == len(seq.segments) {
+		seq.segments = append(seq.segments, &segment{})
 	}
-	p := rec.pieces[rec.at]
+	p := seq.segments[seq.at]
 	p.add(c)
-	return p.at == min(r.most, r.first<<min(rec.at, 16))
+	return p.at == min(r.most, r.first<<min(seq.at, 16))
 }
 
 // add holds a call against the one in its place and keeps what differs.
-func (p *piece) add(c *call) {
+func (s *segment) add(c *call) {
 	switch {
-	case p.at == len(p.calls) || p.calls[p.at].f != c.f:
-		p.calls, p.rebuild = append(p.calls[:p.at], c.keep(nil)), true
-	case !p.calls[p.at].equal(c):
-		p.calls[p.at] = c.keep(p.calls[p.at].params)
-		p.changed = append(p.changed, p.at)
+	case s.at == len(s.calls) || s.calls[s.at].f != c.f:
+		s.calls, s.rebuild = append(s.calls[:s.at], c.keep(nil)), true
+	case !s.calls[s.at].equal(c):
+		s.calls[s.at] = c.keep(s.calls[s.at].params)
+		s.changed = append(s.changed, s.at)
 	}
-	p.at++
+	s.at++
 }
 
 // update makes the graph hold the calls of the body that has run.
-func (p *piece) update() (err error) {
-	if p.rebuild || p.at < len(p.calls) {
-		if err := p.close(); err != nil {
+func (s *segment) update() (err error) {
+	if s.rebuild || s.at < len(s.calls) {
+		if err := s.close(); err != nil {
 			return err
 		}
-		p.calls, p.changed, p.rebuild = p.calls[:p.at], p.changed[:0], false
-		p.graph, err = newGraph(p.calls)
+		s.calls, s.changed, s.rebuild = s.calls[:s.at], s.changed[:0], false
+		s.graph, err = newGraph(s.calls)
 		return err
 	}
-	for _, i := range p.changed {
-		if err := p.graph.change(i, &p.calls[i]); err != nil {
+	for _, i := range s.changed {
+		if err := s.graph.change(i, &s.calls[i]); err != nil {
 			return err
 		}
 	}
-	p.changed = p.changed[:0]
+	s.changed = s.changed[:0]
 	return nil
 }
 
 // close drops the graph.
-func (p *piece) close() error {
-	if p.graph == nil {
+func (s *segment) close() error {
+	if s.graph == nil {
 		return nil
 	}
-	g := p.graph
-	p.graph = nil
+	g := s.graph
+	s.graph = nil
 	return g.close()
 }
 
-func (r *repeater) close() error {
+func (r *graphReplay) close() error {
 	err := errors.Join(unpin(unsafe.Pointer(&r.host[0])), cu.MemFree(r.base), cu.DestroyEvent(&r.done))
-	for _, rec := range r.known {
-		for _, p := range rec.pieces {
+	for _, seq := range r.sequences {
+		for _, p := range seq.segments {
 			err = errors.Join(err, p.close())
 		}
 	}
-	r.known = nil
+	r.sequences = nil
 	return err
 }

@@ -1,6 +1,6 @@
 //go:build cuda
 
-package cuda
+package driver
 
 import (
 	"fmt"
@@ -24,7 +24,7 @@ type Gauge struct {
 
 var _ kernels.Gauge = (*Gauge)(nil)
 
-// OpenGauge finds the GPU that [New] opens by the same ordinal.
+// OpenGauge finds the GPU that [Open] opens by the same ordinal.
 func OpenGauge(ordinal int) (*Gauge, error) {
 	address, err := busAddress(ordinal)
 	if err != nil {
