@@ -67,7 +67,8 @@ def main(paths):
     lib, common = load(site), product_options()
     bad = 0
     for path in map(pathlib.Path, paths):
-        includes = sorted({*(f.parent for f in CUDA.glob("**/*.cuh")), *(f.parent for f in site.glob("nvidia/**/cuda_bf16.h")), *site.glob("nvidia/**/include/cccl")})
+        headers = [*CUDA.glob("**/*.cuh"), *site.glob("nvidia/**/cuda_bf16.h")]
+        includes = sorted({*(h.parent for h in headers), *site.glob("nvidia/**/include/cccl")})
         for arch, macros in [(a, []) for a in ARCHITECTURES] + [(ARCHITECTURES[0], product_macros())]:
             options = [f"--gpu-architecture={arch}", *common, *macros, *(f"--include-path={i}" for i in includes)]
             ok = compiles(lib, path, [o.encode() for o in options])
