@@ -79,17 +79,9 @@ func (e *expr) steps() []string {
 	return append(append(e.left.steps(), e.right.steps()...), e.step())
 }
 
-// Solve searches for an expression of numbers, each used at most once, that equals target, with positive integers all
-// the way. The search is exhaustive and deterministic; it prefers few steps, then earlier numbers, then earlier
-// operators.
-func (c Countdown) Solve(numbers []int, target int) (expression string, ok bool) {
-	e := c.solve(numbers, target)
-	if e == nil {
-		return "", false
-	}
-	return e.String(), true
-}
-
+// solve searches for an expression of numbers, each used at most once, that equals target, with positive integers all
+// the way; nil: there is none. The search is exhaustive and deterministic; it prefers few steps, then earlier numbers,
+// then earlier operators.
 func (c Countdown) solve(numbers []int, target int) *expr {
 	pool := leaves(numbers)
 	for _, e := range pool {

@@ -174,14 +174,14 @@ func TestCountdownSolveExhaustive(t *testing.T) {
 	for range 300 {
 		numbers := []int{1 + rng.IntN(12), 1 + rng.IntN(12), 1 + rng.IntN(12), 1 + rng.IntN(12)}[:2+rng.IntN(3)]
 		target := 1 + rng.IntN(200)
-		expression, ok := c.Solve(numbers, target)
-		if want := reachable(numbers)[target]; ok != want {
-			t.Fatalf("%v = %d: solved %v, want %v", numbers, target, ok, want)
+		e := c.solve(numbers, target)
+		if want := reachable(numbers)[target]; e != nil != want {
+			t.Fatalf("%v = %d: solved %v, want %v", numbers, target, e != nil, want)
 		}
-		if ok {
+		if e != nil {
 			solved++
-			if c.Score(numbers, target, expression) != 1 {
-				t.Fatalf("%v = %d: %q is wrong", numbers, target, expression)
+			if c.Score(numbers, target, e.String()) != 1 {
+				t.Fatalf("%v = %d: %q is wrong", numbers, target, e)
 			}
 		}
 	}

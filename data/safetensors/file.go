@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -110,14 +109,8 @@ func unmap(path string, mapped []byte) error {
 	return nil
 }
 
-// Path is where the file lies.
-func (f *File) Path() string { return f.path }
-
 // Metadata is the file's __metadata__, nil if it has none.
 func (f *File) Metadata() map[string]string { return f.metadata }
-
-// Tensors lists the tensors in the order of their data.
-func (f *File) Tensors() []TensorInfo { return slices.Clone(f.tensors) }
 
 // Checkpoint is the file seen as a checkpoint of its own. Closing either closes both.
 func (f *File) Checkpoint() *Checkpoint {

@@ -58,7 +58,7 @@ func TestReferenceFile(t *testing.T) {
 	}
 	name := "base_model.model.model.layers.1.self_attn.v_proj.lora_B.weight"
 	info, ok := c.Tensor(name)
-	if !ok || info.DType != "F32" || !slices.Equal(info.Shape, []int{32, 4}) || info.File != f.Path() {
+	if !ok || info.DType != "F32" || !slices.Equal(info.Shape, []int{32, 4}) || info.File != f.path {
 		t.Fatalf("%v %+v", ok, info)
 	}
 	values := make([]float32, info.Len())
@@ -84,7 +84,7 @@ func TestEveryDType(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", dtype, err)
 		}
-		if got := f.Tensors()[0]; uint64(len(got.Data)) != width || got.Len() != 8 {
+		if got := f.tensors[0]; uint64(len(got.Data)) != width || got.Len() != 8 {
 			t.Errorf("%s: %d bytes, %d elements", dtype, len(got.Data), got.Len())
 		}
 		if err := f.Close(); err != nil {
@@ -104,7 +104,7 @@ func TestScalarsAndEmptyTensors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if ts := f.Tensors(); ts[0].Name != "a" || ts[0].Len() != 0 || ts[1].Len() != 1 || len(ts[1].Data) != 4 {
+	if ts := f.tensors; ts[0].Name != "a" || ts[0].Len() != 0 || ts[1].Len() != 1 || len(ts[1].Data) != 4 {
 		t.Errorf("%+v", ts)
 	}
 }

@@ -55,7 +55,7 @@ func TestWriteRoundTrip(t *testing.T) {
 	}
 	defer f.Close()
 	var order []string
-	for _, info := range f.Tensors() {
+	for _, info := range f.tensors {
 		order = append(order, info.Name+"="+string(info.Data))
 	}
 	if want := []string{"none=", "scalar=wxyz", "a=5678", "b=1234", "z \"<ü>\"=abc"}; !slices.Equal(order, want) {

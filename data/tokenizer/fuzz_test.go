@@ -33,7 +33,7 @@ func FuzzTokenizerJSON(f *testing.F) {
 		for _, s := range []string{"", "aaa <s>é e\u0301 \n", "\xff", strings.Repeat("ab", 100)} {
 			ids := tok.Encode(s)
 			for _, id := range ids {
-				if tok.Token(id) == "" {
+				if tok.token(id) == "" {
 					t.Errorf("%q: token %d has no name", s, id)
 				}
 			}
@@ -47,7 +47,7 @@ func FuzzTokenizerJSON(f *testing.F) {
 // asDecoded is what a text must decode to after it was encoded: normalised between the added tokens.
 func asDecoded(t *Tokenizer, text string) string {
 	var b strings.Builder
-	t.raw.split(text, func(s string) { b.WriteString(t.normalize(s)) }, func(id int32) { b.WriteString(t.Token(id)) })
+	t.raw.split(text, func(s string) { b.WriteString(t.normalize(s)) }, func(id int32) { b.WriteString(t.token(id)) })
 	return b.String()
 }
 

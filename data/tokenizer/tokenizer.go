@@ -46,14 +46,6 @@ func (t *Tokenizer) ID(token string) (int32, bool) {
 	return id, ok
 }
 
-// Token is a token as the file spells it, "" if no token has the id.
-func (t *Tokenizer) Token(id int32) string {
-	if id < 0 || int(id) >= len(t.tokens) {
-		return ""
-	}
-	return t.tokens[id]
-}
-
 // Decode is the text of tokens, special ones included. Ids without a token, such as the padding of an embedding, are
 // left out; invalid UTF-8 becomes U+FFFD.
 func (t *Tokenizer) Decode(ids []int32) string {

@@ -33,21 +33,6 @@ type gemmOperands struct {
 	groups *kernels.Groups
 }
 
-// GEMMCases are shapes of training and decoding small models.
-var GEMMCases = []GEMMCase{
-	{Op: "MatMul", Rows: 1024, Cols: 1024, Depth: 1024},
-	{Op: "MatMul", Rows: 4096, Cols: 768, Depth: 256},
-	{Op: "MatMulT", Rows: 4096, Cols: 256, Depth: 256},
-	{Op: "WeightGrad", Rows: 768, Cols: 256, Depth: 4096},
-	{Op: "MatMul", Groups: 16, Rows: 512, Cols: 256, Depth: 256},
-	{Op: "MatMul", Groups: 16, Rows: 512, Cols: 256, Depth: 128},
-	{Op: "MatMulT", Groups: 16, Rows: 512, Cols: 256, Depth: 128},
-	{Op: "WeightGrad", Groups: 16, Rows: 256, Cols: 256, Depth: 512},
-	{Op: "MatMul", Rows: 4096, Cols: 16, Depth: 256},
-	{Op: "MatMul", Rows: 4, Cols: 1024, Depth: 1024},
-	{Op: "MatMul", Rows: 1, Cols: 4096, Depth: 1024},
-}
-
 func (c GEMMCase) String() string {
 	s := fmt.Sprintf("%s %dx%dx%d", c.Op, c.Rows, c.Cols, c.Depth)
 	if c.Groups > 0 {
