@@ -24,7 +24,7 @@ func TestCountdownMeet(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want.text)
 		}
 	}
-	l, err := NewLanguage("countdown")
+	tok, err := NewChatTokenizer("countdown")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,8 +33,8 @@ func TestCountdownMeet(t *testing.T) {
 		if r := c.Reward(Train, i, e.Completion); r != 1 {
 			t.Fatalf("%q is judged %v", e.Prompt+e.Completion, r)
 		}
-		ids := append(l.Encode(e.Prompt), l.Encode(e.Completion)...)
-		if got := l.Decode(ids); got != e.Prompt+e.Completion || len(ids) > 60 {
+		ids := append(tok.Encode(e.Prompt), tok.Encode(e.Completion)...)
+		if got := tok.Decode(ids); got != e.Prompt+e.Completion || len(ids) > 60 {
 			t.Fatalf("%d tokens that read %q", len(ids), got)
 		}
 	}

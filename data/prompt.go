@@ -110,10 +110,10 @@ func Text(line *ordered.Dict, key string) (string, error) {
 
 // Prompt is the tokens that a line asks a model to continue: {"ids"}, {"prompt": text}, or {"messages"} (or messages
 // under "prompt") rendered up to the assistant's turn. l may be nil where lines are ids.
-func Prompt(line *ordered.Dict, l *Language, vocab int, now time.Time) ([]int32, error) {
+func Prompt(line *ordered.Dict, tok *ChatTokenizer, vocab int, now time.Time) ([]int32, error) {
 	o := Options{Vocab: vocab, Now: now}
-	if l != nil {
-		o.Codec, o.Template = l, l.Template
+	if tok != nil {
+		o.Codec, o.Template = tok, tok.Template
 	}
 	ids, _, err := o.prompt(line)
 	return ids, err

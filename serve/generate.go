@@ -60,7 +60,7 @@ func Generate(ctx context.Context, r *parallel.Rank, s *ServedModel, in, out str
 	error) {
 	var reqs []Request
 	err := data.EachLine(in, func(n int, d *ordered.Dict) error {
-		prompt, err := data.Prompt(d, s.Language, s.Model.Vocab, time.Now())
+		prompt, err := data.Prompt(d, s.Tokenizer, s.Model.Vocab, time.Now())
 		if err != nil {
 			return err
 		}
@@ -106,12 +106,12 @@ func (s *ServedModel) sampleLine(i, n int, q Request, res Result) sampleLine {
 	l := sampleLine{Prompt: i / n, Sample: i % n, Tokens: q.Prompt, IDs: res.IDs, Finish: res.Finish,
 		LogProbs:    res.LogProbs,
 		Temperature: q.Temperature}
-	if s.Language != nil {
+	if s.Tokenizer != nil {
 		ids := res.IDs
 		if res.Finish == FinishStop {
 			ids = ids[:len(ids)-1]
 		}
-		text := s.Language.Decode(ids)
+		text := s.Tokenizer.Decode(ids)
 		l.Text = &text
 	}
 	return l

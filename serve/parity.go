@@ -102,9 +102,9 @@ func Parity(ctx context.Context, r *parallel.Rank, s *ServedModel, o ParityOptio
 		}
 	}
 	rep.Recorded = NewMismatch(training, recorded, o.Bounds)
-	if s.Language != nil {
+	if s.Tokenizer != nil {
 		for i := range rep.Worst {
-			rep.Worst[i].Text = s.Language.Decode([]int32{rep.Worst[i].ID})
+			rep.Worst[i].Text = s.Tokenizer.Decode([]int32{rep.Worst[i].ID})
 		}
 	}
 	if o.Against == nil {

@@ -48,12 +48,12 @@ func checkpointName(step int) string { return fmt.Sprintf("step-%08d", step) }
 
 // saveCheckpoint writes a checkpoint as folder dir. It is written under a temporary name, synced and renamed: a folder
 // with the final name is complete.
-func saveCheckpoint(m *model.Model, l *data.Language, dir, base string, st state) error {
+func saveCheckpoint(m *model.Model, tok *data.ChatTokenizer, dir, base string, st state) error {
 	return atomicDir(dir, func(tmp string) (err error) {
 		if err := os.Mkdir(filepath.Join(tmp, weightsDir), 0o755); err != nil {
 			return err
 		}
-		if err := setup.SaveModel(m, l, filepath.Join(tmp, weightsDir), base); err != nil {
+		if err := setup.SaveModel(m, tok, filepath.Join(tmp, weightsDir), base); err != nil {
 			return err
 		}
 		if err := safetensors.Write(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(), nil); err != nil {

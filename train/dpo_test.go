@@ -233,11 +233,11 @@ func TestPreferenceLearns(t *testing.T) {
 // The chosen answer of a pair comes first: the right one, which has no "/". A run that took them the wrong way round in
 // training and held out alike would find that it learns well.
 func TestPairSamples(t *testing.T) {
-	lang, err := data.NewLanguage("countdown")
+	tok, err := data.NewChatTokenizer("countdown")
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := data.Options{Codec: lang, Template: lang.Template, End: lang.End, Vocab: 480, MaxRows: 256, PairRows: 256}
+	o := data.Options{Codec: tok, Template: tok.Template, End: tok.End, Vocab: 480, MaxRows: 256, PairRows: 256}
 	o.Long = data.LongError
 	p, err := data.LoadPreferences(countdownPairs(t, filepath.Join(t.TempDir(), "pairs.jsonl"), data.Train, 5), o)
 	if err != nil {
@@ -245,7 +245,7 @@ func TestPairSamples(t *testing.T) {
 	}
 	list := pairSamples(p, 4)
 	for i, l := range list {
-		if text := lang.Decode(l.IDs); strings.Contains(text, "/") != (i%2 == 1) {
+		if text := tok.Decode(l.IDs); strings.Contains(text, "/") != (i%2 == 1) {
 			t.Errorf("answer %d of pair %d is %q", i%2, i/2, text)
 		}
 	}

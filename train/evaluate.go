@@ -114,13 +114,13 @@ func (j *job) answerHeldOut(n int) (right int, err error) {
 }
 
 // environment lists what the report says about the machine and the run.
-func environment(j *job) []runlog.Fact {
+func environment(j *job) []runlog.NameValue {
 	total, active := j.trainer.Model.Parameters()
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return []runlog.Fact{
+	return []runlog.NameValue{
 		{Name: "model", Value: fmt.Sprintf("%s, %s parameters, %s active", j.trainer.Model.Family,
 			report.Compact(float64(total)),
 			report.Compact(float64(active)))},

@@ -108,11 +108,11 @@ func TestEvalPacks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lang, err := data.NewLanguage("countdown")
+	tok, err := data.NewChatTokenizer("countdown")
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := data.Options{Codec: lang, Template: lang.Template, End: lang.End, Vocab: 480, MaxRows: 160,
+	o := data.Options{Codec: tok, Template: tok.Template, End: tok.End, Vocab: 480, MaxRows: 160,
 		Long: data.LongError}
 	held, err := data.NewTaskDataset(setup.Countdown(s), data.Test, o)
 	if err != nil {

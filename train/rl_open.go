@@ -81,7 +81,7 @@ func (j *job) decode(ids []int32, finish serve.FinishReason) string {
 	if finish == serve.FinishStop {
 		ids = ids[:len(ids)-1]
 	}
-	return j.language.Decode(ids)
+	return j.tokenizer.Decode(ids)
 }
 
 // openRollout gives the learner its engine: that of the job, on the trained weights, or with rollout.numerics one on a

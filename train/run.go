@@ -57,7 +57,7 @@ type job struct {
 	folder        string
 	lock          *os.File // of the folder, which no other process may train into; nil: a new run that has not begun
 	trainer       *trainer.Trainer
-	language      *data.Language
+	tokenizer     *data.ChatTokenizer
 	stops         []int32 // end what the model says; see [serve.Stops]
 	corpus        *setup.Corpus
 	plan          *plan.Plan
@@ -113,10 +113,10 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if err != nil {
 		return err
 	}
-	if j.corpus, err = setup.OpenCorpus(j.shape, p.Model, p.Language); err != nil {
+	if j.corpus, err = setup.OpenCorpus(j.shape, p.Model, p.Tokenizer); err != nil {
 		return err
 	}
-	j.language, j.stops = p.Language, serve.StopTokens(p.Model, p.Language)
+	j.tokenizer, j.stops = p.Tokenizer, serve.StopTokens(p.Model, p.Tokenizer)
 	if err := p.OpenEngines(r.Dev, j.corpus.Longest(j.shape.Rollout.MaxTokens)); err != nil {
 		return err
 	}
@@ -325,7 +325,7 @@ func (j *job) save() error {
 		j.state.RL = j.learner.state()
 	}
 	parent := filepath.Join(j.folder, checkpointsDir)
-	if err := saveCheckpoint(j.trainer.Model, j.language, filepath.Join(parent, checkpointName(j.state.Step)),
+	if err := saveCheckpoint(j.trainer.Model, j.tokenizer, filepath.Join(parent, checkpointName(j.state.Step)),
 		j.shape.Model.Path, j.state); err != nil {
 		return fmt.Errorf("%w: the checkpoint of step %d was not written; fix that, then --resume", err, j.state.Step)
 	}

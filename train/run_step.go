@@ -121,7 +121,7 @@ func (j *job) start() string { return filepath.Join(j.folder, startDir) }
 // beginLearning is what comes before the first step of reinforcement learning.
 func (j *job) beginLearning() error {
 	j.learner.clearMoments()
-	if err := saveCheckpoint(j.trainer.Model, j.language, j.start(), j.shape.Model.Path, j.state); err != nil {
+	if err := saveCheckpoint(j.trainer.Model, j.tokenizer, j.start(), j.shape.Model.Path, j.state); err != nil {
 		return err
 	}
 	return j.learner.copyWeights("")

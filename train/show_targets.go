@@ -30,7 +30,7 @@ func (j *job) showSample() {
 	if !ok {
 		return
 	}
-	text := s.Marked(j.language, marksOf(j.options.Log), shownRun)
+	text := s.Marked(j.tokenizer, marksOf(j.options.Log), shownRun)
 	j.note("first sample, targets marked: %s", strings.ReplaceAll(text, "\n", `\n`))
 }
 
@@ -42,13 +42,13 @@ func ShowChat(out *os.File, dir, path string, line int, noEnd bool) (string, err
 	if err != nil {
 		return "", err
 	}
-	l, err := data.LoadLanguage(dir, m.EOS)
+	tok, err := data.LoadChatTokenizer(dir, m.EOS)
 	if err != nil {
 		return "", err
 	}
-	o := data.Options{End: -1, Vocab: max(m.Vocab, l.Vocab()), MaxRows: math.MaxInt32, Long: data.LongError,
+	o := data.Options{End: -1, Vocab: max(m.Vocab, tok.Vocab()), MaxRows: math.MaxInt32, Long: data.LongError,
 		NoEnd: noEnd}
-	setup.SetLanguage(&o, m, l)
+	setup.SetTokenizer(&o, m, tok)
 	samples, err := data.SamplesOf(path, line, o)
 	if err != nil {
 		return "", err
@@ -58,7 +58,7 @@ func ShowChat(out *os.File, dir, path string, line int, noEnd bool) (string, err
 	}
 	var b strings.Builder
 	for _, s := range samples {
-		b.WriteString(s.Marked(l, marksOf(out), 0))
+		b.WriteString(s.Marked(tok, marksOf(out), 0))
 		b.WriteString("\n")
 	}
 	return b.String(), nil

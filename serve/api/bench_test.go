@@ -30,7 +30,7 @@ func BenchmarkServer(b *testing.B) {
 			}
 			reqs := make([]serve.Request, clients)
 			for i := range reqs {
-				reqs[i] = serve.Request{ID: uint64(i), Prompt: m.Language.Encode("hello"), MaxTokens: tokens,
+				reqs[i] = serve.Request{ID: uint64(i), Prompt: m.Tokenizer.Encode("hello"), MaxTokens: tokens,
 					Temperature: 1, TopP: 1}
 			}
 			for b.Loop() {

@@ -11,7 +11,7 @@ import (
 
 // chatCompletions answers POST /v1/chat/completions.
 func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
-	s.generate(w, r, s.parseChatCompletion, chatFormat{s.served.Language}, s.newHeader("chatcmpl", "chat.completion"))
+	s.generate(w, r, s.parseChatCompletion, chatFormat{s.served.Tokenizer}, s.newHeader("chatcmpl", "chat.completion"))
 }
 
 func (s *Server) parseChatCompletion(f *fields) (*samplingRequest, error) {
@@ -38,7 +38,7 @@ func (s *Server) parseChatCompletion(f *fields) (*samplingRequest, error) {
 }
 
 // chatFormat makes the responses of /v1/chat/completions.
-type chatFormat struct{ language *data.Language }
+type chatFormat struct{ tokenizer *data.ChatTokenizer }
 
 type chatResponse struct {
 	responseHeader
@@ -77,8 +77,8 @@ type chatTokenLogProb struct {
 }
 
 func (v chatFormat) tokenLogProb(id int32, logprob float32) chatTokenLogProb {
-	t := chatTokenLogProb{Token: tokenText(v.language, id), LogProb: finite(logprob), Bytes: []int{}}
-	for _, b := range []byte(v.language.Bytes(id)) {
+	t := chatTokenLogProb{Token: tokenText(v.tokenizer, id), LogProb: finite(logprob), Bytes: []int{}}
+	for _, b := range []byte(v.tokenizer.Bytes(id)) {
 		t.Bytes = append(t.Bytes, int(b))
 	}
 	return t

@@ -14,7 +14,7 @@ const defaultMaxTokens = 16
 
 // completions answers POST /v1/completions.
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
-	s.generate(w, r, s.parseCompletion, completionFormat{s.served.Language}, s.newHeader("cmpl", "text_completion"))
+	s.generate(w, r, s.parseCompletion, completionFormat{s.served.Tokenizer}, s.newHeader("cmpl", "text_completion"))
 }
 
 func (s *Server) parseCompletion(f *fields) (*samplingRequest, error) {
@@ -39,11 +39,11 @@ func (s *Server) parsePrompts(f *fields) (prompts [][]int32) {
 	}
 	for _, x := range list {
 		if text, ok := x.(string); ok {
-			if s.served.Language == nil {
+			if s.served.Tokenizer == nil {
 				f.reject("prompt", "the model has no tokenizer: give token ids")
 				return nil
 			}
-			prompts = append(prompts, s.served.Language.Encode(text))
+			prompts = append(prompts, s.served.Tokenizer.Encode(text))
 		} else {
 			prompts = append(prompts, f.tokenIDs("prompt", x))
 		}
@@ -57,7 +57,7 @@ func (s *Server) parsePrompts(f *fields) (prompts [][]int32) {
 func isToken(v any) bool { _, ok := v.(int64); return ok }
 
 // completionFormat makes the responses of /v1/completions.
-type completionFormat struct{ language *data.Language }
+type completionFormat struct{ tokenizer *data.ChatTokenizer }
 
 type completionResponse struct {
 	responseHeader
@@ -92,12 +92,12 @@ func (v completionFormat) choice(req *samplingRequest, c *choice, d delta) compl
 func (v completionFormat) logProbs(req *samplingRequest, d delta) *completionLogProbs {
 	l := &completionLogProbs{Tokens: []string{}, LogProbs: []float32{}, Offsets: append([]int{}, d.offsets...)}
 	for _, t := range d.tokens {
-		text := tokenText(v.language, t.id)
+		text := tokenText(v.tokenizer, t.id)
 		l.Tokens, l.LogProbs = append(l.Tokens, text), append(l.LogProbs, finite(t.logprob))
 		if req.sample.TopLogProbs > 0 {
 			top := map[string]float32{text: finite(t.logprob)}
 			for _, x := range t.top {
-				top[tokenText(v.language, x.ID)] = finite(x.LogProb)
+				top[tokenText(v.tokenizer, x.ID)] = finite(x.LogProb)
 			}
 			l.Top = append(l.Top, top)
 		}

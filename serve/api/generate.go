@@ -86,8 +86,8 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, parse func(*fi
 	choices := make([]*choice, len(queues))
 	for i, q := range queues {
 		choices[i] = &choice{index: i, prompt: req.prompts[i/req.n], queue: q, stops: req.stops}
-		if l := s.served.Language; l != nil {
-			choices[i].decoder = &tokenizer.Decoder{Tokenizer: l.Tokenizer}
+		if tok := s.served.Tokenizer; tok != nil {
+			choices[i].decoder = &tokenizer.Decoder{Tokenizer: tok.Tokenizer}
 		}
 	}
 	if req.stream {
@@ -197,11 +197,11 @@ func (req *samplingRequest) ids(d delta) (ids []int32) {
 }
 
 // tokenText is a token as text, "" without a tokenizer. Bytes that are not valid UTF-8 become U+FFFD.
-func tokenText(l *data.Language, id int32) string {
-	if l == nil {
+func tokenText(tok *data.ChatTokenizer, id int32) string {
+	if tok == nil {
 		return ""
 	}
-	return strings.ToValidUTF8(l.Bytes(id), "\ufffd")
+	return strings.ToValidUTF8(tok.Bytes(id), "\ufffd")
 }
 
 // finite replaces a log-probability of -Inf, which JSON cannot express, by the least finite number.

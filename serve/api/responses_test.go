@@ -15,7 +15,7 @@ import (
 // A log-probability of -Inf is sent as the least finite number. A response that cannot be encoded is an error, not an
 // empty body.
 func TestInfiniteLogProbs(t *testing.T) {
-	l, err := data.NewLanguage("bytes")
+	tok, err := data.NewChatTokenizer("bytes")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,7 +23,7 @@ func TestInfiniteLogProbs(t *testing.T) {
 	a := &samplingRequest{n: 1, prompts: [][]int32{{1}}, logprobs: true, sample: serve.Request{TopLogProbs: 1}}
 	sampled := token{id: 97, logprob: low, top: []serve.TokenLogProb{{ID: 98, LogProb: low}}}
 	p := delta{text: "a", offsets: []int{0}, tokens: []token{sampled}}
-	for _, v := range []responseFormat{completionFormat{l}, chatFormat{l}} {
+	for _, v := range []responseFormat{completionFormat{tok}, chatFormat{tok}} {
 		w := httptest.NewRecorder()
 		c := &choice{prompt: a.prompts[0], finish: serve.FinishStop}
 		writeJSON(w, http.StatusOK, v.response(responseHeader{}, a, []*choice{c}, []delta{p}))

@@ -32,7 +32,7 @@ type samplingRequest struct {
 func (s *Server) samplingFields(f *fields) *samplingRequest {
 	req := &samplingRequest{
 		n: int(f.integer("n", 1, 1, maxSamples)), stops: f.strings("stop"), stream: f.boolean("stream"),
-		tokenIDs: f.boolean("return_token_ids") || s.served.Language == nil,
+		tokenIDs: f.boolean("return_token_ids") || s.served.Tokenizer == nil,
 	}
 	if o, ok := f.get("stream_options").(*ordered.Dict); ok {
 		options := &fields{object: o, known: map[string]bool{}}
@@ -58,7 +58,7 @@ func (s *Server) samplingFields(f *fields) *samplingRequest {
 	if !f.boolean("ignore_eos") {
 		q.Stop = slices.Concat(q.Stop, s.served.StopTokens())
 	}
-	if len(req.stops) > 0 && s.served.Language == nil || slices.Contains(req.stops, "") {
+	if len(req.stops) > 0 && s.served.Tokenizer == nil || slices.Contains(req.stops, "") {
 		f.reject("stop", "want strings that are not empty, and a model with a tokenizer")
 	}
 	s.otherFields(f)

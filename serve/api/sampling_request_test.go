@@ -16,7 +16,7 @@ import (
 
 // Defaults come from generation_config.json, then from OpenAI's interface.
 func TestSamplingDefaults(t *testing.T) {
-	lang, err := data.NewLanguage("bytes")
+	tok, err := data.NewChatTokenizer("bytes")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestSamplingDefaults(t *testing.T) {
 		{data.Generation{}, explicit, serve.Request{Temperature: 0.75, TopP: 1, MaxTokens: 5}, false},
 	} {
 		m := &model.Model{Vocab: 320, MaxLength: 256, Sampling: k.sampling}
-		s := &Server{options: small(), served: &serve.ServedModel{Model: m, Language: lang}}
+		s := &Server{options: small(), served: &serve.ServedModel{Model: m, Tokenizer: tok}}
 		for name, read := range map[string]func(*fields) (*samplingRequest, error){
 			`"prompt": "a"`: s.parseCompletion, `"messages": [{"role": "user", "content": "a"}]`: s.parseChatCompletion,
 		} {
@@ -139,12 +139,12 @@ func FuzzRequest(f *testing.F) {
 			`"max_completion_tokens":3,"logprobs":true}`} {
 		f.Add([]byte(s))
 	}
-	lang, err := data.NewLanguage("bytes")
+	tok, err := data.NewChatTokenizer("bytes")
 	if err != nil {
 		f.Fatal(err)
 	}
 	s := &Server{options: small(), served: &serve.ServedModel{Model: &model.Model{Vocab: 320, MaxLength: 256},
-		Language: lang}}
+		Tokenizer: tok}}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, read := range []func(*fields) (*samplingRequest, error){s.parseCompletion, s.parseChatCompletion} {
 			r, err := http.NewRequest(http.MethodPost, "/", bytes.NewReader(body))

@@ -37,7 +37,7 @@ func onRank(body func(r *parallel.Rank, m *serve.ServedModel) error) error {
 		if err != nil {
 			return err
 		}
-		if m.Language, err = data.NewLanguage("bytes"); err != nil {
+		if m.Tokenizer, err = data.NewChatTokenizer("bytes"); err != nil {
 			return err
 		}
 		return body(r, m)

@@ -39,7 +39,7 @@ func (s *Server) encode(f *fields, names ...string) ([]int32, error) {
 			prompt.Set(name, v)
 		}
 	}
-	return data.Prompt(prompt, s.served.Language, s.served.Model.Vocab, time.Now())
+	return data.Prompt(prompt, s.served.Tokenizer, s.served.Model.Vocab, time.Now())
 }
 
 // detokenize answers POST /detokenize: the text of {"tokens": ids}.
@@ -51,12 +51,12 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
 	}
 	f.ignore("model")
 	ids := f.tokenIDs("tokens", f.get("tokens"))
-	if s.served.Language == nil {
+	if s.served.Tokenizer == nil {
 		f.reject("tokens", "the model has no tokenizer")
 	}
 	if err := f.err(); err != nil {
 		writeError(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]string{"prompt": s.served.Language.Decode(ids)})
+	writeJSON(w, http.StatusOK, map[string]string{"prompt": s.served.Tokenizer.Decode(ids)})
 }

@@ -46,15 +46,15 @@ func Size(n int) string {
 // Plan is a run's model and engine on a device that counts memory and computes nothing. [New] makes it,
 // [Plan.OpenEngines] adds what generates, and [Plan.Choose] computes the peak.
 type Plan struct {
-	s        *configs.Shape
-	Rank     *parallel.Rank
-	Model    *model.Model
-	Language *data.Language
-	engine   *serve.Engine // nil: the run generates nothing
-	static   Memory        // all but activations
-	longest  int           // positions of the longest answer with its prompt
-	process  int           // [processMemory] when it was asked first; 0: not asked
-	Keep     model.Policy  // what blocks keep for the backward pass, see plan
+	s         *configs.Shape
+	Rank      *parallel.Rank
+	Model     *model.Model
+	Tokenizer *data.ChatTokenizer
+	engine    *serve.Engine // nil: the run generates nothing
+	static    Memory        // all but activations
+	longest   int           // positions of the longest answer with its prompt
+	process   int           // [processMemory] when it was asked first; 0: not asked
+	Keep      model.Policy  // what blocks keep for the backward pass, see plan
 
 	// Of a rollout with numerics of its own; nil: none.
 	Rollout       *parallel.Rank
@@ -66,7 +66,7 @@ type Plan struct {
 func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 	p = &Plan{s: s, Rank: metaRank(dev)}
 	d := p.Rank.Dev
-	if p.Model, p.Language, err = setup.OpenModel(d, s); err != nil {
+	if p.Model, p.Tokenizer, err = setup.OpenModel(d, s); err != nil {
 		return nil, err
 	}
 	if s.RL.Objective != "" && s.RL.KLCoef > 0 {

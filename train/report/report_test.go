@@ -67,7 +67,7 @@ func (f folder) write(t *testing.T, name string) string {
 // supervisedRun is a supervised run of n steps with evaluations, and strings that try to leave their place.
 func supervisedRun(n int) folder {
 	f := folder{result: &runlog.Result{
-		Finished: noon, Seconds: 83, Environment: []runlog.Fact{
+		Finished: noon, Seconds: 83, Environment: []runlog.NameValue{
 			{Name: "device", Value: "cpu, 2 threads, avx512"}, {Name: "<i>", Value: "</td>"}},
 		Proof: &runlog.Proof{Tokens: 2048, Logits: 557056, LogProbs: 2047, Digest: strings.Repeat("c0ffee12", 8),
 			Ways: []runlog.ProofWay{{Name: "packed training", Logits: 200000}, {Name: "decode", Logits: 357056}}},

@@ -89,11 +89,11 @@ func (p *runData) speaker() func(ids []int32) string {
 	load := func() (*tokenizer.Tokenizer, error) { return tokenizer.Load(p.Shape.Model.Path) }
 	if name := p.Shape.Model.Tokenizer; name != "" {
 		load = func() (*tokenizer.Tokenizer, error) {
-			l, err := data.NewLanguage(name)
+			tok, err := data.NewChatTokenizer(name)
 			if err != nil {
 				return nil, err
 			}
-			return l.Tokenizer, nil
+			return tok.Tokenizer, nil
 		}
 	}
 	t, err := load()

@@ -12,9 +12,9 @@ import (
 )
 
 // Headline is the run in a few numbers.
-func (p *runData) Headline() []runlog.Fact {
-	var list []runlog.Fact
-	add := func(name, value string) { list = append(list, runlog.Fact{Name: name, Value: value}) }
+func (p *runData) Headline() []runlog.NameValue {
+	var list []runlog.NameValue
+	add := func(name, value string) { list = append(list, runlog.NameValue{Name: name, Value: value}) }
 	if p.reinforces() {
 		list = p.reinforcedValues()
 	} else {
@@ -43,7 +43,7 @@ func (p *runData) Headline() []runlog.Fact {
 }
 
 // supervisedValues are the numbers of a supervised run.
-func (p *runData) supervisedValues() (list []runlog.Fact) {
+func (p *runData) supervisedValues() (list []runlog.NameValue) {
 	for _, f := range []struct {
 		name   string
 		format func(float64) string
@@ -55,14 +55,14 @@ func (p *runData) supervisedValues() (list []runlog.Fact) {
 		{"training loss", short, func(r runlog.Record) *runlog.Number { return r.Loss }},
 	} {
 		if values := taken(p.records(supervised), f.of); len(values) > 0 {
-			list = append(list, runlog.Fact{Name: f.name, Value: f.format(latest(values))})
+			list = append(list, runlog.NameValue{Name: f.name, Value: f.format(latest(values))})
 		}
 	}
 	return list
 }
 
 // reinforcedValues are the numbers of reinforcement learning.
-func (p *runData) reinforcedValues() (list []runlog.Fact) {
+func (p *runData) reinforcedValues() (list []runlog.NameValue) {
 	for _, f := range []struct {
 		name   string
 		format func(float64) string
@@ -88,11 +88,11 @@ func (p *runData) reinforcedValues() (list []runlog.Fact) {
 		{"sampled tokens per second", Compact, func(r runlog.Record) *runlog.Number { return r.RolloutSpeed }, mean},
 	} {
 		if values := taken(p.records(reinforced), f.of); len(values) > 0 {
-			list = append(list, runlog.Fact{Name: f.name, Value: f.format(f.sum(values))})
+			list = append(list, runlog.NameValue{Name: f.name, Value: f.format(f.sum(values))})
 		}
 	}
 	if t := p.tally(); t.Compared > 0 {
-		list = slices.Insert(list, min(2, len(list)), runlog.Fact{Name: "sampled tokens that differ",
+		list = slices.Insert(list, min(2, len(list)), runlog.NameValue{Name: "sampled tokens that differ",
 			Value: fmt.Sprintf("%s of %s", count(t.Differ), count(t.Compared))})
 	}
 	return list

@@ -16,14 +16,14 @@ const ResultFile = "result.json"
 type Result struct {
 	Finished    time.Time    `json:"finished"`
 	Seconds     float64      `json:"seconds"` // of training
-	Environment []Fact       `json:"environment"`
+	Environment []NameValue  `json:"environment"`
 	Memory      Memory       `json:"memory"`
 	Proof       *Proof       `json:"proof,omitempty"`   // nil: the run had no proof
 	Samples     []Generation `json:"samples,omitempty"` // of the last evaluation
 }
 
-// Fact is a name and a value, both for people.
-type Fact struct {
+// NameValue is a name and a value, both for people.
+type NameValue struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }

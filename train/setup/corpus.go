@@ -99,32 +99,32 @@ type JudgedQuestions struct {
 }
 
 // dataOptions says how data becomes samples of the model's. l may be nil.
-func dataOptions(s *configs.Shape, m *model.Model, l *data.Language) data.Options {
+func dataOptions(s *configs.Shape, m *model.Model, tok *data.ChatTokenizer) data.Options {
 	o := data.Options{
 		End: -1, Vocab: m.Vocab, MaxRows: min(s.Data.PackRows, m.MaxLength), PairRows: s.Data.PackRows,
 		Long: data.Long(s.Data.Long),
 	}
-	SetLanguage(&o, m, l)
+	SetTokenizer(&o, m, tok)
 	o.NoEnd = s.Data.NoEnd
 	return o
 }
 
-// SetLanguage sets how text becomes tokens of the model, and which tokens end it. l may be nil.
-func SetLanguage(o *data.Options, m *model.Model, l *data.Language) {
-	if l != nil {
-		o.Codec, o.Template, o.End, o.Stops = l, l.Template, l.End, serve.StopTokens(m, l)
+// SetTokenizer sets how text becomes tokens of the model, and which tokens end it. tok may be nil.
+func SetTokenizer(o *data.Options, m *model.Model, tok *data.ChatTokenizer) {
+	if tok != nil {
+		o.Codec, o.Template, o.End, o.Stops = tok, tok.Template, tok.End, serve.StopTokens(m, tok)
 	}
 }
 
 // OpenCorpus reads or makes the data of a shape for its model. l may be nil: the data are ids.
-func OpenCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus, error) {
+func OpenCorpus(s *configs.Shape, m *model.Model, tok *data.ChatTokenizer) (*Corpus, error) {
 	if s.Data.Task == "countdown" {
-		return openTask(s, m, l)
+		return openTask(s, m, tok)
 	}
 	if s.RL.Objective != "" {
-		return openQuestions(s, m, l)
+		return openQuestions(s, m, tok)
 	}
-	o := dataOptions(s, m, l)
+	o := dataOptions(s, m, tok)
 	var c Corpus
 	var err error
 	if s.Data.Preferences != "" {
@@ -143,8 +143,8 @@ func OpenCorpus(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus, er
 }
 
 // openTask makes samples and questions of a built-in task.
-func openTask(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus, error) {
-	if l == nil {
+func openTask(s *configs.Shape, m *model.Model, tok *data.ChatTokenizer) (*Corpus, error) {
+	if tok == nil {
 		return nil, fmt.Errorf("data.task: %s has no tokenizer.json: the task is text, add one or train on a "+
 			"data.path of ids", s.Model.Path)
 	}
@@ -152,7 +152,7 @@ func openTask(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus, erro
 	if err := task.Validate(); err != nil {
 		return nil, err
 	}
-	o := dataOptions(s, m, l)
+	o := dataOptions(s, m, tok)
 	var c Corpus
 	var err error
 	if c.Train, err = data.NewTaskDataset(task, data.Train, o); err != nil {
@@ -172,7 +172,7 @@ func openTask(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus, erro
 		s.RL.Objective == "" {
 		return &c, err
 	}
-	if o, err = questionOptions(s, m, l); err != nil {
+	if o, err = questionOptions(s, m, tok); err != nil {
 		return nil, err
 	}
 	c.TrainQuestions, err = questions(data.Train, o, rewardOptions(s.RL))
@@ -180,8 +180,8 @@ func openTask(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus, erro
 }
 
 // openQuestions reads the questions of reinforcement learning from files.
-func openQuestions(s *configs.Shape, m *model.Model, l *data.Language) (*Corpus, error) {
-	o, err := questionOptions(s, m, l)
+func openQuestions(s *configs.Shape, m *model.Model, tok *data.ChatTokenizer) (*Corpus, error) {
+	o, err := questionOptions(s, m, tok)
 	if err != nil {
 		return nil, err
 	}
@@ -210,9 +210,9 @@ func newQuestions(q *data.Questions, judge data.RewardOptions, right func(i int)
 }
 
 // questionOptions leaves room for answers.
-func questionOptions(s *configs.Shape, m *model.Model, l *data.Language) (data.Options, error) {
-	o := dataOptions(s, m, l)
-	if l == nil {
+func questionOptions(s *configs.Shape, m *model.Model, tok *data.ChatTokenizer) (data.Options, error) {
+	o := dataOptions(s, m, tok)
+	if tok == nil {
 		return o, fmt.Errorf("model.path: %s has no tokenizer.json: answers are judged as text, add one", s.Model.Path)
 	}
 	if o.MaxRows -= s.Rollout.MaxTokens; o.MaxRows < 1 {

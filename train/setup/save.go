@@ -7,15 +7,15 @@ import (
 
 // SaveModel writes a folder that other tools load: a model in the Hugging Face layout with its tokenizer, or a PEFT
 // adapter on base.
-func SaveModel(m *model.Model, l *data.Language, dir, base string) error {
+func SaveModel(m *model.Model, tok *data.ChatTokenizer, dir, base string) error {
 	if m.LoRA != nil {
 		return m.SaveAdapter(dir, base)
 	}
 	if err := m.SaveFolder(dir, base); err != nil {
 		return err
 	}
-	if l == nil {
+	if tok == nil {
 		return nil
 	}
-	return l.Save(dir)
+	return tok.Save(dir)
 }

@@ -76,7 +76,7 @@ func adapt(s *configs.Shape, m *model.Model) error {
 }
 
 // OpenTrained is [OpenModel] with memory for gradients, moments and masters.
-func OpenTrained(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
+func OpenTrained(dev kernels.Device, s *configs.Shape) (*model.Model, *data.ChatTokenizer, error) {
 	m, l, err := OpenModel(dev, s)
 	if err != nil {
 		return nil, nil, err
@@ -88,36 +88,36 @@ func OpenTrained(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Lang
 	return m, l, nil
 }
 
-// OpenModel loads or builds the model that a shape names, adapters included. The language is nil where a folder has no
+// OpenModel loads or builds the model that a shape names, adapters included. The tokenizer is nil where a folder has no
 // tokenizer.
-func OpenModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
+func OpenModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.ChatTokenizer, error) {
 	var m *model.Model
-	var l *data.Language
+	var tok *data.ChatTokenizer
 	var err error
 	if s.Model.Path != "" {
 		var served *serve.ServedModel
 		if served, err = serve.Open(dev, s.Model.Path, "", modelOptions(s)); err == nil {
-			m, l = served.Model, served.Language
+			m, tok = served.Model, served.Tokenizer
 		}
 	} else {
-		m, l, err = buildModel(dev, s)
+		m, tok, err = buildModel(dev, s)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	if l != nil && l.Vocab() > m.Vocab {
+	if tok != nil && tok.Vocab() > m.Vocab {
 		return nil, nil, fmt.Errorf("model.config.vocab_size is %d and the tokenizer has %d tokens: want at "+
-			"least as many", m.Vocab, l.Vocab())
+			"least as many", m.Vocab, tok.Vocab())
 	}
 	if err := adapt(s, m); err != nil {
 		return nil, nil, err
 	}
-	return m, l, nil
+	return m, tok, nil
 }
 
 // buildModel makes a model from the shape's config.json fields, with random weights.
-func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Language, error) {
-	l, err := data.NewLanguage(s.Model.Tokenizer)
+func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.ChatTokenizer, error) {
+	tok, err := data.NewChatTokenizer(s.Model.Tokenizer)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -127,7 +127,7 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 	config := maps.Clone(s.Model.Config)
 	config["model_type"] = s.Model.Family
 	if _, ok := config["eos_token_id"]; !ok {
-		config["eos_token_id"] = l.End
+		config["eos_token_id"] = tok.End
 	}
 	if _, ok := config["architectures"]; !ok {
 		if a := model.Architecture(s.Model.Family); a != "" {
@@ -143,7 +143,7 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Langu
 		return nil, nil, fmt.Errorf("model.config: %w", err)
 	}
 	m.Initialise(uint64(s.Model.InitSeed))
-	return m, l, nil
+	return m, tok, nil
 }
 
 // CheckConfig returns an error for a key of config.json that no family reads and whose name is nearly that of one that
