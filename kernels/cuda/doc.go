@@ -5,7 +5,7 @@
 //	include     CUDA headers that several packages include
 //	launchgen   writes launch_generated.go of a package from its kernels: typed launchers, structs, constants
 //	gemm        matrix products
-//	attention   attention, expanded and absorbed; sparse attention and what its indexer learns; the cache of keys
+//	attention   attention, expanded and absorbed; sparse attention and its indexer's loss; the cache of keys
 //	moe         routing, dispatch and combination of experts
 //	recurrent   delta rule, state space, short convolution, decay
 //	rows        elementwise operations, embedding, norms, rotary positions, activations, rounding, the optimizer

@@ -23,7 +23,7 @@ func targets(rows, cols int) cudatest.Operand {
 	return o
 }
 
-// indexerCase is operands of what an indexer learns: of lists unless topK is 0, with queries and keys of three values
+// indexerCase is operands of the loss of an indexer: on lists unless topK is 0, with queries and keys of three values
 // where scarcely, so that products are often 0.
 type indexerCase struct {
 	l      *kernels.Layout

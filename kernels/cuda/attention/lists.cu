@@ -1,4 +1,4 @@
-// Products along lists of keys, for what an indexer learns (indexloss.cu, indexgrad.cu); all its heads share a row's
+// Products along lists of keys, for the loss of an indexer (indexloss.cu, indexgrad.cu); all its heads share a row's
 // one key. For the queries of a tile, which see much the same keys:
 //
 //	list_union   the keys on any of their lists, ascending, and where on that union each entry of a list is

@@ -13,7 +13,7 @@ import (
 
 const listDotsThreads = 128 // of a block of list_dots
 
-// listed is one call of what an indexer learns: the plan and the workspace.
+// listed is one call of the indexer loss or its gradient: the plan and the workspace.
 type listed struct {
 	*queryPlan
 	d                *Ops

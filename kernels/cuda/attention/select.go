@@ -13,7 +13,7 @@ import (
 // indexDims are the columns of an indexer's head that its scores are compiled for.
 var indexDims = []int{16, 128}
 
-// SupportsIndex tells whether the choice of keys is written for an indexer.
+// SupportsIndex tells whether the selection of keys supports an indexer.
 func SupportsIndex(x kernels.Index) bool { return slices.Contains(indexDims, x.Dim) }
 
 // SelectKeys writes the positions of each row's chosen keys, ascending, to indices int32 [T, TopK], -1 behind their

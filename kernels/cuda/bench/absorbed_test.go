@@ -30,8 +30,8 @@ func BenchmarkAbsorbed(b *testing.B) {
 		mem.New(kernels.F32, n, x.Heads)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
-	chosen, first := mem.New(kernels.I32, n, x.TopK), mem.New(kernels.I32, n, x.TopK)
-	d.SelectKeys(chosen, queries, weights, keys, l, x)
+	selected, first := mem.New(kernels.I32, n, x.TopK), mem.New(kernels.I32, n, x.TopK)
+	d.SelectKeys(selected, queries, weights, keys, l, x)
 	raw := make([]byte, 0, first.Bytes())
 	for range n {
 		for k := range x.TopK {
@@ -47,7 +47,7 @@ func BenchmarkAbsorbed(b *testing.B) {
 	for _, form := range []string{"portable", ""} {
 		b.Run(form, func(b *testing.B) {
 			d.Path = form
-			for name, indices := range map[string]kernels.Tensor{"any": chosen, "the first": first} {
+			for name, indices := range map[string]kernels.Tensor{"any": selected, "the first": first} {
 				seconds := Time(d, each, func() { d.SparseAttend(out, lse, q, shared(latents, a, 0), indices, l, a) })
 				flops := pairs(n, x.TopK) * 2 * float64(c.Heads*(a.HeadDim+a.ValueDim))
 				b.Logf("sparse, %d rows, %s of the keys: %.3f ms, %.0f TFLOP/s", n, name, seconds*1e3,
@@ -61,7 +61,7 @@ func BenchmarkAbsorbed(b *testing.B) {
 	}
 }
 
-// BenchmarkAbsorbedBackward is the gradient of 64 heads, dense and along lists of 2,048 keys that any query chooses, by
+// BenchmarkAbsorbedBackward is the gradient of 64 heads, dense and along lists of 2,048 keys that any query selects, by
 // kernel. It is for -benchtime 1x.
 func BenchmarkAbsorbedBackward(b *testing.B) {
 	const each, rows, topK = 100 * time.Millisecond, 8192, 2048

@@ -27,17 +27,17 @@ var SparseCases = []SparseCase{
 		Scale: 1 / math.Sqrt(128)}, Keys: 65536, Sequences: 4},
 }
 
-// drift is how much of a query of the indexer its successor is: neighbours' lists of 2,048 of 32,768 keys agree for
-// four keys in five, those 64 rows apart for one in ten, and 64 of them name 10,000 keys.
-const drift = 0.99
+// correlation is that of a query of the indexer with the one before: neighbours' lists of 2,048 of 32,768 keys agree
+// for four keys in five, those 64 rows apart for one in ten, and 64 of them name 10,000 keys.
+const correlation = 0.99
 
-// Sparse times the choice of keys, attention to them, dense attention of the same heads and what an indexer learns
-// of them, about `each` for every line. Lists are those of queries that have nothing in common and of queries that
-// drift, as in a text. Flops are those of the visible or chosen pairs.
+// Sparse times the selection of keys, attention to them, dense attention of the same heads and the indexer loss, about
+// each for every line. Lists are those of independent queries and of correlated ones, as in a text. Flops are those of
+// the visible or selected pairs.
 func Sparse(d *cuda.Device, each time.Duration, cases []SparseCase) (results []Result) {
 	for _, c := range cases {
 		keep := d.Held()
-		results = append(append(results, chosen(d, each, c)...), decodeSparse(d, each, c))
+		results = append(append(results, selected(d, each, c)...), decodeSparse(d, each, c))
 		results = append(append(results, indexerLoss(d, each, c, c.Keys, c.Index.TopK)...),
 			indexerLoss(d, each, c, c.Keys/4, 0)...)
 		d.Release(keep)
@@ -45,7 +45,7 @@ func Sparse(d *cuda.Device, each time.Duration, cases []SparseCase) (results []R
 	return results
 }
 
-// dense is attention of the expanded form to all keys, and attn that to chosen ones.
+// dense is attention of the expanded form to all keys, and attn that to selected ones.
 func (c SparseCase) dense() kernels.Attn {
 	return kernels.Attn{Heads: c.Heads, KVHeads: c.Heads, HeadDim: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}
 }
@@ -60,7 +60,7 @@ func shared(k kernels.Tensor, a kernels.Attn, pageRows int) kernels.KV {
 	return kernels.KV{K: k, V: k.ColRange(0, a.ValueDim), PageRows: pageRows}
 }
 
-func chosen(d *cuda.Device, each time.Duration, c SparseCase) (results []Result) {
+func selected(d *cuda.Device, each time.Duration, c SparseCase) (results []Result) {
 	keep := d.Held()
 	defer func() { d.Release(keep) }()
 	n, width, a, x, mem := c.Keys, c.Heads*c.HeadDim, c.attn(), c.Index, kernels.NewArena(d)
@@ -74,21 +74,21 @@ func chosen(d *cuda.Device, each time.Duration, c SparseCase) (results []Result)
 	queried, sums, latents := RandomRows(d, mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim),
 		RandomRows(d, mem, n, a.HeadDim)
 
-	seen, chosen := pairs(n, n), pairs(n, x.TopK)
+	visible, chosen := pairs(n, n), pairs(n, x.TopK)
 	line := func(name string, pairs float64, run func()) {
 		results = append(results, Result{Case: name, Seconds: Time(d, each, run), Flops: pairs})
 	}
-	line(fmt.Sprintf("latent attention, %d heads of %d, %d rows", c.Heads, c.HeadDim, n), seen*4*float64(width),
+	line(fmt.Sprintf("latent attention, %d heads of %d, %d rows", c.Heads, c.HeadDim, n), visible*4*float64(width),
 		func() {
 			d.Attention(out, lse, q, kv, l, c.dense())
 		})
-	for _, kind := range []string{"any", "drifting"} {
-		if kind == "drifting" {
-			fillDrifting(d, queries)
+	for _, kind := range []string{"independent", "correlated"} {
+		if kind == "correlated" {
+			fillCorrelated(d, queries)
 			d.Copy(weights, queries.ColRange(0, x.Heads))
 		}
-		line(fmt.Sprintf("choice of %d keys, %d heads of %d, %d rows, %s queries", x.TopK, x.Heads, x.Dim, n, kind),
-			seen*2*float64(x.Heads*x.Dim),
+		line(fmt.Sprintf("selection of %d keys, %d heads of %d, %d rows, %s queries", x.TopK, x.Heads, x.Dim, n, kind),
+			visible*2*float64(x.Heads*x.Dim),
 			func() { d.SelectKeys(indices, queries, weights, keys, l, x) })
 		line(fmt.Sprintf("absorbed sparse attention, %d heads of %d and %d, %d rows, keys of %s queries", c.Heads,
 			a.HeadDim, a.ValueDim, n, kind),
@@ -105,7 +105,7 @@ func pairs(rows, most int) float64 {
 	return triangle(rows) - triangle(max(rows-most, 0))
 }
 
-// indexerLoss is what an indexer learns from a layer of attention: of lists of queries that drift, or with topK 0 of
+// indexerLoss is the loss of an indexer and its gradient: on lists of correlated queries, or with topK 0 on
 // all keys.
 func indexerLoss(d *cuda.Device, each time.Duration, c SparseCase, n, topK int) (results []Result) {
 	keep := d.Held()
@@ -116,7 +116,7 @@ func indexerLoss(d *cuda.Device, each time.Duration, c SparseCase, n, topK int) 
 		mem.Zeros(kernels.F32, n, c.Heads)
 	queries, keys, weights := mem.New(kernels.BF16, n, x.Heads*x.Dim), RandomRows(d, mem, n, x.Dim),
 		mem.New(kernels.F32, n, x.Heads)
-	fillDrifting(d, queries)
+	fillCorrelated(d, queries)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	var indices kernels.Tensor
 	entries, of := n, "all keys"
@@ -145,7 +145,7 @@ func indexerLoss(d *cuda.Device, each time.Duration, c SparseCase, n, topK int) 
 	return results
 }
 
-// decodeSparse is a step of decoding, choice and attention.
+// decodeSparse is a step of decoding, selection and attention.
 func decodeSparse(d *cuda.Device, each time.Duration, c SparseCase) Result {
 	l := &kernels.Layout{Packs: []int32{0, int32(c.Sequences)}}
 	for i := range c.Sequences {
@@ -164,7 +164,7 @@ func decodeSparse(d *cuda.Device, each time.Duration, c SparseCase) Result {
 	weights, indices := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
 	return Result{
-		Case: fmt.Sprintf("choice of %d keys and absorbed sparse attention, %d heads of %d and %d, decoding %d "+
+		Case: fmt.Sprintf("selection of %d keys and absorbed sparse attention, %d heads of %d and %d, decoding %d "+
 			"sequences of %d keys", x.TopK, c.Heads, a.HeadDim, a.ValueDim, n, c.Keys),
 		Seconds: Time(d, each, func() {
 			d.SelectKeys(indices, queries, weights, keys, l, x)
@@ -174,15 +174,15 @@ func decodeSparse(d *cuda.Device, each time.Duration, c SparseCase) Result {
 	}
 }
 
-// fillDrifting writes rows of normal values, each near the one before, in pieces that repeat.
-func fillDrifting(d *cuda.Device, t kernels.Tensor) {
+// fillCorrelated writes rows of normal values, each near the one before, in pieces that repeat.
+func fillCorrelated(d *cuda.Device, t kernels.Tensor) {
 	const rows = 1024
 	r := rand.New(rand.NewPCG(2, uint64(t.Len())))
-	fresh, row := math.Sqrt(1-drift*drift), make([]float64, t.Cols)
+	fresh, row := math.Sqrt(1-correlation*correlation), make([]float64, t.Cols)
 	raw := make([]byte, 0, 2*rows*t.Cols)
 	for i := range rows {
 		for j := range row {
-			row[j] = drift*row[j] + fresh*r.NormFloat64()
+			row[j] = correlation*row[j] + fresh*r.NormFloat64()
 			if i == 0 {
 				row[j] /= fresh
 			}

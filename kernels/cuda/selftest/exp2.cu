@@ -1,5 +1,5 @@
-// ex2h_checksum: the sum of kernels.Exp2HChecksum, by which a card is admitted to exp2 "ex2h". *sum starts at 0. Any
-// grid; bound: none, it is 2^24 additions.
+// ex2h_checksum: the sum of kernels.Exp2HChecksum, by which a card passes the check of exp2 "ex2h". *sum starts at 0.
+// Any grid; bound: none, it is 2^24 additions.
 #include "definition.cuh"
 
 // mix is the finalizer of SplitMix64.

@@ -8,7 +8,7 @@ import (
 	"lockstep/kernels"
 )
 
-// layerCheck is a layer that both devices carry out on one sequence, forward and backward; what it computes on the way
+// layerCheck is a layer that both devices run on one sequence, forward and backward; what it computes on the way
 // is compared.
 type layerCheck struct {
 	d       kernels.Device

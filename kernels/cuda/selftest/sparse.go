@@ -40,7 +40,7 @@ func (d *Checks) checkSparse(layer string, supported bool, a kernels.Attn, x ker
 	})
 }
 
-// runSparseAttention is a layer of sparse attention: the norm of the indexer's keys, the choice, attention and its
+// runSparseAttention is a layer of sparse attention: the norm of the indexer's keys, the selection, attention and its
 // gradient.
 func runSparseAttention(t *layerCheck, a kernels.Attn, x kernels.Index) kernels.Tensor {
 	d := t.d.(kernels.SparseAttention)
@@ -58,7 +58,8 @@ func runSparseAttention(t *layerCheck, a kernels.Attn, x kernels.Index) kernels.
 	return t.all()
 }
 
-// runIndexerLoss is what an indexer learns from a layer of attention, the gradient of the norm of its keys with it.
+// runIndexerLoss is the indexer loss of a layer of attention with its gradient, also through the norm of the indexer's
+// keys.
 func runIndexerLoss(t *layerCheck, a kernels.Attn, x kernels.Index) kernels.Tensor {
 	d := t.d.(kernels.IndexerLoss)
 	q, k, lse := t.rows(a.Heads*a.HeadDim), t.rows(a.HeadDim), t.mem.New(kernels.F32, layerRows, a.Heads)
