@@ -137,6 +137,8 @@ func TestContradictions(t *testing.T) {
 		"rollout.temperature=1e-9":      "so low that logits overflow",
 		"rl.temperature=0":              "at least 0.01",
 		"definition.dot=tc16":           "multiplies bf16",
+		"definition.segment=100":        "multiple of 64",
+		"definition.segment=32":         "definition.segment",
 		"optim.lr=nan":                  "is NaN, want more than 0",
 		"optim.lr=inf":                  "is +Inf, want more than 0",
 		"optim.beta1=1":                 "at least 0 and less than 1",

@@ -208,6 +208,9 @@ var rules = []rule{
 		return when(apart && !s.Rollout.AllowMismatch,
 			"rollouts would differ from the trainer, set rollout.allow_mismatch = true or remove rollout.numerics")
 	}},
+	{[]string{"definition.segment"}, func(s *Shape) string {
+		return when(s.Definition.Segment%64 != 0, "want a multiple of 64")
+	}},
 	{[]string{"definition.dot", "model.dtype"}, func(s *Shape) string {
 		return when(s.Definition.Dot == "tc16" && s.Model.DType != "bf16",
 			`tc16 multiplies bf16, set model.dtype = "bf16" or dot = "fma"`)

@@ -285,7 +285,7 @@ type Numerics struct {
 	Weights string `toml:"weights" oneof:",fp8,int4"`
 }
 
-// Definition chooses the arithmetic of dot products, of 2^x and of latent attention.
+// Definition chooses the arithmetic of dot products, of 2^x, of latent attention and of gradients.
 type Definition struct {
 	// "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit; "auto": tc16 on cuda, else fma
 	Dot string `toml:"dot" default:"'auto'" oneof:"auto,fma,tc16"`
@@ -294,6 +294,8 @@ type Definition struct {
 	// latent attention; "expanded": keys and values of each head; "absorbed": weight absorption, attention over the
 	// latent cache shared by all heads; "auto": absorbed for models with an indexer (the only form on cuda)
 	Latent string `toml:"latent" default:"'auto'" oneof:"auto,expanded,absorbed"`
+	// rows of a pack whose gradients are one sum, a multiple of 64; sums of a step are added in the order of packs
+	Segment int `toml:"segment" default:"8192" range:"[64,16777216]"`
 }
 
 // Device is the machine.

@@ -94,6 +94,7 @@ type Definition struct {
 	Lanes      int        `json:"lanes"`       // lanes of the reduction tree of row sums
 	VocabBlock int        `json:"vocab_block"` // columns of one block of the log-softmax
 	ChunkRows  int        `json:"chunk_rows"`  // rows of a chunk of a recurrence, from absolute position 0
+	Segment    int        `json:"segment"`     // rows of a pack whose gradients are one sum, see [CutSegments]
 	Latent     LatentForm `json:"latent,omitempty"`
 	Combine    Rounding   `json:"combine,omitempty"` // of each expert's weighted output and of the running sum
 	Router     Rounding   `json:"router,omitempty"`  // of a router's logits, before softmax or sigmoid
@@ -102,10 +103,11 @@ type Definition struct {
 	Break Break    `json:"break,omitempty"`
 }
 
-// Default is version 1 of the definition with the dot step of the CPU.
+// Default is version 2 of the definition with the dot step of the CPU. Version 1 had gradients that were one sum
+// through all packs of a step.
 func Default() Definition {
-	return Definition{Version: 1, Dot: DotFMA, Exp2: Exp2Poly, KeyBlock: 64, KeySplit: 2048, Lanes: 256,
-		VocabBlock: 1024, ChunkRows: 64}
+	return Definition{Version: 2, Dot: DotFMA, Exp2: Exp2Poly, KeyBlock: 64, KeySplit: 2048, Lanes: 256,
+		VocabBlock: 1024, ChunkRows: 64, Segment: 8192}
 }
 
 // Validate returns an error for a definition that no device implements.
@@ -113,6 +115,7 @@ func (d Definition) Validate() error {
 	want := Default()
 	want.Dot, want.Exp2 = d.Dot, d.Exp2
 	want.KeySplit, want.Combine, want.Router, want.Norm, want.Latent = d.KeySplit, d.Combine, d.Router, d.Norm, d.Latent
+	want.Segment = d.Segment
 	if d.Latent != LatentAuto && d.Latent != LatentExpanded && d.Latent != LatentAbsorbed {
 		return fmt.Errorf("latent %q: want %q, %q or nothing", d.Latent, LatentExpanded, LatentAbsorbed)
 	}
@@ -124,6 +127,9 @@ func (d Definition) Validate() error {
 	}
 	if d.KeySplit <= 0 || d.KeySplit%want.KeyBlock != 0 || d.KeySplit > mostKeySplit {
 		return fmt.Errorf("key_split %d: want a multiple of %d up to %d", d.KeySplit, want.KeyBlock, mostKeySplit)
+	}
+	if d.Segment <= 0 || d.Segment%RowBlock != 0 || d.Segment > mostSegment {
+		return fmt.Errorf("segment %d: want a multiple of %d up to %d", d.Segment, RowBlock, mostSegment)
 	}
 	for _, r := range []struct {
 		name  string
@@ -142,8 +148,8 @@ func (d Definition) Validate() error {
 	return nil
 }
 
-// mostKeySplit is more than the positions of any model.
-const mostKeySplit = 1 << 24
+// mostKeySplit is more than the positions of any model, and mostSegment more than the rows of any pack.
+const mostKeySplit, mostSegment = 1 << 24, 1 << 24
 
 // Settings are the keys of [Definition.Set].
 var Settings = []string{"combine", "dot", "exp2", "key_split", "norm", "router"}

@@ -17,12 +17,12 @@ import "fmt"
 //	Exp2      of this package by Definition.Exp2 (Exp2 or Exp2H), for arguments <= 0; Ln of this package
 //	sigm(x)   e = Exp2(-|x|*log2e); x >= 0 ? 1/(1+e) : e/(1+e)
 //
-// A sum over rows (gradients of norms' weights) cuts each pack of the layout into blocks of RowBlock rows and a block
-// into runs of RowRun rows, the last ones shorter. A run is a chain of rounded products from +0 over its rows
-// ascending; the runs of a block are added from +0, ascending, and the blocks to what is there, ascending. It never
-// crosses a pack.
+// A gradient of a weight (dw) is F32, contiguous, and accumulates: the sum of each segment of the layout starts from
+// +0, and is added to what is stored, segments ascending. It does not depend on how many segments a call has. A sum
+// over rows (gradients of norms' weights) cuts a segment into blocks of RowBlock rows and a block into runs of RowRun
+// rows, the last ones shorter. A run is a chain of rounded products from +0 over its rows ascending; the runs of a
+// block are added from +0, ascending, and so are the blocks of a segment.
 //
-// A gradient of a weight (dw) is F32, contiguous, and accumulates: its chain over rows continues from the stored value.
 // No result depends on how many rows a call has, on where a row lies in its batch, or on how many threads run.
 type Device interface {
 	// Name describes the device for messages: its kind, and its instruction set or model.
@@ -48,16 +48,17 @@ type Device interface {
 	// Close frees the device's memory: its tensors are invalid afterwards.
 	Close() error
 
-	// Embed: out[t] = table[ids[t]], with table [V, n], ids int32 [T], out [T, n]. EmbedBackward adds dout[t] to
-	// dtable[ids[t]], F32 [V, n], t ascending.
+	// Embed: out[t] = table[ids[t]], with table [V, n], ids int32 [T], out [T, n]. EmbedBackward, for each segment and
+	// each id v in it, adds to dtable[v], F32 [V, n], the sum from +0 of dout[t] over its rows with ids[t] = v, t
+	// ascending.
 	Embed(out, table, ids Tensor)
-	EmbedBackward(dtable, dout, ids Tensor)
+	EmbedBackward(dtable, dout, ids Tensor, segments []int32)
 
 	// Add: out = round(a + b). out may be a or b.
 	Add(out, a, b Tensor)
 	// AddBias: out[t] = round(x[t] + bias), bias [1, n]; with groups, bias [Count, 1, n] has one row for each group. x
 	// and out [T, n] are of one type; bias may be of another. out may be x. BiasGrad: dbias F32 [Count, 1, n] += dy,
-	// for each group a sum over its rows and packs. The rows of a dense layer are one group.
+	// for each group a sum over the rows of its segments. The rows of a dense layer are one group.
 	AddBias(out, x, bias Tensor, g *Groups)
 	BiasGrad(dbias, dy Tensor, g *Groups)
 	// Scale: out = round(x * a). out may be x.
@@ -68,7 +69,7 @@ type Device interface {
 	// it, as transformers does for Llama and Qwen. Other norms have no such rounding. Backward (g = dy*w, xh = x*rstd):
 	// dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))); dw[j] += dy*xh as a sum over rows. dw may be nil.
 	RMSNorm(out, rstd, x, w Tensor, norm Norm)
-	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor, norm Norm, packs []int32)
+	RMSNormBackward(dx, dw, dy, x, rstd, w Tensor, norm Norm, segments []int32)
 
 	// HeadNormRope works on each head of x [T, heads*D], D = HeadDim. With w [1, D]: xh = x*rstd as in RMSNorm over the
 	// head (rstd F32 [T, heads]; Definition.Norm too), z = xh*w; w nil: z = x. Then the R = 2*Cos.Cols columns from
@@ -79,7 +80,7 @@ type Device interface {
 	// xh*(tree(g*xh)/D))), g = dz*w, or round(dz), and dw[j] += dz[j]*xh[j] as a sum over rows where each head has its
 	// chain of a run's rows, and the run adds its heads from +0, ascending. out may be x; dx may be dout.
 	HeadNormRope(out, rstd, x, w, positions Tensor, rope Rope, norm Norm)
-	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope, norm Norm, packs []int32)
+	HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions Tensor, rope Rope, norm Norm, segments []int32)
 
 	// JoinHeads concatenates columns of each head, own [T, heads*n], with columns that all heads share, shared [T, r]:
 	// head h of out [T, heads*(n+r)] is (own of h, shared). Backward: dOwn [T, heads*n] is its columns of dout;
@@ -95,9 +96,9 @@ type Device interface {
 	// rows of a group are consecutive or interleaved with those of others, see Groups.
 	MatMul(out Tensor, g *Groups, terms ...Term)
 	MatMulT(out Tensor, g *Groups, terms ...Term)
-	// WeightGrad: dw[n,k] continues its chain: dot over rows m ascending of dy[m,n]*x[m,k]; with DotTC16 steps restart
-	// at each pack of each group. Where interleaved groups share dw the chain takes the packs in order, of a pack the
-	// rows of group 0, then of group 1.
+	// WeightGrad: dw[n,k] += dot over rows m ascending of dy[m,n]*x[m,k], for each segment of the group from +0; steps
+	// of DotTC16 restart with it. Where interleaved groups share dw the dot of a segment goes over the rows of group 0,
+	// then of group 1, steps restarting at each. With Groups.Chain the dot continues from dw instead.
 	WeightGrad(dw, dy, x Tensor, g *Groups)
 
 	// StoreKV writes rows k [T, KVHeads*HeadDim] and v [T, KVHeads*ValueDim] to the pages of their spans.
@@ -114,7 +115,7 @@ type Device interface {
 	// takes out and lse as Sinks leaves them. Backward: dsinks F32 [1, Heads] += -(Exp2(min(t-lse, 0))*tree(dout*out))
 	// as a sum over rows, the tree over the head dim.
 	Sinks(out, lse, sinks Tensor)
-	SinksBackward(dsinks, dout, out, lse, sinks Tensor, packs []int32)
+	SinksBackward(dsinks, dout, out, lse, sinks Tensor, segments []int32)
 
 	// Route, for each row x of logits F32 [T, E], n = Norm and s = Scale of the settings:
 	//
@@ -136,9 +137,9 @@ type Device interface {
 	// were bf16; the gate's dot is unchanged.
 	Route(weights, experts, probs, logits Tensor, r Router)
 	RouteBackward(dlogits, dweights, weights, experts, probs Tensor, r Router)
-	// Dispatch fills the plan from experts int32 [T, K], a stable counting sort by expert; packs are those of the
+	// Dispatch fills the plan from experts int32 [T, K], a stable counting sort by expert; segments are those of the
 	// layout.
-	Dispatch(p Plan, experts Tensor, packs []int32)
+	Dispatch(p Plan, experts Tensor, segments []int32)
 	// Gather: out[r] = x[source[r]], with source int32 [R], x [T, n], out [R, n].
 	Gather(out, x, source Tensor)
 	// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product
@@ -170,13 +171,14 @@ type Device interface {
 	// Sample draws one token id for each row of logits F32 [n, V] into ids int32 [n], stated in kernels/cpu/sample.go.
 	Sample(ids, logits Tensor, rows []Sampling)
 
-	// SumSquares: out[0] = tree over blocks b of tree(v*v) of each block of 4096 consecutive elements. out is F32 [1,
-	// 1], t contiguous.
+	// SumSquares: out[e] = tree over blocks b of tree(v*v) of each block of 4096 consecutive elements of group e of t.
+	// out is F32 [1, Groups], t contiguous.
 	SumSquares(out, t Tensor)
-	// ClipScale computes the norm and the clipping factor of gradients from sums of squares F32 [1, n]: norm = sqrt of
-	// their sum, ascending, in fp64. out F32 [1, 2] = (norm, factor), factor = clip/(norm+1e-6) where clip > 0 and norm
-	// > clip, else 1; both in fp64 and rounded once. The factor of a norm that is not finite is NaN.
-	ClipScale(out, sums Tensor, clip float64)
+	// ClipScale computes the norm of gradients that are to be multiplied by scale, and the factor that does so and
+	// clips them, from sums of squares F32 [1, n]: norm = scale*sqrt(their sum, ascending), out F32 [1, 2] = (norm,
+	// factor), factor = scale*clip/(norm+1e-6) where clip > 0 and norm > clip, else scale; in fp64 and rounded once.
+	// The factor of a norm that is not finite is NaN.
+	ClipScale(out, sums Tensor, scale, clip float64)
 	// AdamW (Loshchilov & Hutter, arXiv 1711.05101) with gradients times factor F32 [1, 1]. A factor of NaN changes
 	// nothing. g =
 	// grad*factor; m = b1*m + (1-b1)*g; v = b2*v + ((1-b2)*g)*g; master = master - (LR*WeightDecay)*master; master =

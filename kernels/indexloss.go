@@ -14,18 +14,18 @@ type IndexerLoss interface {
 
 	// LayerNormBackward, with c and rstd as in LayerNorm, g = dy*w and xh = c*rstd: dx = round(rstd*((g - tree(g)/n) -
 	// xh*(tree(g*xh)/n))); dw[j] += dy*xh and dbias[j] += dy as sums over rows. dw, dbias F32 [1, n]. dx may be dy.
-	LayerNormBackward(dx, dw, dbias, dy, x, w Tensor, eps float32, packs []int32)
+	LayerNormBackward(dx, dw, dbias, dy, x, w Tensor, eps float32, segments []int32)
 	// IndexTarget adds the attention probabilities of one layer to target F32 [T, entries]: target_e +=
 	// Exp2(min(dot(q_h, k_j)*c - lse_h, 0)) for heads h ascending, with q, k, lse and c = float32(Scale*log2e) as in
 	// Attention. The window must be 0.
 	IndexTarget(target, q, k, lse, selected Tensor, l *Layout, a Attn)
 	// IndexLoss computes loss F32 [1, T] from the target t_e of IndexTarget and replaces the target by the gradient of
-	// loss*scale by the scores. With s_e = score_j as in SelectKeys (but NaN stays NaN), trees over the row's entries:
+	// loss by the scores. With s_e = score_j as in SelectKeys (but NaN stays NaN), trees over the row's entries:
 	//
 	//	p_e = t_e/tree(t);  m = max(s);  y_e = Exp2((s_e-m)*log2e);  z = tree(y)
 	//	loss = tree(p_e*(Ln(p_e) - ((s_e-m) - Ln(z)))), the term +0 where p_e < 2^-126
-	//	ds_e = scale*(y_e*(1/z) - p_e)
-	IndexLoss(loss, target, q, weights, k, selected Tensor, l *Layout, x Index, scale float32)
+	//	ds_e = y_e*(1/z) - p_e
+	IndexLoss(loss, target, q, weights, k, selected Tensor, l *Layout, x Index)
 	// IndexBackward propagates ds F32 [T, entries] to dq [T, Heads*Dim], dk [T, Dim] and dweights F32 [T, Heads], which
 	// are written. With r_h,j = dot(q_h, k_j)*c, c = float32(x.Scale):
 	//

@@ -16,39 +16,52 @@ type Span struct {
 // pages. It must not change once an operation has used it: devices cache what they derive from it.
 type Layout struct {
 	Spans []Span
-	// Packs are row offsets, [0 ... rows]. The k-steps of a weight gradient's dot restart at each (only DotTC16 depends
-	// on it), so the bits do not depend on how many packs a micro-batch holds. Without gradients one pack is enough.
-	Packs []int32
+	// Segments are row offsets, [0 ... rows], at which the sums of weight gradients end and begin anew; see
+	// [CutSegments]. Without gradients one segment is enough.
+	Segments []int32
 }
 
 // Rows is the number of rows of the batch.
-func (l *Layout) Rows() int { return int(l.Packs[len(l.Packs)-1]) }
+func (l *Layout) Rows() int { return int(l.Segments[len(l.Segments)-1]) }
+
+// CutSegments cuts each pack of a batch into segments of Definition.Segment rows from its first row, the last one
+// shorter. Packs are row offsets, [0 ... rows], and so are the segments.
+func CutSegments(packs []int32, rows int) []int32 {
+	segments := []int32{0}
+	for i, from := range packs[:len(packs)-1] {
+		for at := int(from) + rows; at < int(packs[i+1]); at += rows {
+			segments = append(segments, int32(at))
+		}
+		segments = append(segments, packs[i+1])
+	}
+	return segments
+}
 
 // RowBlock and RowRun are the numbers of rows of a block of a sum over rows, and of a run inside a block.
 const RowBlock, RowRun = 64, 8
 
-// RowBlocks returns the first row of each block of the packs, then the number of rows.
-func RowBlocks(packs []int32) []int32 {
-	var blocks []int32
-	for i, from := range packs[:len(packs)-1] {
-		for ; from < packs[i+1]; from += RowBlock {
-			blocks = append(blocks, from)
+// RowBlocks returns the first row of each block of the segments, then the number of rows; and the index of the first
+// block of each segment, then the number of blocks.
+func RowBlocks(segments []int32) (blocks, starts []int32) {
+	for i, at := range segments[:len(segments)-1] {
+		starts = append(starts, int32(len(blocks)))
+		for ; at < segments[i+1]; at += RowBlock {
+			blocks = append(blocks, at)
 		}
 	}
-	return append(blocks, packs[len(packs)-1])
+	return append(blocks, segments[len(segments)-1]), append(starts, int32(len(blocks)))
 }
 
-// RowRuns returns the first row of each run of the packs, then the number of rows; and the index of the first run of
-// each block, then the number of runs.
-func RowRuns(packs []int32) (runs, blocks []int32) {
-	rows := RowBlocks(packs)
-	for i, at := range rows[:len(rows)-1] {
-		blocks = append(blocks, int32(len(runs)))
-		for ; at < rows[i+1]; at += RowRun {
+// RowRuns returns the first row of each run of blocks of rows, then the number of rows; and the index of the first run
+// of each block, then the number of runs.
+func RowRuns(blocks []int32) (runs, starts []int32) {
+	for i, at := range blocks[:len(blocks)-1] {
+		starts = append(starts, int32(len(runs)))
+		for ; at < blocks[i+1]; at += RowRun {
 			runs = append(runs, at)
 		}
 	}
-	return append(runs, rows[len(rows)-1]), append(blocks, int32(len(runs)))
+	return append(runs, blocks[len(blocks)-1]), append(starts, int32(len(runs)))
 }
 
 // KV is the keys and values of attention. Paged: K is [pages*PageRows, KVHeads*HeadDim], V [pages*PageRows,
@@ -108,17 +121,20 @@ type Router struct {
 // MaxGroups is the largest number of groups of a [Router].
 const MaxGroups = 32
 
-// Groups says which rows of a grouped matmul belong to which weight, and where packs (see [Layout]) lie inside:
-// rows of group e, pack p are Offsets[e*Packs+p] up to the next offset. A dense weight gradient has one group.
+// Groups says which rows of a grouped matmul belong to which weight, and where segments (see [Layout]) lie inside:
+// rows of group e, segment s are Offsets[e*Segments+s] up to the next offset. A dense weight gradient has one group.
 //
-// With Interleaved, row m belongs to group m % Count (heads of a token, one weight for each head), and pack p has the
-// group's own rows Offsets[p] up to the next offset. A weight with one group is then shared by all groups. Its gradient
-// goes over the packs in order, and inside a pack over the rows of group 0, then of group 1 and so on.
+// With Interleaved, row m belongs to group m % Count (heads of a token, one weight for each head), and segment s has
+// the group's own rows Offsets[s] up to the next offset. A weight with one group is then shared by all groups. The sum
+// of a segment of its gradient goes over the rows of group 0, then of group 1 and so on.
 type Groups struct {
-	Offsets     Tensor // int32 [Count*Packs+1]; [Packs+1] with Interleaved, where only weight gradients need it
+	Offsets     Tensor // int32 [Count*Segments+1]; [Segments+1] with Interleaved, where only weight gradients need it
 	Count       int
-	Packs       int
+	Segments    int
 	Interleaved bool
+	// Chain, of a weight gradient: dw is the sum of a segment that goes on through several calls, and each chain
+	// continues from what is stored. There is one segment then.
+	Chain bool
 }
 
 // Plan is the permutation of a mixture-of-experts layer: every (token, slot) pair is one row, rows sorted by expert,

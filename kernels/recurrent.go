@@ -60,7 +60,7 @@ type Recurrent interface {
 	// as +0. da = round(z); dbias += z and drate += dg*g as sums over rows. drate and dbias are F32 [1, H], both or
 	// none nil.
 	Decay(g, step Tensor, x DecayOperands, lo, hi float32)
-	DecayBackward(dx DecayOperands, dg, dstep, g Tensor, x DecayOperands, lo, hi float32, packs []int32)
+	DecayBackward(dx DecayOperands, dg, dstep, g Tensor, x DecayOperands, lo, hi float32, segments []int32)
 }
 
 // DecayOperands are what Decay reads, or their gradients.
@@ -98,7 +98,7 @@ type DeltaNet interface {
 	// = round((dout*y)*(s*(1 + z*(1-s)))); dx = round(rstd*(d*w - xh*(tree((d*w)*xh)/n))) with xh = x*rstd; dw[j] +=
 	// d*xh as a sum over rows, heads as in HeadNormRope. dw may be nil.
 	NormThenGate(out, rstd, x, z, w Tensor, eps float32)
-	NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w Tensor, packs []int32)
+	NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w Tensor, segments []int32)
 
 	// SigmoidGate: out = round(x*sigm(gate)); x, out [R, n], gate [R, n] or [R, 1]. out may be x. Backward (s =
 	// sigm(gate)): dx = round(dout*s); dgate = round((dout*x)*(s*(1-s))), for [R, 1] round(tree(dout*x)*(s*(1-s))). dx
@@ -131,7 +131,7 @@ type Mamba interface {
 	// of a group): dy = rstd*(d - yh*(tree(d*yh)/m)); dx = round(dy*(z*s)), dz = round((dy*x)*(s*(1 + z*(1-s)))), s =
 	// sigm(z); dw[j] += dout*yh as a sum over rows. dw may be nil.
 	GateThenNorm(out, rstd, x, z, w Tensor, groups int, eps float32)
-	GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w Tensor, groups int, packs []int32)
+	GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w Tensor, groups int, segments []int32)
 
 	// ReLU2: out = round(r*r), r = max(x, 0) (+0 for -0 and NaN stays). Backward: dx = round(dout*(2*r)). dx may be x.
 	ReLU2(out, x Tensor)

@@ -81,7 +81,7 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Kee
 // Backward is dx from dy.
 func (s *AttentionSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
 	a := s.layer
-	dout := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
+	dout := a.O.Backward(r, dy, nil, b.Segments, &s.OIn)
 	dqkv := r.Stack.New(dy.DType, dy.Rows, s.QKV.Cols)
 	q, gate, k, v := a.split(s.QKV)
 	dq, dgate, dk, dv := a.split(dqkv)
@@ -89,12 +89,12 @@ func (s *AttentionSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch)
 		a.ops.delta.SigmoidGateBackward(dout, dgate, dout, s.Out, gate)
 	}
 	if a.Sinks != nil && a.Sinks.Trained() {
-		r.Dev.SinksBackward(a.Sinks.Grad, dout, s.Out, s.LSE, a.Sinks.W, b.Layout.Packs)
+		r.Dev.SinksBackward(a.Sinks.Grad, dout, s.Out, s.LSE, a.Sinks.W, b.Layout.Segments)
 	}
 	r.Dev.AttentionBackward(dq, dk, dv, dout, s.Out, s.LSE, s.Q.Y, kernels.KV{K: s.K.Y, V: v}, b.Layout, a.Shape)
 	s.Q.backward(r, dq, q, a.QNorm, a.Rope, b)
 	s.K.backward(r, dk, k, a.KNorm, a.Rope, b)
-	return a.QKV.Backward(r, dqkv, nil, b.Packs, &s.QKVIn)
+	return a.QKV.Backward(r, dqkv, nil, b.Segments, &s.QKVIn)
 }
 
 // Linears are the stacked projection of queries, keys and values, and that of the output.

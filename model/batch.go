@@ -8,12 +8,12 @@ import (
 // Batch is the rows of one forward: token ids with their positions, how rows form sequences, and the cache where there
 // is one. It lives on the rank's stack.
 type Batch struct {
-	IDs       kernels.Tensor // int32 [T]
-	Positions kernels.Tensor // int32 [T]
-	Layout    *kernels.Layout
-	Packs     *kernels.Groups   // the rows of each pack: the groups of dense weight gradients
-	EachPack  []*kernels.Groups // each pack alone, its first row 0
-	Cache     *Cache            // nil: keys are the batch's own rows
+	IDs         kernels.Tensor // int32 [T]
+	Positions   kernels.Tensor // int32 [T]
+	Layout      *kernels.Layout
+	Segments    *kernels.Groups   // the rows of each segment, as one group: those of dense weight gradients
+	EachSegment []*kernels.Groups // each segment alone, its first row 0; a sum of one goes through several calls
+	Cache       *Cache            // nil: keys are the batch's own rows
 	// by block: the keys that its indexer selected, int32 [T, TopK]; nil: none, attention reads all keys
 	Selected    []kernels.Tensor
 	IndexerLoss *IndexerLoss // nil: indexers are frozen (see [Model.NewIndexerLoss])
@@ -56,26 +56,23 @@ func NewBatch(r *parallel.Rank, ids []int32, l *kernels.Layout, cache *Cache) *B
 		IDs:       parallel.Upload(r, ids),
 		Positions: parallel.Upload(r, positions),
 		Layout:    l,
-		Packs:     &kernels.Groups{Offsets: parallel.Upload(r, l.Packs), Count: 1, Packs: len(l.Packs) - 1},
+		Segments:  &kernels.Groups{Offsets: parallel.Upload(r, l.Segments), Count: 1, Segments: len(l.Segments) - 1},
 		Cache:     cache,
 	}
-	b.EachPack = eachPack(r, b.Packs, l.Packs)
+	b.EachSegment = eachSegment(r, l.Segments)
 	return b
 }
 
-// eachPack is each pack as groups of its own; offsets are the first rows of packs and the end of the last.
-func eachPack(r *parallel.Rank, packs *kernels.Groups, offsets []int32) []*kernels.Groups {
-	if packs.Packs == 1 {
-		return []*kernels.Groups{packs}
-	}
+// eachSegment is each segment as a chain of its own; offsets are the first rows of segments and the end of the last.
+func eachSegment(r *parallel.Rank, offsets []int32) []*kernels.Groups {
 	var bounds []int32
-	for i, from := range offsets[:packs.Packs] {
+	for i, from := range offsets[:len(offsets)-1] {
 		bounds = append(bounds, 0, offsets[i+1]-from)
 	}
 	uploaded := parallel.Upload(r, bounds)
 	var each []*kernels.Groups
-	for i := range packs.Packs {
-		each = append(each, &kernels.Groups{Offsets: uploaded.ColRange(2*i, 2*i+2), Count: 1, Packs: 1})
+	for i := range offsets[:len(offsets)-1] {
+		each = append(each, &kernels.Groups{Offsets: uploaded.ColRange(2*i, 2*i+2), Count: 1, Segments: 1, Chain: true})
 	}
 	return each
 }

@@ -79,12 +79,12 @@ func (n *DeltaNet) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep
 // Backward is dx from dy.
 func (s *DeltaNetSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
 	dev, n := s.layer.ops.delta, s.layer
-	packs := b.Layout.Packs
-	dgated := n.Out.Backward(r, dy, nil, b.Packs, &s.OutIn)
+	segments := b.Layout.Segments
+	dgated := n.Out.Backward(r, dy, nil, b.Segments, &s.OutIn)
 	din := r.Stack.New(dy.DType, dy.Rows, s.In.Cols)
 	in, d := n.split(s.In), n.split(din)
 	do := r.Stack.New(dy.DType, dy.Rows, s.O.Cols)
-	dev.NormThenGateBackward(do, d.z, n.Norm.W.Grad, dgated, s.O, in.z, s.RStd, n.Norm.W.W, packs)
+	dev.NormThenGateBackward(do, d.z, n.Norm.W.Grad, dgated, s.O, in.z, s.RStd, n.Norm.W.W, segments)
 
 	dqkv := r.Stack.New(dy.DType, dy.Rows, s.QKV.Cols)
 	dg := r.Stack.New(kernels.F32, dy.Rows, n.Shape.Heads)
@@ -94,9 +94,9 @@ func (s *DeltaNetSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) 
 		kernels.DeltaRuleOperands{Q: q, K: k, V: v, G: s.G, B: in.b}, b.Layout, n.Shape)
 	dev.DecayBackward(kernels.DecayOperands{A: d.a, Rate: n.Decay.Rate.Grad, Bias: n.Decay.Bias.Grad}, dg,
 		kernels.Tensor{}, s.G, kernels.DecayOperands{A: in.a, Rate: n.Decay.Rate.W, Bias: n.Decay.Bias.W}, n.Decay.Lo,
-		n.Decay.Hi, packs)
+		n.Decay.Hi, segments)
 	dev.ShortConvBackward(d.u, n.Conv.Grad, kernels.Tensor{}, dqkv, in.u, n.Conv.W, kernels.Tensor{}, b.Layout)
-	return n.In.Backward(r, din, nil, b.Packs, &s.InIn)
+	return n.In.Backward(r, din, nil, b.Segments, &s.InIn)
 }
 
 // Linears are the stacked projections of the input and that of the output.

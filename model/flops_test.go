@@ -90,7 +90,7 @@ func TestWork(t *testing.T) {
 		}
 		for _, save := range []Save{0, SaveProjections, SaveAttention, SaveResidual, SaveGateUp, SaveExperts,
 			SaveAll - 1} {
-			b := indexerBatch(r, m, rows, ids...)
+			b := indexerBatch(r, m, ids...)
 			b.Prepare(r, m)
 			x := r.Stack.New(m.DType, rows, m.Hidden)
 			r.Dev.Embed(x, m.Embed.W, b.IDs)

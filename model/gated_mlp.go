@@ -42,8 +42,8 @@ func (s *GatedMLPSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) 
 	m := s.layer
 	inner, gate := r.Stack.New(dy.DType, dy.Rows, dy.Cols), r.Stack.New(dy.DType, dy.Rows, 1)
 	m.ops.delta.SigmoidGateBackward(inner, gate, dy, s.Y, s.Gate)
-	dx := s.MLP.backward(r, inner, nil, b.Packs)
-	r.Dev.Add(dx, dx, m.Gate.Backward(r, gate, nil, b.Packs, &s.GateIn))
+	dx := s.MLP.backward(r, inner, nil, b.Segments)
+	r.Dev.Add(dx, dx, m.Gate.Backward(r, gate, nil, b.Segments, &s.GateIn))
 	return dx
 }
 

@@ -138,7 +138,7 @@ func packed(r *parallel.Rank, seqs ...[]int32) (b *model.Batch, targets []int32)
 		ids = append(ids, s...)
 		targets = append(append(targets, s[1:]...), -1)
 	}
-	l.Packs = []int32{0, int32(len(ids))}
+	l.Segments = []int32{0, int32(len(ids))}
 	return model.NewBatch(r, ids, l, nil), targets
 }
 
@@ -327,7 +327,7 @@ func adamW(r *parallel.Rank, m *model.Model, steps int, seqs ...[]int32) (losses
 	a := optim.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}
 	for step := range steps {
 		losses = append(losses, float32(lossAndGradients(r, m, false, seqs...)))
-		a.Step(r, ws, 1e-3, step+1)
+		a.Step(r, ws, 1, 1e-3, step+1)
 	}
 	return losses
 }

@@ -12,9 +12,8 @@ type Head struct {
 	W    *Param // [V, H]; the embedding where they are tied
 }
 
-const (
-	headChunkGrid = 64 // rows; a multiple of the dot step, so that chunks cut no step of a weight gradient
-)
+// headChunkGrid is in rows: a multiple of the dot step, so that chunks cut no step of a weight gradient.
+const headChunkGrid = 64
 
 // Logits is F32 [T, V] from the last block's output x [T, H].
 func (h *Head) Logits(r *parallel.Rank, x kernels.Tensor) kernels.Tensor {
@@ -74,7 +73,7 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x kernels.Tensor, targets 
 	var norm NormSaved
 	n := h.Norm.Forward(r, x, &norm)
 	dn := r.Stack.New(x.DType, x.Rows, x.Cols)
-	h.chunks(r.Dev.Spare(), b, func(from, to int) {
+	chunk := func(from, to int, grad kernels.Tensor, goesOn bool) {
 		defer r.Stack.Release(r.Stack.Mark())
 		rows := n.RowRange(from, to)
 		logits, stats := h.project(r, rows)
@@ -87,12 +86,37 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x kernels.Tensor, targets 
 		r.Dev.LogProbBackward(dlogits, loss.Derivative(from, to), stats, logits, of.IDs, of.Inverse)
 		r.Dev.MatMulT(dn.RowRange(from, to), nil, kernels.Term{X: dlogits, W: h.W.W})
 		if h.W.Trained() {
-			one := &kernels.Groups{Offsets: parallel.Upload(r, []int32{0, int32(to - from)}), Count: 1, Packs: 1}
-			r.Dev.WeightGrad(h.W.headGrad(), dlogits, rows, one)
+			one := &kernels.Groups{Offsets: parallel.Upload(r, []int32{0, int32(to - from)}), Count: 1, Segments: 1,
+				Chain: goesOn}
+			r.Dev.WeightGrad(grad, dlogits, rows, one)
 		}
-	})
+	}
+	h.segments(r, b, chunk)
 	r.Dev.Zero(d)
 	h.Norm.Backward(r, d, dn, b, &norm)
+}
+
+// segments calls chunk for all rows, in order. A segment of one chunk adds to the gradient; the chunks of a longer one
+// are a sum that goes on, which is then added.
+func (h *Head) segments(r *parallel.Rank, b *Batch, chunk func(from, to int, grad kernels.Tensor, goesOn bool)) {
+	if !h.W.Trained() {
+		h.chunks(r.Dev.Spare(), b, func(from, to int) { chunk(from, to, kernels.Tensor{}, false) })
+		return
+	}
+	segments, most := b.Layout.Segments, h.chunkRows(r.Dev.Spare())
+	for i, from := range segments[:len(segments)-1] {
+		from, to := int(from), int(segments[i+1])
+		all := func(grad kernels.Tensor, goesOn bool) {
+			for ; from < to; from += most {
+				chunk(from, min(from+most, to), grad, goesOn)
+			}
+		}
+		if to-from > most {
+			sumSegment(r, h.W.headGrad(), func(sum kernels.Tensor) { all(sum, true) })
+		} else {
+			all(h.W.headGrad(), false)
+		}
+	}
 }
 
 func (h *Head) project(r *parallel.Rank, n kernels.Tensor) (logits, stats kernels.Tensor) {
@@ -102,14 +126,14 @@ func (h *Head) project(r *parallel.Rank, n kernels.Tensor) (logits, stats kernel
 	return logits, stats
 }
 
-// chunks cuts each pack of the batch on the grid from its first row, so that the logits of a piece take at most so many
-// bytes.
+// chunkRows is how many rows have logits of at most so many bytes, on the grid.
+func (h *Head) chunkRows(bytes int) int {
+	return max(1, bytes/4/h.W.W.Rows/headChunkGrid) * headChunkGrid
+}
+
+// chunks cuts the rows of the batch on the grid.
 func (h *Head) chunks(bytes int, b *Batch, body func(from, to int)) {
-	rows := max(1, bytes/4/h.W.W.Rows/headChunkGrid) * headChunkGrid
-	packs := b.Layout.Packs
-	for i := 1; i < len(packs); i++ {
-		for from := int(packs[i-1]); from < int(packs[i]); from += rows {
-			body(from, min(from+rows, int(packs[i])))
-		}
+	for from, rows := 0, h.chunkRows(bytes); from < b.Rows(); from += rows {
+		body(from, min(from+rows, b.Rows()))
 	}
 }

@@ -56,9 +56,9 @@ func (p *HeadLinear) down(r *parallel.Rank, x, y kernels.Tensor, s *HeadSaved) {
 
 // weightGrads adds the gradients of weights that each head has of its own. They are the same whether forward was up or
 // down:
-// dW_h = y_h^T x_h, dB_h = y_h^T up_h. packs are those of the tokens.
-func (p *HeadLinear) weightGrads(r *parallel.Rank, y, x kernels.Tensor, up *HeadSaved, packs *kernels.Groups) {
-	g := p.interleaved(packs)
+// dW_h = y_h^T x_h, dB_h = y_h^T up_h. segments are those of the tokens.
+func (p *HeadLinear) weightGrads(r *parallel.Rank, y, x kernels.Tensor, up *HeadSaved, segments *kernels.Groups) {
+	g := p.interleaved(segments)
 	add := func(w *Param, dy, x kernels.Tensor) {
 		if w.Trained() {
 			r.Dev.WeightGrad(p.heads(w.Grad), dy, x, g)
@@ -77,22 +77,33 @@ type sharedGrad struct {
 	down, x kernels.Tensor
 }
 
-// sharedGrads adds the parts of the gradient of A, which are one sum: of each pack every part in order, and of a part
-// its heads in order. One part over all packs before the next part would make bits depend on the micro-batch.
+// sharedGrads adds the parts of the gradient of A, which are one sum for each segment: over every part in order, and of
+// a part over its heads in order. One part over all segments before the next part would make bits depend on the
+// micro-batch.
 func sharedGrads(r *parallel.Rank, b *Batch, parts ...sharedGrad) {
 	a := parts[0].of.adapter()
 	if a == nil || !a.A.Trained() {
 		return
 	}
-	for i, pack := range b.EachPack {
-		for _, p := range parts {
-			from, to := int(b.Layout.Packs[i])*p.of.Heads, int(b.Layout.Packs[i+1])*p.of.Heads
-			down, x := p.down.RowRange(from, to), p.x.RowRange(from, to)
-			r.Dev.WeightGrad(a.A.Grad, down, x, p.of.interleaved(pack))
-		}
+	segments := b.Layout.Segments
+	for i, own := range b.EachSegment {
+		sumSegment(r, a.A.Grad, func(sum kernels.Tensor) {
+			for _, p := range parts {
+				from, to := int(segments[i])*p.of.Heads, int(segments[i+1])*p.of.Heads
+				r.Dev.WeightGrad(sum, p.down.RowRange(from, to), p.x.RowRange(from, to), p.of.interleaved(own))
+			}
+		})
 	}
 }
 
-func (p *HeadLinear) interleaved(packs *kernels.Groups) *kernels.Groups {
-	return &kernels.Groups{Offsets: packs.Offsets, Count: p.Heads, Packs: packs.Packs, Interleaved: true}
+// sumSegment adds to grad the sum of one segment, which add continues, from +0, in several calls.
+func sumSegment(r *parallel.Rank, grad kernels.Tensor, add func(sum kernels.Tensor)) {
+	defer r.Stack.Release(r.Stack.Mark())
+	sum := r.Stack.Zeros(kernels.F32, grad.Rows, grad.Cols)
+	add(sum)
+	r.Dev.Add(grad, grad, sum)
+}
+
+func (p *HeadLinear) interleaved(g *kernels.Groups) *kernels.Groups {
+	return &kernels.Groups{Offsets: g.Offsets, Count: p.Heads, Segments: g.Segments, Interleaved: true, Chain: g.Chain}
 }

@@ -78,22 +78,21 @@ func (n *Indexer) Backward(r *parallel.Rank, selected kernels.Tensor, b *Batch, 
 	defer r.Stack.Release(r.Stack.Mark())
 	dev := n.ops.indexing
 	scores := b.IndexerLoss.target
-	dev.IndexLoss(b.IndexerLoss.KL.RowRange(n.Place, n.Place+1), scores, s.Q, s.W, s.K, selected, b.Layout, n.Shape,
-		b.IndexerLoss.Scale)
+	dev.IndexLoss(b.IndexerLoss.KL.RowRange(n.Place, n.Place+1), scores, s.Q, s.W, s.K, selected, b.Layout, n.Shape)
 	dq, dk := r.Stack.New(s.Q.DType, s.Q.Rows, s.Q.Cols), r.Stack.New(s.K.DType, s.K.Rows, s.K.Cols)
 	dw := r.Stack.New(kernels.F32, s.W.Rows, s.W.Cols)
 	dev.IndexBackward(dq, dk, dw, scores, s.Q, s.W, s.K, selected, b.Layout, n.Shape)
 	r.Dev.Zero(scores)
 
 	applyRopeBackward(r, dq, n.Rope, b)
-	weightGrad(r, n.Q, dq, s.U, b.Packs)
+	weightGrad(r, n.Q, dq, s.U, b.Segments)
 	applyRopeBackward(r, dk, n.Rope, b)
-	dev.LayerNormBackward(dk, n.KNorm.Grad, n.KBias.Grad, dk, s.K0, n.KNorm.W, n.Eps, b.Layout.Packs)
-	weightGrad(r, n.K, dk, s.X, b.Packs)
+	dev.LayerNormBackward(dk, n.KNorm.Grad, n.KBias.Grad, dk, s.K0, n.KNorm.W, n.Eps, b.Layout.Segments)
+	weightGrad(r, n.K, dk, s.X, b.Segments)
 	r.Dev.Scale(dw, dw, n.Scale)
 	dlogits := r.Stack.New(s.X.DType, dw.Rows, dw.Cols)
 	r.Dev.Copy(dlogits, dw)
-	weightGrad(r, n.Weights, dlogits, s.X, b.Packs)
+	weightGrad(r, n.Weights, dlogits, s.X, b.Segments)
 }
 
 // flops is the work of one Forward: products and the score of each key that a row sees.

@@ -23,20 +23,19 @@ const (
 
 // IndexerLoss is the loss of the indexers on a batch, and its targets.
 type IndexerLoss struct {
-	Scale float32        // of a row's divergence in the loss
-	KL    kernels.Tensor // F32 [indexers, T], nats: written by Backward
+	KL kernels.Tensor // F32 [indexers, T], nats: written by Backward
 
 	// F32 [T, keys]: what attention gives each key of a row's list; +0 between the layers of two indexers
 	target kernels.Tensor
 }
 
-// NewIndexerLoss is the indexer loss of a batch of so many rows. The loss is the mean over the stepRows rows of the
-// optimizer step. It is nil where indexers are frozen. KL lies on the rank's stack.
-func (m *Model) NewIndexerLoss(r *parallel.Rank, rows, stepRows int) *IndexerLoss {
+// NewIndexerLoss is the indexer loss of a batch of so many rows, the sum of their divergences. It is nil where indexers
+// are frozen. KL lies on the rank's stack.
+func (m *Model) NewIndexerLoss(r *parallel.Rank, rows int) *IndexerLoss {
 	if m.Indexing == IndexersFrozen {
 		return nil
 	}
-	return &IndexerLoss{Scale: float32(1 / float64(stepRows)), KL: r.Stack.New(kernels.F32, len(m.indexers), rows)}
+	return &IndexerLoss{KL: r.Stack.New(kernels.F32, len(m.indexers), rows)}
 }
 
 // prepare makes room for the target.

@@ -34,15 +34,15 @@ func withIndexers(t *testing.T, family string, o Options, threads int, body func
 	}
 }
 
-// indexerBatch is sequences of random ids of some lengths, each a pack, for a step of so many rows.
-func indexerBatch(r *parallel.Rank, m *Model, rows int, ids ...[]int32) *Batch {
-	l := &kernels.Layout{Packs: []int32{0}}
+// indexerBatch is sequences of random ids of some lengths, each a segment.
+func indexerBatch(r *parallel.Rank, m *Model, ids ...[]int32) *Batch {
+	l := &kernels.Layout{Segments: []int32{0}}
 	for _, s := range ids {
 		l.Spans = append(l.Spans, kernels.Span{Row: l.Rows(), Rows: len(s)})
-		l.Packs = append(l.Packs, int32(l.Rows()+len(s)))
+		l.Segments = append(l.Segments, int32(l.Rows()+len(s)))
 	}
 	b := NewBatch(r, slices.Concat(ids...), l, nil)
-	b.IndexerLoss = m.NewIndexerLoss(r, b.Rows(), rows)
+	b.IndexerLoss = m.NewIndexerLoss(r, b.Rows())
 	return b
 }
 
@@ -69,7 +69,7 @@ func (m *Model) indexerStep(r *parallel.Rank, policy Policy, rows int, micros ..
 	out := indexerGrads{grads: map[string][]float32{}}
 	for _, ids := range micros {
 		mark := r.Stack.Mark()
-		b := indexerBatch(r, m, rows, ids...)
+		b := indexerBatch(r, m, ids...)
 		targets, d := slices.Concat(ids...), slices.Repeat([]float32{-1 / float32(rows)}, b.Rows())
 		logprob := r.Stack.New(kernels.F32, 1, b.Rows())
 		m.Step(r, b, logprob, Targets{IDs: parallel.Upload(r, targets)},
@@ -192,7 +192,7 @@ func TestIndexerGradient(t *testing.T) {
 	for _, family := range indexedFamilies {
 		for _, stage := range []IndexerStage{IndexersSparse, IndexersDense} {
 			withIndexers(t, family, Options{Indexing: stage}, 2, func(r *parallel.Rank, m *Model) {
-				b := indexerBatch(r, m, 31, randomIDs(4, 96, 24, 7)...)
+				b := indexerBatch(r, m, randomIDs(4, 96, 24, 7)...)
 				s := new(Saved)
 				m.Forward(r, b, s)
 				m.blocks().trainIndexers(r, b, s)
@@ -366,9 +366,9 @@ func (c *indexerReference) check(r *parallel.Rank, b *Batch, rng *rand.Rand) err
 		}
 	}
 	const step, elements = 1e-6, 24
-	mean := func() (sum float64) {
+	total := func() (sum float64) {
 		for _, v := range c.losses() {
-			sum += v * float64(b.IndexerLoss.Scale)
+			sum += v
 		}
 		return sum
 	}
@@ -384,9 +384,9 @@ func (c *indexerReference) check(r *parallel.Rank, b *Batch, rng *rand.Rand) err
 			at := rng.IntN(len(got))
 			keep := c.weights[i][at]
 			c.weights[i][at] = keep + step
-			up := mean()
+			up := total()
 			c.weights[i][at] = keep - step
-			want := (up - mean()) / (2 * step)
+			want := (up - total()) / (2 * step)
 			c.weights[i][at] = keep
 			if math.Abs(float64(got[at])-want) > 1e-3*largest {
 				return fmt.Errorf("%s element %d: gradient %g, want %g", p, at, got[at], want)
@@ -431,7 +431,7 @@ func TestChoicesMove(t *testing.T) {
 	withIndexers(t, "glm5", Options{Indexing: IndexersSparse}, 2, func(r *parallel.Rank, m *Model) {
 		ids := randomIDs(6, 96, 60)
 		choices := func() (selected [][]int32) {
-			b := indexerBatch(r, m, 60, ids...)
+			b := indexerBatch(r, m, ids...)
 			m.Forward(r, b, nil)
 			for _, p := range b.Selected {
 				selected = append(selected, parallel.Download[int32](r, p))
@@ -458,7 +458,7 @@ func TestChoicesMove(t *testing.T) {
 
 // stepIndexers takes a step of gradient descent on the indexers alone, and gives their divergence before it.
 func (m *Model) stepIndexers(r *parallel.Rank, ids [][]int32) (total float64) {
-	b := indexerBatch(r, m, 60, ids...)
+	b := indexerBatch(r, m, ids...)
 	s := new(Saved)
 	m.Forward(r, b, s)
 	m.blocks().trainIndexers(r, b, s)

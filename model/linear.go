@@ -116,8 +116,9 @@ func (l *Linear) project(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups) 
 }
 
 // Backward is dx [T, K] from dy [T, N]; weight gradients accumulate. rows are the groups of the batch's rows: those of
-// Forward for experts, the packs for a dense weight. The chain of dx runs over N, then over the ranks of all adapters
-// as one term: by tc16 its steps of 16 are those of a term for each adapter only where ranks are multiples of 16.
+// Forward for experts, the segments for a dense weight. The chain of dx runs over N, then over the ranks of all
+// adapters as one term: by tc16 its steps of 16 are those of a term for each adapter only where ranks are multiples of
+// 16.
 func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups, s *LinearSaved) kernels.Tensor {
 	dx := r.Stack.New(dy.DType, dy.Rows, l.W.W.Cols)
 	mark := r.Stack.Mark()

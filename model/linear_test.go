@@ -135,7 +135,7 @@ func TestStackedAdapters(t *testing.T) {
 			if dev.matmul != 2 || dev.scale != 1 {
 				t.Errorf("%+v: %d products and %d scalings forward, want 2 and 1", c, dev.matmul, dev.scale)
 			}
-			dx := l.Backward(r, dy, nil, &kernels.Groups{Offsets: rows, Count: 1, Packs: 1}, &saved)
+			dx := l.Backward(r, dy, nil, &kernels.Groups{Offsets: rows, Count: 1, Segments: 1}, &saved)
 			if dev.matmulT != len(c.targets)+1 || dev.scale != 2 {
 				t.Errorf("%+v: %d products and %d scalings backward, want %d and 1", c, dev.matmulT, dev.scale-1,
 					len(c.targets)+1)

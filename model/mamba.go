@@ -87,12 +87,12 @@ func (m *Mamba) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (
 // Backward is dx from dy.
 func (s *MambaSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
 	dev, m := s.layer.ops.mamba, s.layer
-	packs := b.Layout.Packs
-	dnormed := m.Out.Backward(r, dy, nil, b.Packs, &s.OutIn)
+	segments := b.Layout.Segments
+	dnormed := m.Out.Backward(r, dy, nil, b.Segments, &s.OutIn)
 	din := r.Stack.New(dy.DType, dy.Rows, s.In.Cols)
 	in, d := m.split(s.In), m.split(din)
 	do := r.Stack.New(dy.DType, dy.Rows, s.O.Cols)
-	dev.GateThenNormBackward(do, d.z, m.Norm.W.Grad, dnormed, s.O, in.z, s.RStd, m.Norm.W.W, m.Groups, packs)
+	dev.GateThenNormBackward(do, d.z, m.Norm.W.Grad, dnormed, s.O, in.z, s.RStd, m.Norm.W.W, m.Groups, segments)
 
 	dxbc := r.Stack.New(dy.DType, dy.Rows, s.XBC.Cols)
 	dg, dstep := r.Stack.New(kernels.F32, dy.Rows, m.Shape.Heads), r.Stack.New(kernels.F32, dy.Rows, m.Shape.Heads)
@@ -102,10 +102,10 @@ func (s *MambaSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) ker
 		Skip: m.Skip.Grad}, do, kernels.StateSpaceOperands{C: queries, B: keys, X: values, G: s.G, DT: s.Step,
 		Skip: m.Skip.W}, b.Layout, m.Shape)
 	dev.DecayBackward(kernels.DecayOperands{A: d.a, Rate: m.Decay.Rate.Grad, Bias: m.Decay.Bias.Grad}, dg, dstep, s.G,
-		kernels.DecayOperands{A: in.a, Rate: m.Decay.Rate.W, Bias: m.Decay.Bias.W}, m.Decay.Lo, m.Decay.Hi, packs)
+		kernels.DecayOperands{A: in.a, Rate: m.Decay.Rate.W, Bias: m.Decay.Bias.W}, m.Decay.Lo, m.Decay.Hi, segments)
 	bias, dbias := m.convBias()
 	dev.ShortConvBackward(d.u, m.Conv.Grad, dbias, dxbc, in.u, m.Conv.W, bias, b.Layout)
-	return m.In.Backward(r, din, nil, b.Packs, &s.InIn)
+	return m.In.Backward(r, din, nil, b.Segments, &s.InIn)
 }
 
 // Linears are the projections of the input and of the output.

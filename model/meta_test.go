@@ -40,7 +40,7 @@ func live(r *parallel.Rank, adapters bool, load func() (*model.Model, error)) (n
 	m.TrainAll()
 	n.note(r, "training")
 	ids := make([]int32, 60)
-	l := &kernels.Layout{Spans: []kernels.Span{{Rows: 60}}, Packs: []int32{0, 60}}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: 60}}, Segments: []int32{0, 60}}
 	for i, policy := range []model.Policy{m.Everywhere(0), m.Everywhere(model.SaveAttention | model.SaveGateUp), nil} {
 		mark := r.Stack.Mark()
 		logprob := r.Stack.New(kernels.F32, 1, len(ids))
@@ -54,7 +54,7 @@ func live(r *parallel.Rank, adapters bool, load func() (*model.Model, error)) (n
 	mem := kernels.NewArena(r.Dev)
 	cache := m.NewCache(mem, model.CacheSize{Pages: 3, PageRows: 32, Slots: 2})
 	n.note(r, "a cache")
-	served := &kernels.Layout{Spans: []kernels.Span{{Rows: 60, Pages: []int32{2, 0}}}, Packs: []int32{0, 60}}
+	served := &kernels.Layout{Spans: []kernels.Span{{Rows: 60, Pages: []int32{2, 0}}}, Segments: []int32{0, 60}}
 	m.Head.Logits(r, m.Forward(r, model.NewBatch(r, ids, served, cache), nil))
 	n.note(r, "serving")
 	n.workspace = kernels.Workspace(r.Dev)

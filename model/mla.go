@@ -150,7 +150,7 @@ func (s *MLASaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kerne
 	if b.IndexerLoss != nil {
 		s.trainIndexer(r, b)
 	}
-	do := a.O.Backward(r, dy, nil, b.Packs, &s.OIn)
+	do := a.O.Backward(r, dy, nil, b.Segments, &s.OIn)
 	ddown := r.Stack.New(dy.DType, dy.Rows, a.Down.W.W.Rows)
 	dcq, dc, dkr := a.split(ddown)
 	var dq, dnormed kernels.Tensor
@@ -163,15 +163,15 @@ func (s *MLASaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kerne
 	applyRopeBackward(r, dq, a.Rope, b)
 	r.Dev.Zero(dc)
 	a.KVNorm.Backward(r, dc, dnormed, b, &s.KVNorm)
-	du := a.Q.Backward(r, dq, nil, b.Packs, &s.QIn)
+	du := a.Q.Backward(r, dq, nil, b.Segments, &s.QIn)
 	if a.QNorm == nil {
-		dx := a.Down.Backward(r, ddown, nil, b.Packs, &s.DownIn)
+		dx := a.Down.Backward(r, ddown, nil, b.Segments, &s.DownIn)
 		r.Dev.Add(dx, dx, du)
 		return dx
 	}
 	r.Dev.Zero(dcq)
 	a.QNorm.Backward(r, dcq, du, b, &s.QNorm)
-	return a.Down.Backward(r, ddown, nil, b.Packs, &s.DownIn)
+	return a.Down.Backward(r, ddown, nil, b.Segments, &s.DownIn)
 }
 
 // Linears are the projections to the latents, from them, and that of the output.
@@ -270,5 +270,5 @@ func (a *MLA) expandBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch,
 	own := a.Shape.Heads * a.NopeDim
 	a.attendBackward(r, dq, dk, dkv.ColRange(own, dkv.Cols), do, b, s)
 	r.Dev.JoinHeadsBackward(dkv.ColRange(0, own), dkr, dk)
-	return dq, a.KV.Backward(r, dkv, nil, b.Packs, &s.KVIn)
+	return dq, a.KV.Backward(r, dkv, nil, b.Segments, &s.KVIn)
 }

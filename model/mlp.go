@@ -40,7 +40,7 @@ func (m *MLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep) (ke
 
 // Backward is dx from dy.
 func (s *MLPSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kernels.Tensor {
-	return s.backward(r, dy, nil, b.Packs)
+	return s.backward(r, dy, nil, b.Segments)
 }
 
 // forward is [R, H] from x [R, H]; g says which rows go to which expert, nil for a dense MLP, and output what the

@@ -34,13 +34,13 @@ type MoESaved struct {
 func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
 	s := &MoESaved{layer: m}
 	s.Routing = m.Router.route(r, x, m.TopK)
-	e, packs, rows := m.Router.W.W.Rows, b.Packs.Packs, x.Rows*m.TopK
+	e, segments, rows := m.Router.W.W.Rows, b.Segments.Segments, x.Rows*m.TopK
 	s.Plan = kernels.Plan{
-		Groups: kernels.Groups{Offsets: r.Stack.New(kernels.I32, 1, e*packs+1), Count: e, Packs: packs},
+		Groups: kernels.Groups{Offsets: r.Stack.New(kernels.I32, 1, e*segments+1), Count: e, Segments: segments},
 		Source: r.Stack.New(kernels.I32, 1, rows),
 		RowOf:  r.Stack.New(kernels.I32, x.Rows, m.TopK),
 	}
-	r.Dev.Dispatch(s.Plan, s.Routing.Experts, b.Layout.Packs)
+	r.Dev.Dispatch(s.Plan, s.Routing.Experts, b.Layout.Segments)
 	u := x
 	if m.Into != nil {
 		u = m.Into.Forward(r, x, nil, &s.IntoIn)
@@ -87,7 +87,7 @@ func (s *MoESaved) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) ker
 	g := &s.Plan.Groups
 	dsum := dout
 	if m.OutOf != nil {
-		dsum = m.OutOf.Backward(r, dout, nil, b.Packs, &s.OutOfIn)
+		dsum = m.OutOf.Backward(r, dout, nil, b.Segments, &s.OutOfIn)
 	}
 	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)
 	dweights := r.Stack.New(kernels.F32, s.Routing.Weights.Rows, s.Routing.Weights.Cols)
@@ -96,7 +96,7 @@ func (s *MoESaved) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) ker
 	dx := r.Stack.New(dout.DType, dsum.Rows, dsum.Cols)
 	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
 	if m.Into != nil {
-		dx = m.Into.Backward(r, dx, nil, b.Packs, &s.IntoIn)
+		dx = m.Into.Backward(r, dx, nil, b.Segments, &s.IntoIn)
 	}
 	r.Dev.Add(dx, dx, m.Router.backward(r, dweights, b, &s.Routing))
 	if s.Shared != nil {

@@ -27,5 +27,5 @@ func (n *Norm) Forward(r *parallel.Rank, x kernels.Tensor, s *NormSaved) kernels
 
 // Backward adds the gradient of x to dx.
 func (n *Norm) Backward(r *parallel.Rank, dx, dy kernels.Tensor, b *Batch, s *NormSaved) {
-	r.Dev.RMSNormBackward(dx, n.W.Grad, dy, s.X, s.RStd, n.W.W, n.Norm, b.Layout.Packs)
+	r.Dev.RMSNormBackward(dx, n.W.Grad, dy, s.X, s.RStd, n.W.W, n.Norm, b.Layout.Segments)
 }

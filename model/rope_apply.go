@@ -37,19 +37,19 @@ func (s *rotated) backward(r *parallel.Rank, d, x kernels.Tensor, n *Norm, rope 
 	if rope == nil {
 		return
 	}
-	packs := b.Layout.Packs
+	segments := b.Layout.Segments
 	if n != nil && n.W.W.Cols == rope.HeadDim {
-		r.Dev.HeadNormRopeBackward(d, n.W.Grad, d, x, s.RStd, n.W.W, b.Positions, *rope, n.Norm, packs)
+		r.Dev.HeadNormRopeBackward(d, n.W.Grad, d, x, s.RStd, n.W.W, b.Positions, *rope, n.Norm, segments)
 		return
 	}
 	none := kernels.Tensor{}
 	if n == nil {
-		r.Dev.HeadNormRopeBackward(d, none, d, x, none, none, b.Positions, *rope, kernels.Norm{}, packs)
+		r.Dev.HeadNormRopeBackward(d, none, d, x, none, none, b.Positions, *rope, kernels.Norm{}, segments)
 		return
 	}
 	mark := r.Stack.Mark()
 	dy := r.Stack.New(d.DType, d.Rows, d.Cols)
-	r.Dev.HeadNormRopeBackward(dy, none, d, x, none, none, b.Positions, *rope, kernels.Norm{}, packs)
+	r.Dev.HeadNormRopeBackward(dy, none, d, x, none, none, b.Positions, *rope, kernels.Norm{}, segments)
 	r.Dev.Zero(d)
 	n.Backward(r, d, dy, b, &s.Whole)
 	r.Stack.Release(mark)
@@ -63,5 +63,5 @@ func applyRope(r *parallel.Rank, x kernels.Tensor, rope *kernels.Rope, b *Batch)
 // applyRopeBackward is the gradient of applyRope, in place.
 func applyRopeBackward(r *parallel.Rank, d kernels.Tensor, rope *kernels.Rope, b *Batch) {
 	none := kernels.Tensor{}
-	r.Dev.HeadNormRopeBackward(d, none, d, d, none, none, b.Positions, *rope, kernels.Norm{}, b.Layout.Packs)
+	r.Dev.HeadNormRopeBackward(d, none, d, d, none, none, b.Positions, *rope, kernels.Norm{}, b.Layout.Segments)
 }

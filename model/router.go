@@ -50,9 +50,9 @@ func (ro *Router) backward(r *parallel.Rank, dweights kernels.Tensor, b *Batch, 
 	r.Dev.RouteBackward(dprobs, dweights, c.Weights, c.Experts, c.Probs, ro.settings())
 	dlogits := r.Stack.New(c.X.DType, c.Probs.Rows, c.Probs.Cols)
 	r.Dev.Copy(dlogits, dprobs)
-	weightGrad(r, ro.W, dlogits, c.X, b.Packs)
+	weightGrad(r, ro.W, dlogits, c.X, b.Segments)
 	if ro.Bias != nil && ro.Bias.Trained() {
-		r.Dev.BiasGrad(ro.Bias.Grad, dlogits, b.Packs)
+		r.Dev.BiasGrad(ro.Bias.Grad, dlogits, b.Segments)
 	}
 	dx := r.Stack.New(c.X.DType, c.X.Rows, c.X.Cols)
 	r.Dev.MatMulT(dx, nil, kernels.Term{X: dlogits, W: ro.W.W})

@@ -18,7 +18,7 @@ func (e Embedding) Forward(r *parallel.Rank, b *Batch) kernels.Tensor {
 // Backward accumulates the table's gradient from d, the gradient of Forward's output.
 func (e Embedding) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch) {
 	if e.Trained() {
-		r.Dev.EmbedBackward(e.Grad, d, b.IDs)
+		r.Dev.EmbedBackward(e.Grad, d, b.IDs, b.Layout.Segments)
 	}
 }
 

@@ -18,7 +18,7 @@ func passed(r *parallel.Rank, m *model.Model, ids []int32, run func(b *model.Bat
 ) map[string][]float32 {
 	defer r.Stack.Release(r.Stack.Mark())
 	rows := len(ids)
-	b := model.NewBatch(r, ids, &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, int32(rows)}},
+	b := model.NewBatch(r, ids, &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Segments: []int32{0, int32(rows)}},
 		nil)
 	rng := rand.New(rand.NewPCG(1, 2))
 	values := make([]float32, rows*m.Hidden)
@@ -93,7 +93,7 @@ func TestHooks(t *testing.T) {
 		ids := openGolden(t, dir).ids("ids.0")
 		gradientsBy(r, m, m.Everywhere(0), ids)
 		b := model.NewBatch(r, ids, &kernels.Layout{Spans: []kernels.Span{{Rows: len(ids)}},
-			Packs: []int32{0, int32(len(ids))}}, nil)
+			Segments: []int32{0, int32(len(ids))}}, nil)
 		m.Forward(r, b, nil)
 		m.TrainForward(r, b, true)
 		for i := range m.Blocks {

@@ -18,12 +18,12 @@ type AdamW struct {
 	Clip                           float64 // largest global norm of the gradient; 0: off
 }
 
-// Step updates the weights with rate lr at step (counted from 1) and clears the gradients. It returns the gradient's
-// norm before clipping, F32 [1, 1] on the rank's stack, without waiting for the device. With a norm that is not finite
-// nothing is updated.
-func (a AdamW) Step(r *parallel.Rank, ws []Weights, lr float64, step int) (norm kernels.Tensor) {
-	scale := r.Stack.New(kernels.F32, 1, 2)
-	r.Dev.ClipScale(scale, squares(r, ws), a.Clip)
+// Step updates the weights by scale times their gradients, with rate lr at step (counted from 1), and clears the
+// gradients. It returns the norm of scale times the gradients before clipping, F32 [1, 1] on the rank's stack, without
+// waiting for the device. With a norm that is not finite nothing is updated.
+func (a AdamW) Step(r *parallel.Rank, ws []Weights, scale, lr float64, step int) (norm kernels.Tensor) {
+	clip := r.Stack.New(kernels.F32, 1, 2)
+	r.Dev.ClipScale(clip, squares(r, ws), scale, a.Clip)
 	s := kernels.AdamW{
 		LR: float32(lr), Beta1: float32(a.Beta1), Beta2: float32(a.Beta2), Eps: float32(a.Eps),
 		WeightDecay: float32(a.WeightDecay),
@@ -31,16 +31,21 @@ func (a AdamW) Step(r *parallel.Rank, ws []Weights, lr float64, step int) (norm 
 		Correction2: float32(1 - math.Pow(a.Beta2, float64(step))),
 	}
 	for _, w := range ws {
-		r.Dev.AdamW(w.W, w.Master, w.M, w.V, w.Grad, scale.ColRange(1, 2), s)
+		r.Dev.AdamW(w.W, w.Master, w.M, w.V, w.Grad, clip.ColRange(1, 2), s)
 	}
-	return scale.ColRange(0, 1)
+	return clip.ColRange(0, 1)
 }
 
-// squares is the sum of squares of each gradient, F32 [1, n].
+// squares is the sum of squares of each matrix of each gradient, F32 [1, n].
 func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
-	sums := r.Stack.New(kernels.F32, 1, len(ws))
-	for i, w := range ws {
-		r.Dev.SumSquares(sums.ColRange(i, i+1), w.Grad)
+	n := 0
+	for _, w := range ws {
+		n += w.Grad.Groups
+	}
+	sums, at := r.Stack.New(kernels.F32, 1, n), 0
+	for _, w := range ws {
+		r.Dev.SumSquares(sums.ColRange(at, at+w.Grad.Groups), w.Grad)
+		at += w.Grad.Groups
 	}
 	return sums
 }
@@ -48,7 +53,7 @@ func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
 // GradNorm is the norm of gradients.
 func GradNorm(r *parallel.Rank, ws []Weights) float64 {
 	defer r.Stack.Release(r.Stack.Mark())
-	scale := r.Stack.New(kernels.F32, 1, 2)
-	r.Dev.ClipScale(scale, squares(r, ws), 0)
-	return float64(parallel.Download[float32](r, scale)[0])
+	norm := r.Stack.New(kernels.F32, 1, 2)
+	r.Dev.ClipScale(norm, squares(r, ws), 1, 0)
+	return float64(parallel.Download[float32](r, norm)[0])
 }

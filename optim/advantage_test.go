@@ -69,15 +69,18 @@ func TestAggregate(t *testing.T) {
 		kind    string
 		targets []int
 		want    []float32
+		scale   float64
 	}{
-		{"token", []int{2, 0, 3, 5}, []float32{0.1, 0, 0.1, 0.1}},
-		{"sequence", []int{2, 0, 3, 5}, []float32{1 / 6.0, 0, 1 / 9.0, 1 / 15.0}},
-		{"constant", []int{2, 0, 3, 5}, []float32{1 / 24.0, 0, 1 / 24.0, 1 / 24.0}},
-		{"sum", []int{2, 0, 3, 5}, []float32{1, 0, 1, 1}},
-		{"pair", []int{2, 4, 3, 5, 1, 0}, []float32{third, third, third, third, third, 0}},
+		{"token", []int{2, 0, 3, 5}, []float32{1, 0, 1, 1}, 0.1},
+		{"sequence", []int{2, 0, 3, 5}, []float32{0.5, 0, third, 0.2}, 1 / 3.0},
+		{"constant", []int{2, 0, 3, 5}, []float32{1, 0, 1, 1}, 1 / 24.0},
+		{"sum", []int{2, 0, 3, 5}, []float32{1, 0, 1, 1}, 1},
+		{"pair", []int{2, 4, 3, 5, 1, 0}, []float32{1, 1, 1, 1, 1, 0}, 1 / 3.0},
+		{"token", []int{0, 0}, []float32{0, 0}, 1},
 	} {
-		if got := Aggregate(c.kind, c.targets, 8); !slices.Equal(got, c.want) {
-			t.Errorf("%s: %v, want %v", c.kind, got, c.want)
+		got, scale := Aggregate(c.kind, c.targets, 8)
+		if !slices.Equal(got, c.want) || scale != c.scale {
+			t.Errorf("%s: %v times %v, want %v times %v", c.kind, got, scale, c.want, c.scale)
 		}
 	}
 }

@@ -4,10 +4,10 @@ package optim
 type Objective interface {
 	// Reach is what must be known before Derivative is called.
 	Reach() Reach
-	// Derivative fills d, the derivative of the step's loss by the log-probability of each row; rows without a target
-	// get 0.
+	// Derivative fills d, the derivative of the step's loss before its scale (see [Aggregate]) by the log-probability
+	// of each row; rows without a target get 0.
 	Derivative(d []float32, rows Rows)
-	// Measure adds what the rows contribute to the step's loss and to its metrics, in row order.
+	// Measure adds what the rows contribute to the step's loss, before its scale, and to its metrics, in row order.
 	Measure(m *Measures, rows Rows)
 }
 
@@ -32,7 +32,7 @@ type Rows struct {
 	Old       []float32
 	Reference []float32 // under the frozen reference; nil: none
 	Advantage []float32 // nil: none
-	Weight    []float32 // share of the row in the step's loss, such as 1 over the targets of the step; see Aggregate
+	Weight    []float32 // of the row's term in the step's loss, before the step's scale; see Aggregate
 	Sequences []int     // first rows of the sequences, and the number of rows at the end
 }
 

@@ -118,9 +118,9 @@ func TestAdamW(t *testing.T) {
 				g[i] = rng.NormFloat64() * float64(step) / 3
 				sum += g[i] * g[i]
 			}
-			write(r, ws[0].Grad, narrow(g[:3]))
-			write(r, ws[1].Grad, narrow(g[3:]))
-			norm := float64(parallel.Download[float32](r, a.Step(r, ws, 0.01, step))[0])
+			write(r, ws[0].Grad, narrow(times(4, g[:3])))
+			write(r, ws[1].Grad, narrow(times(4, g[3:])))
+			norm := float64(parallel.Download[float32](r, a.Step(r, ws, 0.25, 0.01, step))[0])
 			if math.Abs(norm-math.Sqrt(sum)) > 1e-5 {
 				t.Errorf("step %d: norm %g, want %g", step, norm, math.Sqrt(sum))
 			}
@@ -153,7 +153,7 @@ func TestAdamWNotFinite(t *testing.T) {
 		for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1)), 3e38} {
 			ws := []Weights{tensors(r, []float32{1, 2}, []float32{0.5, bad})}
 			n := float64(parallel.Download[float32](r, AdamW{Beta1: 0.9, Beta2: 0.9, Eps: 1e-8, Clip: 1}.Step(r, ws, 1,
-				1))[0])
+				1, 1))[0])
 			if !math.IsNaN(n) && !math.IsInf(n, 0) {
 				t.Errorf("gradient %g: norm %g", bad, n)
 			}
@@ -162,6 +162,15 @@ func TestAdamWNotFinite(t *testing.T) {
 			}
 		}
 	})
+}
+
+// times is the numbers times a factor.
+func times(factor float64, v []float64) []float64 {
+	out := make([]float64, len(v))
+	for i, x := range v {
+		out[i] = factor * x
+	}
+	return out
 }
 
 func narrow(v []float64) []float32 {

@@ -1,8 +1,7 @@
 package optim
 
-// SFT is next-token cross entropy: loss = -sum of weight * log p(target). With weights of w/W, w a target's own
-// weight (1 unless the data says otherwise) and W their sum over the whole optimizer step, the gradient does not
-// depend on how the step is cut into micro-batches.
+// SFT is next-token cross entropy: loss = -sum of weight * log p(target), with a target's own weight (1 unless the data
+// says otherwise). The scale of the step is 1 over the sum of its weights.
 type SFT struct{}
 
 // Reach is ReachNone: the derivative is a constant.

@@ -74,7 +74,8 @@ func TestTorch(t *testing.T) {
 		for _, c := range sample.Cases {
 			s := c.settings(t)
 			seen[c.Objective] = true
-			rows.Weight = spread(rows, Aggregate(s.Aggregate, targets, golden.Longest))
+			weights, scale := Aggregate(s.Aggregate, targets, golden.Longest)
+			rows.Weight = spread(rows, weights)
 			rows.Advantage = nil
 			if c.Advantage != nil {
 				advantages := GroupAdvantages(s.Advantage, golden.Rewards, golden.Group)
@@ -90,7 +91,7 @@ func TestTorch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.compare(t, o, rows)
+			c.compare(t, o, rows, scale)
 		}
 	}
 	for _, k := range objectives {
@@ -100,14 +101,14 @@ func TestTorch(t *testing.T) {
 	}
 }
 
-func (c torchCase) compare(t *testing.T, o Objective, rows Rows) {
+func (c torchCase) compare(t *testing.T, o Objective, rows Rows, scale float64) {
 	t.Helper()
-	if m := measure(o, rows); math.Abs(m.Loss-c.Loss) > 2e-6*(1+math.Abs(c.Loss)) || m.Clipped != c.Clipped {
-		t.Errorf("%s %v: loss %g with %d clipped, torch has %g with %d", c.Objective, c.Settings, m.Loss, m.Clipped,
-			c.Loss, c.Clipped)
+	if m := measure(o, rows); math.Abs(scale*m.Loss-c.Loss) > 2e-6*(1+math.Abs(c.Loss)) || m.Clipped != c.Clipped {
+		t.Errorf("%s %v: loss %g with %d clipped, torch has %g with %d", c.Objective, c.Settings, scale*m.Loss,
+			m.Clipped, c.Loss, c.Clipped)
 	}
 	for i, d := range derivative(o, rows) {
-		if math.Abs(float64(d)-c.Gradient[i]) > 2e-6*math.Abs(c.Gradient[i])+1e-8 {
+		if d := scale * float64(d); math.Abs(d-c.Gradient[i]) > 2e-6*math.Abs(c.Gradient[i])+1e-8 {
 			t.Errorf("%s %v: row %d: derivative %g, torch has %g", c.Objective, c.Settings, i, d, c.Gradient[i])
 		}
 	}

@@ -336,7 +336,7 @@ func (e *Engine) layout(batch []scheduled) (ids []int32, l *kernels.Layout) {
 			Slot: w.seq.slot})
 		ids = append(ids, w.seq.tokens[w.seq.cached:w.seq.cached+w.rows]...)
 	}
-	l.Packs = []int32{0, int32(len(ids))}
+	l.Segments = []int32{0, int32(len(ids))}
 	return ids, l
 }
 

@@ -72,6 +72,6 @@ func plannedBatch(r *parallel.Rank, rows []int) *model.Batch {
 		l.Spans = append(l.Spans, kernels.Span{Row: n, Rows: k})
 		n += k
 	}
-	l.Packs = []int32{0, int32(n)}
+	l.Segments = []int32{0, int32(n)}
 	return model.NewBatch(r, make([]int32, n), l, nil)
 }

@@ -27,8 +27,8 @@ func (rec *recorder) Decay(g, step kernels.Tensor, x kernels.DecayOperands, lo, 
 }
 
 func (rec *recorder) DecayBackward(dx kernels.DecayOperands, dg, dstep, g kernels.Tensor, x kernels.DecayOperands,
-	lo, hi float32, packs []int32) {
-	rec.recurrent().DecayBackward(dx, dg, dstep, g, x, lo, hi, packs)
+	lo, hi float32, segments []int32) {
+	rec.recurrent().DecayBackward(dx, dg, dstep, g, x, lo, hi, segments)
 }
 
 func (rec *recorder) DeltaRule(out kernels.Tensor, x kernels.DeltaRuleOperands, s *kernels.ChunkState,

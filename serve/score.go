@@ -65,7 +65,7 @@ func packSequences(seqs [][]int32) (ids, targets []int32, l *kernels.Layout) {
 		ids = append(ids, s...)
 		targets = append(append(targets, s[1:]...), -1)
 	}
-	l.Packs = []int32{0, int32(len(ids))}
+	l.Segments = []int32{0, int32(len(ids))}
 	return ids, targets, l
 }
 

@@ -69,35 +69,38 @@ func pairSamples(p *data.Preferences, n int) (list []trainer.Sample) {
 	return list
 }
 
-// packPairs makes packs of pairs. Each row has its weight in the mean over all pairs of the packs.
-func packPairs(pairs []trainer.Sample, packs []data.Pack) (out [][]trainer.Sample) {
+// packPairs makes the global batch of packs of pairs, whose loss is the mean over all pairs.
+func packPairs(pairs []trainer.Sample, packs []data.Pack) (batch trainer.GlobalBatch) {
 	var lengths []int
 	for _, p := range packs {
 		for _, k := range p.Samples {
 			lengths = append(lengths, pairs[2*k].Learned(), pairs[2*k+1].Learned())
 		}
 	}
-	weights := optim.Aggregate("pair", lengths, 0)
+	weights, scale := optim.Aggregate("pair", lengths, 0)
+	batch.Scale = scale
 	for _, p := range packs {
 		var pack []trainer.Sample
 		for _, k := range p.Samples {
 			pack = append(pack, pairs[2*k].WithWeight(weights[0]), pairs[2*k+1].WithWeight(weights[1]))
 			weights = weights[2:]
 		}
-		out = append(out, pack)
+		batch.Packs = append(batch.Packs, pack)
 	}
-	return out
+	return batch
 }
 
 // evaluate measures held-out pairs, without gradients.
 func (p *preference) evaluate(ctx context.Context) (sums optim.Measures, err error) {
-	for _, pack := range trainer.Pack(p.heldOut, 2, "pair", 0, p.packRows) {
+	batch := trainer.Pack(p.heldOut, 2, "pair", 0, p.packRows)
+	for _, pack := range batch.Packs {
 		if err := ctx.Err(); err != nil {
 			return sums, err
 		}
 		p.trainer.Objective.Measure(&sums, trainer.LogProbs(p.trainer.Rank, p.trainer.Model,
 			[][]trainer.Sample{pack}).Rows)
 	}
+	sums.Loss *= batch.Scale
 	return sums, nil
 }
 

@@ -410,7 +410,7 @@ func TestPreferenceReserved(t *testing.T) {
 				l.Reference = make([]float32, len(l.IDs))
 				pack = append(pack, l.WithWeight(1))
 			}
-			tr.Step(1, [][]trainer.Sample{pack, pack, pack, pack})
+			tr.Step(1, trainer.GlobalBatch{Packs: [][]trainer.Sample{pack, pack, pack, pack}, Scale: 1})
 		}
 		if d.pieces != before {
 			t.Errorf("steps asked for memory %d times", d.pieces-before)

@@ -205,8 +205,8 @@ func (l *learner) compare(samples []trainer.Sample, res *learningResult) {
 		trainer.EachLogProb(l.trainer.Rank, l.trainer.Model, l.packRows, samples, func(i int, logprob []float32) {
 			samples[i].Old = logprob
 		})
-		for _, pack := range l.pack(samples) {
-			b := trainer.NewBatch([][]trainer.Sample{pack})
+		for _, pack := range l.pack(samples).Packs {
+			b := trainer.NewBatch([][]trainer.Sample{pack}, l.packRows)
 			b.Rows.LogProb = b.Rows.Old
 			res.divergence.Add(b.Fresh())
 		}
@@ -219,6 +219,6 @@ func (l *learner) compare(samples []trainer.Sample, res *learningResult) {
 }
 
 // pack lays a minibatch out in packs, with weights by rl.aggregate.
-func (l *learner) pack(batch []trainer.Sample) [][]trainer.Sample {
+func (l *learner) pack(batch []trainer.Sample) trainer.GlobalBatch {
 	return trainer.Pack(batch, 1, l.objective.Aggregate, l.maxTokens, l.packRows)
 }

@@ -41,14 +41,15 @@ func (l *learner) differentiate(ctx context.Context, batch []trainer.Sample, epi
 	for i := range batch {
 		lengths[i] = batch[i].Learned()
 	}
-	weights := optim.Aggregate(l.objective.Aggregate, lengths, l.maxTokens)
+	weights, scale := optim.Aggregate(l.objective.Aggregate, lengths, l.maxTokens)
 	logprobs := make([][]float32, len(batch))
 	trainer.EachLogProb(l.trainer.Rank, l.trainer.Model, l.packRows, batch, func(i int, logprob []float32) {
 		logprobs[i] = logprob
 	})
 	for i, e := range episodes {
 		a := customAnswer{Question: e.Question, Sample: e.Sample, Reward: e.Reward, Advantage: e.Advantage,
-			Weight: weights[i], IDs: e.IDs, LogProbs: logprobs[i][len(e.Prompt)-1:], Rollout: e.LogProbs}
+			Weight: float32(float64(weights[i]) * scale), IDs: e.IDs, LogProbs: logprobs[i][len(e.Prompt)-1:],
+			Rollout: e.LogProbs}
 		tokens += len(e.IDs)
 		if err := enc.Encode(a); err != nil {
 			return fmt.Errorf("rl.loss: %w", err)

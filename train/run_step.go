@@ -66,9 +66,9 @@ func (j *job) supervisedStep(rec *runlog.Record) (tokens int, fields []string, e
 	}
 	next := j.stream.Next(n)
 	j.state.Origin.Short = len(next) < n
-	packs := j.samplesOf(next)
+	batch := j.samplesOf(next)
 	began := time.Now()
-	res := j.trainer.Step(rec.Step, packs)
+	res := j.trainer.Step(rec.Step, batch)
 	if err := res.Finite(); err != nil {
 		key := "optim.lr"
 		if j.learner != nil {
@@ -85,8 +85,8 @@ func (j *job) supervisedStep(rec *runlog.Record) (tokens int, fields []string, e
 		nil
 }
 
-// samplesOf returns the training samples of packs of the stream, with their weights.
-func (j *job) samplesOf(list []data.Pack) [][]trainer.Sample {
+// samplesOf returns the global batch of packs of the stream.
+func (j *job) samplesOf(list []data.Pack) trainer.GlobalBatch {
 	if j.preference != nil {
 		return packPairs(j.preference.train, list)
 	}

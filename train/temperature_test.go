@@ -161,12 +161,12 @@ func temperedError(t *testing.T, tr *trainer.Trainer, name string, s optim.Setti
 	rng, r, m := rand.New(rand.NewPCG(31, 32)), tr.Rank, tr.Model
 	batch := []trainer.Sample{student(rng, m.Vocab, 3, 9, temperature), student(rng, m.Vocab, 1, 4, temperature),
 		student(rng, m.Vocab, 5, 6, temperature)}
-	packs := trainer.Pack(batch, 1, s.Aggregate, 16, 1024)
-	b := trainer.NewBatch(packs)
+	packs := trainer.Pack(batch, 1, s.Aggregate, 16, 1024).Packs
+	b := trainer.NewBatch(packs, 1024)
 	ids, rows := b.IDs, b.Rows
 	n := model.ReadValues(r.Dev, m.Head.Norm.Forward(r, m.Forward(r, model.NewBatch(r, ids, b.Layout, nil), nil), nil))
 	r.Dev.Zero(m.Head.W.HeadGrad)
-	tr.ForwardBackward(packs, len(ids))
+	tr.ForwardBackward(packs)
 	got := parallel.Download[float32](r, m.Head.W.HeadGrad)
 	var w []float64
 	for _, v := range model.ReadValues(r.Dev, m.Head.W.W) {

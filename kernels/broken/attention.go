@@ -32,7 +32,7 @@ func (d *Device) attendInHalves(out, lse, q kernels.Tensor, kv kernels.KV, s ker
 	var outs, lses [2][][]float32
 	for h, half := range [2][]int32{rows[:len(rows)/2], rows[len(rows)/2:]} {
 		alone := &kernels.Layout{
-			Spans: []kernels.Span{{Rows: 1, Pos: len(half) - 1, Pages: []int32{0}}}, Packs: []int32{0, 1},
+			Spans: []kernels.Span{{Rows: 1, Pos: len(half) - 1, Pages: []int32{0}}}, Segments: []int32{0, 1},
 		}
 		o, e := mem.New(out.DType, 1, out.Cols), mem.New(kernels.F32, 1, lse.Cols)
 		d.operations.Attention(o, e, q, d.gathered(mem, kv, half), alone, a)

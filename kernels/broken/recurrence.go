@@ -52,7 +52,7 @@ func (d *Device) begin(l *kernels.Layout, like []kernels.Tensor, run func(*kerne
 	if rows == 0 {
 		return
 	}
-	zeros.Packs = []int32{0, int32(rows)}
+	zeros.Segments = []int32{0, int32(rows)}
 	var x []kernels.Tensor
 	for _, t := range like {
 		x = append(x, mem.Zeros(t.DType, rows, t.Cols))
@@ -62,7 +62,7 @@ func (d *Device) begin(l *kernels.Layout, like []kernels.Tensor, run func(*kerne
 
 // shifted is the layout after those rows.
 func shifted(l *kernels.Layout) *kernels.Layout {
-	out := &kernels.Layout{Packs: l.Packs}
+	out := &kernels.Layout{Segments: l.Segments}
 	for _, s := range l.Spans {
 		s.Pos += before
 		out.Spans = append(out.Spans, s)

@@ -10,34 +10,39 @@ import (
 // sumBlock is the number of consecutive elements of one inner sum of SumSquares.
 const sumBlock = 4096
 
-// SumSquares: out[0] = tree over blocks of 4096 consecutive elements of t of tree(v*v) of the block; out F32 [1, 1], t
-// F32 and contiguous.
+// SumSquares: out[e] = tree over blocks of 4096 consecutive elements of group e of t of tree(v*v) of the block; out F32
+// [1, Groups], t F32 and contiguous.
 func (d *Device) SumSquares(out, t kernels.Tensor) {
-	v := vector("sum of squares", "t", t, t.Len())
-	blocks := make([]float32, (len(v)+sumBlock-1)/sumBlock)
+	const op = "sum of squares"
+	v, n := vector(op, "t", t, t.Len()), t.Rows*t.Cols
+	each := (n + sumBlock - 1) / sumBlock // blocks of a group
+	blocks := make([]float32, t.Groups*each)
 	d.pool.each(len(blocks), 8, func(_, from, to int) {
 		for b := from; b < to; b++ {
-			x := v[b*sumBlock : min((b+1)*sumBlock, len(v))]
+			group := v[b/each*n : (b/each+1)*n]
+			x := group[b%each*sumBlock : min((b%each+1)*sumBlock, n)]
 			blocks[b] = d.vec.TreeDot(x, x)
 		}
 	})
-	vector("sum of squares", "out", out, 1)[0] = d.vec.Tree(blocks)
+	for e, o := 0, vector(op, "out", out, t.Groups); e < t.Groups; e++ {
+		o[e] = d.vec.Tree(blocks[e*each : (e+1)*each])
+	}
 }
 
-// ClipScale: out F32 [1, 2] is the norm whose parts' sums of squares are given, and the factor that clips gradients to
-// clip.
-func (d *Device) ClipScale(out, sums kernels.Tensor, clip float64) {
+// ClipScale: out F32 [1, 2] is the norm of gradients times scale whose parts' sums of squares are given, and the factor
+// that scales gradients and clips them to clip.
+func (d *Device) ClipScale(out, sums kernels.Tensor, scale, clip float64) {
 	const op = "clip scale"
 	o, total := vector(op, "out", out, 2), 0.0
 	for _, s := range vector(op, "sums", sums, sums.Len()) {
 		total += float64(s)
 	}
-	norm, factor := math.Sqrt(total), 1.0
+	norm, factor := float64(scale*math.Sqrt(total)), scale
 	switch {
 	case math.IsNaN(norm) || math.IsInf(norm, 0):
 		factor = math.NaN()
 	case clip > 0 && norm > clip:
-		factor = clip / (norm + 1e-6)
+		factor = float64(scale*clip) / (norm + 1e-6)
 	}
 	o[0], o[1] = float32(norm), float32(factor)
 }

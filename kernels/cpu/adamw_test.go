@@ -103,20 +103,22 @@ func TestClipScale(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	for _, c := range []struct {
 		sums         []float32
-		clip         float64
+		scale, clip  float64
 		norm, factor float32
 	}{
-		{[]float32{9, 16}, 0, 5, 1}, {[]float32{9, 16}, 10, 5, 1}, {[]float32{9, 16}, 1, 5, float32(1 / (5 + 1e-6))},
-		{nil, 1, 0, 1},
-		{[]float32{3e38, 3e38}, 1, float32(math.Sqrt(float64(float32(3e38)) * 2)),
+		{[]float32{9, 16}, 1, 0, 5, 1}, {[]float32{9, 16}, 1, 10, 5, 1},
+		{[]float32{9, 16}, 1, 1, 5, float32(1 / (5 + 1e-6))},
+		{[]float32{9, 16}, 0.1, 1, 0.5, 0.1}, {[]float32{9, 16}, 3, 12, 15, float32(3 * 12 / (15 + 1e-6))},
+		{nil, 1, 1, 0, 1},
+		{[]float32{3e38, 3e38}, 1, 1, float32(math.Sqrt(float64(float32(3e38)) * 2)),
 			float32(1 / (math.Sqrt(float64(float32(3e38))*2) + 1e-6))},
-		{[]float32{1, inf}, 1, inf, nan}, {[]float32{nan, 1}, 0, nan, nan},
+		{[]float32{1, inf}, 1, 1, inf, nan}, {[]float32{nan, 1}, 1, 0, nan, nan},
 	} {
 		out := rowTensor(kernels.F32, 1, 2)
-		d.ClipScale(out, kernels.Wrap(c.sums, 1, len(c.sums)), c.clip)
+		d.ClipScale(out, kernels.Wrap(c.sums, 1, len(c.sums)), c.scale, c.clip)
 		for i, want := range []float32{c.norm, c.factor} {
 			if got := out.F32s()[i]; got != want && (got == got || want == want) {
-				t.Errorf("%v clipped to %v: element %d is %v, want %v", c.sums, c.clip, i, got, want)
+				t.Errorf("%v times %v clipped to %v: element %d is %v, want %v", c.sums, c.scale, c.clip, i, got, want)
 			}
 		}
 	}

@@ -83,7 +83,7 @@ func BenchmarkAttentionDecode(b *testing.B) {
 				sequences*pages*pageRows, nk, 0)
 		}
 		kv := kernels.KV{K: cache(), V: cache(), PageRows: pageRows}
-		l := &kernels.Layout{Packs: []int32{0, sequences}}
+		l := &kernels.Layout{Segments: []int32{0, sequences}}
 		for s := range sequences {
 			span := kernels.Span{Row: s, Rows: 1, Pos: length - 1}
 			for p := range pages {

@@ -194,7 +194,7 @@ type attnBatch struct {
 }
 
 func (c attnCase) pack(order []int) attnBatch {
-	l := &kernels.Layout{Packs: []int32{0, 0}}
+	l := &kernels.Layout{Segments: []int32{0, 0}}
 	var q, k, v []float32
 	row := 0
 	for _, s := range order {
@@ -202,7 +202,7 @@ func (c attnCase) pack(order []int) attnBatch {
 		row += c.lengths[s]
 		q, k, v = append(q, c.q[s]...), append(k, c.k[s]...), append(v, c.v[s]...)
 	}
-	l.Packs[1] = int32(row)
+	l.Segments[1] = int32(row)
 	nq, nk, no, nv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.Heads*c.ValueDim, c.KVHeads*c.ValueDim
 	return attnBatch{
 		q: attnTensor(c.dtype, q, row, nq, 0), k: attnTensor(c.dtype, k, row, nk, 3), v: attnTensor(c.dtype, v, row, nv,

@@ -159,7 +159,7 @@ func (c attnCase) serve(dev *Device, rng *rand.Rand, pageRows, maxChunk int) att
 			done[s] += n
 		}
 		rows := len(from)
-		step.Packs = []int32{0, int32(rows)}
+		step.Segments = []int32{0, int32(rows)}
 		out, lse := attnTensor(c.dtype, nil, rows, c.Heads*c.ValueDim, 0), attnTensor(kernels.F32, nil, rows, c.Heads,
 			0)
 		dev.StoreKV(kv, attnTensor(c.dtype, k, rows, nk, 1), attnTensor(c.dtype, v, rows, nv, 2), step)

@@ -124,7 +124,7 @@ func (c GEMMCase) allocate(d *Device, dtype kernels.DType) (o gemmOperands) {
 		for g := range groups {
 			offsets = append(offsets, int32((g+1)*rows/groups))
 		}
-		o.groups = &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: groups, Packs: 1}
+		o.groups = &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: groups, Segments: 1}
 	}
 	return o
 }

@@ -35,8 +35,8 @@ func groupOf(g *kernels.Groups, r, limit int) (group, end int) {
 		return 0, limit
 	}
 	at := g.Offsets.I32s()
-	group = sort.Search(g.Count, func(e int) bool { return int(at[(e+1)*g.Packs]) > r })
-	return group, min(limit, int(at[(group+1)*g.Packs]))
+	group = sort.Search(g.Count, func(e int) bool { return int(at[(e+1)*g.Segments]) > r })
+	return group, min(limit, int(at[(group+1)*g.Segments]))
 }
 
 func mustBias(op, name string, t kernels.Tensor, n int, g *kernels.Groups) {
@@ -49,7 +49,7 @@ func mustBias(op, name string, t kernels.Tensor, n int, g *kernels.Groups) {
 	}
 }
 
-// BiasGrad: dbias F32 [groups, 1, n] += dy [T, n], for each group a sum over the rows of its packs.
+// BiasGrad: dbias F32 [groups, 1, n] += dy [T, n], for each group a sum over the rows of its segments.
 func (d *Device) BiasGrad(dbias, dy kernels.Tensor, g *kernels.Groups) {
 	const op = "bias gradient"
 	mustBias(op, "dbias", dbias, dy.Cols, g)
@@ -57,10 +57,10 @@ func (d *Device) BiasGrad(dbias, dy kernels.Tensor, g *kernels.Groups) {
 	if int(at[len(at)-1]) != dy.Rows {
 		panic(fmt.Sprintf("cpu: %s: groups of %d rows, dy is %s", op, at[len(at)-1], dy))
 	}
-	d.eachColumn(n, 3, func(from, to int, buf [][]float32) {
+	d.eachColumn(n, 1+sumScratch, func(from, to int, buf [][]float32) {
 		for e := range g.Count {
-			blocks := kernels.RowBlocks(at[e*g.Packs : (e+1)*g.Packs+1])
-			d.sumRows(dbias.F32s()[e*n+from:e*n+to], buf[1], buf[2], blocks, func(run []float32, t int) {
+			own := at[e*g.Segments : (e+1)*g.Segments+1]
+			d.sumRows(dbias.F32s()[e*n+from:e*n+to], buf[1:], own, func(run []float32, t int) {
 				d.vec.Add(run, run, in.loadPart(t, from, to, buf[0]))
 			})
 		}

@@ -22,9 +22,9 @@ var biasOps = []rowOp{
 	}},
 }
 
-// groupsAt are groups of so many packs each.
-func groupsAt(packs int, at ...int32) *kernels.Groups {
-	return &kernels.Groups{Offsets: kernels.WrapI32(at), Count: (len(at) - 1) / packs, Packs: packs}
+// groupsAt are groups of so many segments each.
+func groupsAt(segments int, at ...int32) *kernels.Groups {
+	return &kernels.Groups{Offsets: kernels.WrapI32(at), Count: (len(at) - 1) / segments, Segments: segments}
 }
 
 func TestBiasIsTheDefinition(t *testing.T) {
@@ -34,13 +34,13 @@ func TestBiasIsTheDefinition(t *testing.T) {
 	const rows, n = 200, 70
 	x, out, dy, bias, dbias := c.strided(rows, n), c.strided(rows, n), c.strided(rows, n), c.f32(4, n), c.f32(4, n)
 	bias.Groups, bias.Rows, dbias.Groups, dbias.Rows = 4, 1, 4, 1
-	at := []int32{0, 70, 150, 150, 150, 151, 151, 151, rows} // group 1 is empty, and so is the first pack of group 3
+	at := []int32{0, 70, 150, 150, 150, 151, 151, 151, rows} // group 1 is empty, and so is the first segment of group 3
 	want, y := rowValues(dbias), make([]float32, rows*n)
 	d.AddBias(out, x, bias, groupsAt(2, at...))
 	d.BiasGrad(dbias, dy, groupsAt(2, at...))
 	xs, bs, ds := rowValues(x), rowValues(bias), rowValues(dy)
 	for segment, from := range at[:len(at)-1] {
-		e := segment / 2
+		e, total := segment/2, make([]float32, n)
 		for block := from; block < at[segment+1]; block += kernels.RowBlock {
 			sum, run := make([]float32, n), make([]float32, n)
 			for r := int(block); r < int(min(block+kernels.RowBlock, at[segment+1])); r++ {
@@ -54,15 +54,16 @@ func TestBiasIsTheDefinition(t *testing.T) {
 				}
 			}
 			addTo(sum, run)
-			addTo(want[e*n:], sum)
+			addTo(total, sum)
 		}
+		addTo(want[e*n:(e+1)*n], total)
 	}
 	wantBits(t, "out", out, y)
 	wantBits(t, "dbias", dbias, want)
 }
 
-// The sum over rows never crosses a pack: two packs give the bits of each alone, one pack does not.
-func TestBiasGradOfPacks(t *testing.T) {
+// The sum over rows never crosses a segment: two give the bits of each alone, one of both does not.
+func TestBiasGradOfSegments(t *testing.T) {
 	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 42, dtype: kernels.F32}
 	c.start()
@@ -72,13 +73,14 @@ func TestBiasGradOfPacks(t *testing.T) {
 		d.BiasGrad(into, dy, groupsAt(len(at)-1, at...))
 		return into
 	}
-	joint, one := grad(dy, rowTensor(kernels.F32, 1, n), sumPacks...), grad(dy, rowTensor(kernels.F32, 1, n), 0, rows)
+	joint := grad(dy, rowTensor(kernels.F32, 1, n), sumSegments...)
+	one := grad(dy, rowTensor(kernels.F32, 1, n), 0, rows)
 	parts := grad(dy.RowRange(70, rows), grad(dy.RowRange(0, 70), rowTensor(kernels.F32, 1, n), 0, 70), 0, rows-70)
 	if err := diffRows(parts, joint, false); err != nil {
 		t.Error(err)
 	}
 	if diffRows(one, joint, false) == nil {
-		t.Error("packs make no difference: the test cannot fail")
+		t.Error("segments make no difference: the test cannot fail")
 	}
 }
 

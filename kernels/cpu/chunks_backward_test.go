@@ -168,14 +168,14 @@ func TestRecurrenceGradient(t *testing.T) {
 	}
 }
 
-// dskip is a sum over rows in blocks of packs that continues what is there: two packs one after the other give the bits
-// of both at once.
+// dskip is a sum over rows in blocks of segments that continues what is there: two segments one after the other give
+// the bits of both at once.
 func TestSkipGradientOfPacks(t *testing.T) {
 	rng := rand.New(rand.NewPCG(25, 26))
 	dev := attnDevices(t, plainKind)[0]
 	c := newRecCase(rng, plainKind, false, kernels.Recurrence{KeyHeads: 1, Heads: 2, KeyDim: 4, ValueDim: 8}, 70, 90)
 	b, both := c.pack([]int{0, 1}), c.newGrads([]int{0, 1})
-	b.layout.Packs = []int32{0, 70, 160}
+	b.layout.Segments = []int32{0, 70, 160}
 	c.runBackward(dev, b, both)
 	_, first := c.grads(dev, []int{0})
 	second := c.newGrads([]int{1})

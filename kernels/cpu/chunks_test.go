@@ -29,7 +29,7 @@ func (c *recCase) rowsOf(pieces []kernels.Span, seqs []int) recBatch {
 		row += p.Rows
 		l.Spans = append(l.Spans, p)
 	}
-	l.Packs = []int32{0, int32(row)}
+	l.Segments = []int32{0, int32(row)}
 	second := kernels.F32
 	if c.delta {
 		second = c.dtype

@@ -32,7 +32,7 @@ const softplusWork = 16
 
 // DecayBackward is as kernels.Recurrent states it.
 func (d *Device) DecayBackward(dx kernels.DecayOperands, dg, dstep, g kernels.Tensor, x kernels.DecayOperands,
-	lo, hi float32, packs []int32) {
+	lo, hi float32, segments []int32) {
 	const op = "decay backward"
 	a, da, drate, dbias, h := x.A, dx.A, dx.Rate, dx.Bias, x.A.Cols
 	mustShape(op, "da", da, a.Rows, h)
@@ -63,9 +63,9 @@ func (d *Device) DecayBackward(dx kernels.DecayOperands, dg, dstep, g kernels.Te
 		}
 	})
 	if !drate.IsNil() {
-		blocks := rowBlocks(op, packs, a.Rows)
-		d.addRows(vector(op, "drate", drate, h), rates, blocks)
-		d.addRows(vector(op, "dbias", dbias, h), zs, blocks)
+		mustSegments(op, segments, a.Rows)
+		d.addRows(vector(op, "drate", drate, h), rates, segments)
+		d.addRows(vector(op, "dbias", dbias, h), zs, segments)
 	}
 }
 

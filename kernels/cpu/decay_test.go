@@ -22,10 +22,10 @@ var decayOps = []rowOp{
 		dg, dstep, g := c.part(c.f32(c.n, n)), c.part(c.f32(c.n, n)), c.part(c.f32(c.n, n))
 		rate, bias, drate, dbias := c.f32(1, n), c.f32(1, n), c.f32(1, n), c.f32(1, n)
 		d.DecayBackward(kernels.DecayOperands{A: da, Rate: drate, Bias: dbias}, dg, dstep, g,
-			kernels.DecayOperands{A: a, Rate: rate, Bias: bias}, decayLo, decayHi, onePack(da))
+			kernels.DecayOperands{A: a, Rate: rate, Bias: bias}, decayLo, decayHi, oneSegment(da))
 		d.DecayBackward(kernels.DecayOperands{A: frozen}, dg, kernels.Tensor{}, g, kernels.DecayOperands{A: a,
 			Rate: rate, Bias: bias}, decayLo,
-			decayHi, onePack(da))
+			decayHi, oneSegment(da))
 		return []kernels.Tensor{da, frozen}, []kernels.Tensor{drate, dbias}
 	}},
 }
@@ -45,7 +45,7 @@ func decayIsTheDefinition(t *testing.T, d *Device) {
 	rates, biases := rowSum{total: rowValues(drate)}, rowSum{total: rowValues(dbias)}
 	d.Decay(g, step, kernels.DecayOperands{A: a, Rate: rate, Bias: bias}, decayLo, decayHi)
 	d.DecayBackward(kernels.DecayOperands{A: da, Rate: drate, Bias: dbias}, dg, dstep, g, kernels.DecayOperands{A: a,
-		Rate: rate, Bias: bias}, decayLo, decayHi, sumPacks)
+		Rate: rate, Bias: bias}, decayLo, decayHi, sumSegments)
 	for r := range rows {
 		rates.row(r)
 		biases.row(r)
@@ -83,7 +83,7 @@ func TestDecayGradient(t *testing.T) {
 	drate, dbias := kernels.Wrap(make([]float32, n), 1, n), kernels.Wrap(make([]float32, n), 1, n)
 	d.Decay(g, step, kernels.DecayOperands{A: a, Rate: rate, Bias: bias}, decayLo, decayHi)
 	d.DecayBackward(kernels.DecayOperands{A: da, Rate: drate, Bias: dbias}, dg, dstep, g, kernels.DecayOperands{A: a,
-		Rate: rate, Bias: bias}, decayLo, decayHi, onePack(da))
+		Rate: rate, Bias: bias}, decayLo, decayHi, oneSegment(da))
 	loss := func(a, rate, bias []float64) (sum float64) {
 		for i := range a {
 			s := min(max(math.Log1p(math.Exp(a[i]+bias[i%n])), decayLo), decayHi)

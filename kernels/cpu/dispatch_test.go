@@ -19,9 +19,9 @@ func (c *rowCase) experts(n, e, k int) kernels.Tensor {
 	return t
 }
 
-func newPlan(n, k, e, packs int) kernels.Plan {
+func newPlan(n, k, e, segments int) kernels.Plan {
 	return kernels.Plan{
-		Groups: kernels.Groups{Offsets: rowTensor(kernels.I32, 1, e*packs+1), Count: e, Packs: packs},
+		Groups: kernels.Groups{Offsets: rowTensor(kernels.I32, 1, e*segments+1), Count: e, Segments: segments},
 		Source: rowTensor(kernels.I32, 1, n*k), RowOf: rowTensor(kernels.I32, n, k),
 	}
 }
@@ -41,9 +41,9 @@ func TestDispatchSorts(t *testing.T) {
 	c := rowCase{seed: 41}
 	c.start()
 	const n, k, e = 50, 3, 9
-	ids, packs := c.experts(n, e-1, k), []int32{0, 0, 20, 21, 50} // an expert without tokens, an empty pack
+	ids, segments := c.experts(n, e-1, k), []int32{0, 0, 20, 21, 50} // an expert without tokens, an empty pack
 	p := newPlan(n, k, e, 4)
-	d.Dispatch(p, ids, packs)
+	d.Dispatch(p, ids, segments)
 
 	type pair struct{ expert, token, slot int }
 	var want []pair
@@ -62,7 +62,7 @@ func TestDispatchSorts(t *testing.T) {
 			t.Fatalf("token %d, slot %d is row %d, want %d", w.token, w.slot, got, row)
 		}
 		pack := 0
-		for int(packs[pack+1]) <= w.token {
+		for int(segments[pack+1]) <= w.token {
 			pack++
 		}
 		if g := w.expert*4 + pack; row < int(offsets[g]) || row >= int(offsets[g+1]) {
@@ -73,7 +73,7 @@ func TestDispatchSorts(t *testing.T) {
 		t.Errorf("offsets %v", offsets)
 	}
 	ids.I32s()[7] = e
-	mustPanic(t, "an expert that does not exist", func() { d.Dispatch(p, ids, packs) })
+	mustPanic(t, "an expert that does not exist", func() { d.Dispatch(p, ids, segments) })
 	ids.I32s()[7] = 0
-	mustPanic(t, "packs that end early", func() { d.Dispatch(p, ids, []int32{0, 0, 20, 21, 49}) })
+	mustPanic(t, "segments that end early", func() { d.Dispatch(p, ids, []int32{0, 0, 20, 21, 49}) })
 }

@@ -36,17 +36,45 @@ func mustIndex(op string, at []int32, n int) {
 	}
 }
 
-// EmbedBackward adds row t of dout [T, H] to row ids[t] of dtable F32 [V, H], t ascending for each row of the table.
-func (d *Device) EmbedBackward(dtable, dout, ids kernels.Tensor) {
+// EmbedBackward adds to each row of dtable F32 [V, H], segment by segment, the sum of the rows of dout [T, H] whose id
+// it has, t ascending.
+func (d *Device) EmbedBackward(dtable, dout, ids kernels.Tensor, segments []int32) {
 	const op = "embed backward"
 	vector(op, "dtable", dtable, dtable.Rows*dout.Cols)
 	at := indices(op, "ids", ids, dout.Rows)
 	mustIndex(op, at, dtable.Rows)
+	mustSegments(op, segments, dout.Rows)
+	next, first := sameIDs(at, segments)
 	grad, dy := d.matrix(dtable), d.matrix(dout)
-	d.eachColumn(dout.Cols, 1, func(from, to int, buf [][]float32) {
-		for t, id := range at {
-			g := grad.loadPart(int(id), from, to, nil)
-			d.vec.Add(g, g, dy.loadPart(t, from, to, buf[0]))
+	d.eachColumn(dout.Cols, 2, func(from, to int, buf [][]float32) {
+		for _, t := range first {
+			sum := buf[1][:to-from]
+			clear(sum)
+			for r := t; r >= 0; r = next[r] {
+				d.vec.Add(sum, sum, dy.loadPart(int(r), from, to, buf[0]))
+			}
+			g := grad.loadPart(int(at[t]), from, to, nil)
+			d.vec.Add(g, g, sum)
 		}
 	})
+}
+
+// sameIDs returns, for each row, the next one of its segment with the same id, or -1; and the first row of each id of
+// each segment, ascending.
+func sameIDs(ids, segments []int32) (next, first []int32) {
+	next = make([]int32, len(ids))
+	last := make(map[int32]int32) // the latest row of an id
+	for s, from := range segments[:len(segments)-1] {
+		clear(last)
+		for t := from; t < segments[s+1]; t++ {
+			next[t] = -1
+			if before, ok := last[ids[t]]; ok {
+				next[before] = t
+			} else {
+				first = append(first, t)
+			}
+			last[ids[t]] = t
+		}
+	}
+	return next, first
 }

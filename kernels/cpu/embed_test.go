@@ -19,7 +19,7 @@ var embedOps = []rowOp{
 	}},
 	{name: "EmbedBackward", run: func(d *Device, c *rowCase) (_, other []kernels.Tensor) {
 		grad, dout, ids := c.f32(4, c.cols()), c.strided(c.n, c.cols()), c.ints(c.n, 4)
-		d.EmbedBackward(grad, dout, ids)
+		d.EmbedBackward(grad, dout, ids, []int32{0, int32(c.n / 3), int32(c.n)})
 		return nil, []kernels.Tensor{grad}
 	}},
 }
@@ -35,18 +35,24 @@ func TestEmbedValues(t *testing.T) {
 		wantBits(t, "row", out.RowRange(i, i+1), rows[int(id)*33:][:33])
 	}
 	grad, dout := c.f32(7, 33), c.strided(40, 33)
-	want := rowValues(grad)
-	for i, id := range ids.I32s() {
-		for j, v := range rowValues(dout.RowRange(i, i+1)) {
-			want[int(id)*33+j] += v
+	want, segments := rowValues(grad), []int32{0, 17, 17, 40}
+	for s, from := range segments[:3] {
+		sums := make([]float32, 7*33)
+		for i, id := range ids.I32s()[from:segments[s+1]] {
+			for j, v := range rowValues(dout.RowRange(int(from)+i, int(from)+i+1)) {
+				sums[int(id)*33+j] += v
+			}
+		}
+		for i, v := range sums {
+			want[i] += v
 		}
 	}
-	d.EmbedBackward(grad, dout, ids)
+	d.EmbedBackward(grad, dout, ids, segments)
 	wantBits(t, "gradient", grad, want)
 	ids.I32s()[39] = 7
 	mustPanic(t, "an id beyond the table", func() { d.Embed(out, table, ids) })
 	ids.I32s()[39] = -1
-	mustPanic(t, "a negative id", func() { d.EmbedBackward(grad, out, ids) })
+	mustPanic(t, "a negative id", func() { d.EmbedBackward(grad, out, ids, segments) })
 }
 
 func TestGather(t *testing.T) {
@@ -71,7 +77,7 @@ func TestEmbedBackwardOrder(t *testing.T) {
 	for j := range 16 {
 		x[j], x[16+j], x[32+j] = 1, 1e8, -1e8
 	}
-	d.EmbedBackward(grad, kernels.Wrap(x, 3, 16), kernels.WrapI32([]int32{0, 0, 0}))
+	d.EmbedBackward(grad, kernels.Wrap(x, 3, 16), kernels.WrapI32([]int32{0, 0, 0}), []int32{0, 3})
 	if got := grad.F32s()[5]; got != 0 {
 		t.Errorf("(1 + 1e8) - 1e8 = %v, want 0; 1 is the sum in the opposite order", got)
 	}

@@ -30,7 +30,7 @@ func (d *Device) NormThenGate(out, rstd, x, z, w kernels.Tensor, eps float32) {
 }
 
 // NormThenGateBackward is as kernels.DeltaNet states it.
-func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, packs []int32) {
+func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, segments []int32) {
 	const op = "norm then gate backward"
 	n := w.Cols
 	heads := headsOf(op, x, n)
@@ -40,10 +40,11 @@ func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 	g := normGate{d: d, x: d.matrix(x), z: d.matrix(z), dout: d.matrix(dout), dx: d.matrix(dx), dz: d.matrix(dz),
 		w: vector(op, "w", w, n), rstd: rstd, heads: heads, n: n}
 	if dw.IsNil() {
-		packs = []int32{0, int32(x.Rows)}
+		segments = []int32{0, int32(x.Rows)}
 	}
-	rowBlocks(op, packs, x.Rows)
-	runs, blocks := kernels.RowRuns(packs)
+	mustSegments(op, segments, x.Rows)
+	blocks, starts := kernels.RowBlocks(segments)
+	runs, runsOf := kernels.RowRuns(blocks)
 	shares := make([]float32, (len(runs)-1)*n) // the part of dw of each run
 	d.pool.each(len(runs)-1, 1, func(_, from, to int) {
 		s := rowScratches.Get().(*rowScratch)
@@ -63,13 +64,17 @@ func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 	if dw.IsNil() {
 		return
 	}
-	sum, block := vector(op, "dw", dw, n), make([]float32, n)
-	for b, first := range blocks[:len(blocks)-1] {
-		clear(block)
-		for run := int(first); run < int(blocks[b+1]); run++ {
-			d.vec.Add(block, block, shares[run*n:][:n])
+	sum, segment, block := vector(op, "dw", dw, n), make([]float32, n), make([]float32, n)
+	for s, first := range starts[:len(starts)-1] {
+		clear(segment)
+		for b := first; b < starts[s+1]; b++ {
+			clear(block)
+			for run := int(runsOf[b]); run < int(runsOf[b+1]); run++ {
+				d.vec.Add(block, block, shares[run*n:][:n])
+			}
+			d.vec.Add(segment, segment, block)
 		}
-		d.vec.Add(sum, sum, block)
+		d.vec.Add(sum, sum, segment)
 	}
 }
 
@@ -132,7 +137,7 @@ func (d *Device) GateThenNorm(out, rstd, x, z, w kernels.Tensor, groups int, eps
 }
 
 // GateThenNormBackward is as kernels.Mamba states it.
-func (d *Device) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, groups int, packs []int32) {
+func (d *Device) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, groups int, segments []int32) {
 	const op = "gate then norm backward"
 	n := x.Cols / groups
 	for name, t := range map[string]kernels.Tensor{"dx": dx, "dz": dz, "dout": dout, "z": z} {
@@ -158,10 +163,11 @@ func (d *Device) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 	if dw.IsNil() {
 		return
 	}
-	sum, blocks := vector(op, "dw", dw, x.Cols), rowBlocks(op, packs, x.Rows)
-	d.eachColumn(x.Cols, 5, func(from, to int, buf [][]float32) {
+	sum := vector(op, "dw", dw, x.Cols)
+	mustSegments(op, segments, x.Rows)
+	d.eachColumn(x.Cols, 3+sumScratch, func(from, to int, buf [][]float32) {
 		y := buf[0]
-		d.sumRows(sum[from:to], buf[3], buf[4], blocks, func(run []float32, r int) {
+		d.sumRows(sum[from:to], buf[3:], segments, func(run []float32, r int) {
 			d.vec.SwiGLU(y, gate.loadPart(r, from, to, y), in.loadPart(r, from, to, buf[1]))
 			do := dy.loadPart(r, from, to, buf[2])
 			for at := from; at < to; { // a group's columns share its rstd

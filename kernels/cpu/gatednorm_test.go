@@ -23,7 +23,7 @@ var gatedNormOps = []rowOp{
 		x, z, dout := c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n))
 		dx, dz, rstd, w, dw := c.part(c.strided(c.n, heads*n)), c.part(c.strided(c.n, heads*n)),
 			c.part(c.f32(c.n, heads)), c.f32(1, n), c.f32(1, n)
-		d.NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w, onePack(dx))
+		d.NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w, oneSegment(dx))
 		return []kernels.Tensor{dx, dz}, []kernels.Tensor{dw}
 	}},
 	{name: "GateThenNorm", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
@@ -39,7 +39,7 @@ var gatedNormOps = []rowOp{
 			c.part(c.strided(c.n, groups*n))
 		dx, dz, rstd, w, dw := c.part(c.strided(c.n, groups*n)), c.part(c.strided(c.n, groups*n)),
 			c.part(c.f32(c.n, groups)), c.weight(1, groups*n), c.f32(1, groups*n)
-		d.GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w, groups, onePack(dx))
+		d.GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w, groups, oneSegment(dx))
 		return []kernels.Tensor{dx, dz}, []kernels.Tensor{dw}
 	}},
 }
@@ -60,7 +60,7 @@ func TestNormThenGateIsTheDefinition(t *testing.T) {
 	dout, dx, dz, dw := c.strided(rows, heads*n), c.strided(rows, heads*n), c.strided(rows, heads*n), c.f32(1, n)
 	sum, ws := rowSum{total: rowValues(dw)}, rowValues(w)
 	d.NormThenGate(out, rstd, x, z, w, eps)
-	d.NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w, sumPacks)
+	d.NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w, sumSegments)
 	for r := range rows {
 		sum.row(r)
 		for h := range heads {
@@ -95,7 +95,7 @@ func TestGateThenNormIsTheDefinition(t *testing.T) {
 		c.f32(1, groups*n)
 	sum, ws := rowSum{total: rowValues(dw)}, rowValues(w)
 	d.GateThenNorm(out, rstd, x, z, w, groups, eps)
-	d.GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w, groups, sumPacks)
+	d.GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w, groups, sumSegments)
 	for r := range rows {
 		sum.row(r)
 		for h := range groups {
@@ -157,10 +157,10 @@ func TestGatedNormGradients(t *testing.T) {
 		w, dw := c.f32(1, wide), kernels.Wrap(make([]float32, wide), 1, wide)
 		if gateFirst {
 			d.GateThenNorm(out, rstd, x, z, w, groups, eps)
-			d.GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w, groups, onePack(dx))
+			d.GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w, groups, oneSegment(dx))
 		} else {
 			d.NormThenGate(out, rstd, x, z, w, eps)
-			d.NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w, onePack(dx))
+			d.NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w, oneSegment(dx))
 		}
 		loss := func(x, z, w []float64) (sum float64) {
 			y := x

@@ -170,9 +170,8 @@ func (d *Device) indexDots(w *indexScratch, q, k matrix, r seqRow, list []int32,
 }
 
 // IndexLoss writes loss F32 [1, T], the divergence of each row, and replaces target F32 [T, entries] by the gradient of
-// loss*scale by the scores.
-func (d *Device) IndexLoss(loss, target, q, weights, k, selected kernels.Tensor, l *kernels.Layout, x kernels.Index,
-	scale float32) {
+// loss by the scores.
+func (d *Device) IndexLoss(loss, target, q, weights, k, selected kernels.Tensor, l *kernels.Layout, x kernels.Index) {
 	mustEntries(target, selected, l)
 	mustIndexer(q, weights, k, x)
 	rows, lists, out := seqRows(l), entriesOf(selected, l), vector("index loss", "loss", loss, l.Rows())
@@ -190,12 +189,12 @@ func (d *Device) IndexLoss(loss, target, q, weights, k, selected kernels.Tensor,
 			}
 			w.scores[j] = sum
 		}
-		out[r.at()] = d.divergence(w, t.load(r.at(), nil)[:n], scale)
+		out[r.at()] = d.divergence(w, t.load(r.at(), nil)[:n])
 	})
 }
 
-// divergence is KL(target || softmax(scores)) of a row; t becomes its gradient times scale.
-func (d *Device) divergence(w *indexScratch, t []float32, scale float32) float32 {
+// divergence is KL(target || softmax(scores)) of a row; t becomes its gradient.
+func (d *Device) divergence(w *indexScratch, t []float32) float32 {
 	s := w.scores
 	w.p, w.w = sized(w.p, len(t)), sized(w.w, len(t))
 	total, m := d.vec.Tree(t), d.vec.Max(s)
@@ -208,7 +207,7 @@ func (d *Device) divergence(w *indexScratch, t []float32, scale float32) float32
 		if p >= smallestNormal {
 			w.w[e] = p * (kernels.Ln(p) - ((s[e] - m) - ln))
 		}
-		t[e] = scale * (float32(y*inverse) - p)
+		t[e] = float32(y*inverse) - p
 	}
 	return d.vec.Tree(w.w)
 }

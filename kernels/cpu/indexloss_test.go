@@ -39,7 +39,7 @@ type indexGrads struct {
 }
 
 // run computes the sequences in an order, as one batch. lists draws the keys of rows; nil: all.
-func (c indexCase) run(dev *Device, order []int, scale float32, lists func(b attnBatch) kernels.Tensor) (g indexGrads) {
+func (c indexCase) run(dev *Device, order []int, lists func(b attnBatch) kernels.Tensor) (g indexGrads) {
 	dtype := c.layers[0].dtype
 	var q, k, w []float32
 	for _, s := range order {
@@ -67,7 +67,7 @@ func (c indexCase) run(dev *Device, order []int, scale float32, lists func(b att
 	queries, keys, weights := attnTensor(dtype, q, rows, c.Heads*c.Dim, 5), attnTensor(dtype, k, rows, c.Dim, 1),
 		attnTensor(kernels.F32, w, rows, c.Heads, 2)
 	g.loss = kernels.Wrap(make([]float32, rows), 1, rows)
-	dev.IndexLoss(g.loss, g.ds, queries, weights, keys, g.selected, g.layout, c.Index, scale)
+	dev.IndexLoss(g.loss, g.ds, queries, weights, keys, g.selected, g.layout, c.Index)
 	g.dq, g.dk, g.dweights = attnTensor(dtype, nil, rows, c.Heads*c.Dim, 4), attnTensor(dtype, nil, rows, c.Dim, 0),
 		attnTensor(kernels.F32, nil, rows, c.Heads, 1)
 	dev.IndexBackward(g.dq, g.dk, g.dweights, g.ds, queries, weights, keys, g.selected, g.layout, c.Index)
@@ -84,7 +84,7 @@ type reference struct {
 	dq, dk, dweights []float32
 }
 
-func (c indexCase) reference(s int, scale float32, lists [][]int32, lse [2][][]float32) (r reference) {
+func (c indexCase) reference(s int, lists [][]int32, lse [2][][]float32) (r reference) {
 	kind, n := c.layers[0].attnKind, len(lists)
 	exp2, ln := kind.exp2.Func(), kernels.Ln
 	products := make([][][]float32, n) // r of row, head, entry
@@ -117,7 +117,7 @@ func (c indexCase) reference(s int, scale float32, lists [][]int32, lse [2][][]f
 			if p >= 0x1p-126 {
 				terms[e] = float32(p * (ln(p) - ((scores[e] - m) - ln(z))))
 			}
-			ds[e] = float32(scale * (float32(y[e]*(1/z)) - p))
+			ds[e] = float32(y[e]*(1/z)) - p
 		}
 		r.loss, r.ds = append(r.loss, treeOf(terms)), append(r.ds, ds)
 	}
@@ -166,7 +166,7 @@ func (r *reference) gradients(c indexCase, s int, lists [][]int32, products [][]
 }
 
 // check compares a batch with the reference of each sequence and reports the first difference.
-func (c indexCase) check(g indexGrads, order []int, scale float32) error {
+func (c indexCase) check(g indexGrads, order []int) error {
 	all := make([]int32, c.entries())
 	for i := range all {
 		all[i] = int32(i)
@@ -185,7 +185,7 @@ func (c indexCase) check(g indexGrads, order []int, scale float32) error {
 				lse[x] = append(lse[x], attnRow(g.lse[x], span.Row+i))
 			}
 		}
-		want := c.reference(s, scale, lists, lse)
+		want := c.reference(s, lists, lse)
 		for i := range span.Rows {
 			row := span.Row + i
 			for _, x := range []struct {
@@ -212,7 +212,6 @@ func (c indexCase) check(g indexGrads, order []int, scale float32) error {
 // set and number of threads.
 func TestIndexLoss(t *testing.T) {
 	rng := rand.New(rand.NewPCG(71, 72))
-	const scale = 0.25
 	for _, kind := range attnKinds {
 		for n, dev := range attnDevices(t, kind) {
 			c := newIndexCase(rng, kind, 90, 3, 70)
@@ -223,7 +222,7 @@ func TestIndexLoss(t *testing.T) {
 			for _, lists := range []func(attnBatch) kernels.Tensor{nil, func(b attnBatch) kernels.Tensor {
 				return c.layers[0].lists(rng, b, 66)
 			}} {
-				if err := c.check(c.run(dev, order, scale, lists), order, scale); err != nil {
+				if err := c.check(c.run(dev, order, lists), order); err != nil {
 					t.Fatalf("%v on %s, lists %t: %v", kind, dev.Name(), lists != nil, err)
 				}
 			}
@@ -244,7 +243,7 @@ func TestIndexLossSeesOrder(t *testing.T) {
 			reversed.w[0] = append(reversed.w[0], c.w[0][at-h])
 		}
 	}
-	g, other := c.run(dev, []int{0}, 1, nil), reversed.run(dev, []int{0}, 1, nil)
+	g, other := c.run(dev, []int{0}, nil), reversed.run(dev, []int{0}, nil)
 	if sameBits(g.loss.F32s(), other.loss.F32s()) {
 		t.Error("divergences of heads in reverse are the same: the test of bits cannot fail")
 	}
@@ -265,8 +264,8 @@ func TestIndexLossOfAllKeys(t *testing.T) {
 	for _, kind := range attnKinds {
 		for _, dev := range attnDevices(t, kind) {
 			c := newIndexCase(rng, kind, 9, 100)
-			want := c.run(dev, []int{0, 1}, 1, nil)
-			got := c.run(dev, []int{0, 1}, 1, func(b attnBatch) kernels.Tensor {
+			want := c.run(dev, []int{0, 1}, nil)
+			got := c.run(dev, []int{0, 1}, func(b attnBatch) kernels.Tensor {
 				return c.layers[0].lists(rng, b, 100)
 			})
 			for i, pair := range [][2]kernels.Tensor{{got.loss, want.loss}, {got.ds, want.ds}, {got.dq, want.dq},
@@ -287,7 +286,7 @@ func TestIndexGradient(t *testing.T) {
 	const n, topK, step = 17, 5, 1e-6
 	c := newIndexCase(rng, plainKind, n)
 	dev := attnDevices(t, plainKind)[0]
-	g := c.run(dev, []int{0}, 1, func(b attnBatch) kernels.Tensor { return c.layers[0].lists(rng, b, topK) })
+	g := c.run(dev, []int{0}, func(b attnBatch) kernels.Tensor { return c.layers[0].lists(rng, b, topK) })
 	var x [3][]float64
 	for i, v := range [][]float32{c.q[0], c.k[0], c.w[0]} {
 		for _, y := range v {

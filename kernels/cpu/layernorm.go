@@ -42,13 +42,14 @@ func (d *Device) standardise(xh, x []float32, eps float32) (rstd float32) {
 // LayerNormBackward, with c and rstd as in LayerNorm, g = dy*w and xh = c*rstd: dx = round(rstd*((g - tree(g)/n) -
 // xh*(tree(g*xh)/n))), and dw[j] += dy*xh and dbias[j] += dy as sums over rows. dx, dy, x [T, n]; w [1, n]; dw, dbias
 // F32 [1, n]. dx may be dy.
-func (d *Device) LayerNormBackward(dx, dw, dbias, dy, x, w kernels.Tensor, eps float32, packs []int32) {
+func (d *Device) LayerNormBackward(dx, dw, dbias, dy, x, w kernels.Tensor, eps float32, segments []int32) {
 	const op = "layer norm backward"
 	n := x.Cols
 	mustShape(op, "dx", dx, x.Rows, n)
 	mustShape(op, "dy", dy, x.Rows, n)
 	mustShape(op, "w", w, 1, n)
-	sums, shifts, blocks := vector(op, "dw", dw, n), vector(op, "dbias", dbias, n), rowBlocks(op, packs, x.Rows)
+	sums, shifts := vector(op, "dw", dw, n), vector(op, "dbias", dbias, n)
+	mustSegments(op, segments, x.Rows)
 	out, grad, in, scales := d.matrix(dx), d.matrix(dy), d.matrix(x), d.matrix(w)
 	along, plain := make([]float32, x.Rows*n), make([]float32, x.Rows*n) // dy*xh, and a copy of dy, since dx may be dy
 	d.eachRow(x.Rows, n, 4, func(from, to int, buf [][]float32) {
@@ -66,6 +67,6 @@ func (d *Device) LayerNormBackward(dx, dw, dbias, dy, x, w kernels.Tensor, eps f
 			out.storePart(r, 0, g)
 		}
 	})
-	d.addRows(sums, along, blocks)
-	d.addRows(shifts, plain, blocks)
+	d.addRows(sums, along, segments)
+	d.addRows(shifts, plain, segments)
 }

@@ -38,7 +38,7 @@ func TestLayerNorm(t *testing.T) {
 	}
 }
 
-// The gradients equal the definition on every bit, in place too, and do not depend on how packs are put together.
+// The gradients equal the definition on every bit, in place too, and do not depend on how segments are put together.
 func TestLayerNormBackward(t *testing.T) {
 	rng := rand.New(rand.NewPCG(77, 78))
 	const eps = 1e-6
@@ -46,14 +46,14 @@ func TestLayerNormBackward(t *testing.T) {
 		for _, n := range []int{1, 16, 128, 300} {
 			d := newRowDevice(t, Auto, 2)
 			const rows = 150
-			packs := []int32{0, 70, rows}
+			segments := []int32{0, 70, rows}
 			x, w, dy := attnRandom(rng, dtype, rows*n, 3), attnRandom(rng, dtype, n, 1), attnRandom(rng, dtype, rows*n,
 				1)
 			dx, sums, shifts := attnTensor(dtype, dy, rows, n, 4), attnRandom(rng, kernels.F32, n, 1),
 				attnRandom(rng, kernels.F32, n, 1)
 			wantW, wantB := append([]float32(nil), sums...), append([]float32(nil), shifts...)
 			d.LayerNormBackward(dx, kernels.Wrap(sums, 1, n), kernels.Wrap(shifts, 1, n), dx, attnTensor(dtype, x, rows,
-				n, 2), attnTensor(dtype, w, 1, n, 0), eps, packs)
+				n, 2), attnTensor(dtype, w, 1, n, 0), eps, segments)
 			along := make([]float32, rows*n)
 			for r := range rows {
 				g, xh := make([]float32, n), make([]float32, n)
@@ -73,7 +73,12 @@ func TestLayerNormBackward(t *testing.T) {
 				}
 			}
 			for i := range n {
+				var sumW, sumB float32
 				for _, block := range [][2]int{{0, 64}, {64, 70}, {70, 134}, {134, rows}} {
+					if block[0] == 70 { // of the second segment
+						wantW[i], wantB[i] = wantW[i]+sumW, wantB[i]+sumB
+						sumW, sumB = 0, 0
+					}
 					var blockW, blockB float32
 					for run := block[0]; run < block[1]; run += kernels.RowRun {
 						var runW, runB float32
@@ -82,8 +87,9 @@ func TestLayerNormBackward(t *testing.T) {
 						}
 						blockW, blockB = blockW+runW, blockB+runB
 					}
-					wantW[i], wantB[i] = wantW[i]+blockW, wantB[i]+blockB
+					sumW, sumB = sumW+blockW, sumB+blockB
 				}
+				wantW[i], wantB[i] = wantW[i]+sumW, wantB[i]+sumB
 			}
 			if !sameBits(sums, wantW) || !sameBits(shifts, wantB) {
 				t.Fatalf("%v, %d columns: dw %v, want %v; dbias %v, want %v", dtype, n, sums, wantW, shifts, wantB)

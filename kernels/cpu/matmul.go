@@ -17,8 +17,8 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 	d.product("MatMulT", out, g, terms, true)
 }
 
-// WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k]. Packs are pieces: steps of DotTC16 restart at
-// each.
+// WeightGrad: dw[n,k] += the chain over rows m of dy[m,n]*x[m,k] of each segment; with Groups.Chain it continues its
+// own.
 func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	if g != nil && g.Interleaved {
 		d.weightGradInterleaved(dw, dy, x, g)
@@ -31,13 +31,37 @@ func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	offsets := rowOffsets("WeightGrad", g, dy.Rows)
 	products := make([]gemm.Product, 0, g.Count)
 	for e := range g.Count {
-		p := gemm.Product{C: gemm.Of(dw.Group(e)), M: dw.Rows, N: dw.Cols, Continue: true}
-		for i := e * g.Packs; i < (e+1)*g.Packs; i++ {
+		p := gradient(dw.Group(e), g)
+		for i := e * g.Segments; i < (e+1)*g.Segments; i++ {
 			p.Pieces = appendRows(p.Pieces, dy, x, int(offsets[i]), int(offsets[i+1]))
+			endChain(p.Pieces)
 		}
 		products = append(products, p)
 	}
 	d.mm.Run(d.pool.threads, d.pool.each, products)
+}
+
+// gradient is the product of a matrix of dw, without its pieces.
+func gradient(dw kernels.Tensor, g *kernels.Groups) gemm.Product {
+	if g.Chain && g.Segments != 1 {
+		panic(fmt.Sprintf("cpu: WeightGrad: a chain of %d segments", g.Segments))
+	}
+	return gemm.Product{C: gemm.Of(dw), M: dw.Rows, N: dw.Cols, Continue: g.Chain, Add: !g.Chain}
+}
+
+// appendRows adds rows [from, to) of dy and x, if there are any, to the pieces of a weight gradient.
+func appendRows(pieces []gemm.Piece, dy, x kernels.Tensor, from, to int) []gemm.Piece {
+	if from == to {
+		return pieces
+	}
+	return append(pieces, gemm.Piece{A: gemm.Of(dy).T().From(0, from), B: gemm.Of(x).From(from, 0), K: to - from})
+}
+
+// endChain ends a segment's chain with the last piece, if there is one.
+func endChain(pieces []gemm.Piece) {
+	if n := len(pieces); n > 0 {
+		pieces[n-1].Ends = true
+	}
 }
 
 // product is MatMul, or MatMulT with the weights transposed: one product, or one for each group of rows.
@@ -52,7 +76,7 @@ func (d *Device) product(op string, out kernels.Tensor, g *kernels.Groups, terms
 		offsets := rowOffsets(op, g, out.Rows)
 		bounds = bounds[:0]
 		for e := range g.Count + 1 {
-			bounds = append(bounds, offsets[e*g.Packs])
+			bounds = append(bounds, offsets[e*g.Segments])
 		}
 	}
 	products := make([]gemm.Product, 0, len(bounds)-1)
@@ -112,7 +136,7 @@ func mustTerms(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels
 
 // rowOffsets is the host memory of a group's offsets, checked to ascend from 0 to the number of rows.
 func rowOffsets(op string, g *kernels.Groups, rows int) []int32 {
-	offsets := indices(op, "offsets", g.Offsets, g.Count*g.Packs+1)
+	offsets := indices(op, "offsets", g.Offsets, g.Count*g.Segments+1)
 	for i := range offsets {
 		if i > 0 && offsets[i] < offsets[i-1] || i == 0 && offsets[i] != 0 {
 			panic(fmt.Sprintf("cpu: %s: offsets %v do not ascend from 0", op, offsets))

@@ -33,9 +33,8 @@ func weightOf(w kernels.Tensor, e, count int) kernels.Tensor {
 	return w.Group(e)
 }
 
-// weightGradInterleaved is WeightGrad of interleaved groups. Each group has a chain over its packs. Groups that share
-// dw have one chain, which takes the rows of every group in a pack before it goes on to the next pack: the bits do not
-// depend on how many calls the packs of a step are split over.
+// weightGradInterleaved is WeightGrad of interleaved groups. Each group has a chain over the rows of a segment. Groups
+// that share dw have one, which takes the rows of every group in the segment.
 func (d *Device) weightGradInterleaved(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	chains, shared := g.Count, 1
 	if dw.Groups == 1 {
@@ -47,25 +46,18 @@ func (d *Device) weightGradInterleaved(dw, dy, x kernels.Tensor, g *kernels.Grou
 	if dw.DType != kernels.F32 || !dw.Contiguous() || !fits {
 		panic(fmt.Sprintf("cpu: WeightGrad: dw %s of dy %s and x %s, groups %+v", dw, dy, x, g))
 	}
-	offsets := rowOffsets("WeightGrad", &kernels.Groups{Offsets: g.Offsets, Count: 1, Packs: g.Packs}, rows)
+	offsets := rowOffsets("WeightGrad", &kernels.Groups{Offsets: g.Offsets, Count: 1, Segments: g.Segments}, rows)
 	products := make([]gemm.Product, chains)
 	for c := range products {
-		p := gemm.Product{C: gemm.Of(dw.Group(c)), M: dw.Rows, N: dw.Cols, Continue: true}
-		for i, from := range offsets[:g.Packs] {
+		p := gradient(dw.Group(c), g)
+		for i, from := range offsets[:g.Segments] {
 			for e := c; e < c+shared; e++ {
 				dye, xe := dy.InterleavedGroup(e, g.Count), x.InterleavedGroup(e, g.Count)
 				p.Pieces = appendRows(p.Pieces, dye, xe, int(from), int(offsets[i+1]))
 			}
+			endChain(p.Pieces)
 		}
 		products[c] = p
 	}
 	d.mm.Run(d.pool.threads, d.pool.each, products)
-}
-
-// appendRows adds rows [from, to) of dy and x, if there are any, to the pieces of a weight gradient.
-func appendRows(pieces []gemm.Piece, dy, x kernels.Tensor, from, to int) []gemm.Piece {
-	if from == to {
-		return pieces
-	}
-	return append(pieces, gemm.Piece{A: gemm.Of(dy).T().From(0, from), B: gemm.Of(x).From(from, 0), K: to - from})
 }

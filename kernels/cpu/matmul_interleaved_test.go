@@ -47,11 +47,12 @@ func TestInterleaved(t *testing.T) {
 				d.MatMul(up, g, kernels.Term{X: x, W: w}, kernels.Term{X: u, W: b})
 				d.MatMulT(down, g, kernels.Term{X: y, W: w}, kernels.Term{X: u, W: a})
 				cut := rng.IntN(tokens + 1)
-				packs := kernels.WrapI32([]int32{0, int32(cut), int32(tokens)})
-				g.Offsets, g.Packs = packs, 2
-				own := &kernels.Groups{Offsets: packs, Count: 1, Packs: 2}
-				pack := func(from, to int) *kernels.Groups {
-					return &kernels.Groups{Offsets: kernels.WrapI32([]int32{0, int32(to - from)}), Count: 1, Packs: 1}
+				segments := kernels.WrapI32([]int32{0, int32(cut), int32(tokens)})
+				g.Offsets, g.Segments = segments, 2
+				own := &kernels.Groups{Offsets: segments, Count: 1, Segments: 2}
+				chain := func(from, to int) *kernels.Groups {
+					return &kernels.Groups{Offsets: kernels.WrapI32([]int32{0, int32(to - from)}), Count: 1,
+						Segments: 1, Chain: true}
 				}
 				grad, shared := strided(rng, kernels.F32, heads, n, k, 0), strided(rng, kernels.F32, 1, n, k, 0)
 				wantGrad, wantShared := copied(grad), copied(shared)
@@ -68,12 +69,14 @@ func TestInterleaved(t *testing.T) {
 					sameRows(t, what+", up", gathered(rng, up, e, heads), wantUp)
 					sameRows(t, what+", down", gathered(rng, down, e, heads), wantDown)
 				}
-				for _, rows := range [][2]int{{0, cut}, {cut, tokens}} { // packs before heads
+				for _, rows := range [][2]int{{0, cut}, {cut, tokens}} { // the chain of a segment, through all heads
+					sum := kernels.Wrap(make([]float32, n*k), n, k)
 					for e := range heads {
 						ye, xe := gathered(rng, y, e, heads), gathered(rng, x, e, heads)
 						ye, xe = ye.RowRange(rows[0], rows[1]), xe.RowRange(rows[0], rows[1])
-						d.WeightGrad(wantShared, ye, xe, pack(rows[0], rows[1]))
+						d.WeightGrad(sum, ye, xe, chain(rows[0], rows[1]))
 					}
+					addTo(wantShared.F32s(), sum.F32s())
 				}
 				sameRows(t, d.Name()+": gradients", grad, wantGrad)
 				sameRows(t, d.Name()+": gradient of all", shared, wantShared)

@@ -28,7 +28,7 @@ func randomRanges(rng *rand.Rand, d kernels.DType) ranged {
 			offsets[e+1] = min(offsets[e]+int32(rng.IntN(rows+1)), int32(rows))
 		}
 		offsets[count] = int32(rows)
-		p.groups = &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: count, Packs: 1}
+		p.groups = &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: count, Segments: 1}
 	case 2:
 		count = 1 + rng.IntN(4)
 		rows *= count

@@ -114,11 +114,11 @@ func (c matmulCase) operands(rng *rand.Rand) (g *kernels.Groups, terms []kernels
 	if c.sizes != nil {
 		count = len(c.sizes)
 		offsets := []int32{0}
-		for _, n := range c.sizes { // two packs a group, the first of a third of its rows
+		for _, n := range c.sizes { // two segments a group, the first of a third of its rows
 			at := offsets[len(offsets)-1]
 			offsets = append(offsets, at+int32(n/3), at+int32(n))
 		}
-		g = &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: count, Packs: 2}
+		g = &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: count, Segments: 2}
 	}
 	for _, k := range c.ks {
 		w := strided(rng, c.in, count, c.cols, k, c.gap)

@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"fmt"
 	"math"
 
 	"lockstep/kernels"
@@ -62,7 +61,7 @@ func rStd(sum float32, n int, eps float32) float32 {
 
 // RMSNormBackward, with g = dy*w and xh = x*rstd: dx = round(dx + rstd*(g - xh*(tree(g*xh)/n))), and dw[j] += dy*xh as
 // a sum over rows. dx, dy, x [T, n]; rstd F32 [1, T]; w [1, n]; dw F32 [1, n] or nil.
-func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm kernels.Norm, packs []int32) {
+func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm kernels.Norm, segments []int32) {
 	const op = "rms norm backward"
 	mustShape(op, "dx", dx, x.Rows, x.Cols)
 	mustShape(op, "dy", dy, x.Rows, x.Cols)
@@ -81,18 +80,10 @@ func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm ker
 		return
 	}
 	sum := vector(op, "dw", dw, x.Cols)
-	blocks := rowBlocks(op, packs, x.Rows)
-	d.eachColumn(x.Cols, 4, func(from, to int, buf [][]float32) {
-		d.sumRows(sum[from:to], buf[2], buf[3], blocks, func(run []float32, t int) {
+	mustSegments(op, segments, x.Rows)
+	d.eachColumn(x.Cols, 2+sumScratch, func(from, to int, buf [][]float32) {
+		d.sumRows(sum[from:to], buf[2:], segments, func(run []float32, t int) {
 			d.vec.AddMul(run, in.loadPart(t, from, to, buf[0]), rs[t], dout.loadPart(t, from, to, buf[1]))
 		})
 	})
-}
-
-// rowBlocks are the blocks of a sum over all rows.
-func rowBlocks(op string, packs []int32, rows int) []int32 {
-	if len(packs) < 2 || packs[0] != 0 || int(packs[len(packs)-1]) != rows {
-		panic(fmt.Sprintf("cpu: %s: packs %v of %d rows", op, packs, rows))
-	}
-	return kernels.RowBlocks(packs)
 }

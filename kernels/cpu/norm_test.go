@@ -19,9 +19,9 @@ var normOps = []rowOp{
 		n := c.cols()
 		x, dy, dx, w := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.weight(1, n)
 		rstd, dw := c.partOf(c.f32(1, c.n)), c.f32(1, n)
-		d.RMSNormBackward(dx, dw, dy, x, rstd, w, kernels.Norm{}, onePack(dx))
+		d.RMSNormBackward(dx, dw, dy, x, rstd, w, kernels.Norm{}, oneSegment(dx))
 		frozen := c.part(c.strided(c.n, n))
-		d.RMSNormBackward(frozen, kernels.Tensor{}, dy, x, rstd, w, kernels.Norm{PlusOne: true}, onePack(frozen))
+		d.RMSNormBackward(frozen, kernels.Tensor{}, dy, x, rstd, w, kernels.Norm{PlusOne: true}, oneSegment(frozen))
 		return []kernels.Tensor{dx, frozen}, []kernels.Tensor{dw}
 	}},
 }
@@ -92,7 +92,7 @@ func normIsTheDefinition(t *testing.T, def kernels.Definition, norm kernels.Norm
 	dy, dx, dw := c.strided(rows, n), c.strided(rows, n), c.f32(1, n)
 	ws, wantDW, before := plusOne(rowValues(w), norm), rowValues(dw), rowValues(dx)
 	d.RMSNorm(out, rstd, x, w, norm)
-	d.RMSNormBackward(dx, dw, dy, x, rstd, w, norm, sumPacks)
+	d.RMSNormBackward(dx, dw, dy, x, rstd, w, norm, sumSegments)
 	sum := rowSum{total: wantDW}
 	for r := range rows {
 		sum.row(r)
@@ -113,18 +113,18 @@ func normIsTheDefinition(t *testing.T, def kernels.Definition, norm kernels.Norm
 	wantBits(t, "dw", dw, wantDW)
 }
 
-// sumPacks are two packs of 150 rows: blocks of 64, 6, 64 and 16 rows.
-var sumPacks = []int32{0, 70, 150}
+// sumSegments are two segments of 150 rows: blocks of 64, 6, 64 and 16 rows.
+var sumSegments = []int32{0, 70, 150}
 
-// rowSum is a sum over rows of sumPacks as kernels.Device states it.
+// rowSum is a sum over rows of sumSegments as kernels.Device states it.
 type rowSum struct {
-	total, block []float32
-	heads        [][]float32 // chains of the present run
+	total, segment, block []float32
+	heads                 [][]float32 // chains of the present run
 }
 
 // row begins a row; one below 0 ends the sum.
 func (s *rowSum) row(r int) {
-	at := r // in its pack
+	at := r // in its segment
 	if r >= 70 {
 		at -= 70
 	}
@@ -136,12 +136,17 @@ func (s *rowSum) row(r int) {
 		addTo(run, head)
 	}
 	s.heads = nil
-	if s.block != nil {
-		addTo(s.block, run)
+	if s.block == nil {
+		s.block, s.segment = make([]float32, len(s.total)), make([]float32, len(s.total))
 	}
+	addTo(s.block, run)
 	if r < 0 || at%64 == 0 {
-		addTo(s.total, s.block)
+		addTo(s.segment, s.block)
 		s.block = make([]float32, len(s.total))
+	}
+	if r < 0 || at == 0 {
+		addTo(s.total, s.segment)
+		s.segment = make([]float32, len(s.total))
 	}
 }
 
@@ -154,27 +159,27 @@ func (s *rowSum) addHead(h, i int, v float32) {
 	s.heads[h][i] += v
 }
 
-// A batch of two packs gives the bits of the two alone, one after the other; one pack does not.
-func TestSumOverRowsOfPacks(t *testing.T) {
+// A batch of two segments gives the bits of the two alone, one after the other; one segment does not.
+func TestSumOverRowsOfSegments(t *testing.T) {
 	d := newRowDevice(t, Auto, 2)
 	c := rowCase{seed: 8, dtype: kernels.F32}
 	c.start()
 	const rows, n = 150, 70
 	x, w, dy, dx, rstd := c.f32(rows, n), c.f32(1, n), c.f32(rows, n), c.f32(rows, n), c.f32(1, rows)
 	joint, parts, one := rowTensor(kernels.F32, 1, n), rowTensor(kernels.F32, 1, n), rowTensor(kernels.F32, 1, n)
-	d.RMSNormBackward(dx, joint, dy, x, rstd, w, kernels.Norm{}, sumPacks)
+	d.RMSNormBackward(dx, joint, dy, x, rstd, w, kernels.Norm{}, sumSegments)
 	for i := range 2 {
-		from, to := int(sumPacks[i]), int(sumPacks[i+1])
+		from, to := int(sumSegments[i]), int(sumSegments[i+1])
 		cut := func(t kernels.Tensor) kernels.Tensor { return t.RowRange(from, to) }
 		d.RMSNormBackward(cut(dx), parts, cut(dy), cut(x), rstd.ColRange(from, to), w, kernels.Norm{},
 			[]int32{0, int32(to - from)})
 	}
-	d.RMSNormBackward(dx, one, dy, x, rstd, w, kernels.Norm{}, onePack(dx))
+	d.RMSNormBackward(dx, one, dy, x, rstd, w, kernels.Norm{}, oneSegment(dx))
 	if err := diffRows(parts, joint, false); err != nil {
 		t.Error(err)
 	}
 	if diffRows(one, joint, false) == nil {
-		t.Error("packs make no difference: the test cannot fail")
+		t.Error("segments make no difference: the test cannot fail")
 	}
 }
 
@@ -205,7 +210,7 @@ func TestRMSNormGradient(t *testing.T) {
 		d.Zero(dx)
 		d.Zero(dw)
 		d.RMSNorm(rowTensor(kernels.F32, rows, n), rstd, x, w, norm)
-		d.RMSNormBackward(dx, dw, dy, x, rstd, w, norm, onePack(dx))
+		d.RMSNormBackward(dx, dw, dy, x, rstd, w, norm, oneSegment(dx))
 		x64, dy64, w64 := to64(x), to64(dy), to64(w)
 		if norm.PlusOne {
 			for i := range w64 {

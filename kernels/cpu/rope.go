@@ -111,7 +111,7 @@ func (h *headRope) forward(y, x []float32, at int, w, cos, sin []float32) {
 // HeadNormRopeBackward writes dx = round(.) of the gradient through rotation and norm, and adds dz*xh to dw F32 [1, D]
 // as a sum over rows, heads ascending inside a run. dw may be nil; with w nil there is no norm. dx may be dout.
 func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope,
-	norm kernels.Norm, packs []int32) {
+	norm kernels.Norm, segments []int32) {
 	const op = "head norm and rope backward"
 	mustShape(op, "dx", dx, x.Rows, x.Cols)
 	mustShape(op, "dout", dout, x.Rows, x.Cols)
@@ -120,7 +120,8 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 		if !h.normed {
 			panic("cpu: " + op + ": gradient of a weight that is nil")
 		}
-		h.weightGrad(vector(op, "dw", dw, h.dim), &dy, rowBlocks(op, packs, x.Rows))
+		mustSegments(op, segments, x.Rows)
+		h.weightGrad(vector(op, "dw", dw, h.dim), &dy, segments)
 	}
 	d.eachRow(x.Rows, x.Cols, 3, func(from, to int, buf [][]float32) {
 		ws := h.weights(buf[2])
@@ -164,16 +165,15 @@ func (h *headRope) backward(g, d, x []float32, at int, w, cos, sin []float32) {
 
 // weightGrad adds dz*xh of every head to dw. Threads divide the columns; a rotated pair stays together, since a
 // rotation mixes its two columns.
-func (h *headRope) weightGrad(dw []float32, dy *matrix, blocks []int32) {
-	h.unrotatedGrad(dw[:h.first], dy, blocks, 0)
-	h.unrotatedGrad(dw[h.first+2*h.pairs:], dy, blocks, h.first+2*h.pairs)
+func (h *headRope) weightGrad(dw []float32, dy *matrix, segments []int32) {
+	h.unrotatedGrad(dw[:h.first], dy, segments, 0)
+	h.unrotatedGrad(dw[h.first+2*h.pairs:], dy, segments, h.first+2*h.pairs)
 	h.d.eachColumn(h.pairs, 4, func(from, to int, buf [][]float32) {
 		n, left, right := to-from, dw[h.first+from:h.first+to], dw[h.first+h.pairs+from:h.first+h.pairs+to]
-		scratch := make([]float32, (3+h.heads)*2*n) // of both sides: three sums, and the chain of each head
-		sum, heads := scratch[:2*n], scratch[6*n:]
+		sum, heads := make([]float32, 2*n), make([]float32, h.heads*2*n) // of both sides; heads: the chain of each
 		copy(sum, left)
 		copy(sum[n:], right)
-		h.d.sumRuns(sum, scratch[2*n:4*n], scratch[4*n:6*n], blocks, func(run []float32, first, end int) {
+		h.d.sumRuns(sum, newScratch(2*n), segments, func(run []float32, first, end int) {
 			clear(heads)
 			for t := first; t < end; t++ {
 				h.addRow(heads, dy, t, from, to, buf)
@@ -207,11 +207,11 @@ func (h *headRope) addRow(heads []float32, dy *matrix, t, from, to int, buf [][]
 }
 
 // unrotatedGrad adds dz*xh of columns that are not rotated, from column at on, to dw.
-func (h *headRope) unrotatedGrad(dw []float32, dy *matrix, blocks []int32, at int) {
-	h.d.eachColumn(len(dw), 4, func(from, to int, buf [][]float32) {
+func (h *headRope) unrotatedGrad(dw []float32, dy *matrix, segments []int32, at int) {
+	h.d.eachColumn(len(dw), 2+sumScratch, func(from, to int, buf [][]float32) {
 		n := to - from
 		heads := make([]float32, h.heads*n)
-		h.d.sumRuns(dw[from:to], buf[2], buf[3], blocks, func(run []float32, first, end int) {
+		h.d.sumRuns(dw[from:to], buf[2:], segments, func(run []float32, first, end int) {
 			clear(heads)
 			for t := first; t < end; t++ {
 				for i := range h.heads {

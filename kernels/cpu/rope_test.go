@@ -76,15 +76,15 @@ var ropeOps = []rowOp{
 		for _, rope := range c.ropes(13, dim) {
 			x, dout, plain := c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n)), c.part(c.strided(c.n, n))
 			d.HeadNormRopeBackward(plain, kernels.Tensor{}, dout, x, kernels.Tensor{}, kernels.Tensor{}, positions,
-				rope, kernels.Norm{}, onePack(plain))
+				rope, kernels.Norm{}, oneSegment(plain))
 			rows = append(rows, plain)
 			if rope.Interleaved {
 				continue
 			}
 			dx, rstd, dw := c.part(c.strided(c.n, n)), c.part(c.f32(c.n, heads)), c.f32(1, dim)
 			d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, rstd, w, positions, rope, kernels.Norm{PlusOne: true},
-				onePack(dx))
-			d.HeadNormRopeBackward(dout, dw, dout, x, rstd, w, positions, rope, kernels.Norm{}, onePack(dout))
+				oneSegment(dx))
+			d.HeadNormRopeBackward(dout, dw, dout, x, rstd, w, positions, rope, kernels.Norm{}, oneSegment(dout))
 			rows, other = append(rows, dx, dout), append(other, dw)
 		}
 		return rows, other
@@ -121,7 +121,7 @@ func ropeIsTheDefinition(t *testing.T, d *Device, c *rowCase, rope kernels.Rope,
 		ws, sum.total = plusOne(rowValues(w), settings), rowValues(dw)
 	}
 	d.HeadNormRope(out, rstd, x, w, positions, rope, settings)
-	d.HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions, rope, settings, sumPacks)
+	d.HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions, rope, settings, sumSegments)
 	for r := range rows {
 		sum.row(r)
 		p := int(positions.I32s()[r]) * rope.Cos.Cols
@@ -207,7 +207,7 @@ func TestHeadNormRopeGradient(t *testing.T) {
 		dx, positions := rowTensor(kernels.F32, rows, heads*dim), c.ints(rows, 20)
 		x64, w64, dout64, at := to64(x), to64(w), to64(dout), positions.I32s()
 		d.HeadNormRopeBackward(dx, kernels.Tensor{}, dout, x, kernels.Tensor{}, kernels.Tensor{}, positions, rope,
-			kernels.Norm{}, onePack(dx))
+			kernels.Norm{}, oneSegment(dx))
 		checkGradient(t, "dx without norm", x64, func(p []float64) float64 {
 			return rope64(p, nil, dout64, heads, at, rope, eps)
 		}, rowValues(dx))
@@ -223,7 +223,7 @@ func TestHeadNormRopeGradient(t *testing.T) {
 		}
 		dw, norm := rowTensor(kernels.F32, 1, dim), kernels.Norm{Eps: eps, PlusOne: true}
 		d.HeadNormRope(rowTensor(kernels.F32, rows, heads*dim), rstd, x, w, positions, rope, norm)
-		d.HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions, rope, norm, onePack(dx))
+		d.HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions, rope, norm, oneSegment(dx))
 		checkGradient(t, "dx", x64, func(p []float64) float64 { return loss(p, w64) }, rowValues(dx))
 		checkGradient(t, "dw", w64, func(p []float64) float64 { return loss(x64, p) }, rowValues(dw))
 	}
@@ -242,7 +242,7 @@ func TestHeadNormRopeRefuses(t *testing.T) {
 		d.HeadNormRope(out.ColRange(0, 24), none, x.ColRange(0, 24), none, at, rope, kernels.Norm{})
 	})
 	mustPanic(t, "a gradient of no weight", func() {
-		d.HeadNormRopeBackward(out, c.f32(1, 16), out, x, none, none, at, rope, kernels.Norm{}, onePack(out))
+		d.HeadNormRopeBackward(out, c.f32(1, 16), out, x, none, none, at, rope, kernels.Norm{}, oneSegment(out))
 	})
 	rope.First = 1
 	mustPanic(t, "columns beyond the head", func() { d.HeadNormRope(out, none, x, none, at, rope, kernels.Norm{}) })

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"lockstep/kernels"
@@ -93,23 +94,32 @@ func (d *Device) eachColumn(n, scratch int, body func(from, to int, buf [][]floa
 	})
 }
 
-// sumRuns adds to sum a sum over rows. add has the rows [from, to) of a run, whose sum starts from +0; run and block
-// are scratch as long as sum.
-func (d *Device) sumRuns(sum, block, run []float32, blocks []int32, add func(run []float32, from, to int)) {
-	for b, first := range blocks[:len(blocks)-1] {
-		clear(block)
-		for from, end := int(first), int(blocks[b+1]); from < end; from += kernels.RowRun {
-			clear(run)
-			add(run, from, min(from+kernels.RowRun, end))
-			d.vec.Add(block, block, run)
+// sumScratch is the number of scratch rows of a sum over rows: of a segment, a block and a run.
+const sumScratch = 3
+
+// sumRuns adds to sum a sum over the rows of segments. add has the rows [from, to) of a run, whose sum starts from +0.
+// The scratch rows are as long as sum.
+func (d *Device) sumRuns(sum []float32, scratch [][]float32, segments []int32, add func(run []float32, from, to int)) {
+	segment, block, run := scratch[0][:len(sum)], scratch[1][:len(sum)], scratch[2][:len(sum)]
+	for i, first := range segments[:len(segments)-1] {
+		clear(segment)
+		for at, end := int(first), int(segments[i+1]); at < end; {
+			clear(block)
+			for next := min(at+kernels.RowBlock, end); at < next; at += kernels.RowRun {
+				clear(run)
+				add(run, at, min(at+kernels.RowRun, next))
+				d.vec.Add(block, block, run)
+			}
+			at = min(at, end)
+			d.vec.Add(segment, segment, block)
 		}
-		d.vec.Add(sum, sum, block)
+		d.vec.Add(sum, sum, segment)
 	}
 }
 
 // sumRows is sumRuns by rows: add adds what row t has to a run's chain.
-func (d *Device) sumRows(sum, block, run []float32, blocks []int32, add func(run []float32, t int)) {
-	d.sumRuns(sum, block, run, blocks, func(run []float32, from, to int) {
+func (d *Device) sumRows(sum []float32, scratch [][]float32, segments []int32, add func(run []float32, t int)) {
+	d.sumRuns(sum, scratch, segments, func(run []float32, from, to int) {
 		for t := from; t < to; t++ {
 			add(run, t)
 		}
@@ -117,11 +127,16 @@ func (d *Device) sumRows(sum, block, run []float32, blocks []int32, add func(run
 }
 
 // addRows adds the rows of x to sum, as a sum over rows.
-func (d *Device) addRows(sum, x []float32, blocks []int32) {
+func (d *Device) addRows(sum, x []float32, segments []int32) {
 	n := len(sum)
-	d.sumRows(sum, make([]float32, n), make([]float32, n), blocks, func(run []float32, t int) {
+	d.sumRows(sum, newScratch(n), segments, func(run []float32, t int) {
 		d.vec.Add(run, run, x[t*n:][:n])
 	})
+}
+
+// newScratch is the scratch rows of a sum of n elements.
+func newScratch(n int) [][]float32 {
+	return [][]float32{make([]float32, n), make([]float32, n), make([]float32, n)}
 }
 
 // rowScratch is memory for a few rows. It grows to the longest row used.
@@ -147,6 +162,13 @@ func (s *rowScratch) take(n, cols int) [][]float32 {
 func mustShape(op, name string, t kernels.Tensor, rows, cols int) {
 	if t.Groups != 1 || t.Rows != rows || t.Cols != cols {
 		panic(fmt.Sprintf("cpu: %s: %s is %s, want [%d, %d]", op, name, t, rows, cols))
+	}
+}
+
+// mustSegments panics if segments are not the offsets of so many rows.
+func mustSegments(op string, segments []int32, rows int) {
+	if len(segments) < 2 || segments[0] != 0 || int(segments[len(segments)-1]) != rows || !slices.IsSorted(segments) {
+		panic(fmt.Sprintf("cpu: %s: segments %v of %d rows", op, segments, rows))
 	}
 }
 

@@ -47,23 +47,23 @@ func rowBenches(d *Device, dtype kernels.DType) []rowBench {
 		{"Add", 3 * row, func() { d.Add(z, x, y) }},
 		{"Scale", 2 * row, func() { d.Scale(z, x, 0.5) }},
 		{"Embed", 2 * row, func() { d.Embed(y, table, ids) }},
-		{"EmbedBackward", row + 8*t*h, func() { d.EmbedBackward(tableGrad, x, ids) }},
+		{"EmbedBackward", row + 8*t*h, func() { d.EmbedBackward(tableGrad, x, ids, oneSegment(x)) }},
 		{"RMSNorm", 2 * row, func() { d.RMSNorm(z, rstd, x, w, kernels.Norm{Eps: 1e-6}) }},
 		{"RMSNormBackward", 4 * row, func() {
-			d.RMSNormBackward(z, kernels.Tensor{}, y, x, rstd, w, kernels.Norm{}, onePack(z))
+			d.RMSNormBackward(z, kernels.Tensor{}, y, x, rstd, w, kernels.Norm{}, oneSegment(z))
 		}},
 		{"RMSNormBackward with dw", 6 * row, func() {
-			d.RMSNormBackward(z, dw, y, x, rstd, w, kernels.Norm{}, onePack(z))
+			d.RMSNormBackward(z, dw, y, x, rstd, w, kernels.Norm{}, oneSegment(z))
 		}},
 		{"HeadNormRope", 2 * row, func() {
 			d.HeadNormRope(z, rstdHeads, x, headW, positions, rope, kernels.Norm{Eps: 1e-6})
 		}},
 		{"HeadNormRopeBackward", 3 * row, func() {
 			d.HeadNormRopeBackward(z, kernels.Tensor{}, y, x, rstdHeads, headW, positions, rope, kernels.Norm{},
-				onePack(z))
+				oneSegment(z))
 		}},
 		{"HeadNormRopeBackward with dw", 5 * row, func() {
-			d.HeadNormRopeBackward(z, headDW, y, x, rstdHeads, headW, positions, rope, kernels.Norm{}, onePack(z))
+			d.HeadNormRopeBackward(z, headDW, y, x, rstdHeads, headW, positions, rope, kernels.Norm{}, oneSegment(z))
 		}},
 		{"SwiGLU", 3 * row, func() { d.SwiGLU(y, gu) }},
 		{"SwiGLUBackward", 5 * row, func() { d.SwiGLUBackward(dgu, y, gu) }},

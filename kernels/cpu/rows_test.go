@@ -407,5 +407,5 @@ func wantBits(t *testing.T, what string, got kernels.Tensor, want []float32) {
 	}
 }
 
-// onePack is the packs of a batch that has one.
-func onePack(t kernels.Tensor) []int32 { return []int32{0, int32(t.Rows)} }
+// oneSegment is the segments of a batch that has one.
+func oneSegment(t kernels.Tensor) []int32 { return []int32{0, int32(t.Rows)} }

@@ -35,10 +35,11 @@ func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tenso
 	op := d.shortConv(name, x, w, bias, l)
 	mustShape(name, "dx", dx, x.Rows, x.Cols)
 	mustShape(name, "dout", dout, x.Rows, x.Cols)
-	blocks := rowBlocks(name, l.Packs, x.Rows)
+	mustSegments(name, l.Segments, x.Rows)
+	blocks, starts := kernels.RowBlocks(l.Segments)
 	taps, n := op.taps, x.Cols
 	sums := make([]float32, (taps+1)*n) // of dw, a row for each tap, and of dbias
-	ofRun, ofBlock := make([]float32, len(sums)), make([]float32, len(sums))
+	ofRun, ofBlock, ofSegment := make([]float32, len(sums)), make([]float32, len(sums)), make([]float32, len(sums))
 	readSums(sums, dw, dbias, taps, n)
 	grad, dy := d.matrix(dx), d.matrix(dout)
 	d.eachColumn(n, 2*taps+5, func(from, to int, buf [][]float32) {
@@ -46,10 +47,13 @@ func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tenso
 		g := convGrad{c: c, dy: rest[0], ones: rest[1], spare: rest[2], dx: rest[3], du: rest[4:], run: ofRun, n: n,
 			from: from, to: to}
 		fill(g.ones, 1)
-		block := 0
+		block, segment := 0, 0
 		endBlock := func() {
 			g.flush(ofBlock, ofRun)
-			g.flush(sums, ofBlock)
+			g.flush(ofSegment, ofBlock)
+			for block++; segment+1 < len(starts) && block >= int(starts[segment+1]); segment++ {
+				g.flush(sums, ofSegment)
+			}
 		}
 		for i := range l.Spans {
 			s := &l.Spans[i]
@@ -59,7 +63,6 @@ func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tenso
 					switch since := s.Row + r - int(blocks[block]); {
 					case s.Row+r == int(blocks[block+1]):
 						endBlock()
-						block++
 					case since > 0 && since%kernels.RowRun == 0:
 						g.flush(ofBlock, ofRun)
 					}
@@ -204,7 +207,7 @@ func (g *convGrad) above(pos, rows int) []float32 {
 	return g.dx
 }
 
-// flush ends a run or a block of rows: its sum is added to total.
+// flush ends a run, a block or a segment of rows: its sum is added to total.
 func (g *convGrad) flush(total, part []float32) {
 	for j := range g.c.op.taps + 1 {
 		g.c.op.d.vec.Add(g.sumOf(total, j), g.sumOf(total, j), g.sumOf(part, j))

@@ -47,19 +47,19 @@ func (c *convCase) weights() (w, bias kernels.Tensor) {
 	return w, bias
 }
 
-// pack is all sequences in one batch, each a pack where packs is set.
-func (c *convCase) pack(packs bool) (x, dout kernels.Tensor, l *kernels.Layout) {
-	l = &kernels.Layout{Packs: []int32{0}}
+// pack is all sequences in one batch, each a segment where segments is set.
+func (c *convCase) pack(segments bool) (x, dout kernels.Tensor, l *kernels.Layout) {
+	l = &kernels.Layout{Segments: []int32{0}}
 	row := 0
 	for _, n := range c.lengths {
 		l.Spans = append(l.Spans, kernels.Span{Row: row, Rows: n})
 		row += n
-		if packs {
-			l.Packs = append(l.Packs, int32(row))
+		if segments {
+			l.Segments = append(l.Segments, int32(row))
 		}
 	}
-	if !packs {
-		l.Packs = append(l.Packs, int32(row))
+	if !segments {
+		l.Segments = append(l.Segments, int32(row))
 	}
 	return attnTensor(c.dtype, slices.Concat(c.x...), row, c.cols, 3), attnTensor(c.dtype, slices.Concat(c.dout...),
 		row, c.cols, 1), l
@@ -90,7 +90,7 @@ func (c *convCase) serve(dev *Device, rng *rand.Rand, maxRows int) kernels.Tenso
 			}
 			at := all.Spans[s].Row + done[s]
 			l := &kernels.Layout{Spans: []kernels.Span{{Rows: n, Pos: done[s], Slot: slots[s]}},
-				Packs: []int32{0, int32(n)}}
+				Segments: []int32{0, int32(n)}}
 			dev.ShortConv(out.RowRange(at, at+n), x.RowRange(at, at+n), w, bias, state, l)
 			done[s] += n
 			left -= n
@@ -176,14 +176,15 @@ func (c *convCase) checkBackward(t *testing.T, what string, dev *Device, start [
 	dev.ShortConvBackward(dx, dw, dbias, dout, x, w, bias, l)
 	want := slices.Clone(start)
 	for s, span := range l.Spans {
-		du, block, part := make([]float32, span.Rows*c.cols), make([]float32, len(start)), make([]float32, len(start))
+		du, segment := make([]float32, span.Rows*c.cols), make([]float32, len(start)) // each sequence is one
+		block, part := make([]float32, len(start)), make([]float32, len(start))
 		for pos := range span.Rows {
 			if pos%kernels.RowRun == 0 {
 				addTo(block, part)
 				clear(part)
 			}
-			if pos%kernels.RowBlock == 0 { // each sequence is a pack
-				addTo(want, block)
+			if pos%kernels.RowBlock == 0 {
+				addTo(segment, block)
 				clear(block)
 			}
 			for ch := range c.cols {
@@ -199,7 +200,8 @@ func (c *convCase) checkBackward(t *testing.T, what string, dev *Device, start [
 			}
 		}
 		addTo(block, part)
-		addTo(want, block)
+		addTo(segment, block)
+		addTo(want, segment)
 		for pos := range span.Rows {
 			for ch, got := range attnRow(dx, span.Row+pos) {
 				sum := float32(0)

@@ -38,18 +38,19 @@ func (d *Device) sinkLogits(sinks kernels.Tensor, buf []float32) []float32 {
 
 // SinksBackward adds -(Exp2(min(t-lse, 0))*tree(dout*out)) to dsinks F32 [1, Heads] as a sum over rows; out and lse are
 // those that Sinks wrote.
-func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, packs []int32) {
+func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, segments []int32) {
 	const op = "sinks backward"
 	heads := sinks.Cols
 	mustShape(op, "dout", dout, out.Rows, out.Cols)
 	mustShape(op, "lse", lse, out.Rows, heads)
-	total, blocks := vector(op, "dsinks", dsinks, heads), rowBlocks(op, packs, out.Rows)
+	total := vector(op, "dsinks", dsinks, heads)
+	mustSegments(op, segments, out.Rows)
 	o, dy, ls, dim := d.matrix(out), d.matrix(dout), d.matrix(lse), out.Cols/heads
 	logits := d.sinkLogits(sinks, make([]float32, heads))
 	d.pool.each(heads, 1, func(_, from, to int) {
 		x, y := make([]float32, dim), make([]float32, dim)
 		for h := from; h < to; h++ {
-			d.sumRows(total[h:h+1], make([]float32, 1), make([]float32, 1), blocks, func(run []float32, r int) {
+			d.sumRows(total[h:h+1], newScratch(1), segments, func(run []float32, r int) {
 				p := d.vec.Exp2(min(logits[h]-ls.load(r, nil)[h], 0))
 				run[0] -= float32(p * d.vec.TreeDot(dy.loadPart(r, h*dim, (h+1)*dim, x), o.loadPart(r, h*dim, (h+1)*dim,
 					y)))

@@ -21,7 +21,7 @@ var sinkOps = []rowOp{
 		heads, dim := c.sinkShape()
 		out, dout, lse, sinks, dsinks := c.strided(c.n, heads*dim), c.strided(c.n, heads*dim), c.f32(c.n, heads),
 			c.weight(1, heads), c.f32(1, heads)
-		d.SinksBackward(dsinks, dout, out, lse, sinks, onePack(out))
+		d.SinksBackward(dsinks, dout, out, lse, sinks, oneSegment(out))
 		return nil, []kernels.Tensor{dsinks}
 	}},
 }
@@ -41,7 +41,7 @@ func sinksAreTheDefinition(t *testing.T, d *Device) {
 		c.f32(1, heads), c.f32(1, heads)
 	ys, wantLSE, sum := rowValues(out), rowValues(lse), rowSum{total: rowValues(dsinks)}
 	d.Sinks(out, lse, sinks)
-	d.SinksBackward(dsinks, dout, out, lse, sinks, sumPacks)
+	d.SinksBackward(dsinks, dout, out, lse, sinks, sumSegments)
 	ds := rowValues(dout)
 	for r := range rows {
 		sum.row(r)
@@ -79,11 +79,11 @@ func TestSinksGradient(t *testing.T) {
 	out, lse, dsinks := rowTensor(kernels.F32, rows, 32), rowTensor(kernels.F32, rows, 4), rowTensor(kernels.F32, 1, 4)
 	dq, dk, dv := rowTensor(kernels.F32, rows, 32), rowTensor(kernels.F32, rows, 16), rowTensor(kernels.F32, rows, 16)
 	kv, l := kernels.KV{K: k, V: v}, &kernels.Layout{Spans: []kernels.Span{{Rows: 4}, {Row: 4, Rows: 5}},
-		Packs: []int32{0, rows}}
+		Segments: []int32{0, rows}}
 	d.Attention(out, lse, q, kv, l, a)
 	d.Sinks(out, lse, sinks)
 	d.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a)
-	d.SinksBackward(dsinks, dout, out, lse, sinks, l.Packs)
+	d.SinksBackward(dsinks, dout, out, lse, sinks, l.Segments)
 	q64, k64, v64, s64, dout64 := to64(q), to64(k), to64(v), to64(sinks), to64(dout)
 	loss := func(q, k, v, s []float64) float64 {
 		sum := 0.0

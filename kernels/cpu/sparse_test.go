@@ -146,7 +146,7 @@ func TestSelectKeys(t *testing.T) {
 				return v
 			}
 			q, k, w := few(n*x.Heads*x.Dim), few(n*x.Dim), few(n*x.Heads)
-			packed := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, n}}
+			packed := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Segments: []int32{0, n}}
 			selected := kernels.WrapI32(make([]int32, n*x.TopK)).Reshape(n, x.TopK)
 			keys := kernels.KV{K: attnTensor(kind.dtype, k, n, x.Dim, 3)}
 			dev.SelectKeys(selected, attnTensor(kind.dtype, q, n, x.Heads*x.Dim, 1), attnTensor(kernels.F32, w, n,
@@ -171,7 +171,7 @@ func TestSelectKeys(t *testing.T) {
 			some := kernels.WrapI32(make([]int32, rows*x.TopK)).Reshape(rows, x.TopK)
 			dev.SelectKeys(some, attnTensor(kind.dtype, q[(n-rows)*x.Heads*x.Dim:], rows, x.Heads*x.Dim, 0),
 				attnTensor(kernels.F32, w[(n-rows)*x.Heads:], rows, x.Heads, 0), cache,
-				&kernels.Layout{Spans: []kernels.Span{span}, Packs: []int32{0, rows}}, x)
+				&kernels.Layout{Spans: []kernels.Span{span}, Segments: []int32{0, rows}}, x)
 			for i := range rows {
 				if !slices.Equal(listOf(some, i), listOf(selected, n-rows+i)) {
 					t.Fatalf("%v: row %d alone chooses %v, in its batch %v", kind, n-rows+i, listOf(some, i),

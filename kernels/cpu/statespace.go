@@ -21,8 +21,8 @@ func (d *Device) StateSpaceBackward(dx kernels.StateSpaceOperands, dout kernels.
 	op.check("state space backward", l, dout, dx.X, x.G, x.DT, dx.G, dx.DT)
 	op.run(l)
 	if !dx.Skip.IsNil() {
-		d.addRows(vector("state space backward", "dskip", dx.Skip, r.Heads), op.dskip, rowBlocks("state space backward",
-			l.Packs, x.X.Rows))
+		mustSegments("state space backward", l.Segments, x.X.Rows)
+		d.addRows(vector("state space backward", "dskip", dx.Skip, r.Heads), op.dskip, l.Segments)
 	}
 }
 

@@ -9,17 +9,19 @@ import (
 	"lockstep/kernels"
 )
 
-// gradCase is a weight gradient [groups, n, k] over rows cut into packs: sizes[e*packs+p] rows of group e in pack p.
+// gradCase is a weight gradient [groups, n, k] over rows cut into segments: sizes[e*segments+s] rows of group e in
+// segment s.
 type gradCase struct {
-	dot         kernels.DotMode
-	in          kernels.DType
-	n, k, packs int
-	sizes       []int
-	gap         int
+	dot            kernels.DotMode
+	in             kernels.DType
+	n, k, segments int
+	sizes          []int
+	gap            int
 }
 
 func (c gradCase) String() string {
-	return fmt.Sprintf("%s %s dw [%d, %d] over %v in %d packs, gap %d", c.dot, c.in, c.n, c.k, c.sizes, c.packs, c.gap)
+	return fmt.Sprintf("%s %s dw [%d, %d] over %v in %d segments, gap %d", c.dot, c.in, c.n, c.k, c.sizes, c.segments,
+		c.gap)
 }
 
 func (c gradCase) groups() *kernels.Groups {
@@ -27,10 +29,10 @@ func (c gradCase) groups() *kernels.Groups {
 	for i, n := range c.sizes {
 		offsets = append(offsets, offsets[i]+int32(n))
 	}
-	return &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: len(c.sizes) / c.packs, Packs: c.packs}
+	return &kernels.Groups{Offsets: kernels.WrapI32(offsets), Count: len(c.sizes) / c.segments, Segments: c.segments}
 }
 
-// want is dw after the chains that continue it.
+// want is dw after the sum of each segment.
 func (c gradCase) want(dw, dy, x kernels.Tensor) []float32 {
 	out := slices.Clone(dw.F32s())
 	row := 0
@@ -41,8 +43,8 @@ func (c gradCase) want(dw, dy, x kernels.Tensor) []float32 {
 				for m := range rows {
 					a[m], b[m] = element(dy, 0, row+m, n), element(x, 0, row+m, k)
 				}
-				at := (i/c.packs*c.n+n)*c.k + k
-				out[at] = dotChain(c.dot, out[at], a, b)
+				at := (i/c.segments*c.n+n)*c.k + k
+				out[at] += dotChain(c.dot, 0, a, b)
 			}
 		}
 		row += rows
@@ -53,11 +55,11 @@ func (c gradCase) want(dw, dy, x kernels.Tensor) []float32 {
 func gradCases() []gradCase {
 	var cases []gradCase
 	for _, c := range []gradCase{
-		{n: 1, k: 1, packs: 1, sizes: []int{1}},
-		{n: 33, k: 18, packs: 1, sizes: []int{77}, gap: 3},
-		{n: 40, k: 50, packs: 3, sizes: []int{20, 0, 37}},
-		{n: 21, k: 64, packs: 2, sizes: []int{0, 0, 5, 30, 16, 0, 0, 1}, gap: 1},
-		{n: 48, k: 16, packs: 1, sizes: []int{530}},
+		{n: 1, k: 1, segments: 1, sizes: []int{1}},
+		{n: 33, k: 18, segments: 1, sizes: []int{77}, gap: 3},
+		{n: 40, k: 50, segments: 3, sizes: []int{20, 0, 37}},
+		{n: 21, k: 64, segments: 2, sizes: []int{0, 0, 5, 30, 16, 0, 0, 1}, gap: 1},
+		{n: 48, k: 16, segments: 1, sizes: []int{530}},
 	} {
 		for _, m := range []struct {
 			dot kernels.DotMode
@@ -93,7 +95,7 @@ func TestWeightGradEqualsDefinition(t *testing.T) {
 	}
 }
 
-// A gradient over one micro-batch of packs equals the gradient over its packs one call after the other.
+// A gradient over one micro-batch of segments equals the gradient over its segments one call after the other.
 func TestWeightGradContinues(t *testing.T) {
 	for _, dot := range []kernels.DotMode{kernels.DotFMA, kernels.DotTC16} {
 		def := kernels.Default()
@@ -103,13 +105,37 @@ func TestWeightGradContinues(t *testing.T) {
 			cuts := []int32{0, 50, 83, 200}
 			dy, x := strided(rng, kernels.BF16, 1, 200, 24, 0), strided(rng, kernels.BF16, 1, 200, 40, 0)
 			joint, parts := kernels.Wrap(make([]float32, 24*40), 24, 40), kernels.Wrap(make([]float32, 24*40), 24, 40)
-			d.WeightGrad(joint, dy, x, &kernels.Groups{Offsets: kernels.WrapI32(cuts), Count: 1, Packs: 3})
+			d.WeightGrad(joint, dy, x, &kernels.Groups{Offsets: kernels.WrapI32(cuts), Count: 1, Segments: 3})
 			for i := range 3 {
 				from, to := int(cuts[i]), int(cuts[i+1])
-				one := &kernels.Groups{Offsets: kernels.WrapI32([]int32{0, int32(to - from)}), Count: 1, Packs: 1}
+				one := &kernels.Groups{Offsets: kernels.WrapI32([]int32{0, int32(to - from)}), Count: 1, Segments: 1}
 				d.WeightGrad(parts, dy.RowRange(from, to), x.RowRange(from, to), one)
 			}
 			mustEqual(t, d.Name(), parts, joint.F32s())
+		}
+	}
+}
+
+// The chain of a segment that goes on through several calls is that of one call.
+func TestWeightGradChain(t *testing.T) {
+	for _, dot := range []kernels.DotMode{kernels.DotFMA, kernels.DotTC16} {
+		def := kernels.Default()
+		def.Dot = dot
+		for _, d := range devices(t, def) {
+			rng := rand.New(rand.NewPCG(18, 9))
+			dy, x := strided(rng, kernels.BF16, 1, 200, 24, 0), strided(rng, kernels.BF16, 1, 200, 40, 0)
+			whole, sum := kernels.Wrap(make([]float32, 24*40), 24, 40), kernels.Wrap(make([]float32, 24*40), 24, 40)
+			cuts := []int{0, 48, 64, 200} // at multiples of a step
+			for i, from := range cuts[:3] {
+				part := &kernels.Groups{Offsets: kernels.WrapI32([]int32{0, int32(cuts[i+1] - from)}), Count: 1,
+					Segments: 1, Chain: true}
+				d.WeightGrad(sum, dy.RowRange(from, cuts[i+1]), x.RowRange(from, cuts[i+1]), part)
+			}
+			one := &kernels.Groups{Offsets: kernels.WrapI32([]int32{0, 200}), Count: 1, Segments: 1}
+			d.WeightGrad(whole, dy, x, one)
+			mustEqual(t, d.Name(), sum, whole.F32s())
+			two := &kernels.Groups{Offsets: kernels.WrapI32([]int32{0, 100, 200}), Count: 1, Segments: 2, Chain: true}
+			mustPanic(t, "a chain of two segments", func() { d.WeightGrad(sum, dy, x, two) })
 		}
 	}
 }

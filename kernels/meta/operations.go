@@ -7,7 +7,7 @@ import "lockstep/kernels"
 func (d *Device) Zero(_ kernels.Tensor)                                                      {}
 func (d *Device) Copy(_, _ kernels.Tensor)                                                   {}
 func (d *Device) Embed(_, _, _ kernels.Tensor)                                               {}
-func (d *Device) EmbedBackward(_, _, _ kernels.Tensor)                                       {}
+func (d *Device) EmbedBackward(_, _, _ kernels.Tensor, _ []int32)                            {}
 func (d *Device) Add(_, _, _ kernels.Tensor)                                                 {}
 func (d *Device) AddBias(_, _, _ kernels.Tensor, _ *kernels.Groups)                          {}
 func (d *Device) BiasGrad(_, _ kernels.Tensor, _ *kernels.Groups)                            {}
@@ -43,7 +43,7 @@ func (d *Device) LogProb(_, _, _, _, _ kernels.Tensor)                          
 func (d *Device) LogProbBackward(_, _, _, _, _, _ kernels.Tensor)               {}
 func (d *Device) Sample(_, _ kernels.Tensor, _ []kernels.Sampling)              {}
 func (d *Device) SumSquares(_, _ kernels.Tensor)                                {}
-func (d *Device) ClipScale(_, _ kernels.Tensor, _ float64)                      {}
+func (d *Device) ClipScale(_, _ kernels.Tensor, _, _ float64)                   {}
 func (d *Device) AdamW(_, _, _, _, _, _ kernels.Tensor, _ kernels.AdamW)        {}
 
 // Operations of [kernels.Recurrent].
@@ -97,7 +97,7 @@ func (d *Device) SparseAttendBackward(_, _, _, _, _, _, _ kernels.Tensor, _ kern
 
 func (d *Device) LayerNormBackward(_, _, _, _, _, _ kernels.Tensor, _ float32, _ []int32)     {}
 func (d *Device) IndexTarget(_, _, _, _, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Attn) {}
-func (d *Device) IndexLoss(_, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Index, _ float32) {
+func (d *Device) IndexLoss(_, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Index) {
 }
 func (d *Device) IndexBackward(_, _, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Index) {
 }

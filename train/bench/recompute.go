@@ -99,7 +99,7 @@ func timeRecompute(ctx context.Context, r *parallel.Rank, s *configs.Shape, rows
 	}
 	o.Schedule.Peak, o.Schedule.Final = 0, 0
 	t := trainer.New(r, m, o)
-	packs := trainer.Supervised(randomPacks(s, m))
+	batch := trainer.Supervised(randomPacks(s, m))
 	var first [][sha256.Size]byte
 	for i := range rows {
 		row := &rows[i]
@@ -107,14 +107,14 @@ func timeRecompute(ctx context.Context, r *parallel.Rank, s *configs.Shape, rows
 			continue
 		}
 		t.Keep = row.keep
-		sums := t.Gradients(packs)
+		sums := t.Gradients(batch.Packs)
 		if first == nil {
 			first = sums
 		}
 		if !slices.Equal(sums, first) {
 			return fmt.Errorf("gradients by run.recompute = %q differ from those before: this is a bug", row.mode)
 		}
-		if row.speed, err = trainingSpeed(ctx, t, packs, steps); err != nil {
+		if row.speed, err = trainingSpeed(ctx, t, batch, steps); err != nil {
 			return err
 		}
 	}
@@ -122,13 +122,13 @@ func timeRecompute(ctx context.Context, r *parallel.Rank, s *configs.Shape, rows
 }
 
 // trainingSpeed returns the tokens a second of some steps.
-func trainingSpeed(ctx context.Context, t *trainer.Trainer, packs [][]trainer.Sample, steps int) (float64, error) {
+func trainingSpeed(ctx context.Context, t *trainer.Trainer, batch trainer.GlobalBatch, steps int) (float64, error) {
 	start, tokens := time.Now(), 0
 	for step := range steps {
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		tokens += t.Step(step+1, packs).Tokens
+		tokens += t.Step(step+1, batch).Tokens
 	}
 	err := t.Rank.Dev.Sync()
 	return float64(tokens) / time.Since(start).Seconds(), err

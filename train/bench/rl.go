@@ -176,18 +176,18 @@ func (b *rlBench) objective(ctx context.Context, name string, updates int) (row 
 	case s.Advantage == "": // no policy that samples
 		ways = ways[:2]
 	}
-	packs := b.packs(s)
-	if err := b.agree(objective, packs, ways); err != nil {
+	batch := b.batch(s)
+	if err := b.agree(objective, batch, ways); err != nil {
 		return row, fmt.Errorf("%s: %w", name, err)
 	}
-	if err := b.agree(objective, b.offPolicy(packs), ways[:min(len(ways), 2)]); err != nil {
+	if err := b.agree(objective, b.offPolicy(batch), ways[:min(len(ways), 2)]); err != nil {
 		return row, fmt.Errorf("%s off the policy: %w", name, err)
 	}
-	return row, b.time(ctx, &row, objective, packs, ways, updates)
+	return row, b.time(ctx, &row, objective, batch, ways, updates)
 }
 
-// packs lays the samples out for an objective with complete settings.
-func (b *rlBench) packs(s optim.Settings) [][]trainer.Sample {
+// batch lays the samples out for an objective with complete settings.
+func (b *rlBench) batch(s optim.Settings) trainer.GlobalBatch {
 	samples, unit := slices.Clone(b.samples), 1
 	if s.Advantage != "" { // without kl_coef it has no reference
 		for i := range samples {
@@ -201,9 +201,8 @@ func (b *rlBench) packs(s optim.Settings) [][]trainer.Sample {
 }
 
 // time fills in seconds and ratios of updates in each way, interleaved.
-func (b *rlBench) time(ctx context.Context, row *rlRow, objective optim.Objective, packs [][]trainer.Sample,
-	ways []rlWay,
-	updates int) error {
+func (b *rlBench) time(ctx context.Context, row *rlRow, objective optim.Objective, batch trainer.GlobalBatch,
+	ways []rlWay, updates int) error {
 	var seconds, ratios [rlWays][]float64
 	for round := range updates + 1 { // the first warms up
 		for _, way := range ways {
@@ -211,7 +210,7 @@ func (b *rlBench) time(ctx context.Context, row *rlRow, objective optim.Objectiv
 				return err
 			}
 			start := time.Now()
-			o, given := learnBy(b.t, way, objective, packs)
+			o, given := learnBy(b.t, way, objective, batch)
 			b.t.Objective = o
 			b.t.Step(round+1, given)
 			if err := b.t.Rank.Dev.Sync(); err != nil {
@@ -236,9 +235,10 @@ func middle(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// offPolicy returns packs whose recorded log-probabilities differ from the model's by noise.
-func (b *rlBench) offPolicy(packs [][]trainer.Sample) (out [][]trainer.Sample) {
-	for _, p := range packs {
+// offPolicy returns the batch with samples whose recorded log-probabilities differ from the model's by noise.
+func (b *rlBench) offPolicy(batch trainer.GlobalBatch) trainer.GlobalBatch {
+	out := trainer.GlobalBatch{Scale: batch.Scale}
+	for _, p := range batch.Packs {
 		p = slices.Clone(p)
 		for i := range p {
 			p[i].Rollout = slices.Clone(p[i].Rollout)
@@ -246,18 +246,18 @@ func (b *rlBench) offPolicy(packs [][]trainer.Sample) (out [][]trainer.Sample) {
 				p[i].Rollout[t] += float32(b.rng.NormFloat64() / 4)
 			}
 		}
-		out = append(out, p)
+		out.Packs = append(out.Packs, p)
 	}
 	return out
 }
 
 // agree returns an error where a way's gradients differ from those of the first on a bit.
-func (b *rlBench) agree(objective optim.Objective, packs [][]trainer.Sample, ways []rlWay) error {
+func (b *rlBench) agree(objective optim.Objective, batch trainer.GlobalBatch, ways []rlWay) error {
 	var first [][sha256.Size]byte
 	for _, way := range ways {
-		o, given := learnBy(b.t, way, objective, packs)
+		o, given := learnBy(b.t, way, objective, batch)
 		b.t.Objective = o
-		sums := b.t.Gradients(given)
+		sums := b.t.Gradients(given.Packs)
 		if way == fused {
 			first = sums
 		}
@@ -272,17 +272,17 @@ func (b *rlBench) agree(objective optim.Objective, packs [][]trainer.Sample, way
 
 // learnBy returns the objective and the samples by which a way computes the gradient, after the way's forwards without
 // gradients.
-func learnBy(t *trainer.Trainer, way rlWay, o optim.Objective, packs [][]trainer.Sample) (optim.Objective,
-	[][]trainer.Sample) {
+func learnBy(t *trainer.Trainer, way rlWay, o optim.Objective, batch trainer.GlobalBatch) (optim.Objective,
+	trainer.GlobalBatch) {
 	if way == fused {
-		return o, packs
+		return o, batch
 	}
 	if way == thrice {
-		packs = filled(t, packs, func(le *trainer.Sample, v []float32) {
+		batch = filled(t, batch, func(le *trainer.Sample, v []float32) {
 			le.Old = v
 		}, func(rows optim.Rows) []float32 { return rows.LogProb })
 	}
-	return optim.Custom{}, filled(t, packs, func(le *trainer.Sample, v []float32) {
+	return optim.Custom{}, filled(t, batch, func(le *trainer.Sample, v []float32) {
 		le.Weight = v
 	}, func(rows optim.Rows) []float32 {
 		d := make([]float32, len(rows.Targets))
@@ -291,11 +291,12 @@ func learnBy(t *trainer.Trainer, way rlWay, o optim.Objective, packs [][]trainer
 	})
 }
 
-// filled returns a copy of packs. fill sets in each sample its part of what values computes of a micro-batch's rows.
-func filled(t *trainer.Trainer, packs [][]trainer.Sample, fill func(le *trainer.Sample, v []float32),
-	values func(rows optim.Rows) []float32) (
-	out [][]trainer.Sample) {
-	for micro := range slices.Chunk(packs, t.MicroBatch) {
+// filled returns a copy of the batch. fill sets in each sample its part of what values computes of a micro-batch's
+// rows.
+func filled(t *trainer.Trainer, batch trainer.GlobalBatch, fill func(le *trainer.Sample, v []float32),
+	values func(rows optim.Rows) []float32) trainer.GlobalBatch {
+	out := trainer.GlobalBatch{Scale: batch.Scale}
+	for micro := range slices.Chunk(batch.Packs, t.MicroBatch) {
 		b, at := trainer.LogProbs(t.Rank, t.Model, micro), 0
 		v := values(b.Rows)
 		for _, p := range micro {
@@ -304,7 +305,7 @@ func filled(t *trainer.Trainer, packs [][]trainer.Sample, fill func(le *trainer.
 				fill(&p[i], b.Of(at, v))
 				at++
 			}
-			out = append(out, p)
+			out.Packs = append(out.Packs, p)
 		}
 	}
 	return out

@@ -87,7 +87,7 @@ func TestBenchRLCatches(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if err := b.agree(crooked{objective, new(int)}, b.packs(settings), []rlWay{fused, twice}); err == nil ||
+		if err := b.agree(crooked{objective, new(int)}, b.batch(settings), []rlWay{fused, twice}); err == nil ||
 			!strings.Contains(err.Error(), "gradient of") {
 			t.Errorf("derivatives that differ in the last bits: %v", err)
 		}
@@ -125,7 +125,8 @@ func TestPack(t *testing.T) {
 		batch = append(batch, le)
 	}
 	for unit, want := range map[int][][]int32{1: {{0, 1, 2, 4}, {3, 5, 7}, {6}}, 2: {{0, 1, 4, 5}, {2, 3}, {6, 7}}} {
-		packs := trainer.Pack(batch, unit, "sequence", 0, 100)
+		packed := trainer.Pack(batch, unit, "sequence", 0, 100)
+		packs := packed.Packs
 		if len(packs) != len(want) {
 			t.Fatalf("units of %d: %d packs", unit, len(packs))
 		}
@@ -133,7 +134,7 @@ func TestPack(t *testing.T) {
 			for j, le := range p {
 				n := len(le.IDs)
 				if le.IDs[0] != want[i][j] || len(p) != len(want[i]) || len(le.Weight) != n ||
-					le.Weight[n-1] != float32(1/float64(8*n)) {
+					le.Weight[n-1] != float32(1/float64(n)) || packed.Scale != 1.0/8 {
 					t.Errorf("units of %d: pack %d has sample %d of weights %v, want %v", unit, i, le.IDs[0], le.Weight,
 						want[i])
 				}

@@ -190,7 +190,7 @@ func (p *Plan) ranks() []*parallel.Rank {
 func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 	s := p.s
 	t.Peak(p.packs(), s.Data.PackRows)
-	trainer.LogProbs(p.Rank, p.Model, trainer.Supervised([][]data.Sample{t.FullPack(s.Data.PackRows)}))
+	trainer.LogProbs(p.Rank, p.Model, trainer.Supervised([][]data.Sample{t.FullPack(s.Data.PackRows)}).Packs)
 	samples := p.engine // for reinforcement learning
 	if p.rolloutEngine != nil {
 		samples = p.rolloutEngine

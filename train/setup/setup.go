@@ -25,6 +25,7 @@ func Device(s *configs.Shape) devices.Config {
 func Definition(s *configs.Shape) kernels.Definition {
 	def := kernels.Default()
 	def.Dot, def.Exp2 = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2)
+	def.Segment = s.Definition.Segment
 	if s.Definition.Latent != "auto" {
 		def.Latent = kernels.LatentForm(s.Definition.Latent)
 	}

@@ -16,12 +16,13 @@ type Batch struct {
 	IDs     []int32         // [T]
 	Rows    optim.Rows      // what the objective knows of each row; LogProb is nil until it is computed
 	Inverse []float32       // [T]: see [Sample]; nil: 1
-	Layout  *kernels.Layout // a span for each sample, a pack for each pack
+	Layout  *kernels.Layout // a span for each sample
 }
 
-// NewBatch lays packs out. The batch refers to the samples; it copies what the rows need.
-func NewBatch(packs [][]Sample) *Batch {
-	b := &Batch{Layout: &kernels.Layout{Packs: []int32{0}}}
+// NewBatch lays packs out, in segments of so many rows (see [kernels.CutSegments]). The batch refers to the samples; it
+// copies what the rows need.
+func NewBatch(packs [][]Sample, segment int) *Batch {
+	b, bounds := &Batch{Layout: &kernels.Layout{}}, []int32{0}
 	rows := &b.Rows
 	for _, pack := range packs {
 		for i := range pack {
@@ -38,8 +39,9 @@ func NewBatch(packs [][]Sample) *Batch {
 			rows.Reference = append(rows.Reference, s.Reference...)
 			rows.Advantage = append(rows.Advantage, s.Advantage...)
 		}
-		b.Layout.Packs = append(b.Layout.Packs, int32(len(b.IDs)))
+		bounds = append(bounds, int32(len(b.IDs)))
 	}
+	b.Layout.Segments = kernels.CutSegments(bounds, segment)
 	rows.Sequences = append(rows.Sequences, len(b.IDs))
 	return b
 }

@@ -13,7 +13,7 @@ import (
 func (t *Trainer) Gradients(packs [][]Sample) (sums [][sha256.Size]byte) {
 	defer t.Rank.Stack.Release(t.Rank.Stack.Mark())
 	for micro := range slices.Chunk(packs, t.MicroBatch) {
-		t.ForwardBackward(micro, CountRows(micro))
+		t.ForwardBackward(micro)
 	}
 	t.Model.GatherTied(t.Rank)
 	for _, p := range t.Model.Trained() {

@@ -11,17 +11,18 @@ import (
 // EvalLoss returns the cross entropy of packs, nats, as the mean over their targets. It computes no gradients.
 func (t *Trainer) EvalLoss(packs [][]data.Sample) float64 {
 	var sums optim.Measures
-	for _, pack := range Supervised(packs) {
+	batch := Supervised(packs)
+	for _, pack := range batch.Packs {
 		optim.SFT{}.Measure(&sums, LogProbs(t.Rank, t.Model, [][]Sample{pack}).Rows)
 	}
-	return sums.Loss
+	return batch.Scale * sums.Loss
 }
 
 // LogProbs computes the log-probabilities of the targets of packs under a model, as one batch without gradients. They
 // are in Rows.LogProb of the result.
 func LogProbs(r *parallel.Rank, m *model.Model, packs [][]Sample) *Batch {
 	defer r.Stack.Release(r.Stack.Mark())
-	b := NewBatch(packs)
+	b := NewBatch(packs, r.Dev.Definition().Segment)
 	on := model.NewBatch(r, b.IDs, b.Layout, nil)
 	x := m.Forward(r, on, nil)
 	logprob := r.Stack.New(kernels.F32, 1, len(b.IDs))

@@ -16,15 +16,15 @@ func (t *Trainer) Peak(packs, rows int) {
 	defer r.Stack.Release(r.Stack.Mark())
 	for range (packs+micro-1)/micro - 1 {
 		r.Stack.New(kernels.F32, 1, micro*rows)
-		t.Model.NewIndexerLoss(r, micro*rows, packs*rows)
+		t.Model.NewIndexerLoss(r, micro*rows)
 	}
 	plain := *t
 	plain.Objective = optim.SFT{}
-	plain.ForwardBackward(Supervised(slices.Repeat([][]data.Sample{t.FullPack(rows)}, micro)), packs*rows)
+	plain.ForwardBackward(Supervised(slices.Repeat([][]data.Sample{t.FullPack(rows)}, micro)).Packs)
 	t.Model.GatherTied(r)
 	own, indexers := t.trained()
-	t.update(own, 0, 1)
-	t.update(indexers, 0, 1)
+	t.update(own, 1, 0, 1)
+	t.update(indexers, 1, 0, 1)
 }
 
 // FullPack returns a pack of so many rows: samples of the model's maximum length, one after the other.

@@ -11,7 +11,7 @@ import (
 // [optim.Rows]. A list is [T], or nil where it is not known.
 type Sample struct {
 	data.Sample
-	Weight     []float32    // of the row's term in the loss
+	Weight     []float32    // of the row's term in the loss, before [GlobalBatch.Scale]
 	Rollout    []float32    // log-probability of the target, as the rollout recorded it
 	Old        []float32    // log-probability before the first update on the sample
 	Reference  []float32    // log-probability under the reference model
@@ -31,47 +31,43 @@ func CountRows(packs [][]Sample) (n int) {
 	return n
 }
 
-// Supervised gives the samples of a step the weights of a mean over targets: each target has its share of the sum of
-// all weights of the step, which is added in the order of packs. Where all weights are 1, that is 1 / (number of
-// targets).
-func Supervised(packs [][]data.Sample) [][]Sample {
-	sum := 0.0
-	for _, pack := range packs {
-		for _, s := range pack {
-			sum += s.Weight()
-		}
-	}
-	if sum == 0 {
-		sum = 1 // no target: nothing is divided
-	}
-	out := make([][]Sample, len(packs))
+// GlobalBatch is the samples of one optimizer step, laid out in packs. The loss of the step is Scale times the sum of
+// its rows' weighted terms. Derivatives by log-probabilities are computed without Scale, by which the optimizer
+// multiplies the gradient: they do not depend on what else is in the step.
+type GlobalBatch struct {
+	Packs [][]Sample
+	Scale float64
+}
+
+// Supervised makes the global batch of a mean over targets. Targets have their own weights, and Scale is 1 over the sum
+// of these, which is added in the order of packs: where all are 1, over the number of targets.
+func Supervised(packs [][]data.Sample) GlobalBatch {
+	b, sum := GlobalBatch{Packs: make([][]Sample, len(packs)), Scale: 1}, 0.0
 	for i, pack := range packs {
 		for _, s := range pack {
-			out[i] = append(out[i], Sample{Sample: s}.shared(sum))
+			sum += s.Weight()
+			own := Sample{Sample: s, Weight: s.Weights}
+			if own.Weight == nil {
+				own = own.WithWeight(1)
+			}
+			b.Packs[i] = append(b.Packs[i], own)
 		}
 	}
-	return out
+	if sum != 0 { // else there is no target: nothing is divided
+		b.Scale = 1 / sum
+	}
+	return b
 }
 
-// shared returns the sample with the share of each of its targets in a step whose weights have that sum.
-func (s Sample) shared(sum float64) Sample {
-	if s.Weights == nil {
-		return s.WithWeight(float32(1 / sum))
-	}
-	s.Weight = make([]float32, len(s.Weights))
-	for i, w := range s.Weights {
-		s.Weight[i] = float32(float64(w) / sum)
-	}
-	return s
-}
-
-// Pack lays the samples of a step out in packs of at most packRows rows, first fit, and gives each row its weight by
+// Pack makes the global batch of samples in packs of at most packRows rows, first fit, and gives each row its weight by
 // [optim.Aggregate], of answers of at most longest tokens. Every unit samples in sequence (2: a pair) share a pack.
-func Pack(batch []Sample, unit int, aggregate string, longest, packRows int) (packs [][]Sample) {
+// Derivatives that samples bring are those of the step's loss: then Scale is 1.
+func Pack(batch []Sample, unit int, aggregate string, longest, packRows int) (b GlobalBatch) {
 	var order []int
-	lengths := make([]int, len(batch))
+	lengths, given := make([]int, len(batch)), false
 	for i := range batch {
 		lengths[i] = batch[i].Learned()
+		given = given || batch[i].Derivative != nil
 		if i%unit == 0 {
 			order = append(order, i)
 		}
@@ -82,7 +78,11 @@ func Pack(batch []Sample, unit int, aggregate string, longest, packRows int) (pa
 		}
 		return n
 	}
-	weights := optim.Aggregate(aggregate, lengths, longest)
+	weights, scale := optim.Aggregate(aggregate, lengths, longest)
+	b.Scale = scale
+	if given {
+		b.Scale = 1
+	}
 	for _, p := range data.FirstFit(order, rows, packRows) {
 		var samples []Sample
 		for _, first := range p.Samples {
@@ -90,9 +90,9 @@ func Pack(batch []Sample, unit int, aggregate string, longest, packRows int) (pa
 				samples = append(samples, s.WithWeight(weights[first+i]))
 			}
 		}
-		packs = append(packs, samples)
+		b.Packs = append(b.Packs, samples)
 	}
-	return packs
+	return b
 }
 
 // WithWeight returns the sample with the same weight for each of its rows, or with its Derivative where it has one.

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"slices"
 	"sync"
 
 	"lockstep/kernels"
@@ -42,22 +43,22 @@ type StepResult struct {
 	Tokens         int     // rows computed
 }
 
-// Step takes one optimizer step (counted from 1) on packs of samples. No bit depends on how packs are grouped into
+// Step takes one optimizer step (counted from 1) on a global batch. No bit depends on how its packs are grouped into
 // micro-batches. Everything is enqueued before the first result is read, except for objectives whose derivative needs
 // log-probabilities: the host waits for the device once a step.
-func (t *Trainer) Step(step int, packs [][]Sample) StepResult {
+func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
 	r := t.Rank
 	defer r.Stack.Release(r.Stack.Mark())
 	var micros []MicroBatch
-	res := StepResult{LR: t.Schedule.At(step), Tokens: CountRows(packs)}
-	for len(packs) > 0 {
-		n := min(t.MicroBatch, len(packs))
-		micros = append(micros, t.ForwardBackward(packs[:n], res.Tokens))
-		packs = packs[n:]
+	res := StepResult{LR: t.Schedule.At(step), Tokens: CountRows(batch.Packs)}
+	for packs := range slices.Chunk(batch.Packs, t.MicroBatch) {
+		micros = append(micros, t.ForwardBackward(packs))
 	}
 	t.Model.GatherTied(r)
 	own, indexers := t.trained()
-	norm, indexerNorm := t.update(own, res.LR, step), t.update(indexers, res.LR*t.IndexerRate, step)
+	norm := t.update(own, batch.Scale, res.LR, step)
+	rowScale := 1 / float64(max(res.Tokens, 1)) // the indexers' loss is a mean over rows
+	indexerNorm := t.update(indexers, rowScale, res.LR*t.IndexerRate, step)
 	for _, m := range micros {
 		m.Rows.LogProb = parallel.Download[float32](r, m.logprob)
 		t.Objective.Measure(&res.Measures, m.Rows)
@@ -66,7 +67,8 @@ func (t *Trainer) Step(step int, packs [][]Sample) StepResult {
 		}
 		m.diverge(r, &res.IndexerLoss)
 	}
-	res.IndexerLoss /= float64(max(res.Tokens, 1))
+	res.Loss *= batch.Scale
+	res.IndexerLoss *= rowScale
 	res.Norm, res.IndexerNorm = norm(), indexerNorm()
 	return res
 }
@@ -79,21 +81,22 @@ type MicroBatch struct {
 	indexers *model.IndexerLoss // nil: they are frozen
 }
 
-// update takes the optimizer's step on weights. The gradient's norm is read when norm is called; 0: no weights.
-func (t *Trainer) update(ws []optim.Weights, lr float64, step int) (norm func() float64) {
+// update takes the optimizer's step on weights, whose gradients are to be multiplied by scale. The norm is read when
+// norm is called; 0: no weights.
+func (t *Trainer) update(ws []optim.Weights, scale, lr float64, step int) (norm func() float64) {
 	if len(ws) == 0 {
 		return func() float64 { return 0 }
 	}
-	n := t.Optimizer.Step(t.Rank, ws, lr, step)
+	n := t.Optimizer.Step(t.Rank, ws, scale, lr, step)
 	return func() float64 { return float64(parallel.Download[float32](t.Rank, n)[0]) }
 }
 
-// ForwardBackward computes some packs of a step of stepRows rows as one batch, and adds their gradients to those of the
-// parameters. The result lies on the rank's stack.
-func (t *Trainer) ForwardBackward(packs [][]Sample, stepRows int) MicroBatch {
+// ForwardBackward computes some packs of a step as one batch, and adds their gradients to those of the parameters. The
+// result lies on the rank's stack.
+func (t *Trainer) ForwardBackward(packs [][]Sample) MicroBatch {
 	r := t.Rank
-	b := NewBatch(packs)
-	logprob, learns := r.Stack.New(kernels.F32, 1, len(b.IDs)), t.Model.NewIndexerLoss(r, len(b.IDs), stepRows)
+	b := NewBatch(packs, r.Dev.Definition().Segment)
+	logprob, learns := r.Stack.New(kernels.F32, 1, len(b.IDs)), t.Model.NewIndexerLoss(r, len(b.IDs))
 	defer r.Stack.Release(r.Stack.Mark())
 	on := model.NewBatch(r, b.IDs, b.Layout, nil)
 	on.IndexerLoss = learns

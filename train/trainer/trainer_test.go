@@ -28,12 +28,17 @@ func sequence(first int32, n int) data.Sample {
 func TestBatchIndex(t *testing.T) {
 	stale := trainer.Sample{Sample: sequence(20, 4), Stale: map[int]bool{2: true}}
 	packs := [][]trainer.Sample{{{Sample: sequence(1, 3)}, {Sample: sequence(10, 2)}}, {stale}}
-	b := trainer.NewBatch(packs)
+	b := trainer.NewBatch(packs, 64)
 	if want := []int32{1, 2, 3, 10, 11, 20, 21, 22, 23}; !slices.Equal(b.IDs, want) {
 		t.Fatalf("ids %v, want %v", b.IDs, want)
 	}
-	if want := []int32{0, 5, 9}; !slices.Equal(b.Layout.Packs, want) || len(b.Layout.Spans) != 3 || b.Inverse != nil {
-		t.Errorf("packs %v of %d spans, want %v of 3", b.Layout.Packs, len(b.Layout.Spans), want)
+	if want := []int32{0, 5, 9}; !slices.Equal(b.Layout.Segments, want) || len(b.Layout.Spans) != 3 ||
+		b.Inverse != nil {
+		t.Errorf("segments %v of %d spans, want %v of 3", b.Layout.Segments, len(b.Layout.Spans), want)
+	}
+	long := trainer.NewBatch([][]trainer.Sample{{{Sample: sequence(1, 3)}}, {{Sample: sequence(1, 130)}}}, 64)
+	if want := []int32{0, 3, 67, 131, 133}; !slices.Equal(long.Layout.Segments, want) {
+		t.Errorf("segments %v of packs of 3 and 130 rows, want %v", long.Layout.Segments, want)
 	}
 	rows := []float32{0, 1, 2, 3, 4, 5, 6, 7, 8}
 	for i, want := range [][]float32{{0, 1, 2}, {3, 4}, {5, 6, 7, 8}} {
@@ -48,17 +53,17 @@ func TestBatchIndex(t *testing.T) {
 	}
 }
 
-// Weights of a supervised step add up to 1 over its targets, whatever packs they are in.
+// Weights of a supervised step times its scale add up to 1 over its targets, whatever packs they are in.
 func TestSupervised(t *testing.T) {
 	half := sequence(9, 3)
 	half.Weights = []float32{0, 0.5, 1}
-	packs := trainer.Supervised([][]data.Sample{{sequence(1, 3)}, {half, sequence(30, 5)}})
+	batch := trainer.Supervised([][]data.Sample{{sequence(1, 3)}, {half, sequence(30, 5)}})
 	sum := 0.0
-	for _, pack := range packs {
+	for _, pack := range batch.Packs {
 		for _, s := range pack {
 			for i, w := range s.Weight {
 				if s.Targets[i] >= 0 {
-					sum += float64(w)
+					sum += batch.Scale * float64(w)
 				}
 			}
 		}
@@ -66,8 +71,8 @@ func TestSupervised(t *testing.T) {
 	if math.Abs(sum-1) > 1e-6 {
 		t.Errorf("weights add up to %g", sum)
 	}
-	if got, want := packs[1][0].Weight[1], float32(0.5/7.5); got != want {
-		t.Errorf("weight %g, want %g", got, want)
+	if got := batch.Packs[1][0].Weight[1]; got != 0.5 || batch.Scale != 1/7.5 {
+		t.Errorf("weight %g times %g, want 0.5 times %g", got, batch.Scale, 1/7.5)
 	}
 }
 

@@ -174,7 +174,7 @@ func TestAbsorbedComposition(t *testing.T) {
 	r := rand.New(rand.NewPCG(71, 72))
 	for _, topK := range []int{0, 20} {
 		a := absorbedShape(headDimsAbsorbed[0], 3)
-		whole := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, n}}
+		whole := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Segments: []int32{0, n}}
 		span := kernels.Span{}
 		for p := range driver.Blocks(n, pageRows) {
 			span.Pages = append(span.Pages, int32(p*5%driver.Blocks(n, pageRows)))
@@ -198,7 +198,7 @@ func TestAbsorbedComposition(t *testing.T) {
 				if to-at == n { // as in training
 					s, kv = whole.Spans[0], shared(k, a, 0)
 				}
-				l := &kernels.Layout{Spans: []kernels.Span{s}, Packs: []int32{0, int32(to - at)}}
+				l := &kernels.Layout{Spans: []kernels.Span{s}, Segments: []int32{0, int32(to - at)}}
 				if kv.PageRows > 0 {
 					cudatest.Card.StoreKV(kv, rows(k), rows(k).ColRange(0, a.ValueDim), l)
 				}

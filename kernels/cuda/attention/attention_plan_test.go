@@ -12,7 +12,7 @@ import (
 
 // ascending is a row each of n sequences whose lengths grow by step.
 func ascending(n, from, step, pageRows int) *kernels.Layout {
-	l := &kernels.Layout{Packs: []int32{0, int32(n)}}
+	l := &kernels.Layout{Segments: []int32{0, int32(n)}}
 	for i := range n {
 		s := kernels.Span{Row: i, Rows: 1, Pos: from + i*step}
 		for p := range s.Pos/pageRows + 1 {
@@ -48,8 +48,8 @@ func TestPlansAreOfTheirLayout(t *testing.T) {
 func TestAttentionCalls(t *testing.T) {
 	def, latent := kernels.Default(), kernels.Attn{Heads: 64, KVHeads: 64, HeadDim: 192, ValueDim: 128}
 	const rows, room = 65536, 256 << 20
-	p := planAttention(def, kernels.KV{}, &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}},
-		latent, 0, room)
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Segments: []int32{0, rows}}
+	p := planAttention(def, kernels.KV{}, l, latent, 0, room)
 	tiles := map[int32]int32{} // keys seen by the queries from a position on
 	for _, c := range p.many.calls {
 		for _, x := range c.tiles {

@@ -34,7 +34,7 @@ func TestAttentionLong(t *testing.T) {
 			l.Spans = append(l.Spans, span)
 			rows += s.rows
 		}
-		l.Packs = []int32{0, int32(rows)}
+		l.Segments = []int32{0, int32(rows)}
 		k, v := cudatest.Normal(kernels.BF16, pages*s.pageRows, s.kvHeads*dim, 1), cudatest.Strided(kernels.BF16,
 			pages*s.pageRows,
 			s.kvHeads*dim, 1)
@@ -75,7 +75,7 @@ func attend(rows []int, pageRows int) (l *kernels.Layout, total, pages int) {
 	for _, s := range l.Spans { // pages in any order
 		cudatest.Rand.Shuffle(len(s.Pages), func(i, j int) { s.Pages[i], s.Pages[j] = s.Pages[j], s.Pages[i] })
 	}
-	l.Packs = []int32{0, int32(total)}
+	l.Segments = []int32{0, int32(total)}
 	return l, total, pages
 }
 

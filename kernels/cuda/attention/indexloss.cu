@@ -4,7 +4,7 @@
 //	for a row:
 //	p_e = t_e/tree(t), m = max(s), y_e = Exp2((s_e-m)*log2e), z = tree(y), loss = tree(p_e*(Ln(p_e) - ((s_e-m) -
 //	Ln(z)))), the term +0 where p_e < 2^-126,
-//	ds_e = scale*(y_e*(1/z) - p_e)
+//	ds_e = y_e*(1/z) - p_e
 //
 // Every operation rounds once; nothing is stored in bf16. Bound: the bytes of the dots, 4*heads*entries a row, written
 // and read, and the flops of list_dots, 2*heads*D a pair of each tile's union.
@@ -36,7 +36,7 @@ __device__ inline float largest_of(float own) {
 // place of the first head's dots; target becomes ds.
 extern "C" __global__ void __launch_bounds__(kLanes)
     index_loss(float* loss, float* target, float* dots, const float* weights, const Query* queries, int heads,
-               int top_k, int ts, int ws, float c, float scale) {
+               int top_k, int ts, int ws, float c) {
   constexpr float kNormal = 1.17549435e-38f;  // 2^-126, where ln_def begins
   Query q = queries[blockIdx.x];
   int n = q.keys(top_k);
@@ -56,7 +56,7 @@ extern "C" __global__ void __launch_bounds__(kLanes)
   for (int e = threadIdx.x; e < n; e += kLanes) {
     float p = t[e] / total, y = exp2_sub(s[e], kLog2E, m);
     if (p >= kNormal) sum = sum + p * (ln_def(p) - ((s[e] - m) - ln));
-    t[e] = scale * (y * inverse - p);
+    t[e] = y * inverse - p;
   }
   sum = lanes_of(sum).sum();
   if (threadIdx.x == 0) loss[q.row] = sum;

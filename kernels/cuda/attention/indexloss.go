@@ -21,17 +21,16 @@ func (d *Ops) IndexTarget(target, q, k, lse, indices kernels.Tensor, l *kernels.
 	d.targetAbsorbed(target, q, k, lse, indices, l, a)
 }
 
-// IndexLoss converts target F32 [T, entries] to the gradient of loss*scale by the scores, and writes loss F32 [1, T]. q
+// IndexLoss converts target F32 [T, entries] to the gradient of loss by the scores, and writes loss F32 [1, T]. q
 // [T, Heads*Dim], weights F32 [T, Heads], k [T, Dim].
-func (d *Ops) IndexLoss(loss, target, q, weights, k, indices kernels.Tensor, l *kernels.Layout, x kernels.Index,
-	scale float32) {
+func (d *Ops) IndexLoss(loss, target, q, weights, k, indices kernels.Tensor, l *kernels.Layout, x kernels.Index) {
 	mustEntries(target, indices, l)
 	mustIndexer(x, weights, q, k)
 	s, _ := d.listed(k, indices, l, x)
 	for _, c := range s.calls {
 		s.multiply(c, q, k)
 		launchIndexLoss(d.Context, [3]int{c.rows, 1, 1}, definitionLanes, 0, loss, target, s.dots, weights, c.rowsAt,
-			x.Heads, s.topK, target.Stride, weights.Stride, float32(x.Scale), scale)
+			x.Heads, s.topK, target.Stride, weights.Stride, float32(x.Scale))
 	}
 }
 

@@ -62,7 +62,7 @@ func (c indexerCase) run(d kernels.Device, t []kernels.Tensor) {
 	}
 	s.IndexTarget(t[0], t[6], t[7], t[8], indices, c.l, c.a)
 	s.IndexTarget(t[5], t[6], t[7], t[8], indices, c.l, c.a)
-	s.IndexLoss(t[1], t[5], t[9], t[11], t[10], indices, c.l, c.x, 0.3)
+	s.IndexLoss(t[1], t[5], t[9], t[11], t[10], indices, c.l, c.x)
 	s.IndexBackward(t[2], t[3], t[4], t[5], t[9], t[11], t[10], indices, c.l, c.x)
 }
 
@@ -108,7 +108,7 @@ func TestIndexLossTies(t *testing.T) {
 // Trees of more than one round of lanes.
 func TestIndexLossLong(t *testing.T) {
 	for _, topK := range []int{0, 600} {
-		c := indexerCase{&kernels.Layout{Spans: []kernels.Span{{Rows: 700}}, Packs: []int32{0, 700}},
+		c := indexerCase{&kernels.Layout{Spans: []kernels.Span{{Rows: 700}}, Segments: []int32{0, 700}},
 			absorbedShape(headDimsAbsorbed[0], 1), indexers[0], topK, false}
 		cudatest.Both(t, fmt.Sprintf("700 rows, lists of %d", topK), c.operands(), c.run)
 	}
@@ -152,7 +152,7 @@ func TestIndexLossComposition(t *testing.T) {
 		alone := func(d kernels.Device, x []kernels.Tensor) {
 			for _, s := range l.Spans {
 				one, own := c, make([]kernels.Tensor, len(x))
-				one.l = &kernels.Layout{Spans: []kernels.Span{{Rows: s.Rows}}, Packs: []int32{0, int32(s.Rows)}}
+				one.l = &kernels.Layout{Spans: []kernels.Span{{Rows: s.Rows}}, Segments: []int32{0, int32(s.Rows)}}
 				for i, t := range x {
 					if t.Rows == 1 { // the loss
 						own[i] = t.ColRange(s.Row, s.Row+s.Rows)

@@ -43,7 +43,7 @@ func TestStoreKV(t *testing.T) {
 		cudatest.Normal(kernels.BF16, 2*pageRows, 16,
 			1), cudatest.Normal(kernels.BF16, 2*pageRows, 16, 1)}
 	in := func(pages ...int32) func(d kernels.Device, x []kernels.Tensor) {
-		l := &kernels.Layout{Spans: []kernels.Span{{Rows: 5, Pos: 3, Pages: pages}}, Packs: []int32{0, 5}}
+		l := &kernels.Layout{Spans: []kernels.Span{{Rows: 5, Pos: 3, Pages: pages}}, Segments: []int32{0, 5}}
 		return func(d kernels.Device, x []kernels.Tensor) {
 			d.StoreKV(kernels.KV{K: x[2], V: x[3], PageRows: pageRows}, x[0], x[1], l)
 		}

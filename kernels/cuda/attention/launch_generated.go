@@ -871,8 +871,8 @@ func launchIndexGradients[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context
 
 // launchIndexLoss enqueues a kernel of indexloss.cu: index_loss.
 func launchIndexLoss[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
-	loss P1, target P2, dots P3, weights P4, queries driver.Array[queriesQuery], heads, topK, ts, ws int, c,
-	scale float32) {
+	loss P1, target P2, dots P3, weights P4, queries driver.Array[queriesQuery], heads, topK, ts, ws int,
+	c float32) {
 	params := struct {
 		loss    cu.DevicePtr
 		target  cu.DevicePtr
@@ -884,14 +884,12 @@ func launchIndexLoss[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, grid [3
 		ts      int32
 		ws      int32
 		c       float32
-		scale   float32
 	}{
 		loss: driver.AtType(loss, kernels.F32), target: driver.AtType(target, kernels.F32),
 		dots: driver.AtType(dots, kernels.F32), weights: driver.AtType(weights, kernels.F32), queries: queries,
 		heads: driver.Int32(heads), topK: driver.Int32(topK), ts: driver.Int32(ts), ws: driver.Int32(ws), c: c,
-		scale: scale,
 	}
-	ctx.Launch("index_loss", grid, threads, sharedBytes, driver.Bytes(&params)[:64])
+	ctx.Launch("index_loss", grid, threads, sharedBytes, driver.Bytes(&params)[:60])
 }
 
 // launchIndexScores enqueues a kernel of select.cu: index_scores_16, index_scores_128.

@@ -45,7 +45,7 @@ func decoded(pageRows int, lengths ...int) (l *kernels.Layout, pages int) {
 		cudatest.Rand.Shuffle(len(s.Pages), func(i, j int) { s.Pages[i], s.Pages[j] = s.Pages[j], s.Pages[i] })
 		l.Spans = append(l.Spans, s)
 	}
-	l.Packs = []int32{0, int32(len(lengths))}
+	l.Segments = []int32{0, int32(len(lengths))}
 	return l, pages
 }
 
@@ -136,7 +136,7 @@ func TestSparseSelectComposition(t *testing.T) {
 			to := min(n, at+cut())
 			s := span
 			s.Pos, s.Rows = at, to-at
-			l := &kernels.Layout{Spans: []kernels.Span{s}, Packs: []int32{0, int32(to - at)}}
+			l := &kernels.Layout{Spans: []kernels.Span{s}, Segments: []int32{0, int32(to - at)}}
 			cudatest.Card.(kernels.SparseAttention).SelectKeys(indices.RowRange(at, to), q.RowRange(at, to),
 				w.RowRange(at, to),
 				kernels.KV{K: k, PageRows: pageRows}, l, x)

@@ -19,10 +19,9 @@ func (d *Ops) Sinks(out, lse, sinks kernels.Tensor) {
 }
 
 // SinksBackward adds to dsinks F32 [1, Heads]; out and lse are those that Sinks wrote.
-func (d *Ops) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, packs []int32) {
-	heads, blocks := sinks.Cols, kernels.RowBlocks(packs)
-	n := len(blocks) - 1
-	parts := d.Scratch(4 * heads * (out.Rows + n))
+func (d *Ops) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, segments []int32) {
+	heads, blocks := sinks.Cols, rows.StageBlocks(d.Context, segments)
+	parts := d.Scratch(4 * heads * (out.Rows + blocks.Count))
 	sums := parts + cu.DevicePtr(4*heads*out.Rows)
 	launchSinksBackward(d.Context, driver.Suffix(out), driver.WarpGrid(out.Rows*heads), driver.WarpThreads, 0, parts,
 		dout, out, lse, sinks, out.Rows, heads, out.Cols/heads, dout.Stride, out.Stride, lse.Stride)

@@ -29,7 +29,7 @@ func BenchmarkAbsorbed(b *testing.B) {
 	queries, keys, weights := RandomRows(d, mem, n, x.Heads*x.Dim), kernels.KV{K: RandomRows(d, mem, n, x.Dim)},
 		mem.New(kernels.F32, n, x.Heads)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
-	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Segments: []int32{0, int32(n)}}
 	selected, first := mem.New(kernels.I32, n, x.TopK), mem.New(kernels.I32, n, x.TopK)
 	d.SelectKeys(selected, queries, weights, keys, l, x)
 	raw := make([]byte, 0, first.Bytes())
@@ -76,7 +76,7 @@ func BenchmarkAbsorbedBackward(b *testing.B) {
 		mem.New(kernels.I32, rows, topK)
 	for _, c := range []struct{ sequences, topK int }{{2, topK}, {1, topK}, {1, 0}} {
 		n := rows / c.sequences
-		l := &kernels.Layout{Packs: []int32{0, rows}}
+		l := &kernels.Layout{Segments: []int32{0, rows}}
 		for i := range c.sequences {
 			l.Spans = append(l.Spans, kernels.Span{Row: i * n, Rows: n})
 		}

@@ -76,7 +76,7 @@ func causal(d *cuda.Device, each time.Duration, c AttentionCase, mem *kernels.Ar
 	kv, _ := keys(d, mem, c, n, 0)
 	dk, dv, lse := mem.New(kernels.BF16, n, kv.K.Cols), mem.New(kernels.BF16, n, kv.V.Cols),
 		mem.New(kernels.F32, n, c.Heads)
-	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Segments: []int32{0, int32(n)}}
 	forward := func() { d.Attention(out, lse, q, kv, l, a) }
 	backward := func() { d.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a) }
 	flops := float64(n) * float64(n+1) / 2 * 2 * float64(width+values)
@@ -91,7 +91,7 @@ func causal(d *cuda.Device, each time.Duration, c AttentionCase, mem *kernels.Ar
 }
 
 func decode(d *cuda.Device, each time.Duration, c AttentionCase, mem *kernels.Arena) Result {
-	l := &kernels.Layout{Packs: []int32{0, int32(c.Sequences)}}
+	l := &kernels.Layout{Segments: []int32{0, int32(c.Sequences)}}
 	for i := range c.Sequences {
 		s := kernels.Span{Row: i, Rows: 1, Pos: c.Keys - 1}
 		for p := range c.Keys / pageRows {

@@ -129,7 +129,7 @@ func Groups(d *cuda.Device, mem *kernels.Arena, c MatMulCase, rows int) *kernels
 	if c.Heads {
 		at := mem.New(kernels.I32, 1, 2)
 		d.Write(at, binary.LittleEndian.AppendUint32(make([]byte, 4), uint32(rows/groups)))
-		return &kernels.Groups{Offsets: at, Count: groups, Packs: 1, Interleaved: true}
+		return &kernels.Groups{Offsets: at, Count: groups, Segments: 1, Interleaved: true}
 	}
 	share := func(g int) int { return 40 + g*7919%61 }
 	sum := 0
@@ -142,7 +142,7 @@ func Groups(d *cuda.Device, mem *kernels.Arena, c MatMulCase, rows int) *kernels
 		raw = binary.LittleEndian.AppendUint32(raw, uint32(rows*before/sum))
 	}
 	d.Write(at, raw)
-	return &kernels.Groups{Offsets: at, Count: groups, Packs: 1}
+	return &kernels.Groups{Offsets: at, Count: groups, Segments: 1}
 }
 
 // FillRandom writes normal values, in pieces that repeat.

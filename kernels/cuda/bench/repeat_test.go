@@ -39,7 +39,8 @@ func BenchmarkLaunchOverhead(b *testing.B) {
 	rstd, lse, logits, probs, weights, cos, sin := f32(1, rows*heads), f32(rows, heads), f32(rows, experts),
 		f32(rows, experts), f32(rows, topK), f32(pages*pageRows, dim/2), f32(pages*pageRows, dim/2)
 	positions, expertIDs := mem.New(kernels.I32, 1, rows), mem.New(kernels.I32, rows, topK)
-	plan := kernels.Plan{Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Packs: 1},
+	offsets := mem.New(kernels.I32, 1, experts+1)
+	plan := kernels.Plan{Groups: kernels.Groups{Offsets: offsets, Count: experts, Segments: 1},
 		Source: mem.New(kernels.I32, 1, rows*topK), RowOf: mem.New(kernels.I32, rows, topK)}
 	a, rope, norm := kernels.Attn{Heads: heads, KVHeads: kvHeads, HeadDim: dim, Scale: 0.1},
 		kernels.Rope{Cos: cos, Sin: sin, HeadDim: dim}, kernels.Norm{Eps: 1e-6}
@@ -66,7 +67,7 @@ func BenchmarkLaunchOverhead(b *testing.B) {
 			d.RMSNorm(n, rstd, x, w.norms.RowRange(1, 2), norm)
 			d.MatMul(logits, nil, kernels.Term{X: n, W: w.router})
 			d.Route(weights, expertIDs, probs, logits, kernels.Router{Norm: true, Scale: 1})
-			d.Dispatch(plan, expertIDs, l.Packs)
+			d.Dispatch(plan, expertIDs, l.Segments)
 			d.Gather(xs, n, plan.Source)
 			d.MatMul(gu, &plan.Groups, kernels.Term{X: xs, W: w.gateUp})
 			d.SwiGLU(act, gu)

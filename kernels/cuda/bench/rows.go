@@ -102,7 +102,7 @@ func mixture(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 	d.Copy(logits, x.ColRange(0, rowsExperts))
 	expertIDs, dweights := mem.New(kernels.I32, rowsTokens, rowsTopK), mem.Zeros(kernels.F32, rowsTokens, rowsTopK)
 	plan := kernels.Plan{Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, rowsExperts+1), Count: rowsExperts,
-		Packs: 1},
+		Segments: 1},
 		Source: mem.New(kernels.I32, 1, pairs), RowOf: mem.New(kernels.I32, rowsTokens, rowsTopK)}
 	d.Route(weights, expertIDs, probs, logits, kernels.Router{Norm: true, Scale: 1})
 	d.Dispatch(plan, expertIDs, []int32{0, rowsTokens})
@@ -149,7 +149,7 @@ func optimizer(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 	d.Copy(grad, w)
 	d.Copy(master, w)
 	clip, sum := mem.New(kernels.F32, 1, 2), mem.Zeros(kernels.F32, 1, 1)
-	d.ClipScale(clip, sum, 0)
+	d.ClipScale(clip, sum, 1, 0)
 	one := clip.ColRange(1, 2)
 	d.AdamW(w, master, m, v, grad, one, kernels.AdamW{LR: 1e-9, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Correction1: 0.1,
 		Correction2: 0.05})

@@ -70,7 +70,7 @@ func selected(d *cuda.Device, each time.Duration, c SparseCase) (results []Resul
 		kernels.KV{K: RandomRows(d, mem, n, x.Dim)}
 	weights, indices := mem.New(kernels.F32, n, x.Heads), mem.New(kernels.I32, n, x.TopK)
 	d.Copy(weights, queries.ColRange(0, x.Heads))
-	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Segments: []int32{0, int32(n)}}
 	queried, sums, latents := RandomRows(d, mem, n, c.Heads*a.HeadDim), mem.New(kernels.BF16, n, c.Heads*a.ValueDim),
 		RandomRows(d, mem, n, a.HeadDim)
 
@@ -111,7 +111,7 @@ func indexerLoss(d *cuda.Device, each time.Duration, c SparseCase, n, topK int) 
 	keep := d.Held()
 	defer func() { d.Release(keep) }()
 	a, x, mem := c.attn(), c.Index, kernels.NewArena(d)
-	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Packs: []int32{0, int32(n)}}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: n}}, Segments: []int32{0, int32(n)}}
 	q, k, lse := RandomRows(d, mem, n, c.Heads*a.HeadDim), RandomRows(d, mem, n, a.HeadDim),
 		mem.Zeros(kernels.F32, n, c.Heads)
 	queries, keys, weights := mem.New(kernels.BF16, n, x.Heads*x.Dim), RandomRows(d, mem, n, x.Dim),
@@ -137,7 +137,7 @@ func indexerLoss(d *cuda.Device, each time.Duration, c SparseCase, n, topK int) 
 	line("target of an indexer", c.Heads, a.HeadDim, 1, func() { d.IndexTarget(target, q, k, lse, indices, l, a) })
 	line("loss of an indexer", x.Heads, x.Dim, 1, func() {
 		d.Copy(ds, target)
-		d.IndexLoss(loss, ds, queries, weights, keys, indices, l, x, 1)
+		d.IndexLoss(loss, ds, queries, weights, keys, indices, l, x)
 	})
 	line("gradient of an indexer", x.Heads, x.Dim, 3, func() {
 		d.IndexBackward(dq, dk, dweights, ds, queries, weights, keys, indices, l, x)
@@ -147,7 +147,7 @@ func indexerLoss(d *cuda.Device, each time.Duration, c SparseCase, n, topK int) 
 
 // decodeSparse is a step of decoding, selection and attention.
 func decodeSparse(d *cuda.Device, each time.Duration, c SparseCase) Result {
-	l := &kernels.Layout{Packs: []int32{0, int32(c.Sequences)}}
+	l := &kernels.Layout{Segments: []int32{0, int32(c.Sequences)}}
 	for i := range c.Sequences {
 		s := kernels.Span{Row: i, Rows: 1, Pos: c.Keys - 1}
 		for p := range c.Keys / pageRows {

@@ -103,14 +103,14 @@ const (
 // launchProduct enqueues a kernel of matmul.cu: nt_vector_f32, nt_vector_bf16, nt_any_f32, nt_any_bf16, nn_vector_f32,
 // nn_vector_bf16, nn_any_f32, nn_any_bf16.
 func launchProduct[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads, sharedBytes int,
-	out P1, ldo int, offsets P2, groups, packs, m, begin, n int, t0, t1, t2, t3, t4 *matmulTerm, count,
+	out P1, ldo int, offsets P2, groups, segments, m, begin, n int, t0, t1, t2, t3, t4 *matmulTerm, count,
 	headStride int) {
 	params := struct {
 		out        cu.DevicePtr
 		ldo        int64
 		offsets    cu.DevicePtr
 		groups     int32
-		packs      int32
+		segments   int32
 		m          int32
 		begin      int32
 		n          int32
@@ -125,7 +125,7 @@ func launchProduct[P1, P2 driver.Operand](ctx *driver.Context, kernel string, gr
 		headStride int64
 	}{
 		out: driver.At(out), ldo: int64(ldo), offsets: driver.AtType(offsets, kernels.I32),
-		groups: driver.Int32(groups), packs: driver.Int32(packs), m: driver.Int32(m), begin: driver.Int32(begin),
+		groups: driver.Int32(groups), segments: driver.Int32(segments), m: driver.Int32(m), begin: driver.Int32(begin),
 		n: driver.Int32(n), t0: *t0, t1: *t1, t2: *t2, t3: *t3, t4: *t4, count: driver.Int32(count),
 		headStride: int64(headStride),
 	}
@@ -136,26 +136,26 @@ func launchProduct[P1, P2 driver.Operand](ctx *driver.Context, kernel string, gr
 // nt_square_bf16, nt_square_f32, nn_square_bf16, nn_square_f32, nt_few_bf16, nt_few_f32, nn_few_bf16, nn_few_f32,
 // nt_deep_bf16, nt_deep_f32, nn_deep_bf16, nn_deep_f32, nt_tall_bf16, nt_tall_f32, nn_tall_bf16, nn_tall_f32.
 func launchProductWgmma[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
-	sharedBytes int, terms *matmulWgmmaTerms, out P1, ldo int, offsets P2, groups, packs, m, n int) {
+	sharedBytes int, terms *matmulWgmmaTerms, out P1, ldo int, offsets P2, groups, segments, m, n int) {
 	params := struct {
-		terms   matmulWgmmaTerms
-		out     cu.DevicePtr
-		ldo     int64
-		offsets cu.DevicePtr
-		groups  int32
-		packs   int32
-		m       int32
-		n       int32
+		terms    matmulWgmmaTerms
+		out      cu.DevicePtr
+		ldo      int64
+		offsets  cu.DevicePtr
+		groups   int32
+		segments int32
+		m        int32
+		n        int32
 	}{
 		terms: *terms, out: driver.At(out), ldo: int64(ldo), offsets: driver.AtType(offsets, kernels.I32),
-		groups: driver.Int32(groups), packs: driver.Int32(packs), m: driver.Int32(m), n: driver.Int32(n),
+		groups: driver.Int32(groups), segments: driver.Int32(segments), m: driver.Int32(m), n: driver.Int32(n),
 	}
 	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:1448])
 }
 
 // launchWeightGrad enqueues a kernel of matmul.cu: weight_grad_vector, weight_grad_any.
 func launchWeightGrad[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, dw P1, dy P2, x P3, ldy, ldx int, offsets P4, packs, n, k, chained, headStrideY,
+	sharedBytes int, dw P1, dy P2, x P3, ldy, ldx int, offsets P4, segments, n, k, sharing, goesOn, headStrideY,
 	headStrideX int) {
 	params := struct {
 		dw          cu.DevicePtr
@@ -164,40 +164,43 @@ func launchWeightGrad[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, varian
 		ldy         int64
 		ldx         int64
 		offsets     cu.DevicePtr
-		packs       int32
+		segments    int32
 		n           int32
 		k           int32
-		chained     int32
+		sharing     int32
+		goesOn      int32
+		_           [4]byte
 		headStrideY int64
 		headStrideX int64
 	}{
 		dw: driver.AtType(dw, kernels.F32), dy: driver.AtType(dy, kernels.BF16), x: driver.AtType(x, kernels.BF16),
-		ldy: int64(ldy), ldx: int64(ldx), offsets: driver.AtType(offsets, kernels.I32), packs: driver.Int32(packs),
-		n: driver.Int32(n), k: driver.Int32(k), chained: driver.Int32(chained), headStrideY: int64(headStrideY),
-		headStrideX: int64(headStrideX),
+		ldy: int64(ldy), ldx: int64(ldx), offsets: driver.AtType(offsets, kernels.I32),
+		segments: driver.Int32(segments), n: driver.Int32(n), k: driver.Int32(k), sharing: driver.Int32(sharing),
+		goesOn: driver.Int32(goesOn), headStrideY: int64(headStrideY), headStrideX: int64(headStrideX),
 	}
-	ctx.Launch("weight_grad"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:80])
+	ctx.Launch("weight_grad"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:88])
 }
 
 // launchWeightGradWgmma enqueues a kernel of weightgrad_wgmma.cu: weight_grad_wide, weight_grad_square,
 // weight_grad_few.
 func launchWeightGradWgmma[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
-	sharedBytes int, maps *weightgradWgmmaPair, dw P1, offsets P2, groups, packs, chained, n, k int) {
+	sharedBytes int, maps *weightgradWgmmaPair, dw P1, offsets P2, groups, segments, sharing, goesOn, n, k int) {
 	params := struct {
-		maps    weightgradWgmmaPair
-		dw      cu.DevicePtr
-		offsets cu.DevicePtr
-		groups  int32
-		packs   int32
-		chained int32
-		n       int32
-		k       int32
+		maps     weightgradWgmmaPair
+		dw       cu.DevicePtr
+		offsets  cu.DevicePtr
+		groups   int32
+		segments int32
+		sharing  int32
+		goesOn   int32
+		n        int32
+		k        int32
 	}{
 		maps: *maps, dw: driver.AtType(dw, kernels.F32), offsets: driver.AtType(offsets, kernels.I32),
-		groups: driver.Int32(groups), packs: driver.Int32(packs), chained: driver.Int32(chained), n: driver.Int32(n),
-		k: driver.Int32(k),
+		groups: driver.Int32(groups), segments: driver.Int32(segments), sharing: driver.Int32(sharing),
+		goesOn: driver.Int32(goesOn), n: driver.Int32(n), k: driver.Int32(k),
 	}
-	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:292])
+	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:296])
 }
 
 // Kernels are the names of all kernels of this folder.

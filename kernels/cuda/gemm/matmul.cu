@@ -1,10 +1,10 @@
 // MatMul, MatMulT and WeightGrad by the dot step tc16: one accumulator for each output, k ascending in steps of 16,
-// terms (or packs) one after the other, the last step of each filled with zeros; one rounding at the end, or none into
-// F32. A block computes 128 x 128 outputs, 8 warps of 64 x 32, from three stages of 32 k in shared memory. Bound:
-// 2*M*N*K flops of the tensor cores, of which mma.sync reaches some 60%: for cards without wgmma, and for operands that
-// TMA cannot copy.
+// terms one after the other, the last step of each filled with zeros; one rounding at the end, or none into F32. A
+// block computes 128 x 128 outputs, 8 warps of 64 x 32, from three stages of 32 k in shared memory. Bound: 2*M*N*K
+// flops of the tensor cores, of which mma.sync reaches some 60%: for cards without wgmma, and for operands that TMA
+// cannot copy.
 //   nt: out[m,n] = chain of x[m,k]*w[n,k]; nn: out[m,k] = chain of x[m,n]*w[n,k]; weight_grad: dw[n,k] += chain over
-//   rows of dy[row,n]*x[row,k]
+//   the rows of each segment of dy[row,n]*x[row,k]
 #include "mma.cuh"
 
 constexpr int kTile = 128, kDepth = 32, kStages = 3, kThreads = 256;
@@ -121,13 +121,13 @@ struct Term {
 extern __shared__ u16 shared[];
 
 // rows_of finds the group and the rows of a block's tile; without groups all rows are one.
-__device__ inline bool rows_of(const int* offsets, int groups, int packs, int m, int& group, int& from, int& to) {
+__device__ inline bool rows_of(const int* offsets, int groups, int segments, int m, int& group, int& from, int& to) {
   int tile = blockIdx.y;
   group = 0, from = tile * kTile, to = m;
   if (!offsets) return from < m;
   for (; group < groups; group++) {
-    int begin = offsets[group * packs];
-    to = offsets[(group + 1) * packs];
+    int begin = offsets[group * segments];
+    to = offsets[(group + 1) * segments];
     int count = (to - begin + kTile - 1) / kTile;
     if (tile < count) {
       from = begin + tile * kTile;
@@ -139,10 +139,10 @@ __device__ inline bool rows_of(const int* offsets, int groups, int packs, int m,
 }
 
 template <bool BK, bool VECTOR, class T>
-__device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n,
-                              const Term* terms, int count, long long head_stride) {
+__device__ inline void matmul(T* out, long long ldo, const int* offsets, int groups, int segments, int m, int begin,
+                              int n, const Term* terms, int count, long long head_stride) {
   int group, from, to, own = blockIdx.z;
-  if (!rows_of(offsets, groups, packs, m, group, from, to)) return;
+  if (!rows_of(offsets, groups, segments, m, group, from, to)) return;
   int col = begin + blockIdx.x * kTile;
   out += own * head_stride;
   Tile t = {};
@@ -161,10 +161,10 @@ __device__ inline void matmul(T* out, long long ldo, const int* offsets, int gro
 //launch:family product nt_ nn_
 // A launch computes columns [begin, n) of out.
 #define MATMUL(name, BK, VECTOR, T)                                                                                \
-  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int packs, int m, int begin, int n, Term t0, \
+  KERNEL(name, T* out, long long ldo, const int* offsets, int groups, int segments, int m, int begin, int n, Term t0, \
          Term t1, Term t2, Term t3, Term t4, int count, long long head_stride) {                                   \
     Term terms[] = {t0, t1, t2, t3, t4};                                                                           \
-    matmul<BK, VECTOR>(out, ldo, offsets, groups, packs, m, begin, n, terms, count, head_stride);                  \
+    matmul<BK, VECTOR>(out, ldo, offsets, groups, segments, m, begin, n, terms, count, head_stride);                  \
   }
 MATMUL(nt_vector_f32, true, true, float)
 MATMUL(nt_vector_bf16, true, true, u16)
@@ -176,35 +176,37 @@ MATMUL(nn_any_f32, false, false, float)
 MATMUL(nn_any_bf16, false, false, u16)
 
 // weight_grad is of group blockIdx.z. Where groups are interleaved (in dy by head_stride_y elements from one group to
-// the next, in x by head_stride_x), all have the first's offsets, and a weight that they share is of `chained` groups:
-// a pack's rows of each group in order, then the next pack's.
+// the next, in x by head_stride_x), all have the first's offsets, and a weight that they share is of `sharing` groups:
+// a segment's sum goes over its rows of each group. It starts from +0 and is added to dw, or goes on from dw.
 template <bool VECTOR>
 __device__ inline void weight_grad(float* dw, const u16* dy, const u16* x, long long ldy, long long ldx,
-                                   const int* offsets, int packs, int n, int k, int chained, long long head_stride_y,
-                                   long long head_stride_x) {
-  int row = blockIdx.y * kTile, col = blockIdx.x * kTile, e = blockIdx.z, first = head_stride_y ? 0 : e * packs;
-  if (offsets[first] == offsets[first + packs]) return;
-  float* to = dw + (long long)e * n * k;
-  Tile t;
-  each(t,
-       [&](int i, int j, float& v) { v = row + i < n && col + j < k ? to[(long long)(row + i) * k + col + j] : 0.f; });
-  for (int p = first; p < first + packs; p++)
-    for (int own = e; own < e + chained; own++) {
-      long long from = offsets[p];
-      int rows = offsets[p + 1] - (int)from;
+                                   const int* offsets, int segments, int n, int k, int sharing, int goes_on,
+                                   long long head_stride_y, long long head_stride_x) {
+  int row = blockIdx.y * kTile, col = blockIdx.x * kTile, e = blockIdx.z, first = head_stride_y ? 0 : e * segments;
+  float* to = dw + (long long)e * n * k + (long long)row * k + col;
+  auto in = [&](int i, int j) { return row + i < n && col + j < k; };
+  for (int s = first; s < first + segments; s++) {
+    long long from = offsets[s];
+    int rows = offsets[s + 1] - (int)from;
+    if (rows == 0) continue;
+    Tile t;
+    each(t, [&](int i, int j, float& v) { v = goes_on && in(i, j) ? to[(long long)i * k + j] : 0.f; });
+    for (int own = e; own < e + sharing; own++) {
       const u16 *a = dy + own * head_stride_y + from * ldy + row, *b = x + own * head_stride_x + from * ldx + col;
-      if (rows > 0)
-        chain<false, false, VECTOR>(t, {a, ldy, min(kTile, n - row)}, {b, ldx, min(kTile, k - col)}, rows, shared);
+      chain<false, false, VECTOR>(t, {a, ldy, min(kTile, n - row)}, {b, ldx, min(kTile, k - col)}, rows, shared);
     }
-  each(t, [&](int i, int j, float v) {
-    if (row + i < n && col + j < k) to[(long long)(row + i) * k + col + j] = v;
-  });
+    each(t, [&](int i, int j, float v) {
+      float* at = to + (long long)i * k + j;
+      if (in(i, j)) *at = goes_on ? v : *at + v;
+    });
+  }
 }
 
 #define WEIGHT_GRAD(name, VECTOR)                                                                                   \
-  KERNEL(name, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets, int packs, \
-         int n, int k, int chained, long long head_stride_y, long long head_stride_x) {                             \
-    weight_grad<VECTOR>(dw, dy, x, ldy, ldx, offsets, packs, n, k, chained, head_stride_y, head_stride_x);          \
+  KERNEL(name, float* dw, const u16* dy, const u16* x, long long ldy, long long ldx, const int* offsets,            \
+         int segments, int n, int k, int sharing, int goes_on, long long head_stride_y, long long head_stride_x) {  \
+    weight_grad<VECTOR>(dw, dy, x, ldy, ldx, offsets, segments, n, k, sharing, goes_on, head_stride_y,              \
+                        head_stride_x);                                                                             \
   }
 WEIGHT_GRAD(weight_grad_vector, true)
 WEIGHT_GRAD(weight_grad_any, false)

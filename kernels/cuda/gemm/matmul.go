@@ -83,9 +83,9 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 	if interleaved {
 		rows, each, headStride = out.Rows/g.Count, g.Count, out.Stride
 	}
-	groups, packs, tiles := 1, 1, driver.Blocks(rows, matmulTile)
+	groups, segments, tiles := 1, 1, driver.Blocks(rows, matmulTile)
 	if g != nil && !interleaved {
-		offsets, groups, packs = g.Offsets, g.Count, g.Packs
+		offsets, groups, segments = g.Offsets, g.Count, g.Segments
 		tiles += min(g.Count, out.Rows) // a group's last tile may be short
 	}
 	kind := "_vector"
@@ -108,14 +108,17 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 			from: driver.Int32(from), to: driver.Int32(to)}
 	}
 	launchProduct(d.Context, layout+kind+driver.Suffix(out), [3]int{driver.Blocks(w.to-w.from, matmulTile), tiles,
-		each}, matmulThreads, matmulShared, out, each*out.Stride, offsets, groups, packs, rows, w.from, w.to, &terms[0],
-		&terms[1], &terms[2], &terms[3], &terms[4], len(w.terms), headStride)
+		each}, matmulThreads, matmulShared, out, each*out.Stride, offsets, groups, segments, rows, w.from, w.to,
+		&terms[0], &terms[1], &terms[2], &terms[3], &terms[4], len(w.terms), headStride)
 }
 
-// WeightGrad: dw[n,k] continues its chain over rows m of dy[m,n]*x[m,k], in steps that restart at each pack of each
-// group.
+// WeightGrad: dw[n,k] += the chain over rows m of dy[m,n]*x[m,k] of each segment; with Groups.Chain it continues its
+// own.
 func (d *Ops) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	driver.MustBF16(dy, x)
+	if g.Chain && g.Segments != 1 {
+		panic(fmt.Sprintf("cuda: WeightGrad: a chain of %d segments", g.Segments))
+	}
 	switch {
 	case uintptr(dw.Data)%16 == 0 && d.native(g.Count, dy, x):
 		d.weightGradNative(dw, dy, x, g)
@@ -126,19 +129,19 @@ func (d *Ops) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	}
 	launchWeightGrad(d.Context, weightGradVariant(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile),
 		driver.Blocks(dw.Rows, matmulTile), g.Count}, matmulThreads, matmulShared, dw, dy, x, dy.Stride, x.Stride,
-		g.Offsets, g.Packs, dw.Rows, dw.Cols, 1, 0, 0)
+		g.Offsets, g.Segments, dw.Rows, dw.Cols, 1, driver.Flag(g.Chain), 0, 0)
 }
 
 // weightGradInterleaved is WeightGrad by mma.sync of interleaved groups: a block for each, or one for all where they
 // share a weight.
 func (d *Ops) weightGradInterleaved(dw, dy, x kernels.Tensor, g *kernels.Groups) {
-	side, chained := g.Count, 1
+	side, sharing := g.Count, 1
 	if dw.Groups == 1 {
-		side, chained = 1, g.Count
+		side, sharing = 1, g.Count
 	}
 	launchWeightGrad(d.Context, weightGradVariant(dy, x), [3]int{driver.Blocks(dw.Cols, matmulTile),
 		driver.Blocks(dw.Rows, matmulTile), side}, matmulThreads, matmulShared, dw, dy, x, g.Count*dy.Stride,
-		g.Count*x.Stride, g.Offsets, g.Packs, dw.Rows, dw.Cols, chained, dy.Stride, x.Stride)
+		g.Count*x.Stride, g.Offsets, g.Segments, dw.Rows, dw.Cols, sharing, driver.Flag(g.Chain), dy.Stride, x.Stride)
 }
 
 func weightGradVariant(dy, x kernels.Tensor) string {

@@ -60,18 +60,18 @@ func TestMatMul(t *testing.T) {
 func TestGroupedMatMul(t *testing.T) {
 	for _, s := range [][4]int{{3, 17, 40, 33}, {8, 300, 64, 96}, {16, 1000, 256, 128}, {128, 500, 48, 64}} {
 		groups, rows, n, k := s[0], s[1], s[2], s[3]
-		const packs = 2
-		offsets := cudatest.Below(groups*packs+1, rows+1)
+		const segments = 2
+		offsets := cudatest.Below(groups*segments+1, rows+1)
 		offsets[0] = 0
 		for i := range offsets {
 			if i > 0 {
-				offsets[i] = max(offsets[i-1], min(offsets[i-1]+int32(cudatest.Rand.IntN(3*rows/(groups*packs)+2)),
+				offsets[i] = max(offsets[i-1], min(offsets[i-1]+int32(cudatest.Rand.IntN(3*rows/(groups*segments)+2)),
 					int32(rows)))
 			}
 		}
-		offsets[groups*packs] = int32(rows)
+		offsets[groups*segments] = int32(rows)
 		g := func(t kernels.Tensor) *kernels.Groups {
-			return &kernels.Groups{Offsets: t, Count: groups, Packs: packs}
+			return &kernels.Groups{Offsets: t, Count: groups, Segments: segments}
 		}
 		at := cudatest.Ints(1, len(offsets), offsets)
 		for _, pad := range []int{0, 1} {

@@ -32,14 +32,14 @@ struct Table {
   int row[kMaxGroups + 1], tile[kMaxGroups + 1];
 };
 
-__device__ inline void fill(Table& t, const int* offsets, int groups, int packs, int m, int rows) {
+__device__ inline void fill(Table& t, const int* offsets, int groups, int segments, int m, int rows) {
   if (threadIdx.x >= kWarp) return;
   int lane = threadIdx.x, before = 0;
   for (int base = 0; base < groups; base += kWarp) {
     int g = base + lane, from = 0, tiles = 0;
     if (g < groups) {
-      from = offsets ? offsets[g * packs] : g * m;
-      int to = offsets ? offsets[(g + 1) * packs] : from + m;
+      from = offsets ? offsets[g * segments] : g * m;
+      int to = offsets ? offsets[(g + 1) * segments] : from + m;
       tiles = (to - from + rows - 1) / rows;
       if (g == groups - 1) t.row[groups] = to;
       t.row[g] = from;
@@ -206,12 +206,12 @@ __device__ inline void multiply_tiles(R& ring, const Terms& terms, const Tiles<C
 // product: columns [begin, n) of out, COLUMNS of them and up to ROWS rows for each block (terms.height). TW: the
 // weights have k as their rows (nn).
 template <int COLUMNS, int ROWS, int STAGES, int BLOCKS, int TW, class T>
-__device__ inline void product(const Terms& terms, T* out, long long ldo, const int* offsets, int groups, int packs,
+__device__ inline void product(const Terms& terms, T* out, long long ldo, const int* offsets, int groups, int segments,
                                int m, int n) {
   __shared__ u64 bars[2 * STAGES];
   __shared__ Table table;
   Ring<COLUMNS, ROWS, STAGES> ring(bars, 2);
-  fill(table, offsets, groups, packs, m, terms.height);
+  fill(table, offsets, groups, segments, m, terms.height);
   __syncthreads();
   Tiles<COLUMNS> tiles(table, groups, terms, n, m);
   int copying = uniform(threadIdx.x / kWarp) - COLUMNS / 16;  // of the warps behind those that multiply
@@ -227,9 +227,9 @@ __device__ inline void product(const Terms& terms, T* out, long long ldo, const 
 //launch:family product_wgmma nt_ nn_
 #define PRODUCT(name, COLUMNS, ROWS, STAGES, BLOCKS, TW, T)                                                       \
   extern "C" __global__ void __launch_bounds__(threads(COLUMNS, BLOCKS, 2), BLOCKS)                               \
-      name(const __grid_constant__ Terms terms, T* out, long long ldo, const int* offsets, int groups, int packs, \
+      name(const __grid_constant__ Terms terms, T* out, long long ldo, const int* offsets, int groups, int segments, \
            int m, int n) {                                                                                        \
-    product<COLUMNS, ROWS, STAGES, BLOCKS, TW>(terms, out, ldo, offsets, groups, packs, m, n);                    \
+    product<COLUMNS, ROWS, STAGES, BLOCKS, TW>(terms, out, ldo, offsets, groups, segments, m, n);                    \
   }
 #define PRODUCTS(name, COLUMNS, ROWS, STAGES, BLOCKS)               \
   PRODUCT(nt_##name##_bf16, COLUMNS, ROWS, STAGES, BLOCKS, 0, u16)  \

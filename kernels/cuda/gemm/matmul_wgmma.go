@@ -134,12 +134,12 @@ func (d *Ops) productNative(layout string, s tiling, w window, out kernels.Tenso
 	columns := w.to - w.from
 	var offsets cu.DevicePtr
 	// rows of a group without offsets; from one to the next
-	groups, packs, rows, pitch := groupCount(g), 1, out.Rows, out.Stride
+	groups, segments, rows, pitch := groupCount(g), 1, out.Rows, out.Stride
 	switch {
 	case g != nil && g.Interleaved:
 		rows, pitch = out.Rows/groups, out.Stride*groups
 	case g != nil:
-		offsets, packs = driver.Address(g.Offsets), g.Packs
+		offsets, segments = driver.Address(g.Offsets), g.Segments
 	}
 	most := (groups + out.Rows/s.height) * driver.Blocks(columns, s.columns) // tiles
 	if groups == 1 {
@@ -147,7 +147,7 @@ func (d *Ops) productNative(layout string, s tiling, w window, out kernels.Tenso
 	}
 	terms := d.termsOf(layout, s, w, out, g)
 	launchProductWgmma(d.Context, layout+s.name+driver.Suffix(out), [3]int{min(most, s.blocks*d.Processors), 1, 1},
-		s.threads(), s.shared(), &terms, out, pitch, offsets, groups, packs, rows, w.to)
+		s.threads(), s.shared(), &terms, out, pitch, offsets, groups, segments, rows, w.to)
 }
 
 // termsOf describes the terms of a window.

@@ -50,11 +50,11 @@ func randomOffsets(n, rows int) cudatest.Operand {
 func TestGroupedPathsEqualReference(t *testing.T) {
 	for _, s := range [][4]int{{1, 100, 33, 70}, {3, 400, 72, 100}, {8, 300, 264, 96}, {40, 900, 130, 136}} {
 		groups, rows, n, k := s[0], s[1], s[2], s[3]
-		const packs = 3
+		const segments = 3
 		g := func(t kernels.Tensor) *kernels.Groups {
-			return &kernels.Groups{Offsets: t, Count: groups, Packs: packs}
+			return &kernels.Groups{Offsets: t, Count: groups, Segments: segments}
 		}
-		at := randomOffsets(groups*packs, rows)
+		at := randomOffsets(groups*segments, rows)
 		x := []cudatest.Operand{cudatest.Normal(kernels.BF16, rows, n, 1), padded(1, rows, k), padded(groups, n, k), at,
 			padded(groups, k, n), cudatest.Grouped(kernels.F32, groups, n, k, k, 1), padded(1, rows, n)}
 		forcing(func(path string) {
@@ -89,7 +89,7 @@ func (c rangedCase) operands(out kernels.DType) []cudatest.Operand {
 func (c rangedCase) run(d kernels.Device, x []kernels.Tensor) {
 	var g *kernels.Groups
 	if c.groups > 1 {
-		g = &kernels.Groups{Offsets: x[1], Count: c.groups, Packs: 1}
+		g = &kernels.Groups{Offsets: x[1], Count: c.groups, Segments: 1}
 	}
 	terms := []kernels.Term{{X: x[2], W: x[3]}}
 	for i, r := range c.ranges {
@@ -220,8 +220,8 @@ func TestTilings(t *testing.T) {
 	}
 }
 
-// Interleaved groups with weights of their own, or one for all: heads whose tiles end in many places, packs without
-// rows, a shared sum that takes the packs in order and of each pack the rows of every head.
+// Interleaved groups with weights of their own, or one for all: heads whose tiles end in many places, segments without
+// rows, a shared sum that takes the segments in order and of each pack the rows of every head.
 func TestInterleavedGroups(t *testing.T) {
 	for _, s := range [][5]int{{1, 1, 5, 7, 3}, {9, 4, 16, 40, 8}, {130, 3, 100, 33, 16}, {33, 16, 192, 136, 8},
 		{300, 2, 72, 264, 16}} {
@@ -239,7 +239,7 @@ func TestInterleavedGroups(t *testing.T) {
 		}
 		forcing(func(path string) {
 			cudatest.Both(t, fmt.Sprint("interleaved ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
-				g := &kernels.Groups{Offsets: x[10], Count: heads, Packs: 3, Interleaved: true}
+				g := &kernels.Groups{Offsets: x[10], Count: heads, Segments: 3, Interleaved: true}
 				d.MatMul(x[0], g, kernels.Term{X: x[1], W: x[5]}, kernels.Term{X: x[4], W: x[7]})
 				d.MatMul(x[11], g, kernels.Term{X: x[1], W: x[5]})
 				d.MatMulT(x[2], g, kernels.Term{X: x[3], W: x[5]}, kernels.Term{X: x[4], W: x[6]})
@@ -255,7 +255,7 @@ func TestPathsAgree(t *testing.T) {
 	for _, s := range [][4]int{{1, 4000, 3000, 2000}, {1, 50, 8000, 2056}, {16, 5000, 1000, 520},
 		{128, 3000, 256, 776}} {
 		groups, rows, n, k := s[0], s[1], s[2], s[3]
-		g := func(t kernels.Tensor) *kernels.Groups { return &kernels.Groups{Offsets: t, Count: groups, Packs: 2} }
+		g := func(t kernels.Tensor) *kernels.Groups { return &kernels.Groups{Offsets: t, Count: groups, Segments: 2} }
 		operands := []cudatest.Operand{cudatest.Normal(kernels.BF16, rows, n, 1), cudatest.Normal(kernels.BF16, rows, n,
 			1),
 			cudatest.Grouped(kernels.F32, groups, n, k, k, 1),

@@ -1,12 +1,13 @@
-// WeightGrad (see matmul.cu for the sums) by wgmma and TMA: dy^T x, started from dw. A persistent block walks over
-// tiles of dw [groups][n][k]; one thread copies rows of dy and x, warpgroups multiply, 64 rows of a tile each. The last
-// step of a pack is filled with zeros in shared memory, because the next pack's rows follow there.
-//   wide, square: a block a multiprocessor. The sums stream through shared memory: two more warps bring the dw of the
-//   next tile and store that of the last while this one is
-//   multiplied. k is a multiple of 4.
+// WeightGrad (see matmul.cu for the sums) by wgmma and TMA: dy^T x of each segment from +0, added to dw. A persistent
+// block walks over tiles of dw [groups][n][k]; one thread copies rows of dy and x, warpgroups multiply, 64 rows of a
+// tile each. The last step of a segment is filled with zeros in shared memory, because the next one's rows follow
+// there.
+//   wide, square: a block a multiprocessor. dw streams through shared memory: two more warps bring that of the next
+//   tile, and store that of the last while this one is multiplied. k is a multiple of 4.
 //   few: small tiles, two blocks a multiprocessor; reads and writes dw itself, for any k.
-// Bound: 2*M*N*K flops of the tensor cores, or 8 bytes of memory for each element of dw; between them what L2 gives: a
-// tile of A x B takes 2 * (A + B) bytes a row.
+// A segment that goes on through several calls (goes_on) starts from dw instead, and replaces it.
+// Bound: 2*M*N*K flops of the tensor cores, or 8 bytes of memory for each element of dw, once in a call; between them
+// what L2 gives: a tile of A x B takes 2 * (A + B) bytes a row.
 #include "wgmma_ring.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -14,28 +15,20 @@ struct Pair {
   TensorMap dy, x;
 };
 
-// Section is rows [from, to) of a matrix of dy and of x, whose products a chain goes over in steps of its own.
-struct Section {
-  int from, to, matrix;
-};
-
-// Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th. The sections of a group are
-// its packs. Where groups are interleaved, dy and x are a matrix for each, and the sections of a dw are those of
-// `chained` matrices from the group's own on: of the first pack, then of the second. A sum then grows by packs, in any
-// number of calls.
+// Gradient is what blocks walk over: dw in tiles, of which a block has every gridDim.x-th. Where groups are
+// interleaved, dy and x are a matrix for each, and `sharing` of them, from the group's own on, have one dw: a segment's
+// sum goes over its rows in each. 0: not interleaved.
 struct Gradient {
   float* dw;
   const int* offsets;
-  int groups, packs, chained, n, k;
-  __device__ int sections() const { return max(chained, 1) * packs; }
-  __device__ Section section(int group, int i) const {
-    int p = chained ? i / chained : group * packs + i;
-    return {offsets[p], offsets[p + 1], chained ? group + i % chained : 0};
+  int groups, segments, sharing, goes_on, n, k;
+  __device__ int matrices() const { return max(sharing, 1); }
+  __device__ int first(int group, int segment) const { return sharing ? segment : group * segments + segment; }
+  __device__ int row(int group, int segment) const { return offsets[first(group, segment)]; }
+  __device__ int rows(int group, int segment) const {
+    return offsets[first(group, segment) + 1] - row(group, segment);
   }
-  __device__ bool empty(int group) const {
-    int first = chained ? 0 : group * packs;
-    return offsets[first] == offsets[first + packs];
-  }
+  __device__ bool empty(int group) const { return offsets[first(group, segments)] == row(group, 0); }
 };
 
 // Tile is rows from `row` and columns from `col` on of a group's dw, or none.
@@ -57,16 +50,17 @@ __device__ inline Tile tile_from(const Gradient& g, int index) {
   return {index, -1, 0, 0};
 }
 
-// copy_operands is the work of the thread that fills the ring: DEPTH rows a stage, from the first of each section on.
+// copy_operands is the work of the thread that fills the ring: DEPTH rows a stage, from the first of each segment on.
 template <int A, int B, int DEPTH, class R>
 __device__ inline void copy_operands(const Gradient& g, const Pair& maps, R& ring) {
   for (Tile t = tile_from<A, B>(g, blockIdx.x); t.some(); t = tile_from<A, B>(g, t.index + gridDim.x))
-    for (int i = 0; i < g.sections(); i++) {
-      Section s = g.section(t.group, i);
-      for (int row = s.from; row < s.to; row += DEPTH, ring.next()) {
+    for (int i = 0; i < g.segments * g.matrices(); i++) {
+      int segment = i / g.matrices(), matrix = g.sharing ? t.group + i % g.matrices() : 0;
+      int from = g.row(t.group, segment), to = from + g.rows(t.group, segment);
+      for (int row = from; row < to; row += DEPTH, ring.next()) {
         u64* full = ring.free(R::kStage * 2);
-        for (int c = 0; c < A; c += 64) copy_box(ring.a() + c * DEPTH, &maps.dy, t.row + c, row, s.matrix, full);
-        for (int c = 0; c < B; c += 64) copy_box(ring.b() + c * DEPTH, &maps.x, t.col + c, row, s.matrix, full);
+        for (int c = 0; c < A; c += 64) copy_box(ring.a() + c * DEPTH, &maps.dy, t.row + c, row, matrix, full);
+        for (int c = 0; c < B; c += 64) copy_box(ring.b() + c * DEPTH, &maps.x, t.col + c, row, matrix, full);
       }
     }
 }
@@ -85,20 +79,21 @@ __device__ inline void clear(R& ring, int warpgroup, int from, int to) {
   asm volatile("bar.sync %0, %1;" ::"r"(1 + warpgroup), "n"(kGroup) : "memory");
 }
 
-// chain_rows continues the warpgroup's sums over the rows of a group, section by section.
+// chain_rows continues the warpgroup's sums over the rows of a segment, which has some, matrix by matrix.
 template <int A, int B, int DEPTH, class R>
-__device__ inline void chain_rows(float* d, const Gradient& g, R& ring, int group, int warpgroup) {
-  auto rows = [&](int i) {
-    Section s = g.section(group, i);
-    return s.to - s.from;
-  };
-  int at = 0, left = rows(0), slots = 0, shared = max(g.chained, 1);
-  for (int i = 0; i < g.packs; i++) slots += (rows(i * shared) + DEPTH - 1) / DEPTH;
-  chain<B, 1, 1>(d, ring, warpgroup, uniform(slots * shared), [&](int) {
-    while (left <= 0) left = rows(++at);
+__device__ inline void chain_rows(float* d, const Gradient& g, R& ring, int group, int segment, int warpgroup) {
+  int rows = g.rows(group, segment), left = rows, slots = (rows + DEPTH - 1) / DEPTH * g.matrices();
+  chain<B, 1, 1>(d, ring, warpgroup, uniform(slots), [&](int) {
+    if (left <= 0) left = rows;
     if (left < DEPTH) clear<A, B>(ring, warpgroup, left, DEPTH);
     left -= DEPTH;
   });
+}
+
+template <int B>
+__device__ inline void zero(float* d) {
+#pragma unroll
+  for (int j = 0; j < B / 2; j++) d[j] = 0.f;
 }
 
 // A warpgroup's 64 x B sums wait in shared memory with pieces of 32 bytes at piece ^ (row % 4), so that four rows of
@@ -108,9 +103,10 @@ __device__ inline float* waiting(float* sums, int row, int col) {
   return sums + row * B + (col ^ (row & 3) << 3);
 }
 
-// exchange swaps the warpgroup's accumulators with the sums that wait.
-template <int B>
-__device__ inline void exchange(float* d, float* sums) {
+// meet applies f(own, waiting) to each pair of the warpgroup's accumulators and the sums that wait, and stores what
+// it makes of the latter.
+template <int B, class F>
+__device__ inline void meet(float* d, float* sums, F f) {
   constexpr int kAtOnce = 4;
   int lane = warp_lane(), row = threadIdx.x / kWarp % 4 * 16 + lane / 4, col = lane % 4 * 2;
 #pragma unroll
@@ -121,8 +117,8 @@ __device__ inline void exchange(float* d, float* sums) {
 #pragma unroll
     for (int i = 0; i < 2 * kAtOnce; i++) {
       float* own = d + j * 4 + i * 2;
-      *(float2*)waiting<B>(sums, row + i % 2 * 8, col + (j + i / 2) * 8) = make_float2(own[0], own[1]);
-      own[0] = v[i].x, own[1] = v[i].y;
+      f(own[0], v[i].x), f(own[1], v[i].y);
+      *(float2*)waiting<B>(sums, row + i % 2 * 8, col + (j + i / 2) * 8) = v[i];
     }
   }
 }
@@ -164,18 +160,54 @@ __device__ inline void carry(float* sums, Part to, Part from, long long k) {
   }
 }
 
-// move_sums is the work of a warp for a warpgroup: at each exchange it stores the sums of the tile before and brings
-// those of the next. There is one exchange more than tiles; the first puts nothing, the last takes nothing.
+// move_sums is the work of a warp for a warpgroup. Whenever the sums that wait have been put there it stores those and
+// brings those of the next tile. Sums of a tile are put there when it is done; where they go on, which takes them out
+// before, when the tile behind it begins, and twice more at the end.
 template <int A, int B>
 __device__ inline void move_sums(const Gradient& g, float* sums, int warpgroup, u64* brought, u64* put) {
   Tile past = {0, -1, 0, 0}, here = past, next = tile_from<A, B>(g, blockIdx.x);
   for (int i = 0;; i++) {
     barrier_wait(put, i & 1 ^ 1);  // passes at once for 0
     carry<B>(sums, part_of<B>(g, past, warpgroup), part_of<B>(g, next, warpgroup), g.k);
-    if (i > 0 && !here.some()) return;
+    if (g.goes_on ? i > 0 && !here.some() : !next.some()) return;
     barrier_arrive_copied(brought);
-    past = here, here = next;
+    past = g.goes_on ? here : next, here = next;
     if (next.some()) next = tile_from<A, B>(g, next.index + gridDim.x);
+  }
+}
+
+// sum_tiles adds the sums of all segments of the block's tiles to those that wait.
+template <int A, int B, int DEPTH, class R>
+__device__ inline void sum_tiles(const Gradient& g, R& ring, float* sums, int warpgroup, u64* brought, u64* put) {
+  Tile t = tile_from<A, B>(g, blockIdx.x);
+  for (int phase = 0; t.some(); phase ^= 1, t = tile_from<A, B>(g, t.index + gridDim.x)) {
+    for (int s = 0; s < g.segments; s++) {
+      if (g.rows(t.group, s) == 0) continue;
+      float d[B / 2];
+      zero<B>(d);
+      chain_rows<A, B, DEPTH>(d, g, ring, t.group, s, warpgroup);
+      barrier_wait(brought, phase);
+      meet<B>(d, sums, [](float own, float& sum) { sum = sum + own; });
+    }
+    barrier_arrive(put);  // every thread for what it has written
+  }
+}
+
+// continue_tiles starts the sums of each tile from those that wait and leaves those of the tile before in their place.
+template <int A, int B, int DEPTH, class R>
+__device__ inline void continue_tiles(const Gradient& g, R& ring, float* sums, int warpgroup, u64* brought, u64* put) {
+  float d[B / 2];
+  zero<B>(d);
+  Tile t = tile_from<A, B>(g, blockIdx.x);
+  for (int phase = 0;; phase ^= 1, t = tile_from<A, B>(g, t.index + gridDim.x)) {
+    barrier_wait(brought, phase);
+    meet<B>(d, sums, [](float& own, float& sum) {
+      float was = sum;
+      sum = own, own = was;
+    });
+    barrier_arrive(put);
+    if (!t.some()) return;
+    chain_rows<A, B, DEPTH>(d, g, ring, t.group, 0, warpgroup);
   }
 }
 
@@ -201,25 +233,17 @@ __device__ inline void stream(const Pair& maps, const Gradient& g) {
     return;
   }
   more_registers<200>();
-  float d[B / 2];
-#pragma unroll
-  for (int j = 0; j < B / 2; j++) d[j] = 0.f;
-  Tile t = tile_from<A, B>(g, blockIdx.x);
-  for (int phase = 0;; phase ^= 1, t = tile_from<A, B>(g, t.index + gridDim.x)) {
-    barrier_wait(brought + warpgroup, phase);
-    exchange<B>(d, sums + warpgroup * 64 * B);
-    barrier_arrive(put + warpgroup);  // every thread for what it has written
-    if (!t.some()) return;
-    chain_rows<A, B, DEPTH>(d, g, ring, t.group, warpgroup);
-  }
+  sums += warpgroup * 64 * B;
+  if (g.goes_on) continue_tiles<A, B, DEPTH>(g, ring, sums, warpgroup, brought + warpgroup, put + warpgroup);
+  else sum_tiles<A, B, DEPTH>(g, ring, sums, warpgroup, brought + warpgroup, put + warpgroup);
 }
 
 //launch:family weight_grad_wgmma weight_grad_
-#define STREAM(name, A, B, STAGES, DEPTH)                                                                        \
-  extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                              \
-      name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs, int chained, \
-           int n, int k) {                                                                                       \
-    stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, packs, chained, n, k});                              \
+#define STREAM(name, A, B, STAGES, DEPTH)                                                                            \
+  extern "C" __global__ void __launch_bounds__(threads(A, 1, 1), 1)                                                  \
+      name(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int segments, int sharing, \
+           int goes_on, int n, int k) {                                                                              \
+    stream<A, B, STAGES, DEPTH>(maps, {dw, offsets, groups, segments, sharing, goes_on, n, k});                      \
   }
 STREAM(weight_grad_wide, 128, 256, 4, 32)
 STREAM(weight_grad_square, 128, 128, 5, 64)
@@ -256,22 +280,30 @@ __device__ inline void continue_tile(float* d, const Gradient& g, Tile t) {
 
 // While one of the two blocks reads or writes dw, the other multiplies.
 extern "C" __global__ void __launch_bounds__(threads(64, 2, 1), 2)
-    weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int packs,
-                    int chained, int n, int k) {
+    weight_grad_few(const __grid_constant__ Pair maps, float* dw, const int* offsets, int groups, int segments,
+                    int sharing, int goes_on, int n, int k) {
   constexpr int A = 64, B = 64, STAGES = 6;
   __shared__ u64 bars[2 * STAGES];
   Ring<A, B, STAGES> ring(bars, 1);
   __syncthreads();
-  Gradient g = {dw, offsets, groups, packs, chained, n, k};
+  Gradient g = {dw, offsets, groups, segments, sharing, goes_on, n, k};
   if (uniform(threadIdx.x / kGroup) == 1) {
     if (elected()) copy_operands<A, B, kDepth>(g, maps, ring);
     return;
   }
   for (Tile t = tile_from<A, B>(g, blockIdx.x); t.some(); t = tile_from<A, B>(g, t.index + gridDim.x)) {
-    float d[B / 2];
-    continue_tile<B, false>(d, g, t);
-    chain_rows<A, B, kDepth>(d, g, ring, t.group, 0);
-    continue_tile<B, true>(d, g, t);
+    float sum[B / 2];
+    continue_tile<B, false>(sum, g, t);
+    for (int s = 0; s < segments; s++) {
+      if (g.rows(t.group, s) == 0) continue;
+      float d[B / 2];
+#pragma unroll
+      for (int j = 0; j < B / 2; j++) d[j] = goes_on ? sum[j] : 0.f;
+      chain_rows<A, B, kDepth>(d, g, ring, t.group, s, 0);
+#pragma unroll
+      for (int j = 0; j < B / 2; j++) sum[j] = goes_on ? d[j] : sum[j] + d[j];
+    }
+    continue_tile<B, true>(sum, g, t);
   }
 }
 

@@ -59,12 +59,13 @@ func (s gradTiling) tiles(dw kernels.Tensor) int {
 func (d *Ops) weightGradNative(dw, dy, x kernels.Tensor, g *kernels.Groups) {
 	s := d.weightGradTiling(dw, x.Rows)
 	maps := weightgradWgmmaPair{d.GroupBoxes(dy, g, s.depth), d.GroupBoxes(x, g, s.depth)}
-	chained := 0
+	sharing := 0
 	if g.Interleaved {
-		chained = g.Count / dw.Groups
+		sharing = g.Count / dw.Groups
 	}
 	launchWeightGradWgmma(d.Context, "weight_grad"+s.name, [3]int{min(s.tiles(dw), s.blocks()*d.Processors), 1, 1},
-		s.threads(), s.shared(), &maps, dw, g.Offsets, dw.Groups, g.Packs, chained, dw.Rows, dw.Cols)
+		s.threads(), s.shared(), &maps, dw, g.Offsets, dw.Groups, g.Segments, sharing,
+		driver.Flag(g.Chain), dw.Rows, dw.Cols)
 }
 
 // weightGradTiling is the variant for a shape and rows of all groups together. Small tiles take what is narrow, what

@@ -11,20 +11,37 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-// Weight gradients of several tiles a block: packs and groups without rows, sums that go on, columns and rows that end
-// inside a tile, rows of dw that begin anywhere.
+// Weight gradients of several tiles a block: segments and groups without rows, sums that go on, columns and rows that
+// end inside a tile, rows of dw that begin anywhere.
 func TestGradientsEqualReference(t *testing.T) {
 	for _, s := range [][5]int{{1, 1, 1, 64, 64}, {1, 2, 700, 200, 260}, {3, 2, 600, 300, 520}, {9, 3, 500, 129, 196},
 		{20, 1, 30, 264, 388}, {2, 2, 100, 70, 197}} {
-		groups, packs, rows, n, k := s[0], s[1], s[2], s[3], s[4]
+		groups, segments, rows, n, k := s[0], s[1], s[2], s[3], s[4]
 		x := []cudatest.Operand{cudatest.Grouped(kernels.F32, groups, n, k, k, 1), padded(1, rows, n),
 			padded(1, rows, k),
-			randomOffsets(groups*packs, rows), padded(1, rows, n)}
+			randomOffsets(groups*segments, rows), padded(1, rows, n)}
 		forcing(func(path string) {
 			cudatest.Both(t, fmt.Sprint("weight gradient ", path, s), x, func(d kernels.Device, x []kernels.Tensor) {
-				g := &kernels.Groups{Offsets: x[3], Count: groups, Packs: packs}
+				g := &kernels.Groups{Offsets: x[3], Count: groups, Segments: segments}
 				d.WeightGrad(x[0], x[1], x[2], g)
 				d.WeightGrad(x[0], x[4], x[2], g)
+			})
+		})
+	}
+}
+
+// A segment that goes on through several calls is one chain, by tiles that are several to a block and by few.
+func TestGradientChainsEqualReference(t *testing.T) {
+	for _, s := range [][4]int{{1, 700, 200, 260}, {1, 130, 1000, 1100}, {1, 100, 70, 197}, {3, 96, 130, 264}} {
+		heads, rows, n, k := s[0], s[1], s[2], s[3]
+		x := []cudatest.Operand{cudatest.Grouped(kernels.F32, 1, n, k, k, 1), padded(1, heads*rows, n),
+			padded(1, heads*rows, k), cudatest.Ints(1, 2, []int32{0, int32(rows)})}
+		forcing(func(path string) {
+			what := fmt.Sprint("gradient of a chain ", path, s)
+			cudatest.Both(t, what, x, func(d kernels.Device, x []kernels.Tensor) {
+				g := &kernels.Groups{Offsets: x[3], Count: heads, Segments: 1, Interleaved: heads > 1, Chain: true}
+				d.WeightGrad(x[0], x[1], x[2], g)
+				d.WeightGrad(x[0], x[1], x[2], g)
 			})
 		})
 	}
@@ -47,7 +64,8 @@ func TestGradientsKeepApart(t *testing.T) {
 			v, _ := o.On(cudatest.Card)
 			views = append(views, v)
 		}
-		cudatest.Card.WeightGrad(views[0], views[1], views[2], &kernels.Groups{Offsets: views[3], Count: 3, Packs: 1})
+		g := &kernels.Groups{Offsets: views[3], Count: 3, Segments: 1}
+		cudatest.Card.WeightGrad(views[0], views[1], views[2], g)
 		raw := make([]byte, views[0].Bytes())
 		cudatest.Card.Read(raw, views[0])
 		for i := 0; i < len(raw); i += 4 {

@@ -26,7 +26,7 @@ func TestMoE(t *testing.T) {
 		tokens, e, k, width := s[0], s[1], s[2], s[3]
 		for _, weighted := range []bool{true, false} {
 			expertIDs := randomExperts(tokens, e, k)
-			packs := []int32{0, int32(tokens / 3), int32(tokens / 3), int32(tokens)}
+			segments := []int32{0, int32(tokens / 3), int32(tokens / 3), int32(tokens)}
 			for _, dtype := range cudatest.DTypes {
 				cudatest.Both(t, "dispatch, gather, combine", []cudatest.Operand{cudatest.Ints(tokens, k, expertIDs),
 					cudatest.Ints(1, 3*e+1, make([]int32, 3*e+1)), cudatest.Ints(1, tokens*k, make([]int32, tokens*k)),
@@ -36,8 +36,8 @@ func TestMoE(t *testing.T) {
 						1), cudatest.Normal(dtype, tokens, width, 1), cudatest.Normal(dtype, tokens*k, width, 1),
 					cudatest.Normal(kernels.F32, tokens, k, 1)},
 					func(d kernels.Device, x []kernels.Tensor) {
-						d.Dispatch(kernels.Plan{Groups: kernels.Groups{Offsets: x[1], Count: e, Packs: 3}, Source: x[2],
-							RowOf: x[3]}, x[0], packs)
+						g := kernels.Groups{Offsets: x[1], Count: e, Segments: 3}
+						d.Dispatch(kernels.Plan{Groups: g, Source: x[2], RowOf: x[3]}, x[0], segments)
 						d.Gather(x[5], x[4], x[2])
 						w := x[6]
 						if !weighted {

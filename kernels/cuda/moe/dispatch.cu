@@ -1,18 +1,18 @@
 // Dispatch: rows are the (token, slot) pairs sorted by expert, then by token: a stable counting sort. Pairs are cut
-// into segments, none across packs; a warp counts the experts of a segment, one block adds the counts up (by expert,
-// then segment), and a warp deals a segment's rows out in order. Few segments, as in decoding, are one kernel of one
-// block, whose warps keep their pairs between counting and dealing. Bound: reading experts [T, K] and writing source
-// and row_of; in practice what waits for what.
+// into runs, none across segments; a warp counts the experts of a run, one block adds the counts up (by expert, then
+// run), and a warp deals a run's rows out in order. Few runs, as in decoding, are one kernel of one block, whose warps
+// keep their pairs between counting and dealing. Bound: reading experts [T, K] and writing source and row_of; in
+// practice what waits for what.
 #include "definition.cuh"
 
 // threads of dispatch_scan and dispatch_few
 constexpr int kScan = 1024;
-constexpr int kSegment = 512, kFewSegment = 256;   // most pairs of a segment
-constexpr int kFew = kScan / kWarp, kFewPacks = 32;  // most segments of dispatch_few, without an empty one, and packs
+constexpr int kRun = 512, kFewRun = 256;                // most pairs of a run
+constexpr int kFew = kScan / kWarp, kFewSegments = 32;  // most runs of dispatch_few, without an empty one, and segments
 
 extern __shared__ int counters[];
 
-// ExpertIds are the experts of a segment's pairs, all read at once by a warp; lane l has pairs l, l+32, ...
+// ExpertIds are the experts of a run's pairs, all read at once by a warp; lane l has pairs l, l+32, ...
 template <int MOST>
 struct ExpertIds {
   static constexpr int kEach = MOST / kWarp;
@@ -44,10 +44,10 @@ struct ExpertIds {
   }
 };
 
-// scan converts counts [e, n] to the rows before each, and offsets [e*packs + 1] into those before each pack; first(p)
-// is the first segment of pack p. All of a block of kScan calls it.
+// scan converts counts [e, n] to the rows before each, and offsets [e*segments + 1] into those before each segment;
+// first(s) is the first run of segment s. All of a block of kScan calls it.
 template <class F>
-__device__ inline void scan(int* offsets, int* counts, F first, int e, int n, int packs, int pairs) {
+__device__ inline void scan(int* offsets, int* counts, F first, int e, int n, int segments, int pairs) {
   __shared__ int sums[kScan / kWarp];
   int lane = warp_lane(), warp = threadIdx.x / kWarp, total = e * n;
   int each = (total + kScan - 1) / kScan | 1;  // odd: on different banks
@@ -73,52 +73,52 @@ __device__ inline void scan(int* offsets, int* counts, F first, int e, int n, in
     before += c;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < e * packs; i += kScan) {
-    int expert = i / packs, segment = first(i % packs);  // n where this and all later packs are empty
-    offsets[i] = segment < n ? counts[expert * n + segment] : expert + 1 < e ? counts[(expert + 1) * n] : pairs;
+  for (int i = threadIdx.x; i < e * segments; i += kScan) {
+    int expert = i / segments, run = first(i % segments);  // n where this and all later segments are empty
+    offsets[i] = run < n ? counts[expert * n + run] : expert + 1 < e ? counts[(expert + 1) * n] : pairs;
   }
-  if (threadIdx.x == 0) offsets[e * packs] = pairs;
+  if (threadIdx.x == 0) offsets[e * segments] = pairs;
 }
 
-// Segment s is pairs cuts[s] up to cuts[s+1].
+// Run i is pairs cuts[i] up to cuts[i+1].
 KERNEL(dispatch_count, int* counts, const int* experts, const int* cuts, int e) {
-  int lane = warp_lane(), segment = blockIdx.x;
-  ExpertIds<kSegment> ids(experts, cuts[segment], cuts[segment + 1]);
+  int lane = warp_lane(), run = blockIdx.x;
+  ExpertIds<kRun> ids(experts, cuts[run], cuts[run + 1]);
   for (int i = lane; i < e; i += kWarp) counters[i] = 0;
   __syncwarp();
   ids.count(counters, 1, [](int, int) {});
-  for (int i = lane; i < e; i += kWarp) counts[(size_t)i * gridDim.x + segment] = counters[i];
+  for (int i = lane; i < e; i += kWarp) counts[(size_t)i * gridDim.x + run] = counters[i];
 }
 
-KERNEL(dispatch_scan, int* offsets, int* counts, const int* first, int e, int n, int packs, int pairs) {
-  scan(offsets, counts, [&](int pack) { return first[pack]; }, e, n, packs, pairs);
+KERNEL(dispatch_scan, int* offsets, int* counts, const int* first, int e, int n, int segments, int pairs) {
+  scan(offsets, counts, [&](int segment) { return first[segment]; }, e, n, segments, pairs);
 }
 
 KERNEL(dispatch_deal, int* source, int* row_of, const int* counts, const int* experts, const int* cuts, int e, int k) {
-  int lane = warp_lane(), segment = blockIdx.x;
-  ExpertIds<kSegment> ids(experts, cuts[segment], cuts[segment + 1]);
-  for (int i = lane; i < e; i += kWarp) counters[i] = counts[(size_t)i * gridDim.x + segment];
+  int lane = warp_lane(), run = blockIdx.x;
+  ExpertIds<kRun> ids(experts, cuts[run], cuts[run + 1]);
+  for (int i = lane; i < e; i += kWarp) counters[i] = counts[(size_t)i * gridDim.x + run];
   __syncwarp();
   ids.count(counters, 1, [&](int j, int row) { source[row] = ids.at(j) / k, row_of[ids.at(j)] = row; });
 }
 
-// FewSegments are an odd number of segments, so that the counters of a segment lie on different banks: the last may be
-// an empty one, which has no warp.
-struct FewSegments {
-  int cuts[kFew + 2], first[kFewPacks];
+// FewRuns are an odd number of runs, so that the counters of a run lie on different banks: the last may be an empty
+// one, which has no warp.
+struct FewRuns {
+  int cuts[kFew + 2], first[kFewSegments];
 };
 
 extern "C" __global__ void __launch_bounds__(kScan)
-    dispatch_few(const __grid_constant__ FewSegments segments, int* offsets, int* source, int* row_of,
-                 const int* experts, int e, int n, int packs, int k) {
-  int warp = threadIdx.x / kWarp, pairs = segments.cuts[n];
-  ExpertIds<kFewSegment> ids(experts, warp < n ? segments.cuts[warp] : 0, warp < n ? segments.cuts[warp + 1] : 0);
+    dispatch_few(const __grid_constant__ FewRuns runs, int* offsets, int* source, int* row_of, const int* experts,
+                 int e, int n, int segments, int k) {
+  int warp = threadIdx.x / kWarp, pairs = runs.cuts[n];
+  ExpertIds<kFewRun> ids(experts, warp < n ? runs.cuts[warp] : 0, warp < n ? runs.cuts[warp + 1] : 0);
   for (int i = threadIdx.x; i < e * n; i += kScan) counters[i] = 0;
   __syncthreads();
   int place[ids.kEach];
   ids.count(counters + warp, n, [&](int j, int was) { place[j] = was; });
   __syncthreads();
-  scan(offsets, counters, [&](int pack) { return segments.first[pack]; }, e, n, packs, pairs);
+  scan(offsets, counters, [&](int segment) { return runs.first[segment]; }, e, n, segments, pairs);
 #pragma unroll
   for (int j = 0; j < ids.kEach; j++)
     if (ids.expert[j] >= 0) {

@@ -15,24 +15,24 @@ import (
 
 // Constants of the sources.
 const (
-	dispatchFew        = 32   // dispatch.cu
-	dispatchFewPacks   = 32   // dispatch.cu
-	dispatchFewSegment = 256  // dispatch.cu
-	dispatchScan       = 1024 // dispatch.cu
-	dispatchSegment    = 512  // dispatch.cu
+	dispatchFew         = 32   // dispatch.cu
+	dispatchFewRun      = 256  // dispatch.cu
+	dispatchFewSegments = 32   // dispatch.cu
+	dispatchRun         = 512  // dispatch.cu
+	dispatchScan        = 1024 // dispatch.cu
 )
 
-// dispatchFewSegments is struct FewSegments of dispatch.cu.
-type dispatchFewSegments struct {
+// dispatchFewRuns is struct FewRuns of dispatch.cu.
+type dispatchFewRuns struct {
 	cuts  [34]int32
 	first [32]int32
 }
 
 // They lie in memory as in C.
 var (
-	_ = [1]bool{}[unsafe.Sizeof(dispatchFewSegments{})-264]
-	_ = [1]bool{}[unsafe.Offsetof(dispatchFewSegments{}.cuts)-0]
-	_ = [1]bool{}[unsafe.Offsetof(dispatchFewSegments{}.first)-136]
+	_ = [1]bool{}[unsafe.Sizeof(dispatchFewRuns{})-264]
+	_ = [1]bool{}[unsafe.Offsetof(dispatchFewRuns{}.cuts)-0]
+	_ = [1]bool{}[unsafe.Offsetof(dispatchFewRuns{}.first)-136]
 )
 
 // launchCombine enqueues a kernel of combine.cu: combine_f32, combine_bf16.
@@ -118,40 +118,40 @@ func launchDispatchDeal[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, 
 
 // launchDispatchFew enqueues a kernel of dispatch.cu: dispatch_few.
 func launchDispatchFew[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
-	segments *dispatchFewSegments, offsets P1, source P2, rowOf P3, experts P4, e, n, packs, k int) {
+	runs *dispatchFewRuns, offsets P1, source P2, rowOf P3, experts P4, e, n, segments, k int) {
 	params := struct {
-		segments dispatchFewSegments
+		runs     dispatchFewRuns
 		offsets  cu.DevicePtr
 		source   cu.DevicePtr
 		rowOf    cu.DevicePtr
 		experts  cu.DevicePtr
 		e        int32
 		n        int32
-		packs    int32
+		segments int32
 		k        int32
 	}{
-		segments: *segments, offsets: driver.AtType(offsets, kernels.I32), source: driver.AtType(source, kernels.I32),
+		runs: *runs, offsets: driver.AtType(offsets, kernels.I32), source: driver.AtType(source, kernels.I32),
 		rowOf: driver.AtType(rowOf, kernels.I32), experts: driver.AtType(experts, kernels.I32), e: driver.Int32(e),
-		n: driver.Int32(n), packs: driver.Int32(packs), k: driver.Int32(k),
+		n: driver.Int32(n), segments: driver.Int32(segments), k: driver.Int32(k),
 	}
 	ctx.Launch("dispatch_few", grid, threads, sharedBytes, driver.Bytes(&params)[:312])
 }
 
 // launchDispatchScan enqueues a kernel of dispatch.cu: dispatch_scan.
 func launchDispatchScan[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
-	offsets P1, counts P2, first P3, e, n, packs, pairs int) {
+	offsets P1, counts P2, first P3, e, n, segments, pairs int) {
 	params := struct {
-		offsets cu.DevicePtr
-		counts  cu.DevicePtr
-		first   cu.DevicePtr
-		e       int32
-		n       int32
-		packs   int32
-		pairs   int32
+		offsets  cu.DevicePtr
+		counts   cu.DevicePtr
+		first    cu.DevicePtr
+		e        int32
+		n        int32
+		segments int32
+		pairs    int32
 	}{
 		offsets: driver.AtType(offsets, kernels.I32), counts: driver.AtType(counts, kernels.I32),
-		first: driver.AtType(first, kernels.I32), e: driver.Int32(e), n: driver.Int32(n), packs: driver.Int32(packs),
-		pairs: driver.Int32(pairs),
+		first: driver.AtType(first, kernels.I32), e: driver.Int32(e), n: driver.Int32(n),
+		segments: driver.Int32(segments), pairs: driver.Int32(pairs),
 	}
 	ctx.Launch("dispatch_scan", grid, threads, sharedBytes, driver.Bytes(&params)[:40])
 }

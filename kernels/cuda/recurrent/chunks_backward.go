@@ -36,12 +36,12 @@ func (d *Ops) StateSpaceBackward(dx kernels.StateSpaceOperands, dout kernels.Ten
 }
 
 func (op *chunkedGrad) backward(l *kernels.Layout) {
-	d, r, rowBlocks := op.d, op.r, kernels.RowBlocks(l.Packs)
+	d, r, blocks := op.d, op.r, rows.StageBlocks(op.d.Context, l.Segments)
 	parts := op.prepare(nil, l, func() []int {
 		states, values, keys := len(op.cuts)*r.Heads*r.KeyDim*r.ValueDim, op.rows*r.Heads*r.ValueDim,
 			op.rows*r.KeyHeads*r.KeyDim
 		return []int{states, states, values, values, values, keys, op.rows * r.KeyHeads * r.ValueDim, keys, keys,
-			op.rows * r.Heads, r.Heads * (len(rowBlocks) - 1)}
+			op.rows * r.Heads, r.Heads * blocks.Count}
 	})
 	states, grads, n, reads, x, u, qs, dq, dk, dskip, sums := parts[0], parts[1], parts[2], parts[3], parts[4],
 		parts[5], parts[6], parts[7], parts[8], parts[9], parts[10]
@@ -56,7 +56,7 @@ func (op *chunkedGrad) backward(l *kernels.Layout) {
 	op.finish(op.dq, dq, op.q, queryScale(r.KeyDim))
 	op.finish(op.dk, dk, op.k, 1)
 	if !op.dskip.IsNil() {
-		rows.AddRows(d.Context, op.dskip, dskip, sums, rowBlocks)
+		rows.AddRows(d.Context, op.dskip, dskip, sums, blocks)
 	}
 }
 

@@ -20,7 +20,7 @@ func negative(rows, cols int) cudatest.Operand {
 	return o
 }
 
-// packed is sequences from position 0, in two packs.
+// packed is sequences from position 0 in two packs, whose segments of 50 rows end inside sequences.
 func packed(lengths ...int) *kernels.Layout {
 	l := &kernels.Layout{}
 	rows := 0
@@ -28,8 +28,20 @@ func packed(lengths ...int) *kernels.Layout {
 		l.Spans = append(l.Spans, kernels.Span{Row: rows, Rows: n})
 		rows += n
 	}
-	l.Packs = []int32{0, int32(lengths[0]), int32(rows)}
+	l.Segments = kernels.CutSegments([]int32{0, int32(lengths[0]), int32(rows)}, 50)
 	return l
+}
+
+// part is the sequences of l whose rows are those of p, which ends with one.
+func part(l *kernels.Layout, p cudatest.Part, segments []int32) *kernels.Layout {
+	own := &kernels.Layout{Segments: segments}
+	for _, s := range l.Spans {
+		if s.Row >= p.From && s.Row < p.To {
+			s.Row -= p.From
+			own.Spans = append(own.Spans, s)
+		}
+	}
+	return own
 }
 
 // served is steps of at most so many rows of a sequence, which take sequences of those lengths to their ends, each in a
@@ -49,7 +61,7 @@ func served(most int, lengths ...int) (steps []*kernels.Layout) {
 				left--
 			}
 		}
-		if l.Packs = []int32{0, int32(rows)}; rows > 0 {
+		if l.Segments = []int32{0, int32(rows)}; rows > 0 {
 			steps = append(steps, l)
 		}
 	}
@@ -149,6 +161,27 @@ func TestRecurrence(t *testing.T) {
 			}
 		})
 	})
+}
+
+// The gradient of a state space's skip, of one segment and of several.
+func TestSkipSegments(t *testing.T) {
+	r, l := kernels.Recurrence{KeyHeads: 1, Heads: 3, KeyDim: 16, ValueDim: 16}, packed(1, 5, 60, 64, 40)
+	rows, nq, nv := l.Rows(), r.KeyHeads*r.KeyDim, r.Heads*r.ValueDim
+	batch := func(cols int) cudatest.Operand { return cudatest.Normal(kernels.BF16, rows, cols, 1) }
+	f32 := func() cudatest.Operand { return cudatest.Normal(kernels.F32, rows, r.Heads, 1) }
+	x := []cudatest.Operand{batch(nq), batch(nq), batch(nv), negative(rows, r.Heads), cudatest.Positive(rows, r.Heads),
+		cudatest.Normal(kernels.F32, 1, r.Heads, 1), batch(nq), batch(nq), batch(nv), f32(), f32(),
+		cudatest.Normal(kernels.F32, 1, r.Heads, 1), batch(nv)}
+	for _, segments := range [][]int32{{0, 170}, {0, 1, 130, 170}, {0, 6, 66, 66, 170}} {
+		cudatest.BySegment(t, "state space backward", x, segments, func(d kernels.Device, x []kernels.Tensor,
+			p cudatest.Part, segments []int32) {
+			operands := func(x []kernels.Tensor) kernels.StateSpaceOperands {
+				return kernels.StateSpaceOperands{C: p.Rows(x[0]), B: p.Rows(x[1]), X: p.Rows(x[2]), G: p.Rows(x[3]),
+					DT: p.Rows(x[4]), Skip: x[5]}
+			}
+			d.(kernels.Mamba).StateSpaceBackward(operands(x[6:]), p.Rows(x[12]), operands(x), part(l, p, segments), r)
+		})
+	}
 }
 
 // Sequences in slots that hold NaN before they begin, in pieces of any size and row by row: outputs and the states left

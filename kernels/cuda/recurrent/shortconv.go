@@ -40,9 +40,8 @@ func (d *Ops) ShortConv(out, x, w, bias, state kernels.Tensor, l *kernels.Layout
 
 // ShortConvBackward writes dx [T, C] and adds to dw F32 [C, K] and dbias F32 [1, C], each of which may be nil.
 func (d *Ops) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tensor, l *kernels.Layout) {
-	taps, n, blocks := w.Cols, x.Cols, kernels.RowBlocks(l.Packs)
-	count := len(blocks) - 1
-	parts := d.Floats(x.Rows*n, count*n*taps, count*n)
+	taps, n, blocks := w.Cols, x.Cols, rows.StageBlocks(d.Context, l.Segments)
+	parts := d.Floats(x.Rows*n, blocks.Count*n*taps, blocks.Count*n)
 	du, sums, biases, at := parts[0], parts[1], parts[2], driver.Stage(d.Context, places(l))
 	launchShortConvSlope(d.Context, driver.Suffix(x), driver.ElementGrid(x.Rows, n), driver.ElementThreads, 0, du, dout,
 		x, w, bias, at, x.Rows, n, taps, dout.Stride, x.Stride, w.Stride)
@@ -51,12 +50,12 @@ func (d *Ops) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tensor, 
 	if dw.IsNil() && dbias.IsNil() {
 		return
 	}
-	launchShortConvBlocks(d.Context, driver.Suffix(x), [3]int{driver.Blocks(n, 64), count, taps}, 64, 0, sums, biases,
-		du, x, at, driver.Stage(d.Context, blocks), n, taps, x.Stride)
+	launchShortConvBlocks(d.Context, driver.Suffix(x), [3]int{driver.Blocks(n, 64), blocks.Count, taps}, 64, 0, sums,
+		biases, du, x, at, blocks.Rows, n, taps, x.Stride)
 	if !dw.IsNil() {
-		rows.AddBlocks(d.Context, dw.Reshape(1, n*taps), sums, count)
+		rows.AddBlocks(d.Context, dw.Reshape(1, n*taps), sums, blocks)
 	}
 	if !dbias.IsNil() {
-		rows.AddBlocks(d.Context, dbias, biases, count)
+		rows.AddBlocks(d.Context, dbias, biases, blocks)
 	}
 }

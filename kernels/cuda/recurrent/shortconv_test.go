@@ -57,3 +57,23 @@ func TestShortConv(t *testing.T) {
 		}
 	}
 }
+
+// The gradients of the weights, of one segment and of several.
+func TestShortConvSegments(t *testing.T) {
+	const n, taps = 40, 4
+	l := packed(1, 2, 63, 64, 65, 130)
+	rows := l.Rows()
+	for _, dtype := range cudatest.DTypes {
+		batch := func() cudatest.Operand { return cudatest.Normal(dtype, rows, n, 1) }
+		x := []cudatest.Operand{batch(), cudatest.Normal(kernels.F32, n, taps, 1),
+			cudatest.Normal(kernels.F32, 1, n, 1), batch(), batch(), cudatest.Normal(dtype, n, taps, 1),
+			cudatest.Normal(dtype, 1, n, 1)}
+		for _, segments := range [][]int32{{0, 325}, {0, 1, 130, 325}, {0, 3, 3, 66, 195, 325}} {
+			cudatest.BySegment(t, "short convolution backward", x, segments, func(d kernels.Device, x []kernels.Tensor,
+				p cudatest.Part, segments []int32) {
+				d.(kernels.Recurrent).ShortConvBackward(p.Rows(x[0]), x[1], x[2], p.Rows(x[3]), p.Rows(x[4]), x[5],
+					x[6], part(l, p, segments))
+			})
+		}
+	}
+}

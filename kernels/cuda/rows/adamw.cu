@@ -1,5 +1,5 @@
-// SumSquares: a warp for the tree of each block of 4096 elements, then a thread for each lane of the tree of the
-// blocks. Bound: the bytes of t.
+// SumSquares: a warp for the tree of each block of 4096 elements of a group, then a thread for each lane of the tree of
+// the group's blocks. Bound: the bytes of t.
 //   On an H200, 2^28 elements: 243 us, 104% of a copy's bandwidth. By one warp the tree of 65,536 blocks takes 77 us of
 //   317, now 6.
 // AdamW: a thread for four elements. Bound: 16 bytes read and 16 written an element, 2 more for bf16 weights.
@@ -9,12 +9,13 @@
 
 constexpr int kSumBlock = 4096;
 
-KERNEL(square_blocks, float* sums, const float* x, long long n) {
-  int b = warp_row();
-  long long from = (long long)b * kSumBlock;
-  if (from >= n) return;
+// n is the elements of a group, which has blocks of its own.
+KERNEL(square_blocks, float* sums, const float* x, int groups, long long n) {
+  int each = (int)((n + kSumBlock - 1) / kSumBlock), b = warp_row(), group = b / each;
+  if (group >= groups) return;
+  long long from = (long long)(b % each) * kSumBlock;
   int count = (int)min((long long)kSumBlock, n - from);
-  x += from;
+  x += group * n + from;
   float s;
   if (count == kSumBlock && whole(x, count)) {
     s = tree8(kSumBlock, [&](int i, int, float* v) {
@@ -29,11 +30,12 @@ KERNEL(square_blocks, float* sums, const float* x, long long n) {
   if (warp_lane() == 0) sums[b] = s;
 }
 
-// tree_of is the tree of all sums, by one block with a thread for each lane, which waits for memory once in kMany sums.
-// Those past the end are +0, which changes no sum: none is -0.
+// tree_of is the tree of n sums for each group, by a block with a thread for each lane, which waits for memory once in
+// kMany sums. Those past the end are +0, which changes no sum: none is -0.
 KERNEL(tree_of, float* out, const float* sums, int n) {
   constexpr int kMany = 32;
   __shared__ float all[kLanes];
+  sums += (size_t)blockIdx.x * n;
   float s = 0.f;
   for (int from = threadIdx.x; from < n; from += kMany * kLanes) {
     float v[kMany];
@@ -46,18 +48,31 @@ KERNEL(tree_of, float* out, const float* sums, int n) {
   __syncthreads();
   if (threadIdx.x >= kWarp) return;
   s = tree(kLanes, [&](int i) { return all[i]; });
-  if (threadIdx.x == 0) out[0] = s;
+  if (threadIdx.x == 0) out[blockIdx.x] = s;
 }
 
-// clip_scale: norm = sqrt of the sums, ascending, in fp64; a factor of clip/(norm + 1e-6) where the norm is larger, 1
-// elsewhere, NaN where it is not finite.
-KERNEL(clip_scale, float* out, const float* sums, double clip, int n) {
-  if (threadIdx.x != 0) return;
+constexpr int kClippers = 256;  // threads of clip_scale
+
+// clip_scale: norm = scale*sqrt of the sums, ascending, in fp64; a factor of scale*clip/(norm + 1e-6) where the norm is
+// larger than clip, scale elsewhere, NaN where the norm is not finite. A block brings many sums together, its first
+// thread adds.
+KERNEL(clip_scale, float* out, const float* sums, double scale, double clip, int n) {
+  constexpr int kMany = 4 * kClippers;
+  __shared__ float tile[kMany];
   double sum = 0;
-  for (int i = 0; i < n; i++) sum = sum + (double)sums[i];
-  double norm = sqrt(sum), factor = 1;
+  for (int from = 0; from < n; from += kMany) {
+    int many = min(kMany, n - from);
+    __syncthreads();
+    for (int i = threadIdx.x; i < many; i += kClippers) tile[i] = sums[from + i];
+    __syncthreads();
+    if (threadIdx.x == 0)
+#pragma unroll 16
+      for (int i = 0; i < many; i++) sum = sum + (double)tile[i];
+  }
+  if (threadIdx.x != 0) return;
+  double norm = scale * sqrt(sum), factor = scale;
   if (!(norm - norm == 0)) factor = 0.0 / 0.0;
-  else if (clip > 0 && norm > clip) factor = clip / (norm + 1e-6);
+  else if (clip > 0 && norm > clip) factor = scale * clip / (norm + 1e-6);
   out[0] = (float)norm, out[1] = (float)factor;
 }
 

@@ -12,19 +12,20 @@ const (
 	adamwThreads = 256 // of four elements each
 )
 
-// SumSquares: out[0] = tree over blocks of 4096 consecutive elements of t of tree(v*v) of the block; out F32 [1, 1], t
-// F32 and contiguous.
+// SumSquares: out[e] = tree over blocks of 4096 consecutive elements of group e of t of tree(v*v) of the block; out F32
+// [1, Groups], t F32 and contiguous.
 func (d *Ops) SumSquares(out, t kernels.Tensor) {
-	n := driver.Blocks(t.Len(), adamwSumBlock)
-	sums := d.Scratch(4 * n)
-	launchSquareBlocks(d.Context, driver.WarpGrid(n), driver.WarpThreads, 0, sums, t, t.Len())
-	launchTreeOf(d.Context, [3]int{1, 1, 1}, treeThreads, 0, out, sums, n)
+	n := t.Rows * t.Cols
+	each := driver.Blocks(n, adamwSumBlock) // blocks of a group
+	sums := d.Scratch(4 * t.Groups * each)
+	launchSquareBlocks(d.Context, driver.WarpGrid(t.Groups*each), driver.WarpThreads, 0, sums, t, t.Groups, n)
+	launchTreeOf(d.Context, [3]int{t.Groups, 1, 1}, treeThreads, 0, out, sums, each)
 }
 
-// ClipScale: out F32 [1, 2] is the norm whose parts' sums of squares are given, and the factor that clips gradients to
-// clip.
-func (d *Ops) ClipScale(out, sums kernels.Tensor, clip float64) {
-	launchClipScale(d.Context, [3]int{1, 1, 1}, 32, 0, out, sums, clip, sums.Len())
+// ClipScale: out F32 [1, 2] is the norm of gradients times scale whose parts' sums of squares are given, and the factor
+// that scales gradients and clips them to clip.
+func (d *Ops) ClipScale(out, sums kernels.Tensor, scale, clip float64) {
+	launchClipScale(d.Context, [3]int{1, 1, 1}, adamwClippers, 0, out, sums, scale, clip, sums.Len())
 }
 
 // AdamW is one step of decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101), as kernels.Device states it.

@@ -13,14 +13,52 @@ import (
 )
 
 func TestSumSquares(t *testing.T) {
-	// elements, and where they begin; the last have lanes wait for memory twice
-	for _, s := range [][2]int{{1, 0}, {1000, 1}, {4096, 0}, {4096, 2}, {100003, 0}, {100003, 1}, {100003, 4},
-		{1<<25 + 1<<20, 0}} {
-		n, from := s[0], s[1]
-		cudatest.Both(t, fmt.Sprintf("sum of squares of %d from %d", n, from),
-			[]cudatest.Operand{cudatest.Normal(kernels.F32, 1, 1, 1),
-				cudatest.Normal(kernels.F32, 1, from+n, 1)},
-			func(d kernels.Device, x []kernels.Tensor) { d.SumSquares(x[0], x[1].ColRange(from, from+n)) })
+	// groups, elements of each, and where they begin; the last has lanes wait for memory twice
+	for _, s := range [][3]int{{1, 1, 0}, {1, 1000, 1}, {1, 4096, 0}, {1, 4096, 2}, {1, 100003, 0}, {1, 100003, 1},
+		{1, 100003, 4}, {3, 1, 0}, {5, 4096, 0}, {3, 4099, 1}, {7, 9000, 4}, {300, 40, 3}, {1, 1<<25 + 1<<20, 0}} {
+		groups, n, from := s[0], s[1], s[2]
+		matrices := func(t kernels.Tensor, first, count int) kernels.Tensor {
+			t = t.ColRange(from+first*n, from+(first+count)*n)
+			t.Groups, t.Cols, t.Stride = count, n, n
+			return t
+		}
+		x := []cudatest.Operand{cudatest.Normal(kernels.F32, 1, groups, 1),
+			cudatest.Normal(kernels.F32, 1, from+groups*n, 1)}
+		joint := func(d kernels.Device, x []kernels.Tensor) { d.SumSquares(x[0], matrices(x[1], 0, groups)) }
+		cudatest.Both(t, fmt.Sprintf("sums of squares of %d x %d from %d", groups, n, from), x, joint)
+		if groups*n > 1<<20 {
+			continue
+		}
+		if n, at := cudatest.Differences(t, x, joint, func(d kernels.Device, x []kernels.Tensor) {
+			for e := range groups {
+				d.SumSquares(x[0].ColRange(e, e+1), matrices(x[1], e, 1))
+			}
+		}); n > 0 {
+			t.Errorf("sums of squares of %v, one by one: %d bytes differ, first %s", s, n, at)
+		}
+	}
+}
+
+func TestClipScale(t *testing.T) {
+	for _, n := range []int{1, 50, 1024, 1025, 5000} {
+		for _, scale := range []float64{1, 0.3, 1.0 / 4093} {
+			for _, clip := range []float64{0, 1e-3, 1, 1e6} {
+				cudatest.Both(t, fmt.Sprintf("clip of %d sums times %v to %v", n, scale, clip),
+					[]cudatest.Operand{cudatest.Positive(1, 2), cudatest.Positive(1, n)},
+					func(d kernels.Device, x []kernels.Tensor) { d.ClipScale(x[0], x[1], scale, clip) })
+			}
+		}
+	}
+	for _, bad := range []float32{float32(math.NaN()), float32(math.Inf(1))} {
+		out, _ := cudatest.Positive(1, 2).On(cudatest.Card)
+		sums, _ := cudatest.Operand{DType: kernels.F32, Groups: 1, Rows: 1, Cols: 1, Stride: 1,
+			Raw: binary.LittleEndian.AppendUint32(nil, math.Float32bits(bad))}.On(cudatest.Card)
+		cudatest.Card.ClipScale(out, sums, 0.5, 1)
+		raw := make([]byte, 8)
+		cudatest.Card.Read(raw, out)
+		if factor := math.Float32frombits(binary.LittleEndian.Uint32(raw[4:])); factor == factor {
+			t.Errorf("the factor of a norm of %v is %v, not NaN", bad, factor)
+		}
 	}
 }
 
@@ -49,7 +87,7 @@ func TestAdamW(t *testing.T) {
 					func(d kernels.Device, x []kernels.Tensor) {
 						part := func(i int) kernels.Tensor { return x[i].ColRange(from[i], from[i]+n) }
 						factor := x[5].ColRange(1, 2)
-						d.ClipScale(x[5], x[6], 0.3)
+						d.ClipScale(x[5], x[6], 1, 0.3)
 						d.AdamW(part(0), part(1), part(2), part(3), part(4), factor, step)
 						if dtype == kernels.F32 {
 							// the weights are their own masters

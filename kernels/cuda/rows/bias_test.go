@@ -13,14 +13,16 @@ import (
 func TestBias(t *testing.T) {
 	for _, dtype := range cudatest.DTypes {
 		for _, bias := range cudatest.DTypes {
-			for _, s := range [][3]int{{1, 1, 1}, {33, 77, 1}, {1000, 640, 1}, {700, 100, 6}} {
-				r, n, groups := s[0], s[1], s[2]
+			// rows, columns, groups and the segments of each
+			for _, s := range [][4]int{{1, 1, 1, 2}, {33, 77, 1, 2}, {1000, 640, 1, 2}, {700, 100, 1, 12},
+				{700, 100, 4, 3}, {700, 100, 6, 2}, {700, 100, 12, 1}} {
+				r, n, groups, segments := s[0], s[1], s[2], s[3]
 				at := []int32{0, int32(r / 3), int32(r)}
-				if groups > 1 { // of two packs each; some are empty
+				if groups*segments > 2 { // some are empty
 					at = []int32{0, 0, 1, 70, 70, 70, 70, 200, 260, 261, 600, 680, int32(r)}
 				}
 				g := func(t kernels.Tensor) *kernels.Groups {
-					return &kernels.Groups{Offsets: t, Count: groups, Packs: 2}
+					return &kernels.Groups{Offsets: t, Count: groups, Segments: segments}
 				}
 				cudatest.Both(t, fmt.Sprint("bias ", s), []cudatest.Operand{cudatest.Strided(dtype, r, n, 1),
 					cudatest.Strided(dtype, r, n, 1),

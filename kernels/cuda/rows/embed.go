@@ -16,11 +16,12 @@ func (d *Ops) Embed(out, table, ids kernels.Tensor) {
 // Gather: out[r] = x[source[r]]; x [T, H], source int32 [R], out [R, H].
 func (d *Ops) Gather(out, x, source kernels.Tensor) { d.Embed(out, x, source) }
 
-// EmbedBackward adds row t of dout [T, H] to row ids[t] of dtable F32 [V, H], t ascending for each row of the table.
-func (d *Ops) EmbedBackward(dtable, dout, ids kernels.Tensor) {
+// EmbedBackward adds to each row of dtable F32 [V, H], segment by segment, the sum of the rows of dout [T, H] whose id
+// it has, t ascending.
+func (d *Ops) EmbedBackward(dtable, dout, ids kernels.Tensor, segments []int32) {
 	const columns = 512 // of a warp
 	grid := driver.WarpGrid(dout.Rows)
 	grid[1] = driver.Blocks(dout.Cols, columns)
-	launchEmbedBackward(d.Context, driver.Suffix(dout), grid, driver.WarpThreads, 0, dtable, dout, ids, dout.Rows,
-		dout.Cols, dout.Stride)
+	launchEmbedBackward(d.Context, driver.Suffix(dout), grid, driver.WarpThreads, 0, dtable, dout, ids,
+		driver.Stage(d.Context, segments), dout.Rows, dout.Cols, dout.Stride)
 }

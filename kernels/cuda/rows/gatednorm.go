@@ -22,9 +22,9 @@ func (d *Ops) NormThenGate(out, rstd, x, z, w kernels.Tensor, eps float32) {
 }
 
 // NormThenGateBackward writes dx and dz and adds to dw F32 [1, n], which may be nil.
-func (d *Ops) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, packs []int32) {
+func (d *Ops) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, segments []int32) {
 	heads := x.Cols / w.Cols
-	d.sumHeads(dw, packs, heads, w.Cols, 1, func(grid [3]int, shared int, sums cu.DevicePtr,
+	d.sumHeads(dw, segments, heads, w.Cols, 1, func(grid [3]int, shared int, sums cu.DevicePtr,
 		runs driver.Array[int32], count int) {
 		launchNormThenGateBackward(d.Context, fmt.Sprintf("_%d%s", headThreads(w.Cols), driver.Suffix(x)), grid,
 			headsThreads, shared, dx, dz, sums, dout, x, z, rstd, w, runs, count, heads, w.Cols, dx.Stride, dz.Stride,
@@ -39,17 +39,16 @@ func (d *Ops) GateThenNorm(out, rstd, x, z, w kernels.Tensor, groups int, eps fl
 }
 
 // GateThenNormBackward writes dx and dz and adds to dw F32 [1, n], which may be nil.
-func (d *Ops) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, groups int, packs []int32) {
+func (d *Ops) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Tensor, groups int, segments []int32) {
 	launchGateThenNormBackward(d.Context, driver.Suffix(x), driver.WarpGrid(x.Rows*groups), driver.WarpThreads, 0, dx,
 		dz, dout, x, z, rstd, w, x.Rows, groups, x.Cols/groups, dx.Stride, dz.Stride, dout.Stride, x.Stride, z.Stride,
 		rstd.Stride)
 	if dw.IsNil() {
 		return
 	}
-	rows := kernels.RowBlocks(packs)
-	n := len(rows) - 1
-	sums := d.Scratch(4 * n * x.Cols)
-	launchGateThenNormBlocks(d.Context, driver.Suffix(x), [3]int{driver.Blocks(x.Cols, 64), n, 1}, 64, 0, sums, dout, x,
-		z, rstd, driver.Stage(d.Context, rows), x.Cols, x.Cols/groups, dout.Stride, x.Stride, z.Stride, rstd.Stride)
-	AddBlocks(d.Context, dw, sums, n)
+	blocks := StageBlocks(d.Context, segments)
+	sums := d.Scratch(4 * blocks.Count * x.Cols)
+	launchGateThenNormBlocks(d.Context, driver.Suffix(x), [3]int{driver.Blocks(x.Cols, 64), blocks.Count, 1}, 64, 0,
+		sums, dout, x, z, rstd, blocks.Rows, x.Cols, x.Cols/groups, dout.Stride, x.Stride, z.Stride, rstd.Stride)
+	AddBlocks(d.Context, dw, sums, blocks)
 }

@@ -15,6 +15,7 @@ import (
 
 // Constants of the sources.
 const (
+	adamwClippers      = 256  // adamw.cu
 	adamwSumBlock      = 4096 // adamw.cu
 	headsThreads       = 256  // heads.cuh
 	normAdders         = 512  // norm.cu
@@ -92,39 +93,40 @@ func launchAdd[P1, P2, P3 driver.Operand](ctx *driver.Context, variant string, g
 // launchAddBias enqueues a kernel of bias.cu: add_bias_f32_f32, add_bias_f32_bf16, add_bias_bf16_f32,
 // add_bias_bf16_bf16.
 func launchAddBias[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, out P1, x P2, bias P3, offsets P4, groups, packs, rows, n, os, xs int) {
+	sharedBytes int, out P1, x P2, bias P3, offsets P4, groups, segments, rows, n, os, xs int) {
 	params := struct {
-		out     cu.DevicePtr
-		x       cu.DevicePtr
-		bias    cu.DevicePtr
-		offsets cu.DevicePtr
-		groups  int32
-		packs   int32
-		rows    int32
-		n       int32
-		os      int32
-		xs      int32
+		out      cu.DevicePtr
+		x        cu.DevicePtr
+		bias     cu.DevicePtr
+		offsets  cu.DevicePtr
+		groups   int32
+		segments int32
+		rows     int32
+		n        int32
+		os       int32
+		xs       int32
 	}{
 		out: driver.At(out), x: driver.At(x), bias: driver.At(bias), offsets: driver.AtType(offsets, kernels.I32),
-		groups: driver.Int32(groups), packs: driver.Int32(packs), rows: driver.Int32(rows), n: driver.Int32(n),
+		groups: driver.Int32(groups), segments: driver.Int32(segments), rows: driver.Int32(rows), n: driver.Int32(n),
 		os: driver.Int32(os), xs: driver.Int32(xs),
 	}
 	ctx.Launch("add_bias"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:56])
 }
 
 // launchAddBlocks enqueues a kernel of norm.cu: add_blocks.
-func launchAddBlocks[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, dw P1, sums P2,
-	count, n int) {
+func launchAddBlocks[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, dw P1,
+	sums P2, segments P3, count, n int) {
 	params := struct {
-		dw    cu.DevicePtr
-		sums  cu.DevicePtr
-		count int32
-		n     int32
+		dw       cu.DevicePtr
+		sums     cu.DevicePtr
+		segments cu.DevicePtr
+		count    int32
+		n        int32
 	}{
-		dw: driver.AtType(dw, kernels.F32), sums: driver.AtType(sums, kernels.F32), count: driver.Int32(count),
-		n: driver.Int32(n),
+		dw: driver.AtType(dw, kernels.F32), sums: driver.AtType(sums, kernels.F32),
+		segments: driver.AtType(segments, kernels.I32), count: driver.Int32(count), n: driver.Int32(n),
 	}
-	ctx.Launch("add_blocks", grid, threads, sharedBytes, driver.Bytes(&params)[:24])
+	ctx.Launch("add_blocks", grid, threads, sharedBytes, driver.Bytes(&params)[:32])
 }
 
 // launchAddRows enqueues a kernel of norm.cu: add_rows.
@@ -143,34 +145,36 @@ func launchAddRows[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, 
 }
 
 // launchAddRuns enqueues a kernel of norm.cu: add_runs.
-func launchAddRuns[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, dw P1,
-	sums P2, starts P3, count, n int) {
+func launchAddRuns[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, dw P1,
+	sums P2, runs P3, segments P4, count, n int) {
 	params := struct {
-		dw     cu.DevicePtr
-		sums   cu.DevicePtr
-		starts cu.DevicePtr
-		count  int32
-		n      int32
+		dw       cu.DevicePtr
+		sums     cu.DevicePtr
+		runs     cu.DevicePtr
+		segments cu.DevicePtr
+		count    int32
+		n        int32
 	}{
 		dw: driver.AtType(dw, kernels.F32), sums: driver.AtType(sums, kernels.F32),
-		starts: driver.AtType(starts, kernels.I32), count: driver.Int32(count), n: driver.Int32(n),
+		runs: driver.AtType(runs, kernels.I32), segments: driver.AtType(segments, kernels.I32),
+		count: driver.Int32(count), n: driver.Int32(n),
 	}
-	ctx.Launch("add_runs", grid, threads, sharedBytes, driver.Bytes(&params)[:32])
+	ctx.Launch("add_runs", grid, threads, sharedBytes, driver.Bytes(&params)[:40])
 }
 
 // launchBiasGrad enqueues a kernel of bias.cu: bias_grad_f32, bias_grad_bf16.
 func launchBiasGrad[P1, P2, P3 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, dbias P1, dy P2, offsets P3, packs, n, ds int) {
+	sharedBytes int, dbias P1, dy P2, offsets P3, segments, n, ds int) {
 	params := struct {
-		dbias   cu.DevicePtr
-		dy      cu.DevicePtr
-		offsets cu.DevicePtr
-		packs   int32
-		n       int32
-		ds      int32
+		dbias    cu.DevicePtr
+		dy       cu.DevicePtr
+		offsets  cu.DevicePtr
+		segments int32
+		n        int32
+		ds       int32
 	}{
 		dbias: driver.AtType(dbias, kernels.F32), dy: driver.At(dy), offsets: driver.AtType(offsets, kernels.I32),
-		packs: driver.Int32(packs), n: driver.Int32(n), ds: driver.Int32(ds),
+		segments: driver.Int32(segments), n: driver.Int32(n), ds: driver.Int32(ds),
 	}
 	ctx.Launch("bias_grad"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:36])
 }
@@ -218,16 +222,18 @@ func launchClampedSwigluBackward[P1, P2, P3 driver.Operand](ctx *driver.Context,
 
 // launchClipScale enqueues a kernel of adamw.cu: clip_scale.
 func launchClipScale[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, out P1,
-	sums P2, clip float64, n int) {
+	sums P2, scale, clip float64, n int) {
 	params := struct {
-		out  cu.DevicePtr
-		sums cu.DevicePtr
-		clip float64
-		n    int32
+		out   cu.DevicePtr
+		sums  cu.DevicePtr
+		scale float64
+		clip  float64
+		n     int32
 	}{
-		out: driver.AtType(out, kernels.F32), sums: driver.AtType(sums, kernels.F32), clip: clip, n: driver.Int32(n),
+		out: driver.AtType(out, kernels.F32), sums: driver.AtType(sums, kernels.F32), scale: scale, clip: clip,
+		n: driver.Int32(n),
 	}
-	ctx.Launch("clip_scale", grid, threads, sharedBytes, driver.Bytes(&params)[:28])
+	ctx.Launch("clip_scale", grid, threads, sharedBytes, driver.Bytes(&params)[:36])
 }
 
 // launchCopy enqueues a kernel of elementwise.cu: copy_f32_bf16, copy_bf16_f32, copy16, copy32.
@@ -248,20 +254,22 @@ func launchCopy[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid
 }
 
 // launchEmbedBackward enqueues a kernel of embed.cu: embed_backward_f32, embed_backward_bf16.
-func launchEmbedBackward[P1, P2, P3 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
-	sharedBytes int, dtable P1, dout P2, ids P3, rows, cols, ds int) {
+func launchEmbedBackward[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, dtable P1, dout P2, ids P3, segments P4, rows, cols, ds int) {
 	params := struct {
-		dtable cu.DevicePtr
-		dout   cu.DevicePtr
-		ids    cu.DevicePtr
-		rows   int32
-		cols   int32
-		ds     int32
+		dtable   cu.DevicePtr
+		dout     cu.DevicePtr
+		ids      cu.DevicePtr
+		segments cu.DevicePtr
+		rows     int32
+		cols     int32
+		ds       int32
 	}{
 		dtable: driver.AtType(dtable, kernels.F32), dout: driver.At(dout), ids: driver.AtType(ids, kernels.I32),
-		rows: driver.Int32(rows), cols: driver.Int32(cols), ds: driver.Int32(ds),
+		segments: driver.AtType(segments, kernels.I32), rows: driver.Int32(rows), cols: driver.Int32(cols),
+		ds: driver.Int32(ds),
 	}
-	ctx.Launch("embed_backward"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:36])
+	ctx.Launch("embed_backward"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:44])
 }
 
 // launchGateThenNorm enqueues a kernel of gatednorm.cu: gate_then_norm_f32, gate_then_norm_bf16.
@@ -726,15 +734,18 @@ func launchSigmoidGateBackward[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Co
 
 // launchSquareBlocks enqueues a kernel of adamw.cu: square_blocks.
 func launchSquareBlocks[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, sums P1,
-	x P2, n int) {
+	x P2, groups, n int) {
 	params := struct {
-		sums cu.DevicePtr
-		x    cu.DevicePtr
-		n    int64
+		sums   cu.DevicePtr
+		x      cu.DevicePtr
+		groups int32
+		_      [4]byte
+		n      int64
 	}{
-		sums: driver.AtType(sums, kernels.F32), x: driver.AtType(x, kernels.F32), n: int64(n),
+		sums: driver.AtType(sums, kernels.F32), x: driver.AtType(x, kernels.F32), groups: driver.Int32(groups),
+		n: int64(n),
 	}
-	ctx.Launch("square_blocks", grid, threads, sharedBytes, driver.Bytes(&params)[:24])
+	ctx.Launch("square_blocks", grid, threads, sharedBytes, driver.Bytes(&params)[:32])
 }
 
 // launchSwiglu enqueues a kernel of swiglu.cu: swiglu_f32, swiglu_bf16.

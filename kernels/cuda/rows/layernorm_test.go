@@ -11,7 +11,7 @@ import (
 )
 
 func TestLayerNormBackward(t *testing.T) {
-	packs := []int32{0, 1, 66, 150}
+	segments := []int32{0, 1, 66, 150}
 	for _, dtype := range cudatest.DTypes {
 		for _, n := range []int{1, 7, 16, 128, 700, 2056} {
 			for _, layout := range []func(kernels.DType, int, int, float64) cudatest.Operand{cudatest.Normal,
@@ -23,8 +23,8 @@ func TestLayerNormBackward(t *testing.T) {
 				cudatest.Both(t, fmt.Sprint("layer norm backward of ", n), operands,
 					func(d kernels.Device, x []kernels.Tensor) {
 						s := d.(kernels.IndexerLoss)
-						s.LayerNormBackward(x[0], x[4], x[5], x[1], x[2], x[3], 1e-6, packs)
-						s.LayerNormBackward(x[1], x[4], x[5], x[1], x[2], x[3], 1e-6, packs)
+						s.LayerNormBackward(x[0], x[4], x[5], x[1], x[2], x[3], 1e-6, segments)
+						s.LayerNormBackward(x[1], x[4], x[5], x[1], x[2], x[3], 1e-6, segments)
 					})
 			}
 		}

@@ -170,39 +170,47 @@ BACKWARD(1, 64, 1, 1)
 
 constexpr int kAdders = 512;
 
-// add_sums adds the sums of blocks to dw, the first first. A block's sum is that of its runs from +0, ascending, of
-// which there are at most RUNS: those of block b are sums [starts[b] ... starts[b+1], n], or with RUNS 1 sums[b]. A
-// block of threads brings 32 columns of many blocks together, its first warp adds.
+// add_sums adds the sums of segments to dw, the first first. A segment's sum is that of its blocks from +0, ascending:
+// segments are the first block of each, then their count. A block's sum is that of its runs from +0, ascending, of
+// which there are at most RUNS: those of block b are sums [runs[b] ... runs[b+1], n], or with RUNS 1 sums[b]. A block
+// of threads brings 32 columns of many blocks together, its first warp adds.
 template <int RUNS>
-__device__ inline void add_sums(float* dw, const float* sums, const int* starts, int count, int n) {
+__device__ inline void add_sums(float* dw, const float* sums, const int* runs, const int* segments, int count, int n) {
   constexpr int kMany = 256, kWarps = kAdders / kWarp;
   __shared__ float tile[kMany][kWarp];
   int lane = warp_lane(), warp = threadIdx.x / kWarp, j = blockIdx.x * kWarp + lane;
-  float sum = warp == 0 && j < n ? dw[j] : 0.f;
+  float total = warp == 0 && j < n ? dw[j] : 0.f, sum = 0.f;
+  int segment = 0;  // that sum is of
   for (int from = 0; from < count; from += kMany) {
     __syncthreads();
 #pragma unroll 4
     for (int i = warp; i < kMany; i += kWarps) {
       if (from + i >= count || j >= n) break;
-      size_t at = RUNS == 1 ? from + i : starts[from + i];
-      int own = RUNS == 1 ? 1 : starts[from + i + 1] - (int)at;
-      float v[RUNS], total = 0.f;
+      size_t at = RUNS == 1 ? from + i : runs[from + i];
+      int own = RUNS == 1 ? 1 : runs[from + i + 1] - (int)at;
+      float v[RUNS], block = 0.f;
 #pragma unroll
       for (int r = 0; r < RUNS; r++) v[r] = r < own ? sums[(at + r) * n + j] : 0.f;
 #pragma unroll
-      for (int r = 0; r < RUNS; r++) total = total + v[r];
-      tile[i][lane] = total;
+      for (int r = 0; r < RUNS; r++) block = block + v[r];
+      tile[i][lane] = block;
     }
     __syncthreads();
-    if (warp == 0)
+    if (warp > 0) continue;
+    for (int b = 0, many = min(kMany, count - from); b < many;) {
+      int end = segments[segment + 1] - from, to = min(end, many);
 #pragma unroll 16
-      for (int b = 0; b < min(kMany, count - from); b++) sum = sum + tile[b][lane];
+      for (; b < to; b++) sum = sum + tile[b][lane];
+      if (b == end) total = total + sum, sum = 0.f, segment++;
+    }
   }
-  if (warp == 0 && j < n) dw[j] = sum;
+  if (warp == 0 && j < n) dw[j] = total;
 }
-KERNEL(add_blocks, float* dw, const float* sums, int count, int n) { add_sums<1>(dw, sums, nullptr, count, n); }
-KERNEL(add_runs, float* dw, const float* sums, const int* starts, int count, int n) {
-  add_sums<kRowBlock / kRowRun>(dw, sums, starts, count, n);
+KERNEL(add_blocks, float* dw, const float* sums, const int* segments, int count, int n) {
+  add_sums<1>(dw, sums, nullptr, segments, count, n);
+}
+KERNEL(add_runs, float* dw, const float* sums, const int* runs, const int* segments, int count, int n) {
+  add_sums<kRowBlock / kRowRun>(dw, sums, runs, segments, count, n);
 }
 
 // add_rows adds parts F32 [rows, n] up in blocks of rows, a thread for a column of one: sums F32 [blocks, n], which

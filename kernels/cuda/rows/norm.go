@@ -64,39 +64,52 @@ func (d *Ops) RMSNorm(out, rstd, x, w kernels.Tensor, norm kernels.Norm) {
 }
 
 // RMSNormBackward adds to dx [T, n] and to dw F32 [1, n], which may be nil.
-func (d *Ops) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm kernels.Norm, packs []int32) {
-	s, rows := normShapeOf(normGradShapes, x, dy, dx, w), kernels.RowBlocks(packs)
-	shared := 0
+func (d *Ops) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm kernels.Norm, segments []int32) {
+	s, blocks, shared := normShapeOf(normGradShapes, x, dy, dx, w), StageBlocks(d.Context, segments), 0
 	if !dw.IsNil() {
 		shared = 4 * s.teams * x.Cols
 	}
-	SumRows(d.Context, dw, len(rows)-1, func(n int, sums cu.DevicePtr) {
-		launchRmsNormBackward(d.Context, fmt.Sprintf("_%s%s", s, driver.Suffix(x)), [3]int{n, 1, 1}, s.threads(),
-			shared, dx, sums, dy, x, rstd, w, driver.Stage(d.Context, rows), x.Cols, dx.Stride, dy.Stride, x.Stride,
+	SumRows(d.Context, dw, blocks, func(sums cu.DevicePtr) {
+		launchRmsNormBackward(d.Context, fmt.Sprintf("_%s%s", s, driver.Suffix(x)), [3]int{blocks.Count, 1, 1},
+			s.threads(), shared, dx, sums, dy, x, rstd, w, blocks.Rows, x.Cols, dx.Stride, dy.Stride, x.Stride,
 			driver.Flag(norm.PlusOne))
 	})
 }
 
-// SumRows runs a kernel of a block for each of n blocks of rows, which writes sums F32 [n, columns of dw] unless dw is
-// nil, and adds them to dw.
-func SumRows(c *driver.Context, dw kernels.Tensor, n int, run func(n int, sums cu.DevicePtr)) {
-	if dw.IsNil() {
-		run(n, 0)
-		return
-	}
-	sums := c.Scratch(4 * n * dw.Cols)
-	run(n, sums)
-	AddBlocks(c, dw, sums, n)
+// Blocks are the blocks of a sum over rows, staged for the operation that follows.
+type Blocks struct {
+	Count    int
+	Rows     driver.Array[int32] // the first row of each block, then the number of rows
+	segments driver.Array[int32] // the first block of each segment, then Count
 }
 
-// AddBlocks adds sums F32 [n, columns of dw] to dw F32 [1, columns], the first first.
-func AddBlocks(c *driver.Context, dw kernels.Tensor, sums cu.DevicePtr, n int) {
-	launchAddBlocks(c, [3]int{driver.Blocks(dw.Cols, 32), 1, 1}, normAdders, 0, dw, sums, n, dw.Cols)
+// StageBlocks cuts the rows of segments into blocks.
+func StageBlocks(c *driver.Context, segments []int32) Blocks {
+	rows, starts := kernels.RowBlocks(segments)
+	staged := driver.Stage(c, append(rows, starts...))
+	return Blocks{Count: len(rows) - 1, Rows: staged, segments: staged.From(len(rows))}
+}
+
+// SumRows runs a kernel of a block for each block of rows, which writes sums F32 [blocks, columns of dw] unless dw is
+// nil, and adds them to dw.
+func SumRows(c *driver.Context, dw kernels.Tensor, b Blocks, run func(sums cu.DevicePtr)) {
+	if dw.IsNil() {
+		run(0)
+		return
+	}
+	sums := c.Scratch(4 * b.Count * dw.Cols)
+	run(sums)
+	AddBlocks(c, dw, sums, b)
+}
+
+// AddBlocks adds sums F32 [blocks, columns of dw] to dw F32 [1, columns]: those of a segment from +0, and the segment's
+// sum to dw, the first first.
+func AddBlocks(c *driver.Context, dw kernels.Tensor, sums cu.DevicePtr, b Blocks) {
+	launchAddBlocks(c, [3]int{driver.Blocks(dw.Cols, 32), 1, 1}, normAdders, 0, dw, sums, b.segments, b.Count, dw.Cols)
 }
 
 // AddRows adds parts F32 [rows, n] to dw F32 [1, n] as a sum over rows, by way of sums F32 [blocks, n].
-func AddRows(c *driver.Context, dw kernels.Tensor, parts, sums cu.DevicePtr, rows []int32) {
-	n := len(rows) - 1
-	launchAddRows(c, [3]int{driver.Blocks(dw.Cols, 32), n, 1}, 32, 0, sums, parts, driver.Stage(c, rows), dw.Cols)
-	AddBlocks(c, dw, sums, n)
+func AddRows(c *driver.Context, dw kernels.Tensor, parts, sums cu.DevicePtr, b Blocks) {
+	launchAddRows(c, [3]int{driver.Blocks(dw.Cols, 32), b.Count, 1}, 32, 0, sums, parts, b.Rows, dw.Cols)
+	AddBlocks(c, dw, sums, b)
 }

@@ -15,7 +15,7 @@ func TestNorm(t *testing.T) {
 			{1056, 1024}, {1057, 2048}, {70, 4096}, {1056, 4096}, {70, 7168}, {66, 5001}, {65536, 40}} {
 			for _, norm := range []kernels.Norm{{Eps: 1e-6}, {Eps: 1e-5, PlusOne: true}} {
 				r, n := s[0], s[1]
-				packs := []int32{0, int32(r / 3), int32(r)}
+				segments := []int32{0, int32(r / 3), int32(r)}
 				cudatest.Both(t, "rms norm", []cudatest.Operand{cudatest.Strided(dtype, r, n, 1),
 					cudatest.Normal(kernels.F32, 1, r, 1),
 					cudatest.Strided(dtype, r, n, 3), cudatest.Normal(dtype, 1, n, 1)},
@@ -25,8 +25,8 @@ func TestNorm(t *testing.T) {
 					cudatest.Strided(dtype, r, n, 1), cudatest.Normal(dtype, r, n, 1), cudatest.Positive(1, r),
 					cudatest.Normal(dtype, 1, n, 1)},
 					func(d kernels.Device, x []kernels.Tensor) {
-						d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], norm, packs)
-						d.RMSNormBackward(x[0], kernels.Tensor{}, x[2], x[3], x[4], x[5], norm, packs)
+						d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], norm, segments)
+						d.RMSNormBackward(x[0], kernels.Tensor{}, x[2], x[3], x[4], x[5], norm, segments)
 					})
 			}
 		}

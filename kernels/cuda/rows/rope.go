@@ -4,6 +4,7 @@ package rows
 
 import (
 	"fmt"
+	"slices"
 
 	"gorgonia.org/cu"
 
@@ -86,14 +87,14 @@ func (d *Ops) HeadNormRope(out, rstd, x, w, positions kernels.Tensor, rope kerne
 // HeadNormRopeBackward writes dx, which may be dout, and adds to dw F32 [1, D], which may be nil. Blocks of threads
 // take runs of rows, so a weight's gradient is added up in two steps.
 func (d *Ops) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.Tensor, rope kernels.Rope,
-	norm kernels.Norm, packs []int32) {
+	norm kernels.Norm, segments []int32) {
 	heads, threads, kind, atOnce := x.Cols/rope.HeadDim, headThreads(rope.HeadDim), rotationKind(rope, dx, dout, x, w),
 		1
 	if kind == "full" {
 		atOnce = ropeShapes[threads].backward
 	}
 	rotation := rotationOf(rope, w)
-	d.sumHeads(dw, packs, heads, rope.HeadDim, atOnce, func(grid [3]int, shared int, sums cu.DevicePtr,
+	d.sumHeads(dw, segments, heads, rope.HeadDim, atOnce, func(grid [3]int, shared int, sums cu.DevicePtr,
 		runs driver.Array[int32], count int) {
 		launchHeadNormRopeBackward(d.Context, fmt.Sprintf("_%s_%d%s", kind, threads, driver.Suffix(x)), grid,
 			headsThreads, shared, &rotation, dx, sums, dout, x, rstd, w, positions, rope.Cos, rope.Sin, runs, count,
@@ -105,12 +106,13 @@ func (d *Ops) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernels.T
 // sumHeads runs a kernel by blocks that have the heads of one run of rows or more, so many at once in the threads of
 // one (heads.cuh). It writes sums F32 [runs, columns of a head] unless dw F32 [1, columns] is nil, and they are added
 // to it.
-func (d *Ops) sumHeads(dw kernels.Tensor, packs []int32, heads, dim, atOnce int, run func(grid [3]int, shared int,
+func (d *Ops) sumHeads(dw kernels.Tensor, segments []int32, heads, dim, atOnce int, run func(grid [3]int, shared int,
 	sums cu.DevicePtr, runs driver.Array[int32], count int)) {
 	groups := headsThreads / headThreads(dim)
 	down := groups / min(groups, driver.Blocks(heads, atOnce))
-	runs, starts := kernels.RowRuns(packs)
-	count, staged := len(runs)-1, driver.Stage(d.Context, append(runs, starts...))
+	blocks, blocksOf := kernels.RowBlocks(segments)
+	runs, runsOf := kernels.RowRuns(blocks)
+	count, staged := len(runs)-1, driver.Stage(d.Context, slices.Concat(runs, runsOf, blocksOf))
 	grid := [3]int{driver.Blocks(count, down), 1, 1}
 	if dw.IsNil() {
 		run(grid, 0, 0, staged, count)
@@ -119,5 +121,5 @@ func (d *Ops) sumHeads(dw kernels.Tensor, packs []int32, heads, dim, atOnce int,
 	sums := d.Scratch(4 * count * dim)
 	run(grid, 4*groups*atOnce*dim, sums, staged, count)
 	launchAddRuns(d.Context, [3]int{driver.Blocks(dim, 32), 1, 1}, normAdders, 0, dw, sums, staged.From(len(runs)),
-		len(starts)-1, dim)
+		staged.From(len(runs)+len(runsOf)), len(blocks)-1, dim)
 }

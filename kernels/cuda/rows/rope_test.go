@@ -29,7 +29,7 @@ func TestHeadNormRope(t *testing.T) {
 
 func headNormRope(t *testing.T, dtype kernels.DType, r, heads, pairs int, rope kernels.Rope, normed *kernels.Norm) {
 	t.Helper()
-	n, packs, norm := heads*rope.HeadDim, []int32{0, int32(r / 3), int32(r)}, kernels.Norm{}
+	n, segments, norm := heads*rope.HeadDim, []int32{0, int32(r / 3), int32(r)}, kernels.Norm{}
 	if normed != nil {
 		norm = *normed
 	}
@@ -58,8 +58,9 @@ func headNormRope(t *testing.T, dtype kernels.DType, r, heads, pairs int, rope k
 			if normed == nil {
 				w, dw = kernels.Tensor{}, kernels.Tensor{}
 			}
-			d.HeadNormRopeBackward(x[0], dw, x[2], x[3], x[4], w, x[6], tables(x[7], x[8]), norm, packs)
+			d.HeadNormRopeBackward(x[0], dw, x[2], x[3], x[4], w, x[6], tables(x[7], x[8]), norm, segments)
 			// in place
-			d.HeadNormRopeBackward(x[2], kernels.Tensor{}, x[2], x[3], x[4], w, x[6], tables(x[7], x[8]), norm, packs)
+			d.HeadNormRopeBackward(x[2], kernels.Tensor{}, x[2], x[3], x[4], w, x[6], tables(x[7], x[8]), norm,
+				segments)
 		})
 }

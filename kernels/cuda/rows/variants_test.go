@@ -79,7 +79,7 @@ type contest struct {
 
 func contests() []contest {
 	const length, n, heads, dim = 150, 2048, 40, 128
-	packs := []int32{0, 70, length}
+	segments := []int32{0, 70, length}
 	bf16 := func(length, cols int) cudatest.Operand { return cudatest.Normal(kernels.BF16, length, cols, 1) }
 	rope := func(x []kernels.Tensor) kernels.Rope { return kernels.Rope{Cos: x[0], Sin: x[1], HeadDim: dim} }
 	forward, backward := normVariants()
@@ -93,7 +93,7 @@ func contests() []contest {
 			bf16(length, n),
 			bf16(length, n), cudatest.Positive(1, length), bf16(1, n)},
 			func(d kernels.Device, x []kernels.Tensor) {
-				d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], kernels.Norm{}, packs)
+				d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], kernels.Norm{}, segments)
 			}},
 		{"head norm and rope, ", ropes, []cudatest.Operand{table(), table(), bf16(length, heads*dim),
 			cudatest.Positive(length, heads),
@@ -106,7 +106,7 @@ func contests() []contest {
 			cudatest.Positive(length, heads),
 			bf16(1, dim), cudatest.Ints(1, length, cudatest.Below(length, 9))},
 			func(d kernels.Device, x []kernels.Tensor) {
-				d.HeadNormRopeBackward(x[2], x[3], x[4], x[5], x[6], x[7], x[8], rope(x), kernels.Norm{}, packs)
+				d.HeadNormRopeBackward(x[2], x[3], x[4], x[5], x[6], x[7], x[8], rope(x), kernels.Norm{}, segments)
 			}},
 	}
 }

@@ -22,7 +22,7 @@ const layerRows = 70 // two chunks of a recurrence, two tiles of queries
 
 func newLayerCheck(d kernels.Device, mem *kernels.Arena, r *rand.Rand) layerCheck {
 	return layerCheck{d: d, mem: mem, r: r, l: &kernels.Layout{Spans: []kernels.Span{{Rows: layerRows}},
-		Packs: []int32{0, layerRows}}}
+		Segments: []int32{0, layerRows}}}
 }
 
 func (t *layerCheck) random(dtype kernels.DType, rows, cols int) kernels.Tensor {

@@ -38,7 +38,7 @@ func (t *recurrentCheck) layer(d kernels.Recurrent, inner func(u, g, step kernel
 	inner(u, g, step, du, dg, dstep)
 	d.DecayBackward(kernels.DecayOperands{A: t.activation(t.Heads), Rate: t.result(kernels.F32, 1, t.Heads),
 		Bias: t.result(kernels.F32, 1, t.Heads)}, dg,
-		dstep, g, kernels.DecayOperands{A: a, Rate: rate, Bias: shift}, 0.01, 1.5, t.l.Packs)
+		dstep, g, kernels.DecayOperands{A: a, Rate: rate, Bias: shift}, 0.01, 1.5, t.l.Segments)
 	d.ShortConvBackward(t.activation(width), t.result(kernels.F32, width, convTaps),
 		t.result(kernels.F32, 1, width), du, x, w, bias, t.l)
 	return t.all()
@@ -64,7 +64,7 @@ func runDeltaNet(d kernels.DeltaNet, t *recurrentCheck) kernels.Tensor {
 		d.SigmoidGate(t.activation(values), y, gate)
 		d.SigmoidGateBackward(dy, t.activation(1), dout, y, gate)
 		d.NormThenGateBackward(do, t.activation(values), t.result(kernels.F32, 1, t.ValueDim), dy, o, z, rstd, w,
-			t.l.Packs)
+			t.l.Segments)
 		d.DeltaRuleBackward(kernels.DeltaRuleOperands{Q: dq, K: dk, V: dv, G: dg, B: t.activation(t.Heads)}, do,
 			kernels.DeltaRuleOperands{Q: q, K: k, V: v, G: g, B: b}, t.l, t.Recurrence)
 	})
@@ -85,7 +85,7 @@ func runMamba(d kernels.Mamba, t *recurrentCheck) kernels.Tensor {
 		d.ReLU2(t.activation(values), y)
 		d.ReLU2Backward(dy, dout, y)
 		d.GateThenNormBackward(do, t.activation(values), t.result(kernels.F32, 1, values), dy, o, z, rstd, w, 1,
-			t.l.Packs)
+			t.l.Segments)
 		d.StateSpaceBackward(kernels.StateSpaceOperands{C: dc, B: db, X: dx, G: dg, DT: dstep,
 			Skip: t.result(kernels.F32, 1, t.Heads)}, do, kernels.StateSpaceOperands{C: c, B: b, X: x, G: g, DT: step,
 			Skip: skip}, t.l,

@@ -140,7 +140,7 @@ func runLatentAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand, a ke
 		at += cols
 		return all.ColRange(at-cols, at)
 	}
-	l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, rows}}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Segments: []int32{0, rows}}
 	out, lse, q := mem.New(kernels.BF16, rows, a.Heads*values), mem.New(kernels.F32, rows, a.Heads),
 		random(d, mem, r, kernels.BF16, rows, queries, 0)
 	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows,
@@ -228,7 +228,7 @@ func runWeightGrad(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.T
 	dw, offsets := mem.Zeros(kernels.F32, 72, 64), mem.New(kernels.I32, 1, 2)
 	d.Write(offsets, []byte{0, 0, 0, 0, rows, 0, 0, 0})
 	d.WeightGrad(dw, random(d, mem, r, kernels.BF16, rows, 72, 16), random(d, mem, r, kernels.BF16, rows, 64, 16),
-		&kernels.Groups{Offsets: offsets, Count: 1, Packs: 1})
+		&kernels.Groups{Offsets: offsets, Count: 1, Segments: 1})
 	return dw
 }
 
@@ -237,10 +237,9 @@ func runAttention(d kernels.Device, mem *kernels.Arena, r *rand.Rand, rows int) 
 	lse := mem.New(kernels.F32, rows, heads)
 	kv := kernels.KV{K: random(d, mem, r, kernels.BF16, rows, width, 0), V: random(d, mem, r, kernels.BF16, rows, width,
 		0)}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Segments: []int32{0, int32(rows)}}
 	d.Attention(mem.New(kernels.BF16, rows, heads*width), lse, random(d, mem, r, kernels.BF16, rows, heads*width, 0),
-		kv,
-		&kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Packs: []int32{0, int32(rows)}}, kernels.Attn{Heads: heads,
-			KVHeads: 1, HeadDim: width, Scale: 0.125})
+		kv, l, kernels.Attn{Heads: heads, KVHeads: 1, HeadDim: width, Scale: 0.125})
 	return lse
 }
 
@@ -253,7 +252,7 @@ func runMixture(d kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tens
 	d.Route(weights, expertIDs, probs, random(d, mem, r, kernels.F32, rows, experts, 0), kernels.Router{Norm: true,
 		Scale: 1})
 	p := kernels.Plan{
-		Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Packs: 1},
+		Groups: kernels.Groups{Offsets: mem.New(kernels.I32, 1, experts+1), Count: experts, Segments: 1},
 		Source: mem.New(kernels.I32, 1, rows*k), RowOf: mem.New(kernels.I32, rows, k),
 	}
 	d.Dispatch(p, expertIDs, []int32{0, rows})

@@ -70,12 +70,12 @@ func runIndexerLoss(t *layerCheck, a kernels.Attn, x kernels.Index) kernels.Tens
 	for _, indices := range []kernels.Tensor{lists, {}} {
 		target, dk := t.result(kernels.F32, layerRows, layerRows), t.activation(x.Dim)
 		d.IndexTarget(target, q, k, lse, indices, t.l, a)
-		d.IndexLoss(t.result(kernels.F32, 1, layerRows), target, queries, weights, keys, indices, t.l, x, 0.25)
+		d.IndexLoss(t.result(kernels.F32, 1, layerRows), target, queries, weights, keys, indices, t.l, x)
 		d.IndexBackward(t.activation(x.Heads*x.Dim), dk, t.perHead(x.Heads), target, queries, weights, keys, indices,
 			t.l,
 			x)
 		d.LayerNormBackward(t.activation(x.Dim), t.result(kernels.F32, 1, x.Dim), t.result(kernels.F32, 1, x.Dim), dk,
-			keys, t.random(kernels.BF16, 1, x.Dim), 1e-6, t.l.Packs)
+			keys, t.random(kernels.BF16, 1, x.Dim), 1e-6, t.l.Segments)
 	}
 	return t.all()
 }
