@@ -22,6 +22,17 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// Each kind of device computes by its own dot step and exp2 unless another is asked for.
+func TestDefinition(t *testing.T) {
+	card, host := Definition(CUDA), Definition(CPU)
+	if card.Dot != kernels.DotTC16 || card.Exp2 != kernels.Exp2Ex2h {
+		t.Errorf("a GPU computes by %+v", card)
+	}
+	if host != kernels.Default() || host.Dot != kernels.DotFMA || host.Exp2 != kernels.Exp2Poly {
+		t.Errorf("the CPU computes by %+v", host)
+	}
+}
+
 // An error names what is wrong and what would do.
 func TestOpenErrors(t *testing.T) {
 	def := Definition(CPU)
