@@ -810,7 +810,8 @@ func shapesCommand() *cobra.Command {
 func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure speed relative to hardware limits and other programs in " +
 		"the same run"}
-	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand(), benchRLCommand(), benchRecomputeCommand())
+	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand(), benchRLCommand(), benchRecomputeCommand(),
+		benchExchangeCommand())
 	return c
 }
 
@@ -911,6 +912,25 @@ func benchRolloutCommand() *cobra.Command {
 	f.BoolVar(&o.Kernels, "kernels", false, "also time each kernel of some steps, on a GPU")
 	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare with")
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
+	return c
+}
+
+func benchExchangeCommand() *cobra.Command {
+	o := bench.ExchangeOptions{Out: os.Stdout}
+	c := &cobra.Command{
+		Use:   "exchange",
+		Short: "Exchanges between ranks on the CPU, relative to a copy from another rank",
+		Long: "All-gather, all-to-all and reduce-scatter between ranks that share the cores of this machine: GB/s\n" +
+			"that each rank receives, relative to a copy of as many bytes from another rank by all at once, and\n" +
+			"the cost of an exchange of one row. Ranks do not train or serve yet.",
+		Example: "  lockstep bench exchange --ranks 2 --mib 1,16,256",
+		Args:    cobra.NoArgs,
+		RunE:    func(c *cobra.Command, _ []string) error { return bench.Exchange(c.Context(), o) },
+	}
+	f := c.Flags()
+	f.IntVar(&o.Ranks, "ranks", 2, "ranks")
+	f.IntSliceVar(&o.MiB, "mib", []int{1, 16, 256}, "MiB that each rank receives")
+	f.DurationVar(&o.Each, "each", 300*time.Millisecond, "time to spend on each line")
 	return c
 }
 

@@ -14,6 +14,7 @@ type Arena struct {
 	at     Mark
 	peak   int
 	held   int
+	pins   []*Mark // positions that must not be released
 }
 
 // Mark is a position of an Arena to return to.
@@ -30,8 +31,28 @@ func NewArena(dev Device) *Arena { return &Arena{dev: dev} }
 // Mark is the current position.
 func (a *Arena) Mark() Mark { return a.at }
 
-// Release frees everything allocated since the mark. Its memory is reused and not cleared.
-func (a *Arena) Release(m Mark) { a.at = m }
+// Release frees everything allocated since the mark. Its memory is reused and not cleared. It panics where some of it
+// is pinned.
+func (a *Arena) Release(m Mark) {
+	for _, p := range a.pins {
+		if m.before(*p) {
+			panic("kernels: memory is released that an exchange still uses: it was not waited for")
+		}
+	}
+	a.at = m
+}
+
+func (m Mark) before(other Mark) bool {
+	return m.chunk < other.chunk || m.chunk == other.chunk && m.used < other.used
+}
+
+// Pin keeps what is allocated now from being released until unpin is called.
+func (a *Arena) Pin() (unpin func()) {
+	pin := &Mark{}
+	*pin = a.at
+	a.pins = append(a.pins, pin)
+	return func() { a.pins = slices.DeleteFunc(a.pins, func(p *Mark) bool { return p == pin }) }
+}
 
 // Peak is the largest number of bytes in use so far.
 func (a *Arena) Peak() int { return a.peak }

@@ -59,3 +59,24 @@ func TestArenaEmpty(t *testing.T) {
 		t.Errorf("empty tensor at %p, the next at %p", x.Data, y.Data)
 	}
 }
+
+// What is pinned cannot be released; what came after it can, and all of it once it is not.
+func TestPin(t *testing.T) {
+	a := NewArena(&memory{})
+	bottom := a.Mark()
+	a.New(F32, 1, 64)
+	unpin := a.Pin()
+	above := a.Mark()
+	a.New(F32, 1, arenaChunk/4) // in another chunk
+	a.Release(above)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("pinned memory was released")
+			}
+		}()
+		a.Release(bottom)
+	}()
+	unpin()
+	a.Release(bottom)
+}

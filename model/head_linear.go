@@ -101,7 +101,7 @@ func sumSegment(r *parallel.Rank, grad kernels.Tensor, add func(sum kernels.Tens
 	defer r.Stack.Release(r.Stack.Mark())
 	sum := r.Stack.Zeros(kernels.F32, grad.Rows, grad.Cols)
 	add(sum)
-	r.Dev.Add(grad, grad, sum)
+	r.Dev.Accumulate(grad, sum.Reshape(1, sum.Len()))
 }
 
 func (p *HeadLinear) interleaved(g *kernels.Groups) *kernels.Groups {

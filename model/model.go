@@ -98,7 +98,7 @@ func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets
 func (m *Model) GatherTied(r *parallel.Rank) {
 	for _, p := range m.Params {
 		if !p.HeadGrad.IsNil() {
-			r.Dev.Add(p.Grad, p.Grad, p.HeadGrad)
+			r.Dev.Accumulate(p.Grad, p.HeadGrad.Reshape(1, p.HeadGrad.Len()))
 			r.Dev.Zero(p.HeadGrad)
 		}
 	}

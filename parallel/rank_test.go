@@ -11,11 +11,14 @@ import (
 	"lockstep/kernels/cpu"
 )
 
-func devices(t *testing.T, n int) []kernels.Device {
+func devices(t *testing.T, n int) []kernels.Device { return delayed(t, n, 0) }
+
+// delayed are devices whose copies are carried out late, at moments drawn by a seed; 0: at once.
+func delayed(t *testing.T, n int, seed uint64) []kernels.Device {
 	t.Helper()
 	var all []kernels.Device
 	for range n {
-		d, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1, ISA: cpu.Auto})
+		d, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1, DelayCopies: seed})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +79,7 @@ func TestRunFails(t *testing.T) {
 
 // failing is a device whose last operations have failed.
 type failing struct {
-	kernels.Device
+	*cpu.Device
 	err error
 }
 
@@ -86,7 +89,8 @@ func (f failing) Sync() error { return f.err }
 func TestLastErrors(t *testing.T) {
 	first, second := errors.New("illegal address"), errors.New("link is down")
 	all := devices(t, 2)
-	err := Run([]kernels.Device{failing{all[0], first}, failing{all[1], second}}, func(*Rank) error { return nil })
+	both := []kernels.Device{failing{all[0].(*cpu.Device), first}, failing{all[1].(*cpu.Device), second}}
+	err := Run(both, func(*Rank) error { return nil })
 	if !errors.Is(err, first) || !errors.Is(err, second) {
 		t.Errorf("error %v, want %v and %v", err, first, second)
 	}

@@ -28,3 +28,15 @@ func (d *Device) Scale(out, x kernels.Tensor, a float32) {
 		}
 	})
 }
+
+// Accumulate: dst = ((dst + parts[0]) + parts[1]) + ..., with dst F32 [1, n] and parts F32 [S, n].
+func (d *Device) Accumulate(dst, parts kernels.Tensor) {
+	const op = "accumulate"
+	mustShape(op, "parts", parts, parts.Rows, dst.Len())
+	sum, in := vector(op, "dst", dst, dst.Len()), d.matrix(parts)
+	d.pool.each(len(sum), rowWork, func(_, from, to int) {
+		for s := range parts.Rows {
+			d.vec.Add(sum[from:to], sum[from:to], in.loadPart(s, from, to, nil))
+		}
+	})
+}

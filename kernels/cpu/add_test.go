@@ -40,3 +40,26 @@ func TestAddValues(t *testing.T) {
 	wantBits(t, "product", out, scaled)
 	mustPanic(t, "a sum of other shapes", func() { d.Add(out, a, b.RowRange(0, 7)) })
 }
+
+// Parts are added one after the other: another order has other bits.
+func TestAccumulate(t *testing.T) {
+	d := newRowDevice(t, Auto, 2)
+	const n = 40000
+	dst, parts := make([]float32, n), make([]float32, 3*n)
+	for i := range n {
+		parts[i], parts[n+i], parts[2*n+i] = 1, 1e8, -1e8
+	}
+	d.Accumulate(kernels.Wrap(dst, 1, n), kernels.Wrap(parts, 3, n))
+	for i, v := range dst {
+		if v != 0 {
+			t.Fatalf("element %d: (1 + 1e8) - 1e8 = %v, want 0; 1 is the sum in the opposite order", i, v)
+		}
+	}
+	d.Accumulate(kernels.Wrap(dst[:3], 1, 3), kernels.Wrap(parts[:0], 0, 3))
+	if dst[0] != 0 {
+		t.Error("no parts change the sum")
+	}
+	mustPanic(t, "parts of another width", func() {
+		d.Accumulate(kernels.Wrap(dst[:3], 1, 3), kernels.Wrap(parts, 3, n))
+	})
+}

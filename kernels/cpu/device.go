@@ -6,6 +6,7 @@ package cpu
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 
 	"golang.org/x/sys/cpu"
@@ -29,6 +30,9 @@ const (
 type Options struct {
 	Threads int // 0: all cores
 	ISA     ISA // "": Auto
+	// DelayCopies is the seed of the moments at which copies from other devices are carried out, see
+	// [Device.CopyPeer]; 0: at once. For tests: what does not wait for a copy reads NaN.
+	DelayCopies uint64
 }
 
 // Device is the CPU. Its memory is host memory, and operations are done when they return.
@@ -39,9 +43,11 @@ type Device struct {
 	mm     *gemm.Engine // by the definition's dot step
 	fma    *gemm.Engine // of recurrences, whose products are fp32
 	vec    *vec.Ops
-	mapped [][]byte // large allocations, off Go's heap
-	small  [][]byte // small allocations, kept alive
-	bytes  int      // of both
+	mapped [][]byte       // large allocations, off Go's heap
+	small  [][]byte       // small allocations, kept alive
+	bytes  int            // of both
+	delay  *rand.Rand     // of copies; nil: none
+	copies []*delayedCopy // of this device that have not been seen to be done
 }
 
 var _ interface {
@@ -50,6 +56,7 @@ var _ interface {
 	kernels.Mamba
 	kernels.Counter
 	kernels.Planner
+	kernels.Transfers
 } = (*Device)(nil)
 
 // New makes a CPU device. It fails on a definition it does not implement and on an instruction set that the machine
@@ -69,7 +76,8 @@ func New(def kernels.Definition, o Options) (*Device, error) {
 		return nil, err
 	}
 	return &Device{def: def, isa: isa, pool: newPool(o.Threads), mm: gemm.New(string(isa), def.Dot),
-		fma: gemm.New(string(isa), kernels.DotFMA), vec: vec.New(string(isa), def.Exp2)}, nil
+		fma: gemm.New(string(isa), kernels.DotFMA), vec: vec.New(string(isa), def.Exp2),
+		delay: newDelay(o.DelayCopies)}, nil
 }
 
 func choose(want ISA) (ISA, error) {

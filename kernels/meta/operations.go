@@ -11,6 +11,7 @@ func (d *Device) EmbedBackward(_, _, _ kernels.Tensor, _ []int32)               
 func (d *Device) Add(_, _, _ kernels.Tensor)                                                 {}
 func (d *Device) AddBias(_, _, _ kernels.Tensor, _ *kernels.Groups)                          {}
 func (d *Device) BiasGrad(_, _ kernels.Tensor, _ *kernels.Groups)                            {}
+func (d *Device) Accumulate(_, _ kernels.Tensor)                                             {}
 func (d *Device) Scale(_, _ kernels.Tensor, _ float32)                                       {}
 func (d *Device) RMSNorm(_, _, _, _ kernels.Tensor, _ kernels.Norm)                          {}
 func (d *Device) RMSNormBackward(_, _, _, _, _, _ kernels.Tensor, _ kernels.Norm, _ []int32) {}

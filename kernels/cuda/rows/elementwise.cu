@@ -1,4 +1,4 @@
-// Zero, Copy, Add, Scale: a thread for eight columns of a row. Bound: the bytes read and written.
+// Zero, Copy, Add, Accumulate, Scale: a thread for eight columns of a row. Bound: the bytes read and written.
 #include "rows.cuh"
 
 #define PIECE                       \
@@ -46,6 +46,22 @@ __device__ void add(T* out, const T* a, const T* b, int rows, int cols, int os, 
 }
 #define ADD(T) (T * out, const T* a, const T* b, int rows, int cols, int os, int as, int bs)
 KERNELS(add, ADD, (out, a, b, rows, cols, os, as, bs))
+
+// accumulate: dst = ((dst + parts[0]) + parts[1]) + ...
+KERNEL(accumulate, float* dst, const float* parts, int count, int cols, int ps) {
+  Piece at(cols);
+  if (at.row >= 1) return;
+  int left = cols - at.col;
+  float v[kEight];
+  load8(dst + at.col, left, v);
+  for (int s = 0; s < count; s++) {
+    float w[kEight];
+    load8(parts + (size_t)s * ps + at.col, left, w);
+#pragma unroll
+    for (int j = 0; j < kEight; j++) v[j] = v[j] + w[j];
+  }
+  store8(dst + at.col, left, v);
+}
 
 template <class T>
 __device__ void scale(T* out, const T* x, float f, int rows, int cols, int os, int xs) {

@@ -46,6 +46,16 @@ func (d *Ops) Add(out, a, b kernels.Tensor) {
 		cols, out.Stride, a.Stride, b.Stride)
 }
 
+// Accumulate: dst = ((dst + parts[0]) + parts[1]) + ..., with dst F32 [1, n] and parts F32 [S, n].
+func (d *Ops) Accumulate(dst, parts kernels.Tensor) {
+	n := dst.Len()
+	if !dst.Contiguous() || parts.Groups != 1 || parts.Cols != n {
+		panic(fmt.Sprintf("cuda: accumulate %s in %s", parts, dst))
+	}
+	launchAccumulate(d.Context, driver.ElementGrid(1, n), driver.ElementThreads, 0, dst, parts, parts.Rows, n,
+		parts.Stride)
+}
+
 // Scale: out = round(x * a), both [T, H]. out may be x.
 func (d *Ops) Scale(out, x kernels.Tensor, a float32) {
 	rows, cols := driver.Flat(out, x)

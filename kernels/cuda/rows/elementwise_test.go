@@ -36,6 +36,13 @@ func TestElementwise(t *testing.T) {
 			}
 		}
 	}
+	for _, s := range [][2]int{{1, 3}, {3, 100}, {5, 4099}, {0, 7}} {
+		cudatest.Both(t, "accumulate", []cudatest.Operand{cudatest.Normal(kernels.F32, 1, s[1], 1),
+			cudatest.Strided(kernels.F32, s[0], s[1], 1)},
+			func(d kernels.Device, x []kernels.Tensor) {
+				d.Accumulate(x[0], x[1])
+			})
+	}
 	cudatest.Both(t, "copy int32", []cudatest.Operand{cudatest.Ints(1, 9, cudatest.Below(9, 100)),
 		cudatest.Ints(1, 9, cudatest.Below(9, 100))},
 		func(d kernels.Device, x []kernels.Tensor) {

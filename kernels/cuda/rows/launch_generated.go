@@ -41,6 +41,22 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(ropeRotation{}.interleaved)-12]
 )
 
+// launchAccumulate enqueues a kernel of elementwise.cu: accumulate.
+func launchAccumulate[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, dst P1,
+	parts P2, count, cols, ps int) {
+	params := struct {
+		dst   cu.DevicePtr
+		parts cu.DevicePtr
+		count int32
+		cols  int32
+		ps    int32
+	}{
+		dst: driver.AtType(dst, kernels.F32), parts: driver.AtType(parts, kernels.F32), count: driver.Int32(count),
+		cols: driver.Int32(cols), ps: driver.Int32(ps),
+	}
+	ctx.Launch("accumulate", grid, threads, sharedBytes, driver.Bytes(&params)[:28])
+}
+
 // launchAdamw enqueues a kernel of adamw.cu: adamw_f32, adamw_bf16.
 func launchAdamw[P1, P2, P3, P4, P5, P6 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
 	sharedBytes int, w P1, master P2, m P3, v P4, grad P5, factor P6, n int, beta1, rest1, beta2, rest2, decay, lr,
@@ -831,12 +847,12 @@ func launchZero[P1 driver.Operand](ctx *driver.Context, variant string, grid [3]
 
 // Kernels are the names of all kernels of this folder.
 var Kernels = []string{
-	"adamw_bf16", "adamw_f32", "add_bf16", "add_bias_bf16_bf16", "add_bias_bf16_f32", "add_bias_f32_bf16",
-	"add_bias_f32_f32", "add_blocks", "add_f32", "add_rows", "add_runs", "bias_grad_bf16", "bias_grad_f32",
-	"clamped_swiglu_backward_bf16", "clamped_swiglu_backward_f32", "clamped_swiglu_bf16", "clamped_swiglu_f32",
-	"clip_scale", "copy16", "copy32", "copy_bf16_f32", "copy_f32_bf16", "embed_backward_bf16",
-	"embed_backward_f32", "gate_then_norm_backward_bf16", "gate_then_norm_backward_f32", "gate_then_norm_bf16",
-	"gate_then_norm_blocks_bf16", "gate_then_norm_blocks_f32", "gate_then_norm_f32",
+	"accumulate", "adamw_bf16", "adamw_f32", "add_bf16", "add_bias_bf16_bf16", "add_bias_bf16_f32",
+	"add_bias_f32_bf16", "add_bias_f32_f32", "add_blocks", "add_f32", "add_rows", "add_runs", "bias_grad_bf16",
+	"bias_grad_f32", "clamped_swiglu_backward_bf16", "clamped_swiglu_backward_f32", "clamped_swiglu_bf16",
+	"clamped_swiglu_f32", "clip_scale", "copy16", "copy32", "copy_bf16_f32", "copy_f32_bf16",
+	"embed_backward_bf16", "embed_backward_f32", "gate_then_norm_backward_bf16", "gate_then_norm_backward_f32",
+	"gate_then_norm_bf16", "gate_then_norm_blocks_bf16", "gate_then_norm_blocks_f32", "gate_then_norm_f32",
 	"head_norm_rope_backward_full_16_bf16", "head_norm_rope_backward_full_16_f32",
 	"head_norm_rope_backward_full_32_bf16", "head_norm_rope_backward_full_32_f32",
 	"head_norm_rope_backward_full_8_bf16", "head_norm_rope_backward_full_8_f32",

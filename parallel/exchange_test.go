@@ -1,0 +1,290 @@
+package parallel
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/kernels"
+)
+
+// world is n ranks with delayed copies and experts over some of them.
+func world(t *testing.T, n, experts int, seed uint64) *World {
+	t.Helper()
+	w, err := Open(delayed(t, n, seed), Mesh{Experts: experts})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.Close)
+	return w
+}
+
+// number is what a rank writes to an element in a round.
+func number(rank, round, at int) float32 { return float32(1000*rank + 100*round + at + 1) }
+
+// fill makes rows of a rank's numbers, those of a row's columns alike.
+func fill(r *Rank, rank, round, rows, cols int) kernels.Tensor {
+	t := r.Stack.New(kernels.F32, rows, cols)
+	for i := range rows {
+		for j := range cols {
+			t.RowRange(i, i+1).F32s()[j] = number(rank, round, i)
+		}
+	}
+	return t
+}
+
+// rounds runs body many times in all ranks, with its memory released and overwritten after each.
+func rounds(t *testing.T, w *World, body func(r *Rank, round int) error) {
+	t.Helper()
+	err := w.Run(func(r *Rank) error {
+		for round := range 40 {
+			mark := r.Stack.Mark()
+			if err := body(r, round); err != nil {
+				return fmt.Errorf("round %d: %w", round, err)
+			}
+			r.Stack.Release(mark)
+			over := r.Stack.New(kernels.F32, 1, 4000).F32s() // where the others must not read any more
+			for i := range over {
+				over[i] = -1
+			}
+			r.Stack.Release(mark)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eachWorld runs a test on 1 to 8 ranks, with copies at once and late.
+func eachWorld(t *testing.T, test func(t *testing.T, w *World)) {
+	for n := 1; n <= 8; n++ {
+		for _, seed := range []uint64{0, 1, 2} {
+			t.Run(fmt.Sprintf("%d ranks, copies by %d", n, seed), func(t *testing.T) { test(t, world(t, n, 1, seed)) })
+		}
+	}
+}
+
+func TestAllGather(t *testing.T) {
+	eachWorld(t, func(t *testing.T, w *World) {
+		rounds(t, w, func(r *Rank, round int) error {
+			rows := func(rank int) int { return (rank + round) % 3 }
+			var want []float32
+			for rank := range r.Size {
+				for i := range rows(rank) {
+					want = append(want, number(rank, round, i), number(rank, round, i))
+				}
+			}
+			src, dst := fill(r, r.ID, round, rows(r.ID), 2), r.Stack.New(kernels.F32, len(want)/2, 2)
+			r.Data.AllGather(dst, src).Wait()
+			if got := dst.F32s(); !slices.Equal(got, want) {
+				return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want)
+			}
+			return nil
+		})
+	})
+}
+
+func TestAllToAll(t *testing.T) {
+	eachWorld(t, func(t *testing.T, w *World) {
+		rounds(t, w, func(r *Rank, round int) error {
+			rows := func(from, to int) int { return (2*from + to + round) % 4 }
+			var in, out []int
+			var want []float32
+			for rank := range r.Size {
+				first := 0 // of what the other sends to this rank
+				for to := range r.ID {
+					first += rows(rank, to)
+				}
+				for i := range rows(rank, r.ID) {
+					want = append(want, number(rank, round, first+i))
+				}
+				in, out = append(in, rows(rank, r.ID)), append(out, rows(r.ID, rank))
+			}
+			src, dst := fill(r, r.ID, round, sum(out), 1), r.Stack.New(kernels.F32, sum(in), 1)
+			r.Data.AllToAll(dst, src, in, out).Wait()
+			if got := dst.F32s(); !slices.Equal(got, want) {
+				return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want)
+			}
+			return nil
+		})
+	})
+}
+
+// Sums of any number of ranks are those of one that adds all rows in order, on every bit.
+func TestReduceScatter(t *testing.T) {
+	const columns = 24
+	eachWorld(t, func(t *testing.T, w *World) {
+		rounds(t, w, func(r *Rank, round int) error {
+			rng := rand.New(rand.NewPCG(uint64(round), 5)) // the same in all ranks
+			want, reversed := make([]float32, columns), make([]float32, columns)
+			var own kernels.Tensor
+			var rows [][]float32
+			for rank := range r.Size {
+				of := r.Stack.New(kernels.F32, (rank+round)%3, columns)
+				for i := range of.F32s() {
+					of.F32s()[i] = float32(rng.NormFloat64())
+				}
+				rows = slices.AppendSeq(rows, slices.Chunk(of.F32s(), columns))
+				if rank == r.ID {
+					own = of
+				}
+			}
+			for i := range rows {
+				for j := range columns {
+					want[j] += rows[i][j]
+					reversed[j] += rows[len(rows)-1-i][j]
+				}
+			}
+			from, to := columns*r.ID/r.Size, columns*(r.ID+1)/r.Size
+			dst := r.Stack.Zeros(kernels.F32, 1, to-from)
+			r.Data.ReduceScatter(dst, own).Wait()
+			if got := dst.F32s(); !slices.Equal(got, want[from:to]) {
+				return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want[from:to])
+			}
+			if len(rows) > 8 && slices.Equal(want, reversed) {
+				return errors.New("the order of rows makes no difference: the test cannot fail")
+			}
+			return nil
+		})
+	})
+}
+
+// Groups of experts are consecutive ranks, which exchange at the same time.
+func TestExpertGroups(t *testing.T) {
+	rounds(t, world(t, 6, 3, 4), func(r *Rank, round int) error {
+		first := r.ID / 3 * 3
+		dst := r.Stack.New(kernels.F32, 3, 1)
+		x := r.Experts.AllGather(dst, fill(r, r.ID, round, 1, 1))
+		all := r.Stack.New(kernels.F32, 6, 1)
+		r.Data.AllGather(all, fill(r, r.ID, round, 1, 1)).Wait()
+		x.Wait()
+		want := []float32{number(first, round, 0), number(first+1, round, 0), number(first+2, round, 0)}
+		if got := dst.F32s(); !slices.Equal(got, want) || !slices.Equal(all.F32s()[first:first+3], want) {
+			return fmt.Errorf("rank %d has %v of %v, want %v", r.ID, got, all.F32s(), want)
+		}
+		return nil
+	})
+}
+
+// An exchange that is not waited for shows: its destination is NaN, and its memory cannot be released.
+func TestMissingWait(t *testing.T) {
+	err := world(t, 2, 1, 1).Run(func(r *Rank) error {
+		mark := r.Stack.Mark()
+		dst := r.Stack.New(kernels.F32, 2, 1)
+		r.Data.AllGather(dst, fill(r, r.ID, 0, 1, 1))
+		if v := dst.F32s()[1-r.ID]; v == v {
+			return fmt.Errorf("rank %d reads %v before it waits", r.ID, v)
+		}
+		r.Stack.Release(mark)
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "was not waited for") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A source that is overwritten before the others have it shows in what they get.
+func TestEarlyOverwrite(t *testing.T) {
+	wrong := 0
+	for seed := range uint64(8) {
+		w := world(t, 2, 1, seed+1)
+		var got [2]float32
+		if err := w.Run(func(r *Rank) error {
+			dst, src := r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)
+			x := r.Data.AllGather(dst, src)
+			r.Data.AllGather(r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)).Wait() // all have begun the first
+			src.F32s()[0] = 77
+			x.Wait()
+			r.Data.AllGather(r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)).Wait() // all have ended it
+			got[r.ID] = dst.F32s()[1-r.ID]
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if got[0] == 77 || got[1] == 77 {
+			wrong++
+		}
+	}
+	if wrong == 0 {
+		t.Error("sources were overwritten early, and no rank got the new value: a test of exchanges would not notice")
+	}
+}
+
+// A rank that fails ends the others' exchanges at once, and its error alone is told.
+func TestCancelled(t *testing.T) {
+	w, cause := world(t, 4, 1, 0), errors.New("out of memory")
+	began := time.Now()
+	err := w.Run(func(r *Rank) error {
+		if r.ID == 2 {
+			panic(kernels.Fault{Err: cause})
+		}
+		r.Data.AllGather(r.Stack.New(kernels.F32, 4, 1), fill(r, r.ID, 0, 1, 1)).Wait()
+		return nil
+	})
+	if !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), "rank 2 on ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v", err)
+	}
+	if time.Since(began) > 5*time.Second {
+		t.Errorf("the others left after %v", time.Since(began))
+	}
+	if again := w.Run(func(*Rank) error { return nil }); !errors.Is(again, cause) {
+		t.Errorf("a world that failed runs on: %v", again)
+	}
+}
+
+// A rank that does not come to an exchange is named, with the exchange.
+func TestAbsent(t *testing.T) {
+	w := world(t, 3, 1, 0)
+	w.patience = 50 * time.Millisecond
+	err := w.Run(func(r *Rank) error {
+		if r.ID != 1 {
+			r.Data.AllGather(r.Stack.New(kernels.F32, 3, 1), fill(r, r.ID, 0, 1, 1)).Wait()
+		}
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "waited 50ms for rank 1 at all-gather of data") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// Ranks that are at different exchanges are a bug that is told.
+func TestOutOfStep(t *testing.T) {
+	err := world(t, 2, 1, 0).Run(func(r *Rank) error {
+		src, dst := fill(r, r.ID, 0, 2, 1), r.Stack.New(kernels.F32, 4, 1)
+		if r.ID == 0 {
+			r.Data.AllGather(dst, src).Wait()
+		} else {
+			r.Data.AllToAll(dst, src, []int{2, 2}, []int{1, 1}).Wait()
+		}
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "internal error") || !strings.Contains(err.Error(), "all-to-all") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// plain is a device that is no more than that.
+type plain struct{ kernels.Device }
+
+func TestOpenRefuses(t *testing.T) {
+	all := devices(t, 4)
+	for _, c := range []struct {
+		devices []kernels.Device
+		mesh    Mesh
+		want    string
+	}{
+		{all, Mesh{Experts: 3}, "3 ranks, which does not divide the 4"},
+		{all, Mesh{Experts: 0}, "0 ranks"},
+		{[]kernels.Device{all[0], plain{all[1]}}, Mesh{Experts: 1}, "cannot copy from the memory of"},
+		{[]kernels.Device{plain{all[1]}, all[0]}, Mesh{Experts: 1}, "does not copy from other devices"},
+	} {
+		if _, err := Open(c.devices, c.mesh); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("want %q: %v", c.want, err)
+		}
+	}
+}

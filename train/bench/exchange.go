@@ -1,0 +1,162 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"text/tabwriter"
+	"time"
+
+	"lockstep/kernels"
+	"lockstep/kernels/devices"
+	"lockstep/parallel"
+)
+
+// ExchangeOptions say what [Exchange] measures.
+type ExchangeOptions struct {
+	Ranks int
+	MiB   []int // sizes of what each rank receives
+	Each  time.Duration
+	Out   io.Writer
+}
+
+// Exchange prints the speed of exchanges between ranks on the CPU, for each rank, relative to a copy of as many bytes
+// from another rank by all ranks at once; and what an exchange of one row costs the host.
+func Exchange(ctx context.Context, o ExchangeOptions) error {
+	if o.Ranks < 2 {
+		return fmt.Errorf("--ranks %d: want at least 2", o.Ranks)
+	}
+	for _, n := range o.MiB {
+		if n < 1 {
+			return fmt.Errorf("--mib %d: want at least 1", n)
+		}
+	}
+	var ranks []kernels.Device
+	for range o.Ranks {
+		dev, err := devices.Open(devices.Config{Kind: devices.CPU, Threads: max(1, runtime.NumCPU()/o.Ranks),
+			Definition: devices.Definition(devices.CPU)})
+		if err != nil {
+			return err
+		}
+		defer dev.Close()
+		ranks = append(ranks, dev)
+	}
+	w, err := parallel.Open(ranks, parallel.Mesh{Experts: 1})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	fmt.Fprintf(o.Out, "%d ranks, each %s\n", o.Ranks, ranks[0].Name())
+	tab := tabwriter.NewWriter(o.Out, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tab, "MiB\tGB/s a rank\tof a copy\t  exchange")
+	for _, mib := range o.MiB {
+		copied := 0.0
+		for _, e := range exchanges {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			seconds, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return e.prepare(r, mib<<20) })
+			if err != nil {
+				return err
+			}
+			rate := float64(mib<<20) / seconds / 1e9
+			if copied == 0 {
+				copied = rate
+			}
+			fmt.Fprintf(tab, "%d\t%.2f\t%.2f\t  %s\n", mib, rate, rate/copied, e.name)
+		}
+	}
+	seconds, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return gather(r, 4*o.Ranks) })
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(tab, "\t\t\t  a row from each rank: %.1f us\n", 1e6*seconds)
+	return tab.Flush()
+}
+
+// exchanges are what is timed; the first is the copy that the others are relative to. prepare makes the memory of a
+// rank that receives so many bytes.
+var exchanges = []struct {
+	name    string
+	prepare func(r *parallel.Rank, bytes int) func()
+}{
+	{"copy from another rank", copyFromNext},
+	{"all-gather", gather},
+	{"all-to-all", allToAll},
+	{"reduce-scatter, with the sums", reduceScatter},
+}
+
+// columns of the rows that are exchanged.
+const exchangeColumns = 1024
+
+// copyFromNext copies from the next rank, whose memory it learns by an exchange of its own.
+func copyFromNext(r *parallel.Rank, bytes int) func() {
+	t := r.Dev.(kernels.Transfers)
+	src, dst := exchanged(r, bytes), exchanged(r, bytes)
+	all := r.Data.Share(src)
+	next := all[(r.ID+1)%r.Size]
+	return func() { t.WaitEvents(t.CopyPeer(dst, next, t.Record())) }
+}
+
+func gather(r *parallel.Rank, bytes int) func() {
+	src := exchanged(r, bytes/r.Size)
+	dst := r.Stack.New(kernels.F32, r.Size*src.Rows, src.Cols)
+	return func() { r.Data.AllGather(dst, src).Wait() }
+}
+
+func allToAll(r *parallel.Rank, bytes int) func() {
+	block := exchanged(r, bytes/r.Size)
+	src, dst := r.Stack.New(kernels.F32, r.Size*block.Rows, block.Cols), r.Stack.New(kernels.F32, r.Size*block.Rows,
+		block.Cols)
+	r.Dev.Zero(src)
+	rows := make([]int, r.Size)
+	for i := range rows {
+		rows[i] = block.Rows
+	}
+	return func() { r.Data.AllToAll(dst, src, rows, rows).Wait() }
+}
+
+// reduceScatter has one row of sums in each rank.
+func reduceScatter(r *parallel.Rank, bytes int) func() {
+	n := bytes / 4 / r.Size
+	src, dst := r.Stack.Zeros(kernels.F32, 1, r.Size*n), r.Stack.Zeros(kernels.F32, 1, n)
+	return func() {
+		defer r.Stack.Release(r.Stack.Mark())
+		r.Data.ReduceScatter(dst, src).Wait()
+	}
+}
+
+// exchanged is zeros of about so many bytes in rows.
+func exchanged(r *parallel.Rank, bytes int) kernels.Tensor {
+	columns := min(exchangeColumns, max(1, bytes/4))
+	return r.Stack.Zeros(kernels.F32, max(1, bytes/4/columns), columns)
+}
+
+// timeExchange returns the seconds of one call of what prepare makes, run by all ranks at once for about `each`.
+func timeExchange(w *parallel.World, each time.Duration, prepare func(r *parallel.Rank) func()) (float64, error) {
+	for calls := 1; ; calls *= 2 {
+		var took time.Duration
+		err := w.Run(func(r *parallel.Rank) error {
+			defer r.Stack.Release(r.Stack.Mark())
+			call := prepare(r)
+			call()
+			r.Data.Share(kernels.Tensor{}) // all are ready
+			began := time.Now()
+			for range calls {
+				call()
+			}
+			if err := r.Dev.Sync(); err != nil {
+				return err
+			}
+			r.Data.Share(kernels.Tensor{})
+			if r.ID == 0 {
+				took = time.Since(began)
+			}
+			return nil
+		})
+		if err != nil || took >= each {
+			return took.Seconds() / float64(calls), err
+		}
+	}
+}
