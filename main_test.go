@@ -661,7 +661,7 @@ func TestBadCheckpoints(t *testing.T) {
 	refused(t, dir, []string{"shape has changed"}, append(again, "--set=optim.lr=1e-4")...)
 	want := read(t, filepath.Join(run, "model", weights))
 	newest := filepath.Join(run, "checkpoints", "step-00000002")
-	for _, name := range []string{"optimizer.safetensors", "model/" + weights, "state.json"} {
+	for _, name := range []string{"optimizer.safetensors", "model/" + weights, "state.json", "SHA256SUMS"} {
 		path := filepath.Join(newest, name)
 		text := read(t, path)
 		write(t, path, text[:len(text)-5])

@@ -1,12 +1,9 @@
 package train
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -21,18 +18,16 @@ import (
 	"lockstep/train/setup"
 )
 
-// state is what a checkpoint holds besides tensors. Files are the SHA-256 of every other file, by path inside the
-// checkpoint.
+// state is what a checkpoint holds besides tensors.
 type state struct {
-	Step       int               `json:"step"`
-	Tokens     int               `json:"tokens"`
-	Seconds    float64           `json:"seconds"` // trained so far
-	Digest     string            `json:"definition"`
-	Origin     origin            `json:"origin"`
-	Data       data.StreamState  `json:"data"`
-	Files      map[string]string `json:"files"`
-	Parameters int               `json:"parameters"`
-	RL         *learnerState     `json:"rl,omitempty"` // nil: before reinforcement learning, or none
+	Step       int              `json:"step"`
+	Tokens     int              `json:"tokens"`
+	Seconds    float64          `json:"seconds"` // trained so far
+	Digest     string           `json:"definition"`
+	Origin     origin           `json:"origin"`
+	Data       data.StreamState `json:"data"`
+	Parameters int              `json:"parameters"`
+	RL         *learnerState    `json:"rl,omitempty"` // nil: before reinforcement learning, or none
 }
 
 const (
@@ -40,7 +35,8 @@ const (
 	// the checkpoint that reinforcement learning started from: its reference, and where a replay begins
 	startDir      = "start"
 	stateFile     = "state.json"
-	weightsDir    = "model" // a Hugging Face folder; with LoRA a PEFT adapter
+	sumsFile      = "SHA256SUMS" // of all files of the checkpoint, in the format of sha256sum
+	weightsDir    = "model"      // a Hugging Face folder; with LoRA a PEFT adapter
 	optimizerFile = "optimizer.safetensors"
 )
 
@@ -59,10 +55,10 @@ func saveCheckpoint(m *model.Model, tok *data.ChatTokenizer, dir, base string, s
 		if err := safetensors.Write(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(), nil); err != nil {
 			return err
 		}
-		if st.Files, err = sums(tmp); err != nil {
+		if err := runlog.WriteJSON(filepath.Join(tmp, stateFile), st); err != nil {
 			return err
 		}
-		return runlog.WriteJSON(filepath.Join(tmp, stateFile), st)
+		return writeSums(tmp)
 	})
 }
 
@@ -94,35 +90,6 @@ func replaceDir(tmp, final string) error {
 		return err
 	}
 	return errors.Join(atomicfile.SyncDir(filepath.Dir(final)), os.RemoveAll(old))
-}
-
-func sums(dir string) (map[string]string, error) {
-	files := map[string]string{}
-	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || e.IsDir() {
-			return err
-		}
-		rel, err := filepath.Rel(dir, path)
-		if err != nil {
-			return err
-		}
-		files[filepath.ToSlash(rel)], err = fileSum(path)
-		return err
-	})
-	return files, err
-}
-
-func fileSum(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", fmt.Errorf("%s: %w", path, err)
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // listCheckpoints lists the complete checkpoints of a run, newest first.
@@ -167,6 +134,12 @@ func loadCheckpoint(m *model.Model, out string, fits func(*state) string,
 	for _, name := range names {
 		dir := filepath.Join(parent, name)
 		st, err := readState(dir)
+		if errors.Is(err, errEarlier) {
+			return nil, fmt.Errorf("%s: %w", dir, err)
+		}
+		if err == nil && checkpointName(st.Step) != name {
+			err = fmt.Errorf("%s has step %d", stateFile, st.Step)
+		}
 		if err != nil {
 			note("%s is damaged, trying the previous one: %v", dir, err)
 			continue
@@ -179,7 +152,17 @@ func loadCheckpoint(m *model.Model, out string, fits func(*state) string,
 	return nil, nil
 }
 
+// errEarlier is the error of a checkpoint that was written before all of it had checksums.
+var errEarlier = errors.New("written by an earlier version, without " + sumsFile + ": start a new run in another --out")
+
+// readState reads the state of a checkpoint all of whose files are as they were written.
 func readState(dir string) (*state, error) {
+	switch _, err := checkSums(dir); {
+	case errors.Is(err, fs.ErrNotExist) && hasOldSums(dir):
+		return nil, errEarlier
+	case err != nil:
+		return nil, err
+	}
 	text, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if err != nil {
 		return nil, err
@@ -188,16 +171,16 @@ func readState(dir string) (*state, error) {
 	if err := json.Unmarshal(text, st); err != nil {
 		return nil, fmt.Errorf("%s: %w", stateFile, err)
 	}
-	for name, want := range st.Files {
-		got, err := fileSum(filepath.Join(dir, filepath.FromSlash(name)))
-		if err != nil {
-			return nil, err
-		}
-		if got != want {
-			return nil, fmt.Errorf("%s has a different checksum than when it was written", name)
-		}
-	}
 	return st, nil
+}
+
+// hasOldSums tells whether the state of a checkpoint holds the checksums of the other files, as it once did.
+func hasOldSums(dir string) bool {
+	var st struct {
+		Files map[string]string `json:"files"`
+	}
+	text, err := os.ReadFile(filepath.Join(dir, stateFile))
+	return err == nil && json.Unmarshal(text, &st) == nil && len(st.Files) > 0
 }
 
 // restore loads weights and the optimizer's state.

@@ -2,6 +2,7 @@ package train
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,8 +39,11 @@ func TestDamagedCheckpoint(t *testing.T) {
 		}, "different checksum"},
 		{"config", func(dir string) { touch(t, filepath.Join(dir, weightsDir, "config.json")) }, "different checksum"},
 		{"missing", func(dir string) { os.Remove(filepath.Join(dir, optimizerFile)) }, "no such file"},
-		{"state", func(dir string) { os.Truncate(filepath.Join(dir, stateFile), 40) }, "state.json"},
+		{"state", func(dir string) { os.Truncate(filepath.Join(dir, stateFile), 40) }, "state.json has a different"},
 		{"no state", func(dir string) { os.Remove(filepath.Join(dir, stateFile)) }, "no such file"},
+		{"sums", func(dir string) { touch(t, filepath.Join(dir, sumsFile)) }, "SHA256SUMS"},
+		{"half of the sums", func(dir string) { os.Truncate(filepath.Join(dir, sumsFile), 100) }, "SHA256SUMS, line "},
+		{"no sums", func(dir string) { os.Remove(filepath.Join(dir, sumsFile)) }, "no such file"},
 	} {
 		damage.by(last)
 		if _, err := readState(last); err == nil || !strings.Contains(err.Error(), damage.want) {
@@ -60,6 +64,65 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 	if again := readRecords(t, out)[0].Time; !again.After(began) {
 		t.Errorf("the first record is of %v, as it was: the test shows nothing", again)
+	}
+}
+
+// No flipped bit of a state is resumed from: of its step, its place in the data, its definition and all else. Neither
+// is a checkpoint under another step's name.
+func TestFlippedState(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	set := []string{"run.steps=2", "optim.warmup_steps=1", "data.eval_samples=0"}
+	want, err := runTiny(t, out, false, set...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := filepath.Join(out, checkpointsDir, checkpointName(2))
+	path := filepath.Join(last, stateFile)
+	whole, flips := readBytes(t, path), 0
+	for at := 0; at < len(whole); at += 1 + len(whole)/60 {
+		text := []byte(whole)
+		text[at] ^= 1
+		writeText(t, path, string(text))
+		if _, err := readState(last); err == nil || !strings.Contains(err.Error(), "different checksum") {
+			t.Errorf("bit of byte %d, %q: %v", at, whole[at], err)
+		}
+		flips++
+	}
+	if flips < 50 {
+		t.Errorf("%d bits were flipped", flips)
+	}
+	if got, err := runTiny(t, out, true, set...); err != nil || got != want {
+		t.Errorf("resumed from a flipped state to %s, want %s (%v)", got, want, err)
+	}
+	if err := os.Rename(last, filepath.Join(out, checkpointsDir, checkpointName(7))); err != nil {
+		t.Fatal(err)
+	}
+	var notes []string
+	_, err = loadCheckpoint(nil, out, func(*state) string { return "taken" }, func(format string, args ...any) {
+		notes = append(notes, fmt.Sprintf(format, args...))
+	})
+	if len(notes) != 1 || !strings.Contains(notes[0], "state.json has step 2") ||
+		err != nil && strings.Contains(err.Error(), checkpointName(7)) {
+		t.Errorf("a checkpoint of another name: %q, error %v", notes, err)
+	}
+}
+
+// A checkpoint of an earlier version, whose state has no checksum, is refused: the run does not begin again over it.
+func TestEarlierCheckpoint(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	set := []string{"run.steps=2", "optim.warmup_steps=1", "data.eval_samples=0"}
+	if _, err := runTiny(t, out, false, set...); err != nil {
+		t.Fatal(err)
+	}
+	last := filepath.Join(out, checkpointsDir, checkpointName(2))
+	path := filepath.Join(last, stateFile)
+	writeText(t, path, strings.Replace(readBytes(t, path), "{", `{"files": {"optimizer.safetensors": "0"},`, 1))
+	if err := os.Remove(filepath.Join(last, sumsFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := runTiny(t, out, true, set...); err == nil || !strings.Contains(err.Error(), "earlier version") ||
+		strings.Contains(err.Error(), "\n") {
+		t.Errorf("resumed from a checkpoint without sums: %v", err)
 	}
 }
 

@@ -297,17 +297,9 @@ func touchedCheckpoint(t *testing.T, out string) {
 	dir := filepath.Join(out, checkpointsDir, checkpointName(12))
 	for _, name := range []string{optimizerFile, filepath.Join(weightsDir, "model.safetensors")} {
 		path := filepath.Join(dir, name)
-		whole, before := readBytes(t, path), readBytes(t, filepath.Join(dir, stateFile))
+		whole, before := readBytes(t, path), readBytes(t, filepath.Join(dir, sumsFile))
 		touch(t, path)
-		st := new(state)
-		if err := json.Unmarshal([]byte(before), st); err != nil {
-			t.Fatal(err)
-		}
-		var err error
-		if st.Files[filepath.ToSlash(name)], err = fileSum(path); err != nil {
-			t.Fatal(err)
-		}
-		if err := runlog.WriteJSON(filepath.Join(dir, stateFile), st); err != nil {
+		if err := writeSums(dir); err != nil {
 			t.Fatal(err)
 		}
 		want := name + " differs from what training on the recorded answers gives"
@@ -315,7 +307,7 @@ func touchedCheckpoint(t *testing.T, out string) {
 			t.Errorf("%s was touched: %v", name, err)
 		}
 		writeText(t, path, whole)
-		writeText(t, filepath.Join(dir, stateFile), before)
+		writeText(t, filepath.Join(dir, sumsFile), before)
 	}
 }
 
