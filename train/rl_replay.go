@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"lockstep/configs"
 	"lockstep/kernels"
@@ -83,6 +84,7 @@ func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Repla
 // runRecord holds the answers of a run, by the step that learned from them and by the versions of the weights that
 // sampled their tokens.
 type runRecord struct {
+	all       []*runlog.Episode
 	bySteps   map[int][]*runlog.Episode
 	byVersion map[int][]*runlog.Episode
 	last      int // step
@@ -91,6 +93,7 @@ type runRecord struct {
 func readRecord(dir string) (*runRecord, error) {
 	rec := &runRecord{bySteps: map[int][]*runlog.Episode{}, byVersion: map[int][]*runlog.Episode{}}
 	err := runlog.EachEpisode(dir, func(e *runlog.Episode, _ []byte) error {
+		rec.all = append(rec.all, e)
 		if e.Learned {
 			rec.bySteps[e.Step] = append(rec.bySteps[e.Step], e)
 		}
@@ -128,6 +131,9 @@ func (p *replay) run(r *parallel.Rank) error {
 		return fmt.Errorf("%s: made by definition %.12s, this replay uses %.12s: use the run's device and settings",
 			start, st.Digest, j.state.Digest)
 	}
+	if err := p.check(); err != nil {
+		return err
+	}
 	if err := restore(j.trainer.Model, start); err != nil {
 		return err
 	}
@@ -144,6 +150,51 @@ func (p *replay) run(r *parallel.Rank) error {
 			return err
 		}
 		j.progress.Step(step, fmt.Sprintf("%d log-probs, %d differ", p.result.Tokens, p.result.Differ))
+	}
+	return p.complete()
+}
+
+// check returns an error that names the first recorded answer that the run's model and shape cannot have sampled.
+func (p *replay) check() error {
+	m, packRows := p.job.trainer.Model, p.job.shape.Data.PackRows
+	for _, e := range p.record.all {
+		what := ""
+		for _, id := range slices.Concat(e.Prompt, e.IDs) {
+			if id < 0 || int(id) >= m.Vocab {
+				what = fmt.Sprintf("id %d of a vocabulary of %d", id, m.Vocab)
+			}
+		}
+		if n := len(e.Prompt) + len(e.IDs); n-1 > packRows || n > m.MaxLength {
+			what = fmt.Sprintf("%d tokens, in packs of %d rows and %d positions", n, packRows, m.MaxLength)
+		}
+		if e.Step <= p.job.warmSteps || !slices.IsSorted(e.Versions) || e.Versions[0] < 0 {
+			what = fmt.Sprintf("step %d and versions from %d to %d", e.Step, e.Versions[0],
+				e.Versions[len(e.Versions)-1])
+		}
+		if what != "" {
+			return fmt.Errorf("%s: prompt %d, sample %d has %s: the record is damaged",
+				filepath.Join(p.job.folder, runlog.EpisodesFile), e.Asked, e.Sample, what)
+		}
+	}
+	return nil
+}
+
+// complete returns an error where something that is recorded was compared with nothing.
+func (p *replay) complete() error {
+	recorded := 0
+	for _, e := range p.record.all {
+		recorded += len(e.IDs)
+	}
+	switch missing := recorded - p.result.Tokens; {
+	case recorded == 0:
+		return fmt.Errorf("%s has no answers: nothing was compared",
+			filepath.Join(p.job.folder, runlog.EpisodesFile))
+	case missing > 0:
+		return fmt.Errorf("%s: %d of %d tokens were sampled by versions of the weights that training does not come to",
+			filepath.Join(p.job.folder, runlog.EpisodesFile), missing, recorded)
+	case p.result.Checkpoints == 0:
+		return fmt.Errorf("%s has no checkpoint of the steps 1 to %d: none was compared",
+			filepath.Join(p.job.folder, checkpointsDir), p.record.last)
 	}
 	return nil
 }

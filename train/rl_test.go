@@ -242,6 +242,7 @@ func TestReplay(t *testing.T) {
 			touchedRecord(t, out, mixed > 0)
 			if name == "on policy" {
 				touchedCheckpoint(t, out)
+				incompleteRecord(t, out)
 			}
 		})
 	}
@@ -308,6 +309,54 @@ func touchedCheckpoint(t *testing.T, out string) {
 		}
 		writeText(t, path, whole)
 		writeText(t, filepath.Join(dir, sumsFile), before)
+	}
+}
+
+// incompleteRecord replays a record that says less than it seems to, or what no run can have recorded.
+func incompleteRecord(t *testing.T, out string) {
+	t.Helper()
+	path := filepath.Join(out, runlog.EpisodesFile)
+	whole := readBytes(t, path)
+	first, rest, _ := strings.Cut(whole, "\n")
+	edit := func(change func(e *runlog.Episode)) string {
+		var e runlog.Episode
+		if err := json.Unmarshal([]byte(first), &e); err != nil {
+			t.Fatal(err)
+		}
+		change(&e)
+		text, err := json.Marshal(&e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text) + "\n" + rest
+	}
+	for want, text := range map[string]string{
+		"has no answers":         "",
+		"training does not come": edit(func(e *runlog.Episode) { e.Versions[len(e.Versions)-1] = 1e9 }),
+		"id 99999 of a vocab":    edit(func(e *runlog.Episode) { e.IDs[0] = 99999 }),
+		"id -1 of a vocab":       edit(func(e *runlog.Episode) { e.Prompt[0] = -1 }),
+		"versions from -3":       edit(func(e *runlog.Episode) { e.Versions[0] = -3 }),
+		"step 0 and":             edit(func(e *runlog.Episode) { e.Step = 0 }),
+		"5000 tokens": edit(func(e *runlog.Episode) {
+			e.Prompt = make([]int32, 5000-len(e.IDs))
+		}),
+	} {
+		writeText(t, path, text)
+		if _, err := replayed(t, out); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "\n") {
+			t.Errorf("want %q: %v", want, err)
+		}
+	}
+	writeText(t, path, whole)
+	checkpoints := filepath.Join(out, checkpointsDir)
+	if err := os.Rename(checkpoints, checkpoints+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := replayed(t, out); err == nil || !strings.Contains(err.Error(), "none was compared") {
+		t.Errorf("without checkpoints: %v", err)
+	}
+	if err := os.Rename(checkpoints+".away", checkpoints); err != nil {
+		t.Fatal(err)
 	}
 }
 
