@@ -83,7 +83,8 @@ func TestStep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	packs := trainer.Supervised([][]data.Sample{{sequence(1, 9), sequence(4, 7)}, {sequence(2, 12)}, {sequence(5, 5)}})
+	packs := [][]data.Sample{{sequence(1, 9), sequence(4, 7)}, {sequence(2, 12)}, {sequence(5, 5)}}
+	batch := trainer.Supervised(packs)
 	var losses [][]float64
 	for _, micro := range []int{1, 2, 3} {
 		dev, err := devices.Open(setup.Device(s))
@@ -103,8 +104,12 @@ func TestStep(t *testing.T) {
 			}
 			o.MicroBatch = micro
 			tr := trainer.New(r, m, o)
+			mean := tr.EvalLoss(packs) // of the weights before the first step
 			for step := 1; step <= 8; step++ {
-				res := tr.Step(step, packs)
+				res := tr.Step(step, batch)
+				if step == 1 && math.Abs(res.Loss-mean) > 1e-9 {
+					t.Errorf("the loss of the step is %g, the mean over its targets %g", res.Loss, mean)
+				}
 				if err := res.Finite(); err != nil {
 					return err
 				}
