@@ -26,14 +26,12 @@ func (x *Exchange) Wait() {
 			events = append(events, p.copied[x.group.Me])
 		}
 	}
-	x.group.transfers().WaitEvents(events...)
+	x.group.rank.Transfers.WaitEvents(events...)
 	x.unpin()
 	if x.finish != nil {
 		x.finish()
 	}
 }
-
-func (g *Group) transfers() kernels.Transfers { return g.rank.Dev.(kernels.Transfers) }
 
 // Share gives every member the tensors of all, in the order of members, and returns when all have come. It moves no
 // memory, and waits for no device.
@@ -110,7 +108,7 @@ func (g *Group) ReduceScatter(dst, src kernels.Tensor) *Exchange {
 
 // exchange meets the others, and copies to each `to` of this member `from` of a member, in the order of members.
 func (g *Group) exchange(name string, p post, pieces func(posts []post) (from, to []kernels.Tensor)) *Exchange {
-	dev := g.transfers()
+	dev := g.rank.Transfers
 	p.exchange, p.ready = name, dev.Record()
 	posts := g.come(p)()
 	for i, other := range posts {

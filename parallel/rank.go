@@ -15,6 +15,8 @@ type Rank struct {
 	ID    int
 	Size  int
 
+	Transfers kernels.Transfers // the device, where it can copy from others; nil: it is the only one
+
 	Data    *Group // all ranks: each computes rows of its own
 	Experts *Group // the ranks that share the experts of one copy of the model, Mesh.Experts consecutive ones
 }

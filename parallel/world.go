@@ -52,7 +52,9 @@ func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 		w.spins = mostSpins
 	}
 	for i, dev := range devices {
-		w.ranks = append(w.ranks, &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: i, Size: n})
+		r := &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: i, Size: n}
+		r.Transfers, _ = dev.(kernels.Transfers)
+		w.ranks = append(w.ranks, r)
 		w.work = append(w.work, make(chan func(r *Rank) error))
 	}
 	for i, g := range w.group("data", w.ranks) {

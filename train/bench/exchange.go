@@ -92,11 +92,10 @@ const exchangeColumns = 1024
 
 // copyFromNext copies from the next rank, whose memory it learns by an exchange of its own.
 func copyFromNext(r *parallel.Rank, bytes int) func() {
-	t := r.Dev.(kernels.Transfers)
 	src, dst := exchanged(r, bytes), exchanged(r, bytes)
 	all := r.Data.Share(src)
 	next := all[(r.ID+1)%r.Size]
-	return func() { t.WaitEvents(t.CopyPeer(dst, next, t.Record())) }
+	return func() { r.Transfers.WaitEvents(r.Transfers.CopyPeer(dst, next, r.Transfers.Record())) }
 }
 
 func gather(r *parallel.Rank, bytes int) func() {
