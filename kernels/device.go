@@ -61,7 +61,7 @@ type Device interface {
 	// for each group a sum over the rows of its segments. The rows of a dense layer are one group.
 	AddBias(out, x, bias Tensor, g *Groups)
 	BiasGrad(dbias, dy Tensor, g *Groups)
-	// Accumulate: dst = ((dst + parts[0]) + parts[1]) + ..., with dst F32 [1, n] and parts F32 [S, n].
+	// Accumulate: dst = ((dst + parts[0]) + parts[1]) + ..., with dst F32 of n contiguous elements, parts F32 [S, n].
 	Accumulate(dst, parts Tensor)
 	// Scale: out = round(x * a). out may be x.
 	Scale(out, x Tensor, a float32)

@@ -8,12 +8,11 @@ import (
 // Batch is the rows of one forward: token ids with their positions, how rows form sequences, and the cache where there
 // is one. It lives on the rank's stack.
 type Batch struct {
-	IDs         kernels.Tensor // int32 [T]
-	Positions   kernels.Tensor // int32 [T]
-	Layout      *kernels.Layout
-	Segments    *kernels.Groups   // the rows of each segment, as one group: those of dense weight gradients
-	EachSegment []*kernels.Groups // each segment alone, its first row 0; a sum of one goes through several calls
-	Cache       *Cache            // nil: keys are the batch's own rows
+	IDs       kernels.Tensor // int32 [T]
+	Positions kernels.Tensor // int32 [T]
+	Layout    *kernels.Layout
+	Segments  *kernels.Groups // the rows of each segment, as one group: those of dense weight gradients
+	Cache     *Cache          // nil: keys are the batch's own rows
 	// by block: the keys that its indexer selected, int32 [T, TopK]; nil: none, attention reads all keys
 	Selected    []kernels.Tensor
 	IndexerLoss *IndexerLoss // nil: indexers are frozen (see [Model.NewIndexerLoss])
@@ -52,29 +51,19 @@ func NewBatch(r *parallel.Rank, ids []int32, l *kernels.Layout, cache *Cache) *B
 			positions[s.Row+i] = int32(s.Pos + i)
 		}
 	}
-	b := &Batch{
+	return &Batch{
 		IDs:       parallel.Upload(r, ids),
 		Positions: parallel.Upload(r, positions),
 		Layout:    l,
 		Segments:  &kernels.Groups{Offsets: parallel.Upload(r, l.Segments), Count: 1, Segments: len(l.Segments) - 1},
 		Cache:     cache,
 	}
-	b.EachSegment = eachSegment(r, l.Segments)
-	return b
 }
 
-// eachSegment is each segment as a chain of its own; offsets are the first rows of segments and the end of the last.
-func eachSegment(r *parallel.Rank, offsets []int32) []*kernels.Groups {
-	var bounds []int32
-	for i, from := range offsets[:len(offsets)-1] {
-		bounds = append(bounds, 0, offsets[i+1]-from)
-	}
-	uploaded := parallel.Upload(r, bounds)
-	var each []*kernels.Groups
-	for i := range offsets[:len(offsets)-1] {
-		each = append(each, &kernels.Groups{Offsets: uploaded.ColRange(2*i, 2*i+2), Count: 1, Segments: 1, Chain: true})
-	}
-	return each
+// segmentOf is rows that begin with their batch as one segment: a whole one, or a part of one whose sum goes on through
+// several calls.
+func segmentOf(r *parallel.Rank, rows int, goesOn bool) *kernels.Groups {
+	return &kernels.Groups{Offsets: parallel.Upload(r, []int32{0, int32(rows)}), Count: 1, Segments: 1, Chain: goesOn}
 }
 
 // Rows is T.

@@ -86,9 +86,7 @@ func (h *Head) Backward(r *parallel.Rank, d, logprob, x kernels.Tensor, targets 
 		r.Dev.LogProbBackward(dlogits, loss.Derivative(from, to), stats, logits, of.IDs, of.Inverse)
 		r.Dev.MatMulT(dn.RowRange(from, to), nil, kernels.Term{X: dlogits, W: h.W.W})
 		if h.W.Trained() {
-			one := &kernels.Groups{Offsets: parallel.Upload(r, []int32{0, int32(to - from)}), Count: 1, Segments: 1,
-				Chain: goesOn}
-			r.Dev.WeightGrad(grad, dlogits, rows, one)
+			r.Dev.WeightGrad(grad, dlogits, rows, segmentOf(r, to-from, goesOn))
 		}
 	}
 	h.segments(r, b, chunk)

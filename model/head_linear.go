@@ -86,10 +86,11 @@ func sharedGrads(r *parallel.Rank, b *Batch, parts ...sharedGrad) {
 		return
 	}
 	segments := b.Layout.Segments
-	for i, own := range b.EachSegment {
+	for i, first := range segments[:len(segments)-1] {
 		sumSegment(r, a.A.Grad, func(sum kernels.Tensor) {
+			own := segmentOf(r, int(segments[i+1]-first), true)
 			for _, p := range parts {
-				from, to := int(segments[i])*p.of.Heads, int(segments[i+1])*p.of.Heads
+				from, to := int(first)*p.of.Heads, int(segments[i+1])*p.of.Heads
 				r.Dev.WeightGrad(sum, p.down.RowRange(from, to), p.x.RowRange(from, to), p.of.interleaved(own))
 			}
 		})
