@@ -42,26 +42,22 @@ const RowBlock, RowRun = 64, 8
 
 // RowBlocks returns the first row of each block of the segments, then the number of rows; and the index of the first
 // block of each segment, then the number of blocks.
-func RowBlocks(segments []int32) (blocks, starts []int32) {
-	for i, at := range segments[:len(segments)-1] {
-		starts = append(starts, int32(len(blocks)))
-		for ; at < segments[i+1]; at += RowBlock {
-			blocks = append(blocks, at)
-		}
-	}
-	return append(blocks, segments[len(segments)-1]), append(starts, int32(len(blocks)))
-}
+func RowBlocks(segments []int32) (blocks, starts []int32) { return cutEach(segments, RowBlock) }
 
 // RowRuns returns the first row of each run of blocks of rows, then the number of rows; and the index of the first run
 // of each block, then the number of runs.
-func RowRuns(blocks []int32) (runs, starts []int32) {
-	for i, at := range blocks[:len(blocks)-1] {
-		starts = append(starts, int32(len(runs)))
-		for ; at < blocks[i+1]; at += RowRun {
-			runs = append(runs, at)
+func RowRuns(blocks []int32) (runs, starts []int32) { return cutEach(blocks, RowRun) }
+
+// cutEach cuts the rows between bounds into pieces of at most so many rows, none across a bound. It returns the first
+// row of each piece, then the number of rows; and the index of the first piece behind each bound.
+func cutEach(bounds []int32, most int32) (pieces, starts []int32) {
+	for i, at := range bounds[:len(bounds)-1] {
+		starts = append(starts, int32(len(pieces)))
+		for ; at < bounds[i+1]; at += most {
+			pieces = append(pieces, at)
 		}
 	}
-	return append(runs, blocks[len(blocks)-1]), append(starts, int32(len(runs)))
+	return append(pieces, bounds[len(bounds)-1]), append(starts, int32(len(pieces)))
 }
 
 // KV is the keys and values of attention. Paged: K is [pages*PageRows, KVHeads*HeadDim], V [pages*PageRows,
