@@ -163,6 +163,7 @@ func trainCommand() *cobra.Command {
 	var o train.Options
 	var device string
 	var printConfig bool
+	var ranks int
 	c := &cobra.Command{
 		Use:   "train SHAPE.toml",
 		Short: "Train the model of a shape",
@@ -172,6 +173,9 @@ func trainCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			if device != "" {
 				set = append(set, "device.kind="+device)
+			}
+			if c.Flags().Changed("ranks") {
+				set = append(set, fmt.Sprintf("parallel.ranks=%d", ranks))
 			}
 			s, err := configs.Load(args[0], set)
 			if err != nil {
@@ -193,6 +197,7 @@ func trainCommand() *cobra.Command {
 	f.StringVar(&o.Out, "out", "", "folder of the run (default: the shape's run.out, or the next free runs/NAME)")
 	f.BoolVar(&o.Resume, "resume", false, "continue from the newest checkpoint, with the bits of an uninterrupted run")
 	f.StringVar(&device, "device", "", "device to run on: cpu or cuda (default: the shape's)")
+	f.IntVar(&ranks, "ranks", 0, "ranks that train together; never changes a bit (default: those of the shape)")
 	f.BoolVar(&printConfig, "print-config", false, "print the resolved shape as TOML and exit")
 	return c
 }

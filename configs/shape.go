@@ -19,6 +19,7 @@ type Shape struct {
 	Rollout    Rollout    `toml:"rollout"`    // the engine that generates answers
 	Definition Definition `toml:"definition"` // the arithmetic, shared by training and serving
 	Device     Device     `toml:"device"`     // where it runs; results are the same bits on each
+	Parallel   Parallel   `toml:"parallel"`   // how many devices train together; never changes a bit
 }
 
 // Model is either a checkpoint (path) or a new network (family and config, or a published one's by its name in the
@@ -303,6 +304,13 @@ type Device struct {
 	Kind    string `toml:"kind" default:"'cpu'" oneof:"cpu,cuda"`                  // device
 	Threads int    `toml:"threads" default:"0" range:"[0,4096]"`                   // threads; 0: one for each core
 	ISA     string `toml:"isa" default:"'auto'" oneof:"auto,avx512,avx2,portable"` // instruction set
+}
+
+// Parallel divides a step over ranks, one for each device.
+type Parallel struct {
+	// data parallel: ranks that compute the packs of a step, each with all weights; the optimizer's state is cut over
+	// them (ZeRO-1); on the CPU they share the threads
+	Ranks int `toml:"ranks" default:"1" range:"[1,64]"`
 }
 
 // ResolveAuto replaces "auto" by what the device's kind and the definition choose.

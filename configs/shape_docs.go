@@ -16,6 +16,7 @@ var fieldDocs = map[string]string{
 	"Shape.Rollout":         "the engine that generates answers",
 	"Shape.Definition":      "the arithmetic, shared by training and serving",
 	"Shape.Device":          "where it runs; results are the same bits on each",
+	"Shape.Parallel":        "how many devices train together; never changes a bit",
 	"Model.Path":            "checkpoint folder in the Hugging Face layout",
 	"Model.Family":          "instead of path: model_type of a new network, such as \"qwen3_moe\"",
 	"Model.Catalogue":       "instead of family: a model that \"lockstep shapes\" lists; becomes its family and config",
@@ -137,4 +138,5 @@ var fieldDocs = map[string]string{
 	"Device.Kind":           "device",
 	"Device.Threads":        "threads; 0: one for each core",
 	"Device.ISA":            "instruction set",
+	"Parallel.Ranks":        "data parallel: ranks that compute the packs of a step, each with all weights; the optimizer's state is cut over them (ZeRO-1); on the CPU they share the threads",
 }

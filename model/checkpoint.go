@@ -92,7 +92,7 @@ func (m *Model) Tensors() []safetensors.OutTensor {
 	return out
 }
 
-// out writes one part of a tensor shaped like the parameter: its weight, or training state.
+// out writes one part of a tensor shaped like the parameter: its weight, or its gradient.
 func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string) safetensors.OutTensor {
 	return safetensors.OutTensor{Name: name, DType: dtypeName(t.DType), Shape: part.Shape,
 		Write: func(w io.Writer) error {
@@ -103,16 +103,20 @@ func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string
 				_, err := w.Write(permuted(raw, t.DType.Size(), p.W.Cols, part.Disk))
 				return err
 			}
-			var failed error
-			raw := make([]byte, min(view.Len(), pieceElements)*view.DType.Size())
-			eachPiece(view, func(_ int, piece kernels.Tensor) {
-				if failed == nil {
-					dev.Read(raw[:piece.Bytes()], piece)
-					_, failed = w.Write(raw[:piece.Bytes()])
-				}
-			})
-			return failed
+			return writeElements(w, dev, view)
 		}}
+}
+
+// writeElements writes the elements of a vector, little-endian.
+func writeElements(w io.Writer, dev kernels.Device, t kernels.Tensor) (failed error) {
+	raw := make([]byte, min(t.Len(), pieceElements)*t.DType.Size())
+	eachPiece(t, func(_ int, piece kernels.Tensor) {
+		if failed == nil {
+			dev.Read(raw[:piece.Bytes()], piece)
+			_, failed = w.Write(raw[:piece.Bytes()])
+		}
+	})
+	return failed
 }
 
 // dtypeName is what the safetensors format calls a storage type.
@@ -121,56 +125,4 @@ func dtypeName(d kernels.DType) string {
 		return "BF16"
 	}
 	return "F32"
-}
-
-// stateKinds are the tensors that training adds to a parameter.
-var stateKinds = []struct {
-	suffix string
-	of     func(*Param) kernels.Tensor
-}{
-	{".exp_avg", func(p *Param) kernels.Tensor { return p.M }},
-	{".exp_avg_sq", func(p *Param) kernels.Tensor { return p.V }},
-	{".master", func(p *Param) kernels.Tensor { return p.Master }},
-}
-
-// OptimizerTensors lists the moments, and the fp32 masters where the weights themselves are not fp32.
-func (m *Model) OptimizerTensors() []safetensors.OutTensor {
-	var out []safetensors.OutTensor
-	m.eachState(func(p *Param, t kernels.Tensor, name string) {
-		whole := Part{Rows: p.W.Groups * p.W.Rows, Shape: []int{p.W.Groups, p.W.Rows, p.W.Cols}}
-		out = append(out, p.out(m.dev, t, whole, name))
-	})
-	return out
-}
-
-// LoadOptimizer reads back what OptimizerTensors wrote.
-func (m *Model) LoadOptimizer(c *safetensors.Checkpoint) error {
-	var failed error
-	used := 0
-	m.eachState(func(p *Param, t kernels.Tensor, name string) {
-		info, ok := c.Tensor(name)
-		switch {
-		case failed != nil:
-		case !ok || info.DType != "F32" || len(info.Data) != t.Bytes():
-			failed = fmt.Errorf("%s: no fp32 tensor %s of %d values: the run was made with another model or other "+
-				"trained weights", c.Path(), name, t.Len())
-		default:
-			m.dev.Write(t.Reshape(1, t.Len()), info.Data)
-			used++
-		}
-	})
-	if failed == nil && used != len(c.Names()) {
-		failed = fmt.Errorf("%s: holds state of weights that this run does not train", c.Path())
-	}
-	return failed
-}
-
-func (m *Model) eachState(visit func(p *Param, t kernels.Tensor, name string)) {
-	for _, p := range m.Trained() {
-		for _, k := range stateKinds {
-			if t := k.of(p); t.Data != p.W.Data {
-				visit(p, t, p.Name+k.suffix)
-			}
-		}
-	}
 }

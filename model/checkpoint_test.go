@@ -30,7 +30,7 @@ func TestLoadOptimizer(t *testing.T) {
 		return m
 	}
 	m := adapted("q_proj")
-	all := m.OptimizerTensors()
+	all := model.Replicas{m}.OptimizerTensors()
 	if len(all) != len(m.Trained())*3 { // two moments, and a master of each bf16 weight
 		t.Fatalf("%d tensors of %d weights", len(all), len(m.Trained()))
 	}
@@ -44,7 +44,7 @@ func TestLoadOptimizer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		return m.LoadOptimizer(f.Checkpoint())
+		return model.Replicas{m}.LoadOptimizer(f.Checkpoint())
 	}
 	if err := load(m, all); err != nil {
 		t.Fatal(err)
@@ -59,7 +59,7 @@ func TestLoadOptimizer(t *testing.T) {
 		"another dtype":     load(m, other(func(o *safetensors.OutTensor) { o.DType = "I32" })),
 		"another name":      load(m, other(func(o *safetensors.OutTensor) { o.Name += "x" })),
 		"one is missing":    load(m, all[1:]),
-		"more than trained": load(m, append(more, adapted("k_proj").OptimizerTensors()...)),
+		"more than trained": load(m, append(more, model.Replicas{adapted("k_proj")}.OptimizerTensors()...)),
 		"of other targets":  load(adapted("q_proj", "k_proj"), all),
 	} {
 		if err == nil || strings.Contains(err.Error(), "\n") {

@@ -321,8 +321,8 @@ func TestGoldenAdamW(t *testing.T) {
 func adamW(r *parallel.Rank, m *model.Model, steps int, seqs ...[]int32) (losses []float32) {
 	m.TrainAll()
 	var ws []optim.Weights
-	for _, p := range m.Trained() {
-		ws = append(ws, optim.Weights{W: p.W, Master: p.Master, M: p.M, V: p.V, Grad: p.Grad})
+	for _, s := range m.Shards {
+		ws = append(ws, optim.Weights{W: s.W, Master: s.Master, M: s.M, V: s.V, Grad: s.Grad})
 	}
 	a := optim.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}
 	for step := range steps {

@@ -48,8 +48,11 @@ func TestMemory(t *testing.T) {
 func held(m *model.Model) (n model.Memory) {
 	for _, p := range m.Params {
 		n.Weights += p.W.Bytes()
-		for _, state := range []kernels.Tensor{p.Grad, p.HeadGrad, p.M, p.V, p.Master} {
-			if !state.IsNil() && state.Data != p.W.Data {
+		n.Training += p.Grad.Bytes() + p.HeadGrad.Bytes()
+	}
+	for _, s := range m.Shards {
+		for _, state := range []kernels.Tensor{s.M, s.V, s.Master} {
+			if state.Data != s.W.Data {
 				n.Training += state.Bytes()
 			}
 		}

@@ -131,9 +131,9 @@ func TestArenasAreExact(t *testing.T) {
 
 // states is what the tensors of training take of an arena.
 func states(m *model.Model) (n int) {
-	for _, p := range m.Trained() {
-		for _, state := range []kernels.Tensor{p.Grad, p.HeadGrad, p.M, p.V, p.Master} {
-			if !state.IsNil() && state.Data != p.W.Data {
+	for _, s := range m.Shards {
+		for _, state := range []kernels.Tensor{s.Grad, s.HeadGrad, s.M, s.V, s.Master} {
+			if !state.IsNil() && state.Data != s.W.Data {
 				n += kernels.ArenaBytes(state.DType, 1, state.Len())
 			}
 		}

@@ -27,6 +27,7 @@ type Model struct {
 	Params []*Param // in the order of the graph; tied weights once
 	LoRA   *LoRAConfig
 	Hooks  Hooks
+	Shards []*Shard // of the trained parameters, those of all ranks
 
 	Indexing IndexerStage // whether indexers of sparse attention are trained
 	indexers []*Indexer   // in the order of blocks
@@ -36,6 +37,9 @@ type Model struct {
 	inMemory func(name string) string
 	kept     *storage // how config.json says that weights are kept; nil: as they are
 	ignored  int      // tensors of the checkpoint that are ignored: they say how activations are rounded
+
+	grads kernels.Tensor // F32 [1, n]: the gradients of all parameters, see [Model.TrainShards]
+	sums  kernels.Tensor // those of the rank's shards, summed over a step
 
 	dev   kernels.Device // nil: described, not built
 	mem   *kernels.Arena
@@ -94,16 +98,6 @@ func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets
 	m.Backward(r, d, b, s)
 }
 
-// GatherTied adds the head's share of a tied embedding's gradient to the embedding's own, once for each optimizer step.
-func (m *Model) GatherTied(r *parallel.Rank) {
-	for _, p := range m.Params {
-		if !p.HeadGrad.IsNil() {
-			r.Dev.Accumulate(p.Grad, p.HeadGrad.Reshape(1, p.HeadGrad.Len()))
-			r.Dev.Zero(p.HeadGrad)
-		}
-	}
-}
-
 // Trained is the parameters that receive gradients, in order.
 func (m *Model) Trained() []*Param {
 	var out []*Param
@@ -113,19 +107,6 @@ func (m *Model) Trained() []*Param {
 		}
 	}
 	return out
-}
-
-// TrainAll gives every parameter gradient and optimizer memory; with LoRA only the adapters, with [IndexersDense] only
-// the indexers. Masters start as the weights that are there now.
-func (m *Model) TrainAll() {
-	bytes := 0
-	for _, p := range m.trainable() {
-		bytes += p.states(m.tied(p)) * kernels.ArenaBytes(kernels.F32, 1, p.Elements())
-	}
-	m.mem.Reserve(bytes)
-	for _, p := range m.trainable() {
-		p.train(m.dev, m.mem, m.tied(p))
-	}
 }
 
 // Parameters counts all weights and those a token uses (top-k of the experts).

@@ -19,11 +19,9 @@ type Param struct {
 	// Buffer: part of the checkpoint, never trained.
 	Buffer bool
 
-	// Of trained parameters only (see [Model.TrainAll]). All are F32 and have the shape of W.
+	// Of trained parameters only (see [Model.TrainShards]). Both are F32 and have the shape of W.
 	Grad     kernels.Tensor
 	HeadGrad kernels.Tensor // tied embeddings: the head's share, so that two chains over tokens never interleave
-	Master   kernels.Tensor // what the optimizer updates; W itself in an F32 model
-	M, V     kernels.Tensor // moments
 }
 
 // Part is one tensor of a checkpoint: rows [Row, Row+Rows) of group Group.
@@ -69,21 +67,7 @@ func (p *Param) view(t kernels.Tensor, part Part) kernels.Tensor {
 	return t.Group(part.Group).RowRange(part.Row, part.Row+part.Rows).Reshape(1, part.Rows*t.Cols)
 }
 
-// train allocates the gradient and the optimizer state.
-func (p *Param) train(dev kernels.Device, mem *kernels.Arena, tied bool) {
-	like := func() kernels.Tensor { return mem.NewGrouped(kernels.F32, p.W.Groups, p.W.Rows, p.W.Cols) }
-	p.Grad, p.M, p.V = like(), like(), like()
-	if tied {
-		p.HeadGrad = like()
-	}
-	p.Master = p.W
-	if p.W.DType != kernels.F32 {
-		p.Master = like()
-		dev.Copy(p.Master, p.W)
-	}
-}
-
-// states is how many fp32 numbers [Param.train] makes for each weight.
+// states is how many fp32 numbers training keeps for each weight, in all ranks together.
 func (p *Param) states(tied bool) int {
 	n := 3 // gradient and two moments
 	if tied {

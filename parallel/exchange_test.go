@@ -89,6 +89,33 @@ func TestAllGather(t *testing.T) {
 	})
 }
 
+// Each member has some tensors of every size, and none in some rounds.
+func TestBroadcast(t *testing.T) {
+	eachWorld(t, func(t *testing.T, w *World) {
+		rounds(t, w, func(r *Rank, round int) error {
+			owned := make([][]kernels.Tensor, r.Size)
+			for rank := range r.Size {
+				for i := range (rank + round) % 3 {
+					of := fill(r, rank, round, i+1, 2)
+					if rank != r.ID {
+						r.Dev.Zero(of)
+					}
+					owned[rank] = append(owned[rank], of)
+				}
+			}
+			r.Data.Broadcast(owned).Wait()
+			for rank, list := range owned {
+				for i, of := range list {
+					if got, want := of.F32s(), fill(r, rank, round, i+1, 2).F32s(); !slices.Equal(got, want) {
+						return fmt.Errorf("rank %d has %v of rank %d, want %v", r.ID, got, rank, want)
+					}
+				}
+			}
+			return nil
+		})
+	})
+}
+
 func TestAllToAll(t *testing.T) {
 	eachWorld(t, func(t *testing.T, w *World) {
 		rounds(t, w, func(r *Rank, round int) error {

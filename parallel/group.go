@@ -41,10 +41,11 @@ type meeting struct {
 type post struct {
 	exchange string // its name, which is the same for all
 	src      kernels.Tensor
-	rows     []int           // of src for each member
-	width    int             // columns of the range that the member owns
-	ready    kernels.Event   // src has been computed
-	copied   []kernels.Event // by member whose memory was copied: the copy is done
+	owned    []kernels.Tensor  // what the member broadcasts
+	rows     []int             // of src for each member
+	width    int               // columns of the range that the member owns
+	ready    kernels.Event     // the member's tensors have been computed
+	copied   [][]kernels.Event // by member whose memory was copied: the copies are done
 }
 
 // group makes the members' views of a group.

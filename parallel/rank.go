@@ -1,6 +1,7 @@
-// Package parallel runs the ranks of a job: one goroutine for each device of the machine, all in one process and all
-// running the same code. Ranks exchange memory in groups: every member pulls what it needs into its own memory, behind
-// events of the others, and sums across ranks have a written order. It imports kernels only.
+// Package parallel runs the ranks of a job: one goroutine for each device of the machine, all in one process. Rank 0 is
+// the job itself, and has all run the same code at once. Ranks exchange memory in groups: every member pulls what it
+// needs into its own memory, behind events of the others, and sums across ranks have a written order. It imports
+// kernels only.
 package parallel
 
 import (

@@ -77,6 +77,48 @@ func TestRunFails(t *testing.T) {
 	}
 }
 
+// Rank 0 is the goroutine that leads: it works alone or with the others, and tells the first fault of any.
+func TestLead(t *testing.T) {
+	all := devices(t, 3)
+	w, err := Open(all, Mesh{Experts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if w.Size() != 3 || !slices.Equal(w.Devices(), all) {
+		t.Errorf("%d ranks on %v", w.Size(), w.Devices())
+	}
+	full, alone, together := errors.New("out of memory"), 0, 0
+	err = w.Lead(func(r *Rank) error {
+		for range 2 {
+			alone++
+			before := together
+			if err := w.Run(func(each *Rank) error {
+				if each.ID == 0 {
+					if together++; each != r {
+						t.Error("another rank leads")
+					}
+				}
+				return nil
+			}); err != nil || together != before+1 {
+				t.Errorf("ran %d times, error %v", together-before, err)
+			}
+		}
+		panic(kernels.Fault{Err: w.Run(func(each *Rank) error {
+			if each.ID == 2 {
+				panic(kernels.Fault{Err: full})
+			}
+			return nil
+		})})
+	})
+	if want := "rank 2 on " + all[2].Name() + ": out of memory"; !errors.Is(err, full) || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	if alone != 2 || together != 2 {
+		t.Errorf("led %d times, %d with all", alone, together)
+	}
+}
+
 // failing is a device whose last operations have failed.
 type failing struct {
 	*cpu.Device

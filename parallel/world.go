@@ -16,10 +16,11 @@ type Mesh struct {
 	Experts int // ranks over which the experts of one copy of the model are divided; it divides the number of ranks
 }
 
-// World is the ranks of a job. Its methods are called by one goroutine, the job's, which is none of the ranks'.
+// World is the ranks of a job. One goroutine, the job's, calls its methods. It is rank 0, and works alone where the
+// others have nothing to do: it reads data, evaluates and saves.
 type World struct {
 	ranks []*Rank
-	work  []chan func(r *Rank) error
+	work  []chan func(r *Rank) error // of the other ranks
 	errs  chan rankError
 	// patience is how long a rank waits for the others at an exchange.
 	patience time.Duration
@@ -38,7 +39,7 @@ type rankError struct {
 // patience is more than any exchange waits for a rank that computes.
 const patience = 5 * time.Minute
 
-// Open starts a goroutine, locked to its thread, for each device. Several devices must reach each other.
+// Open starts a goroutine, locked to its thread, for each device but the first. Several devices must reach each other.
 func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 	n := len(devices)
 	if mesh.Experts < 1 || n%mesh.Experts != 0 {
@@ -55,7 +56,6 @@ func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 		r := &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: i, Size: n}
 		r.Transfers, _ = dev.(kernels.Transfers)
 		w.ranks = append(w.ranks, r)
-		w.work = append(w.work, make(chan func(r *Rank) error))
 	}
 	for i, g := range w.group("data", w.ranks) {
 		w.ranks[i].Data = g
@@ -65,8 +65,10 @@ func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 			w.ranks[from+i].Experts = g
 		}
 	}
-	for i, r := range w.ranks {
-		go w.serve(r, w.work[i])
+	for _, r := range w.ranks[1:] {
+		work := make(chan func(r *Rank) error)
+		w.work = append(w.work, work)
+		go w.serve(r, work)
 	}
 	return w, nil
 }
@@ -89,6 +91,29 @@ func reachable(devices []kernels.Device) error {
 	return nil
 }
 
+// Size is the number of ranks.
+func (w *World) Size() int { return len(w.ranks) }
+
+// Devices lists the devices of the ranks.
+func (w *World) Devices() (list []kernels.Device) {
+	for _, r := range w.ranks {
+		list = append(list, r.Dev)
+	}
+	return list
+}
+
+// Lead runs body in rank 0 alone, and then waits for its device. The body may call Run. Errors are as those of Run.
+func (w *World) Lead(body func(r *Rank) error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return guard(w.ranks[0], func(r *Rank) error {
+		if err := body(r); err != nil {
+			return err
+		}
+		return r.Dev.Sync()
+	})
+}
+
 // Run runs body in all ranks at once and waits for them. A [kernels.Fault] becomes the rank's error; any other panic is
 // a bug and keeps its stack. The errors come joined in the order of ranks, without those of ranks that only left an
 // exchange because another had failed. After an error the world runs nothing more.
@@ -99,11 +124,17 @@ func (w *World) Run(body func(r *Rank) error) error {
 	for _, work := range w.work {
 		work <- body
 	}
+	runtime.LockOSThread()
 	errs := make([]error, len(w.ranks))
-	for range w.ranks {
+	errs[0] = w.attempt(w.ranks[0], body)
+	runtime.UnlockOSThread()
+	for range w.work {
 		e := <-w.errs
-		if !errors.Is(e.err, errCancelled) {
-			errs[e.rank] = e.err
+		errs[e.rank] = e.err
+	}
+	for i, err := range errs {
+		if errors.Is(err, errCancelled) {
+			errs[i] = nil
 		}
 	}
 	w.failure = errors.Join(errs...)
@@ -121,13 +152,28 @@ func (w *World) Close() {
 func (w *World) serve(r *Rank, work chan func(r *Rank) error) {
 	runtime.LockOSThread()
 	for body := range work {
-		err := guard(r, body)
-		if err != nil {
-			w.cancel.Do(func() { close(w.cancelled) })
-		}
-		w.errs <- rankError{r.ID, err}
+		w.errs <- rankError{r.ID, w.attempt(r, body)}
 	}
 }
+
+// attempt runs body in a rank, and makes the others leave their exchanges where it fails.
+func (w *World) attempt(r *Rank, body func(r *Rank) error) error {
+	err := guard(r, body)
+	if err != nil {
+		w.cancel.Do(func() { close(w.cancelled) })
+	}
+	return err
+}
+
+// rankFault is the fault of a rank's device.
+type rankFault struct {
+	rank   int
+	device string
+	err    error
+}
+
+func (f rankFault) Error() string { return fmt.Sprintf("rank %d on %s: %v", f.rank, f.device, f.err) }
+func (f rankFault) Unwrap() error { return f.err }
 
 // errCancelled is why a rank leaves an exchange when another has failed.
 var errCancelled = errors.New("another rank has failed")
@@ -137,7 +183,9 @@ func guard(r *Rank, body func(r *Rank) error) (err error) {
 		switch p := recover().(type) {
 		case nil:
 		case kernels.Fault:
-			err = fmt.Errorf("rank %d on %s: %w", r.ID, r.Dev.Name(), p.Err)
+			if err = p.Err; !errors.As(err, new(rankFault)) {
+				err = rankFault{r.ID, r.Dev.Name(), p.Err}
+			}
 		default:
 			err = fmt.Errorf("rank %d: internal error: %v\n%s", r.ID, p, debug.Stack())
 		}

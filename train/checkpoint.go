@@ -14,6 +14,7 @@ import (
 	"lockstep/data/atomicfile"
 	"lockstep/data/safetensors"
 	"lockstep/model"
+	"lockstep/parallel"
 	"lockstep/train/runlog"
 	"lockstep/train/setup"
 )
@@ -44,15 +45,15 @@ func checkpointName(step int) string { return fmt.Sprintf("step-%08d", step) }
 
 // saveCheckpoint writes a checkpoint as folder dir. It is written under a temporary name, synced and renamed: a folder
 // with the final name is complete.
-func saveCheckpoint(m *model.Model, tok *data.ChatTokenizer, dir, base string, st state) error {
+func saveCheckpoint(c model.Replicas, tok *data.ChatTokenizer, dir, base string, st state) error {
 	return atomicDir(dir, func(tmp string) (err error) {
 		if err := os.Mkdir(filepath.Join(tmp, weightsDir), 0o755); err != nil {
 			return err
 		}
-		if err := setup.SaveModel(m, tok, filepath.Join(tmp, weightsDir), base); err != nil {
+		if err := setup.SaveModel(c[0], tok, filepath.Join(tmp, weightsDir), base); err != nil {
 			return err
 		}
-		if err := safetensors.Write(filepath.Join(tmp, optimizerFile), m.OptimizerTensors(), nil); err != nil {
+		if err := safetensors.Write(filepath.Join(tmp, optimizerFile), c.OptimizerTensors(), nil); err != nil {
 			return err
 		}
 		if err := runlog.WriteJSON(filepath.Join(tmp, stateFile), st); err != nil {
@@ -122,9 +123,9 @@ func prune(parent string, keep int) error {
 	return nil
 }
 
-// loadCheckpoint reads the newest checkpoint whose files are complete into the model. It returns nil where the run has
-// none. fits says why the run cannot be resumed from a checkpoint; "": it can.
-func loadCheckpoint(m *model.Model, out string, fits func(*state) string,
+// loadCheckpoint reads the newest checkpoint whose files are complete into the replicas. It returns nil where the run
+// has none. fits says why the run cannot be resumed from a checkpoint; "": it can.
+func loadCheckpoint(w *parallel.World, c model.Replicas, out string, fits func(*state) string,
 	note func(string, ...any)) (*state, error) {
 	parent := filepath.Join(out, checkpointsDir)
 	names, err := listCheckpoints(parent)
@@ -147,7 +148,7 @@ func loadCheckpoint(m *model.Model, out string, fits func(*state) string,
 		if unlike := fits(st); unlike != "" {
 			return nil, fmt.Errorf("%s: %s", dir, unlike)
 		}
-		return st, restore(m, dir)
+		return st, restore(w, c, dir)
 	}
 	return nil, nil
 }
@@ -184,8 +185,11 @@ func hasOldSums(dir string) bool {
 }
 
 // restore loads weights and the optimizer's state.
-func restore(m *model.Model, dir string) error {
-	if err := restoreWeights(m, dir); err != nil {
+func restore(w *parallel.World, c model.Replicas, dir string) error {
+	if err := restoreWeights(c[0], dir); err != nil {
+		return err
+	}
+	if err := c.Broadcast(w); err != nil {
 		return err
 	}
 	f, err := safetensors.Open(filepath.Join(dir, optimizerFile))
@@ -193,7 +197,7 @@ func restore(m *model.Model, dir string) error {
 		return err
 	}
 	defer f.Close()
-	return m.LoadOptimizer(f.Checkpoint())
+	return c.LoadOptimizer(f.Checkpoint())
 }
 
 func restoreWeights(m *model.Model, dir string) error {

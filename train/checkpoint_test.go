@@ -98,7 +98,7 @@ func TestFlippedState(t *testing.T) {
 		t.Fatal(err)
 	}
 	var notes []string
-	_, err = loadCheckpoint(nil, out, func(*state) string { return "taken" }, func(format string, args ...any) {
+	_, err = loadCheckpoint(nil, nil, out, func(*state) string { return "taken" }, func(format string, args ...any) {
 		notes = append(notes, fmt.Sprintf(format, args...))
 	})
 	if len(notes) != 1 || !strings.Contains(notes[0], "state.json has step 2") ||

@@ -34,7 +34,7 @@ func large(t *testing.T, set ...string) *configs.Shape {
 }
 
 // onLimited runs body on a device that says it has so many bytes left.
-func onLimited(t *testing.T, left int, body func(d *limited, r *parallel.Rank) error) {
+func onLimited(t *testing.T, left int, body func(d *limited, w *parallel.World, r *parallel.Rank) error) {
 	t.Helper()
 	dev, err := cpu.New(kernels.Default(), cpu.Options{})
 	if err != nil {
@@ -42,7 +42,12 @@ func onLimited(t *testing.T, left int, body func(d *limited, r *parallel.Rank) e
 	}
 	defer dev.Close()
 	d := &limited{Device: dev, left: left}
-	if err := parallel.Run([]kernels.Device{d}, func(r *parallel.Rank) error { return body(d, r) }); err != nil {
+	w, err := parallel.Open([]kernels.Device{d}, parallel.Mesh{Experts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if err := w.Lead(func(r *parallel.Rank) error { return body(d, w, r) }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -50,7 +55,7 @@ func onLimited(t *testing.T, left int, body func(d *limited, r *parallel.Rank) e
 // takes is what a shape's plan says of its device where it has no bound.
 func takes(t *testing.T, s *configs.Shape) (n plan.Memory) {
 	t.Helper()
-	onLimited(t, 0, func(d *limited, r *parallel.Rank) error {
+	onLimited(t, 0, func(d *limited, w *parallel.World, r *parallel.Rank) error {
 		p, err := plan.New(d, s)
 		if err == nil {
 			n, err = p.Choose(0)
@@ -63,7 +68,7 @@ func takes(t *testing.T, s *configs.Shape) (n plan.Memory) {
 // taken is the memory of this process that a run of a shape may take over.
 func taken(t *testing.T, s *configs.Shape) (n int) {
 	t.Helper()
-	onLimited(t, 1, func(d *limited, r *parallel.Rank) error {
+	onLimited(t, 1, func(d *limited, w *parallel.World, r *parallel.Rank) error {
 		n = plan.MemoryFor(d, s) - 1
 		return nil
 	})
@@ -126,8 +131,9 @@ func runOn(t *testing.T, s *configs.Shape, out string, left, more int) (f finish
 	if more > 0 {
 		stop()
 	}
-	onLimited(t, left, func(d *limited, r *parallel.Rank) error {
-		j := &job{ctx: ctx, shape: s, options: Options{Out: out, Resume: runlog.HasRun(out), Log: log}, folder: out}
+	onLimited(t, left, func(d *limited, w *parallel.World, r *parallel.Rank) error {
+		j := &job{ctx: ctx, shape: s, options: Options{Out: out, Resume: runlog.HasRun(out), Log: log}, folder: out,
+			world: w}
 		err := errors.Join(j.execute(r), j.close())
 		if more > 0 && errors.Is(err, ErrInterrupted) {
 			err = nil

@@ -14,7 +14,6 @@ import (
 	"lockstep/serve"
 	"lockstep/train/plan"
 	"lockstep/train/setup"
-	"lockstep/train/trainer"
 )
 
 // openLearner prepares reinforcement learning on the job's model. A rollout device that it opens is closed with the
@@ -40,7 +39,7 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 	if o.Objective, err = optim.New(s.Objective, settings); err != nil {
 		return fmt.Errorf("rl.%w", err)
 	}
-	l.trainer = trainer.New(r, m, o)
+	l.trainer = j.trainer.With(o)
 	if len(s.Loss) > 0 {
 		if l.custom, err = data.NewProgram(s.Loss, time.Duration(s.Timeout*float64(time.Second))); err != nil {
 			return fmt.Errorf("rl.loss: %w", err)
@@ -109,14 +108,6 @@ func (j *job) openRollout(l *learner) (err error) {
 	}
 	l.syncRollout = func() error { return m.CopyWeights(l.trainer.Model, quant.Format(n.Weights)) }
 	return nil
-}
-
-// clearMoments sets the optimizer's moments to 0: those of the warm start belong to another loss.
-func (l *learner) clearMoments() {
-	for _, p := range l.trainer.Model.Trained() {
-		l.trainer.Rank.Dev.Zero(p.M)
-		l.trainer.Rank.Dev.Zero(p.V)
-	}
 }
 
 // copyWeights gives the reference the weights of the stage's first checkpoint, start, and the rollout those of the

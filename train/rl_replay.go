@@ -11,11 +11,8 @@ import (
 	"slices"
 
 	"lockstep/configs"
-	"lockstep/kernels"
-	"lockstep/kernels/devices"
 	"lockstep/parallel"
 	"lockstep/train/runlog"
-	"lockstep/train/setup"
 	"lockstep/train/trainer"
 )
 
@@ -64,14 +61,10 @@ func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Repla
 	if err != nil {
 		return nil, err
 	}
-	dev, err := devices.Open(setup.Device(s))
-	if err != nil {
-		return nil, err
-	}
-	defer dev.Close()
 	p := &replay{job: &job{ctx: ctx, shape: s, options: Options{Log: log}, folder: dir}, record: record,
-		result: &Replayed{Digest: dev.Definition().Digest()}}
-	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		result: &Replayed{}}
+	err = onRanks(s, func(w *parallel.World, r *parallel.Rank) error {
+		p.job.world, p.result.Digest = w, r.Dev.Definition().Digest()
 		err := p.run(r)
 		if p.job.rolloutDevice != nil {
 			err = errors.Join(err, p.job.rolloutDevice.Close())
@@ -134,7 +127,7 @@ func (p *replay) run(r *parallel.Rank) error {
 	if err := p.check(); err != nil {
 		return err
 	}
-	if err := restore(j.trainer.Model, start); err != nil {
+	if err := restore(j.world, j.trainer.Replicas, start); err != nil {
 		return err
 	}
 	if err := j.learner.copyWeights(start); err != nil {
@@ -273,7 +266,7 @@ func (p *replay) checkpoint(step int) error {
 	}
 	defer os.RemoveAll(tmp)
 	again := filepath.Join(tmp, checkpointName(step))
-	if err := saveCheckpoint(p.job.trainer.Model, nil, again, p.job.shape.Model.Path, state{}); err != nil {
+	if err := saveCheckpoint(p.job.trainer.Replicas, nil, again, p.job.shape.Model.Path, state{}); err != nil {
 		return err
 	}
 	files, err := sums(again)

@@ -38,15 +38,25 @@ func Run(ctx context.Context, s *configs.Shape, o Options) error {
 	if err != nil {
 		return err
 	}
-	dev, err := devices.Open(setup.Device(s))
+	return onRanks(s, func(w *parallel.World, r *parallel.Rank) error {
+		j := &job{ctx: ctx, shape: s, options: o, folder: out, world: w}
+		return errors.Join(j.execute(r), j.close())
+	})
+}
+
+// onRanks opens the devices of a shape as a world, and runs body in the first rank.
+func onRanks(s *configs.Shape, body func(w *parallel.World, r *parallel.Rank) error) error {
+	list, closeAll, err := devices.OpenRanks(setup.Device(s), s.Parallel.Ranks)
 	if err != nil {
 		return err
 	}
-	defer dev.Close()
-	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		j := &job{ctx: ctx, shape: s, options: o, folder: out}
-		return errors.Join(j.execute(r), j.close())
-	})
+	w, err := parallel.Open(list, parallel.Mesh{Experts: 1})
+	if err != nil {
+		return errors.Join(err, closeAll())
+	}
+	err = w.Lead(func(r *parallel.Rank) error { return body(w, r) })
+	w.Close()
+	return errors.Join(err, closeAll())
 }
 
 // job is one run in progress.
@@ -56,6 +66,7 @@ type job struct {
 	options       Options
 	folder        string
 	lock          *os.File // of the folder, which no other process may train into; nil: a new run that has not begun
+	world         *parallel.World
 	trainer       *trainer.Trainer
 	tokenizer     *data.ChatTokenizer
 	stops         []int32 // end what the model says; see [serve.Stops]
@@ -132,9 +143,14 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if err != nil {
 		return err
 	}
-	m.TrainAll()
-	plan.Reserve(r, p.Rank)
-	if err := j.openTrainer(r, m); err != nil {
+	replicas, err := model.Replicate(j.world, m)
+	if err != nil {
+		return err
+	}
+	if err := p.ReserveRanks(j.world); err != nil {
+		return err
+	}
+	if err := j.openTrainer(r, replicas); err != nil {
 		return err
 	}
 	if j.corpus.Pairs != nil {
@@ -173,7 +189,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 }
 
 // openTrainer makes the trainer of the run's first stage.
-func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (err error) {
+func (j *job) openTrainer(r *parallel.Rank, replicas model.Replicas) (err error) {
 	if samples := j.corpus.Samples(); samples != nil {
 		j.stream = data.NewStream(samples, uint64(j.shape.Run.Seed), j.shape.Data.PackRows, j.shape.Run.Epochs)
 	}
@@ -201,13 +217,13 @@ func (j *job) openTrainer(r *parallel.Rank, m *model.Model) (err error) {
 		o.Schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Steps: max(w.Steps, 1)}
 		o.Schedule.Warmup = optim.WarmupSteps(w.WarmupSteps, w.WarmupRatio, w.Steps)
 	}
-	j.trainer = trainer.New(r, m, o)
+	j.trainer = trainer.NewReplicated(j.world, r, replicas, o)
 	return nil
 }
 
 // resume loads the newest checkpoint.
 func (j *job) resume() error {
-	st, err := loadCheckpoint(j.trainer.Model, j.folder, j.incompatible, j.note)
+	st, err := loadCheckpoint(j.world, j.trainer.Replicas, j.folder, j.incompatible, j.note)
 	if err != nil || st == nil {
 		return err
 	}
@@ -287,7 +303,7 @@ func (j *job) run() (err error) {
 	total, active := j.trainer.Model.Parameters()
 	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.folder, j.trainer.Model.Family,
 		report.Compact(float64(total)),
-		report.Compact(float64(active)), j.trainer.Rank.Dev.Name(), j.state.Digest)
+		report.Compact(float64(active)), j.deviceName(), j.state.Digest)
 	if opened := j.trainer.Model.Opened(); opened != "" {
 		j.note("%s", opened)
 	}
@@ -319,13 +335,22 @@ func (j *job) run() (err error) {
 	return j.finish()
 }
 
+// deviceName names the device of each rank.
+func (j *job) deviceName() string {
+	name := j.trainer.Rank.Dev.Name()
+	if n := j.world.Size(); n > 1 {
+		return fmt.Sprintf("%d ranks, each %s", n, name)
+	}
+	return name
+}
+
 func (j *job) save() error {
 	j.state.RL = nil
 	if j.learner != nil && j.state.Step > j.warmSteps {
 		j.state.RL = j.learner.state()
 	}
 	parent := filepath.Join(j.folder, checkpointsDir)
-	if err := saveCheckpoint(j.trainer.Model, j.tokenizer, filepath.Join(parent, checkpointName(j.state.Step)),
+	if err := saveCheckpoint(j.trainer.Replicas, j.tokenizer, filepath.Join(parent, checkpointName(j.state.Step)),
 		j.shape.Model.Path, j.state); err != nil {
 		return fmt.Errorf("%w: the checkpoint of step %d was not written; fix that, then --resume", err, j.state.Step)
 	}

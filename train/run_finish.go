@@ -104,7 +104,7 @@ func (j *job) prove() (p *runlog.Proof, failed, err error) {
 // taken compares the memory that was planned with the memory that the run took.
 func (j *job) taken() runlog.Memory {
 	n := runlog.Memory{Planned: j.memory.Total(), Peak: plan.PeakMemory(), PlannedDevice: j.memory.Device()}
-	for _, d := range []kernels.Device{j.trainer.Rank.Dev, j.rolloutDevice} {
+	for _, d := range append(j.world.Devices(), j.rolloutDevice) {
 		n.Device += kernels.Allocated(d)
 	}
 	return n

@@ -120,8 +120,8 @@ func (j *job) start() string { return filepath.Join(j.folder, startDir) }
 
 // beginLearning is what comes before the first step of reinforcement learning.
 func (j *job) beginLearning() error {
-	j.learner.clearMoments()
-	if err := saveCheckpoint(j.trainer.Model, j.tokenizer, j.start(), j.shape.Model.Path, j.state); err != nil {
+	j.trainer.Replicas.ClearMoments() // those of the warm start belong to another loss
+	if err := saveCheckpoint(j.trainer.Replicas, j.tokenizer, j.start(), j.shape.Model.Path, j.state); err != nil {
 		return err
 	}
 	return j.learner.copyWeights("")

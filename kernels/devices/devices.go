@@ -6,6 +6,7 @@ package devices
 import (
 	"errors"
 	"fmt"
+	"runtime"
 
 	"lockstep/kernels"
 	"lockstep/kernels/broken"
@@ -49,6 +50,33 @@ func Open(c Config) (kernels.Device, error) {
 		return nil, errors.Join(err, dev.Close())
 	}
 	return wrong, nil
+}
+
+// OpenRanks opens a device for each of n ranks. On the CPU they share the threads. The caller closes them by closeAll.
+func OpenRanks(c Config, n int) (list []kernels.Device, closeAll func() error, err error) {
+	closeAll = func() (err error) {
+		for _, dev := range list {
+			err = errors.Join(err, dev.Close())
+		}
+		return err
+	}
+	if n > 1 {
+		if c.Kind != CPU {
+			return nil, nil, fmt.Errorf("device %s: want one rank: GPUs do not exchange gradients yet", c.Kind)
+		}
+		if c.Threads == 0 {
+			c.Threads = runtime.NumCPU()
+		}
+		c.Threads = max(c.Threads/n, 1)
+	}
+	for range n {
+		dev, err := Open(c)
+		if err != nil {
+			return nil, nil, errors.Join(err, closeAll())
+		}
+		list = append(list, dev)
+	}
+	return list, closeAll, nil
 }
 
 func open(c Config) (kernels.Device, error) {

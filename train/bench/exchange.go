@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"runtime"
 	"text/tabwriter"
 	"time"
 
@@ -32,16 +31,12 @@ func Exchange(ctx context.Context, o ExchangeOptions) error {
 			return fmt.Errorf("--mib %d: want at least 1", n)
 		}
 	}
-	var ranks []kernels.Device
-	for range o.Ranks {
-		dev, err := devices.Open(devices.Config{Kind: devices.CPU, Threads: max(1, runtime.NumCPU()/o.Ranks),
-			Definition: devices.Definition(devices.CPU)})
-		if err != nil {
-			return err
-		}
-		defer dev.Close()
-		ranks = append(ranks, dev)
+	ranks, closeAll, err := devices.OpenRanks(devices.Config{Kind: devices.CPU,
+		Definition: devices.Definition(devices.CPU)}, o.Ranks)
+	if err != nil {
+		return err
 	}
+	defer closeAll()
 	w, err := parallel.Open(ranks, parallel.Mesh{Experts: 1})
 	if err != nil {
 		return err

@@ -56,6 +56,8 @@ type Plan struct {
 	process   int           // [processMemory] when it was asked first; 0: not asked
 	Keep      model.Policy  // what blocks keep for the backward pass, see plan
 
+	others []*trainer.Trainer // of the other ranks, each with a replica of the model
+
 	// Of a rollout with numerics of its own; nil: none.
 	Rollout       *parallel.Rank
 	rolloutEngine *serve.Engine
@@ -64,7 +66,7 @@ type Plan struct {
 // New builds the graph of a shape's run for a device. It reads config.json, the tokenizer and the headers of the
 // weights, and takes no memory of the device.
 func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
-	p = &Plan{s: s, Rank: metaRank(dev)}
+	p = &Plan{s: s, Rank: metaRank(dev, 0, s.Parallel.Ranks)}
 	d := p.Rank.Dev
 	if p.Model, p.Tokenizer, err = setup.OpenModel(d, s); err != nil {
 		return nil, err
@@ -75,9 +77,26 @@ func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 		}
 	}
 	p.static.Weights = handedOut(p.Rank)
-	p.Model.TrainAll()
+	p.Model.TrainShards(0, p.Rank.Size)
 	p.static.Training = handedOut(p.Rank) - p.static.Weights
-	return p, nil
+	return p, p.addReplicas(dev)
+}
+
+// addReplicas adds the ranks but the first.
+func (p *Plan) addReplicas(dev kernels.Device) error {
+	for id := 1; id < p.Rank.Size; id++ {
+		r := metaRank(dev, id, p.Rank.Size)
+		m, err := p.Model.EmptyCopy(r.Dev, p.Model.DType)
+		if err != nil {
+			return err
+		}
+		weights := handedOut(r)
+		m.TrainShards(id, r.Size)
+		p.static.Weights += weights
+		p.static.Training += handedOut(r) - weights
+		p.others = append(p.others, trainer.New(r, m, trainer.Options{}))
+	}
+	return nil
 }
 
 // OpenEngines adds the rollout engine to the plan of a run that has one, for sequences of at most so many positions.
@@ -106,7 +125,7 @@ func (p *Plan) EngineOptions() serve.Options {
 
 // openRollout adds a rollout with rollout.numerics, which has a copy of the weights on a second device.
 func (p *Plan) openRollout(dev kernels.Device) error {
-	p.Rollout = metaRank(dev)
+	p.Rollout = metaRank(dev, 0, 1)
 	d := p.Rollout.Dev
 	m, err := p.Model.EmptyCopy(d, p.Model.DType)
 	if err != nil {
@@ -120,9 +139,9 @@ func (p *Plan) openRollout(dev kernels.Device) error {
 }
 
 // metaRank is a rank on a device that takes the memory of another and computes nothing.
-func metaRank(dev kernels.Device) *parallel.Rank {
+func metaRank(dev kernels.Device, id, size int) *parallel.Rank {
 	d := metaOf(dev)
-	return &parallel.Rank{Dev: d, Stack: kernels.NewArena(d), Size: 1}
+	return &parallel.Rank{Dev: d, Stack: kernels.NewArena(d), ID: id, Size: size}
 }
 
 // metaOf is a device that takes the memory of another and computes nothing.
@@ -178,18 +197,22 @@ func (p *Plan) packs() int {
 	return s.Run.Packs
 }
 
-// ranks are those of the run.
+// ranks are those of the run, and that of a rollout with numerics of its own.
 func (p *Plan) ranks() []*parallel.Rank {
-	if p.Rollout == nil {
-		return []*parallel.Rank{p.Rank}
+	list := []*parallel.Rank{p.Rank}
+	for _, t := range p.others {
+		list = append(list, t.Rank)
 	}
-	return []*parallel.Rank{p.Rank, p.Rollout}
+	if p.Rollout != nil {
+		list = append(list, p.Rollout)
+	}
+	return list
 }
 
 // carryOut runs the phases. host is the largest host memory that one of them takes apart from tensors, in bytes.
 func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 	s := p.s
-	t.Peak(p.packs(), s.Data.PackRows)
+	p.trainingPeak(t)
 	trainer.LogProbs(p.Rank, p.Model, trainer.Supervised([][]data.Sample{t.FullPack(s.Data.PackRows)}).Packs)
 	samples := p.engine // for reinforcement learning
 	if p.rolloutEngine != nil {
@@ -207,6 +230,23 @@ func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 		return max(host, proof), err
 	}
 	return host, nil
+}
+
+// trainingPeak takes the trainer's largest step on all ranks.
+func (p *Plan) trainingPeak(t *trainer.Trainer) {
+	t.Peak(p.packs(), p.s.Data.PackRows)
+	for _, other := range p.others {
+		other.Options = t.Options
+		other.Peak(p.packs(), p.s.Data.PackRows)
+	}
+}
+
+// ReserveRanks is [Reserve] of a run's ranks.
+func (p *Plan) ReserveRanks(w *parallel.World) error {
+	return w.Run(func(r *parallel.Rank) error {
+		Reserve(r, p.ranks()[r.ID])
+		return nil
+	})
 }
 
 // Reserve takes the stack and the workspace of a rank at once, as large as those of a plan: no step asks for memory.

@@ -51,9 +51,15 @@ func (p *Plan) Extent() model.Extent {
 // step returns the activations of the trainer's largest step under a policy of what blocks keep, in bytes.
 func (p *Plan) step(keep model.Policy) int {
 	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch, Keep: keep})
-	clearStack(p.Rank)
-	t.Peak(p.packs(), p.s.Data.PackRows)
-	return p.Rank.Stack.Peak() + kernels.Workspace(p.Rank.Dev)
+	ranks, bytes := p.ranks()[:p.Rank.Size], 0
+	for _, r := range ranks {
+		clearStack(r)
+	}
+	p.trainingPeak(t)
+	for _, r := range ranks {
+		bytes += r.Stack.Peak() + kernels.Workspace(r.Dev)
+	}
+	return bytes
 }
 
 // Chosen returns a line about what the backward pass recomputes.

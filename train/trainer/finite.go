@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math"
 
+	"lockstep/model"
 	"lockstep/optim"
+	"lockstep/parallel"
 )
 
 // Finite returns an error that wraps [ErrNotFinite] and names the numbers where the loss or a norm is not finite.
@@ -25,11 +27,18 @@ var ErrNotFinite = errors.New("not finite")
 
 // FirstNotFinite returns the name of the first parameter, in the order of the graph, whose gradient is not finite, or
 // "the loss" where all are.
-func (t *Trainer) FirstNotFinite() string {
-	for i, p := range t.Model.Trained() {
-		if n := optim.GradNorm(t.Rank, weights(t.Model.Trained()[i:i+1])); math.IsNaN(n) || math.IsInf(n, 0) {
-			return p.Name
+func (t *Trainer) FirstNotFinite() (name string) {
+	t.eachRank(func(r *parallel.Rank, m *model.Model) {
+		first := "the loss"
+		for i, s := range m.Shards {
+			if n := optim.GradNorm(r, weights(m.Shards[i:i+1])); math.IsNaN(n) || math.IsInf(n, 0) {
+				first = s.Param.Name
+				break
+			}
 		}
-	}
-	return "the loss"
+		if r.ID == 0 {
+			name = first
+		}
+	})
+	return name
 }

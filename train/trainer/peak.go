@@ -9,22 +9,25 @@ import (
 )
 
 // Peak takes the largest step that so many packs of at most so many rows can make, on a rank whose device counts memory
-// and computes nothing. One micro-batch stands for all; what a step keeps of the others is reserved. Cross entropy
-// stands for every objective: one that passes the vocabulary twice takes no more memory in its first pass.
+// and computes nothing, and which stands for one of r.Size. One micro-batch stands for all; what a step keeps of the
+// others is reserved. Cross entropy stands for every objective: one that passes the vocabulary twice takes no more
+// memory in its first pass.
 func (t *Trainer) Peak(packs, rows int) {
 	r, micro := t.Rank, min(packs, t.MicroBatch)
 	defer r.Stack.Release(r.Stack.Mark())
-	for range (packs+micro-1)/micro - 1 {
+	micros := (packs + micro - 1) / micro
+	for range (micros+r.Size-1)/r.Size - 1 {
 		r.Stack.New(kernels.F32, 1, micro*rows)
 		t.Model.NewIndexerLoss(r, micro*rows)
 	}
 	plain := *t
 	plain.Objective = optim.SFT{}
 	plain.ForwardBackward(Supervised(slices.Repeat([][]data.Sample{t.FullPack(rows)}, micro)).Packs)
+	t.Model.ReduceGradients(r, true)
 	t.Model.GatherTied(r)
-	own, indexers := t.trained()
-	t.update(own, 1, 0, 1)
-	t.update(indexers, 1, 0, 1)
+	own, indexers := trained(t.Model)
+	t.update(r, own, 1, 0, 1)
+	t.update(r, indexers, 1, 0, 1)
 }
 
 // FullPack returns a pack of so many rows: samples of the model's maximum length, one after the other.

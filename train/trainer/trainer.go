@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"slices"
-	"sync"
 
 	"lockstep/kernels"
 	"lockstep/model"
@@ -10,12 +9,16 @@ import (
 	"lockstep/parallel"
 )
 
-// Trainer updates one model on one rank. [New] makes it.
+// Trainer updates one model, on one rank or on all ranks of a world: data parallel, with the optimizer's state cut over
+// the ranks (ZeRO-1). [New] and [NewReplicated] make it.
 type Trainer struct {
-	Rank  *parallel.Rank
-	Model *model.Model
+	Rank     *parallel.Rank // the first, which also evaluates
+	Model    *model.Model   // its replica
+	Replicas model.Replicas // by rank
 	Options
 	Observe func(b *Batch) // gets each micro-batch of a step, with its log-probabilities, in order; may be nil
+
+	world *parallel.World // nil: Rank is alone
 }
 
 // Options are how a trainer updates its model. They may be changed between two steps.
@@ -24,13 +27,24 @@ type Options struct {
 	Optimizer   optim.AdamW
 	Schedule    optim.Schedule // of learning rates
 	IndexerRate float64        // learning rate of trained indexers, as a multiple of the model's
-	MicroBatch  int            // packs of one forward and backward, at least 1; changes no bit
+	MicroBatch  int            // packs of one forward and backward on a rank, at least 1; changes no bit
 	Keep        model.Policy   // what blocks keep for the backward pass; nil: everything; changes no bit
 }
 
 // New returns a trainer of a model that has memory for training; see [model.Model.TrainAll].
 func New(r *parallel.Rank, m *model.Model, o Options) *Trainer {
-	return &Trainer{Rank: r, Model: m, Options: o}
+	return &Trainer{Rank: r, Model: m, Replicas: model.Replicas{m}, Options: o}
+}
+
+// NewReplicated returns a trainer of a world's replicas of a model; see [model.Replicate]. r is the first rank, whose
+// goroutine takes the steps. On several ranks a micro-batch is one pack of one segment.
+func NewReplicated(w *parallel.World, r *parallel.Rank, replicas model.Replicas, o Options) *Trainer {
+	return &Trainer{Rank: r, Model: replicas[0], Replicas: replicas, Options: o, world: w}
+}
+
+// With returns a trainer of the same replicas with other options.
+func (t *Trainer) With(o Options) *Trainer {
+	return &Trainer{Rank: t.Rank, Model: t.Model, Replicas: t.Replicas, Options: o, world: t.world}
 }
 
 // StepResult is what one optimizer step measured.
@@ -44,99 +58,42 @@ type StepResult struct {
 }
 
 // Step takes one optimizer step (counted from 1) on a global batch. No bit depends on how its packs are grouped into
-// micro-batches. Everything is enqueued before the first result is read, except for objectives whose derivative needs
-// log-probabilities: the host waits for the device once a step.
+// micro-batches, or dealt to ranks. Everything is enqueued before the first result is read, except for objectives whose
+// derivative needs log-probabilities: the host waits for the device once a step. A rank that fails is a
+// [kernels.Fault].
 func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
-	r := t.Rank
-	defer r.Stack.Release(r.Stack.Mark())
-	var micros []MicroBatch
 	res := StepResult{LR: t.Schedule.At(step), Tokens: CountRows(batch.Packs)}
-	for packs := range slices.Chunk(batch.Packs, t.MicroBatch) {
-		micros = append(micros, t.ForwardBackward(packs))
-	}
-	t.Model.GatherTied(r)
-	own, indexers := t.trained()
-	norm := t.update(own, batch.Scale, res.LR, step)
-	rowScale := 1 / float64(max(res.Tokens, 1)) // the indexers' loss is a mean over rows
-	indexerNorm := t.update(indexers, rowScale, res.LR*t.IndexerRate, step)
-	for _, m := range micros {
-		m.Rows.LogProb = parallel.Download[float32](r, m.logprob)
+	rates := stepRates{step: step, scale: batch.Scale, lr: res.LR, rowScale: 1 / float64(max(res.Tokens, 1))}
+	micros := slices.Collect(slices.Chunk(batch.Packs, t.MicroBatch))
+	done := make([]MicroBatch, len(micros))
+	t.eachRank(func(r *parallel.Rank, m *model.Model) {
+		norm, indexerNorm := t.rankStep(r, m, rates, micros, done)
+		if r.ID == 0 {
+			res.Norm, res.IndexerNorm = norm, indexerNorm
+		}
+	})
+	for _, m := range done {
 		t.Objective.Measure(&res.Measures, m.Rows)
 		if t.Observe != nil {
 			t.Observe(m.Batch)
 		}
-		m.diverge(r, &res.IndexerLoss)
+		m.diverge(&res.IndexerLoss)
 	}
 	res.Loss *= batch.Scale
-	res.IndexerLoss *= rowScale
-	res.Norm, res.IndexerNorm = norm(), indexerNorm()
+	res.IndexerLoss *= rates.rowScale
 	return res
 }
 
-// MicroBatch is what a micro-batch leaves until the end of its step: log-probabilities F32 [1, T] on the rank's stack,
-// and what the objective knows of the rows.
-type MicroBatch struct {
-	*Batch
-	logprob  kernels.Tensor
-	indexers *model.IndexerLoss // nil: they are frozen
-}
-
-// update takes the optimizer's step on weights, whose gradients are to be multiplied by scale. The norm is read when
-// norm is called; 0: no weights.
-func (t *Trainer) update(ws []optim.Weights, scale, lr float64, step int) (norm func() float64) {
-	if len(ws) == 0 {
-		return func() float64 { return 0 }
+// eachRank runs body in all ranks at once.
+func (t *Trainer) eachRank(body func(r *parallel.Rank, m *model.Model)) {
+	if t.world == nil {
+		body(t.Rank, t.Model)
+		return
 	}
-	n := t.Optimizer.Step(t.Rank, ws, scale, lr, step)
-	return func() float64 { return float64(parallel.Download[float32](t.Rank, n)[0]) }
-}
-
-// ForwardBackward computes some packs of a step as one batch, and adds their gradients to those of the parameters. The
-// result lies on the rank's stack.
-func (t *Trainer) ForwardBackward(packs [][]Sample) MicroBatch {
-	r := t.Rank
-	b := NewBatch(packs, r.Dev.Definition().Segment)
-	logprob, learns := r.Stack.New(kernels.F32, 1, len(b.IDs)), t.Model.NewIndexerLoss(r, len(b.IDs))
-	defer r.Stack.Release(r.Stack.Mark())
-	on := model.NewBatch(r, b.IDs, b.Layout, nil)
-	on.IndexerLoss = learns
-	t.Model.Step(r, on, logprob, b.targets(r), t.loss(logprob, b.Rows), t.Keep)
-	return MicroBatch{b, logprob, learns}
-}
-
-// loss gives the model the objective's derivatives as soon as what they need is known.
-func (t *Trainer) loss(logprob kernels.Tensor, rows optim.Rows) model.Loss {
-	r := t.Rank
-	known := func(from, to int) []float32 { return parallel.Download[float32](r, logprob.ColRange(from, to)) }
-	derivative := func(rows optim.Rows) []float32 {
-		d := make([]float32, len(rows.Targets))
-		t.Objective.Derivative(d, rows)
-		return d
+	if err := t.world.Run(func(r *parallel.Rank) error {
+		body(r, t.Replicas[r.ID])
+		return nil
+	}); err != nil {
+		panic(kernels.Fault{Err: err})
 	}
-	switch t.Objective.Reach() {
-	case optim.ReachNone:
-		return model.Loss{Derivative: parallel.Upload(r, derivative(rows)).ColRange}
-	case optim.ReachRow:
-		return model.Loss{Derivative: func(from, to int) kernels.Tensor {
-			part := rows.Part(from, to)
-			part.LogProb = known(from, to)
-			return parallel.Upload(r, derivative(part))
-		}}
-	}
-	whole := sync.OnceValue(func() []float32 {
-		rows.LogProb = known(0, len(rows.Targets))
-		return derivative(rows)
-	})
-	return model.Loss{Ahead: true, Derivative: func(from, to int) kernels.Tensor {
-		return parallel.Upload(r, whole()[from:to])
-	}}
-}
-
-// weights lists what the optimizer updates.
-func weights(params []*model.Param) []optim.Weights {
-	var ws []optim.Weights
-	for _, p := range params {
-		ws = append(ws, optim.Weights{W: p.W, Master: p.Master, M: p.M, V: p.V, Grad: p.Grad})
-	}
-	return ws
 }

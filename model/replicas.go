@@ -1,0 +1,143 @@
+package model
+
+import (
+	"fmt"
+	"io"
+
+	"lockstep/data/safetensors"
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// Replicas are the copies of a model that ranks train together, by rank: each has all weights, and the optimizer's
+// state of its own shards.
+type Replicas []*Model
+
+// Replicate makes copies of the first rank's model on the other ranks of a world, ready for training.
+func Replicate(w *parallel.World, m *Model) (Replicas, error) {
+	c := make(Replicas, w.Size())
+	if err := w.Run(func(r *parallel.Rank) (err error) {
+		if c[r.ID] = m; r.ID > 0 {
+			c[r.ID], err = m.EmptyCopy(r.Dev, m.DType)
+		}
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	if err := c.Broadcast(w); err != nil {
+		return nil, err
+	}
+	return c, w.Run(func(r *parallel.Rank) error {
+		c[r.ID].TrainShards(r.ID, r.Size)
+		return nil
+	})
+}
+
+// Broadcast copies the first replica's weights to the others.
+func (c Replicas) Broadcast(w *parallel.World) error {
+	return w.Run(func(r *parallel.Rank) error {
+		owned := make([][]kernels.Tensor, r.Size)
+		for _, p := range c[r.ID].Params {
+			owned[0] = append(owned[0], p.W)
+		}
+		r.Data.Broadcast(owned).Wait()
+		return nil
+	})
+}
+
+// ClearMoments sets the optimizer's moments to 0.
+func (c Replicas) ClearMoments() {
+	for rank, m := range c {
+		for _, s := range m.Shards {
+			if s.Owner == rank {
+				m.dev.Zero(s.M)
+				m.dev.Zero(s.V)
+			}
+		}
+	}
+}
+
+// stateKinds are the tensors that training adds to a parameter.
+var stateKinds = []struct {
+	suffix string
+	of     func(*Shard) kernels.Tensor
+}{
+	{".exp_avg", func(s *Shard) kernels.Tensor { return s.M }},
+	{".exp_avg_sq", func(s *Shard) kernels.Tensor { return s.V }},
+	{".master", func(s *Shard) kernels.Tensor { return s.Master }},
+}
+
+// optimizerState is a tensor of the optimizer's state of a parameter, in the memory of the ranks that own its shards.
+type optimizerState struct {
+	name  string
+	param *Param
+	parts []optimizerPart // one after the other
+}
+
+type optimizerPart struct {
+	dev kernels.Device
+	t   kernels.Tensor // [1, n]
+}
+
+// OptimizerTensors lists the moments, and the fp32 masters where the weights themselves are not fp32.
+func (c Replicas) OptimizerTensors() []safetensors.OutTensor {
+	var out []safetensors.OutTensor
+	for _, o := range c.optimizerStates() {
+		w := o.param.W
+		out = append(out, safetensors.OutTensor{Name: o.name, DType: "F32", Shape: []int{w.Groups, w.Rows, w.Cols},
+			Write: func(w io.Writer) error {
+				for _, part := range o.parts {
+					if err := writeElements(w, part.dev, part.t); err != nil {
+						return err
+					}
+				}
+				return nil
+			}})
+	}
+	return out
+}
+
+// LoadOptimizer reads back what OptimizerTensors wrote, on any number of ranks.
+func (c Replicas) LoadOptimizer(from *safetensors.Checkpoint) error {
+	states := c.optimizerStates()
+	for _, o := range states {
+		info, ok := from.Tensor(o.name)
+		if n := o.param.Elements(); !ok || info.DType != "F32" || len(info.Data) != n*kernels.F32.Size() {
+			return fmt.Errorf("%s: no fp32 tensor %s of %d values: the run was made with another model or other "+
+				"trained weights", from.Path(), o.name, n)
+		}
+		for _, part := range o.parts {
+			part.dev.Write(part.t, info.Data[:part.t.Bytes()])
+			info.Data = info.Data[part.t.Bytes():]
+		}
+	}
+	if len(states) != len(from.Names()) {
+		return fmt.Errorf("%s: holds state of weights that this run does not train", from.Path())
+	}
+	return nil
+}
+
+// optimizerStates lists the state of all trained parameters, in the order of the graph.
+func (c Replicas) optimizerStates() (list []optimizerState) {
+	shards := c[0].Shards
+	for from, to := 0, 0; from < len(shards); from = to {
+		p := shards[from].Param
+		for to = from; to < len(shards) && shards[to].Param == p; {
+			to++
+		}
+		for _, k := range stateKinds {
+			o := optimizerState{name: p.Name + k.suffix, param: p}
+			for i := from; i < to; i++ {
+				owner := c[shards[i].Owner]
+				s := owner.Shards[i]
+				if t := k.of(s); t.Data != s.W.Data {
+					o.parts = append(o.parts, optimizerPart{owner.dev, t.Reshape(1, t.Len())})
+				}
+			}
+			if len(o.parts) > 0 {
+				list = append(list, o)
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,266 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/parallel"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
+	"lockstep/train/testshape"
+)
+
+// delayedRanks are devices of a shape's ranks, whose copies are carried out late, at moments drawn by a seed; 0: at
+// once.
+func delayedRanks(t *testing.T, s *configs.Shape, seed uint64) (list []*cpu.Device) {
+	t.Helper()
+	for rank := range s.Parallel.Ranks {
+		delay := seed
+		if seed > 0 {
+			delay += uint64(rank)
+		}
+		dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1, DelayCopies: delay})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := dev.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		list = append(list, dev)
+	}
+	return list
+}
+
+// runDevices trains on given devices, one for each rank. A run whose context has ended takes one step and saves.
+func runDevices[D kernels.Device](ctx context.Context, t *testing.T, s *configs.Shape, out string, list []D) error {
+	t.Helper()
+	var devices []kernels.Device
+	for _, d := range list {
+		devices = append(devices, d)
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	w, err := parallel.Open(devices, parallel.Mesh{Experts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	return w.Lead(func(r *parallel.Rank) error {
+		j := &job{ctx: ctx, shape: s, options: Options{Out: out, Resume: runlog.HasRun(out), Log: log}, folder: out,
+			world: w}
+		return errors.Join(j.execute(r), j.close())
+	})
+}
+
+// wholeDigest is what a run leaves: its last checkpoint, weights, adapters and optimizer's state, and its answers.
+func wholeDigest(t *testing.T, out string) string {
+	t.Helper()
+	names, err := listCheckpoints(filepath.Join(out, checkpointsDir))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no checkpoint in %s: %v", out, err)
+	}
+	files, err := sums(filepath.Join(out, checkpointsDir, names[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := []string{names[0]}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if strings.HasSuffix(name, ".safetensors") {
+			list = append(list, name+" "+files[name][:16])
+		}
+	}
+	if len(list) < 3 {
+		t.Fatalf("a checkpoint of %v", list)
+	}
+	if answers := filepath.Join(out, runlog.EpisodesFile); runlog.HasRun(out) {
+		if _, err := os.Stat(answers); err == nil {
+			list = append(list, episodes(t, out))
+		}
+	}
+	return strings.Join(list, "\n")
+}
+
+// ranksCases are shapes whose runs are held against those of one rank.
+func ranksCases(t *testing.T) map[string][]string {
+	rl := append(testshape.RL(), "warm_start.steps=2", "run.steps=2")
+	few := []string{"run.steps=3", "optim.warmup_steps=0"}
+	return map[string][]string{
+		"full":  few,
+		"bf16":  append(few, "model.dtype=bf16", "definition.dot=tc16", "run.packs=5"),
+		"lora":  append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.packs=7"),
+		"tied":  append(few, "model.config.tie_word_embeddings=true", "model.dtype=bf16", "run.recompute=full"),
+		"epoch": {"run.steps=0", "run.epochs=1", "optim.warmup_steps=0", "run.packs=3", "data.countdown.train=60"},
+		"pairs": append(tinyPairs(t), "run.steps=3", "optim.warmup_steps=0"),
+		"grpo":  rl,
+		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1", "rl.minibatches=2", "rl.proximal=true",
+			"rl.staleness=1"),
+		"indexer": tinyDSA("indexer.stage=sparse", "run.steps=3", "optim.warmup_steps=0"),
+		"dense":   tinyDSA("indexer.stage=dense", "run.steps=3", "optim.warmup_steps=0"),
+	}
+}
+
+// Any number of ranks come to the files of one, whenever their copies are carried out.
+func TestRanks(t *testing.T) {
+	for name, set := range ranksCases(t) {
+		t.Run(name, func(t *testing.T) {
+			run := func(ranks int, seed uint64, more ...string) string {
+				s, err := testshape.Parse(append(append(slices.Clone(set), fmt.Sprintf("parallel.ranks=%d", ranks)),
+					more...))
+				if err != nil {
+					t.Fatal(err)
+				}
+				out := filepath.Join(t.TempDir(), "run")
+				if err := runDevices(context.Background(), t, s, out, delayedRanks(t, s, seed)); err != nil {
+					t.Fatal(err)
+				}
+				return wholeDigest(t, out)
+			}
+			want := run(1, 0)
+			for seed, ranks := range []int{2, 3, 4, 8} {
+				if got := run(ranks, uint64(seed)); got != want {
+					t.Errorf("%d ranks:\n%s\nwant\n%s", ranks, got, want)
+				}
+			}
+			if run(2, 9, "run.seed=2") == want {
+				t.Error("another order of the data gives the same files: the test cannot fail")
+			}
+		})
+	}
+}
+
+// Every family comes to the same files on three ranks, with all weights or adapters of every projection trained.
+func TestRanksFamilies(t *testing.T) {
+	eachFamily(t, func(t *testing.T, dir string, vocab int) {
+		targets, parameters := everyProjection(t, dir)
+		lines := filepath.Join(t.TempDir(), "texts.jsonl")
+		writeIDs(t, lines, ragged(vocab, 24, 18), 18)
+		shape := fmt.Appendf(nil, adapted, dir, "bf16", "tc16", lines, strings.Join(targets, `", "`), parameters)
+		for _, mode := range []string{"lora.rank=3", "lora.rank=0"} {
+			var want string
+			for _, ranks := range []int{1, 3} {
+				s, err := configs.Parse("ranks.toml", shape, []string{mode, fmt.Sprintf("parallel.ranks=%d", ranks)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				out := filepath.Join(t.TempDir(), "run")
+				if err := runDevices(context.Background(), t, s, out, delayedRanks(t, s, uint64(ranks-1))); err != nil {
+					t.Fatal(err)
+				}
+				if got := wholeDigest(t, out); ranks == 1 {
+					want = got
+				} else if got != want {
+					t.Errorf("%s, %d ranks:\n%s\nwant\n%s", mode, ranks, got, want)
+				}
+			}
+		}
+	})
+}
+
+// A run that is stopped after each step and goes on with another number of ranks comes to the bits of one that is not.
+func TestRanksChange(t *testing.T) {
+	for name, set := range map[string][]string{
+		"full": {"run.steps=5", "model.dtype=bf16"},
+		"lora": {"run.steps=5", "lora.rank=4"},
+		"dapo": append(testshape.RL(), "warm_start.steps=1", "run.steps=4", "rl.objective=dapo", "rl.kl_coef=0.1"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			shape := func(ranks int) *configs.Shape {
+				s, err := testshape.Parse(append(slices.Clone(set), "optim.warmup_steps=0",
+					fmt.Sprintf("parallel.ranks=%d", ranks)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			whole, out := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "run")
+			s := shape(1)
+			if err := runDevices(context.Background(), t, s, whole, delayedRanks(t, s, 0)); err != nil {
+				t.Fatal(err)
+			}
+			stopped, stop := context.WithCancel(context.Background())
+			stop()
+			for i, ranks := range []int{1, 8, 2, 4} {
+				s := shape(ranks)
+				err := runDevices(stopped, t, s, out, delayedRanks(t, s, uint64(i)))
+				if !errors.Is(err, ErrInterrupted) {
+					t.Fatalf("%d ranks: error %v, want an interrupted run", ranks, err)
+				}
+			}
+			s = shape(1)
+			if err := runDevices(context.Background(), t, s, out, delayedRanks(t, s, 0)); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := wholeDigest(t, out), wholeDigest(t, whole); got != want {
+				t.Errorf("%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// faulty is a device whose copy of a number fails; below 0: none.
+type faulty struct {
+	*cpu.Device
+	left int
+}
+
+var errLink = errors.New("the link is down")
+
+func (f *faulty) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kernels.Event {
+	if f.left--; f.left == -1 {
+		panic(kernels.Fault{Err: errLink})
+	}
+	return f.Device.CopyPeer(dst, src, after...)
+}
+
+// A fault at any copy of a run ends it with one line, which names the rank, and leaves nothing half-written.
+func TestRanksFault(t *testing.T) {
+	s, err := testshape.Parse([]string{"run.steps=2", "optim.warmup_steps=0", "parallel.ranks=3", "lora.rank=2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	faults := 0
+	for rank := range 3 {
+		for at := 0; ; at += 1 + at/3 {
+			var list []*faulty
+			for i, d := range delayedRanks(t, s, 0) {
+				f := &faulty{Device: d, left: 1 << 30}
+				if i == rank {
+					f.left = at
+				}
+				list = append(list, f)
+			}
+			began, out := time.Now(), filepath.Join(t.TempDir(), "run")
+			err := runDevices(context.Background(), t, s, out, list)
+			if err == nil {
+				break // there is no such copy
+			}
+			faults++
+			if !errors.Is(err, errLink) || !strings.Contains(err.Error(), fmt.Sprintf("rank %d on ", rank)) ||
+				strings.Contains(err.Error(), "\n") || time.Since(began) > 5*time.Second {
+				t.Errorf("copy %d of rank %d, after %v: %v", at, rank, time.Since(began), err)
+			}
+			if names, err := listCheckpoints(filepath.Join(out, checkpointsDir)); err != nil || len(names) > 1 {
+				t.Errorf("checkpoints %v, error %v", names, err)
+			}
+		}
+	}
+	if faults < 20 {
+		t.Errorf("%d faults were planted: the test shows little", faults)
+	}
+}

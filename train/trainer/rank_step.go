@@ -1,0 +1,120 @@
+package trainer
+
+import (
+	"sync"
+
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/optim"
+	"lockstep/parallel"
+)
+
+// stepRates is what all ranks know of a step.
+type stepRates struct {
+	step     int
+	scale    float64 // of the loss
+	lr       float64
+	rowScale float64 // of the indexers' loss, a mean over rows
+}
+
+// MicroBatch is what a micro-batch leaves until the end of its step: log-probabilities F32 [1, T] on the rank's stack,
+// and what the objective knows of the rows.
+type MicroBatch struct {
+	*Batch
+	logprob  kernels.Tensor
+	indexers *model.IndexerLoss // nil: they are frozen
+	kl       []float32          // of the indexers, [indexers, T], once it has been read
+}
+
+// rankStep is a rank's part of a step: of each round of micro-batches, one for each rank, its own, and the update of
+// its shards. Rounds are summed in the order of ranks, so gradients are sums over segments in the order of packs. What
+// its micro-batches measured is written to done.
+func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micros [][][]Sample, done []MicroBatch) (
+	norm, indexerNorm float64) {
+	defer r.Stack.Release(r.Stack.Mark())
+	for first := 0; first < len(micros); first += r.Size {
+		i := first + r.ID
+		if i < len(micros) {
+			done[i] = t.forwardBackward(r, m, micros[i])
+		}
+		m.ReduceGradients(r, i < len(micros))
+	}
+	m.GatherTied(r)
+	own, indexers := trained(m)
+	readNorm := t.update(r, own, by.scale, by.lr, by.step)
+	readIndexerNorm := t.update(r, indexers, by.rowScale, by.lr*t.IndexerRate, by.step)
+	for i := r.ID; i < len(micros); i += r.Size {
+		done[i].read(r)
+	}
+	return readNorm(), readIndexerNorm()
+}
+
+// read copies what the micro-batch measured to the host.
+func (m *MicroBatch) read(r *parallel.Rank) {
+	m.Rows.LogProb = parallel.Download[float32](r, m.logprob)
+	if m.indexers != nil {
+		m.kl = parallel.Download[float32](r, m.indexers.KL)
+	}
+}
+
+// update takes the optimizer's step on weights, whose gradients are to be multiplied by scale. The norm is read when
+// norm is called; 0: no weights.
+func (t *Trainer) update(r *parallel.Rank, ws []optim.Weights, scale, lr float64, step int) (norm func() float64) {
+	if len(ws) == 0 {
+		return func() float64 { return 0 }
+	}
+	n := t.Optimizer.Step(r, ws, scale, lr, step)
+	return func() float64 { return float64(parallel.Download[float32](r, n)[0]) }
+}
+
+// ForwardBackward computes some packs of a step as one batch on the first rank, and adds their gradients to those of
+// its parameters. The result lies on the rank's stack.
+func (t *Trainer) ForwardBackward(packs [][]Sample) MicroBatch {
+	return t.forwardBackward(t.Rank, t.Model, packs)
+}
+
+func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, packs [][]Sample) MicroBatch {
+	b := NewBatch(packs, r.Dev.Definition().Segment)
+	logprob, learns := r.Stack.New(kernels.F32, 1, len(b.IDs)), m.NewIndexerLoss(r, len(b.IDs))
+	defer r.Stack.Release(r.Stack.Mark())
+	on := model.NewBatch(r, b.IDs, b.Layout, nil)
+	on.IndexerLoss = learns
+	m.Step(r, on, logprob, b.targets(r), t.loss(r, logprob, b.Rows), t.Keep)
+	return MicroBatch{Batch: b, logprob: logprob, indexers: learns}
+}
+
+// loss gives the model the objective's derivatives as soon as what they need is known.
+func (t *Trainer) loss(r *parallel.Rank, logprob kernels.Tensor, rows optim.Rows) model.Loss {
+	known := func(from, to int) []float32 { return parallel.Download[float32](r, logprob.ColRange(from, to)) }
+	derivative := func(rows optim.Rows) []float32 {
+		d := make([]float32, len(rows.Targets))
+		t.Objective.Derivative(d, rows)
+		return d
+	}
+	switch t.Objective.Reach() {
+	case optim.ReachNone:
+		return model.Loss{Derivative: parallel.Upload(r, derivative(rows)).ColRange}
+	case optim.ReachRow:
+		return model.Loss{Derivative: func(from, to int) kernels.Tensor {
+			part := rows.Part(from, to)
+			part.LogProb = known(from, to)
+			return parallel.Upload(r, derivative(part))
+		}}
+	}
+	whole := sync.OnceValue(func() []float32 {
+		rows.LogProb = known(0, len(rows.Targets))
+		return derivative(rows)
+	})
+	return model.Loss{Ahead: true, Derivative: func(from, to int) kernels.Tensor {
+		return parallel.Upload(r, whole()[from:to])
+	}}
+}
+
+// weights lists what the optimizer updates.
+func weights(shards []*model.Shard) []optim.Weights {
+	var ws []optim.Weights
+	for _, s := range shards {
+		ws = append(ws, optim.Weights{Owner: s.Owner, W: s.W, Master: s.Master, M: s.M, V: s.V, Grad: s.Grad})
+	}
+	return ws
+}
