@@ -112,10 +112,6 @@ var rules = []rule{
 		return when(run.MicroBatch > run.Packs, fmt.Sprintf("micro_batch %d is more than packs %d, lower it",
 			run.MicroBatch, run.Packs))
 	}},
-	{[]string{"parallel.ranks", "device.kind"}, func(s *Shape) string {
-		return when(s.Parallel.Ranks > 1 && s.Device.Kind != "cpu",
-			"GPUs do not exchange gradients yet, set 1 or device.kind = \"cpu\"")
-	}},
 	{[]string{"run.micro_batch", "parallel.ranks"}, func(s *Shape) string {
 		return when(s.Parallel.Ranks > 1 && s.Run.MicroBatch > 1,
 			"of several ranks each computes one pack at a time, set 1 or parallel.ranks = 1")

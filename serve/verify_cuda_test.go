@@ -10,7 +10,7 @@ import (
 )
 
 // Verify catches every broken rule on a GPU too, with the forms of latent attention that it has. The test needs a GPU
-// or the emulated one (.ci/emulate/breaks).
+// or the emulated one (.ci/emulate/package).
 func TestVerifyCatchesOnGPU(t *testing.T) {
 	seen := map[kernels.Break]bool{}
 	for _, c := range breakCases(t) {

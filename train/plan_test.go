@@ -38,14 +38,7 @@ func TestPlanIsExact(t *testing.T) {
 			if _, err := runTiny(t, out, false, set...); err != nil {
 				t.Fatal(err)
 			}
-			text, err := os.ReadFile(filepath.Join(out, runlog.ResultFile))
-			if err != nil {
-				t.Fatal(err)
-			}
-			var res runlog.Result
-			if err := json.Unmarshal(text, &res); err != nil {
-				t.Fatal(err)
-			}
+			res := resultOf(t, out)
 			if n := res.Memory; n.PlannedDevice != n.Device || n.Device < 1<<16 {
 				t.Errorf("took %d bytes of its devices, planned %d", n.Device, n.PlannedDevice)
 			}
@@ -55,4 +48,17 @@ func TestPlanIsExact(t *testing.T) {
 			}
 		})
 	}
+}
+
+// resultOf is what a run says of itself at the end.
+func resultOf(t *testing.T, out string) (res runlog.Result) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(out, runlog.ResultFile))
+	if err == nil {
+		err = json.Unmarshal(text, &res)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
 }

@@ -104,8 +104,16 @@ func (j *job) prove() (p *runlog.Proof, failed, err error) {
 // taken compares the memory that was planned with the memory that the run took.
 func (j *job) taken() runlog.Memory {
 	n := runlog.Memory{Planned: j.memory.Total(), Peak: plan.PeakMemory(), PlannedDevice: j.memory.Device()}
-	for _, d := range append(j.world.Devices(), j.rolloutDevice) {
-		n.Device += kernels.Allocated(d)
+	for i, d := range j.world.Devices() {
+		bytes := kernels.Allocated(d)
+		if i == 0 {
+			bytes += kernels.Allocated(j.rolloutDevice)
+		}
+		if j.shape.Device.Kind == "cpu" {
+			n.Device += bytes
+		} else {
+			n.Device = max(n.Device, bytes)
+		}
 	}
 	return n
 }

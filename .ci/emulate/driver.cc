@@ -1,6 +1,6 @@
-// A stand-in for the driver: one card of compute capability 9.0 whose memory is this machine's and whose operations are
-// done when a call returns. What the project does not call aborts with its name (missing.c, which `build` writes from
-// cuda.h).
+// A stand-in for the driver: two cards of compute capability 9.0 whose memory is this machine's. Operations of the
+// default stream are done when a call returns; those of other streams when they are waited for, or at a drawn moment
+// before. What the project does not call aborts with its name (missing.c, which `build` writes from cuda.h).
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -9,15 +9,23 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <random>
+#include <set>
 #include <string>
 
 #include "machine.h"
 
 using namespace emu;
 
-struct CUctx_st {};
+struct CUctx_st {
+  int card;
+  std::set<int> peers;  // cards whose memory this one may use
+  size_t taken;         // bytes
+};
 struct CUmod_st {
   void* library;
   const Kernel* kernels;
@@ -27,21 +35,86 @@ struct CUfunc_st {
   const Kernel* kernel;
   size_t dynamic;  // shared memory that a launch may ask for
 };
+
+// Streams carry out their tasks in order. A mark is a place in one: the first `number` tasks; without a stream it has
+// been passed.
+struct Mark {
+  CUstream stream = nullptr;
+  unsigned long long number = 0;
+};
+struct CUstream_st {
+  CUctx_st* context;
+  std::deque<std::function<void()>> tasks;
+  unsigned long long begun = 0, done = 0;  // tasks
+};
 struct CUevent_st {
   std::chrono::steady_clock::time_point at;
+  Mark mark;
 };
 
-static CUctx_st context;
+constexpr int kCards = 2;
+static CUctx_st contexts[kCards] = {{0, {}, 0}, {1, {}, 0}};
+static thread_local CUctx_st* current = &contexts[0];
 constexpr size_t kMemory = 80ull << 30;
+
+static std::recursive_mutex order;  // of streams and their tasks
+static std::set<CUstream> streams;
+
+// passed carries out what lies before a mark.
+static void passed(Mark m) {
+  while (m.stream && m.stream->done < m.number) {
+    auto task = m.stream->tasks.front();
+    m.stream->tasks.pop_front(), m.stream->done++;
+    task();
+  }
+}
+
+static Mark end_of(CUstream s) { return {s, s ? s->begun : 0}; }
+
+// draw carries out a task of some stream, or none.
+static void draw() {
+  static std::minstd_rand random(getenv("EMULATE_SEED") ? atoi(getenv("EMULATE_SEED")) + 1 : 2);
+  std::lock_guard<std::recursive_mutex> lock(order);
+  for (CUstream s : streams)
+    if (s->done < s->begun && random() % 4 == 0) passed({s, s->done + 1});
+}
+
+static CUresult enqueue(CUstream s, std::function<void()> task) {
+  std::lock_guard<std::recursive_mutex> lock(order);
+  if (!s) return task(), CUDA_SUCCESS;
+  s->tasks.push_back(task), s->begun++;
+  return CUDA_SUCCESS;
+}
+
+// synchronize carries out all tasks of a card.
+static void synchronize(CUctx_st* c) {
+  std::lock_guard<std::recursive_mutex> lock(order);
+  for (CUstream s : streams)
+    if (s->context == c) passed(end_of(s));
+}
 
 // Memory. A zone of poison lies before and behind each piece and is looked at after every kernel.
 
 constexpr size_t kZone = 512;
 constexpr unsigned char kMark = 0xff;  // NaN where it is read as a number
 
+struct Piece {
+  size_t size;
+  CUctx_st* context;
+};
+
 static std::mutex guard;
-static std::map<char*, size_t> pieces;
-static size_t taken;
+static std::map<char*, Piece> pieces;
+
+// usable tells whether a card may use the memory at an address, which may be nobody's.
+static bool usable(const CUctx_st* c, CUdeviceptr p) {
+  std::lock_guard<std::mutex> lock(guard);
+  auto at = pieces.upper_bound((char*)p);
+  if (at == pieces.begin()) return true;
+  --at;
+  const CUctx_st* owner = at->second.context;
+  return (char*)p >= at->first + at->second.size || owner == c || c->peers.count(owner->card);
+}
 
 static bool marked(const char* from, size_t size) {
   for (size_t i = 0; i < size; i++)
@@ -58,17 +131,24 @@ static void check(const char* after, char* p, size_t size) {
 
 static void check_all(const char* after) {
   std::lock_guard<std::mutex> lock(guard);
-  for (auto [p, size] : pieces) check(after, p, size);
+  for (auto& [p, piece] : pieces) check(after, p, piece.size);
 }
 
 extern "C" {
 
 CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 CUresult cuDriverGetVersion(int* version) { return *version = 13000, CUDA_SUCCESS; }
-CUresult cuDeviceGetCount(int* count) { return *count = 1, CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int* count) { return *count = kCards, CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice* device, int ordinal) {
-  *device = 0;
-  return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  *device = ordinal;
+  return ordinal >= 0 && ordinal < kCards ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+CUresult cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) {
+  return *can = !getenv("EMULATE_NO_PEERS"), CUDA_SUCCESS;
+}
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned) {
+  std::lock_guard<std::mutex> lock(guard);
+  return current->peers.insert(peer->card).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
 }
 CUresult cuDeviceGetName(char* name, int size, CUdevice) { return snprintf(name, size, "emulated GPU"), CUDA_SUCCESS; }
 CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) { return *bytes = kMemory, CUDA_SUCCESS; }
@@ -85,12 +165,31 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   }
   return CUDA_SUCCESS;
 }
-CUresult cuDevicePrimaryCtxRetain(CUcontext* c, CUdevice) { return *c = &context, CUDA_SUCCESS; }
+CUresult cuDevicePrimaryCtxRetain(CUcontext* c, CUdevice device) { return *c = &contexts[device], CUDA_SUCCESS; }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
-CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
-CUresult cuCtxGetCurrent(CUcontext* c) { return *c = &context, CUDA_SUCCESS; }
-CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
-CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext c) { return current = c, CUDA_SUCCESS; }
+CUresult cuCtxGetCurrent(CUcontext* c) { return *c = current, CUDA_SUCCESS; }
+CUresult cuCtxSynchronize() { return synchronize(current), CUDA_SUCCESS; }
+
+CUresult cuStreamCreate(CUstream* s, unsigned flags) {
+  if (flags != CU_STREAM_NON_BLOCKING) fail("a stream that waits for the default one");
+  std::lock_guard<std::recursive_mutex> lock(order);
+  return *s = new CUstream_st{current, {}}, streams.insert(*s), CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy(CUstream s) {
+  std::lock_guard<std::recursive_mutex> lock(order);
+  passed(end_of(s));
+  return streams.erase(s), CUDA_SUCCESS;  // events still name it
+}
+CUresult cuStreamSynchronize(CUstream s) {
+  std::lock_guard<std::recursive_mutex> lock(order);
+  return passed(end_of(s)), CUDA_SUCCESS;
+}
+CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
+  draw();
+  std::lock_guard<std::recursive_mutex> lock(order);
+  return enqueue(s, [mark = e->mark] { passed(mark); });
+}
 
 CUresult cuGetErrorString(CUresult code, const char** text) {
   switch (code) {
@@ -100,6 +199,7 @@ CUresult cuGetErrorString(CUresult code, const char** text) {
     case CUDA_ERROR_OUT_OF_MEMORY: *text = "out of memory"; break;
     case CUDA_ERROR_NOT_FOUND: *text = "named symbol not found"; break;
     case CUDA_ERROR_INVALID_IMAGE: *text = "device kernel image is invalid"; break;
+    case CUDA_ERROR_PEER_ACCESS_NOT_ENABLED: *text = "peer access has not been enabled"; break;
     default: *text = "an error of the emulated driver";
   }
   return CUDA_SUCCESS;
@@ -108,25 +208,28 @@ CUresult cuGetErrorString(CUresult code, const char** text) {
 CUresult cuMemAlloc(CUdeviceptr* p, size_t size) {
   std::lock_guard<std::mutex> lock(guard);
   if (size == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (taken + size > kMemory) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (current->taken + size > kMemory) return CUDA_ERROR_OUT_OF_MEMORY;
   char* base = (char*)aligned_alloc(kZone, rounded(size) + 2 * kZone);
   if (!base) return CUDA_ERROR_OUT_OF_MEMORY;
   memset(base, kMark, rounded(size) + 2 * kZone);
-  pieces[base + kZone] = size, taken += size;
+  pieces[base + kZone] = {size, current}, current->taken += size;
   *p = (CUdeviceptr)(base + kZone);
   return CUDA_SUCCESS;
 }
 CUresult cuMemFree(CUdeviceptr p) {
+  for (CUctx_st& c : contexts) synchronize(&c);
   std::lock_guard<std::mutex> lock(guard);
   auto at = pieces.find((char*)p);
   if (at == pieces.end()) return CUDA_ERROR_INVALID_VALUE;
-  check("somebody", at->first, at->second);
-  taken -= at->second;
+  check("somebody", at->first, at->second.size);
+  at->second.context->taken -= at->second.size;
   free(at->first - kZone);
   pieces.erase(at);
   return CUDA_SUCCESS;
 }
-CUresult cuMemGetInfo(size_t* left, size_t* total) { return *left = kMemory - taken, *total = kMemory, CUDA_SUCCESS; }
+CUresult cuMemGetInfo(size_t* left, size_t* total) {
+  return *left = kMemory - current->taken, *total = kMemory, CUDA_SUCCESS;
+}
 CUresult cuMemHostAlloc(void** p, size_t size, unsigned) {
   return *p = malloc(size), *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -145,10 +248,48 @@ CUresult cuMemsetD8(CUdeviceptr p, unsigned char value, size_t size) {
   return memset((void*)p, value, size), CUDA_SUCCESS;
 }
 
+// cuMemcpy2DAsync copies rows of this card or of a peer. Until it is carried out their place holds poison.
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* p, CUstream s) {
+  CUDA_MEMCPY2D c = *p;
+  if (c.srcMemoryType != CU_MEMORYTYPE_UNIFIED || c.dstMemoryType != CU_MEMORYTYPE_UNIFIED)
+    fail("a copy of rows of a kind that the project does not use");
+  if (c.WidthInBytes > c.srcPitch || c.WidthInBytes > c.dstPitch) return CUDA_ERROR_INVALID_VALUE;
+  CUctx_st* by = s ? s->context : current;
+  if (!usable(by, c.srcDevice) || !usable(by, c.dstDevice)) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+  draw();
+  std::lock_guard<std::recursive_mutex> lock(order);
+  for (size_t i = 0; s && i < c.Height; i++) memset((char*)c.dstDevice + i * c.dstPitch, kMark, c.WidthInBytes);
+  return enqueue(s, [c] {
+    for (size_t i = 0; i < c.Height; i++)
+      memcpy((char*)c.dstDevice + i * c.dstPitch, (char*)c.srcDevice + i * c.srcPitch, c.WidthInBytes);
+  });
+}
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t size, CUstream s) {
+  CUDA_MEMCPY2D c = {};
+  c.srcMemoryType = c.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  c.dstDevice = to, c.srcDevice = from, c.dstPitch = c.srcPitch = c.WidthInBytes = size, c.Height = 1;
+  return cuMemcpy2DAsync(&c, s);
+}
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t size, CUstream s) {
+  return enqueue(s, [=] { memcpy(to, (void*)from, size); });
+}
+
 CUresult cuEventCreate(CUevent* e, unsigned) { return *e = new CUevent_st(), CUDA_SUCCESS; }
 CUresult cuEventDestroy(CUevent e) { return delete e, CUDA_SUCCESS; }
-CUresult cuEventRecord(CUevent e, CUstream) { return e->at = std::chrono::steady_clock::now(), CUDA_SUCCESS; }
-CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
+CUresult cuEventRecord(CUevent e, CUstream s) {
+  draw();
+  std::lock_guard<std::recursive_mutex> lock(order);
+  return e->at = std::chrono::steady_clock::now(), e->mark = end_of(s), CUDA_SUCCESS;
+}
+CUresult cuEventQuery(CUevent e) {
+  draw();
+  std::lock_guard<std::recursive_mutex> lock(order);
+  return !e->mark.stream || e->mark.stream->done >= e->mark.number ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+CUresult cuEventSynchronize(CUevent e) {
+  std::lock_guard<std::recursive_mutex> lock(order);
+  return passed(e->mark), CUDA_SUCCESS;
+}
 CUresult cuEventElapsedTime(float* ms, CUevent from, CUevent to) {
   return *ms = std::chrono::duration<float, std::milli>(to->at - from->at).count(), CUDA_SUCCESS;
 }
@@ -213,6 +354,13 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
   if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > f->kernel->threads ||
       shared > f->dynamic)
     return CUDA_ERROR_INVALID_VALUE;
+  for (int i = 0; i < f->kernel->parameters; i++)
+    for (size_t at = 0; at + sizeof(CUdeviceptr) <= (size_t)f->kernel->sizes[i]; at += sizeof(CUdeviceptr)) {
+      CUdeviceptr p;
+      memcpy(&p, (char*)values[i] + at, sizeof p);
+      if (!usable(current, p)) fail("%s of card %d gets memory of another", f->kernel->name, current->card);
+    }
+  draw();
   launch(*f->kernel, {gx, gy, gz}, {tx, ty, tz}, shared, values);
   check_all(f->kernel->name);
   return CUDA_SUCCESS;

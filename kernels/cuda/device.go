@@ -57,6 +57,7 @@ var (
 	_ kernels.IndexerLoss     = (*Device)(nil)
 	_ kernels.Rounder         = (*Device)(nil)
 	_ kernels.Planner         = (*Device)(nil)
+	_ kernels.Transfers       = (*Device)(nil)
 	_ kernels.Workspacer      = (*Device)(nil)
 )
 

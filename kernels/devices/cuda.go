@@ -5,24 +5,35 @@ package devices
 import (
 	"fmt"
 
+	"gorgonia.org/cu"
+
 	"lockstep/kernels"
 	"lockstep/kernels/cuda"
 	"lockstep/kernels/cuda/driver"
 )
 
-// firstGPU is the number of the GPU that is opened.
+// firstGPU is the number of the GPU whose usage is shown.
 const firstGPU = 0
 
-func openCUDA(def kernels.Definition) (kernels.Device, error) {
+func openCUDA(def kernels.Definition, gpu int) (kernels.Device, error) {
 	if def.Dot != kernels.DotTC16 {
 		return nil, fmt.Errorf("device cuda: computes dot tc16 on bf16, set definition.dot = %q and model.dtype = "+
 			"\"bf16\": the CPU gives the same bits", kernels.DotTC16)
 	}
-	dev, err := cuda.New(def, firstGPU)
+	dev, err := cuda.New(def, gpu)
 	if err != nil {
 		return nil, fmt.Errorf("device cuda: %w", err)
 	}
 	return dev, nil
+}
+
+// countGPUs is how many GPUs the driver has.
+func countGPUs() (int, error) {
+	n, err := cu.NumDevices()
+	if err != nil {
+		return 0, fmt.Errorf("device cuda: %w", err)
+	}
+	return n, nil
 }
 
 func openCUDAGauge() (kernels.Gauge, error) { return driver.OpenGauge(firstGPU) }

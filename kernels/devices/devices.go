@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 
 	"lockstep/kernels"
 	"lockstep/kernels/broken"
@@ -21,7 +22,8 @@ const (
 
 // Config names a device and the arithmetic that it computes by.
 type Config struct {
-	Kind       string             // CPU or CUDA, which is the first GPU
+	Kind       string             // CPU or CUDA
+	GPU        int                // number of the GPU
 	ISA        string             // instruction set of the CPU, see [cpu.ISA]; "": the best; never changes a bit
 	Threads    int                // of the CPU; 0: all cores; never changes a bit
 	Definition kernels.Definition // see [Definition]
@@ -52,29 +54,44 @@ func Open(c Config) (kernels.Device, error) {
 	return wrong, nil
 }
 
-// OpenRanks opens a device for each of n ranks. On the CPU they share the threads. The caller closes them by closeAll.
+// OpenRanks opens a device for each of n ranks: a GPU each, or the CPU, whose threads they share. The caller closes
+// them by closeAll.
 func OpenRanks(c Config, n int) (list []kernels.Device, closeAll func() error, err error) {
-	closeAll = func() (err error) {
-		for _, dev := range list {
-			err = errors.Join(err, dev.Close())
+	if c.Kind == CUDA && n > 1 {
+		if have, err := countGPUs(); err != nil {
+			return nil, nil, err
+		} else if n > have {
+			return nil, nil, fmt.Errorf("%d ranks take a GPU each, and this machine has %d: set parallel.ranks to as "+
+				"many or fewer", n, have)
 		}
-		return err
 	}
-	if n > 1 {
-		if c.Kind != CPU {
-			return nil, nil, fmt.Errorf("device %s: want one rank: GPUs do not exchange gradients yet", c.Kind)
-		}
+	if c.Kind == CPU && n > 1 {
 		if c.Threads == 0 {
 			c.Threads = runtime.NumCPU()
 		}
 		c.Threads = max(c.Threads/n, 1)
 	}
-	for range n {
-		dev, err := Open(c)
+	list, errs := make([]kernels.Device, n), make([]error, n)
+	closeAll = func() (err error) {
+		for _, dev := range list {
+			if dev != nil {
+				err = errors.Join(err, dev.Close())
+			}
+		}
+		return err
+	}
+	list[0], errs[0] = Open(c) // compiles the kernels for all
+	var others sync.WaitGroup
+	for i := 1; i < n && errs[0] == nil; i++ {
+		of := c
+		of.GPU += i
+		others.Go(func() { list[i], errs[i] = Open(of) })
+	}
+	others.Wait()
+	for _, err := range errs {
 		if err != nil {
 			return nil, nil, errors.Join(err, closeAll())
 		}
-		list = append(list, dev)
 	}
 	return list, closeAll, nil
 }
@@ -82,7 +99,7 @@ func OpenRanks(c Config, n int) (list []kernels.Device, closeAll func() error, e
 func open(c Config) (kernels.Device, error) {
 	switch c.Kind {
 	case CUDA:
-		return openCUDA(c.Definition)
+		return openCUDA(c.Definition, c.GPU)
 	case CPU:
 	default:
 		return nil, fmt.Errorf("device %s: want %s or %s", c.Kind, CPU, CUDA)

@@ -55,6 +55,34 @@ func TestOpenErrors(t *testing.T) {
 	}
 }
 
+// Ranks on the CPU share its threads, and are one device where there is one rank.
+func TestOpenRanks(t *testing.T) {
+	for _, c := range []struct {
+		threads, ranks int
+		want           string
+	}{{4, 1, "4 threads"}, {4, 2, "2 threads"}, {4, 3, "1 threads"}, {1, 2, "1 threads"}} {
+		list, closeAll, err := OpenRanks(Config{Kind: CPU, Threads: c.threads, Definition: Definition(CPU)}, c.ranks)
+		if err != nil || len(list) != c.ranks {
+			t.Fatalf("%d devices, error %v", len(list), err)
+		}
+		for _, dev := range list {
+			if !strings.Contains(dev.Name(), c.want) {
+				t.Errorf("%d threads for %d ranks: %s, want %s", c.threads, c.ranks, dev.Name(), c.want)
+			}
+		}
+		if err := closeAll(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, c := range []Config{{Kind: CPU, ISA: "mmx", Definition: Definition(CPU)},
+		{Kind: CUDA, Definition: Definition(CPU)}} { // no GPU, or not its dot products
+		list, _, err := OpenRanks(c, 9)
+		if err == nil || list != nil || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v: %v, error %v, want one line", c, list, err)
+		}
+	}
+}
+
 // A device that breaks a rule says so in its definition, and keeps to the rest.
 func TestOpenBroken(t *testing.T) {
 	def := Definition(CPU)

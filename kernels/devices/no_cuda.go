@@ -11,7 +11,9 @@ import (
 // errNoCUDA is returned for a GPU by a build without CUDA.
 var errNoCUDA = errors.New("device cuda: this build has only cpu, run make cuda to build with CUDA")
 
-func openCUDA(kernels.Definition) (kernels.Device, error) { return nil, errNoCUDA }
+func openCUDA(kernels.Definition, int) (kernels.Device, error) { return nil, errNoCUDA }
+
+func countGPUs() (int, error) { return 0, errNoCUDA }
 
 func openCUDAGauge() (kernels.Gauge, error) { return nil, errNoCUDA }
 

@@ -14,7 +14,7 @@ import (
 	"lockstep/train/trainer"
 )
 
-// Memory is the peak of a run's memory by purpose, in bytes.
+// Memory is the peak of a run's memory by purpose, in bytes. Of several GPUs it is that of the one that takes most.
 type Memory struct {
 	Weights     int // of the model, its adapters and tables; of the reference and of a rollout with numerics of its own
 	Training    int // gradients, moments and masters
@@ -51,7 +51,7 @@ type Plan struct {
 	Model     *model.Model
 	Tokenizer *data.ChatTokenizer
 	engine    *serve.Engine // nil: the run generates nothing
-	static    Memory        // all but activations
+	static    []Memory      // of each rank, all but activations
 	longest   int           // positions of the longest answer with its prompt
 	process   int           // [processMemory] when it was asked first; 0: not asked
 	Keep      model.Policy  // what blocks keep for the backward pass, see plan
@@ -76,9 +76,9 @@ func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 			return nil, err
 		}
 	}
-	p.static.Weights = handedOut(p.Rank)
+	weights := handedOut(p.Rank)
 	p.Model.TrainShards(0, p.Rank.Size)
-	p.static.Training = handedOut(p.Rank) - p.static.Weights
+	p.static = []Memory{{Weights: weights, Training: handedOut(p.Rank) - weights}}
 	return p, p.addReplicas(dev)
 }
 
@@ -92,8 +92,7 @@ func (p *Plan) addReplicas(dev kernels.Device) error {
 		}
 		weights := handedOut(r)
 		m.TrainShards(id, r.Size)
-		p.static.Weights += weights
-		p.static.Training += handedOut(r) - weights
+		p.static = append(p.static, Memory{Weights: weights, Training: handedOut(r) - weights})
 		p.others = append(p.others, trainer.New(r, m, trainer.Options{}))
 	}
 	return nil
@@ -109,7 +108,7 @@ func (p *Plan) OpenEngines(dev kernels.Device, longest int) (err error) {
 	if p.engine, err = serve.NewEngine(p.Rank, p.Model, kernels.NewArena(p.Rank.Dev), p.EngineOptions()); err != nil {
 		return err
 	}
-	p.static.Cache = handedOut(p.Rank) - before
+	p.static[0].Cache = handedOut(p.Rank) - before
 	if p.s.RL.Objective == "" || p.s.Rollout.Numerics == (configs.Numerics{}) {
 		return nil
 	}
@@ -133,8 +132,8 @@ func (p *Plan) openRollout(dev kernels.Device) error {
 	}
 	weights := handedOut(p.Rollout)
 	p.rolloutEngine, err = serve.NewEngine(p.Rollout, m, kernels.NewArena(d), p.EngineOptions())
-	p.static.Weights += weights
-	p.static.Cache += handedOut(p.Rollout) - weights
+	p.static[0].Weights += weights
+	p.static[0].Cache += handedOut(p.Rollout) - weights
 	return err
 }
 
@@ -165,14 +164,9 @@ func (p *Plan) peak() (Memory, error) {
 		return Memory{}, err
 	}
 	t := trainer.New(p.Rank, p.Model, o)
-	for _, r := range p.ranks() {
-		clearStack(r)
-	}
+	p.clearStacks()
 	host, err := p.carryOut(t)
-	n := p.static
-	for _, r := range p.ranks() {
-		n.Activations += r.Stack.Peak() + kernels.Workspace(r.Dev)
-	}
+	n := p.total()
 	if p.s.Device.Kind == "cpu" {
 		if p.process == 0 {
 			p.process = processMemory()
@@ -182,10 +176,37 @@ func (p *Plan) peak() (Memory, error) {
 	return n, err
 }
 
-// clearStack gives a rank an empty stack, whose peak is that of what runs from here on.
-func clearStack(r *parallel.Rank) {
-	r.Stack = kernels.NewArena(r.Dev)
-	r.Stack.Reserve(meta.Endless)
+// total adds the activations that the ranks' stacks have seen to what else they take: of all ranks together, whose
+// memory the CPU has, or of the rank that takes most of its GPU.
+func (p *Plan) total() (n Memory) {
+	for i, of := range p.static {
+		of.Activations = activations(p.ranks()[i])
+		if i == 0 && p.Rollout != nil { // it shares the device
+			of.Activations += activations(p.Rollout)
+		}
+		switch {
+		case p.s.Device.Kind == "cpu":
+			n = Memory{Weights: n.Weights + of.Weights, Training: n.Training + of.Training,
+				Activations: n.Activations + of.Activations, Cache: n.Cache + of.Cache}
+		case of.Total() > n.Total():
+			n = of
+		}
+	}
+	return n
+}
+
+func activations(r *parallel.Rank) int { return r.Stack.Peak() + kernels.Workspace(r.Dev) }
+
+// clearStacks gives all ranks an empty stack, whose peak is that of what runs from here on.
+func (p *Plan) clearStacks() {
+	ranks := p.ranks()
+	if p.Rollout != nil {
+		ranks = append(ranks, p.Rollout)
+	}
+	for _, r := range ranks {
+		r.Stack = kernels.NewArena(r.Dev)
+		r.Stack.Reserve(meta.Endless)
+	}
 }
 
 // packs is how many the largest step of the trainer has.
@@ -197,14 +218,11 @@ func (p *Plan) packs() int {
 	return s.Run.Packs
 }
 
-// ranks are those of the run, and that of a rollout with numerics of its own.
+// ranks are those that train.
 func (p *Plan) ranks() []*parallel.Rank {
 	list := []*parallel.Rank{p.Rank}
 	for _, t := range p.others {
 		list = append(list, t.Rank)
-	}
-	if p.Rollout != nil {
-		list = append(list, p.Rollout)
 	}
 	return list
 }

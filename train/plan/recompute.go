@@ -2,7 +2,6 @@ package plan
 
 import (
 	"lockstep/configs"
-	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/train/trainer"
@@ -25,7 +24,7 @@ func (p *Plan) Choose(have int) (n Memory, err error) {
 	if err != nil || mode != "auto" || have == 0 || n.Total() <= room {
 		return n, err
 	}
-	p.Keep = p.Model.Recompute(p.Extent(), room-(n.Total()-n.Activations), p.step)
+	p.Keep = p.Model.Recompute(p.Extent(), room-n.Other, p.step)
 	return p.peak()
 }
 
@@ -48,18 +47,12 @@ func (p *Plan) Extent() model.Extent {
 	return model.Extent{Rows: min(p.packs(), p.s.Run.MicroBatch) * rows, Length: min(rows, p.Model.MaxLength)}
 }
 
-// step returns the activations of the trainer's largest step under a policy of what blocks keep, in bytes.
+// step returns the device memory of the trainer's largest step under a policy of what blocks keep, in bytes.
 func (p *Plan) step(keep model.Policy) int {
 	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch, Keep: keep})
-	ranks, bytes := p.ranks()[:p.Rank.Size], 0
-	for _, r := range ranks {
-		clearStack(r)
-	}
+	p.clearStacks()
 	p.trainingPeak(t)
-	for _, r := range ranks {
-		bytes += r.Stack.Peak() + kernels.Workspace(r.Dev)
-	}
-	return bytes
+	return p.total().Device()
 }
 
 // Chosen returns a line about what the backward pass recomputes.

@@ -27,21 +27,23 @@ type Context struct {
 	// Launched is the names of the kernels that have run. Tests set it; nil: not recorded.
 	Launched map[string]bool
 
-	context cu.CUContext
-	name    string
-	arch    string // sm_90a
-	sources Sources
-	kernels map[string]*function
-	ring    *ring
-	replay  *graphReplay
-	counts  kernels.Counts
-	owned   []allocation // what Alloc gave out
-	params  []byte       // of the current launch
-	scratch cu.DevicePtr // workspace of one operation
-	size    int          // bytes of scratch
-	meta    bool         // counts memory and computes nothing
-	profile *profile     // nil: off
-	maps    map[boxes]TensorMap
+	card      cu.Device
+	context   cu.CUContext
+	name      string
+	arch      string // sm_90a
+	sources   Sources
+	kernels   map[string]*function
+	ring      *ring
+	replay    *graphReplay
+	transfers transfers
+	counts    kernels.Counts
+	owned     []allocation // what Alloc gave out
+	params    []byte       // of the current launch
+	scratch   cu.DevicePtr // workspace of one operation
+	size      int          // bytes of scratch
+	meta      bool         // counts memory and computes nothing
+	profile   *profile     // nil: off
+	maps      map[boxes]TensorMap
 }
 
 // MaxShared is the shared memory of a block on Hopper and Blackwell, in bytes.
@@ -54,7 +56,7 @@ func Open(def kernels.Definition, ordinal int, sources Sources) (*Context, error
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{Def: def, ChunkBytes: 256 << 20, sources: sources, maps: map[boxes]TensorMap{}}
+	c := &Context{card: card, Def: def, ChunkBytes: 256 << 20, sources: sources, maps: map[boxes]TensorMap{}}
 	if c.context, err = card.RetainPrimaryCtx(); err != nil {
 		return nil, err
 	}
@@ -188,7 +190,7 @@ func (c *Context) mustWait() {
 // Close waits for everything enqueued and gives the card's memory back.
 func (c *Context) Close() error {
 	return c.Attempt(func() error {
-		err := errors.Join(cu.Synchronize(), c.replay.close(), c.ring.close())
+		err := errors.Join(cu.Synchronize(), c.transfers.close(), c.replay.close(), c.ring.close())
 		for _, p := range append(c.owned, allocation{c.scratch, c.size}) {
 			if p.at != 0 {
 				err = errors.Join(err, cu.MemFree(p.at))

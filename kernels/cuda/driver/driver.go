@@ -36,6 +36,15 @@ static CUresult lockstepNode(CUgraph graph, CUgraphExec exec, CUgraphNode *node,
 	return cuGraphAddKernelNode(node, graph, &before, before != NULL, &p);
 }
 
+// lockstepCopyRows copies rows of this card or of a peer; pitches and width are in bytes.
+static CUresult lockstepCopyRows(CUdeviceptr dst, CUdeviceptr src, size_t dstPitch, size_t srcPitch, size_t width,
+                                 size_t rows, CUstream stream) {
+	CUDA_MEMCPY2D c = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED, .srcDevice = src, .srcPitch = srcPitch,
+		.dstMemoryType = CU_MEMORYTYPE_UNIFIED, .dstDevice = dst, .dstPitch = dstPitch, .WidthInBytes = width,
+		.Height = rows};
+	return cuMemcpy2DAsync(&c, stream);
+}
+
 static const char *lockstepError(CUresult code) {
 	const char *text = NULL;
 	return cuGetErrorString(code, &text) == CUDA_SUCCESS ? text : "unknown error of the driver";
@@ -48,10 +57,13 @@ import (
 	"errors"
 	"fmt"
 	"unsafe"
+
+	"gorgonia.org/cu"
 )
 
 // This file is what gorgonia.org/cu lacks: modules from memory, kernels that want much shared memory, launches without
-// an allocation, graphs, and pinned memory. Everything goes to the context's default stream, which orders operations.
+// an allocation, graphs, rows of a peer, and pinned memory. But for those rows everything goes to the context's default
+// stream, which orders operations.
 
 // function is a kernel in a loaded module.
 type function struct {
@@ -168,6 +180,15 @@ func pinned(bytes int) (unsafe.Pointer, error) {
 // unpin gives pinned memory back.
 func unpin(p unsafe.Pointer) error {
 	if code := C.cuMemFreeHost(p); code != C.CUDA_SUCCESS {
+		return failure(code)
+	}
+	return nil
+}
+
+// copyRows enqueues a copy of rows between cards; pitches and width are in bytes.
+func copyRows(dst, src cu.DevicePtr, dstPitch, srcPitch, width, rows int, s cu.Stream) error {
+	if code := C.lockstepCopyRows(C.CUdeviceptr(dst), C.CUdeviceptr(src), C.size_t(dstPitch), C.size_t(srcPitch),
+		C.size_t(width), C.size_t(rows), C.CUstream(unsafe.Pointer(s.C()))); code != C.CUDA_SUCCESS {
 		return failure(code)
 	}
 	return nil

@@ -1,0 +1,228 @@
+//go:build cuda
+
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+)
+
+// transfers is what a context needs to copy from other cards, made when it first does: a stream that the default one
+// does not wait for, so that copy engines work while kernels run, and events.
+type transfers struct {
+	copies cu.Stream
+	made   bool
+	events eventPool
+	pinned [][]byte // of reads that are over
+}
+
+// Reaches lets the card's copy engines read the memory of another GPU, or says why they cannot.
+func (c *Context) Reaches(other kernels.Device) error {
+	d, ok := other.(interface{ Driver() *Context })
+	if !ok {
+		return fmt.Errorf("GPU %d cannot copy from the memory of %s", c.card, other.Name())
+	}
+	of := d.Driver()
+	if of.card == c.card {
+		return nil
+	}
+	return c.Attempt(func() error {
+		if can, err := c.card.CanAccessPeer(of.card); err != nil {
+			return err
+		} else if can == 0 {
+			return fmt.Errorf("GPU %d cannot copy from the memory of GPU %d: they have neither NVLink nor peer access "+
+				"over PCIe", c.card, of.card)
+		}
+		if err := of.context.EnablePeerAccess(0); err != nil && !errors.Is(err, cu.PeerAccessAlreadyEnabled) {
+			return fmt.Errorf("peer access from GPU %d to GPU %d: %w", c.card, of.card, err)
+		}
+		return nil
+	})
+}
+
+// Record is the moment when everything enqueued so far is done.
+func (c *Context) Record() kernels.Event {
+	c.cutSegment()
+	return c.record(cu.NoStream)
+}
+
+// cutSegment starts what a repeated sequence has called so far: its graphs hold kernels alone.
+func (c *Context) cutSegment() {
+	if c.Recording() {
+		c.launchSegment()
+	}
+}
+
+func (c *Context) record(s cu.Stream) *event {
+	e := c.transfers.events.take(c)
+	c.Do(func() error { return e.event.Record(s) })
+	return e
+}
+
+// WaitEvents holds operations enqueued later until the events have happened.
+func (c *Context) WaitEvents(events ...kernels.Event) {
+	c.cutSegment()
+	c.wait(cu.NoStream, events)
+}
+
+func (c *Context) wait(s cu.Stream, events []kernels.Event) {
+	c.Do(func() (err error) {
+		for _, e := range events {
+			err = errors.Join(err, s.Wait(e.(*event).event, 0))
+		}
+		return err
+	})
+	runtime.KeepAlive(events)
+}
+
+// CopyPeer copies rows by a copy engine, on a stream of its own behind the events.
+func (c *Context) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kernels.Event {
+	if dst.DType != src.DType || dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols {
+		panic(fmt.Sprintf("cuda: copy of %s to %s", src, dst))
+	}
+	c.cutSegment()
+	t := &c.transfers
+	if !t.made {
+		c.Do(func() (err error) {
+			t.copies, err = cu.MakeStream(cu.NonBlocking)
+			return err
+		})
+		t.made = true
+	}
+	c.wait(t.copies, after)
+	c.Do(func() error {
+		size := dst.DType.Size()
+		switch {
+		case dst.Len() == 0:
+			return nil
+		case dst.Contiguous() && src.Contiguous():
+			return cu.MemcpyAsync(Address(dst), Address(src), int64(dst.Bytes()), t.copies)
+		}
+		return copyRows(Address(dst), Address(src), dst.Stride*size, src.Stride*size, dst.Cols*size,
+			dst.Groups*dst.Rows, t.copies)
+	})
+	return c.record(t.copies)
+}
+
+// ReadAsync starts to copy a contiguous int32 tensor to the host, behind everything enqueued so far.
+func (c *Context) ReadAsync(src kernels.Tensor) func() []int32 {
+	if src.DType != kernels.I32 || !src.Contiguous() {
+		panic(fmt.Sprintf("cuda: numbers of %s", src))
+	}
+	c.cutSegment()
+	if src.Len() == 0 {
+		return func() []int32 { return nil }
+	}
+	host := c.transfers.takePinned(c, src.Bytes())
+	c.Do(func() error {
+		return cu.MemcpyDtoHAsync(unsafe.Pointer(&host[0]), Address(src), int64(src.Bytes()), cu.NoStream)
+	})
+	e := c.record(cu.NoStream)
+	return func() []int32 {
+		c.counts.Waits++
+		c.Do(e.event.Synchronize)
+		values := make([]int32, src.Len())
+		copy(values, unsafe.Slice((*int32)(unsafe.Pointer(&host[0])), len(values)))
+		c.transfers.pinned = append(c.transfers.pinned, host)
+		return values
+	}
+}
+
+// leastPinned is the size of the pinned memory of a read, in bytes.
+const leastPinned = 64 << 10
+
+// takePinned is pinned memory of at least so many bytes.
+func (t *transfers) takePinned(c *Context, bytes int) (host []byte) {
+	for i, p := range t.pinned {
+		if len(p) >= bytes {
+			t.pinned = append(t.pinned[:i], t.pinned[i+1:]...)
+			return p
+		}
+	}
+	size := max(bytes, leastPinned)
+	c.Do(func() error {
+		p, err := pinned(size)
+		host = unsafe.Slice((*byte)(p), size)
+		return err
+	})
+	return host
+}
+
+// close gives back what was made, when nothing is enqueued.
+func (t *transfers) close() (err error) {
+	if t.made {
+		err = t.copies.Destroy()
+		t.made = false
+	}
+	for _, p := range t.pinned {
+		err = errors.Join(err, unpin(unsafe.Pointer(&p[0])))
+	}
+	t.pinned = nil
+	return errors.Join(err, t.events.close())
+}
+
+// event is a moment of a stream.
+type event struct {
+	context *Context
+	event   cu.Event
+}
+
+// Happened reports whether the moment has passed.
+func (e *event) Happened() (yes bool) {
+	e.context.Do(func() error {
+		err := e.event.Query()
+		yes = err == nil
+		if errors.Is(err, cu.NotReady) {
+			return nil
+		}
+		return err
+	})
+	return yes
+}
+
+// eventPool keeps the driver's events for new ones of ours: one is free when nothing refers to ours any more.
+type eventPool struct {
+	mu   sync.Mutex
+	free []cu.Event
+	all  []cu.Event
+}
+
+func (p *eventPool) take(c *Context) *event {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	e := &event{context: c}
+	if n := len(p.free); n > 0 {
+		e.event, p.free = p.free[n-1], p.free[:n-1]
+	} else {
+		c.Do(func() (err error) {
+			e.event, err = cu.MakeEvent(cu.DisableTiming)
+			return err
+		})
+		p.all = append(p.all, e.event)
+	}
+	runtime.AddCleanup(e, p.give, e.event)
+	return e
+}
+
+func (p *eventPool) give(e cu.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, e)
+}
+
+func (p *eventPool) close() (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range p.all {
+		err = errors.Join(err, cu.DestroyEvent(&p.all[i]))
+	}
+	p.all, p.free = nil, nil
+	return err
+}

@@ -1,0 +1,151 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/kernels/cuda/cudatest"
+)
+
+// pair is the card of the tests and another one, or the same once more where the machine has one.
+func pair(t *testing.T) (a, b *Device) {
+	t.Helper()
+	a = cudatest.Card.(*Device)
+	n, err := cu.NumDevices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = New(a.Definition(), min(n-1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, d := range [][2]*Device{{a, b}, {b, a}, {a, a}, {b, a}} {
+		if err := d[0].Reaches(d[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a, b
+}
+
+// A copy from another card has the rows that were there, whatever their stride, groups and type, and nothing between
+// the rows is touched. What is enqueued behind the wait finds it, and not before: on the emulated GPU copies are late.
+func TestCopyPeer(t *testing.T) {
+	a, b := pair(t)
+	for _, from := range []cudatest.Operand{
+		cudatest.Normal(kernels.F32, 1, 4096, 1), cudatest.Normal(kernels.BF16, 7, 96, 1),
+		cudatest.Strided(kernels.F32, 5, 33, 1), cudatest.Strided(kernels.BF16, 64, 2, 1),
+		cudatest.Grouped(kernels.BF16, 3, 4, 24, 40, 1), cudatest.Ints(1, 3, []int32{-1, 7, 1 << 30}),
+		cudatest.Normal(kernels.F32, 0, 8, 1),
+	} {
+		for _, d := range [][2]*Device{{a, b}, {b, a}, {a, a}} {
+			src, _ := from.On(d[0])
+			blank := from
+			blank.Raw = bytes.Repeat([]byte{0x11}, len(from.Raw))
+			dst, whole := blank.On(d[1])
+			e := d[1].CopyPeer(dst, src, d[0].Record(), d[1].Record())
+			d[0].WaitEvents(e)
+			d[0].Zero(src) // behind the copy
+			d[1].WaitEvents(e)
+			got := make([]byte, len(from.Raw))
+			d[1].Read(got, whole)
+			if !e.Happened() {
+				t.Error("a copy that was waited for has not happened")
+			}
+			want := bytes.Clone(blank.Raw)
+			size, row := from.DType.Size(), from.Cols*from.DType.Size()
+			for r := range from.Groups * from.Rows {
+				at := r * from.Stride * size
+				copy(want[at:at+row], from.Raw[at:])
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("%s from card %v to %v differs", src, d[0] == a, d[1] == a)
+			}
+		}
+	}
+}
+
+// A copy follows another by its event alone, without an operation in between.
+func TestCopyPeerChain(t *testing.T) {
+	a, b := pair(t)
+	from := cudatest.Strided(kernels.BF16, 9, 40, 1)
+	for range 8 {
+		x, _ := from.On(a)
+		y, _ := cudatest.Normal(kernels.BF16, 9, 40, 1).On(b)
+		z, _ := cudatest.Normal(kernels.BF16, 9, 40, 1).On(a)
+		there := b.CopyPeer(y, x, a.Record())
+		a.WaitEvents(a.CopyPeer(z, y, there))
+		want, _ := cudatest.Normal(kernels.BF16, 9, 40, 1).On(a)
+		a.Copy(want, x)
+		got, expected := make([]byte, z.Bytes()), make([]byte, z.Bytes())
+		a.Read(got, z)
+		if a.Read(expected, want); !bytes.Equal(got, expected) {
+			t.Fatal("the second copy came before the first")
+		}
+	}
+}
+
+// Copies of a repeated sequence lie between its graphs.
+func TestCopyPeerRepeated(t *testing.T) {
+	a, b := pair(t)
+	x, _ := cudatest.Normal(kernels.BF16, 4, 64, 1).On(a)
+	y, _ := cudatest.Normal(kernels.BF16, 4, 64, 1).On(b)
+	want, _ := cudatest.Normal(kernels.BF16, 4, 64, 1).On(a)
+	got, twice := make([]byte, x.Bytes()), make([]byte, x.Bytes())
+	for round := range 3 {
+		kernels.Repeat(a, "exchange", func() {
+			a.Scale(x, x, 1+float32(round)) // another factor each time
+			e := b.CopyPeer(y, x, a.Record())
+			b.WaitEvents(e)
+			b.Scale(y, y, 2)
+			a.WaitEvents(a.CopyPeer(want, y, b.Record()), e)
+			a.Scale(x, x, 2)
+		})
+		a.Read(got, want)
+		if a.Read(twice, x); !bytes.Equal(got, twice) {
+			t.Errorf("round %d: a copy took what was before or behind it in the sequence", round)
+		}
+	}
+}
+
+// Numbers are read behind what was enqueued before them and not what comes later.
+func TestReadAsync(t *testing.T) {
+	a, _ := pair(t)
+	var reads []func() []int32
+	x, _ := cudatest.Ints(1, 3, make([]int32, 3)).On(a)
+	for i := range int32(5) {
+		raw := binary.LittleEndian.AppendUint32(make([]byte, 8), uint32(i))
+		a.Write(x, raw)
+		reads = append(reads, a.ReadAsync(x))
+	}
+	a.Zero(x)
+	for i, read := range reads {
+		if got := read(); len(got) != 3 || got[2] != int32(i) {
+			t.Errorf("read %d gives %v", i, got)
+		}
+	}
+}
+
+// A GPU does not read the memory of a CPU device as that of a peer.
+func TestReaches(t *testing.T) {
+	a, _ := pair(t)
+	other, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := a.Reaches(other); err == nil || !strings.Contains(err.Error(), "cannot copy from the memory of cpu") {
+		t.Errorf("error %v", err)
+	}
+}

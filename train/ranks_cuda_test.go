@@ -1,0 +1,81 @@
+//go:build cuda
+
+package train
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/kernels/devices"
+	"lockstep/train/setup"
+	"lockstep/train/testshape"
+)
+
+// gpus opens a GPU for each rank of a shape, or the first one several times where the machine has fewer.
+func gpus(t *testing.T, s *configs.Shape) (list []kernels.Device) {
+	t.Helper()
+	for rank := range s.Parallel.Ranks {
+		c := setup.Device(s)
+		c.GPU = rank
+		dev, err := devices.Open(c)
+		if err != nil && rank > 0 {
+			t.Logf("rank %d shares the first GPU: %v", rank, err)
+			c.GPU = 0
+			dev, err = devices.Open(c)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := dev.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		list = append(list, dev)
+	}
+	return list
+}
+
+// Two and three ranks on GPUs come to the files of one rank on the CPU. The test needs a GPU or the emulated ones
+// (.ci/emulate/package).
+func TestRanksOnGPUs(t *testing.T) {
+	rl := append(testshape.RL(), "warm_start.steps=1", "run.steps=1")
+	few := []string{"run.steps=2", "optim.warmup_steps=0"}
+	for name, set := range map[string][]string{
+		"full": append(few, "run.packs=3", "model.config.tie_word_embeddings=true"),
+		"lora": append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.recompute=full"),
+		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			shape := func(kind string, ranks int) *configs.Shape {
+				s, err := testshape.Parse(append(slices.Clone(set), "model.dtype=bf16", "definition.dot=tc16",
+					"definition.exp2=ex2h", "device.kind="+kind, fmt.Sprintf("parallel.ranks=%d", ranks)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			s, whole := shape("cpu", 1), filepath.Join(t.TempDir(), "run")
+			if err := runDevices(context.Background(), t, s, whole, delayedRanks(t, s, 0)); err != nil {
+				t.Fatal(err)
+			}
+			for _, ranks := range []int{2, 3} {
+				s, out := shape("cuda", ranks), filepath.Join(t.TempDir(), "run")
+				if err := runDevices(context.Background(), t, s, out, gpus(t, s)); err != nil {
+					t.Fatal(err)
+				}
+				if got, want := wholeDigest(t, out), wholeDigest(t, whole); got != want {
+					t.Errorf("%d ranks:\n%s\nwant\n%s", ranks, got, want)
+				}
+				if n := resultOf(t, out).Memory; n.PlannedDevice != n.Device || n.Device < 1<<16 {
+					t.Errorf("%d ranks: a GPU took %d bytes, planned %d", ranks, n.Device, n.PlannedDevice)
+				}
+			}
+		})
+	}
+}
