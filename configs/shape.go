@@ -254,7 +254,7 @@ type Run struct {
 
 // Rollout sizes the engine and says how it samples.
 type Rollout struct {
-	Slots       int `toml:"slots" default:"32" range:"[1,)"`          // sequences decoded at a time
+	Slots       int `toml:"slots" default:"32" range:"[1,)"`          // sequences decoded at a time, by each rank
 	PageRows    int `toml:"page_rows" default:"64" range:"[1,)"`      // tokens of a cache page
 	Pages       int `toml:"pages" default:"0" range:"[0,)"`           // cache pages; 0: as many as the slots need
 	PrefillRows int `toml:"prefill_rows" default:"2048" range:"[1,)"` // prompt tokens read at a time

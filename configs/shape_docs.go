@@ -115,7 +115,7 @@ var fieldDocs = map[string]string{
 	"Run.Keep":              "checkpoints to keep",
 	"Run.LogEvery":          "steps between records of the metrics",
 	"Run.VerifyTokens":      "positions of the zero-KLD proof at the end; 0: no proof",
-	"Rollout.Slots":         "sequences decoded at a time",
+	"Rollout.Slots":         "sequences decoded at a time, by each rank",
 	"Rollout.PageRows":      "tokens of a cache page",
 	"Rollout.Pages":         "cache pages; 0: as many as the slots need",
 	"Rollout.PrefillRows":   "prompt tokens read at a time",

@@ -92,31 +92,9 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 	return e, nil
 }
 
-// Run generates every request and returns the results in the order of requests. Requests that were submitted before
-// keep waiting; none may be running (see Refresh).
+// Run is [Replicas.Run] of this engine alone.
 func (e *Engine) Run(ctx context.Context, reqs []Request) ([]Result, error) {
-	if len(e.running) > 0 {
-		panic("serve: Run while sequences are running")
-	}
-	defer func(waiting []*sequence) { e.waiting = waiting }(e.waiting)
-	e.waiting = nil
-	results := make([]Result, len(reqs))
-	for i, q := range reqs {
-		if err := e.Submit(i, q); err != nil {
-			return nil, fmt.Errorf("request %d: %w", i, err)
-		}
-	}
-	for e.InFlight() > 0 {
-		done, err := e.Step(ctx)
-		if err != nil {
-			e.dropAll()
-			return nil, err
-		}
-		for _, d := range done {
-			results[d.Index] = d.Result
-		}
-	}
-	return results, e.r.Dev.Sync()
+	return OneReplica(e).Run(ctx, reqs)
 }
 
 // Submit queues a request. index identifies its result.

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"lockstep/configs"
@@ -93,12 +94,13 @@ func packPairs(pairs []trainer.Sample, packs []data.Pack) (batch trainer.GlobalB
 // evaluate measures held-out pairs, without gradients.
 func (p *preference) evaluate(ctx context.Context) (sums optim.Measures, err error) {
 	batch := trainer.Pack(p.heldOut, 2, "pair", 0, p.packRows)
-	for _, pack := range batch.Packs {
+	for packs := range slices.Chunk(batch.Packs, len(p.trainer.Replicas)) {
 		if err := ctx.Err(); err != nil {
 			return sums, err
 		}
-		p.trainer.Objective.Measure(&sums, trainer.LogProbs(p.trainer.Rank, p.trainer.Model,
-			[][]trainer.Sample{pack}).Rows)
+		for _, b := range p.trainer.LogProbs(packs) {
+			p.trainer.Objective.Measure(&sums, b.Rows)
+		}
 	}
 	sums.Loss *= batch.Scale
 	return sums, nil
@@ -119,7 +121,7 @@ func (p *preference) score(ctx context.Context, note func(string, ...any)) error
 					"was saved", done/2, all/2)
 			}
 			part := list[from:min(from+referencePart, len(list))]
-			trainer.EachLogProb(p.trainer.Rank, p.trainer.Model, p.packRows, part, func(i int, logprob []float32) {
+			p.trainer.EachLogProb(p.packRows, part, func(i int, logprob []float32) {
 				part[i].Reference = logprob
 			})
 			if done += len(part); time.Since(shown) > plainEvery {

@@ -101,15 +101,15 @@ func ranksCases(t *testing.T) map[string][]string {
 	rl := append(testshape.RL(), "warm_start.steps=2", "run.steps=2")
 	few := []string{"run.steps=3", "optim.warmup_steps=0"}
 	return map[string][]string{
-		"full":  few,
-		"bf16":  append(few, "model.dtype=bf16", "definition.dot=tc16", "run.packs=5"),
-		"lora":  append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.packs=7"),
-		"tied":  append(few, "model.config.tie_word_embeddings=true", "model.dtype=bf16", "run.recompute=full"),
-		"epoch": {"run.steps=0", "run.epochs=1", "optim.warmup_steps=0", "run.packs=3", "data.countdown.train=60"},
-		"pairs": append(tinyPairs(t), "run.steps=3", "optim.warmup_steps=0"),
-		"grpo":  rl,
-		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1", "rl.minibatches=2", "rl.proximal=true",
-			"rl.staleness=1"),
+		"full":    few,
+		"bf16":    append(few, "model.dtype=bf16", "definition.dot=tc16", "run.packs=5"),
+		"lora":    append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.packs=7"),
+		"tied":    append(few, "model.config.tie_word_embeddings=true", "model.dtype=bf16", "run.recompute=full"),
+		"epoch":   {"run.steps=0", "run.epochs=1", "optim.warmup_steps=0", "run.packs=3", "data.countdown.train=60"},
+		"pairs":   append(tinyPairs(t), "run.steps=3", "optim.warmup_steps=0"),
+		"grpo":    rl,
+		"dapo":    append(rl, "rl.objective=dapo", "rl.kl_coef=0.1", "rl.minibatches=2", "rl.proximal=true"),
+		"stale":   append(rl, "rl.staleness=2", "rollout.slots=6", "run.steps=4"),
 		"indexer": tinyDSA("indexer.stage=sparse", "run.steps=3", "optim.warmup_steps=0"),
 		"dense":   tinyDSA("indexer.stage=dense", "run.steps=3", "optim.warmup_steps=0"),
 	}
@@ -210,6 +210,18 @@ func TestRanksChange(t *testing.T) {
 				t.Errorf("%s\nwant\n%s", got, want)
 			}
 		})
+	}
+}
+
+// A number of packs that ranks do not share evenly is told, with what it costs.
+func TestIdleRanks(t *testing.T) {
+	for _, c := range []struct {
+		packs, ranks int
+		want         string
+	}{{8, 1, ""}, {8, 4, ""}, {3, 4, " 25% "}, {5, 4, " 37% "}, {1, 8, " 87% "}} {
+		if got := idleRanks(c.packs, c.ranks); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%d packs on %d ranks: %q, want %q", c.packs, c.ranks, got, c.want)
+		}
 	}
 }
 

@@ -60,14 +60,14 @@ type update struct {
 // step collects groups of answers and updates the weights on them. step counts from the beginning of the run, from 1.
 func (l *learner) step(ctx context.Context, step int) (res learningResult, err error) {
 	began := time.Now()
-	drawn := l.engine.Generated
+	drawn := l.engine.Generated()
 	groups, left, err := l.next(ctx)
 	if err != nil {
 		return res, err
 	}
 	l.pause()
 	l.updatesBefore = l.updates
-	res.rolloutSeconds, res.sampled = time.Since(began).Seconds(), l.engine.Generated-drawn
+	res.rolloutSeconds, res.sampled = time.Since(began).Seconds(), l.engine.Generated()-drawn
 	l.advantages(groups)
 	for _, g := range groups {
 		for i := range g.Episodes {
@@ -134,7 +134,8 @@ func (l *learner) advantages(groups []*group) {
 func (l *learner) exactKL(ctx context.Context, res *learningResult) error {
 	n := min(l.rl.ExactKL, len(res.episodes))
 	for _, e := range res.episodes[:n] {
-		d, err := l.engine.MeasureDivergence(ctx, l.trainer.Rank, l.trainer.Model, e.Prompt, e.IDs, e.Temperature)
+		d, err := l.engine.First().MeasureDivergence(ctx, l.trainer.Rank, l.trainer.Model, e.Prompt, e.IDs,
+			e.Temperature)
 		if err != nil {
 			return err
 		}
@@ -202,7 +203,7 @@ func (l *learner) minibatch(ctx context.Context, samples []trainer.Sample, episo
 // the first update (rl.proximal), and the reference's.
 func (l *learner) compare(samples []trainer.Sample, res *learningResult) {
 	if l.rl.Proximal {
-		trainer.EachLogProb(l.trainer.Rank, l.trainer.Model, l.packRows, samples, func(i int, logprob []float32) {
+		l.trainer.EachLogProb(l.packRows, samples, func(i int, logprob []float32) {
 			samples[i].Old = logprob
 		})
 		for _, pack := range l.pack(samples).Packs {

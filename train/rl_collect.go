@@ -19,11 +19,11 @@ type group struct {
 	Episodes []runlog.Episode `json:"episodes"`
 }
 
-// collector keeps a rollout engine busy and hands out complete groups, in the order of their prompts. What it hands out
+// collector keeps rollout engines busy and hands out complete groups, in the order of their prompts. What it hands out
 // depends on the weights alone; with rl.staleness on the engine's size too. It never depends on time.
 type collector struct {
 	*setup.JudgedQuestions
-	engine         *serve.Engine
+	engine         *serve.Replicas
 	decode         func(ids []int32, finish serve.FinishReason) string
 	request        serve.Request // what all have in common
 	seed           uint64        // of the order of prompts

@@ -43,7 +43,7 @@ func (l *learner) differentiate(ctx context.Context, batch []trainer.Sample, epi
 	}
 	weights, scale := optim.Aggregate(l.objective.Aggregate, lengths, l.maxTokens)
 	logprobs := make([][]float32, len(batch))
-	trainer.EachLogProb(l.trainer.Rank, l.trainer.Model, l.packRows, batch, func(i int, logprob []float32) {
+	l.trainer.EachLogProb(l.packRows, batch, func(i int, logprob []float32) {
 		logprobs[i] = logprob
 	})
 	for i, e := range episodes {

@@ -83,12 +83,16 @@ func (j *job) decode(ids []int32, finish serve.FinishReason) string {
 	return j.tokenizer.Decode(ids)
 }
 
-// openRollout gives the learner its engine: that of the job, on the trained weights, or with rollout.numerics one on a
-// second device with a copy of the weights.
+// openRollout gives the learner its engines: those of the job, on the trained weights, or with rollout.numerics one on
+// a second device with a copy of the weights. With rl.staleness what is learned depends on which answers are complete
+// first: then the first rank has all of them, so that no bit depends on the number of ranks.
 func (j *job) openRollout(l *learner) (err error) {
 	n := j.shape.Rollout.Numerics
 	if n == (configs.Numerics{}) {
 		l.engine, l.rolloutRank, l.rolloutModel = j.engine, l.trainer.Rank, l.trainer.Model
+		if j.shape.RL.Staleness > 0 {
+			l.engine = serve.OneReplica(j.engine.First())
+		}
 		return nil
 	}
 	dev, err := setup.OpenRolloutDevice(j.shape)
@@ -103,9 +107,11 @@ func (j *job) openRollout(l *learner) (err error) {
 	r := l.trainer.Rank.WithDevice(dev)
 	plan.Reserve(r, j.plan.Rollout)
 	l.rolloutRank, l.rolloutModel = r, m
-	if l.engine, err = serve.NewEngine(r, m, kernels.NewArena(dev), j.plan.EngineOptions()); err != nil {
+	e, err := serve.NewEngine(r, m, kernels.NewArena(dev), j.plan.EngineOptions())
+	if err != nil {
 		return err
 	}
+	l.engine = serve.OneReplica(e)
 	l.syncRollout = func() error { return m.CopyWeights(l.trainer.Model, quant.Format(n.Weights)) }
 	return nil
 }

@@ -79,7 +79,7 @@ type job struct {
 	learner       *learner    // nil: the run is supervised
 	preference    *preference // nil: the run has no pairs
 	state         state       // of the last finished step
-	engine        *serve.Engine
+	engine        *serve.Replicas
 	rolloutDevice kernels.Device // of rollouts with numerics of their own; nil: none
 	metrics       *runlog.Metrics
 	progress      *Progress
@@ -159,7 +159,9 @@ func (j *job) prepare(r *parallel.Rank) error {
 		}
 	}
 	if setup.Generates(j.shape) {
-		if j.engine, err = serve.NewEngine(r, m, kernels.NewArena(r.Dev), p.EngineOptions()); err != nil {
+		if j.engine, err = serve.NewReplicas(j.world, func(r *parallel.Rank) (*serve.Engine, error) {
+			return serve.NewEngine(r, replicas[r.ID], kernels.NewArena(r.Dev), p.EngineOptions())
+		}); err != nil {
 			return err
 		}
 	}
@@ -311,6 +313,11 @@ func (j *job) run() (err error) {
 	for _, field := range j.corpus.Ignored() {
 		j.note("%s", field)
 	}
+	if j.learner == nil {
+		if text := idleRanks(j.shape.Run.Packs, j.world.Size()); text != "" {
+			j.note("%s", text)
+		}
+	}
 	j.openGauge()
 	if j.metrics, err = runlog.OpenMetrics(j.folder, j.state.Step); err != nil {
 		return err
@@ -333,6 +340,17 @@ func (j *job) run() (err error) {
 		}
 	}
 	return j.finish()
+}
+
+// idleRanks says which part of a step ranks without a pack wait; "": none.
+func idleRanks(packs, ranks int) string {
+	rounds := (packs + ranks - 1) / ranks
+	idle := rounds*ranks - packs
+	if idle == 0 {
+		return ""
+	}
+	return fmt.Sprintf("ranks: %d packs of a step on %d ranks leave %d%% of them idle, make run.packs a multiple of %d",
+		packs, ranks, 100*idle/(rounds*ranks), ranks)
 }
 
 // deviceName names the device of each rank.

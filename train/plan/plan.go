@@ -50,11 +50,11 @@ type Plan struct {
 	Rank      *parallel.Rank
 	Model     *model.Model
 	Tokenizer *data.ChatTokenizer
-	engine    *serve.Engine // nil: the run generates nothing
-	static    []Memory      // of each rank, all but activations
-	longest   int           // positions of the longest answer with its prompt
-	process   int           // [processMemory] when it was asked first; 0: not asked
-	Keep      model.Policy  // what blocks keep for the backward pass, see plan
+	engines   []*serve.Engine // of each rank; none: the run generates nothing
+	static    []Memory        // of each rank, all but activations
+	longest   int             // positions of the longest answer with its prompt
+	process   int             // [processMemory] when it was asked first; 0: not asked
+	Keep      model.Policy    // what blocks keep for the backward pass, see plan
 
 	others []*trainer.Trainer // of the other ranks, each with a replica of the model
 
@@ -104,11 +104,18 @@ func (p *Plan) OpenEngines(dev kernels.Device, longest int) (err error) {
 	if !setup.Generates(p.s) {
 		return nil
 	}
-	before := handedOut(p.Rank)
-	if p.engine, err = serve.NewEngine(p.Rank, p.Model, kernels.NewArena(p.Rank.Dev), p.EngineOptions()); err != nil {
-		return err
+	models := []*model.Model{p.Model}
+	for _, t := range p.others {
+		models = append(models, t.Model)
 	}
-	p.static[0].Cache = handedOut(p.Rank) - before
+	for i, r := range p.ranks() {
+		before := handedOut(r)
+		e, err := serve.NewEngine(r, models[i], kernels.NewArena(r.Dev), p.EngineOptions())
+		if err != nil {
+			return err
+		}
+		p.engines, p.static[i].Cache = append(p.engines, e), handedOut(r)-before
+	}
 	if p.s.RL.Objective == "" || p.s.Rollout.Numerics == (configs.Numerics{}) {
 		return nil
 	}
@@ -231,14 +238,17 @@ func (p *Plan) ranks() []*parallel.Rank {
 func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 	s := p.s
 	p.trainingPeak(t)
-	trainer.LogProbs(p.Rank, p.Model, trainer.Supervised([][]data.Sample{t.FullPack(s.Data.PackRows)}).Packs)
-	samples := p.engine // for reinforcement learning
-	if p.rolloutEngine != nil {
-		samples = p.rolloutEngine
-		samples.PlanLargestStep(false)
+	for _, t := range append([]*trainer.Trainer{t}, p.others...) {
+		trainer.LogProbs(t.Rank, t.Model, trainer.Supervised([][]data.Sample{t.FullPack(s.Data.PackRows)}).Packs)
 	}
-	if p.engine != nil {
-		p.engine.PlanLargestStep(false)
+	samples := p.rolloutEngine // for reinforcement learning
+	if samples != nil {
+		samples.PlanLargestStep(false)
+	} else if len(p.engines) > 0 {
+		samples = p.engines[0]
+	}
+	for _, e := range p.engines {
+		e.PlanLargestStep(false)
 	}
 	if s.RL.Objective != "" && s.RL.ExactKL > 0 {
 		host = samples.PlanDivergence(p.Rank, p.Model, min(p.longest, p.Model.MaxLength))

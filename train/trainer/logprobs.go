@@ -12,10 +12,22 @@ import (
 func (t *Trainer) EvalLoss(packs [][]data.Sample) float64 {
 	var sums optim.Measures
 	batch := Supervised(packs)
-	for _, pack := range batch.Packs {
-		optim.SFT{}.Measure(&sums, LogProbs(t.Rank, t.Model, [][]Sample{pack}).Rows)
+	for _, b := range t.LogProbs(batch.Packs) {
+		optim.SFT{}.Measure(&sums, b.Rows)
 	}
 	return batch.Scale * sums.Loss
+}
+
+// LogProbs computes the log-probabilities of the targets of packs on all ranks, each pack as one batch without
+// gradients. They are in Rows.LogProb of the results.
+func (t *Trainer) LogProbs(packs [][]Sample) []*Batch {
+	batches := make([]*Batch, len(packs))
+	t.eachRank(func(r *parallel.Rank, m *model.Model) {
+		for i := r.ID; i < len(packs); i += r.Size {
+			batches[i] = LogProbs(r, m, packs[i:i+1])
+		}
+	})
+	return batches
 }
 
 // LogProbs computes the log-probabilities of the targets of packs under a model, as one batch without gradients. They
@@ -31,21 +43,38 @@ func LogProbs(r *parallel.Rank, m *model.Model, packs [][]Sample) *Batch {
 	return b
 }
 
-// EachLogProb computes the log-probabilities of the targets of samples under a model, packed into batches of at most
+// EachLogProb computes the log-probabilities of the targets of samples on all ranks, packed into batches of at most
 // packRows rows. It calls visit with those of sample i, [T], once for each sample, in the order of packs.
+func (t *Trainer) EachLogProb(packRows int, samples []Sample, visit func(i int, logprob []float32)) {
+	eachLogProb(packRows, samples, t.LogProbs, visit)
+}
+
+// EachLogProb is [Trainer.EachLogProb] under any model, on one rank.
 func EachLogProb(r *parallel.Rank, m *model.Model, packRows int, samples []Sample,
+	visit func(i int, logprob []float32)) {
+	eachLogProb(packRows, samples, func(packs [][]Sample) (batches []*Batch) {
+		for i := range packs {
+			batches = append(batches, LogProbs(r, m, packs[i:i+1]))
+		}
+		return batches
+	}, visit)
+}
+
+func eachLogProb(packRows int, samples []Sample, logProbs func(packs [][]Sample) []*Batch,
 	visit func(i int, logprob []float32)) {
 	order := make([]int, len(samples))
 	for i := range order {
 		order[i] = i
 	}
-	for _, p := range data.FirstFit(order, func(i int) int { return len(samples[i].IDs) }, packRows) {
-		var pack []Sample
+	list := data.FirstFit(order, func(i int) int { return len(samples[i].IDs) }, packRows)
+	packs := make([][]Sample, len(list))
+	for n, p := range list {
 		for _, i := range p.Samples {
-			pack = append(pack, samples[i])
+			packs[n] = append(packs[n], samples[i])
 		}
-		b := LogProbs(r, m, [][]Sample{pack})
-		for k, i := range p.Samples {
+	}
+	for n, b := range logProbs(packs) {
+		for k, i := range list[n].Samples {
 			visit(i, b.Of(k, b.Rows.LogProb))
 		}
 	}

@@ -1,0 +1,146 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/model"
+	"lockstep/parallel"
+)
+
+// replicas runs body with engines of a golden model on so many ranks.
+func replicas(t *testing.T, ranks int, o Options, body func(w *parallel.World, m *model.Model, p *Replicas)) {
+	t.Helper()
+	var list []kernels.Device
+	for range ranks {
+		dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		list = append(list, dev)
+	}
+	w, err := parallel.Open(list, parallel.Mesh{Experts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	models := make([]*model.Model, ranks)
+	p, err := NewReplicas(w, func(r *parallel.Rank) (*Engine, error) {
+		s, err := Open(r.Dev, goldens+"qwen3_moe", "", model.Options{DType: kernels.F32})
+		if err != nil {
+			return nil, err
+		}
+		models[r.ID] = s.Model
+		return NewEngine(r, s.Model, kernels.NewArena(r.Dev), o)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Lead(func(*parallel.Rank) error {
+		body(w, models[0], p)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Any number of replicas give the results of one engine, in the order of requests, and each has its share of them.
+func TestReplicas(t *testing.T) {
+	o := Options{Slots: 3, PageRows: 4, PrefillRows: 16}
+	var want []Result
+	for _, ranks := range []int{1, 2, 3, 5} {
+		replicas(t, ranks, o, func(_ *parallel.World, m *model.Model, p *Replicas) {
+			reqs := groups(rand.New(rand.NewPCG(3, 4)), m, 6, 5)
+			p.Refresh(7)
+			got, err := p.Run(context.Background(), reqs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tokens := 0
+			for i, res := range got {
+				if tokens += len(res.IDs); len(res.IDs) == 0 || res.Versions[0] != 7 {
+					t.Errorf("request %d: %+v", i, res)
+				}
+			}
+			if tokens != p.Generated() {
+				t.Errorf("%d ranks: %d tokens, %d counted", ranks, tokens, p.Generated())
+			}
+			for i, e := range p.engines {
+				if share := float64(e.Generated*ranks) / float64(tokens); share < 0.5 || share > 1.7 {
+					t.Errorf("replica %d of %d has %.2f of its share", i, ranks, share)
+				}
+			}
+			if ranks == 1 {
+				want = got
+			} else if !reflect.DeepEqual(got, want) {
+				t.Errorf("%d ranks give other results", ranks)
+			}
+		})
+	}
+}
+
+// A request goes to the replica with fewest in flight, or to that which has just read its prompt.
+func TestReplicasChoose(t *testing.T) {
+	o := Options{Slots: 2, PageRows: 4, PrefillRows: 16}
+	replicas(t, 3, o, func(_ *parallel.World, _ *model.Model, p *Replicas) {
+		var got []int
+		for i, prompt := range []string{"a", "b", "c", "a", "d", "d", "d", "d", "d", "d", "e"} {
+			if err := p.Submit(i, Request{Prompt: []int32{int32(prompt[0]), 5}, MaxTokens: 2, TopP: 1}); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, p.last)
+		}
+		// four d have put the second replica four ahead: the next ones go to the third, and e to the first
+		if want := "[0 1 2 0 1 1 1 1 2 2 0]"; fmt.Sprint(got) != want {
+			t.Errorf("replicas %v, want %s", got, want)
+		}
+	})
+}
+
+// ending is a context that ends by a function.
+type ending struct {
+	context.Context
+	err func() error
+}
+
+func (c ending) Err() error { return c.err() }
+
+// What was submitted before waits for Run to end, also where it is interrupted or a request is refused; the ranks can
+// go on.
+func TestReplicasInterrupted(t *testing.T) {
+	o := Options{Slots: 2, PageRows: 4, PrefillRows: 16}
+	replicas(t, 2, o, func(w *parallel.World, m *model.Model, p *Replicas) {
+		if err := p.Submit(70, Request{Prompt: []int32{1, 2}, MaxTokens: 3, TopP: 1}); err != nil {
+			t.Fatal(err)
+		}
+		stopped := ending{context.Background(), func() error {
+			if p.Generated() > 0 {
+				return context.Canceled
+			}
+			return nil
+		}}
+		reqs := groups(rand.New(rand.NewPCG(3, 4)), m, 4, 4)
+		if _, err := p.Run(stopped, reqs); !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		reqs[3].MaxTokens = 0
+		if _, err := p.Run(context.Background(), reqs); err == nil || !strings.HasPrefix(err.Error(), "request 3: ") {
+			t.Errorf("error %v", err)
+		}
+		done, err := p.Step(context.Background())
+		if err != nil || len(done) != 1 || done[0].Index != 70 || len(done[0].Result.IDs) != 3 {
+			t.Errorf("%v, error %v", done, err)
+		}
+		if err := w.Run(func(*parallel.Rank) error { return nil }); err != nil {
+			t.Error(err)
+		}
+	})
+}
