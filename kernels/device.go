@@ -170,7 +170,8 @@ type Device interface {
 	// Exp2((z_j-m)*log2e)*(1/s))); rows of ignored targets are 0.
 	LogProb(logprob, stats, logits, targets, inv Tensor)
 	LogProbBackward(dlogits, dlogprob, stats, logits, targets, inv Tensor)
-	// Sample draws one token id for each row of logits F32 [n, V] into ids int32 [n], stated in kernels/cpu/sample.go.
+	// Sample draws one token id for each row of logits F32 [n, V] into ids int32 [n], stated in kernels/cpu/sample.go;
+	// -1 for a row with a NaN or +Inf.
 	Sample(ids, logits Tensor, rows []Sampling)
 
 	// SumSquares: out[e] = tree over blocks b of tree(v*v) of each block of 4096 consecutive elements of group e of t.

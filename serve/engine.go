@@ -318,10 +318,15 @@ func (e *Engine) layout(batch []scheduled) (ids []int32, l *kernels.Layout) {
 	return ids, l
 }
 
-// appendTokens appends to each ready sequence its sampled token, or the one that its request forces.
+// appendTokens appends to each ready sequence its sampled token, or the one that its request forces. A sequence whose
+// logits are no numbers fails alone.
 func (e *Engine) appendTokens(ready []*sequence, d sampled) {
 	next, forced := parallel.Download[int32](e.r, d.ids), false
 	for i, s := range ready {
+		if next[i] < 0 {
+			s.result.Err = fmt.Errorf("token %d: %w", len(s.result.IDs), ErrNotFinite)
+			continue
+		}
 		if done := len(s.result.IDs); done < len(s.req.Forced) {
 			next[i], forced = s.req.Forced[done], true
 		}
@@ -331,8 +336,11 @@ func (e *Engine) appendTokens(ready []*sequence, d sampled) {
 	}
 	logprobs := parallel.Download[float32](e.r, d.logprobs)
 	e.addTopLogProbs(ready, d)
-	e.Generated += len(ready)
 	for i, s := range ready {
+		if s.result.Err != nil {
+			continue
+		}
+		e.Generated++
 		s.tokens = append(s.tokens, next[i])
 		s.result.IDs = append(s.result.IDs, next[i])
 		s.result.LogProbs = append(s.result.LogProbs, logprobs[i])
@@ -344,6 +352,8 @@ func (e *Engine) appendTokens(ready []*sequence, d sampled) {
 func (e *Engine) finishSequences(ready []*sequence) (done []*sequence) {
 	for _, s := range ready {
 		switch {
+		case s.result.Err != nil:
+			s.result.Finish = FinishFailed
 		case slices.Contains(s.req.Stop, s.tokens[len(s.tokens)-1]):
 			s.result.Finish = FinishStop
 		case len(s.result.IDs) == s.req.MaxTokens:

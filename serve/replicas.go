@@ -91,7 +91,7 @@ func (p *Replicas) Step(ctx context.Context) (done []Done, err error) {
 }
 
 // Run generates every request and returns the results in the order of requests. Requests that were submitted before
-// keep waiting; none may be running (see Refresh).
+// keep waiting; none may be running (see Refresh). A request that fails ends the others.
 func (p *Replicas) Run(ctx context.Context, reqs []Request) ([]Result, error) {
 	for _, e := range p.engines {
 		if len(e.running) > 0 {
@@ -108,6 +108,11 @@ func (p *Replicas) Run(ctx context.Context, reqs []Request) ([]Result, error) {
 	}
 	for left > 0 {
 		done, err := p.Step(ctx)
+		for _, d := range done {
+			if d.Result.Err != nil && err == nil {
+				err = fmt.Errorf("request %d: %w", d.Index, d.Result.Err)
+			}
+		}
 		if err != nil {
 			for _, e := range p.engines {
 				e.dropAll()

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"errors"
 	"fmt"
 
 	"lockstep/kernels"
@@ -28,7 +29,11 @@ const (
 	FinishStop      FinishReason = "stop"
 	FinishLength    FinishReason = "length"
 	FinishCancelled FinishReason = "cancelled"
+	FinishFailed    FinishReason = "error" // see Result.Err
 )
+
+// ErrNotFinite is why a request fails for which the model computes logits that are no numbers.
+var ErrNotFinite = errors.New("the model's logits are not finite: its weights are damaged or its training has diverged")
 
 // Result is a finished sample.
 type Result struct {
@@ -38,6 +43,7 @@ type Result struct {
 	Versions    []int            // of the weights, for each token; see Engine.Refresh
 	TopLogProbs [][]TokenLogProb `json:",omitempty"` // for each of IDs, if the request asks for them
 	Finish      FinishReason
+	Err         error `json:"-"` // of FinishFailed
 }
 
 // validTemperature rejects temperatures at which scaled logits overflow.

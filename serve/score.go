@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"unsafe"
 
 	"lockstep/data"
@@ -45,13 +46,16 @@ func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string
 	return len(seqs), safetensors.Write(out, tensors, nil)
 }
 
-// lazyTensor is an F32 tensor that is computed when it is written, unless ctx has ended.
+// lazyTensor is an F32 tensor that is computed when it is written, unless ctx has ended. A NaN in it is an error.
 func lazyTensor(ctx context.Context, name string, shape []int, values func() []float32) safetensors.OutTensor {
 	return safetensors.OutTensor{Name: name, DType: "F32", Shape: shape, Write: func(w io.Writer) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		v := values()
+		if slices.ContainsFunc(v, func(x float32) bool { return x != x }) {
+			return fmt.Errorf("%s: %w", name, ErrNotFinite)
+		}
 		_, err := w.Write(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v)))
 		return err
 	}}

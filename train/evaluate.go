@@ -1,6 +1,7 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -28,7 +29,10 @@ func (j *job) evaluate(rec *runlog.Record) error {
 	}
 	n := min(j.shape.Data.EvalSamples, j.corpus.HeldOutQuestions.Len())
 	right, err := j.answerHeldOut(n)
-	if err != nil {
+	if errors.Is(err, serve.ErrNotFinite) { // the step is taken, and what it gave is saved
+		j.progress.Note("step %d: held-out instances: %v", j.state.Step, err)
+		return nil
+	} else if err != nil {
 		return err
 	}
 	rec.EvalAccuracy, rec.EvalSamples = runlog.Num(float64(right)/float64(n)), n

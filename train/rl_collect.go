@@ -80,6 +80,9 @@ func (c *collector) next(ctx context.Context) (learned, left []*group, err error
 			return nil, nil, err
 		}
 		for _, d := range done {
+			if d.Result.Err != nil {
+				return nil, nil, fmt.Errorf("answer to prompt %d: %w", d.Index/c.groupSize, d.Result.Err)
+			}
 			c.store(d)
 		}
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // Sample chooses an id for each row of logits F32 [n, V], each by its own settings and nothing of its neighbours. The
-// order of ids is (logit descending, id ascending). A NaN is a bug and panics. At temperature 0 the choice is the first
-// of the order. Else
+// order of ids is (logit descending, id ascending). A row with a NaN or +Inf gives -1. At temperature 0 the choice is
+// the first of the order. Else
 //
 //	x_j = logit_j * Inverse(Temperature),  m = max x;  e_j = Exp2((x_j - m)*log2e)
 //	u   = kernels.Uniform(Seed, Request, Index)
@@ -59,7 +59,7 @@ var samplers = sync.Pool{New: func() any { return new(sampler) }}
 
 func (s *sampler) choose(o kernels.Sampling) int32 {
 	best := s.first()
-	if o.Temperature == 0 {
+	if best < 0 || o.Temperature == 0 {
 		return best
 	}
 	inv := kernels.Inverse(o.Temperature)
@@ -82,15 +82,18 @@ func (s *sampler) choose(o kernels.Sampling) int32 {
 	panic(fmt.Sprintf("cpu: u = %v is not below 1", u))
 }
 
-// first is the first id of the order.
+// first is the first id of the order, or -1.
 func (s *sampler) first() int32 {
-	top := s.vec.Max(s.logits)
+	top, best := s.vec.Max(s.logits), int32(-1)
 	for j, x := range s.logits {
-		if x == top {
-			return int32(j)
+		if !(x <= math.MaxFloat32) {
+			return -1
+		}
+		if x == top && best < 0 {
+			best = int32(j)
 		}
 	}
-	panic(fmt.Sprintf("cpu: the largest of %d logits is %v", len(s.logits), top))
+	return best
 }
 
 // weigh computes e and the running sums over blocks.

@@ -252,13 +252,40 @@ func TestSampleAtTheEdge(t *testing.T) {
 	}
 }
 
-func TestSampleRefusesNaN(t *testing.T) {
-	dev := attnDevices(t, plainKind)[0]
-	defer func() {
-		if recover() == nil {
-			t.Error("a NaN among the logits did not panic")
+// A row with a NaN or +Inf, wherever it is, gives -1, and its neighbours what they give without it.
+func TestSampleNotFinite(t *testing.T) {
+	const vocab = 2500
+	rng := rand.New(rand.NewPCG(5, 6))
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	for _, kind := range []attnKind{plainKind, ex2hKind} {
+		for _, dev := range attnDevices(t, kind) {
+			for _, c := range []struct {
+				x     float32
+				first int
+				all   bool
+			}{{nan, 0, false}, {nan, 1100, false}, {nan, vocab - 1, false}, {inf, 7, false}, {nan, 0, true}} {
+				rows := make([]float32, 2*vocab)
+				for i := range rows {
+					rows[i] = float32(rng.NormFloat64())
+				}
+				logits := kernels.Wrap(rows, 2, vocab)
+				for _, s := range []kernels.Sampling{{TopP: 1}, {Temperature: 1, TopP: 1}, {Temperature: 1, TopP: 0.3},
+					{Temperature: 1, TopP: 1, TopK: 9}, {Temperature: 1, TopP: 0.3, TopK: 900}} {
+					both := []kernels.Sampling{s, s}
+					want := sampleAll(dev, logits, both)[1]
+					whole := slices.Clone(rows[:vocab])
+					for i := range vocab {
+						if c.all || i == c.first {
+							rows[i] = c.x
+						}
+					}
+					got := sampleAll(dev, logits, both)
+					if got[0] != -1 || got[1] != want {
+						t.Fatalf("%s, %v at %d, %+v: ids %v, want -1 and %d", dev.Name(), c.x, c.first, s, got, want)
+					}
+					copy(rows, whole)
+				}
+			}
 		}
-	}()
-	sampleAll(dev, kernels.Wrap([]float32{1, float32(math.NaN()), 2}, 1, 3),
-		[]kernels.Sampling{{Temperature: 1, TopP: 1}})
+	}
 }

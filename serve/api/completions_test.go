@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"net/http"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"lockstep/data/tokenizer"
+	"lockstep/parallel"
 	"lockstep/serve"
 )
 
@@ -156,5 +158,38 @@ func TestOffsets(t *testing.T) {
 	}
 	if l.Offsets[59] < 20 { // a character has one to four bytes
 		t.Errorf("offsets %v", l.Offsets)
+	}
+}
+
+// A request for which the model computes no numbers gets an error of its own, in one piece or as an event of its
+// stream; a concurrent request and the server go on.
+func TestNotFinite(t *testing.T) {
+	_, url, _ := running(t, small(), func(r *parallel.Rank, m *serve.ServedModel) {
+		row := m.Model.Embed.Param.W.RowRange('M', 'M'+1)
+		r.Dev.Write(row, bytes.Repeat([]byte{0xff}, row.Bytes()))
+	})
+	good := map[string]any{"prompt": "hello", "max_tokens": 30, "seed": 4, "ignore_eos": true}
+	want := complete(t, url, good)
+	concurrent := make(chan completionResponse)
+	go func() { concurrent <- complete(t, url, good) }()
+	for _, body := range []string{
+		`{"prompt": "MODEL", "max_tokens": 30}`,
+		`{"prompt": ["hello", "a M b"], "max_tokens": 30, "temperature": 0, "logprobs": 2}`,
+	} {
+		status, text := post(t, url+"/v1/completions", body)
+		if status != http.StatusInternalServerError || !strings.Contains(string(text), "logits are not finite") ||
+			!strings.Contains(string(text), `"server_error"`) {
+			t.Errorf("%s: %d %s", body, status, text)
+		}
+		_, text = post(t, url+"/v1/completions", strings.Replace(body, "{", `{"stream": true, `, 1))
+		if !strings.Contains(string(text), "logits are not finite") || strings.Contains(string(text), "[DONE]") {
+			t.Errorf("%s, as a stream: %s", body, text)
+		}
+	}
+	if got := <-concurrent; got.Choices[0].Text != want.Choices[0].Text {
+		t.Errorf("concurrent with a request that fails: %q, want %q", got.Choices[0].Text, want.Choices[0].Text)
+	}
+	if got := complete(t, url, good); got.Choices[0].Text != want.Choices[0].Text {
+		t.Errorf("after a request that failed: %q, want %q", got.Choices[0].Text, want.Choices[0].Text)
 	}
 }

@@ -3,6 +3,7 @@ package api
 import (
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 
 	"lockstep/data"
 	"lockstep/data/tokenizer"
+	"lockstep/serve"
 )
 
 // responseFormat makes the JSON values of an endpoint's responses.
@@ -101,13 +103,16 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, parse func(*fi
 		all.tokens, all.offsets = append(all.tokens, d.tokens...), append(all.offsets, d.offsets...)
 		return nil
 	}
-	if err := s.deliver(r, choices, ready, collect); err == nil {
+	switch err := s.deliver(r, choices, ready, collect); {
+	case err == nil:
 		writeJSON(w, http.StatusOK, format.response(h, req, choices, deltas))
+	case errors.Is(err, serve.ErrNotFinite):
+		writeError(w, err)
 	}
 }
 
-// deliver passes deltas of the choices to send until all choices have ended. If the client leaves or send fails, it
-// cancels what is in flight and returns the error.
+// deliver passes deltas of the choices to send until all choices have ended. If the client leaves, a choice or send
+// fails, it cancels what is in flight and returns the error.
 func (s *Server) deliver(r *http.Request, choices []*choice, ready <-chan struct{},
 	send func(c *choice, d delta) error) error {
 	open := len(choices)
@@ -129,7 +134,11 @@ func (s *Server) deliver(r *http.Request, choices []*choice, ready <-chan struct
 			if c.finish != "" {
 				continue
 			}
-			tokens, finish := c.queue.take()
+			tokens, finish, failed := c.queue.take()
+			if failed != nil {
+				c.finish = finish
+				return abort(failed)
+			}
 			if len(tokens) == 0 && finish == "" {
 				continue
 			}
@@ -177,6 +186,9 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, req *samplingReq
 		}
 		return send(format.chunk(h, req, c, d))
 	})
+	if errors.Is(err, serve.ErrNotFinite) {
+		send(errorBody(err)) // fails only if the client has left
+	}
 	if err == nil && req.showUsage {
 		err = send(format.usageChunk(h, newUsage(req, choices)))
 	}

@@ -23,6 +23,7 @@ type outputQueue struct {
 	put    int // tokens seen so far
 	tokens []token
 	finish serve.FinishReason
+	failed error // of serve.FinishFailed
 }
 
 // update adds the tokens of a result that are new.
@@ -39,18 +40,18 @@ func (q *outputQueue) update(res serve.Result) {
 		}
 		q.tokens = append(q.tokens, t)
 	}
-	q.finish = res.Finish
+	q.finish, q.failed = res.Finish, res.Err
 	select {
 	case q.ready <- struct{}{}:
 	default:
 	}
 }
 
-// take returns the tokens since the last call and why the sample ended, "" while it runs.
-func (q *outputQueue) take() ([]token, serve.FinishReason) {
+// take returns the tokens since the last call and why the sample ended, "" while it runs; failed is not nil where it
+// went wrong.
+func (q *outputQueue) take() (tokens []token, finish serve.FinishReason, failed error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	tokens := q.tokens
-	q.tokens = nil
-	return tokens, q.finish
+	tokens, q.tokens = q.tokens, nil
+	return tokens, q.finish, q.failed
 }

@@ -37,19 +37,33 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 
 // writeError sends an error in OpenAI's format. The status is that of an apiError, otherwise 500.
 func writeError(w http.ResponseWriter, err error) {
+	writeJSON(w, errorOf(err).status, errorBody(err))
+}
+
+// errorOf is an error with a status.
+func errorOf(err error) *apiError {
 	e, ok := err.(*apiError)
 	if !ok {
 		e = &apiError{status: http.StatusInternalServerError, message: err.Error()}
 	}
+	return e
+}
+
+// errorBody is the JSON of an error, of a response or of an event of a stream.
+func errorBody(err error) any {
 	type body struct {
 		Message string  `json:"message"`
 		Type    string  `json:"type"`
 		Param   *string `json:"param"`
 		Code    int     `json:"code"`
 	}
+	e := errorOf(err)
 	b := body{Message: e.message, Type: "invalid_request_error", Code: e.status}
+	if e.status >= http.StatusInternalServerError {
+		b.Type = "server_error"
+	}
 	if e.field != "" {
 		b.Param = &e.field
 	}
-	writeJSON(w, e.status, map[string]body{"error": b})
+	return map[string]body{"error": b}
 }

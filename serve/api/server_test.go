@@ -45,7 +45,9 @@ func onRank(body func(r *parallel.Rank, m *serve.ServedModel) error) error {
 }
 
 // running starts a server and returns its URL; end stops it and returns the result of Run.
-func running(t testing.TB, o Options) (s *Server, url string, end func() error) {
+// prepare may change the model.
+func running(t testing.TB, o Options, prepare ...func(r *parallel.Rank, m *serve.ServedModel)) (s *Server, url string,
+	end func() error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -55,6 +57,9 @@ func running(t testing.TB, o Options) (s *Server, url string, end func() error) 
 	made, done := make(chan *Server, 1), make(chan error, 1)
 	go func() {
 		done <- onRank(func(r *parallel.Rank, m *serve.ServedModel) error {
+			for _, f := range prepare {
+				f(r, m)
+			}
 			s, err := New(r, m, o)
 			if err != nil {
 				return err

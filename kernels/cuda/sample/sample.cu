@@ -1,4 +1,5 @@
-// Sample as kernels/cpu/sample.go states it: the order is (logit descending, id ascending). A warp finds the first of
+// Sample as kernels/cpu/sample.go states it: the order is (logit descending, id ascending), and a row with a NaN or
+// +Inf gives -1: the first of a block with one is (+Inf, -1), which comes before all others. A warp finds the first of
 // each vocabulary block, then one adds a block's e up, from the rows read last, and a block of threads draws for each
 // row. Bound: the bytes of the logits, twice; once at temperature 0. With top-k or top-p a block of logits is read
 // again for each id that is kept.
@@ -92,6 +93,9 @@ KERNEL(sample_heads, Pick* heads, const float* logits, int rows, int cols, int c
   if (row >= rows) return;
   LogitBlock block(logits + (size_t)row * ls, at % count, cols);
   Pick best = block.next(Pick{infinity(), -1}, cols);
+  bool finite = true;
+  block.each([&](int, float x) { finite = finite && x < infinity(); });
+  if (!__all_sync(~0u, finite)) best = {infinity(), -1};
   if (warp_lane() == 0) heads[at] = best;
 }
 

@@ -9,7 +9,7 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-// Sample chooses an id for each row of logits F32 [n, V]. NaN is a bug that this device does not report.
+// Sample chooses an id for each row of logits F32 [n, V].
 func (d *Ops) Sample(ids, logits kernels.Tensor, rows []kernels.Sampling) {
 	draws := make([]sampleDraw, len(rows))
 	for i, r := range rows {

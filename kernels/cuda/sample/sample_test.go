@@ -47,3 +47,25 @@ func TestSampleAtTheEdge(t *testing.T) {
 			d.Sample(x[0], x[1], rows)
 		})
 }
+
+// A row with a NaN or +Inf, or of nothing else, gives -1, and the rows next to it what they give without it.
+func TestSampleNotFinite(t *testing.T) {
+	for _, vocab := range []int{5, 1024, 3000} {
+		for _, s := range []kernels.Sampling{{TopP: 1}, {Temperature: 1, TopP: 1}, {Temperature: 1, TopP: 0.4},
+			{Temperature: 1, TopP: 1, TopK: 3}, {Temperature: 1, TopP: 0.4, TopK: 900}} {
+			for _, places := range [][2]int{{0, 1}, {vocab - 1, vocab}, {vocab / 2, vocab/2 + 1}, {0, vocab}} {
+				for _, x := range [][]byte{{0xff, 0xff, 0xff, 0xff}, {0, 0, 0x80, 0x7f}} {
+					logits := cudatest.Normal(kernels.F32, 3, vocab, 1)
+					for i := vocab + places[0]; i < vocab+places[1]; i++ {
+						copy(logits.Raw[4*i:], x)
+					}
+					cudatest.Both(t, fmt.Sprintf("sample of %d, %x at %v", vocab, x, places),
+						[]cudatest.Operand{cudatest.Ints(1, 3, make([]int32, 3)), logits},
+						func(d kernels.Device, x []kernels.Tensor) {
+							d.Sample(x[0], x[1], []kernels.Sampling{s, s, s})
+						})
+				}
+			}
+		}
+	}
+}
