@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -27,6 +28,14 @@ import (
 	"lockstep/train/trainer"
 )
 
+// oneRank refuses a shape that is trained by several ranks: a benchmark times one.
+func oneRank(s *configs.Shape) error {
+	if n := s.Parallel.Ranks; n > 1 {
+		return fmt.Errorf("parallel.ranks: is %d, and a benchmark times one rank, set 1", n)
+	}
+	return nil
+}
+
 // Options say how long [CPU], [CUDA], [Kernels] and [Recompute] measure.
 type Options struct {
 	Steps int           // optimizer steps that are timed
@@ -48,7 +57,7 @@ const benchWarmup = 5 // steps before the timed ones, for ours and the peer
 // product of a step against the FMA peak measured around it. Ratios are of one run; the absolute figures are this
 // machine's at this moment.
 func CPU(ctx context.Context, s *configs.Shape, o Options) error {
-	if err := o.validate(); err != nil {
+	if err := errors.Join(o.validate(), oneRank(s)); err != nil {
 		return err
 	}
 	dev, err := devices.Open(setup.Device(s))

@@ -37,7 +37,7 @@ type workload struct {
 // forward only, and greedy decoding; what the kernels of a step take; and the same workloads of the peer, which gets
 // config.json, not the weights. What was measured before something failed is printed before the error.
 func CUDA(ctx context.Context, s *configs.Shape, o Options) error {
-	if err := o.validate(); err != nil {
+	if err := errors.Join(o.validate(), oneRank(s)); err != nil {
 		return err
 	}
 	dir, err := os.MkdirTemp("", "lockstep-bench-")

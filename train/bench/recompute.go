@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -33,7 +34,7 @@ type recomputeRow struct {
 // of random tokens. The learning rate is 0, so that every step works on the same weights. Before the clock runs, all
 // must give the same gradients on every bit.
 func Recompute(ctx context.Context, s *configs.Shape, o Options) error {
-	if err := o.validate(); err != nil {
+	if err := errors.Join(o.validate(), oneRank(s)); err != nil {
 		return err
 	}
 	alone := *s // the plan is that of training: no engine for held-out questions, no proof

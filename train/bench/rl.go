@@ -60,6 +60,9 @@ func RL(ctx context.Context, s *configs.Shape, o RLOptions) error {
 	if slices.Contains(o.Objectives, "custom") {
 		return errors.New(`--objective "custom": is computed by an external program, name another`)
 	}
+	if err := oneRank(s); err != nil {
+		return err
+	}
 	dev, err := devices.Open(setup.Device(s))
 	if err != nil {
 		return err

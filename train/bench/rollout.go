@@ -51,6 +51,9 @@ const copyTime = 300 * time.Millisecond
 // device's memory, on the CPU on all threads, measured before. Arithmetic is no part of it, so that steps that read
 // prompts stay further below it.
 func Rollout(ctx context.Context, s *configs.Shape, o RolloutOptions) error {
+	if err := oneRank(s); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "lockstep-bench-")
 	if err != nil {
 		return err
