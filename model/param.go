@@ -69,11 +69,8 @@ func (p *Param) view(t kernels.Tensor, part Part) kernels.Tensor {
 
 // states is how many fp32 numbers training keeps for each weight, in all ranks together.
 func (p *Param) states(tied bool) int {
-	n := 3 // gradient and two moments
+	n := 1 + optimizerNumbers(p.W.DType)
 	if tied {
-		n++
-	}
-	if p.W.DType != kernels.F32 {
 		n++
 	}
 	return n

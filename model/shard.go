@@ -39,7 +39,7 @@ func (m *Model) TrainShards(rank, ranks int) {
 	}
 	for _, s := range m.Shards {
 		if s.Owner == rank {
-			bytes += s.states() * kernels.ArenaBytes(kernels.F32, 1, s.W.Len())
+			bytes += optimizerNumbers(s.W.DType) * kernels.ArenaBytes(kernels.F32, 1, s.W.Len())
 		}
 	}
 	m.mem.Reserve(bytes)
@@ -74,9 +74,10 @@ func (s *Shard) train(m *Model, at int) {
 	}
 }
 
-// states is how many fp32 numbers [Shard.train] makes for each weight.
-func (s *Shard) states() int {
-	if s.W.DType != kernels.F32 {
+// optimizerNumbers is how many fp32 numbers [Shard.train] makes for each weight of a storage type: two moments, and a
+// master where the weight itself is not fp32.
+func optimizerNumbers(d kernels.DType) int {
+	if d != kernels.F32 {
 		return 3
 	}
 	return 2

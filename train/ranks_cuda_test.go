@@ -31,11 +31,7 @@ func gpus(t *testing.T, s *configs.Shape) (list []kernels.Device) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			if err := dev.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		closeAtEnd(t, dev)
 		list = append(list, dev)
 	}
 	return list

@@ -34,14 +34,19 @@ func delayedRanks(t *testing.T, s *configs.Shape, seed uint64) (list []*cpu.Devi
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() {
-			if err := dev.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		closeAtEnd(t, dev)
 		list = append(list, dev)
 	}
 	return list
+}
+
+// closeAtEnd closes a device when the test has ended.
+func closeAtEnd(t *testing.T, dev kernels.Device) {
+	t.Cleanup(func() {
+		if err := dev.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // runDevices trains on given devices, one for each rank. A run whose context has ended takes one step and saves.
@@ -71,15 +76,8 @@ func runDevices[D kernels.Device](ctx context.Context, t *testing.T, s *configs.
 // wholeDigest is what a run leaves: its last checkpoint, weights, adapters and optimizer's state, and its answers.
 func wholeDigest(t *testing.T, out string) string {
 	t.Helper()
-	names, err := listCheckpoints(filepath.Join(out, checkpointsDir))
-	if err != nil || len(names) == 0 {
-		t.Fatalf("no checkpoint in %s: %v", out, err)
-	}
-	files, err := sums(filepath.Join(out, checkpointsDir, names[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
-	list := []string{names[0]}
+	last, files := lastSums(t, out)
+	list := []string{last}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if strings.HasSuffix(name, ".safetensors") {
 			list = append(list, name+" "+files[name][:16])
@@ -88,12 +86,7 @@ func wholeDigest(t *testing.T, out string) string {
 	if len(list) < 3 {
 		t.Fatalf("a checkpoint of %v", list)
 	}
-	if answers := filepath.Join(out, runlog.EpisodesFile); runlog.HasRun(out) {
-		if _, err := os.Stat(answers); err == nil {
-			list = append(list, episodes(t, out))
-		}
-	}
-	return strings.Join(list, "\n")
+	return strings.Join(append(list, episodes(t, out)), "\n")
 }
 
 // ranksCases are shapes whose runs are held against those of one rank.

@@ -39,17 +39,23 @@ func runTiny(t *testing.T, out string, resume bool, set ...string) (string, erro
 	return checkpointDigest(t, out), nil
 }
 
-func checkpointDigest(t *testing.T, out string) string {
+// lastSums is the name of a run's last checkpoint and the checksums of its files.
+func lastSums(t *testing.T, out string) (name string, files map[string]string) {
 	t.Helper()
 	names, err := listCheckpoints(filepath.Join(out, checkpointsDir))
 	if err != nil || len(names) == 0 {
 		t.Fatalf("no checkpoint in %s: %v", out, err)
 	}
-	files, err := sums(filepath.Join(out, checkpointsDir, names[0]))
-	if err != nil {
+	if files, err = sums(filepath.Join(out, checkpointsDir, names[0])); err != nil {
 		t.Fatal(err)
 	}
-	return names[0] + " " + files["model/model.safetensors"] + " " + files[optimizerFile]
+	return names[0], files
+}
+
+func checkpointDigest(t *testing.T, out string) string {
+	t.Helper()
+	name, files := lastSums(t, out)
+	return name + " " + files["model/model.safetensors"] + " " + files[optimizerFile]
 }
 
 // Whatever does not belong to the definition changes no bit of the checkpoint after 20 steps.
