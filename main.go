@@ -925,9 +925,9 @@ func benchExchangeCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "exchange",
 		Short: "Exchanges between ranks on the CPU, relative to a copy from another rank",
-		Long: "All-gather, all-to-all and reduce-scatter between ranks that share the cores of this machine: GB/s\n" +
-			"that each rank receives, relative to a copy of as many bytes from another rank by all at once, and\n" +
-			"the cost of an exchange of one row. Ranks do not train or serve yet.",
+		Long: "All-gather, all-to-all and messages around a ring, between ranks that share this machine's cores:\n" +
+			"GB/s that each rank receives, relative to a copy of as many bytes from another rank by all at once,\n" +
+			"and the cost of an exchange of one row.",
 		Example: "  lockstep bench exchange --ranks 2 --mib 1,16,256",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return bench.Exchange(c.Context(), o) },

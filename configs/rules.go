@@ -112,15 +112,6 @@ var rules = []rule{
 		return when(run.MicroBatch > run.Packs, fmt.Sprintf("micro_batch %d is more than packs %d, lower it",
 			run.MicroBatch, run.Packs))
 	}},
-	{[]string{"run.micro_batch", "parallel.ranks"}, func(s *Shape) string {
-		return when(s.Parallel.Ranks > 1 && s.Run.MicroBatch > 1,
-			"of several ranks each computes one pack at a time, set 1 or parallel.ranks = 1")
-	}},
-	{[]string{"data.pack_rows", "definition.segment", "parallel.ranks"}, func(s *Shape) string {
-		return when(s.Parallel.Ranks > 1 && s.Data.PackRows > s.Definition.Segment,
-			fmt.Sprintf("of several ranks each sums one segment at a time, set definition.segment (%d) or less, "+
-				"or parallel.ranks = 1", s.Definition.Segment))
-	}},
 	{[]string{"run.name"}, func(s *Shape) string {
 		return when(!runName.MatchString(s.Run.Name), fmt.Sprintf("is %q, want letters, digits, '.', '_' and '-', a "+
 			"letter or digit first", s.Run.Name))

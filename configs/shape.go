@@ -308,8 +308,8 @@ type Device struct {
 
 // Parallel divides a step over ranks, one for each device.
 type Parallel struct {
-	// data parallel: ranks that compute the packs of a step, each with all weights; the optimizer's state is cut over
-	// them (ZeRO-1); each takes a GPU, on the CPU they share the threads
+	// data parallel: ranks that compute the packs of a step, each with all weights; gradients and the optimizer's state
+	// are cut over them (ZeRO-2); each takes a GPU, on the CPU they share the threads
 	Ranks int `toml:"ranks" default:"1" range:"[1,64]"`
 }
 

@@ -16,6 +16,7 @@ type Batch struct {
 	// by block: the keys that its indexer selected, int32 [T, TopK]; nil: none, attention reads all keys
 	Selected    []kernels.Tensor
 	IndexerLoss *IndexerLoss // nil: indexers are frozen (see [Model.NewIndexerLoss])
+	Place       Place        // of a micro-batch of several ranks; zero otherwise
 }
 
 // longest is the largest number of keys that a row of the batch reads.

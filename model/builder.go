@@ -15,6 +15,7 @@ type builder struct {
 	indexing  IndexerStage
 	positions int // of the model, once length was called
 	params    []*Param
+	placed    int // of them, those whose unit is known
 	ropes     []rotary
 	ops       *operations // of dev
 	indexers  []*Indexer
@@ -117,6 +118,20 @@ const mostTensors = 1 << 20
 // described is the shape of a tensor without memory.
 func described(d kernels.DType, groups, rows, cols int) kernels.Tensor {
 	return kernels.Tensor{DType: d, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
+}
+
+// block adds a block to a model: the parameters made since the last one, or since the embedding, are its unit.
+func (b *builder) block(m *Model, bl Block) {
+	m.Blocks = append(m.Blocks, bl)
+	b.place(max(b.placed, 1), len(m.Blocks))
+}
+
+// place gives the parameters from one on their unit.
+func (b *builder) place(from, unit int) {
+	for _, p := range b.params[from:] {
+		p.unit = unit
+	}
+	b.placed = len(b.params)
 }
 
 func (b *builder) param(init Init, groups, rows, cols int, parts ...Part) *Param {

@@ -90,7 +90,7 @@ func (d *decoder) graph(b *builder, attention, feedForward func(p string, layer 
 	m.Embed = Embedding{b.matrix(d.prefix+"model.embed_tokens.weight", d.VocabSize, d.HiddenSize)}
 	for l := range d.Layers {
 		p := fmt.Sprintf("%smodel.layers.%d.", d.prefix, l)
-		m.Blocks = append(m.Blocks, Block{
+		b.block(m, Block{
 			{b.norm(p+"input_layernorm.weight", d.HiddenSize, d.norm()), attention(p, l)},
 			{b.norm(p+"post_attention_layernorm.weight", d.HiddenSize, d.norm()), feedForward(p, l)},
 		})

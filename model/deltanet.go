@@ -1,6 +1,8 @@
 package model
 
 import (
+	"math"
+
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
@@ -123,3 +125,13 @@ func (n *DeltaNet) PageBytes(int) int { return 0 }
 
 // SlotBytes is the memory of one sequence, whatever its length.
 func (n *DeltaNet) SlotBytes() int { return recurrentSlotBytes(n.Shape, n.Conv) }
+
+// decay is the parameters of the heads' decays, F32 whatever the model's storage: g = -exp(Rate) * clamp(softplus(a +
+// Bias), Lo, Hi).
+type decay struct {
+	Rate, Bias *Param // [1, heads]; A_log and dt_bias
+	Lo, Hi     float32
+}
+
+// forever is an upper bound of steps that bounds nothing.
+var forever = float32(math.Inf(1))

@@ -167,7 +167,7 @@ func lossAndGradientsBy(r *parallel.Rank, m *model.Model, policy model.Policy, s
 	logprob := r.Stack.New(kernels.F32, 1, len(targets))
 	m.Step(r, b, logprob, model.Targets{IDs: parallel.Upload(r, targets)}, model.Loss{Derivative: derivative.ColRange},
 		policy)
-	m.GatherTied(r)
+	m.FinishGradients(r)
 	var sums optim.Measures
 	rows.LogProb = parallel.Download[float32](r, logprob)
 	optim.SFT{}.Measure(&sums, rows)

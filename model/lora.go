@@ -154,9 +154,10 @@ func (l *Linear) addLoRA(m *Model, targets []*Sub, c LoRAConfig) {
 			own = described(m.DType, 1, c.Rank, in)
 		}
 		s.LoRA = &LoRA{
-			A: &Param{Name: a.Name, W: own, Parts: []Part{a},
+			A: &Param{Name: a.Name, W: own, Parts: []Part{a}, unit: l.W.unit,
 				Init: Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}},
-			B: &Param{Name: b.Name, W: m.tensor(groups, rows, c.Rank), Parts: []Part{b}, Init: Init{Kind: Zeros}},
+			B: &Param{Name: b.Name, W: m.tensor(groups, rows, c.Rank), Parts: []Part{b}, unit: l.W.unit,
+				Init: Init{Kind: Zeros}},
 		}
 		m.Params = append(m.Params, s.LoRA.A, s.LoRA.B)
 	}

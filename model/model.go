@@ -26,7 +26,6 @@ type Model struct {
 	Head   *Head
 	Params []*Param // in the order of the graph; tied weights once
 	LoRA   *LoRAConfig
-	Hooks  Hooks
 	Shards []*Shard // of the trained parameters, those of all ranks
 
 	Indexing IndexerStage // whether indexers of sparse attention are trained
@@ -38,8 +37,7 @@ type Model struct {
 	kept     *storage // how config.json says that weights are kept; nil: as they are
 	ignored  int      // tensors of the checkpoint that are ignored: they say how activations are rounded
 
-	grads kernels.Tensor // F32 [1, n]: the gradients of all parameters, see [Model.TrainShards]
-	sums  kernels.Tensor // those of the rank's shards, summed over a step
+	grads gradients
 
 	dev   kernels.Device // nil: described, not built
 	mem   *kernels.Arena
@@ -60,7 +58,7 @@ func (m *Model) Forward(r *parallel.Rank, b *Batch, s *Saved) kernels.Tensor {
 // Backward takes d, the gradient of Forward's output, down to the embedding, as [Stage.Backward] does.
 func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
 	m.blocks().Backward(r, d, b, s)
-	m.Embed.Backward(r, d, b)
+	m.grads.during(r, b, embeddingUnit, func() { m.Embed.Backward(r, d, b) })
 }
 
 // TrainForward is Forward as a training step runs it, of which nothing is kept from block to block. With recompute each
@@ -69,13 +67,11 @@ func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels
 	b.Prepare(r, m)
 	x := m.Embed.Forward(r, b)
 	for i := range m.Blocks {
-		m.around(r, i, ForwardPass, func() {
-			keep := &Keep{save: SaveAll}
-			if recompute {
-				keep.save = 0
-			}
-			m.blocks().inPlace(r, i, x, b, keep)
-		})
+		keep := &Keep{save: SaveAll}
+		if recompute {
+			keep.save = 0
+		}
+		m.blocks().inPlace(r, i, x, b, keep)
 	}
 	return x
 }
@@ -94,7 +90,8 @@ func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets
 		return
 	}
 	d := r.Stack.New(m.DType, b.Rows(), m.Hidden) // below what Backward gives back block by block
-	m.Head.Backward(r, d, logprob, m.Forward(r, b, s), targets, loss, b)
+	x := m.Forward(r, b, s)
+	m.grads.during(r, b, m.headUnit(), func() { m.Head.Backward(r, d, logprob, x, targets, loss, b) })
 	m.Backward(r, d, b, s)
 }
 

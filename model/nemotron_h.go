@@ -200,7 +200,7 @@ func (c *nemotronH) build(b *builder) *Model {
 		case mlpLayer:
 			sub.Layer = c.mlp(b, p, c.IntermediateSize)
 		}
-		m.Blocks = append(m.Blocks, Block{sub})
+		b.block(m, Block{sub})
 	}
 	m.Head = &Head{Norm: c.norm(b, "backbone.norm_f.weight", c.HiddenSize), W: b.matrix("lm_head.weight", c.VocabSize,
 		c.HiddenSize)}

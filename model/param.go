@@ -19,9 +19,12 @@ type Param struct {
 	// Buffer: part of the checkpoint, never trained.
 	Buffer bool
 
-	// Of trained parameters only (see [Model.TrainShards]). Both are F32 and have the shape of W.
+	// Of trained parameters only (see [Model.TrainShards]). Both are F32 and have the shape of W. Of several ranks they
+	// are where the gradient is added during the backward pass of the parameter's unit alone.
 	Grad     kernels.Tensor
 	HeadGrad kernels.Tensor // tied embeddings: the head's share, so that two chains over tokens never interleave
+
+	unit int // that computes with it: see [Model.headUnit]
 }
 
 // Part is one tensor of a checkpoint: rows [Row, Row+Rows) of group Group.

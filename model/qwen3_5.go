@@ -154,7 +154,7 @@ func (c *qwen35) build(b *builder, rope ropeConfig) *Model {
 			bl[0].Layer = c.attention(b, p+"self_attn.", l, rope)
 		}
 		bl[1] = Sublayer{c.norm(b, p+"post_attention_layernorm.weight", c.HiddenSize), c.feedForward(b, p+"mlp.", l)}
-		m.Blocks = append(m.Blocks, bl)
+		b.block(m, bl)
 	}
 	m.Head = &Head{Norm: c.norm(b, c.textModel+"norm.weight", c.HiddenSize), W: m.Embed.Param}
 	if !c.Tied {

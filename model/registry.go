@@ -99,6 +99,7 @@ func describe(text []byte, b *builder) (*Model, error) {
 	if err != nil {
 		return fail(err)
 	}
+	b.place(b.placed, m.headUnit())
 	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.indexers = head.ModelType, b.dtype, eos, text, kept,
 		b.params, b.indexers
 	m.ropes, m.ops = b.ropes, b.ops

@@ -27,10 +27,26 @@ func Replicate(w *parallel.World, m *Model) (Replicas, error) {
 	if err := c.Broadcast(w); err != nil {
 		return nil, err
 	}
-	return c, w.Run(func(r *parallel.Rank) error {
+	if err := w.Run(func(r *parallel.Rank) error {
 		c[r.ID].TrainShards(r.ID, r.Size)
 		return nil
-	})
+	}); err != nil {
+		return nil, err
+	}
+	c.shareSums()
+	return c, nil
+}
+
+// shareSums tells each replica where the owners of shards sum gradients.
+func (c Replicas) shareSums() {
+	for _, m := range c {
+		for _, u := range m.grads.units {
+			for i := range u.owned {
+				o := &u.owned[i]
+				o.sum = c[o.owner].grads.sums.ColRange(o.atSum, o.atSum+o.columns)
+			}
+		}
+	}
 }
 
 // Broadcast copies the first replica's weights to the others.

@@ -105,7 +105,7 @@ func (c segmentCase) grads(t *testing.T, spare, rows int, calls ...[]int32) (gra
 		for _, offsets := range calls {
 			stepOf(r, m, ids, offsets)
 		}
-		m.GatherTied(r)
+		m.FinishGradients(r)
 		for _, p := range m.Trained() {
 			g := parallel.Download[float32](r, p.Grad)
 			if !slices.ContainsFunc(g, func(v float32) bool { return v != 0 }) {

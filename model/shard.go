@@ -1,12 +1,9 @@
 package model
 
-import (
-	"lockstep/kernels"
-	"lockstep/parallel"
-)
+import "lockstep/kernels"
 
 // Shard is consecutive matrices of a trained parameter whose gradient one rank sums, and whose optimizer state that
-// rank alone holds: ZeRO-1 (Rajbhandari et al., arXiv 1910.02054). All ranks cut alike, in the order of the graph.
+// rank alone holds: ZeRO-2 (Rajbhandari et al., arXiv 1910.02054). All ranks cut alike, in the order of the graph.
 type Shard struct {
 	Param *Param
 	Owner int            // rank
@@ -18,24 +15,28 @@ type Shard struct {
 	Master   kernels.Tensor // what the optimizer updates; W itself in an F32 model
 	M, V     kernels.Tensor // moments
 
-	at int // the first column of Model.grads
+	atSum int // the first column of the owner's sums
 }
 
 // TrainAll is [Model.TrainShards] of the only rank.
 func (m *Model) TrainAll() { m.TrainShards(0, 1) }
 
-// TrainShards gives every parameter memory for gradients, and those of the rank's shards optimizer state; with LoRA
-// only the adapters, with [IndexersDense] only the indexers. Masters start as the weights that are there now. One rank
-// sums gradients where they are computed. Of several, each computes those of a micro-batch at a time, and sums those of
-// its shards elsewhere: see [Model.ReduceGradients].
+// TrainShards gives every parameter a gradient, and those of the rank's shards sums and optimizer state; with LoRA only
+// the adapters, with [IndexersDense] only the indexers. Masters start as the weights that are there now. One rank adds
+// gradients where they are summed. Of several, each has memory for the gradients of two units: see [Place].
 func (m *Model) TrainShards(rank, ranks int) {
 	list := m.trainable()
 	first, columns := m.gradientColumns(list)
 	m.Shards = cutShards(list, first, columns, ranks)
-	from, to := ownedColumns(m.Shards, rank, columns)
-	bytes := kernels.ArenaBytes(kernels.F32, 1, columns)
+	sums := m.placeSums(rank)
+	bytes := kernels.ArenaBytes(kernels.F32, 1, sums)
+	largest := 0
 	if ranks > 1 {
-		bytes += kernels.ArenaBytes(kernels.F32, 1, to-from)
+		m.grads.units = m.gradientUnits(list)
+		for _, u := range m.grads.units {
+			largest = max(largest, u.columns)
+		}
+		bytes += len(m.grads.slots) * kernels.ArenaBytes(kernels.F32, 1, largest)
 	}
 	for _, s := range m.Shards {
 		if s.Owner == rank {
@@ -43,28 +44,47 @@ func (m *Model) TrainShards(rank, ranks int) {
 		}
 	}
 	m.mem.Reserve(bytes)
-	m.grads = m.mem.New(kernels.F32, 1, columns)
-	if m.sums = m.grads; ranks > 1 {
-		m.sums = m.mem.New(kernels.F32, 1, to-from)
-	}
-	for i, p := range list {
-		p.Grad = matrices(m.grads, first[i], p.W)
-		if m.tied(p) {
-			p.HeadGrad = matrices(m.grads, first[i]+aligned(p.Elements()), p.W)
-		}
-	}
+	m.grads.sums = m.mem.New(kernels.F32, 1, sums)
 	for _, s := range m.Shards {
 		if s.Owner == rank {
-			s.train(m, s.at-from)
+			s.train(m)
+		}
+	}
+	if ranks > 1 {
+		for i := range m.grads.slots {
+			m.grads.slots[i].t = m.mem.New(kernels.F32, 1, largest)
+		}
+		for _, u := range m.grads.units {
+			u.view(m.grads.slots[0].t)
+		}
+		return
+	}
+	for i, p := range list {
+		p.Grad = matrices(m.grads.sums, first[i], p.W)
+		if m.tied(p) {
+			p.HeadGrad = matrices(m.grads.sums, first[i]+aligned(p.Elements()), p.W)
 		}
 	}
 }
 
-// train allocates the optimizer's state. at is the shard's first column of the rank's sums.
-func (s *Shard) train(m *Model, at int) {
-	s.Grad = matrices(m.sums, at, s.W)
+// placeSums lays the sums of each owner's shards out, a tied one's head share behind its own, and returns how many
+// columns those of a rank have.
+func (m *Model) placeSums(rank int) (columns int) {
+	at := map[int]int{}
+	for _, s := range m.Shards {
+		s.atSum = at[s.Owner]
+		if at[s.Owner] += aligned(s.W.Len()); m.tied(s.Param) {
+			at[s.Owner] += aligned(s.W.Len())
+		}
+	}
+	return at[rank]
+}
+
+// train allocates the optimizer's state.
+func (s *Shard) train(m *Model) {
+	s.Grad = matrices(m.grads.sums, s.atSum, s.W)
 	if m.tied(s.Param) {
-		s.HeadGrad = matrices(m.sums, at+aligned(s.W.Len()), s.W)
+		s.HeadGrad = matrices(m.grads.sums, s.atSum+aligned(s.W.Len()), s.W)
 	}
 	like := func() kernels.Tensor { return m.mem.NewGrouped(kernels.F32, s.W.Groups, s.W.Rows, s.W.Cols) }
 	s.M, s.V, s.Master = like(), like(), s.W
@@ -84,7 +104,7 @@ func optimizerNumbers(d kernels.DType) int {
 }
 
 // gradientColumns lays the gradients of parameters out one after the other, a tied one's head share behind its own, and
-// returns the first column of each.
+// returns the first column of each: the sums of the only rank.
 func (m *Model) gradientColumns(list []*Param) (first []int, columns int) {
 	for _, p := range list {
 		first = append(first, columns)
@@ -120,7 +140,7 @@ func cutShards(list []*Param, first []int, columns, ranks int) (shards []*Shard)
 				shards[n-1].W.Groups++
 				continue
 			}
-			s := &Shard{Param: p, Owner: owner, W: p.W, at: at}
+			s := &Shard{Param: p, Owner: owner, W: p.W}
 			if last > 1 {
 				s.W = p.W.Group(g)
 			}
@@ -128,48 +148,4 @@ func cutShards(list []*Param, first []int, columns, ranks int) (shards []*Shard)
 		}
 	}
 	return shards
-}
-
-// ownedColumns is the range of columns whose sums are a rank's.
-func ownedColumns(shards []*Shard, rank, columns int) (from, to int) {
-	start := func(rank int) int {
-		for _, s := range shards {
-			if s.Owner >= rank {
-				return s.at
-			}
-		}
-		return columns
-	}
-	return start(rank), start(rank + 1)
-}
-
-// ReduceGradients adds the gradients that the ranks have just computed to the sums of their owners, in the order of
-// ranks, and clears them. They are those of one segment each; a rank that computed none has none.
-func (m *Model) ReduceGradients(r *parallel.Rank, computed bool) {
-	if r.Size == 1 {
-		return // they have been added where they were computed
-	}
-	defer r.Stack.Release(r.Stack.Mark())
-	if r.Data == nil { // a plan: the rank stands for all
-		r.Stack.New(kernels.F32, r.Size, m.sums.Cols)
-		return
-	}
-	rows := 0
-	if computed {
-		rows = 1
-	}
-	r.Data.ReduceScatter(m.sums, m.grads.RowRange(0, rows)).Wait()
-	if computed {
-		r.Dev.Zero(m.grads)
-	}
-}
-
-// GatherTied adds the head's share of a tied embedding's gradient to the embedding's own, once for each optimizer step.
-func (m *Model) GatherTied(r *parallel.Rank) {
-	for _, s := range m.Shards {
-		if !s.HeadGrad.IsNil() {
-			r.Dev.Accumulate(s.Grad, s.HeadGrad.Reshape(1, s.HeadGrad.Len()))
-			r.Dev.Zero(s.HeadGrad)
-		}
-	}
 }

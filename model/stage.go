@@ -34,31 +34,6 @@ func (m *Model) Stage(from, to int) Stage { return Stage{From: from, To: to, mod
 // blocks is the stage of all blocks.
 func (m *Model) blocks() Stage { return m.Stage(0, len(m.Blocks)) }
 
-// Pass says why a block computes.
-type Pass int
-
-const (
-	ForwardPass  Pass = iota
-	BackwardPass      // with the second Forward of a block that did not keep everything
-)
-
-// Hooks are called around each block: by a rank that gathers the block's weights before it and frees them after it.
-// Nil: nothing.
-type Hooks struct {
-	Before, After func(r *parallel.Rank, block int, pass Pass)
-}
-
-// around runs body for a block between the hooks.
-func (m *Model) around(r *parallel.Rank, block int, pass Pass, body func()) {
-	if m.Hooks.Before != nil {
-		m.Hooks.Before(r, block, pass)
-	}
-	body()
-	if m.Hooks.After != nil {
-		m.Hooks.After(r, block, pass)
-	}
-}
-
 // Saved is what Forward of a stage keeps: of each block its input and what the policy says of its inside.
 type Saved struct {
 	Policy Policy
@@ -76,15 +51,13 @@ type keptBlock struct {
 // Forward is the last block's output [T, H] from the first one's input x [T, H], which serving (s nil) overwrites.
 func (st Stage) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, s *Saved) kernels.Tensor {
 	for i := st.From; i < st.To; i++ {
-		st.model.around(r, i, ForwardPass, func() {
-			if s == nil {
-				st.inPlace(r, i, x, b, nil)
-				return
-			}
-			kept := keptBlock{mark: r.Stack.Mark(), input: x, keep: &Keep{save: s.Policy.of(i)}}
-			x, kept.inner = st.model.Blocks[i].Forward(r, x, b, kept.keep)
-			s.blocks = append(s.blocks, kept)
-		})
+		if s == nil {
+			st.inPlace(r, i, x, b, nil)
+			continue
+		}
+		kept := keptBlock{mark: r.Stack.Mark(), input: x, keep: &Keep{save: s.Policy.of(i)}}
+		x, kept.inner = st.model.Blocks[i].Forward(r, x, b, kept.keep)
+		s.blocks = append(s.blocks, kept)
 	}
 	return x
 }
@@ -114,7 +87,7 @@ func (st Stage) inner(r *parallel.Rank, i int, b *Batch, s *Saved) BlockSaved {
 // releases what Forward kept, so d was taken from the stack before Forward ran.
 func (st Stage) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
 	for i := st.To - 1; i >= st.From; i-- {
-		st.model.around(r, i, BackwardPass, func() {
+		st.model.grads.during(r, b, blockUnit(i), func() {
 			st.inner(r, i, b, s).Backward(r, d, b)
 			r.Stack.Release(s.blocks[i-st.From].mark)
 		})

@@ -1,10 +1,8 @@
 package model_test
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"lockstep/kernels"
@@ -70,46 +68,4 @@ func TestStages(t *testing.T) {
 			return nil
 		})
 	}
-}
-
-// Hooks surround every block of every pass: in order forward, in the other order backward.
-func TestHooks(t *testing.T) {
-	onRank(t, func(r *parallel.Rank) error {
-		dir := filepath.Join("testdata", "qwen3_moe")
-		m, err := learner(r, dir, kernels.F32, false)
-		if err != nil {
-			return err
-		}
-		var seen, want []string
-		note := func(when string) func(*parallel.Rank, int, model.Pass) {
-			return func(_ *parallel.Rank, block int, pass model.Pass) {
-				seen = append(seen, fmt.Sprint(when, block, pass))
-			}
-		}
-		surround := func(block int, pass model.Pass) {
-			want = append(want, fmt.Sprint("before", block, pass), fmt.Sprint("after", block, pass))
-		}
-		m.Hooks = model.Hooks{Before: note("before"), After: note("after")}
-		ids := openGolden(t, dir).ids("ids.0")
-		gradientsBy(r, m, m.Everywhere(0), ids)
-		b := model.NewBatch(r, ids, &kernels.Layout{Spans: []kernels.Span{{Rows: len(ids)}},
-			Segments: []int32{0, int32(len(ids))}}, nil)
-		m.Forward(r, b, nil)
-		m.TrainForward(r, b, true)
-		for i := range m.Blocks {
-			surround(i, model.ForwardPass)
-		}
-		for i := range m.Blocks {
-			surround(len(m.Blocks)-1-i, model.BackwardPass)
-		}
-		for range 2 {
-			for i := range m.Blocks {
-				surround(i, model.ForwardPass)
-			}
-		}
-		if !slices.Equal(seen, want) {
-			t.Errorf("hooks saw %v, want %v", seen, want)
-		}
-		return nil
-	})
 }

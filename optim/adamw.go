@@ -24,7 +24,7 @@ type AdamW struct {
 // Step updates the weights by scale times their gradients, with rate lr at step (counted from 1), and clears the
 // gradients. It returns the norm of scale times the gradients before clipping, F32 [1, 1] on the rank's stack, without
 // waiting for the device. With a norm that is not finite nothing is updated. All ranks take the step together: each
-// updates what it owns, and copies the rest (ZeRO-1, Rajbhandari et al., arXiv 1910.02054).
+// updates what it owns, and copies the rest (ZeRO, Rajbhandari et al., arXiv 1910.02054).
 func (a AdamW) Step(r *parallel.Rank, ws []Weights, scale, lr float64, step int) (norm kernels.Tensor) {
 	clip := r.Stack.New(kernels.F32, 1, 2)
 	r.Dev.ClipScale(clip, squares(r, ws), scale, a.Clip)

@@ -2,6 +2,7 @@ package parallel
 
 import (
 	"fmt"
+	"slices"
 
 	"lockstep/kernels"
 )
@@ -9,28 +10,28 @@ import (
 // Exchange is a movement of memory between the members of a group that has begun. Until Wait returns its source must
 // not be written, its destination not be read, and neither be released.
 type Exchange struct {
-	group  *Group
-	name   string
-	own    []kernels.Event // of the copies that this member made
-	others func() []post   // what the others copied
-	finish func()          // what is computed from the copies
-	unpin  func()
+	rank   *Rank
+	events func() []kernels.Event // of the copies to and from the memory of this member; waits for the other members
+	unpin  func()                 // of the rank's stack
 }
 
 // Wait holds operations that are enqueued later until the exchange is done: until this member has what it copies, and
 // until the others have copied what is this member's.
-func (x *Exchange) Wait() {
+func (x *Exchange) Wait() { x.rank.Transfers.WaitEvents(x.Events()...) }
+
+// Events are those that Wait waits for, for an operation that is to wait in its place.
+func (x *Exchange) Events() []kernels.Event {
 	defer x.unpin() // also where the rank leaves the exchange because another has failed
-	posts, events := x.others(), x.own
-	for i, p := range posts {
-		if i != x.group.Me {
-			events = append(events, p.copied[x.group.Me]...)
-		}
+	return x.events()
+}
+
+// Barrier holds operations that are enqueued later until all members have done what they enqueued before.
+func (g *Group) Barrier() {
+	var events []kernels.Event
+	for _, p := range g.come(post{exchange: "barrier", ready: []kernels.Event{g.rank.Transfers.Record()}})() {
+		events = append(events, p.ready...)
 	}
-	x.group.rank.Transfers.WaitEvents(events...)
-	if x.finish != nil {
-		x.finish()
-	}
+	g.rank.Transfers.WaitEvents(events...)
 }
 
 // Share gives every member the tensors of all, in the order of members, and returns when all have come. It moves no
@@ -96,32 +97,34 @@ func (g *Group) AllToAll(dst, src kernels.Tensor, in, out []int) *Exchange {
 	})
 }
 
-// ReduceScatter adds to dst F32 [1, n], the range of columns that this member owns, that range of the rows of all
-// members, in the order of members and of their rows: dst = ((dst + first) + second) + ... src is F32 [rows, columns]
-// with the ranges of the members side by side; each has as many rows as it has. The sums are enqueued by Wait.
-func (g *Group) ReduceScatter(dst, src kernels.Tensor) *Exchange {
-	var parts kernels.Tensor
-	x := g.exchange("reduce-scatter", post{src: src, width: dst.Cols}, func(posts []post) (pieces []piece) {
-		first, rows, columns := 0, 0, 0
-		for i, p := range posts {
-			if i < g.Me {
-				first += p.width
-			}
-			columns, rows = columns+p.width, rows+p.src.Rows
-		}
-		if columns != src.Cols {
-			panic(fmt.Sprintf("parallel: members own %d columns of %s", columns, src))
-		}
-		parts = g.rank.Stack.New(kernels.F32, rows, dst.Cols)
-		at := 0
-		for i, p := range posts {
-			pieces = append(pieces, piece{i, parts.RowRange(at, at+p.src.Rows), p.src.ColRange(first, first+dst.Cols)})
-			at += p.src.Rows
-		}
-		return pieces
-	})
-	x.finish = func() { g.rank.Dev.Accumulate(dst, parts) }
-	return x
+// Send offers a tensor to another member once the events have happened; the member's next Receive from this one takes
+// it. Send does not wait for the other. The tensor does not lie on the stack.
+func (g *Group) Send(to int, src kernels.Tensor, after ...kernels.Event) *Exchange {
+	offer, taken := g.toNext(to)
+	g.meet(offer, post{exchange: "receive", src: src, ready: after})
+	posts := g.meet(taken, post{exchange: "receive"})
+	return &Exchange{rank: g.rank, unpin: func() {}, events: func() []kernels.Event { return posts()[1].ready }}
+}
+
+// Receive copies what another member sends, once the events have happened. It waits until the other has come to Send.
+func (g *Group) Receive(from int, dst kernels.Tensor, after ...kernels.Event) *Exchange {
+	offer, taken := g.fromNext(from)
+	p := g.meet(offer, post{exchange: "receive"})()[0]
+	copied := []kernels.Event{g.rank.Transfers.CopyPeer(dst, p.src, slices.Concat(after, p.ready)...)}
+	g.meet(taken, post{exchange: "receive", ready: copied})
+	return &Exchange{rank: g.rank, unpin: func() {}, events: func() []kernels.Event { return copied }}
+}
+
+// Notify gives events to another member; its next Await of this one returns them. Notify does not wait for the other.
+func (g *Group) Notify(to int, events ...kernels.Event) {
+	offer, _ := g.toNext(to)
+	g.meet(offer, post{exchange: "await", ready: events})
+}
+
+// Await returns the events that another member notifies this one of. It waits until the other has come to Notify.
+func (g *Group) Await(from int) []kernels.Event {
+	offer, _ := g.fromNext(from)
+	return g.meet(offer, post{exchange: "await"})()[0].ready
 }
 
 // piece is a copy that a member makes: of src, which lies in the memory of another or its own.
@@ -133,7 +136,8 @@ type piece struct {
 // exchange meets the others, and makes the copies that follow from what they posted.
 func (g *Group) exchange(name string, p post, pieces func(posts []post) []piece) *Exchange {
 	dev := g.rank.Transfers
-	p.exchange, p.ready = name, dev.Record()
+	ready := dev.Record()
+	p.exchange, p.ready = name, []kernels.Event{ready}
 	posts := g.come(p)()
 	for i, other := range posts {
 		if other.exchange != name {
@@ -141,14 +145,21 @@ func (g *Group) exchange(name string, p post, pieces func(posts []post) []piece)
 				g.shared.members[i].ID, other.exchange))
 		}
 	}
-	x, copied := &Exchange{group: g, name: name}, make([][]kernels.Event, g.Size)
+	copied := make([][]kernels.Event, g.Size)
 	for _, c := range pieces(posts) {
-		e := dev.CopyPeer(c.dst, c.src, p.ready, posts[c.member].ready)
-		x.own, copied[c.member] = append(x.own, e), append(copied[c.member], e)
+		e := dev.CopyPeer(c.dst, c.src, posts[c.member].ready[0], ready)
+		copied[c.member] = append(copied[c.member], e)
 	}
-	x.unpin = g.rank.Stack.Pin()
-	x.others = g.come(post{exchange: name, copied: copied})
-	return x
+	unpin, others := g.rank.Stack.Pin(), g.come(post{exchange: name, copied: copied})
+	return &Exchange{rank: g.rank, unpin: unpin, events: func() (events []kernels.Event) {
+		for i, p := range others() {
+			events = append(events, copied[i]...)
+			if i != g.Me {
+				events = append(events, p.copied[g.Me]...)
+			}
+		}
+		return events
+	}}
 }
 
 func sum(v []int) (n int) {

@@ -3,7 +3,6 @@ package parallel
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -142,43 +141,97 @@ func TestAllToAll(t *testing.T) {
 	})
 }
 
-// Sums of any number of ranks are those of one that adds all rows in order, on every bit.
-func TestReduceScatter(t *testing.T) {
-	const columns = 24
+// Messages of one rank to another come in order, and the sender may go on before they are taken.
+func TestSend(t *testing.T) {
+	const messages = 3
 	eachWorld(t, func(t *testing.T, w *World) {
 		rounds(t, w, func(r *Rank, round int) error {
-			rng := rand.New(rand.NewPCG(uint64(round), 5)) // the same in all ranks
-			want, reversed := make([]float32, columns), make([]float32, columns)
-			var own kernels.Tensor
-			var rows [][]float32
-			for rank := range r.Size {
-				of := r.Stack.New(kernels.F32, (rank+round)%3, columns)
-				for i := range of.F32s() {
-					of.F32s()[i] = float32(rng.NormFloat64())
-				}
-				rows = slices.AppendSeq(rows, slices.Chunk(of.F32s(), columns))
-				if rank == r.ID {
-					own = of
-				}
+			if r.Size == 1 {
+				return nil // no rank sends to itself
 			}
-			for i := range rows {
-				for j := range columns {
-					want[j] += rows[i][j]
-					reversed[j] += rows[len(rows)-1-i][j]
+			next, before := (r.ID+1)%r.Size, (r.ID+r.Size-1)%r.Size
+			var sent []*Exchange
+			for i := range messages {
+				sent = append(sent, r.Data.Send(next, fill(r, r.ID, round+i, i+1, 2), r.Transfers.Record()))
+			}
+			for i := range messages {
+				dst := r.Stack.New(kernels.F32, i+1, 2)
+				r.Data.Receive(before, dst, r.Transfers.Record()).Wait()
+				if got, want := dst.F32s(), fill(r, before, round+i, i+1, 2).F32s(); !slices.Equal(got, want) {
+					return fmt.Errorf("rank %d has %v of rank %d, want %v", r.ID, got, before, want)
 				}
 			}
-			from, to := columns*r.ID/r.Size, columns*(r.ID+1)/r.Size
-			dst := r.Stack.Zeros(kernels.F32, 1, to-from)
-			r.Data.ReduceScatter(dst, own).Wait()
-			if got := dst.F32s(); !slices.Equal(got, want[from:to]) {
-				return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want[from:to])
-			}
-			if len(rows) > 8 && slices.Equal(want, reversed) {
-				return errors.New("the order of rows makes no difference: the test cannot fail")
+			for _, x := range sent {
+				x.Wait()
 			}
 			return nil
 		})
 	})
+}
+
+// A copy to another's memory is there for who awaits the notice of it, and for all behind a barrier.
+func TestNotify(t *testing.T) {
+	eachWorld(t, func(t *testing.T, w *World) {
+		rounds(t, w, func(r *Rank, round int) error {
+			if r.Size == 1 {
+				return nil
+			}
+			next, before := (r.ID+1)%r.Size, (r.ID+r.Size-1)%r.Size
+			all := r.Data.Share(r.Stack.Zeros(kernels.F32, 2, 2))
+			own := fill(r, r.ID, round, 2, 2)
+			r.Data.Barrier()
+			copied := r.Transfers.CopyPeer(all[next], own, r.Transfers.Record())
+			r.Data.Notify(next, copied)
+			r.Transfers.WaitEvents(r.Data.Await(before)...)
+			want := fill(r, before, round, 2, 2).F32s()
+			if got := all[r.ID].F32s(); !slices.Equal(got, want) {
+				return fmt.Errorf("rank %d has %v of rank %d, want %v", r.ID, got, before, want)
+			}
+			r.Data.Barrier()
+			copied = r.Transfers.CopyPeer(all[next].RowRange(0, 1), own.RowRange(1, 2), r.Transfers.Record())
+			r.Transfers.WaitEvents(copied)
+			r.Data.Barrier()
+			if got := all[r.ID].F32s(); !slices.Equal(got[:2], want[2:]) {
+				return fmt.Errorf("rank %d has %v behind the barrier, want %v", r.ID, got, want[2:])
+			}
+			r.Data.Barrier()
+			return nil
+		})
+	})
+}
+
+// A rank that does not send is named by the one that waits for it, and one that does not take by the sender.
+func TestAbsentPeer(t *testing.T) {
+	for _, c := range []struct {
+		body func(r *Rank, t kernels.Tensor)
+		want string
+	}{
+		{func(r *Rank, t kernels.Tensor) {
+			if r.ID == 1 {
+				r.Data.Receive(2, t)
+			}
+		}, "for rank 2 at receive of data"},
+		{func(r *Rank, t kernels.Tensor) {
+			if r.ID == 1 {
+				r.Data.Send(0, t).Wait()
+			}
+		}, "for rank 0 at receive of data"},
+		{func(r *Rank, t kernels.Tensor) {
+			if r.ID == 1 {
+				r.Data.Await(0)
+			}
+		}, "for rank 0 at await of data"},
+	} {
+		w := world(t, 3, 1, 0)
+		w.patience = 50 * time.Millisecond
+		err := w.Run(func(r *Rank) error {
+			c.body(r, r.Stack.New(kernels.F32, 1, 1))
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %q", err, c.want)
+		}
+	}
 }
 
 // Groups of experts are consecutive ranks, which exchange at the same time.

@@ -9,7 +9,8 @@ import (
 	"lockstep/kernels"
 )
 
-// Group is some ranks that exchange memory, as one of them sees it. All members call its methods in the same order.
+// Group is some ranks that exchange memory, as one of them sees it. All members call its methods in the same order, but
+// for those that two of them pair up in.
 type Group struct {
 	Size int // members
 	Me   int // this rank's place among them
@@ -17,7 +18,8 @@ type Group struct {
 	world  *World
 	rank   *Rank
 	shared *meetings
-	next   int // of this member's meetings
+	next   meetingPlace         // of all members
+	pairs  map[meetingPlace]int // messages so far, by sender and receiver
 }
 
 // meetings are those of the members of a group.
@@ -25,16 +27,21 @@ type meetings struct {
 	name    string
 	members []*Rank
 	mu      sync.Mutex
-	open    map[int]*meeting
+	open    map[meetingPlace]*meeting
 }
 
-// meeting is where members leave what the others need to know, in the order of members.
+// meetingPlace names a meeting: the n-th of all members, where from is everyone, or of a sender and a receiver.
+type meetingPlace struct{ from, to, n int }
+
+const everyone = -1
+
+// meeting is where members leave what the others need to know, in the order of members, or the sender's first.
 type meeting struct {
 	posts  []post
 	all    atomic.Bool   // have come
 	absent int           // members that have not come
 	full   chan struct{} // closed when all have
-	left   int           // members that still have to read the posts
+	left   int           // members that still have to read the posts; of a pair one reads
 }
 
 // post is what a member leaves at a meeting of an exchange.
@@ -43,38 +50,67 @@ type post struct {
 	src      kernels.Tensor
 	owned    []kernels.Tensor  // what the member broadcasts
 	rows     []int             // of src for each member
-	width    int               // columns of the range that the member owns
-	ready    kernels.Event     // the member's tensors have been computed
+	ready    []kernels.Event   // the member's tensors have been computed
 	copied   [][]kernels.Event // by member whose memory was copied: the copies are done
 }
 
 // group makes the members' views of a group.
 func (w *World) group(name string, members []*Rank) (views []*Group) {
-	shared := &meetings{name: name, members: members, open: map[int]*meeting{}}
+	shared := &meetings{name: name, members: members, open: map[meetingPlace]*meeting{}}
 	for i, r := range members {
-		views = append(views, &Group{Size: len(members), Me: i, world: w, rank: r, shared: shared})
+		views = append(views, &Group{Size: len(members), Me: i, world: w, rank: r, shared: shared,
+			next: meetingPlace{from: everyone}, pairs: map[meetingPlace]int{}})
 	}
 	return views
 }
 
-// come leaves a post at the member's next meeting. The posts of all are there when wait returns.
+// come leaves a post at the members' next meeting. The posts of all are there when wait returns.
 func (g *Group) come(p post) (wait func() []post) {
-	s, at := g.shared, g.next
-	g.next++
+	at := g.next
+	g.next.n++
+	return g.meet(at, p)
+}
+
+// toNext and fromNext are where this member and another meet for the next message: to offer it, and to say that it is
+// taken.
+func (g *Group) toNext(to int) (offer, taken meetingPlace) {
+	return g.message(meetingPlace{from: g.Me, to: to})
+}
+
+func (g *Group) fromNext(from int) (offer, taken meetingPlace) {
+	return g.message(meetingPlace{from: from, to: g.Me})
+}
+
+func (g *Group) message(pair meetingPlace) (offer, taken meetingPlace) {
+	n := g.pairs[pair]
+	g.pairs[pair]++
+	offer, taken = pair, pair
+	offer.n, taken.n = 2*n, 2*n+1
+	return offer, taken
+}
+
+// meet leaves a post at a meeting.
+func (g *Group) meet(at meetingPlace, p post) (wait func() []post) {
+	s, me, members, readers := g.shared, g.Me, g.Size, g.Size
+	if at.from != everyone {
+		if me, members, readers = 0, 2, 1; at.to == g.Me {
+			me = 1
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.open[at]
 	if m == nil {
-		m = &meeting{posts: make([]post, g.Size), absent: g.Size, full: make(chan struct{}), left: g.Size}
+		m = &meeting{posts: make([]post, members), absent: members, full: make(chan struct{}), left: readers}
 		s.open[at] = m
 	}
-	m.posts[g.Me] = p
+	m.posts[me] = p
 	if m.absent--; m.absent == 0 {
 		m.all.Store(true)
 		close(m.full)
 	}
 	return func() []post {
-		g.wait(m, p.exchange)
+		g.wait(m, at, p.exchange)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if m.left--; m.left == 0 {
@@ -89,7 +125,7 @@ func (g *Group) come(p post) (wait func() []post) {
 const mostSpins = 200000
 
 // wait returns when all members have come to a meeting.
-func (g *Group) wait(m *meeting, exchange string) {
+func (g *Group) wait(m *meeting, at meetingPlace, exchange string) {
 	for range g.world.spins {
 		if m.all.Load() {
 			return
@@ -102,18 +138,22 @@ func (g *Group) wait(m *meeting, exchange string) {
 	case <-g.world.cancelled:
 		panic(kernels.Fault{Err: errCancelled})
 	case <-late.C:
-		panic(kernels.Fault{Err: fmt.Errorf("waited %v for rank %d at %s of %s", g.world.patience, g.absent(m),
+		panic(kernels.Fault{Err: fmt.Errorf("waited %v for rank %d at %s of %s", g.world.patience, g.absent(m, at),
 			exchange, g.shared.name)})
 	}
 }
 
 // absent is the first rank that has not come to a meeting.
-func (g *Group) absent(m *meeting) int {
+func (g *Group) absent(m *meeting, at meetingPlace) int {
 	g.shared.mu.Lock()
 	defer g.shared.mu.Unlock()
+	members := g.shared.members
+	if at.from != everyone {
+		members = []*Rank{members[at.from], members[at.to]}
+	}
 	for i, p := range m.posts {
 		if p.exchange == "" {
-			return g.shared.members[i].ID
+			return members[i].ID
 		}
 	}
 	return g.rank.ID

@@ -43,7 +43,8 @@ func TestRanksOnGPUs(t *testing.T) {
 	rl := append(testshape.RL(), "warm_start.steps=1", "run.steps=1")
 	few := []string{"run.steps=2", "optim.warmup_steps=0"}
 	for name, set := range map[string][]string{
-		"full": append(few, "run.packs=3", "model.config.tie_word_embeddings=true"),
+		"full": append(few, "run.packs=5", "model.config.tie_word_embeddings=true", "run.micro_batch=2",
+			"definition.segment=64"),
 		"lora": append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.recompute=full"),
 		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1"),
 	} {

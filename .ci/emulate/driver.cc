@@ -188,7 +188,9 @@ CUresult cuStreamSynchronize(CUstream s) {
 CUresult cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
   draw();
   std::lock_guard<std::recursive_mutex> lock(order);
-  return enqueue(s, [mark = e->mark] { passed(mark); });
+  Mark mark = e->mark;
+  if (!mark.stream || mark.stream->done >= mark.number) return CUDA_SUCCESS;
+  return enqueue(s, [mark] { passed(mark); });
 }
 
 CUresult cuGetErrorString(CUresult code, const char** text) {
@@ -248,7 +250,8 @@ CUresult cuMemsetD8(CUdeviceptr p, unsigned char value, size_t size) {
   return memset((void*)p, value, size), CUDA_SUCCESS;
 }
 
-// cuMemcpy2DAsync copies rows of this card or of a peer. Until it is carried out their place holds poison.
+// cuMemcpy2DAsync copies rows of this card or of a peer. From when its stream has come to it until it is carried out
+// their place holds poison.
 CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* p, CUstream s) {
   CUDA_MEMCPY2D c = *p;
   if (c.srcMemoryType != CU_MEMORYTYPE_UNIFIED || c.dstMemoryType != CU_MEMORYTYPE_UNIFIED)
@@ -258,7 +261,13 @@ CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* p, CUstream s) {
   if (!usable(by, c.srcDevice) || !usable(by, c.dstDevice)) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
   draw();
   std::lock_guard<std::recursive_mutex> lock(order);
-  for (size_t i = 0; s && i < c.Height; i++) memset((char*)c.dstDevice + i * c.dstPitch, kMark, c.WidthInBytes);
+  auto poison = [c] {
+    for (size_t i = 0; i < c.Height; i++) memset((char*)c.dstDevice + i * c.dstPitch, kMark, c.WidthInBytes);
+  };
+  if (s && s->done == s->begun)
+    poison();
+  else if (s)
+    enqueue(s, poison);
   return enqueue(s, [c] {
     for (size_t i = 0; i < c.Height; i++)
       memcpy((char*)c.dstDevice + i * c.dstPitch, (char*)c.srcDevice + i * c.srcPitch, c.WidthInBytes);

@@ -44,7 +44,7 @@ func finish(events []kernels.Event) {
 }
 
 // CopyPeer copies rows at once, or with Options.DelayCopies when the event that it returns is waited for, or at a drawn
-// moment before. Until then every byte of dst is 0xff: a NaN.
+// moment before. Until then, once the events have happened, every byte of dst is 0xff: a NaN.
 func (d *Device) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kernels.Event {
 	if dst.DType != src.DType || dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols {
 		panic(fmt.Sprintf("cpu: copy of %s to %s", src, dst))
@@ -55,12 +55,10 @@ func (d *Device) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kerne
 		d.copyRows(dst, src)
 		return passed{}
 	}
-	eachRowBytes(dst, func(row []byte, _ int) {
-		for i := range row {
-			row[i] = 0xff
-		}
-	})
-	c := &delayedCopy{after: after, carryOut: func() { d.copyRows(dst, src) }}
+	c := &delayedCopy{after: after, dst: dst, carryOut: func() { d.copyRows(dst, src) }}
+	if !slices.ContainsFunc(after, func(e kernels.Event) bool { return !e.Happened() }) {
+		c.begin()
+	}
 	d.copies = append(d.copies, c)
 	return c
 }
@@ -98,7 +96,23 @@ func (d *Device) ReadAsync(t kernels.Tensor) func() []int32 {
 type delayedCopy struct {
 	mu       sync.Mutex
 	after    []kernels.Event
+	begun    bool // dst is not what it was
+	dst      kernels.Tensor
 	carryOut func() // nil: it has been
+}
+
+// begin waits for what the copy is behind, and overwrites where it goes.
+func (c *delayedCopy) begin() {
+	if c.begun {
+		return
+	}
+	finish(c.after)
+	eachRowBytes(c.dst, func(row []byte, _ int) {
+		for i := range row {
+			row[i] = 0xff
+		}
+	})
+	c.begun = true
 }
 
 func (c *delayedCopy) Happened() bool {
@@ -111,7 +125,7 @@ func (c *delayedCopy) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.carryOut != nil {
-		finish(c.after)
+		c.begin()
 		c.carryOut()
 		c.carryOut = nil
 	}

@@ -79,7 +79,7 @@ var exchanges = []struct {
 	{"copy from another rank", copyFromNext},
 	{"all-gather", gather},
 	{"all-to-all", allToAll},
-	{"reduce-scatter, with the sums", reduceScatter},
+	{"send and receive, around a ring", ring},
 }
 
 // columns of the rows that are exchanged.
@@ -111,13 +111,15 @@ func allToAll(r *parallel.Rank, bytes int) func() {
 	return func() { r.Data.AllToAll(dst, src, rows, rows).Wait() }
 }
 
-// reduceScatter has one row of sums in each rank.
-func reduceScatter(r *parallel.Rank, bytes int) func() {
-	n := bytes / 4 / r.Size
-	src, dst := r.Stack.Zeros(kernels.F32, 1, r.Size*n), r.Stack.Zeros(kernels.F32, 1, n)
+// ring sends to the next rank and receives from the one before.
+func ring(r *parallel.Rank, bytes int) func() {
+	src, dst := exchanged(r, bytes), exchanged(r, bytes)
+	next, before := (r.ID+1)%r.Size, (r.ID+r.Size-1)%r.Size
 	return func() {
-		defer r.Stack.Release(r.Stack.Mark())
-		r.Data.ReduceScatter(dst, src).Wait()
+		ready := r.Transfers.Record()
+		sent := r.Data.Send(next, src, ready)
+		r.Data.Receive(before, dst, ready).Wait()
+		sent.Wait()
 	}
 }
 

@@ -15,7 +15,7 @@ func (t *Trainer) Gradients(packs [][]Sample) (sums [][sha256.Size]byte) {
 	for micro := range slices.Chunk(packs, t.MicroBatch) {
 		t.ForwardBackward(micro)
 	}
-	t.Model.GatherTied(t.Rank)
+	t.Model.FinishGradients(t.Rank)
 	for _, p := range t.Model.Trained() {
 		v := parallel.Download[float32](t.Rank, p.Grad)
 		sums = append(sums, sha256.Sum256(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))))

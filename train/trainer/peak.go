@@ -23,8 +23,7 @@ func (t *Trainer) Peak(packs, rows int) {
 	plain := *t
 	plain.Objective = optim.SFT{}
 	plain.ForwardBackward(Supervised(slices.Repeat([][]data.Sample{t.FullPack(rows)}, micro)).Packs)
-	t.Model.ReduceGradients(r, true)
-	t.Model.GatherTied(r)
+	t.Model.FinishGradients(r)
 	own, indexers := trained(t.Model)
 	t.update(r, own, 1, 0, 1)
 	t.update(r, indexers, 1, 0, 1)

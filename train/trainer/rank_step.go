@@ -35,11 +35,10 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micro
 	for first := 0; first < len(micros); first += r.Size {
 		i := first + r.ID
 		if i < len(micros) {
-			done[i] = t.forwardBackward(r, m, micros[i])
+			done[i] = t.forwardBackward(r, m, micros[i], model.Place{At: i, Of: len(micros)})
 		}
-		m.ReduceGradients(r, i < len(micros))
 	}
-	m.GatherTied(r)
+	m.FinishGradients(r)
 	own, indexers := trained(m)
 	readNorm := t.update(r, own, by.scale, by.lr, by.step)
 	readIndexerNorm := t.update(r, indexers, by.rowScale, by.lr*t.IndexerRate, by.step)
@@ -67,18 +66,18 @@ func (t *Trainer) update(r *parallel.Rank, ws []optim.Weights, scale, lr float64
 	return func() float64 { return float64(parallel.Download[float32](r, n)[0]) }
 }
 
-// ForwardBackward computes some packs of a step as one batch on the first rank, and adds their gradients to those of
-// its parameters. The result lies on the rank's stack.
+// ForwardBackward computes some packs of a step as one batch on the only rank, and adds their gradients to those of its
+// parameters. The result lies on the rank's stack.
 func (t *Trainer) ForwardBackward(packs [][]Sample) MicroBatch {
-	return t.forwardBackward(t.Rank, t.Model, packs)
+	return t.forwardBackward(t.Rank, t.Model, packs, model.Place{})
 }
 
-func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, packs [][]Sample) MicroBatch {
+func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, packs [][]Sample, at model.Place) MicroBatch {
 	b := NewBatch(packs, r.Dev.Definition().Segment)
 	logprob, learns := r.Stack.New(kernels.F32, 1, len(b.IDs)), m.NewIndexerLoss(r, len(b.IDs))
 	defer r.Stack.Release(r.Stack.Mark())
 	on := model.NewBatch(r, b.IDs, b.Layout, nil)
-	on.IndexerLoss = learns
+	on.IndexerLoss, on.Place = learns, at
 	m.Step(r, on, logprob, b.targets(r), t.loss(r, logprob, b.Rows), t.Keep)
 	return MicroBatch{Batch: b, logprob: logprob, indexers: learns}
 }

@@ -9,8 +9,8 @@ import (
 	"lockstep/parallel"
 )
 
-// Trainer updates one model, on one rank or on all ranks of a world: data parallel, with the optimizer's state cut over
-// the ranks (ZeRO-1). [New] and [NewReplicated] make it.
+// Trainer updates one model, on one rank or on all ranks of a world: data parallel, with gradients and optimizer state
+// cut over the ranks (ZeRO-2). [New] and [NewReplicated] make it.
 type Trainer struct {
 	Rank     *parallel.Rank // the first, which also evaluates
 	Model    *model.Model   // its replica
@@ -37,7 +37,7 @@ func New(r *parallel.Rank, m *model.Model, o Options) *Trainer {
 }
 
 // NewReplicated returns a trainer of a world's replicas of a model; see [model.Replicate]. r is the first rank, whose
-// goroutine takes the steps. On several ranks a micro-batch is one pack of one segment.
+// goroutine takes the steps.
 func NewReplicated(w *parallel.World, r *parallel.Rank, replicas model.Replicas, o Options) *Trainer {
 	return &Trainer{Rank: r, Model: replicas[0], Replicas: replicas, Options: o, world: w}
 }

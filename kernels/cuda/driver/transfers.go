@@ -14,11 +14,13 @@ import (
 	"lockstep/kernels"
 )
 
-// transfers is what a context needs to copy from other cards, made when it first does: a stream that the default one
-// does not wait for, so that copy engines work while kernels run, and events.
+// transfers is what a context needs to copy from other cards, made when it first does: streams that the default one
+// does not wait for, so that copy engines work while kernels run, and events. Consecutive copies take different
+// streams: one that waits for its events does not hold up the next.
 type transfers struct {
-	copies cu.Stream
-	made   bool
+	copies [4]cu.Stream
+	made   int // streams
+	latest int // the stream of the latest copy
 	events eventPool
 	pinned [][]byte // of reads that are over
 }
@@ -82,33 +84,38 @@ func (c *Context) wait(s cu.Stream, events []kernels.Event) {
 	runtime.KeepAlive(events)
 }
 
-// CopyPeer copies rows by a copy engine, on a stream of its own behind the events.
+// CopyPeer copies rows by a copy engine, behind the events.
 func (c *Context) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kernels.Event {
 	if dst.DType != src.DType || dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols {
 		panic(fmt.Sprintf("cuda: copy of %s to %s", src, dst))
 	}
 	c.cutSegment()
-	t := &c.transfers
-	if !t.made {
-		c.Do(func() (err error) {
-			t.copies, err = cu.MakeStream(cu.NonBlocking)
-			return err
-		})
-		t.made = true
-	}
-	c.wait(t.copies, after)
+	s := c.transfers.stream(c)
+	c.wait(s, after)
 	c.Do(func() error {
 		size := dst.DType.Size()
 		switch {
 		case dst.Len() == 0:
 			return nil
 		case dst.Contiguous() && src.Contiguous():
-			return cu.MemcpyAsync(Address(dst), Address(src), int64(dst.Bytes()), t.copies)
+			return cu.MemcpyAsync(Address(dst), Address(src), int64(dst.Bytes()), s)
 		}
 		return copyRows(Address(dst), Address(src), dst.Stride*size, src.Stride*size, dst.Cols*size,
-			dst.Groups*dst.Rows, t.copies)
+			dst.Groups*dst.Rows, s)
 	})
-	return c.record(t.copies)
+	return c.record(s)
+}
+
+// stream is that of the next copy.
+func (t *transfers) stream(c *Context) cu.Stream {
+	for ; t.made < len(t.copies); t.made++ {
+		c.Do(func() (err error) {
+			t.copies[t.made], err = cu.MakeStream(cu.NonBlocking)
+			return err
+		})
+	}
+	t.latest = (t.latest + 1) % len(t.copies)
+	return t.copies[t.latest]
 }
 
 // ReadAsync starts to copy a contiguous int32 tensor to the host, behind everything enqueued so far.
@@ -157,10 +164,10 @@ func (t *transfers) takePinned(c *Context, bytes int) (host []byte) {
 
 // close gives back what was made, when nothing is enqueued.
 func (t *transfers) close() (err error) {
-	if t.made {
-		err = t.copies.Destroy()
-		t.made = false
+	for i := range t.copies[:t.made] {
+		err = errors.Join(err, t.copies[i].Destroy())
 	}
+	t.made = 0
 	for _, p := range t.pinned {
 		err = errors.Join(err, unpin(unsafe.Pointer(&p[0])))
 	}

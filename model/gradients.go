@@ -1,0 +1,183 @@
+package model
+
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// The units of a model are what one gradient exchange carries: the embedding, each block, the head.
+const embeddingUnit = 0
+
+func blockUnit(block int) int { return 1 + block }
+
+func (m *Model) headUnit() int { return 1 + len(m.Blocks) }
+
+// Place is that of a micro-batch among the Of micro-batches of a step. Micro-batch At is computed by rank At modulo the
+// number of ranks.
+type Place struct{ At, Of int }
+
+// gradients are where gradients of a rank lie. The only rank adds them to their sums. Of several, one adds to the sums
+// of a unit at a time, in the order of micro-batches: the unit's sums pass from rank to rank around a ring, and rest
+// with the owners of its shards between two rounds. A rank is at a block when the next one is at the block above, so a
+// step of n ranks ends n-1 units later than that of one. The operations are those of one rank, and so are the bits.
+type gradients struct {
+	sums  kernels.Tensor // F32 [1, n]: of the rank's shards, over a step
+	units []gradientUnit // nil: the rank is the only one
+	slots [2]gradientSlot
+	next  int // the slot that the next unit takes
+}
+
+// gradientUnit says how the gradients of a unit's parameters lie in a slot.
+type gradientUnit struct {
+	columns int
+	params  []gradientView
+	owned   []ownedColumns
+}
+
+// gradientView is a parameter's gradient in a slot.
+type gradientView struct {
+	grad *kernels.Tensor // Grad or HeadGrad of the parameter
+	like kernels.Tensor  // the parameter
+	at   int             // first column
+}
+
+// ownedColumns are columns of a slot that one rank sums.
+type ownedColumns struct {
+	owner, at, columns int
+	atSum              int            // the first column of the owner's sums
+	sum                kernels.Tensor // in the memory of the owner
+}
+
+// gradientSlot is memory for the gradients of a unit, F32 [1, n].
+type gradientSlot struct {
+	t    kernels.Tensor
+	used []kernels.Event    // after which it may be written again
+	sent *parallel.Exchange // that takes it to the next rank; nil: none
+}
+
+// during runs the backward pass of a unit for a micro-batch, with the sums of the micro-batches before in its
+// gradients.
+func (g *gradients) during(r *parallel.Rank, b *Batch, unit int, backward func()) {
+	if len(g.units) == 0 || g.units[unit].columns == 0 {
+		backward()
+		return
+	}
+	if r.Data != nil && b.Place.Of == 0 {
+		panic("model: a micro-batch of several ranks has no place in its step")
+	}
+	u, s := &g.units[unit], &g.slots[g.next]
+	g.next = 1 - g.next
+	t := s.t.ColRange(0, u.columns)
+	u.receive(r, s, t, b.Place)
+	u.view(t)
+	backward()
+	u.send(r, s, t, b.Place)
+}
+
+// receive fills a slot with what the micro-batches before have summed.
+func (u *gradientUnit) receive(r *parallel.Rank, s *gradientSlot, t kernels.Tensor, at Place) {
+	switch {
+	case r.Data == nil: // a plan
+		r.Dev.Zero(t)
+	case at.At == 0:
+		r.Transfers.WaitEvents(s.free()...)
+		r.Dev.Zero(t)
+	case r.ID > 0:
+		r.Data.Receive(r.ID-1, t, s.free()...).Wait()
+	default: // the last rank has brought the sums of the round before to their owners
+		after := append(s.free(), r.Data.Await(r.Size-1)...)
+		var copied []kernels.Event
+		for _, o := range u.owned {
+			copied = append(copied, r.Transfers.CopyPeer(t.ColRange(o.at, o.at+o.columns), o.sum, after...))
+		}
+		r.Transfers.WaitEvents(copied...)
+	}
+}
+
+// send passes a slot on to the next rank, or at the end of a round to the owners.
+func (u *gradientUnit) send(r *parallel.Rank, s *gradientSlot, t kernels.Tensor, at Place) {
+	if r.Data == nil {
+		return
+	}
+	done, last := r.Transfers.Record(), at.At == at.Of-1
+	s.used = []kernels.Event{done}
+	if !last && r.ID < r.Size-1 {
+		s.sent = r.Data.Send(r.ID+1, t, done)
+		return
+	}
+	for _, o := range u.owned {
+		s.used = append(s.used, r.Transfers.CopyPeer(o.sum, t.ColRange(o.at, o.at+o.columns), done))
+	}
+	if !last {
+		r.Data.Notify(0, s.used...)
+	}
+}
+
+// view puts the parameters' gradients into a slot.
+func (u *gradientUnit) view(t kernels.Tensor) {
+	for _, v := range u.params {
+		*v.grad = matrices(t, v.at, v.like)
+	}
+}
+
+// free is when the slot may be written again.
+func (s *gradientSlot) free() []kernels.Event {
+	if s.sent != nil {
+		s.used, s.sent = append(s.used, s.sent.Events()...), nil
+	}
+	return s.used
+}
+
+// FinishGradients ends the gradients of a step, when all its micro-batches have been computed: the sums of the rank's
+// shards are there, with the head's share of a tied embedding in the embedding's own.
+func (m *Model) FinishGradients(r *parallel.Rank) {
+	if len(m.grads.units) > 0 && r.Data != nil {
+		for i := range m.grads.slots {
+			r.Transfers.WaitEvents(m.grads.slots[i].free()...)
+		}
+		r.Data.Barrier()
+	}
+	for _, s := range m.Shards {
+		if !s.HeadGrad.IsNil() {
+			r.Dev.Accumulate(s.Grad, s.HeadGrad.Reshape(1, s.HeadGrad.Len()))
+			r.Dev.Zero(s.HeadGrad)
+		}
+	}
+}
+
+// gradientUnits lays the gradients of parameters out, each unit by itself.
+func (m *Model) gradientUnits(list []*Param) []gradientUnit {
+	units := make([]gradientUnit, m.headUnit()+1)
+	for _, p := range list {
+		units[p.unit].add(&p.Grad, p, m.Shards, false)
+		if m.tied(p) {
+			units[m.headUnit()].add(&p.HeadGrad, p, m.Shards, true)
+		}
+	}
+	return units
+}
+
+// add lays out a gradient of a parameter, and finds the shards that are to sum it.
+func (u *gradientUnit) add(grad *kernels.Tensor, p *Param, shards []*Shard, head bool) {
+	u.params = append(u.params, gradientView{grad, p.W, u.columns})
+	for _, s := range shards {
+		if s.Param != p {
+			continue
+		}
+		o := ownedColumns{owner: s.Owner, at: u.columns, columns: aligned(s.W.Len()), atSum: s.atSum}
+		if head {
+			o.atSum += o.columns
+		}
+		u.columns += o.columns
+		if n := len(u.owned); n > 0 && u.owned[n-1].continues(o) {
+			u.owned[n-1].columns += o.columns
+		} else {
+			u.owned = append(u.owned, o)
+		}
+	}
+}
+
+// continues tells whether other follows o both in the slot and in the owner's sums: they are one copy.
+func (o ownedColumns) continues(other ownedColumns) bool {
+	return o.owner == other.owner && o.at+o.columns == other.at && o.atSum+o.columns == other.atSum
+}
