@@ -308,9 +308,12 @@ type Device struct {
 
 // Parallel divides a step over ranks, one for each device.
 type Parallel struct {
-	// data parallel: ranks that compute the packs of a step, each with all weights; gradients and the optimizer's state
-	// are cut over them (ZeRO-2); each takes a GPU, on the CPU they share the threads
+	// data parallel: ranks that compute the packs of a step; gradients and the optimizer's state are cut over them
+	// (ZeRO-2); each takes a GPU, on the CPU they share the threads
 	Ranks int `toml:"ranks" default:"1" range:"[1,64]"`
+	// what each rank has of the weights: all, or whole matrices of every block, of which the rest is copied while the
+	// block before computes (FSDP)
+	Weights string `toml:"weights" default:"'replicated'" oneof:"replicated,sharded"`
 }
 
 // ResolveAuto replaces "auto" by what the device's kind and the definition choose.

@@ -138,5 +138,6 @@ var fieldDocs = map[string]string{
 	"Device.Kind":           "device",
 	"Device.Threads":        "threads; 0: one for each core",
 	"Device.ISA":            "instruction set",
-	"Parallel.Ranks":        "data parallel: ranks that compute the packs of a step, each with all weights; gradients and the optimizer's state are cut over them (ZeRO-2); each takes a GPU, on the CPU they share the threads",
+	"Parallel.Ranks":        "data parallel: ranks that compute the packs of a step; gradients and the optimizer's state are cut over them (ZeRO-2); each takes a GPU, on the CPU they share the threads",
+	"Parallel.Weights":      "what each rank has of the weights: all, or whole matrices of every block, of which the rest is copied while the block before computes (FSDP)",
 }

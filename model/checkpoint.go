@@ -58,20 +58,20 @@ func (p *Param) load(dev kernels.Device, part Part, name string, w *weights, con
 	if kernels.IsMeta(dev) {
 		return nil
 	}
-	view := p.view(p.W, part)
+	to := p.part(p.weight(dev), part)
 	if part.Disk == nil {
-		err := from.stored(view.DType, func(at int, raw []byte) error {
-			dev.Write(view.ColRange(at, at+len(raw)/view.DType.Size()), raw)
+		err := from.stored(p.W.DType, func(at int, raw []byte) error {
+			to.write(at, raw)
 			return nil
 		})
 		from.forget()
 		return err
 	}
-	values := make([]float32, view.Len())
+	values := make([]float32, to.len())
 	if err := from.read(values); err != nil {
 		return err
 	}
-	dev.Write(view, arranged(values, view.DType, p.W.Cols, part.Disk))
+	to.write(0, arranged(values, p.W.DType, p.W.Cols, part.Disk))
 	return nil
 }
 
@@ -86,37 +86,26 @@ func (m *Model) Tensors() []safetensors.OutTensor {
 	var out []safetensors.OutTensor
 	for _, p := range m.base() {
 		for _, part := range p.Parts {
-			out = append(out, p.out(m.dev, p.W, part, part.Name))
+			out = append(out, p.out(p.weight(m.dev), part, part.Name))
 		}
 	}
 	return out
 }
 
 // out writes one part of a tensor shaped like the parameter: its weight, or its gradient.
-func (p *Param) out(dev kernels.Device, t kernels.Tensor, part Part, name string) safetensors.OutTensor {
-	return safetensors.OutTensor{Name: name, DType: dtypeName(t.DType), Shape: part.Shape,
+func (p *Param) out(all elements, part Part, name string) safetensors.OutTensor {
+	d := all[0].t.DType
+	return safetensors.OutTensor{Name: name, DType: dtypeName(d), Shape: part.Shape,
 		Write: func(w io.Writer) error {
-			view := p.view(t, part)
+			of := p.part(all, part)
 			if part.Disk != nil {
-				raw := make([]byte, view.Bytes())
-				dev.Read(raw, view)
-				_, err := w.Write(permuted(raw, t.DType.Size(), p.W.Cols, part.Disk))
+				raw := make([]byte, of.len()*d.Size())
+				of.read(raw, 0)
+				_, err := w.Write(permuted(raw, d.Size(), p.W.Cols, part.Disk))
 				return err
 			}
-			return writeElements(w, dev, view)
+			return of.writeTo(w)
 		}}
-}
-
-// writeElements writes the elements of a vector, little-endian.
-func writeElements(w io.Writer, dev kernels.Device, t kernels.Tensor) (failed error) {
-	raw := make([]byte, min(t.Len(), pieceElements)*t.DType.Size())
-	eachPiece(t, func(_ int, piece kernels.Tensor) {
-		if failed == nil {
-			dev.Read(raw[:piece.Bytes()], piece)
-			_, failed = w.Write(raw[:piece.Bytes()])
-		}
-	})
-	return failed
 }
 
 // dtypeName is what the safetensors format calls a storage type.

@@ -15,7 +15,16 @@ import (
 // EmptyCopy is a model of the same config, length, adapters and stage of indexers on another device or in another
 // storage type. Its weights are zero: [Model.CopyWeights] fills them.
 func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType) (*Model, error) {
-	t, err := Build(dev, m.Config, Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing})
+	return m.copyWith(dev, Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing})
+}
+
+// Replica is an EmptyCopy for another rank. Weights that are cut over the ranks are those of this model.
+func (m *Model) Replica(dev kernels.Device) (*Model, error) {
+	return m.copyWith(dev, Options{DType: m.DType, MaxLength: m.MaxLength, Indexing: m.Indexing, home: m})
+}
+
+func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
+	t, err := Build(dev, m.Config, o)
 	if err == nil && m.LoRA != nil {
 		err = t.AddLoRA(*m.LoRA)
 	}
@@ -44,20 +53,20 @@ func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 		if p.Name != q.Name || p.W.Groups != q.W.Groups || p.W.Rows != q.W.Rows || p.W.Cols != q.W.Cols {
 			return fmt.Errorf("weights of %s into %s: want the same config and adapters", q, p)
 		}
-		if d := m.ops.rounder; d != nil && d.CanRead(from.dev) {
+		if d := m.ops.rounder; d != nil && q.home == nil && d.CanRead(from.dev) {
 			m.copyRounded(d, p.W, q.W, rounded[p], format)
 			continue
 		}
 		if subs := rounded[p]; subs != nil || p.W.DType != q.W.DType {
 			raw := make([]byte, q.W.Bytes())
-			from.dev.Read(raw, q.W)
-			m.dev.Write(p.W, restored(raw, q.W, p.W.DType, subs, format))
+			q.weight(from.dev).read(raw, 0)
+			p.weight(m.dev).write(0, restored(raw, q.W, p.W.DType, subs, format))
 			continue
 		}
-		eachPiece(q.W.Reshape(1, q.W.Len()), func(at int, piece kernels.Tensor) {
-			raw := make([]byte, piece.Bytes())
-			from.dev.Read(raw, piece)
-			m.dev.Write(p.W.Reshape(1, p.W.Len()).ColRange(at, at+piece.Cols), raw)
+		eachPiece(q.Elements(), func(at, n int) {
+			raw := make([]byte, n*q.W.DType.Size())
+			q.weight(from.dev).read(raw, at)
+			p.weight(m.dev).write(at, raw)
 		})
 	}
 	return nil

@@ -9,13 +9,13 @@ import (
 
 // AdapterGradients lists gradients as AdapterTensors lists weights.
 func (m *Model) AdapterGradients() []safetensors.OutTensor {
-	return m.adapterTensors(func(p *Param) kernels.Tensor { return p.Grad })
+	return m.adapterTensors(func(p *Param) elements { return elements{{m.dev, p.Grad.Reshape(1, p.Grad.Len())}} })
 }
 
 // Gradient is the gradient of one tensor of the checkpoint, laid out as on disk.
 func (p *Param) Gradient(dev kernels.Device, part Part) []float32 {
 	var raw bytes.Buffer
-	if err := p.out(dev, p.Grad, part, part.Name).Write(&raw); err != nil {
+	if err := p.out(elements{{dev, p.Grad.Reshape(1, p.Grad.Len())}}, part, part.Name).Write(&raw); err != nil {
 		panic(err) // a buffer takes everything
 	}
 	values := make([]float32, raw.Len()/4)

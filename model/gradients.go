@@ -129,8 +129,9 @@ func (s *gradientSlot) free() []kernels.Event {
 }
 
 // FinishGradients ends the gradients of a step, when all its micro-batches have been computed: the sums of the rank's
-// shards are there, with the head's share of a tied embedding in the embedding's own.
+// shards are there, with the head's share of a tied embedding in the embedding's own. Weights may be changed.
 func (m *Model) FinishGradients(r *parallel.Rank) {
+	m.sharded.drop()
 	if len(m.grads.units) > 0 && r.Data != nil {
 		for i := range m.grads.slots {
 			r.Transfers.WaitEvents(m.grads.slots[i].free()...)
@@ -142,6 +143,13 @@ func (m *Model) FinishGradients(r *parallel.Rank) {
 			r.Dev.Accumulate(s.Grad, s.HeadGrad.Reshape(1, s.HeadGrad.Len()))
 			r.Dev.Zero(s.HeadGrad)
 		}
+	}
+}
+
+// FinishUpdate holds what a rank computes next until the owners have changed the weights that are cut over ranks.
+func (m *Model) FinishUpdate(r *parallel.Rank) {
+	if m.sharded != nil && r.Data != nil {
+		r.Data.Barrier()
 	}
 }
 

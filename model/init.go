@@ -22,21 +22,11 @@ func (m *Model) InitialiseAdapters(seed uint64) {
 	initialise(m.dev, slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] }), seed)
 }
 
-// pieceElements is how many elements are copied between host and device at a time. A copy of a full tensor may not fit
-// into the memory of a small machine.
-const pieceElements = 1 << 20
-
-// eachPiece cuts a tensor of one row.
-func eachPiece(t kernels.Tensor, visit func(from int, piece kernels.Tensor)) {
-	for from := 0; from < t.Cols; from += pieceElements {
-		visit(from, t.ColRange(from, min(from+pieceElements, t.Cols)))
-	}
-}
-
-// drawn are some values of a tensor on their way to the device.
+// drawn are some values of a tensor, from one on, on their way to the device.
 type drawn struct {
-	to  kernels.Tensor
-	raw []byte
+	to   elements
+	from int
+	raw  []byte
 }
 
 // initialise draws the next part while one is copied to the device: a large model has billions of elements.
@@ -53,18 +43,18 @@ func initialise(dev kernels.Device, params []*Param, seed uint64) {
 			for _, part := range p.Parts {
 				h := fnv.New64a()
 				h.Write([]byte(part.Name))
-				view := p.view(p.W, part)
-				eachPiece(view, func(from int, piece kernels.Tensor) {
-					d := drawn{piece, <-free}
-					d.raw = slices.Grow(d.raw[:0], piece.Bytes())[:piece.Bytes()]
-					fill(d.raw, view.DType, p.Init, mix(seed^h.Sum64()), from)
+				to, size := p.part(p.weight(dev), part), p.W.DType.Size()
+				eachPiece(to.len(), func(from, n int) {
+					d := drawn{to, from, <-free}
+					d.raw = slices.Grow(d.raw[:0], n*size)[:n*size]
+					fill(d.raw, p.W.DType, p.Init, mix(seed^h.Sum64()), from)
 					ready <- d
 				})
 			}
 		}
 	}()
 	for d := range ready {
-		dev.Write(d.to, d.raw)
+		d.to.write(d.from, d.raw)
 		free <- d.raw
 	}
 }

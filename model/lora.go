@@ -219,13 +219,13 @@ func (m *Model) adapted(module string) bool {
 
 // AdapterTensors lists the adapter's tensors by their names in PEFT.
 func (m *Model) AdapterTensors() []safetensors.OutTensor {
-	return m.adapterTensors(func(p *Param) kernels.Tensor { return p.W })
+	return m.adapterTensors(func(p *Param) elements { return p.weight(m.dev) })
 }
 
-func (m *Model) adapterTensors(of func(*Param) kernels.Tensor) []safetensors.OutTensor {
+func (m *Model) adapterTensors(of func(*Param) elements) []safetensors.OutTensor {
 	var out []safetensors.OutTensor
 	for _, p := range m.adapters() {
-		out = append(out, p.out(m.dev, of(p), p.Parts[0], m.peftName(p.Parts[0].Name)))
+		out = append(out, p.out(of(p), p.Parts[0], m.peftName(p.Parts[0].Name)))
 	}
 	return out
 }

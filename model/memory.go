@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 
 	"lockstep/kernels"
 )
@@ -56,25 +57,39 @@ func (m *Model) fits(what string, bytes int) error {
 
 // allocate gives a described model memory on the device that it was described for: weights of zero, and the tables of
 // rotary positions.
-func (m *Model) allocate(dev kernels.Device) error {
+func (m *Model) allocate(dev kernels.Device, o Options) error {
 	m.dev, m.mem = dev, kernels.NewArena(dev)
-	if err := m.fits("the weights", m.Memory().Weights); err != nil {
+	own := m.Params
+	if len(o.Ranks) > 1 || o.home != nil && o.home.sharded != nil {
+		own = slices.DeleteFunc(slices.Clone(own), func(p *Param) bool {
+			return p.unit != embeddingUnit && p.unit != m.headUnit()
+		})
+	}
+	if err := m.fits("the weights", weightBytes(own)); err != nil {
 		return err
 	}
-	bytes := 0
-	for _, p := range m.Params {
-		bytes += kernels.ArenaBytes(p.W.DType, p.W.Groups*p.W.Rows, p.W.Cols)
-	}
+	bytes := weightBytes(own)
 	for _, r := range m.ropes {
 		bytes += r.bytes()
 	}
 	m.mem.Reserve(bytes)
-	for _, p := range m.Params {
+	for _, p := range own {
 		p.W = m.mem.NewGrouped(p.W.DType, p.W.Groups, p.W.Rows, p.W.Cols)
 	}
 	for _, r := range m.ropes {
 		r.allocate(dev, m.mem)
 	}
+	if len(own) == len(m.Params) {
+		return nil
+	}
+	if o.home == nil {
+		m.cutWeights(o.Ranks)
+	} else {
+		for i, p := range m.Params {
+			p.home = o.home.Params[i].home
+		}
+	}
+	m.allocateSlots()
 	return nil
 }
 

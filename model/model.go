@@ -37,7 +37,8 @@ type Model struct {
 	kept     *storage // how config.json says that weights are kept; nil: as they are
 	ignored  int      // tensors of the checkpoint that are ignored: they say how activations are rounded
 
-	grads gradients
+	grads   gradients
+	sharded *shardedWeights // nil: the rank has all weights
 
 	dev   kernels.Device // nil: described, not built
 	mem   *kernels.Arena
@@ -71,6 +72,7 @@ func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels
 		if recompute {
 			keep.save = 0
 		}
+		m.sharded.use(i, i+1)
 		m.blocks().inPlace(r, i, x, b, keep)
 	}
 	return x

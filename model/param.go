@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"io"
 
 	"lockstep/kernels"
 )
@@ -25,6 +26,10 @@ type Param struct {
 	HeadGrad kernels.Tensor // tied embeddings: the head's share, so that two chains over tokens never interleave
 
 	unit int // that computes with it: see [Model.headUnit]
+
+	// Where the weight lies if it is cut over ranks, whole matrices in order; W is then where this rank computes with
+	// it. Nil: in W.
+	home []weightHome
 }
 
 // Part is one tensor of a checkpoint: rows [Row, Row+Rows) of group Group.
@@ -62,12 +67,22 @@ func (p *Param) Trained() bool { return !p.Grad.IsNil() }
 // Elements is the number of weights.
 func (p *Param) Elements() int { return p.W.Len() }
 
-// view is the part's memory as one contiguous tensor.
-func (p *Param) view(t kernels.Tensor, part Part) kernels.Tensor {
-	if part.Rows == p.W.Groups*p.W.Rows {
-		return t.Reshape(1, t.Len())
+// weight is where the weight lies, of a model on a device.
+func (p *Param) weight(dev kernels.Device) elements {
+	if p.home == nil {
+		return elements{{dev, p.W.Reshape(1, p.W.Len())}}
 	}
-	return t.Group(part.Group).RowRange(part.Row, part.Row+part.Rows).Reshape(1, part.Rows*t.Cols)
+	var all elements
+	for _, h := range p.home {
+		all = append(all, elementsOn{h.dev, h.t.Reshape(1, h.t.Len())})
+	}
+	return all
+}
+
+// part is a part's elements of all those of a tensor of the parameter's shape.
+func (p *Param) part(all elements, part Part) elements {
+	from := (part.Group*p.W.Rows + part.Row) * p.W.Cols
+	return all.between(from, from+part.Rows*p.W.Cols)
 }
 
 // states is how many fp32 numbers training keeps for each weight, in all ranks together.
@@ -88,3 +103,71 @@ func (p *Param) headGrad() kernels.Tensor {
 }
 
 func (p *Param) String() string { return fmt.Sprintf("%s %s", p.Name, p.W) }
+
+// elements are consecutive elements of a parameter, or of a tensor of its shape, in the memory of one device or of
+// several.
+type elements []elementsOn
+
+// elementsOn are those on one device.
+type elementsOn struct {
+	dev kernels.Device
+	t   kernels.Tensor // [1, n]
+}
+
+func (e elements) len() (n int) {
+	for _, on := range e {
+		n += on.t.Cols
+	}
+	return n
+}
+
+// between is elements [from, to).
+func (e elements) between(from, to int) (out elements) {
+	for _, on := range e {
+		if a, b := max(from, 0), min(to, on.t.Cols); a < b {
+			out = append(out, elementsOn{on.dev, on.t.ColRange(a, b)})
+		}
+		from, to = from-on.t.Cols, to-on.t.Cols
+	}
+	return out
+}
+
+// write fills the elements from one on with raw ones, little-endian in the storage type.
+func (e elements) write(from int, raw []byte) {
+	for _, on := range e.between(from, from+len(raw)/e[0].t.DType.Size()) {
+		on.dev.Write(on.t, raw[:on.t.Bytes()])
+		raw = raw[on.t.Bytes():]
+	}
+}
+
+// read copies the elements from one on, as many as dst has room for.
+func (e elements) read(dst []byte, from int) {
+	for _, on := range e.between(from, from+len(dst)/e[0].t.DType.Size()) {
+		on.dev.Read(dst[:on.t.Bytes()], on.t)
+		dst = dst[on.t.Bytes():]
+	}
+}
+
+// writeTo writes all elements, little-endian.
+func (e elements) writeTo(w io.Writer) (failed error) {
+	size := e[0].t.DType.Size()
+	raw := make([]byte, min(e.len(), pieceElements)*size)
+	eachPiece(e.len(), func(from, n int) {
+		if failed == nil {
+			e.read(raw[:n*size], from)
+			_, failed = w.Write(raw[:n*size])
+		}
+	})
+	return failed
+}
+
+// pieceElements is how many elements are copied between host and device at a time. A copy of a full tensor may not fit
+// into the memory of a small machine.
+const pieceElements = 1 << 20
+
+// eachPiece cuts so many elements.
+func eachPiece(all int, visit func(from, n int)) {
+	for from := 0; from < all; from += pieceElements {
+		visit(from, min(pieceElements, all-from))
+	}
+}

@@ -31,6 +31,11 @@ type Options struct {
 	DType     kernels.DType // storage of weights and activations
 	MaxLength int           // positions to prepare; 0: the config's max_position_embeddings
 	Indexing  IndexerStage  // whether indexers of sparse attention are trained
+
+	// Ranks are devices over whose memory the weights of blocks are cut, the model's own among them (FSDP); one or
+	// none: the model has all weights.
+	Ranks []kernels.Device
+	home  *Model // a model of another rank, whose weights are this one's too; nil: none
 }
 
 // Build makes the graph of a config.json on a device, with zero weights: load or initialise them next.
@@ -40,7 +45,7 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 	}
 	m, err := describe(config, &builder{dev: dev, dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing})
 	if err == nil {
-		err = m.allocate(dev)
+		err = m.allocate(dev, o)
 	}
 	if err != nil {
 		return nil, err

@@ -2,15 +2,14 @@ package model
 
 import (
 	"fmt"
-	"io"
 
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
 
-// Replicas are the copies of a model that ranks train together, by rank: each has all weights, and the optimizer's
-// state of its own shards.
+// Replicas are the copies of a model that ranks train together, by rank: each has all weights, or its part of those of
+// blocks, and the optimizer's state of its own shards.
 type Replicas []*Model
 
 // Replicate makes copies of the first rank's model on the other ranks of a world, ready for training.
@@ -18,7 +17,7 @@ func Replicate(w *parallel.World, m *Model) (Replicas, error) {
 	c := make(Replicas, w.Size())
 	if err := w.Run(func(r *parallel.Rank) (err error) {
 		if c[r.ID] = m; r.ID > 0 {
-			c[r.ID], err = m.EmptyCopy(r.Dev, m.DType)
+			c[r.ID], err = m.Replica(r.Dev)
 		}
 		return err
 	}); err != nil {
@@ -49,12 +48,14 @@ func (c Replicas) shareSums() {
 	}
 }
 
-// Broadcast copies the first replica's weights to the others.
+// Broadcast copies the first replica's weights to the others, but for those that are cut over ranks.
 func (c Replicas) Broadcast(w *parallel.World) error {
 	return w.Run(func(r *parallel.Rank) error {
 		owned := make([][]kernels.Tensor, r.Size)
 		for _, p := range c[r.ID].Params {
-			owned[0] = append(owned[0], p.W)
+			if p.home == nil {
+				owned[0] = append(owned[0], p.W)
+			}
 		}
 		r.Data.Broadcast(owned).Wait()
 		return nil
@@ -87,12 +88,7 @@ var stateKinds = []struct {
 type optimizerState struct {
 	name  string
 	param *Param
-	parts []optimizerPart // one after the other
-}
-
-type optimizerPart struct {
-	dev kernels.Device
-	t   kernels.Tensor // [1, n]
+	elements
 }
 
 // OptimizerTensors lists the moments, and the fp32 masters where the weights themselves are not fp32.
@@ -101,14 +97,7 @@ func (c Replicas) OptimizerTensors() []safetensors.OutTensor {
 	for _, o := range c.optimizerStates() {
 		w := o.param.W
 		out = append(out, safetensors.OutTensor{Name: o.name, DType: "F32", Shape: []int{w.Groups, w.Rows, w.Cols},
-			Write: func(w io.Writer) error {
-				for _, part := range o.parts {
-					if err := writeElements(w, part.dev, part.t); err != nil {
-						return err
-					}
-				}
-				return nil
-			}})
+			Write: o.writeTo})
 	}
 	return out
 }
@@ -122,10 +111,7 @@ func (c Replicas) LoadOptimizer(from *safetensors.Checkpoint) error {
 			return fmt.Errorf("%s: no fp32 tensor %s of %d values: the run was made with another model or other "+
 				"trained weights", from.Path(), o.name, n)
 		}
-		for _, part := range o.parts {
-			part.dev.Write(part.t, info.Data[:part.t.Bytes()])
-			info.Data = info.Data[part.t.Bytes():]
-		}
+		o.write(0, info.Data)
 	}
 	if len(states) != len(from.Names()) {
 		return fmt.Errorf("%s: holds state of weights that this run does not train", from.Path())
@@ -147,10 +133,10 @@ func (c Replicas) optimizerStates() (list []optimizerState) {
 				owner := c[shards[i].Owner]
 				s := owner.Shards[i]
 				if t := k.of(s); t.Data != s.W.Data {
-					o.parts = append(o.parts, optimizerPart{owner.dev, t.Reshape(1, t.Len())})
+					o.elements = append(o.elements, elementsOn{owner.dev, t.Reshape(1, t.Len())})
 				}
 			}
-			if len(o.parts) > 0 {
+			if len(o.elements) > 0 {
 				list = append(list, o)
 			}
 		}

@@ -1,6 +1,10 @@
 package model
 
-import "lockstep/kernels"
+import (
+	"slices"
+
+	"lockstep/kernels"
+)
 
 // Shard is consecutive matrices of a trained parameter whose gradient one rank sums, and whose optimizer state that
 // rank alone holds: ZeRO-2 (Rajbhandari et al., arXiv 1910.02054). All ranks cut alike, in the order of the graph.
@@ -8,6 +12,8 @@ type Shard struct {
 	Param *Param
 	Owner int            // rank
 	W     kernels.Tensor // the matrices of the parameter, in the memory of this rank
+
+	Sharded bool // weights are cut over ranks too: W is in the memory of the owner
 
 	// Of the owner only, F32 in the shape of W.
 	Grad     kernels.Tensor // the sum over all segments of a step
@@ -26,8 +32,7 @@ func (m *Model) TrainAll() { m.TrainShards(0, 1) }
 // gradients where they are summed. Of several, each has memory for the gradients of two units: see [Place].
 func (m *Model) TrainShards(rank, ranks int) {
 	list := m.trainable()
-	first, columns := m.gradientColumns(list)
-	m.Shards = cutShards(list, first, columns, ranks)
+	m.Shards = m.cutShards(list, ranks)
 	sums := m.placeSums(rank)
 	bytes := kernels.ArenaBytes(kernels.F32, 1, sums)
 	largest := 0
@@ -59,12 +64,25 @@ func (m *Model) TrainShards(rank, ranks int) {
 		}
 		return
 	}
-	for i, p := range list {
-		p.Grad = matrices(m.grads.sums, first[i], p.W)
-		if m.tied(p) {
-			p.HeadGrad = matrices(m.grads.sums, first[i]+aligned(p.Elements()), p.W)
+	for _, s := range m.Shards {
+		s.Param.Grad, s.Param.HeadGrad = s.Grad, s.HeadGrad
+	}
+}
+
+// cutShards cuts parameters over ranks: where their weights lie, if those are cut, else as evenly as matrices allow.
+func (m *Model) cutShards(list []*Param, ranks int) (shards []*Shard) {
+	parts := cutMatrices(slices.DeleteFunc(slices.Clone(list), func(p *Param) bool { return p.home != nil }),
+		m.gradientColumns, ranks)
+	for _, p := range list {
+		for _, h := range p.home {
+			shards = append(shards, &Shard{Param: p, Owner: h.owner, W: h.t, Sharded: true})
+		}
+		for ; len(parts) > 0 && parts[0].param == p; parts = parts[1:] {
+			shards = append(shards, &Shard{Param: p, Owner: parts[0].owner,
+				W: matricesOf(p.W, parts[0].first, parts[0].groups)})
 		}
 	}
+	return shards
 }
 
 // placeSums lays the sums of each owner's shards out, a tied one's head share behind its own, and returns how many
@@ -103,17 +121,12 @@ func optimizerNumbers(d kernels.DType) int {
 	return 2
 }
 
-// gradientColumns lays the gradients of parameters out one after the other, a tied one's head share behind its own, and
-// returns the first column of each: the sums of the only rank.
-func (m *Model) gradientColumns(list []*Param) (first []int, columns int) {
-	for _, p := range list {
-		first = append(first, columns)
-		columns += aligned(p.Elements())
-		if m.tied(p) {
-			columns += aligned(p.Elements())
-		}
+// gradientColumns is how many columns the sums of a parameter's gradient have; of a tied one with the head's share.
+func (m *Model) gradientColumns(p *Param) int {
+	if m.tied(p) {
+		return 2 * aligned(p.Elements())
 	}
-	return first, columns
+	return aligned(p.Elements())
 }
 
 // aligned is a number of fp32 columns after which a tensor begins as in an arena of its own.
@@ -125,27 +138,40 @@ func matrices(t kernels.Tensor, at int, like kernels.Tensor) kernels.Tensor {
 	return t.Stacked(0, like.Groups, like.Rows)
 }
 
-// cutShards gives each rank consecutive matrices, about the same number of columns. A matrix is not cut: its squares
+// matrixPart is consecutive matrices of a parameter.
+type matrixPart struct {
+	param         *Param
+	first, groups int
+	owner         int
+}
+
+// cutMatrices gives each rank consecutive matrices, of about the same width together. A matrix is not cut: its squares
 // are one sum. Matrices that would not be aligned stay together.
-func cutShards(list []*Param, first []int, columns, ranks int) (shards []*Shard) {
-	for i, p := range list {
-		size, last := p.W.Rows*p.W.Cols, p.W.Groups
+func cutMatrices(list []*Param, width func(p *Param) int, ranks int) (parts []matrixPart) {
+	all, before := 0, 0
+	for _, p := range list {
+		all += width(p)
+	}
+	for _, p := range list {
+		size, count, each := p.W.Rows*p.W.Cols, p.W.Groups, 1
 		if size%aligned(1) != 0 {
-			size, last = p.Elements(), 1
+			size, count, each = p.Elements(), 1, p.W.Groups
 		}
-		for g := range last {
-			at := first[i] + g*size
-			owner := min((2*at+size)*ranks/(2*columns), ranks-1)
-			if n := len(shards); n > 0 && shards[n-1].Param == p && shards[n-1].Owner == owner {
-				shards[n-1].W.Groups++
+		for g := range count {
+			owner := min((2*(before+g*size)+size)*ranks/(2*all), ranks-1)
+			if n := len(parts); n > 0 && parts[n-1].param == p && parts[n-1].owner == owner {
+				parts[n-1].groups += each
 				continue
 			}
-			s := &Shard{Param: p, Owner: owner, W: p.W}
-			if last > 1 {
-				s.W = p.W.Group(g)
-			}
-			shards = append(shards, s)
+			parts = append(parts, matrixPart{p, g * each, each, owner})
 		}
+		before += width(p)
 	}
-	return shards
+	return parts
+}
+
+// matricesOf is some matrices of a tensor.
+func matricesOf(t kernels.Tensor, first, groups int) kernels.Tensor {
+	rows := t.Rows
+	return t.Reshape(t.Groups*t.Rows, t.Cols).Stacked(first*rows, groups, rows)
 }

@@ -205,7 +205,7 @@ func converted(t safetensors.TensorInfo, d kernels.DType, visit func(from int, r
 	raw := make([]byte, size*min(together, t.Len()))
 	for from := 0; from < t.Len(); from += together {
 		to := min(from+together, t.Len())
-		err := inRanges(elements(t, from, to), func(part safetensors.TensorInfo, i, j int) error {
+		err := inRanges(slice(t, from, to), func(part safetensors.TensorInfo, i, j int) error {
 			return convert(raw[i*size:], part, d)
 		})
 		if err == nil {
@@ -224,7 +224,7 @@ func convert(raw []byte, t safetensors.TensorInfo, d kernels.DType) error {
 	values := make([]float32, min(near, t.Len()))
 	for from := 0; from < t.Len(); from += near {
 		to := min(from+near, t.Len())
-		if err := safetensors.ToF32(values[:to-from], elements(t, from, to)); err != nil {
+		if err := safetensors.ToF32(values[:to-from], slice(t, from, to)); err != nil {
 			return err
 		}
 		putAll(raw[from*d.Size():], d, values[:to-from])
@@ -236,7 +236,7 @@ func convert(raw []byte, t safetensors.TensorInfo, d kernels.DType) error {
 func inRanges(t safetensors.TensorInfo, body func(part safetensors.TensorInfo, from, to int) error) error {
 	var failed atomic.Pointer[error]
 	inParallel(t.Len(), 1, func(from, to int) {
-		if err := body(elements(t, from, to), from, to); err != nil {
+		if err := body(slice(t, from, to), from, to); err != nil {
 			failed.Store(&err)
 		}
 	})
@@ -246,8 +246,8 @@ func inRanges(t safetensors.TensorInfo, body func(part safetensors.TensorInfo, f
 	return nil
 }
 
-// elements are some of a tensor's elements, as a vector.
-func elements(t safetensors.TensorInfo, from, to int) safetensors.TensorInfo {
+// slice is some of a tensor's elements, as a vector.
+func slice(t safetensors.TensorInfo, from, to int) safetensors.TensorInfo {
 	size := len(t.Data) / t.Len()
 	t.Shape, t.Data = []int{to - from}, t.Data[from*size:to*size]
 	return t

@@ -2,15 +2,18 @@ package optim
 
 import (
 	"math"
+	"slices"
 
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
 
 // Weights is a parameter, or some matrices of one, with gradient and optimizer state: all contiguous and of one shape,
-// F32 except W, which has the model's storage type. All ranks have W; the others are the owner's alone.
+// F32 except W, which has the model's storage type. All ranks have W, unless it is sharded; the others are the owner's
+// alone.
 type Weights struct {
-	Owner                 int // rank
+	Owner                 int  // rank
+	Sharded               bool // W is the owner's too
 	W, Master, M, V, Grad kernels.Tensor
 }
 
@@ -36,7 +39,9 @@ func (a AdamW) Step(r *parallel.Rank, ws []Weights, scale, lr float64, step int)
 	}
 	updated := make([][]kernels.Tensor, r.Size)
 	for _, w := range ws {
-		updated[w.Owner] = append(updated[w.Owner], w.W)
+		if !w.Sharded {
+			updated[w.Owner] = append(updated[w.Owner], w.W)
+		}
 		if w.Owner == r.ID {
 			r.Dev.AdamW(w.W, w.Master, w.M, w.V, w.Grad, clip.ColRange(1, 2), s)
 		}
@@ -47,24 +52,37 @@ func (a AdamW) Step(r *parallel.Rank, ws []Weights, scale, lr float64, step int)
 
 // squares is the sum of squares of each matrix of each gradient, F32 [1, n], in all ranks.
 func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
-	n := 0
+	at := make([]int, r.Size+1) // the first sum of an owner, in the order of owners
 	for _, w := range ws {
-		n += w.W.Groups
+		at[w.Owner+1] += w.W.Groups
 	}
-	sums, at, owned := r.Stack.New(kernels.F32, 1, n), 0, make([][]kernels.Tensor, r.Size)
-	for _, w := range ws {
-		of := sums.ColRange(at, at+w.W.Groups)
-		if at += w.W.Groups; w.Owner == r.ID {
-			r.Dev.SumSquares(of, w.Grad)
+	for i := range r.Size {
+		at[i+1] += at[i]
+	}
+	sums, owned := r.Stack.New(kernels.F32, 1, at[r.Size]), make([][]kernels.Tensor, r.Size)
+	for i := range owned {
+		if at[i] < at[i+1] {
+			owned[i] = []kernels.Tensor{sums.ColRange(at[i], at[i+1])}
 		}
-		if o := owned[w.Owner]; len(o) > 0 { // an owner's are one after the other
-			o[0].Cols += of.Cols
-		} else {
-			owned[w.Owner] = append(o, of)
+	}
+	var order []int32 // of the graph
+	for _, w := range ws {
+		of := sums.ColRange(at[w.Owner], at[w.Owner]+w.W.Groups)
+		for range w.W.Groups {
+			order = append(order, int32(at[w.Owner]))
+			at[w.Owner]++
+		}
+		if w.Owner == r.ID {
+			r.Dev.SumSquares(of, w.Grad)
 		}
 	}
 	broadcast(r, owned)
-	return sums
+	if slices.IsSorted(order) {
+		return sums
+	}
+	inOrder := r.Stack.New(kernels.F32, len(order), 1)
+	r.Dev.Gather(inOrder, sums.Reshape(len(order), 1), parallel.Upload(r, order))
+	return inOrder.Reshape(1, len(order))
 }
 
 // broadcast copies tensors of owners to the other ranks, if there are any: a plan's rank stands for all.

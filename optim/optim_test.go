@@ -101,6 +101,38 @@ func tensors(r *parallel.Rank, w, grad []float32) Weights {
 	return Weights{W: master, Master: master, M: up(zero), V: up(zero), Grad: up(grad)}
 }
 
+// Squares are in the order of the weights in all ranks, whoever owns which.
+func TestSquares(t *testing.T) {
+	var devices []kernels.Device
+	for range 3 {
+		dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1, ISA: cpu.Auto})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dev.Close()
+		devices = append(devices, dev)
+	}
+	for _, owners := range [][]int{{2, 0, 2, 1}, {0, 0, 1, 1}, {1, 1, 0, 0}} {
+		err := parallel.Run(devices, func(r *parallel.Rank) error {
+			var ws []Weights
+			for i, owner := range owners {
+				w := Weights{Owner: owner, W: r.Stack.New(kernels.BF16, 1, 2)}
+				if owner == r.ID {
+					w.Grad = parallel.Upload(r, []float32{float32(i + 1), 0})
+				}
+				ws = append(ws, w)
+			}
+			if got, want := squares(r, ws).F32s(), []float32{1, 4, 9, 16}; !slices.Equal(got, want) {
+				t.Errorf("owners %v, rank %d: %v, want %v", owners, r.ID, got, want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // Steps follow the formula of the paper in float64, clipping and several tensors included.
 func TestAdamW(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))

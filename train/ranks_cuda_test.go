@@ -63,6 +63,9 @@ func TestRanksOnGPUs(t *testing.T) {
 			}
 			for _, ranks := range []int{2, 3} {
 				s, out := shape("cuda", ranks), filepath.Join(t.TempDir(), "run")
+				if ranks == 3 {
+					s.Parallel.Weights = "sharded"
+				}
 				if err := runDevices(context.Background(), t, s, out, gpus(t, s)); err != nil {
 					t.Fatal(err)
 				}

@@ -129,8 +129,10 @@ func TestRanks(t *testing.T) {
 			}
 			want := run(1, 0)
 			for seed, ranks := range []int{2, 3, 4, 8} {
-				if got := run(ranks, uint64(seed)); got != want {
-					t.Errorf("%d ranks:\n%s\nwant\n%s", ranks, got, want)
+				for _, weights := range []string{"replicated", "sharded"} {
+					if got := run(ranks, uint64(seed), "parallel.weights="+weights); got != want {
+						t.Errorf("%d ranks, weights %s:\n%s\nwant\n%s", ranks, weights, got, want)
+					}
 				}
 			}
 			if run(2, 9, "run.seed=2") == want {
@@ -149,8 +151,10 @@ func TestRanksFamilies(t *testing.T) {
 		shape := fmt.Appendf(nil, adapted, dir, "bf16", "tc16", lines, strings.Join(targets, `", "`), parameters)
 		for _, mode := range []string{"lora.rank=3", "lora.rank=0"} {
 			var want string
-			for _, ranks := range []int{1, 3} {
-				s, err := configs.Parse("ranks.toml", shape, []string{mode, fmt.Sprintf("parallel.ranks=%d", ranks)})
+			for i, weights := range []string{"replicated", "replicated", "sharded"} {
+				ranks := min(1+2*i, 3)
+				s, err := configs.Parse("ranks.toml", shape, []string{mode, fmt.Sprintf("parallel.ranks=%d", ranks),
+					"parallel.weights=" + weights})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -161,7 +165,7 @@ func TestRanksFamilies(t *testing.T) {
 				if got := wholeDigest(t, out); ranks == 1 {
 					want = got
 				} else if got != want {
-					t.Errorf("%s, %d ranks:\n%s\nwant\n%s", mode, ranks, got, want)
+					t.Errorf("%s, %d ranks, weights %s:\n%s\nwant\n%s", mode, ranks, weights, got, want)
 				}
 			}
 		}
@@ -181,6 +185,9 @@ func TestRanksChange(t *testing.T) {
 					fmt.Sprintf("parallel.ranks=%d", ranks)))
 				if err != nil {
 					t.Fatal(err)
+				}
+				if ranks > 2 {
+					s.Parallel.Weights = "sharded"
 				}
 				return s
 			}

@@ -139,7 +139,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 		j.note("%s\n%s", line, p.Chosen())
 	}
 	j.plan = p
-	m, err := setup.LoadModel(r.Dev, j.shape, p.Model.Config)
+	m, err := setup.LoadModel(j.world.Devices(), j.shape, p.Model.Config)
 	if err != nil {
 		return err
 	}

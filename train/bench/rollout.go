@@ -92,7 +92,7 @@ func rolloutOurs(ctx context.Context, s *configs.Shape, o RolloutOptions, dir st
 	}
 	b = &rollout{copied: copyRate(dev), profiler: profiler}
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, _, err := setup.OpenModel(dev, s)
+		m, _, err := setup.OpenModel([]kernels.Device{dev}, s)
 		if err != nil {
 			return err
 		}

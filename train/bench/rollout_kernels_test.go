@@ -62,7 +62,7 @@ func TestProfileSteps(t *testing.T) {
 	o := RolloutOptions{Requests: 24, Samples: 2, Prompt: Span{5, 20}, New: Span{3, 9}, Seed: 2, Kernels: true}
 	b := &rollout{}
 	err = parallel.Run([]kernels.Device{d}, func(r *parallel.Rank) error {
-		m, _, err := setup.OpenModel(d, s)
+		m, _, err := setup.OpenModel([]kernels.Device{d}, s)
 		if err != nil {
 			return err
 		}

@@ -61,7 +61,7 @@ func Describe(name string, size StepSize) (string, error) {
 	}
 	return fmt.Sprintf(`%s
 memory: weights, gradients, moments and masters; a tenth of each device is left for activations.
-Cutting the weights over several GPUs is not built yet: each rank has all of them.
+parallel.weights = "sharded" cuts the weights of blocks over the GPUs, and each has those of two blocks besides.
 in a shape: model.catalogue = %q; a smaller model.config.num_hidden_layers keeps the first layers.
 
 %s

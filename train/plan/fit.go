@@ -60,6 +60,11 @@ var changes = []change{
 		s.Run.MicroBatch = 1
 		return 1, was > 1
 	}},
+	{"parallel.weights", func(s *configs.Shape) (any, bool) {
+		was := s.Parallel.Weights
+		s.Parallel.Weights = "sharded"
+		return s.Parallel.Weights, was == "replicated" && s.Parallel.Ranks > 1
+	}},
 	{"run.verify_tokens", func(s *configs.Shape) (any, bool) {
 		was := s.Run.VerifyTokens
 		s.Run.VerifyTokens = 0

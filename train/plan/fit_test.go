@@ -49,18 +49,22 @@ func TestAdmit(t *testing.T) {
 		without {
 		t.Errorf("short packs take %d bytes with a proof of long sequences at the end, %d without", with, without)
 	}
+	ranks := []string{"parallel.ranks=4", "run.micro_batch=1", "run.recompute=full", "data.pack_rows=64",
+		"model.config.num_hidden_layers=12"}
 	for _, c := range []struct {
+		set  []string
 		room int // beyond what the process takes already
 		want string
 	}{
-		{takes() + 64<<20, ""},
-		{takes("run.recompute=true"), "it fits with run.recompute = \"auto\": "},
-		{takes("run.micro_batch=1"), "it fits with run.micro_batch = 1: "},
-		{takes("run.recompute=true", "run.micro_batch=1"),
+		{nil, takes() + 64<<20, ""},
+		{nil, takes("run.recompute=true"), "it fits with run.recompute = \"auto\": "},
+		{nil, takes("run.micro_batch=1"), "it fits with run.micro_batch = 1: "},
+		{nil, takes("run.recompute=true", "run.micro_batch=1"),
 			"it fits with run.recompute = \"auto\" and run.micro_batch = 1: "},
+		{ranks, takes(append(ranks, "parallel.weights=sharded")...), "it fits with parallel.weights = \"sharded\": "},
 	} {
 		d := &limited{Device: dev}
-		s := shape()
+		s := shape(c.set...)
 		p, err := New(d, s)
 		if err != nil {
 			t.Fatal(err)

@@ -66,36 +66,44 @@ type Plan struct {
 // New builds the graph of a shape's run for a device. It reads config.json, the tokenizer and the headers of the
 // weights, and takes no memory of the device.
 func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
-	p = &Plan{s: s, Rank: metaRank(dev, 0, s.Parallel.Ranks)}
-	d := p.Rank.Dev
-	if p.Model, p.Tokenizer, err = setup.OpenModel(d, s); err != nil {
+	var ranks []*parallel.Rank
+	var devices []kernels.Device
+	for id := range s.Parallel.Ranks {
+		r := metaRank(dev, id, s.Parallel.Ranks)
+		ranks, devices = append(ranks, r), append(devices, r.Dev)
+	}
+	p = &Plan{s: s, Rank: ranks[0]}
+	if p.Model, p.Tokenizer, err = setup.OpenModel(devices, s); err != nil {
 		return nil, err
 	}
+	for _, r := range ranks[1:] {
+		m, err := p.Model.Replica(r.Dev)
+		if err != nil {
+			return nil, err
+		}
+		p.others = append(p.others, trainer.New(r, m, trainer.Options{}))
+	}
 	if s.RL.Objective != "" && s.RL.KLCoef > 0 {
-		if _, err = p.Model.EmptyCopy(d, p.Model.DType); err != nil {
+		if _, err = p.Model.EmptyCopy(devices[0], p.Model.DType); err != nil {
 			return nil, err
 		}
 	}
-	weights := handedOut(p.Rank)
-	p.Model.TrainShards(0, p.Rank.Size)
-	p.static = []Memory{{Weights: weights, Training: handedOut(p.Rank) - weights}}
-	return p, p.addReplicas(dev)
+	models := p.models()
+	for i, r := range ranks {
+		weights := handedOut(r)
+		models[i].TrainShards(i, len(ranks))
+		p.static = append(p.static, Memory{Weights: weights, Training: handedOut(r) - weights})
+	}
+	return p, nil
 }
 
-// addReplicas adds the ranks but the first.
-func (p *Plan) addReplicas(dev kernels.Device) error {
-	for id := 1; id < p.Rank.Size; id++ {
-		r := metaRank(dev, id, p.Rank.Size)
-		m, err := p.Model.EmptyCopy(r.Dev, p.Model.DType)
-		if err != nil {
-			return err
-		}
-		weights := handedOut(r)
-		m.TrainShards(id, r.Size)
-		p.static = append(p.static, Memory{Weights: weights, Training: handedOut(r) - weights})
-		p.others = append(p.others, trainer.New(r, m, trainer.Options{}))
+// models are the replicas of the model, by rank.
+func (p *Plan) models() []*model.Model {
+	list := []*model.Model{p.Model}
+	for _, t := range p.others {
+		list = append(list, t.Model)
 	}
-	return nil
+	return list
 }
 
 // OpenEngines adds the rollout engine to the plan of a run that has one, for sequences of at most so many positions.
@@ -104,10 +112,7 @@ func (p *Plan) OpenEngines(dev kernels.Device, longest int) (err error) {
 	if !setup.Generates(p.s) {
 		return nil
 	}
-	models := []*model.Model{p.Model}
-	for _, t := range p.others {
-		models = append(models, t.Model)
-	}
+	models := p.models()
 	for i, r := range p.ranks() {
 		before := handedOut(r)
 		e, err := serve.NewEngine(r, models[i], kernels.NewArena(r.Dev), p.EngineOptions())

@@ -22,7 +22,7 @@ func OnShape(path string, set []string, broken kernels.Break, body func(r *paral
 	}
 	defer dev.Close()
 	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, _, err := OpenModel(r.Dev, s)
+		m, _, err := OpenModel([]kernels.Device{r.Dev}, s)
 		if err != nil {
 			return err
 		}

@@ -40,16 +40,22 @@ func DType(s *configs.Shape) kernels.DType {
 	return kernels.F32
 }
 
-func modelOptions(s *configs.Shape) model.Options {
-	return model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
+// modelOptions are those of the first rank's model. ranks are the devices of all.
+func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
+	o := model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
+	if s.Parallel.Weights == "sharded" {
+		o.Ranks = ranks
+	}
+	return o
 }
 
 // LoadModel makes the model of a shape whose config.json is known, filled with the checkpoint's weights or random ones,
-// adapters included.
-func LoadModel(dev kernels.Device, s *configs.Shape, config []byte) (m *model.Model, err error) {
+// adapters included, for the first of the ranks.
+func LoadModel(ranks []kernels.Device, s *configs.Shape, config []byte) (m *model.Model, err error) {
+	dev, o := ranks[0], modelOptions(s, ranks)
 	if s.Model.Path != "" {
-		m, err = model.LoadFolder(dev, s.Model.Path, "", modelOptions(s))
-	} else if m, err = model.Build(dev, config, modelOptions(s)); err == nil {
+		m, err = model.LoadFolder(dev, s.Model.Path, "", o)
+	} else if m, err = model.Build(dev, config, o); err == nil {
 		m.Initialise(uint64(s.Model.InitSeed))
 	}
 	if err != nil {
@@ -78,7 +84,7 @@ func adapt(s *configs.Shape, m *model.Model) error {
 
 // OpenTrained is [OpenModel] with memory for gradients, moments and masters.
 func OpenTrained(dev kernels.Device, s *configs.Shape) (*model.Model, *data.ChatTokenizer, error) {
-	m, l, err := OpenModel(dev, s)
+	m, l, err := OpenModel([]kernels.Device{dev}, s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -89,19 +95,19 @@ func OpenTrained(dev kernels.Device, s *configs.Shape) (*model.Model, *data.Chat
 	return m, l, nil
 }
 
-// OpenModel loads or builds the model that a shape names, adapters included. The tokenizer is nil where a folder has no
-// tokenizer.
-func OpenModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.ChatTokenizer, error) {
+// OpenModel loads or builds the model that a shape names, adapters included, for the first of the ranks. The tokenizer
+// is nil where a folder has no tokenizer.
+func OpenModel(ranks []kernels.Device, s *configs.Shape) (*model.Model, *data.ChatTokenizer, error) {
 	var m *model.Model
 	var tok *data.ChatTokenizer
 	var err error
 	if s.Model.Path != "" {
 		var served *serve.ServedModel
-		if served, err = serve.Open(dev, s.Model.Path, "", modelOptions(s)); err == nil {
+		if served, err = serve.Open(ranks[0], s.Model.Path, "", modelOptions(s, ranks)); err == nil {
 			m, tok = served.Model, served.Tokenizer
 		}
 	} else {
-		m, tok, err = buildModel(dev, s)
+		m, tok, err = buildModel(ranks, s)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -117,7 +123,7 @@ func OpenModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.ChatTo
 }
 
 // buildModel makes a model from the shape's config.json fields, with random weights.
-func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.ChatTokenizer, error) {
+func buildModel(ranks []kernels.Device, s *configs.Shape) (*model.Model, *data.ChatTokenizer, error) {
 	tok, err := data.NewChatTokenizer(s.Model.Tokenizer)
 	if err != nil {
 		return nil, nil, err
@@ -139,7 +145,7 @@ func buildModel(dev kernels.Device, s *configs.Shape) (*model.Model, *data.ChatT
 	if err != nil {
 		return nil, nil, fmt.Errorf("model.config: %w", err)
 	}
-	m, err := model.Build(dev, text, modelOptions(s))
+	m, err := model.Build(ranks[0], text, modelOptions(s, ranks))
 	if err != nil {
 		return nil, nil, fmt.Errorf("model.config: %w", err)
 	}

@@ -42,6 +42,7 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micro
 	own, indexers := trained(m)
 	readNorm := t.update(r, own, by.scale, by.lr, by.step)
 	readIndexerNorm := t.update(r, indexers, by.rowScale, by.lr*t.IndexerRate, by.step)
+	m.FinishUpdate(r)
 	for i := r.ID; i < len(micros); i += r.Size {
 		done[i].read(r)
 	}
@@ -113,7 +114,8 @@ func (t *Trainer) loss(r *parallel.Rank, logprob kernels.Tensor, rows optim.Rows
 func weights(shards []*model.Shard) []optim.Weights {
 	var ws []optim.Weights
 	for _, s := range shards {
-		ws = append(ws, optim.Weights{Owner: s.Owner, W: s.W, Master: s.Master, M: s.M, V: s.V, Grad: s.Grad})
+		ws = append(ws, optim.Weights{Owner: s.Owner, Sharded: s.Sharded, W: s.W, Master: s.Master, M: s.M, V: s.V,
+			Grad: s.Grad})
 	}
 	return ws
 }

@@ -1,0 +1,147 @@
+package model
+
+import (
+	"slices"
+
+	"lockstep/kernels"
+)
+
+// shardedWeights are the weights of blocks that several ranks hold together, each whole matrices of every block, as one
+// of the ranks computes with them (FSDP, Zhao et al., arXiv 2304.11277). It copies those of a block from their owners
+// into one of two slots while the block before computes. Owners need not take part: they change weights only when a
+// step ends. Embedding, final norm, head and adapters are not cut.
+type shardedWeights struct {
+	dev    kernels.Transfers // nil: a plan, which copies nothing
+	blocks [][]weightCopy
+	slots  [2]weightSlot
+}
+
+// weightHome is consecutive matrices of a weight in the memory of the rank that owns them.
+type weightHome struct {
+	owner int
+	dev   kernels.Device
+	t     kernels.Tensor
+}
+
+// weightCopy is a copy of matrices from their home to where the rank computes with them.
+type weightCopy struct{ dst, home kernels.Tensor }
+
+// weightSlot is memory for the weights of a block. Blocks of even number have the first slot.
+type weightSlot struct {
+	holds  int             // 1 + the block whose weights it holds, or will when the copies are done; 0: none
+	copies []kernels.Event // that have not been waited for
+}
+
+// use waits for the weights of a block, and begins to copy those of the block that is to compute after it, where there
+// is one.
+func (w *shardedWeights) use(block, next int) {
+	if w == nil || w.dev == nil {
+		return
+	}
+	w.gather(block)
+	s := &w.slots[block%2]
+	w.dev.WaitEvents(s.copies...)
+	s.copies = nil
+	if next >= 0 && next < len(w.blocks) {
+		w.gather(next)
+	}
+}
+
+// gather begins to copy the weights of a block to its slot, whose other block has been computed.
+func (w *shardedWeights) gather(block int) {
+	s := &w.slots[block%2]
+	if s.holds == 1+block {
+		return
+	}
+	after := append(slices.Clone(s.copies), w.dev.Record())
+	s.holds, s.copies = 1+block, nil
+	for _, c := range w.blocks[block] {
+		s.copies = append(s.copies, w.dev.CopyPeer(c.dst, c.home, after...))
+	}
+}
+
+// drop forgets the weights in the slots, before their owners change them.
+func (w *shardedWeights) drop() {
+	if w == nil || w.dev == nil {
+		return
+	}
+	for i := range w.slots {
+		w.dev.WaitEvents(w.slots[i].copies...)
+		w.slots[i] = weightSlot{}
+	}
+}
+
+// cutWeights gives the weights of blocks homes in the memory of ranks. A block's matrices go to the ranks in order, in
+// parts of about one size; which rank is the first differs from block to block, so that parts which cannot be equal, of
+// few large matrices, even out.
+func (m *Model) cutWeights(ranks []kernels.Device) {
+	bytes := make([]int, len(ranks))
+	for block, list := range m.blockParams() {
+		for _, part := range cutMatrices(list, func(p *Param) int { return aligned(p.Elements()) }, len(ranks)) {
+			p, owner := part.param, (part.owner+block)%len(ranks)
+			p.home = append(p.home, weightHome{owner, ranks[owner],
+				described(p.W.DType, part.groups, p.W.Rows, p.W.Cols)})
+			bytes[owner] += kernels.ArenaBytes(p.W.DType, part.groups*p.W.Rows, p.W.Cols)
+		}
+	}
+	memory := make([]*kernels.Arena, len(ranks))
+	for i, dev := range ranks {
+		memory[i] = kernels.NewArena(dev)
+		memory[i].Reserve(bytes[i])
+	}
+	for _, p := range m.Params {
+		for i := range p.home {
+			h := &p.home[i]
+			h.t = memory[h.owner].NewGrouped(h.t.DType, h.t.Groups, h.t.Rows, h.t.Cols)
+		}
+	}
+}
+
+// blockParams lists the parameters of each block.
+func (m *Model) blockParams() [][]*Param {
+	list := make([][]*Param, len(m.Blocks))
+	for _, p := range m.Params {
+		if p.unit != embeddingUnit && p.unit != m.headUnit() {
+			list[p.unit-blockUnit(0)] = append(list[p.unit-blockUnit(0)], p)
+		}
+	}
+	return list
+}
+
+// allocateSlots makes the slots: the weights of all blocks of even number, and of all of odd number, lie over one
+// another.
+func (m *Model) allocateSlots() {
+	w := &shardedWeights{blocks: make([][]weightCopy, len(m.Blocks))}
+	w.dev, _ = m.dev.(kernels.Transfers)
+	var largest [2]int
+	for block, list := range m.blockParams() {
+		largest[block%2] = max(largest[block%2], weightBytes(list))
+	}
+	var slots [2]*kernels.Arena
+	for i := range slots {
+		slots[i] = kernels.NewArena(m.dev)
+		slots[i].Reserve(largest[i])
+	}
+	for block, list := range m.blockParams() {
+		slot := slots[block%2]
+		first := slot.Mark()
+		for _, p := range list {
+			p.W = slot.NewGrouped(p.W.DType, p.W.Groups, p.W.Rows, p.W.Cols)
+			at := 0
+			for _, h := range p.home {
+				w.blocks[block] = append(w.blocks[block], weightCopy{matricesOf(p.W, at, h.t.Groups), h.t})
+				at += h.t.Groups
+			}
+		}
+		slot.Release(first)
+	}
+	m.sharded = w
+}
+
+// weightBytes is the memory of weights in an arena.
+func weightBytes(list []*Param) (bytes int) {
+	for _, p := range list {
+		bytes += kernels.ArenaBytes(p.W.DType, p.W.Groups*p.W.Rows, p.W.Cols)
+	}
+	return bytes
+}
