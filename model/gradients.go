@@ -18,13 +18,23 @@ type Place struct{ At, Of int }
 
 // gradients are where gradients of a rank lie. The only rank adds them to their sums. Of several, one adds to the sums
 // of a unit at a time, in the order of micro-batches: the unit's sums pass from rank to rank around a ring, and rest
-// with the owners of its shards between two rounds. A rank is at a block when the next one is at the block above, so a
-// step of n ranks ends n-1 units later than that of one. The operations are those of one rank, and so are the bits.
+// with the owners of its shards between two rounds.
+//
+// The sums are a chain over segments. A rank whose micro-batch has one segment computes its gradient by itself, while
+// the sums are on their way, and adds it when the unit below has been computed: it does not wait, and a step of n
+// ranks ends later by n-1 copies of a unit. One with several segments receives the sums first, so it is at a block when
+// the next rank is at the block above. Either way every sum is that of one rank.
 type gradients struct {
 	sums  kernels.Tensor // F32 [1, n]: of the rank's shards, over a step
 	units []gradientUnit // nil: the rank is the only one
 	slots [2]gradientSlot
 	next  int // the slot that the next unit takes
+
+	// F32 [1, n]: gradients of one segment, of the unit that is computed and of the one above, which is pending; none
+	// on the first rank, whose sums are there.
+	parts   [2]kernels.Tensor
+	part    int           // where the next unit's are
+	pending *gradientUnit // nil: none
 }
 
 // gradientUnit says how the gradients of a unit's parameters lie in a slot.
@@ -65,13 +75,39 @@ func (g *gradients) during(r *parallel.Rank, b *Batch, unit int, backward func()
 	if r.Data != nil && b.Place.Of == 0 {
 		panic("model: a micro-batch of several ranks has no place in its step")
 	}
-	u, s := &g.units[unit], &g.slots[g.next]
-	g.next = 1 - g.next
-	t := s.t.ColRange(0, u.columns)
-	u.receive(r, s, t, b.Place)
+	u := &g.units[unit]
+	if r.ID == 0 || b.Segments.Segments > 1 {
+		g.pass(r, u, b.Place, func(t kernels.Tensor) {
+			u.view(t)
+			backward()
+		})
+		return
+	}
+	t := g.parts[g.part].ColRange(0, u.columns)
+	r.Dev.Zero(t)
 	u.view(t)
 	backward()
-	u.send(r, s, t, b.Place)
+	g.finishPending(r, b.Place)
+	g.part, g.pending = 1-g.part, u
+}
+
+// finishPending adds the gradients of the unit above, the last one of a micro-batch at its end.
+func (g *gradients) finishPending(r *parallel.Rank, at Place) {
+	if u := g.pending; u != nil {
+		part := g.parts[1-g.part].ColRange(0, u.columns)
+		g.pass(r, u, at, func(t kernels.Tensor) { r.Dev.Accumulate(t, part) })
+		g.pending = nil
+	}
+}
+
+// pass takes the sums of a unit from the micro-batch before, lets add add to them, and sends them on.
+func (g *gradients) pass(r *parallel.Rank, u *gradientUnit, at Place, add func(t kernels.Tensor)) {
+	s := &g.slots[g.next]
+	g.next = 1 - g.next
+	t := s.t.ColRange(0, u.columns)
+	u.receive(r, s, t, at)
+	add(t)
+	u.send(r, s, t, at)
 }
 
 // receive fills a slot with what the micro-batches before have summed.

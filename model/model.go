@@ -89,12 +89,14 @@ func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets
 	if m.Indexing == IndexersDense {
 		m.Head.LogProb(r, logprob, m.Forward(r, b, s), targets, b)
 		m.blocks().trainIndexers(r, b, s)
+		m.grads.finishPending(r, b.Place)
 		return
 	}
 	d := r.Stack.New(m.DType, b.Rows(), m.Hidden) // below what Backward gives back block by block
 	x := m.Forward(r, b, s)
 	m.grads.during(r, b, m.headUnit(), func() { m.Head.Backward(r, d, logprob, x, targets, loss, b) })
 	m.Backward(r, d, b, s)
+	m.grads.finishPending(r, b.Place)
 }
 
 // Trained is the parameters that receive gradients, in order.

@@ -29,7 +29,7 @@ func (m *Model) TrainAll() { m.TrainShards(0, 1) }
 
 // TrainShards gives every parameter a gradient, and those of the rank's shards sums and optimizer state; with LoRA only
 // the adapters, with [IndexersDense] only the indexers. Masters start as the weights that are there now. One rank adds
-// gradients where they are summed. Of several, each has memory for the gradients of two units: see [Place].
+// gradients where they are summed. Of several, each has memory for the gradients of a few units: see [Place].
 func (m *Model) TrainShards(rank, ranks int) {
 	list := m.trainable()
 	m.Shards = m.cutShards(list, ranks)
@@ -41,7 +41,10 @@ func (m *Model) TrainShards(rank, ranks int) {
 		for _, u := range m.grads.units {
 			largest = max(largest, u.columns)
 		}
-		bytes += len(m.grads.slots) * kernels.ArenaBytes(kernels.F32, 1, largest)
+		bytes += 2 * kernels.ArenaBytes(kernels.F32, 1, largest)
+		if rank > 0 {
+			bytes += 2 * kernels.ArenaBytes(kernels.F32, 1, largest)
+		}
 	}
 	for _, s := range m.Shards {
 		if s.Owner == rank {
@@ -57,7 +60,9 @@ func (m *Model) TrainShards(rank, ranks int) {
 	}
 	if ranks > 1 {
 		for i := range m.grads.slots {
-			m.grads.slots[i].t = m.mem.New(kernels.F32, 1, largest)
+			if m.grads.slots[i].t = m.mem.New(kernels.F32, 1, largest); rank > 0 {
+				m.grads.parts[i] = m.mem.New(kernels.F32, 1, largest)
+			}
 		}
 		for _, u := range m.grads.units {
 			u.view(m.grads.slots[0].t)
