@@ -112,6 +112,35 @@ var rules = []rule{
 		return when(run.MicroBatch > run.Packs, fmt.Sprintf("micro_batch %d is more than packs %d, lower it",
 			run.MicroBatch, run.Packs))
 	}},
+	{[]string{"parallel.experts", "parallel.ranks"}, func(s *Shape) string {
+		n := s.Parallel
+		return when(n.Experts != 1 && n.Experts != n.Ranks, fmt.Sprintf("want 1 or parallel.ranks (%d)", n.Ranks))
+	}},
+	{[]string{"parallel.weights", "parallel.experts"}, func(s *Shape) string {
+		return when(s.Parallel.Experts > 1 && s.Parallel.Weights == "sharded",
+			"is not built together with expert parallel, set replicated or parallel.experts = 1")
+	}},
+	{[]string{"run.micro_batch", "parallel.experts"}, func(s *Shape) string {
+		return when(s.Parallel.Experts > 1 && s.Run.MicroBatch > 1,
+			"with expert parallel a rank computes one pack at a time, set 1")
+	}},
+	{[]string{"data.pack_rows", "definition.segment", "parallel.experts"}, func(s *Shape) string {
+		return when(s.Parallel.Experts > 1 && s.Data.PackRows > s.Definition.Segment,
+			fmt.Sprintf("with expert parallel a pack is one segment, set definition.segment (%d) or less",
+				s.Definition.Segment))
+	}},
+	{[]string{"run.verify_tokens", "parallel.experts"}, func(s *Shape) string {
+		return when(s.Parallel.Experts > 1 && s.Run.VerifyTokens > 0,
+			"the proof does not run with expert parallel yet, set 0 and run verify on what is saved")
+	}},
+	{[]string{"rl.objective", "parallel.experts"}, func(s *Shape) string {
+		return when(s.Parallel.Experts > 1 && s.RL.Objective != "",
+			"nothing is generated with expert parallel yet, set parallel.experts = 1")
+	}},
+	{[]string{"data.eval_samples", "data.task", "parallel.experts"}, func(s *Shape) string {
+		return when(s.Parallel.Experts > 1 && s.Data.Task != "" && s.Data.EvalSamples > 0,
+			"nothing is generated with expert parallel yet, set 0 or parallel.experts = 1")
+	}},
 	{[]string{"run.name"}, func(s *Shape) string {
 		return when(!runName.MatchString(s.Run.Name), fmt.Sprintf("is %q, want letters, digits, '.', '_' and '-', a "+
 			"letter or digit first", s.Run.Name))

@@ -11,6 +11,10 @@ func TestRuleBounds(t *testing.T) {
 	pairs := func(set ...string) []string {
 		return append([]string{"data.task=", "data.preferences=p.jsonl"}, set...)
 	}
+	apart := func(set ...string) []string {
+		return append([]string{"parallel.ranks=4", "parallel.experts=4", "run.verify_tokens=0", "data.eval_samples=0"},
+			set...)
+	}
 	for _, c := range []struct {
 		set  []string
 		want string // "": accepted
@@ -44,6 +48,15 @@ func TestRuleBounds(t *testing.T) {
 		{[]string{"optim.warmup_steps=10"}, ""},
 		{rl("rl.minibatches=3"), "do not divide"},
 		{rl("rl.minibatches=16"), ""},
+		{apart(), ""},
+		{apart("parallel.experts=2"), "want 1 or parallel.ranks (4)"},
+		{apart("parallel.weights=sharded"), "is not built together with expert parallel"},
+		{apart("run.micro_batch=2"), "with expert parallel a rank computes one pack at a time"},
+		{apart("data.pack_rows=8192"), ""},
+		{apart("data.pack_rows=8193"), "with expert parallel a pack is one segment"},
+		{apart("run.verify_tokens=1"), "the proof does not run with expert parallel"},
+		{apart("data.eval_samples=1"), "nothing is generated with expert parallel"},
+		{apart("rl.objective=grpo"), "nothing is generated with expert parallel"},
 	} {
 		_, err := Parse("s.toml", []byte(minimal), c.set)
 		switch {

@@ -314,6 +314,9 @@ type Parallel struct {
 	// what each rank has of the weights: all, or whole matrices of every block, of which the rest is copied while the
 	// block before computes (FSDP)
 	Weights string `toml:"weights" default:"'replicated'" oneof:"replicated,sharded"`
+	// expert parallel: ranks over which the experts of one copy of the model are divided, 1 or all; tokens go to them
+	// and back (all-to-all)
+	Experts int `toml:"experts" default:"1" range:"[1,64]"`
 }
 
 // ResolveAuto replaces "auto" by what the device's kind and the definition choose.

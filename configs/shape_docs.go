@@ -140,4 +140,5 @@ var fieldDocs = map[string]string{
 	"Device.ISA":            "instruction set",
 	"Parallel.Ranks":        "data parallel: ranks that compute the packs of a step; gradients and the optimizer's state are cut over them (ZeRO-2); each takes a GPU, on the CPU they share the threads",
 	"Parallel.Weights":      "what each rank has of the weights: all, or whole matrices of every block, of which the rest is copied while the block before computes (FSDP)",
+	"Parallel.Experts":      "expert parallel: ranks over which the experts of one copy of the model are divided, 1 or all; tokens go to them and back (all-to-all)",
 }

@@ -18,9 +18,10 @@ func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType) (*Model, erro
 	return m.copyWith(dev, Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing})
 }
 
-// Replica is an EmptyCopy for another rank. Weights that are cut over the ranks are those of this model.
-func (m *Model) Replica(dev kernels.Device) (*Model, error) {
-	return m.copyWith(dev, Options{DType: m.DType, MaxLength: m.MaxLength, Indexing: m.Indexing, home: m})
+// Replica is an EmptyCopy of the first rank's model for another rank. Weights that are cut over the ranks are those of
+// this model.
+func (m *Model) Replica(rank int, dev kernels.Device) (*Model, error) {
+	return m.copyWith(dev, Options{DType: m.DType, MaxLength: m.MaxLength, Indexing: m.Indexing, home: m, rank: rank})
 }
 
 func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {

@@ -72,10 +72,15 @@ func (g *gradients) during(r *parallel.Rank, b *Batch, unit int, backward func()
 		backward()
 		return
 	}
-	if r.Data != nil && b.Place.Of == 0 {
+	if r.Data != nil && b.Place.Of == 0 && !b.Idle {
 		panic("model: a micro-batch of several ranks has no place in its step")
 	}
 	u := &g.units[unit]
+	if b.Idle {
+		u.view(g.parts[0])
+		backward()
+		return
+	}
 	if r.ID == 0 || b.Segments.Segments > 1 {
 		g.pass(r, u, b.Place, func(t kernels.Tensor) {
 			u.view(t)
@@ -93,7 +98,7 @@ func (g *gradients) during(r *parallel.Rank, b *Batch, unit int, backward func()
 
 // finishPending adds the gradients of the unit above, the last one of a micro-batch at its end.
 func (g *gradients) finishPending(r *parallel.Rank, at Place) {
-	if u := g.pending; u != nil {
+	if u := g.pending; u != nil { // an idle micro-batch has none
 		part := g.parts[1-g.part].ColRange(0, u.columns)
 		g.pass(r, u, at, func(t kernels.Tensor) { r.Dev.Accumulate(t, part) })
 		g.pending = nil

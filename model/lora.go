@@ -53,7 +53,9 @@ func (m *Model) AddLoRA(c LoRAConfig) error {
 				targets[i] = append(targets[i], sub)
 			}
 		}
-		bytes += l.adapterBytes(targets[i], c.Rank, m.DType)
+		if !l.W.split {
+			bytes += l.adapterBytes(targets[i], c.Rank, m.DType)
+		}
 	}
 	for _, t := range slices.Sorted(maps.Keys(hits)) {
 		if hits[t] == 0 {
@@ -135,8 +137,11 @@ func (l *Linear) addLoRA(m *Model, targets []*Sub, c LoRAConfig) {
 	if len(targets) == 0 {
 		return
 	}
-	groups, in := l.W.W.Groups, l.W.W.Cols
-	l.A, l.Scale = m.tensor(groups, len(targets)*c.Rank, in), c.scale()
+	groups, in := l.W.matrices(), l.W.W.Cols
+	l.Scale = c.scale()
+	if !l.W.split {
+		l.A = m.tensor(groups, len(targets)*c.Rank, in)
+	}
 	for i, s := range targets {
 		rows := s.To - s.From
 		a := Part{Name: s.Module + ".lora_A.weight", Rows: groups * c.Rank, Shape: []int{groups * c.Rank, in}}
@@ -146,6 +151,10 @@ func (l *Linear) addLoRA(m *Model, targets []*Sub, c LoRAConfig) {
 			b.Disk = expertsLast(groups, rows, c.Rank, s.Disk)
 		case s.Disk != nil:
 			b.Disk = rowsOnDisk(s.Disk, c.Rank)
+		}
+		if l.W.split {
+			l.addSplitLoRA(m, s, a, b)
+			continue
 		}
 		own := l.A
 		if len(targets) > 1 && m.dev != nil {
@@ -161,6 +170,16 @@ func (l *Linear) addLoRA(m *Model, targets []*Sub, c LoRAConfig) {
 		}
 		m.Params = append(m.Params, s.LoRA.A, s.LoRA.B)
 	}
+}
+
+// addSplitLoRA puts an adapter on experts that are cut over ranks, whose parts lie where the experts lie.
+func (l *Linear) addSplitLoRA(m *Model, s *Sub, a, b Part) {
+	in, rank, rows := l.W.W.Cols, a.Rows/l.W.matrices(), s.To-s.From
+	s.LoRA = &LoRA{
+		A: m.splitLike(l.W, rank, in, a, Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}),
+		B: m.splitLike(l.W, rows, rank, b, Init{Kind: Zeros}),
+	}
+	l.A = s.LoRA.A.W
 }
 
 // linears is every Linear of the model, in order.

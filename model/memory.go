@@ -58,13 +58,11 @@ func (m *Model) fits(what string, bytes int) error {
 // allocate gives a described model memory on the device that it was described for: weights of zero, and the tables of
 // rotary positions.
 func (m *Model) allocate(dev kernels.Device, o Options) error {
-	m.dev, m.mem = dev, kernels.NewArena(dev)
-	own := m.Params
-	if len(o.Ranks) > 1 || o.home != nil && o.home.sharded != nil {
-		own = slices.DeleteFunc(slices.Clone(own), func(p *Param) bool {
-			return p.unit != embeddingUnit && p.unit != m.headUnit()
-		})
+	m.dev, m.mem, m.first, m.rank = dev, kernels.NewArena(dev), o.home, o.rank
+	if err := m.cut(o); err != nil {
+		return err
 	}
+	own := slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return p.home != nil })
 	if err := m.fits("the weights", weightBytes(own)); err != nil {
 		return err
 	}
@@ -79,17 +77,14 @@ func (m *Model) allocate(dev kernels.Device, o Options) error {
 	for _, r := range m.ropes {
 		r.allocate(dev, m.mem)
 	}
-	if len(own) == len(m.Params) {
-		return nil
-	}
-	if o.home == nil {
-		m.cutWeights(o.Ranks)
-	} else {
-		for i, p := range m.Params {
-			p.home = o.home.Params[i].home
+	for _, p := range m.Params {
+		if p.split {
+			p.W = p.home[o.rank].t
 		}
 	}
-	m.allocateSlots()
+	if slices.ContainsFunc(m.Params, func(p *Param) bool { return p.home != nil && !p.split }) {
+		m.allocateSlots()
+	}
 	return nil
 }
 

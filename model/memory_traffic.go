@@ -38,7 +38,7 @@ func (m *MoE) expertBytes() (all, each int) {
 	for _, l := range m.Experts.Linears() {
 		all += l.bytes()
 	}
-	return all, all / m.Experts.GateUp.W.W.Groups
+	return all, all / m.Experts.GateUp.W.matrices()
 }
 
 // bytes of a projection with its biases and adapters.

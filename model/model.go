@@ -38,7 +38,9 @@ type Model struct {
 	ignored  int      // tensors of the checkpoint that are ignored: they say how activations are rounded
 
 	grads   gradients
-	sharded *shardedWeights // nil: the rank has all weights
+	sharded *shardedWeights // nil: no weight is copied from other ranks
+	first   *Model          // of the first rank, whose weights that are cut over ranks are this one's too; nil: none
+	rank    int             // whose model this is, where weights are cut
 
 	dev   kernels.Device // nil: described, not built
 	mem   *kernels.Arena

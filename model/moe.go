@@ -27,6 +27,7 @@ type MoESaved struct {
 	Y       kernels.Tensor // [R, H]
 	Shared  LayerSaved     // nil: no shared expert
 
+	parallel        *expertExchange // nil: all experts are on this rank
 	IntoIn, OutOfIn LinearSaved
 }
 
@@ -45,11 +46,7 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	if m.Into != nil {
 		u = m.Into.Forward(r, x, nil, &s.IntoIn)
 	}
-	s.Y = m.Experts.forwardOf(r, rows, func() kernels.Tensor {
-		xs := r.Stack.New(x.DType, rows, u.Cols)
-		r.Dev.Gather(xs, u, s.Plan.Source)
-		return xs
-	}, &s.Plan.Groups, k, SaveExperts, &s.Experts)
+	s.Y = m.experts(r, u, k, s)
 	out := m.combine(r, k, s)
 	if m.Shared != nil {
 		var y kernels.Tensor
@@ -62,6 +59,37 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 		return out, nil
 	}
 	return out, s
+}
+
+// experts is the outputs of the experts [R, H] for tokens u [T, H].
+func (m *MoE) experts(r *parallel.Rank, u kernels.Tensor, k *Keep, s *MoESaved) kernels.Tensor {
+	sorted := func() kernels.Tensor {
+		xs := r.Stack.New(u.DType, s.Plan.Source.Cols, u.Cols)
+		r.Dev.Gather(xs, u, s.Plan.Source)
+		return xs
+	}
+	if !m.Experts.GateUp.W.split {
+		return m.Experts.forwardOf(r, s.Plan.Source.Cols, sorted, &s.Plan.Groups, k, SaveExperts, &s.Experts)
+	}
+	s.parallel = newExpertExchange(r, s.Plan, len(m.Experts.GateUp.W.home))
+	input := func() kernels.Tensor { return s.parallel.toOwners(r, sorted()) }
+	if s.parallel.rows == 0 { // no token has chosen an expert of this rank
+		return s.parallel.fromOwners(r, input())
+	}
+	return s.parallel.fromOwners(r, m.Experts.forwardOf(r, s.parallel.rows, input, &s.parallel.groups, k, SaveExperts,
+		&s.Experts))
+}
+
+// backward is dx [R, H] of the rows that the experts read, from dy [R, H].
+func (s *MoESaved) backward(r *parallel.Rank, dy kernels.Tensor) kernels.Tensor {
+	if s.parallel == nil {
+		return s.Experts.backward(r, dy, &s.Plan.Groups, &s.Plan.Groups)
+	}
+	dx := s.parallel.toOwners(r, dy)
+	if g := &s.parallel.groups; dx.Rows > 0 {
+		dx = s.Experts.backward(r, dx, g, g)
+	}
+	return s.parallel.fromOwners(r, dx)
 }
 
 // combine is the experts' part of the output, [T, H].
@@ -84,7 +112,6 @@ func (m *MoE) combine(r *parallel.Rank, k *Keep, s *MoESaved) kernels.Tensor {
 // Backward is dx from dout.
 func (s *MoESaved) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) kernels.Tensor {
 	m := s.layer
-	g := &s.Plan.Groups
 	dsum := dout
 	if m.OutOf != nil {
 		dsum = m.OutOf.Backward(r, dout, nil, b.Segments, &s.OutOfIn)
@@ -92,7 +119,7 @@ func (s *MoESaved) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) ker
 	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)
 	dweights := r.Stack.New(kernels.F32, s.Routing.Weights.Rows, s.Routing.Weights.Cols)
 	r.Dev.CombineBackward(dy, dweights, dsum, s.Y, s.Routing.Weights, s.Plan.RowOf)
-	dxs := s.Experts.backward(r, dy, g, g)
+	dxs := s.backward(r, dy)
 	dx := r.Stack.New(dout.DType, dsum.Rows, dsum.Cols)
 	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
 	if m.Into != nil {
@@ -136,10 +163,10 @@ func (m *MoE) work(e Extent) (w work) {
 // Idle counts the experts that a token is not sent to.
 func (m *MoE) Idle() (n int) {
 	for _, l := range m.Experts.Linears() {
-		n += (l.W.W.Groups - m.TopK) * l.W.W.Rows * l.W.W.Cols
+		n += (l.W.matrices() - m.TopK) * l.W.W.Rows * l.W.W.Cols
 		for _, s := range l.Subs {
 			if s.Bias != nil {
-				n += (l.W.W.Groups - m.TopK) * s.Bias.W.Cols
+				n += (l.W.matrices() - m.TopK) * s.Bias.W.Cols
 			}
 		}
 	}

@@ -30,6 +30,8 @@ type Param struct {
 	// Where the weight lies if it is cut over ranks, whole matrices in order; W is then where this rank computes with
 	// it. Nil: in W.
 	home []weightHome
+	// W is this rank's part of home: experts of expert parallel. Grad has its shape.
+	split bool
 }
 
 // Part is one tensor of a checkpoint: rows [Row, Row+Rows) of group Group.
@@ -65,7 +67,18 @@ const (
 func (p *Param) Trained() bool { return !p.Grad.IsNil() }
 
 // Elements is the number of weights.
-func (p *Param) Elements() int { return p.W.Len() }
+func (p *Param) Elements() int { return p.matrices() * p.W.Rows * p.W.Cols }
+
+// matrices is their number, on all ranks together.
+func (p *Param) matrices() (n int) {
+	if !p.split {
+		return p.W.Groups
+	}
+	for _, h := range p.home {
+		n += h.t.Groups
+	}
+	return n
+}
 
 // weight is where the weight lies, of a model on a device.
 func (p *Param) weight(dev kernels.Device) elements {

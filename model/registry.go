@@ -2,9 +2,12 @@ package model
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -32,10 +35,12 @@ type Options struct {
 	MaxLength int           // positions to prepare; 0: the config's max_position_embeddings
 	Indexing  IndexerStage  // whether indexers of sparse attention are trained
 
-	// Ranks are devices over whose memory the weights of blocks are cut, the model's own among them (FSDP); one or
-	// none: the model has all weights.
-	Ranks []kernels.Device
-	home  *Model // a model of another rank, whose weights are this one's too; nil: none
+	// Ranks are devices over whose memory weights are cut, the model's own the first of them; one or none: the model
+	// has all weights.
+	Ranks   []kernels.Device
+	Experts bool   // experts alone are cut, and computed where they lie (expert parallel); false: blocks are (FSDP)
+	home    *Model // of the first rank, whose cut weights are this one's too; nil: none
+	rank    int    // of Ranks
 }
 
 // Build makes the graph of a config.json on a device, with zero weights: load or initialise them next.
@@ -160,4 +165,49 @@ func jsonKeys(t reflect.Type) (keys []string) {
 		}
 	}
 	return keys
+}
+
+// Python writes numbers that are not JSON: bare Infinity, -Infinity and NaN, or, in newer files, {"__float__":
+// "Infinity"}.
+
+var bareNumber = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?Infinity\b|\bNaN\b`)
+
+// plainJSON puts bare numbers into the newer form.
+func plainJSON(text []byte) []byte {
+	return bareNumber.ReplaceAllFunc(text, func(token []byte) []byte {
+		if token[0] == '"' {
+			return token
+		}
+		return fmt.Appendf(nil, `{"__float__": %q}`, token)
+	})
+}
+
+var wrappedNumber = regexp.MustCompile(`\{\s*"__float__":\s*"(-?Infinity|NaN)"\s*\}`)
+
+// bareJSON is the inverse of plainJSON.
+func bareJSON(text []byte) []byte { return wrappedNumber.ReplaceAll(text, []byte("$1")) }
+
+// pyFloat is a number in either form.
+type pyFloat float64
+
+// UnmarshalJSON reads a number or {"__float__": "Infinity"}.
+func (f *pyFloat) UnmarshalJSON(text []byte) error {
+	var form struct {
+		Float string `json:"__float__"`
+	}
+	if json.Unmarshal(text, (*float64)(f)) == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, &form); err != nil {
+		return errors.New("want a number or Infinity")
+	}
+	switch form.Float {
+	case "Infinity":
+		*f = pyFloat(math.Inf(1))
+	case "-Infinity":
+		*f = pyFloat(math.Inf(-1))
+	default:
+		return fmt.Errorf("%q: want a number or Infinity", form.Float)
+	}
+	return nil
 }

@@ -17,7 +17,7 @@ func Replicate(w *parallel.World, m *Model) (Replicas, error) {
 	c := make(Replicas, w.Size())
 	if err := w.Run(func(r *parallel.Rank) (err error) {
 		if c[r.ID] = m; r.ID > 0 {
-			c[r.ID], err = m.Replica(r.Dev)
+			c[r.ID], err = m.Replica(r.ID, r.Dev)
 		}
 		return err
 	}); err != nil {
@@ -96,8 +96,8 @@ func (c Replicas) OptimizerTensors() []safetensors.OutTensor {
 	var out []safetensors.OutTensor
 	for _, o := range c.optimizerStates() {
 		w := o.param.W
-		out = append(out, safetensors.OutTensor{Name: o.name, DType: "F32", Shape: []int{w.Groups, w.Rows, w.Cols},
-			Write: o.writeTo})
+		out = append(out, safetensors.OutTensor{Name: o.name, DType: "F32",
+			Shape: []int{o.param.matrices(), w.Rows, w.Cols}, Write: o.writeTo})
 	}
 	return out
 }

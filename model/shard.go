@@ -37,7 +37,7 @@ func (m *Model) TrainShards(rank, ranks int) {
 	bytes := kernels.ArenaBytes(kernels.F32, 1, sums)
 	largest := 0
 	if ranks > 1 {
-		m.grads.units = m.gradientUnits(list)
+		m.grads.units = m.gradientUnits(slices.DeleteFunc(list, func(p *Param) bool { return p.split }))
 		for _, u := range m.grads.units {
 			largest = max(largest, u.columns)
 		}
@@ -56,6 +56,9 @@ func (m *Model) TrainShards(rank, ranks int) {
 	for _, s := range m.Shards {
 		if s.Owner == rank {
 			s.train(m)
+			if s.Param.split {
+				s.Param.Grad = s.Grad
+			}
 		}
 	}
 	if ranks > 1 {

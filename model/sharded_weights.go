@@ -71,28 +71,50 @@ func (w *shardedWeights) drop() {
 	}
 }
 
-// cutWeights gives the weights of blocks homes in the memory of ranks. A block's matrices go to the ranks in order, in
-// parts of about one size; which rank is the first differs from block to block, so that parts which cannot be equal, of
-// few large matrices, even out.
-func (m *Model) cutWeights(ranks []kernels.Device) {
-	bytes := make([]int, len(ranks))
+// cut gives weights homes in the memory of ranks, as the options say.
+func (m *Model) cut(o Options) error {
+	switch {
+	case o.home != nil:
+		for i, p := range m.Params {
+			p.home, p.split = o.home.Params[i].home, o.home.Params[i].split
+		}
+		return nil
+	case len(o.Ranks) < 2:
+		return nil
+	case o.Experts:
+		if err := m.cutExperts(o.Ranks); err != nil {
+			return err
+		}
+	default:
+		m.cutBlocks(o.Ranks)
+	}
+	memory, bytes := make([]*kernels.Arena, len(o.Ranks)), make([]int, len(o.Ranks))
+	each := func(visit func(h *weightHome)) {
+		for _, p := range m.Params {
+			for i := range p.home {
+				visit(&p.home[i])
+			}
+		}
+	}
+	each(func(h *weightHome) { bytes[h.owner] += kernels.ArenaBytes(h.t.DType, h.t.Groups*h.t.Rows, h.t.Cols) })
+	for i, dev := range o.Ranks {
+		memory[i] = kernels.NewArena(dev)
+		memory[i].Reserve(bytes[i])
+	}
+	each(func(h *weightHome) {
+		h.t = memory[h.owner].NewGrouped(h.t.DType, h.t.Groups, h.t.Rows, h.t.Cols)
+	})
+	return nil
+}
+
+// cutBlocks cuts the weights of blocks. A block's matrices go to the ranks in order, in parts of about one size; which
+// rank is the first differs from block to block, so that parts which cannot be equal, of few large matrices, even out.
+func (m *Model) cutBlocks(ranks []kernels.Device) {
 	for block, list := range m.blockParams() {
 		for _, part := range cutMatrices(list, func(p *Param) int { return aligned(p.Elements()) }, len(ranks)) {
 			p, owner := part.param, (part.owner+block)%len(ranks)
 			p.home = append(p.home, weightHome{owner, ranks[owner],
 				described(p.W.DType, part.groups, p.W.Rows, p.W.Cols)})
-			bytes[owner] += kernels.ArenaBytes(p.W.DType, part.groups*p.W.Rows, p.W.Cols)
-		}
-	}
-	memory := make([]*kernels.Arena, len(ranks))
-	for i, dev := range ranks {
-		memory[i] = kernels.NewArena(dev)
-		memory[i].Reserve(bytes[i])
-	}
-	for _, p := range m.Params {
-		for i := range p.home {
-			h := &p.home[i]
-			h.t = memory[h.owner].NewGrouped(h.t.DType, h.t.Groups, h.t.Rows, h.t.Cols)
 		}
 	}
 }

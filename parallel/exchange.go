@@ -43,6 +43,15 @@ func (g *Group) Share(t kernels.Tensor) (all []kernels.Tensor) {
 	return all
 }
 
+// ShareNumbers gives every member the numbers of all, in the order of members, and returns when all have come. They are
+// not to be changed any more.
+func (g *Group) ShareNumbers(numbers []int32) (all [][]int32) {
+	for _, p := range g.come(post{exchange: "share", numbers: numbers})() {
+		all = append(all, p.numbers)
+	}
+	return all
+}
+
 // AllGather copies the rows of all members to dst, one member's below the other's. Each has as many rows as it has; the
 // types and columns are the same.
 func (g *Group) AllGather(dst, src kernels.Tensor) *Exchange {

@@ -50,6 +50,7 @@ type post struct {
 	src      kernels.Tensor
 	owned    []kernels.Tensor  // what the member broadcasts
 	rows     []int             // of src for each member
+	numbers  []int32           // that the member shares
 	ready    []kernels.Event   // the member's tensors have been computed
 	copied   [][]kernels.Event // by member whose memory was copied: the copies are done
 }

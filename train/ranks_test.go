@@ -61,7 +61,7 @@ func runDevices[D kernels.Device](ctx context.Context, t *testing.T, s *configs.
 		t.Fatal(err)
 	}
 	defer log.Close()
-	w, err := parallel.Open(devices, parallel.Mesh{Experts: 1})
+	w, err := parallel.Open(devices, parallel.Mesh{Experts: s.Parallel.Experts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,11 +94,12 @@ func ranksCases(t *testing.T) map[string][]string {
 	rl := append(testshape.RL(), "warm_start.steps=2", "run.steps=2")
 	few := []string{"run.steps=3", "optim.warmup_steps=0"}
 	return map[string][]string{
-		"full":  few,
-		"bf16":  append(few, "model.dtype=bf16", "definition.dot=tc16", "run.packs=5"),
-		"lora":  append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.packs=7"),
-		"tied":  append(few, "model.config.tie_word_embeddings=true", "model.dtype=bf16", "run.recompute=full"),
-		"micro": append(few, "run.packs=7", "run.micro_batch=2", "definition.segment=64", "data.pack_rows=100"),
+		"full":       few,
+		"bf16":       append(few, "model.dtype=bf16", "definition.dot=tc16", "run.packs=5"),
+		"lora":       append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.packs=7"),
+		"dense lora": append(few, "lora.rank=4", "lora.targets=q_proj,o_proj", "run.packs=7", "run.recompute=full"),
+		"tied":       append(few, "model.config.tie_word_embeddings=true", "model.dtype=bf16", "run.recompute=full"),
+		"micro":      append(few, "run.packs=7", "run.micro_batch=2", "definition.segment=64", "data.pack_rows=100"),
 		"long": append(few, "run.packs=5", "definition.segment=64", "data.pack_rows=300", "model.dtype=bf16",
 			"lora.rank=4", "lora.targets=q_proj,o_proj", "lora.target_parameters=mlp.experts.gate_up_proj"),
 		"epoch":   {"run.steps=0", "run.epochs=1", "optim.warmup_steps=0", "run.packs=3", "data.countdown.train=60"},
@@ -110,6 +111,11 @@ func ranksCases(t *testing.T) map[string][]string {
 		"dense":   tinyDSA("indexer.stage=dense", "run.steps=3", "optim.warmup_steps=0"),
 	}
 }
+
+// apart are the shapes of ranksCases whose experts may be cut over ranks.
+var apart = map[string]bool{"full": true, "bf16": true, "lora": true, "dense lora": true, "tied": true, "epoch": true,
+	"pairs":   true,
+	"indexer": true, "dense": true}
 
 // Any number of ranks come to the files of one, whenever their copies are carried out.
 func TestRanks(t *testing.T) {
@@ -135,6 +141,15 @@ func TestRanks(t *testing.T) {
 					}
 				}
 			}
+			if apart[name] {
+				alone := run(1, 0, "data.eval_samples=0")
+				for seed, ranks := range []int{2, 3, 4} {
+					if got := run(ranks, uint64(seed), fmt.Sprintf("parallel.experts=%d", ranks),
+						"data.eval_samples=0"); got != alone {
+						t.Errorf("%d ranks, expert parallel:\n%s\nwant\n%s", ranks, got, alone)
+					}
+				}
+			}
 			if run(2, 9, "run.seed=2") == want {
 				t.Error("another order of the data gives the same files: the test cannot fail")
 			}
@@ -144,32 +159,50 @@ func TestRanks(t *testing.T) {
 
 // Every family comes to the same files on three ranks, with all weights or adapters of every projection trained.
 func TestRanksFamilies(t *testing.T) {
+	mixtures := 0
 	eachFamily(t, func(t *testing.T, dir string, vocab int) {
 		targets, parameters := everyProjection(t, dir)
 		lines := filepath.Join(t.TempDir(), "texts.jsonl")
 		writeIDs(t, lines, ragged(vocab, 24, 18), 18)
 		shape := fmt.Appendf(nil, adapted, dir, "bf16", "tc16", lines, strings.Join(targets, `", "`), parameters)
 		for _, mode := range []string{"lora.rank=3", "lora.rank=0"} {
-			var want string
-			for i, weights := range []string{"replicated", "replicated", "sharded"} {
-				ranks := min(1+2*i, 3)
-				s, err := configs.Parse("ranks.toml", shape, []string{mode, fmt.Sprintf("parallel.ranks=%d", ranks),
-					"parallel.weights=" + weights})
+			run := func(set ...string) (string, error) {
+				s, err := configs.Parse("ranks.toml", shape, append(set, mode, "run.micro_batch=1"))
 				if err != nil {
 					t.Fatal(err)
 				}
 				out := filepath.Join(t.TempDir(), "run")
-				if err := runDevices(context.Background(), t, s, out, delayedRanks(t, s, uint64(ranks-1))); err != nil {
+				list := delayedRanks(t, s, uint64(len(set)))
+				if err := runDevices(context.Background(), t, s, out, list); err != nil {
+					return "", err
+				}
+				return wholeDigest(t, out), nil
+			}
+			want, err := run()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, mesh := range []string{"parallel.weights=replicated", "parallel.weights=sharded",
+				"parallel.experts=3"} {
+				got, err := run("parallel.ranks=3", mesh)
+				if err != nil && strings.Contains(err.Error(), "has no experts here") {
+					continue
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
-				if got := wholeDigest(t, out); ranks == 1 {
-					want = got
-				} else if got != want {
-					t.Errorf("%s, %d ranks, weights %s:\n%s\nwant\n%s", mode, ranks, weights, got, want)
+				if mesh == "parallel.experts=3" {
+					mixtures++
+				}
+				if got != want {
+					t.Errorf("%s, %s:\n%s\nwant\n%s", mode, mesh, got, want)
 				}
 			}
 		}
 	})
+	if mixtures < 16 {
+		t.Errorf("%d runs were expert parallel: the test shows little", mixtures)
+	}
 }
 
 // A run that is stopped after each step and goes on with another number of ranks comes to the bits of one that is not.
@@ -186,8 +219,10 @@ func TestRanksChange(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if ranks > 2 {
+				if ranks == 8 || name == "dapo" && ranks > 1 {
 					s.Parallel.Weights = "sharded"
+				} else if s.Data.EvalSamples = 0; ranks == 4 && name != "dapo" {
+					s.Parallel.Experts = 4
 				}
 				return s
 			}
@@ -245,37 +280,50 @@ func (f *faulty) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kerne
 
 // A fault at any copy of a run ends it with one line, which names the rank, and leaves nothing half-written.
 func TestRanksFault(t *testing.T) {
-	s, err := testshape.Parse([]string{"run.steps=2", "optim.warmup_steps=0", "parallel.ranks=3", "lora.rank=2"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	faults := 0
-	for rank := range 3 {
-		for at := 0; ; at += 1 + at/3 {
-			var list []*faulty
-			for i, d := range delayedRanks(t, s, 0) {
-				f := &faulty{Device: d, left: 1 << 30}
-				if i == rank {
-					f.left = at
+	for _, mesh := range []string{"parallel.weights=replicated", "parallel.weights=sharded", "parallel.experts=3"} {
+		t.Run(mesh, func(t *testing.T) {
+			s, err := testshape.Parse([]string{"run.steps=2", "optim.warmup_steps=0", "parallel.ranks=3", "lora.rank=2",
+				"data.eval_samples=0", mesh})
+			if err != nil {
+				t.Fatal(err)
+			}
+			faults := 0
+			for rank := range 3 {
+				for at := 0; ; at += 1 + at/3 {
+					out := filepath.Join(t.TempDir(), "run")
+					took, err := faultAt(t, s, out, rank, at)
+					if err == nil {
+						break // there is no such copy
+					}
+					faults++
+					if !errors.Is(err, errLink) || !strings.Contains(err.Error(), fmt.Sprintf("rank %d on ", rank)) ||
+						strings.Contains(err.Error(), "\n") || took > 5*time.Second {
+						t.Errorf("copy %d of rank %d, after %v: %v", at, rank, took, err)
+					}
+					names, err := listCheckpoints(filepath.Join(out, checkpointsDir))
+					if err != nil || len(names) > 1 {
+						t.Errorf("checkpoints %v, error %v", names, err)
+					}
 				}
-				list = append(list, f)
 			}
-			began, out := time.Now(), filepath.Join(t.TempDir(), "run")
-			err := runDevices(context.Background(), t, s, out, list)
-			if err == nil {
-				break // there is no such copy
+			if faults < 20 {
+				t.Errorf("%d faults were planted: the test shows little", faults)
 			}
-			faults++
-			if !errors.Is(err, errLink) || !strings.Contains(err.Error(), fmt.Sprintf("rank %d on ", rank)) ||
-				strings.Contains(err.Error(), "\n") || time.Since(began) > 5*time.Second {
-				t.Errorf("copy %d of rank %d, after %v: %v", at, rank, time.Since(began), err)
-			}
-			if names, err := listCheckpoints(filepath.Join(out, checkpointsDir)); err != nil || len(names) > 1 {
-				t.Errorf("checkpoints %v, error %v", names, err)
-			}
+		})
+	}
+}
+
+// faultAt is a run in which a copy of a rank fails.
+func faultAt(t *testing.T, s *configs.Shape, out string, rank, copy int) (took time.Duration, err error) {
+	var list []*faulty
+	for i, d := range delayedRanks(t, s, 0) {
+		f := &faulty{Device: d, left: 1 << 30}
+		if i == rank {
+			f.left = copy
 		}
+		list = append(list, f)
 	}
-	if faults < 20 {
-		t.Errorf("%d faults were planted: the test shows little", faults)
-	}
+	began := time.Now()
+	err = runDevices(context.Background(), t, s, out, list)
+	return time.Since(began), err
 }

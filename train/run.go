@@ -50,7 +50,7 @@ func onRanks(s *configs.Shape, body func(w *parallel.World, r *parallel.Rank) er
 	if err != nil {
 		return err
 	}
-	w, err := parallel.Open(list, parallel.Mesh{Experts: 1})
+	w, err := parallel.Open(list, parallel.Mesh{Experts: s.Parallel.Experts})
 	if err != nil {
 		return errors.Join(err, closeAll())
 	}

@@ -77,7 +77,7 @@ func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 		return nil, err
 	}
 	for _, r := range ranks[1:] {
-		m, err := p.Model.Replica(r.Dev)
+		m, err := p.Model.Replica(r.ID, r.Dev)
 		if err != nil {
 			return nil, err
 		}

@@ -24,7 +24,10 @@ func (p *Plan) Choose(have int) (n Memory, err error) {
 	if err != nil || mode != "auto" || have == 0 || n.Total() <= room {
 		return n, err
 	}
-	p.Keep = p.Model.Recompute(p.Extent(), room-n.Other, p.step)
+	p.Keep = p.Model.Everywhere(0)
+	if !p.Model.ExpertParallel() { // whose tensors have as many rows as tokens happen to choose
+		p.Keep = p.Model.Recompute(p.Extent(), room-n.Other, p.step)
+	}
 	return p.peak()
 }
 

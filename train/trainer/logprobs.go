@@ -23,8 +23,13 @@ func (t *Trainer) EvalLoss(packs [][]data.Sample) float64 {
 func (t *Trainer) LogProbs(packs [][]Sample) []*Batch {
 	batches := make([]*Batch, len(packs))
 	t.eachRank(func(r *parallel.Rank, m *model.Model) {
-		for i := r.ID; i < len(packs); i += r.Size {
-			batches[i] = LogProbs(r, m, packs[i:i+1])
+		for first := 0; first < len(packs); first += r.Size {
+			switch i := first + r.ID; {
+			case i < len(packs):
+				batches[i] = LogProbs(r, m, packs[i:i+1])
+			case m.ExpertParallel():
+				LogProbs(r, m, idlePack())
+			}
 		}
 	})
 	return batches

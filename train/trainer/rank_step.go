@@ -3,6 +3,7 @@ package trainer
 import (
 	"sync"
 
+	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/optim"
@@ -34,8 +35,11 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micro
 	defer r.Stack.Release(r.Stack.Mark())
 	for first := 0; first < len(micros); first += r.Size {
 		i := first + r.ID
-		if i < len(micros) {
+		switch {
+		case i < len(micros):
 			done[i] = t.forwardBackward(r, m, micros[i], model.Place{At: i, Of: len(micros)})
+		case m.ExpertParallel():
+			t.idle(r, m)
 		}
 	}
 	m.FinishGradients(r)
@@ -81,6 +85,23 @@ func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, packs [][]Sa
 	on.IndexerLoss, on.Place = learns, at
 	m.Step(r, on, logprob, b.targets(r), t.loss(r, logprob, b.Rows), t.Keep)
 	return MicroBatch{Batch: b, logprob: logprob, indexers: learns}
+}
+
+// idlePack is what a rank without a pack computes, where the others need it for its experts: no row has a target.
+func idlePack() [][]Sample {
+	return [][]Sample{{{Sample: data.Sample{IDs: []int32{0, 0}, Targets: []int32{-1, -1}},
+		Weight: []float32{0, 0}}}}
+}
+
+// idle takes part in a micro-batch of the others. Its own rows have gradients of 0, and add nothing to a sum.
+func (t *Trainer) idle(r *parallel.Rank, m *model.Model) {
+	defer r.Stack.Release(r.Stack.Mark())
+	b := NewBatch(idlePack(), r.Dev.Definition().Segment)
+	on := model.NewBatch(r, b.IDs, b.Layout, nil)
+	on.IndexerLoss, on.Idle = m.NewIndexerLoss(r, len(b.IDs)), true
+	none := func(from, to int) kernels.Tensor { return parallel.Upload(r, make([]float32, to-from)) }
+	m.Step(r, on, r.Stack.New(kernels.F32, 1, len(b.IDs)), b.targets(r),
+		model.Loss{Derivative: none}, t.Keep)
 }
 
 // loss gives the model the objective's derivatives as soon as what they need is known.
