@@ -160,11 +160,25 @@ func TestKilled(t *testing.T) {
 		"pairs":      append(tinyPairs(t), "run.steps=30"),
 		"adapters":   append(tinyPairs(t), "run.steps=30", "lora.rank=4"),
 	} {
-		t.Run(name, func(t *testing.T) { killed(t, set) })
+		t.Run(name, func(t *testing.T) { killed(t, set, nil) })
 	}
 }
 
-func killed(t *testing.T, set []string) {
+// A run that is killed at random moments and resumed on other ranks, with weights cut in other ways, ends with the bits
+// of one rank.
+func TestKilledOnRanks(t *testing.T) {
+	meshes := [][]string{nil, {"parallel.ranks=8"}, {"parallel.ranks=2", "parallel.weights=sharded"},
+		{"parallel.ranks=4", "parallel.experts=4"}}
+	for name, set := range map[string][]string{
+		"full":     {"run.steps=40", "run.packs=8", "data.eval_samples=0"},
+		"adapters": append(tinyPairs(t), "run.steps=30", "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj"),
+	} {
+		t.Run(name, func(t *testing.T) { killed(t, set, meshes) })
+	}
+}
+
+// killed is run once, and killed and resumed with each of the meshes in turn.
+func killed(t *testing.T, set []string, meshes [][]string) {
 	whole := filepath.Join(t.TempDir(), "whole")
 	began := time.Now()
 	want, err := runTiny(t, whole, false, set...)
@@ -173,10 +187,10 @@ func killed(t *testing.T, set []string) {
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	pause := time.Since(began) / 2
-	out, kills := killing(t, set, rng, pause)
+	out, kills := killing(t, set, meshes, rng, pause)
 	for kills < 3 { // this machine was slower a moment ago
 		pause /= 2
-		out, kills = killing(t, set, rng, pause)
+		out, kills = killing(t, set, meshes, rng, pause)
 	}
 	t.Logf("%d kills, each within %v", kills, pause)
 	if got := checkpointDigest(t, out); got != want {
@@ -197,12 +211,17 @@ func killed(t *testing.T, set []string) {
 
 // killing runs a shape in processes that are killed within pause of their start, ten times at most, until one comes to
 // its end. It returns the run's folder and the kills.
-func killing(t *testing.T, set []string, rng *rand.Rand, pause time.Duration) (out string, kills int) {
+func killing(t *testing.T, set []string, meshes [][]string, rng *rand.Rand, pause time.Duration) (out string,
+	kills int) {
 	t.Helper()
 	out = filepath.Join(t.TempDir(), "killed")
 	for {
 		c := exec.Command(os.Args[0], "-test.run=^$")
-		c.Env = append(os.Environ(), killedRun+"="+out, killedSet+"="+strings.Join(set, "\n"))
+		own := slices.Clone(set)
+		if len(meshes) > 0 {
+			own = append(own, meshes[kills%len(meshes)]...)
+		}
+		c.Env = append(os.Environ(), killedRun+"="+out, killedSet+"="+strings.Join(own, "\n"))
 		var text strings.Builder
 		c.Stderr = &text
 		if err := c.Start(); err != nil {
