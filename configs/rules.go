@@ -116,10 +116,6 @@ var rules = []rule{
 		n := s.Parallel
 		return when(n.Experts != 1 && n.Experts != n.Ranks, fmt.Sprintf("want 1 or parallel.ranks (%d)", n.Ranks))
 	}},
-	{[]string{"parallel.weights", "parallel.experts"}, func(s *Shape) string {
-		return when(s.Parallel.Experts > 1 && s.Parallel.Weights == "sharded",
-			"is not built together with expert parallel, set replicated or parallel.experts = 1")
-	}},
 	{[]string{"run.micro_batch", "parallel.experts"}, func(s *Shape) string {
 		return when(s.Parallel.Experts > 1 && s.Run.MicroBatch > 1,
 			"with expert parallel a rank computes one pack at a time, set 1")

@@ -50,7 +50,7 @@ func TestRuleBounds(t *testing.T) {
 		{rl("rl.minibatches=16"), ""},
 		{apart(), ""},
 		{apart("parallel.experts=2"), "want 1 or parallel.ranks (4)"},
-		{apart("parallel.weights=sharded"), "is not built together with expert parallel"},
+		{apart("parallel.weights=sharded"), ""},
 		{apart("run.micro_batch=2"), "with expert parallel a rank computes one pack at a time"},
 		{apart("data.pack_rows=8192"), ""},
 		{apart("data.pack_rows=8193"), "with expert parallel a pack is one segment"},

@@ -38,7 +38,8 @@ type Options struct {
 	// Ranks are devices over whose memory weights are cut, the model's own the first of them; one or none: the model
 	// has all weights.
 	Ranks   []kernels.Device
-	Experts bool   // experts alone are cut, and computed where they lie (expert parallel); false: blocks are (FSDP)
+	Experts bool   // experts are cut, and computed where they lie (expert parallel)
+	Blocks  bool   // the other weights of blocks are cut, and copied to compute with them (FSDP)
 	home    *Model // of the first rank, whose cut weights are this one's too; nil: none
 	rank    int    // of Ranks
 }

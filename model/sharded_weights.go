@@ -73,19 +73,21 @@ func (w *shardedWeights) drop() {
 
 // cut gives weights homes in the memory of ranks, as the options say.
 func (m *Model) cut(o Options) error {
-	switch {
-	case o.home != nil:
+	if o.home != nil {
 		for i, p := range m.Params {
 			p.home, p.split = o.home.Params[i].home, o.home.Params[i].split
 		}
 		return nil
-	case len(o.Ranks) < 2:
+	}
+	if len(o.Ranks) < 2 {
 		return nil
-	case o.Experts:
+	}
+	if o.Experts {
 		if err := m.cutExperts(o.Ranks); err != nil {
 			return err
 		}
-	default:
+	}
+	if o.Blocks {
 		m.cutBlocks(o.Ranks)
 	}
 	memory, bytes := make([]*kernels.Arena, len(o.Ranks)), make([]int, len(o.Ranks))
@@ -119,11 +121,11 @@ func (m *Model) cutBlocks(ranks []kernels.Device) {
 	}
 }
 
-// blockParams lists the parameters of each block.
+// blockParams lists the parameters of each block, but for experts that are cut over ranks.
 func (m *Model) blockParams() [][]*Param {
 	list := make([][]*Param, len(m.Blocks))
 	for _, p := range m.Params {
-		if p.unit != embeddingUnit && p.unit != m.headUnit() {
+		if p.unit != embeddingUnit && p.unit != m.headUnit() && !p.split {
 			list[p.unit-blockUnit(0)] = append(list[p.unit-blockUnit(0)], p)
 		}
 	}

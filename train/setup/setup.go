@@ -43,9 +43,7 @@ func DType(s *configs.Shape) kernels.DType {
 // modelOptions are those of the first rank's model. ranks are the devices of all.
 func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
 	o := model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
-	if s.Parallel.Experts > 1 || s.Parallel.Weights == "sharded" {
-		o.Ranks, o.Experts = ranks, s.Parallel.Experts > 1
-	}
+	o.Ranks, o.Experts, o.Blocks = ranks, s.Parallel.Experts > 1, s.Parallel.Weights == "sharded"
 	return o
 }
 
