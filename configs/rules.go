@@ -125,18 +125,6 @@ var rules = []rule{
 			fmt.Sprintf("with expert parallel a pack is one segment, set definition.segment (%d) or less",
 				s.Definition.Segment))
 	}},
-	{[]string{"run.verify_tokens", "parallel.experts"}, func(s *Shape) string {
-		return when(s.Parallel.Experts > 1 && s.Run.VerifyTokens > 0,
-			"the proof does not run with expert parallel yet, set 0 and run verify on what is saved")
-	}},
-	{[]string{"rl.objective", "parallel.experts"}, func(s *Shape) string {
-		return when(s.Parallel.Experts > 1 && s.RL.Objective != "",
-			"nothing is generated with expert parallel yet, set parallel.experts = 1")
-	}},
-	{[]string{"data.eval_samples", "data.task", "parallel.experts"}, func(s *Shape) string {
-		return when(s.Parallel.Experts > 1 && s.Data.Task != "" && s.Data.EvalSamples > 0,
-			"nothing is generated with expert parallel yet, set 0 or parallel.experts = 1")
-	}},
 	{[]string{"run.name"}, func(s *Shape) string {
 		return when(!runName.MatchString(s.Run.Name), fmt.Sprintf("is %q, want letters, digits, '.', '_' and '-', a "+
 			"letter or digit first", s.Run.Name))

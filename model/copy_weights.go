@@ -51,7 +51,7 @@ func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 	}
 	for i, p := range m.Params {
 		q := from.Params[i]
-		if p.Name != q.Name || p.W.Groups != q.W.Groups || p.W.Rows != q.W.Rows || p.W.Cols != q.W.Cols {
+		if p.Name != q.Name || p.matrices() != q.matrices() || p.W.Rows != q.W.Rows || p.W.Cols != q.W.Cols {
 			return fmt.Errorf("weights of %s into %s: want the same config and adapters", q, p)
 		}
 		if d := m.ops.rounder; d != nil && q.home == nil && d.CanRead(from.dev) {
@@ -59,9 +59,10 @@ func (m *Model) CopyWeights(from *Model, format quant.Format) error {
 			continue
 		}
 		if subs := rounded[p]; subs != nil || p.W.DType != q.W.DType {
-			raw := make([]byte, q.W.Bytes())
+			shape := described(q.W.DType, q.matrices(), q.W.Rows, q.W.Cols)
+			raw := make([]byte, shape.Bytes())
 			q.weight(from.dev).read(raw, 0)
-			p.weight(m.dev).write(0, restored(raw, q.W, p.W.DType, subs, format))
+			p.weight(m.dev).write(0, restored(raw, shape, p.W.DType, subs, format))
 			continue
 		}
 		eachPiece(q.Elements(), func(at, n int) {

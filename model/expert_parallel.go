@@ -82,23 +82,83 @@ type expertExchange struct {
 	order, back kernels.Tensor
 }
 
+// A rank begins an exchange by telling the others the place of its mixture and how many rows it has for each expert.
+// One that stands by has none, and does what the others are at.
+const (
+	standsBy = -1
+	released = -2 // by rank 0
+)
+
 // newExpertExchange tells the ranks how many rows each has for each expert, and waits until it knows. plan is that of
 // the rows of this rank.
-func newExpertExchange(r *parallel.Rank, plan kernels.Plan, ranks int) *expertExchange {
-	local := plan.Groups
+func (m *MoE) newExpertExchange(r *parallel.Rank, plan kernels.Plan) *expertExchange {
 	if r.Experts == nil { // a plan: as many rows as the rank's own, evenly spread
-		return planExchange(r, plan, ranks)
+		return planExchange(r, plan, len(m.Experts.GateUp.W.home))
 	}
-	counts := r.Experts.ShareNumbers(r.Transfers.ReadAsync(local.Offsets)())
-	e := &expertExchange{}
-	from, to := expertRange(r.Experts.Me, ranks, local.Count)
-	own := counts[r.Experts.Me]
-	segments := make([]int, ranks) // of each rank
-	first := make([]int, ranks)    // row of each rank's block, among those that come
+	r.Experts.Summon()
+	rows := r.Transfers.ReadAsync(plan.Groups.Offsets)()
+	return exchangeOf(r, r.Experts.ShareNumbers(append([]int32{int32(m.place)}, rows...)), plan.Groups.Count)
+}
+
+// ServeExperts computes this rank's experts for rank 0, which works alone, until it is released.
+func (m *Model) ServeExperts(r *parallel.Rank) {
+	for {
+		counts := r.Experts.StandBy([]int32{standsBy})
+		at := counts[0][0]
+		if at == released {
+			return
+		}
+		l := m.mixtures()[at]
+		l.serve(r, exchangeOf(r, counts, l.Experts.GateUp.W.matrices()), m.DType)
+	}
+}
+
+// ReleaseExperts makes ServeExperts of the other ranks return.
+func (m *Model) ReleaseExperts(r *parallel.Rank) { r.Experts.ShareNumbers([]int32{released}) }
+
+// serve computes the rows of others.
+func (m *MoE) serve(r *parallel.Rank, e *expertExchange, d kernels.DType) {
+	defer r.Stack.Release(r.Stack.Mark())
+	input := func() kernels.Tensor { return e.toOwners(r, r.Stack.New(d, 0, m.Experts.GateUp.W.W.Cols)) }
+	if e.rows == 0 {
+		e.fromOwners(r, input())
+		return
+	}
+	e.fromOwners(r, m.Experts.forwardOf(r, e.rows, input, &e.groups, nil, SaveExperts, new(MLPSaved)))
+}
+
+// mixtures lists the mixtures whose experts are cut over ranks, in the order of their places.
+func (m *Model) mixtures() (list []*MoE) {
+	for _, bl := range m.Blocks {
+		for _, sub := range bl {
+			if l, ok := sub.Layer.(*MoE); ok {
+				list = append(list, l)
+			}
+		}
+	}
+	return list
+}
+
+// exchangeOf is the exchange of ranks with counts of rows. Those of a rank are the place of the mixture, and the first
+// row of each expert, and in it of each segment; or none.
+func exchangeOf(r *parallel.Rank, counts [][]int32, experts int) *expertExchange {
+	e, ranks := &expertExchange{}, len(counts)
+	from, to := expertRange(r.Experts.Me, ranks, experts)
+	place, first, segments := int32(standsBy), make([]int, ranks), make([]int, ranks) // first: of the rows that come
 	for i, of := range counts {
-		segments[i] = (len(of) - 1) / local.Count
-		a, b := expertRange(i, ranks, local.Count)
-		e.out = append(e.out, int(own[b*local.Segments]-own[a*local.Segments]))
+		if of[0] != standsBy && place != standsBy && of[0] != place {
+			panic(fmt.Sprintf("model: rank %d is at mixture %d, another at %d", i, of[0], place))
+		}
+		if place = max(place, of[0]); of[0] == standsBy {
+			of = []int32{standsBy, 0}
+		}
+		counts[i] = of[1:]
+	}
+	own, segmentsOwn := counts[r.Experts.Me], (len(counts[r.Experts.Me])-1)/experts
+	for i, of := range counts {
+		segments[i] = (len(of) - 1) / experts
+		a, b := expertRange(i, ranks, experts)
+		e.out = append(e.out, int(own[b*segmentsOwn]-own[a*segmentsOwn]))
 		first[i] = e.rows
 		e.in = append(e.in, int(of[to*segments[i]]-of[from*segments[i]]))
 		e.rows += e.in[i]

@@ -16,6 +16,8 @@ type MoE struct {
 	// Into and OutOf are projections before and behind the experts, which then work on fewer columns: [Z, H] and [H,
 	// Z]; nil: none.
 	Into, OutOf *Linear
+
+	place int // among the model's mixtures, where experts are cut over ranks
 }
 
 // MoESaved is what Backward needs of a Forward; R = T*TopK.
@@ -71,7 +73,7 @@ func (m *MoE) experts(r *parallel.Rank, u kernels.Tensor, k *Keep, s *MoESaved) 
 	if !m.Experts.GateUp.W.split {
 		return m.Experts.forwardOf(r, s.Plan.Source.Cols, sorted, &s.Plan.Groups, k, SaveExperts, &s.Experts)
 	}
-	s.parallel = newExpertExchange(r, s.Plan, len(m.Experts.GateUp.W.home))
+	s.parallel = m.newExpertExchange(r, s.Plan)
 	input := func() kernels.Tensor { return s.parallel.toOwners(r, sorted()) }
 	if s.parallel.rows == 0 { // no token has chosen an expert of this rank
 		return s.parallel.fromOwners(r, input())

@@ -33,6 +33,12 @@ func Replicate(w *parallel.World, m *Model) (Replicas, error) {
 		return nil, err
 	}
 	c.shareSums()
+	if m.ExpertParallel() {
+		w.Standby(func(r *parallel.Rank) error {
+			c[r.ID].ServeExperts(r)
+			return nil
+		}, m.ReleaseExperts)
+	}
 	return c, nil
 }
 

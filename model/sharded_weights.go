@@ -73,6 +73,9 @@ func (w *shardedWeights) drop() {
 
 // cut gives weights homes in the memory of ranks, as the options say.
 func (m *Model) cut(o Options) error {
+	for i, l := range m.mixtures() {
+		l.place = i
+	}
 	if o.home != nil {
 		for i, p := range m.Params {
 			p.home, p.split = o.home.Params[i].home, o.home.Params[i].split

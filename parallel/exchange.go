@@ -46,10 +46,28 @@ func (g *Group) Share(t kernels.Tensor) (all []kernels.Tensor) {
 // ShareNumbers gives every member the numbers of all, in the order of members, and returns when all have come. They are
 // not to be changed any more.
 func (g *Group) ShareNumbers(numbers []int32) (all [][]int32) {
-	for _, p := range g.come(post{exchange: "share", numbers: numbers})() {
+	return g.shareNumbers(post{exchange: "share", numbers: numbers})
+}
+
+// StandBy is ShareNumbers of a rank that stands by for rank 0, for as long as that works by itself.
+func (g *Group) StandBy(numbers []int32) (all [][]int32) {
+	return g.shareNumbers(post{exchange: standingBy, numbers: numbers})
+}
+
+const standingBy = "standby"
+
+func (g *Group) shareNumbers(p post) (all [][]int32) {
+	for _, p := range g.come(p)() {
 		all = append(all, p.numbers)
 	}
 	return all
+}
+
+// Summon makes the other ranks stand by, where rank 0 works alone: see [World.Standby].
+func (g *Group) Summon() {
+	if g.rank.ID == 0 {
+		g.world.summon()
+	}
 }
 
 // AllGather copies the rows of all members to dst, one member's below the other's. Each has as many rows as it has; the

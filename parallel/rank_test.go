@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
@@ -169,5 +170,78 @@ func TestTransfer(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Ranks stand by for rank 0 while it works alone, however long that takes, until all run again.
+func TestStandby(t *testing.T) {
+	w, err := Open(devices(t, 3), Mesh{Experts: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	w.patience = 20 * time.Millisecond
+	var served, released atomic.Int32
+	w.Standby(func(r *Rank) error {
+		for {
+			if r.Experts.StandBy([]int32{-1})[0][0] < 0 {
+				released.Add(1)
+				return nil
+			}
+			served.Add(1)
+		}
+	}, func(lead *Rank) { lead.Experts.ShareNumbers([]int32{-2}) })
+	ask := func(r *Rank) {
+		r.Experts.Summon()
+		if got := r.Experts.ShareNumbers([]int32{7}); len(got) != 3 || got[0][0] != 7 || got[2][0] != -1 {
+			t.Errorf("the ranks share %v", got)
+		}
+	}
+	err = w.Lead(func(r *Rank) error {
+		ask(r)
+		time.Sleep(3 * w.patience)
+		ask(r)
+		if err := w.Run(func(r *Rank) error {
+			r.Experts.Summon() // all are there
+			r.Data.Barrier()
+			return nil
+		}); err != nil {
+			return err
+		}
+		if served.Load() != 4 || released.Load() != 2 {
+			t.Errorf("served %d times, released %d", served.Load(), released.Load())
+		}
+		ask(r)
+		return nil
+	})
+	if err != nil || served.Load() != 6 || released.Load() != 4 {
+		t.Errorf("served %d times, released %d, error %v", served.Load(), released.Load(), err)
+	}
+}
+
+// The fault of a rank that stands by ends the work of rank 0, and is told.
+func TestStandbyFails(t *testing.T) {
+	w, err := Open(devices(t, 3), Mesh{Experts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	full := errors.New("out of memory")
+	w.Standby(func(r *Rank) error {
+		r.Data.StandBy(nil)
+		if r.ID == 2 {
+			panic(kernels.Fault{Err: full})
+		}
+		r.Data.StandBy(nil)
+		return nil
+	}, func(lead *Rank) { lead.Data.ShareNumbers(nil) })
+	err = w.Lead(func(r *Rank) error {
+		for {
+			r.Data.Summon()
+			r.Data.ShareNumbers(nil)
+		}
+	})
+	if !errors.Is(err, full) || !strings.HasPrefix(err.Error(), "rank 2 on ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -26,6 +26,11 @@ type World struct {
 	patience time.Duration
 	spins    int // see mostSpins
 
+	standby  func(r *Rank) error // see Standby; nil: nothing
+	release  func(r *Rank)
+	standing bool // the other ranks stand by
+	running  bool // Run
+
 	cancelled chan struct{} // closed when a rank fails: the others leave their exchanges
 	cancel    sync.Once
 	failure   error
@@ -106,28 +111,73 @@ func (w *World) Devices() (list []kernels.Device) {
 func (w *World) Lead(body func(r *Rank) error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	return guard(w.ranks[0], func(r *Rank) error {
+	err := w.attempt(w.ranks[0], func(r *Rank) error {
 		if err := body(r); err != nil {
 			return err
 		}
 		return r.Dev.Sync()
 	})
+	if !w.standing {
+		return err
+	}
+	if others := w.dismiss(); others != nil && (err == nil || errors.Is(err, errCancelled)) {
+		return others
+	}
+	return err
+}
+
+// Standby sets what the other ranks do for rank 0 while it works alone: they run serve from when rank 0 first calls
+// [Group.Summon] until the next Run, when release makes serve return.
+func (w *World) Standby(serve func(r *Rank) error, release func(lead *Rank)) {
+	w.standby, w.release = serve, release
+}
+
+// summon makes the other ranks stand by.
+func (w *World) summon() {
+	if w.running || w.standing {
+		return
+	}
+	w.standing = true
+	for _, work := range w.work {
+		work <- w.standby
+	}
+}
+
+// dismiss ends the standby of the other ranks.
+func (w *World) dismiss() error {
+	if !w.standing {
+		return w.failure
+	}
+	w.standing = false
+	own := w.attempt(w.ranks[0], func(r *Rank) error {
+		w.release(r)
+		return nil
+	})
+	return w.gatherErrors(own)
 }
 
 // Run runs body in all ranks at once and waits for them. A [kernels.Fault] becomes the rank's error; any other panic is
 // a bug and keeps its stack. The errors come joined in the order of ranks, without those of ranks that only left an
 // exchange because another had failed. After an error the world runs nothing more.
 func (w *World) Run(body func(r *Rank) error) error {
-	if w.failure != nil {
-		return w.failure
+	if err := w.dismiss(); err != nil {
+		return err
 	}
+	w.running = true
 	for _, work := range w.work {
 		work <- body
 	}
 	runtime.LockOSThread()
-	errs := make([]error, len(w.ranks))
-	errs[0] = w.attempt(w.ranks[0], body)
+	own := w.attempt(w.ranks[0], body)
 	runtime.UnlockOSThread()
+	w.running = false
+	return w.gatherErrors(own)
+}
+
+// gatherErrors waits for the other ranks, and joins their errors behind that of rank 0.
+func (w *World) gatherErrors(own error) error {
+	errs := make([]error, len(w.ranks))
+	errs[0] = own
 	for range w.work {
 		e := <-w.errs
 		errs[e.rank] = e.err

@@ -118,6 +118,20 @@ func (j *job) close() (err error) {
 	return err
 }
 
+// openEngines opens an engine on each rank, or where experts are cut over ranks on the first, for which the others then
+// compute their experts.
+func openEngines(w *parallel.World, r *parallel.Rank, replicas model.Replicas, o serve.Options) (*serve.Replicas,
+	error) {
+	open := func(r *parallel.Rank) (*serve.Engine, error) {
+		return serve.NewEngine(r, replicas[r.ID], kernels.NewArena(r.Dev), o)
+	}
+	if !replicas[0].ExpertParallel() {
+		return serve.NewReplicas(w, open)
+	}
+	e, err := open(r)
+	return serve.OneReplica(e), err
+}
+
 // prepare opens everything that the run needs. It writes nothing.
 func (j *job) prepare(r *parallel.Rank) error {
 	p, err := plan.New(r.Dev, j.shape)
@@ -159,9 +173,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 		}
 	}
 	if setup.Generates(j.shape) {
-		if j.engine, err = serve.NewReplicas(j.world, func(r *parallel.Rank) (*serve.Engine, error) {
-			return serve.NewEngine(r, replicas[r.ID], kernels.NewArena(r.Dev), p.EngineOptions())
-		}); err != nil {
+		if j.engine, err = openEngines(j.world, r, replicas, p.EngineOptions()); err != nil {
 			return err
 		}
 	}

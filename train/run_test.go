@@ -177,7 +177,7 @@ func TestKilledOnRanks(t *testing.T) {
 	}
 }
 
-// killed is run once, and killed and resumed with each of the meshes in turn.
+// killed is run once, and killed and resumed with each of the meshes one after the other.
 func killed(t *testing.T, set []string, meshes [][]string) {
 	whole := filepath.Join(t.TempDir(), "whole")
 	began := time.Now()
