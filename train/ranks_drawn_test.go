@@ -1,0 +1,90 @@
+package train
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/configs"
+	"lockstep/model"
+)
+
+var drawnRuns = flag.Int("drawn", 60, "runs that TestRanksDrawn draws; below 0: without end")
+
+// drawnFamily is a golden that TestRanksDrawn draws from.
+type drawnFamily struct {
+	dir     string
+	shape   [2][]byte // in fp32 and in bf16
+	experts int       // of a mixture; 0: there is none
+}
+
+// Whatever the family, the mode, the ranks, the micro-batch, what is recomputed, where weights lie and when copies are
+// carried out: a run ends in the files of one rank that keeps everything.
+func TestRanksDrawn(t *testing.T) {
+	families, alone := drawnFamilies(t), map[string]string{}
+	split := 0
+	for i := 0; *drawnRuns < 0 || i < *drawnRuns; i++ {
+		rng := rand.New(rand.NewPCG(uint64(i), 4))
+		f, kind, rows := families[rng.IntN(len(families))], rng.IntN(2), []int{20, 64, 100}[rng.IntN(3)]
+		packs := 2 + rng.IntN(5)
+		base := []string{fmt.Sprintf("lora.rank=%d", 3*rng.IntN(2)), fmt.Sprintf("run.packs=%d", packs), "run.steps=3",
+			"definition.segment=64", fmt.Sprintf("data.pack_rows=%d", rows)}
+		run := func(seed uint64, set ...string) string {
+			s, err := configs.Parse("ranks.toml", f.shape[kind], append(append([]string{}, base...), set...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := filepath.Join(t.TempDir(), "run")
+			if err := runDevices(context.Background(), t, s, out, delayedRanks(t, s, seed)); err != nil {
+				t.Fatalf("draw %d, %s, %v: %v", i, f.dir, append(base, set...), err)
+			}
+			return wholeDigest(t, out)
+		}
+		ranks, micro := 2+rng.IntN(7), 1+rng.IntN(min(3, packs))
+		mesh := []string{fmt.Sprintf("parallel.ranks=%d", ranks),
+			"parallel.weights=" + []string{"replicated", "sharded"}[rng.IntN(2)],
+			"run.recompute=" + []string{"none", "full", "auto"}[rng.IntN(3)]}
+		if f.experts >= ranks && rows <= 64 && rng.IntN(3) > 0 {
+			mesh, micro = append(mesh, fmt.Sprintf("parallel.experts=%d", ranks)), 1
+			split++
+		}
+		mesh = append(mesh, fmt.Sprintf("run.micro_batch=%d", micro))
+		key := fmt.Sprint(f.dir, kind, base)
+		if alone[key] == "" {
+			alone[key] = run(0)
+		}
+		if got := run(rng.Uint64N(1<<32), mesh...); got != alone[key] {
+			t.Errorf("draw %d, %s, %v, %v:\n%s\nwant\n%s", i, f.dir, base, mesh, got, alone[key])
+		}
+	}
+	if split < *drawnRuns/12 {
+		t.Errorf("%d of %d runs had experts on several ranks: the test shows little", split, *drawnRuns)
+	}
+}
+
+// drawnFamilies lists the goldens.
+func drawnFamilies(t *testing.T) (list []drawnFamily) {
+	lines := t.TempDir()
+	eachFamily(t, func(t *testing.T, dir string, vocab int) {
+		f := drawnFamily{dir: dir}
+		for _, bl := range described(t, dir).Blocks {
+			for _, sub := range bl {
+				if l, ok := sub.Layer.(*model.MoE); ok {
+					f.experts = l.Router.W.W.Rows
+				}
+			}
+		}
+		targets, parameters := everyProjection(t, dir)
+		path := filepath.Join(lines, filepath.Base(dir)+".jsonl")
+		writeIDs(t, path, ragged(vocab, 60, 18), 18)
+		for i, c := range [][2]string{{"fp32", "fma"}, {"bf16", "tc16"}} {
+			f.shape[i] = fmt.Appendf(nil, adapted, dir, c[0], c[1], path, strings.Join(targets, `", "`), parameters)
+		}
+		list = append(list, f)
+	})
+	return list
+}
