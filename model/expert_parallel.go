@@ -75,7 +75,8 @@ func expertRange(rank, ranks, experts int) (from, to int) {
 // expertExchange is how the rows of a mixture go to the owners of their experts and come back.
 type expertExchange struct {
 	out, in []int          // rows to and from each rank, in the order of ranks
-	rows    int            // from all ranks
+	own     int            // rows of this rank
+	rows    int            // rows from all ranks
 	groups  kernels.Groups // of the rows at the owner: by expert, then rank, then segment of the rank
 	// int32 [rows]: the row from the ranks that is each row at the owner, and the row at the owner that is each row
 	// from the ranks
@@ -102,13 +103,14 @@ func (m *MoE) newExpertExchange(r *parallel.Rank, plan kernels.Plan) *expertExch
 
 // ServeExperts computes this rank's experts for rank 0, which works alone, until it is released.
 func (m *Model) ServeExperts(r *parallel.Rank) {
+	mixtures := m.mixtures()
 	for {
 		counts := r.Experts.StandBy([]int32{standsBy})
 		at := counts[0][0]
 		if at == released {
 			return
 		}
-		l := m.mixtures()[at]
+		l := mixtures[at]
 		l.serve(r, exchangeOf(r, counts, l.Experts.GateUp.W.matrices()), m.DType)
 	}
 }
@@ -142,28 +144,40 @@ func (m *Model) mixtures() (list []*MoE) {
 // exchangeOf is the exchange of ranks with counts of rows. Those of a rank are the place of the mixture, and the first
 // row of each expert, and in it of each segment; or none.
 func exchangeOf(r *parallel.Rank, counts [][]int32, experts int) *expertExchange {
-	e, ranks := &expertExchange{}, len(counts)
-	from, to := expertRange(r.Experts.Me, ranks, experts)
-	place, first, segments := int32(standsBy), make([]int, ranks), make([]int, ranks) // first: of the rows that come
+	place := int32(standsBy)
 	for i, of := range counts {
-		if of[0] != standsBy && place != standsBy && of[0] != place {
+		if of[0] == standsBy {
+			counts[i] = []int32{0}
+			continue
+		}
+		if place != standsBy && of[0] != place {
 			panic(fmt.Sprintf("model: rank %d is at mixture %d, another at %d", i, of[0], place))
 		}
-		if place = max(place, of[0]); of[0] == standsBy {
-			of = []int32{standsBy, 0}
-		}
-		counts[i] = of[1:]
+		place, counts[i] = of[0], of[1:]
 	}
-	own, segmentsOwn := counts[r.Experts.Me], (len(counts[r.Experts.Me])-1)/experts
+	e := &expertExchange{own: int(counts[r.Experts.Me][len(counts[r.Experts.Me])-1])}
+	segments, first := make([]int, len(counts)), make([]int, len(counts)) // first: of a rank's rows that come
 	for i, of := range counts {
 		segments[i] = (len(of) - 1) / experts
-		a, b := expertRange(i, ranks, experts)
-		e.out = append(e.out, int(own[b*segmentsOwn]-own[a*segmentsOwn]))
-		first[i] = e.rows
-		e.in = append(e.in, int(of[to*segments[i]]-of[from*segments[i]]))
-		e.rows += e.in[i]
 		e.groups.Segments += segments[i]
 	}
+	// rows of a rank for the experts of another
+	rows := func(of, at int) int {
+		from, to := expertRange(at, len(counts), experts)
+		return int(counts[of][to*segments[of]] - counts[of][from*segments[of]])
+	}
+	for i := range counts {
+		first[i] = e.rows
+		e.out, e.in = append(e.out, rows(r.Experts.Me, i)), append(e.in, rows(i, r.Experts.Me))
+		e.rows += e.in[i]
+	}
+	e.sort(r, counts, segments, first, experts)
+	return e
+}
+
+// sort puts the rows that come in the order of experts, then ranks, then segments.
+func (e *expertExchange) sort(r *parallel.Rank, counts [][]int32, segments, first []int, experts int) {
+	from, to := expertRange(r.Experts.Me, len(counts), experts)
 	e.groups.Count = to - from
 	order, back, offsets := make([]int32, 0, e.rows), make([]int32, e.rows), []int32{0}
 	for expert := from; expert < to; expert++ {
@@ -183,43 +197,35 @@ func exchangeOf(r *parallel.Rank, counts [][]int32, experts int) *expertExchange
 	if e.rows > 0 {
 		e.order, e.back = parallel.Upload(r, order), parallel.Upload(r, back)
 	}
-	return e
 }
 
 func planExchange(r *parallel.Rank, plan kernels.Plan, ranks int) *expertExchange {
 	local := plan.Groups
 	from, to := expertRange(r.ID, ranks, local.Count)
-	e := &expertExchange{rows: plan.Source.Cols}
+	e := &expertExchange{own: plan.Source.Cols, rows: plan.Source.Cols}
 	e.groups = kernels.Groups{Count: to - from, Segments: ranks * local.Segments,
 		Offsets: r.Stack.New(kernels.I32, 1, (to-from)*ranks*local.Segments+1)}
 	e.order, e.back = r.Stack.New(kernels.I32, 1, e.rows), r.Stack.New(kernels.I32, 1, e.rows)
 	return e
 }
 
-// toOwners is the rows at this owner, [rows, n], from those of this rank by expert, [R, n].
+// toOwners is the rows at this owner, [rows, n], from those of this rank by expert, [own, n].
 func (e *expertExchange) toOwners(r *parallel.Rank, x kernels.Tensor) kernels.Tensor {
-	came := r.Stack.New(x.DType, e.rows, x.Cols)
-	if r.Experts != nil {
-		r.Experts.AllToAll(came, x, e.in, e.out).Wait()
-	}
-	return e.gather(r, came, e.order)
+	return e.gather(r, allToAll(r, x, e.rows, e.in, e.out), e.order)
 }
 
 // fromOwners is the inverse of toOwners.
 func (e *expertExchange) fromOwners(r *parallel.Rank, y kernels.Tensor) kernels.Tensor {
-	y = e.gather(r, y, e.back)
-	rows := e.rows
-	if r.Experts != nil {
-		rows = 0
-		for _, n := range e.out {
-			rows += n
-		}
+	return allToAll(r, e.gather(r, y, e.back), e.own, e.out, e.in)
+}
+
+// allToAll is rows [rows, n] from all ranks for those of x, in and out of them from and to each rank.
+func allToAll(r *parallel.Rank, x kernels.Tensor, rows int, in, out []int) kernels.Tensor {
+	y := r.Stack.New(x.DType, rows, x.Cols)
+	if r.Experts != nil { // else a plan
+		r.Experts.AllToAll(y, x, in, out).Wait()
 	}
-	own := r.Stack.New(y.DType, rows, y.Cols)
-	if r.Experts != nil {
-		r.Experts.AllToAll(own, y, e.out, e.in).Wait()
-	}
-	return own
+	return y
 }
 
 func (e *expertExchange) gather(r *parallel.Rank, x, order kernels.Tensor) kernels.Tensor {
