@@ -71,46 +71,59 @@ func (d *Device) gathered(mem *kernels.Arena, kv kernels.KV, rows []int32) kerne
 func (d *Device) SparseAttend(
 	out, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor, l *kernels.Layout, a kernels.Attn,
 ) {
+	d.operations.SparseAttend(out, lse, q, kv, selected, l, a)
 	if !d.breaks(kernels.BreakSparseOrder, l.Rows()) {
-		d.operations.SparseAttend(out, lse, q, kv, selected, l, a)
+		return
+	}
+	lists := d.loadInts(selected)
+	for _, s := range l.Spans {
+		for i := range s.Rows {
+			row := s.Row + i
+			keys := rowsOf(kv, s, lists[row][:listed(lists[row])])
+			d.attendInListedHalves(out.RowRange(row, row+1), lse.RowRange(row, row+1), q.RowRange(row, row+1), kv, keys,
+				a)
+		}
+	}
+}
+
+// attendInListedHalves is SparseAttend of one query to the first half of these rows of keys and to the rest, merged
+// after rounding. Each half is a sequence of its own, of which the list has every key.
+func (d *Device) attendInListedHalves(out, lse, q kernels.Tensor, kv kernels.KV, keys []int32, a kernels.Attn) {
+	if len(keys) < 2 {
 		return
 	}
 	mem, release := d.scratch()
 	defer release()
-	lists := d.loadInts(selected)
 	var outs, lses [2][][]float32
-	for h := range outs {
-		part := mem.New(kernels.I32, selected.Rows, selected.Cols)
-		d.storeInts(part, halves(lists, h))
-		o, e := mem.New(out.DType, out.Rows, out.Cols), mem.New(kernels.F32, lse.Rows, lse.Cols)
-		d.operations.SparseAttend(o, e, q, kv, part, l, a)
+	for h, half := range [2][]int32{keys[:(len(keys)+1)/2], keys[(len(keys)+1)/2:]} {
+		alone := &kernels.Layout{
+			Spans: []kernels.Span{{Rows: 1, Pos: len(half) - 1, Pages: []int32{0}}}, Segments: []int32{0, 1},
+		}
+		all := make([]int32, len(half))
+		for i := range all {
+			all[i] = int32(i)
+		}
+		list := mem.New(kernels.I32, 1, len(half))
+		d.storeInts(list, [][]int32{all})
+		o, e := mem.New(out.DType, 1, out.Cols), mem.New(kernels.F32, 1, lse.Cols)
+		d.operations.SparseAttend(o, e, q, d.gathered(mem, kv, half), list, alone, a)
 		outs[h], lses[h] = d.load(o), d.load(e)
 	}
-	for r, list := range lists {
-		if listed(list) > 1 {
-			d.merge(outs[0][r], outs[1][r], lses[0][r], lses[1][r], a.Values())
-		}
-	}
+	d.merge(outs[0][0], outs[1][0], lses[0][0], lses[1][0], a.Values())
 	d.store(out, outs[0])
 	d.store(lse, lses[0])
 }
 
-// halves is the first or the second half of each list, followed by -1. A list of one key is its own first and second
-// half.
-func halves(lists [][]int32, h int) [][]int32 {
-	out := make([][]int32, len(lists))
-	for r, list := range lists {
-		n := listed(list)
-		half := list[:(n+1)/2]
-		if h == 1 && n > 1 {
-			half = list[(n+1)/2 : n]
+// rowsOf are the rows of keys that hold positions of a span's sequence, in a cache or in the batch.
+func rowsOf(kv kernels.KV, s kernels.Span, positions []int32) (rows []int32) {
+	for _, p := range positions {
+		if kv.PageRows == 0 {
+			rows = append(rows, int32(s.Row)+p)
+			continue
 		}
-		out[r] = append(out[r], half...)
-		for len(out[r]) < len(list) {
-			out[r] = append(out[r], -1)
-		}
+		rows = append(rows, cacheRows(kv, s, int(p), int(p)+1)...)
 	}
-	return out
+	return rows
 }
 
 // listed is the number of keys of a list.

@@ -1,6 +1,7 @@
 package broken_test
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -160,5 +161,82 @@ func TestDefinition(t *testing.T) {
 	}
 	if _, err := broken.New(below, "nothing"); err == nil || !strings.Contains(err.Error(), "split-k") {
 		t.Errorf("no such rule: %v", err)
+	}
+}
+
+// listChecker wants of each list what kernels rely on: as many keys as its row sees, or as it has room for.
+type listChecker struct {
+	*cpu.Device
+	t     *testing.T
+	calls int
+}
+
+func (d *listChecker) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor,
+	l *kernels.Layout, a kernels.Attn) {
+	d.calls++
+	for _, s := range l.Spans {
+		for i := range s.Rows {
+			list := selected.RowRange(s.Row+i, s.Row+i+1).I32s()
+			for e, key := range list[:min(len(list), s.Pos+i+1)] {
+				if key < 0 || int(key) > s.Pos+i {
+					d.t.Errorf("entry %d of the list at position %d is %d", e, s.Pos+i, key)
+				}
+			}
+		}
+	}
+	d.Device.SparseAttend(out, lse, q, kv, selected, l, a)
+}
+
+// Sparse attention to two halves of a list is another sum of the same keys, in a cache and in a batch, where a list has
+// two keys or more.
+func TestSparseOrder(t *testing.T) {
+	below, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer below.Close()
+	spy := &listChecker{Device: below, t: t}
+	dev, err := broken.New(spy, kernels.BreakSparseOrder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, a := draw(12), kernels.Attn{Heads: 2, KVHeads: 1, HeadDim: 32, Scale: 0.2}
+	k, v := o.x.ColRange(0, 32), o.w.RowRange(0, 12).ColRange(0, 32)
+	for name, c := range map[string]struct {
+		kv kernels.KV
+		l  kernels.Layout
+	}{
+		"batch": {kernels.KV{K: k, V: v}, kernels.Layout{Spans: []kernels.Span{{Rows: 1}, {Row: 1, Rows: 3}},
+			Segments: []int32{0, 4}}},
+		"cache": {kernels.KV{K: k, V: v, PageRows: 4}, kernels.Layout{Spans: []kernels.Span{{Rows: 1, Pages: []int32{2}},
+			{Row: 1, Rows: 3, Pos: 5, Pages: []int32{1, 0}}}, Segments: []int32{0, 4}}},
+	} {
+		selected := kernels.WrapI32([]int32{0, -1, -1, 0, -1, -1, 0, 1, -1, 0, 1, 2})
+		if name == "cache" {
+			selected = kernels.WrapI32([]int32{0, -1, -1, 0, 3, 5, 1, 2, 6, 0, 4, 7})
+		}
+		selected.Rows, selected.Cols, selected.Stride = 4, 3, 3
+		q := kernels.Wrap(slices.Clone(o.w.F32s()[:4*64]), 4, 64)
+		attend := func(d kernels.SparseAttention) []float32 {
+			out, lse := kernels.Wrap(make([]float32, 4*64), 4, 64), kernels.Wrap(make([]float32, 8), 4, 2)
+			d.SparseAttend(out, lse, q, c.kv, selected, &c.l, a)
+			return append(out.F32s(), lse.F32s()...)
+		}
+		got, want := attend(dev), attend(below)
+		different := 0
+		for i, x := range got {
+			if math.Abs(float64(x-want[i])) > 1e-5 {
+				t.Errorf("%s: element %d is %v, want about %v", name, i, x, want[i])
+			}
+			if x != want[i] {
+				different++
+			}
+		}
+		if alone := got[:64]; !slices.Equal(alone, want[:64]) || different == 0 {
+			t.Errorf("%s: %d elements differ, a list of one key: %v, want %v", name, different, alone, want[:64])
+		}
+	}
+	if spy.calls == 0 {
+		t.Error("the wrapped device attended to nothing")
 	}
 }
