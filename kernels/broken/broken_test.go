@@ -208,8 +208,8 @@ func TestSparseOrder(t *testing.T) {
 	}{
 		"batch": {kernels.KV{K: k, V: v}, kernels.Layout{Spans: []kernels.Span{{Rows: 1}, {Row: 1, Rows: 3}},
 			Segments: []int32{0, 4}}},
-		"cache": {kernels.KV{K: k, V: v, PageRows: 4}, kernels.Layout{Spans: []kernels.Span{{Rows: 1, Pages: []int32{2}},
-			{Row: 1, Rows: 3, Pos: 5, Pages: []int32{1, 0}}}, Segments: []int32{0, 4}}},
+		"cache": {kernels.KV{K: k, V: v, PageRows: 4}, kernels.Layout{Segments: []int32{0, 4}, Spans: []kernels.Span{
+			{Rows: 1, Pages: []int32{2}}, {Row: 1, Rows: 3, Pos: 5, Pages: []int32{1, 0}}}}},
 	} {
 		selected := kernels.WrapI32([]int32{0, -1, -1, 0, -1, -1, 0, 1, -1, 0, 1, 2})
 		if name == "cache" {
