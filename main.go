@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -163,7 +164,7 @@ func trainCommand() *cobra.Command {
 	var o train.Options
 	var device string
 	var printConfig bool
-	var ranks int
+	var ranks ranksFlag
 	c := &cobra.Command{
 		Use:   "train SHAPE.toml",
 		Short: "Train the model of a shape",
@@ -174,10 +175,7 @@ func trainCommand() *cobra.Command {
 			if device != "" {
 				set = append(set, "device.kind="+device)
 			}
-			if c.Flags().Changed("ranks") {
-				set = append(set, fmt.Sprintf("parallel.ranks=%d", ranks))
-			}
-			s, err := configs.Load(args[0], set)
+			s, err := configs.Load(args[0], append(set, ranks.settings()...))
 			if err != nil {
 				return err
 			}
@@ -197,15 +195,33 @@ func trainCommand() *cobra.Command {
 	f.StringVar(&o.Out, "out", "", "folder of the run (default: the shape's run.out, or the next free runs/NAME)")
 	f.BoolVar(&o.Resume, "resume", false, "continue from the newest checkpoint, with the bits of an uninterrupted run")
 	f.StringVar(&device, "device", "", "device to run on: cpu or cuda (default: the shape's)")
-	f.IntVar(&ranks, "ranks", 0, "ranks that train together; never changes a bit (default: those of the shape)")
+	ranks.flag(c)
 	f.BoolVar(&printConfig, "print-config", false, "print the resolved shape as TOML and exit")
 	return c
 }
 
-// target is the model and the device of a command.
+// ranksFlag is the flag of how many ranks work together.
+type ranksFlag string
+
+func (n *ranksFlag) flag(c *cobra.Command) {
+	c.Flags().StringVar((*string)(n), "ranks", "", "ranks that work together, each on a GPU or a share of the CPU's "+
+		"threads; never changes a bit (default: those of the shape, else 1)")
+}
+
+// settings is the given flag as an override of a shape's key.
+func (n ranksFlag) settings() []string {
+	if n == "" {
+		return nil
+	}
+	return []string{"parallel.ranks=" + string(n)}
+}
+
+// target is the model, the device and the ranks of a command.
 type target struct {
 	dir, adapter, device, dtype, dot, exp2, latent, isa string
 	threads                                             int
+	ranks                                               ranksFlag
+	set                                                 []string
 }
 
 func (t *target) flags(c *cobra.Command) {
@@ -214,6 +230,9 @@ func (t *target) flags(c *cobra.Command) {
 	f.StringVar(&t.adapter, "adapter", "", "PEFT adapter folder to apply to the model")
 	f.StringVar(&t.dtype, "dtype", "",
 		"storage of weights and activations: fp32 or bf16 (default fp32; bf16 with --dot tc16)")
+	f.StringArrayVar(&t.set, "set", nil, "how ranks divide the model: parallel.experts=N or "+
+		"parallel.weights=sharded; of a shape any table.key=value; may be repeated")
+	t.ranks.flag(c)
 	t.deviceFlags(c)
 }
 
@@ -273,31 +292,32 @@ func (t *target) settings(c *cobra.Command) (set []string) {
 			set = append(set, f.key+"="+c.Flags().Lookup(f.flag).Value.String())
 		}
 	}
-	return set
+	return slices.Concat(t.set, set, t.ranks.settings())
 }
 
-// open loads the model on the device and runs body.
-func (t *target) open(broken kernels.Break, body func(r *parallel.Rank, m *serve.ServedModel) error) error {
+// open loads the model on the devices and runs body.
+func (t *target) open(broken kernels.Break, body func(m *serve.ServedModel) error) error {
 	c := t.config()
 	c.Break = broken
 	dtype, err := t.storage(c.Definition.Dot)
 	if err != nil {
 		return err
 	}
-	dev, err := devices.Open(c)
+	mesh, err := configs.ParseParallel(slices.Concat(t.set, t.ranks.settings()))
 	if err != nil {
 		return err
 	}
-	defer dev.Close()
-	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, err := serve.Open(r.Dev, t.dir, t.adapter, model.Options{DType: dtype})
+	return setup.OnRanks(c, mesh, func(w *parallel.World, r *parallel.Rank) error {
+		o := model.Options{DType: dtype}
+		setup.CutBy(&o, mesh, w.Devices())
+		m, err := serve.Open(w, r, t.dir, t.adapter, o)
 		if err != nil {
 			return err
 		}
 		if opened := m.Model.Opened(); opened != "" {
 			fmt.Fprintln(os.Stderr, opened)
 		}
-		return body(r, m)
+		return body(m)
 	})
 }
 
@@ -364,8 +384,8 @@ func scoreCommand() *cobra.Command {
 		Short: "Compute the log-probabilities of token sequences",
 		Args:  none,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.ServedModel) error {
-				n, err := serve.Score(c.Context(), r, m.Model, f.in, f.out, logits)
+			return t.open(kernels.BreakNone, func(m *serve.ServedModel) error {
+				n, err := serve.Score(c.Context(), m.Ranks, f.in, f.out, logits)
 				if err == nil {
 					fmt.Printf("%d sequences scored: %s\n", n, f.out)
 				}
@@ -402,10 +422,10 @@ func generateCommand() *cobra.Command {
 			if q.N < 1 || q.N > mostSamples {
 				return fmt.Errorf("--n %d: want 1 to %d", q.N, mostSamples)
 			}
-			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.ServedModel) error {
+			return t.open(kernels.BreakNone, func(m *serve.ServedModel) error {
 				sampling := q.WithDefaults(m.Model.Sampling, c.Flags().Changed)
 				noteSampling(m.Model.Sampling)
-				n, err := serve.Generate(c.Context(), r, m, f.in, f.out, o, sampling)
+				n, err := serve.Generate(c.Context(), m, f.in, f.out, o, sampling)
 				if err == nil {
 					fmt.Printf("%d samples generated: %s\n", n, f.out)
 				}
@@ -487,14 +507,14 @@ func serveCommand() *cobra.Command {
 				o.Name = filepath.Base(dir)
 			}
 			o.Key = os.Getenv(keyVariable)
-			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.ServedModel) error {
-				s, err := api.New(r, m, o)
+			return t.open(kernels.BreakNone, func(m *serve.ServedModel) error {
+				s, err := api.New(m, o)
 				if err != nil {
 					return err
 				}
 				noteSampling(m.Model.Sampling)
-				fmt.Fprintf(os.Stderr, "%s on http://%s/v1: %s, definition %.12s\n", o.Name, l.Addr(), r.Dev.Name(),
-					r.Dev.Definition().Digest())
+				fmt.Fprintf(os.Stderr, "%s on http://%s/v1: %s, definition %.12s\n", o.Name, l.Addr(), m.DeviceName(),
+					m.Rank.Dev.Definition().Digest())
 				context.AfterFunc(c.Context(), func() {
 					fmt.Fprintln(os.Stderr, "finishing the requests in flight; a second signal stops at once")
 				})
@@ -579,7 +599,6 @@ func verifyCommand() *cobra.Command {
 	var t target
 	o := serve.VerifyOptions{}
 	var broken, replay string
-	var set []string
 	c := &cobra.Command{
 		Use:   "verify [SHAPE.toml]",
 		Short: "Verify that decode, chunked prefill and the training forward agree on every bit",
@@ -595,7 +614,7 @@ func verifyCommand() *cobra.Command {
 				if len(args) > 0 || t.dir != "" || t.adapter != "" || broken != "" {
 					return fmt.Errorf("--replay can be combined with --set and device flags only")
 				}
-				res, err := train.Replay(c.Context(), replay, append(set, t.settings(c)...), os.Stderr)
+				res, err := train.Replay(c.Context(), replay, t.settings(c), os.Stderr)
 				if err != nil {
 					return err
 				}
@@ -608,11 +627,11 @@ func verifyCommand() *cobra.Command {
 			if t.adapter != "" && len(args) == 1 {
 				return fmt.Errorf("--adapter needs --model in place of a shape")
 			}
-			if len(set) > 0 && len(args) == 0 {
-				return fmt.Errorf("--set needs a shape in place of --model")
-			}
-			verify := func(r *parallel.Rank, m *model.Model) error {
-				rep, err := serve.Verify(c.Context(), r, m, o)
+			verify := func(s serve.Ranks) (err error) {
+				if o.Reference, err = s.OneRankReference(); err != nil {
+					return err
+				}
+				rep, err := serve.Verify(c.Context(), s, o)
 				if err != nil {
 					return err
 				}
@@ -620,18 +639,15 @@ func verifyCommand() *cobra.Command {
 				return rep.Err()
 			}
 			if len(args) == 1 {
-				return setup.OnShape(args[0], append(set, t.settings(c)...), kernels.Break(broken), verify)
+				return setup.OnShape(args[0], t.settings(c), kernels.Break(broken), verify)
 			}
-			return t.open(kernels.Break(broken), func(r *parallel.Rank, m *serve.ServedModel) error {
-				return verify(r, m.Model)
-			})
+			return t.open(kernels.Break(broken), func(m *serve.ServedModel) error { return verify(m.Ranks) })
 		},
 	}
 	t.flags(c)
 	c.Flags().IntVar(&o.Tokens, "tokens", 4096, "least positions to compare, each with a full vocabulary of logits")
 	c.Flags().IntVar(&o.MaxLength, "longest", 0, "length of the longest sequence of each round; 0 for up to 1024")
 	c.Flags().Uint64Var(&o.Seed, "seed", 1, "seed of the requests")
-	c.Flags().StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	c.Flags().StringVar(&replay, "replay", "",
 		"folder of a run of reinforcement learning to repeat on its recorded answers")
 	var rules []string
@@ -682,8 +698,8 @@ func parityCommand() *cobra.Command {
 				}
 				defer o.Against.Close()
 			}
-			return t.open(kernels.BreakNone, func(r *parallel.Rank, m *serve.ServedModel) error {
-				rep, err := serve.Parity(c.Context(), r, m, o)
+			return t.open(kernels.BreakNone, func(m *serve.ServedModel) error {
+				rep, err := serve.Parity(c.Context(), m, o)
 				if err != nil {
 					return err
 				}

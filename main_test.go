@@ -367,7 +367,7 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"SHAPE.toml"}, []string{"train", "a", "b"}},
 		{[]string{"DIR"}, []string{"inspect"}},
 		{[]string{"qwen3-30b", "catalogue", "Qwen3-30B-A3B"}, []string{"shapes", "qwen3-30b"}},
-		{[]string{"--set", "shape", "--model"}, []string{"verify", "--model", "x", "--set", "run.steps=2"}},
+		{[]string{"--set", "shape", "[parallel]"}, []string{"verify", "--model", "x", "--set", "run.steps=2"}},
 		{[]string{"no.toml", "no such file"}, []string{"train", "no.toml"}},
 		{[]string{"--model", "shape"}, []string{"verify"}},
 		{[]string{"--model", "shape"}, []string{"verify", shape, "--model", "x"}},

@@ -62,6 +62,32 @@ func Parse(name string, text []byte, set []string) (*Shape, error) {
 	return r.shape, nil
 }
 
+// ParseParallel is the table [parallel] of a command that has no shape, from overrides of its keys.
+func ParseParallel(set []string) (Parallel, error) {
+	r := &reader{shape: Default(), flags: map[string]string{}, bad: map[string]bool{}}
+	foreign := func(key string) bool { return !strings.HasPrefix(key, parallelKey+".") }
+	for _, flag := range set {
+		if key, _, _ := strings.Cut(flag, "="); foreign(key) {
+			r.flags[key] = quoteFlag(flag)
+			r.report(key, "without a shape only keys of [parallel] can be set")
+			continue
+		}
+		r.override(flag)
+	}
+	for _, rule := range rules {
+		if what := r.broken(rule); what != "" && !slices.ContainsFunc(rule.keys, foreign) {
+			r.report(r.written(rule.keys), what)
+		}
+	}
+	if len(r.problems) > 0 {
+		return Parallel{}, r.err()
+	}
+	return r.shape.Parallel, nil
+}
+
+// parallelKey is the table that says how ranks divide the work.
+const parallelKey = "parallel"
+
 func syntaxError(name string, err error) error {
 	var p toml.ParseError
 	if !errors.As(err, &p) {

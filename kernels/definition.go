@@ -47,12 +47,15 @@ const (
 	BreakAdapter     Break = "adapter"      // few rows: an adapter's product is rounded and added, no part of the chain
 	BreakRope        Break = "rope"         // few rows are rotated by sines and cosines in bf16
 	BreakSinks       Break = "sinks"        // few rows apply sinks to a log-sum-exp in bf16
+	// with experts cut over ranks their outputs are added and rounded on each rank first, as before an all-reduce
+	BreakRankSums Break = "rank-sums"
 )
 
 // Breaks lists every rule that can be broken.
 var Breaks = []Break{
 	BreakSplitK, BreakKeyBlock, BreakNormRows, BreakCombine, BreakVocab, BreakChunks, BreakIndexScores, BreakKeyTies,
 	BreakSparseOrder, BreakRouterTies, BreakGroupLimits, BreakAdapter, BreakRope, BreakSinks,
+	BreakRankSums,
 }
 
 // Rounding says how an operation rounds an intermediate value, at a place where stacks are known to differ.

@@ -17,6 +17,12 @@ func (m *Model) Breaks() []kernels.Break {
 	if m.adapts() {
 		found = append(found, kernels.BreakAdapter)
 	}
+	// a sum of two is the same in any order where it is not rounded
+	if m.ExpertParallel() && slices.ContainsFunc(m.mixtures(), func(l *MoE) bool {
+		return l.TopK > 2 || m.DType == kernels.BF16
+	}) {
+		found = append(found, kernels.BreakRankSums)
+	}
 	absent := func(b kernels.Break) bool { return !slices.Contains(found, b) }
 	return slices.DeleteFunc(slices.Clone(kernels.Breaks), absent)
 }

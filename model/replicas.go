@@ -8,12 +8,16 @@ import (
 	"lockstep/parallel"
 )
 
-// Replicas are the copies of a model that ranks train together, by rank: each has all weights, or its part of those of
-// blocks, and the optimizer's state of its own shards.
+// Replicas are the copies of a model on the ranks of a world, by rank: each has all weights, or its part of those that
+// are cut over ranks. Of those that are trained each has the optimizer's state of its own shards.
 type Replicas []*Model
 
-// Replicate makes copies of the first rank's model on the other ranks of a world, ready for training.
+// Replicate makes copies of the first rank's model on the other ranks of a world. Where experts are cut over them, the
+// others stand by for a first rank that works alone.
 func Replicate(w *parallel.World, m *Model) (Replicas, error) {
+	if w.Size() == 1 {
+		return Replicas{m}, nil
+	}
 	c := make(Replicas, w.Size())
 	if err := w.Run(func(r *parallel.Rank) (err error) {
 		if c[r.ID] = m; r.ID > 0 {
@@ -23,23 +27,25 @@ func Replicate(w *parallel.World, m *Model) (Replicas, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := c.Broadcast(w); err != nil {
-		return nil, err
-	}
-	if err := w.Run(func(r *parallel.Rank) error {
-		c[r.ID].TrainShards(r.ID, r.Size)
-		return nil
-	}); err != nil {
-		return nil, err
-	}
-	c.shareSums()
 	if m.ExpertParallel() {
 		w.Standby(func(r *parallel.Rank) error {
 			c[r.ID].ServeExperts(r)
 			return nil
 		}, m.ReleaseExperts)
 	}
-	return c, nil
+	return c, c.Broadcast(w)
+}
+
+// TrainShards gives each replica memory for training; see [Model.TrainShards].
+func (c Replicas) TrainShards(w *parallel.World) error {
+	if err := w.Run(func(r *parallel.Rank) error {
+		c[r.ID].TrainShards(r.ID, r.Size)
+		return nil
+	}); err != nil {
+		return err
+	}
+	c.shareSums()
+	return nil
 }
 
 // shareSums tells each replica where the owners of shards sum gradients.

@@ -71,6 +71,24 @@ func (w *shardedWeights) drop() {
 	}
 }
 
+// Cut tells whether some weights are cut over ranks, so that none has the whole model.
+func (m *Model) Cut() bool {
+	return slices.ContainsFunc(m.Params, func(p *Param) bool { return p.home != nil })
+}
+
+// Placement says what each of several ranks has of the weights.
+func (m *Model) Placement() string {
+	switch experts := m.ExpertParallel(); {
+	case experts && m.sharded != nil:
+		return "experts divided and other weights sharded"
+	case experts:
+		return "experts divided"
+	case m.sharded != nil:
+		return "weights sharded"
+	}
+	return "weights replicated"
+}
+
 // cut gives weights homes in the memory of ranks, as the options say.
 func (m *Model) cut(o Options) error {
 	for i, l := range m.mixtures() {

@@ -32,6 +32,16 @@ type Counters struct {
 	Cancelled int
 }
 
+func (c *Counters) add(o Counters) {
+	c.Steps += o.Steps
+	c.Prefilled += o.Prefilled
+	c.Reused += o.Reused
+	c.Decoded += o.Decoded
+	c.Generated += o.Generated
+	c.Preempted += o.Preempted
+	c.Cancelled += o.Cancelled
+}
+
 const defaultCacheBytes = 1 << 30
 
 // Engine runs requests through one model on one rank. Each step is one forward over a chunk of prompts and one row of

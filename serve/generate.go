@@ -9,8 +9,6 @@ import (
 	"lockstep/data"
 	"lockstep/data/atomicfile"
 	"lockstep/data/ordered"
-	"lockstep/kernels"
-	"lockstep/parallel"
 )
 
 // Sampling configures Generate.
@@ -56,8 +54,7 @@ type sampleLine struct {
 
 // Generate samples N completions of each prompt of a JSONL file and writes a line for each, in order. It returns the
 // number of lines.
-func Generate(ctx context.Context, r *parallel.Rank, s *ServedModel, in, out string, o Options, q Sampling) (int,
-	error) {
+func Generate(ctx context.Context, s *ServedModel, in, out string, o Options, q Sampling) (int, error) {
 	var reqs []Request
 	err := data.EachLine(in, func(n int, d *ordered.Dict) error {
 		prompt, err := data.Prompt(d, s.Tokenizer, s.Model.Vocab, time.Now())
@@ -82,7 +79,7 @@ func Generate(ctx context.Context, r *parallel.Rank, s *ServedModel, in, out str
 	if err != nil {
 		return 0, err
 	}
-	e, err := NewEngine(r, s.Model, kernels.NewArena(r.Dev), o)
+	e, err := s.NewEngines(o)
 	if err != nil {
 		return 0, err
 	}

@@ -99,7 +99,7 @@ func TestScoreNotFinite(t *testing.T) {
 		if err := os.WriteFile(in, []byte(`{"ids": [1, 2, 3]}`+"\n"+`{"ids": [1, 77, 3]}`+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Score(context.Background(), r, s.Model, in, out, false)
+		_, err := Score(context.Background(), s.Ranks, in, out, false)
 		if !errors.Is(err, ErrNotFinite) || !strings.Contains(err.Error(), "logprobs.1: ") {
 			t.Errorf("error %v", err)
 		}

@@ -69,7 +69,7 @@ type recording struct {
 
 // Parity computes the log-probabilities of recorded completions by the training forward, in packed batches, and
 // compares.
-func Parity(ctx context.Context, r *parallel.Rank, s *ServedModel, o ParityOptions) (*ParityReport, error) {
+func Parity(ctx context.Context, s *ServedModel, o ParityOptions) (*ParityReport, error) {
 	if err := o.Bounds.Validate(); err != nil {
 		return nil, err
 	}
@@ -80,14 +80,15 @@ func Parity(ctx context.Context, r *parallel.Rank, s *ServedModel, o ParityOptio
 	if err != nil {
 		return nil, err
 	}
-	rep := &ParityReport{Bounds: o.Bounds, Definition: r.Dev.Definition().Digest()}
-	var training []float32
-	for i := range batches {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		training = append(training, rescore(r, s.Model, batches[i:i+1])...)
+	rep := &ParityReport{Bounds: o.Bounds, Definition: s.Rank.Dev.Definition().Digest()}
+	of := make([][]float32, len(batches))
+	if err := s.deal(len(batches), func(r *parallel.Rank, m *model.Model, i int) error {
+		of[i] = rescoreBatch(r, m, batches[i])
+		return ctx.Err()
+	}); err != nil {
+		return nil, err
 	}
+	training := slices.Concat(of...)
 	var recorded []float32
 	for _, rec := range slices.Concat(batches...) {
 		rep.Sequences++
@@ -110,7 +111,7 @@ func Parity(ctx context.Context, r *parallel.Rank, s *ServedModel, o ParityOptio
 	if o.Against == nil {
 		return rep, nil
 	}
-	v, other, err := searchDivergence(r, s.Model, o.Against, o.Alternative.Weights, batches)
+	v, other, err := searchDivergence(s.Rank, s.Model, o.Against, o.Alternative.Weights, batches)
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,7 @@ var bounds = Bounds{ClipLow: 0.2, ClipHigh: 0.2, Cap: 2}
 func TestParityOfOurs(t *testing.T) {
 	for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 		served(t, "qwen3_moe", kernels.Default(), dtype, func(r *parallel.Rank, s *ServedModel) {
-			rep, err := Parity(t.Context(), r, s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Bounds: bounds})
+			rep, err := Parity(t.Context(), s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Bounds: bounds})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -71,7 +71,7 @@ func TestParityOfOurs(t *testing.T) {
 			if !strings.Contains(rep.String(), "bit-identical") {
 				t.Error(rep)
 			}
-			rep, err = Parity(t.Context(), r, s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Temperature: 0.6,
+			rep, err = Parity(t.Context(), s, ParityOptions{Rollout: recorded(t, r, s, 30, same), Temperature: 0.6,
 				Bounds: bounds})
 			if err != nil {
 				t.Fatal(err)
@@ -96,7 +96,7 @@ func TestParityFindsWhatDiffers(t *testing.T) {
 			}
 			return p
 		})
-		rep, err := Parity(t.Context(), r, s, ParityOptions{Rollout: path, Bounds: bounds})
+		rep, err := Parity(t.Context(), s, ParityOptions{Rollout: path, Bounds: bounds})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func against(t *testing.T, r *parallel.Rank, s *ServedModel, changes, path strin
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	rep, err := Parity(t.Context(), r, s, ParityOptions{Rollout: path, Bounds: bounds, Against: dev,
+	rep, err := Parity(t.Context(), s, ParityOptions{Rollout: path, Bounds: bounds, Against: dev,
 		Alternative: other})
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"lockstep/kernels"
+	"lockstep/model"
 	"lockstep/parallel"
 )
 
@@ -16,29 +18,79 @@ type Replicas struct {
 	engines []*Engine       // by rank
 	last    int             // the replica of the last request
 	prompt  []int32         // of the last request
-}
 
-// NewReplicas makes an engine on each rank of a world by a function that runs in the rank.
-func NewReplicas(w *parallel.World, engine func(r *parallel.Rank) (*Engine, error)) (*Replicas, error) {
-	p := &Replicas{world: w, engines: make([]*Engine, w.Size())}
-	return p, w.Run(func(r *parallel.Rank) (err error) {
-		p.engines[r.ID], err = engine(r)
-		return err
-	})
+	// Together is how many forwards each makes at most before they wait for one another: few for a short wait until
+	// tokens and requests come through, many for speed.
+	Together int
 }
 
 // OneReplica is an engine on the rank that calls.
 func OneReplica(e *Engine) *Replicas { return &Replicas{engines: []*Engine{e}} }
 
+// mostTogether is Replicas.Together where no client waits for tokens.
+const mostTogether = 32
+
+// NewEngines makes an engine on each worker of a model's ranks. Its cache has memory of its own.
+func (s Ranks) NewEngines(o Options) (*Replicas, error) {
+	open := func(r *parallel.Rank, m *model.Model) (*Engine, error) {
+		return NewEngine(r, m, kernels.NewArena(r.Dev), o)
+	}
+	if s.alone() {
+		e, err := open(s.Rank, s.Model)
+		return OneReplica(e), err
+	}
+	p := &Replicas{world: s.World, engines: make([]*Engine, len(s.Replicas)), Together: mostTogether}
+	return p, s.each(func(r *parallel.Rank, m *model.Model) (err error) {
+		p.engines[r.ID], err = open(r, m)
+		return err
+	})
+}
+
 // First is the engine of the first rank.
 func (p *Replicas) First() *Engine { return p.engines[0] }
 
-// Generated is the number of tokens that the replicas have generated, forced ones included.
-func (p *Replicas) Generated() (n int) {
+// Counters are those of all replicas.
+func (p *Replicas) Counters() (n Counters) {
 	for _, e := range p.engines {
-		n += e.Generated
+		n.add(e.Counters)
 	}
 	return n
+}
+
+// InFlight is the number of requests without a result.
+func (p *Replicas) InFlight() (n int) {
+	for _, e := range p.engines {
+		n += e.InFlight()
+	}
+	return n
+}
+
+// MaxLength is the most tokens that a sequence can have; see [Engine.MaxLength].
+func (p *Replicas) MaxLength() int { return p.First().MaxLength() }
+
+// Waiting is the number of requests in flight that are in no batch.
+func (p *Replicas) Waiting() (n int) {
+	for _, e := range p.engines {
+		n += e.Waiting()
+	}
+	return n
+}
+
+// EachRunning is [Engine.EachRunning] of all replicas.
+func (p *Replicas) EachRunning(visit func(index int, res Result)) {
+	for _, e := range p.engines {
+		e.EachRunning(visit)
+	}
+}
+
+// Cancel ends a request at the replica that has it; see [Engine.Cancel].
+func (p *Replicas) Cancel(index int) (Result, bool) {
+	for _, e := range p.engines {
+		if res, ok := e.Cancel(index); ok {
+			return res, true
+		}
+	}
+	return Result{}, false
 }
 
 // Submit queues a request at a replica; see [Engine.Submit].
@@ -67,10 +119,7 @@ func (p *Replicas) choose(prompt []int32) int {
 	return least
 }
 
-// stepsTogether is how many forwards the replicas make at most before they wait for one another.
-const stepsTogether = 32
-
-// Step runs forwards of all replicas that have requests, until each has finished some or has made a number of them, and
+// Step runs forwards of all replicas that have requests, until each has finished some or has made Together of them, and
 // returns the results.
 func (p *Replicas) Step(ctx context.Context) (done []Done, err error) {
 	if len(p.engines) == 1 {
@@ -82,7 +131,7 @@ func (p *Replicas) Step(ctx context.Context) (done []Done, err error) {
 	of := make([][]Done, len(p.engines))
 	err = p.world.Run(func(r *parallel.Rank) (err error) {
 		e := p.engines[r.ID]
-		for n := 0; n < stepsTogether && e.InFlight() > 0 && len(of[r.ID]) == 0 && err == nil; n++ {
+		for n := 0; n < p.Together && e.InFlight() > 0 && len(of[r.ID]) == 0 && err == nil; n++ {
 			of[r.ID], err = e.Step(context.WithoutCancel(ctx))
 		}
 		return err

@@ -32,21 +32,16 @@ func replicas(t *testing.T, ranks int, o Options, body func(w *parallel.World, m
 		t.Fatal(err)
 	}
 	defer w.Close()
-	models := make([]*model.Model, ranks)
-	p, err := NewReplicas(w, func(r *parallel.Rank) (*Engine, error) {
-		s, err := Open(r.Dev, goldens+"qwen3_moe", "", model.Options{DType: kernels.F32})
+	if err := w.Lead(func(r *parallel.Rank) error {
+		s, err := Open(w, r, goldens+"qwen3_moe", "", model.Options{DType: kernels.F32})
 		if err != nil {
-			return nil, err
+			return err
 		}
-		models[r.ID] = s.Model
-		return NewEngine(r, s.Model, kernels.NewArena(r.Dev), o)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Lead(func(*parallel.Rank) error {
-		body(w, models[0], p)
-		return nil
+		p, err := s.NewEngines(o)
+		if err == nil {
+			body(w, s.Model, p)
+		}
+		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -70,8 +65,8 @@ func TestReplicas(t *testing.T) {
 					t.Errorf("request %d: %+v", i, res)
 				}
 			}
-			if tokens != p.Generated() {
-				t.Errorf("%d ranks: %d tokens, %d counted", ranks, tokens, p.Generated())
+			if tokens != p.Counters().Generated {
+				t.Errorf("%d ranks: %d tokens, %d counted", ranks, tokens, p.Counters().Generated)
 			}
 			for i, e := range p.engines {
 				if share := float64(e.Generated*ranks) / float64(tokens); share < 0.5 || share > 1.7 {
@@ -122,7 +117,7 @@ func TestReplicasInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		stopped := ending{context.Background(), func() error {
-			if p.Generated() > 0 {
+			if p.Counters().Generated > 0 {
 				return context.Canceled
 			}
 			return nil

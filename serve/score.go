@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -18,47 +19,81 @@ import (
 // Score computes log-probabilities of the token sequences of a JSONL file ({"ids": [...]}) by the training forward. For
 // line N it writes logprobs.N F32 [T-1], those of each next token, to a safetensors file, and logits.N F32 [T, V] if
 // logits is set. It returns the number of sequences.
-func Score(ctx context.Context, r *parallel.Rank, m *model.Model, in, out string, logits bool) (int, error) {
-	var seqs [][]int32
+func Score(ctx context.Context, s Ranks, in, out string, logits bool) (int, error) {
+	p := &scorer{Ranks: s}
+	lines := 0
 	err := data.EachLine(in, func(_ int, line *ordered.Dict) error {
-		ids, err := data.IDs(line, 1, m.Vocab)
-		if len(ids) > m.MaxLength {
-			return fmt.Errorf("%d tokens, but the model has %d positions", len(ids), m.MaxLength)
+		ids, err := data.IDs(line, 1, s.Model.Vocab)
+		if len(ids) > s.Model.MaxLength {
+			return fmt.Errorf("%d tokens, but the model has %d positions", len(ids), s.Model.MaxLength)
 		}
-		seqs = append(seqs, ids)
+		p.add(fmt.Sprintf("logprobs.%d", lines), ids, logProbs, len(ids)-1)
+		if logits {
+			p.add(fmt.Sprintf("logits.%d", lines), ids, allLogits, len(ids), s.Model.Vocab)
+		}
+		lines++
 		return err
 	})
 	if err != nil {
 		return 0, err
 	}
+	// in the order of the file, so that those which are computed together are written one after another
+	slices.SortFunc(p.scores, func(a, b score) int { return cmp.Compare(a.name, b.name) })
 	var tensors []safetensors.OutTensor
-	for n, ids := range seqs {
-		tensors = append(tensors, lazyTensor(ctx, fmt.Sprintf("logprobs.%d", n), []int{len(ids) - 1}, func() []float32 {
-			return logProbs(r, m, ids)
-		}))
-		if logits {
-			tensors = append(tensors, lazyTensor(ctx, fmt.Sprintf("logits.%d", n), []int{len(ids), m.Vocab},
-				func() []float32 {
-					return allLogits(r, m, ids)
-				}))
-		}
+	for i, of := range p.scores {
+		tensors = append(tensors, safetensors.OutTensor{Name: of.name, DType: "F32", Shape: of.shape,
+			Write: func(w io.Writer) error { return p.write(ctx, w, i) }})
 	}
-	return len(seqs), safetensors.Write(out, tensors, nil)
+	return lines, safetensors.Write(out, tensors, nil)
 }
 
-// lazyTensor is an F32 tensor that is computed when it is written, unless ctx has ended. A NaN in it is an error.
-func lazyTensor(ctx context.Context, name string, shape []int, values func() []float32) safetensors.OutTensor {
-	return safetensors.OutTensor{Name: name, DType: "F32", Shape: shape, Write: func(w io.Writer) error {
-		if err := ctx.Err(); err != nil {
+// score is what is computed of a sequence.
+type score struct {
+	name    string
+	shape   []int
+	ids     []int32
+	compute func(r *parallel.Rank, m *model.Model, ids []int32) []float32
+}
+
+// scorer computes scores as they are written, one on each rank at a time.
+type scorer struct {
+	Ranks
+	scores []score
+	from   int         // the first of those that were computed last
+	last   [][]float32 // their values
+}
+
+func (p *scorer) add(name string, ids []int32, compute func(*parallel.Rank, *model.Model, []int32) []float32,
+	shape ...int) {
+	p.scores = append(p.scores, score{name, shape, ids, compute})
+}
+
+// write writes a score, unless ctx has ended. A NaN in it is an error.
+func (p *scorer) write(ctx context.Context, w io.Writer, i int) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if i < p.from || i >= p.from+len(p.last) {
+		if err := p.computeFrom(i); err != nil {
 			return err
 		}
-		v := values()
-		if slices.ContainsFunc(v, func(x float32) bool { return x != x }) {
-			return fmt.Errorf("%s: %w", name, ErrNotFinite)
-		}
-		_, err := w.Write(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v)))
-		return err
-	}}
+	}
+	v := p.last[i-p.from]
+	if slices.ContainsFunc(v, func(x float32) bool { return x != x }) {
+		return fmt.Errorf("%s: %w", p.scores[i].name, ErrNotFinite)
+	}
+	_, err := w.Write(unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v)))
+	return err
+}
+
+// computeFrom computes as many scores from one on as ranks work by themselves.
+func (p *scorer) computeFrom(from int) error {
+	p.from, p.last = from, make([][]float32, min(p.workers(), len(p.scores)-from))
+	return p.deal(len(p.last), func(r *parallel.Rank, m *model.Model, i int) error {
+		of := p.scores[from+i]
+		p.last[i] = of.compute(r, m, of.ids)
+		return nil
+	})
 }
 
 // packSequences packs sequences into one batch. The target of each row is the next token, -1 for the last.

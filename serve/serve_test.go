@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -26,7 +25,7 @@ func served(t *testing.T, family string, def kernels.Definition, dtype kernels.D
 	}
 	defer dev.Close()
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		s, err := Open(dev, goldens+family, "", model.Options{DType: dtype})
+		s, err := Open(nil, r, goldens+family, "", model.Options{DType: dtype})
 		if err == nil {
 			body(r, s)
 		}
@@ -241,7 +240,7 @@ func TestVerify(t *testing.T) {
 
 func verifies(t *testing.T, family string, def kernels.Definition, dtype kernels.DType, tokens int) {
 	served(t, family, def, dtype, func(r *parallel.Rank, s *ServedModel) {
-		rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: tokens, Seed: 3})
+		rep, err := Verify(context.Background(), s.Ranks, VerifyOptions{Tokens: tokens, Seed: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,7 +259,7 @@ func verifies(t *testing.T, family string, def kernels.Definition, dtype kernels
 func TestVerifyMaxLength(t *testing.T) {
 	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		for longest, want := range map[int]int{200: 200, 5000: s.Model.MaxLength} {
-			rep, err := Verify(context.Background(), r, s.Model, VerifyOptions{Tokens: 1, Seed: 1, MaxLength: longest})
+			rep, err := Verify(context.Background(), s.Ranks, VerifyOptions{Tokens: 1, Seed: 1, MaxLength: longest})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -277,11 +276,13 @@ func TestVerifyMaxLength(t *testing.T) {
 // them.
 func TestDrawMaxLength(t *testing.T) {
 	m := &model.Model{MaxLength: 8192, Vocab: 320}
-	p := &verifier{m: m, tokens: 4096, maxLength: 8192, rng: rand.New(rand.NewPCG(1, 1)), report: &VerifyReport{}}
+	p := newComparer(m, 1, 0)
 	shared := 0
 	for range 20 {
-		p.drawSequences(nil)
-		if len(p.seqs) < 2 || len(p.seqs[0]) != p.maxLength {
+		p.traffic = new(traffic)
+		budget, longest := roundSize(m, 4096, 8192, 1)
+		p.drawSequences(nil, budget, longest, 8192)
+		if len(p.seqs) < 2 || len(p.seqs[0]) != 8192 {
 			t.Fatalf("%d sequences, the first of %d tokens", len(p.seqs), len(p.seqs[0]))
 		}
 		for _, s := range p.seqs[1:] {

@@ -8,33 +8,47 @@ import (
 	"path/filepath"
 
 	"lockstep/data"
-	"lockstep/kernels"
 	"lockstep/model"
+	"lockstep/parallel"
 )
 
 // ServedModel is a model for inference, with its tokenizer and chat template.
 type ServedModel struct {
-	Model     *model.Model
+	Ranks
 	Tokenizer *data.ChatTokenizer // nil: the folder has no tokenizer
 }
 
-// Open loads a model from a Hugging Face folder, with a PEFT adapter if adapter is not empty.
-func Open(dev kernels.Device, dir, adapter string, o model.Options) (*ServedModel, error) {
-	m, err := model.LoadFolder(dev, dir, adapter, o)
+// Open loads a model from a Hugging Face folder, with a PEFT adapter if adapter is not empty, onto the ranks of a
+// world. r is the first, whose goroutine calls. w nil: there are no others.
+func Open(w *parallel.World, r *parallel.Rank, dir, adapter string, o model.Options) (*ServedModel, error) {
+	if w != nil {
+		o.Ranks = w.Devices()
+	}
+	m, err := model.LoadFolder(r.Dev, dir, adapter, o)
 	if err != nil {
 		return nil, err
 	}
-	s := &ServedModel{Model: m}
-	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); errors.Is(err, fs.ErrNotExist) {
-		return s, nil
-	}
-	if s.Tokenizer, err = data.LoadChatTokenizer(dir, m.EOS); err != nil {
+	tok, err := LoadTokenizer(dir, m)
+	if err != nil {
 		return nil, err
 	}
-	if n := s.Tokenizer.Vocab(); n > m.Vocab {
+	ranks, err := Distribute(w, r, m)
+	return &ServedModel{Ranks: ranks, Tokenizer: tok}, err
+}
+
+// LoadTokenizer reads the tokenizer of a model's folder; nil: it has none.
+func LoadTokenizer(dir string, m *model.Model) (*data.ChatTokenizer, error) {
+	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	tok, err := data.LoadChatTokenizer(dir, m.EOS)
+	if err != nil {
+		return nil, err
+	}
+	if n := tok.Vocab(); n > m.Vocab {
 		return nil, fmt.Errorf("%s: the tokenizer has %d tokens, but the model's vocabulary has %d", dir, n, m.Vocab)
 	}
-	return s, nil
+	return tok, nil
 }
 
 // StopTokens are the ids that end a sample; see [StopTokens].

@@ -108,11 +108,11 @@ func stopped(t *testing.T, dir, prompts string, temperature float64) (stops, all
 	defer dev.Close()
 	out := filepath.Join(t.TempDir(), "made.jsonl")
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, err := serve.Open(dev, dir, "", model.Options{})
+		m, err := serve.Open(nil, r, dir, "", model.Options{})
 		if err == nil {
 			q := serve.Sampling{MaxTokens: 64, Temperature: temperature, TopP: 1, N: 1, Seed: 1}
 			o := serve.Options{Slots: 64, PageRows: 32, PrefillRows: 256}
-			_, err = serve.Generate(context.Background(), r, m, prompts, out, o, q)
+			_, err = serve.Generate(context.Background(), m, prompts, out, o, q)
 		}
 		return err
 	})

@@ -128,7 +128,7 @@ func environment(j *job) []runlog.NameValue {
 		{Name: "model", Value: fmt.Sprintf("%s, %s parameters, %s active", j.trainer.Model.Family,
 			report.Compact(float64(total)),
 			report.Compact(float64(active)))},
-		{Name: "device", Value: j.deviceName()},
+		{Name: "device", Value: j.ranks.DeviceName()},
 		{Name: "dot mode", Value: string(j.trainer.Rank.Dev.Definition().Dot)},
 		{Name: "storage", Value: j.trainer.Model.DType.String()},
 		{Name: "peak memory", Value: fmt.Sprintf("%d MiB", plan.PeakMemory()>>20)},

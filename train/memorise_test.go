@@ -166,11 +166,11 @@ func recite(t *testing.T, dir, prompts string) (got [][]int32) {
 	defer dev.Close()
 	out := filepath.Join(t.TempDir(), "out.jsonl")
 	err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, err := serve.Open(r.Dev, dir, "", model.Options{})
+		m, err := serve.Open(nil, r, dir, "", model.Options{})
 		if err != nil {
 			return err
 		}
-		_, err = serve.Generate(context.Background(), r, m, prompts, out, setup.EngineOptions(s),
+		_, err = serve.Generate(context.Background(), m, prompts, out, setup.EngineOptions(s),
 			serve.Sampling{MaxTokens: memorisedLength - 1, TopP: 1, N: 1, IgnoreEOS: true})
 		return err
 	})

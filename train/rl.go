@@ -60,14 +60,14 @@ type update struct {
 // step collects groups of answers and updates the weights on them. step counts from the beginning of the run, from 1.
 func (l *learner) step(ctx context.Context, step int) (res learningResult, err error) {
 	began := time.Now()
-	drawn := l.engine.Generated()
+	drawn := l.engine.Counters().Generated
 	groups, left, err := l.next(ctx)
 	if err != nil {
 		return res, err
 	}
 	l.pause()
 	l.updatesBefore = l.updates
-	res.rolloutSeconds, res.sampled = time.Since(began).Seconds(), l.engine.Generated()-drawn
+	res.rolloutSeconds, res.sampled = time.Since(began).Seconds(), l.engine.Counters().Generated-drawn
 	l.advantages(groups)
 	for _, g := range groups {
 		for i := range g.Episodes {

@@ -10,8 +10,6 @@ import (
 	"lockstep/configs"
 	"lockstep/data"
 	"lockstep/kernels"
-	"lockstep/kernels/devices"
-	"lockstep/model"
 	"lockstep/optim"
 	"lockstep/parallel"
 	"lockstep/serve"
@@ -38,25 +36,10 @@ func Run(ctx context.Context, s *configs.Shape, o Options) error {
 	if err != nil {
 		return err
 	}
-	return onRanks(s, func(w *parallel.World, r *parallel.Rank) error {
+	return setup.OnRanks(setup.Device(s), s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
 		j := &job{ctx: ctx, shape: s, options: o, folder: out, world: w}
 		return errors.Join(j.execute(r), j.close())
 	})
-}
-
-// onRanks opens the devices of a shape as a world, and runs body in the first rank.
-func onRanks(s *configs.Shape, body func(w *parallel.World, r *parallel.Rank) error) error {
-	list, closeAll, err := devices.OpenRanks(setup.Device(s), s.Parallel.Ranks)
-	if err != nil {
-		return err
-	}
-	w, err := parallel.Open(list, parallel.Mesh{Experts: s.Parallel.Experts})
-	if err != nil {
-		return errors.Join(err, closeAll())
-	}
-	err = w.Lead(func(r *parallel.Rank) error { return body(w, r) })
-	w.Close()
-	return errors.Join(err, closeAll())
 }
 
 // job is one run in progress.
@@ -67,6 +50,7 @@ type job struct {
 	folder        string
 	lock          *os.File // of the folder, which no other process may train into; nil: a new run that has not begun
 	world         *parallel.World
+	ranks         serve.Ranks // the model on all ranks
 	trainer       *trainer.Trainer
 	tokenizer     *data.ChatTokenizer
 	stops         []int32 // end what the model says; see [serve.Stops]
@@ -118,20 +102,6 @@ func (j *job) close() (err error) {
 	return err
 }
 
-// openEngines opens an engine on each rank, or where experts are cut over ranks on the first, for which the others then
-// compute their experts.
-func openEngines(w *parallel.World, r *parallel.Rank, replicas model.Replicas, o serve.Options) (*serve.Replicas,
-	error) {
-	open := func(r *parallel.Rank) (*serve.Engine, error) {
-		return serve.NewEngine(r, replicas[r.ID], kernels.NewArena(r.Dev), o)
-	}
-	if !replicas[0].ExpertParallel() {
-		return serve.NewReplicas(w, open)
-	}
-	e, err := open(r)
-	return serve.OneReplica(e), err
-}
-
 // prepare opens everything that the run needs. It writes nothing.
 func (j *job) prepare(r *parallel.Rank) error {
 	p, err := plan.New(r.Dev, j.shape)
@@ -157,14 +127,16 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if err != nil {
 		return err
 	}
-	replicas, err := model.Replicate(j.world, m)
-	if err != nil {
+	if j.ranks, err = serve.Distribute(j.world, r, m); err != nil {
+		return err
+	}
+	if err := j.ranks.Replicas.TrainShards(j.world); err != nil {
 		return err
 	}
 	if err := p.ReserveRanks(j.world); err != nil {
 		return err
 	}
-	if err := j.openTrainer(r, replicas); err != nil {
+	if err := j.openTrainer(); err != nil {
 		return err
 	}
 	if j.corpus.Pairs != nil {
@@ -173,7 +145,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 		}
 	}
 	if setup.Generates(j.shape) {
-		if j.engine, err = openEngines(j.world, r, replicas, p.EngineOptions()); err != nil {
+		if j.engine, err = j.ranks.NewEngines(p.EngineOptions()); err != nil {
 			return err
 		}
 	}
@@ -203,7 +175,7 @@ func (j *job) prepare(r *parallel.Rank) error {
 }
 
 // openTrainer makes the trainer of the run's first stage.
-func (j *job) openTrainer(r *parallel.Rank, replicas model.Replicas) (err error) {
+func (j *job) openTrainer() (err error) {
 	if samples := j.corpus.Samples(); samples != nil {
 		j.stream = data.NewStream(samples, uint64(j.shape.Run.Seed), j.shape.Data.PackRows, j.shape.Run.Epochs)
 	}
@@ -231,7 +203,7 @@ func (j *job) openTrainer(r *parallel.Rank, replicas model.Replicas) (err error)
 		o.Schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Steps: max(w.Steps, 1)}
 		o.Schedule.Warmup = optim.WarmupSteps(w.WarmupSteps, w.WarmupRatio, w.Steps)
 	}
-	j.trainer = trainer.NewReplicated(j.world, r, replicas, o)
+	j.trainer = trainer.NewReplicated(j.world, j.ranks.Rank, j.ranks.Replicas, o)
 	return nil
 }
 
@@ -317,7 +289,7 @@ func (j *job) run() (err error) {
 	total, active := j.trainer.Model.Parameters()
 	j.note("%s: %s, %s parameters (%s active), %s, definition %.12s", j.folder, j.trainer.Model.Family,
 		report.Compact(float64(total)),
-		report.Compact(float64(active)), j.deviceName(), j.state.Digest)
+		report.Compact(float64(active)), j.ranks.DeviceName(), j.state.Digest)
 	if opened := j.trainer.Model.Opened(); opened != "" {
 		j.note("%s", opened)
 	}
@@ -363,15 +335,6 @@ func idleRanks(packs, ranks int) string {
 	}
 	return fmt.Sprintf("ranks: %d packs of a step on %d ranks leave %d%% of them idle, make run.packs a multiple of %d",
 		packs, ranks, 100*idle/(rounds*ranks), ranks)
-}
-
-// deviceName names the device of each rank.
-func (j *job) deviceName() string {
-	name := j.trainer.Rank.Dev.Name()
-	if n := j.world.Size(); n > 1 {
-		return fmt.Sprintf("%d ranks, each %s", n, name)
-	}
-	return name
 }
 
 func (j *job) save() error {

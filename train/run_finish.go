@@ -83,17 +83,15 @@ func (j *job) prove() (p *runlog.Proof, failed, err error) {
 	if j.shape.Run.VerifyTokens == 0 {
 		return nil, nil, nil
 	}
-	rep, err := serve.Verify(j.ctx, j.trainer.Rank, j.trainer.Model,
-		serve.VerifyOptions{Tokens: j.shape.Run.VerifyTokens,
-			Seed: uint64(j.shape.Run.Seed), Corpus: j.corpus.Texts(64)})
+	rep, err := serve.Verify(j.ctx, j.ranks, serve.VerifyOptions{Tokens: j.shape.Run.VerifyTokens,
+		Seed: uint64(j.shape.Run.Seed), Corpus: j.corpus.Texts(64)})
 	if err != nil {
 		return nil, nil, err
 	}
 	j.note("%s", rep)
 	t := rep.Totals()
 	p = &runlog.Proof{Tokens: t.Tokens, Logits: t.Logits, LogProbs: t.LogProbs, Mismatches: t.Mismatches,
-		KL:     runlog.Number(t.KL),
-		Digest: rep.Digest}
+		KL: runlog.Number(t.KL), Digest: rep.Digest}
 	for _, c := range rep.Comparisons {
 		p.Ways = append(p.Ways, runlog.ProofWay{Name: c.Name, Logits: c.Logits, Mismatches: c.Mismatches,
 			KL: runlog.Number(c.KL)})

@@ -109,7 +109,7 @@ func TestStopStringCancels(t *testing.T) {
 	}
 	var inFlight, cancelled int
 	err := s.betweenSteps(context.Background(), func() {
-		inFlight, cancelled = s.engine.InFlight(), s.engine.Cancelled
+		inFlight, cancelled = s.engine.InFlight(), s.engine.Counters().Cancelled
 	})
 	if err != nil {
 		t.Fatal(err)

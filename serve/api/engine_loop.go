@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"lockstep/kernels"
 	"lockstep/serve"
 )
 
@@ -33,7 +34,7 @@ func (s *Server) runEngine(done <-chan struct{}) {
 func (s *Server) step() {
 	done, err := s.engine.Step(context.Background())
 	if err != nil {
-		panic(err) // a step fails only if its context has ended
+		panic(kernels.Fault{Err: err}) // of a rank
 	}
 	s.engine.EachRunning(func(index int, res serve.Result) { s.queues[index].update(res) })
 	for _, d := range done {

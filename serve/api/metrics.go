@@ -12,7 +12,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 	var c serve.Counters
 	var running, waiting int
 	if err := s.betweenSteps(r.Context(), func() {
-		c, waiting = s.engine.Counters, s.engine.Waiting()
+		c, waiting = s.engine.Counters(), s.engine.Waiting()
 		running = s.engine.InFlight() - waiting
 	}); err != nil {
 		return // the client has left

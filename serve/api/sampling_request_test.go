@@ -35,7 +35,7 @@ func TestSamplingDefaults(t *testing.T) {
 		{data.Generation{}, explicit, serve.Request{Temperature: 0.75, TopP: 1, MaxTokens: 5}, false},
 	} {
 		m := &model.Model{Vocab: 320, MaxLength: 256, Sampling: k.sampling}
-		s := &Server{options: small(), served: &serve.ServedModel{Model: m, Tokenizer: tok}}
+		s := &Server{options: small(), served: &serve.ServedModel{Ranks: serve.Ranks{Model: m}, Tokenizer: tok}}
 		for name, read := range map[string]func(*fields) (*samplingRequest, error){
 			`"prompt": "a"`: s.parseCompletion, `"messages": [{"role": "user", "content": "a"}]`: s.parseChatCompletion,
 		} {
@@ -124,8 +124,9 @@ func TestRejectedInPart(t *testing.T) {
 	if err := end(); err != nil {
 		t.Fatal(err)
 	}
-	if status != http.StatusBadRequest || s.engine.Generated != 0 || s.engine.InFlight() != 0 || len(s.queues) != 0 {
-		t.Errorf("%d %s: %d tokens drawn, %d in flight, %d queues", status, text, s.engine.Generated,
+	if status != http.StatusBadRequest || s.engine.Counters().Generated != 0 || s.engine.InFlight() != 0 ||
+		len(s.queues) != 0 {
+		t.Errorf("%d %s: %d tokens drawn, %d in flight, %d queues", status, text, s.engine.Counters().Generated,
 			s.engine.InFlight(),
 			len(s.queues))
 	}
@@ -143,8 +144,8 @@ func FuzzRequest(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s := &Server{options: small(), served: &serve.ServedModel{Model: &model.Model{Vocab: 320, MaxLength: 256},
-		Tokenizer: tok}}
+	s := &Server{options: small(), served: &serve.ServedModel{
+		Ranks: serve.Ranks{Model: &model.Model{Vocab: 320, MaxLength: 256}}, Tokenizer: tok}}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, read := range []func(*fields) (*samplingRequest, error){s.parseCompletion, s.parseChatCompletion} {
 			r, err := http.NewRequest(http.MethodPost, "/", bytes.NewReader(body))

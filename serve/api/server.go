@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"lockstep/kernels"
-	"lockstep/parallel"
 	"lockstep/serve"
 )
 
@@ -23,11 +21,11 @@ type Options struct {
 	Engine serve.Options
 }
 
-// Server answers HTTP requests with one engine.
+// Server answers HTTP requests with an engine on each rank.
 type Server struct {
 	options    Options
 	served     *serve.ServedModel
-	engine     *serve.Engine
+	engine     *serve.Replicas
 	definition string // digest
 	started    time.Time
 	calls      chan func() // run by the engine's goroutine between two steps
@@ -37,20 +35,21 @@ type Server struct {
 	nextIndex int                  // of the next sample
 }
 
-// New makes a server with its own engine on rank r.
-func New(r *parallel.Rank, m *serve.ServedModel, o Options) (*Server, error) {
-	e, err := serve.NewEngine(r, m.Model, kernels.NewArena(r.Dev), o.Engine)
+// New makes a server with engines of its own.
+func New(m *serve.ServedModel, o Options) (*Server, error) {
+	e, err := m.NewEngines(o.Engine)
 	if err != nil {
 		return nil, err
 	}
+	e.Together = 1 // clients wait for tokens
 	return &Server{
-		options: o, served: m, engine: e, definition: r.Dev.Definition().Digest(), started: time.Now(),
+		options: o, served: m, engine: e, definition: m.Rank.Dev.Definition().Digest(), started: time.Now(),
 		calls: make(chan func()), queues: map[int]*outputQueue{},
 	}, nil
 }
 
-// Run serves clients of l until ctx ends, then finishes the requests in flight. It runs the engine in the calling
-// goroutine, which must be the rank's.
+// Run serves clients of l until ctx ends, then finishes the requests in flight. It runs the engines in the calling
+// goroutine, which must be the first rank's.
 func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	h := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second}
 	done := make(chan struct{})

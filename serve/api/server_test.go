@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -27,13 +28,27 @@ const golden = "../../model/testdata/qwen3_moe"
 
 // onRank runs body with a tiny model whose tokens are bytes.
 func onRank(body func(r *parallel.Rank, m *serve.ServedModel) error) error {
-	dev, err := cpu.New(kernels.Default(), cpu.Options{})
+	return onRanks(1, 1, body)
+}
+
+// onRanks is onRank with so many ranks, over which experts are divided where experts is as many.
+func onRanks(ranks, experts int, body func(r *parallel.Rank, m *serve.ServedModel) error) error {
+	var list []kernels.Device
+	for range ranks {
+		dev, err := cpu.New(kernels.Default(), cpu.Options{})
+		if err != nil {
+			return err
+		}
+		defer dev.Close()
+		list = append(list, dev)
+	}
+	w, err := parallel.Open(list, parallel.Mesh{Experts: experts})
 	if err != nil {
 		return err
 	}
-	defer dev.Close()
-	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, err := serve.Open(dev, golden, "", model.Options{DType: kernels.F32})
+	defer w.Close()
+	return w.Lead(func(r *parallel.Rank) error {
+		m, err := serve.Open(w, r, golden, "", model.Options{DType: kernels.F32, Experts: experts > 1})
 		if err != nil {
 			return err
 		}
@@ -49,6 +64,13 @@ func onRank(body func(r *parallel.Rank, m *serve.ServedModel) error) error {
 func running(t testing.TB, o Options, prepare ...func(r *parallel.Rank, m *serve.ServedModel)) (s *Server, url string,
 	end func() error) {
 	t.Helper()
+	return runningOn(t, 1, 1, o, prepare...)
+}
+
+// runningOn is running on ranks; see onRanks.
+func runningOn(t testing.TB, ranks, experts int, o Options, prepare ...func(r *parallel.Rank,
+	m *serve.ServedModel)) (s *Server, url string, end func() error) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -56,11 +78,11 @@ func running(t testing.TB, o Options, prepare ...func(r *parallel.Rank, m *serve
 	ctx, cancel := context.WithCancel(context.Background())
 	made, done := make(chan *Server, 1), make(chan error, 1)
 	go func() {
-		done <- onRank(func(r *parallel.Rank, m *serve.ServedModel) error {
+		done <- onRanks(ranks, experts, func(r *parallel.Rank, m *serve.ServedModel) error {
 			for _, f := range prepare {
 				f(r, m)
 			}
-			s, err := New(r, m, o)
+			s, err := New(m, o)
 			if err != nil {
 				return err
 			}
@@ -206,12 +228,31 @@ func joined(t *testing.T, a map[string]any, text []byte) []serve.Result {
 	return all
 }
 
-// A response has the bits of an engine that runs the request alone, whatever else is in the batch and however small the
-// cache is.
+// A response has the bits of an engine that runs the request alone, whatever else is in the batch, however small the
+// cache is and however many ranks serve.
 func TestSameBits(t *testing.T) {
 	requests := traffic(20)
 	want := alone(t, requests)
-	s, url, end := running(t, small())
+	for _, ranks := range [][2]int{{1, 1}, {3, 1}, {2, 2}} {
+		t.Run(fmt.Sprint(ranks), func(t *testing.T) {
+			o := small()
+			o.Engine.Pages = max(o.Engine.Pages/(ranks[0]/ranks[1]), 8)
+			s, url, end := runningOn(t, ranks[0], ranks[1], o)
+			sameBits(t, url, requests, want)
+			if err := end(); err != nil {
+				t.Fatal(err)
+			}
+			if c := s.engine.Counters(); c.Preempted == 0 || s.engine.InFlight() != 0 || len(s.queues) != 0 {
+				t.Errorf("%d preemptions (want some), %d in flight, %d queues", c.Preempted, s.engine.InFlight(),
+					len(s.queues))
+			}
+		})
+	}
+}
+
+// sameBits sends requests at once and wants what engines gave that ran each alone.
+func sameBits(t *testing.T, url string, requests []map[string]any, want [][]serve.Result) {
+	t.Helper()
 	got := make([][]serve.Result, len(requests))
 	var all sync.WaitGroup
 	for i, a := range requests {
@@ -225,9 +266,6 @@ func TestSameBits(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if err := end(); err != nil {
-		t.Fatal(err)
-	}
 	for i := range requests {
 		for k, w := range want[i] {
 			g := got[i][k]
@@ -236,10 +274,6 @@ func TestSameBits(t *testing.T) {
 					w.LogProbs, w.Finish)
 			}
 		}
-	}
-	if s.engine.Preempted == 0 || s.engine.InFlight() != 0 || len(s.queues) != 0 {
-		t.Errorf("%d preemptions (want some), %d in flight, %d queues", s.engine.Preempted, s.engine.InFlight(),
-			len(s.queues))
 	}
 }
 
@@ -269,8 +303,8 @@ func TestClientLeaves(t *testing.T) {
 	if err := end(); err != nil {
 		t.Fatal(err)
 	}
-	if s.engine.Cancelled != 3 || s.engine.InFlight() != 0 || len(s.queues) != 0 {
-		t.Errorf("%d cancelled, %d in flight, %d queues", s.engine.Cancelled, s.engine.InFlight(), len(s.queues))
+	if c := s.engine.Counters(); c.Cancelled != 3 || s.engine.InFlight() != 0 || len(s.queues) != 0 {
+		t.Errorf("%d cancelled, %d in flight, %d queues", c.Cancelled, s.engine.InFlight(), len(s.queues))
 	}
 }
 

@@ -262,8 +262,20 @@ func (p *Plan) carryOut(t *trainer.Trainer) (host int, err error) {
 		host = samples.PlanDivergence(p.Rank, p.Model, min(p.longest, p.Model.MaxLength))
 	}
 	if s.Run.VerifyTokens > 0 {
-		proof, err := serve.PlanVerify(p.Rank, p.Model, s.Run.VerifyTokens)
+		proof, err := p.proof()
 		return max(host, proof), err
+	}
+	return host, nil
+}
+
+// proof runs the proof of all ranks, and returns the host memory that it takes.
+func (p *Plan) proof() (host int, err error) {
+	for i, m := range p.models() {
+		of, err := serve.PlanVerify(p.ranks()[i], m, p.s.Run.VerifyTokens)
+		if err != nil {
+			return 0, err
+		}
+		host += of
 	}
 	return host, nil
 }

@@ -43,7 +43,7 @@ func DType(s *configs.Shape) kernels.DType {
 // modelOptions are those of the first rank's model. ranks are the devices of all.
 func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
 	o := model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
-	o.Ranks, o.Experts, o.Blocks = ranks, s.Parallel.Experts > 1, s.Parallel.Weights == "sharded"
+	CutBy(&o, s.Parallel, ranks)
 	return o
 }
 
@@ -100,9 +100,8 @@ func OpenModel(ranks []kernels.Device, s *configs.Shape) (*model.Model, *data.Ch
 	var tok *data.ChatTokenizer
 	var err error
 	if s.Model.Path != "" {
-		var served *serve.ServedModel
-		if served, err = serve.Open(ranks[0], s.Model.Path, "", modelOptions(s, ranks)); err == nil {
-			m, tok = served.Model, served.Tokenizer
+		if m, err = model.LoadFolder(ranks[0], s.Model.Path, "", modelOptions(s, ranks)); err == nil {
+			tok, err = serve.LoadTokenizer(s.Model.Path, m)
 		}
 	} else {
 		m, tok, err = buildModel(ranks, s)

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"lockstep/kernels"
-	"lockstep/model"
-	"lockstep/parallel"
 	"lockstep/serve"
 	"lockstep/train/testshape"
 )
@@ -19,11 +17,11 @@ func TestOnShape(t *testing.T) {
 	if err := os.WriteFile(path, []byte(testshape.Tiny), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	err := OnShape(path, nil, kernels.BreakNone, func(r *parallel.Rank, m *model.Model) error {
-		if n := len(m.Trained()); n > 0 {
+	err := OnShape(path, nil, kernels.BreakNone, func(s serve.Ranks) error {
+		if n := len(s.Model.Trained()); n > 0 {
 			t.Errorf("%d parameters have gradients", n)
 		}
-		rep, err := serve.Verify(context.Background(), r, m, serve.VerifyOptions{Tokens: 200})
+		rep, err := serve.Verify(context.Background(), s, serve.VerifyOptions{Tokens: 200})
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,65 @@
+package broken
+
+import (
+	"slices"
+
+	"lockstep/kernels"
+)
+
+// Reaches forwards to the wrapped device.
+func (d *Device) Reaches(other kernels.Device) error {
+	if o, ok := other.(*Device); ok {
+		other = o.operations
+	}
+	return d.operations.Reaches(other)
+}
+
+// CopyPeer remembers which rows came together, for [kernels.BreakRankSums].
+func (d *Device) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kernels.Event {
+	if d.rule == kernels.BreakRankSums && dst.Rows > 0 {
+		d.arrived[dst.Data] = dst.Rows
+	}
+	return d.operations.CopyPeer(dst, src, after...)
+}
+
+// rankRows is the last row of each rank's rows of y, and one more, where y came from ranks; else nil.
+func (d *Device) rankRows(y kernels.Tensor) (ends []int) {
+	defer clear(d.arrived)
+	for at := 0; at < y.Rows; ends = append(ends, at) {
+		rows := d.arrived[y.RowRange(at, at+1).Data]
+		if at += rows; rows == 0 || at > y.Rows {
+			return nil
+		}
+	}
+	return ends
+}
+
+// combineByRank breaks [kernels.BreakRankSums]: the rows of each rank are combined and rounded, then the sums are added
+// in the order of ranks, as an all-reduce does.
+func (d *Device) combineByRank(out, y, weights, rowOf kernels.Tensor, ends []int) {
+	mem, release := d.scratch()
+	defer release()
+	own, sum := mem.New(kernels.F32, rowOf.Rows, rowOf.Cols), mem.New(out.DType, out.Rows, out.Cols)
+	all, from := d.loadInts(rowOf), 0
+	for i, to := range ends {
+		w := make([][]float32, len(all))
+		for t, rows := range all {
+			w[t] = slices.Repeat([]float32{1}, len(rows))
+			if !weights.IsNil() {
+				w[t] = d.load(weights.RowRange(t, t+1))[0]
+			}
+			for slot, row := range rows {
+				if int(row) < from || int(row) >= to {
+					w[t][slot] = 0
+				}
+			}
+		}
+		d.store(own, w)
+		if from = to; i == 0 {
+			d.operations.Combine(out, y, own, rowOf)
+			continue
+		}
+		d.operations.Combine(sum, y, own, rowOf)
+		d.Add(out, out, sum)
+	}
+}

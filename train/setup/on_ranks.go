@@ -1,0 +1,53 @@
+package setup
+
+import (
+	"errors"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/kernels/devices"
+	"lockstep/model"
+	"lockstep/parallel"
+	"lockstep/serve"
+)
+
+// OnRanks opens the devices of ranks as a world, and runs body in the first rank.
+func OnRanks(c devices.Config, p configs.Parallel, body func(w *parallel.World, r *parallel.Rank) error) error {
+	list, closeAll, err := devices.OpenRanks(c, p.Ranks)
+	if err != nil {
+		return err
+	}
+	w, err := parallel.Open(list, parallel.Mesh{Experts: p.Experts})
+	if err != nil {
+		return errors.Join(err, closeAll())
+	}
+	err = w.Lead(func(r *parallel.Rank) error { return body(w, r) })
+	w.Close()
+	return errors.Join(err, closeAll())
+}
+
+// OnShape runs body on the untrained model of a shape file with overrides, which has no memory for training.
+func OnShape(path string, set []string, broken kernels.Break, body func(s serve.Ranks) error) error {
+	s, err := configs.Load(path, set)
+	if err != nil {
+		return err
+	}
+	c := Device(s)
+	c.Break = broken
+	return OnRanks(c, s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
+		m, _, err := OpenModel(w.Devices(), s)
+		if err != nil {
+			return err
+		}
+		ranks, err := serve.Distribute(w, r, m)
+		if err != nil {
+			return err
+		}
+		return body(ranks)
+	})
+}
+
+// CutBy sets how a model is cut over ranks; see [model.Options].
+func CutBy(o *model.Options, p configs.Parallel, ranks []kernels.Device) {
+	o.Ranks, o.Experts, o.Blocks = ranks, p.Experts > 1, p.Weights == "sharded"
+}
