@@ -277,9 +277,16 @@ func sameBits(t *testing.T, url string, requests []map[string]any, want [][]serv
 	}
 }
 
-// A client that leaves cancels its samples; other requests go on.
+// A client that leaves cancels its samples, on whichever rank they are; other requests go on.
 func TestClientLeaves(t *testing.T) {
-	s, url, end := running(t, small())
+	for _, ranks := range []int{1, 2} {
+		t.Run(fmt.Sprint(ranks), func(t *testing.T) { clientLeaves(t, ranks) })
+	}
+}
+
+func clientLeaves(t *testing.T, ranks int) {
+	t.Helper()
+	s, url, end := runningOn(t, ranks, 1, small())
 	ctx, leave := context.WithCancel(context.Background())
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions",
 		strings.NewReader(`{"prompt": "a", "n": 3, "max_tokens": 250, "ignore_eos": true, "stream": true}`))
