@@ -417,3 +417,28 @@ func TestResolveAuto(t *testing.T) {
 		}
 	}
 }
+
+// A command without a shape takes the keys of [parallel] and no others, by the rules of a shape.
+func TestParseParallel(t *testing.T) {
+	got, err := ParseParallel([]string{"parallel.ranks=4", "parallel.experts=4", "parallel.weights=sharded"})
+	if want := (Parallel{Ranks: 4, Weights: "sharded", Experts: 4}); err != nil || got != want {
+		t.Errorf("%+v, error %v, want %+v", got, err, want)
+	}
+	if got, err := ParseParallel(nil); err != nil || got != Default().Parallel {
+		t.Errorf("%+v, error %v", got, err)
+	}
+	for flag, want := range map[string]string{
+		"run.steps=2":          "--set run.steps=2: run.steps: without a shape only keys of [parallel] can be set",
+		"parallel=2":           "--set parallel=2: parallel: without a shape only keys of [parallel] can be set",
+		"parallel.ranks=0":     "parallel.ranks: is 0, want",
+		"parallel.rank=2":      "parallel.rank: ",
+		"parallel.ranks":       "has no value",
+		"parallel.experts=3":   "parallel.experts: want 1 or parallel.ranks (1)",
+		"parallel.weights=cut": "parallel.weights: ",
+	} {
+		if _, err := ParseParallel([]string{flag}); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want %q", flag, err, want)
+		}
+	}
+}

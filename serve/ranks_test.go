@@ -30,7 +30,7 @@ func (m mesh) String() string {
 // meshes are one rank and every way of dividing a model that has experts.
 var meshes = []mesh{{1, false, false}, {2, false, false}, {3, false, true}, {2, true, false}, {3, true, true}}
 
-// onMesh runs body with a golden checkpoint on ranks whose copies are late, and which break a rule.
+// onMesh runs body with a golden checkpoint on ranks of the CPU whose copies are late, and which break a rule.
 func onMesh(t *testing.T, c breakCase, m mesh, rule kernels.Break, body func(s *ServedModel)) {
 	t.Helper()
 	var list []kernels.Device
@@ -39,11 +39,23 @@ func onMesh(t *testing.T, c breakCase, m mesh, rule kernels.Break, body func(s *
 		if err != nil {
 			t.Fatal(err)
 		}
+		list = append(list, dev)
+	}
+	onDevices(t, list, c, m, rule, body)
+}
+
+// onDevices runs body with a golden checkpoint on devices that break a rule, and closes them.
+func onDevices(t *testing.T, list []kernels.Device, c breakCase, m mesh, rule kernels.Break,
+	body func(s *ServedModel)) {
+	t.Helper()
+	for rank, dev := range list {
 		defer dev.Close()
-		if list = append(list, dev); rule != kernels.BreakNone {
-			if list[rank], err = broken.New(dev, rule); err != nil {
-				t.Fatal(err)
-			}
+		if rule == kernels.BreakNone {
+			continue
+		}
+		var err error
+		if list[rank], err = broken.New(dev, rule); err != nil {
+			t.Fatal(err)
 		}
 	}
 	on := parallel.Mesh{Experts: 1}

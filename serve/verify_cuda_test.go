@@ -32,5 +32,50 @@ func TestVerifyCatchesOnGPU(t *testing.T) {
 	t.Logf("caught: %v", seen)
 }
 
+// Two GPUs compute what one of them does that has all weights, and sums by rank are noticed. The test needs two GPUs
+// or the emulated ones.
+func TestVerifyOnGPUs(t *testing.T) {
+	caught := 0
+	for _, c := range mixtures()[:4] { // softmax and sigmoid routers; dense and sparse attention
+		if c.def.Dot != kernels.DotTC16 {
+			continue
+		}
+		for _, m := range meshes {
+			if m.ranks != 2 {
+				continue
+			}
+			open := func(rule kernels.Break, body func(s *ServedModel)) {
+				var list []kernels.Device
+				for card := range m.ranks {
+					dev, err := cuda.New(c.def, card)
+					if err != nil {
+						t.Fatal(err)
+					}
+					list = append(list, dev)
+				}
+				onDevices(t, list, c, m, rule, body)
+			}
+			open(kernels.BreakNone, func(s *ServedModel) {
+				rep := verifyOn(t, s, VerifyOptions{Tokens: 300, Seed: 2})
+				if err := rep.Err(); err != nil {
+					t.Errorf("%s, %s: %v\n%s", c, m, err, rep.Table())
+				}
+			})
+			if !m.experts {
+				continue
+			}
+			open(kernels.BreakRankSums, func(s *ServedModel) {
+				if err := verifyOn(t, s, VerifyOptions{Tokens: 192, Seed: 2}).Err(); err == nil {
+					t.Errorf("%s: sums by rank went unnoticed", c)
+				}
+				caught++
+			})
+		}
+	}
+	if caught == 0 {
+		t.Error("no mixture was tried")
+	}
+}
+
 // sparse reports whether an indexer chooses keys.
 func sparse(c breakCase) bool { return c.family == "glm5" || c.family == "glm5_shared" }
