@@ -115,6 +115,14 @@ func (m *Model) ServeExperts(r *parallel.Rank) {
 	}
 }
 
+// ServeForward computes this rank's experts in one forward of other ranks, where it has no tokens itself.
+func (m *Model) ServeForward(r *parallel.Rank) {
+	for _, l := range m.mixtures() {
+		counts := r.Experts.ShareNumbers([]int32{standsBy})
+		l.serve(r, exchangeOf(r, counts, l.Experts.GateUp.W.matrices()), m.DType)
+	}
+}
+
 // ReleaseExperts makes ServeExperts of the other ranks return.
 func (m *Model) ReleaseExperts(r *parallel.Rank) { r.Experts.ShareNumbers([]int32{released}) }
 

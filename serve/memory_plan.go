@@ -43,11 +43,7 @@ func (e *Engine) PlanDivergence(r *parallel.Rank, m *model.Model, rows int) (hos
 // memory that they take, in bytes. The traffic of Verify is random; this plans for a round that sequences fill.
 func PlanVerify(r *parallel.Rank, m *model.Model, tokens int) (host int, err error) {
 	defer r.Stack.Release(r.Stack.Mark())
-	leads, leaders := true, max(r.Size, 1)
-	if m.ExpertParallel() {
-		leads, leaders = r.ID == 0, 1
-	}
-	budget, longest := roundSize(m, tokens, 0, leaders)
+	budget, longest := roundSize(m, tokens, 0, max(r.Size, 1))
 	var seqs []int
 	for left := budget; left > 0; left -= seqs[len(seqs)-1] {
 		seqs = append(seqs, min(left, longest))
@@ -56,9 +52,6 @@ func PlanVerify(r *parallel.Rank, m *model.Model, tokens int) (host int, err err
 	x := m.TrainForward(r, plannedBatch(r, seqs), false)
 	m.Head.Logits(r, x.RowRange(0, longest))
 	r.Stack.Release(mark)
-	if !leads {
-		return 4 * m.Vocab * longest, nil
-	}
 	pages := 2*(budget+longest)/planPageRows + 1
 	e, err := NewEngine(r, m, r.Stack, Options{Slots: 64, PageRows: planPageRows, Pages: pages,
 		PrefillRows: min(512, budget)})

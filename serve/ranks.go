@@ -66,30 +66,22 @@ func (s Ranks) each(body func(r *parallel.Rank, m *model.Model) error) error {
 	return s.World.Run(func(r *parallel.Rank) error { return body(r, s.Replicas[r.ID]) })
 }
 
-// alone tells whether the first rank works alone with the whole model: there is one rank, or the others have nothing
-// but their experts, and compute them for it.
-func (s Ranks) alone() bool { return len(s.Replicas) == 1 || s.Model.ExpertParallel() }
+// together tells whether every forward takes all ranks, because each has other experts.
+func (s Ranks) together() bool { return len(s.Replicas) > 1 && s.Model.ExpertParallel() }
 
-// workers is how many ranks work by themselves.
-func (s Ranks) workers() int {
-	if s.alone() {
-		return 1
-	}
-	return len(s.Replicas)
-}
-
-// deal runs body for n items, the i-th on worker i mod their number.
-func (s Ranks) deal(n int, body func(r *parallel.Rank, m *model.Model, i int) error) error {
-	share := func(r *parallel.Rank, m *model.Model, from int) error {
-		for i := from; i < n; i += s.workers() {
-			if err := body(r, m, i); err != nil {
-				return err
+// deal runs forward for n items, the i-th on rank i mod their number. It runs the model's forward once.
+func (s Ranks) deal(n int, forward func(r *parallel.Rank, m *model.Model, i int) error) error {
+	ranks := len(s.Replicas)
+	return s.each(func(r *parallel.Rank, m *model.Model) error {
+		for first := 0; first < n; first += ranks {
+			if i := first + r.ID; i < n {
+				if err := forward(r, m, i); err != nil {
+					return err
+				}
+			} else if s.together() {
+				m.ServeForward(r)
 			}
 		}
 		return nil
-	}
-	if s.alone() {
-		return share(s.Rank, s.Model, 0)
-	}
-	return s.each(func(r *parallel.Rank, m *model.Model) error { return share(r, m, r.ID) })
+	})
 }

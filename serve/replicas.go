@@ -19,31 +19,33 @@ type Replicas struct {
 	last    int             // the replica of the last request
 	prompt  []int32         // of the last request
 
-	// Together is how many forwards each makes at most before they wait for one another: few for a short wait until
+	// together: every forward takes all ranks, because each has other experts.
+	together bool
+
+	// Steps is how many forwards each makes at most before they wait for one another: few for a short wait until
 	// tokens and requests come through, many for speed.
-	Together int
+	Steps int
 }
 
 // OneReplica is an engine on the rank that calls.
 func OneReplica(e *Engine) *Replicas { return &Replicas{engines: []*Engine{e}} }
 
-// mostTogether is Replicas.Together where no client waits for tokens.
-const mostTogether = 32
+// mostSteps is Replicas.Steps where no client waits for tokens.
+const mostSteps = 32
 
-// NewEngines makes an engine on each worker of a model's ranks. Its cache has memory of its own.
+// NewEngines makes an engine on each rank of a model. Its cache has memory of its own.
 func (s Ranks) NewEngines(o Options) (*Replicas, error) {
-	open := func(r *parallel.Rank, m *model.Model) (*Engine, error) {
-		return NewEngine(r, m, kernels.NewArena(r.Dev), o)
-	}
-	if s.alone() {
-		e, err := open(s.Rank, s.Model)
-		return OneReplica(e), err
-	}
-	p := &Replicas{world: s.World, engines: make([]*Engine, len(s.Replicas)), Together: mostTogether}
-	return p, s.each(func(r *parallel.Rank, m *model.Model) (err error) {
-		p.engines[r.ID], err = open(r, m)
+	engines := make([]*Engine, len(s.Replicas))
+	err := s.each(func(r *parallel.Rank, m *model.Model) (err error) {
+		engines[r.ID], err = NewEngine(r, m, kernels.NewArena(r.Dev), o)
 		return err
 	})
+	return s.replicas(engines), err
+}
+
+// replicas are engines of the ranks.
+func (s Ranks) replicas(engines []*Engine) *Replicas {
+	return &Replicas{world: s.World, engines: engines, together: s.together(), Steps: mostSteps}
 }
 
 // First is the engine of the first rank.
@@ -119,7 +121,7 @@ func (p *Replicas) choose(prompt []int32) int {
 	return least
 }
 
-// Step runs forwards of all replicas that have requests, until each has finished some or has made Together of them, and
+// Step runs forwards of all replicas that have requests, until some have finished one or have made Steps of them, and
 // returns the results.
 func (p *Replicas) Step(ctx context.Context) (done []Done, err error) {
 	if len(p.engines) == 1 {
@@ -131,12 +133,28 @@ func (p *Replicas) Step(ctx context.Context) (done []Done, err error) {
 	of := make([][]Done, len(p.engines))
 	err = p.world.Run(func(r *parallel.Rank) (err error) {
 		e := p.engines[r.ID]
-		for n := 0; n < p.Together && e.InFlight() > 0 && len(of[r.ID]) == 0 && err == nil; n++ {
-			of[r.ID], err = e.Step(context.WithoutCancel(ctx))
+		for n := 0; n < p.Steps && err == nil && p.goOn(r, len(of[r.ID])); n++ {
+			if e.InFlight() > 0 {
+				of[r.ID], err = e.Step(context.WithoutCancel(ctx))
+			} else {
+				e.m.ServeForward(r) // the others compute together
+			}
 		}
 		return err
 	})
 	return slices.Concat(of...), err
+}
+
+// goOn tells a rank that has finished so many requests whether to run another forward: while it has requests and has
+// finished none, or where all ranks compute together, while any has some and none has finished one.
+func (p *Replicas) goOn(r *parallel.Rank, finished int) bool {
+	left := p.engines[r.ID].InFlight()
+	if !p.together {
+		return left > 0 && finished == 0
+	}
+	of := r.Experts.ShareNumbers([]int32{int32(left), int32(finished)})
+	has := func(what int) bool { return slices.ContainsFunc(of, func(rank []int32) bool { return rank[what] > 0 }) }
+	return has(0) && !has(1)
 }
 
 // Run generates every request and returns the results in the order of requests. Requests that were submitted before
@@ -149,13 +167,19 @@ func (p *Replicas) Run(ctx context.Context, reqs []Request) ([]Result, error) {
 		defer func(waiting []*sequence) { e.waiting = waiting }(e.waiting)
 		e.waiting = nil
 	}
-	results, left := make([]Result, len(reqs)), len(reqs)
 	for i, q := range reqs {
 		if err := p.Submit(i, q); err != nil {
 			return nil, fmt.Errorf("request %d: %w", i, err)
 		}
 	}
-	for left > 0 {
+	return p.finish(ctx, len(reqs))
+}
+
+// finish runs n requests, all that are in flight, to their ends, and returns the results by index. A request that fails
+// ends the others.
+func (p *Replicas) finish(ctx context.Context, n int) ([]Result, error) {
+	results := make([]Result, n)
+	for left := n; left > 0; {
 		done, err := p.Step(ctx)
 		for _, d := range done {
 			if d.Result.Err != nil && err == nil {

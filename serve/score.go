@@ -86,9 +86,9 @@ func (p *scorer) write(ctx context.Context, w io.Writer, i int) error {
 	return err
 }
 
-// computeFrom computes as many scores from one on as ranks work by themselves.
+// computeFrom computes a score on each rank, from one on.
 func (p *scorer) computeFrom(from int) error {
-	p.from, p.last = from, make([][]float32, min(p.workers(), len(p.scores)-from))
+	p.from, p.last = from, make([][]float32, min(len(p.Replicas), len(p.scores)-from))
 	return p.deal(len(p.last), func(r *parallel.Rank, m *model.Model, i int) error {
 		of := p.scores[from+i]
 		p.last[i] = of.compute(r, m, of.ids)

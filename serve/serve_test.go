@@ -276,7 +276,7 @@ func TestVerifyMaxLength(t *testing.T) {
 // them.
 func TestDrawMaxLength(t *testing.T) {
 	m := &model.Model{MaxLength: 8192, Vocab: 320}
-	p := newComparer(m, 1, 0)
+	p := newComparer(new(parallel.Rank), m, 1)
 	shared := 0
 	for range 20 {
 		p.traffic = new(traffic)

@@ -114,10 +114,9 @@ func (v *VerifyReport) Err() error {
 // Verify compares the bits of full-vocabulary logits and of next-token log-probabilities on random traffic. The
 // reference is the training forward of each sequence by itself, on the first rank. It is compared with training
 // forwards of random packs, with and without recomputation of blocks, and with the rollout engine in prefill and
-// decode, on every rank; where experts are cut over ranks all compute packs together, and the engine is the first
-// one's. The engine has random batch compositions, arrival orders, chunks of prompts, page sizes, shared prefixes and
-// preemption. Sequences have temperature 1, 0.6 or 1.3. Every round compares every path. It is an error if the device
-// breaks a rule that this model does not use.
+// decode, on every rank. The engine has random batch compositions, arrival orders, chunks of prompts, page sizes,
+// shared prefixes and preemption. Sequences have temperature 1, 0.6 or 1.3. Every round compares every path. It is an
+// error if the device breaks a rule that this model does not use.
 func Verify(ctx context.Context, s Ranks, o VerifyOptions) (*VerifyReport, error) {
 	if o.Tokens < 1 || o.MaxLength < 0 {
 		return nil, fmt.Errorf("%d tokens, longest sequence %d: want at least 1 token, and a length of 0 (up to "+
@@ -130,9 +129,12 @@ func Verify(ctx context.Context, s Ranks, o VerifyOptions) (*VerifyReport, error
 	if o.MaxLength = min(o.MaxLength, s.Model.MaxLength); o.Reference == nil {
 		o.Reference = s.Model
 	}
-	p := &verifier{Ranks: s, VerifyOptions: o}
-	for rank, m := range s.Replicas {
-		p.ranks = append(p.ranks, newComparer(m, o.Seed, rank))
+	p := &verifier{Ranks: s, VerifyOptions: o, ranks: make([]*comparer, len(s.Replicas))}
+	if err := s.each(func(r *parallel.Rank, m *model.Model) error {
+		p.ranks[r.ID] = newComparer(r, m, o.Seed)
+		return nil
+	}); err != nil {
+		return nil, err
 	}
 	rep := p.report()
 	for rep.Totals().Tokens < o.Tokens {
@@ -155,11 +157,10 @@ type verifier struct {
 	ranks  []*comparer // by rank
 }
 
-// round compares every path on random traffic: that of each rank which works by itself, or the first one's.
+// round compares every path on random traffic of each rank.
 func (p *verifier) round(ctx context.Context) error {
-	leaders := p.ranks[:p.workers()]
-	budget, longest := roundSize(p.Model, p.Tokens, p.MaxLength, len(leaders))
-	for _, v := range leaders {
+	budget, longest := roundSize(p.Model, p.Tokens, p.MaxLength, len(p.ranks))
+	for _, v := range p.ranks {
 		v.traffic = &traffic{round: p.rounds}
 		v.drawSequences(p.Corpus, budget, longest, p.MaxLength)
 		v.drawPacks()
@@ -168,22 +169,58 @@ func (p *verifier) round(ctx context.Context) error {
 			v.logits, v.logprobs = append(v.logits, logits...), append(v.logprobs, logprobs...)
 		}
 	}
-	if !p.alone() {
-		return p.each(func(r *parallel.Rank, _ *model.Model) error {
-			v := p.ranks[r.ID]
-			v.packedForwards(r, 0, 1)
-			return v.engineForwards(ctx, r)
-		})
+	for path := pathPacked; path <= pathRecomputed; path++ {
+		if err := p.packedForwards(path); err != nil {
+			return err
+		}
 	}
-	if err := p.each(func(r *parallel.Rank, _ *model.Model) error {
-		v := p.ranks[r.ID]
-		v.traffic = leaders[0].traffic
-		v.packedForwards(r, r.ID, len(p.ranks))
+	for path := pathPrefill; path <= pathDecode; path++ {
+		if err := p.engineForwards(ctx, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// packedForwards compares training forwards of the packs of all ranks.
+func (p *verifier) packedForwards(path int) error {
+	most := 0
+	for _, v := range p.ranks {
+		most = max(most, len(v.packs[path]))
+	}
+	return p.each(func(r *parallel.Rank, _ *model.Model) error {
+		packs := p.ranks[r.ID].packs[path]
+		for i := range most {
+			if i < len(packs) || p.together() { // a rank with fewer packs is there for the others, with some again
+				p.ranks[r.ID].packedForward(path, packs[i%len(packs)])
+			}
+		}
 		return nil
+	})
+}
+
+// engineForwards runs the sequences of all ranks through rollout engines of random sizes. For pathPrefill they are
+// prompts. For pathDecode they are short prompts followed by forced tokens.
+func (p *verifier) engineForwards(ctx context.Context, path int) error {
+	engines, n := make([]*Engine, len(p.ranks)), 0
+	for _, v := range p.ranks {
+		defer v.r.Stack.Release(v.r.Stack.Mark())
+		v.base, n = n, n+len(v.seqs)
+	}
+	if err := p.each(func(r *parallel.Rank, _ *model.Model) (err error) {
+		engines[r.ID], err = p.ranks[r.ID].submit(path)
+		return err
 	}); err != nil {
 		return err
 	}
-	return leaders[0].engineForwards(ctx, p.Rank)
+	results, err := p.replicas(engines).finish(ctx, n)
+	if err != nil {
+		return err
+	}
+	for i, v := range p.ranks {
+		v.compareResults(path, engines[i], results[v.base:])
+	}
+	return nil
 }
 
 // report adds what the ranks have compared.
@@ -203,9 +240,9 @@ func (p *verifier) report() *VerifyReport {
 		}
 		rep.Compared = append(rep.Compared, all.Tokens)
 		rep.Preempted, rep.Reused = rep.Preempted+v.preempted, rep.Reused+v.reused
-		if v.first != "" && rep.First == "" {
-			if rep.First = v.first; len(p.ranks) > 1 {
-				rep.First = fmt.Sprintf("rank %d, %s", rank, v.first)
+		if v.mismatch != "" && rep.First == "" {
+			if rep.First = v.mismatch; len(p.ranks) > 1 {
+				rep.First = fmt.Sprintf("rank %d, %s", rank, v.mismatch)
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -39,30 +38,30 @@ const (
 type traffic struct {
 	round    int
 	seqs     [][]int32
-	logits   [][]float32 // [T, V]
-	logprobs [][]float32 // of the next token, [T-1]
-	packs    []pack
-}
-
-// pack is sequences that a training forward computes as one batch.
-type pack struct {
-	path      int
-	sequences []int
+	logits   [][]float32                 // [T, V]
+	logprobs [][]float32                 // of the next token, [T-1]
+	packs    [pathRecomputed + 1][][]int // sequences that a training forward computes as one batch, by path
 }
 
 // comparer compares what one rank computes with the results of its traffic.
 type comparer struct {
 	*traffic
-	m           *model.Model // the rank's
+	r           *parallel.Rank
+	m           *model.Model // of the rank
 	rng         *rand.Rand
 	comparisons [pathDecode + 1]Comparison
 	preempted   int
 	reused      int
-	first       string // describes the first mismatch; "": there is none
+	mismatch    string // describes the first; "": there is none
+
+	// Of the engine that runs: the sequence of each request, and the request, whose index is base and its place here.
+	base  int
+	order []int
+	reqs  []Request
 }
 
-func newComparer(m *model.Model, seed uint64, rank int) *comparer {
-	return &comparer{m: m, rng: rand.New(rand.NewPCG(seed, 0x6c6f636b73746570+uint64(rank)))}
+func newComparer(r *parallel.Rank, m *model.Model, seed uint64) *comparer {
+	return &comparer{r: r, m: m, rng: rand.New(rand.NewPCG(seed, 0x6c6f636b73746570+uint64(r.ID)))}
 }
 
 // roundSize returns how many positions a round of each of some ranks has, and the length of its longest sequence, to
@@ -110,13 +109,12 @@ func (v *comparer) drawSequences(corpus [][]int32, budget, longest, asked int) {
 func (v *comparer) drawPacks() {
 	order := v.rng.Perm(len(v.seqs))
 	path := pathPacked + v.rng.IntN(2)
-	for rest := order; len(rest) > 0; {
+	for rest := order; len(rest) > 0; path = pathPacked + pathRecomputed - path {
 		n := 1 + v.rng.IntN(len(rest))
-		v.packs = append(v.packs, pack{path, rest[:n]})
-		path, rest = pathPacked+pathRecomputed-path, rest[n:]
+		v.packs[path], rest = append(v.packs[path], rest[:n]), rest[n:]
 	}
-	if len(v.packs) == 1 {
-		v.packs = append(v.packs, pack{path, order})
+	if len(v.packs[path]) == 0 {
+		v.packs[path] = [][]int{order}
 	}
 }
 
@@ -151,71 +149,53 @@ func (t *traffic) trainForward(r *parallel.Rank, m *model.Model, sequences []int
 	return logits, logprobs
 }
 
-// packedForwards compares training forwards of packs, first of those that recompute nothing. Of ranks that compute
-// together, so many, each begins at another pack, and all compute as many.
-func (v *comparer) packedForwards(r *parallel.Rank, from, ranks int) {
-	for path := pathPacked; path <= pathRecomputed; path++ {
-		packs := slices.DeleteFunc(slices.Clone(v.packs), func(p pack) bool { return p.path != path })
-		for n := 0; n < len(packs); n += ranks {
-			v.packedForward(r, packs[(n+from)%len(packs)])
-		}
+// packedForward compares the training forward of some sequences as one batch.
+func (v *comparer) packedForward(path int, sequences []int) {
+	logits, logprobs := v.trainForward(v.r, v.m, sequences, path == pathRecomputed)
+	for j, i := range sequences {
+		v.compare(path, i, 0, logits[j])
+		v.compareLogProbs(path, i, 0, logprobs[j])
 	}
 }
 
-// packedForward compares the training forward of a pack.
-func (v *comparer) packedForward(r *parallel.Rank, p pack) {
-	logits, logprobs := v.trainForward(r, v.m, p.sequences, p.path == pathRecomputed)
-	for j, i := range p.sequences {
-		v.compare(p.path, i, 0, logits[j])
-		v.compareLogProbs(p.path, i, 0, logprobs[j])
-	}
-}
-
-// engineForwards runs the sequences through rollout engines: as prompts, and as short prompts with forced tokens.
-func (v *comparer) engineForwards(ctx context.Context, r *parallel.Rank) error {
-	if err := v.engineForward(ctx, r, pathPrefill); err != nil {
-		return err
-	}
-	return v.engineForward(ctx, r, pathDecode)
-}
-
-// engineForward runs the sequences through a rollout engine of random sizes. For pathPrefill they are prompts. For
-// pathDecode they are short prompts followed by forced tokens.
-func (v *comparer) engineForward(ctx context.Context, r *parallel.Rank, path int) error {
-	defer r.Stack.Release(r.Stack.Mark())
-	e, err := NewEngine(r, v.m, r.Stack, v.engineOptions())
+// submit makes a rollout engine of random sizes on the rank's stack and gives it the sequences; see engineForwards.
+func (v *comparer) submit(path int) (*Engine, error) {
+	e, err := NewEngine(v.r, v.m, v.r.Stack, v.engineOptions())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	order := v.rng.Perm(len(v.seqs))
-	reqs := make([]Request, len(order))
-	for j, i := range order {
+	v.order, v.reqs = v.rng.Perm(len(v.seqs)), nil
+	for j, i := range v.order {
 		s := v.seqs[i]
 		cut := v.promptLength(len(s), path)
-		reqs[j] = Request{
+		q := Request{
 			ID: uint64(i), Prompt: s[:cut], Forced: s[cut:], MaxTokens: max(len(s)-cut, 1),
 			Temperature: v.temperature(i), TopP: 1,
 		}
+		if err := e.Submit(v.base+j, q); err != nil {
+			return nil, err
+		}
+		v.reqs = append(v.reqs, q)
 	}
 	e.onLogits = func(s *sequence, position int, logits []float32) {
-		switch i := order[s.index]; {
-		case position < len(reqs[s.index].Prompt):
+		switch i := v.order[s.index-v.base]; {
+		case position < len(s.req.Prompt):
 			v.compare(pathPrefill, i, position, logits)
 		case position < len(v.seqs[i]):
 			v.compare(pathDecode, i, position, logits)
 		}
 	}
-	results, err := e.Run(ctx, reqs)
-	if err != nil {
-		return err
-	}
-	for j, i := range order {
-		n := len(reqs[j].Forced)
+	return e, nil
+}
+
+// compareResults compares what the engine returned, in the order of requests.
+func (v *comparer) compareResults(path int, e *Engine, results []Result) {
+	for j, i := range v.order {
+		n := len(v.reqs[j].Forced)
 		v.compareLogProbs(path, i, len(v.seqs[i])-1-n, results[j].LogProbs[:n])
 	}
 	v.preempted += e.Preempted
 	v.reused += e.Reused
-	return nil
 }
 
 // engineOptions are random sizes of an engine for the sequences of the round. Pages are often too few for all sequences
@@ -268,8 +248,8 @@ func (v *comparer) compareLogProbs(path, i, position int, logprobs []float32) {
 }
 
 func (v *comparer) recordMismatch(path int, what string, i, position, bad int) {
-	if v.first == "" {
-		v.first = fmt.Sprintf("round %d, %s: %d %s differ at position %d of a sequence of %d among %d", v.round,
+	if v.mismatch == "" {
+		v.mismatch = fmt.Sprintf("round %d, %s: %d %s differ at position %d of a sequence of %d among %d", v.round,
 			paths[path], bad, what, position, len(v.seqs[i]), len(v.seqs))
 	}
 }

@@ -41,7 +41,7 @@ func New(m *serve.ServedModel, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.Together = 1 // clients wait for tokens
+	e.Steps = 1 // clients wait for tokens
 	return &Server{
 		options: o, served: m, engine: e, definition: m.Rank.Dev.Definition().Digest(), started: time.Now(),
 		calls: make(chan func()), queues: map[int]*outputQueue{},

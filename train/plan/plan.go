@@ -114,9 +114,6 @@ func (p *Plan) OpenEngines(dev kernels.Device, longest int) (err error) {
 	}
 	models := p.models()
 	for i, r := range p.ranks() {
-		if i > 0 && p.Model.ExpertParallel() {
-			break // the first rank generates, and the others compute their experts for it
-		}
 		before := handedOut(r)
 		e, err := serve.NewEngine(r, models[i], kernels.NewArena(r.Dev), p.EngineOptions())
 		if err != nil {
