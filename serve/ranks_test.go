@@ -171,13 +171,27 @@ func parallelWrite(s *ServedModel, rank int, w kernels.Tensor) error {
 	})
 }
 
-// A proof in which a rank compared nothing has failed.
+// A proof in which a rank left out a path has failed.
 func TestVerifyIdleRank(t *testing.T) {
-	rep := &VerifyReport{Digest: strings.Repeat("0", 64), Compared: []int{3, 0}}
-	for _, name := range paths {
-		rep.Comparisons = append(rep.Comparisons, Comparison{Name: name, Tokens: 1})
+	p := &verifier{Ranks: Ranks{Rank: new(parallel.Rank), Model: new(model.Model)}, ranks: make([]*comparer, 3)}
+	for rank := range p.ranks {
+		p.ranks[rank] = new(comparer)
+		for path := range paths {
+			p.ranks[rank].comparisons[path].Tokens = 1
+		}
 	}
-	if err := rep.Err(); err == nil || !strings.Contains(err.Error(), "rank 1 compared nothing") {
+	p.Replicas = make(model.Replicas, 3)
+	dev, err := cpu.New(kernels.Default(), cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	p.Rank.Dev = dev
+	if err := p.report().Err(); err != nil {
+		t.Error(err)
+	}
+	p.ranks[1].comparisons[pathDecode].Tokens = 0
+	if err := p.report().Err(); err == nil || !strings.Contains(err.Error(), "not compared: decode on rank 1: ") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -39,6 +39,7 @@ type Comparison struct {
 type VerifyReport struct {
 	Comparisons []Comparison
 	Compared    []int  // positions, by rank
+	Missing     string // a path that one of several ranks did not compare; "": none
 	Mesh        string // how ranks divide the model, and what they are compared with; "": there is one rank
 	Rounds      int
 	Preempted   int
@@ -105,8 +106,8 @@ func (v *VerifyReport) Err() error {
 			return fmt.Errorf("zero-KLD: not compared: %s: raise the number of tokens", c.Name)
 		}
 	}
-	if rank := slices.Index(v.Compared, 0); rank >= 0 {
-		return fmt.Errorf("zero-KLD: rank %d compared nothing: raise the number of tokens", rank)
+	if v.Missing != "" {
+		return fmt.Errorf("zero-KLD: not compared: %s: raise the number of tokens", v.Missing)
 	}
 	return nil
 }
@@ -235,8 +236,10 @@ func (p *verifier) report() *VerifyReport {
 	}
 	for rank, v := range p.ranks {
 		var all Comparison
-		for _, c := range v.comparisons {
-			all.add(c)
+		for path, c := range v.comparisons {
+			if all.add(c); c.Tokens == 0 && len(p.ranks) > 1 {
+				rep.Missing = fmt.Sprintf("%s on rank %d", paths[path], rank)
+			}
 		}
 		rep.Compared = append(rep.Compared, all.Tokens)
 		rep.Preempted, rep.Reused = rep.Preempted+v.preempted, rep.Reused+v.reused

@@ -85,7 +85,8 @@ func (j *job) decode(ids []int32, finish serve.FinishReason) string {
 
 // openRollout gives the learner its engines: those of the job, on the trained weights, or with rollout.numerics one on
 // a second device with a copy of the weights. With rl.staleness what is learned depends on which answers are complete
-// first: then the first rank has all of them, so that no bit depends on the number of ranks.
+// first: then the first rank has all of them, so that no bit depends on the number of ranks. Where experts are divided
+// the others stand by with theirs.
 func (j *job) openRollout(l *learner) (err error) {
 	n := j.shape.Rollout.Numerics
 	if n == (configs.Numerics{}) {
