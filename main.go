@@ -832,7 +832,7 @@ func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure speed relative to hardware limits and other programs in " +
 		"the same run"}
 	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand(), benchRLCommand(), benchRecomputeCommand(),
-		benchExchangeCommand())
+		benchRanksCommand(), benchExchangeCommand())
 	return c
 }
 
@@ -936,19 +936,53 @@ func benchRolloutCommand() *cobra.Command {
 	return c
 }
 
+func benchRanksCommand() *cobra.Command {
+	o := bench.RanksOptions{Prompt: bench.Span{Low: 64, High: 512}, New: bench.Span{Low: 64, High: 512}, Out: os.Stdout}
+	var set []string
+	var ranks ranksFlag
+	c := &cobra.Command{
+		Use:   "ranks SHAPE.toml",
+		Short: "Training steps and rollouts on several ranks, relative to one rank in the same run",
+		Long: "Trains some steps of a shape on random tokens, run.packs packs a rank, and answers random requests\n" +
+			"by what was trained, first on one rank, then on --ranks as [parallel] divides the model. Prints\n" +
+			"tokens/s of both, the ratio and the memory of the fullest device, and fails where trained weights\n" +
+			"or answers differ in a bit.",
+		Example: "  lockstep bench ranks configs/moe-1b.toml --ranks 2 --set parallel.experts=2\n" +
+			"  lockstep bench ranks configs/countdown-sft.toml --ranks 2 --prompt 8..40 --new 8..40",
+		Args: one("SHAPE.toml"),
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := configs.Load(args[0], append(set, ranks.settings()...))
+			if err != nil {
+				return err
+			}
+			return bench.Ranks(c.Context(), s, o)
+		},
+	}
+	f := c.Flags()
+	ranks.flag(c)
+	f.IntVar(&o.Steps, "steps", 5, "optimizer steps to time")
+	f.IntVar(&o.Requests, "requests", 256, "answers of each rank")
+	f.Var(&o.Prompt, "prompt", "least and most tokens of a prompt")
+	f.Var(&o.New, "new", "least and most tokens of an answer")
+	f.Uint64Var(&o.Seed, "seed", 1, "seed of the requests")
+	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
+	return c
+}
+
 func benchExchangeCommand() *cobra.Command {
 	o := bench.ExchangeOptions{Out: os.Stdout}
 	c := &cobra.Command{
 		Use:   "exchange",
-		Short: "Exchanges between ranks on the CPU, relative to a copy from another rank",
-		Long: "All-gather, all-to-all and messages around a ring, between ranks that share this machine's cores:\n" +
-			"GB/s that each rank receives, relative to a copy of as many bytes from another rank by all at once,\n" +
-			"and the cost of an exchange of one row.",
-		Example: "  lockstep bench exchange --ranks 2 --mib 1,16,256",
+		Short: "Exchanges between ranks, relative to a copy from another rank",
+		Long: "All-gather, all-to-all and messages around a ring, between GPUs or ranks that share this machine's\n" +
+			"cores: GB/s that each rank receives, relative to a copy of as many bytes from another rank by all\n" +
+			"at once, and the cost of an exchange of one row.",
+		Example: "  lockstep bench exchange --device cuda --ranks 2 --mib 1,16,256",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return bench.Exchange(c.Context(), o) },
 	}
 	f := c.Flags()
+	f.StringVar(&o.Device, "device", devices.CPU, "devices of the ranks: cpu or cuda")
 	f.IntVar(&o.Ranks, "ranks", 2, "ranks")
 	f.IntSliceVar(&o.MiB, "mib", []int{1, 16, 256}, "MiB that each rank receives")
 	f.DurationVar(&o.Each, "each", 300*time.Millisecond, "time to spend on each line")

@@ -14,14 +14,15 @@ import (
 
 // ExchangeOptions say what [Exchange] measures.
 type ExchangeOptions struct {
-	Ranks int
-	MiB   []int // sizes of what each rank receives
-	Each  time.Duration
-	Out   io.Writer
+	Device string // kind of the ranks' devices
+	Ranks  int
+	MiB    []int // sizes of what each rank receives
+	Each   time.Duration
+	Out    io.Writer
 }
 
-// Exchange prints the speed of exchanges between ranks on the CPU, for each rank, relative to a copy of as many bytes
-// from another rank by all ranks at once; and what an exchange of one row costs the host.
+// Exchange prints the speed of exchanges between ranks, for each rank, relative to a copy of as many bytes from another
+// rank by all ranks at once; and what an exchange of one row costs the host.
 func Exchange(ctx context.Context, o ExchangeOptions) error {
 	if o.Ranks < 2 {
 		return fmt.Errorf("--ranks %d: want at least 2", o.Ranks)
@@ -31,8 +32,8 @@ func Exchange(ctx context.Context, o ExchangeOptions) error {
 			return fmt.Errorf("--mib %d: want at least 1", n)
 		}
 	}
-	ranks, closeAll, err := devices.OpenRanks(devices.Config{Kind: devices.CPU,
-		Definition: devices.Definition(devices.CPU)}, o.Ranks)
+	ranks, closeAll, err := devices.OpenRanks(devices.Config{Kind: o.Device,
+		Definition: devices.Definition(o.Device)}, o.Ranks)
 	if err != nil {
 		return err
 	}

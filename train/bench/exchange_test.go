@@ -12,7 +12,7 @@ import (
 // Every exchange has a line for each size, with its ratio to the copy, and an exchange of a row its cost.
 func TestBenchExchange(t *testing.T) {
 	var out bytes.Buffer
-	o := ExchangeOptions{Ranks: 3, MiB: []int{1, 2}, Each: time.Millisecond, Out: &out}
+	o := ExchangeOptions{Device: "cpu", Ranks: 3, MiB: []int{1, 2}, Each: time.Millisecond, Out: &out}
 	err := Exchange(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +40,7 @@ func TestBenchExchangeBad(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	o := ExchangeOptions{Ranks: 2, MiB: []int{1}, Out: new(bytes.Buffer)}
+	o := ExchangeOptions{Device: "cpu", Ranks: 2, MiB: []int{1}, Out: new(bytes.Buffer)}
 	if err := Exchange(ctx, o); err == nil || !strings.Contains(err.Error(), "cancel") {
 		t.Errorf("an interrupted benchmark: %v", err)
 	}

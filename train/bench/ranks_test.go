@@ -29,3 +29,33 @@ func TestOneRank(t *testing.T) {
 		}
 	}
 }
+
+// The benchmark of ranks times training and answers on one rank and on several, and compares the bits of both.
+func TestRanks(t *testing.T) {
+	for _, set := range [][]string{{"parallel.ranks=2"}, {"parallel.ranks=2", "parallel.experts=2", "lora.rank=4",
+		"lora.targets=q_proj,o_proj"}} {
+		s, err := testshape.Parse(append(set, "run.packs=2"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		o := RanksOptions{Steps: 1, Requests: 3, Prompt: Span{4, 9}, New: Span{2, 7}, Out: &out}
+		if err := Ranks(context.Background(), s, o); err != nil {
+			t.Errorf("%v: %v\n%s", set, err, out.String())
+		}
+		for _, want := range []string{": 4 packs of ", " 6 requests", "one rank  2 ranks", "of training steps",
+			"of answers", "fullest device", "same on every bit: SHA-256 "} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("no %q in\n%s", want, out.String())
+			}
+		}
+	}
+	s, err := testshape.Parse(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := Ranks(context.Background(), s, RanksOptions{Steps: 1, Requests: 1}); err == nil ||
+		!strings.Contains(err.Error(), "--ranks 2") {
+		t.Errorf("one rank: %v", err)
+	}
+}

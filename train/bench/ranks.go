@@ -1,0 +1,191 @@
+package bench
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/parallel"
+	"lockstep/serve"
+	"lockstep/train/plan"
+	"lockstep/train/setup"
+	"lockstep/train/trainer"
+)
+
+// RanksOptions say what [Ranks] measures.
+type RanksOptions struct {
+	Steps    int    // optimizer steps to time
+	Requests int    // answers of each rank
+	Prompt   Span   // tokens
+	New      Span   // tokens; nothing else ends an answer
+	Seed     uint64 // of the requests
+	Out      io.Writer
+}
+
+// onMesh is what was measured on some ranks.
+type onMesh struct {
+	ranks         configs.Parallel
+	device        string
+	train, sample float64 // tokens a second of training steps and of answers
+	bytes         int     // of the device that holds most
+	digest        string  // of trained weights and answers
+}
+
+// Ranks prints the speed of training steps and of rollouts by a shape's ranks, relative to one rank that computes the
+// same steps of run.packs packs for each rank, and the same requests; and the memory that a rank takes. It returns an
+// error where trained weights or answers differ in a bit.
+func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
+	if s.Parallel.Ranks < 2 {
+		return fmt.Errorf("parallel.ranks: is %d: give --ranks 2 or more to compare with one", s.Parallel.Ranks)
+	}
+	if o.Steps < 1 || o.Requests < 1 {
+		return fmt.Errorf("--steps %d --requests %d: both must be at least 1", o.Steps, o.Requests)
+	}
+	many := *s // the plan is that of training: no engine for held-out questions, no proof
+	many.Data.EvalSamples, many.Run.VerifyTokens = 0, 0
+	many.Run.Packs *= s.Parallel.Ranks
+	o.Requests *= s.Parallel.Ranks
+	one := many
+	one.Parallel = configs.Default().Parallel
+	var rows []onMesh
+	for _, s := range []*configs.Shape{&one, &many} {
+		row, err := measureRanks(ctx, s, o)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, row)
+	}
+	fmt.Fprintf(o.Out, "%s, %s: %d packs of %d tokens a step, %d requests; each rank %s\n\n", s.Run.Name, s.Model.DType,
+		many.Run.Packs, s.Data.PackRows, o.Requests, rows[1].device)
+	if err := printRanks(o.Out, rows[0], rows[1]); err != nil {
+		return err
+	}
+	if rows[0].digest != rows[1].digest {
+		return fmt.Errorf("the ranks trained other weights or gave other answers: SHA-256 %.16s, of one rank %.16s",
+			rows[1].digest, rows[0].digest)
+	}
+	fmt.Fprintf(o.Out, "\ntrained weights and answers are the same on every bit: SHA-256 %.16s\n", rows[0].digest)
+	return nil
+}
+
+func printRanks(w io.Writer, one, many onMesh) error {
+	p := many.ranks
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(tab, "one rank\t%d ranks\tratio\t  weights %s, experts on %d\n", p.Ranks, p.Weights, p.Experts)
+	line := func(what string, one, many float64) {
+		fmt.Fprintf(tab, "%.0f\t%.0f\t%.2f\t  %s\n", one, many, many/one, what)
+	}
+	line("tokens/s of training steps", one.train, many.train)
+	line("tokens/s of answers", one.sample, many.sample)
+	line("MiB of the fullest device", float64(one.bytes)/(1<<20), float64(many.bytes)/(1<<20))
+	return tab.Flush()
+}
+
+// measureRanks trains the model of a shape on its ranks, and then answers requests by what was trained.
+func measureRanks(ctx context.Context, s *configs.Shape, o RanksOptions) (row onMesh, err error) {
+	row.ranks = s.Parallel
+	err = setup.OnRanks(setup.Device(s), s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
+		p, err := plan.New(r.Dev, s)
+		if err != nil {
+			return err
+		}
+		if _, _, err = plan.Admit(r.Dev, p); err != nil {
+			return err
+		}
+		m, err := setup.LoadModel(w.Devices(), s, p.Model.Config)
+		if err != nil {
+			return err
+		}
+		ranks, err := serve.Distribute(w, r, m)
+		if err != nil {
+			return err
+		}
+		if err := ranks.Replicas.TrainShards(w); err != nil {
+			return err
+		}
+		if err := p.ReserveRanks(w); err != nil {
+			return err
+		}
+		by, err := setup.TrainerOptions(s, benchWarmup+o.Steps, p.Keep)
+		if err != nil {
+			return err
+		}
+		sum := sha256.New()
+		t := trainer.NewReplicated(w, r, ranks.Replicas, by)
+		if row.train, err = timeSteps(ctx, w, t, s, o.Steps); err != nil {
+			return err
+		}
+		tensors := m.Tensors
+		if m.LoRA != nil {
+			tensors = m.AdapterTensors
+		}
+		for _, t := range tensors() {
+			if err := t.Write(sum); err != nil {
+				return err
+			}
+		}
+		if row.sample, err = timeAnswers(ctx, ranks, s, o, sum); err != nil {
+			return err
+		}
+		for _, d := range w.Devices() {
+			row.bytes = max(row.bytes, kernels.Allocated(d))
+		}
+		row.device, row.digest = r.Dev.Name(), fmt.Sprintf("%x", sum.Sum(nil))
+		return nil
+	})
+	return row, err
+}
+
+// timeSteps returns the tokens a second of some optimizer steps, behind one that warms up.
+func timeSteps(ctx context.Context, w *parallel.World, t *trainer.Trainer, s *configs.Shape, steps int) (float64,
+	error) {
+	batch := trainer.Supervised(randomPacks(s, t.Model))
+	wait := func() error { return w.Run(func(r *parallel.Rank) error { return r.Dev.Sync() }) }
+	t.Step(1, batch)
+	if err := wait(); err != nil {
+		return 0, err
+	}
+	began, tokens := time.Now(), 0
+	for n := range steps {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		tokens += t.Step(2+n, batch).Tokens
+	}
+	err := wait()
+	return float64(tokens) / time.Since(began).Seconds(), err
+}
+
+// timeAnswers returns the tokens a second of answers to random requests, and adds their ids and log-probabilities to a
+// digest.
+func timeAnswers(ctx context.Context, ranks serve.Ranks, s *configs.Shape, o RanksOptions, sum io.Writer) (float64,
+	error) {
+	engines, err := ranks.NewEngines(setup.EngineOptions(s))
+	if err != nil {
+		return 0, err
+	}
+	traffic := RolloutOptions{Requests: o.Requests, Samples: 1, Prompt: o.Prompt, New: o.New, Seed: o.Seed}
+	reqs := traffic.traffic(ranks.Model)
+	began := time.Now()
+	results, err := engines.Run(ctx, reqs)
+	if err != nil {
+		return 0, err
+	}
+	took, tokens := time.Since(began).Seconds(), 0
+	for _, res := range results {
+		tokens += len(res.IDs)
+		if err := binary.Write(sum, binary.LittleEndian, res.IDs); err != nil {
+			return 0, err
+		}
+		if err := binary.Write(sum, binary.LittleEndian, res.LogProbs); err != nil {
+			return 0, err
+		}
+	}
+	return float64(tokens) / took, nil
+}
