@@ -46,5 +46,12 @@ func listCUDA() (lines []string) {
 	for i, c := range cards {
 		lines = append(lines, fmt.Sprintf("cuda %d: %v", i, c))
 	}
+	peers, err := driver.Peers()
+	if err != nil {
+		return append(lines, fmt.Sprintf("copies between GPUs: %v", err))
+	}
+	for i, of := range peers {
+		lines = append(lines, fmt.Sprintf("cuda %d: %s", i, driver.Describe(of)))
+	}
 	return lines
 }

@@ -31,7 +31,10 @@ func (c *Context) Reaches(other kernels.Device) error {
 	if !ok {
 		return fmt.Errorf("GPU %d cannot copy from the memory of %s", c.card, other.Name())
 	}
-	of := d.Driver()
+	return c.reach(d.Driver())
+}
+
+func (c *Context) reach(of *Context) error {
 	if of.card == c.card {
 		return nil
 	}
