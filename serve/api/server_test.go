@@ -289,7 +289,7 @@ func clientLeaves(t *testing.T, ranks int) {
 	s, url, end := runningOn(t, ranks, 1, small())
 	ctx, leave := context.WithCancel(context.Background())
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions",
-		strings.NewReader(`{"prompt": "a", "n": 3, "max_tokens": 250, "ignore_eos": true, "stream": true}`))
+		strings.NewReader(`{"prompt": ["a", "b", "c"], "max_tokens": 250, "ignore_eos": true, "stream": true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
