@@ -23,7 +23,16 @@ func (d *Device) attendInHalves(out, lse, q kernels.Tensor, kv kernels.KV, s ker
 	if a.Window > 0 {
 		first, a.Window = max(0, s.Pos-a.Window+1), 0
 	}
-	rows := cacheRows(kv, s, first, s.Pos+1)
+	d.inHalves(out, lse, kv, cacheRows(kv, s, first, s.Pos+1), a, func(o, e kernels.Tensor, half kernels.KV,
+		alone *kernels.Layout) {
+		d.operations.Attention(o, e, q, half, alone, a)
+	})
+}
+
+// inHalves writes what one query attends to: the first half of these rows of keys and the rest, merged after rounding.
+// attend computes a half, which is a sequence of its own in a cache of one page.
+func (d *Device) inHalves(out, lse kernels.Tensor, kv kernels.KV, rows []int32, a kernels.Attn,
+	attend func(o, e kernels.Tensor, half kernels.KV, alone *kernels.Layout)) {
 	if len(rows) < 2 {
 		return
 	}
@@ -35,7 +44,7 @@ func (d *Device) attendInHalves(out, lse, q kernels.Tensor, kv kernels.KV, s ker
 			Spans: []kernels.Span{{Rows: 1, Pos: len(half) - 1, Pages: []int32{0}}}, Segments: []int32{0, 1},
 		}
 		o, e := mem.New(out.DType, 1, out.Cols), mem.New(kernels.F32, 1, lse.Cols)
-		d.operations.Attention(o, e, q, d.gathered(mem, kv, half), alone, a)
+		attend(o, e, d.gathered(mem, kv, half), alone)
 		outs[h], lses[h] = d.load(o), d.load(e)
 	}
 	d.merge(outs[0][0], outs[1][0], lses[0][0], lses[1][0], a.Values())
@@ -46,9 +55,17 @@ func (d *Device) attendInHalves(out, lse, q kernels.Tensor, kv kernels.KV, s ker
 // cacheRows are the rows of a cache that hold positions [from, to) of a span's sequence.
 func cacheRows(kv kernels.KV, s kernels.Span, from, to int) (rows []int32) {
 	for p := from; p < to; p++ {
-		rows = append(rows, s.Pages[p/kv.PageRows]*int32(kv.PageRows)+int32(p%kv.PageRows))
+		rows = append(rows, keyRow(kv, s, p))
 	}
 	return rows
+}
+
+// keyRow is the row of keys that holds a position of a span's sequence, in a cache or in the batch.
+func keyRow(kv kernels.KV, s kernels.Span, p int) int32 {
+	if kv.PageRows == 0 {
+		return int32(s.Row + p)
+	}
+	return s.Pages[p/kv.PageRows]*int32(kv.PageRows) + int32(p%kv.PageRows)
 }
 
 // gathered copies rows of a cache to one page. Values that are columns of the keys remain a view of them.
@@ -77,53 +94,30 @@ func (d *Device) SparseAttend(
 	}
 	lists := d.loadInts(selected)
 	for _, s := range l.Spans {
-		for i := range s.Rows {
-			row := s.Row + i
-			keys := rowsOf(kv, s, lists[row][:listed(lists[row])])
-			d.attendInListedHalves(out.RowRange(row, row+1), lse.RowRange(row, row+1), q.RowRange(row, row+1), kv, keys,
-				a)
+		for row := s.Row; row < s.Row+s.Rows; row++ {
+			keys := lists[row][:listed(lists[row])]
+			for i, p := range keys {
+				keys[i] = keyRow(kv, s, int(p))
+			}
+			d.inHalves(out.RowRange(row, row+1), lse.RowRange(row, row+1), kv, keys, a, func(o, e kernels.Tensor,
+				half kernels.KV, alone *kernels.Layout) {
+				d.attendToAll(o, e, q.RowRange(row, row+1), half, alone, a)
+			})
 		}
 	}
 }
 
-// attendInListedHalves is SparseAttend of one query to the first half of these rows of keys and to the rest, merged
-// after rounding. Each half is a sequence of its own, of which the list has every key.
-func (d *Device) attendInListedHalves(out, lse, q kernels.Tensor, kv kernels.KV, keys []int32, a kernels.Attn) {
-	if len(keys) < 2 {
-		return
-	}
+// attendToAll is SparseAttend of a query whose list has all keys of its page: kernels count as many as it sees.
+func (d *Device) attendToAll(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	mem, release := d.scratch()
 	defer release()
-	var outs, lses [2][][]float32
-	for h, half := range [2][]int32{keys[:(len(keys)+1)/2], keys[(len(keys)+1)/2:]} {
-		alone := &kernels.Layout{
-			Spans: []kernels.Span{{Rows: 1, Pos: len(half) - 1, Pages: []int32{0}}}, Segments: []int32{0, 1},
-		}
-		all := make([]int32, len(half))
-		for i := range all {
-			all[i] = int32(i)
-		}
-		list := mem.New(kernels.I32, 1, len(half))
-		d.storeInts(list, [][]int32{all})
-		o, e := mem.New(out.DType, 1, out.Cols), mem.New(kernels.F32, 1, lse.Cols)
-		d.operations.SparseAttend(o, e, q, d.gathered(mem, kv, half), list, alone, a)
-		outs[h], lses[h] = d.load(o), d.load(e)
+	all := make([]int32, kv.PageRows)
+	for i := range all {
+		all[i] = int32(i)
 	}
-	d.merge(outs[0][0], outs[1][0], lses[0][0], lses[1][0], a.Values())
-	d.store(out, outs[0])
-	d.store(lse, lses[0])
-}
-
-// rowsOf are the rows of keys that hold positions of a span's sequence, in a cache or in the batch.
-func rowsOf(kv kernels.KV, s kernels.Span, positions []int32) (rows []int32) {
-	for _, p := range positions {
-		if kv.PageRows == 0 {
-			rows = append(rows, int32(s.Row)+p)
-			continue
-		}
-		rows = append(rows, cacheRows(kv, s, int(p), int(p)+1)...)
-	}
-	return rows
+	list := mem.New(kernels.I32, 1, len(all))
+	d.storeInts(list, [][]int32{all})
+	d.operations.SparseAttend(out, lse, q, kv, list, l, a)
 }
 
 // listed is the number of keys of a list.
