@@ -12,6 +12,7 @@ import (
 
 	"lockstep/data"
 	"lockstep/data/atomicfile"
+	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
 )
@@ -135,7 +136,7 @@ func (m *Model) leftAlone(c *safetensors.Checkpoint, dir string) (out []safetens
 	if err != nil {
 		return nil, err
 	}
-	kept, err := storageOf(plainJSON(config))
+	kept, err := storageOf(pyjson.Plain(config))
 	if err != nil {
 		return nil, fmt.Errorf("%s: config.json: %w", dir, err)
 	}
@@ -226,7 +227,7 @@ func (m *Model) configFor(d kernels.DType) ([]byte, error) {
 
 // editConfig changes fields of a config.json; all others keep their values, and numbers their spelling.
 func editConfig(config []byte, edit func(fields map[string]any)) ([]byte, error) {
-	plain := plainJSON(config)
+	plain := pyjson.Plain(config)
 	dec := json.NewDecoder(bytes.NewReader(plain))
 	dec.UseNumber()
 	var c map[string]any
@@ -236,7 +237,7 @@ func editConfig(config []byte, edit func(fields map[string]any)) ([]byte, error)
 	edit(c)
 	text, err := json.MarshalIndent(c, "", "  ")
 	if !bytes.Equal(plain, config) {
-		text = bareJSON(text)
+		text = pyjson.Bare(text)
 	}
 	return text, err
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
 )
@@ -67,7 +68,7 @@ func Inspect(dir string) (s *Summary, err error) {
 	if s, err = Summarise(config); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	kept, err := storageOf(plainJSON(config))
+	kept, err := storageOf(pyjson.Plain(config))
 	if err != nil {
 		return nil, fmt.Errorf("%s: config.json: %w", dir, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	"lockstep/data/pyjson"
 	"lockstep/kernels"
 )
 
@@ -54,11 +55,11 @@ type nemotronH struct {
 }
 
 // stepLimit is time_step_limit, the bounds of steps.
-type stepLimit []pyFloat
+type stepLimit []pyjson.Float
 
 // UnmarshalJSON names the field in its errors, which encoding/json does not.
 func (l *stepLimit) UnmarshalJSON(text []byte) error {
-	if err := json.Unmarshal(text, (*[]pyFloat)(l)); err != nil {
+	if err := json.Unmarshal(text, (*[]pyjson.Float)(l)); err != nil {
 		return fmt.Errorf("time_step_limit: %w", err)
 	}
 	return nil
@@ -82,7 +83,7 @@ func buildNemotronH(config []byte, b *builder) (*Model, error) {
 	c := nemotronH{
 		HiddenSize: 4096, VocabSize: 131072, Heads: 32, KVHeads: 8, HeadDim: 128, MambaHeads: 128, MambaHeadDim: 64,
 		StateSize: 128, Groups: 8, Taps: 4, ConvBias: true,
-		StepLimit: stepLimit{0, pyFloat(math.Inf(1))}, StepMin: 1e-3, StepMax: 0.1, StepFloor: 1e-4,
+		StepLimit: stepLimit{0, pyjson.Float(math.Inf(1))}, StepMin: 1e-3, StepMax: 0.1, StepFloor: 1e-4,
 		IntermediateSize: 21504, Experts: 8, ExpertsPerToken: 2,
 		ExpertSize: 7688, SharedSize: 7688, Scale: 1, NormTopK: true, RouteGroups: 1, TopGroups: 1, Eps: 1e-5,
 		Positions: 4096, Act: "relu2", MambaAct: "silu",

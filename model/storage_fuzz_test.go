@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
 )
 
@@ -21,7 +22,7 @@ func FuzzStorageOf(f *testing.F) {
 		f.Add([]byte(`{"text_config": {"quantization_config": ` + q + `}}`))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		config := plainJSON(text)
+		config := pyjson.Plain(text)
 		s, err := storageOf(config)
 		if err != nil {
 			if strings.Contains(err.Error(), "\n") {
@@ -36,7 +37,7 @@ func FuzzStorageOf(f *testing.F) {
 		if err != nil {
 			return // a null, or a name twice
 		}
-		if again, err := storageOf(plainJSON(plain)); err != nil || again != nil {
+		if again, err := storageOf(pyjson.Plain(plain)); err != nil || again != nil {
 			t.Errorf("%s: %v after it was removed (%v)", plain, again, err)
 		}
 	})

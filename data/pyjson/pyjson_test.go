@@ -1,4 +1,4 @@
-package model
+package pyjson
 
 import (
 	"encoding/json"
@@ -8,12 +8,12 @@ import (
 
 func TestPythonNumbers(t *testing.T) {
 	const text = `{"a": [0.0, Infinity], "b Infinity": "\" NaN", "c": -Infinity, "d": 3, "Infinity": NaN}`
-	plain := plainJSON([]byte(text))
+	plain := Plain([]byte(text))
 	var c struct {
-		A []pyFloat `json:"a"`
-		B string    `json:"b Infinity"`
-		C pyFloat   `json:"c"`
-		D pyFloat   `json:"d"`
+		A []Float `json:"a"`
+		B string  `json:"b Infinity"`
+		C Float   `json:"c"`
+		D Float   `json:"d"`
 	}
 	if err := json.Unmarshal(plain, &c); err != nil {
 		t.Fatalf("%s: %v", plain, err)
@@ -22,14 +22,14 @@ func TestPythonNumbers(t *testing.T) {
 		!math.IsInf(float64(c.C), -1) || c.D != 3 {
 		t.Errorf("%+v", c)
 	}
-	if got := string(bareJSON(plain)); got != text {
+	if got := string(Bare(plain)); got != text {
 		t.Errorf("%s, want %s", got, text)
 	}
-	if again := plainJSON(plain); string(again) != string(plain) {
+	if again := Plain(plain); string(again) != string(plain) {
 		t.Errorf("%s, want %s", again, plain)
 	}
 	for _, bad := range []string{`"x"`, `{}`, `{"__float__": "1"}`, `[1]`} {
-		if err := json.Unmarshal([]byte(bad), new(pyFloat)); err == nil {
+		if err := json.Unmarshal([]byte(bad), new(Float)); err == nil {
 			t.Errorf("%s is taken as a number", bad)
 		}
 	}
