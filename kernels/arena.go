@@ -15,6 +15,7 @@ type Arena struct {
 	peak   int
 	held   int
 	pins   []*Mark // positions that must not be released
+	torn   bool    // one of them was
 }
 
 // Mark is a position of an Arena to return to.
@@ -31,15 +32,18 @@ func NewArena(dev Device) *Arena { return &Arena{dev: dev} }
 // Mark is the current position.
 func (a *Arena) Mark() Mark { return a.at }
 
-// Release frees everything allocated since the mark. Its memory is reused and not cleared. It panics where some of it
-// is pinned.
+// Release frees everything allocated since the mark. Its memory is reused and not cleared. Where some of it is pinned,
+// that shows in [Arena.CheckPins], which New calls: a rank that fails releases what exchanges still use.
 func (a *Arena) Release(m Mark) {
-	for _, p := range a.pins {
-		if m.before(*p) {
-			panic("kernels: memory is released that an exchange still uses: it was not waited for")
-		}
-	}
+	a.torn = a.torn || slices.ContainsFunc(a.pins, func(p *Mark) bool { return m.before(*p) })
 	a.at = m
+}
+
+// CheckPins panics where memory has been released that was pinned.
+func (a *Arena) CheckPins() {
+	if a.torn {
+		panic("kernels: memory was released that an exchange still uses: it was not waited for")
+	}
 }
 
 func (m Mark) before(other Mark) bool {
@@ -102,6 +106,7 @@ func (a *Arena) Zeros(d DType, rows, cols int) Tensor {
 }
 
 func (a *Arena) take(size int) unsafe.Pointer {
+	a.CheckPins()
 	for a.at.chunk < len(a.chunks) && a.at.used+size > len(a.chunks[a.at.chunk]) {
 		a.at = Mark{chunk: a.at.chunk + 1, below: a.at.below + len(a.chunks[a.at.chunk])}
 	}

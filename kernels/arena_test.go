@@ -69,14 +69,17 @@ func TestPin(t *testing.T) {
 	above := a.Mark()
 	a.New(F32, 1, arenaChunk/4) // in another chunk
 	a.Release(above)
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("pinned memory was released")
-			}
-		}()
-		a.Release(bottom)
-	}()
+	a.New(F32, 1, 64)
 	unpin()
 	a.Release(bottom)
+	a.New(F32, 1, 64)
+
+	a.Pin()
+	a.Release(bottom)
+	defer func() {
+		if recover() == nil {
+			t.Error("pinned memory was released, and is used again")
+		}
+	}()
+	a.New(F32, 1, 64)
 }

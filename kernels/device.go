@@ -147,10 +147,11 @@ type Device interface {
 	// Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product
 	// rounded; weights nil: of y alone. By Definition.Combine each product is rounded to bf16, and so is the sum after
 	// each slot, unless weights are nil: as a fused MoE kernel does that writes each expert's weighted output in bf16.
-	// (transformers also rounds the weights, and adds by expert, not by slot.) Backward: dy[row] =
-	// round(weights[t,k]*dout[t]); dweights[t,k] = tree(dout[t]*y[row]).
+	// (transformers also rounds the weights, and adds by expert, not by slot.) Backward, of n pairs p = t*K + slot:
+	// with p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]) and dweights[i] = tree(dout[t]*y[r]). pair and
+	// row are int32 [n] and name no pair or row twice; without pair p is i, without row r is i.
 	Combine(out, y, weights, rowOf Tensor)
-	CombineBackward(dy, dweights, dout, y, weights, rowOf Tensor)
+	CombineBackward(dy, dweights, dout, y, weights, pair, row Tensor)
 
 	// SwiGLU: gu is [R, 2I], gate columns first; out[r,i] = round((g*sigm(g))*u).
 	// Backward (s = sigm(g)): du = round(dout*(g*s)); dg = round((dout*u)*(s*(1 + g*(1-s)))). dgu may be gu.

@@ -55,6 +55,7 @@ type Keep struct {
 	noOutput bool // of the layer at hand: its output has no reader
 	tensors  map[Save][]kernels.Tensor
 	next     map[Save]int // the next of them that Forward comes to
+	counts   [][]int32    // of each mixture's rows, where experts are cut over ranks
 }
 
 // reserve takes memory for the results that are kept of the block. It must lie below what Forward releases.
@@ -72,7 +73,7 @@ func (k *Keep) reserve(r *parallel.Rank, bl Block, x kernels.Tensor) {
 
 // rerun is the Keep of the second Forward.
 func (k *Keep) rerun() *Keep {
-	return &Keep{save: k.save, again: true, tensors: k.tensors, next: map[Save]int{}}
+	return &Keep{save: k.save, again: true, tensors: k.tensors, next: map[Save]int{}, counts: k.counts}
 }
 
 // leaveOut says whether the next layer may leave out its output.
@@ -81,6 +82,20 @@ func (k *Keep) leaveOut(output bool) *Keep {
 		k.noOutput = output
 	}
 	return k
+}
+
+// counted is the counts of the next mixture's rows. The first Forward waits for the device to read them.
+func (k *Keep) counted(read func() []int32) (counts []int32) {
+	switch {
+	case k == nil:
+		return read()
+	case k.again:
+		counts, k.counts = k.counts[0], k.counts[1:]
+	default:
+		counts = read()
+		k.counts = append(k.counts, counts)
+	}
+	return counts
 }
 
 // saves tells whether what Backward reads stays on the stack.

@@ -9,7 +9,8 @@ import (
 )
 
 // Expert parallel (Lepikhin et al., arXiv 2006.16668): a rank has consecutive experts of every mixture, and computes
-// their rows for the tokens of all ranks. Outputs come back row by row, un-summed, and each rank adds those of its
+// their rows for the tokens of all ranks. It gathers all tokens while the router chooses: one row of each, where those
+// for its experts are more and known later. Outputs come back row by row, un-summed, and each rank adds those of its
 // tokens in the order of slots, so no sum crosses ranks. Gradients of experts are whole where the experts are: rows are
 // in the order of ranks, which is that of segments.
 
@@ -72,54 +73,233 @@ func expertRange(rank, ranks, experts int) (from, to int) {
 	return rank * experts / ranks, (rank + 1) * experts / ranks
 }
 
-// expertExchange is how the rows of a mixture go to the owners of their experts and come back.
+// expertExchange brings the tokens of all ranks to the owners of their experts, and the owners' rows back.
 type expertExchange struct {
-	out, in []int          // rows to and from each rank, in the order of ranks
-	own     int            // rows of this rank
-	rows    int            // rows from all ranks
-	groups  kernels.Groups // of the rows at the owner: by expert, then rank, then segment of the rank
-	// int32 [rows]: the row from the ranks that is each row at the owner, and the row at the owner that is each row
-	// from the ranks
-	order, back kernels.Tensor
+	m        *MoE
+	ranks    [][]int32          // row offsets of the segments of each rank's tokens
+	all      kernels.Tensor     // [tokens of all ranks, H]: their inputs, and then the gradients of their outputs
+	arriving *parallel.Exchange // of all; nil: a plan
+
+	plan    kernels.Plan // of the tokens of all ranks
+	offsets []int32      // of plan.Groups, as the host knows them
+	first   []int        // segment of each rank, and their number
+
+	rows    int            // of this owner
+	source  kernels.Tensor // int32 [1, rows]: the token of each, among those of all
+	pair    kernels.Tensor // int32 [1, rows]: and its slot
+	groups  kernels.Groups // by expert, then rank, then segment
+	back    kernels.Tensor // int32 [1, rows]: the rows in the order of ranks, then experts
+	out, in []int          // rows that go back to each rank, and that come back from each owner
 }
 
-// A rank begins an exchange by telling the others the place of its mixture and how many rows it has for each expert.
-// One that stands by has none, and does what the others are at.
+// A rank begins an exchange by telling the others the place of its mixture and its segments. One that stands by has no
+// tokens, and does what the others are at.
 const (
 	standsBy = -1
 	released = -2 // by rank 0
 )
 
-// newExpertExchange tells the ranks how many rows each has for each expert, and waits until it knows. plan is that of
-// the rows of this rank.
-func (m *MoE) newExpertExchange(r *parallel.Rank, plan kernels.Plan) *expertExchange {
-	if r.Experts == nil { // a plan: as many rows as the rank's own, evenly spread
-		return planExchange(r, plan, len(m.Experts.GateUp.W.home))
+var noTokens = []int32{standsBy, 0}
+
+// exchange begins to gather the inputs u [T, H] of all ranks' tokens. segments are those of this rank's.
+func (m *MoE) exchange(r *parallel.Rank, u kernels.Tensor, segments []int32) *expertExchange {
+	if r.Experts == nil { // a plan: every rank has as many tokens
+		e := &expertExchange{m: m, ranks: slices.Repeat([][]int32{segments}, len(m.Experts.GateUp.W.home))}
+		e.all = r.Stack.New(u.DType, e.tokens(), u.Cols)
+		return e
 	}
 	r.Experts.Summon()
-	rows := r.Transfers.ReadAsync(plan.Groups.Offsets)()
-	return exchangeOf(r, r.Experts.ShareNumbers(append([]int32{int32(m.place)}, rows...)), plan.Groups.Count)
+	return m.exchangeOf(r, u, r.Experts.ShareNumbers(append([]int32{int32(m.place)}, segments...)))
+}
+
+// exchangeOf is exchange once ranks have told each other where they are.
+func (m *MoE) exchangeOf(r *parallel.Rank, u kernels.Tensor, told [][]int32) *expertExchange {
+	e := &expertExchange{m: m}
+	for i, of := range told {
+		if of[0] != standsBy && int(of[0]) != m.place {
+			panic(fmt.Sprintf("model: rank %d is at mixture %d, another at %d", i, of[0], m.place))
+		}
+		e.ranks = append(e.ranks, of[1:])
+	}
+	e.all = r.Stack.New(u.DType, e.tokens(), u.Cols)
+	e.arriving = r.Experts.AllGather(e.all, u)
+	return e
+}
+
+// tokens is how many all ranks have.
+func (e *expertExchange) tokens() (n int) {
+	for _, segments := range e.ranks {
+		n += int(segments[len(segments)-1])
+	}
+	return n
+}
+
+// segments is the row offsets of the segments of all tokens. It sets the first of each rank.
+func (e *expertExchange) segments() []int32 {
+	all := []int32{0}
+	for _, segments := range e.ranks {
+		at := all[len(all)-1]
+		e.first = append(e.first, len(all)-1)
+		for _, end := range segments[1:] {
+			all = append(all, at+end)
+		}
+	}
+	e.first = append(e.first, len(all)-1)
+	return all
+}
+
+// dispatch finds this owner's rows by the experts int32 [T, K] that the rank's tokens have chosen, and waits for the
+// inputs of all. The host has to learn how many rows there are, once for a block that is computed twice.
+func (e *expertExchange) dispatch(r *parallel.Rank, experts kernels.Tensor, k *Keep) {
+	segments := e.segments()
+	count, pairs := e.m.Router.W.W.Rows, e.tokens()*e.m.TopK
+	e.plan = kernels.Plan{
+		Groups: kernels.Groups{Offsets: r.Stack.New(kernels.I32, 1, count*(len(segments)-1)+1), Count: count,
+			Segments: len(segments) - 1},
+		Source: r.Stack.New(kernels.I32, 1, pairs),
+		Pair:   r.Stack.New(kernels.I32, 1, pairs),
+	}
+	mark := r.Stack.Mark()
+	e.plan.RowOf = r.Stack.New(kernels.I32, e.tokens(), e.m.TopK)
+	r.Dev.Dispatch(e.plan, e.gather(r, r.Stack.New(kernels.I32, e.tokens(), e.m.TopK), experts), segments)
+	r.Stack.Release(mark)
+	from, to := 0, pairs/len(e.ranks)
+	if r.Experts != nil {
+		e.offsets = k.counted(r.Transfers.ReadAsync(e.plan.Groups.Offsets))
+		own, end := e.experts(r.Experts.Me)
+		from, to = e.at(own, 0), e.at(end, 0)
+		e.arriving.Wait()
+	}
+	e.rows, e.source, e.pair = to-from, e.plan.Source.ColRange(from, to), e.plan.Pair.ColRange(from, to)
+	e.count(r, from)
+}
+
+// experts is those of an owner, [from, to).
+func (e *expertExchange) experts(owner int) (from, to int) {
+	return expertRange(owner, len(e.ranks), e.plan.Groups.Count)
+}
+
+// at is the first row of an expert that a rank's token has, among all rows.
+func (e *expertExchange) at(expert, rank int) int {
+	return int(e.offsets[expert*e.plan.Groups.Segments+e.first[rank]])
+}
+
+// count finds where this owner's rows, the first of which is row `base` of all, belong, and how many go where.
+func (e *expertExchange) count(r *parallel.Rank, base int) {
+	from, to := e.experts(r.ID % len(e.ranks))
+	n := e.plan.Groups.Segments
+	e.groups = kernels.Groups{Count: to - from, Segments: n}
+	if r.Experts == nil {
+		e.groups.Offsets = r.Stack.New(kernels.I32, 1, (to-from)*n+1)
+		return
+	}
+	own := slices.Clone(e.offsets[from*n : to*n+1])
+	for i := range own {
+		own[i] -= int32(base)
+	}
+	e.groups.Offsets = parallel.Upload(r, own)
+	rows := func(owner, rank int) (n int) {
+		for expert, to := e.experts(owner); expert < to; expert++ {
+			n += e.at(expert, rank+1) - e.at(expert, rank)
+		}
+		return n
+	}
+	for i := range e.ranks {
+		e.out, e.in = append(e.out, rows(r.Experts.Me, i)), append(e.in, rows(i, r.Experts.Me))
+	}
+}
+
+// order puts the rows in the order in which they go back. It is done when the device is busy with the experts.
+func (e *expertExchange) order(r *parallel.Rank) {
+	if r.Experts == nil {
+		e.back = r.Stack.New(kernels.I32, 1, e.rows)
+		return
+	}
+	from, to := e.experts(r.Experts.Me)
+	base, back := e.at(from, 0), make([]int32, 0, e.rows)
+	for rank := range e.ranks {
+		for expert := from; expert < to; expert++ {
+			for row := e.at(expert, rank); row < e.at(expert, rank+1); row++ {
+				back = append(back, int32(row-base))
+			}
+		}
+	}
+	if e.rows > 0 {
+		e.back = parallel.Upload(r, back)
+	}
+}
+
+// outputs is what this owner's experts compute for their tokens, [rows, H].
+func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, s *MLPSaved) kernels.Tensor {
+	y := r.Stack.New(e.all.DType, 0, e.all.Cols)
+	if e.rows > 0 {
+		y = e.m.Experts.forwardOf(r, e.rows, func() kernels.Tensor {
+			x := r.Stack.New(e.all.DType, e.rows, e.all.Cols)
+			r.Dev.Gather(x, e.all, e.source)
+			return x
+		}, &e.groups, k, SaveExperts, s)
+	}
+	e.order(r)
+	return y
+}
+
+// backward is the gradients of the rows that this rank's tokens have, of their inputs [T*K, H] and of their weights
+// [T*K, 1], from dout [T, H]. y and s are what this owner's experts have computed.
+func (e *expertExchange) backward(r *parallel.Rank, dout, weights, y kernels.Tensor, s *MLPSaved) (dx,
+	dweights kernels.Tensor) {
+	e.gather(r, e.all, dout)
+	all := e.gather(r, r.Stack.New(kernels.F32, e.tokens(), e.m.TopK), weights)
+	dy, dw := r.Stack.New(y.DType, e.rows, y.Cols), r.Stack.New(kernels.F32, e.rows, 1)
+	if dx = dy; e.rows > 0 {
+		r.Dev.CombineBackward(dy, dw, e.all, y, all, e.pair, kernels.Tensor{})
+		dx = s.backward(r, dy, &e.groups, &e.groups)
+	}
+	return e.toRanks(r, dx), e.toRanks(r, dw)
+}
+
+// gather fills all with the rows of all ranks' tokens.
+func (e *expertExchange) gather(r *parallel.Rank, all, own kernels.Tensor) kernels.Tensor {
+	if r.Experts != nil { // else a plan
+		r.Experts.AllGather(all, own).Wait()
+	}
+	return all
+}
+
+// toRanks is the rows that this rank's tokens have at all owners, by expert, for y [rows, n] of this owner.
+func (e *expertExchange) toRanks(r *parallel.Rank, y kernels.Tensor) kernels.Tensor {
+	sorted := r.Stack.New(y.DType, e.rows, y.Cols)
+	if e.rows > 0 {
+		r.Dev.Gather(sorted, y, e.back)
+	}
+	if r.Experts == nil { // a plan
+		return r.Stack.New(y.DType, e.rows, y.Cols)
+	}
+	rows := 0
+	for _, n := range e.in {
+		rows += n
+	}
+	own := r.Stack.New(y.DType, rows, y.Cols)
+	r.Experts.AllToAll(own, sorted, e.in, e.out).Wait()
+	return own
 }
 
 // ServeExperts computes this rank's experts for rank 0, which works alone, until it is released.
 func (m *Model) ServeExperts(r *parallel.Rank) {
 	mixtures := m.mixtures()
 	for {
-		counts := r.Experts.StandBy([]int32{standsBy})
-		at := counts[0][0]
+		told := r.Experts.StandBy(noTokens)
+		at := told[0][0]
 		if at == released {
 			return
 		}
-		l := mixtures[at]
-		l.serve(r, exchangeOf(r, counts, l.Experts.GateUp.W.matrices()), m.DType)
+		mixtures[at].serve(r, told, m.DType)
 	}
 }
 
 // ServeForward computes this rank's experts in one forward of other ranks, where it has no tokens itself.
 func (m *Model) ServeForward(r *parallel.Rank) {
 	for _, l := range m.mixtures() {
-		counts := r.Experts.ShareNumbers([]int32{standsBy})
-		l.serve(r, exchangeOf(r, counts, l.Experts.GateUp.W.matrices()), m.DType)
+		l.serve(r, r.Experts.ShareNumbers(noTokens), m.DType)
 	}
 }
 
@@ -127,14 +307,11 @@ func (m *Model) ServeForward(r *parallel.Rank) {
 func (m *Model) ReleaseExperts(r *parallel.Rank) { r.Experts.ShareNumbers([]int32{released}) }
 
 // serve computes the rows of others.
-func (m *MoE) serve(r *parallel.Rank, e *expertExchange, d kernels.DType) {
+func (m *MoE) serve(r *parallel.Rank, told [][]int32, d kernels.DType) {
 	defer r.Stack.Release(r.Stack.Mark())
-	input := func() kernels.Tensor { return e.toOwners(r, r.Stack.New(d, 0, m.Experts.GateUp.W.W.Cols)) }
-	if e.rows == 0 {
-		e.fromOwners(r, input())
-		return
-	}
-	e.fromOwners(r, m.Experts.forwardOf(r, e.rows, input, &e.groups, nil, SaveExperts, new(MLPSaved)))
+	e := m.exchangeOf(r, r.Stack.New(d, 0, m.Experts.GateUp.W.W.Cols), told)
+	e.dispatch(r, r.Stack.New(kernels.I32, 0, m.TopK), nil)
+	e.toRanks(r, e.outputs(r, nil, new(MLPSaved)))
 }
 
 // mixtures lists the mixtures whose experts are cut over ranks, in the order of their places.
@@ -147,99 +324,4 @@ func (m *Model) mixtures() (list []*MoE) {
 		}
 	}
 	return list
-}
-
-// exchangeOf is the exchange of ranks with counts of rows. Those of a rank are the place of the mixture, and the first
-// row of each expert, and in it of each segment; or none.
-func exchangeOf(r *parallel.Rank, counts [][]int32, experts int) *expertExchange {
-	place := int32(standsBy)
-	for i, of := range counts {
-		if of[0] == standsBy {
-			counts[i] = []int32{0}
-			continue
-		}
-		if place != standsBy && of[0] != place {
-			panic(fmt.Sprintf("model: rank %d is at mixture %d, another at %d", i, of[0], place))
-		}
-		place, counts[i] = of[0], of[1:]
-	}
-	e := &expertExchange{own: int(counts[r.Experts.Me][len(counts[r.Experts.Me])-1])}
-	segments, first := make([]int, len(counts)), make([]int, len(counts)) // first: of a rank's rows that come
-	for i, of := range counts {
-		segments[i] = (len(of) - 1) / experts
-		e.groups.Segments += segments[i]
-	}
-	// rows of a rank for the experts of another
-	rows := func(of, at int) int {
-		from, to := expertRange(at, len(counts), experts)
-		return int(counts[of][to*segments[of]] - counts[of][from*segments[of]])
-	}
-	for i := range counts {
-		first[i] = e.rows
-		e.out, e.in = append(e.out, rows(r.Experts.Me, i)), append(e.in, rows(i, r.Experts.Me))
-		e.rows += e.in[i]
-	}
-	e.sort(r, counts, segments, first, experts)
-	return e
-}
-
-// sort puts the rows that come in the order of experts, then ranks, then segments.
-func (e *expertExchange) sort(r *parallel.Rank, counts [][]int32, segments, first []int, experts int) {
-	from, to := expertRange(r.Experts.Me, len(counts), experts)
-	e.groups.Count = to - from
-	order, back, offsets := make([]int32, 0, e.rows), make([]int32, e.rows), []int32{0}
-	for expert := from; expert < to; expert++ {
-		for i, of := range counts {
-			for s := range segments[i] {
-				at := expert*segments[i] + s
-				for row := of[at]; row < of[at+1]; row++ {
-					came := int32(first[i]) + row - of[from*segments[i]]
-					back[came] = int32(len(order))
-					order = append(order, came)
-				}
-				offsets = append(offsets, int32(len(order)))
-			}
-		}
-	}
-	e.groups.Offsets = parallel.Upload(r, offsets)
-	if e.rows > 0 {
-		e.order, e.back = parallel.Upload(r, order), parallel.Upload(r, back)
-	}
-}
-
-func planExchange(r *parallel.Rank, plan kernels.Plan, ranks int) *expertExchange {
-	local := plan.Groups
-	from, to := expertRange(r.ID, ranks, local.Count)
-	e := &expertExchange{own: plan.Source.Cols, rows: plan.Source.Cols}
-	e.groups = kernels.Groups{Count: to - from, Segments: ranks * local.Segments,
-		Offsets: r.Stack.New(kernels.I32, 1, (to-from)*ranks*local.Segments+1)}
-	e.order, e.back = r.Stack.New(kernels.I32, 1, e.rows), r.Stack.New(kernels.I32, 1, e.rows)
-	return e
-}
-
-// toOwners is the rows at this owner, [rows, n], from those of this rank by expert, [own, n].
-func (e *expertExchange) toOwners(r *parallel.Rank, x kernels.Tensor) kernels.Tensor {
-	return e.gather(r, allToAll(r, x, e.rows, e.in, e.out), e.order)
-}
-
-// fromOwners is the inverse of toOwners.
-func (e *expertExchange) fromOwners(r *parallel.Rank, y kernels.Tensor) kernels.Tensor {
-	return allToAll(r, e.gather(r, y, e.back), e.own, e.out, e.in)
-}
-
-// allToAll is rows [rows, n] from all ranks for those of x, in and out of them from and to each rank.
-func allToAll(r *parallel.Rank, x kernels.Tensor, rows int, in, out []int) kernels.Tensor {
-	y := r.Stack.New(x.DType, rows, x.Cols)
-	if r.Experts != nil { // else a plan
-		r.Experts.AllToAll(y, x, in, out).Wait()
-	}
-	return y
-}
-
-func (e *expertExchange) gather(r *parallel.Rank, x, order kernels.Tensor) kernels.Tensor {
-	out := r.Stack.New(x.DType, e.rows, x.Cols)
-	if e.rows > 0 {
-		r.Dev.Gather(out, x, order)
-	}
-	return out
 }

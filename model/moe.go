@@ -26,16 +26,23 @@ type MoESaved struct {
 	Routing Routing
 	Plan    kernels.Plan
 	Experts MLPSaved
-	Y       kernels.Tensor // [R, H]
+	Y       kernels.Tensor // [R, H]; where experts are cut over ranks, the rows of this rank's experts
 	Shared  LayerSaved     // nil: no shared expert
 
-	parallel        *expertExchange // nil: all experts are on this rank
+	exchange        *expertExchange // nil: all experts are on this rank
 	IntoIn, OutOfIn LinearSaved
 }
 
 // Forward is [T, H] from x [T, H].
 func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
 	s := &MoESaved{layer: m}
+	u := x
+	if m.Into != nil {
+		u = m.Into.Forward(r, x, nil, &s.IntoIn)
+	}
+	if m.Experts.GateUp.W.split {
+		s.exchange = m.exchange(r, u, b.Layout.Segments)
+	}
 	s.Routing = m.Router.route(r, x, m.TopK)
 	e, segments, rows := m.Router.W.W.Rows, b.Segments.Segments, x.Rows*m.TopK
 	s.Plan = kernels.Plan{
@@ -44,10 +51,6 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 		RowOf:  r.Stack.New(kernels.I32, x.Rows, m.TopK),
 	}
 	r.Dev.Dispatch(s.Plan, s.Routing.Experts, b.Layout.Segments)
-	u := x
-	if m.Into != nil {
-		u = m.Into.Forward(r, x, nil, &s.IntoIn)
-	}
 	s.Y = m.experts(r, u, k, s)
 	out := m.combine(r, k, s)
 	if m.Shared != nil {
@@ -63,35 +66,32 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	return out, s
 }
 
-// experts is the outputs of the experts [R, H] for tokens u [T, H].
+// experts is the outputs of this rank's experts [R, H] for tokens u [T, H].
 func (m *MoE) experts(r *parallel.Rank, u kernels.Tensor, k *Keep, s *MoESaved) kernels.Tensor {
-	sorted := func() kernels.Tensor {
+	if s.exchange != nil {
+		s.exchange.dispatch(r, s.Routing.Experts, k)
+		return s.exchange.outputs(r, k, &s.Experts)
+	}
+	return m.Experts.forwardOf(r, s.Plan.Source.Cols, func() kernels.Tensor {
 		xs := r.Stack.New(u.DType, s.Plan.Source.Cols, u.Cols)
 		r.Dev.Gather(xs, u, s.Plan.Source)
 		return xs
-	}
-	if !m.Experts.GateUp.W.split {
-		return m.Experts.forwardOf(r, s.Plan.Source.Cols, sorted, &s.Plan.Groups, k, SaveExperts, &s.Experts)
-	}
-	s.parallel = m.newExpertExchange(r, s.Plan)
-	input := func() kernels.Tensor { return s.parallel.toOwners(r, sorted()) }
-	if s.parallel.rows == 0 { // no token has chosen an expert of this rank
-		return s.parallel.fromOwners(r, input())
-	}
-	return s.parallel.fromOwners(r, m.Experts.forwardOf(r, s.parallel.rows, input, &s.parallel.groups, k, SaveExperts,
-		&s.Experts))
+	}, &s.Plan.Groups, k, SaveExperts, &s.Experts)
 }
 
-// backward is dx [R, H] of the rows that the experts read, from dy [R, H].
-func (s *MoESaved) backward(r *parallel.Rank, dy kernels.Tensor) kernels.Tensor {
-	if s.parallel == nil {
-		return s.Experts.backward(r, dy, &s.Plan.Groups, &s.Plan.Groups)
+// backward is the gradients of the rows that the experts read [T*K, H] and of the weights [T, K], from dout [T, H].
+func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor) (dx, dweights kernels.Tensor) {
+	w := s.Routing.Weights
+	if s.exchange != nil {
+		dweights = r.Stack.New(kernels.F32, w.Rows, w.Cols)
+		dx, byRow := s.exchange.backward(r, dout, w, s.Y, &s.Experts)
+		r.Dev.Gather(dweights.Reshape(w.Len(), 1), byRow, s.Plan.RowOf.Reshape(1, w.Len()))
+		return dx, dweights
 	}
-	dx := s.parallel.toOwners(r, dy)
-	if g := &s.parallel.groups; dx.Rows > 0 {
-		dx = s.Experts.backward(r, dx, g, g)
-	}
-	return s.parallel.fromOwners(r, dx)
+	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)
+	dweights = r.Stack.New(kernels.F32, w.Rows, w.Cols)
+	r.Dev.CombineBackward(dy, dweights, dout, s.Y, w, kernels.Tensor{}, s.Plan.RowOf)
+	return s.Experts.backward(r, dy, &s.Plan.Groups, &s.Plan.Groups), dweights
 }
 
 // combine is the experts' part of the output, [T, H].
@@ -100,15 +100,25 @@ func (m *MoE) combine(r *parallel.Rank, k *Keep, s *MoESaved) kernels.Tensor {
 	if m.OutOf != nil {
 		return m.OutOf.forwardOf(r, rows, func() kernels.Tensor {
 			sum := r.Stack.New(s.Y.DType, rows, s.Y.Cols)
-			r.Dev.Combine(sum, s.Y, s.Routing.Weights, s.Plan.RowOf)
+			s.sum(r, sum)
 			return sum
 		}, nil, k, layerOutput, &s.OutOfIn)
 	}
 	out, done := k.tensor(r, layerOutput, s.Y.DType, rows, s.Y.Cols)
 	if !done {
-		r.Dev.Combine(out, s.Y, s.Routing.Weights, s.Plan.RowOf)
+		s.sum(r, out)
 	}
 	return out
+}
+
+// sum writes the weighted sum of the experts' outputs of each token.
+func (s *MoESaved) sum(r *parallel.Rank, out kernels.Tensor) {
+	defer r.Stack.Release(r.Stack.Mark())
+	y := s.Y
+	if s.exchange != nil {
+		y = s.exchange.toRanks(r, y)
+	}
+	r.Dev.Combine(out, y, s.Routing.Weights, s.Plan.RowOf)
 }
 
 // Backward is dx from dout.
@@ -118,10 +128,7 @@ func (s *MoESaved) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) ker
 	if m.OutOf != nil {
 		dsum = m.OutOf.Backward(r, dout, nil, b.Segments, &s.OutOfIn)
 	}
-	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)
-	dweights := r.Stack.New(kernels.F32, s.Routing.Weights.Rows, s.Routing.Weights.Cols)
-	r.Dev.CombineBackward(dy, dweights, dsum, s.Y, s.Routing.Weights, s.Plan.RowOf)
-	dxs := s.backward(r, dy)
+	dxs, dweights := s.backward(r, dsum)
 	dx := r.Stack.New(dout.DType, dsum.Rows, dsum.Cols)
 	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
 	if m.Into != nil {

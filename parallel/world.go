@@ -240,5 +240,8 @@ func guard(r *Rank, body func(r *Rank) error) (err error) {
 			err = fmt.Errorf("rank %d: internal error: %v\n%s", r.ID, p, debug.Stack())
 		}
 	}()
-	return body(r)
+	if err = body(r); err == nil {
+		r.Stack.CheckPins()
+	}
+	return err
 }

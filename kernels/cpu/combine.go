@@ -1,6 +1,10 @@
 package cpu
 
-import "lockstep/kernels"
+import (
+	"fmt"
+
+	"lockstep/kernels"
+)
 
 // Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded;
 // weights nil: of y alone. By Definition.Combine products and sums are rounded to bf16 on the way. out [T, H]; y [R,
@@ -43,28 +47,42 @@ func addInBF16(z, row []float32, w float32) {
 	}
 }
 
-// CombineBackward: dy[row] = round(weights[t,k]*dout[t]) and dweights[t,k] = tree(dout[t]*y[row]) for row = rowOf[t,k].
-// Every row of dy [R, H] belongs to one (token, slot). dweights F32 [T, K].
-func (d *Device) CombineBackward(dy, dweights, dout, y, weights, rowOf kernels.Tensor) {
+// CombineBackward, of n pairs p = t*K + slot: with p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]) and
+// dweights[i] = tree(dout[t]*y[r]); without pair p is i, without row r is i. dout [T, H]; y and dy [R, H]; weights F32
+// [T, K]; dweights F32 of n elements.
+func (d *Device) CombineBackward(dy, dweights, dout, y, weights, pair, row kernels.Tensor) {
 	const op = "combine backward"
-	k := rowOf.Cols
-	mustShape(op, "dout", dout, rowOf.Rows, y.Cols)
-	mustShape(op, "dy", dy, dout.Rows*k, y.Cols)
-	mustShape(op, "y", y, dy.Rows, dy.Cols)
-	rows := indices(op, "rowOf", rowOf, y.Rows)
-	mustIndex(op, rows, y.Rows)
-	ws, dws := vector(op, "weights", weights, y.Rows), vector(op, "dweights", dweights, y.Rows)
+	n, k := dweights.Len(), weights.Cols
+	mustShape(op, "dout", dout, weights.Rows, y.Cols)
+	mustShape(op, "dy", dy, y.Rows, y.Cols)
+	ws, dws := vector(op, "weights", weights, weights.Len()), vector(op, "dweights", dweights, n)
+	pairs, rows := chosen(op, "pair", pair, n, len(ws)), chosen(op, "row", row, n, y.Rows)
 	grad, g, in := d.matrix(dy), d.matrix(dout), d.matrix(y)
-	d.eachRow(dout.Rows, y.Cols*k, 2, func(from, to int, buf [][]float32) {
-		for t := from; t < to; t++ {
-			v := g.load(t, buf[0])
-			for at := t * k; at < (t+1)*k; at++ {
-				row := int(rows[at])
-				dws[at] = d.vec.TreeDot(v, in.load(row, buf[1]))
-				z := grad.target(row, buf[1])
-				d.vec.ScaleTo(z, v, ws[at])
-				grad.store(row, z)
+	d.eachRow(n, y.Cols, 2, func(from, to int, buf [][]float32) {
+		var v []float32 // of token `of`
+		for i, of := from, -1; i < to; i++ {
+			p, r := pairs(i), rows(i)
+			if p/k != of {
+				of = p / k
+				v = g.load(of, buf[0])
 			}
+			dws[i] = d.vec.TreeDot(v, in.load(r, buf[1]))
+			z := grad.target(r, buf[1])
+			d.vec.ScaleTo(z, v, ws[p])
+			grad.store(r, z)
 		}
 	})
+}
+
+// chosen is the i-th of n indices below most: that of a tensor, or i itself where it is nil.
+func chosen(op, name string, t kernels.Tensor, n, most int) func(i int) int {
+	if t.IsNil() {
+		if n > most {
+			panic(fmt.Sprintf("cpu: %s: %d of %d without %s", op, n, most, name))
+		}
+		return func(i int) int { return i }
+	}
+	list := indices(op, name, t, n)
+	mustIndex(op, list, most)
+	return func(i int) int { return int(list[i]) }
 }

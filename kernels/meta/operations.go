@@ -35,7 +35,7 @@ func (d *Device) RouteBackward(_, _, _, _, _ kernels.Tensor, _ kernels.Router)  
 func (d *Device) Dispatch(_ kernels.Plan, _ kernels.Tensor, _ []int32)          {}
 func (d *Device) Gather(_, _, _ kernels.Tensor)                                 {}
 func (d *Device) Combine(_, _, _, _ kernels.Tensor)                             {}
-func (d *Device) CombineBackward(_, _, _, _, _, _ kernels.Tensor)               {}
+func (d *Device) CombineBackward(_, _, _, _, _, _, _ kernels.Tensor)            {}
 func (d *Device) SwiGLU(_, _ kernels.Tensor)                                    {}
 func (d *Device) SwiGLUBackward(_, _, _ kernels.Tensor)                         {}
 func (d *Device) ClampedSwiGLU(_, _ kernels.Tensor, _ kernels.Clamp)            {}

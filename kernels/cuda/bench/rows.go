@@ -120,7 +120,7 @@ func mixture(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 		{"gather" + tokens, []kernels.Tensor{rows, rows}, func() { d.Gather(rows, x, plan.Source) }},
 		{"combine" + tokens, []kernels.Tensor{rows, x}, func() { d.Combine(x, rows, weights, plan.RowOf) }},
 		{"combine backward" + tokens, []kernels.Tensor{rows, more, rows}, func() {
-			d.CombineBackward(more, dweights, x, rows, weights, plan.RowOf)
+			d.CombineBackward(more, dweights, x, rows, weights, kernels.Tensor{}, plan.RowOf)
 		}},
 	}
 }

@@ -1,7 +1,8 @@
 // Combine: out[t] = round(sum over slots k ascending, from +0, of weights[t,k]*y[rowOf[t,k]]), each product rounded;
 // weights nil: of y alone; with weights, products and sums are rounded on the way by Definition.Combine. A thread for
-// eight columns of a token. Its gradient: dy[row] = round(weights[t,k]*dout[t]), dweights[t,k] = tree(dout[t]*y[row]),
-// a warp for a (token, slot).
+// eight columns of a token. Its gradient, of pairs p = t*k + slot: with p = pair[i] and r = row[i], dy[r] =
+// round(weights[p]*dout[t]), dweights[i] = tree(dout[t]*y[r]); without pair p is i, without row r is i. A warp for a
+// pair.
 // Bound: the bytes of y and out, or of dout, y and dy.
 #include "rows.cuh"
 
@@ -55,12 +56,13 @@ KERNELS(combine, COMBINE, (out, y, weights, row_of, rows, cols, k, os, ys))
 
 template <class T>
 __device__ void combine_backward(T* dy, float* dweights, const T* dout, const T* y, const float* weights,
-                                 const int* row_of, int pairs, int cols, int k, int dys, int ds, int ys) {
+                                 const int* pair, const int* row, int n, int cols, int k, int dys, int ds, int ys) {
   int i = warp_row();
-  if (i >= pairs) return;
-  const T *d = dout + (size_t)(i / k) * ds, *v = y + (size_t)row_of[i] * ys;
-  T* to = dy + (size_t)row_of[i] * dys;
-  float weight = weights[i];
+  if (i >= n) return;
+  int p = pair ? pair[i] : i, r = row ? row[i] : i;
+  const T *d = dout + (size_t)(p / k) * ds, *v = y + (size_t)r * ys;
+  T* to = dy + (size_t)r * dys;
+  float weight = weights[p];
   float s = tree8(cols, [&](int c, int left, float* x) {
     float b[kEight], scaled[kEight];
     load8(d + c, left, x);
@@ -71,7 +73,7 @@ __device__ void combine_backward(T* dy, float* dweights, const T* dout, const T*
   });
   if (warp_lane() == 0) dweights[i] = s;
 }
-#define COMBINE_BACKWARD(T)                                                                                          \
-  (T * dy, float* dweights, const T* dout, const T* y, const float* weights, const int* row_of, int pairs, int cols, \
-   int k, int dys, int ds, int ys)
-KERNELS(combine_backward, COMBINE_BACKWARD, (dy, dweights, dout, y, weights, row_of, pairs, cols, k, dys, ds, ys))
+#define COMBINE_BACKWARD(T)                                                                                       \
+  (T * dy, float* dweights, const T* dout, const T* y, const float* weights, const int* pair, const int* row, int n, \
+   int cols, int k, int dys, int ds, int ys)
+KERNELS(combine_backward, COMBINE_BACKWARD, (dy, dweights, dout, y, weights, pair, row, n, cols, k, dys, ds, ys))

@@ -13,8 +13,10 @@ func (d *Ops) Combine(out, y, weights, rowOf kernels.Tensor) {
 		y, weights, rowOf, out.Rows, out.Cols, rowOf.Cols, out.Stride, y.Stride)
 }
 
-// CombineBackward: dy[row] = round(weights[t,k]*dout[t]) and dweights[t,k] = tree(dout[t]*y[row]) for row = rowOf[t,k].
-func (d *Ops) CombineBackward(dy, dweights, dout, y, weights, rowOf kernels.Tensor) {
-	launchCombineBackward(d.Context, driver.Suffix(dout), driver.WarpGrid(rowOf.Len()), driver.WarpThreads, 0, dy,
-		dweights, dout, y, weights, rowOf, rowOf.Len(), dout.Cols, rowOf.Cols, dy.Stride, dout.Stride, y.Stride)
+// CombineBackward, of n pairs p = t*K + slot: with p = pair[i] and r = row[i], dy[r] = round(weights[p]*dout[t]) and
+// dweights[i] = tree(dout[t]*y[r]); without pair p is i, without row r is i.
+func (d *Ops) CombineBackward(dy, dweights, dout, y, weights, pair, row kernels.Tensor) {
+	n := dweights.Len()
+	launchCombineBackward(d.Context, driver.Suffix(dout), driver.WarpGrid(n), driver.WarpThreads, 0, dy, dweights, dout,
+		y, weights, pair, row, n, dout.Cols, weights.Cols, dy.Stride, dout.Stride, y.Stride)
 }
