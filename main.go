@@ -205,7 +205,7 @@ type ranksFlag string
 
 func (n *ranksFlag) flag(c *cobra.Command) {
 	c.Flags().StringVar((*string)(n), "ranks", "", "ranks that work together, each on a GPU or a share of the CPU's "+
-		"threads; never changes a bit (default: those of the shape, else 1)")
+		"threads; 0: all GPUs; never changes a bit (default: those of the shape, else 1)")
 }
 
 // settings is the given flag as an override of a shape's key.
@@ -307,7 +307,7 @@ func (t *target) open(broken kernels.Break, body func(m *serve.ServedModel) erro
 	if err != nil {
 		return err
 	}
-	return setup.OnRanks(c, mesh, func(w *parallel.World, r *parallel.Rank) error {
+	return setup.OnRanks(c, &mesh, func(w *parallel.World, r *parallel.Rank) error {
 		o := model.Options{DType: dtype}
 		setup.CutBy(&o, mesh, w.Devices())
 		m, err := serve.Open(w, r, t.dir, t.adapter, o)
@@ -984,6 +984,7 @@ func benchExchangeCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&o.Device, "device", devices.CPU, "devices of the ranks: cpu or cuda")
 	f.IntVar(&o.Ranks, "ranks", 2, "ranks")
+	f.BoolVar(&o.Share, "share", false, "ranks may share a GPU, where there are fewer")
 	f.IntSliceVar(&o.MiB, "mib", []int{1, 16, 256}, "MiB that each rank receives")
 	f.DurationVar(&o.Each, "each", 300*time.Millisecond, "time to spend on each line")
 	return c

@@ -430,10 +430,10 @@ func TestParseParallel(t *testing.T) {
 	for flag, want := range map[string]string{
 		"run.steps=2":          "--set run.steps=2: run.steps: without a shape only keys of [parallel] can be set",
 		"parallel=2":           "--set parallel=2: parallel: without a shape only keys of [parallel] can be set",
-		"parallel.ranks=0":     "parallel.ranks: is 0, want",
+		"parallel.ranks=-1":    "parallel.ranks: is -1, want",
 		"parallel.rank=2":      "parallel.rank: ",
 		"parallel.ranks":       "has no value",
-		"parallel.experts=3":   "parallel.experts: want 1 or parallel.ranks (1)",
+		"parallel.experts=3":   "parallel.experts: want 1, or parallel.ranks (1), or 0 for all",
 		"parallel.weights=cut": "parallel.weights: ",
 	} {
 		if _, err := ParseParallel([]string{flag}); err == nil || !strings.Contains(err.Error(), want) ||

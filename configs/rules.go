@@ -114,14 +114,15 @@ var rules = []rule{
 	}},
 	{[]string{"parallel.experts", "parallel.ranks"}, func(s *Shape) string {
 		n := s.Parallel
-		return when(n.Experts != 1 && n.Experts != n.Ranks, fmt.Sprintf("want 1 or parallel.ranks (%d)", n.Ranks))
+		return when(n.Experts > 1 && n.Experts != n.Ranks, fmt.Sprintf("want 1, or parallel.ranks (%d), or 0 for all",
+			n.Ranks))
 	}},
 	{[]string{"run.micro_batch", "parallel.experts"}, func(s *Shape) string {
-		return when(s.Parallel.Experts > 1 && s.Run.MicroBatch > 1,
+		return when(s.Parallel.cutsExperts() && s.Run.MicroBatch > 1,
 			"with expert parallel a rank computes one pack at a time, set 1")
 	}},
 	{[]string{"data.pack_rows", "definition.segment", "parallel.experts"}, func(s *Shape) string {
-		return when(s.Parallel.Experts > 1 && s.Data.PackRows > s.Definition.Segment,
+		return when(s.Parallel.cutsExperts() && s.Data.PackRows > s.Definition.Segment,
 			fmt.Sprintf("with expert parallel a pack is one segment, set definition.segment (%d) or less",
 				s.Definition.Segment))
 	}},

@@ -309,15 +309,21 @@ type Device struct {
 // Parallel divides a step over ranks, one for each device.
 type Parallel struct {
 	// data parallel: ranks that compute the packs of a step; gradients and the optimizer's state are cut over them
-	// (ZeRO-2); each takes a GPU, on the CPU they share the threads
-	Ranks int `toml:"ranks" default:"1" range:"[1,64]"`
+	// (ZeRO-2); each takes a GPU, on the CPU they share the threads; 0: all GPUs of the machine
+	Ranks int `toml:"ranks" default:"1" range:"[0,64]"`
 	// what each rank has of the weights: all, or whole matrices of every block, of which the rest is copied while the
 	// block before computes (FSDP)
 	Weights string `toml:"weights" default:"'replicated'" oneof:"replicated,sharded"`
-	// expert parallel: ranks over which the experts of one copy of the model are divided, 1 or all; tokens go to them
-	// and back (all-to-all)
-	Experts int `toml:"experts" default:"1" range:"[1,64]"`
+	// expert parallel: ranks over which the experts of one copy of the model are divided, 1 or all (0); tokens go to
+	// them (all-gather) and their outputs back (all-to-all)
+	Experts int `toml:"experts" default:"1" range:"[0,64]"`
+	// where the machine has fewer GPUs than ranks, rank i takes GPU i modulo their number: to try a mesh out, not for
+	// speed
+	Share bool `toml:"share" default:"false"`
 }
+
+// cutsExperts tells whether experts are divided over ranks, where there are several.
+func (p Parallel) cutsExperts() bool { return p.Experts != 1 && p.Ranks != 1 }
 
 // ResolveAuto replaces "auto" by what the device's kind and the definition choose.
 func (s *Shape) ResolveAuto() {

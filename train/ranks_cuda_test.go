@@ -16,24 +16,18 @@ import (
 	"lockstep/train/testshape"
 )
 
-// gpus opens a GPU for each rank of a shape, or the first one several times where the machine has fewer.
-func gpus(t *testing.T, s *configs.Shape) (list []kernels.Device) {
+// gpus opens a GPU for each rank of a shape; they share them where the machine has fewer.
+func gpus(t *testing.T, s *configs.Shape) []kernels.Device {
 	t.Helper()
-	for rank := range s.Parallel.Ranks {
-		c := setup.Device(s)
-		c.GPU = rank
-		dev, err := devices.Open(c)
-		if err != nil && rank > 0 {
-			t.Logf("rank %d shares the first GPU: %v", rank, err)
-			c.GPU = 0
-			dev, err = devices.Open(c)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		closeAtEnd(t, dev)
-		list = append(list, dev)
+	list, closeAll, err := devices.OpenRanks(setup.Device(s), s.Parallel.Ranks, true)
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := closeAll(); err != nil {
+			t.Error(err)
+		}
+	})
 	return list
 }
 

@@ -64,7 +64,7 @@ func Replay(ctx context.Context, dir string, set []string, log *os.File) (*Repla
 	}
 	p := &replay{job: &job{ctx: ctx, shape: s, options: Options{Log: log}, folder: dir}, record: record,
 		result: &Replayed{}}
-	err = setup.OnRanks(setup.Device(s), s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
+	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
 		p.job.world, p.result.Digest = w, r.Dev.Definition().Digest()
 		err := p.run(r)
 		if p.job.rolloutDevice != nil {

@@ -36,7 +36,7 @@ func Run(ctx context.Context, s *configs.Shape, o Options) error {
 	if err != nil {
 		return err
 	}
-	return setup.OnRanks(setup.Device(s), s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
+	return setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
 		j := &job{ctx: ctx, shape: s, options: o, folder: out, world: w}
 		return errors.Join(j.execute(r), j.close())
 	})

@@ -54,16 +54,28 @@ func Open(c Config) (kernels.Device, error) {
 	return wrong, nil
 }
 
-// OpenRanks opens a device for each of n ranks: a GPU each, or the CPU, whose threads they share. The caller closes
-// them by closeAll.
-func OpenRanks(c Config, n int) (list []kernels.Device, closeAll func() error, err error) {
+// Count returns how many devices of a kind this machine has.
+func Count(kind string) (int, error) {
+	if kind == CUDA {
+		return countGPUs()
+	}
+	return 1, nil
+}
+
+// OpenRanks opens a device for each of n ranks: a GPU each, or the CPU, whose threads they share. Where ranks may share
+// GPUs, rank i has GPU i modulo their number. The caller closes them by closeAll.
+func OpenRanks(c Config, n int, share bool) (list []kernels.Device, closeAll func() error, err error) {
+	gpus := n
 	if c.Kind == CUDA && n > 1 {
-		if have, err := countGPUs(); err != nil {
+		have, err := countGPUs()
+		if err != nil {
 			return nil, nil, err
-		} else if n > have {
+		}
+		if n > have && !share {
 			return nil, nil, fmt.Errorf("%d ranks take a GPU each, and this machine has %d: set parallel.ranks to as "+
 				"many or fewer", n, have)
 		}
+		gpus = min(n, have)
 	}
 	if c.Kind == CPU && n > 1 {
 		if c.Threads == 0 {
@@ -84,7 +96,7 @@ func OpenRanks(c Config, n int) (list []kernels.Device, closeAll func() error, e
 	var others sync.WaitGroup
 	for i := 1; i < n && errs[0] == nil; i++ {
 		of := c
-		of.GPU += i
+		of.GPU += i % gpus
 		others.Go(func() { list[i], errs[i] = Open(of) })
 	}
 	others.Wait()

@@ -61,7 +61,8 @@ func TestOpenRanks(t *testing.T) {
 		threads, ranks int
 		want           string
 	}{{4, 1, "4 threads"}, {4, 2, "2 threads"}, {4, 3, "1 threads"}, {1, 2, "1 threads"}} {
-		list, closeAll, err := OpenRanks(Config{Kind: CPU, Threads: c.threads, Definition: Definition(CPU)}, c.ranks)
+		on := Config{Kind: CPU, Threads: c.threads, Definition: Definition(CPU)}
+		list, closeAll, err := OpenRanks(on, c.ranks, false)
 		if err != nil || len(list) != c.ranks {
 			t.Fatalf("%d devices, error %v", len(list), err)
 		}
@@ -76,7 +77,7 @@ func TestOpenRanks(t *testing.T) {
 	}
 	for _, c := range []Config{{Kind: CPU, ISA: "mmx", Definition: Definition(CPU)},
 		{Kind: CUDA, Definition: Definition(CPU)}} { // no GPU, or not its dot products
-		list, _, err := OpenRanks(c, 9)
+		list, _, err := OpenRanks(c, 9, false)
 		if err == nil || list != nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: %v, error %v, want one line", c, list, err)
 		}

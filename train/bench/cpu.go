@@ -30,7 +30,7 @@ import (
 
 // oneRank refuses a shape that is trained by several ranks: a benchmark times one.
 func oneRank(s *configs.Shape) error {
-	if n := s.Parallel.Ranks; n > 1 {
+	if n := s.Parallel.Ranks; n != 1 {
 		return fmt.Errorf("parallel.ranks: is %d, and a benchmark times one rank, set 1", n)
 	}
 	return nil

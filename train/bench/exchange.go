@@ -16,6 +16,7 @@ import (
 type ExchangeOptions struct {
 	Device string // kind of the ranks' devices
 	Ranks  int
+	Share  bool  // they may share a GPU
 	MiB    []int // sizes of what each rank receives
 	Each   time.Duration
 	Out    io.Writer
@@ -33,7 +34,7 @@ func Exchange(ctx context.Context, o ExchangeOptions) error {
 		}
 	}
 	ranks, closeAll, err := devices.OpenRanks(devices.Config{Kind: o.Device,
-		Definition: devices.Definition(o.Device)}, o.Ranks)
+		Definition: devices.Definition(o.Device)}, o.Ranks, o.Share)
 	if err != nil {
 		return err
 	}

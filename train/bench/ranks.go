@@ -41,6 +41,9 @@ type onMesh struct {
 // same steps of run.packs packs for each rank, and the same requests; and the memory that a rank takes. It returns an
 // error where trained weights or answers differ in a bit.
 func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
+	if err := setup.CountRanks(setup.Device(s), &s.Parallel); err != nil {
+		return err
+	}
 	if s.Parallel.Ranks < 2 {
 		return fmt.Errorf("parallel.ranks: is %d: give --ranks 2 or more to compare with one", s.Parallel.Ranks)
 	}
@@ -90,7 +93,7 @@ func printRanks(w io.Writer, one, many onMesh) error {
 // measureRanks trains the model of a shape on its ranks, and then answers requests by what was trained.
 func measureRanks(ctx context.Context, s *configs.Shape, o RanksOptions) (row onMesh, err error) {
 	row.ranks = s.Parallel
-	err = setup.OnRanks(setup.Device(s), s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
+	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
 		p, err := plan.New(r.Dev, s)
 		if err != nil {
 			return err

@@ -29,7 +29,7 @@ func Admit(dev kernels.Device, p *Plan) (n Memory, line string, err error) {
 }
 
 // MemoryFor returns how many bytes a run may take of a device; 0: unknown. On the CPU that includes what the process
-// has already taken.
+// has already taken; ranks that may share a GPU are planned as if all did.
 func MemoryFor(dev kernels.Device, s *configs.Shape) int {
 	d, ok := dev.(kernels.Bounded)
 	if !ok {
@@ -38,6 +38,9 @@ func MemoryFor(dev kernels.Device, s *configs.Shape) int {
 	have := d.Available()
 	if have > 0 && s.Device.Kind == "cpu" {
 		have += anonymousMemory()
+	}
+	if s.Parallel.Share && s.Device.Kind == "cuda" {
+		have /= s.Parallel.Ranks
 	}
 	return have
 }

@@ -11,9 +11,25 @@ import (
 	"lockstep/serve"
 )
 
-// OnRanks opens the devices of ranks as a world, and runs body in the first rank.
-func OnRanks(c devices.Config, p configs.Parallel, body func(w *parallel.World, r *parallel.Rank) error) error {
-	list, closeAll, err := devices.OpenRanks(c, p.Ranks)
+// CountRanks replaces numbers of ranks that are 0: all devices of the machine, and all ranks.
+func CountRanks(c devices.Config, p *configs.Parallel) (err error) {
+	if p.Ranks == 0 {
+		if p.Ranks, err = devices.Count(c.Kind); err != nil {
+			return err
+		}
+	}
+	if p.Experts == 0 {
+		p.Experts = p.Ranks
+	}
+	return nil
+}
+
+// OnRanks counts ranks, opens their devices as a world, and runs body in the first rank.
+func OnRanks(c devices.Config, p *configs.Parallel, body func(w *parallel.World, r *parallel.Rank) error) error {
+	if err := CountRanks(c, p); err != nil {
+		return err
+	}
+	list, closeAll, err := devices.OpenRanks(c, p.Ranks, p.Share)
 	if err != nil {
 		return err
 	}
@@ -34,7 +50,7 @@ func OnShape(path string, set []string, broken kernels.Break, body func(s serve.
 	}
 	c := Device(s)
 	c.Break = broken
-	return OnRanks(c, s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
+	return OnRanks(c, &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
 		m, _, err := OpenModel(w.Devices(), s)
 		if err != nil {
 			return err

@@ -6,7 +6,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
+	"lockstep/parallel"
 	"lockstep/serve"
 	"lockstep/train/testshape"
 )
@@ -29,5 +32,23 @@ func TestOnShape(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Numbers of ranks that are 0 are all there are; the CPU is one device.
+func TestCountRanks(t *testing.T) {
+	c := devices.Config{Kind: devices.CPU, Threads: 1, Definition: devices.Definition(devices.CPU)}
+	for _, x := range []struct{ ranks, experts, wantRanks, wantExperts int }{{0, 0, 1, 1}, {3, 0, 3, 3}, {3, 1, 3, 1},
+		{0, 1, 1, 1}} {
+		p := configs.Parallel{Ranks: x.ranks, Experts: x.experts}
+		err := OnRanks(c, &p, func(w *parallel.World, r *parallel.Rank) error {
+			if w.Size() != x.wantRanks || r.Experts.Size != x.wantExperts || p.Ranks != x.wantRanks {
+				t.Errorf("%+v: %d ranks, experts over %d", x, w.Size(), r.Experts.Size)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
