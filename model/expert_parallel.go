@@ -9,10 +9,10 @@ import (
 )
 
 // Expert parallel (Lepikhin et al., arXiv 2006.16668): a rank has consecutive experts of every mixture, and computes
-// their rows for the tokens of all ranks. It gathers all tokens while the router chooses: one row of each, where those
-// for its experts are more and known later. Outputs come back row by row, un-summed, and each rank adds those of its
-// tokens in the order of slots, so no sum crosses ranks. Gradients of experts are whole where the experts are: rows are
-// in the order of ranks, which is that of segments.
+// their rows for the tokens of all ranks. It gathers all tokens with what their router has chosen: one row of each,
+// where those for its experts would be more, and have to be counted first. Outputs come back row by row, un-summed, and
+// each rank adds those of its tokens in the order of slots, so no sum crosses ranks. Gradients of experts are whole
+// where the experts are: rows are in the order of ranks, which is that of segments.
 
 // ExpertParallel tells whether experts are cut over ranks: all ranks then compute together.
 func (m *Model) ExpertParallel() bool {
@@ -75,10 +75,10 @@ func expertRange(rank, ranks, experts int) (from, to int) {
 
 // expertExchange brings the tokens of all ranks to the owners of their experts, and the owners' rows back.
 type expertExchange struct {
-	m        *MoE
-	ranks    [][]int32          // row offsets of the segments of each rank's tokens
-	all      kernels.Tensor     // [tokens of all ranks, H]: their inputs, and then the gradients of their outputs
-	arriving *parallel.Exchange // of all; nil: a plan
+	m       *MoE
+	ranks   [][]int32      // row offsets of the segments of each rank's tokens
+	all     kernels.Tensor // [tokens of all ranks, H]: their inputs, and then the gradients of their outputs
+	weights kernels.Tensor // F32 [tokens of all ranks, K]
 
 	plan    kernels.Plan // of the tokens of all ranks
 	offsets []int32      // of plan.Groups, as the host knows them
@@ -101,29 +101,27 @@ const (
 
 var noTokens = []int32{standsBy, 0}
 
-// exchange begins to gather the inputs u [T, H] of all ranks' tokens. segments are those of this rank's.
-func (m *MoE) exchange(r *parallel.Rank, u kernels.Tensor, segments []int32) *expertExchange {
+// exchange finds the rows of this owner for the tokens of all ranks. Those of this rank are u [T, H] in segments.
+func (m *MoE) exchange(r *parallel.Rank, u kernels.Tensor, by *Routing, segments []int32, k *Keep) *expertExchange {
+	e := &expertExchange{m: m}
 	if r.Experts == nil { // a plan: every rank has as many tokens
-		e := &expertExchange{m: m, ranks: slices.Repeat([][]int32{segments}, len(m.Experts.GateUp.W.home))}
-		e.all = r.Stack.New(u.DType, e.tokens(), u.Cols)
-		return e
+		e.ranks = slices.Repeat([][]int32{segments}, len(m.Experts.GateUp.W.home))
+	} else {
+		r.Experts.Summon()
+		e.meet(r.Experts.ShareNumbers(append([]int32{int32(m.place)}, segments...)))
 	}
-	r.Experts.Summon()
-	return m.exchangeOf(r, u, r.Experts.ShareNumbers(append([]int32{int32(m.place)}, segments...)))
+	e.dispatch(r, u, by, k)
+	return e
 }
 
-// exchangeOf is exchange once ranks have told each other where they are.
-func (m *MoE) exchangeOf(r *parallel.Rank, u kernels.Tensor, told [][]int32) *expertExchange {
-	e := &expertExchange{m: m}
+// meet takes what ranks have told each other.
+func (e *expertExchange) meet(told [][]int32) {
 	for i, of := range told {
-		if of[0] != standsBy && int(of[0]) != m.place {
-			panic(fmt.Sprintf("model: rank %d is at mixture %d, another at %d", i, of[0], m.place))
+		if of[0] != standsBy && int(of[0]) != e.m.place {
+			panic(fmt.Sprintf("model: rank %d is at mixture %d, another at %d", i, of[0], e.m.place))
 		}
 		e.ranks = append(e.ranks, of[1:])
 	}
-	e.all = r.Stack.New(u.DType, e.tokens(), u.Cols)
-	e.arriving = r.Experts.AllGather(e.all, u)
-	return e
 }
 
 // tokens is how many all ranks have.
@@ -148,11 +146,12 @@ func (e *expertExchange) segments() []int32 {
 	return all
 }
 
-// dispatch finds this owner's rows by the experts int32 [T, K] that the rank's tokens have chosen, and waits for the
-// inputs of all. The host has to learn how many rows there are, once for a block that is computed twice.
-func (e *expertExchange) dispatch(r *parallel.Rank, experts kernels.Tensor, k *Keep) {
-	segments := e.segments()
-	count, pairs := e.m.Router.W.W.Rows, e.tokens()*e.m.TopK
+// dispatch gathers all tokens and finds this owner's rows. The host has to learn how many there are, once for a block
+// that is computed twice.
+func (e *expertExchange) dispatch(r *parallel.Rank, u kernels.Tensor, by *Routing, k *Keep) {
+	segments, tokens, topK := e.segments(), e.tokens(), e.m.TopK
+	count, pairs := e.m.Router.W.W.Rows, tokens*topK
+	e.all, e.weights = r.Stack.New(u.DType, tokens, u.Cols), r.Stack.New(kernels.F32, tokens, topK)
 	e.plan = kernels.Plan{
 		Groups: kernels.Groups{Offsets: r.Stack.New(kernels.I32, 1, count*(len(segments)-1)+1), Count: count,
 			Segments: len(segments) - 1},
@@ -160,15 +159,17 @@ func (e *expertExchange) dispatch(r *parallel.Rank, experts kernels.Tensor, k *K
 		Pair:   r.Stack.New(kernels.I32, 1, pairs),
 	}
 	mark := r.Stack.Mark()
-	e.plan.RowOf = r.Stack.New(kernels.I32, e.tokens(), e.m.TopK)
-	r.Dev.Dispatch(e.plan, e.gather(r, r.Stack.New(kernels.I32, e.tokens(), e.m.TopK), experts), segments)
+	chosen := r.Stack.New(kernels.I32, tokens, topK)
+	e.plan.RowOf = r.Stack.New(kernels.I32, tokens, topK)
+	gather(r, parallel.Pair{Dst: e.all, Src: u}, parallel.Pair{Dst: chosen, Src: by.Experts},
+		parallel.Pair{Dst: e.weights, Src: by.Weights})
+	r.Dev.Dispatch(e.plan, chosen, segments)
 	r.Stack.Release(mark)
 	from, to := 0, pairs/len(e.ranks)
 	if r.Experts != nil {
 		e.offsets = k.counted(r.Transfers.ReadAsync(e.plan.Groups.Offsets))
 		own, end := e.experts(r.Experts.Me)
 		from, to = e.at(own, 0), e.at(end, 0)
-		e.arriving.Wait()
 	}
 	e.rows, e.source, e.pair = to-from, e.plan.Source.ColRange(from, to), e.plan.Pair.ColRange(from, to)
 	e.count(r, from)
@@ -243,43 +244,47 @@ func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, s *MLPSaved) kernels
 	return y
 }
 
-// backward is the gradients of the rows that this rank's tokens have, of their inputs [T*K, H] and of their weights
+// backward is the gradients of the rows that this rank's tokens have, of their inputs [T*K, H] and of their weights F32
 // [T*K, 1], from dout [T, H]. y and s are what this owner's experts have computed.
-func (e *expertExchange) backward(r *parallel.Rank, dout, weights, y kernels.Tensor, s *MLPSaved) (dx,
-	dweights kernels.Tensor) {
-	e.gather(r, e.all, dout)
-	all := e.gather(r, r.Stack.New(kernels.F32, e.tokens(), e.m.TopK), weights)
+func (e *expertExchange) backward(r *parallel.Rank, dout, y kernels.Tensor, s *MLPSaved) (dx, dweights kernels.Tensor) {
+	gather(r, parallel.Pair{Dst: e.all, Src: dout})
 	dy, dw := r.Stack.New(y.DType, e.rows, y.Cols), r.Stack.New(kernels.F32, e.rows, 1)
 	if dx = dy; e.rows > 0 {
-		r.Dev.CombineBackward(dy, dw, e.all, y, all, e.pair, kernels.Tensor{})
+		r.Dev.CombineBackward(dy, dw, e.all, y, e.weights, e.pair, kernels.Tensor{})
 		dx = s.backward(r, dy, &e.groups, &e.groups)
 	}
-	return e.toRanks(r, dx), e.toRanks(r, dw)
+	back := e.toRanks(r, dx, dw)
+	return back[0], back[1]
 }
 
-// gather fills all with the rows of all ranks' tokens.
-func (e *expertExchange) gather(r *parallel.Rank, all, own kernels.Tensor) kernels.Tensor {
+// gather fills tensors with the rows of all ranks' tokens.
+func gather(r *parallel.Rank, pairs ...parallel.Pair) {
 	if r.Experts != nil { // else a plan
-		r.Experts.AllGather(all, own).Wait()
+		r.Experts.AllGather(pairs...).Wait()
 	}
-	return all
 }
 
-// toRanks is the rows that this rank's tokens have at all owners, by expert, for y [rows, n] of this owner.
-func (e *expertExchange) toRanks(r *parallel.Rank, y kernels.Tensor) kernels.Tensor {
-	sorted := r.Stack.New(y.DType, e.rows, y.Cols)
-	if e.rows > 0 {
-		r.Dev.Gather(sorted, y, e.back)
+// toRanks is the rows that this rank's tokens have at all owners, by expert, for tensors [rows, n] of this owner.
+func (e *expertExchange) toRanks(r *parallel.Rank, list ...kernels.Tensor) (own []kernels.Tensor) {
+	rows := e.rows // of a plan
+	if r.Experts != nil {
+		rows = 0
+		for _, n := range e.in {
+			rows += n
+		}
 	}
-	if r.Experts == nil { // a plan
-		return r.Stack.New(y.DType, e.rows, y.Cols)
+	var pairs []parallel.Pair
+	for _, y := range list {
+		own = append(own, r.Stack.New(y.DType, rows, y.Cols))
+		sorted := r.Stack.New(y.DType, e.rows, y.Cols)
+		if e.rows > 0 {
+			r.Dev.Gather(sorted, y, e.back)
+		}
+		pairs = append(pairs, parallel.Pair{Dst: own[len(own)-1], Src: sorted})
 	}
-	rows := 0
-	for _, n := range e.in {
-		rows += n
+	if r.Experts != nil {
+		r.Experts.AllToAll(e.in, e.out, pairs...).Wait()
 	}
-	own := r.Stack.New(y.DType, rows, y.Cols)
-	r.Experts.AllToAll(own, sorted, e.in, e.out).Wait()
 	return own
 }
 
@@ -309,8 +314,10 @@ func (m *Model) ReleaseExperts(r *parallel.Rank) { r.Experts.ShareNumbers([]int3
 // serve computes the rows of others.
 func (m *MoE) serve(r *parallel.Rank, told [][]int32, d kernels.DType) {
 	defer r.Stack.Release(r.Stack.Mark())
-	e := m.exchangeOf(r, r.Stack.New(d, 0, m.Experts.GateUp.W.W.Cols), told)
-	e.dispatch(r, r.Stack.New(kernels.I32, 0, m.TopK), nil)
+	e := &expertExchange{m: m}
+	e.meet(told)
+	none := &Routing{Experts: r.Stack.New(kernels.I32, 0, m.TopK), Weights: r.Stack.New(kernels.F32, 0, m.TopK)}
+	e.dispatch(r, r.Stack.New(d, 0, m.Experts.GateUp.W.W.Cols), none, nil)
 	e.toRanks(r, e.outputs(r, nil, new(MLPSaved)))
 }
 

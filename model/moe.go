@@ -40,9 +40,6 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	if m.Into != nil {
 		u = m.Into.Forward(r, x, nil, &s.IntoIn)
 	}
-	if m.Experts.GateUp.W.split {
-		s.exchange = m.exchange(r, u, b.Layout.Segments)
-	}
 	s.Routing = m.Router.route(r, x, m.TopK)
 	e, segments, rows := m.Router.W.W.Rows, b.Segments.Segments, x.Rows*m.TopK
 	s.Plan = kernels.Plan{
@@ -51,7 +48,7 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 		RowOf:  r.Stack.New(kernels.I32, x.Rows, m.TopK),
 	}
 	r.Dev.Dispatch(s.Plan, s.Routing.Experts, b.Layout.Segments)
-	s.Y = m.experts(r, u, k, s)
+	s.Y = m.experts(r, u, b, k, s)
 	out := m.combine(r, k, s)
 	if m.Shared != nil {
 		var y kernels.Tensor
@@ -67,9 +64,9 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 }
 
 // experts is the outputs of this rank's experts [R, H] for tokens u [T, H].
-func (m *MoE) experts(r *parallel.Rank, u kernels.Tensor, k *Keep, s *MoESaved) kernels.Tensor {
-	if s.exchange != nil {
-		s.exchange.dispatch(r, s.Routing.Experts, k)
+func (m *MoE) experts(r *parallel.Rank, u kernels.Tensor, b *Batch, k *Keep, s *MoESaved) kernels.Tensor {
+	if m.Experts.GateUp.W.split {
+		s.exchange = m.exchange(r, u, &s.Routing, b.Layout.Segments, k)
 		return s.exchange.outputs(r, k, &s.Experts)
 	}
 	return m.Experts.forwardOf(r, s.Plan.Source.Cols, func() kernels.Tensor {
@@ -84,7 +81,7 @@ func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor) (dx, dweights
 	w := s.Routing.Weights
 	if s.exchange != nil {
 		dweights = r.Stack.New(kernels.F32, w.Rows, w.Cols)
-		dx, byRow := s.exchange.backward(r, dout, w, s.Y, &s.Experts)
+		dx, byRow := s.exchange.backward(r, dout, s.Y, &s.Experts)
 		r.Dev.Gather(dweights.Reshape(w.Len(), 1), byRow, s.Plan.RowOf.Reshape(1, w.Len()))
 		return dx, dweights
 	}
@@ -116,7 +113,7 @@ func (s *MoESaved) sum(r *parallel.Rank, out kernels.Tensor) {
 	defer r.Stack.Release(r.Stack.Mark())
 	y := s.Y
 	if s.exchange != nil {
-		y = s.exchange.toRanks(r, y)
+		y = s.exchange.toRanks(r, y)[0]
 	}
 	r.Dev.Combine(out, y, s.Routing.Weights, s.Plan.RowOf)
 }

@@ -37,8 +37,8 @@ func (g *Group) Barrier() {
 // Share gives every member the tensors of all, in the order of members, and returns when all have come. It moves no
 // memory, and waits for no device.
 func (g *Group) Share(t kernels.Tensor) (all []kernels.Tensor) {
-	for _, p := range g.come(post{exchange: "share", src: t})() {
-		all = append(all, p.src)
+	for _, p := range g.come(post{exchange: "share", src: []kernels.Tensor{t}})() {
+		all = append(all, p.src[0])
 	}
 	return all
 }
@@ -70,17 +70,30 @@ func (g *Group) Summon() {
 	}
 }
 
-// AllGather copies the rows of all members to dst, one member's below the other's. Each has as many rows as it has; the
-// types and columns are the same.
-func (g *Group) AllGather(dst, src kernels.Tensor) *Exchange {
-	return g.exchange("all-gather", post{src: src}, func(posts []post) (pieces []piece) {
-		at := 0
-		for i, p := range posts {
-			pieces = append(pieces, piece{i, dst.RowRange(at, at+p.src.Rows), p.src})
-			at += p.src.Rows
-		}
-		if at != dst.Rows {
-			panic(fmt.Sprintf("parallel: %d rows gathered into %s", at, dst))
+// Pair is a tensor that a member gives to an exchange, and the one that it gets.
+type Pair struct{ Dst, Src kernels.Tensor }
+
+// sources are what a member gives.
+func sources(pairs []Pair) (list []kernels.Tensor) {
+	for _, p := range pairs {
+		list = append(list, p.Src)
+	}
+	return list
+}
+
+// AllGather copies the rows of all members to Dst of each pair, one member's below the other's. Each has as many rows
+// as it has; the types and columns are the same.
+func (g *Group) AllGather(pairs ...Pair) *Exchange {
+	return g.exchange("all-gather", post{src: sources(pairs)}, func(posts []post) (pieces []piece) {
+		for k, pair := range pairs {
+			at := 0
+			for i, p := range posts {
+				pieces = append(pieces, piece{i, pair.Dst.RowRange(at, at+p.src[k].Rows), p.src[k]})
+				at += p.src[k].Rows
+			}
+			if at != pair.Dst.Rows {
+				panic(fmt.Sprintf("parallel: %d rows gathered into %s", at, pair.Dst))
+			}
 		}
 		return pieces
 	})
@@ -89,36 +102,39 @@ func (g *Group) AllGather(dst, src kernels.Tensor) *Exchange {
 // Broadcast copies what each member owns to the others: owned[i] are tensors that member i owns, as they lie in the
 // memory of whoever calls. All members name the same ones in the same order.
 func (g *Group) Broadcast(owned [][]kernels.Tensor) *Exchange {
-	return g.exchange("broadcast", post{owned: owned[g.Me]}, func(posts []post) (pieces []piece) {
+	return g.exchange("broadcast", post{src: owned[g.Me]}, func(posts []post) (pieces []piece) {
 		for i, p := range posts {
-			if len(p.owned) != len(owned[i]) {
+			if len(p.src) != len(owned[i]) {
 				panic(fmt.Sprintf("parallel: rank %d broadcasts %d tensors, rank %d expects %d",
-					g.shared.members[i].ID, len(p.owned), g.rank.ID, len(owned[i])))
+					g.shared.members[i].ID, len(p.src), g.rank.ID, len(owned[i])))
 			}
 			if i == g.Me {
 				continue
 			}
 			for k, dst := range owned[i] {
-				pieces = append(pieces, piece{i, dst, p.owned[k]})
+				pieces = append(pieces, piece{i, dst, p.src[k]})
 			}
 		}
 		return pieces
 	})
 }
 
-// AllToAll copies blocks of rows: out[i] rows of src, one block below the other, go to member i, and dst gets in[i]
-// rows from member i.
-func (g *Group) AllToAll(dst, src kernels.Tensor, in, out []int) *Exchange {
-	return g.exchange("all-to-all", post{src: src, rows: out}, func(posts []post) (pieces []piece) {
-		at := 0
-		for i, p := range posts {
-			first := sum(p.rows[:g.Me])
-			pieces = append(pieces, piece{i, dst.RowRange(at, at+in[i]), p.src.RowRange(first, first+p.rows[g.Me])})
-			at += in[i]
-		}
-		if at != dst.Rows || sum(out) != src.Rows {
-			panic(fmt.Sprintf("parallel: %d rows of %s to %v and %d rows of %s from %v", sum(out), src, out, at, dst,
-				in))
+// AllToAll copies blocks of rows: out[i] rows of Src of each pair, one block below the other, go to member i, and Dst
+// gets in[i] rows from member i.
+func (g *Group) AllToAll(in, out []int, pairs ...Pair) *Exchange {
+	return g.exchange("all-to-all", post{src: sources(pairs), rows: out}, func(posts []post) (pieces []piece) {
+		for k, pair := range pairs {
+			at := 0
+			for i, p := range posts {
+				first := sum(p.rows[:g.Me])
+				src := p.src[k].RowRange(first, first+p.rows[g.Me])
+				pieces = append(pieces, piece{i, pair.Dst.RowRange(at, at+in[i]), src})
+				at += in[i]
+			}
+			if at != pair.Dst.Rows || sum(out) != pair.Src.Rows {
+				panic(fmt.Sprintf("parallel: %d rows of %s to %v and %d rows of %s from %v", sum(out), pair.Src, out, at,
+					pair.Dst, in))
+			}
 		}
 		return pieces
 	})
@@ -128,7 +144,7 @@ func (g *Group) AllToAll(dst, src kernels.Tensor, in, out []int) *Exchange {
 // it. Send does not wait for the other. The tensor does not lie on the stack.
 func (g *Group) Send(to int, src kernels.Tensor, after ...kernels.Event) *Exchange {
 	offer, taken := g.toNext(to)
-	g.meet(offer, post{exchange: "receive", src: src, ready: after})
+	g.meet(offer, post{exchange: "receive", src: []kernels.Tensor{src}, ready: after})
 	posts := g.meet(taken, post{exchange: "receive"})
 	return &Exchange{rank: g.rank, unpin: func() {}, events: func() []kernels.Event { return posts()[1].ready }}
 }
@@ -137,7 +153,7 @@ func (g *Group) Send(to int, src kernels.Tensor, after ...kernels.Event) *Exchan
 func (g *Group) Receive(from int, dst kernels.Tensor, after ...kernels.Event) *Exchange {
 	offer, taken := g.fromNext(from)
 	p := g.meet(offer, post{exchange: "receive"})()[0]
-	copied := []kernels.Event{g.rank.Transfers.CopyPeer(dst, p.src, slices.Concat(after, p.ready)...)}
+	copied := []kernels.Event{g.rank.Transfers.CopyPeer(dst, p.src[0], slices.Concat(after, p.ready)...)}
 	g.meet(taken, post{exchange: "receive", ready: copied})
 	return &Exchange{rank: g.rank, unpin: func() {}, events: func() []kernels.Event { return copied }}
 }
@@ -174,15 +190,20 @@ func (g *Group) exchange(name string, p post, pieces func(posts []post) []piece)
 	}
 	copied := make([][]kernels.Event, g.Size)
 	for _, c := range pieces(posts) {
-		e := dev.CopyPeer(c.dst, c.src, posts[c.member].ready[0], ready)
-		copied[c.member] = append(copied[c.member], e)
+		switch {
+		case c.dst.Rows == 0:
+		case c.member == g.Me: // an operation as any other: no event is waited for
+			dev.Copy(c.dst, c.src)
+		default:
+			e := dev.CopyPeer(c.dst, c.src, posts[c.member].ready[0], ready)
+			copied[c.member] = append(copied[c.member], e)
+		}
 	}
 	unpin, others := g.rank.Stack.Pin(), g.come(post{exchange: name, copied: copied})
 	return &Exchange{rank: g.rank, unpin: unpin, events: func() (events []kernels.Event) {
 		for i, p := range others() {
-			events = append(events, copied[i]...)
 			if i != g.Me {
-				events = append(events, p.copied[g.Me]...)
+				events = slices.Concat(events, copied[i], p.copied[g.Me])
 			}
 		}
 		return events

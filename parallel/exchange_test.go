@@ -79,7 +79,7 @@ func TestAllGather(t *testing.T) {
 				}
 			}
 			src, dst := fill(r, r.ID, round, rows(r.ID), 2), r.Stack.New(kernels.F32, len(want)/2, 2)
-			r.Data.AllGather(dst, src).Wait()
+			r.Data.AllGather(Pair{dst, src}).Wait()
 			if got := dst.F32s(); !slices.Equal(got, want) {
 				return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want)
 			}
@@ -132,7 +132,7 @@ func TestAllToAll(t *testing.T) {
 				in, out = append(in, rows(rank, r.ID)), append(out, rows(r.ID, rank))
 			}
 			src, dst := fill(r, r.ID, round, sum(out), 1), r.Stack.New(kernels.F32, sum(in), 1)
-			r.Data.AllToAll(dst, src, in, out).Wait()
+			r.Data.AllToAll(in, out, Pair{dst, src}).Wait()
 			if got := dst.F32s(); !slices.Equal(got, want) {
 				return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want)
 			}
@@ -239,9 +239,9 @@ func TestExpertGroups(t *testing.T) {
 	rounds(t, world(t, 6, 3, 4), func(r *Rank, round int) error {
 		first := r.ID / 3 * 3
 		dst := r.Stack.New(kernels.F32, 3, 1)
-		x := r.Experts.AllGather(dst, fill(r, r.ID, round, 1, 1))
+		x := r.Experts.AllGather(Pair{dst, fill(r, r.ID, round, 1, 1)})
 		all := r.Stack.New(kernels.F32, 6, 1)
-		r.Data.AllGather(all, fill(r, r.ID, round, 1, 1)).Wait()
+		r.Data.AllGather(Pair{all, fill(r, r.ID, round, 1, 1)}).Wait()
 		x.Wait()
 		want := []float32{number(first, round, 0), number(first+1, round, 0), number(first+2, round, 0)}
 		if got := dst.F32s(); !slices.Equal(got, want) || !slices.Equal(all.F32s()[first:first+3], want) {
@@ -256,7 +256,7 @@ func TestMissingWait(t *testing.T) {
 	err := world(t, 2, 1, 1).Run(func(r *Rank) error {
 		mark := r.Stack.Mark()
 		dst := r.Stack.New(kernels.F32, 2, 1)
-		r.Data.AllGather(dst, fill(r, r.ID, 0, 1, 1))
+		r.Data.AllGather(Pair{dst, fill(r, r.ID, 0, 1, 1)})
 		if v := dst.F32s()[1-r.ID]; v == v {
 			return fmt.Errorf("rank %d reads %v before it waits", r.ID, v)
 		}
@@ -276,11 +276,11 @@ func TestEarlyOverwrite(t *testing.T) {
 		var got [2]float32
 		if err := w.Run(func(r *Rank) error {
 			dst, src := r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)
-			x := r.Data.AllGather(dst, src)
-			r.Data.AllGather(r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)).Wait() // all have begun the first
+			x := r.Data.AllGather(Pair{dst, src})
+			r.Data.AllGather(Pair{r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)}).Wait() // all have begun the first
 			src.F32s()[0] = 77
 			x.Wait()
-			r.Data.AllGather(r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)).Wait() // all have ended it
+			r.Data.AllGather(Pair{r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)}).Wait() // all have ended it
 			got[r.ID] = dst.F32s()[1-r.ID]
 			return nil
 		}); err != nil {
@@ -303,7 +303,7 @@ func TestCancelled(t *testing.T) {
 		if r.ID == 2 {
 			panic(kernels.Fault{Err: cause})
 		}
-		r.Data.AllGather(r.Stack.New(kernels.F32, 4, 1), fill(r, r.ID, 0, 1, 1)).Wait()
+		r.Data.AllGather(Pair{r.Stack.New(kernels.F32, 4, 1), fill(r, r.ID, 0, 1, 1)}).Wait()
 		return nil
 	})
 	if !errors.Is(err, cause) || !strings.HasPrefix(err.Error(), "rank 2 on ") || strings.Contains(err.Error(), "\n") {
@@ -323,7 +323,7 @@ func TestAbsent(t *testing.T) {
 	w.patience = 50 * time.Millisecond
 	err := w.Run(func(r *Rank) error {
 		if r.ID != 1 {
-			r.Data.AllGather(r.Stack.New(kernels.F32, 3, 1), fill(r, r.ID, 0, 1, 1)).Wait()
+			r.Data.AllGather(Pair{r.Stack.New(kernels.F32, 3, 1), fill(r, r.ID, 0, 1, 1)}).Wait()
 		}
 		return nil
 	})
@@ -337,9 +337,9 @@ func TestOutOfStep(t *testing.T) {
 	err := world(t, 2, 1, 0).Run(func(r *Rank) error {
 		src, dst := fill(r, r.ID, 0, 2, 1), r.Stack.New(kernels.F32, 4, 1)
 		if r.ID == 0 {
-			r.Data.AllGather(dst, src).Wait()
+			r.Data.AllGather(Pair{dst, src}).Wait()
 		} else {
-			r.Data.AllToAll(dst, src, []int{2, 2}, []int{1, 1}).Wait()
+			r.Data.AllToAll([]int{2, 2}, []int{1, 1}, Pair{dst, src}).Wait()
 		}
 		return nil
 	})

@@ -98,7 +98,7 @@ func copyFromNext(r *parallel.Rank, bytes int) func() {
 func gather(r *parallel.Rank, bytes int) func() {
 	src := exchanged(r, bytes/r.Size)
 	dst := r.Stack.New(kernels.F32, r.Size*src.Rows, src.Cols)
-	return func() { r.Data.AllGather(dst, src).Wait() }
+	return func() { r.Data.AllGather(parallel.Pair{Dst: dst, Src: src}).Wait() }
 }
 
 func allToAll(r *parallel.Rank, bytes int) func() {
@@ -110,7 +110,7 @@ func allToAll(r *parallel.Rank, bytes int) func() {
 	for i := range rows {
 		rows[i] = block.Rows
 	}
-	return func() { r.Data.AllToAll(dst, src, rows, rows).Wait() }
+	return func() { r.Data.AllToAll(rows, rows, parallel.Pair{Dst: dst, Src: src}).Wait() }
 }
 
 // ring sends to the next rank and receives from the one before.
