@@ -21,8 +21,9 @@ func (x *Exchange) Wait() { x.rank.Transfers.WaitEvents(x.Events()...) }
 
 // Events are those that Wait waits for, for an operation that is to wait in its place.
 func (x *Exchange) Events() []kernels.Event {
-	defer x.unpin() // also where the rank leaves the exchange because another has failed
-	return x.events()
+	events := x.events()
+	x.unpin()
+	return events
 }
 
 // Barrier holds operations that are enqueued later until all members have done what they enqueued before.
