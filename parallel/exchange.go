@@ -133,8 +133,8 @@ func (g *Group) AllToAll(in, out []int, pairs ...Pair) *Exchange {
 				at += in[i]
 			}
 			if at != pair.Dst.Rows || sum(out) != pair.Src.Rows {
-				panic(fmt.Sprintf("parallel: %d rows of %s to %v and %d rows of %s from %v", sum(out), pair.Src, out, at,
-					pair.Dst, in))
+				panic(fmt.Sprintf("parallel: %d rows of %s to %v and %d rows of %s from %v", sum(out), pair.Src, out,
+					at, pair.Dst, in))
 			}
 		}
 		return pieces

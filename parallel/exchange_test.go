@@ -276,11 +276,12 @@ func TestEarlyOverwrite(t *testing.T) {
 		var got [2]float32
 		if err := w.Run(func(r *Rank) error {
 			dst, src := r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)
+			meet := func() { r.Data.AllGather(Pair{r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)}).Wait() }
 			x := r.Data.AllGather(Pair{dst, src})
-			r.Data.AllGather(Pair{r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)}).Wait() // all have begun the first
+			meet() // all have begun the first
 			src.F32s()[0] = 77
 			x.Wait()
-			r.Data.AllGather(Pair{r.Stack.New(kernels.F32, 2, 1), fill(r, r.ID, 0, 1, 1)}).Wait() // all have ended it
+			meet() // all have ended it
 			got[r.ID] = dst.F32s()[1-r.ID]
 			return nil
 		}); err != nil {

@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -269,6 +270,8 @@ type faulty struct {
 
 var errLink = errors.New("the link is down")
 
+var everyCopy = flag.Bool("every-copy", false, "TestRanksFault has every copy of a run fail, not some")
+
 func (f *faulty) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kernels.Event {
 	if f.left--; f.left == -1 {
 		panic(kernels.Fault{Err: errLink})
@@ -287,7 +290,10 @@ func TestRanksFault(t *testing.T) {
 			}
 			faults := 0
 			for rank := range 3 {
-				for at := 0; ; at += 1 + at/3 {
+				for at, next := 0, 0; ; at = next {
+					if next = at + 1 + at/3; *everyCopy {
+						next = at + 1
+					}
 					out := filepath.Join(t.TempDir(), "run")
 					took, err := faultAt(t, s, out, rank, at)
 					if err == nil {
@@ -309,6 +315,7 @@ func TestRanksFault(t *testing.T) {
 					}
 				}
 			}
+			t.Logf("%d faults", faults)
 			if faults < 20 {
 				t.Errorf("%d faults were planted: the test shows little", faults)
 			}
