@@ -107,17 +107,25 @@ func (e *Engine) Run(ctx context.Context, reqs []Request) ([]Result, error) {
 	return OneReplica(e).Run(ctx, reqs)
 }
 
-// Submit queues a request. index identifies its result.
-func (e *Engine) Submit(index int, q Request) error {
+// Check returns the error of Submit.
+func (e *Engine) Check(q Request) error {
 	if err := q.validate(e.m.Vocab, e.m.MaxLength); err != nil {
 		return err
 	}
-	q.MaxTokens = min(q.MaxTokens, e.m.MaxLength-len(q.Prompt))
-	if need := len(q.Prompt) + q.MaxTokens; need > e.options.Pages*e.options.PageRows {
+	need, room := min(len(q.Prompt)+q.MaxTokens, e.m.MaxLength), e.options.Pages*e.options.PageRows
+	if need > room {
 		return fmt.Errorf("needs %d positions and the cache has %d: lower max tokens or raise the number of pages",
-			need,
-			e.options.Pages*e.options.PageRows)
+			need, room)
 	}
+	return nil
+}
+
+// Submit queues a request. index identifies its result.
+func (e *Engine) Submit(index int, q Request) error {
+	if err := e.Check(q); err != nil {
+		return err
+	}
+	q.MaxTokens = min(q.MaxTokens, e.m.MaxLength-len(q.Prompt))
 	e.waiting = append(e.waiting, &sequence{index: index, req: q, tokens: slices.Clone(q.Prompt)})
 	return nil
 }

@@ -95,6 +95,17 @@ func (p *Replicas) Cancel(index int) (Result, bool) {
 	return Result{}, false
 }
 
+// Free is how many more requests could be in a batch than are in flight.
+func (p *Replicas) Free() (n int) {
+	for _, e := range p.engines {
+		n += e.options.Slots - e.InFlight()
+	}
+	return max(n, 0)
+}
+
+// Check returns the error of Submit.
+func (p *Replicas) Check(q Request) error { return p.First().Check(q) }
+
 // Submit queues a request at a replica; see [Engine.Submit].
 func (p *Replicas) Submit(index int, q Request) error {
 	p.last = p.choose(q.Prompt)
