@@ -4,8 +4,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -36,7 +38,8 @@ import (
 )
 
 func main() {
-	signalled, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	signalled, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM,
+		syscall.SIGHUP)
 	ctx, cancel := context.WithCancel(context.Background())
 	context.AfterFunc(signalled, func() {
 		stop() // before anybody is told: a second signal ends the program at once
@@ -471,32 +474,109 @@ func engineFlags(c *cobra.Command, o *serve.Options) {
 // keyVariable holds the API key. A flag would show it in lists of processes.
 const keyVariable = "LOCKSTEP_API_KEY"
 
+// listener is where a server listens and who may ask it.
+type listener struct {
+	address, cert, certKey, log string
+	insecure                    bool
+	exposed                     bool // to other machines, without a key
+}
+
+func (s *listener) flags(c *cobra.Command, o *api.Options) {
+	p := c.Flags()
+	p.StringVar(&s.address, "address", "127.0.0.1:8000", "host and port to listen on")
+	p.BoolVar(&s.insecure, "insecure", false, "listen for other machines without an API key")
+	p.StringArrayVar(&o.Origins, "allow-origin", nil, "origin of web pages that may ask the server, such as\n"+
+		"https://example.org, or *; may be repeated")
+	p.StringVar(&s.cert, "tls-cert", "", "certificate (PEM), for HTTPS; with --tls-key")
+	p.StringVar(&s.certKey, "tls-key", "", "private key of --tls-cert (PEM)")
+	p.StringVar(&s.log, "log", "text", "what a line for each request looks like on stderr: text, json or none")
+	o.Limits = api.DefaultLimits()
+	p.IntVar(&o.Limits.Waiting, "max-waiting", o.Limits.Waiting, "samples that may wait for a place in the batch")
+	p.DurationVar(&o.Limits.Read, "read-timeout", o.Limits.Read, "time for a request's body to arrive")
+	p.DurationVar(&o.Limits.Write, "write-timeout", o.Limits.Write, "time for a client to take a part of its response")
+	p.DurationVar(&o.Limits.Request, "request-timeout", o.Limits.Request, "time for a whole request")
+	p.DurationVar(&o.Limits.Drain, "drain", o.Limits.Drain, "time for the requests in flight when told to stop")
+}
+
+// listen opens the address and completes the options of the server there.
+func (s *listener) listen(o *api.Options) (net.Listener, error) {
+	if host, port, err := net.SplitHostPort(s.address); err != nil || port == "" || host == "" && !s.insecure {
+		return nil, fmt.Errorf("--address %q: want HOST:PORT, such as 127.0.0.1:8000", s.address)
+	}
+	var given bool
+	if o.Key, given = os.LookupEnv(keyVariable); given && o.Key == "" {
+		return nil, fmt.Errorf("%s is set and empty: give a key, or unset it", keyVariable)
+	}
+	if err := errors.Join(o.Limits.Validate(), s.secure(o), s.logs(o)); err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", s.address)
+	if err != nil {
+		return nil, fmt.Errorf("--address: %w", err)
+	}
+	s.exposed = o.Key == "" && !l.Addr().(*net.TCPAddr).IP.IsLoopback()
+	if s.exposed && !s.insecure {
+		return nil, errors.Join(fmt.Errorf("--address %s can be reached from other machines: set an API key in %s, or "+
+			"give --insecure to go without", s.address, keyVariable), l.Close())
+	}
+	return l, nil
+}
+
+// secure sets the certificate.
+func (s *listener) secure(o *api.Options) error {
+	if s.cert == "" && s.certKey == "" {
+		return nil
+	}
+	pair, err := tls.LoadX509KeyPair(s.cert, s.certKey)
+	if err != nil {
+		return fmt.Errorf("--tls-cert %q --tls-key %q: %w", s.cert, s.certKey, err)
+	}
+	o.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	return nil
+}
+
+// logs sets the log of requests.
+func (s *listener) logs(o *api.Options) error {
+	switch s.log {
+	case "text":
+		o.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	case "json":
+		o.Log = slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	case "none":
+	default:
+		return fmt.Errorf("--log %q: want text, json or none", s.log)
+	}
+	return nil
+}
+
 func serveCommand() *cobra.Command {
 	var t target
 	var o api.Options
-	var address string
+	var on listener
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve a model over HTTP with OpenAI's interface",
 		Long: "Serves /v1/completions, /v1/chat/completions (with streaming, log-probabilities, n, seed and\n" +
-			"stop strings), /v1/models, /tokenize, /detokenize, /metrics and /health. Requests of all clients\n" +
-			"run in one batch, and none changes a bit of another's response: log-probabilities are those that\n" +
-			"score and training compute.\n\n" +
+			"stop strings), /v1/models, /tokenize, /detokenize, /metrics (Prometheus), /health (the engine\n" +
+			"runs) and /ready (it takes requests). Requests of all clients run in one batch, and none changes\n" +
+			"a bit of another's response: log-probabilities are those that score and training compute.\n\n" +
 			"A prompt may be token ids; \"return_token_ids\": true adds those of the response. Equal requests\n" +
 			"with a \"seed\" get equal responses. system_fingerprint is the digest of the definition. Defaults\n" +
 			"of temperature, top_p, top_k and max_tokens are those of the model's generation_config.json,\n" +
 			"printed at the start, then OpenAI's.\n\n" +
-			"Set " + keyVariable + " in the environment to require that API key of clients. Ctrl-C finishes the\n" +
-			"requests in flight, then exits.",
+			"Set " + keyVariable + " in the environment to require that API key of clients; an address that\n" +
+			"other machines reach needs one. Bodies are JSON with that Content-Type, at most 8 MiB. The batch\n" +
+			"takes one sample of each waiting request after the other; when too many wait, a request gets 429.\n" +
+			"Ctrl-C finishes the requests in flight, for as long as --drain says, then exits.",
 		Example: "  lockstep serve --model runs/countdown-sft/model\n" +
-			"  curl localhost:8000/v1/completions -d '{\"prompt\": \"make 28 from 7 9 12:\", \"max_tokens\": 60, " +
+			"  curl localhost:8000/v1/completions --json '{\"prompt\": \"make 28 from 7 9 12:\", \"max_tokens\": 60, " +
 			"\"temperature\": 0}'",
 		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			// Listen first, so that a wrong address fails before the model is loaded.
-			l, err := net.Listen("tcp", address)
+			l, err := on.listen(&o)
 			if err != nil {
-				return fmt.Errorf("--address: %w", err)
+				return err
 			}
 			defer l.Close()
 			if o.Name == "" {
@@ -506,15 +586,21 @@ func serveCommand() *cobra.Command {
 				}
 				o.Name = filepath.Base(dir)
 			}
-			o.Key = os.Getenv(keyVariable)
 			return t.open(kernels.BreakNone, func(m *serve.ServedModel) error {
 				s, err := api.New(m, o)
 				if err != nil {
 					return err
 				}
 				noteSampling(m.Model.Sampling)
-				fmt.Fprintf(os.Stderr, "%s on http://%s/v1: %s, definition %.12s\n", o.Name, l.Addr(), m.DeviceName(),
-					m.Rank.Dev.Definition().Digest())
+				scheme := "http"
+				if o.TLS != nil {
+					scheme = "https"
+				}
+				fmt.Fprintf(os.Stderr, "%s on %s://%s/v1: %s, definition %.12s\n", o.Name, scheme, l.Addr(),
+					m.DeviceName(), m.Rank.Dev.Definition().Digest())
+				if on.exposed {
+					fmt.Fprintln(os.Stderr, "insecure: whoever reaches the address may use the server, without a key")
+				}
 				context.AfterFunc(c.Context(), func() {
 					fmt.Fprintln(os.Stderr, "finishing the requests in flight; a second signal stops at once")
 				})
@@ -524,8 +610,8 @@ func serveCommand() *cobra.Command {
 	}
 	t.flags(c)
 	require(c, "model")
+	on.flags(c, &o)
 	p := c.Flags()
-	p.StringVar(&address, "address", "127.0.0.1:8000", "host and port to listen on")
 	p.StringVar(&o.Name, "name", "", "the model's name for clients (default: the name of its folder)")
 	p.Uint64Var(&o.Seed, "seed", 1, "seed of requests without one")
 	engineFlags(c, &o.Engine)

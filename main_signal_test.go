@@ -3,8 +3,15 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -111,8 +118,8 @@ func TestServed(t *testing.T) {
 		if !ok || !whole {
 			return false
 		}
-		res, err := http.Post(url+"/completions", "", strings.NewReader(`{"prompt": "12 + 7", "max_tokens": 3, `+
-			`"ignore_eos": true, "logprobs": 0}`))
+		res, err := http.Post(url+"/completions", "application/json",
+			strings.NewReader(`{"prompt": "12 + 7", "max_tokens": 3, "ignore_eos": true, "logprobs": 0}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,6 +170,66 @@ func TestServedWithKey(t *testing.T) {
 		!slices.Equal(got, want) {
 		t.Errorf("%v: status codes %v, want %v: %s", state, got, want, said)
 	}
+}
+
+// A server with a certificate speaks HTTPS; SIGHUP ends it as other signals do.
+func TestServedSecurely(t *testing.T) {
+	cert, key := certificate(t)
+	var status int
+	served := func(said string) bool {
+		_, rest, ok := strings.Cut(said, " on ")
+		url, _, whole := strings.Cut(rest, ": ")
+		if !ok || !whole {
+			return false
+		}
+		roots := x509.NewCertPool()
+		if text, err := os.ReadFile(cert); err != nil || !roots.AppendCertsFromPEM(text) {
+			t.Fatalf("no certificate: %v", err)
+		}
+		c := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}}
+		res, err := c.Get(url + "/models")
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		status = res.StatusCode
+		return true
+	}
+	state, said := signalled(t, served, []os.Signal{syscall.SIGHUP}, "serve", "--model", "model/testdata/qwen3",
+		"--address", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
+	if state.ExitCode() != 0 || !strings.Contains(said, "qwen3 on https://127.0.0.1:") || status != http.StatusOK {
+		t.Errorf("%v: status %d: %s", state, status, said)
+	}
+}
+
+// certificate writes a certificate for 127.0.0.1 and its key.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	signed, err := x509.CreateCertificate(rand.Reader, c, c, public, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	file := func(name, kind string, der []byte) string {
+		return write(t, filepath.Join(dir, name), string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
+	}
+	return file("cert.pem", "CERTIFICATE", signed), file("key.pem", "PRIVATE KEY", secret)
+}
+
+// An empty API key is a mistake, not a server without one.
+func TestEmptyKey(t *testing.T) {
+	t.Setenv(keyVariable, "")
+	refused(t, t.TempDir(), []string{keyVariable, "empty"}, "serve", "--model", "x", "--address", "127.0.0.1:0")
 }
 
 // A command that is stopped while it writes leaves nothing.

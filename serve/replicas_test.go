@@ -142,11 +142,12 @@ func TestReplicasInterrupted(t *testing.T) {
 
 // Free counts what all replicas have room for, and Check refuses what Submit would.
 func TestFree(t *testing.T) {
-	replicas(t, 2, Options{Slots: 3, PageRows: 4, PrefillRows: 16}, func(_ *parallel.World, m *model.Model, p *Replicas) {
+	o := Options{Slots: 3, PageRows: 4, PrefillRows: 16}
+	replicas(t, 2, o, func(_ *parallel.World, m *model.Model, p *Replicas) {
 		q := Request{Prompt: []int32{1, 2}, MaxTokens: 1, TopP: 1}
 		for i, want := range []int{6, 5, 4, 3, 2, 1, 0, 0} {
 			if n := p.Free(); n != want {
-				t.Errorf("room for %d requests beside %d, want %d", n, i, want)
+				t.Errorf("room for %d requests where %d are in flight, want %d", n, i, want)
 			}
 			if err := errors.Join(p.Check(q), p.Submit(i, q)); err != nil {
 				t.Fatal(err)

@@ -47,14 +47,14 @@ func BenchmarkServer(b *testing.B) {
 	})
 	for _, stream := range []bool{false, true} {
 		b.Run(fmt.Sprintf("stream=%t", stream), func(b *testing.B) {
-			_, url, _ := running(b, Options{Name: "tiny", Engine: o})
+			_, url, _ := running(b, Options{Name: "tiny", Limits: DefaultLimits(), Engine: o})
 			body := fmt.Sprintf(`{"prompt": "hello", "max_tokens": %d, "ignore_eos": true, "logprobs": 0, `+
 				`"return_token_ids": true, "stream": %t}`, tokens, stream)
 			for b.Loop() {
 				var all sync.WaitGroup
 				for range clients {
 					all.Go(func() {
-						res, err := http.Post(url+"/v1/completions", "", strings.NewReader(body))
+						res, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader(body))
 						if err != nil {
 							b.Error(err)
 							return

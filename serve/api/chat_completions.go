@@ -125,10 +125,10 @@ func (v chatFormat) firstChunk(h responseHeader, c *choice) any {
 	return chatResponse{responseHeader: chunkHeader(h), Choices: []chatChoice{first}}
 }
 
-func (v chatFormat) chunk(h responseHeader, req *samplingRequest, c *choice, d delta) any {
+func (v chatFormat) chunk(h responseHeader, req *samplingRequest, c *choice, d delta, u *usage) any {
 	out := v.choice(req, c, d)
 	out.Delta = &chatMessage{Content: &d.text}
-	return chatResponse{responseHeader: chunkHeader(h), Choices: []chatChoice{out}}
+	return chatResponse{responseHeader: chunkHeader(h), Choices: []chatChoice{out}, Usage: u}
 }
 
 func (v chatFormat) usageChunk(h responseHeader, u *usage) any {

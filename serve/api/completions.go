@@ -119,8 +119,8 @@ func (v completionFormat) response(h responseHeader, req *samplingRequest, choic
 
 func (v completionFormat) firstChunk(responseHeader, *choice) any { return nil }
 
-func (v completionFormat) chunk(h responseHeader, req *samplingRequest, c *choice, d delta) any {
-	return completionResponse{responseHeader: h, Choices: []completionChoice{v.choice(req, c, d)}}
+func (v completionFormat) chunk(h responseHeader, req *samplingRequest, c *choice, d delta, u *usage) any {
+	return completionResponse{responseHeader: h, Choices: []completionChoice{v.choice(req, c, d)}, Usage: u}
 }
 
 func (v completionFormat) usageChunk(h responseHeader, u *usage) any {

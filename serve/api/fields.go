@@ -1,17 +1,13 @@
 package api
 
 import (
-	"fmt"
-	"io"
+	"context"
 	"math"
 	"net/http"
 	"slices"
 
 	"lockstep/data/ordered"
 )
-
-// maxBody bounds a request's body in bytes: room for a million tokens, as text or as ids.
-const maxBody = 16 << 20
 
 // fields reads the fields of a request's JSON object. A null field counts as absent. It keeps the first error, which
 // err returns; a field that no method has read is an error too.
@@ -21,12 +17,28 @@ type fields struct {
 	first  *apiError
 }
 
-// readFields parses a request's body.
-func readFields(w http.ResponseWriter, r *http.Request) (*fields, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+// parse reads a request's body and calls read with its fields, which are not kept.
+func (s *Server) parse(w http.ResponseWriter, r *http.Request, read func(*fields) error) error {
+	ctx, cancel := context.WithTimeout(r.Context(), s.options.Limits.Read)
+	defer cancel()
+	release, err := s.bodies.hold(ctx, r.ContentLength)
 	if err != nil {
-		return nil, &apiError{status: http.StatusRequestEntityTooLarge, message: fmt.Sprintf("the body: %v", err)}
+		return err
 	}
+	defer release()
+	body, err := s.readBody(w, r)
+	if err != nil {
+		return err
+	}
+	f, err := newFields(body)
+	if err != nil {
+		return err
+	}
+	return read(f)
+}
+
+// newFields are those of a body.
+func newFields(body []byte) (*fields, error) {
 	v, err := ordered.Decode(body)
 	if err != nil {
 		return nil, badRequest("", "the body is not JSON: %v", err)
@@ -96,8 +108,17 @@ func (f *fields) boolean(name string) bool {
 	return false
 }
 
-// strings reads a list of strings; a single string is a list of one.
-func (f *fields) strings(name string) (list []string) {
+// strings reads a list of at most so many strings of at most so many bytes; a single string is a list of one.
+func (f *fields) strings(name string, most, bytes int) []string {
+	list := f.stringList(name)
+	if len(list) > most || slices.ContainsFunc(list, func(s string) bool { return len(s) > bytes }) {
+		f.reject(name, "want at most %d strings of at most %d bytes", most, bytes)
+		return nil
+	}
+	return list
+}
+
+func (f *fields) stringList(name string) (list []string) {
 	v := f.get(name)
 	switch v := v.(type) {
 	case nil:

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -21,8 +22,8 @@ type responseFormat interface {
 	response(h responseHeader, req *samplingRequest, choices []*choice, deltas []delta) any
 	// firstChunk is sent before the first chunk of a choice in a stream; nil: nothing is.
 	firstChunk(h responseHeader, c *choice) any
-	// chunk is a delta of a choice in a stream.
-	chunk(h responseHeader, req *samplingRequest, c *choice, d delta) any
+	// chunk is a delta of a choice in a stream; u nil: without its usage.
+	chunk(h responseHeader, req *samplingRequest, c *choice, d delta, u *usage) any
 	// usageChunk ends a stream.
 	usageChunk(h responseHeader, u *usage) any
 }
@@ -69,20 +70,18 @@ func newUsage(req *samplingRequest, choices []*choice) *usage {
 // piece or as a stream.
 func (s *Server) generate(w http.ResponseWriter, r *http.Request, parse func(*fields) (*samplingRequest, error),
 	format responseFormat, h responseHeader) {
-	f, err := readFields(w, r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	req, err := parse(f)
-	if err != nil {
+	var req *samplingRequest
+	if err := s.parse(w, r, func(f *fields) (err error) {
+		req, err = parse(f)
+		return err
+	}); err != nil {
 		writeError(w, err)
 		return
 	}
 	ready := make(chan struct{}, 1)
 	queues, err := s.submit(r.Context(), req, ready)
 	if err != nil {
-		writeError(w, badRequest("", "%v", err))
+		writeError(w, err)
 		return
 	}
 	choices := make([]*choice, len(queues))
@@ -103,32 +102,44 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, parse func(*fi
 		all.tokens, all.offsets = append(all.tokens, d.tokens...), append(all.offsets, d.offsets...)
 		return nil
 	}
-	switch err := s.deliver(r, choices, ready, collect); {
+	switch err := s.deliver(r, req, choices, ready, collect); {
 	case err == nil:
 		writeJSON(w, http.StatusOK, format.response(h, req, choices, deltas))
-	case errors.Is(err, serve.ErrNotFinite):
+	case isOurs(err):
 		writeError(w, err)
 	}
 }
 
+// isOurs tells whether a response ended early for a reason that its client should know: it has not left.
+func isOurs(err error) bool {
+	return errors.Is(err, serve.ErrNotFinite) || errors.Is(err, errStopping) || errors.Is(err, errTooLong)
+}
+
 // deliver passes deltas of the choices to send until all choices have ended. If the client leaves, a choice or send
 // fails, it cancels what is in flight and returns the error.
-func (s *Server) deliver(r *http.Request, choices []*choice, ready <-chan struct{},
+func (s *Server) deliver(r *http.Request, req *samplingRequest, choices []*choice, ready <-chan struct{},
 	send func(c *choice, d delta) error) error {
 	open := len(choices)
+	defer func() {
+		u := newUsage(req, choices)
+		x := noted(r)
+		x.prompt, x.completion = u.Prompt, u.Completion
+	}()
 	abort := func(err error) error {
+		var running []*outputQueue
 		for _, c := range choices {
 			if c.finish == "" {
-				s.cancel(c.queue)
+				running = append(running, c.queue)
 			}
 		}
+		s.cancel(running...)
 		return err
 	}
 	for open > 0 {
 		select {
 		case <-ready:
 		case <-r.Context().Done():
-			return abort(r.Context().Err())
+			return abort(cmp.Or(ended(r.Context()), r.Context().Err()))
 		}
 		for _, c := range choices {
 			if c.finish != "" {
@@ -142,6 +153,7 @@ func (s *Server) deliver(r *http.Request, choices []*choice, ready <-chan struct
 			if len(tokens) == 0 && finish == "" {
 				continue
 			}
+			noted(r).token()
 			d := c.add(tokens, finish)
 			if c.finish != "" {
 				open--
@@ -177,16 +189,20 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, req *samplingReq
 		return control.Flush()
 	}
 	begun := make([]bool, len(choices))
-	err := s.deliver(r, choices, ready, func(c *choice, d delta) error {
+	err := s.deliver(r, req, choices, ready, func(c *choice, d delta) error {
 		if !begun[c.index] {
 			begun[c.index] = true
 			if err := send(format.firstChunk(h, c)); err != nil {
 				return err
 			}
 		}
-		return send(format.chunk(h, req, c, d))
+		var so *usage
+		if req.chunkUsage {
+			so = newUsage(req, choices)
+		}
+		return send(format.chunk(h, req, c, d, so))
 	})
-	if errors.Is(err, serve.ErrNotFinite) {
+	if isOurs(err) {
 		send(errorBody(err)) // fails only if the client has left
 	}
 	if err == nil && req.showUsage {

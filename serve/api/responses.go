@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 type apiError struct {
 	status  int    // of HTTP
 	field   string // of the request; "": none in particular
+	code    string // for programs; "": that of the status
 	message string
 }
 
@@ -35,9 +37,23 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Write(body.Bytes()) // fails only if the client has left
 }
 
+// codes are those of errors that say no more than their status.
+var codes = map[int]string{
+	http.StatusForbidden: "forbidden", http.StatusNotFound: "not_found",
+	http.StatusMethodNotAllowed: "method_not_allowed", http.StatusRequestTimeout: "timeout",
+	http.StatusRequestEntityTooLarge: "body_too_large",
+	http.StatusUnsupportedMediaType:  "unsupported_media_type", http.StatusTooManyRequests: "rate_limit_exceeded",
+	http.StatusInternalServerError: "server_error", http.StatusServiceUnavailable: "unavailable",
+	http.StatusGatewayTimeout: "timeout",
+}
+
 // writeError sends an error in OpenAI's format. The status is that of an apiError, otherwise 500.
 func writeError(w http.ResponseWriter, err error) {
-	writeJSON(w, errorOf(err).status, errorBody(err))
+	e := errorOf(err)
+	if e.status == http.StatusTooManyRequests || e.status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	writeJSON(w, e.status, errorBody(err))
 }
 
 // errorOf is an error with a status.
@@ -55,10 +71,11 @@ func errorBody(err error) any {
 		Message string  `json:"message"`
 		Type    string  `json:"type"`
 		Param   *string `json:"param"`
-		Code    int     `json:"code"`
+		Code    string  `json:"code"`
 	}
 	e := errorOf(err)
-	b := body{Message: e.message, Type: "invalid_request_error", Code: e.status}
+	b := body{Message: e.message, Type: "invalid_request_error"}
+	b.Code = cmp.Or(e.code, codes[e.status], "invalid_request")
 	if e.status >= http.StatusInternalServerError {
 		b.Type = "server_error"
 	}

@@ -2,7 +2,6 @@ package api
 
 import (
 	"math"
-	"net/http"
 	"slices"
 
 	"lockstep/data/ordered"
@@ -12,6 +11,8 @@ import (
 const (
 	maxSamples     = 1024 // of one HTTP request
 	maxTopLogProbs = 20
+	// of a request: each is looked for in every token
+	maxStops, maxStopBytes, maxStopIDs = 64, 1024, 1024
 )
 
 // samplingRequest is a parsed request for completions or chat completions: n samples of each prompt.
@@ -26,17 +27,20 @@ type samplingRequest struct {
 	tokenIDs  bool // the response has token ids too
 	stream    bool
 	showUsage bool // a stream ends with its usage
+	// each chunk of a stream has the usage so far
+	chunkUsage bool
 }
 
 // samplingFields reads the fields that completions and chat completions share.
 func (s *Server) samplingFields(f *fields) *samplingRequest {
 	req := &samplingRequest{
-		n: int(f.integer("n", 1, 1, maxSamples)), stops: f.strings("stop"), stream: f.boolean("stream"),
-		tokenIDs: f.boolean("return_token_ids") || s.served.Tokenizer == nil,
+		n: int(f.integer("n", 1, 1, maxSamples)), stops: f.strings("stop", maxStops, maxStopBytes),
+		stream: f.boolean("stream"), tokenIDs: f.boolean("return_token_ids") || s.served.Tokenizer == nil,
 	}
 	if o, ok := f.get("stream_options").(*ordered.Dict); ok {
 		options := &fields{object: o, known: map[string]bool{}}
 		req.showUsage = options.boolean("include_usage")
+		req.chunkUsage = options.boolean("continuous_usage_stats")
 		if err := options.err(); err != nil {
 			f.reject("stream_options", "%v", err)
 		}
@@ -53,7 +57,9 @@ func (s *Server) samplingFields(f *fields) *samplingRequest {
 		q.Seed = uint64(f.integer("seed", 0, math.MinInt64, math.MaxInt64))
 	}
 	if v := f.get("stop_token_ids"); v != nil {
-		q.Stop = f.tokenIDs("stop_token_ids", v)
+		if q.Stop = f.tokenIDs("stop_token_ids", v); len(q.Stop) > maxStopIDs {
+			f.reject("stop_token_ids", "want at most %d ids", maxStopIDs)
+		}
 	}
 	if !f.boolean("ignore_eos") {
 		q.Stop = slices.Concat(q.Stop, s.served.StopTokens())
@@ -77,8 +83,7 @@ func (s *Server) samplingDefaults() serve.Sampling {
 // change no response.
 func (s *Server) otherFields(f *fields) {
 	if name := f.get("model"); name != nil && name != s.options.Name && f.first == nil {
-		f.first = &apiError{status: http.StatusNotFound, field: "model",
-			message: "model: this server has " + s.options.Name}
+		f.first = s.otherModel()
 	}
 	f.allow("frequency_penalty", "penalties are not supported", int64(0), 0.0)
 	f.allow("presence_penalty", "penalties are not supported", int64(0), 0.0)

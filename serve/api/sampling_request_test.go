@@ -1,7 +1,6 @@
 package api
 
 import (
-	"bytes"
 	"net/http"
 	"reflect"
 	"slices"
@@ -148,11 +147,7 @@ func FuzzRequest(f *testing.F) {
 		Ranks: serve.Ranks{Model: &model.Model{Vocab: 320, MaxLength: 256}}, Tokenizer: tok}}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, read := range []func(*fields) (*samplingRequest, error){s.parseCompletion, s.parseChatCompletion} {
-			r, err := http.NewRequest(http.MethodPost, "/", bytes.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			form, err := readFields(nil, r)
+			form, err := newFields(body)
 			var a *samplingRequest
 			if err == nil {
 				a, err = read(form)

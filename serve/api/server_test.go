@@ -105,7 +105,8 @@ func runningOn(t testing.TB, ranks, experts int, o Options, prepare ...func(r *p
 }
 
 func small() Options {
-	return Options{Name: "tiny", Seed: 1, Engine: serve.Options{Slots: 8, PageRows: 16, Pages: 17, PrefillRows: 24}}
+	return Options{Name: "tiny", Seed: 1, Limits: DefaultLimits(),
+		Engine: serve.Options{Slots: 8, PageRows: 16, Pages: 17, PrefillRows: 24}}
 }
 
 // post sends a body: a string as it is, anything else as JSON.
@@ -293,6 +294,7 @@ func clientLeaves(t *testing.T, ranks int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	req.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -318,8 +320,8 @@ func clientLeaves(t *testing.T, ranks int) {
 // A request in flight when the server shuts down gets its whole response.
 func TestShutdown(t *testing.T) {
 	_, url, end := running(t, small())
-	res, err := http.Post(url+"/v1/completions", "", strings.NewReader(`{"prompt": "a", "max_tokens": 200, `+
-		`"ignore_eos": true, "stream": true}`))
+	res, err := http.Post(url+"/v1/completions", "application/json",
+		strings.NewReader(`{"prompt": "a", "max_tokens": 200, "ignore_eos": true, "stream": true}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,7 +378,7 @@ func TestRoutes(t *testing.T) {
 		{"/v1/models", "wrong", 401, "Bearer"},
 		{"/v1/models", "secret", 200, `"id":"tiny"`},
 		{"/metrics", "secret", 200, "lockstep_requests_running 0\n"},
-		{"/v2", "secret", 404, "no endpoint GET /v2"},
+		{"/v2", "secret", 404, `no endpoint GET \"/v2\"`},
 	} {
 		if status, text := get(c.path, c.key); status != c.status || !strings.Contains(text, c.want) {
 			t.Errorf("%s with key %q: %d %s", c.path, c.key, status, text)

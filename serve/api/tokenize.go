@@ -10,17 +10,14 @@ import (
 
 // tokenize answers POST /tokenize: the token ids of {"prompt": text}, or of {"messages": ...} in the chat template.
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
-	f, err := readFields(w, r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	f.ignore("model")
-	ids, err := s.encode(f, "prompt", "messages", "tools", "chat_template_kwargs")
-	if err != nil {
-		f.reject("prompt", "%v", err)
-	}
-	if err := f.err(); err != nil {
+	var ids []int32
+	if err := s.parse(w, r, func(f *fields) (err error) {
+		f.ignore("model")
+		if ids, err = s.encode(f, "prompt", "messages", "tools", "chat_template_kwargs"); err != nil {
+			f.reject("prompt", "%v", err)
+		}
+		return f.err()
+	}); err != nil {
 		writeError(w, err)
 		return
 	}
@@ -44,17 +41,20 @@ func (s *Server) encode(f *fields, names ...string) ([]int32, error) {
 
 // detokenize answers POST /detokenize: the text of {"tokens": ids}.
 func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
-	f, err := readFields(w, r)
-	if err != nil {
-		writeError(w, err)
-		return
-	}
-	f.ignore("model")
-	ids := f.tokenIDs("tokens", f.get("tokens"))
-	if s.served.Tokenizer == nil {
-		f.reject("tokens", "the model has no tokenizer")
-	}
-	if err := f.err(); err != nil {
+	var ids []int32
+	if err := s.parse(w, r, func(f *fields) error {
+		f.ignore("model")
+		ids = f.tokenIDs("tokens", f.get("tokens"))
+		if s.served.Tokenizer == nil {
+			f.reject("tokens", "the model has no tokenizer")
+		}
+		for _, id := range ids {
+			if int(id) >= s.served.Model.Vocab {
+				f.reject("tokens", "token %d: the vocabulary has %d tokens", id, s.served.Model.Vocab)
+			}
+		}
+		return f.err()
+	}); err != nil {
 		writeError(w, err)
 		return
 	}
