@@ -367,3 +367,36 @@ func TestRequestLog(t *testing.T) {
 		t.Errorf("%s", lines[0])
 	}
 }
+
+// The time that a body has to arrive is not that of the response.
+func TestBodyDeadline(t *testing.T) {
+	o := small()
+	o.Limits.Read = 50 * time.Millisecond
+	_, url, _ := running(t, o)
+	began := time.Now()
+	status, text := post(t, url+"/v1/completions", `{"prompt": "a", "n": 16, "max_tokens": 200, "ignore_eos": true}`)
+	if took := time.Since(began); status != http.StatusOK || took < 2*o.Limits.Read {
+		t.Errorf("%d after %v: %.200s", status, took, text)
+	}
+}
+
+// A server is ready while it takes samples.
+func TestReady(t *testing.T) {
+	s, url, _ := running(t, small())
+	if status, text, _ := send(t, "GET", url+"/ready", ""); status != http.StatusOK {
+		t.Errorf("%d %s", status, text)
+	}
+	full := func() { s.options.Limits.Waiting = 0 } // as many as wait
+	if err := s.betweenSteps(context.Background(), full); err != nil {
+		t.Fatal(err)
+	}
+	status, text, h := send(t, "GET", url+"/ready", "")
+	if status != http.StatusServiceUnavailable || !strings.Contains(text, "wait") || h.Get("Retry-After") == "" {
+		t.Errorf("with as many samples as may wait: %d %s", status, text)
+	}
+	close(s.stopping)
+	if status, text, _ := send(t, "GET", url+"/ready", ""); !strings.Contains(text, errStopping.message) {
+		t.Errorf("a server that stops: %d %s", status, text)
+	}
+	s.stopping = make(chan struct{})
+}
