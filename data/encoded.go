@@ -2,27 +2,27 @@ package data
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
 )
 
-// encoded returns an error if encoding/json would silently replace a part of the text by U+FFFD.
-func encoded(text []byte) error {
+// CheckEncoding returns an error if encoding/json would silently replace a part of a text, which a word names, by
+// U+FFFD.
+func CheckEncoding(name string, text []byte) error {
 	if bytes.HasPrefix(text, []byte("\ufeff")) {
-		return errors.New("the line begins with a byte order mark, save the file as UTF-8 without one")
+		return fmt.Errorf("the %s begins with a byte order mark, write UTF-8 without one", name)
 	}
 	for i := 0; i < len(text); {
 		r, n := utf8.DecodeRune(text[i:])
 		if r == utf8.RuneError && n == 1 {
-			return fmt.Errorf("byte %d of the line, %#02x, is not UTF-8, save the file as UTF-8", i+1, text[i])
+			return fmt.Errorf("byte %d of the %s, %#02x, is not UTF-8, write it as UTF-8", i+1, name, text[i])
 		}
 		if r == '\\' {
 			if n = escape(text[i:]); n == 0 {
-				return fmt.Errorf("byte %d of the line, %.6s, is a lone surrogate, write the "+
-					"character itself", i+1, text[i:])
+				return fmt.Errorf("byte %d of the %s, %.6s, is a lone surrogate, write the character itself", i+1, name,
+					text[i:])
 			}
 		}
 		i += n

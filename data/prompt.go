@@ -58,7 +58,7 @@ func object(text []byte) (*ordered.Dict, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil, errors.New("the line is empty, remove it")
 	}
-	if err := encoded(text); err != nil {
+	if err := CheckEncoding("line", text); err != nil {
 		return nil, err
 	}
 	v, err := ordered.Decode(text)

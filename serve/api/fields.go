@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 
+	"lockstep/data"
 	"lockstep/data/ordered"
 )
 
@@ -39,6 +40,9 @@ func (s *Server) parse(w http.ResponseWriter, r *http.Request, read func(*fields
 
 // newFields are those of a body.
 func newFields(body []byte) (*fields, error) {
+	if err := data.CheckEncoding("body", body); err != nil {
+		return nil, badRequest("", "%v", err)
+	}
 	v, err := ordered.Decode(body)
 	if err != nil {
 		return nil, badRequest("", "the body is not JSON: %v", err)
