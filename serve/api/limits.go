@@ -145,7 +145,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 	case err != nil:
 		return nil, badRequest("", "the body: %v", err)
 	}
-	return body, control.SetReadDeadline(time.Time{}) // the deadline of what comes after the body
+	return body, nil // net/http lifts the deadline at the end of the body
 }
 
 // limit bounds the time of a request and of each write of its response.

@@ -30,8 +30,8 @@ func hostileBodies() []string {
 		`{"prompt": ["a", 7, {}]}`, `{"prompt": [-1]}`, `{"prompt": [4294967301]}`, `{"prompt": [1.5]}`,
 		`{"prompt": "` + strings.Repeat("a", 1<<20) + `"}`, `{"prompt": "\ud800"}`, "{\"prompt\": \"\xc3\x28\"}",
 		ask(`"max_tokens": -1`), ask(`"n": 0`), ask(`"n": 1e300`), ask(`"n": 9223372036854775807`), ask(`"seed": 1e999`),
-		ask(`"temperature": -1`), ask(`"temperature": "hot"`), ask(`"top_p": 0`), ask(`"top_k": 1e99`), ask(`"logprobs": 21`),
-		ask(`"stop": [1]`), ask(`"stop": [""]`), ask(`"stop": ` + deep("[", "]")), ask(`"stop_token_ids": [[1]]`),
+		ask(`"temperature": -1`), ask(`"temperature": "hot"`), ask(`"top_p": 0`), ask(`"top_k": 1e99`),
+		ask(`"logprobs": 21`), ask(`"stop": [1]`), ask(`"stop": [""]`), ask(`"stop": ` + deep("[", "]")), ask(`"stop_token_ids": [[1]]`),
 		ask(`"stream": "yes"`), ask(`"stream_options": 3`), ask(`"logit_bias": {"1": 5}`), ask(`"echo": true`),
 		ask(`"\u0000": 1`), ask(`"prompt ": 1`), ask(`"model": "` + strings.Repeat("x", 1000) + `"`),
 		`{"prompt": [` + strings.Repeat("5,", 1<<20) + `5]}`, `{"prompt": [` + strings.Repeat(`"a",`, 1024) + `"a"]}`,
@@ -68,7 +68,8 @@ func TestSoak(t *testing.T) {
 			return
 		}
 		for k, g := range joined(t, requests[i], text) {
-			if w := want[i][k]; !slices.Equal(g.IDs, w.IDs) || !slices.Equal(g.LogProbs, w.LogProbs) || g.Finish != w.Finish {
+			w := want[i][k]
+			if !slices.Equal(g.IDs, w.IDs) || !slices.Equal(g.LogProbs, w.LogProbs) || g.Finish != w.Finish {
 				t.Errorf("request %d, sample %d: %v %s, alone %v %s", i, k, g.IDs, g.Finish, w.IDs, w.Finish)
 			}
 		}
