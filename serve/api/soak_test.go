@@ -20,7 +20,7 @@ import (
 
 var soakTime = flag.Duration("soak", 2*time.Second, "how long TestSoak sends requests")
 
-// hostileBodies are what nobody should send; each is answered at once with an error that the client made.
+// hostileBodies are mistakes and attacks; each is answered at once with an error of the client.
 func hostileBodies() []string {
 	deep := func(open, end string) string { return strings.Repeat(open, 100_000) + strings.Repeat(end, 100_000) }
 	ask := func(field string) string { return `{"prompt": "a", "max_tokens": 1, ` + field + `}` }
@@ -29,9 +29,10 @@ func hostileBodies() []string {
 		`{"prompt": ` + deep("[", "]") + `}`, `{"prompt": null}`, `{"prompt": []}`, `{"prompt": [[]]}`, `{"prompt": 7}`,
 		`{"prompt": ["a", 7, {}]}`, `{"prompt": [-1]}`, `{"prompt": [4294967301]}`, `{"prompt": [1.5]}`,
 		`{"prompt": "` + strings.Repeat("a", 1<<20) + `"}`, `{"prompt": "\ud800"}`, "{\"prompt\": \"\xc3\x28\"}",
-		ask(`"max_tokens": -1`), ask(`"n": 0`), ask(`"n": 1e300`), ask(`"n": 9223372036854775807`), ask(`"seed": 1e999`),
-		ask(`"temperature": -1`), ask(`"temperature": "hot"`), ask(`"top_p": 0`), ask(`"top_k": 1e99`),
-		ask(`"logprobs": 21`), ask(`"stop": [1]`), ask(`"stop": [""]`), ask(`"stop": ` + deep("[", "]")), ask(`"stop_token_ids": [[1]]`),
+		ask(`"max_tokens": -1`), ask(`"n": 0`), ask(`"n": 9223372036854775807`), ask(`"seed": 1e999`),
+		ask(`"n": 1e300`), ask(`"temperature": -1`), ask(`"temperature": "hot"`), ask(`"top_p": 0`), ask(`"top_k": 1e99`),
+		ask(`"logprobs": 21`), ask(`"stop": [1]`), ask(`"stop": [""]`), ask(`"stop": ` + deep("[", "]")),
+		ask(`"stop_token_ids": [[1]]`),
 		ask(`"stream": "yes"`), ask(`"stream_options": 3`), ask(`"logit_bias": {"1": 5}`), ask(`"echo": true`),
 		ask(`"\u0000": 1`), ask(`"prompt ": 1`), ask(`"model": "` + strings.Repeat("x", 1000) + `"`),
 		`{"prompt": [` + strings.Repeat("5,", 1<<20) + `5]}`, `{"prompt": [` + strings.Repeat(`"a",`, 1024) + `"a"]}`,
