@@ -57,6 +57,8 @@ func (d *decoder) validate() error {
 		return fmt.Errorf("num_attention_heads %d is not a multiple of num_key_value_heads %d", d.Heads, d.KVHeads)
 	case d.HeadDim%2 != 0:
 		return fmt.Errorf("head_dim %d is odd: rotary positions need pairs", d.HeadDim)
+	case d.Eps < 0:
+		return fmt.Errorf("rms_norm_eps is %g: want a number that is not negative", d.Eps)
 	case d.HiddenAct != "silu":
 		return fmt.Errorf("hidden_act %q: want silu", d.HiddenAct)
 	}

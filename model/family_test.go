@@ -126,6 +126,8 @@ func TestConfigRefuses(t *testing.T) {
 		value         any
 	}{
 		{"llama3", "hidden_size", 0}, {"llama3", "num_key_value_heads", 3}, {"llama3", "hidden_act", "gelu"},
+		{"qwen3", "rms_norm_eps", -1e-6}, {"nemotron_h", "layer_norm_epsilon", -1e-6},
+		{"qwen3", "rope_parameters", map[string]any{"rope_theta": -1e4}},
 		{"llama3", "head_dim", 15}, {"llama3", "intermediate_size", -1},
 		{"llama3", "rope_parameters", map[string]any{"rope_type": "longrope"}}, {"llama3", "vocab_size", "many"},
 		{"glm4_moe", "n_group", 3}, {"glm4_moe", "topk_group", 2}, {"glm4_moe", "num_experts_per_tok", 9},

@@ -139,6 +139,8 @@ func (c *nemotronH) validate() error {
 			c.TopGroups, c.RouteGroups, c.ExpertsPerToken)
 	case !(c.Scale > 0) || c.Scale > 1e6:
 		return fmt.Errorf("routed_scaling_factor is %v: want a positive number", c.Scale)
+	case c.Eps < 0:
+		return fmt.Errorf("layer_norm_epsilon is %g: want a number that is not negative", c.Eps)
 	case !(c.StepMin > 0) || !(c.StepMin <= c.StepMax) || c.StepMax > 1e6:
 		return fmt.Errorf(
 			"time_step_min %v and time_step_max %v: want positive numbers, the first not above the second", c.StepMin,

@@ -60,6 +60,9 @@ func (f ropeFields) resolve(positions, headDim int) (ropeConfig, error) {
 		d = &ropeDict{}
 	}
 	c := ropeConfig{headDim: headDim, ropeTables: ropeTables{dim: headDim, theta: first(d.Theta, f.Theta, 10000)}}
+	if c.theta <= 0 {
+		return c, fmt.Errorf("rope_theta is %g: want a positive number", c.theta)
+	}
 	c.dim = int(float64(headDim) * first(d.Partial, f.Partial, 1))
 	if c.dim <= 0 || c.dim > headDim || c.dim%2 != 0 {
 		return c, fmt.Errorf("partial_rotary_factor gives %d rotary columns of the %d of a head: want a positive "+

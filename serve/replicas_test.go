@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -155,6 +156,12 @@ func TestFree(t *testing.T) {
 		}
 		for i := range p.InFlight() {
 			p.Cancel(i)
+		}
+		for _, topP := range []float64{math.NaN(), 0, 1.5} {
+			wrong := q
+			if wrong.TopP = float32(topP); p.Check(wrong) == nil {
+				t.Errorf("top-p %v is accepted", wrong.TopP)
+			}
 		}
 		q.Prompt = make([]int32, m.MaxLength)
 		if p.Check(q) == nil || p.Submit(9, q) == nil || p.InFlight() != 0 {

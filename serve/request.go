@@ -63,7 +63,7 @@ func (q *Request) validate(vocab, maxLength int) error {
 		return fmt.Errorf("max tokens is %d: want at least 1", q.MaxTokens)
 	case len(q.Prompt) >= maxLength:
 		return fmt.Errorf("the prompt has %d tokens and the model %d positions: shorten it", len(q.Prompt), maxLength)
-	case q.TopK < 0 || q.TopP <= 0 || q.TopP > 1:
+	case q.TopK < 0 || !(q.TopP > 0 && q.TopP <= 1): // nor is it NaN
 		return fmt.Errorf("want top-k >= 0 and 0 < top-p <= 1")
 	case q.TopLogProbs < 0 || q.TopLogProbs > vocab:
 		return fmt.Errorf("top log-probabilities of %d tokens: want 0 to %d, the size of the vocabulary", q.TopLogProbs,

@@ -143,12 +143,13 @@ func (s *Server) Handler() http.Handler {
 			if of.method == http.MethodGet {
 				allowed = append(allowed, http.MethodHead)
 			}
-			w.Header().Set("Allow", strings.Join(allowed, ", "))
 			switch {
 			case r.Method == http.MethodOptions:
+				w.Header().Set("Allow", strings.Join(allowed, ", "))
 				w.Header().Set("Access-Control-Allow-Methods", strings.Join(allowed, ", "))
 				w.WriteHeader(http.StatusNoContent)
 			case !slices.Contains(allowed, r.Method):
+				w.Header().Set("Allow", strings.Join(allowed, ", "))
 				writeError(w, &apiError{status: http.StatusMethodNotAllowed, message: fmt.Sprintf(
 					"%s takes %s, not %s", of.path, of.method, r.Method)})
 			default:
