@@ -12,18 +12,16 @@ const (
 	F32 DType = iota
 	BF16
 	I32
+	U8 // bytes, which only copies and products with a [QuantizedWeight] know
 )
 
 // Size is the number of bytes of one element.
 func (d DType) Size() int {
-	if d == BF16 {
-		return 2
-	}
-	return 4
+	return [...]int{4, 2, 4, 1}[d]
 }
 
 func (d DType) String() string {
-	return [...]string{"fp32", "bf16", "int32"}[d]
+	return [...]string{"fp32", "bf16", "int32", "uint8"}[d]
 }
 
 // Tensor is a view of device memory: Groups matrices of Rows x Cols elements, row r of group g starting at element

@@ -3,16 +3,34 @@ package kernels
 import (
 	"fmt"
 	"slices"
+	"unsafe"
 )
 
 // Term is one piece of a dot chain: X [M, K] with W [N, K] for MatMul, X [M, N] with W [N, K] for MatMulT. With groups,
-// W is [groups, N, K].
+// W is [groups, N, K]. Q, where not nil, is the weight in W's place, for a device with [QuantizedProducts].
 //
 // In MatMul a term may apply to columns [From, To) of out only: W then has To-From rows, and the chains of other
 // columns skip the term. To 0: all columns, which the first term must have.
 type Term struct {
 	X, W     Tensor
+	Q        *QuantizedWeight
 	From, To int
+}
+
+// Weight is the shape of the term's weight. Of a quantized weight it has no memory.
+func (t Term) Weight() Tensor {
+	if t.Q != nil {
+		return t.Q.Shape()
+	}
+	return t.W
+}
+
+// At is where the term's weight begins: it tells weights apart.
+func (t Term) At() unsafe.Pointer {
+	if t.Q != nil {
+		return t.Q.Codes.Data
+	}
+	return t.W.Data
 }
 
 // Columns is the range of out's n columns that the term applies to.

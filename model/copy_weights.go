@@ -37,7 +37,7 @@ func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
 // to the format and back: a projection, or one of an expert (gate and up together), is a matrix with its rows in the
 // order of memory. Embeddings, head, norms, biases, convolutions, routers, indexers, adapters and gates of one
 // output stay as they are, as in stacks that serve block FP8.
-func (m *Model) CopyWeights(from *Model, format quant.Format) error {
+func (m *Model) CopyWeights(from *Model, format quant.Rounding) error {
 	if err := format.Validate(); err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func bands(t kernels.Tensor, subs []*Sub) (out []band) {
 }
 
 // copyRounded fills a parameter w on the device from one that the device can read, projections rounded.
-func (m *Model) copyRounded(d kernels.Rounder, w, from kernels.Tensor, subs []*Sub, format quant.Format) {
+func (m *Model) copyRounded(d kernels.Rounder, w, from kernels.Tensor, subs []*Sub, format quant.Rounding) {
 	switch {
 	case len(subs) == 0:
 		m.dev.Copy(w, from)
@@ -135,7 +135,7 @@ func (m *Model) copyRounded(d kernels.Rounder, w, from kernels.Tensor, subs []*S
 }
 
 // restored is raw elements of t in another storage type, projections rounded by the format, on all cores.
-func restored(raw []byte, t kernels.Tensor, to kernels.DType, subs []*Sub, format quant.Format) []byte {
+func restored(raw []byte, t kernels.Tensor, to kernels.DType, subs []*Sub, format quant.Rounding) []byte {
 	out := make([]byte, t.Len()*to.Size())
 	var all []band
 	for _, b := range bands(t, subs) {

@@ -5,34 +5,97 @@ import (
 	"math"
 )
 
-// Format is how a copy of a model stores the weights of its projections.
-type Format string
-
-const (
-	AsTrained Format = ""     // unchanged
-	FP8       Format = "fp8"  // rounded by [RoundFP8Blocks]
-	INT4      Format = "int4" // rounded by [RoundINT4Groups]
-)
-
-// Validate returns an error for an unknown format.
-func (f Format) Validate() error {
-	if f != AsTrained && f != FP8 && f != INT4 {
-		return fmt.Errorf("weights %q: want %q, %q or nothing", f, FP8, INT4)
-	}
-	return nil
+// Format is how a weight is kept in codes: Wide consecutive columns of a row, from column 0 on, the last ones fewer,
+// share a scale, and a weight is code * scale, the product rounded to fp32.
+type Format struct {
+	Code  Code
+	Scale Scale
+	Wide  int
 }
 
-// nan is the one NaN that rounding writes, whatever NaN the weight was and whatever 0 times infinity gives on a
-// machine.
-var nan = math.Float32frombits(0x7fc00000)
+// Code is the format of the codes.
+type Code uint8
 
-// Round rounds a matrix w [rows, cols] in place to the numbers that the format can store. Bands of [FP8Block] rows may
-// be rounded one by one.
-func (f Format) Round(w []float32, rows, cols int) {
-	switch f {
-	case FP8:
-		RoundFP8Blocks(w, rows, cols)
-	case INT4:
-		RoundINT4Groups(w, rows, cols)
+const (
+	CodeINT4 Code = iota // 4 bits: an integer from -8 to 7, stored plus 8
+	CodeE2M1             // 4 bits: FP4 of OCP's MX formats
+	CodeE4M3             // 8 bits: [E4M3]
+)
+
+// Bits is the size of a code.
+func (c Code) Bits() int {
+	if c == CodeE4M3 {
+		return 8
 	}
+	return 4
+}
+
+func (c Code) String() string { return [...]string{"int4", "e2m1", "e4m3"}[c] }
+
+// Scale is the storage type of scales.
+type Scale uint8
+
+const (
+	ScaleE8M0 Scale = iota // 8 bits: 2^(e-127)
+	ScaleBF16
+	ScaleF32
+)
+
+func (s Scale) String() string { return [...]string{"e8m0", "bf16", "fp32"}[s] }
+
+// Bits is the size of a scale.
+func (s Scale) Bits() int { return [...]int{8, 16, 32}[s] }
+
+func (f Format) String() string {
+	return fmt.Sprintf("%s with %s scales of %d", f.Code, f.Scale, f.Wide)
+}
+
+// RowBytes is the bytes of the codes of a row: columns ascending, the earlier of two codes of 4 bits in the low bits.
+func (f Format) RowBytes(cols int) int { return (cols*f.Code.Bits() + 7) / 8 }
+
+// Blocks is how many scales a row of so many columns has.
+func (f Format) Blocks(cols int) int { return (cols + f.Wide - 1) / f.Wide }
+
+// Bytes is what codes and scales of a matrix take.
+func (f Format) Bytes(rows, cols int) int {
+	return rows * (f.RowBytes(cols) + f.Blocks(cols)*f.Scale.Bits()/8)
+}
+
+// Decode decodes codes of a row from column `first` on, as many as dst holds, which share a scale. codes are those of
+// the whole row.
+func (f Format) Decode(dst []float32, codes []byte, first int, scale float32) {
+	if f.Code == CodeE4M3 {
+		for i, c := range codes[first:][:len(dst)] {
+			dst[i] = e4m3Values[c] * scale
+		}
+		return
+	}
+	values := &int4Values
+	if f.Code == CodeE2M1 {
+		values = &e2m1Values
+	}
+	if first&1 == 1 && len(dst) > 0 {
+		dst[0] = values[codes[first/2]>>4] * scale
+		dst, first = dst[1:], first+1
+	}
+	codes = codes[first/2:]
+	for i := 0; i+1 < len(dst); i += 2 {
+		c := codes[i/2]
+		dst[i], dst[i+1] = values[c&15]*scale, values[c>>4]*scale
+	}
+	if n := len(dst); n&1 == 1 {
+		dst[n-1] = values[codes[n/2]&15] * scale
+	}
+}
+
+// int4Values are the numbers of the 16 codes of [CodeINT4].
+var int4Values = [16]float32{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}
+
+// PowerOfTwo is the number of a code of [ScaleE8M0].
+func PowerOfTwo(e byte) float32 { return e8m0Values[e] }
+
+// EncodePowerOfTwo is the code of [ScaleE8M0] whose number is s, where there is one.
+func EncodePowerOfTwo(s float32) (e byte, ok bool) {
+	e = byte(math.Float32bits(s) >> 23)
+	return e, e8m0Values[e] == s
 }

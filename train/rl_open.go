@@ -113,7 +113,7 @@ func (j *job) openRollout(l *learner) (err error) {
 		return err
 	}
 	l.engine = serve.OneReplica(e)
-	l.syncRollout = func() error { return m.CopyWeights(l.trainer.Model, quant.Format(n.Weights)) }
+	l.syncRollout = func() error { return m.CopyWeights(l.trainer.Model, quant.Rounding(n.Weights)) }
 	return nil
 }
 

@@ -34,6 +34,7 @@ func (d *Device) splitProduct(out kernels.Tensor, g *kernels.Groups, terms []ker
 	for h := range sums {
 		var half []kernels.Term
 		for _, t := range terms {
+			t.W = d.weight(t, mem)
 			from, to := 0, t.X.Cols/2
 			if h == 1 {
 				from, to = to, t.X.Cols
@@ -46,6 +47,16 @@ func (d *Device) splitProduct(out kernels.Tensor, g *kernels.Groups, terms []ker
 	}
 	d.Add(sums[0], sums[0], sums[1])
 	d.Copy(out, sums[0])
+}
+
+// weight is a term's weight as numbers.
+func (d *Device) weight(t kernels.Term, mem *kernels.Arena) kernels.Tensor {
+	if t.Q == nil {
+		return t.W
+	}
+	w := mem.NewGrouped(t.Q.DType, t.Q.Groups, t.Q.Rows, t.Q.Cols)
+	d.operations.(kernels.QuantizedProducts).Dequantize(w, *t.Q)
+	return w
 }
 
 // columns is [kernels.Tensor.ColRange] of every group.
@@ -65,7 +76,7 @@ func (d *Device) addTerms(out kernels.Tensor, g *kernels.Groups, terms []kernels
 	for _, t := range terms[1:] {
 		from, to := t.Columns(out.Cols)
 		part, own := mem.New(out.DType, out.Rows, to-from), out.ColRange(from, to)
-		product(part, g, kernels.Term{X: t.X, W: t.W})
+		product(part, g, kernels.Term{X: t.X, W: t.W, Q: t.Q})
 		d.Add(own, own, part)
 	}
 }

@@ -87,7 +87,7 @@ func (d *Device) product(op string, out kernels.Tensor, g *kernels.Groups, terms
 		}
 		own := make([]kernels.Term, len(terms))
 		for i, t := range terms {
-			own[i] = kernels.Term{X: t.X.RowRange(from, to), W: t.W.Group(e), From: t.From, To: t.To}
+			own[i] = ofGroup(t, t.X.RowRange(from, to), e)
 		}
 		products = append(products, runs(out.RowRange(from, to), own, transposed)...)
 	}
@@ -104,7 +104,7 @@ func runs(out kernels.Tensor, terms []kernels.Term, transposed bool) []gemm.Prod
 			if !t.Covers(col) {
 				continue
 			}
-			w := gemm.Of(t.W)
+			w := operandOf(t)
 			if !transposed {
 				w = w.T()
 			}
@@ -121,15 +121,16 @@ func mustTerms(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels
 		count = g.Count
 	}
 	for _, t := range terms {
-		n, k := t.W.Rows, t.W.Cols
+		w := t.Weight()
+		n, k := w.Rows, w.Cols
 		if transposed {
 			n, k = k, n
 		}
 		from, to := t.Columns(out.Cols)
-		if t.X.Groups != 1 || t.X.Rows != out.Rows || t.X.Cols != k || to-from != n || t.W.Groups != count ||
+		if t.X.Groups != 1 || t.X.Rows != out.Rows || t.X.Cols != k || to-from != n || w.Groups != count ||
 			out.Groups != 1 || transposed && t.To != 0 {
 			panic(fmt.Sprintf("cpu: %s: columns %d:%d of out %s of x %s and w %s in %d groups", op, from, to, out, t.X,
-				t.W, count))
+				w, count))
 		}
 	}
 }

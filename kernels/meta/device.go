@@ -17,6 +17,7 @@ var _ interface {
 	kernels.DeltaNet
 	kernels.Mamba
 	kernels.IndexerLoss
+	kernels.QuantizedProducts
 	kernels.Counter
 	kernels.MetaDevice
 } = (*Device)(nil)

@@ -47,6 +47,11 @@ func (d *Device) SumSquares(_, _ kernels.Tensor)                                
 func (d *Device) ClipScale(_, _ kernels.Tensor, _, _ float64)                   {}
 func (d *Device) AdamW(_, _, _, _, _, _ kernels.Tensor, _ kernels.AdamW)        {}
 
+// Operations of [kernels.QuantizedProducts].
+
+func (d *Device) CheckQuantized(_ kernels.QuantizedWeight) error         { return nil }
+func (d *Device) Dequantize(_ kernels.Tensor, _ kernels.QuantizedWeight) {}
+
 // Operations of [kernels.Recurrent].
 
 func (d *Device) ShortConv(_, _, _, _, _ kernels.Tensor, _ *kernels.Layout)               {}

@@ -57,7 +57,7 @@ func (e *Engine) packPanels(s *Scratch, b Operand, m, cols, depth int) {
 		} else {
 			dst := s.b[used:]
 			used += p.width * e.set.roundUp(depth)
-			e.set.pack(dst, p.width, b.From(0, col), depth, p.cols)
+			e.pack(s, dst, p.width, b.From(0, col), depth, p.cols)
 			p.b, p.stride = &dst[0], p.width
 		}
 		s.panels = append(s.panels, p)
@@ -72,7 +72,7 @@ func (e *Engine) rowMajor(s *Scratch, a Operand, rows, depth int) View {
 	}
 	stride := e.set.roundUp(depth) + alignment/4 // not a power of two, which would crowd rows into few cache sets
 	s.a = aligned(s.a, stride*e.set.roundUp(rows))
-	e.set.pack(s.a, stride, a, rows, depth)
+	e.pack(s, s.a, stride, a, rows, depth)
 	return View{X: s.a, RS: stride, CS: 1}
 }
 

@@ -27,6 +27,7 @@ type Engine struct {
 // ready.
 type Scratch struct {
 	a, b   []float32 // packed rows of A and panels of B
+	codes  []float32 // the numbers of codes, before they are packed
 	edge   []float32 // a tile that extends beyond C
 	part   []float32 // fp32 chains of a C that is stored in bf16
 	split  split
@@ -68,8 +69,8 @@ func mustHold(name string, o Operand, rows, cols int) {
 		return
 	}
 	if last := (rows-1)*o.RS + (cols-1)*o.CS; rows < 0 || cols < 0 || o.RS < 0 || o.CS < 0 ||
-		last >= max(len(o.F), len(o.H)) {
+		last >= o.elements() {
 		panic(fmt.Sprintf("gemm: %s [%d, %d] with strides %d, %d in %d elements", name, rows, cols, o.RS, o.CS,
-			max(len(o.F), len(o.H))))
+			o.elements()))
 	}
 }

@@ -35,7 +35,7 @@ func (e *Engine) tc16(s *Scratch, c []float32, ldc, m, n, k int, a, b Operand, f
 // splitA packs [rows, depth] of A with contiguous rows of padded k, and returns whether all values are finite.
 func (e *Engine) splitA(s *Scratch, a Operand, rows, depth, padded int) bool {
 	s.a = aligned(s.a, e.set.roundUp(padded)*e.set.roundUp(rows))
-	e.set.pack(s.a, padded, a, rows, depth)
+	e.pack(s, s.a, padded, a, rows, depth)
 	for i := range rows {
 		clear(s.a[i*padded+depth : (i+1)*padded])
 	}
@@ -51,7 +51,7 @@ func (e *Engine) splitB(s *Scratch, b Operand, depth, padded, cols int) bool {
 	s.b = aligned(s.b, panels*size+e.set.lanes*stepCols)
 	for p := range panels {
 		panel, used := s.b[p*size:], min(stepCols, cols-p*stepCols)
-		e.set.pack(panel, stepCols, b.From(0, p*stepCols), depth, used)
+		e.pack(s, panel, stepCols, b.From(0, p*stepCols), depth, used)
 		clear(panel[depth*stepCols : size])
 		for l := 0; l < depth && used < stepCols; l++ {
 			clear(panel[l*stepCols+used : (l+1)*stepCols])

@@ -20,7 +20,7 @@ func (d *Ops) CanRead(other kernels.Device) bool {
 }
 
 // Round makes dst what a format leaves of src, both [G, R, C], strides free, F32 or BF16 each.
-func (d *Ops) Round(dst, src kernels.Tensor, f quant.Format) {
+func (d *Ops) Round(dst, src kernels.Tensor, f quant.Rounding) {
 	if dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols || dst.DType == kernels.I32 ||
 		src.DType == kernels.I32 {
 		panic(fmt.Sprintf("cuda: round %s to %s", src, dst))

@@ -1,0 +1,191 @@
+package cpu
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/quant"
+)
+
+// quantizedFormats are one of each code and each type of scale that releases have, and some odd blocks.
+var quantizedFormats = []quant.Format{
+	{Code: quant.CodeINT4, Scale: quant.ScaleBF16, Wide: 32}, {Code: quant.CodeINT4, Scale: quant.ScaleF32, Wide: 5},
+	{Code: quant.CodeE2M1, Scale: quant.ScaleE8M0, Wide: 32}, {Code: quant.CodeE4M3, Scale: quant.ScaleE8M0, Wide: 32},
+	{Code: quant.CodeE4M3, Scale: quant.ScaleF32, Wide: 128},
+	{Code: quant.CodeE4M3, Scale: quant.ScaleF32, Wide: 1 << 20},
+}
+
+// randomQuantized is a weight of random codes, none of them NaN, and scales of many sizes.
+func randomQuantized(rng *rand.Rand, f quant.Format, d kernels.DType, groups, rows, cols int) kernels.QuantizedWeight {
+	mem := kernels.NewArena(mustCPU())
+	w := kernels.NewQuantizedWeight(f, d, groups, rows, cols, mem.NewGrouped)
+	for i := range w.Codes.Raw() {
+		c := byte(rng.Uint32())
+		if f.Code == quant.CodeE4M3 && c&0x7f == 0x7f {
+			c--
+		}
+		w.Codes.Raw()[i] = c
+	}
+	for i := range w.Scales.Len() {
+		s := float32(math.Ldexp(1+rng.Float64(), rng.IntN(12)-12))
+		switch f.Scale {
+		case quant.ScaleE8M0:
+			w.Scales.Raw()[i] = byte(rng.IntN(12) + 115)
+		case quant.ScaleBF16:
+			w.Scales.BF16s()[i] = kernels.RoundBF16(s)
+		default:
+			w.Scales.F32s()[i] = s
+		}
+	}
+	return w
+}
+
+func mustCPU() *Device {
+	d, err := New(kernels.Default(), Options{Threads: 1})
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// numbersOf decodes a weight from the description of its format, element by element.
+func numbersOf(w kernels.QuantizedWeight) kernels.Tensor {
+	e4m3 := func(c byte) float64 {
+		if c>>3&15 == 0 {
+			return math.Ldexp(float64(c&7), -9)
+		}
+		return math.Ldexp(8+float64(c&7), int(c>>3&15)-10)
+	}
+	out := kernels.NewArena(mustCPU()).NewGrouped(w.DType, w.Groups, w.Rows, w.Cols)
+	for i := range out.Len() {
+		g, r, c := i/w.Cols/w.Rows, i/w.Cols%w.Rows, i%w.Cols
+		line := w.Codes.Raw()[(g*w.Rows+r)*w.Codes.Cols:]
+		nibble := line[c*w.Format.Code.Bits()/8] >> (4 * (c & 1)) & 15
+		var code float64
+		switch w.Format.Code {
+		case quant.CodeINT4:
+			code = float64(nibble) - 8
+		case quant.CodeE2M1:
+			code = []float64{0, 0.5, 1, 1.5, 2, 3, 4, 6}[nibble&7] * (1 - 2*float64(nibble>>3))
+		default:
+			code = e4m3(line[c]&0x7f) * (1 - 2*float64(line[c]>>7))
+		}
+		at := (g*w.Scales.Rows+c/w.Format.Wide)*w.Rows + r
+		var scale float64
+		switch w.Format.Scale {
+		case quant.ScaleE8M0:
+			scale = math.Ldexp(1, int(w.Scales.Raw()[at])-127)
+		case quant.ScaleBF16:
+			scale = float64(kernels.FromBF16(w.Scales.BF16s()[at]))
+		default:
+			scale = float64(w.Scales.F32s()[at])
+		}
+		if x := float32(code * scale); w.DType == kernels.BF16 {
+			out.BF16s()[i] = kernels.RoundBF16(x)
+		} else {
+			out.F32s()[i] = x
+		}
+	}
+	return out
+}
+
+// A product with codes is the product with the numbers that they stand for, on every bit: both directions, groups,
+// empty ones too, a further term, every instruction set.
+func TestQuantizedProducts(t *testing.T) {
+	for _, c := range []struct {
+		dot kernels.DotMode
+		d   kernels.DType
+	}{{kernels.DotFMA, kernels.F32}, {kernels.DotFMA, kernels.BF16}, {kernels.DotTC16, kernels.BF16}} {
+		def := kernels.Default()
+		def.Dot = c.dot
+		for _, dev := range devices(t, def) {
+			rng := rand.New(rand.NewPCG(18, uint64(c.d)))
+			for round, f := range quantizedFormats {
+				for _, shape := range [][3]int{{1, 70, 96}, {3, 17, 300}, {2, 130, 64}} {
+					groups, n, k := shape[0], shape[1]+round, shape[2]
+					w := randomQuantized(rng, f, c.d, groups, n, k)
+					numbers := numbersOf(w)
+					name := fmt.Sprintf("%s, %s, %s, %v", dev.Name(), c.dot, f, shape)
+					if got := dequantized(dev, w); !slices.Equal(got.Raw(), numbers.Raw()) {
+						t.Fatalf("%s: Dequantize differs", name)
+					}
+					const rows = 37
+					offsets := kernels.WrapI32([]int32{0, 20, 20, rows}[:groups+1])
+					offsets.I32s()[groups] = rows
+					g := &kernels.Groups{Offsets: offsets, Count: groups, Segments: 1}
+					x, dy := strided(rng, c.d, 1, rows, k, 3), strided(rng, c.d, 1, rows, n, 0)
+					u, b := strided(rng, c.d, 1, rows, 16, 0), strided(rng, c.d, groups, 8, 16, 0)
+					a := strided(rng, c.d, groups, 16, k, 0)
+					up := kernels.Term{X: u, W: b, From: 4, To: 12}
+					check := func(op string, cols int, product func(out kernels.Tensor, base kernels.Term),
+						operand kernels.Tensor) {
+						want, got := strided(rng, c.d, 1, rows, cols, 0), strided(rng, c.d, 1, rows, cols, 0)
+						product(want, kernels.Term{X: operand, W: numbers})
+						product(got, kernels.Term{X: operand, Q: &w})
+						if !slices.Equal(want.Raw(), got.Raw()) {
+							t.Errorf("%s: %s differs", name, op)
+						}
+					}
+					check("MatMul", n, func(out kernels.Tensor, base kernels.Term) { dev.MatMul(out, g, base, up) }, x)
+					check("MatMulT", k, func(out kernels.Tensor, base kernels.Term) {
+						dev.MatMulT(out, g, base, kernels.Term{X: u, W: a})
+					}, dy)
+				}
+			}
+		}
+	}
+}
+
+func dequantized(d *Device, w kernels.QuantizedWeight) kernels.Tensor {
+	out := kernels.NewArena(d).NewGrouped(w.DType, w.Groups, w.Rows, w.Cols)
+	d.Dequantize(out, w)
+	return out
+}
+
+// Products see a swapped nibble, and the scale of a neighbour.
+func TestQuantizedProductsCanFail(t *testing.T) {
+	dev, rng := mustCPU(), rand.New(rand.NewPCG(1, 2))
+	w := randomQuantized(rng, quantizedFormats[0], kernels.F32, 1, 16, 64)
+	x := strided(rng, kernels.F32, 1, 4, 64, 0)
+	product := func() []byte {
+		out := strided(rng, kernels.F32, 1, 4, 16, 0)
+		dev.MatMul(out, nil, kernels.Term{X: x, Q: &w})
+		return out.Raw()
+	}
+	before := product()
+	w.Codes.Raw()[5] = 0x18
+	other := product()
+	w.Codes.Raw()[5] = 0x81
+	if slices.Equal(other, product()) || slices.Equal(before, other) {
+		t.Error("swapped nibbles change nothing")
+	}
+	scales := w.Scales.BF16s()
+	scales[0], scales[1] = scales[1], scales[0]
+	if slices.Equal(other, product()) {
+		t.Error("another row's scale changes nothing")
+	}
+}
+
+func BenchmarkQuantizedProduct(b *testing.B) {
+	dev, rng := mustCPU(), rand.New(rand.NewPCG(1, 2))
+	for _, rows := range []int{1, 8, 256} {
+		x, out := strided(rng, kernels.F32, 1, rows, 1024, 0), strided(rng, kernels.F32, 1, rows, 1024, 0)
+		plain := strided(rng, kernels.F32, 1, 1024, 1024, 0)
+		terms := map[string]kernels.Term{"fp32": {X: x, W: plain}}
+		for _, f := range quantizedFormats {
+			w := randomQuantized(rng, f, kernels.F32, 1, 1024, 1024)
+			terms[f.String()] = kernels.Term{X: x, Q: &w}
+		}
+		for name, term := range terms {
+			b.Run(fmt.Sprintf("%d rows, %s", rows, name), func(b *testing.B) {
+				for b.Loop() {
+					dev.MatMul(out, nil, term)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package kernels
+
+import (
+	"fmt"
+
+	"lockstep/quant"
+)
+
+// QuantizedWeight is a weight in codes: Groups matrices [Rows, Cols] of the numbers round(code*scale), where the
+// product is rounded to fp32, and round(.) is to DType. Every operation gives the bits that it gives on those numbers.
+type QuantizedWeight struct {
+	Format             quant.Format
+	DType              DType // storage type of the numbers: F32 or BF16
+	Groups, Rows, Cols int
+	Codes              Tensor // U8 [Groups, Rows, Format.RowBytes(Cols)]
+	// Scales are [Groups, Format.Blocks(Cols), Rows], those of a block of columns for all rows side by side: U8 where
+	// they are powers of two (E8M0), BF16 or F32.
+	Scales Tensor
+}
+
+// ScaleType is the storage type of a format's scales.
+func ScaleType(s quant.Scale) DType { return [...]DType{U8, BF16, F32}[s] }
+
+// NewQuantizedWeight is a weight without memory, or with memory from new, which is [Arena.NewGrouped] of some arena.
+func NewQuantizedWeight(f quant.Format, d DType, groups, rows, cols int,
+	memory func(d DType, groups, rows, cols int) Tensor) QuantizedWeight {
+	return QuantizedWeight{Format: f, DType: d, Groups: groups, Rows: rows, Cols: cols,
+		Codes:  memory(U8, groups, rows, f.RowBytes(cols)),
+		Scales: memory(ScaleType(f.Scale), groups, f.Blocks(cols), rows)}
+}
+
+// Shape is the weight's shape and storage type, without memory.
+func (w QuantizedWeight) Shape() Tensor {
+	return Tensor{DType: w.DType, Groups: w.Groups, Rows: w.Rows, Cols: w.Cols, Stride: w.Cols}
+}
+
+// Bytes of codes and scales.
+func (w QuantizedWeight) Bytes() int { return w.Codes.Bytes() + w.Scales.Bytes() }
+
+// Group is matrix g.
+func (w QuantizedWeight) Group(g int) QuantizedWeight {
+	w.Groups, w.Codes, w.Scales = 1, w.Codes.Group(g), w.Scales.Group(g)
+	return w
+}
+
+func (w QuantizedWeight) String() string { return fmt.Sprintf("%s in %s", w.Shape(), w.Format) }
+
+// QuantizedProducts is a Device whose products take weights in codes.
+type QuantizedProducts interface {
+	// CheckQuantized returns nil if MatMul and MatMulT take a weight of this format and shape and have passed their
+	// self-test, otherwise the reason. The weight need not have memory.
+	CheckQuantized(w QuantizedWeight) error
+	// Dequantize: out [Groups, Rows, Cols] = round(code*scale), contiguous, of w.DType.
+	Dequantize(out Tensor, w QuantizedWeight)
+}
