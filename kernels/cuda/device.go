@@ -53,12 +53,13 @@ var (
 	_ kernels.DeltaNet = (*Device)(nil)
 	_ kernels.Mamba    = (*Device)(nil)
 
-	_ kernels.SparseAttention = (*Device)(nil)
-	_ kernels.IndexerLoss     = (*Device)(nil)
-	_ kernels.Rounder         = (*Device)(nil)
-	_ kernels.Planner         = (*Device)(nil)
-	_ kernels.Transfers       = (*Device)(nil)
-	_ kernels.Workspacer      = (*Device)(nil)
+	_ kernels.SparseAttention   = (*Device)(nil)
+	_ kernels.IndexerLoss       = (*Device)(nil)
+	_ kernels.QuantizedProducts = (*Device)(nil)
+	_ kernels.Rounder           = (*Device)(nil)
+	_ kernels.Planner           = (*Device)(nil)
+	_ kernels.Transfers         = (*Device)(nil)
+	_ kernels.Workspacer        = (*Device)(nil)
 )
 
 // New opens a GPU. It fails on a definition that the device does not implement and where there is no card or driver.

@@ -41,6 +41,11 @@ func (d metaDevice) CheckIndexerLoss(a kernels.Attn, x kernels.Index) error {
 	return d.checked(d.of.CheckIndexerLoss(a, x))
 }
 
+// CheckQuantized checks on the card.
+func (d metaDevice) CheckQuantized(w kernels.QuantizedWeight) error {
+	return d.checked(d.of.CheckQuantized(w))
+}
+
 // IsMeta says that operations compute nothing.
 func (d metaDevice) IsMeta() {}
 

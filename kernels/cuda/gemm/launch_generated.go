@@ -15,6 +15,8 @@ import (
 
 // Constants of the sources.
 const (
+	dequantizeRows       = 4    // dequantize.cu
+	dequantizeWarps      = 8    // dequantize.cu
 	matmulPart           = 5120 // matmul.cu
 	matmulStages         = 3    // matmul.cu
 	matmulThreads        = 256  // matmul.cu
@@ -99,6 +101,28 @@ var (
 const (
 	kernelWeightGradWide = "weight_grad_wide"
 )
+
+// launchDequantize enqueues a kernel of dequantize.cu: dequantize_int4_e8m0_bf16, dequantize_int4_bf16_bf16,
+// dequantize_int4_fp32_bf16, dequantize_int4_e8m0_f32, dequantize_int4_bf16_f32, dequantize_int4_fp32_f32,
+// dequantize_e2m1_e8m0_bf16, dequantize_e2m1_bf16_bf16, dequantize_e2m1_fp32_bf16, dequantize_e2m1_e8m0_f32,
+// dequantize_e2m1_bf16_f32, dequantize_e2m1_fp32_f32, dequantize_e4m3_e8m0_bf16, dequantize_e4m3_bf16_bf16,
+// dequantize_e4m3_fp32_bf16, dequantize_e4m3_e8m0_f32, dequantize_e4m3_bf16_f32, dequantize_e4m3_fp32_f32.
+func launchDequantize[P1, P2, P3 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
+	sharedBytes int, out P1, codes P2, scales P3, rows, cols, rowBytes, wide int) {
+	params := struct {
+		out      cu.DevicePtr
+		codes    cu.DevicePtr
+		scales   cu.DevicePtr
+		rows     int32
+		cols     int32
+		rowBytes int32
+		wide     int32
+	}{
+		out: driver.At(out), codes: driver.At(codes), scales: driver.At(scales), rows: driver.Int32(rows),
+		cols: driver.Int32(cols), rowBytes: driver.Int32(rowBytes), wide: driver.Int32(wide),
+	}
+	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:40])
+}
 
 // launchProduct enqueues a kernel of matmul.cu: nt_vector_f32, nt_vector_bf16, nt_any_f32, nt_any_bf16, nn_vector_f32,
 // nn_vector_bf16, nn_any_f32, nn_any_bf16.
@@ -205,10 +229,15 @@ func launchWeightGradWgmma[P1, P2 driver.Operand](ctx *driver.Context, kernel st
 
 // Kernels are the names of all kernels of this folder.
 var Kernels = []string{
-	"nn_any_bf16", "nn_any_f32", "nn_deep_bf16", "nn_deep_f32", "nn_few_bf16", "nn_few_f32", "nn_square_bf16",
-	"nn_square_f32", "nn_tall_bf16", "nn_tall_f32", "nn_vector_bf16", "nn_vector_f32", "nn_wide_bf16",
-	"nn_wide_f32", "nt_any_bf16", "nt_any_f32", "nt_deep_bf16", "nt_deep_f32", "nt_few_bf16", "nt_few_f32",
-	"nt_square_bf16", "nt_square_f32", "nt_tall_bf16", "nt_tall_f32", "nt_vector_bf16", "nt_vector_f32",
-	"nt_wide_bf16", "nt_wide_f32", "weight_grad_any", "weight_grad_few", "weight_grad_square",
-	"weight_grad_vector", "weight_grad_wide",
+	"dequantize_e2m1_bf16_bf16", "dequantize_e2m1_bf16_f32", "dequantize_e2m1_e8m0_bf16", "dequantize_e2m1_e8m0_f32",
+	"dequantize_e2m1_fp32_bf16", "dequantize_e2m1_fp32_f32", "dequantize_e4m3_bf16_bf16",
+	"dequantize_e4m3_bf16_f32", "dequantize_e4m3_e8m0_bf16", "dequantize_e4m3_e8m0_f32",
+	"dequantize_e4m3_fp32_bf16", "dequantize_e4m3_fp32_f32", "dequantize_int4_bf16_bf16",
+	"dequantize_int4_bf16_f32", "dequantize_int4_e8m0_bf16", "dequantize_int4_e8m0_f32",
+	"dequantize_int4_fp32_bf16", "dequantize_int4_fp32_f32", "nn_any_bf16", "nn_any_f32", "nn_deep_bf16",
+	"nn_deep_f32", "nn_few_bf16", "nn_few_f32", "nn_square_bf16", "nn_square_f32", "nn_tall_bf16", "nn_tall_f32",
+	"nn_vector_bf16", "nn_vector_f32", "nn_wide_bf16", "nn_wide_f32", "nt_any_bf16", "nt_any_f32", "nt_deep_bf16",
+	"nt_deep_f32", "nt_few_bf16", "nt_few_f32", "nt_square_bf16", "nt_square_f32", "nt_tall_bf16", "nt_tall_f32",
+	"nt_vector_bf16", "nt_vector_f32", "nt_wide_bf16", "nt_wide_f32", "weight_grad_any", "weight_grad_few",
+	"weight_grad_square", "weight_grad_vector", "weight_grad_wide",
 }

@@ -4,6 +4,7 @@ package gemm
 
 import (
 	"fmt"
+	"slices"
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/driver"
@@ -23,6 +24,15 @@ func (d *Ops) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Te
 }
 
 func (d *Ops) product(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
+	if slices.ContainsFunc(terms, inCodes) {
+		d.productQuantized(layout, out, g, terms)
+		return
+	}
+	d.productDense(layout, out, g, terms)
+}
+
+// productDense is a product without weights in codes.
+func (d *Ops) productDense(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
 	native, tile := true, matmulTile
 	for _, t := range terms {
 		driver.MustBF16(t.X, t.W)
