@@ -129,6 +129,9 @@ func (h *Head) chunkRows(bytes int) int {
 	return max(1, bytes/4/h.W.W.Rows/headChunkGrid) * headChunkGrid
 }
 
+// ChunkRows is how many rows of logits are held at a time.
+func (h *Head) ChunkRows(r *parallel.Rank) int { return h.chunkRows(r.Dev.Spare()) }
+
 // chunks cuts the rows of the batch on the grid.
 func (h *Head) chunks(bytes int, b *Batch, body func(from, to int)) {
 	for from, rows := 0, h.chunkRows(bytes); from < b.Rows(); from += rows {

@@ -195,6 +195,11 @@ func (e *Engine) Refresh(version int) {
 	for len(e.running) > 0 {
 		e.preempt(e.running[len(e.running)-1])
 	}
+	for _, s := range e.waiting {
+		if len(s.result.Prompt) < len(s.req.Prompt)-1 {
+			s.result.Prompt = nil // all of one version
+		}
+	}
 }
 
 func (e *Engine) dropAll() {
@@ -236,12 +241,18 @@ func (e *Engine) step() []*sequence {
 	} else {
 		enqueue()
 	}
+	failed := e.addPromptLogProbs(batch, next.x)
 	for _, w := range batch {
 		e.countRows(w)
 		w.seq.cached += w.rows
 	}
 	if len(ready) > 0 {
 		e.appendTokens(ready, next)
+	}
+	for _, s := range failed {
+		if !slices.Contains(ready, s) {
+			ready = append(ready, s)
+		}
 	}
 	return e.finishSequences(ready)
 }
@@ -256,10 +267,12 @@ func (e *Engine) countRows(w scheduled) {
 
 // sampled is what a step samples for its n ready sequences.
 type sampled struct {
+	x        kernels.Tensor // of all rows, before the head
 	logits   kernels.Tensor // [n, V]
 	inv      kernels.Tensor // [n], inverse temperatures
 	ids      kernels.Tensor // int32 [n]
 	logprobs kernels.Tensor // [n]
+	stats    kernels.Tensor // [n, 2], of LogProb
 }
 
 // enqueue launches a step on the device: the forward of all rows, and the sampling of a token from the last row of each
@@ -269,6 +282,7 @@ func (e *Engine) enqueue(batch []scheduled, ready []*sequence, last []int32) (d 
 	ids, layout := e.layout(batch)
 	x := e.m.Forward(r, model.NewBatch(r, ids, layout, e.cache), nil)
 	e.reportLogits(batch, x)
+	d.x = x
 	if n == 0 {
 		return d
 	}
@@ -278,7 +292,7 @@ func (e *Engine) enqueue(batch []scheduled, ready []*sequence, last []int32) (d 
 	d.ids = r.Stack.New(kernels.I32, 1, n)
 	r.Dev.Sample(d.ids, d.logits, samplings(ready))
 	d.inv = parallel.Upload(r, inverses(ready))
-	d.logprobs = e.logProbs(d, d.ids)
+	d.logprobs, d.stats = e.logProbs(d.logits, d.ids, d.inv)
 	return d
 }
 
@@ -302,10 +316,11 @@ func samplings(ready []*sequence) []kernels.Sampling {
 	return all
 }
 
-func (e *Engine) logProbs(d sampled, ids kernels.Tensor) kernels.Tensor {
-	logprob, stats := e.r.Stack.New(kernels.F32, 1, d.logits.Rows), e.r.Stack.New(kernels.F32, d.logits.Rows, 2)
-	e.r.Dev.LogProb(logprob, stats, d.logits, ids, d.inv)
-	return logprob
+// logProbs are the log-probabilities of ids [n] by logits [n, V], and the stats of LogProb [n, 2].
+func (e *Engine) logProbs(logits, ids, inv kernels.Tensor) (logprob, stats kernels.Tensor) {
+	logprob, stats = e.r.Stack.New(kernels.F32, 1, logits.Rows), e.r.Stack.New(kernels.F32, logits.Rows, 2)
+	e.r.Dev.LogProb(logprob, stats, logits, ids, inv)
+	return logprob, stats
 }
 
 // reportLogits passes the logits of all rows to onLogits.
@@ -350,12 +365,12 @@ func (e *Engine) appendTokens(ready []*sequence, d sampled) {
 		}
 	}
 	if forced {
-		d.logprobs = e.logProbs(d, parallel.Upload(e.r, next))
+		d.logprobs, _ = e.logProbs(d.logits, parallel.Upload(e.r, next), d.inv)
 	}
 	logprobs := parallel.Download[float32](e.r, d.logprobs)
 	e.addTopLogProbs(ready, d)
 	for i, s := range ready {
-		if s.result.Err != nil {
+		if !s.wantsToken() {
 			continue
 		}
 		e.Generated++
@@ -366,13 +381,19 @@ func (e *Engine) appendTokens(ready []*sequence, d sampled) {
 	}
 }
 
+// wantsToken tells whether a ready sequence takes the token that was sampled for it: it has not failed, and is not to
+// end with its prompt.
+func (s *sequence) wantsToken() bool {
+	return s.result.Err == nil && len(s.result.IDs) < s.req.MaxTokens
+}
+
 // finishSequences ends the sequences that are complete and frees their pages.
 func (e *Engine) finishSequences(ready []*sequence) (done []*sequence) {
 	for _, s := range ready {
 		switch {
 		case s.result.Err != nil:
 			s.result.Finish = FinishFailed
-		case slices.Contains(s.req.Stop, s.tokens[len(s.tokens)-1]):
+		case len(s.result.IDs) > 0 && slices.Contains(s.req.Stop, s.tokens[len(s.tokens)-1]):
 			s.result.Finish = FinishStop
 		case len(s.result.IDs) == s.req.MaxTokens:
 			s.result.Finish = FinishLength

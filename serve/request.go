@@ -18,6 +18,10 @@ type Request struct {
 	Seed        uint64
 	Stop        []int32 // ids that end the sequence; the stopping id is part of the result
 	TopLogProbs int     `json:",omitempty"` // number of most likely tokens to list with each generated token
+	// PromptLogProbs asks for Result.Prompt, with PromptTop of the most likely tokens at each position. MaxTokens may
+	// be 0 then.
+	PromptLogProbs bool `json:",omitempty"`
+	PromptTop      int  `json:",omitempty"`
 	// Forced tokens replace the first sampled ones: Verify feeds known sequences through the decode path.
 	Forced []int32
 }
@@ -42,6 +46,7 @@ type Result struct {
 	LogProbs    []float32
 	Versions    []int            // of the weights, for each token; see Engine.Refresh
 	TopLogProbs [][]TokenLogProb `json:",omitempty"` // for each of IDs, if the request asks for them
+	Prompt      []PromptToken    `json:",omitempty"` // the prompt's tokens from the second on, if the request asks
 	Finish      FinishReason
 	Err         error `json:"-"` // of FinishFailed
 }
@@ -59,15 +64,17 @@ func (q *Request) validate(vocab, maxLength int) error {
 	switch {
 	case len(q.Prompt) == 0:
 		return fmt.Errorf("the prompt is empty")
-	case q.MaxTokens <= 0:
+	case q.MaxTokens < 0 || q.MaxTokens == 0 && !q.PromptLogProbs:
 		return fmt.Errorf("max tokens is %d: want at least 1", q.MaxTokens)
-	case len(q.Prompt) >= maxLength:
+	case len(q.Prompt)+min(q.MaxTokens, 1) > maxLength:
 		return fmt.Errorf("the prompt has %d tokens and the model %d positions: shorten it", len(q.Prompt), maxLength)
 	case q.TopK < 0 || !(q.TopP > 0 && q.TopP <= 1): // nor is it NaN
 		return fmt.Errorf("want top-k >= 0 and 0 < top-p <= 1")
-	case q.TopLogProbs < 0 || q.TopLogProbs > vocab:
-		return fmt.Errorf("top log-probabilities of %d tokens: want 0 to %d, the size of the vocabulary", q.TopLogProbs,
-			vocab)
+	}
+	for _, n := range []int{q.TopLogProbs, q.PromptTop} {
+		if n < 0 || n > vocab {
+			return fmt.Errorf("top log-probabilities of %d tokens: want 0 to %d, the size of the vocabulary", n, vocab)
+		}
 	}
 	if err := validTemperature(q.Temperature); err != nil {
 		return err

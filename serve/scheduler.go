@@ -43,13 +43,17 @@ const admissionShare = 4
 // running sequence leaves few preemptions, but 5% more steps.)
 //
 // A sequence shares the full pages of its longest cached prefix, except the page of its last token, whose row gives the
-// next token. It also shares pages that another sequence writes in the same step: in each layer all rows of a step
-// store their keys before any attends.
+// next token, and those of rows that its prompt's log-probabilities still need. It also shares pages that another
+// sequence writes in the same step: in each layer all rows of a step store their keys before any attends.
 func (e *Engine) admit(s *sequence, budget int) (scheduled, bool) {
 	var found []int32
 	var prefix uint64
 	if e.prefixCaching {
-		found, prefix = e.pages.match(s.tokens, (len(s.tokens)-1)/e.options.PageRows)
+		most := len(s.tokens) - 1
+		if s.req.PromptLogProbs {
+			most = min(most, len(s.result.Prompt))
+		}
+		found, prefix = e.pages.match(s.tokens, most/e.options.PageRows)
 	}
 	cached := len(found) * e.options.PageRows
 	rows := min(len(s.tokens)-cached, budget)

@@ -3,6 +3,7 @@ package serve
 import (
 	"slices"
 
+	"lockstep/kernels"
 	"lockstep/parallel"
 )
 
@@ -13,46 +14,37 @@ type TokenLogProb struct {
 	LogProb float32
 }
 
-// addTopLogProbs appends to each ready sequence that asks for them the most likely tokens of its row. Their
-// log-probabilities come from the operation that gives those of sampled tokens.
+// addTopLogProbs appends to each ready sequence that asks for them the most likely tokens of its row.
 func (e *Engine) addTopLogProbs(ready []*sequence, d sampled) {
-	top, longest := make([][]int32, len(ready)), 0
+	var stats []float32
 	for i, s := range ready {
-		if s.req.TopLogProbs > 0 {
-			top[i] = largest(parallel.Download[float32](e.r, d.logits.RowRange(i, i+1)), s.req.TopLogProbs)
-			longest = max(longest, s.req.TopLogProbs)
+		if s.req.TopLogProbs == 0 || !s.wantsToken() {
+			continue
 		}
-	}
-	if longest == 0 {
-		return
-	}
-	lists := make([][]TokenLogProb, len(ready))
-	for k := range longest {
-		ids := make([]int32, len(ready))
-		for i := range ready {
-			if k < len(top[i]) {
-				ids[i] = top[i][k]
-			}
+		if stats == nil {
+			stats = parallel.Download[float32](e.r, d.stats)
 		}
-		mark := e.r.Stack.Mark()
-		logprobs := parallel.Download[float32](e.r, e.logProbs(d, parallel.Upload(e.r, ids)))
-		e.r.Stack.Release(mark)
-		for i := range ready {
-			if k < len(top[i]) {
-				lists[i] = append(lists[i], TokenLogProb{ids[i], logprobs[i]})
-			}
-		}
+		row := parallel.Download[float32](e.r, d.logits.RowRange(i, i+1))
+		s.result.TopLogProbs = append(s.result.TopLogProbs, topLogProbs(row, s.req.TopLogProbs,
+			kernels.Inverse(s.req.Temperature), stats[2*i], stats[2*i+1]))
 	}
-	for i, s := range ready {
-		if s.req.TopLogProbs > 0 {
-			s.result.TopLogProbs = append(s.result.TopLogProbs, lists[i])
-		}
+}
+
+// topLogProbs are the n most likely tokens of a row of logits [V], with the log-probabilities that LogProb has for
+// them, of whose stats m and sum are a row.
+func topLogProbs(row []float32, n int, inv, m, sum float32) (list []TokenLogProb) {
+	for _, id := range largest(row, n) {
+		list = append(list, TokenLogProb{id, (float32(row[id]*inv) - m) - kernels.Ln(sum)})
 	}
+	return list
 }
 
 // largest lists the indices of the n largest values of x in descending order. Equal values keep their order.
 func largest(x []float32, n int) []int32 {
 	var best []int32
+	if n == 0 {
+		return nil
+	}
 	for i, v := range x {
 		if len(best) == n && v <= x[best[n-1]] {
 			continue

@@ -45,6 +45,8 @@ type chatResponse struct {
 	Choices   []chatChoice `json:"choices"`
 	Usage     *usage       `json:"usage,omitempty"`
 	PromptIDs []int32      `json:"prompt_token_ids,omitempty"`
+	// as vLLM has it: of the first choice, and so of each
+	Prompt []promptLogProbs `json:"prompt_logprobs,omitempty"`
 }
 
 type chatChoice struct {
@@ -105,6 +107,7 @@ func (v chatFormat) response(h responseHeader, req *samplingRequest, choices []*
 	if req.tokenIDs {
 		res.PromptIDs = req.prompts[0]
 	}
+	res.Prompt = req.promptLogProbs(v.tokenizer, choices[0])
 	for i, c := range choices {
 		out := v.choice(req, c, deltas[i])
 		out.Message = &chatMessage{"assistant", &deltas[i].text}

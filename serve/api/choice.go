@@ -13,6 +13,8 @@ import (
 type choice struct {
 	index   int
 	prompt  []int32
+	scores  []serve.PromptToken // of the prompt from its second token on, where the request asks for them
+	echo    bool                // the prompt is still to come first
 	queue   *outputQueue
 	decoder *tokenizer.Decoder // nil: the model has no tokenizer
 	stops   []string           // stop strings
@@ -27,11 +29,16 @@ type delta struct {
 	text    string
 	tokens  []token
 	offsets []int // of each token: characters of text before it
+	echoed  int   // the first of tokens that are the prompt's
 }
 
 // add appends tokens and returns what a client may see of them. finish is why the engine ended the sample, "" while it
 // runs. A stop string ends the choice; tokens after it are discarded.
 func (c *choice) add(tokens []token, finish serve.FinishReason) (d delta) {
+	if c.echo {
+		c.echo = false
+		c.addPrompt(&d)
+	}
 	for i, t := range tokens {
 		d.tokens, d.offsets = append(d.tokens, t), append(d.offsets, c.chars)
 		c.tokens++
@@ -47,6 +54,32 @@ func (c *choice) add(tokens []token, finish serve.FinishReason) (d delta) {
 		c.held = ""
 	}
 	return d
+}
+
+// addPrompt begins a delta with the prompt. Stop strings are not looked for in it.
+func (c *choice) addPrompt(d *delta) {
+	var decoder tokenizer.Decoder
+	if c.decoder != nil {
+		decoder.Tokenizer = c.decoder.Tokenizer
+	}
+	d.echoed = len(c.prompt)
+	for i, id := range c.prompt {
+		t := token{id: id}
+		if i > 0 && c.scores != nil {
+			t.logprob, t.top = c.scores[i-1].LogProb, c.scores[i-1].Top
+		}
+		d.tokens, d.offsets = append(d.tokens, t), append(d.offsets, c.chars)
+		if c.decoder != nil {
+			text := decoder.Add(id)
+			d.text += text
+			c.chars += utf8.RuneCountInString(text)
+		}
+	}
+	if c.decoder != nil {
+		rest := decoder.Rest()
+		d.text += rest
+		c.chars += utf8.RuneCountInString(rest)
+	}
 }
 
 // addText appends text to a delta, but withholds an end that may begin a stop string. It reports whether a stop string

@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"net/http"
 
@@ -19,19 +20,22 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) parseCompletion(f *fields) (*samplingRequest, error) {
 	req := s.samplingFields(f)
-	req.prompts = s.parsePrompts(f)
+	s.parsePrompts(f, req)
 	absent := int64(cmp.Or(s.samplingDefaults().MaxTokens, defaultMaxTokens))
-	req.sample.MaxTokens = int(f.integer("max_tokens", absent, 1, math.MaxInt32))
+	req.sample.MaxTokens = int(f.integer("max_tokens", absent, 0, math.MaxInt32))
 	req.logprobs = f.get("logprobs") != nil
 	req.sample.TopLogProbs = int(f.integer("logprobs", 0, 0, maxTopLogProbs))
-	f.allow("echo", "echo is not supported: lockstep score gives a prompt's log-probabilities", false)
+	if req.echo = f.boolean("echo"); req.echo && req.logprobs {
+		req.sample.PromptLogProbs, req.sample.PromptTop = true, max(req.sample.PromptTop, req.sample.TopLogProbs)
+	}
+	req.sample.PromptLogProbs = req.sample.PromptLogProbs || req.sample.MaxTokens == 0 // the engine has to compute it
 	f.allow("best_of", "best_of is not supported: request n samples and choose one", int64(req.n))
 	f.allow("suffix", "suffix is not supported", "")
 	return req, s.validate(f, req)
 }
 
 // parsePrompts reads the prompt: a string, a list of token ids, or a list of either.
-func (s *Server) parsePrompts(f *fields) (prompts [][]int32) {
+func (s *Server) parsePrompts(f *fields, req *samplingRequest) {
 	v := f.get("prompt")
 	list, isList := v.([]any)
 	if !isList || len(list) > 0 && isToken(list[0]) {
@@ -41,17 +45,16 @@ func (s *Server) parsePrompts(f *fields) (prompts [][]int32) {
 		if text, ok := x.(string); ok {
 			if s.served.Tokenizer == nil {
 				f.reject("prompt", "the model has no tokenizer: give token ids")
-				return nil
+				return
 			}
-			prompts = append(prompts, s.served.Tokenizer.Encode(text))
+			req.prompts = append(req.prompts, s.served.Tokenizer.Encode(text))
 		} else {
-			prompts = append(prompts, f.tokenIDs("prompt", x))
+			req.prompts = append(req.prompts, f.tokenIDs("prompt", x))
 		}
 	}
-	if len(prompts) == 0 {
+	if len(req.prompts) == 0 {
 		f.reject("prompt", "want a string, a list of token ids, or a list of either")
 	}
-	return prompts
 }
 
 func isToken(v any) bool { _, ok := v.(int64); return ok }
@@ -72,17 +75,19 @@ type completionChoice struct {
 	Finish    *serve.FinishReason `json:"finish_reason"`
 	PromptIDs []int32             `json:"prompt_token_ids,omitempty"`
 	IDs       []int32             `json:"token_ids,omitempty"`
+	Prompt    []promptLogProbs    `json:"prompt_logprobs,omitempty"`
 }
 
 type completionLogProbs struct {
 	Tokens   []string             `json:"tokens"`
-	LogProbs []float32            `json:"token_logprobs"`
-	Top      []map[string]float32 `json:"top_logprobs"`
+	LogProbs []*float32           `json:"token_logprobs"` // null: the first token of an echoed prompt has none
+	Top      []map[string]float32 `json:"top_logprobs"`   // likewise
 	Offsets  []int                `json:"text_offset"`
 }
 
 func (v completionFormat) choice(req *samplingRequest, c *choice, d delta) completionChoice {
-	out := completionChoice{Index: c.index, Text: d.text, Finish: c.finishReason(), IDs: req.ids(d)}
+	out := completionChoice{Index: c.index, Text: d.text, Finish: c.finishReason(), IDs: req.ids(d),
+		Prompt: req.promptLogProbs(v.tokenizer, c)}
 	if req.logprobs {
 		out.LogProbs = v.logProbs(req, d)
 	}
@@ -90,19 +95,42 @@ func (v completionFormat) choice(req *samplingRequest, c *choice, d delta) compl
 }
 
 func (v completionFormat) logProbs(req *samplingRequest, d delta) *completionLogProbs {
-	l := &completionLogProbs{Tokens: []string{}, LogProbs: []float32{}, Offsets: append([]int{}, d.offsets...)}
-	for _, t := range d.tokens {
-		text := tokenText(v.tokenizer, t.id)
-		l.Tokens, l.LogProbs = append(l.Tokens, text), append(l.LogProbs, finite(t.logprob))
+	l := &completionLogProbs{Tokens: []string{}, LogProbs: []*float32{}, Offsets: append([]int{}, d.offsets...)}
+	for i, t := range d.tokens {
+		l.Tokens = append(l.Tokens, v.tokenName(t.id))
+		var logprob *float32
+		var top map[string]float32
+		if i > 0 || d.echoed == 0 {
+			x := finite(t.logprob)
+			logprob, top = &x, v.top(t, req.sample.TopLogProbs)
+		}
+		l.LogProbs = append(l.LogProbs, logprob)
 		if req.sample.TopLogProbs > 0 {
-			top := map[string]float32{text: finite(t.logprob)}
-			for _, x := range t.top {
-				top[tokenText(v.tokenizer, x.ID)] = finite(x.LogProb)
-			}
 			l.Top = append(l.Top, top)
 		}
 	}
 	return l
+}
+
+// top are the n most likely tokens at a token's position, and the token. Of several with the same text it has the
+// likeliest.
+func (v completionFormat) top(t token, n int) map[string]float32 {
+	top := map[string]float32{v.tokenName(t.id): finite(t.logprob)}
+	for _, x := range t.top[:min(n, len(t.top))] {
+		name, logprob := v.tokenName(x.ID), finite(x.LogProb)
+		if other, ok := top[name]; !ok || other < logprob {
+			top[name] = logprob
+		}
+	}
+	return top
+}
+
+// tokenName is a token's text, or "token_id:ID", as vLLM writes it, without a tokenizer.
+func (v completionFormat) tokenName(id int32) string {
+	if v.tokenizer == nil {
+		return fmt.Sprintf("token_id:%d", id)
+	}
+	return tokenText(v.tokenizer, id)
 }
 
 func (v completionFormat) response(h responseHeader, req *samplingRequest, choices []*choice, deltas []delta) any {

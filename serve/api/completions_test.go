@@ -61,8 +61,8 @@ func TestTopLogProbsOfEachToken(t *testing.T) {
 	}
 	for i, top := range l.Top {
 		own, ok := top[l.Tokens[i]]
-		if !ok || own != l.LogProbs[i] {
-			t.Errorf("token %d, %q with %v, is not in its list %v", i, l.Tokens[i], l.LogProbs[i], top)
+		if !ok || own != *l.LogProbs[i] {
+			t.Errorf("token %d, %q with %v, is not in its list %v", i, l.Tokens[i], *l.LogProbs[i], top)
 		}
 		for token, logprob := range top {
 			if logprob > own {

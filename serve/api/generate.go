@@ -86,7 +86,7 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, parse func(*fi
 	}
 	choices := make([]*choice, len(queues))
 	for i, q := range queues {
-		choices[i] = &choice{index: i, prompt: req.prompts[i/req.n], queue: q, stops: req.stops}
+		choices[i] = &choice{index: i, prompt: req.prompts[i/req.n], echo: req.echo, queue: q, stops: req.stops}
 		if tok := s.served.Tokenizer; tok != nil {
 			choices[i].decoder = &tokenizer.Decoder{Tokenizer: tok.Tokenizer}
 		}
@@ -99,6 +99,7 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, parse func(*fi
 	collect := func(c *choice, d delta) error {
 		all := &deltas[c.index]
 		all.text += d.text
+		all.echoed += d.echoed
 		all.tokens, all.offsets = append(all.tokens, d.tokens...), append(all.offsets, d.offsets...)
 		return nil
 	}
@@ -145,19 +146,20 @@ func (s *Server) deliver(r *http.Request, req *samplingRequest, choices []*choic
 			if c.finish != "" {
 				continue
 			}
-			tokens, finish, failed := c.queue.take()
-			if failed != nil {
-				c.finish = finish
-				return abort(failed)
+			out := c.queue.take()
+			if out.failed != nil {
+				c.finish = out.finish
+				return abort(out.failed)
 			}
-			if len(tokens) == 0 && finish == "" {
+			if len(out.tokens) == 0 && out.finish == "" {
 				continue
 			}
 			noted(r).token()
-			d := c.add(tokens, finish)
+			c.scores = out.prompt
+			d := c.add(out.tokens, out.finish)
 			if c.finish != "" {
 				open--
-				if finish == "" {
+				if out.finish == "" {
 					s.cancel(c.queue) // a stop string ended it; the engine does not know
 				}
 			}
@@ -213,12 +215,12 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, req *samplingReq
 	}
 }
 
-// ids are the token ids of a delta, nil unless the request asks for them.
+// ids are the generated token ids of a delta, nil unless the request asks for them.
 func (req *samplingRequest) ids(d delta) (ids []int32) {
 	if !req.tokenIDs {
 		return nil
 	}
-	for _, t := range d.tokens {
+	for _, t := range d.tokens[d.echoed:] {
 		ids = append(ids, t.id)
 	}
 	return ids

@@ -6,7 +6,7 @@ import (
 	"lockstep/serve"
 )
 
-// token is a sampled token.
+// token is a sampled token, or one of an echoed prompt, of which the first has no log-probability.
 type token struct {
 	id      int32
 	logprob float32              // in nats
@@ -21,6 +21,7 @@ type outputQueue struct {
 
 	mu     sync.Mutex
 	put    int // tokens seen so far
+	prompt []serve.PromptToken
 	tokens []token
 	finish serve.FinishReason
 	failed error // of serve.FinishFailed
@@ -33,6 +34,7 @@ func (q *outputQueue) update(res serve.Result) {
 	if q.put == len(res.IDs) && res.Finish == "" {
 		return
 	}
+	q.prompt = res.Prompt // whole before the first token
 	for ; q.put < len(res.IDs); q.put++ {
 		t := token{id: res.IDs[q.put], logprob: res.LogProbs[q.put]}
 		if res.TopLogProbs != nil {
@@ -47,11 +49,19 @@ func (q *outputQueue) update(res serve.Result) {
 	}
 }
 
-// take returns the tokens since the last call and why the sample ended, "" while it runs; failed is not nil where it
-// went wrong.
-func (q *outputQueue) take() (tokens []token, finish serve.FinishReason, failed error) {
+// output is what a sample has brought since the last call of take.
+type output struct {
+	tokens []token
+	prompt []serve.PromptToken // where the request asks for them
+	finish serve.FinishReason  // why the sample ended, "" while it runs
+	failed error               // why it went wrong
+}
+
+// take returns what is new.
+func (q *outputQueue) take() output {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	tokens, q.tokens = q.tokens, nil
-	return tokens, q.finish, q.failed
+	tokens := q.tokens
+	q.tokens = nil
+	return output{tokens, q.prompt, q.finish, q.failed}
 }

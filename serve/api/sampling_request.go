@@ -11,6 +11,8 @@ import (
 const (
 	maxSamples     = 1024 // of one HTTP request
 	maxTopLogProbs = 20
+	// log-probabilities of prompts that a response lists
+	maxPromptLogProbs = 1 << 20
 	// of a request: each is looked for in every token
 	maxStops, maxStopBytes, maxStopIDs = 64, 1024, 1024
 )
@@ -18,6 +20,8 @@ const (
 // samplingRequest is a parsed request for completions or chat completions: n samples of each prompt.
 type samplingRequest struct {
 	prompts   [][]int32
+	echo      bool // the text begins with the prompt's
+	listed    *int // the response has prompt_logprobs with so many of the most likely tokens; nil: it has none
 	n         int
 	sample    serve.Request // of every sample, without its prompt and ID
 	fill      bool          // generate up to the context length; sample.MaxTokens is 0
@@ -61,6 +65,12 @@ func (s *Server) samplingFields(f *fields) *samplingRequest {
 			f.reject("stop_token_ids", "want at most %d ids", maxStopIDs)
 		}
 	}
+	if f.get("prompt_logprobs") != nil {
+		n := int(f.integer("prompt_logprobs", 0, 0, maxTopLogProbs))
+		if req.listed, q.PromptLogProbs, q.PromptTop = &n, true, n; req.stream {
+			f.reject("prompt_logprobs", "not in a stream: a stream echoes the prompt's log-probabilities")
+		}
+	}
 	if !f.boolean("ignore_eos") {
 		q.Stop = slices.Concat(q.Stop, s.served.StopTokens())
 	}
@@ -98,6 +108,9 @@ func (s *Server) otherFields(f *fields) {
 func (s *Server) validate(f *fields, req *samplingRequest) error {
 	if req.n*len(req.prompts) > maxSamples {
 		f.reject("n", "%d samples of %d prompts: want at most %d in all", req.n, len(req.prompts), maxSamples)
+	}
+	if req.sample.PromptLogProbs && newUsage(req, nil).Prompt*req.n*(1+req.sample.PromptTop) > maxPromptLogProbs {
+		f.reject("prompt", "more than %d log-probabilities of prompts: ask for less at a time", maxPromptLogProbs)
 	}
 	return f.err()
 }

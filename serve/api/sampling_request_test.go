@@ -77,7 +77,8 @@ func TestRejected(t *testing.T) {
 		{"completions", `{"prompt": [1, 2.5]}`, 400, "prompt: want a list of token ids"},
 		{"completions", `{"prompt": [[1], "a", {}]}`, 400, "prompt: want"},
 		{"completions", `{"prompt": [3, 320]}`, 400, "the vocabulary has 320"},
-		{"completions", `{"prompt": "a", "max_tokens": 0}`, 400, "max_tokens: want an integer from 1"},
+		{"completions", `{"prompt": "a", "max_tokens": -1}`, 400, "max_tokens: want an integer from 0"},
+		{"chat/completions", chat(`, "max_tokens": 0`), 400, "max_tokens: want an integer from 1"},
 		{"completions", `{"prompt": "a", "temperature": -1}`, 400, "temperature: want a number from 0"},
 		{"completions", `{"prompt": "a", "temperature": "hot"}`, 400, "temperature: want a number"},
 		{"completions", `{"prompt": "a", "top_p": 0}`, 400, "top-p"},
@@ -86,7 +87,12 @@ func TestRejected(t *testing.T) {
 		{"completions", `{"prompt": "a", "stop": ["x", ""]}`, 400, "stop: want strings"},
 		{"completions", `{"prompt": "a", "stop": 3}`, 400, "stop: want a string"},
 		{"completions", `{"prompt": "a", "logprobs": 21}`, 400, "logprobs: want"},
-		{"completions", `{"prompt": "a", "echo": true}`, 400, "echo"},
+		{"completions", `{"prompt": "a", "echo": 1}`, 400, "echo: want true or false"},
+		{"completions", `{"prompt": "a", "prompt_logprobs": 21}`, 400, "prompt_logprobs: want"},
+		{"completions", `{"prompt": "a", "prompt_logprobs": 0, "stream": true}`, 400, "not in a stream"},
+		{"chat/completions", chat(`, "prompt_logprobs": -1`), 400, "prompt_logprobs: want"},
+		{"completions", `{"prompt": "` + strings.Repeat("a", 200) + `", "n": 1024, "prompt_logprobs": 5}`, 400,
+			"more than 1048576 log-probabilities"},
 		{"completions", `{"prompt": "a", "best_of": 2}`, 400, "best_of"},
 		{"completions", `{"prompt": "a", "frequency_penalty": 0.5}`, 400, "penalties"},
 		{"completions", `{"prompt": "a", "logit_bias": {"3": 1}}`, 400, "logit_bias is not supported"},
@@ -176,7 +182,7 @@ func invalid(s *Server, a *samplingRequest) string {
 		return "samples"
 	case slices.ContainsFunc(a.prompts, outside) || outside(q.Stop):
 		return "tokens outside the vocabulary"
-	case a.fill != (q.MaxTokens == 0) || q.MaxTokens < 0:
+	case q.MaxTokens < 0 || a.fill && q.MaxTokens > 0 || q.MaxTokens == 0 && !a.fill && !q.PromptLogProbs:
 		return "max_tokens"
 	case !(q.Temperature >= 0 && q.Temperature <= 100) || !(q.TopP >= 0 && q.TopP <= 1) || q.TopK < 0:
 		return "sampling"

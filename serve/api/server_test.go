@@ -220,7 +220,10 @@ func joined(t *testing.T, a map[string]any, text []byte) []serve.Result {
 	for _, b := range bodies {
 		for _, c := range decode[completionResponse](t, b).Choices {
 			res := &all[c.Index]
-			res.IDs, res.LogProbs = append(res.IDs, c.IDs...), append(res.LogProbs, c.LogProbs.LogProbs...)
+			res.IDs = append(res.IDs, c.IDs...)
+			for _, x := range c.LogProbs.LogProbs {
+				res.LogProbs = append(res.LogProbs, *x)
+			}
 			if c.Finish != nil {
 				res.Finish = *c.Finish
 			}
