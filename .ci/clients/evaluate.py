@@ -1,9 +1,10 @@
 """Runs lm-eval's log-likelihood of a multiple-choice task against `lockstep serve`, and holds what it was told against
 `lockstep score`, bit for bit. usage: evaluate.py LOCKSTEP MODEL URL (see README.md)
 
-The task is a local file that this script makes: 40 questions of the countdown task with four answers each. lm-eval
-sends token ids with echo, max_tokens 1 and logprobs 1, several at once. Its accuracy, and the log-likelihood of every
-one of the 160 answers, have to be those of score's log-probabilities, added in the same order.
+The task is a local file that this script makes: 40 questions of the countdown task with four answers each, which the
+model has sampled; one drawn at random counts as right. lm-eval sends token ids with echo, max_tokens 1 and logprobs 1,
+several at once. Its accuracy, and the log-likelihood of every one of the 160 answers, have to be those of score's
+log-probabilities, added in the same order.
 """
 
 import json
@@ -13,6 +14,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 import numpy
 from lm_eval import simple_evaluate
@@ -26,16 +28,14 @@ tokenizer = PreTrainedTokenizerFast.from_pretrained(model)
 def questions(path):
     draw = random.Random(7)
     with open(path, "w") as f:
-        for _ in range(40):
+        for seed in range(40):
             numbers = [draw.randint(2, 12) for _ in range(3)]
-            target = numbers[0] * numbers[1] + numbers[2]
-            right = f" {numbers[0]}*{numbers[1]}+{numbers[2]}={target}"
-            wrong = [f" {numbers[0]}*{numbers[1]}-{numbers[2]}={target}", f" {numbers[0]}+{numbers[1]}={target}",
-                     f" {target}={numbers[2]}"]
-            choices = wrong + [right]
-            draw.shuffle(choices)
-            question = f"make {target} from {numbers[0]} {numbers[1]} {numbers[2]}:"
-            print(json.dumps({"question": question, "choices": choices, "gold": choices.index(right)}), file=f)
+            question = f"make {numbers[0] * numbers[1] + numbers[2]} from {' '.join(map(str, numbers))}:"
+            body = {"prompt": question, "n": 4, "max_tokens": 12, "temperature": 1.2, "seed": seed}
+            ask = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+            choices = [c["text"] for c in json.load(urllib.request.urlopen(ask))["choices"]]
+            print(json.dumps({"question": question, "choices": choices, "gold": draw.randrange(4)}), file=f)
 
 
 def scores(rows, folder):
