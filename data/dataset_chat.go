@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -72,7 +73,7 @@ func (o Options) segments(c Chat, from int) ([]rendered, error) {
 	if len(turns) == 0 {
 		return nil, errors.New("no assistant message to learn from, add one, of another weight than 0")
 	}
-	whole, err := o.Template.render(c, false, o.Now)
+	whole, err := o.Template.render(context.Background(), c, false, o.Now)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +97,8 @@ func (o Options) marked(c Chat, from int, turns []int, whole jinja.Result) ([]re
 	prompt := ""
 	if from > 0 {
 		var err error
-		if prompt, err = o.Template.Render(Chat{c.Messages[:from], c.Tools, c.Kwargs}, false, o.Now); err != nil {
+		before := Chat{c.Messages[:from], c.Tools, c.Kwargs}
+		if prompt, err = o.Template.Render(context.Background(), before, false, o.Now); err != nil {
 			return nil, err
 		}
 		if !strings.HasPrefix(whole.Text, prompt) {
@@ -133,11 +135,11 @@ func (o Options) byPrefixes(c Chat, turns []int) ([]rendered, error) {
 	samples := make([]rendered, len(turns))
 	ends := make([]string, len(turns))
 	for k, i := range turns {
-		prompt, err := o.Template.Render(Chat{c.Messages[:i], c.Tools, c.Kwargs}, true, o.Now)
+		prompt, err := o.Template.Render(context.Background(), Chat{c.Messages[:i], c.Tools, c.Kwargs}, true, o.Now)
 		if err != nil {
 			return nil, fmt.Errorf("before message %d: %w", i, err)
 		}
-		ends[k], err = o.Template.Render(Chat{c.Messages[:i+1], c.Tools, c.Kwargs}, false, o.Now)
+		ends[k], err = o.Template.Render(context.Background(), Chat{c.Messages[:i+1], c.Tools, c.Kwargs}, false, o.Now)
 		if err != nil {
 			return nil, fmt.Errorf("up to message %d: %w", i, err)
 		}

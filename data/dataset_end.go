@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -122,12 +123,12 @@ func (o Options) ending(c Chat, answer int) (id int32, follows string) {
 		next.Set("tool_call_id", probeID)
 	}
 	probe := Chat{[]any{Message("user", "b"), reply}, c.Tools, c.Kwargs}
-	before, err := o.Template.Render(probe, false, o.Now)
+	before, err := o.Template.Render(context.Background(), probe, false, o.Now)
 	if err != nil {
 		return -1, "" // the template has its own rules for messages
 	}
 	probe.Messages = append(probe.Messages, next)
-	after, err := o.Template.Render(probe, false, o.Now)
+	after, err := o.Template.Render(context.Background(), probe, false, o.Now)
 	if err != nil {
 		return -1, ""
 	}

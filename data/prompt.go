@@ -3,6 +3,7 @@ package data
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -109,18 +110,18 @@ func Text(line *ordered.Dict, key string) (string, error) {
 }
 
 // Prompt is the tokens that a line asks a model to continue: {"ids"}, {"prompt": text}, or {"messages"} (or messages
-// under "prompt") rendered up to the assistant's turn. l may be nil where lines are ids.
-func Prompt(line *ordered.Dict, tok *ChatTokenizer, vocab int, now time.Time) ([]int32, error) {
+// under "prompt") rendered up to the assistant's turn, until ctx ends. tok may be nil where lines are ids.
+func Prompt(ctx context.Context, line *ordered.Dict, tok *ChatTokenizer, vocab int, now time.Time) ([]int32, error) {
 	o := Options{Vocab: vocab, Now: now}
 	if tok != nil {
 		o.Codec, o.Template = tok, tok.Template
 	}
-	ids, _, err := o.prompt(line)
+	ids, _, err := o.prompt(ctx, line)
 	return ids, err
 }
 
 // prompt is a line's prompt in tokens and as text; text is "" where nothing can decode ids.
-func (o Options) prompt(line *ordered.Dict) (ids []int32, text string, err error) {
+func (o Options) prompt(ctx context.Context, line *ordered.Dict) (ids []int32, text string, err error) {
 	_, isIDs := line.Get("ids")
 	v, isPrompt := line.Get("prompt")
 	messages, isMessages := line.Get("messages")
@@ -142,14 +143,14 @@ func (o Options) prompt(line *ordered.Dict) (ids []int32, text string, err error
 		}
 		messages = v
 	}
-	if text, err = o.render(line, messages); err != nil {
+	if text, err = o.render(ctx, line, messages); err != nil {
 		return nil, "", err
 	}
 	return o.Codec.Encode(text), text, nil
 }
 
 // render writes messages as the model reads them, up to where its turn starts.
-func (o Options) render(line *ordered.Dict, messages any) (string, error) {
+func (o Options) render(ctx context.Context, line *ordered.Dict, messages any) (string, error) {
 	if o.Template == nil {
 		return "", errors.New("the model folder has no chat template, give a prompt")
 	}
@@ -161,5 +162,5 @@ func (o Options) render(line *ordered.Dict, messages any) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return o.Template.Render(chat, true, o.Now)
+	return o.Template.Render(ctx, chat, true, o.Now)
 }

@@ -2,6 +2,7 @@ package data
 
 import (
 	"bytes"
+	"context"
 	"io"
 
 	"lockstep/data/ordered"
@@ -44,7 +45,7 @@ func readQuestions(name string, r io.Reader, o Options) (*Questions, error) {
 			one.answer = &answer
 		}
 		var err error
-		if one.ids, one.text, err = o.prompt(d); err != nil {
+		if one.ids, one.text, err = o.prompt(context.Background(), d); err != nil {
 			return err
 		}
 		return q.add(one, o)

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"context"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -168,13 +169,13 @@ func Message(role, content string) *ordered.Dict {
 }
 
 // Render is the text of a conversation; with prompt it goes on to where the assistant's next turn starts. now is the
-// time for strftime_now; with the zero time a template that calls it is an error.
-func (t *Template) Render(c Chat, prompt bool, now time.Time) (string, error) {
-	res, err := t.render(c, prompt, now)
+// time for strftime_now; with the zero time a template that calls it is an error. Rendering ends where ctx does.
+func (t *Template) Render(ctx context.Context, c Chat, prompt bool, now time.Time) (string, error) {
+	res, err := t.render(ctx, c, prompt, now)
 	return res.Text, err
 }
 
-func (t *Template) render(c Chat, prompt bool, now time.Time) (jinja.Result, error) {
+func (t *Template) render(ctx context.Context, c Chat, prompt bool, now time.Time) (jinja.Result, error) {
 	vars := map[string]any{}
 	for k, v := range t.tokens {
 		vars[k] = v
@@ -189,9 +190,9 @@ func (t *Template) render(c Chat, prompt bool, now time.Time) (jinja.Result, err
 	if with, ok := t.parsed["tool_use"]; ok && c.Tools != nil {
 		p = with
 	}
-	res, err := p.Render(vars, now)
+	res, err := p.Render(ctx, vars, now)
 	if err != nil {
-		return res, fmt.Errorf("%s: %w", t.name, err)
+		return res, fmt.Errorf("%s: %w", filepath.Base(t.name), err) // clients read it too
 	}
 	return res, nil
 }

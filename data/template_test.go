@@ -78,7 +78,8 @@ func TestTemplateGolden(t *testing.T) {
 		if err := json.Unmarshal(lines.Bytes(), &want); err != nil {
 			t.Fatal(err)
 		}
-		got, err := loadTestTemplate(t, want.Template).render(chats[want.Conversation], want.Prompt, goldenTime)
+		got, err := loadTestTemplate(t, want.Template).render(t.Context(), chats[want.Conversation], want.Prompt,
+			goldenTime)
 		var parts []string
 		for _, g := range got.Generated {
 			parts = append(parts, got.Text[g[0]:g[1]])
@@ -110,8 +111,8 @@ func TestLoadTemplate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := tmpl.Render(Chat{Messages: []any{Message("user", "x")}}, true, goldenTime); err != nil ||
-			got != want {
+		chat := Chat{Messages: []any{Message("user", "x")}}
+		if got, err := tmpl.Render(t.Context(), chat, true, goldenTime); err != nil || got != want {
 			t.Fatalf("%q, %v, want %q", got, err, want)
 		}
 	}
@@ -133,8 +134,8 @@ func TestLoadTemplate(t *testing.T) {
 	if err != nil || tmpl.EndOfTurn() != "</s>" || tmpl.Source() != "D{{ eos_token }}" {
 		t.Fatal(err)
 	}
-	if got, err := tmpl.Render(Chat{Messages: []any{Message("user", "x")}, Tools: []any{}}, false, goldenTime); err !=
-		nil || got != "T" {
+	chat := Chat{Messages: []any{Message("user", "x")}, Tools: []any{}}
+	if got, err := tmpl.Render(t.Context(), chat, false, goldenTime); err != nil || got != "T" {
 		t.Fatalf("with tools: %q, %v", got, err)
 	}
 	write("chat_template.jinja", "J{{ eos_token }}")
@@ -159,8 +160,8 @@ func wantError(t testing.TB, want string, f func() error) {
 }
 
 func TestDefaultTemplate(t *testing.T) {
-	got, err := DefaultTemplate().Render(Chat{Messages: []any{Message("system", "S"), Message("user", "U")}}, true,
-		time.Time{})
+	chat := Chat{Messages: []any{Message("system", "S"), Message("user", "U")}}
+	got, err := DefaultTemplate().Render(t.Context(), chat, true, time.Time{})
 	if want := "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"; err != nil ||
 		got != want {
 		t.Fatalf("%q, %v, want %q", got, err, want)
@@ -170,7 +171,7 @@ func TestDefaultTemplate(t *testing.T) {
 func BenchmarkTemplate(b *testing.B) {
 	tmpl, c := loadTestTemplate(b, "thinking.jinja"), conversations(b)[3]
 	for b.Loop() {
-		if _, err := tmpl.Render(c, false, goldenTime); err != nil {
+		if _, err := tmpl.Render(b.Context(), c, false, goldenTime); err != nil {
 			b.Fatal(err)
 		}
 	}

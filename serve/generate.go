@@ -57,7 +57,7 @@ type sampleLine struct {
 func Generate(ctx context.Context, s *ServedModel, in, out string, o Options, q Sampling) (int, error) {
 	var reqs []Request
 	err := data.EachLine(in, func(n int, d *ordered.Dict) error {
-		prompt, err := data.Prompt(d, s.Tokenizer, s.Model.Vocab, time.Now())
+		prompt, err := data.Prompt(ctx, d, s.Tokenizer, s.Model.Vocab, time.Now())
 		if err != nil {
 			return err
 		}

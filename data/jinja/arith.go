@@ -3,6 +3,7 @@ package jinja
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"strings"
 
 	"lockstep/data/ordered"
@@ -43,34 +44,36 @@ func (r *run) binary(n *binaryNode) any {
 	}
 	y := r.eval(n.y)
 	if n.op == "~" {
-		s, t := str(x), str(y)
-		bounded(len(s) + len(t))
+		s, t := r.str(x), r.str(y)
+		r.makeString(len(s) + len(t))
 		return s + t
 	}
 	mustBeDefined(x, y)
-	if v, ok := joinValues(n.op, x, y); ok {
+	if v, ok := r.joinValues(n.op, x, y); ok {
 		return v
 	}
 	return arithmetic(n.op, x, y)
 }
 
 // joinValues is + and * of strings and lists; ok is false for other operands.
-func joinValues(op string, x, y any) (any, bool) {
+func (r *run) joinValues(op string, x, y any) (any, bool) {
 	switch op {
 	case "+":
 		switch x := x.(type) {
 		case string:
 			if y, ok := y.(string); ok {
-				bounded(len(x) + len(y))
+				r.makeString(len(x) + len(y))
 				return x + y, true
 			}
 		case []any:
 			if y, ok := y.([]any); ok {
-				return append(x[:len(x):len(x)], limited(y, len(x)+len(y))...), true
+				r.makeList(len(x) + len(y))
+				return append(x[:len(x):len(x)], y...), true
 			}
 		case tuple:
 			if y, ok := y.(tuple); ok {
-				return append(x[:len(x):len(x)], limited(y, len(x)+len(y))...), true
+				r.makeList(len(x) + len(y))
+				return append(x[:len(x):len(x)], y...), true
 			}
 		}
 	case "*":
@@ -78,37 +81,27 @@ func joinValues(op string, x, y any) (any, bool) {
 			x, y = y, x
 		}
 		if n, _, isInt, _ := number(y); isInt {
-			return repeat(x, n)
+			return r.repeat(x, n)
 		}
 	}
 	return nil, false
 }
 
-// limited is a list, unless what is to be made of it has too many elements.
-func limited(list []any, n int) []any {
-	if n > maxList {
-		fail(0, "a list exceeds %d elements", maxList)
-	}
-	return list
-}
-
-func repeat(x any, n int64) (any, bool) {
+func (r *run) repeat(x any, n int64) (any, bool) {
 	n = max(n, 0)
 	switch x := x.(type) {
 	case string:
-		if x != "" && n > int64(maxString/len(x)) {
-			bounded(maxString + 1)
-		}
 		if x == "" {
 			return "", true
 		}
+		r.makeString(len(x) * int(min(n, maxString+1)))
 		return strings.Repeat(x, int(n)), true
 	case []any:
-		out := []any{}
-		for i := int64(0); i < n && len(x) > 0; i++ {
-			out = append(out, limited(x, len(out)+len(x))...)
+		if len(x) == 0 {
+			return []any{}, true
 		}
-		return out, true
+		r.makeList(len(x) * int(min(n, maxList+1)))
+		return slices.Repeat(x, int(n)), true
 	}
 	return nil, false
 }
@@ -234,7 +227,7 @@ func product(i, j int64) int64 {
 func tooLarge() { fail(0, "an int exceeds 64 bits") }
 
 // contains is Python's "x in list".
-func contains(list, x any) bool {
+func (r *run) contains(list, x any) bool {
 	switch l := list.(type) {
 	case undefined:
 		return false
@@ -243,16 +236,17 @@ func contains(list, x any) bool {
 		if !ok {
 			fail(0, "only a str can be in a str, not a %s", typeName(x))
 		}
+		r.read(len(l))
 		return strings.Contains(l, s)
 	case *ordered.Dict:
 		if _, ok := x.(undefined); ok {
 			return false
 		}
-		_, ok := l.Get(key(x))
+		_, ok := l.Get(r.key(x))
 		return ok
 	}
-	for _, y := range elements(list) {
-		if equal(x, y) {
+	for _, y := range r.elements(list) {
+		if r.equal(x, y) {
 			return true
 		}
 	}

@@ -58,6 +58,7 @@ func (c call) bind(fn string, params ...string) bound {
 }
 
 func (r *run) args(a args) call {
+	r.makeList(len(a.list) + len(a.named))
 	c := call{names: append([]string(nil), a.names...)}
 	for _, n := range a.list {
 		c.list = append(c.list, r.eval(n))

@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"os"
 	"strings"
@@ -50,7 +51,7 @@ func render(source string, vars map[string]any) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	res, err := t.Render(vars, time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC))
+	res, err := t.Render(context.Background(), vars, time.Date(2026, 3, 7, 15, 4, 5, 0, time.UTC))
 	return res.Text, err
 }
 

@@ -4,7 +4,7 @@ import "lockstep/data/ordered"
 
 // eval computes an expression.
 func (r *run) eval(n node) any {
-	r.step()
+	r.spend(1)
 	switch n := n.(type) {
 	case *constNode:
 		return n.value
@@ -15,9 +15,10 @@ func (r *run) eval(n node) any {
 	case *tupleNode:
 		return tuple(r.evalAll(n.items))
 	case *dictNode:
+		r.makeDict(len(n.keys))
 		d := ordered.NewDict()
 		for i := range n.keys {
-			d.Set(key(r.eval(n.keys[i])), r.eval(n.values[i]))
+			d.Set(r.key(r.eval(n.keys[i])), r.eval(n.values[i]))
 		}
 		return d
 	case *unaryNode:
@@ -25,7 +26,7 @@ func (r *run) eval(n node) any {
 	case *binaryNode:
 		return r.binary(n)
 	case *compareNode:
-		return r.compare(n)
+		return r.comparison(n)
 	case *condNode:
 		return r.cond(n)
 	case *attrNode:
@@ -45,6 +46,7 @@ func (r *run) eval(n node) any {
 }
 
 func (r *run) evalAll(list []node) []any {
+	r.makeList(len(list))
 	values := make([]any, len(list))
 	for i, n := range list {
 		values[i] = r.eval(n)
@@ -62,11 +64,11 @@ func (r *run) cond(n *condNode) any {
 	return r.eval(n.alt)
 }
 
-func (r *run) compare(n *compareNode) any {
+func (r *run) comparison(n *compareNode) any {
 	x := r.eval(n.x)
 	for i, op := range n.ops {
 		y := r.eval(n.ys[i])
-		if !holds(x, op, y) {
+		if !r.holds(x, op, y) {
 			return false
 		}
 		x = y
@@ -75,19 +77,19 @@ func (r *run) compare(n *compareNode) any {
 }
 
 // holds is one comparison.
-func holds(x any, op string, y any) bool {
+func (r *run) holds(x any, op string, y any) bool {
 	switch op {
 	case "==":
-		return equal(x, y)
+		return r.equal(x, y)
 	case "!=":
-		return !equal(x, y)
+		return !r.equal(x, y)
 	case "in":
-		return contains(y, x)
+		return r.contains(y, x)
 	case "not in":
-		return !contains(y, x)
+		return !r.contains(y, x)
 	}
 	mustBeDefined(x, y)
-	c := compare(x, y)
+	c := r.compare(x, y)
 	switch op {
 	case "<":
 		return c < 0
@@ -127,12 +129,12 @@ func (r *run) item(x, i any) any {
 	if d, ok := x.(*ordered.Dict); ok {
 		_, isList := sequence(i)
 		if _, unknown := i.(undefined); !isList && !unknown { // a list is no key, and neither is nothing
-			if v, ok := d.Get(key(i)); ok {
+			if v, ok := d.Get(r.key(i)); ok {
 				return v
 			}
 		}
 	} else if at, _, isInt, _ := number(i); isInt {
-		if v, ok := element(x, int(at)); ok {
+		if v, ok := r.element(x, int(at)); ok {
 			return v
 		}
 	}
@@ -142,16 +144,16 @@ func (r *run) item(x, i any) any {
 		}
 	}
 	if s, ok := i.(string); ok {
-		return undefined{typeName(x) + "[" + s + "]"}
+		return undefined{typeName(x) + "[" + short(s) + "]"}
 	}
 	return undefined{"an item of a " + typeName(x)}
 }
 
 // element is x[i] of a list or string, from the end if i is negative.
-func element(x any, i int) (any, bool) {
+func (r *run) element(x any, i int) (any, bool) {
 	list, ok := sequence(x)
 	if s, isString := x.(string); isString {
-		return character([]rune(s), i)
+		return r.character(s, i)
 	}
 	if !ok {
 		return nil, false
@@ -165,14 +167,21 @@ func element(x any, i int) (any, bool) {
 	return list[i], true
 }
 
-func character(s []rune, i int) (any, bool) {
+// character is s[i] in code points.
+func (r *run) character(s string, i int) (any, bool) {
+	chars := r.runes(s)
 	if i < 0 {
-		i += len(s)
+		i += len(chars)
 	}
-	if i < 0 || i >= len(s) {
+	if i < 0 || i >= len(chars) {
 		return nil, false
 	}
-	return string(s[i]), true
+	return string(chars[i]), true
+}
+
+func (r *run) runes(s string) []rune {
+	r.take(4 * len(s))
+	return []rune(s)
 }
 
 // slice is x[start:stop:step] by Python's rules.
@@ -180,13 +189,16 @@ func (r *run) slice(n *sliceNode) any {
 	x := r.eval(n.x)
 	mustBeDefined(x)
 	if s, ok := x.(string); ok {
-		chars := []rune(s)
+		chars := r.runes(s)
+		r.makeString(len(s))
 		return string(cut(chars, r.bounds(n, len(chars))))
 	}
 	switch x := x.(type) {
 	case []any:
+		r.makeList(len(x))
 		return cut(x, r.bounds(n, len(x)))
 	case tuple:
+		r.makeList(len(x))
 		return cut(x, r.bounds(n, len(x)))
 	}
 	fail(0, "a %s cannot be sliced", typeName(x))

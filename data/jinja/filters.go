@@ -17,8 +17,8 @@ var filters map[string]filter
 func init() { // map and select look filters up by name
 	filters = map[string]filter{
 		"abs":        absolute,
-		"attr":       func(r *run, x any, c call) any { v, _ := attributeOr(x, c); return v },
-		"capitalize": plain("capitalize", capitalize),
+		"attr":       func(_ *run, x any, c call) any { v, _ := attributeOr(x, c); return v },
+		"capitalize": plain("capitalize", (*run).capitalize),
 		"count":      lengthOf,
 		"d":          defaultTo,
 		"default":    defaultTo,
@@ -27,39 +27,41 @@ func init() { // map and select look filters up by name
 		"float":      toFloat,
 		"indent":     indent,
 		"int":        toInt,
-		"items":      func(_ *run, x any, c call) any { c.bind("items"); return pairs(x) },
+		"items":      func(r *run, x any, c call) any { c.bind("items"); return r.pairs(x) },
 		"join":       join,
 		"last":       last,
 		"length":     lengthOf,
-		"list":       func(_ *run, x any, c call) any { c.bind("list"); return slices.Clone(orEmpty(elements(x))) },
-		"lower":      plain("lower", lower),
+		"list":       func(r *run, x any, c call) any { c.bind("list"); return r.cloned(x) },
+		"lower":      plain("lower", (*run).lower),
 		"map":        mapFilter,
-		"max":        func(r *run, x any, c call) any { return extreme(x, c, 1) },
-		"min":        func(r *run, x any, c call) any { return extreme(x, c, -1) },
+		"max":        func(r *run, x any, c call) any { return r.extreme(x, c, 1) },
+		"min":        func(r *run, x any, c call) any { return r.extreme(x, c, -1) },
 		"reject":     func(r *run, x any, c call) any { return r.choose(x, c, false, false) },
 		"rejectattr": func(r *run, x any, c call) any { return r.choose(x, c, true, false) },
-		"replace": func(_ *run, x any, c call) any {
+		"replace": func(r *run, x any, c call) any {
 			a := c.bind("replace", "old", "new", "count?")
-			a[0], a[1] = str(a[0]), str(a[1])
+			a[0], a[1] = r.str(a[0]), r.str(a[1])
 			if a.or(2, nil) == nil {
 				a[2] = int64(-1)
 			}
-			return replace(str(x), a)
+			return r.replace(r.str(x), a)
 		},
 		"reverse":    reverse,
 		"round":      round,
-		"safe":       func(_ *run, x any, c call) any { c.bind("safe"); return str(x) },
+		"safe":       func(r *run, x any, c call) any { c.bind("safe"); return r.str(x) },
 		"select":     func(r *run, x any, c call) any { return r.choose(x, c, false, true) },
 		"selectattr": func(r *run, x any, c call) any { return r.choose(x, c, true, true) },
 		"sort":       sortFilter,
-		"string":     plain("string", func(s string) string { return s }),
+		"string":     plain("string", func(_ *run, s string) string { return s }),
 		"sum":        sum,
-		"title":      plain("title", titleFilter),
+		"title":      plain("title", (*run).titleFilter),
 		"tojson":     tojson,
-		"trim":       func(_ *run, x any, c call) any { return stripped(str(x), c.bind("trim", "chars?"), true, true) },
-		"unique":     unique,
-		"upper":      plain("upper", upper),
-		"wordcount":  func(_ *run, x any, c call) any { c.bind("wordcount"); return int64(len(words(str(x)))) },
+		"trim": func(r *run, x any, c call) any {
+			return r.stripped(r.str(x), c.bind("trim", "chars?"), true, true)
+		},
+		"unique":    unique,
+		"upper":     plain("upper", (*run).upper),
+		"wordcount": func(r *run, x any, c call) any { c.bind("wordcount"); return int64(len(r.words(r.str(x)))) },
 	}
 }
 
@@ -73,18 +75,18 @@ func filterOf(name string) filter {
 }
 
 // plain is a filter on text without arguments.
-func plain(name string, f func(string) string) filter {
-	return func(_ *run, x any, c call) any { c.bind(name); return f(str(x)) }
+func plain(name string, f func(*run, string) string) filter {
+	return func(r *run, x any, c call) any { c.bind(name); return f(r, r.str(x)) }
 }
 
-func orEmpty(list []any) []any {
-	if list == nil {
-		return []any{}
-	}
-	return list
+// cloned is a list of the elements of a value.
+func (r *run) cloned(x any) []any {
+	list := r.elements(x)
+	r.makeList(len(list))
+	return append([]any{}, list...)
 }
 
-func lengthOf(_ *run, x any, c call) any { c.bind("length"); return int64(length(x)) }
+func lengthOf(r *run, x any, c call) any { c.bind("length"); return int64(r.length(x)) }
 
 func defaultTo(_ *run, x any, c call) any {
 	a := c.bind("default", "default_value?", "boolean?")
@@ -95,39 +97,39 @@ func defaultTo(_ *run, x any, c call) any {
 	return x
 }
 
-func pairs(x any) any {
+func (r *run) pairs(x any) any {
 	switch x := x.(type) {
 	case undefined:
 		return []any{}
 	case *ordered.Dict:
-		return items(x)
+		return r.items(x)
 	}
 	fail(0, "items: a %s is not a dict", typeName(x))
 	return nil
 }
 
-func first(_ *run, x any, c call) any {
+func first(r *run, x any, c call) any {
 	c.bind("first")
-	if list := elements(x); len(list) > 0 {
+	if list := r.elements(x); len(list) > 0 {
 		return list[0]
 	}
 	return undefined{"the first element of nothing"}
 }
 
-func last(_ *run, x any, c call) any {
+func last(r *run, x any, c call) any {
 	c.bind("last")
-	if list := elements(x); len(list) > 0 {
+	if list := r.elements(x); len(list) > 0 {
 		return list[len(list)-1]
 	}
 	return undefined{"the last element of nothing"}
 }
 
-func reverse(_ *run, x any, c call) any {
+func reverse(r *run, x any, c call) any {
 	c.bind("reverse")
-	list := slices.Clone(orEmpty(elements(x)))
+	list := r.cloned(x)
 	slices.Reverse(list)
 	if _, ok := x.(string); ok {
-		return joinText(list, "", text)
+		return r.joinText(list, "", text)
 	}
 	return list
 }
@@ -142,6 +144,7 @@ func (r *run) getter(attribute, otherwise any) func(any) any {
 	if i, _, isInt, _ := number(attribute); isInt {
 		path = []any{i}
 	} else {
+		r.makeList(strings.Count(text(attribute), "."))
 		for part := range strings.SplitSeq(text(attribute), ".") {
 			if i, err := strconv.ParseInt(part, 10, 64); err == nil {
 				path = append(path, i)
@@ -152,6 +155,7 @@ func (r *run) getter(attribute, otherwise any) func(any) any {
 	}
 	return func(x any) any {
 		for _, part := range path {
+			r.spend(1)
 			x = r.item(x, part)
 			if _, missing := x.(undefined); missing && otherwise != nil {
 				x = otherwise
@@ -164,25 +168,27 @@ func (r *run) getter(attribute, otherwise any) func(any) any {
 func join(r *run, x any, c call) any {
 	a := c.bind("join", "d?", "attribute?")
 	get := r.getter(a.or(1, nil), nil)
-	return joinText(elements(x), str(a.or(0, "")), func(v any) string { return str(get(v)) })
+	return r.joinText(r.elements(x), r.str(a.or(0, "")), func(v any) string { return r.str(get(v)) })
 }
 
 // elementsIfAny are the elements of x; anything false has none to map and select.
-func elementsIfAny(x any) []any {
+func (r *run) elementsIfAny(x any) []any {
 	if !truth(x) {
 		return nil
 	}
-	return elements(x)
+	return r.elements(x)
 }
 
 // mapFilter is map(attribute=..., default=...) or map("filter", arguments).
 func mapFilter(r *run, x any, c call) any {
+	list := r.elementsIfAny(x)
+	r.makeList(len(list))
 	out := []any{}
 	if len(c.list) == 0 {
 		a := c.bind("map", "attribute", "default?")
 		get := r.getter(a[0], a.or(1, nil))
-		for _, v := range elementsIfAny(x) {
-			r.step()
+		for _, v := range list {
+			r.spend(1)
 			out = append(out, get(v))
 		}
 		return out
@@ -190,8 +196,8 @@ func mapFilter(r *run, x any, c call) any {
 	name := text(c.list[0])
 	f := filterOf(name)
 	rest := call{c.list[1:], c.names, c.named}
-	for _, v := range elementsIfAny(x) {
-		r.step()
+	for _, v := range list {
+		r.spend(1)
 		out = append(out, f(r, v, rest))
 	}
 	return out
@@ -215,9 +221,11 @@ func (r *run) choose(x any, c call, attr, keep bool) any {
 		rest := call{c.list[1:], c.names, c.named}
 		passes = func(v any) bool { return t(r, v, rest) }
 	}
+	list := r.elementsIfAny(x)
+	r.makeList(len(list))
 	out := []any{}
-	for _, v := range elementsIfAny(x) {
-		r.step()
+	for _, v := range list {
+		r.spend(1)
 		if passes(get(v)) == keep {
 			out = append(out, v)
 		}
@@ -235,27 +243,25 @@ func attributeOr(x any, c call) (any, bool) {
 }
 
 // indent puts blanks before every line but the first, or a given text.
-func indent(_ *run, x any, c call) any {
+func indent(r *run, x any, c call) any {
 	a := c.bind("indent", "width?", "first?", "blank?")
 	by, ok := a.or(0, int64(4)).(string)
 	if !ok {
 		n := integer(a.or(0, int64(4)), "indent")
-		bounded(n)
+		r.makeString(max(n, 0))
 		by = strings.Repeat(" ", max(n, 0))
 	}
-	lines := splitLines(text(x)+"\n", false) // other line ends become newlines
-	if len(by) > 0 && len(lines) > maxString/len(by) {
-		bounded(maxString + 1)
-	}
+	lines := r.splitLines(text(x)+"\n", false) // other line ends become newlines
+	r.makeString(len(lines) * len(by))
 	for i, line := range lines {
 		if i == 0 && !truth(a.or(1, false)) || i > 0 && line == "" && !truth(a.or(2, false)) {
 			continue
 		}
+		r.makeString(len(by) + len(line))
 		lines[i] = by + line
 	}
-	out := strings.Join(lines, "\n")
-	bounded(len(out))
-	return out
+	r.makeString(len(text(x)) + len(lines)*len(by))
+	return strings.Join(lines, "\n")
 }
 
 func absolute(_ *run, x any, c call) any {
@@ -272,10 +278,11 @@ func absolute(_ *run, x any, c call) any {
 }
 
 // toInt is Python's int, over float for text with a point; the default (0) for what is not a number.
-func toInt(_ *run, x any, c call) any {
+func toInt(r *run, x any, c call) any {
 	a := c.bind("int", "default?")
 	mustBeDefined(x)
 	if s, ok := x.(string); ok {
+		r.decode(len(s))
 		s = strings.ReplaceAll(strings.TrimFunc(s, isSpace), "_", "")
 		if i, err := strconv.ParseInt(s, 10, 64); err == nil {
 			return i
@@ -298,10 +305,11 @@ func toInt(_ *run, x any, c call) any {
 	return int64(f)
 }
 
-func toFloat(_ *run, x any, c call) any {
+func toFloat(r *run, x any, c call) any {
 	a := c.bind("float", "default?")
 	mustBeDefined(x)
 	if s, ok := x.(string); ok {
+		r.decode(len(s))
 		f, err := strconv.ParseFloat(strings.TrimFunc(s, isSpace), 64)
 		if err != nil {
 			return a.or(0, 0.0)

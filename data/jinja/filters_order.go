@@ -8,9 +8,9 @@ import (
 )
 
 // fold makes text compare without regard to case, unless asked to.
-func fold(v any, caseSensitive bool) any {
+func (r *run) fold(v any, caseSensitive bool) any {
 	if s, ok := v.(string); ok && !caseSensitive {
-		return lower(s)
+		return r.lower(s)
 	}
 	return v
 }
@@ -18,18 +18,18 @@ func fold(v any, caseSensitive bool) any {
 func sortFilter(r *run, x any, c call) any {
 	a := c.bind("sort", "reverse?", "case_sensitive?", "attribute?")
 	get, sensitive := r.getter(a.or(2, nil), nil), truth(a.or(1, false))
-	list := slices.Clone(orEmpty(elements(x)))
+	list := r.cloned(x)
 	sign := 1
 	if truth(a.or(0, false)) {
 		sign = -1 // equal elements keep their order, as in Python's sorted(reverse=True)
 	}
 	slices.SortStableFunc(list, func(v, w any) int {
-		return sign * compare(fold(get(v), sensitive), fold(get(w), sensitive))
+		return sign * r.compare(r.fold(get(v), sensitive), r.fold(get(w), sensitive))
 	})
 	return list
 }
 
-func dictSort(_ *run, x any, c call) any {
+func dictSort(r *run, x any, c call) any {
 	a := c.bind("dictsort", "case_sensitive?", "by?", "reverse?")
 	d, ok := x.(*ordered.Dict)
 	if !ok {
@@ -44,9 +44,10 @@ func dictSort(_ *run, x any, c call) any {
 	if truth(a.or(2, false)) {
 		sign = -1
 	}
-	list := items(d)
+	list := r.items(d)
 	slices.SortStableFunc(list, func(v, w any) int {
-		return sign * compare(fold(v.(tuple)[by], truth(a.or(0, false))), fold(w.(tuple)[by], truth(a.or(0, false))))
+		sensitive := truth(a.or(0, false))
+		return sign * r.compare(r.fold(v.(tuple)[by], sensitive), r.fold(w.(tuple)[by], sensitive))
 	})
 	return list
 }
@@ -55,9 +56,12 @@ func dictSort(_ *run, x any, c call) any {
 func unique(r *run, x any, c call) any {
 	a := c.bind("unique", "case_sensitive?", "attribute?")
 	get := r.getter(a.or(1, nil), nil)
+	list := r.elements(x)
+	r.makeDict(len(list))
 	seen, out := map[any]bool{}, []any{}
-	for _, v := range elements(x) {
-		h, _ := ordered.Hash(key(fold(get(v), truth(a.or(0, false)))))
+	for _, v := range list {
+		r.spend(1)
+		h, _ := ordered.Hash(r.key(r.fold(get(v), truth(a.or(0, false)))))
 		if !seen[h] {
 			seen[h] = true
 			out = append(out, v)
@@ -67,15 +71,15 @@ func unique(r *run, x any, c call) any {
 }
 
 // extreme is min (sign -1) or max (1).
-func extreme(x any, c call, sign int) any {
+func (r *run) extreme(x any, c call, sign int) any {
 	a := c.bind("min or max", "case_sensitive?")
-	list := elements(x)
+	list := r.elements(x)
 	if len(list) == 0 {
 		return undefined{"the extreme of nothing"}
 	}
 	best := list[0]
 	for _, v := range list[1:] {
-		if sign*compare(fold(v, truth(a.or(0, false))), fold(best, truth(a.or(0, false)))) > 0 {
+		if sign*r.compare(r.fold(v, truth(a.or(0, false))), r.fold(best, truth(a.or(0, false)))) > 0 {
 			best = v
 		}
 	}
@@ -85,7 +89,8 @@ func extreme(x any, c call, sign int) any {
 func sum(r *run, x any, c call) any {
 	a := c.bind("sum", "attribute?", "start?")
 	get, total := r.getter(a.or(0, nil), nil), a.or(1, int64(0))
-	for _, v := range elements(x) {
+	for _, v := range r.elements(x) {
+		r.spend(1)
 		v = get(v)
 		mustBeDefined(v)
 		total = arithmetic("+", total, v)
@@ -94,25 +99,28 @@ func sum(r *run, x any, c call) any {
 }
 
 // words are the runs of letters, digits and underscores (wordcount counts \w+).
-func words(s string) []string {
+func (r *run) words(s string) []string {
+	r.decode(len(s))
+	r.makeList(len(s) / 2)
 	return strings.FieldsFunc(s, func(r rune) bool { return !(r == '_' || isAlnum(r)) })
 }
 
 // titleFilter is jinja2's title, which unlike str.title starts words only after blanks, hyphens and opening brackets.
-func titleFilter(s string) string {
-	var b strings.Builder
+func (r *run) titleFilter(s string) string {
+	b := r.writer()
+	r.decode(len(s))
 	for s != "" {
 		n := strings.IndexFunc(s, startsWord)
 		if n < 0 {
 			n = len(s)
 		}
-		b.WriteString(capitalizeUpper(s[:n]))
+		b.str(r.capitalizeUpper(s[:n]))
 		s = s[n:]
 		m := strings.IndexFunc(s, func(r rune) bool { return !startsWord(r) })
 		if m < 0 {
 			m = len(s)
 		}
-		b.WriteString(s[:m])
+		b.str(s[:m])
 		s = s[m:]
 	}
 	return b.String()

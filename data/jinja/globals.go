@@ -2,7 +2,6 @@ package jinja
 
 import (
 	"fmt"
-	"strings"
 
 	"lockstep/data/ordered"
 )
@@ -10,14 +9,15 @@ import (
 // globals are the functions every template may call.
 var globals = map[string]any{
 	"range":           function(rangeOf),
-	"dict":            function(func(_ *run, c call) any { return named("dict", c) }),
+	"dict":            function(func(r *run, c call) any { return r.named("dict", c) }),
 	"namespace":       function(newNamespace),
 	"raise_exception": function(raise),
 	"strftime_now":    function(strftimeNow),
 }
 
 // named is a dict of keyword arguments on top of a dict.
-func named(fn string, c call) *ordered.Dict {
+func (r *run) named(fn string, c call) *ordered.Dict {
+	r.makeDict(len(c.names))
 	d := ordered.NewDict()
 	if len(c.list) > 1 {
 		fail(0, "%s takes at most one positional argument", fn)
@@ -27,6 +27,7 @@ func named(fn string, c call) *ordered.Dict {
 		if !ok {
 			fail(0, "%s of a %s is not supported", fn, typeName(c.list[0]))
 		}
+		r.makeDict(base.Len())
 		d = base.Clone()
 	}
 	for i, name := range c.names {
@@ -35,9 +36,10 @@ func named(fn string, c call) *ordered.Dict {
 	return d
 }
 
-func newNamespace(_ *run, c call) any {
+func newNamespace(r *run, c call) any {
 	ns := &namespace{vars: map[string]any{}}
-	d := named("namespace", c)
+	d := r.named("namespace", c)
+	r.makeDict(d.Len())
 	for k, v := range d.All() {
 		ns.vars[text(k)] = v
 	}
@@ -45,7 +47,7 @@ func newNamespace(_ *run, c call) any {
 }
 
 // rangeOf is range(stop) or range(start, stop, step).
-func rangeOf(_ *run, c call) any {
+func rangeOf(r *run, c call) any {
 	if len(c.names) > 0 || len(c.list) < 1 || len(c.list) > 3 {
 		fail(0, "range takes 1 to 3 positional arguments")
 	}
@@ -64,14 +66,15 @@ func rangeOf(_ *run, c call) any {
 		if len(list) == maxRange {
 			fail(0, "range gives more than %d numbers", maxRange)
 		}
+		r.take(sizeElement + 8)
 		list = append(list, int64(i))
 	}
 	return list
 }
 
 // raise is raise_exception: the template itself refuses the conversation.
-func raise(_ *run, c call) any {
-	fail(0, "the template raised an error: %s", str(c.bind("raise_exception", "message")[0]))
+func raise(r *run, c call) any {
+	fail(0, "the template raised an error: %s", r.str(c.bind("raise_exception", "message")[0]))
 	return nil
 }
 
@@ -81,14 +84,14 @@ func strftimeNow(r *run, c call) any {
 	if r.now.IsZero() {
 		fail(0, "strftime_now: there is no date here, give the template its own variable for it (often date_string)")
 	}
-	var b strings.Builder
+	b := r.writer()
 	for i := 0; i < len(format); i++ {
 		if format[i] != '%' || i+1 == len(format) {
-			b.WriteByte(format[i])
+			b.byte(format[i])
 			continue
 		}
 		i++
-		b.WriteString(r.directive(format[i]))
+		b.str(r.directive(format[i]))
 	}
 	return b.String()
 }

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,7 @@ func TestGenerated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := tmpl.Render(map[string]any{"l": []any{"é", "b"}}, time.Time{})
+	res, err := tmpl.Render(context.Background(), map[string]any{"l": []any{"é", "b"}}, time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,8 @@ func TestStrftimeNow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := tmpl.Render(nil, time.Time{}); err == nil || !strings.Contains(err.Error(), "there is no date here") {
+	if _, err := tmpl.Render(t.Context(), nil, time.Time{}); err == nil ||
+		!strings.Contains(err.Error(), "there is no date here") {
 		t.Fatalf("%v", err)
 	}
 	if _, err := render("{{ strftime_now('%U') }}", nil); err == nil ||
@@ -87,42 +89,6 @@ func TestOperands(t *testing.T) {
 	}
 }
 
-// What would run for ever, or out of memory or stack, is an error, soon.
-func TestBounds(t *testing.T) {
-	ns := "{% set ns = namespace(x='ab', l=[]) %}{% for i in range(100000) %}"
-	for source, want := range map[string]string{
-		"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes more than",
-		ns + "{% set ns.x = ns.x ~ ns.x %}{% endfor %}":                                  "a string exceeds",
-		ns + "{% set ns.x = ns.x * 99999 %}{% endfor %}":                                 "a string exceeds",
-		ns + "{% set ns.x = ns.x.replace('a', ns.x) %}{% endfor %}":                      "a string exceeds",
-		ns + "{% set ns.x = ns.x.join(['', '', '']) %}{% endfor %}":                      "a string exceeds",
-		ns + "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}":                       "nested more than",
-		ns + "{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l | tojson }}":                    "nested more than",
-		ns + "{% set ns.l = [1] + ns.l * 2 %}{% endfor %}":                               "a list exceeds",
-		"{{ 'abc' * 9999999999999 }}":                                                    "a string exceeds",
-		"{{ [1] * 9999999999999 }}":                                                      "a list exceeds",
-		"{{ 'a' | indent(9999999999) }}":                                                 "a string exceeds",
-		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}":                                "macros call each other",
-		"{{ (-1) ** 9999999999999 }}x{{ 3 ** 99 }}":                                      "an int exceeds 64 bits",
-		"{{ 9223372036854775807 + 1 }}":                                                  "an int exceeds 64 bits",
-		"{{ -9223372036854775807 - 2 }}":                                                 "an int exceeds 64 bits",
-		"{{ " + strings.Repeat("(", 1e5) + "1" + strings.Repeat(")", 1e5) + " }}":        "nested more than",
-		"{{ " + strings.Repeat("-", 1e5) + "1 }}":                                        "nested more than",
-		"{{ " + strings.Repeat("not ", 1e5) + "1 }}":                                     "nested more than",
-		"{{ 1" + strings.Repeat("+1", maxSource/2) + " }}":                               "has more than",
-		strings.Repeat("{% if 1 %}", 1e4):                                                "nested more than",
-		"{% if 0 %}" + strings.Repeat("{% elif 0 %}", 1e4) + "{% endif %}":               "nested more than",
-	} {
-		start := time.Now()
-		if _, err := render(source, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.80q: %.200v, want %q", source, err, want)
-		}
-		if took := time.Since(start); took > 20*time.Second {
-			t.Errorf("%.80q took %v", source, took)
-		}
-	}
-}
-
 // The longest chain of operators that a source can hold does not exhaust the stack.
 func TestLongChain(t *testing.T) {
 	if got, err := render("{{ 1"+strings.Repeat("+1", maxSource/2-10)+" }}", nil); err != nil || got != "524279" {
@@ -141,8 +107,8 @@ func FuzzTemplate(f *testing.F) {
 			return
 		}
 		now := time.Unix(0, 0)
-		res, err := tmpl.Render(vars, now)
-		again, err2 := tmpl.Render(vars, now)
+		res, err := tmpl.Render(context.Background(), vars, now)
+		again, err2 := tmpl.Render(context.Background(), vars, now)
 		if (err == nil) != (err2 == nil) || res.Text != again.Text {
 			t.Fatalf("%q renders to %q, %v, then to %q, %v", source, res.Text, err, again.Text, err2)
 		}
@@ -159,7 +125,7 @@ func BenchmarkCases(b *testing.B) {
 	}
 	for b.Loop() {
 		for _, t := range list {
-			t.Render(vars, time.Time{})
+			t.Render(context.Background(), vars, time.Time{})
 		}
 	}
 }

@@ -38,15 +38,15 @@ func (l *loop) attr(name string) any {
 			return l.items[l.index0+1]
 		}
 	case "cycle":
-		return function(func(_ *run, c call) any {
+		return function(func(r *run, c call) any {
 			if len(c.list) == 0 {
 				fail(0, "loop.cycle needs something to cycle through")
 			}
 			return c.list[l.index0%len(c.list)]
 		})
 	case "changed":
-		return function(func(_ *run, c call) any {
-			same := l.called && equal(l.changed, c.list)
+		return function(func(r *run, c call) any {
+			same := l.called && r.equal(l.changed, c.list)
 			l.changed, l.called = c.list, true
 			return !same
 		})
@@ -56,7 +56,7 @@ func (l *loop) attr(name string) any {
 
 // loop runs a for block. Each iteration has its own scope; the filter sees the loop's variables, but not "loop".
 func (r *run) loop(s forStmt) {
-	items := elements(r.eval(s.in))
+	items := r.elements(r.eval(s.in))
 	if s.filter != nil {
 		items = r.filterItems(s, items)
 	}
@@ -91,12 +91,12 @@ func (r *run) filterItems(s forStmt, items []any) (kept []any) {
 }
 
 func (r *run) bind(s forStmt, item any) {
-	r.step()
+	r.spend(1)
 	if !s.unpack {
 		r.scope.vars[s.targets[0]] = item
 		return
 	}
-	parts := elements(item)
+	parts := r.elements(item)
 	if len(parts) != len(s.targets) {
 		fail(0, "an element of %d parts cannot be taken apart into %d names", len(parts), len(s.targets))
 	}

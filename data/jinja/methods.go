@@ -23,14 +23,14 @@ func attribute(x any, name string) (any, bool) {
 		return v, !none
 	case *ordered.Dict:
 		if m, ok := dictMethods[name]; ok {
-			return function(func(_ *run, c call) any { return m(x, c) }), true
+			return function(func(r *run, c call) any { return m(r, x, c) }), true
 		}
 		if mutators[name] {
 			return forbidden("dict", name), true
 		}
 	case string:
 		if m, ok := strMethods[name]; ok {
-			return function(func(_ *run, c call) any { return m(x, c) }), true
+			return function(func(r *run, c call) any { return m(r, x, c) }), true
 		}
 	case []any:
 		if mutators[name] {
@@ -56,25 +56,25 @@ func forbidden(typ, name string) function {
 	}
 }
 
-var dictMethods = map[string]func(d *ordered.Dict, c call) any{
-	"get": func(d *ordered.Dict, c call) any {
+var dictMethods = map[string]func(r *run, d *ordered.Dict, c call) any{
+	"get": func(r *run, d *ordered.Dict, c call) any {
 		a := c.bind("get", "key", "default?")
-		if v, ok := d.Get(key(a[0])); ok {
+		if v, ok := d.Get(r.key(a[0])); ok {
 			return v
 		}
 		return a.or(1, nil)
 	},
-	"items":  func(d *ordered.Dict, c call) any { c.bind("items"); return view{"dict_items", items(d)} },
-	"keys":   func(d *ordered.Dict, c call) any { c.bind("keys"); return view{"dict_keys", elements(d)} },
-	"values": func(d *ordered.Dict, c call) any { c.bind("values"); return view{"dict_values", values(d)} },
-	"copy":   func(d *ordered.Dict, c call) any { c.bind("copy"); return d.Clone() },
+	"items":  func(r *run, d *ordered.Dict, c call) any { c.bind("items"); return view{"dict_items", r.items(d)} },
+	"keys":   func(r *run, d *ordered.Dict, c call) any { c.bind("keys"); return view{"dict_keys", r.elements(d)} },
+	"values": func(r *run, d *ordered.Dict, c call) any { c.bind("values"); return view{"dict_values", r.values(d)} },
+	"copy":   func(r *run, d *ordered.Dict, c call) any { c.bind("copy"); r.makeDict(d.Len()); return d.Clone() },
 }
 
 func listMethod(list []any, name string) (any, bool) {
-	find := func(x any) (at, n int) {
+	find := func(r *run, x any) (at, n int) {
 		at = -1
 		for i, y := range list {
-			if equal(x, y) {
+			if r.equal(x, y) {
 				n++
 				if at < 0 {
 					at = i
@@ -85,16 +85,16 @@ func listMethod(list []any, name string) (any, bool) {
 	}
 	switch name {
 	case "index":
-		return function(func(_ *run, c call) any {
-			at, _ := find(c.bind("index", "value")[0])
+		return function(func(r *run, c call) any {
+			at, _ := find(r, c.bind("index", "value")[0])
 			if at < 0 {
 				fail(0, "the value is not in the list")
 			}
 			return int64(at)
 		}), true
 	case "count":
-		return function(func(_ *run, c call) any {
-			_, n := find(c.bind("count", "value")[0])
+		return function(func(r *run, c call) any {
+			_, n := find(r, c.bind("count", "value")[0])
 			return int64(n)
 		}), true
 	}
@@ -102,56 +102,74 @@ func listMethod(list []any, name string) (any, bool) {
 }
 
 // strMethods are Python's string methods. Positions and lengths are in code points.
-var strMethods = map[string]func(s string, c call) any{
-	"strip":  func(s string, c call) any { return stripped(s, c.bind("strip", "chars?"), true, true) },
-	"lstrip": func(s string, c call) any { return stripped(s, c.bind("lstrip", "chars?"), true, false) },
-	"rstrip": func(s string, c call) any { return stripped(s, c.bind("rstrip", "chars?"), false, true) },
-	"split":  func(s string, c call) any { return split(s, c.bind("split", "sep?", "maxsplit?"), false) },
-	"rsplit": func(s string, c call) any { return split(s, c.bind("rsplit", "sep?", "maxsplit?"), true) },
-	"splitlines": func(s string, c call) any {
-		return texts(splitLines(s, truth(c.bind("splitlines", "keepends?").or(0, false))))
+var strMethods = map[string]func(r *run, s string, c call) any{
+	"strip":  func(r *run, s string, c call) any { return r.stripped(s, c.bind("strip", "chars?"), true, true) },
+	"lstrip": func(r *run, s string, c call) any { return r.stripped(s, c.bind("lstrip", "chars?"), true, false) },
+	"rstrip": func(r *run, s string, c call) any { return r.stripped(s, c.bind("rstrip", "chars?"), false, true) },
+	"split":  func(r *run, s string, c call) any { return r.split(s, c.bind("split", "sep?", "maxsplit?"), false) },
+	"rsplit": func(r *run, s string, c call) any { return r.split(s, c.bind("rsplit", "sep?", "maxsplit?"), true) },
+	"splitlines": func(r *run, s string, c call) any {
+		return r.texts(r.splitLines(s, truth(c.bind("splitlines", "keepends?").or(0, false))))
 	},
-	"startswith": func(s string, c call) any { return affix(s, c.bind("startswith", "prefix")[0], strings.HasPrefix) },
-	"endswith":   func(s string, c call) any { return affix(s, c.bind("endswith", "suffix")[0], strings.HasSuffix) },
-	"removeprefix": func(s string, c call) any {
-		return strings.TrimPrefix(s, text(c.bind("removeprefix", "prefix")[0]))
+	"startswith": func(r *run, s string, c call) any {
+		return r.affix(s, c.bind("startswith", "prefix")[0], strings.HasPrefix)
 	},
-	"removesuffix": func(s string, c call) any {
-		return strings.TrimSuffix(s, text(c.bind("removesuffix", "suffix")[0]))
+	"endswith": func(r *run, s string, c call) any {
+		return r.affix(s, c.bind("endswith", "suffix")[0], strings.HasSuffix)
 	},
-	"replace":    func(s string, c call) any { return replace(s, c.bind("replace", "old", "new", "count?")) },
-	"upper":      func(s string, c call) any { c.bind("upper"); return upper(s) },
-	"lower":      func(s string, c call) any { c.bind("lower"); return lower(s) },
-	"title":      func(s string, c call) any { c.bind("title"); return titleWords(s) },
-	"capitalize": func(s string, c call) any { c.bind("capitalize"); return capitalize(s) },
-	"join":       func(s string, c call) any { return joinText(elements(c.bind("join", "iterable")[0]), s, text) },
-	"find":       func(s string, c call) any { return find(s, text(c.bind("find", "sub")[0]), strings.Index) },
-	"rfind":      func(s string, c call) any { return find(s, text(c.bind("rfind", "sub")[0]), strings.LastIndex) },
-	"index": func(s string, c call) any {
-		at := find(s, text(c.bind("index", "sub")[0]), strings.Index)
+	"removeprefix": func(r *run, s string, c call) any {
+		prefix := text(c.bind("removeprefix", "prefix")[0])
+		r.read(min(len(s), len(prefix)))
+		return strings.TrimPrefix(s, prefix)
+	},
+	"removesuffix": func(r *run, s string, c call) any {
+		suffix := text(c.bind("removesuffix", "suffix")[0])
+		r.read(min(len(s), len(suffix)))
+		return strings.TrimSuffix(s, suffix)
+	},
+	"replace":    func(r *run, s string, c call) any { return r.replace(s, c.bind("replace", "old", "new", "count?")) },
+	"upper":      func(r *run, s string, c call) any { c.bind("upper"); return r.upper(s) },
+	"lower":      func(r *run, s string, c call) any { c.bind("lower"); return r.lower(s) },
+	"title":      func(r *run, s string, c call) any { c.bind("title"); return r.titleWords(s) },
+	"capitalize": func(r *run, s string, c call) any { c.bind("capitalize"); return r.capitalize(s) },
+	"join": func(r *run, s string, c call) any {
+		return r.joinText(r.elements(c.bind("join", "iterable")[0]), s, text)
+	},
+	"find": func(r *run, s string, c call) any { return r.find(s, text(c.bind("find", "sub")[0]), strings.Index) },
+	"rfind": func(r *run, s string, c call) any {
+		return r.find(s, text(c.bind("rfind", "sub")[0]), strings.LastIndex)
+	},
+	"index": func(r *run, s string, c call) any {
+		at := r.find(s, text(c.bind("index", "sub")[0]), strings.Index)
 		if at < 0 {
 			fail(0, "substring not found")
 		}
 		return at
 	},
-	"count":     func(s string, c call) any { return int64(strings.Count(s, text(c.bind("count", "sub")[0]))) },
-	"partition": func(s string, c call) any { return partition(s, text(c.bind("partition", "sep")[0]), strings.Index) },
-	"rpartition": func(s string, c call) any {
+	"count": func(r *run, s string, c call) any {
+		r.read(len(s))
+		return int64(strings.Count(s, text(c.bind("count", "sub")[0])))
+	},
+	"partition": func(r *run, s string, c call) any {
+		return r.partition(s, text(c.bind("partition", "sep")[0]), strings.Index)
+	},
+	"rpartition": func(r *run, s string, c call) any {
 		sep := text(c.bind("rpartition", "sep")[0])
+		r.read(len(s))
 		if sep != "" && !strings.Contains(s, sep) {
 			return tuple{"", "", s}
 		}
-		return partition(s, sep, strings.LastIndex)
+		return r.partition(s, sep, strings.LastIndex)
 	},
-	"isdigit": func(s string, c call) any { c.bind("isdigit"); return every(s, unicode.IsDigit) },
-	"isalpha": func(s string, c call) any { c.bind("isalpha"); return every(s, unicode.IsLetter) },
-	"isspace": func(s string, c call) any { c.bind("isspace"); return every(s, isSpace) },
-	"isalnum": func(s string, c call) any {
+	"isdigit": func(r *run, s string, c call) any { c.bind("isdigit"); return r.every(s, unicode.IsDigit) },
+	"isalpha": func(r *run, s string, c call) any { c.bind("isalpha"); return r.every(s, unicode.IsLetter) },
+	"isspace": func(r *run, s string, c call) any { c.bind("isspace"); return r.every(s, isSpace) },
+	"isalnum": func(r *run, s string, c call) any {
 		c.bind("isalnum")
-		return every(s, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsNumber(r) })
+		return r.every(s, isAlnum)
 	},
-	"isupper": func(s string, c call) any { c.bind("isupper"); return cased(s, unicode.IsUpper) },
-	"islower": func(s string, c call) any { c.bind("islower"); return cased(s, unicode.IsLower) },
+	"isupper": func(r *run, s string, c call) any { c.bind("isupper"); return r.cased(s, unicode.IsUpper) },
+	"islower": func(r *run, s string, c call) any { c.bind("islower"); return r.cased(s, unicode.IsLower) },
 }
 
 // text is an argument that must be a string.
@@ -163,11 +181,12 @@ func text(v any) string {
 	return s
 }
 
-func stripped(s string, a bound, left, right bool) string {
+func (r *run) stripped(s string, a bound, left, right bool) string {
 	cut := isSpace
+	r.decode(len(s))
 	if chars := a.or(0, nil); chars != nil {
 		set := text(chars)
-		cut = func(r rune) bool { return strings.ContainsRune(set, r) }
+		cut = func(c rune) bool { r.read(len(set)); return strings.ContainsRune(set, c) }
 	}
 	if left {
 		s = strings.TrimLeftFunc(s, cut)
@@ -179,20 +198,23 @@ func stripped(s string, a bound, left, right bool) string {
 }
 
 // split is str.split and str.rsplit: at a separator, or at runs of blanks, at most so many times.
-func split(s string, a bound, fromRight bool) any {
+func (r *run) split(s string, a bound, fromRight bool) any {
 	limit := integer(a.or(1, int64(-1)), "maxsplit")
+	r.read(len(s))
 	var parts []string
 	switch sep := a.or(0, nil); {
 	case sep == nil && (limit < 0 || !fromRight):
-		parts = fields(s, limit)
+		parts = r.fields(s, limit)
 	case sep == nil:
 		fail(0, "rsplit at blanks with a maximum is not supported")
 	case text(sep) == "":
 		fail(0, "empty separator")
 	default:
+		r.makeList(strings.Count(s, text(sep)) + 1)
 		parts = strings.Split(s, text(sep))
 		if n := len(parts) - 1; limit >= 0 && limit < n {
 			if fromRight {
+				r.makeString(len(s))
 				head := strings.Join(parts[:n-limit+1], text(sep))
 				parts = append([]string{head}, parts[n-limit+1:]...)
 			} else {
@@ -200,13 +222,15 @@ func split(s string, a bound, fromRight bool) any {
 			}
 		}
 	}
-	return texts(parts)
+	return r.texts(parts)
 }
 
 // fields splits at runs of blanks; after limit splits the rest stays whole.
-func fields(s string, limit int) (parts []string) {
+func (r *run) fields(s string, limit int) (parts []string) {
+	r.decode(len(s))
 	s = strings.TrimLeftFunc(s, isSpace)
 	for s != "" {
+		r.take(sizeElement)
 		end := strings.IndexFunc(s, isSpace)
 		if limit >= 0 && len(parts) == limit {
 			return append(parts, strings.TrimRightFunc(s, isSpace))
@@ -220,18 +244,21 @@ func fields(s string, limit int) (parts []string) {
 	return parts
 }
 
-func texts(parts []string) []any {
+func (r *run) texts(parts []string) []any {
+	r.makeList(len(parts))
 	list := make([]any, len(parts))
 	for i, p := range parts {
 		list[i] = p
 	}
-	return limited(list, len(list))
+	return list
 }
 
 // splitLines splits after Python's line ends.
-func splitLines(s string, keep bool) []string {
+func (r *run) splitLines(s string, keep bool) []string {
+	r.decode(len(s))
 	var parts []string
 	for s != "" {
+		r.take(sizeElement)
 		i := strings.IndexAny(s, "\n\r\v\f\x1c\x1d\x1e\u0085\u2028\u2029")
 		if i < 0 {
 			parts = append(parts, s)
@@ -252,47 +279,48 @@ func splitLines(s string, keep bool) []string {
 }
 
 // affix tries one prefix (suffix), or each of a tuple.
-func affix(s string, v any, has func(s, part string) bool) bool {
+func (r *run) affix(s string, v any, has func(s, part string) bool) bool {
 	if list, ok := v.(tuple); ok {
 		for _, p := range list {
+			r.spend(1)
+			r.read(min(len(s), len(text(p))))
 			if has(s, text(p)) {
 				return true
 			}
 		}
 		return false
 	}
+	r.read(min(len(s), len(text(v))))
 	return has(s, text(v))
 }
 
-func replace(s string, a bound) string {
+func (r *run) replace(s string, a bound) string {
 	old, with, n := text(a[0]), text(a[1]), integer(a.or(2, int64(-1)), "count")
-	if times := strings.Count(s, old); times > 0 && len(with) > len(old) {
-		if n >= 0 {
-			times = min(times, n)
-		}
-		if times > maxString/len(with) {
-			bounded(maxString + 1)
-		}
+	r.read(len(s))
+	times := strings.Count(s, old)
+	if n >= 0 {
+		times = min(times, n)
 	}
-	out := strings.Replace(s, old, with, n)
-	bounded(len(out))
-	return out
+	r.spend(times)
+	r.makeString(len(s) + times*(len(with)-len(old)))
+	return strings.Replace(s, old, with, n)
 }
 
-func joinText(list []any, sep string, read func(any) string) string {
-	var b strings.Builder
+func (r *run) joinText(list []any, sep string, read func(any) string) string {
+	w := r.writer()
 	for i, v := range list {
 		if i > 0 {
-			b.WriteString(sep)
+			w.str(sep)
 		}
-		b.WriteString(read(v))
-		bounded(b.Len())
+		r.spend(1)
+		w.str(read(v))
 	}
-	return b.String()
+	return w.String()
 }
 
 // find is the position of a substring in code points, or -1.
-func find(s, sub string, index func(s, sub string) int) int64 {
+func (r *run) find(s, sub string, index func(s, sub string) int) int64 {
+	r.read(len(s))
 	at := index(s, sub)
 	if at < 0 {
 		return -1
@@ -300,10 +328,11 @@ func find(s, sub string, index func(s, sub string) int) int64 {
 	return int64(utf8.RuneCountInString(s[:at]))
 }
 
-func partition(s, sep string, index func(s, sub string) int) any {
+func (r *run) partition(s, sep string, index func(s, sub string) int) any {
 	if sep == "" {
 		fail(0, "empty separator")
 	}
+	r.read(len(s))
 	at := index(s, sep)
 	if at < 0 {
 		return tuple{s, "", ""}
@@ -311,16 +340,18 @@ func partition(s, sep string, index func(s, sub string) int) any {
 	return tuple{s[:at], sep, s[at+len(sep):]}
 }
 
-func every(s string, is func(rune) bool) bool {
+func (r *run) every(s string, is func(rune) bool) bool {
+	r.decode(len(s))
 	return s != "" && strings.IndexFunc(s, func(r rune) bool { return !is(r) }) < 0
 }
 
 // cased: some character has case, and all that have it are as is says.
-func cased(s string, is func(rune) bool) bool {
+func (r *run) cased(s string, is func(rune) bool) bool {
+	r.decode(len(s))
 	found := false
-	for _, r := range s {
-		if unicode.IsUpper(r) || unicode.IsLower(r) || unicode.IsTitle(r) {
-			if !is(r) {
+	for _, c := range s {
+		if unicode.IsUpper(c) || unicode.IsLower(c) || unicode.IsTitle(c) {
+			if !is(c) {
 				return false
 			}
 			found = true
@@ -330,28 +361,37 @@ func cased(s string, is func(rune) bool) bool {
 }
 
 // Case mappings are the full ones of Unicode, as in Python: one character may become several.
-func upper(s string) string { return cases.Upper(language.Und).String(s) }
-func lower(s string) string { return cases.Lower(language.Und).String(s) }
+func (r *run) upper(s string) string { return r.mapped(s, cases.Upper(language.Und)) }
+func (r *run) lower(s string) string { return r.mapped(s, cases.Lower(language.Und)) }
 
-func capitalize(s string) string {
+func (r *run) mapped(s string, to cases.Caser) string {
+	r.take(sizeCased)
+	r.decode(len(s))
+	r.makeString(len(s))
+	return to.String(s)
+}
+
+func (r *run) capitalize(s string) string {
 	_, n := utf8.DecodeRuneInString(s)
-	return titleCase(s[:n]) + lower(s[n:])
+	r.makeString(len(s))
+	return r.titleCase(s[:n]) + r.lower(s[n:])
 }
 
 // titleCase is the title case of one character.
-func titleCase(s string) string { return cases.Title(language.Und).String(s) }
+func (r *run) titleCase(s string) string { return r.mapped(s, cases.Title(language.Und)) }
 
 // titleWords is str.title: a letter after a letter is lower case, any other is title case.
-func titleWords(s string) string {
-	var b strings.Builder
+func (r *run) titleWords(s string) string {
+	w := r.writer()
 	inside := false
-	for _, r := range s {
+	for _, c := range s {
+		r.spend(1)
 		if inside {
-			b.WriteString(lower(string(r)))
+			w.str(r.lower(string(c)))
 		} else {
-			b.WriteString(titleCase(string(r)))
+			w.str(r.titleCase(string(c)))
 		}
-		inside = unicode.IsUpper(r) || unicode.IsLower(r) || unicode.IsTitle(r)
+		inside = unicode.IsUpper(c) || unicode.IsLower(c) || unicode.IsTitle(c)
 	}
-	return b.String()
+	return w.String()
 }

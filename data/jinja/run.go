@@ -1,7 +1,7 @@
 package jinja
 
 import (
-	"strings"
+	"context"
 	"time"
 )
 
@@ -23,20 +23,22 @@ type scope struct {
 
 // run is one rendering.
 type run struct {
-	out       *strings.Builder // of the innermost block that collects text
+	budget
+	out       *writer // of the innermost block that collects text
 	scope     *scope
 	now       time.Time
-	steps     int
 	depth     int // of macro calls
 	captures  int // blocks that collect text around this place
 	generated [][2]int
 	inside    bool // a generation block
 }
 
-func newRun(vars map[string]any, now time.Time) *run {
+func newRun(ctx context.Context, vars map[string]any, now time.Time) *run {
 	base := &scope{vars: globals}
-	return &run{out: &strings.Builder{}, now: now, scope: &scope{vars: map[string]any{},
+	r := &run{budget: budget{ctx: ctx, steps: maxSteps, made: maxMade}, now: now, scope: &scope{vars: map[string]any{},
 		outer: &scope{vars: vars, outer: base}}}
+	r.out = r.writer()
+	return r
 }
 
 func (s *scope) lookup(name string) any {
@@ -50,6 +52,7 @@ func (s *scope) lookup(name string) any {
 
 // within runs f in a scope of its own.
 func (r *run) within(outer *scope, f func()) {
+	r.take(sizeScope)
 	saved := r.scope
 	r.scope = &scope{vars: map[string]any{}, outer: outer}
 	f()
@@ -59,25 +62,13 @@ func (r *run) within(outer *scope, f func()) {
 // capture collects what f writes.
 func (r *run) capture(f func()) string {
 	saved := r.out
-	r.out = &strings.Builder{}
+	r.out = r.writer()
 	r.captures++
 	f()
 	text := r.out.String()
 	r.captures--
 	r.out = saved
 	return text
-}
-
-func (r *run) write(s string) {
-	r.out.WriteString(s)
-	bounded(r.out.Len())
-}
-
-// step counts work, so that no template runs for ever.
-func (r *run) step() {
-	if r.steps++; r.steps > maxSteps {
-		fail(0, "the template takes more than %d steps", maxSteps)
-	}
 }
 
 func (r *run) stmts(list []stmt) flow {
@@ -99,12 +90,12 @@ func (r *run) stmt(s stmt) (f flow) {
 			panic(x)
 		}
 	}()
-	r.step()
+	r.spend(1)
 	switch s := s.(type) {
 	case textStmt:
-		r.write(s.text)
+		r.out.str(s.text)
 	case printStmt:
-		r.write(str(r.eval(s.value)))
+		r.out.str(r.str(r.eval(s.value)))
 	case ifStmt:
 		if truth(r.eval(s.test)) {
 			return r.stmts(s.then)
@@ -123,7 +114,7 @@ func (r *run) stmt(s stmt) (f flow) {
 		r.callBlock(s)
 	case filterStmt:
 		text := r.capture(func() { r.within(r.scope, func() { f = r.stmts(s.body) }) })
-		r.write(str(r.apply(text, s.filters)))
+		r.out.str(r.str(r.apply(text, s.filters)))
 	case withStmt:
 		r.with(s)
 	case generationStmt:
@@ -165,7 +156,7 @@ func (r *run) set(s setStmt) {
 		r.assign(s.targets[0], v)
 		return
 	}
-	list := elements(v)
+	list := r.elements(v)
 	if len(list) != len(s.targets) {
 		fail(0, "%d values cannot be set to %d names", len(list), len(s.targets))
 	}
@@ -208,6 +199,7 @@ func (r *run) bindMacro(m *macro, c call) {
 	if len(c.list) > len(m.params) {
 		fail(0, "macro %s takes %d arguments, not %d", m.name, len(m.params), len(c.list))
 	}
+	r.makeDict(len(c.list) + len(c.names))
 	given := map[string]any{}
 	for i, v := range c.list {
 		given[m.params[i]] = v
@@ -244,5 +236,5 @@ func (r *run) bindMacro(m *macro, c call) {
 func (r *run) callBlock(s callStmt) {
 	c := r.args(s.call.args)
 	c.names, c.named = append(c.names, "caller"), append(c.named, r.function(s.caller))
-	r.write(str(r.call(r.eval(s.call.fn), c)))
+	r.out.str(r.str(r.call(r.eval(s.call.fn), c)))
 }

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -25,11 +26,14 @@ func Parse(source string) (t *Template, err error) {
 	return &Template{body: p.template()}, nil
 }
 
-// Render runs the template on vars. now is what strftime_now tells; it is refused at the zero time.
-func (t *Template) Render(vars map[string]any, now time.Time) (res Result, err error) {
+// Render runs the template on vars, until ctx ends. now is what strftime_now tells; it is refused at the zero time.
+func (t *Template) Render(ctx context.Context, vars map[string]any, now time.Time) (Result, error) {
+	return newRun(ctx, vars, now).render(t.body)
+}
+
+func (r *run) render(body []stmt) (res Result, err error) {
 	defer catch(&err)
-	r := newRun(vars, now)
-	if r.stmts(t.body) != flowNext {
+	if r.stmts(body) != flowNext {
 		fail(0, "break or continue outside a loop")
 	}
 	return Result{Text: r.out.String(), Generated: r.generated}, nil
@@ -37,20 +41,41 @@ func (t *Template) Render(vars map[string]any, now time.Time) (res Result, err e
 
 // failure is how the lexer, parser and interpreter give up: they panic with it, and [catch] returns it.
 type failure struct {
-	line int
-	text string
+	line  int
+	text  string
+	cause error // of a rendering whose context has ended, instead of a text
 }
 
 func (f *failure) Error() string {
-	if f.line == 0 {
-		return f.text
+	text := f.text
+	if f.cause != nil {
+		text = f.cause.Error()
 	}
-	return fmt.Sprintf("line %d: %s", f.line, f.text)
+	if f.line == 0 {
+		return text
+	}
+	return fmt.Sprintf("line %d: %s", f.line, text)
 }
+
+func (f *failure) Unwrap() error { return f.cause }
 
 // fail gives up, with a text of one line; line 0 is filled in by the statement that was being run.
 func fail(line int, format string, args ...any) {
-	panic(&failure{line, strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")})
+	for i, arg := range args {
+		if s, ok := arg.(string); ok {
+			args[i] = short(s)
+		}
+	}
+	panic(&failure{line: line, text: strings.Join(strings.Fields(fmt.Sprintf(format, args...)), " ")})
+}
+
+// short is a name or a text of the template, as much of it as a message can show.
+func short(s string) string {
+	const most = 200
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
 // catch turns a failure into an error; any other panic is a bug and goes on.
@@ -63,13 +88,3 @@ func catch(err *error) {
 		panic(x)
 	}
 }
-
-// The bounds of a rendering. They are far above what conversations need.
-const (
-	maxSource = 1 << 20   // bytes of a template
-	maxSteps  = 5_000_000 // statements and expressions evaluated
-	maxDepth  = 200       // nesting of source, of macro calls and of printed values
-	maxString = 1 << 24   // bytes of a string
-	maxList   = 1 << 20   // elements of a list
-	maxRange  = 100_000   // elements of a range, as in jinja2's sandbox
-)

@@ -124,17 +124,19 @@ func sequence(v any) ([]any, bool) {
 }
 
 // elements is what iterating over v gives: the characters of a string, the keys of a dict.
-func elements(v any) []any {
+func (r *run) elements(v any) []any {
 	switch v := v.(type) {
 	case undefined:
 		return nil
 	case string:
-		list := limited(make([]any, 0, min(len(v), maxList)), len(v))
-		for _, r := range v {
-			list = append(list, string(r))
+		r.makeList(2 * len(v)) // the strings too
+		list := make([]any, 0, len(v))
+		for _, c := range v {
+			list = append(list, string(c))
 		}
 		return list
 	case *ordered.Dict:
+		r.makeList(v.Len())
 		return slices.Clone(v.Keys())
 	case view:
 		return v.items
@@ -147,9 +149,10 @@ func elements(v any) []any {
 }
 
 // length is Python's len.
-func length(v any) int {
+func (r *run) length(v any) int {
 	switch v := v.(type) {
 	case string:
+		r.read(len(v))
 		return utf8.RuneCountInString(v)
 	case *ordered.Dict:
 		return v.Len()
@@ -166,17 +169,23 @@ func length(v any) int {
 }
 
 // equal is Python's ==.
-func equal(a, b any) bool { return equalTo(a, b, 0) }
+func (r *run) equal(a, b any) bool { return r.equalTo(a, b, 0) }
 
-func equalTo(a, b any, depth int) bool {
+func (r *run) equalTo(a, b any, depth int) bool {
 	if depth > maxDepth {
 		fail(0, "values nested more than %d deep", maxDepth)
+	}
+	r.spend(1)
+	if s, ok := a.(string); ok {
+		t, both := b.(string)
+		r.read(min(len(s), len(t)))
+		return both && s == t
 	}
 	if h, ok := ordered.Hash(a); ok {
 		g, both := ordered.Hash(b)
 		return both && h == g
 	}
-	inner := func(x, y any) bool { return equalTo(x, y, depth+1) }
+	inner := func(x, y any) bool { return r.equalTo(x, y, depth+1) }
 	switch a := a.(type) {
 	case undefined:
 		_, ok := b.(undefined)
@@ -199,7 +208,8 @@ func equalTo(a, b any, depth int) bool {
 }
 
 // compare orders two numbers, strings or sequences; anything else is an error, as in Python 3.
-func compare(a, b any) int {
+func (r *run) compare(a, b any) int {
+	r.spend(1)
 	i, x, xInt, ok := number(a)
 	if j, y, yInt, both := number(b); ok && both {
 		if xInt && yInt {
@@ -209,14 +219,15 @@ func compare(a, b any) int {
 	}
 	if s, ok := a.(string); ok {
 		if t, ok := b.(string); ok {
+			r.read(min(len(s), len(t)))
 			return strings.Compare(s, t) // the order of code points is the order of UTF-8
 		}
 	}
 	if l, ok := sequence(a); ok && typeName(a) == typeName(b) {
 		m, _ := sequence(b)
 		for k := range min(len(l), len(m)) {
-			if !equal(l[k], m[k]) {
-				return compare(l[k], m[k])
+			if !r.equal(l[k], m[k]) {
+				return r.compare(l[k], m[k])
 			}
 		}
 		return cmpOrdered(len(l), len(m))
@@ -237,80 +248,73 @@ func cmpOrdered[T int | int64 | float64](a, b T) int {
 }
 
 // str is Python's str(v).
-func str(v any) string {
+func (r *run) str(v any) string {
 	switch v := v.(type) {
 	case string:
 		return v
 	case undefined:
 		return ""
 	}
-	var b strings.Builder
-	writeRepr(&b, v, 0)
-	return b.String()
+	w := r.writer()
+	w.repr(v, 0)
+	return w.String()
 }
 
-func writeRepr(b *strings.Builder, v any, depth int) {
+func (w *writer) repr(v any, depth int) {
 	if depth > maxDepth {
 		fail(0, "values nested more than %d deep", maxDepth)
 	}
+	w.r.spend(1)
 	switch v := v.(type) {
 	case nil:
-		b.WriteString("None")
+		w.str("None")
 	case undefined:
-		b.WriteString("Undefined")
+		w.str("Undefined")
 	case bool:
-		b.WriteString(map[bool]string{true: "True", false: "False"}[v])
+		w.str(map[bool]string{true: "True", false: "False"}[v])
 	case int64:
-		b.WriteString(strconv.FormatInt(v, 10))
+		w.str(strconv.FormatInt(v, 10))
 	case float64:
-		b.WriteString(floatText(v))
+		w.str(floatText(v))
 	case string:
-		quote(b, v)
+		w.quote(v)
 	case []any:
-		writeItems(b, "[", v, "]", depth)
+		w.items("[", v, "]", depth)
 	case tuple:
-		writeItems(b, "(", v, map[bool]string{true: ",)", false: ")"}[len(v) == 1], depth)
+		w.items("(", v, map[bool]string{true: ",)", false: ")"}[len(v) == 1], depth)
 	case *ordered.Dict:
-		writeDict(b, v, depth)
+		w.dict(v, depth)
 	case view:
-		writeItems(b, v.name+"([", v.items, "])", depth)
+		w.items(v.name+"([", v.items, "])", depth)
 	default:
 		fail(0, "a %s cannot be printed", typeName(v))
 	}
-	bounded(b.Len())
 }
 
-func writeItems(b *strings.Builder, open string, list []any, end string, depth int) {
-	b.WriteString(open)
+func (w *writer) items(open string, list []any, end string, depth int) {
+	w.str(open)
 	for i, x := range list {
 		if i > 0 {
-			b.WriteString(", ")
+			w.str(", ")
 		}
-		writeRepr(b, x, depth+1)
+		w.repr(x, depth+1)
 	}
-	b.WriteString(end)
+	w.str(end)
 }
 
-func writeDict(b *strings.Builder, d *ordered.Dict, depth int) {
-	b.WriteByte('{')
+func (w *writer) dict(d *ordered.Dict, depth int) {
+	w.byte('{')
 	first := true
 	for k, v := range d.All() {
 		if !first {
-			b.WriteString(", ")
+			w.str(", ")
 		}
 		first = false
-		writeRepr(b, k, depth+1)
-		b.WriteString(": ")
-		writeRepr(b, v, depth+1)
+		w.repr(k, depth+1)
+		w.str(": ")
+		w.repr(v, depth+1)
 	}
-	b.WriteByte('}')
-}
-
-// bounded gives up on strings that grow out of bounds.
-func bounded(n int) {
-	if n > maxString || n < 0 {
-		fail(0, "a string exceeds %d bytes", maxString)
-	}
+	w.byte('}')
 }
 
 // floatText is Python's repr of a float: the shortest digits, with an exponent below 1e-4 and from 1e16.
@@ -334,32 +338,32 @@ func floatText(f float64) string {
 }
 
 // quote is Python's repr of a string.
-func quote(b *strings.Builder, s string) {
+func (w *writer) quote(s string) {
 	mark := byte('\'')
 	if strings.Contains(s, "'") && !strings.Contains(s, "\"") {
 		mark = '"'
 	}
-	b.WriteByte(mark)
+	w.byte(mark)
 	for _, r := range s {
 		switch {
 		case r == rune(mark) || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
+			w.byte('\\')
+			w.rune(r)
 		case r == '\n':
-			b.WriteString(`\n`)
+			w.str(`\n`)
 		case r == '\t':
-			b.WriteString(`\t`)
+			w.str(`\t`)
 		case r == '\r':
-			b.WriteString(`\r`)
+			w.str(`\r`)
 		case unicode.IsPrint(r):
-			b.WriteRune(r)
+			w.rune(r)
 		case r < 0x100:
-			fmt.Fprintf(b, `\x%02x`, r)
+			fmt.Fprintf(w, `\x%02x`, r)
 		case r < 0x10000:
-			fmt.Fprintf(b, `\u%04x`, r)
+			fmt.Fprintf(w, `\u%04x`, r)
 		default:
-			fmt.Fprintf(b, `\U%08x`, r)
+			fmt.Fprintf(w, `\U%08x`, r)
 		}
 	}
-	b.WriteByte(mark)
+	w.byte(mark)
 }

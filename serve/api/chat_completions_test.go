@@ -1,10 +1,16 @@
 package api
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"lockstep/data"
+	"lockstep/parallel"
 	"lockstep/serve"
 )
 
@@ -58,6 +64,45 @@ func TestChat(t *testing.T) {
 		`{"messages": [{"role": "user", "content": "x"}], "ignore_eos": true}`)
 	if b := decode[chatResponse](t, text); b.Usage.Total != 256 || *b.Choices[0].Finish != serve.FinishLength {
 		t.Errorf("%s", text)
+	}
+}
+
+// A template without end fails the request that it renders, soon and without a path of the server, and it ends when the
+// client leaves.
+func TestSpinningTemplate(t *testing.T) {
+	loop := "{% for i in range(100000) %}"
+	spin, err := data.NewTemplate("/models/secret/chat_template.jinja", loop+"{{ messages[0].content }}"+loop+
+		"{% endfor %}{% endfor %}", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, url, _ := running(t, small(), func(_ *parallel.Rank, m *serve.ServedModel) {
+		changed := *m.Tokenizer
+		changed.Template, m.Tokenizer = spin, &changed
+	})
+	chat := `{"messages": [{"role": "user", "content": "x"}]}`
+	good := map[string]any{"prompt": "hello", "max_tokens": 5, "seed": 4, "ignore_eos": true}
+	failed := make(chan string)
+	go func() {
+		status, text := post(t, url+"/v1/chat/completions", chat)
+		failed <- fmt.Sprint(status, string(text))
+	}()
+	complete(t, url, good)
+	if got := <-failed; !strings.HasPrefix(got, "400") || strings.Contains(got, "secret") ||
+		!strings.Contains(got, "chat_template.jinja: line 1: the template ") {
+		t.Error(got)
+	}
+	complete(t, url, good)
+	ctx, leave := context.WithCancel(t.Context())
+	leave()
+	f, err := newFields(ctx, []byte(chat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	_, err = s.encode(f, "messages")
+	if took := time.Since(start); !errors.Is(err, context.Canceled) || took > 200*time.Millisecond {
+		t.Errorf("%v, after %v", err, took)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 // fields reads the fields of a request's JSON object. A null field counts as absent. It keeps the first error, which
 // err returns; a field that no method has read is an error too.
 type fields struct {
+	ctx    context.Context // of the request
 	object *ordered.Dict
 	known  map[string]bool // fields that were read or ignored
 	first  *apiError
@@ -31,7 +32,7 @@ func (s *Server) parse(w http.ResponseWriter, r *http.Request, read func(*fields
 	if err != nil {
 		return err
 	}
-	f, err := newFields(body)
+	f, err := newFields(r.Context(), body)
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (s *Server) parse(w http.ResponseWriter, r *http.Request, read func(*fields
 }
 
 // newFields are those of a body.
-func newFields(body []byte) (*fields, error) {
+func newFields(ctx context.Context, body []byte) (*fields, error) {
 	if err := data.CheckEncoding("body", body); err != nil {
 		return nil, badRequest("", "%v", err)
 	}
@@ -51,7 +52,7 @@ func newFields(body []byte) (*fields, error) {
 	if !ok {
 		return nil, badRequest("", "the body is not a JSON object")
 	}
-	return &fields{object: object, known: map[string]bool{}}, nil
+	return &fields{ctx: ctx, object: object, known: map[string]bool{}}, nil
 }
 
 // get returns a field's value, nil if it is absent.

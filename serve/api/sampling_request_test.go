@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"net/http"
 	"reflect"
 	"slices"
@@ -153,7 +154,7 @@ func FuzzRequest(f *testing.F) {
 		Ranks: serve.Ranks{Model: &model.Model{Vocab: 320, MaxLength: 256}}, Tokenizer: tok}}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for _, read := range []func(*fields) (*samplingRequest, error){s.parseCompletion, s.parseChatCompletion} {
-			form, err := newFields(body)
+			form, err := newFields(context.Background(), body)
 			var a *samplingRequest
 			if err == nil {
 				a, err = read(form)

@@ -36,7 +36,7 @@ func (s *Server) encode(f *fields, names ...string) ([]int32, error) {
 			prompt.Set(name, v)
 		}
 	}
-	return data.Prompt(prompt, s.served.Tokenizer, s.served.Model.Vocab, time.Now())
+	return data.Prompt(f.ctx, prompt, s.served.Tokenizer, s.served.Model.Vocab, time.Now())
 }
 
 // detokenize answers POST /detokenize: the text of {"tokens": ids}.
