@@ -43,6 +43,34 @@ func (w QuantizedWeight) Group(g int) QuantizedWeight {
 	return w
 }
 
+// DecodeRow writes numbers of a row, counted through all groups, from a column on, as many as dst holds. Codes and
+// scales are in host memory.
+func (w QuantizedWeight) DecodeRow(dst []float32, row, col int) {
+	group, line := row/w.Rows, w.Codes.Raw()[row*w.Codes.Cols:][:w.Codes.Cols]
+	for len(dst) > 0 {
+		block := col / w.Format.Wide
+		n := min(len(dst), (block+1)*w.Format.Wide-col)
+		w.Format.Decode(dst[:n], line, col, w.scale((group*w.Scales.Rows+block)*w.Rows+row%w.Rows))
+		if w.DType == BF16 {
+			for i, x := range dst[:n] {
+				dst[i] = FromBF16(RoundBF16(x))
+			}
+		}
+		dst, col = dst[n:], col+n
+	}
+}
+
+// scale is element i of the scales, in host memory.
+func (w QuantizedWeight) scale(i int) float32 {
+	switch w.Format.Scale {
+	case quant.ScaleE8M0:
+		return quant.PowerOfTwo(w.Scales.Raw()[i])
+	case quant.ScaleBF16:
+		return FromBF16(w.Scales.BF16s()[i])
+	}
+	return w.Scales.F32s()[i]
+}
+
 func (w QuantizedWeight) String() string { return fmt.Sprintf("%s in %s", w.Shape(), w.Format) }
 
 // QuantizedProducts is a Device whose products take weights in codes.

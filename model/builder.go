@@ -203,7 +203,7 @@ func (b *builder) linear(in int, outs ...out) *Linear {
 
 // reordered says where on disk the rows of projection i of a Linear lie, if not in order.
 func (b *builder) reordered(l *Linear, i int, disk func(row int) int) {
-	l.W.Parts[i].Disk = rowsOnDisk(disk, l.W.W.Cols)
+	l.W.Parts[i].Disk, l.W.Parts[i].RowOnDisk = rowsOnDisk(disk, l.W.W.Cols), disk
 	l.Subs[i].Disk = disk
 }
 
@@ -254,7 +254,7 @@ func (b *builder) inOut(n, rows, in int, name string, order func(row int) int) *
 	part := Part{Name: name, Rows: n * rows, Shape: []int{n, in, rows}, Disk: func(i int) int {
 		e, row, k := i/(rows*in), i/in%rows, i%in
 		return (e*in+k)*rows + order(row)
-	}}
+	}, RowOnDisk: func(row int) int { return row/rows*rows + order(row%rows) }}
 	bias := Part{Name: name + "_bias", Rows: n, Shape: []int{n, rows}, Disk: func(i int) int {
 		return i/rows*rows + order(i%rows)
 	}}

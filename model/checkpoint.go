@@ -1,7 +1,6 @@
 package model
 
 import (
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -12,16 +11,24 @@ import (
 
 // Load fills the weights from a checkpoint of plain numbers. Tensors that are missing, unexpected, or of another shape
 // are errors.
-func (m *Model) Load(c *safetensors.Checkpoint) error { return m.load(c, nil) }
-
-// load is Load of a checkpoint that may keep weights in a format.
-func (m *Model) load(c *safetensors.Checkpoint, kept *storage) error {
-	w, err := newWeights(c, kept)
+func (m *Model) Load(c *safetensors.Checkpoint) error {
+	w, err := newWeights(c, nil)
 	if err != nil {
 		return err
 	}
+	return m.loadWeights(w)
+}
+
+// loadWeights fills the weights, those in codes that the model keeps so with codes.
+func (m *Model) loadWeights(w *weights) error {
 	for _, p := range m.base() {
 		p.chooseLayout(w)
+		if p.Q != nil {
+			if err := p.loadQuantized(m.dev, w); err != nil {
+				return err
+			}
+			continue
+		}
 		for _, part := range p.Parts {
 			if err := p.load(m.dev, part, part.Name, w, "config.json"); err != nil {
 				return err
@@ -49,11 +56,11 @@ func (p *Param) chooseLayout(w *weights) {
 // load fills a part from the weight of a name. config is the file that says what the checkpoint should hold.
 func (p *Param) load(dev kernels.Device, part Part, name string, w *weights, config string) error {
 	from, err := w.find(name, config)
+	if err == nil {
+		err = from.fits(part, name, w, config)
+	}
 	if err != nil {
 		return err
-	}
-	if !slices.Equal(from.shape, part.Shape) {
-		return fmt.Errorf("%s: tensor %s has shape %v, %s wants %v", w.Path(), name, from.shape, config, part.Shape)
 	}
 	if kernels.IsMeta(dev) {
 		return nil
@@ -86,6 +93,10 @@ func (m *Model) Tensors() []safetensors.OutTensor {
 	var out []safetensors.OutTensor
 	for _, p := range m.base() {
 		for _, part := range p.Parts {
+			if p.Q != nil {
+				out = append(out, p.dequantized(m.dev, part))
+				continue
+			}
 			out = append(out, p.out(p.weight(m.dev), part, part.Name))
 		}
 	}

@@ -13,19 +13,31 @@ import (
 )
 
 // EmptyCopy is a model of the same config, length, adapters and stage of indexers on another device or in another
-// storage type. Its weights are zero: [Model.CopyWeights] fills them.
-func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType) (*Model, error) {
-	return m.copyWith(dev, Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing})
+// storage type, for [Model.CopyWeights] to fill with weights that are rounded so. Weights in codes stay in codes where
+// neither changes their numbers; on one device both models have them in the same memory.
+func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType, rounding quant.Rounding) (*Model, error) {
+	o := Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing}
+	if dtype == m.DType && rounding == quant.AsTrained {
+		o.Weights = KeepWeights
+	}
+	return m.copyWith(dev, o)
 }
 
 // Replica is an EmptyCopy of the first rank's model for another rank. Weights that are cut over the ranks are those of
 // this model.
 func (m *Model) Replica(rank int, dev kernels.Device) (*Model, error) {
-	return m.copyWith(dev, Options{DType: m.DType, MaxLength: m.MaxLength, Indexing: m.Indexing, home: m, rank: rank})
+	return m.copyWith(dev, Options{DType: m.DType, MaxLength: m.MaxLength, Indexing: m.Indexing, Weights: KeepWeights,
+		home: m, rank: rank})
 }
 
 func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
-	t, err := Build(dev, m.Config, o)
+	t, err := describeOn(dev, m.Config, o)
+	if err == nil && o.Weights == KeepWeights {
+		t.keepCodesOf(m, dev)
+	}
+	if err == nil {
+		err = t.allocate(dev, o)
+	}
 	if err == nil && m.LoRA != nil {
 		err = t.AddLoRA(*m.LoRA)
 	}
@@ -53,6 +65,10 @@ func (m *Model) CopyWeights(from *Model, format quant.Rounding) error {
 		q := from.Params[i]
 		if p.Name != q.Name || p.matrices() != q.matrices() || p.W.Rows != q.W.Rows || p.W.Cols != q.W.Cols {
 			return fmt.Errorf("weights of %s into %s: want the same config and adapters", q, p)
+		}
+		if q.Q != nil {
+			m.copyQuantized(p, q, from.dev, rounded[p], format)
+			continue
 		}
 		if d := m.ops.rounder; d != nil && q.home == nil && d.CanRead(from.dev) {
 			m.copyRounded(d, p.W, q.W, rounded[p], format)

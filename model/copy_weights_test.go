@@ -44,7 +44,7 @@ func TestEmptyCopy(t *testing.T) {
 	for _, c := range copied {
 		onTwo(t, c[0], c[1], func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
 			for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
-				dup, err := m.EmptyCopy(other, dtype)
+				dup, err := m.EmptyCopy(other, dtype, quant.AsTrained)
 				if err != nil {
 					return err
 				}
@@ -110,7 +110,7 @@ func TestCopyWeightsInFP8(t *testing.T) {
 // copiesInFP8 copies a model to another device in block FP8 and holds every parameter against a plain rounding.
 func copiesInFP8(t *testing.T, dev kernels.Device, m *model.Model, other kernels.Device) error {
 	t.Helper()
-	dup, err := m.EmptyCopy(other, kernels.F32)
+	dup, err := m.EmptyCopy(other, kernels.F32, quant.AsTrained)
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func copiesNear(t *testing.T, m *model.Model, dev *cpu.Device, dtype kernels.DTy
 	var copies [2]*model.Model
 	for i := range copies {
 		n := &neighbour{Device: dev, blind: i == 1}
-		dup, err := m.EmptyCopy(n, dtype)
+		dup, err := m.EmptyCopy(n, dtype, quant.AsTrained)
 		if err != nil {
 			return err
 		}
@@ -226,7 +226,7 @@ func copiesNear(t *testing.T, m *model.Model, dev *cpu.Device, dtype kernels.DTy
 
 func TestCopyWeightsRefuses(t *testing.T) {
 	onTwo(t, "qwen3_moe", "qwen3_moe", func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
-		dup, err := m.EmptyCopy(other, kernels.F32)
+		dup, err := m.EmptyCopy(other, kernels.F32, quant.AsTrained)
 		if err != nil {
 			return err
 		}

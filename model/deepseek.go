@@ -196,6 +196,7 @@ func (c *latents) mla(b *builder, d *decoder, p string, layer int, rope ropeConf
 	}
 	a.KVNorm = b.norm(p+"kv_a_layernorm.weight", c.KVRank, norm)
 	a.KV = b.linear(c.KVRank, out{p + "kv_b_proj", heads * (n + v)})
+	a.KV.byHead = form == kernels.LatentAbsorbed
 	b.reordered(a.KV, 0, func(row int) int {
 		if row < heads*n {
 			return row/n*(n+v) + row%n

@@ -39,7 +39,7 @@ func (m *Model) cutExperts(ranks []kernels.Device) error {
 			}
 			for i, dev := range ranks {
 				from, to := expertRange(i, len(ranks), p.W.Groups)
-				p.home = append(p.home, weightHome{i, dev, described(p.W.DType, to-from, p.W.Rows, p.W.Cols)})
+				p.home = append(p.home, p.newHome(i, dev, to-from))
 			}
 			p.split = true
 		}
@@ -60,7 +60,8 @@ func (m *Model) splitLike(w *Param, rows, cols int, part Part, init Init) *Param
 		for _, h := range w.home {
 			t := kernels.NewArena(h.dev)
 			t.Reserve(kernels.ArenaBytes(m.DType, h.t.Groups*rows, cols))
-			p.home = append(p.home, weightHome{h.owner, h.dev, t.NewGrouped(m.DType, h.t.Groups, rows, cols)})
+			p.home = append(p.home, weightHome{owner: h.owner, dev: h.dev,
+				t: t.NewGrouped(m.DType, h.t.Groups, rows, cols)})
 		}
 	}
 	p.W = p.home[m.rank].t

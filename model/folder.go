@@ -24,13 +24,13 @@ var companions = []string{
 	"generation_config.json",
 }
 
-// LoadFolder builds the model of a Hugging Face folder and fills its weights, those that are kept in FP8, INT4 groups
-// or MXFP4 with the numbers that they stand for: code * scale rounded to fp32, and rounded again where the storage type
-// is bf16. adapter, where not empty, is a PEFT folder to put on it.
+// LoadFolder builds the model of a Hugging Face folder and fills its weights. Those in FP8, INT4 groups or MXFP4 stay in
+// codes, if the options say so, or are filled with the numbers that the codes stand for: code * scale rounded to fp32,
+// and rounded again where the storage type is bf16. Both give the same bits everywhere. adapter, where not empty, is a PEFT folder to put on it.
 func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, error) {
-	m, err := fromConfig(dir, func(config []byte) (*Model, error) { return Build(dev, config, o) })
+	m, err := fromConfig(dir, func(config []byte) (*Model, error) { return describeOn(dev, config, o) })
 	if err == nil {
-		err = withCheckpoint(dir, func(c *safetensors.Checkpoint) error { return m.load(c, m.kept) })
+		err = withCheckpoint(dir, func(c *safetensors.Checkpoint) error { return m.open(dev, c, o) })
 	}
 	if err == nil && adapter != "" {
 		err = m.addAdapter(adapter)
@@ -39,6 +39,21 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 		return nil, err
 	}
 	return m, nil
+}
+
+// open gives a described model memory and the weights of a checkpoint.
+func (m *Model) open(dev kernels.Device, c *safetensors.Checkpoint, o Options) error {
+	w, err := newWeights(c, m.kept)
+	if err == nil && o.Weights == KeepWeights {
+		err = m.keepCodes(dev, w)
+	}
+	if err == nil {
+		err = m.allocate(dev, o)
+	}
+	if err == nil {
+		err = m.loadWeights(w)
+	}
+	return err
 }
 
 // DescribeFolder is [Describe] of a Hugging Face folder, with the ends and the sampling of its generation_config.json.

@@ -13,6 +13,8 @@ type Linear struct {
 	Subs  []*Sub
 	Fused bool // experts: the adapter is on the whole weight, as one parameter
 
+	byHead bool // attention reads the weight as a matrix for each head, see [HeadLinear]
+
 	// [groups, sum of ranks, K]: the A of its adapters one below the other, in the order of Subs, so that one product
 	// has all their U; nil: no adapters
 	A     kernels.Tensor
@@ -94,7 +96,7 @@ func (l *Linear) forwardOf(r *parallel.Rank, rows int, input func() kernels.Tens
 
 // multiply writes y from x and U of all adapters.
 func (l *Linear) multiply(r *parallel.Rank, y, x, u kernels.Tensor, g *kernels.Groups) {
-	terms := []kernels.Term{{X: x, W: l.W.W}}
+	terms := []kernels.Term{l.W.term(x)}
 	for _, a := range l.adapters() {
 		terms = append(terms, kernels.Term{X: u.ColRange(a.from, a.to), W: a.LoRA.B.W, From: a.From, To: a.To})
 	}
@@ -127,7 +129,7 @@ func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.
 			r.Dev.BiasGrad(sub.Bias.Grad, dy.ColRange(sub.From, sub.To), rows)
 		}
 	}
-	terms := []kernels.Term{{X: dy, W: l.W.W}}
+	terms := []kernels.Term{l.W.term(dy)}
 	if !l.A.IsNil() {
 		terms = append(terms, kernels.Term{X: l.adapterGrads(r, dy, g, rows, s), W: l.A})
 	}

@@ -19,7 +19,7 @@ type Memory struct {
 func (m *Model) Memory() Memory {
 	var n Memory
 	for _, p := range m.Params {
-		n.Weights += p.W.Bytes()
+		n.Weights += p.Bytes()
 	}
 	for _, p := range m.trainable() {
 		n.Training += p.Elements() * p.states(m.tied(p)) * kernels.F32.Size()
@@ -62,7 +62,7 @@ func (m *Model) allocate(dev kernels.Device, o Options) error {
 	if err := m.cut(o); err != nil {
 		return err
 	}
-	own := slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return p.home != nil })
+	own := slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return p.home != nil || p.shared() })
 	if err := m.fits("the weights", weightBytes(own)); err != nil {
 		return err
 	}
@@ -72,14 +72,14 @@ func (m *Model) allocate(dev kernels.Device, o Options) error {
 	}
 	m.mem.Reserve(bytes)
 	for _, p := range own {
-		p.W = m.mem.NewGrouped(p.W.DType, p.W.Groups, p.W.Rows, p.W.Cols)
+		p.allocate(m.mem)
 	}
 	for _, r := range m.ropes {
 		r.allocate(dev, m.mem)
 	}
 	for _, p := range m.Params {
 		if p.split {
-			p.W = p.home[o.rank].t
+			p.W, p.Q = p.home[o.rank].t, p.home[o.rank].q
 		}
 	}
 	if slices.ContainsFunc(m.Params, func(p *Param) bool { return p.home != nil && !p.split }) {

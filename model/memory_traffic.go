@@ -10,10 +10,10 @@ type Reads struct {
 
 // Reads counts by shapes.
 func (m *Model) Reads() Reads {
-	n := Reads{Head: m.Head.W.W.Bytes()}
+	n := Reads{Head: m.Head.W.Bytes()}
 	for _, p := range m.Params {
 		if p != m.Embed.Param && p != m.Head.W {
-			n.Dense += p.W.Bytes()
+			n.Dense += p.Bytes()
 		}
 	}
 	for _, bl := range m.Blocks {
@@ -43,7 +43,7 @@ func (m *MoE) expertBytes() (all, each int) {
 
 // bytes of a projection with its biases and adapters.
 func (l *Linear) bytes() int {
-	n := l.W.W.Bytes()
+	n := l.W.Bytes()
 	for _, s := range l.Subs {
 		if s.Bias != nil {
 			n += s.Bias.W.Bytes()

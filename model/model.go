@@ -35,7 +35,8 @@ type Model struct {
 	// what transformers, and so PEFT, calls a tensor once it is loaded; nil: as on disk
 	inMemory func(name string) string
 	kept     *storage // how config.json says that weights are kept; nil: as they are
-	ignored  int      // tensors of the checkpoint that are ignored: they say how activations are rounded
+	choice   quantizedChoice
+	ignored  int // tensors of the checkpoint that are ignored: they say how activations are rounded
 
 	grads   gradients
 	sharded *shardedWeights // nil: no weight is copied from other ranks

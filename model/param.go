@@ -8,11 +8,12 @@ import (
 )
 
 // Param is one weight of the model as it lies in device memory: W is [Groups, Rows, Cols] in the model's storage type
-// (a vector is [1, 1, n]). A Param may hold several tensors of a checkpoint (the rows of q, k and v; all experts of a
+// (a vector is [1, 1, n]). Where Q is not nil, it holds the weight in codes, and W is its shape without memory. A Param may hold several tensors of a checkpoint (the rows of q, k and v; all experts of a
 // layer).
 type Param struct {
 	Name  string // of the first part, or what the parts have in common
 	W     kernels.Tensor
+	Q     *kernels.QuantizedWeight
 	Parts []Part
 	// Packed, where set, is the weight as one tensor, which some checkpoints of the family hold in place of its parts.
 	Packed *Part
@@ -43,6 +44,8 @@ type Part struct {
 	Shape []int // on disk
 	// Disk says where on disk element i of the part lies, in elements; nil: at i.
 	Disk func(i int) int
+	// RowOnDisk says where row i of the part lies in a checkpoint that has codes: whole rows, in order; nil: at i.
+	RowOnDisk func(row int) int
 }
 
 // Init says how a weight is initialised where a model has no checkpoint.

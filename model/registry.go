@@ -36,18 +36,16 @@ type Options struct {
 	// Ranks are devices over whose memory weights are cut, the model's own the first of them; one or none: the model
 	// has all weights.
 	Ranks   []kernels.Device
-	Experts bool   // experts are cut, and computed where they lie (expert parallel)
-	Blocks  bool   // the other weights of blocks are cut, and copied to compute with them (FSDP)
-	home    *Model // of the first rank, whose cut weights are this one's too; nil: none
-	rank    int    // of Ranks
+	Experts bool        // experts are cut, and computed where they lie (expert parallel)
+	Blocks  bool        // the other weights of blocks are cut, and copied to compute with them (FSDP)
+	Weights WeightsMode // of a checkpoint's weights in codes
+	home    *Model      // of the first rank, whose cut weights are this one's too; nil: none
+	rank    int         // of Ranks
 }
 
 // Build makes the graph of a config.json on a device, with zero weights: load or initialise them next.
 func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
-	if dev.Definition().Dot == kernels.DotTC16 && o.DType != kernels.BF16 {
-		return nil, fmt.Errorf("dot mode tc16 multiplies bf16: set the model's dtype to bf16")
-	}
-	m, err := describe(config, &builder{dev: dev, dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing})
+	m, err := describeOn(dev, config, o)
 	if err == nil {
 		err = m.allocate(dev, o)
 	}
@@ -55,6 +53,14 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// describeOn is the graph of a config.json for a device, without memory.
+func describeOn(dev kernels.Device, config []byte, o Options) (*Model, error) {
+	if dev.Definition().Dot == kernels.DotTC16 && o.DType != kernels.BF16 {
+		return nil, fmt.Errorf("dot mode tc16 multiplies bf16: set the model's dtype to bf16")
+	}
+	return describe(config, &builder{dev: dev, dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing})
 }
 
 // Describe is the graph of a config.json with the shapes of its parameters and no memory: to count, not to run.

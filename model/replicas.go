@@ -66,7 +66,7 @@ func (c Replicas) Broadcast(w *parallel.World) error {
 		owned := make([][]kernels.Tensor, r.Size)
 		for _, p := range c[r.ID].Params {
 			if p.home == nil {
-				owned[0] = append(owned[0], p.W)
+				owned[0] = append(owned[0], p.tensors()...)
 			}
 		}
 		r.Data.Broadcast(owned).Wait()

@@ -20,7 +20,18 @@ type shardedWeights struct {
 type weightHome struct {
 	owner int
 	dev   kernels.Device
-	t     kernels.Tensor
+	t     kernels.Tensor           // their shape alone where q is not nil
+	q     *kernels.QuantizedWeight // nil: numbers
+}
+
+// newHome is a home for some matrices of a weight, without memory.
+func (p *Param) newHome(owner int, dev kernels.Device, matrices int) weightHome {
+	h := weightHome{owner: owner, dev: dev, t: described(p.W.DType, matrices, p.W.Rows, p.W.Cols)}
+	if p.Q != nil {
+		q := kernels.NewQuantizedWeight(p.Q.Format, p.Q.DType, matrices, p.Q.Rows, p.Q.Cols, described)
+		h.q = &q
+	}
+	return h
 }
 
 // weightCopy is a copy of matrices from their home to where the rank computes with them.
@@ -119,13 +130,13 @@ func (m *Model) cut(o Options) error {
 			}
 		}
 	}
-	each(func(h *weightHome) { bytes[h.owner] += kernels.ArenaBytes(h.t.DType, h.t.Groups*h.t.Rows, h.t.Cols) })
+	each(func(h *weightHome) { bytes[h.owner] += storageBytes(h.t, h.q) })
 	for i, dev := range o.Ranks {
 		memory[i] = kernels.NewArena(dev)
 		memory[i].Reserve(bytes[i])
 	}
 	each(func(h *weightHome) {
-		h.t = memory[h.owner].NewGrouped(h.t.DType, h.t.Groups, h.t.Rows, h.t.Cols)
+		allocateStorage(memory[h.owner], &h.t, h.q)
 	})
 	return nil
 }
@@ -136,8 +147,7 @@ func (m *Model) cutBlocks(ranks []kernels.Device) {
 	for block, list := range m.blockParams() {
 		for _, part := range cutMatrices(list, func(p *Param) int { return aligned(p.Elements()) }, len(ranks)) {
 			p, owner := part.param, (part.owner+block)%len(ranks)
-			p.home = append(p.home, weightHome{owner, ranks[owner],
-				described(p.W.DType, part.groups, p.W.Rows, p.W.Cols)})
+			p.home = append(p.home, p.newHome(owner, ranks[owner], part.groups))
 		}
 	}
 }
@@ -171,10 +181,13 @@ func (m *Model) allocateSlots() {
 		slot := slots[block%2]
 		first := slot.Mark()
 		for _, p := range list {
-			p.W = slot.NewGrouped(p.W.DType, p.W.Groups, p.W.Rows, p.W.Cols)
+			p.allocate(slot)
 			at := 0
 			for _, h := range p.home {
-				w.blocks[block] = append(w.blocks[block], weightCopy{matricesOf(p.W, at, h.t.Groups), h.t})
+				for i, own := range p.tensors() {
+					home := tensorsOf(h.t, h.q)[i]
+					w.blocks[block] = append(w.blocks[block], weightCopy{matricesOf(own, at, h.t.Groups), home})
+				}
 				at += h.t.Groups
 			}
 		}
@@ -186,7 +199,7 @@ func (m *Model) allocateSlots() {
 // weightBytes is the memory of weights in an arena.
 func weightBytes(list []*Param) (bytes int) {
 	for _, p := range list {
-		bytes += kernels.ArenaBytes(p.W.DType, p.W.Groups*p.W.Rows, p.W.Cols)
+		bytes += storageBytes(p.W, p.Q)
 	}
 	return bytes
 }

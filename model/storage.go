@@ -41,6 +41,15 @@ func (m *Model) Opened() string {
 		return ""
 	}
 	said := fmt.Sprintf("weights: %s, opened as %s", m.kept.name, m.DType)
+	if c := m.choice; c.kept > 0 {
+		said = fmt.Sprintf("weights: %s, %d kept in codes (%s)", m.kept.name, c.kept, gib(c.bytes))
+		if c.opened > 0 {
+			said += fmt.Sprintf(", %d opened as %s", c.opened, m.DType)
+		}
+	}
+	if m.choice.refused != nil {
+		said += fmt.Sprintf(" (%v)", m.choice.refused)
+	}
 	if m.ignored > 0 {
 		said += fmt.Sprintf("; %d tensors %s are ignored: activations are not rounded", m.ignored, m.kept.ignored)
 	}

@@ -30,7 +30,7 @@ func fp8Blocks(high, wide int) *storage {
 			if err := wantType(scales, "F32", "BF16", "F8_E8M0"); err != nil {
 				return weight{}, err
 			}
-			return weight{shape: codes.Shape, read: func(dst []float32) error {
+			return weight{shape: codes.Shape, coded: e4m3(codes, scales, high, wide), read: func(dst []float32) error {
 				s, err := readScales(scales)
 				if err != nil {
 					return err
@@ -74,7 +74,11 @@ func fp8Rows(whole bool) *storage {
 			if err := wantType(scales, "F32", "BF16"); err != nil {
 				return weight{}, err
 			}
-			return weight{shape: codes.Shape, read: func(dst []float32) error {
+			high := 1
+			if whole {
+				high = rows
+			}
+			return weight{shape: codes.Shape, coded: e4m3(codes, scales, high, cols), read: func(dst []float32) error {
 				s, err := readScales(scales)
 				if err != nil {
 					return err
@@ -89,4 +93,15 @@ func fp8Rows(whole bool) *storage {
 			}}, nil
 		},
 	}
+}
+
+// e4m3 is a weight of E4M3 codes with scales of blocks of high rows and wide columns.
+func e4m3(codes, scales safetensors.TensorInfo, high, wide int) *coded {
+	scale := scaleType(scales.DType)
+	if scale == quant.ScaleBF16 {
+		scale = quant.ScaleF32 // the product of a code and a scale is rounded twice all the same
+	}
+	rank := len(codes.Shape)
+	return &coded{format: quant.Format{Code: quant.CodeE4M3, Scale: scale, Wide: wide}, rows: codes.Shape[rank-2],
+		cols: codes.Shape[rank-1], stride: codes.Shape[rank-1], high: high, codes: codes, scales: scales}
 }

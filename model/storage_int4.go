@@ -32,7 +32,9 @@ func int4Groups(group int) *storage {
 			if err := wantType(scales, "BF16", "F16", "F32"); err != nil {
 				return weight{}, err
 			}
-			return weight{shape: shape, read: func(dst []float32) error {
+			kept := &coded{format: quant.Format{Code: quant.CodeINT4, Scale: scaleType(scales.DType), Wide: group},
+				rows: rows, cols: cols, stride: codes.Shape[1] * 4, high: 1, codes: codes, scales: scales}
+			return weight{shape: shape, coded: kept, read: func(dst []float32) error {
 				s, err := readScales(scales)
 				if err != nil {
 					return err

@@ -27,7 +27,8 @@ func mxfp4() *storage {
 				return weight{}, err
 			}
 			rows, cols := codes.Shape[1], codes.Shape[2]*quant.MXFP4Block
-			return weight{shape: []int{codes.Shape[0], cols, rows}, read: func(dst []float32) error {
+			kept := e2m1(codes, scales, rows, cols)
+			return weight{shape: []int{codes.Shape[0], cols, rows}, coded: kept, read: func(dst []float32) error {
 				if err := noNaN(scales); err != nil {
 					return err
 				}
@@ -56,7 +57,8 @@ func mxfp4Packed() *storage {
 			if err := wantType(scales, "U8"); err != nil {
 				return weight{}, err
 			}
-			return weight{shape: []int{rows, groups * quant.MXFP4Block}, read: func(dst []float32) error {
+			kept := e2m1(codes, scales, rows, groups*quant.MXFP4Block)
+			return weight{shape: []int{rows, groups * quant.MXFP4Block}, coded: kept, read: func(dst []float32) error {
 				if err := noNaN(scales); err != nil {
 					return err
 				}
@@ -67,6 +69,12 @@ func mxfp4Packed() *storage {
 			}}, nil
 		},
 	}
+}
+
+// e2m1 is a weight of MXFP4, matrices of rows of columns.
+func e2m1(codes, scales safetensors.TensorInfo, rows, cols int) *coded {
+	return &coded{format: quant.Format{Code: quant.CodeE2M1, Scale: quant.ScaleE8M0, Wide: quant.MXFP4Block}, rows: rows,
+		cols: cols, stride: cols / 2, high: 1, codes: codes, scales: scales}
 }
 
 // noNaN is an error where a scale, a power of two, is the code of NaN.

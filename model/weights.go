@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -22,6 +23,7 @@ type weight struct {
 	shape []int
 	read  func(dst []float32) error // in fp32, products rounded to it; len(dst) is the number of elements
 	plain *safetensors.TensorInfo   // where the checkpoint has the numbers themselves; nil: in codes
+	coded *coded                    // the codes; nil: plain
 }
 
 // stored gives the weight in a storage type to a function. Numbers of another type are converted some millions at a
@@ -39,6 +41,14 @@ func (w weight) stored(d kernels.DType, visit func(from int, raw []byte) error) 
 		return err
 	}
 	return visit(0, stored(values, d))
+}
+
+// fits is an error where the weight has not the shape of a part.
+func (w weight) fits(part Part, name string, from *weights, config string) error {
+	if slices.Equal(w.shape, part.Shape) {
+		return nil
+	}
+	return fmt.Errorf("%s: tensor %s has shape %v, %s wants %v", from.Path(), name, w.shape, config, part.Shape)
 }
 
 // forget releases the pages of the file that were read.

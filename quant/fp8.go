@@ -32,6 +32,9 @@ func EncodeE4M3(x float32) E4M3 {
 	return sign | E4M3((b+1<<(kept-1)-1+b>>kept&1)>>kept-bias)
 }
 
+// IsNaNE4M3 tells whether a code is a NaN.
+func IsNaNE4M3(code byte) bool { return code&0x7f == 0x7f }
+
 // Float is the number's value, exactly.
 func (q E4M3) Float() float32 { return e4m3Values[q] }
 

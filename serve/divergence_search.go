@@ -133,7 +133,7 @@ func (s *DivergenceSearch) finish() {
 func searchDivergence(r *parallel.Rank, m *model.Model, other kernels.Device, format quant.Rounding,
 	batches [][]recording) (search *DivergenceSearch,
 	logprobs []float32, err error) {
-	otherModel, err := m.EmptyCopy(other, m.DType)
+	otherModel, err := m.EmptyCopy(other, m.DType, format)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -51,7 +51,7 @@ func (s Ranks) OneRankReference() (*model.Model, error) {
 			return nil, nil
 		}
 	}
-	m, err := s.Model.EmptyCopy(s.Rank.Dev, s.Model.DType)
+	m, err := s.Model.EmptyCopy(s.Rank.Dev, s.Model.DType, quant.AsTrained)
 	if err != nil {
 		return nil, err
 	}

@@ -46,14 +46,14 @@ func newRecorder(dev kernels.Device, m *model.Model) *recorder {
 	rec.Mamba, _ = dev.(kernels.Mamba)
 	rec.SparseAttention, _ = dev.(kernels.SparseAttention)
 	for _, p := range m.Params {
-		rec.weightNames[p.W.Data] = strings.TrimSuffix(p.Name, ".weight")
+		rec.weightNames[p.Address()] = strings.TrimSuffix(p.Name, ".weight")
 	}
 	for i, bl := range m.Blocks {
 		for _, sub := range bl {
 			rec.modules[sub.Norm.W.W.Data] = fmt.Sprintf("block %d / %s", i,
 				strings.ToLower(reflect.TypeOf(sub.Layer).Elem().Name()))
 			for _, l := range sub.Layer.Linears() {
-				if l.W.W.Groups == 1 {
+				if l.W.W.Groups == 1 && l.W.Q == nil {
 					for _, s := range l.Subs {
 						rec.weightNames[l.W.W.RowRange(s.From, s.To).Data] = s.Module
 					}
@@ -128,7 +128,7 @@ func (rec *recorder) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kern
 	if rec.module == headModule {
 		return
 	}
-	name := rec.weightNames[terms[0].W.Data]
+	name := rec.weightNames[terms[0].At()]
 	rec.record(strings.TrimSpace("matmul "+name[strings.LastIndex(name, ".")+1:]), out)
 }
 

@@ -50,7 +50,7 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 		return err
 	}
 	if s.KLCoef > 0 {
-		if l.reference, err = m.EmptyCopy(r.Dev, m.DType); err != nil {
+		if l.reference, err = m.EmptyCopy(r.Dev, m.DType, quant.AsTrained); err != nil {
 			return err
 		}
 	}
@@ -101,7 +101,8 @@ func (j *job) openRollout(l *learner) (err error) {
 		return err
 	}
 	j.rolloutDevice = dev
-	m, err := l.trainer.Model.EmptyCopy(dev, l.trainer.Model.DType)
+	m, err := l.trainer.Model.EmptyCopy(dev, l.trainer.Model.DType,
+		quant.Rounding(n.Weights))
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func ToF32(dst []float32, t TensorInfo) error {
 		}
 	case "F16":
 		for i := range dst {
-			dst[i] = fromF16(binary.LittleEndian.Uint16(src[2*i:]))
+			dst[i] = FromF16(binary.LittleEndian.Uint16(src[2*i:]))
 		}
 	case "F64":
 		for i := range dst {
@@ -52,8 +52,8 @@ func unconvertible(t TensorInfo) error {
 		t.Name, t.DType)
 }
 
-// fromF16 converts IEEE half precision exactly.
-func fromF16(h uint16) float32 {
+// FromF16 converts IEEE half precision exactly.
+func FromF16(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	exp, frac := uint32(h>>10&0x1f), uint32(h&0x3ff)
 	switch exp {
@@ -73,7 +73,7 @@ func f8Table(dtype string) *[256]float32 {
 	for i := range table {
 		switch dtype {
 		case "F8_E5M2":
-			table[i] = fromF16(uint16(i) << 8)
+			table[i] = FromF16(uint16(i) << 8)
 		case "F8_E8M0":
 			table[i] = fromE8M0(uint8(i))
 		default:

@@ -9,6 +9,7 @@ import (
 	"lockstep/kernels/meta"
 	"lockstep/model"
 	"lockstep/parallel"
+	"lockstep/quant"
 	"lockstep/serve"
 	"lockstep/train/setup"
 	"lockstep/train/trainer"
@@ -84,7 +85,7 @@ func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 		p.others = append(p.others, trainer.New(r, m, trainer.Options{}))
 	}
 	if s.RL.Objective != "" && s.RL.KLCoef > 0 {
-		if _, err = p.Model.EmptyCopy(devices[0], p.Model.DType); err != nil {
+		if _, err = p.Model.EmptyCopy(devices[0], p.Model.DType, quant.AsTrained); err != nil {
 			return nil, err
 		}
 	}
@@ -138,7 +139,7 @@ func (p *Plan) EngineOptions() serve.Options {
 func (p *Plan) openRollout(dev kernels.Device) error {
 	p.Rollout = metaRank(dev, 0, 1)
 	d := p.Rollout.Dev
-	m, err := p.Model.EmptyCopy(d, p.Model.DType)
+	m, err := p.Model.EmptyCopy(d, p.Model.DType, quant.Rounding(p.s.Rollout.Numerics.Weights))
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,8 @@ func (o Operand) at(i, j int) float32 {
 		return kernels.FromBF16(o.H[i*o.RS+j*o.CS])
 	case o.Q != nil:
 		var x [1]float32
-		dequantizeRow(x[:], *o.Q, o.first+i*o.RS+j*o.CS)
+		at := o.first + i*o.RS + j*o.CS
+		o.Q.DecodeRow(x[:], at/o.Q.Cols, at%o.Q.Cols)
 		return x[0]
 	}
 	return o.F[i*o.RS+j*o.CS]

@@ -1,0 +1,421 @@
+package model
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"unsafe"
+
+	"lockstep/data/safetensors"
+	"lockstep/kernels"
+	"lockstep/quant"
+)
+
+// WeightsMode says in what form projections lie on the device that a checkpoint stores in codes.
+type WeightsMode int
+
+const (
+	OpenWeights WeightsMode = iota // the numbers that the codes stand for
+	KeepWeights                    // codes and scales, where the device multiplies by them: no bit changes
+)
+
+// coded is a weight's codes and scales as a checkpoint has them: rows of columns, whatever the shape of its numbers.
+type coded struct {
+	format     quant.Format           // of the device's copy, which has a scale for each row
+	rows, cols int                    // of each matrix
+	stride     int                    // bytes from a row's codes to the next
+	high       int                    // rows of a matrix that share scales
+	codes      safetensors.TensorInfo // [matrices, rows, stride]
+	scales     safetensors.TensorInfo // [matrices, ceil(rows/high), format.Blocks(cols)]
+}
+
+// scaleType is the type in which the device keeps scales of a checkpoint's type exactly.
+func scaleType(dtype string) quant.Scale {
+	switch dtype {
+	case "U8", "F8_E8M0":
+		return quant.ScaleE8M0
+	case "BF16":
+		return quant.ScaleBF16
+	}
+	return quant.ScaleF32
+}
+
+// scale is that of a row, counted through all matrices, in a block of columns.
+func (c *coded) scale(row, block int) float32 {
+	down := (c.rows + c.high - 1) / c.high
+	i, data := (row/c.rows*down+row%c.rows/c.high)*c.format.Blocks(c.cols)+block, c.scales.Data
+	switch c.scales.DType {
+	case "U8", "F8_E8M0":
+		return quant.PowerOfTwo(data[i])
+	case "BF16":
+		return kernels.FromBF16(binary.LittleEndian.Uint16(data[2*i:]))
+	case "F32":
+		return math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+	}
+	return safetensors.FromF16(binary.LittleEndian.Uint16(data[2*i:]))
+}
+
+// allRows is the rows of all matrices.
+func (c *coded) allRows() int { return len(c.codes.Data) / max(c.stride, 1) }
+
+// eachScale visits all scales until visit returns false.
+func (c *coded) eachScale(visit func(s float32) bool) bool {
+	for row := range c.allRows() {
+		if row%c.rows%c.high != 0 {
+			continue
+		}
+		for block := range c.format.Blocks(c.cols) {
+			if !visit(c.scale(row, block)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// powersOfTwo tells whether all scales are numbers of E8M0.
+func (c *coded) powersOfTwo() bool {
+	return c.eachScale(func(s float32) bool {
+		_, ok := quant.EncodePowerOfTwo(s)
+		return ok
+	})
+}
+
+// check is an error where a scale or a code is NaN, or where codes decode to more than fp32 holds.
+func (c *coded) check() error {
+	var err error
+	if scaleType(c.scales.DType) == quant.ScaleE8M0 {
+		err = noNaN(c.scales)
+	} else {
+		_, err = readScales(c.scales)
+	}
+	if err != nil {
+		return err
+	}
+	if c.format.Code == quant.CodeE4M3 && slices.ContainsFunc(c.codes.Data, quant.IsNaNE4M3) {
+		return fmt.Errorf("%s: tensor %s: codes decode to NaN: fetch the checkpoint again", c.codes.File, c.codes.Name)
+	}
+	// no code is larger than 448
+	if c.eachScale(func(s float32) bool { return !math.IsInf(float64(s*quant.MaxE4M3), 0) }) {
+		return nil
+	}
+	line := make([]float32, c.cols)
+	for row := range c.allRows() {
+		c.decode(line, row)
+		if err := finite(line, c.codes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// decode writes the numbers of a row, products rounded to fp32.
+func (c *coded) decode(line []float32, row int) {
+	for block := range c.format.Blocks(c.cols) {
+		at := block * c.format.Wide
+		c.format.Decode(line[at:min(at+c.format.Wide, c.cols)], c.codes.Data[row*c.stride:], at, c.scale(row, block))
+	}
+}
+
+// quantizedChoice counts what [Model.keepCodes] decides, for people.
+type quantizedChoice struct {
+	kept, bytes, opened int
+	refused             error // why the first of those opened is
+}
+
+// keepCodes gives the projections that a checkpoint stores in codes a quantized weight without memory, where the device
+// multiplies by it. Opened are those of which not all parts are in one format, those that attention reads as a matrix
+// for each head, and those that the device refuses.
+func (m *Model) keepCodes(dev kernels.Device, w *weights) error {
+	device, ok := dev.(kernels.QuantizedProducts)
+	if !ok || w.kept == nil {
+		return nil
+	}
+	for _, l := range m.linears() {
+		l.W.chooseLayout(w)
+		f, err := l.W.format(w)
+		switch {
+		case errors.Is(err, errNotCoded):
+			continue
+		case err == nil && l.byHead:
+			err = errors.New("attention reads it as a matrix for each head")
+		case err == nil:
+			q := kernels.NewQuantizedWeight(f, l.W.W.DType, l.W.W.Groups, l.W.W.Rows, l.W.W.Cols, described)
+			if err = device.CheckQuantized(q); err == nil {
+				l.W.Q = &q
+				m.choice.kept++
+				m.choice.bytes += q.Bytes()
+				continue
+			}
+		}
+		if m.choice.opened++; m.choice.refused == nil {
+			m.choice.refused = fmt.Errorf("%s: %w", l.W.Name, err)
+		}
+	}
+	return nil
+}
+
+// keepCodesOf gives projections a quantized weight where another model has one and the device multiplies by it: on the
+// same device that of the other model.
+func (m *Model) keepCodesOf(other *Model, dev kernels.Device) {
+	device, ok := dev.(kernels.QuantizedProducts)
+	for i, p := range m.Params {
+		q := other.Params[i].Q
+		switch {
+		case !ok || q == nil:
+		case dev == other.dev && other.Params[i].home == nil:
+			p.Q = q
+		default:
+			own := kernels.NewQuantizedWeight(q.Format, q.DType, p.W.Groups, p.W.Rows, p.W.Cols, described)
+			if device.CheckQuantized(own) == nil {
+				p.Q = &own
+			}
+		}
+	}
+}
+
+// copyQuantized fills p from a quantized weight of another model: with its codes, or with its numbers.
+func (m *Model) copyQuantized(p, from *Param, dev kernels.Device, subs []*Sub, rounding quant.Rounding) {
+	switch {
+	case p.Address() == from.Address():
+	case p.Q != nil:
+		from.eachHome(dev, func(home kernels.Device, q kernels.QuantizedWeight, first int) {
+			host := hostCopy(home, q)
+			p.eachHome(m.dev, func(to kernels.Device, own kernels.QuantizedWeight, at int) {
+				for g := max(first, at); g < min(first+q.Groups, at+own.Groups); g++ {
+					to.Write(own.Codes.Group(g-at), host.Codes.Group(g-first).Raw())
+					to.Write(own.Scales.Group(g-at), host.Scales.Group(g-first).Raw())
+				}
+			})
+		})
+	default:
+		shape := described(kernels.F32, 1, p.W.Rows, p.W.Cols)
+		from.numbers(dev, 0, from.matrices(), func(group int, values []float32) {
+			raw := restored(stored(values, kernels.F32), shape, p.W.DType, subs, rounding)
+			p.weight(m.dev).write(group*p.W.Rows*p.W.Cols, raw)
+		})
+	}
+}
+
+var errNotCoded = errors.New("not in codes")
+
+// format is the one format of all parts of a weight: [errNotCoded] where none is in codes.
+func (p *Param) format(w *weights) (f quant.Format, err error) {
+	parts := 0
+	for _, part := range p.Parts {
+		if _, ok := w.encoded(part.Name); ok {
+			parts++
+		}
+	}
+	switch {
+	case parts == 0:
+		return f, errNotCoded
+	case parts < len(p.Parts):
+		return f, errors.New("not all of its parts are in codes")
+	}
+	powers := true
+	for i, part := range p.Parts {
+		from, err := w.find(part.Name, "config.json")
+		if err != nil {
+			return f, err
+		}
+		if i > 0 && from.coded.format != f {
+			return f, errors.New("its parts have different blocks")
+		}
+		f = from.coded.format
+		powers = powers && f.Code == quant.CodeE4M3 && from.coded.powersOfTwo()
+	}
+	if powers {
+		f.Scale = quant.ScaleE8M0
+	}
+	return f, nil
+}
+
+// quantizedPart is a part with its codes.
+type quantizedPart struct {
+	Part
+	*coded
+}
+
+// loadQuantized fills a quantized weight from a checkpoint, group by group.
+func (p *Param) loadQuantized(dev kernels.Device, w *weights) error {
+	var parts []quantizedPart
+	for _, part := range p.Parts {
+		from, err := w.find(part.Name, "config.json")
+		if err == nil {
+			err = from.fits(part, part.Name, w, "config.json")
+		}
+		if err != nil {
+			return err
+		}
+		if !kernels.IsMeta(dev) {
+			err = from.coded.check()
+		}
+		if err != nil {
+			return err
+		}
+		parts = append(parts, quantizedPart{part, from.coded})
+	}
+	if kernels.IsMeta(dev) {
+		return nil
+	}
+	p.eachHome(dev, func(home kernels.Device, q kernels.QuantizedWeight, first int) {
+		one := q.Group(0)
+		codes, scales := make([]byte, one.Codes.Bytes()), make([]byte, one.Scales.Bytes())
+		for g := range q.Groups {
+			for _, part := range parts {
+				part.fill(codes, scales, one, (first+g)*q.Rows)
+			}
+			home.Write(q.Codes.Group(g), codes)
+			home.Write(q.Scales.Group(g), scales)
+		}
+	})
+	return nil
+}
+
+// fill writes the part's rows of a group, whose first row is row from of all groups', to the group's codes and scales.
+func (p quantizedPart) fill(codes, scales []byte, w kernels.QuantizedWeight, from int) {
+	first := p.Group*w.Rows + p.Row
+	low, high := max(first, from), min(first+p.Rows, from+w.Rows)
+	size := w.Scales.DType.Size()
+	inParallel(max(high-low, 0), 1, func(a, b int) {
+		for row := low + a; row < low+b; row++ {
+			onDisk := row - first
+			if p.RowOnDisk != nil {
+				onDisk = p.RowOnDisk(onDisk)
+			}
+			copy(codes[(row-from)*w.Codes.Cols:][:w.Codes.Cols], p.codes.Data[onDisk*p.stride:])
+			for block := range w.Scales.Rows {
+				putScale(scales[(block*w.Rows+row-from)*size:], w.Format.Scale, p.scale(onDisk, block))
+			}
+		}
+	})
+}
+
+// putScale writes a scale, little-endian, in a type that holds it exactly.
+func putScale(raw []byte, s quant.Scale, x float32) {
+	switch s {
+	case quant.ScaleE8M0:
+		raw[0], _ = quant.EncodePowerOfTwo(x)
+	case quant.ScaleBF16:
+		put(raw, kernels.BF16, x)
+	default:
+		put(raw, kernels.F32, x)
+	}
+}
+
+// term is the weight as a term of a product with x.
+func (p *Param) term(x kernels.Tensor) kernels.Term {
+	if p.Q != nil {
+		return kernels.Term{X: x, Q: p.Q}
+	}
+	return kernels.Term{X: x, W: p.W}
+}
+
+// Address is where the weight begins in device memory: it tells weights apart.
+func (p *Param) Address() unsafe.Pointer { return p.term(kernels.Tensor{}).At() }
+
+// Bytes is the memory of the weight.
+func (p *Param) Bytes() int {
+	if p.Q != nil {
+		return p.Q.Bytes()
+	}
+	return p.W.Bytes()
+}
+
+// shared tells whether the weight is codes in memory of another model.
+func (p *Param) shared() bool { return p.Q != nil && !p.Q.Codes.IsNil() }
+
+// tensors are what the weight consists of in device memory, a matrix of each for each of the weight's.
+func (p *Param) tensors() []kernels.Tensor { return tensorsOf(p.W, p.Q) }
+
+// allocate gives the weight memory of an arena.
+func (p *Param) allocate(mem *kernels.Arena) { allocateStorage(mem, &p.W, p.Q) }
+
+// tensorsOf is numbers w, or where q is not nil its codes and scales.
+func tensorsOf(w kernels.Tensor, q *kernels.QuantizedWeight) []kernels.Tensor {
+	if q != nil {
+		return []kernels.Tensor{q.Codes, q.Scales}
+	}
+	return []kernels.Tensor{w}
+}
+
+// storageBytes is what they take in an arena.
+func storageBytes(w kernels.Tensor, q *kernels.QuantizedWeight) (bytes int) {
+	for _, t := range tensorsOf(w, q) {
+		bytes += kernels.ArenaBytes(t.DType, t.Groups*t.Rows, t.Cols)
+	}
+	return bytes
+}
+
+// allocateStorage gives them memory.
+func allocateStorage(mem *kernels.Arena, w *kernels.Tensor, q *kernels.QuantizedWeight) {
+	if q == nil {
+		*w = mem.NewGrouped(w.DType, w.Groups, w.Rows, w.Cols)
+		return
+	}
+	*q = kernels.NewQuantizedWeight(q.Format, q.DType, q.Groups, q.Rows, q.Cols, mem.NewGrouped)
+}
+
+// eachHome visits a quantized weight where it lies, in the memory of one device or of several, with the first of its
+// groups there.
+func (p *Param) eachHome(dev kernels.Device, visit func(home kernels.Device, q kernels.QuantizedWeight, first int)) {
+	if p.home == nil {
+		visit(dev, *p.Q, 0)
+		return
+	}
+	first := 0
+	for _, h := range p.home {
+		visit(h.dev, *h.q, first)
+		first += h.q.Groups
+	}
+}
+
+// numbers visits the numbers of groups [from, to) of a quantized weight, in fp32.
+func (p *Param) numbers(dev kernels.Device, from, to int, visit func(group int, values []float32)) {
+	p.eachHome(dev, func(home kernels.Device, q kernels.QuantizedWeight, first int) {
+		values := make([]float32, q.Rows*q.Cols)
+		for g := max(from-first, 0); g < min(to-first, q.Groups); g++ {
+			host := hostCopy(home, q.Group(g))
+			inParallel(q.Rows, 1, func(from, to int) {
+				for r := from; r < to; r++ {
+					host.DecodeRow(values[r*q.Cols:(r+1)*q.Cols], r, 0)
+				}
+			})
+			visit(first+g, values)
+		}
+	})
+}
+
+// dequantized writes the numbers of a part of a quantized weight, in the model's storage type.
+func (p *Param) dequantized(dev kernels.Device, part Part) safetensors.OutTensor {
+	d := p.W.DType
+	return safetensors.OutTensor{Name: part.Name, DType: dtypeName(d), Shape: part.Shape,
+		Write: func(w io.Writer) error {
+			var raw []byte
+			first := part.Group*p.W.Rows + part.Row
+			end := first + part.Rows
+			p.numbers(dev, part.Group, (end-1)/p.W.Rows+1, func(g int, values []float32) {
+				from, to := max(first-g*p.W.Rows, 0), min(end-g*p.W.Rows, p.W.Rows)
+				raw = append(raw, stored(values[from*p.W.Cols:to*p.W.Cols], d)...)
+			})
+			if part.Disk != nil {
+				raw = permuted(raw, d.Size(), p.W.Cols, part.Disk)
+			}
+			_, err := w.Write(raw)
+			return err
+		}}
+}
+
+// hostCopy is a quantized weight in host memory.
+func hostCopy(dev kernels.Device, q kernels.QuantizedWeight) kernels.QuantizedWeight {
+	for _, t := range []*kernels.Tensor{&q.Codes, &q.Scales} {
+		raw, on := make([]uint32, (t.Bytes()+3)/4), *t // aligned for every type of scale
+		t.Data = unsafe.Pointer(unsafe.SliceData(raw))
+		dev.Read(t.Raw(), on)
+	}
+	return q
+}
