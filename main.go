@@ -221,10 +221,10 @@ func (n ranksFlag) settings() []string {
 
 // target is the model, the device and the ranks of a command.
 type target struct {
-	dir, adapter, device, dtype, dot, exp2, latent, isa string
-	threads                                             int
-	ranks                                               ranksFlag
-	set                                                 []string
+	dir, adapter, device, dtype, weights, dot, exp2, latent, isa string
+	threads                                                      int
+	ranks                                                        ranksFlag
+	set                                                          []string
 }
 
 func (t *target) flags(c *cobra.Command) {
@@ -233,6 +233,8 @@ func (t *target) flags(c *cobra.Command) {
 	f.StringVar(&t.adapter, "adapter", "", "PEFT adapter folder to apply to the model")
 	f.StringVar(&t.dtype, "dtype", "",
 		"storage of weights and activations: fp32 or bf16 (default fp32; bf16 with --dot tc16)")
+	f.StringVar(&t.weights, "weights", "auto",
+		"of a model in FP8, INT4 or MXFP4: auto keeps them in codes, open makes numbers of them; the same bits")
 	f.StringArrayVar(&t.set, "set", nil, "how ranks divide the model: parallel.experts=N or "+
 		"parallel.weights=sharded; of a shape any table.key=value; may be repeated")
 	t.ranks.flag(c)
@@ -285,11 +287,22 @@ func (t *target) storage(dot kernels.DotMode) (kernels.DType, error) {
 	return 0, fmt.Errorf("--dtype %q: want fp32 or bf16", t.dtype)
 }
 
+// weightsMode is what --weights says.
+func (t *target) weightsMode() (model.WeightsMode, error) {
+	switch t.weights {
+	case "auto":
+		return model.KeepWeights, nil
+	case "open":
+		return model.OpenWeights, nil
+	}
+	return 0, fmt.Errorf("--weights %q: want auto or open", t.weights)
+}
+
 // settings are the given flags as overrides of a shape's keys.
 func (t *target) settings(c *cobra.Command) (set []string) {
 	for _, f := range []struct{ flag, key string }{
 		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"},
-		{"exp2", "definition.exp2"}, {"latent", "definition.latent"}, {"dtype", "model.dtype"},
+		{"exp2", "definition.exp2"}, {"latent", "definition.latent"}, {"dtype", "model.dtype"}, {"weights", "model.weights"},
 	} {
 		if c.Flags().Changed(f.flag) {
 			set = append(set, f.key+"="+c.Flags().Lookup(f.flag).Value.String())
@@ -306,12 +319,16 @@ func (t *target) open(broken kernels.Break, body func(m *serve.ServedModel) erro
 	if err != nil {
 		return err
 	}
+	weights, err := t.weightsMode()
+	if err != nil {
+		return err
+	}
 	mesh, err := configs.ParseParallel(slices.Concat(t.set, t.ranks.settings()))
 	if err != nil {
 		return err
 	}
 	return setup.OnRanks(c, &mesh, func(w *parallel.World, r *parallel.Rank) error {
-		o := model.Options{DType: dtype}
+		o := model.Options{DType: dtype, Weights: weights}
 		setup.CutBy(&o, mesh, w.Devices())
 		m, err := serve.Open(w, r, t.dir, t.adapter, o)
 		if err != nil {

@@ -34,7 +34,9 @@ type Model struct {
 	// of a new network: tokenizer.json, a folder that has one, "bytes" or "countdown"
 	Tokenizer string `toml:"tokenizer"`
 	// storage of weights and activations; "auto": bf16 for tc16, else fp32
-	DType    string `toml:"dtype" default:"'auto'" oneof:"auto,fp32,bf16"`
+	DType string `toml:"dtype" default:"'auto'" oneof:"auto,fp32,bf16"`
+	// of a checkpoint in FP8, INT4 or MXFP4; "auto": what is not trained stays in codes; "open": numbers; the same bits
+	Weights  string `toml:"weights" default:"'auto'" oneof:"auto,open"`
 	InitSeed int    `toml:"init_seed" default:"1" range:"[0,)"` // seed of a new network's weights
 	// of a new network: fields of its config.json; under catalogue what differs, such as num_hidden_layers = 2
 	Config map[string]any `toml:"config"`

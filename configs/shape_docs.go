@@ -22,6 +22,7 @@ var fieldDocs = map[string]string{
 	"Model.Catalogue":       "instead of family: a model that \"lockstep shapes\" lists; becomes its family and config",
 	"Model.Tokenizer":       "of a new network: tokenizer.json, a folder that has one, \"bytes\" or \"countdown\"",
 	"Model.DType":           "storage of weights and activations; \"auto\": bf16 for tc16, else fp32",
+	"Model.Weights":         "of a checkpoint in FP8, INT4 or MXFP4; \"auto\": what is not trained stays in codes; \"open\": numbers; the same bits",
 	"Model.InitSeed":        "seed of a new network's weights",
 	"Model.Config":          "of a new network: fields of its config.json; under catalogue what differs, such as num_hidden_layers = 2",
 	"Data.Task":             "built-in task: \"countdown\"",

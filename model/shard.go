@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"slices"
 
 	"lockstep/kernels"
@@ -32,6 +33,9 @@ func (m *Model) TrainAll() { m.TrainShards(0, 1) }
 // gradients where they are summed. Of several, each has memory for the gradients of a few units: see [Place].
 func (m *Model) TrainShards(rank, ranks int) {
 	list := m.trainable()
+	if i := slices.IndexFunc(list, func(p *Param) bool { return p.Q != nil }); i >= 0 {
+		panic(fmt.Sprintf("model: %s is in codes and is to be trained", list[i].Name))
+	}
 	m.Shards = m.cutShards(list, ranks)
 	sums := m.placeSums(rank)
 	bytes := kernels.ArenaBytes(kernels.F32, 1, sums)

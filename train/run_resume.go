@@ -23,8 +23,10 @@ type origin struct {
 func decides(s *configs.Shape, key string) bool {
 	table, name, _ := strings.Cut(key, ".")
 	switch table {
-	case "model", "lora", "optim", "definition":
+	case "lora", "optim", "definition":
 		return true
+	case "model":
+		return name != "weights"
 	case "data":
 		return name != "eval_path" && name != "eval_samples"
 	case "run":

@@ -43,6 +43,9 @@ func DType(s *configs.Shape) kernels.DType {
 // modelOptions are those of the first rank's model. ranks are the devices of all.
 func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
 	o := model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
+	if s.Model.Weights == "auto" && (s.LoRA.Rank > 0 || o.Indexing == model.IndexersDense) {
+		o.Weights = model.KeepWeights
+	}
 	CutBy(&o, s.Parallel, ranks)
 	return o
 }
