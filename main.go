@@ -302,7 +302,8 @@ func (t *target) weightsMode() (model.WeightsMode, error) {
 func (t *target) settings(c *cobra.Command) (set []string) {
 	for _, f := range []struct{ flag, key string }{
 		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"},
-		{"exp2", "definition.exp2"}, {"latent", "definition.latent"}, {"dtype", "model.dtype"}, {"weights", "model.weights"},
+		{"exp2", "definition.exp2"}, {"latent", "definition.latent"}, {"dtype", "model.dtype"},
+		{"weights", "model.weights"},
 	} {
 		if c.Flags().Changed(f.flag) {
 			set = append(set, f.key+"="+c.Flags().Lookup(f.flag).Value.String())

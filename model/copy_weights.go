@@ -15,7 +15,7 @@ import (
 // EmptyCopy is a model of the same config, length, adapters and stage of indexers on another device or in another
 // storage type, for [Model.CopyWeights] to fill with weights that are rounded so. Weights in codes stay in codes where
 // neither changes their numbers; on one device both models have them in the same memory.
-func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType, rounding quant.Rounding) (*Model, error) {
+func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType, rounding quant.Encoding) (*Model, error) {
 	o := Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing}
 	if dtype == m.DType && rounding == quant.AsTrained {
 		o.Weights = KeepWeights
@@ -49,7 +49,7 @@ func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
 // to the format and back: a projection, or one of an expert (gate and up together), is a matrix with its rows in the
 // order of memory. Embeddings, head, norms, biases, convolutions, routers, indexers, adapters and gates of one
 // output stay as they are, as in stacks that serve block FP8.
-func (m *Model) CopyWeights(from *Model, format quant.Rounding) error {
+func (m *Model) CopyWeights(from *Model, format quant.Encoding) error {
 	if err := format.Validate(); err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func bands(t kernels.Tensor, subs []*Sub) (out []band) {
 }
 
 // copyRounded fills a parameter w on the device from one that the device can read, projections rounded.
-func (m *Model) copyRounded(d kernels.Rounder, w, from kernels.Tensor, subs []*Sub, format quant.Rounding) {
+func (m *Model) copyRounded(d kernels.Rounder, w, from kernels.Tensor, subs []*Sub, format quant.Encoding) {
 	switch {
 	case len(subs) == 0:
 		m.dev.Copy(w, from)
@@ -151,19 +151,20 @@ func (m *Model) copyRounded(d kernels.Rounder, w, from kernels.Tensor, subs []*S
 }
 
 // restored is raw elements of t in another storage type, projections rounded by the format, on all cores.
-func restored(raw []byte, t kernels.Tensor, to kernels.DType, subs []*Sub, format quant.Rounding) []byte {
+func restored(raw []byte, t kernels.Tensor, to kernels.DType, subs []*Sub, format quant.Encoding) []byte {
 	out := make([]byte, t.Len()*to.Size())
+	const high = 128 // a multiple of the rows of every encoding's blocks
 	var all []band
 	for _, b := range bands(t, subs) {
-		for ; b.from < b.to; b.from += quant.FP8Block { // whole squares
-			all = append(all, band{b.from, min(b.from+quant.FP8Block, b.to), b.round})
+		for ; b.from < b.to; b.from += high { // whole blocks
+			all = append(all, band{b.from, min(b.from+high, b.to), b.round})
 		}
 	}
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(runtime.NumCPU(), len(all)) {
 		workers.Go(func() {
-			scratch := make([]float32, quant.FP8Block*t.Cols)
+			scratch := make([]float32, high*t.Cols)
 			for i := next.Add(1) - 1; int(i) < len(all); i = next.Add(1) - 1 {
 				b := all[i]
 				from, end := b.from*t.Cols, b.to*t.Cols

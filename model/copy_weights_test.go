@@ -162,7 +162,7 @@ type neighbour struct {
 
 func (n *neighbour) CanRead(kernels.Device) bool { return !n.blind }
 
-func (n *neighbour) Round(dst, src kernels.Tensor, f quant.Rounding) {
+func (n *neighbour) Round(dst, src kernels.Tensor, f quant.Encoding) {
 	n.rounded++
 	w := model.ReadValues(n, src)
 	each := src.Rows * src.Cols
@@ -183,7 +183,7 @@ func TestCopyWeightsNear(t *testing.T) {
 	for _, c := range copied {
 		onTwo(t, c[0], c[1], func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
 			for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
-				for _, format := range []quant.Rounding{quant.AsTrained, quant.FP8, quant.INT4} {
+				for _, format := range []quant.Encoding{quant.AsTrained, quant.FP8, quant.INT4} {
 					if err := copiesNear(t, m, other.(*cpu.Device), dtype, format); err != nil {
 						return err
 					}
@@ -194,7 +194,7 @@ func TestCopyWeightsNear(t *testing.T) {
 	}
 }
 
-func copiesNear(t *testing.T, m *model.Model, dev *cpu.Device, dtype kernels.DType, format quant.Rounding) error {
+func copiesNear(t *testing.T, m *model.Model, dev *cpu.Device, dtype kernels.DType, format quant.Encoding) error {
 	t.Helper()
 	var copies [2]*model.Model
 	for i := range copies {

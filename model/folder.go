@@ -24,9 +24,10 @@ var companions = []string{
 	"generation_config.json",
 }
 
-// LoadFolder builds the model of a Hugging Face folder and fills its weights. Those in FP8, INT4 groups or MXFP4 stay in
-// codes, if the options say so, or are filled with the numbers that the codes stand for: code * scale rounded to fp32,
-// and rounded again where the storage type is bf16. Both give the same bits everywhere. adapter, where not empty, is a PEFT folder to put on it.
+// LoadFolder builds the model of a Hugging Face folder and fills its weights. Those in FP8, INT4 groups or MXFP4 stay
+// in codes, if the options say so, or are filled with the numbers that the codes stand for: code * scale rounded to
+// fp32, and rounded again where the storage type is bf16. Both give the same bits everywhere. adapter, where not empty,
+// is a PEFT folder to put on it.
 func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, error) {
 	m, err := fromConfig(dir, func(config []byte) (*Model, error) { return describeOn(dev, config, o) })
 	if err == nil {

@@ -8,8 +8,8 @@ import (
 )
 
 // Param is one weight of the model as it lies in device memory: W is [Groups, Rows, Cols] in the model's storage type
-// (a vector is [1, 1, n]). Where Q is not nil, it holds the weight in codes, and W is its shape without memory. A Param may hold several tensors of a checkpoint (the rows of q, k and v; all experts of a
-// layer).
+// (a vector is [1, 1, n]). Where Q is not nil, it holds the weight in codes, and W is its shape without memory. A Param
+// may hold several tensors of a checkpoint (the rows of q, k and v; all experts of a layer).
 type Param struct {
 	Name  string // of the first part, or what the parts have in common
 	W     kernels.Tensor

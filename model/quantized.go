@@ -112,6 +112,21 @@ func (c *coded) check() error {
 	return nil
 }
 
+// weight is the numbers, in a shape.
+func (c *coded) weight(shape []int) weight {
+	return weight{shape: shape, coded: c, read: func(dst []float32) error {
+		if err := c.check(); err != nil {
+			return err
+		}
+		inParallel(c.allRows(), 1, func(from, to int) {
+			for row := from; row < to; row++ {
+				c.decode(dst[row*c.cols:(row+1)*c.cols], row)
+			}
+		})
+		return nil
+	}}
+}
+
 // decode writes the numbers of a row, products rounded to fp32.
 func (c *coded) decode(line []float32, row int) {
 	for block := range c.format.Blocks(c.cols) {
@@ -178,7 +193,7 @@ func (m *Model) keepCodesOf(other *Model, dev kernels.Device) {
 }
 
 // copyQuantized fills p from a quantized weight of another model: with its codes, or with its numbers.
-func (m *Model) copyQuantized(p, from *Param, dev kernels.Device, subs []*Sub, rounding quant.Rounding) {
+func (m *Model) copyQuantized(p, from *Param, dev kernels.Device, subs []*Sub, rounding quant.Encoding) {
 	switch {
 	case p.Address() == from.Address():
 	case p.Q != nil:

@@ -173,7 +173,7 @@ func TestCopiesShareCodes(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		for rounding, shares := range map[quant.Rounding]bool{quant.AsTrained: true, quant.FP8: false} {
+		for rounding, shares := range map[quant.Encoding]bool{quant.AsTrained: true, quant.FP8: false} {
 			dup, err := m.EmptyCopy(rank.Dev, m.DType, rounding)
 			if err == nil {
 				err = dup.CopyWeights(m, rounding)

@@ -30,20 +30,7 @@ func fp8Blocks(high, wide int) *storage {
 			if err := wantType(scales, "F32", "BF16", "F8_E8M0"); err != nil {
 				return weight{}, err
 			}
-			return weight{shape: codes.Shape, coded: e4m3(codes, scales, high, wide), read: func(dst []float32) error {
-				s, err := readScales(scales)
-				if err != nil {
-					return err
-				}
-				down, across := want[rank-2], want[rank-1]
-				for g := range len(s) / max(down*across, 1) {
-					to, from, own := dst[g*rows*cols:], codes.Data[g*rows*cols:], s[g*down*across:]
-					inParallel(rows, high, func(r, end int) {
-						quant.DecodeFP8Blocks(to[r*cols:], from[r*cols:], own[r/high*across:], end-r, cols, high, wide)
-					})
-				}
-				return finite(dst, codes)
-			}}, nil
+			return e4m3(codes, scales, high, wide).weight(codes.Shape), nil
 		},
 	}
 }
@@ -78,19 +65,7 @@ func fp8Rows(whole bool) *storage {
 			if whole {
 				high = rows
 			}
-			return weight{shape: codes.Shape, coded: e4m3(codes, scales, high, cols), read: func(dst []float32) error {
-				s, err := readScales(scales)
-				if err != nil {
-					return err
-				}
-				if whole {
-					s = slices.Repeat(s, rows)
-				}
-				inParallel(rows, 1, func(r, end int) {
-					quant.DecodeFP8Blocks(dst[r*cols:], codes.Data[r*cols:], s[r:], end-r, cols, 1, max(cols, 1))
-				})
-				return finite(dst, codes)
-			}}, nil
+			return e4m3(codes, scales, high, cols).weight(codes.Shape), nil
 		},
 	}
 }

@@ -28,13 +28,9 @@ func mxfp4() *storage {
 			}
 			rows, cols := codes.Shape[1], codes.Shape[2]*quant.MXFP4Block
 			kept := e2m1(codes, scales, rows, cols)
-			return weight{shape: []int{codes.Shape[0], cols, rows}, coded: kept, read: func(dst []float32) error {
-				if err := noNaN(scales); err != nil {
-					return err
-				}
-				decodeTransposed(dst, codes.Data, scales.Data, rows, cols)
-				return finite(dst, codes)
-			}}, nil
+			w := kept.weight([]int{codes.Shape[0], cols, rows})
+			w.read = kept.transposed
+			return w, nil
 		},
 	}
 }
@@ -57,24 +53,16 @@ func mxfp4Packed() *storage {
 			if err := wantType(scales, "U8"); err != nil {
 				return weight{}, err
 			}
-			kept := e2m1(codes, scales, rows, groups*quant.MXFP4Block)
-			return weight{shape: []int{rows, groups * quant.MXFP4Block}, coded: kept, read: func(dst []float32) error {
-				if err := noNaN(scales); err != nil {
-					return err
-				}
-				inParallel(len(scales.Data), 1, func(b, end int) {
-					quant.DecodeMXFP4(dst[b*quant.MXFP4Block:], codes.Data[b*quant.MXFP4Block/2:], scales.Data[b:end])
-				})
-				return finite(dst, codes)
-			}}, nil
+			cols := groups * quant.MXFP4Block
+			return e2m1(codes, scales, rows, cols).weight([]int{rows, cols}), nil
 		},
 	}
 }
 
 // e2m1 is a weight of MXFP4, matrices of rows of columns.
 func e2m1(codes, scales safetensors.TensorInfo, rows, cols int) *coded {
-	return &coded{format: quant.Format{Code: quant.CodeE2M1, Scale: quant.ScaleE8M0, Wide: quant.MXFP4Block}, rows: rows,
-		cols: cols, stride: cols / 2, high: 1, codes: codes, scales: scales}
+	return &coded{format: quant.MXFP4.Format(), rows: rows, cols: cols, stride: cols / 2, high: 1, codes: codes,
+		scales: scales}
 }
 
 // noNaN is an error where a scale, a power of two, is the code of NaN.
@@ -86,26 +74,28 @@ func noNaN(scales safetensors.TensorInfo) error {
 	return nil
 }
 
-// decodeTransposed is experts dst [n, cols, rows] from blocks and scales of [n, rows, cols]. Rows are decoded some at
-// a time, so that they are in cache when they are written as columns.
-func decodeTransposed(dst []float32, blocks, scales []byte, rows, cols int) {
-	const together = 32
-	if len(dst) == 0 {
-		return
+// transposed reads matrices [cols, rows] of codes [rows, cols]. Rows are decoded some at a time, so that they are in
+// cache when they are written as columns.
+func (c *coded) transposed(dst []float32) error {
+	if err := c.check(); err != nil {
+		return err
 	}
-	inParallel(len(dst)/cols, together, func(from, to int) {
-		decoded := make([]float32, together*cols)
+	const together = 32
+	inParallel(c.allRows(), together, func(from, to int) {
+		decoded := make([]float32, together*c.cols)
 		for row := from; row < to; {
-			expert, first := row/rows, row%rows
-			n := min(together, to-row, rows-first)
-			own := scales[row*cols/quant.MXFP4Block:][:n*cols/quant.MXFP4Block]
-			quant.DecodeMXFP4(decoded, blocks[row*cols/2:], own)
-			for col := range cols {
+			matrix, first := row/c.rows, row%c.rows
+			n := min(together, to-row, c.rows-first)
+			for i := range n {
+				c.decode(decoded[i*c.cols:(i+1)*c.cols], row+i)
+			}
+			for col := range c.cols {
 				for i := range n {
-					dst[(expert*cols+col)*rows+first+i] = decoded[i*cols+col]
+					dst[(matrix*c.cols+col)*c.rows+first+i] = decoded[i*c.cols+col]
 				}
 			}
 			row += n
 		}
 	})
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"lockstep/data/safetensors"
 	"lockstep/quant"
 )
 
@@ -19,8 +20,14 @@ func TestDecodeTransposedAcrossExperts(t *testing.T) {
 		scales[i] = byte(120 + rng.IntN(12))
 	}
 	want, got := make([]float32, experts*rows*cols), make([]float32, experts*rows*cols)
-	quant.DecodeMXFP4(want, blocks, scales)
-	decodeTransposed(got, blocks, scales, rows, cols)
+	of := func(data []byte) safetensors.TensorInfo { return safetensors.TensorInfo{DType: "U8", Data: data} }
+	c := e2m1(of(blocks), of(scales), rows, cols)
+	for row := range experts * rows {
+		c.decode(want[row*cols:(row+1)*cols], row)
+	}
+	if err := c.transposed(got); err != nil {
+		t.Fatal(err)
+	}
 	for e := range experts {
 		for row := range rows {
 			for col := range cols {

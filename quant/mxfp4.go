@@ -16,16 +16,3 @@ var e8m0Values = func() (v [256]float32) {
 	v[255] = nan
 	return v
 }()
-
-// DecodeMXFP4 decodes blocks of [MXFP4Block] codes, 16 bytes each with the earlier of two codes in the lower bits, and
-// a scale for each block: dst = code * 2^(scale-127). Products are exact, in bf16 too, unless they are above the
-// largest number, where they are infinite. A block whose scale is 255 becomes NaN.
-func DecodeMXFP4(dst []float32, blocks, scales []byte) {
-	const bytes = MXFP4Block / 2
-	for i, e := range scales {
-		s, to := e8m0Values[e], dst[i*MXFP4Block:][:MXFP4Block]
-		for j, c := range blocks[i*bytes:][:bytes] {
-			to[2*j], to[2*j+1] = e2m1Values[c&15]*s, e2m1Values[c>>4]*s
-		}
-	}
-}

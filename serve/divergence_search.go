@@ -17,7 +17,7 @@ import (
 // format.
 type Alternative struct {
 	Definition kernels.Definition
-	Weights    quant.Rounding // of linear layers; "": as they are
+	Weights    quant.Encoding // of linear layers; "": as they are
 }
 
 // ParseAlternative applies changes such as "combine=bf16,key_split=256,weights=fp8" to a definition.
@@ -32,7 +32,7 @@ func ParseAlternative(def kernels.Definition, text string) (Alternative, error) 
 		err := error(nil)
 		switch {
 		case key == "weights":
-			o.Weights = quant.Rounding(value)
+			o.Weights = quant.Encoding(value)
 			err = o.Weights.Validate()
 		case slices.Contains(kernels.Settings, key):
 			err = o.Definition.Set(key, value)
@@ -130,7 +130,7 @@ func (s *DivergenceSearch) finish() {
 
 // searchDivergence runs every batch through a model and an alternative on another device, and compares them operation
 // by operation. It returns the alternative's log-probabilities of the recorded tokens.
-func searchDivergence(r *parallel.Rank, m *model.Model, other kernels.Device, format quant.Rounding,
+func searchDivergence(r *parallel.Rank, m *model.Model, other kernels.Device, format quant.Encoding,
 	batches [][]recording) (search *DivergenceSearch,
 	logprobs []float32, err error) {
 	otherModel, err := m.EmptyCopy(other, m.DType, format)

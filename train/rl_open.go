@@ -102,7 +102,7 @@ func (j *job) openRollout(l *learner) (err error) {
 	}
 	j.rolloutDevice = dev
 	m, err := l.trainer.Model.EmptyCopy(dev, l.trainer.Model.DType,
-		quant.Rounding(n.Weights))
+		quant.Encoding(n.Weights))
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (j *job) openRollout(l *learner) (err error) {
 		return err
 	}
 	l.engine = serve.OneReplica(e)
-	l.syncRollout = func() error { return m.CopyWeights(l.trainer.Model, quant.Rounding(n.Weights)) }
+	l.syncRollout = func() error { return m.CopyWeights(l.trainer.Model, quant.Encoding(n.Weights)) }
 	return nil
 }
 

@@ -139,7 +139,7 @@ func (p *Plan) EngineOptions() serve.Options {
 func (p *Plan) openRollout(dev kernels.Device) error {
 	p.Rollout = metaRank(dev, 0, 1)
 	d := p.Rollout.Dev
-	m, err := p.Model.EmptyCopy(d, p.Model.DType, quant.Rounding(p.s.Rollout.Numerics.Weights))
+	m, err := p.Model.EmptyCopy(d, p.Model.DType, quant.Encoding(p.s.Rollout.Numerics.Weights))
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,8 @@ const (
 	adamwSumBlock      = 4096 // adamw.cu
 	headsThreads       = 256  // heads.cuh
 	normAdders         = 512  // norm.cu
+	roundFP8Block      = 128  // round.cu
+	roundINT4Group     = 32   // round.cu
 	roundINT4Pieces    = 4    // round.cu
 	roundSquareThreads = 512  // round.cu
 	rowsMoved          = 1024 // rows.cuh

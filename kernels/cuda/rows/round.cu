@@ -4,7 +4,7 @@
 // division for each weight, and E4M3 by integers: 345 and 422 us.
 #include "team.cuh"
 
-constexpr int kINT4Group = 32, kFP8Block = 128;  // quant.INT4Group and FP8Block
+constexpr int kINT4Group = 32, kFP8Block = 128;  // of quant.INT4 and quant.FP8
 constexpr u32 kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kNaN = 0x7fc00000;
 
 // Magnitudes are compared as integers, which order as the numbers do.
@@ -43,16 +43,16 @@ __device__ inline void int4_of(float* v) {
 #pragma unroll
   for (int j = 0; j < kEight; j++) most = max(most, __float_as_uint(v[j]) & kMagnitude);
   most = most_of<kThreads>(most);
-  Quotient quotient(__uint_as_float(most) / 7.f);
+  Quotient quotient(widen(narrow(__uint_as_float(most) / 7.f)));
   if (quotient.near()) {
 #pragma unroll
-    // at most 7 of a size, as no v is larger than most
-    for (int j = 0; j < kEight; j++) v[j] = with_sign(rintf(quotient.of(v[j])), v[j]) * quotient.scale;
+    // A code is an integer, so -0 is 0. Its size is 7 at most: the scale is most/7 to nine bits.
+    for (int j = 0; j < kEight; j++) v[j] = (rintf(quotient.of(v[j])) + 0.f) * quotient.scale;
     return;
   }
 #pragma unroll 1
   for (int j = 0; j < kEight; j++) {
-    float q = fminf(fmaxf(rintf(v[j] / quotient.scale), -8.f), 7.f) * quotient.scale;
+    float q = (fminf(fmaxf(rintf(v[j] / quotient.scale), -7.f), 7.f) + 0.f) * quotient.scale;
     v[j] = most >= kInfinity ? __uint_as_float(kNaN) : quotient.scale == 0.f ? 0.f : q;
   }
 }
@@ -110,14 +110,14 @@ __device__ inline void fp8_of(float* v, const Quotient& quotient, u32 most) {
       e4m3_two(q);
 #pragma unroll
       for (int k = j; k < j + 2; k++)
-        v[k] = v[k] != v[k] ? __uint_as_float(kNaN) : with_sign(q[k - j], v[k]) * quotient.scale;
+        v[k] = with_sign(q[k - j], v[k]) * quotient.scale;
     }
     return;
   }
 #pragma unroll 1
   for (int j = 0; j < kEight; j++) {
-    bool number = most < kInfinity && v[j] == v[j];
-    v[j] = quotient.scale == 0.f ? 0.f : number ? e4m3(v[j] / quotient.scale) * quotient.scale : __uint_as_float(kNaN);
+    float q = quotient.scale == 0.f ? 0.f : e4m3(v[j] / quotient.scale) * quotient.scale;
+    v[j] = most < kInfinity ? q : __uint_as_float(kNaN);
   }
 }
 
@@ -125,9 +125,10 @@ constexpr int kAcross = kFP8Block / kEight, kSquareThreads = 512, kDown = kSquar
               kPieces = kFP8Block / kDown;
 
 // largest_of is the bits of the largest magnitude of a square, of which a thread has `own`, for all of its block.
-__device__ inline u32 largest_of(float own) {
+// NaN is larger than every number.
+__device__ inline u32 largest_of(u32 own) {
   __shared__ u32 mosts[kSquareThreads / kWarp];
-  u32 most = most_of<kWarp>(__float_as_uint(own));
+  u32 most = most_of<kWarp>(own);
   if (warp_lane() == 0) mosts[threadIdx.x / kWarp] = most;
   __syncthreads();
   return most_of<kSquareThreads / kWarp>(mosts[warp_lane() % (kSquareThreads / kWarp)]);
@@ -145,12 +146,13 @@ __device__ inline void round_square(D* d, const S* s, int rows, int cols, int ds
     if constexpr (INSIDE) w[i].load_whole(from);
     else w[i].load(from, left(i));
   }
-  float own = 0.f, v[kEight];
+  u32 own = 0;
+  float v[kEight];
 #pragma unroll
   for (int i = 0; i < kPieces; i++) {
     w[i].values(v);
 #pragma unroll
-    for (int j = 0; j < kEight; j++) own = fmaxf(own, fabsf(v[j]));  // NaN counts for nothing
+    for (int j = 0; j < kEight; j++) own = max(own, __float_as_uint(v[j]) & kMagnitude);
   }
   u32 most = largest_of(own);
   Quotient quotient(__uint_as_float(most) / 448.f);

@@ -20,7 +20,7 @@ func (d *Ops) CanRead(other kernels.Device) bool {
 }
 
 // Round makes dst what a format leaves of src, both [G, R, C], strides free, F32 or BF16 each.
-func (d *Ops) Round(dst, src kernels.Tensor, f quant.Rounding) {
+func (d *Ops) Round(dst, src kernels.Tensor, f quant.Encoding) {
 	if dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols || dst.DType == kernels.I32 ||
 		src.DType == kernels.I32 {
 		panic(fmt.Sprintf("cuda: round %s to %s", src, dst))
@@ -28,11 +28,11 @@ func (d *Ops) Round(dst, src kernels.Tensor, f quant.Rounding) {
 	types, rows := driver.Suffix(dst)+driver.Suffix(src), dst.Groups*dst.Rows
 	switch f {
 	case quant.INT4:
-		threads := rows * driver.Blocks(dst.Cols, quant.INT4Group) * (quant.INT4Group / 8)
+		threads := rows * driver.Blocks(dst.Cols, roundINT4Group) * (roundINT4Group / 8)
 		launchRound(d.Context, "_int4"+types, [3]int{driver.Blocks(threads, roundINT4Pieces*driver.ElementThreads), 1,
 			1}, driver.ElementThreads, 0, dst, src, rows, dst.Cols, dst.Stride, src.Stride)
 	case quant.FP8:
-		squares := [3]int{driver.Blocks(dst.Cols, quant.FP8Block), driver.Blocks(dst.Rows, quant.FP8Block), dst.Groups}
+		squares := [3]int{driver.Blocks(dst.Cols, roundFP8Block), driver.Blocks(dst.Rows, roundFP8Block), dst.Groups}
 		launchRound(d.Context, "_fp8"+types, squares, roundSquareThreads, 0, dst, src, dst.Rows, dst.Cols, dst.Stride,
 			src.Stride)
 	default:

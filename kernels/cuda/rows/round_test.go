@@ -13,7 +13,7 @@ import (
 )
 
 // byQuant is Round by package quant, in the memory of the CPU.
-func byQuant(d kernels.Device, dst, src kernels.Tensor, f quant.Rounding) {
+func byQuant(d kernels.Device, dst, src kernels.Tensor, f quant.Encoding) {
 	each := src.Rows * src.Cols
 	w := make([]float32, src.Groups*each)
 	wide := kernels.Wrap(w, src.Groups*src.Rows, src.Cols)
@@ -90,9 +90,9 @@ func odd(dtype kernels.DType, groups, rows, cols, stride, high, wide int) cudate
 
 // roundings are the formats with their units.
 var roundings = []struct {
-	format     quant.Rounding
+	format     quant.Encoding
 	high, wide int
-}{{quant.INT4, 1, quant.INT4Group}, {quant.FP8, quant.FP8Block, quant.FP8Block}}
+}{{quant.INT4, 1, 32}, {quant.FP8, 128, 128}}
 
 func TestRound(t *testing.T) {
 	for _, f := range roundings {
