@@ -28,6 +28,7 @@ import (
 	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/parallel"
+	"lockstep/quant"
 	"lockstep/serve"
 	"lockstep/serve/api"
 	"lockstep/train"
@@ -233,8 +234,8 @@ func (t *target) flags(c *cobra.Command) {
 	f.StringVar(&t.adapter, "adapter", "", "PEFT adapter folder to apply to the model")
 	f.StringVar(&t.dtype, "dtype", "",
 		"storage of weights and activations: fp32 or bf16 (default fp32; bf16 with --dot tc16)")
-	f.StringVar(&t.weights, "weights", "auto",
-		"of a model in FP8, INT4 or MXFP4: auto keeps them in codes, open makes numbers of them; the same bits")
+	f.StringVar(&t.weights, "weights", "auto", "auto keeps what is in FP8, INT4 or MXFP4 in codes, open makes numbers "+
+		"of it, with the same bits; int4, mxfp4, mxfp8 and fp8 put projections into that format")
 	f.StringArrayVar(&t.set, "set", nil, "how ranks divide the model: parallel.experts=N or "+
 		"parallel.weights=sharded; of a shape any table.key=value; may be repeated")
 	t.ranks.flag(c)
@@ -287,15 +288,17 @@ func (t *target) storage(dot kernels.DotMode) (kernels.DType, error) {
 	return 0, fmt.Errorf("--dtype %q: want fp32 or bf16", t.dtype)
 }
 
-// weightsMode is what --weights says.
-func (t *target) weightsMode() (model.WeightsMode, error) {
-	switch t.weights {
-	case "auto":
-		return model.KeepWeights, nil
-	case "open":
-		return model.OpenWeights, nil
+// weightsBy is what --weights says.
+func (t *target) weightsBy(o *model.Options) error {
+	switch e := quant.Encoding(t.weights); {
+	case t.weights == "auto":
+		o.Weights = model.KeepWeights
+	case slices.Contains(quant.Encodings, e):
+		o.Encode = setup.EncodeBy(t.weights, "auto")
+	case t.weights != "open":
+		return fmt.Errorf("--weights %q: want auto, open, int4, mxfp4, mxfp8 or fp8", t.weights)
 	}
-	return 0, fmt.Errorf("--weights %q: want auto or open", t.weights)
+	return nil
 }
 
 // settings are the given flags as overrides of a shape's keys.
@@ -320,8 +323,8 @@ func (t *target) open(broken kernels.Break, body func(m *serve.ServedModel) erro
 	if err != nil {
 		return err
 	}
-	weights, err := t.weightsMode()
-	if err != nil {
+	o := model.Options{DType: dtype}
+	if err := t.weightsBy(&o); err != nil {
 		return err
 	}
 	mesh, err := configs.ParseParallel(slices.Concat(t.set, t.ranks.settings()))
@@ -329,7 +332,6 @@ func (t *target) open(broken kernels.Break, body func(m *serve.ServedModel) erro
 		return err
 	}
 	return setup.OnRanks(c, &mesh, func(w *parallel.World, r *parallel.Rank) error {
-		o := model.Options{DType: dtype, Weights: weights}
 		setup.CutBy(&o, mesh, w.Devices())
 		m, err := serve.Open(w, r, t.dir, t.adapter, o)
 		if err != nil {

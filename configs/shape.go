@@ -35,8 +35,11 @@ type Model struct {
 	Tokenizer string `toml:"tokenizer"`
 	// storage of weights and activations; "auto": bf16 for tc16, else fp32
 	DType string `toml:"dtype" default:"'auto'" oneof:"auto,fp32,bf16"`
-	// of a checkpoint in FP8, INT4 or MXFP4; "auto": what is not trained stays in codes; "open": numbers; the same bits
-	Weights  string `toml:"weights" default:"'auto'" oneof:"auto,open"`
+	// "auto": what a checkpoint has in FP8, INT4 or MXFP4 and is not trained stays in codes; "open": numbers, the same
+	// bits; a format: projections are put into it, those that are trained after each update (QAT)
+	Weights string `toml:"weights" default:"'auto'" oneof:"auto,open,int4,mxfp4,mxfp8,fp8"`
+	// which projections a format is for; "auto": of 4 bits experts, where there are some, else all
+	Coded    string `toml:"coded" default:"'auto'" oneof:"auto,experts,projections"`
 	InitSeed int    `toml:"init_seed" default:"1" range:"[0,)"` // seed of a new network's weights
 	// of a new network: fields of its config.json; under catalogue what differs, such as num_hidden_layers = 2
 	Config map[string]any `toml:"config"`

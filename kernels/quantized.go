@@ -37,6 +37,23 @@ func (w QuantizedWeight) Shape() Tensor {
 // Bytes of codes and scales.
 func (w QuantizedWeight) Bytes() int { return w.Codes.Bytes() + w.Scales.Bytes() }
 
+// Matrices are some of them, from one on.
+func (w QuantizedWeight) Matrices(first, groups int) QuantizedWeight {
+	of := func(t Tensor) Tensor {
+		rows := t.Rows
+		return t.Reshape(t.Groups*rows, t.Cols).Stacked(first*rows, groups, rows)
+	}
+	w.Groups, w.Codes, w.Scales = groups, of(w.Codes), of(w.Scales)
+	return w
+}
+
+// FillScales sets every scale, in host memory.
+func (w QuantizedWeight) FillScales(s float32) {
+	for i := range w.Scales.Len() {
+		w.setScale(i, s)
+	}
+}
+
 // Group is matrix g.
 func (w QuantizedWeight) Group(g int) QuantizedWeight {
 	w.Groups, w.Codes, w.Scales = 1, w.Codes.Group(g), w.Scales.Group(g)
@@ -60,6 +77,32 @@ func (w QuantizedWeight) DecodeRow(dst []float32, row, col int) {
 	}
 }
 
+// EncodeRows puts numbers x [n, Cols] into rows from one on, counted through all groups: whole blocks of the encoding,
+// of one group. Codes and scales are in host memory.
+func (w QuantizedWeight) EncodeRows(e quant.Encoding, row int, x []float32) {
+	n, blocks := len(x)/w.Cols, w.Scales.Rows
+	scales := make([]float32, (n+e.High()-1)/e.High()*blocks)
+	e.Encode(w.Codes.Raw()[row*w.Codes.Cols:][:n*w.Codes.Cols], scales, x, n, w.Cols)
+	group := row / w.Rows * blocks * w.Rows
+	for r := range n {
+		for b, s := range scales[r/e.High()*blocks:][:blocks] {
+			w.setScale(group+b*w.Rows+(row+r)%w.Rows, s)
+		}
+	}
+}
+
+// setScale writes element i of the scales, in host memory.
+func (w QuantizedWeight) setScale(i int, s float32) {
+	switch w.Format.Scale {
+	case quant.ScaleE8M0:
+		w.Scales.Raw()[i] = quant.CodeOfScale(s)
+	case quant.ScaleBF16:
+		w.Scales.BF16s()[i] = RoundBF16(s)
+	default:
+		w.Scales.F32s()[i] = s
+	}
+}
+
 // scale is element i of the scales, in host memory.
 func (w QuantizedWeight) scale(i int) float32 {
 	switch w.Format.Scale {
@@ -80,4 +123,7 @@ type QuantizedProducts interface {
 	CheckQuantized(w QuantizedWeight) error
 	// Dequantize: out [Groups, Rows, Cols] = round(code*scale), contiguous, of w.DType.
 	Dequantize(out Tensor, w QuantizedWeight)
+	// Quantize puts numbers x, F32 [Groups, Rows, Cols] and contiguous, into codes and scales. Blocks of rows begin anew
+	// at the rows of each matrix that starts lists, ascending from 0.
+	Quantize(w QuantizedWeight, x Tensor, e quant.Encoding, starts []int)
 }

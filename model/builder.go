@@ -41,6 +41,7 @@ type operations struct {
 	sparse   kernels.SparseAttention
 	indexing kernels.IndexerLoss
 	rounder  kernels.Rounder
+	coder    kernels.QuantizedProducts
 	bounded  kernels.Bounded
 }
 
@@ -51,6 +52,7 @@ func (o *operations) bind(dev kernels.Device) {
 	o.sparse, _ = dev.(kernels.SparseAttention)
 	o.indexing, _ = dev.(kernels.IndexerLoss)
 	o.rounder, _ = dev.(kernels.Rounder)
+	o.coder, _ = dev.(kernels.QuantizedProducts)
 	o.bounded, _ = dev.(kernels.Bounded)
 }
 

@@ -24,7 +24,7 @@ func (m *Model) loadWeights(w *weights) error {
 	for _, p := range m.base() {
 		p.chooseLayout(w)
 		if p.Q != nil {
-			if err := p.loadQuantized(m.dev, w); err != nil {
+			if err := p.loadCodes(m.dev, w); err != nil {
 				return err
 			}
 			continue

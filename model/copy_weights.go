@@ -34,6 +34,7 @@ func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
 	t, err := describeOn(dev, m.Config, o)
 	if err == nil && o.Weights == KeepWeights {
 		t.keepCodesOf(m, dev)
+		t.encoded = m.encoded
 	}
 	if err == nil {
 		err = t.allocate(dev, o)

@@ -15,6 +15,7 @@ import (
 	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/quant"
 )
 
 // companions are files next to the weights that a fine-tuned model keeps from the folder it started from.
@@ -45,7 +46,11 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 // open gives a described model memory and the weights of a checkpoint.
 func (m *Model) open(dev kernels.Device, c *safetensors.Checkpoint, o Options) error {
 	w, err := newWeights(c, m.kept)
-	if err == nil && o.Weights == KeepWeights {
+	switch {
+	case err != nil:
+	case o.Encode.As != quant.AsTrained:
+		err = m.encodeWeights(dev, o.Encode)
+	case o.Weights == KeepWeights:
 		err = m.keepCodes(dev, w)
 	}
 	if err == nil {

@@ -40,6 +40,9 @@ func initialise(dev kernels.Device, params []*Param, seed uint64) {
 	go func() {
 		defer close(ready)
 		for _, p := range params {
+			if p.Q != nil {
+				continue
+			}
 			for _, part := range p.Parts {
 				h := fnv.New64a()
 				h.Write([]byte(part.Name))
@@ -56,6 +59,11 @@ func initialise(dev kernels.Device, params []*Param, seed uint64) {
 	for d := range ready {
 		d.to.write(d.from, d.raw)
 		free <- d.raw
+	}
+	for _, p := range params {
+		if p.Q != nil {
+			p.drawCodes(dev, seed)
+		}
 	}
 }
 

@@ -36,7 +36,8 @@ type Model struct {
 	inMemory func(name string) string
 	kept     *storage // how config.json says that weights are kept; nil: as they are
 	choice   quantizedChoice
-	ignored  int // tensors of the checkpoint that are ignored: they say how activations are rounded
+	encoded  Encode // what projections are put into codes
+	ignored  int    // tensors of the checkpoint that are ignored: they say how activations are rounded
 
 	grads   gradients
 	sharded *shardedWeights // nil: no weight is copied from other ranks

@@ -5,16 +5,19 @@ import (
 	"io"
 
 	"lockstep/kernels"
+	"lockstep/quant"
 )
 
 // Param is one weight of the model as it lies in device memory: W is [Groups, Rows, Cols] in the model's storage type
 // (a vector is [1, 1, n]). Where Q is not nil, it holds the weight in codes, and W is its shape without memory. A Param
 // may hold several tensors of a checkpoint (the rows of q, k and v; all experts of a layer).
 type Param struct {
-	Name  string // of the first part, or what the parts have in common
-	W     kernels.Tensor
-	Q     *kernels.QuantizedWeight
-	Parts []Part
+	Name string // of the first part, or what the parts have in common
+	W    kernels.Tensor
+	Q    *kernels.QuantizedWeight
+	// what Q's codes are made of numbers by; AsTrained: they are those of a release
+	encoding quant.Encoding
+	Parts    []Part
 	// Packed, where set, is the weight as one tensor, which some checkpoints of the family hold in place of its parts.
 	Packed *Part
 	Init   Init
@@ -103,7 +106,7 @@ func (p *Param) part(all elements, part Part) elements {
 
 // states is how many fp32 numbers training keeps for each weight, in all ranks together.
 func (p *Param) states(tied bool) int {
-	n := 1 + optimizerNumbers(p.W.DType)
+	n := 1 + optimizerNumbers(p.W.DType, p.Q != nil)
 	if tied {
 		n++
 	}

@@ -39,6 +39,7 @@ type Options struct {
 	Experts bool        // experts are cut, and computed where they lie (expert parallel)
 	Blocks  bool        // the other weights of blocks are cut, and copied to compute with them (FSDP)
 	Weights WeightsMode // of a checkpoint's weights in codes
+	Encode  Encode      // of any weights
 	home    *Model      // of the first rank, whose cut weights are this one's too; nil: none
 	rank    int         // of Ranks
 }
@@ -46,6 +47,9 @@ type Options struct {
 // Build makes the graph of a config.json on a device, with zero weights: load or initialise them next.
 func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 	m, err := describeOn(dev, config, o)
+	if err == nil {
+		err = m.encodeWeights(dev, o.Encode)
+	}
 	if err == nil {
 		err = m.allocate(dev, o)
 	}

@@ -86,6 +86,8 @@ func (c Replicas) ClearMoments() {
 	}
 }
 
+const masterSuffix = ".master"
+
 // stateKinds are the tensors that training adds to a parameter.
 var stateKinds = []struct {
 	suffix string
@@ -93,7 +95,7 @@ var stateKinds = []struct {
 }{
 	{".exp_avg", func(s *Shard) kernels.Tensor { return s.M }},
 	{".exp_avg_sq", func(s *Shard) kernels.Tensor { return s.V }},
-	{".master", func(s *Shard) kernels.Tensor { return s.Master }},
+	{masterSuffix, func(s *Shard) kernels.Tensor { return s.Master }},
 }
 
 // optimizerState is a tensor of the optimizer's state of a parameter, in the memory of the ranks that own its shards.
@@ -144,7 +146,7 @@ func (c Replicas) optimizerStates() (list []optimizerState) {
 			for i := from; i < to; i++ {
 				owner := c[shards[i].Owner]
 				s := owner.Shards[i]
-				if t := k.of(s); t.Data != s.W.Data {
+				if t := k.of(s); t.Data != s.W.Data || s.Q != nil {
 					o.elements = append(o.elements, elementsOn{owner.dev, t.Reshape(1, t.Len())})
 				}
 			}

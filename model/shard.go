@@ -5,14 +5,16 @@ import (
 	"slices"
 
 	"lockstep/kernels"
+	"lockstep/quant"
 )
 
 // Shard is consecutive matrices of a trained parameter whose gradient one rank sums, and whose optimizer state that
 // rank alone holds: ZeRO-2 (Rajbhandari et al., arXiv 1910.02054). All ranks cut alike, in the order of the graph.
 type Shard struct {
 	Param *Param
-	Owner int            // rank
-	W     kernels.Tensor // the matrices of the parameter, in the memory of this rank
+	Owner int                      // rank
+	W     kernels.Tensor           // the matrices of the parameter, in the memory of this rank
+	Q     *kernels.QuantizedWeight // in codes; nil: W
 
 	Sharded bool // weights are cut over ranks too: W is in the memory of the owner
 
@@ -33,8 +35,10 @@ func (m *Model) TrainAll() { m.TrainShards(0, 1) }
 // gradients where they are summed. Of several, each has memory for the gradients of a few units: see [Place].
 func (m *Model) TrainShards(rank, ranks int) {
 	list := m.trainable()
-	if i := slices.IndexFunc(list, func(p *Param) bool { return p.Q != nil }); i >= 0 {
-		panic(fmt.Sprintf("model: %s is in codes and is to be trained", list[i].Name))
+	if i := slices.IndexFunc(list, func(p *Param) bool {
+		return p.Q != nil && p.encoding == quant.AsTrained
+	}); i >= 0 {
+		panic(fmt.Sprintf("model: %s is in codes of a release and is to be trained", list[i].Name))
 	}
 	m.Shards = m.cutShards(list, ranks)
 	sums := m.placeSums(rank)
@@ -52,7 +56,7 @@ func (m *Model) TrainShards(rank, ranks int) {
 	}
 	for _, s := range m.Shards {
 		if s.Owner == rank {
-			bytes += optimizerNumbers(s.W.DType) * kernels.ArenaBytes(kernels.F32, 1, s.W.Len())
+			bytes += optimizerNumbers(s.W.DType, s.Q != nil) * kernels.ArenaBytes(kernels.F32, 1, s.W.Len())
 		}
 	}
 	m.mem.Reserve(bytes)
@@ -87,11 +91,17 @@ func (m *Model) cutShards(list []*Param, ranks int) (shards []*Shard) {
 		m.gradientColumns, ranks)
 	for _, p := range list {
 		for _, h := range p.home {
-			shards = append(shards, &Shard{Param: p, Owner: h.owner, W: h.t, Sharded: true})
+			shards = append(shards, &Shard{Param: p, Owner: h.owner, W: h.t, Q: h.q, Sharded: true})
 		}
 		for ; len(parts) > 0 && parts[0].param == p; parts = parts[1:] {
-			shards = append(shards, &Shard{Param: p, Owner: parts[0].owner,
-				W: matricesOf(p.W, parts[0].first, parts[0].groups)})
+			s := &Shard{Param: p, Owner: parts[0].owner}
+			if p.Q != nil {
+				q := p.Q.Matrices(parts[0].first, parts[0].groups)
+				s.Q, s.W = &q, q.Shape()
+			} else {
+				s.W = matricesOf(p.W, parts[0].first, parts[0].groups)
+			}
+			shards = append(shards, s)
 		}
 	}
 	return shards
@@ -118,16 +128,22 @@ func (s *Shard) train(m *Model) {
 	}
 	like := func() kernels.Tensor { return m.mem.NewGrouped(kernels.F32, s.W.Groups, s.W.Rows, s.W.Cols) }
 	s.M, s.V, s.Master = like(), like(), s.W
-	if s.W.DType != kernels.F32 {
+	switch {
+	case s.Q != nil:
+		s.Master = like()
+		if !kernels.IsMeta(m.dev) {
+			numbersOf(m.dev, *s.Q, func(g int, values []float32) { writeValues(m.dev, s.Master.Group(g), values) })
+		}
+	case s.W.DType != kernels.F32:
 		s.Master = like()
 		m.dev.Copy(s.Master, s.W)
 	}
 }
 
-// optimizerNumbers is how many fp32 numbers [Shard.train] makes for each weight of a storage type: two moments, and a
-// master where the weight itself is not fp32.
-func optimizerNumbers(d kernels.DType) int {
-	if d != kernels.F32 {
+// optimizerNumbers is how many fp32 numbers [Shard.train] makes for each weight of a storage type, or in codes: two
+// moments, and a master where the weight itself is not fp32.
+func optimizerNumbers(d kernels.DType, coded bool) int {
+	if coded || d != kernels.F32 {
 		return 3
 	}
 	return 2

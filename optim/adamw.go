@@ -15,6 +15,28 @@ type Weights struct {
 	Owner                 int  // rank
 	Sharded               bool // W is the owner's too
 	W, Master, M, V, Grad kernels.Tensor
+
+	// Of weights in codes, of which W is the shape: the codes and scales, and what makes them of the master. nil: W.
+	Codes  []kernels.Tensor
+	Encode func()
+}
+
+// update takes the step of the weights, whose gradients are multiplied by factor.
+func (w Weights) update(dev kernels.Device, factor kernels.Tensor, s kernels.AdamW) {
+	if w.Encode == nil {
+		dev.AdamW(w.W, w.Master, w.M, w.V, w.Grad, factor, s)
+		return
+	}
+	dev.AdamW(w.Master, w.Master, w.M, w.V, w.Grad, factor, s)
+	w.Encode()
+}
+
+// stored are the weights as they lie on the device.
+func (w Weights) stored() []kernels.Tensor {
+	if w.Encode == nil {
+		return []kernels.Tensor{w.W}
+	}
+	return w.Codes
 }
 
 // AdamW is Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101) on every parameter, after clipping
@@ -40,10 +62,10 @@ func (a AdamW) Step(r *parallel.Rank, ws []Weights, scale, lr float64, step int)
 	updated := make([][]kernels.Tensor, r.Size)
 	for _, w := range ws {
 		if !w.Sharded {
-			updated[w.Owner] = append(updated[w.Owner], w.W)
+			updated[w.Owner] = append(updated[w.Owner], w.stored()...)
 		}
 		if w.Owner == r.ID {
-			r.Dev.AdamW(w.W, w.Master, w.M, w.V, w.Grad, clip.ColRange(1, 2), s)
+			w.update(r.Dev, clip.ColRange(1, 2), s)
 		}
 	}
 	broadcast(r, updated)

@@ -94,8 +94,16 @@ var int4Values = [16]float32{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6
 // PowerOfTwo is the number of a code of [ScaleE8M0].
 func PowerOfTwo(e byte) float32 { return e8m0Values[e] }
 
+// CodeOfScale is the code of a power of two, or of NaN.
+func CodeOfScale(s float32) byte {
+	if s != s {
+		return 255
+	}
+	return byte(math.Float32bits(s) >> 23)
+}
+
 // EncodePowerOfTwo is the code of [ScaleE8M0] whose number is s, where there is one.
 func EncodePowerOfTwo(s float32) (e byte, ok bool) {
-	e = byte(math.Float32bits(s) >> 23)
+	e = CodeOfScale(s)
 	return e, e8m0Values[e] == s
 }

@@ -197,7 +197,10 @@ func restore(w *parallel.World, c model.Replicas, dir string) error {
 		return err
 	}
 	defer f.Close()
-	return c.LoadOptimizer(f.Checkpoint())
+	if err := c.LoadOptimizer(f.Checkpoint()); err != nil {
+		return err
+	}
+	return c.EncodeMasters(w)
 }
 
 func restoreWeights(m *model.Model, dir string) error {

@@ -133,6 +133,11 @@ func (j *job) prepare(r *parallel.Rank) error {
 	if err := j.ranks.Replicas.TrainShards(j.world); err != nil {
 		return err
 	}
+	if j.shape.Model.Path != "" {
+		if err := j.ranks.Replicas.LoadMasters(j.shape.Model.Path); err != nil {
+			return err
+		}
+	}
 	if err := p.ReserveRanks(j.world); err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/optim"
+	"lockstep/train/setup"
 )
 
 // origin is what decided the bits of the steps before a checkpoint. A resumed run must agree with it.
@@ -26,7 +27,7 @@ func decides(s *configs.Shape, key string) bool {
 	case "lora", "optim", "definition":
 		return true
 	case "model":
-		return name != "weights"
+		return name != "weights" && name != "coded" || setup.EncodesWeights(s)
 	case "data":
 		return name != "eval_path" && name != "eval_samples"
 	case "run":

@@ -5,6 +5,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/kernels/cpu/gemm"
+	"lockstep/quant"
 )
 
 // CheckQuantized accepts every format and shape.
@@ -18,6 +19,32 @@ func (d *Device) Dequantize(out kernels.Tensor, w kernels.QuantizedWeight) {
 	}
 	d.pool.each(w.Groups*w.Rows, max(1, (1<<16)/max(w.Cols, 1)), func(_, from, to int) {
 		gemm.Dequantize(out, w, from, to)
+	})
+}
+
+// Quantize puts numbers into codes and scales.
+func (d *Device) Quantize(w kernels.QuantizedWeight, x kernels.Tensor, e quant.Encoding, starts []int) {
+	if x.DType != kernels.F32 || x.Groups != w.Groups || x.Rows != w.Rows || x.Cols != w.Cols || !x.Contiguous() ||
+		w.Format != e.Format() {
+		panic(fmt.Sprintf("cpu: Quantize: %s to %s by %s", x, w, e))
+	}
+	var blocks [][2]int // rows, counted through all groups
+	for g := range w.Groups {
+		for i, from := range starts {
+			to := w.Rows
+			if i+1 < len(starts) {
+				to = starts[i+1]
+			}
+			for ; from < to; from += e.High() {
+				blocks = append(blocks, [2]int{g*w.Rows + from, g*w.Rows + min(from+e.High(), to)})
+			}
+		}
+	}
+	values := x.F32s()
+	d.pool.each(len(blocks), max(1, (1<<15)/max(w.Cols*e.High(), 1)), func(_, from, to int) {
+		for _, b := range blocks[from:to] {
+			w.EncodeRows(e, b[0], values[b[0]*w.Cols:b[1]*w.Cols])
+		}
 	})
 }
 

@@ -189,3 +189,34 @@ func BenchmarkQuantizedProduct(b *testing.B) {
 		}
 	}
 }
+
+// Quantize is the encoder of package quant on each part of each matrix.
+func TestQuantize(t *testing.T) {
+	for _, dev := range devices(t, kernels.Default()) {
+		rng := rand.New(rand.NewPCG(3, 4))
+		for _, e := range quant.Encodings {
+			const groups, rows, cols = 3, 300, 100
+			starts := []int{0, 140, 141}
+			x := strided(rng, kernels.F32, groups, rows, cols, 0)
+			w := kernels.NewQuantizedWeight(e.Format(), kernels.F32, groups, rows, cols, kernels.NewArena(dev).NewGrouped)
+			dev.Quantize(w, x, e, starts)
+			want := slices.Clone(x.F32s()[:x.Len()])
+			for g := range groups {
+				for i, from := range starts {
+					to := append(starts, rows)[i+1]
+					e.Round(want[(g*rows+from)*cols:(g*rows+to)*cols], to-from, cols)
+				}
+			}
+			if got := dequantized(dev, w); !slices.Equal(got.F32s(), want) {
+				t.Errorf("%s: %s differs", dev.Name(), e)
+			}
+			whole := slices.Clone(x.F32s()[:x.Len()])
+			for g := range groups {
+				e.Round(whole[g*rows*cols:(g+1)*rows*cols], rows, cols)
+			}
+			if slices.Equal(whole, want) != (e.High() == 1) {
+				t.Errorf("%s: blocks that begin anew with each part are noticed: %t", e, e.High() == 1)
+			}
+		}
+	}
+}

@@ -1,6 +1,9 @@
 package meta
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/quant"
+)
 
 // Operations of [kernels.Device] compute nothing.
 
@@ -49,8 +52,9 @@ func (d *Device) AdamW(_, _, _, _, _, _ kernels.Tensor, _ kernels.AdamW)        
 
 // Operations of [kernels.QuantizedProducts].
 
-func (d *Device) CheckQuantized(_ kernels.QuantizedWeight) error         { return nil }
-func (d *Device) Dequantize(_ kernels.Tensor, _ kernels.QuantizedWeight) {}
+func (d *Device) CheckQuantized(_ kernels.QuantizedWeight) error                                  { return nil }
+func (d *Device) Quantize(_ kernels.QuantizedWeight, _ kernels.Tensor, _ quant.Encoding, _ []int) {}
+func (d *Device) Dequantize(_ kernels.Tensor, _ kernels.QuantizedWeight)                          {}
 
 // Operations of [kernels.Recurrent].
 

@@ -12,6 +12,7 @@ import (
 	"lockstep/kernels/devices"
 	"lockstep/model"
 	"lockstep/optim"
+	"lockstep/quant"
 	"lockstep/serve"
 	"lockstep/train/trainer"
 )
@@ -43,11 +44,25 @@ func DType(s *configs.Shape) kernels.DType {
 // modelOptions are those of the first rank's model. ranks are the devices of all.
 func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
 	o := model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
-	if s.Model.Weights == "auto" && (s.LoRA.Rank > 0 || o.Indexing == model.IndexersDense) {
+	switch {
+	case EncodesWeights(s):
+		o.Encode = EncodeBy(s.Model.Weights, s.Model.Coded)
+	case s.Model.Weights == "auto" && (s.LoRA.Rank > 0 || o.Indexing == model.IndexersDense):
 		o.Weights = model.KeepWeights
 	}
 	CutBy(&o, s.Parallel, ranks)
 	return o
+}
+
+// EncodesWeights tells whether a shape puts projections into a format.
+func EncodesWeights(s *configs.Shape) bool {
+	return s.Model.Weights != "auto" && s.Model.Weights != "open"
+}
+
+// EncodeBy is what projections are put into by names of a format and of projections, as in [configs.Model].
+func EncodeBy(format, coded string) model.Encode {
+	as := quant.Encoding(format)
+	return model.Encode{As: as, Projections: coded == "projections" || coded == "auto" && as.Format().Code.Bits() == 8}
 }
 
 // LoadModel makes the model of a shape whose config.json is known, filled with the checkpoint's weights or random ones,

@@ -31,7 +31,7 @@ func (t *Trainer) FirstNotFinite() (name string) {
 	t.eachRank(func(r *parallel.Rank, m *model.Model) {
 		first := "the loss"
 		for i, s := range m.Shards {
-			if n := optim.GradNorm(r, weights(m.Shards[i:i+1])); math.IsNaN(n) || math.IsInf(n, 0) {
+			if n := optim.GradNorm(r, weights(m, m.Shards[i:i+1])); math.IsNaN(n) || math.IsInf(n, 0) {
 				first = s.Param.Name
 				break
 			}

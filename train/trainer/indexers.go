@@ -17,7 +17,7 @@ func trained(m *model.Model) (own, indexers []optim.Weights) {
 			parts[0] = append(parts[0], s)
 		}
 	}
-	return weights(parts[0]), weights(parts[1])
+	return weights(m, parts[0]), weights(m, parts[1])
 }
 
 // diverge adds the divergence of each row to a sum, as the mean over the indexers, in the order of rows.

@@ -131,12 +131,15 @@ func (t *Trainer) loss(r *parallel.Rank, logprob kernels.Tensor, rows optim.Rows
 	}}
 }
 
-// weights lists what the optimizer updates.
-func weights(shards []*model.Shard) []optim.Weights {
+// weights lists what the optimizer updates of a model's shards.
+func weights(m *model.Model, shards []*model.Shard) []optim.Weights {
 	var ws []optim.Weights
 	for _, s := range shards {
-		ws = append(ws, optim.Weights{Owner: s.Owner, Sharded: s.Sharded, W: s.W, Master: s.Master, M: s.M, V: s.V,
-			Grad: s.Grad})
+		w := optim.Weights{Owner: s.Owner, Sharded: s.Sharded, W: s.W, Master: s.Master, M: s.M, V: s.V, Grad: s.Grad}
+		if s.Q != nil {
+			w.Codes, w.Encode = []kernels.Tensor{s.Q.Codes, s.Q.Scales}, func() { m.EncodeShard(s) }
+		}
+		ws = append(ws, w)
 	}
 	return ws
 }

@@ -1,0 +1,125 @@
+package model
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"lockstep/data/safetensors"
+	"lockstep/kernels"
+	"lockstep/quant"
+)
+
+// coded is a weight's codes and scales as a checkpoint has them: rows of columns, whatever the shape of its numbers.
+type coded struct {
+	format     quant.Format           // of the device's copy, which has a scale for each row
+	rows, cols int                    // of each matrix
+	stride     int                    // bytes from a row's codes to the next
+	high       int                    // rows of a matrix that share scales
+	codes      safetensors.TensorInfo // [matrices, rows, stride]
+	scales     safetensors.TensorInfo // [matrices, ceil(rows/high), format.Blocks(cols)]
+}
+
+// scaleType is the type in which the device keeps scales of a checkpoint's type exactly.
+func scaleType(dtype string) quant.Scale {
+	switch dtype {
+	case "U8", "F8_E8M0":
+		return quant.ScaleE8M0
+	case "BF16":
+		return quant.ScaleBF16
+	}
+	return quant.ScaleF32
+}
+
+// scale is that of a row, counted through all matrices, in a block of columns.
+func (c *coded) scale(row, block int) float32 {
+	down := (c.rows + c.high - 1) / c.high
+	i, data := (row/c.rows*down+row%c.rows/c.high)*c.format.Blocks(c.cols)+block, c.scales.Data
+	switch c.scales.DType {
+	case "U8", "F8_E8M0":
+		return quant.PowerOfTwo(data[i])
+	case "BF16":
+		return kernels.FromBF16(binary.LittleEndian.Uint16(data[2*i:]))
+	case "F32":
+		return math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
+	}
+	return safetensors.FromF16(binary.LittleEndian.Uint16(data[2*i:]))
+}
+
+// allRows is the rows of all matrices.
+func (c *coded) allRows() int { return len(c.codes.Data) / max(c.stride, 1) }
+
+// eachScale visits all scales until visit returns false.
+func (c *coded) eachScale(visit func(s float32) bool) bool {
+	for row := range c.allRows() {
+		if row%c.rows%c.high != 0 {
+			continue
+		}
+		for block := range c.format.Blocks(c.cols) {
+			if !visit(c.scale(row, block)) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// powersOfTwo tells whether all scales are numbers of E8M0.
+func (c *coded) powersOfTwo() bool {
+	return c.eachScale(func(s float32) bool {
+		_, ok := quant.EncodePowerOfTwo(s)
+		return ok
+	})
+}
+
+// check is an error where a scale or a code is NaN, or where codes decode to more than fp32 holds.
+func (c *coded) check() error {
+	var err error
+	if scaleType(c.scales.DType) == quant.ScaleE8M0 {
+		err = noNaN(c.scales)
+	} else {
+		_, err = readScales(c.scales)
+	}
+	if err != nil {
+		return err
+	}
+	if c.format.Code == quant.CodeE4M3 && slices.ContainsFunc(c.codes.Data, quant.IsNaNE4M3) {
+		return fmt.Errorf("%s: tensor %s: codes decode to NaN: fetch the checkpoint again", c.codes.File, c.codes.Name)
+	}
+	// no code is larger than 448
+	if c.eachScale(func(s float32) bool { return !math.IsInf(float64(s*quant.MaxE4M3), 0) }) {
+		return nil
+	}
+	line := make([]float32, c.cols)
+	for row := range c.allRows() {
+		c.decode(line, row)
+		if err := finite(line, c.codes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// weight is the numbers, in a shape.
+func (c *coded) weight(shape []int) weight {
+	return weight{shape: shape, coded: c, read: func(dst []float32) error {
+		if err := c.check(); err != nil {
+			return err
+		}
+		inParallel(c.allRows(), 1, func(from, to int) {
+			for row := from; row < to; row++ {
+				c.decode(dst[row*c.cols:(row+1)*c.cols], row)
+			}
+		})
+		return nil
+	}}
+}
+
+// decode writes the numbers of a row, products rounded to fp32.
+func (c *coded) decode(line []float32, row int) {
+	for block := range c.format.Blocks(c.cols) {
+		at := block * c.format.Wide
+		c.format.Decode(line[at:min(at+c.format.Wide, c.cols)], c.codes.Data[row*c.stride:], at, c.scale(row, block))
+	}
+}

@@ -1,0 +1,250 @@
+package model
+
+import (
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"unsafe"
+
+	"lockstep/data/safetensors"
+	"lockstep/kernels"
+	"lockstep/parallel"
+	"lockstep/quant"
+)
+
+// Encode is what projections are put into codes, whatever a checkpoint stores them in. Frozen ones are encoded once.
+// Those that are trained have fp32 masters, and their codes are made anew after each update: quantisation-aware training
+// with the straight-through estimator (Bengio et al., arXiv 1308.3432), whose weights are the codes that are deployed.
+type Encode struct {
+	As          quant.Encoding // AsTrained: none
+	Projections bool           // all of them; without it experts alone, where there are some
+}
+
+// encodeWeights gives projections a quantized weight without memory. Those that attention reads as a matrix for each
+// head, and gates of one output, stay numbers.
+func (m *Model) encodeWeights(dev kernels.Device, e Encode) error {
+	if e.As == quant.AsTrained {
+		return nil
+	}
+	device, ok := dev.(kernels.QuantizedProducts)
+	if !ok {
+		return fmt.Errorf("weights in %s: the device %s does not multiply by codes", e.As, dev.Name())
+	}
+	list := m.linears()
+	experts := slices.ContainsFunc(list, func(l *Linear) bool { return l.Fused })
+	for _, l := range list {
+		if l.byHead || experts && !e.Projections && !l.Fused ||
+			slices.ContainsFunc(l.Subs, func(s *Sub) bool { return s.To-s.From == 1 }) {
+			continue
+		}
+		q := kernels.NewQuantizedWeight(e.As.Format(), l.W.W.DType, l.W.W.Groups, l.W.W.Rows, l.W.W.Cols, described)
+		if err := device.CheckQuantized(q); err != nil {
+			return fmt.Errorf("%s in %s: %w: choose another format", l.W.Name, e.As, err)
+		}
+		l.W.Q, l.W.encoding = &q, e.As
+		m.choice.kept++
+		m.choice.bytes += q.Bytes()
+	}
+	m.encoded = e
+	return nil
+}
+
+// starts are the rows of each matrix at which tensors of a checkpoint begin, and with them blocks of codes.
+func (p *Param) starts() (rows []int) {
+	for _, part := range p.Parts {
+		if part.Rows <= p.W.Rows && !slices.Contains(rows, part.Row) {
+			rows = append(rows, part.Row)
+		}
+	}
+	if len(rows) == 0 { // one tensor for all matrices
+		return []int{0}
+	}
+	slices.Sort(rows)
+	return rows
+}
+
+// loadEncoded fills a quantized weight with the codes of a checkpoint's numbers.
+func (p *Param) loadEncoded(dev kernels.Device, w *weights) error {
+	groups := p.matrices()
+	host := onHost(p.Q.Format, p.Q.DType, groups, p.Q.Rows, p.Q.Cols, kernels.IsMeta(dev))
+	for _, part := range p.Parts {
+		from, err := w.find(part.Name, "config.json")
+		if err == nil {
+			err = from.fits(part, part.Name, w, "config.json")
+		}
+		if err != nil {
+			return err
+		}
+		if kernels.IsMeta(dev) {
+			continue
+		}
+		values := make([]float32, part.Rows*p.Q.Cols)
+		if err := from.read(values); err != nil {
+			return err
+		}
+		from.forget()
+		p.encode(host, part, values)
+	}
+	if !kernels.IsMeta(dev) {
+		p.writeCodes(dev, host, 0)
+	}
+	return nil
+}
+
+// encode puts the numbers of a part, as they lie on disk, into codes in host memory.
+func (p *Param) encode(host kernels.QuantizedWeight, part Part, values []float32) {
+	cols := p.Q.Cols
+	if part.Disk != nil {
+		inOrder := make([]float32, len(values))
+		eachPlace(len(values), cols, part.Disk, func(i, at int) { inOrder[i] = values[at] })
+		values = inOrder
+	}
+	starts, first, high := p.starts(), part.Group*p.Q.Rows+part.Row, p.encoding.High()
+	var blocks [][2]int // rows of the part
+	for row := 0; row < part.Rows; {
+		in := (first + row) % p.Q.Rows // of its matrix
+		end := p.Q.Rows
+		for _, s := range starts {
+			if s > in {
+				end = s
+				break
+			}
+		}
+		n := min(high, end-in, part.Rows-row)
+		blocks = append(blocks, [2]int{row, row + n})
+		row += n
+	}
+	inParallel(len(blocks), 1, func(a, b int) {
+		for _, rows := range blocks[a:b] {
+			host.EncodeRows(p.encoding, first+rows[0], values[rows[0]*cols:rows[1]*cols])
+		}
+	})
+}
+
+// onHost is a quantized weight in host memory; of a plan without memory.
+func onHost(f quant.Format, d kernels.DType, groups, rows, cols int, plan bool) kernels.QuantizedWeight {
+	if plan {
+		return kernels.NewQuantizedWeight(f, d, groups, rows, cols, described)
+	}
+	return kernels.NewQuantizedWeight(f, d, groups, rows, cols, func(d kernels.DType, groups, rows,
+		cols int) kernels.Tensor {
+		t := described(d, groups, rows, cols)
+		words := make([]uint32, max((t.Bytes()+3)/4, 1)) // aligned for every type of scale
+		t.Data = unsafe.Pointer(unsafe.SliceData(words))
+		return t
+	})
+}
+
+// writeCodes fills a quantized weight from host memory, whose first group is one of the weight's.
+func (p *Param) writeCodes(dev kernels.Device, host kernels.QuantizedWeight, first int) {
+	p.eachHome(dev, func(to kernels.Device, own kernels.QuantizedWeight, at int) {
+		for g := max(first, at); g < min(first+host.Groups, at+own.Groups); g++ {
+			to.Write(own.Codes.Group(g-at), host.Codes.Group(g-first).Raw())
+			to.Write(own.Scales.Group(g-at), host.Scales.Group(g-first).Raw())
+		}
+	})
+}
+
+// drawCodes draws the codes of a weight that no checkpoint holds, of about its standard deviation, group by group. They
+// depend on the seed, the weight's name and the group alone.
+func (p *Param) drawCodes(dev kernels.Device, seed uint64) {
+	h := fnv.New64a()
+	h.Write([]byte(p.Parts[0].Name))
+	key := mix(seed ^ h.Sum64())
+	code, scale := drawnCodes(p.encoding, float32(p.Init.Std))
+	for g := range p.matrices() {
+		host := onHost(p.Q.Format, p.Q.DType, 1, p.Q.Rows, p.Q.Cols, false)
+		codes := host.Codes.Raw()
+		inParallel(len(codes), 8, func(from, to int) {
+			for i := from; i < to; i++ {
+				word := mix(key + uint64(g)<<40 + uint64(i/8)*golden)
+				codes[i] = code(byte(word >> (8 * (i % 8))))
+			}
+		})
+		host.FillScales(scale)
+		p.writeCodes(dev, host, g)
+	}
+}
+
+// drawnCodes makes codes of random bytes, and gives the scale for numbers of about a standard deviation.
+func drawnCodes(e quant.Encoding, std float32) (code func(random byte) byte, scale float32) {
+	switch e {
+	case quant.INT4: // uniform on [-7, 7], and 0 for the 16th
+		return func(b byte) byte {
+			if b&15 == 0 {
+				b |= 8
+			}
+			if b>>4 == 0 {
+				b |= 8 << 4
+			}
+			return b
+		}, kernels.NearestBF16(std / 4.18)
+	case quant.MXFP4:
+		return func(b byte) byte { return b }, powerNear(std / 2.93)
+	case quant.MXFP8: // from 0.5 to 1.875 of a size
+		return func(b byte) byte { return b&0x8f | 0x30 }, powerNear(std / 1.17)
+	}
+	return func(b byte) byte { return b&0x8f | 0x30 }, std / 1.17
+}
+
+// powerNear is a power of two near x.
+func powerNear(x float32) float32 { return quant.PowerOfTwo(quant.CodeOfScale(x * 1.414)) }
+
+// EncodeShard makes the codes of a shard from its master.
+func (m *Model) EncodeShard(s *Shard) {
+	m.ops.coder.Quantize(*s.Q, s.Master, s.Param.encoding, s.Param.starts())
+}
+
+// EncodeMasters makes the codes of trained weights from masters that were loaded, in all ranks.
+func (c Replicas) EncodeMasters(w *parallel.World) error {
+	return w.Run(func(r *parallel.Rank) error {
+		owned := make([][]kernels.Tensor, r.Size)
+		for _, s := range c[r.ID].Shards {
+			if s.Q == nil {
+				continue
+			}
+			if s.Owner == r.ID {
+				c[r.ID].EncodeShard(s)
+			}
+			if !s.Sharded {
+				owned[s.Owner] = append(owned[s.Owner], s.Q.Codes, s.Q.Scales)
+			}
+		}
+		r.Data.Broadcast(owned).Wait()
+		return nil
+	})
+}
+
+// LoadMasters fills the masters of trained weights in codes with a checkpoint's numbers, which their codes have lost.
+func (c Replicas) LoadMasters(dir string) error {
+	if !slices.ContainsFunc(c[0].Shards, func(s *Shard) bool { return s.Q != nil }) {
+		return nil
+	}
+	return withCheckpoint(dir, func(ck *safetensors.Checkpoint) error {
+		w, err := newWeights(ck, c[0].kept)
+		if err != nil {
+			return err
+		}
+		for _, o := range c.optimizerStates() {
+			if o.param.encoding == quant.AsTrained || o.name != o.param.Name+masterSuffix {
+				continue
+			}
+			for _, part := range o.param.Parts {
+				from, err := w.find(part.Name, "config.json")
+				if err != nil {
+					return err
+				}
+				values := make([]float32, part.Rows*o.param.W.Cols)
+				if err := from.read(values); err != nil {
+					return err
+				}
+				raw := stored(values, kernels.F32)
+				if part.Disk != nil {
+					raw = arranged(values, kernels.F32, o.param.W.Cols, part.Disk)
+				}
+				o.param.part(o.elements, part).write(0, raw)
+			}
+		}
+		return nil
+	})
+}
