@@ -103,11 +103,16 @@ func ranksCases(t *testing.T) map[string][]string {
 		"micro":      append(few, "run.packs=7", "run.micro_batch=2", "definition.segment=64", "data.pack_rows=100"),
 		"long": append(few, "run.packs=5", "definition.segment=64", "data.pack_rows=300", "model.dtype=bf16",
 			"lora.rank=4", "lora.targets=q_proj,o_proj", "lora.target_parameters=mlp.experts.gate_up_proj"),
-		"epoch":   {"run.steps=0", "run.epochs=1", "optim.warmup_steps=0", "run.packs=3", "data.countdown.train=60"},
-		"pairs":   append(tinyPairs(t), "run.steps=3", "optim.warmup_steps=0"),
-		"grpo":    rl,
-		"dapo":    append(rl, "rl.objective=dapo", "rl.kl_coef=0.1", "rl.minibatches=2", "rl.proximal=true"),
-		"stale":   append(rl, "rl.staleness=2", "rollout.slots=6", "run.steps=4"),
+		"epoch":         {"run.steps=0", "run.epochs=1", "optim.warmup_steps=0", "run.packs=3", "data.countdown.train=60"},
+		"pairs":         append(tinyPairs(t), "run.steps=3", "optim.warmup_steps=0"),
+		"grpo":          rl,
+		"dapo":          append(rl, "rl.objective=dapo", "rl.kl_coef=0.1", "rl.minibatches=2", "rl.proximal=true"),
+		"stale":         append(rl, "rl.staleness=2", "rollout.slots=6", "run.steps=4"),
+		"qat":           append(few, "model.weights=int4", "run.packs=7", "model.dtype=bf16"),
+		"qat fp8":       append(few, "model.weights=fp8", "run.packs=5"),
+		"grpo in mxfp4": append(slices.Clone(rl), "model.weights=mxfp4", "model.coded=projections"),
+		"lora on int4": append(few, "model.weights=int4", "lora.rank=4", "run.packs=7",
+			"lora.target_parameters=mlp.experts.down_proj"),
 		"indexer": tinyDSA("indexer.stage=sparse", "run.steps=3", "optim.warmup_steps=0"),
 		"dense":   tinyDSA("indexer.stage=dense", "run.steps=3", "optim.warmup_steps=0"),
 	}
@@ -115,7 +120,8 @@ func ranksCases(t *testing.T) map[string][]string {
 
 // apart are the shapes of ranksCases whose experts may be cut over ranks.
 var apart = map[string]bool{"full": true, "bf16": true, "lora": true, "dense lora": true, "tied": true, "epoch": true,
-	"pairs": true, "grpo": true, "dapo": true, "stale": true, "indexer": true, "dense": true}
+	"pairs": true, "grpo": true, "dapo": true, "stale": true, "indexer": true, "dense": true, "qat": true,
+	"qat fp8": true, "grpo in mxfp4": true, "lora on int4": true}
 
 // Any number of ranks come to the files of one, whenever their copies are carried out.
 func TestRanks(t *testing.T) {

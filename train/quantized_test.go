@@ -1,0 +1,128 @@
+package train
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/parallel"
+	"lockstep/quant"
+	"lockstep/train/runlog"
+	"lockstep/train/setup"
+	"lockstep/train/testshape"
+)
+
+// runSet trains a tiny shape on one rank and returns its folder.
+func runSet(t *testing.T, set ...string) string {
+	t.Helper()
+	s, err := testshape.Parse(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "run")
+	if err := runDevices(context.Background(), t, s, out, delayedRanks(t, s, 0)); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Training whose weights are codes does not depend on micro-batches and recompute, depends on the format, and is not
+// training of numbers.
+func TestQAT(t *testing.T) {
+	digests := map[string]string{}
+	for _, weights := range []string{"auto", "int4", "mxfp4", "mxfp8", "fp8"} {
+		set := []string{"run.steps=3", "optim.warmup_steps=0", "run.packs=4", "model.coded=projections",
+			"model.weights=" + weights}
+		want := wholeDigest(t, runSet(t, set...))
+		for _, more := range [][]string{{"run.micro_batch=2"}, {"run.recompute=full"}, {"device.isa=portable"}} {
+			if got := wholeDigest(t, runSet(t, append(append([]string{}, set...), more...)...)); got != want {
+				t.Errorf("%s, %v:\n%s\nwant\n%s", weights, more, got, want)
+			}
+		}
+		if other, ok := digests[want]; ok {
+			t.Errorf("weights %s and %s end in the same files", weights, other)
+		}
+		digests[want] = weights
+	}
+}
+
+// Answers sampled from codes that are trained have the trainer's own log-probabilities, in every format: no token
+// differs on a bit.
+func TestQATSamplesItself(t *testing.T) {
+	for _, e := range quant.Encodings {
+		out := runSet(t, append(testshape.RL(), "warm_start.steps=2", "run.steps=3", "model.weights="+string(e),
+			"model.coded=projections", "rl.exact_kl=2")...)
+		steps, err := runlog.ReadMetrics(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		compared := 0
+		for _, s := range steps {
+			if compared += s.Compared; s.Differ != 0 || s.KL != nil && *s.KL != 0 || s.KLExact != nil && *s.KLExact != 0 {
+				t.Errorf("%s, step %d: %d of %d tokens differ", e, s.Step, s.Differ, s.Compared)
+			}
+		}
+		if compared == 0 {
+			t.Errorf("%s: nothing was compared", e)
+		}
+	}
+}
+
+// The folder that training in a format saves, opened as numbers, has the logits of the trainer that resumes from its
+// masters. Codes of the saved numbers may be others: INT4 and FP8 do not encode their own numbers to themselves.
+func TestDeployedIsTrained(t *testing.T) {
+	for _, e := range quant.Encodings {
+		set := []string{"run.steps=3", "optim.warmup_steps=0", "model.weights=" + string(e), "model.coded=projections",
+			"optim.lr=0.01"}
+		out := runSet(t, set...)
+		s, err := testshape.Parse(set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		devices := delayedRanks(t, s, 0)
+		w, err := parallel.Open([]kernels.Device{devices[0]}, parallel.Mesh{Experts: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		last, _ := lastSums(t, out)
+		dir := filepath.Join(out, checkpointsDir, last)
+		if err := w.Lead(func(r *parallel.Rank) error {
+			of := func(o model.Options, restored bool) ([]float32, error) {
+				m, err := model.LoadFolder(r.Dev, filepath.Join(dir, weightsDir), "", o)
+				if err != nil {
+					return nil, err
+				}
+				if restored {
+					m.TrainAll()
+					if err := restore(w, model.Replicas{m}, dir); err != nil {
+						return nil, err
+					}
+				}
+				return firstLogits(r, m), nil
+			}
+			trained, err := of(model.Options{Encode: setup.EncodeBy(string(e), "projections")}, true)
+			if err != nil {
+				return err
+			}
+			deployed, err := of(model.Options{}, false)
+			if err == nil && !slices.Equal(trained, deployed) {
+				t.Errorf("%s: the saved folder has other logits than the trainer", e)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// firstLogits are those of a short sequence.
+func firstLogits(r *parallel.Rank, m *model.Model) []float32 {
+	ids := []int32{3, 9, 4, 17, 5, 20, 6}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: len(ids)}}, Segments: []int32{0, int32(len(ids))}}
+	b := model.NewBatch(r, ids, l, nil)
+	return model.ReadValues(r.Dev, m.Head.Logits(r, m.Forward(r, b, nil)))
+}
