@@ -15,15 +15,29 @@ import (
 
 // Constants of the sources.
 const (
-	adamwClippers      = 256  // adamw.cu
-	adamwSumBlock      = 4096 // adamw.cu
-	headsThreads       = 256  // heads.cuh
-	normAdders         = 512  // norm.cu
-	roundFP8Block      = 128  // round.cu
-	roundINT4Group     = 32   // round.cu
-	roundINT4Pieces    = 4    // round.cu
-	roundSquareThreads = 512  // round.cu
-	rowsMoved          = 1024 // rows.cuh
+	adamwClippers       = 256  // adamw.cu
+	adamwSumBlock       = 4096 // adamw.cu
+	encodeFP8Block      = 128  // encode.cuh
+	encodeINT4Group     = 32   // encode.cuh
+	encodeSquareThreads = 512  // encode.cuh
+	headsThreads        = 256  // heads.cuh
+	normAdders          = 512  // norm.cu
+	quantizeMostParts   = 16   // quantize.cu
+	roundINT4Pieces     = 4    // round.cu
+	rowsMoved           = 1024 // rows.cuh
+)
+
+// quantizeParts is struct Parts of quantize.cu.
+type quantizeParts struct {
+	start [17]int32
+	count int32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(quantizeParts{})-72]
+	_ = [1]bool{}[unsafe.Offsetof(quantizeParts{}.start)-0]
+	_ = [1]bool{}[unsafe.Offsetof(quantizeParts{}.count)-68]
 )
 
 // ropeRotation is struct Rotation of rope.cu.
@@ -579,6 +593,43 @@ func launchNormThenGateBackward[P1, P2, P3, P4, P5, P6, P7, P8, P9 driver.Operan
 	ctx.Launch("norm_then_gate_backward"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:108])
 }
 
+// launchQuantize enqueues a kernel of quantize.cu: quantize_int4, quantize_mxfp4, quantize_mxfp8.
+func launchQuantize[P1, P2, P3 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, codes P1, scales P2, x P3, allRows, rows, cols, rowBytes int) {
+	params := struct {
+		codes    cu.DevicePtr
+		scales   cu.DevicePtr
+		x        cu.DevicePtr
+		allRows  int32
+		rows     int32
+		cols     int32
+		rowBytes int32
+	}{
+		codes: driver.At(codes), scales: driver.At(scales), x: driver.AtType(x, kernels.F32),
+		allRows: driver.Int32(allRows), rows: driver.Int32(rows), cols: driver.Int32(cols),
+		rowBytes: driver.Int32(rowBytes),
+	}
+	ctx.Launch("quantize"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:40])
+}
+
+// launchQuantizeFp8 enqueues a kernel of quantize.cu: quantize_fp8.
+func launchQuantizeFp8[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, codes P1,
+	scales P2, x P3, parts *quantizeParts, rows, cols, rowBytes int) {
+	params := struct {
+		codes    cu.DevicePtr
+		scales   cu.DevicePtr
+		x        cu.DevicePtr
+		parts    quantizeParts
+		rows     int32
+		cols     int32
+		rowBytes int32
+	}{
+		codes: driver.At(codes), scales: driver.AtType(scales, kernels.F32), x: driver.AtType(x, kernels.F32),
+		parts: *parts, rows: driver.Int32(rows), cols: driver.Int32(cols), rowBytes: driver.Int32(rowBytes),
+	}
+	ctx.Launch("quantize_fp8", grid, threads, sharedBytes, driver.Bytes(&params)[:108])
+}
+
 // launchRelu2 enqueues a kernel of relu2.cu: relu2_f32, relu2_bf16.
 func launchRelu2[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
 	out P1, x P2, rows, n, os, xs int) {
@@ -879,19 +930,19 @@ var Kernels = []string{
 	"norm_then_gate_16_f32", "norm_then_gate_32_bf16", "norm_then_gate_32_f32", "norm_then_gate_8_bf16",
 	"norm_then_gate_8_f32", "norm_then_gate_backward_16_bf16", "norm_then_gate_backward_16_f32",
 	"norm_then_gate_backward_32_bf16", "norm_then_gate_backward_32_f32", "norm_then_gate_backward_8_bf16",
-	"norm_then_gate_backward_8_f32", "relu2_backward_bf16", "relu2_backward_f32", "relu2_bf16", "relu2_f32",
-	"rms_norm_1x16_bf16", "rms_norm_1x16_f32", "rms_norm_1x64_bf16", "rms_norm_1x64_f32", "rms_norm_2x16_bf16",
-	"rms_norm_2x16_f32", "rms_norm_2x32_bf16", "rms_norm_2x32_f32", "rms_norm_2x8_bf16", "rms_norm_2x8_f32",
-	"rms_norm_4x16_bf16", "rms_norm_4x16_f32", "rms_norm_8x2_bf16", "rms_norm_8x2_f32", "rms_norm_8x4_bf16",
-	"rms_norm_8x4_f32", "rms_norm_8x8_bf16", "rms_norm_8x8_f32", "rms_norm_backward_1x16_bf16",
-	"rms_norm_backward_1x16_f32", "rms_norm_backward_1x64_bf16", "rms_norm_backward_1x64_f32",
-	"rms_norm_backward_2x16_bf16", "rms_norm_backward_2x16_f32", "rms_norm_backward_2x32_bf16",
-	"rms_norm_backward_2x32_f32", "rms_norm_backward_4x8_bf16", "rms_norm_backward_4x8_f32",
-	"rms_norm_backward_8x2_bf16", "rms_norm_backward_8x2_f32", "rms_norm_backward_8x4_bf16",
-	"rms_norm_backward_8x4_f32", "round_fp8_bf16_bf16", "round_fp8_bf16_f32", "round_fp8_f32_bf16",
-	"round_fp8_f32_f32", "round_int4_bf16_bf16", "round_int4_bf16_f32", "round_int4_f32_bf16",
-	"round_int4_f32_f32", "scale_bf16", "scale_f32", "sigmoid_gate_backward_bf16", "sigmoid_gate_backward_f32",
-	"sigmoid_gate_bf16", "sigmoid_gate_f32", "sigmoid_gate_one_backward_bf16", "sigmoid_gate_one_backward_f32",
-	"square_blocks", "swiglu_backward_bf16", "swiglu_backward_f32", "swiglu_bf16", "swiglu_f32", "take_bf16",
-	"take_f32", "tree_of", "zero16", "zero32",
+	"norm_then_gate_backward_8_f32", "quantize_fp8", "quantize_int4", "quantize_mxfp4", "quantize_mxfp8",
+	"relu2_backward_bf16", "relu2_backward_f32", "relu2_bf16", "relu2_f32", "rms_norm_1x16_bf16",
+	"rms_norm_1x16_f32", "rms_norm_1x64_bf16", "rms_norm_1x64_f32", "rms_norm_2x16_bf16", "rms_norm_2x16_f32",
+	"rms_norm_2x32_bf16", "rms_norm_2x32_f32", "rms_norm_2x8_bf16", "rms_norm_2x8_f32", "rms_norm_4x16_bf16",
+	"rms_norm_4x16_f32", "rms_norm_8x2_bf16", "rms_norm_8x2_f32", "rms_norm_8x4_bf16", "rms_norm_8x4_f32",
+	"rms_norm_8x8_bf16", "rms_norm_8x8_f32", "rms_norm_backward_1x16_bf16", "rms_norm_backward_1x16_f32",
+	"rms_norm_backward_1x64_bf16", "rms_norm_backward_1x64_f32", "rms_norm_backward_2x16_bf16",
+	"rms_norm_backward_2x16_f32", "rms_norm_backward_2x32_bf16", "rms_norm_backward_2x32_f32",
+	"rms_norm_backward_4x8_bf16", "rms_norm_backward_4x8_f32", "rms_norm_backward_8x2_bf16",
+	"rms_norm_backward_8x2_f32", "rms_norm_backward_8x4_bf16", "rms_norm_backward_8x4_f32", "round_fp8_bf16_bf16",
+	"round_fp8_bf16_f32", "round_fp8_f32_bf16", "round_fp8_f32_f32", "round_int4_bf16_bf16", "round_int4_bf16_f32",
+	"round_int4_f32_bf16", "round_int4_f32_f32", "scale_bf16", "scale_f32", "sigmoid_gate_backward_bf16",
+	"sigmoid_gate_backward_f32", "sigmoid_gate_bf16", "sigmoid_gate_f32", "sigmoid_gate_one_backward_bf16",
+	"sigmoid_gate_one_backward_f32", "square_blocks", "swiglu_backward_bf16", "swiglu_backward_f32", "swiglu_bf16",
+	"swiglu_f32", "take_bf16", "take_f32", "tree_of", "zero16", "zero32",
 }

@@ -2,39 +2,7 @@
 // weight is read once.
 // On an H200, 131,072 x 2,048 in bf16: INT4 282 us, 90% of a copy's bandwidth; FP8 289 us, 88%. Before, with the card's
 // division for each weight, and E4M3 by integers: 345 and 422 us.
-#include "team.cuh"
-
-constexpr int kINT4Group = 32, kFP8Block = 128;  // of quant.INT4 and quant.FP8
-constexpr u32 kMagnitude = 0x7fffffff, kInfinity = 0x7f800000, kNaN = 0x7fc00000;
-
-// Magnitudes are compared as integers, which order as the numbers do.
-template <int Threads>
-__device__ inline u32 most_of(u32 most) {
-#pragma unroll
-  for (int bit = 1; bit < Threads; bit <<= 1) most = max(most, __shfl_xor_sync(~0u, most, bit));
-  return most;
-}
-
-// Quotient divides by a scale that many numbers share: v/scale as IEEE has it, from the inverse of the scale and two
-// steps of Newton, the second of which ends on the nearest number because the first is less than one away (Markstein,
-// IBM J. R&D 34, 1990). Nothing underflows that matters: quotients below 2^-11 are zeros of both formats, whose sign
-// the caller takes from v.
-struct Quotient {
-  float scale, inverse;
-  __device__ explicit Quotient(float scale) : scale(scale), inverse(1.f / scale) {}
-  // near reports whether the scale is of a size for which this is so.
-  __device__ bool near() const { return scale >= 0x1p-80f && scale <= 0x1p80f; }
-  __device__ float of(float v) const {
-    float q = v * inverse;
-    q = fmaf(fmaf(-scale, q, v), inverse, q);
-    return fmaf(fmaf(-scale, q, v), inverse, q);
-  }
-};
-
-// with_sign is x with the sign of v.
-__device__ inline float with_sign(float x, float v) {
-  return __uint_as_float(__float_as_uint(x) & kMagnitude | __float_as_uint(v) & ~kMagnitude);
-}
+#include "encode.cuh"
 
 // int4_of makes eight columns what four bits leave of them, by the four threads of a group.
 __device__ inline void int4_of(float* v) {
@@ -81,26 +49,6 @@ __device__ inline void round_int4(D* d, const S* s, int rows, int cols, int ds, 
   }
 }
 
-// e4m3 is the E4M3 nearest to x, as quant.EncodeE4M3 has it; x is a number.
-__device__ inline float e4m3(float x) {
-  u32 b = __float_as_uint(x), a = b & kMagnitude;
-  float y = __uint_as_float((a + 0x7ffff + (a >> 20 & 1)) & 0xfff00000);  // three bits of fp32's significand
-  // subnormal: fp32 at this size lie 2^-9 apart
-  if (a < __float_as_uint(1.f / 64)) y = (__uint_as_float(a) + 16384.f) - 16384.f;
-  if (a >= __float_as_uint(448.f)) y = 448.f;
-  return __uint_as_float(__float_as_uint(y) | (b & ~kMagnitude));
-}
-
-// e4m3_two is e4m3 of two numbers by the card's conversions; E4M3 is exact in f16.
-__device__ inline void e4m3_two(float* q) {
-  u16 pair;
-  u32 halves;
-  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(q[1]), "f"(q[0]));
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
-  asm("cvt.f32.f16 %0, %1;" : "=f"(q[0]) : "h"((u16)halves));
-  asm("cvt.f32.f16 %0, %1;" : "=f"(q[1]) : "h"((u16)(halves >> 16)));
-}
-
 // fp8_of makes eight columns what E4M3 leaves of them in a square whose largest magnitude has the bits `most`.
 __device__ inline void fp8_of(float* v, const Quotient& quotient, u32 most) {
   if (quotient.near()) {
@@ -119,19 +67,6 @@ __device__ inline void fp8_of(float* v, const Quotient& quotient, u32 most) {
     float q = quotient.scale == 0.f ? 0.f : e4m3(v[j] / quotient.scale) * quotient.scale;
     v[j] = most < kInfinity ? q : __uint_as_float(kNaN);
   }
-}
-
-constexpr int kAcross = kFP8Block / kEight, kSquareThreads = 512, kDown = kSquareThreads / kAcross,
-              kPieces = kFP8Block / kDown;
-
-// largest_of is the bits of the largest magnitude of a square, of which a thread has `own`, for all of its block.
-// NaN is larger than every number.
-__device__ inline u32 largest_of(u32 own) {
-  __shared__ u32 mosts[kSquareThreads / kWarp];
-  u32 most = most_of<kWarp>(own);
-  if (warp_lane() == 0) mosts[threadIdx.x / kWarp] = most;
-  __syncthreads();
-  return most_of<kSquareThreads / kWarp>(mosts[warp_lane() % (kSquareThreads / kWarp)]);
 }
 
 // A thread has eight columns of every kDown-th row of a square, which stay in registers as they are stored: d, s, rows

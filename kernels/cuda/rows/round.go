@@ -28,12 +28,12 @@ func (d *Ops) Round(dst, src kernels.Tensor, f quant.Encoding) {
 	types, rows := driver.Suffix(dst)+driver.Suffix(src), dst.Groups*dst.Rows
 	switch f {
 	case quant.INT4:
-		threads := rows * driver.Blocks(dst.Cols, roundINT4Group) * (roundINT4Group / 8)
+		threads := rows * driver.Blocks(dst.Cols, encodeINT4Group) * (encodeINT4Group / 8)
 		launchRound(d.Context, "_int4"+types, [3]int{driver.Blocks(threads, roundINT4Pieces*driver.ElementThreads), 1,
 			1}, driver.ElementThreads, 0, dst, src, rows, dst.Cols, dst.Stride, src.Stride)
 	case quant.FP8:
-		squares := [3]int{driver.Blocks(dst.Cols, roundFP8Block), driver.Blocks(dst.Rows, roundFP8Block), dst.Groups}
-		launchRound(d.Context, "_fp8"+types, squares, roundSquareThreads, 0, dst, src, dst.Rows, dst.Cols, dst.Stride,
+		squares := [3]int{driver.Blocks(dst.Cols, encodeFP8Block), driver.Blocks(dst.Rows, encodeFP8Block), dst.Groups}
+		launchRound(d.Context, "_fp8"+types, squares, encodeSquareThreads, 0, dst, src, dst.Rows, dst.Cols, dst.Stride,
 			src.Stride)
 	default:
 		panic(fmt.Sprintf("cuda: round to %q", f))
