@@ -14,8 +14,14 @@ import (
 // codesAndScales are memory for a weight of groups of matrices.
 func codesAndScales(e quant.Encoding, groups, rows, cols int) (codes, scales cudatest.Operand) {
 	f := e.Format()
-	return cudatest.Grouped(kernels.U8, groups, rows, f.RowBytes(cols), f.RowBytes(cols), 1),
-		cudatest.Grouped(kernels.ScaleType(f.Scale), groups, f.Blocks(cols), rows, rows, 1)
+	memory := func(d kernels.DType, rows, cols int) cudatest.Operand {
+		o := cudatest.Operand{DType: d, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
+		for range groups * rows * cols * d.Size() {
+			o.Raw = append(o.Raw, byte(cudatest.Rand.Uint32()))
+		}
+		return o
+	}
+	return memory(kernels.U8, rows, f.RowBytes(cols)), memory(kernels.ScaleType(f.Scale), f.Blocks(cols), rows)
 }
 
 // quantized is a weight over an operand's memory.
