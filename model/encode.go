@@ -21,7 +21,8 @@ type Encode struct {
 }
 
 // encodeWeights gives projections a quantized weight without memory. Those that attention reads as a matrix for each
-// head, and gates of one output, stay numbers.
+// head, and gates of one output, stay numbers, and so do those whose rows lie in another order on disk than here where
+// blocks have several rows.
 func (m *Model) encodeWeights(dev kernels.Device, e Encode) error {
 	if e.As == quant.AsTrained {
 		return nil
@@ -35,6 +36,11 @@ func (m *Model) encodeWeights(dev kernels.Device, e Encode) error {
 	for _, l := range list {
 		if l.byHead || experts && !e.Projections && !l.Fused ||
 			slices.ContainsFunc(l.Subs, func(s *Sub) bool { return s.To-s.From == 1 }) {
+			continue
+		}
+		if e.As.High() > 1 && slices.ContainsFunc(l.W.Parts, func(p Part) bool { return p.RowOnDisk != nil }) {
+			m.choice.opened++
+			m.choice.refused = fmt.Errorf("%s: its blocks would have rows of several blocks on disk", l.W.Name)
 			continue
 		}
 		q := kernels.NewQuantizedWeight(e.As.Format(), l.W.W.DType, l.W.W.Groups, l.W.W.Rows, l.W.W.Cols, described)

@@ -2,11 +2,13 @@ package model_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"lockstep/data/safetensors"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
@@ -196,4 +198,73 @@ func TestCopiesShareCodes(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// What a checkpoint's projections become in a format: each of its tensors encoded by itself. Masters of training are
+// the checkpoint's numbers.
+func TestMastersStart(t *testing.T) {
+	for _, family := range []string{"qwen3_moe", "qwen3_next", "glm5", "nemotron_h"} {
+		for _, e := range quant.Encodings {
+			dir := "testdata/" + family
+			checkpoint := golden{t, openCheckpoint(t, dir)}
+			onRank(t, func(r *parallel.Rank) error {
+				m, err := model.LoadFolder(r.Dev, dir, "", model.Options{Encode: model.Encode{As: e, Projections: true}})
+				if err != nil {
+					return err
+				}
+				coded := map[string]bool{}
+				for _, p := range m.Params {
+					for _, part := range p.Parts {
+						coded[part.Name] = p.Q != nil
+					}
+				}
+				encoded := 0
+				for _, out := range m.Tensors() {
+					want := slices.Clone(checkpoint.f32(out.Name))
+					if coded[out.Name] {
+						cols := out.Shape[len(out.Shape)-1]
+						e.Round(want, len(want)/cols, cols)
+						encoded++
+					}
+					if got := written(t, out); !slices.Equal(got, want) {
+						t.Errorf("%s, %s: %s is not its own encoding", family, e, out.Name)
+					}
+				}
+				if encoded < 4 {
+					t.Errorf("%s: %d tensors in codes", family, encoded)
+				}
+				m.TrainAll()
+				c := model.Replicas{m}
+				if err := c.LoadMasters(dir); err != nil {
+					return err
+				}
+				plain, err := model.LoadFolder(r.Dev, dir, "", model.Options{})
+				if err != nil {
+					return err
+				}
+				for _, out := range c.OptimizerTensors() {
+					for _, p := range plain.Params {
+						if out.Name == p.Name+".master" && !slices.Equal(written(t, out), model.ReadValues(r.Dev, p.W)) {
+							t.Errorf("%s, %s: the master of %s is not the checkpoint's", family, e, p.Name)
+						}
+					}
+				}
+				return nil
+			})
+		}
+	}
+}
+
+// written is what a tensor of fp32 writes.
+func written(t *testing.T, out safetensors.OutTensor) []float32 {
+	t.Helper()
+	var w bytes.Buffer
+	if err := out.Write(&w); err != nil {
+		t.Fatal(err)
+	}
+	values := make([]float32, w.Len()/4)
+	if err := binary.Read(&w, binary.LittleEndian, values); err != nil {
+		t.Fatal(err)
+	}
+	return values
 }

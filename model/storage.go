@@ -37,12 +37,18 @@ type quantization struct {
 
 // Opened is a line about the format that the weights were stored in and their type now; "": they were plain numbers.
 func (m *Model) Opened() string {
-	if m.kept == nil {
+	name := string(m.encoded.As)
+	switch {
+	case m.kept != nil && name != "":
+		name = m.kept.name + " put into " + name
+	case m.kept != nil:
+		name = m.kept.name
+	case name == "":
 		return ""
 	}
-	said := fmt.Sprintf("weights: %s, opened as %s", m.kept.name, m.DType)
+	said := fmt.Sprintf("weights: %s, opened as %s", name, m.DType)
 	if c := m.choice; c.kept > 0 {
-		said = fmt.Sprintf("weights: %s, %d kept in codes (%s)", m.kept.name, c.kept, gib(c.bytes))
+		said = fmt.Sprintf("weights: %s, %d kept in codes (%s)", name, c.kept, gib(c.bytes))
 		if c.opened > 0 {
 			said += fmt.Sprintf(", %d opened as %s", c.opened, m.DType)
 		}
