@@ -123,7 +123,7 @@ type QuantizedProducts interface {
 	CheckQuantized(w QuantizedWeight) error
 	// Dequantize: out [Groups, Rows, Cols] = round(code*scale), contiguous, of w.DType.
 	Dequantize(out Tensor, w QuantizedWeight)
-	// Quantize puts numbers x, F32 [Groups, Rows, Cols] and contiguous, into codes and scales. Blocks of rows begin anew
-	// at the rows of each matrix that starts lists, ascending from 0.
+	// Quantize puts numbers x, F32 [Groups, Rows, Cols] and contiguous, into codes and scales. Blocks of rows begin
+	// anew at the rows of each matrix that starts lists, ascending from 0.
 	Quantize(w QuantizedWeight, x Tensor, e quant.Encoding, starts []int)
 }

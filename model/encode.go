@@ -13,8 +13,9 @@ import (
 )
 
 // Encode is what projections are put into codes, whatever a checkpoint stores them in. Frozen ones are encoded once.
-// Those that are trained have fp32 masters, and their codes are made anew after each update: quantisation-aware training
-// with the straight-through estimator (Bengio et al., arXiv 1308.3432), whose weights are the codes that are deployed.
+// Those that are trained have fp32 masters, and their codes are made anew after each update: quantisation-aware
+// training with the straight-through estimator (Bengio et al., arXiv 1308.3432), whose weights are the codes that are
+// deployed.
 type Encode struct {
 	As          quant.Encoding // AsTrained: none
 	Projections bool           // all of them; without it experts alone, where there are some

@@ -208,7 +208,8 @@ func TestMastersStart(t *testing.T) {
 			dir := "testdata/" + family
 			checkpoint := golden{t, openCheckpoint(t, dir)}
 			onRank(t, func(r *parallel.Rank) error {
-				m, err := model.LoadFolder(r.Dev, dir, "", model.Options{Encode: model.Encode{As: e, Projections: true}})
+				in := model.Encode{As: e, Projections: true}
+				m, err := model.LoadFolder(r.Dev, dir, "", model.Options{Encode: in})
 				if err != nil {
 					return err
 				}
@@ -244,7 +245,10 @@ func TestMastersStart(t *testing.T) {
 				}
 				for _, out := range c.OptimizerTensors() {
 					for _, p := range plain.Params {
-						if out.Name == p.Name+".master" && !slices.Equal(written(t, out), model.ReadValues(r.Dev, p.W)) {
+						if out.Name != p.Name+".master" {
+							continue
+						}
+						if !slices.Equal(written(t, out), model.ReadValues(r.Dev, p.W)) {
 							t.Errorf("%s, %s: the master of %s is not the checkpoint's", family, e, p.Name)
 						}
 					}

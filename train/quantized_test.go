@@ -61,7 +61,8 @@ func TestQATSamplesItself(t *testing.T) {
 		}
 		compared := 0
 		for _, s := range steps {
-			if compared += s.Compared; s.Differ != 0 || s.KL != nil && *s.KL != 0 || s.KLExact != nil && *s.KLExact != 0 {
+			compared += s.Compared
+			if s.Differ != 0 || s.KL != nil && *s.KL != 0 || s.KLExact != nil && *s.KLExact != 0 {
 				t.Errorf("%s, step %d: %d of %d tokens differ", e, s.Step, s.Differ, s.Compared)
 			}
 		}

@@ -198,7 +198,8 @@ func TestQuantize(t *testing.T) {
 			const groups, rows, cols = 3, 300, 100
 			starts := []int{0, 140, 141}
 			x := strided(rng, kernels.F32, groups, rows, cols, 0)
-			w := kernels.NewQuantizedWeight(e.Format(), kernels.F32, groups, rows, cols, kernels.NewArena(dev).NewGrouped)
+			w := kernels.NewQuantizedWeight(e.Format(), kernels.F32, groups, rows, cols,
+				kernels.NewArena(dev).NewGrouped)
 			dev.Quantize(w, x, e, starts)
 			want := slices.Clone(x.F32s()[:x.Len()])
 			for g := range groups {

@@ -32,7 +32,7 @@ __device__ inline u32 power_code(u32 most, u32 significand, int exponent) {
 // inverse_of is the reciprocal of a power of two of E8M0.
 __device__ inline float inverse_of(u32 power) { return __uint_as_float((254 - power) << 23); }
 
-// Encoders turn eight numbers of a block, whose largest magnitude has the bits `most`, into codes, and give the scale.
+// Encoders make codes of eight numbers of a block, whose largest magnitude has the bits `most`, and give the scale.
 struct Int4 {
   typedef u16 Scale;
   static constexpr int kBits = 4;
