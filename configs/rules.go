@@ -117,15 +117,6 @@ var rules = []rule{
 		return when(n.Experts > 1 && n.Experts != n.Ranks, fmt.Sprintf("want 1, or parallel.ranks (%d), or 0 for all",
 			n.Ranks))
 	}},
-	{[]string{"run.micro_batch", "parallel.experts"}, func(s *Shape) string {
-		return when(s.Parallel.cutsExperts() && s.Run.MicroBatch > 1,
-			"with expert parallel a rank computes one pack at a time, set 1")
-	}},
-	{[]string{"data.pack_rows", "definition.segment", "parallel.experts"}, func(s *Shape) string {
-		return when(s.Parallel.cutsExperts() && s.Data.PackRows > s.Definition.Segment,
-			fmt.Sprintf("with expert parallel a pack is one segment, set definition.segment (%d) or less",
-				s.Definition.Segment))
-	}},
 	{[]string{"run.name"}, func(s *Shape) string {
 		return when(!runName.MatchString(s.Run.Name), fmt.Sprintf("is %q, want letters, digits, '.', '_' and '-', a "+
 			"letter or digit first", s.Run.Name))

@@ -327,9 +327,6 @@ type Parallel struct {
 	Share bool `toml:"share" default:"false"`
 }
 
-// cutsExperts tells whether experts are divided over ranks, where there are several.
-func (p Parallel) cutsExperts() bool { return p.Experts != 1 && p.Ranks != 1 }
-
 // ResolveAuto replaces "auto" by what the device's kind and the definition choose.
 func (s *Shape) ResolveAuto() {
 	auto := func(value *string, first bool, one, other string) {

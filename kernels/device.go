@@ -21,7 +21,8 @@ import "fmt"
 // +0, and is added to what is stored, segments ascending. It does not depend on how many segments a call has. A sum
 // over rows (gradients of norms' weights) cuts a segment into blocks of RowBlock rows and a block into runs of RowRun
 // rows, the last ones shorter. A run is a chain of rounded products from +0 over its rows ascending; the runs of a
-// block are added from +0, ascending, and so are the blocks of a segment.
+// block are added from +0, ascending, and so are the blocks of a segment. Such a dw may have a matrix for each segment,
+// as its groups, to which that segment alone is added; see [SegmentStep].
 //
 // No result depends on how many rows a call has, on where a row lies in its batch, or on how many threads run.
 type Device interface {

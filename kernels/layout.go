@@ -117,6 +117,15 @@ type Router struct {
 // MaxGroups is the largest number of groups of a [Router].
 const MaxGroups = 32
 
+// SegmentStep is how many elements lie between the sums of two segments in a gradient of a weight that all rows share:
+// 0 where they are added to one matrix, the size of a matrix where each segment has one of its own.
+func SegmentStep(dw Tensor) int {
+	if dw.Groups > 1 {
+		return dw.Rows * dw.Cols
+	}
+	return 0
+}
+
 // Groups says which rows of a grouped matmul belong to which weight, and where segments (see [Layout]) lie inside:
 // rows of group e, segment s are Offsets[e*Segments+s] up to the next offset. A dense weight gradient has one group.
 //

@@ -10,13 +10,22 @@ type Transfers interface {
 	Record() Event
 	// WaitEvents holds operations enqueued later until the events, of any device that is reached, have happened.
 	WaitEvents(events ...Event)
-	// CopyPeer copies src, in the memory of a device that is reached, to dst, in its own, once the events have
-	// happened. Both have one type and shape; rows may have strides. Nothing else waits for the copy: what reads dst
-	// or overwrites either waits for the event that is returned.
-	CopyPeer(dst, src Tensor, after ...Event) Event
+	// CopyPeer makes copies, one by one, once the events have happened: each of Src, in the memory of a device that is
+	// reached, to Dst. Nothing else waits for them: what reads a Dst, or overwrites it or its Src, waits for the event
+	// that is returned.
+	CopyPeer(after []Event, copies ...PeerCopy) Event
 	// ReadAsync starts to copy a contiguous int32 tensor to the host, behind everything enqueued so far. The function
 	// that it returns waits for that alone, and not for what was enqueued later.
 	ReadAsync(t Tensor) func() []int32
+}
+
+// PeerCopy is a copy between two tensors of one type and shape, whose rows may have strides.
+type PeerCopy struct{ Dst, Src Tensor }
+
+// SameShape tells whether the tensors have one type and shape.
+func (c PeerCopy) SameShape() bool {
+	return c.Dst.DType == c.Src.DType && c.Dst.Groups == c.Src.Groups && c.Dst.Rows == c.Src.Rows &&
+		c.Dst.Cols == c.Src.Cols
 }
 
 // Event is a moment in the work of a device.

@@ -11,8 +11,10 @@ type Batch struct {
 	IDs       kernels.Tensor // int32 [T]
 	Positions kernels.Tensor // int32 [T]
 	Layout    *kernels.Layout
-	Segments  *kernels.Groups // the rows of each segment, as one group: those of dense weight gradients
-	Cache     *Cache          // nil: keys are the batch's own rows
+	// The rows of each segment: those of dense weight gradients. They are one group of several segments, or groups of a
+	// segment each, where each has gradients of its own.
+	Segments *kernels.Groups
+	Cache    *Cache // nil: keys are the batch's own rows
 	// by block: the keys that its indexer selected, int32 [T, TopK]; nil: none, attention reads all keys
 	Selected    []kernels.Tensor
 	IndexerLoss *IndexerLoss // nil: indexers are frozen (see [Model.NewIndexerLoss])
@@ -70,3 +72,22 @@ func segmentOf(r *parallel.Rank, rows int, goesOn bool) *kernels.Groups {
 
 // Rows is T.
 func (b *Batch) Rows() int { return b.IDs.Cols }
+
+// apart tells whether each segment has gradients of its own.
+func (b *Batch) apart() bool { return b.Segments.Count > 1 }
+
+// eachSegment visits the rows of each segment.
+func (b *Batch) eachSegment(visit func(i, from, to int)) {
+	segments := b.Layout.Segments
+	for i, from := range segments[:len(segments)-1] {
+		visit(i, int(from), int(segments[i+1]))
+	}
+}
+
+// gradient is what segment i is added to, of the gradient of a matrix.
+func (b *Batch) gradient(grad kernels.Tensor, i int) kernels.Tensor {
+	if b.apart() {
+		return grad.Group(i)
+	}
+	return grad
+}

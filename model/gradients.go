@@ -23,15 +23,16 @@ type Place struct{ At, Of int }
 // The sums are a chain over segments. A rank whose micro-batch has one segment computes its gradient by itself, while
 // the sums are on their way, and adds it when the unit below has been computed: it does not wait, and a step of n
 // ranks ends later by n-1 copies of a unit. One with several segments receives the sums first, so it is at a block when
-// the next rank is at the block above. Either way every sum is that of one rank.
+// the next rank is at the block above. Where experts are cut over ranks, all have to be at the same block: there a rank
+// computes a gradient of each of its segments, and adds them in order. In every case every sum is that of one rank.
 type gradients struct {
 	sums  kernels.Tensor // F32 [1, n]: of the rank's shards, over a step
 	units []gradientUnit // nil: the rank is the only one
 	slots [2]gradientSlot
 	next  int // the slot that the next unit takes
 
-	// F32 [1, n]: gradients of one segment, of the unit that is computed and of the one above, which is pending; none
-	// on the first rank, whose sums are there.
+	// F32 [1, n], on the stack: gradients of a micro-batch's segments, of the unit that is computed and of the one
+	// above, which is pending; none on the first rank, whose sums are there.
 	parts   [2]kernels.Tensor
 	part    int           // where the next unit's are
 	pending *gradientUnit // nil: none
@@ -77,32 +78,62 @@ func (g *gradients) during(r *parallel.Rank, b *Batch, unit int, backward func()
 	}
 	u := &g.units[unit]
 	if b.Idle {
-		u.view(g.parts[0])
+		u.view(g.parts[0], 1)
 		backward()
 		return
 	}
 	if r.ID == 0 || b.Segments.Segments > 1 {
 		g.pass(r, u, b.Place, func(t kernels.Tensor) {
-			u.view(t)
+			u.view(t, 1)
 			backward()
 		})
 		return
 	}
-	t := g.parts[g.part].ColRange(0, u.columns)
-	r.Dev.Zero(t)
-	u.view(t)
+	t := g.parts[g.part]
+	for i := range b.Segments.Count { // one by one: a device counts columns in 32 bits
+		r.Dev.Zero(t.ColRange(i*u.columns, (i+1)*u.columns))
+	}
+	u.view(t, b.Segments.Count)
 	backward()
-	g.finishPending(r, b.Place)
+	g.finishPending(r, b)
 	g.part, g.pending = 1-g.part, u
 }
 
-// finishPending adds the gradients of the unit above, the last one of a micro-batch at its end.
-func (g *gradients) finishPending(r *parallel.Rank, at Place) {
-	if u := g.pending; u != nil { // an idle micro-batch has none
-		part := g.parts[1-g.part].ColRange(0, u.columns)
-		g.pass(r, u, at, func(t kernels.Tensor) { r.Dev.Accumulate(t, part) })
-		g.pending = nil
+// begin makes room for the gradients of a micro-batch, on the stack. It cuts those of each segment apart where experts
+// are cut over ranks.
+func (g *gradients) begin(r *parallel.Rank, b *Batch, experts bool) {
+	if len(g.units) == 0 || r.ID == 0 {
+		return
 	}
+	if experts {
+		b.Segments = &kernels.Groups{Offsets: b.Segments.Offsets, Count: b.Segments.Segments, Segments: 1}
+	}
+	if b.Segments.Segments == 1 {
+		for i := range g.parts {
+			g.parts[i] = r.Stack.New(kernels.F32, 1, b.Segments.Count*g.slots[0].t.Cols)
+		}
+	}
+}
+
+// finishPending adds the gradients of the unit above, the last one of a micro-batch at its end.
+func (g *gradients) finishPending(r *parallel.Rank, b *Batch) {
+	u := g.pending
+	if u == nil { // an idle micro-batch has none
+		return
+	}
+	part, count := g.parts[1-g.part], b.Segments.Count
+	g.pass(r, u, b.Place, func(t kernels.Tensor) {
+		if count == 1 {
+			r.Dev.Accumulate(t, part.ColRange(0, u.columns))
+			return
+		}
+		for _, v := range u.params {
+			n := v.like.Len()
+			parts := part.ColRange(count*v.at, count*(v.at+n)).Reshape(count, n)
+			r.Dev.Accumulate(t.ColRange(v.at, v.at+n), parts)
+		}
+	})
+	g.pending = nil
 }
 
 // pass takes the sums of a unit from the micro-batch before, lets add add to them, and sends them on.
@@ -129,7 +160,7 @@ func (u *gradientUnit) receive(r *parallel.Rank, s *gradientSlot, t kernels.Tens
 		after := append(s.free(), r.Data.Await(r.Size-1)...)
 		var copied []kernels.Event
 		for _, o := range u.owned {
-			copied = append(copied, r.Transfers.CopyPeer(t.ColRange(o.at, o.at+o.columns), o.sum, after...))
+			copied = append(copied, r.Transfers.CopyPeer(after, kernels.PeerCopy{Dst: o.of(t), Src: o.sum}))
 		}
 		r.Transfers.WaitEvents(copied...)
 	}
@@ -147,17 +178,20 @@ func (u *gradientUnit) send(r *parallel.Rank, s *gradientSlot, t kernels.Tensor,
 		return
 	}
 	for _, o := range u.owned {
-		s.used = append(s.used, r.Transfers.CopyPeer(o.sum, t.ColRange(o.at, o.at+o.columns), done))
+		s.used = append(s.used, r.Transfers.CopyPeer([]kernels.Event{done},
+			kernels.PeerCopy{Dst: o.sum, Src: o.of(t)}))
 	}
 	if !last {
 		r.Data.Notify(0, s.used...)
 	}
 }
 
-// view puts the parameters' gradients into a slot.
-func (u *gradientUnit) view(t kernels.Tensor) {
+// view puts the parameters' gradients into a slot, or so many of each, of segments, into a part: one below the other.
+func (u *gradientUnit) view(t kernels.Tensor, count int) {
 	for _, v := range u.params {
-		*v.grad = matrices(t, v.at, v.like)
+		like := v.like
+		like.Groups *= count
+		*v.grad = matrices(t, count*v.at, like)
 	}
 }
 
@@ -225,6 +259,9 @@ func (u *gradientUnit) add(grad *kernels.Tensor, p *Param, shards []*Shard, head
 		}
 	}
 }
+
+// of is the columns of a slot.
+func (o ownedColumns) of(t kernels.Tensor) kernels.Tensor { return t.ColRange(o.at, o.at+o.columns) }
 
 // continues tells whether other follows o both in the slot and in the owner's sums: they are one copy.
 func (o ownedColumns) continues(other ownedColumns) bool {

@@ -101,20 +101,20 @@ func (h *Head) segments(r *parallel.Rank, b *Batch, chunk func(from, to int, gra
 		h.chunks(r.Dev.Spare(), b, func(from, to int) { chunk(from, to, kernels.Tensor{}, false) })
 		return
 	}
-	segments, most := b.Layout.Segments, h.chunkRows(r.Dev.Spare())
-	for i, from := range segments[:len(segments)-1] {
-		from, to := int(from), int(segments[i+1])
+	most := h.chunkRows(r.Dev.Spare())
+	b.eachSegment(func(i, from, to int) {
+		own := b.gradient(h.W.headGrad(), i)
 		all := func(grad kernels.Tensor, goesOn bool) {
 			for ; from < to; from += most {
 				chunk(from, min(from+most, to), grad, goesOn)
 			}
 		}
 		if to-from > most {
-			sumSegment(r, h.W.headGrad(), func(sum kernels.Tensor) { all(sum, true) })
+			sumSegment(r, own, func(sum kernels.Tensor) { all(sum, true) })
 		} else {
-			all(h.W.headGrad(), false)
+			all(own, false)
 		}
-	}
+	})
 }
 
 func (h *Head) project(r *parallel.Rank, n kernels.Tensor) (logits, stats kernels.Tensor) {

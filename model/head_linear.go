@@ -56,18 +56,27 @@ func (p *HeadLinear) down(r *parallel.Rank, x, y kernels.Tensor, s *HeadSaved) {
 
 // weightGrads adds the gradients of weights that each head has of its own. They are the same whether forward was up or
 // down:
-// dW_h = y_h^T x_h, dB_h = y_h^T up_h. segments are those of the tokens.
-func (p *HeadLinear) weightGrads(r *parallel.Rank, y, x kernels.Tensor, up *HeadSaved, segments *kernels.Groups) {
-	g := p.interleaved(segments)
-	add := func(w *Param, dy, x kernels.Tensor) {
-		if w.Trained() {
-			r.Dev.WeightGrad(p.heads(w.Grad), dy, x, g)
-		}
-	}
-	add(p.of.W, y, x)
+// dW_h = y_h^T x_h, dB_h = y_h^T up_h.
+func (p *HeadLinear) weightGrads(r *parallel.Rank, y, x kernels.Tensor, up *HeadSaved, b *Batch) {
+	p.weightGrad(r, p.of.W, y, x, b)
 	if a := p.adapter(); a != nil {
-		add(a.B, y, up.U)
+		p.weightGrad(r, a.B, y, up.U, b)
 	}
+}
+
+func (p *HeadLinear) weightGrad(r *parallel.Rank, w *Param, dy, x kernels.Tensor, b *Batch) {
+	if !w.Trained() {
+		return
+	}
+	if !b.apart() {
+		r.Dev.WeightGrad(p.heads(w.Grad), dy, x, p.interleaved(b.Segments))
+		return
+	}
+	b.eachSegment(func(i, from, to int) {
+		from, to = from*p.Heads, to*p.Heads
+		r.Dev.WeightGrad(p.heads(w.Grad.Group(i)), dy.RowRange(from, to), x.RowRange(from, to),
+			p.interleaved(segmentOf(r, (to-from)/p.Heads, false)))
+	})
 }
 
 // sharedGrad is a part of the gradient of the A that all heads share: dA += down^T x, down [T*heads, r] and x [T*heads,
@@ -85,16 +94,15 @@ func sharedGrads(r *parallel.Rank, b *Batch, parts ...sharedGrad) {
 	if a == nil || !a.A.Trained() {
 		return
 	}
-	segments := b.Layout.Segments
-	for i, first := range segments[:len(segments)-1] {
-		sumSegment(r, a.A.Grad, func(sum kernels.Tensor) {
-			own := segmentOf(r, int(segments[i+1]-first), true)
+	b.eachSegment(func(i, first, end int) {
+		sumSegment(r, b.gradient(a.A.Grad, i), func(sum kernels.Tensor) {
+			own := segmentOf(r, end-first, true)
 			for _, p := range parts {
-				from, to := int(first)*p.of.Heads, int(segments[i+1])*p.of.Heads
+				from, to := first*p.of.Heads, end*p.of.Heads
 				r.Dev.WeightGrad(sum, p.down.RowRange(from, to), p.x.RowRange(from, to), p.of.interleaved(own))
 			}
 		})
-	}
+	})
 }
 
 // sumSegment adds to grad the sum of one segment, which add continues, from +0, in several calls.

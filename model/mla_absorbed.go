@@ -63,7 +63,7 @@ func (a *MLA) absorbBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch,
 	var valueDown, keyUp HeadSaved
 	dout, values := r.Stack.New(do.DType, do.Rows, s.Out.Cols), a.valueHeads()
 	values.down(r, a.heads(dout), a.heads(do), &valueDown)
-	values.weightGrads(r, a.heads(do), a.heads(s.Out), &s.Absorbed.ValueUp, b.Segments)
+	values.weightGrads(r, a.heads(do), a.heads(s.Out), &s.Absorbed.ValueUp, b)
 
 	dabsorbed, dk, dv := r.Stack.New(do.DType, do.Rows, s.Q.Cols), r.Stack.New(do.DType, do.Rows, s.K.Cols),
 		r.Stack.New(do.DType, do.Rows, s.V.Cols)
@@ -76,7 +76,7 @@ func (a *MLA) absorbBackward(r *parallel.Rank, do, dkr kernels.Tensor, b *Batch,
 	from, to, keys := a.heads(dabsorbed), a.heads(dq), a.keyHeads()
 	latent := from.ColRange(0, dv.Cols)
 	keys.up(r, to.ColRange(0, a.NopeDim), latent, &keyUp)
-	keys.weightGrads(r, q, latent, &keyUp, b.Segments)
+	keys.weightGrads(r, q, latent, &keyUp, b)
 	sharedGrads(r, b, sharedGrad{values, valueDown.U, a.heads(s.Out)}, sharedGrad{keys, s.Absorbed.KeyDown.U, latent})
 	r.Dev.Copy(to.ColRange(a.NopeDim, to.Cols), from.ColRange(dv.Cols, from.Cols))
 	return dq, dv

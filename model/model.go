@@ -90,17 +90,18 @@ func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets
 	if (m.Indexing != IndexersFrozen) != (b.IndexerLoss != nil) {
 		panic("model: a batch has an indexer loss where, and only where, indexers are trained")
 	}
+	m.grads.begin(r, b, m.ExpertParallel())
 	if m.Indexing == IndexersDense {
 		m.Head.LogProb(r, logprob, m.Forward(r, b, s), targets, b)
 		m.blocks().trainIndexers(r, b, s)
-		m.grads.finishPending(r, b.Place)
+		m.grads.finishPending(r, b)
 		return
 	}
 	d := r.Stack.New(m.DType, b.Rows(), m.Hidden) // below what Backward gives back block by block
 	x := m.Forward(r, b, s)
 	m.grads.during(r, b, m.headUnit(), func() { m.Head.Backward(r, d, logprob, x, targets, loss, b) })
 	m.Backward(r, d, b, s)
-	m.grads.finishPending(r, b.Place)
+	m.grads.finishPending(r, b)
 }
 
 // Trained is the parameters that receive gradients, in order.

@@ -41,7 +41,7 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 		u = m.Into.Forward(r, x, nil, &s.IntoIn)
 	}
 	s.Routing = m.Router.route(r, x, m.TopK)
-	e, segments, rows := m.Router.W.W.Rows, b.Segments.Segments, x.Rows*m.TopK
+	e, segments, rows := m.Router.W.W.Rows, len(b.Layout.Segments)-1, x.Rows*m.TopK
 	s.Plan = kernels.Plan{
 		Groups: kernels.Groups{Offsets: r.Stack.New(kernels.I32, 1, e*segments+1), Count: e, Segments: segments},
 		Source: r.Stack.New(kernels.I32, 1, rows),

@@ -50,9 +50,6 @@ func (m *Model) TrainShards(rank, ranks int) {
 			largest = max(largest, u.columns)
 		}
 		bytes += 2 * kernels.ArenaBytes(kernels.F32, 1, largest)
-		if rank > 0 {
-			bytes += 2 * kernels.ArenaBytes(kernels.F32, 1, largest)
-		}
 	}
 	for _, s := range m.Shards {
 		if s.Owner == rank {
@@ -71,12 +68,10 @@ func (m *Model) TrainShards(rank, ranks int) {
 	}
 	if ranks > 1 {
 		for i := range m.grads.slots {
-			if m.grads.slots[i].t = m.mem.New(kernels.F32, 1, largest); rank > 0 {
-				m.grads.parts[i] = m.mem.New(kernels.F32, 1, largest)
-			}
+			m.grads.slots[i].t = m.mem.New(kernels.F32, 1, largest)
 		}
 		for _, u := range m.grads.units {
-			u.view(m.grads.slots[0].t)
+			u.view(m.grads.slots[0].t, 1)
 		}
 		return
 	}

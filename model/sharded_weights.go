@@ -11,8 +11,8 @@ import (
 // into one of two slots while the block before computes. Owners need not take part: they change weights only when a
 // step ends. Embedding, final norm, head and adapters are not cut.
 type shardedWeights struct {
-	dev    kernels.Transfers // nil: a plan, which copies nothing
-	blocks [][]weightCopy
+	dev    kernels.Transfers      // nil: a plan, which copies nothing
+	blocks [][][]kernels.PeerCopy // of each block, by the rank that has the weights
 	slots  [2]weightSlot
 }
 
@@ -33,9 +33,6 @@ func (p *Param) newHome(owner int, dev kernels.Device, matrices int) weightHome 
 	}
 	return h
 }
-
-// weightCopy is a copy of matrices from their home to where the rank computes with them.
-type weightCopy struct{ dst, home kernels.Tensor }
 
 // weightSlot is memory for the weights of a block. Blocks of even number have the first slot.
 type weightSlot struct {
@@ -66,8 +63,10 @@ func (w *shardedWeights) gather(block int) {
 	}
 	after := append(slices.Clone(s.copies), w.dev.Record())
 	s.holds, s.copies = 1+block, nil
-	for _, c := range w.blocks[block] {
-		s.copies = append(s.copies, w.dev.CopyPeer(c.dst, c.home, after...))
+	for _, copies := range w.blocks[block] {
+		if len(copies) > 0 {
+			s.copies = append(s.copies, w.dev.CopyPeer(after, copies...))
+		}
 	}
 }
 
@@ -166,7 +165,7 @@ func (m *Model) blockParams() [][]*Param {
 // allocateSlots makes the slots: the weights of all blocks of even number, and of all of odd number, lie over one
 // another.
 func (m *Model) allocateSlots() {
-	w := &shardedWeights{blocks: make([][]weightCopy, len(m.Blocks))}
+	w := &shardedWeights{blocks: make([][][]kernels.PeerCopy, len(m.Blocks))}
 	w.dev, _ = m.dev.(kernels.Transfers)
 	var largest [2]int
 	for block, list := range m.blockParams() {
@@ -184,9 +183,13 @@ func (m *Model) allocateSlots() {
 			p.allocate(slot)
 			at := 0
 			for _, h := range p.home {
+				for len(w.blocks[block]) <= h.owner {
+					w.blocks[block] = append(w.blocks[block], nil)
+				}
+				of := &w.blocks[block][h.owner]
 				for i, own := range p.tensors() {
 					home := tensorsOf(h.t, h.q)[i]
-					w.blocks[block] = append(w.blocks[block], weightCopy{matricesOf(own, at, h.t.Groups), home})
+					*of = append(*of, kernels.PeerCopy{Dst: matricesOf(own, at, h.t.Groups), Src: home})
 				}
 				at += h.t.Groups
 			}

@@ -17,9 +17,16 @@ func (e Embedding) Forward(r *parallel.Rank, b *Batch) kernels.Tensor {
 
 // Backward accumulates the table's gradient from d, the gradient of Forward's output.
 func (e Embedding) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch) {
-	if e.Trained() {
-		r.Dev.EmbedBackward(e.Grad, d, b.IDs, b.Layout.Segments)
+	if !e.Trained() {
+		return
 	}
+	if !b.apart() {
+		r.Dev.EmbedBackward(e.Grad, d, b.IDs, b.Layout.Segments)
+		return
+	}
+	b.eachSegment(func(i, from, to int) {
+		r.Dev.EmbedBackward(e.Grad.Group(i), d.RowRange(from, to), b.IDs.ColRange(from, to), []int32{0, int32(to - from)})
+	})
 }
 
 // Stage is blocks [From, To) of a model, between [Embedding] and [Head].

@@ -154,7 +154,8 @@ func (g *Group) Send(to int, src kernels.Tensor, after ...kernels.Event) *Exchan
 func (g *Group) Receive(from int, dst kernels.Tensor, after ...kernels.Event) *Exchange {
 	offer, taken := g.fromNext(from)
 	p := g.meet(offer, post{exchange: "receive"})()[0]
-	copied := []kernels.Event{g.rank.Transfers.CopyPeer(dst, p.src[0], slices.Concat(after, p.ready)...)}
+	copied := []kernels.Event{g.rank.Transfers.CopyPeer(slices.Concat(after, p.ready),
+		kernels.PeerCopy{Dst: dst, Src: p.src[0]})}
 	g.meet(taken, post{exchange: "receive", ready: copied})
 	return &Exchange{rank: g.rank, unpin: func() {}, events: func() []kernels.Event { return copied }}
 }
@@ -189,22 +190,28 @@ func (g *Group) exchange(name string, p post, pieces func(posts []post) []piece)
 				g.shared.members[i].ID, other.exchange))
 		}
 	}
-	copied := make([][]kernels.Event, g.Size)
+	copies, copied := make([][]kernels.PeerCopy, g.Size), make([]kernels.Event, g.Size)
 	for _, c := range pieces(posts) {
-		switch {
-		case c.dst.Rows == 0:
-		case c.member == g.Me: // an operation as any other: no event is waited for
-			dev.Copy(c.dst, c.src)
-		default:
-			e := dev.CopyPeer(c.dst, c.src, posts[c.member].ready[0], ready)
-			copied[c.member] = append(copied[c.member], e)
+		if c.dst.Len() > 0 {
+			copies[c.member] = append(copies[c.member], kernels.PeerCopy{Dst: c.dst, Src: c.src})
+		}
+	}
+	for i, list := range copies {
+		if after := []kernels.Event{ready, posts[i].ready[0]}; len(list) > 0 {
+			if i == g.Me {
+				after = after[:1]
+			}
+			copied[i] = dev.CopyPeer(after, list...)
 		}
 	}
 	unpin, others := g.rank.Stack.Pin(), g.come(post{exchange: name, copied: copied})
 	return &Exchange{rank: g.rank, unpin: unpin, events: func() (events []kernels.Event) {
 		for i, p := range others() {
-			if i != g.Me {
-				events = slices.Concat(events, copied[i], p.copied[g.Me])
+			if copied[i] != nil {
+				events = append(events, copied[i])
+			}
+			if i != g.Me && p.copied[g.Me] != nil {
+				events = append(events, p.copied[g.Me])
 			}
 		}
 		return events

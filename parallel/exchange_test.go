@@ -180,7 +180,7 @@ func TestNotify(t *testing.T) {
 			all := r.Data.Share(r.Stack.Zeros(kernels.F32, 2, 2))
 			own := fill(r, r.ID, round, 2, 2)
 			r.Data.Barrier()
-			copied := r.Transfers.CopyPeer(all[next], own, r.Transfers.Record())
+			copied := r.Transfers.CopyPeer([]kernels.Event{r.Transfers.Record()}, kernels.PeerCopy{Dst: all[next], Src: own})
 			r.Data.Notify(next, copied)
 			r.Transfers.WaitEvents(r.Data.Await(before)...)
 			want := fill(r, before, round, 2, 2).F32s()
@@ -188,7 +188,8 @@ func TestNotify(t *testing.T) {
 				return fmt.Errorf("rank %d has %v of rank %d, want %v", r.ID, got, before, want)
 			}
 			r.Data.Barrier()
-			copied = r.Transfers.CopyPeer(all[next].RowRange(0, 1), own.RowRange(1, 2), r.Transfers.Record())
+			copied = r.Transfers.CopyPeer([]kernels.Event{r.Transfers.Record()},
+				kernels.PeerCopy{Dst: all[next].RowRange(0, 1), Src: own.RowRange(1, 2)})
 			r.Transfers.WaitEvents(copied)
 			r.Data.Barrier()
 			if got := all[r.ID].F32s(); !slices.Equal(got[:2], want[2:]) {

@@ -47,12 +47,12 @@ type meeting struct {
 
 // post is what a member leaves at a meeting of an exchange.
 type post struct {
-	exchange string            // its name, which is the same for all
-	src      []kernels.Tensor  // what the member gives
-	rows     []int             // of src for each member
-	numbers  []int32           // that the member shares
-	ready    []kernels.Event   // the member's tensors have been computed
-	copied   [][]kernels.Event // by member whose memory was copied: the copies are done
+	exchange string           // its name, which is the same for all
+	src      []kernels.Tensor // what the member gives
+	rows     []int            // of src for each member
+	numbers  []int32          // that the member shares
+	ready    []kernels.Event  // the member's tensors have been computed
+	copied   []kernels.Event  // by member whose memory was copied: the copies are done; nil: none
 }
 
 // group makes the members' views of a group.

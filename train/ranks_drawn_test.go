@@ -26,7 +26,7 @@ type drawnFamily struct {
 // carried out: a run ends in the files of one rank that keeps everything.
 func TestRanksDrawn(t *testing.T) {
 	families, alone := drawnFamilies(t), map[string]string{}
-	split := 0
+	split, several := 0, 0 // runs whose experts are on several ranks, and those with several segments in a micro-batch
 	for i := 0; *drawnRuns < 0 || i < *drawnRuns; i++ {
 		rng := rand.New(rand.NewPCG(uint64(i), 4))
 		f, kind, rows := families[rng.IntN(len(families))], rng.IntN(2), []int{20, 64, 100}[rng.IntN(3)]
@@ -48,9 +48,11 @@ func TestRanksDrawn(t *testing.T) {
 		mesh := []string{fmt.Sprintf("parallel.ranks=%d", ranks),
 			"parallel.weights=" + []string{"replicated", "sharded"}[rng.IntN(2)],
 			"run.recompute=" + []string{"none", "full", "auto"}[rng.IntN(3)]}
-		if f.experts >= ranks && rows <= 64 && rng.IntN(3) > 0 {
-			mesh, micro = append(mesh, fmt.Sprintf("parallel.experts=%d", ranks)), 1
-			split++
+		if f.experts >= ranks && rng.IntN(3) > 0 {
+			mesh = append(mesh, fmt.Sprintf("parallel.experts=%d", ranks))
+			if split++; micro > 1 || rows > 64 {
+				several++
+			}
 		}
 		mesh = append(mesh, fmt.Sprintf("run.micro_batch=%d", micro))
 		key := fmt.Sprint(f.dir, kind, base)
@@ -61,8 +63,9 @@ func TestRanksDrawn(t *testing.T) {
 			t.Errorf("draw %d, %s, %v, %v:\n%s\nwant\n%s", i, f.dir, base, mesh, got, alone[key])
 		}
 	}
-	if split < *drawnRuns/12 {
-		t.Errorf("%d of %d runs had experts on several ranks: the test shows little", split, *drawnRuns)
+	if split < *drawnRuns/6 || several < split/3 {
+		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments: the test shows little", split,
+			*drawnRuns, several)
 	}
 }
 

@@ -119,11 +119,6 @@ func ranksCases(t *testing.T) map[string][]string {
 	}
 }
 
-// apart are the shapes of ranksCases whose experts may be cut over ranks.
-var apart = map[string]bool{"full": true, "bf16": true, "lora": true, "dense lora": true, "tied": true, "epoch": true,
-	"pairs": true, "grpo": true, "dapo": true, "stale": true, "indexer": true, "dense": true, "qat": true,
-	"qat fp8": true, "grpo in mxfp4": true, "lora on int4": true}
-
 // Any number of ranks come to the files of one, whenever their copies are carried out.
 func TestRanks(t *testing.T) {
 	for name, set := range ranksCases(t) {
@@ -148,12 +143,10 @@ func TestRanks(t *testing.T) {
 					}
 				}
 			}
-			if apart[name] {
-				for seed, ranks := range []int{2, 3, 4} {
-					if got := run(ranks, uint64(seed), fmt.Sprintf("parallel.experts=%d", ranks),
-						"parallel.weights="+[]string{"replicated", "sharded"}[seed%2]); got != want {
-						t.Errorf("%d ranks, expert parallel:\n%s\nwant\n%s", ranks, got, want)
-					}
+			for seed, ranks := range []int{2, 3, 4} {
+				if got := run(ranks, uint64(seed), fmt.Sprintf("parallel.experts=%d", ranks),
+					"parallel.weights="+[]string{"replicated", "sharded"}[seed%2]); got != want {
+					t.Errorf("%d ranks, expert parallel:\n%s\nwant\n%s", ranks, got, want)
 				}
 			}
 			if run(2, 9, "run.seed=2") == want {
@@ -279,11 +272,11 @@ var errLink = errors.New("the link is down")
 
 var everyCopy = flag.Bool("every-copy", false, "TestRanksFault has every copy of a run fail, not some")
 
-func (f *faulty) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kernels.Event {
+func (f *faulty) CopyPeer(after []kernels.Event, copies ...kernels.PeerCopy) kernels.Event {
 	if f.left--; f.left == -1 {
 		panic(kernels.Fault{Err: errLink})
 	}
-	return f.Device.CopyPeer(dst, src, after...)
+	return f.Device.CopyPeer(after, copies...)
 }
 
 // A fault at any copy of a run ends it with one line, which names the rank, and leaves nothing half-written.

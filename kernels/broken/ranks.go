@@ -14,23 +14,14 @@ func (d *Device) Reaches(other kernels.Device) error {
 	return d.operations.Reaches(other)
 }
 
-// CopyPeer remembers which rows came together from another rank, and Copy those of the rank itself, for
-// [kernels.BreakRankSums].
-func (d *Device) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kernels.Event {
-	d.arrive(dst)
-	return d.operations.CopyPeer(dst, src, after...)
-}
-
-// Copy is [kernels.Device.Copy].
-func (d *Device) Copy(dst, src kernels.Tensor) {
-	d.arrive(dst)
-	d.operations.Copy(dst, src)
-}
-
-func (d *Device) arrive(dst kernels.Tensor) {
-	if d.rule == kernels.BreakRankSums && dst.Rows > 0 {
-		d.arrived[dst.Data] = dst.Rows
+// CopyPeer remembers which rows came together from a rank, for [kernels.BreakRankSums].
+func (d *Device) CopyPeer(after []kernels.Event, copies ...kernels.PeerCopy) kernels.Event {
+	for _, c := range copies {
+		if d.rule == kernels.BreakRankSums && c.Dst.Rows > 0 {
+			d.arrived[c.Dst.Data] = c.Dst.Rows
+		}
 	}
+	return d.operations.CopyPeer(after, copies...)
 }
 
 // rankRows is the last row of each rank's rows of y, and one more, where y came from ranks; else nil.

@@ -64,8 +64,8 @@ func (d *Device) DecayBackward(dx kernels.DecayOperands, dg, dstep, g kernels.Te
 	})
 	if !drate.IsNil() {
 		mustSegments(op, segments, a.Rows)
-		d.addRows(vector(op, "drate", drate, h), rates, segments)
-		d.addRows(vector(op, "dbias", dbias, h), zs, segments)
+		d.addRows(d.rowSums(op, "drate", drate, h, segments), rates, segments)
+		d.addRows(d.rowSums(op, "dbias", dbias, h, segments), zs, segments)
 	}
 }
 

@@ -64,7 +64,7 @@ func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 	if dw.IsNil() {
 		return
 	}
-	sum, segment, block := vector(op, "dw", dw, n), make([]float32, n), make([]float32, n)
+	sums, segment, block := d.rowSums(op, "dw", dw, n, segments), make([]float32, n), make([]float32, n)
 	for s, first := range starts[:len(starts)-1] {
 		clear(segment)
 		for b := first; b < starts[s+1]; b++ {
@@ -74,7 +74,7 @@ func (d *Device) NormThenGateBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 			}
 			d.vec.Add(segment, segment, block)
 		}
-		d.vec.Add(sum, sum, segment)
+		d.vec.Add(sums.of(s), sums.of(s), segment)
 	}
 }
 
@@ -163,11 +163,11 @@ func (d *Device) GateThenNormBackward(dx, dz, dw, dout, x, z, rstd, w kernels.Te
 	if dw.IsNil() {
 		return
 	}
-	sum := vector(op, "dw", dw, x.Cols)
 	mustSegments(op, segments, x.Rows)
+	sums := d.rowSums(op, "dw", dw, x.Cols, segments)
 	d.eachColumn(x.Cols, 3+sumScratch, func(from, to int, buf [][]float32) {
 		y := buf[0]
-		d.sumRows(sum[from:to], buf[3:], segments, func(run []float32, r int) {
+		d.sumRows(sums.columns(from, to), buf[3:], segments, func(run []float32, r int) {
 			d.vec.SwiGLU(y, gate.loadPart(r, from, to, y), in.loadPart(r, from, to, buf[1]))
 			do := dy.loadPart(r, from, to, buf[2])
 			for at := from; at < to; { // a group's columns share its rstd

@@ -48,8 +48,8 @@ func (d *Device) LayerNormBackward(dx, dw, dbias, dy, x, w kernels.Tensor, eps f
 	mustShape(op, "dx", dx, x.Rows, n)
 	mustShape(op, "dy", dy, x.Rows, n)
 	mustShape(op, "w", w, 1, n)
-	sums, shifts := vector(op, "dw", dw, n), vector(op, "dbias", dbias, n)
 	mustSegments(op, segments, x.Rows)
+	sums, shifts := d.rowSums(op, "dw", dw, n, segments), d.rowSums(op, "dbias", dbias, n, segments)
 	out, grad, in, scales := d.matrix(dx), d.matrix(dy), d.matrix(x), d.matrix(w)
 	along, plain := make([]float32, x.Rows*n), make([]float32, x.Rows*n) // dy*xh, and a copy of dy, since dx may be dy
 	d.eachRow(x.Rows, n, 4, func(from, to int, buf [][]float32) {

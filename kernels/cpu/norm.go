@@ -79,10 +79,10 @@ func (d *Device) RMSNormBackward(dx, dw, dy, x, rstd, w kernels.Tensor, norm ker
 	if dw.IsNil() {
 		return
 	}
-	sum := vector(op, "dw", dw, x.Cols)
 	mustSegments(op, segments, x.Rows)
+	sums := d.rowSums(op, "dw", dw, x.Cols, segments)
 	d.eachColumn(x.Cols, 2+sumScratch, func(from, to int, buf [][]float32) {
-		d.sumRows(sum[from:to], buf[2:], segments, func(run []float32, t int) {
+		d.sumRows(sums.columns(from, to), buf[2:], segments, func(run []float32, t int) {
 			d.vec.AddMul(run, in.loadPart(t, from, to, buf[0]), rs[t], dout.loadPart(t, from, to, buf[1]))
 		})
 	})

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"fmt"
+	"slices"
 
 	"lockstep/kernels"
 )
@@ -121,7 +122,7 @@ func (d *Device) HeadNormRopeBackward(dx, dw, dout, x, rstd, w, positions kernel
 			panic("cpu: " + op + ": gradient of a weight that is nil")
 		}
 		mustSegments(op, segments, x.Rows)
-		h.weightGrad(vector(op, "dw", dw, h.dim), &dy, segments)
+		h.weightGrad(h.d.rowSums(op, "dw", dw, h.dim, segments), &dy, segments)
 	}
 	d.eachRow(x.Rows, x.Cols, 3, func(from, to int, buf [][]float32) {
 		ws := h.weights(buf[2])
@@ -165,23 +166,30 @@ func (h *headRope) backward(g, d, x []float32, at int, w, cos, sin []float32) {
 
 // weightGrad adds dz*xh of every head to dw. Threads divide the columns; a rotated pair stays together, since a
 // rotation mixes its two columns.
-func (h *headRope) weightGrad(dw []float32, dy *matrix, segments []int32) {
-	h.unrotatedGrad(dw[:h.first], dy, segments, 0)
-	h.unrotatedGrad(dw[h.first+2*h.pairs:], dy, segments, h.first+2*h.pairs)
+func (h *headRope) weightGrad(dw rowSums, dy *matrix, segments []int32) {
+	h.unrotatedGrad(dw.columns(0, h.first), dy, segments, 0)
+	h.unrotatedGrad(dw.columns(h.first+2*h.pairs, h.dim), dy, segments, h.first+2*h.pairs)
 	h.d.eachColumn(h.pairs, 4, func(from, to int, buf [][]float32) {
-		n, left, right := to-from, dw[h.first+from:h.first+to], dw[h.first+h.pairs+from:h.first+h.pairs+to]
-		sum, heads := make([]float32, 2*n), make([]float32, h.heads*2*n) // of both sides; heads: the chain of each
-		copy(sum, left)
-		copy(sum[n:], right)
-		h.d.sumRuns(sum, newScratch(2*n), segments, func(run []float32, first, end int) {
+		n, left, right := to-from, dw.columns(h.first+from, h.first+to),
+			dw.columns(h.first+h.pairs+from, h.first+h.pairs+to)
+		sums, heads := rowSums{to: 2 * n}, make([]float32, h.heads*2*n) // of both sides; heads: the chain of each
+		if dw.step > 0 {
+			sums.step = 2 * n
+		}
+		for i := range dw.count(segments) {
+			sums.all = slices.Concat(sums.all, left.of(i), right.of(i))
+		}
+		h.d.sumRuns(sums, newScratch(2*n), segments, func(run []float32, first, end int) {
 			clear(heads)
 			for t := first; t < end; t++ {
 				h.addRow(heads, dy, t, from, to, buf)
 			}
 			h.addHeads(run, heads)
 		})
-		copy(left, sum[:n])
-		copy(right, sum[n:])
+		for i := range dw.count(segments) {
+			copy(left.of(i), sums.of(i)[:n])
+			copy(right.of(i), sums.of(i)[n:])
+		}
 	})
 }
 
@@ -207,11 +215,11 @@ func (h *headRope) addRow(heads []float32, dy *matrix, t, from, to int, buf [][]
 }
 
 // unrotatedGrad adds dz*xh of columns that are not rotated, from column at on, to dw.
-func (h *headRope) unrotatedGrad(dw []float32, dy *matrix, segments []int32, at int) {
-	h.d.eachColumn(len(dw), 2+sumScratch, func(from, to int, buf [][]float32) {
+func (h *headRope) unrotatedGrad(dw rowSums, dy *matrix, segments []int32, at int) {
+	h.d.eachColumn(dw.to-dw.from, 2+sumScratch, func(from, to int, buf [][]float32) {
 		n := to - from
 		heads := make([]float32, h.heads*n)
-		h.d.sumRuns(dw[from:to], buf[2:], segments, func(run []float32, first, end int) {
+		h.d.sumRuns(dw.columns(from, to), buf[2:], segments, func(run []float32, first, end int) {
 			clear(heads)
 			for t := first; t < end; t++ {
 				for i := range h.heads {

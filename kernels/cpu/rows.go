@@ -97,10 +97,44 @@ func (d *Device) eachColumn(n, scratch int, body func(from, to int, buf [][]floa
 // sumScratch is the number of scratch rows of a sum over rows: of a segment, a block and a run.
 const sumScratch = 3
 
-// sumRuns adds to sum a sum over the rows of segments. add has the rows [from, to) of a run, whose sum starts from +0.
-// The scratch rows are as long as sum.
-func (d *Device) sumRuns(sum []float32, scratch [][]float32, segments []int32, add func(run []float32, from, to int)) {
-	segment, block, run := scratch[0][:len(sum)], scratch[1][:len(sum)], scratch[2][:len(sum)]
+// rowSums are columns [from, to) of the gradient of a vector of n elements: of one that all segments are added to, or
+// with a step of one for each segment.
+type rowSums struct {
+	all            []float32
+	from, to, step int
+}
+
+// rowSums is the gradient of a vector of n elements, for rows in segments.
+func (d *Device) rowSums(op, name string, dw kernels.Tensor, n int, segments []int32) rowSums {
+	s := rowSums{to: n, step: kernels.SegmentStep(dw)}
+	if s.step > 0 {
+		n *= len(segments) - 1
+	}
+	s.all = vector(op, name, dw, n)
+	return s
+}
+
+func (s rowSums) columns(from, to int) rowSums {
+	s.from, s.to = s.from+from, s.from+to
+	return s
+}
+
+// of is what a segment is added to.
+func (s rowSums) of(segment int) []float32 { return s.all[segment*s.step+s.from : segment*s.step+s.to] }
+
+// count is how many sums there are, for rows in segments.
+func (s rowSums) count(segments []int32) int {
+	if s.step == 0 {
+		return 1
+	}
+	return len(segments) - 1
+}
+
+// sumRuns adds to sums a sum over the rows of segments. add has the rows [from, to) of a run, whose sum starts from +0.
+// The scratch rows are as long as a sum.
+func (d *Device) sumRuns(sums rowSums, scratch [][]float32, segments []int32, add func(run []float32, from, to int)) {
+	n := sums.to - sums.from
+	segment, block, run := scratch[0][:n], scratch[1][:n], scratch[2][:n]
 	for i, first := range segments[:len(segments)-1] {
 		clear(segment)
 		for at, end := int(first), int(segments[i+1]); at < end; {
@@ -113,23 +147,23 @@ func (d *Device) sumRuns(sum []float32, scratch [][]float32, segments []int32, a
 			at = min(at, end)
 			d.vec.Add(segment, segment, block)
 		}
-		d.vec.Add(sum, sum, segment)
+		d.vec.Add(sums.of(i), sums.of(i), segment)
 	}
 }
 
 // sumRows is sumRuns by rows: add adds what row t has to a run's chain.
-func (d *Device) sumRows(sum []float32, scratch [][]float32, segments []int32, add func(run []float32, t int)) {
-	d.sumRuns(sum, scratch, segments, func(run []float32, from, to int) {
+func (d *Device) sumRows(sums rowSums, scratch [][]float32, segments []int32, add func(run []float32, t int)) {
+	d.sumRuns(sums, scratch, segments, func(run []float32, from, to int) {
 		for t := from; t < to; t++ {
 			add(run, t)
 		}
 	})
 }
 
-// addRows adds the rows of x to sum, as a sum over rows.
-func (d *Device) addRows(sum, x []float32, segments []int32) {
-	n := len(sum)
-	d.sumRows(sum, newScratch(n), segments, func(run []float32, t int) {
+// addRows adds the rows of x to sums, as a sum over rows.
+func (d *Device) addRows(sums rowSums, x []float32, segments []int32) {
+	n := sums.to
+	d.sumRows(sums, newScratch(n), segments, func(run []float32, t int) {
 		d.vec.Add(run, run, x[t*n:][:n])
 	})
 }

@@ -38,9 +38,9 @@ func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tenso
 	mustSegments(name, l.Segments, x.Rows)
 	blocks, starts := kernels.RowBlocks(l.Segments)
 	taps, n := op.taps, x.Cols
-	sums := make([]float32, (taps+1)*n) // of dw, a row for each tap, and of dbias
-	ofRun, ofBlock, ofSegment := make([]float32, len(sums)), make([]float32, len(sums)), make([]float32, len(sums))
-	readSums(sums, dw, dbias, taps, n)
+	size := (taps + 1) * n // of sums: of dw a row for each tap, and of dbias
+	ofRun, ofBlock, ofSegment := make([]float32, size), make([]float32, size), make([]float32, size)
+	sums := readSums(dw, dbias, taps, n)
 	grad, dy := d.matrix(dx), d.matrix(dout)
 	d.eachColumn(n, 2*taps+5, func(from, to int, buf [][]float32) {
 		c, rest := op.columns(from, to, buf), buf[taps+1:]
@@ -52,7 +52,7 @@ func (d *Device) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tenso
 			g.flush(ofBlock, ofRun)
 			g.flush(ofSegment, ofBlock)
 			for block++; segment+1 < len(starts) && block >= int(starts[segment+1]); segment++ {
-				g.flush(sums, ofSegment)
+				g.flush(sums[min(segment, len(sums)-1)], ofSegment)
 			}
 		}
 		for i := range l.Spans {
@@ -215,24 +215,30 @@ func (g *convGrad) flush(total, part []float32) {
 	}
 }
 
-// readSums transposes dw [C, taps] and dbias [1, C] to rows [taps+1, C]; writeSums transposes them back.
-func readSums(sums []float32, dw, dbias kernels.Tensor, taps, n int) {
-	eachSum(dw, dbias, taps, n, func(i int, x *float32) { sums[i] = *x })
+// readSums transposes dw [C, taps] and dbias [1, C] to rows [taps+1, C], of each segment where each has its own;
+// writeSums transposes them back.
+func readSums(dw, dbias kernels.Tensor, taps, n int) (sums [][]float32) {
+	for range max(dw.Groups, dbias.Groups, 1) {
+		sums = append(sums, make([]float32, (taps+1)*n))
+	}
+	eachSum(dw, dbias, taps, n, func(of, i int, x *float32) { sums[of][i] = *x })
+	return sums
 }
 
-func writeSums(sums []float32, dw, dbias kernels.Tensor, taps, n int) {
-	eachSum(dw, dbias, taps, n, func(i int, x *float32) { *x = sums[i] })
+func writeSums(sums [][]float32, dw, dbias kernels.Tensor, taps, n int) {
+	eachSum(dw, dbias, taps, n, func(of, i int, x *float32) { *x = sums[of][i] })
 }
 
-func eachSum(dw, dbias kernels.Tensor, taps, n int, visit func(i int, x *float32)) {
+func eachSum(dw, dbias kernels.Tensor, taps, n int, visit func(of, i int, x *float32)) {
 	if !dw.IsNil() {
-		for i, x := 0, vector("short convolution backward", "dw", dw, taps*n); i < taps*n; i++ {
-			visit(i%taps*n+i/taps, &x[i])
+		for i, x := 0, vector("short convolution backward", "dw", dw, dw.Groups*taps*n); i < len(x); i++ {
+			at := i % (taps * n)
+			visit(i/(taps*n), at%taps*n+at/taps, &x[i])
 		}
 	}
 	if !dbias.IsNil() {
-		for i, x := 0, vector("short convolution backward", "dbias", dbias, n); i < n; i++ {
-			visit(taps*n+i, &x[i])
+		for i, x := 0, vector("short convolution backward", "dbias", dbias, dbias.Groups*n); i < len(x); i++ {
+			visit(i/n, taps*n+i%n, &x[i])
 		}
 	}
 }

@@ -43,14 +43,14 @@ func (d *Device) SinksBackward(dsinks, dout, out, lse, sinks kernels.Tensor, seg
 	heads := sinks.Cols
 	mustShape(op, "dout", dout, out.Rows, out.Cols)
 	mustShape(op, "lse", lse, out.Rows, heads)
-	total := vector(op, "dsinks", dsinks, heads)
 	mustSegments(op, segments, out.Rows)
+	sums := d.rowSums(op, "dsinks", dsinks, heads, segments)
 	o, dy, ls, dim := d.matrix(out), d.matrix(dout), d.matrix(lse), out.Cols/heads
 	logits := d.sinkLogits(sinks, make([]float32, heads))
 	d.pool.each(heads, 1, func(_, from, to int) {
 		x, y := make([]float32, dim), make([]float32, dim)
 		for h := from; h < to; h++ {
-			d.sumRows(total[h:h+1], newScratch(1), segments, func(run []float32, r int) {
+			d.sumRows(sums.columns(h, h+1), newScratch(1), segments, func(run []float32, r int) {
 				p := d.vec.Exp2(min(logits[h]-ls.load(r, nil)[h], 0))
 				run[0] -= float32(p * d.vec.TreeDot(dy.loadPart(r, h*dim, (h+1)*dim, x), o.loadPart(r, h*dim, (h+1)*dim,
 					y)))

@@ -22,7 +22,8 @@ func (d *Device) StateSpaceBackward(dx kernels.StateSpaceOperands, dout kernels.
 	op.run(l)
 	if !dx.Skip.IsNil() {
 		mustSegments("state space backward", l.Segments, x.X.Rows)
-		d.addRows(vector("state space backward", "dskip", dx.Skip, r.Heads), op.dskip, l.Segments)
+		sums := d.rowSums("state space backward", "dskip", dx.Skip, r.Heads, l.Segments)
+		d.addRows(sums, op.dskip, l.Segments)
 	}
 }
 

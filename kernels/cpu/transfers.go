@@ -44,18 +44,25 @@ func finish(events []kernels.Event) {
 }
 
 // CopyPeer copies rows at once, or with Options.DelayCopies when the event that it returns is waited for, or at a drawn
-// moment before. Until then, once the events have happened, every byte of dst is 0xff: a NaN.
-func (d *Device) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kernels.Event {
-	if dst.DType != src.DType || dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols {
-		panic(fmt.Sprintf("cpu: copy of %s to %s", src, dst))
+// moment before. Until then, once the events have happened, every byte of each Dst is 0xff: a NaN.
+func (d *Device) CopyPeer(after []kernels.Event, copies ...kernels.PeerCopy) kernels.Event {
+	for _, c := range copies {
+		if !c.SameShape() {
+			panic(fmt.Sprintf("cpu: copy of %s to %s", c.Src, c.Dst))
+		}
+	}
+	carryOut := func() {
+		for _, c := range copies {
+			d.copyRows(c.Dst, c.Src)
+		}
 	}
 	d.drawCopies()
 	if d.delay == nil {
 		finish(after)
-		d.copyRows(dst, src)
+		carryOut()
 		return passed{}
 	}
-	c := &delayedCopy{after: after, dst: dst, carryOut: func() { d.copyRows(dst, src) }}
+	c := &delayedCopy{after: after, copies: copies, carryOut: carryOut}
 	if !slices.ContainsFunc(after, func(e kernels.Event) bool { return !e.Happened() }) {
 		c.begin()
 	}
@@ -92,26 +99,28 @@ func (d *Device) ReadAsync(t kernels.Tensor) func() []int32 {
 	return func() []int32 { return values }
 }
 
-// delayedCopy is a copy that is carried out once, by whoever waits for it first.
+// delayedCopy is copies that are carried out once, by whoever waits for them first.
 type delayedCopy struct {
 	mu       sync.Mutex
 	after    []kernels.Event
-	begun    bool // dst is not what it was
-	dst      kernels.Tensor
+	begun    bool // where they go is not what it was
+	copies   []kernels.PeerCopy
 	carryOut func() // nil: it has been
 }
 
-// begin waits for what the copy is behind, and overwrites where it goes.
+// begin waits for what the copies are behind, and overwrites where they go.
 func (c *delayedCopy) begin() {
 	if c.begun {
 		return
 	}
 	finish(c.after)
-	eachRowBytes(c.dst, func(row []byte, _ int) {
-		for i := range row {
-			row[i] = 0xff
-		}
-	})
+	for _, c := range c.copies {
+		eachRowBytes(c.Dst, func(row []byte, _ int) {
+			for i := range row {
+				row[i] = 0xff
+			}
+		})
+	}
 	c.begun = true
 }
 

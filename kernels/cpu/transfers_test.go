@@ -36,7 +36,7 @@ func TestCopyPeer(t *testing.T) {
 		dst := around.ColRange(1, 8)
 		src.Groups, src.Rows, dst.Groups, dst.Rows = 2, 3, 2, 3
 		before := rowValues(around)
-		d[1].WaitEvents(d[1].CopyPeer(dst, src, d[0].Record()))
+		d[1].WaitEvents(d[1].CopyPeer([]kernels.Event{d[0].Record()}, kernels.PeerCopy{Dst: dst, Src: src}))
 		src.Groups, src.Rows = 1, 6
 		want := rowValues(src)
 		for r, row := range slices.Collect(slices.Chunk(rowValues(around), 9)) {
@@ -54,7 +54,7 @@ func TestDelayCopies(t *testing.T) {
 	seen := map[bool]int{}
 	for range 100 {
 		src, dst := kernels.Wrap([]float32{1, 2}, 1, 2), kernels.Wrap(make([]float32, 2), 1, 2)
-		e := d[1].CopyPeer(dst, src)
+		e := d[1].CopyPeer(nil, kernels.PeerCopy{Dst: dst, Src: src})
 		if v := dst.F32s()[0]; v == v {
 			t.Fatalf("a copy is done when it has been asked for: %v", v)
 		}
@@ -79,7 +79,8 @@ func TestDelayCopies(t *testing.T) {
 	}
 	chain := kernels.Wrap([]float32{7}, 1, 1)
 	a, b := kernels.Wrap(make([]float32, 1), 1, 1), kernels.Wrap(make([]float32, 1), 1, 1)
-	d[1].WaitEvents(d[1].CopyPeer(b, a, d[0].CopyPeer(a, chain)))
+	first := d[0].CopyPeer(nil, kernels.PeerCopy{Dst: a, Src: chain})
+	d[1].WaitEvents(d[1].CopyPeer([]kernels.Event{first}, kernels.PeerCopy{Dst: b, Src: a}))
 	if b.F32s()[0] != 7 {
 		t.Errorf("a copy behind a delayed one has %v", b.F32s())
 	}

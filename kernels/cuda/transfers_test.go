@@ -54,7 +54,7 @@ func TestCopyPeer(t *testing.T) {
 			blank := from
 			blank.Raw = bytes.Repeat([]byte{0x11}, len(from.Raw))
 			dst, whole := blank.On(d[1])
-			e := d[1].CopyPeer(dst, src, d[0].Record(), d[1].Record())
+			e := d[1].CopyPeer([]kernels.Event{d[0].Record(), d[1].Record()}, kernels.PeerCopy{Dst: dst, Src: src})
 			d[0].WaitEvents(e)
 			d[0].Zero(src) // behind the copy
 			d[1].WaitEvents(e)
@@ -87,8 +87,8 @@ func TestCopyPeerChain(t *testing.T) {
 		x, _ := from.On(a)
 		y, _ := cudatest.Normal(kernels.BF16, 9, 40, 1).On(b)
 		z, _ := cudatest.Normal(kernels.BF16, 9, 40, 1).On(a)
-		there := b.CopyPeer(y, x, a.Record())
-		a.WaitEvents(a.CopyPeer(z, y, there))
+		there := b.CopyPeer([]kernels.Event{a.Record()}, kernels.PeerCopy{Dst: y, Src: x})
+		a.WaitEvents(a.CopyPeer([]kernels.Event{there}, kernels.PeerCopy{Dst: z, Src: y}))
 		want, _ := cudatest.Normal(kernels.BF16, 9, 40, 1).On(a)
 		a.Copy(want, x)
 		got, expected := make([]byte, z.Bytes()), make([]byte, z.Bytes())
@@ -109,10 +109,10 @@ func TestCopyPeerRepeated(t *testing.T) {
 	for round := range 3 {
 		kernels.Repeat(a, "exchange", func() {
 			a.Scale(x, x, 1+float32(round)) // another factor each time
-			e := b.CopyPeer(y, x, a.Record())
+			e := b.CopyPeer([]kernels.Event{a.Record()}, kernels.PeerCopy{Dst: y, Src: x})
 			b.WaitEvents(e)
 			b.Scale(y, y, 2)
-			a.WaitEvents(a.CopyPeer(want, y, b.Record()), e)
+			a.WaitEvents(a.CopyPeer([]kernels.Event{b.Record()}, kernels.PeerCopy{Dst: want, Src: y}), e)
 			a.Scale(x, x, 2)
 		})
 		a.Read(got, want)

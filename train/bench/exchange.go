@@ -92,7 +92,10 @@ func copyFromNext(r *parallel.Rank, bytes int) func() {
 	src, dst := exchanged(r, bytes), exchanged(r, bytes)
 	all := r.Data.Share(src)
 	next := all[(r.ID+1)%r.Size]
-	return func() { r.Transfers.WaitEvents(r.Transfers.CopyPeer(dst, next, r.Transfers.Record())) }
+	return func() {
+		after := []kernels.Event{r.Transfers.Record()}
+		r.Transfers.WaitEvents(r.Transfers.CopyPeer(after, kernels.PeerCopy{Dst: dst, Src: next}))
+	}
 }
 
 func gather(r *parallel.Rank, bytes int) func() {

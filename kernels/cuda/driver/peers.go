@@ -70,13 +70,13 @@ func Peers() (of [][]Peer, err error) {
 
 // copyRate is bytes a second of copies from another card, after one that warms up.
 func (c *Context) copyRate(dst, src kernels.Tensor) (float64, error) {
-	c.CopyPeer(dst, src)
+	c.CopyPeer(nil, kernels.PeerCopy{Dst: dst, Src: src})
 	if err := c.Sync(); err != nil {
 		return 0, err
 	}
 	began := time.Now()
 	for range peerCopies {
-		c.CopyPeer(dst, src)
+		c.CopyPeer(nil, kernels.PeerCopy{Dst: dst, Src: src})
 	}
 	err := c.Sync()
 	return peerCopies * peerBytes / time.Since(began).Seconds(), err

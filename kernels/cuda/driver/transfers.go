@@ -88,25 +88,30 @@ func (c *Context) wait(s cu.Stream, events []kernels.Event) {
 }
 
 // CopyPeer copies rows by a copy engine, behind the events.
-func (c *Context) CopyPeer(dst, src kernels.Tensor, after ...kernels.Event) kernels.Event {
-	if dst.DType != src.DType || dst.Groups != src.Groups || dst.Rows != src.Rows || dst.Cols != src.Cols {
-		panic(fmt.Sprintf("cuda: copy of %s to %s", src, dst))
-	}
+func (c *Context) CopyPeer(after []kernels.Event, copies ...kernels.PeerCopy) kernels.Event {
 	c.cutSegment()
 	s := c.transfers.stream(c)
 	c.wait(s, after)
-	c.Do(func() error {
-		size := dst.DType.Size()
-		switch {
-		case dst.Len() == 0:
-			return nil
-		case dst.Contiguous() && src.Contiguous():
-			return cu.MemcpyAsync(Address(dst), Address(src), int64(dst.Bytes()), s)
+	for _, copy := range copies {
+		if !copy.SameShape() {
+			panic(fmt.Sprintf("cuda: copy of %s to %s", copy.Src, copy.Dst))
 		}
-		return copyRows(Address(dst), Address(src), dst.Stride*size, src.Stride*size, dst.Cols*size,
-			dst.Groups*dst.Rows, s)
-	})
+		c.Do(func() error { return copyOn(s, copy.Dst, copy.Src) })
+	}
 	return c.record(s)
+}
+
+// copyOn enqueues a copy in a stream.
+func copyOn(s cu.Stream, dst, src kernels.Tensor) error {
+	size := dst.DType.Size()
+	switch {
+	case dst.Len() == 0:
+		return nil
+	case dst.Contiguous() && src.Contiguous():
+		return cu.MemcpyAsync(Address(dst), Address(src), int64(dst.Bytes()), s)
+	}
+	return copyRows(Address(dst), Address(src), dst.Stride*size, src.Stride*size, dst.Cols*size,
+		dst.Groups*dst.Rows, s)
 }
 
 // stream is that of the next copy.

@@ -53,7 +53,7 @@ func (d *Ops) ShortConvBackward(dx, dw, dbias, dout, x, w, bias kernels.Tensor, 
 	launchShortConvBlocks(d.Context, driver.Suffix(x), [3]int{driver.Blocks(n, 64), blocks.Count, taps}, 64, 0, sums,
 		biases, du, x, at, blocks.Rows, n, taps, x.Stride)
 	if !dw.IsNil() {
-		rows.AddBlocks(d.Context, dw.Reshape(1, n*taps), sums, blocks)
+		rows.AddBlocks(d.Context, dw, sums, blocks)
 	}
 	if !dbias.IsNil() {
 		rows.AddBlocks(d.Context, dbias, biases, blocks)

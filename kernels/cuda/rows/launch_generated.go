@@ -147,18 +147,20 @@ func launchAddBias[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant s
 
 // launchAddBlocks enqueues a kernel of norm.cu: add_blocks.
 func launchAddBlocks[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, dw P1,
-	sums P2, segments P3, count, n int) {
+	sums P2, segments P3, count, n, step int) {
 	params := struct {
 		dw       cu.DevicePtr
 		sums     cu.DevicePtr
 		segments cu.DevicePtr
 		count    int32
 		n        int32
+		step     int32
 	}{
 		dw: driver.AtType(dw, kernels.F32), sums: driver.AtType(sums, kernels.F32),
 		segments: driver.AtType(segments, kernels.I32), count: driver.Int32(count), n: driver.Int32(n),
+		step: driver.Int32(step),
 	}
-	ctx.Launch("add_blocks", grid, threads, sharedBytes, driver.Bytes(&params)[:32])
+	ctx.Launch("add_blocks", grid, threads, sharedBytes, driver.Bytes(&params)[:36])
 }
 
 // launchAddRows enqueues a kernel of norm.cu: add_rows.
@@ -178,7 +180,7 @@ func launchAddRows[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]int, 
 
 // launchAddRuns enqueues a kernel of norm.cu: add_runs.
 func launchAddRuns[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, dw P1,
-	sums P2, runs P3, segments P4, count, n int) {
+	sums P2, runs P3, segments P4, count, n, step int) {
 	params := struct {
 		dw       cu.DevicePtr
 		sums     cu.DevicePtr
@@ -186,12 +188,13 @@ func launchAddRuns[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, grid [3]i
 		segments cu.DevicePtr
 		count    int32
 		n        int32
+		step     int32
 	}{
 		dw: driver.AtType(dw, kernels.F32), sums: driver.AtType(sums, kernels.F32),
 		runs: driver.AtType(runs, kernels.I32), segments: driver.AtType(segments, kernels.I32),
-		count: driver.Int32(count), n: driver.Int32(n),
+		count: driver.Int32(count), n: driver.Int32(n), step: driver.Int32(step),
 	}
-	ctx.Launch("add_runs", grid, threads, sharedBytes, driver.Bytes(&params)[:40])
+	ctx.Launch("add_runs", grid, threads, sharedBytes, driver.Bytes(&params)[:44])
 }
 
 // launchBiasGrad enqueues a kernel of bias.cu: bias_grad_f32, bias_grad_bf16.

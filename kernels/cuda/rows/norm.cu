@@ -170,12 +170,14 @@ BACKWARD(1, 64, 1, 1)
 
 constexpr int kAdders = 512;
 
-// add_sums adds the sums of segments to dw, the first first. A segment's sum is that of its blocks from +0, ascending:
+// add_sums adds the sums of segments to dw, the first first; with a step other than 0 to one for each segment, so many
+// elements apart. A segment's sum is that of its blocks from +0, ascending:
 // segments are the first block of each, then their count. A block's sum is that of its runs from +0, ascending, of
 // which there are at most RUNS: those of block b are sums [runs[b] ... runs[b+1], n], or with RUNS 1 sums[b]. A block
 // of threads brings 32 columns of many blocks together, its first warp adds.
 template <int RUNS>
-__device__ inline void add_sums(float* dw, const float* sums, const int* runs, const int* segments, int count, int n) {
+__device__ inline void add_sums(float* dw, const float* sums, const int* runs, const int* segments, int count, int n,
+                                int step) {
   constexpr int kMany = 256, kWarps = kAdders / kWarp;
   __shared__ float tile[kMany][kWarp];
   int lane = warp_lane(), warp = threadIdx.x / kWarp, j = blockIdx.x * kWarp + lane;
@@ -201,16 +203,20 @@ __device__ inline void add_sums(float* dw, const float* sums, const int* runs, c
       int end = segments[segment + 1] - from, to = min(end, many);
 #pragma unroll 16
       for (; b < to; b++) sum = sum + tile[b][lane];
-      if (b == end) total = total + sum, sum = 0.f, segment++;
+      if (b < end) continue;
+      total = total + sum, sum = 0.f, segment++;
+      if (step == 0 || j >= n) continue;
+      dw[j] = total, dw += step;
+      total = from + b < count ? dw[j] : 0.f;
     }
   }
-  if (warp == 0 && j < n) dw[j] = total;
+  if (step == 0 && warp == 0 && j < n) dw[j] = total;
 }
-KERNEL(add_blocks, float* dw, const float* sums, const int* segments, int count, int n) {
-  add_sums<1>(dw, sums, nullptr, segments, count, n);
+KERNEL(add_blocks, float* dw, const float* sums, const int* segments, int count, int n, int step) {
+  add_sums<1>(dw, sums, nullptr, segments, count, n, step);
 }
-KERNEL(add_runs, float* dw, const float* sums, const int* runs, const int* segments, int count, int n) {
-  add_sums<kRowBlock / kRowRun>(dw, sums, runs, segments, count, n);
+KERNEL(add_runs, float* dw, const float* sums, const int* runs, const int* segments, int count, int n, int step) {
+  add_sums<kRowBlock / kRowRun>(dw, sums, runs, segments, count, n, step);
 }
 
 // add_rows adds parts F32 [rows, n] up in blocks of rows, a thread for a column of one: sums F32 [blocks, n], which

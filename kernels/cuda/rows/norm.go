@@ -102,13 +102,16 @@ func SumRows(c *driver.Context, dw kernels.Tensor, b Blocks, run func(sums cu.De
 	AddBlocks(c, dw, sums, b)
 }
 
-// AddBlocks adds sums F32 [blocks, columns of dw] to dw F32 [1, columns]: those of a segment from +0, and the segment's
-// sum to dw, the first first.
+// AddBlocks adds sums F32 [blocks, elements] to dw F32 of so many elements: those of a segment from +0, and the
+// segment's sum to dw, the first first, or to the segment's own; see [kernels.SegmentStep].
 func AddBlocks(c *driver.Context, dw kernels.Tensor, sums cu.DevicePtr, b Blocks) {
-	launchAddBlocks(c, [3]int{driver.Blocks(dw.Cols, 32), 1, 1}, normAdders, 0, dw, sums, b.segments, b.Count, dw.Cols)
+	n := dw.Rows * dw.Cols
+	launchAddBlocks(c, [3]int{driver.Blocks(n, 32), 1, 1}, normAdders, 0, dw, sums, b.segments, b.Count, n,
+		kernels.SegmentStep(dw))
 }
 
-// AddRows adds parts F32 [rows, n] to dw F32 [1, n] as a sum over rows, by way of sums F32 [blocks, n].
+// AddRows adds parts F32 [rows, n] to dw F32 [1, n], or to that of each segment, as a sum over rows, by way of sums F32
+// [blocks, n].
 func AddRows(c *driver.Context, dw kernels.Tensor, parts, sums cu.DevicePtr, b Blocks) {
 	launchAddRows(c, [3]int{driver.Blocks(dw.Cols, 32), b.Count, 1}, 32, 0, sums, parts, b.Rows, dw.Cols)
 	AddBlocks(c, dw, sums, b)

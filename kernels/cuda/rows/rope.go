@@ -121,5 +121,5 @@ func (d *Ops) sumHeads(dw kernels.Tensor, segments []int32, heads, dim, atOnce i
 	sums := d.Scratch(4 * count * dim)
 	run(grid, 4*groups*atOnce*dim, sums, staged, count)
 	launchAddRuns(d.Context, [3]int{driver.Blocks(dim, 32), 1, 1}, normAdders, 0, dw, sums, staged.From(len(runs)),
-		staged.From(len(runs)+len(runsOf)), len(blocks)-1, dim)
+		staged.From(len(runs)+len(runsOf)), len(blocks)-1, dim, kernels.SegmentStep(dw))
 }
