@@ -117,6 +117,15 @@ var rules = []rule{
 		return when(n.Experts > 1 && n.Experts != n.Ranks, fmt.Sprintf("want 1, or parallel.ranks (%d), or 0 for all",
 			n.Ranks))
 	}},
+	{[]string{"parallel.interleave", "parallel.experts"}, func(s *Shape) string {
+		return when(s.Parallel.Interleave > 1 && (s.Parallel.Experts == 1 || s.Parallel.Ranks == 1),
+			"there are no exchanges of experts to hide, divide experts over the ranks (parallel.experts = 0) or set 1")
+	}},
+	{[]string{"parallel.interleave", "run.micro_batch"}, func(s *Shape) string {
+		lanes, micro := s.Parallel.Interleave, s.Run.MicroBatch
+		return when(micro%lanes != 0, fmt.Sprintf("%d lanes do not divide the %d packs of run.micro_batch, set a "+
+			"multiple", lanes, micro))
+	}},
 	{[]string{"run.name"}, func(s *Shape) string {
 		return when(!runName.MatchString(s.Run.Name), fmt.Sprintf("is %q, want letters, digits, '.', '_' and '-', a "+
 			"letter or digit first", s.Run.Name))

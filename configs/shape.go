@@ -322,6 +322,9 @@ type Parallel struct {
 	// expert parallel: ranks over which the experts of one copy of the model are divided, 1 or all (0); tokens go to
 	// them (all-gather) and their outputs back (all-to-all)
 	Experts int `toml:"experts" default:"1" range:"[0,64]"`
+	// two-batch overlap: the packs of a micro-batch are divided over so many lanes, and while one exchanges tokens of
+	// experts the other computes; 1: each exchange is waited for
+	Interleave int `toml:"interleave" default:"1" range:"[1,2]"`
 	// where the machine has fewer GPUs than ranks, rank i takes GPU i modulo their number: to try a mesh out, not for
 	// speed
 	Share bool `toml:"share" default:"false"`

@@ -84,7 +84,7 @@ func (k *Keep) leaveOut(output bool) *Keep {
 	return k
 }
 
-// counted is the counts of the next mixture's rows. The first Forward waits for the device to read them.
+// counted is the counts of the next mixture's rows. The first Forward reads them from the device.
 func (k *Keep) counted(read func() []int32) (counts []int32) {
 	switch {
 	case k == nil:

@@ -20,6 +20,7 @@ type Batch struct {
 	IndexerLoss *IndexerLoss // nil: indexers are frozen (see [Model.NewIndexerLoss])
 	Place       Place        // of a micro-batch of several ranks; zero otherwise
 	Idle        bool         // of expert parallel: the rank computes for the others alone, and has no gradients
+	parts       gradientParts
 }
 
 // longest is the largest number of keys that a row of the batch reads.

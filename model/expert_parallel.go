@@ -168,7 +168,11 @@ func (e *expertExchange) dispatch(r *parallel.Rank, u kernels.Tensor, by *Routin
 	r.Stack.Release(mark)
 	from, to := 0, pairs/len(e.ranks)
 	if r.Experts != nil {
-		e.offsets = k.counted(r.Transfers.ReadAsync(e.plan.Groups.Offsets))
+		e.offsets = k.counted(func() []int32 {
+			read := r.Transfers.ReadAsync(e.plan.Groups.Offsets)
+			r.Yield()
+			return read()
+		})
 		own, end := e.experts(r.Experts.Me)
 		from, to = e.at(own, 0), e.at(end, 0)
 	}
@@ -261,7 +265,9 @@ func (e *expertExchange) backward(r *parallel.Rank, dout, y kernels.Tensor, s *M
 // gather fills tensors with the rows of all ranks' tokens.
 func gather(r *parallel.Rank, pairs ...parallel.Pair) {
 	if r.Experts != nil { // else a plan
-		r.Experts.AllGather(pairs...).Wait()
+		x := r.Experts.AllGather(pairs...)
+		r.Yield()
+		x.Wait()
 	}
 }
 
@@ -284,7 +290,9 @@ func (e *expertExchange) toRanks(r *parallel.Rank, list ...kernels.Tensor) (own 
 		pairs = append(pairs, parallel.Pair{Dst: own[len(own)-1], Src: sorted})
 	}
 	if r.Experts != nil {
-		r.Experts.AllToAll(e.in, e.out, pairs...).Wait()
+		x := r.Experts.AllToAll(e.in, e.out, pairs...)
+		r.Yield()
+		x.Wait()
 	}
 	return own
 }

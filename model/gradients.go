@@ -30,16 +30,20 @@ type gradients struct {
 	units []gradientUnit // nil: the rank is the only one
 	slots [2]gradientSlot
 	next  int // the slot that the next unit takes
+}
 
-	// F32 [1, n], on the stack: gradients of a micro-batch's segments, of the unit that is computed and of the one
-	// above, which is pending; none on the first rank, whose sums are there.
-	parts   [2]kernels.Tensor
-	part    int           // where the next unit's are
+// gradientParts are gradients of a micro-batch's segments that have not been added to the sums: F32 [1, n], on the
+// stack, of the unit that is computed and of the one above, which is pending. The first rank has none where its
+// micro-batches follow one another: the sums are there.
+type gradientParts struct {
+	of      [2]kernels.Tensor
+	next    int           // where the next unit's are
 	pending *gradientUnit // nil: none
 }
 
 // gradientUnit says how the gradients of a unit's parameters lie in a slot.
 type gradientUnit struct {
+	number  int
 	columns int
 	params  []gradientView
 	owned   []ownedColumns
@@ -76,52 +80,46 @@ func (g *gradients) during(r *parallel.Rank, b *Batch, unit int, backward func()
 	if r.Data != nil && b.Place.Of == 0 && !b.Idle {
 		panic("model: a micro-batch of several ranks has no place in its step")
 	}
-	u := &g.units[unit]
-	if b.Idle {
-		u.view(g.parts[0], 1)
-		backward()
+	u, count := &g.units[unit], b.Segments.Count
+	if b.parts.of[0].IsNil() {
+		g.pass(r, u, b.Place, func(t kernels.Tensor) { u.viewed(r, t, 1, backward) })
 		return
 	}
-	if r.ID == 0 || b.Segments.Segments > 1 {
-		g.pass(r, u, b.Place, func(t kernels.Tensor) {
-			u.view(t, 1)
-			backward()
-		})
-		return
-	}
-	t := g.parts[g.part]
-	for i := range b.Segments.Count { // one by one: a device counts columns in 32 bits
+	t := b.parts.of[b.parts.next]
+	for i := range count { // one by one: a device counts columns in 32 bits
 		r.Dev.Zero(t.ColRange(i*u.columns, (i+1)*u.columns))
 	}
-	u.view(t, b.Segments.Count)
-	backward()
+	u.viewed(r, t, count, backward)
+	if b.Idle {
+		return
+	}
 	g.finishPending(r, b)
-	g.part, g.pending = 1-g.part, u
+	b.parts.next, b.parts.pending = 1-b.parts.next, u
 }
 
 // begin makes room for the gradients of a micro-batch, on the stack. It cuts those of each segment apart where experts
 // are cut over ranks.
 func (g *gradients) begin(r *parallel.Rank, b *Batch, experts bool) {
-	if len(g.units) == 0 || r.ID == 0 {
+	if len(g.units) == 0 || r.ID == 0 && !r.Interleaved() && !b.Idle {
 		return
 	}
 	if experts {
 		b.Segments = &kernels.Groups{Offsets: b.Segments.Offsets, Count: b.Segments.Segments, Segments: 1}
 	}
 	if b.Segments.Segments == 1 {
-		for i := range g.parts {
-			g.parts[i] = r.Stack.New(kernels.F32, 1, b.Segments.Count*g.slots[0].t.Cols)
+		for i := range b.parts.of {
+			b.parts.of[i] = r.Stack.New(kernels.F32, 1, b.Segments.Count*g.slots[0].t.Cols)
 		}
 	}
 }
 
 // finishPending adds the gradients of the unit above, the last one of a micro-batch at its end.
 func (g *gradients) finishPending(r *parallel.Rank, b *Batch) {
-	u := g.pending
+	u := b.parts.pending
 	if u == nil { // an idle micro-batch has none
 		return
 	}
-	part, count := g.parts[1-g.part], b.Segments.Count
+	part, count := b.parts.of[1-b.parts.next], b.Segments.Count
 	g.pass(r, u, b.Place, func(t kernels.Tensor) {
 		if count == 1 {
 			r.Dev.Accumulate(t, part.ColRange(0, u.columns))
@@ -133,7 +131,7 @@ func (g *gradients) finishPending(r *parallel.Rank, b *Batch) {
 			r.Dev.Accumulate(t.ColRange(v.at, v.at+n), parts)
 		}
 	})
-	g.pending = nil
+	b.parts.pending = nil
 }
 
 // pass takes the sums of a unit from the micro-batch before, lets add add to them, and sends them on.
@@ -157,7 +155,7 @@ func (u *gradientUnit) receive(r *parallel.Rank, s *gradientSlot, t kernels.Tens
 	case r.ID > 0:
 		r.Data.Receive(r.ID-1, t, s.free()...).Wait()
 	default: // the last rank has brought the sums of the round before to their owners
-		after := append(s.free(), r.Data.Await(r.Size-1)...)
+		after := append(s.free(), r.Data.Await(r.Size-1, u.number)...)
 		var copied []kernels.Event
 		for _, o := range u.owned {
 			copied = append(copied, r.Transfers.CopyPeer(after, kernels.PeerCopy{Dst: o.of(t), Src: o.sum}))
@@ -182,8 +180,17 @@ func (u *gradientUnit) send(r *parallel.Rank, s *gradientSlot, t kernels.Tensor,
 			kernels.PeerCopy{Dst: o.sum, Src: o.of(t)}))
 	}
 	if !last {
-		r.Data.Notify(0, s.used...)
+		r.Data.Notify(0, u.number, s.used...)
 	}
+}
+
+// viewed runs the backward pass of a unit with the parameters' gradients in a slot or a part, also when other lanes
+// have had them elsewhere.
+func (u *gradientUnit) viewed(r *parallel.Rank, t kernels.Tensor, count int, backward func()) {
+	u.view(t, count)
+	r.Resumed = func() { u.view(t, count) }
+	backward()
+	r.Resumed = nil
 }
 
 // view puts the parameters' gradients into a slot, or so many of each, of segments, into a part: one below the other.
@@ -231,6 +238,9 @@ func (m *Model) FinishUpdate(r *parallel.Rank) {
 // gradientUnits lays the gradients of parameters out, each unit by itself.
 func (m *Model) gradientUnits(list []*Param) []gradientUnit {
 	units := make([]gradientUnit, m.headUnit()+1)
+	for i := range units {
+		units[i].number = i
+	}
 	for _, p := range list {
 		units[p.unit].add(&p.Grad, p, m.Shards, false)
 		if m.tied(p) {

@@ -161,7 +161,7 @@ func (s *MLASaved) trainIndexer(r *parallel.Rank, b *Batch) {
 // trainIndexers is Backward of the indexers alone.
 func (st Stage) trainIndexers(r *parallel.Rank, b *Batch, s *Saved) {
 	for i := st.To - 1; i >= st.From; i-- {
-		st.model.sharded.use(i, i-1)
+		st.model.sharded.use(r, i, i-1)
 		st.model.grads.during(r, b, blockUnit(i), func() {
 			defer r.Stack.Release(r.Stack.Mark())
 			for _, sub := range st.inner(r, i, b, s) {

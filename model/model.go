@@ -76,7 +76,7 @@ func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels
 		if recompute {
 			keep.save = 0
 		}
-		m.sharded.use(i, i+1)
+		m.sharded.use(r, i, i+1)
 		m.blocks().inPlace(r, i, x, b, keep)
 	}
 	return x

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"lockstep/kernels"
+	"lockstep/parallel"
 )
 
 // shardedWeights are the weights of blocks that several ranks hold together, each whole matrices of every block, as one
@@ -42,10 +43,11 @@ type weightSlot struct {
 
 // use waits for the weights of a block, and begins to copy those of the block that is to compute after it, where there
 // is one.
-func (w *shardedWeights) use(block, next int) {
+func (w *shardedWeights) use(r *parallel.Rank, block, next int) {
 	if w == nil || w.dev == nil {
 		return
 	}
+	r.Yield() // lanes enter a block together: none is at the block whose slot is filled
 	w.gather(block)
 	s := &w.slots[block%2]
 	w.dev.WaitEvents(s.copies...)

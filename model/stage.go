@@ -58,7 +58,7 @@ type keptBlock struct {
 // Forward is the last block's output [T, H] from the first one's input x [T, H], which serving (s nil) overwrites.
 func (st Stage) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, s *Saved) kernels.Tensor {
 	for i := st.From; i < st.To; i++ {
-		st.model.sharded.use(i, i+1)
+		st.model.sharded.use(r, i, i+1)
 		if s == nil {
 			st.inPlace(r, i, x, b, nil)
 			continue
@@ -95,7 +95,7 @@ func (st Stage) inner(r *parallel.Rank, i int, b *Batch, s *Saved) BlockSaved {
 // releases what Forward kept, so d was taken from the stack before Forward ran.
 func (st Stage) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved) {
 	for i := st.To - 1; i >= st.From; i-- {
-		st.model.sharded.use(i, i-1)
+		st.model.sharded.use(r, i, i-1)
 		st.model.grads.during(r, b, blockUnit(i), func() {
 			st.inner(r, i, b, s).Backward(r, d, b)
 			r.Stack.Release(s.blocks[i-st.From].mark)

@@ -144,7 +144,7 @@ func (g *Group) AllToAll(in, out []int, pairs ...Pair) *Exchange {
 // Send offers a tensor to another member once the events have happened; the member's next Receive from this one takes
 // it. Send does not wait for the other. The tensor does not lie on the stack.
 func (g *Group) Send(to int, src kernels.Tensor, after ...kernels.Event) *Exchange {
-	offer, taken := g.toNext(to)
+	offer, taken := g.toNext(to, tensors)
 	g.meet(offer, post{exchange: "receive", src: []kernels.Tensor{src}, ready: after})
 	posts := g.meet(taken, post{exchange: "receive"})
 	return &Exchange{rank: g.rank, unpin: func() {}, events: func() []kernels.Event { return posts()[1].ready }}
@@ -152,7 +152,7 @@ func (g *Group) Send(to int, src kernels.Tensor, after ...kernels.Event) *Exchan
 
 // Receive copies what another member sends, once the events have happened. It waits until the other has come to Send.
 func (g *Group) Receive(from int, dst kernels.Tensor, after ...kernels.Event) *Exchange {
-	offer, taken := g.fromNext(from)
+	offer, taken := g.fromNext(from, tensors)
 	p := g.meet(offer, post{exchange: "receive"})()[0]
 	copied := []kernels.Event{g.rank.Transfers.CopyPeer(slices.Concat(after, p.ready),
 		kernels.PeerCopy{Dst: dst, Src: p.src[0]})}
@@ -160,15 +160,19 @@ func (g *Group) Receive(from int, dst kernels.Tensor, after ...kernels.Event) *E
 	return &Exchange{rank: g.rank, unpin: func() {}, events: func() []kernels.Event { return copied }}
 }
 
-// Notify gives events to another member; its next Await of this one returns them. Notify does not wait for the other.
-func (g *Group) Notify(to int, events ...kernels.Event) {
-	offer, _ := g.toNext(to)
+// tensors is the topic of Send; those of Notify come behind it.
+const tensors = 0
+
+// Notify gives events to another member; its next Await of this one on the topic, 0 or more, returns them. Notify does
+// not wait for the other.
+func (g *Group) Notify(to, topic int, events ...kernels.Event) {
+	offer, _ := g.toNext(to, tensors+1+topic)
 	g.meet(offer, post{exchange: "await", ready: events})
 }
 
 // Await returns the events that another member notifies this one of. It waits until the other has come to Notify.
-func (g *Group) Await(from int) []kernels.Event {
-	offer, _ := g.fromNext(from)
+func (g *Group) Await(from, topic int) []kernels.Event {
+	offer, _ := g.fromNext(from, tensors+1+topic)
 	return g.meet(offer, post{exchange: "await"})()[0].ready
 }
 

@@ -181,8 +181,10 @@ func TestNotify(t *testing.T) {
 			own := fill(r, r.ID, round, 2, 2)
 			r.Data.Barrier()
 			copied := r.Transfers.CopyPeer([]kernels.Event{r.Transfers.Record()}, kernels.PeerCopy{Dst: all[next], Src: own})
-			r.Data.Notify(next, copied)
-			r.Transfers.WaitEvents(r.Data.Await(before)...)
+			r.Data.Notify(next, round%2, copied)
+			r.Data.Notify(next, 2, r.Transfers.Record()) // of another topic, and awaited first
+			r.Data.Await(before, 2)
+			r.Transfers.WaitEvents(r.Data.Await(before, round%2)...)
 			want := fill(r, before, round, 2, 2).F32s()
 			if got := all[r.ID].F32s(); !slices.Equal(got, want) {
 				return fmt.Errorf("rank %d has %v of rank %d, want %v", r.ID, got, before, want)
@@ -219,7 +221,7 @@ func TestAbsentPeer(t *testing.T) {
 		}, "for rank 0 at receive of data"},
 		{func(r *Rank, t kernels.Tensor) {
 			if r.ID == 1 {
-				r.Data.Await(0)
+				r.Data.Await(0, 0)
 			}
 		}, "for rank 0 at await of data"},
 	} {

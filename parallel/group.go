@@ -19,8 +19,13 @@ type Group struct {
 	world  *World
 	rank   *Rank
 	shared *meetings
-	next   meetingPlace         // of all members
-	pairs  map[meetingPlace]int // messages so far, by sender and receiver
+	calls  *calls
+}
+
+// calls count those of a member, on all its lanes.
+type calls struct {
+	next  meetingPlace         // of all members
+	pairs map[meetingPlace]int // messages so far, by sender, receiver and topic
 }
 
 // meetings are those of the members of a group.
@@ -31,8 +36,9 @@ type meetings struct {
 	open    map[meetingPlace]*meeting
 }
 
-// meetingPlace names a meeting: the n-th of all members, where from is everyone, or of a sender and a receiver.
-type meetingPlace struct{ from, to, n int }
+// meetingPlace names a meeting: the n-th of all members, where from is everyone, or of a sender and a receiver on a
+// topic.
+type meetingPlace struct{ from, to, topic, n int }
 
 const everyone = -1
 
@@ -60,31 +66,38 @@ func (w *World) group(name string, members []*Rank) (views []*Group) {
 	shared := &meetings{name: name, members: members, open: map[meetingPlace]*meeting{}}
 	for i, r := range members {
 		views = append(views, &Group{Size: len(members), Me: i, world: w, rank: r, shared: shared,
-			next: meetingPlace{from: everyone}, pairs: map[meetingPlace]int{}})
+			calls: &calls{next: meetingPlace{from: everyone}, pairs: map[meetingPlace]int{}}})
 	}
 	return views
 }
 
+// on is the group as a lane of the member sees it.
+func (g *Group) on(lane *Rank) *Group {
+	of := *g
+	of.rank = lane
+	return &of
+}
+
 // come leaves a post at the members' next meeting. The posts of all are there when wait returns.
 func (g *Group) come(p post) (wait func() []post) {
-	at := g.next
-	g.next.n++
+	at := g.calls.next
+	g.calls.next.n++
 	return g.meet(at, p)
 }
 
-// toNext and fromNext are where this member and another meet for the next message: to offer it, and to say that it is
-// taken.
-func (g *Group) toNext(to int) (offer, taken meetingPlace) {
-	return g.message(meetingPlace{from: g.Me, to: to})
+// toNext and fromNext are where this member and another meet for the next message on a topic: to offer it, and to say
+// that it is taken.
+func (g *Group) toNext(to, topic int) (offer, taken meetingPlace) {
+	return g.message(meetingPlace{from: g.Me, to: to, topic: topic})
 }
 
-func (g *Group) fromNext(from int) (offer, taken meetingPlace) {
-	return g.message(meetingPlace{from: from, to: g.Me})
+func (g *Group) fromNext(from, topic int) (offer, taken meetingPlace) {
+	return g.message(meetingPlace{from: from, to: g.Me, topic: topic})
 }
 
 func (g *Group) message(pair meetingPlace) (offer, taken meetingPlace) {
-	n := g.pairs[pair]
-	g.pairs[pair]++
+	n := g.calls.pairs[pair]
+	g.calls.pairs[pair]++
 	offer, taken = pair, pair
 	offer.n, taken.n = 2*n, 2*n+1
 	return offer, taken

@@ -20,6 +20,11 @@ type Rank struct {
 
 	Data    *Group // all ranks: each computes rows of its own
 	Experts *Group // the ranks that share the experts of one copy of the model, Mesh.Experts consecutive ones
+
+	// Resumed is called in a lane that goes on when others have run: what they changed is set again. Nil: nothing is.
+	Resumed func()
+	yield   func()  // see Yield; nil: the rank has no lanes
+	lanes   []*Rank // on the same device, see Lanes
 }
 
 // WithDevice is a rank on another device that runs on the same goroutine as r, with a stack of its own and no groups.

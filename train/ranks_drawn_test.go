@@ -26,7 +26,8 @@ type drawnFamily struct {
 // carried out: a run ends in the files of one rank that keeps everything.
 func TestRanksDrawn(t *testing.T) {
 	families, alone := drawnFamilies(t), map[string]string{}
-	split, several := 0, 0 // runs whose experts are on several ranks, and those with several segments in a micro-batch
+	// runs whose experts are on several ranks, those with several segments in a micro-batch, and those of two lanes
+	split, several, lanes := 0, 0, 0
 	for i := 0; *drawnRuns < 0 || i < *drawnRuns; i++ {
 		rng := rand.New(rand.NewPCG(uint64(i), 4))
 		f, kind, rows := families[rng.IntN(len(families))], rng.IntN(2), []int{20, 64, 100}[rng.IntN(3)]
@@ -53,6 +54,10 @@ func TestRanksDrawn(t *testing.T) {
 			if split++; micro > 1 || rows > 64 {
 				several++
 			}
+			if micro > 1 && rng.IntN(3) > 0 {
+				mesh, micro = append(mesh, "parallel.interleave=2"), 2
+				lanes++
+			}
 		}
 		mesh = append(mesh, fmt.Sprintf("run.micro_batch=%d", micro))
 		key := fmt.Sprint(f.dir, kind, base)
@@ -63,9 +68,9 @@ func TestRanksDrawn(t *testing.T) {
 			t.Errorf("draw %d, %s, %v, %v:\n%s\nwant\n%s", i, f.dir, base, mesh, got, alone[key])
 		}
 	}
-	if split < *drawnRuns/6 || several < split/3 {
-		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments: the test shows little", split,
-			*drawnRuns, several)
+	if split < *drawnRuns/6 || several < split/3 || lanes < split/6 {
+		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments, %d two lanes: the test shows "+
+			"little", split, *drawnRuns, several, lanes)
 	}
 }
 

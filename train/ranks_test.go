@@ -144,9 +144,12 @@ func TestRanks(t *testing.T) {
 				}
 			}
 			for seed, ranks := range []int{2, 3, 4} {
-				if got := run(ranks, uint64(seed), fmt.Sprintf("parallel.experts=%d", ranks),
-					"parallel.weights="+[]string{"replicated", "sharded"}[seed%2]); got != want {
-					t.Errorf("%d ranks, expert parallel:\n%s\nwant\n%s", ranks, got, want)
+				mesh := []string{fmt.Sprintf("parallel.experts=%d", ranks),
+					"parallel.weights=" + []string{"replicated", "sharded"}[seed%2]}
+				for _, lanes := range [][]string{nil, {"parallel.interleave=2", "run.micro_batch=2"}} {
+					if got := run(ranks, uint64(seed), append(mesh, lanes...)...); got != want {
+						t.Errorf("%d ranks, %v, expert parallel:\n%s\nwant\n%s", ranks, lanes, got, want)
+					}
 				}
 			}
 			if run(2, 9, "run.seed=2") == want {

@@ -60,8 +60,8 @@ var changes = []change{
 	}},
 	{"run.micro_batch", func(s *configs.Shape) (any, bool) {
 		was := s.Run.MicroBatch
-		s.Run.MicroBatch = 1
-		return 1, was > 1
+		s.Run.MicroBatch = s.Parallel.Interleave
+		return s.Run.MicroBatch, was > s.Run.MicroBatch
 	}},
 	{"parallel.weights", func(s *configs.Shape) (any, bool) {
 		was := s.Parallel.Weights

@@ -71,6 +71,7 @@ func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 	var devices []kernels.Device
 	for id := range s.Parallel.Ranks {
 		r := metaRank(dev, id, s.Parallel.Ranks)
+		r.Lanes(s.Parallel.Interleave)
 		ranks, devices = append(ranks, r), append(devices, r.Dev)
 	}
 	p = &Plan{s: s, Rank: ranks[0]}
@@ -208,7 +209,13 @@ func (p *Plan) total() (n Memory) {
 	return n
 }
 
-func activations(r *parallel.Rank) int { return r.Stack.Peak() + kernels.Workspace(r.Dev) }
+func activations(r *parallel.Rank) int {
+	bytes := kernels.Workspace(r.Dev)
+	for _, lane := range r.AllLanes() {
+		bytes += lane.Stack.Peak()
+	}
+	return bytes
+}
 
 // clearStacks gives all ranks an empty stack, whose peak is that of what runs from here on.
 func (p *Plan) clearStacks() {
@@ -217,8 +224,10 @@ func (p *Plan) clearStacks() {
 		ranks = append(ranks, p.Rollout)
 	}
 	for _, r := range ranks {
-		r.Stack = kernels.NewArena(r.Dev)
-		r.Stack.Reserve(meta.Endless)
+		for _, lane := range r.AllLanes() {
+			lane.Stack = kernels.NewArena(r.Dev)
+			lane.Stack.Reserve(meta.Endless)
+		}
 	}
 }
 
@@ -295,8 +304,11 @@ func (p *Plan) ReserveRanks(w *parallel.World) error {
 	})
 }
 
-// Reserve takes the stack and the workspace of a rank at once, as large as those of a plan: no step asks for memory.
+// Reserve takes the stacks and the workspace of a rank at once, as large as those of a plan: no step asks for memory.
 func Reserve(r, plan *parallel.Rank) {
 	kernels.ReserveWorkspace(r.Dev, kernels.Workspace(plan.Dev))
-	r.Stack.Reserve(plan.Stack.Peak())
+	planned := plan.AllLanes()
+	for i, lane := range r.Lanes(len(planned)) {
+		lane.Stack.Reserve(planned[i].Stack.Peak())
+	}
 }

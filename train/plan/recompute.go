@@ -52,7 +52,8 @@ func (p *Plan) Extent() model.Extent {
 
 // step returns the device memory of the trainer's largest step under a policy of what blocks keep, in bytes.
 func (p *Plan) step(keep model.Policy) int {
-	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch, Keep: keep})
+	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch,
+		Interleave: p.s.Parallel.Interleave, Keep: keep})
 	p.clearStacks()
 	p.trainingPeak(t)
 	return p.total().Device()

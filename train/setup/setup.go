@@ -194,6 +194,7 @@ func TrainerOptions(s *configs.Shape, steps int, keep model.Policy) (trainer.Opt
 		Schedule:    optim.Schedule{Kind: o.Schedule, Peak: o.LR, Final: o.FinalLR, Steps: steps},
 		IndexerRate: s.Indexer.LRFactor,
 		MicroBatch:  s.Run.MicroBatch,
+		Interleave:  s.Parallel.Interleave,
 		Keep:        keep,
 	}
 	t.Schedule.Warmup = optim.WarmupSteps(o.WarmupSteps, o.WarmupRatio, steps)

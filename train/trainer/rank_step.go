@@ -28,19 +28,25 @@ type MicroBatch struct {
 }
 
 // rankStep is a rank's part of a step: of each round of micro-batches, one for each rank, its own, and the update of
-// its shards. Rounds are summed in the order of ranks, so gradients are sums over segments in the order of packs. What
-// its micro-batches measured is written to done.
+// its shards. Rounds are summed in the order of ranks, so gradients are sums over segments in the order of packs.
+// Interleaved, consecutive rounds are on the rank's lanes. What its micro-batches measured is written to done.
 func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micros [][][]Sample, done []MicroBatch) (
 	norm, indexerNorm float64) {
-	defer r.Stack.Release(r.Stack.Mark())
-	for first := 0; first < len(micros); first += r.Size {
-		i := first + r.ID
-		switch {
-		case i < len(micros):
-			done[i] = t.forwardBackward(r, m, micros[i], model.Place{At: i, Of: len(micros)})
-		case m.ExpertParallel():
-			t.idle(r, m)
-		}
+	lanes := r.Lanes(t.lanes())
+	for _, lane := range lanes {
+		defer lane.Stack.Release(lane.Stack.Mark())
+	}
+	for first := 0; first < len(micros); first += len(lanes) * r.Size {
+		rounds := min(len(lanes), (len(micros)-first+r.Size-1)/r.Size)
+		parallel.Interleave(lanes[:rounds], func(round int, r *parallel.Rank) {
+			i := first + round*r.Size + r.ID
+			switch {
+			case i < len(micros):
+				done[i] = t.forwardBackward(r, m, micros[i], model.Place{At: i, Of: len(micros)})
+			case m.ExpertParallel():
+				t.idle(r, m)
+			}
+		})
 	}
 	m.FinishGradients(r)
 	own, indexers := trained(m)

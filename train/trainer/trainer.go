@@ -27,7 +27,8 @@ type Options struct {
 	Optimizer   optim.AdamW
 	Schedule    optim.Schedule // of learning rates
 	IndexerRate float64        // learning rate of trained indexers, as a multiple of the model's
-	MicroBatch  int            // packs of one forward and backward on a rank, at least 1; changes no bit
+	MicroBatch  int            // packs that are computed together on a rank, at least 1; changes no bit
+	Interleave  int            // lanes that they are divided over, see [parallel.Interleave]; 0: one; changes no bit
 	Keep        model.Policy   // what blocks keep for the backward pass; nil: everything; changes no bit
 }
 
@@ -64,7 +65,7 @@ type StepResult struct {
 func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
 	res := StepResult{LR: t.Schedule.At(step), Tokens: CountRows(batch.Packs)}
 	rates := stepRates{step: step, scale: batch.Scale, lr: res.LR, rowScale: 1 / float64(max(res.Tokens, 1))}
-	micros := slices.Collect(slices.Chunk(batch.Packs, t.MicroBatch))
+	micros := slices.Collect(slices.Chunk(batch.Packs, t.lanePacks()))
 	done := make([]MicroBatch, len(micros))
 	t.eachRank(func(r *parallel.Rank, m *model.Model) {
 		norm, indexerNorm := t.rankStep(r, m, rates, micros, done)
@@ -83,6 +84,12 @@ func (t *Trainer) Step(step int, batch GlobalBatch) StepResult {
 	res.IndexerLoss *= rates.rowScale
 	return res
 }
+
+// lanes is how many a rank has.
+func (t *Trainer) lanes() int { return max(t.Interleave, 1) }
+
+// lanePacks is the packs of one forward and backward.
+func (t *Trainer) lanePacks() int { return max(t.MicroBatch/t.lanes(), 1) }
 
 // eachRank runs body in all ranks at once.
 func (t *Trainer) eachRank(body func(r *parallel.Rank, m *model.Model)) {
