@@ -25,7 +25,8 @@ func (e Embedding) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch) {
 		return
 	}
 	b.eachSegment(func(i, from, to int) {
-		r.Dev.EmbedBackward(e.Grad.Group(i), d.RowRange(from, to), b.IDs.ColRange(from, to), []int32{0, int32(to - from)})
+		r.Dev.EmbedBackward(e.Grad.Group(i), d.RowRange(from, to), b.IDs.ColRange(from, to),
+			[]int32{0, int32(to - from)})
 	})
 }
 

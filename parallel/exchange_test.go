@@ -180,7 +180,8 @@ func TestNotify(t *testing.T) {
 			all := r.Data.Share(r.Stack.Zeros(kernels.F32, 2, 2))
 			own := fill(r, r.ID, round, 2, 2)
 			r.Data.Barrier()
-			copied := r.Transfers.CopyPeer([]kernels.Event{r.Transfers.Record()}, kernels.PeerCopy{Dst: all[next], Src: own})
+			copied := r.Transfers.CopyPeer([]kernels.Event{r.Transfers.Record()},
+				kernels.PeerCopy{Dst: all[next], Src: own})
 			r.Data.Notify(next, round%2, copied)
 			r.Data.Notify(next, 2, r.Transfers.Record()) // of another topic, and awaited first
 			r.Data.Await(before, 2)

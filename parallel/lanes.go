@@ -51,7 +51,7 @@ func Interleave(lanes []*Rank, body func(i int, r *Rank)) {
 	}
 }
 
-// abandoned is the panic of a lane that another has failed beside.
+// abandoned is the panic of a lane when another has failed.
 type abandoned struct{}
 
 // asSequence is a body that yields.

@@ -10,7 +10,7 @@ import (
 	"lockstep/kernels"
 )
 
-// Lanes run in turn from one Yield to the next, and each finds what it has set when it goes on.
+// Lanes run one after the other from one Yield to the next, and each finds what it has set when it goes on.
 func TestInterleave(t *testing.T) {
 	if err := world(t, 1, 1, 0).Run(func(r *Rank) error {
 		var order []string
@@ -32,7 +32,7 @@ func TestInterleave(t *testing.T) {
 		if r.Interleaved() || r.Resumed != nil {
 			t.Error("a lane is one after it has ended")
 		}
-		r.Yield() // nobody else is there
+		r.Yield() // no other is there
 		return nil
 	}); err != nil {
 		t.Fatal(err)

@@ -69,8 +69,8 @@ func TestRanksDrawn(t *testing.T) {
 		}
 	}
 	if split < *drawnRuns/6 || several < split/3 || lanes < split/6 {
-		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments, %d two lanes: the test shows "+
-			"little", split, *drawnRuns, several, lanes)
+		t.Errorf("%d of %d runs had experts on several ranks, %d of them several segments, %d two lanes: the test "+
+			"shows little", split, *drawnRuns, several, lanes)
 	}
 }
 

@@ -95,12 +95,13 @@ func ranksCases(t *testing.T) map[string][]string {
 	rl := append(testshape.RL(), "warm_start.steps=2", "run.steps=2")
 	few := []string{"run.steps=3", "optim.warmup_steps=0"}
 	return map[string][]string{
-		"full":       few,
-		"bf16":       append(few, "model.dtype=bf16", "definition.dot=tc16", "run.packs=5"),
-		"lora":       append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.packs=7"),
-		"dense lora": append(few, "lora.rank=4", "lora.targets=q_proj,o_proj", "run.packs=7", "run.recompute=full"),
-		"tied":       append(few, "model.config.tie_word_embeddings=true", "model.dtype=bf16", "run.recompute=full"),
-		"micro":      append(few, "run.packs=7", "run.micro_batch=2", "definition.segment=64", "data.pack_rows=100"),
+		"full": few,
+		"bf16": append(few, "model.dtype=bf16", "definition.dot=tc16", "run.packs=5"),
+		"lora": append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.packs=7"),
+		"dense lora": append(few, "lora.rank=4", "lora.targets=q_proj,o_proj", "run.packs=7", "run.recompute=full",
+			"model.config.num_hidden_layers=4"),
+		"tied":  append(few, "model.config.tie_word_embeddings=true", "model.dtype=bf16", "run.recompute=full"),
+		"micro": append(few, "run.packs=7", "run.micro_batch=2", "definition.segment=64", "data.pack_rows=100"),
 		"long": append(few, "run.packs=5", "definition.segment=64", "data.pack_rows=300", "model.dtype=bf16",
 			"lora.rank=4", "lora.targets=q_proj,o_proj", "lora.target_parameters=mlp.experts.gate_up_proj"),
 		"epoch": {"run.steps=0", "run.epochs=1", "optim.warmup_steps=0", "run.packs=3",

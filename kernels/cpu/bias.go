@@ -60,7 +60,8 @@ func (d *Device) BiasGrad(dbias, dy kernels.Tensor, g *kernels.Groups) {
 	d.eachColumn(n, 1+sumScratch, func(from, to int, buf [][]float32) {
 		for e := range g.Count {
 			own := at[e*g.Segments : (e+1)*g.Segments+1]
-			d.sumRows(rowSums{all: dbias.F32s(), from: e*n + from, to: e*n + to}, buf[1:], own, func(run []float32, t int) {
+			sums := rowSums{all: dbias.F32s(), from: e*n + from, to: e*n + to}
+			d.sumRows(sums, buf[1:], own, func(run []float32, t int) {
 				d.vec.Add(run, run, in.loadPart(t, from, to, buf[0]))
 			})
 		}
