@@ -129,6 +129,11 @@ func (m *Model) SaveFolder(dir, from string) error {
 	if err != nil {
 		return err
 	}
+	return m.saveFolder(dir, from, config, m.Tensors())
+}
+
+// saveFolder writes a config.json and tensors into an existing folder, and what [Model.SaveFolder] copies.
+func (m *Model) saveFolder(dir, from string, config []byte, tensors []safetensors.OutTensor) error {
 	if err := writeFile(dir, "config.json", config); err != nil {
 		return err
 	}
@@ -139,14 +144,14 @@ func (m *Model) SaveFolder(dir, from string) error {
 		return safetensors.WriteCheckpoint(dir, tensors, maxShardBytes, map[string]string{"format": "pt"})
 	}
 	if m.skip == nil || from == "" {
-		return write(m.Tensors())
+		return write(tensors)
 	}
 	return withCheckpoint(from, func(c *safetensors.Checkpoint) error {
 		left, err := m.leftAlone(c, from)
 		if err != nil {
 			return err
 		}
-		return write(append(m.Tensors(), left...))
+		return write(append(tensors, left...))
 	})
 }
 

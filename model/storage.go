@@ -105,7 +105,8 @@ func storageOf(config []byte) (*storage, error) {
 }
 
 var errStorage = errors.New("want fp8 with a weight_block_size, mxfp4, or compressed-tensors of format " +
-	"float-quantized, pack-quantized or mxfp4-pack-quantized; or convert the weights to bf16 and remove the field")
+	"float-quantized, pack-quantized, mxfp4-pack-quantized or mxfp8-quantized; or convert the weights to bf16 and " +
+	"remove the field")
 
 func parseStorage(text json.RawMessage) (*storage, error) {
 	if len(text) == 0 || string(text) == "null" {

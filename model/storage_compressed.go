@@ -82,6 +82,10 @@ func (w *compressedWeights) storage(format string, refuse func(string, ...any) (
 		if is("float", 4, "group") && w.Size == quant.MXFP4Block {
 			return mxfp4Packed(), nil
 		}
+	case "mxfp8-quantized":
+		if is("float", 8, "group") && w.Size == quant.MXFP8.Format().Wide {
+			return mxfp8(), nil
+		}
 	default:
 		return refuse("compressed-tensors of format %q", format)
 	}
@@ -110,6 +114,30 @@ func checkBlock(field string, block []int) error {
 		return fmt.Errorf("%s is %v: want two positive numbers", field, block)
 	}
 	return nil
+}
+
+// mxfp8 is mxfp8-quantized of compressed-tensors: a weight [out, in] is E4M3 codes, and weight_scale U8 [out,
+// ceil(in/32)] the exponents of powers of two.
+func mxfp8() *storage {
+	wide := quant.MXFP8.Format().Wide
+	return &storage{
+		name: fmt.Sprintf("MXFP8 blocks of %d", wide), weight: ".weight", codes: ".weight", dtype: "F8_E4M3",
+		others: []string{".weight_scale"},
+		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error) {
+			scales := others[0]
+			if len(codes.Shape) != 2 {
+				return weight{}, misfit(codes, "a matrix")
+			}
+			if want := []int{codes.Shape[0], (codes.Shape[1] + wide - 1) / wide}; !slices.Equal(scales.Shape, want) {
+				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s %v", want, codes.Name,
+					codes.Shape))
+			}
+			if err := wantType(scales, "U8", "F8_E8M0"); err != nil {
+				return weight{}, err
+			}
+			return e4m3(codes, scales, 1, wide).weight(codes.Shape), nil
+		},
+	}
 }
 
 // int4Groups is pack-quantized of compressed-tensors: a weight [out, in] is 4-bit codes, eight in a word of

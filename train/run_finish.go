@@ -73,7 +73,7 @@ func finalName(m *model.Model) string {
 
 func (j *job) saveFinal(final string) error {
 	return atomicDir(final, func(tmp string) error {
-		return setup.SaveModel(j.trainer.Model, j.tokenizer, tmp, j.shape.Model.Path)
+		return setup.SaveDeployed(j.trainer.Model, j.tokenizer, tmp, j.shape.Model.Path)
 	})
 }
 

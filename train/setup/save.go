@@ -14,6 +14,21 @@ func SaveModel(m *model.Model, tok *data.ChatTokenizer, dir, base string) error 
 	if err := m.SaveFolder(dir, base); err != nil {
 		return err
 	}
+	return saveTokenizer(tok, dir)
+}
+
+// SaveDeployed is SaveModel of a result: weights that are trained in codes are written in codes.
+func SaveDeployed(m *model.Model, tok *data.ChatTokenizer, dir, base string) error {
+	if !m.InCodes() || m.LoRA != nil {
+		return SaveModel(m, tok, dir, base)
+	}
+	if err := m.SaveInCodes(dir, base); err != nil {
+		return err
+	}
+	return saveTokenizer(tok, dir)
+}
+
+func saveTokenizer(tok *data.ChatTokenizer, dir string) error {
 	if tok == nil {
 		return nil
 	}
