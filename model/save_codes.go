@@ -125,9 +125,9 @@ func (p *Param) codes(dev kernels.Device, part Part, asBlocks bool) ([]safetenso
 	case p.encoding == quant.INT4:
 		words := (cols + 7) / 8
 		return []safetensors.OutTensor{
-			tensor(stem+".weight_packed", "I32", []int{rows, words}, func(row int, l quantizedLines, out []byte) []byte {
-				out = codesOfRow(row, l, out)
-				return append(out, make([]byte, 4*words-bytes)...)
+			tensor(stem+".weight_packed", "I32", []int{rows, words}, func(row int, l quantizedLines,
+				out []byte) []byte {
+				return append(codesOfRow(row, l, out), make([]byte, 4*words-bytes)...)
 			}),
 			tensor(stem+".weight_scale", "BF16", []int{rows, blocks}, scalesOfRow),
 			{Name: stem + ".weight_shape", DType: "I64", Shape: []int{2}, Write: func(w io.Writer) error {
