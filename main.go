@@ -60,7 +60,7 @@ func message(err error) string {
 	case errors.Is(err, context.Canceled):
 		return "interrupted"
 	}
-	return err.Error()
+	return data.Shown(err.Error())
 }
 
 func root() *cobra.Command {

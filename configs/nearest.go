@@ -5,9 +5,15 @@ import (
 	"strings"
 )
 
+// longestName is far above any that could be a known one misspelt: comparing takes time and memory by the product.
+const longestName = 100
+
 // unknown is the message for a key that the schema lacks.
 func unknown(key string) string {
 	best, score := "", 1+max(2, len(key)/4)
+	if len(key) > longestName {
+		return "unknown key, remove it"
+	}
 	for _, f := range schema {
 		d := distance(key, f.key)
 		if last := key[strings.LastIndexByte(key, '.')+1:]; last == f.name() && !f.table() {
@@ -26,6 +32,9 @@ func unknown(key string) string {
 // Nearest is the known name that a wrong one probably means; "" where none is like it.
 func Nearest(name string, known []string) string {
 	best, score := "", 1+max(2, len(name)/4)
+	if len(name) > longestName {
+		return ""
+	}
 	for _, k := range known {
 		if d := distance(name, k); d < score {
 			best, score = k, d

@@ -18,6 +18,8 @@ func (r *reader) override(flag string) {
 	switch f := byKey[key]; {
 	case !ok:
 		r.report(key, "has no value, write table.key=value")
+	case checkText("", flag) != nil:
+		r.report(key, "lists, tables or parts of the key lie too deep in each other")
 	case !utf8.ValidString(flag):
 		r.report(key, "is not UTF-8, fix its encoding")
 	case strings.HasPrefix(key, configKey+"."):

@@ -31,6 +31,9 @@ func Default() *Shape {
 // Load reads the shape of a file and puts the overrides ("table.key=value") on it. The error has one line for each
 // violation.
 func Load(path string, set []string) (*Shape, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file: give the path of a shape (.toml)", path)
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("%w: give the path of a shape (.toml)", err)
@@ -42,6 +45,9 @@ func Load(path string, set []string) (*Shape, error) {
 func Parse(name string, text []byte, set []string) (*Shape, error) {
 	if !utf8.Valid(text) {
 		return nil, fmt.Errorf("%s: not TOML: the text is not UTF-8, fix its encoding", name)
+	}
+	if err := checkText(name, string(text)); err != nil {
+		return nil, err
 	}
 	var root map[string]any
 	if _, err := toml.Decode(string(text), &root); err != nil {
@@ -129,10 +135,17 @@ func (r *reader) report(key, what string) {
 	r.problems = append(r.problems, problem{line, fmt.Sprintf("%s: %s: %s", place, key, what)})
 }
 
+// mostProblems are as many as a user may want to read at once.
+const mostProblems = 20
+
 func (r *reader) err() error {
 	slices.SortStableFunc(r.problems, func(a, b problem) int { return a.line - b.line })
 	var errs []error
-	for _, p := range r.problems {
+	for i, p := range r.problems {
+		if i == mostProblems {
+			errs = append(errs, fmt.Errorf("and %d more", len(r.problems)-i))
+			break
+		}
 		errs = append(errs, errors.New(p.text))
 	}
 	return errors.Join(errs...)

@@ -61,7 +61,7 @@ type Data struct {
 	// train on answers without a known end token; the model then never stops
 	NoEnd bool `toml:"no_end"`
 	// held-out samples of an evaluation
-	EvalSamples int `toml:"eval_samples" default:"200" range:"[0,)"`
+	EvalSamples int `toml:"eval_samples" default:"200" range:"[0,10000000]"`
 	// with task "countdown": its instances
 	Countdown Countdown `toml:"countdown"`
 }
@@ -118,7 +118,7 @@ type Optim struct {
 	WeightDecay float64 `toml:"weight_decay" default:"0.0" range:"[0,)"`
 	// learning-rate schedule after warm-up
 	Schedule    string `toml:"schedule" default:"'cosine'" oneof:"constant,linear,cosine"`
-	WarmupSteps int    `toml:"warmup_steps" default:"0" range:"[0,)"` // steps of linear warm-up
+	WarmupSteps int    `toml:"warmup_steps" default:"0" range:"[0,1000000000]"` // steps of linear warm-up
 	// instead of warmup_steps: share of all steps, rounded up
 	WarmupRatio float64 `toml:"warmup_ratio" default:"0.0" range:"[0,1]"`
 	// learning rate of the last step, as a fraction of lr
@@ -141,12 +141,12 @@ type DPO struct {
 // WarmStart is a supervised stage with its own AdamW state, at the rate of a cosine from lr down to a tenth.
 type WarmStart struct {
 	// optimizer steps before those of run.steps; 0: none
-	Steps       int     `toml:"steps" default:"0" range:"[0,)"`
-	LR          float64 `toml:"lr" default:"1e-3" range:"(0,)"`        // peak learning rate
-	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,)"` // steps of linear warm-up
+	Steps       int     `toml:"steps" default:"0" range:"[0,1000000000]"`
+	LR          float64 `toml:"lr" default:"1e-3" range:"(0,)"`                  // peak learning rate
+	WarmupSteps int     `toml:"warmup_steps" default:"0" range:"[0,1000000000]"` // steps of linear warm-up
 	// instead of warmup_steps: share of steps, rounded up
 	WarmupRatio float64 `toml:"warmup_ratio" default:"0.0" range:"[0,1]"`
-	Packs       int     `toml:"packs" default:"8" range:"[1,)"` // packs of a step
+	Packs       int     `toml:"packs" default:"8" range:"[1,1048576]"` // packs of a step
 }
 
 // RL says how answers become gradients. A step of the run samples prompts * group answers, and takes minibatches *
@@ -158,13 +158,13 @@ type RL struct {
 	// "logprobs", "rollout"} for each answer and writes {"gradients": [...], "loss": x}
 	Loss []string `toml:"loss"`
 	// prompts of a step
-	Prompts int `toml:"prompts" default:"16" range:"[1,)"`
+	Prompts int `toml:"prompts" default:"16" range:"[1,1048576]"`
 	// answers to each prompt
-	Group int `toml:"group" default:"8" range:"[1,)"`
+	Group int `toml:"group" default:"8" range:"[1,65536]"`
 	// minibatches that the answers of a step are split into, an optimizer step each
-	Minibatches int `toml:"minibatches" default:"1" range:"[1,)"`
+	Minibatches int `toml:"minibatches" default:"1" range:"[1,1048576]"`
 	// passes over the answers of a step
-	Epochs int `toml:"epochs" default:"1" range:"[1,)"`
+	Epochs int `toml:"epochs" default:"1" range:"[1,1048576]"`
 	// advantage estimator; "": the objective's own
 	Advantage string `toml:"advantage" oneof:",group_norm,group_mean,leave_one_out,batch_norm,none"`
 	// how the losses of tokens are aggregated; "": the objective's own
@@ -200,7 +200,7 @@ type RL struct {
 	// sample on until every prompt of a step has right and wrong answers (DAPO)
 	Dynamic bool `toml:"dynamic" default:"false"`
 	// length before rollout.max_tokens over which the reward falls by 1 (DAPO); 0: off
-	OverlongRows int `toml:"overlong_rows" default:"0" range:"[0,)"`
+	OverlongRows int `toml:"overlong_rows" default:"0" range:"[0,16777216]"`
 	// sampling temperature; log-probabilities, KL and entropy, the reference's too, are those of softmax(logits /
 	// temperature)
 	Temperature float64 `toml:"temperature" default:"1.0" range:"[0.01,100]"`
@@ -223,7 +223,7 @@ type RL struct {
 	// seconds that the program or the endpoint may take for a step's answers
 	Timeout float64 `toml:"timeout" default:"60.0" range:"(0,)"`
 	// answers of a step whose KL is also computed over the full vocabulary
-	ExactKL int `toml:"exact_kl" default:"1" range:"[0,)"`
+	ExactKL int `toml:"exact_kl" default:"1" range:"[0,1000000000]"`
 }
 
 // Run is the length of the run, its batch, and what it leaves behind.
@@ -233,43 +233,43 @@ type Run struct {
 	// folder of the run; "": the next free one of runs/NAME, runs/NAME-2, ...
 	Out string `toml:"out"`
 	// optimizer steps; 0: see epochs
-	Steps int `toml:"steps" default:"0" range:"[0,)"`
+	Steps int `toml:"steps" default:"0" range:"[0,1000000000]"`
 	// instead of steps: passes over the data
-	Epochs int `toml:"epochs" default:"0" range:"[0,)"`
+	Epochs int `toml:"epochs" default:"0" range:"[0,1048576]"`
 	// packs of an optimizer step: the global batch
-	Packs int `toml:"packs" default:"8" range:"[1,)"`
+	Packs int `toml:"packs" default:"8" range:"[1,1048576]"`
 	// packs computed at a time; never changes a bit
-	MicroBatch int `toml:"micro_batch" default:"1" range:"[1,)"`
+	MicroBatch int `toml:"micro_batch" default:"1" range:"[1,1048576]"`
 	// seed of the order of samples
 	Seed int `toml:"seed" default:"1" range:"[0,)"`
 	// activations that the backward pass recomputes to save memory; "auto": what memory has no room for, by block and
 	// part; "full" or true: every block; "none" or false: nothing; never changes a bit
 	Recompute string `toml:"recompute" default:"'auto'" oneof:"auto,full,none" bool:"none,full"`
 	// steps between evaluations; 0: only at the end
-	EvalEvery int `toml:"eval_every" default:"0" range:"[0,)"`
+	EvalEvery int `toml:"eval_every" default:"0" range:"[0,1000000000]"`
 	// steps between checkpoints; 0: only at the end
-	SaveEvery int `toml:"save_every" default:"100" range:"[0,)"`
+	SaveEvery int `toml:"save_every" default:"100" range:"[0,1000000000]"`
 	// checkpoints to keep
-	Keep int `toml:"keep" default:"2" range:"[1,)"`
+	Keep int `toml:"keep" default:"2" range:"[1,1000000000]"`
 	// steps between records of the metrics
-	LogEvery int `toml:"log_every" default:"1" range:"[1,)"`
+	LogEvery int `toml:"log_every" default:"1" range:"[1,1000000000]"`
 	// positions of the zero-KLD proof at the end; 0: no proof
-	VerifyTokens int `toml:"verify_tokens" default:"2048" range:"[0,)"`
+	VerifyTokens int `toml:"verify_tokens" default:"2048" range:"[0,1000000000]"`
 }
 
 // Rollout sizes the engine and says how it samples.
 type Rollout struct {
-	Slots       int `toml:"slots" default:"32" range:"[1,)"`          // sequences decoded at a time, by each rank
-	PageRows    int `toml:"page_rows" default:"64" range:"[1,)"`      // tokens of a cache page
-	Pages       int `toml:"pages" default:"0" range:"[0,)"`           // cache pages; 0: as many as the slots need
-	PrefillRows int `toml:"prefill_rows" default:"2048" range:"[1,)"` // prompt tokens read at a time
-	MaxTokens   int `toml:"max_tokens" default:"256" range:"[1,)"`    // new tokens of an answer
+	Slots       int `toml:"slots" default:"32" range:"[1,65536]"`             // sequences decoded at a time, by each rank
+	PageRows    int `toml:"page_rows" default:"64" range:"[1,16777216]"`      // tokens of a cache page
+	Pages       int `toml:"pages" default:"0" range:"[0,16777216]"`           // cache pages; 0: as many as the slots need
+	PrefillRows int `toml:"prefill_rows" default:"2048" range:"[1,16777216]"` // prompt tokens read at a time
+	MaxTokens   int `toml:"max_tokens" default:"256" range:"[1,16777216]"`    // new tokens of an answer
 	// of evaluation, training has rl.temperature; 0: greedy
 	Temperature float64 `toml:"temperature" default:"0.0" range:"[0,1e6]"`
 	// of evaluation: probability mass to sample from; 1: all
 	TopP float64 `toml:"top_p" default:"1.0" range:"(0,1]"`
 	// of evaluation: tokens to sample from; 0: all
-	TopK int `toml:"top_k" default:"0" range:"[0,)"`
+	TopK int `toml:"top_k" default:"0" range:"[0,1000000000]"`
 	Seed int `toml:"seed" default:"1" range:"[0,)"` // seed of sampling
 
 	// allow numerics other than the trainer's, to measure their effect

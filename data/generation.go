@@ -7,11 +7,11 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"lockstep/data/atomicfile"
 	"lockstep/kernels"
 )
 
@@ -32,7 +32,7 @@ const generationFile = "generation_config.json"
 // line with the file and the key.
 func LoadGeneration(dir string) (g Generation, err error) {
 	path := filepath.Join(dir, generationFile)
-	text, err := os.ReadFile(path)
+	text, err := atomicfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return g, nil
 	}

@@ -4,11 +4,12 @@ import (
 	"errors"
 	"io"
 
+	"lockstep/data/atomicfile"
 	"lockstep/data/ordered"
 )
 
 // maxLine bounds a line of a JSONL file, in bytes.
-const maxLine = 256 << 20
+const maxLine = 16 << 20
 
 // LoadJSONL reads a file of one JSON object a line, each one of
 //
@@ -26,7 +27,7 @@ func LoadJSONL(path string, o Options) (*Dataset, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	f, err := openLines(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
 		return nil, err
 	}

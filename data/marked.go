@@ -5,6 +5,7 @@ import (
 	"strings"
 	"unicode"
 
+	"lockstep/data/atomicfile"
 	"lockstep/data/ordered"
 )
 
@@ -74,7 +75,7 @@ func SamplesOf(path string, line int, o Options) ([]Sample, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	f, err := openLines(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
 		return nil, err
 	}

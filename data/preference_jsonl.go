@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"lockstep/data/atomicfile"
 	"lockstep/data/ordered"
 )
 
@@ -22,7 +23,7 @@ import (
 // ends a turn; ids are taken as they are. Where "chosen" and "rejected" are conversations and "prompt" is a text, the
 // text must be that of the last message that both begin with. Errors are "file:line: what, mend".
 func LoadPreferences(path string, o Options) (*Preferences, error) {
-	f, err := openLines(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
 		return nil, err
 	}

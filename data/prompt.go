@@ -7,28 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
+	"lockstep/data/atomicfile"
 	"lockstep/data/ordered"
 )
 
 // EachLine calls visit with each object of a JSONL file, n counted from 0. Errors name the file and the line.
 func EachLine(path string, visit func(n int, line *ordered.Dict) error) error {
-	f, err := openLines(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	return eachLine(path, f, func(n int, _ []byte, line *ordered.Dict) error { return visit(n, line) })
-}
-
-// openLines opens a JSONL file.
-func openLines(path string) (*os.File, error) {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil, fmt.Errorf("%s is a folder: give a file of one JSON object a line", path)
-	}
-	return os.Open(path)
 }
 
 // eachLine also passes the text of each line, valid until the next call.
@@ -45,7 +37,9 @@ func eachLine(name string, r io.Reader, visit func(n int, text []byte, line *ord
 			return fmt.Errorf("%s:%d: %w", name, n+1, err)
 		}
 	}
-	if err := lines.Err(); err != nil {
+	if err := lines.Err(); errors.Is(err, bufio.ErrTooLong) {
+		return fmt.Errorf("%s:%d: the line has more than %d MiB, shorten it", name, n+1, maxLine>>20)
+	} else if err != nil {
 		return fmt.Errorf("%s:%d: %w", name, n+1, err)
 	}
 	if n == 0 {

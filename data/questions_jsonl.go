@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 
+	"lockstep/data/atomicfile"
 	"lockstep/data/ordered"
 )
 
@@ -18,7 +19,7 @@ import (
 // "http" are given (o.Judged); else they are refused or named in Ignored as with [LoadJSONL]. o.MaxRows bounds the
 // prompts; o.End is not used. Errors are "file:line: what, mend".
 func LoadQuestions(path string, o Options) (*Questions, error) {
-	f, err := openLines(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"lockstep/data/atomicfile"
 	"lockstep/data/jinja"
 	"lockstep/data/ordered"
 )
@@ -67,7 +67,7 @@ func LoadTemplate(dir string) (*Template, error) {
 	path := filepath.Join(dir, "tokenizer_config.json")
 	t := &Template{name: path, tokens: map[string]any{}}
 	sources := map[string]string{}
-	text, err := os.ReadFile(path)
+	text, err := atomicfile.Read(path)
 	switch {
 	case err == nil:
 		if sources, err = t.readConfig(text); err != nil {
@@ -77,7 +77,7 @@ func LoadTemplate(dir string) (*Template, error) {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
 	file := filepath.Join(dir, "chat_template.jinja")
-	if text, err := os.ReadFile(file); err == nil {
+	if text, err := atomicfile.Read(file); err == nil {
 		t.name, sources = file, map[string]string{"default": string(text)}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("chat template: %w", err)

@@ -21,6 +21,7 @@ type builder struct {
 	indexers  []*Indexer
 	refusal   error // of a device that lacks what the model needs, or of a model too large to describe
 	tensors   int   // of a checkpoint, so far
+	elements  float64
 }
 
 // length is how many positions the model gets of the n that its config.json allows. A family calls it before it makes
@@ -114,8 +115,8 @@ func (b *builder) refuse(err error) {
 	}
 }
 
-// mostTensors limits the tensors of experts in a checkpoint: ten times those of the largest published model.
-const mostTensors = 1 << 20
+// mostTensors limits the tensors of experts in a checkpoint: four times those of the largest published model.
+const mostTensors = 1 << 18
 
 // described is the shape of a tensor without memory.
 func described(d kernels.DType, groups, rows, cols int) kernels.Tensor {
@@ -137,8 +138,16 @@ func (b *builder) place(from, unit int) {
 }
 
 func (b *builder) param(init Init, groups, rows, cols int, parts ...Part) *Param {
-	p := &Param{Name: parts[0].Name, W: described(b.dtype, groups, rows, cols), Parts: parts, Init: init}
+	return b.add(&Param{Name: parts[0].Name, W: described(b.dtype, groups, rows, cols), Parts: parts, Init: init})
+}
+
+// add takes a parameter into the model, whose elements are counted in fp64, as their product may overflow.
+func (b *builder) add(p *Param) *Param {
 	b.params = append(b.params, p)
+	b.elements += float64(p.W.Groups) * float64(p.W.Rows) * float64(p.W.Cols)
+	if b.elements > mostElements && b.refusal == nil {
+		b.refusal = fmt.Errorf("config.json asks for more than %d weights", mostElements)
+	}
 	return p
 }
 
@@ -155,10 +164,8 @@ func (b *builder) vector(name string, n int, init Init) *Param {
 
 // fp32 is one checkpoint tensor [n] that stays fp32 whatever the model's storage.
 func (b *builder) fp32(name string, n int, init Init) *Param {
-	p := &Param{Name: name, W: described(kernels.F32, 1, 1, n), Parts: []Part{{Name: name, Rows: 1, Shape: []int{n}}},
-		Init: init}
-	b.params = append(b.params, p)
-	return p
+	return b.add(&Param{Name: name, W: described(kernels.F32, 1, 1, n), Init: init,
+		Parts: []Part{{Name: name, Rows: 1, Shape: []int{n}}}})
 }
 
 // conv is the checkpoint tensor [channels, 1, taps] of a depthwise convolution.

@@ -76,7 +76,7 @@ type size struct {
 
 func positive(fields ...size) error {
 	for _, f := range fields {
-		if f.value <= 0 || f.value > 1<<24 {
+		if f.value <= 0 {
 			return fmt.Errorf("%s is %d: want a positive number", f.name, f.value)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"lockstep/data"
@@ -113,7 +112,7 @@ func withCheckpoint(dir string, use func(*safetensors.Checkpoint) error) (err er
 }
 
 func readFile(dir, name, hint string) ([]byte, error) {
-	text, err := os.ReadFile(filepath.Join(dir, name))
+	text, err := atomicfile.Read(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: no %s: %s", dir, name, hint)
 	}
@@ -229,7 +228,7 @@ func writeFile(dir, name string, text []byte) error {
 
 func copyCompanions(dir, from string) error {
 	for _, name := range companions {
-		text, err := os.ReadFile(filepath.Join(from, name))
+		text, err := atomicfile.Read(filepath.Join(from, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

@@ -301,6 +301,8 @@ func (a *adapterConfig) changesBase() bool {
 	})
 }
 
+const mostRank = 1 << 16 // above the width of published models
+
 // ParseAdapterConfig reads adapter_config.json.
 func ParseAdapterConfig(text []byte) (LoRAConfig, error) {
 	a := adapterConfig{Bias: "none"}
@@ -328,6 +330,9 @@ func ParseAdapterConfig(text []byte) (LoRAConfig, error) {
 	case a.changesBase():
 		return refuse("init_lora_weights " + string(a.InitWeights) + ", which has changed the weights below the " +
 			"adapter: convert it")
+	}
+	if a.Rank < 1 || a.Rank > mostRank {
+		return refuse(fmt.Sprintf("r of %d (want 1 to %d)", a.Rank, mostRank))
 	}
 	c := LoRAConfig{Rank: a.Rank, Alpha: a.Alpha, TargetParameters: a.TargetParameters, RankStabilised: a.RSLora}
 	if len(a.TargetModules) == 0 || string(a.TargetModules) == "null" {

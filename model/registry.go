@@ -108,6 +108,9 @@ func describe(text []byte, b *builder) (*Model, error) {
 	}
 	b.ops = &operations{}
 	b.ops.bind(b.dev)
+	if err := checkSizes(config, reflect.TypeOf(f.config)); err != nil {
+		return fail(err)
+	}
 	m, err := f.build(config, b)
 	if err == nil {
 		err = b.refusal
@@ -165,13 +168,26 @@ func ConfigKeys() []string {
 
 // jsonKeys are the names that encoding/json reads into a struct.
 func jsonKeys(t reflect.Type) (keys []string) {
+	for _, f := range jsonFields(t) {
+		keys = append(keys, f.name)
+	}
+	return keys
+}
+
+// jsonField is a field that encoding/json reads into a struct.
+type jsonField struct {
+	name string
+	typ  reflect.Type
+}
+
+func jsonFields(t reflect.Type) (fields []jsonField) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
-			keys = append(keys, name)
+			fields = append(fields, jsonField{name, f.Type})
 		} else if f.Anonymous {
-			keys = append(keys, jsonKeys(f.Type)...)
+			fields = append(fields, jsonFields(f.Type)...)
 		}
 	}
-	return keys
+	return fields
 }

@@ -77,10 +77,33 @@ type sequence struct {
 	slot       int
 }
 
+// The most that options may ask for, far above what a machine has.
+const (
+	mostSlots      = 1 << 16
+	mostRows       = 1 << 24 // of a page, and of prefill
+	mostPages      = 1 << 24
+	mostCacheBytes = 1 << 50
+)
+
+func (o Options) validate() error {
+	for _, n := range []struct {
+		name             string
+		value, low, high int
+	}{
+		{"slots", o.Slots, 1, mostSlots}, {"page_rows", o.PageRows, 1, mostRows},
+		{"prefill_rows", o.PrefillRows, 1, mostRows}, {"pages", o.Pages, 0, mostPages},
+	} {
+		if n.value < n.low || n.value > n.high {
+			return fmt.Errorf("rollout: %s is %d, want %d to %d", n.name, n.value, n.low, n.high)
+		}
+	}
+	return nil
+}
+
 // NewEngine makes an engine and allocates its cache from mem.
 func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) (*Engine, error) {
-	if o.Slots <= 0 || o.PageRows <= 0 || o.PrefillRows <= 0 || o.Pages < 0 {
-		return nil, fmt.Errorf("rollout: set slots, page_rows and prefill_rows above 0")
+	if err := o.validate(); err != nil {
+		return nil, err
 	}
 	page, slot := m.CacheBytes(o.PageRows)
 	if o.Pages == 0 {
@@ -91,6 +114,9 @@ func NewEngine(r *parallel.Rank, m *model.Model, mem *kernels.Arena, o Options) 
 		perSequence := (longest + o.PageRows - 1) / o.PageRows
 		enough := o.Slots*perSequence + o.Slots/admissionShare // see admit
 		o.Pages = max(perSequence, min(enough, (defaultCacheBytes-o.Slots*slot)/max(page, 1)))
+	}
+	if bytes := float64(o.Pages)*float64(page) + float64(o.Slots)*float64(slot); bytes > mostCacheBytes {
+		return nil, fmt.Errorf("rollout: the cache would take %.0f bytes, lower pages, page_rows or slots", bytes)
 	}
 	size := model.CacheSize{Pages: o.Pages, PageRows: o.PageRows, Slots: o.Slots}
 	mem.Reserve(meta.Bytes(r.Dev, func(_ kernels.Device, mem *kernels.Arena) { m.NewCache(mem, size) }))

@@ -119,9 +119,9 @@ func (v *VerifyReport) Err() error {
 // shared prefixes and preemption. Sequences have temperature 1, 0.6 or 1.3. Every round compares every path. It is an
 // error if the device breaks a rule that this model does not use.
 func Verify(ctx context.Context, s Ranks, o VerifyOptions) (*VerifyReport, error) {
-	if o.Tokens < 1 || o.MaxLength < 0 {
-		return nil, fmt.Errorf("%d tokens, longest sequence %d: want at least 1 token, and a length of 0 (up to "+
-			"%d) or more", o.Tokens, o.MaxLength, defaultMaxLength)
+	if o.Tokens < 1 || o.Tokens > mostTokens || o.MaxLength < 0 {
+		return nil, fmt.Errorf("%d tokens, longest sequence %d: want 1 to %d tokens, and a length of 0 (up to "+
+			"%d) or more", o.Tokens, o.MaxLength, mostTokens, defaultMaxLength)
 	}
 	if b := s.Rank.Dev.Definition().Break; b != kernels.BreakNone && !slices.Contains(s.Model.Breaks(), b) {
 		return nil, fmt.Errorf("rule %q does not apply to this %s model: want one of %q", b, s.Model.Family,

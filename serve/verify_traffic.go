@@ -30,6 +30,7 @@ const (
 	roundLogits     = 64 << 20 // most reference logits of a round
 	// Longest sequence of a round unless VerifyOptions say otherwise, and most decoded tokens of a sequence.
 	defaultMaxLength = 1024
+	mostTokens       = 1_000_000_000 // of a proof
 	// least tokens of a sequence with a decoded row: its prompt, that row, and the token sampled from it
 	minDecoded = 3
 )

@@ -164,7 +164,7 @@ func readState(dir string) (*state, error) {
 	case err != nil:
 		return nil, err
 	}
-	text, err := os.ReadFile(filepath.Join(dir, stateFile))
+	text, err := atomicfile.Read(filepath.Join(dir, stateFile))
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func hasOldSums(dir string) bool {
 	var st struct {
 		Files map[string]string `json:"files"`
 	}
-	text, err := os.ReadFile(filepath.Join(dir, stateFile))
+	text, err := atomicfile.Read(filepath.Join(dir, stateFile))
 	return err == nil && json.Unmarshal(text, &st) == nil && len(st.Files) > 0
 }
 

@@ -7,11 +7,11 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"lockstep/data/atomicfile"
 	"lockstep/train/runlog"
 )
 
@@ -31,7 +31,7 @@ func writeSums(dir string) error {
 
 // checkSums returns the SHA-256 of all files of a checkpoint, by path, if all are as they were written.
 func checkSums(dir string) (map[string]string, error) {
-	text, err := os.ReadFile(filepath.Join(dir, sumsFile))
+	text, err := atomicfile.Read(filepath.Join(dir, sumsFile))
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func sums(dir string) (map[string]string, error) {
 }
 
 func fileSum(path string) (string, error) {
-	f, err := os.Open(path)
+	f, err := atomicfile.Open(path)
 	if err != nil {
 		return "", err
 	}

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"lockstep/data/atomicfile"
 )
 
 const (
@@ -129,7 +131,7 @@ func openFiles(dir string, files []string) (*Checkpoint, error) {
 // openIndex opens the shards of an index and checks that both list the same tensors.
 func openIndex(dir, index string) (*Checkpoint, error) {
 	path := filepath.Join(dir, index)
-	text, err := os.ReadFile(path)
+	text, err := atomicfile.Read(path)
 	if err != nil {
 		return nil, err
 	}

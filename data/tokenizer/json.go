@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"lockstep/data/atomicfile"
 )
 
 const tokenizerName = "tokenizer.json"
@@ -81,7 +83,7 @@ func Load(path string) (*Tokenizer, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, tokenizerName)
 	}
-	text, err := os.ReadFile(path)
+	text, err := atomicfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: no such file: check the path, or fetch the tokenizer again", path)
 	}

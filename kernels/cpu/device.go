@@ -59,14 +59,16 @@ var _ interface {
 	kernels.Transfers
 } = (*Device)(nil)
 
+const mostThreads = 4096
+
 // New makes a CPU device. It fails on a definition it does not implement and on an instruction set that the machine
 // lacks.
 func New(def kernels.Definition, o Options) (*Device, error) {
 	if err := def.Validate(); err != nil {
 		return nil, err
 	}
-	if o.Threads < 0 {
-		return nil, fmt.Errorf("%d threads: want 0 (all cores) or more", o.Threads)
+	if o.Threads < 0 || o.Threads > mostThreads {
+		return nil, fmt.Errorf("%d threads: want 0 (all cores) to %d", o.Threads, mostThreads)
 	}
 	if o.Threads == 0 {
 		o.Threads = runtime.NumCPU()

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+
+	"lockstep/data"
 )
 
 // apiError is why a request was rejected.
@@ -20,7 +22,7 @@ func (e *apiError) Error() string { return e.message }
 
 // badRequest is an error with status 400. field may be "".
 func badRequest(field, format string, args ...any) *apiError {
-	return &apiError{status: http.StatusBadRequest, field: field, message: fmt.Sprintf(format, args...)}
+	return &apiError{status: http.StatusBadRequest, field: field, message: data.Shown(fmt.Sprintf(format, args...))}
 }
 
 // writeJSON sends v as JSON.

@@ -68,7 +68,7 @@ func (m *Metrics) Close() error {
 // ReadMetrics reads the log of a run's folder. A last line that a killed run left half-written is not part of it.
 func ReadMetrics(dir string) ([]Record, error) {
 	path := filepath.Join(dir, MetricsFile)
-	text, err := os.ReadFile(path)
+	text, err := atomicfile.Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)
 	}

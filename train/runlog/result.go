@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"time"
+
+	"lockstep/data/atomicfile"
 )
 
 // ResultFile is what a finished run says of itself, in its folder.
@@ -79,7 +80,7 @@ func (g Generation) Mark() string {
 
 // ReadResult reads the result of a run; nil: it has not finished.
 func ReadResult(path string) (*Result, error) {
-	text, err := os.ReadFile(path)
+	text, err := atomicfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -56,7 +56,7 @@ func AppendEpisodes(dir string, list []*Episode) error {
 // EachEpisode reads the log. A last line that a killed run left half-written is not part of it.
 func EachEpisode(dir string, visit func(e *Episode, line []byte) error) error {
 	path := filepath.Join(dir, EpisodesFile)
-	text, err := os.ReadFile(path)
+	text, err := atomicfile.Read(path)
 	if err != nil {
 		return err
 	}

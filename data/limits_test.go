@@ -1,0 +1,27 @@
+package data
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"lockstep/data/ordered"
+)
+
+// A line that is too long is refused by its place, before much of it is read.
+func TestLongLine(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "long.jsonl")
+	text := "{}\n{\"ids\": [" + strings.Repeat("1, ", 6<<20) + "1]}\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := EachLine(path, func(int, *ordered.Dict) error { return nil })
+	if err == nil || !strings.HasSuffix(err.Error(), "long.jsonl:2: the line has more than 16 MiB, shorten it") {
+		t.Errorf("%v", err)
+	}
+	err = EachLine(os.DevNull, func(int, *ordered.Dict) error { return nil })
+	if err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("%v", err)
+	}
+}
