@@ -421,7 +421,7 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"only flags", `"x"`, "score --help"}, []string{"score", "x"}},
 		{[]string{"one argument at most"}, []string{"shapes", "a", "b"}},
 		{[]string{"--adapter", "--model"}, []string{"verify", shape, "--adapter", "x"}},
-		{[]string{"0 tokens", "at least 1"}, []string{"verify", shape, "--tokens", "0"}},
+		{[]string{"0 tokens", "want 1 to"}, []string{"verify", shape, "--tokens", "0"}},
 		{[]string{"nowhere", "no run to replay"}, []string{"verify", "--replay", filepath.Join(dir, "nowhere")}},
 		{[]string{"--n 100000000", "65536"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--n",
 			"100000000"}},
