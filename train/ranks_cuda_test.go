@@ -42,6 +42,9 @@ func TestRanksOnGPUs(t *testing.T) {
 		"experts": append(few, "run.packs=3", "data.eval_samples=0"),
 		"lora": append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.recompute=full",
 			"data.eval_samples=0"),
+		"qat": append(few, "model.weights=fp8", "run.packs=3", "data.eval_samples=0"),
+		"lora on int4": append(few, "model.weights=int4", "lora.rank=4", "model.coded=projections",
+			"lora.target_parameters=mlp.experts.down_proj", "data.eval_samples=0"),
 		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1"),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,6 +63,7 @@ func TestRanksOnGPUs(t *testing.T) {
 			for _, p := range []configs.Parallel{{Ranks: 2, Weights: "replicated", Experts: 1},
 				{Ranks: 3, Weights: "sharded", Experts: 1}, {Ranks: 2, Weights: "replicated", Experts: 2}} {
 				s, out := shape("cuda", p.Ranks), filepath.Join(t.TempDir(), "run")
+				p.Interleave = 1
 				s.Parallel = p
 				if err := runDevices(context.Background(), t, s, out, gpus(t, s)); err != nil {
 					t.Fatal(err)
