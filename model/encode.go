@@ -21,6 +21,9 @@ type Encode struct {
 	Projections bool           // all of them; without it experts alone, where there are some
 }
 
+// DefaultEncode is experts in formats of 4 bits, where there are some, and all projections in those of 8.
+func DefaultEncode(as quant.Encoding) Encode { return Encode{as, as.Format().Code.Bits() == 8} }
+
 // encodeWeights gives projections a quantized weight without memory. Those that attention reads as a matrix for each
 // head, and gates of one output, stay numbers, and so do those whose rows lie in another order on disk than here where
 // blocks have several rows.
@@ -32,6 +35,11 @@ func (m *Model) encodeWeights(dev kernels.Device, e Encode) error {
 	if !ok {
 		return fmt.Errorf("weights in %s: the device %s does not multiply by codes", e.As, dev.Name())
 	}
+	return m.encodeWhere(device.CheckQuantized, e)
+}
+
+// encodeWhere is encodeWeights where check has no objection.
+func (m *Model) encodeWhere(check func(kernels.QuantizedWeight) error, e Encode) error {
 	list := m.linears()
 	experts := slices.ContainsFunc(list, func(l *Linear) bool { return l.Fused })
 	for _, l := range list {
@@ -45,7 +53,7 @@ func (m *Model) encodeWeights(dev kernels.Device, e Encode) error {
 			continue
 		}
 		q := kernels.NewQuantizedWeight(e.As.Format(), l.W.W.DType, l.W.W.Groups, l.W.W.Rows, l.W.W.Cols, described)
-		if err := device.CheckQuantized(q); err != nil {
+		if err := check(q); err != nil {
 			return fmt.Errorf("%s in %s: %w: choose another format", l.W.Name, e.As, err)
 		}
 		l.W.Q, l.W.encoding = &q, e.As

@@ -50,7 +50,7 @@ func (m *Model) open(dev kernels.Device, c *safetensors.Checkpoint, o Options) e
 	case o.Encode.As != quant.AsTrained:
 		err = m.encodeWeights(dev, o.Encode)
 	case o.Weights == KeepWeights:
-		err = m.keepCodes(dev, w)
+		m.keepCodes(dev, w)
 	}
 	if err == nil {
 		err = m.allocate(dev, o)

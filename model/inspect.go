@@ -11,6 +11,7 @@ import (
 	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/quant"
 )
 
 // Summary is what a config.json describes and what it takes to train it.
@@ -20,13 +21,15 @@ type Summary struct {
 	Layers        int
 	Hidden, Vocab int
 	Positions     int
-	Demands       []Demand // by storage type: fp32, bf16
+	Demands       []Demand               // by storage type: fp32, bf16
+	Encoded       map[quant.Encoding]int // bytes of weights in bf16 with projections in a format, as by default
 
 	// Of a model folder.
 	Tensors int
 	Formats map[string]int // bytes by storage format
 	Kept    string         // the format that weights are kept in besides; "": as they are
 	Decoded int            // weights that are kept so
+	InCodes int            // bytes of all weights in bf16, with those in codes
 }
 
 // Demand is the memory of training in a storage type: of every weight, or of adapters of rank [AdapterRank] on every
@@ -56,8 +59,22 @@ func Summarise(config []byte) (*Summary, error) {
 		d.LoRA = m.Memory()
 		s.Demands = append(s.Demands, d)
 	}
+	s.Encoded = map[quant.Encoding]int{}
+	for _, e := range quant.Encodings {
+		m, err := Describe(config, kernels.BF16)
+		if err == nil {
+			err = m.encodeWhere(anyWeight, DefaultEncode(e))
+		}
+		if err != nil {
+			return nil, err
+		}
+		s.Encoded[e] = m.Memory().Weights
+	}
 	return s, nil
 }
+
+// anyWeight is the check of a device that takes every quantized weight.
+func anyWeight(kernels.QuantizedWeight) error { return nil }
 
 // Inspect reads a folder's config.json and the headers of its weights; no weight is loaded.
 func Inspect(dir string) (s *Summary, err error) {
@@ -83,7 +100,12 @@ func Inspect(dir string) (s *Summary, err error) {
 	}
 	s.Formats = map[string]int{}
 	if kept != nil {
-		s.Kept = kept.name
+		m, err := Describe(config, kernels.BF16)
+		if err != nil {
+			return nil, err
+		}
+		m.keepWhere(anyWeight, w)
+		s.Kept, s.InCodes = kept.name, m.Memory().Weights
 	}
 	for _, name := range c.Names() {
 		if names, ok := w.encoded(w.owner(name)); ok && names[0] == name {
@@ -113,7 +135,8 @@ func (s *Summary) String() string {
 		b.WriteString("\n")
 	}
 	if s.Kept != "" {
-		fmt.Fprintf(&b, "quantised   %d weights in %s, opened as numbers of fp32 or bf16\n", s.Decoded, s.Kept)
+		fmt.Fprintf(&b, "quantised   %d weights in %s: %s of weights where they are not trained and stay in codes\n",
+			s.Decoded, s.Kept, gib(s.InCodes))
 	}
 	for _, d := range s.Demands {
 		fmt.Fprintf(&b, "to train    in %s: full %s, LoRA of rank %d outside experts %s; activations come on top\n",
@@ -123,6 +146,11 @@ func (s *Summary) String() string {
 		fmt.Fprintf(&b, "to serve    in %s: weights %s, cache %d bytes for each token and %d for each sequence\n",
 			d.DType, gib(d.Full.Weights), d.Full.Token, d.Full.Sequence)
 	}
+	var formats []string
+	for _, e := range quant.Encodings {
+		formats = append(formats, fmt.Sprintf("%s %s", e, gib(s.Encoded[e])))
+	}
+	fmt.Fprintf(&b, "in codes    by model.weights, the rest in bf16: weights in %s\n", strings.Join(formats, ", "))
 	return b.String()
 }
 

@@ -28,11 +28,14 @@ type quantizedChoice struct {
 // keepCodes gives the projections that a checkpoint stores in codes a quantized weight without memory, where the device
 // multiplies by it. Opened are those of which not all parts are in one format, those that attention reads as a matrix
 // for each head, and those that the device refuses.
-func (m *Model) keepCodes(dev kernels.Device, w *weights) error {
-	device, ok := dev.(kernels.QuantizedProducts)
-	if !ok || w.kept == nil {
-		return nil
+func (m *Model) keepCodes(dev kernels.Device, w *weights) {
+	if device, ok := dev.(kernels.QuantizedProducts); ok && w.kept != nil {
+		m.keepWhere(device.CheckQuantized, w)
 	}
+}
+
+// keepWhere is keepCodes where check has no objection.
+func (m *Model) keepWhere(check func(kernels.QuantizedWeight) error, w *weights) {
 	for _, l := range m.linears() {
 		l.W.chooseLayout(w)
 		f, err := l.W.format(w)
@@ -43,7 +46,7 @@ func (m *Model) keepCodes(dev kernels.Device, w *weights) error {
 			err = errors.New("attention reads it as a matrix for each head")
 		case err == nil:
 			q := kernels.NewQuantizedWeight(f, l.W.W.DType, l.W.W.Groups, l.W.W.Rows, l.W.W.Cols, described)
-			if err = device.CheckQuantized(q); err == nil {
+			if err = check(q); err == nil {
 				l.W.Q = &q
 				m.choice.kept++
 				m.choice.bytes += q.Bytes()
@@ -54,7 +57,6 @@ func (m *Model) keepCodes(dev kernels.Device, w *weights) error {
 			m.choice.refused = fmt.Errorf("%s: %w", l.W.Name, err)
 		}
 	}
-	return nil
 }
 
 // keepCodesOf gives projections a quantized weight where another model has one and the device multiplies by it: on the

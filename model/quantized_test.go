@@ -142,14 +142,17 @@ func savedAlike(t *testing.T, dir string, def kernels.Definition, d kernels.DTyp
 func TestKeptMemory(t *testing.T) {
 	r := int4Release(t, "kimi_k2")
 	onRank(t, func(rank *parallel.Rank) error {
-		bytes := map[model.WeightsMode]int{}
+		bytes, dir := map[model.WeightsMode]int{}, r.write(t)
 		var experts int
 		for _, mode := range []model.WeightsMode{model.OpenWeights, model.KeepWeights} {
-			m, err := model.LoadFolder(rank.Dev, r.write(t), "", model.Options{DType: kernels.BF16, Weights: mode})
+			m, err := model.LoadFolder(rank.Dev, dir, "", model.Options{DType: kernels.BF16, Weights: mode})
 			if err != nil {
 				return err
 			}
 			bytes[mode], experts = m.Memory().Weights, 0
+			if s, err := model.Inspect(dir); err != nil || mode == model.KeepWeights && s.InCodes != bytes[mode] {
+				t.Errorf("inspect says %d bytes, the model takes %d (%v)", s.InCodes, bytes[mode], err)
+			}
 			for _, b := range m.Blocks {
 				for _, sub := range b {
 					for _, l := range sub.Layer.Linears() {

@@ -61,8 +61,11 @@ func EncodesWeights(s *configs.Shape) bool {
 
 // EncodeBy is what projections are put into by names of a format and of projections, as in [configs.Model].
 func EncodeBy(format, coded string) model.Encode {
-	as := quant.Encoding(format)
-	return model.Encode{As: as, Projections: coded == "projections" || coded == "auto" && as.Format().Code.Bits() == 8}
+	e := model.DefaultEncode(quant.Encoding(format))
+	if coded != "auto" {
+		e.Projections = coded == "projections"
+	}
+	return e
 }
 
 // LoadModel makes the model of a shape whose config.json is known, filled with the checkpoint's weights or random ones,
