@@ -23,6 +23,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/data"
+	"lockstep/data/atomicfile"
 	"lockstep/data/tokenizer"
 	"lockstep/kernels"
 	"lockstep/kernels/devices"
@@ -73,8 +74,9 @@ func root() *cobra.Command {
 	}
 	c.SetVersionTemplate("{{.Version}}\n")
 	c.SetFlagErrorFunc(badFlag)
-	group(c, trainCommand(), scoreCommand(), generateCommand(), serveCommand(), tokenizeCommand(), verifyCommand(),
-		parityCommand(), reportCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
+	group(c, trainCommand(), mergeCommand(), scoreCommand(), generateCommand(), serveCommand(), tokenizeCommand(),
+		verifyCommand(), parityCommand(),
+		reportCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
 	return c
 }
 
@@ -422,6 +424,83 @@ func scoreCommand() *cobra.Command {
 		"safetensors file: logprobs.N fp32 [T-1] at temperature 1, N counts lines from 0")
 	c.Flags().BoolVar(&logits, "logits", false, "write logits.N fp32 [T, V] too")
 	return c
+}
+
+func mergeCommand() *cobra.Command {
+	var t target
+	var in, out string
+	c := &cobra.Command{
+		Use:   "merge",
+		Short: "Write a model and an adapter on it as one model",
+		Long: "Writes W + scale*B*A for every weight W under the adapter, experts included, in fp32, rounded once\n" +
+			"to --dtype, as a model folder with the tokenizer, template and generation_config.json of the base.\n" +
+			"Then it scores sequences with the base and the adapter, and with the merged model: a merge changes\n" +
+			"bits, and the largest difference is printed. A base in FP8, INT4 or MXFP4 becomes bf16.",
+		Example: "  lockstep merge --model Qwen3-0.6B --adapter runs/qwen3-lora/adapter --out merged",
+		Args:    none,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return merge(c.Context(), &t, in, out)
+		},
+	}
+	t.flags(c)
+	f := c.Flags()
+	f.Lookup("dtype").Usage = "storage of the merged weights and of scoring: fp32, bf16 (default: the model's)"
+	f.StringVar(&out, "out", "", "folder to write, which must not exist")
+	f.StringVar(&in, "in", "", `sequences to score, lines {"ids": [...]} (default: random ones)`)
+	require(c, "model", "adapter", "out")
+	return c
+}
+
+// merge writes the merged folder, and prints what the merge changed.
+func merge(ctx context.Context, t *target, in, out string) error {
+	if _, err := os.Lstat(out); err == nil {
+		return fmt.Errorf("--out %s exists: choose another", out)
+	}
+	dtype, err := model.StorageType(t.dir)
+	if err != nil {
+		return err
+	}
+	if given(t.dtype) {
+		if dtype, err = t.storage(kernels.DotFMA); err != nil {
+			return err
+		}
+	}
+	t.dtype = map[kernels.DType]string{kernels.F32: "fp32", kernels.BF16: "bf16"}[dtype]
+	seqs, before, err := t.logProbs(in, nil)
+	if err != nil {
+		return err
+	}
+	var done model.Merged
+	if err := atomicfile.Dir(out, func(tmp string) error {
+		done, err = model.MergeFolder(ctx, t.dir, t.adapter, tmp, dtype)
+		return err
+	}); err != nil {
+		return err
+	}
+	fmt.Printf("%s: %d projections merged, %d parameters replaced, %s\n", out, done.Projections, done.Saved, t.dtype)
+	if done.Decoded != "" {
+		fmt.Printf("the base is stored in %s, the merged model is not\n", done.Decoded)
+	}
+	t.dir, t.adapter = out, ""
+	_, after, err := t.logProbs(in, seqs)
+	if err == nil {
+		fmt.Print(serve.CompareScores(before, after))
+	}
+	return err
+}
+
+// logProbs scores sequences by the model: those that are given, else those of a file, else random ones.
+func (t *target) logProbs(in string, given [][]int32) (seqs [][]int32, scores [][]float32, err error) {
+	err = t.open(kernels.BreakNone, func(m *serve.ServedModel) (err error) {
+		if seqs = given; seqs == nil {
+			if seqs, err = serve.SequencesOf(in, m.Model); err != nil {
+				return err
+			}
+		}
+		scores, err = m.LogProbs(seqs)
+		return err
+	})
+	return seqs, scores, err
 }
 
 // mostSamples bounds the samples of a prompt, against typing errors: all of them are kept in memory.

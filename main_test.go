@@ -198,6 +198,40 @@ func TestCommands(t *testing.T) {
 	must(t, append([]string{"train", shape, "--out", run, "--resume"}, small...)...)
 }
 
+// An adapter and the model that it was trained on become a model folder that commands open; what the merge changed is
+// printed, and nothing is left of one that fails.
+func TestMergeCommand(t *testing.T) {
+	dir, run := trained(t)
+	model, more := filepath.Join(run, "model"), filepath.Join(dir, "more")
+	must(t, append([]string{"train", shape, "--out", more, "--set=lora.rank=2", "--set=lora.targets=all-linear"},
+		small...)...)
+	adapter, out := filepath.Join(more, "adapter"), filepath.Join(dir, "merged")
+	merge := []string{"merge", "--model", model, "--adapter", adapter, "--out", out}
+	printed := must(t, merge...)
+	for _, want := range []string{"projections merged, 0 parameters replaced, fp32", "largest difference",
+		"a merge changes bits"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("merge printed %q, want %q", printed, want)
+		}
+	}
+	for _, name := range []string{"tokenizer.json", "tokenizer_config.json"} {
+		if read(t, filepath.Join(out, name)) != read(t, filepath.Join(model, name)) {
+			t.Errorf("%s is another", name)
+		}
+	}
+	must(t, "score", "--model", out, "--in", filepath.Join(dir, "ids.jsonl"), "--out", filepath.Join(dir, "scores"))
+	refused(t, dir, []string{"exists"}, merge...)
+	file := filepath.Join(adapter, "adapter_model.safetensors")
+	text := read(t, file)
+	write(t, file, text[:len(text)-4])
+	merge[len(merge)-1] = filepath.Join(dir, "again")
+	refused(t, dir, []string{"adapter_model.safetensors"}, merge...)
+	config := filepath.Join(adapter, "adapter_config.json")
+	write(t, file, text)
+	write(t, config, strings.Replace(read(t, config), `"use_dora": false`, `"use_dora": true`, 1))
+	refused(t, dir, []string{"use_dora is not supported"}, merge...)
+}
+
 // generate samples as generation_config.json says and ends where it says, but for what flags say; a line at the start
 // names it.
 func TestGenerationConfig(t *testing.T) {

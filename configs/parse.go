@@ -61,6 +61,7 @@ func Parse(name string, text []byte, set []string) (*Shape, error) {
 	}
 	r.publish()
 	r.resolve()
+	r.shorten()
 	r.check()
 	if len(r.problems) > 0 {
 		return nil, r.err()
@@ -93,6 +94,32 @@ func ParseParallel(set []string) (Parallel, error) {
 
 // parallelKey is the table that says how ranks divide the work.
 const parallelKey = "parallel"
+
+// shorten lowers a warm-up of the file to the steps of an override that knows nothing of it.
+func (r *reader) shorten() {
+	s := r.shape
+	updates := 1
+	if s.RL.Objective != "" {
+		updates = s.RL.Minibatches * s.RL.Epochs
+	}
+	for _, of := range []struct {
+		warmup, steps string
+		value         *int
+		most          int
+	}{
+		{"optim.warmup_steps", "run.steps", &s.Optim.WarmupSteps, s.Run.Steps * updates},
+		{"warm_start.warmup_steps", "warm_start.steps", &s.WarmStart.WarmupSteps, s.WarmStart.Steps},
+	} {
+		_, warm := r.flags[of.warmup]
+		_, short := r.flags[of.steps]
+		if warm || !short || r.bad[of.steps] || r.bad[of.warmup] || of.most <= 0 || *of.value <= of.most {
+			continue
+		}
+		s.Notes = append(s.Notes, fmt.Sprintf("%s: %d is more than the steps of --set %s, lowered to %d", of.warmup,
+			*of.value, of.steps, of.most))
+		*of.value = of.most
+	}
+}
 
 func syntaxError(name string, err error) error {
 	var p toml.ParseError

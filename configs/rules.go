@@ -2,7 +2,10 @@ package configs
 
 import (
 	"fmt"
+	"math"
+	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -74,9 +77,18 @@ var rules = []rule{
 		none := len(s.LoRA.Targets)+len(s.LoRA.TargetParameters) == 0
 		return when(s.LoRA.Rank > 0 && none, "adapters need targets or target_parameters, name at least one")
 	}},
-	{[]string{"indexer.stage", "lora.rank"}, func(s *Shape) string {
-		return when(s.Indexer.Stage != "" && s.LoRA.Rank > 0,
-			"indexer training does not work with LoRA adapters, remove indexer.stage or lora.rank")
+	{[]string{"lora.rank_pattern"}, func(s *Shape) string { return badPairs(s.LoRA.RankPattern) }},
+	{[]string{"lora.alpha_pattern"}, func(s *Shape) string { return badPairs(s.LoRA.AlphaPattern) }},
+	{[]string{"lora.alpha", "lora.use_rslora", "lora.rank_pattern", "lora.alpha_pattern", "lora.targets",
+		"lora.target_parameters", "lora.modules_to_save", "lora.path", "lora.rank"}, func(s *Shape) string {
+		rest := s.LoRA
+		rest.Path, rest.Rank, rest.Seed = "", 0, 1
+		return when(s.LoRA.Path != "" && s.LoRA.Rank == 0 && !reflect.DeepEqual(rest, Default().LoRA),
+			"the adapter of lora.path has its own, remove it, or set lora.rank too to compare them")
+	}},
+	{[]string{"indexer.stage", "lora.rank", "lora.path"}, func(s *Shape) string {
+		return when(s.Indexer.Stage != "" && s.LoRA.On(),
+			"indexer training does not work with LoRA adapters, remove indexer.stage or lora.rank and lora.path")
 	}},
 	{[]string{"indexer.stage", "rl.objective", "data.preferences"}, func(s *Shape) string {
 		other := s.RL.Objective != "" || s.Data.Preferences != ""
@@ -140,7 +152,8 @@ var rules = []rule{
 			"learns from pairs of answers, set data.preferences or remove it")
 	}},
 	{[]string{"dpo.label_smoothing", "dpo.kind"}, func(s *Shape) string {
-		return when(s.DPO.Kind == "ipo" && s.DPO.LabelSmoothing > 0, `does nothing with kind "ipo", remove it`)
+		return when(s.DPO.Kind != "sigmoid" && s.DPO.LabelSmoothing > 0,
+			fmt.Sprintf("does nothing with kind %q, remove it", s.DPO.Kind))
 	}},
 	{[]string{"rl.objective", "data.preferences"}, func(s *Shape) string {
 		return when(s.RL.Objective != "" && s.Data.Preferences != "",
@@ -233,6 +246,26 @@ var rules = []rule{
 
 // runName is what a run may be called: it becomes a folder.
 var runName = regexp.MustCompile(`^[\pL\pN][\pL\pN._-]*$`)
+
+// badPairs says which of some settings is not a name with a number; "": none.
+func badPairs(list []string) string {
+	for _, item := range list {
+		if _, _, err := NameValue(item); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
+}
+
+// NameValue reads a setting such as "down_proj=64".
+func NameValue(text string) (name string, value float64, err error) {
+	name, number, ok := strings.Cut(text, "=")
+	value, bad := strconv.ParseFloat(number, 64)
+	if !ok || bad != nil || name == "" || !(value > 0) || math.IsInf(value, 0) {
+		return "", 0, fmt.Errorf(`has %q, want a name and a positive number, such as "down_proj=64"`, text)
+	}
+	return name, value, nil
+}
 
 func when(broken bool, what string) string {
 	if broken {

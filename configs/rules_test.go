@@ -37,7 +37,16 @@ func TestRuleBounds(t *testing.T) {
 		{pairs("indexer.stage=sparse"), ""},
 		{rl("indexer.stage=sparse"), ""},
 		{[]string{"indexer.stage=sparse", "lora.rank=4"}, "remove indexer.stage or lora.rank"},
+		{[]string{"indexer.stage=sparse", "lora.path=a"}, "remove indexer.stage or lora.rank"},
+		{[]string{"lora.path=a", "lora.alpha=8"}, "remove it, or set lora.rank"},
+		{[]string{"lora.path=a", "lora.targets=q_proj"}, "remove it, or set lora.rank"},
+		{[]string{"lora.path=a", "lora.seed=8"}, ""},
+		{[]string{"lora.path=a", "lora.alpha=8", "lora.rank=4"}, ""},
+		{[]string{"lora.rank=4", "lora.alpha_pattern=q_proj=8,o_proj=0.5"}, ""},
+		{[]string{"lora.rank=4", "lora.alpha_pattern=q_proj"}, `has "q_proj", want a name and a positive number`},
+		{[]string{"lora.rank=4", "lora.rank_pattern=q_proj=0"}, `has "q_proj=0", want`},
 		{pairs("dpo.kind=ipo", "dpo.label_smoothing=0.1"), "does nothing"},
+		{pairs("dpo.kind=ipo_sum", "dpo.label_smoothing=0.1"), "does nothing"},
 		{pairs("dpo.label_smoothing=0.1"), ""},
 		{[]string{"rollout.temperature=1e-7"}, "so low that logits overflow"},
 		{[]string{"rollout.temperature=1e-6"}, ""},
@@ -59,6 +68,33 @@ func TestRuleBounds(t *testing.T) {
 		switch {
 		case c.want == "" && err != nil, c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
 			t.Errorf("%v: error %v, want %q", c.set, err, c.want)
+		}
+	}
+}
+
+// Fewer steps on the command line lower a warm-up of the file, and say so; one that is given there too is refused.
+func TestWarmupOfFewSteps(t *testing.T) {
+	file := minimal + "[optim]\nwarmup_steps = 8\n"
+	for _, c := range []struct {
+		set   []string
+		steps int
+		notes int
+		want  string
+	}{
+		{[]string{"run.steps=3"}, 3, 1, ""},
+		{[]string{"run.steps=8"}, 8, 0, ""},
+		{[]string{"run.steps=2", "rl.objective=grpo", "rl.minibatches=2"}, 4, 1, ""},
+		{[]string{"run.steps=3", "optim.warmup_steps=4"}, 0, 0, "more than run.steps 3"},
+	} {
+		s, err := Parse("s.toml", []byte(file), c.set)
+		if c.want != "" {
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v: error %v, want %q", c.set, err, c.want)
+			}
+			continue
+		}
+		if err != nil || s.Optim.WarmupSteps != c.steps || len(s.Notes) != c.notes {
+			t.Errorf("%v: %v (%v)", c.set, s, err)
 		}
 	}
 }

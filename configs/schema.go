@@ -48,6 +48,9 @@ func readSchema() []*field {
 	walk = func(t reflect.Type, prefix string, index []int) {
 		for i := range t.NumField() {
 			sf := t.Field(i)
+			if sf.Tag.Get("toml") == "-" {
+				continue
+			}
 			f := readField(sf, prefix, fieldDocs[t.Name()+"."+sf.Name])
 			f.index = append(append([]int{}, index...), i)
 			fields = append(fields, f)

@@ -20,6 +20,8 @@ type Shape struct {
 	Definition Definition `toml:"definition"` // the arithmetic, shared by training and serving
 	Device     Device     `toml:"device"`     // where it runs; results are the same bits on each
 	Parallel   Parallel   `toml:"parallel"`   // how many devices train together; never changes a bit
+
+	Notes []string `toml:"-"` // what reading the shape has changed of it, a line each
 }
 
 // Model is either a checkpoint (path) or a new network (family and config, or a published one's by its name in the
@@ -82,17 +84,30 @@ type Countdown struct {
 
 // LoRA is the shape of the adapters, in PEFT's terms.
 type LoRA struct {
-	// rank of the adapters; 0: full fine-tuning
+	// adapter to start from, a PEFT folder; it has its own rank, alpha and targets: those below are absent, or agree
+	Path string `toml:"path"`
+	// rank of the adapters; 0: that of path, or without one full fine-tuning
 	Rank int `toml:"rank" default:"0" range:"[0,4096]"`
 	// adapters are scaled by alpha / rank
 	Alpha float64 `toml:"alpha" default:"32.0" range:"(0,)"`
+	// rank-stabilised: adapters are scaled by alpha / sqrt(rank) instead
+	UseRSLoRA bool `toml:"use_rslora" default:"false"`
+	// ranks of some projections in place of rank, such as "down_proj=32"; the first that matches counts
+	RankPattern []string `toml:"rank_pattern"`
+	// alphas of some projections in place of alpha, such as "down_proj=64"
+	AlphaPattern []string `toml:"alpha_pattern"`
 	// projections that get adapters; gate_proj, up_proj and down_proj reach experts too; "all-linear": all but the head
 	Targets []string `toml:"targets" default:"['q_proj', 'k_proj', 'v_proj', 'o_proj']"`
 	// expert weights that get adapters, such as "mlp.experts.gate_up_proj"
 	TargetParameters []string `toml:"target_parameters"`
+	// modules that are trained in full and stored with the adapters, such as "lm_head"
+	ModulesToSave []string `toml:"modules_to_save"`
 	// seed of the adapters' weights
 	Seed int `toml:"seed" default:"1" range:"[0,)"`
 }
+
+// On tells whether adapters are trained.
+func (l LoRA) On() bool { return l.Rank > 0 || l.Path != "" }
 
 // Indexer says what indexers of sparse attention learn (DeepSeek-V3.2-Exp report, section 2.1). Their loss has no
 // gradient to other weights. AdamW does not depend on the scale of a loss, so their speed is set by a learning rate and
@@ -130,8 +145,9 @@ type Optim struct {
 // DPO is the loss of pairs by what the log-probability of each answer gained over that under the weights that the run
 // starts from; the margin is chosen - rejected.
 type DPO struct {
-	// "sigmoid": -ln sigmoid(beta * margin); "ipo": (margin - 1 / (2 * beta))^2
-	Kind string `toml:"kind" default:"'sigmoid'" oneof:"sigmoid,ipo"`
+	// "sigmoid": -ln sigmoid(beta * margin); "ipo": (margin - 1 / (2 * beta))^2, where gains are averaged over the
+	// tokens of an answer, as in TRL; "ipo_sum": the same of sums
+	Kind string `toml:"kind" default:"'sigmoid'" oneof:"sigmoid,ipo,ipo_sum"`
 	// strength of the KL penalty: a larger beta keeps the model closer to its start
 	Beta float64 `toml:"beta" default:"0.1" range:"(0,)"`
 	// of sigmoid: probability that the preference of a pair is wrong

@@ -14,7 +14,7 @@ var elsewhere = map[string]string{
 	"weights":         "token weights need ids",
 	"labels":          "token labels need ids",
 	"loss_mask":       "a token loss mask needs ids",
-	"label":           "labels of answers are not supported, give pairs as chosen and rejected",
+	"label":           "labels of answers (KTO) are not supported, give pairs as chosen and rejected",
 	"margin":          "margins of preferences are not supported",
 	"images":          textAlone,
 	"image":           textAlone,

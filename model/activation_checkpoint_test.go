@@ -10,6 +10,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/model"
+	"lockstep/model/peft"
 	"lockstep/parallel"
 )
 
@@ -111,7 +112,7 @@ func learner(r *parallel.Rank, dir string, dtype kernels.DType, adapters bool) (
 		m.TrainAll()
 		return m, nil
 	}
-	all := model.LoRAConfig{Rank: 3, Alpha: 6}
+	all := peft.Config{Rank: 3, Alpha: 6}
 	for _, c := range oneByOne(m) {
 		all.Targets, all.TargetParameters = append(all.Targets, c.Targets...), append(all.TargetParameters,
 			c.TargetParameters...)
@@ -120,7 +121,7 @@ func learner(r *parallel.Rank, dir string, dtype kernels.DType, adapters bool) (
 }
 
 // oneByOne is adapters on each projection of a model alone.
-func oneByOne(m *model.Model) (all []model.LoRAConfig) {
+func oneByOne(m *model.Model) (all []peft.Config) {
 	seen := map[string]bool{}
 	for _, bl := range m.Blocks {
 		for _, sub := range bl {
@@ -130,7 +131,7 @@ func oneByOne(m *model.Model) (all []model.LoRAConfig) {
 						continue
 					}
 					seen[s.Module] = true
-					c := model.LoRAConfig{Rank: 3, Alpha: 6, Targets: []string{s.Module}}
+					c := peft.Config{Rank: 3, Alpha: 6, Targets: []string{s.Module}}
 					if l.Fused {
 						c.Targets, c.TargetParameters = nil, c.Targets
 					}
@@ -143,9 +144,12 @@ func oneByOne(m *model.Model) (all []model.LoRAConfig) {
 }
 
 // adapted is a golden's model with adapters none of which is 0.
-func adapted(r *parallel.Rank, dir string, dtype kernels.DType, c model.LoRAConfig) (*model.Model, error) {
+func adapted(r *parallel.Rank, dir string, dtype kernels.DType, c peft.Config) (*model.Model, error) {
 	m, err := model.LoadFolder(r.Dev, dir, "", model.Options{DType: dtype})
 	if err != nil {
+		return nil, err
+	}
+	if c, err = m.PEFT(c); err != nil {
 		return nil, err
 	}
 	if err := m.AddLoRA(c); err != nil {

@@ -9,6 +9,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
+	"lockstep/model/peft"
 )
 
 // Optimizer state is read back only where it is exactly that of the weights that are trained.
@@ -21,7 +22,7 @@ func TestLoadOptimizer(t *testing.T) {
 	adapted := func(targets ...string) *model.Model {
 		m, err := model.LoadFolder(dev, filepath.Join("testdata", "qwen3"), "", model.Options{DType: kernels.BF16})
 		if err == nil {
-			err = m.AddLoRA(model.LoRAConfig{Rank: 2, Alpha: 1, Targets: targets})
+			err = m.AddLoRA(peft.Config{Rank: 2, Alpha: 1, Targets: targets})
 		}
 		if err != nil {
 			t.Fatal(err)

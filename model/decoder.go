@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"lockstep/data/pyjson"
 	"lockstep/kernels"
 )
 
@@ -31,7 +32,7 @@ type decoder struct {
 // parse reads a config.json over the defaults in c, which is the family's struct around d.
 func (d *decoder) parse(config []byte, c any) error {
 	if err := json.Unmarshal(config, c); err != nil {
-		return jsonPlace(config, err)
+		return pyjson.Place(config, err)
 	}
 	if d.KVHeads == 0 {
 		d.KVHeads = d.Heads

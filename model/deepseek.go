@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	"lockstep/data/pyjson"
 	"lockstep/kernels"
 )
 
@@ -63,7 +64,7 @@ func buildKimiWrapped(config []byte, b *builder) (*Model, error) {
 		Text json.RawMessage `json:"text_config"`
 	}
 	if err := json.Unmarshal(config, &outer); err != nil {
-		return nil, jsonPlace(config, err)
+		return nil, pyjson.Place(config, err)
 	}
 	if len(outer.Text) == 0 || string(outer.Text) == "null" {
 		return nil, fmt.Errorf("no text_config: a model with vision describes its text model there")

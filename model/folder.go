@@ -2,6 +2,7 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/model/peft"
 	"lockstep/quant"
 )
 
@@ -34,7 +36,7 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 		err = withCheckpoint(dir, func(c *safetensors.Checkpoint) error { return m.open(dev, c, o) })
 	}
 	if err == nil && adapter != "" {
-		err = m.addAdapter(adapter)
+		err = m.AddAdapter(adapter)
 	}
 	if err != nil {
 		return nil, err
@@ -66,6 +68,35 @@ func DescribeFolder(dir string) (*Model, error) {
 	return fromConfig(dir, func(config []byte) (*Model, error) { return Describe(config, kernels.F32) })
 }
 
+// StorageType is how the weights of a folder are to be stored: bf16 where its config.json says bfloat16, or where they
+// are in codes, otherwise fp32.
+func StorageType(dir string) (kernels.DType, error) {
+	text, err := readFile(dir, "config.json", "is it a model folder?")
+	if err != nil {
+		return 0, err
+	}
+	type dtypes struct {
+		DType string `json:"dtype"`
+		Torch string `json:"torch_dtype"`
+	}
+	var c struct {
+		dtypes
+		Text dtypes `json:"text_config"` // of a model that wraps a text model
+	}
+	plain := pyjson.Plain(text)
+	if err := json.Unmarshal(plain, &c); err != nil {
+		return 0, fmt.Errorf("%s: config.json: %w", dir, pyjson.Place(plain, err))
+	}
+	kept, err := storageOf(plain)
+	if err != nil {
+		return 0, fmt.Errorf("%s: config.json: %w", dir, err)
+	}
+	if kept != nil || cmp.Or(c.DType, c.Torch, c.Text.DType, c.Text.Torch) == "bfloat16" {
+		return kernels.BF16, nil
+	}
+	return kernels.F32, nil
+}
+
 // fromConfig is the model that build makes of a folder's config.json, with what its generation_config.json says.
 func fromConfig(dir string, build func(config []byte) (*Model, error)) (*Model, error) {
 	config, err := readFile(dir, "config.json", "is it a model folder?")
@@ -79,20 +110,27 @@ func fromConfig(dir string, build func(config []byte) (*Model, error)) (*Model, 
 	return m, m.readGeneration(dir)
 }
 
-// addAdapter puts the adapter of a PEFT folder on the model.
-func (m *Model) addAdapter(dir string) error {
-	text, err := readFile(dir, adapterFile, "is it a PEFT adapter folder?")
-	if err != nil {
-		return err
-	}
-	c, err := ParseAdapterConfig(text)
+// AddAdapter puts the adapter of a PEFT folder on the model, and changes the weights below it as PEFT does.
+func (m *Model) AddAdapter(dir string) error {
+	c, err := readAdapterConfig(dir)
 	if err == nil {
 		err = m.AddLoRA(c)
+	}
+	if err == nil && c.Init != "" {
+		err = m.takeInitOut(c.Init)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
 	}
 	return withCheckpoint(dir, m.LoadAdapter)
+}
+
+func readAdapterConfig(dir string) (peft.Config, error) {
+	text, err := readFile(dir, peft.File, "is it a PEFT adapter folder?")
+	if err != nil {
+		return peft.Config{}, err
+	}
+	return peft.Parse(text)
 }
 
 func (m *Model) readGeneration(dir string) (err error) {
@@ -212,7 +250,7 @@ func (m *Model) SaveAdapter(dir, base string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeFile(dir, adapterFile, config); err != nil {
+	if err := writeFile(dir, peft.File, config); err != nil {
 		return err
 	}
 	return safetensors.Write(filepath.Join(dir, "adapter_model.safetensors"), m.AdapterTensors(),

@@ -362,6 +362,47 @@ func adapterIsGolden(t *testing.T, adapter, family string, def kernels.Definitio
 	})
 }
 
+// Settings of PEFT that change more than A and B: ranks and scales of single modules, layers, excluded modules, modules
+// that are saved, and initialisations that change the base as it is loaded.
+func TestGoldenAdapterSettings(t *testing.T) {
+	for adapter, family := range map[string]string{
+		"excluded": "qwen3", "fused": "qwen3_moe", "layers": "qwen3", "modules_to_save": "glm4_moe", "olora": "qwen3",
+		"patterns": "qwen3", "pissa": "qwen3", "pissa_gpt_oss": "gpt_oss",
+	} {
+		t.Run(adapter, func(t *testing.T) {
+			dir := filepath.Join("testdata", "adapters", adapter)
+			g := openGolden(t, dir)
+			onRank(t, func(r *parallel.Rank) error {
+				base, again := filepath.Join("testdata", family), t.TempDir()
+				m, err := model.LoadFolder(r.Dev, base, dir, model.Options{})
+				if err != nil {
+					return err
+				}
+				logits := func(m *model.Model) []float32 {
+					b, _ := packed(r, g.ids("ids"))
+					return model.ReadValues(r.Dev, m.Head.Logits(r, m.Forward(r, b, nil)))
+				}
+				want := logits(m)
+				largest := 0.0
+				for _, v := range g.f32("logits") {
+					largest = max(largest, math.Abs(float64(v)))
+				}
+				near(t, "logits", want, g.f32("logits"), 1e-5*largest)
+				if err := m.SaveAdapter(again, base); err != nil {
+					return err
+				}
+				if m, err = model.LoadFolder(r.Dev, base, again, model.Options{}); err != nil {
+					return err
+				}
+				if !slices.Equal(logits(m), want) {
+					t.Error("saved and loaded again it has other logits")
+				}
+				return nil
+			})
+		})
+	}
+}
+
 // adapterGradients compares every adapter gradient through what AdapterGradients writes: the names and layout of PEFT.
 func (g golden) adapterGradients(r *parallel.Rank, m *model.Model) {
 	g.t.Helper()

@@ -47,7 +47,7 @@ func (p *HeadLinear) down(r *parallel.Rank, x, y kernels.Tensor, s *HeadSaved) {
 	if a := p.adapter(); a != nil {
 		u := r.Stack.New(y.DType, y.Rows, a.A.W.Rows)
 		r.Dev.MatMulT(u, p.groups(), kernels.Term{X: y, W: p.heads(a.B.W)})
-		r.Dev.Scale(u, u, p.of.Scale)
+		r.Dev.Scale(u, u, a.Scale)
 		terms = append(terms, kernels.Term{X: u, W: a.A.W})
 		*s = HeadSaved{u}
 	}

@@ -11,6 +11,7 @@ import (
 	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/model/peft"
 	"lockstep/quant"
 )
 
@@ -53,7 +54,7 @@ func Summarise(config []byte) (*Summary, error) {
 		s.Family, s.Layers, s.Hidden, s.Vocab, s.Positions = m.Family, len(m.Blocks), m.Hidden, m.Vocab, m.MaxLength
 		s.Total, s.Active = m.Parameters()
 		d := Demand{DType: dtype, Full: m.Memory()}
-		if err := m.AddLoRA(LoRAConfig{Rank: AdapterRank, Alpha: 1, Pattern: ".*"}); err != nil {
+		if err := m.AddLoRA(peft.Config{Rank: AdapterRank, Alpha: 1, Pattern: ".*"}); err != nil {
 			return nil, err
 		}
 		d.LoRA = m.Memory()

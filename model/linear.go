@@ -17,8 +17,7 @@ type Linear struct {
 
 	// [groups, sum of ranks, K]: the A of its adapters one below the other, in the order of Subs, so that one product
 	// has all their U; nil: no adapters
-	A     kernels.Tensor
-	Scale float32 // alpha / r of its adapters
+	A kernels.Tensor
 }
 
 // Sub is one projection of a Linear: output columns [From, To).
@@ -33,7 +32,10 @@ type Sub struct {
 
 // LoRA is a low-rank update of a projection (Hu et al., arXiv 2106.09685): y += Scale * (x A^T) B^T. A is [groups, r,
 // K], rows of the Linear's; B is [groups, N, r].
-type LoRA struct{ A, B *Param }
+type LoRA struct {
+	A, B  *Param
+	Scale float32 // alpha / r
+}
 
 // LinearSaved is what Backward needs. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil
 // without one. Both are nil where no weight of the Linear is trained.
@@ -113,8 +115,20 @@ func (l *Linear) multiply(r *parallel.Rank, y, x, u kernels.Tensor, g *kernels.G
 func (l *Linear) project(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups) kernels.Tensor {
 	u := r.Stack.New(x.DType, x.Rows, l.A.Rows)
 	r.Dev.MatMul(u, g, kernels.Term{X: x, W: l.A})
-	r.Dev.Scale(u, u, l.Scale)
+	l.scale(r, u)
 	return u
+}
+
+// scale multiplies U, or its gradient, by the scale of each adapter: neighbours with the same one at once.
+func (l *Linear) scale(r *parallel.Rank, u kernels.Tensor) {
+	all := l.adapters()
+	for i := 0; i < len(all); {
+		first := all[i]
+		for i++; i < len(all) && all[i].LoRA.Scale == first.LoRA.Scale; i++ {
+		}
+		of := u.ColRange(first.from, all[i-1].to)
+		r.Dev.Scale(of, of, first.LoRA.Scale)
+	}
 }
 
 // Backward is dx [T, K] from dy [T, N]; weight gradients accumulate. rows are the groups of the batch's rows: those of
@@ -150,7 +164,7 @@ func (l *Linear) adapterGrads(r *parallel.Rank, dy kernels.Tensor, g, rows *kern
 		r.Dev.MatMulT(du.ColRange(a.from, a.to), g, kernels.Term{X: dsub, W: a.LoRA.B.W})
 		weightGrad(r, a.LoRA.B, dsub, s.U.ColRange(a.from, a.to), rows)
 	}
-	r.Dev.Scale(du, du, l.Scale)
+	l.scale(r, du)
 	for _, a := range all {
 		weightGrad(r, a.LoRA.A, du.ColRange(a.from, a.to), s.X, rows)
 	}

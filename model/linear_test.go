@@ -11,6 +11,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
+	"lockstep/model/peft"
 	"lockstep/parallel"
 )
 
@@ -38,11 +39,16 @@ func (d *counting) Scale(out, x kernels.Tensor, a float32) {
 // stackedLinear is the first layer's q, k, v with adapters of a rank on some of them, every weight drawn.
 func stackedLinear(t *testing.T, dev kernels.Device, dtype kernels.DType, rank int, targets ...string) *model.Linear {
 	t.Helper()
+	return linearWith(t, dev, dtype, peft.Config{Rank: rank, Alpha: 3, Targets: targets})
+}
+
+func linearWith(t *testing.T, dev kernels.Device, dtype kernels.DType, c peft.Config) *model.Linear {
+	t.Helper()
 	m, err := model.LoadFolder(dev, filepath.Join("testdata", "qwen3"), "", model.Options{DType: dtype})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.AddLoRA(model.LoRAConfig{Rank: rank, Alpha: 3, Targets: targets}); err != nil {
+	if err := m.AddLoRA(c); err != nil {
 		t.Fatal(err)
 	}
 	m.Initialise(5)
@@ -88,10 +94,10 @@ func apart(r *parallel.Rank, l *model.Linear, x, dy kernels.Tensor) (y, dx kerne
 		if a := s.LoRA; a != nil {
 			u, du := r.Stack.New(x.DType, x.Rows, a.A.W.Rows), r.Stack.New(x.DType, x.Rows, a.A.W.Rows)
 			r.Dev.MatMul(u, nil, kernels.Term{X: x, W: a.A.W})
-			r.Dev.Scale(u, u, l.Scale)
+			r.Dev.Scale(u, u, a.Scale)
 			terms = append(terms, kernels.Term{X: u, W: a.B.W})
 			r.Dev.MatMulT(du, nil, kernels.Term{X: dy.ColRange(s.From, s.To), W: a.B.W})
-			r.Dev.Scale(du, du, l.Scale)
+			r.Dev.Scale(du, du, a.Scale)
 			back = append(back, kernels.Term{X: du, W: a.A.W})
 		}
 		r.Dev.MatMul(y.ColRange(s.From, s.To), nil, terms...)
@@ -164,6 +170,37 @@ func TestStackedAdapters(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// Adapters of one input with ranks and scales of their own give the bits of products taken apart, forward and backward.
+func TestAdapterScales(t *testing.T) {
+	onRank(t, func(r *parallel.Rank) error {
+		l := linearWith(t, r.Dev, kernels.F32, peft.Config{Rank: 4, Alpha: 3,
+			Targets:      []string{"q_proj", "k_proj", "v_proj"},
+			RankPattern:  []peft.ModuleValue{{Pattern: "k_proj", Value: 2}},
+			AlphaPattern: []peft.ModuleValue{{Pattern: "v_proj", Value: 7}}})
+		x, dy := r.Stack.New(kernels.F32, 7, l.W.W.Cols), r.Stack.New(kernels.F32, 7, l.W.W.Rows)
+		write(r.Dev, x, 1)
+		write(r.Dev, dy, 2)
+		rows := r.Stack.New(kernels.I32, 1, 2)
+		r.Dev.Write(rows, []byte{0, 0, 0, 0, 7, 0, 0, 0})
+		var saved model.LinearSaved
+		y := l.Forward(r, x, nil, &saved)
+		dx := l.Backward(r, dy, nil, &kernels.Groups{Offsets: rows, Count: 1, Segments: 1}, &saved)
+		wantY, wantDX := apart(r, l, x, dy)
+		if !slices.Equal(values(r.Dev, y), values(r.Dev, wantY)) {
+			t.Error("forward has other bits than products taken apart")
+		}
+		if !slices.Equal(values(r.Dev, dx), values(r.Dev, wantDX)) {
+			t.Error("the gradient of the input has other bits than products taken apart")
+		}
+		for i, want := range []float32{0.75, 1.5, 1.75} {
+			if got := l.Subs[i].LoRA.Scale; got != want || l.A.Rows != 10 {
+				t.Errorf("projection %d: scale %g, want %g; ranks %d", i, got, want, l.A.Rows)
+			}
+		}
+		return nil
+	})
 }
 
 // Parameters of stacked adapters are rows of one tensor in the order of projections, each contiguous and of its own.

@@ -1,39 +1,21 @@
 package model
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/model/lowrank"
+	"lockstep/model/peft"
 )
-
-// LoRAConfig says which projections carry adapters, in the terms of PEFT's adapter_config.json.
-type LoRAConfig struct {
-	Rank             int
-	Alpha            float64
-	Targets          []string // modules: "q_proj", or a longer suffix of the module's name
-	TargetParameters []string // weights: of experts "mlp.experts.gate_up_proj", of modules "mlp.down_proj.weight"
-	Pattern          string   // instead of Targets: a regular expression for whole module names
-	RankStabilised   bool     // scale alpha/sqrt(rank) (use_rslora) instead of alpha/rank
-}
-
-func (c LoRAConfig) scale() float32 {
-	if c.RankStabilised {
-		return float32(c.Alpha / math.Sqrt(float64(c.Rank)))
-	}
-	return float32(c.Alpha / float64(c.Rank))
-}
 
 // AddLoRA puts adapters on the model, B zero and A uniform in +-1/sqrt(K) once initialised. A target that matches
 // nothing is an error.
-func (m *Model) AddLoRA(c LoRAConfig) error {
+func (m *Model) AddLoRA(c peft.Config) error {
 	if c.Rank <= 0 || len(c.Targets)+len(c.TargetParameters) == 0 && c.Pattern == "" {
 		return fmt.Errorf("lora: want a positive rank and at least one target")
 	}
@@ -41,84 +23,106 @@ func (m *Model) AddLoRA(c LoRAConfig) error {
 		return fmt.Errorf("lora: adapter folders cannot store trained indexers: leave them frozen, or " +
 			"fine-tune in full")
 	}
-	match, hits, err := c.matcher()
+	targets, err := m.adapterTargets(c)
+	if err != nil {
+		return err
+	}
+	saved, err := m.savedParams(c.ModulesToSave)
 	if err != nil {
 		return err
 	}
 	linears, bytes := m.linears(), 0
-	targets := make([][]*Sub, len(linears))
 	for i, l := range linears {
-		for _, sub := range l.Subs {
-			if match(sub.Module, l.Fused) {
-				targets[i] = append(targets[i], sub)
-			}
-		}
 		if !l.W.split {
-			bytes += l.adapterBytes(targets[i], c.Rank, m.DType)
-		}
-	}
-	for _, t := range slices.Sorted(maps.Keys(hits)) {
-		if hits[t] == 0 {
-			modules, parameters := m.Targets()
-			return fmt.Errorf("lora: target %q matches nothing in this model: want names such as %s", t,
-				strings.Join(slices.Concat(modules, parameters), ", "))
+			bytes += l.adapterBytes(targets[i], m.DType)
 		}
 	}
 	if m.dev != nil {
 		m.mem.Reserve(bytes)
 	}
 	for i, l := range linears {
-		l.addLoRA(m, targets[i], c)
+		l.addLoRA(m, targets[i])
 	}
-	m.LoRA = &c
+	m.LoRA, m.saved = &c, saved
 	return nil
 }
 
-// matcher tells whether a module (or, fused, an expert parameter) is targeted, and counts the hits of each target.
-func (c LoRAConfig) matcher() (match func(name string, fused bool) bool, hits map[string]int, err error) {
-	hits = map[string]int{}
-	for _, t := range slices.Concat(c.Targets, c.TargetParameters) {
-		hits[t] = 0
+// target is a projection that gets an adapter.
+type target struct {
+	*Sub
+	peft.Placement
+}
+
+// adapterTargets are the projections of each Linear that get adapters.
+func (m *Model) adapterTargets(c peft.Config) ([][]target, error) {
+	match, err := peft.NewMatcher(c)
+	if err != nil {
+		return nil, err
 	}
-	var pattern *regexp.Regexp
-	if c.Pattern != "" {
-		hits[c.Pattern] = 0
-		if pattern, err = regexp.Compile("^(?:" + c.Pattern + ")$"); err != nil {
-			return nil, nil, fmt.Errorf("lora: target_modules: %w", err)
-		}
-	}
-	return func(name string, fused bool) bool {
-		found := false
-		hit := func(name string, targets []string) {
-			for _, t := range targets {
-				if isSuffix(name, t) {
-					hits[t]++
-					found = true
-				}
+	linears := m.linears()
+	targets := make([][]target, len(linears))
+	for i, l := range linears {
+		for _, sub := range l.Subs {
+			if at, ok := match.Place(m.memoryName(sub.Module), l.Fused); ok {
+				targets[i] = append(targets[i], target{sub, at})
 			}
 		}
-		if fused {
-			hit(name, c.TargetParameters)
-		} else {
-			hit(name, c.Targets)
-			hit(name+".weight", c.TargetParameters)
+	}
+	if t := match.Unmatched(); t != "" {
+		modules, parameters := m.Targets()
+		return nil, fmt.Errorf("lora: target %q matches nothing in this model: want names such as %s", t,
+			strings.Join(slices.Concat(modules, parameters), ", "))
+	}
+	return targets, nil
+}
+
+// SameAdapters is an error that names the first projection on which a config puts another adapter than the model has.
+func (m *Model) SameAdapters(c peft.Config) error {
+	targets, err := m.adapterTargets(c)
+	if err != nil {
+		return err
+	}
+	saved, err := m.savedParams(c.ModulesToSave)
+	if err != nil {
+		return err
+	}
+	if !maps.Equal(saved, m.saved) {
+		return fmt.Errorf("it has modules_to_save %q, and the shape asks for %q", m.LoRA.ModulesToSave, c.ModulesToSave)
+	}
+	for i, l := range m.linears() {
+		for _, s := range l.Subs {
+			var want, have peft.Placement
+			if at := slices.IndexFunc(targets[i], func(t target) bool { return t.Sub == s }); at >= 0 {
+				want = targets[i][at].Placement
+			}
+			if s.LoRA != nil {
+				have = peft.Placement{Rank: s.LoRA.A.W.Rows, Scale: s.LoRA.Scale}
+			}
+			if have != want {
+				return fmt.Errorf("%s has %s, and the shape asks for %s", s.Module, have, want)
+			}
 		}
-		if pattern != nil && !fused && pattern.MatchString(name) {
-			hits[c.Pattern]++
-			found = true
-		}
-		return found
-	}, hits, nil
+	}
+	return nil
+}
+
+// memoryName is what transformers, and so PEFT, calls a module or a tensor.
+func (m *Model) memoryName(name string) string {
+	if m.inMemory != nil {
+		return m.inMemory(name)
+	}
+	return name
 }
 
 // adapterBytes is the memory that addLoRA takes: A of all targets, and B of each.
-func (l *Linear) adapterBytes(targets []*Sub, rank int, dtype kernels.DType) (n int) {
-	w := l.W.W
-	for _, s := range targets {
-		n += kernels.ArenaBytes(dtype, w.Groups*(s.To-s.From), rank)
+func (l *Linear) adapterBytes(targets []target, dtype kernels.DType) (n int) {
+	w, ranks := l.W.W, 0
+	for _, t := range targets {
+		n += kernels.ArenaBytes(dtype, w.Groups*(t.To-t.From), t.Rank)
+		ranks += t.Rank
 	}
 	if len(targets) > 0 {
-		n += kernels.ArenaBytes(dtype, w.Groups*len(targets)*rank, w.Cols)
+		n += kernels.ArenaBytes(dtype, w.Groups*ranks, w.Cols)
 	}
 	return n
 }
@@ -133,39 +137,43 @@ func (m *Model) tensor(groups, rows, cols int) kernels.Tensor {
 
 // addLoRA puts adapters on projections of a Linear. One of experts has one projection: rows of several would lie apart
 // in each group.
-func (l *Linear) addLoRA(m *Model, targets []*Sub, c LoRAConfig) {
+func (l *Linear) addLoRA(m *Model, targets []target) {
 	if len(targets) == 0 {
 		return
 	}
-	groups, in := l.W.matrices(), l.W.W.Cols
-	l.Scale = c.scale()
-	if !l.W.split {
-		l.A = m.tensor(groups, len(targets)*c.Rank, in)
+	groups, in, ranks := l.W.matrices(), l.W.W.Cols, 0
+	for _, t := range targets {
+		ranks += t.Rank
 	}
-	for i, s := range targets {
-		rows := s.To - s.From
-		a := Part{Name: s.Module + ".lora_A.weight", Rows: groups * c.Rank, Shape: []int{groups * c.Rank, in}}
-		b := Part{Name: s.Module + ".lora_B.weight", Rows: groups * rows, Shape: []int{rows, groups * c.Rank}}
+	if !l.W.split {
+		l.A = m.tensor(groups, ranks, in)
+	}
+	at := 0
+	for _, t := range targets {
+		s, rows := t.Sub, t.To-t.From
+		a := Part{Name: s.Module + ".lora_A.weight", Rows: groups * t.Rank, Shape: []int{groups * t.Rank, in}}
+		b := Part{Name: s.Module + ".lora_B.weight", Rows: groups * rows, Shape: []int{rows, groups * t.Rank}}
 		switch {
 		case l.Fused:
-			b.Disk = expertsLast(groups, rows, c.Rank, s.Disk)
+			b.Disk = expertsLast(groups, rows, t.Rank, s.Disk)
 		case s.Disk != nil:
-			b.Disk = rowsOnDisk(s.Disk, c.Rank)
+			b.Disk = rowsOnDisk(s.Disk, t.Rank)
 		}
 		if l.W.split {
-			l.addSplitLoRA(m, s, a, b)
+			l.addSplitLoRA(m, t, a, b)
 			continue
 		}
 		own := l.A
 		if len(targets) > 1 && m.dev != nil {
-			own = l.A.RowRange(i*c.Rank, (i+1)*c.Rank)
+			own = l.A.RowRange(at, at+t.Rank)
 		} else if len(targets) > 1 {
-			own = described(m.DType, 1, c.Rank, in)
+			own = described(m.DType, 1, t.Rank, in)
 		}
-		s.LoRA = &LoRA{
+		at += t.Rank
+		s.LoRA = &LoRA{Scale: t.Scale,
 			A: &Param{Name: a.Name, W: own, Parts: []Part{a}, unit: l.W.unit,
 				Init: Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}},
-			B: &Param{Name: b.Name, W: m.tensor(groups, rows, c.Rank), Parts: []Part{b}, unit: l.W.unit,
+			B: &Param{Name: b.Name, W: m.tensor(groups, rows, t.Rank), Parts: []Part{b}, unit: l.W.unit,
 				Init: Init{Kind: Zeros}},
 		}
 		m.Params = append(m.Params, s.LoRA.A, s.LoRA.B)
@@ -173,9 +181,9 @@ func (l *Linear) addLoRA(m *Model, targets []*Sub, c LoRAConfig) {
 }
 
 // addSplitLoRA puts an adapter on experts that are cut over ranks, whose parts lie where the experts lie.
-func (l *Linear) addSplitLoRA(m *Model, s *Sub, a, b Part) {
-	in, rank, rows := l.W.W.Cols, a.Rows/l.W.matrices(), s.To-s.From
-	s.LoRA = &LoRA{
+func (l *Linear) addSplitLoRA(m *Model, t target, a, b Part) {
+	s, in, rank, rows := t.Sub, l.W.W.Cols, t.Rank, t.To-t.From
+	s.LoRA = &LoRA{Scale: t.Scale,
 		A: m.splitLike(l.W, rank, in, a, Init{Kind: Uniform, Std: 1 / math.Sqrt(float64(in))}),
 		B: m.splitLike(l.W, rows, rank, b, Init{Kind: Zeros}),
 	}
@@ -205,10 +213,11 @@ func (m *Model) adapterParams() map[*Param]bool {
 	return out
 }
 
-// adapters is the parameters of adapters, in the model's order.
+// adapters is what an adapter's folder holds, in the model's order: the parameters of adapters, and those of
+// modules_to_save.
 func (m *Model) adapters() []*Param {
 	adapter := m.adapterParams()
-	return slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] })
+	return slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] && !m.saved[p] })
 }
 
 // peftName is the adapter tensor's name in adapter_model.safetensors. PEFT wraps the experts module once for each of
@@ -223,10 +232,7 @@ func (m *Model) peftName(name string) string {
 		}
 		name = module + "." + kind
 	}
-	if m.inMemory != nil {
-		name = m.inMemory(name)
-	}
-	return "base_model.model." + name
+	return "base_model.model." + m.memoryName(name)
 }
 
 // adapted tells whether a projection has an adapter.
@@ -244,13 +250,12 @@ func (m *Model) AdapterTensors() []safetensors.OutTensor {
 func (m *Model) adapterTensors(of func(*Param) elements) []safetensors.OutTensor {
 	var out []safetensors.OutTensor
 	for _, p := range m.adapters() {
-		out = append(out, p.out(of(p), p.Parts[0], m.peftName(p.Parts[0].Name)))
+		for _, part := range p.Parts {
+			out = append(out, p.out(of(p), part, m.peftName(part.Name)))
+		}
 	}
 	return out
 }
-
-// adapterFile is where PEFT says which projections carry adapters.
-const adapterFile = "adapter_config.json"
 
 // LoadAdapter fills the adapters that AddLoRA made; missing, misshapen and unused tensors are errors.
 func (m *Model) LoadAdapter(c *safetensors.Checkpoint) error {
@@ -259,109 +264,110 @@ func (m *Model) LoadAdapter(c *safetensors.Checkpoint) error {
 		return err
 	}
 	for _, p := range m.adapters() {
-		if err := p.load(m.dev, p.Parts[0], m.peftName(p.Parts[0].Name), w, adapterFile); err != nil {
-			return err
+		for _, part := range p.Parts {
+			if err := p.load(m.dev, part, m.peftName(part.Name), w, peft.File); err != nil {
+				return err
+			}
 		}
 	}
-	return w.unused(func(string) bool { return false }, adapterFile)
+	return w.unused(func(string) bool { return false }, peft.File)
 }
 
-// adapterConfig is adapter_config.json as PEFT writes and reads it. Settings that would change the arithmetic must be
-// absent or off.
-type adapterConfig struct {
-	PeftType         string          `json:"peft_type"`
-	TaskType         string          `json:"task_type"`
-	BaseModel        string          `json:"base_model_name_or_path"`
-	Rank             int             `json:"r"`
-	Alpha            float64         `json:"lora_alpha"`
-	Dropout          float64         `json:"lora_dropout"`
-	Bias             string          `json:"bias"`
-	FanInFanOut      bool            `json:"fan_in_fan_out"`
-	InitWeights      json.RawMessage `json:"init_lora_weights"`
-	TargetModules    json.RawMessage `json:"target_modules"`
-	TargetParameters []string        `json:"target_parameters"`
-	RSLora           bool            `json:"use_rslora"`
-	Dora             bool            `json:"use_dora"`
-	RankPattern      map[string]any  `json:"rank_pattern"`
-	AlphaPattern     map[string]any  `json:"alpha_pattern"`
-	ModulesToSave    []string        `json:"modules_to_save"`
-	InferenceMode    bool            `json:"inference_mode"`
-	Invocation       []int           `json:"alora_invocation_tokens,omitempty"`
+// savedParams are the parameters of modules that an adapter's folder holds as they are, trained in full.
+func (m *Model) savedParams(modules []string) (map[*Param]bool, error) {
+	saved := map[*Param]bool{}
+	for _, module := range modules {
+		found := false
+		for _, p := range m.Params {
+			within := 0
+			for _, part := range p.Parts {
+				if peft.InModule(m.memoryName(part.Name), module) {
+					within++
+				}
+			}
+			switch {
+			case within == 0 || p.Buffer:
+				continue
+			case within < len(p.Parts):
+				return nil, fmt.Errorf("lora: modules_to_save: %q is one weight with %s in memory: name those too",
+					module, otherParts(m, p, module))
+			case p.Q != nil:
+				return nil, fmt.Errorf("lora: modules_to_save: %q is kept in codes, which are not trained", module)
+			case p == m.Embed.Param && m.Head.W == p:
+				return nil, fmt.Errorf("lora: modules_to_save: %q is tied to the other end of the model: not supported",
+					module)
+			}
+			saved[p], found = true, true
+		}
+		if !found {
+			return nil, fmt.Errorf(`lora: modules_to_save: %q is not a module of this model: want names such as `+
+				`"lm_head" or "embed_tokens"`, module)
+		}
+	}
+	return saved, nil
 }
 
-// changesBase tells whether PEFT sets weights of the model itself when it loads the adapter, by how B and A were
-// initialised.
-func (a *adapterConfig) changesBase() bool {
-	var kind string
-	if json.Unmarshal(a.InitWeights, &kind) != nil {
-		return false // true, false or absent
+func otherParts(m *Model, p *Param, module string) string {
+	var names []string
+	for _, part := range p.Parts {
+		if name := m.memoryName(part.Name); !peft.InModule(name, module) {
+			names = append(names, strings.TrimSuffix(name, ".weight"))
+		}
 	}
-	return slices.ContainsFunc([]string{"pissa", "olora", "corda", "loftq", "lora_ga"}, func(k string) bool {
-		return strings.HasPrefix(kind, k)
-	})
+	return strings.Join(names, ", ")
 }
 
-const mostRank = 1 << 16 // above the width of published models
-
-// ParseAdapterConfig reads adapter_config.json.
-func ParseAdapterConfig(text []byte) (LoRAConfig, error) {
-	a := adapterConfig{Bias: "none"}
-	if err := json.Unmarshal(text, &a); err != nil {
-		return LoRAConfig{}, fmt.Errorf(adapterFile+": %w", jsonPlace(text, err))
+// takeInitOut takes out of the weights below adapters what they began from, as PEFT does when it loads such an adapter:
+// W - scale*B0*A0, rounded to fp32 and to the storage type. Of PiSSA (Meng et al., arXiv 2404.02948) B0*A0 *
+// scale is the part of W in its largest r singular values. Of OLoRA (Büyükakyüz, arXiv 2406.01775) B0*A0 are the first
+// r columns of Q and rows of R of W = QR. Both are Q*Q^T*W, with an orthonormal basis Q [N, r] of what W has in them,
+// times the scale in OLoRA. The arithmetic is fp64 without fused products, so that every machine has the same bits.
+func (m *Model) takeInitOut(init string) error {
+	if m.kept != nil {
+		return fmt.Errorf("%s: init_lora_weights %q changes the weights below the adapter, which are stored in %s: "+
+			"not supported, give the base in bf16 or fp32", peft.File, init, m.kept.name)
 	}
-	refuse := func(what string) (LoRAConfig, error) {
-		return LoRAConfig{}, fmt.Errorf(adapterFile+": %s is not supported", what)
+	for _, l := range m.linears() {
+		for _, s := range l.Subs {
+			if s.LoRA == nil {
+				continue
+			}
+			rank := s.LoRA.A.W.Rows
+			if l.W.Q != nil {
+				return fmt.Errorf("%s: init_lora_weights %q changes the weights below the adapter, and %s is kept in "+
+					"codes: not supported, keep it in bf16 or fp32", peft.File, init, s.Module)
+			}
+			if most := min(s.To-s.From, l.W.W.Cols); rank > most || l.Fused {
+				return fmt.Errorf("%s: init_lora_weights %q of rank %d on %s: want a projection outside experts, and "+
+					"at most %d", peft.File, init, rank, s.Module, most)
+			}
+			if m.dev != nil && !kernels.IsMeta(m.dev) {
+				m.takeOut(l.W, s, rank, init)
+			}
+		}
 	}
-	switch {
-	case a.PeftType != "LORA":
-		return refuse(fmt.Sprintf("peft_type %q (want LORA)", a.PeftType))
-	case a.Bias != "none":
-		return refuse("bias " + a.Bias)
-	case a.FanInFanOut:
-		return refuse("fan_in_fan_out")
-	case a.Dora:
-		return refuse("use_dora")
-	case len(a.RankPattern) > 0 || len(a.AlphaPattern) > 0:
-		return refuse("a rank_pattern or alpha_pattern")
-	case len(a.ModulesToSave) > 0:
-		return refuse("modules_to_save")
-	case len(a.Invocation) > 0:
-		return refuse("alora_invocation_tokens (an adapter that is off before them)")
-	case a.changesBase():
-		return refuse("init_lora_weights " + string(a.InitWeights) + ", which has changed the weights below the " +
-			"adapter: convert it")
-	}
-	if a.Rank < 1 || a.Rank > mostRank {
-		return refuse(fmt.Sprintf("r of %d (want 1 to %d)", a.Rank, mostRank))
-	}
-	c := LoRAConfig{Rank: a.Rank, Alpha: a.Alpha, TargetParameters: a.TargetParameters, RankStabilised: a.RSLora}
-	if len(a.TargetModules) == 0 || string(a.TargetModules) == "null" {
-		return c, nil
-	}
-	if json.Unmarshal(a.TargetModules, &c.Pattern) == nil {
-		return c, nil
-	}
-	if err := json.Unmarshal(a.TargetModules, &c.Targets); err != nil {
-		return c, errors.New(adapterFile + ": target_modules: want a list of names or a pattern")
-	}
-	return c, nil
+	return nil
 }
 
-// JSON is adapter_config.json for PEFT; base is the path of the model that the adapter was trained on.
-func (c LoRAConfig) JSON(base string) ([]byte, error) {
-	targets, err := json.Marshal(c.Targets)
-	if c.Pattern != "" {
-		targets, err = json.Marshal(c.Pattern)
-	} else if c.Targets == nil {
-		targets = []byte("[]")
+// takeOut is takeInitOut of one projection.
+func (m *Model) takeOut(p *Param, s *Sub, rank int, init string) {
+	w := lowrank.Matrix{Rows: s.To - s.From, Cols: p.W.Cols, V: make([]float32, (s.To-s.From)*p.W.Cols)}
+	at := p.weight(m.dev).between(s.From*w.Cols, s.To*w.Cols)
+	raw := make([]byte, len(w.V)*p.W.DType.Size())
+	at.read(raw, 0)
+	get(w.V, raw, p.W.DType)
+	takeInit(w, init, rank, s.LoRA.Scale)
+	putAll(raw, p.W.DType, w.V)
+	at.write(0, raw)
+}
+
+func takeInit(w lowrank.Matrix, init string, rank int, scale float32) {
+	switch init {
+	case peft.PiSSA:
+		w.TakeLargest(rank)
+	case peft.OLoRA:
+		w.TakeColumns(rank, float64(scale))
+	default:
+		panic("model: init " + init)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return json.MarshalIndent(adapterConfig{
-		PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: base, Rank: c.Rank, Alpha: c.Alpha, Bias: "none",
-		InitWeights:   json.RawMessage("true"),
-		TargetModules: targets, TargetParameters: c.TargetParameters, RSLora: c.RankStabilised, InferenceMode: true,
-		RankPattern: map[string]any{}, AlphaPattern: map[string]any{}, // PEFT reads their keys, so null will not do
-	}, "", "  ")
 }

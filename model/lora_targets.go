@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"lockstep/model/peft"
 )
 
 // AllLinear is PEFT's name for every linear layer but the output head.
@@ -15,7 +17,7 @@ const AllLinear = "all-linear"
 // name stays for the modules that have it. Gate and up of an expert are one weight there, gate_up_proj, with one
 // adapter, so that gate_proj or up_proj alone is an error. "mlp.down_proj" or "shared_experts.down_proj" reach no
 // experts.
-func (c LoRAConfig) PEFT(m *Model) (LoRAConfig, error) {
+func (m *Model) PEFT(c peft.Config) (peft.Config, error) {
 	modules, parameters := m.Targets()
 	targets := c.Targets
 	if slices.Contains(targets, AllLinear) {
@@ -25,29 +27,61 @@ func (c LoRAConfig) PEFT(m *Model) (LoRAConfig, error) {
 		targets, c.TargetParameters = m.allLinear(modules), parameters
 	}
 	c.Targets, c.TargetParameters = nil, slices.Clone(c.TargetParameters)
+	for i, t := range c.TargetParameters {
+		c.TargetParameters[i] = m.memoryName(t)
+	}
 	for _, t := range targets {
 		reached, err := reached(t, targets, parameters)
 		if err != nil {
 			return c, err
 		}
 		for _, p := range reached {
-			if !slices.ContainsFunc(c.TargetParameters, func(given string) bool { return isSuffix(p, given) }) {
+			if !slices.ContainsFunc(c.TargetParameters, func(given string) bool { return peft.IsSuffix(p, given) }) {
 				c.TargetParameters = append(c.TargetParameters, p)
 			}
 		}
 		switch {
 		case len(reached) > 0 && !slices.Contains(modules, t):
 		case byWeight(t, parameters):
-			c.TargetParameters = append(c.TargetParameters, t+".weight")
+			c.TargetParameters = append(c.TargetParameters, m.memoryName(t)+".weight")
 		default: // one that matches nothing is refused later, by its name
-			c.Targets = append(c.Targets, t)
+			c.Targets = append(c.Targets, m.memoryName(t))
 		}
 	}
-	return c, nil
+	c.RankPattern, c.AlphaPattern = byWeights(c.RankPattern, parameters), byWeights(c.AlphaPattern, parameters)
+	return c, m.checkValues(c)
 }
 
-// isSuffix tells whether a target of PEFT's means a module or parameter: by its full name, or the last parts of it.
-func isSuffix(name, target string) bool { return name == target || strings.HasSuffix(name, "."+target) }
+// byWeights are values of modules with names that mean weights too, where PEFT is told of the weight.
+func byWeights(values []peft.ModuleValue, parameters []string) []peft.ModuleValue {
+	values = slices.Clone(values)
+	for i, v := range values {
+		if byWeight(v.Pattern, parameters) {
+			values[i].Pattern += `(\.weight)?`
+		}
+	}
+	return values
+}
+
+// checkValues is an error where a value is for no projection with an adapter.
+func (m *Model) checkValues(c peft.Config) error {
+	for _, v := range slices.Concat(c.RankPattern, c.AlphaPattern) {
+		only := c
+		only.Rank, only.Alpha, only.RankPattern, only.AlphaPattern = 1, 1, nil, nil
+		only.RankPattern = []peft.ModuleValue{{Pattern: v.Pattern, Value: 2}}
+		targets, err := m.adapterTargets(only)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(slices.Concat(targets...), func(t target) bool { return t.Rank == 2 }) {
+			modules, parameters := m.Targets()
+			return fmt.Errorf("lora: a rank or alpha for %q: no projection of that name has an adapter: want names "+
+				"such as %s", strings.TrimSuffix(v.Pattern, `(\.weight)?`),
+				strings.Join(slices.Concat(modules, parameters), ", "))
+		}
+	}
+	return nil
+}
 
 // otherHalf is what lies in one weight of experts with a projection.
 var otherHalf = map[string]string{"gate_proj": "up_proj", "up_proj": "gate_proj"}
@@ -59,11 +93,11 @@ func reached(target string, all, parameters []string) (list []string, err error)
 	other, half := otherHalf[target]
 	for _, p := range parameters {
 		switch {
-		case isSuffix(p, target) && !strings.Contains(target, "."):
+		case peft.IsSuffix(p, target) && !strings.Contains(target, "."):
 			list = append(list, p)
-		case half && isSuffix(p, gateUp) && slices.Contains(all, other):
+		case half && peft.IsSuffix(p, gateUp) && slices.Contains(all, other):
 			list = append(list, p)
-		case half && isSuffix(p, gateUp):
+		case half && peft.IsSuffix(p, gateUp):
 			return nil, fmt.Errorf("lora: target %q: experts of this model have gate and up in one weight: add %q, "+
 				"or name modules outside experts, such as %q", target, other, "mlp."+target)
 		}
@@ -77,7 +111,7 @@ func reached(target string, all, parameters []string) (list []string, err error)
 func byWeight(target string, parameters []string) bool {
 	switch target[strings.LastIndexByte(target, '.')+1:] {
 	case "gate_proj", "up_proj", "down_proj":
-		return slices.ContainsFunc(parameters, func(p string) bool { return isSuffix(p, gateUp) })
+		return slices.ContainsFunc(parameters, func(p string) bool { return peft.IsSuffix(p, gateUp) })
 	}
 	return false
 }

@@ -1,11 +1,8 @@
 package model_test
 
 import (
-	"encoding/json"
-	"iter"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -14,116 +11,19 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
+	"lockstep/model/peft"
 )
-
-// What we write reads back, and has the fields that PEFT cannot do without.
-func TestAdapterConfig(t *testing.T) {
-	for _, c := range []model.LoRAConfig{
-		{Rank: 4, Alpha: 8, Targets: []string{"q_proj", "v_proj"}},
-		{Rank: 1, Alpha: 0.5, TargetParameters: []string{"mlp.experts.gate_up_proj"}, RankStabilised: true,
-			Targets: []string{}},
-		{Rank: 2, Alpha: 2, Pattern: `.*\.q_proj`},
-	} {
-		text, err := c.JSON("base")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := model.ParseAdapterConfig(text)
-		if err != nil || !reflect.DeepEqual(got, c) {
-			t.Errorf("%+v reads back as %+v (%v)", c, got, err)
-		}
-		var fields map[string]any
-		if err := json.Unmarshal(text, &fields); err != nil {
-			t.Fatal(err)
-		}
-		for name, want := range map[string]any{
-			"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "base", "bias": "none",
-			"lora_dropout": 0.0, "r": float64(c.Rank), "lora_alpha": c.Alpha, "use_rslora": c.RankStabilised,
-			"use_dora": false, "fan_in_fan_out": false, "init_lora_weights": true, "inference_mode": true,
-			"modules_to_save": nil, "target_modules": targetsOf(c), "target_parameters": listOf(c.TargetParameters),
-			// PEFT reads the keys of these: null will not do.
-			"rank_pattern": map[string]any{}, "alpha_pattern": map[string]any{},
-		} {
-			if got, ok := fields[name]; !ok || !reflect.DeepEqual(got, want) {
-				t.Errorf("%s is %v, want %v", name, got, want)
-			}
-		}
-	}
-}
-
-// Without modules target_modules is an empty list: PEFT takes null for its own choice.
-func TestAdapterConfigWithoutModules(t *testing.T) {
-	text, err := model.LoRAConfig{Rank: 1, Alpha: 1, TargetParameters: []string{"mlp.experts.down_proj"}}.JSON("base")
-	if err != nil || !strings.Contains(string(text), `"target_modules": []`) {
-		t.Errorf("%s (%v)", text, err)
-	}
-}
-
-// targetsOf is target_modules as JSON has it: a pattern, or a list that may be empty but never null.
-func targetsOf(c model.LoRAConfig) any {
-	if c.Pattern != "" {
-		return c.Pattern
-	}
-	return append([]any{}, slices.Collect(anys(c.Targets))...)
-}
-
-func listOf(list []string) any {
-	if list == nil {
-		return nil
-	}
-	return slices.Collect(anys(list))
-}
-
-func anys(list []string) iter.Seq[any] {
-	return func(yield func(any) bool) {
-		for _, s := range list {
-			if !yield(s) {
-				return
-			}
-		}
-	}
-}
-
-// What would change the arithmetic is refused by its name, each by itself.
-func TestAdapterConfigRefuses(t *testing.T) {
-	for field, want := range map[string]string{
-		`"peft_type": "IA3"`:                      "peft_type",
-		`"bias": "all"`:                           "bias all",
-		`"fan_in_fan_out": true`:                  "fan_in_fan_out",
-		`"use_dora": true`:                        "use_dora",
-		`"rank_pattern": {"q_proj": 2}`:           "rank_pattern",
-		`"alpha_pattern": {"q_proj": 2}`:          "alpha_pattern",
-		`"modules_to_save": ["lm_head"]`:          "modules_to_save",
-		`"alora_invocation_tokens": [1, 2]`:       "alora_invocation_tokens",
-		`"init_lora_weights": "pissa_niter_4"`:    "pissa_niter_4",
-		`"init_lora_weights": "olora"`:            "olora",
-		`"target_modules": {"q_proj": true}`:      "target_modules",
-		`"rank_pattern": {}, "alpha_pattern": {}`: "",
-		`"init_lora_weights": "gaussian"`:         "",
-		`"init_lora_weights": false`:              "",
-		`"alora_invocation_tokens": null`:         "",
-	} {
-		text := `{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], ` + field + `}`
-		c, err := model.ParseAdapterConfig([]byte(text))
-		switch {
-		case want == "" && (err != nil || c.Rank != 4 || c.Alpha != 8):
-			t.Errorf("%s: %+v (%v)", field, c, err)
-		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")):
-			t.Errorf("%s: error %v, want one line with %q", field, err, want)
-		}
-	}
-}
 
 // The term of an adapter is scaled by alpha / r, rank-stabilised by alpha / sqrt(r) (Kalajdzievski, arXiv
 // 2312.03732).
 func TestAdapterScale(t *testing.T) {
 	for stabilised, want := range map[bool]float32{false: 0.75, true: 3} {
 		m := described(t, "qwen3")
-		err := m.AddLoRA(model.LoRAConfig{Rank: 16, Alpha: 12, Targets: []string{"q_proj"}, RankStabilised: stabilised})
+		err := m.AddLoRA(peft.Config{Rank: 16, Alpha: 12, Targets: []string{"q_proj"}, RankStabilised: stabilised})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := m.Blocks[0][0].Layer.Linears()[0].Scale; got != want {
+		if got := m.Blocks[0][0].Layer.Linears()[0].Subs[0].LoRA.Scale; got != want {
 			t.Errorf("rank-stabilised %v: scale %g, want %g", stabilised, got, want)
 		}
 	}
@@ -147,19 +47,19 @@ func adaptedModules(m *model.Model) (list []string) {
 
 // A pattern is for the full name of a module and never for experts; a target ends at a dot.
 func TestTargetMatch(t *testing.T) {
-	targets := func(t ...string) model.LoRAConfig { return model.LoRAConfig{Targets: t} }
-	parameters := func(t ...string) model.LoRAConfig { return model.LoRAConfig{TargetParameters: t} }
+	targets := func(t ...string) peft.Config { return peft.Config{Targets: t} }
+	parameters := func(t ...string) peft.Config { return peft.Config{TargetParameters: t} }
 	for _, c := range []struct {
 		golden  string
-		targets model.LoRAConfig
+		targets peft.Config
 		want    []string // nil: nothing, which is an error
 	}{
-		{"qwen3", model.LoRAConfig{Pattern: `model\.layers\.0|.*1\.self_attn\.o_proj`},
+		{"qwen3", peft.Config{Pattern: `model\.layers\.0|.*1\.self_attn\.o_proj`},
 			[]string{"model.layers.1.self_attn.o_proj"}},
-		{"qwen3", model.LoRAConfig{Pattern: `.*0\.self_attn\.o_proj|self_attn\.q_proj`},
+		{"qwen3", peft.Config{Pattern: `.*0\.self_attn\.o_proj|self_attn\.q_proj`},
 			[]string{"model.layers.0.self_attn.o_proj"}},
-		{"qwen3", model.LoRAConfig{Pattern: `q_proj`}, nil},
-		{"qwen3_moe", model.LoRAConfig{Pattern: `.*down_proj`}, nil},
+		{"qwen3", peft.Config{Pattern: `q_proj`}, nil},
+		{"qwen3_moe", peft.Config{Pattern: `.*down_proj`}, nil},
 		{"qwen3", targets("layers.1.self_attn.q_proj"), []string{"model.layers.1.self_attn.q_proj"}},
 		{"qwen3", targets("model.layers.1.self_attn.q_proj"), []string{"model.layers.1.self_attn.q_proj"}},
 		{"qwen3", parameters("0.mlp.up_proj.weight"), []string{"model.layers.0.mlp.up_proj"}},
@@ -194,7 +94,7 @@ func TestAdapterNamesOfExperts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = m.AddLoRA(model.LoRAConfig{Rank: 2, Alpha: 1, TargetParameters: []string{
+	err = m.AddLoRA(peft.Config{Rank: 2, Alpha: 1, TargetParameters: []string{
 		"layers.0.mlp.experts.gate_up_proj", "layers.1.mlp.experts.gate_up_proj", "layers.1.mlp.experts.down_proj"}})
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +139,7 @@ func TestAdapterTensors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.AddLoRA(model.LoRAConfig{Rank: 2, Alpha: 1, Targets: []string{"q_proj"}}); err != nil {
+		if err := m.AddLoRA(peft.Config{Rank: 2, Alpha: 1, Targets: []string{"q_proj"}}); err != nil {
 			t.Fatal(err)
 		}
 		m.InitialiseAdapters(1)
@@ -303,7 +203,7 @@ func TestTargetNames(t *testing.T) {
 		{"qwen3_next", []string{"out_proj"}, nil, []string{"out_proj"}, nil},
 	} {
 		m := described(t, c.golden)
-		got, err := model.LoRAConfig{Rank: 2, Alpha: 4, Targets: c.targets, TargetParameters: c.parameters}.PEFT(m)
+		got, err := m.PEFT(peft.Config{Rank: 2, Alpha: 4, Targets: c.targets, TargetParameters: c.parameters})
 		if err != nil || !slices.Equal(got.Targets, c.wantTargets) || !slices.Equal(got.TargetParameters, c.want) {
 			t.Errorf("%s %v %v: %v and %v, want %v and %v (%v)", c.golden, c.targets, c.parameters, got.Targets,
 				got.TargetParameters, c.wantTargets, c.want, err)
@@ -321,7 +221,7 @@ func TestTargetNames(t *testing.T) {
 		{[]string{"up_proj", "down_proj"}, `add "gate_proj"`},
 		{[]string{"all-linear", "q_proj"}, "stands alone"},
 	} {
-		_, err := model.LoRAConfig{Rank: 2, Alpha: 4, Targets: c.targets}.PEFT(described(t, "qwen3_moe"))
+		_, err := described(t, "qwen3_moe").PEFT(peft.Config{Rank: 2, Alpha: 4, Targets: c.targets})
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v: error %v, want one line with %q", c.targets, err, c.want)
 		}
@@ -333,7 +233,7 @@ func TestTargetNames(t *testing.T) {
 func TestAllLinear(t *testing.T) {
 	for _, golden := range goldens {
 		m := described(t, golden)
-		c, err := model.LoRAConfig{Rank: 2, Alpha: 4, Targets: []string{model.AllLinear}}.PEFT(m)
+		c, err := m.PEFT(peft.Config{Rank: 2, Alpha: 4, Targets: []string{model.AllLinear}})
 		if err == nil {
 			err = m.AddLoRA(c)
 		}

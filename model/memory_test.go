@@ -6,6 +6,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/model"
+	"lockstep/model/peft"
 	"lockstep/parallel"
 )
 
@@ -26,7 +27,7 @@ func TestMemory(t *testing.T) {
 					}
 					if adapters {
 						for _, m := range []*model.Model{m, plan} {
-							if err := m.AddLoRA(model.LoRAConfig{Rank: 2, Alpha: 1, Pattern: ".*"}); err != nil {
+							if err := m.AddLoRA(peft.Config{Rank: 2, Alpha: 1, Pattern: ".*"}); err != nil {
 								return err
 							}
 						}

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/model"
+	"lockstep/model/peft"
 	"lockstep/parallel"
 )
 
@@ -34,7 +35,7 @@ func live(r *parallel.Rank, adapters bool, load func() (*model.Model, error)) (n
 	}
 	n.note(r, "weights")
 	if adapters {
-		err = m.AddLoRA(model.LoRAConfig{Rank: 3, Alpha: 1, Pattern: ".*"})
+		err = m.AddLoRA(peft.Config{Rank: 3, Alpha: 1, Pattern: ".*"})
 		n.note(r, "adapters")
 	}
 	m.TrainAll()
@@ -108,7 +109,7 @@ func TestArenasAreExact(t *testing.T) {
 				}
 				weights, params := bytes(), len(m.Params)
 				if rank > 0 {
-					if err := m.AddLoRA(model.LoRAConfig{Rank: rank, Alpha: 1, Pattern: ".*"}); err != nil {
+					if err := m.AddLoRA(peft.Config{Rank: rank, Alpha: 1, Pattern: ".*"}); err != nil {
 						return err
 					}
 				}

@@ -7,6 +7,7 @@ package model
 import (
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/model/peft"
 	"lockstep/parallel"
 )
 
@@ -25,8 +26,9 @@ type Model struct {
 	Blocks []Block
 	Head   *Head
 	Params []*Param // in the order of the graph; tied weights once
-	LoRA   *LoRAConfig
-	Shards []*Shard // of the trained parameters, those of all ranks
+	LoRA   *peft.Config
+	saved  map[*Param]bool // trained and stored with the adapters: modules_to_save
+	Shards []*Shard        // of the trained parameters, those of all ranks
 
 	Indexing IndexerStage // whether indexers of sparse attention are trained
 	indexers []*Indexer   // in the order of blocks

@@ -89,7 +89,7 @@ func buildNemotronH(config []byte, b *builder) (*Model, error) {
 		Positions: 4096, Act: "relu2", MambaAct: "silu",
 	}
 	if err := json.Unmarshal(config, &c); err != nil {
-		return nil, jsonPlace(config, err)
+		return nil, pyjson.Place(config, err)
 	}
 	if c.Types == nil {
 		c.Types = strings.Split(c.Pattern, "")

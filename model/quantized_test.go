@@ -12,6 +12,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
+	"lockstep/model/peft"
 	"lockstep/parallel"
 	"lockstep/quant"
 )
@@ -39,7 +40,7 @@ func trainAdapters(t *testing.T, dir string, def kernels.Definition, o model.Opt
 			return err
 		}
 		out.said = m.Opened()
-		c := model.LoRAConfig{Rank: 4, Alpha: 8, Targets: m.OutsideExperts(), TargetParameters: fusedExperts(m)}
+		c := peft.Config{Rank: 4, Alpha: 8, Targets: m.OutsideExperts(), TargetParameters: fusedExperts(m)}
 		if err := m.AddLoRA(c); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"lockstep/data/pyjson"
 	"lockstep/kernels"
 )
 
@@ -51,7 +52,7 @@ func buildQwen35Wrapped(config []byte, b *builder) (*Model, error) {
 		Tied bool            `json:"tie_word_embeddings"`
 	}
 	if err := json.Unmarshal(config, &outer); err != nil {
-		return nil, jsonPlace(config, err)
+		return nil, pyjson.Place(config, err)
 	}
 	if outer.Text == nil {
 		return nil, fmt.Errorf("no text_config: a model with vision describes its text model there")

@@ -81,7 +81,7 @@ func describe(text []byte, b *builder) (*Model, error) {
 	}
 	fail := func(err error) (*Model, error) { return nil, fmt.Errorf("config.json: %w", err) }
 	if err := json.Unmarshal(config, &head); err != nil {
-		return fail(jsonPlace(config, err))
+		return fail(pyjson.Place(config, err))
 	}
 	f, ok := families[head.ModelType]
 	if !ok {
@@ -135,21 +135,6 @@ func describe(text []byte, b *builder) (*Model, error) {
 type configHead struct {
 	Initializer *float64        `json:"initializer_range"`
 	EOS         json.RawMessage `json:"eos_token_id"`
-}
-
-// jsonPlace adds the line of a JSON syntax error.
-func jsonPlace(text []byte, err error) error {
-	var offset int64
-	switch e := err.(type) {
-	case *json.SyntaxError:
-		offset = e.Offset
-	case *json.UnmarshalTypeError:
-		offset = e.Offset
-	default:
-		return err
-	}
-	line := 1 + strings.Count(string(text[:min(int(offset), len(text))]), "\n")
-	return fmt.Errorf("line %d: %w", line, err)
 }
 
 // Architecture is the class name that config.json gives a family for other tools.

@@ -10,6 +10,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/model"
+	"lockstep/model/peft"
 	"lockstep/parallel"
 )
 
@@ -81,7 +82,7 @@ func (c segmentCase) grads(t *testing.T, spare, rows int, calls ...[]int32) (gra
 			return err
 		}
 		if c.lora {
-			if err := m.AddLoRA(model.LoRAConfig{Rank: 4, Alpha: 8, Pattern: ".*"}); err != nil {
+			if err := m.AddLoRA(peft.Config{Rank: 4, Alpha: 8, Pattern: ".*"}); err != nil {
 				return err
 			}
 			rng := rand.New(rand.NewPCG(5, 6))

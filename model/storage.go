@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
 )
 
@@ -71,7 +72,7 @@ func storageOf(config []byte) (*storage, error) {
 	var outer, inner map[string]json.RawMessage
 	var family string
 	if err := json.Unmarshal(config, &outer); err != nil {
-		return nil, jsonPlace(config, err)
+		return nil, pyjson.Place(config, err)
 	}
 	for _, field := range []struct {
 		name string

@@ -12,20 +12,22 @@ import (
 //
 //	sigmoid -(1 - label_smoothing) * ln sigmoid(z) - label_smoothing * ln sigmoid(-z); the smoothing is that of
 //	conservative DPO (Mitchell 2023)
-//	ipo (margin - 1 / (2*dpo_beta))^2 (Azar et al., arXiv 2310.12036, equation 17), of sums as in the paper, not of
-//	means over targets as in TRL
+//	ipo (margin - 1 / (2*dpo_beta))^2 (Azar et al., arXiv 2310.12036, equation 17), where the margin is of means over
+//	the targets of each answer, as in TRL, whose authors asked those of the paper
+//	ipo_sum the same of sums, as the equation is printed
 //
 // times the pair's share, which all rows of a pair carry as their weight. Sums are float64 in row order, the rest is
 // fp32.
 type DPO struct {
 	beta, smoothing float32
-	ipo             bool
+	ipo, means      bool
 }
 
 var dpoDefaults = Settings{DPOBeta: 0.1, DPOLoss: "sigmoid", Aggregate: "pair"}
 
 func newDPO(s Settings) Objective {
-	return DPO{beta: float32(s.DPOBeta), smoothing: float32(s.LabelSmoothing), ipo: s.DPOLoss == "ipo"}
+	return DPO{beta: float32(s.DPOBeta), smoothing: float32(s.LabelSmoothing),
+		ipo: s.DPOLoss == "ipo" || s.DPOLoss == "ipo_sum", means: s.DPOLoss == "ipo"}
 }
 
 // Reach is ReachSequence: a row's derivative depends on its whole pair.
@@ -34,16 +36,17 @@ func (DPO) Reach() Reach { return ReachSequence }
 // Derivative is weight * dloss/dmargin on chosen rows and its negative on rejected ones.
 func (o DPO) Derivative(d []float32, rows Rows) {
 	for _, p := range rows.pairs() {
-		slope := float32(p.weight * o.slope(p.margin()))
+		slope := float32(p.weight * o.slope(o.margin(p)))
+		slopes := [2]float32{slope, -slope}
+		if o.means {
+			slopes = [2]float32{slope / float32(max(1, p.counts[0])), -slope / float32(max(1, p.counts[1]))}
+		}
 		for i := p.from; i < p.to; i++ {
 			d[i] = 0
 			if rows.Targets[i] < 0 {
 				continue
 			}
-			d[i] = slope
-			if i >= p.rejected {
-				d[i] = -slope
-			}
+			d[i] = slopes[p.side(i)]
 		}
 	}
 }
@@ -61,7 +64,7 @@ func (o DPO) Measure(m *Measures, rows Rows) {
 		m.Rejected += float64(float64(o.beta) * p.sums[1])
 		m.ChosenLogProb += p.logprobs[0]
 		m.RejectedLogProb += p.logprobs[1]
-		m.Loss += float64(float64(p.weight) * o.value(p.margin()))
+		m.Loss += float64(float64(p.weight) * o.value(o.margin(p)))
 	}
 }
 
@@ -88,12 +91,29 @@ func (o DPO) value(margin float32) float64 {
 type pair struct {
 	from, rejected, to int
 	targets            int
+	counts             [2]int // of targets, chosen and rejected
 	weight             float32
 	sums               [2]float64 // of log-probability - reference, chosen and rejected
 	logprobs           [2]float64 // of log-probability
 }
 
 func (p pair) margin() float32 { return float32(p.sums[0] - p.sums[1]) }
+
+// side of a row is 0 in the chosen answer and 1 in the rejected one.
+func (p pair) side(row int) int {
+	if row >= p.rejected {
+		return 1
+	}
+	return 0
+}
+
+// margin is that of the loss.
+func (o DPO) margin(p pair) float32 {
+	if !o.means {
+		return p.margin()
+	}
+	return float32(p.sums[0]/float64(max(1, p.counts[0])) - p.sums[1]/float64(max(1, p.counts[1])))
+}
 
 // pairs sums over the sequences.
 func (r Rows) pairs() []pair {
@@ -112,10 +132,8 @@ func (r Rows) pairs() []pair {
 			}
 			p.weight = r.Weight[i]
 			p.targets++
-			side := 0
-			if i >= p.rejected {
-				side = 1
-			}
+			side := p.side(i)
+			p.counts[side]++
 			p.sums[side] += float64(r.LogProb[i]) - float64(r.Reference[i])
 			p.logprobs[side] += float64(r.LogProb[i])
 		}

@@ -133,6 +133,18 @@ func pairs64(s Settings, rows Rows, lp []float64) (loss float64) {
 		z := s.DPOBeta * margin
 		value := -(1-s.LabelSmoothing)*logSigmoid(z) - s.LabelSmoothing*logSigmoid(-z)
 		if s.DPOLoss == "ipo" {
+			margin = 0
+			for side, sign := range []float64{1, -1} {
+				from, to, n, sum := rows.Sequences[k+side], rows.Sequences[k+side+1], 0.0, 0.0
+				for i := from; i < to; i++ {
+					if rows.Targets[i] >= 0 {
+						n, sum = n+1, sum+lp[i]-float64(rows.Reference[i])
+					}
+				}
+				margin += sign * sum / math.Max(1, n)
+			}
+		}
+		if s.DPOLoss != "" && s.DPOLoss != "sigmoid" {
 			value = (margin - 1/(2*s.DPOBeta)) * (margin - 1/(2*s.DPOBeta))
 		}
 		loss += weight * value

@@ -45,6 +45,7 @@ var settings = []setting{
 	{"cispo", Settings{ClipBounds: "absolute", ClipLow: 0.9, ClipHigh: 1.05, ImportanceCap: 1.05}},
 	{"dro", Settings{}}, {"dro", Settings{DROQuadratic: "advantage", ImportanceCap: 1.1, KLCoef: 0.2}},
 	{"dpo", Settings{}}, {"dpo", Settings{DPOBeta: 0.5, LabelSmoothing: 0.2}}, {"dpo", Settings{DPOLoss: "ipo"}},
+	{"dpo", Settings{DPOLoss: "ipo_sum"}},
 }
 
 // lengths of the sequences of random rows: pairs, one of a single row.

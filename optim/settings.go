@@ -47,7 +47,7 @@ type Settings struct {
 	DROBeta        float64 // dro_beta: see [DRO]
 	DROQuadratic   string  // dro_quadratic: "all": on every row; "advantage": where the advantage is not 0
 	DPOBeta        float64 // dpo_beta: see [DPO]
-	DPOLoss        string  // dpo_loss: "sigmoid", "ipo"
+	DPOLoss        string  // dpo_loss: "sigmoid", "ipo", "ipo_sum"
 	LabelSmoothing float64 // label_smoothing: assumed share of pairs with swapped labels
 }
 
@@ -177,8 +177,8 @@ func (s *Settings) agree(name string) error {
 		return fmt.Errorf("importance_level does nothing without importance_cap or band_high: remove it")
 	case s.KLEstimator != "" && s.KLCoef == 0:
 		return fmt.Errorf("kl_estimator does nothing without kl_coef: remove it")
-	case s.DPOLoss == "ipo" && s.LabelSmoothing != 0:
-		return fmt.Errorf(`label_smoothing does nothing with dpo_loss = "ipo": remove it`)
+	case s.DPOLoss != "sigmoid" && s.DPOLoss != "" && s.LabelSmoothing != 0:
+		return fmt.Errorf(`label_smoothing does nothing with dpo_loss = %q: remove it`, s.DPOLoss)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (s *Settings) keys() []key {
 		number("dual_clip", &s.DualClip, 1, inf),
 		text("gspo_gradient", &s.GSPOGradient, "token", "mean"),
 		number("dro_beta", &s.DROBeta, 0, inf), text("dro_quadratic", &s.DROQuadratic, "all", "advantage"),
-		number("dpo_beta", &s.DPOBeta, 0, inf), text("dpo_loss", &s.DPOLoss, "sigmoid", "ipo"),
+		number("dpo_beta", &s.DPOBeta, 0, inf), text("dpo_loss", &s.DPOLoss, "sigmoid", "ipo", "ipo_sum"),
 		number("label_smoothing", &s.LabelSmoothing, 0, 0.5),
 	}
 }

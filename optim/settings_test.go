@@ -93,6 +93,8 @@ func TestSettingsErrors(t *testing.T) {
 		{"ppo", Settings{KLEstimator: "k1"}, `kl_estimator does nothing without kl_coef: remove it`},
 		{"dpo", Settings{DPOLoss: "ipo", LabelSmoothing: 0.1},
 			`label_smoothing does nothing with dpo_loss = "ipo": remove it`},
+		{"dpo", Settings{DPOLoss: "ipo_sum", LabelSmoothing: 0.1},
+			`label_smoothing does nothing with dpo_loss = "ipo_sum": remove it`},
 		{"dpo", Settings{LabelSmoothing: 0.6}, `label_smoothing is 0.6, want more than 0 and at most 0.5`},
 	} {
 		o, err := New(c.name, c.s)

@@ -47,6 +47,21 @@ func Score(ctx context.Context, s Ranks, in, out string, logits bool) (int, erro
 	return lines, safetensors.Write(out, tensors, nil)
 }
 
+// LogProbs are the log-probabilities of each next token of sequences, by the training forward.
+func (s Ranks) LogProbs(seqs [][]int32) ([][]float32, error) {
+	out := make([][]float32, len(seqs))
+	err := s.deal(len(seqs), func(r *parallel.Rank, m *model.Model, i int) error {
+		out[i] = logProbs(r, m, seqs[i])
+		return nil
+	})
+	for i := range out {
+		if err == nil && slices.ContainsFunc(out[i], func(x float32) bool { return x != x }) {
+			err = fmt.Errorf("sequence %d: %w", i+1, ErrNotFinite)
+		}
+	}
+	return out, err
+}
+
 // score is what is computed of a sequence.
 type score struct {
 	name    string

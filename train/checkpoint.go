@@ -46,7 +46,7 @@ func checkpointName(step int) string { return fmt.Sprintf("step-%08d", step) }
 // saveCheckpoint writes a checkpoint as folder dir. It is written under a temporary name, synced and renamed: a folder
 // with the final name is complete.
 func saveCheckpoint(c model.Replicas, tok *data.ChatTokenizer, dir, base string, st state) error {
-	return atomicDir(dir, func(tmp string) (err error) {
+	return atomicfile.Dir(dir, func(tmp string) (err error) {
 		if err := os.Mkdir(filepath.Join(tmp, weightsDir), 0o755); err != nil {
 			return err
 		}
@@ -61,36 +61,6 @@ func saveCheckpoint(c model.Replicas, tok *data.ChatTokenizer, dir, base string,
 		}
 		return writeSums(tmp)
 	})
-}
-
-// atomicDir writes a folder under a temporary name and renames it once it is complete. Where writing fails, the
-// temporary folder is removed, so that a full disk has its space back.
-func atomicDir(dir string, write func(tmp string) error) error {
-	tmp := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir))
-	err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o755))
-	if err == nil {
-		err = write(tmp)
-	}
-	if err != nil {
-		os.RemoveAll(tmp) // the error that matters came first
-		return err
-	}
-	return replaceDir(tmp, dir)
-}
-
-// replaceDir renames a complete folder to its final name, in place of a folder that has that name.
-func replaceDir(tmp, final string) error {
-	old := final + ".old"
-	if err := os.RemoveAll(old); err != nil {
-		return err
-	}
-	if err := os.Rename(final, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := os.Rename(tmp, final); err != nil {
-		return err
-	}
-	return errors.Join(atomicfile.SyncDir(filepath.Dir(final)), os.RemoveAll(old))
 }
 
 // listCheckpoints lists the complete checkpoints of a run, newest first.

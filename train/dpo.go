@@ -47,7 +47,7 @@ func openPreference(s *configs.Shape, t *trainer.Trainer, c *setup.Corpus) (p *p
 		p.heldOut, p.provenance.heldOut = pairSamples(c.HeldOutPairs, n), fmt.Sprintf("%d of %016x", n,
 			c.HeldOutPairs.Digest())
 	}
-	p.provenance.weights, err = weightsDigest(t.Model)
+	p.provenance.weights, err = weightsDigest(t.Model, s.LoRA.Path != "")
 	return p, err
 }
 

@@ -24,10 +24,14 @@ const referenceFile = "reference.safetensors"
 // provenance is what a reference was made from, as digests.
 type provenance struct{ definition, weights, train, heldOut string }
 
-// weightsDigest returns the SHA-256 of a model's tensors without adapters, which add nothing when a run starts.
-func weightsDigest(m *model.Model) (string, error) {
-	h := sha256.New()
-	for _, t := range m.Tensors() {
+// weightsDigest returns the SHA-256 of a model's tensors, where a run starts from an adapter with those of it: new
+// adapters add nothing when a run starts.
+func weightsDigest(m *model.Model, adapted bool) (string, error) {
+	h, all := sha256.New(), m.Tensors()
+	if adapted {
+		all = append(all, m.AdapterTensors()...)
+	}
+	for _, t := range all {
 		fmt.Fprintf(h, "%s %s %v\n", t.Name, t.DType, t.Shape)
 		if err := t.Write(h); err != nil {
 			return "", fmt.Errorf("digest of %s: %w", t.Name, err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"lockstep/data/atomicfile"
 	"lockstep/train/runlog"
 	"lockstep/train/testshape"
 )
@@ -50,12 +51,12 @@ func TestOccupied(t *testing.T) {
 func TestAtomicDir(t *testing.T) {
 	parent := t.TempDir()
 	dir, full := filepath.Join(parent, "step"), errors.New("disk full")
-	if err := atomicDir(dir, func(tmp string) error {
+	if err := atomicfile.Dir(dir, func(tmp string) error {
 		return runlog.WriteFile(filepath.Join(tmp, "a"), []byte("first"))
 	}); err != nil {
 		t.Fatal(err)
 	}
-	err := atomicDir(dir, func(tmp string) error {
+	err := atomicfile.Dir(dir, func(tmp string) error {
 		return errors.Join(runlog.WriteFile(filepath.Join(tmp, "a"), []byte("second")), full)
 	})
 	if !errors.Is(err, full) {

@@ -11,7 +11,7 @@ import (
 
 var (
 	// unfinished are the names under which a run writes what it renames when it is complete: those of AtomicFile and of
-	// atomicDir.
+	// [atomicfile.Dir].
 	unfinished = regexp.MustCompile(`^\.(.+\.[0-9a-f]{16}\.tmp|step-[0-9]{8}|start|model|adapter)$`)
 	// replaced are the names of folders that a complete one has replaced.
 	replaced = regexp.MustCompile(`^(step-[0-9]{8}|start|model|adapter)\.old$`)

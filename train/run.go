@@ -298,6 +298,9 @@ func (j *job) run() (err error) {
 	if opened := j.trainer.Model.Opened(); opened != "" {
 		j.note("%s", opened)
 	}
+	for _, note := range j.shape.Notes {
+		j.note("%s", note)
+	}
 	j.showSample()
 	for _, field := range j.corpus.Ignored() {
 		j.note("%s", field)

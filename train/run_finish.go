@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"lockstep/data/atomicfile"
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/serve"
@@ -72,7 +73,7 @@ func finalName(m *model.Model) string {
 }
 
 func (j *job) saveFinal(final string) error {
-	return atomicDir(final, func(tmp string) error {
+	return atomicfile.Dir(final, func(tmp string) error {
 		return setup.SaveDeployed(j.trainer.Model, j.tokenizer, tmp, j.shape.Model.Path)
 	})
 }

@@ -36,7 +36,7 @@ CASES = [
     ("gspo", {}), ("gspo", dict(clip_low=0.1, clip_high=0.1)), ("gspo", dict(clip_low=0.1, clip_high=0.1, gspo_gradient="mean", importance_cap=1.05)),
     ("cispo", {}), ("cispo", dict(clip_low=0.2, clip_high=0.28)), ("cispo", dict(clip_bounds="absolute", clip_low=0.9, clip_high=1.05, importance_cap=1.05)),
     ("dro", {}), ("dro", dict(dro_quadratic="advantage", importance_cap=1.1, kl_coef=0.2)),
-    ("dpo", {}), ("dpo", dict(dpo_beta=0.5, label_smoothing=0.2)), ("dpo", dict(dpo_loss="ipo")),
+    ("dpo", {}), ("dpo", dict(dpo_beta=0.5, label_smoothing=0.2)), ("dpo", dict(dpo_loss="ipo")), ("dpo", dict(dpo_loss="ipo_sum")),
 ]
 
 
@@ -134,7 +134,10 @@ def policy_loss(name, s, d, lp):
 def dpo_loss(s, d, lp):
     gain = ((lp - d["reference"]) * d["mask"]).sum(1)
     margin, beta, smooth = gain[0::2] - gain[1::2], s["dpo_beta"], s["label_smoothing"]
-    if s["dpo_loss"] == "ipo":
+    if s["dpo_loss"] == "ipo":  # as TRL: means over the tokens of an answer
+        gain = gain / d["mask"].sum(1).clamp(min=1)
+        margin = gain[0::2] - gain[1::2]
+    if s["dpo_loss"] in ("ipo", "ipo_sum"):
         return ((margin - 1 / (2 * beta)) ** 2).mean()
     return (-F.logsigmoid(beta * margin) * (1 - smooth) - F.logsigmoid(-beta * margin) * smooth).mean()
 

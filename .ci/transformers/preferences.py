@@ -13,7 +13,8 @@ import torch.nn.functional as F
 import transformers
 
 STEPS, LR = 5, 2e-4
-CASES = [dict(kind="sigmoid", beta=0.3, label_smoothing=0.0), dict(kind="sigmoid", beta=0.1, label_smoothing=0.2), dict(kind="ipo", beta=0.5, label_smoothing=0.0)]
+CASES = [dict(kind="sigmoid", beta=0.3, label_smoothing=0.0), dict(kind="sigmoid", beta=0.1, label_smoothing=0.2), dict(kind="ipo", beta=0.5, label_smoothing=0.0),
+         dict(kind="ipo_sum", beta=0.5, label_smoothing=0.0)]
 
 
 def logprob(model, prompt, answer):
@@ -22,9 +23,9 @@ def logprob(model, prompt, answer):
     return rows.gather(1, torch.tensor(answer)[:, None]).sum()
 
 
-def loss_of(margin, kind, beta, label_smoothing):
-    if kind == "ipo":
-        return (margin - 1 / (2 * beta)) ** 2
+def loss_of(margin, means, kind, beta, label_smoothing):
+    if kind.startswith("ipo"):  # of means over the tokens of an answer, as in TRL, or of sums
+        return ((means if kind == "ipo" else margin) - 1 / (2 * beta)) ** 2
     return -(1 - label_smoothing) * F.logsigmoid(beta * margin) - label_smoothing * F.logsigmoid(-beta * margin)
 
 
@@ -41,7 +42,7 @@ def run(folder, pairs, case):
         for p, (chosen0, rejected0) in zip(pairs, before):
             chosen, rejected = logprob(model, p["prompt_ids"], p["chosen_ids"]), logprob(model, p["prompt_ids"], p["rejected_ids"])
             gained, lost = chosen - chosen0, rejected - rejected0
-            loss = loss_of(gained - lost, **case)
+            loss = loss_of(gained - lost, gained / len(p["chosen_ids"]) - lost / len(p["rejected_ids"]), **case)
             (loss / len(pairs)).backward()
             for key, value in dict(loss=loss, chosen_logprob=chosen, rejected_logprob=rejected, chosen_reward=case["beta"] * gained, rejected_reward=case["beta"] * lost,
                                    preferred=(gained > lost).double()).items():

@@ -1,5 +1,5 @@
-// Package atomicfile writes files whole or not at all: under a temporary name, synced, then renamed. It imports the
-// standard library.
+// Package atomicfile writes files and folders whole or not at all: under a temporary name, synced, then renamed. It
+// imports the standard library.
 package atomicfile
 
 import (
@@ -86,4 +86,34 @@ func SyncDir(dir string) error {
 		return err // names the folder
 	}
 	return cmp.Or(d.Sync(), d.Close())
+}
+
+// Dir writes a folder under a temporary name and renames it once it is complete. Where writing fails, the
+// temporary folder is removed, so that a full disk has its space back.
+func Dir(dir string, write func(tmp string) error) error {
+	tmp := filepath.Join(filepath.Dir(dir), "."+filepath.Base(dir))
+	err := errors.Join(os.RemoveAll(tmp), os.MkdirAll(tmp, 0o755))
+	if err == nil {
+		err = write(tmp)
+	}
+	if err != nil {
+		os.RemoveAll(tmp) // the error that matters came first
+		return err
+	}
+	return replaceDir(tmp, dir)
+}
+
+// replaceDir renames a complete folder to its final name, in place of a folder that has that name.
+func replaceDir(tmp, final string) error {
+	old := final + ".old"
+	if err := os.RemoveAll(old); err != nil {
+		return err
+	}
+	if err := os.Rename(final, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Rename(tmp, final); err != nil {
+		return err
+	}
+	return errors.Join(SyncDir(filepath.Dir(final)), os.RemoveAll(old))
 }

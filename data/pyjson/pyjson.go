@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"strings"
 )
 
 var bareNumber = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?Infinity\b|\bNaN\b`)
@@ -50,4 +51,19 @@ func (f *Float) UnmarshalJSON(text []byte) error {
 		return fmt.Errorf("%q: want a number or Infinity", form.Float)
 	}
 	return nil
+}
+
+// Place adds the line to a syntax or type error of a JSON text.
+func Place(text []byte, err error) error {
+	var offset int64
+	switch e := err.(type) {
+	case *json.SyntaxError:
+		offset = e.Offset
+	case *json.UnmarshalTypeError:
+		offset = e.Offset
+	default:
+		return err
+	}
+	line := 1 + strings.Count(string(text[:min(int(offset), len(text))]), "\n")
+	return fmt.Errorf("line %d: %w", line, err)
 }

@@ -82,7 +82,7 @@ var changes = []change{
 	{"data.pack_rows", func(s *configs.Shape) (any, bool) { return lowerRows(s, 2) }},
 	{"data.pack_rows", func(s *configs.Shape) (any, bool) { return lowerRows(s, 2) }},
 	{"lora.rank", func(s *configs.Shape) (any, bool) {
-		if s.LoRA.Rank > 0 || s.Indexer.Stage != "" {
+		if s.LoRA.On() || s.Indexer.Stage != "" {
 			return nil, false
 		}
 		s.LoRA.Rank = model.AdapterRank

@@ -11,6 +11,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/devices"
 	"lockstep/model"
+	"lockstep/model/peft"
 	"lockstep/optim"
 	"lockstep/quant"
 	"lockstep/serve"
@@ -83,22 +84,54 @@ func LoadModel(ranks []kernels.Device, s *configs.Shape, config []byte) (m *mode
 	return m, adapt(s, m)
 }
 
-// adapt puts the shape's adapters on a model.
+// adapt puts the shape's adapters on a model: those of lora.path, or new ones.
 func adapt(s *configs.Shape, m *model.Model) error {
+	if !s.LoRA.On() {
+		return nil
+	}
+	var c peft.Config
+	var err error
+	if s.LoRA.Rank > 0 {
+		if c, err = m.PEFT(loraConfig(s.LoRA)); err != nil {
+			return err
+		}
+	}
+	if s.LoRA.Path == "" {
+		if err := m.AddLoRA(c); err != nil {
+			return err
+		}
+		m.InitialiseAdapters(uint64(s.LoRA.Seed))
+		return nil
+	}
+	if err := m.AddAdapter(s.LoRA.Path); err != nil {
+		return fmt.Errorf("lora.path: %w", err)
+	}
 	if s.LoRA.Rank == 0 {
 		return nil
 	}
-	c, err := model.LoRAConfig{
-		Rank: s.LoRA.Rank, Alpha: s.LoRA.Alpha, Targets: s.LoRA.Targets, TargetParameters: s.LoRA.TargetParameters,
-	}.PEFT(m)
-	if err == nil {
-		err = m.AddLoRA(c)
+	if err := m.SameAdapters(c); err != nil {
+		return fmt.Errorf("lora.path: %s: %w: set lora.rank = 0 to take the adapter as it is", s.LoRA.Path, err)
 	}
-	if err != nil {
-		return err
-	}
-	m.InitialiseAdapters(uint64(s.LoRA.Seed))
 	return nil
+}
+
+// loraConfig is what a shape says of new adapters, with targets as people name them.
+func loraConfig(l configs.LoRA) peft.Config {
+	values := func(list []string) (values []peft.ModuleValue) {
+		for _, item := range list {
+			name, value, err := configs.NameValue(item)
+			if err != nil {
+				panic(err) // a rule of shapes
+			}
+			values = append(values, peft.ModuleValue{Pattern: name, Value: value})
+		}
+		return values
+	}
+	return peft.Config{
+		Rank: l.Rank, Alpha: l.Alpha, Targets: l.Targets, TargetParameters: l.TargetParameters,
+		RankStabilised: l.UseRSLoRA, RankPattern: values(l.RankPattern), AlphaPattern: values(l.AlphaPattern),
+		ModulesToSave: l.ModulesToSave,
+	}
 }
 
 // OpenTrained is [OpenModel] with memory for gradients, moments and masters.
