@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -39,7 +38,7 @@ func (p *Program) Run(ctx context.Context, in []byte, room int, read func(out []
 	out, notes := head{room: room}, tail{}
 	cmd := exec.CommandContext(ctx, p.argv[0], p.argv[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = bytes.NewReader(in), &out, &notes, leftover
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	ownGroup(cmd)
 	cmd.Cancel = func() error {
 		endGroup(cmd)
 		return nil
@@ -65,15 +64,6 @@ func (p *Program) Run(ctx context.Context, in []byte, room int, read func(out []
 		return fmt.Errorf("%w%s", err, notes.last())
 	}
 	return nil
-}
-
-// endGroup kills what is left of a program's process group. The group may be empty, or hold only zombies (EPERM on
-// macOS).
-func endGroup(cmd *exec.Cmd) {
-	if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH &&
-		err != syscall.EPERM {
-		panic(fmt.Sprintf("data: killing process group %d: %v", cmd.Process.Pid, err))
-	}
 }
 
 // head keeps what is written up to a limit and fails beyond it.

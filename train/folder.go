@@ -7,8 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"lockstep/configs"
 	"lockstep/train/runlog"
 )
@@ -62,7 +60,7 @@ func writable(dir string) error {
 		return fmt.Errorf("output: %w", err)
 	case !info.IsDir():
 		return fmt.Errorf("output: %s is not a folder: give another --out", at)
-	case unix.Access(at, unix.W_OK|unix.X_OK) != nil:
+	case !mayWrite(at):
 		return fmt.Errorf("output: no permission to write to the folder %s: give another --out", at)
 	}
 	return nil

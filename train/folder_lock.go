@@ -1,12 +1,9 @@
 package train
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-
-	"golang.org/x/sys/unix"
 )
 
 // lockFile is empty: it exists to be locked.
@@ -19,9 +16,9 @@ func lockFolder(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if locked, err := tryLock(f); err != nil {
 		f.Close() // the error that matters came first
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if locked {
 			return nil, fmt.Errorf("%s: another process trains in this folder: wait for it or stop it, or give "+
 				"another --out", dir)
 		}

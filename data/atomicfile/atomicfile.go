@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 )
 
 // Write writes a file so that path holds, at every moment and after a crash, either what it held before or all of
@@ -81,6 +82,9 @@ func createNextTo(path string) (*os.File, error) {
 
 // SyncDir makes the names in a folder (new, renamed, removed) survive a crash.
 func SyncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil // NTFS keeps a journal of names, and a folder cannot be synced
+	}
 	d, err := os.Open(dir)
 	if err != nil {
 		return err // names the folder

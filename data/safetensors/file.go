@@ -10,8 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"unsafe"
-
-	"golang.org/x/sys/unix"
 )
 
 // TensorInfo is one tensor of a checkpoint. Data is the file's memory, not a copy: it must not be written to, and it is
@@ -40,8 +38,7 @@ func (t TensorInfo) Forget() {
 	begin := uintptr(unsafe.Pointer(unsafe.SliceData(t.Data)))
 	from, to := (begin+page-1)/page*page, (begin+uintptr(len(t.Data)))/page*page
 	if from < to {
-		// Advice: where it cannot be taken nothing is lost but memory.
-		_ = unix.Madvise(t.Data[from-begin:to-begin], unix.MADV_DONTNEED)
+		forget(t.Data[from-begin : to-begin])
 	}
 }
 
@@ -92,7 +89,7 @@ func mapFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close() // the mapping outlives the descriptor
-	mapped, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	mapped, err := mapping(f, int(info.Size()))
 	if err != nil {
 		return nil, fmt.Errorf("%s: map %d bytes: %w", path, info.Size(), err)
 	}
@@ -103,7 +100,7 @@ func unmap(path string, mapped []byte) error {
 	if mapped == nil {
 		return nil
 	}
-	if err := unix.Munmap(mapped); err != nil {
+	if err := unmapBytes(mapped); err != nil {
 		return fmt.Errorf("%s: unmap: %w", path, err)
 	}
 	return nil

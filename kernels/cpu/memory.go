@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	"lockstep/kernels"
 	"lockstep/kernels/meta"
 )
@@ -35,7 +33,7 @@ func (d *Device) Alloc(bytes int) []byte {
 		d.small = append(d.small, b)
 		return b
 	}
-	b, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	b, err := mapMemory(bytes)
 	if err != nil {
 		panic(kernels.Fault{Err: fmt.Errorf("%d MiB of memory: %w", bytes>>20, err)})
 	}
@@ -54,7 +52,7 @@ func (d *Device) Close() error {
 	d.pool.close()
 	var failed error
 	for _, b := range d.mapped {
-		failed = errors.Join(failed, unix.Munmap(b))
+		failed = errors.Join(failed, unmapMemory(b))
 	}
 	d.mapped, d.small, d.bytes = nil, nil, 0
 	return failed

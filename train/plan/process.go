@@ -6,18 +6,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-
-	"golang.org/x/sys/unix"
 )
-
-// PeakMemory returns the largest resident size of the process so far, in bytes; 0: unknown.
-func PeakMemory() int64 {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return u.Maxrss << 10
-}
 
 // processMemory is the memory of the process apart from tensors: what is resident now, buffers, and the live size of
 // Go's heap once more, which garbage may fill before it is collected.
