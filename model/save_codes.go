@@ -16,6 +16,21 @@ import (
 // writes.
 func (m *Model) InCodes() bool { return m.encoded.As != quant.AsTrained }
 
+// CheckCodes is an error where a format of releases cannot hold some of the weights that are in codes.
+func (m *Model) CheckCodes() error {
+	for _, p := range m.base() {
+		for _, part := range p.Parts {
+			if p.Q == nil {
+				continue
+			}
+			if _, err := p.codes(m.dev, part, m.mxfp4Blocks()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // SaveInCodes is [Model.SaveFolder] that writes weights in codes as codes: INT4, MXFP4 and MXFP8 as compressed-tensors
 // does, MXFP4 of gpt-oss and blocks of FP8 as their releases do. The folder opened again is the same model on every
 // bit.

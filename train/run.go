@@ -298,6 +298,11 @@ func (j *job) run() (err error) {
 	if opened := j.trainer.Model.Opened(); opened != "" {
 		j.note("%s", opened)
 	}
+	if m := j.trainer.Model; m.InCodes() && m.LoRA == nil {
+		if err := m.CheckCodes(); err != nil {
+			j.note("the result will be saved as numbers, with the same bits: %v", err)
+		}
+	}
 	for _, note := range j.shape.Notes {
 		j.note("%s", note)
 	}

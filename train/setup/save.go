@@ -17,9 +17,10 @@ func SaveModel(m *model.Model, tok *data.ChatTokenizer, dir, base string) error 
 	return saveTokenizer(tok, dir)
 }
 
-// SaveDeployed is SaveModel of a result: weights that are trained in codes are written in codes.
+// SaveDeployed is SaveModel of a result: weights that are trained in codes are written in codes, where a format of
+// releases holds them.
 func SaveDeployed(m *model.Model, tok *data.ChatTokenizer, dir, base string) error {
-	if !m.InCodes() || m.LoRA != nil {
+	if !m.InCodes() || m.LoRA != nil || m.CheckCodes() != nil {
 		return SaveModel(m, tok, dir, base)
 	}
 	if err := m.SaveInCodes(dir, base); err != nil {
