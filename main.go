@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -74,9 +75,9 @@ func root() *cobra.Command {
 	}
 	c.SetVersionTemplate("{{.Version}}\n")
 	c.SetFlagErrorFunc(badFlag)
-	group(c, trainCommand(), mergeCommand(), scoreCommand(), generateCommand(), serveCommand(), tokenizeCommand(),
-		verifyCommand(), parityCommand(),
-		reportCommand(), inspectCommand(), shapesCommand(), benchCommand(), devicesCommand())
+	group(c, trainCommand(), mergeCommand(), exportCommand(), scoreCommand(), generateCommand(), serveCommand(),
+		tokenizeCommand(), verifyCommand(), parityCommand(), reportCommand(), inspectCommand(), shapesCommand(),
+		benchCommand(), devicesCommand())
 	return c
 }
 
@@ -224,10 +225,11 @@ func (n ranksFlag) settings() []string {
 
 // target is the model, the device and the ranks of a command.
 type target struct {
-	dir, adapter, device, dtype, weights, dot, exp2, latent, isa string
-	threads                                                      int
-	ranks                                                        ranksFlag
-	set                                                          []string
+	dir, adapter, device, dtype, weights, coded, dot, exp2, latent, isa string
+	threads                                                             int
+	ranks                                                               ranksFlag
+	set                                                                 []string
+	silent                                                              bool // about how weights were opened
 }
 
 func (t *target) flags(c *cobra.Command) {
@@ -296,7 +298,7 @@ func (t *target) weightsBy(o *model.Options) error {
 	case t.weights == "auto":
 		o.Weights = model.KeepWeights
 	case slices.Contains(quant.Encodings, e):
-		o.Encode = setup.EncodeBy(t.weights, "auto")
+		o.Encode = setup.EncodeBy(t.weights, cmp.Or(t.coded, "auto"))
 	case t.weights != "open":
 		return fmt.Errorf("--weights %q: want auto, open, int4, mxfp4, mxfp8 or fp8", t.weights)
 	}
@@ -339,7 +341,7 @@ func (t *target) open(broken kernels.Break, body func(m *serve.ServedModel) erro
 		if err != nil {
 			return err
 		}
-		if opened := m.Model.Opened(); opened != "" {
+		if opened := m.Model.Opened(); opened != "" && !t.silent {
 			fmt.Fprintln(os.Stderr, opened)
 		}
 		return body(m)
@@ -426,6 +428,62 @@ func scoreCommand() *cobra.Command {
 	return c
 }
 
+func exportCommand() *cobra.Command {
+	var t target
+	var coded, out string
+	c := &cobra.Command{
+		Use:   "export",
+		Short: "Write a model with its projections in a format",
+		Long: "Writes a model folder with the tokenizer, template and generation_config.json of the model, and with\n" +
+			"projections in --weights: int4, mxfp4 and mxfp8 as compressed-tensors writes them (gpt-oss: its own\n" +
+			"MXFP4), fp8 in blocks of 128 x 128 as DeepSeek-V3's. With --weights open codes become numbers. What is\n" +
+			"written is what --weights makes of the model in every other command, on every bit.",
+		Example: "  lockstep export --model Qwen3-30B-A3B --weights int4 --out Qwen3-30B-A3B-INT4",
+		Args:    none,
+		RunE:    func(*cobra.Command, []string) error { return export(&t, coded, out) },
+	}
+	t.flags(c)
+	f := c.Flags()
+	f.Lookup("dtype").Usage = "storage of what is not in codes: fp32 or bf16 (default: the model's)"
+	f.Lookup("weights").DefValue = ""
+	f.StringVar(&coded, "coded", "auto", "what is put into the format: experts, projections, or auto: with 4 bits "+
+		"experts, where there are some, else projections")
+	f.StringVar(&out, "out", "", "folder to write, which must not exist")
+	require(c, "model", "weights", "out")
+	return c
+}
+
+// export writes the target's model in its format.
+func export(t *target, coded, out string) error {
+	if !slices.Contains([]string{"auto", "experts", "projections"}, coded) {
+		return fmt.Errorf("--coded %q: want auto, experts or projections", coded)
+	}
+	if t.weights == "auto" {
+		return errors.New("--weights auto: want int4, mxfp4, mxfp8, fp8 or open")
+	}
+	if _, err := os.Stat(out); err == nil {
+		return fmt.Errorf("--out %s exists: choose another folder", out)
+	}
+	if _, err := t.ownStorage(); err != nil {
+		return err
+	}
+	t.coded, t.silent = coded, true
+	return t.open("", func(m *serve.ServedModel) error {
+		if m.Model.LoRA != nil {
+			return errors.New("an adapter cannot be exported: serve base and adapter, or merge them first")
+		}
+		save := m.Model.SaveFolder
+		if m.Model.InCodes() {
+			save = m.Model.SaveInCodes
+		}
+		if err := atomicfile.Dir(out, func(tmp string) error { return save(tmp, t.dir) }); err != nil {
+			return err
+		}
+		fmt.Println(cmp.Or(m.Model.Opened(), "weights: numbers, as they were"))
+		return nil
+	})
+}
+
 func mergeCommand() *cobra.Command {
 	var t target
 	var in, out string
@@ -451,21 +509,25 @@ func mergeCommand() *cobra.Command {
 	return c
 }
 
+// ownStorage makes --dtype the model's own storage type where it is not given, and returns it.
+func (t *target) ownStorage() (dtype kernels.DType, err error) {
+	if given(t.dtype) {
+		return t.storage(kernels.DotFMA)
+	}
+	dtype, err = model.StorageType(t.dir)
+	t.dtype = map[kernels.DType]string{kernels.F32: "fp32", kernels.BF16: "bf16"}[dtype]
+	return dtype, err
+}
+
 // merge writes the merged folder, and prints what the merge changed.
 func merge(ctx context.Context, t *target, in, out string) error {
 	if _, err := os.Lstat(out); err == nil {
 		return fmt.Errorf("--out %s exists: choose another", out)
 	}
-	dtype, err := model.StorageType(t.dir)
+	dtype, err := t.ownStorage()
 	if err != nil {
 		return err
 	}
-	if given(t.dtype) {
-		if dtype, err = t.storage(kernels.DotFMA); err != nil {
-			return err
-		}
-	}
-	t.dtype = map[kernels.DType]string{kernels.F32: "fp32", kernels.BF16: "bf16"}[dtype]
 	seqs, before, err := t.logProbs(in, nil)
 	if err != nil {
 		return err

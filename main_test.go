@@ -232,6 +232,44 @@ func TestMergeCommand(t *testing.T) {
 	refused(t, dir, []string{"use_dora is not supported"}, merge...)
 }
 
+// export writes what --weights makes of a model: scores of the folder are those of the model with that flag, on every
+// byte, in codes and opened; opened for good they stay. What makes no sense is refused, and nothing is written.
+func TestExport(t *testing.T) {
+	dir, run := trained(t)
+	model, ids := filepath.Join(run, "model"), filepath.Join(dir, "ids.jsonl")
+	score := func(name string, args ...string) string {
+		out := filepath.Join(dir, name)
+		must(t, append([]string{"score", "--in", ids, "--out", out, "--model"}, args...)...)
+		return read(t, out)
+	}
+	plain := score("plain", model)
+	for _, format := range []string{"int4", "mxfp8", "fp8"} {
+		out, open := filepath.Join(dir, "in-"+format), filepath.Join(dir, "open-"+format)
+		must(t, "export", "--model", model, "--weights", format, "--out", out)
+		want := score("want", model, "--weights", format)
+		if want == plain {
+			t.Errorf("%s changes no score", format)
+		}
+		must(t, "export", "--model", out, "--weights", "open", "--out", open)
+		for name, args := range map[string][]string{"kept": {out}, "opened": {out, "--weights", "open"},
+			"numbers": {open}} {
+			if score(name, args...) != want {
+				t.Errorf("%s, %s: other scores", format, name)
+			}
+		}
+		if read(t, filepath.Join(out, "tokenizer.json")) != read(t, filepath.Join(model, "tokenizer.json")) {
+			t.Errorf("%s: another tokenizer", format)
+		}
+	}
+	export := func(more ...string) []string { return append([]string{"export", "--model", model}, more...) }
+	refused(t, dir, []string{"exists"}, export("--weights", "int4", "--out", run)...)
+	new := filepath.Join(dir, "new")
+	refused(t, dir, []string{"down_proj", "no multiple of 32"}, export("--weights", "mxfp4", "--out", new)...)
+	refused(t, dir, []string{"--weights auto"}, export("--weights", "auto", "--out", new)...)
+	refused(t, dir, []string{"int3", "mxfp8"}, export("--weights", "int3", "--out", new)...)
+	refused(t, dir, []string{"--coded", "experts"}, export("--weights", "int4", "--coded", "heads", "--out", new)...)
+}
+
 // generate samples as generation_config.json says and ends where it says, but for what flags say; a line at the start
 // names it.
 func TestGenerationConfig(t *testing.T) {

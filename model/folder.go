@@ -69,7 +69,7 @@ func DescribeFolder(dir string) (*Model, error) {
 }
 
 // StorageType is how the weights of a folder are to be stored: bf16 where its config.json says bfloat16, or where they
-// are in codes, otherwise fp32.
+// are in codes and it does not say float32, otherwise fp32.
 func StorageType(dir string) (kernels.DType, error) {
 	text, err := readFile(dir, "config.json", "is it a model folder?")
 	if err != nil {
@@ -91,7 +91,8 @@ func StorageType(dir string) (kernels.DType, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: config.json: %w", dir, err)
 	}
-	if kept != nil || cmp.Or(c.DType, c.Torch, c.Text.DType, c.Text.Torch) == "bfloat16" {
+	name := cmp.Or(c.DType, c.Torch, c.Text.DType, c.Text.Torch)
+	if name == "bfloat16" || kept != nil && name != "float32" {
 		return kernels.BF16, nil
 	}
 	return kernels.F32, nil
