@@ -229,13 +229,16 @@ type target struct {
 	threads                                                             int
 	ranks                                                               ranksFlag
 	set                                                                 []string
-	silent                                                              bool // about how weights were opened
+	silent                                                              bool   // about how weights were opened
+	stepFloor                                                           string // of time steps
 }
 
 func (t *target) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&t.dir, "model", "", "model folder in the Hugging Face layout")
 	f.StringVar(&t.adapter, "adapter", "", "PEFT adapter folder to apply to the model")
+	f.StringVar(&t.stepFloor, "time-step-floor", "none", "of Nemotron-H: none, or reference, the floor of time steps "+
+		"that transformers has (see model.time_step_floor of shapes)")
 	f.StringVar(&t.dtype, "dtype", "",
 		"storage of weights and activations: fp32 or bf16 (default fp32; bf16 with --dot tc16)")
 	f.StringVar(&t.weights, "weights", "auto", "auto keeps what is in FP8, INT4 or MXFP4 in codes, open makes numbers "+
@@ -310,6 +313,7 @@ func (t *target) settings(c *cobra.Command) (set []string) {
 	for _, f := range []struct{ flag, key string }{
 		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"},
 		{"exp2", "definition.exp2"}, {"latent", "definition.latent"}, {"dtype", "model.dtype"},
+		{"time-step-floor", "model.time_step_floor"},
 		{"weights", "model.weights"},
 	} {
 		if c.Flags().Changed(f.flag) {
@@ -327,7 +331,10 @@ func (t *target) open(broken kernels.Break, body func(m *serve.ServedModel) erro
 	if err != nil {
 		return err
 	}
-	o := model.Options{DType: dtype}
+	if t.stepFloor != "none" && t.stepFloor != "reference" {
+		return fmt.Errorf("--time-step-floor %q: want none or reference", t.stepFloor)
+	}
+	o := model.Options{DType: dtype, StepFloor: t.stepFloor == "reference"}
 	if err := t.weightsBy(&o); err != nil {
 		return err
 	}

@@ -43,6 +43,9 @@ type Model struct {
 	// which projections a format is for; "auto": of 4 bits experts, where there are some, else all
 	Coded    string `toml:"coded" default:"'auto'" oneof:"auto,experts,projections"`
 	InitSeed int    `toml:"init_seed" default:"1" range:"[0,)"` // seed of a new network's weights
+	// of Nemotron-H; "none": steps are within time_step_limit of config.json, as in the model's own code; "reference":
+	// at least time_step_min, as transformers has it whatever the limit; saved with the model
+	TimeStepFloor string `toml:"time_step_floor" default:"'none'" oneof:"none,reference"`
 	// of a new network: fields of its config.json; under catalogue what differs, such as num_hidden_layers = 2
 	Config map[string]any `toml:"config"`
 }

@@ -26,6 +26,7 @@ var fieldDocs = map[string]string{
 	"Model.Weights":         "\"auto\": what a checkpoint has in FP8, INT4 or MXFP4 and is not trained stays in codes; \"open\": numbers, the same bits; a format: projections are put into it, those that are trained after each update (QAT)",
 	"Model.Coded":           "which projections a format is for; \"auto\": of 4 bits experts, where there are some, else all",
 	"Model.InitSeed":        "seed of a new network's weights",
+	"Model.TimeStepFloor":   "of Nemotron-H; \"none\": steps are within time_step_limit of config.json, as in the model's own code; \"reference\": at least time_step_min, as transformers has it whatever the limit; saved with the model",
 	"Model.Config":          "of a new network: fields of its config.json; under catalogue what differs, such as num_hidden_layers = 2",
 	"Data.Task":             "built-in task: \"countdown\"",
 	"Data.Path":             "instead of task: JSONL file to train on",

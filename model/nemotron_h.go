@@ -79,11 +79,13 @@ var nemotronKinds = map[string]string{
 	"E": moeLayer, moeLayer: moeLayer, "-": mlpLayer, mlpLayer: mlpLayer,
 }
 
+const defaultStepMin = 1e-3 // time_step_min of transformers
+
 func buildNemotronH(config []byte, b *builder) (*Model, error) {
 	c := nemotronH{
 		HiddenSize: 4096, VocabSize: 131072, Heads: 32, KVHeads: 8, HeadDim: 128, MambaHeads: 128, MambaHeadDim: 64,
 		StateSize: 128, Groups: 8, Taps: 4, ConvBias: true,
-		StepLimit: stepLimit{0, pyjson.Float(math.Inf(1))}, StepMin: 1e-3, StepMax: 0.1, StepFloor: 1e-4,
+		StepLimit: stepLimit{0, pyjson.Float(math.Inf(1))}, StepMin: defaultStepMin, StepMax: 0.1, StepFloor: 1e-4,
 		IntermediateSize: 21504, Experts: 8, ExpertsPerToken: 2,
 		ExpertSize: 7688, SharedSize: 7688, Scale: 1, NormTopK: true, RouteGroups: 1, TopGroups: 1, Eps: 1e-5,
 		Positions: 4096, Act: "relu2", MambaAct: "silu",
@@ -299,4 +301,25 @@ func (c *nemotronH) mixture(b *builder, p string) *MoE {
 	}
 	m.Shared = c.mlp(b, p+"shared_experts.", c.SharedSize)
 	return m
+}
+
+// withStepFloor is a config.json whose time_step_limit is what transformers 5.17 takes in its place, whatever it says:
+// from time_step_min, which was meant for the initialisation of steps, to infinity. The model's own code and vLLM take
+// time_step_limit. Smaller steps occur in trained models, so that the two compute other logits.
+func withStepFloor(config []byte) ([]byte, error) {
+	var c struct {
+		Kind string  `json:"model_type"`
+		Min  float64 `json:"time_step_min"`
+	}
+	c.Min = defaultStepMin
+	plain := pyjson.Plain(config)
+	if err := json.Unmarshal(plain, &c); err != nil {
+		return nil, pyjson.Place(plain, err)
+	}
+	if c.Kind != "nemotron_h" {
+		return nil, fmt.Errorf("a floor of time steps is for nemotron_h, and this is a %s model: remove it", c.Kind)
+	}
+	return editConfig(config, func(fields map[string]any) {
+		fields["time_step_limit"] = []any{c.Min, map[string]string{"__float__": "Infinity"}}
+	})
 }

@@ -40,8 +40,10 @@ type Options struct {
 	Blocks  bool        // the other weights of blocks are cut, and copied to compute with them (FSDP)
 	Weights WeightsMode // of a checkpoint's weights in codes
 	Encode  Encode      // of any weights
-	home    *Model      // of the first rank, whose cut weights are this one's too; nil: none
-	rank    int         // of Ranks
+	// StepFloor bounds the time steps of Nemotron-H as transformers does; see withStepFloor.
+	StepFloor bool
+	home      *Model // of the first rank, whose cut weights are this one's too; nil: none
+	rank      int    // of Ranks
 }
 
 // Build makes the graph of a config.json on a device, with zero weights: load or initialise them next.
@@ -63,6 +65,12 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 func describeOn(dev kernels.Device, config []byte, o Options) (*Model, error) {
 	if dev.Definition().Dot == kernels.DotTC16 && o.DType != kernels.BF16 {
 		return nil, fmt.Errorf("dot mode tc16 multiplies bf16: set the model's dtype to bf16")
+	}
+	if o.StepFloor {
+		var err error
+		if config, err = withStepFloor(config); err != nil {
+			return nil, fmt.Errorf("config.json: %w", err)
+		}
 	}
 	return describe(config, &builder{dev: dev, dtype: o.DType, limit: o.MaxLength, indexing: o.Indexing})
 }

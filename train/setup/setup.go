@@ -44,11 +44,12 @@ func DType(s *configs.Shape) kernels.DType {
 
 // modelOptions are those of the first rank's model. ranks are the devices of all.
 func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
-	o := model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage)}
+	o := model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage),
+		StepFloor: s.Model.TimeStepFloor == "reference"}
 	switch {
 	case EncodesWeights(s):
 		o.Encode = EncodeBy(s.Model.Weights, s.Model.Coded)
-	case s.Model.Weights == "auto" && (s.LoRA.Rank > 0 || o.Indexing == model.IndexersDense):
+	case s.Model.Weights == "auto" && (s.LoRA.On() || o.Indexing == model.IndexersDense):
 		o.Weights = model.KeepWeights
 	}
 	CutBy(&o, s.Parallel, ranks)
