@@ -59,11 +59,8 @@ func TestStepFloor(t *testing.T) {
 		}
 		return nil
 	})
-	_, err = model.Build(meta.New(kernels.Default(), 0), text, model.Options{StepFloor: true})
-	if err != nil {
-		t.Error(err)
-	}
-	_, err = model.LoadFolder(meta.New(kernels.Default(), 0), filepath.Join("testdata", "qwen3"), "", model.Options{StepFloor: true})
+	dev := meta.New(kernels.Default(), 0)
+	_, err = model.LoadFolder(dev, filepath.Join("testdata", "qwen3"), "", model.Options{StepFloor: true})
 	if err == nil || !strings.Contains(err.Error(), "qwen3") {
 		t.Errorf("a floor of qwen3: error %v", err)
 	}
