@@ -82,8 +82,8 @@ func LoadChatTokenizer(dir string, eos []int32) (*ChatTokenizer, error) {
 	return tok, nil
 }
 
-// Save writes tokenizer.json and tokenizer_config.json for a model built from nothing; one that was read keeps its own
-// files.
+// Save writes tokenizer.json, tokenizer_config.json and generation_config.json for a model built from nothing; one that
+// was read keeps its own files.
 func (tok *ChatTokenizer) Save(dir string) error {
 	if !tok.built {
 		return nil
@@ -94,13 +94,19 @@ func (tok *ChatTokenizer) Save(dir string) error {
 	text, err := json.MarshalIndent(map[string]any{
 		"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": turnEnd, "pad_token": endOfTextToken,
 		"bos_token":     nil,
-		"chat_template": tok.Template.Source(), "clean_up_tokenization_spaces": false,
+		"chat_template": savedChatML, "clean_up_tokenization_spaces": false,
 	}, "", "  ")
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, "tokenizer_config.json"), func(w io.Writer) error {
-		_, err := w.Write(text)
-		return err
-	})
+	generation := fmt.Appendf(nil, "{\n  \"eos_token_id\": %d\n}\n", tok.End)
+	for name, text := range map[string][]byte{"tokenizer_config.json": text, generationFile: generation} {
+		if err := atomicfile.Write(filepath.Join(dir, name), func(w io.Writer) error {
+			_, err := w.Write(text)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

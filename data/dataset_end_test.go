@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/data/ordered"
 	"lockstep/data/tokenizer"
@@ -311,5 +313,34 @@ func TestMarked(t *testing.T) {
 	}
 	if got := (Sample{IDs: []int32{'a'}, Targets: []int32{'\r'}}).Marked(byteCodec{}, m, 0); got != "a<\\x0d>" {
 		t.Errorf("%q", got)
+	}
+}
+
+// The template that is saved with a model renders what the default one does, and the same tokens are learned by it.
+func TestSavedTemplate(t *testing.T) {
+	plain := templateOptions(t, "template_chatml.jinja")
+	saved := plain
+	saved.Template = loadTestTemplate(t, "template_chatml_saved.jinja")
+	compared := 0
+	for i, c := range conversations(t) {
+		if c.Tools != nil || len(assistantTurns(c.Messages, 0)) == 0 {
+			continue
+		}
+		for _, prompt := range []bool{false, true} {
+			a, err := plain.Template.Render(t.Context(), c, prompt, time.Time{})
+			b, again := saved.Template.Render(t.Context(), c, prompt, time.Time{})
+			if err != nil || again != nil || a != b {
+				t.Errorf("conversation %d: %q, want %q (%v, %v)", i, b, a, err, again)
+			}
+		}
+		want, err := plain.conversed(c, 0)
+		got, again := saved.conversed(c, 0)
+		if err != nil || again != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("conversation %d: %+v, want %+v (%v, %v)", i, got, want, err, again)
+		}
+		compared++
+	}
+	if compared == 0 {
+		t.Error("no conversation was compared")
 	}
 }

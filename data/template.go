@@ -30,6 +30,12 @@ type Template struct {
 //go:embed template_chatml.jinja
 var ChatML string
 
+// savedChatML is [ChatML] as it is saved with a model: the same text, with {% generation %} around what the assistant
+// says, so that TRL's assistant_only_loss learns the tokens that are learned here.
+//
+//go:embed template_chatml_saved.jinja
+var savedChatML string
+
 // DefaultTemplate renders [ChatML].
 func DefaultTemplate() *Template {
 	t, err := NewTemplate("ChatML", ChatML, nil)

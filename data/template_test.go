@@ -41,7 +41,7 @@ func conversations(t testing.TB) (chats []Chat) {
 func loadTestTemplate(t testing.TB, name string) *Template {
 	t.Helper()
 	path := filepath.Join("testdata/templates", name)
-	if name == "template_chatml.jinja" {
+	if strings.HasPrefix(name, "template_chatml") {
 		path = name
 	}
 	source, err := os.ReadFile(path)

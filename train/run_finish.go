@@ -31,6 +31,9 @@ func (j *job) finish() error {
 	if err != nil {
 		return err
 	}
+	if err := j.writeCard(final, proof); err != nil {
+		return err
+	}
 	if err := j.report(proof); err != nil {
 		return err
 	}
