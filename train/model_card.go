@@ -86,7 +86,8 @@ func (j *job) dataDigest() string {
 	c, name := j.corpus, lastPart(j.shape.Data.Task+j.shape.Data.Path+j.shape.Data.Preferences)
 	switch {
 	case c.TrainQuestions != nil:
-		return fmt.Sprintf("`%s`, %d questions, digest `%016x`", name, c.TrainQuestions.Len(), c.TrainQuestions.Digest())
+		q := c.TrainQuestions
+		return fmt.Sprintf("`%s`, %d questions, digest `%016x`", name, q.Len(), q.Digest())
 	case c.Pairs != nil:
 		return fmt.Sprintf("`%s`, %d pairs, digest `%016x`", name, c.Pairs.Len(), c.Pairs.Digest())
 	}
