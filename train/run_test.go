@@ -160,7 +160,7 @@ func TestKilled(t *testing.T) {
 		"pairs":      append(tinyPairs(t), "run.steps=30"),
 		"adapters":   append(tinyPairs(t), "run.steps=30", "lora.rank=4"),
 	} {
-		t.Run(name, func(t *testing.T) { killed(t, set, nil) })
+		t.Run(name, func(t *testing.T) { killed(t, set, nil, rand.New(rand.NewPCG(1, 2))) })
 	}
 }
 
@@ -173,19 +173,19 @@ func TestKilledOnRanks(t *testing.T) {
 		"full":     {"run.steps=40", "run.packs=8", "data.eval_samples=0"},
 		"adapters": append(tinyPairs(t), "run.steps=30", "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj"),
 	} {
-		t.Run(name, func(t *testing.T) { killed(t, set, meshes) })
+		t.Run(name, func(t *testing.T) { killed(t, set, meshes, rand.New(rand.NewPCG(1, 2))) })
 	}
 }
 
-// killed is run once, and killed and resumed with each of the meshes one after the other.
-func killed(t *testing.T, set []string, meshes [][]string) {
+// killed is run once, and killed and resumed with each of the meshes one after the other; it returns how often.
+func killed(t *testing.T, set []string, meshes [][]string, rng *rand.Rand) int {
+	t.Helper()
 	whole := filepath.Join(t.TempDir(), "whole")
 	began := time.Now()
 	want, err := runTiny(t, whole, false, set...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rng := rand.New(rand.NewPCG(1, 2))
 	pause := time.Since(began) / 2
 	out, kills := killing(t, set, meshes, rng, pause)
 	for kills < 3 { // this machine was slower a moment ago
@@ -207,6 +207,7 @@ func killed(t *testing.T, set []string, meshes [][]string) {
 			t.Errorf("%s is left of a run that was killed", name)
 		}
 	}
+	return kills
 }
 
 // killing runs a shape in processes that are killed within pause of their start, ten times at most, until one comes to

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var hostileCases = flag.Int("hostile", 80, "hostile inputs that TestHostile gives the program; .ci/hostile has 10,000")
+
+// The most that a hostile input may take.
+const (
+	hostileTime   = 5 * time.Second
+	hostileMemory = 1 << 30
+)
+
+// hostileClass makes an input of a drawn kind in an empty folder, and returns what the program is to do with it.
+type hostileClass func(t *testing.T, rng *rand.Rand, dir string) (args []string)
+
+var hostileClasses = map[string]hostileClass{
+	"shape":       hostileShape,
+	"config.json": hostileConfig,
+	"weights":     hostileWeights,
+	"tokenizer":   hostileTokenizer,
+	"template":    hostileTemplate,
+	"jsonl":       hostileLines,
+	"adapter":     hostileAdapter,
+}
+
+// tally is what happened to the inputs of a class.
+type tally struct {
+	cases, refused int
+	panics, hangs  int
+	large          int // beyond hostileMemory
+	longest        time.Duration
+	most           int64 // bytes
+}
+
+// TestHostile gives the program inputs that somebody made to break it. Each ends with success, or with exit code 1 and
+// a message: none in a panic, after more than 5 seconds, or with more than a GiB of memory.
+func TestHostile(t *testing.T) {
+	names := slices.Sorted(maps.Keys(hostileClasses))
+	tallies := map[string]*tally{}
+	for i := range *hostileCases {
+		name := names[i%len(names)]
+		if tallies[name] == nil {
+			tallies[name] = &tally{}
+		}
+		dir := filepath.Join(t.TempDir(), "case")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		rng := rand.New(rand.NewPCG(uint64(i), 19))
+		tallies[name].run(t, fmt.Sprintf("%s, case %d", name, i), hostileClasses[name](t, rng, dir))
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range names {
+		if l := tallies[name]; l != nil {
+			if l.refused == l.cases && l.cases > 20 {
+				t.Errorf("%s: all %d cases are refused: the test shows little", name, l.cases)
+			}
+			t.Logf("%-12s %5d cases, %5d refused, %d panics, %d hangs, %d too large; at most %v, %d MiB", name, l.cases,
+				l.refused, l.panics, l.hangs, l.large, l.longest.Round(time.Millisecond), l.most>>20)
+		}
+	}
+}
+
+// run gives one input to the program and counts what happens.
+func (l *tally) run(t *testing.T, what string, args []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), hostileTime)
+	defer cancel()
+	c := exec.CommandContext(ctx, os.Args[0], args...)
+	c.Env = append(os.Environ(), asProgram+"=1")
+	var said bytes.Buffer
+	c.Stderr = &said
+	began := time.Now()
+	err := c.Run()
+	took := time.Since(began)
+	l.cases++
+	l.longest, l.most = max(l.longest, took), max(l.most, peak(c.ProcessState))
+	text, code := said.String(), c.ProcessState.ExitCode()
+	lines := strings.Count(text, "\n")
+	switch {
+	case ctx.Err() != nil:
+		l.hangs++
+		t.Errorf("%s: hangs: %q", what, args)
+	case code > 1 || code < 0 || strings.Contains(text, "goroutine ") || strings.Contains(text, "internal error"):
+		l.panics++
+		t.Errorf("%s: exit code %d: %.2000s", what, code, text)
+	case peak(c.ProcessState) > hostileMemory:
+		l.large++
+		t.Errorf("%s: %d MiB: %q", what, peak(c.ProcessState)>>20, args)
+	case err != nil && (lines == 0 || lines > 21 || len(text) > 21*2000):
+		t.Errorf("%s: refused with %d lines of %d bytes: %.500s", what, lines, len(text), text)
+	}
+	if err != nil {
+		l.refused++
+	}
+}
