@@ -16,8 +16,10 @@ import (
 func hostileValues() []string {
 	return []string{
 		"0", "-1", "1", "65536", "16777217", "1000000000", "4611686018427387904", "9223372036854775807",
-		"-9223372036854775808", "18446744073709551616", "1e308", "-1e308", "1e-320", "0.5", "nan", "inf", "null", "true",
-		`""`, `"x"`, `"\u0000\u001b[31m"`, `"\ud800"`, `"` + strings.Repeat("x", 5000) + `"`, "[]", "{}", "[[]]", "[null]",
+		"-9223372036854775808", "18446744073709551616", "1e308", "-1e308", "1e-320", "0.5", "nan", "inf", "null",
+		"true",
+		`""`, `"x"`, `"\u0000\u001b[31m"`, `"\ud800"`, `"` + strings.Repeat("x", 5000) + `"`, "[]", "{}", "[[]]",
+		"[null]",
 		`["a", 1]`, "[1, 2, 3]", `{"a": {"b": 1}}`, strings.Repeat("[", 2000) + strings.Repeat("]", 2000),
 		strings.Repeat(`{"a":`, 2000) + "1" + strings.Repeat("}", 2000), `"../../../etc/passwd"`, `"(a*)*b"`,
 		"[" + strings.Repeat("1,", 20000) + "1]",
@@ -149,7 +151,8 @@ func scored(t *testing.T, dir, model string, more ...string) []string {
 	t.Helper()
 	in := filepath.Join(dir, "in.jsonl")
 	write(t, in, "{\"ids\": [1, 2, 3, 4]}\n")
-	return append([]string{"score", "--model", model, "--in", in, "--out", filepath.Join(dir, "out.safetensors")}, more...)
+	out := filepath.Join(dir, "out.safetensors")
+	return append([]string{"score", "--model", model, "--in", in, "--out", out}, more...)
 }
 
 // damagedTensors is a safetensors file with a damaged header, or data.

@@ -62,7 +62,7 @@ func flipped(t *testing.T, rng *rand.Rand, dir string) (path string) {
 	return path
 }
 
-// As many kills as -kills asks for, in runs of all kinds: each comes to the bits of one that nobody killed.
+// As many kills as -kills asks for, in runs of all kinds: each comes to the bits of an undisturbed one.
 func TestManyKills(t *testing.T) {
 	total := 0
 	for seed := uint64(2); total < *manyKills && !t.Failed(); seed++ {

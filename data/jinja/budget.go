@@ -8,7 +8,7 @@ import (
 // The bounds of a rendering. They are far above what conversations need.
 const (
 	maxSource = 1 << 20   // bytes of a template
-	maxSteps  = 5_000_000 // see budget.spend
+	maxSteps  = 2_000_000 // see budget.spend
 	maxMade   = 1 << 28   // bytes of all strings, lists and scopes that are made, those that are dropped again too
 	maxDepth  = 200       // nesting of source, of macro calls and of printed values
 	maxString = 1 << 24   // bytes of a string

@@ -13,7 +13,7 @@ import (
 func TestBounds(t *testing.T) {
 	ns := "{% set ns = namespace(x='ab', l=[]) %}{% for i in range(100000) %}"
 	for source, want := range map[string]string{
-		"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "makes more than",
+		"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "the template takes",
 		ns + "{% set ns.x = ns.x ~ ns.x %}{% endfor %}":                                  "a string exceeds",
 		ns + "{% set ns.x = ns.x * 99999 %}{% endfor %}":                                 "a string exceeds",
 		ns + "{% set ns.x = ns.x.replace('a', ns.x) %}{% endfor %}":                      "a string exceeds",

@@ -182,8 +182,7 @@ func text(v any) string {
 }
 
 func (r *run) stripped(s string, a bound, left, right bool) string {
-	cut := isSpace
-	r.decode(len(s))
+	cut, whole := isSpace, len(s)
 	if chars := a.or(0, nil); chars != nil {
 		set := text(chars)
 		cut = func(c rune) bool { r.read(len(set)); return strings.ContainsRune(set, c) }
@@ -194,6 +193,7 @@ func (r *run) stripped(s string, a bound, left, right bool) string {
 	if right {
 		s = strings.TrimRightFunc(s, cut)
 	}
+	r.decode(whole - len(s))
 	return s
 }
 

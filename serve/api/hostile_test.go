@@ -21,8 +21,8 @@ func damagedBody(rng *rand.Rand) []byte {
 		`{"prompt": ["a", "b"], "max_tokens": 2, "stop_token_ids": [1], "ignore_eos": true, "user": "me"}`,
 		`{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "top_logprobs": 2, "logprobs": true}`,
 	}
-	values := []string{"null", "-1", "0", "1e308", "4611686018427387904", "9223372036854775808", "[]", "{}", `""`, "true",
-		`"\ud800"`, "\xff", "nan", `"x"`, "[[1]]",
+	values := []string{"null", "-1", "0", "1e308", "4611686018427387904", "9223372036854775808", "[]", "{}", `""`,
+		"true", `"\ud800"`, "\xff", "nan", `"x"`, "[[1]]",
 		strings.Repeat("[", 20000), `"` + strings.Repeat("y", 1<<20) + `"`,
 		`{"a": 1}`, "65536", "0.1"}
 	text := []byte(bodies[rng.IntN(len(bodies))])
