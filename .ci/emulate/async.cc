@@ -59,20 +59,22 @@ static Copy start(Copy c) {
   return c;
 }
 
-// box is the copies of a TMA box of 64 columns into rows of 128 bytes, whose pieces of 16 lie swizzled by the address:
-// bits 4 to 6 are xored with bits 7 to 9.
+// box is the copies of a TMA box. Pieces of 16 of swizzled rows of 128 bytes lie swizzled by the address: bits 4 to 6
+// are xored with bits 7 to 9; bits 4 and 5 with 7 and 8 where rows are of 64, bit 4 with bit 7 where they are of 32.
 static std::vector<Copy> box(const Map& m, u32 to, const int* at) {
   std::vector<Copy> copies;
+  u32 mask = m.swizzle ? m.swizzle / 16 - 1 : 0, each = 16 / m.element;
+  if (at[0] * (int)m.element % 16) fail("a bulk copy from column %d: it must lie at a multiple of 16 bytes", at[0]);
   for (u32 r = 0; r < m.rows; r++)
-    for (int piece = 0; piece < 8; piece++) {
-      long long column = at[0] + piece * 8, row = at[1] + (long long)r;
+    for (u32 piece = 0; piece < m.row_bytes / 16; piece++) {
+      long long column = at[0] + (long long)(piece * each), row = at[1] + (long long)r;
       bool in = column >= 0 && column < (long long)m.size[0] && row >= 0 && row < (long long)m.size[1] && at[2] >= 0 &&
                 at[2] < (long long)m.size[2];
-      u32 address = to + r * 128 + piece * 16;
-      address ^= (address >> 7 & 7) << 4;
-      int bytes = in ? (int)std::min<long long>(16, (m.size[0] - column) * 2) : 0;
-      copies.push_back(start({block()->grid.shared + address,
-                              in ? m.data + at[2] * m.stride[1] + row * m.stride[0] + column * 2 : m.data, bytes}));
+      u32 address = to + r * m.row_bytes + piece * 16;
+      address ^= (address >> 7 & mask) << 4;
+      int bytes = in ? (int)std::min<long long>(16, (m.size[0] - column) * m.element) : 0;
+      const char* from = m.data + at[2] * m.stride[1] + row * m.stride[0] + column * m.element;
+      copies.push_back(start({block()->grid.shared + address, in ? from : m.data, bytes}));
     }
   return copies;
 }
@@ -134,7 +136,7 @@ void cp_async_bulk_tensor_3d_shared__cluster_global_mbarrier__complete_tx__bytes
   if (m.magic != kMapMagic) fail("a bulk copy by what is no tensor map");
   if (to % 128) fail("a bulk copy to %u of shared memory: it must be a multiple of 128", to);
   int corner[] = {(int)at.v[0], (int)at.v[1], (int)at.v[2]};
-  block()->events.push_back({barrier(bar), box(m, to, corner), (int)m.rows * 128});
+  block()->events.push_back({barrier(bar), box(m, to, corner), (int)(m.rows * m.row_bytes)});
 }
 
 }  // namespace ptx

@@ -62,4 +62,20 @@ float float_of_half(u16 x) {
   return x >> 15 ? -size : size;
 }
 
+// bf16_of_exact rounds once: fp32 in between keeps what is lost in its last place (rounding to odd).
+u16 bf16_of_exact(double x) {
+  float f = (float)x;
+  if (x != x || (double)f == x) return bf16_of(f);
+  u32 bits = __float_as_uint(f);
+  if (fabs((double)f) > fabs(x)) bits--;
+  return bf16_of(__uint_as_float(bits | 1));
+}
+
+// exact_difference is of numbers whose exponents lie so near that a double holds it.
+double exact_difference(double x, double y) {
+  double d = x - y, part = d - x, lost = (x - (d - part)) - (y + part);  // Knuth's two-sum
+  if (d == d && fabs(d) < HUGE_VAL && lost != 0) emu::fail("sub.rn.bf16x2 of %g and %g: not exact in fp64", x, y);
+  return d;
+}
+
 }  // namespace ptx

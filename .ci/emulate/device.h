@@ -176,6 +176,13 @@ constexpr std::common_type_t<A, B> min(A a, B b) {
 }
 inline float max(float a, float b) { return fmaxf(a, b); }
 inline float min(float a, float b) { return fminf(a, b); }
+// __byte_perm picks bytes of x (0 to 3) and y (4 to 7).
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  unsigned long long from = x | (unsigned long long)y << 32;
+  unsigned d = 0;
+  for (int i = 0; i < 4; i++) d |= (unsigned)(from >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+  return d;
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }

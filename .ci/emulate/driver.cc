@@ -379,14 +379,23 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 const cuuint64_t* size, const cuuint64_t* stride, const cuuint32_t* box,
                                 const cuuint32_t* steps, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  bool known = type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 && rank == 3 && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
-               box[0] == 64 && box[2] == 1;
+  unsigned bytes = type == CU_TENSOR_MAP_DATA_TYPE_UINT8      ? 1
+                   : type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? 2
+                   : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32  ? 4
+                                                              : 0;
+  unsigned row = swizzle == CU_TENSOR_MAP_SWIZZLE_NONE  ? 0
+                 : swizzle == CU_TENSOR_MAP_SWIZZLE_32B ? 32
+                 : swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64
+                                                        : 128;
+  bool known = bytes && rank == 3 && box[2] == 1 && (!row || box[0] * bytes == row);
+  known = known && (row != 128 || swizzle == CU_TENSOR_MAP_SWIZZLE_128B);
   for (cuuint32_t i = 0; i < rank; i++) known = known && steps[i] == 1;
   bool valid = (size_t)data % 16 == 0 && size[0] && size[1] && size[2] && stride[0] % 16 == 0 && stride[1] % 16 == 0 &&
-               box[1] >= 1 && box[1] <= 256;
+               box[0] >= 1 && box[0] <= 256 && box[0] * bytes % 16 == 0 && box[1] >= 1 && box[1] <= 256;
   if (!known) fail("a tensor map of a kind that the project does not use");
   if (!valid) return CUDA_ERROR_INVALID_VALUE;
-  Map m = {kMapMagic, (const char*)data, {size[0], size[1], size[2]}, {stride[0], stride[1]}, box[1]};
+  Map m = {kMapMagic, (const char*)data, {size[0], size[1], size[2]}, {stride[0], stride[1]}, box[1], box[0] * bytes,
+           bytes, row};
   memset(map, 0, sizeof *map);
   memcpy(map, &m, sizeof m);
   return CUDA_SUCCESS;

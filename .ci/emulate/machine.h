@@ -109,13 +109,13 @@ void count_off(u64* bar, int arrivals, int bytes);
 // launch runs a kernel and returns when it is done.
 void launch(const Kernel& k, Index blocks, Index threads, size_t shared, void** values);
 
-// Map is what cuTensorMapEncodeTiled leaves in the 128 bytes of a CUtensorMap: matrices of elements of 2 bytes, copied
-// in boxes of 64 columns.
+// Map is what cuTensorMapEncodeTiled leaves in the 128 bytes of a CUtensorMap: matrices, copied in boxes.
 struct Map {
   u64 magic;
   const char* data;
   u64 size[3], stride[2];  // elements; bytes
-  u32 rows;                // of a box
+  u32 rows, row_bytes;     // of a box
+  u32 element, swizzle;    // bytes of an element; of a swizzled row, or 0
 };
 constexpr u64 kMapMagic = 0x70616d20726f736e;
 

@@ -40,6 +40,18 @@ inline u32 bf16_of(float x) {
   return x != x ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16;
 }
 inline void cvt_rn_bf16x2_f32(u32& d, float high, float low) { d = bf16_of(high) << 16 | bf16_of(low); }
+// Two bf16 numbers in each register: the exact result, rounded once.
+u16 bf16_of_exact(double x);
+inline double number_of(u32 x) { return __uint_as_float(x << 16); }
+inline void mul_rn_bf16x2(u32& d, u32 x, u32 y) {
+  d = (u32)bf16_of_exact(number_of(x >> 16) * number_of(y >> 16)) << 16 |
+      bf16_of_exact(number_of(x & 0xffff) * number_of(y & 0xffff));
+}
+double exact_difference(double x, double y);
+inline void sub_rn_bf16x2(u32& d, u32 x, u32 y) {
+  d = (u32)bf16_of_exact(exact_difference(number_of(x >> 16), number_of(y >> 16))) << 16 |
+      bf16_of_exact(exact_difference(number_of(x & 0xffff), number_of(y & 0xffff)));
+}
 inline void max_NaN_f32(float& d, float x, float y) {
   d = x != x || y != y ? __uint_as_float(0x7fffffff) : fmaxf(x, y);
 }

@@ -19,7 +19,8 @@ func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, er
 		return nil, fmt.Errorf("bench cuda measures GPUs, not %s", dev.Name())
 	}
 	for _, r := range slices.Concat([]bench.Result{bench.Copy(d, each)}, bench.Rows(d, each),
-		bench.MatMul(d, each, bench.MatMulCases), bench.Attention(d, each, bench.AttentionCases),
+		bench.MatMul(d, each, bench.MatMulCases), bench.Quantized(d, each, bench.QuantizedCases),
+		bench.Attention(d, each, bench.AttentionCases),
 		bench.Sparse(d, each, bench.SparseCases)) {
 		lines = append(lines, kernelTime{r.Case, r.Seconds, r.Flops, r.Bytes})
 	}

@@ -155,3 +155,36 @@ func BenchmarkGradients(b *testing.B) {
 		}
 	}
 }
+
+// Products with weights in codes by every kernel, as multiples of the rate of the same in bf16: what is chosen first.
+func BenchmarkQuantized(b *testing.B) {
+	d := cudatest.Card.(*cuda.Device)
+	defer func() { d.Path = "" }()
+	const each = 50 * time.Millisecond
+	copied := Copy(d, each)
+	fmt.Printf("copy %.0f GB/s\n", copied.Bytes/copied.Seconds/1e9)
+	for _, f := range QuantizedFormats {
+		r := dequantize(d, each, f)
+		fmt.Printf("Dequantize %s: %.3f of a copy\n", f, r.Bytes/r.Seconds/(copied.Bytes/copied.Seconds))
+	}
+	for _, c := range QuantizedCases {
+		d.Path = ""
+		plain := MatMul(d, each, []MatMulCase{c})[0]
+		fmt.Printf("%s: bf16 %.1f us, %.1f TFLOP/s, %.0f GB/s\n", c, plain.Seconds*1e6, plain.Flops/plain.Seconds/1e12,
+			plain.Bytes/plain.Seconds/1e9)
+		for _, f := range QuantizedFormats {
+			line := fmt.Sprintf("  %-26s", f)
+			run, w, free := prepareQuantized(d, c, f)
+			for _, path := range append([]string{""}, gemm.QuantizedPaths...) {
+				if few := path == "codes_some" || path == "codes_few"; few && c.Rows > 10000 {
+					continue // far from its shapes
+				}
+				d.Path = path
+				s := Time(d, each, run)
+				line += fmt.Sprintf("  %s %.2f (%.0f GB/s)", path, plain.Seconds/s, float64(w.Bytes())/s/1e9)
+			}
+			free()
+			fmt.Println(line)
+		}
+	}
+}

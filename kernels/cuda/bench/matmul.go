@@ -154,9 +154,15 @@ func FillRandom(d *cuda.Device, t kernels.Tensor) {
 		v := kernels.RoundBF16(float32(r.NormFloat64()))
 		raw = append(raw, byte(v), byte(v>>8))
 	}
+	repeat(d, t, raw)
+}
+
+// repeat fills a tensor with copies of a piece.
+func repeat(d *cuda.Device, t kernels.Tensor, piece []byte) {
 	t = t.Reshape(1, t.Len())
-	for at := 0; at < t.Cols; at += piece {
-		to := t.ColRange(at, min(at+piece, t.Cols))
-		d.Write(to, raw[:to.Bytes()])
+	n := len(piece) / t.DType.Size()
+	for at := 0; at < t.Cols; at += n {
+		to := t.ColRange(at, min(at+n, t.Cols))
+		d.Write(to, piece[:to.Bytes()])
 	}
 }

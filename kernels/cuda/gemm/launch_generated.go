@@ -15,14 +15,14 @@ import (
 
 // Constants of the sources.
 const (
-	dequantizeRows       = 4    // dequantize.cu
-	dequantizeWarps      = 8    // dequantize.cu
-	matmulPart           = 5120 // matmul.cu
-	matmulStages         = 3    // matmul.cu
-	matmulThreads        = 256  // matmul.cu
-	matmulTile           = 128  // matmul.cu
-	matmulWgmmaMaxGroups = 1024 // matmul_wgmma.cu
-	matmulWgmmaMostTerms = 5    // matmul_wgmma.cu
+	dequantizeRows   = 4    // dequantize.cu
+	dequantizeWarps  = 8    // dequantize.cu
+	matmulPart       = 5120 // matmul.cu
+	matmulStages     = 3    // matmul.cu
+	matmulThreads    = 256  // matmul.cu
+	matmulTile       = 128  // matmul.cu
+	productMaxGroups = 1024 // product.cuh
+	productMostTerms = 5    // product.cuh
 )
 
 // matmulTerm is struct Term of matmul.cu.
@@ -52,8 +52,8 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(matmulTerm{}.to)-60]
 )
 
-// matmulWgmmaTerms is struct Terms of matmul_wgmma.cu.
-type matmulWgmmaTerms struct {
+// productTerms is struct Terms of product.cuh.
+type productTerms struct {
 	x          [5]driver.TensorMap
 	w          [5]driver.TensorMap
 	k          [5]int32
@@ -70,18 +70,32 @@ type matmulWgmmaTerms struct {
 
 // They lie in memory as in C.
 var (
-	_ = [1]bool{}[unsafe.Sizeof(matmulWgmmaTerms{})-1408]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.x)-0]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.w)-640]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.k)-1280]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.from)-1300]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.to)-1320]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.shared)-1340]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.count)-1360]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.begin)-1364]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.height)-1368]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.box)-1372]
-	_ = [1]bool{}[unsafe.Offsetof(matmulWgmmaTerms{}.headStride)-1376]
+	_ = [1]bool{}[unsafe.Sizeof(productTerms{})-1408]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.x)-0]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.w)-640]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.k)-1280]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.from)-1300]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.to)-1320]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.shared)-1340]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.count)-1360]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.begin)-1364]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.height)-1368]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.box)-1372]
+	_ = [1]bool{}[unsafe.Offsetof(productTerms{}.headStride)-1376]
+)
+
+// quantizedScales is struct Scales of quantized.cuh.
+type quantizedScales struct {
+	map_ driver.TensorMap
+	wide int32
+	_    [60]byte
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(quantizedScales{})-192]
+	_ = [1]bool{}[unsafe.Offsetof(quantizedScales{}.map_)-0]
+	_ = [1]bool{}[unsafe.Offsetof(quantizedScales{}.wide)-128]
 )
 
 // weightgradWgmmaPair is struct Pair of weightgrad_wgmma.cu.
@@ -156,13 +170,85 @@ func launchProduct[P1, P2 driver.Operand](ctx *driver.Context, kernel string, gr
 	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:384])
 }
 
+// launchProductE2m1 enqueues a kernel of quantized_e2m1.cu: nt_e2m1_e8m0_32_wide, nt_e2m1_e8m0_32_square,
+// nt_e2m1_e8m0_32_some, nt_e2m1_e8m0_32_few, nn_e2m1_e8m0_32_wide, nn_e2m1_e8m0_32_square.
+func launchProductE2m1[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
+	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
+	m, n int) {
+	params := struct {
+		terms    productTerms
+		scales   quantizedScales
+		out      cu.DevicePtr
+		ldo      int64
+		offsets  cu.DevicePtr
+		groups   int32
+		segments int32
+		m        int32
+		n        int32
+	}{
+		terms: *terms, scales: *scales, out: driver.AtType(out, kernels.BF16), ldo: int64(ldo),
+		offsets: driver.AtType(offsets, kernels.I32), groups: driver.Int32(groups), segments: driver.Int32(segments),
+		m: driver.Int32(m), n: driver.Int32(n),
+	}
+	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:1640])
+}
+
+// launchProductE4m3 enqueues a kernel of quantized_e4m3.cu: nt_e4m3_e8m0_32_wide, nt_e4m3_e8m0_32_square,
+// nt_e4m3_e8m0_32_some, nt_e4m3_e8m0_32_few, nn_e4m3_e8m0_32_wide, nn_e4m3_e8m0_32_square, nt_e4m3_e8m0_128_wide,
+// nt_e4m3_e8m0_128_square, nt_e4m3_e8m0_128_some, nt_e4m3_e8m0_128_few, nn_e4m3_e8m0_128_wide, nn_e4m3_e8m0_128_square,
+// nt_e4m3_fp32_128_wide, nt_e4m3_fp32_128_square, nt_e4m3_fp32_128_some, nt_e4m3_fp32_128_few, nn_e4m3_fp32_128_wide,
+// nn_e4m3_fp32_128_square.
+func launchProductE4m3[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
+	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
+	m, n int) {
+	params := struct {
+		terms    productTerms
+		scales   quantizedScales
+		out      cu.DevicePtr
+		ldo      int64
+		offsets  cu.DevicePtr
+		groups   int32
+		segments int32
+		m        int32
+		n        int32
+	}{
+		terms: *terms, scales: *scales, out: driver.AtType(out, kernels.BF16), ldo: int64(ldo),
+		offsets: driver.AtType(offsets, kernels.I32), groups: driver.Int32(groups), segments: driver.Int32(segments),
+		m: driver.Int32(m), n: driver.Int32(n),
+	}
+	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:1640])
+}
+
+// launchProductInt4 enqueues a kernel of quantized_int4.cu: nt_int4_bf16_32_wide, nt_int4_bf16_32_square,
+// nt_int4_bf16_32_some, nt_int4_bf16_32_few, nn_int4_bf16_32_wide, nn_int4_bf16_32_square.
+func launchProductInt4[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
+	sharedBytes int, terms *productTerms, scales *quantizedScales, out P1, ldo int, offsets P2, groups, segments,
+	m, n int) {
+	params := struct {
+		terms    productTerms
+		scales   quantizedScales
+		out      cu.DevicePtr
+		ldo      int64
+		offsets  cu.DevicePtr
+		groups   int32
+		segments int32
+		m        int32
+		n        int32
+	}{
+		terms: *terms, scales: *scales, out: driver.AtType(out, kernels.BF16), ldo: int64(ldo),
+		offsets: driver.AtType(offsets, kernels.I32), groups: driver.Int32(groups), segments: driver.Int32(segments),
+		m: driver.Int32(m), n: driver.Int32(n),
+	}
+	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:1640])
+}
+
 // launchProductWgmma enqueues a kernel of matmul_wgmma.cu: nt_wide_bf16, nt_wide_f32, nn_wide_bf16, nn_wide_f32,
 // nt_square_bf16, nt_square_f32, nn_square_bf16, nn_square_f32, nt_few_bf16, nt_few_f32, nn_few_bf16, nn_few_f32,
 // nt_deep_bf16, nt_deep_f32, nn_deep_bf16, nn_deep_f32, nt_tall_bf16, nt_tall_f32, nn_tall_bf16, nn_tall_f32.
 func launchProductWgmma[P1, P2 driver.Operand](ctx *driver.Context, kernel string, grid [3]int, threads,
-	sharedBytes int, terms *matmulWgmmaTerms, out P1, ldo int, offsets P2, groups, segments, m, n int) {
+	sharedBytes int, terms *productTerms, out P1, ldo int, offsets P2, groups, segments, m, n int) {
 	params := struct {
-		terms    matmulWgmmaTerms
+		terms    productTerms
 		out      cu.DevicePtr
 		ldo      int64
 		offsets  cu.DevicePtr
@@ -235,9 +321,17 @@ var Kernels = []string{
 	"dequantize_e4m3_fp32_bf16", "dequantize_e4m3_fp32_f32", "dequantize_int4_bf16_bf16",
 	"dequantize_int4_bf16_f32", "dequantize_int4_e8m0_bf16", "dequantize_int4_e8m0_f32",
 	"dequantize_int4_fp32_bf16", "dequantize_int4_fp32_f32", "nn_any_bf16", "nn_any_f32", "nn_deep_bf16",
-	"nn_deep_f32", "nn_few_bf16", "nn_few_f32", "nn_square_bf16", "nn_square_f32", "nn_tall_bf16", "nn_tall_f32",
-	"nn_vector_bf16", "nn_vector_f32", "nn_wide_bf16", "nn_wide_f32", "nt_any_bf16", "nt_any_f32", "nt_deep_bf16",
-	"nt_deep_f32", "nt_few_bf16", "nt_few_f32", "nt_square_bf16", "nt_square_f32", "nt_tall_bf16", "nt_tall_f32",
-	"nt_vector_bf16", "nt_vector_f32", "nt_wide_bf16", "nt_wide_f32", "weight_grad_any", "weight_grad_few",
-	"weight_grad_square", "weight_grad_vector", "weight_grad_wide",
+	"nn_deep_f32", "nn_e2m1_e8m0_32_square", "nn_e2m1_e8m0_32_wide", "nn_e4m3_e8m0_128_square",
+	"nn_e4m3_e8m0_128_wide", "nn_e4m3_e8m0_32_square", "nn_e4m3_e8m0_32_wide", "nn_e4m3_fp32_128_square",
+	"nn_e4m3_fp32_128_wide", "nn_few_bf16", "nn_few_f32", "nn_int4_bf16_32_square", "nn_int4_bf16_32_wide",
+	"nn_square_bf16", "nn_square_f32", "nn_tall_bf16", "nn_tall_f32", "nn_vector_bf16", "nn_vector_f32",
+	"nn_wide_bf16", "nn_wide_f32", "nt_any_bf16", "nt_any_f32", "nt_deep_bf16", "nt_deep_f32",
+	"nt_e2m1_e8m0_32_few", "nt_e2m1_e8m0_32_some", "nt_e2m1_e8m0_32_square", "nt_e2m1_e8m0_32_wide",
+	"nt_e4m3_e8m0_128_few", "nt_e4m3_e8m0_128_some", "nt_e4m3_e8m0_128_square", "nt_e4m3_e8m0_128_wide",
+	"nt_e4m3_e8m0_32_few", "nt_e4m3_e8m0_32_some", "nt_e4m3_e8m0_32_square", "nt_e4m3_e8m0_32_wide",
+	"nt_e4m3_fp32_128_few", "nt_e4m3_fp32_128_some", "nt_e4m3_fp32_128_square", "nt_e4m3_fp32_128_wide",
+	"nt_few_bf16", "nt_few_f32", "nt_int4_bf16_32_few", "nt_int4_bf16_32_some", "nt_int4_bf16_32_square",
+	"nt_int4_bf16_32_wide", "nt_square_bf16", "nt_square_f32", "nt_tall_bf16", "nt_tall_f32", "nt_vector_bf16",
+	"nt_vector_f32", "nt_wide_bf16", "nt_wide_f32", "weight_grad_any", "weight_grad_few", "weight_grad_square",
+	"weight_grad_vector", "weight_grad_wide",
 }

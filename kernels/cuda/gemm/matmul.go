@@ -63,7 +63,7 @@ type window struct {
 // terms cover.
 func windows(n, tile int, terms []kernels.Term) (all []window) {
 	runs := kernels.Runs(n, terms)
-	whole := len(terms) <= matmulWgmmaMostTerms
+	whole := len(terms) <= productMostTerms
 	for _, at := range runs[:len(runs)-1] {
 		whole = whole && at%tile == 0
 	}
@@ -77,7 +77,7 @@ func windows(n, tile int, terms []kernels.Term) (all []window) {
 				w.terms = append(w.terms, t)
 			}
 		}
-		if len(w.terms) > matmulWgmmaMostTerms {
+		if len(w.terms) > productMostTerms {
 			panic(fmt.Sprintf("cuda: %d terms of a product", len(w.terms)))
 		}
 		all = append(all, w)
@@ -99,7 +99,7 @@ func (d *Ops) productPortable(layout string, w window, out kernels.Tensor, g *ke
 		tiles += min(g.Count, out.Rows) // a group's last tile may be short
 	}
 	kind := "_vector"
-	var terms [matmulWgmmaMostTerms]matmulTerm
+	var terms [productMostTerms]matmulTerm
 	for i := range terms {
 		var t kernels.Term
 		if i < len(w.terms) {

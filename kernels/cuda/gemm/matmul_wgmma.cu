@@ -9,145 +9,8 @@
 //   `head_stride` elements from one head to the next.
 // Bound: 2*M*N*K flops of the tensor cores; for few rows the bytes of the weights, or the chain: 0.11 us for each
 // kDepth of it.
-#include "wgmma_ring.cuh"
+#include "product.cuh"
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-
-constexpr int kMaxGroups = 1024;
-constexpr int kMostTerms = 5;
-
-// Terms count for columns [from, to) of out each, which begin and end where tiles of columns from `begin` on do, or the
-// launch's last column does.
-struct Terms {
-  TensorMap x[kMostTerms], w[kMostTerms];
-  int k[kMostTerms], from[kMostTerms], to[kMostTerms];
-  int shared[kMostTerms];  // w is one matrix for all groups
-  int count, begin;
-  int height, box;  // rows of a tile; rows of X in a copy
-  int head_stride;  // 0: heads are not interleaved
-  __device__ bool cover(int t, int col) const { return from[t] <= col && col < to[t]; }
-};
-
-// Table lists the groups' first rows and how many tiles of rows lie before each. Without offsets each has m rows.
-struct Table {
-  int row[kMaxGroups + 1], tile[kMaxGroups + 1];
-};
-
-__device__ inline void fill(Table& t, const int* offsets, int groups, int segments, int m, int rows) {
-  if (threadIdx.x >= kWarp) return;
-  int lane = threadIdx.x, before = 0;
-  for (int base = 0; base < groups; base += kWarp) {
-    int g = base + lane, from = 0, tiles = 0;
-    if (g < groups) {
-      from = offsets ? offsets[g * segments] : g * m;
-      int to = offsets ? offsets[(g + 1) * segments] : from + m;
-      tiles = (to - from + rows - 1) / rows;
-      if (g == groups - 1) t.row[groups] = to;
-      t.row[g] = from;
-    }
-    int sum = tiles;
-#pragma unroll
-    for (int s = 1; s < kWarp; s <<= 1) {
-      int v = __shfl_up_sync(~0u, sum, s);
-      if (lane >= s) sum += v;
-    }
-    if (g < groups) t.tile[g] = before + sum - tiles;
-    before += __shfl_sync(~0u, sum, kWarp - 1);
-  }
-  if (lane == 0) t.tile[groups] = before;
-}
-
-// Work is a tile of a product: rows [from, from + rows) of out and X, columns from col, with a group's matrix of
-// weights, and of X and out where heads are interleaved.
-struct Work {
-  int group, from, rows, col;
-};
-
-// width is the number of columns of wgmma that covers `rows` rows.
-template <int ROWS>
-__device__ inline int width(int rows) {
-  if (ROWS == 64) return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
-  return (rows + ROWS / 4 - 1) / (ROWS / 4) * (ROWS / 4);
-}
-
-// store_tile writes the warpgroup's 64 columns of out from `col` on, for rows [0, rows) at out.
-template <int ROWS>
-__device__ inline void store_tile(const float* d, float* out, long long ldo, int rows, int col, int n, bool) {
-  int lane = warp_lane(), warp = threadIdx.x / kWarp % 4;
-#pragma unroll
-  for (int j = 0; j < ROWS / 8; j++)
-    if (j * 8 < rows)
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-        int row = j * 8 + lane % 4 * 2 + e % 2, c = col + warp * 16 + lane / 4 + e / 2 * 8;
-        if (row < rows && c < n) out[row * ldo + c] = d[j * 4 + e];
-      }
-}
-
-// For bf16 the threads of a quad exchange what they hold until each has 8 columns of one row.
-template <int ROWS>
-__device__ inline void store_tile(const float* d, u16* out, long long ldo, int rows, int col, int n, bool wide) {
-  int lane = warp_lane(), warp = threadIdx.x / kWarp % 4, q = lane % 4;
-  int c = col + warp * 16 + q % 2 * 8;
-  bool odd = q & 1, high = q & 2;
-#pragma unroll
-  for (int j = 0; j < ROWS / 16; j++)
-    if (j * 16 < rows) {
-      u32 w[4];
-#pragma unroll
-      for (int i = 0; i < 4; i++) w[i] = transposed(pair(d[j * 8 + i * 2], d[j * 8 + i * 2 + 1]));
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        u32 v = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 1], 1);
-        if (odd) w[i] = v;
-        else w[i + 1] = v;
-      }
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        u32 v = __shfl_xor_sync(~0u, high ? w[i] : w[i + 2], 2);
-        if (high) w[i] = v;
-        else w[i + 2] = v;
-      }
-      int row = j * 16 + q / 2 * 8 + lane / 4;
-      if (row >= rows || c >= n) continue;
-      u16* to = out + row * ldo + c;
-      if (wide && c + 8 <= n) {
-        *(uint4*)to = make_uint4(w[0], w[1], w[2], w[3]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-          if (c + i < n) to[i] = (u16)(w[i / 2] >> i % 2 * 16);
-      }
-    }
-}
-
-// Tiles are those of columns [begin, n) of out, COLUMNS in each, and of all groups' rows.
-template <int COLUMNS>
-struct Tiles {
-  const Table& table;
-  int groups, begin, across, count;
-  int height, each;  // rows of a tile; of each head where they are interleaved, else 0
-  __device__ Tiles(const Table& t, int groups, const Terms& terms, int n, int m)
-      : table(t),
-        groups(groups),
-        begin(terms.begin),
-        across((n - begin + COLUMNS - 1) / COLUMNS),
-        count(t.tile[groups] * across),
-        height(terms.height),
-        each(terms.head_stride ? m : 0) {}
-
-  __device__ Work work(int i) const {
-    int lo = 0, hi = groups;  // the group: the last with tile[lo] * across <= i
-    while (hi - lo > 1) {
-      int mid = (lo + hi) / 2;
-      if (table.tile[mid] * across <= i) lo = mid;
-      else hi = mid;
-    }
-    int row, col;
-    piece(i - table.tile[lo] * across, table.tile[lo + 1] - table.tile[lo], across, row, col);
-    int from = table.row[lo] + row * height;
-    return {lo, from - lo * each, min(height, table.row[lo + 1] - from), begin + col * COLUMNS};
-  }
-};
 
 // copy_tiles is the work of an elected thread: the weights of a block's tiles, or their rows of X.
 template <int COLUMNS, int ROWS, int TW, class R>
@@ -209,7 +72,8 @@ template <int COLUMNS, int ROWS, int STAGES, int BLOCKS, int TW, class T>
 __device__ inline void product(const Terms& terms, T* out, long long ldo, const int* offsets, int groups, int segments,
                                int m, int n) {
   __shared__ u64 bars[2 * STAGES];
-  __shared__ Table table;
+  __shared__ int first_rows[kMaxGroups + 1], first_tiles[kMaxGroups + 1];
+  Table table = {first_rows, first_tiles};
   Ring<COLUMNS, ROWS, STAGES> ring(bars, 2);
   fill(table, offsets, groups, segments, m, terms.height);
   __syncthreads();

@@ -118,7 +118,7 @@ func HasWgmma(c *driver.Context) bool { return c.Has(kernelWeightGradWide) }
 
 // native tells whether the kernels for Hopper are there and can take the operands.
 func (d *Ops) native(groups int, operands ...kernels.Tensor) bool {
-	if !HasWgmma(d.Context) || groups > matmulWgmmaMaxGroups || d.Path == "portable" {
+	if !HasWgmma(d.Context) || groups > productMaxGroups || d.Path == "portable" {
 		return false
 	}
 	for _, t := range operands {
@@ -150,15 +150,18 @@ func (d *Ops) productNative(layout string, s tiling, w window, out kernels.Tenso
 		s.threads(), s.shared(), &terms, out, pitch, offsets, groups, segments, rows, w.to)
 }
 
-// termsOf describes the terms of a window.
-func (d *Ops) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) (p matmulWgmmaTerms) {
+// termsOf describes the terms of a window, but for weights in codes.
+func (d *Ops) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *kernels.Groups) (p productTerms) {
 	interleaved, box, boxW := g != nil && g.Interleaved, s.box(groupCount(g), out.Rows), 64
 	if layout == "nt" {
 		boxW = s.columns
 	}
 	for i, t := range w.terms {
 		from, to := t.Columns(out.Cols)
-		p.x[i], p.w[i] = d.GroupBoxes(t.X, g, box), d.Boxes(t.W, boxW)
+		p.x[i] = d.GroupBoxes(t.X, g, box)
+		if !inCodes(t) {
+			p.w[i] = d.Boxes(t.W, boxW)
+		}
 		p.k[i], p.from[i], p.to[i] = int32(t.X.Cols), int32(from), int32(to)
 		if interleaved && t.W.Groups == 1 {
 			p.shared[i] = 1

@@ -10,7 +10,7 @@ import (
 
 // Sources are the kernels.
 //
-//go:embed *.cu
+//go:embed *.cu *.cuh
 var Sources embed.FS
 
 // Ops is the operations on one GPU.

@@ -25,6 +25,10 @@ func (d *Ops) productQuantized(layout string, out kernels.Tensor, g *kernels.Gro
 	if g != nil && g.Interleaved {
 		panic("cuda: a quantized weight of interleaved groups")
 	}
+	if f, ok := d.nativeCodes(out, g, terms); ok {
+		d.productCodes(layout, f, out, g, terms)
+		return
+	}
 	d.productDequantized(layout, out, g, terms)
 }
 
@@ -91,6 +95,3 @@ func matrices(w kernels.Tensor, from, to int) kernels.Tensor {
 	w, w.Groups = w.Group(from), to-from
 	return w
 }
-
-// QuantizedPaths are the values of [driver.Context.Path] that force each kernel of products with weights in codes.
-var QuantizedPaths = []string{PathDequantized}

@@ -3,11 +3,14 @@
 package gemm
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"testing"
 
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/cudatest"
+	"lockstep/kernels/cuda/driver"
 	"lockstep/quant"
 )
 
@@ -80,8 +83,9 @@ func TestQuantizedProducts(t *testing.T) {
 	for _, f := range quantizedFormats {
 		for _, c := range []quantizedCase{
 			{f, 1, 1, 16, 32, nil}, {f, 1, 9, 72, 96, [][2]int{{0, 72}}},
-			{f, 3, 150, 144, 352, [][2]int{{0, 64}, {64, 144}}}, {f, 1, 33, 57, 100, nil},
-			{f, 5, 300, 136, 64, [][2]int{{3, 80}}}, {f, 1, 270, 272, 160, nil},
+			{f, 3, 90, 144, 352, [][2]int{{0, 64}, {64, 144}}}, {f, 1, 33, 57, 100, nil},
+			{f, 5, 140, 136, 64, [][2]int{{3, 80}}}, {f, 1, 260, 272, 96, nil},
+			{f, 4, 100, 176, 64, [][2]int{{16, 80}, {80, 176}}},
 		} {
 			c.products(t, 1+len(c.ranges))
 		}
@@ -111,5 +115,109 @@ func TestDequantizedSomeGroups(t *testing.T) {
 	c := quantizedCase{f, 5, 90, 72, 64, [][2]int{{0, 72}}}
 	for _, numbersBytes = range []int{1, 2 * 72 * 64 * 2, 3 * 72 * 64 * 2} {
 		c.products(t, 2)
+	}
+}
+
+// finite tells whether every code times a scale is a finite number.
+func finite(f quant.Format, raw []byte) bool {
+	most := map[quant.Code]float64{quant.CodeINT4: 8, quant.CodeE2M1: 6, quant.CodeE4M3: 448}[f.Code]
+	var s float64
+	switch f.Scale {
+	case quant.ScaleE8M0:
+		s = math.Ldexp(1, int(raw[0])-127)
+	case quant.ScaleBF16:
+		s = float64(kernels.FromBF16(binary.LittleEndian.Uint16(raw)))
+	default:
+		s = float64(math.Float32frombits(binary.LittleEndian.Uint32(raw)))
+	}
+	return math.Abs(s)*most < math.MaxFloat32*(1-1./256)
+}
+
+// Products with the identity give the numbers: every code with every scale whose numbers are finite, by a kernel of
+// each way to read codes. A group has 64 rows, in the order of their scales and then in any order: a warp's are all
+// small, all large or mixed.
+func TestQuantizedEveryCode(t *testing.T) {
+	defer func() { cudatest.GPU.Path = "" }()
+	for _, f := range quantizedFormats {
+		if f.Code == quant.CodeINT4 && f.Scale == quant.ScaleF32 {
+			continue // has no kernel of its own
+		}
+		size, all := kernels.ScaleType(f.Scale).Size(), [][]byte(nil)
+		for raw := everyScale(f.Scale); len(raw) > 0; raw = raw[size:] {
+			if finite(f, raw) {
+				all = append(all, raw[:size])
+			}
+		}
+		for range 64 + (64-len(all)%64)%64 {
+			all = append(all, all[cudatest.Rand.IntN(len(all))])
+		}
+		const rows = 64
+		groups, codes := len(all)/rows, everyCode(f.Code)
+		q := cudatest.NewQuantized(f, kernels.BF16, groups, rows, len(codes)*8/f.Code.Bits())
+		for g := range groups {
+			for range rows {
+				q.Codes.Raw = append(q.Codes.Raw, codes...)
+			}
+			for range q.Scales.Rows {
+				for _, s := range all[g*rows:][:rows] {
+					q.Scales.Raw = append(q.Scales.Raw, s...)
+				}
+			}
+		}
+		k := q.Shape.Cols
+		checkIdentity(t, q, k, groups, "codes_square", "codes_few", func(d kernels.Device, out, x kernels.Tensor,
+			g *kernels.Groups, w *kernels.QuantizedWeight) {
+			d.MatMul(out, g, kernels.Term{X: x, Q: w})
+		})
+		checkIdentity(t, q, rows, groups, "codes_square", "codes_wide", func(d kernels.Device, out, x kernels.Tensor,
+			g *kernels.Groups, w *kernels.QuantizedWeight) {
+			d.MatMulT(out, g, kernels.Term{X: x, Q: w})
+		})
+	}
+}
+
+// checkIdentity compares products of n rows a group, which are the identity, by two paths.
+func checkIdentity(t *testing.T, q cudatest.Quantized, n, groups int, path, other string, product func(d kernels.Device,
+	out, x kernels.Tensor, g *kernels.Groups, w *kernels.QuantizedWeight)) {
+	t.Helper()
+	x := cudatest.Operand{DType: kernels.BF16, Groups: 1, Rows: groups * n, Cols: n, Stride: n,
+		Raw: make([]byte, groups*n*n*2)}
+	offsets := make([]int32, groups+1)
+	for i := range groups * n {
+		binary.LittleEndian.PutUint16(x.Raw[(i*n+i%n)*2:], kernels.RoundBF16(1))
+		offsets[i/n+1] = int32(i + 1)
+	}
+	out := cudatest.Grouped(kernels.BF16, 1, groups*n, q.Shape.Rows+q.Shape.Cols-n, q.Shape.Rows+q.Shape.Cols-n, 1)
+	for _, p := range []string{path, other} {
+		cudatest.GPU.Path = p
+		cudatest.Both(t, fmt.Sprint(p, " ", q.Shape.Format), []cudatest.Operand{out, x, q.Codes, q.Scales,
+			cudatest.Ints(1, groups+1, offsets)}, func(d kernels.Device, x []kernels.Tensor) {
+			product(d, x[0], x[1], &kernels.Groups{Offsets: x[4], Count: groups, Segments: 1}, q.On(x[2], x[3]))
+		})
+	}
+}
+
+// The variants that were the fastest on an H100 for the shapes of bench.QuantizedCases.
+func TestCodesTilings(t *testing.T) {
+	d := &Ops{Context: &driver.Context{Processors: 132}}
+	for _, c := range []struct {
+		layout                string
+		code                  quant.Code
+		groups, rows, columns int
+		want                  codesTiling
+	}{
+		{"nt", quant.CodeINT4, 32, 32864, 7168, codesWide},
+		{"nn", quant.CodeE4M3, 128, 33216, 768, codesWide},
+		{"nt", quant.CodeINT4, 128, 1024, 1536, codesFew},
+		{"nt", quant.CodeE4M3, 128, 1024, 1536, codesSome},
+		{"nt", quant.CodeINT4, 128, 2048, 1536, codesSome},
+		{"nt", quant.CodeINT4, 128, 8192, 1536, codesSquare},
+		{"nn", quant.CodeINT4, 128, 1024, 1536, codesSquare},
+		{"nt", quant.CodeE4M3, 1, 32, 4096, codesFew},
+	} {
+		if got := d.codesTilingFor(c.layout, c.code, c.groups, c.rows, c.columns); got != c.want {
+			t.Errorf("%s, %s, %d groups, %d rows, %d columns: %s, want %s", c.layout, c.code, c.groups, c.rows,
+				c.columns, got, c.want)
+		}
 	}
 }

@@ -126,3 +126,26 @@ __device__ inline void wgmma(float* d, u32 a, u32 b) {
   WGMMA(192, L24, 96, 97, 98, 99, D24(0))
   WGMMA(256, L32, 128, 129, 130, 131, D32(0))
 }
+
+#define WGMMA_A(N, list, a0, a1, a2, a3, b_at, registers)                                                       \
+  if constexpr (COLUMNS == N)                                                                                   \
+    asm volatile("{\n.reg .b64 b;\nmov.b64 b, {%" #b_at                                                         \
+                 ", 0x40000040};\n"                                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" list "}, {%" #a0 ",%" #a1 ",%" #a2 \
+                 ",%" #a3 "}, b, 1, 1, 1, 0;\n}"                                                                \
+                 : registers                                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b));
+
+// wgmma: the same with a in registers: thread t of warp w has row 16w + t/4 and k t%4*2 and the next in a[0], the row 8
+// below in a[1], and k 8 further in a[2] and a[3]. They must not change until the product is done.
+template <int COLUMNS>
+__device__ inline void wgmma(float* d, const u32 (&a)[4], u32 b) {
+  WGMMA_A(8, L1, 4, 5, 6, 7, 8, D1(0))
+  WGMMA_A(16, L2, 8, 9, 10, 11, 12, D2(0))
+  WGMMA_A(32, L4, 16, 17, 18, 19, 20, D4(0))
+  WGMMA_A(64, L8, 32, 33, 34, 35, 36, D8(0))
+  WGMMA_A(96, L12, 48, 49, 50, 51, 52, D12(0))
+  WGMMA_A(128, L16, 64, 65, 66, 67, 68, D16(0))
+  WGMMA_A(192, L24, 96, 97, 98, 99, 100, D24(0))
+  WGMMA_A(256, L32, 128, 129, 130, 131, 132, D32(0))
+}

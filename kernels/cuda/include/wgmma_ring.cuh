@@ -15,27 +15,26 @@ constexpr int threads(int multiplied, int blocks, int copying) {
   return multiplied * 2 + (blocks == 1 ? kGroup : copying * kWarp);
 }
 
-// Ring is the stages between the threads that copy, `writers` of them for each stage, and the multiplying warpgroups: A
-// boxes, then B boxes.
-template <int A, int B, int STAGES, int DEPTH = kDepth>
-struct Ring {
-  static constexpr int kStage = (A + B) * DEPTH, kBox = 64 * DEPTH;  // elements
-  static constexpr int kSteps = DEPTH / 16;
+// Slots are the stages between the threads that copy, `writers` of them for each stage, and READERS multiplying warps:
+// A_BYTES of the operand a, then B_BYTES of b.
+template <int A_BYTES, int B_BYTES, int STAGES, int READERS>
+struct Slots {
+  static constexpr int kSlot = A_BYTES + B_BYTES;
   u16* base = dynamic;
   u64 *full, *empty;
   int slot = 0, phase = 0;
-  __device__ Ring(u64* bars, int writers) : full(bars), empty(bars + STAGES) {
+  __device__ Slots(u64* bars, int writers) : full(bars), empty(bars + STAGES) {
     if (threadIdx.x == 0) {
       for (int i = 0; i < STAGES; i++) {
         barrier_init(full + i, writers);
-        barrier_init(empty + i, A / 64 * 4);
+        barrier_init(empty + i, READERS);
       }
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
       asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
   }
-  __device__ u16* a() { return base + slot * kStage; }
-  __device__ u16* b() { return a() + A * DEPTH; }
+  __device__ u16* a() { return base + slot * (kSlot / 2); }
+  __device__ u16* b() { return a() + A_BYTES / 2; }
   __device__ void next() {
     if (++slot == STAGES) slot = 0, phase ^= 1;
   }
@@ -50,6 +49,14 @@ struct Ring {
   __device__ void release_last() {
     if (warp_lane() == 0) barrier_arrive(empty + (slot == 0 ? STAGES - 1 : slot - 1));
   }
+};
+
+// Ring is slots of A boxes, then B boxes, of DEPTH k.
+template <int A, int B, int STAGES, int DEPTH = kDepth>
+struct Ring : Slots<A * DEPTH * 2, B * DEPTH * 2, STAGES, A / 64 * 4> {
+  static constexpr int kStage = (A + B) * DEPTH, kBox = 64 * DEPTH;  // elements
+  static constexpr int kSteps = DEPTH / 16;
+  __device__ Ring(u64* bars, int writers) : Slots<A * DEPTH * 2, B * DEPTH * 2, STAGES, A / 64 * 4>(bars, writers) {}
 };
 
 // multiply starts the products of the current slot: steps of 16 k into COLUMNS columns. Steps of zeros change no bit.

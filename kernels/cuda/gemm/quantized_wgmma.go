@@ -1,0 +1,165 @@
+//go:build cuda
+
+package gemm
+
+import (
+	"slices"
+
+	"gorgonia.org/cu"
+
+	"lockstep/kernels"
+	"lockstep/kernels/cuda/driver"
+	"lockstep/quant"
+)
+
+// codesTiling is a variant of the kernels in quantized.cuh. All give the same bits.
+type codesTiling struct {
+	tiling
+	deep bool // a stage has 128 bytes of each row of codes, else 64 columns
+}
+
+var (
+	codesWide   = codesTiling{tiling{"_wide", 128, 256, 256, 4, 1}, false}
+	codesSquare = codesTiling{tiling{"_square", 128, 128, 128, 6, 1}, false}
+	codesSome   = codesTiling{tiling{"_some", 256, 64, 64, 3, 1}, true}
+	codesFew    = codesTiling{tiling{"_few", 64, 16, 16, 3, 3}, true}
+)
+
+// codesTilings are those of a layout: few rows have no kernels for MatMulT.
+var codesTilings = map[string][]codesTiling{"nt": {codesWide, codesSquare, codesSome, codesFew},
+	"nn": {codesWide, codesSquare}}
+
+// QuantizedPaths are the values of [driver.Context.Path] that force each kernel of products with weights in codes.
+var QuantizedPaths = []string{PathDequantized, "codes_wide", "codes_square", "codes_some", "codes_few"}
+
+// codesTilingFor reads shapes alone: few rows want weights to arrive in large pieces, many want large tiles. Codes that
+// are quick to decode gain from small blocks where a group has rows for one step of mma alone.
+func (d *Ops) codesTilingFor(layout string, code quant.Code, groups, rows, columns int) codesTiling {
+	for _, s := range codesTilings[layout] {
+		if d.Path == "codes"+s.name {
+			return s
+		}
+	}
+	average := driver.Blocks(rows, groups)
+	if layout == "nt" && average <= 48 {
+		if average <= 10 && code == quant.CodeINT4 || 2*codesSome.tiles(groups, rows, columns) <= d.Processors {
+			return codesFew
+		}
+		return codesSome
+	}
+	if average >= 112 && codesWide.tiles(groups, rows, columns) >= d.Processors {
+		return codesWide
+	}
+	return codesSquare
+}
+
+// codesFormat is a format as quantized.cuh has kernels for it.
+type codesFormat struct {
+	quant.Format
+	name string
+	wide int // columns to a scale: 32, or 0 for a multiple of 128
+}
+
+// codesFormatOf finds the kernels' format for rows of so many columns.
+func codesFormatOf(f quant.Format, cols int) (c codesFormat, ok bool) {
+	blocks := "_32"
+	switch {
+	case f.Wide == 32:
+		c.wide = 32
+	case f.Wide%128 == 0 || f.Wide >= cols:
+		blocks = "_128"
+	default:
+		return c, false
+	}
+	c.Format, c.name = f, f.Code.String()+"_"+f.Scale.String()+blocks
+	return c, slices.Contains([]string{"int4_bf16_32", "e2m1_e8m0_32", "e4m3_e8m0_32", "e4m3_e8m0_128",
+		"e4m3_fp32_128"}, c.name)
+}
+
+// stage is quantized.cuh's: rows of codes in a stage, bytes of each, blocks of columns with a scale of their own.
+func (s codesTiling) stage(layout string, f codesFormat) (lines, lineBytes, blocks int) {
+	cols := s.columns
+	lines = 64
+	if layout == "nt" {
+		lines, cols = s.columns, s.depth(f)
+	}
+	if blocks = 1; f.wide > 0 {
+		blocks = cols / f.wide
+	}
+	return lines, cols * f.Code.Bits() / 8, blocks
+}
+
+// depth is the k of a stage.
+func (s codesTiling) depth(f codesFormat) int {
+	if s.deep {
+		return 128 * 8 / f.Code.Bits()
+	}
+	return 64
+}
+
+// shared is the bytes of the ring, of what aligning it may cost, and of the table of groups.
+func (s codesTiling) shared(layout string, f codesFormat, groups int) int {
+	lines, lineBytes, blocks := s.stage(layout, f)
+	weights := max((lines*(lineBytes+blocks*f.Scale.Bits()/8)+1023)&^1023, s.columns*128)
+	return s.stages*(weights+s.rows*s.depth(f)*2) + 1024 + (groups+1)*8
+}
+
+// nativeCodes tells whether kernels read the codes of a product's first weight as they are.
+func (d *Ops) nativeCodes(out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) (f codesFormat, ok bool) {
+	if d.Path == PathDequantized || out.DType != kernels.BF16 || !inCodes(terms[0]) ||
+		slices.ContainsFunc(terms[1:], inCodes) {
+		return f, false
+	}
+	q := *terms[0].Q
+	if f, ok = codesFormatOf(q.Format, q.Cols); !ok || q.DType != kernels.BF16 || !inRows16(q.Codes) ||
+		!inRows16(q.Scales) || !d.native(groupCount(g), terms[0].X) || q.Rows == 0 {
+		return f, false
+	}
+	for _, t := range terms[1:] {
+		driver.MustBF16(t.X, t.W)
+		from, to := t.Columns(out.Cols)
+		// A launch may begin at either, where scales have to lie at a multiple of 16 bytes.
+		if !d.native(groupCount(g), t.X, t.W) || from%16 != 0 || to%16 != 0 && to != out.Cols {
+			return f, false
+		}
+	}
+	return f, true
+}
+
+// inRows16 tells whether rows follow each other at multiples of 16 bytes.
+func inRows16(t kernels.Tensor) bool {
+	return t.Contiguous() && uintptr(t.Data)%16 == 0 && t.Cols*t.DType.Size()%16 == 0 && t.Cols > 0
+}
+
+// productCodes is MatMul ("nt") or MatMulT ("nn") with the first term's weight in codes.
+func (d *Ops) productCodes(layout string, f codesFormat, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
+	groups, rows, segments := groupCount(g), out.Rows, 1
+	var offsets cu.DevicePtr
+	if g != nil {
+		offsets, segments = driver.Address(g.Offsets), g.Segments
+	}
+	s := d.codesTilingFor(layout, f.Code, groups, rows, out.Cols)
+	lines, lineBytes, blocks := s.stage(layout, f)
+	q := terms[0].Q
+	codes := d.BoxesOf(q.Codes, lineBytes, lines, lineBytes)
+	scales := quantizedScales{
+		map_: d.BoxesOf(q.Scales, lines, blocks, 0), wide: driver.Int32(min(q.Format.Wide, (q.Cols+127)&^127))}
+	launch := map[quant.Code]func(*driver.Context, string, [3]int, int, int, *productTerms, *quantizedScales,
+		kernels.Tensor, int, cu.DevicePtr, int, int, int, int){
+		quant.CodeINT4: launchProductInt4[kernels.Tensor, cu.DevicePtr],
+		quant.CodeE2M1: launchProductE2m1[kernels.Tensor, cu.DevicePtr],
+		quant.CodeE4M3: launchProductE4m3[kernels.Tensor, cu.DevicePtr],
+	}[f.Code]
+	kernel, shared := layout+"_"+f.name+s.name, s.shared(layout, f, groups)
+	for _, w := range windows(out.Cols, s.columns, terms) {
+		p := d.termsOf(layout, s.tiling, w, out, g)
+		p.w[0] = codes
+		columns := w.to - w.from
+		most := (groups + rows/s.height) * driver.Blocks(columns, s.columns) // tiles
+		if groups == 1 {
+			most = s.tiles(1, rows, columns)
+		}
+		launch(d.Context, kernel, [3]int{min(most, s.blocks*d.Processors), 1, 1}, s.threads(), shared, &p, &scales, out,
+			out.Stride, offsets, groups, segments, rows, w.to)
+	}
+}
