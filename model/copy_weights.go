@@ -13,8 +13,8 @@ import (
 )
 
 // EmptyCopy is a model of the same config, length, adapters and stage of indexers on another device or in another
-// storage type, for [Model.CopyWeights] to fill with weights that are rounded so. Weights in codes stay in codes where
-// neither changes their numbers; on one device both models have them in the same memory.
+// storage type, for [Model.CopyWeights] to fill with weights that are rounded so. Frozen weights in codes stay in
+// codes where neither changes their numbers; on one device both models have them in the same memory.
 func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType, rounding quant.Encoding) (*Model, error) {
 	o := Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing}
 	if dtype == m.DType && rounding == quant.AsTrained {
@@ -33,7 +33,7 @@ func (m *Model) Replica(rank int, dev kernels.Device) (*Model, error) {
 func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
 	t, err := describeOn(dev, m.Config, o)
 	if err == nil && o.Weights == KeepWeights {
-		t.keepCodesOf(m, dev)
+		t.keepCodesOf(m, dev, o.home != nil)
 		t.encoded = m.encoded
 	}
 	if err == nil {

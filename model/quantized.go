@@ -60,13 +60,18 @@ func (m *Model) keepWhere(check func(kernels.QuantizedWeight) error, w *weights)
 }
 
 // keepCodesOf gives projections a quantized weight where another model has one and the device multiplies by it: on the
-// same device that of the other model.
-func (m *Model) keepCodesOf(other *Model, dev kernels.Device) {
+// same device that of the other model. Those that the other one trains are numbers, which a checkpoint holds as they
+// are; a replica has them in codes.
+func (m *Model) keepCodesOf(other *Model, dev kernels.Device, replica bool) {
+	trained := map[*Param]bool{}
+	for _, p := range other.trainable() {
+		trained[p] = !replica && p.encoding != quant.AsTrained
+	}
 	device, ok := dev.(kernels.QuantizedProducts)
 	for i, p := range m.Params {
 		q := other.Params[i].Q
 		switch {
-		case !ok || q == nil:
+		case !ok || q == nil || trained[other.Params[i]]:
 		case dev == other.dev && other.Params[i].home == nil:
 			p.Q = q
 		default:

@@ -146,3 +146,35 @@ func TestSavedAsNumbers(t *testing.T) {
 		}
 	}
 }
+
+// The reference of a run in codes keeps the weights that the run started from: it does not learn with the trainer, whose
+// codes change in place.
+func TestReferenceOfCodes(t *testing.T) {
+	out := runSet(t, append(testshape.RL(), "warm_start.steps=0", "run.steps=3", "rl.kl_coef=0.5", "model.weights=int4",
+		"model.coded=projections", "optim.lr=0.01")...)
+	s, err := testshape.Parse(append(testshape.RL(), "model.weights=int4", "model.coded=projections"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := delayedRanks(t, s, 0)[0]
+	m, _, err := setup.OpenModel([]kernels.Device{dev}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dup, err := m.EmptyCopy(dev, m.DType, quant.AsTrained)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range m.Params {
+		if p.Q != nil && p.Address() == dup.Params[i].Address() {
+			t.Errorf("%s of a copy lies in the memory of the trained one", p.Name)
+		}
+	}
+	steps, err := runlog.ReadMetrics(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := steps[len(steps)-1].ReferenceKL; last == nil || *last < 1e-5 {
+		t.Errorf("after some updates the divergence from the reference is %v", last)
+	}
+}

@@ -274,6 +274,9 @@ func TestInterrupted(t *testing.T) {
 	for name, set := range map[string][]string{
 		"supervised": nil,
 		"masters":    {"run.steps=10", "model.dtype=bf16"}, // of bf16 weights
+		"codes":      {"run.steps=10", "model.weights=int4", "model.coded=projections", "optim.lr=0.01"},
+		"codes sampled": append(testshape.RL(), "warm_start.steps=0", "run.steps=10", "model.weights=fp8",
+			"rl.kl_coef=0.5"),
 		"reinforced": append(testshape.RL(), "warm_start.steps=0", "run.steps=10"),
 		"reference": append(testshape.RL(), "warm_start.steps=0", "run.steps=10", "rl.kl_coef=0.5",
 			"rl.minibatches=2"),
