@@ -147,8 +147,8 @@ func TestSavedAsNumbers(t *testing.T) {
 	}
 }
 
-// The reference of a run in codes keeps the weights that the run started from: it does not learn with the trainer, whose
-// codes change in place.
+// The reference of a run in codes keeps the weights that the run started from: it does not learn with the trainer,
+// whose codes change in place.
 func TestReferenceOfCodes(t *testing.T) {
 	out := runSet(t, append(testshape.RL(), "warm_start.steps=0", "run.steps=3", "rl.kl_coef=0.5", "model.weights=int4",
 		"model.coded=projections", "optim.lr=0.01")...)
