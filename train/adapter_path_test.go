@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"lockstep/data/safetensors"
+	"lockstep/model/peft"
 	"lockstep/train/runlog"
 	"lockstep/train/testshape"
 )
@@ -137,6 +138,35 @@ func TestAdapterPathDiffers(t *testing.T) {
 		if _, err := os.Stat(again); c.want != "" && err == nil {
 			t.Errorf("%v: something was written", c.set)
 		}
+	}
+}
+
+// An adapter that was trained with dropout goes on without, and the run says so; what it saves has none.
+func TestAdapterWithDropout(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	if _, err := runTiny(t, out, false, append(fewTargets, "run.steps=1")...); err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(out, "adapter", peft.File)
+	writeText(t, config, strings.Replace(readBytes(t, config), `"lora_dropout": 0`, `"lora_dropout": 0.125`, 1))
+	s, err := testshape.Parse([]string{"lora.path=" + filepath.Join(out, "adapter"), "run.steps=1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	again := filepath.Join(t.TempDir(), "again")
+	if err := Run(context.Background(), s, Options{Out: again, Log: log}); err != nil {
+		t.Fatal(err)
+	}
+	if text := readBytes(t, log.Name()); !strings.Contains(text, "lora_dropout 0.125") {
+		t.Errorf("the run says nothing of dropout:\n%s", text)
+	}
+	if text := readBytes(t, filepath.Join(again, "adapter", peft.File)); !strings.Contains(text, `"lora_dropout": 0,`) {
+		t.Errorf("saved with dropout:\n%s", text)
 	}
 }
 

@@ -146,7 +146,13 @@ def exports(binary, scratch):
         floor = ["--time-step-floor", "reference"] if golden.startswith("nemotron") else []
         merged = scratch / f"{golden}-merged"
         run(binary, "merge", "--model", folder, "--adapter", out / "adapter", "--out", merged)
-        plain, whole = load(folder), load(merged)
+        ids = random_ids(vocab)
+        try:
+            plain, whole = load(folder), load(merged)
+        except ValueError as error:
+            with_adapter, alone = ours(binary, scratch, ids, "--model", folder, "--adapter", out / "adapter"), ours(binary, scratch, ids, "--model", merged)
+            report(f"{golden}: no causal model of transformers ({str(error)[:60]}...); log-probs by lockstep, merged against base and adapter", largest(with_adapter, alone), 1e-5)
+            continue
         # deltas before the adapter is put on: PEFT wraps the very modules of plain
         before = {n: p.detach().clone() for n, p in plain.named_parameters()}
         stored = safetensors.torch.load_file(out / "adapter" / "adapter_model.safetensors")
@@ -165,10 +171,9 @@ def exports(binary, scratch):
         report(f"{golden}: merged weights against W + delta of PEFT, relative", off, 1e-6)
         others = sum(not torch.equal(p, after[n]) for n, p in before.items() if n not in touched and n in after)
         report(f"{golden}: other weights that the merge changed", others, 0)
-        ids = random_ids(vocab)
         with_adapter, alone = ours(binary, scratch, ids, "--model", folder, "--adapter", out / "adapter", *floor), ours(binary, scratch, ids, "--model", merged, *floor)
-        report(f"{golden}: log-probs, merged by transformers", largest(theirs(whole, ids), alone), 1e-4)
-        report(f"{golden}: log-probs, adapter by PEFT", largest(theirs(model, ids), with_adapter), 1e-4)
+        report(f"{golden}: log-probs, merged by transformers", largest(theirs(whole, ids), alone), 1e-5)
+        report(f"{golden}: log-probs, adapter by PEFT", largest(theirs(model, ids), with_adapter), 1e-5)
         for d in (out, merged):
             shutil.rmtree(d)
 
@@ -189,7 +194,7 @@ def losses(binary, scratch, folder):
     import datasets
     import trl
 
-    steps, lr = 5, 2e-3
+    steps, lr = 5, 1e-3
     common = dict(output_dir=str(scratch / "trl"), learning_rate=lr, lr_scheduler_type="constant", warmup_steps=0, max_grad_norm=0, weight_decay=0.0, adam_beta1=0.9, adam_beta2=0.95,
                   adam_epsilon=1e-8, num_train_epochs=steps, report_to=[], save_strategy="no", logging_steps=1, disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, seed=1)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -222,19 +227,20 @@ def losses(binary, scratch, folder):
         made.router_aux_loss_coef = made.config.router_aux_loss_coef = 0.0
         return made
 
-    few = [json.loads(x) for x in pairs(scratch / "pairs.jsonl").read_text().splitlines()][:12]
+    # texts: of messages TRL learns the newline that ChatML has behind an answer's end too
+    few = [dict(prompt=f"{n} and {n}?", chosen=str(2 * n), rejected=f"it is {2 * n + 1}") for n in range(12)]
     (scratch / "few.jsonl").write_text("".join(json.dumps(x) + "\n" for x in few))
     for kind in ("sigmoid", "ipo"):
         out = train(binary, "configs/dpo-lora.toml", scratch / f"loss-{kind}", *same, f"dpo.kind={kind}", "dpo.beta=0.1", f"data.preferences={scratch / 'few.jsonl'}")
         cls = record(trl.DPOTrainer)
-        args = trl.DPOConfig(**common, per_device_train_batch_size=len(few), loss_type=[kind], beta=0.1, disable_dropout=True)
+        args = trl.DPOConfig(**common, per_device_train_batch_size=len(few), loss_type=[kind], beta=0.1, disable_dropout=True, router_aux_loss_coef=0.0)
         cls(model=model(), ref_model=model(), args=args, train_dataset=datasets.Dataset.from_list(few), processing_class=tokenizer).train()
         compare(kind, out, cls.seen)
-    lines = [json.loads(x) for x in (scratch / "chats.jsonl").read_text().splitlines()][:12]
+    lines = [json.loads(x) for x in chats(scratch / "chats.jsonl").read_text().splitlines()][:12]
     (scratch / "fewchats.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     out = train(binary, "configs/qwen3-lora.toml", scratch / "loss-sft", *same, f"data.path={scratch / 'fewchats.jsonl'}")
     cls = record(trl.SFTTrainer)
-    args = trl.SFTConfig(**common, per_device_train_batch_size=len(lines), assistant_only_loss=True, packing=False)
+    args = trl.SFTConfig(**common, per_device_train_batch_size=len(lines), assistant_only_loss=True, packing=False, router_aux_loss_coef=0.0)
     cls(model=model(), args=args, train_dataset=datasets.Dataset.from_list(lines), processing_class=tokenizer).train()
     compare("sft with assistant_only_loss by the saved template", out, cls.seen)
 

@@ -59,7 +59,7 @@ func Parse(text []byte) (Config, error) {
 		return Config{}, fmt.Errorf(File+": %s is not supported", what)
 	}
 	c := Config{Rank: a.Rank, Alpha: a.Alpha, TargetParameters: a.TargetParameters, RankStabilised: a.RSLora,
-		ModulesToSave: a.ModulesToSave}
+		ModulesToSave: a.ModulesToSave, Dropout: a.Dropout}
 	if c.Rank < 1 || c.Rank > maxRank {
 		return c, fmt.Errorf(File+": r is %d: want 1 to %d", c.Rank, maxRank)
 	}
