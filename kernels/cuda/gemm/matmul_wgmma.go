@@ -79,6 +79,15 @@ func (s tiling) tiles(groups, rows, columns int) int {
 	return groups * driver.Blocks(driver.Blocks(rows, groups), s.height) * driver.Blocks(columns, s.columns)
 }
 
+// grid is as many blocks as the card holds, or as there may be tiles, groups of any size.
+func (s tiling) grid(processors, groups, rows, columns int) [3]int {
+	most := (groups + rows/s.height) * driver.Blocks(columns, s.columns)
+	if groups == 1 {
+		most = s.tiles(1, rows, columns)
+	}
+	return [3]int{min(most, s.blocks*processors), 1, 1}
+}
+
 // tilingFor is the smallest tile that leaves each multiprocessor at most one: what a chain waits for is its own steps,
 // and fewer rows make them shorter. Where all leave more, few rows want the weights to arrive in small pieces, and many
 // want large tiles: rather one of 256 rows that is not full than two of 128. It reads shapes alone.
@@ -141,12 +150,8 @@ func (d *Ops) productNative(layout string, s tiling, w window, out kernels.Tenso
 	case g != nil:
 		offsets, segments = driver.Address(g.Offsets), g.Segments
 	}
-	most := (groups + out.Rows/s.height) * driver.Blocks(columns, s.columns) // tiles
-	if groups == 1 {
-		most = s.tiles(1, out.Rows, columns)
-	}
 	terms := d.termsOf(layout, s, w, out, g)
-	launchProductWgmma(d.Context, layout+s.name+driver.Suffix(out), [3]int{min(most, s.blocks*d.Processors), 1, 1},
+	launchProductWgmma(d.Context, layout+s.name+driver.Suffix(out), s.grid(d.Processors, groups, out.Rows, columns),
 		s.threads(), s.shared(), &terms, out, pitch, offsets, groups, segments, rows, w.to)
 }
 

@@ -221,3 +221,24 @@ func TestCodesTilings(t *testing.T) {
 		}
 	}
 }
+
+// A device that computes nothing counts the workspace of dequantized weights, and none where codes are read.
+func TestQuantizedWorkspace(t *testing.T) {
+	defer func() { cudatest.GPU.Path = "" }()
+	const rows, n, k = 5, 8192, 4096 // more than other tests use
+	at, _ := padded(1, 8, 8).On(cudatest.Card)
+	memory := func(d kernels.DType, groups, rows, cols int) kernels.Tensor {
+		return kernels.Tensor{Data: at.Data, DType: d, Groups: groups, Rows: rows, Cols: cols, Stride: cols}
+	}
+	f := quant.Format{Code: quant.CodeINT4, Scale: quant.ScaleBF16, Wide: 32}
+	w := kernels.NewQuantizedWeight(f, kernels.BF16, 1, n, k, memory)
+	for path, want := range map[string]int{"": 0, PathDequantized: n * k * 2} {
+		cudatest.GPU.Path = path
+		d := New(cudatest.GPU.Meta())
+		before := d.Workspace()
+		d.MatMul(memory(kernels.BF16, 1, rows, n), nil, kernels.Term{X: memory(kernels.BF16, 1, rows, k), Q: &w})
+		if got := d.Workspace(); got != max(want, before) {
+			t.Errorf("path %q: %d bytes, want %d", path, got, want)
+		}
+	}
+}

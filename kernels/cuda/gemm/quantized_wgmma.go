@@ -131,6 +131,14 @@ func inRows16(t kernels.Tensor) bool {
 	return t.Contiguous() && uintptr(t.Data)%16 == 0 && t.Cols*t.DType.Size()%16 == 0 && t.Cols > 0
 }
 
+// launchCodes are the launchers of the three sources.
+var launchCodes = [...]func(*driver.Context, string, [3]int, int, int, *productTerms, *quantizedScales, kernels.Tensor,
+	int, cu.DevicePtr, int, int, int, int){
+	quant.CodeINT4: launchProductInt4[kernels.Tensor, cu.DevicePtr],
+	quant.CodeE2M1: launchProductE2m1[kernels.Tensor, cu.DevicePtr],
+	quant.CodeE4M3: launchProductE4m3[kernels.Tensor, cu.DevicePtr],
+}
+
 // productCodes is MatMul ("nt") or MatMulT ("nn") with the first term's weight in codes.
 func (d *Ops) productCodes(layout string, f codesFormat, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
 	groups, rows, segments := groupCount(g), out.Rows, 1
@@ -144,22 +152,11 @@ func (d *Ops) productCodes(layout string, f codesFormat, out kernels.Tensor, g *
 	codes := d.BoxesOf(q.Codes, lineBytes, lines, lineBytes)
 	scales := quantizedScales{
 		map_: d.BoxesOf(q.Scales, lines, blocks, 0), wide: driver.Int32(min(q.Format.Wide, (q.Cols+127)&^127))}
-	launch := map[quant.Code]func(*driver.Context, string, [3]int, int, int, *productTerms, *quantizedScales,
-		kernels.Tensor, int, cu.DevicePtr, int, int, int, int){
-		quant.CodeINT4: launchProductInt4[kernels.Tensor, cu.DevicePtr],
-		quant.CodeE2M1: launchProductE2m1[kernels.Tensor, cu.DevicePtr],
-		quant.CodeE4M3: launchProductE4m3[kernels.Tensor, cu.DevicePtr],
-	}[f.Code]
 	kernel, shared := layout+"_"+f.name+s.name, s.shared(layout, f, groups)
 	for _, w := range windows(out.Cols, s.columns, terms) {
 		p := d.termsOf(layout, s.tiling, w, out, g)
 		p.w[0] = codes
-		columns := w.to - w.from
-		most := (groups + rows/s.height) * driver.Blocks(columns, s.columns) // tiles
-		if groups == 1 {
-			most = s.tiles(1, rows, columns)
-		}
-		launch(d.Context, kernel, [3]int{min(most, s.blocks*d.Processors), 1, 1}, s.threads(), shared, &p, &scales, out,
-			out.Stride, offsets, groups, segments, rows, w.to)
+		launchCodes[f.Code](d.Context, kernel, s.grid(d.Processors, groups, rows, w.to-w.from), s.threads(), shared, &p,
+			&scales, out, out.Stride, offsets, groups, segments, rows, w.to)
 	}
 }
