@@ -25,3 +25,24 @@ func TestLongLine(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// lengths is a codec whose texts are as long as their ids.
+type lengths struct{ Codec }
+
+func (lengths) Decode(ids []int32) string { return strings.Repeat("x", len(ids)) }
+
+// A long sample is printed in time that grows with its length, not with the square of it.
+func TestMarkedLong(t *testing.T) {
+	s := Sample{IDs: make([]int32, 400_000), Targets: make([]int32, 400_000)}
+	for i := range s.Targets {
+		s.Targets[i] = -1
+	}
+	made := testing.AllocsPerRun(1, func() {
+		if got := s.Marked(lengths{}, Brackets, 0); len(got) != len(s.IDs) {
+			t.Errorf("%d characters", len(got))
+		}
+	})
+	if made > 1000 {
+		t.Errorf("%v allocations", made)
+	}
+}

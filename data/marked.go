@@ -2,6 +2,7 @@ package data
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -32,7 +33,7 @@ func (s Sample) Marked(c Codec, m Marks, most int) string {
 		}
 		b.WriteString(text)
 	}
-	ids, learned := s.IDs[:min(1, len(s.IDs))], false
+	ids, learned := slices.Clone(s.IDs[:min(1, len(s.IDs))]), false
 	for i, target := range s.Targets {
 		id, is := target, target >= 0
 		if !is && i+1 < len(s.IDs) {
@@ -42,7 +43,7 @@ func (s Sample) Marked(c Codec, m Marks, most int) string {
 			write(ids, learned)
 			ids, learned = nil, is
 		}
-		ids = append(ids[:len(ids):len(ids)], id)
+		ids = append(ids, id)
 	}
 	write(ids, learned)
 	return b.String()
