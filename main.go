@@ -371,14 +371,27 @@ func (f *files) optional(c *cobra.Command, in, out string) {
 	before(c, f.distinct)
 }
 
-// distinct rejects an output that would overwrite the input.
-func (f *files) distinct(*cobra.Command) error {
-	in, err := os.Stat(f.in)
+// distinct rejects an output that would overwrite the input, or a file of the model or the adapter.
+func (f *files) distinct(c *cobra.Command) error {
+	out, err := os.Stat(f.out)
 	if err != nil {
-		return nil // reading it will say so
+		return nil // it is new, or writing it will say so
 	}
-	if out, err := os.Stat(f.out); err == nil && os.SameFile(in, out) {
+	if in, err := os.Stat(f.in); err == nil && os.SameFile(in, out) {
 		return fmt.Errorf("--out %s is also the file of --in: choose another", f.out)
+	}
+	home, err := os.Stat(filepath.Dir(f.out))
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"model", "adapter"} {
+		flag := c.Flags().Lookup(name)
+		if flag == nil || flag.Value.String() == "" {
+			continue
+		}
+		if dir, err := os.Stat(flag.Value.String()); err == nil && os.SameFile(dir, home) {
+			return fmt.Errorf("--out %s is a file of the folder of --%s: choose another", f.out, name)
+		}
 	}
 	return nil
 }

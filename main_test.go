@@ -422,6 +422,7 @@ func TestHelp(t *testing.T) {
 func TestBadCommandLines(t *testing.T) {
 	dir := t.TempDir()
 	in, out := write(t, filepath.Join(dir, "in.jsonl"), "{\"ids\":[1]}\n"), filepath.Join(dir, "out")
+	weights := write(t, filepath.Join(dir, "model.safetensors"), "weights")
 	for _, c := range []struct {
 		words []string
 		args  []string
@@ -497,6 +498,8 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"nowhere", "no run to replay"}, []string{"verify", "--replay", filepath.Join(dir, "nowhere")}},
 		{[]string{"--n 100000000", "65536"}, []string{"generate", "--model", "x", "--in", in, "--out", out, "--n",
 			"100000000"}},
+		{[]string{"a file of the folder of --model"}, []string{"score", "--model", dir, "--in", in, "--out",
+			weights}},
 		{[]string{"--steps 0"}, []string{"bench", "cpu", shape, "--steps", "0"}},
 		{[]string{"--each -1s"}, []string{"bench", "cpu", shape, "--each", "-1s"}},
 		{[]string{"in.jsonl is not a folder", "--out"}, []string{"train", shape, "--out", in}},

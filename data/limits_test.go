@@ -26,10 +26,10 @@ func TestLongLine(t *testing.T) {
 	}
 }
 
-// lengths is a codec whose texts are as long as their ids.
-type lengths struct{ Codec }
+// asLong is a codec whose texts are as long as their ids.
+type asLong struct{ Codec }
 
-func (lengths) Decode(ids []int32) string { return strings.Repeat("x", len(ids)) }
+func (asLong) Decode(ids []int32) string { return strings.Repeat("x", len(ids)) }
 
 // A long sample is printed in time that grows with its length, not with the square of it.
 func TestMarkedLong(t *testing.T) {
@@ -38,7 +38,7 @@ func TestMarkedLong(t *testing.T) {
 		s.Targets[i] = -1
 	}
 	made := testing.AllocsPerRun(1, func() {
-		if got := s.Marked(lengths{}, Brackets, 0); len(got) != len(s.IDs) {
+		if got := s.Marked(asLong{}, Brackets, 0); len(got) != len(s.IDs)+1 {
 			t.Errorf("%d characters", len(got))
 		}
 	})
