@@ -64,8 +64,10 @@ __device__ inline void fp8_of(float* v, const Quotient& quotient, u32 most) {
   }
 #pragma unroll 1
   for (int j = 0; j < kEight; j++) {
-    float q = quotient.scale == 0.f ? 0.f : e4m3(v[j] / quotient.scale) * quotient.scale;
-    v[j] = most < kInfinity ? q : __uint_as_float(kNaN);
+    bool number = most < kInfinity;
+    v[j] = number && quotient.scale == 0.f ? 0.f
+           : number                        ? e4m3(v[j] / quotient.scale) * quotient.scale
+                                           : __uint_as_float(kNaN);
   }
 }
 
