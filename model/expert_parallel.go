@@ -85,6 +85,11 @@ type expertExchange struct {
 	offsets []int32      // of plan.Groups, as the host knows them
 	first   []int        // segment of each rank, and their number
 
+	limit  int      // of rows that an owner computes at once
+	cuts   [][]cell // of each owner's rows: see expertPiece
+	rounds int      // of exchanges; above 1 in pieces
+
+	base    int            // this owner's first row, among those of all owners
 	rows    int            // of this owner
 	source  kernels.Tensor // int32 [1, rows]: the token of each, among those of all
 	pair    kernels.Tensor // int32 [1, rows]: and its slot
@@ -166,7 +171,8 @@ func (e *expertExchange) dispatch(r *parallel.Rank, u kernels.Tensor, by *Routin
 		parallel.Pair{Dst: e.weights, Src: by.Weights})
 	r.Dev.Dispatch(e.plan, chosen, segments)
 	r.Stack.Release(mark)
-	from, to := 0, pairs/len(e.ranks)
+	e.limit = expertRows(pairs, len(e.ranks))
+	from, to := 0, e.limit
 	if r.Experts != nil {
 		e.offsets = k.counted(func() []int32 {
 			read := r.Transfers.ReadAsync(e.plan.Groups.Offsets)
@@ -176,8 +182,9 @@ func (e *expertExchange) dispatch(r *parallel.Rank, u kernels.Tensor, by *Routin
 		own, end := e.experts(r.Experts.Me)
 		from, to = e.at(own, 0), e.at(end, 0)
 	}
-	e.rows, e.source, e.pair = to-from, e.plan.Source.ColRange(from, to), e.plan.Pair.ColRange(from, to)
-	e.count(r, from)
+	e.base, e.rows = from, to-from
+	e.source, e.pair = e.plan.Source.ColRange(from, to), e.plan.Pair.ColRange(from, to)
+	e.count(r)
 }
 
 // experts is those of an owner, [from, to).
@@ -190,8 +197,8 @@ func (e *expertExchange) at(expert, rank int) int {
 	return int(e.offsets[expert*e.plan.Groups.Segments+e.first[rank]])
 }
 
-// count finds where this owner's rows, the first of which is row `base` of all, belong, and how many go where.
-func (e *expertExchange) count(r *parallel.Rank, base int) {
+// count finds where this owner's rows belong, and how many go where.
+func (e *expertExchange) count(r *parallel.Rank) {
 	from, to := e.experts(r.ID % len(e.ranks))
 	n := e.plan.Groups.Segments
 	e.groups = kernels.Groups{Count: to - from, Segments: n}
@@ -201,7 +208,7 @@ func (e *expertExchange) count(r *parallel.Rank, base int) {
 	}
 	own := slices.Clone(e.offsets[from*n : to*n+1])
 	for i := range own {
-		own[i] -= int32(base)
+		own[i] -= int32(e.base)
 	}
 	e.groups.Offsets = parallel.Upload(r, own)
 	rows := func(owner, rank int) (n int) {
@@ -213,6 +220,18 @@ func (e *expertExchange) count(r *parallel.Rank, base int) {
 	for i := range e.ranks {
 		e.out, e.in = append(e.out, rows(r.Experts.Me, i)), append(e.in, rows(i, r.Experts.Me))
 	}
+	e.cutAll()
+}
+
+// ownRows is how many rows this rank's tokens have at all owners.
+func (e *expertExchange) ownRows() (n int) {
+	if e.in == nil { // a plan
+		return e.tokens() * e.m.TopK / len(e.ranks)
+	}
+	for _, rows := range e.in {
+		n += rows
+	}
+	return n
 }
 
 // order puts the rows in the order in which they go back. It is done when the device is busy with the experts.
@@ -222,11 +241,11 @@ func (e *expertExchange) order(r *parallel.Rank) {
 		return
 	}
 	from, to := e.experts(r.Experts.Me)
-	base, back := e.at(from, 0), make([]int32, 0, e.rows)
+	back := make([]int32, 0, e.rows)
 	for rank := range e.ranks {
 		for expert := from; expert < to; expert++ {
 			for row := e.at(expert, rank); row < e.at(expert, rank+1); row++ {
-				back = append(back, int32(row-base))
+				back = append(back, int32(row-e.base))
 			}
 		}
 	}
@@ -235,9 +254,12 @@ func (e *expertExchange) order(r *parallel.Rank) {
 	}
 }
 
-// outputs is what this owner's experts compute for their tokens, [rows, H].
+// outputs is what this owner's experts compute for their tokens, [rows, H]; in pieces nothing yet.
 func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, s *MLPSaved) kernels.Tensor {
 	y := r.Stack.New(e.all.DType, 0, e.all.Cols)
+	if e.rounds > 1 {
+		return y
+	}
 	if e.rows > 0 {
 		y = e.m.Experts.forwardOf(r, e.rows, func() kernels.Tensor {
 			x := r.Stack.New(e.all.DType, e.rows, e.all.Cols)
@@ -249,9 +271,20 @@ func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, s *MLPSaved) kernels
 	return y
 }
 
+// brought is the rows of outputs y that this rank's tokens have, [T*K, H].
+func (e *expertExchange) brought(r *parallel.Rank, y kernels.Tensor) kernels.Tensor {
+	if e.rounds > 1 {
+		return e.outputsByPiece(r)
+	}
+	return e.toRanks(r, y)[0]
+}
+
 // backward is the gradients of the rows that this rank's tokens have, of their inputs [T*K, H] and of their weights F32
 // [T*K, 1], from dout [T, H]. y and s are what this owner's experts have computed.
 func (e *expertExchange) backward(r *parallel.Rank, dout, y kernels.Tensor, s *MLPSaved) (dx, dweights kernels.Tensor) {
+	if e.rounds > 1 {
+		return e.backwardByPiece(r, dout)
+	}
 	gather(r, parallel.Pair{Dst: e.all, Src: dout})
 	dy, dw := r.Stack.New(y.DType, e.rows, y.Cols), r.Stack.New(kernels.F32, e.rows, 1)
 	if dx = dy; e.rows > 0 {
@@ -273,16 +306,9 @@ func gather(r *parallel.Rank, pairs ...parallel.Pair) {
 
 // toRanks is the rows that this rank's tokens have at all owners, by expert, for tensors [rows, n] of this owner.
 func (e *expertExchange) toRanks(r *parallel.Rank, list ...kernels.Tensor) (own []kernels.Tensor) {
-	rows := e.rows // of a plan
-	if r.Experts != nil {
-		rows = 0
-		for _, n := range e.in {
-			rows += n
-		}
-	}
 	var pairs []parallel.Pair
 	for _, y := range list {
-		own = append(own, r.Stack.New(y.DType, rows, y.Cols))
+		own = append(own, r.Stack.New(y.DType, e.ownRows(), y.Cols))
 		sorted := r.Stack.New(y.DType, e.rows, y.Cols)
 		if e.rows > 0 {
 			r.Dev.Gather(sorted, y, e.back)
@@ -327,7 +353,7 @@ func (m *MoE) serve(r *parallel.Rank, told [][]int32, d kernels.DType) {
 	e.meet(told)
 	none := &Routing{Experts: r.Stack.New(kernels.I32, 0, m.TopK), Weights: r.Stack.New(kernels.F32, 0, m.TopK)}
 	e.dispatch(r, r.Stack.New(d, 0, m.Experts.GateUp.W.W.Cols), none, nil)
-	e.toRanks(r, e.outputs(r, nil, new(MLPSaved)))
+	e.brought(r, e.outputs(r, nil, new(MLPSaved)))
 }
 
 // mixtures lists the mixtures whose experts are cut over ranks, in the order of their places.

@@ -113,7 +113,7 @@ func (s *MoESaved) sum(r *parallel.Rank, out kernels.Tensor) {
 	defer r.Stack.Release(r.Stack.Mark())
 	y := s.Y
 	if s.exchange != nil {
-		y = s.exchange.toRanks(r, y)[0]
+		y = s.exchange.brought(r, y)
 	}
 	r.Dev.Combine(out, y, s.Routing.Weights, s.Plan.RowOf)
 }

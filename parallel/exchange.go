@@ -123,18 +123,27 @@ func (g *Group) Broadcast(owned [][]kernels.Tensor) *Exchange {
 // AllToAll copies blocks of rows: out[i] rows of Src of each pair, one block below the other, go to member i, and Dst
 // gets in[i] rows from member i.
 func (g *Group) AllToAll(in, out []int, pairs ...Pair) *Exchange {
+	at := make([]int, len(in))
+	for i := range at {
+		at[i] = sum(in[:i])
+	}
+	for _, pair := range pairs {
+		if sum(in) != pair.Dst.Rows || sum(out) != pair.Src.Rows {
+			panic(fmt.Sprintf("parallel: %d rows of %s to %v and %d rows of %s from %v", sum(out), pair.Src, out,
+				sum(in), pair.Dst, in))
+		}
+	}
+	return g.Scatter(at, in, out, pairs...)
+}
+
+// Scatter is AllToAll where the rows from member i come to row at[i] of Dst, and other rows of Dst stay.
+func (g *Group) Scatter(at, in, out []int, pairs ...Pair) *Exchange {
 	return g.exchange("all-to-all", post{src: sources(pairs), rows: out}, func(posts []post) (pieces []piece) {
 		for k, pair := range pairs {
-			at := 0
 			for i, p := range posts {
 				first := sum(p.rows[:g.Me])
 				src := p.src[k].RowRange(first, first+p.rows[g.Me])
-				pieces = append(pieces, piece{i, pair.Dst.RowRange(at, at+in[i]), src})
-				at += in[i]
-			}
-			if at != pair.Dst.Rows || sum(out) != pair.Src.Rows {
-				panic(fmt.Sprintf("parallel: %d rows of %s to %v and %d rows of %s from %v", sum(out), pair.Src, out,
-					at, pair.Dst, in))
+				pieces = append(pieces, piece{i, pair.Dst.RowRange(at[i], at[i]+in[i]), src})
 			}
 		}
 		return pieces

@@ -71,8 +71,7 @@ func TestRanksOnGPUs(t *testing.T) {
 				if got, want := wholeDigest(t, out), wholeDigest(t, whole); got != want {
 					t.Errorf("%+v:\n%s\nwant\n%s", p, got, want)
 				}
-				// of expert parallel the plan spreads tokens evenly
-				if n := resultOf(t, out).Memory; p.Experts < 2 && n.PlannedDevice != n.Device || n.Device < 1<<16 {
+				if n := resultOf(t, out).Memory; n.PlannedDevice != n.Device || n.Device < 1<<16 {
 					t.Errorf("%+v: a GPU took %d bytes, planned %d", p, n.Device, n.PlannedDevice)
 				}
 			}

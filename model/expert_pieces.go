@@ -1,0 +1,169 @@
+package model
+
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// An owner that tokens choose more often than memory was planned for computes its rows in pieces, and all ranks exchange
+// as often as the owner with most pieces. A piece is whole segments of experts, of which each has at most the rows of a
+// rank: so no chain is cut, and pieces in order are the order of segments. Nothing that a piece computes stays; Backward
+// computes it again from the tokens' inputs.
+
+// leastRows is how many rows an owner has memory for whatever the batch: those of a decoding step are never in pieces.
+const leastRows = 1024
+
+// expertRows is how many rows an owner has memory for, of so many pairs of tokens and experts: an even share and a
+// quarter more.
+func expertRows(pairs, owners int) int {
+	share := (pairs + owners - 1) / owners
+	return min(pairs, max(share+share/4, leastRows))
+}
+
+// cell is the rows of a segment at an expert, numbered by expert, then segment.
+type cell = int
+
+// cut is the first cell of each piece of an owner, and one more.
+func (e *expertExchange) cut(owner int) (cells []cell) {
+	from, to := e.experts(owner)
+	n := e.plan.Groups.Segments
+	cells = append(cells, from*n)
+	for c := from * n; c < to*n; c++ {
+		if first := cells[len(cells)-1]; c > first && int(e.offsets[c+1]-e.offsets[first]) > e.limit {
+			cells = append(cells, c)
+		}
+	}
+	return append(cells, to*n)
+}
+
+// cutAll cuts the rows of all owners. It leaves rounds at 1 where every owner has memory for its rows.
+func (e *expertExchange) cutAll() {
+	for owner := range e.ranks {
+		e.cuts = append(e.cuts, e.cut(owner))
+		e.rounds = max(e.rounds, len(e.cuts[owner])-1)
+	}
+}
+
+// expertPiece is rows [from, to) of an owner.
+type expertPiece struct {
+	from, to int
+	groups   kernels.Groups
+	back     kernels.Tensor // int32 [1, rows]: the rows in the order of ranks, then experts
+	out, in  []int          // rows that go to each rank, and that come from the piece of each owner
+}
+
+// piece is what is exchanged in a round.
+func (e *expertExchange) piece(r *parallel.Rank, round int) *expertPiece {
+	p := &expertPiece{}
+	for owner := range e.ranks {
+		first, end := e.cellsOf(owner, round)
+		p.in = append(p.in, len(e.rowsOf(first, end, r.Experts.Me, 0)))
+	}
+	first, end := e.cellsOf(r.Experts.Me, round)
+	p.from, p.to = int(e.offsets[first])-e.base, int(e.offsets[end])-e.base
+	var back []int32
+	for rank := range e.ranks {
+		rows := e.rowsOf(first, end, rank, e.base+p.from)
+		p.out, back = append(p.out, len(rows)), append(back, rows...)
+	}
+	own, last := e.experts(r.Experts.Me)
+	n := e.plan.Groups.Segments
+	offsets := make([]int32, 0, (last-own)*n+1)
+	for _, at := range e.offsets[own*n : last*n+1] {
+		offsets = append(offsets, int32(min(max(int(at)-e.base, p.from), p.to)-p.from))
+	}
+	p.groups = kernels.Groups{Offsets: parallel.Upload(r, offsets), Count: last - own, Segments: n}
+	if len(back) > 0 {
+		p.back = parallel.Upload(r, back)
+	}
+	return p
+}
+
+// cellsOf is the cells [from, to) of an owner's piece of a round, none where it has no more.
+func (e *expertExchange) cellsOf(owner, round int) (from, to cell) {
+	cells := e.cuts[owner]
+	last := len(cells) - 1
+	return cells[min(round, last)], cells[min(round+1, last)]
+}
+
+// rowsOf lists the rows of some cells that a rank's tokens have, counted from base.
+func (e *expertExchange) rowsOf(from, to cell, rank, base int) (rows []int32) {
+	n := e.plan.Groups.Segments
+	for c := from; c < to; c++ {
+		if s := c % n; s >= e.first[rank] && s < e.first[rank+1] {
+			for row := e.offsets[c]; row < e.offsets[c+1]; row++ {
+				rows = append(rows, row-int32(base))
+			}
+		}
+	}
+	return rows
+}
+
+// forward is the outputs of a piece's rows, [rows, H], of inputs all.
+func (e *expertExchange) forward(r *parallel.Rank, p *expertPiece, s *MLPSaved) kernels.Tensor {
+	if p.from == p.to {
+		return r.Stack.New(e.all.DType, 0, e.all.Cols)
+	}
+	return e.m.Experts.forwardOf(r, p.to-p.from, func() kernels.Tensor {
+		x := r.Stack.New(e.all.DType, p.to-p.from, e.all.Cols)
+		r.Dev.Gather(x, e.all, e.source.ColRange(p.from, p.to))
+		return x
+	}, &p.groups, nil, SaveExperts, s)
+}
+
+// eachPiece computes tensors of each piece's rows, and brings the rows that this rank's tokens have at all owners to own
+// [T*K, n], by expert.
+func (e *expertExchange) eachPiece(r *parallel.Rank, own []kernels.Tensor, compute func(p *expertPiece) []kernels.Tensor) {
+	at, next := make([]int, len(e.in)), 0 // the first row that comes from each owner
+	for owner, rows := range e.in {
+		at[owner], next = next, next+rows
+	}
+	for round := range e.rounds {
+		mark := r.Stack.Mark()
+		p := e.piece(r, round)
+		var pairs []parallel.Pair
+		for i, y := range compute(p) {
+			sorted := r.Stack.New(y.DType, p.to-p.from, y.Cols)
+			if p.to > p.from {
+				r.Dev.Gather(sorted, y, p.back)
+			}
+			pairs = append(pairs, parallel.Pair{Dst: own[i], Src: sorted})
+		}
+		x := r.Experts.Scatter(at, p.in, p.out, pairs...)
+		if round == e.rounds-1 { // lanes yield as often as without pieces, and behind the sums of all: the first leads
+			r.Yield()
+		}
+		x.Wait()
+		for owner, rows := range p.in {
+			at[owner] += rows
+		}
+		r.Stack.Release(mark)
+	}
+}
+
+// outputsByPiece is the rows of outputs that this rank's tokens have, [T*K, H].
+func (e *expertExchange) outputsByPiece(r *parallel.Rank) kernels.Tensor {
+	own := r.Stack.New(e.all.DType, e.ownRows(), e.all.Cols)
+	e.eachPiece(r, []kernels.Tensor{own}, func(p *expertPiece) []kernels.Tensor {
+		return []kernels.Tensor{e.forward(r, p, new(MLPSaved))}
+	})
+	return own
+}
+
+// backwardByPiece is backward, which computes the outputs again.
+func (e *expertExchange) backwardByPiece(r *parallel.Rank, dout kernels.Tensor) (dx, dweights kernels.Tensor) {
+	dall := r.Stack.New(dout.DType, e.tokens(), dout.Cols)
+	gather(r, parallel.Pair{Dst: dall, Src: dout})
+	dx, dweights = r.Stack.New(dout.DType, e.ownRows(), dout.Cols), r.Stack.New(kernels.F32, e.ownRows(), 1)
+	e.eachPiece(r, []kernels.Tensor{dx, dweights}, func(p *expertPiece) []kernels.Tensor {
+		var s MLPSaved
+		y := e.forward(r, p, &s)
+		dy, dw := r.Stack.New(y.DType, y.Rows, y.Cols), r.Stack.New(kernels.F32, y.Rows, 1)
+		if y.Rows == 0 {
+			return []kernels.Tensor{dy, dw}
+		}
+		r.Dev.CombineBackward(dy, dw, dall, y, e.weights, e.pair.ColRange(p.from, p.to), kernels.Tensor{})
+		return []kernels.Tensor{s.backward(r, dy, &p.groups, &p.groups), dw}
+	})
+	return dx, dweights
+}
