@@ -220,7 +220,7 @@ func (e *expertExchange) count(r *parallel.Rank) {
 	for i := range e.ranks {
 		e.out, e.in = append(e.out, rows(r.Experts.Me, i)), append(e.in, rows(i, r.Experts.Me))
 	}
-	e.cutAll()
+	e.cutAll(r)
 }
 
 // ownRows is how many rows this rank's tokens have at all owners.

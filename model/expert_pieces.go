@@ -37,10 +37,16 @@ func (e *expertExchange) cut(owner int) (cells []cell) {
 }
 
 // cutAll cuts the rows of all owners. It leaves rounds at 1 where every owner has memory for its rows.
-func (e *expertExchange) cutAll() {
+func (e *expertExchange) cutAll(r *parallel.Rank) {
+	most := 0
 	for owner := range e.ranks {
-		e.cuts = append(e.cuts, e.cut(owner))
-		e.rounds = max(e.rounds, len(e.cuts[owner])-1)
+		cells := e.cut(owner)
+		e.cuts = append(e.cuts, cells)
+		e.rounds = max(e.rounds, len(cells)-1)
+		most = max(most, int(e.offsets[cells[len(cells)-1]]-e.offsets[cells[0]]))
+	}
+	if pairs := e.tokens() * e.m.TopK; pairs > 0 {
+		r.Count(parallel.Tally{Share: float64(most) / float64(pairs)})
 	}
 }
 

@@ -140,14 +140,17 @@ const mostSpins = 200000
 
 // wait returns when all members have come to a meeting.
 func (g *Group) wait(m *meeting, at meetingPlace, exchange string) {
+	patience := g.world.patience
+	if exchange == standingBy {
+		patience = math.MaxInt64 // rank 0 may judge answers, or save
+	} else if !m.all.Load() {
+		began := time.Now()
+		defer func() { g.rank.Count(Tally{Waited: time.Since(began)}) }()
+	}
 	for range g.world.spins {
 		if m.all.Load() {
 			return
 		}
-	}
-	patience := g.world.patience
-	if exchange == standingBy {
-		patience = math.MaxInt64 // rank 0 may judge answers, or save
 	}
 	late := time.NewTimer(patience)
 	defer late.Stop()

@@ -11,7 +11,8 @@ import (
 // Lanes are n ranks on the device of r, each with a stack of its own, which [Interleave] runs. The first is r.
 func (r *Rank) Lanes(n int) []*Rank {
 	for len(r.lanes) < n-1 {
-		lane := &Rank{Dev: r.Dev, Stack: kernels.NewArena(r.Dev), ID: r.ID, Size: r.Size, Transfers: r.Transfers}
+		lane := &Rank{Dev: r.Dev, Stack: kernels.NewArena(r.Dev), ID: r.ID, Size: r.Size, Transfers: r.Transfers,
+			tally: r.tally}
 		if r.Data != nil {
 			lane.Data, lane.Experts = r.Data.on(lane), r.Experts.on(lane)
 		}

@@ -58,7 +58,7 @@ func Open(devices []kernels.Device, mesh Mesh) (*World, error) {
 		w.spins = mostSpins
 	}
 	for i, dev := range devices {
-		r := &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: i, Size: n}
+		r := &Rank{Dev: dev, Stack: kernels.NewArena(dev), ID: i, Size: n, tally: new(tally)}
 		r.Transfers, _ = dev.(kernels.Transfers)
 		w.ranks = append(w.ranks, r)
 	}

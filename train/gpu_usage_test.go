@@ -31,9 +31,9 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	j := &job{options: Options{Log: log}, gauge: &readings{{Busy: 0.97, Memory: 3 << 29, Watts: 612.4}}}
+	j := &job{options: Options{Log: log}, gauges: []kernels.Gauge{&readings{{Busy: 0.97, Memory: 3 << 29, Watts: 612.4}}}}
 	var rec runlog.Record
-	if got := j.usage(&rec); len(got) != 1 || got[0] != "GPU 97%, 1.5 GiB, 612 W" {
+	if got := j.usage(&rec, 1); len(got) != 1 || got[0] != "GPU 97%, 1.5 GiB, 612 W" {
 		t.Errorf("progress shows %q", got)
 	}
 	if want := (runlog.Record{GPUBusy: runlog.Num(0.97), GPUMemory: 3 << 29, GPUWatts: runlog.Num(612.4)}); !reflect.
@@ -42,7 +42,7 @@ func TestUsage(t *testing.T) {
 	}
 	for range 2 { // said once, and the run goes on
 		rec = runlog.Record{}
-		if got := j.usage(&rec); got != nil || !reflect.DeepEqual(rec, runlog.Record{}) {
+		if got := j.usage(&rec, 1); got != nil || !reflect.DeepEqual(rec, runlog.Record{}) {
 			t.Errorf("without a reading: %q, %+v", got, rec)
 		}
 	}

@@ -341,3 +341,45 @@ func faultAt(t *testing.T, s *configs.Shape, out string, rank, copy int) (took t
 	err = runDevices(context.Background(), t, s, out, list)
 	return time.Since(began), err
 }
+
+// The log says of each of several ranks what it did, and so does the report.
+func TestRanksMetrics(t *testing.T) {
+	s, err := testshape.Parse([]string{"run.steps=2", "optim.warmup_steps=0", "run.packs=3", "parallel.ranks=2",
+		"parallel.experts=2", "data.eval_samples=0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(t.TempDir(), "run")
+	if err := runDevices(context.Background(), t, s, out, delayedRanks(t, s, 1)); err != nil {
+		t.Fatal(err)
+	}
+	records, err := runlog.ReadMetrics(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := 0
+	for _, rec := range records {
+		if len(rec.Ranks) != 2 {
+			t.Fatalf("step %d: %d ranks", rec.Step, len(rec.Ranks))
+		}
+		rows := 0
+		for i, r := range rec.Ranks {
+			rows += r.Rows
+			if r.Waited <= 0 || r.Busy < 0 || r.Busy >= 1 || r.Memory < 1<<16 || r.ExpertShare == nil ||
+				*r.ExpertShare < 0.5 || *r.ExpertShare > 1 || r.Watts != nil {
+				t.Errorf("step %d, rank %d: %+v", rec.Step, i, r)
+			}
+		}
+		if rec.Ranks[0].Rows <= rec.Ranks[1].Rows { // two packs and one
+			t.Errorf("step %d: rows %d and %d", rec.Step, rec.Ranks[0].Rows, rec.Ranks[1].Rows)
+		}
+		if rows != rec.Tokens-before {
+			t.Errorf("step %d: %d rows on both ranks, %d tokens", rec.Step, rows, rec.Tokens-before)
+		}
+		before = rec.Tokens
+	}
+	page, err := os.ReadFile(filepath.Join(out, "report.html"))
+	if err != nil || strings.Count(string(page), "waited for others, a step") != 1 {
+		t.Errorf("the report has no table of ranks (%v)", err)
+	}
+}

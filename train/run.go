@@ -67,7 +67,7 @@ type job struct {
 	rolloutDevice kernels.Device // of rollouts with numerics of their own; nil: none
 	metrics       *runlog.Metrics
 	progress      *Progress
-	gauge         kernels.Gauge       // nil: the device has none
+	gauges        []kernels.Gauge     // of each rank's device; none: it has none
 	generations   []runlog.Generation // of the last evaluation
 }
 
@@ -318,7 +318,7 @@ func (j *job) run() (err error) {
 			j.note("%s", text)
 		}
 	}
-	j.openGauge()
+	j.openGauges()
 	if j.metrics, err = runlog.OpenMetrics(j.folder, j.state.Step); err != nil {
 		return err
 	}

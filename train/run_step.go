@@ -40,7 +40,7 @@ func (j *job) step() error {
 	j.state.Seconds += elapsed
 	rec.Tokens, rec.TokensPerSecond, rec.Memory = j.state.Tokens, runlog.Num(float64(tokens)/elapsed), plan.PeakMemory()
 	rec.Launches, rec.Waits, rec.Allocations = asked.Launches, asked.Waits, asked.Allocations
-	j.progress.Step(step, append(fields, j.usage(&rec)...)...)
+	j.progress.Step(step, append(fields, j.usage(&rec, elapsed)...)...)
 	due := j.shape.Run.EvalEvery > 0 && step%j.shape.Run.EvalEvery == 0 || step == j.steps
 	if due {
 		if err := j.evaluate(&rec); err != nil && j.ctx.Err() == nil {

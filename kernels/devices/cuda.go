@@ -12,9 +12,6 @@ import (
 	"lockstep/kernels/cuda/driver"
 )
 
-// firstGPU is the number of the GPU whose usage is shown.
-const firstGPU = 0
-
 func openCUDA(def kernels.Definition, gpu int) (kernels.Device, error) {
 	if def.Dot != kernels.DotTC16 {
 		return nil, fmt.Errorf("device cuda: computes dot tc16 on bf16, set definition.dot = %q and model.dtype = "+
@@ -36,7 +33,7 @@ func countGPUs() (int, error) {
 	return n, nil
 }
 
-func openCUDAGauge() (kernels.Gauge, error) { return driver.OpenGauge(firstGPU) }
+func openCUDAGauge(gpu int) (kernels.Gauge, error) { return driver.OpenGauge(gpu) }
 
 func listCUDA() (lines []string) {
 	cards, err := driver.Cards()

@@ -134,10 +134,22 @@ func List() ([]string, error) {
 	return append([]string{dev.Name()}, listCUDA()...), nil
 }
 
-// OpenGauge opens the usage counters (load, memory, power) of a device. It is nil for a kind that has none.
-func OpenGauge(kind string) (kernels.Gauge, error) {
+// OpenGauges opens the usage counters (load, memory, power) of the devices that [OpenRanks] opens for n ranks. There are
+// none for a kind that has none.
+func OpenGauges(kind string, n int) (list []kernels.Gauge, err error) {
 	if kind != CUDA {
 		return nil, nil
 	}
-	return openCUDAGauge()
+	have, err := countGPUs()
+	if err != nil {
+		return nil, err
+	}
+	for i := range n {
+		g, err := openCUDAGauge(i % have)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, g)
+	}
+	return list, nil
 }

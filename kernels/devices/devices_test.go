@@ -107,8 +107,8 @@ func TestList(t *testing.T) {
 }
 
 // The CPU has no gauge, which is no error.
-func TestOpenGauge(t *testing.T) {
-	if g, err := OpenGauge(CPU); g != nil || err != nil {
+func TestOpenGauges(t *testing.T) {
+	if g, err := OpenGauges(CPU, 1); g != nil || err != nil {
 		t.Errorf("gauge %v, error %v", g, err)
 	}
 }

@@ -15,6 +15,6 @@ func openCUDA(kernels.Definition, int) (kernels.Device, error) { return nil, err
 
 func countGPUs() (int, error) { return 0, errNoCUDA }
 
-func openCUDAGauge() (kernels.Gauge, error) { return nil, errNoCUDA }
+func openCUDAGauge(int) (kernels.Gauge, error) { return nil, errNoCUDA }
 
 func listCUDA() []string { return []string{errNoCUDA.Error()} }

@@ -29,7 +29,9 @@ type Record struct {
 	Launches    int     `json:"launches,omitempty"`    // kernels and graphs that the step gave the GPU
 	Waits       int     `json:"waits,omitempty"`       // of the step for the GPU
 	Allocations int     `json:"allocations,omitempty"` // of the step on the GPU
-	Reward      *Number `json:"reward,omitempty"`      // mean of the step's answers
+	// of several ranks, what each did in the step
+	Ranks  []RankRecord `json:"ranks,omitempty"`
+	Reward *Number      `json:"reward,omitempty"` // mean of the step's answers
 	// share of groups whose answers earn different rewards
 	RewardSpread *Number `json:"reward_spread,omitempty"`
 	// of rollout and trainer before the first update, nats a token: mean of e^d - 1 - d, d = trainer - rollout (k3)
@@ -96,6 +98,32 @@ type UpdateRecord struct {
 	ClipFraction Number `json:"clip_fraction"` // share of tokens whose gradient the objective's bounds took away
 	ApproxKL     Number `json:"approx_kl"`     // of old and present policy, nats a token: mean of r - 1 - ln r
 	Ratio        Number `json:"ratio"`         // mean over tokens of r = e^(logprob - old)
+}
+
+// RankRecord is what a rank did in a step.
+type RankRecord struct {
+	Rows int `json:"rows"` // of training
+	// share of the time: of the last second with a kernel on its GPU, of a CPU's not waiting for other ranks; 0 to 1
+	Busy   Number  `json:"busy"`
+	Waited Number  `json:"waited"`          // seconds of the host, for other ranks at exchanges
+	Memory int64   `json:"memory"`          // bytes that the rank has taken of its device
+	Watts  *Number `json:"watts,omitempty"` // power that its GPU draws
+	// largest share of a mixture's rows that one owner had, where experts are cut over ranks
+	ExpertShare *Number `json:"expert_share,omitempty"`
+}
+
+// scalars lists the values of rank i.
+func (r RankRecord) scalars(i int) []scalar {
+	tag := func(name string) string { return fmt.Sprintf("ranks/%d/%s", i, name) }
+	list := []scalar{{tag("rows"), float64(r.Rows)}, {tag("busy"), float64(r.Busy)}, {tag("waited"), float64(r.Waited)},
+		{tag("memory_bytes"), float64(r.Memory)}}
+	if r.Watts != nil {
+		list = append(list, scalar{tag("watts"), float64(*r.Watts)})
+	}
+	if r.ExpertShare != nil {
+		list = append(list, scalar{tag("expert_share"), float64(*r.ExpertShare)})
+	}
+	return list
 }
 
 // Number is a float64 that JSON can hold: "NaN", "+Inf" and "-Inf" are strings, the rest is written as short as reads
@@ -178,6 +206,9 @@ func (r Record) scalars() []scalar {
 		if s.value > 0 {
 			list = append(list, scalar{s.tag, float64(s.value)})
 		}
+	}
+	for i, rank := range r.Ranks {
+		list = append(list, rank.scalars(i)...)
 	}
 	return list
 }

@@ -85,6 +85,7 @@ func (t *Trainer) ForwardBackward(packs [][]Sample) MicroBatch {
 
 func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, packs [][]Sample, at model.Place) MicroBatch {
 	b := NewBatch(packs, r.Dev.Definition().Segment)
+	r.Count(parallel.Tally{Rows: len(b.IDs)})
 	logprob, learns := r.Stack.New(kernels.F32, 1, len(b.IDs)), m.NewIndexerLoss(r, len(b.IDs))
 	defer r.Stack.Release(r.Stack.Mark())
 	on := model.NewBatch(r, b.IDs, b.Layout, nil)
