@@ -5,10 +5,10 @@ import (
 	"lockstep/parallel"
 )
 
-// An owner that tokens choose more often than memory was planned for computes its rows in pieces, and all ranks exchange
-// as often as the owner with most pieces. A piece is whole segments of experts, of which each has at most the rows of a
-// rank: so no chain is cut, and pieces in order are the order of segments. Nothing that a piece computes stays; Backward
-// computes it again from the tokens' inputs.
+// An owner that tokens choose more often than memory was planned for computes its rows in pieces, and all ranks
+// exchange as often as the owner with most pieces. A piece is whole segments of experts, of which each has at most the
+// rows of a rank: so no chain is cut, and pieces in order are the order of segments. Nothing that a piece computes
+// stays; Backward computes it again from the tokens' inputs.
 
 // leastRows is how many rows an owner has memory for whatever the batch: those of a decoding step are never in pieces.
 const leastRows = 1024
@@ -117,9 +117,10 @@ func (e *expertExchange) forward(r *parallel.Rank, p *expertPiece, s *MLPSaved) 
 	}, &p.groups, nil, SaveExperts, s)
 }
 
-// eachPiece computes tensors of each piece's rows, and brings the rows that this rank's tokens have at all owners to own
-// [T*K, n], by expert.
-func (e *expertExchange) eachPiece(r *parallel.Rank, own []kernels.Tensor, compute func(p *expertPiece) []kernels.Tensor) {
+// eachPiece computes tensors of each piece's rows, and brings the rows that this rank's tokens have at all owners to
+// own [T*K, n], by expert.
+func (e *expertExchange) eachPiece(r *parallel.Rank, own []kernels.Tensor,
+	compute func(p *expertPiece) []kernels.Tensor) {
 	at, next := make([]int, len(e.in)), 0 // the first row that comes from each owner
 	for owner, rows := range e.in {
 		at[owner], next = next, next+rows

@@ -52,8 +52,8 @@ func (j *job) readGauges() (all []kernels.Usage) {
 func (j *job) rankRecords(all []kernels.Usage, seconds float64) (list []runlog.RankRecord) {
 	for i, t := range j.world.Tallies() {
 		waited := t.Waited.Seconds()
-		r := runlog.RankRecord{Rows: t.Rows, Waited: runlog.Number(waited), Busy: runlog.Number(max(1-waited/seconds, 0)),
-			Memory: int64(kernels.Allocated(j.world.Devices()[i]))}
+		r := runlog.RankRecord{Rows: t.Rows, Busy: runlog.Number(max(1-waited/seconds, 0)),
+			Waited: runlog.Number(waited), Memory: int64(kernels.Allocated(j.world.Devices()[i]))}
 		if i < len(all) {
 			r.Busy, r.Watts = runlog.Number(all[i].Busy), runlog.Num(all[i].Watts)
 		}

@@ -31,7 +31,8 @@ func TestUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	j := &job{options: Options{Log: log}, gauges: []kernels.Gauge{&readings{{Busy: 0.97, Memory: 3 << 29, Watts: 612.4}}}}
+	card := &readings{{Busy: 0.97, Memory: 3 << 29, Watts: 612.4}}
+	j := &job{options: Options{Log: log}, gauges: []kernels.Gauge{card}}
 	var rec runlog.Record
 	if got := j.usage(&rec, 1); len(got) != 1 || got[0] != "GPU 97%, 1.5 GiB, 612 W" {
 		t.Errorf("progress shows %q", got)

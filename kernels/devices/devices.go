@@ -134,8 +134,8 @@ func List() ([]string, error) {
 	return append([]string{dev.Name()}, listCUDA()...), nil
 }
 
-// OpenGauges opens the usage counters (load, memory, power) of the devices that [OpenRanks] opens for n ranks. There are
-// none for a kind that has none.
+// OpenGauges opens the usage counters (load, memory, power) of the devices that [OpenRanks] opens for n ranks. There
+// are none for a kind that has none.
 func OpenGauges(kind string, n int) (list []kernels.Gauge, err error) {
 	if kind != CUDA {
 		return nil, nil
