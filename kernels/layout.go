@@ -167,6 +167,21 @@ type Sampling struct {
 	Index       uint64 // of the token in its sequence
 }
 
+// Adjustment is how the logits of one row are changed before its token is drawn.
+type Adjustment struct {
+	Logits      []LogitAdjustment // no id twice
+	MinP        float32           // least probability, relative to the likeliest id's; 0: all
+	Temperature float32           // of Sampling
+}
+
+// LogitAdjustment changes the logit of one id.
+type LogitAdjustment struct {
+	ID         int32
+	Bias       float32 // is added
+	Repetition float32 // above 0; 1: none
+	Penalty    float32 // is taken away
+}
+
 // LeastTemperature and MostTemperature bound a temperature that is not 0: beyond them logits become infinite or equal.
 const LeastTemperature, MostTemperature = 1e-6, 1e6
 

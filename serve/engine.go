@@ -75,6 +75,10 @@ type sequence struct {
 	registered int    // pages in the prefix cache
 	prefixID   uint64 // of the last registered page
 	slot       int
+	// counts are how often each id was generated, of the first counted ones; with a repetition penalty ids of the
+	// prompt are there too. Nil: nothing needs them.
+	counts  map[int32]int
+	counted int
 }
 
 // The most that options may ask for, far above what a machine has.
@@ -262,7 +266,7 @@ func (e *Engine) step() []*sequence {
 	}
 	var next sampled
 	enqueue := func() { next = e.enqueue(batch, ready, last) }
-	if e.onLogits == nil && row == len(ready) { // decode only: the operations of the step before
+	if e.onLogits == nil && row == len(ready) && !adjusted(ready) { // decode only: the operations of the step before
 		kernels.Repeat(e.r.Dev, "decode", enqueue)
 	} else {
 		enqueue()
@@ -316,7 +320,7 @@ func (e *Engine) enqueue(batch []scheduled, ready []*sequence, last []int32) (d 
 	r.Dev.Gather(rows, x, parallel.Upload(r, last))
 	d.logits = e.m.Head.Logits(r, rows)
 	d.ids = r.Stack.New(kernels.I32, 1, n)
-	r.Dev.Sample(d.ids, d.logits, samplings(ready))
+	r.Dev.Sample(d.ids, e.adjust(d.logits, ready), samplings(ready))
 	d.inv = parallel.Upload(r, inverses(ready))
 	d.logprobs, d.stats = e.logProbs(d.logits, d.ids, d.inv)
 	return d

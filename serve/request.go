@@ -15,6 +15,7 @@ type Request struct {
 	Temperature float32 // of sampling and of the log-probabilities; 0: greedy, with log-probabilities at 1
 	TopP        float32 // 1: all
 	TopK        int     // 0: all
+	Adjust      Adjust  `json:",omitzero"`
 	Seed        uint64
 	Stop        []int32 // ids that end the sequence; the stopping id is part of the result
 	TopLogProbs int     `json:",omitempty"` // number of most likely tokens to list with each generated token
@@ -77,6 +78,9 @@ func (q *Request) validate(vocab, maxLength int) error {
 		}
 	}
 	if err := validTemperature(q.Temperature); err != nil {
+		return err
+	}
+	if err := q.Adjust.validate(vocab); err != nil {
 		return err
 	}
 	for i, id := range q.Prompt {

@@ -46,6 +46,7 @@ func (d *Device) ClampedSwiGLUBackward(_, _, _ kernels.Tensor, _ kernels.Clamp) 
 func (d *Device) LogProb(_, _, _, _, _ kernels.Tensor)                          {}
 func (d *Device) LogProbBackward(_, _, _, _, _, _ kernels.Tensor)               {}
 func (d *Device) Sample(_, _ kernels.Tensor, _ []kernels.Sampling)              {}
+func (d *Device) AdjustLogits(_ kernels.Tensor, _ []kernels.Adjustment)         {}
 func (d *Device) SumSquares(_, _ kernels.Tensor)                                {}
 func (d *Device) ClipScale(_, _ kernels.Tensor, _, _ float64)                   {}
 func (d *Device) AdamW(_, _, _, _, _, _ kernels.Tensor, _ kernels.AdamW)        {}

@@ -3,6 +3,7 @@ package api
 import (
 	"math"
 	"slices"
+	"strconv"
 
 	"lockstep/data/ordered"
 	"lockstep/serve"
@@ -15,6 +16,7 @@ const (
 	maxPromptLogProbs = 1 << 20
 	// of a request: each is looked for in every token
 	maxStops, maxStopBytes, maxStopIDs = 64, 1024, 1024
+	maxBiases                          = 1024
 )
 
 // samplingRequest is a parsed request for completions or chat completions: n samples of each prompt.
@@ -56,6 +58,7 @@ func (s *Server) samplingFields(f *fields) *samplingRequest {
 	q.Temperature = float32(f.number("temperature", d.Temperature, 0, 100))
 	q.TopP = float32(f.number("top_p", d.TopP, 0, 1))
 	q.TopK = int(max(f.integer("top_k", int64(d.TopK), -1, math.MaxInt32), 0))
+	q.Adjust = s.adjust(f)
 	q.Seed = s.options.Seed
 	if req.seeded = f.get("seed") != nil; req.seeded {
 		q.Seed = uint64(f.integer("seed", 0, math.MinInt64, math.MaxInt64))
@@ -81,6 +84,47 @@ func (s *Server) samplingFields(f *fields) *samplingRequest {
 	return req
 }
 
+// adjust reads what changes the draw and no log-probability.
+func (s *Server) adjust(f *fields) serve.Adjust {
+	const most = serve.MostPenalty
+	return serve.Adjust{
+		Bias:       s.logitBias(f),
+		Frequency:  float32(f.number("frequency_penalty", 0, -most, most)),
+		Presence:   float32(f.number("presence_penalty", 0, -most, most)),
+		Repetition: float32(f.number("repetition_penalty", 1, serve.LeastRepetition, serve.MostRepetition)),
+		MinP:       float32(f.number("min_p", 0, 0, 1)),
+	}
+}
+
+// logitBias reads {"ID": number}.
+func (s *Server) logitBias(f *fields) map[int32]float32 {
+	v := f.get("logit_bias")
+	if v == nil {
+		return nil
+	}
+	object, ok := v.(*ordered.Dict)
+	if !ok || object.Len() > maxBiases {
+		f.reject("logit_bias", "want an object of at most %d numbers by token id", maxBiases)
+		return nil
+	}
+	biases := map[int32]float32{}
+	each := &fields{object: object, known: map[string]bool{}}
+	for _, key := range object.Keys() {
+		name, _ := key.(string) // of JSON
+		id, err := strconv.Atoi(name)
+		if err != nil || id < 0 || id >= s.served.Model.Vocab {
+			f.reject("logit_bias", "%.40q: want a token id below %d, the size of the vocabulary", name,
+				s.served.Model.Vocab)
+			return nil
+		}
+		biases[int32(id)] = float32(each.number(name, 0, -serve.MostBias, serve.MostBias))
+	}
+	if each.first != nil {
+		f.reject("logit_bias", "%v", each.first)
+	}
+	return biases
+}
+
 // samplingDefaults is the sampling of requests without these fields: OpenAI's defaults, overridden by
 // generation_config.json of the model. MaxTokens is 0 if the file does not set it.
 func (s *Server) samplingDefaults() serve.Sampling {
@@ -95,12 +139,7 @@ func (s *Server) otherFields(f *fields) {
 	if name := f.get("model"); name != nil && name != s.options.Name && f.first == nil {
 		f.first = s.otherModel()
 	}
-	f.allow("frequency_penalty", "penalties are not supported", int64(0), 0.0)
-	f.allow("presence_penalty", "penalties are not supported", int64(0), 0.0)
-	f.allow("repetition_penalty", "penalties are not supported", int64(1), 1.0)
-	f.allow("min_p", "min_p is not supported", int64(0), 0.0)
 	f.allow("min_tokens", "min_tokens is not supported", int64(0))
-	f.allow("logit_bias", "logit_bias is not supported", ordered.NewDict())
 	f.ignore("user", "store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "priority")
 }
 

@@ -95,8 +95,15 @@ func TestRejected(t *testing.T) {
 		{"completions", `{"prompt": "` + strings.Repeat("a", 200) + `", "n": 1024, "prompt_logprobs": 5}`, 400,
 			"more than 1048576 log-probabilities"},
 		{"completions", `{"prompt": "a", "best_of": 2}`, 400, "best_of"},
-		{"completions", `{"prompt": "a", "frequency_penalty": 0.5}`, 400, "penalties"},
-		{"completions", `{"prompt": "a", "logit_bias": {"3": 1}}`, 400, "logit_bias is not supported"},
+		{"completions", `{"prompt": "a", "frequency_penalty": 2.5}`, 400, "frequency_penalty: want a number from -2"},
+		{"completions", `{"prompt": "a", "presence_penalty": "1"}`, 400, "presence_penalty: want a number"},
+		{"completions", `{"prompt": "a", "repetition_penalty": 0}`, 400, "repetition_penalty: want a number from 0.01"},
+		{"completions", `{"prompt": "a", "min_p": 1.1}`, 400, "min_p: want a number from 0 to 1"},
+		{"completions", `{"prompt": "a", "min_tokens": 1}`, 400, "min_tokens is not supported"},
+		{"completions", `{"prompt": "a", "logit_bias": {"a": 1}}`, 400, `logit_bias: "a": want a token id below 320`},
+		{"completions", `{"prompt": "a", "logit_bias": {"320": 1}}`, 400, "want a token id below 320"},
+		{"completions", `{"prompt": "a", "logit_bias": {"3": 101}}`, 400, "logit_bias: 3: want a number from -100"},
+		{"completions", `{"prompt": "a", "logit_bias": [3]}`, 400, "logit_bias: want an object of at most 1024"},
 		{"completions", `{"prompt": "a", "model": "other"}`, 404, "this server has tiny"},
 		{"completions", `{"prompt": "a", "stream_options": {"x": 1}}`, 400, "stream_options"},
 		{"completions", `{"prompt": "` + strings.Repeat("a", 300) + `"}`, 400,
@@ -143,7 +150,7 @@ func FuzzRequest(f *testing.F) {
 	for _, s := range []string{`{"prompt":"a","n":2,"seed":1,"stop":["x"],"stream":true,` +
 		`"stream_options":{"include_usage":true}}`, `{"prompt":[[1,2],"b"],"logprobs":3,"stop_token_ids":[4]}`,
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"tools":[{"type":"function"}],` +
-			`"max_completion_tokens":3,"logprobs":true}`} {
+			`"max_completion_tokens":3,"logprobs":true,"logit_bias":{"3":-100},"min_p":0.1}`} {
 		f.Add([]byte(s))
 	}
 	tok, err := data.NewChatTokenizer("bytes")
@@ -187,6 +194,8 @@ func invalid(s *Server, a *samplingRequest) string {
 		return "max_tokens"
 	case !(q.Temperature >= 0 && q.Temperature <= 100) || !(q.TopP >= 0 && q.TopP <= 1) || q.TopK < 0:
 		return "sampling"
+	case !(q.Adjust.MinP >= 0 && q.Adjust.MinP <= 1) || len(q.Adjust.Bias) > maxBiases:
+		return "adjustments"
 	case q.TopLogProbs < 0 || q.TopLogProbs > maxTopLogProbs || q.TopLogProbs > 0 && !a.logprobs:
 		return "logprobs"
 	case slices.Contains(a.stops, ""):

@@ -33,7 +33,7 @@ func hostileBodies() []string {
 		ask(`"temperature": -1`), ask(`"temperature": "hot"`), ask(`"top_p": 0`), ask(`"top_k": 1e99`),
 		ask(`"logprobs": 21`), ask(`"stop": [1]`), ask(`"stop": [""]`), ask(`"stop": ` + deep("[", "]")),
 		ask(`"stop_token_ids": [[1]]`), ask(`"n": 1e300`),
-		ask(`"stream": "yes"`), ask(`"stream_options": 3`), ask(`"logit_bias": {"1": 5}`), ask(`"echo": 1`),
+		ask(`"stream": "yes"`), ask(`"stream_options": 3`), ask(`"logit_bias": {"1": 500}`), ask(`"echo": 1`),
 		ask(`"\u0000": 1`), ask(`"prompt ": 1`), ask(`"model": "` + strings.Repeat("x", 1000) + `"`),
 		`{"prompt": [` + strings.Repeat("5,", 1<<20) + `5]}`, `{"prompt": [` + strings.Repeat(`"a",`, 1024) + `"a"]}`,
 	}

@@ -13,5 +13,6 @@ func TestEx2h(t *testing.T) {
 	cudatest.Ex2h(t, map[string]func(*testing.T){
 		"LogProb": TestLogProb,
 		"Sample":  TestSample,
+		"Adjust":  TestAdjustLogits,
 	}, func() {})
 }

@@ -19,6 +19,19 @@ const (
 	sampleVocabBlock = 1024 // sample.cu
 )
 
+// sampleCut is struct Cut of sample.cu.
+type sampleCut struct {
+	inv  float32
+	minP float32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(sampleCut{})-8]
+	_ = [1]bool{}[unsafe.Offsetof(sampleCut{}.inv)-0]
+	_ = [1]bool{}[unsafe.Offsetof(sampleCut{}.minP)-4]
+)
+
 // sampleDraw is struct Draw of sample.cu.
 type sampleDraw struct {
 	inv  float32
@@ -36,6 +49,25 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(sampleDraw{}.topK)-12]
 )
 
+// sampleEntry is struct Entry of sample.cu.
+type sampleEntry struct {
+	row        int32
+	id         int32
+	bias       float32
+	repetition float32
+	penalty    float32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(sampleEntry{})-20]
+	_ = [1]bool{}[unsafe.Offsetof(sampleEntry{}.row)-0]
+	_ = [1]bool{}[unsafe.Offsetof(sampleEntry{}.id)-4]
+	_ = [1]bool{}[unsafe.Offsetof(sampleEntry{}.bias)-8]
+	_ = [1]bool{}[unsafe.Offsetof(sampleEntry{}.repetition)-12]
+	_ = [1]bool{}[unsafe.Offsetof(sampleEntry{}.penalty)-16]
+)
+
 // samplePick is struct Pick of sample.cu.
 type samplePick struct {
 	x  float32
@@ -48,6 +80,38 @@ var (
 	_ = [1]bool{}[unsafe.Offsetof(samplePick{}.x)-0]
 	_ = [1]bool{}[unsafe.Offsetof(samplePick{}.id)-4]
 )
+
+// launchAdjustCut enqueues a kernel of sample.cu: adjust_cut.
+func launchAdjustCut[P1 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, logits P1,
+	heads driver.Array[samplePick], cuts driver.Array[sampleCut], rows, cols, count, ls int) {
+	params := struct {
+		logits cu.DevicePtr
+		heads  driver.Array[samplePick]
+		cuts   driver.Array[sampleCut]
+		rows   int32
+		cols   int32
+		count  int32
+		ls     int32
+	}{
+		logits: driver.AtType(logits, kernels.F32), heads: heads, cuts: cuts, rows: driver.Int32(rows),
+		cols: driver.Int32(cols), count: driver.Int32(count), ls: driver.Int32(ls),
+	}
+	ctx.Launch("adjust_cut", grid, threads, sharedBytes, driver.Bytes(&params)[:40])
+}
+
+// launchAdjustEntries enqueues a kernel of sample.cu: adjust_entries.
+func launchAdjustEntries[P1 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, logits P1,
+	entries driver.Array[sampleEntry], n, ls int) {
+	params := struct {
+		logits  cu.DevicePtr
+		entries driver.Array[sampleEntry]
+		n       int32
+		ls      int32
+	}{
+		logits: driver.AtType(logits, kernels.F32), entries: entries, n: driver.Int32(n), ls: driver.Int32(ls),
+	}
+	ctx.Launch("adjust_entries", grid, threads, sharedBytes, driver.Bytes(&params)[:24])
+}
 
 // launchLogProb enqueues a kernel of logprob.cu: log_prob.
 func launchLogProb[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int,
@@ -152,5 +216,6 @@ func launchSampleSums[P1, P2 driver.Operand](ctx *driver.Context, grid [3]int, t
 
 // Kernels are the names of all kernels of this folder.
 var Kernels = []string{
-	"log_prob", "log_prob_backward_bf16", "log_prob_backward_f32", "sample", "sample_heads", "sample_sums",
+	"adjust_cut", "adjust_entries", "log_prob", "log_prob_backward_bf16", "log_prob_backward_f32", "sample",
+	"sample_heads", "sample_sums",
 }

@@ -3,6 +3,9 @@
 // each vocabulary block, then one adds a block's e up, from the rows read last, and a block of threads draws for each
 // row. Bound: the bytes of the logits, twice; once at temperature 0. With top-k or top-p a block of logits is read
 // again for each id that is kept.
+//
+// AdjustLogits (adjust.go) has its kernels here too, since the first of the order is what min-p goes by. Bound: the
+// bytes of the logits, twice, with min-p; without it the entries'.
 #include "rows.cuh"
 
 constexpr int kThreads = 256, kVocabBlock = 1024;
@@ -239,4 +242,40 @@ KERNEL(sample, int* ids, const Pick* heads, const float* sums, const float* logi
     do at--;
     while (at > 0 && e[at] == 0.f);
   ids[t] = from + at;
+}
+
+// Entry changes one logit.
+struct Entry {
+  int row, id;
+  float bias, repetition, penalty;
+};
+
+KERNEL(adjust_entries, float* logits, const Entry* entries, int n, int ls) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  Entry e = entries[i];
+  float* p = logits + (size_t)e.row * ls + e.id;
+  float x = *p + e.bias;
+  x = x > 0.f ? x / e.repetition : x * e.repetition;
+  *p = x - e.penalty;
+}
+
+struct Cut {
+  float inv;    // 1/temperature
+  float min_p;  // 0: the row keeps all
+};
+
+// adjust_cut makes -Inf of what min-p leaves out, a warp for a vocabulary block.
+KERNEL(adjust_cut, float* logits, const Pick* heads, const Cut* cuts, int rows, int cols, int count, int ls) {
+  int at = warp_row(), row = at / count;
+  if (row >= rows) return;
+  Cut c = cuts[row];
+  if (c.min_p == 0.f) return;
+  float m = first_of(heads + (size_t)row * count, count, cols).x * c.inv;
+  if (!(fabsf(m) < infinity())) return;
+  float* x = logits + (size_t)row * ls;
+  LogitBlock block(x, at % count, cols);
+  block.each([&](int column, float v) {
+    if (exp2_sub(v * c.inv, kLog2E, m) < c.min_p) x[block.first + column] = -infinity();
+  });
 }
