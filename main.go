@@ -743,7 +743,8 @@ func serveCommand() *cobra.Command {
 			"a bit of another's response: log-probabilities are those that score and training compute.\n\n" +
 			"A prompt may be token ids; \"return_token_ids\": true adds those of the response. \"echo\" with\n" +
 			"\"logprobs\", or \"prompt_logprobs\", gives the prompt's log-probabilities, at temperature 1: the bits\n" +
-			"of lockstep score; max_tokens may be 0. Equal requests\n" +
+			"of lockstep score; max_tokens may be 0. logit_bias, min_p, frequency_penalty, presence_penalty and\n" +
+			"repetition_penalty change what is drawn, and no log-probability that is told. Equal requests\n" +
 			"with a \"seed\" get equal responses. system_fingerprint is the digest of the definition. Defaults\n" +
 			"of temperature, top_p, top_k and max_tokens are those of the model's generation_config.json,\n" +
 			"printed at the start, then OpenAI's.\n\n" +

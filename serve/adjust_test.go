@@ -54,7 +54,8 @@ func TestAdjust(t *testing.T) {
 		defer r.Stack.Release(r.Stack.Mark())
 		prompt := goldenIDs(t, "qwen3_moe", "ids.0")[:12]
 		var reqs, plain []Request
-		for i, a := range []Adjust{{}, {Bias: map[int32]float32{7: 100}}, {Bias: map[int32]float32{9: 5, prompt[2]: -3}},
+		for i, a := range []Adjust{{}, {Bias: map[int32]float32{7: 100}},
+			{Bias: map[int32]float32{9: 5, prompt[2]: -3}},
 			{Frequency: 0.7}, {Presence: 1.5}, {Repetition: 1.4}, {Repetition: 0.6}, {MinP: 0.4}, {Frequency: -0.5,
 				Presence: 0.25, Repetition: 1.1, MinP: 0.1, Bias: map[int32]float32{prompt[0]: 2, 11: -1}}} {
 			for k, temperature := range []float32{0, 0.8} {
@@ -80,7 +81,8 @@ func TestAdjust(t *testing.T) {
 					t.Fatalf("%+v: request %d: %v, elsewhere %v", o, i, res[i].IDs, first[i].IDs)
 				}
 				if !q.Adjust.active() && !slices.Equal(res[i].IDs, unchanged[i].IDs) {
-					t.Errorf("%+v: request %d does not adjust, and draws %v, want %v", o, i, res[i].IDs, unchanged[i].IDs)
+					t.Errorf("%+v: request %d does not adjust, and draws %v, want %v", o, i, res[i].IDs,
+						unchanged[i].IDs)
 				}
 			}
 		}
