@@ -30,8 +30,9 @@ var configsReaders = []string{"", "train"}
 var topLevel = []string{
 	".ci", ".gitignore", "ARCHITECTURE.md", "LICENSE", "LOG.md", "Makefile", "README.md", "configs", "data", "docs",
 	"go.mod", "go.sum",
-	"kernels", "lint_test.go", "main.go", "main_signal_test.go", "main_test.go", "model", "optim", "parallel", "quant",
-	"serve", "train",
+	"kernels", "lint_test.go", "main.go", "main_hostile_inputs_test.go", "main_hostile_test.go",
+	"main_peak_unix_test.go", "main_peak_windows_test.go", "main_signal_test.go", "main_test.go", "model", "optim",
+	"parallel", "quant", "serve", "train",
 }
 
 // cgoFolders may import "C", and only under the build tag cuda: everything else builds with CGO_ENABLED=0.

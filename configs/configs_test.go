@@ -421,7 +421,7 @@ func TestResolveAuto(t *testing.T) {
 // A command without a shape takes the keys of [parallel] and no others, by the rules of a shape.
 func TestParseParallel(t *testing.T) {
 	got, err := ParseParallel([]string{"parallel.ranks=4", "parallel.experts=4", "parallel.weights=sharded"})
-	if want := (Parallel{Ranks: 4, Weights: "sharded", Experts: 4}); err != nil || got != want {
+	if want := (Parallel{Ranks: 4, Weights: "sharded", Experts: 4, Interleave: 1}); err != nil || got != want {
 		t.Errorf("%+v, error %v, want %+v", got, err, want)
 	}
 	if got, err := ParseParallel(nil); err != nil || got != Default().Parallel {
