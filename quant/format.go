@@ -56,11 +56,6 @@ func (f Format) RowBytes(cols int) int { return (cols*f.Code.Bits() + 7) / 8 }
 // Blocks is how many scales a row of so many columns has.
 func (f Format) Blocks(cols int) int { return (cols + f.Wide - 1) / f.Wide }
 
-// Bytes is what codes and scales of a matrix take.
-func (f Format) Bytes(rows, cols int) int {
-	return rows * (f.RowBytes(cols) + f.Blocks(cols)*f.Scale.Bits()/8)
-}
-
 // Decode decodes codes of a row from column `first` on, as many as dst holds, which share a scale. codes are those of
 // the whole row.
 func (f Format) Decode(dst []float32, codes []byte, first int, scale float32) {
