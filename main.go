@@ -77,7 +77,7 @@ func root() *cobra.Command {
 	c.SetFlagErrorFunc(badFlag)
 	group(c, trainCommand(), mergeCommand(), exportCommand(), scoreCommand(), generateCommand(), serveCommand(),
 		tokenizeCommand(), verifyCommand(), parityCommand(), reportCommand(), inspectCommand(), shapesCommand(),
-		benchCommand(), devicesCommand())
+		planCommand(), benchCommand(), devicesCommand())
 	return c
 }
 
@@ -1095,6 +1095,57 @@ func shapesCommand() *cobra.Command {
 		},
 	}
 	size = stepFlags(c)
+	return c
+}
+
+func planCommand() *cobra.Command {
+	var machine, mesh string
+	var set []string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "plan SHAPE.toml",
+		Short: "Tell what a shape would take and do on a machine, by mesh, before anything runs",
+		Long: "Builds the graph of the run on a device that counts memory and work and computes nothing, for every\n" +
+			"mesh of the machine's cards, and prints them best first: bytes of a card by purpose (to the byte those\n" +
+			"of the run's own plan, but for its workspace), seconds of a step by part, what of exchanges is hidden\n" +
+			"behind arithmetic, tokens/s, the longest sequence; and where none fits, what would. Times are work\n" +
+			"over the rates of the machine's file, which says which of them were measured.\n\n" +
+			"Sequences count as long as packs, tokens choose experts evenly, and answers have rollout.max_tokens.\n" +
+			"Machines: " + strings.Join(configs.Machines(), ", ") + ", or a file of lockstep bench machine.",
+		Example: "  lockstep plan configs/glm5.2-lora.toml --machine 8xH200\n" +
+			"  lockstep plan configs/qwen3-30b-a3b.toml --machine 2xH200 --mesh ranks=2,experts=2,weights=sharded",
+		Args: one("SHAPE.toml"),
+		RunE: func(c *cobra.Command, args []string) error {
+			m, err := configs.LoadMachine(machine)
+			if err != nil {
+				return err
+			}
+			var keys []string
+			if mesh != "" {
+				keys = strings.Split(mesh, ",")
+			}
+			p, err := plan.For(func(more ...string) (*configs.Shape, error) {
+				return configs.Load(args[0], slices.Concat(more[:1], set, more[1:]))
+			}, m, keys)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				text, err := p.JSON()
+				fmt.Println(string(text))
+				return err
+			}
+			fmt.Print(p)
+			return nil
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&machine, "machine", "", "name or file of a machine")
+	require(c, "machine")
+	f.StringVar(&mesh, "mesh", "",
+		"one mesh in place of all: keys of [parallel], such as ranks=8,experts=8,interleave=2")
+	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
+	f.BoolVar(&asJSON, "json", false, "print the plan as JSON")
 	return c
 }
 

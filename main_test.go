@@ -191,6 +191,10 @@ func TestCommands(t *testing.T) {
 	if out := must(t, "shapes", "Qwen3-30B-A3B"); !strings.Contains(out, `"num_hidden_layers": 48`) {
 		t.Errorf("shapes of one printed %s", out)
 	}
+	if out := must(t, "plan", shape, "--machine", "1xH200"); !strings.Contains(out, "1 rank: ") ||
+		!strings.Contains(out, "longest sequence: ") {
+		t.Errorf("plan printed %s", out)
+	}
 	if code, _, problems := lockstep(t, "verify", "--model", model, "--tokens", "200", "--break", "split-k"); code !=
 		1 || !strings.Contains(problems, "differ") {
 		t.Errorf("a broken rule: exit code %d, %s", code, problems)
@@ -411,7 +415,7 @@ func TestHelp(t *testing.T) {
 		t.Errorf("without arguments: %s", out)
 	}
 	for _, name := range []string{"train", "score", "generate", "serve", "tokenize", "verify", "parity", "inspect",
-		"shapes", "bench", "bench cpu", "bench rollout", "bench rl", "bench recompute", "devices"} {
+		"shapes", "plan", "bench", "bench cpu", "bench rollout", "bench rl", "bench recompute", "devices"} {
 		if out := must(t, append(strings.Fields(name), "--help")...); !strings.Contains(out, "Usage:\n  lockstep "+
 			name) {
 			t.Errorf("%s --help: %s", name, out)
@@ -423,6 +427,7 @@ func TestBadCommandLines(t *testing.T) {
 	dir := t.TempDir()
 	in, out := write(t, filepath.Join(dir, "in.jsonl"), "{\"ids\":[1]}\n"), filepath.Join(dir, "out")
 	weights := write(t, filepath.Join(dir, "model.safetensors"), "weights")
+	toml := write(t, filepath.Join(dir, "in.toml"), "name = \"x\"\n")
 	for _, c := range []struct {
 		words []string
 		args  []string
@@ -439,6 +444,12 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"SHAPE.toml"}, []string{"train"}},
 		{[]string{"SHAPE.toml"}, []string{"train", "a", "b"}},
 		{[]string{"DIR"}, []string{"inspect"}},
+		{[]string{"--machine is missing"}, []string{"plan", shape}},
+		{[]string{`"9xH200"`, "8xH200", "bench machine"}, []string{"plan", shape, "--machine", "9xH200"}},
+		{[]string{"in.toml", "device and card", "missing"}, []string{"plan", shape, "--machine", toml}},
+		{[]string{"parallel.experts", "parallel.ranks (2)"}, []string{"plan", shape, "--machine", "2xH200", "--mesh",
+			"ranks=2,experts=3"}},
+		{[]string{"8 ranks", "2xH200"}, []string{"plan", shape, "--machine", "2xH200", "--mesh", "ranks=8"}},
 		{[]string{"qwen3-30b", "catalogue", "Qwen3-30B-A3B"}, []string{"shapes", "qwen3-30b"}},
 		{[]string{"--set", "shape", "[parallel]"}, []string{"verify", "--model", "x", "--set", "run.steps=2"}},
 		{[]string{"no.toml", "no such file"}, []string{"train", "no.toml"}},

@@ -34,7 +34,8 @@ type Device interface {
 	// Alloc returns zeroed device memory that lives as long as the device. The host may read and write the slice only
 	// if the device's memory is host memory. It panics with a [Fault] if there are not as many bytes.
 	Alloc(bytes int) []byte
-	// Spare is the size in bytes that one temporary may take, such as the logits of a chunk of rows.
+	// Spare is the size in bytes that one temporary may take, such as the logits of a chunk of rows: [SpareCPU] or
+	// [SpareGPU].
 	Spare() int
 	// Write copies src to a contiguous tensor, Read copies a contiguous tensor to dst after all operations enqueued
 	// before it. Slices have Tensor.Bytes bytes of little-endian elements.
@@ -197,6 +198,9 @@ type Device interface {
 	// master - LR*((m/Correction1) / (sqrt(v/Correction2) + Eps)); w = round(master). w may be master. grad is cleared.
 	AdamW(w, master, m, v, grad, factor Tensor, s AdamW)
 }
+
+// SpareGPU is rows of logits that fill a card with tiles.
+const SpareCPU, SpareGPU = 64 << 20, 512 << 20
 
 // Fault is the panic of an operation when the device fails: out of memory, a lost card, a failed kernel.
 type Fault struct{ Err error }

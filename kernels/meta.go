@@ -42,6 +42,40 @@ func ReserveWorkspace(d Device, bytes int) {
 	}
 }
 
+// Exchange is a kind of exchange between ranks.
+type Exchange int
+
+const (
+	ExchangeTokens   Exchange = iota // all-gather of tokens, or of the gradients of their outputs, for experts
+	ExchangeRows                     // all-to-all of the experts' rows back to their tokens' ranks
+	ExchangeWeights                  // weights of blocks from their owners
+	ExchangeGradient                 // sums of gradients along the ring of ranks
+	ExchangeUpdated                  // updated weights from the owners of their optimizer state
+	Exchanges
+)
+
+// WorkCounter is a meta device that may count what a run computes and exchanges, in place of the most memory that it
+// may take.
+type WorkCounter interface {
+	// CountsWork reports whether it does. Tokens choose experts evenly then.
+	CountsWork() bool
+	// CountExchange adds bytes that a rank gets from others.
+	CountExchange(kind Exchange, bytes int)
+}
+
+// CountsWork reports whether a device is a [WorkCounter] that counts.
+func CountsWork(d Device) bool {
+	w, ok := d.(WorkCounter)
+	return ok && w.CountsWork()
+}
+
+// CountExchange tells a [WorkCounter] what a rank of a plan would get from others.
+func CountExchange(d Device, kind Exchange, bytes int) {
+	if w, ok := d.(WorkCounter); ok {
+		w.CountExchange(kind, bytes)
+	}
+}
+
 // Allocated is the bytes that a device has allocated, 0 where it does not count them.
 func Allocated(d Device) int {
 	if c, ok := d.(Counter); ok {

@@ -173,6 +173,9 @@ func (e *expertExchange) dispatch(r *parallel.Rank, u kernels.Tensor, by *Routin
 	r.Stack.Release(mark)
 	e.limit = expertRows(pairs, len(e.ranks))
 	from, to := 0, e.limit
+	if kernels.CountsWork(r.Dev) {
+		to = pairs / len(e.ranks)
+	}
 	if r.Experts != nil {
 		e.offsets = k.counted(func() []int32 {
 			read := r.Transfers.ReadAsync(e.plan.Groups.Offsets)
@@ -297,11 +300,17 @@ func (e *expertExchange) backward(r *parallel.Rank, dout, y kernels.Tensor, s *M
 
 // gather fills tensors with the rows of all ranks' tokens.
 func gather(r *parallel.Rank, pairs ...parallel.Pair) {
-	if r.Experts != nil { // else a plan
-		x := r.Experts.AllGather(pairs...)
-		r.Yield()
-		x.Wait()
+	if r.Experts == nil { // a plan
+		bytes := 0
+		for _, p := range pairs {
+			bytes += p.Dst.Bytes() - p.Src.Bytes()
+		}
+		kernels.CountExchange(r.Dev, kernels.ExchangeTokens, bytes)
+		return
 	}
+	x := r.Experts.AllGather(pairs...)
+	r.Yield()
+	x.Wait()
 }
 
 // toRanks is the rows that this rank's tokens have at all owners, by expert, for tensors [rows, n] of this owner.
@@ -315,11 +324,17 @@ func (e *expertExchange) toRanks(r *parallel.Rank, list ...kernels.Tensor) (own 
 		}
 		pairs = append(pairs, parallel.Pair{Dst: own[len(own)-1], Src: sorted})
 	}
-	if r.Experts != nil {
-		x := r.Experts.AllToAll(e.in, e.out, pairs...)
-		r.Yield()
-		x.Wait()
+	if r.Experts == nil { // a plan
+		bytes := 0
+		for _, y := range own {
+			bytes += y.Bytes() - y.Bytes()/len(e.ranks)
+		}
+		kernels.CountExchange(r.Dev, kernels.ExchangeRows, bytes)
+		return own
 	}
+	x := r.Experts.AllToAll(e.in, e.out, pairs...)
+	r.Yield()
+	x.Wait()
 	return own
 }
 

@@ -148,6 +148,7 @@ func (g *gradients) pass(r *parallel.Rank, u *gradientUnit, at Place, add func(t
 func (u *gradientUnit) receive(r *parallel.Rank, s *gradientSlot, t kernels.Tensor, at Place) {
 	switch {
 	case r.Data == nil: // a plan
+		kernels.CountExchange(r.Dev, kernels.ExchangeGradient, t.Bytes())
 		r.Dev.Zero(t)
 	case at.At == 0:
 		r.Transfers.WaitEvents(s.free()...)

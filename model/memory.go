@@ -184,3 +184,33 @@ func (a *MLA) keys(maxLength int) int {
 
 func (n *DeltaNet) keys(maxLength int) int { return maxLength }
 func (m *Mamba) keys(maxLength int) int    { return maxLength }
+
+// ExpertBytes is the weights of routed experts that this rank has.
+func (m *Model) ExpertBytes() (bytes int) {
+	for _, bl := range m.Blocks {
+		for _, sub := range bl {
+			if mix, ok := sub.Layer.(*MoE); ok {
+				for _, l := range mix.Experts.Linears() {
+					bytes += l.W.heldBytes(m.rank)
+				}
+			}
+		}
+	}
+	return bytes
+}
+
+// heldBytes is what a rank holds of a weight, copies of blocks ahead left out.
+func (p *Param) heldBytes(rank int) (bytes int) {
+	if p.home == nil {
+		return storageBytes(p.W, p.Q)
+	}
+	for _, h := range p.home {
+		if h.owner == rank {
+			bytes += storageBytes(h.t, h.q)
+		}
+	}
+	return bytes
+}
+
+// Mixtures is how many layers have routed experts.
+func (m *Model) Mixtures() int { return len(m.mixtures()) }

@@ -44,7 +44,11 @@ type weightSlot struct {
 // use waits for the weights of a block, and begins to copy those of the block that is to compute after it, where there
 // is one.
 func (w *shardedWeights) use(r *parallel.Rank, block, next int) {
-	if w == nil || w.dev == nil {
+	switch {
+	case w == nil:
+		return
+	case w.dev == nil:
+		w.count(r, block)
 		return
 	}
 	r.Yield() // lanes enter a block together: none is at the block whose slot is filled
@@ -55,6 +59,24 @@ func (w *shardedWeights) use(r *parallel.Rank, block, next int) {
 	if next >= 0 && next < len(w.blocks) {
 		w.gather(next)
 	}
+}
+
+// count is use in a plan: it counts what is copied.
+func (w *shardedWeights) count(r *parallel.Rank, block int) {
+	s := &w.slots[block%2]
+	if s.holds == 1+block {
+		return
+	}
+	s.holds = 1 + block
+	bytes := 0
+	for owner, copies := range w.blocks[block] {
+		for _, c := range copies {
+			if owner != r.ID {
+				bytes += c.Dst.Bytes()
+			}
+		}
+	}
+	kernels.CountExchange(r.Dev, kernels.ExchangeWeights, bytes)
 }
 
 // gather begins to copy the weights of a block to its slot, whose other block has been computed.
@@ -74,11 +96,13 @@ func (w *shardedWeights) gather(block int) {
 
 // drop forgets the weights in the slots, before their owners change them.
 func (w *shardedWeights) drop() {
-	if w == nil || w.dev == nil {
+	if w == nil {
 		return
 	}
 	for i := range w.slots {
-		w.dev.WaitEvents(w.slots[i].copies...)
+		if w.dev != nil {
+			w.dev.WaitEvents(w.slots[i].copies...)
+		}
 		w.slots[i] = weightSlot{}
 	}
 }

@@ -111,7 +111,17 @@ func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
 func broadcast(r *parallel.Rank, owned [][]kernels.Tensor) {
 	if r.Size > 1 && r.Data != nil {
 		r.Data.Broadcast(owned).Wait()
+		return
 	}
+	bytes := 0
+	for owner, list := range owned {
+		for _, t := range list {
+			if owner != r.ID {
+				bytes += t.Bytes()
+			}
+		}
+	}
+	kernels.CountExchange(r.Dev, kernels.ExchangeUpdated, bytes)
 }
 
 // GradNorm is the norm of gradients.

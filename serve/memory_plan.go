@@ -75,3 +75,17 @@ func plannedBatch(r *parallel.Rank, rows []int) *model.Batch {
 	l.Segments = []int32{0, int32(n)}
 	return model.NewBatch(r, make([]int32, n), l, nil)
 }
+
+// PlanDecode runs a step that decodes a row of every slot, each at so many positions, on a meta device.
+func (e *Engine) PlanDecode(length int) {
+	defer e.r.Stack.Release(e.r.Stack.Mark())
+	var batch []scheduled
+	var ready []*sequence
+	var last []int32
+	for slot := range e.options.Slots {
+		s := &sequence{tokens: make([]int32, length), cached: length - 1, slot: slot,
+			pages: slices.Repeat([]int32{0}, e.pagesFor(length))}
+		batch, ready, last = append(batch, scheduled{s, 1}), append(ready, s), append(last, int32(slot))
+	}
+	e.enqueue(batch, ready, last)
+}

@@ -8,11 +8,16 @@ import (
 )
 
 func TestFresh(t *testing.T) {
-	source, err := os.ReadFile("../shape.go")
-	if err != nil {
-		t.Fatal(err)
+	names := []string{"shape.go", "machine_keys.go"}
+	var sources [][]byte
+	for _, name := range names {
+		source, err := os.ReadFile("../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources = append(sources, source)
 	}
-	want, err := generate("shape.go", source)
+	want, err := generate(names, sources...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,12 +26,12 @@ func TestFresh(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("configs/shape_docs.go differs from the comments in shape.go: run go generate ./configs")
+		t.Errorf("configs/shape_docs.go differs from the comments in %v: run go generate ./configs", names)
 	}
 }
 
 func TestGenerate(t *testing.T) {
-	text, err := generate("x.go", []byte(`package x
+	text, err := generate([]string{"x.go"}, []byte(`package x
 
 // T is a table.
 type T struct {
@@ -49,7 +54,8 @@ type Name string
 			t.Errorf("no %s in\n%s", want, text)
 		}
 	}
-	if _, err := generate("x.go", []byte("package")); err == nil || !strings.HasPrefix(err.Error(), "x.go:1:") {
+	_, err = generate([]string{"x.go"}, []byte("package"))
+	if err == nil || !strings.HasPrefix(err.Error(), "x.go:1:") {
 		t.Errorf("error %v, want one that names the place", err)
 	}
 }

@@ -113,7 +113,7 @@ func (d *Device) Name() string { return fmt.Sprintf("cpu (%s, %d threads)", d.is
 func (d *Device) Definition() kernels.Definition { return d.def }
 
 // Spare is 64 MiB, about the size of the caches of a laptop.
-func (d *Device) Spare() int { return 64 << 20 }
+func (d *Device) Spare() int { return kernels.SpareCPU }
 
 // Write copies raw elements into a contiguous tensor, on all threads if there are many.
 func (d *Device) Write(dst kernels.Tensor, src []byte) {

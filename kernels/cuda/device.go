@@ -94,8 +94,8 @@ func (d *Device) Name() string {
 	return fmt.Sprintf("cuda (%s; equal to the definition: %s)", d.CardName(), strings.Join(d.Passed(), ", "))
 }
 
-// Spare is 512 MiB: rows of logits that fill the card with tiles.
-func (d *Device) Spare() int { return 512 << 20 }
+// Spare is that of a GPU.
+func (d *Device) Spare() int { return kernels.SpareGPU }
 
 // Write copies raw elements into a contiguous tensor. In the body of a repeated sequence a kernel copies them, which
 // graphs hold.

@@ -1,15 +1,16 @@
 // Package meta is a device that counts memory and computes nothing, like PyTorch's meta device: the graph of a run on
-// it gives the run's memory on a real device in milliseconds. Its tensors have addresses without memory. It imports
-// kernels only.
+// it gives the run's memory on a real device in milliseconds, and what it computes and moves ([Work]). Its tensors have
+// addresses without memory. It imports kernels and quant only.
 package meta
 
 import "lockstep/kernels"
 
-// Device counts allocated bytes. Its operations do nothing, and reads give zeros.
+// Device counts allocated bytes. Its operations compute nothing, and reads give zeros.
 type Device struct {
 	def   kernels.Definition
 	spare int
 	bytes int
+	work  *Work // nil: not counted
 }
 
 var _ interface {
@@ -20,6 +21,7 @@ var _ interface {
 	kernels.QuantizedProducts
 	kernels.Counter
 	kernels.MetaDevice
+	kernels.WorkCounter
 } = (*Device)(nil)
 
 // New is the meta device of a device with this definition and Spare (see [kernels.Device]).

@@ -5,110 +5,184 @@ import (
 	"lockstep/quant"
 )
 
-// Operations of [kernels.Device] compute nothing.
+// Operations compute nothing. Where the device counts work, each counts what it would compute and move; see [Work].
 
-func (d *Device) Zero(_ kernels.Tensor)                                                      {}
-func (d *Device) Copy(_, _ kernels.Tensor)                                                   {}
-func (d *Device) Embed(_, _, _ kernels.Tensor)                                               {}
-func (d *Device) EmbedBackward(_, _, _ kernels.Tensor, _ []int32)                            {}
-func (d *Device) Add(_, _, _ kernels.Tensor)                                                 {}
-func (d *Device) AddBias(_, _, _ kernels.Tensor, _ *kernels.Groups)                          {}
-func (d *Device) BiasGrad(_, _ kernels.Tensor, _ *kernels.Groups)                            {}
-func (d *Device) Accumulate(_, _ kernels.Tensor)                                             {}
-func (d *Device) Scale(_, _ kernels.Tensor, _ float32)                                       {}
-func (d *Device) RMSNorm(_, _, _, _ kernels.Tensor, _ kernels.Norm)                          {}
-func (d *Device) RMSNormBackward(_, _, _, _, _, _ kernels.Tensor, _ kernels.Norm, _ []int32) {}
-func (d *Device) HeadNormRope(_, _, _, _, _ kernels.Tensor, _ kernels.Rope, _ kernels.Norm)  {}
-func (d *Device) HeadNormRopeBackward(_, _, _, _, _, _, _ kernels.Tensor, _ kernels.Rope, _ kernels.Norm, _ []int32) {
+func (d *Device) Zero(t kernels.Tensor)        { d.rows(t) }
+func (d *Device) Copy(dst, src kernels.Tensor) { d.rows(dst, src) }
+
+// Embed reads the rows of its tokens alone.
+func (d *Device) Embed(out, _, _ kernels.Tensor) { d.rows(out, out) }
+
+// EmbedBackward reads and writes the rows of its tokens.
+func (d *Device) EmbedBackward(_, dout, _ kernels.Tensor, _ []int32) {
+	rows := dout
+	rows.DType = kernels.F32
+	d.rows(dout, rows, rows)
 }
-func (d *Device) JoinHeads(_, _, _ kernels.Tensor)                                                  {}
-func (d *Device) JoinHeadsBackward(_, _, _ kernels.Tensor)                                          {}
-func (d *Device) MatMul(_ kernels.Tensor, _ *kernels.Groups, _ ...kernels.Term)                     {}
-func (d *Device) MatMulT(_ kernels.Tensor, _ *kernels.Groups, _ ...kernels.Term)                    {}
-func (d *Device) WeightGrad(_, _, _ kernels.Tensor, _ *kernels.Groups)                              {}
-func (d *Device) StoreKV(_ kernels.KV, _, _ kernels.Tensor, _ *kernels.Layout)                      {}
-func (d *Device) Attention(_, _, _ kernels.Tensor, _ kernels.KV, _ *kernels.Layout, _ kernels.Attn) {}
-func (d *Device) AttentionBackward(_, _, _, _, _, _, _ kernels.Tensor, _ kernels.KV, _ *kernels.Layout,
-	_ kernels.Attn) {
+func (d *Device) Add(out, a, b kernels.Tensor)                        { d.rows(out, a, b) }
+func (d *Device) AddBias(out, x, _ kernels.Tensor, _ *kernels.Groups) { d.rows(out, x) }
+func (d *Device) BiasGrad(_, dy kernels.Tensor, _ *kernels.Groups)    { d.rows(dy) }
+func (d *Device) Accumulate(dst, parts kernels.Tensor)                { d.rows(dst, dst, parts) }
+func (d *Device) Scale(out, x kernels.Tensor, _ float32)              { d.rows(out, x) }
+func (d *Device) RMSNorm(out, _, x, _ kernels.Tensor, _ kernels.Norm) { d.rows(out, x) }
+func (d *Device) RMSNormBackward(dx, _, dy, x, _, _ kernels.Tensor, _ kernels.Norm, _ []int32) {
+	d.rows(dx, dx, dy, x)
 }
-func (d *Device) Sinks(_, _, _ kernels.Tensor)                                  {}
-func (d *Device) SinksBackward(_, _, _, _, _ kernels.Tensor, _ []int32)         {}
-func (d *Device) Route(_, _, _, _ kernels.Tensor, _ kernels.Router)             {}
-func (d *Device) RouteBackward(_, _, _, _, _ kernels.Tensor, _ kernels.Router)  {}
-func (d *Device) Dispatch(_ kernels.Plan, _ kernels.Tensor, _ []int32)          {}
-func (d *Device) Gather(_, _, _ kernels.Tensor)                                 {}
-func (d *Device) Combine(_, _, _, _ kernels.Tensor)                             {}
-func (d *Device) CombineBackward(_, _, _, _, _, _, _ kernels.Tensor)            {}
-func (d *Device) SwiGLU(_, _ kernels.Tensor)                                    {}
-func (d *Device) SwiGLUBackward(_, _, _ kernels.Tensor)                         {}
-func (d *Device) ClampedSwiGLU(_, _ kernels.Tensor, _ kernels.Clamp)            {}
-func (d *Device) ClampedSwiGLUBackward(_, _, _ kernels.Tensor, _ kernels.Clamp) {}
-func (d *Device) LogProb(_, _, _, _, _ kernels.Tensor)                          {}
-func (d *Device) LogProbBackward(_, _, _, _, _, _ kernels.Tensor)               {}
-func (d *Device) Sample(_, _ kernels.Tensor, _ []kernels.Sampling)              {}
-func (d *Device) AdjustLogits(_ kernels.Tensor, _ []kernels.Adjustment)         {}
-func (d *Device) SumSquares(_, _ kernels.Tensor)                                {}
-func (d *Device) ClipScale(_, _ kernels.Tensor, _, _ float64)                   {}
-func (d *Device) AdamW(_, _, _, _, _, _ kernels.Tensor, _ kernels.AdamW)        {}
+func (d *Device) HeadNormRope(out, _, x, _, _ kernels.Tensor, _ kernels.Rope, _ kernels.Norm) {
+	d.rows(out, x)
+}
+func (d *Device) HeadNormRopeBackward(dx, _, dout, x, _, _, _ kernels.Tensor, _ kernels.Rope, _ kernels.Norm,
+	_ []int32) {
+	d.rows(dx, dout, x)
+}
+func (d *Device) JoinHeads(out, own, shared kernels.Tensor)            { d.rows(out, own, shared) }
+func (d *Device) JoinHeadsBackward(dOwn, dshared, dout kernels.Tensor) { d.rows(dOwn, dshared, dout) }
+func (d *Device) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
+	d.product(out, g, terms)
+}
+func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
+	d.product(out, g, terms)
+}
+func (d *Device) WeightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups)       { d.weightGrad(dw, dy, x, g) }
+func (d *Device) StoreKV(_ kernels.KV, k, v kernels.Tensor, _ *kernels.Layout) { d.rows(k, k, v, v) }
+func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
+	d.attention(Attention, kv, l, 0, a, out, lse, q)
+}
+func (d *Device) AttentionBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout,
+	a kernels.Attn) {
+	d.attention(AttentionBackward, kv, l, 0, a, dq, dk, dv, dout, out, lse, q)
+}
+func (d *Device) Sinks(out, lse, _ kernels.Tensor) { d.rows(out, out, lse) }
+func (d *Device) SinksBackward(_, dout, out, lse, _ kernels.Tensor, _ []int32) {
+	d.rows(dout, out, lse)
+}
+func (d *Device) Route(weights, experts, probs, logits kernels.Tensor, _ kernels.Router) {
+	d.rows(weights, experts, probs, logits)
+}
+func (d *Device) RouteBackward(dlogits, _, _, _, probs kernels.Tensor, _ kernels.Router) {
+	d.rows(dlogits, probs)
+}
+func (d *Device) Dispatch(p kernels.Plan, experts kernels.Tensor, _ []int32) {
+	d.rows(p.Source, p.RowOf, experts)
+}
+
+// Gather reads a row for each that it writes.
+func (d *Device) Gather(out, _, _ kernels.Tensor)     { d.rows(out, out) }
+func (d *Device) Combine(out, y, _, _ kernels.Tensor) { d.rows(out, y) }
+func (d *Device) CombineBackward(dy, _, _, y, _, _, _ kernels.Tensor) {
+	d.rows(dy, dy, y) // a row of dout for each of dy
+}
+func (d *Device) SwiGLU(out, gu kernels.Tensor)                         { d.rows(out, gu) }
+func (d *Device) SwiGLUBackward(dgu, dout, gu kernels.Tensor)           { d.rows(dgu, dout, gu) }
+func (d *Device) ClampedSwiGLU(out, gu kernels.Tensor, _ kernels.Clamp) { d.rows(out, gu) }
+func (d *Device) ClampedSwiGLUBackward(dgu, dout, gu kernels.Tensor, _ kernels.Clamp) {
+	d.rows(dgu, dout, gu)
+}
+func (d *Device) LogProb(_, _, logits, _, _ kernels.Tensor)                  { d.rows(logits) }
+func (d *Device) LogProbBackward(dlogits, _, _, logits, _, _ kernels.Tensor) { d.rows(dlogits, logits) }
+func (d *Device) Sample(_, logits kernels.Tensor, _ []kernels.Sampling)      { d.rows(logits) }
+func (d *Device) AdjustLogits(logits kernels.Tensor, _ []kernels.Adjustment) { d.rows(logits, logits) }
+func (d *Device) SumSquares(_, t kernels.Tensor)                             { d.optimizer(t) }
+func (d *Device) ClipScale(_, sums kernels.Tensor, _, _ float64)             { d.optimizer(sums) }
+
+// AdamW reads and writes all but the weight, which it writes.
+func (d *Device) AdamW(w, master, m, v, grad, _ kernels.Tensor, _ kernels.AdamW) {
+	d.optimizer(w, master, master, m, m, v, v, grad, grad)
+}
 
 // Operations of [kernels.QuantizedProducts].
 
-func (d *Device) CheckQuantized(_ kernels.QuantizedWeight) error                                  { return nil }
-func (d *Device) Quantize(_ kernels.QuantizedWeight, _ kernels.Tensor, _ quant.Encoding, _ []int) {}
-func (d *Device) Dequantize(_ kernels.Tensor, _ kernels.QuantizedWeight)                          {}
+func (d *Device) CheckQuantized(_ kernels.QuantizedWeight) error { return nil }
+func (d *Device) Quantize(w kernels.QuantizedWeight, x kernels.Tensor, _ quant.Encoding, _ []int) {
+	d.optimizer(x, w.Codes, w.Scales)
+}
+func (d *Device) Dequantize(out kernels.Tensor, w kernels.QuantizedWeight) {
+	d.rows(out, w.Codes, w.Scales)
+}
 
 // Operations of [kernels.Recurrent].
 
-func (d *Device) ShortConv(_, _, _, _, _ kernels.Tensor, _ *kernels.Layout)               {}
-func (d *Device) ShortConvBackward(_, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout) {}
-func (d *Device) Decay(_, _ kernels.Tensor, _ kernels.DecayOperands, _, _ float32)        {}
-func (d *Device) DecayBackward(_ kernels.DecayOperands, _, _, _ kernels.Tensor, _ kernels.DecayOperands, _, _ float32,
-	_ []int32) {
+func (d *Device) ShortConv(out, x, _, _, _ kernels.Tensor, _ *kernels.Layout) { d.rows(out, x) }
+func (d *Device) ShortConvBackward(dx, _, _, dout, x, _, _ kernels.Tensor, _ *kernels.Layout) {
+	d.rows(dx, dout, x)
+}
+func (d *Device) Decay(g, step kernels.Tensor, x kernels.DecayOperands, _, _ float32) {
+	d.rows(g, step, x.A)
+}
+func (d *Device) DecayBackward(dx kernels.DecayOperands, dg, dstep, g kernels.Tensor, x kernels.DecayOperands,
+	_, _ float32, _ []int32) {
+	d.rows(dx.A, dg, dstep, g, x.A)
 }
 
 // Operations of [kernels.DeltaNet].
 
-func (d *Device) DeltaRule(_ kernels.Tensor, _ kernels.DeltaRuleOperands, _ *kernels.ChunkState, _ *kernels.Layout,
-	_ kernels.Recurrence) {
+func (d *Device) DeltaRule(out kernels.Tensor, x kernels.DeltaRuleOperands, _ *kernels.ChunkState, _ *kernels.Layout,
+	r kernels.Recurrence) {
+	d.recurrence(1, r, out, x.Q, x.K, x.V, x.G, x.B)
 }
-func (d *Device) DeltaRuleBackward(_ kernels.DeltaRuleOperands, _ kernels.Tensor, _ kernels.DeltaRuleOperands,
-	_ *kernels.Layout, _ kernels.Recurrence) {
+
+// backwardTimes is the products of a recurrence's gradient, as a multiple of those of its forward: the states again,
+// and two for each.
+const backwardTimes = 3
+
+func (d *Device) DeltaRuleBackward(dx kernels.DeltaRuleOperands, dout kernels.Tensor, x kernels.DeltaRuleOperands,
+	_ *kernels.Layout, r kernels.Recurrence) {
+	d.recurrence(backwardTimes, r, dout, dx.Q, dx.K, dx.V, dx.G, dx.B, x.Q, x.K, x.V, x.G, x.B)
 }
-func (d *Device) NormThenGate(_, _, _, _, _ kernels.Tensor, _ float32)                  {}
-func (d *Device) NormThenGateBackward(_, _, _, _, _, _, _, _ kernels.Tensor, _ []int32) {}
-func (d *Device) SigmoidGate(_, _, _ kernels.Tensor)                                    {}
-func (d *Device) SigmoidGateBackward(_, _, _, _, _ kernels.Tensor)                      {}
+func (d *Device) NormThenGate(out, _, x, z, _ kernels.Tensor, _ float32) { d.rows(out, x, z) }
+func (d *Device) NormThenGateBackward(dx, dz, _, dout, x, z, _, _ kernels.Tensor, _ []int32) {
+	d.rows(dx, dz, dout, x, z)
+}
+func (d *Device) SigmoidGate(out, x, gate kernels.Tensor) { d.rows(out, x, gate) }
+func (d *Device) SigmoidGateBackward(dx, dgate, dout, x, gate kernels.Tensor) {
+	d.rows(dx, dgate, dout, x, gate)
+}
 
 // Operations of [kernels.Mamba].
 
-func (d *Device) StateSpace(_ kernels.Tensor, _ kernels.StateSpaceOperands, _ *kernels.ChunkState, _ *kernels.Layout,
-	_ kernels.Recurrence) {
+func (d *Device) StateSpace(out kernels.Tensor, x kernels.StateSpaceOperands, _ *kernels.ChunkState,
+	_ *kernels.Layout, r kernels.Recurrence) {
+	d.recurrence(1, r, out, x.C, x.B, x.X, x.G, x.DT)
 }
-func (d *Device) StateSpaceBackward(_ kernels.StateSpaceOperands, _ kernels.Tensor, _ kernels.StateSpaceOperands,
-	_ *kernels.Layout, _ kernels.Recurrence) {
+func (d *Device) StateSpaceBackward(dx kernels.StateSpaceOperands, dout kernels.Tensor, x kernels.StateSpaceOperands,
+	_ *kernels.Layout, r kernels.Recurrence) {
+	d.recurrence(backwardTimes, r, dout, dx.C, dx.B, dx.X, dx.G, dx.DT, x.C, x.B, x.X, x.G, x.DT)
 }
-func (d *Device) GateThenNorm(_, _, _, _, _ kernels.Tensor, _ int, _ float32)                  {}
-func (d *Device) GateThenNormBackward(_, _, _, _, _, _, _, _ kernels.Tensor, _ int, _ []int32) {}
-func (d *Device) ReLU2(_, _ kernels.Tensor)                                                    {}
-func (d *Device) ReLU2Backward(_, _, _ kernels.Tensor)                                         {}
+func (d *Device) GateThenNorm(out, _, x, z, _ kernels.Tensor, _ int, _ float32) { d.rows(out, x, z) }
+func (d *Device) GateThenNormBackward(dx, dz, _, dout, x, z, _, _ kernels.Tensor, _ int, _ []int32) {
+	d.rows(dx, dz, dout, x, z)
+}
+func (d *Device) ReLU2(out, x kernels.Tensor)              { d.rows(out, x) }
+func (d *Device) ReLU2Backward(dx, dout, x kernels.Tensor) { d.rows(dx, dout, x) }
 
 // Operations of [kernels.SparseAttention].
 
-func (d *Device) LayerNorm(_, _, _, _ kernels.Tensor, _ float32) {}
-func (d *Device) SelectKeys(_, _, _ kernels.Tensor, _ kernels.KV, _ *kernels.Layout, _ kernels.Index) {
+func (d *Device) LayerNorm(out, x, _, _ kernels.Tensor, _ float32) { d.rows(out, x) }
+func (d *Device) SelectKeys(selected, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout,
+	x kernels.Index) {
+	d.index(Attention, 1, l, 0, x.Heads*x.Dim, selected, q, weights)
 }
-func (d *Device) SparseAttend(_, _, _ kernels.Tensor, _ kernels.KV, _ kernels.Tensor, _ *kernels.Layout,
-	_ kernels.Attn) {
+func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor, l *kernels.Layout,
+	a kernels.Attn) {
+	d.attention(Attention, kv, l, selected.Cols, a, out, lse, q, selected)
 }
-func (d *Device) SparseAttendBackward(_, _, _, _, _, _, _ kernels.Tensor, _ kernels.KV, _ kernels.Tensor,
-	_ *kernels.Layout, _ kernels.Attn) {
+func (d *Device) SparseAttendBackward(dq, dk, dv, dout, out, lse, q kernels.Tensor, kv kernels.KV,
+	selected kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+	d.attention(AttentionBackward, kv, l, selected.Cols, a, dq, dk, dv, dout, out, lse, q, selected)
 }
 
 // Operations of [kernels.IndexerLoss].
 
-func (d *Device) LayerNormBackward(_, _, _, _, _, _ kernels.Tensor, _ float32, _ []int32)     {}
-func (d *Device) IndexTarget(_, _, _, _, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Attn) {}
-func (d *Device) IndexLoss(_, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Index) {
+func (d *Device) LayerNormBackward(dx, _, _, dy, x, _ kernels.Tensor, _ float32, _ []int32) {
+	d.rows(dx, dy, x)
 }
-func (d *Device) IndexBackward(_, _, _, _, _, _, _, _ kernels.Tensor, _ *kernels.Layout, _ kernels.Index) {
+func (d *Device) IndexTarget(_, q, _, lse, selected kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
+	d.index(AttentionBackward, 1, l, selected.Cols, a.Heads*a.HeadDim, q, lse, selected)
+}
+func (d *Device) IndexLoss(loss, _, q, weights, _, selected kernels.Tensor, l *kernels.Layout, x kernels.Index) {
+	d.index(AttentionBackward, 1, l, selected.Cols, x.Heads*x.Dim, loss, q, weights, selected)
+}
+func (d *Device) IndexBackward(dq, dk, dw, _, q, weights, k, selected kernels.Tensor, l *kernels.Layout,
+	x kernels.Index) {
+	d.index(AttentionBackward, 3, l, selected.Cols, x.Heads*x.Dim, dq, dk, dw, q, weights, k, selected)
 }

@@ -8,6 +8,7 @@ import (
 	"lockstep/configs"
 	"lockstep/kernels"
 	"lockstep/model"
+	"lockstep/quant"
 	"lockstep/train/setup"
 )
 
@@ -88,6 +89,13 @@ var changes = []change{
 		s.LoRA.Rank = model.AdapterRank
 		return s.LoRA.Rank, true
 	}},
+	{"model.weights", func(s *configs.Shape) (any, bool) {
+		if !s.LoRA.On() || setup.EncodesWeights(s) {
+			return nil, false
+		}
+		s.Model.Weights = string(quant.INT4)
+		return s.Model.Weights, true
+	}},
 }
 
 // fewSlots of an engine and leastRows of a pack are the lowest that is suggested.
@@ -102,30 +110,39 @@ func lowerRows(s *configs.Shape, by int) (any, bool) {
 	return s.Data.PackRows, true
 }
 
-// mend names the first changes by which a shape takes at most have bytes, and leaves out those that are not needed.
+// mend names the first changes by which a run takes at most have bytes.
 func mend(dev kernels.Device, run *Plan, have int) string {
+	return firstChanges(run.s, have, func(t *configs.Shape) (int, error) {
+		p, err := New(dev, t)
+		if err == nil {
+			p.process = run.process
+			err = p.OpenEngines(dev, run.longest)
+		}
+		if err != nil {
+			return 0, err
+		}
+		n, err := p.Choose(have)
+		return n.Total(), err
+	})
+}
+
+// firstChanges names the first changes by which a shape takes at most have bytes, and leaves out those that are not
+// needed. A shape that cannot be planned fits nowhere.
+func firstChanges(s *configs.Shape, have int, bytes func(t *configs.Shape) (int, error)) string {
 	takes := func(use []change) (total int, text string) {
 		var parts []string
-		t := *run.s
+		t := *s
 		for _, c := range use {
 			if value, ok := c.apply(&t); ok {
 				parts = slices.DeleteFunc(parts, func(p string) bool { return strings.HasPrefix(p, c.key+" ") })
 				parts = append(parts, fmt.Sprintf("%s = %#v", c.key, value))
 			}
 		}
-		p, err := New(dev, &t)
-		if err == nil {
-			p.process = run.process
-			err = p.OpenEngines(dev, run.longest)
-		}
+		n, err := bytes(&t)
 		if err != nil {
 			return have + 1, ""
 		}
-		n, err := p.Choose(have)
-		if err != nil {
-			return have + 1, ""
-		}
-		return n.Total(), fmt.Sprintf("%s: %s", strings.Join(parts, " and "), Size(n.Total()))
+		return n, fmt.Sprintf("%s: %s", strings.Join(parts, " and "), Size(n))
 	}
 	for n := range len(changes) {
 		use := slices.Clone(changes[:n+1])

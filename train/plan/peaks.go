@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"lockstep/configs"
+	"lockstep/kernels"
 	"lockstep/kernels/meta"
 	"lockstep/model"
 	"lockstep/train/setup"
@@ -26,7 +27,6 @@ func DefaultStepSize() StepSize {
 // experts, each with and without recompute.
 // set names the model, as overrides of a shape: "model.path=DIR" or "model.catalogue=NAME".
 func Peaks(size StepSize, set ...string) (string, error) {
-	const spare = 64 << 20 // of the CPU
 	var b strings.Builder
 	fmt.Fprintf(&b, "peak        in bf16, micro-batches of %d x %d tokens:\n", size.MicroBatch, size.Rows)
 	set = append(set, fmt.Sprintf("run.micro_batch=%d", size.MicroBatch), fmt.Sprintf("run.packs=%d", size.MicroBatch),
@@ -37,7 +37,7 @@ func Peaks(size StepSize, set ...string) (string, error) {
 			if err != nil {
 				return "", err
 			}
-			dev := meta.New(setup.Definition(s), spare)
+			dev := meta.New(setup.Definition(s), kernels.SpareCPU)
 			p, err := New(dev, s)
 			if err == nil && rank > 0 {
 				s.LoRA.Rank = rank

@@ -1,0 +1,220 @@
+package meta
+
+import (
+	"math"
+
+	"lockstep/kernels"
+)
+
+// Kind is a kind of work. A machine does those of one kind at about one rate.
+type Kind int
+
+const (
+	Dense             Kind = iota // products with one matrix for all rows
+	Grouped                       // products with a matrix for each group of rows: experts, heads
+	Attention                     // forward, with the scores of indexers
+	AttentionBackward             // and the loss of indexers
+	LatentBackward                // of heads wider than wideHead
+	Recurrence                    // chunks of DeltaNet and Mamba, forward and backward
+	Rows                          // all that has no products: bound by memory
+	Optimizer                     // sums of squares, AdamW and new codes: bound by memory
+	Kinds
+)
+
+// wideHead is more columns than heads have but those of absorbed latent attention, whose gradients take two passes.
+const wideHead = 256
+
+// Cost is that of operations of one kind.
+type Cost struct {
+	Calls float64
+	FLOPs float64 // of matrix products
+	Bytes float64 // that have to be read and written at least once
+}
+
+// Work is what operations compute and move.
+type Work struct {
+	Costs     [Kinds]Cost
+	Exchanged [kernels.Exchanges]Cost // what a rank gets from others
+}
+
+// Plus is both.
+func (c Cost) Plus(other Cost) Cost {
+	return Cost{c.Calls + other.Calls, c.FLOPs + other.FLOPs, c.Bytes + other.Bytes}
+}
+
+// Times is so many of it.
+func (c Cost) Times(n float64) Cost { return Cost{c.Calls * n, c.FLOPs * n, c.Bytes * n} }
+
+// Times is so many of it.
+func (w Work) Times(n float64) Work {
+	for k := range w.Costs {
+		w.Costs[k] = w.Costs[k].Times(n)
+	}
+	for k := range w.Exchanged {
+		w.Exchanged[k] = w.Exchanged[k].Times(n)
+	}
+	return w
+}
+
+// FLOPs is that of all kinds.
+func (w Work) FLOPs() (all float64) {
+	for _, c := range w.Costs {
+		all += c.FLOPs
+	}
+	return all
+}
+
+// CountWork makes operations count their work from now on, with tokens that choose experts evenly; without, the device
+// is one of [New], whose mixtures take the memory of more rows than that.
+func (d *Device) CountWork(on bool) {
+	d.work = nil
+	if on {
+		d.work = new(Work)
+	}
+}
+
+// Work is what has been counted.
+func (d *Device) Work() Work { return *d.work }
+
+// CountsWork reports whether work is counted.
+func (d *Device) CountsWork() bool { return d.work != nil }
+
+// CountExchange adds bytes that a rank gets from others.
+func (d *Device) CountExchange(kind kernels.Exchange, bytes int) {
+	if d.work != nil {
+		c := &d.work.Exchanged[kind]
+		*c = c.Plus(Cost{Calls: 1, Bytes: float64(bytes)})
+	}
+}
+
+// count adds an operation.
+func (d *Device) count(k Kind, flops, bytes float64) {
+	if d.work == nil {
+		return
+	}
+	c := &d.work.Costs[k]
+	*c = c.Plus(Cost{1, flops, bytes})
+}
+
+// rows counts an operation that reads or writes each of some tensors once.
+func (d *Device) rows(tensors ...kernels.Tensor) {
+	if d.work != nil {
+		d.count(Rows, 0, bytesOf(tensors...))
+	}
+}
+
+// optimizer is rows, of the update.
+func (d *Device) optimizer(tensors ...kernels.Tensor) {
+	if d.work != nil {
+		d.count(Optimizer, 0, bytesOf(tensors...))
+	}
+}
+
+func bytesOf(tensors ...kernels.Tensor) float64 {
+	bytes := 0
+	for _, t := range tensors {
+		bytes += t.Bytes()
+	}
+	return float64(bytes)
+}
+
+// product counts MatMul and MatMulT: for each term 2*M*N*K FLOPs, its X and weight, and out once.
+func (d *Device) product(out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
+	if d.work == nil {
+		return
+	}
+	kind, flops, bytes := kindOf(g), 0.0, bytesOf(out)
+	for _, t := range terms {
+		w := t.Weight()
+		flops += 2 * float64(t.X.Rows) * float64(w.Rows) * float64(w.Cols)
+		stored := bytesOf(w)
+		if t.Q != nil {
+			stored = float64(t.Q.Bytes())
+		}
+		bytes += bytesOf(t.X) + stored*touched(g, w.Groups, t.X.Rows)
+	}
+	d.count(kind, flops, bytes)
+}
+
+// kindOf is the kind of a product.
+func kindOf(g *kernels.Groups) Kind {
+	if g != nil && g.Count > 1 {
+		return Grouped
+	}
+	return Dense
+}
+
+// touched is the share of so many matrices that rows read which choose evenly and independently: 1 - (1 - 1/n)^rows.
+// Interleaved groups read all.
+func touched(g *kernels.Groups, matrices, rows int) float64 {
+	if g == nil || g.Interleaved || matrices < 2 {
+		return 1
+	}
+	return 1 - math.Pow(1-1/float64(matrices), float64(rows))
+}
+
+// weightGrad counts 2*M*N*K FLOPs; dw is read and written.
+func (d *Device) weightGrad(dw, dy, x kernels.Tensor, g *kernels.Groups) {
+	if d.work != nil {
+		d.count(kindOf(g), 2*float64(dy.Rows)*float64(dw.Rows)*float64(dw.Cols), bytesOf(dw, dw, dy, x))
+	}
+}
+
+// keysOf is how many keys all rows of a layout read together, each at most so many (0: all up to its own), and how many
+// positions of keys all spans have.
+func keysOf(l *kernels.Layout, most int) (read, held float64) {
+	for _, s := range l.Spans {
+		from, to := float64(s.Pos), float64(s.Pos+s.Rows)
+		held += to
+		if bound := float64(most); most > 0 && to > bound {
+			full := max(from, bound) // rows from here on read as many as they may
+			read += bound * (to - full)
+			to = max(full, from)
+		}
+		read += (to*(to+1) - from*(from+1)) / 2
+	}
+	return read, held
+}
+
+// attention counts two products for each key that a row reads; backward has five: scores, dP, dV, dQ and dK.
+func (d *Device) attention(k Kind, kv kernels.KV, l *kernels.Layout, most int, a kernels.Attn,
+	tensors ...kernels.Tensor) {
+	if d.work == nil {
+		return
+	}
+	if a.Window > 0 && (most == 0 || a.Window < most) {
+		most = a.Window
+	}
+	read, held := keysOf(l, most)
+	each := a.HeadDim + a.Values()
+	if k == AttentionBackward {
+		if each = 3*a.HeadDim + 2*a.Values(); a.HeadDim > wideHead {
+			k = LatentBackward
+		}
+	}
+	if most > 0 {
+		held = min(held, read)
+	}
+	width := (kv.K.Cols + kv.V.Cols) * kv.K.DType.Size()
+	d.count(k, 2*read*float64(a.Heads*each), bytesOf(tensors...)+held*float64(width))
+}
+
+// index counts the score of each key that a row sees, so many products of it, and an fp32 number for each that is
+// written and read.
+func (d *Device) index(k Kind, products int, l *kernels.Layout, most, width int, tensors ...kernels.Tensor) {
+	if d.work == nil {
+		return
+	}
+	read, _ := keysOf(l, most)
+	d.count(k, 2*read*float64(products*width), bytesOf(tensors...)+8*read)
+}
+
+// recurrence counts the products within a chunk and with the state of each head, for each row, so many times.
+func (d *Device) recurrence(times float64, r kernels.Recurrence, tensors ...kernels.Tensor) {
+	if d.work == nil {
+		return
+	}
+	chunk, k, v := float64(d.def.ChunkRows), float64(r.KeyDim), float64(r.ValueDim)
+	flops := 2 * float64(tensors[0].Rows) * float64(r.Heads) * (chunk*(k+v) + 2*k*v)
+	d.count(Recurrence, times*flops, bytesOf(tensors...))
+}

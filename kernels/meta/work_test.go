@@ -1,0 +1,140 @@
+package meta
+
+import (
+	"math"
+	"testing"
+
+	"lockstep/kernels"
+	"lockstep/quant"
+)
+
+// counted is what operations count, on tensors of an arena.
+func counted(body func(d *Device, mem *kernels.Arena)) Work {
+	d := New(kernels.Default(), 0)
+	mem := kernels.NewArena(d)
+	d.CountWork(true)
+	body(d, mem)
+	return d.Work()
+}
+
+// near wants a cost by hand.
+func near(t *testing.T, what string, got, want Cost) {
+	t.Helper()
+	for _, x := range [][2]float64{{got.Calls, want.Calls}, {got.FLOPs, want.FLOPs}, {got.Bytes, want.Bytes}} {
+		if math.Abs(x[0]-x[1]) > 1e-9*math.Abs(x[1]) {
+			t.Errorf("%s: %+v, want %+v", what, got, want)
+			return
+		}
+	}
+}
+
+func TestWork(t *testing.T) {
+	const bf16, f32 = kernels.BF16, kernels.F32
+	attn := kernels.Attn{Heads: 4, KVHeads: 2, HeadDim: 8}
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: 3}, {Row: 3, Rows: 2, Pos: 10}}, Segments: []int32{0, 5}}
+	windowed := attn
+	windowed.Window = 2
+	wide := kernels.Attn{Heads: 4, KVHeads: 1, HeadDim: 288, ValueDim: 256}
+	for _, c := range []struct {
+		name string
+		kind Kind
+		want Cost
+		body func(d *Device, mem *kernels.Arena)
+	}{
+		{"dense", Dense, Cost{1, 2*10*3*4 + 2*10*3*2, 2 * (10*3 + 10*4 + 3*4 + 10*2 + 3*2)},
+			func(d *Device, mem *kernels.Arena) {
+				d.MatMul(mem.New(bf16, 10, 3), nil, kernels.Term{X: mem.New(bf16, 10, 4), W: mem.New(bf16, 3, 4)},
+					kernels.Term{X: mem.New(bf16, 10, 2), W: mem.New(bf16, 3, 2)})
+			}},
+		{"experts", Grouped, Cost{1, 2 * 2 * 3 * 4, 2 * (2*3 + 2*4 + 8*3*4*(1-7./8*7/8))}, // 2 rows read 2 of 8 at most
+			func(d *Device, mem *kernels.Arena) {
+				d.MatMul(mem.New(bf16, 2, 3), &kernels.Groups{Count: 8, Segments: 1},
+					kernels.Term{X: mem.New(bf16, 2, 4), W: mem.NewGrouped(bf16, 8, 3, 4)})
+			}},
+		{"heads", Grouped, Cost{1, 2 * 8 * 3 * 4, 2 * (8*3 + 8*4 + 4*3*4)},
+			func(d *Device, mem *kernels.Arena) {
+				d.MatMul(mem.New(bf16, 8, 3), &kernels.Groups{Count: 4, Segments: 1, Interleaved: true},
+					kernels.Term{X: mem.New(bf16, 8, 4), W: mem.NewGrouped(bf16, 4, 3, 4)})
+			}},
+		{"codes", Dense, Cost{1, 2 * 2 * 4 * 64, 2*(2*4+2*64) + 4*(32+2*2)},
+			func(d *Device, mem *kernels.Arena) {
+				q := kernels.NewQuantizedWeight(quant.INT4.Format(), bf16, 1, 4, 64, mem.NewGrouped)
+				d.MatMul(mem.New(bf16, 2, 4), nil, kernels.Term{X: mem.New(bf16, 2, 64), Q: &q})
+			}},
+		{"weight gradient", Dense, Cost{1, 2 * 10 * 3 * 4, 2*4*3*4 + 2*(10*3+10*4)},
+			func(d *Device, mem *kernels.Arena) {
+				d.WeightGrad(mem.New(f32, 3, 4), mem.New(bf16, 10, 3), mem.New(bf16, 10, 4),
+					&kernels.Groups{Count: 1, Segments: 1})
+			}},
+		// rows read 1, 2, 3 and 11, 12 keys; the spans have 3 and 12
+		{"attention", Attention, Cost{1, 2 * 29 * 4 * 16, 2*(5*32+5*32) + 4*5*4 + 15*2*(16+16)},
+			func(d *Device, mem *kernels.Arena) {
+				d.Attention(mem.New(bf16, 5, 32), mem.New(f32, 5, 4), mem.New(bf16, 5, 32), keys(mem, 16, 16), l, attn)
+			}},
+		{"window", Attention, Cost{1, 2 * 9 * 4 * 16, 2*(5*32+5*32) + 4*5*4 + 9*2*(16+16)},
+			func(d *Device, mem *kernels.Arena) {
+				d.Attention(mem.New(bf16, 5, 32), mem.New(f32, 5, 4), mem.New(bf16, 5, 32), keys(mem, 16, 16), l,
+					windowed)
+			}},
+		{"absorbed", LatentBackward, Cost{1, 2 * 9 * 4 * (3*288 + 2*256), 9 * 2 * (288 + 256)},
+			func(d *Device, mem *kernels.Arena) {
+				none := kernels.Tensor{}
+				d.SparseAttendBackward(none, none, none, none, none, none, none, keys(mem, 288, 256),
+					kernels.Tensor{Cols: 2}, l, wide)
+			}},
+		{"AdamW", Optimizer, Cost{1, 0, 100 * (2 + 8*4)}, func(d *Device, mem *kernels.Arena) {
+			x := func() kernels.Tensor { return mem.New(f32, 10, 10) }
+			d.AdamW(mem.New(bf16, 10, 10), x(), x(), x(), x(), mem.New(f32, 1, 1), kernels.AdamW{})
+		}},
+		{"gather", Rows, Cost{1, 0, 2 * 2 * 7 * 5}, func(d *Device, mem *kernels.Arena) {
+			d.Gather(mem.New(bf16, 7, 5), mem.New(bf16, 2, 5), mem.New(kernels.I32, 1, 7))
+		}},
+	} {
+		w := counted(c.body)
+		near(t, c.name, w.Costs[c.kind], c.want)
+		if w.FLOPs() != c.want.FLOPs {
+			t.Errorf("%s: %g FLOPs of all kinds, want %g", c.name, w.FLOPs(), c.want.FLOPs)
+		}
+	}
+}
+
+func keys(mem *kernels.Arena, k, v int) kernels.KV {
+	return kernels.KV{K: mem.New(kernels.BF16, 1024, k), V: mem.New(kernels.BF16, 1024, v), PageRows: 64}
+}
+
+// Rows read as many keys as a loop over them says.
+func TestKeysOf(t *testing.T) {
+	for _, most := range []int{0, 1, 5, 64} {
+		for pos := range 12 {
+			for rows := range 12 {
+				l := &kernels.Layout{Spans: []kernels.Span{{Rows: rows, Pos: pos}}}
+				want := 0
+				for i := range rows {
+					n := pos + i + 1
+					if most > 0 {
+						n = min(n, most)
+					}
+					want += n
+				}
+				if got, held := keysOf(l, most); got != float64(want) || held != float64(pos+rows) {
+					t.Fatalf("%d rows from %d, at most %d keys each: %g of %g, want %d", rows, pos, most, got, held,
+						want)
+				}
+			}
+		}
+	}
+}
+
+// A device that does not count has no work, and exchanges are told to those that do.
+func TestCountExchange(t *testing.T) {
+	d := New(kernels.Default(), 0)
+	kernels.CountExchange(d, kernels.ExchangeRows, 5)
+	if kernels.CountsWork(d) {
+		t.Error("it counts before it is told to")
+	}
+	d.CountWork(true)
+	kernels.CountExchange(d, kernels.ExchangeRows, 5)
+	kernels.CountExchange(d, kernels.ExchangeRows, 6)
+	near(t, "rows", d.Work().Exchanged[kernels.ExchangeRows], Cost{Calls: 2, Bytes: 11})
+	near(t, "half", d.Work().Times(0.5).Exchanged[kernels.ExchangeRows], Cost{Calls: 1, Bytes: 5.5})
+}

@@ -1,0 +1,189 @@
+package plan
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/kernels/cpu"
+	"lockstep/train/setup"
+	"lockstep/train/testshape"
+)
+
+// tiny reads the shape of tests.
+func tiny(more ...string) Shaper {
+	return func(set ...string) (*configs.Shape, error) {
+		return testshape.Parse(slices.Concat(set[:1], more, set[1:]))
+	}
+}
+
+// cpuMachine is a machine with so much memory.
+func cpuMachine(gib float64) configs.Machine {
+	return configs.Machine{Name: "cpu", Device: "cpu", Card: "a CPU", Cards: 4, Cores: 4, Measured: true, Date: "today",
+		Memory: configs.MachineMemory{Usable: gib}, Rates: round.Rates, Share: round.Share, Links: round.Links}
+}
+
+// A plan for a machine has the bytes that the run's own plan has, on every mesh, to the byte.
+func TestPlanForMachine(t *testing.T) {
+	dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	for _, more := range [][]string{{"run.recompute=full", "run.micro_batch=2", "run.packs=8"},
+		append(testshape.RL(), "run.micro_batch=2", "lora.rank=4", "model.weights=int4", "rl.kl_coef=0.1")} {
+		o, err := For(tiny(more...), cpuMachine(64), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(o.Meshes) != 6 || len(o.Refused) > 0 {
+			t.Fatalf("%d meshes, refused %v", len(o.Meshes), o.Refused)
+		}
+		for i, m := range o.Meshes {
+			s, err := tiny(more...)("device.kind=cpu", fmt.Sprintf("parallel.ranks=%d", m.Ranks),
+				fmt.Sprintf("parallel.experts=%d", m.Experts), "parallel.weights="+m.Weights,
+				fmt.Sprintf("parallel.interleave=%d", m.Interleave))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p, err := New(dev, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			corpus, err := setup.OpenCorpus(s, p.Model, p.Tokenizer)
+			if err == nil {
+				err = p.OpenEngines(dev, corpus.Longest(s.Rollout.MaxTokens))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := p.Choose(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, sum := 0, 0
+			for _, of := range m.Purposes {
+				sum += of.Bytes
+				if !of.Host {
+					got += of.Bytes
+				}
+			}
+			if got != n.Device() || sum != m.Bytes || !m.Fits() {
+				t.Errorf("%s: %d bytes of %d, the run's plan has %d", m.name(), got, m.Bytes, n.Device())
+			}
+			if i > 0 && m.Step.Rate() > o.Meshes[i-1].Step.Rate() {
+				t.Errorf("%s is not the slowest so far", m.name())
+			}
+			if m.Longest < 64 || m.Longest > 128 {
+				t.Errorf("%s: longest sequence %d of 128 positions", m.name(), m.Longest)
+			}
+		}
+		text, err := o.JSON()
+		if err != nil || !json.Valid(text) || !strings.Contains(o.String(), "two-batch overlap") {
+			t.Errorf("%s %v\n%s", text, err, o)
+		}
+	}
+}
+
+// Where no mesh fits, what would is found by trying, and does fit.
+func TestNoMeshFits(t *testing.T) {
+	large := []string{"run.micro_batch=4", "run.packs=16", "data.pack_rows=2048", "data.eval_samples=0"}
+	one, err := For(tiny(large...), cpuMachine(64), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	least := one.Meshes[0].Bytes
+	for _, m := range one.Meshes {
+		least = min(least, m.Bytes)
+	}
+	o, err := For(tiny(large...), cpuMachine(float64(least)*0.7/gibibyte), []string{
+		"ranks=4", "experts=4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Meshes[0].Fits() || !strings.Contains(o.Mend, "it fits with ") ||
+		!strings.Contains(o.String(), "does not fit:") {
+		t.Errorf("no mesh fits, and it says\n%s", o)
+	}
+	if o, err = For(tiny(large...), cpuMachine(1e-6), nil); err != nil ||
+		!strings.Contains(o.Mend, "no setting is enough") {
+		t.Errorf("nothing is enough, and it says %v\n%s", err, o)
+	}
+	if _, err = For(tiny(), cpuMachine(1), []string{"ranks=4", "experts=3"}); err == nil ||
+		!strings.Contains(err.Error(), "parallel.experts: want 1, or parallel.ranks (4)") {
+		t.Errorf("a mesh that cannot be: %v", err)
+	}
+	if o, err = For(tiny("run.micro_batch=1"), cpuMachine(64), nil); err != nil || len(o.Meshes) != 4 ||
+		len(o.Refused) != 2 {
+		t.Errorf("one pack does not divide into two lanes: %v\n%s", err, o)
+	}
+}
+
+var update = flag.Bool("update", false, "write what testdata has")
+
+// The largest models on the machines that come with Lockstep, for a person to read.
+func TestLargeModels(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("By plan, not run. LoRA of rank 16 with full recompute, 2 packs of 4,096 tokens a rank and step, " +
+		"experts divided, other\nweights sharded, two-batch overlap: GiB a card of what a run may take; tokens/s; " +
+		"longest sequence, one a lane.\n\n")
+	form := "%-26s%-8s%9s%9s%9s%9s%7s%7s%10s%10s  %s\n"
+	fmt.Fprintf(&b, form, "model", "machine", "experts", "weights", "inputs", "work", "sum", "of", "tokens/s",
+		"longest", "")
+	for _, c := range []struct{ shape, machine, weights string }{
+		{"glm5.2-lora", "8xH200", "int4"}, {"glm5.2-lora", "8xB200", "int4"}, {"glm5.2-lora", "8xH200", "fp8"},
+		{"kimi-k2.5-lora", "8xH200", "int4"}, {"kimi-k2.5-lora", "8xB200", "fp8"},
+		{"qwen3-235b-lora", "8xH200", "auto"}, {"qwen3-235b-lora", "2xH200", "auto"},
+		{"qwen3-235b-lora", "2xH200", "int4"}, {"qwen3-30b-a3b", "2xH200", "auto"},
+	} {
+		m, err := configs.LoadMachine(c.machine)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := For(func(set ...string) (*configs.Shape, error) {
+			return configs.Load("../../configs/"+c.shape+".toml", append(set, "model.weights="+c.weights,
+				fmt.Sprintf("run.packs=%d", 2*m.Cards), "run.recompute=full"))
+		}, m, []string{fmt.Sprintf("ranks=%d", m.Cards), "experts=0", "weights=sharded", "interleave=2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mesh := o.Meshes[0]
+		of := map[string]int{}
+		for _, p := range mesh.Purposes {
+			of[p.Name] = p.Bytes
+		}
+		speed, longest, note := grouped(mesh.Step.Rate()), grouped(float64(mesh.Longest)), ""
+		if !mesh.Fits() {
+			speed, longest, note = "-", "-", "does not fit"
+		}
+		if !m.Measured {
+			note = "unmeasured"
+		}
+		name := c.shape
+		if c.weights != "auto" {
+			name += " " + c.weights
+		}
+		fmt.Fprintf(&b, form, name, c.machine, shortGiB(of["experts"]), shortGiB(of["other weights"]),
+			shortGiB(of["block inputs"]), shortGiB(of["blocks at work"]), shortGiB(mesh.Bytes),
+			shortGiB(mesh.Available), speed, longest, note)
+	}
+	const path = "testdata/large_models.txt"
+	if *update {
+		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(want) != b.String() {
+		t.Errorf("go test ./train/plan -run TestLargeModels -update writes\n%s\nwhere there is\n%s", b.String(), want)
+	}
+}

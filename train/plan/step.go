@@ -1,0 +1,177 @@
+package plan
+
+import (
+	"math"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/kernels/meta"
+	"lockstep/train/trainer"
+)
+
+// clock converts work on one of so many ranks of a machine to seconds.
+type clock struct {
+	machine configs.Machine
+	ranks   int
+}
+
+// seconds of operations of a kind are what their products take at the kind's rate, what their bytes take at the rate of
+// memory, and a call each. They are added, since kernels hide one behind the other in part only: the additive form is
+// within 11% of torch's grouped products of 4 shapes, where the larger of both is 40% off. The ranks of a CPU share it.
+func (c clock) seconds(k meta.Kind, of meta.Cost) float64 {
+	r := c.machine.Rates
+	tflops := map[meta.Kind]float64{meta.Dense: r.Dense, meta.Grouped: r.Grouped, meta.Attention: r.Attention,
+		meta.AttentionBackward: r.AttentionBackward, meta.LatentBackward: r.LatentBackward,
+		meta.Recurrence: r.Recurrence}[k]
+	t := of.Bytes / (r.Memory * 1e9)
+	if of.FLOPs > 0 {
+		t += of.FLOPs / (tflops * 1e12)
+	}
+	if c.machine.Device == "cpu" {
+		t *= float64(c.ranks)
+	}
+	return t + of.Calls*r.Call*1e-6
+}
+
+// arithmetic is the seconds of all kinds, at a share of the rates.
+func (c clock) arithmetic(w meta.Work, share float64) (t float64) {
+	for k, of := range w.Costs {
+		t += c.seconds(meta.Kind(k), of)
+	}
+	return t / share
+}
+
+// exchange is the seconds of an exchange that is waited for: its bytes at the rate of a link both ways, since all ranks
+// send what others get, and the latency of each.
+func (c clock) exchange(of meta.Cost) float64 {
+	if of.Calls == 0 {
+		return 0
+	}
+	return c.copied(of) + of.Calls*c.machine.Links.Exchange*1e-6
+}
+
+// copied is exchange without latency, of copies that the host does not wait for.
+func (c clock) copied(of meta.Cost) float64 {
+	if of.Bytes == 0 {
+		return 0
+	}
+	return of.Bytes / (c.machine.Links.BothWays * 1e9)
+}
+
+// Part is a part of a step.
+type Part struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
+	Hidden  float64 `json:"hidden"` // of them, behind arithmetic
+}
+
+// Step is the seconds of an optimizer step; of reinforcement learning of a step of the run.
+type Step struct {
+	Parts   []Part  `json:"parts"`
+	Seconds float64 `json:"seconds"` // of all parts that are not hidden
+	Tokens  int     `json:"tokens"`  // trained; of reinforcement learning sampled, by the longest answers
+}
+
+// Rate is tokens a second.
+func (s Step) Rate() float64 { return float64(s.Tokens) / max(s.Seconds, 1e-12) }
+
+// add adds a part that so much of is hidden.
+func (s *Step) add(name string, seconds, hidden float64) {
+	if seconds > 0 {
+		s.Parts = append(s.Parts, Part{name, seconds, hidden})
+		s.Seconds += seconds - hidden
+	}
+}
+
+// mesh is what the time of a step depends on besides work.
+type mesh struct {
+	configs.Parallel
+	blocks   int // of the model
+	segments int // of a micro-batch
+}
+
+// update adds the parts of one optimizer step, whose rank computes work.Micros micro-batches, as many at a time as it
+// has lanes:
+//
+//	arithmetic  Micros * (FLOPs/rate + bytes/memory) / share.train, recomputation included
+//	experts     tokens and rows of experts: hidden behind the other lane's arithmetic where there are two, but for one
+//	            exchange of a round; else waited for
+//	weights     of blocks from their owners, a block ahead: hidden but for those of one block of a round
+//	gradients   around the ring, behind the backward pass of blocks below
+//	ring        the last rank ends ranks-1 units after the first (model/gradients.go): with several segments in a
+//	            micro-batch, units of backward, two thirds of arithmetic over all units; with one, copies and sums of
+//	            a unit; none where experts are divided, as all ranks are at one block
+//	optimizer   bytes/memory / share.train, of the rank's shards
+//	updated     weights from the owners of their state, waited for
+//
+// What is to be hidden is hidden as long as it is shorter than arithmetic; copies share the links, so their times are
+// added.
+func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
+	share := c.machine.Share.Train
+	rounds := float64((w.Micros + m.Interleave - 1) / m.Interleave)
+	micros := float64(w.Micros)
+	arithmetic := micros * c.arithmetic(w.Micro, share)
+	s.add("arithmetic", arithmetic, 0)
+	x := w.Micro.Exchanged
+	tokens, rows := x[kernels.ExchangeTokens], x[kernels.ExchangeRows]
+	experts := micros * (c.exchange(tokens) + c.exchange(rows))
+	weights := rounds * c.copied(x[kernels.ExchangeWeights])
+	gradients := micros * c.copied(x[kernels.ExchangeGradient])
+	behind, least := weights+gradients, weights/float64(max(m.blocks, 1))
+	if m.Interleave > 1 {
+		behind += experts
+		least += rounds * (c.exchange(tokens) + c.exchange(rows)) / max(tokens.Calls+rows.Calls, 1)
+	}
+	hidden := 0.0 // share of what is to be hidden
+	if behind > 0 {
+		hidden = 1 - min(max(behind-arithmetic, least)/behind, 1)
+	}
+	if m.Interleave > 1 {
+		s.add("experts' exchanges", experts, hidden*experts)
+	} else {
+		s.add("experts' exchanges", experts, 0)
+	}
+	s.add("weights from owners", weights, hidden*weights)
+	s.add("gradients", gradients, hidden*gradients)
+	s.add("gradients' ring", c.ring(w, m, arithmetic/micros, x[kernels.ExchangeGradient]), 0)
+	s.add("optimizer", c.arithmetic(w.Update, share), 0)
+	s.add("updated weights", c.exchange(w.Update.Exchanged[kernels.ExchangeUpdated]), 0)
+}
+
+// ring is how much later than the first rank the last one ends.
+func (c clock) ring(w trainer.StepWork, m mesh, micro float64, gradients meta.Cost) float64 {
+	if m.Ranks == 1 || m.Experts > 1 || gradients.Bytes == 0 {
+		return 0
+	}
+	behind := float64(m.Ranks - 1)
+	if m.segments > 1 {
+		return behind * micro * 2 / 3 / float64(m.blocks+2)
+	}
+	unit := meta.Cost{Bytes: gradients.Bytes / max(gradients.Calls, 1)}
+	return behind * (c.copied(unit) + c.seconds(meta.Rows, unit.Times(3)))
+}
+
+// rollouts adds the parts of sampling answers, each of the most tokens that it may have, to so many prompts:
+//
+//	prefill  a forward over the prompts, at share.forward
+//	decode   as many steps as an answer has tokens for each batch of slots, at half of its length, at share.decode;
+//	         bound by memory: all weights that rows choose and the keys of all sequences
+//
+// Experts' exchanges are waited for in both.
+func (s *Step) rollouts(c clock, r rolloutWork) {
+	each := func(w meta.Work, share float64) float64 {
+		return c.arithmetic(w, share) + c.exchange(w.Exchanged[kernels.ExchangeTokens]) +
+			c.exchange(w.Exchanged[kernels.ExchangeRows]) + c.copied(w.Exchanged[kernels.ExchangeWeights])
+	}
+	s.add("prefill", r.prefills*each(r.prefill, c.machine.Share.Forward), 0)
+	batches := math.Ceil(float64(r.answers) / float64(r.slots*c.ranks))
+	s.add("decode", batches*float64(r.tokens)*each(r.decode, c.machine.Share.Decode), 0)
+}
+
+// rolloutWork is what the engines of a step compute.
+type rolloutWork struct {
+	prefill, decode meta.Work // of a forward of full packs on each rank, and of a step
+	prefills        float64   // such forwards
+	answers, slots  int       // of all ranks, and of one
+	tokens          int       // of an answer
+}

@@ -1,0 +1,128 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/kernels/meta"
+	"lockstep/train/trainer"
+)
+
+// round is a machine of round numbers: 1 TFLOP/s of dense products, 2 of grouped, 1 GB/s of memory, 1 ms of a call, 1
+// GB/s of a link, 100 ms of an exchange, and steps at half of what that makes.
+var round = configs.Machine{Device: "cuda", Cards: 2,
+	Rates: configs.MachineRates{Dense: 1, Grouped: 2, Attention: 1, AttentionBackward: 1, LatentBackward: 1,
+		Recurrence: 1, Memory: 1, Call: 1000},
+	Share: configs.MachineShare{Train: 0.5, Forward: 0.25, Decode: 0.2},
+	Links: configs.MachineLinks{EachWay: 2, BothWays: 1, Exchange: 1e5}}
+
+// micro takes 2 + 1 + 1 s and 0.002 s of calls, times two by the share: 8.004 s.
+var micro = meta.Work{Costs: [meta.Kinds]meta.Cost{meta.Dense: {Calls: 1, FLOPs: 2e12},
+	meta.Grouped: {Calls: 1, FLOPs: 2e12}, meta.Rows: {Bytes: 1e9}}}
+
+// with adds an exchange.
+func with(w meta.Work, kind kernels.Exchange, calls, gb float64) meta.Work {
+	w.Exchanged[kind] = meta.Cost{Calls: calls, Bytes: gb * 1e9}
+	return w
+}
+
+// Times of steps by hand.
+func TestStepTimes(t *testing.T) {
+	update := meta.Work{Costs: [meta.Kinds]meta.Cost{meta.Optimizer: {Bytes: 5e8}}}
+	alone := mesh{Parallel: configs.Parallel{Ranks: 1, Experts: 1, Interleave: 1}, blocks: 4, segments: 1}
+	two := mesh{Parallel: configs.Parallel{Ranks: 2, Experts: 1, Interleave: 1}, blocks: 4, segments: 1}
+	long := two
+	long.segments = 2
+	divided := mesh{Parallel: configs.Parallel{Ranks: 2, Experts: 2, Interleave: 1}, blocks: 4, segments: 1}
+	lanes := divided
+	lanes.Interleave = 2
+	experts := with(with(micro, kernels.ExchangeTokens, 10, 2), kernels.ExchangeRows, 10, 1) // 5 s
+	much := with(experts, kernels.ExchangeRows, 10, 11)                                      // 15 s
+	for _, c := range []struct {
+		name string
+		m    mesh
+		w    trainer.StepWork
+		want string
+	}{
+		{"one rank", alone, trainer.StepWork{Micro: micro, Micros: 3, Update: update},
+			"arithmetic 24.012, optimizer 1; 25.012"},
+		// 3 GB of weights twice, of which one block of four cannot be hidden; 2 GB of others' updated weights
+		{"sharded", two, trainer.StepWork{Micro: with(micro, kernels.ExchangeWeights, 4, 3), Micros: 2,
+			Update: with(update, kernels.ExchangeUpdated, 1, 2)},
+			"arithmetic 16.008, weights from owners 6 (4.5 hidden), optimizer 1, updated weights 2.1; 20.608"},
+		// a ring of units of 0.5 GB: a copy, and three passes of memory
+		{"gradients", two, trainer.StepWork{Micro: with(micro, kernels.ExchangeGradient, 2, 1), Micros: 1,
+			Update: update}, "arithmetic 8.004, gradients 1 (1 hidden), gradients' ring 2, optimizer 1; 11.004"},
+		// a unit of backward: two thirds of 8.004 over 4 blocks, embedding and head
+		{"long packs", long, trainer.StepWork{Micro: with(micro, kernels.ExchangeGradient, 2, 1), Micros: 1,
+			Update: update},
+			"arithmetic 8.004, gradients 1 (1 hidden), gradients' ring 0.889333, optimizer 1; 9.89333"},
+		{"experts", divided, trainer.StepWork{Micro: experts, Micros: 2, Update: update},
+			"arithmetic 16.008, experts' exchanges 10, optimizer 1; 27.008"},
+		// one of 20 exchanges of a round is not hidden
+		{"overlap", lanes, trainer.StepWork{Micro: experts, Micros: 2, Update: update},
+			"arithmetic 16.008, experts' exchanges 10 (9.75 hidden), optimizer 1; 17.258"},
+		// 30 s of exchanges do not hide behind 16
+		{"overlap of much", lanes, trainer.StepWork{Micro: much, Micros: 2, Update: update},
+			"arithmetic 16.008, experts' exchanges 30 (16.008 hidden), optimizer 1; 31"},
+	} {
+		var s Step
+		s.update(clock{round, c.m.Ranks}, c.w, c.m)
+		if got := spelled(s); got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
+		}
+	}
+	// 1.5 forwards of (2+1+1+0.002)*4 s, and 16 answers of 10 tokens by 2 ranks of 4 slots: 2 batches of 10 steps
+	var s Step
+	s.rollouts(clock{round, 2}, rolloutWork{prefill: micro, decode: micro, prefills: 1.5, answers: 16, slots: 4,
+		tokens: 10})
+	if got, want := spelled(s), "prefill 24.012, decode 400.2; 424.212"; got != want {
+		t.Errorf("rollouts: %s, want %s", got, want)
+	}
+	cpu := round
+	cpu.Device = "cpu" // whose ranks share it
+	if got, want := (clock{cpu, 2}).arithmetic(micro, 1), 8.002; math.Abs(got-want) > 1e-9 {
+		t.Errorf("half a CPU takes %g s, want %g", got, want)
+	}
+}
+
+func spelled(s Step) string {
+	var parts []string
+	for _, p := range s.Parts {
+		text := fmt.Sprintf("%s %.6g", p.Name, p.Seconds)
+		if p.Hidden > 0 {
+			text += fmt.Sprintf(" (%.6g hidden)", p.Hidden)
+		}
+		parts = append(parts, text)
+	}
+	return fmt.Sprintf("%s; %.6g", strings.Join(parts, ", "), s.Seconds)
+}
+
+// The search finds the last row that fits, as a search through all does.
+func TestLongestRows(t *testing.T) {
+	for _, most := range []int{1, 64, 100, 640, 6400} {
+		for _, each := range []int{0, 1, 7} {
+			for _, room := range []int{-1, 0, 64, 500, 5000, 1 << 30} {
+				takes := func(rows int) int { return 40 + each*rows + rows*rows/1000 }
+				want := 0
+				for rows := 64; rows < most; rows += 64 {
+					if takes(rows) <= room {
+						want = rows
+					}
+				}
+				bounded := takes(most) <= room
+				if bounded {
+					want = most
+				}
+				if got, at := longestRows(most, room, takes); got != want || at != bounded {
+					t.Errorf("at most %d rows, %d bytes each, in %d: %d %t, want %d %t", most, each, room, got, at,
+						want, bounded)
+				}
+			}
+		}
+	}
+}
