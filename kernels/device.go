@@ -178,10 +178,10 @@ type Device interface {
 	Sample(ids, logits Tensor, rows []Sampling)
 	// AdjustLogits changes the rows of logits F32 [n, V] that Sample is to draw from, in place, each by its own
 	// Adjustment and nothing of its neighbours. An entry of Logits changes one logit x, as vLLM does: x = x + Bias;
-	// with r = Repetition x = x/r where x > 0, else x*r (Keskar et al., arXiv 1909.05858); x = x - Penalty. Then MinP
-	// (Nguyen et al., arXiv 2407.01082) makes every logit -Inf whose e_j of Sample, at the row's temperature, is below
-	// it: the probability of the likeliest id is 1 there. A row of temperature 0 keeps all, and so does one with a NaN
-	// or +Inf, or whose m of Sample is not finite.
+	// with r = Repetition x = x/r where x > 0, else x*r (Keskar et al., arXiv 1909.05858); x = x - Penalty. A NaN stays
+	// as it is. Then MinP (Nguyen et al., arXiv 2407.01082) makes every logit -Inf whose e_j of Sample, at the row's
+	// temperature, is below it: the probability of the likeliest id is 1 there. A row of temperature 0 keeps all, and
+	// so does one with a NaN or +Inf, or whose m of Sample is not finite.
 	AdjustLogits(logits Tensor, rows []Adjustment)
 
 	// SumSquares: out[e] = tree over blocks b of tree(v*v) of each block of 4096 consecutive elements of group e of t.

@@ -24,7 +24,11 @@ func (d *Device) AdjustLogits(logits kernels.Tensor, rows []kernels.Adjustment) 
 
 func (s *sampler) adjust(a kernels.Adjustment) {
 	for _, l := range a.Logits {
-		x := s.logits[l.ID] + l.Bias
+		x := s.logits[l.ID]
+		if x != x {
+			continue
+		}
+		x += l.Bias
 		if x > 0 {
 			x /= l.Repetition
 		} else {

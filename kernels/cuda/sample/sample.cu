@@ -255,6 +255,7 @@ KERNEL(adjust_entries, float* logits, const Entry* entries, int n, int ls) {
   if (i >= n) return;
   Entry e = entries[i];
   float* p = logits + (size_t)e.row * ls + e.id;
+  if (*p != *p) return;  // sums of a NaN have other bits on a CPU
   float x = *p + e.bias;
   x = x > 0.f ? x / e.repetition : x * e.repetition;
   *p = x - e.penalty;
