@@ -153,12 +153,16 @@ func TokenIDs(raw json.RawMessage) ([]int32, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
 	}
-	var ids []int32
+	var list []*int32 // a null in a list is nil, where a number would be 0
 	var one int32
 	if json.Unmarshal(raw, &one) == nil {
-		ids = []int32{one}
-	} else if err := json.Unmarshal(raw, &ids); err != nil {
+		list = []*int32{&one}
+	} else if json.Unmarshal(raw, &list) != nil || slices.Contains(list, nil) {
 		return nil, errors.New("want a token id or a list of them")
+	}
+	var ids []int32
+	for _, id := range list {
+		ids = append(ids, *id)
 	}
 	if slices.ContainsFunc(ids, func(id int32) bool { return id < 0 }) {
 		return nil, fmt.Errorf("want token ids of at least 0, got %.40s", raw)

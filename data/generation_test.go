@@ -40,21 +40,22 @@ func TestGeneration(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`[]`:                        "not a JSON object",
-		`{`:                         "not a JSON object",
-		`{"eos_token_id": "a"}`:     "eos_token_id: want a token id or a list",
-		`{"eos_token_id": [1.5]}`:   "eos_token_id: want a token id or a list",
-		`{"eos_token_id": [-1]}`:    "eos_token_id: want token ids of at least 0",
-		`{"temperature": "hot"}`:    `temperature: want a number from 0 to 1e+06, got "hot"`,
-		`{"temperature": -1}`:       "temperature: want a number",
-		`{"temperature": 1e-9}`:     "temperature: want 0, or at least",
-		`{"top_p": 1.5}`:            "top_p: want a number from 0 to 1, got 1.5",
-		`{"top_p": 0}`:              "top_p: want a number above 0",
-		`{"top_k": 2.5}`:            "top_k: want an integer",
-		`{"top_k": -2}`:             "top_k: want an integer",
-		`{"max_new_tokens": 0}`:     "max_new_tokens: want an integer of at least 1",
-		`{"do_sample": "no"}`:       "do_sample: want true or false",
-		`{"top_k": 99999999999999}`: "top_k: want an integer",
+		`[]`:                         "not a JSON object",
+		`{`:                          "not a JSON object",
+		`{"eos_token_id": "a"}`:      "eos_token_id: want a token id or a list",
+		`{"eos_token_id": [1.5]}`:    "eos_token_id: want a token id or a list",
+		`{"eos_token_id": [1,null]}`: "eos_token_id: want a token id or a list",
+		`{"eos_token_id": [-1]}`:     "eos_token_id: want token ids of at least 0",
+		`{"temperature": "hot"}`:     `temperature: want a number from 0 to 1e+06, got "hot"`,
+		`{"temperature": -1}`:        "temperature: want a number",
+		`{"temperature": 1e-9}`:      "temperature: want 0, or at least",
+		`{"top_p": 1.5}`:             "top_p: want a number from 0 to 1, got 1.5",
+		`{"top_p": 0}`:               "top_p: want a number above 0",
+		`{"top_k": 2.5}`:             "top_k: want an integer",
+		`{"top_k": -2}`:              "top_k: want an integer",
+		`{"max_new_tokens": 0}`:      "max_new_tokens: want an integer of at least 1",
+		`{"do_sample": "no"}`:        "do_sample: want true or false",
+		`{"top_k": 99999999999999}`:  "top_k: want an integer",
 	} {
 		wantError(t, path+": "+want, func() error { _, err := load(text); return err })
 	}

@@ -15,13 +15,6 @@ struct Keys {
   }
 };
 
-// larger is NaN if x or y is.
-__device__ inline float larger(float x, float y) {
-  float z;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
-}
-
 struct Tile {
   int row, from, to;  // batch row of the first query; positions of queries
   int first, last;    // keys of this piece of work; first is a multiple of 64

@@ -129,13 +129,20 @@ __device__ inline float tree(int n, F f) {
   return lanes.sum();
 }
 
-// largest is the maximum of f(0) ... f(n-1), by one warp; -0 becomes +0.
+// larger is NaN if x or y is.
+__device__ inline float larger(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
+// largest is the maximum of f(0) ... f(n-1), by one warp; NaN if one is NaN; -0 becomes +0.
 template <class F>
 __device__ inline float largest(int n, F f) {
   float m = -infinity();
-  for (int i = threadIdx.x & 31; i < n; i += kWarp) m = fmaxf(m, f(i));
+  for (int i = threadIdx.x & 31; i < n; i += kWarp) m = larger(m, f(i));
 #pragma unroll
-  for (int s = 16; s > 0; s >>= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, s));
+  for (int s = 16; s > 0; s >>= 1) m = larger(m, __shfl_xor_sync(~0u, m, s));
   return m + 0.f;
 }
 

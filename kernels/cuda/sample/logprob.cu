@@ -23,9 +23,9 @@ struct Merged {
 #pragma unroll
     for (int d = 1; d < kWarp; d <<= 1) {
       float below = __shfl_up_sync(~0u, most, d);
-      if (t >= d) most = fmaxf(most, below);
+      if (t >= d) most = larger(most, below);
     }
-    if (!first) most = fmaxf(most, m);
+    if (!first) most = larger(most, m);
     float before = __shfl_up_sync(~0u, most, 1);
     if (t == 0) before = first ? most : m;
     float keep = exp2_def((before - most) * kLog2E), add = t < count ? sums[t] * exp2_def((own - most) * kLog2E) : 0.f;
@@ -49,9 +49,9 @@ struct Block {
 #pragma unroll
     for (int k = 0; k < kPieces; k++)
 #pragma unroll
-      for (int j = 0; j < kEight; j++) m = fmaxf(m, v[k].q[j]);
+      for (int j = 0; j < kEight; j++) m = larger(m, v[k].q[j]);
 #pragma unroll
-    for (int bit = kWarp / 2; bit > 0; bit >>= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, bit));
+    for (int bit = kWarp / 2; bit > 0; bit >>= 1) m = larger(m, __shfl_xor_sync(~0u, m, bit));
     return m + 0.f;
   }
   __device__ float sum(float m, float f) const {
