@@ -2,19 +2,18 @@ package model
 
 import (
 	"io"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 )
 
 // Load fills the weights from a checkpoint of plain numbers. Tensors that are missing, unexpected, or of another shape
 // are errors.
 func (m *Model) Load(c *safetensors.Checkpoint) error {
-	w, err := newWeights(c, nil)
+	w, err := checkpoint.NewWeights(c, nil)
 	if err != nil {
 		return err
 	}
@@ -22,7 +21,7 @@ func (m *Model) Load(c *safetensors.Checkpoint) error {
 }
 
 // loadWeights fills the weights, those in codes that the model keeps so with codes.
-func (m *Model) loadWeights(w *weights) error {
+func (m *Model) loadWeights(w *checkpoint.Weights) error {
 	for _, p := range m.base() {
 		p.chooseLayout(w)
 		if p.Q != nil {
@@ -37,8 +36,8 @@ func (m *Model) loadWeights(w *weights) error {
 			}
 		}
 	}
-	m.ignored = w.countIgnored()
-	return w.unused(m.redundant, "config.json")
+	m.ignored = w.CountIgnored()
+	return w.CheckUnused(m.redundant, "config.json")
 }
 
 // redundant tells whether the model does not need a tensor that some checkpoints carry.
@@ -49,17 +48,17 @@ func (m *Model) redundant(name string) bool {
 
 // chooseLayout takes the layout that the checkpoint has of a weight with two possible ones. The weight is saved in it
 // too.
-func (p *Param) chooseLayout(w *weights) {
-	if p.Packed != nil && w.has(p.Packed.Name) {
+func (p *Param) chooseLayout(w *checkpoint.Weights) {
+	if p.Packed != nil && w.Has(p.Packed.Name) {
 		p.Parts = []Part{*p.Packed}
 	}
 }
 
 // load fills a part from the weight of a name. config is the file that says what the checkpoint should hold.
-func (p *Param) load(dev kernels.Device, part Part, name string, w *weights, config string) error {
-	from, err := w.find(name, config)
+func (p *Param) load(dev kernels.Device, part Part, name string, w *checkpoint.Weights, config string) error {
+	from, err := w.Find(name, config)
 	if err == nil {
-		err = from.fits(part, name, w, config)
+		err = from.CheckShape(part.Shape, name, w, config)
 	}
 	if err != nil {
 		return err
@@ -69,15 +68,15 @@ func (p *Param) load(dev kernels.Device, part Part, name string, w *weights, con
 	}
 	to := p.part(p.weight(dev), part)
 	if part.Disk == nil {
-		err := from.stored(p.W.DType, func(at int, raw []byte) error {
+		err := from.Convert(p.W.DType, func(at int, raw []byte) error {
 			to.write(at, raw)
 			return nil
 		})
-		from.forget()
+		from.Forget()
 		return err
 	}
 	values := make([]float32, to.len())
-	if err := from.read(values); err != nil {
+	if err := from.Read(values); err != nil {
 		return err
 	}
 	to.write(0, arranged(values, p.W.DType, p.W.Cols, part.Disk))
@@ -108,7 +107,7 @@ func (m *Model) Tensors() []safetensors.OutTensor {
 // out writes one part of a tensor shaped like the parameter: its weight, or its gradient.
 func (p *Param) out(all elements, part Part, name string) safetensors.OutTensor {
 	d := all[0].t.DType
-	return safetensors.OutTensor{Name: name, DType: dtypeName(d), Shape: part.Shape,
+	return safetensors.OutTensor{Name: name, DType: checkpoint.DTypeName(d), Shape: part.Shape,
 		Write: func(w io.Writer) error {
 			of := p.part(all, part)
 			if part.Disk != nil {
@@ -121,31 +120,11 @@ func (p *Param) out(all elements, part Part, name string) safetensors.OutTensor 
 		}}
 }
 
-// dtypeName is what the safetensors format calls a storage type.
-func dtypeName(d kernels.DType) string {
-	if d == kernels.BF16 {
-		return "BF16"
-	}
-	return "F32"
-}
-
-// inParallel runs body over [0, n) on all cores, each call on a range that begins at a multiple of grain.
-func inParallel(n, grain int, body func(from, to int)) {
-	workers := runtime.GOMAXPROCS(0)
-	each := (n + workers - 1) / workers
-	each = (each + grain - 1) / grain * grain
-	var wait sync.WaitGroup
-	for from := 0; from < n; from += each {
-		wait.Go(func() { body(from, min(from+each, n)) })
-	}
-	wait.Wait()
-}
-
 // eachPlace calls visit for each of n elements, with its index on disk. The elements are rows of cols. Rows are visited
 // some at a time, column by column, so that a transposed layout is read and written in cache lines.
 func eachPlace(n, cols int, disk func(i int) int, visit func(i, at int)) {
 	const together = 32
-	inParallel(n/cols, together, func(from, to int) {
+	checkpoint.InParallel(n/cols, together, func(from, to int) {
 		for row := from; row < to; row += together {
 			for col := range cols {
 				for r := row; r < min(row+together, to); r++ {
@@ -161,7 +140,7 @@ func eachPlace(n, cols int, disk func(i int) int, visit func(i, at int)) {
 func arranged(onDisk []float32, d kernels.DType, cols int, disk func(i int) int) []byte {
 	size := d.Size()
 	raw := make([]byte, size*len(onDisk))
-	eachPlace(len(onDisk), cols, disk, func(i, at int) { put(raw[i*size:], d, onDisk[at]) })
+	eachPlace(len(onDisk), cols, disk, func(i, at int) { checkpoint.Put(raw[i*size:], d, onDisk[at]) })
 	return raw
 }
 

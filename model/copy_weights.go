@@ -1,14 +1,13 @@
 package model
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
 
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 	"lockstep/quant"
 )
 
@@ -174,29 +173,16 @@ func restored(raw []byte, t kernels.Tensor, to kernels.DType, subs []*Sub, forma
 					continue
 				}
 				w := scratch[:end-from]
-				get(w, raw[from*t.DType.Size():], t.DType)
+				checkpoint.GetAll(w, raw[from*t.DType.Size():], t.DType)
 				if b.round {
 					format.Round(w, b.to-b.from, t.Cols)
 				}
 				for j, x := range w {
-					put(out[(from+j)*to.Size():], to, x)
+					checkpoint.Put(out[(from+j)*to.Size():], to, x)
 				}
 			}
 		})
 	}
 	workers.Wait()
 	return out
-}
-
-// get reads elements, little-endian, of a storage type.
-func get(out []float32, raw []byte, d kernels.DType) {
-	if d == kernels.F32 {
-		for i := range out {
-			out[i] = math.Float32frombits(binary.LittleEndian.Uint32(raw[4*i:]))
-		}
-		return
-	}
-	for i := range out {
-		out[i] = kernels.FromBF16(binary.LittleEndian.Uint16(raw[2*i:]))
-	}
 }

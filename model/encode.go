@@ -8,6 +8,7 @@ import (
 
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 	"lockstep/parallel"
 	"lockstep/quant"
 )
@@ -79,13 +80,13 @@ func (p *Param) starts() (rows []int) {
 }
 
 // loadEncoded fills a quantized weight with the codes of a checkpoint's numbers.
-func (p *Param) loadEncoded(dev kernels.Device, w *weights) error {
+func (p *Param) loadEncoded(dev kernels.Device, w *checkpoint.Weights) error {
 	groups := p.matrices()
 	host := onHost(p.Q.Format, p.Q.DType, groups, p.Q.Rows, p.Q.Cols, kernels.IsMeta(dev))
 	for _, part := range p.Parts {
-		from, err := w.find(part.Name, "config.json")
+		from, err := w.Find(part.Name, "config.json")
 		if err == nil {
-			err = from.fits(part, part.Name, w, "config.json")
+			err = from.CheckShape(part.Shape, part.Name, w, "config.json")
 		}
 		if err != nil {
 			return err
@@ -94,10 +95,10 @@ func (p *Param) loadEncoded(dev kernels.Device, w *weights) error {
 			continue
 		}
 		values := make([]float32, part.Rows*p.Q.Cols)
-		if err := from.read(values); err != nil {
+		if err := from.Read(values); err != nil {
 			return err
 		}
-		from.forget()
+		from.Forget()
 		p.encode(host, part, values)
 	}
 	if !kernels.IsMeta(dev) {
@@ -129,7 +130,7 @@ func (p *Param) encode(host kernels.QuantizedWeight, part Part, values []float32
 		blocks = append(blocks, [2]int{row, row + n})
 		row += n
 	}
-	inParallel(len(blocks), 1, func(a, b int) {
+	checkpoint.InParallel(len(blocks), 1, func(a, b int) {
 		for _, rows := range blocks[a:b] {
 			host.EncodeRows(p.encoding, first+rows[0], values[rows[0]*cols:rows[1]*cols])
 		}
@@ -170,7 +171,7 @@ func (p *Param) drawCodes(dev kernels.Device, seed uint64) {
 	for g := range p.matrices() {
 		host := onHost(p.Q.Format, p.Q.DType, 1, p.Q.Rows, p.Q.Cols, false)
 		codes := host.Codes.Raw()
-		inParallel(len(codes), 8, func(from, to int) {
+		checkpoint.InParallel(len(codes), 8, func(from, to int) {
 			for i := from; i < to; i++ {
 				word := mix(key + uint64(g)<<40 + uint64(i/8)*golden)
 				codes[i] = code(byte(word >> (8 * (i % 8))))
@@ -236,7 +237,7 @@ func (c Replicas) LoadMasters(dir string) error {
 		return nil
 	}
 	return withCheckpoint(dir, func(ck *safetensors.Checkpoint) error {
-		w, err := newWeights(ck, c[0].kept)
+		w, err := checkpoint.NewWeights(ck, c[0].kept)
 		if err != nil {
 			return err
 		}
@@ -245,15 +246,15 @@ func (c Replicas) LoadMasters(dir string) error {
 				continue
 			}
 			for _, part := range o.param.Parts {
-				from, err := w.find(part.Name, "config.json")
+				from, err := w.Find(part.Name, "config.json")
 				if err != nil {
 					return err
 				}
 				values := make([]float32, part.Rows*o.param.W.Cols)
-				if err := from.read(values); err != nil {
+				if err := from.Read(values); err != nil {
 					return err
 				}
-				raw := stored(values, kernels.F32)
+				raw := checkpoint.Round(values, kernels.F32)
 				if part.Disk != nil {
 					raw = arranged(values, kernels.F32, o.param.W.Cols, part.Disk)
 				}

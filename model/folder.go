@@ -1,7 +1,6 @@
 package model
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -15,6 +14,7 @@ import (
 	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 	"lockstep/model/peft"
 	"lockstep/quant"
 )
@@ -46,7 +46,7 @@ func LoadFolder(dev kernels.Device, dir, adapter string, o Options) (*Model, err
 
 // open gives a described model memory and the weights of a checkpoint.
 func (m *Model) open(dev kernels.Device, c *safetensors.Checkpoint, o Options) error {
-	w, err := newWeights(c, m.kept)
+	w, err := checkpoint.NewWeights(c, m.kept)
 	switch {
 	case err != nil:
 	case o.Encode.As != quant.AsTrained:
@@ -87,7 +87,7 @@ func StorageType(dir string) (kernels.DType, error) {
 	if err := json.Unmarshal(plain, &c); err != nil {
 		return 0, fmt.Errorf("%s: config.json: %w", dir, pyjson.Place(plain, err))
 	}
-	kept, err := storageOf(plain)
+	kept, err := checkpoint.ParseFormat(plain)
 	if err != nil {
 		return 0, fmt.Errorf("%s: config.json: %w", dir, err)
 	}
@@ -200,21 +200,21 @@ func (m *Model) leftAlone(c *safetensors.Checkpoint, dir string) (out []safetens
 	if err != nil {
 		return nil, err
 	}
-	kept, err := storageOf(pyjson.Plain(config))
+	kept, err := checkpoint.ParseFormat(pyjson.Plain(config))
 	if err != nil {
 		return nil, fmt.Errorf("%s: config.json: %w", dir, err)
 	}
-	w, err := newWeights(c, kept)
+	w, err := checkpoint.NewWeights(c, kept)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range c.Names() {
-		of := w.owner(name)
+		of := w.Owner(name)
 		switch {
-		case !m.skip(name) || w.ignored(name):
+		case !m.skip(name) || w.Ignored(name):
 		case of == "":
 			out = append(out, copied(c, name))
-		case !w.used[name]: // else decoded with another tensor of the same weight
+		case !w.Used(name): // else decoded with another tensor of the same weight
 			t, err := m.decoded(w, of)
 			if err != nil {
 				return nil, err
@@ -234,11 +234,11 @@ func copied(c *safetensors.Checkpoint, name string) safetensors.OutTensor {
 }
 
 // decoded is a weight in the model's storage type.
-func (m *Model) decoded(w *weights, name string) (safetensors.OutTensor, error) {
-	from, err := w.find(name, "config.json")
-	return safetensors.OutTensor{Name: name, DType: dtypeName(m.DType), Shape: from.shape,
+func (m *Model) decoded(w *checkpoint.Weights, name string) (safetensors.OutTensor, error) {
+	from, err := w.Find(name, "config.json")
+	return safetensors.OutTensor{Name: name, DType: checkpoint.DTypeName(m.DType), Shape: from.Shape,
 		Write: func(w io.Writer) error {
-			return from.stored(m.DType, func(_ int, raw []byte) error {
+			return from.Convert(m.DType, func(_ int, raw []byte) error {
 				_, err := w.Write(raw)
 				return err
 			})
@@ -283,25 +283,8 @@ func copyCompanions(dir, from string) error {
 
 // configFor is config.json with the storage type that the weights are written in.
 func (m *Model) configFor(d kernels.DType) ([]byte, error) {
-	return editConfig(m.Config, func(c map[string]any) {
+	return checkpoint.EditConfig(m.Config, func(c map[string]any) {
 		delete(c, "torch_dtype")
 		c["dtype"] = map[kernels.DType]string{kernels.F32: "float32", kernels.BF16: "bfloat16"}[d]
 	})
-}
-
-// editConfig changes fields of a config.json; all others keep their values, and numbers their spelling.
-func editConfig(config []byte, edit func(fields map[string]any)) ([]byte, error) {
-	plain := pyjson.Plain(config)
-	dec := json.NewDecoder(bytes.NewReader(plain))
-	dec.UseNumber()
-	var c map[string]any
-	if err := dec.Decode(&c); err != nil {
-		return nil, fmt.Errorf("config.json: %w", err)
-	}
-	edit(c)
-	text, err := json.MarshalIndent(c, "", "  ")
-	if !bytes.Equal(plain, config) {
-		text = pyjson.Bare(text)
-	}
-	return text, err
 }

@@ -1,15 +1,14 @@
 package model
 
 import (
-	"encoding/binary"
 	"hash/fnv"
-	"math"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 )
 
 // Initialise draws every weight that a checkpoint would hold, and those of adapters. A value depends on the seed, the
@@ -78,7 +77,7 @@ func fill(raw []byte, d kernels.DType, init Init, key uint64, first int) {
 		all.Go(func() {
 			for from := int(next.Add(grain)) - grain; from < n; from = int(next.Add(grain)) - grain {
 				for i := from; i < min(from+grain, n); i++ {
-					put(raw[i*size:], d, init.value(key, uint64(first+i)))
+					checkpoint.Put(raw[i*size:], d, init.value(key, uint64(first+i)))
 				}
 			}
 		})
@@ -104,28 +103,6 @@ func (init Init) value(key, i uint64) float32 {
 // uniform is a number in [0, 1).
 func uniform(key, i uint64) float64 { return float64(mix(key+i*golden)>>11) / (1 << 53) }
 
-// put writes an element, little-endian, rounded to the storage type.
-func put(raw []byte, d kernels.DType, x float32) {
-	if d == kernels.BF16 {
-		binary.LittleEndian.PutUint16(raw, kernels.RoundBF16(x))
-	} else {
-		binary.LittleEndian.PutUint32(raw, math.Float32bits(x))
-	}
-}
-
-// putAll writes elements one after the other, as put does.
-func putAll(raw []byte, d kernels.DType, v []float32) {
-	if d == kernels.BF16 {
-		for i, x := range v {
-			binary.LittleEndian.PutUint16(raw[2*i:], kernels.RoundBF16(x))
-		}
-		return
-	}
-	for i, x := range v {
-		binary.LittleEndian.PutUint32(raw[4*i:], math.Float32bits(x))
-	}
-}
-
 const golden = 0x9e3779b97f4a7c15
 
 // mix is the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
@@ -148,15 +125,7 @@ func normal(key, i uint64) float64 {
 
 // writeValues rounds to the tensor's type and writes it.
 func writeValues(dev kernels.Device, t kernels.Tensor, v []float32) {
-	dev.Write(t, stored(v, t.DType))
-}
-
-// stored is numbers rounded to a storage type.
-func stored(v []float32, d kernels.DType) []byte {
-	size := d.Size()
-	raw := make([]byte, size*len(v))
-	inParallel(len(v), 1, func(from, to int) { putAll(raw[from*size:], d, v[from:to]) })
-	return raw
+	dev.Write(t, checkpoint.Round(v, t.DType))
 }
 
 // ReadValues is a contiguous F32 or BF16 tensor on the host, in fp32.
@@ -164,6 +133,6 @@ func ReadValues(dev kernels.Device, t kernels.Tensor) []float32 {
 	raw := make([]byte, t.Bytes())
 	dev.Read(raw, t)
 	out := make([]float32, t.Len())
-	get(out, raw, t.DType)
+	checkpoint.GetAll(out, raw, t.DType)
 	return out
 }

@@ -11,6 +11,7 @@ import (
 	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 	"lockstep/model/peft"
 	"lockstep/quant"
 )
@@ -86,7 +87,7 @@ func Inspect(dir string) (s *Summary, err error) {
 	if s, err = Summarise(config); err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	kept, err := storageOf(pyjson.Plain(config))
+	kept, err := checkpoint.ParseFormat(pyjson.Plain(config))
 	if err != nil {
 		return nil, fmt.Errorf("%s: config.json: %w", dir, err)
 	}
@@ -95,7 +96,7 @@ func Inspect(dir string) (s *Summary, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	w, err := newWeights(c, kept)
+	w, err := checkpoint.NewWeights(c, kept)
 	if err != nil {
 		return nil, err
 	}
@@ -106,10 +107,10 @@ func Inspect(dir string) (s *Summary, err error) {
 			return nil, err
 		}
 		m.keepWhere(anyWeight, w)
-		s.Kept, s.InCodes = kept.name, m.Memory().Weights
+		s.Kept, s.InCodes = kept.Name, m.Memory().Weights
 	}
 	for _, name := range c.Names() {
-		if names, ok := w.encoded(w.owner(name)); ok && names[0] == name {
+		if names, ok := w.Encoded(w.Owner(name)); ok && names[0] == name {
 			s.Decoded++
 		}
 		t, _ := c.Tensor(name)

@@ -9,6 +9,7 @@ import (
 
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 	"lockstep/model/lowrank"
 	"lockstep/model/peft"
 )
@@ -259,7 +260,7 @@ func (m *Model) adapterTensors(of func(*Param) elements) []safetensors.OutTensor
 
 // LoadAdapter fills the adapters that AddLoRA made; missing, misshapen and unused tensors are errors.
 func (m *Model) LoadAdapter(c *safetensors.Checkpoint) error {
-	w, err := newWeights(c, nil)
+	w, err := checkpoint.NewWeights(c, nil)
 	if err != nil {
 		return err
 	}
@@ -270,7 +271,7 @@ func (m *Model) LoadAdapter(c *safetensors.Checkpoint) error {
 			}
 		}
 	}
-	return w.unused(func(string) bool { return false }, peft.File)
+	return w.CheckUnused(func(string) bool { return false }, peft.File)
 }
 
 // savedParams are the parameters of modules that an adapter's folder holds as they are, trained in full.
@@ -325,7 +326,7 @@ func otherParts(m *Model, p *Param, module string) string {
 func (m *Model) takeInitOut(init string) error {
 	if m.kept != nil {
 		return fmt.Errorf("%s: init_lora_weights %q changes the weights below the adapter, which are stored in %s: "+
-			"not supported, give the base in bf16 or fp32", peft.File, init, m.kept.name)
+			"not supported, give the base in bf16 or fp32", peft.File, init, m.kept.Name)
 	}
 	for _, l := range m.linears() {
 		for _, s := range l.Subs {
@@ -355,9 +356,9 @@ func (m *Model) takeOut(p *Param, s *Sub, rank int, init string) {
 	at := p.weight(m.dev).between(s.From*w.Cols, s.To*w.Cols)
 	raw := make([]byte, len(w.V)*p.W.DType.Size())
 	at.read(raw, 0)
-	get(w.V, raw, p.W.DType)
+	checkpoint.GetAll(w.V, raw, p.W.DType)
 	takeInit(w, init, rank, s.LoRA.Scale)
-	putAll(raw, p.W.DType, w.V)
+	checkpoint.PutAll(raw, p.W.DType, w.V)
 	at.write(0, raw)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 	"lockstep/model/lowrank"
 	"lockstep/model/peft"
 )
@@ -51,19 +52,19 @@ func MergeFolder(ctx context.Context, dir, adapter, out string, dtype kernels.DT
 type merger struct {
 	*Model
 	ctx         context.Context
-	over, under *weights // of the adapter and of the base
-	last        *delta   // the one whose A and B are in memory: all experts of a layer have one
+	over, under *checkpoint.Weights // of the adapter and of the base
+	last        *delta              // the one whose A and B are in memory: all experts of a layer have one
 	a, b        []float32
 }
 
 // merge writes the merged tensors of a described model.
 func (m *Model) merge(ctx context.Context, adapter, base *safetensors.Checkpoint, dir, out string) (done Merged,
 	err error) {
-	over, err := newWeights(adapter, nil)
+	over, err := checkpoint.NewWeights(adapter, nil)
 	if err != nil {
 		return done, err
 	}
-	under, err := newWeights(base, m.kept)
+	under, err := checkpoint.NewWeights(base, m.kept)
 	if err != nil {
 		return done, err
 	}
@@ -74,7 +75,7 @@ func (m *Model) merge(ctx context.Context, adapter, base *safetensors.Checkpoint
 	}
 	done = Merged{Saved: len(m.saved)}
 	if m.kept != nil {
-		done.Decoded = m.kept.name
+		done.Decoded = m.kept.Name
 	}
 	var tensors []safetensors.OutTensor
 	for _, p := range m.base() {
@@ -88,10 +89,10 @@ func (m *Model) merge(ctx context.Context, adapter, base *safetensors.Checkpoint
 			tensors = append(tensors, t)
 		}
 	}
-	if err := over.unused(func(string) bool { return false }, peft.File); err != nil {
+	if err := over.CheckUnused(func(string) bool { return false }, peft.File); err != nil {
 		return done, err
 	}
-	if err := under.unused(m.redundant, "config.json"); err != nil {
+	if err := under.CheckUnused(m.redundant, "config.json"); err != nil {
 		return done, err
 	}
 	config, err := m.configFor(m.DType)
@@ -105,11 +106,11 @@ func (m *Model) merge(ctx context.Context, adapter, base *safetensors.Checkpoint
 type delta struct {
 	*Sub
 	groups int
-	a, b   weight
+	a, b   checkpoint.Weight
 }
 
 // deltas finds the tensors of all adapters.
-func (m *Model) deltas(w *weights) (map[*Param][]*delta, error) {
+func (m *Model) deltas(w *checkpoint.Weights) (map[*Param][]*delta, error) {
 	found := map[*Param][]*delta{}
 	for _, l := range m.linears() {
 		for _, s := range l.Subs {
@@ -117,14 +118,14 @@ func (m *Model) deltas(w *weights) (map[*Param][]*delta, error) {
 				continue
 			}
 			d := &delta{Sub: s, groups: l.W.matrices()}
-			for p, to := range map[*Param]*weight{s.LoRA.A: &d.a, s.LoRA.B: &d.b} {
+			for p, to := range map[*Param]*checkpoint.Weight{s.LoRA.A: &d.a, s.LoRA.B: &d.b} {
 				part, err := p.Parts[0], error(nil)
-				if *to, err = w.find(m.peftName(part.Name), peft.File); err != nil {
+				if *to, err = w.Find(m.peftName(part.Name), peft.File); err != nil {
 					return nil, err
 				}
-				if !slices.Equal(to.shape, part.Shape) {
+				if !slices.Equal(to.Shape, part.Shape) {
 					return nil, fmt.Errorf("%s: tensor %s has shape %v, %s wants %v", w.Path(), m.peftName(part.Name),
-						to.shape, peft.File, part.Shape)
+						to.Shape, peft.File, part.Shape)
 				}
 			}
 			found[l.W] = append(found[l.W], d)
@@ -135,19 +136,19 @@ func (m *Model) deltas(w *weights) (map[*Param][]*delta, error) {
 
 // part is one tensor of the merged model.
 func (g *merger) part(p *Param, part Part, deltas []*delta) (t safetensors.OutTensor, err error) {
-	from, err := g.under.find(part.Name, "config.json")
+	from, err := g.under.Find(part.Name, "config.json")
 	if err == nil && g.saved[p] {
-		from, err = g.over.find(g.peftName(part.Name), peft.File)
+		from, err = g.over.Find(g.peftName(part.Name), peft.File)
 	}
 	if err != nil {
 		return t, err
 	}
-	if !slices.Equal(from.shape, part.Shape) {
-		return t, fmt.Errorf("%s: tensor %s has shape %v, config.json wants %v", g.under.Path(), part.Name, from.shape,
+	if !slices.Equal(from.Shape, part.Shape) {
+		return t, fmt.Errorf("%s: tensor %s has shape %v, config.json wants %v", g.under.Path(), part.Name, from.Shape,
 			part.Shape)
 	}
 	deltas = slices.DeleteFunc(slices.Clone(deltas), func(d *delta) bool { return !d.within(p, part) })
-	return safetensors.OutTensor{Name: part.Name, DType: dtypeName(g.DType), Shape: part.Shape,
+	return safetensors.OutTensor{Name: part.Name, DType: checkpoint.DTypeName(g.DType), Shape: part.Shape,
 		Write: func(w io.Writer) error {
 			if err := g.ctx.Err(); err != nil {
 				return err
@@ -159,8 +160,8 @@ func (g *merger) part(p *Param, part Part, deltas []*delta) (t safetensors.OutTe
 				}
 				return err
 			}
-			defer from.forget()
-			return from.stored(g.DType, func(_ int, raw []byte) error {
+			defer from.Forget()
+			return from.Convert(g.DType, func(_ int, raw []byte) error {
 				_, err := w.Write(raw)
 				return err
 			})
@@ -173,7 +174,7 @@ func (d *delta) within(p *Param, part Part) bool {
 }
 
 // addDeltas is a part with the terms of adapters, as it lies on disk.
-func (g *merger) addDeltas(p *Param, part Part, from weight, deltas []*delta) ([]byte, error) {
+func (g *merger) addDeltas(p *Param, part Part, from checkpoint.Weight, deltas []*delta) ([]byte, error) {
 	cols, size := p.W.Cols, g.DType.Size()
 	w := lowrank.Matrix{Rows: part.Rows, Cols: cols}
 	var err error
@@ -190,7 +191,7 @@ func (g *merger) addDeltas(p *Param, part Part, from weight, deltas []*delta) ([
 			return nil, fmt.Errorf("%s: merged it is not finite: check the adapter and its base", part.Name)
 		}
 	}
-	raw := stored(w.V, g.DType)
+	raw := checkpoint.Round(w.V, g.DType)
 	if part.Disk != nil {
 		raw = permuted(raw, size, cols, part.Disk)
 	}
@@ -198,9 +199,9 @@ func (g *merger) addDeltas(p *Param, part Part, from weight, deltas []*delta) ([
 }
 
 // inMemoryOrder is the values of a weight on disk in the order of memory, rows of cols.
-func inMemoryOrder(from weight, cols int, disk func(i int) int) ([]float32, error) {
-	values := make([]float32, safetensors.TensorInfo{Shape: from.shape}.Len())
-	if err := from.read(values); err != nil || disk == nil {
+func inMemoryOrder(from checkpoint.Weight, cols int, disk func(i int) int) ([]float32, error) {
+	values := make([]float32, safetensors.TensorInfo{Shape: from.Shape}.Len())
+	if err := from.Read(values); err != nil || disk == nil {
 		return values, err
 	}
 	out := make([]float32, len(values))
@@ -223,7 +224,7 @@ func (g *merger) add(d *delta, w lowrank.Matrix, height int, part Part) error {
 		takeInit(of, init, rank, d.LoRA.Scale)
 	}
 	first := part.Group*height + part.Row
-	inParallel(w.Rows, 1, func(from, to int) {
+	checkpoint.InParallel(w.Rows, 1, func(from, to int) {
 		for i := from; i < to; i++ {
 			group, row := (first+i)/height, (first+i)%height
 			if row < d.From || row >= d.To {

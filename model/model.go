@@ -7,6 +7,7 @@ package model
 import (
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 	"lockstep/model/peft"
 	"lockstep/parallel"
 )
@@ -36,7 +37,7 @@ type Model struct {
 	skip func(name string) bool // tensors of a checkpoint that the family does not use; nil: none
 	// what transformers, and so PEFT, calls a tensor once it is loaded; nil: as on disk
 	inMemory func(name string) string
-	kept     *storage // how config.json says that weights are kept; nil: as they are
+	kept     *checkpoint.Format // how config.json says that weights are kept; nil: as they are
 	choice   quantizedChoice
 	encoded  Encode // what projections are put into codes
 	ignored  int    // tensors of the checkpoint that are ignored: they say how activations are rounded

@@ -8,6 +8,7 @@ import (
 
 	"lockstep/data/pyjson"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 )
 
 func init() { families["nemotron_h"] = family{"NemotronHForCausalLM", buildNemotronH, nemotronH{}} }
@@ -319,7 +320,7 @@ func withStepFloor(config []byte) ([]byte, error) {
 	if c.Kind != "nemotron_h" {
 		return nil, fmt.Errorf("a floor of time steps is for nemotron_h, and this is a %s model: remove it", c.Kind)
 	}
-	return editConfig(config, func(fields map[string]any) {
+	return checkpoint.EditConfig(config, func(fields map[string]any) {
 		fields["time_step_limit"] = []any{c.Min, map[string]string{"__float__": "Infinity"}}
 	})
 }

@@ -8,6 +8,7 @@ import (
 
 	"lockstep/data/safetensors"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 	"lockstep/quant"
 )
 
@@ -25,17 +26,44 @@ type quantizedChoice struct {
 	refused             error // why the first of those opened is
 }
 
+// Opened is a line about the format that the weights were stored in and their type now; "": they were plain numbers.
+func (m *Model) Opened() string {
+	name := string(m.encoded.As)
+	switch {
+	case m.kept != nil && name != "":
+		name = m.kept.Name + " put into " + name
+	case m.kept != nil:
+		name = m.kept.Name
+	case name == "":
+		return ""
+	}
+	said := fmt.Sprintf("weights: %s, opened as %s", name, m.DType)
+	if c := m.choice; c.kept > 0 {
+		said = fmt.Sprintf("weights: %s, %d kept in codes (%s)", name, c.kept, gib(c.bytes))
+		if c.opened > 0 {
+			said += fmt.Sprintf(", %d opened as %s", c.opened, m.DType)
+		}
+	}
+	if m.choice.refused != nil {
+		said += fmt.Sprintf(" (%v)", m.choice.refused)
+	}
+	if m.ignored > 0 {
+		said += fmt.Sprintf("; %d tensors %s are ignored: activations are not rounded", m.ignored, m.kept.Ignored)
+	}
+	return said
+}
+
 // keepCodes gives the projections that a checkpoint stores in codes a quantized weight without memory, where the device
 // multiplies by it. Opened are those of which not all parts are in one format, those that attention reads as a matrix
 // for each head, and those that the device refuses.
-func (m *Model) keepCodes(dev kernels.Device, w *weights) {
-	if device, ok := dev.(kernels.QuantizedProducts); ok && w.kept != nil {
+func (m *Model) keepCodes(dev kernels.Device, w *checkpoint.Weights) {
+	if device, ok := dev.(kernels.QuantizedProducts); ok && w.Format != nil {
 		m.keepWhere(device.CheckQuantized, w)
 	}
 }
 
 // keepWhere is keepCodes where check has no objection.
-func (m *Model) keepWhere(check func(kernels.QuantizedWeight) error, w *weights) {
+func (m *Model) keepWhere(check func(kernels.QuantizedWeight) error, w *checkpoint.Weights) {
 	for _, l := range m.linears() {
 		l.W.chooseLayout(w)
 		f, err := l.W.format(w)
@@ -97,7 +125,7 @@ func (m *Model) copyQuantized(p, from *Param, dev kernels.Device, subs []*Sub, r
 	default:
 		shape := described(kernels.F32, 1, p.W.Rows, p.W.Cols)
 		from.numbers(dev, 0, from.matrices(), func(group int, values []float32) {
-			raw := restored(stored(values, kernels.F32), shape, p.W.DType, subs, rounding)
+			raw := restored(checkpoint.Round(values, kernels.F32), shape, p.W.DType, subs, rounding)
 			p.weight(m.dev).write(group*p.W.Rows*p.W.Cols, raw)
 		})
 	}
@@ -106,10 +134,10 @@ func (m *Model) copyQuantized(p, from *Param, dev kernels.Device, subs []*Sub, r
 var errNotCoded = errors.New("not in codes")
 
 // format is the one format of all parts of a weight: [errNotCoded] where none is in codes.
-func (p *Param) format(w *weights) (f quant.Format, err error) {
+func (p *Param) format(w *checkpoint.Weights) (f quant.Format, err error) {
 	parts := 0
 	for _, part := range p.Parts {
-		if _, ok := w.encoded(part.Name); ok {
+		if _, ok := w.Encoded(part.Name); ok {
 			parts++
 		}
 	}
@@ -121,15 +149,15 @@ func (p *Param) format(w *weights) (f quant.Format, err error) {
 	}
 	powers := true
 	for i, part := range p.Parts {
-		from, err := w.find(part.Name, "config.json")
+		from, err := w.Find(part.Name, "config.json")
 		if err != nil {
 			return f, err
 		}
-		if i > 0 && from.coded.format != f {
+		if i > 0 && from.Codes.Format != f {
 			return f, errors.New("its parts have different blocks")
 		}
-		f = from.coded.format
-		powers = powers && f.Code == quant.CodeE4M3 && from.coded.powersOfTwo()
+		f = from.Codes.Format
+		powers = powers && f.Code == quant.CodeE4M3 && from.Codes.PowersOfTwo()
 	}
 	if powers {
 		f.Scale = quant.ScaleE8M0
@@ -140,11 +168,11 @@ func (p *Param) format(w *weights) (f quant.Format, err error) {
 // quantizedPart is a part with its codes.
 type quantizedPart struct {
 	Part
-	*coded
+	codes *checkpoint.Codes
 }
 
 // loadCodes fills a quantized weight from a checkpoint: with its codes, or with codes of its numbers.
-func (p *Param) loadCodes(dev kernels.Device, w *weights) error {
+func (p *Param) loadCodes(dev kernels.Device, w *checkpoint.Weights) error {
 	if p.encoding != quant.AsTrained {
 		return p.loadEncoded(dev, w)
 	}
@@ -152,23 +180,23 @@ func (p *Param) loadCodes(dev kernels.Device, w *weights) error {
 }
 
 // loadQuantized fills a quantized weight with a checkpoint's codes, group by group.
-func (p *Param) loadQuantized(dev kernels.Device, w *weights) error {
+func (p *Param) loadQuantized(dev kernels.Device, w *checkpoint.Weights) error {
 	var parts []quantizedPart
 	for _, part := range p.Parts {
-		from, err := w.find(part.Name, "config.json")
+		from, err := w.Find(part.Name, "config.json")
 		if err == nil {
-			err = from.fits(part, part.Name, w, "config.json")
+			err = from.CheckShape(part.Shape, part.Name, w, "config.json")
 		}
 		if err != nil {
 			return err
 		}
 		if !kernels.IsMeta(dev) {
-			err = from.coded.check()
+			err = from.Codes.Check()
 		}
 		if err != nil {
 			return err
 		}
-		parts = append(parts, quantizedPart{part, from.coded})
+		parts = append(parts, quantizedPart{part, from.Codes})
 	}
 	if kernels.IsMeta(dev) {
 		return nil
@@ -192,15 +220,15 @@ func (p quantizedPart) fill(codes, scales []byte, w kernels.QuantizedWeight, fro
 	first := p.Group*w.Rows + p.Row
 	low, high := max(first, from), min(first+p.Rows, from+w.Rows)
 	size := w.Scales.DType.Size()
-	inParallel(max(high-low, 0), 1, func(a, b int) {
+	checkpoint.InParallel(max(high-low, 0), 1, func(a, b int) {
 		for row := low + a; row < low+b; row++ {
 			onDisk := row - first
 			if p.RowOnDisk != nil {
 				onDisk = p.RowOnDisk(onDisk)
 			}
-			copy(codes[(row-from)*w.Codes.Cols:][:w.Codes.Cols], p.codes.Data[onDisk*p.stride:])
+			copy(codes[(row-from)*w.Codes.Cols:][:w.Codes.Cols], p.codes.Row(onDisk))
 			for block := range w.Scales.Rows {
-				putScale(scales[(block*w.Rows+row-from)*size:], w.Format.Scale, p.scale(onDisk, block))
+				putScale(scales[(block*w.Rows+row-from)*size:], w.Format.Scale, p.codes.Scale(onDisk, block))
 			}
 		}
 	})
@@ -212,9 +240,9 @@ func putScale(raw []byte, s quant.Scale, x float32) {
 	case quant.ScaleE8M0:
 		raw[0], _ = quant.EncodePowerOfTwo(x)
 	case quant.ScaleBF16:
-		put(raw, kernels.BF16, x)
+		checkpoint.Put(raw, kernels.BF16, x)
 	default:
-		put(raw, kernels.F32, x)
+		checkpoint.Put(raw, kernels.F32, x)
 	}
 }
 
@@ -300,7 +328,7 @@ func numbersOf(dev kernels.Device, q kernels.QuantizedWeight, visit func(group i
 	values := make([]float32, q.Rows*q.Cols)
 	for g := range q.Groups {
 		host := hostCopy(dev, q.Group(g))
-		inParallel(q.Rows, 1, func(from, to int) {
+		checkpoint.InParallel(q.Rows, 1, func(from, to int) {
 			for r := from; r < to; r++ {
 				host.DecodeRow(values[r*q.Cols:(r+1)*q.Cols], r, 0)
 			}
@@ -312,14 +340,14 @@ func numbersOf(dev kernels.Device, q kernels.QuantizedWeight, visit func(group i
 // dequantized writes the numbers of a part of a quantized weight, in the model's storage type.
 func (p *Param) dequantized(dev kernels.Device, part Part) safetensors.OutTensor {
 	d := p.W.DType
-	return safetensors.OutTensor{Name: part.Name, DType: dtypeName(d), Shape: part.Shape,
+	return safetensors.OutTensor{Name: part.Name, DType: checkpoint.DTypeName(d), Shape: part.Shape,
 		Write: func(w io.Writer) error {
 			var raw []byte
 			first := part.Group*p.W.Rows + part.Row
 			end := first + part.Rows
 			p.numbers(dev, part.Group, (end-1)/p.W.Rows+1, func(g int, values []float32) {
 				from, to := max(first-g*p.W.Rows, 0), min(end-g*p.W.Rows, p.W.Rows)
-				raw = append(raw, stored(values[from*p.W.Cols:to*p.W.Cols], d)...)
+				raw = append(raw, checkpoint.Round(values[from*p.W.Cols:to*p.W.Cols], d)...)
 			})
 			if part.Disk != nil {
 				raw = permuted(raw, d.Size(), p.W.Cols, part.Disk)

@@ -11,6 +11,7 @@ import (
 	"lockstep/data"
 	"lockstep/data/pyjson"
 	"lockstep/kernels"
+	"lockstep/model/checkpoint"
 )
 
 // family is an architecture: the class name that config.json gives it, the function that reads a config.json and
@@ -110,7 +111,7 @@ func describe(text []byte, b *builder) (*Model, error) {
 	if head.Initializer != nil {
 		b.std = *head.Initializer
 	}
-	kept, err := storageOf(config)
+	kept, err := checkpoint.ParseFormat(config)
 	if err != nil {
 		return fail(err)
 	}
@@ -124,7 +125,7 @@ func describe(text []byte, b *builder) (*Model, error) {
 		err = b.refusal
 	}
 	if err == nil && kept != nil {
-		text, err = withoutStorage(text)
+		text, err = checkpoint.WithoutQuantization(text)
 	}
 	if err != nil {
 		return fail(err)
@@ -151,7 +152,7 @@ func Architecture(modelType string) string { return families[modelType].architec
 // ConfigKeys are the keys of config.json, or of its text_config, that some family reads, sorted.
 func ConfigKeys() []string {
 	keys := append(jsonKeys(reflect.TypeFor[configHead]()), "model_type", "architectures", "text_config",
-		quantizationKey)
+		checkpoint.ConfigKey)
 	for _, f := range families {
 		keys = append(keys, jsonKeys(reflect.TypeOf(f.config))...)
 	}

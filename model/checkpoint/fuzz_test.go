@@ -1,4 +1,4 @@
-package model
+package checkpoint
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 )
 
 // No config.json makes reading its quantization_config panic, and what it refuses it refuses in one line.
-func FuzzStorageOf(f *testing.F) {
+func FuzzParseFormat(f *testing.F) {
 	for _, q := range []string{
 		`{"quant_method": "fp8", "weight_block_size": [128, 128]}`, `{"quant_method": "mxfp4"}`, `null`, `"fp8"`,
 		`{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"g": {"weights": ` +
@@ -23,7 +23,7 @@ func FuzzStorageOf(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		config := pyjson.Plain(text)
-		s, err := storageOf(config)
+		s, err := ParseFormat(config)
 		if err != nil {
 			if strings.Contains(err.Error(), "\n") {
 				t.Errorf("more than a line: %v", err)
@@ -33,18 +33,18 @@ func FuzzStorageOf(f *testing.F) {
 		if s == nil {
 			return
 		}
-		plain, err := withoutStorage(text)
+		plain, err := WithoutQuantization(text)
 		if err != nil {
 			return // a null, or a name twice
 		}
-		if again, err := storageOf(pyjson.Plain(plain)); err != nil || again != nil {
+		if again, err := ParseFormat(pyjson.Plain(plain)); err != nil || again != nil {
 			t.Errorf("%s: %v after it was removed (%v)", plain, again, err)
 		}
 	})
 }
 
 // Whatever shapes and types tensors have, opening them ends in one line of error or in a weight that can be read whole.
-func FuzzStorageOpen(f *testing.F) {
+func FuzzFormatOpen(f *testing.F) {
 	f.Add(uint8(0), []byte{40, 24}, []byte{3, 2}, []byte{}, []byte{1, 2, 3, 4})
 	f.Add(uint8(0), []byte{2, 40, 24}, []byte{2, 3, 2}, []byte{}, []byte{0xff})
 	f.Add(uint8(1), []byte{3, 8}, []byte{3, 2}, []byte{2}, []byte{3, 0, 0, 0, 64, 0, 0, 0})
@@ -55,7 +55,7 @@ func FuzzStorageOpen(f *testing.F) {
 	f.Add(uint8(5), []byte{5, 32}, []byte{5, 2}, []byte{}, []byte{120, 17})
 	f.Add(uint8(6), []byte{40, 24}, []byte{3, 2}, []byte{}, []byte{1, 255})
 	f.Fuzz(func(t *testing.T, kind uint8, codes, scales, shape, fill []byte) {
-		formats := []*storage{fp8Blocks(16, 16), int4Groups(32), mxfp4(), fp8Rows(false), fp8Rows(true), mxfp4Packed()}
+		formats := []*Format{fp8Blocks(16, 16), int4Groups(32), mxfp4(), fp8Rows(false), fp8Rows(true), mxfp4Packed()}
 		types := [][]string{
 			{"F8_E4M3", "F32", "F32"}, {"I32", "BF16", "I32"}, {"U8", "U8", "U8"}, {"F8_E4M3", "BF16", ""},
 			{"F8_E4M3", "F32", ""}, {"U8", "U8", ""},
@@ -84,7 +84,7 @@ func FuzzStorageOpen(f *testing.F) {
 		}
 		w, err := s.open(parts[0], parts[1:1+len(s.others)])
 		if err == nil {
-			err = w.read(make([]float32, safetensors.TensorInfo{Shape: w.shape}.Len()))
+			err = w.read(make([]float32, safetensors.TensorInfo{Shape: w.Shape}.Len()))
 		}
 		if err != nil && (strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "f: tensor w")) {
 			t.Errorf("error %v", err)

@@ -1,4 +1,4 @@
-package model
+package checkpoint
 
 import (
 	"encoding/binary"
@@ -11,9 +11,9 @@ import (
 	"lockstep/quant"
 )
 
-// coded is a weight's codes and scales as a checkpoint has them: rows of columns, whatever the shape of its numbers.
-type coded struct {
-	format     quant.Format           // of the device's copy, which has a scale for each row
+// Codes is a weight's codes and scales as a checkpoint has them: rows of columns, whatever the shape of its numbers.
+type Codes struct {
+	Format     quant.Format           // of the device's copy, which has a scale for each row
 	rows, cols int                    // of each matrix
 	stride     int                    // bytes from a row's codes to the next
 	high       int                    // rows of a matrix that share scales
@@ -32,10 +32,10 @@ func scaleType(dtype string) quant.Scale {
 	return quant.ScaleF32
 }
 
-// scale is that of a row, counted through all matrices, in a block of columns.
-func (c *coded) scale(row, block int) float32 {
+// Scale is that of a row, counted through all matrices, in a block of columns.
+func (c *Codes) Scale(row, block int) float32 {
 	down := (c.rows + c.high - 1) / c.high
-	i, data := (row/c.rows*down+row%c.rows/c.high)*c.format.Blocks(c.cols)+block, c.scales.Data
+	i, data := (row/c.rows*down+row%c.rows/c.high)*c.Format.Blocks(c.cols)+block, c.scales.Data
 	switch c.scales.DType {
 	case "U8", "F8_E8M0":
 		return quant.PowerOfTwo(data[i])
@@ -47,17 +47,20 @@ func (c *coded) scale(row, block int) float32 {
 	return safetensors.FromF16(binary.LittleEndian.Uint16(data[2*i:]))
 }
 
+// Row is the codes of a row, counted through all matrices, and of those after it.
+func (c *Codes) Row(row int) []byte { return c.codes.Data[row*c.stride:] }
+
 // allRows is the rows of all matrices.
-func (c *coded) allRows() int { return len(c.codes.Data) / max(c.stride, 1) }
+func (c *Codes) allRows() int { return len(c.codes.Data) / max(c.stride, 1) }
 
 // eachScale visits all scales until visit returns false.
-func (c *coded) eachScale(visit func(s float32) bool) bool {
+func (c *Codes) eachScale(visit func(s float32) bool) bool {
 	for row := range c.allRows() {
 		if row%c.rows%c.high != 0 {
 			continue
 		}
-		for block := range c.format.Blocks(c.cols) {
-			if !visit(c.scale(row, block)) {
+		for block := range c.Format.Blocks(c.cols) {
+			if !visit(c.Scale(row, block)) {
 				return false
 			}
 		}
@@ -65,16 +68,16 @@ func (c *coded) eachScale(visit func(s float32) bool) bool {
 	return true
 }
 
-// powersOfTwo tells whether all scales are numbers of E8M0.
-func (c *coded) powersOfTwo() bool {
+// PowersOfTwo tells whether all scales are numbers of E8M0.
+func (c *Codes) PowersOfTwo() bool {
 	return c.eachScale(func(s float32) bool {
 		_, ok := quant.EncodePowerOfTwo(s)
 		return ok
 	})
 }
 
-// check is an error where a scale or a code is NaN, or where codes decode to more than fp32 holds.
-func (c *coded) check() error {
+// Check is an error where a scale or a code is NaN, or where codes decode to more than fp32 holds.
+func (c *Codes) Check() error {
 	var err error
 	if scaleType(c.scales.DType) == quant.ScaleE8M0 {
 		err = noNaN(c.scales)
@@ -84,7 +87,7 @@ func (c *coded) check() error {
 	if err != nil {
 		return err
 	}
-	if c.format.Code == quant.CodeE4M3 && slices.ContainsFunc(c.codes.Data, quant.IsNaNE4M3) {
+	if c.Format.Code == quant.CodeE4M3 && slices.ContainsFunc(c.codes.Data, quant.IsNaNE4M3) {
 		return fmt.Errorf("%s: tensor %s: codes decode to NaN: fetch the checkpoint again", c.codes.File, c.codes.Name)
 	}
 	// no code is larger than 448
@@ -102,12 +105,12 @@ func (c *coded) check() error {
 }
 
 // weight is the numbers, in a shape.
-func (c *coded) weight(shape []int) weight {
-	return weight{shape: shape, coded: c, read: func(dst []float32) error {
-		if err := c.check(); err != nil {
+func (c *Codes) weight(shape []int) Weight {
+	return Weight{Shape: shape, Codes: c, read: func(dst []float32) error {
+		if err := c.Check(); err != nil {
 			return err
 		}
-		inParallel(c.allRows(), 1, func(from, to int) {
+		InParallel(c.allRows(), 1, func(from, to int) {
 			for row := from; row < to; row++ {
 				c.decode(dst[row*c.cols:(row+1)*c.cols], row)
 			}
@@ -117,9 +120,9 @@ func (c *coded) weight(shape []int) weight {
 }
 
 // decode writes the numbers of a row, products rounded to fp32.
-func (c *coded) decode(line []float32, row int) {
-	for block := range c.format.Blocks(c.cols) {
-		at := block * c.format.Wide
-		c.format.Decode(line[at:min(at+c.format.Wide, c.cols)], c.codes.Data[row*c.stride:], at, c.scale(row, block))
+func (c *Codes) decode(line []float32, row int) {
+	for block := range c.Format.Blocks(c.cols) {
+		at := block * c.Format.Wide
+		c.Format.Decode(line[at:min(at+c.Format.Wide, c.cols)], c.Row(row), at, c.Scale(row, block))
 	}
 }

@@ -1,4 +1,4 @@
-package model
+package checkpoint
 
 import (
 	"bytes"
@@ -28,13 +28,13 @@ func TestStoredInPieces(t *testing.T) {
 		}
 		want := make([]byte, c.to.Size()*n)
 		for i, x := range values {
-			put(want[i*c.to.Size():], c.to, x)
+			Put(want[i*c.to.Size():], c.to, x)
 		}
-		if c.dtype == dtypeName(c.to) {
+		if c.dtype == DTypeName(c.to) {
 			want = info.Data // a NaN too
 		}
 		var got []byte
-		err := weight{shape: info.Shape, plain: &info}.stored(c.to, func(from int, raw []byte) error {
+		err := Weight{Shape: info.Shape, plain: &info}.Convert(c.to, func(from int, raw []byte) error {
 			if from*c.to.Size() != len(got) {
 				t.Errorf("%s as %s: elements from %d on after %d", c.dtype, c.to, from, len(got)/c.to.Size())
 			}
@@ -46,7 +46,7 @@ func TestStoredInPieces(t *testing.T) {
 		}
 	}
 	info := safetensors.TensorInfo{Name: "w", DType: "I64", Shape: []int{8}, Data: raw[:64], File: "f"}
-	err := weight{shape: info.Shape, plain: &info}.stored(kernels.F32, func(int, []byte) error { return nil })
+	err := Weight{Shape: info.Shape, plain: &info}.Convert(kernels.F32, func(int, []byte) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "I64") {
 		t.Errorf("integers: %v", err)
 	}

@@ -1,4 +1,4 @@
-package model
+package checkpoint
 
 import (
 	"encoding/json"
@@ -11,20 +11,20 @@ import (
 	"lockstep/data/safetensors"
 )
 
-// storage is a format in which a checkpoint stores a weight as several tensors: codes, and what they are decoded by.
+// Format is a format in which a checkpoint stores a weight as several tensors: codes, and what they are decoded by.
 // Their names are that of the weight with other endings.
-type storage struct {
-	name   string   // for people
+type Format struct {
+	Name   string   // for people
 	weight string   // ending of the weights that may be kept so
 	codes  string   // ending of the codes
 	dtype  string   // of the codes
 	others []string // endings of the further tensors
-	// ending of tensors that say how activations were rounded, which are ignored; "": none
-	ignored string
+	// Ignored is the ending of tensors that say how activations were rounded, which are not read; "": none.
+	Ignored string
 	family  string // the only one that has the format; "": any
 
 	// open checks types and shapes of the codes and of the others, in their order, and says what they hold.
-	open func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error)
+	open func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (Weight, error)
 }
 
 // quantization is quantization_config of config.json (names as in transformers and compressed-tensors). Fields
@@ -36,38 +36,12 @@ type quantization struct {
 	compressedTensors
 }
 
-// Opened is a line about the format that the weights were stored in and their type now; "": they were plain numbers.
-func (m *Model) Opened() string {
-	name := string(m.encoded.As)
-	switch {
-	case m.kept != nil && name != "":
-		name = m.kept.name + " put into " + name
-	case m.kept != nil:
-		name = m.kept.name
-	case name == "":
-		return ""
-	}
-	said := fmt.Sprintf("weights: %s, opened as %s", name, m.DType)
-	if c := m.choice; c.kept > 0 {
-		said = fmt.Sprintf("weights: %s, %d kept in codes (%s)", name, c.kept, gib(c.bytes))
-		if c.opened > 0 {
-			said += fmt.Sprintf(", %d opened as %s", c.opened, m.DType)
-		}
-	}
-	if m.choice.refused != nil {
-		said += fmt.Sprintf(" (%v)", m.choice.refused)
-	}
-	if m.ignored > 0 {
-		said += fmt.Sprintf("; %d tensors %s are ignored: activations are not rounded", m.ignored, m.kept.ignored)
-	}
-	return said
-}
+// ConfigKey is the field of config.json that says how weights are stored.
+const ConfigKey = "quantization_config"
 
-const quantizationKey = "quantization_config"
-
-// storageOf is how a config.json (in plain JSON) says that weights are kept, in it or in its text_config; nil: as they
-// are.
-func storageOf(config []byte) (*storage, error) {
+// ParseFormat is how a config.json (in plain JSON) says that weights are stored, in it or in its text_config; nil: as
+// they are.
+func ParseFormat(config []byte) (*Format, error) {
 	// a map, since fields of a struct match names in any case
 	var outer, inner map[string]json.RawMessage
 	var family string
@@ -84,32 +58,32 @@ func storageOf(config []byte) (*storage, error) {
 			}
 		}
 	}
-	own, err := parseStorage(outer[quantizationKey])
+	own, err := parseQuantization(outer[ConfigKey])
 	if err != nil {
-		return nil, fmt.Errorf(quantizationKey+": %w", err)
+		return nil, fmt.Errorf(ConfigKey+": %w", err)
 	}
-	text, err := parseStorage(inner[quantizationKey])
+	text, err := parseQuantization(inner[ConfigKey])
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("text_config: "+quantizationKey+": %w", err)
+		return nil, fmt.Errorf("text_config: "+ConfigKey+": %w", err)
 	case own == nil:
 		own = text
-	case text != nil && own.name != text.name:
-		return nil, fmt.Errorf(quantizationKey+" says %s and that of text_config %s: remove the one that is not true "+
-			"of the weights", own.name, text.name)
+	case text != nil && own.Name != text.Name:
+		return nil, fmt.Errorf(ConfigKey+" says %s and that of text_config %s: remove the one that is not true "+
+			"of the weights", own.Name, text.Name)
 	}
 	if own != nil && own.family != "" && own.family != family {
-		return nil, fmt.Errorf(quantizationKey+": %s is read for %s alone: convert the weights to bf16 and remove "+
-			"the field", own.name, own.family)
+		return nil, fmt.Errorf(ConfigKey+": %s is read for %s alone: convert the weights to bf16 and remove "+
+			"the field", own.Name, own.family)
 	}
 	return own, nil
 }
 
-var errStorage = errors.New("want fp8 with a weight_block_size, mxfp4, or compressed-tensors of format " +
+var errFormat = errors.New("want fp8 with a weight_block_size, mxfp4, or compressed-tensors of format " +
 	"float-quantized, pack-quantized, mxfp4-pack-quantized or mxfp8-quantized; or convert the weights to bf16 and " +
 	"remove the field")
 
-func parseStorage(text json.RawMessage) (*storage, error) {
+func parseQuantization(text json.RawMessage) (*Format, error) {
 	if len(text) == 0 || string(text) == "null" {
 		return nil, nil
 	}
@@ -117,8 +91,8 @@ func parseStorage(text json.RawMessage) (*storage, error) {
 	if err := json.Unmarshal(text, &q); err != nil {
 		return nil, err
 	}
-	refuse := func(format string, args ...any) (*storage, error) {
-		return nil, fmt.Errorf("%s is not read: %w", fmt.Sprintf(format, args...), errStorage)
+	refuse := func(format string, args ...any) (*Format, error) {
+		return nil, fmt.Errorf("%s is not read: %w", fmt.Sprintf(format, args...), errFormat)
 	}
 	switch q.Method {
 	case "fp8":
@@ -132,19 +106,9 @@ func parseStorage(text json.RawMessage) (*storage, error) {
 	case "mxfp4":
 		return mxfp4(), nil
 	case "compressed-tensors":
-		return q.storage(refuse)
+		return q.parse(refuse)
 	}
 	return refuse("quant_method %q", q.Method)
-}
-
-// withoutStorage is a config.json of the same weights as plain numbers.
-func withoutStorage(config []byte) ([]byte, error) {
-	return editConfig(config, func(c map[string]any) {
-		delete(c, quantizationKey)
-		if text, ok := c["text_config"].(map[string]any); ok {
-			delete(text, quantizationKey)
-		}
-	})
 }
 
 // readScales reads scales, none of which may be NaN or infinite.
@@ -165,7 +129,7 @@ func readScales(t safetensors.TensorInfo) ([]float32, error) {
 // finite is an error where codes decode to NaN or to more than fp32 holds.
 func finite(values []float32, codes safetensors.TensorInfo) error {
 	var isNaN, isInf atomic.Bool
-	inParallel(len(values), 1, func(from, to int) {
+	InParallel(len(values), 1, func(from, to int) {
 		for _, x := range values[from:to] {
 			if x-x == 0 {
 				continue

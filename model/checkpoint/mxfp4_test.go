@@ -1,4 +1,4 @@
-package model
+package checkpoint
 
 import (
 	"math/rand/v2"

@@ -1,4 +1,4 @@
-package model
+package checkpoint
 
 import (
 	"encoding/binary"
@@ -37,8 +37,8 @@ type compressedWeights struct {
 	Order     any    `json:"actorder"`
 }
 
-// storage is the format of the weights, which must be the same for all.
-func (c *compressedTensors) storage(refuse func(string, ...any) (*storage, error)) (*storage, error) {
+// parse is the format of the weights, which must be the same for all.
+func (c *compressedTensors) parse(refuse func(string, ...any) (*Format, error)) (*Format, error) {
 	switch {
 	case len(c.Groups) != 1:
 		return refuse("compressed-tensors of format %q with %d config_groups", c.Format, len(c.Groups))
@@ -55,13 +55,13 @@ func (c *compressedTensors) storage(refuse func(string, ...any) (*storage, error
 		case w == nil:
 			return refuse("compressed-tensors without weights in config_groups")
 		}
-		return w.storage(c.Format, refuse)
+		return w.parse(c.Format, refuse)
 	}
 	panic("unreachable: a map of length 1 has an entry")
 }
 
-// storage is how the weights of a format are kept.
-func (w *compressedWeights) storage(format string, refuse func(string, ...any) (*storage, error)) (*storage, error) {
+// parse is how the weights of a format are kept.
+func (w *compressedWeights) parse(format string, refuse func(string, ...any) (*Format, error)) (*Format, error) {
 	is := func(kind string, bits int, strategies ...string) bool {
 		return w.Type == kind && w.Bits == bits && slices.Contains(strategies, w.Strategy) && w.Symmetric &&
 			w.Order == nil
@@ -95,7 +95,7 @@ func (w *compressedWeights) storage(format string, refuse func(string, ...any) (
 }
 
 // fp8 is a weight of E4M3 codes with weight_scale, and input_scale where activations have calibrated scales.
-func (w *compressedWeights) fp8() (*storage, error) {
+func (w *compressedWeights) fp8() (*Format, error) {
 	rows := fp8Rows(w.Strategy == "tensor")
 	if w.Strategy != "block" {
 		return rows, nil
@@ -104,7 +104,7 @@ func (w *compressedWeights) fp8() (*storage, error) {
 		return nil, err
 	}
 	s := fp8Blocks(w.Block[0], w.Block[1])
-	s.weight, s.codes, s.others, s.ignored = rows.weight, rows.codes, rows.others, rows.ignored
+	s.weight, s.codes, s.others, s.Ignored = rows.weight, rows.codes, rows.others, rows.Ignored
 	return s, nil
 }
 
@@ -118,22 +118,22 @@ func checkBlock(field string, block []int) error {
 
 // mxfp8 is mxfp8-quantized of compressed-tensors: a weight [out, in] is E4M3 codes, and weight_scale U8 [out,
 // ceil(in/32)] the exponents of powers of two.
-func mxfp8() *storage {
+func mxfp8() *Format {
 	wide := quant.MXFP8.Format().Wide
-	return &storage{
-		name: fmt.Sprintf("MXFP8 blocks of %d", wide), weight: ".weight", codes: ".weight", dtype: "F8_E4M3",
+	return &Format{
+		Name: fmt.Sprintf("MXFP8 blocks of %d", wide), weight: ".weight", codes: ".weight", dtype: "F8_E4M3",
 		others: []string{".weight_scale"},
-		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error) {
+		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (Weight, error) {
 			scales := others[0]
 			if len(codes.Shape) != 2 {
-				return weight{}, misfit(codes, "a matrix")
+				return Weight{}, misfit(codes, "a matrix")
 			}
 			if want := []int{codes.Shape[0], (codes.Shape[1] + wide - 1) / wide}; !slices.Equal(scales.Shape, want) {
-				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s %v", want, codes.Name,
+				return Weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s %v", want, codes.Name,
 					codes.Shape))
 			}
 			if err := wantType(scales, "U8", "F8_E8M0"); err != nil {
-				return weight{}, err
+				return Weight{}, err
 			}
 			return e4m3(codes, scales, 1, wide).weight(codes.Shape), nil
 		},
@@ -142,28 +142,28 @@ func mxfp8() *storage {
 
 // int4Groups is pack-quantized of compressed-tensors: a weight [out, in] is 4-bit codes, eight in a word of
 // weight_packed I32 [out, ceil(in/8)], weight_scale [out, ceil(in/group)], and weight_shape, the numbers out and in.
-func int4Groups(group int) *storage {
-	return &storage{
-		name: fmt.Sprintf("INT4 groups of %d", group), weight: ".weight", codes: ".weight_packed", dtype: "I32",
+func int4Groups(group int) *Format {
+	return &Format{
+		Name: fmt.Sprintf("INT4 groups of %d", group), weight: ".weight", codes: ".weight_packed", dtype: "I32",
 		others: []string{".weight_scale", ".weight_shape"},
-		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error) {
+		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (Weight, error) {
 			scales := others[0]
 			shape, err := readShape(others[1])
 			if err != nil {
-				return weight{}, err
+				return Weight{}, err
 			}
 			rows, cols := shape[0], shape[1]
 			if want := []int{rows, (cols + 7) / 8}; !slices.Equal(codes.Shape, want) {
-				return weight{}, misfit(codes, fmt.Sprintf("%v: %s says that the weight is %v", want, others[1].Name,
+				return Weight{}, misfit(codes, fmt.Sprintf("%v: %s says that the weight is %v", want, others[1].Name,
 					shape))
 			}
 			if want := []int{rows, (cols + group - 1) / group}; !slices.Equal(scales.Shape, want) {
-				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each group of a weight %v", want, shape))
+				return Weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each group of a weight %v", want, shape))
 			}
 			if err := wantType(scales, "BF16", "F16", "F32"); err != nil {
-				return weight{}, err
+				return Weight{}, err
 			}
-			kept := &coded{format: quant.Format{Code: quant.CodeINT4, Scale: scaleType(scales.DType), Wide: group},
+			kept := &Codes{Format: quant.Format{Code: quant.CodeINT4, Scale: scaleType(scales.DType), Wide: group},
 				rows: rows, cols: cols, stride: codes.Shape[1] * 4, high: 1, codes: codes, scales: scales}
 			return kept.weight(shape), nil
 		},

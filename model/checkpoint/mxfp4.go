@@ -1,4 +1,4 @@
-package model
+package checkpoint
 
 import (
 	"fmt"
@@ -10,21 +10,21 @@ import (
 
 // mxfp4 is how gpt-oss keeps its experts: blocks U8 [n, out, in/32, 16] of codes and scales U8 [n, out, in/32]. They
 // stand for a weight [n, in, out], as the checkpoints have it that keep numbers.
-func mxfp4() *storage {
-	return &storage{
-		name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), codes: "_blocks", dtype: "U8",
+func mxfp4() *Format {
+	return &Format{
+		Name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), codes: "_blocks", dtype: "U8",
 		others: []string{"_scales"}, family: "gpt_oss",
-		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error) {
+		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (Weight, error) {
 			scales := others[0]
 			if len(codes.Shape) != 4 || codes.Shape[3] != quant.MXFP4Block/2 {
-				return weight{}, misfit(codes, fmt.Sprintf("[experts, out, in/%d, %d]", quant.MXFP4Block,
+				return Weight{}, misfit(codes, fmt.Sprintf("[experts, out, in/%d, %d]", quant.MXFP4Block,
 					quant.MXFP4Block/2))
 			}
 			if want := codes.Shape[:3]; !slices.Equal(scales.Shape, want) {
-				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s", want, codes.Name))
+				return Weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s", want, codes.Name))
 			}
 			if err := wantType(scales, "U8"); err != nil {
-				return weight{}, err
+				return Weight{}, err
 			}
 			rows, cols := codes.Shape[1], codes.Shape[2]*quant.MXFP4Block
 			kept := e2m1(codes, scales, rows, cols)
@@ -37,21 +37,21 @@ func mxfp4() *storage {
 
 // mxfp4Packed is mxfp4-pack-quantized of compressed-tensors: a weight [out, in] is codes U8 in weight_packed [out,
 // in/2] and scales U8 in weight_scale [out, in/32].
-func mxfp4Packed() *storage {
-	return &storage{
-		name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), weight: ".weight", codes: ".weight_packed",
+func mxfp4Packed() *Format {
+	return &Format{
+		Name: fmt.Sprintf("MXFP4 blocks of %d", quant.MXFP4Block), weight: ".weight", codes: ".weight_packed",
 		dtype: "U8", others: []string{".weight_scale"},
-		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (weight, error) {
+		open: func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (Weight, error) {
 			scales := others[0]
 			if len(codes.Shape) != 2 || codes.Shape[1]%(quant.MXFP4Block/2) != 0 {
-				return weight{}, misfit(codes, fmt.Sprintf("[out, in/2], in a multiple of %d", quant.MXFP4Block))
+				return Weight{}, misfit(codes, fmt.Sprintf("[out, in/2], in a multiple of %d", quant.MXFP4Block))
 			}
 			rows, groups := codes.Shape[0], codes.Shape[1]/(quant.MXFP4Block/2)
 			if want := []int{rows, groups}; !slices.Equal(scales.Shape, want) {
-				return weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s", want, codes.Name))
+				return Weight{}, misfit(scales, fmt.Sprintf("%v: a scale for each block of %s", want, codes.Name))
 			}
 			if err := wantType(scales, "U8"); err != nil {
-				return weight{}, err
+				return Weight{}, err
 			}
 			cols := groups * quant.MXFP4Block
 			return e2m1(codes, scales, rows, cols).weight([]int{rows, cols}), nil
@@ -60,8 +60,8 @@ func mxfp4Packed() *storage {
 }
 
 // e2m1 is a weight of MXFP4, matrices of rows of columns.
-func e2m1(codes, scales safetensors.TensorInfo, rows, cols int) *coded {
-	return &coded{format: quant.MXFP4.Format(), rows: rows, cols: cols, stride: cols / 2, high: 1, codes: codes,
+func e2m1(codes, scales safetensors.TensorInfo, rows, cols int) *Codes {
+	return &Codes{Format: quant.MXFP4.Format(), rows: rows, cols: cols, stride: cols / 2, high: 1, codes: codes,
 		scales: scales}
 }
 
@@ -76,12 +76,12 @@ func noNaN(scales safetensors.TensorInfo) error {
 
 // transposed reads matrices [cols, rows] of codes [rows, cols]. Rows are decoded some at a time, so that they are in
 // cache when they are written as columns.
-func (c *coded) transposed(dst []float32) error {
-	if err := c.check(); err != nil {
+func (c *Codes) transposed(dst []float32) error {
+	if err := c.Check(); err != nil {
 		return err
 	}
 	const together = 32
-	inParallel(c.allRows(), together, func(from, to int) {
+	InParallel(c.allRows(), together, func(from, to int) {
 		decoded := make([]float32, together*c.cols)
 		for row := from; row < to; {
 			matrix, first := row/c.rows, row%c.rows
