@@ -169,7 +169,7 @@ func one(what string) cobra.PositionalArgs {
 func trainCommand() *cobra.Command {
 	var set []string
 	var o train.Options
-	var device string
+	var device, machine string
 	var printConfig bool
 	var ranks ranksFlag
 	c := &cobra.Command{
@@ -190,6 +190,17 @@ func trainCommand() *cobra.Command {
 				_, err := os.Stdout.Write(s.TOML())
 				return err
 			}
+			if machine != "" {
+				m, err := configs.LoadMachine(machine)
+				if err == nil && m.Device != s.Device.Kind {
+					err = fmt.Errorf("--machine %s: its devices are %s, and the run is on %s", machine, m.Device,
+						s.Device.Kind)
+				}
+				if err != nil {
+					return err
+				}
+				o.Machine = &m
+			}
 			o.Log = os.Stderr
 			context.AfterFunc(c.Context(), func() {
 				fmt.Fprintln(o.Log, "finishing the step, then saving; a second signal stops at once")
@@ -202,6 +213,8 @@ func trainCommand() *cobra.Command {
 	f.StringVar(&o.Out, "out", "", "folder of the run (default: the shape's run.out, or the next free runs/NAME)")
 	f.BoolVar(&o.Resume, "resume", false, "continue from the newest checkpoint, with the bits of an uninterrupted run")
 	f.StringVar(&device, "device", "", "device to run on: cpu or cuda (default: the shape's)")
+	f.StringVar(&machine, "machine", "", "name or file of the machine that this is: its plan is compared with what "+
+		"the run took\nat the end (default: of GPUs the one of their name)")
 	ranks.flag(c)
 	f.BoolVar(&printConfig, "print-config", false, "print the resolved shape as TOML and exit")
 	return c
@@ -1153,7 +1166,7 @@ func benchCommand() *cobra.Command {
 	c := &cobra.Command{Use: "bench", Short: "Measure speed relative to hardware limits and other programs in " +
 		"the same run"}
 	group(c, benchCPUCommand(), benchCUDACommand(), benchRolloutCommand(), benchRLCommand(), benchRecomputeCommand(),
-		benchRanksCommand(), benchExchangeCommand())
+		benchRanksCommand(), benchExchangeCommand(), benchMachineCommand())
 	return c
 }
 
@@ -1308,6 +1321,46 @@ func benchExchangeCommand() *cobra.Command {
 	f.BoolVar(&o.Share, "share", false, "ranks may share a GPU, where there are fewer")
 	f.IntSliceVar(&o.MiB, "mib", []int{1, 16, 256}, "MiB that each rank receives")
 	f.DurationVar(&o.Each, "each", 300*time.Millisecond, "time to spend on each line")
+	return c
+}
+
+func benchMachineCommand() *cobra.Command {
+	o := bench.MachineOptions{Log: os.Stderr}
+	var set []string
+	c := &cobra.Command{
+		Use:   "machine [SHAPE.toml]",
+		Short: "Measure this machine and write its file, for plans",
+		Long: "Times operations one by one (a copy, operations that do nothing, products, attention and its\n" +
+			"gradients, a recurrence), then training, forward and decoding of a shape, whose speed is a share of\n" +
+			"what those rates make, and copies between cards. Without a shape it is a mixture of 1.3 billion\n" +
+			"parameters on a GPU, of 4 million on a CPU. What cannot be measured is listed as assumed.",
+		Example: "  lockstep bench machine --out cpu.toml\n" +
+			"  lockstep plan configs/countdown-sft.toml --machine cpu.toml",
+		Args: atMostOne,
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			if o.Device != devices.CPU && o.Device != devices.CUDA {
+				return fmt.Errorf("--device %q: want cpu or cuda", o.Device)
+			}
+			set := append([]string{"device.kind=" + o.Device}, set...)
+			if len(args) == 1 {
+				o.Shape, err = configs.Load(args[0], set)
+			} else {
+				o.Shape, err = configs.Parse("", []byte(bench.MachineShape(o.Device)), set)
+			}
+			if err != nil {
+				return err
+			}
+			return bench.Machine(c.Context(), o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.Device, "device", devices.CPU, "devices of the machine: cpu or cuda")
+	f.IntVar(&o.Cards, "cards", 0, "cards of the machine; 0: all")
+	f.StringVar(&o.Name, "name", "", "of the machine (default: such as 2xH200, or cpu)")
+	f.StringVar(&o.Out, "out", "", "file to write (default: it is printed)")
+	f.IntVar(&o.Steps, "steps", 5, "optimizer steps to time")
+	f.DurationVar(&o.Each, "each", 500*time.Millisecond, "time to spend on each rate")
+	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c
 }
 

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"lockstep/configs"
 	"lockstep/kernels"
 )
 
@@ -190,6 +191,17 @@ func TestCommands(t *testing.T) {
 	}
 	if out := must(t, "shapes", "Qwen3-30B-A3B"); !strings.Contains(out, `"num_hidden_layers": 48`) {
 		t.Errorf("shapes of one printed %s", out)
+	}
+	cpu, err := configs.LoadMachine("1xH200")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cpu.Name, cpu.Device = "like-one", "cpu"
+	args := slices.Concat([]string{"train", shape, "--machine", write(t, at("cpu.toml"), string(cpu.TOML())), "--out",
+		at("planned")}, small)
+	if code, _, said := lockstep(t, args...); code != 0 || !strings.Contains(said, "plan by like-one: ") ||
+		!strings.Contains(said, " a step of full packs; measured: ") {
+		t.Errorf("trained on a machine that is known: exit code %d, %s", code, said)
 	}
 	if out := must(t, "plan", shape, "--machine", "1xH200"); !strings.Contains(out, "1 rank: ") ||
 		!strings.Contains(out, "longest sequence: ") {
@@ -449,6 +461,9 @@ func TestBadCommandLines(t *testing.T) {
 		{[]string{"in.toml", "device and card", "missing"}, []string{"plan", shape, "--machine", toml}},
 		{[]string{"parallel.experts", "parallel.ranks (2)"}, []string{"plan", shape, "--machine", "2xH200", "--mesh",
 			"ranks=2,experts=3"}},
+		{[]string{"--machine 1xH200", "cuda", "cpu"}, []string{"train", shape, "--machine", "1xH200"}},
+		{[]string{`--device "gpu"`}, []string{"bench", "machine", "--device", "gpu"}},
+		{[]string{"--each 0s"}, []string{"bench", "machine", shape, "--each", "0s"}},
 		{[]string{"8 ranks", "2xH200"}, []string{"plan", shape, "--machine", "2xH200", "--mesh", "ranks=8"}},
 		{[]string{"qwen3-30b", "catalogue", "Qwen3-30B-A3B"}, []string{"shapes", "qwen3-30b"}},
 		{[]string{"--set", "shape", "[parallel]"}, []string{"verify", "--model", "x", "--set", "run.steps=2"}},

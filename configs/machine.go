@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/BurntSushi/toml"
@@ -159,7 +160,7 @@ func (m Machine) TOML() []byte {
 		case doc == "" || v.Kind() == reflect.Slice:
 			fmt.Fprintf(&b, "%s = %s\n", name, literal(v.Interface()))
 		default:
-			fmt.Fprintf(&b, "%-32s# %s\n", name+" = "+literal(v.Interface()), doc)
+			fmt.Fprintf(&b, "%-31s # %s\n", name+" = "+literal(v.Interface()), doc)
 		}
 	})
 	return b.Bytes()
@@ -204,4 +205,19 @@ func (m Machine) Larger() (list []Machine) {
 	}
 	slices.SortFunc(list, func(a, b Machine) int { return a.Cards - b.Cards })
 	return list
+}
+
+// Round rounds all numbers to four digits.
+func (m *Machine) Round() {
+	eachMachineKey(func(_, _ string, table bool, index []int) {
+		v := reflect.ValueOf(m).Elem().FieldByIndex(index)
+		if table || v.Kind() != reflect.Float64 {
+			return
+		}
+		x, err := strconv.ParseFloat(strconv.FormatFloat(v.Float(), 'g', 4, 64), 64)
+		if err != nil {
+			panic(err) // it was a number
+		}
+		v.SetFloat(x)
+	})
 }

@@ -25,6 +25,8 @@ type Options struct {
 	Out    string // folder of the run; "": the shape's
 	Resume bool
 	Log    *os.File // progress and notes
+	// that the run is on, whose plan its time is compared with at the end; nil: of a GPU the one of its name, if any
+	Machine *configs.Machine
 }
 
 // ErrInterrupted is returned when a run was asked to stop and has saved its state.
@@ -65,6 +67,7 @@ type job struct {
 	state         state       // of the last finished step
 	engine        *serve.Replicas
 	rolloutDevice kernels.Device // of rollouts with numerics of their own; nil: none
+	took          []float64      // seconds of the steps that this process took, after a warm start
 	metrics       *runlog.Metrics
 	progress      *Progress
 	gauges        []kernels.Gauge     // of each rank's device; none: it has none

@@ -3,8 +3,10 @@ package train
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 	"time"
 
+	"lockstep/configs"
 	"lockstep/data/atomicfile"
 	"lockstep/kernels"
 	"lockstep/model"
@@ -40,9 +42,34 @@ func (j *job) finish() error {
 	j.progress.Close()
 	j.progress = nil
 	j.note("%d tokens in %.0f s; peak memory %d MiB", j.state.Tokens, j.state.Seconds, plan.PeakMemory()>>20)
+	if err := j.comparePlan(); err != nil {
+		return err
+	}
 	j.note("model: %s", final)
 	j.note("report: %s", filepath.Join(j.folder, report.ReportFile))
 	return failed
+}
+
+// comparePlan notes what the plan said of memory and of a step's time, and what they were, where the machine is known.
+func (j *job) comparePlan() error {
+	m := j.options.Machine
+	if m == nil && j.shape.Device.Kind == "cuda" {
+		if known, ok := configs.MachineOf(j.ranks.DeviceName(), j.world.Size()); ok {
+			m = &known
+		}
+	}
+	if m == nil || len(j.took) == 0 {
+		return nil
+	}
+	step, err := plan.StepOn(*m, j.shape, j.corpus.Longest(j.shape.Rollout.MaxTokens), j.plan.Keep)
+	if err != nil {
+		return err
+	}
+	slices.Sort(j.took)
+	memory := j.taken()
+	j.note("plan by %s: %s and %.3g s a step of full packs; measured: %s and %.3g s (median of %d)", m.Name,
+		plan.Size(memory.PlannedDevice), step.Seconds, plan.Size(memory.Device), j.took[len(j.took)/2], len(j.took))
+	return nil
 }
 
 // report writes result.json, the report and its picture.

@@ -38,6 +38,9 @@ func (j *job) step() error {
 	}
 	j.state.Tokens += tokens
 	j.state.Seconds += elapsed
+	if step > j.warmSteps {
+		j.took = append(j.took, elapsed)
+	}
 	rec.Tokens, rec.TokensPerSecond, rec.Memory = j.state.Tokens, runlog.Num(float64(tokens)/elapsed), plan.PeakMemory()
 	rec.Launches, rec.Waits, rec.Allocations = asked.Launches, asked.Waits, asked.Allocations
 	j.progress.Step(step, append(fields, j.usage(&rec, elapsed)...)...)

@@ -86,15 +86,19 @@ func (m OnMesh) text(device string, measured bool) string {
 		b.WriteString(" (unmeasured)")
 	}
 	var memory []string
+	unit, short := "GiB", shortGiB
+	if m.Bytes < gibibyte {
+		unit, short = "MiB", func(n int) string { return fmt.Sprintf("%.0f", float64(n)/(1<<20)) }
+	}
 	for _, p := range m.Purposes {
-		memory = append(memory, p.Name+" "+shortGiB(p.Bytes))
+		memory = append(memory, p.Name+" "+short(p.Bytes))
 	}
 	of := "card"
 	if device == "cpu" {
 		of = "machine"
 	}
-	fmt.Fprintf(&b, "\n   GiB a %s: %s; %s of %s", of, strings.Join(memory, ", "), shortGiB(m.Bytes),
-		shortGiB(m.Available))
+	fmt.Fprintf(&b, "\n   %s a %s: %s; %s of %s", unit, of, strings.Join(memory, ", "), short(m.Bytes),
+		short(m.Available))
 	var parts []string
 	for _, p := range m.Step.Parts {
 		text := fmt.Sprintf("%s %s", p.Name, seconds(p.Seconds))

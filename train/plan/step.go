@@ -42,7 +42,7 @@ func (c clock) arithmetic(w meta.Work, share float64) (t float64) {
 }
 
 // exchange is the seconds of an exchange that is waited for: its bytes at the rate of a link both ways, since all ranks
-// send what others get, and the latency of each.
+// send what others get, and the latency of each. On a CPU its bytes are read and written in the memory of all.
 func (c clock) exchange(of meta.Cost) float64 {
 	if of.Calls == 0 {
 		return 0
@@ -52,8 +52,11 @@ func (c clock) exchange(of meta.Cost) float64 {
 
 // copied is exchange without latency, of copies that the host does not wait for.
 func (c clock) copied(of meta.Cost) float64 {
-	if of.Bytes == 0 {
+	switch {
+	case of.Bytes == 0:
 		return 0
+	case c.machine.Device == "cpu":
+		return c.seconds(meta.Rows, meta.Cost{Bytes: 2 * of.Bytes})
 	}
 	return of.Bytes / (c.machine.Links.BothWays * 1e9)
 }

@@ -1,0 +1,225 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"lockstep/configs"
+	"lockstep/data/atomicfile"
+	"lockstep/kernels"
+	"lockstep/kernels/devices"
+	"lockstep/kernels/meta"
+	"lockstep/parallel"
+	"lockstep/train/plan"
+	"lockstep/train/setup"
+)
+
+// MachineOptions say what [Machine] measures.
+type MachineOptions struct {
+	Device string // kind of its devices
+	Cards  int    // 0: all
+	Name   string // of the machine; "": as many cards, such as 2xH200, or cpu
+	Shape  *configs.Shape
+	Each   time.Duration // for each rate
+	Steps  int           // of training
+	Out    string        // file; "": it is printed
+	Log    io.Writer
+}
+
+// Machine measures a machine for plans and writes its file: operations one by one, then training, forward and decoding
+// of a shape, whose speed is told as a share of what the rates make of it, then copies between cards.
+func Machine(ctx context.Context, o MachineOptions) (err error) {
+	if err := (&Options{Steps: o.Steps, Each: o.Each}).validate(); err != nil {
+		return err
+	}
+	if o.Cards == 0 {
+		if o.Cards, err = devices.Count(o.Device); err != nil {
+			return err
+		}
+	}
+	m := configs.Machine{Device: o.Device, Cards: o.Cards, Cores: runtime.NumCPU(), Measured: true,
+		Date: time.Now().UTC().Format(time.DateOnly), Assumed: []string{},
+		How: fmt.Sprintf("lockstep bench machine --device %s, on %s", o.Device, o.Shape.Run.Name)}
+	if err := o.measureCard(ctx, &m); err != nil {
+		return err
+	}
+	if o.Cards > 1 {
+		if err := o.measureLinks(&m); err != nil {
+			return err
+		}
+	}
+	if o.Device == devices.CUDA {
+		m.Host = configs.MachineHost{ToCard: 54, FromCard: 53, Both: 35}
+		m.Assumed = append(m.Assumed, "host: two H200s, as pinned memory is not built")
+	}
+	m.Round()
+	text := m.TOML()
+	if _, err := configs.ParseMachine(m.Name, text); err != nil {
+		return fmt.Errorf("what was measured is no machine: %w", err)
+	}
+	if o.Out == "" {
+		_, err = os.Stdout.Write(text)
+		return err
+	}
+	return atomicfile.Write(o.Out, func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
+}
+
+// measureCard measures one device, and the shape on it.
+func (o MachineOptions) measureCard(ctx context.Context, m *configs.Machine) error {
+	c := setup.Device(o.Shape)
+	dev, err := devices.Open(c)
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	if err := o.measureMemory(m, dev); err != nil {
+		return err
+	}
+	_, name, _ := strings.Cut(dev.Name(), "(")
+	name, _, _ = strings.Cut(name, ";")
+	if m.Card = strings.TrimSuffix(name, ")"); o.Name == "" {
+		o.Name = o.Device
+		if words := strings.Fields(m.Card); o.Device == devices.CUDA && len(words) > 1 {
+			o.Name = fmt.Sprintf("%dx%s", o.Cards, words[1])
+		}
+	}
+	m.Name = o.Name
+	return parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		if err := o.measureRates(r, m); err != nil {
+			return err
+		}
+		if err := o.measureShares(ctx, r, m); err != nil {
+			return err
+		}
+		m.Memory.Workspace = float64(kernels.Workspace(dev)) / (1 << 30)
+		return nil
+	})
+}
+
+// measureMemory asks for memory before any is taken.
+func (o MachineOptions) measureMemory(m *configs.Machine, dev kernels.Device) error {
+	const gib = 1 << 30
+	available := func(d kernels.Device) float64 {
+		b, ok := d.(kernels.Bounded)
+		if !ok {
+			return 0
+		}
+		return float64(b.Available()) / gib
+	}
+	m.Memory.Usable = available(dev)
+	m.Memory.Card, m.Memory.Host = m.Memory.Usable, m.Memory.Usable
+	if o.Device == devices.CPU {
+		m.Assumed = append(m.Assumed, "memory.card, memory.host: what was available, as memory.usable")
+		return nil
+	}
+	gauges, err := devices.OpenGauges(o.Device, 1)
+	if err != nil {
+		return err
+	}
+	used, err := gauges[0].Usage()
+	if err != nil {
+		return err
+	}
+	m.Memory.Card += float64(used.Memory) / gib
+	host, err := devices.Open(devices.Config{Kind: devices.CPU, Definition: devices.Definition(devices.CPU)})
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	m.Memory.Host = available(host)
+	m.Assumed = append(m.Assumed, "memory.host: what was available")
+	return nil
+}
+
+// measureRates measures operations, each by its own time less what its bytes and calls take.
+func (o MachineOptions) measureRates(r *parallel.Rank, m *configs.Machine) error {
+	of := machineOperations(o.Device)
+	spent := func(op operation) (seconds float64, w meta.Work, err error) {
+		w = op.work(r.Dev)
+		seconds, err = op.time(r, o.Each)
+		return seconds, w, err
+	}
+	seconds, w, err := spent(of.copy)
+	if err != nil {
+		return err
+	}
+	m.Rates.Memory = w.Costs[meta.Rows].Bytes / seconds / 1e9
+	if seconds, w, err = spent(of.calls); err != nil {
+		return err
+	}
+	m.Rates.Call = 1e6 * seconds / w.Costs[meta.Rows].Calls
+	for _, op := range of.products {
+		seconds, w, err := spent(op.operation)
+		if err != nil {
+			return fmt.Errorf("%s: %w", op.name, err)
+		}
+		cost := w.Costs[op.kind]
+		less := cost.Bytes/(m.Rates.Memory*1e9) + cost.Calls*m.Rates.Call*1e-6
+		rate := op.of(&m.Rates)
+		*rate = cost.FLOPs / max(seconds-less, seconds/4) / 1e12
+		fmt.Fprintf(o.Log, "%-20s %.4g TFLOP/s, %.3g ms, of which memory %.3g\n", op.name, *rate, 1e3*seconds,
+			1e3*less)
+	}
+	return nil
+}
+
+// measureShares runs the shape as [CUDA] does, and compares.
+func (o MachineOptions) measureShares(ctx context.Context, r *parallel.Rank, m *configs.Machine) error {
+	dir, err := os.MkdirTemp("", "lockstep-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	m.Share = configs.MachineShare{Train: 1, Forward: 1, Decode: 1}
+	planned, err := plan.Workloads(o.Shape, *m, plan.DecodeSize{Rows: decodeRows, Prompt: decodePrompt,
+		Tokens: decodeTokens})
+	if err != nil {
+		return err
+	}
+	shares := map[string]*float64{"train": &m.Share.Train, "forward": &m.Share.Forward, "decode": &m.Share.Decode}
+	tell := func(name string, speed float64) {
+		*shares[name] = speed / planned[name]
+		fmt.Fprintf(o.Log, "%-20s %.0f tokens/s, %.3f of what the rates make\n", name, speed, *shares[name])
+	}
+	return benchWorkloads(ctx, r, nil, o.Shape, Options{Steps: o.Steps, Out: o.Log}, dir, tell)
+}
+
+// measureLinks measures copies between all cards at once.
+func (o MachineOptions) measureLinks(m *configs.Machine) error {
+	ranks, closeAll, err := devices.OpenRanks(devices.Config{Kind: o.Device, Definition: devices.Definition(o.Device)},
+		o.Cards, false)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	w, err := parallel.Open(ranks, parallel.Mesh{Experts: 1})
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	const bytes = 256 << 20
+	both, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return copyFromNext(r, bytes) })
+	if err != nil {
+		return err
+	}
+	one, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() {
+		if call := copyFromNext(r, bytes); r.ID == 0 {
+			return call
+		}
+		return func() {}
+	})
+	if err != nil {
+		return err
+	}
+	row, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return gather(r, 4*o.Cards) })
+	m.Links = configs.MachineLinks{EachWay: bytes / one / 1e9, BothWays: bytes / both / 1e9, Exchange: 1e6 * row}
+	return err
+}
