@@ -251,6 +251,13 @@ type AttentionChecker interface {
 	CheckAttention(a Attn) error
 }
 
+// MemoryReader is a Device that can read the memory of others.
+type MemoryReader interface {
+	// CanRead reports whether operations of this device may read what another computed: both share memory and the order
+	// of operations.
+	CanRead(other Device) bool
+}
+
 // Bounded is a Device that knows its memory.
 type Bounded interface {
 	// Available is how many bytes Alloc can still give; 0: unknown.

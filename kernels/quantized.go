@@ -126,4 +126,12 @@ type QuantizedProducts interface {
 	// Quantize puts numbers x, F32 [Groups, Rows, Cols] and contiguous, into codes and scales. Blocks of rows begin
 	// anew at the rows of each matrix that starts lists, ascending from 0.
 	Quantize(w QuantizedWeight, x Tensor, e quant.Encoding, starts []int)
+	// FakeQuantize: out = round(y), where y is [quant.Encoding.Round] of x in fp32, for each of the Groups matrices:
+	// what codes leave of numbers. Each of out and x is F32 or BF16, and out may be x. Of the encodings it has INT4,
+	// MXFP8 and FP8.
+	FakeQuantize(out, x Tensor, e quant.Encoding)
+	// FakeQuantizeRows is FakeQuantize by MXFP8 whose blocks are 32 rows of a column, from the first row of each
+	// segment of each group on: none crosses a segment. out and x are [R, n] of one type, and out may be x; groups are
+	// not interleaved.
+	FakeQuantizeRows(out, x Tensor, g *Groups)
 }

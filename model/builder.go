@@ -41,7 +41,7 @@ type operations struct {
 	mamba    kernels.Mamba
 	sparse   kernels.SparseAttention
 	indexing kernels.IndexerLoss
-	rounder  kernels.Rounder
+	reader   kernels.MemoryReader
 	coder    kernels.QuantizedProducts
 	bounded  kernels.Bounded
 }
@@ -52,7 +52,7 @@ func (o *operations) bind(dev kernels.Device) {
 	o.mamba, _ = dev.(kernels.Mamba)
 	o.sparse, _ = dev.(kernels.SparseAttention)
 	o.indexing, _ = dev.(kernels.IndexerLoss)
-	o.rounder, _ = dev.(kernels.Rounder)
+	o.reader, _ = dev.(kernels.MemoryReader)
 	o.coder, _ = dev.(kernels.QuantizedProducts)
 	o.bounded, _ = dev.(kernels.Bounded)
 }

@@ -70,8 +70,8 @@ func (m *Model) CopyWeights(from *Model, format quant.Encoding) error {
 			m.copyQuantized(p, q, from.dev, rounded[p], format)
 			continue
 		}
-		if d := m.ops.rounder; d != nil && q.home == nil && d.CanRead(from.dev) {
-			m.copyRounded(d, p.W, q.W, rounded[p], format)
+		if d := m.ops.reader; d != nil && q.home == nil && d.CanRead(from.dev) {
+			m.copyRounded(p.W, q.W, rounded[p], format)
 			continue
 		}
 		if subs := rounded[p]; subs != nil || p.W.DType != q.W.DType {
@@ -130,20 +130,20 @@ func bands(t kernels.Tensor, subs []*Sub) (out []band) {
 }
 
 // copyRounded fills a parameter w on the device from one that the device can read, projections rounded.
-func (m *Model) copyRounded(d kernels.Rounder, w, from kernels.Tensor, subs []*Sub, format quant.Encoding) {
+func (m *Model) copyRounded(w, from kernels.Tensor, subs []*Sub, format quant.Encoding) {
 	switch {
 	case len(subs) == 0:
 		m.dev.Copy(w, from)
 		return
 	case subs[0].To-subs[0].From == w.Rows: // of all experts at once
-		d.Round(w, from, format)
+		m.ops.coder.FakeQuantize(w, from, format)
 		return
 	}
 	rows := w.Groups * w.Rows
 	dst, src := w.Reshape(rows, w.Cols), from.Reshape(rows, w.Cols)
 	for _, b := range bands(w, subs) {
 		if b.round {
-			d.Round(dst.RowRange(b.from, b.to), src.RowRange(b.from, b.to), format)
+			m.ops.coder.FakeQuantize(dst.RowRange(b.from, b.to), src.RowRange(b.from, b.to), format)
 		} else {
 			m.dev.Copy(dst.RowRange(b.from, b.to), src.RowRange(b.from, b.to))
 		}

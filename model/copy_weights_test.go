@@ -157,19 +157,14 @@ func roundParts(w []float32, p *model.Param) {
 type neighbour struct {
 	*cpu.Device
 	blind          bool
-	rounded, moved int // calls of Round, and of Write: through the host
+	rounded, moved int // calls of FakeQuantize, and of Write: through the host
 }
 
 func (n *neighbour) CanRead(kernels.Device) bool { return !n.blind }
 
-func (n *neighbour) Round(dst, src kernels.Tensor, f quant.Encoding) {
+func (n *neighbour) FakeQuantize(out, x kernels.Tensor, e quant.Encoding) {
 	n.rounded++
-	w := model.ReadValues(n, src)
-	each := src.Rows * src.Cols
-	for g := range src.Groups {
-		f.Round(w[g*each:(g+1)*each], src.Rows, src.Cols)
-	}
-	n.Copy(dst.Reshape(src.Groups*src.Rows, src.Cols), kernels.Wrap(w, src.Groups*src.Rows, src.Cols))
+	n.Device.FakeQuantize(out, x, e)
 }
 
 func (n *neighbour) Write(dst kernels.Tensor, src []byte) {

@@ -56,7 +56,7 @@ var (
 	_ kernels.SparseAttention   = (*Device)(nil)
 	_ kernels.IndexerLoss       = (*Device)(nil)
 	_ kernels.QuantizedProducts = (*Device)(nil)
-	_ kernels.Rounder           = (*Device)(nil)
+	_ kernels.MemoryReader      = (*Device)(nil)
 	_ kernels.Planner           = (*Device)(nil)
 	_ kernels.Transfers         = (*Device)(nil)
 	_ kernels.Workspacer        = (*Device)(nil)

@@ -99,6 +99,8 @@ func (d *Device) Quantize(w kernels.QuantizedWeight, x kernels.Tensor, _ quant.E
 func (d *Device) Dequantize(out kernels.Tensor, w kernels.QuantizedWeight) {
 	d.rows(out, w.Codes, w.Scales)
 }
+func (d *Device) FakeQuantize(out, x kernels.Tensor, _ quant.Encoding)      { d.rows(out, x) }
+func (d *Device) FakeQuantizeRows(out, x kernels.Tensor, _ *kernels.Groups) { d.rows(out, x) }
 
 // Operations of [kernels.Recurrent].
 

@@ -125,6 +125,20 @@ var loopCases = []loopCase{
 		})
 		return 0
 	}},
+	{"Largest", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 {
+		o.Largest(x[0][:n], x[1][:n])
+		return 0
+	}},
+	{"BlockLargest", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 {
+		o.BlockLargest(x[1], x[0][:n])
+		return 0
+	}},
+	{"MXFP8", func(o *Ops, x [][]float32, _ []uint16, n int, _, _ float32) float32 {
+		o.BlockLargest(x[1], x[0][:n])
+		o.MXFP8(x[2], x[0][:n], x[1])
+		o.MXFP8(x[0], x[0][:n], x[1])
+		return 0
+	}},
 	{"Widen", func(o *Ops, x [][]float32, h []uint16, n int, _, _ float32) float32 { o.Widen(x[0], h[:n]); return 0 }},
 	{"Narrow", func(o *Ops, x [][]float32, h []uint16, n int, _, _ float32) float32 {
 		o.Narrow(h, x[0][:n])

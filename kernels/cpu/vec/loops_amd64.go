@@ -20,12 +20,15 @@ var avx512 = loops{
 	swiglu:         swigluAVX512,
 	swigluGrad:     swigluGradAVX512,
 	adamW:          adamWAVX512,
+	largest:        largestAVX512,
+	mxfp8:          mxfp8AVX512,
 	widen:          widenAVX512,
 	narrow:         narrowAVX512,
 	max:            maxAVX512,
 	tree:           treeAVX512,
 	treeDot:        treeDotAVX512,
 	treeScaled:     treeScaledAVX512,
+	blockLargest:   blockLargestAVX512,
 }
 
 var avx512Ex2h = loops{
@@ -52,12 +55,15 @@ var avx2 = loops{
 	swiglu:         swigluAVX2,
 	swigluGrad:     swigluGradAVX2,
 	adamW:          adamWAVX2,
+	largest:        largestAVX2,
+	mxfp8:          mxfp8AVX2,
 	widen:          widenTail,
 	narrow:         narrowTail,
 	max:            maxAVX2,
 	tree:           treeAVX2,
 	treeDot:        treeDotAVX2,
 	treeScaled:     treeScaledAVX2,
+	blockLargest:   blockLargestAVX2,
 }
 
 var avx2Ex2h = loops{
@@ -127,6 +133,12 @@ func swigluGradEx2hAVX512(dg, du, dout, g, u []float32)
 func adamWAVX512(master, m, v, grad []float32, s *adamW)
 
 //go:noescape
+func largestAVX512(most, x []float32)
+
+//go:noescape
+func mxfp8AVX512(dst, x, most []float32)
+
+//go:noescape
 func widenAVX512(dst []float32, src []uint16)
 
 //go:noescape
@@ -143,6 +155,9 @@ func treeDotAVX512(x, y []float32) float32
 
 //go:noescape
 func treeScaledAVX512(x, y []float32, a float32) float32
+
+//go:noescape
+func blockLargestAVX512(x, most []float32)
 
 //go:noescape
 func exp2SubAVX2(dst, x []float32, scale, m float32)
@@ -205,6 +220,12 @@ func swigluGradEx2hAVX2(dg, du, dout, g, u []float32)
 func adamWAVX2(master, m, v, grad []float32, s *adamW)
 
 //go:noescape
+func largestAVX2(most, x []float32)
+
+//go:noescape
+func mxfp8AVX2(dst, x, most []float32)
+
+//go:noescape
 func widenAVX2(dst []float32, src []uint16)
 
 //go:noescape
@@ -221,3 +242,6 @@ func treeDotAVX2(x, y []float32) float32
 
 //go:noescape
 func treeScaledAVX2(x, y []float32, a float32) float32
+
+//go:noescape
+func blockLargestAVX2(x, most []float32)

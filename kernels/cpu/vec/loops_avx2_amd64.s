@@ -1692,6 +1692,138 @@ done:
 	VZEROUPPER
 	RET
 
+// func largestAVX2(most, x []float32)
+TEXT ·largestAVX2(SB), NOSPLIT, $0-48
+	MOVQ most_base+0(FP), DI
+	MOVQ x_base+24(FP), SI
+	MOVQ most_len+8(FP), CX
+	XORQ AX, AX
+	MOVQ CX, DX
+	ANDQ $-8, DX
+	VMOVUPS vecMagnitude<>(SB), Y14
+	CMPQ AX, DX
+	JGE rest
+
+next:
+	VMOVUPS (DI)(AX*4), Y0
+	VMOVUPS (SI)(AX*4), Y1
+	VPAND Y14, Y1, Y1
+	VPMAXUD Y1, Y0, Y0
+	VMOVUPS Y0, (DI)(AX*4)
+	ADDQ $8, AX
+	CMPQ AX, DX
+	JLT next
+
+rest:
+	SUBQ AX, CX
+	JZ done
+	LEAQ vecMask<>+32(SB), BX
+	SHLQ $2, CX
+	SUBQ CX, BX
+	VMOVUPS (BX), Y15
+	VMASKMOVPS (DI)(AX*4), Y15, Y0
+	VMASKMOVPS (SI)(AX*4), Y15, Y1
+	VPAND Y14, Y1, Y1
+	VPMAXUD Y1, Y0, Y0
+	VMASKMOVPS Y0, Y15, (DI)(AX*4)
+
+done:
+	VZEROUPPER
+	RET
+
+// func mxfp8AVX2(dst, x, most []float32)
+TEXT ·mxfp8AVX2(SB), NOSPLIT, $0-72
+	MOVQ dst_base+0(FP), DI
+	MOVQ x_base+24(FP), SI
+	MOVQ most_base+48(FP), R8
+	MOVQ dst_len+8(FP), CX
+	XORQ AX, AX
+	MOVQ CX, DX
+	ANDQ $-8, DX
+	VMOVUPS vecZero<>(SB), Y14
+	VMOVUPS vecMXFP8Carry<>(SB), Y13
+	VMOVUPS vecEight<>(SB), Y12
+	VMOVUPS vecInverseOne<>(SB), Y11
+	VMOVUPS vecSubnormalScale<>(SB), Y10
+	VMOVUPS vecMagnitude<>(SB), Y9
+	VMOVUPS vecInfinity<>(SB), Y8
+	VMOVUPS vecLeastE4M3<>(SB), Y7
+	VMOVUPS vecTwenty<>(SB), Y6
+	VMOVUPS vecSign<>(SB), Y5
+	CMPQ AX, DX
+	JGE rest
+
+next:
+	VMOVUPS (R8)(AX*4), Y0
+	VMOVUPS (SI)(AX*4), Y1
+	VPADDD Y13, Y0, Y2
+	VPSRLD $23, Y2, Y2
+	VPSUBD Y12, Y2, Y2
+	VPMAXSD Y14, Y2, Y2
+	VPSUBD Y2, Y11, Y3
+	VPSLLD $23, Y3, Y3
+	VPSLLD $23, Y2, Y2
+	VPMAXUD Y10, Y2, Y2
+	VPAND Y9, Y1, Y4
+	VMULPS Y3, Y4, Y3
+	VPAND Y8, Y3, Y4
+	VPMAXUD Y7, Y4, Y4
+	VPADDD Y6, Y4, Y4
+	VADDPS Y4, Y3, Y3
+	VSUBPS Y4, Y3, Y3
+	VMULPS Y2, Y3, Y2
+	VPAND Y5, Y1, Y1
+	VPOR Y1, Y2, Y1
+	VPCMPEQD Y14, Y0, Y2
+	VPANDN Y1, Y2, Y1
+	VMOVUPS vecMostFinite<>(SB), Y2
+	VPCMPGTD Y2, Y0, Y0
+	VMOVUPS vecNaN<>(SB), Y2
+	VBLENDVPS Y0, Y2, Y1, Y0
+	VMOVUPS Y0, (DI)(AX*4)
+	ADDQ $8, AX
+	CMPQ AX, DX
+	JLT next
+
+rest:
+	SUBQ AX, CX
+	JZ done
+	LEAQ vecMask<>+32(SB), BX
+	SHLQ $2, CX
+	SUBQ CX, BX
+	VMOVUPS (BX), Y15
+	VMASKMOVPS (R8)(AX*4), Y15, Y0
+	VMASKMOVPS (SI)(AX*4), Y15, Y1
+	VPADDD Y13, Y0, Y2
+	VPSRLD $23, Y2, Y2
+	VPSUBD Y12, Y2, Y2
+	VPMAXSD Y14, Y2, Y2
+	VPSUBD Y2, Y11, Y3
+	VPSLLD $23, Y3, Y3
+	VPSLLD $23, Y2, Y2
+	VPMAXUD Y10, Y2, Y2
+	VPAND Y9, Y1, Y4
+	VMULPS Y3, Y4, Y3
+	VPAND Y8, Y3, Y4
+	VPMAXUD Y7, Y4, Y4
+	VPADDD Y6, Y4, Y4
+	VADDPS Y4, Y3, Y3
+	VSUBPS Y4, Y3, Y3
+	VMULPS Y2, Y3, Y2
+	VPAND Y5, Y1, Y1
+	VPOR Y1, Y2, Y1
+	VPCMPEQD Y14, Y0, Y2
+	VPANDN Y1, Y2, Y1
+	VMOVUPS vecMostFinite<>(SB), Y2
+	VPCMPGTD Y2, Y0, Y0
+	VMOVUPS vecNaN<>(SB), Y2
+	VBLENDVPS Y0, Y2, Y1, Y0
+	VMASKMOVPS Y0, Y15, (DI)(AX*4)
+
+done:
+	VZEROUPPER
+	RET
+
 // func widenAVX2(dst []float32, src []uint16)
 TEXT ·widenAVX2(SB), NOSPLIT, $0-48
 	MOVQ dst_base+0(FP), DI
@@ -2052,6 +2184,42 @@ done:
 	VZEROUPPER
 	RET
 
+// func blockLargestAVX2(x, most []float32)
+TEXT ·blockLargestAVX2(SB), NOSPLIT, $0-48
+	MOVQ x_base+0(FP), SI
+	MOVQ x_len+8(FP), CX
+	MOVQ most_base+24(FP), DI
+	VMOVUPS vecMagnitude<>(SB), Y5
+	TESTQ CX, CX
+	JZ done
+
+next:
+	VPAND 0(SI), Y5, Y0
+	VPAND 32(SI), Y5, Y1
+	VPMAXUD Y1, Y0, Y0
+	VPAND 64(SI), Y5, Y1
+	VPMAXUD Y1, Y0, Y0
+	VPAND 96(SI), Y5, Y1
+	VPMAXUD Y1, Y0, Y0
+	VPERM2I128 $1, Y0, Y0, Y1
+	VPMAXUD Y1, Y0, Y0
+	VPSHUFD $0x4e, Y0, Y1
+	VPMAXUD Y1, Y0, Y0
+	VPSHUFD $0xb1, Y0, Y1
+	VPMAXUD Y1, Y0, Y0
+	VMOVUPS Y0, 0(DI)
+	VMOVUPS Y0, 32(DI)
+	VMOVUPS Y0, 64(DI)
+	VMOVUPS Y0, 96(DI)
+	ADDQ $128, SI
+	ADDQ $128, DI
+	SUBQ $32, CX
+	JNZ next
+
+done:
+	VZEROUPPER
+	RET
+
 DATA vecMagic<>+0(SB)/8, $0x4b4000004b400000
 DATA vecMagic<>+8(SB)/8, $0x4b4000004b400000
 DATA vecMagic<>+16(SB)/8, $0x4b4000004b400000
@@ -2117,6 +2285,60 @@ DATA vecNaN<>+8(SB)/8, $0x7fc000007fc00000
 DATA vecNaN<>+16(SB)/8, $0x7fc000007fc00000
 DATA vecNaN<>+24(SB)/8, $0x7fc000007fc00000
 GLOBL vecNaN<>(SB), RODATA|NOPTR, $32
+
+DATA vecMagnitude<>+0(SB)/8, $0x7fffffff7fffffff
+DATA vecMagnitude<>+8(SB)/8, $0x7fffffff7fffffff
+DATA vecMagnitude<>+16(SB)/8, $0x7fffffff7fffffff
+DATA vecMagnitude<>+24(SB)/8, $0x7fffffff7fffffff
+GLOBL vecMagnitude<>(SB), RODATA|NOPTR, $32
+
+DATA vecInfinity<>+0(SB)/8, $0x7f8000007f800000
+DATA vecInfinity<>+8(SB)/8, $0x7f8000007f800000
+DATA vecInfinity<>+16(SB)/8, $0x7f8000007f800000
+DATA vecInfinity<>+24(SB)/8, $0x7f8000007f800000
+GLOBL vecInfinity<>(SB), RODATA|NOPTR, $32
+
+DATA vecMostFinite<>+0(SB)/8, $0x7f7fffff7f7fffff
+DATA vecMostFinite<>+8(SB)/8, $0x7f7fffff7f7fffff
+DATA vecMostFinite<>+16(SB)/8, $0x7f7fffff7f7fffff
+DATA vecMostFinite<>+24(SB)/8, $0x7f7fffff7f7fffff
+GLOBL vecMostFinite<>(SB), RODATA|NOPTR, $32
+
+DATA vecMXFP8Carry<>+0(SB)/8, $0x001fffff001fffff
+DATA vecMXFP8Carry<>+8(SB)/8, $0x001fffff001fffff
+DATA vecMXFP8Carry<>+16(SB)/8, $0x001fffff001fffff
+DATA vecMXFP8Carry<>+24(SB)/8, $0x001fffff001fffff
+GLOBL vecMXFP8Carry<>(SB), RODATA|NOPTR, $32
+
+DATA vecEight<>+0(SB)/8, $0x0000000800000008
+DATA vecEight<>+8(SB)/8, $0x0000000800000008
+DATA vecEight<>+16(SB)/8, $0x0000000800000008
+DATA vecEight<>+24(SB)/8, $0x0000000800000008
+GLOBL vecEight<>(SB), RODATA|NOPTR, $32
+
+DATA vecInverseOne<>+0(SB)/8, $0x000000fe000000fe
+DATA vecInverseOne<>+8(SB)/8, $0x000000fe000000fe
+DATA vecInverseOne<>+16(SB)/8, $0x000000fe000000fe
+DATA vecInverseOne<>+24(SB)/8, $0x000000fe000000fe
+GLOBL vecInverseOne<>(SB), RODATA|NOPTR, $32
+
+DATA vecSubnormalScale<>+0(SB)/8, $0x0040000000400000
+DATA vecSubnormalScale<>+8(SB)/8, $0x0040000000400000
+DATA vecSubnormalScale<>+16(SB)/8, $0x0040000000400000
+DATA vecSubnormalScale<>+24(SB)/8, $0x0040000000400000
+GLOBL vecSubnormalScale<>(SB), RODATA|NOPTR, $32
+
+DATA vecLeastE4M3<>+0(SB)/8, $0x3c8000003c800000
+DATA vecLeastE4M3<>+8(SB)/8, $0x3c8000003c800000
+DATA vecLeastE4M3<>+16(SB)/8, $0x3c8000003c800000
+DATA vecLeastE4M3<>+24(SB)/8, $0x3c8000003c800000
+GLOBL vecLeastE4M3<>(SB), RODATA|NOPTR, $32
+
+DATA vecTwenty<>+0(SB)/8, $0x0a0000000a000000
+DATA vecTwenty<>+8(SB)/8, $0x0a0000000a000000
+DATA vecTwenty<>+16(SB)/8, $0x0a0000000a000000
+DATA vecTwenty<>+24(SB)/8, $0x0a0000000a000000
+GLOBL vecTwenty<>(SB), RODATA|NOPTR, $32
 
 DATA vecExp0<>+0(SB)/8, $0x3920fa023920fa02
 DATA vecExp0<>+8(SB)/8, $0x3920fa023920fa02

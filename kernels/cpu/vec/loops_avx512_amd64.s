@@ -1665,6 +1665,135 @@ done:
 	VZEROUPPER
 	RET
 
+// func largestAVX512(most, x []float32)
+TEXT ·largestAVX512(SB), NOSPLIT, $0-48
+	MOVQ most_base+0(FP), DI
+	MOVQ x_base+24(FP), SI
+	MOVQ most_len+8(FP), CX
+	XORQ AX, AX
+	MOVQ CX, DX
+	ANDQ $-16, DX
+	VMOVUPS vecMagnitude<>(SB), Z31
+	CMPQ AX, DX
+	JGE rest
+
+next:
+	VMOVUPS (DI)(AX*4), Z0
+	VMOVUPS (SI)(AX*4), Z1
+	VPANDD Z31, Z1, Z1
+	VPMAXUD Z1, Z0, Z0
+	VMOVUPS Z0, (DI)(AX*4)
+	ADDQ $16, AX
+	CMPQ AX, DX
+	JLT next
+
+rest:
+	SUBQ AX, CX
+	JZ done
+	MOVL $1, BX
+	SHLL CX, BX
+	DECL BX
+	KMOVW BX, K1
+	VMOVUPS.Z (DI)(AX*4), K1, Z0
+	VMOVUPS.Z (SI)(AX*4), K1, Z1
+	VPANDD Z31, Z1, Z1
+	VPMAXUD Z1, Z0, Z0
+	VMOVUPS Z0, K1, (DI)(AX*4)
+
+done:
+	VZEROUPPER
+	RET
+
+// func mxfp8AVX512(dst, x, most []float32)
+TEXT ·mxfp8AVX512(SB), NOSPLIT, $0-72
+	MOVQ dst_base+0(FP), DI
+	MOVQ x_base+24(FP), SI
+	MOVQ most_base+48(FP), R8
+	MOVQ dst_len+8(FP), CX
+	XORQ AX, AX
+	MOVQ CX, DX
+	ANDQ $-16, DX
+	VMOVUPS vecZero<>(SB), Z31
+	VMOVUPS vecMXFP8Carry<>(SB), Z30
+	VMOVUPS vecEight<>(SB), Z29
+	VMOVUPS vecInverseOne<>(SB), Z28
+	VMOVUPS vecSubnormalScale<>(SB), Z27
+	VMOVUPS vecMagnitude<>(SB), Z26
+	VMOVUPS vecInfinity<>(SB), Z25
+	VMOVUPS vecLeastE4M3<>(SB), Z24
+	VMOVUPS vecTwenty<>(SB), Z23
+	VMOVUPS vecSign<>(SB), Z22
+	VMOVUPS vecNaN<>(SB), Z21
+	CMPQ AX, DX
+	JGE rest
+
+next:
+	VMOVUPS (R8)(AX*4), Z0
+	VMOVUPS (SI)(AX*4), Z1
+	VPADDD Z30, Z0, Z2
+	VPSRLD $23, Z2, Z2
+	VPSUBD Z29, Z2, Z2
+	VPMAXSD Z31, Z2, Z2
+	VPSUBD Z2, Z28, Z3
+	VPSLLD $23, Z3, Z3
+	VPSLLD $23, Z2, Z2
+	VPMAXUD Z27, Z2, Z2
+	VPANDD Z26, Z1, Z4
+	VMULPS Z3, Z4, Z3
+	VPANDD Z25, Z3, Z4
+	VPMAXUD Z24, Z4, Z4
+	VPADDD Z23, Z4, Z4
+	VADDPS Z4, Z3, Z3
+	VSUBPS Z4, Z3, Z3
+	VMULPS Z2, Z3, Z2
+	VPANDD Z22, Z1, Z1
+	VPORD Z1, Z2, Z1
+	VPTESTMD Z0, Z0, K2
+	VMOVAPS.Z Z1, K2, Z1
+	VPCMPD $5, Z25, Z0, K2
+	VBLENDMPS Z21, Z1, K2, Z0
+	VMOVUPS Z0, (DI)(AX*4)
+	ADDQ $16, AX
+	CMPQ AX, DX
+	JLT next
+
+rest:
+	SUBQ AX, CX
+	JZ done
+	MOVL $1, BX
+	SHLL CX, BX
+	DECL BX
+	KMOVW BX, K1
+	VMOVUPS.Z (R8)(AX*4), K1, Z0
+	VMOVUPS.Z (SI)(AX*4), K1, Z1
+	VPADDD Z30, Z0, Z2
+	VPSRLD $23, Z2, Z2
+	VPSUBD Z29, Z2, Z2
+	VPMAXSD Z31, Z2, Z2
+	VPSUBD Z2, Z28, Z3
+	VPSLLD $23, Z3, Z3
+	VPSLLD $23, Z2, Z2
+	VPMAXUD Z27, Z2, Z2
+	VPANDD Z26, Z1, Z4
+	VMULPS Z3, Z4, Z3
+	VPANDD Z25, Z3, Z4
+	VPMAXUD Z24, Z4, Z4
+	VPADDD Z23, Z4, Z4
+	VADDPS Z4, Z3, Z3
+	VSUBPS Z4, Z3, Z3
+	VMULPS Z2, Z3, Z2
+	VPANDD Z22, Z1, Z1
+	VPORD Z1, Z2, Z1
+	VPTESTMD Z0, Z0, K2
+	VMOVAPS.Z Z1, K2, Z1
+	VPCMPD $5, Z25, Z0, K2
+	VBLENDMPS Z21, Z1, K2, Z0
+	VMOVUPS Z0, K1, (DI)(AX*4)
+
+done:
+	VZEROUPPER
+	RET
+
 // func widenAVX512(dst []float32, src []uint16)
 TEXT ·widenAVX512(SB), NOSPLIT, $0-48
 	MOVQ dst_base+0(FP), DI
@@ -2844,6 +2973,38 @@ by1:
 	VZEROUPPER
 	RET
 
+// func blockLargestAVX512(x, most []float32)
+TEXT ·blockLargestAVX512(SB), NOSPLIT, $0-48
+	MOVQ x_base+0(FP), SI
+	MOVQ x_len+8(FP), CX
+	MOVQ most_base+24(FP), DI
+	VMOVUPS vecMagnitude<>(SB), Z5
+	TESTQ CX, CX
+	JZ done
+
+next:
+	VPANDD 0(SI), Z5, Z0
+	VPANDD 64(SI), Z5, Z1
+	VPMAXUD Z1, Z0, Z0
+	VSHUFI64X2 $0x4e, Z0, Z0, Z1
+	VPMAXUD Z1, Z0, Z0
+	VSHUFI64X2 $0xb1, Z0, Z0, Z1
+	VPMAXUD Z1, Z0, Z0
+	VPSHUFD $0x4e, Z0, Z1
+	VPMAXUD Z1, Z0, Z0
+	VPSHUFD $0xb1, Z0, Z1
+	VPMAXUD Z1, Z0, Z0
+	VMOVUPS Z0, 0(DI)
+	VMOVUPS Z0, 64(DI)
+	ADDQ $128, SI
+	ADDQ $128, DI
+	SUBQ $32, CX
+	JNZ next
+
+done:
+	VZEROUPPER
+	RET
+
 DATA vecMagic<>+0(SB)/8, $0x4b4000004b400000
 DATA vecMagic<>+8(SB)/8, $0x4b4000004b400000
 DATA vecMagic<>+16(SB)/8, $0x4b4000004b400000
@@ -2953,6 +3114,96 @@ DATA vecNaN<>+40(SB)/8, $0x7fc000007fc00000
 DATA vecNaN<>+48(SB)/8, $0x7fc000007fc00000
 DATA vecNaN<>+56(SB)/8, $0x7fc000007fc00000
 GLOBL vecNaN<>(SB), RODATA|NOPTR, $64
+
+DATA vecMagnitude<>+0(SB)/8, $0x7fffffff7fffffff
+DATA vecMagnitude<>+8(SB)/8, $0x7fffffff7fffffff
+DATA vecMagnitude<>+16(SB)/8, $0x7fffffff7fffffff
+DATA vecMagnitude<>+24(SB)/8, $0x7fffffff7fffffff
+DATA vecMagnitude<>+32(SB)/8, $0x7fffffff7fffffff
+DATA vecMagnitude<>+40(SB)/8, $0x7fffffff7fffffff
+DATA vecMagnitude<>+48(SB)/8, $0x7fffffff7fffffff
+DATA vecMagnitude<>+56(SB)/8, $0x7fffffff7fffffff
+GLOBL vecMagnitude<>(SB), RODATA|NOPTR, $64
+
+DATA vecInfinity<>+0(SB)/8, $0x7f8000007f800000
+DATA vecInfinity<>+8(SB)/8, $0x7f8000007f800000
+DATA vecInfinity<>+16(SB)/8, $0x7f8000007f800000
+DATA vecInfinity<>+24(SB)/8, $0x7f8000007f800000
+DATA vecInfinity<>+32(SB)/8, $0x7f8000007f800000
+DATA vecInfinity<>+40(SB)/8, $0x7f8000007f800000
+DATA vecInfinity<>+48(SB)/8, $0x7f8000007f800000
+DATA vecInfinity<>+56(SB)/8, $0x7f8000007f800000
+GLOBL vecInfinity<>(SB), RODATA|NOPTR, $64
+
+DATA vecMostFinite<>+0(SB)/8, $0x7f7fffff7f7fffff
+DATA vecMostFinite<>+8(SB)/8, $0x7f7fffff7f7fffff
+DATA vecMostFinite<>+16(SB)/8, $0x7f7fffff7f7fffff
+DATA vecMostFinite<>+24(SB)/8, $0x7f7fffff7f7fffff
+DATA vecMostFinite<>+32(SB)/8, $0x7f7fffff7f7fffff
+DATA vecMostFinite<>+40(SB)/8, $0x7f7fffff7f7fffff
+DATA vecMostFinite<>+48(SB)/8, $0x7f7fffff7f7fffff
+DATA vecMostFinite<>+56(SB)/8, $0x7f7fffff7f7fffff
+GLOBL vecMostFinite<>(SB), RODATA|NOPTR, $64
+
+DATA vecMXFP8Carry<>+0(SB)/8, $0x001fffff001fffff
+DATA vecMXFP8Carry<>+8(SB)/8, $0x001fffff001fffff
+DATA vecMXFP8Carry<>+16(SB)/8, $0x001fffff001fffff
+DATA vecMXFP8Carry<>+24(SB)/8, $0x001fffff001fffff
+DATA vecMXFP8Carry<>+32(SB)/8, $0x001fffff001fffff
+DATA vecMXFP8Carry<>+40(SB)/8, $0x001fffff001fffff
+DATA vecMXFP8Carry<>+48(SB)/8, $0x001fffff001fffff
+DATA vecMXFP8Carry<>+56(SB)/8, $0x001fffff001fffff
+GLOBL vecMXFP8Carry<>(SB), RODATA|NOPTR, $64
+
+DATA vecEight<>+0(SB)/8, $0x0000000800000008
+DATA vecEight<>+8(SB)/8, $0x0000000800000008
+DATA vecEight<>+16(SB)/8, $0x0000000800000008
+DATA vecEight<>+24(SB)/8, $0x0000000800000008
+DATA vecEight<>+32(SB)/8, $0x0000000800000008
+DATA vecEight<>+40(SB)/8, $0x0000000800000008
+DATA vecEight<>+48(SB)/8, $0x0000000800000008
+DATA vecEight<>+56(SB)/8, $0x0000000800000008
+GLOBL vecEight<>(SB), RODATA|NOPTR, $64
+
+DATA vecInverseOne<>+0(SB)/8, $0x000000fe000000fe
+DATA vecInverseOne<>+8(SB)/8, $0x000000fe000000fe
+DATA vecInverseOne<>+16(SB)/8, $0x000000fe000000fe
+DATA vecInverseOne<>+24(SB)/8, $0x000000fe000000fe
+DATA vecInverseOne<>+32(SB)/8, $0x000000fe000000fe
+DATA vecInverseOne<>+40(SB)/8, $0x000000fe000000fe
+DATA vecInverseOne<>+48(SB)/8, $0x000000fe000000fe
+DATA vecInverseOne<>+56(SB)/8, $0x000000fe000000fe
+GLOBL vecInverseOne<>(SB), RODATA|NOPTR, $64
+
+DATA vecSubnormalScale<>+0(SB)/8, $0x0040000000400000
+DATA vecSubnormalScale<>+8(SB)/8, $0x0040000000400000
+DATA vecSubnormalScale<>+16(SB)/8, $0x0040000000400000
+DATA vecSubnormalScale<>+24(SB)/8, $0x0040000000400000
+DATA vecSubnormalScale<>+32(SB)/8, $0x0040000000400000
+DATA vecSubnormalScale<>+40(SB)/8, $0x0040000000400000
+DATA vecSubnormalScale<>+48(SB)/8, $0x0040000000400000
+DATA vecSubnormalScale<>+56(SB)/8, $0x0040000000400000
+GLOBL vecSubnormalScale<>(SB), RODATA|NOPTR, $64
+
+DATA vecLeastE4M3<>+0(SB)/8, $0x3c8000003c800000
+DATA vecLeastE4M3<>+8(SB)/8, $0x3c8000003c800000
+DATA vecLeastE4M3<>+16(SB)/8, $0x3c8000003c800000
+DATA vecLeastE4M3<>+24(SB)/8, $0x3c8000003c800000
+DATA vecLeastE4M3<>+32(SB)/8, $0x3c8000003c800000
+DATA vecLeastE4M3<>+40(SB)/8, $0x3c8000003c800000
+DATA vecLeastE4M3<>+48(SB)/8, $0x3c8000003c800000
+DATA vecLeastE4M3<>+56(SB)/8, $0x3c8000003c800000
+GLOBL vecLeastE4M3<>(SB), RODATA|NOPTR, $64
+
+DATA vecTwenty<>+0(SB)/8, $0x0a0000000a000000
+DATA vecTwenty<>+8(SB)/8, $0x0a0000000a000000
+DATA vecTwenty<>+16(SB)/8, $0x0a0000000a000000
+DATA vecTwenty<>+24(SB)/8, $0x0a0000000a000000
+DATA vecTwenty<>+32(SB)/8, $0x0a0000000a000000
+DATA vecTwenty<>+40(SB)/8, $0x0a0000000a000000
+DATA vecTwenty<>+48(SB)/8, $0x0a0000000a000000
+DATA vecTwenty<>+56(SB)/8, $0x0a0000000a000000
+GLOBL vecTwenty<>(SB), RODATA|NOPTR, $64
 
 DATA vecExp0<>+0(SB)/8, $0x3920fa023920fa02
 DATA vecExp0<>+8(SB)/8, $0x3920fa023920fa02

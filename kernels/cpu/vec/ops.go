@@ -44,6 +44,10 @@ type loops struct {
 	swigluGrad func(dg, du, dout, g, u []float32)
 	adamW      func(master, m, v, grad []float32, s *adamW)
 
+	largest      func(most, x []float32)
+	blockLargest func(x, most []float32) // of whole blocks
+	mxfp8        func(dst, x, most []float32)
+
 	widen  func(dst []float32, src []uint16)
 	narrow func(dst []uint16, src []float32)
 }
@@ -70,6 +74,7 @@ var portable = loops{
 	rotate: rotateGo, normRotate: normRotateGo, unrotate: unrotateGo, unrotateMul: unrotateMulGo,
 	unrotateAddMul: unrotateAddMulGo,
 	exp2Sub:        exp2SubGo(kernels.Exp2), swiglu: swigluGo(kernels.Exp2), swigluGrad: swigluGradGo(kernels.Exp2),
+	largest: largestGo, blockLargest: blockLargestGo, mxfp8: mxfp8Go,
 	adamW: adamWGo, widen: widenGo, narrow: narrowGo,
 }
 

@@ -3,6 +3,7 @@
 package bench
 
 import (
+	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -35,7 +36,7 @@ type RowsCase struct {
 // Rows times the operations that memory bounds, about `each` for every one, on bf16 rows.
 func Rows(d *cuda.Device, each time.Duration) (results []Result) {
 	for _, cases := range []func(d *cuda.Device, mem *kernels.Arena) []RowsCase{Hidden, Heads, mixture,
-		logits, optimizer, round} {
+		logits, optimizer, fakeQuantize} {
 		keep := d.Held()
 		for _, c := range cases(d, kernels.NewArena(d)) {
 			bytes := 0
@@ -163,12 +164,18 @@ func optimizer(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 	}
 }
 
-func round(d *cuda.Device, mem *kernels.Arena) []RowsCase {
+func fakeQuantize(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 	w := RandomRows(d, mem, rowsWeights/rowsHidden, rowsHidden)
 	to := mem.New(kernels.BF16, w.Rows, w.Cols)
 	size := fmt.Sprintf(", %d x %d", w.Rows, w.Cols)
+	one := &kernels.Groups{Offsets: mem.Zeros(kernels.I32, 1, 2), Count: 1, Segments: 1}
+	d.Write(one.Offsets, binary.LittleEndian.AppendUint32(make([]byte, 4), uint32(w.Rows)))
 	return []RowsCase{
-		{"weights as int4 leaves them" + size, []kernels.Tensor{w, to}, func() { d.Round(to, w, quant.INT4) }},
-		{"weights as fp8 leaves them" + size, []kernels.Tensor{w, to}, func() { d.Round(to, w, quant.FP8) }},
+		{"fake-quantized to int4" + size, []kernels.Tensor{w, to}, func() { d.FakeQuantize(to, w, quant.INT4) }},
+		{"fake-quantized to mxfp8" + size, []kernels.Tensor{w, to}, func() { d.FakeQuantize(to, w, quant.MXFP8) }},
+		{"fake-quantized to fp8" + size, []kernels.Tensor{w, to}, func() { d.FakeQuantize(to, w, quant.FP8) }},
+		{"fake-quantized to mxfp8 in blocks of rows" + size, []kernels.Tensor{w, to}, func() {
+			d.FakeQuantizeRows(to, w, one)
+		}},
 	}
 }

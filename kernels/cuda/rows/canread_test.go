@@ -38,7 +38,7 @@ func TestCanRead(t *testing.T) {
 		copied, _ := cudatest.Operand{DType: kernels.BF16, Groups: 1, Rows: length, Cols: cols, Stride: cols,
 			Raw: make([]byte, 2*length*cols)}.On(second)
 		d.Scale(x[1], x[1], 3)
-		second.Round(copied, x[1], quant.INT4)
+		second.FakeQuantize(copied, x[1], quant.INT4)
 		d.Copy(x[0], copied)
 	})
 	if n > 0 {

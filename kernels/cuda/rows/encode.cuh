@@ -13,6 +13,15 @@ __device__ inline u32 most_of(u32 most) {
   return most;
 }
 
+// power_code is the least power of two, of E8M0, that is at least a magnitude over significand * 2^exponent.
+__device__ inline u32 power_code(u32 most, u32 significand, int exponent) {
+  return (u32)max((int)(most >> 23) - exponent + (int)((most & 0x7fffff) > significand), 0);
+}
+
+// power_of and inverse_of are a power of two of E8M0, and its reciprocal.
+__device__ inline float power_of(u32 power) { return __uint_as_float(max(power << 23, 0x400000u)); }
+__device__ inline float inverse_of(u32 power) { return __uint_as_float((254 - power) << 23); }
+
 // Quotient divides by a scale that many numbers share: v/scale as IEEE has it, from the inverse of the scale and two
 // steps of Newton, the second of which ends on the nearest number because the first is less than one away (Markstein,
 // IBM J. R&D 34, 1990). Nothing underflows that matters: quotients below 2^-11 are zeros of both formats, whose sign

@@ -15,16 +15,18 @@ import (
 
 // Constants of the sources.
 const (
-	adamwClippers       = 256  // adamw.cu
-	adamwSumBlock       = 4096 // adamw.cu
-	encodeFP8Block      = 128  // encode.cuh
-	encodeINT4Group     = 32   // encode.cuh
-	encodeSquareThreads = 512  // encode.cuh
-	headsThreads        = 256  // heads.cuh
-	normAdders          = 512  // norm.cu
-	quantizeMostParts   = 16   // quantize.cu
-	roundINT4Pieces     = 4    // round.cu
-	rowsMoved           = 1024 // rows.cuh
+	adamwClippers            = 256  // adamw.cu
+	adamwSumBlock            = 4096 // adamw.cu
+	encodeFP8Block           = 128  // encode.cuh
+	encodeINT4Group          = 32   // encode.cuh
+	encodeSquareThreads      = 512  // encode.cuh
+	fakequantizeGroupPieces  = 4    // fakequantize.cu
+	fakequantizeStrip        = 2    // fakequantize.cu
+	fakequantizeStripThreads = 128  // fakequantize.cu
+	headsThreads             = 256  // heads.cuh
+	normAdders               = 512  // norm.cu
+	quantizeMostParts        = 16   // quantize.cu
+	rowsMoved                = 1024 // rows.cuh
 )
 
 // quantizeParts is struct Parts of quantize.cu.
@@ -305,6 +307,44 @@ func launchEmbedBackward[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, var
 		ds: driver.Int32(ds),
 	}
 	ctx.Launch("embed_backward"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:44])
+}
+
+// launchFakeQuantize enqueues a kernel of fakequantize.cu: fake_quantize_int4_f32_f32, fake_quantize_mxfp8_f32_f32,
+// fake_quantize_fp8_f32_f32, fake_quantize_int4_f32_bf16, fake_quantize_mxfp8_f32_bf16, fake_quantize_fp8_f32_bf16,
+// fake_quantize_int4_bf16_f32, fake_quantize_mxfp8_bf16_f32, fake_quantize_fp8_bf16_f32, fake_quantize_int4_bf16_bf16,
+// fake_quantize_mxfp8_bf16_bf16, fake_quantize_fp8_bf16_bf16.
+func launchFakeQuantize[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, d P1, s P2, rows, cols, ds, ss int) {
+	params := struct {
+		d    cu.DevicePtr
+		s    cu.DevicePtr
+		rows int32
+		cols int32
+		ds   int32
+		ss   int32
+	}{
+		d: driver.At(d), s: driver.At(s), rows: driver.Int32(rows), cols: driver.Int32(cols), ds: driver.Int32(ds),
+		ss: driver.Int32(ss),
+	}
+	ctx.Launch("fake_quantize"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:32])
+}
+
+// launchFakeQuantizeRows enqueues a kernel of fakequantize.cu: fake_quantize_rows_f32, fake_quantize_rows_bf16.
+func launchFakeQuantizeRows[P1, P2, P3 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, d P1, s P2, offsets P3, cells, cols, ds, ss int) {
+	params := struct {
+		d       cu.DevicePtr
+		s       cu.DevicePtr
+		offsets cu.DevicePtr
+		cells   int32
+		cols    int32
+		ds      int32
+		ss      int32
+	}{
+		d: driver.At(d), s: driver.At(s), offsets: driver.AtType(offsets, kernels.I32), cells: driver.Int32(cells),
+		cols: driver.Int32(cols), ds: driver.Int32(ds), ss: driver.Int32(ss),
+	}
+	ctx.Launch("fake_quantize_rows"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:40])
 }
 
 // launchGateThenNorm enqueues a kernel of gatednorm.cu: gate_then_norm_f32, gate_then_norm_bf16.
@@ -723,24 +763,6 @@ func launchRmsNormBackward[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *drive
 	ctx.Launch("rms_norm_backward"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:76])
 }
 
-// launchRound enqueues a kernel of round.cu: round_int4_f32_f32, round_fp8_f32_f32, round_int4_f32_bf16,
-// round_fp8_f32_bf16, round_int4_bf16_f32, round_fp8_bf16_f32, round_int4_bf16_bf16, round_fp8_bf16_bf16.
-func launchRound[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
-	d P1, s P2, rows, cols, ds, ss int) {
-	params := struct {
-		d    cu.DevicePtr
-		s    cu.DevicePtr
-		rows int32
-		cols int32
-		ds   int32
-		ss   int32
-	}{
-		d: driver.At(d), s: driver.At(s), rows: driver.Int32(rows), cols: driver.Int32(cols), ds: driver.Int32(ds),
-		ss: driver.Int32(ss),
-	}
-	ctx.Launch("round"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:32])
-}
-
 // launchScale enqueues a kernel of elementwise.cu: scale_f32, scale_bf16.
 func launchScale[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
 	out P1, x P2, f float32, rows, cols, os, xs int) {
@@ -907,8 +929,13 @@ var Kernels = []string{
 	"add_bias_f32_bf16", "add_bias_f32_f32", "add_blocks", "add_f32", "add_rows", "add_runs", "bias_grad_bf16",
 	"bias_grad_f32", "clamped_swiglu_backward_bf16", "clamped_swiglu_backward_f32", "clamped_swiglu_bf16",
 	"clamped_swiglu_f32", "clip_scale", "copy16", "copy32", "copy_bf16_f32", "copy_f32_bf16",
-	"embed_backward_bf16", "embed_backward_f32", "gate_then_norm_backward_bf16", "gate_then_norm_backward_f32",
-	"gate_then_norm_bf16", "gate_then_norm_blocks_bf16", "gate_then_norm_blocks_f32", "gate_then_norm_f32",
+	"embed_backward_bf16", "embed_backward_f32", "fake_quantize_fp8_bf16_bf16", "fake_quantize_fp8_bf16_f32",
+	"fake_quantize_fp8_f32_bf16", "fake_quantize_fp8_f32_f32", "fake_quantize_int4_bf16_bf16",
+	"fake_quantize_int4_bf16_f32", "fake_quantize_int4_f32_bf16", "fake_quantize_int4_f32_f32",
+	"fake_quantize_mxfp8_bf16_bf16", "fake_quantize_mxfp8_bf16_f32", "fake_quantize_mxfp8_f32_bf16",
+	"fake_quantize_mxfp8_f32_f32", "fake_quantize_rows_bf16", "fake_quantize_rows_f32",
+	"gate_then_norm_backward_bf16", "gate_then_norm_backward_f32", "gate_then_norm_bf16",
+	"gate_then_norm_blocks_bf16", "gate_then_norm_blocks_f32", "gate_then_norm_f32",
 	"head_norm_rope_backward_full_16_bf16", "head_norm_rope_backward_full_16_f32",
 	"head_norm_rope_backward_full_32_bf16", "head_norm_rope_backward_full_32_f32",
 	"head_norm_rope_backward_full_8_bf16", "head_norm_rope_backward_full_8_f32",
@@ -942,10 +969,9 @@ var Kernels = []string{
 	"rms_norm_backward_1x64_bf16", "rms_norm_backward_1x64_f32", "rms_norm_backward_2x16_bf16",
 	"rms_norm_backward_2x16_f32", "rms_norm_backward_2x32_bf16", "rms_norm_backward_2x32_f32",
 	"rms_norm_backward_4x8_bf16", "rms_norm_backward_4x8_f32", "rms_norm_backward_8x2_bf16",
-	"rms_norm_backward_8x2_f32", "rms_norm_backward_8x4_bf16", "rms_norm_backward_8x4_f32", "round_fp8_bf16_bf16",
-	"round_fp8_bf16_f32", "round_fp8_f32_bf16", "round_fp8_f32_f32", "round_int4_bf16_bf16", "round_int4_bf16_f32",
-	"round_int4_f32_bf16", "round_int4_f32_f32", "scale_bf16", "scale_f32", "sigmoid_gate_backward_bf16",
-	"sigmoid_gate_backward_f32", "sigmoid_gate_bf16", "sigmoid_gate_f32", "sigmoid_gate_one_backward_bf16",
-	"sigmoid_gate_one_backward_f32", "square_blocks", "swiglu_backward_bf16", "swiglu_backward_f32", "swiglu_bf16",
-	"swiglu_f32", "take_bf16", "take_f32", "tree_of", "zero16", "zero32",
+	"rms_norm_backward_8x2_f32", "rms_norm_backward_8x4_bf16", "rms_norm_backward_8x4_f32", "scale_bf16",
+	"scale_f32", "sigmoid_gate_backward_bf16", "sigmoid_gate_backward_f32", "sigmoid_gate_bf16",
+	"sigmoid_gate_f32", "sigmoid_gate_one_backward_bf16", "sigmoid_gate_one_backward_f32", "square_blocks",
+	"swiglu_backward_bf16", "swiglu_backward_f32", "swiglu_bf16", "swiglu_f32", "take_bf16", "take_f32", "tree_of",
+	"zero16", "zero32",
 }

@@ -24,14 +24,6 @@ __device__ inline u32 e4m3_codes(float x, float y) {
   return pair;
 }
 
-// power_code is the least power of two, of E8M0, that is at least a magnitude over significand * 2^exponent.
-__device__ inline u32 power_code(u32 most, u32 significand, int exponent) {
-  return (u32)max((int)(most >> 23) - exponent + (int)((most & 0x7fffff) > significand), 0);
-}
-
-// inverse_of is the reciprocal of a power of two of E8M0.
-__device__ inline float inverse_of(u32 power) { return __uint_as_float((254 - power) << 23); }
-
 // Encoders make codes of eight numbers of a block, whose largest magnitude has the bits `most`, and give the scale.
 struct Int4 {
   typedef u16 Scale;

@@ -23,6 +23,10 @@ func constants(m *isa) string {
 		{"One", math.Float32bits(1)}, {"Zero", 0}, {"Sign", 1 << 31},
 		{"Lowest", math.Float32bits(float32(math.Inf(-1)))},
 		{"Half", 0x7fff}, {"Bit", 1}, {"Quiet", 0x40}, {"NaN", 0x7fc00000},
+		// of vec.MXFP8
+		{"Magnitude", 0x7fffffff}, {"Infinity", 0x7f800000}, {"MostFinite", 0x7f7fffff}, {"MXFP8Carry", 0x1fffff},
+		{"Eight", 8}, {"InverseOne", 254}, {"SubnormalScale", 0x400000}, {"LeastE4M3", 0x3c800000},
+		{"Twenty", 20 << 23},
 	}
 	for i, c := range kernels.Exp2Coeffs {
 		words = append(words, word{fmt.Sprintf("Exp%d", i), math.Float32bits(c)})

@@ -55,6 +55,10 @@ var elementwise = []loop{
 	swigluLoop("swiglu", (*block).exp2), swigluLoop("swiglu"+ex2h, (*block).exp2h),
 	swigluGradLoop("swigluGrad", (*block).exp2), swigluGradLoop("swigluGrad"+ex2h, (*block).exp2h),
 	{function{"adamW", "(master, m, v, grad []float32, s *adamW)"}, adamWLine},
+	{function{"largest", "(most, x []float32)"}, func(b *block, _ func(string) *value) {
+		b.store("most", b.do("VPMAXUD {1}, {0}, {d}", b.load("most"), b.and(b.load("x"), b.word("Magnitude"))))
+	}},
+	{function{"mxfp8", "(dst, x, most []float32)"}, mxfp8Line},
 	{function{"widen", "(dst []float32, src []uint16)"}, func(b *block, _ func(string) *value) {
 		b.store("dst", b.do("VPSLLD $16, {0}, {d}", b.load("src")))
 	}},
@@ -128,6 +132,29 @@ func adamWLine(b *block, scalar func(string) *value) {
 	root := b.add(b.sqrt(b.div(v, scalar("corr2"))), scalar("eps"))
 	step := b.div(b.div(m, scalar("corr1")), root)
 	b.store("master", b.sub(w, b.mul(scalar("lr"), step)))
+}
+
+// mxfp8Line is vec.MXFP8.
+func mxfp8Line(b *block, _ func(string) *value) {
+	most, x, zero := b.load("most"), b.load("x"), b.word("Zero")
+	power := b.do("VPSRLD $23, {0}, {d}", b.addInts(most, b.word("MXFP8Carry")))
+	power = b.do("VPMAXSD {1}, {0}, {d}", b.do("VPSUBD {1}, {0}, {d}", power, b.word("Eight")), zero)
+	inverse := b.do("VPSLLD $23, {0}, {d}", b.do("VPSUBD {1}, {0}, {d}", b.word("InverseOne"), power))
+	scale := b.do("VPMAXUD {1}, {0}, {d}", b.do("VPSLLD $23, {0}, {d}", power), b.word("SubnormalScale"))
+	t := b.mul(b.and(x, b.word("Magnitude")), inverse)
+	shift := b.do("VPMAXUD {1}, {0}, {d}", b.and(t, b.word("Infinity")), b.word("LeastE4M3"))
+	shift = b.addInts(shift, b.word("Twenty"))
+	y := b.mul(b.sub(b.add(t, shift), shift), scale)
+	y = b.or(y, b.and(x, b.word("Sign")))
+	if b.m == avx512 {
+		y = b.do("VPTESTMD {0}, {0}, K2; VMOVAPS.Z {1}, K2, {d}", most, y)
+		y = b.do("VPCMPD $5, {2}, {0}, K2; VBLENDMPS {3}, {1}, K2, {d}", most, y, b.word("Infinity"), b.word("NaN"))
+	} else {
+		y = b.do("VPANDN {1}, {0}, {d}", b.do("VPCMPEQD {1}, {0}, {d}", most, zero), y)
+		odd := b.do("VPCMPGTD {1}, {0}, {d}", most, b.word("MostFinite"))
+		y = b.do("VBLENDVPS {0}, {2}, {1}, {d}", odd, y, b.word("NaN"))
+	}
+	b.store("dst", y)
 }
 
 // narrowLine is kernels.RoundBF16: half a unit less one, plus the lowest bit kept; NaN is cut and made quiet.

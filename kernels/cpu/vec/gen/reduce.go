@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// reduction is a function of one or two slices that returns one number.
+// reduction is a function of one or two slices that compares or adds their elements.
 type reduction struct {
 	function
 	frame int // bytes of stack on AVX2
@@ -19,6 +19,36 @@ var reductions = []reduction{
 	{function{"treeScaled", "(x, y []float32, a float32) float32"}, 4 * treeLanes, func(m *isa) string {
 		return tree(m, scaled)
 	}},
+	{function{"blockLargest", "(x, most []float32)"}, 0, blockLargest},
+}
+
+// blockLargest keeps the largest magnitude of a block of 32 in every lane of register 0: lanes are compared with those
+// 8, 4, 2 and 1 away.
+func blockLargest(m *isa) string {
+	mask, vectors := m.register(5), 32/m.lanes
+	and := map[*isa]string{avx512: "VPANDD", avx2: "VPAND"}[m]
+	text := lines("MOVQ most_base+24(FP), DI", "VMOVUPS vecMagnitude<>(SB), "+mask,
+		"TESTQ CX, CX", "JZ done") + "\nnext:\n"
+	for v := range vectors {
+		to := m.register(min(v, 1))
+		text += lines(fmt.Sprintf("%s %d(SI), %s, %s", and, 4*m.lanes*v, mask, to))
+		if v > 0 {
+			text += lines(fmt.Sprintf("VPMAXUD %s, %s, %s", to, m.register(0), m.register(0)))
+		}
+	}
+	shuffles := []string{"VPERM2I128 $1, Y0, Y0, Y1", "VPSHUFD $0x4e, Y0, Y1", "VPSHUFD $0xb1, Y0, Y1"}
+	if m == avx512 {
+		shuffles = []string{"VSHUFI64X2 $0x4e, Z0, Z0, Z1", "VSHUFI64X2 $0xb1, Z0, Z0, Z1", "VPSHUFD $0x4e, Z0, Z1",
+			"VPSHUFD $0xb1, Z0, Z1"}
+	}
+	for _, shuffle := range shuffles {
+		text += lines(shuffle, fmt.Sprintf("VPMAXUD %s, %s, %s", m.register(1), m.register(0), m.register(0)))
+	}
+	for v := range vectors {
+		text += lines(fmt.Sprintf("VMOVUPS %s, %d(DI)", m.register(0), 4*m.lanes*v))
+	}
+	return text + lines("ADDQ $128, SI", "ADDQ $128, DI", "SUBQ $32, CX", "JNZ next") + "\ndone:\n" +
+		lines("VZEROUPPER", "RET")
 }
 
 // treeLanes is kernels.Definition.Lanes.

@@ -12,7 +12,7 @@ import (
 	"lockstep/quant"
 )
 
-// byQuant is Round by package quant, in the memory of the CPU.
+// byQuant is FakeQuantize by package quant, in the memory of the CPU.
 func byQuant(d kernels.Device, dst, src kernels.Tensor, f quant.Encoding) {
 	each := src.Rows * src.Cols
 	w := make([]float32, src.Groups*each)
@@ -92,9 +92,9 @@ func odd(dtype kernels.DType, groups, rows, cols, stride, high, wide int) cudate
 var roundings = []struct {
 	format     quant.Encoding
 	high, wide int
-}{{quant.INT4, 1, 32}, {quant.FP8, 128, 128}}
+}{{quant.INT4, 1, 32}, {quant.MXFP8, 1, 32}, {quant.FP8, 128, 128}}
 
-func TestRound(t *testing.T) {
+func TestFakeQuantize(t *testing.T) {
 	for _, f := range roundings {
 		for _, s := range [][4]int{{1, 1, 1, 1}, {1, 3, 31, 31}, {2, 5, 33, 40}, {3, 129, 200, 200}, {2, 128, 256, 264},
 			{1, 300, 523, 523}, {1, 700, 640, 640}, {4, 3, 2056, 2056}} {
@@ -107,8 +107,8 @@ func TestRound(t *testing.T) {
 						byQuant(d, x[0], x[1], f.format)
 						byQuant(d, x[2], x[2], f.format)
 					}, func(d kernels.Device, x []kernels.Tensor) {
-						d.(kernels.Rounder).Round(x[0], x[1], f.format)
-						d.(kernels.Rounder).Round(x[2], x[2], f.format) // in place
+						d.(kernels.QuantizedProducts).FakeQuantize(x[0], x[1], f.format)
+						d.(kernels.QuantizedProducts).FakeQuantize(x[2], x[2], f.format) // in place
 					})
 					if n > 0 {
 						t.Errorf("%s, %s to %s, %v: %d bytes differ, first %s", f.format, from, to, s, n, at)
@@ -120,7 +120,7 @@ func TestRound(t *testing.T) {
 }
 
 // Every bf16 there is, in groups and squares of one exponent's neighbourhood and as a whole.
-func TestRoundEveryBF16(t *testing.T) {
+func TestFakeQuantizeEveryBF16(t *testing.T) {
 	o := cudatest.Operand{DType: kernels.BF16, Groups: 1, Rows: 256, Cols: 256, Stride: 256}
 	for i := range 1 << 16 {
 		o.Raw = binary.LittleEndian.AppendUint16(o.Raw, uint16(i))
@@ -133,7 +133,9 @@ func TestRoundEveryBF16(t *testing.T) {
 					func(d kernels.Device, x []kernels.Tensor) {
 						byQuant(d, x[0], x[1], f.format)
 					},
-					func(d kernels.Device, x []kernels.Tensor) { d.(kernels.Rounder).Round(x[0], x[1], f.format) })
+					func(d kernels.Device, x []kernels.Tensor) {
+						d.(kernels.QuantizedProducts).FakeQuantize(x[0], x[1], f.format)
+					})
 				if n > 0 {
 					t.Errorf("%s to %s, rows of %d: %d bytes differ, first %s", f.format, to, cols, n, at)
 				}
@@ -143,22 +145,46 @@ func TestRoundEveryBF16(t *testing.T) {
 }
 
 // The comparison can fail: by squares that begin elsewhere, and by the other format.
-func TestRoundNoticed(t *testing.T) {
+func TestFakeQuantizeNoticed(t *testing.T) {
 	x := []cudatest.Operand{cudatest.Normal(kernels.BF16, 200, 200, 1), cudatest.Normal(kernels.BF16, 200, 200, 1)}
-	for name, shifted := range map[string]func(r kernels.Rounder, x []kernels.Tensor){
-		"rows": func(r kernels.Rounder, x []kernels.Tensor) {
-			r.Round(x[0].RowRange(1, 200), x[1].RowRange(1, 200), quant.FP8)
+	for name, shifted := range map[string]func(r kernels.QuantizedProducts, x []kernels.Tensor){
+		"rows": func(r kernels.QuantizedProducts, x []kernels.Tensor) {
+			r.FakeQuantize(x[0].RowRange(1, 200), x[1].RowRange(1, 200), quant.FP8)
 		},
-		"format": func(r kernels.Rounder, x []kernels.Tensor) { r.Round(x[0], x[1], quant.INT4) },
+		"format": func(r kernels.QuantizedProducts, x []kernels.Tensor) { r.FakeQuantize(x[0], x[1], quant.INT4) },
 	} {
 		n, _ := cudatest.Differences(t, x, func(d kernels.Device, x []kernels.Tensor) {
 			byQuant(d, x[0], x[1], quant.FP8)
 		}, func(d kernels.Device, x []kernels.Tensor) {
-			d.(kernels.Rounder).Round(x[0].RowRange(0, 1), x[1].RowRange(0, 1), quant.FP8)
-			shifted(d.(kernels.Rounder), x)
+			d.(kernels.QuantizedProducts).FakeQuantize(x[0].RowRange(0, 1), x[1].RowRange(0, 1), quant.FP8)
+			shifted(d.(kernels.QuantizedProducts), x)
 		})
 		if n == 0 {
 			t.Errorf("other %s are not noticed", name)
+		}
+	}
+}
+
+// Blocks of rows are the CPU's, in segments of groups, some of them empty or of one row.
+func TestFakeQuantizeRows(t *testing.T) {
+	for _, dtype := range cudatest.DTypes {
+		for _, c := range []struct {
+			cols, gap int
+			offsets   []int32
+		}{{1, 0, []int32{0, 1}}, {31, 1, []int32{0, 0, 33, 65, 65}}, {264, 8, []int32{0, 31, 63, 95, 200}},
+			{258, 0, []int32{0, 32, 64, 65, 66, 67, 68, 100}}, {700, 3, []int32{0, 130}}} {
+			rows := int(c.offsets[len(c.offsets)-1])
+			offsets := cudatest.Ints(1, len(c.offsets), c.offsets)
+			x := []cudatest.Operand{cudatest.Grouped(dtype, 1, rows, c.cols, c.cols+c.gap, 1),
+				odd(dtype, 1, rows, c.cols, c.cols+c.gap, 32, 1), offsets}
+			run := func(d kernels.Device, x []kernels.Tensor) {
+				g := &kernels.Groups{Offsets: x[2], Count: 1, Segments: len(c.offsets) - 1}
+				d.(kernels.QuantizedProducts).FakeQuantizeRows(x[0], x[1], g)
+				d.(kernels.QuantizedProducts).FakeQuantizeRows(x[1], x[1], g) // in place
+			}
+			if n, at := cudatest.Differences(t, x, run, run); n > 0 {
+				t.Errorf("%s, %+v: %d bytes differ, first %s", dtype, c, n, at)
+			}
 		}
 	}
 }
