@@ -235,6 +235,10 @@ var rules = []rule{
 		return when(apart && !s.Rollout.AllowMismatch,
 			"rollouts would differ from the trainer, set rollout.allow_mismatch = true or remove rollout.numerics")
 	}},
+	{[]string{"offload.ring", "offload.optimizer"}, func(s *Shape) string {
+		return when(s.Offload.Ring != Default().Offload.Ring && !s.Offload.Optimizer,
+			"nothing passes through the ring, set offload.optimizer = true or remove it")
+	}},
 	{[]string{"definition.segment"}, func(s *Shape) string {
 		return when(s.Definition.Segment%64 != 0, "want a multiple of 64")
 	}},

@@ -20,6 +20,7 @@ type Shape struct {
 	Definition Definition `toml:"definition"` // the arithmetic, shared by training and serving
 	Device     Device     `toml:"device"`     // where it runs; results are the same bits on each
 	Parallel   Parallel   `toml:"parallel"`   // how many devices train together; never changes a bit
+	Offload    Offload    `toml:"offload"`    // what lies in the host's memory; never changes a bit
 
 	Notes []string `toml:"-"` // what reading the shape has changed of it, a line each
 }
@@ -347,6 +348,15 @@ type Parallel struct {
 	// where the machine has fewer GPUs than ranks, rank i takes GPU i modulo their number: to try a mesh out, not for
 	// speed
 	Share bool `toml:"share" default:"false"`
+}
+
+// Offload keeps what a device does not hold in pinned memory of the host.
+type Offload struct {
+	// masters and moments of AdamW; they pass through a ring on the device, which updates them
+	Optimizer bool `toml:"optimizer" default:"false"`
+	// GiB of the ring on each device, or one matrix where that is larger; the larger, the more is there before the
+	// gradient's norm is known
+	Ring float64 `toml:"ring" default:"10.0" range:"(0,1048576]"`
 }
 
 // ResolveAuto replaces "auto" by what the device's kind and the definition choose.

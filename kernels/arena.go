@@ -10,6 +10,7 @@ import (
 // An Arena belongs to one rank and is not safe for concurrent use.
 type Arena struct {
 	dev    Device
+	more   func(bytes int) []byte
 	chunks [][]byte // each a device allocation; host slices only in type, never read here
 	at     Mark
 	peak   int
@@ -27,7 +28,10 @@ const (
 )
 
 // NewArena makes an empty arena on the device.
-func NewArena(dev Device) *Arena { return &Arena{dev: dev} }
+func NewArena(dev Device) *Arena { return &Arena{dev: dev, more: dev.Alloc} }
+
+// NewHostArena makes an empty arena of pinned host memory.
+func NewHostArena(dev HostMemory) *Arena { return &Arena{more: dev.Pin} }
 
 // Mark is the current position.
 func (a *Arena) Mark() Mark { return a.at }
@@ -81,7 +85,7 @@ func (a *Arena) Reserve(bytes int) {
 
 func (a *Arena) alloc(bytes int) []byte {
 	a.held += bytes
-	return a.dev.Alloc(bytes)
+	return a.more(bytes)
 }
 
 // New is an uninitialised contiguous [rows, cols] tensor.

@@ -273,4 +273,5 @@ type Counts struct {
 	Allocations int // of device memory
 	Waits       int // of the host for the device
 	Bytes       int // of device memory held now
+	Pinned      int // bytes of host memory held now, see [HostMemory]
 }

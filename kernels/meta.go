@@ -84,8 +84,19 @@ func Allocated(d Device) int {
 	return 0
 }
 
+// Pinned is the bytes of host memory that a device has pinned for tensors, 0 where it does not count them.
+func Pinned(d Device) int {
+	if c, ok := d.(Counter); ok {
+		return c.Counts().Pinned
+	}
+	return 0
+}
+
 // nowhere is an address at which no machine has memory.
 const nowhere = 1 << 60
+
+// MetaPinned is the offset at which a meta device's host memory begins: more than any device has.
+const MetaPinned = 1 << 56
 
 // MetaBytes is bytes of a meta device's memory, at an offset. Reading or writing one ends the process.
 func MetaBytes(from, bytes int) []byte {

@@ -19,6 +19,15 @@ type Transfers interface {
 	ReadAsync(t Tensor) func() []int32
 }
 
+// HostMemory is a Device whose copy engines reach memory of the host, by [Transfers.CopyPeer].
+type HostMemory interface {
+	Device
+	// Pin returns zeroed host memory off Go's heap that lives as long as the device: pinned, where the device has
+	// memory of its own. Tensors there are for the host and for copies, no operation takes them. It panics with a
+	// [Fault] if there are not as many bytes.
+	Pin(bytes int) []byte
+}
+
 // PeerCopy is a copy between two tensors of one type and shape, whose rows may have strides.
 type PeerCopy struct{ Dst, Src Tensor }
 

@@ -26,7 +26,7 @@ func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType, rounding quan
 // this model.
 func (m *Model) Replica(rank int, dev kernels.Device) (*Model, error) {
 	return m.copyWith(dev, Options{DType: m.DType, MaxLength: m.MaxLength, Indexing: m.Indexing, Weights: KeepWeights,
-		home: m, rank: rank})
+		Offload: m.offload, home: m, rank: rank})
 }
 
 func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {

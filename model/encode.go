@@ -206,9 +206,10 @@ func drawnCodes(e quant.Encoding, std float32) (code func(random byte) byte, sca
 // powerNear is a power of two near x.
 func powerNear(x float32) float32 { return quant.PowerOfTwo(quant.CodeOfScale(x * 1.414)) }
 
-// EncodeShard makes the codes of a shard from its master.
-func (m *Model) EncodeShard(s *Shard) {
-	m.ops.coder.Quantize(*s.Q, s.Master, s.Param.encoding, s.Param.starts())
+// EncodeState makes the codes of weights from their master.
+func (m *Model) EncodeState(st *ShardState) {
+	p := st.shard.Param
+	m.ops.coder.Quantize(*st.Q, st.Moved.Master, p.encoding, p.starts())
 }
 
 // EncodeMasters makes the codes of trained weights from masters that were loaded, in all ranks.
@@ -219,13 +220,18 @@ func (c Replicas) EncodeMasters(w *parallel.World) error {
 			if s.Q == nil {
 				continue
 			}
-			if s.Owner == r.ID {
-				c[r.ID].EncodeShard(s)
-			}
 			if !s.Sharded {
 				owned[s.Owner] = append(owned[s.Owner], s.Q.Codes, s.Q.Scales)
 			}
 		}
+		m := c[r.ID]
+		for _, st := range m.states {
+			if st.Q != nil {
+				st.Use()
+				m.EncodeState(st)
+			}
+		}
+		m.ring.Finish()
 		r.Data.Broadcast(owned).Wait()
 		return nil
 	})

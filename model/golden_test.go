@@ -322,7 +322,12 @@ func adamW(r *parallel.Rank, m *model.Model, steps int, seqs ...[]int32) (losses
 	m.TrainAll()
 	var ws []optim.Weights
 	for _, s := range m.Shards {
-		ws = append(ws, optim.Weights{W: s.W, Master: s.Master, M: s.M, V: s.V, Grad: s.Grad})
+		w := optim.Weights{W: s.W, Grad: s.Grad}
+		for _, st := range s.States {
+			w.States = append(w.States, optim.State{W: st.W, Master: st.Moved.Master, M: st.Moved.M, V: st.Moved.V,
+				Grad: st.Grad})
+		}
+		ws = append(ws, w)
 	}
 	a := optim.AdamW{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1}
 	for step := range steps {

@@ -59,7 +59,7 @@ func (m *Model) fits(what string, bytes int) error {
 // allocate gives a described model memory on the device that it was described for: weights of zero, and the tables of
 // rotary positions.
 func (m *Model) allocate(dev kernels.Device, o Options) error {
-	m.dev, m.mem, m.first, m.rank = dev, kernels.NewArena(dev), o.home, o.rank
+	m.dev, m.mem, m.first, m.rank, m.offload = dev, kernels.NewArena(dev), o.home, o.rank, o.Offload
 	if err := m.cut(o); err != nil {
 		return err
 	}
@@ -91,7 +91,15 @@ func (m *Model) allocate(dev kernels.Device, o Options) error {
 
 // FitsTraining is an error where what TrainAll would take is more than the device has left.
 func (m *Model) FitsTraining() error {
-	return m.fits("gradients and moments of the trained weights", m.Memory().Training)
+	bytes := m.Memory().Training
+	if m.offload.Optimizer {
+		states := 0
+		for _, p := range m.trainable() {
+			states += p.Elements() * optimizerNumbers(p.W.DType, p.Q != nil) * kernels.F32.Size()
+		}
+		bytes -= max(states-m.offload.Ring, 0)
+	}
+	return m.fits("gradients and moments of the trained weights", bytes)
 }
 
 // Reads is the bytes of weights that a forward reads at least once.

@@ -52,9 +52,11 @@ func held(m *model.Model) (n model.Memory) {
 		n.Training += p.Grad.Bytes() + p.HeadGrad.Bytes()
 	}
 	for _, s := range m.Shards {
-		for _, state := range []kernels.Tensor{s.M, s.V, s.Master} {
-			if state.Data != s.W.Data {
-				n.Training += state.Bytes()
+		for _, st := range s.States {
+			for _, state := range []kernels.Tensor{st.Moved.M, st.Moved.V, st.Moved.Master} {
+				if state.Data != st.W.Data {
+					n.Training += state.Bytes()
+				}
 			}
 		}
 	}

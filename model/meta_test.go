@@ -133,7 +133,11 @@ func TestArenasAreExact(t *testing.T) {
 // states is what the tensors of training take of an arena.
 func states(m *model.Model) (n int) {
 	for _, s := range m.Shards {
-		for _, state := range []kernels.Tensor{s.Grad, s.HeadGrad, s.M, s.V, s.Master} {
+		list := []kernels.Tensor{s.Grad, s.HeadGrad}
+		for _, st := range s.States {
+			list = append(list, st.Moved.M, st.Moved.V, st.Moved.Master)
+		}
+		for _, state := range list {
 			if !state.IsNil() && state.Data != s.W.Data {
 				n += kernels.ArenaBytes(state.DType, 1, state.Len())
 			}

@@ -43,6 +43,9 @@ type Model struct {
 	ignored  int    // tensors of the checkpoint that are ignored: they say how activations are rounded
 
 	grads   gradients
+	states  []*ShardState      // of the rank's shards, in the order in which they are updated
+	ring    *parallel.HostRing // of states in the host's memory; nil: they are on the device
+	offload Offload
 	sharded *shardedWeights // nil: no weight is copied from other ranks
 	first   *Model          // of the first rank, whose weights that are cut over ranks are this one's too; nil: none
 	rank    int             // whose model this is, where weights are cut

@@ -127,10 +127,13 @@ func (p *Param) String() string { return fmt.Sprintf("%s %s", p.Name, p.W) }
 // several.
 type elements []elementsOn
 
-// elementsOn are those on one device.
+// elementsOn are those on one device, or in the host's memory.
 type elementsOn struct {
-	dev kernels.Device
-	t   kernels.Tensor // [1, n]
+	dev interface {
+		Write(dst kernels.Tensor, src []byte)
+		Read(dst []byte, src kernels.Tensor)
+	}
+	t kernels.Tensor // [1, n]
 }
 
 func (e elements) len() (n int) {

@@ -43,8 +43,9 @@ type Options struct {
 	Encode  Encode      // of any weights
 	// StepFloor bounds the time steps of Nemotron-H as transformers does; see withStepFloor.
 	StepFloor bool
-	home      *Model // of the first rank, whose cut weights are this one's too; nil: none
-	rank      int    // of Ranks
+	Offload   Offload // what is kept in the host's memory
+	home      *Model  // of the first rank, whose cut weights are this one's too; nil: none
+	rank      int     // of Ranks
 }
 
 // Build makes the graph of a config.json on a device, with zero weights: load or initialise them next.

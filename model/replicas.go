@@ -76,11 +76,15 @@ func (c Replicas) Broadcast(w *parallel.World) error {
 
 // ClearMoments sets the optimizer's moments to 0.
 func (c Replicas) ClearMoments() {
-	for rank, m := range c {
-		for _, s := range m.Shards {
-			if s.Owner == rank {
-				m.dev.Zero(s.M)
-				m.dev.Zero(s.V)
+	for _, m := range c {
+		m.flushStates()
+		for _, st := range m.states {
+			for _, t := range []kernels.Tensor{st.kept.M, st.kept.V} {
+				if st.ring != nil {
+					clear(t.Raw())
+				} else {
+					m.dev.Zero(t)
+				}
 			}
 		}
 	}
@@ -91,11 +95,11 @@ const masterSuffix = ".master"
 // stateKinds are the tensors that training adds to a parameter.
 var stateKinds = []struct {
 	suffix string
-	of     func(*Shard) kernels.Tensor
+	of     func(StateTensors) kernels.Tensor
 }{
-	{".exp_avg", func(s *Shard) kernels.Tensor { return s.M }},
-	{".exp_avg_sq", func(s *Shard) kernels.Tensor { return s.V }},
-	{masterSuffix, func(s *Shard) kernels.Tensor { return s.Master }},
+	{".exp_avg", func(s StateTensors) kernels.Tensor { return s.M }},
+	{".exp_avg_sq", func(s StateTensors) kernels.Tensor { return s.V }},
+	{masterSuffix, func(s StateTensors) kernels.Tensor { return s.Master }},
 }
 
 // optimizerState is a tensor of the optimizer's state of a parameter, in the memory of the ranks that own its shards.
@@ -135,6 +139,9 @@ func (c Replicas) LoadOptimizer(from *safetensors.Checkpoint) error {
 
 // optimizerStates lists the state of all trained parameters, in the order of the graph.
 func (c Replicas) optimizerStates() (list []optimizerState) {
+	for _, m := range c {
+		m.flushStates()
+	}
 	shards := c[0].Shards
 	for from, to := 0, 0; from < len(shards); from = to {
 		p := shards[from].Param
@@ -145,9 +152,10 @@ func (c Replicas) optimizerStates() (list []optimizerState) {
 			o := optimizerState{name: p.Name + k.suffix, param: p}
 			for i := from; i < to; i++ {
 				owner := c[shards[i].Owner]
-				s := owner.Shards[i]
-				if t := k.of(s); t.Data != s.W.Data || s.Q != nil {
-					o.elements = append(o.elements, elementsOn{owner.dev, t.Reshape(1, t.Len())})
+				for _, st := range owner.Shards[i].States {
+					if t := k.of(st.kept); t.Data != st.W.Data || st.Q != nil {
+						o.elements = append(o.elements, st.on(owner.dev, t))
+					}
 				}
 			}
 			if len(o.elements) > 0 {

@@ -8,32 +8,41 @@ import (
 	"lockstep/parallel"
 )
 
-// Weights is a parameter, or some matrices of one, with gradient and optimizer state: all contiguous and of one shape,
-// F32 except W, which has the model's storage type. All ranks have W, unless it is sharded; the others are the owner's
-// alone.
+// Weights is a parameter, or some matrices of one, with its gradient: contiguous and of one shape. All ranks have W,
+// unless it is sharded; the gradient and the optimizer's state are the owner's alone.
 type Weights struct {
-	Owner                 int  // rank
-	Sharded               bool // W is the owner's too
-	W, Master, M, V, Grad kernels.Tensor
-
-	// Of weights in codes, of which W is the shape: the codes and scales, and what makes them of the master. nil: W.
-	Codes  []kernels.Tensor
-	Encode func()
+	Owner   int              // rank
+	Sharded bool             // W is the owner's too
+	W       kernels.Tensor   // in the model's storage type
+	Grad    kernels.Tensor   // F32
+	Codes   []kernels.Tensor // of weights in codes, of which W is the shape: the codes and scales; nil: W
+	States  []State          // of all elements, in order
 }
 
-// update takes the step of the weights, whose gradients are multiplied by factor.
-func (w Weights) update(dev kernels.Device, factor kernels.Tensor, s kernels.AdamW) {
-	if w.Encode == nil {
-		dev.AdamW(w.W, w.Master, w.M, w.V, w.Grad, factor, s)
+// State is the optimizer's state of consecutive elements of weights, of one shape with the elements and their gradient:
+// contiguous, F32 except W.
+type State struct {
+	W, Master, M, V, Grad kernels.Tensor
+	Encode                func() // of weights in codes, makes them of the master; nil: W is numbers
+	Use                   func() // brings the state to the device, for what is enqueued next; nil: it is there
+}
+
+// update takes the step of the elements, whose gradients are multiplied by factor.
+func (st State) update(dev kernels.Device, factor kernels.Tensor, s kernels.AdamW) {
+	if st.Use != nil {
+		st.Use()
+	}
+	if st.Encode == nil {
+		dev.AdamW(st.W, st.Master, st.M, st.V, st.Grad, factor, s)
 		return
 	}
-	dev.AdamW(w.Master, w.Master, w.M, w.V, w.Grad, factor, s)
-	w.Encode()
+	dev.AdamW(st.Master, st.Master, st.M, st.V, st.Grad, factor, s)
+	st.Encode()
 }
 
 // stored are the weights as they lie on the device.
 func (w Weights) stored() []kernels.Tensor {
-	if w.Encode == nil {
+	if w.Codes == nil {
 		return []kernels.Tensor{w.W}
 	}
 	return w.Codes
@@ -65,7 +74,9 @@ func (a AdamW) Step(r *parallel.Rank, ws []Weights, scale, lr float64, step int)
 			updated[w.Owner] = append(updated[w.Owner], w.stored()...)
 		}
 		if w.Owner == r.ID {
-			w.update(r.Dev, clip.ColRange(1, 2), s)
+			for _, st := range w.States {
+				st.update(r.Dev, clip.ColRange(1, 2), s)
+			}
 		}
 	}
 	broadcast(r, updated)

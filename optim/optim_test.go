@@ -98,7 +98,8 @@ func tensors(r *parallel.Rank, w, grad []float32) Weights {
 	up := func(v []float32) kernels.Tensor { return parallel.Upload(r, v) }
 	zero := make([]float32, len(w))
 	master := up(w)
-	return Weights{W: master, Master: master, M: up(zero), V: up(zero), Grad: up(grad)}
+	g := up(grad)
+	return Weights{W: master, Grad: g, States: []State{{W: master, Master: master, M: up(zero), V: up(zero), Grad: g}}}
 }
 
 // Squares are in the order of the weights in all ranks, whoever owns which.

@@ -27,7 +27,13 @@ func (j *job) usage(rec *runlog.Record, seconds float64) (fields []string) {
 		fields = append(fields, fmt.Sprintf("GPU %.0f%%, %.1f GiB, %.0f W", 100*u.Busy, float64(u.Memory)/(1<<30),
 			u.Watts))
 	}
-	if j.world == nil || j.world.Size() == 1 {
+	if j.world == nil {
+		return fields
+	}
+	for _, dev := range j.world.Devices() {
+		rec.Pinned += int64(kernels.Pinned(dev))
+	}
+	if j.world.Size() == 1 {
 		return fields
 	}
 	rec.Ranks = j.rankRecords(all, seconds)
@@ -53,7 +59,8 @@ func (j *job) rankRecords(all []kernels.Usage, seconds float64) (list []runlog.R
 	for i, t := range j.world.Tallies() {
 		waited := t.Waited.Seconds()
 		r := runlog.RankRecord{Rows: t.Rows, Busy: runlog.Number(max(1-waited/seconds, 0)),
-			Waited: runlog.Number(waited), Memory: int64(kernels.Allocated(j.world.Devices()[i]))}
+			Waited: runlog.Number(waited), Memory: int64(kernels.Allocated(j.world.Devices()[i])),
+			Pinned: int64(kernels.Pinned(j.world.Devices()[i]))}
 		if i < len(all) {
 			r.Busy, r.Watts = runlog.Number(all[i].Busy), runlog.Num(all[i].Watts)
 		}

@@ -42,6 +42,9 @@ func TestRanksOnGPUs(t *testing.T) {
 		"experts": append(few, "run.packs=3", "data.eval_samples=0"),
 		"lora": append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.recompute=full",
 			"data.eval_samples=0"),
+		"offload": append(few, "run.packs=3", "offload.optimizer=true", "offload.ring=0.0001", "data.eval_samples=0"),
+		"qat offload": append(few, "model.weights=fp8", "run.packs=3", "offload.optimizer=true", "offload.ring=0.0001",
+			"data.eval_samples=0"),
 		"qat": append(few, "model.weights=fp8", "run.packs=3", "data.eval_samples=0"),
 		"lora on int4": append(few, "model.weights=int4", "lora.rank=4", "model.coded=projections",
 			"lora.target_parameters=mlp.experts.down_proj", "data.eval_samples=0"),
@@ -73,6 +76,8 @@ func TestRanksOnGPUs(t *testing.T) {
 				}
 				if n := resultOf(t, out).Memory; n.PlannedDevice != n.Device || n.Device < 1<<16 {
 					t.Errorf("%+v: a GPU took %d bytes, planned %d", p, n.Device, n.PlannedDevice)
+				} else if n.PlannedPinned != n.Pinned || (n.Pinned > 0) != s.Offload.Optimizer {
+					t.Errorf("%+v: %d bytes of the host are pinned, planned %d", p, n.Pinned, n.PlannedPinned)
 				}
 			}
 		})

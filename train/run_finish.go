@@ -132,8 +132,10 @@ func (j *job) prove() (p *runlog.Proof, failed, err error) {
 
 // taken compares the memory that was planned with the memory that the run took.
 func (j *job) taken() runlog.Memory {
-	n := runlog.Memory{Planned: j.memory.Total(), Peak: plan.PeakMemory(), PlannedDevice: j.memory.Device()}
+	n := runlog.Memory{Planned: j.memory.Total(), Peak: plan.PeakMemory(), PlannedDevice: j.memory.Device(),
+		PlannedPinned: j.memory.Host}
 	for i, d := range j.world.Devices() {
+		n.Pinned += kernels.Pinned(d)
 		bytes := kernels.Allocated(d)
 		if i == 0 {
 			bytes += kernels.Allocated(j.rolloutDevice)

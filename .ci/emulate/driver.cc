@@ -235,6 +235,11 @@ CUresult cuMemGetInfo(size_t* left, size_t* total) {
 CUresult cuMemHostAlloc(void** p, size_t size, unsigned) {
   return *p = malloc(size), *p ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
+CUresult cuMemHostRegister(void*, size_t, unsigned) { return CUDA_SUCCESS; }
+CUresult cuMemHostUnregister(void*) {
+  for (CUctx_st& c : contexts) synchronize(&c);
+  return CUDA_SUCCESS;
+}
 CUresult cuMemFreeHost(void* p) { return free(p), CUDA_SUCCESS; }
 CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size) {
   return memcpy((void*)to, from, size), CUDA_SUCCESS;

@@ -7,9 +7,12 @@ import (
 	"os"
 )
 
-// Available is the memory in bytes that programs can still allocate by the system's count, at most what the control
-// groups of this process allow; 0 if neither is known.
-func (d *Device) Available() int { return available("/") }
+// Available is the memory of the host in bytes that programs can still allocate by the system's count, at most what the
+// control groups of this process allow; 0 if neither is known.
+func Available() int { return available("/") }
+
+// Available is that of the host.
+func (d *Device) Available() int { return Available() }
 
 // available reads the system's files under a folder.
 func available(root string) int {

@@ -45,7 +45,8 @@ type Device struct {
 	vec    *vec.Ops
 	mapped [][]byte       // large allocations, off Go's heap
 	small  [][]byte       // small allocations, kept alive
-	bytes  int            // of both
+	bytes  int            // of Alloc
+	pinned int            // bytes of Pin
 	delay  *rand.Rand     // of copies; nil: none
 	copies []*delayedCopy // of this device that have not been seen to be done
 }
@@ -57,6 +58,7 @@ var _ interface {
 	kernels.Counter
 	kernels.Planner
 	kernels.Transfers
+	kernels.HostMemory
 } = (*Device)(nil)
 
 const mostThreads = 4096

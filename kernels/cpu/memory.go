@@ -19,12 +19,22 @@ const offHeap = 1 << 20
 // Alloc returns zeroed host memory, aligned to 64 bytes. It panics with a [kernels.Fault] if the system has less left,
 // since the kernel would end the process later.
 func (d *Device) Alloc(bytes int) []byte {
+	d.bytes += bytes
+	return d.reserve(bytes)
+}
+
+// Pin is Alloc: device and host have one memory. It is counted apart.
+func (d *Device) Pin(bytes int) []byte {
+	d.pinned += bytes
+	return d.reserve(bytes)
+}
+
+func (d *Device) reserve(bytes int) []byte {
 	if bytes >= checkedBytes {
 		if have := d.Available(); have > 0 && bytes > have {
 			panic(kernels.OutOfMemory(bytes, have))
 		}
 	}
-	d.bytes += bytes
 	if bytes < offHeap {
 		const align = 64
 		b := make([]byte, bytes+align)
@@ -41,8 +51,8 @@ func (d *Device) Alloc(bytes int) []byte {
 	return b
 }
 
-// Counts returns the bytes that Alloc has allocated.
-func (d *Device) Counts() kernels.Counts { return kernels.Counts{Bytes: d.bytes} }
+// Counts returns the bytes that Alloc and Pin have allocated.
+func (d *Device) Counts() kernels.Counts { return kernels.Counts{Bytes: d.bytes, Pinned: d.pinned} }
 
 // Meta is a device that counts the same bytes. Scratch memory of operations is small and not counted.
 func (d *Device) Meta() kernels.Device { return meta.New(d.def, d.Spare()) }
@@ -54,6 +64,6 @@ func (d *Device) Close() error {
 	for _, b := range d.mapped {
 		failed = errors.Join(failed, unmapMemory(b))
 	}
-	d.mapped, d.small, d.bytes = nil, nil, 0
+	d.mapped, d.small, d.bytes, d.pinned = nil, nil, 0, 0
 	return failed
 }

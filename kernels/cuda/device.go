@@ -60,6 +60,7 @@ var (
 	_ kernels.Planner           = (*Device)(nil)
 	_ kernels.Transfers         = (*Device)(nil)
 	_ kernels.Workspacer        = (*Device)(nil)
+	_ kernels.HostMemory        = (*Device)(nil)
 )
 
 // New opens a GPU. It fails on a definition that the device does not implement and where there is no card or driver.

@@ -152,3 +152,28 @@ func TestReaches(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// Pinned memory is zero, copies go there and back behind events, and it is counted apart.
+func TestPin(t *testing.T) {
+	d, _ := pair(t)
+	before := d.Counts()
+	host := kernels.NewHostArena(d).New(kernels.F32, 3, 96)
+	if n := d.Counts(); n.Pinned-before.Pinned < host.Bytes() || n.Bytes != before.Bytes {
+		t.Errorf("counts %+v, before %+v", n, before)
+	}
+	for i, b := range host.Raw() {
+		if b != 0 {
+			t.Fatalf("byte %d is %d", i, b)
+		}
+	}
+	src, _ := cudatest.Normal(kernels.F32, 3, 96, 1).On(d)
+	dst, _ := cudatest.Normal(kernels.F32, 3, 96, 2).On(d)
+	out := d.CopyPeer([]kernels.Event{d.Record()}, kernels.PeerCopy{Dst: host, Src: src})
+	d.WaitEvents(d.CopyPeer([]kernels.Event{out, d.Record()}, kernels.PeerCopy{Dst: dst, Src: host}))
+	got, want := make([]byte, dst.Bytes()), make([]byte, src.Bytes())
+	d.Read(got, dst)
+	d.Read(want, src)
+	if !bytes.Equal(got, want) || !bytes.Equal(host.Raw(), want) {
+		t.Error("what came back differs")
+	}
+}

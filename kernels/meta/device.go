@@ -7,10 +7,11 @@ import "lockstep/kernels"
 
 // Device counts allocated bytes. Its operations compute nothing, and reads give zeros.
 type Device struct {
-	def   kernels.Definition
-	spare int
-	bytes int
-	work  *Work // nil: not counted
+	def    kernels.Definition
+	spare  int
+	bytes  int   // of the device
+	pinned int   // of the host
+	work   *Work // nil: not counted
 }
 
 var _ interface {
@@ -20,6 +21,7 @@ var _ interface {
 	kernels.IndexerLoss
 	kernels.QuantizedProducts
 	kernels.Counter
+	kernels.HostMemory
 	kernels.MetaDevice
 	kernels.WorkCounter
 } = (*Device)(nil)
@@ -55,8 +57,15 @@ func (d *Device) Alloc(bytes int) []byte {
 	return kernels.MetaBytes(at, bytes)
 }
 
-// Counts returns the bytes that Alloc has allocated.
-func (d *Device) Counts() kernels.Counts { return kernels.Counts{Bytes: d.bytes} }
+// Pin returns addresses without memory.
+func (d *Device) Pin(bytes int) []byte {
+	at := kernels.MetaPinned + d.pinned
+	d.pinned += bytes
+	return kernels.MetaBytes(at, bytes)
+}
+
+// Counts returns the bytes that Alloc and Pin have allocated.
+func (d *Device) Counts() kernels.Counts { return kernels.Counts{Bytes: d.bytes, Pinned: d.pinned} }
 
 // IsMeta marks a [kernels.MetaDevice].
 func (d *Device) IsMeta() {}

@@ -7,6 +7,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/kernels/cpu"
 	"lockstep/model"
 	"lockstep/quant"
 	"lockstep/train/setup"
@@ -19,6 +20,11 @@ func Admit(dev kernels.Device, p *Plan) (n Memory, line string, err error) {
 	if n, err = p.Choose(have); err != nil {
 		return n, "", err
 	}
+	if !n.Shared {
+		if err := fitsHost(n.Host, cpu.Available()); err != nil {
+			return n, "", err
+		}
+	}
 	switch {
 	case have == 0:
 		return n, fmt.Sprintf("memory: %v", n), nil
@@ -27,6 +33,15 @@ func Admit(dev kernels.Device, p *Plan) (n Memory, line string, err error) {
 			Size(have), mend(dev, p, have))
 	}
 	return n, fmt.Sprintf("memory: %v of %s available", n, Size(have)), nil
+}
+
+// fitsHost is an error where more memory of the host is to be pinned than it has left; have 0: unknown.
+func fitsHost(pinned, have int) error {
+	if have == 0 || pinned <= have {
+		return nil
+	}
+	return fmt.Errorf("out of memory: the run takes %s of pinned memory for offload, and the machine has %s "+
+		"available: remove offload.optimizer, or set lora.rank", Size(pinned), Size(have))
 }
 
 // MemoryFor returns how many bytes a run may take of a device; 0: unknown. On the CPU that includes what the process
@@ -68,6 +83,11 @@ var changes = []change{
 		was := s.Parallel.Weights
 		s.Parallel.Weights = "sharded"
 		return s.Parallel.Weights, was == "replicated" && s.Parallel.Ranks > 1
+	}},
+	{"offload.optimizer", func(s *configs.Shape) (any, bool) {
+		was := s.Offload.Optimizer
+		s.Offload.Optimizer = true
+		return true, !was && s.Device.Kind == "cuda"
 	}},
 	{"run.verify_tokens", func(s *configs.Shape) (any, bool) {
 		was := s.Run.VerifyTokens

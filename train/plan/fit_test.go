@@ -111,3 +111,15 @@ func TestPeaks(t *testing.T) {
 		t.Errorf("64 x 4096 tokens: %s", large[1])
 	}
 }
+
+// More pinned memory than the machine has is refused in one line that says what it has.
+func TestFitsHost(t *testing.T) {
+	err := fitsHost(96<<30, 61<<30)
+	if err == nil || err.Error() != "out of memory: the run takes 96.00 GiB of pinned memory for offload, and the "+
+		"machine has 61.00 GiB available: remove offload.optimizer, or set lora.rank" {
+		t.Error(err)
+	}
+	if fitsHost(96<<30, 0) != nil || fitsHost(1<<30, 1<<30) != nil {
+		t.Error("what fits, or may fit, is refused")
+	}
+}

@@ -21,19 +21,33 @@ type Memory struct {
 	Training    int // gradients, moments and masters
 	Activations int // the largest that the rank's stack becomes, and the device's workspace
 	Cache       int // of the rollout engine
+	Host        int // memory of the host that is pinned for all devices, for what is offloaded
 	Other       int // host memory of the process, where that is the device's
+
+	Shared bool // device and host have one memory, so Host counts in the total: the CPU
 }
 
 // Device returns the device memory of the run.
 func (n Memory) Device() int { return n.Weights + n.Training + n.Activations + n.Cache }
 
-// Total returns the peak of device and host memory.
-func (n Memory) Total() int { return n.Device() + n.Other }
+// Total returns the peak of device memory, and of host memory where that is one with it.
+func (n Memory) Total() int {
+	if n.Shared {
+		return n.Device() + n.Host + n.Other
+	}
+	return n.Device() + n.Other
+}
 
 func (n Memory) String() string {
-	return fmt.Sprintf("%s at the peak (weights %s, training %s, activations %s, cache %s, other %s)",
-		Size(n.Total()), Size(n.Weights), Size(n.Training), Size(n.Activations),
-		Size(n.Cache), Size(n.Other))
+	text := fmt.Sprintf("%s at the peak (weights %s, training %s, activations %s, cache %s, other %s", Size(n.Total()),
+		Size(n.Weights), Size(n.Training), Size(n.Activations), Size(n.Cache), Size(n.Other))
+	switch {
+	case n.Host == 0:
+		return text + ")"
+	case n.Shared:
+		return fmt.Sprintf("%s, offloaded %s)", text, Size(n.Host))
+	}
+	return fmt.Sprintf("%s) and %s of the host", text, Size(n.Host))
 }
 
 // Size formats bytes for people, to three digits or more: "12 MiB", "1.50 GiB".
@@ -94,7 +108,8 @@ func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 	for i, r := range ranks {
 		weights := handedOut(r)
 		models[i].TrainShards(i, len(ranks))
-		p.static = append(p.static, Memory{Weights: weights, Training: handedOut(r) - weights})
+		p.static = append(p.static, Memory{Weights: weights, Training: handedOut(r) - weights,
+			Host: kernels.Pinned(r.Dev)})
 	}
 	return p, nil
 }
@@ -193,19 +208,22 @@ func (p *Plan) peak() (Memory, error) {
 // total adds the activations that the ranks' stacks have seen to what else they take: of all ranks together, whose
 // memory the CPU has, or of the rank that takes most of its GPU.
 func (p *Plan) total() (n Memory) {
+	host := 0
 	for i, of := range p.static {
 		of.Activations = activations(p.ranks()[i])
 		if i == 0 && p.Rollout != nil { // it shares the device
 			of.Activations += activations(p.Rollout)
 		}
+		host += of.Host
 		switch {
 		case p.s.Device.Kind == "cpu":
 			n = Memory{Weights: n.Weights + of.Weights, Training: n.Training + of.Training,
-				Activations: n.Activations + of.Activations, Cache: n.Cache + of.Cache}
+				Activations: n.Activations + of.Activations, Cache: n.Cache + of.Cache, Shared: true}
 		case of.Total() > n.Total():
 			n = of
 		}
 	}
+	n.Host = host
 	return n
 }
 

@@ -26,7 +26,7 @@ func (p *Plan) Choose(have int) (n Memory, err error) {
 	}
 	p.Keep = p.Model.Everywhere(0)
 	if !p.Model.ExpertParallel() { // whose tensors have as many rows as tokens happen to choose
-		p.Keep = p.Model.Recompute(p.Extent(), room-n.Other, p.step)
+		p.Keep = p.Model.Recompute(p.Extent(), room-(n.Total()-n.Device()), p.step)
 	}
 	return p.peak()
 }

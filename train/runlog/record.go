@@ -22,13 +22,15 @@ type Record struct {
 	Tokens          int     `json:"tokens,omitempty"`            // computed since the run's start
 	TokensPerSecond *Number `json:"tokens_per_second,omitempty"` // of the step
 	// largest size of the process on the host so far, bytes
-	Memory      int64   `json:"memory,omitempty"`
-	GPUBusy     *Number `json:"gpu_busy,omitempty"`    // share of the last second, 0 to 1
-	GPUMemory   int64   `json:"gpu_memory,omitempty"`  // bytes taken on the card
-	GPUWatts    *Number `json:"gpu_watts,omitempty"`   // power drawn
-	Launches    int     `json:"launches,omitempty"`    // kernels and graphs that the step gave the GPU
-	Waits       int     `json:"waits,omitempty"`       // of the step for the GPU
-	Allocations int     `json:"allocations,omitempty"` // of the step on the GPU
+	Memory    int64   `json:"memory,omitempty"`
+	GPUBusy   *Number `json:"gpu_busy,omitempty"`   // share of the last second, 0 to 1
+	GPUMemory int64   `json:"gpu_memory,omitempty"` // bytes taken on the card
+	GPUWatts  *Number `json:"gpu_watts,omitempty"`  // power drawn
+	// host memory of what is offloaded from all devices, bytes
+	Pinned      int64 `json:"pinned,omitempty"`
+	Launches    int   `json:"launches,omitempty"`    // kernels and graphs that the step gave the GPU
+	Waits       int   `json:"waits,omitempty"`       // of the step for the GPU
+	Allocations int   `json:"allocations,omitempty"` // of the step on the GPU
 	// of several ranks, what each did in the step
 	Ranks  []RankRecord `json:"ranks,omitempty"`
 	Reward *Number      `json:"reward,omitempty"` // mean of the step's answers
@@ -105,9 +107,10 @@ type RankRecord struct {
 	Rows int `json:"rows"` // of training
 	// share of the time: of the last second with a kernel on its GPU, of a CPU's not waiting for other ranks; 0 to 1
 	Busy   Number  `json:"busy"`
-	Waited Number  `json:"waited"`          // seconds of the host, for other ranks at exchanges
-	Memory int64   `json:"memory"`          // bytes that the rank has taken of its device
-	Watts  *Number `json:"watts,omitempty"` // power that its GPU draws
+	Waited Number  `json:"waited"`           // seconds of the host, for other ranks at exchanges
+	Memory int64   `json:"memory"`           // bytes that the rank has taken of its device
+	Pinned int64   `json:"pinned,omitempty"` // and of the host's memory
+	Watts  *Number `json:"watts,omitempty"`  // power that its GPU draws
 	// largest share of a mixture's rows that one owner had, where experts are cut over ranks
 	ExpertShare *Number `json:"expert_share,omitempty"`
 }
@@ -117,6 +120,9 @@ func (r RankRecord) scalars(i int) []scalar {
 	tag := func(name string) string { return fmt.Sprintf("ranks/%d/%s", i, name) }
 	list := []scalar{{tag("rows"), float64(r.Rows)}, {tag("busy"), float64(r.Busy)}, {tag("waited"), float64(r.Waited)},
 		{tag("memory_bytes"), float64(r.Memory)}}
+	if r.Pinned > 0 {
+		list = append(list, scalar{tag("pinned_bytes"), float64(r.Pinned)})
+	}
 	if r.Watts != nil {
 		list = append(list, scalar{tag("watts"), float64(*r.Watts)})
 	}
@@ -200,8 +206,8 @@ func (r Record) scalars() []scalar {
 		tag   string
 		value int64
 	}{
-		{"train/memory_bytes", r.Memory}, {"gpu/memory_bytes", r.GPUMemory}, {"gpu/launches", int64(r.Launches)},
-		{"gpu/waits", int64(r.Waits)}, {"gpu/allocations", int64(r.Allocations)},
+		{"train/memory_bytes", r.Memory}, {"train/pinned_bytes", r.Pinned}, {"gpu/memory_bytes", r.GPUMemory},
+		{"gpu/launches", int64(r.Launches)}, {"gpu/waits", int64(r.Waits)}, {"gpu/allocations", int64(r.Allocations)},
 	} {
 		if s.value > 0 {
 			list = append(list, scalar{s.tag, float64(s.value)})

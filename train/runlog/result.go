@@ -65,6 +65,8 @@ type Memory struct {
 	Peak          int64 `json:"peak"` // resident memory of the process
 	PlannedDevice int   `json:"planned_device"`
 	Device        int   `json:"device"` // of all devices; on the CPU a part of the process's
+	PlannedPinned int   `json:"planned_pinned,omitempty"`
+	Pinned        int   `json:"pinned,omitempty"` // of the host, for what is offloaded from all devices
 }
 
 // Mark is what a reward of 1 or 0 means; "": another.

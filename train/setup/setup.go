@@ -45,7 +45,8 @@ func DType(s *configs.Shape) kernels.DType {
 // modelOptions are those of the first rank's model. ranks are the devices of all.
 func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
 	o := model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage),
-		StepFloor: s.Model.TimeStepFloor == "reference"}
+		StepFloor: s.Model.TimeStepFloor == "reference",
+		Offload:   model.Offload{Optimizer: s.Offload.Optimizer, Ring: int(s.Offload.Ring * (1 << 30))}}
 	switch {
 	case EncodesWeights(s):
 		o.Encode = EncodeBy(s.Model.Weights, s.Model.Coded)

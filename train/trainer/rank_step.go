@@ -32,6 +32,7 @@ type MicroBatch struct {
 // Interleaved, consecutive rounds are on the rank's lanes. What its micro-batches measured is written to done.
 func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micros [][][]Sample, done []MicroBatch) (
 	norm, indexerNorm float64) {
+	m.FetchStates()
 	lanes := r.Lanes(t.lanes())
 	for _, lane := range lanes {
 		defer lane.Stack.Release(lane.Stack.Mark())
@@ -142,9 +143,17 @@ func (t *Trainer) loss(r *parallel.Rank, logprob kernels.Tensor, rows optim.Rows
 func weights(m *model.Model, shards []*model.Shard) []optim.Weights {
 	var ws []optim.Weights
 	for _, s := range shards {
-		w := optim.Weights{Owner: s.Owner, Sharded: s.Sharded, W: s.W, Master: s.Master, M: s.M, V: s.V, Grad: s.Grad}
+		w := optim.Weights{Owner: s.Owner, Sharded: s.Sharded, W: s.W, Grad: s.Grad}
 		if s.Q != nil {
-			w.Codes, w.Encode = []kernels.Tensor{s.Q.Codes, s.Q.Scales}, func() { m.EncodeShard(s) }
+			w.Codes = []kernels.Tensor{s.Q.Codes, s.Q.Scales}
+		}
+		for _, st := range s.States {
+			of := optim.State{W: st.W, Master: st.Moved.Master, M: st.Moved.M, V: st.Moved.V, Grad: st.Grad,
+				Use: st.Use}
+			if st.Q != nil {
+				of.Encode = func() { m.EncodeState(st) }
+			}
+			w.States = append(w.States, of)
 		}
 		ws = append(ws, w)
 	}

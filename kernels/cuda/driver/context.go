@@ -38,6 +38,7 @@ type Context struct {
 	transfers transfers
 	counts    kernels.Counts
 	owned     []allocation // what Alloc gave out
+	host      [][]byte     // what Pin gave out
 	params    []byte       // of the current launch
 	scratch   cu.DevicePtr // workspace of one operation
 	size      int          // bytes of scratch
@@ -196,7 +197,10 @@ func (c *Context) Close() error {
 				err = errors.Join(err, cu.MemFree(p.at))
 			}
 		}
-		c.owned, c.scratch, c.size = nil, 0, 0
+		for _, b := range c.host {
+			err = errors.Join(err, unregister(b))
+		}
+		c.owned, c.host, c.scratch, c.size = nil, nil, 0, 0
 		return err
 	})
 }

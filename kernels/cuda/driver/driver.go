@@ -185,6 +185,21 @@ func unpin(p unsafe.Pointer) error {
 	return nil
 }
 
+// registered pins memory that the system gave, for all contexts.
+func registered(p unsafe.Pointer, bytes int) error {
+	if code := C.cuMemHostRegister(p, C.size_t(bytes), C.CU_MEMHOSTREGISTER_PORTABLE); code != C.CUDA_SUCCESS {
+		return failure(code)
+	}
+	return nil
+}
+
+func unregistered(p unsafe.Pointer) error {
+	if code := C.cuMemHostUnregister(p); code != C.CUDA_SUCCESS {
+		return failure(code)
+	}
+	return nil
+}
+
 // copyRows enqueues a copy of rows between cards; pitches and width are in bytes.
 func copyRows(dst, src cu.DevicePtr, dstPitch, srcPitch, width, rows int, s cu.Stream) error {
 	if code := C.lockstepCopyRows(C.CUdeviceptr(dst), C.CUdeviceptr(src), C.size_t(dstPitch), C.size_t(srcPitch),

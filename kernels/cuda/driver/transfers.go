@@ -18,11 +18,12 @@ import (
 // does not wait for, so that copy engines work while kernels run, and events. Consecutive copies take different
 // streams: one that waits for its events does not hold up the next.
 type transfers struct {
-	copies [4]cu.Stream
-	made   int // streams
-	latest int // the stream of the latest copy
-	events eventPool
-	pinned [][]byte // of reads that are over
+	copies  [4]cu.Stream
+	made    int        // streams
+	latest  int        // the stream of the latest copy
+	in, out *cu.Stream // of copies from and to the host; nil: not made
+	events  eventPool
+	pinned  [][]byte // of reads that are over
 }
 
 // Reaches lets the card's copy engines read the memory of another GPU, or says why they cannot.
@@ -90,7 +91,7 @@ func (c *Context) wait(s cu.Stream, events []kernels.Event) {
 // CopyPeer copies rows by a copy engine, behind the events.
 func (c *Context) CopyPeer(after []kernels.Event, copies ...kernels.PeerCopy) kernels.Event {
 	c.cutSegment()
-	s := c.transfers.stream(c)
+	s := c.transfers.stream(c, copies)
 	c.wait(s, after)
 	for _, copy := range copies {
 		if !copy.SameShape() {
@@ -114,8 +115,16 @@ func copyOn(s cu.Stream, dst, src kernels.Tensor) error {
 		dst.Groups*dst.Rows, s)
 }
 
-// stream is that of the next copy.
-func (t *transfers) stream(c *Context) cu.Stream {
+// stream is that of the next copies. Those from the host have one of their own, and those to it, where they follow one
+// another: they are long, and exchanges do not wait behind them.
+func (t *transfers) stream(c *Context, copies []kernels.PeerCopy) cu.Stream {
+	switch {
+	case len(copies) == 0:
+	case c.pinnedHere(copies[0].Src):
+		return t.once(c, &t.in)
+	case c.pinnedHere(copies[0].Dst):
+		return t.once(c, &t.out)
+	}
 	for ; t.made < len(t.copies); t.made++ {
 		c.Do(func() (err error) {
 			t.copies[t.made], err = cu.MakeStream(cu.NonBlocking)
@@ -124,6 +133,18 @@ func (t *transfers) stream(c *Context) cu.Stream {
 	}
 	t.latest = (t.latest + 1) % len(t.copies)
 	return t.copies[t.latest]
+}
+
+// once is a stream that is made when it is first asked for.
+func (t *transfers) once(c *Context, s **cu.Stream) cu.Stream {
+	if *s == nil {
+		c.Do(func() error {
+			made, err := cu.MakeStream(cu.NonBlocking)
+			*s = &made
+			return err
+		})
+	}
+	return **s
 }
 
 // ReadAsync starts to copy a contiguous int32 tensor to the host, behind everything enqueued so far.
@@ -176,6 +197,12 @@ func (t *transfers) close() (err error) {
 		err = errors.Join(err, t.copies[i].Destroy())
 	}
 	t.made = 0
+	for _, s := range []**cu.Stream{&t.in, &t.out} {
+		if *s != nil {
+			err = errors.Join(err, (*s).Destroy())
+			*s = nil
+		}
+	}
 	for _, p := range t.pinned {
 		err = errors.Join(err, unpin(unsafe.Pointer(&p[0])))
 	}

@@ -1,0 +1,100 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"lockstep/configs"
+	"lockstep/kernels/cpu"
+	"lockstep/train/testshape"
+)
+
+// offloaded puts the optimizer's state into the host's memory, behind a ring of a few pieces.
+var offloaded = []string{"offload.optimizer=true", "offload.ring=0.0001"}
+
+// Where the optimizer's state lies changes no bit: on any number of ranks, whenever copies are carried out, also where
+// a run is stopped after each step and goes on with its state elsewhere.
+func TestOffloadOptimizer(t *testing.T) {
+	few := []string{"run.steps=3", "optim.warmup_steps=0", "data.eval_samples=0"}
+	for name, set := range map[string][]string{
+		"full":    append(few, "model.dtype=bf16", "definition.dot=tc16", "model.config.tie_word_embeddings=true"),
+		"fp32":    append(few, "run.packs=5"),
+		"lora":    append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj"),
+		"qat":     append(few, "model.weights=int4", "run.packs=3", "model.dtype=bf16"),
+		"indexer": tinyDSA("indexer.stage=sparse", "run.steps=3", "optim.warmup_steps=0", "model.dtype=bf16"),
+		"rl":      append(testshape.RL(), "warm_start.steps=1", "run.steps=2", "model.dtype=bf16", "rl.minibatches=2"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			shape := func(more ...string) *configs.Shape {
+				s, err := testshape.Parse(slices.Concat(set, more))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return s
+			}
+			run := func(seed uint64, more ...string) string {
+				s, out := shape(more...), filepath.Join(t.TempDir(), "run")
+				list := delayedRanks(t, s, seed)
+				if err := runDevices(context.Background(), t, s, out, list); err != nil {
+					t.Fatal(err)
+				}
+				checkPinned(t, s, list, out)
+				return wholeDigest(t, out)
+			}
+			want := run(0)
+			for i, mesh := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=2", "parallel.weights=sharded"},
+				{"parallel.ranks=3"}, {"parallel.ranks=4", "parallel.experts=4"}} {
+				if got := run(uint64(i+1), append(mesh, offloaded...)...); got != want {
+					t.Errorf("%v:\n%s\nwant\n%s", mesh, got, want)
+				}
+			}
+			if got := stoppedOften(t, shape, 3); name != "rl" && got != want {
+				t.Errorf("stopped after each step:\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// checkPinned compares the host memory that devices have pinned with the plan.
+func checkPinned(t *testing.T, s *configs.Shape, list []*cpu.Device, out string) {
+	t.Helper()
+	pinned := 0
+	for _, d := range list {
+		pinned += d.Counts().Pinned
+	}
+	if n := resultOf(t, out).Memory; n.PlannedPinned != pinned || n.Pinned != pinned || n.Device != n.PlannedDevice {
+		t.Errorf("%d bytes of the host and %d of devices are taken, planned %d and %d", pinned, n.Device,
+			n.PlannedPinned, n.PlannedDevice)
+	}
+	if (pinned > 0) != s.Offload.Optimizer {
+		t.Errorf("%d bytes of the host are pinned", pinned)
+	}
+}
+
+// stoppedOften is what a run of so many steps leaves that is stopped after each, with its state in the host's memory
+// and on the device alternately.
+func stoppedOften(t *testing.T, shape func(set ...string) *configs.Shape, steps int) string {
+	t.Helper()
+	stopped, stop := context.WithCancel(context.Background())
+	stop()
+	out := filepath.Join(t.TempDir(), "run")
+	for i := range steps {
+		set := []string{fmt.Sprintf("parallel.ranks=%d", 1+i%2)}
+		if i%2 == 0 {
+			set = append(set, offloaded...)
+		}
+		s, ctx := shape(set...), stopped
+		if i == steps-1 {
+			ctx = context.Background()
+		}
+		err := runDevices(ctx, t, s, out, delayedRanks(t, s, uint64(i+1)))
+		if (err != nil || i < steps-1) && !errors.Is(err, ErrInterrupted) {
+			t.Fatal(err)
+		}
+	}
+	return wholeDigest(t, out)
+}
