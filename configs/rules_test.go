@@ -30,6 +30,8 @@ func TestRuleBounds(t *testing.T) {
 		{[]string{"rollout.allow_mismatch=true", "rollout.numerics.key_split=100"}, "multiple of 64"},
 		{[]string{"rollout.allow_mismatch=true", "rollout.numerics.key_split=128"}, ""},
 		{[]string{"rollout.numerics.key_split=128"}, "set rollout.allow_mismatch"},
+		{[]string{"offload.ring=2"}, "set offload.optimizer = true or remove it"},
+		{[]string{"offload.ring=2", "offload.optimizer=true"}, ""},
 		{[]string{"rollout.numerics.norm=bf16"}, "set rollout.allow_mismatch"},
 		{[]string{"indexer.stage=dense"}, ""},
 		{rl("indexer.stage=dense"), `set "sparse" or remove`},

@@ -84,7 +84,7 @@ const (
 // benchWorkloads tells the tokens a second of each workload as soon as it is known: the device may fail in the next.
 func benchWorkloads(ctx context.Context, r *parallel.Rank, p kernels.Profiler, s *configs.Shape, o Options, dir string,
 	tell func(name string, speed float64)) error {
-	plan, err := plan.Reserved(r, s)
+	chosen, err := plan.Reserved(r, s)
 	if err != nil {
 		return err
 	}
@@ -92,11 +92,11 @@ func benchWorkloads(ctx context.Context, r *parallel.Rank, p kernels.Profiler, s
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(o.Out, plan.Chosen())
+	fmt.Fprintln(o.Out, chosen.Chosen())
 	if err := runlog.WriteFile(filepath.Join(dir, "config.json"), m.Config); err != nil {
 		return err
 	}
-	by, err := setup.TrainerOptions(s, benchWarmup+o.Steps, plan.Keep)
+	by, err := setup.TrainerOptions(s, benchWarmup+o.Steps, chosen.Keep)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,15 @@ func benchWorkloads(ctx context.Context, r *parallel.Rank, p kernels.Profiler, s
 		name string
 		run  func() (float64, error)
 	}{
-		{"train", func() (float64, error) { return benchTraining(t, p, batch, o) }},
+		{"train", func() (float64, error) {
+			speed, err := benchTraining(t, p, batch, o)
+			fmt.Fprintf(o.Out, "\nmemory: %s of the device, %s pinned\n", plan.Size(kernels.Allocated(r.Dev)),
+				plan.Size(kernels.Pinned(r.Dev)))
+			if err == nil && s.Offload.Optimizer {
+				err = benchUpdate(r, t, o.Out, o.Steps)
+			}
+			return speed, err
+		}},
 		{"forward", func() (float64, error) {
 			return rate(r, o.Steps, func() int {
 				t.EvalLoss(batch)

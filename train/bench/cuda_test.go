@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,25 @@ func TestBenchPeerFails(t *testing.T) {
 		line := lines[len(lines)-3+i]
 		if !strings.HasSuffix(line, want) || strings.Contains(line, " - ") == (i == 0) {
 			t.Errorf("line %q, want one of%s", line, want)
+		}
+	}
+}
+
+// Where the optimizer's state lies in the host's memory, its update is measured next to copies of as many bytes.
+func TestBenchUpdate(t *testing.T) {
+	s, err := testshape.Parse([]string{"offload.optimizer=true", "offload.ring=0.0001"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := CUDA(context.Background(), s, Options{Steps: 1, Each: time.Millisecond, Out: &out}); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{` MiB of the device, \d+ MiB pinned\n`,
+		`update of states in the host's memory: [\d.]+ s, [\d.]+ G parameters/s, [\d.]+ GB/s each way; copies alone ` +
+			`[\d.]+ GB/s each way at once, ratio \d+\.\d\d\n`} {
+		if !regexp.MustCompile(want).Match(out.Bytes()) {
+			t.Errorf("%s\nwant %s", &out, want)
 		}
 	}
 }

@@ -78,6 +78,16 @@ func (t *Trainer) update(r *parallel.Rank, ws []optim.Weights, scale, lr float64
 	return func() float64 { return float64(parallel.Download[float32](r, n)[0]) }
 }
 
+// Update takes the optimizer's step alone on the only rank, at a rate of 0, with the gradients that are there.
+func (t *Trainer) Update(step int) {
+	defer t.Rank.Stack.Release(t.Rank.Stack.Mark())
+	t.Model.FetchStates()
+	own, indexers := trained(t.Model)
+	t.update(t.Rank, own, 1, 0, step)
+	t.update(t.Rank, indexers, 1, 0, step)
+	t.Model.FinishUpdate(t.Rank)
+}
+
 // ForwardBackward computes some packs of a step as one batch on the only rank, and adds their gradients to those of its
 // parameters. The result lies on the rank's stack.
 func (t *Trainer) ForwardBackward(packs [][]Sample) MicroBatch {
