@@ -11,6 +11,8 @@ import (
 
 	"lockstep/configs"
 	"lockstep/kernels"
+	"lockstep/kernels/devices"
+	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/serve"
 	"lockstep/train/plan"
@@ -25,6 +27,7 @@ type RanksOptions struct {
 	Prompt   Span   // tokens
 	New      Span   // tokens; nothing else ends an answer
 	Seed     uint64 // of the requests
+	Alone    bool   // what one rank does is not measured: the model need not fit on one
 	Out      io.Writer
 }
 
@@ -34,7 +37,9 @@ type onMesh struct {
 	device        string
 	train, sample float64 // tokens a second of training steps and of answers
 	bytes         int     // of the device that holds most
-	digest        string  // of trained weights and answers
+	planned       int     // likewise, by plan of training
+	keep          model.Policy
+	digest        string // of trained weights and answers
 }
 
 // Ranks prints the speed of training steps and of rollouts by a shape's ranks, relative to one rank that computes the
@@ -44,7 +49,7 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 	if err := setup.CountRanks(setup.Device(s), &s.Parallel); err != nil {
 		return err
 	}
-	if s.Parallel.Ranks < 2 {
+	if s.Parallel.Ranks < 2 && !o.Alone {
 		return fmt.Errorf("parallel.ranks: is %d: give --ranks 2 or more to compare with one", s.Parallel.Ranks)
 	}
 	if o.Steps < 1 || o.Requests < 1 {
@@ -54,6 +59,14 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 	many.Data.EvalSamples, many.Run.VerifyTokens = 0, 0
 	many.Run.Packs *= s.Parallel.Ranks
 	o.Requests *= s.Parallel.Ranks
+	if o.Alone {
+		row, err := measureRanks(ctx, &many, o)
+		if err != nil {
+			return err
+		}
+		o.head(&many, row)
+		return printAlone(o.Out, &many, row)
+	}
 	one := many
 	one.Parallel = configs.Default().Parallel
 	var rows []onMesh
@@ -64,8 +77,7 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 		}
 		rows = append(rows, row)
 	}
-	fmt.Fprintf(o.Out, "%s, %s: %d packs of %d tokens a step, %d requests; each rank %s\n\n", s.Run.Name, s.Model.DType,
-		many.Run.Packs, s.Data.PackRows, o.Requests, rows[1].device)
+	o.head(&many, rows[1])
 	if err := printRanks(o.Out, rows[0], rows[1]); err != nil {
 		return err
 	}
@@ -75,6 +87,35 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 	}
 	fmt.Fprintf(o.Out, "\ntrained weights and answers are the same on every bit: SHA-256 %.16s\n", rows[0].digest)
 	return nil
+}
+
+// head says what was measured.
+func (o RanksOptions) head(s *configs.Shape, row onMesh) {
+	fmt.Fprintf(o.Out, "%s, %s: %d packs of %d tokens a step, %d requests; each rank %s\n\n", s.Run.Name, s.Model.DType,
+		s.Run.Packs, s.Data.PackRows, o.Requests, row.device)
+}
+
+// printAlone prints what some ranks do, next to the plan where the machine is known.
+func printAlone(w io.Writer, s *configs.Shape, row onMesh) error {
+	p := row.ranks
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(tab, "%d ranks\tby plan\t  weights %s, experts on %d\n", p.Ranks, p.Weights, p.Experts)
+	planned := "-"
+	if m, ok := configs.MachineOf(row.device, p.Ranks); ok && s.Device.Kind == devices.CUDA {
+		step, err := plan.StepOn(m, s, 0, row.keep)
+		if err != nil {
+			return err
+		}
+		planned = fmt.Sprintf("%.0f", step.Rate())
+	}
+	fmt.Fprintf(tab, "%.0f\t%s\t  tokens/s of training steps\n", row.train, planned)
+	fmt.Fprintf(tab, "%.0f\t-\t  tokens/s of answers\n", row.sample)
+	fmt.Fprintf(tab, "%d\t%d\t  MiB of the fullest device; by plan of training alone\n", row.bytes>>20, row.planned>>20)
+	if err := tab.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\ntrained weights and answers: SHA-256 %.16s\n", row.digest)
+	return err
 }
 
 func printRanks(w io.Writer, one, many onMesh) error {
@@ -98,9 +139,11 @@ func measureRanks(ctx context.Context, s *configs.Shape, o RanksOptions) (row on
 		if err != nil {
 			return err
 		}
-		if _, _, err = plan.Admit(r.Dev, p); err != nil {
+		memory, _, err := plan.Admit(r.Dev, p)
+		if err != nil {
 			return err
 		}
+		row.planned, row.keep = memory.Device(), p.Keep
 		m, err := setup.LoadModel(w.Devices(), s, p.Model.Config)
 		if err != nil {
 			return err

@@ -50,10 +50,24 @@ func TestRanks(t *testing.T) {
 			}
 		}
 	}
-	s, err := testshape.Parse(nil)
+	s, err := testshape.Parse([]string{"run.packs=2"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	alone := func(ranks, packs, requests int) string {
+		var out strings.Builder
+		s.Parallel.Ranks, s.Run.Packs = ranks, packs
+		if err := Ranks(context.Background(), s, RanksOptions{Steps: 1, Requests: requests, Prompt: Span{4, 9},
+			New: Span{2, 7}, Alone: true, Out: &out}); err != nil {
+			t.Errorf("%d ranks alone: %v", ranks, err)
+		}
+		_, digest, _ := strings.Cut(out.String(), "trained weights and answers: SHA-256 ")
+		return digest
+	}
+	if one, two := alone(1, 4, 6), alone(2, 2, 3); one == "" || one != two {
+		t.Errorf("the same step and requests on one rank and on two: SHA-256 %q and %q", one, two)
+	}
+	s.Parallel.Ranks = 1
 	if err := Ranks(context.Background(), s, RanksOptions{Steps: 1, Requests: 1}); err == nil ||
 		!strings.Contains(err.Error(), "--ranks 2") {
 		t.Errorf("one rank: %v", err)
