@@ -1294,8 +1294,8 @@ func benchRanksCommand() *cobra.Command {
 	}
 	f := c.Flags()
 	ranks.flag(c)
-	f.BoolVar(&o.Alone, "alone", false, "measure the ranks alone, next to the plan of the machine: for models that one "+
-		"rank does not hold")
+	f.BoolVar(&o.Alone, "alone", false, "measure the ranks alone, next to the plan of the machine: for models that "+
+		"one rank does not hold")
 	f.IntVar(&o.Steps, "steps", 5, "optimizer steps to time")
 	f.IntVar(&o.Requests, "requests", 256, "answers of each rank")
 	f.Var(&o.Prompt, "prompt", "least and most tokens of a prompt")

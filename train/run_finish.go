@@ -53,7 +53,7 @@ func (j *job) finish() error {
 // comparePlan notes what the plan said of memory and of a step's time, and what they were, where the machine is known.
 func (j *job) comparePlan() error {
 	m := j.options.Machine
-	if m == nil && j.shape.Device.Kind == "cuda" {
+	if m == nil && j.shape.Device.Kind == "cuda" && !j.shape.Parallel.Share {
 		if known, ok := configs.MachineOf(j.ranks.DeviceName(), j.world.Size()); ok {
 			m = &known
 		}
