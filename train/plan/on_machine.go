@@ -37,13 +37,15 @@ type OnMesh struct {
 	Purposes   []Purpose `json:"purposes"`  // of a card; of a CPU's machine
 	Bytes      int       `json:"bytes"`     // of all
 	Available  int       `json:"available"` // to a run
+	Host       int       `json:"host"`      // pinned memory of the host for all ranks; of a CPU among Bytes
+	HostHas    int       `json:"host_has"`
 	Recompute  string    `json:"recompute"`
 	Step       Step      `json:"step"`
 	Longest    int       `json:"longest"` // sequence, with full recompute and one at a time in each lane; 0: none fits
 	Bounded    bool      `json:"bounded"` // it is the longest that the model has positions for
 }
 
-// Purpose is memory for a purpose. Memory of the host that is pinned would be one with Host; there is none yet.
+// Purpose is memory for a purpose, of a card or of the host.
 type Purpose struct {
 	Name  string `json:"name"`
 	Bytes int    `json:"bytes"`
@@ -51,7 +53,10 @@ type Purpose struct {
 }
 
 // Fits tells whether the run has the memory.
-func (m OnMesh) Fits() bool { return m.Bytes <= m.Available }
+func (m OnMesh) Fits() bool { return m.Bytes <= m.Available && m.Host <= m.HostHas }
+
+// missing is the bytes that the run lacks.
+func (m OnMesh) missing() int { return max(m.Bytes-m.Available, 0) + max(m.Host-m.HostHas, 0) }
 
 // Shaper reads the shape with overrides of its keys.
 type Shaper func(set ...string) (*configs.Shape, error)
@@ -89,7 +94,7 @@ func For(shape Shaper, machine configs.Machine, given []string) (*OnMachine, err
 	}
 	slices.SortStableFunc(o.Meshes, func(a, b OnMesh) int {
 		if a.Fits() != b.Fits() || !a.Fits() {
-			return cmp.Compare(max(a.Bytes-a.Available, 0), max(b.Bytes-b.Available, 0))
+			return cmp.Compare(a.missing(), b.missing())
 		}
 		return cmp.Compare(b.Step.Rate(), a.Step.Rate())
 	})
@@ -183,6 +188,7 @@ func (o *OnMachine) plan(s *configs.Shape) (*OnMesh, error) {
 	o.describe(p)
 	m := &OnMesh{Ranks: s.Parallel.Ranks, Experts: s.Parallel.Experts, Weights: s.Parallel.Weights,
 		Interleave: s.Parallel.Interleave, Available: have, Bytes: n.Total(), Purposes: p.purposes(n),
+		Host: n.Host, HostHas: int(o.Machine.Memory.Host * gibibyte),
 		Recompute: p.Model.Summary(p.Keep, p.Extent())}
 	if m.Step, err = p.Step(o.Machine); err != nil {
 		return nil, err
@@ -223,12 +229,13 @@ func (o *OnMachine) describe(p *Plan) {
 func (o *OnMachine) mend(s *configs.Shape) string {
 	type graph struct {
 		parallel configs.Parallel
+		offload  configs.Offload
 		rank     int
 		weights  string
 	}
 	open := map[graph]*Plan{} // graphs serve shapes that differ in the size of a step alone
 	takes := func(t *configs.Shape) (n int, err error) {
-		of := graph{t.Parallel, t.LoRA.Rank, t.Model.Weights}
+		of := graph{t.Parallel, t.Offload, t.LoRA.Rank, t.Model.Weights}
 		p := open[of]
 		if p == nil || setup.Generates(t) {
 			if p, err = o.open(t); err != nil {
@@ -238,6 +245,9 @@ func (o *OnMachine) mend(s *configs.Shape) string {
 		}
 		p.s = t
 		memory, err := p.Choose(o.available())
+		if memory.Host > int(o.Machine.Memory.Host*gibibyte) {
+			return 0, fmt.Errorf("the host has %.0f GiB", o.Machine.Memory.Host)
+		}
 		return memory.Total(), err
 	}
 	text := firstChanges(s, o.available(), takes)
@@ -286,6 +296,7 @@ func (p *Plan) purposes(n Memory) []Purpose {
 	for _, of := range []Purpose{{Name: "experts", Bytes: experts}, {Name: "other weights", Bytes: n.Weights - experts},
 		{Name: "gradients and optimizer", Bytes: n.Training}, {Name: "block inputs", Bytes: inputs},
 		{Name: "blocks at work", Bytes: n.Activations - inputs}, {Name: "cache", Bytes: n.Cache},
+		{Name: "optimizer state", Bytes: n.Host, Host: true},
 		{Name: "process", Bytes: n.Other, Host: true}} {
 		if of.Bytes > 0 {
 			list = append(list, of)
@@ -319,6 +330,7 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
 	for range updates {
 		step.update(c, w, m)
+		step.offloaded(c, float64(p.static[0].Host), s.Offload.Ring*gibibyte)
 	}
 	step.merge()
 	if step.Tokens = packs * s.Data.PackRows; s.RL.Objective != "" {
@@ -364,7 +376,7 @@ func (p *Plan) longestSequence(have int) (rows int, bounded bool) {
 	taken := 0
 	for _, of := range p.static {
 		if s.Device.Kind == "cpu" {
-			taken += of.Total()
+			taken += of.Total() + of.Host
 		} else {
 			taken = max(taken, of.Total())
 		}

@@ -26,7 +26,8 @@ func tiny(more ...string) Shaper {
 // cpuMachine is a machine with so much memory.
 func cpuMachine(gib float64) configs.Machine {
 	return configs.Machine{Name: "cpu", Device: "cpu", Card: "a CPU", Cards: 4, Cores: 4, Measured: true, Date: "today",
-		Memory: configs.MachineMemory{Usable: gib}, Rates: round.Rates, Share: round.Share, Links: round.Links}
+		Memory: configs.MachineMemory{Usable: gib, Host: gib},
+		Rates:  round.Rates, Share: round.Share, Links: round.Links}
 }
 
 // A plan for a machine has the bytes that the run's own plan has, on every mesh, to the byte.
@@ -37,6 +38,7 @@ func TestPlanForMachine(t *testing.T) {
 	}
 	defer dev.Close()
 	for _, more := range [][]string{{"run.recompute=full", "run.micro_batch=2", "run.packs=8"},
+		{"run.recompute=full", "run.micro_batch=2", "run.packs=8", "offload.optimizer=true"},
 		append(testshape.RL(), "run.micro_batch=2", "lora.rank=4", "model.weights=int4", "rl.kl_coef=0.1")} {
 		o, err := For(tiny(more...), cpuMachine(64), nil)
 		if err != nil {

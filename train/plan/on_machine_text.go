@@ -37,7 +37,11 @@ func (o *OnMachine) String() string {
 	var not []string
 	for _, mesh := range o.Meshes {
 		if !mesh.Fits() {
-			not = append(not, fmt.Sprintf("  %s: %s", mesh.name(), Size(mesh.Bytes)))
+			text := fmt.Sprintf("  %s: %s", mesh.name(), Size(mesh.Bytes))
+			if mesh.Host > mesh.HostHas {
+				text += fmt.Sprintf(", and %s of the host's %s", Size(mesh.Host), Size(mesh.HostHas))
+			}
+			not = append(not, text)
 		}
 	}
 	if len(not) > 0 {
@@ -50,8 +54,8 @@ func (o *OnMachine) String() string {
 		fmt.Fprintf(&b, "\nnot possible:\n  %s\n", strings.Join(o.Refused, "\n  "))
 	}
 	if m.Cards > 1 {
-		b.WriteString("\nNo mesh of several GPUs has run yet: this is by plan. Host memory, pipeline stages and " +
-			"context parallel are not\nbuilt, and not planned for.\n")
+		b.WriteString("\nNo mesh of several GPUs has run yet: this is by plan. Weights and activations on the host, " +
+			"pipeline stages and\ncontext parallel are not built, and not planned for.\n")
 	}
 	return b.String()
 }
@@ -91,7 +95,9 @@ func (m OnMesh) text(device string, measured bool) string {
 		unit, short = "MiB", func(n int) string { return fmt.Sprintf("%.0f", float64(n)/(1<<20)) }
 	}
 	for _, p := range m.Purposes {
-		memory = append(memory, p.Name+" "+short(p.Bytes))
+		if !p.Host || device == "cpu" {
+			memory = append(memory, p.Name+" "+short(p.Bytes))
+		}
 	}
 	of := "card"
 	if device == "cpu" {
@@ -99,6 +105,9 @@ func (m OnMesh) text(device string, measured bool) string {
 	}
 	fmt.Fprintf(&b, "\n   %s a %s: %s; %s of %s", unit, of, strings.Join(memory, ", "), short(m.Bytes),
 		short(m.Available))
+	if m.Host > 0 && device != "cpu" {
+		fmt.Fprintf(&b, "\n   GiB of the host: optimizer state %s of %s", shortGiB(m.Host), shortGiB(m.HostHas))
+	}
 	var parts []string
 	for _, p := range m.Step.Parts {
 		text := fmt.Sprintf("%s %s", p.Name, seconds(p.Seconds))

@@ -154,6 +154,24 @@ func (c clock) ring(w trainer.StepWork, m mesh, micro float64, gradients meta.Co
 	return behind * (c.copied(unit) + c.seconds(meta.Rows, unit.Times(3)))
 }
 
+// offloaded adds the copies of optimizer state that a rank has on the host, behind the parts of update. What the
+// ring holds comes in behind arithmetic, before the norm is known; the rest comes in while what was updated goes
+// out, and the end of the step waits for the last of the ring to go out:
+//
+//	min(state, ring)/to_card (hidden) + (state - ring)/both + min(state, ring)/from_card
+func (s *Step) offloaded(c clock, state, ring float64) {
+	if state == 0 {
+		return
+	}
+	first, host := min(state, ring), c.machine.Host
+	if c.machine.Device == "cpu" { // a copy within one memory
+		rate := c.machine.Rates.Memory / 2 / float64(c.ranks)
+		host = configs.MachineHost{ToCard: rate, FromCard: rate, Both: rate}
+	}
+	in := first / (host.ToCard * 1e9)
+	s.add("optimizer state", in+(state-first)/(host.Both*1e9)+first/(host.FromCard*1e9), min(in, s.Seconds))
+}
+
 // rollouts adds the parts of sampling answers, each of the most tokens that it may have, to so many prompts:
 //
 //	prefill  a forward over the prompts, at share.forward

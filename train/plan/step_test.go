@@ -83,6 +83,14 @@ func TestStepTimes(t *testing.T) {
 	if got, want := spelled(s), "prefill 24.012, decode 400.2; 424.212"; got != want {
 		t.Errorf("rollouts: %s, want %s", got, want)
 	}
+	// 6 GB of state through a ring of 2: 1 s in, hidden; 4 s while others go out; 2 s out
+	host := round
+	host.Host = configs.MachineHost{ToCard: 2, FromCard: 1, Both: 1}
+	s = Step{Seconds: 9}
+	s.offloaded(clock{host, 1}, 6e9, 2e9)
+	if got, want := spelled(s), "optimizer state 7 (1 hidden); 15"; got != want {
+		t.Errorf("state on the host: %s, want %s", got, want)
+	}
 	cpu := round
 	cpu.Device = "cpu" // whose ranks share it
 	if got, want := (clock{cpu, 2}).arithmetic(micro, 1), 8.002; math.Abs(got-want) > 1e-9 {
