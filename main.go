@@ -238,12 +238,12 @@ func (n ranksFlag) settings() []string {
 
 // target is the model, the device and the ranks of a command.
 type target struct {
-	dir, adapter, device, dtype, weights, coded, dot, exp2, latent, isa string
-	threads                                                             int
-	ranks                                                               ranksFlag
-	set                                                                 []string
-	silent                                                              bool   // about how weights were opened
-	stepFloor                                                           string // of time steps
+	dir, adapter, device, dtype, weights, acts, coded, dot, exp2, latent, isa string
+	threads                                                                   int
+	ranks                                                                     ranksFlag
+	set                                                                       []string
+	silent                                                                    bool   // about how weights were opened
+	stepFloor                                                                 string // of time steps
 }
 
 func (t *target) flags(c *cobra.Command) {
@@ -256,6 +256,8 @@ func (t *target) flags(c *cobra.Command) {
 		"storage of weights and activations: fp32 or bf16 (default fp32; bf16 with --dot tc16)")
 	f.StringVar(&t.weights, "weights", "auto", "auto keeps what is in FP8, INT4 or MXFP4 in codes, open makes numbers "+
 		"of it, with the same bits; int4, mxfp4, mxfp8 and fp8 put projections into that format")
+	f.StringVar(&t.acts, "acts", "auto", "mxfp8 rounds the inputs of projections in codes, in blocks of 32; none does "+
+		"not; auto does as the model's config.json says")
 	f.StringArrayVar(&t.set, "set", nil, "how ranks divide the model: parallel.experts=N or "+
 		"parallel.weights=sharded; of a shape any table.key=value; may be repeated")
 	t.ranks.flag(c)
@@ -327,7 +329,7 @@ func (t *target) settings(c *cobra.Command) (set []string) {
 		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"},
 		{"exp2", "definition.exp2"}, {"latent", "definition.latent"}, {"dtype", "model.dtype"},
 		{"time-step-floor", "model.time_step_floor"},
-		{"weights", "model.weights"},
+		{"weights", "model.weights"}, {"acts", "definition.acts"},
 	} {
 		if c.Flags().Changed(f.flag) {
 			set = append(set, f.key+"="+c.Flags().Lookup(f.flag).Value.String())
@@ -344,6 +346,7 @@ func (t *target) open(broken kernels.Break, body func(m *serve.ServedModel) erro
 	if err != nil {
 		return err
 	}
+	c.Definition.Acts = setup.ActsBy(t.acts, t.dir)
 	if t.stepFloor != "none" && t.stepFloor != "reference" {
 		return fmt.Errorf("--time-step-floor %q: want none or reference", t.stepFloor)
 	}

@@ -239,6 +239,10 @@ var rules = []rule{
 		return when(s.Offload.Ring != Default().Offload.Ring && !s.Offload.Optimizer,
 			"nothing passes through the ring, set offload.optimizer = true or remove it")
 	}},
+	{[]string{"definition.acts", "definition.grads", "model.weights"}, func(s *Shape) string {
+		return when((s.Definition.Acts == "mxfp8" || s.Definition.Grads != "") && s.Model.Weights == "open",
+			`rounds what projections in codes read, set model.weights = "mxfp8" or another format`)
+	}},
 	{[]string{"definition.segment"}, func(s *Shape) string {
 		return when(s.Definition.Segment%64 != 0, "want a multiple of 64")
 	}},

@@ -311,7 +311,8 @@ type Numerics struct {
 	Weights string `toml:"weights" oneof:",fp8,int4"`
 }
 
-// Definition chooses the arithmetic of dot products, of 2^x, of latent attention and of gradients.
+// Definition chooses the arithmetic of dot products, of 2^x, of latent attention, of gradients and of what projections
+// in codes read.
 type Definition struct {
 	// "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit; "auto": tc16 on cuda, else fma
 	Dot string `toml:"dot" default:"'auto'" oneof:"auto,fma,tc16"`
@@ -320,6 +321,12 @@ type Definition struct {
 	// latent attention; "expanded": keys and values of each head; "absorbed": weight absorption, attention over the
 	// latent cache shared by all heads; "auto": absorbed for models with an indexer (the only form on cuda)
 	Latent string `toml:"latent" default:"'auto'" oneof:"auto,expanded,absorbed"`
+	// "mxfp8": inputs of projections in codes are rounded to E4M3, in blocks of 32 columns; "auto": as the config.json
+	// of model.path says
+	Acts string `toml:"acts" default:"'auto'" oneof:"auto,none,mxfp8"`
+	// "mxfp8": gradients of outputs of such projections are rounded too, in blocks of 32 columns for those of inputs,
+	// and with the inputs in blocks of 32 rows for those of weights
+	Grads string `toml:"grads" oneof:",mxfp8"`
 	// rows of a pack whose gradients are one sum, a multiple of 64; sums of a step are added in the order of packs
 	Segment int `toml:"segment" default:"8192" range:"[64,16777216]"`
 }

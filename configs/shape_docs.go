@@ -144,6 +144,8 @@ var fieldDocs = map[string]string{
 	"Definition.Dot":                 "\"fma\": fp32 chains; \"tc16\": bf16 tensor cores, bit for bit; \"auto\": tc16 on cuda, else fma",
 	"Definition.Exp2":                "\"poly\": a polynomial; \"ex2h\": the GPU's instruction, bit for bit; \"auto\": ex2h on cuda, else poly",
 	"Definition.Latent":              "latent attention; \"expanded\": keys and values of each head; \"absorbed\": weight absorption, attention over the latent cache shared by all heads; \"auto\": absorbed for models with an indexer (the only form on cuda)",
+	"Definition.Acts":                "\"mxfp8\": inputs of projections in codes are rounded to E4M3, in blocks of 32 columns; \"auto\": as the config.json of model.path says",
+	"Definition.Grads":               "\"mxfp8\": gradients of outputs of such projections are rounded too, in blocks of 32 columns for those of inputs, and with the inputs in blocks of 32 rows for those of weights",
 	"Definition.Segment":             "rows of a pack whose gradients are one sum, a multiple of 64; sums of a step are added in the order of packs",
 	"Device.Kind":                    "device",
 	"Device.Threads":                 "threads; 0: one for each core",

@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"lockstep/quant"
 )
 
 // DotMode names the arithmetic of a dot product: one chain of steps over ascending k applied to one fp32 accumulator.
@@ -47,6 +49,7 @@ const (
 	BreakAdapter     Break = "adapter"      // few rows: an adapter's product is rounded and added, no part of the chain
 	BreakRope        Break = "rope"         // few rows are rotated by sines and cosines in bf16
 	BreakSinks       Break = "sinks"        // few rows apply sinks to a log-sum-exp in bf16
+	BreakActs        Break = "acts"         // few rows are read as they are, where Definition.Acts rounds them
 	// with experts cut over ranks their outputs are added and rounded on each rank first, as before an all-reduce
 	BreakRankSums Break = "rank-sums"
 )
@@ -55,7 +58,7 @@ const (
 var Breaks = []Break{
 	BreakSplitK, BreakKeyBlock, BreakNormRows, BreakCombine, BreakVocab, BreakChunks, BreakIndexScores, BreakKeyTies,
 	BreakSparseOrder, BreakRouterTies, BreakGroupLimits, BreakAdapter, BreakRope, BreakSinks,
-	BreakRankSums,
+	BreakActs, BreakRankSums,
 }
 
 // Rounding says how an operation rounds an intermediate value, at a place where stacks are known to differ.
@@ -102,8 +105,17 @@ type Definition struct {
 	Combine    Rounding   `json:"combine,omitempty"` // of each expert's weighted output and of the running sum
 	Router     Rounding   `json:"router,omitempty"`  // of a router's logits, before softmax or sigmoid
 	// of a normalised value, before the weight of an RMSNorm multiplies it
-	Norm  Rounding `json:"norm,omitempty"`
-	Break Break    `json:"break,omitempty"`
+	Norm Rounding `json:"norm,omitempty"`
+	// Acts is what the inputs of projections that are kept in codes are rounded to before a product reads them, in
+	// blocks of columns: MXFP8 or nothing. The dot is unchanged: E4M3 times a power of two is a bf16 number. Gradients
+	// are straight through, and those of weights read what forward read.
+	Acts quant.Encoding `json:"acts,omitempty"`
+	// Grads is what gradients of outputs of such projections are rounded to, MXFP8 or nothing: for the gradient of the
+	// input in blocks of columns; for that of the weight they and the inputs in blocks of rows, from the first row of
+	// each segment of each group on (Mishra et al., "Recipes for Pre-training LLMs with MXFP8", arXiv 2506.08027, with
+	// one encoding of weights).
+	Grads quant.Encoding `json:"grads,omitempty"`
+	Break Break          `json:"break,omitempty"`
 }
 
 // Default is version 2 of the definition with the dot step of the CPU. Version 1 had gradients that were one sum
@@ -118,7 +130,7 @@ func (d Definition) Validate() error {
 	want := Default()
 	want.Dot, want.Exp2 = d.Dot, d.Exp2
 	want.KeySplit, want.Combine, want.Router, want.Norm, want.Latent = d.KeySplit, d.Combine, d.Router, d.Norm, d.Latent
-	want.Segment = d.Segment
+	want.Segment, want.Acts, want.Grads = d.Segment, d.Acts, d.Grads
 	if d.Latent != LatentAuto && d.Latent != LatentExpanded && d.Latent != LatentAbsorbed {
 		return fmt.Errorf("latent %q: want %q, %q or nothing", d.Latent, LatentExpanded, LatentAbsorbed)
 	}
@@ -142,6 +154,14 @@ func (d Definition) Validate() error {
 			return fmt.Errorf("%s %q: want %q or nothing", r.name, r.value, ToBF16)
 		}
 	}
+	for _, r := range []struct {
+		name  string
+		value quant.Encoding
+	}{{"acts", d.Acts}, {"grads", d.Grads}} {
+		if r.value != quant.AsTrained && r.value != quant.MXFP8 {
+			return fmt.Errorf("%s %q: want %q or nothing", r.name, r.value, quant.MXFP8)
+		}
+	}
 	if d.Break != BreakNone {
 		return fmt.Errorf("break %q: only package broken breaks rules", d.Break)
 	}
@@ -155,12 +175,14 @@ func (d Definition) Validate() error {
 const mostKeySplit, mostSegment = 1 << 24, 1 << 24
 
 // Settings are the keys of [Definition.Set].
-var Settings = []string{"combine", "dot", "exp2", "key_split", "norm", "router"}
+var Settings = []string{"acts", "combine", "dot", "exp2", "key_split", "norm", "router"}
 
 // Set changes one of the [Settings] to a value written as in JSON, without quotes; "" is a rounding's default. It
 // returns an error for an unknown key and for a definition that is not valid then.
 func (d *Definition) Set(key, value string) error {
 	switch key {
+	case "acts":
+		d.Acts = quant.Encoding(value)
 	case "combine":
 		d.Combine = Rounding(value)
 	case "dot":

@@ -64,7 +64,11 @@ func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Kee
 			r.Dev.Sinks(s.Out, s.LSE, a.Sinks.W)
 		}
 	}
-	y := a.O.forwardOf(r, x.Rows, func() kernels.Tensor {
+	use := ownInput
+	if !a.Gated { // Backward reads it too
+		use = sharedInput
+	}
+	y := a.O.forwardOf(r, x.Rows, use, func() kernels.Tensor {
 		if !a.Gated {
 			return s.Out
 		}

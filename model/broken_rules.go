@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"lockstep/kernels"
+	"lockstep/quant"
 )
 
 // Breaks are the rules that apply to the model, and so can be broken in it, in the order of [kernels.Breaks].
@@ -16,6 +17,11 @@ func (m *Model) Breaks() []kernels.Break {
 	}
 	if m.adapts() {
 		found = append(found, kernels.BreakAdapter)
+	}
+	if m.dev.Definition().Acts != quant.AsTrained && slices.ContainsFunc(m.Params, func(p *Param) bool {
+		return p.coded
+	}) {
+		found = append(found, kernels.BreakActs)
 	}
 	// a sum of two is the same in any order where it is not rounded
 	if m.ExpertParallel() && slices.ContainsFunc(m.mixtures(), func(l *MoE) bool {

@@ -36,6 +36,12 @@ func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
 		t.encoded = m.encoded
 	}
 	if err == nil {
+		for i, p := range t.Params {
+			p.coded = m.Params[i].coded
+		}
+		err = t.checkRounding(dev.Definition())
+	}
+	if err == nil {
 		err = t.allocate(dev, o)
 	}
 	if err == nil && m.LoRA != nil {

@@ -57,7 +57,7 @@ func (m *Model) encodeWhere(check func(kernels.QuantizedWeight) error, e Encode)
 		if err := check(q); err != nil {
 			return fmt.Errorf("%s in %s: %w: choose another format", l.W.Name, e.As, err)
 		}
-		l.W.Q, l.W.encoding = &q, e.As
+		l.W.Q, l.W.encoding, l.W.coded = &q, e.As, true
 		m.choice.kept++
 		m.choice.bytes += q.Bytes()
 	}

@@ -264,7 +264,7 @@ func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, s *MLPSaved) kernels
 		return y
 	}
 	if e.rows > 0 {
-		y = e.m.Experts.forwardOf(r, e.rows, func() kernels.Tensor {
+		y = e.m.Experts.forwardOf(r, e.rows, e.m.Experts.GateUp.gathered(r), func() kernels.Tensor {
 			x := r.Stack.New(e.all.DType, e.rows, e.all.Cols)
 			r.Dev.Gather(x, e.all, e.source)
 			return x

@@ -110,7 +110,7 @@ func (e *expertExchange) forward(r *parallel.Rank, p *expertPiece, s *MLPSaved) 
 	if p.from == p.to {
 		return r.Stack.New(e.all.DType, 0, e.all.Cols)
 	}
-	return e.m.Experts.forwardOf(r, p.to-p.from, func() kernels.Tensor {
+	return e.m.Experts.forwardOf(r, p.to-p.from, e.m.Experts.GateUp.gathered(r), func() kernels.Tensor {
 		x := r.Stack.New(e.all.DType, p.to-p.from, e.all.Cols)
 		r.Dev.Gather(x, e.all, e.source.ColRange(p.from, p.to))
 		return x

@@ -55,6 +55,9 @@ func (m *Model) open(dev kernels.Device, c *safetensors.Checkpoint, o Options) e
 		m.keepCodes(dev, w)
 	}
 	if err == nil {
+		err = m.checkRounding(dev.Definition())
+	}
+	if err == nil {
 		err = m.allocate(dev, o)
 	}
 	if err == nil {
@@ -96,6 +99,22 @@ func StorageType(dir string) (kernels.DType, error) {
 		return kernels.BF16, nil
 	}
 	return kernels.F32, nil
+}
+
+// Acts is what a folder's config.json says that inputs of its projections in codes are rounded to.
+func Acts(dir string) (quant.Encoding, error) {
+	text, err := readFile(dir, "config.json", "is it a model folder?")
+	if err != nil {
+		return quant.AsTrained, err
+	}
+	kept, err := checkpoint.ParseFormat(pyjson.Plain(text))
+	if err != nil {
+		return quant.AsTrained, fmt.Errorf("%s: config.json: %w", dir, err)
+	}
+	if kept == nil {
+		return quant.AsTrained, nil
+	}
+	return kept.Acts, nil
 }
 
 // fromConfig is the model that build makes of a folder's config.json, with what its generation_config.json says.

@@ -1,8 +1,12 @@
 package model
 
 import (
+	"fmt"
+	"slices"
+
 	"lockstep/kernels"
 	"lockstep/parallel"
+	"lockstep/quant"
 )
 
 // Linear is y = x W^T for one weight that may stack several projections of the same input (q, k and v), or the experts
@@ -37,9 +41,86 @@ type LoRA struct {
 	Scale float32 // alpha / r
 }
 
-// LinearSaved is what Backward needs. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil
-// without one. Both are nil where no weight of the Linear is trained.
-type LinearSaved struct{ X, U kernels.Tensor }
+// LinearSaved is what Backward needs. X is what adapters have read, and Read what the weight has, which is X rounded by
+// Definition.Acts. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil without one. All are nil
+// where no weight of the Linear is trained.
+type LinearSaved struct{ X, Read, U kernels.Tensor }
+
+// inputUse says who has read the input of a Linear, or will.
+type inputUse int
+
+const (
+	sharedInput  inputUse = iota
+	ownInput              // nothing else reads it: it may be rounded in its place
+	roundedInput          // nothing else reads it, and it is rounded already
+)
+
+// rounding is what an operand of products with the weight is rounded to by a setting of the definition.
+func (l *Linear) rounding(r *parallel.Rank, by func(kernels.Definition) quant.Encoding) quant.Encoding {
+	if !l.W.coded {
+		return quant.AsTrained
+	}
+	return by(r.Dev.Definition())
+}
+
+func acts(d kernels.Definition) quant.Encoding  { return d.Acts }
+func grads(d kernels.Definition) quant.Encoding { return d.Grads }
+
+// fakeQuantizer is the device of r, which rounds.
+func fakeQuantizer(r *parallel.Rank) kernels.QuantizedProducts {
+	return r.Dev.(kernels.QuantizedProducts)
+}
+
+// fakeQuantized is a copy of x that is rounded, or x itself where it is not.
+func fakeQuantized(r *parallel.Rank, x kernels.Tensor, e quant.Encoding) kernels.Tensor {
+	if e == quant.AsTrained {
+		return x
+	}
+	out := r.Stack.New(x.DType, x.Rows, x.Cols)
+	fakeQuantizer(r).FakeQuantize(out, x, e)
+	return out
+}
+
+// read is what the weight reads of an input x.
+func (l *Linear) read(r *parallel.Rank, x kernels.Tensor, use inputUse) kernels.Tensor {
+	e := l.rounding(r, acts)
+	if use == roundedInput || e == quant.AsTrained {
+		return x
+	}
+	if use == ownInput && l.A.IsNil() {
+		fakeQuantizer(r).FakeQuantize(x, x, e)
+		return x
+	}
+	return fakeQuantized(r, x, e)
+}
+
+// roundsTokens tells whether tokens are rounded, once each, before their rows are gathered for experts. An adapter
+// reads rows as they are.
+func (l *Linear) roundsTokens(r *parallel.Rank) bool {
+	return l.A.IsNil() && l.rounding(r, acts) != quant.AsTrained
+}
+
+// gathered says what rows of tokens are to forwardOf.
+func (l *Linear) gathered(r *parallel.Rank) inputUse {
+	if l.roundsTokens(r) {
+		return roundedInput
+	}
+	return ownInput
+}
+
+// checkRounding is an error where a definition rounds what projections in codes read, and there are none.
+func (m *Model) checkRounding(def kernels.Definition) error {
+	if def.Acts == quant.AsTrained && def.Grads == quant.AsTrained ||
+		slices.ContainsFunc(m.Params, func(p *Param) bool { return p.coded }) {
+		return nil
+	}
+	name, value := "acts", def.Acts
+	if value == quant.AsTrained {
+		name, value = "grads", def.Grads
+	}
+	return fmt.Errorf("definition.%s = %q is for projections in codes, and none is: put them into a format, such as "+
+		"model.weights = %q (--weights), or set it to none", name, value, quant.MXFP8)
+}
 
 // adapter is one with its place among those of its Linear: columns [from, to) of U.
 type adapter struct {
@@ -68,13 +149,13 @@ func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, 
 // forward is Forward of a result that k may keep. Where the result is there already, only s is filled.
 func (l *Linear) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, save Save,
 	s *LinearSaved) kernels.Tensor {
-	return l.forwardOf(r, x.Rows, func() kernels.Tensor { return x }, g, k, save, s)
+	return l.forwardOf(r, x.Rows, sharedInput, func() kernels.Tensor { return x }, g, k, save, s)
 }
 
-// forwardOf is forward of an input [rows, K] that nothing else reads. The input is computed only where the product or a
-// gradient reads it, and stays on the stack only for a gradient.
-func (l *Linear) forwardOf(r *parallel.Rank, rows int, input func() kernels.Tensor, g *kernels.Groups, k *Keep,
-	save Save, s *LinearSaved) kernels.Tensor {
+// forwardOf is forward of an input [rows, K]. The input is computed only where the product or a gradient reads it, and
+// stays on the stack only for a gradient.
+func (l *Linear) forwardOf(r *parallel.Rank, rows int, use inputUse, input func() kernels.Tensor, g *kernels.Groups,
+	k *Keep, save Save, s *LinearSaved) kernels.Tensor {
 	y, done := k.tensor(r, save, l.W.W.DType, rows, l.W.W.Rows)
 	if done && !l.readsInput() {
 		return y
@@ -85,13 +166,24 @@ func (l *Linear) forwardOf(r *parallel.Rank, rows int, input func() kernels.Tens
 	if !l.A.IsNil() {
 		u = l.project(r, x, g)
 	}
+	rounded := r.Stack.Mark()
+	var read kernels.Tensor
+	if !done || l.W.Trained() {
+		read = l.read(r, x, use)
+	}
 	if !done {
-		l.multiply(r, y, x, u, g)
+		l.multiply(r, y, read, u, g)
 	}
 	if !l.readsInput() {
 		r.Stack.Release(mark)
-	} else if s != nil {
-		*s = LinearSaved{X: x, U: u}
+		return y
+	}
+	if !l.W.Trained() {
+		r.Stack.Release(rounded)
+		read = kernels.Tensor{}
+	}
+	if s != nil {
+		*s = LinearSaved{X: x, Read: read, U: u}
 	}
 	return y
 }
@@ -143,14 +235,30 @@ func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.
 			r.Dev.BiasGrad(sub.Bias.Grad, dy.ColRange(sub.From, sub.To), rows)
 		}
 	}
-	terms := []kernels.Term{l.W.term(dy)}
+	terms := []kernels.Term{l.W.term(fakeQuantized(r, dy, l.rounding(r, grads)))}
 	if !l.A.IsNil() {
 		terms = append(terms, kernels.Term{X: l.adapterGrads(r, dy, g, rows, s), W: l.A})
 	}
 	r.Dev.MatMulT(dx, g, terms...)
-	weightGrad(r, l.W, dy, s.X, rows)
 	r.Stack.Release(mark)
+	l.weightGrad(r, dy, s.Read, rows)
 	return dx
+}
+
+// weightGrad adds the gradient of the weight, from what forward read.
+func (l *Linear) weightGrad(r *parallel.Rank, dy, read kernels.Tensor, rows *kernels.Groups) {
+	if !l.W.Trained() {
+		return
+	}
+	defer r.Stack.Release(r.Stack.Mark())
+	if l.rounding(r, grads) != quant.AsTrained {
+		for _, x := range []*kernels.Tensor{&dy, &read} {
+			out := r.Stack.New(x.DType, x.Rows, x.Cols)
+			fakeQuantizer(r).FakeQuantizeRows(out, *x, rows)
+			*x = out
+		}
+	}
+	r.Dev.WeightGrad(l.W.Grad, dy, read, rows)
 }
 
 // adapterGrads adds the gradients of the adapters and returns that of x A^T, round(Scale * round(dy B)), [T, sum of

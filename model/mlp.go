@@ -47,15 +47,15 @@ func (s *MLPSaved) Backward(r *parallel.Rank, dy kernels.Tensor, b *Batch) kerne
 // result is to k.
 func (m *MLP) forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep, output Save,
 	s *MLPSaved) kernels.Tensor {
-	return m.forwardOf(r, x.Rows, func() kernels.Tensor { return x }, g, k, output, s)
+	return m.forwardOf(r, x.Rows, sharedInput, func() kernels.Tensor { return x }, g, k, output, s)
 }
 
-// forwardOf is forward of an input that nothing else reads (see Linear).
-func (m *MLP) forwardOf(r *parallel.Rank, rows int, x func() kernels.Tensor, g *kernels.Groups, k *Keep, output Save,
-	s *MLPSaved) kernels.Tensor {
+// forwardOf is forward of an input that is computed where it is read (see Linear).
+func (m *MLP) forwardOf(r *parallel.Rank, rows int, use inputUse, x func() kernels.Tensor, g *kernels.Groups, k *Keep,
+	output Save, s *MLPSaved) kernels.Tensor {
 	s.layer = m
-	s.GateUp = m.GateUp.forwardOf(r, rows, x, g, k, SaveGateUp, &s.GateUpIn)
-	return m.Down.forwardOf(r, rows, func() kernels.Tensor {
+	s.GateUp = m.GateUp.forwardOf(r, rows, use, x, g, k, SaveGateUp, &s.GateUpIn)
+	return m.Down.forwardOf(r, rows, ownInput, func() kernels.Tensor {
 		h := r.Stack.New(s.GateUp.DType, rows, m.Act.Width(s.GateUp.Cols))
 		m.Act.Forward(r.Dev, h, s.GateUp)
 		return h

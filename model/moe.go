@@ -66,14 +66,23 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 // experts is the outputs of this rank's experts [R, H] for tokens u [T, H].
 func (m *MoE) experts(r *parallel.Rank, u kernels.Tensor, b *Batch, k *Keep, s *MoESaved) kernels.Tensor {
 	if m.Experts.GateUp.W.split {
-		s.exchange = m.exchange(r, u, &s.Routing, b.Layout.Segments, k)
+		s.exchange = m.exchange(r, m.tokens(r, u), &s.Routing, b.Layout.Segments, k)
 		return s.exchange.outputs(r, k, &s.Experts)
 	}
-	return m.Experts.forwardOf(r, s.Plan.Source.Cols, func() kernels.Tensor {
+	return m.Experts.forwardOf(r, s.Plan.Source.Cols, m.Experts.GateUp.gathered(r), func() kernels.Tensor {
 		xs := r.Stack.New(u.DType, s.Plan.Source.Cols, u.Cols)
-		r.Dev.Gather(xs, u, s.Plan.Source)
+		defer r.Stack.Release(r.Stack.Mark())
+		r.Dev.Gather(xs, m.tokens(r, u), s.Plan.Source)
 		return xs
 	}, &s.Plan.Groups, k, SaveExperts, &s.Experts)
+}
+
+// tokens are inputs u [T, H] as experts read their rows, rounded where no adapter reads them too.
+func (m *MoE) tokens(r *parallel.Rank, u kernels.Tensor) kernels.Tensor {
+	if !m.Experts.GateUp.roundsTokens(r) {
+		return u
+	}
+	return m.Experts.GateUp.read(r, u, sharedInput)
 }
 
 // backward is the gradients of the rows that the experts read [T*K, H] and of the weights [T, K], from dout [T, H].
@@ -95,7 +104,7 @@ func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor) (dx, dweights
 func (m *MoE) combine(r *parallel.Rank, k *Keep, s *MoESaved) kernels.Tensor {
 	rows := s.Routing.X.Rows
 	if m.OutOf != nil {
-		return m.OutOf.forwardOf(r, rows, func() kernels.Tensor {
+		return m.OutOf.forwardOf(r, rows, ownInput, func() kernels.Tensor {
 			sum := r.Stack.New(s.Y.DType, rows, s.Y.Cols)
 			s.sum(r, sum)
 			return sum

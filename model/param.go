@@ -17,7 +17,9 @@ type Param struct {
 	Q    *kernels.QuantizedWeight
 	// what Q's codes are made of numbers by; AsTrained: they are those of a release
 	encoding quant.Encoding
-	Parts    []Part
+	// A projection in codes, or whose codes this device or a copy has as numbers: Definition.Acts and Grads are for it.
+	coded bool
+	Parts []Part
 	// Packed, where set, is the weight as one tensor, which some checkpoints of the family hold in place of its parts.
 	Packed *Part
 	Init   Init

@@ -74,6 +74,7 @@ func (m *Model) keepWhere(check func(kernels.QuantizedWeight) error, w *checkpoi
 			err = errors.New("attention reads it as a matrix for each head")
 		case err == nil:
 			q := kernels.NewQuantizedWeight(f, l.W.W.DType, l.W.W.Groups, l.W.W.Rows, l.W.W.Cols, described)
+			l.W.coded = true
 			if err = check(q); err == nil {
 				l.W.Q = &q
 				m.choice.kept++

@@ -55,6 +55,9 @@ func Build(dev kernels.Device, config []byte, o Options) (*Model, error) {
 		err = m.encodeWeights(dev, o.Encode)
 	}
 	if err == nil {
+		err = m.checkRounding(dev.Definition())
+	}
+	if err == nil {
 		err = m.allocate(dev, o)
 	}
 	if err != nil {

@@ -76,7 +76,7 @@ func (m *Model) quantizationConfig(coded map[string]bool) map[string]any {
 	if m.Head.W == m.Embed.Param {
 		plain = append(plain, "lm_head")
 	}
-	return checkpoint.QuantizationConfig(m.encoded.As, m.mxfp4Blocks(), plain)
+	return checkpoint.QuantizationConfig(m.encoded.As, m.dev.Definition().Acts, m.mxfp4Blocks(), plain)
 }
 
 // codes are the tensors of a part of a quantized weight in a checkpoint; asBlocks: as gpt-oss stores experts.

@@ -28,6 +28,7 @@ type recorder struct {
 	kernels.DeltaNet
 	kernels.Mamba
 	kernels.SparseAttention
+	kernels.QuantizedProducts // what it computes is seen where a product reads it
 
 	outputs     chan opOutput
 	module      string
@@ -45,6 +46,7 @@ func newRecorder(dev kernels.Device, m *model.Model) *recorder {
 	rec.DeltaNet, _ = dev.(kernels.DeltaNet)
 	rec.Mamba, _ = dev.(kernels.Mamba)
 	rec.SparseAttention, _ = dev.(kernels.SparseAttention)
+	rec.QuantizedProducts, _ = dev.(kernels.QuantizedProducts)
 	for _, p := range m.Params {
 		rec.weightNames[p.Address()] = strings.TrimSuffix(p.Name, ".weight")
 	}

@@ -15,6 +15,7 @@ import (
 	"lockstep/kernels/cpu"
 	"lockstep/model"
 	"lockstep/parallel"
+	"lockstep/quant"
 )
 
 // The shortest verification compares every path, whatever the random sequences and however short the corpus.
@@ -64,7 +65,7 @@ type breakCase struct {
 }
 
 func (c breakCase) String() string {
-	return fmt.Sprintf("%s/%s/%s/%s", c.family, c.adapter, c.latent, c.def.Dot)
+	return fmt.Sprintf("%s/%s/%s/%s%s", c.family, c.adapter, c.latent, c.def.Dot, c.def.Acts)
 }
 
 // breakCases are all golden checkpoints, with each of their adapters and both forms of latent attention, by the
@@ -82,6 +83,11 @@ func breakCases(t *testing.T) (cases []breakCase) {
 				cases = append(cases, c, gpu)
 			}
 		}
+	}
+	for _, c := range []breakCase{{"qwen3_moe", "", "", kernels.Default(), kernels.F32},
+		{"kimi_k2", "", kernels.LatentExpanded, tc16, kernels.BF16}} {
+		c.def.Acts = quant.MXFP8
+		cases = append(cases, c)
 	}
 	return cases
 }
@@ -146,7 +152,11 @@ func onGolden(t *testing.T, c breakCase, dev kernels.Device, body func(r *parall
 		if adapter != "" {
 			adapter = goldens + "adapters/" + adapter
 		}
-		s, err := Open(nil, r, goldens+c.family, adapter, model.Options{DType: c.dtype})
+		o := model.Options{DType: c.dtype}
+		if c.def.Acts != quant.AsTrained {
+			o.Encode = model.DefaultEncode(quant.MXFP8)
+		}
+		s, err := Open(nil, r, goldens+c.family, adapter, o)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
@@ -35,9 +36,10 @@ func runSet(t *testing.T, set ...string) string {
 // training of numbers.
 func TestQAT(t *testing.T) {
 	digests := map[string]string{}
-	for _, weights := range []string{"auto", "int4", "mxfp4", "mxfp8", "fp8"} {
-		set := []string{"run.steps=3", "optim.warmup_steps=0", "run.packs=4", "model.coded=projections",
-			"model.weights=" + weights}
+	for _, weights := range []string{"auto", "int4", "mxfp4", "mxfp8", "fp8", "mxfp8 definition.acts=mxfp8",
+		"mxfp8 definition.grads=mxfp8", "int4 definition.acts=mxfp8 definition.grads=mxfp8"} {
+		set := append([]string{"run.steps=3", "optim.warmup_steps=0", "run.packs=4", "model.coded=projections"},
+			strings.Fields("model.weights="+weights)...)
 		want := wholeDigest(t, runSet(t, set...))
 		for _, more := range [][]string{{"run.micro_batch=2"}, {"run.recompute=full"}, {"device.isa=portable"}} {
 			if got := wholeDigest(t, runSet(t, append(append([]string{}, set...), more...)...)); got != want {
@@ -54,9 +56,10 @@ func TestQAT(t *testing.T) {
 // Answers sampled from codes that are trained have the trainer's own log-probabilities, in every format: no token
 // differs on a bit.
 func TestQATSamplesItself(t *testing.T) {
-	for _, e := range quant.Encodings {
+	for i, e := range quant.Encodings {
+		acts := []string{"none", "mxfp8"}[i%2]
 		out := runSet(t, append(testshape.RL(), "warm_start.steps=2", "run.steps=3", "model.weights="+string(e),
-			"model.coded=projections", "rl.exact_kl=2")...)
+			"model.coded=projections", "rl.exact_kl=2", "definition.acts="+acts)...)
 		steps, err := runlog.ReadMetrics(out)
 		if err != nil {
 			t.Fatal(err)
@@ -77,48 +80,66 @@ func TestQATSamplesItself(t *testing.T) {
 // The folder that training in a format saves, opened as numbers, has the logits of the trainer that resumes from its
 // masters. Codes of the saved numbers may be others: INT4 and FP8 do not encode their own numbers to themselves.
 func TestDeployedIsTrained(t *testing.T) {
-	for _, e := range quant.Encodings {
-		set := []string{"run.steps=3", "optim.warmup_steps=0", "model.weights=" + string(e), "model.coded=projections",
-			"optim.lr=0.01"}
-		out := runSet(t, set...)
-		s, err := testshape.Parse(set)
-		if err != nil {
-			t.Fatal(err)
+	for _, acts := range []quant.Encoding{quant.AsTrained, quant.MXFP8} {
+		for _, e := range quant.Encodings {
+			deployedIsTrained(t, e, acts)
 		}
-		devices := delayedRanks(t, s, 0)
-		w, err := parallel.Open([]kernels.Device{devices[0]}, parallel.Mesh{Experts: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer w.Close()
-		last, _ := lastSums(t, out)
-		dir := filepath.Join(out, checkpointsDir, last)
-		if err := w.Lead(func(r *parallel.Rank) error {
-			of := func(o model.Options, restored bool) ([]float32, error) {
-				m, err := model.LoadFolder(r.Dev, filepath.Join(dir, weightsDir), "", o)
-				if err != nil {
+	}
+}
+
+// deployedIsTrained trains in a format with inputs rounded to acts, which the folder's config.json says.
+func deployedIsTrained(t *testing.T, e, acts quant.Encoding) {
+	t.Helper()
+	set := []string{"run.steps=3", "optim.warmup_steps=0", "model.weights=" + string(e), "model.coded=projections",
+		"optim.lr=0.01", "definition.acts=" + cmp.Or(string(acts), "none")}
+	out := runSet(t, set...)
+	s, err := testshape.Parse(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices := delayedRanks(t, s, 0)
+	w, err := parallel.Open([]kernels.Device{devices[0]}, parallel.Mesh{Experts: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	last, _ := lastSums(t, out)
+	dir := filepath.Join(out, checkpointsDir, last)
+	if err := w.Lead(func(r *parallel.Rank) error {
+		of := func(folder string, o model.Options, restored bool) ([]float32, error) {
+			m, err := model.LoadFolder(r.Dev, folder, "", o)
+			if err != nil {
+				return nil, err
+			}
+			if restored {
+				m.TrainAll()
+				if err := restore(w, model.Replicas{m}, dir); err != nil {
 					return nil, err
 				}
-				if restored {
-					m.TrainAll()
-					if err := restore(w, model.Replicas{m}, dir); err != nil {
-						return nil, err
-					}
-				}
-				return firstLogits(r, m), nil
 			}
-			trained, err := of(model.Options{Encode: setup.EncodeBy(string(e), "projections")}, true)
-			if err != nil {
-				return err
-			}
-			deployed, err := of(model.Options{}, false)
-			if err == nil && !slices.Equal(trained, deployed) {
-				t.Errorf("%s: the saved folder has other logits than the trainer", e)
-			}
-			return err
-		}); err != nil {
-			t.Fatal(err)
+			return firstLogits(r, m), nil
 		}
+		qat := model.Options{Encode: setup.EncodeBy(string(e), "projections")}
+		trained, err := of(filepath.Join(dir, weightsDir), qat, true)
+		if err != nil {
+			return err
+		}
+		result := filepath.Join(out, "model")
+		says, err := model.Acts(result)
+		if err != nil || says != acts {
+			t.Errorf("%s: config.json says acts %q, want %q: %v", e, says, acts, err)
+		}
+		o := model.Options{}
+		if acts != quant.AsTrained {
+			o.Weights = model.KeepWeights
+		}
+		deployed, err := of(result, o, false)
+		if err == nil && !slices.Equal(trained, deployed) {
+			t.Errorf("%s: the saved folder has other logits than the trainer", e)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/broken"
 	"lockstep/kernels/cpu"
+	"lockstep/quant"
 )
 
 const width = 64
@@ -46,6 +47,11 @@ var calls = map[kernels.Break]func(d kernels.Device, o operands) []float32{
 	kernels.BreakSplitK: func(d kernels.Device, o operands) []float32 {
 		out := kernels.Wrap(make([]float32, o.x.Len()), o.x.Rows, width)
 		d.MatMul(out, nil, kernels.Term{X: o.x, W: o.w})
+		return out.F32s()
+	},
+	kernels.BreakActs: func(d kernels.Device, o operands) []float32 {
+		out := kernels.Wrap(make([]float32, o.x.Len()), o.x.Rows, width)
+		d.(kernels.QuantizedProducts).FakeQuantize(out, o.x, quant.MXFP8)
 		return out.F32s()
 	},
 	kernels.BreakAdapter: func(d kernels.Device, o operands) []float32 {

@@ -22,6 +22,7 @@ type operations interface {
 	kernels.DeltaNet
 	kernels.Mamba
 	kernels.IndexerLoss
+	kernels.QuantizedProducts
 }
 
 // Device wraps another device and breaks one rule. It does not replay sequences, since wrong operations may read

@@ -1,6 +1,9 @@
 package broken
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/quant"
+)
 
 // MatMul breaks [kernels.BreakSplitK] and [kernels.BreakAdapter].
 func (d *Device) MatMul(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term) {
@@ -21,6 +24,15 @@ func (d *Device) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels
 		return
 	}
 	d.operations.MatMulT(out, g, terms...)
+}
+
+// FakeQuantize breaks [kernels.BreakActs].
+func (d *Device) FakeQuantize(out, x kernels.Tensor, e quant.Encoding) {
+	if d.breaks(kernels.BreakActs, x.Rows) {
+		d.Copy(out, x)
+		return
+	}
+	d.operations.FakeQuantize(out, x, e)
 }
 
 // product is MatMul or MatMulT.
@@ -55,7 +67,7 @@ func (d *Device) weight(t kernels.Term, mem *kernels.Arena) kernels.Tensor {
 		return t.W
 	}
 	w := mem.NewGrouped(t.Q.DType, t.Q.Groups, t.Q.Rows, t.Q.Cols)
-	d.operations.(kernels.QuantizedProducts).Dequantize(w, *t.Q)
+	d.Dequantize(w, *t.Q)
 	return w
 }
 

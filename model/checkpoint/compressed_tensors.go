@@ -25,6 +25,27 @@ type compressedTensors struct {
 type compressedGroup struct {
 	Format  string             `json:"format"`
 	Weights *compressedWeights `json:"weights"`
+	Inputs  *activations       `json:"input_activations"`
+}
+
+// activations is how inputs are rounded.
+type activations struct {
+	Bits      int    `json:"num_bits"`
+	Type      string `json:"type"`
+	Strategy  string `json:"strategy"`
+	Size      int    `json:"group_size"`
+	Symmetric bool   `json:"symmetric"`
+	Dynamic   any    `json:"dynamic"`
+}
+
+// encoding is what inputs are rounded to, of what is computed here: MXFP8. Other schemes are not, and their inputs stay
+// as they are.
+func (a *activations) encoding() quant.Encoding {
+	wide := quant.MXFP8.Format().Wide
+	if a != nil && *a == (activations{8, "float", "group", wide, true, true}) {
+		return quant.MXFP8
+	}
+	return quant.AsTrained
 }
 
 type compressedWeights struct {
@@ -55,7 +76,11 @@ func (c *compressedTensors) parse(refuse func(string, ...any) (*Format, error)) 
 		case w == nil:
 			return refuse("compressed-tensors without weights in config_groups")
 		}
-		return w.parse(c.Format, refuse)
+		f, err := w.parse(c.Format, refuse)
+		if err == nil {
+			f.Acts = g.Inputs.encoding()
+		}
+		return f, err
 	}
 	panic("unreachable: a map of length 1 has an entry")
 }

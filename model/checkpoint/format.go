@@ -9,6 +9,7 @@ import (
 
 	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
+	"lockstep/quant"
 )
 
 // Format is a format in which a checkpoint stores a weight as several tensors: codes, and what they are decoded by.
@@ -21,18 +22,19 @@ type Format struct {
 	others []string // endings of the further tensors
 	// Ignored is the ending of tensors that say how activations were rounded, which are not read; "": none.
 	Ignored string
-	family  string // the only one that has the format; "": any
+	Acts    quant.Encoding // what inputs of what is in codes are rounded to
+	family  string         // the only one that has the format; "": any
 
 	// open checks types and shapes of the codes and of the others, in their order, and says what they hold.
 	open func(codes safetensors.TensorInfo, others []safetensors.TensorInfo) (Weight, error)
 }
 
-// quantization is quantization_config of config.json (names as in transformers and compressed-tensors). Fields
-// about activations and about modules that are not quantised are not read: activations are not rounded here, and the
-// tensors themselves show what is quantised.
+// quantization is quantization_config of config.json (names as in transformers and compressed-tensors). Fields about
+// modules that are not quantised are not read: the tensors themselves show what is quantised.
 type quantization struct {
-	Method string `json:"quant_method"`
-	Block  []int  `json:"weight_block_size"` // of fp8
+	Method string       `json:"quant_method"`
+	Block  []int        `json:"weight_block_size"` // of fp8
+	Inputs *activations `json:"input_activations"` // where there are no groups
 	compressedTensors
 }
 
@@ -102,9 +104,13 @@ func parseQuantization(text json.RawMessage) (*Format, error) {
 		if err := checkBlock("weight_block_size", q.Block); err != nil {
 			return nil, err
 		}
-		return fp8Blocks(q.Block[0], q.Block[1]), nil
+		f := fp8Blocks(q.Block[0], q.Block[1])
+		f.Acts = q.Inputs.encoding()
+		return f, nil
 	case "mxfp4":
-		return mxfp4(), nil
+		f := mxfp4()
+		f.Acts = q.Inputs.encoding()
+		return f, nil
 	case "compressed-tensors":
 		return q.parse(refuse)
 	}

@@ -12,16 +12,18 @@ import (
 	"lockstep/quant"
 )
 
-// QuantizationConfig is quantization_config of config.json for projections in an encoding; blocks: experts as gpt-oss
-// stores them. Modules named plain are not in codes.
-func QuantizationConfig(as quant.Encoding, blocks bool, plain []string) map[string]any {
+// QuantizationConfig is quantization_config of config.json for projections in an encoding whose inputs are rounded to
+// acts; blocks: experts as gpt-oss stores them. Modules named plain are not in codes. Where the config has no groups,
+// as those of compressed-tensors, it has their field of inputs itself.
+func QuantizationConfig(as, acts quant.Encoding, blocks bool, plain []string) map[string]any {
 	wide := as.Format().Wide
 	switch {
 	case as == quant.FP8:
-		return map[string]any{"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
-			"weight_block_size": []int{as.High(), wide}, "modules_to_not_convert": plain}
+		return withActivations(acts, map[string]any{"quant_method": "fp8", "fmt": "e4m3",
+			"activation_scheme": "dynamic", "weight_block_size": []int{as.High(), wide},
+			"modules_to_not_convert": plain})
 	case blocks:
-		return map[string]any{"quant_method": "mxfp4", "modules_to_not_convert": plain}
+		return withActivations(acts, map[string]any{"quant_method": "mxfp4", "modules_to_not_convert": plain})
 	}
 	weights := map[string]any{"num_bits": as.Format().Code.Bits(), "type": "float", "strategy": "group",
 		"group_size": wide, "symmetric": true, "dynamic": false, "actorder": nil}
@@ -33,8 +35,17 @@ func QuantizationConfig(as quant.Encoding, blocks bool, plain []string) map[stri
 		format, weights["scale_dtype"] = "mxfp8-quantized", "torch.uint8"
 	}
 	return map[string]any{"quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed",
-		"ignore": plain, "config_groups": map[string]any{"group_0": map[string]any{"targets": []string{"Linear"},
-			"weights": weights, "input_activations": nil, "output_activations": nil}}}
+		"ignore": plain, "config_groups": map[string]any{"group_0": withActivations(acts, map[string]any{
+			"targets": []string{"Linear"}, "weights": weights, "input_activations": nil, "output_activations": nil})}}
+}
+
+// withActivations says in a config that inputs are rounded, as QuantizationArgs of compressed-tensors does.
+func withActivations(acts quant.Encoding, config map[string]any) map[string]any {
+	if acts == quant.MXFP8 {
+		config["input_activations"] = map[string]any{"num_bits": 8, "type": "float", "strategy": "group",
+			"group_size": acts.Format().Wide, "symmetric": true, "dynamic": true, "scale_dtype": "torch.uint8"}
+	}
+	return config
 }
 
 // Quantized is a weight in codes that is written under a name.

@@ -28,10 +28,28 @@ func Definition(s *configs.Shape) kernels.Definition {
 	def := kernels.Default()
 	def.Dot, def.Exp2 = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2)
 	def.Segment = s.Definition.Segment
+	def.Grads = quant.Encoding(s.Definition.Grads)
+	def.Acts = ActsBy(s.Definition.Acts, s.Model.Path)
 	if s.Definition.Latent != "auto" {
 		def.Latent = kernels.LatentForm(s.Definition.Latent)
 	}
 	return def
+}
+
+// ActsBy is what inputs of projections in codes are rounded to by a setting: a format, "none", or "auto", as the
+// config.json of a model's folder says, where there is one. What is wrong with a folder is said where it is opened.
+func ActsBy(setting, folder string) quant.Encoding {
+	switch {
+	case setting == "none" || setting == "auto" && folder == "":
+		return quant.AsTrained
+	case setting == "auto":
+		acts, err := model.Acts(folder)
+		if err != nil {
+			return quant.AsTrained
+		}
+		return acts
+	}
+	return quant.Encoding(setting)
 }
 
 // DType returns the storage type of weights and activations.
