@@ -122,11 +122,11 @@ func read(t *testing.T, path string) string {
 }
 
 // trained makes a run and an input file for the tests below.
-func trained(t *testing.T) (dir, run string) {
+func trained(t *testing.T, more ...string) (dir, run string) {
 	t.Helper()
 	dir = t.TempDir()
 	run = filepath.Join(dir, "run")
-	must(t, append([]string{"train", shape, "--out", run}, small...)...)
+	must(t, slices.Concat([]string{"train", shape, "--out", run}, small, more)...)
 	write(t, filepath.Join(dir, "ids.jsonl"), "{\"ids\":[1,2,3]}\n")
 	return dir, run
 }
@@ -251,7 +251,7 @@ func TestMergeCommand(t *testing.T) {
 // export writes what --weights makes of a model: scores of the folder are those of the model with that flag, on every
 // byte, in codes and opened; opened for good they stay. What makes no sense is refused, and nothing is written.
 func TestExport(t *testing.T) {
-	dir, run := trained(t)
+	dir, run := trained(t, "--set=model.config.moe_intermediate_size=32")
 	model, ids := filepath.Join(run, "model"), filepath.Join(dir, "ids.jsonl")
 	score := func(name string, args ...string) string {
 		out := filepath.Join(dir, name)
@@ -259,7 +259,7 @@ func TestExport(t *testing.T) {
 		return read(t, out)
 	}
 	plain := score("plain", model)
-	for _, format := range []string{"int4", "mxfp8", "fp8"} {
+	for _, format := range []string{"int4", "mxfp4", "mxfp8", "fp8"} {
 		out, open := filepath.Join(dir, "in-"+format), filepath.Join(dir, "open-"+format)
 		must(t, "export", "--model", model, "--weights", format, "--out", out)
 		want := score("want", model, "--weights", format)
@@ -280,10 +280,14 @@ func TestExport(t *testing.T) {
 	export := func(more ...string) []string { return append([]string{"export", "--model", model}, more...) }
 	refused(t, dir, []string{"exists"}, export("--weights", "int4", "--out", run)...)
 	new := filepath.Join(dir, "new")
-	refused(t, dir, []string{"down_proj", "no multiple of 32"}, export("--weights", "mxfp4", "--out", new)...)
 	refused(t, dir, []string{"--weights auto"}, export("--weights", "auto", "--out", new)...)
 	refused(t, dir, []string{"int3", "mxfp8"}, export("--weights", "int3", "--out", new)...)
 	refused(t, dir, []string{"--coded", "experts"}, export("--weights", "int4", "--coded", "heads", "--out", new)...)
+	_, run = trained(t)
+	model = filepath.Join(run, "model")
+	for _, format := range []string{"int4", "mxfp4", "mxfp8"} {
+		refused(t, dir, []string{"down_proj", "no multiple of 32"}, export("--weights", format, "--out", new)...)
+	}
 }
 
 // generate samples as generation_config.json says and ends where it says, but for what flags say; a line at the start

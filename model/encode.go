@@ -49,8 +49,9 @@ func (m *Model) encodeWhere(check func(kernels.QuantizedWeight) error, e Encode)
 			continue
 		}
 		if e.As.High() > 1 && slices.ContainsFunc(l.W.Parts, func(p Part) bool { return p.RowOnDisk != nil }) {
-			m.choice.opened++
-			m.choice.refused = fmt.Errorf("%s: its blocks would have rows of several blocks on disk", l.W.Name)
+			if m.choice.opened++; m.choice.refused == nil {
+				m.choice.refused = fmt.Errorf("%s: its blocks would have rows of several blocks on disk", l.W.Name)
+			}
 			continue
 		}
 		q := kernels.NewQuantizedWeight(e.As.Format(), l.W.W.DType, l.W.W.Groups, l.W.W.Rows, l.W.W.Cols, described)
@@ -60,6 +61,10 @@ func (m *Model) encodeWhere(check func(kernels.QuantizedWeight) error, e Encode)
 		l.W.Q, l.W.encoding, l.W.coded = &q, e.As, true
 		m.choice.kept++
 		m.choice.bytes += q.Bytes()
+	}
+	if m.choice.kept == 0 {
+		return fmt.Errorf("weights in %s: there is none to put into it: %w: choose another format, or all projections",
+			e.As, m.choice.refused)
 	}
 	m.encoded = e
 	return nil

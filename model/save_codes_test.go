@@ -2,7 +2,11 @@ package model_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -28,9 +32,9 @@ func TestSaveInCodes(t *testing.T) {
 						m, err := model.LoadFolder(r.Dev, dir, "", model.Options{DType: d,
 							Encode: model.Encode{As: e, Projections: all}})
 						if err != nil {
-							return err
-						}
-						if !slices.ContainsFunc(m.Params, func(p *model.Param) bool { return p.Q != nil }) {
+							if !strings.Contains(err.Error(), "none to put into it") {
+								return err
+							}
 							return nil
 						}
 						if err := m.SaveInCodes(out, dir); err != nil {
@@ -51,6 +55,40 @@ func TestSaveInCodes(t *testing.T) {
 		if saved[e] < 12 {
 			t.Errorf("%s: only %d folders were saved", e, saved[e])
 		}
+	}
+}
+
+// What other tools would refuse to read, or holds no codes at all, is refused before anything is written.
+func TestSaveInCodesRefuses(t *testing.T) {
+	for _, c := range []struct {
+		family string
+		encode model.Encode
+		want   string
+	}{
+		{"kimi_k2", model.Encode{As: quant.INT4, Projections: true},
+			"q_b_proj.weight in int4: 48 columns are no multiple of 32: choose another format, or experts alone"},
+		{"kimi_k2", model.Encode{As: quant.MXFP8, Projections: true},
+			"q_b_proj.weight in mxfp8: 48 columns are no multiple of 32: choose another format, or experts alone"},
+		{"kimi_k2", model.Encode{As: quant.MXFP4, Projections: true},
+			"q_b_proj.weight in mxfp4: 48 columns are no multiple of 32: choose another format, or experts alone"},
+		{"gpt_oss", model.Encode{As: quant.FP8},
+			"weights in fp8: there is none to put into it: model.layers.0.mlp.experts.gate_up_proj: its blocks would " +
+				"have rows of several blocks on disk: choose another format, or all projections"},
+	} {
+		onRank(t, func(r *parallel.Rank) error {
+			dir, out := "testdata/"+c.family, filepath.Join(t.TempDir(), "out")
+			m, err := model.LoadFolder(r.Dev, dir, "", model.Options{Encode: c.encode})
+			if err == nil {
+				err = m.SaveInCodes(out, dir)
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s %v: %v, want %q", c.family, c.encode, err, c.want)
+			}
+			if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s %v: the folder is there (%v)", c.family, c.encode, err)
+			}
+			return nil
+		})
 	}
 }
 

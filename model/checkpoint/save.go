@@ -84,7 +84,7 @@ func (r QuantizedRow) appendScales(out []byte) []byte {
 // Tensors are those that hold the weight, in the format of releases that its encoding has; blocks: as gpt-oss stores
 // experts. A weight that no such format holds is an error.
 func (q Quantized) Tensors(blocks bool) ([]safetensors.OutTensor, error) {
-	cols := q.Shape[len(q.Shape)-1]
+	cols, wide := q.Shape[len(q.Shape)-1], q.Format.Wide
 	stem, isModule := strings.CutSuffix(q.Name, ".weight")
 	switch {
 	case q.Encoding == quant.FP8 && !q.Reordered:
@@ -95,16 +95,18 @@ func (q Quantized) Tensors(blocks bool) ([]safetensors.OutTensor, error) {
 		return q.mxfp4Blocks()
 	case !isModule || len(q.Shape) != 2:
 		return nil, q.refuse("experts in one tensor have no such format")
+	case q.Encoding == quant.FP8:
+		return nil, q.refuse(fmt.Sprintf("squares of %d rows would have rows of several", q.Encoding.High()))
+	case cols%wide != 0: // compressed-tensors refuses to read it
+		return nil, q.refuse(fmt.Sprintf("%d columns are no multiple of %d", cols, wide))
 	case q.Encoding == quant.INT4:
 		return q.packedINT4(stem), nil
-	case q.Encoding == quant.MXFP4 && cols%quant.MXFP4Block == 0:
+	case q.Encoding == quant.MXFP4:
 		return []safetensors.OutTensor{q.codes(stem+".weight_packed", "U8", q.Shape[0], q.Format.RowBytes(cols)),
 			q.scales(stem+".weight_scale", "U8", q.Shape[0], q.Format.Blocks(cols))}, nil
-	case q.Encoding == quant.MXFP8:
-		return []safetensors.OutTensor{q.codes(q.Name, "F8_E4M3", q.Shape...),
-			q.scales(stem+".weight_scale", "U8", q.Shape[0], q.Format.Blocks(cols))}, nil
 	}
-	return nil, q.refuse(fmt.Sprintf("%d columns are no multiple of %d", cols, quant.MXFP4Block))
+	return []safetensors.OutTensor{q.codes(q.Name, "F8_E4M3", q.Shape...),
+		q.scales(stem+".weight_scale", "U8", q.Shape[0], q.Format.Blocks(cols))}, nil
 }
 
 func (q Quantized) refuse(what string) error {
@@ -153,15 +155,11 @@ func (q Quantized) mxfp4Blocks() ([]safetensors.OutTensor, error) {
 		q.scales(q.Name+"_scales", "U8", n, out, blocks)}, nil
 }
 
-// packedINT4 is what [int4Groups] reads, rows filled up to words of 32 bits.
+// packedINT4 is what [int4Groups] reads, eight codes in a word.
 func (q Quantized) packedINT4(stem string) []safetensors.OutTensor {
 	rows, cols := q.Shape[0], q.Shape[1]
-	words := (cols + 7) / 8
 	return []safetensors.OutTensor{
-		q.tensor(stem+".weight_packed", "I32", []int{rows, words}, func(out []byte, _ int, r QuantizedRow) []byte {
-			codes := r.codes()
-			return append(append(out, codes...), make([]byte, 4*words-len(codes))...)
-		}),
+		q.codes(stem+".weight_packed", "I32", rows, cols/8),
 		q.scales(stem+".weight_scale", "BF16", rows, q.Format.Blocks(cols)),
 		{Name: stem + ".weight_shape", DType: "I64", Shape: []int{2}, Write: func(w io.Writer) error {
 			return binary.Write(w, binary.LittleEndian, []int64{int64(rows), int64(cols)})
