@@ -176,3 +176,15 @@ func BenchmarkEncode(b *testing.B) {
 		})
 	}
 }
+
+// A block of FP8 is a square: a small number has the scale of a large one in the row above, and none of what follows
+// behind 128 rows.
+func TestFP8Squares(t *testing.T) {
+	const rows = 129
+	x := make([]float32, rows)
+	x[0], x[1], x[rows-1] = 896, 1e-3, 1e-3
+	FP8.Round(x, rows, 1)
+	if x[0] != 896 || x[1] != 0 || math.Abs(float64(x[rows-1])-1e-3) > 1e-6 {
+		t.Errorf("896, 1e-3 and 1e-3 behind the block are %v, %v and %v", x[0], x[1], x[rows-1])
+	}
+}

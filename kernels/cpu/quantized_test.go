@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"lockstep/kernels"
 	"lockstep/quant"
@@ -21,8 +22,7 @@ var quantizedFormats = []quant.Format{
 
 // randomQuantized is a weight of random codes, none of them NaN, and scales of many sizes.
 func randomQuantized(rng *rand.Rand, f quant.Format, d kernels.DType, groups, rows, cols int) kernels.QuantizedWeight {
-	mem := kernels.NewArena(mustCPU())
-	w := kernels.NewQuantizedWeight(f, d, groups, rows, cols, mem.NewGrouped)
+	w := kernels.NewQuantizedWeight(f, d, groups, rows, cols, onHeap)
 	for i := range w.Codes.Raw() {
 		c := byte(rng.Uint32())
 		if f.Code == quant.CodeE4M3 && c&0x7f == 0x7f {
@@ -44,6 +44,13 @@ func randomQuantized(rng *rand.Rand, f quant.Format, d kernels.DType, groups, ro
 	return w
 }
 
+// onHeap is a contiguous tensor that is freed with the last use of it; an arena takes 64 MiB until its device ends.
+func onHeap(d kernels.DType, groups, rows, cols int) kernels.Tensor {
+	raw := make([]uint64, (groups*rows*cols*d.Size()+7)/8+1)
+	return kernels.Tensor{Data: unsafe.Pointer(unsafe.SliceData(raw)), DType: d, Groups: groups, Rows: rows, Cols: cols,
+		Stride: cols}
+}
+
 func mustCPU() *Device {
 	d, err := New(kernels.Default(), Options{Threads: 1})
 	if err != nil {
@@ -60,7 +67,7 @@ func numbersOf(w kernels.QuantizedWeight) kernels.Tensor {
 		}
 		return math.Ldexp(8+float64(c&7), int(c>>3&15)-10)
 	}
-	out := kernels.NewArena(mustCPU()).NewGrouped(w.DType, w.Groups, w.Rows, w.Cols)
+	out := onHeap(w.DType, w.Groups, w.Rows, w.Cols)
 	for i := range out.Len() {
 		g, r, c := i/w.Cols/w.Rows, i/w.Cols%w.Rows, i%w.Cols
 		line := w.Codes.Raw()[(g*w.Rows+r)*w.Codes.Cols:]
@@ -141,7 +148,7 @@ func TestQuantizedProducts(t *testing.T) {
 }
 
 func dequantized(d *Device, w kernels.QuantizedWeight) kernels.Tensor {
-	out := kernels.NewArena(d).NewGrouped(w.DType, w.Groups, w.Rows, w.Cols)
+	out := onHeap(w.DType, w.Groups, w.Rows, w.Cols)
 	d.Dequantize(out, w)
 	return out
 }
@@ -199,7 +206,7 @@ func TestQuantize(t *testing.T) {
 			starts := []int{0, 140, 141}
 			x := strided(rng, kernels.F32, groups, rows, cols, 0)
 			w := kernels.NewQuantizedWeight(e.Format(), kernels.F32, groups, rows, cols,
-				kernels.NewArena(dev).NewGrouped)
+				onHeap)
 			dev.Quantize(w, x, e, starts)
 			want := slices.Clone(x.F32s()[:x.Len()])
 			for g := range groups {

@@ -276,6 +276,15 @@ func TestBodies(t *testing.T) {
 		}
 	}
 	release()
+	if release, err = b.hold(context.Background(), maxBody/2); err != nil {
+		t.Fatal(err)
+	}
+	soon, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := b.hold(soon, maxBody); !errors.As(err, &refused) { // which gives back the half that it got
+		t.Errorf("a body too many: %v", err)
+	}
+	release()
 	if _, err := b.hold(context.Background(), maxBody); err != nil {
 		t.Error(err)
 	}
@@ -308,7 +317,7 @@ func TestChunkUsage(t *testing.T) {
 		if strings.Contains(path, "chat") {
 			ask = `"messages": [{"role": "user", "content": "x"}]`
 		}
-		_, text := post(t, url+path, `{`+ask+`, "max_tokens": 3, "ignore_eos": true, "stream": true, `+
+		_, text := post(t, url+path, `{`+ask+`, "max_tokens": 40, "ignore_eos": true, "stream": true, `+
 			`"stream_options": {"continuous_usage_stats": true, "include_usage": true}}`)
 		last := 0
 		for i, e := range events(t, text) {
@@ -320,7 +329,7 @@ func TestChunkUsage(t *testing.T) {
 				last = u.Completion
 			}
 		}
-		if last != 3 {
+		if last != 40 {
 			t.Errorf("%s: the last usage has %d tokens", path, last)
 		}
 	}

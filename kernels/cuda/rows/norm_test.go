@@ -23,9 +23,10 @@ func TestNorm(t *testing.T) {
 				cudatest.Both(t, "rms norm backward", []cudatest.Operand{cudatest.Normal(dtype, r, n, 1),
 					cudatest.Normal(kernels.F32, 1, n, 1),
 					cudatest.Strided(dtype, r, n, 1), cudatest.Normal(dtype, r, n, 1), cudatest.Positive(1, r),
-					cudatest.Normal(dtype, 1, n, 1)},
+					cudatest.Normal(dtype, 1, n, 1), cudatest.Grouped(kernels.F32, len(segments)-1, 1, n, n, 1)},
 					func(d kernels.Device, x []kernels.Tensor) {
 						d.RMSNormBackward(x[0], x[1], x[2], x[3], x[4], x[5], norm, segments)
+						d.RMSNormBackward(x[0], x[6], x[2], x[3], x[4], x[5], norm, segments) // a sum for each segment
 						d.RMSNormBackward(x[0], kernels.Tensor{}, x[2], x[3], x[4], x[5], norm, segments)
 					})
 			}
