@@ -1314,8 +1314,8 @@ func benchExchangeCommand() *cobra.Command {
 		Use:   "exchange",
 		Short: "Exchanges between ranks, relative to a copy from another rank",
 		Long: "All-gather, all-to-all and messages around a ring, between GPUs or ranks that share this machine's\n" +
-			"cores: GB/s that each rank receives, relative to a copy of as many bytes from another rank by all\n" +
-			"at once, and the cost of an exchange of one row.",
+			"cores: GB/s that each rank receives from others, relative to a copy of as many bytes from\n" +
+			"another rank by all at once, and the cost of an exchange of one row.",
 		Example: "  lockstep bench exchange --device cuda --ranks 2 --mib 1,16,256",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return bench.Exchange(c.Context(), o) },
@@ -1324,7 +1324,7 @@ func benchExchangeCommand() *cobra.Command {
 	f.StringVar(&o.Device, "device", devices.CPU, "devices of the ranks: cpu or cuda")
 	f.IntVar(&o.Ranks, "ranks", 2, "ranks")
 	f.BoolVar(&o.Share, "share", false, "ranks may share a GPU, where there are fewer")
-	f.IntSliceVar(&o.MiB, "mib", []int{1, 16, 256}, "MiB that each rank receives")
+	f.IntSliceVar(&o.MiB, "mib", []int{1, 16, 256}, "MiB that each rank receives from others")
 	f.DurationVar(&o.Each, "each", 300*time.Millisecond, "time to spend on each line")
 	return c
 }

@@ -17,7 +17,7 @@ type ExchangeOptions struct {
 	Device string // kind of the ranks' devices
 	Ranks  int
 	Share  bool  // they may share a GPU
-	MiB    []int // sizes of what each rank receives
+	MiB    []int // sizes of what each rank receives from others
 	Each   time.Duration
 	Out    io.Writer
 }
@@ -99,13 +99,13 @@ func copyFromNext(r *parallel.Rank, bytes int) func() {
 }
 
 func gather(r *parallel.Rank, bytes int) func() {
-	src := exchanged(r, bytes/r.Size)
+	src := exchanged(r, bytes/max(r.Size-1, 1))
 	dst := r.Stack.New(kernels.F32, r.Size*src.Rows, src.Cols)
 	return func() { r.Data.AllGather(parallel.Pair{Dst: dst, Src: src}).Wait() }
 }
 
 func allToAll(r *parallel.Rank, bytes int) func() {
-	block := exchanged(r, bytes/r.Size)
+	block := exchanged(r, bytes/max(r.Size-1, 1))
 	src, dst := r.Stack.New(kernels.F32, r.Size*block.Rows, block.Cols), r.Stack.New(kernels.F32, r.Size*block.Rows,
 		block.Cols)
 	r.Dev.Zero(src)
