@@ -686,6 +686,7 @@ func (s *listener) flags(c *cobra.Command, o *api.Options) {
 		"https://example.org, or *; may be repeated")
 	p.StringVar(&s.cert, "tls-cert", "", "certificate (PEM), for HTTPS; with --tls-key")
 	p.StringVar(&s.certKey, "tls-key", "", "private key of --tls-cert (PEM)")
+	p.BoolVar(&o.Reasoning, "reasoning", false, "give thinking as reasoning_content, not in content")
 	p.StringVar(&s.log, "log", "text", "what a line for each request looks like on stderr: text, json or none")
 	o.Limits = api.DefaultLimits()
 	p.IntVar(&o.Limits.Waiting, "max-waiting", o.Limits.Waiting, "samples that may wait for a place in the batch")
@@ -764,6 +765,11 @@ func serveCommand() *cobra.Command {
 			"with a \"seed\" get equal responses. system_fingerprint is the digest of the definition. Defaults\n" +
 			"of temperature, top_p, top_k and max_tokens are those of the model's generation_config.json,\n" +
 			"printed at the start, then OpenAI's.\n\n" +
+			"With \"tools\", the calls that a model writes are tool_calls of the answer, for the formats that chat\n" +
+			"templates have: Hermes JSON, Qwen3.5 and Qwen3-Coder, GLM, Kimi K2, DeepSeek V3, gpt-oss, MiniMax M2\n" +
+			"and Llama 3. A call cannot be forced; what cannot be read as a call stays content;\n" +
+			"\"parallel_tool_calls\": false gives the first alone. Thinking stays content, with its marks, unless\n" +
+			"--reasoning makes it reasoning_content; gpt-oss's channels are always divided.\n\n" +
 			"Set " + keyVariable + " in the environment to require that API key of clients; an address that\n" +
 			"other machines reach needs one. Bodies are JSON with that Content-Type, at most 8 MiB. The batch\n" +
 			"takes one sample of each waiting request after the other; when too many wait, a request gets 429.\n" +

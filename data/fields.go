@@ -143,7 +143,7 @@ func (f *fields) message(n int, m *ordered.Dict, prompt bool) error {
 			}
 		case elsewhereInMessages[key] != "":
 			return fmt.Errorf("%s is not supported here, %s", key, elsewhereInMessages[key])
-		case f.template == nil || !f.template.mentions(key):
+		case f.template == nil || !f.template.Mentions(key):
 			f.ignore(n, "messages."+key)
 		}
 	}

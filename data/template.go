@@ -143,10 +143,10 @@ func readTemplates(file string, raw json.RawMessage) (map[string]string, error) 
 // Source is the text of the default template, for a folder that is written.
 func (t *Template) Source() string { return t.source["default"] }
 
-// mentions tells whether a name stands anywhere in the templates.
-func (t *Template) mentions(name string) bool {
+// Mentions tells whether a text stands anywhere in the templates.
+func (t *Template) Mentions(text string) bool {
 	for _, source := range t.source {
-		if strings.Contains(source, name) {
+		if strings.Contains(source, text) {
 			return true
 		}
 	}
@@ -181,7 +181,26 @@ func (t *Template) Render(ctx context.Context, c Chat, prompt bool, now time.Tim
 	return res.Text, err
 }
 
+// render tries the forms of messages that the template may want. The error is that of the first.
 func (t *Template) render(ctx context.Context, c Chat, prompt bool, now time.Time) (jinja.Result, error) {
+	var first error
+	for _, c.Messages = range t.messagesAs(c.Messages) {
+		res, err := t.renderAs(ctx, c, prompt, now)
+		if err == nil {
+			return res, nil
+		}
+		if first == nil {
+			first = err
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return jinja.Result{}, first
+}
+
+// renderAs renders messages as they are.
+func (t *Template) renderAs(ctx context.Context, c Chat, prompt bool, now time.Time) (jinja.Result, error) {
 	vars := map[string]any{}
 	for k, v := range t.tokens {
 		vars[k] = v

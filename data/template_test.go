@@ -78,7 +78,7 @@ func TestTemplateGolden(t *testing.T) {
 		if err := json.Unmarshal(lines.Bytes(), &want); err != nil {
 			t.Fatal(err)
 		}
-		got, err := loadTestTemplate(t, want.Template).render(t.Context(), chats[want.Conversation], want.Prompt,
+		got, err := loadTestTemplate(t, want.Template).renderAs(t.Context(), chats[want.Conversation], want.Prompt,
 			goldenTime)
 		var parts []string
 		for _, g := range got.Generated {

@@ -29,11 +29,10 @@ func (s *Server) parseChatCompletion(f *fields) (*samplingRequest, error) {
 	if req.sample.TopLogProbs > 0 && !req.logprobs {
 		f.reject("top_logprobs", "set logprobs too")
 	}
-	f.allow("tool_choice", "a tool call cannot be forced; the text has the calls that the model writes", "none", "auto")
 	text := ordered.NewDict()
 	text.Set("type", "text")
 	f.allow("response_format", "structured output is not supported", text)
-	f.ignore("parallel_tool_calls")
+	req.answer = s.answerOptions(f, prompt)
 	return req, s.validate(f, req)
 }
 
@@ -52,15 +51,10 @@ type chatResponse struct {
 type chatChoice struct {
 	Index    int                 `json:"index"`
 	Message  *chatMessage        `json:"message,omitempty"`
-	Delta    *chatMessage        `json:"delta,omitempty"` // of a stream
+	Delta    *chatDelta          `json:"delta,omitempty"` // of a stream
 	LogProbs *chatLogProbs       `json:"logprobs"`
 	Finish   *serve.FinishReason `json:"finish_reason"`
 	IDs      []int32             `json:"token_ids,omitempty"`
-}
-
-type chatMessage struct {
-	Role    string  `json:"role,omitempty"`
-	Content *string `json:"content,omitempty"`
 }
 
 type chatLogProbs struct {
@@ -110,7 +104,7 @@ func (v chatFormat) response(h responseHeader, req *samplingRequest, choices []*
 	res.Prompt = req.promptLogProbs(v.tokenizer, choices[0])
 	for i, c := range choices {
 		out := v.choice(req, c, deltas[i])
-		out.Message = &chatMessage{"assistant", &deltas[i].text}
+		out.Message = newChatMessage(h, c, deltas[i].answer)
 		res.Choices = append(res.Choices, out)
 	}
 	return res
@@ -124,14 +118,26 @@ func chunkHeader(h responseHeader) responseHeader {
 
 func (v chatFormat) firstChunk(h responseHeader, c *choice) any {
 	empty := ""
-	first := chatChoice{Index: c.index, Delta: &chatMessage{"assistant", &empty}}
+	first := chatChoice{Index: c.index, Delta: &chatDelta{Role: "assistant", Content: &empty}}
 	return chatResponse{responseHeader: chunkHeader(h), Choices: []chatChoice{first}}
 }
 
-func (v chatFormat) chunk(h responseHeader, req *samplingRequest, c *choice, d delta, u *usage) any {
-	out := v.choice(req, c, d)
-	out.Delta = &chatMessage{Content: &d.text}
-	return chatResponse{responseHeader: chunkHeader(h), Choices: []chatChoice{out}, Usage: u}
+// chunks are one for what is said and the names of calls, and one for their arguments. The first has the tokens, the
+// last the finish_reason.
+func (v chatFormat) chunks(h responseHeader, req *samplingRequest, c *choice, d delta, u *usage) (list []any) {
+	deltas := newChatDeltas(h, c, d.answer)
+	for i := range deltas {
+		out := chatChoice{Index: c.index}
+		if i == 0 {
+			out = v.choice(req, c, d)
+		}
+		if out.Finish = nil; i == len(deltas)-1 {
+			out.Finish = c.finishReason()
+		}
+		out.Delta = &deltas[i]
+		list = append(list, chatResponse{responseHeader: chunkHeader(h), Choices: []chatChoice{out}, Usage: u})
+	}
+	return list
 }
 
 func (v chatFormat) usageChunk(h responseHeader, u *usage) any {

@@ -6,6 +6,7 @@ import (
 
 	"lockstep/data/tokenizer"
 	"lockstep/serve"
+	"lockstep/serve/api/toolcalls"
 )
 
 // choice is a sample of a response, as OpenAI's interface calls it. It makes text of the tokens and applies
@@ -22,6 +23,9 @@ type choice struct {
 	chars   int                // characters of text before the next token
 	finish  serve.FinishReason
 	tokens  int // so far
+
+	answer *toolcalls.Parser // of a chat completion
+	called int               // tool calls that came before the delta
 }
 
 // delta is what is new of a choice.
@@ -30,11 +34,23 @@ type delta struct {
 	tokens  []token
 	offsets []int // of each token: characters of text before it
 	echoed  int   // the first of tokens that are the prompt's
+	answer  toolcalls.Delta
 }
 
 // add appends tokens and returns what a client may see of them. finish is why the engine ended the sample, "" while it
 // runs. A stop string ends the choice; tokens after it are discarded.
-func (c *choice) add(tokens []token, finish serve.FinishReason) (d delta) {
+func (c *choice) add(tokens []token, finish serve.FinishReason) delta {
+	d := c.addTokens(tokens, finish)
+	if c.answer != nil {
+		d.answer = c.answer.Add(d.text)
+		if c.finish != "" {
+			d.answer.Add(c.answer.End())
+		}
+	}
+	return d
+}
+
+func (c *choice) addTokens(tokens []token, finish serve.FinishReason) (d delta) {
 	if c.echo {
 		c.echo = false
 		c.addPrompt(&d)
@@ -116,10 +132,17 @@ func partialStop(text string, stops []string) (longest int) {
 	return longest
 }
 
+// finishToolCalls is finish_reason of a choice that ends with the calls of tools.
+const finishToolCalls serve.FinishReason = "tool_calls"
+
 // finishReason is the choice's finish_reason, nil while it runs.
 func (c *choice) finishReason() *serve.FinishReason {
-	if c.finish == "" {
+	reason := c.finish
+	switch {
+	case reason == "":
 		return nil
+	case reason == serve.FinishStop && c.answer != nil && c.answer.Called():
+		reason = finishToolCalls
 	}
-	return &c.finish
+	return &reason
 }

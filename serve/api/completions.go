@@ -147,8 +147,8 @@ func (v completionFormat) response(h responseHeader, req *samplingRequest, choic
 
 func (v completionFormat) firstChunk(responseHeader, *choice) any { return nil }
 
-func (v completionFormat) chunk(h responseHeader, req *samplingRequest, c *choice, d delta, u *usage) any {
-	return completionResponse{responseHeader: h, Choices: []completionChoice{v.choice(req, c, d)}, Usage: u}
+func (v completionFormat) chunks(h responseHeader, req *samplingRequest, c *choice, d delta, u *usage) []any {
+	return []any{completionResponse{responseHeader: h, Choices: []completionChoice{v.choice(req, c, d)}, Usage: u}}
 }
 
 func (v completionFormat) usageChunk(h responseHeader, u *usage) any {

@@ -14,6 +14,7 @@ import (
 	"lockstep/data"
 	"lockstep/data/tokenizer"
 	"lockstep/serve"
+	"lockstep/serve/api/toolcalls"
 )
 
 // responseFormat makes the JSON values of an endpoint's responses.
@@ -22,8 +23,8 @@ type responseFormat interface {
 	response(h responseHeader, req *samplingRequest, choices []*choice, deltas []delta) any
 	// firstChunk is sent before the first chunk of a choice in a stream; nil: nothing is.
 	firstChunk(h responseHeader, c *choice) any
-	// chunk is a delta of a choice in a stream; u nil: without its usage.
-	chunk(h responseHeader, req *samplingRequest, c *choice, d delta, u *usage) any
+	// chunks are a delta of a choice in a stream; u nil: without its usage.
+	chunks(h responseHeader, req *samplingRequest, c *choice, d delta, u *usage) []any
 	// usageChunk ends a stream.
 	usageChunk(h responseHeader, u *usage) any
 }
@@ -90,6 +91,9 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, parse func(*fi
 		if tok := s.served.Tokenizer; tok != nil {
 			choices[i].decoder = &tokenizer.Decoder{Tokenizer: tok.Tokenizer}
 		}
+		if req.answer != nil {
+			choices[i].answer = toolcalls.NewParser(*req.answer)
+		}
 	}
 	if req.stream {
 		s.stream(w, r, req, choices, ready, format, h)
@@ -99,6 +103,7 @@ func (s *Server) generate(w http.ResponseWriter, r *http.Request, parse func(*fi
 	collect := func(c *choice, d delta) error {
 		all := &deltas[c.index]
 		all.text += d.text
+		all.answer.Add(d.answer)
 		all.echoed += d.echoed
 		all.tokens, all.offsets = append(all.tokens, d.tokens...), append(all.offsets, d.offsets...)
 		return nil
@@ -202,7 +207,12 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, req *samplingReq
 		if req.chunkUsage {
 			so = newUsage(req, choices)
 		}
-		return send(format.chunk(h, req, c, d, so))
+		for _, event := range format.chunks(h, req, c, d, so) {
+			if err := send(event); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	if isOurs(err) {
 		send(errorBody(err)) // fails only if the client has left

@@ -7,6 +7,7 @@ import (
 
 	"lockstep/data/ordered"
 	"lockstep/serve"
+	"lockstep/serve/api/toolcalls"
 )
 
 const (
@@ -35,6 +36,7 @@ type samplingRequest struct {
 	showUsage bool // a stream ends with its usage
 	// each chunk of a stream has the usage so far
 	chunkUsage bool
+	answer     *toolcalls.Options // how a chat completion is read; nil: of completions
 }
 
 // samplingFields reads the fields that completions and chat completions share.

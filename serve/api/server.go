@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"lockstep/serve"
+	"lockstep/serve/api/toolcalls"
 )
 
 // Options configure a server.
@@ -26,12 +27,15 @@ type Options struct {
 	Limits  Limits
 	TLS     *tls.Config  // nil: HTTP
 	Log     *slog.Logger // gets a line for each request; nil: none
+	// Reasoning: thinking is reasoning_content of a chat completion, not content as the model writes it.
+	Reasoning bool
 }
 
 // Server answers HTTP requests with an engine on each rank.
 type Server struct {
 	options    Options
 	served     *serve.ServedModel
+	tools      toolcalls.Format // of the chat template
 	engine     *serve.Replicas
 	definition string // digest
 	started    time.Time
@@ -58,9 +62,14 @@ func New(m *serve.ServedModel, o Options) (*Server, error) {
 		return nil, err
 	}
 	e.Steps = 1 // clients wait for tokens
+	format := toolcalls.None
+	if tok := m.Tokenizer; tok != nil && tok.Template != nil {
+		format = toolcalls.Detect(tok.Template.Mentions)
+	}
 	return &Server{
-		options: o, served: m, engine: e, definition: m.Rank.Dev.Definition().Digest(), started: time.Now(),
-		bodies: newBodies(), measures: newMeasures(), calls: make(chan func()), ended: make(chan struct{}),
+		options: o, served: m, tools: format, engine: e, definition: m.Rank.Dev.Definition().Digest(),
+		started: time.Now(),
+		bodies:  newBodies(), measures: newMeasures(), calls: make(chan func()), ended: make(chan struct{}),
 		stopping: make(chan struct{}), queues: map[int]*outputQueue{},
 	}, nil
 }
