@@ -82,9 +82,18 @@ var rules = []rule{
 	{[]string{"lora.alpha", "lora.use_rslora", "lora.rank_pattern", "lora.alpha_pattern", "lora.targets",
 		"lora.target_parameters", "lora.modules_to_save", "lora.path", "lora.rank"}, func(s *Shape) string {
 		rest := s.LoRA
-		rest.Path, rest.Rank, rest.Seed = "", 0, 1
+		rest.Path, rest.Rank, rest.Seed, rest.Dropout = "", 0, 1, 0
 		return when(s.LoRA.Path != "" && s.LoRA.Rank == 0 && !reflect.DeepEqual(rest, Default().LoRA),
 			"the adapter of lora.path has its own, remove it, or set lora.rank too to compare them")
+	}},
+	{[]string{"lora.dropout", "lora.rank", "lora.path"}, func(s *Shape) string {
+		return when(s.LoRA.Dropout > 0 && !s.LoRA.On(),
+			"there are no adapters, set lora.rank or lora.path, or remove it")
+	}},
+	{[]string{"lora.dropout", "rl.objective"}, func(s *Shape) string {
+		return when(s.LoRA.Dropout > 0 && s.RL.Objective != "",
+			"with dropout the training forward would not be the one that sampled, whose log-probabilities it shares: "+
+				"remove lora.dropout")
 	}},
 	{[]string{"indexer.stage", "lora.rank", "lora.path"}, func(s *Shape) string {
 		return when(s.Indexer.Stage != "" && s.LoRA.On(),

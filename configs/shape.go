@@ -106,7 +106,9 @@ type LoRA struct {
 	TargetParameters []string `toml:"target_parameters"`
 	// modules that are trained in full and stored with the adapters, such as "lm_head"
 	ModulesToSave []string `toml:"modules_to_save"`
-	// seed of the adapters' weights
+	// probability by which a training step drops elements of what adapters read, as in PEFT; not of experts, nor in RL
+	Dropout float64 `toml:"dropout" default:"0.0" range:"[0,0.999]"`
+	// seed of the adapters' weights and of dropout
 	Seed int `toml:"seed" default:"1" range:"[0,)"`
 }
 

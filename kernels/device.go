@@ -67,6 +67,9 @@ type Device interface {
 	Accumulate(dst, parts Tensor)
 	// Scale: out = round(x * a). out may be x.
 	Scale(out, x Tensor, a float32)
+	// Dropout: out[r,c] = round(x[r,c] * Factor) where word c%4 of Words(r, c/4) is at least the threshold, else +0,
+	// whatever x is. The settings are the key: see Dropout. out may be x.
+	Dropout(out, x Tensor, d Dropout)
 
 	// RMSNorm: rstd[t] = 1/sqrt(tree(x*x)/n + Eps); out = round((x*rstd)*w). rstd is F32 [1, T]. With PlusOne, w is
 	// float32(1 + w) here and below. By Definition.Norm, without PlusOne, x*rstd is rounded to bf16 before w multiplies

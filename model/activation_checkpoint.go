@@ -52,6 +52,7 @@ func (p Policy) of(i int) Save {
 type Keep struct {
 	save     Save
 	again    bool // the second Forward
+	dropout  *Dropout
 	noOutput bool // of the layer at hand: its output has no reader
 	tensors  map[Save][]kernels.Tensor
 	next     map[Save]int // the next of them that Forward comes to
@@ -73,7 +74,8 @@ func (k *Keep) reserve(r *parallel.Rank, bl Block, x kernels.Tensor) {
 
 // rerun is the Keep of the second Forward.
 func (k *Keep) rerun() *Keep {
-	return &Keep{save: k.save, again: true, tensors: k.tensors, next: map[Save]int{}, counts: k.counts}
+	return &Keep{save: k.save, again: true, dropout: k.dropout, tensors: k.tensors, next: map[Save]int{},
+		counts: k.counts}
 }
 
 // leaveOut says whether the next layer may leave out its output.

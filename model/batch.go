@@ -18,6 +18,7 @@ type Batch struct {
 	// by block: the keys that its indexer selected, int32 [T, TopK]; nil: none, attention reads all keys
 	Selected    []kernels.Tensor
 	IndexerLoss *IndexerLoss // nil: indexers are frozen (see [Model.NewIndexerLoss])
+	Dropout     *Dropout     // of adapters, in a training step: see [Model.DropoutAt]; nil: none
 	Place       Place        // of a micro-batch of several ranks; zero otherwise
 	Idle        bool         // of expert parallel: the rank computes for the others alone, and has no gradients
 	parts       gradientParts

@@ -46,6 +46,7 @@ func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
 	}
 	if err == nil && m.LoRA != nil {
 		err = t.AddLoRA(*m.LoRA)
+		t.dropout = m.dropout
 	}
 	return t, err
 }

@@ -266,7 +266,9 @@ func (m *Model) decoded(w *checkpoint.Weights, name string) (safetensors.OutTens
 
 // SaveAdapter writes a PEFT adapter folder; base is where the model underneath lies.
 func (m *Model) SaveAdapter(dir, base string) error {
-	config, err := m.LoRA.JSON(base)
+	c := *m.LoRA
+	c.Dropout = m.dropout.probability
+	config, err := c.JSON(base)
 	if err != nil {
 		return err
 	}

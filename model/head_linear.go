@@ -34,7 +34,7 @@ func (p *HeadLinear) adapter() *LoRA { return p.of.Subs[0].LoRA }
 func (p *HeadLinear) up(r *parallel.Rank, y, x kernels.Tensor, s *HeadSaved) {
 	terms := []kernels.Term{{X: x, W: p.heads(p.of.W.W)}}
 	if a := p.adapter(); a != nil {
-		u := p.of.project(r, x, nil)
+		u := p.of.project(r, x, nil, nil)
 		terms = append(terms, kernels.Term{X: u, W: p.heads(a.B.W)})
 		*s = HeadSaved{u}
 	}

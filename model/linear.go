@@ -39,12 +39,16 @@ type Sub struct {
 type LoRA struct {
 	A, B  *Param
 	Scale float32 // alpha / r
+	layer uint32  // its number among the model's: part of the key of its dropout
 }
 
 // LinearSaved is what Backward needs. X is what adapters have read, and Read what the weight has, which is X rounded by
 // Definition.Acts. U is round(Scale * round(x A^T)) of all adapters, [T, sum of ranks]; nil without one. All are nil
-// where no weight of the Linear is trained.
-type LinearSaved struct{ X, Read, U kernels.Tensor }
+// where no weight of the Linear is trained. With dropout each adapter has an X of its own.
+type LinearSaved struct {
+	X, Read, U kernels.Tensor
+	dropout    *Dropout
+}
 
 // inputUse says who has read the input of a Linear, or will.
 type inputUse int
@@ -141,9 +145,10 @@ func (l *Linear) adapters() []adapter {
 }
 
 // Forward is [T, N] from x [T, K]; g says which rows use which group, nil for a dense weight. An adapter's term of the
-// product is for its projection's columns.
-func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, s *LinearSaved) kernels.Tensor {
-	return l.forward(r, x, g, nil, 0, s)
+// product is for its projection's columns. Of k it takes the dropout alone.
+func (l *Linear) Forward(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, k *Keep,
+	s *LinearSaved) kernels.Tensor {
+	return l.forward(r, x, g, k, 0, s)
 }
 
 // forward is Forward of a result that k may keep. Where the result is there already, only s is filled.
@@ -164,7 +169,7 @@ func (l *Linear) forwardOf(r *parallel.Rank, rows int, use inputUse, input func(
 	x := input()
 	var u kernels.Tensor
 	if !l.A.IsNil() {
-		u = l.project(r, x, g)
+		u = l.project(r, x, g, k.drops())
 	}
 	rounded := r.Stack.Mark()
 	var read kernels.Tensor
@@ -183,7 +188,7 @@ func (l *Linear) forwardOf(r *parallel.Rank, rows int, use inputUse, input func(
 		read = kernels.Tensor{}
 	}
 	if s != nil {
-		*s = LinearSaved{X: x, Read: read, U: u}
+		*s = LinearSaved{X: x, Read: read, U: u, dropout: k.drops()}
 	}
 	return y
 }
@@ -203,10 +208,16 @@ func (l *Linear) multiply(r *parallel.Rank, y, x, u kernels.Tensor, g *kernels.G
 	}
 }
 
-// project is U of all adapters.
-func (l *Linear) project(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups) kernels.Tensor {
+// project is U of all adapters: one product, or with dropout one for each.
+func (l *Linear) project(r *parallel.Rank, x kernels.Tensor, g *kernels.Groups, d *Dropout) kernels.Tensor {
 	u := r.Stack.New(x.DType, x.Rows, l.A.Rows)
-	r.Dev.MatMul(u, g, kernels.Term{X: x, W: l.A})
+	if d == nil {
+		r.Dev.MatMul(u, g, kernels.Term{X: x, W: l.A})
+	} else {
+		l.eachDropped(r, x, d, func(a adapter, own kernels.Tensor) {
+			r.Dev.MatMul(u.ColRange(a.from, a.to), nil, kernels.Term{X: own, W: a.LoRA.A.W})
+		})
+	}
 	l.scale(r, u)
 	return u
 }
@@ -225,8 +236,8 @@ func (l *Linear) scale(r *parallel.Rank, u kernels.Tensor) {
 
 // Backward is dx [T, K] from dy [T, N]; weight gradients accumulate. rows are the groups of the batch's rows: those of
 // Forward for experts, the segments for a dense weight. The chain of dx runs over N, then over the ranks of all
-// adapters as one term: by tc16 its steps of 16 are those of a term for each adapter only where ranks are multiples of
-// 16.
+// adapters as one term (with dropout each adapter's part is rounded and added): by tc16 its steps of 16 are those of a
+// term for each adapter only where ranks are multiples of 16.
 func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.Groups, s *LinearSaved) kernels.Tensor {
 	dx := r.Stack.New(dy.DType, dy.Rows, l.W.W.Cols)
 	mark := r.Stack.Mark()
@@ -236,10 +247,17 @@ func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.
 		}
 	}
 	terms := []kernels.Term{l.W.term(fakeQuantized(r, dy, l.rounding(r, grads)))}
+	var du kernels.Tensor
 	if !l.A.IsNil() {
-		terms = append(terms, kernels.Term{X: l.adapterGrads(r, dy, g, rows, s), W: l.A})
+		du = l.adapterGrads(r, dy, g, rows, s)
+	}
+	if !du.IsNil() && s.dropout == nil {
+		terms = append(terms, kernels.Term{X: du, W: l.A})
 	}
 	r.Dev.MatMulT(dx, g, terms...)
+	if !du.IsNil() && s.dropout != nil {
+		l.addDropped(r, dx, du, s.dropout)
+	}
 	r.Stack.Release(mark)
 	l.weightGrad(r, dy, s.Read, rows)
 	return dx
@@ -273,6 +291,12 @@ func (l *Linear) adapterGrads(r *parallel.Rank, dy kernels.Tensor, g, rows *kern
 		weightGrad(r, a.LoRA.B, dsub, s.U.ColRange(a.from, a.to), rows)
 	}
 	l.scale(r, du)
+	if s.dropout != nil {
+		l.eachDropped(r, s.X, s.dropout, func(a adapter, own kernels.Tensor) {
+			weightGrad(r, a.LoRA.A, du.ColRange(a.from, a.to), own, rows)
+		})
+		return du
+	}
 	for _, a := range all {
 		weightGrad(r, a.LoRA.A, du.ColRange(a.from, a.to), s.X, rows)
 	}

@@ -137,7 +137,7 @@ func TestStackedAdapters(t *testing.T) {
 			rows := r.Stack.New(kernels.I32, 1, 2)
 			dev.Write(rows, []byte{0, 0, 0, 0, 7, 0, 0, 0})
 			var saved model.LinearSaved
-			y := l.Forward(r, x, nil, &saved)
+			y := l.Forward(r, x, nil, nil, &saved)
 			if dev.matmul != 2 || dev.scale != 1 {
 				t.Errorf("%+v: %d products and %d scalings forward, want 2 and 1", c, dev.matmul, dev.scale)
 			}
@@ -185,7 +185,7 @@ func TestAdapterScales(t *testing.T) {
 		rows := r.Stack.New(kernels.I32, 1, 2)
 		r.Dev.Write(rows, []byte{0, 0, 0, 0, 7, 0, 0, 0})
 		var saved model.LinearSaved
-		y := l.Forward(r, x, nil, &saved)
+		y := l.Forward(r, x, nil, nil, &saved)
 		dx := l.Backward(r, dy, nil, &kernels.Groups{Offsets: rows, Count: 1, Segments: 1}, &saved)
 		wantY, wantDX := apart(r, l, x, dy)
 		if !slices.Equal(values(r.Dev, y), values(r.Dev, wantY)) {

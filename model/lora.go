@@ -45,6 +45,7 @@ func (m *Model) AddLoRA(c peft.Config) error {
 		l.addLoRA(m, targets[i])
 	}
 	m.LoRA, m.saved = &c, saved
+	m.numberAdapters()
 	return nil
 }
 

@@ -132,7 +132,7 @@ type GatedMLPSaved struct {
 func (m *GatedMLP) Forward(r *parallel.Rank, x kernels.Tensor, _ *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
 	s := &GatedMLPSaved{layer: m}
 	s.Y = m.MLP.forward(r, x, nil, k, SaveExperts, &s.MLP)
-	s.Gate = m.Gate.Forward(r, x, nil, &s.GateIn)
+	s.Gate = m.Gate.Forward(r, x, nil, k, &s.GateIn)
 	y, done := k.tensor(r, layerOutput, x.DType, x.Rows, s.Y.Cols)
 	if !done {
 		m.ops.delta.SigmoidGate(y, s.Y, s.Gate)

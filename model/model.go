@@ -23,13 +23,14 @@ type Model struct {
 	Sampling  data.Generation // of the folder: defaults of generate and serve; zero: none
 	Config    []byte          // config.json as read, without what it says of the format that weights were kept in
 
-	Embed  Embedding
-	Blocks []Block
-	Head   *Head
-	Params []*Param // in the order of the graph; tied weights once
-	LoRA   *peft.Config
-	saved  map[*Param]bool // trained and stored with the adapters: modules_to_save
-	Shards []*Shard        // of the trained parameters, those of all ranks
+	Embed   Embedding
+	Blocks  []Block
+	Head    *Head
+	Params  []*Param // in the order of the graph; tied weights once
+	LoRA    *peft.Config
+	dropout adapterDropout  // of training
+	saved   map[*Param]bool // trained and stored with the adapters: modules_to_save
+	Shards  []*Shard        // of the trained parameters, those of all ranks
 
 	Indexing IndexerStage // whether indexers of sparse attention are trained
 	indexers []*Indexer   // in the order of blocks

@@ -38,7 +38,7 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	s := &MoESaved{layer: m}
 	u := x
 	if m.Into != nil {
-		u = m.Into.Forward(r, x, nil, &s.IntoIn)
+		u = m.Into.Forward(r, x, nil, k, &s.IntoIn)
 	}
 	s.Routing = m.Router.route(r, x, m.TopK)
 	e, segments, rows := m.Router.W.W.Rows, len(b.Layout.Segments)-1, x.Rows*m.TopK

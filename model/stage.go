@@ -64,7 +64,7 @@ func (st Stage) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, s *Saved) 
 			st.inPlace(r, i, x, b, nil)
 			continue
 		}
-		kept := keptBlock{mark: r.Stack.Mark(), input: x, keep: &Keep{save: s.Policy.of(i)}}
+		kept := keptBlock{mark: r.Stack.Mark(), input: x, keep: &Keep{save: s.Policy.of(i), dropout: b.Dropout}}
 		x, kept.inner = st.model.Blocks[i].Forward(r, x, b, kept.keep)
 		s.blocks = append(s.blocks, kept)
 	}

@@ -306,8 +306,9 @@ func (j *job) run() (err error) {
 			j.note("the result will be saved as numbers, with the same bits: %v", err)
 		}
 	}
-	if c := j.trainer.Model.LoRA; c != nil && c.Dropout > 0 {
-		j.note("lora.path: the adapter was trained with lora_dropout %g; training goes on without dropout", c.Dropout)
+	if c := j.trainer.Model.LoRA; c != nil && c.Dropout > 0 && c.Dropout != j.shape.LoRA.Dropout {
+		j.note("lora.path: the adapter was trained with lora_dropout %g; training goes on with lora.dropout = %g",
+			c.Dropout, j.shape.LoRA.Dropout)
 	}
 	for _, note := range j.shape.Notes {
 		j.note("%s", note)

@@ -29,7 +29,9 @@ type rowOp struct {
 }
 
 func rowOps() []rowOp {
-	return slices.Concat(copyOps, embedOps, addOps, biasOps, normOps, ropeOps, sinkOps, swigluOps, clampedOps, routeOps,
+	return slices.Concat(copyOps, embedOps, addOps, dropoutOps, biasOps, normOps, ropeOps, sinkOps,
+		swigluOps, clampedOps,
+		routeOps,
 		dispatchOps, combineOps, adamwOps,
 		decayOps, gatedNormOps, gateOps)
 }

@@ -24,6 +24,7 @@ func (d *Device) AddBias(out, x, _ kernels.Tensor, _ *kernels.Groups) { d.rows(o
 func (d *Device) BiasGrad(_, dy kernels.Tensor, _ *kernels.Groups)    { d.rows(dy) }
 func (d *Device) Accumulate(dst, parts kernels.Tensor)                { d.rows(dst, dst, parts) }
 func (d *Device) Scale(out, x kernels.Tensor, _ float32)              { d.rows(out, x) }
+func (d *Device) Dropout(out, x kernels.Tensor, _ kernels.Dropout)    { d.rows(out, x) }
 func (d *Device) RMSNorm(out, _, x, _ kernels.Tensor, _ kernels.Norm) { d.rows(out, x) }
 func (d *Device) RMSNormBackward(dx, _, dy, x, _, _ kernels.Tensor, _ kernels.Norm, _ []int32) {
 	d.rows(dx, dx, dy, x)

@@ -20,7 +20,7 @@ type Config struct {
 	Layers         []int         // layers that Targets are for (layers_to_transform); nil: all
 	LayersPattern  []string      // names of the lists of layers that Layers counts; nil: any
 	ModulesToSave  []string      // modules that are trained in full and stored with the adapters
-	Dropout        float64       // that the adapter was trained with; not stored, for training here has none
+	Dropout        float64       // that the adapter was trained with, which nothing but training applies
 	Init           string        // PiSSA or OLoRA, which have changed the base; "": it is as it was
 }
 

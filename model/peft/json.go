@@ -181,6 +181,7 @@ func (c Config) JSON(base string) ([]byte, error) {
 	a := adapterConfig{
 		PeftType: "LORA", TaskType: "CAUSAL_LM", BaseModel: base, Rank: c.Rank, Alpha: c.Alpha, Bias: "none",
 		TargetParameters: c.TargetParameters, RSLora: c.RankStabilised, InferenceMode: true,
+		Dropout:       c.Dropout,
 		ModulesToSave: c.ModulesToSave,
 	}
 	var failed error

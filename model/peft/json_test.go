@@ -20,7 +20,7 @@ func TestAdapterConfig(t *testing.T) {
 		{Rank: 2, Alpha: 2, Targets: []string{"q_proj"}, RankPattern: []ModuleValue{{"b.q_proj", 3}, {"a", 1}},
 			AlphaPattern: []ModuleValue{{"z", 0.5}, {"y", 2}}, Exclude: []string{"x"}, Layers: []int{0, 2},
 			LayersPattern: []string{"layers"}, ModulesToSave: []string{"lm_head"}, Init: PiSSA},
-		{Rank: 2, Alpha: 2, Targets: []string{"q_proj"}, ExcludePattern: ".*x", Init: OLoRA},
+		{Rank: 2, Alpha: 2, Targets: []string{"q_proj"}, ExcludePattern: ".*x", Init: OLoRA, Dropout: 0.1},
 	} {
 		text, err := c.JSON("base")
 		if err != nil {
@@ -36,7 +36,7 @@ func TestAdapterConfig(t *testing.T) {
 		}
 		for name, want := range map[string]any{
 			"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "base", "bias": "none",
-			"lora_dropout": 0.0, "r": float64(c.Rank), "lora_alpha": c.Alpha, "use_rslora": c.RankStabilised,
+			"lora_dropout": c.Dropout, "r": float64(c.Rank), "lora_alpha": c.Alpha, "use_rslora": c.RankStabilised,
 			"use_dora": false, "fan_in_fan_out": false, "init_lora_weights": initOf(c), "inference_mode": true,
 			"modules_to_save": listOf(c.ModulesToSave), "target_modules": targetsOf(c),
 			"target_parameters": listOf(c.TargetParameters),

@@ -121,18 +121,17 @@ func adapt(s *configs.Shape, m *model.Model) error {
 			return err
 		}
 		m.InitialiseAdapters(uint64(s.LoRA.Seed))
-		return nil
+		return m.SetDropout(s.LoRA.Dropout, uint64(s.LoRA.Seed))
 	}
 	if err := m.AddAdapter(s.LoRA.Path); err != nil {
 		return fmt.Errorf("lora.path: %w", err)
 	}
-	if s.LoRA.Rank == 0 {
-		return nil
+	if s.LoRA.Rank > 0 {
+		if err := m.SameAdapters(c); err != nil {
+			return fmt.Errorf("lora.path: %s: %w: set lora.rank = 0 to take the adapter as it is", s.LoRA.Path, err)
+		}
 	}
-	if err := m.SameAdapters(c); err != nil {
-		return fmt.Errorf("lora.path: %s: %w: set lora.rank = 0 to take the adapter as it is", s.LoRA.Path, err)
-	}
-	return nil
+	return m.SetDropout(s.LoRA.Dropout, uint64(s.LoRA.Seed))
 }
 
 // loraConfig is what a shape says of new adapters, with targets as people name them.

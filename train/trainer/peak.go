@@ -67,7 +67,8 @@ func (t *Trainer) largestStep(packs, rows int, computed func(lanes, rounds int))
 			lane.Stack.New(kernels.F32, 1, micro*rows)
 			t.Model.NewIndexerLoss(lane, micro*rows)
 		}
-		plain.forwardBackward(lane, t.Model, t.fullPacks(micro, rows), model.Place{})
+		plain.forwardBackward(lane, t.Model, t.fullPacks(micro, rows), model.Place{},
+			t.Model.DropoutAt(0, 0))
 	})
 	computed(len(lanes), rounds)
 	t.Model.FinishGradients(r)

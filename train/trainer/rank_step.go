@@ -37,13 +37,15 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micro
 	for _, lane := range lanes {
 		defer lane.Stack.Release(lane.Stack.Mark())
 	}
+	rows := firstRows(micros)
 	for first := 0; first < len(micros); first += len(lanes) * r.Size {
 		rounds := min(len(lanes), (len(micros)-first+r.Size-1)/r.Size)
 		parallel.Interleave(lanes[:rounds], func(round int, r *parallel.Rank) {
 			i := first + round*r.Size + r.ID
 			switch {
 			case i < len(micros):
-				done[i] = t.forwardBackward(r, m, micros[i], model.Place{At: i, Of: len(micros)})
+				done[i] = t.forwardBackward(r, m, micros[i], model.Place{At: i, Of: len(micros)},
+					m.DropoutAt(by.step, rows[i]))
 			case m.ExpertParallel():
 				t.idle(r, m)
 			}
@@ -58,6 +60,20 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micro
 		done[i].read(r)
 	}
 	return readNorm(), readIndexerNorm()
+}
+
+// firstRows is the row of the step that each micro-batch begins with.
+func firstRows(micros [][][]Sample) []int {
+	first, next := make([]int, len(micros)), 0
+	for i, packs := range micros {
+		first[i] = next
+		for _, pack := range packs {
+			for _, s := range pack {
+				next += len(s.IDs)
+			}
+		}
+	}
+	return first
 }
 
 // read copies what the micro-batch measured to the host.
@@ -91,16 +107,17 @@ func (t *Trainer) Update(step int) {
 // ForwardBackward computes some packs of a step as one batch on the only rank, and adds their gradients to those of its
 // parameters. The result lies on the rank's stack.
 func (t *Trainer) ForwardBackward(packs [][]Sample) MicroBatch {
-	return t.forwardBackward(t.Rank, t.Model, packs, model.Place{})
+	return t.forwardBackward(t.Rank, t.Model, packs, model.Place{}, nil)
 }
 
-func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, packs [][]Sample, at model.Place) MicroBatch {
+func (t *Trainer) forwardBackward(r *parallel.Rank, m *model.Model, packs [][]Sample, at model.Place,
+	dropout *model.Dropout) MicroBatch {
 	b := NewBatch(packs, r.Dev.Definition().Segment)
 	r.Count(parallel.Tally{Rows: len(b.IDs)})
 	logprob, learns := r.Stack.New(kernels.F32, 1, len(b.IDs)), m.NewIndexerLoss(r, len(b.IDs))
 	defer r.Stack.Release(r.Stack.Mark())
 	on := model.NewBatch(r, b.IDs, b.Layout, nil)
-	on.IndexerLoss, on.Place = learns, at
+	on.IndexerLoss, on.Place, on.Dropout = learns, at, dropout
 	m.Step(r, on, logprob, b.targets(r), t.loss(r, logprob, b.Rows), t.Keep)
 	return MicroBatch{Batch: b, logprob: logprob, indexers: learns}
 }
@@ -116,7 +133,7 @@ func (t *Trainer) idle(r *parallel.Rank, m *model.Model) {
 	defer r.Stack.Release(r.Stack.Mark())
 	b := NewBatch(idlePack(), r.Dev.Definition().Segment)
 	on := model.NewBatch(r, b.IDs, b.Layout, nil)
-	on.IndexerLoss, on.Idle = m.NewIndexerLoss(r, len(b.IDs)), true
+	on.IndexerLoss, on.Idle, on.Dropout = m.NewIndexerLoss(r, len(b.IDs)), true, m.DropoutAt(0, 0)
 	none := func(from, to int) kernels.Tensor { return parallel.Upload(r, make([]float32, to-from)) }
 	m.Step(r, on, r.Stack.New(kernels.F32, 1, len(b.IDs)), b.targets(r),
 		model.Loss{Derivative: none}, t.Keep)

@@ -290,6 +290,31 @@ func launchCopy[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid
 	ctx.Launch("copy"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:32])
 }
 
+// launchDropout enqueues a kernel of dropout.cu: dropout_f32, dropout_bf16.
+func launchDropout[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
+	out P1, x P2, factor float32, least, k0, k1, step, layer, first, rows, cols, os, xs int) {
+	params := struct {
+		out    cu.DevicePtr
+		x      cu.DevicePtr
+		factor float32
+		least  int32
+		k0     int32
+		k1     int32
+		step   int32
+		layer  int32
+		first  int32
+		rows   int32
+		cols   int32
+		os     int32
+		xs     int32
+	}{
+		out: driver.At(out), x: driver.At(x), factor: factor, least: driver.Int32(least), k0: driver.Int32(k0),
+		k1: driver.Int32(k1), step: driver.Int32(step), layer: driver.Int32(layer), first: driver.Int32(first),
+		rows: driver.Int32(rows), cols: driver.Int32(cols), os: driver.Int32(os), xs: driver.Int32(xs),
+	}
+	ctx.Launch("dropout"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:60])
+}
+
 // launchEmbedBackward enqueues a kernel of embed.cu: embed_backward_f32, embed_backward_bf16.
 func launchEmbedBackward[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
 	sharedBytes int, dtable P1, dout P2, ids P3, segments P4, rows, cols, ds int) {
@@ -928,13 +953,13 @@ var Kernels = []string{
 	"accumulate", "adamw_bf16", "adamw_f32", "add_bf16", "add_bias_bf16_bf16", "add_bias_bf16_f32",
 	"add_bias_f32_bf16", "add_bias_f32_f32", "add_blocks", "add_f32", "add_rows", "add_runs", "bias_grad_bf16",
 	"bias_grad_f32", "clamped_swiglu_backward_bf16", "clamped_swiglu_backward_f32", "clamped_swiglu_bf16",
-	"clamped_swiglu_f32", "clip_scale", "copy16", "copy32", "copy_bf16_f32", "copy_f32_bf16",
-	"embed_backward_bf16", "embed_backward_f32", "fake_quantize_fp8_bf16_bf16", "fake_quantize_fp8_bf16_f32",
-	"fake_quantize_fp8_f32_bf16", "fake_quantize_fp8_f32_f32", "fake_quantize_int4_bf16_bf16",
-	"fake_quantize_int4_bf16_f32", "fake_quantize_int4_f32_bf16", "fake_quantize_int4_f32_f32",
-	"fake_quantize_mxfp8_bf16_bf16", "fake_quantize_mxfp8_bf16_f32", "fake_quantize_mxfp8_f32_bf16",
-	"fake_quantize_mxfp8_f32_f32", "fake_quantize_rows_bf16", "fake_quantize_rows_f32",
-	"gate_then_norm_backward_bf16", "gate_then_norm_backward_f32", "gate_then_norm_bf16",
+	"clamped_swiglu_f32", "clip_scale", "copy16", "copy32", "copy_bf16_f32", "copy_f32_bf16", "dropout_bf16",
+	"dropout_f32", "embed_backward_bf16", "embed_backward_f32", "fake_quantize_fp8_bf16_bf16",
+	"fake_quantize_fp8_bf16_f32", "fake_quantize_fp8_f32_bf16", "fake_quantize_fp8_f32_f32",
+	"fake_quantize_int4_bf16_bf16", "fake_quantize_int4_bf16_f32", "fake_quantize_int4_f32_bf16",
+	"fake_quantize_int4_f32_f32", "fake_quantize_mxfp8_bf16_bf16", "fake_quantize_mxfp8_bf16_f32",
+	"fake_quantize_mxfp8_f32_bf16", "fake_quantize_mxfp8_f32_f32", "fake_quantize_rows_bf16",
+	"fake_quantize_rows_f32", "gate_then_norm_backward_bf16", "gate_then_norm_backward_f32", "gate_then_norm_bf16",
 	"gate_then_norm_blocks_bf16", "gate_then_norm_blocks_f32", "gate_then_norm_f32",
 	"head_norm_rope_backward_full_16_bf16", "head_norm_rope_backward_full_16_f32",
 	"head_norm_rope_backward_full_32_bf16", "head_norm_rope_backward_full_32_f32",
