@@ -50,7 +50,7 @@ func mxfp8Go(dst, x, most []float32) {
 		m := math.Float32bits(most[i])
 		power := uint32(max(int32((m+mxfp8Carry)>>23)-8, 0))
 		scale := math.Float32frombits(max(power<<23, subnormalScale))
-		t := math.Float32frombits(magnitude(v)) * math.Float32frombits((254-power)<<23)
+		t := float32(math.Float32frombits(magnitude(v)) * math.Float32frombits((254-power)<<23))
 		shift := math.Float32frombits(max(math.Float32bits(t)&infinity, leastE4M3) + 20<<23)
 		y := float32(float32(t+shift)-shift) * scale
 		switch {
