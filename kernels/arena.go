@@ -30,8 +30,14 @@ const (
 // NewArena makes an empty arena on the device.
 func NewArena(dev Device) *Arena { return &Arena{dev: dev, more: dev.Alloc} }
 
-// NewHostArena makes an empty arena of pinned host memory.
-func NewHostArena(dev HostMemory) *Arena { return &Arena{more: dev.Pin} }
+// NewHostArena makes an empty arena of host memory that is pinned for a device. One that is no [HostMemory] has none.
+func NewHostArena(dev Device) *Arena {
+	host, ok := dev.(HostMemory)
+	if !ok {
+		panic("kernels: host memory of a device that pins none")
+	}
+	return &Arena{more: host.Pin}
+}
 
 // Mark is the current position.
 func (a *Arena) Mark() Mark { return a.at }

@@ -198,7 +198,7 @@ type out struct {
 
 // linear stacks projections of the same input [in] into one weight [sum of rows, in].
 func (b *builder) linear(in int, outs ...out) *Linear {
-	l := &Linear{}
+	l := &Linear{ops: b.ops}
 	rows := 0
 	var parts []Part
 	for _, o := range outs {
@@ -241,7 +241,7 @@ func (b *builder) experts(n, in int, fused string, rows []int, module func(e, i 
 		}
 		total += r
 	}
-	l := &Linear{Subs: []*Sub{{Module: fused, To: total}}, Fused: true}
+	l := &Linear{ops: b.ops, Subs: []*Sub{{Module: fused, To: total}}, Fused: true}
 	l.W = b.param(Init{Kind: Normal, Std: b.std}, n, total, in, parts...)
 	l.W.Name = fused
 	return l
@@ -267,7 +267,7 @@ func (b *builder) inOut(n, rows, in int, name string, order func(row int) int) *
 	bias := Part{Name: name + "_bias", Rows: n, Shape: []int{n, rows}, Disk: func(i int) int {
 		return i/rows*rows + order(i%rows)
 	}}
-	l := &Linear{Subs: []*Sub{{Module: name, To: rows, Disk: order}}, Fused: true}
+	l := &Linear{ops: b.ops, Subs: []*Sub{{Module: name, To: rows, Disk: order}}, Fused: true}
 	l.W = b.param(Init{Kind: Normal, Std: b.std}, n, rows, in, part)
 	l.Subs[0].Bias = b.param(Init{Kind: Zeros}, n, 1, rows, bias)
 	return l

@@ -18,6 +18,7 @@ type Linear struct {
 	Fused bool // experts: the adapter is on the whole weight, as one parameter
 
 	byHead bool // attention reads the weight as a matrix for each head, see [HeadLinear]
+	ops    *operations
 
 	// [groups, sum of ranks, K]: the A of its adapters one below the other, in the order of Subs, so that one product
 	// has all their U; nil: no adapters
@@ -70,18 +71,13 @@ func (l *Linear) rounding(r *parallel.Rank, by func(kernels.Definition) quant.En
 func acts(d kernels.Definition) quant.Encoding  { return d.Acts }
 func grads(d kernels.Definition) quant.Encoding { return d.Grads }
 
-// fakeQuantizer is the device of r, which rounds.
-func fakeQuantizer(r *parallel.Rank) kernels.QuantizedProducts {
-	return r.Dev.(kernels.QuantizedProducts)
-}
-
 // fakeQuantized is a copy of x that is rounded, or x itself where it is not.
-func fakeQuantized(r *parallel.Rank, x kernels.Tensor, e quant.Encoding) kernels.Tensor {
+func (l *Linear) fakeQuantized(r *parallel.Rank, x kernels.Tensor, e quant.Encoding) kernels.Tensor {
 	if e == quant.AsTrained {
 		return x
 	}
 	out := r.Stack.New(x.DType, x.Rows, x.Cols)
-	fakeQuantizer(r).FakeQuantize(out, x, e)
+	l.ops.coder.FakeQuantize(out, x, e)
 	return out
 }
 
@@ -92,10 +88,10 @@ func (l *Linear) read(r *parallel.Rank, x kernels.Tensor, use inputUse) kernels.
 		return x
 	}
 	if use == ownInput && l.A.IsNil() {
-		fakeQuantizer(r).FakeQuantize(x, x, e)
+		l.ops.coder.FakeQuantize(x, x, e)
 		return x
 	}
-	return fakeQuantized(r, x, e)
+	return l.fakeQuantized(r, x, e)
 }
 
 // roundsTokens tells whether tokens are rounded, once each, before their rows are gathered for experts. An adapter
@@ -246,7 +242,7 @@ func (l *Linear) Backward(r *parallel.Rank, dy kernels.Tensor, g, rows *kernels.
 			r.Dev.BiasGrad(sub.Bias.Grad, dy.ColRange(sub.From, sub.To), rows)
 		}
 	}
-	terms := []kernels.Term{l.W.term(fakeQuantized(r, dy, l.rounding(r, grads)))}
+	terms := []kernels.Term{l.W.term(l.fakeQuantized(r, dy, l.rounding(r, grads)))}
 	var du kernels.Tensor
 	if !l.A.IsNil() {
 		du = l.adapterGrads(r, dy, g, rows, s)
@@ -272,7 +268,7 @@ func (l *Linear) weightGrad(r *parallel.Rank, dy, read kernels.Tensor, rows *ker
 	if l.rounding(r, grads) != quant.AsTrained {
 		for _, x := range []*kernels.Tensor{&dy, &read} {
 			out := r.Stack.New(x.DType, x.Rows, x.Cols)
-			fakeQuantizer(r).FakeQuantizeRows(out, *x, rows)
+			l.ops.coder.FakeQuantizeRows(out, *x, rows)
 			*x = out
 		}
 	}

@@ -303,7 +303,7 @@ func (m *Model) stateBytes(pieces []int) (bytes int) {
 // allocateStates gives the states memory, and masters their first values.
 func (m *Model) allocateStates(pieces []int) {
 	if m.offload.Optimizer {
-		host := kernels.NewHostArena(m.dev.(kernels.HostMemory))
+		host := kernels.NewHostArena(m.dev)
 		bytes := 0
 		for _, n := range pieces {
 			bytes += kernels.ArenaBytes(kernels.F32, 1, n)

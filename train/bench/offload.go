@@ -61,7 +61,7 @@ type link struct {
 const linkPiece = 64 << 20
 
 func newLink(r *parallel.Rank, bytes int) link {
-	host, device := kernels.NewHostArena(r.Dev.(kernels.HostMemory)), kernels.NewArena(r.Dev)
+	host, device := kernels.NewHostArena(r.Dev), kernels.NewArena(r.Dev)
 	n := min(bytes, linkPiece)
 	of := func(mem *kernels.Arena) kernels.Tensor { return mem.New(kernels.U8, 1, n) }
 	return link{r, of(host), of(host), of(device), of(device), (bytes + n - 1) / n}
