@@ -9,7 +9,7 @@ import (
 
 var dropoutOps = []rowOp{{name: "Dropout", run: func(d *Device, c *rowCase) (rows, _ []kernels.Tensor) {
 	x, out := c.part(c.strided(c.n, c.cols())), c.part(c.strided(c.n, c.cols()))
-	o := kernels.Dropout{Probability: 0.3, Seed: 5}
+	o := kernels.Dropout{Probability: 0.3, Seed: 5, Row: uint32(c.from)}
 	d.Dropout(out, x, o)
 	d.Dropout(x, x, o)
 	return []kernels.Tensor{out, x}, nil
