@@ -33,18 +33,12 @@ func Exchange(ctx context.Context, o ExchangeOptions) error {
 			return fmt.Errorf("--mib %d: want at least 1", n)
 		}
 	}
-	ranks, closeAll, err := devices.OpenRanks(devices.Config{Kind: o.Device,
-		Definition: devices.Definition(o.Device)}, o.Ranks, o.Share)
+	w, name, closeAll, err := openWorld(o.Device, o.Ranks, o.Share)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	w, err := parallel.Open(ranks, parallel.Mesh{Experts: 1})
-	if err != nil {
-		return err
-	}
-	defer w.Close()
-	fmt.Fprintf(o.Out, "%d ranks, each %s\n", o.Ranks, ranks[0].Name())
+	fmt.Fprintf(o.Out, "%d ranks, each %s\n", o.Ranks, name)
 	tab := tabwriter.NewWriter(o.Out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tab, "MiB\tGB/s a rank\tof a copy\t  exchange")
 	for _, mib := range o.MiB {
@@ -64,12 +58,26 @@ func Exchange(ctx context.Context, o ExchangeOptions) error {
 			fmt.Fprintf(tab, "%d\t%.2f\t%.2f\t  %s\n", mib, rate, rate/copied, e.name)
 		}
 	}
-	seconds, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return gather(r, 4*o.Ranks) })
+	seconds, err := timeExchange(w, o.Each, gatherRow)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(tab, "\t\t\t  a row from each rank: %.1f us\n", 1e6*seconds)
 	return tab.Flush()
+}
+
+// openWorld opens ranks that are alike, with the name of their devices.
+func openWorld(device string, ranks int, share bool) (w *parallel.World, name string, closeAll func(), err error) {
+	devs, closeDevices, err := devices.OpenRanks(devices.Config{Kind: device, Definition: devices.Definition(device)},
+		ranks, share)
+	if err != nil {
+		return nil, "", nil, err
+	}
+	if w, err = parallel.Open(devs, parallel.Mesh{Experts: 1}); err != nil {
+		closeDevices()
+		return nil, "", nil, err
+	}
+	return w, devs[0].Name(), func() { w.Close(); closeDevices() }, nil
 }
 
 // exchanges are what is timed; the first is the copy that the others are relative to. prepare makes the memory of a
@@ -99,13 +107,16 @@ func copyFromNext(r *parallel.Rank, bytes int) func() {
 }
 
 func gather(r *parallel.Rank, bytes int) func() {
-	src := exchanged(r, bytes/max(r.Size-1, 1))
+	src := exchanged(r, bytes/(r.Size-1))
 	dst := r.Stack.New(kernels.F32, r.Size*src.Rows, src.Cols)
 	return func() { r.Data.AllGather(parallel.Pair{Dst: dst, Src: src}).Wait() }
 }
 
+// gatherRow is gather of one row, of a single number.
+func gatherRow(r *parallel.Rank) func() { return gather(r, kernels.F32.Size()*(r.Size-1)) }
+
 func allToAll(r *parallel.Rank, bytes int) func() {
-	block := exchanged(r, bytes/max(r.Size-1, 1))
+	block := exchanged(r, bytes/(r.Size-1))
 	src, dst := r.Stack.New(kernels.F32, r.Size*block.Rows, block.Cols), r.Stack.New(kernels.F32, r.Size*block.Rows,
 		block.Cols)
 	r.Dev.Zero(src)

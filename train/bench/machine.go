@@ -194,17 +194,11 @@ func (o MachineOptions) measureShares(ctx context.Context, r *parallel.Rank, m *
 
 // measureLinks measures copies between all cards at once.
 func (o MachineOptions) measureLinks(m *configs.Machine) error {
-	ranks, closeAll, err := devices.OpenRanks(devices.Config{Kind: o.Device, Definition: devices.Definition(o.Device)},
-		o.Cards, false)
+	w, _, closeAll, err := openWorld(o.Device, o.Cards, false)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	w, err := parallel.Open(ranks, parallel.Mesh{Experts: 1})
-	if err != nil {
-		return err
-	}
-	defer w.Close()
 	const bytes = 256 << 20
 	both, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return copyFromNext(r, bytes) })
 	if err != nil {
@@ -219,7 +213,7 @@ func (o MachineOptions) measureLinks(m *configs.Machine) error {
 	if err != nil {
 		return err
 	}
-	row, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return gather(r, 4*o.Cards) })
+	row, err := timeExchange(w, o.Each, gatherRow)
 	m.Links = configs.MachineLinks{EachWay: bytes / one / 1e9, BothWays: bytes / both / 1e9, Exchange: 1e6 * row}
 	return err
 }

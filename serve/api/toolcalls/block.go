@@ -38,10 +38,7 @@ func (p *Parser) ended() bool {
 
 // block reads calls, or gives up: what began the block is text then.
 func (p *Parser) block(final bool) bool {
-	if p.skip {
-		p.held = bytes.TrimLeft(p.held, "\n")
-		p.skip = len(p.held) == 0
-	}
+	p.skipBreaks()
 	if !p.due(final) {
 		return false
 	}

@@ -31,6 +31,24 @@ func (c *cursor) literal(x string) bool {
 // closed takes x, or the end of the text where nothing follows: the token of x may have ended the answer.
 func (c *cursor) closed(x string) bool { return c.literal(x) || c.final && c.at == len(c.text) }
 
+// section takes one call or more between two marks, with white space around them.
+func (c *cursor) section(begin, end string, one func() (Call, bool)) (calls []Call, ok bool) {
+	if !c.literal(begin) {
+		return nil, false
+	}
+	for {
+		c.space()
+		if len(calls) > 0 && c.closed(end) {
+			return calls, true
+		}
+		call, ok := one()
+		if !ok {
+			return nil, false
+		}
+		calls = append(calls, call)
+	}
+}
+
 func (c *cursor) space() {
 	rest := strings.TrimLeftFunc(c.text[c.at:], unicode.IsSpace)
 	c.at = len(c.text) - len(rest)

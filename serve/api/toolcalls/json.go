@@ -91,71 +91,49 @@ func matchLlama(c *cursor, _ Tools) ([]Call, bool) {
 }
 
 // matchKimi reads a section of calls functions.NAME:INDEX, which is the call's id too.
-func matchKimi(c *cursor, _ Tools) (calls []Call, ok bool) {
-	if !c.literal(kimiBegin) {
-		return nil, false
-	}
-	for {
-		c.space()
-		if len(calls) > 0 && c.closed(kimiEnd) {
-			return calls, true
-		}
+func matchKimi(c *cursor, _ Tools) ([]Call, bool) {
+	return c.section(kimiBegin, kimiEnd, func() (Call, bool) {
 		if !c.literal(kimiCall) {
-			return nil, false
+			return Call{}, false
 		}
 		id, ok := c.until(kimiArguments)
 		if !ok {
-			return nil, false
+			return Call{}, false
 		}
 		c.space()
 		raw, ok := c.object()
 		if !ok {
-			return nil, false
+			return Call{}, false
 		}
 		c.space()
-		if !c.literal(kimiCallEnd) {
-			return nil, false
-		}
 		id = strings.TrimSpace(id)
 		name := strings.TrimPrefix(id, "functions.")
 		if i := strings.LastIndexByte(name, ':'); i >= 0 {
 			name = name[:i]
 		}
-		if name == "" {
-			return nil, false
-		}
-		calls = append(calls, Call{ID: id, Name: name, Arguments: string(raw)})
-	}
+		return Call{ID: id, Name: name, Arguments: string(raw)}, c.literal(kimiCallEnd) && name != ""
+	})
 }
 
 // matchDeepSeek reads a section of calls: NAME, a separator and JSON (V3.1), or "function", the separator, NAME and a
 // fenced block of JSON (V3).
-func matchDeepSeek(c *cursor, _ Tools) (calls []Call, ok bool) {
-	if !c.literal(deepseekBegin) {
-		return nil, false
-	}
-	for {
-		c.space()
-		if len(calls) > 0 && c.closed(deepseekEnd) {
-			return calls, true
-		}
+func matchDeepSeek(c *cursor, _ Tools) ([]Call, bool) {
+	return c.section(deepseekBegin, deepseekEnd, func() (Call, bool) {
 		if !c.literal(deepseekCall) {
-			return nil, false
+			return Call{}, false
 		}
 		name, ok := c.until(deepseekSep)
 		if !ok {
-			return nil, false
+			return Call{}, false
 		}
 		c.space()
 		raw, ok := c.object()
 		if !ok && !c.short {
 			name, raw, ok = c.fenced()
 		}
-		if name = strings.TrimSpace(name); !ok || name == "" || !c.literal(deepseekCallEnd) {
-			return nil, false
-		}
-		calls = append(calls, Call{Name: name, Arguments: string(raw)})
-	}
+		name = strings.TrimSpace(name)
+		return Call{Name: name, Arguments: string(raw)}, ok && name != "" && c.literal(deepseekCallEnd)
+	})
 }
 
 // fenced takes a name and a block of JSON.

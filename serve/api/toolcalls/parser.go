@@ -176,10 +176,7 @@ func (p *Parser) toText() {
 
 // text goes on to where a block of calls begins.
 func (p *Parser) text(final bool) bool {
-	if p.skip {
-		p.held = bytes.TrimLeft(p.held, "\n")
-		p.skip = len(p.held) == 0
-	}
+	p.skipBreaks()
 	first := -1
 	for _, open := range p.grammar.open {
 		if i := bytes.Index(p.held, []byte(open)); i >= 0 && (first < 0 || i < first) {
@@ -197,6 +194,14 @@ func (p *Parser) text(final bool) bool {
 	}
 	p.content(p.take(n))
 	return false
+}
+
+// skipBreaks takes line breaks that are not content.
+func (p *Parser) skipBreaks() {
+	if p.skip {
+		p.held = bytes.TrimLeft(p.held, "\n")
+		p.skip = len(p.held) == 0
+	}
 }
 
 // content adds text, but holds white space back that calls may follow.

@@ -92,39 +92,32 @@ func matchGLM(c *cursor, tools Tools) ([]Call, bool) {
 }
 
 // matchMiniMax reads a section of <invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>.
-func matchMiniMax(c *cursor, tools Tools) (calls []Call, ok bool) {
-	if !c.literal(minimaxBegin) {
-		return nil, false
-	}
-	for {
-		c.space()
-		if len(calls) > 0 && c.closed(minimaxEnd) {
-			return calls, true
-		}
+func matchMiniMax(c *cursor, tools Tools) ([]Call, bool) {
+	return c.section(minimaxBegin, minimaxEnd, func() (Call, bool) {
 		if !c.literal(invokeBegin) {
-			return nil, false
+			return Call{}, false
 		}
 		name, ok := c.until(">")
 		if name = unquoted(name); !ok || !plain(name) {
-			return nil, false
+			return Call{}, false
 		}
 		args := tools.arguments(name)
 		for c.space(); !c.literal(invokeEnd); c.space() {
 			if !c.literal(namedParameter) {
-				return nil, false
+				return Call{}, false
 			}
 			key, ok := c.until(">")
 			if !ok {
-				return nil, false
+				return Call{}, false
 			}
 			value, ok := c.value(parameterEnd, namedParameter, invokeEnd)
 			if !ok {
-				return nil, false
+				return Call{}, false
 			}
 			args.set(unquoted(key), trimNewline(value))
 		}
-		calls = append(calls, Call{Name: name, Arguments: args.json()})
-	}
+		return Call{Name: name, Arguments: args.json()}, true
+	})
 }
 
 // plain tells whether a name is one: it has no marks and no blanks.
