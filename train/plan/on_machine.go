@@ -4,17 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
 	"lockstep/configs"
 	"lockstep/kernels"
 	"lockstep/kernels/meta"
-	"lockstep/model"
-	"lockstep/serve"
 	"lockstep/train/setup"
-	"lockstep/train/trainer"
 )
 
 // OnMachine is what a shape would take and do on a machine, by mesh, best first: those that fit by tokens a second,
@@ -225,53 +221,6 @@ func (o *OnMachine) describe(p *Plan) {
 	}
 }
 
-// mend says what to change of the mesh that takes least.
-func (o *OnMachine) mend(s *configs.Shape) string {
-	type graph struct {
-		parallel configs.Parallel
-		offload  configs.Offload
-		rank     int
-		weights  string
-	}
-	open := map[graph]*Plan{} // graphs serve shapes that differ in the size of a step alone
-	takes := func(t *configs.Shape) (n int, err error) {
-		of := graph{t.Parallel, t.Offload, t.LoRA.Rank, t.Model.Weights}
-		p := open[of]
-		if p == nil || setup.Generates(t) {
-			if p, err = o.open(t); err != nil {
-				return 0, err
-			}
-			open = map[graph]*Plan{of: p}
-		}
-		p.s = t
-		memory, err := p.Choose(o.available())
-		if memory.Host > int(o.Machine.Memory.Host*gibibyte) {
-			return 0, fmt.Errorf("the host has %.0f GiB", o.Machine.Memory.Host)
-		}
-		return memory.Total(), err
-	}
-	text := firstChanges(s, o.available(), takes)
-	for _, larger := range o.Machine.Larger() {
-		t := *s
-		t.Parallel.Ranks, t.Parallel.Weights = larger.Cards, "sharded"
-		if t.Parallel.Experts != 1 || o.divides(&t) {
-			t.Parallel.Experts = larger.Cards
-		}
-		if n, err := takes(&t); err == nil && n <= o.available() {
-			return fmt.Sprintf("%s; it fits as it is on %s: %s a card", text, larger.Name, Size(n))
-		}
-	}
-	return text
-}
-
-// divides tells whether a shape's model has experts to divide.
-func (o *OnMachine) divides(s *configs.Shape) bool {
-	t := *s
-	t.Parallel = configs.Parallel{Ranks: 1, Experts: 1, Weights: "replicated", Interleave: 1}
-	p, err := New(o.device(&t), &t)
-	return err == nil && p.Model.Mixtures() > 0
-}
-
 // purposes cuts memory up. Experts are those of the rank that takes most; block inputs are what a block that recomputes
 // keeps.
 func (p *Plan) purposes(n Memory) []Purpose {
@@ -303,184 +252,4 @@ func (p *Plan) purposes(n Memory) []Purpose {
 		}
 	}
 	return list
-}
-
-// Step is the time of a step on a machine. The plan's devices are those of [meta.New].
-func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
-	s := p.s
-	o, err := setup.TrainerOptions(s, math.MaxInt32, p.Keep)
-	if err != nil {
-		return step, err
-	}
-	t := trainer.New(p.Rank, p.Model, o)
-	c := clock{machine, s.Parallel.Ranks}
-	packs, updates := s.Run.Packs, 1
-	if rl := s.RL; rl.Objective != "" {
-		answers := rl.Prompts * rl.Group
-		packs = max((answers/rl.Minibatches*p.longest+s.Data.PackRows-1)/s.Data.PackRows, 1)
-		updates = rl.Minibatches * rl.Epochs
-		step.rollouts(c, p.rolloutWork(t, answers))
-	}
-	p.clearStacks()
-	w := t.StepWork(packs, s.Data.PackRows)
-	lanes := min(s.Parallel.Interleave, w.Micros)
-	m := mesh{Parallel: s.Parallel, blocks: len(p.Model.Blocks)}
-	m.Interleave = lanes
-	m.segments = max(s.Run.MicroBatch/s.Parallel.Interleave, 1) *
-		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
-	for range updates {
-		step.update(c, w, m)
-		step.offloaded(c, float64(p.static[0].Host), s.Offload.Ring*gibibyte)
-	}
-	step.merge()
-	if step.Tokens = packs * s.Data.PackRows; s.RL.Objective != "" {
-		step.Tokens = s.RL.Prompts * s.RL.Group * s.Rollout.MaxTokens
-	}
-	return step, nil
-}
-
-// merge adds parts of one name.
-func (s *Step) merge() {
-	var list []Part
-	for _, part := range s.Parts {
-		i := slices.IndexFunc(list, func(p Part) bool { return p.Name == part.Name })
-		if i < 0 {
-			list = append(list, part)
-			continue
-		}
-		list[i].Seconds, list[i].Hidden = list[i].Seconds+part.Seconds, list[i].Hidden+part.Hidden
-	}
-	s.Parts = list
-}
-
-// rolloutWork counts what sampling so many answers takes of each rank.
-func (p *Plan) rolloutWork(t *trainer.Trainer, answers int) rolloutWork {
-	s, e, dev := p.s, p.engines[0], p.Rank.Dev.(*meta.Device)
-	prompt := max(p.longest-s.Rollout.MaxTokens, 1)
-	p.clearStacks()
-	dev.CountWork(true)
-	defer dev.CountWork(false)
-	e.PlanDecode(min(prompt+s.Rollout.MaxTokens/2, e.MaxLength()))
-	w := rolloutWork{decode: dev.Work(), answers: answers, slots: s.Rollout.Slots, tokens: s.Rollout.MaxTokens,
-		prefills: float64(s.RL.Prompts*prompt) / float64(s.Parallel.Ranks*s.Data.PackRows)}
-	w.prefill = t.ForwardWork(1, s.Data.PackRows)
-	return w
-}
-
-// longestSequence is the longest pack of one sequence that fits on every rank, one in each lane at a time, with full
-// recompute, and whether it is the longest that the model has positions for.
-func (p *Plan) longestSequence(have int) (rows int, bounded bool) {
-	s := *p.s
-	s.Run.MicroBatch, s.Run.Packs = s.Parallel.Interleave, s.Parallel.Ranks*s.Parallel.Interleave
-	ranks, room := p.ranks(), have
-	taken := 0
-	for _, of := range p.static {
-		if s.Device.Kind == "cpu" {
-			taken += of.Total() + of.Host
-		} else {
-			taken = max(taken, of.Total())
-		}
-	}
-	room -= taken
-	last := trainer.New(ranks[len(ranks)-1], p.models()[len(ranks)-1], trainer.Options{MicroBatch: s.Run.MicroBatch,
-		Interleave: s.Parallel.Interleave, Keep: p.Model.Everywhere(0)})
-	takes := func(rows int) int {
-		p.clearStacks()
-		last.Peak(s.Run.Packs, rows)
-		n := activations(last.Rank)
-		if s.Device.Kind == "cpu" {
-			n *= len(ranks)
-		}
-		return n
-	}
-	return longestRows(p.Model.MaxLength, room, takes)
-}
-
-// rowGrid is what longest sequences are multiples of.
-const rowGrid = 64
-
-// longestRows is the largest multiple of the grid up to most whose bytes fit into room; 0: none. Bytes grow about
-// linearly with rows, so it searches along a line through what it knows.
-func longestRows(most, room int, takes func(rows int) int) (rows int, bounded bool) {
-	if most <= rowGrid || takes(most) <= room {
-		if most <= rowGrid && takes(most) > room {
-			return 0, false
-		}
-		return most, true
-	}
-	low, high := 0, (most+rowGrid-1)/rowGrid // in units of the grid: fits, does not fit
-	lowBytes, highBytes := 0, takes(most)
-	for tries := 0; high-low > 1; tries++ {
-		at := low + (high-low)/2
-		if tries%3 < 2 && highBytes > lowBytes {
-			at = low + int(float64(high-low)*float64(room-lowBytes)/float64(highBytes-lowBytes))
-			at = min(max(at, low+1), high-1)
-		}
-		if n := takes(at * rowGrid); n <= room {
-			low, lowBytes = at, n
-		} else {
-			high, highBytes = at, n
-		}
-	}
-	return low * rowGrid, false
-}
-
-// StepOn is the time of a step of a run on a machine, whose answers have at most so many positions with their prompts,
-// and whose blocks keep what a policy says.
-func StepOn(machine configs.Machine, s *configs.Shape, longest int, keep model.Policy) (Step, error) {
-	o := &OnMachine{Machine: machine}
-	dev := o.device(s)
-	p, err := New(dev, s)
-	if err == nil {
-		err = p.OpenEngines(dev, longest)
-	}
-	if err != nil {
-		return Step{}, err
-	}
-	p.Keep = keep
-	return p.Step(machine)
-}
-
-// DecodeSize is a batch that decodes: so many sequences of so many prompt tokens and new ones.
-type DecodeSize struct{ Rows, Prompt, Tokens int }
-
-// Workloads is the tokens a second of a shape's training, forward and decoding on one card of a machine, as lockstep
-// bench cuda times them.
-func Workloads(s *configs.Shape, machine configs.Machine, d DecodeSize) (map[string]float64, error) {
-	o := &OnMachine{Machine: machine}
-	p, err := New(o.device(s), s)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := p.Choose(o.available()); err != nil {
-		return nil, err
-	}
-	by, err := setup.TrainerOptions(s, math.MaxInt32, p.Keep)
-	if err != nil {
-		return nil, err
-	}
-	step, err := p.Step(machine)
-	if err != nil {
-		return nil, err
-	}
-	c := clock{machine, 1}
-	t := trainer.New(p.Rank, p.Model, by)
-	rates := map[string]float64{"train": step.Rate()}
-	p.clearStacks()
-	rates["forward"] = float64(step.Tokens) / c.arithmetic(t.ForwardWork(s.Run.Packs, s.Data.PackRows),
-		machine.Share.Forward)
-	options := setup.EngineOptions(s)
-	options.Slots, options.Pages = d.Rows, 0
-	e, err := serve.NewEngine(p.Rank, p.Model, kernels.NewArena(p.Rank.Dev), options)
-	if err != nil {
-		return nil, err
-	}
-	dev := p.Rank.Dev.(*meta.Device)
-	dev.CountWork(true)
-	defer dev.CountWork(false)
-	e.PlanDecode(min(d.Prompt+d.Tokens/2, e.MaxLength()))
-	decode := float64(d.Tokens) * c.arithmetic(dev.Work(), machine.Share.Decode)
-	prefill := c.arithmetic(t.ForwardWork(1, d.Rows*d.Prompt), machine.Share.Forward)
-	rates["decode"] = float64(d.Rows*d.Tokens) / (decode + prefill)
-	return rates, nil
 }

@@ -1,0 +1,73 @@
+package plan
+
+import (
+	"math"
+	"slices"
+
+	"lockstep/configs"
+	"lockstep/kernels/meta"
+	"lockstep/train/setup"
+	"lockstep/train/trainer"
+)
+
+// Step is the time of a step on a machine. The plan's devices are those of [meta.New].
+func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
+	s := p.s
+	o, err := setup.TrainerOptions(s, math.MaxInt32, p.Keep)
+	if err != nil {
+		return step, err
+	}
+	t := trainer.New(p.Rank, p.Model, o)
+	c := clock{machine, s.Parallel.Ranks}
+	packs, updates := s.Run.Packs, 1
+	if rl := s.RL; rl.Objective != "" {
+		answers := rl.Prompts * rl.Group
+		packs = max((answers/rl.Minibatches*p.longest+s.Data.PackRows-1)/s.Data.PackRows, 1)
+		updates = rl.Minibatches * rl.Epochs
+		step.rollouts(c, p.rolloutWork(t, answers))
+	}
+	p.clearStacks()
+	w := t.StepWork(packs, s.Data.PackRows)
+	lanes := min(s.Parallel.Interleave, w.Micros)
+	m := mesh{Parallel: s.Parallel, blocks: len(p.Model.Blocks)}
+	m.Interleave = lanes
+	m.segments = max(s.Run.MicroBatch/s.Parallel.Interleave, 1) *
+		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
+	for range updates {
+		step.update(c, w, m)
+		step.offloaded(c, float64(p.static[0].Host), s.Offload.Ring*gibibyte)
+	}
+	step.merge()
+	if step.Tokens = packs * s.Data.PackRows; s.RL.Objective != "" {
+		step.Tokens = s.RL.Prompts * s.RL.Group * s.Rollout.MaxTokens
+	}
+	return step, nil
+}
+
+// merge adds parts of one name.
+func (s *Step) merge() {
+	var list []Part
+	for _, part := range s.Parts {
+		i := slices.IndexFunc(list, func(p Part) bool { return p.Name == part.Name })
+		if i < 0 {
+			list = append(list, part)
+			continue
+		}
+		list[i].Seconds, list[i].Hidden = list[i].Seconds+part.Seconds, list[i].Hidden+part.Hidden
+	}
+	s.Parts = list
+}
+
+// rolloutWork counts what sampling so many answers takes of each rank.
+func (p *Plan) rolloutWork(t *trainer.Trainer, answers int) rolloutWork {
+	s, e, dev := p.s, p.engines[0], p.Rank.Dev.(*meta.Device)
+	prompt := max(p.longest-s.Rollout.MaxTokens, 1)
+	p.clearStacks()
+	dev.CountWork(true)
+	defer dev.CountWork(false)
+	e.PlanDecode(min(prompt+s.Rollout.MaxTokens/2, e.MaxLength()))
+	w := rolloutWork{decode: dev.Work(), answers: answers, slots: s.Rollout.Slots, tokens: s.Rollout.MaxTokens,
+		prefills: float64(s.RL.Prompts*prompt) / float64(s.Parallel.Ranks*s.Data.PackRows)}
+	w.prefill = t.ForwardWork(1, s.Data.PackRows)
+	return w
+}
