@@ -248,6 +248,10 @@ var rules = []rule{
 		return when(s.Offload.Ring != Default().Offload.Ring && !s.Offload.Optimizer,
 			"nothing passes through the ring, set offload.optimizer = true or remove it")
 	}},
+	{[]string{"offload.activations", "run.recompute"}, func(s *Shape) string {
+		return when(s.Offload.Activations && s.Run.Recompute == "none",
+			`nothing is recomputed from a block's input, set run.recompute = "full" or "auto"`)
+	}},
 	{[]string{"definition.acts", "definition.grads", "model.weights"}, func(s *Shape) string {
 		return when((s.Definition.Acts == "mxfp8" || s.Definition.Grads != "") && s.Model.Weights == "open",
 			`rounds what projections in codes read, set model.weights = "mxfp8" or another format`)

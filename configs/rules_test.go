@@ -32,6 +32,8 @@ func TestRuleBounds(t *testing.T) {
 		{[]string{"rollout.numerics.key_split=128"}, "set rollout.allow_mismatch"},
 		{[]string{"offload.ring=2"}, "set offload.optimizer = true or remove it"},
 		{[]string{"offload.ring=2", "offload.optimizer=true"}, ""},
+		{[]string{"offload.activations=true", "run.recompute=none"}, `set run.recompute = "full" or "auto"`},
+		{[]string{"offload.activations=true"}, ""},
 		{[]string{"rollout.numerics.norm=bf16"}, "set rollout.allow_mismatch"},
 		{[]string{"indexer.stage=dense"}, ""},
 		{rl("indexer.stage=dense"), `set "sparse" or remove`},

@@ -42,7 +42,7 @@ func ReserveWorkspace(d Device, bytes int) {
 	}
 }
 
-// Exchange is a kind of exchange between ranks.
+// Exchange is a kind of exchange between ranks, or with the host.
 type Exchange int
 
 const (
@@ -51,6 +51,7 @@ const (
 	ExchangeWeights                  // weights of blocks from their owners
 	ExchangeGradient                 // sums of gradients along the ring of ranks
 	ExchangeUpdated                  // updated weights from the owners of their optimizer state
+	ExchangeOffload                  // inputs of blocks to the host's memory, and as many back
 	Exchanges
 )
 
@@ -59,7 +60,7 @@ const (
 type WorkCounter interface {
 	// CountsWork reports whether it does. Tokens choose experts evenly then.
 	CountsWork() bool
-	// CountExchange adds bytes that a rank gets from others.
+	// CountExchange adds bytes that a rank gets from others, or moves to the host.
 	CountExchange(kind Exchange, bytes int)
 }
 
@@ -69,7 +70,7 @@ func CountsWork(d Device) bool {
 	return ok && w.CountsWork()
 }
 
-// CountExchange tells a [WorkCounter] what a rank of a plan would get from others.
+// CountExchange tells a [WorkCounter] what a rank of a plan would get from others, or move to the host.
 func CountExchange(d Device, kind Exchange, bytes int) {
 	if w, ok := d.(WorkCounter); ok {
 		w.CountExchange(kind, bytes)

@@ -1,14 +1,18 @@
 package model_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"lockstep/kernels"
+	"lockstep/kernels/cpu"
 	"lockstep/model"
 	"lockstep/model/peft"
 	"lockstep/parallel"
@@ -72,6 +76,53 @@ func TestPolicies(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Blocks that keep different results give the gradients of a model that keeps everything also where the inputs of those
+// that compute again lie in the host's memory, whenever copies are carried out.
+func TestPoliciesOffloaded(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("testdata", "qwen3_moe", "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	deep := []byte(strings.Replace(string(text), `"num_hidden_layers": 3`, `"num_hidden_layers": 9`, 1))
+	ids := []int32{1, 2, 3, 4, 5, 6, 7}
+	build := func(r *parallel.Rank, o model.Offload) (*model.Model, error) {
+		m, err := model.Build(r.Dev, deep, model.Options{Offload: o})
+		if err == nil {
+			m.Initialise(1)
+			m.TrainAll()
+		}
+		return m, err
+	}
+	for seed := range uint64(3) {
+		dev, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1, DelayCopies: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+			m, err := build(r, model.Offload{})
+			if err != nil {
+				return err
+			}
+			want := gradientsBy(r, m, nil, ids)
+			if m, err = build(r, model.Offload{Activations: true}); err != nil {
+				return err
+			}
+			for name, p := range policies(m) {
+				if d := differs(gradientsBy(r, m, p, ids), want); d != "" {
+					t.Errorf("seed %d, %s kept: %s differs", seed, name, d)
+				}
+			}
+			if rows := m.Hidden * len(ids) * kernels.F32.Size(); r.PinnedPeak() < 6*rows {
+				t.Errorf("%d bytes of the host are taken", r.PinnedPeak())
+			}
+			return nil
+		})
+		if err := errors.Join(err, dev.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // Adapters on one projection learn from what its neighbours do not need: nothing of that is left out.

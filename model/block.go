@@ -61,19 +61,18 @@ type SublayerSaved struct {
 	Layer LayerSaved
 }
 
-// Forward is y [T, H] from x [T, H]. Nothing stays on the stack but y and what k keeps.
-func (bl Block) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, BlockSaved) {
-	y := r.Stack.New(x.DType, x.Rows, x.Cols)
+// Forward writes y [T, H] from x [T, H]. Nothing stays on the stack but what k keeps.
+func (bl Block) Forward(r *parallel.Rank, y, x kernels.Tensor, b *Batch, k *Keep) BlockSaved {
 	if k != nil && k.save != SaveAll {
 		k.reserve(r, bl, x)
 	}
 	mark := r.Stack.Mark()
 	saved := bl.forward(r, y, x, b, k)
 	if k.saves() {
-		return y, saved
+		return saved
 	}
 	r.Stack.Release(mark)
-	return y, nil
+	return nil
 }
 
 // forward writes y. Where y is the zero Tensor, the output of the last sublayer is not computed.

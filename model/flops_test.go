@@ -98,7 +98,8 @@ func TestWork(t *testing.T) {
 				w := bl.work(m.DType, m.Hidden, Extent{Rows: rows, Length: 40})
 				k := &Keep{save: save}
 				from, flops := at(r), dev.flops
-				y, _ := bl.Forward(r, x, b, k)
+				y := r.Stack.New(x.DType, x.Rows, x.Cols)
+				bl.Forward(r, y, x, b, k)
 				forward := dev.flops - flops
 				bytes, again, saved := kernels.ArenaBytes(y.DType, y.Rows, y.Cols), w.again, 0.0
 				for _, res := range w.results {

@@ -216,7 +216,9 @@ func (g golden) forward(r *parallel.Rank, m *model.Model, s int) {
 	hidden := func(l int) string { return fmt.Sprintf("hidden.%d.%d", s, l) }
 	near(g.t, hidden(0), model.ReadValues(r.Dev, x), g.f32(hidden(0)), 2e-4)
 	for i, bl := range m.Blocks[:len(m.Blocks)-1] {
-		x, _ = bl.Forward(r, x, b, nil)
+		y := r.Stack.New(x.DType, x.Rows, x.Cols)
+		bl.Forward(r, y, x, b, nil)
+		x = y
 		near(g.t, hidden(i+1), model.ReadValues(r.Dev, x), g.f32(hidden(i+1)), 2e-4)
 	}
 	x = m.Forward(r, b, nil)

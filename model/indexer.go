@@ -164,11 +164,13 @@ func (st Stage) trainIndexers(r *parallel.Rank, b *Batch, s *Saved) {
 		st.model.sharded.use(r, i, i-1)
 		st.model.grads.during(r, b, blockUnit(i), func() {
 			defer r.Stack.Release(r.Stack.Mark())
-			for _, sub := range st.inner(r, i, b, s) {
-				if t, ok := sub.Layer.(indexerTrainer); ok {
-					t.trainIndexer(r, b)
+			st.withInner(r, i, b, s, func(inner BlockSaved) {
+				for _, sub := range inner {
+					if t, ok := sub.Layer.(indexerTrainer); ok {
+						t.trainIndexer(r, b)
+					}
 				}
-			}
+			})
 		})
 	}
 }

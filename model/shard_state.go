@@ -11,6 +11,8 @@ import (
 type Offload struct {
 	Optimizer bool // masters and moments; they pass through a ring on the device when they are updated
 	Ring      int  // bytes of the ring
+
+	Activations bool // inputs of blocks that do not keep everything, see [parallel.OffloadStack]
 }
 
 // ShardState is the optimizer's state of consecutive elements of a shard, in their shape.

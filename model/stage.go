@@ -44,15 +44,16 @@ func (m *Model) blocks() Stage { return m.Stage(0, len(m.Blocks)) }
 
 // Saved is what Forward of a stage keeps: of each block its input and what the policy says of its inside.
 type Saved struct {
-	Policy Policy
-	blocks []keptBlock // of the stage
+	Policy  Policy
+	blocks  []keptBlock            // of the stage
+	offload *parallel.OffloadStack // inputs of blocks, where the host has them; nil: it has none
 }
 
 // keptBlock is what is kept of a block.
 type keptBlock struct {
-	mark  kernels.Mark // below all that is kept
-	input kernels.Tensor
-	inner BlockSaved // of a block that keeps everything
+	mark  kernels.Mark   // below all that is kept
+	input kernels.Tensor // where it does not go to the host's memory
+	inner BlockSaved     // of a block that keeps everything
 	keep  *Keep
 }
 
@@ -64,11 +65,45 @@ func (st Stage) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, s *Saved) 
 			st.inPlace(r, i, x, b, nil)
 			continue
 		}
+		st.sendInput(r, i, x, s)
 		kept := keptBlock{mark: r.Stack.Mark(), input: x, keep: &Keep{save: s.Policy.of(i), dropout: b.Dropout}}
-		x, kept.inner = st.model.Blocks[i].Forward(r, x, b, kept.keep)
+		y := st.output(r, i, x, s)
+		kept.inner = st.model.Blocks[i].Forward(r, y, x, b, kept.keep)
 		s.blocks = append(s.blocks, kept)
+		x = y
 	}
 	return x
+}
+
+// offloads tells whether the input of block i goes to the host's memory. Of a block that keeps everything, the norm
+// keeps the input too.
+func (st Stage) offloads(i int, s *Saved) bool {
+	return st.model.offload.Activations && i < st.To && s.Policy.of(i) != SaveAll
+}
+
+// sendInput begins to copy the input of block i to the host's memory, where it is to go there.
+func (st Stage) sendInput(r *parallel.Rank, i int, x kernels.Tensor, s *Saved) {
+	switch {
+	case !st.offloads(i, s):
+	case s.offload != nil:
+		s.offload.Push()
+	default: // the slots are released with what is below block i
+		depth := 0
+		for k := i; k < st.To; k++ {
+			if st.offloads(k, s) {
+				depth++
+			}
+		}
+		s.offload = parallel.NewOffloadStack(r, x, depth)
+	}
+}
+
+// output is memory for the output of block i: that of the next input which goes to the host, or of the stack.
+func (st Stage) output(r *parallel.Rank, i int, x kernels.Tensor, s *Saved) kernels.Tensor {
+	if s.offload != nil && st.offloads(i+1, s) {
+		return s.offload.Next()
+	}
+	return r.Stack.New(x.DType, x.Rows, x.Cols)
 }
 
 // inPlace replaces x by the output of block i and keeps nothing. A block that keeps less than everything is
@@ -76,20 +111,29 @@ func (st Stage) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, s *Saved) 
 func (st Stage) inPlace(r *parallel.Rank, i int, x kernels.Tensor, b *Batch, k *Keep) {
 	defer r.Stack.Release(r.Stack.Mark())
 	bl := st.model.Blocks[i]
-	y, _ := bl.Forward(r, x, b, k)
+	y := r.Stack.New(x.DType, x.Rows, x.Cols)
+	bl.Forward(r, y, x, b, k)
 	if k != nil && k.save != SaveAll {
 		bl.forward(r, y, x, b, k.rerun())
 	}
 	r.Dev.Copy(x, y)
 }
 
-// inner is what Backward of block i needs, computed again where the block does not keep everything.
-func (st Stage) inner(r *parallel.Rank, i int, b *Batch, s *Saved) BlockSaved {
+// withInner gives backward what Backward of block i needs, computed again where the block does not keep everything.
+func (st Stage) withInner(r *parallel.Rank, i int, b *Batch, s *Saved, backward func(inner BlockSaved)) {
 	kept := s.blocks[i-st.From]
 	if kept.inner != nil {
-		return kept.inner
+		backward(kept.inner)
+		return
 	}
-	return st.model.Blocks[i].forward(r, kernels.Tensor{}, kept.input, b, kept.keep.rerun())
+	input, back := kept.input, st.offloads(i, s)
+	if back {
+		input = s.offload.Top()
+	}
+	backward(st.model.Blocks[i].forward(r, kernels.Tensor{}, input, b, kept.keep.rerun()))
+	if back {
+		s.offload.Pop()
+	}
 }
 
 // Backward replaces d, the gradient of Forward's output, by the gradient of its input. Weight gradients accumulate. It
@@ -98,7 +142,7 @@ func (st Stage) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved)
 	for i := st.To - 1; i >= st.From; i-- {
 		st.model.sharded.use(r, i, i-1)
 		st.model.grads.during(r, b, blockUnit(i), func() {
-			st.inner(r, i, b, s).Backward(r, d, b)
+			st.withInner(r, i, b, s, func(inner BlockSaved) { inner.Backward(r, d, b) })
 			r.Stack.Release(s.blocks[i-st.From].mark)
 		})
 	}

@@ -16,6 +16,7 @@ type Rank struct {
 	ID    int
 	Size  int
 
+	pinned    *kernels.Arena    // see Pinned; nil: not asked for
 	Transfers kernels.Transfers // the device, where it can copy from others; nil: it is the only one
 
 	Data    *Group // all ranks: each computes rows of its own
@@ -26,6 +27,29 @@ type Rank struct {
 	tally   *tally  // of all its lanes; nil: the rank has no world
 	yield   func()  // see Yield; nil: the rank has no lanes
 	lanes   []*Rank // on the same device, see Lanes
+}
+
+// Pinned is memory of the host, pinned for the device, for activations of the present step in the order of a stack. The
+// device has to be a [kernels.HostMemory].
+func (r *Rank) Pinned() *kernels.Arena {
+	if r.pinned == nil {
+		r.pinned = kernels.NewHostArena(r.Dev)
+	}
+	return r.pinned
+}
+
+// PinnedPeak is the largest number of bytes that activations took of the host so far.
+func (r *Rank) PinnedPeak() int {
+	if r.pinned == nil {
+		return 0
+	}
+	return r.pinned.Peak()
+}
+
+// ClearStacks gives the rank empty stacks. That of the device has reserved so many bytes.
+func (r *Rank) ClearStacks(bytes int) {
+	r.Stack, r.pinned = kernels.NewArena(r.Dev), nil
+	r.Stack.Reserve(bytes)
 }
 
 // WithDevice is a rank on another device that runs on the same goroutine as r, with a stack of its own and no groups.

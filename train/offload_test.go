@@ -36,15 +36,7 @@ func TestOffloadOptimizer(t *testing.T) {
 				}
 				return s
 			}
-			run := func(seed uint64, more ...string) string {
-				s, out := shape(more...), filepath.Join(t.TempDir(), "run")
-				list := delayedRanks(t, s, seed)
-				if err := runDevices(context.Background(), t, s, out, list); err != nil {
-					t.Fatal(err)
-				}
-				checkPinned(t, s, list, out)
-				return wholeDigest(t, out)
-			}
+			run := func(seed uint64, more ...string) string { return runDelayed(t, shape(more...), seed) }
 			want := run(0)
 			for i, mesh := range [][]string{{"parallel.ranks=1"}, {"parallel.ranks=2", "parallel.weights=sharded"},
 				{"parallel.ranks=3"}, {"parallel.ranks=4", "parallel.experts=4"}} {
@@ -54,6 +46,59 @@ func TestOffloadOptimizer(t *testing.T) {
 			}
 			if got := stoppedOften(t, shape, 3); name != "rl" && got != want {
 				t.Errorf("stopped after each step:\n%s\nwant\n%s", got, want)
+			}
+		})
+	}
+}
+
+// runDelayed is what a run leaves on CPU ranks whose copies are carried out at moments drawn by a seed; 0: at once.
+func runDelayed(t *testing.T, s *configs.Shape, seed uint64) string {
+	t.Helper()
+	out, list := filepath.Join(t.TempDir(), "run"), delayedRanks(t, s, seed)
+	if err := runDevices(context.Background(), t, s, out, list); err != nil {
+		t.Fatal(err)
+	}
+	checkPinned(t, s, list, out)
+	return wholeDigest(t, out)
+}
+
+// Where inputs of blocks lie between forward and backward changes no bit: in supervised training, with preferences,
+// reinforcement learning and indexers that learn, in micro-batches, on any mesh and in two lanes, also with the
+// optimizer's state on the host, whenever copies are carried out.
+func TestOffloadActivations(t *testing.T) {
+	few := []string{"run.steps=2", "optim.warmup_steps=0", "data.eval_samples=0", "run.packs=5",
+		"model.config.num_hidden_layers=6", "definition.segment=64", "model.dtype=bf16"}
+	deep := "model.config.indexer_types=" + `["full", "shared", "shared", "full", "shared", "full"]`
+	for name, set := range map[string][]string{
+		"full": few,
+		"lora": append(few, "lora.rank=4", "lora.dropout=0.25", "lora.targets=q_proj,o_proj"),
+		"dpo": append(tinyPairs(t), "run.steps=2", "optim.warmup_steps=0", "run.packs=5",
+			"model.config.num_hidden_layers=6"),
+		"indexers alone": tinyDSA("indexer.stage=dense", "run.steps=2", "optim.warmup_steps=0",
+			"model.config.num_hidden_layers=6", deep),
+		"rl": append(testshape.RL(), "warm_start.steps=1", "run.steps=1", "model.config.num_hidden_layers=5",
+			"rl.minibatches=2"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := func(seed uint64, more ...string) string {
+				s, err := testshape.Parse(slices.Concat(set, more))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return runDelayed(t, s, seed)
+			}
+			want := run(0)
+			meshes := [][]string{{"parallel.ranks=1", "run.micro_batch=2"},
+				{"parallel.ranks=3", "parallel.weights=sharded"}}
+			if name != "indexers alone" && name != "dpo" {
+				meshes = append(meshes, []string{"parallel.ranks=2", "parallel.experts=2", "parallel.interleave=2",
+					"run.micro_batch=2", "offload.optimizer=true", "offload.ring=0.0001"})
+			}
+			for i, mesh := range meshes {
+				mesh = append(mesh, "offload.activations=true", "run.recompute=full")
+				if got := run(uint64(i+1), mesh...); got != want {
+					t.Errorf("%v:\n%s\nwant\n%s", mesh, got, want)
+				}
 			}
 		})
 	}
@@ -70,7 +115,7 @@ func checkPinned(t *testing.T, s *configs.Shape, list []*cpu.Device, out string)
 		t.Errorf("%d bytes of the host and %d of devices are taken, planned %d and %d", pinned, n.Device,
 			n.PlannedPinned, n.PlannedDevice)
 	}
-	if (pinned > 0) != s.Offload.Optimizer {
+	if (pinned > 0) != (s.Offload.Optimizer || s.Offload.Activations) {
 		t.Errorf("%d bytes of the host are pinned", pinned)
 	}
 }

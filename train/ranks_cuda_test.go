@@ -41,7 +41,7 @@ func TestRanksOnGPUs(t *testing.T) {
 			"definition.segment=64", "data.eval_samples=0"),
 		"experts": append(few, "run.packs=3", "data.eval_samples=0", "offload.optimizer=true", "offload.ring=0.0001"),
 		"lora": append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.recompute=full",
-			"data.eval_samples=0"),
+			"data.eval_samples=0", "model.config.num_hidden_layers=5", "offload.activations=true"),
 		"qat": append(few, "model.weights=fp8", "run.packs=3", "data.eval_samples=0", "offload.optimizer=true",
 			"offload.ring=0.0001"),
 		"lora on int4": append(few, "model.weights=int4", "lora.rank=4", "model.coded=projections",
@@ -72,9 +72,10 @@ func TestRanksOnGPUs(t *testing.T) {
 				if got, want := wholeDigest(t, out), wholeDigest(t, whole); got != want {
 					t.Errorf("%+v:\n%s\nwant\n%s", p, got, want)
 				}
+				o := s.Offload
 				if n := resultOf(t, out).Memory; n.PlannedDevice != n.Device || n.Device < 1<<16 {
 					t.Errorf("%+v: a GPU took %d bytes, planned %d", p, n.Device, n.PlannedDevice)
-				} else if n.PlannedPinned != n.Pinned || (n.Pinned > 0) != s.Offload.Optimizer {
+				} else if n.PlannedPinned != n.Pinned || (n.Pinned > 0) != (o.Optimizer || o.Activations) {
 					t.Errorf("%+v: %d bytes of the host are pinned, planned %d", p, n.Pinned, n.PlannedPinned)
 				}
 			}

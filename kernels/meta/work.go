@@ -34,7 +34,7 @@ type Cost struct {
 // Work is what operations compute and move.
 type Work struct {
 	Costs     [Kinds]Cost
-	Exchanged [kernels.Exchanges]Cost // what a rank gets from others
+	Exchanged [kernels.Exchanges]Cost // what a rank gets from others, or moves to the host
 }
 
 // Plus is both.
@@ -79,7 +79,7 @@ func (d *Device) Work() Work { return *d.work }
 // CountsWork reports whether work is counted.
 func (d *Device) CountsWork() bool { return d.work != nil }
 
-// CountExchange adds bytes that a rank gets from others.
+// CountExchange adds bytes that a rank gets from others, or moves to the host.
 func (d *Device) CountExchange(kind kernels.Exchange, bytes int) {
 	if d.work != nil {
 		c := &d.work.Exchanged[kind]

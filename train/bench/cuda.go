@@ -88,10 +88,12 @@ func benchWorkloads(ctx context.Context, r *parallel.Rank, p kernels.Profiler, s
 	if err != nil {
 		return err
 	}
+	inputs := kernels.Pinned(r.Dev)
 	m, _, err := setup.OpenTrained(r.Dev, s)
 	if err != nil {
 		return err
 	}
+	states := kernels.Pinned(r.Dev) - inputs
 	fmt.Fprintln(o.Out, chosen.Chosen())
 	if err := runlog.WriteFile(filepath.Join(dir, "config.json"), m.Config); err != nil {
 		return err
@@ -111,7 +113,7 @@ func benchWorkloads(ctx context.Context, r *parallel.Rank, p kernels.Profiler, s
 			fmt.Fprintf(o.Out, "\nmemory: %s of the device, %s pinned\n", plan.Size(kernels.Allocated(r.Dev)),
 				plan.Size(kernels.Pinned(r.Dev)))
 			if err == nil && s.Offload.Optimizer {
-				err = benchUpdate(r, t, o.Out, o.Steps)
+				err = benchUpdate(r, t, o.Out, o.Steps, states)
 			}
 			return speed, err
 		}},

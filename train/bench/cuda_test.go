@@ -43,7 +43,8 @@ func TestBenchPeerFails(t *testing.T) {
 
 // Where the optimizer's state lies in the host's memory, its update is measured next to copies of as many bytes.
 func TestBenchUpdate(t *testing.T) {
-	s, err := testshape.Parse([]string{"offload.optimizer=true", "offload.ring=0.0001"})
+	s, err := testshape.Parse([]string{"offload.optimizer=true", "offload.ring=0.0001", "offload.activations=true",
+		"run.recompute=full", "model.config.num_hidden_layers=5"})
 	if err != nil {
 		t.Fatal(err)
 	}

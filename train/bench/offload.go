@@ -10,9 +10,10 @@ import (
 	"lockstep/train/trainer"
 )
 
-// benchUpdate times the optimizer's step of a model whose state passes through the device from the host's memory, and
-// then, on the same link, copies of as many bytes both ways at once that wait for nothing but each other's direction.
-func benchUpdate(r *parallel.Rank, t *trainer.Trainer, w io.Writer, rounds int) error {
+// benchUpdate times the optimizer's step of a model whose state, so many bytes, passes through the device from the
+// host's memory, and then, on the same link, copies of as many bytes both ways at once that wait for nothing but each
+// other's direction.
+func benchUpdate(r *parallel.Rank, t *trainer.Trainer, w io.Writer, rounds, bytes int) error {
 	parameters := 0
 	for _, p := range t.Model.Trained() {
 		parameters += p.Elements()
@@ -37,7 +38,6 @@ func benchUpdate(r *parallel.Rank, t *trainer.Trainer, w io.Writer, rounds int) 
 	if err != nil {
 		return err
 	}
-	bytes := kernels.Pinned(r.Dev) // of the model alone so far
 	l := newLink(r, bytes)
 	copies, err := seconds(l.both)
 	if err != nil {

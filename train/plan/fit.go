@@ -21,7 +21,7 @@ func Admit(dev kernels.Device, p *Plan) (n Memory, line string, err error) {
 		return n, "", err
 	}
 	if !n.Shared {
-		if err := fitsHost(n.Host, cpu.Available()); err != nil {
+		if err := fitsHost(n, cpu.Available()); err != nil {
 			return n, "", err
 		}
 	}
@@ -36,12 +36,16 @@ func Admit(dev kernels.Device, p *Plan) (n Memory, line string, err error) {
 }
 
 // fitsHost is an error where more memory of the host is to be pinned than it has left; have 0: unknown.
-func fitsHost(pinned, have int) error {
-	if have == 0 || pinned <= have {
+func fitsHost(n Memory, have int) error {
+	if have == 0 || n.Host <= have {
 		return nil
 	}
+	mend := "remove offload.optimizer, or set lora.rank"
+	if n.HostInputs > have || n.HostInputs > n.Host/2 {
+		mend = "remove offload.activations, or lower run.micro_batch"
+	}
 	return fmt.Errorf("out of memory: the run takes %s of pinned memory for offload, and the machine has %s "+
-		"available: remove offload.optimizer, or set lora.rank", Size(pinned), Size(have))
+		"available: %s", Size(n.Host), Size(have), mend)
 }
 
 // MemoryFor returns how many bytes a run may take of a device; 0: unknown. On the CPU that includes what the process
@@ -88,6 +92,11 @@ var changes = []change{
 		was := s.Offload.Optimizer
 		s.Offload.Optimizer = true
 		return true, !was && s.Device.Kind == "cuda"
+	}},
+	{"offload.activations", func(s *configs.Shape) (any, bool) {
+		was := s.Offload.Activations
+		s.Offload.Activations = s.Run.Recompute != "none"
+		return true, !was && s.Offload.Activations && s.Device.Kind == "cuda"
 	}},
 	{"run.verify_tokens", func(s *configs.Shape) (any, bool) {
 		was := s.Run.VerifyTokens
@@ -142,6 +151,9 @@ func mend(dev kernels.Device, run *Plan, have int) string {
 			return 0, err
 		}
 		n, err := p.Choose(have)
+		if err == nil && !n.Shared {
+			err = fitsHost(n, cpu.Available())
+		}
 		return n.Total(), err
 	})
 }

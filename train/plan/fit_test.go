@@ -114,12 +114,12 @@ func TestPeaks(t *testing.T) {
 
 // More pinned memory than the machine has is refused in one line that says what it has.
 func TestFitsHost(t *testing.T) {
-	err := fitsHost(96<<30, 61<<30)
+	err := fitsHost(Memory{Host: 96 << 30}, 61<<30)
 	if err == nil || err.Error() != "out of memory: the run takes 96.00 GiB of pinned memory for offload, and the "+
 		"machine has 61.00 GiB available: remove offload.optimizer, or set lora.rank" {
 		t.Error(err)
 	}
-	if fitsHost(96<<30, 0) != nil || fitsHost(1<<30, 1<<30) != nil {
+	if fitsHost(Memory{Host: 96 << 30}, 0) != nil || fitsHost(Memory{Host: 1 << 30}, 1<<30) != nil {
 		t.Error("what fits, or may fit, is refused")
 	}
 }

@@ -3,13 +3,15 @@ package plan
 import "lockstep/train/trainer"
 
 // longestSequence is the longest pack of one sequence that fits on every rank, one in each lane at a time, with full
-// recompute, and whether it is the longest that the model has positions for.
-func (p *Plan) longestSequence(have int) (rows int, bounded bool) {
+// recompute, and whether it is the longest that the model has positions for. have and hostRoom are the bytes of a
+// device and of the host.
+func (p *Plan) longestSequence(have, hostRoom int) (rows int, bounded bool) {
 	s := *p.s
 	s.Run.MicroBatch, s.Run.Packs = s.Parallel.Interleave, s.Parallel.Ranks*s.Parallel.Interleave
 	ranks, room := p.ranks(), have
 	taken := 0
 	for _, of := range p.static {
+		hostRoom -= of.Host
 		if s.Device.Kind == "cpu" {
 			taken += of.Total() + of.Host
 		} else {
@@ -22,11 +24,11 @@ func (p *Plan) longestSequence(have int) (rows int, bounded bool) {
 	takes := func(rows int) int {
 		p.clearStacks()
 		last.Peak(s.Run.Packs, rows)
-		n := activations(last.Rank)
+		n, pinned := activations(last.Rank), len(ranks)*pinnedPeak(last.Rank)
 		if s.Device.Kind == "cpu" {
-			n *= len(ranks)
+			return n*len(ranks) + pinned
 		}
-		return n
+		return max(n, room+pinned-hostRoom) // within room where both are
 	}
 	return longestRows(p.Model.MaxLength, room, takes)
 }

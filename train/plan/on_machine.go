@@ -189,7 +189,7 @@ func (o *OnMachine) plan(s *configs.Shape) (*OnMesh, error) {
 	if m.Step, err = p.Step(o.Machine); err != nil {
 		return nil, err
 	}
-	m.Longest, m.Bounded = p.longestSequence(have)
+	m.Longest, m.Bounded = p.longestSequence(have, m.HostHas)
 	return m, nil
 }
 
@@ -233,7 +233,7 @@ func (p *Plan) purposes(n Memory) []Purpose {
 				rows += min(p.packs(), max(p.s.Run.MicroBatch/p.s.Parallel.Interleave, 1)) * p.s.Data.PackRows
 			}
 		}
-		in := len(p.Model.Blocks) * kernels.ArenaBytes(p.Model.DType, rows, p.Model.Hidden)
+		in := len(p.Model.Blocks)*kernels.ArenaBytes(p.Model.DType, rows, p.Model.Hidden) - pinnedPeak(r)
 		if p.s.Device.Kind == "cpu" {
 			experts, inputs = experts+of, inputs+in
 		} else {
@@ -245,7 +245,8 @@ func (p *Plan) purposes(n Memory) []Purpose {
 	for _, of := range []Purpose{{Name: "experts", Bytes: experts}, {Name: "other weights", Bytes: n.Weights - experts},
 		{Name: "gradients and optimizer", Bytes: n.Training}, {Name: "block inputs", Bytes: inputs},
 		{Name: "blocks at work", Bytes: n.Activations - inputs}, {Name: "cache", Bytes: n.Cache},
-		{Name: "optimizer state", Bytes: n.Host, Host: true},
+		{Name: "optimizer state", Bytes: n.Host - n.HostInputs, Host: true},
+		{Name: "offloaded block inputs", Bytes: n.HostInputs, Host: true},
 		{Name: "process", Bytes: n.Other, Host: true}} {
 		if of.Bytes > 0 {
 			list = append(list, of)

@@ -12,6 +12,7 @@ import (
 	"lockstep/configs"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
+	"lockstep/kernels/meta"
 	"lockstep/train/setup"
 	"lockstep/train/testshape"
 )
@@ -38,7 +39,8 @@ func TestPlanForMachine(t *testing.T) {
 	}
 	defer dev.Close()
 	for _, more := range [][]string{{"run.recompute=full", "run.micro_batch=2", "run.packs=8"},
-		{"run.recompute=full", "run.micro_batch=2", "run.packs=8", "offload.optimizer=true"},
+		{"run.recompute=full", "run.micro_batch=2", "run.packs=8", "offload.optimizer=true",
+			"offload.activations=true", "model.config.num_hidden_layers=6"},
 		append(testshape.RL(), "run.micro_batch=2", "lora.rank=4", "model.weights=int4", "rl.kl_coef=0.1")} {
 		o, err := For(tiny(more...), cpuMachine(64), nil)
 		if err != nil {
@@ -90,6 +92,34 @@ func TestPlanForMachine(t *testing.T) {
 		if err != nil || !json.Valid(text) || !strings.Contains(o.String(), "two-batch overlap") {
 			t.Errorf("%s %v\n%s", text, err, o)
 		}
+	}
+}
+
+// Of a card, inputs of blocks that go to the host leave room for longer sequences, as long as the host has some: three
+// of seven blocks' stay on the card.
+func TestLongestOffloaded(t *testing.T) {
+	longest := func(host int, more ...string) (rows int) {
+		s, err := tiny(more...)("device.kind=cuda", "run.recompute=full", "model.config.num_hidden_layers=7",
+			"model.config.max_position_embeddings=65536", "data.eval_samples=0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := New(meta.New(setup.Definition(s), kernels.SpareGPU), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Choose(0); err != nil {
+			t.Fatal(err)
+		}
+		rows, _ = p.longestSequence(p.static[0].Device()+64<<20, host)
+		return rows
+	}
+	without, with := longest(0), longest(1<<30, "offload.activations=true")
+	if with <= without || without == 0 {
+		t.Errorf("%d tokens with inputs on the host, %d without", with, without)
+	}
+	if got, want := longest(4*kernels.ArenaBytes(kernels.BF16, 640, 32), "offload.activations=true"), 640; got != want {
+		t.Errorf("%d tokens with little memory of the host, want %d", got, want)
 	}
 }
 

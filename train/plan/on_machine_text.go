@@ -54,8 +54,8 @@ func (o *OnMachine) String() string {
 		fmt.Fprintf(&b, "\nnot possible:\n  %s\n", strings.Join(o.Refused, "\n  "))
 	}
 	if m.Cards > 1 {
-		b.WriteString("\nThis is by plan: of meshes, two GPUs have run. Weights and activations on the host, " +
-			"pipeline stages and\ncontext parallel are not built, and not planned for.\n")
+		b.WriteString("\nThis is by plan: of meshes, two GPUs have run. Weights on the host, pipeline stages and " +
+			"context parallel\nare not built, and not planned for.\n")
 	}
 	return b.String()
 }
@@ -94,9 +94,12 @@ func (m OnMesh) text(device string, measured bool) string {
 	if m.Bytes < gibibyte {
 		unit, short = "MiB", func(n int) string { return fmt.Sprintf("%.0f", float64(n)/(1<<20)) }
 	}
+	var host []string
 	for _, p := range m.Purposes {
 		if !p.Host || device == "cpu" {
 			memory = append(memory, p.Name+" "+short(p.Bytes))
+		} else {
+			host = append(host, p.Name+" "+shortGiB(p.Bytes))
 		}
 	}
 	of := "card"
@@ -105,8 +108,9 @@ func (m OnMesh) text(device string, measured bool) string {
 	}
 	fmt.Fprintf(&b, "\n   %s a %s: %s; %s of %s", unit, of, strings.Join(memory, ", "), short(m.Bytes),
 		short(m.Available))
-	if m.Host > 0 && device != "cpu" {
-		fmt.Fprintf(&b, "\n   GiB of the host: optimizer state %s of %s", shortGiB(m.Host), shortGiB(m.HostHas))
+	if len(host) > 0 {
+		fmt.Fprintf(&b, "\n   GiB of the host: %s; %s of %s", strings.Join(host, ", "), shortGiB(m.Host),
+			shortGiB(m.HostHas))
 	}
 	var parts []string
 	for _, p := range m.Step.Parts {

@@ -22,6 +22,7 @@ type Memory struct {
 	Activations int // the largest that the rank's stack becomes, and the device's workspace
 	Cache       int // of the rollout engine
 	Host        int // memory of the host that is pinned for all devices, for what is offloaded
+	HostInputs  int // of it, for inputs of blocks
 	Other       int // host memory of the process, where that is the device's
 
 	Shared bool // device and host have one memory, so Host counts in the total: the CPU
@@ -208,9 +209,10 @@ func (p *Plan) peak() (Memory, error) {
 // total adds the activations that the ranks' stacks have seen to what else they take: of all ranks together, whose
 // memory the CPU has, or of the rank that takes most of its GPU.
 func (p *Plan) total() (n Memory) {
-	host := 0
+	host, inputs := 0, 0
 	for i, of := range p.static {
 		of.Activations = activations(p.ranks()[i])
+		inputs += pinnedPeak(p.ranks()[i])
 		if i == 0 && p.Rollout != nil { // it shares the device
 			of.Activations += activations(p.Rollout)
 		}
@@ -223,8 +225,16 @@ func (p *Plan) total() (n Memory) {
 			n = of
 		}
 	}
-	n.Host = host
+	n.Host, n.HostInputs = host+inputs, inputs
 	return n
+}
+
+// pinnedPeak is what activations take of the host.
+func pinnedPeak(r *parallel.Rank) (bytes int) {
+	for _, lane := range r.AllLanes() {
+		bytes += lane.PinnedPeak()
+	}
+	return bytes
 }
 
 func activations(r *parallel.Rank) int {
@@ -243,8 +253,7 @@ func (p *Plan) clearStacks() {
 	}
 	for _, r := range ranks {
 		for _, lane := range r.AllLanes() {
-			lane.Stack = kernels.NewArena(r.Dev)
-			lane.Stack.Reserve(meta.Endless)
+			lane.ClearStacks(meta.Endless)
 		}
 	}
 }
@@ -322,11 +331,15 @@ func (p *Plan) ReserveRanks(w *parallel.World) error {
 	})
 }
 
-// Reserve takes the stacks and the workspace of a rank at once, as large as those of a plan: no step asks for memory.
+// Reserve takes the stacks and the workspace of a rank at once, as large as those of a plan: no step asks for memory of
+// the device or of the host.
 func Reserve(r, plan *parallel.Rank) {
 	kernels.ReserveWorkspace(r.Dev, kernels.Workspace(plan.Dev))
 	planned := plan.AllLanes()
 	for i, lane := range r.Lanes(len(planned)) {
 		lane.Stack.Reserve(planned[i].Stack.Peak())
+		if n := planned[i].PinnedPeak(); n > 0 {
+			lane.Pinned().Reserve(n)
+		}
 	}
 }

@@ -26,7 +26,7 @@ func (p *Plan) Choose(have int) (n Memory, err error) {
 	}
 	p.Keep = p.Model.Everywhere(0)
 	if !p.Model.ExpertParallel() { // whose tensors have as many rows as tokens happen to choose
-		p.Keep = p.Model.Recompute(p.Extent(), room-(n.Total()-n.Device()), p.step)
+		p.Keep = p.Model.Recompute(p.Extent(), room-(n.Total()-n.Device()), p.step) // n offloads no input
 	}
 	return p.peak()
 }
@@ -50,13 +50,18 @@ func (p *Plan) Extent() model.Extent {
 	return model.Extent{Rows: min(p.packs(), p.s.Run.MicroBatch) * rows, Length: min(rows, p.Model.MaxLength)}
 }
 
-// step returns the device memory of the trainer's largest step under a policy of what blocks keep, in bytes.
+// step returns the device memory of the trainer's largest step under a policy of what blocks keep, in bytes; of a CPU
+// with the inputs of blocks that are offloaded.
 func (p *Plan) step(keep model.Policy) int {
 	t := trainer.New(p.Rank, p.Model, trainer.Options{MicroBatch: p.s.Run.MicroBatch,
 		Interleave: p.s.Parallel.Interleave, Keep: keep})
 	p.clearStacks()
 	p.trainingPeak(t)
-	return p.total().Device()
+	n := p.total()
+	if n.Shared {
+		return n.Device() + n.HostInputs
+	}
+	return n.Device()
 }
 
 // Chosen returns a line about what the backward pass recomputes.

@@ -61,6 +61,15 @@ func (c clock) copied(of meta.Cost) float64 {
 	return of.Bytes / (c.machine.Links.BothWays * 1e9)
 }
 
+// host is the rates of copies from and to the host, GB/s; on a CPU of copies within one memory.
+func (c clock) host() configs.MachineHost {
+	if c.machine.Device != "cpu" {
+		return c.machine.Host
+	}
+	rate := c.machine.Rates.Memory / 2 / float64(c.ranks)
+	return configs.MachineHost{ToCard: rate, FromCard: rate, Both: rate}
+}
+
 // Part is a part of a step.
 type Part struct {
 	Name    string  `json:"name"`
@@ -104,6 +113,8 @@ type mesh struct {
 //	ring        the last rank ends ranks-1 units after the first (model/gradients.go): with several segments in a
 //	            micro-batch, units of backward, two thirds of arithmetic over all units; with one, copies and sums of
 //	            a unit; none where experts are divided, as all ranks are at one block
+//	inputs      of blocks to the host behind forward, a quarter of arithmetic where all is computed again, and back
+//	            behind the rest
 //	optimizer   bytes/memory / share.train, of the rank's shards
 //	updated     weights from the owners of their state, waited for
 //
@@ -137,6 +148,10 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	s.add("weights from owners", weights, hidden*weights)
 	s.add("gradients", gradients, hidden*gradients)
 	s.add("gradients' ring", c.ring(w, m, arithmetic/micros, x[kernels.ExchangeGradient]), 0)
+	if bytes := micros * x[kernels.ExchangeOffload].Bytes; bytes > 0 {
+		out, back := bytes/(c.host().FromCard*1e9), bytes/(c.host().ToCard*1e9)
+		s.add("offloaded inputs", out+back, min(out, arithmetic/4)+min(back, arithmetic*3/4))
+	}
 	s.add("optimizer", c.arithmetic(w.Update, share), 0)
 	s.add("updated weights", c.exchange(w.Update.Exchanged[kernels.ExchangeUpdated]), 0)
 }
@@ -163,11 +178,7 @@ func (s *Step) offloaded(c clock, state, ring float64) {
 	if state == 0 {
 		return
 	}
-	first, host := min(state, ring), c.machine.Host
-	if c.machine.Device == "cpu" { // a copy within one memory
-		rate := c.machine.Rates.Memory / 2 / float64(c.ranks)
-		host = configs.MachineHost{ToCard: rate, FromCard: rate, Both: rate}
-	}
+	first, host := min(state, ring), c.host()
 	in := first / (host.ToCard * 1e9)
 	s.add("optimizer state", in+(state-first)/(host.Both*1e9)+first/(host.FromCard*1e9), min(in, s.Seconds))
 }

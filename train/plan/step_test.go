@@ -18,7 +18,8 @@ var round = configs.Machine{Device: "cuda", Cards: 2,
 	Rates: configs.MachineRates{Dense: 1, Grouped: 2, Attention: 1, AttentionBackward: 1, LatentBackward: 1,
 		Recurrence: 1, Memory: 1, Call: 1000},
 	Share: configs.MachineShare{Train: 0.5, Forward: 0.25, Decode: 0.2},
-	Links: configs.MachineLinks{EachWay: 2, BothWays: 1, Exchange: 1e5}}
+	Links: configs.MachineLinks{EachWay: 2, BothWays: 1, Exchange: 1e5},
+	Host:  configs.MachineHost{ToCard: 0.5, FromCard: 4, Both: 1}}
 
 // micro takes 2 + 1 + 1 s and 0.002 s of calls, times two by the share: 8.004 s.
 var micro = meta.Work{Costs: [meta.Kinds]meta.Cost{meta.Dense: {Calls: 1, FLOPs: 2e12},
@@ -69,6 +70,9 @@ func TestStepTimes(t *testing.T) {
 		// 30 s of exchanges do not hide behind 16
 		{"overlap of much", lanes, trainer.StepWork{Micro: much, Micros: 2, Update: update},
 			"arithmetic 16.008, experts' exchanges 30 (16.008 hidden), optimizer 1; 31"},
+		// 1 s out, behind forward; 8 s back, of which 6.003 behind the rest
+		{"inputs on the host", alone, trainer.StepWork{Micro: with(micro, kernels.ExchangeOffload, 4, 4), Micros: 1,
+			Update: update}, "arithmetic 8.004, offloaded inputs 9 (7.003 hidden), optimizer 1; 11.001"},
 	} {
 		var s Step
 		s.update(clock{round, c.m.Ranks}, c.w, c.m)

@@ -11,7 +11,6 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/devices"
 	"lockstep/model"
-	"lockstep/model/checkpoint"
 	"lockstep/model/peft"
 	"lockstep/optim"
 	"lockstep/quant"
@@ -30,33 +29,27 @@ func Definition(s *configs.Shape) kernels.Definition {
 	def.Dot, def.Exp2 = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2)
 	def.Segment = s.Definition.Segment
 	def.Grads = quant.Encoding(s.Definition.Grads)
-	def.Acts, def.Cache = RoundingBy(s.Definition.Acts, s.Definition.Cache, s.Model.Path, s.LoRA.Path)
+	def.Acts = ActsBy(s.Definition.Acts, s.Model.Path)
 	if s.Definition.Latent != "auto" {
 		def.Latent = kernels.LatentForm(s.Definition.Latent)
 	}
 	return def
 }
 
-// RoundingBy is what inputs of projections in codes, and keys and values, are rounded to by settings: a format, "none",
-// or "auto", as the folder of a model says, or that of an adapter on it ("": none). What is wrong with a folder is said
-// where it is opened.
-func RoundingBy(acts, cache, folder, adapter string) (forActs, forCache quant.Encoding) {
-	var says checkpoint.Rounding
-	if folder != "" {
-		if found, err := model.RoundingOf(folder, adapter); err == nil {
-			says = found
-		}
-	}
-	by := func(setting string, says quant.Encoding) quant.Encoding {
-		switch setting {
-		case "auto":
-			return says
-		case "none":
+// ActsBy is what inputs of projections in codes are rounded to by a setting: a format, "none", or "auto", as the
+// config.json of a model's folder says, where there is one. What is wrong with a folder is said where it is opened.
+func ActsBy(setting, folder string) quant.Encoding {
+	switch {
+	case setting == "none" || setting == "auto" && folder == "":
+		return quant.AsTrained
+	case setting == "auto":
+		acts, err := model.Acts(folder)
+		if err != nil {
 			return quant.AsTrained
 		}
-		return quant.Encoding(setting)
+		return acts
 	}
-	return by(acts, says.Acts), by(cache, says.Cache)
+	return quant.Encoding(setting)
 }
 
 // DType returns the storage type of weights and activations.
@@ -71,7 +64,8 @@ func DType(s *configs.Shape) kernels.DType {
 func modelOptions(s *configs.Shape, ranks []kernels.Device) model.Options {
 	o := model.Options{DType: DType(s), Indexing: model.IndexerStage(s.Indexer.Stage),
 		StepFloor: s.Model.TimeStepFloor == "reference",
-		Offload:   model.Offload{Optimizer: s.Offload.Optimizer, Ring: int(s.Offload.Ring * (1 << 30))}}
+		Offload: model.Offload{Optimizer: s.Offload.Optimizer, Ring: int(s.Offload.Ring * (1 << 30)),
+			Activations: s.Offload.Activations}}
 	switch {
 	case EncodesWeights(s):
 		o.Encode = EncodeBy(s.Model.Weights, s.Model.Coded)

@@ -38,7 +38,7 @@ type Context struct {
 	transfers transfers
 	counts    kernels.Counts
 	owned     []allocation // what Alloc gave out
-	host      [][]byte     // what Pin gave out
+	host      []pinnedHost // what Pin gave out
 	params    []byte       // of the current launch
 	scratch   cu.DevicePtr // workspace of one operation
 	size      int          // bytes of scratch
@@ -197,8 +197,8 @@ func (c *Context) Close() error {
 				err = errors.Join(err, cu.MemFree(p.at))
 			}
 		}
-		for _, b := range c.host {
-			err = errors.Join(err, unregister(b))
+		for _, h := range c.host {
+			err = errors.Join(err, h.close())
 		}
 		c.owned, c.host, c.scratch, c.size = nil, nil, 0, 0
 		return err

@@ -3,6 +3,7 @@
 package driver
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -10,6 +11,7 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+	"gorgonia.org/cu"
 
 	"lockstep/kernels"
 )
@@ -33,8 +35,24 @@ func (c *Context) Pin(bytes int) []byte {
 		}
 		return nil
 	})
-	c.host = append(c.host, b)
+	c.host = append(c.host, pinnedHost{bytes: b})
 	return b
+}
+
+// pinnedHost is memory of Pin, with streams of its copies, each made when it is first needed.
+type pinnedHost struct {
+	bytes    []byte
+	to, from *cu.Stream
+}
+
+// close gives the memory back, when nothing is enqueued.
+func (h *pinnedHost) close() (err error) {
+	for _, s := range []*cu.Stream{h.to, h.from} {
+		if s != nil {
+			err = errors.Join(err, s.Destroy())
+		}
+	}
+	return errors.Join(err, unregister(h.bytes))
 }
 
 // mostTouching is how many threads take pages at once; more wait for the kernel's locks.
@@ -68,13 +86,14 @@ func unregister(b []byte) error {
 	return unix.Munmap(b)
 }
 
-// pinnedHere tells whether a tensor lies in memory of Pin.
-func (c *Context) pinnedHere(t kernels.Tensor) bool {
-	for _, b := range c.host {
-		if from := uintptr(unsafe.Pointer(unsafe.SliceData(b))); uintptr(t.Data) >= from &&
-			uintptr(t.Data) < from+uintptr(len(b)) {
-			return true
+// pinnedWith is the memory of Pin that a tensor lies in; nil: none.
+func (c *Context) pinnedWith(t kernels.Tensor) *pinnedHost {
+	for i := range c.host {
+		h := &c.host[i]
+		if from := uintptr(unsafe.Pointer(unsafe.SliceData(h.bytes))); uintptr(t.Data) >= from &&
+			uintptr(t.Data) < from+uintptr(len(h.bytes)) {
+			return h
 		}
 	}
-	return false
+	return nil
 }

@@ -18,12 +18,11 @@ import (
 // does not wait for, so that copy engines work while kernels run, and events. Consecutive copies take different
 // streams: one that waits for its events does not hold up the next.
 type transfers struct {
-	copies  [4]cu.Stream
-	made    int        // streams
-	latest  int        // the stream of the latest copy
-	in, out *cu.Stream // of copies from and to the host; nil: not made
-	events  eventPool
-	pinned  [][]byte // of reads that are over
+	copies [4]cu.Stream
+	made   int // streams
+	latest int // the stream of the latest copy
+	events eventPool
+	pinned [][]byte // of reads that are over
 }
 
 // Reaches lets the card's copy engines read the memory of another GPU, or says why they cannot.
@@ -115,15 +114,16 @@ func copyOn(s cu.Stream, dst, src kernels.Tensor) error {
 		dst.Groups*dst.Rows, s)
 }
 
-// stream is that of the next copies. Those from the host have one of their own, and those to it, where they follow one
-// another: they are long, and exchanges do not wait behind them.
+// stream is that of the next copies. Those from memory of the host have one of their own, and those to it, where they
+// follow one another: they are long, and neither exchanges nor copies of other memory of the host wait behind them.
 func (t *transfers) stream(c *Context, copies []kernels.PeerCopy) cu.Stream {
-	switch {
-	case len(copies) == 0:
-	case c.pinnedHere(copies[0].Src):
-		return t.once(c, &t.in)
-	case c.pinnedHere(copies[0].Dst):
-		return t.once(c, &t.out)
+	if len(copies) > 0 {
+		if host := c.pinnedWith(copies[0].Src); host != nil {
+			return c.once(&host.from)
+		}
+		if host := c.pinnedWith(copies[0].Dst); host != nil {
+			return c.once(&host.to)
+		}
 	}
 	for ; t.made < len(t.copies); t.made++ {
 		c.Do(func() (err error) {
@@ -136,7 +136,7 @@ func (t *transfers) stream(c *Context, copies []kernels.PeerCopy) cu.Stream {
 }
 
 // once is a stream that is made when it is first asked for.
-func (t *transfers) once(c *Context, s **cu.Stream) cu.Stream {
+func (c *Context) once(s **cu.Stream) cu.Stream {
 	if *s == nil {
 		c.Do(func() error {
 			made, err := cu.MakeStream(cu.NonBlocking)
@@ -197,12 +197,6 @@ func (t *transfers) close() (err error) {
 		err = errors.Join(err, t.copies[i].Destroy())
 	}
 	t.made = 0
-	for _, s := range []**cu.Stream{&t.in, &t.out} {
-		if *s != nil {
-			err = errors.Join(err, (*s).Destroy())
-			*s = nil
-		}
-	}
 	for _, p := range t.pinned {
 		err = errors.Join(err, unpin(unsafe.Pointer(&p[0])))
 	}
