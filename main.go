@@ -238,12 +238,13 @@ func (n ranksFlag) settings() []string {
 
 // target is the model, the device and the ranks of a command.
 type target struct {
-	dir, adapter, device, dtype, weights, acts, coded, dot, exp2, latent, isa string
-	threads                                                                   int
-	ranks                                                                     ranksFlag
-	set                                                                       []string
-	silent                                                                    bool   // about how weights were opened
-	stepFloor                                                                 string // of time steps
+	dir, adapter, device, dtype, weights, coded string
+	acts, cache, dot, exp2, latent, isa         string
+	threads                                     int
+	ranks                                       ranksFlag
+	set                                         []string
+	silent                                      bool   // about how weights were opened
+	stepFloor                                   string // of time steps
 }
 
 func (t *target) flags(c *cobra.Command) {
@@ -257,7 +258,9 @@ func (t *target) flags(c *cobra.Command) {
 	f.StringVar(&t.weights, "weights", "auto", "auto keeps what is in FP8, INT4 or MXFP4 in codes, open makes numbers "+
 		"of it, with the same bits; int4, mxfp4, mxfp8 and fp8 put projections into that format")
 	f.StringVar(&t.acts, "acts", "auto", "mxfp8 rounds the inputs of projections in codes, in blocks of 32; none does "+
-		"not; auto does as the model's config.json says")
+		"not; auto does as the folder of the model or the adapter says")
+	f.StringVar(&t.cache, "cache", "auto", "mxfp8 rounds the keys and values that attention reads, in blocks of 32 "+
+		"columns of a head, or its latent; none does not; auto does as the folder says")
 	f.StringArrayVar(&t.set, "set", nil, "how ranks divide the model: parallel.experts=N or "+
 		"parallel.weights=sharded; of a shape any table.key=value; may be repeated")
 	t.ranks.flag(c)
@@ -288,6 +291,7 @@ func (t *target) config() devices.Config {
 	if given(t.latent) {
 		def.Latent = kernels.LatentForm(t.latent)
 	}
+	def.Acts, def.Cache = setup.RoundingBy(cmp.Or(t.acts, "auto"), cmp.Or(t.cache, "auto"), t.dir, t.adapter)
 	return devices.Config{Kind: t.device, ISA: t.isa, Threads: t.threads, Definition: def}
 }
 
@@ -329,7 +333,7 @@ func (t *target) settings(c *cobra.Command) (set []string) {
 		{"device", "device.kind"}, {"isa", "device.isa"}, {"threads", "device.threads"}, {"dot", "definition.dot"},
 		{"exp2", "definition.exp2"}, {"latent", "definition.latent"}, {"dtype", "model.dtype"},
 		{"time-step-floor", "model.time_step_floor"},
-		{"weights", "model.weights"}, {"acts", "definition.acts"},
+		{"weights", "model.weights"}, {"acts", "definition.acts"}, {"cache", "definition.cache"},
 	} {
 		if c.Flags().Changed(f.flag) {
 			set = append(set, f.key+"="+c.Flags().Lookup(f.flag).Value.String())
@@ -346,7 +350,6 @@ func (t *target) open(broken kernels.Break, body func(m *serve.ServedModel) erro
 	if err != nil {
 		return err
 	}
-	c.Definition.Acts = setup.ActsBy(t.acts, t.dir)
 	if t.stepFloor != "none" && t.stepFloor != "reference" {
 		return fmt.Errorf("--time-step-floor %q: want none or reference", t.stepFloor)
 	}

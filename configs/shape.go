@@ -314,7 +314,7 @@ type Numerics struct {
 }
 
 // Definition chooses the arithmetic of dot products, of 2^x, of latent attention, of gradients and of what projections
-// in codes read.
+// in codes and attention read.
 type Definition struct {
 	// "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit; "auto": tc16 on cuda, else fma
 	Dot string `toml:"dot" default:"'auto'" oneof:"auto,fma,tc16"`
@@ -324,11 +324,14 @@ type Definition struct {
 	// latent cache shared by all heads; "auto": absorbed for models with an indexer (the only form on cuda)
 	Latent string `toml:"latent" default:"'auto'" oneof:"auto,expanded,absorbed"`
 	// "mxfp8": inputs of projections in codes are rounded to E4M3, in blocks of 32 columns; "auto": as the config.json
-	// of model.path says
+	// of model.path says, or the adapter of lora.path
 	Acts string `toml:"acts" default:"'auto'" oneof:"auto,none,mxfp8"`
 	// "mxfp8": gradients of outputs of such projections are rounded too, in blocks of 32 columns for those of inputs,
 	// and with the inputs in blocks of 32 rows for those of weights
 	Grads string `toml:"grads" oneof:",mxfp8"`
+	// "mxfp8": attention reads keys and values rounded to E4M3, in blocks of 32 columns of each head, and the latent
+	// where it is absorbed; "auto": as the config.json of model.path says, or the adapter of lora.path
+	Cache string `toml:"cache" default:"'auto'" oneof:"auto,none,mxfp8"`
 	// rows of a pack whose gradients are one sum, a multiple of 64; sums of a step are added in the order of packs
 	Segment int `toml:"segment" default:"8192" range:"[64,16777216]"`
 }

@@ -50,6 +50,7 @@ const (
 	BreakRope        Break = "rope"         // few rows are rotated by sines and cosines in bf16
 	BreakSinks       Break = "sinks"        // few rows apply sinks to a log-sum-exp in bf16
 	BreakActs        Break = "acts"         // few rows are read as they are, where Definition.Acts rounds them
+	BreakCache       Break = "cache"        // few keys and values are not rounded, where Definition.Cache rounds them
 	// with experts cut over ranks their outputs are added and rounded on each rank first, as before an all-reduce
 	BreakRankSums Break = "rank-sums"
 )
@@ -58,7 +59,7 @@ const (
 var Breaks = []Break{
 	BreakSplitK, BreakKeyBlock, BreakNormRows, BreakCombine, BreakVocab, BreakChunks, BreakIndexScores, BreakKeyTies,
 	BreakSparseOrder, BreakRouterTies, BreakGroupLimits, BreakAdapter, BreakRope, BreakSinks,
-	BreakActs, BreakRankSums,
+	BreakActs, BreakCache, BreakRankSums,
 }
 
 // Rounding says how an operation rounds an intermediate value, at a place where stacks are known to differ.
@@ -115,6 +116,11 @@ type Definition struct {
 	// each segment of each group on (Mishra et al., "Recipes for Pre-training LLMs with MXFP8", arXiv 2506.08027, with
 	// one encoding of weights).
 	Grads quant.Encoding `json:"grads,omitempty"`
+	// Cache is what attention's keys, behind their norm and rotation, and values are rounded to before it reads them,
+	// MXFP8 or nothing: from stored numbers, in blocks of 32 columns of each head; of absorbed latent attention the
+	// latent's columns, not the rotated ones. It is the same in training, prefill and decoding, so pages may hold the
+	// codes. Gradients are straight through. Index keys and recurrent states are not rounded.
+	Cache quant.Encoding `json:"cache,omitempty"`
 	Break Break          `json:"break,omitempty"`
 }
 
@@ -130,7 +136,7 @@ func (d Definition) Validate() error {
 	want := Default()
 	want.Dot, want.Exp2 = d.Dot, d.Exp2
 	want.KeySplit, want.Combine, want.Router, want.Norm, want.Latent = d.KeySplit, d.Combine, d.Router, d.Norm, d.Latent
-	want.Segment, want.Acts, want.Grads = d.Segment, d.Acts, d.Grads
+	want.Segment, want.Acts, want.Grads, want.Cache = d.Segment, d.Acts, d.Grads, d.Cache
 	if d.Latent != LatentAuto && d.Latent != LatentExpanded && d.Latent != LatentAbsorbed {
 		return fmt.Errorf("latent %q: want %q, %q or nothing", d.Latent, LatentExpanded, LatentAbsorbed)
 	}
@@ -157,7 +163,7 @@ func (d Definition) Validate() error {
 	for _, r := range []struct {
 		name  string
 		value quant.Encoding
-	}{{"acts", d.Acts}, {"grads", d.Grads}} {
+	}{{"acts", d.Acts}, {"grads", d.Grads}, {"cache", d.Cache}} {
 		if r.value != quant.AsTrained && r.value != quant.MXFP8 {
 			return fmt.Errorf("%s %q: want %q or nothing", r.name, r.value, quant.MXFP8)
 		}
@@ -175,7 +181,7 @@ func (d Definition) Validate() error {
 const mostKeySplit, mostSegment = 1 << 24, 1 << 24
 
 // Settings are the keys of [Definition.Set].
-var Settings = []string{"acts", "combine", "dot", "exp2", "key_split", "norm", "router"}
+var Settings = []string{"acts", "cache", "combine", "dot", "exp2", "key_split", "norm", "router"}
 
 // Set changes one of the [Settings] to a value written as in JSON, without quotes; "" is a rounding's default. It
 // returns an error for an unknown key and for a definition that is not valid then.
@@ -183,6 +189,8 @@ func (d *Definition) Set(key, value string) error {
 	switch key {
 	case "acts":
 		d.Acts = quant.Encoding(value)
+	case "cache":
+		d.Cache = quant.Encoding(value)
 	case "combine":
 		d.Combine = Rounding(value)
 	case "dot":

@@ -14,7 +14,7 @@ func TestDefinitionSettings(t *testing.T) {
 	digests := map[string]string{Default().Digest(): "the default"}
 	for _, c := range []struct{ key, value string }{
 		{"combine", "bf16"}, {"router", "bf16"}, {"norm", "bf16"}, {"key_split", "256"}, {"key_split", "64"},
-		{"dot", "tc16"}, {"exp2", "ex2h"},
+		{"dot", "tc16"}, {"exp2", "ex2h"}, {"acts", "mxfp8"}, {"cache", "mxfp8"},
 	} {
 		d := Default()
 		if err := d.Set(c.key, c.value); err != nil {
@@ -28,7 +28,8 @@ func TestDefinitionSettings(t *testing.T) {
 	for _, c := range []struct{ key, value string }{
 		{"combine", "fp8"}, {"router", "fp16"}, {"norm", "fp32"}, {"key_split", "0"}, {"key_split", "100"},
 		{"key_split", "-64"}, {"key_split", "many"},
-		{"key_split", "33554432"}, {"dot", "bf16"}, {"exp2", "fast"}, {"key_block", "32"}, {"", ""},
+		{"key_split", "33554432"}, {"dot", "bf16"}, {"exp2", "fast"}, {"acts", "fp8"}, {"cache", "int4"},
+		{"key_block", "32"}, {"", ""},
 	} {
 		if d := Default(); d.Set(c.key, c.value) == nil {
 			t.Errorf("%s=%s is accepted", c.key, c.value)

@@ -134,4 +134,7 @@ type QuantizedProducts interface {
 	// segment of each group on: none crosses a segment. out and x are [R, n] of one type, and out may be x; groups are
 	// not interleaved.
 	FakeQuantizeRows(out, x Tensor, g *Groups)
+	// FakeQuantizeHeads is FakeQuantize by MXFP8 of x in its place, a row of which is heads of so many columns: blocks
+	// begin at the first column of each.
+	FakeQuantizeHeads(x Tensor, width int)
 }

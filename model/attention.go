@@ -43,13 +43,16 @@ func (a *Attention) split(qkv kernels.Tensor) (q, gate, k, v kernels.Tensor) {
 	return q, gate, rest.ColRange(0, nk), rest.ColRange(nk, 2*nk)
 }
 
-// Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one.
+// Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one. Where Definition.Cache
+// rounds them it does so in their place: Backward reads what forward has read, and a second rounding changes nothing.
 func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
 	s := &AttentionSaved{layer: a}
 	s.QKV = a.QKV.forward(r, x, nil, k, SaveProjections, &s.QKVIn)
 	q, gate, keys, v := a.split(s.QKV)
 	s.Q, s.K = rotate(r, q, a.QNorm, a.Rope, b), rotate(r, keys, a.KNorm, a.Rope, b)
 
+	roundKV(r, a.ops, s.K.Y, a.Shape.HeadDim)
+	roundKV(r, a.ops, v, a.Shape.Values())
 	kv := kernels.KV{K: s.K.Y, V: v}
 	if b.Cache != nil {
 		kv = b.Cache.Layers[a.Block].KV

@@ -23,6 +23,9 @@ func (m *Model) Breaks() []kernels.Break {
 	}) {
 		found = append(found, kernels.BreakActs)
 	}
+	if m.dev.Definition().Cache != quant.AsTrained {
+		found = append(found, kernels.BreakCache)
+	}
 	// a sum of two is the same in any order where it is not rounded
 	if m.ExpertParallel() && slices.ContainsFunc(m.mixtures(), func(l *MoE) bool {
 		return l.TopK > 2 || m.DType == kernels.BF16

@@ -1,6 +1,10 @@
 package model
 
-import "lockstep/kernels"
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+	"lockstep/quant"
+)
 
 // Cache is what the mixers keep of the sequences in flight.
 type Cache struct {
@@ -16,6 +20,13 @@ type LayerCache struct {
 	// convolution, [slots, taps-1, C]
 	State kernels.ChunkState
 	Conv  kernels.Tensor
+}
+
+// roundKV rounds keys or values [T, heads*width] as Definition.Cache says, in their place.
+func roundKV(r *parallel.Rank, ops *operations, x kernels.Tensor, width int) {
+	if r.Dev.Definition().Cache != quant.AsTrained {
+		ops.coder.FakeQuantizeHeads(x, width)
+	}
 }
 
 // CacheSize sizes a cache: pages of PageRows positions, which sequences take as they grow, and slots, of which each

@@ -101,22 +101,6 @@ func StorageType(dir string) (kernels.DType, error) {
 	return kernels.F32, nil
 }
 
-// Acts is what a folder's config.json says that inputs of its projections in codes are rounded to.
-func Acts(dir string) (quant.Encoding, error) {
-	text, err := readFile(dir, "config.json", "is it a model folder?")
-	if err != nil {
-		return quant.AsTrained, err
-	}
-	kept, err := checkpoint.ParseFormat(pyjson.Plain(text))
-	if err != nil {
-		return quant.AsTrained, fmt.Errorf("%s: config.json: %w", dir, err)
-	}
-	if kept == nil {
-		return quant.AsTrained, nil
-	}
-	return kept.Acts, nil
-}
-
 // fromConfig is the model that build makes of a folder's config.json, with what its generation_config.json says.
 func fromConfig(dir string, build func(config []byte) (*Model, error)) (*Model, error) {
 	config, err := readFile(dir, "config.json", "is it a model folder?")
@@ -150,7 +134,11 @@ func readAdapterConfig(dir string) (peft.Config, error) {
 	if err != nil {
 		return peft.Config{}, err
 	}
-	return peft.Parse(text)
+	c, err := peft.Parse(text)
+	if err == nil {
+		err = checkAdapterRounding(c)
+	}
+	return c, err
 }
 
 func (m *Model) readGeneration(dir string) (err error) {
@@ -182,7 +170,7 @@ const maxShardBytes = 5 << 30
 // SaveFolder writes config.json and the weights into an existing folder, and copies the companions of the folder that
 // the model came from (from; "": none), and of its weights those that the family does not use.
 func (m *Model) SaveFolder(dir, from string) error {
-	config, err := m.configFor(m.DType)
+	config, err := m.configFor(m.DType, m.rounding().Cache)
 	if err != nil {
 		return err
 	}
@@ -268,6 +256,9 @@ func (m *Model) decoded(w *checkpoint.Weights, name string) (safetensors.OutTens
 func (m *Model) SaveAdapter(dir, base string) error {
 	c := *m.LoRA
 	c.Dropout = m.dropout.probability
+	if err := m.nameRounding(&c); err != nil {
+		return err
+	}
 	config, err := c.JSON(base)
 	if err != nil {
 		return err
@@ -300,12 +291,4 @@ func copyCompanions(dir, from string) error {
 		}
 	}
 	return nil
-}
-
-// configFor is config.json with the storage type that the weights are written in.
-func (m *Model) configFor(d kernels.DType) ([]byte, error) {
-	return checkpoint.EditConfig(m.Config, func(c map[string]any) {
-		delete(c, "torch_dtype")
-		c["dtype"] = map[kernels.DType]string{kernels.F32: "float32", kernels.BF16: "bfloat16"}[d]
-	})
 }

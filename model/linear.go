@@ -1,9 +1,6 @@
 package model
 
 import (
-	"fmt"
-	"slices"
-
 	"lockstep/kernels"
 	"lockstep/parallel"
 	"lockstep/quant"
@@ -106,20 +103,6 @@ func (l *Linear) gathered(r *parallel.Rank) inputUse {
 		return roundedInput
 	}
 	return ownInput
-}
-
-// checkRounding is an error where a definition rounds what projections in codes read, and there are none.
-func (m *Model) checkRounding(def kernels.Definition) error {
-	if def.Acts == quant.AsTrained && def.Grads == quant.AsTrained ||
-		slices.ContainsFunc(m.Params, func(p *Param) bool { return p.coded }) {
-		return nil
-	}
-	name, value := "acts", def.Acts
-	if value == quant.AsTrained {
-		name, value = "grads", def.Grads
-	}
-	return fmt.Errorf("definition.%s = %q is for projections in codes, and none is: put them into a format, such as "+
-		"model.weights = %q (--weights), or set it to none", name, value, quant.MXFP8)
 }
 
 // adapter is one with its place among those of its Linear: columns [from, to) of U.

@@ -95,7 +95,14 @@ func (m *Model) merge(ctx context.Context, adapter, base *safetensors.Checkpoint
 	if err := under.CheckUnused(m.redundant, "config.json"); err != nil {
 		return done, err
 	}
-	config, err := m.configFor(m.DType)
+	says, err := m.readRounding()
+	if err == nil {
+		err = says.Read(m.LoRA.Own)
+	}
+	if err != nil {
+		return done, err
+	}
+	config, err := m.configFor(m.DType, says.Cache)
 	if err != nil {
 		return done, err
 	}

@@ -116,6 +116,9 @@ func describe(text []byte, b *builder) (*Model, error) {
 		b.std = *head.Initializer
 	}
 	kept, err := checkpoint.ParseFormat(config)
+	if err == nil {
+		_, err = checkpoint.ParseRounding(config)
+	}
 	if err != nil {
 		return fail(err)
 	}
@@ -156,7 +159,7 @@ func Architecture(modelType string) string { return families[modelType].architec
 // ConfigKeys are the keys of config.json, or of its text_config, that some family reads, sorted.
 func ConfigKeys() []string {
 	keys := append(jsonKeys(reflect.TypeFor[configHead]()), "model_type", "architectures", "text_config",
-		checkpoint.ConfigKey)
+		checkpoint.ConfigKey, checkpoint.OwnKey)
 	for _, f := range families {
 		keys = append(keys, jsonKeys(reflect.TypeOf(f.config))...)
 	}

@@ -48,7 +48,7 @@ func (m *Model) SaveInCodes(dir, from string) error {
 			tensors, coded[part.Name] = append(tensors, own...), true
 		}
 	}
-	config, err := m.configFor(m.DType)
+	config, err := m.configFor(m.DType, m.rounding().Cache)
 	if err == nil {
 		config, err = checkpoint.EditConfig(config, func(c map[string]any) {
 			c[checkpoint.ConfigKey] = m.quantizationConfig(coded)

@@ -11,6 +11,7 @@ import (
 	"lockstep/kernels/cpu"
 	"lockstep/model"
 	"lockstep/parallel"
+	"lockstep/quant"
 )
 
 const goldens = "../model/testdata/"
@@ -86,7 +87,16 @@ func TestGreedyGolden(t *testing.T) {
 
 // The sizes of the engine change no token and no log-probability. Samples of one prompt differ.
 func TestSizesChangeNothing(t *testing.T) {
-	served(t, "qwen3_moe", kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
+	def := kernels.Default()
+	plain := sizesChangeNothing(t, def)
+	def.Cache = quant.MXFP8
+	if rounded := sizesChangeNothing(t, def); slices.EqualFunc(plain, rounded, equal) {
+		t.Error("rounded keys and values make no difference")
+	}
+}
+
+func sizesChangeNothing(t *testing.T, def kernels.Definition) (first []Result) {
+	served(t, "qwen3_moe", def, kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		var reqs []Request
 		for i := range 24 {
 			reqs = append(reqs, Request{
@@ -95,7 +105,6 @@ func TestSizesChangeNothing(t *testing.T) {
 			})
 		}
 		reqs[23].Prompt = reqs[2].Prompt
-		var first []Result
 		preempted := 0
 		for _, o := range []Options{
 			{Slots: 1, PageRows: 64, PrefillRows: 512}, {Slots: 64, PageRows: 1, PrefillRows: 5},
@@ -123,6 +132,7 @@ func TestSizesChangeNothing(t *testing.T) {
 			t.Error("two samples of one prompt are the same")
 		}
 	})
+	return first
 }
 
 // A sequence keeps its slot from its first position on, and no other running sequence has it.
@@ -235,6 +245,13 @@ func TestVerify(t *testing.T) {
 			}
 			t.Run(name+"/"+string(other.Latent), func(t *testing.T) { verifies(t, family, other, c.dtype, c.tokens) })
 		}
+	}
+}
+
+// With keys and values in MXFP8 decoding is prefill is training in every family.
+func TestVerifyCache(t *testing.T) {
+	for _, c := range cacheCases(t) {
+		t.Run(c.String(), func(t *testing.T) { verifies(t, c.family, c.def, c.dtype, 1000) })
 	}
 }
 

@@ -65,7 +65,7 @@ type breakCase struct {
 }
 
 func (c breakCase) String() string {
-	return fmt.Sprintf("%s/%s/%s/%s%s", c.family, c.adapter, c.latent, c.def.Dot, c.def.Acts)
+	return fmt.Sprintf("%s/%s/%s/%s%s%s", c.family, c.adapter, c.latent, c.def.Dot, c.def.Acts, c.def.Cache)
 }
 
 // breakCases are all golden checkpoints, with each of their adapters and both forms of latent attention, by the
@@ -87,6 +87,25 @@ func breakCases(t *testing.T) (cases []breakCase) {
 	for _, c := range []breakCase{{"qwen3_moe", "", "", kernels.Default(), kernels.F32},
 		{"kimi_k2", "", kernels.LatentExpanded, tc16, kernels.BF16}} {
 		c.def.Acts = quant.MXFP8
+		cases = append(cases, c)
+	}
+	for i, c := range cacheCases(t) {
+		if i%3 == 0 {
+			cases = append(cases, c)
+		}
+	}
+	return cases
+}
+
+// cacheCases are all families with keys and values in MXFP8, by one of two definitions each.
+func cacheCases(t *testing.T) (cases []breakCase) {
+	t.Helper()
+	for i, family := range goldenFamilies(t) {
+		c := breakCase{family, "", latentForms(t, family)[0], kernels.Default(), kernels.F32}
+		if i%2 == 0 {
+			c.def.Dot, c.def.Exp2, c.dtype = kernels.DotTC16, kernels.Exp2Ex2h, kernels.BF16
+		}
+		c.def.Latent, c.def.Cache = c.latent, quant.MXFP8
 		cases = append(cases, c)
 	}
 	return cases
@@ -215,7 +234,8 @@ func catches(t *testing.T, c breakCase, dev kernels.Device, seen map[kernels.Bre
 	t.Helper()
 	onGolden(t, c, dev, func(r *parallel.Rank, m *model.Model) {
 		for _, rule := range kernels.Breaks {
-			if c.adapter != "" && rule != kernels.BreakAdapter {
+			if c.adapter != "" && rule != kernels.BreakAdapter ||
+				c.def.Cache != quant.AsTrained && rule != kernels.BreakCache {
 				continue
 			}
 			wrong, err := broken.New(r.Dev, rule)

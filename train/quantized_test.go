@@ -13,6 +13,7 @@ import (
 	"lockstep/configs"
 	"lockstep/kernels"
 	"lockstep/model"
+	"lockstep/model/checkpoint"
 	"lockstep/parallel"
 	"lockstep/quant"
 	"lockstep/train/runlog"
@@ -89,11 +90,13 @@ func TestDeployedIsTrained(t *testing.T) {
 	}
 }
 
-// deployedIsTrained trains in a format with inputs rounded to acts, which the folder's config.json says.
+// deployedIsTrained trains in a format with inputs, and keys and values, rounded to acts, as the folder's config.json
+// says then.
 func deployedIsTrained(t *testing.T, e, acts quant.Encoding) {
 	t.Helper()
 	set := []string{"run.steps=3", "optim.warmup_steps=0", "model.weights=" + string(e), "model.coded=projections",
-		"optim.lr=0.01", "definition.acts=" + cmp.Or(string(acts), "none")}
+		"optim.lr=0.01", "definition.acts=" + cmp.Or(string(acts), "none"),
+		"definition.cache=" + cmp.Or(string(acts), "none")}
 	out := runSet(t, set...)
 	s, err := testshape.Parse(set)
 	if err != nil {
@@ -127,9 +130,9 @@ func deployedIsTrained(t *testing.T, e, acts quant.Encoding) {
 			return err
 		}
 		result := filepath.Join(out, "model")
-		says, err := model.Acts(result)
-		if err != nil || says != acts {
-			t.Errorf("%s: config.json says acts %q, want %q: %v", e, says, acts, err)
+		says, err := model.RoundingOf(result, "")
+		if want := (checkpoint.Rounding{Acts: acts, Cache: acts}); err != nil || says != want {
+			t.Errorf("%s: config.json says %+v, want %+v: %v", e, says, want, err)
 		}
 		o := model.Options{}
 		if acts != quant.AsTrained {

@@ -54,6 +54,11 @@ var calls = map[kernels.Break]func(d kernels.Device, o operands) []float32{
 		d.(kernels.QuantizedProducts).FakeQuantize(out, o.x, quant.MXFP8)
 		return out.F32s()
 	},
+	kernels.BreakCache: func(d kernels.Device, o operands) []float32 {
+		out := kernels.Wrap(slices.Clone(o.x.F32s()), o.x.Rows, width)
+		d.(kernels.QuantizedProducts).FakeQuantizeHeads(out, width/4)
+		return out.F32s()
+	},
 	kernels.BreakAdapter: func(d kernels.Device, o operands) []float32 {
 		out := kernels.Wrap(make([]float32, o.x.Len()), o.x.Rows, width)
 		up := kernels.Term{X: o.weights, W: o.w.RowRange(0, 32).ColRange(0, 2), From: 16, To: 48}

@@ -35,6 +35,13 @@ func (d *Device) FakeQuantize(out, x kernels.Tensor, e quant.Encoding) {
 	d.operations.FakeQuantize(out, x, e)
 }
 
+// FakeQuantizeHeads breaks [kernels.BreakCache].
+func (d *Device) FakeQuantizeHeads(x kernels.Tensor, width int) {
+	if !d.breaks(kernels.BreakCache, x.Rows) {
+		d.operations.FakeQuantizeHeads(x, width)
+	}
+}
+
 // product is MatMul or MatMulT.
 type product func(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Term)
 

@@ -39,6 +39,25 @@ func (d *Device) FakeQuantize(out, x kernels.Tensor, e quant.Encoding) {
 	})
 }
 
+// FakeQuantizeHeads makes of x [R, heads*width] what MXFP8 leaves of it, in blocks of each head.
+func (d *Device) FakeQuantizeHeads(x kernels.Tensor, width int) {
+	if width <= 0 || x.Cols%width != 0 {
+		panic(fmt.Sprintf("cpu: FakeQuantizeHeads: %s in heads of %d", x, width))
+	}
+	m := d.matrix(x)
+	d.pool.each(x.Groups*x.Rows, max(1, rowWork/max(x.Cols, 1)), func(_, from, to int) {
+		values, most := make([]float32, x.Cols), make([]float32, width)
+		for r := from; r < to; r++ {
+			row := m.load(r, values)
+			for at := 0; at < x.Cols; at += width {
+				d.vec.BlockLargest(most, row[at:at+width])
+				d.vec.MXFP8(values[at:at+width], row[at:at+width], most)
+			}
+			m.storePart(r, 0, values)
+		}
+	})
+}
+
 // FakeQuantizeRows makes out what MXFP8 leaves of x, both [R, C], in blocks of rows.
 func (d *Device) FakeQuantizeRows(out, x kernels.Tensor, g *kernels.Groups) {
 	const op = "FakeQuantizeRows"

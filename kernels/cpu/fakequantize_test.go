@@ -148,6 +148,30 @@ func TestFakeQuantizeRows(t *testing.T) {
 	}
 }
 
+// FakeQuantizeHeads is FakeQuantize of each head by itself, of widths that cut blocks too, and leaves what lies between
+// rows.
+func TestFakeQuantizeHeads(t *testing.T) {
+	for _, dev := range devices(t, kernels.Default()) {
+		rng := rand.New(rand.NewPCG(37, 38))
+		for _, d := range []kernels.DType{kernels.F32, kernels.BF16} {
+			for _, width := range []int{1, 24, 32, 48, 128} {
+				const rows, heads = 70, 3
+				all := oddNumbers(rng, d, 1, rows, heads*width+7, 0)
+				x, want := all.ColRange(0, heads*width), elements(all)
+				for at := range heads {
+					head := elements(x.ColRange(at*width, (at+1)*width))
+					quant.MXFP8.Round(head, rows, width)
+					for r := range rows {
+						copy(want[r*all.Cols+at*width:], head[r*width:(r+1)*width])
+					}
+				}
+				dev.FakeQuantizeHeads(x, width)
+				sameNumbers(t, fmt.Sprintf("%s: %s, heads of %d", dev.Name(), d, width), all, want)
+			}
+		}
+	}
+}
+
 func BenchmarkFakeQuantize(b *testing.B) {
 	dev, rng := mustCPU(), rand.New(rand.NewPCG(1, 2))
 	x := strided(rng, kernels.F32, 1, 256, 2048, 0)

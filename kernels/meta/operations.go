@@ -102,6 +102,7 @@ func (d *Device) Dequantize(out kernels.Tensor, w kernels.QuantizedWeight) {
 }
 func (d *Device) FakeQuantize(out, x kernels.Tensor, _ quant.Encoding)      { d.rows(out, x) }
 func (d *Device) FakeQuantizeRows(out, x kernels.Tensor, _ *kernels.Groups) { d.rows(out, x) }
+func (d *Device) FakeQuantizeHeads(x kernels.Tensor, _ int)                 { d.rows(x, x) }
 
 // Operations of [kernels.Recurrent].
 

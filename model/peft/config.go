@@ -1,8 +1,11 @@
 // Package peft reads and writes PEFT's adapter_config.json, and finds by it which modules carry adapters. It imports
-// data/ordered.
+// data/ordered and data/pyjson.
 package peft
 
-import "math"
+import (
+	"encoding/json"
+	"math"
+)
 
 // Config says which projections carry adapters, in the terms of PEFT's adapter_config.json.
 type Config struct {
@@ -21,7 +24,10 @@ type Config struct {
 	LayersPattern  []string      // names of the lists of layers that Layers counts; nil: any
 	ModulesToSave  []string      // modules that are trained in full and stored with the adapters
 	Dropout        float64       // that the adapter was trained with, which nothing but training applies
-	Init           string        // PiSSA or OLoRA, which have changed the base; "": it is as it was
+	// Own is the field "lockstep", which is no field of PEFT's: what the adapter was trained with, see
+	// checkpoint.Rounding
+	Own  json.RawMessage
+	Init string // PiSSA or OLoRA, which have changed the base; "": it is as it was
 }
 
 // ModuleValue is the value of modules whose names, or last parts of them, match a regular expression. Of several that

@@ -38,6 +38,7 @@ type adapterConfig struct {
 	LayersPattern    json.RawMessage `json:"layers_pattern"`
 	ModulesToSave    []string        `json:"modules_to_save"`
 	InferenceMode    bool            `json:"inference_mode"`
+	Own              json.RawMessage `json:"lockstep,omitempty"`
 }
 
 // unsupported are fields of adapter_config.json that change the arithmetic. They must be absent or off.
@@ -59,7 +60,7 @@ func Parse(text []byte) (Config, error) {
 		return Config{}, fmt.Errorf(File+": %s is not supported", what)
 	}
 	c := Config{Rank: a.Rank, Alpha: a.Alpha, TargetParameters: a.TargetParameters, RankStabilised: a.RSLora,
-		ModulesToSave: a.ModulesToSave, Dropout: a.Dropout}
+		ModulesToSave: a.ModulesToSave, Dropout: a.Dropout, Own: a.Own}
 	if c.Rank < 1 || c.Rank > maxRank {
 		return c, fmt.Errorf(File+": r is %d: want 1 to %d", c.Rank, maxRank)
 	}
@@ -183,6 +184,7 @@ func (c Config) JSON(base string) ([]byte, error) {
 		TargetParameters: c.TargetParameters, RSLora: c.RankStabilised, InferenceMode: true,
 		Dropout:       c.Dropout,
 		ModulesToSave: c.ModulesToSave,
+		Own:           c.Own,
 	}
 	var failed error
 	encode := func(v any) json.RawMessage {

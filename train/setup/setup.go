@@ -11,6 +11,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/devices"
 	"lockstep/model"
+	"lockstep/model/checkpoint"
 	"lockstep/model/peft"
 	"lockstep/optim"
 	"lockstep/quant"
@@ -29,27 +30,33 @@ func Definition(s *configs.Shape) kernels.Definition {
 	def.Dot, def.Exp2 = kernels.DotMode(s.Definition.Dot), kernels.Exp2Mode(s.Definition.Exp2)
 	def.Segment = s.Definition.Segment
 	def.Grads = quant.Encoding(s.Definition.Grads)
-	def.Acts = ActsBy(s.Definition.Acts, s.Model.Path)
+	def.Acts, def.Cache = RoundingBy(s.Definition.Acts, s.Definition.Cache, s.Model.Path, s.LoRA.Path)
 	if s.Definition.Latent != "auto" {
 		def.Latent = kernels.LatentForm(s.Definition.Latent)
 	}
 	return def
 }
 
-// ActsBy is what inputs of projections in codes are rounded to by a setting: a format, "none", or "auto", as the
-// config.json of a model's folder says, where there is one. What is wrong with a folder is said where it is opened.
-func ActsBy(setting, folder string) quant.Encoding {
-	switch {
-	case setting == "none" || setting == "auto" && folder == "":
-		return quant.AsTrained
-	case setting == "auto":
-		acts, err := model.Acts(folder)
-		if err != nil {
+// RoundingBy is what inputs of projections in codes, and keys and values, are rounded to by settings: a format, "none",
+// or "auto", as the folder of a model says, or that of an adapter on it ("": none). What is wrong with a folder is said
+// where it is opened.
+func RoundingBy(acts, cache, folder, adapter string) (forActs, forCache quant.Encoding) {
+	var says checkpoint.Rounding
+	if folder != "" {
+		if found, err := model.RoundingOf(folder, adapter); err == nil {
+			says = found
+		}
+	}
+	by := func(setting string, says quant.Encoding) quant.Encoding {
+		switch setting {
+		case "auto":
+			return says
+		case "none":
 			return quant.AsTrained
 		}
-		return acts
+		return quant.Encoding(setting)
 	}
-	return quant.Encoding(setting)
+	return by(acts, says.Acts), by(cache, says.Cache)
 }
 
 // DType returns the storage type of weights and activations.

@@ -41,6 +41,20 @@ func (d *Ops) FakeQuantize(out, x kernels.Tensor, e quant.Encoding) {
 	}
 }
 
+// FakeQuantizeHeads makes of x [R, heads*width] what MXFP8 leaves of it, in blocks of each head.
+func (d *Ops) FakeQuantizeHeads(x kernels.Tensor, width int) {
+	if width <= 0 || x.Cols%width != 0 {
+		panic(fmt.Sprintf("cuda: FakeQuantizeHeads: %s in heads of %d", x, width))
+	}
+	if width%encodeINT4Group == 0 {
+		width = x.Cols // blocks of the row are those of its heads
+	}
+	for at := 0; at < x.Cols; at += width {
+		head := x.ColRange(at, at+width)
+		d.FakeQuantize(head, head, quant.MXFP8)
+	}
+}
+
 // FakeQuantizeRows makes out what MXFP8 leaves of x, both [R, C], in blocks of rows.
 func (d *Ops) FakeQuantizeRows(out, x kernels.Tensor, g *kernels.Groups) {
 	if out.Groups != 1 || x.Groups != 1 || out.Rows != x.Rows || out.Cols != x.Cols || out.DType != x.DType ||

@@ -165,6 +165,26 @@ func TestFakeQuantizeNoticed(t *testing.T) {
 	}
 }
 
+// Heads of widths that cut blocks too, in rows that lie apart.
+func TestFakeQuantizeHeads(t *testing.T) {
+	for _, width := range []int{24, 32, 48, 128} {
+		for _, dtype := range cudatest.DTypes {
+			x := []cudatest.Operand{odd(dtype, 1, 67, 3*width, 3*width+8, 1, 32)}
+			n, at := cudatest.Differences(t, x, func(d kernels.Device, x []kernels.Tensor) {
+				for h := range 3 {
+					head := x[0].ColRange(h*width, (h+1)*width)
+					byQuant(d, head, head, quant.MXFP8)
+				}
+			}, func(d kernels.Device, x []kernels.Tensor) {
+				d.(kernels.QuantizedProducts).FakeQuantizeHeads(x[0], width)
+			})
+			if n > 0 {
+				t.Errorf("%s, heads of %d: %d numbers differ, %s", dtype, width, n, at)
+			}
+		}
+	}
+}
+
 // Blocks of rows are the CPU's, in segments of groups, some of them empty or of one row.
 func TestFakeQuantizeRows(t *testing.T) {
 	for _, dtype := range cudatest.DTypes {
