@@ -66,6 +66,7 @@ func cutEach(bounds []int32, most int32) (pieces, starts []int32) {
 type KV struct {
 	K, V     Tensor
 	PageRows int
+	Codes    *KVCodes // of pages; nil: K and V are numbers
 }
 
 // Attn is the shape of an attention layer.

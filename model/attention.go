@@ -43,21 +43,14 @@ func (a *Attention) split(qkv kernels.Tensor) (q, gate, k, v kernels.Tensor) {
 	return q, gate, rest.ColRange(0, nk), rest.ColRange(nk, 2*nk)
 }
 
-// Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one. Where Definition.Cache
-// rounds them it does so in their place: Backward reads what forward has read, and a second rounding changes nothing.
+// Forward is [T, H] from x [T, H]; keys and values go to the batch's cache where it has one.
 func (a *Attention) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (kernels.Tensor, LayerSaved) {
 	s := &AttentionSaved{layer: a}
 	s.QKV = a.QKV.forward(r, x, nil, k, SaveProjections, &s.QKVIn)
 	q, gate, keys, v := a.split(s.QKV)
 	s.Q, s.K = rotate(r, q, a.QNorm, a.Rope, b), rotate(r, keys, a.KNorm, a.Rope, b)
 
-	roundKV(r, a.ops, s.K.Y, a.Shape.HeadDim)
-	roundKV(r, a.ops, v, a.Shape.Values())
-	kv := kernels.KV{K: s.K.Y, V: v}
-	if b.Cache != nil {
-		kv = b.Cache.Layers[a.Block].KV
-		r.Dev.StoreKV(kv, s.K.Y, v, b.Layout)
-	}
+	kv := a.ops.readBy(r, kernels.KV{K: s.K.Y, V: v}, a.Shape, a.Block, b)
 	var done bool
 	s.Out, _ = k.tensor(r, SaveAttention, x.DType, x.Rows, q.Cols)
 	s.LSE, done = k.tensor(r, SaveAttention, kernels.F32, x.Rows, a.Shape.Heads)
@@ -122,22 +115,12 @@ func (a *Attention) Idle() int { return 0 }
 
 // NewCache is pages of keys and values.
 func (a *Attention) NewCache(mem *kernels.Arena, s CacheSize) LayerCache {
-	return LayerCache{KV: newKV(mem, a.QKV.W.W.DType, a.Shape, s)}
-}
-
-func newKV(mem *kernels.Arena, d kernels.DType, a kernels.Attn, s CacheSize) kernels.KV {
-	rows := s.Pages * s.PageRows
-	return kernels.KV{K: mem.New(d, rows, a.KVHeads*a.HeadDim), V: mem.New(d, rows, a.KVHeads*a.Values()),
-		PageRows: s.PageRows}
+	return LayerCache{KV: a.ops.newKV(mem, a.QKV.W.W.DType, a.Shape, false, s)}
 }
 
 // PageBytes is the memory of keys and values of so many rows.
 func (a *Attention) PageBytes(rows int) int {
-	return kvBytes(a.QKV.W.W.DType, a.Shape, rows)
-}
-
-func kvBytes(d kernels.DType, a kernels.Attn, rows int) int {
-	return rows * a.KVHeads * (a.HeadDim + a.Values()) * d.Size()
+	return a.ops.kvBytes(a.QKV.W.W.DType, a.Shape, false, rows)
 }
 
 // SlotBytes is 0: a sequence has pages alone.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"lockstep/kernels"
+	"lockstep/quant"
 )
 
 // builder makes the parameters and tables of a model, shapes without memory, while a family describes its blocks.
@@ -44,6 +45,7 @@ type operations struct {
 	reader   kernels.MemoryReader
 	coder    kernels.QuantizedProducts
 	bounded  kernels.Bounded
+	pages    kernels.QuantizedCache // where the definition has pages in codes too
 }
 
 // bind takes the groups that a device has.
@@ -55,6 +57,9 @@ func (o *operations) bind(dev kernels.Device) {
 	o.reader, _ = dev.(kernels.MemoryReader)
 	o.coder, _ = dev.(kernels.QuantizedProducts)
 	o.bounded, _ = dev.(kernels.Bounded)
+	if o.pages, _ = dev.(kernels.QuantizedCache); dev == nil || dev.Definition().Cache == quant.AsTrained {
+		o.pages = nil
+	}
 }
 
 // require notes that the model needs an optional group of operations, an interface next to [kernels.Device]; what

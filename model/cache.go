@@ -22,11 +22,57 @@ type LayerCache struct {
 	Conv  kernels.Tensor
 }
 
-// roundKV rounds keys or values [T, heads*width] as Definition.Cache says, in their place.
-func roundKV(r *parallel.Rank, ops *operations, x kernels.Tensor, width int) {
-	if r.Dev.Definition().Cache != quant.AsTrained {
-		ops.coder.FakeQuantizeHeads(x, width)
+// readBy is what a block's attention reads: the batch's keys and values, or the pages that they go to where it has a
+// cache. Where Definition.Cache rounds them it does so in their place, which a second Forward repeats without a change,
+// and Backward reads what Forward has read. Pages in codes round by themselves.
+func (o *operations) readBy(r *parallel.Rank, kv kernels.KV, a kernels.Attn, block int, b *Batch) kernels.KV {
+	var pages kernels.KV
+	if b.Cache != nil {
+		pages = b.Cache.Layers[block].KV
 	}
+	if r.Dev.Definition().Cache != quant.AsTrained && pages.Codes == nil {
+		if kv.K.Data != kv.V.Data { // else values are the columns of the keys that are not rotated
+			o.coder.FakeQuantizeHeads(kv.K, a.HeadDim)
+		}
+		o.coder.FakeQuantizeHeads(kv.V, a.Values())
+	}
+	if b.Cache == nil {
+		return kv
+	}
+	r.Dev.StoreKV(pages, kv.K, kv.V, b.Layout)
+	return pages
+}
+
+// newKV is pages of keys and values, in codes where the device has such pages; absorbed: values are the first columns
+// of their keys.
+func (o *operations) newKV(mem *kernels.Arena, d kernels.DType, a kernels.Attn, absorbed bool,
+	s CacheSize) kernels.KV {
+	rows := s.Pages * s.PageRows
+	if o.inCodes(a) {
+		return kernels.NewQuantizedKV(mem, d, a, absorbed, rows, s.PageRows)
+	}
+	kv := kernels.KV{K: mem.New(d, rows, a.KVHeads*a.HeadDim), PageRows: s.PageRows}
+	if absorbed {
+		kv.V = kv.K.ColRange(0, a.ValueDim)
+	} else {
+		kv.V = mem.New(d, rows, a.KVHeads*a.Values())
+	}
+	return kv
+}
+
+// kvBytes is the memory of so many rows of newKV.
+func (o *operations) kvBytes(d kernels.DType, a kernels.Attn, absorbed bool, rows int) int {
+	switch {
+	case o.inCodes(a):
+		return kernels.QuantizedKVBytes(d, a, absorbed, rows)
+	case absorbed:
+		return rows * a.HeadDim * d.Size()
+	}
+	return rows * a.KVHeads * (a.HeadDim + a.Values()) * d.Size()
+}
+
+func (o *operations) inCodes(a kernels.Attn) bool {
+	return o.pages != nil && o.pages.CheckQuantizedCache(a) == nil
 }
 
 // CacheSize sizes a cache: pages of PageRows positions, which sequences take as they grow, and slots, of which each

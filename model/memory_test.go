@@ -8,6 +8,7 @@ import (
 	"lockstep/model"
 	"lockstep/model/peft"
 	"lockstep/parallel"
+	"lockstep/quant"
 )
 
 // Memory is what a built model really holds, counted tensor by tensor, and a described one has the same.
@@ -65,7 +66,7 @@ func held(m *model.Model) (n model.Memory) {
 
 // Of a cache, Memory is what a token and a sequence add.
 func TestMemoryOfCache(t *testing.T) {
-	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
+	eachCache(t, func(t *testing.T, family string, def kernels.Definition) {
 		onRankBy(t, def, func(r *parallel.Rank) error {
 			m, err := model.LoadFolder(r.Dev, filepath.Join("testdata", family), "", model.Options{DType: kernels.BF16})
 			if err != nil {
@@ -82,4 +83,37 @@ func TestMemoryOfCache(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// eachCache is [eachForm] with pages of numbers, and in codes where the form has such pages.
+func eachCache(t *testing.T, body func(t *testing.T, family string, def kernels.Definition)) {
+	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
+		body(t, family, def)
+		if def.Cache = quant.MXFP8; def.Latent != kernels.LatentExpanded {
+			body(t, family, def)
+		}
+	})
+}
+
+// A number in codes takes 8.25 bits of a page: the same bytes hold 1.94 times the tokens in bf16.
+func TestCacheInCodes(t *testing.T) {
+	config := []byte(`{"model_type": "qwen3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8,
+		"num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 32, "vocab_size": 16,
+		"max_position_embeddings": 64, "rms_norm_eps": 1e-6, "hidden_act": "silu"}`)
+	token := func(def kernels.Definition) (bytes int) {
+		onRankBy(t, def, func(r *parallel.Rank) error {
+			m, err := model.Build(r.Dev, config, model.Options{DType: kernels.BF16})
+			if err == nil {
+				bytes = m.Memory().Token
+			}
+			return err
+		})
+		return bytes
+	}
+	def := kernels.Default()
+	numbers := token(def)
+	def.Cache = quant.MXFP8
+	if codes, each := token(def), 2*2*4*128; numbers != 2*each || codes != each+each/32 {
+		t.Errorf("a token takes %d bytes as numbers and %d in codes, of %d numbers", numbers, codes, each)
+	}
 }

@@ -75,7 +75,7 @@ func planned(r *parallel.Rank, dir string, o model.Options, adapters bool) (take
 // A meta device counts what the real one takes, to the byte: every golden in full and with adapters, trained and
 // served.
 func TestMetaDevice(t *testing.T) {
-	eachForm(t, func(t *testing.T, family string, def kernels.Definition) {
+	eachCache(t, func(t *testing.T, family string, def kernels.Definition) {
 		dir := filepath.Join("testdata", family)
 		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
 			for _, adapters := range []bool{false, true} {

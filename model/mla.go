@@ -82,11 +82,7 @@ func (a *MLA) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	} else {
 		a.expand(r, c, kr, k, s)
 	}
-	read := kernels.KV{K: s.K, V: s.V}
-	if b.Cache != nil {
-		read = a.cache(b).KV
-		r.Dev.StoreKV(read, s.K, s.V, b.Layout)
-	}
+	read := a.ops.readBy(r, kernels.KV{K: s.K, V: s.V}, a.Shape, a.Block, b)
 	a.selectKeys(r, u, x, b, k, s)
 	var done bool
 	s.Out, _ = k.tensor(r, SaveAttention, x.DType, x.Rows, a.Shape.Heads*a.Shape.Values())
@@ -219,7 +215,7 @@ func (a *MLA) cache(b *Batch) LayerCache {
 // NewCache is pages of keys and values, and of the indexer's keys.
 func (a *MLA) NewCache(mem *kernels.Arena, s CacheSize) LayerCache {
 	d := a.O.W.W.DType
-	c := LayerCache{KV: a.newKV(mem, s)}
+	c := LayerCache{KV: a.ops.newKV(mem, d, a.Shape, a.Form == kernels.LatentAbsorbed, s)}
 	if a.Index != nil {
 		c.IndexKeys = kernels.KV{K: mem.New(d, s.Pages*s.PageRows, a.Index.Shape.Dim), V: mem.New(d, s.Pages*s.PageRows,
 			0),
@@ -228,23 +224,10 @@ func (a *MLA) NewCache(mem *kernels.Arena, s CacheSize) LayerCache {
 	return c
 }
 
-// newKV is pages of keys and values. An absorbed value is the first columns of its key.
-func (a *MLA) newKV(mem *kernels.Arena, s CacheSize) kernels.KV {
-	d := a.O.W.W.DType
-	if a.Form == kernels.LatentExpanded {
-		return newKV(mem, d, a.Shape, s)
-	}
-	k := mem.New(d, s.Pages*s.PageRows, a.Shape.HeadDim)
-	return kernels.KV{K: k, V: k.ColRange(0, a.Shape.ValueDim), PageRows: s.PageRows}
-}
-
 // PageBytes is the memory of a page of so many rows.
 func (a *MLA) PageBytes(rows int) int {
 	d := a.O.W.W.DType
-	n := kvBytes(d, a.Shape, rows)
-	if a.Form == kernels.LatentAbsorbed {
-		n = rows * a.Shape.HeadDim * d.Size()
-	}
+	n := a.ops.kvBytes(d, a.Shape, a.Form == kernels.LatentAbsorbed, rows)
 	if a.Index != nil {
 		n += rows * a.Index.Shape.Dim * d.Size()
 	}

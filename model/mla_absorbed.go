@@ -37,7 +37,6 @@ func (a *MLA) absorb(r *parallel.Rank, c, kr kernels.Tensor, s *MLASaved) {
 	s.K = r.Stack.New(c.DType, c.Rows, c.Cols+kr.Cols)
 	s.V = s.K.ColRange(0, c.Cols)
 	r.Dev.Copy(s.V, c)
-	roundKV(r, a.ops, s.V, c.Cols)
 	r.Dev.Copy(s.K.ColRange(c.Cols, s.K.Cols), kr)
 	s.Q = r.Stack.New(q.DType, q.Rows, a.Shape.Heads*s.K.Cols)
 	from, to := a.heads(q), a.heads(s.Q)

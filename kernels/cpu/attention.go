@@ -37,7 +37,7 @@ import (
 // Rows of a tile are (query, head of the group), query-major: a group shares the keys of its KV head.
 func (d *Device) Attention(out, lse, q kernels.Tensor, kv kernels.KV, l *kernels.Layout, a kernels.Attn) {
 	checkAttention(kv, l, a, []kernels.Tensor{q}, []kernels.Tensor{out})
-	op := &attention{d: d, out: out, lse: lse, q: q, kv: kv, shape: a, group: a.Heads / a.KVHeads, c: scoreScale(a)}
+	op := d.newAttention(out, lse, q, kv, a)
 	op.run(op.tiles(l))
 }
 
@@ -59,6 +59,17 @@ type attention struct {
 	shape       kernels.Attn
 	group       int     // query heads that share a KV head
 	c           float32 // of scores, to units of log2
+
+	keys, values *codedHeads // of pages in codes; nil: kv has numbers
+}
+
+func (d *Device) newAttention(out, lse, q kernels.Tensor, kv kernels.KV, a kernels.Attn) *attention {
+	op := &attention{d: d, out: out, lse: lse, q: q, kv: kv, shape: a, group: a.Heads / a.KVHeads, c: scoreScale(a)}
+	if c := kv.Codes; c != nil {
+		op.keys = d.codedHeads(kv, kv.K, c.KScales, c.Rotated)
+		op.values = d.codedHeads(kv, kv.V, c.VScales, kernels.Tensor{})
+	}
+	return op
 }
 
 // queryTile is a piece of work: queries at positions [from, to) of a span, all heads of one KV head.
@@ -92,10 +103,14 @@ func scoreScale(a kernels.Attn) float32 { return float32(a.Scale * math.Log2E) }
 
 // checkAttention panics if shapes or types do not fit; q are queries or their gradients, out outputs or theirs.
 func checkAttention(kv kernels.KV, l *kernels.Layout, a kernels.Attn, q, out []kernels.Tensor) {
-	bad := a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || kv.K.Cols != a.KVHeads*a.HeadDim ||
-		kv.V.Cols != a.KVHeads*a.Values() || kv.V.DType != kv.K.DType
+	keys := a.KVHeads * a.HeadDim
+	if kv.Codes != nil {
+		keys -= kv.Codes.Rotated.Cols
+	}
+	bad := a.KVHeads <= 0 || a.Heads%a.KVHeads != 0 || kv.K.Cols != keys || kv.V.Cols != a.KVHeads*a.Values() ||
+		kv.V.DType != kv.K.DType
 	for _, t := range slices.Concat(q, out) {
-		bad = bad || t.Rows < l.Rows() || t.DType != kv.K.DType
+		bad = bad || t.Rows < l.Rows() || t.DType != kv.Type()
 	}
 	for _, t := range q {
 		bad = bad || t.Cols != a.Heads*a.HeadDim
@@ -173,8 +188,8 @@ func (op *attention) load(t queryTile, w *attentionScratch) {
 func (op *attention) strip(t queryTile, w *attentionScratch, from, to int) {
 	dim, values, rows, n := op.shape.HeadDim, op.shape.Values(), (t.to-t.from)*op.group, to-from
 	w.k, w.v, w.s = sized(w.k, n*dim), sized(w.v, n*values), sized(w.s, rows*n)
-	k := op.rows(w.k, op.kv.K, t, dim, from, to)
-	v := op.rows(w.v, op.kv.V, t, values, from, to)
+	k := op.rows(w.k, op.kv.K, op.keys, t, dim, from, to)
+	v := op.rows(w.v, op.kv.V, op.values, t, values, from, to)
 	clear(w.s)
 	op.d.mm.Tile(&w.mm, w.s, n, rows, n, dim, gemm.View{X: w.q, RS: dim, CS: 1}, transposed(k))
 	for lo := from; lo < to; lo += op.d.def.KeyBlock {
@@ -187,16 +202,30 @@ func (op *attention) strip(t queryTile, w *attentionScratch, from, to int) {
 	}
 }
 
-// rows is a head of keys or values at positions [from, to) of a tile.
-func (op *attention) rows(buf []float32, x kernels.Tensor, t queryTile, width, from, to int) gemm.View {
-	if t.list == nil {
+// rows is a head of keys or values at positions [from, to) of a tile, from x or from its codes.
+func (op *attention) rows(buf []float32, x kernels.Tensor, codes *codedHeads, t queryTile, width, from,
+	to int) gemm.View {
+	if t.list == nil && codes == nil {
 		return op.d.heads(buf, x, op.kv, t.span, t.kvHead, width, from, to)
 	}
-	m := op.d.matrix(x)
-	for i, position := range t.list[from:to] {
-		m.copyHead(buf[i*width:][:width], cacheRow(op.kv, t.keys, int(position)), t.kvHead)
+	var source headSource = codes
+	if codes == nil {
+		m := op.d.matrix(x)
+		source = &m
+	}
+	sequence, position := t.span, from
+	for i := range to - from {
+		if position = from + i; t.list != nil {
+			sequence, position = t.keys, int(t.list[position])
+		}
+		source.copyHead(buf[i*width:][:width], cacheRow(op.kv, sequence, position), t.kvHead)
 	}
 	return gemm.View{X: buf, RS: width, CS: 1}
+}
+
+// headSource has heads of rows as numbers.
+type headSource interface {
+	copyHead(dst []float32, row, head int)
 }
 
 // visible is the range of keys visible to a query in block [lo, hi), counted from lo.

@@ -65,7 +65,8 @@ func reportFlops(b *testing.B, dev *Device, flops float64, f func()) {
 	b.ReportMetric(rate/peak, "of-peak")
 }
 
-// BenchmarkAttentionDecode is one step of 32 sequences of 1000 keys in pages of 64: bytes are the keys and values read.
+// BenchmarkAttentionDecode is one step of 32 sequences of 1000 keys in pages of 64, as numbers and in codes: bytes are
+// the keys and values of the former.
 func BenchmarkAttentionDecode(b *testing.B) {
 	dev, err := New(kernels.Default(), Options{})
 	if err != nil {
@@ -95,11 +96,15 @@ func BenchmarkAttentionDecode(b *testing.B) {
 			shape.heads*shape.dim, 0)
 		out, lse := attnTensor(c.dtype, nil, sequences, q.Cols, 0), attnTensor(kernels.F32, nil, sequences, shape.heads,
 			0)
-		b.Run(fmt.Sprintf("heads=%d/%d/dim=%d", shape.heads, shape.kvHeads, shape.dim), func(b *testing.B) {
-			b.SetBytes(2 * 4 * sequences * length * int64(nk))
-			for b.Loop() {
-				dev.Attention(out, lse, q, kv, l, c.Attn)
-			}
-		})
+		coded := kernels.NewQuantizedKV(kernels.NewArena(dev), c.dtype, c.Attn, false, kv.K.Rows, pageRows)
+		for name, kv := range map[string]kernels.KV{"numbers": kv, "codes": coded} {
+			b.Run(fmt.Sprintf("heads=%d/%d/dim=%d/%s", shape.heads, shape.kvHeads, shape.dim, name),
+				func(b *testing.B) {
+					b.SetBytes(2 * 4 * sequences * length * int64(nk))
+					for b.Loop() {
+						dev.Attention(out, lse, q, kv, l, c.Attn)
+					}
+				})
+		}
 	}
 }

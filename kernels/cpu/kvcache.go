@@ -7,20 +7,31 @@ import (
 	"lockstep/kernels/cpu/gemm"
 )
 
-// StoreKV copies rows k, v [T, KVHeads*HeadDim] to positions Pos, Pos+1, ... of their spans' pages, bits unchanged.
+// StoreKV copies rows k, v [T, KVHeads*HeadDim] to positions Pos, Pos+1, ... of their spans' pages, bits unchanged, or
+// puts them into codes.
 func (d *Device) StoreKV(cache kernels.KV, k, v kernels.Tensor, l *kernels.Layout) {
+	if cache.Codes != nil {
+		d.storeCodes(cache, k, v, l)
+		return
+	}
 	if cache.PageRows <= 0 || k.DType != cache.K.DType || v.DType != cache.V.DType || k.Cols != cache.K.Cols ||
 		v.Cols != cache.V.Cols {
 		panic(fmt.Sprintf("cpu: StoreKV of %s and %s in pages of %d rows of %s and %s", k, v, cache.PageRows, cache.K,
 			cache.V))
 	}
+	d.eachCached(cache, l, func(at, row int) {
+		copyRow(cache.K, at, k, row)
+		copyRow(cache.V, at, v, row)
+	})
+}
+
+// eachCached calls store for each row of a layout, with the row of the pages that it goes to.
+func (d *Device) eachCached(cache kernels.KV, l *kernels.Layout, store func(at, row int)) {
 	for i := range l.Spans {
 		s := &l.Spans[i]
 		d.pool.each(s.Rows, 64, func(_, from, to int) {
 			for r := from; r < to; r++ {
-				at := cacheRow(cache, s, s.Pos+r)
-				copyRow(cache.K, at, k, s.Row+r)
-				copyRow(cache.V, at, v, s.Row+r)
+				store(cacheRow(cache, s, s.Pos+r), s.Row+r)
 			}
 		})
 	}

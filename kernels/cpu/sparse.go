@@ -122,7 +122,7 @@ func listOf(selected kernels.Tensor, row int) []int32 {
 func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor, l *kernels.Layout,
 	a kernels.Attn) {
 	checkSparse(kv, l, a, selected, []kernels.Tensor{q}, []kernels.Tensor{out})
-	op := &attention{d: d, out: out, lse: lse, q: q, kv: kv, shape: a, group: a.Heads / a.KVHeads, c: scoreScale(a)}
+	op := d.newAttention(out, lse, q, kv, a)
 	var tiles []queryTile
 	for _, r := range seqRows(l) {
 		list := listOf(selected, r.at())

@@ -195,8 +195,7 @@ func (d *Device) attention(k Kind, kv kernels.KV, l *kernels.Layout, most int, a
 	if most > 0 {
 		held = min(held, read)
 	}
-	width := (kv.K.Cols + kv.V.Cols) * kv.K.DType.Size()
-	d.count(k, 2*read*float64(a.Heads*each), bytesOf(tensors...)+held*float64(width))
+	d.count(k, 2*read*float64(a.Heads*each), bytesOf(tensors...)+held*float64(kv.RowBytes()))
 }
 
 // index counts the score of each key that a row sees, so many products of it, and an fp32 number for each that is

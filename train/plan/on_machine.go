@@ -140,11 +140,10 @@ func (o *OnMachine) refuse(set []string, err error) {
 
 // device is one of the machine's, without memory.
 func (o *OnMachine) device(s *configs.Shape) *meta.Device {
-	spare := kernels.SpareGPU
 	if o.Machine.Device == "cpu" {
-		spare = kernels.SpareCPU
+		return meta.New(setup.Definition(s), kernels.SpareCPU).WithQuantizedCache()
 	}
-	return meta.New(setup.Definition(s), spare)
+	return meta.New(setup.Definition(s), kernels.SpareGPU)
 }
 
 const gibibyte = 1 << 30
