@@ -91,6 +91,7 @@ func (m *Model) base() []*Param {
 
 // Tensors lists the checkpoint's tensors of the model, adapters left out, in the model's storage type.
 func (m *Model) Tensors() []safetensors.OutTensor {
+	m.mustBeUpdated()
 	var out []safetensors.OutTensor
 	for _, p := range m.base() {
 		for _, part := range p.Parts {

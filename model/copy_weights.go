@@ -57,6 +57,7 @@ func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
 // order of memory. Embeddings, head, norms, biases, convolutions, routers, indexers, adapters and gates of one
 // output stay as they are, as in stacks that serve block FP8.
 func (m *Model) CopyWeights(from *Model, format quant.Encoding) error {
+	from.mustBeUpdated()
 	if err := format.Validate(); err != nil {
 		return err
 	}

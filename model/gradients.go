@@ -229,15 +229,6 @@ func (m *Model) FinishGradients(r *parallel.Rank) {
 	}
 }
 
-// FinishUpdate sends optimizer states that live in the host's memory back, and holds what a rank computes next until
-// the owners have changed the weights that are cut over ranks.
-func (m *Model) FinishUpdate(r *parallel.Rank) {
-	m.ring.Finish()
-	if m.sharded != nil && r.Data != nil {
-		r.Data.Barrier()
-	}
-}
-
 // gradientUnits lays the gradients of parameters out, each unit by itself.
 func (m *Model) gradientUnits(list []*Param) []gradientUnit {
 	units := make([]gradientUnit, m.headUnit()+1)

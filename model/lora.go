@@ -250,6 +250,7 @@ func (m *Model) AdapterTensors() []safetensors.OutTensor {
 }
 
 func (m *Model) adapterTensors(of func(*Param) elements) []safetensors.OutTensor {
+	m.mustBeUpdated()
 	var out []safetensors.OutTensor
 	for _, p := range m.adapters() {
 		for _, part := range p.Parts {

@@ -47,9 +47,12 @@ type Model struct {
 	states  []*ShardState      // of the rank's shards, in the order in which they are updated
 	ring    *parallel.HostRing // of states in the host's memory; nil: they are on the device
 	offload Offload
-	sharded *shardedWeights // nil: no weight is copied from other ranks
-	first   *Model          // of the first rank, whose weights that are cut over ranks are this one's too; nil: none
-	rank    int             // whose model this is, where weights are cut
+
+	deferred *deferredUpdate   // of weights that the next step updates; nil: all are
+	scales   [2]kernels.Tensor // see UpdateScales
+	sharded  *shardedWeights   // nil: no weight is copied from other ranks
+	first    *Model            // of the first rank, whose weights that are cut over ranks are this one's too; nil: none
+	rank     int               // whose model this is, where weights are cut
 
 	dev   kernels.Device // nil: described, not built
 	mem   *kernels.Arena
@@ -63,7 +66,11 @@ func (m *Model) ComputeWith(dev kernels.Device) { m.ops.bind(dev) }
 
 // Forward is the last block's output [T, H], before the final norm. s nil: serving.
 func (m *Model) Forward(r *parallel.Rank, b *Batch, s *Saved) kernels.Tensor {
+	if s == nil {
+		m.mustBeUpdated()
+	}
 	b.Prepare(r, m)
+	m.useUnit(r, embeddingUnit)
 	return m.blocks().Forward(r, m.Embed.Forward(r, b), b, s)
 }
 
@@ -76,6 +83,7 @@ func (m *Model) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved)
 // TrainForward is Forward as a training step runs it, of which nothing is kept from block to block. With recompute each
 // block's output is computed again from its input, as Backward does, and the second result is the one returned.
 func (m *Model) TrainForward(r *parallel.Rank, b *Batch, recompute bool) kernels.Tensor {
+	m.mustBeUpdated()
 	b.Prepare(r, m)
 	x := m.Embed.Forward(r, b)
 	for i := range m.Blocks {
@@ -99,13 +107,16 @@ func (m *Model) Step(r *parallel.Rank, b *Batch, logprob kernels.Tensor, targets
 	}
 	m.grads.begin(r, b, m.ExpertParallel())
 	if m.Indexing == IndexersDense {
-		m.Head.LogProb(r, logprob, m.Forward(r, b, s), targets, b)
+		x := m.Forward(r, b, s)
+		m.useUnit(r, m.headUnit())
+		m.Head.LogProb(r, logprob, x, targets, b)
 		m.blocks().trainIndexers(r, b, s)
 		m.grads.finishPending(r, b)
 		return
 	}
 	d := r.Stack.New(m.DType, b.Rows(), m.Hidden) // below what Backward gives back block by block
 	x := m.Forward(r, b, s)
+	m.useUnit(r, m.headUnit())
 	m.grads.during(r, b, m.headUnit(), func() { m.Head.Backward(r, d, logprob, x, targets, loss, b) })
 	m.Backward(r, d, b, s)
 	m.grads.finishPending(r, b)

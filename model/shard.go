@@ -52,7 +52,15 @@ func (m *Model) TrainShards(rank, ranks int) {
 	}
 	m.cutStates(rank)
 	pieces := m.placePieces()
+	if m.offload.Optimizer {
+		bytes += len(m.scales) * kernels.ArenaBytes(kernels.F32, 1, 2)
+	}
 	m.mem.Reserve(bytes + m.stateBytes(pieces))
+	if m.offload.Optimizer {
+		for i := range m.scales {
+			m.scales[i] = m.mem.New(kernels.F32, 1, 2)
+		}
+	}
 	m.grads.sums = m.mem.New(kernels.F32, 1, sums)
 	for _, s := range m.Shards {
 		if s.Owner == rank {

@@ -184,11 +184,9 @@ func (m *Model) fillMaster(st *ShardState) {
 	}
 }
 
-// FetchStates begins to bring what the next update needs from the host's memory.
-func (m *Model) FetchStates() { m.ring.Fetch() }
-
 // flushStates waits until the host's memory has what the device last made of the optimizer's state.
 func (m *Model) flushStates() {
+	m.mustBeUpdated()
 	if err := m.ring.Flush(); err != nil {
 		panic(kernels.Fault{Err: err})
 	}

@@ -60,6 +60,7 @@ type keptBlock struct {
 // Forward is the last block's output [T, H] from the first one's input x [T, H], which serving (s nil) overwrites.
 func (st Stage) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, s *Saved) kernels.Tensor {
 	for i := st.From; i < st.To; i++ {
+		st.model.useBlock(r, i)
 		st.model.sharded.use(r, i, i+1)
 		if s == nil {
 			st.inPlace(r, i, x, b, nil)

@@ -57,17 +57,34 @@ type AdamW struct {
 
 // Step updates the weights by scale times their gradients, with rate lr at step (counted from 1), and clears the
 // gradients. It returns the norm of scale times the gradients before clipping, F32 [1, 1] on the rank's stack, without
-// waiting for the device. With a norm that is not finite nothing is updated. All ranks take the step together: each
-// updates what it owns, and copies the rest (ZeRO, Rajbhandari et al., arXiv 1910.02054).
+// waiting for the device. With a norm that is not finite nothing is updated.
 func (a AdamW) Step(r *parallel.Rank, ws []Weights, scale, lr float64, step int) (norm kernels.Tensor) {
 	clip := r.Stack.New(kernels.F32, 1, 2)
+	a.Begin(r, ws, clip, scale, lr, step).Apply(r, ws)
+	return clip.ColRange(0, 1)
+}
+
+// Update is a step of [AdamW] that has been begun.
+type Update struct {
+	factor   kernels.Tensor // F32 [1, 1]: of gradients; not finite: nothing is updated
+	settings kernels.AdamW
+}
+
+// Begin computes the norm of scale times the gradients of all weights of a step and the factor by which they are
+// multiplied, clip F32 [1, 2]. Weights are updated by [Update.Apply].
+func (a AdamW) Begin(r *parallel.Rank, ws []Weights, clip kernels.Tensor, scale, lr float64, step int) Update {
 	r.Dev.ClipScale(clip, squares(r, ws), scale, a.Clip)
-	s := kernels.AdamW{
+	return Update{clip.ColRange(1, 2), kernels.AdamW{
 		LR: float32(lr), Beta1: float32(a.Beta1), Beta2: float32(a.Beta2), Eps: float32(a.Eps),
 		WeightDecay: float32(a.WeightDecay),
 		Correction1: float32(1 - math.Pow(a.Beta1, float64(step))),
 		Correction2: float32(1 - math.Pow(a.Beta2, float64(step))),
-	}
+	}}
+}
+
+// Apply updates some weights of the step and clears their gradients. All ranks apply it to the same weights together:
+// each updates what it owns, and copies the rest (ZeRO, Rajbhandari et al., arXiv 1910.02054).
+func (u Update) Apply(r *parallel.Rank, ws []Weights) {
 	updated := make([][]kernels.Tensor, r.Size)
 	for _, w := range ws {
 		if !w.Sharded {
@@ -75,12 +92,11 @@ func (a AdamW) Step(r *parallel.Rank, ws []Weights, scale, lr float64, step int)
 		}
 		if w.Owner == r.ID {
 			for _, st := range w.States {
-				st.update(r.Dev, clip.ColRange(1, 2), s)
+				st.update(r.Dev, u.factor, u.settings)
 			}
 		}
 	}
 	broadcast(r, updated)
-	return clip.ColRange(0, 1)
 }
 
 // squares is the sum of squares of each matrix of each gradient, F32 [1, n], in all ranks.

@@ -19,14 +19,15 @@ var offloaded = []string{"offload.optimizer=true", "offload.ring=0.0001"}
 // Where the optimizer's state lies changes no bit: on any number of ranks, whenever copies are carried out, also where
 // a run is stopped after each step and goes on with its state elsewhere.
 func TestOffloadOptimizer(t *testing.T) {
-	few := []string{"run.steps=3", "optim.warmup_steps=0", "data.eval_samples=0"}
+	few := []string{"run.steps=3", "optim.warmup_steps=0", "data.eval_samples=0", "run.save_every=0"}
 	for name, set := range map[string][]string{
-		"full":    append(few, "model.dtype=bf16", "definition.dot=tc16", "model.config.tie_word_embeddings=true"),
-		"fp32":    append(few, "run.packs=5"),
-		"lora":    append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj"),
-		"qat":     append(few, "model.weights=int4", "run.packs=3", "model.dtype=bf16"),
-		"indexer": tinyDSA("indexer.stage=sparse", "run.steps=3", "optim.warmup_steps=0", "model.dtype=bf16"),
-		"rl":      append(testshape.RL(), "warm_start.steps=1", "run.steps=2", "model.dtype=bf16", "rl.minibatches=2"),
+		"full": append(few, "model.dtype=bf16", "definition.dot=tc16", "model.config.tie_word_embeddings=true"),
+		"fp32": append(few, "run.packs=5"),
+		"lora": append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.packs=2"),
+		"qat":  append(few, "model.weights=int4", "run.packs=3", "model.dtype=bf16"),
+		"indexer": tinyDSA("indexer.stage=sparse", "run.steps=3", "optim.warmup_steps=0", "model.dtype=bf16",
+			"run.save_every=0"),
+		"rl": append(testshape.RL(), "warm_start.steps=1", "run.steps=2", "model.dtype=bf16", "rl.minibatches=2"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			shape := func(more ...string) *configs.Shape {

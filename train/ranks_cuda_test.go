@@ -35,7 +35,7 @@ func gpus(t *testing.T, s *configs.Shape) []kernels.Device {
 // (.ci/emulate/package).
 func TestRanksOnGPUs(t *testing.T) {
 	rl := append(testshape.RL(), "warm_start.steps=1", "run.steps=1")
-	few := []string{"run.steps=2", "optim.warmup_steps=0"}
+	few := []string{"run.steps=2", "optim.warmup_steps=0", "run.save_every=0"}
 	for name, set := range map[string][]string{
 		"full": append(few, "run.packs=5", "model.config.tie_word_embeddings=true", "run.micro_batch=2",
 			"definition.segment=64", "data.eval_samples=0"),

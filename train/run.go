@@ -211,6 +211,7 @@ func (j *job) openTrainer() (err error) {
 		o.Schedule = optim.Schedule{Kind: "cosine", Peak: w.LR, Final: 0.1, Steps: max(w.Steps, 1)}
 		o.Schedule.Warmup = optim.WarmupSteps(w.WarmupSteps, w.WarmupRatio, w.Steps)
 	}
+	o.Defer = true
 	j.trainer = trainer.NewReplicated(j.world, j.ranks.Rank, j.ranks.Replicas, o)
 	return nil
 }
@@ -358,6 +359,7 @@ func idleRanks(packs, ranks int) string {
 }
 
 func (j *job) save() error {
+	j.trainer.Finish()
 	j.state.RL = nil
 	if j.learner != nil && j.state.Step > j.warmSteps {
 		j.state.RL = j.learner.state()

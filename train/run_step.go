@@ -45,6 +45,9 @@ func (j *job) step() error {
 	rec.Launches, rec.Waits, rec.Allocations = asked.Launches, asked.Waits, asked.Allocations
 	j.progress.Step(step, append(fields, j.usage(&rec, elapsed)...)...)
 	due := j.shape.Run.EvalEvery > 0 && step%j.shape.Run.EvalEvery == 0 || step == j.steps
+	if due || step == j.warmSteps {
+		j.trainer.Finish()
+	}
 	if due {
 		if err := j.evaluate(&rec); err != nil && j.ctx.Err() == nil {
 			return err

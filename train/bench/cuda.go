@@ -102,6 +102,7 @@ func benchWorkloads(ctx context.Context, r *parallel.Rank, p kernels.Profiler, s
 	if err != nil {
 		return err
 	}
+	by.Defer = true
 	t := trainer.New(r, m, by)
 	batch := randomPacks(s, m)
 	for _, w := range []struct {
@@ -110,6 +111,7 @@ func benchWorkloads(ctx context.Context, r *parallel.Rank, p kernels.Profiler, s
 	}{
 		{"train", func() (float64, error) {
 			speed, err := benchTraining(t, p, batch, o)
+			t.Finish()
 			fmt.Fprintf(o.Out, "\nmemory: %s of the device, %s pinned\n", plan.Size(kernels.Allocated(r.Dev)),
 				plan.Size(kernels.Pinned(r.Dev)))
 			if err == nil && s.Offload.Optimizer {

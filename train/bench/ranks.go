@@ -162,6 +162,7 @@ func measureRanks(ctx context.Context, s *configs.Shape, o RanksOptions) (row on
 		if err != nil {
 			return err
 		}
+		by.Defer = true
 		sum := sha256.New()
 		t := trainer.NewReplicated(w, r, ranks.Replicas, by)
 		if row.train, err = timeSteps(ctx, w, t, s, o.Steps); err != nil {
@@ -205,7 +206,9 @@ func timeSteps(ctx context.Context, w *parallel.World, t *trainer.Trainer, s *co
 		tokens += t.Step(2+n, batch).Tokens
 	}
 	err := wait()
-	return float64(tokens) / time.Since(began).Seconds(), err
+	speed := float64(tokens) / time.Since(began).Seconds()
+	t.Finish()
+	return speed, err
 }
 
 // timeAnswers returns the tokens a second of answers to random requests, and adds their ids and log-probabilities to a

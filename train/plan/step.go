@@ -171,16 +171,17 @@ func (c clock) ring(w trainer.StepWork, m mesh, micro float64, gradients meta.Co
 
 // offloaded adds the copies of optimizer state that a rank has on the host, behind the parts of update. What the
 // ring holds comes in behind arithmetic, before the norm is known; the rest comes in while what was updated goes
-// out, and the end of the step waits for the last of the ring to go out:
+// out, and then the last of the ring goes out, both behind so many seconds of forward of the next step's first round:
 //
-//	min(state, ring)/to_card (hidden) + (state - ring)/both + min(state, ring)/from_card
-func (s *Step) offloaded(c clock, state, ring float64) {
+//	min(state, ring)/to_card (hidden) + (state - ring)/both + min(state, ring)/from_card (hidden up to forward)
+func (s *Step) offloaded(c clock, state, ring, forward float64) {
 	if state == 0 {
 		return
 	}
 	first, host := min(state, ring), c.host()
 	in := first / (host.ToCard * 1e9)
-	s.add("optimizer state", in+(state-first)/(host.Both*1e9)+first/(host.FromCard*1e9), min(in, s.Seconds))
+	rest := (state-first)/(host.Both*1e9) + first/(host.FromCard*1e9)
+	s.add("optimizer state", in+rest, min(in, s.Seconds)+min(rest, forward))
 }
 
 // rollouts adds the parts of sampling answers, each of the most tokens that it may have, to so many prompts:

@@ -87,12 +87,12 @@ func TestStepTimes(t *testing.T) {
 	if got, want := spelled(s), "prefill 24.012, decode 400.2; 424.212"; got != want {
 		t.Errorf("rollouts: %s, want %s", got, want)
 	}
-	// 6 GB of state through a ring of 2: 1 s in, hidden; 4 s while others go out; 2 s out
+	// 6 GB of state through a ring of 2: 1 s in, hidden; 4 s while others go out; 2 s out; of those 2.5 s hidden
 	host := round
 	host.Host = configs.MachineHost{ToCard: 2, FromCard: 1, Both: 1}
 	s = Step{Seconds: 9}
-	s.offloaded(clock{host, 1}, 6e9, 2e9)
-	if got, want := spelled(s), "optimizer state 7 (1 hidden); 15"; got != want {
+	s.offloaded(clock{host, 1}, 6e9, 2e9, 2.5)
+	if got, want := spelled(s), "optimizer state 7 (3.5 hidden); 12.5"; got != want {
 		t.Errorf("state on the host: %s, want %s", got, want)
 	}
 	cpu := round

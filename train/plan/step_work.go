@@ -33,9 +33,13 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 	m.Interleave = lanes
 	m.segments = max(s.Run.MicroBatch/s.Parallel.Interleave, 1) *
 		((s.Data.PackRows + s.Definition.Segment - 1) / s.Definition.Segment)
+	forward := 0.0 // of the first round, a quarter where all is computed again; answers wait for all of an update
+	if s.RL.Objective == "" {
+		forward = float64(lanes) * c.arithmetic(w.Micro, machine.Share.Train) / 4
+	}
 	for range updates {
 		step.update(c, w, m)
-		step.offloaded(c, float64(p.static[0].Host), s.Offload.Ring*gibibyte)
+		step.offloaded(c, float64(p.static[0].Host), s.Offload.Ring*gibibyte, forward)
 	}
 	step.merge()
 	if step.Tokens = packs * s.Data.PackRows; s.RL.Objective != "" {

@@ -2,22 +2,20 @@ package trainer
 
 import (
 	"lockstep/model"
-	"lockstep/optim"
 )
 
 // trained lists what the optimizer updates, in the order of the graph: the model's own weights, and those of indexers
 // that are trained. Each part is clipped by its own norm, so that neither loss slows the other's updates.
-func trained(m *model.Model) (own, indexers []optim.Weights) {
+func trained(m *model.Model) (own, indexers []*model.Shard) {
 	of := m.IndexerParams()
-	var parts [2][]*model.Shard
 	for _, s := range m.Shards {
 		if of[s.Param] {
-			parts[1] = append(parts[1], s)
+			indexers = append(indexers, s)
 		} else {
-			parts[0] = append(parts[0], s)
+			own = append(own, s)
 		}
 	}
-	return weights(m, parts[0]), weights(m, parts[1])
+	return own, indexers
 }
 
 // diverge adds the divergence of each row to a sum, as the mean over the indexers, in the order of rows.

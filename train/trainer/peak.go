@@ -72,9 +72,8 @@ func (t *Trainer) largestStep(packs, rows int, computed func(lanes, rounds int))
 	})
 	computed(len(lanes), rounds)
 	t.Model.FinishGradients(r)
-	own, indexers := trained(t.Model)
-	t.update(r, own, 1, 0, 1)
-	t.update(r, indexers, 1, 0, 1)
+	plain.Defer = false
+	plain.update(r, t.Model, stepRates{step: 1, scale: 1, rowScale: 1})
 }
 
 // FullPack returns a pack of so many rows: samples of the model's maximum length, one after the other.

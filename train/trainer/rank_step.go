@@ -51,15 +51,13 @@ func (t *Trainer) rankStep(r *parallel.Rank, m *model.Model, by stepRates, micro
 			}
 		})
 	}
+	m.UseAll(r)
 	m.FinishGradients(r)
-	own, indexers := trained(m)
-	readNorm := t.update(r, own, by.scale, by.lr, by.step)
-	readIndexerNorm := t.update(r, indexers, by.rowScale, by.lr*t.IndexerRate, by.step)
-	m.FinishUpdate(r)
+	readNorms := t.update(r, m, by)
 	for i := r.ID; i < len(micros); i += r.Size {
 		done[i].read(r)
 	}
-	return readNorm(), readIndexerNorm()
+	return readNorms()
 }
 
 // firstRows is the row of the step that each micro-batch begins with.
@@ -84,24 +82,13 @@ func (m *MicroBatch) read(r *parallel.Rank) {
 	}
 }
 
-// update takes the optimizer's step on weights, whose gradients are to be multiplied by scale. The norm is read when
-// norm is called; 0: no weights.
-func (t *Trainer) update(r *parallel.Rank, ws []optim.Weights, scale, lr float64, step int) (norm func() float64) {
-	if len(ws) == 0 {
-		return func() float64 { return 0 }
-	}
-	n := t.Optimizer.Step(r, ws, scale, lr, step)
-	return func() float64 { return float64(parallel.Download[float32](r, n)[0]) }
-}
-
 // Update takes the optimizer's step alone on the only rank, at a rate of 0, with the gradients that are there.
 func (t *Trainer) Update(step int) {
 	defer t.Rank.Stack.Release(t.Rank.Stack.Mark())
 	t.Model.FetchStates()
-	own, indexers := trained(t.Model)
-	t.update(t.Rank, own, 1, 0, step)
-	t.update(t.Rank, indexers, 1, 0, step)
-	t.Model.FinishUpdate(t.Rank)
+	plain := *t
+	plain.Defer = false
+	plain.update(t.Rank, t.Model, stepRates{step: step, scale: 1, rowScale: 1})
 }
 
 // ForwardBackward computes some packs of a step as one batch on the only rank, and adds their gradients to those of its

@@ -1,12 +1,15 @@
 package trainer_test
 
 import (
+	"crypto/sha256"
+	"errors"
 	"math"
 	"slices"
 	"testing"
 
 	"lockstep/data"
 	"lockstep/kernels"
+	"lockstep/kernels/cpu"
 	"lockstep/kernels/devices"
 	"lockstep/parallel"
 	"lockstep/train/setup"
@@ -130,4 +133,71 @@ func TestStep(t *testing.T) {
 	if first, last := losses[0][0], losses[0][14]; !(last < first) {
 		t.Errorf("loss %g after 8 steps, %g before", last, first)
 	}
+}
+
+// A step whose update is deferred to the next one gives the bits of one that ends with it, on copies that are carried
+// out late; what reads weights in between is a bug that does not go unnoticed.
+func TestDeferredUpdate(t *testing.T) {
+	s, err := testshape.Parse([]string{"offload.optimizer=true", "offload.ring=0.0001", "model.dtype=bf16"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := trainer.Supervised([][]data.Sample{{sequence(1, 9), sequence(4, 7)}, {sequence(2, 12)}, {sequence(5, 5)}})
+	run := func(later bool, seed uint64) (sum [sha256.Size]byte) {
+		dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1, DelayCopies: seed})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+			m, _, err := setup.OpenTrained(dev, s)
+			if err != nil {
+				return err
+			}
+			o, err := setup.TrainerOptions(s, 8, nil)
+			if err != nil {
+				return err
+			}
+			o.Defer = later
+			tr := trainer.New(r, m, o)
+			for step := 1; step <= 4; step++ {
+				tr.Step(step, batch)
+				if m.Deferred() != later {
+					t.Errorf("an update is deferred: %t", m.Deferred())
+				}
+			}
+			for name, read := range map[string]func(){
+				"forward": func() { tr.LogProbs(batch.Packs) }, "verify": func() { m.TrainForward(r, nil, true) },
+				"save": func() { m.Tensors() }, "optimizer": func() { tr.Replicas.OptimizerTensors() }} {
+				if later && !panics(read) {
+					t.Errorf("%s reads weights whose update is deferred", name)
+				}
+			}
+			tr.Finish()
+			h := sha256.New()
+			for _, of := range append(m.Tensors(), tr.Replicas.OptimizerTensors()...) {
+				if err := of.Write(h); err != nil {
+					return err
+				}
+			}
+			h.Sum(sum[:0])
+			return nil
+		})
+		if err := errors.Join(err, dev.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	want := run(false, 0)
+	for seed := range uint64(4) {
+		if run(true, seed) != want {
+			t.Errorf("seed %d: other bits", seed)
+		}
+	}
+}
+
+// panics tells whether a body does.
+func panics(body func()) (yes bool) {
+	defer func() { yes = recover() != nil }()
+	body()
+	return false
 }

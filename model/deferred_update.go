@@ -1,0 +1,112 @@
+package model
+
+import (
+	"lockstep/kernels"
+	"lockstep/parallel"
+)
+
+// deferredUpdate is what is left of an optimizer's step when the next one begins. The weights of a unit are updated
+// before the next forward computes with them, so that states which pass through the device from the host's memory do
+// so behind the forward of the units before. All ranks defer alike and update unit by unit, in one order.
+type deferredUpdate struct {
+	units []int // of the weights that are updated, in order
+	apply func(r *parallel.Rank, from, to int)
+	next  int // the first weights that have not been updated
+	unit  int // the first unit that has not been
+}
+
+// UpdateScales is memory for the norms and factors of two updates, of weights and of indexers, F32 [1, 2] each. They
+// outlive a step. Only a model whose optimizer's state is in the host's memory has it.
+func (m *Model) UpdateScales() (list [2]kernels.Tensor, ok bool) {
+	return m.scales, m.offload.Optimizer
+}
+
+// Units are those of shards' parameters.
+func Units(shards []*Shard) (units []int) {
+	for _, s := range shards {
+		units = append(units, s.Param.unit)
+	}
+	return units
+}
+
+// DeferUpdate leaves an update of weights of some units to the next [Model.Step], whose forward updates each unit
+// before it computes with it: apply gets ranges of the weights, in order. All else that reads weights comes after
+// [Model.FinishUpdate].
+func (m *Model) DeferUpdate(units []int, apply func(r *parallel.Rank, from, to int)) {
+	m.deferred = &deferredUpdate{units: units, apply: apply}
+}
+
+// Deferred tells whether an update is left.
+func (m *Model) Deferred() bool { return m.deferred != nil }
+
+// through updates all weights up to those of a unit, and tells whether they are the last.
+func (u *deferredUpdate) through(r *parallel.Rank, m *Model, unit int) (done bool) {
+	for ; u.unit <= unit; u.unit++ {
+		to := u.next
+		for i := u.next; i < len(u.units); i++ {
+			if u.units[i] == u.unit {
+				to = i + 1
+			}
+		}
+		if to > u.next {
+			u.apply(r, u.next, to)
+			u.next = to
+			m.awaitOwners(r)
+		}
+	}
+	return u.unit > m.headUnit()
+}
+
+// awaitOwners holds what a rank computes next until the owners have changed weights that are cut over ranks.
+func (m *Model) awaitOwners(r *parallel.Rank) {
+	if m.sharded != nil && r.Data != nil {
+		r.Data.Barrier()
+	}
+}
+
+// useUnit updates what has been deferred of the weights of a unit, which are to be computed with. Behind the last one
+// it begins to bring the states of the next update.
+func (m *Model) useUnit(r *parallel.Rank, unit int) {
+	if m.deferred != nil && m.deferred.through(r, m, unit) {
+		m.deferred = nil
+		m.ring.Finish()
+		m.ring.Fetch()
+	}
+}
+
+// useBlock is useUnit of a block, and of the one after it where its weights are copied from their owners by then.
+func (m *Model) useBlock(r *parallel.Rank, block int) {
+	if m.sharded != nil {
+		block = min(block+1, len(m.Blocks)-1)
+	}
+	m.useUnit(r, blockUnit(block))
+}
+
+// UseAll updates all that has been deferred, in a rank that computes nothing of the next step.
+func (m *Model) UseAll(r *parallel.Rank) { m.useUnit(r, m.headUnit()) }
+
+// FetchStates begins to bring what the next update needs from the host's memory, unless one is deferred: then that is
+// first.
+func (m *Model) FetchStates() {
+	if m.deferred == nil {
+		m.ring.Fetch()
+	}
+}
+
+// FinishUpdate ends an update: what has been deferred of it is applied, states go back to the host's memory, and what a
+// rank computes next waits for the owners of weights that are cut over ranks.
+func (m *Model) FinishUpdate(r *parallel.Rank) {
+	if m.deferred != nil {
+		m.deferred.through(r, m, m.headUnit())
+		m.deferred = nil
+	}
+	m.ring.Finish()
+	m.awaitOwners(r)
+}
+
+// mustBeUpdated panics where weights or states are to be read of which an update is deferred.
+func (m *Model) mustBeUpdated() {
+	if m.deferred != nil {
+		panic("model: weights are read whose update is deferred")
+	}
+}

@@ -1,0 +1,76 @@
+package trainer
+
+import (
+	"lockstep/kernels"
+	"lockstep/model"
+	"lockstep/optim"
+	"lockstep/parallel"
+)
+
+// part is weights that are clipped by a norm of their own.
+type part struct {
+	shards []*model.Shard
+	ws     []optim.Weights
+	clip   kernels.Tensor // F32 [1, 2]: their norm and the factor of their gradients
+	update optim.Update
+}
+
+// update takes the optimizer's step, or begins it where it is deferred. The norms of the weights' gradients and of the
+// indexers' are read when norms is called; 0: there are none.
+func (t *Trainer) update(r *parallel.Rank, m *model.Model, by stepRates) (norms func() (own, indexers float64)) {
+	own, indexers := trained(m)
+	parts := [2]part{{shards: own}, {shards: indexers}}
+	scales, kept := m.UpdateScales()
+	for i, scale := range []float64{by.scale, by.rowScale} {
+		p, lr := &parts[i], by.lr
+		if len(p.shards) == 0 {
+			continue
+		}
+		if i == 1 {
+			lr *= t.IndexerRate
+		}
+		if p.ws, p.clip = weights(m, p.shards), scales[i]; !kept {
+			p.clip = r.Stack.New(kernels.F32, 1, 2)
+		}
+		p.update = t.Optimizer.Begin(r, p.ws, p.clip, scale, lr, by.step)
+		if !kept || !t.Defer {
+			p.update.Apply(r, p.ws)
+		}
+	}
+	if kept && t.Defer {
+		deferParts(m, parts)
+	} else {
+		m.FinishUpdate(r)
+	}
+	return func() (own, indexers float64) { return parts[0].norm(r), parts[1].norm(r) }
+}
+
+// norm is that of the gradients.
+func (p part) norm(r *parallel.Rank) float64 {
+	if len(p.shards) == 0 {
+		return 0
+	}
+	return float64(parallel.Download[float32](r, p.clip.ColRange(0, 1))[0])
+}
+
+// deferParts leaves the updates to the next step, of both parts one after the other.
+func deferParts(m *model.Model, parts [2]part) {
+	units := append(model.Units(parts[0].shards), model.Units(parts[1].shards)...)
+	n := len(parts[0].ws)
+	m.DeferUpdate(units, func(r *parallel.Rank, from, to int) {
+		if own := parts[0].ws[min(from, n):min(to, n)]; len(own) > 0 {
+			parts[0].update.Apply(r, own)
+		}
+		if indexers := parts[1].ws[max(from-n, 0):max(to-n, 0)]; len(indexers) > 0 {
+			parts[1].update.Apply(r, indexers)
+		}
+	})
+}
+
+// Finish ends the last step's update, on all ranks. After [Options.Defer] it comes before weights are read by anything
+// but a step.
+func (t *Trainer) Finish() {
+	if t.Model.Deferred() {
+		t.eachRank(func(r *parallel.Rank, m *model.Model) { m.FinishUpdate(r) })
+	}
+}
