@@ -62,7 +62,7 @@ func message(err error) string {
 	case errors.Is(err, context.Canceled):
 		return "interrupted"
 	}
-	return data.Shown(err.Error())
+	return data.ShownError(err)
 }
 
 func root() *cobra.Command {
@@ -619,7 +619,8 @@ func generateCommand() *cobra.Command {
 		Long: "Samples completions of prompts with the rollout engine. A sample ends at an id of eos_token_id\n" +
 			"in config.json and generation_config.json, or at eos_token of tokenizer_config.json. The model's\n" +
 			"generation_config.json sets the defaults of --temperature (0 if do_sample is false), --top-p,\n" +
-			"--top-k and --max-tokens (max_new_tokens); they are printed at the start.",
+			"--top-k, --min-p, --repetition-penalty and --max-tokens (max_new_tokens); they are printed at the\n" +
+			"start.",
 		Args: none,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if q.N < 1 || q.N > mostSamples {
@@ -646,6 +647,9 @@ func generateCommand() *cobra.Command {
 		"of sampling and of the log-probabilities; 0 is greedy, with log-probabilities at temperature 1")
 	p.Float64Var(&q.TopP, "top-p", d.TopP, "probability mass to sample from (nucleus sampling)")
 	p.IntVar(&q.TopK, "top-k", d.TopK, "tokens to sample from, 0 for all")
+	p.Float64Var(&q.MinP, "min-p", 0, "least probability to sample, relative to the likeliest token's")
+	p.Float64Var(&q.Repetition, "repetition-penalty", 1,
+		"divides logits above 0 of tokens so far, prompt included, and multiplies those below")
 	p.IntVar(&q.N, "n", 1, "samples of each prompt")
 	p.Uint64Var(&q.Seed, "seed", 1, "seed of the samples")
 	p.BoolVar(&q.IgnoreEOS, "ignore-eos", false, "continue to --max-tokens past end-of-sequence tokens")
@@ -659,7 +663,7 @@ func noteSampling(g data.Generation) {
 		fmt.Fprintf(os.Stderr, "generation_config.json: defaults are %s\n", text)
 	}
 	for _, setting := range g.Unsupported {
-		fmt.Fprintf(os.Stderr, "generation_config.json: %s is not supported and ignored\n", setting)
+		fmt.Fprintf(os.Stderr, "generation_config.json: %s is not supported and ignored\n", data.Shown(setting))
 	}
 }
 
@@ -766,8 +770,8 @@ func serveCommand() *cobra.Command {
 			"of lockstep score; max_tokens may be 0. logit_bias, min_p, frequency_penalty, presence_penalty and\n" +
 			"repetition_penalty change what is drawn, and no log-probability that is told. Equal requests\n" +
 			"with a \"seed\" get equal responses. system_fingerprint is the digest of the definition. Defaults\n" +
-			"of temperature, top_p, top_k and max_tokens are those of the model's generation_config.json,\n" +
-			"printed at the start, then OpenAI's.\n\n" +
+			"of temperature, top_p, top_k, min_p, repetition_penalty and max_tokens are those of the model's\n" +
+			"generation_config.json, printed at the start, then OpenAI's.\n\n" +
 			"With \"tools\", the calls that a model writes are tool_calls of the answer, for the formats that chat\n" +
 			"templates have: Hermes JSON, Qwen3.5 and Qwen3-Coder, GLM, Kimi K2, DeepSeek V3, gpt-oss, MiniMax M2\n" +
 			"and Llama 3. A call cannot be forced; what cannot be read as a call stays content;\n" +

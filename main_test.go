@@ -71,7 +71,8 @@ func refused(t *testing.T, dir string, words []string, args ...string) {
 	t.Helper()
 	before := listing(t, dir)
 	code, out, problems := lockstep(t, args...)
-	if code != 1 || out != "" || !strings.HasPrefix(problems, "lockstep: ") || strings.Count(problems, "\n") != 1 {
+	if code != 1 || out != "" || !strings.HasPrefix(problems, "lockstep: ") || strings.Count(problems, "\n") != 1 ||
+		hasControl(problems) {
 		t.Errorf("%q: exit code %d, stdout %q, stderr %q: want exit code 1 and one line", args, code, out, problems)
 	}
 	for _, w := range words {
@@ -314,14 +315,14 @@ func TestGenerationConfig(t *testing.T) {
 		t.Fatalf("%d ids, %q", len(ids), said)
 	}
 	file := filepath.Join(model, "generation_config.json")
-	const settings = `"max_new_tokens": 5, "temperature": 0.5, "repetition_penalty": 1.1`
+	const settings = `"max_new_tokens": 5, "temperature": 0.5, "typical_p": 0.9`
 	write(t, file, fmt.Sprintf(`{"eos_token_id": [%d], %s}`, ids[2], settings))
 	got, temperature, finish, said := sample()
 	if temperature != 1 || finish != "stop" || !slices.Equal(got, ids[:3]) {
 		t.Errorf("%v at temperature %g ends by %q, want %v", got, temperature, finish, ids[:3])
 	}
 	for _, want := range []string{"temperature 0.5, at most 5 tokens",
-		"repetition_penalty = 1.1 is not supported and ignored"} {
+		"typical_p = 0.9 is not supported and ignored"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("the start says %q, not %q", said, want)
 		}
@@ -345,6 +346,14 @@ func TestGenerationConfig(t *testing.T) {
 	line := read(t, out)
 	if code != 0 || !strings.Contains(problems, "temperature 0\n") || !strings.Contains(line, `"temperature":0}`) {
 		t.Errorf("greedy by the file: exit code %d, %s%s", code, problems, line)
+	}
+	greedy, _, _, _ := sample("--temperature", "0", "--max-tokens", "5")
+	write(t, file, `{"min_p": 1}`) // none but the likeliest
+	if got, _, _, said := sample("--max-tokens", "5"); !slices.Equal(got, greedy) || !strings.Contains(said, "min-p 1\n") {
+		t.Errorf("%v by min_p 1 of the file, %v are the likeliest; %s", got, greedy, said)
+	}
+	if got, _, _, _ := sample("--max-tokens", "5", "--min-p", "0"); !slices.Equal(got, ids[:5]) {
+		t.Errorf("%v with --min-p 0, want %v", got, ids[:5])
 	}
 }
 
@@ -609,6 +618,15 @@ func TestBadModels(t *testing.T) {
 			[]string{"config.json", "hidden_size"}},
 		"broken ends": {file("generation_config.json", `{"eos_token_id": "x"}`),
 			[]string{"generation_config.json", "eos_token_id"}},
+		"end beyond the vocabulary": {file("generation_config.json", `{"eos_token_id": [1, 480]}`),
+			[]string{"generation_config.json", "eos_token_id", "480"}},
+		"end of config.json beyond it": {replace("config.json", `"hidden_size": 32`,
+			`"hidden_size": 32, "eos_token_id": 99999`), []string{"config.json", "eos_token_id", "99999", "480"}},
+		"NaN": {func(t *testing.T, m string) {
+			p := filepath.Join(m, weights)
+			x := read(t, p)
+			write(t, p, x[:len(x)-4]+"\x00\x00\xc0\x7f")
+		}, []string{weights, "tensor ", "element [", "NaN"}},
 		"broken sampling": {file("generation_config.json", `{"top_p": "x"}`), []string{"generation_config.json",
 			"top_p"}},
 		"unknown family": {replace("config.json", `"model_type": "qwen3_moe"`, `"model_type": "llama9"`),
@@ -702,6 +720,35 @@ func TestBadModels(t *testing.T) {
 }
 
 const weights = "model.safetensors"
+
+// A weight that is NaN ends every command that loads it, by its name.
+func TestNotFiniteWeights(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	in := write(t, at("in.jsonl"), "{\"ids\":[1,2,3]}\n")
+	if err := os.CopyFS(at("model"), os.DirFS("model/testdata/qwen3")); err != nil {
+		t.Fatal(err)
+	}
+	x := read(t, at("model/"+weights))
+	write(t, at("model/"+weights), x[:len(x)-4]+"\xff\xff\xff\xff")
+	tiny := write(t, at("tiny.toml"), "[model]\npath = '"+at("model")+"'\n[data]\npath = '"+in+"'\npack_rows = 16\n"+
+		"[run]\nsteps = 1\npacks = 1\nverify_tokens = 0\n[optim]\nwarmup_steps = 0\n")
+	for _, args := range [][]string{
+		{"score", "--in", in, "--out", at("out")},
+		{"score", "--in", in, "--out", at("out"), "--dtype", "bf16"},
+		{"generate", "--in", in, "--out", at("out")},
+		{"serve", "--address", "127.0.0.1:0"},
+		{"verify", "--tokens", "100"},
+		{"export", "--weights", "open", "--out", at("out")},
+		{"merge", "--adapter", "model/testdata/adapters/qwen3", "--out", at("out")},
+	} {
+		refused(t, dir, []string{weights, "tensor model.", "NaN"}, append(args, "--model", at("model"))...)
+	}
+	code, out, problems := lockstep(t, "train", tiny, "--out", at("run")) // says first what it plans
+	if _, err := os.Stat(at("run")); code != 1 || out != "" || !strings.Contains(problems, "NaN: fetch") || err == nil {
+		t.Errorf("train: exit code %d, %s%s, %v", code, out, problems, err)
+	}
+}
 
 func TestBadLines(t *testing.T) {
 	dir, run := trained(t)

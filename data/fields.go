@@ -99,7 +99,7 @@ func (f *fields) read(n int, d *ordered.Dict, known ...string) error {
 func (f *fields) ignore(n int, key string) {
 	if !f.seen[key] {
 		f.seen[key] = true
-		f.Ignored = append(f.Ignored, fmt.Sprintf("%s:%d: field %.80s is ignored", f.name, n+1, key))
+		f.Ignored = append(f.Ignored, Shown(fmt.Sprintf("%s:%d: field %.80s is ignored", f.name, n+1, key)))
 	}
 }
 

@@ -21,16 +21,18 @@ type Generation struct {
 	EOS         []int32  // eos_token_id, a number or a list
 	Temperature *float64 // 0, the likeliest token, where do_sample is false
 	TopP        *float64
-	TopK        *int     // 0: all
+	TopK        *int // 0: all
+	MinP        *float64
+	Repetition  *float64 // repetition_penalty
 	MaxTokens   *int     // max_new_tokens
-	Unsupported []string // sampling that the file asks for and this program does not have: "repetition_penalty = 1.05"
+	Unsupported []string // sampling that the file asks for and this program does not have: "num_beams = 4"
 }
 
 const generationFile = "generation_config.json"
 
-// LoadGeneration reads generation_config.json of a model folder; a folder without one has no defaults. Errors are one
-// line with the file and the key.
-func LoadGeneration(dir string) (g Generation, err error) {
+// LoadGeneration reads generation_config.json of the folder of a model with a vocabulary of so many ids; a folder
+// without one has no defaults. Errors are one line with the file and the key.
+func LoadGeneration(dir string, vocab int) (g Generation, err error) {
 	path := filepath.Join(dir, generationFile)
 	text, err := atomicfile.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,24 +41,29 @@ func LoadGeneration(dir string) (g Generation, err error) {
 	if err != nil {
 		return g, err
 	}
-	if g, err = parseGeneration(text); err != nil {
+	if g, err = parseGeneration(text, vocab); err != nil {
 		return Generation{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return g, nil
 }
 
-func parseGeneration(text []byte) (g Generation, err error) {
+func parseGeneration(text []byte, vocab int) (g Generation, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil {
 		return g, fmt.Errorf("not a JSON object: %w", err)
 	}
-	if g.EOS, err = TokenIDs(fields["eos_token_id"]); err != nil {
+	if g.EOS, err = TokenIDs(fields["eos_token_id"]); err == nil {
+		err = WithinVocabulary(g.EOS, vocab)
+	}
+	if err != nil {
 		return g, fmt.Errorf("eos_token_id: %w", err)
 	}
 	r := generationReader{fields: fields}
 	g.Temperature = r.number("temperature", 0, kernels.MostTemperature)
 	g.TopP = r.number("top_p", 0, 1)
 	g.TopK = r.integer("top_k", -1)
+	g.MinP = r.number("min_p", 0, 1)
+	g.Repetition = r.number("repetition_penalty", kernels.LeastRepetition, kernels.MostRepetition)
 	g.MaxTokens = r.integer("max_new_tokens", 1)
 	if sample := r.flag("do_sample"); sample != nil && !*sample {
 		g.Temperature = new(float64)
@@ -76,12 +83,11 @@ func parseGeneration(text []byte) (g Generation, err error) {
 
 // neutralSampling is what other ways to sample are set to where they change nothing.
 var neutralSampling = map[string]float64{
-	"repetition_penalty": 1, "encoder_repetition_penalty": 1, "min_p": 0, "typical_p": 1, "epsilon_cutoff": 0,
-	"eta_cutoff": 0, "no_repeat_ngram_size": 0, "num_beams": 1, "num_beam_groups": 1, "penalty_alpha": 0,
-	"min_new_tokens": 0, "min_length": 0,
+	"encoder_repetition_penalty": 1, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0, "no_repeat_ngram_size": 0,
+	"num_beams": 1, "num_beam_groups": 1, "penalty_alpha": 0, "min_new_tokens": 0, "min_length": 0,
 }
 
-// unsupportedSampling lists what a file asks for beyond temperature, top-p and top-k, sorted.
+// unsupportedSampling lists what a file asks for beyond the fields of Generation, sorted.
 func unsupportedSampling(fields map[string]json.RawMessage) (list []string) {
 	for _, key := range slices.Sorted(maps.Keys(neutralSampling)) {
 		var x *float64
@@ -170,6 +176,16 @@ func TokenIDs(raw json.RawMessage) ([]int32, error) {
 	return ids, nil
 }
 
+// WithinVocabulary is an error that names the first id that a model with a vocabulary of so many ids does not have.
+func WithinVocabulary(ids []int32, vocab int) error {
+	for _, id := range ids {
+		if int(id) >= vocab {
+			return fmt.Errorf("%d is not an id of the model, whose vocab_size is %d", id, vocab)
+		}
+	}
+	return nil
+}
+
 // Union is the ids of all lists in order, each once.
 func Union(lists ...[]int32) (all []int32) {
 	for _, id := range slices.Concat(lists...) {
@@ -191,6 +207,12 @@ func (g Generation) Sampling() string {
 	}
 	if g.TopK != nil {
 		list = append(list, fmt.Sprintf("top-k %d", *g.TopK))
+	}
+	if g.MinP != nil && *g.MinP != 0 {
+		list = append(list, fmt.Sprintf("min-p %g", *g.MinP))
+	}
+	if g.Repetition != nil && *g.Repetition != 1 {
+		list = append(list, fmt.Sprintf("repetition-penalty %g", *g.Repetition))
 	}
 	if g.MaxTokens != nil {
 		list = append(list, fmt.Sprintf("at most %d tokens", *g.MaxTokens))

@@ -186,6 +186,9 @@ type LogitAdjustment struct {
 // LeastTemperature and MostTemperature bound a temperature that is not 0: beyond them logits become infinite or equal.
 const LeastTemperature, MostTemperature = 1e-6, 1e6
 
+// LeastRepetition and MostRepetition bound a repetition penalty: within them finite logits stay finite.
+const LeastRepetition, MostRepetition = 0.01, 100
+
 // Inverse is the factor of logits at a temperature, for sampling and for log-probabilities: 1/temperature. At 0
 // sampling takes the largest logit, and log-probabilities are those of temperature 1.
 func Inverse(temperature float32) float32 {

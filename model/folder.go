@@ -142,7 +142,7 @@ func readAdapterConfig(dir string) (peft.Config, error) {
 }
 
 func (m *Model) readGeneration(dir string) (err error) {
-	m.Sampling, err = data.LoadGeneration(dir)
+	m.Sampling, err = data.LoadGeneration(dir, m.Vocab)
 	m.EOS = data.Union(m.EOS, m.Sampling.EOS)
 	return err
 }

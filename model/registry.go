@@ -138,6 +138,9 @@ func describe(text []byte, b *builder) (*Model, error) {
 		return fail(err)
 	}
 	b.place(b.placed, m.headUnit())
+	if err := data.WithinVocabulary(eos, m.Vocab); err != nil {
+		return fail(fmt.Errorf("eos_token_id: %w", err))
+	}
 	m.Family, m.DType, m.EOS, m.Config, m.kept, m.Params, m.indexers = head.ModelType, b.dtype, eos, text, kept,
 		b.params, b.indexers
 	m.ropes, m.ops = b.ropes, b.ops

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -237,11 +238,19 @@ func guard(r *Rank, body func(r *Rank) error) (err error) {
 				err = rankFault{r.ID, r.Dev.Name(), p.Err}
 			}
 		default:
-			err = fmt.Errorf("rank %d: internal error: %v\n%s", r.ID, p, debug.Stack())
+			err = errors.Join(append([]error{fmt.Errorf("rank %d: internal error: %v", r.ID, p)}, stack()...)...)
 		}
 	}()
 	if err = body(r); err == nil {
 		r.Stack.CheckPins()
 	}
 	return err
+}
+
+// stack is the stack of a panic, an error for each line: messages escape newlines within one.
+func stack() (lines []error) {
+	for line := range strings.Lines(string(debug.Stack())) {
+		lines = append(lines, errors.New(strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "\t", "    ")))
+	}
+	return lines
 }

@@ -29,12 +29,8 @@ func (a *Adjust) repetition() float32 {
 	return a.Repetition
 }
 
-// Bounds of adjustments: those of OpenAI's interface, and for the repetition penalty what leaves logits finite.
-const (
-	MostBias                        = 100
-	MostPenalty                     = 2
-	LeastRepetition, MostRepetition = 0.01, 100
-)
+// Bounds of adjustments: those of OpenAI's interface.
+const MostBias, MostPenalty = 100, 2
 
 func (a *Adjust) validate(vocab int) error {
 	within := func(x, low, high float32) bool { return x >= low && x <= high } // nor is it NaN
@@ -42,8 +38,9 @@ func (a *Adjust) validate(vocab int) error {
 	case !within(a.Frequency, -MostPenalty, MostPenalty) || !within(a.Presence, -MostPenalty, MostPenalty):
 		return fmt.Errorf("frequency penalty %g, presence penalty %g: want -%d to %d", a.Frequency, a.Presence,
 			MostPenalty, MostPenalty)
-	case !within(a.repetition(), LeastRepetition, MostRepetition):
-		return fmt.Errorf("repetition penalty %g: want %g to %d", a.Repetition, LeastRepetition, MostRepetition)
+	case !within(a.repetition(), kernels.LeastRepetition, kernels.MostRepetition):
+		return fmt.Errorf("repetition penalty %g: want %g to %d", a.Repetition, kernels.LeastRepetition,
+			kernels.MostRepetition)
 	case !within(a.MinP, 0, 1):
 		return fmt.Errorf("min-p %g: want 0 to 1", a.MinP)
 	}

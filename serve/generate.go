@@ -17,6 +17,8 @@ type Sampling struct {
 	Temperature float64
 	TopP        float64
 	TopK        int
+	MinP        float64 // of [Adjust], as Repetition
+	Repetition  float64
 	N           int // samples of each prompt
 	Seed        uint64
 	IgnoreEOS   bool
@@ -32,6 +34,12 @@ func (q Sampling) WithDefaults(g data.Generation, given func(flag string) bool) 
 	}
 	if g.TopK != nil && !given("top-k") {
 		q.TopK = *g.TopK
+	}
+	if g.MinP != nil && !given("min-p") {
+		q.MinP = *g.MinP
+	}
+	if g.Repetition != nil && !given("repetition-penalty") {
+		q.Repetition = *g.Repetition
 	}
 	if g.MaxTokens != nil && !given("max-tokens") {
 		q.MaxTokens = *g.MaxTokens
@@ -65,6 +73,7 @@ func Generate(ctx context.Context, s *ServedModel, in, out string, o Options, q 
 			req := Request{
 				ID: uint64(n)*uint64(q.N) + uint64(i), Prompt: prompt, MaxTokens: q.MaxTokens, Seed: q.Seed,
 				Temperature: float32(q.Temperature), TopP: float32(q.TopP), TopK: q.TopK,
+				Adjust: Adjust{Repetition: float32(q.Repetition), MinP: float32(q.MinP)},
 			}
 			if !q.IgnoreEOS {
 				req.Stop = s.StopTokens()

@@ -8,11 +8,12 @@ import (
 
 // generation_config.json sets a field unless its flag was given.
 func TestSamplingWith(t *testing.T) {
-	temperature, topP, topK, most := 0.5, 0.25, 3, 9
-	g := data.Generation{Temperature: &temperature, TopP: &topP, TopK: &topK, MaxTokens: &most}
-	base := Sampling{Temperature: 1, TopP: 1, TopK: 0, MaxTokens: 100, N: 2, Seed: 7, IgnoreEOS: true}
+	temperature, topP, topK, minP, repetition, most := 0.5, 0.25, 3, 0.125, 1.5, 9
+	g := data.Generation{Temperature: &temperature, TopP: &topP, TopK: &topK, MinP: &minP, Repetition: &repetition,
+		MaxTokens: &most}
+	base := Sampling{Temperature: 1, TopP: 1, TopK: 0, Repetition: 1, MaxTokens: 100, N: 2, Seed: 7, IgnoreEOS: true}
 	all := base
-	all.Temperature, all.TopP, all.TopK, all.MaxTokens = 0.5, 0.25, 3, 9
+	all.Temperature, all.TopP, all.TopK, all.MinP, all.Repetition, all.MaxTokens = 0.5, 0.25, 3, 0.125, 1.5, 9
 	if got := base.WithDefaults(g, func(string) bool { return false }); got != all {
 		t.Errorf("%+v, want %+v", got, all)
 	}
@@ -23,7 +24,10 @@ func TestSamplingWith(t *testing.T) {
 		"temperature": func(q *Sampling) { q.Temperature = 1 },
 		"top-p":       func(q *Sampling) { q.TopP = 1 },
 		"top-k":       func(q *Sampling) { q.TopK = 0 },
-		"max-tokens":  func(q *Sampling) { q.MaxTokens = 100 },
+		"min-p":       func(q *Sampling) { q.MinP = 0 },
+
+		"repetition-penalty": func(q *Sampling) { q.Repetition = 1 },
+		"max-tokens":         func(q *Sampling) { q.MaxTokens = 100 },
 	} {
 		want := all
 		keep(&want)

@@ -112,7 +112,7 @@ func loadCheckpoint(w *parallel.World, c model.Replicas, out string, fits func(*
 			err = fmt.Errorf("%s has step %d", stateFile, st.Step)
 		}
 		if err != nil {
-			note("%s is damaged, trying the previous one: %v", dir, err)
+			note("%s is damaged, trying the previous one: %s", dir, data.Shown(err.Error()))
 			continue
 		}
 		if unlike := fits(st); unlike != "" {

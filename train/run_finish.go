@@ -2,6 +2,7 @@ package train
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"time"
@@ -27,10 +28,12 @@ func (j *job) finish() error {
 		return err
 	}
 	proof, failed, err := j.prove()
-	if j.ctx.Err() != nil {
+	switch {
+	case j.ctx.Err() != nil:
 		return ErrInterrupted
-	}
-	if err != nil {
+	case errors.Is(err, serve.ErrNotFinite):
+		return fmt.Errorf("proof of %s, which is saved: %w: start again with a lower optim.lr", final, err)
+	case err != nil:
 		return err
 	}
 	if err := j.writeCard(final, proof); err != nil {

@@ -17,8 +17,10 @@ import (
 	"time"
 
 	"lockstep/configs"
+	"lockstep/serve"
 	"lockstep/train/runlog"
 	"lockstep/train/testshape"
+	"lockstep/train/trainer"
 )
 
 // runTiny runs the shape with settings on top and returns the digest of its last checkpoint: weights and optimizer.
@@ -431,6 +433,27 @@ func TestNotFinite(t *testing.T) {
 		filepath.Join("checkpoints", "step-00000001", "model")} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("error %q lacks %q", err, part)
+		}
+	}
+}
+
+// A run that diverges in its last step saves what it has, and the proof says that it diverged.
+func TestNotFiniteAtTheEnd(t *testing.T) {
+	out := filepath.Join(t.TempDir(), "run")
+	_, err := runTiny(t, out, false, "run.steps=1", "optim.lr=1e15", "optim.warmup_steps=0", "optim.schedule=constant",
+		"optim.weight_decay=0", "run.verify_tokens=200")
+	if err == nil || errors.Is(err, trainer.ErrNotFinite) || !errors.Is(err, serve.ErrNotFinite) {
+		t.Fatalf("%v, want the error of the proof", err)
+	}
+	final := filepath.Join(out, "model")
+	for _, part := range []string{"proof of " + final, "not finite", "lower optim.lr"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("error %q lacks %q", err, part)
+		}
+	}
+	for _, name := range []string{"model", filepath.Join("checkpoints", "step-00000001", "SHA256SUMS")} {
+		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"lockstep/data/pyjson"
 	"lockstep/data/safetensors"
+	"lockstep/kernels"
 	"lockstep/quant"
 )
 
@@ -152,10 +153,14 @@ func finite(values []float32, codes safetensors.TensorInfo) error {
 	case isNaN.Load():
 		return fmt.Errorf("%s: tensor %s: codes decode to NaN: fetch the checkpoint again", codes.File, codes.Name)
 	case isInf.Load():
-		return fmt.Errorf("%s: tensor %s: codes decode to more than fp32 holds: fetch the checkpoint again", codes.File,
-			codes.Name)
+		return tooLarge(codes, kernels.F32)
 	}
 	return nil
+}
+
+func tooLarge(codes safetensors.TensorInfo, d kernels.DType) error {
+	return fmt.Errorf("%s: tensor %s: codes decode to more than %s holds: fetch the checkpoint again", codes.File,
+		codes.Name, d)
 }
 
 // place is where element i of a tensor lies.

@@ -25,9 +25,11 @@ type Weight struct {
 
 	read  func(dst []float32) error
 	plain *safetensors.TensorInfo // the numbers themselves; nil: in codes
+	codes *safetensors.TensorInfo // nil: plain
 }
 
-// Read gives the numbers in fp32, products of codes and scales rounded to it; len(dst) is the number of elements.
+// Read gives the numbers in fp32, products of codes and scales rounded to it; len(dst) is the number of elements. NaN
+// and infinite numbers are errors, here and in Convert.
 func (w Weight) Read(dst []float32) error { return w.read(dst) }
 
 // Convert gives the weight in a storage type to a function. Numbers of another type are converted some millions at a
@@ -36,7 +38,7 @@ func (w Weight) Read(dst []float32) error { return w.read(dst) }
 func (w Weight) Convert(d kernels.DType, visit func(from int, raw []byte) error) error {
 	switch {
 	case w.plain != nil && w.plain.DType == DTypeName(d):
-		return visit(0, w.plain.Data)
+		return inPieces(*w.plain, d, visit)
 	case w.plain != nil:
 		return converted(*w.plain, d, visit)
 	}
@@ -44,7 +46,11 @@ func (w Weight) Convert(d kernels.DType, visit func(from int, raw []byte) error)
 	if err := w.read(values); err != nil {
 		return err
 	}
-	return visit(0, Round(values, d))
+	raw := Round(values, d)
+	if firstNotFinite(raw, d) >= 0 {
+		return tooLarge(*w.codes, d)
+	}
+	return visit(0, raw)
 }
 
 // CheckShape is an error where the weight has another shape. config is the file that says which it should have.
@@ -177,7 +183,9 @@ func (w *Weights) Find(name, config string) (Weight, error) {
 		if err := wantType(parts[0], w.Format.dtype); err != nil {
 			return Weight{}, err
 		}
-		return w.Format.open(parts[0], parts[1:])
+		found, err := w.Format.open(parts[0], parts[1:])
+		found.codes = &parts[0]
+		return found, err
 	}
 	t, ok := w.Tensor(name)
 	if !ok {
@@ -186,11 +194,23 @@ func (w *Weights) Find(name, config string) (Weight, error) {
 			name, config)
 	}
 	w.used[name] = true
+	return plainWeight(t), nil
+}
+
+func plainWeight(t safetensors.TensorInfo) Weight {
 	return Weight{Shape: t.Shape, plain: &t, read: func(dst []float32) error {
 		return inRanges(t, func(part safetensors.TensorInfo, from, to int) error {
-			return safetensors.ToF32(dst[from:to], part)
+			if err := safetensors.ToF32(dst[from:to], part); err != nil {
+				return err
+			}
+			for i, x := range dst[from:to] {
+				if x-x != 0 {
+					return notFinite(t, from+i, kernels.F32)
+				}
+			}
+			return nil
 		})
-	}}, nil
+	}}
 }
 
 // Used tells whether [Weights.Find] has returned a tensor of the checkpoint, or decoded it.
@@ -223,7 +243,7 @@ func converted(t safetensors.TensorInfo, d kernels.DType, visit func(from int, r
 	for from := 0; from < t.Len(); from += together {
 		to := min(from+together, t.Len())
 		err := inRanges(slice(t, from, to), func(part safetensors.TensorInfo, i, j int) error {
-			return convert(raw[i*size:], part, d)
+			return convert(raw[i*size:], part, d, func(at int) error { return notFinite(t, from+i+at, d) })
 		})
 		if err == nil {
 			err = visit(from, raw[:(to-from)*size])
@@ -235,8 +255,9 @@ func converted(t safetensors.TensorInfo, d kernels.DType, visit func(from int, r
 	return nil
 }
 
-// convert writes numbers in a storage type, through fp32 buffers that fit into cache.
-func convert(raw []byte, t safetensors.TensorInfo, d kernels.DType) error {
+// convert writes numbers in a storage type, through fp32 buffers that fit into cache. It returns the error that refuse
+// makes of the first element that is not finite.
+func convert(raw []byte, t safetensors.TensorInfo, d kernels.DType, refuse func(at int) error) error {
 	const near = 1 << 13
 	values := make([]float32, min(near, t.Len()))
 	for from := 0; from < t.Len(); from += near {
@@ -245,6 +266,9 @@ func convert(raw []byte, t safetensors.TensorInfo, d kernels.DType) error {
 			return err
 		}
 		PutAll(raw[from*d.Size():], d, values[:to-from])
+		if i := firstNotFinite(raw[from*d.Size():to*d.Size()], d); i >= 0 {
+			return refuse(from + i)
+		}
 	}
 	return nil
 }

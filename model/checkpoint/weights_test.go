@@ -15,6 +15,9 @@ func TestStoredInPieces(t *testing.T) {
 	const n = 1<<22 + 1<<14 + 77
 	raw := make([]byte, 4*n)
 	rand.NewChaCha8([32]byte{1}).Read(raw)
+	for i := range raw {
+		raw[i] &= 0x3f // finite in each type
+	}
 	for _, c := range []struct {
 		dtype string
 		size  int
@@ -31,7 +34,7 @@ func TestStoredInPieces(t *testing.T) {
 			Put(want[i*c.to.Size():], c.to, x)
 		}
 		if c.dtype == DTypeName(c.to) {
-			want = info.Data // a NaN too
+			want = info.Data
 		}
 		var got []byte
 		err := Weight{Shape: info.Shape, plain: &info}.Convert(c.to, func(from int, raw []byte) error {

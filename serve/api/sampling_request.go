@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"lockstep/data/ordered"
+	"lockstep/kernels"
 	"lockstep/serve"
 	"lockstep/serve/api/toolcalls"
 )
@@ -60,7 +61,7 @@ func (s *Server) samplingFields(f *fields) *samplingRequest {
 	q.Temperature = float32(f.number("temperature", d.Temperature, 0, 100))
 	q.TopP = float32(f.number("top_p", d.TopP, 0, 1))
 	q.TopK = int(max(f.integer("top_k", int64(d.TopK), -1, math.MaxInt32), 0))
-	q.Adjust = s.adjust(f)
+	q.Adjust = s.adjust(f, d)
 	q.Seed = s.options.Seed
 	if req.seeded = f.get("seed") != nil; req.seeded {
 		q.Seed = uint64(f.integer("seed", 0, math.MinInt64, math.MaxInt64))
@@ -86,15 +87,16 @@ func (s *Server) samplingFields(f *fields) *samplingRequest {
 	return req
 }
 
-// adjust reads what changes the draw and no log-probability.
-func (s *Server) adjust(f *fields) serve.Adjust {
+// adjust reads what changes the draw and no log-probability, by the defaults d.
+func (s *Server) adjust(f *fields, d serve.Sampling) serve.Adjust {
 	const most = serve.MostPenalty
 	return serve.Adjust{
-		Bias:       s.logitBias(f),
-		Frequency:  float32(f.number("frequency_penalty", 0, -most, most)),
-		Presence:   float32(f.number("presence_penalty", 0, -most, most)),
-		Repetition: float32(f.number("repetition_penalty", 1, serve.LeastRepetition, serve.MostRepetition)),
-		MinP:       float32(f.number("min_p", 0, 0, 1)),
+		Bias:      s.logitBias(f),
+		Frequency: float32(f.number("frequency_penalty", 0, -most, most)),
+		Presence:  float32(f.number("presence_penalty", 0, -most, most)),
+		Repetition: float32(f.number("repetition_penalty", d.Repetition, kernels.LeastRepetition,
+			kernels.MostRepetition)),
+		MinP: float32(f.number("min_p", d.MinP, 0, 1)),
 	}
 }
 
@@ -130,9 +132,8 @@ func (s *Server) logitBias(f *fields) map[int32]float32 {
 // samplingDefaults is the sampling of requests without these fields: OpenAI's defaults, overridden by
 // generation_config.json of the model. MaxTokens is 0 if the file does not set it.
 func (s *Server) samplingDefaults() serve.Sampling {
-	return serve.Sampling{Temperature: 1, TopP: 1}.WithDefaults(s.served.Model.Sampling, func(string) bool {
-		return false
-	})
+	return serve.Sampling{Temperature: 1, TopP: 1, Repetition: 1}.WithDefaults(s.served.Model.Sampling,
+		func(string) bool { return false })
 }
 
 // otherFields checks the model's name, accepts unsupported fields with neutral values, and ignores the fields that
