@@ -12,9 +12,13 @@ import (
 // takesTexts is how a template says that arguments of calls may be a text.
 var takesTexts = regexp.MustCompile(`arguments['"]?\]?\s+is\s+(not\s+)?string`)
 
+// takesNull is how a template says that content may be null.
+var takesNull = regexp.MustCompile(`content['"]?\]?\s+is\s+(not\s+)?none`)
+
 // messagesAs are the forms in which a template may want messages, the likeliest first. Arguments of calls are an
 // object, as templates print them item by item or as JSON; a text, as OpenAI's interface has them, where the template
-// asks which of the two they are, or fails otherwise. Content that is null is an empty text where null fails.
+// asks which of the two they are, or fails otherwise. Content that is null is an empty text, which others would print
+// as "None", but for templates that ask for it.
 func (t *Template) messagesAs(given []any) (forms [][]any) {
 	given, calls, empty := withoutNull(given)
 	if !calls {
@@ -22,18 +26,30 @@ func (t *Template) messagesAs(given []any) (forms [][]any) {
 	}
 	objects, texts := withArguments(given, asObject), withArguments(given, asText)
 	forms = [][]any{objects, texts}
+	if t.matches(takesTexts) {
+		forms = [][]any{given, objects, texts}
+	}
+	if !empty {
+		return forms
+	}
+	var filled [][]any
+	for _, form := range forms {
+		filled = append(filled, withContent(form))
+	}
+	if t.matches(takesNull) {
+		return append(forms, filled...)
+	}
+	return append(filled, forms...)
+}
+
+// matches tells whether a variant of the template has what r finds.
+func (t *Template) matches(r *regexp.Regexp) bool {
 	for _, source := range t.source {
-		if takesTexts.MatchString(source) {
-			forms = [][]any{given, objects, texts}
-			break
+		if r.MatchString(source) {
+			return true
 		}
 	}
-	if empty {
-		for _, form := range forms {
-			forms = append(forms, withContent(form))
-		}
-	}
-	return forms
+	return false
 }
 
 // withoutNull leaves out tool_calls that are null or none. calls tells whether there are others, and empty whether they

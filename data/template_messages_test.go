@@ -31,6 +31,7 @@ func TestToolCallsInMessages(t *testing.T) {
 			end: `{"b":"x","a":[1,2]};;`,
 		"{% for m in messages %}{{ m.role + ':' + m.content }};{% endfor " +
 			"%}": "user:u;assistant:;tool:r;assistant:done;",
+		"{% for m in messages %}{{ m.content }};{% endfor %}":                                      "u;;r;done;",
 		"{% for m in messages %}{% if m.content is none %}null{% endif %}{% endfor %}":             "null",
 		"{% for m in messages %}{{ m.tool_call_id if m.role == 'tool' }}{% endfor %}":              "1",
 		"{% for m in messages %}{% if m.role == 'tool' %}{{ m.nothing.x }}{% endif %}{% endfor %}": "",
