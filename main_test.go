@@ -349,11 +349,17 @@ func TestGenerationConfig(t *testing.T) {
 	}
 	greedy, _, _, _ := sample("--temperature", "0", "--max-tokens", "5")
 	write(t, file, `{"min_p": 1}`) // none but the likeliest
-	if got, _, _, said := sample("--max-tokens", "5"); !slices.Equal(got, greedy) || !strings.Contains(said, "min-p 1\n") {
+	got, _, _, said = sample("--max-tokens", "5")
+	if !slices.Equal(got, greedy) || !strings.Contains(said, "min-p 1\n") {
 		t.Errorf("%v by min_p 1 of the file, %v are the likeliest; %s", got, greedy, said)
 	}
 	if got, _, _, _ := sample("--max-tokens", "5", "--min-p", "0"); !slices.Equal(got, ids[:5]) {
 		t.Errorf("%v with --min-p 0, want %v", got, ids[:5])
+	}
+	write(t, file, `{"repetition_penalty": 100, "do_sample": false}`)
+	got, _, _, _ = sample("--temperature", "0", "--max-tokens", "5")
+	if all := slices.Concat(got, []int32{1, 2}); len(slices.Compact(slices.Sorted(slices.Values(all)))) != 7 {
+		t.Errorf("%v has ids twice, or those of the prompt, by repetition_penalty of the file", got)
 	}
 }
 

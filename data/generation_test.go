@@ -32,8 +32,9 @@ func TestGeneration(t *testing.T) {
 		`{"do_sample": false}`:                                                    "[] temperature 0 []",
 		`{"top_k": -1, "temperature": null}`:                                      "[] top-k 0 []",
 		`{"repetition_penalty": 1, "min_p": 0, "num_beams": 1, "typical_p": 0.9}`: "[]  [typical_p = 0.9]",
-		`{"repetition_penalty": 1.05, "min_p": 0.1, "eos_token_id": 319}`:         "[319] min-p 0.1, repetition-penalty 1.05 []",
-		`{"penalty_alpha": null, "num_beams": 4}`:                                 "[]  [num_beams = 4]",
+		`{"repetition_penalty": 1.05, "min_p": 0.1, "eos_token_id": 319}`: "[319] min-p 0.1, " +
+			"repetition-penalty 1.05 []",
+		`{"penalty_alpha": null, "num_beams": 4}`: "[]  [num_beams = 4]",
 	} {
 		g, err := load(text)
 		if got := fmt.Sprint(g.EOS, " ", g.Sampling(), " ", g.Unsupported); err != nil || got != want {

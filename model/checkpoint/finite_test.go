@@ -64,7 +64,8 @@ func TestNotFiniteWeights(t *testing.T) {
 			for k := range size {
 				raw[at*size+k] = byte(c.bits >> (8 * k))
 			}
-			w := plainWeight(safetensors.TensorInfo{Name: "w", DType: c.dtype, Shape: []int{n / 2, 2}, Data: raw, File: "f"})
+			w := plainWeight(safetensors.TensorInfo{Name: "w", DType: c.dtype, Shape: []int{n / 2, 2}, Data: raw,
+				File: "f"})
 			want := fmt.Sprintf("f: tensor w: element [%d %d] is %s: ", at/2, at%2, c.words)
 			errs := []error{w.Read(make([]float32, n))}
 			for _, d := range []kernels.DType{kernels.F32, kernels.BF16} {
@@ -82,8 +83,8 @@ func TestNotFiniteWeights(t *testing.T) {
 			}
 		}
 	}
-	large := plainWeight(safetensors.TensorInfo{Name: "w", DType: "F32", Shape: []int{1}, Data: []byte{255, 255, 127, 127},
-		File: "f"})
+	large := plainWeight(safetensors.TensorInfo{Name: "w", DType: "F32", Shape: []int{1},
+		Data: []byte{255, 255, 127, 127}, File: "f"})
 	err := large.Convert(kernels.BF16, func(int, []byte) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "3.4028235e+38, more than bf16 holds") {
 		t.Errorf("the largest number as bf16: %v", err)

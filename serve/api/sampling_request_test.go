@@ -23,7 +23,8 @@ func TestSamplingDefaults(t *testing.T) {
 	temperature, topP, topK, minP, repetition, most := 0.25, 0.5, 7, 0.125, 1.5, 33
 	given := data.Generation{Temperature: &temperature, TopP: &topP, TopK: &topK, MinP: &minP, Repetition: &repetition,
 		MaxTokens: &most}
-	const explicit = `, "temperature": 0.75, "top_p": 1, "top_k": 0, "max_tokens": 5, "min_p": 0, "repetition_penalty": 1`
+	const explicit = `, "temperature": 0.75, "top_p": 1, "top_k": 0, "max_tokens": 5, ` +
+		`"min_p": 0, "repetition_penalty": 1`
 	none, changed := serve.Adjust{Repetition: 1}, serve.Adjust{Repetition: 1.5, MinP: 0.125}
 	for _, k := range []struct {
 		sampling data.Generation
@@ -31,8 +32,10 @@ func TestSamplingDefaults(t *testing.T) {
 		want     serve.Request
 		fill     bool // of a chat completion
 	}{
-		{data.Generation{}, "", serve.Request{Temperature: 1, TopP: 1, MaxTokens: defaultMaxTokens, Adjust: none}, true},
-		{given, "", serve.Request{Temperature: 0.25, TopP: 0.5, TopK: 7, MaxTokens: 33, Adjust: changed}, false},
+		{data.Generation{}, "", serve.Request{Temperature: 1, TopP: 1, MaxTokens: defaultMaxTokens, Adjust: none},
+			true},
+		{given, "", serve.Request{Temperature: 0.25, TopP: 0.5, TopK: 7, MaxTokens: 33, Adjust: changed},
+			false},
 		{given, explicit, serve.Request{Temperature: 0.75, TopP: 1, MaxTokens: 5, Adjust: none}, false},
 		{data.Generation{}, explicit, serve.Request{Temperature: 0.75, TopP: 1, MaxTokens: 5, Adjust: none}, false},
 	} {
