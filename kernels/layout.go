@@ -129,6 +129,7 @@ func SegmentStep(dw Tensor) int {
 
 // Groups says which rows of a grouped matmul belong to which weight, and where segments (see [Layout]) lie inside:
 // rows of group e, segment s are Offsets[e*Segments+s] up to the next offset. A dense weight gradient has one group.
+// Rows before the first offset or behind the last belong to no group: results there may be anything.
 //
 // With Interleaved, row m belongs to group m % Count (heads of a token, one weight for each head), and segment s has
 // the group's own rows Offsets[s] up to the next offset. A weight with one group is then shared by all groups. The sum

@@ -17,6 +17,23 @@ type Transfers interface {
 	// ReadAsync starts to copy a contiguous int32 tensor to the host, behind everything enqueued so far. The function
 	// that it returns waits for that alone, and not for what was enqueued later.
 	ReadAsync(t Tensor) func() []int32
+
+	// GatherPeers: the rows of parts, one part's below the other's; a part lies in the memory of a device that is
+	// reached, and has been computed. All are contiguous, of one type, int32 too, and as many columns. For a few rows,
+	// which an operation brings sooner than a copy engine.
+	GatherPeers(out Tensor, parts []Tensor)
+	// CombinePeers is Combine, and TakePeers is out[i] = y[rowOf[i]], of rows that several devices have computed.
+	CombinePeers(out Tensor, y PeerRows, weights, rowOf Tensor)
+	TakePeers(out Tensor, y PeerRows, rowOf Tensor)
+}
+
+// PeerRows are the rows of a tensor of which each of several devices has some: row r is row r - Base[i] of the last
+// part i with Offsets[First[i]] <= r.
+type PeerRows struct {
+	Parts   []Tensor // [R_i, n], in the memory of devices that are reached, of one type and contiguous
+	Base    []int
+	Offsets Tensor // int32
+	First   []int  // ascending
 }
 
 // HostMemory is a Device whose copy engines reach memory of the host, by [Transfers.CopyPeer].

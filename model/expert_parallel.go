@@ -10,9 +10,9 @@ import (
 
 // Expert parallel (Lepikhin et al., arXiv 2006.16668): a rank has consecutive experts of every mixture, and computes
 // their rows for the tokens of all ranks. It gathers all tokens with what their router has chosen: one row of each,
-// where those for its experts would be more, and have to be counted first. Outputs come back row by row, un-summed, and
-// each rank adds those of its tokens in the order of slots, so no sum crosses ranks. Gradients of experts are whole
-// where the experts are: rows are in the order of ranks, which is that of segments.
+// where those for its experts would be more, and have to be counted first. Each rank reads the outputs of its tokens
+// where they were computed, and adds them in the order of slots, so no sum crosses ranks. Gradients of experts are
+// whole where the experts are: rows are in the order of ranks, which is that of segments.
 
 // ExpertParallel tells whether experts are cut over ranks: all ranks then compute together.
 func (m *Model) ExpertParallel() bool {
@@ -77,7 +77,9 @@ func expertRange(rank, ranks, experts int) (from, to int) {
 // expertExchange brings the tokens of all ranks to the owners of their experts, and the owners' rows back.
 type expertExchange struct {
 	m       *MoE
+	routing *Routing       // of this rank's tokens
 	ranks   [][]int32      // row offsets of the segments of each rank's tokens
+	trains  bool           // Backward may follow at some rank
 	all     kernels.Tensor // [tokens of all ranks, H]: their inputs, and then the gradients of their outputs
 	weights kernels.Tensor // F32 [tokens of all ranks, K]
 
@@ -89,32 +91,36 @@ type expertExchange struct {
 	cuts   [][]cell // of each owner's rows: see expertPiece
 	rounds int      // of exchanges; above 1 in pieces
 
-	base    int            // this owner's first row, among those of all owners
-	rows    int            // of this owner
-	source  kernels.Tensor // int32 [1, rows]: the token of each, among those of all
-	pair    kernels.Tensor // int32 [1, rows]: and its slot
-	groups  kernels.Groups // by expert, then rank, then segment
-	back    kernels.Tensor // int32 [1, rows]: the rows in the order of ranks, then experts
-	out, in []int          // rows that go back to each rank, and that come back from each owner
+	base   int            // this owner's first row, among those of all owners
+	rows   int            // of this owner
+	source kernels.Tensor // int32 [1, rows]: the token of each, among those of all
+	pair   kernels.Tensor // int32 [1, rows]: and its slot
+	groups kernels.Groups // by expert, then rank, then segment
+
+	gathered *parallel.Exchange // of few tokens; the others may still read this rank's
 }
 
-// A rank begins an exchange by telling the others the place of its mixture and its segments. One that stands by has no
-// tokens, and does what the others are at.
+// A rank begins an exchange by telling the others the place of its mixture, whether it trains, and its segments. One
+// that stands by has no tokens, and does what the others are at.
 const (
 	standsBy = -1
 	released = -2 // by rank 0
 )
 
-var noTokens = []int32{standsBy, 0}
+var noTokens = []int32{standsBy, 0, 0}
 
 // exchange finds the rows of this owner for the tokens of all ranks. Those of this rank are u [T, H] in segments.
 func (m *MoE) exchange(r *parallel.Rank, u kernels.Tensor, by *Routing, segments []int32, k *Keep) *expertExchange {
-	e := &expertExchange{m: m}
+	e := &expertExchange{m: m, routing: by, trains: k != nil}
 	if r.Experts == nil { // a plan: every rank has as many tokens
 		e.ranks = slices.Repeat([][]int32{segments}, len(m.Experts.GateUp.W.home))
 	} else {
+		trains := int32(0)
+		if e.trains {
+			trains = 1
+		}
 		r.Experts.Summon()
-		e.meet(r.Experts.ShareNumbers(append([]int32{int32(m.place)}, segments...)))
+		e.meet(r.Experts.ShareNumbers(append([]int32{int32(m.place), trains}, segments...)))
 	}
 	e.dispatch(r, u, by, k)
 	return e
@@ -126,7 +132,7 @@ func (e *expertExchange) meet(told [][]int32) {
 		if of[0] != standsBy && int(of[0]) != e.m.place {
 			panic(fmt.Sprintf("model: rank %d is at mixture %d, another at %d", i, of[0], e.m.place))
 		}
-		e.ranks = append(e.ranks, of[1:])
+		e.ranks, e.trains = append(e.ranks, of[2:]), e.trains || of[1] != 0
 	}
 }
 
@@ -156,17 +162,19 @@ func (e *expertExchange) segments() []int32 {
 // that is computed twice.
 func (e *expertExchange) dispatch(r *parallel.Rank, u kernels.Tensor, by *Routing, k *Keep) {
 	segments, tokens, topK := e.segments(), e.tokens(), e.m.TopK
-	count, pairs := e.m.Router.W.W.Rows, tokens*topK
-	e.all, e.weights = r.Stack.New(u.DType, tokens, u.Cols), r.Stack.New(kernels.F32, tokens, topK)
-	e.plan = kernels.Plan{
-		Groups: kernels.Groups{Offsets: r.Stack.New(kernels.I32, 1, count*(len(segments)-1)+1), Count: count,
-			Segments: len(segments) - 1},
-		Source: r.Stack.New(kernels.I32, 1, pairs),
-		Pair:   r.Stack.New(kernels.I32, 1, pairs),
+	pairs := tokens * topK
+	e.all = r.Stack.New(u.DType, tokens, u.Cols)
+	e.plan = kernels.Plan{Groups: kernels.Groups{Count: e.m.Router.W.W.Rows, Segments: len(segments) - 1},
+		Source: r.Stack.New(kernels.I32, 1, pairs)}
+	e.plan.Groups.Offsets = r.Stack.New(kernels.I32, 1, e.plan.Groups.Count*e.plan.Groups.Segments+1)
+	if e.few() {
+		e.dispatchFew(r, u, by, segments)
+		return
 	}
+	e.weights, e.plan.Pair = r.Stack.New(kernels.F32, tokens, topK), r.Stack.New(kernels.I32, 1, pairs)
+	e.plan.RowOf = r.Stack.New(kernels.I32, tokens, topK)
 	mark := r.Stack.Mark()
 	chosen := r.Stack.New(kernels.I32, tokens, topK)
-	e.plan.RowOf = r.Stack.New(kernels.I32, tokens, topK)
 	gather(r, parallel.Pair{Dst: e.all, Src: u}, parallel.Pair{Dst: chosen, Src: by.Experts},
 		parallel.Pair{Dst: e.weights, Src: by.Weights})
 	r.Dev.Dispatch(e.plan, chosen, segments)
@@ -200,7 +208,7 @@ func (e *expertExchange) at(expert, rank int) int {
 	return int(e.offsets[expert*e.plan.Groups.Segments+e.first[rank]])
 }
 
-// count finds where this owner's rows belong, and how many go where.
+// count finds the groups of this owner's rows.
 func (e *expertExchange) count(r *parallel.Rank) {
 	from, to := e.experts(r.ID % len(e.ranks))
 	n := e.plan.Groups.Segments
@@ -214,88 +222,108 @@ func (e *expertExchange) count(r *parallel.Rank) {
 		own[i] -= int32(e.base)
 	}
 	e.groups.Offsets = parallel.Upload(r, own)
-	rows := func(owner, rank int) (n int) {
-		for expert, to := e.experts(owner); expert < to; expert++ {
-			n += e.at(expert, rank+1) - e.at(expert, rank)
-		}
-		return n
-	}
-	for i := range e.ranks {
-		e.out, e.in = append(e.out, rows(r.Experts.Me, i)), append(e.in, rows(i, r.Experts.Me))
-	}
 	e.cutAll(r)
 }
 
-// ownRows is how many rows this rank's tokens have at all owners.
-func (e *expertExchange) ownRows() (n int) {
-	if e.in == nil { // a plan
-		return e.tokens() * e.m.TopK / len(e.ranks)
+// peers are rows of all owners, in the order of the plan: this rank's view of what each has computed for its experts.
+func (e *expertExchange) peers(of []kernels.Tensor) kernels.PeerRows {
+	y := kernels.PeerRows{Parts: of, Offsets: e.plan.Groups.Offsets}
+	for owner := range e.ranks {
+		from, _ := e.experts(owner)
+		base := 0
+		if !e.few() {
+			base = e.at(from, 0)
+		}
+		y.Base, y.First = append(y.Base, base), append(y.First, from*e.plan.Groups.Segments)
 	}
-	for _, rows := range e.in {
-		n += rows
-	}
-	return n
+	return y
 }
 
-// order puts the rows in the order in which they go back. It is done when the device is busy with the experts.
-func (e *expertExchange) order(r *parallel.Rank) {
-	if r.Experts == nil {
-		e.back = r.Stack.New(kernels.I32, 1, e.rows)
-		return
-	}
-	from, to := e.experts(r.Experts.Me)
-	back := make([]int32, 0, e.rows)
-	for rank := range e.ranks {
-		for expert := from; expert < to; expert++ {
-			for row := e.at(expert, rank); row < e.at(expert, rank+1); row++ {
-				back = append(back, int32(row-e.base))
-			}
+// ownRows is where the rows of this rank's tokens lie, int32 [T, K].
+func (e *expertExchange) ownRows(r *parallel.Rank, tokens int) kernels.Tensor {
+	first := 0
+	if r.Experts != nil {
+		for _, segments := range e.ranks[:r.Experts.Me] {
+			first += int(segments[len(segments)-1])
 		}
 	}
-	if e.rows > 0 {
-		e.back = parallel.Upload(r, back)
-	}
+	return e.plan.RowOf.RowRange(first, first+tokens)
 }
 
 // outputs is what this owner's experts compute for their tokens, [rows, H]; in pieces nothing yet.
 func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, s *MLPSaved) kernels.Tensor {
-	y := r.Stack.New(e.all.DType, 0, e.all.Cols)
-	if e.rounds > 1 {
-		return y
+	if e.rows == 0 || e.rounds > 1 {
+		return r.Stack.New(e.all.DType, 0, e.all.Cols)
 	}
-	if e.rows > 0 {
-		y = e.m.Experts.forwardOf(r, e.rows, e.m.Experts.GateUp.gathered(r), func() kernels.Tensor {
-			x := r.Stack.New(e.all.DType, e.rows, e.all.Cols)
-			r.Dev.Gather(x, e.all, e.source)
-			return x
-		}, &e.groups, k, SaveExperts, s)
-	}
-	e.order(r)
-	return y
+	return e.m.Experts.forwardOf(r, e.rows, e.m.Experts.GateUp.gathered(r), func() kernels.Tensor {
+		x := r.Stack.New(e.all.DType, e.rows, e.all.Cols)
+		r.Dev.Gather(x, e.all, e.source)
+		return x
+	}, &e.groups, k, SaveExperts, s)
 }
 
-// brought is the rows of outputs y that this rank's tokens have, [T*K, H].
-func (e *expertExchange) brought(r *parallel.Rank, y kernels.Tensor) kernels.Tensor {
-	if e.rounds > 1 {
-		return e.outputsByPiece(r)
+// combine writes the sums of this rank's tokens, [T, H], weighted by weights F32 [T, K], from what the owners have
+// computed; y is this one's.
+func (e *expertExchange) combine(r *parallel.Rank, out, y, weights kernels.Tensor) {
+	switch {
+	case e.rounds > 1:
+		e.combinePieces(r, out, weights)
+	case r.Experts == nil: // a plan
+		e.countRows(r, y)
+		e.planPieces(r, y)
+		r.Dev.Combine(out, y, weights, e.ownRows(r, out.Rows))
+	default:
+		x := r.Experts.Read(func(of [][]kernels.Tensor) {
+			if out.Rows > 0 {
+				r.Transfers.CombinePeers(out, e.peers(of[0]), weights, e.ownRows(r, out.Rows))
+			}
+		}, y)
+		r.Yield()
+		if e.gathered != nil {
+			e.gathered.Wait()
+		}
+		x.Wait()
 	}
-	return e.toRanks(r, y)[0]
 }
 
-// backward is the gradients of the rows that this rank's tokens have, of their inputs [T*K, H] and of their weights F32
-// [T*K, 1], from dout [T, H]. y and s are what this owner's experts have computed.
-func (e *expertExchange) backward(r *parallel.Rank, dout, y kernels.Tensor, s *MLPSaved) (dx, dweights kernels.Tensor) {
+// backward writes the gradients of the inputs of this rank's tokens dx [T, H] and of their weights F32 [T, K], from
+// dout [T, H]. y and s are what this owner's experts have computed.
+func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dout, y kernels.Tensor, s *MLPSaved) {
 	if e.rounds > 1 {
-		return e.backwardByPiece(r, dout)
+		e.backwardPieces(r, dx, dweights, dout)
+		return
 	}
 	gather(r, parallel.Pair{Dst: e.all, Src: dout})
 	dy, dw := r.Stack.New(y.DType, e.rows, y.Cols), r.Stack.New(kernels.F32, e.rows, 1)
-	if dx = dy; e.rows > 0 {
+	dxs := dy
+	if e.rows > 0 {
 		r.Dev.CombineBackward(dy, dw, e.all, y, e.weights, e.pair, kernels.Tensor{})
-		dx = s.backward(r, dy, &e.groups, &e.groups)
+		dxs = s.backward(r, dy, &e.groups, &e.groups)
 	}
-	back := e.toRanks(r, dx, dw)
-	return back[0], back[1]
+	rowOf := e.ownRows(r, dx.Rows)
+	if r.Experts == nil { // a plan
+		e.countRows(r, dxs, dw)
+		e.planPieces(r, dxs, dw)
+		r.Dev.Combine(dx, dxs, kernels.Tensor{}, rowOf)
+		return
+	}
+	x := r.Experts.Read(func(of [][]kernels.Tensor) {
+		if dx.Rows > 0 {
+			r.Transfers.CombinePeers(dx, e.peers(of[0]), kernels.Tensor{}, rowOf)
+			r.Transfers.TakePeers(dweights.Reshape(dweights.Len(), 1), e.peers(of[1]), rowOf.Reshape(1, rowOf.Len()))
+		}
+	}, dxs, dw)
+	r.Yield()
+	x.Wait()
+}
+
+// countRows tells a plan how many bytes a rank's tokens get from the rows of other owners.
+func (e *expertExchange) countRows(r *parallel.Rank, list ...kernels.Tensor) {
+	rows, bytes := e.tokens()*e.m.TopK/len(e.ranks), 0
+	for _, y := range list {
+		bytes += (rows - rows/len(e.ranks)) * y.Cols * y.DType.Size()
+	}
+	kernels.CountExchange(r.Dev, kernels.ExchangeRows, bytes)
 }
 
 // gather fills tensors with the rows of all ranks' tokens.
@@ -311,31 +339,6 @@ func gather(r *parallel.Rank, pairs ...parallel.Pair) {
 	x := r.Experts.AllGather(pairs...)
 	r.Yield()
 	x.Wait()
-}
-
-// toRanks is the rows that this rank's tokens have at all owners, by expert, for tensors [rows, n] of this owner.
-func (e *expertExchange) toRanks(r *parallel.Rank, list ...kernels.Tensor) (own []kernels.Tensor) {
-	var pairs []parallel.Pair
-	for _, y := range list {
-		own = append(own, r.Stack.New(y.DType, e.ownRows(), y.Cols))
-		sorted := r.Stack.New(y.DType, e.rows, y.Cols)
-		if e.rows > 0 {
-			r.Dev.Gather(sorted, y, e.back)
-		}
-		pairs = append(pairs, parallel.Pair{Dst: own[len(own)-1], Src: sorted})
-	}
-	if r.Experts == nil { // a plan
-		bytes := 0
-		for _, y := range own {
-			bytes += y.Bytes() - y.Bytes()/len(e.ranks)
-		}
-		kernels.CountExchange(r.Dev, kernels.ExchangeRows, bytes)
-		return own
-	}
-	x := r.Experts.AllToAll(e.in, e.out, pairs...)
-	r.Yield()
-	x.Wait()
-	return own
 }
 
 // ServeExperts computes this rank's experts for rank 0, which works alone, until it is released.
@@ -367,8 +370,9 @@ func (m *MoE) serve(r *parallel.Rank, told [][]int32, d kernels.DType) {
 	e := &expertExchange{m: m}
 	e.meet(told)
 	none := &Routing{Experts: r.Stack.New(kernels.I32, 0, m.TopK), Weights: r.Stack.New(kernels.F32, 0, m.TopK)}
-	e.dispatch(r, r.Stack.New(d, 0, m.Experts.GateUp.W.W.Cols), none, nil)
-	e.brought(r, e.outputs(r, nil, new(MLPSaved)))
+	u := r.Stack.New(d, 0, m.Experts.GateUp.W.W.Cols)
+	e.dispatch(r, u, none, nil)
+	e.combine(r, u, e.outputs(r, nil, new(MLPSaved)), none.Weights)
 }
 
 // mixtures lists the mixtures whose experts are cut over ranks, in the order of their places.

@@ -117,13 +117,13 @@ func (e *expertExchange) forward(r *parallel.Rank, p *expertPiece, s *MLPSaved) 
 	}, &p.groups, nil, SaveExperts, s)
 }
 
-// eachPiece computes tensors of each piece's rows, and brings the rows that this rank's tokens have at all owners to
-// own [T*K, n], by expert.
-func (e *expertExchange) eachPiece(r *parallel.Rank, own []kernels.Tensor,
+// byPiece computes tensors of each piece's rows, and brings the rows that this rank's tokens have at all owners, by
+// expert: to own [T*K, n].
+func (e *expertExchange) byPiece(r *parallel.Rank, own []kernels.Tensor,
 	compute func(p *expertPiece) []kernels.Tensor) {
-	at, next := make([]int, len(e.in)), 0 // the first row that comes from each owner
-	for owner, rows := range e.in {
-		at[owner], next = next, next+rows
+	at, next := make([]int, len(e.ranks)), 0 // the first row that comes from each owner
+	for owner := range e.ranks {
+		at[owner], next = next, next+e.rowsFrom(owner, r.Experts.Me)
 	}
 	for round := range e.rounds {
 		mark := r.Stack.Mark()
@@ -148,21 +148,46 @@ func (e *expertExchange) eachPiece(r *parallel.Rank, own []kernels.Tensor,
 	}
 }
 
-// outputsByPiece is the rows of outputs that this rank's tokens have, [T*K, H].
-func (e *expertExchange) outputsByPiece(r *parallel.Rank) kernels.Tensor {
-	own := r.Stack.New(e.all.DType, e.ownRows(), e.all.Cols)
-	e.eachPiece(r, []kernels.Tensor{own}, func(p *expertPiece) []kernels.Tensor {
-		return []kernels.Tensor{e.forward(r, p, new(MLPSaved))}
-	})
-	return own
+// planPieces takes the memory, on a meta device, by which pieces need more than the rows of an owner at once, tensors
+// like those of a list: what a rank brings, and what goes back in order.
+func (e *expertExchange) planPieces(r *parallel.Rank, list ...kernels.Tensor) {
+	defer r.Stack.Release(r.Stack.Mark())
+	pairs := e.tokens() * e.m.TopK
+	if e.few() || e.limit == pairs {
+		return // an owner has room for all
+	}
+	for _, y := range list {
+		r.Stack.New(y.DType, pairs/len(e.ranks), y.Cols)
+		r.Stack.New(y.DType, y.Rows, y.Cols)
+	}
 }
 
-// backwardByPiece is backward, which computes the outputs again.
-func (e *expertExchange) backwardByPiece(r *parallel.Rank, dout kernels.Tensor) (dx, dweights kernels.Tensor) {
+// rowsFrom is how many rows of an owner a rank's tokens have.
+func (e *expertExchange) rowsFrom(owner, rank int) (n int) {
+	for expert, to := e.experts(owner); expert < to; expert++ {
+		n += e.at(expert, rank+1) - e.at(expert, rank)
+	}
+	return n
+}
+
+// combinePieces is combine.
+func (e *expertExchange) combinePieces(r *parallel.Rank, out, weights kernels.Tensor) {
+	own := r.Stack.New(e.all.DType, out.Rows*e.m.TopK, e.all.Cols)
+	e.byPiece(r, []kernels.Tensor{own}, func(p *expertPiece) []kernels.Tensor {
+		return []kernels.Tensor{e.forward(r, p, new(MLPSaved))}
+	})
+	if out.Rows > 0 {
+		r.Dev.Combine(out, own, weights, e.m.plan(r, e.routing, e.ranks[r.Experts.Me]).RowOf)
+	}
+}
+
+// backwardPieces is backward, which computes the outputs again.
+func (e *expertExchange) backwardPieces(r *parallel.Rank, dx, dweights, dout kernels.Tensor) {
+	pairs := dweights.Len()
 	dall := r.Stack.New(dout.DType, e.tokens(), dout.Cols)
 	gather(r, parallel.Pair{Dst: dall, Src: dout})
-	dx, dweights = r.Stack.New(dout.DType, e.ownRows(), dout.Cols), r.Stack.New(kernels.F32, e.ownRows(), 1)
-	e.eachPiece(r, []kernels.Tensor{dx, dweights}, func(p *expertPiece) []kernels.Tensor {
+	dxs, dws := r.Stack.New(dout.DType, pairs, dout.Cols), r.Stack.New(kernels.F32, pairs, 1)
+	e.byPiece(r, []kernels.Tensor{dxs, dws}, func(p *expertPiece) []kernels.Tensor {
 		var s MLPSaved
 		y := e.forward(r, p, &s)
 		dy, dw := r.Stack.New(y.DType, y.Rows, y.Cols), r.Stack.New(kernels.F32, y.Rows, 1)
@@ -172,5 +197,10 @@ func (e *expertExchange) backwardByPiece(r *parallel.Rank, dout kernels.Tensor) 
 		r.Dev.CombineBackward(dy, dw, dall, y, e.weights, e.pair.ColRange(p.from, p.to), kernels.Tensor{})
 		return []kernels.Tensor{s.backward(r, dy, &p.groups, &p.groups), dw}
 	})
-	return dx, dweights
+	if pairs == 0 {
+		return
+	}
+	rowOf := e.m.plan(r, e.routing, e.ranks[r.Experts.Me]).RowOf
+	r.Dev.Combine(dx, dxs, kernels.Tensor{}, rowOf)
+	r.Dev.Gather(dweights.Reshape(pairs, 1), dws, rowOf.Reshape(1, pairs))
 }

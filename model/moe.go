@@ -24,7 +24,7 @@ type MoE struct {
 type MoESaved struct {
 	layer   *MoE
 	Routing Routing
-	Plan    kernels.Plan
+	Plan    kernels.Plan // where all experts are on this rank
 	Experts MLPSaved
 	Y       kernels.Tensor // [R, H]; where experts are cut over ranks, the rows of this rank's experts
 	Shared  LayerSaved     // nil: no shared expert
@@ -41,13 +41,6 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 		u = m.Into.Forward(r, x, nil, k, &s.IntoIn)
 	}
 	s.Routing = m.Router.route(r, x, m.TopK)
-	e, segments, rows := m.Router.W.W.Rows, len(b.Layout.Segments)-1, x.Rows*m.TopK
-	s.Plan = kernels.Plan{
-		Groups: kernels.Groups{Offsets: r.Stack.New(kernels.I32, 1, e*segments+1), Count: e, Segments: segments},
-		Source: r.Stack.New(kernels.I32, 1, rows),
-		RowOf:  r.Stack.New(kernels.I32, x.Rows, m.TopK),
-	}
-	r.Dev.Dispatch(s.Plan, s.Routing.Experts, b.Layout.Segments)
 	s.Y = m.experts(r, u, b, k, s)
 	out := m.combine(r, k, s)
 	if m.Shared != nil {
@@ -69,12 +62,25 @@ func (m *MoE) experts(r *parallel.Rank, u kernels.Tensor, b *Batch, k *Keep, s *
 		s.exchange = m.exchange(r, m.tokens(r, u), &s.Routing, b.Layout.Segments, k)
 		return s.exchange.outputs(r, k, &s.Experts)
 	}
+	s.Plan = m.plan(r, &s.Routing, b.Layout.Segments)
 	return m.Experts.forwardOf(r, s.Plan.Source.Cols, m.Experts.GateUp.gathered(r), func() kernels.Tensor {
 		xs := r.Stack.New(u.DType, s.Plan.Source.Cols, u.Cols)
 		defer r.Stack.Release(r.Stack.Mark())
 		r.Dev.Gather(xs, m.tokens(r, u), s.Plan.Source)
 		return xs
 	}, &s.Plan.Groups, k, SaveExperts, &s.Experts)
+}
+
+// plan is the order of the rows of this rank's tokens, by expert.
+func (m *MoE) plan(r *parallel.Rank, by *Routing, segments []int32) kernels.Plan {
+	e, n, rows := m.Router.W.W.Rows, len(segments)-1, by.Experts.Len()
+	p := kernels.Plan{
+		Groups: kernels.Groups{Offsets: r.Stack.New(kernels.I32, 1, e*n+1), Count: e, Segments: n},
+		Source: r.Stack.New(kernels.I32, 1, rows),
+		RowOf:  r.Stack.New(kernels.I32, by.Experts.Rows, m.TopK),
+	}
+	r.Dev.Dispatch(p, by.Experts, segments)
+	return p
 }
 
 // tokens are inputs u [T, H] as experts read their rows, rounded where no adapter reads them too.
@@ -85,19 +91,21 @@ func (m *MoE) tokens(r *parallel.Rank, u kernels.Tensor) kernels.Tensor {
 	return m.Experts.GateUp.read(r, u, sharedInput)
 }
 
-// backward is the gradients of the rows that the experts read [T*K, H] and of the weights [T, K], from dout [T, H].
+// backward is the gradients of the experts' inputs [T, n] and of the weights [T, K], from dout [T, n].
 func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor) (dx, dweights kernels.Tensor) {
 	w := s.Routing.Weights
+	dweights = r.Stack.New(kernels.F32, w.Rows, w.Cols)
 	if s.exchange != nil {
-		dweights = r.Stack.New(kernels.F32, w.Rows, w.Cols)
-		dx, byRow := s.exchange.backward(r, dout, s.Y, &s.Experts)
-		r.Dev.Gather(dweights.Reshape(w.Len(), 1), byRow, s.Plan.RowOf.Reshape(1, w.Len()))
+		dx = r.Stack.New(dout.DType, dout.Rows, dout.Cols)
+		s.exchange.backward(r, dx, dweights, dout, s.Y, &s.Experts)
 		return dx, dweights
 	}
 	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)
-	dweights = r.Stack.New(kernels.F32, w.Rows, w.Cols)
 	r.Dev.CombineBackward(dy, dweights, dout, s.Y, w, kernels.Tensor{}, s.Plan.RowOf)
-	return s.Experts.backward(r, dy, &s.Plan.Groups, &s.Plan.Groups), dweights
+	dxs := s.Experts.backward(r, dy, &s.Plan.Groups, &s.Plan.Groups)
+	dx = r.Stack.New(dout.DType, dout.Rows, dout.Cols)
+	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
+	return dx, dweights
 }
 
 // combine is the experts' part of the output, [T, H].
@@ -120,11 +128,11 @@ func (m *MoE) combine(r *parallel.Rank, k *Keep, s *MoESaved) kernels.Tensor {
 // sum writes the weighted sum of the experts' outputs of each token.
 func (s *MoESaved) sum(r *parallel.Rank, out kernels.Tensor) {
 	defer r.Stack.Release(r.Stack.Mark())
-	y := s.Y
 	if s.exchange != nil {
-		y = s.exchange.brought(r, y)
+		s.exchange.combine(r, out, s.Y, s.Routing.Weights)
+		return
 	}
-	r.Dev.Combine(out, y, s.Routing.Weights, s.Plan.RowOf)
+	r.Dev.Combine(out, s.Y, s.Routing.Weights, s.Plan.RowOf)
 }
 
 // Backward is dx from dout.
@@ -134,9 +142,7 @@ func (s *MoESaved) Backward(r *parallel.Rank, dout kernels.Tensor, b *Batch) ker
 	if m.OutOf != nil {
 		dsum = m.OutOf.Backward(r, dout, nil, b.Segments, &s.OutOfIn)
 	}
-	dxs, dweights := s.backward(r, dsum)
-	dx := r.Stack.New(dout.DType, dsum.Rows, dsum.Cols)
-	r.Dev.Combine(dx, dxs, kernels.Tensor{}, s.Plan.RowOf)
+	dx, dweights := s.backward(r, dsum)
 	if m.Into != nil {
 		dx = m.Into.Backward(r, dx, nil, b.Segments, &s.IntoIn)
 	}

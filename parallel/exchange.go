@@ -150,6 +150,33 @@ func (g *Group) Scatter(at, in, out []int, pairs ...Pair) *Exchange {
 	})
 }
 
+// Read makes read enqueue operations that read what all members give where it lies: by kind, each in the order of
+// members. They come once all members have computed theirs. The exchange is done when the others have read what is this
+// member's.
+func (g *Group) Read(read func(all [][]kernels.Tensor), own ...kernels.Tensor) *Exchange {
+	dev, all := g.rank.Transfers, make([][]kernels.Tensor, len(own))
+	var computed []kernels.Event
+	for i, p := range g.come(post{exchange: "read", src: own, ready: []kernels.Event{dev.Record()}})() {
+		for kind, t := range p.src {
+			all[kind] = append(all[kind], t)
+		}
+		if i != g.Me {
+			computed = append(computed, p.ready...)
+		}
+	}
+	dev.WaitEvents(computed...)
+	read(all)
+	done := g.come(post{exchange: "read", ready: []kernels.Event{dev.Record()}})
+	return &Exchange{rank: g.rank, unpin: g.rank.Stack.Pin(), events: func() (events []kernels.Event) {
+		for i, p := range done() {
+			if i != g.Me {
+				events = append(events, p.ready...)
+			}
+		}
+		return events
+	}}
+}
+
 // Send offers a tensor to another member once the events have happened; the member's next Receive from this one takes
 // it. Send does not wait for the other. The tensor does not lie on the stack.
 func (g *Group) Send(to int, src kernels.Tensor, after ...kernels.Event) *Exchange {

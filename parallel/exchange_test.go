@@ -68,6 +68,30 @@ func eachWorld(t *testing.T, test func(t *testing.T, w *World)) {
 	}
 }
 
+// Whoever reads late still finds what the others gave.
+func TestRead(t *testing.T) {
+	for n := 1; n <= 4; n++ {
+		w := world(t, n, 1, 0)
+		rounds(t, w, func(r *Rank, round int) error {
+			own, all := fill(r, r.ID, round, 2, 3), r.Stack.New(kernels.F32, 2*r.Size, 3)
+			r.Data.Read(func(of [][]kernels.Tensor) {
+				if round%r.Size == r.ID && round < 8 {
+					time.Sleep(time.Millisecond)
+				}
+				r.Transfers.GatherPeers(all, of[1])
+			}, own.RowRange(0, 1), own).Wait()
+			for rank := range r.Size {
+				for i := range 2 {
+					if got, want := all.RowRange(2*rank+i, 2*rank+i+1).F32s()[2], number(rank, round, i); got != want {
+						return fmt.Errorf("row %d of rank %d is %g, want %g", i, rank, got, want)
+					}
+				}
+			}
+			return nil
+		})
+	}
+}
+
 func TestAllGather(t *testing.T) {
 	eachWorld(t, func(t *testing.T, w *World) {
 		rounds(t, w, func(r *Rank, round int) error {

@@ -8,16 +8,25 @@ import (
 	"lockstep/parallel"
 )
 
-// PlanLargestStep runs the largest step of the engine on a meta device: prompts of PrefillRows rows, a row of every
-// other slot, and a sampled token for each. With withLogits the logits of all rows are computed too.
+// PlanLargestStep runs the largest steps of the engine on a meta device: prompts of PrefillRows rows, a row of every
+// other slot, and a sampled token for each; and where experts are cut over ranks, which take more memory for few tokens
+// than for some more, prompts of that many. With withLogits the logits of all rows are computed too.
 func (e *Engine) PlanLargestStep(withLogits bool) {
+	e.planStep(e.options.PrefillRows, withLogits)
+	if few := e.m.FewTokens(); 0 < few && few < e.options.PrefillRows {
+		e.planStep(few, withLogits)
+	}
+}
+
+// planStep runs a step with prompts of so many rows.
+func (e *Engine) planStep(prefill int, withLogits bool) {
 	defer e.r.Stack.Release(e.r.Stack.Mark())
 	var batch []scheduled
 	var ready []*sequence
 	var last []int32
 	rows := 0
 	for slot := range e.options.Slots {
-		n := max(min(e.options.PrefillRows-rows, e.MaxLength()), 1)
+		n := max(min(prefill-rows, e.MaxLength()), 1)
 		s := &sequence{tokens: make([]int32, n), slot: slot, pages: slices.Repeat([]int32{0}, e.pagesFor(n))}
 		rows += n
 		batch, ready, last = append(batch, scheduled{s, n}), append(ready, s), append(last, int32(rows-1))

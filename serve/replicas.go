@@ -22,8 +22,8 @@ type Replicas struct {
 	// together: every forward takes all ranks, because each has other experts.
 	together bool
 
-	// Steps is how many forwards each makes at most before they wait for one another: few for a short wait until
-	// tokens and requests come through, many for speed.
+	// Steps is how many forwards each makes before they wait for one another, if it has requests: few for a short wait
+	// until tokens and requests come through, many for speed.
 	Steps int
 }
 
@@ -132,8 +132,8 @@ func (p *Replicas) choose(prompt []int32) int {
 	return least
 }
 
-// Step runs forwards of all replicas that have requests, until some have finished one or have made Steps of them, and
-// returns the results.
+// Step runs as many forwards as Steps says of all replicas that have requests, and returns the results that these have
+// finished. A replica that finishes one goes on: whoever waited for the others then would wait at every answer.
 func (p *Replicas) Step(ctx context.Context) (done []Done, err error) {
 	if len(p.engines) == 1 {
 		return p.engines[0].Step(ctx)
@@ -141,31 +141,47 @@ func (p *Replicas) Step(ctx context.Context) (done []Done, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	p.balance()
 	of := make([][]Done, len(p.engines))
 	err = p.world.Run(func(r *parallel.Rank) (err error) {
 		e := p.engines[r.ID]
-		for n := 0; n < p.Steps && err == nil && p.goOn(r, len(of[r.ID])); n++ {
-			if e.InFlight() > 0 {
-				of[r.ID], err = e.Step(context.WithoutCancel(ctx))
-			} else {
+		for n := 0; n < p.Steps && err == nil && p.goOn(r); n++ {
+			if e.InFlight() == 0 {
 				e.m.ServeForward(r) // the others compute together
+				continue
 			}
+			var finished []Done
+			finished, err = e.Step(context.WithoutCancel(ctx))
+			of[r.ID] = append(of[r.ID], finished...)
 		}
 		return err
 	})
 	return slices.Concat(of...), err
 }
 
-// goOn tells a rank that has finished so many requests whether to run another forward: while it has requests and has
-// finished none, or where all ranks compute together, while any has some and none has finished one.
-func (p *Replicas) goOn(r *parallel.Rank, finished int) bool {
+// balance moves requests from replicas that have more than slots to those that have fewer. Which they are depends on
+// numbers of forwards, never on time.
+func (p *Replicas) balance() {
+	inFlight := func(a, b *Engine) int { return a.InFlight() - b.InFlight() }
+	for {
+		from, to := slices.MaxFunc(p.engines, inFlight), slices.MinFunc(p.engines, inFlight)
+		if from.InFlight() <= from.options.Slots || to.InFlight() >= to.options.Slots {
+			return
+		}
+		last := len(from.waiting) - 1
+		to.waiting, from.waiting = append(to.waiting, from.waiting[last]), from.waiting[:last]
+	}
+}
+
+// goOn tells a rank whether to run another forward: while it has requests, or where all ranks compute together, while
+// any has some.
+func (p *Replicas) goOn(r *parallel.Rank) bool {
 	left := p.engines[r.ID].InFlight()
 	if !p.together {
-		return left > 0 && finished == 0
+		return left > 0
 	}
-	of := r.Experts.ShareNumbers([]int32{int32(left), int32(finished)})
-	has := func(what int) bool { return slices.ContainsFunc(of, func(rank []int32) bool { return rank[what] > 0 }) }
-	return has(0) && !has(1)
+	of := r.Experts.ShareNumbers([]int32{int32(left)})
+	return slices.ContainsFunc(of, func(rank []int32) bool { return rank[0] > 0 })
 }
 
 // Run generates every request and returns the results in the order of requests. Requests that were submitted before

@@ -101,6 +101,25 @@ func TestReplicasChoose(t *testing.T) {
 	})
 }
 
+// A request that waits moves to a replica with a free slot.
+func TestReplicasBalance(t *testing.T) {
+	const long = 9
+	o := Options{Slots: 2, PageRows: 4, PrefillRows: 16}
+	replicas(t, 2, o, func(_ *parallel.World, _ *model.Model, p *Replicas) {
+		p.Steps = 1
+		var reqs []Request
+		for i := range 6 { // the first replica has the long ones
+			reqs = append(reqs, Request{Prompt: []int32{int32(i + 1), 2}, MaxTokens: 1 + (i+1)%2*(long-1), TopP: 1})
+		}
+		if _, err := p.Run(context.Background(), reqs); err != nil {
+			t.Fatal(err)
+		}
+		if a, b := p.engines[0].Generated, p.engines[1].Generated; a != 2*long || b != long+3 {
+			t.Errorf("replicas made %d and %d tokens, want %d and %d", a, b, 2*long, long+3)
+		}
+	})
+}
+
 // ending is a context that ends by a function.
 type ending struct {
 	context.Context

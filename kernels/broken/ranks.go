@@ -36,6 +36,36 @@ func (d *Device) rankRows(y kernels.Tensor) (ends []int) {
 	return ends
 }
 
+// CombinePeers breaks [kernels.BreakCombine] and [kernels.BreakRankSums].
+func (d *Device) CombinePeers(out kernels.Tensor, y kernels.PeerRows, weights, rowOf kernels.Tensor) {
+	mem, release := d.scratch()
+	defer release()
+	if d.breaks(kernels.BreakCombine, out.Rows) && !weights.IsNil() {
+		weights = d.throughBF16(mem, weights)
+	}
+	if d.rule != kernels.BreakRankSums || len(y.Parts) == 1 {
+		d.operations.CombinePeers(out, y, weights, rowOf)
+		return
+	}
+	var ends []int
+	for i, p := range y.Parts {
+		ends = append(ends, y.Base[i]+p.Rows)
+	}
+	rows, offsets := slices.Max(ends), d.loadInts(y.Offsets)[0]
+	for i := range ends[1:] {
+		ends[i] = int(offsets[y.First[i+1]])
+	}
+	ends[len(ends)-1] = rows
+	all, each := mem.New(out.DType, rows, out.Cols), mem.New(kernels.I32, 1, rows)
+	ids := make([]int32, rows)
+	for i := range ids {
+		ids[i] = int32(i)
+	}
+	d.storeInts(each, [][]int32{ids})
+	d.TakePeers(all, y, each)
+	d.combineByRank(out, all, weights, rowOf, ends)
+}
+
 // combineByRank breaks [kernels.BreakRankSums]: the rows of each rank are combined and rounded, then the sums are added
 // in the order of ranks, as an all-reduce does.
 func (d *Device) combineByRank(out, y, weights, rowOf kernels.Tensor, ends []int) {

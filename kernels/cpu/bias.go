@@ -29,13 +29,16 @@ func (d *Device) AddBias(out, x, bias kernels.Tensor, g *kernels.Groups) {
 	})
 }
 
-// groupOf is the group of row r, and where its rows end, at most limit.
+// groupOf is the group of row r, the last one's behind all, and where its rows end, at most limit.
 func groupOf(g *kernels.Groups, r, limit int) (group, end int) {
 	if g == nil {
 		return 0, limit
 	}
 	at := g.Offsets.I32s()
 	group = sort.Search(g.Count, func(e int) bool { return int(at[(e+1)*g.Segments]) > r })
+	if group == g.Count {
+		return g.Count - 1, limit
+	}
 	return group, min(limit, int(at[(group+1)*g.Segments]))
 }
 

@@ -10,22 +10,28 @@ import (
 // weights nil: of y alone. By Definition.Combine products and sums are rounded to bf16 on the way. out [T, H]; y [R,
 // H]; weights F32 and rowOf int32 [T, K].
 func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
-	const op = "combine"
+	mustShape("combine", "out", out, rowOf.Rows, y.Cols)
+	in := d.matrix(y)
+	d.combine("combine", out, y.Rows, weights, rowOf, in.load)
+}
+
+// combine is Combine of so many rows, which load reads.
+func (d *Device) combine(op string, out kernels.Tensor, count int, weights, rowOf kernels.Tensor,
+	load func(row int, buf []float32) []float32) {
 	k := rowOf.Cols
-	mustShape(op, "out", out, rowOf.Rows, y.Cols)
 	rows := indices(op, "rowOf", rowOf, out.Rows*k)
-	mustIndex(op, rows, y.Rows)
+	mustIndex(op, rows, count)
 	var ws []float32
 	if !weights.IsNil() {
 		ws = vector(op, "weights", weights, out.Rows*k)
 	}
-	o, in := d.matrix(out), d.matrix(y)
-	d.eachRow(out.Rows, y.Cols*k, 2, func(from, to int, buf [][]float32) {
+	o := d.matrix(out)
+	d.eachRow(out.Rows, out.Cols*k, 2, func(from, to int, buf [][]float32) {
 		for t := from; t < to; t++ {
 			z := o.target(t, buf[0])
 			clear(z)
 			for at := t * k; at < (t+1)*k; at++ {
-				row := in.load(int(rows[at]), buf[1])
+				row := load(int(rows[at]), buf[1])
 				switch {
 				case ws == nil:
 					d.vec.Add(z, z, row)

@@ -36,11 +36,16 @@ type onMesh struct {
 	ranks         configs.Parallel
 	device        string
 	train, sample float64 // tokens a second of training steps and of answers
+	share         float64 // largest of a mixture's rows that one rank's experts had in training; 0: experts are not cut
 	bytes         int     // of the device that holds most
 	planned       int     // likewise, by plan of training
 	keep          model.Policy
 	digest        string // of trained weights and answers
 }
+
+// ranksLR is the learning rate of [Ranks]. Packs are random and the same in every step: by a usual rate the routers of
+// a mixture that is trained in full soon send nearly all tokens to a few experts.
+const ranksLR = 1e-6
 
 // Ranks prints the speed of training steps and of rollouts by a shape's ranks, relative to one rank that computes the
 // same steps of run.packs packs for each rank, and the same requests; and the memory that a rank takes. It returns an
@@ -56,7 +61,7 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 		return fmt.Errorf("--steps %d --requests %d: both must be at least 1", o.Steps, o.Requests)
 	}
 	many := *s // the plan is that of training: no engine for held-out questions, no proof
-	many.Data.EvalSamples, many.Run.VerifyTokens = 0, 0
+	many.Data.EvalSamples, many.Run.VerifyTokens, many.Optim.LR = 0, 0, ranksLR
 	many.Run.Packs *= s.Parallel.Ranks
 	o.Requests *= s.Parallel.Ranks
 	if o.Alone {
@@ -111,6 +116,7 @@ func printAlone(w io.Writer, s *configs.Shape, row onMesh) error {
 	fmt.Fprintf(tab, "%.0f\t%s\t  tokens/s of training steps\n", row.train, planned)
 	fmt.Fprintf(tab, "%.0f\t-\t  tokens/s of answers\n", row.sample)
 	fmt.Fprintf(tab, "%d\t%d\t  MiB of the fullest device; by plan of training alone\n", row.bytes>>20, row.planned>>20)
+	row.printShare(tab, "\t")
 	if err := tab.Flush(); err != nil {
 		return err
 	}
@@ -128,7 +134,16 @@ func printRanks(w io.Writer, one, many onMesh) error {
 	line("tokens/s of training steps", one.train, many.train)
 	line("tokens/s of answers", one.sample, many.sample)
 	line("MiB of the fullest device", float64(one.bytes)/(1<<20), float64(many.bytes)/(1<<20))
+	many.printShare(tab, "\t\t")
 	return tab.Flush()
+}
+
+// printShare adds a row to a table, behind some columns.
+func (m onMesh) printShare(tab io.Writer, before string) {
+	if m.share > 0 {
+		fmt.Fprintf(tab, "%s%.2f\t  largest share of a mixture's rows at one rank; %.2f is even\n", before, m.share,
+			1/float64(m.ranks.Experts))
+	}
 }
 
 // measureRanks trains the model of a shape on its ranks, and then answers requests by what was trained.
@@ -167,6 +182,9 @@ func measureRanks(ctx context.Context, s *configs.Shape, o RanksOptions) (row on
 		t := trainer.NewReplicated(w, r, ranks.Replicas, by)
 		if row.train, err = timeSteps(ctx, w, t, s, o.Steps); err != nil {
 			return err
+		}
+		for _, of := range w.Tallies() {
+			row.share = max(row.share, of.Share)
 		}
 		tensors := m.Tensors
 		if m.LoRA != nil {

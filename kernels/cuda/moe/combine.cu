@@ -3,28 +3,28 @@
 // eight columns of a token. Its gradient, of pairs p = t*k + slot: with p = pair[i] and r = row[i], dy[r] =
 // round(weights[p]*dout[t]), dweights[i] = tree(dout[t]*y[r]); without pair p is i, without row r is i. A warp for a
 // pair.
-// Bound: the bytes of y and out, or of dout, y and dy.
+// CombinePeers is Combine, and TakePeers a gather, of rows in the memory of several cards; GatherPeers puts such rows
+// below one another.
+// Bound: the bytes of y and out, or of dout, y and dy; of what other cards have, by the link to them.
 #include "rows.cuh"
 
 constexpr int kAhead = 8;  // slots whose rows are all on their way before one is added
 
-// sum_slots adds the slots of a token up, eight columns of y; WHOLE: they are one access in every row.
-template <bool WHOLE, class T>
-__device__ inline void sum_slots(float* sum, const T* y, const float* weights, const int* row_of, int left, int k,
-                                 int ys) {
+// sum_slots adds the slots of a token up, eight columns of the rows y(row); WHOLE: they are one access in every row.
+template <bool WHOLE, class T, class Row>
+__device__ inline void sum_slots(float* sum, Row y, const float* weights, const int* row_of, int left, int k) {
   for (int first = 0; first < k; first += kAhead) {
-    size_t row[kAhead];
+    const T* row[kAhead];
     float weight[kAhead];
     Stored8<T> stored[kAhead];
 #pragma unroll
     for (int s = 0; s < kAhead; s++) {
       int slot = min(first + s, k - 1);  // the last again where there is none: that costs less than to ask
-      row[s] = row_of[slot];
+      row[s] = y(row_of[slot]);
       weight[s] = weights ? weights[slot] : 1.f;
     }
 #pragma unroll
-    for (int s = 0; s < kAhead; s++)
-      WHOLE ? stored[s].load_whole(y + row[s] * ys) : stored[s].load(y + row[s] * ys, left);
+    for (int s = 0; s < kAhead; s++) WHOLE ? stored[s].load_whole(row[s]) : stored[s].load(row[s], left);
 #pragma unroll
     for (int s = 0; s < kAhead; s++) {
       float v[kEight];
@@ -46,13 +46,94 @@ __device__ void combine(T* out, const T* y, const float* weights, const int* row
   int left = cols - at.col;
   float sum[kEight] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
   y += at.col, row_of += at.row * k, weights = weights ? weights + at.row * k : nullptr;
-  if (whole(y, left) && ys % kEight == 0) sum_slots<true>(sum, y, weights, row_of, left, k, ys);
-  else sum_slots<false>(sum, y, weights, row_of, left, k, ys);
+  auto row = [=](size_t r) { return y + r * ys; };
+  if (whole(y, left) && ys % kEight == 0) sum_slots<true, T>(sum, row, weights, row_of, left, k);
+  else sum_slots<false, T>(sum, row, weights, row_of, left, k);
   store8(out + (size_t)at.row * os + at.col, left, sum);
 }
 #define COMBINE(T) \
   (T * out, const T* y, const float* weights, const int* row_of, int rows, int cols, int k, int os, int ys)
 KERNELS(combine, COMBINE, (out, y, weights, row_of, rows, cols, k, os, ys))
+
+constexpr int kPeers = 16;
+
+// Parts are tensors in the memory of several cards: the address of each, and where its rows begin.
+struct Parts {
+  unsigned long long at[kPeers];
+  int first[kPeers], n;
+};
+
+// Owners are parts that have some rows of a tensor: row r is that of the last one whose first row, offsets[first], is
+// at most r, at the address that it would have if the part had all rows.
+struct Owners {
+  const Parts& parts;
+  int begin[kPeers];
+
+  __device__ Owners(const Parts& p, const int* offsets) : parts(p) {
+#pragma unroll
+    for (int i = 0; i < kPeers; i++) begin[i] = i < parts.n ? offsets[parts.first[i]] : 0x7fffffff;
+  }
+  __device__ size_t at(int r) const {
+    size_t part = parts.at[0];
+#pragma unroll
+    for (int i = 1; i < kPeers; i++) part = r >= begin[i] ? parts.at[i] : part;
+    return part;
+  }
+  __device__ bool aligned() const {
+    unsigned long long all = 0;
+#pragma unroll
+    for (int i = 0; i < kPeers; i++) all |= parts.at[i];
+    return (all & 15) == 0;
+  }
+};
+
+template <class T>
+__device__ void combine_peers(const Parts& parts, T* out, const int* offsets, const float* weights, const int* row_of,
+                              int rows, int cols, int k, int os, int ys) {
+  Piece at(cols);
+  if (at.row >= rows) return;
+  int left = cols - at.col;
+  Owners owners(parts, offsets);
+  float sum[kEight] = {0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f, 0.f};
+  row_of += at.row * k, weights = weights ? weights + at.row * k : nullptr;
+  auto row = [&](size_t r) { return (const T*)owners.at(r) + r * ys + at.col; };
+  if (owners.aligned() && ys % kEight == 0 && left >= kEight) sum_slots<true, T>(sum, row, weights, row_of, left, k);
+  else sum_slots<false, T>(sum, row, weights, row_of, left, k);
+  store8(out + (size_t)at.row * os + at.col, left, sum);
+}
+#define COMBINE_PEERS(T)                                                                                           \
+  (const __grid_constant__ Parts parts, T* out, const int* offsets, const float* weights, const int* row_of,       \
+   int rows, int cols, int k, int os, int ys)
+KERNELS(combine_peers, COMBINE_PEERS, (parts, out, offsets, weights, row_of, rows, cols, k, os, ys))
+
+// take_peers: a warp for a part of a row.
+template <class T>
+__device__ void take_peers(const Parts& parts, T* out, const int* offsets, const int* row_of, int rows, int cols,
+                           int os, int ys) {
+  int i = warp_row();
+  if (i >= rows) return;
+  size_t r = row_of[i];
+  const T* y = (const T*)Owners(parts, offsets).at(r);
+  move_part(out + (size_t)i * os, y + r * ys, blockIdx.y, cols);
+}
+#define TAKE_PEERS(T)                                                                                             \
+  (const __grid_constant__ Parts parts, T* out, const int* offsets, const int* row_of, int rows, int cols, int os, \
+   int ys)
+KERNELS(take_peers, TAKE_PEERS, (parts, out, offsets, row_of, rows, cols, os, ys))
+
+// gather_peers: a part's rows begin at row first of out; a warp for a part of a row.
+template <class T>
+__device__ void gather_peers(const Parts& parts, T* out, int rows, int cols) {
+  int r = warp_row(), first = 0;
+  if (r >= rows) return;
+  size_t from = parts.at[0];
+#pragma unroll
+  for (int i = 1; i < kPeers; i++)
+    if (i < parts.n && r >= parts.first[i]) from = parts.at[i], first = parts.first[i];
+  move_part(out + (size_t)r * cols, (const T*)from + (size_t)(r - first) * cols, blockIdx.y, cols);
+}
+#define GATHER_PEERS(T) (const __grid_constant__ Parts parts, T* out, int rows, int cols)
+KERNELS(gather_peers, GATHER_PEERS, (parts, out, rows, cols))
 
 template <class T>
 __device__ void combine_backward(T* dy, float* dweights, const T* dout, const T* y, const float* weights,

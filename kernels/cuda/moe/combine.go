@@ -3,6 +3,8 @@
 package moe
 
 import (
+	"fmt"
+
 	"lockstep/kernels"
 	"lockstep/kernels/cuda/driver"
 )
@@ -19,4 +21,53 @@ func (d *Ops) CombineBackward(dy, dweights, dout, y, weights, pair, row kernels.
 	n := dweights.Len()
 	launchCombineBackward(d.Context, driver.Suffix(dout), driver.WarpGrid(n), driver.WarpThreads, 0, dy, dweights, dout,
 		y, weights, pair, row, n, dout.Cols, weights.Cols, dy.Stride, dout.Stride, y.Stride)
+}
+
+// CombinePeers is Combine of rows that several cards have computed.
+func (d *Ops) CombinePeers(out kernels.Tensor, y kernels.PeerRows, weights, rowOf kernels.Tensor) {
+	launchCombinePeers(d.Context, driver.Suffix(out), driver.ElementGrid(out.Rows, out.Cols), driver.ElementThreads, 0,
+		owners(y), out, y.Offsets, weights, rowOf, out.Rows, out.Cols, rowOf.Cols, out.Stride, out.Cols)
+}
+
+// TakePeers: out[i] = y[rowOf[i]] of rows that several cards have computed.
+func (d *Ops) TakePeers(out kernels.Tensor, y kernels.PeerRows, rowOf kernels.Tensor) {
+	launchTakePeers(d.Context, driver.Suffix(out), driver.PartGrid(rowsMoved, out.Rows, out.Cols), driver.WarpThreads,
+		0, owners(y), out, y.Offsets, rowOf, out.Rows, out.Cols, out.Stride, out.Cols)
+}
+
+// GatherPeers: the rows of parts [T_i, n], on cards that are reached, one part's below the other's.
+func (d *Ops) GatherPeers(out kernels.Tensor, parts []kernels.Tensor) {
+	if out.DType == kernels.I32 {
+		out.DType = kernels.F32 // bits are moved
+	}
+	first := make([]int, len(parts))
+	for i := range parts[1:] {
+		first[i+1] = first[i] + parts[i].Rows
+	}
+	launchGatherPeers(d.Context, driver.Suffix(out), driver.PartGrid(rowsMoved, out.Rows, out.Cols),
+		driver.WarpThreads, 0, peers(parts, first), out, out.Rows, out.Cols)
+}
+
+// owners are rows of several cards as kernels take them.
+func owners(y kernels.PeerRows) *combineParts {
+	p := peers(y.Parts, y.First)
+	for i, t := range y.Parts {
+		p.at[i] -= uint64(y.Base[i] * t.Cols * t.DType.Size())
+	}
+	return p
+}
+
+// peers are tensors of several cards as kernels take them.
+func peers(parts []kernels.Tensor, first []int) *combineParts {
+	if len(parts) > combinePeers {
+		panic(fmt.Sprintf("cuda: rows of %d cards, of more than %d", len(parts), combinePeers))
+	}
+	p := &combineParts{n: int32(len(parts))}
+	for i, t := range parts {
+		if !t.Contiguous() {
+			panic(fmt.Sprintf("cuda: rows of a card have a stride: %s", t))
+		}
+		p.at[i], p.first[i] = uint64(driver.Address(t)), driver.Int32(first[i])
+	}
+	return p
 }

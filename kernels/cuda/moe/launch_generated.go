@@ -15,11 +15,29 @@ import (
 
 // Constants of the sources.
 const (
+	combinePeers        = 16   // combine.cu
 	dispatchFew         = 32   // dispatch.cu
 	dispatchFewRun      = 256  // dispatch.cu
 	dispatchFewSegments = 32   // dispatch.cu
 	dispatchRun         = 512  // dispatch.cu
 	dispatchScan        = 1024 // dispatch.cu
+	rowsMoved           = 1024 // rows.cuh
+)
+
+// combineParts is struct Parts of combine.cu.
+type combineParts struct {
+	at    [16]uint64
+	first [16]int32
+	n     int32
+	_     [4]byte
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(combineParts{})-200]
+	_ = [1]bool{}[unsafe.Offsetof(combineParts{}.at)-0]
+	_ = [1]bool{}[unsafe.Offsetof(combineParts{}.first)-128]
+	_ = [1]bool{}[unsafe.Offsetof(combineParts{}.n)-192]
 )
 
 // dispatchFewRuns is struct FewRuns of dispatch.cu.
@@ -81,6 +99,29 @@ func launchCombineBackward[P1, P2, P3, P4, P5, P6, P7 driver.Operand](ctx *drive
 		dys: driver.Int32(dys), ds: driver.Int32(ds), ys: driver.Int32(ys),
 	}
 	ctx.Launch("combine_backward"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:80])
+}
+
+// launchCombinePeers enqueues a kernel of combine.cu: combine_peers_f32, combine_peers_bf16.
+func launchCombinePeers[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, parts *combineParts, out P1, offsets P2, weights P3, rowOf P4, rows, cols, k, os, ys int) {
+	params := struct {
+		parts   combineParts
+		out     cu.DevicePtr
+		offsets cu.DevicePtr
+		weights cu.DevicePtr
+		rowOf   cu.DevicePtr
+		rows    int32
+		cols    int32
+		k       int32
+		os      int32
+		ys      int32
+	}{
+		parts: *parts, out: driver.At(out), offsets: driver.AtType(offsets, kernels.I32),
+		weights: driver.AtType(weights, kernels.F32), rowOf: driver.AtType(rowOf, kernels.I32),
+		rows: driver.Int32(rows), cols: driver.Int32(cols), k: driver.Int32(k), os: driver.Int32(os),
+		ys: driver.Int32(ys),
+	}
+	ctx.Launch("combine_peers"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:252])
 }
 
 // launchDispatchCount enqueues a kernel of dispatch.cu: dispatch_count.
@@ -161,6 +202,20 @@ func launchDispatchScan[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]
 	ctx.Launch("dispatch_scan", grid, threads, sharedBytes, driver.Bytes(&params)[:40])
 }
 
+// launchGatherPeers enqueues a kernel of combine.cu: gather_peers_f32, gather_peers_bf16.
+func launchGatherPeers[P1 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
+	parts *combineParts, out P1, rows, cols int) {
+	params := struct {
+		parts combineParts
+		out   cu.DevicePtr
+		rows  int32
+		cols  int32
+	}{
+		parts: *parts, out: driver.At(out), rows: driver.Int32(rows), cols: driver.Int32(cols),
+	}
+	ctx.Launch("gather_peers"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:216])
+}
+
 // launchRoute enqueues a kernel of route.cu: route_4, route_8, route_16, route_32.
 func launchRoute[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
 	sharedBytes int, weights P1, experts P2, probs P3, logits P4, bias P5, rows, e, k, ps, ls, sigmoid, groups,
@@ -220,8 +275,30 @@ func launchRouteBackward[P1, P2, P3, P4, P5 driver.Operand](ctx *driver.Context,
 	ctx.Launch("route_backward", grid, threads, sharedBytes, driver.Bytes(&params)[:72])
 }
 
+// launchTakePeers enqueues a kernel of combine.cu: take_peers_f32, take_peers_bf16.
+func launchTakePeers[P1, P2, P3 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, parts *combineParts, out P1, offsets P2, rowOf P3, rows, cols, os, ys int) {
+	params := struct {
+		parts   combineParts
+		out     cu.DevicePtr
+		offsets cu.DevicePtr
+		rowOf   cu.DevicePtr
+		rows    int32
+		cols    int32
+		os      int32
+		ys      int32
+	}{
+		parts: *parts, out: driver.At(out), offsets: driver.AtType(offsets, kernels.I32),
+		rowOf: driver.AtType(rowOf, kernels.I32), rows: driver.Int32(rows), cols: driver.Int32(cols),
+		os: driver.Int32(os), ys: driver.Int32(ys),
+	}
+	ctx.Launch("take_peers"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:240])
+}
+
 // Kernels are the names of all kernels of this folder.
 var Kernels = []string{
-	"combine_backward_bf16", "combine_backward_f32", "combine_bf16", "combine_f32", "dispatch_count", "dispatch_deal",
-	"dispatch_few", "dispatch_scan", "route_16", "route_32", "route_4", "route_8", "route_backward",
+	"combine_backward_bf16", "combine_backward_f32", "combine_bf16", "combine_f32", "combine_peers_bf16",
+	"combine_peers_f32", "dispatch_count", "dispatch_deal", "dispatch_few", "dispatch_scan", "gather_peers_bf16",
+	"gather_peers_f32", "route_16", "route_32", "route_4", "route_8", "route_backward", "take_peers_bf16",
+	"take_peers_f32",
 }
