@@ -19,6 +19,9 @@ type Replicas struct {
 	last    int             // the replica of the last request
 	prompt  []int32         // of the last request
 
+	// alike: the engines have one size, and whoever submits asks for no replica: requests that wait may move.
+	alike bool
+
 	// together: every forward takes all ranks, because each has other experts.
 	together bool
 
@@ -40,7 +43,9 @@ func (s Ranks) NewEngines(o Options) (*Replicas, error) {
 		engines[r.ID], err = NewEngine(r, m, kernels.NewArena(r.Dev), o)
 		return err
 	})
-	return s.replicas(engines), err
+	p := s.replicas(engines)
+	p.alike = true
+	return p, err
 }
 
 // replicas are engines of the ranks.
@@ -141,7 +146,9 @@ func (p *Replicas) Step(ctx context.Context) (done []Done, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	p.balance()
+	if p.alike {
+		p.balance()
+	}
 	of := make([][]Done, len(p.engines))
 	err = p.world.Run(func(r *parallel.Rank) (err error) {
 		e := p.engines[r.ID]

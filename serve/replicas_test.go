@@ -101,7 +101,7 @@ func TestReplicasChoose(t *testing.T) {
 	})
 }
 
-// A request that waits moves to a replica with a free slot.
+// A request that waits moves to a replica with a free slot, where replicas are alike.
 func TestReplicasBalance(t *testing.T) {
 	const long = 9
 	o := Options{Slots: 2, PageRows: 4, PrefillRows: 16}
@@ -116,6 +116,13 @@ func TestReplicasBalance(t *testing.T) {
 		}
 		if a, b := p.engines[0].Generated, p.engines[1].Generated; a != 2*long || b != long+3 {
 			t.Errorf("replicas made %d and %d tokens, want %d and %d", a, b, 2*long, long+3)
+		}
+		p.alike = false // as the engines of a proof are, whose sizes are drawn and which have requests of their own
+		if _, err := p.Run(context.Background(), reqs); err != nil {
+			t.Fatal(err)
+		}
+		if b := p.engines[1].Generated; b != long+6 {
+			t.Errorf("the second replica made %d tokens, want %d: a request has moved", b, long+6)
 		}
 	})
 }
