@@ -106,8 +106,8 @@ type mesh struct {
 // has lanes:
 //
 //	arithmetic  Micros * (FLOPs/rate + bytes/memory) / share.train, recomputation included
-//	experts     tokens and rows of experts: hidden behind the other lane's arithmetic where there are two, but for one
-//	            exchange of a round; else waited for
+//	experts     tokens: hidden behind the other lane's arithmetic where there are two, but for one exchange of a
+//	            round, else waited for; and rows, which operations read where they are, and which nothing hides
 //	weights     of blocks from their owners, a block ahead: hidden but for those of one block of a round
 //	gradients   around the ring, behind the backward pass of blocks below
 //	ring        the last rank ends ranks-1 units after the first (model/gradients.go): with several segments in a
@@ -127,23 +127,22 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	arithmetic := micros * c.arithmetic(w.Micro, share)
 	s.add("arithmetic", arithmetic, 0)
 	x := w.Micro.Exchanged
-	tokens, rows := x[kernels.ExchangeTokens], x[kernels.ExchangeRows]
-	experts := micros * (c.exchange(tokens) + c.exchange(rows))
+	tokens, rows := micros*c.exchange(x[kernels.ExchangeTokens]), micros*c.exchange(x[kernels.ExchangeRows])
 	weights := rounds * c.copied(x[kernels.ExchangeWeights])
 	gradients := micros * c.copied(x[kernels.ExchangeGradient])
 	behind, least := weights+gradients, weights/float64(max(m.blocks, 1))
 	if m.Interleave > 1 {
-		behind += experts
-		least += rounds * (c.exchange(tokens) + c.exchange(rows)) / max(tokens.Calls+rows.Calls, 1)
+		behind += tokens
+		least += rounds * c.exchange(x[kernels.ExchangeTokens]) / max(x[kernels.ExchangeTokens].Calls, 1)
 	}
 	hidden := 0.0 // share of what is to be hidden
 	if behind > 0 {
 		hidden = 1 - min(max(behind-arithmetic, least)/behind, 1)
 	}
 	if m.Interleave > 1 {
-		s.add("experts' exchanges", experts, hidden*experts)
+		s.add("experts' exchanges", tokens+rows, hidden*tokens)
 	} else {
-		s.add("experts' exchanges", experts, 0)
+		s.add("experts' exchanges", tokens+rows, 0)
 	}
 	s.add("weights from owners", weights, hidden*weights)
 	s.add("gradients", gradients, hidden*gradients)
