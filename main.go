@@ -1297,7 +1297,9 @@ func benchRanksCommand() *cobra.Command {
 			"by what was trained, first on one rank, then on --ranks as [parallel] divides the model. Prints\n" +
 			"tokens/s of both, the ratio and the memory of the fullest device, and fails where trained weights\n" +
 			"or answers differ in a bit. The learning rate is 1e-6: packs are random and the same in every step,\n" +
-			"and by a usual one routers that are trained soon send nearly all tokens to a few experts.",
+			"and by a usual one routers that are trained soon send nearly all tokens to a few experts. With experts\n" +
+			"on several ranks, random routers (no model.path) get rows that are the same on each: a token's experts\n" +
+			"are then twins, one at each rank, and shares of rows are even, as a balanced mixture's are.",
 		Example: "  lockstep bench ranks configs/moe-1b.toml --ranks 2 --set parallel.experts=2\n" +
 			"  lockstep bench ranks configs/countdown-sft.toml --ranks 2 --prompt 8..40 --new 8..40",
 		Args: one("SHAPE.toml"),

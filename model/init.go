@@ -21,6 +21,24 @@ func (m *Model) InitialiseAdapters(seed uint64) {
 	initialise(m.dev, slices.DeleteFunc(slices.Clone(m.Params), func(p *Param) bool { return !adapter[p] }), seed)
 }
 
+// EvenRouters draws the routers of mixtures again, for benchmarks: an expert of each of some ranks has the router's row
+// of the expert at its place on the others. Experts with one row are chosen together, so every rank gets the same share
+// of a mixture's rows, where the ranks divide the experts and the top-k, and no group limit cuts twins apart. Loads of
+// the experts on one rank are those of random rows.
+func (m *Model) EvenRouters(seed uint64, ranks int) {
+	var list []*Param
+	for _, l := range m.mixtures() {
+		of := l.Router
+		of.W.Init.Period = of.W.W.Rows / ranks * of.W.W.Cols
+		list = append(list, of.W)
+		if of.Bias != nil {
+			of.Bias.Init.Period = of.W.W.Rows / ranks
+			list = append(list, of.Bias)
+		}
+	}
+	initialise(m.dev, list, seed)
+}
+
 // drawn are some values of a tensor, from one on, on their way to the device.
 type drawn struct {
 	to   elements
@@ -87,6 +105,9 @@ func fill(raw []byte, d kernels.DType, init Init, key uint64, first int) {
 
 // value is element i of the tensor with a key.
 func (init Init) value(key, i uint64) float32 {
+	if init.Period > 0 {
+		i %= uint64(init.Period)
+	}
 	switch init.Kind {
 	case Ones:
 		return 1

@@ -47,6 +47,15 @@ type onMesh struct {
 // a mixture that is trained in full soon send nearly all tokens to a few experts.
 const ranksLR = 1e-6
 
+// evenRouters is over how many ranks routers are to give even shares of rows, 0: they stay. Random routers send most
+// rows to a few experts, which those of a trained mixture do not; a folder's routers are measured as they are.
+func evenRouters(s *configs.Shape) int {
+	if s.Model.Path != "" || s.Parallel.Experts < 2 {
+		return 0
+	}
+	return s.Parallel.Experts
+}
+
 // Ranks prints the speed of training steps and of rollouts by a shape's ranks, relative to one rank that computes the
 // same steps of run.packs packs for each rank, and the same requests; and the memory that a rank takes. It returns an
 // error where trained weights or answers differ in a bit.
@@ -64,8 +73,9 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 	many.Data.EvalSamples, many.Run.VerifyTokens, many.Optim.LR = 0, 0, ranksLR
 	many.Run.Packs *= s.Parallel.Ranks
 	o.Requests *= s.Parallel.Ranks
+	even := evenRouters(&many)
 	if o.Alone {
-		row, err := measureRanks(ctx, &many, o)
+		row, err := measureRanks(ctx, &many, even, o)
 		if err != nil {
 			return err
 		}
@@ -76,7 +86,7 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 	one.Parallel = configs.Default().Parallel
 	var rows []onMesh
 	for _, s := range []*configs.Shape{&one, &many} {
-		row, err := measureRanks(ctx, s, o)
+		row, err := measureRanks(ctx, s, even, o)
 		if err != nil {
 			return err
 		}
@@ -96,8 +106,12 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 
 // head says what was measured.
 func (o RanksOptions) head(s *configs.Shape, row onMesh) {
-	fmt.Fprintf(o.Out, "%s, %s: %d packs of %d tokens a step, %d requests; each rank %s\n\n", s.Run.Name, s.Model.DType,
+	fmt.Fprintf(o.Out, "%s, %s: %d packs of %d tokens a step, %d requests; each rank %s\n", s.Run.Name, s.Model.DType,
 		s.Run.Packs, s.Data.PackRows, o.Requests, row.device)
+	if n := evenRouters(s); n > 0 {
+		fmt.Fprintf(o.Out, "random routers whose rows are the same on each of %d ranks: even shares of rows\n", n)
+	}
+	fmt.Fprintln(o.Out)
 }
 
 // printAlone prints what some ranks do, next to the plan where the machine is known.
@@ -146,8 +160,9 @@ func (m onMesh) printShare(tab io.Writer, before string) {
 	}
 }
 
-// measureRanks trains the model of a shape on its ranks, and then answers requests by what was trained.
-func measureRanks(ctx context.Context, s *configs.Shape, o RanksOptions) (row onMesh, err error) {
+// measureRanks trains the model of a shape on its ranks, and then answers requests by what was trained. Even is as
+// evenRouters says.
+func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOptions) (row onMesh, err error) {
 	row.ranks = s.Parallel
 	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
 		p, err := plan.New(r.Dev, s)
@@ -162,6 +177,9 @@ func measureRanks(ctx context.Context, s *configs.Shape, o RanksOptions) (row on
 		m, err := setup.LoadModel(w.Devices(), s, p.Model.Config)
 		if err != nil {
 			return err
+		}
+		if even > 0 {
+			m.EvenRouters(uint64(s.Model.InitSeed), even)
 		}
 		ranks, err := serve.Distribute(w, r, m)
 		if err != nil {

@@ -33,7 +33,7 @@ func TestOneRank(t *testing.T) {
 // The benchmark of ranks times training and answers on one rank and on several, and compares the bits of both.
 func TestRanks(t *testing.T) {
 	for _, set := range [][]string{{"parallel.ranks=2"}, {"parallel.ranks=2", "parallel.experts=2", "lora.rank=4",
-		"lora.targets=q_proj,o_proj"}} {
+		"lora.targets=q_proj,o_proj"}, {"parallel.ranks=2", "parallel.experts=2"}} {
 		s, err := testshape.Parse(append(set, "run.packs=2"))
 		if err != nil {
 			t.Fatal(err)
@@ -48,6 +48,11 @@ func TestRanks(t *testing.T) {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("no %q in\n%s", want, out.String())
 			}
+		}
+		share, even := "0.50  largest share", "even shares of rows"
+		if cut := s.Parallel.Experts > 1; strings.Contains(out.String(), share) != cut ||
+			strings.Contains(out.String(), even) != cut {
+			t.Errorf("%v: %q and %q are to be there: %v\n%s", set, share, even, cut, out.String())
 		}
 	}
 	s, err := testshape.Parse([]string{"run.packs=2"})
