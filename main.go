@@ -1299,9 +1299,10 @@ func benchRanksCommand() *cobra.Command {
 			"or answers differ in a bit. The learning rate is 1e-6: packs are random and the same in every step,\n" +
 			"and by a usual one routers that are trained soon send nearly all tokens to a few experts. With experts\n" +
 			"on several ranks, random routers (no model.path) get rows that are the same on each: a token's experts\n" +
-			"are then twins, one at each rank, and shares of rows are even, as a balanced mixture's are.",
+			"are then twins, one at each rank, and shares of rows are even, as a balanced mixture's are. With\n" +
+			"--peer, transformers trains as many packs, on one rank and on all with FSDP2.",
 		Example: "  lockstep bench ranks configs/moe-1b.toml --ranks 2 --set parallel.experts=2\n" +
-			"  lockstep bench ranks configs/countdown-sft.toml --ranks 2 --prompt 8..40 --new 8..40",
+			"  lockstep bench ranks configs/countdown-sft.toml --ranks 2 --prompt 8..40 --new 8..40 --peer python3",
 		Args: one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := configs.Load(args[0], append(set, ranks.settings()...))
@@ -1320,6 +1321,7 @@ func benchRanksCommand() *cobra.Command {
 	f.Var(&o.Prompt, "prompt", "least and most tokens of a prompt")
 	f.Var(&o.New, "new", "least and most tokens of an answer")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the requests")
+	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch and transformers to compare training with")
 	f.StringArrayVar(&set, "set", nil, "override a key of the shape: table.key=value; may be repeated")
 	return c
 }
@@ -1331,8 +1333,9 @@ func benchExchangeCommand() *cobra.Command {
 		Short: "Exchanges between ranks, relative to a copy from another rank",
 		Long: "All-gather, all-to-all and messages around a ring, between GPUs or ranks that share this machine's\n" +
 			"cores: GB/s that each rank receives from others, relative to a copy of as many bytes from\n" +
-			"another rank by all at once, and the cost of an exchange of one row.",
-		Example: "  lockstep bench exchange --device cuda --ranks 2 --mib 1,16,256",
+			"another rank by all at once, and the cost of an exchange of one row. With --peer, torch does the\n" +
+			"same all-gather and all-to-all by NCCL, on the CPU by gloo.",
+		Example: "  lockstep bench exchange --device cuda --ranks 2 --peer python3",
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return bench.Exchange(c.Context(), o) },
 	}
@@ -1340,7 +1343,8 @@ func benchExchangeCommand() *cobra.Command {
 	f.StringVar(&o.Device, "device", devices.CPU, "devices of the ranks: cpu or cuda")
 	f.IntVar(&o.Ranks, "ranks", 2, "ranks")
 	f.BoolVar(&o.Share, "share", false, "ranks may share a GPU, where there are fewer")
-	f.IntSliceVar(&o.MiB, "mib", []int{1, 16, 256}, "MiB that each rank receives from others")
+	f.IntSliceVar(&o.MiB, "mib", []int{1, 4, 16, 64, 256}, "MiB that each rank receives from others")
+	f.StringVar(&o.Peer, "peer", "", "Python interpreter with torch to compare with")
 	f.DurationVar(&o.Each, "each", 300*time.Millisecond, "time to spend on each line")
 	return c
 }

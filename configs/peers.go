@@ -26,3 +26,8 @@ var CUDAAttention string
 //
 //go:embed peers/transformers_rollout.py
 var TransformersRollout string
+
+// TorchRanks is the script that exchanges and trains on several ranks with torch, transformers and FSDP2.
+//
+//go:embed peers/torch_ranks.py
+var TorchRanks string

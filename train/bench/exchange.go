@@ -2,11 +2,15 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
+	"lockstep/configs"
 	"lockstep/kernels"
 	"lockstep/kernels/devices"
 	"lockstep/parallel"
@@ -19,11 +23,19 @@ type ExchangeOptions struct {
 	Share  bool  // they may share a GPU
 	MiB    []int // sizes of what each rank receives from others
 	Each   time.Duration
+	Peer   string // Python interpreter with torch, whose NCCL exchanges as much; "": no peer
 	Out    io.Writer
 }
 
+// exchanged is what was measured of one exchange, by us or by the peer.
+type exchanged struct {
+	Name string  `json:"name"`
+	MiB  int     `json:"mib"` // that a rank receives from others
+	Rate float64 `json:"bytes_per_second"`
+}
+
 // Exchange prints the speed of exchanges between ranks, for each rank, relative to a copy of as many bytes from another
-// rank by all ranks at once; and what an exchange of one row costs the host.
+// rank by all ranks at once, and to the peer; and what an exchange of one row costs the host.
 func Exchange(ctx context.Context, o ExchangeOptions) error {
 	if o.Ranks < 2 {
 		return fmt.Errorf("--ranks %d: want at least 2", o.Ranks)
@@ -33,36 +45,64 @@ func Exchange(ctx context.Context, o ExchangeOptions) error {
 			return fmt.Errorf("--mib %d: want at least 1", n)
 		}
 	}
-	w, name, closeAll, err := openWorld(o.Device, o.Ranks, o.Share)
+	ours, name, row, err := o.measure(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeAll()
+	var peers []exchanged
+	if o.Peer != "" {
+		var sizes []string
+		for _, mib := range o.MiB {
+			sizes = append(sizes, strconv.Itoa(mib))
+		}
+		peers, err = peer[exchanged](ctx, o.Peer, configs.TorchRanks, "exchange", o.Device, o.Ranks, o.Each.Seconds(),
+			strings.Join(sizes, ","))
+	}
 	fmt.Fprintf(o.Out, "%d ranks, each %s\n", o.Ranks, name)
-	tab := tabwriter.NewWriter(o.Out, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tab, "MiB\tGB/s a rank\tof a copy\t  exchange")
+	return errors.Join(printExchanges(o.Out, ours, peers, row), err)
+}
+
+// measure returns what each exchange reaches, the name of the devices, and the seconds of an exchange of a row.
+func (o ExchangeOptions) measure(ctx context.Context) (list []exchanged, name string, row float64, err error) {
+	w, name, closeAll, err := openWorld(o.Device, o.Ranks, o.Share)
+	if err != nil {
+		return nil, "", 0, err
+	}
+	defer closeAll()
 	for _, mib := range o.MiB {
-		copied := 0.0
 		for _, e := range exchanges {
 			if err := ctx.Err(); err != nil {
-				return err
+				return nil, "", 0, err
 			}
 			seconds, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return e.prepare(r, mib<<20) })
 			if err != nil {
-				return err
+				return nil, "", 0, err
 			}
-			rate := float64(mib<<20) / seconds / 1e9
-			if copied == 0 {
-				copied = rate
-			}
-			fmt.Fprintf(tab, "%d\t%.2f\t%.2f\t  %s\n", mib, rate, rate/copied, e.name)
+			list = append(list, exchanged{e.name, mib, float64(mib<<20) / seconds})
 		}
 	}
-	seconds, err := timeExchange(w, o.Each, gatherRow)
-	if err != nil {
-		return err
+	row, err = timeExchange(w, o.Each, gatherRow)
+	return list, name, row, err
+}
+
+// printExchanges prints a line for each of our exchanges. Those of a size begin with the copy.
+func printExchanges(w io.Writer, ours, peers []exchanged, row float64) error {
+	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tab, "MiB\tGB/s a rank\tof a copy\tpeer\tof the peer\t  exchange")
+	copied := 0.0
+	for _, e := range ours {
+		if e.Name == exchanges[0].name {
+			copied = e.Rate
+		}
+		speed, ratio := "-", "-"
+		for _, p := range peers {
+			if p.Name == e.Name && p.MiB == e.MiB {
+				speed, ratio = fmt.Sprintf("%.2f", p.Rate/1e9), fmt.Sprintf("%.2f", e.Rate/p.Rate)
+			}
+		}
+		fmt.Fprintf(tab, "%d\t%.2f\t%.2f\t%s\t%s\t  %s\n", e.MiB, e.Rate/1e9, e.Rate/copied, speed, ratio, e.Name)
 	}
-	fmt.Fprintf(tab, "\t\t\t  a row from each rank: %.1f us\n", 1e6*seconds)
+	fmt.Fprintf(tab, "\t\t\t\t\t  a row from each rank: %.1f us\n", 1e6*row)
 	return tab.Flush()
 }
 
@@ -97,7 +137,7 @@ const exchangeColumns = 1024
 
 // copyFromNext copies from the next rank, whose memory it learns by an exchange of its own.
 func copyFromNext(r *parallel.Rank, bytes int) func() {
-	src, dst := exchanged(r, bytes), exchanged(r, bytes)
+	src, dst := rowsOf(r, bytes), rowsOf(r, bytes)
 	all := r.Data.Share(src)
 	next := all[(r.ID+1)%r.Size]
 	return func() {
@@ -107,7 +147,7 @@ func copyFromNext(r *parallel.Rank, bytes int) func() {
 }
 
 func gather(r *parallel.Rank, bytes int) func() {
-	src := exchanged(r, bytes/(r.Size-1))
+	src := rowsOf(r, bytes/(r.Size-1))
 	dst := r.Stack.New(kernels.F32, r.Size*src.Rows, src.Cols)
 	return func() { r.Data.AllGather(parallel.Pair{Dst: dst, Src: src}).Wait() }
 }
@@ -116,7 +156,7 @@ func gather(r *parallel.Rank, bytes int) func() {
 func gatherRow(r *parallel.Rank) func() { return gather(r, kernels.F32.Size()*(r.Size-1)) }
 
 func allToAll(r *parallel.Rank, bytes int) func() {
-	block := exchanged(r, bytes/(r.Size-1))
+	block := rowsOf(r, bytes/(r.Size-1))
 	src, dst := r.Stack.New(kernels.F32, r.Size*block.Rows, block.Cols), r.Stack.New(kernels.F32, r.Size*block.Rows,
 		block.Cols)
 	r.Dev.Zero(src)
@@ -129,7 +169,7 @@ func allToAll(r *parallel.Rank, bytes int) func() {
 
 // ring sends to the next rank and receives from the one before.
 func ring(r *parallel.Rank, bytes int) func() {
-	src, dst := exchanged(r, bytes), exchanged(r, bytes)
+	src, dst := rowsOf(r, bytes), rowsOf(r, bytes)
 	next, before := (r.ID+1)%r.Size, (r.ID+r.Size-1)%r.Size
 	return func() {
 		ready := r.Transfers.Record()
@@ -139,8 +179,8 @@ func ring(r *parallel.Rank, bytes int) func() {
 	}
 }
 
-// exchanged is zeros of about so many bytes in rows.
-func exchanged(r *parallel.Rank, bytes int) kernels.Tensor {
+// rowsOf is zeros of about so many bytes in rows.
+func rowsOf(r *parallel.Rank, bytes int) kernels.Tensor {
 	columns := min(exchangeColumns, max(1, bytes/4))
 	return r.Stack.Zeros(kernels.F32, max(1, bytes/4/columns), columns)
 }

@@ -22,8 +22,10 @@ func peer[T any](ctx context.Context, python, script string, args ...any) (rows 
 	var out, problems bytes.Buffer
 	c.Stdout, c.Stderr = &out, &problems
 	if err = c.Run(); err != nil {
-		lines := strings.Split(strings.TrimSpace(problems.String()), "\n")
-		err = fmt.Errorf("the peer %s: %w: %s", python, err, lines[len(lines)-1])
+		err = fmt.Errorf("the peer %s: %w", python, err)
+		if said := strings.TrimSpace(problems.String()); said != "" {
+			err = fmt.Errorf("%w: %s", err, said[strings.LastIndex(said, "\n")+1:])
+		}
 	}
 	dec := json.NewDecoder(&out)
 	for dec.More() {

@@ -4,8 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -16,6 +20,7 @@ import (
 	"lockstep/parallel"
 	"lockstep/serve"
 	"lockstep/train/plan"
+	"lockstep/train/runlog"
 	"lockstep/train/setup"
 	"lockstep/train/trainer"
 )
@@ -28,6 +33,7 @@ type RanksOptions struct {
 	New      Span   // tokens; nothing else ends an answer
 	Seed     uint64 // of the requests
 	Alone    bool   // what one rank does is not measured: the model need not fit on one
+	Peer     string // Python interpreter with torch and transformers, which train on as many ranks; "": no peer
 	Out      io.Writer
 }
 
@@ -40,7 +46,16 @@ type onMesh struct {
 	bytes         int     // of the device that holds most
 	planned       int     // likewise, by plan of training
 	keep          model.Policy
+	config        []byte // config.json of the model
 	digest        string // of trained weights and answers
+}
+
+// peerOnRanks is what the peer reached on some ranks.
+type peerOnRanks struct {
+	Ranks   int     `json:"ranks"`
+	Tokens  float64 `json:"tokens_per_second"` // of training steps; 0: it failed
+	Way     string  `json:"way"`               // micro-batches, what is recomputed or gathered again
+	Problem string  `json:"problem"`
 }
 
 // ranksLR is the learning rate of [Ranks]. Packs are random and the same in every step: by a usual rate the routers of
@@ -57,14 +72,17 @@ func evenRouters(s *configs.Shape) int {
 }
 
 // Ranks prints the speed of training steps and of rollouts by a shape's ranks, relative to one rank that computes the
-// same steps of run.packs packs for each rank, and the same requests; and the memory that a rank takes. It returns an
-// error where trained weights or answers differ in a bit.
+// same steps of run.packs packs for each rank, and the same requests; and the memory that a rank takes. The peer trains
+// on one rank and on as many, there with FSDP2. It returns an error where trained weights or answers differ in a bit.
 func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 	if err := setup.CountRanks(setup.Device(s), &s.Parallel); err != nil {
 		return err
 	}
 	if s.Parallel.Ranks < 2 && !o.Alone {
 		return fmt.Errorf("parallel.ranks: is %d: give --ranks 2 or more to compare with one", s.Parallel.Ranks)
+	}
+	if o.Alone && o.Peer != "" {
+		return fmt.Errorf("--alone --peer %s: the peer trains on one rank too, remove one of the two", o.Peer)
 	}
 	if o.Steps < 1 || o.Requests < 1 {
 		return fmt.Errorf("--steps %d --requests %d: both must be at least 1", o.Steps, o.Requests)
@@ -92,8 +110,13 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 		}
 		rows = append(rows, row)
 	}
+	var peers []peerOnRanks
+	var failed error
+	if o.Peer != "" {
+		peers, failed = o.peerRanks(ctx, &many, rows[1].config)
+	}
 	o.head(&many, rows[1])
-	if err := printRanks(o.Out, rows[0], rows[1]); err != nil {
+	if err := errors.Join(printRanks(o.Out, rows[0], rows[1], peers), failed); err != nil {
 		return err
 	}
 	if rows[0].digest != rows[1].digest {
@@ -138,7 +161,29 @@ func printAlone(w io.Writer, s *configs.Shape, row onMesh) error {
 	return err
 }
 
-func printRanks(w io.Writer, one, many onMesh) error {
+// peerRanks trains with the peer, which gets config.json, not the weights.
+func (o RanksOptions) peerRanks(ctx context.Context, s *configs.Shape, config []byte) ([]peerOnRanks, error) {
+	dir, err := os.MkdirTemp("", "lockstep-bench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	if err := runlog.WriteFile(filepath.Join(dir, "config.json"), config); err != nil {
+		return nil, err
+	}
+	rows, err := peer[peerOnRanks](ctx, o.Peer, configs.TorchRanks, "train", s.Device.Kind, s.Parallel.Ranks, dir,
+		s.Model.DType, s.Run.Packs, s.Data.PackRows, o.Steps, s.LoRA.Rank, strings.Join(s.LoRA.Targets, ","),
+		s.Run.Recompute)
+	for _, r := range rows {
+		if r.Problem != "" && err == nil {
+			err = fmt.Errorf("the peer %s with ranks = %d: %s", o.Peer, r.Ranks, r.Problem)
+		}
+	}
+	return rows, err
+}
+
+// printRanks prints ours, and of the peer what it reached on one rank and on many, and our ratio to that.
+func printRanks(w io.Writer, one, many onMesh, peers []peerOnRanks) error {
 	p := many.ranks
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(tab, "one rank\t%d ranks\tratio\t  weights %s, experts on %d\n", p.Ranks, p.Weights, p.Experts)
@@ -149,6 +194,22 @@ func printRanks(w io.Writer, one, many onMesh) error {
 	line("tokens/s of answers", one.sample, many.sample)
 	line("MiB of the fullest device", float64(one.bytes)/(1<<20), float64(many.bytes)/(1<<20))
 	many.printShare(tab, "\t\t")
+	var speed [2]float64 // on one rank, on many
+	for _, p := range peers {
+		i, how := 0, ""
+		if p.Ranks > 1 {
+			i, how = 1, " with FSDP2"
+		}
+		if speed[i] = p.Tokens; p.Tokens > 0 {
+			cells := [2]string{}
+			cells[i] = fmt.Sprintf("%.0f", p.Tokens)
+			fmt.Fprintf(tab, "%s\t%s\t\t  tokens/s of the peer's training steps%s: %s\n", cells[0], cells[1], how, p.Way)
+		}
+	}
+	if speed[0] > 0 && speed[1] > 0 {
+		a, b := one.train/speed[0], many.train/speed[1]
+		fmt.Fprintf(tab, "%.2f\t%.2f\t%.2f\t  of the peer; the peer's own ratio %.2f\n", a, b, b/a, speed[1]/speed[0])
+	}
 	return tab.Flush()
 }
 
@@ -181,6 +242,7 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 		if even > 0 {
 			m.EvenRouters(uint64(s.Model.InitSeed), even)
 		}
+		row.config = m.Config
 		ranks, err := serve.Distribute(w, r, m)
 		if err != nil {
 			return err
