@@ -50,6 +50,11 @@ type Device interface {
 	// Close frees the device's memory: its tensors are invalid afterwards.
 	Close() error
 
+	// Draw fills t, F32 or BF16 and contiguous, with elements First, First+1, ... of [Draw], by the formulas of Values:
+	// integers, one product in fp64 rounded to fp32, and round(.). t may be memory of [HostMemory], which the host may
+	// read after Sync.
+	Draw(t Tensor, d Draw)
+
 	// Embed: out[t] = table[ids[t]], with table [V, n], ids int32 [T], out [T, n]. EmbedBackward, for each segment and
 	// each id v in it, adds to dtable[v], F32 [V, n], the sum from +0 of dout[t] over its rows with ids[t] = v, t
 	// ascending.

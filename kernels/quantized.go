@@ -126,6 +126,9 @@ type QuantizedProducts interface {
 	// Quantize puts numbers x, F32 [Groups, Rows, Cols] and contiguous, into codes and scales. Blocks of rows begin
 	// anew at the rows of each matrix that starts lists, ascending from 0.
 	Quantize(w QuantizedWeight, x Tensor, e quant.Encoding, starts []int)
+	// DrawCodes fills codes with those of [DrawnCodes], of matrices of a key from `first` on, and makes all scales one.
+	// The weight may be memory of [HostMemory], as in Draw.
+	DrawCodes(w QuantizedWeight, key uint64, first int, scale float32)
 	// FakeQuantize: out = round(y), where y is [quant.Encoding.Round] of x in fp32, for each of the Groups matrices:
 	// what codes leave of numbers. Each of out and x is F32 or BF16, and out may be x. Of the encodings it has INT4,
 	// MXFP8 and FP8.

@@ -40,8 +40,8 @@ type PeerRows struct {
 type HostMemory interface {
 	Device
 	// Pin returns zeroed host memory off Go's heap that lives as long as the device: pinned, where the device has
-	// memory of its own. Tensors there are for the host and for copies, no operation takes them. It panics with a
-	// [Fault] if there are not as many bytes.
+	// memory of its own. Tensors there are for the host and for copies, no operation but Draw and DrawCodes takes them.
+	// It panics with a [Fault] if there are not as many bytes.
 	Pin(bytes int) []byte
 }
 

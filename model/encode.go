@@ -2,7 +2,6 @@ package model
 
 import (
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"unsafe"
 
@@ -166,46 +165,27 @@ func (p *Param) writeCodes(dev kernels.Device, host kernels.QuantizedWeight, fir
 	})
 }
 
-// drawCodes draws the codes of a weight that no checkpoint holds, of about its standard deviation, group by group. They
-// depend on the seed, the weight's name and the group alone.
-func (p *Param) drawCodes(dev kernels.Device, seed uint64) {
-	h := fnv.New64a()
-	h.Write([]byte(p.Parts[0].Name))
-	key := mix(seed ^ h.Sum64())
-	code, scale := drawnCodes(p.encoding, float32(p.Init.Std))
-	for g := range p.matrices() {
-		host := onHost(p.Q.Format, p.Q.DType, 1, p.Q.Rows, p.Q.Cols, false)
-		codes := host.Codes.Raw()
-		checkpoint.InParallel(len(codes), 8, func(from, to int) {
-			for i := from; i < to; i++ {
-				word := mix(key + uint64(g)<<40 + uint64(i/8)*golden)
-				codes[i] = code(byte(word >> (8 * (i % 8))))
-			}
-		})
-		host.FillScales(scale)
-		p.writeCodes(dev, host, g)
-	}
+// drawCodes draws the codes of a weight that no checkpoint holds, of about its standard deviation, and adds the devices
+// that do to those that are used.
+func (p *Param) drawCodes(dev kernels.Device, seed uint64, used map[kernels.Device]bool) {
+	key, scale := keyOf(p.Parts[0].Name, seed), drawnScale(p.encoding, float32(p.Init.Std))
+	p.eachHome(dev, func(home kernels.Device, q kernels.QuantizedWeight, first int) {
+		home.(kernels.QuantizedProducts).DrawCodes(q, key, first, scale)
+		used[home] = true
+	})
 }
 
-// drawnCodes makes codes of random bytes, and gives the scale for numbers of about a standard deviation.
-func drawnCodes(e quant.Encoding, std float32) (code func(random byte) byte, scale float32) {
+// drawnScale is the scale of drawn codes whose numbers are to have about a standard deviation.
+func drawnScale(e quant.Encoding, std float32) float32 {
 	switch e {
-	case quant.INT4: // uniform on [-7, 7], and 0 for the 16th
-		return func(b byte) byte {
-			if b&15 == 0 {
-				b |= 8
-			}
-			if b>>4 == 0 {
-				b |= 8 << 4
-			}
-			return b
-		}, kernels.NearestBF16(std / 4.18)
+	case quant.INT4:
+		return kernels.NearestBF16(std / 4.18)
 	case quant.MXFP4:
-		return func(b byte) byte { return b }, powerNear(std / 2.93)
-	case quant.MXFP8: // from 0.5 to 1.875 of a size
-		return func(b byte) byte { return b&0x8f | 0x30 }, powerNear(std / 1.17)
+		return powerNear(std / 2.93)
+	case quant.MXFP8:
+		return powerNear(std / 1.17)
 	}
-	return func(b byte) byte { return b&0x8f | 0x30 }, std / 1.17
+	return std / 1.17
 }
 
 // powerNear is a power of two near x.

@@ -2,10 +2,7 @@ package model
 
 import (
 	"hash/fnv"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"lockstep/kernels"
 	"lockstep/model/checkpoint"
@@ -39,109 +36,72 @@ func (m *Model) EvenRouters(seed uint64, ranks int) {
 	initialise(m.dev, list, seed)
 }
 
-// drawn are some values of a tensor, from one on, on their way to the device.
-type drawn struct {
-	to   elements
-	from int
-	raw  []byte
-}
-
-// initialise draws the next part while one is copied to the device: a large model has billions of elements.
+// initialise draws on the devices that have the weights, all at once.
 func initialise(dev kernels.Device, params []*Param, seed uint64) {
 	if kernels.IsMeta(dev) {
 		return
 	}
-	ready, free := make(chan drawn), make(chan []byte, 2)
-	free <- nil
-	free <- nil
-	go func() {
-		defer close(ready)
-		for _, p := range params {
-			if p.Q != nil {
-				continue
-			}
-			for _, part := range p.Parts {
-				h := fnv.New64a()
-				h.Write([]byte(part.Name))
-				to, size := p.part(p.weight(dev), part), p.W.DType.Size()
-				eachPiece(to.len(), func(from, n int) {
-					d := drawn{to, from, <-free}
-					d.raw = slices.Grow(d.raw[:0], n*size)[:n*size]
-					fill(d.raw, p.W.DType, p.Init, mix(seed^h.Sum64()), from)
-					ready <- d
-				})
-			}
-		}
-	}()
-	for d := range ready {
-		d.to.write(d.from, d.raw)
-		free <- d.raw
-	}
+	used := map[kernels.Device]bool{}
 	for _, p := range params {
 		if p.Q != nil {
-			p.drawCodes(dev, seed)
+			p.drawCodes(dev, seed, used)
+			continue
+		}
+		for _, part := range p.Parts {
+			p.part(p.weight(dev), part).draw(p.Init, keyOf(part.Name, seed), used)
+		}
+	}
+	for on := range used {
+		if err := on.Sync(); err != nil {
+			panic(kernels.Fault{Err: err})
 		}
 	}
 }
 
-// fill draws elements of a tensor from one on, in its storage type, on all cores.
-func fill(raw []byte, d kernels.DType, init Init, key uint64, first int) {
-	const grain = 1 << 16 // elements
-	size := d.Size()
-	n := len(raw) / size
-	var all sync.WaitGroup
-	var next atomic.Int64
-	for range min(runtime.NumCPU(), (n+grain-1)/grain) {
-		all.Go(func() {
-			for from := int(next.Add(grain)) - grain; from < n; from = int(next.Add(grain)) - grain {
-				for i := from; i < min(from+grain, n); i++ {
-					checkpoint.Put(raw[i*size:], d, init.value(key, uint64(first+i)))
-				}
-			}
-		})
-	}
-	all.Wait()
+// keyOf is what the random numbers of a tensor depend on.
+func keyOf(name string, seed uint64) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	return kernels.DrawKey(seed ^ h.Sum64())
 }
 
-// value is element i of the tensor with a key.
-func (init Init) value(key, i uint64) float32 {
-	if init.Period > 0 {
-		i %= uint64(init.Period)
+// draw fills elements, and adds their devices to those that are used.
+func (e elements) draw(init Init, key uint64, used map[kernels.Device]bool) {
+	if init.Kind == Drawn {
+		values := make([]float32, e.len())
+		for i := range values {
+			values[i] = init.Draw(i, kernels.DrawnUniform(key, uint64(i)))
+		}
+		e.write(0, checkpoint.Round(values, e[0].t.DType))
+		return
 	}
+	d, period := init.numbers(key), init.Period
+	if period == 0 {
+		period = e.len()
+	}
+	for _, on := range e {
+		dev := on.dev.(kernels.Device)
+		for from := 0; from < on.t.Cols; {
+			to := min(from+period-d.First, on.t.Cols)
+			dev.Draw(on.t.ColRange(from, to), d)
+			d.First = (d.First + to - from) % period
+			from = to
+		}
+		used[dev] = true
+	}
+}
+
+// numbers says how a device draws them, but for those of Drawn.
+func (init Init) numbers(key uint64) kernels.Draw {
 	switch init.Kind {
 	case Ones:
-		return 1
+		return kernels.Draw{Kind: kernels.DrawConstant, Scale: 1}
 	case Normal:
-		return float32(normal(key, i) * init.Std)
+		return kernels.Draw{Kind: kernels.DrawNormal, Key: key, Scale: init.Std}
 	case Uniform:
-		return float32((2*uniform(key, i) - 1) * init.Std)
-	case Drawn:
-		return init.Draw(int(i), uniform(key, i))
+		return kernels.Draw{Kind: kernels.DrawUniform, Key: key, Scale: init.Std}
 	}
-	return 0
-}
-
-// uniform is a number in [0, 1).
-func uniform(key, i uint64) float64 { return float64(mix(key+i*golden)>>11) / (1 << 53) }
-
-const golden = 0x9e3779b97f4a7c15
-
-// mix is the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
-func mix(x uint64) uint64 {
-	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>27) * 0x94d049bb133111eb
-	return x ^ x>>31
-}
-
-// normal is a standard normal variate as the sum of twelve 16-bit uniforms (Irwin-Hall), exact in integers until the
-// last division.
-func normal(key, i uint64) float64 {
-	var sum uint64 // two sums of six, 32 bits each
-	for j := range uint64(3) {
-		w := mix(key + (3*i+j+1)*golden)
-		sum += w&0x0000ffff_0000ffff + w>>16&0x0000ffff_0000ffff
-	}
-	return float64(int(sum&0xffffffff+sum>>32)-6*0xffff) / (1 << 16)
+	return kernels.Draw{Kind: kernels.DrawConstant}
 }
 
 // writeValues rounds to the tensor's type and writes it.

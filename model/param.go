@@ -58,7 +58,7 @@ type Init struct {
 	Kind InitKind
 	Std  float64                              // of Normal; bound of Uniform
 	Draw func(i int, uniform float64) float32 // of Drawn: element i, from a number in [0, 1)
-	// Period is after how many elements the same ones come again; 0: never.
+	// Period is after how many elements the same ones come again; 0: never. Those of Drawn do not.
 	Period int
 }
 

@@ -10,6 +10,9 @@ import (
 func (d *Device) Zero(t kernels.Tensor)        { d.rows(t) }
 func (d *Device) Copy(dst, src kernels.Tensor) { d.rows(dst, src) }
 
+// Draw writes weights, before a run.
+func (d *Device) Draw(t kernels.Tensor, _ kernels.Draw) { d.optimizer(t) }
+
 // Embed reads the rows of its tokens alone.
 func (d *Device) Embed(out, _, _ kernels.Tensor) { d.rows(out, out) }
 
@@ -96,6 +99,9 @@ func (d *Device) AdamW(w, master, m, v, grad, _ kernels.Tensor, _ kernels.AdamW)
 func (d *Device) CheckQuantized(_ kernels.QuantizedWeight) error { return nil }
 func (d *Device) Quantize(w kernels.QuantizedWeight, x kernels.Tensor, _ quant.Encoding, _ []int) {
 	d.optimizer(x, w.Codes, w.Scales)
+}
+func (d *Device) DrawCodes(w kernels.QuantizedWeight, _ uint64, _ int, _ float32) {
+	d.optimizer(w.Codes, w.Scales)
 }
 func (d *Device) Dequantize(out kernels.Tensor, w kernels.QuantizedWeight) {
 	d.rows(out, w.Codes, w.Scales)

@@ -36,7 +36,7 @@ type RowsCase struct {
 // Rows times the operations that memory bounds, about `each` for every one, on bf16 rows.
 func Rows(d *cuda.Device, each time.Duration) (results []Result) {
 	for _, cases := range []func(d *cuda.Device, mem *kernels.Arena) []RowsCase{Hidden, Heads, mixture,
-		logits, optimizer, fakeQuantize} {
+		logits, optimizer, fakeQuantize, drawn} {
 		keep := d.Held()
 		for _, c := range cases(d, kernels.NewArena(d)) {
 			bytes := 0
@@ -177,5 +177,18 @@ func fakeQuantize(d *cuda.Device, mem *kernels.Arena) []RowsCase {
 		{"fake-quantized to mxfp8 in blocks of rows" + size, []kernels.Tensor{w, to}, func() {
 			d.FakeQuantizeRows(to, w, one)
 		}},
+	}
+}
+
+// drawn are random weights, whose bound is not memory but their integers.
+func drawn(d *cuda.Device, mem *kernels.Arena) []RowsCase {
+	w := mem.New(kernels.BF16, rowsWeights/rowsHidden, rowsHidden)
+	q := kernels.NewQuantizedWeight(quant.INT4.Format(), kernels.BF16, 1, w.Rows, w.Cols, mem.NewGrouped)
+	size := fmt.Sprintf(", %d x %d", w.Rows, w.Cols)
+	return []RowsCase{
+		{"normal numbers drawn" + size, []kernels.Tensor{w}, func() {
+			d.Draw(w, kernels.Draw{Kind: kernels.DrawNormal, Key: 1, Scale: 0.02})
+		}},
+		{"int4 codes drawn" + size, []kernels.Tensor{q.Codes, q.Scales}, func() { d.DrawCodes(q, 1, 0, 0.005) }},
 	}
 }

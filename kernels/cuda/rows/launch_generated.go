@@ -290,6 +290,50 @@ func launchCopy[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid
 	ctx.Launch("copy"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:32])
 }
 
+// launchDraw enqueues a kernel of draw.cu: draw_constant_f32, draw_constant_bf16, draw_uniform_f32, draw_uniform_bf16,
+// draw_normal_f32, draw_normal_bf16.
+func launchDraw[P1 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int, out P1,
+	key uint64, first int, scale float64, n int) {
+	params := struct {
+		out   cu.DevicePtr
+		key   uint64
+		first int64
+		scale float64
+		n     int32
+	}{
+		out: driver.At(out), key: key, first: int64(first), scale: scale, n: driver.Int32(n),
+	}
+	ctx.Launch("draw"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:36])
+}
+
+// launchDrawCodes enqueues a kernel of draw.cu: draw_codes_int4, draw_codes_e2m1, draw_codes_e4m3.
+func launchDrawCodes[P1 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
+	codes P1, key uint64, first, bytes int) {
+	params := struct {
+		codes cu.DevicePtr
+		key   uint64
+		first int64
+		bytes int64
+	}{
+		codes: driver.At(codes), key: key, first: int64(first), bytes: int64(bytes),
+	}
+	ctx.Launch("draw_codes"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:32])
+}
+
+// launchDrawScales enqueues a kernel of draw.cu: draw_scales.
+func launchDrawScales[P1 driver.Operand](ctx *driver.Context, grid [3]int, threads, sharedBytes int, scales P1,
+	scale uint32, size, bytes int) {
+	params := struct {
+		scales cu.DevicePtr
+		scale  uint32
+		size   int32
+		bytes  int64
+	}{
+		scales: driver.At(scales), scale: scale, size: driver.Int32(size), bytes: int64(bytes),
+	}
+	ctx.Launch("draw_scales", grid, threads, sharedBytes, driver.Bytes(&params)[:24])
+}
+
 // launchDropout enqueues a kernel of dropout.cu: dropout_f32, dropout_bf16.
 func launchDropout[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
 	out P1, x P2, factor float32, least, k0, k1, step, layer, first, rows, cols, os, xs int) {
@@ -953,13 +997,15 @@ var Kernels = []string{
 	"accumulate", "adamw_bf16", "adamw_f32", "add_bf16", "add_bias_bf16_bf16", "add_bias_bf16_f32",
 	"add_bias_f32_bf16", "add_bias_f32_f32", "add_blocks", "add_f32", "add_rows", "add_runs", "bias_grad_bf16",
 	"bias_grad_f32", "clamped_swiglu_backward_bf16", "clamped_swiglu_backward_f32", "clamped_swiglu_bf16",
-	"clamped_swiglu_f32", "clip_scale", "copy16", "copy32", "copy_bf16_f32", "copy_f32_bf16", "dropout_bf16",
-	"dropout_f32", "embed_backward_bf16", "embed_backward_f32", "fake_quantize_fp8_bf16_bf16",
-	"fake_quantize_fp8_bf16_f32", "fake_quantize_fp8_f32_bf16", "fake_quantize_fp8_f32_f32",
-	"fake_quantize_int4_bf16_bf16", "fake_quantize_int4_bf16_f32", "fake_quantize_int4_f32_bf16",
-	"fake_quantize_int4_f32_f32", "fake_quantize_mxfp8_bf16_bf16", "fake_quantize_mxfp8_bf16_f32",
-	"fake_quantize_mxfp8_f32_bf16", "fake_quantize_mxfp8_f32_f32", "fake_quantize_rows_bf16",
-	"fake_quantize_rows_f32", "gate_then_norm_backward_bf16", "gate_then_norm_backward_f32", "gate_then_norm_bf16",
+	"clamped_swiglu_f32", "clip_scale", "copy16", "copy32", "copy_bf16_f32", "copy_f32_bf16", "draw_codes_e2m1",
+	"draw_codes_e4m3", "draw_codes_int4", "draw_constant_bf16", "draw_constant_f32", "draw_normal_bf16",
+	"draw_normal_f32", "draw_scales", "draw_uniform_bf16", "draw_uniform_f32", "dropout_bf16", "dropout_f32",
+	"embed_backward_bf16", "embed_backward_f32", "fake_quantize_fp8_bf16_bf16", "fake_quantize_fp8_bf16_f32",
+	"fake_quantize_fp8_f32_bf16", "fake_quantize_fp8_f32_f32", "fake_quantize_int4_bf16_bf16",
+	"fake_quantize_int4_bf16_f32", "fake_quantize_int4_f32_bf16", "fake_quantize_int4_f32_f32",
+	"fake_quantize_mxfp8_bf16_bf16", "fake_quantize_mxfp8_bf16_f32", "fake_quantize_mxfp8_f32_bf16",
+	"fake_quantize_mxfp8_f32_f32", "fake_quantize_rows_bf16", "fake_quantize_rows_f32",
+	"gate_then_norm_backward_bf16", "gate_then_norm_backward_f32", "gate_then_norm_bf16",
 	"gate_then_norm_blocks_bf16", "gate_then_norm_blocks_f32", "gate_then_norm_f32",
 	"head_norm_rope_backward_full_16_bf16", "head_norm_rope_backward_full_16_f32",
 	"head_norm_rope_backward_full_32_bf16", "head_norm_rope_backward_full_32_f32",
