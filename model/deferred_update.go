@@ -1,6 +1,8 @@
 package model
 
 import (
+	"slices"
+
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
@@ -13,6 +15,28 @@ type deferredUpdate struct {
 	apply func(r *parallel.Rank, from, to int)
 	next  int // the first weights that have not been updated
 	unit  int // the first unit that has not been
+}
+
+// updatedCopy is a copy of updated weights from their owners that has begun.
+type updatedCopy struct {
+	unit int // the first that computes with the weights
+	copy *parallel.Exchange
+}
+
+// AwaitCopy makes the next forward wait for a copy of updated weights before it computes with a unit. All else that
+// reads weights comes after [Model.FinishUpdate].
+func (m *Model) AwaitCopy(unit int, copy *parallel.Exchange) {
+	m.copies = append(m.copies, updatedCopy{unit, copy})
+}
+
+// awaitCopies holds what a rank computes next until the weights of all units up to one are there.
+func (m *Model) awaitCopies(unit int) {
+	m.copies = slices.DeleteFunc(m.copies, func(c updatedCopy) bool {
+		if c.unit <= unit {
+			c.copy.Wait()
+		}
+		return c.unit <= unit
+	})
 }
 
 // UpdateScales is memory for the norms and factors of two updates, of weights and of indexers, F32 [1, 2] each. They
@@ -36,8 +60,8 @@ func (m *Model) DeferUpdate(units []int, apply func(r *parallel.Rank, from, to i
 	m.deferred = &deferredUpdate{units: units, apply: apply}
 }
 
-// Deferred tells whether an update is left.
-func (m *Model) Deferred() bool { return m.deferred != nil }
+// Deferred tells whether an update, or a copy of its weights, is left.
+func (m *Model) Deferred() bool { return m.deferred != nil || len(m.copies) > 0 }
 
 // through updates all weights up to those of a unit, and tells whether they are the last.
 func (u *deferredUpdate) through(r *parallel.Rank, m *Model, unit int) (done bool) {
@@ -51,22 +75,23 @@ func (u *deferredUpdate) through(r *parallel.Rank, m *Model, unit int) (done boo
 		if to > u.next {
 			u.apply(r, u.next, to)
 			u.next = to
-			m.awaitOwners(r)
+			m.AwaitOwners(r)
 		}
 	}
 	return u.unit > m.headUnit()
 }
 
-// awaitOwners holds what a rank computes next until the owners have changed weights that are cut over ranks.
-func (m *Model) awaitOwners(r *parallel.Rank) {
+// AwaitOwners holds what a rank computes next until the owners have changed weights that are cut over ranks.
+func (m *Model) AwaitOwners(r *parallel.Rank) {
 	if m.sharded != nil && r.Data != nil {
 		r.Data.Barrier()
 	}
 }
 
-// useUnit updates what has been deferred of the weights of a unit, which are to be computed with. Behind the last one
-// it begins to bring the states of the next update.
+// useUnit updates what has been deferred of the weights of a unit, which are to be computed with, and waits for copies
+// of those that have been updated. Behind the last one it begins to bring the states of the next update.
 func (m *Model) useUnit(r *parallel.Rank, unit int) {
+	m.awaitCopies(unit)
 	if m.deferred != nil && m.deferred.through(r, m, unit) {
 		m.deferred = nil
 		m.ring.Finish()
@@ -96,17 +121,18 @@ func (m *Model) FetchStates() {
 // FinishUpdate ends an update: what has been deferred of it is applied, states go back to the host's memory, and what a
 // rank computes next waits for the owners of weights that are cut over ranks.
 func (m *Model) FinishUpdate(r *parallel.Rank) {
+	m.awaitCopies(m.headUnit())
 	if m.deferred != nil {
 		m.deferred.through(r, m, m.headUnit())
 		m.deferred = nil
 	}
 	m.ring.Finish()
-	m.awaitOwners(r)
+	m.AwaitOwners(r)
 }
 
 // mustBeUpdated panics where weights or states are to be read of which an update is deferred.
 func (m *Model) mustBeUpdated() {
-	if m.deferred != nil {
+	if m.Deferred() {
 		panic("model: weights are read whose update is deferred")
 	}
 }

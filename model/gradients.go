@@ -23,8 +23,9 @@ type Place struct{ At, Of int }
 // The sums are a chain over segments. A rank whose micro-batch has one segment computes its gradient by itself, while
 // the sums are on their way, and adds it when the unit below has been computed: it does not wait, and a step of n
 // ranks ends later by n-1 copies of a unit. One with several segments receives the sums first, so it is at a block when
-// the next rank is at the block above. Where experts are cut over ranks, all have to be at the same block: there a rank
-// computes a gradient of each of its segments, and adds them in order. In every case every sum is that of one rank.
+// the next rank is at the block above; of the head, which takes longest, it computes a gradient of each segment. Where
+// experts are cut over ranks, all have to be at the same block: there a rank computes a gradient of each of its
+// segments, and adds them in order. In every case every sum is that of one rank.
 type gradients struct {
 	sums  kernels.Tensor // F32 [1, n]: of the rank's shards, over a step
 	units []gradientUnit // nil: the rank is the only one
@@ -39,6 +40,8 @@ type gradientParts struct {
 	of      [2]kernels.Tensor
 	next    int           // where the next unit's are
 	pending *gradientUnit // nil: none
+
+	headApart bool // there are several segments, and only those of the head have gradients of their own
 }
 
 // gradientUnit says how the gradients of a unit's parameters lie in a slot.
@@ -80,21 +83,45 @@ func (g *gradients) during(r *parallel.Rank, b *Batch, unit int, backward func()
 	if r.Data != nil && b.Place.Of == 0 && !b.Idle {
 		panic("model: a micro-batch of several ranks has no place in its step")
 	}
-	u, count := &g.units[unit], b.Segments.Count
-	if b.parts.of[0].IsNil() {
+	u := &g.units[unit]
+	switch {
+	case b.parts.headApart && unit == len(g.units)-1:
+		g.duringHead(r, b, u, backward)
+	case b.parts.of[0].IsNil():
 		g.pass(r, u, b.Place, func(t kernels.Tensor) { u.viewed(r, t, 1, backward) })
-		return
+	default:
+		u.apart(r, b.parts.of[b.parts.next], b.Segments.Count, backward)
+		if b.Idle {
+			return
+		}
+		g.finishPending(r, b)
+		b.parts.next, b.parts.pending = 1-b.parts.next, u
 	}
-	t := b.parts.of[b.parts.next]
+}
+
+// duringHead computes a gradient for each segment of the head, and adds them when all have been computed. The head is
+// the first unit of a backward pass and the longest: who waited for its sums would begin when the rank before has ended.
+func (g *gradients) duringHead(r *parallel.Rank, b *Batch, u *gradientUnit, backward func()) {
+	defer r.Stack.Release(r.Stack.Mark())
+	all := b.Segments
+	b.Segments = segmentsApart(all)
+	part := r.Stack.New(kernels.F32, 1, b.Segments.Count*u.columns)
+	u.apart(r, part, b.Segments.Count, backward)
+	g.addParts(r, b, u, part)
+	b.Segments = all
+}
+
+// apart runs the backward pass of a unit with so many gradients in a part, which start from 0.
+func (u *gradientUnit) apart(r *parallel.Rank, part kernels.Tensor, count int, backward func()) {
 	for i := range count { // one by one: a device counts columns in 32 bits
-		r.Dev.Zero(t.ColRange(i*u.columns, (i+1)*u.columns))
+		r.Dev.Zero(part.ColRange(i*u.columns, (i+1)*u.columns))
 	}
-	u.viewed(r, t, count, backward)
-	if b.Idle {
-		return
-	}
-	g.finishPending(r, b)
-	b.parts.next, b.parts.pending = 1-b.parts.next, u
+	u.viewed(r, part, count, backward)
+}
+
+// segmentsApart is segments with gradients of their own.
+func segmentsApart(s *kernels.Groups) *kernels.Groups {
+	return &kernels.Groups{Offsets: s.Offsets, Count: s.Segments, Segments: 1}
 }
 
 // begin makes room for the gradients of a micro-batch, on the stack. It cuts those of each segment apart where experts
@@ -104,9 +131,10 @@ func (g *gradients) begin(r *parallel.Rank, b *Batch, experts bool) {
 		return
 	}
 	if experts {
-		b.Segments = &kernels.Groups{Offsets: b.Segments.Offsets, Count: b.Segments.Segments, Segments: 1}
+		b.Segments = segmentsApart(b.Segments)
 	}
-	if b.Segments.Segments == 1 {
+	b.parts.headApart = b.Segments.Segments > 1
+	if !b.parts.headApart {
 		for i := range b.parts.of {
 			b.parts.of[i] = r.Stack.New(kernels.F32, 1, b.Segments.Count*g.slots[0].t.Cols)
 		}
@@ -119,7 +147,13 @@ func (g *gradients) finishPending(r *parallel.Rank, b *Batch) {
 	if u == nil { // an idle micro-batch has none
 		return
 	}
-	part, count := b.parts.of[1-b.parts.next], b.Segments.Count
+	g.addParts(r, b, u, b.parts.of[1-b.parts.next])
+	b.parts.pending = nil
+}
+
+// addParts adds the gradients of a unit's segments to its sums, in order.
+func (g *gradients) addParts(r *parallel.Rank, b *Batch, u *gradientUnit, part kernels.Tensor) {
+	count := b.Segments.Count
 	g.pass(r, u, b.Place, func(t kernels.Tensor) {
 		if count == 1 {
 			r.Dev.Accumulate(t, part.ColRange(0, u.columns))
@@ -131,7 +165,6 @@ func (g *gradients) finishPending(r *parallel.Rank, b *Batch) {
 			r.Dev.Accumulate(t.ColRange(v.at, v.at+n), parts)
 		}
 	})
-	b.parts.pending = nil
 }
 
 // pass takes the sums of a unit from the micro-batch before, lets add add to them, and sends them on.

@@ -49,6 +49,7 @@ type Model struct {
 	offload Offload
 
 	deferred *deferredUpdate   // of weights that the next step updates; nil: all are
+	copies   []updatedCopy     // of weights that the next step waits for; nil: all are there
 	scales   [2]kernels.Tensor // see UpdateScales
 	sharded  *shardedWeights   // nil: no weight is copied from other ranks
 	first    *Model            // of the first rank, whose weights that are cut over ranks are this one's too; nil: none

@@ -60,7 +60,7 @@ type AdamW struct {
 // waiting for the device. With a norm that is not finite nothing is updated.
 func (a AdamW) Step(r *parallel.Rank, ws []Weights, scale, lr float64, step int) (norm kernels.Tensor) {
 	clip := r.Stack.New(kernels.F32, 1, 2)
-	a.Begin(r, ws, clip, scale, lr, step).Apply(r, ws)
+	a.Begin(r, ws, clip, scale, lr, step).Apply(r, ws).Wait()
 	return clip.ColRange(0, 1)
 }
 
@@ -83,8 +83,9 @@ func (a AdamW) Begin(r *parallel.Rank, ws []Weights, clip kernels.Tensor, scale,
 }
 
 // Apply updates some weights of the step and clears their gradients. All ranks apply it to the same weights together:
-// each updates what it owns, and copies the rest (ZeRO, Rajbhandari et al., arXiv 1910.02054).
-func (u Update) Apply(r *parallel.Rank, ws []Weights) {
+// each updates what it owns, and begins to copy the rest (ZeRO, Rajbhandari et al., arXiv 1910.02054); nil: there is
+// nothing to copy.
+func (u Update) Apply(r *parallel.Rank, ws []Weights) (copied *parallel.Exchange) {
 	updated := make([][]kernels.Tensor, r.Size)
 	for _, w := range ws {
 		if !w.Sharded {
@@ -96,7 +97,10 @@ func (u Update) Apply(r *parallel.Rank, ws []Weights) {
 			}
 		}
 	}
-	broadcast(r, updated)
+	if copied = broadcast(r, updated); copied != nil {
+		copied.Unpin()
+	}
+	return copied
 }
 
 // squares is the sum of squares of each matrix of each gradient, F32 [1, n], in all ranks.
@@ -125,7 +129,7 @@ func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
 			r.Dev.SumSquares(of, w.Grad)
 		}
 	}
-	broadcast(r, owned)
+	broadcast(r, owned).Wait()
 	if slices.IsSorted(order) {
 		return sums
 	}
@@ -134,11 +138,10 @@ func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
 	return inOrder.Reshape(1, len(order))
 }
 
-// broadcast copies tensors of owners to the other ranks, if there are any: a plan's rank stands for all.
-func broadcast(r *parallel.Rank, owned [][]kernels.Tensor) {
+// broadcast begins to copy tensors of owners to the other ranks; nil: there are none, or a plan's rank stands for all.
+func broadcast(r *parallel.Rank, owned [][]kernels.Tensor) *parallel.Exchange {
 	if r.Size > 1 && r.Data != nil {
-		r.Data.Broadcast(owned).Wait()
-		return
+		return r.Data.Broadcast(owned)
 	}
 	bytes := 0
 	for owner, list := range owned {
@@ -149,6 +152,7 @@ func broadcast(r *parallel.Rank, owned [][]kernels.Tensor) {
 		}
 	}
 	kernels.CountExchange(r.Dev, kernels.ExchangeUpdated, bytes)
+	return nil
 }
 
 // GradNorm is the norm of gradients.

@@ -16,8 +16,15 @@ type Exchange struct {
 }
 
 // Wait holds operations that are enqueued later until the exchange is done: until this member has what it copies, and
-// until the others have copied what is this member's.
-func (x *Exchange) Wait() { x.rank.Transfers.WaitEvents(x.Events()...) }
+// until the others have copied what is this member's. Nil waits for nothing.
+func (x *Exchange) Wait() {
+	if x != nil {
+		x.rank.Transfers.WaitEvents(x.Events()...)
+	}
+}
+
+// Unpin lets the rank's stack be released before Wait: none of the exchange's tensors lies there.
+func (x *Exchange) Unpin() { x.unpin() }
 
 // Events are those that Wait waits for, for an operation that is to wait in its place.
 func (x *Exchange) Events() []kernels.Event {

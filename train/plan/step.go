@@ -116,7 +116,7 @@ type mesh struct {
 //	inputs      of blocks to the host behind forward, a quarter of arithmetic where all is computed again, and back
 //	            behind the rest
 //	optimizer   bytes/memory / share.train, of the rank's shards
-//	updated     weights from the owners of their state, waited for
+//	updated     weights from the owners of their state, behind the optimizer's next
 //
 // What is to be hidden is hidden as long as it is shorter than arithmetic; copies share the links, so their times are
 // added.
@@ -151,8 +151,9 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 		out, back := bytes/(c.host().FromCard*1e9), bytes/(c.host().ToCard*1e9)
 		s.add("offloaded inputs", out+back, min(out, arithmetic/4)+min(back, arithmetic*3/4))
 	}
-	s.add("optimizer", c.arithmetic(w.Update, share), 0)
-	s.add("updated weights", c.exchange(w.Update.Exchanged[kernels.ExchangeUpdated]), 0)
+	optimizer, updated := c.arithmetic(w.Update, share), c.exchange(w.Update.Exchanged[kernels.ExchangeUpdated])
+	s.add("optimizer", optimizer, 0)
+	s.add("updated weights", updated, min(updated, optimizer))
 }
 
 // ring is how much later than the first rank the last one ends.

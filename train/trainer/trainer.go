@@ -30,8 +30,9 @@ type Options struct {
 	MicroBatch  int            // packs that are computed together on a rank, at least 1; changes no bit
 	Interleave  int            // lanes that they are divided over, see [parallel.Interleave]; 0: one; changes no bit
 	Keep        model.Policy   // what blocks keep for the backward pass; nil: everything; changes no bit
-	// The update of weights whose optimizer's state is in the host's memory is left to the forward of the next step,
-	// unit by unit. [Trainer.Finish] comes before anything else that reads weights. It changes no bit.
+	// What the next forward waits for, unit by unit, is left to it: the update of weights whose optimizer's state is in
+	// the host's memory, and copies of updated weights to other ranks. [Trainer.Finish] comes before anything else that
+	// reads weights. It changes no bit.
 	Defer bool
 }
 

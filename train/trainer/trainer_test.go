@@ -11,6 +11,7 @@ import (
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/kernels/devices"
+	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/train/setup"
 	"lockstep/train/testshape"
@@ -191,6 +192,85 @@ func TestDeferredUpdate(t *testing.T) {
 	for seed := range uint64(4) {
 		if run(true, seed) != want {
 			t.Errorf("seed %d: other bits", seed)
+		}
+	}
+}
+
+// Copies of updated weights that the next forward waits for, unit by unit, give the bits of a step that waits for them,
+// with copies that are carried out late, for segments of a rank that are one sum, and for a head of several segments.
+func TestDeferredCopies(t *testing.T) {
+	s, err := testshape.Parse([]string{"model.dtype=bf16", "definition.segment=64", "run.micro_batch=2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := trainer.Supervised([][]data.Sample{{sequence(1, 90)}, {sequence(2, 70)}, {sequence(5, 99)}, {sequence(3, 9)}})
+	run := func(ranks int, later bool, seed uint64) (sum [sha256.Size]byte) {
+		if seed%2 == 0 { // otherwise all are one copy
+			defer trainer.CopyEachUnit()()
+		}
+		var devs []kernels.Device
+		for range ranks {
+			dev, err := cpu.New(setup.Definition(s), cpu.Options{Threads: 1, DelayCopies: seed})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer dev.Close()
+			devs = append(devs, dev)
+		}
+		w, err := parallel.Open(devs, parallel.Mesh{Experts: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		err = w.Lead(func(r *parallel.Rank) error {
+			m, _, err := setup.OpenModel(devs[:1], s)
+			if err != nil {
+				return err
+			}
+			replicas, err := model.Replicate(w, m)
+			if err != nil {
+				return err
+			}
+			if err := replicas.TrainShards(w); err != nil {
+				return err
+			}
+			o, err := setup.TrainerOptions(s, 8, nil)
+			if err != nil {
+				return err
+			}
+			o.Defer = later
+			tr := trainer.NewReplicated(w, r, replicas, o)
+			for step := 1; step <= 3; step++ {
+				tr.Step(step, batch)
+				if left := later && ranks > 1; m.Deferred() != left {
+					t.Errorf("%d ranks: copies are left: %t", ranks, m.Deferred())
+				} else if left && !panics(func() { m.Tensors() }) {
+					t.Error("weights are saved that are still copied")
+				}
+			}
+			tr.Finish()
+			h := sha256.New()
+			for _, of := range append(replicas[ranks-1].Tensors(), replicas.OptimizerTensors()...) {
+				if err := of.Write(h); err != nil {
+					return err
+				}
+			}
+			h.Sum(sum[:0])
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sum
+	}
+	want := run(1, false, 0)
+	for _, ranks := range []int{1, 2, 3} {
+		for seed := range uint64(4) {
+			for _, later := range []bool{false, true} {
+				if run(ranks, later, seed) != want {
+					t.Errorf("%d ranks, seed %d, deferred %t: other bits", ranks, seed, later)
+				}
+			}
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"slices"
+
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/optim"
@@ -34,15 +36,37 @@ func (t *Trainer) update(r *parallel.Rank, m *model.Model, by stepRates) (norms 
 		}
 		p.update = t.Optimizer.Begin(r, p.ws, p.clip, scale, lr, by.step)
 		if !kept || !t.Defer {
-			p.update.Apply(r, p.ws)
+			p.apply(r, m)
 		}
 	}
-	if kept && t.Defer {
-		deferParts(m, parts)
-	} else {
+	switch {
+	case !t.Defer:
 		m.FinishUpdate(r)
+	case kept:
+		deferParts(m, parts)
+	default:
+		m.AwaitOwners(r)
 	}
 	return func() (own, indexers float64) { return parts[0].norm(r), parts[1].norm(r) }
+}
+
+// leastCopied is how many bytes of weights are copied at once: fewer would cost the host more than they hide.
+var leastCopied = 32 << 20
+
+// apply updates the weights, and begins to copy those of a few units behind the update of the next.
+func (p part) apply(r *parallel.Rank, m *model.Model) {
+	units, first, bytes := model.Units(p.shards), 0, 0
+	for i, s := range p.shards {
+		bytes += s.W.Bytes()
+		last := i == len(units)-1
+		if !last && (units[i+1] == units[i] || bytes < leastCopied) {
+			continue
+		}
+		if copied := p.update.Apply(r, p.ws[first:i+1]); copied != nil {
+			m.AwaitCopy(slices.Min(units[first:i+1]), copied)
+		}
+		first, bytes = i+1, 0
+	}
 }
 
 // norm is that of the gradients.
@@ -59,10 +83,10 @@ func deferParts(m *model.Model, parts [2]part) {
 	n := len(parts[0].ws)
 	m.DeferUpdate(units, func(r *parallel.Rank, from, to int) {
 		if own := parts[0].ws[min(from, n):min(to, n)]; len(own) > 0 {
-			parts[0].update.Apply(r, own)
+			parts[0].update.Apply(r, own).Wait()
 		}
 		if indexers := parts[1].ws[max(from-n, 0):max(to-n, 0)]; len(indexers) > 0 {
-			parts[1].update.Apply(r, indexers)
+			parts[1].update.Apply(r, indexers).Wait()
 		}
 	})
 }
