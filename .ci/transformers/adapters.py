@@ -4,6 +4,7 @@ stages    SFT, DPO and RL one after the other on one adapter, merged: transforme
 exports   an adapter on every projection of every golden, trained one step: PEFT loads it without a missing or unexpected key, each delta changes its weight, and the merge has W + delta
 template  the assistant mask of a saved chat template is what lockstep learns
 losses    TRL's SFT, DPO and IPO losses, step by step, within 1e-5 relative
+grpo      TRL's GRPO loss on the answers that a run recorded, update by update, within 1e-5
 """
 import json
 import os
@@ -242,6 +243,60 @@ def losses(binary, scratch, folder):
     compare("sft with assistant_only_loss by the saved template", out, cls.seen)
 
 
+def grpo(binary, scratch, folder):
+    """Four updates on the answers of each step, so that ratios leave 1 and clip, with a KL to the model at the start."""
+    import datasets
+    import trl
+
+    steps, prompts, group, epochs, lr = 4, 3, 8, 4, 2e-3
+    judge = scratch / "judge.py"  # the share of odd bytes: what a small network earns by chance
+    judge.write_text('import json, sys\nfor line in sys.stdin:\n    text = json.loads(line)["text"].encode()\n    print(json.dumps({"reward": sum(b % 2 for b in text) / max(1, len(text))}))\n')
+    shape = scratch / "grpo.toml"
+    shape.write_text(f'[model]\npath = "{folder}"\ndtype = "fp32"\n[data]\ntask = "countdown"\npack_rows = 4096\neval_samples = 0\n[data.countdown]\nstyle = "meet"\ntrain = 100\ntest = 8\n'
+                     f'[rl]\nobjective = "grpo"\nprompts = {prompts}\ngroup = {group}\nepochs = {epochs}\nkl_coef = 0.04\nreward = "command"\ncommand = ["{sys.executable}", "{judge}"]\n'
+                     f'[rollout]\nmax_tokens = 16\n[optim]\nlr = {lr}\nschedule = "constant"\nclip = 0.0\nbeta2 = 0.95\n[run]\nname = "grpo"\nsteps = {steps}\nsave_every = 0\nverify_tokens = 0\n')
+    out = train(binary, shape, scratch / "grpo")
+    answers = [json.loads(x) for x in (out / "rollouts.jsonl").read_text().splitlines()]
+    assert len(answers) == steps * prompts * group
+    updates = [u for x in (out / "metrics.jsonl").read_text().splitlines() for u in json.loads(x).get("by_update", [])]
+
+    class Recorder(trl.GRPOTrainer):
+        seen, advantages = [], []
+
+        def _compute_loss(self, model, inputs):
+            loss = super()._compute_loss(model, inputs)
+            self.seen.append(loss.item())
+            self.advantages.append(inputs["advantages"].tolist())
+            return loss
+
+    def rollout(asked, trainer):  # prompts are the numbers of answers
+        of = [answers[int(a)] for a in asked]
+        return {"prompt_ids": [a["prompt_ids"] for a in of], "completion_ids": [a["ids"] for a in of], "logprobs": [a["logprobs"] for a in of], "reward": [a["reward"] for a in of]}
+
+    args = trl.GRPOConfig(output_dir=str(scratch / "trl-grpo"), learning_rate=lr, lr_scheduler_type="constant", warmup_steps=0, max_grad_norm=0, weight_decay=0.0, adam_beta1=0.9, adam_beta2=0.95,
+                          adam_epsilon=1e-8, max_steps=steps * epochs, report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, seed=1,
+                          per_device_train_batch_size=prompts * group, num_generations=group, num_iterations=epochs, steps_per_generation=1, beta=0.04, epsilon=0.2, loss_type="grpo", use_bias_correction_kl=False,
+                          scale_rewards="group", shuffle_dataset=False, max_completion_length=16, disable_dropout=True)
+    # one line for each group: TRL repeats it for the group, and the recorder deals the answers out
+    groups = datasets.Dataset.from_list([{"prompt": str(i)} for i in range(0, len(answers), group)])
+
+    def dealt(asked, trainer):
+        return rollout([int(a) + i % group for i, a in enumerate(asked)], trainer)
+
+    made = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    made.router_aux_loss_coef = made.config.router_aux_loss_coef = 0.0
+    made.config.output_router_logits = False
+    trainer = Recorder(model=made, args=args, train_dataset=groups, processing_class=transformers.AutoTokenizer.from_pretrained(folder), rollout_func=dealt,
+                       reward_funcs=lambda completions, reward, **_: reward)
+    trainer.train()
+    mine, seen = [u["loss"] for u in updates], Recorder.seen
+    advantages = [sorted(a["advantage"] for a in answers[i:i + prompts * group]) for i in range(0, len(answers), prompts * group)]  # TRL shuffles those of a step
+    report(f"grpo: {len(answers)} advantages", max(abs(a - b) for x, y in zip(Recorder.advantages[::epochs], advantages) for a, b in zip(sorted(x), y)), 1e-5)
+    clipped = max(u["clip_fraction"] for u in updates)
+    report(f"grpo: {len(mine)} updates from {mine[0]:.5f} to {mine[-1]:.5f}, up to {clipped:.2f} of ratios clipped, trl {trl.__version__}",
+           max(abs(a - b) / max(1, abs(b)) for a, b in zip(mine, seen)) if len(mine) == len(seen) == steps * epochs and clipped > 0 else 1.0, 1e-5)
+
+
 def main():
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -249,7 +304,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         folder = base(binary, scratch)
-        for part in (stages, exports, template, losses):
+        for part in (stages, exports, template, losses, grpo):
             if not only or part.__name__ in only:
                 part(binary, scratch, *([folder] if part is not exports else []))
     print(f"{failures} failures; transformers {transformers.__version__}, peft {peft.__version__}, torch {torch.__version__}")

@@ -145,6 +145,7 @@ func TestDamagedFiles(t *testing.T) {
 		{"unknown dtype", rawFile(one(`"F12"`, `[1]`, `[0,1]`), 1), `"F12"`},
 		{"dtype null", rawFile(one(`null`, `[1]`, `[0,1]`), 1), "not a string"},
 		{"shape null", rawFile(one(`"U8"`, `null`, `[0,1]`), 1), "not a list"},
+		{"many dimensions", rawFile(one(`"U8"`, `[1`+strings.Repeat(",1", 64)+`]`, `[0,1]`), 1), "65 dimensions, 64 are"},
 		{"shape of null", rawFile(one(`"U8"`, `[null]`, `[0,0]`), 0), "whole numbers"},
 		{"quoted number", rawFile(one(`"U8"`, `["1"]`, `[0,1]`), 1), "whole numbers"},
 		{"negative", rawFile(one(`"U8"`, `[-1]`, `[0,1]`), 1), "whole numbers"},

@@ -15,6 +15,9 @@ import (
 // maxSafetensorsHeader is the format's own cap on the length of the JSON header, in bytes.
 const maxSafetensorsHeader = 100_000_000
 
+// maxDimensions is PyTorch's own limit.
+const maxDimensions = 64
+
 const metadataKey = "__metadata__"
 
 // entry is one tensor of a header: where its bytes lie, counted from the end of the header.
@@ -226,6 +229,10 @@ func parseShape(text json.RawMessage) ([]int, error) {
 	sizes, err := parseUints(text)
 	if err != nil {
 		return nil, err
+	}
+	if len(sizes) > maxDimensions {
+		return nil, fmt.Errorf("%d dimensions, %d are supported: the header is damaged, fetch the file again", len(sizes),
+			maxDimensions)
 	}
 	shape := make([]int, len(sizes))
 	for i, n := range sizes {
