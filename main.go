@@ -1300,16 +1300,28 @@ func benchRanksCommand() *cobra.Command {
 			"and by a usual one routers that are trained soon send nearly all tokens to a few experts. With experts\n" +
 			"on several ranks, random routers (no model.path) get rows that are the same on each: a token's experts\n" +
 			"are then twins, one at each rank, and shares of rows are even, as a balanced mixture's are. With\n" +
-			"--peer, transformers trains as many packs, on one rank and on all with FSDP2.",
+			"--peer, transformers trains as many packs, on one rank and on all with FSDP2.\n\n" +
+			"Of a shape with [rl] it times whole steps of reinforcement learning, as a run takes them behind its\n" +
+			"warm start: seconds of sampling, of the update and of the rest, on one rank and on --ranks.",
 		Example: "  lockstep bench ranks configs/moe-1b.toml --ranks 2 --set parallel.experts=2\n" +
-			"  lockstep bench ranks configs/countdown-sft.toml --ranks 2 --prompt 8..40 --new 8..40 --peer python3",
+			"  lockstep bench ranks configs/countdown-sft.toml --ranks 2 --prompt 8..40 --new 8..40 --peer python3\n" +
+			"  lockstep bench ranks configs/validation/countdown-1b.toml --ranks 2 --steps 30",
 		Args: one("SHAPE.toml"),
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := configs.Load(args[0], append(set, ranks.settings()...))
 			if err != nil {
 				return err
 			}
-			return bench.Ranks(c.Context(), s, o)
+			if s.RL.Objective == "" {
+				return bench.Ranks(c.Context(), s, o)
+			}
+			for _, flag := range []string{"alone", "peer", "requests", "prompt", "new", "seed"} {
+				if c.Flags().Changed(flag) {
+					return fmt.Errorf("--%s: does nothing for a shape with [rl], whose own steps are timed: remove it",
+						flag)
+				}
+			}
+			return train.TimeSteps(c.Context(), s, train.TimeOptions{Steps: o.Steps, Out: os.Stdout, Log: os.Stderr})
 		},
 	}
 	f := c.Flags()

@@ -1,0 +1,120 @@
+package train
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"lockstep/parallel"
+	"lockstep/train/setup"
+	"lockstep/train/testshape"
+)
+
+// timeSteps returns what TimeSteps prints for two ranks.
+func timeSteps(t *testing.T, steps int, set ...string) (string, error) {
+	t.Helper()
+	set = append([]string{"parallel.ranks=2", "warm_start.steps=2"}, set...)
+	s, err := testshape.Parse(append(testshape.RL(), set...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	var out bytes.Buffer
+	err = TimeSteps(context.Background(), s, TimeOptions{Steps: steps, Out: &out, Log: log})
+	return out.String(), err
+}
+
+// Steps of reinforcement learning are timed in parts that add up, and end in the bits of one rank.
+func TestTimeSteps(t *testing.T) {
+	for _, set := range [][]string{nil, {"parallel.experts=2", "lora.rank=4", "lora.targets=q_proj", "rl.kl_coef=0.1",
+		"rl.objective=dapo"}, {"parallel.weights=sharded", "rl.staleness=1"}} {
+		out, err := timeSteps(t, 2, set...)
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", set, err, out)
+		}
+		if !regexp.MustCompile(`2 steps of 16 answers, \d\d+ tokens, behind 2 of warm start`).MatchString(out) ||
+			!strings.Contains(out, "one rank, s  2 ranks, s  ratio") || !strings.Contains(out, "same on every bit: SHA-256 ") {
+			t.Errorf("%v:\n%s", set, out)
+		}
+		one, many := 0.0, 0.0
+		rows := regexp.MustCompile(`(?m)^ +(\d+\.\d+) +(\d+\.\d+) +(\S+)  `).FindAllStringSubmatch(out, -1)
+		if len(rows) != 4 {
+			t.Fatalf("%d lines of seconds in\n%s", len(rows), out)
+		}
+		for i, row := range rows {
+			a, b := number(t, row[1]), number(t, row[2])
+			if ratio := number(t, row[3]); a > 0.01 && b > 0.01 && math.Abs(ratio-a/b) > 0.02*ratio+0.01 {
+				t.Errorf("%v: ratio %v of %v to %v", set, ratio, a, b)
+			}
+			if i == 0 {
+				one, many = -a, -b
+				continue
+			}
+			one, many = one+a, many+b
+		}
+		if math.Abs(one) > 0.0003 || math.Abs(many) > 0.0003 {
+			t.Errorf("%v: parts leave %v and %v s of a step:\n%s", set, one, many, out)
+		}
+	}
+	a, err := timeSteps(t, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := timeSteps(t, 1, "rollout.seed=2")
+	_, digest, _ := strings.Cut(a, "SHA-256 ")
+	if err != nil || digest == "" || strings.HasSuffix(b, digest) {
+		t.Errorf("%v: other answers have the digest %s", err, digest)
+	}
+}
+
+// The steps that are timed are those of a run: its answers, of one step more.
+func TestTimedSteps(t *testing.T) {
+	s, err := testshape.Parse(append(testshape.RL(), "warm_start.steps=2", "run.steps=3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, timedOut := filepath.Join(t.TempDir(), "run"), t.TempDir()
+	if err := runDevices(context.Background(), t, s, run, delayedRanks(t, s, 0)); err != nil {
+		t.Fatal(err)
+	}
+	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
+		j := &job{ctx: context.Background(), shape: s, options: Options{Log: os.Stderr}, folder: timedOut, world: w}
+		return errors.Join(new(timed).take(j, r, 2), j.close())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := episodes(t, timedOut), episodes(t, run); got != want {
+		t.Errorf("answers\n%s\nwant\n%s", got, want)
+	}
+}
+
+func number(t *testing.T, text string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestTimeStepsBad(t *testing.T) {
+	if out, err := timeSteps(t, 1, "parallel.ranks=1"); err == nil || out != "" ||
+		!strings.HasPrefix(err.Error(), "parallel.ranks: is 1") {
+		t.Errorf("one rank: %v, printed %q", err, out)
+	}
+	if _, err := timeSteps(t, 0); err == nil || !strings.HasPrefix(err.Error(), "--steps 0") {
+		t.Errorf("no steps: %v", err)
+	}
+}
