@@ -1,14 +1,13 @@
 // Package broken wraps a device and breaks one rule of the definition, to show that a proof of exactness fails then.
 // The wrong operation is composed of operations of the wrapped device, or computed on the host, so it is the same for
 // every device. Its results depend on the layout of the batch: only calls of few rows, or sequences in a cache, are
-// computed differently, and with BreakRankSums rows that came from several ranks. Of the project it imports kernels
+// computed differently, and with BreakRankSums rows that are read from several ranks. Of the project it imports kernels
 // only.
 package broken
 
 import (
 	"fmt"
 	"slices"
-	"unsafe"
 
 	"lockstep/kernels"
 )
@@ -33,8 +32,6 @@ type Device struct {
 	temp   *kernels.Arena
 	tables map[kernels.Tensor]kernels.Tensor // rope tables and their rounded copies
 	kept   *kernels.Arena                    // memory of the copies
-	// arrived is how many rows the last copy to an address brought, for BreakRankSums.
-	arrived map[unsafe.Pointer]int
 }
 
 var _ interface {
@@ -59,7 +56,6 @@ func New(dev kernels.Device, rule kernels.Break) (*Device, error) {
 	return &Device{
 		operations: all, rule: rule, temp: kernels.NewArena(dev),
 		tables: map[kernels.Tensor]kernels.Tensor{}, kept: kernels.NewArena(dev),
-		arrived: map[unsafe.Pointer]int{},
 	}, nil
 }
 

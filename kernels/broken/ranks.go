@@ -14,28 +14,6 @@ func (d *Device) Reaches(other kernels.Device) error {
 	return d.operations.Reaches(other)
 }
 
-// CopyPeer remembers which rows came together from a rank, for [kernels.BreakRankSums].
-func (d *Device) CopyPeer(after []kernels.Event, copies ...kernels.PeerCopy) kernels.Event {
-	for _, c := range copies {
-		if d.rule == kernels.BreakRankSums && c.Dst.Rows > 0 {
-			d.arrived[c.Dst.Data] = c.Dst.Rows
-		}
-	}
-	return d.operations.CopyPeer(after, copies...)
-}
-
-// rankRows is the last row of each rank's rows of y, and one more, where y came from ranks; else nil.
-func (d *Device) rankRows(y kernels.Tensor) (ends []int) {
-	defer clear(d.arrived)
-	for at := 0; at < y.Rows; ends = append(ends, at) {
-		rows := d.arrived[y.RowRange(at, at+1).Data]
-		if at += rows; rows == 0 || at > y.Rows {
-			return nil
-		}
-	}
-	return ends
-}
-
 // CombinePeers breaks [kernels.BreakCombine] and [kernels.BreakRankSums].
 func (d *Device) CombinePeers(out kernels.Tensor, y kernels.PeerRows, weights, rowOf kernels.Tensor) {
 	mem, release := d.scratch()

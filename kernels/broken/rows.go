@@ -60,12 +60,8 @@ func (d *Device) Sinks(out, lse, sinks kernels.Tensor) {
 	d.operations.Sinks(out, lse, sinks)
 }
 
-// Combine breaks [kernels.BreakCombine] and [kernels.BreakRankSums].
+// Combine breaks [kernels.BreakCombine].
 func (d *Device) Combine(out, y, weights, rowOf kernels.Tensor) {
-	if ends := d.rankRows(y); len(ends) > 1 {
-		d.combineByRank(out, y, weights, rowOf, ends)
-		return
-	}
 	if d.breaks(kernels.BreakCombine, out.Rows) && !weights.IsNil() {
 		mem, release := d.scratch()
 		defer release()

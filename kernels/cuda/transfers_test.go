@@ -5,45 +5,18 @@ package cuda
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
 	"strings"
 	"testing"
-
-	"gorgonia.org/cu"
 
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
 	"lockstep/kernels/cuda/cudatest"
 )
 
-// pair is the card of the tests and another one, or the same once more where the machine has one.
-func pair(t *testing.T) (a, b *Device) {
-	t.Helper()
-	a = cudatest.Card.(*Device)
-	n, err := cu.NumDevices()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b, err = New(a.Definition(), min(n-1, 1)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	for _, d := range [][2]*Device{{a, b}, {b, a}, {a, a}, {b, a}} {
-		if err := d[0].Reaches(d[1]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return a, b
-}
-
 // A copy from another card has the rows that were there, whatever their stride, groups and type, and nothing between
 // the rows is touched. What is enqueued behind the wait finds it, and not before: on the emulated GPU copies are late.
 func TestCopyPeer(t *testing.T) {
-	a, b := pair(t)
+	a, b := cudatest.Pair[*Device](t)
 	for _, from := range []cudatest.Operand{
 		cudatest.Normal(kernels.F32, 1, 4096, 1), cudatest.Normal(kernels.BF16, 7, 96, 1),
 		cudatest.Strided(kernels.F32, 5, 33, 1), cudatest.Strided(kernels.BF16, 64, 2, 1),
@@ -82,7 +55,7 @@ func TestCopyPeer(t *testing.T) {
 
 // A copy follows another by its event alone, without an operation in between.
 func TestCopyPeerChain(t *testing.T) {
-	a, b := pair(t)
+	a, b := cudatest.Pair[*Device](t)
 	from := cudatest.Strided(kernels.BF16, 9, 40, 1)
 	for range 8 {
 		x, _ := from.On(a)
@@ -100,69 +73,9 @@ func TestCopyPeerChain(t *testing.T) {
 	}
 }
 
-// Rows of both cards come below one another, and are combined, as the CPU has them.
-func TestPeers(t *testing.T) {
-	a, b := pair(t)
-	host, err := cpu.New(a.Definition(), cpu.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer host.Close()
-	const tokens, k = 37, 3
-	rowOf := make([]int32, tokens*k)
-	for i, row := range cudatest.Rand.Perm(tokens * k) {
-		rowOf[i] = int32(row)
-	}
-	for _, cols := range []int{8, 20, 2056} {
-		for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
-			rows := []cudatest.Operand{cudatest.Normal(dtype, tokens*k, cols, 1),
-				cudatest.Normal(dtype, tokens*k, cols, 1)}
-			weights := cudatest.Normal(kernels.F32, tokens, k, 1)
-			// what the devices at hand make of it, where the parts lie on the first and on the second
-			run := func(first, second kernels.Device) (all []byte) {
-				var parts []kernels.Tensor
-				for i, d := range []kernels.Device{first, second, first} {
-					p, _ := rows[i%2].On(d)
-					parts = append(parts, p)
-				}
-				w, _ := weights.On(first)
-				at, _ := cudatest.Ints(tokens, k, rowOf).On(first)
-				offsets, _ := cudatest.Ints(1, 5, []int32{0, 9, 50, 90, tokens * k}).On(first)
-				ids, _ := cudatest.Ints(tokens, k, rowOf).On(second)
-				blank := func(d kernels.DType, rows, cols int) kernels.Tensor {
-					t, _ := cudatest.Normal(d, rows, cols, 1).On(first)
-					return t
-				}
-				below, sums := blank(dtype, 3*tokens*k, cols), blank(dtype, tokens, cols)
-				plain, taken := blank(dtype, tokens, cols), blank(dtype, tokens*k, cols)
-				both, _ := cudatest.Ints(2*tokens, k, slices.Concat(rowOf, rowOf)).On(first)
-				on := first.(kernels.Transfers)
-				on.WaitEvents(second.(kernels.Transfers).Record())
-				on.GatherPeers(below, parts)
-				on.GatherPeers(both, []kernels.Tensor{ids, at})
-				three := kernels.PeerRows{Parts: parts, Base: []int{0, 0, 0}, Offsets: offsets, First: []int{0, 2, 3}}
-				on.CombinePeers(sums, three, w, at)
-				cut := []kernels.Tensor{parts[0].RowRange(0, 9), parts[1].RowRange(0, tokens*k-9)}
-				two := kernels.PeerRows{Parts: cut, Base: []int{0, 9}, Offsets: offsets, First: []int{0, 1}}
-				on.CombinePeers(plain, two, kernels.Tensor{}, at)
-				on.TakePeers(taken, two, at.Reshape(1, tokens*k))
-				for _, t := range []kernels.Tensor{below, both, sums, plain, taken} {
-					raw := make([]byte, t.Bytes())
-					first.Read(raw, t)
-					all = append(all, raw...)
-				}
-				return all
-			}
-			if want := run(host, host); !bytes.Equal(run(a, b), want) || !bytes.Equal(run(b, a), want) {
-				t.Errorf("%d columns of %s differ", cols, dtype)
-			}
-		}
-	}
-}
-
 // Copies of a repeated sequence lie between its graphs.
 func TestCopyPeerRepeated(t *testing.T) {
-	a, b := pair(t)
+	a, b := cudatest.Pair[*Device](t)
 	x, _ := cudatest.Normal(kernels.BF16, 4, 64, 1).On(a)
 	y, _ := cudatest.Normal(kernels.BF16, 4, 64, 1).On(b)
 	want, _ := cudatest.Normal(kernels.BF16, 4, 64, 1).On(a)
@@ -185,7 +98,7 @@ func TestCopyPeerRepeated(t *testing.T) {
 
 // Numbers are read behind what was enqueued before them and not what comes later.
 func TestReadAsync(t *testing.T) {
-	a, _ := pair(t)
+	a, _ := cudatest.Pair[*Device](t)
 	var reads []func() []int32
 	x, _ := cudatest.Ints(1, 3, make([]int32, 3)).On(a)
 	for i := range int32(5) {
@@ -203,7 +116,7 @@ func TestReadAsync(t *testing.T) {
 
 // A GPU does not read the memory of a CPU device as that of a peer.
 func TestReaches(t *testing.T) {
-	a, _ := pair(t)
+	a, _ := cudatest.Pair[*Device](t)
 	other, err := cpu.New(kernels.Default(), cpu.Options{Threads: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +129,7 @@ func TestReaches(t *testing.T) {
 
 // Pinned memory is zero, copies go there and back behind events, and it is counted apart.
 func TestPin(t *testing.T) {
-	d, _ := pair(t)
+	d, _ := cudatest.Pair[*Device](t)
 	before := d.Counts()
 	host := kernels.NewHostArena(d).New(kernels.F32, 3, 96)
 	if n := d.Counts(); n.Pinned-before.Pinned < host.Bytes() || n.Bytes != before.Bytes {

@@ -32,20 +32,20 @@ var (
 	GPU       *driver.Context
 )
 
-// opener opens a GPU by a definition.
-var opener func(def kernels.Definition) (Device, error)
+// opener opens one of the machine's GPUs by a definition.
+var opener func(def kernels.Definition, ordinal int) (Device, error)
 
 // Main opens both devices and runs the tests. open is cuda.New, which a package below kernels/cuda can name in an
 // external test alone. Where all tests have run, those kernels of the sources count as a failure that no test has run.
 func Main[D Device](m *testing.M, open func(def kernels.Definition, ordinal int) (D, error), sources fs.FS) {
-	opener = func(def kernels.Definition) (Device, error) { return open(def, 0) }
+	opener = func(def kernels.Definition, ordinal int) (Device, error) { return open(def, ordinal) }
 	def := kernels.Default()
 	def.Dot = kernels.DotTC16
 	var err error
 	if Reference, err = cpu.New(def, cpu.Options{}); err != nil {
 		panic(err)
 	}
-	if Card, err = opener(def); err != nil {
+	if Card, err = opener(def, 0); err != nil {
 		fmt.Fprintln(os.Stderr, "these tests need a GPU:", err)
 		os.Exit(1)
 	}
@@ -83,7 +83,7 @@ func By(t *testing.T, def kernels.Definition, tests map[string]func(*testing.T),
 	if err != nil {
 		t.Fatal(err)
 	}
-	gpu, err := opener(def)
+	gpu, err := opener(def, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
