@@ -1,5 +1,10 @@
 package configs
 
+import (
+	"errors"
+	"strconv"
+)
+
 // Shape is everything that decides a run. The comment of a field is its documentation in printed shapes too: run go
 // generate after a change. The tag default is its TOML value, range the interval of a number, oneof the values of a
 // string and bool those that false and true stand for.
@@ -369,9 +374,28 @@ type Offload struct {
 	// GiB of the ring on each device, or one matrix where that is larger; the larger, the more is there before the
 	// gradient's norm is known
 	Ring float64 `toml:"ring" default:"10.0" range:"(0,1048576]"`
+	// frozen weights: "all" stay on a card, "auto": of blocks what fits, or so many GiB of blocks, as "20"; the others
+	// are copied from the host, two blocks at a time, in each pass over them
+	Weights string `toml:"weights" default:"'all'"`
 	// inputs of the blocks that the backward pass recomputes; they go out behind the forward and come back ahead of the
 	// backward
 	Activations bool `toml:"activations" default:"false"`
+}
+
+// Stay is how many bytes of blocks' weights stay on a card, where others may leave; by "auto" none, until a plan has
+// said what fits.
+func (o Offload) Stay() (bytes int, leave bool, err error) {
+	switch o.Weights {
+	case "all":
+		return 0, false, nil
+	case "auto":
+		return 0, true, nil
+	}
+	gib, err := strconv.ParseFloat(o.Weights, 64)
+	if err == nil && !(gib >= 0 && gib <= 1<<20) {
+		err = errors.New("out of range")
+	}
+	return int(gib * (1 << 30)), true, err
 }
 
 // ResolveAuto replaces "auto" by what the device's kind and the definition choose.

@@ -46,12 +46,13 @@ func ReserveWorkspace(d Device, bytes int) {
 type Exchange int
 
 const (
-	ExchangeTokens   Exchange = iota // all-gather of tokens, or of the gradients of their outputs, for experts
-	ExchangeRows                     // all-to-all of the experts' rows back to their tokens' ranks
-	ExchangeWeights                  // weights of blocks from their owners
-	ExchangeGradient                 // sums of gradients along the ring of ranks
-	ExchangeUpdated                  // updated weights from the owners of their optimizer state
-	ExchangeOffload                  // inputs of blocks to the host's memory, and as many back
+	ExchangeTokens      Exchange = iota // all-gather of tokens, or of the gradients of their outputs, for experts
+	ExchangeRows                        // all-to-all of the experts' rows back to their tokens' ranks
+	ExchangeWeights                     // weights of blocks from their owners
+	ExchangeGradient                    // sums of gradients along the ring of ranks
+	ExchangeUpdated                     // updated weights from the owners of their optimizer state
+	ExchangeOffload                     // inputs of blocks to the host's memory, and as many back
+	ExchangeHostWeights                 // weights of blocks from the host's memory
 	Exchanges
 )
 

@@ -170,9 +170,14 @@ func (p *Param) writeCodes(dev kernels.Device, host kernels.QuantizedWeight, fir
 func (p *Param) drawCodes(dev kernels.Device, seed uint64, used map[kernels.Device]bool) {
 	key, scale := keyOf(p.Parts[0].Name, seed), drawnScale(p.encoding, float32(p.Init.Std))
 	p.eachHome(dev, func(home kernels.Device, q kernels.QuantizedWeight, first int) {
-		home.(kernels.QuantizedProducts).DrawCodes(q, key, first, scale)
+		home.(codeDrawer).DrawCodes(q, key, first, scale)
 		used[home] = true
 	})
+}
+
+// codeDrawer draws codes in its memory.
+type codeDrawer interface {
+	DrawCodes(w kernels.QuantizedWeight, key uint64, first int, scale float32)
 }
 
 // drawnScale is the scale of drawn codes whose numbers are to have about a standard deviation.

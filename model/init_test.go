@@ -40,8 +40,8 @@ func TestInitialise(t *testing.T) {
 			if o.Experts, o.Blocks = cut.Experts, cut.Blocks; o.Experts || o.Blocks {
 				o.Ranks = []kernels.Device{nil, newCPU(t)}
 			}
-			name := fmt.Sprintf("%s in %s %s, experts cut: %t, blocks cut: %t", c.family, o.DType, o.Encode.As, o.Experts,
-				o.Blocks)
+			name := fmt.Sprintf("%s in %s %s, experts cut: %t, blocks cut: %t", c.family, o.DType, o.Encode.As,
+				o.Experts, o.Blocks)
 			if got := drawnSHA256(t, config, o); got != c.want {
 				t.Errorf("%s: SHA-256 %q, want %q", name, got, c.want)
 			}

@@ -79,12 +79,12 @@ func (m *Model) allocate(dev kernels.Device, o Options) error {
 		r.allocate(dev, m.mem)
 	}
 	for _, p := range m.Params {
-		if p.split {
+		if p.split && !p.away(o.rank) {
 			p.W, p.Q = p.home[o.rank].t, p.home[o.rank].q
 		}
 	}
-	if slices.ContainsFunc(m.Params, func(p *Param) bool { return p.home != nil && !p.split }) {
-		m.allocateSlots()
+	if slices.ContainsFunc(m.Params, func(p *Param) bool { return p.away(o.rank) }) {
+		m.allocateSlots(o.rank)
 	}
 	return nil
 }
@@ -207,13 +207,13 @@ func (m *Model) ExpertBytes() (bytes int) {
 	return bytes
 }
 
-// heldBytes is what a rank holds of a weight, copies of blocks ahead left out.
+// heldBytes is what a rank holds of a weight, copies of blocks ahead and the host's memory left out.
 func (p *Param) heldBytes(rank int) (bytes int) {
 	if p.home == nil {
 		return storageBytes(p.W, p.Q)
 	}
 	for _, h := range p.home {
-		if h.owner == rank {
+		if h.owner == rank && !h.host {
 			bytes += storageBytes(h.t, h.q)
 		}
 	}

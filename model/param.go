@@ -97,7 +97,7 @@ func (p *Param) weight(dev kernels.Device) elements {
 	}
 	var all elements
 	for _, h := range p.home {
-		all = append(all, elementsOn{h.dev, h.t.Reshape(1, h.t.Len())})
+		all = append(all, elementsOn{h.memory(), h.t.Reshape(1, h.t.Len())})
 	}
 	return all
 }

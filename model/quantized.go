@@ -309,7 +309,7 @@ func (p *Param) eachHome(dev kernels.Device, visit func(home kernels.Device, q k
 	}
 	first := 0
 	for _, h := range p.home {
-		visit(h.dev, *h.q, first)
+		visit(h.memory(), *h.q, first)
 		first += h.q.Groups
 	}
 }

@@ -1,8 +1,6 @@
 package model
 
 import (
-	"fmt"
-
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
@@ -11,6 +9,9 @@ import (
 type Offload struct {
 	Optimizer bool // masters and moments; they pass through a ring on the device when they are updated
 	Ring      int  // bytes of the ring
+
+	Weights bool // of blocks, frozen, until at most Stay bytes of them are on a card
+	Stay    int
 
 	Activations bool // inputs of blocks that do not keep everything, see [parallel.OffloadStack]
 }
@@ -199,19 +200,4 @@ func (st *ShardState) on(dev kernels.Device, t kernels.Tensor) elementsOn {
 		return elementsOn{hostMemory{}, t}
 	}
 	return elementsOn{dev, t}
-}
-
-// hostMemory reads and writes tensors in the memory of the host.
-type hostMemory struct{}
-
-func (hostMemory) Write(dst kernels.Tensor, src []byte) {
-	if n := copy(dst.Raw(), src); n != len(src) || n != dst.Bytes() {
-		panic(fmt.Sprintf("model: %d bytes into %s", len(src), dst))
-	}
-}
-
-func (hostMemory) Read(dst []byte, src kernels.Tensor) {
-	if n := copy(dst, src.Raw()); n != len(dst) || n != src.Bytes() {
-		panic(fmt.Sprintf("model: %s into %d bytes", src, len(dst)))
-	}
 }

@@ -1,26 +1,41 @@
 package model
 
 import (
+	"fmt"
 	"slices"
 
 	"lockstep/kernels"
 	"lockstep/parallel"
 )
 
-// shardedWeights are the weights of blocks that several ranks hold together, each whole matrices of every block, as one
-// of the ranks computes with them (FSDP, Zhao et al., arXiv 2304.11277). It copies those of a block from their owners
-// into one of two slots while the block before computes. Owners need not take part: they change weights only when a
-// step ends. Embedding, final norm, head and adapters are not cut.
+// shardedWeights are the weights of blocks that lie elsewhere than where a rank computes with them: several ranks hold
+// them together, each whole matrices of every block (FSDP, Zhao et al., arXiv 2304.11277), or the host has them. It
+// copies those of a block into one of two slots while the blocks before compute. Owners need not take part: they change
+// weights only when a step ends. Embedding, final norm, head and adapters are not cut.
 type shardedWeights struct {
-	dev    kernels.Transfers      // nil: a plan, which copies nothing
-	blocks [][][]kernels.PeerCopy // of each block, by the rank that has the weights
+	dev    kernels.Transfers // nil: a plan, which copies nothing
+	blocks []copiedBlock
 	slots  [2]weightSlot
+}
+
+// copiedBlock is what is copied of a block's weights, and which slot it goes to; from nowhere: they are here.
+type copiedBlock struct {
+	from []weightSource
+	slot int
+}
+
+// weightSource is copies from one memory.
+type weightSource struct {
+	owner  int  // the rank that has it
+	host   bool // the host does
+	copies []kernels.PeerCopy
 }
 
 // weightHome is consecutive matrices of a weight in the memory of the rank that owns them.
 type weightHome struct {
 	owner int
-	dev   kernels.Device
+	dev   kernels.Device           // of that rank
+	host  bool                     // they lie in memory of the host that is pinned for it
 	t     kernels.Tensor           // their shape alone where q is not nil
 	q     *kernels.QuantizedWeight // nil: numbers
 }
@@ -35,7 +50,7 @@ func (p *Param) newHome(owner int, dev kernels.Device, matrices int) weightHome 
 	return h
 }
 
-// weightSlot is memory for the weights of a block. Blocks of even number have the first slot.
+// weightSlot is memory for the weights of a block. Blocks that are copied take the slots alternately.
 type weightSlot struct {
 	holds  int             // 1 + the block whose weights it holds, or will when the copies are done; 0: none
 	copies []kernels.Event // that have not been waited for
@@ -52,45 +67,56 @@ func (w *shardedWeights) use(r *parallel.Rank, block, next int) {
 		return
 	}
 	r.Yield() // lanes enter a block together: none is at the block whose slot is filled
-	w.gather(block)
-	s := &w.slots[block%2]
-	w.dev.WaitEvents(s.copies...)
-	s.copies = nil
-	if next >= 0 && next < len(w.blocks) {
-		w.gather(next)
+	if w.copied(block) {
+		w.gather(block)
+		s := w.slot(block)
+		w.dev.WaitEvents(s.copies...)
+		s.copies = nil
+	}
+	for step := next - block; next >= 0 && next < len(w.blocks); next += step {
+		if w.copied(next) {
+			w.gather(next)
+			return
+		}
 	}
 }
 
+func (w *shardedWeights) copied(block int) bool { return len(w.blocks[block].from) > 0 }
+
+func (w *shardedWeights) slot(block int) *weightSlot { return &w.slots[w.blocks[block].slot] }
+
 // count is use in a plan: it counts what is copied.
 func (w *shardedWeights) count(r *parallel.Rank, block int) {
-	s := &w.slots[block%2]
-	if s.holds == 1+block {
+	s := w.slot(block)
+	if !w.copied(block) || s.holds == 1+block {
 		return
 	}
 	s.holds = 1 + block
-	bytes := 0
-	for owner, copies := range w.blocks[block] {
-		for _, c := range copies {
-			if owner != r.ID {
-				bytes += c.Dst.Bytes()
+	owners, host := 0, 0
+	for _, from := range w.blocks[block].from {
+		for _, c := range from.copies {
+			switch {
+			case from.host:
+				host += c.Dst.Bytes()
+			case from.owner != r.ID:
+				owners += c.Dst.Bytes()
 			}
 		}
 	}
-	kernels.CountExchange(r.Dev, kernels.ExchangeWeights, bytes)
+	kernels.CountExchange(r.Dev, kernels.ExchangeWeights, owners)
+	kernels.CountExchange(r.Dev, kernels.ExchangeHostWeights, host)
 }
 
 // gather begins to copy the weights of a block to its slot, whose other block has been computed.
 func (w *shardedWeights) gather(block int) {
-	s := &w.slots[block%2]
+	s := w.slot(block)
 	if s.holds == 1+block {
 		return
 	}
 	after := append(slices.Clone(s.copies), w.dev.Record())
 	s.holds, s.copies = 1+block, nil
-	for _, copies := range w.blocks[block] {
-		if len(copies) > 0 {
-			s.copies = append(s.copies, w.dev.CopyPeer(after, copies...))
-		}
+	for _, from := range w.blocks[block].from {
+		s.copies = append(s.copies, w.dev.CopyPeer(after, from.copies...))
 	}
 }
 
@@ -113,19 +139,27 @@ func (m *Model) Cut() bool {
 }
 
 // Placement says what each of several ranks has of the weights.
-func (m *Model) Placement() string {
+func (m *Model) Placement() (text string) {
+	sharded := slices.ContainsFunc(m.Params, func(p *Param) bool {
+		return !p.split && slices.ContainsFunc(p.home, func(h weightHome) bool { return !h.host })
+	})
 	switch experts := m.ExpertParallel(); {
-	case experts && m.sharded != nil:
-		return "experts divided and other weights sharded"
+	case experts && sharded:
+		text = "experts divided and other weights sharded"
 	case experts:
-		return "experts divided"
-	case m.sharded != nil:
-		return "weights sharded"
+		text = "experts divided"
+	case sharded:
+		text = "weights sharded"
+	default:
+		text = "weights replicated"
 	}
-	return "weights replicated"
+	if blocks, _ := m.OnHost(); blocks > 0 {
+		text += fmt.Sprintf(", %d of %d blocks on the host", blocks, len(m.Blocks))
+	}
+	return text
 }
 
-// cut gives weights homes in the memory of ranks, as the options say.
+// cut gives weights homes in the memory of ranks and of the host, as the options say.
 func (m *Model) cut(o Options) error {
 	for i, l := range m.mixtures() {
 		l.place = i
@@ -136,34 +170,54 @@ func (m *Model) cut(o Options) error {
 		}
 		return nil
 	}
-	if len(o.Ranks) < 2 {
-		return nil
+	ranks := o.Ranks
+	if len(ranks) < 2 {
+		ranks = []kernels.Device{m.dev}
+	} else {
+		if o.Experts {
+			if err := m.cutExperts(ranks); err != nil {
+				return err
+			}
+		}
+		if o.Blocks {
+			m.cutBlocks(ranks)
+		}
 	}
-	if o.Experts {
-		if err := m.cutExperts(o.Ranks); err != nil {
+	if o.Offload.Weights {
+		if err := m.leave(ranks, o.Offload.Stay); err != nil {
 			return err
 		}
 	}
-	if o.Blocks {
-		m.cutBlocks(o.Ranks)
-	}
-	memory, bytes := make([]*kernels.Arena, len(o.Ranks)), make([]int, len(o.Ranks))
-	each := func(visit func(h *weightHome)) {
-		for _, p := range m.Params {
-			for i := range p.home {
-				visit(&p.home[i])
+	m.allocateHomes(ranks)
+	return nil
+}
+
+// allocateHomes gives the homes memory.
+func (m *Model) allocateHomes(ranks []kernels.Device) {
+	for i, dev := range ranks {
+		for _, host := range []bool{false, true} {
+			var homes []*weightHome
+			bytes := 0
+			for _, p := range m.Params {
+				for k := range p.home {
+					if h := &p.home[k]; h.owner == i && h.host == host {
+						homes, bytes = append(homes, h), bytes+storageBytes(h.t, h.q)
+					}
+				}
+			}
+			if bytes == 0 {
+				continue
+			}
+			memory := kernels.NewArena(dev)
+			if host {
+				memory = kernels.NewHostArena(dev)
+			}
+			memory.Reserve(bytes)
+			for _, h := range homes {
+				allocateStorage(memory, &h.t, h.q)
 			}
 		}
 	}
-	each(func(h *weightHome) { bytes[h.owner] += storageBytes(h.t, h.q) })
-	for i, dev := range o.Ranks {
-		memory[i] = kernels.NewArena(dev)
-		memory[i].Reserve(bytes[i])
-	}
-	each(func(h *weightHome) {
-		allocateStorage(memory[h.owner], &h.t, h.q)
-	})
-	return nil
 }
 
 // cutBlocks cuts the weights of blocks. A block's matrices go to the ranks in order, in parts of about one size; which
@@ -188,41 +242,63 @@ func (m *Model) blockParams() [][]*Param {
 	return list
 }
 
-// allocateSlots makes the slots: the weights of all blocks of even number, and of all of odd number, lie over one
-// another.
-func (m *Model) allocateSlots() {
-	w := &shardedWeights{blocks: make([][][]kernels.PeerCopy, len(m.Blocks))}
+// allocateSlots makes the slots: the weights of all blocks of one slot lie over one another.
+func (m *Model) allocateSlots(rank int) {
+	w := &shardedWeights{blocks: make([]copiedBlock, len(m.Blocks))}
 	w.dev, _ = m.dev.(kernels.Transfers)
+	lists := make([][]*Param, len(m.Blocks))
+	for _, p := range m.Params {
+		if p.away(rank) {
+			if p.split {
+				p.describeAs(p.home[rank])
+			}
+			i := p.unit - blockUnit(0)
+			lists[i] = append(lists[i], p)
+		}
+	}
 	var largest [2]int
-	for block, list := range m.blockParams() {
-		largest[block%2] = max(largest[block%2], weightBytes(list))
+	next := 0
+	for i, list := range lists {
+		if len(list) > 0 {
+			w.blocks[i].slot = next
+			largest[next] = max(largest[next], weightBytes(list))
+			next = 1 - next
+		}
 	}
 	var slots [2]*kernels.Arena
 	for i := range slots {
 		slots[i] = kernels.NewArena(m.dev)
 		slots[i].Reserve(largest[i])
 	}
-	for block, list := range m.blockParams() {
-		slot := slots[block%2]
+	for i, list := range lists {
+		slot := slots[w.blocks[i].slot]
 		first := slot.Mark()
 		for _, p := range list {
 			p.allocate(slot)
-			at := 0
-			for _, h := range p.home {
-				for len(w.blocks[block]) <= h.owner {
-					w.blocks[block] = append(w.blocks[block], nil)
-				}
-				of := &w.blocks[block][h.owner]
-				for i, own := range p.tensors() {
-					home := tensorsOf(h.t, h.q)[i]
-					*of = append(*of, kernels.PeerCopy{Dst: matricesOf(own, at, h.t.Groups), Src: home})
-				}
-				at += h.t.Groups
-			}
+			w.blocks[i].add(p, rank)
 		}
 		slot.Release(first)
 	}
 	m.sharded = w
+}
+
+// add adds the copies of a weight, or of a rank's part of it.
+func (b *copiedBlock) add(p *Param, rank int) {
+	at := 0
+	for _, h := range p.home {
+		if p.split && h.owner != rank {
+			continue
+		}
+		k := slices.IndexFunc(b.from, func(s weightSource) bool { return s.owner == h.owner && s.host == h.host })
+		if k < 0 {
+			k, b.from = len(b.from), append(b.from, weightSource{owner: h.owner, host: h.host})
+		}
+		for i, own := range p.tensors() {
+			b.from[k].copies = append(b.from[k].copies, kernels.PeerCopy{Dst: matricesOf(own, at, h.t.Groups),
+				Src: tensorsOf(h.t, h.q)[i]})
+		}
+		at += h.t.Groups
+	}
 }
 
 // weightBytes is the memory of weights in an arena.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"lockstep/configs"
@@ -105,6 +106,65 @@ func TestOffloadActivations(t *testing.T) {
 	}
 }
 
+// Where frozen weights of blocks lie changes no bit: as numbers or in codes, all of them or some, on any mesh and in
+// two lanes, with adapters on experts, with all else on the host too, whenever copies are carried out.
+func TestOffloadWeights(t *testing.T) {
+	few := []string{"run.steps=2", "optim.warmup_steps=0", "data.eval_samples=0", "run.packs=5",
+		"model.config.num_hidden_layers=5", "definition.segment=64", "model.dtype=bf16", "lora.rank=4"}
+	for name, set := range map[string][]string{
+		"numbers": append(few, "lora.target_parameters=mlp.experts.down_proj"),
+		"int4":    append(few, "model.weights=int4", "model.coded=projections"),
+		"mxfp8":   append(few, "model.weights=mxfp8", "definition.acts=mxfp8", "model.dtype=bf16"),
+		"dpo": append(tinyPairs(t), "run.steps=2", "optim.warmup_steps=0", "run.packs=5",
+			"model.config.num_hidden_layers=6", "lora.rank=4"),
+		"glm5": tinyDSA("run.steps=2", "optim.warmup_steps=0", "model.config.num_hidden_layers=6", "lora.rank=4",
+			"data.eval_samples=0", "lora.targets=q_b_proj,o_proj",
+			"model.config.indexer_types="+`["full", "shared", "shared", "full", "shared", "full"]`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := func(seed uint64, more ...string) string {
+				s, err := testshape.Parse(slices.Concat(set, more))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return runDelayed(t, s, seed)
+			}
+			want := run(0)
+			meshes := [][]string{{"parallel.ranks=1", "run.micro_batch=2", "offload.weights=0"},
+				{"parallel.ranks=2", "parallel.weights=sharded", "offload.weights=0.000015"},
+				{"parallel.ranks=2", "offload.weights=auto", "offload.optimizer=true", "offload.ring=0.0001",
+					"offload.activations=true", "run.recompute=full"}}
+			if name != "dpo" && name != "glm5" {
+				meshes = append(meshes, []string{"parallel.ranks=4", "parallel.experts=4",
+					"parallel.interleave=2", "run.micro_batch=2", "offload.weights=0.000015"})
+			}
+			for i, mesh := range meshes {
+				if got := run(uint64(i+1), mesh...); got != want {
+					t.Errorf("%v:\n%s\nwant\n%s", mesh, got, want)
+				}
+			}
+		})
+	}
+}
+
+// Weights that are trained do not leave a card, nor do those that each token of an answer would wait for.
+func TestOffloadWeightsRefused(t *testing.T) {
+	if _, err := testshape.Parse([]string{"offload.weights=0"}); err == nil ||
+		!strings.Contains(err.Error(), "weights that are trained do not leave the card") {
+		t.Errorf("full fine-tuning: %v", err)
+	}
+	for _, set := range [][]string{testshape.RL(), {"data.eval_samples=4"}} {
+		s, err := testshape.Parse(append(slices.Clone(set), "lora.rank=4", "offload.weights=0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = runDevices(context.Background(), t, s, filepath.Join(t.TempDir(), "run"), delayedRanks(t, s, 0))
+		if err == nil || !strings.Contains(err.Error(), "tokens a second for a sequence") {
+			t.Errorf("%v: %v", set, err)
+		}
+	}
+}
+
 // checkPinned compares the host memory that devices have pinned with the plan.
 func checkPinned(t *testing.T, s *configs.Shape, list []*cpu.Device, out string) {
 	t.Helper()
@@ -116,7 +176,7 @@ func checkPinned(t *testing.T, s *configs.Shape, list []*cpu.Device, out string)
 		t.Errorf("%d bytes of the host and %d of devices are taken, planned %d and %d", pinned, n.Device,
 			n.PlannedPinned, n.PlannedDevice)
 	}
-	if (pinned > 0) != (s.Offload.Optimizer || s.Offload.Activations) {
+	if (pinned > 0) != (s.Offload.Optimizer || s.Offload.Activations || s.Offload.Weights != "all") {
 		t.Errorf("%d bytes of the host are pinned", pinned)
 	}
 }

@@ -44,6 +44,8 @@ func TestRanksOnGPUs(t *testing.T) {
 			"data.eval_samples=0", "model.config.num_hidden_layers=5", "offload.activations=true"),
 		"qat": append(few, "model.weights=fp8", "run.packs=3", "data.eval_samples=0", "offload.optimizer=true",
 			"offload.ring=0.0001"),
+		"weights on the host": append(few, "lora.rank=4", "data.eval_samples=0", "model.config.num_hidden_layers=4",
+			"offload.weights=0.00003"),
 		"lora on int4": append(few, "model.weights=int4", "lora.rank=4", "model.coded=projections",
 			"lora.target_parameters=mlp.experts.down_proj", "data.eval_samples=0"),
 		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1"),
@@ -75,7 +77,8 @@ func TestRanksOnGPUs(t *testing.T) {
 				o := s.Offload
 				if n := resultOf(t, out).Memory; n.PlannedDevice != n.Device || n.Device < 1<<16 {
 					t.Errorf("%+v: a GPU took %d bytes, planned %d", p, n.Device, n.PlannedDevice)
-				} else if n.PlannedPinned != n.Pinned || (n.Pinned > 0) != (o.Optimizer || o.Activations) {
+				} else if n.PlannedPinned != n.Pinned || (n.Pinned > 0) !=
+					(o.Optimizer || o.Activations || o.Weights != "all") {
 					t.Errorf("%+v: %d bytes of the host are pinned, planned %d", p, n.Pinned, n.PlannedPinned)
 				}
 			}

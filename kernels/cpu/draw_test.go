@@ -15,7 +15,8 @@ func TestDraw(t *testing.T) {
 		for _, kind := range []kernels.DrawKind{kernels.DrawConstant, kernels.DrawUniform, kernels.DrawNormal} {
 			o := kernels.Draw{Kind: kind, Key: 1<<63 + 5, First: 3, Scale: 0.021}
 			const n, from = 40000, 17001
-			x, y, part := onHeap(kernels.F32, 1, 1, n), onHeap(kernels.BF16, 1, 1, n), onHeap(kernels.BF16, 1, 1, n-from)
+			x, y := onHeap(kernels.F32, 1, 1, n), onHeap(kernels.BF16, 1, 1, n)
+			part := onHeap(kernels.BF16, 1, 1, n-from)
 			dev.Draw(x, o)
 			dev.Draw(y, o)
 			later := o
@@ -52,8 +53,9 @@ func TestDrawCodes(t *testing.T) {
 		for _, x := range dequantized(dev, w).F32s() {
 			square, sum = square+float64(x)*float64(x)/12000, sum+float64(x)/12000
 		}
-		if want := map[quant.Code]float64{quant.CodeINT4: 4.18, quant.CodeE2M1: 2.93, quant.CodeE4M3: 1.17}[w.Format.Code] *
-			0.25; square < want*want*0.9 || square > want*want*1.1 || sum > want/20 || sum < -want/20 {
+		sizes := map[quant.Code]float64{quant.CodeINT4: 4.18, quant.CodeE2M1: 2.93, quant.CodeE4M3: 1.17}
+		want := sizes[w.Format.Code] * 0.25
+		if square < want*want*0.9 || square > want*want*1.1 || sum > want/20 || sum < -want/20 {
 			t.Errorf("%s: mean %v, mean square %v, want %v", e, sum, square, want*want)
 		}
 	}

@@ -16,6 +16,9 @@ import (
 // Admit returns the memory of a run, and a line about it. The error of a run that does not fit is one line that names
 // the settings by which it would.
 func Admit(dev kernels.Device, p *Plan) (n Memory, line string, err error) {
+	if err := p.rolloutsFromHost(); err != nil {
+		return n, "", err
+	}
 	have := MemoryFor(dev, p.s)
 	if n, err = p.Choose(have); err != nil {
 		return n, "", err
@@ -43,6 +46,9 @@ func fitsHost(n Memory, have int) error {
 	mend := "remove offload.optimizer, or set lora.rank"
 	if n.HostInputs > have || n.HostInputs > n.Host/2 {
 		mend = "remove offload.activations, or lower run.micro_batch"
+	}
+	if n.HostWeights > have || n.HostWeights > n.Host/2 {
+		mend = "raise offload.weights, or put weights into 4 bits by model.weights"
 	}
 	return fmt.Errorf("out of memory: the run takes %s of pinned memory for offload, and the machine has %s "+
 		"available: %s", Size(n.Host), Size(have), mend)
@@ -97,6 +103,14 @@ var changes = []change{
 		was := s.Offload.Activations
 		s.Offload.Activations = s.Run.Recompute != "none"
 		return true, !was && s.Offload.Activations && s.Device.Kind == "cuda"
+	}},
+	{"offload.weights", func(s *configs.Shape) (any, bool) {
+		ok := s.Offload.Weights == "all" && s.Device.Kind == "cuda" && s.LoRA.On() && len(s.LoRA.ModulesToSave) == 0 &&
+			!setup.Generates(s)
+		if ok {
+			s.Offload.Weights = "auto"
+		}
+		return s.Offload.Weights, ok
 	}},
 	{"run.verify_tokens", func(s *configs.Shape) (any, bool) {
 		was := s.Run.VerifyTokens

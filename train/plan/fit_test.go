@@ -123,3 +123,43 @@ func TestFitsHost(t *testing.T) {
 		t.Error("what fits, or may fit, is refused")
 	}
 }
+
+// What offload.weights = "auto" leaves on a card fits, and nearly as many bytes more do not.
+func TestChooseWeights(t *testing.T) {
+	s, err := testshape.Parse([]string{"lora.rank=4", "offload.weights=auto", "data.eval_samples=0",
+		"model.config.num_hidden_layers=40", "model.config.num_experts=512", "model.config.hidden_size=256"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := cpu.New(kernels.Default(), cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	s.Device.Kind = "cuda" // whose memory is not the host's
+	total := func(weights string) (Memory, error) {
+		of := *s
+		of.Offload.Weights, of.Run.Recompute = weights, "full"
+		p, err := New(dev, &of)
+		if err != nil {
+			return Memory{}, err
+		}
+		return p.Choose(0)
+	}
+	all, err := total("all")
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := all.Total() * 3 / 4
+	if err := ChooseWeights(dev, s, have); err != nil {
+		t.Fatal(err)
+	}
+	n, err := total(s.Offload.Weights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if least := have * 9 / 10; n.Total() > have || n.Total() < least || n.HostWeights == 0 {
+		t.Errorf("%q takes %s and %s of the host, and %s are there; all weights: %s", s.Offload.Weights,
+			Size(n.Total()), Size(n.HostWeights), Size(have), Size(all.Total()))
+	}
+}

@@ -171,11 +171,17 @@ func (o *OnMachine) open(s *configs.Shape) (p *Plan, err error) {
 
 // plan is that of one mesh.
 func (o *OnMachine) plan(s *configs.Shape) (*OnMesh, error) {
+	have := o.available()
+	if err := chooseWeights(s, have, o.open); err != nil {
+		return nil, err
+	}
 	p, err := o.open(s)
+	if err == nil {
+		err = p.rolloutsFromHost()
+	}
 	if err != nil {
 		return nil, err
 	}
-	have := o.available()
 	n, err := p.Choose(have)
 	if err != nil {
 		return nil, err
@@ -244,7 +250,8 @@ func (p *Plan) purposes(n Memory) []Purpose {
 	for _, of := range []Purpose{{Name: "experts", Bytes: experts}, {Name: "other weights", Bytes: n.Weights - experts},
 		{Name: "gradients and optimizer", Bytes: n.Training}, {Name: "block inputs", Bytes: inputs},
 		{Name: "blocks at work", Bytes: n.Activations - inputs}, {Name: "cache", Bytes: n.Cache},
-		{Name: "optimizer state", Bytes: n.Host - n.HostInputs, Host: true},
+		{Name: "optimizer state", Bytes: n.Host - n.HostInputs - n.HostWeights, Host: true},
+		{Name: "frozen weights", Bytes: n.HostWeights, Host: true},
 		{Name: "offloaded block inputs", Bytes: n.HostInputs, Host: true},
 		{Name: "process", Bytes: n.Other, Host: true}} {
 		if of.Bytes > 0 {

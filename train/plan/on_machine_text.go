@@ -54,8 +54,8 @@ func (o *OnMachine) String() string {
 		fmt.Fprintf(&b, "\nnot possible:\n  %s\n", strings.Join(o.Refused, "\n  "))
 	}
 	if m.Cards > 1 {
-		b.WriteString("\nThis is by plan: of meshes, two GPUs have run. Weights on the host, pipeline stages and " +
-			"context parallel\nare not built, and not planned for.\n")
+		b.WriteString("\nThis is by plan: of meshes, two GPUs have run, none with weights on the host. Pipeline " +
+			"stages and\ncontext parallel are not built, and not planned for.\n")
 	}
 	return b.String()
 }

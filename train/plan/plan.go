@@ -23,6 +23,7 @@ type Memory struct {
 	Cache       int // of the rollout engine
 	Host        int // memory of the host that is pinned for all devices, for what is offloaded
 	HostInputs  int // of it, for inputs of blocks
+	HostWeights int // of it, for weights of blocks
 	Other       int // host memory of the process, where that is the device's
 
 	Shared bool // device and host have one memory, so Host counts in the total: the CPU
@@ -107,10 +108,10 @@ func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 	}
 	models := p.models()
 	for i, r := range ranks {
-		weights := handedOut(r)
+		weights, host := handedOut(r), kernels.Pinned(r.Dev)
 		models[i].TrainShards(i, len(ranks))
 		p.static = append(p.static, Memory{Weights: weights, Training: handedOut(r) - weights,
-			Host: kernels.Pinned(r.Dev)})
+			Host: kernels.Pinned(r.Dev), HostWeights: host})
 	}
 	return p, nil
 }
@@ -209,14 +210,14 @@ func (p *Plan) peak() (Memory, error) {
 // total adds the activations that the ranks' stacks have seen to what else they take: of all ranks together, whose
 // memory the CPU has, or of the rank that takes most of its GPU.
 func (p *Plan) total() (n Memory) {
-	host, inputs := 0, 0
+	host, inputs, weights := 0, 0, 0
 	for i, of := range p.static {
 		of.Activations = activations(p.ranks()[i])
 		inputs += pinnedPeak(p.ranks()[i])
 		if i == 0 && p.Rollout != nil { // it shares the device
 			of.Activations += activations(p.Rollout)
 		}
-		host += of.Host
+		host, weights = host+of.Host, weights+of.HostWeights
 		switch {
 		case p.s.Device.Kind == "cpu":
 			n = Memory{Weights: n.Weights + of.Weights, Training: n.Training + of.Training,
@@ -225,7 +226,7 @@ func (p *Plan) total() (n Memory) {
 			n = of
 		}
 	}
-	n.Host, n.HostInputs = host+inputs, inputs
+	n.Host, n.HostInputs, n.HostWeights = host+inputs, inputs, weights
 	return n
 }
 

@@ -34,11 +34,15 @@ func (p *Plan) Choose(have int) (n Memory, err error) {
 // Reserved plans a shape for a benchmark, on a rank whose device holds nothing yet, and reserves the rank's stack and
 // workspace by the plan.
 func Reserved(r *parallel.Rank, s *configs.Shape) (*Plan, error) {
+	have := MemoryFor(r.Dev, s)
+	if err := ChooseWeights(r.Dev, s, have); err != nil {
+		return nil, err
+	}
 	p, err := New(r.Dev, s)
 	if err != nil {
 		return nil, err
 	}
-	if _, err = p.Choose(MemoryFor(r.Dev, s)); err == nil {
+	if _, err = p.Choose(have); err == nil {
 		Reserve(r, p.Rank)
 	}
 	return p, err

@@ -113,6 +113,7 @@ type mesh struct {
 //	ring        the last rank ends ranks-1 units after the first (model/gradients.go): with several segments in a
 //	            micro-batch, units of backward, two thirds of arithmetic over all units; with one, copies and sums of
 //	            a unit; none where experts are divided, as all ranks are at one block
+//	host        weights of blocks, ahead of their blocks, behind what arithmetic is left
 //	inputs      of blocks to the host behind forward, a quarter of arithmetic where all is computed again, and back
 //	            behind the rest
 //	optimizer   bytes/memory / share.train, of the rank's shards
@@ -147,6 +148,10 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	s.add("weights from owners", weights, hidden*weights)
 	s.add("gradients", gradients, hidden*gradients)
 	s.add("gradients' ring", c.ring(w, m, arithmetic/micros, x[kernels.ExchangeGradient]), 0)
+	if bytes := rounds * x[kernels.ExchangeHostWeights].Bytes; bytes > 0 {
+		seconds := bytes / (c.host().ToCard * 1e9)
+		s.add("weights from the host", seconds, min(seconds, max(arithmetic-hidden*behind, 0)))
+	}
 	if bytes := micros * x[kernels.ExchangeOffload].Bytes; bytes > 0 {
 		out, back := bytes/(c.host().FromCard*1e9), bytes/(c.host().ToCard*1e9)
 		s.add("offloaded inputs", out+back, min(out, arithmetic/4)+min(back, arithmetic*3/4))

@@ -39,7 +39,7 @@ func (p *Plan) Step(machine configs.Machine) (step Step, err error) {
 	}
 	for range updates {
 		step.update(c, w, m)
-		step.offloaded(c, float64(p.static[0].Host), s.Offload.Ring*gibibyte, forward)
+		step.offloaded(c, float64(p.static[0].Host-p.static[0].HostWeights), s.Offload.Ring*gibibyte, forward)
 	}
 	step.merge()
 	if step.Tokens = packs * s.Data.PackRows; s.RL.Objective != "" {

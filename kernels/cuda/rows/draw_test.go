@@ -41,7 +41,8 @@ func TestDrawNoticed(t *testing.T) {
 	by := func(o kernels.Draw) func(d kernels.Device, x []kernels.Tensor) {
 		return func(d kernels.Device, x []kernels.Tensor) { d.Draw(x[0], o) }
 	}
-	for i, change := range []func(o *kernels.Draw){func(o *kernels.Draw) { o.Key++ }, func(o *kernels.Draw) { o.First++ },
+	for i, change := range []func(o *kernels.Draw){
+		func(o *kernels.Draw) { o.Key++ }, func(o *kernels.Draw) { o.First++ },
 		func(o *kernels.Draw) { o.Scale *= 1.001 }, func(o *kernels.Draw) { o.Kind = kernels.DrawUniform }} {
 		wrong := right
 		change(&wrong)

@@ -1,0 +1,54 @@
+package plan
+
+import (
+	"fmt"
+
+	"lockstep/configs"
+	"lockstep/kernels"
+	"lockstep/train/setup"
+)
+
+// ChooseWeights replaces offload.weights = "auto" by the GiB of blocks' weights that stay on a card which may take
+// `have` bytes, 0: unknown: those that a run leaves room for which has all of them on the host, and recomputes what it
+// may. What else is kept for the backward pass comes second.
+func ChooseWeights(dev kernels.Device, s *configs.Shape, have int) error {
+	return chooseWeights(s, have, func(t *configs.Shape) (*Plan, error) { return New(dev, t) })
+}
+
+func chooseWeights(s *configs.Shape, have int, open func(t *configs.Shape) (*Plan, error)) error {
+	if s.Offload.Weights != "auto" || setup.Generates(s) {
+		return nil
+	}
+	t := *s
+	if t.Run.Recompute == "auto" {
+		t.Run.Recompute = "full"
+	}
+	p, err := open(&t)
+	if err != nil {
+		return err
+	}
+	n, err := p.Choose(have)
+	if err != nil {
+		return err
+	}
+	left := have - int(headroom*float64(have)) - n.Total()
+	s.Offload.Weights = fmt.Sprintf("%.2f", max(float64(left)/gibibyte-0.01, 0))
+	return nil
+}
+
+// hostRate is bytes/s of copies from pinned memory to a card, measured on an H200.
+const hostRate = 54e9
+
+// rolloutsFromHost is an error where rollouts would copy weights from the host in each forward.
+func (p *Plan) rolloutsFromHost() error {
+	blocks, bytes := p.Model.OnHost()
+	if blocks == 0 || !setup.Generates(p.s) {
+		return nil
+	}
+	mend := `set offload.weights = "all"`
+	if p.s.RL.Objective == "" {
+		mend += ", or data.eval_samples = 0"
+	}
+	return fmt.Errorf("offload.weights: each forward of rollouts would copy %s of weights from the host, so they have "+
+		"at most %.3g tokens a second for a sequence by 54 GB/s: %s", Size(bytes), hostRate/float64(bytes), mend)
+}
