@@ -237,20 +237,7 @@ func (g *Group) exchange(name string, p post, pieces func(posts []post) []piece)
 				g.shared.members[i].ID, other.exchange))
 		}
 	}
-	copies, copied := make([][]kernels.PeerCopy, g.Size), make([]kernels.Event, g.Size)
-	for _, c := range pieces(posts) {
-		if c.dst.Len() > 0 {
-			copies[c.member] = append(copies[c.member], kernels.PeerCopy{Dst: c.dst, Src: c.src})
-		}
-	}
-	for i, list := range copies {
-		if after := []kernels.Event{ready, posts[i].ready[0]}; len(list) > 0 {
-			if i == g.Me {
-				after = after[:1]
-			}
-			copied[i] = dev.CopyPeer(after, list...)
-		}
-	}
+	copied := g.copy(ready, posts, pieces(posts))
 	unpin, others := g.rank.Stack.Pin(), g.come(post{exchange: name, copied: copied})
 	return &Exchange{rank: g.rank, unpin: unpin, events: func() (events []kernels.Event) {
 		for i, p := range others() {
@@ -263,6 +250,40 @@ func (g *Group) exchange(name string, p post, pieces func(posts []post) []piece)
 		}
 		return events
 	}}
+}
+
+// leastByOperation is how many bytes of its own a member copies by an operation, while copy engines bring those of the
+// others. Fewer are copied with those of another member, which takes fewer calls of the driver.
+var leastByOperation = 1 << 20
+
+// copy makes copies, and returns when those from each member are done; nil: none, or by an operation.
+func (g *Group) copy(ready kernels.Event, posts []post, pieces []piece) []kernels.Event {
+	copies, copied := make([][]kernels.PeerCopy, g.Size), make([]kernels.Event, g.Size)
+	var own, large []kernels.PeerCopy
+	for _, c := range pieces {
+		switch pair := (kernels.PeerCopy{Dst: c.dst, Src: c.src}); {
+		case c.dst.Len() == 0:
+		case c.member != g.Me:
+			copies[c.member] = append(copies[c.member], pair)
+		case c.dst.Bytes() >= leastByOperation && c.dst.DType != kernels.I32:
+			large = append(large, pair)
+		default:
+			own = append(own, pair)
+		}
+	}
+	for i, list := range copies {
+		if len(list) > 0 {
+			copied[i] = g.rank.Transfers.CopyPeer([]kernels.Event{ready, posts[i].ready[0]}, append(list, own...)...)
+			own = nil
+		}
+	}
+	if len(own) > 0 { // there are none of others
+		copied[g.Me] = g.rank.Transfers.CopyPeer([]kernels.Event{ready}, own...)
+	}
+	for _, c := range large {
+		g.rank.Dev.Copy(c.Dst, c.Src)
+	}
+	return copied
 }
 
 func sum(v []int) (n int) {

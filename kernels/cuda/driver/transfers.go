@@ -71,34 +71,44 @@ func (c *Context) record(s cu.Stream) *event {
 	return e
 }
 
+// waitOn holds what is enqueued later in a stream until the events have happened.
+func waitOn(s cu.Stream, events []kernels.Event) (err error) {
+	for _, e := range events {
+		err = errors.Join(err, s.Wait(e.(*event).event, 0))
+	}
+	runtime.KeepAlive(events)
+	return err
+}
+
 // WaitEvents holds operations enqueued later until the events have happened.
 func (c *Context) WaitEvents(events ...kernels.Event) {
 	c.cutSegment()
-	c.wait(cu.NoStream, events)
-}
-
-func (c *Context) wait(s cu.Stream, events []kernels.Event) {
-	c.Do(func() (err error) {
-		for _, e := range events {
-			err = errors.Join(err, s.Wait(e.(*event).event, 0))
-		}
-		return err
-	})
-	runtime.KeepAlive(events)
+	if len(events) > 0 {
+		c.Do(func() error { return waitOn(cu.NoStream, events) })
+	}
 }
 
 // CopyPeer copies rows by a copy engine, behind the events.
 func (c *Context) CopyPeer(after []kernels.Event, copies ...kernels.PeerCopy) kernels.Event {
 	c.cutSegment()
-	s := c.transfers.stream(c, copies)
-	c.wait(s, after)
 	for _, copy := range copies {
 		if !copy.SameShape() {
 			panic(fmt.Sprintf("cuda: copy of %s to %s", copy.Src, copy.Dst))
 		}
-		c.Do(func() error { return copyOn(s, copy.Dst, copy.Src) })
 	}
-	return c.record(s)
+	s, done := c.transfers.stream(c, copies), c.transfers.events.take(c)
+	c.Do(func() error {
+		if err := waitOn(s, after); err != nil {
+			return err
+		}
+		for _, copy := range copies {
+			if err := copyOn(s, copy.Dst, copy.Src); err != nil {
+				return err
+			}
+		}
+		return done.event.Record(s)
+	})
+	return done
 }
 
 // copyOn enqueues a copy in a stream.
