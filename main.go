@@ -1329,7 +1329,7 @@ func benchRanksCommand() *cobra.Command {
 	f.BoolVar(&o.Alone, "alone", false, "measure the ranks alone, next to the plan of the machine: for models that "+
 		"one rank does not hold")
 	f.IntVar(&o.Steps, "steps", 5, "optimizer steps to time")
-	f.IntVar(&o.Requests, "requests", 256, "answers of each rank")
+	f.IntVar(&o.Requests, "requests", 256, "answers of each rank; 0: it trains alone")
 	f.Var(&o.Prompt, "prompt", "least and most tokens of a prompt")
 	f.Var(&o.New, "new", "least and most tokens of an answer")
 	f.Uint64Var(&o.Seed, "seed", 1, "seed of the requests")

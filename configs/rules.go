@@ -252,9 +252,9 @@ var rules = []rule{
 		_, _, err := s.Offload.Stay()
 		return when(err != nil, `want "all", "auto" or GiB that stay on a card, such as "20"`)
 	}},
-	{[]string{"offload.weights", "lora.rank", "lora.modules_to_save"}, func(s *Shape) string {
-		return when(s.Offload.Weights != "all" && (!s.LoRA.On() || len(s.LoRA.ModulesToSave) > 0),
-			`weights that are trained do not leave the card, set lora.rank without modules_to_save, or "all"`)
+	{[]string{"offload.weights", "lora.rank", "lora.path"}, func(s *Shape) string {
+		return when(s.Offload.Weights != "all" && !s.LoRA.On(),
+			`weights that are trained do not leave the card, set lora.rank, or "all"`)
 	}},
 	{[]string{"offload.activations", "run.recompute"}, func(s *Shape) string {
 		return when(s.Offload.Activations && s.Run.Recompute == "none",

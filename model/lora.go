@@ -296,6 +296,9 @@ func (m *Model) savedParams(modules []string) (map[*Param]bool, error) {
 					module, otherParts(m, p, module))
 			case p.Q != nil:
 				return nil, fmt.Errorf("lora: modules_to_save: %q is kept in codes, which are not trained", module)
+			case slices.ContainsFunc(p.home, func(h weightHome) bool { return h.host }):
+				return nil, fmt.Errorf("lora: modules_to_save: %q is on the host by offload.weights, where nothing is "+
+					"trained: set it to \"all\"", module)
 			case p == m.Embed.Param && m.Head.W == p:
 				return nil, fmt.Errorf("lora: modules_to_save: %q is tied to the other end of the model: not supported",
 					module)

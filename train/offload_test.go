@@ -153,14 +153,19 @@ func TestOffloadWeightsRefused(t *testing.T) {
 		!strings.Contains(err.Error(), "weights that are trained do not leave the card") {
 		t.Errorf("full fine-tuning: %v", err)
 	}
-	for _, set := range [][]string{testshape.RL(), {"data.eval_samples=4"}} {
-		s, err := testshape.Parse(append(slices.Clone(set), "lora.rank=4", "offload.weights=0"))
+	const waits = "tokens a second for a sequence"
+	for _, c := range []struct {
+		set  []string
+		want string
+	}{{testshape.RL(), waits}, {[]string{"data.eval_samples=4"}, waits},
+		{[]string{"data.eval_samples=0", "lora.modules_to_save=post_attention_layernorm"}, "is on the host by"}} {
+		s, err := testshape.Parse(append(slices.Clone(c.set), "lora.rank=4", "offload.weights=0"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		err = runDevices(context.Background(), t, s, filepath.Join(t.TempDir(), "run"), delayedRanks(t, s, 0))
-		if err == nil || !strings.Contains(err.Error(), "tokens a second for a sequence") {
-			t.Errorf("%v: %v", set, err)
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v: %v", c.set, err)
 		}
 	}
 }

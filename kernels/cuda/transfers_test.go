@@ -127,9 +127,9 @@ func TestReaches(t *testing.T) {
 	}
 }
 
-// Pinned memory is zero, copies go there and back behind events, and it is counted apart.
+// Pinned memory is zero, copies go there and back behind events, to another card too, and it is counted apart.
 func TestPin(t *testing.T) {
-	d, _ := cudatest.Pair[*Device](t)
+	d, other := cudatest.Pair[*Device](t)
 	before := d.Counts()
 	host := kernels.NewHostArena(d).New(kernels.F32, 3, 96)
 	if n := d.Counts(); n.Pinned-before.Pinned < host.Bytes() || n.Bytes != before.Bytes {
@@ -149,5 +149,13 @@ func TestPin(t *testing.T) {
 	d.Read(want, src)
 	if !bytes.Equal(got, want) || !bytes.Equal(host.Raw(), want) {
 		t.Error("what came back differs")
+	}
+	pinned := other.Counts().Pinned
+	dst, _ = cudatest.Normal(kernels.F32, 3, 96, 3).On(other)
+	other.WaitEvents(other.CopyPeer([]kernels.Event{out, other.Record()}, kernels.PeerCopy{Dst: dst, Src: host}))
+	other.Read(got, dst)
+	if !bytes.Equal(got, want) || other.Counts().Pinned != pinned {
+		t.Errorf("what came to another card differs: %t, and it has pinned %d bytes, before %d",
+			!bytes.Equal(got, want), other.Counts().Pinned, pinned)
 	}
 }

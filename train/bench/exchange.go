@@ -185,6 +185,13 @@ func rowsOf(r *parallel.Rank, bytes int) kernels.Tensor {
 	return r.Stack.Zeros(kernels.F32, max(1, bytes/4/columns), columns)
 }
 
+// awaitAll waits until all ranks have come here.
+func awaitAll(r *parallel.Rank) {
+	if r.Data != nil {
+		r.Data.Share(kernels.Tensor{})
+	}
+}
+
 // timeExchange returns the seconds of one call of what prepare makes, run by all ranks at once for about `each`.
 func timeExchange(w *parallel.World, each time.Duration, prepare func(r *parallel.Rank) func()) (float64, error) {
 	for calls := 1; ; calls *= 2 {
@@ -193,7 +200,7 @@ func timeExchange(w *parallel.World, each time.Duration, prepare func(r *paralle
 			defer r.Stack.Release(r.Stack.Mark())
 			call := prepare(r)
 			call()
-			r.Data.Share(kernels.Tensor{}) // all are ready
+			awaitAll(r)
 			began := time.Now()
 			for range calls {
 				call()
@@ -201,7 +208,7 @@ func timeExchange(w *parallel.World, each time.Duration, prepare func(r *paralle
 			if err := r.Dev.Sync(); err != nil {
 				return err
 			}
-			r.Data.Share(kernels.Tensor{})
+			awaitAll(r)
 			if r.ID == 0 {
 				took = time.Since(began)
 			}

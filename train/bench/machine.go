@@ -29,6 +29,8 @@ type MachineOptions struct {
 	Steps  int           // of training
 	Out    string        // file; "": it is printed
 	Log    io.Writer
+
+	sizes *machineSizes // of operands; nil: those of the device
 }
 
 // Machine measures a machine for plans and writes its file: operations one by one, then training, forward and decoding
@@ -48,14 +50,10 @@ func Machine(ctx context.Context, o MachineOptions) (err error) {
 	if err := o.measureCard(ctx, &m); err != nil {
 		return err
 	}
-	if o.Cards > 1 {
+	if o.Cards > 1 || o.Device == devices.CUDA { // a CPU has no links to itself
 		if err := o.measureLinks(&m); err != nil {
 			return err
 		}
-	}
-	if o.Device == devices.CUDA {
-		m.Host = configs.MachineHost{ToCard: 54, FromCard: 53, Both: 35}
-		m.Assumed = append(m.Assumed, "host: two H200s, as pinned memory is not built")
 	}
 	m.Round()
 	text := m.TOML()
@@ -120,15 +118,15 @@ func (o MachineOptions) measureMemory(m *configs.Machine, dev kernels.Device) er
 		m.Assumed = append(m.Assumed, "memory.card, memory.host: what was available, as memory.usable")
 		return nil
 	}
-	gauges, err := devices.OpenGauges(o.Device, 1)
-	if err != nil {
-		return err
+	if gauges, err := devices.OpenGauges(o.Device, 1); err != nil { // such as a container without NVML
+		m.Assumed = append(m.Assumed, "memory.card: what was available, as memory.usable: "+err.Error())
+	} else {
+		used, err := gauges[0].Usage()
+		if err != nil {
+			return err
+		}
+		m.Memory.Card += float64(used.Memory) / gib
 	}
-	used, err := gauges[0].Usage()
-	if err != nil {
-		return err
-	}
-	m.Memory.Card += float64(used.Memory) / gib
 	host, err := devices.Open(devices.Config{Kind: devices.CPU, Definition: devices.Definition(devices.CPU)})
 	if err != nil {
 		return err
@@ -141,7 +139,7 @@ func (o MachineOptions) measureMemory(m *configs.Machine, dev kernels.Device) er
 
 // measureRates measures operations, each by its own time less what its bytes and calls take.
 func (o MachineOptions) measureRates(r *parallel.Rank, m *configs.Machine) error {
-	of := machineOperations(o.Device)
+	of := machineOperations(o.Device, o.operands())
 	spent := func(op operation) (seconds float64, w meta.Work, err error) {
 		w = op.work(r.Dev)
 		seconds, err = op.time(r, o.Each)
@@ -192,14 +190,22 @@ func (o MachineOptions) measureShares(ctx context.Context, r *parallel.Rank, m *
 	return benchWorkloads(ctx, r, nil, o.Shape, Options{Steps: o.Steps, Out: o.Log}, dir, tell)
 }
 
-// measureLinks measures copies between all cards at once.
+// measureLinks measures copies from the host's memory and between cards, of all cards at once.
 func (o MachineOptions) measureLinks(m *configs.Machine) error {
 	w, _, closeAll, err := openWorld(o.Device, o.Cards, false)
 	if err != nil {
 		return err
 	}
 	defer closeAll()
-	const bytes = 256 << 20
+	if o.Device == devices.CUDA {
+		if err := o.measureHost(w, m); err != nil {
+			return err
+		}
+	}
+	if o.Cards == 1 {
+		return nil
+	}
+	bytes := o.operands().copied / 4
 	both, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return copyFromNext(r, bytes) })
 	if err != nil {
 		return err
@@ -214,6 +220,51 @@ func (o MachineOptions) measureLinks(m *configs.Machine) error {
 		return err
 	}
 	row, err := timeExchange(w, o.Each, gatherRow)
-	m.Links = configs.MachineLinks{EachWay: bytes / one / 1e9, BothWays: bytes / both / 1e9, Exchange: 1e6 * row}
+	gb := float64(bytes) / 1e9
+	m.Links = configs.MachineLinks{EachWay: gb / one, BothWays: gb / both, Exchange: 1e6 * row}
 	return err
+}
+
+// measureHost measures copies between each card and pinned memory, which all cards make at once.
+func (o MachineOptions) measureHost(w *parallel.World, m *configs.Machine) error {
+	bytes := o.operands().copied / 4
+	for _, of := range []struct {
+		name    string
+		in, out bool
+		rate    *float64
+	}{{"host to card", true, false, &m.Host.ToCard}, {"card to host", false, true, &m.Host.FromCard},
+		{"host, both ways", true, true, &m.Host.Both}} {
+		seconds, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() {
+			return copyOfHost(r, bytes, of.in, of.out)
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w", of.name, err)
+		}
+		*of.rate = float64(bytes) / seconds / 1e9
+		fmt.Fprintf(o.Log, "%-20s %.4g GB/s, each of %d cards\n", of.name, *of.rate, w.Size())
+	}
+	return nil
+}
+
+// copyOfHost copies so many bytes from pinned memory, to it, or both at once.
+func copyOfHost(r *parallel.Rank, bytes int, in, out bool) func() {
+	dev, base := r.Dev.(kernels.Transfers), r.Pinned().Mark()
+	pair := func() (host, card kernels.Tensor) {
+		card = rowsOf(r, bytes)
+		return r.Pinned().New(card.DType, card.Rows, card.Cols), card
+	}
+	from, dst := pair()
+	to, src := pair()
+	r.Pinned().Release(base) // the next call has the same memory
+	return func() {
+		after := []kernels.Event{dev.Record()}
+		var done []kernels.Event
+		if in {
+			done = append(done, dev.CopyPeer(after, kernels.PeerCopy{Dst: dst, Src: from}))
+		}
+		if out {
+			done = append(done, dev.CopyPeer(after, kernels.PeerCopy{Dst: to, Src: src}))
+		}
+		dev.WaitEvents(done...)
+	}
 }

@@ -41,13 +41,22 @@ type machineSizes struct {
 	recurrent, chunked int // heads and rows of a recurrence
 }
 
-func machineOperations(kind string) machineWork {
-	s := machineSizes{copied: 64 << 20, dense: 512, experts: 8, rows: 64, cols: 512, depth: 256, heads: 4, length: 256,
-		latent: 64, recurrent: 2, chunked: 256}
+// operands are their sizes.
+func (o MachineOptions) operands() machineSizes {
+	switch {
+	case o.sizes != nil:
+		return *o.sizes
+	case o.Device == devices.CUDA:
+		return machineSizes{copied: 1 << 30, dense: 8192, experts: 32, rows: 1027, cols: 4096, depth: 7168, heads: 32,
+			length: 8192, latent: 4096, recurrent: 32, chunked: 8192}
+	}
+	return machineSizes{copied: 64 << 20, dense: 512, experts: 8, rows: 64, cols: 512, depth: 256, heads: 4,
+		length: 256, latent: 64, recurrent: 2, chunked: 256}
+}
+
+func machineOperations(kind string, s machineSizes) machineWork {
 	d := kernels.F32
 	if kind == devices.CUDA {
-		s = machineSizes{copied: 1 << 30, dense: 8192, experts: 32, rows: 1027, cols: 4096, depth: 7168, heads: 32,
-			length: 8192, latent: 4096, recurrent: 32, chunked: 8192}
 		d = kernels.BF16
 	}
 	return machineWork{copy: s.copy(d), calls: manyCalls, products: []product{

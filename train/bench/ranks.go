@@ -28,7 +28,7 @@ import (
 // RanksOptions say what [Ranks] measures.
 type RanksOptions struct {
 	Steps    int    // optimizer steps to time
-	Requests int    // answers of each rank
+	Requests int    // answers of each rank; 0: it trains alone
 	Prompt   Span   // tokens
 	New      Span   // tokens; nothing else ends an answer
 	Seed     uint64 // of the requests
@@ -45,6 +45,7 @@ type onMesh struct {
 	share         float64 // largest of a mixture's rows that one rank's experts had in training; 0: experts are not cut
 	bytes         int     // of the device that holds most
 	planned       int     // likewise, by plan of training
+	pinned        int     // of the host, by all ranks
 	keep          model.Policy
 	config        []byte // config.json of the model
 	digest        string // of trained weights and answers
@@ -84,8 +85,8 @@ func Ranks(ctx context.Context, s *configs.Shape, o RanksOptions) error {
 	if o.Alone && o.Peer != "" {
 		return fmt.Errorf("--alone --peer %s: the peer trains on one rank too, remove one of the two", o.Peer)
 	}
-	if o.Steps < 1 || o.Requests < 1 {
-		return fmt.Errorf("--steps %d --requests %d: both must be at least 1", o.Steps, o.Requests)
+	if o.Steps < 1 || o.Requests < 0 {
+		return fmt.Errorf("--steps %d --requests %d: want at least 1 and 0", o.Steps, o.Requests)
 	}
 	many := *s // the plan is that of training: no engine for held-out questions, no proof
 	many.Data.EvalSamples, many.Run.VerifyTokens, many.Optim.LR = 0, 0, ranksLR
@@ -151,8 +152,13 @@ func printAlone(w io.Writer, s *configs.Shape, row onMesh) error {
 		planned = fmt.Sprintf("%.0f", step.Rate())
 	}
 	fmt.Fprintf(tab, "%.0f\t%s\t  tokens/s of training steps\n", row.train, planned)
-	fmt.Fprintf(tab, "%.0f\t-\t  tokens/s of answers\n", row.sample)
+	if row.sample > 0 {
+		fmt.Fprintf(tab, "%.0f\t-\t  tokens/s of answers\n", row.sample)
+	}
 	fmt.Fprintf(tab, "%d\t%d\t  MiB of the fullest device; by plan of training alone\n", row.bytes>>20, row.planned>>20)
+	if row.pinned > 0 {
+		fmt.Fprintf(tab, "%d\t-\t  MiB of pinned memory, of all ranks\n", row.pinned>>20)
+	}
 	row.printShare(tab, "\t")
 	if err := tab.Flush(); err != nil {
 		return err
@@ -191,8 +197,13 @@ func printRanks(w io.Writer, one, many onMesh, peers []peerOnRanks) error {
 		fmt.Fprintf(tab, "%.0f\t%.0f\t%.2f\t  %s\n", one, many, many/one, what)
 	}
 	line("tokens/s of training steps", one.train, many.train)
-	line("tokens/s of answers", one.sample, many.sample)
+	if many.sample > 0 {
+		line("tokens/s of answers", one.sample, many.sample)
+	}
 	line("MiB of the fullest device", float64(one.bytes)/(1<<20), float64(many.bytes)/(1<<20))
+	if one.pinned > 0 && many.pinned > 0 {
+		line("MiB of pinned memory, of all ranks", float64(one.pinned)/(1<<20), float64(many.pinned)/(1<<20))
+	}
 	many.printShare(tab, "\t\t")
 	var speed [2]float64 // on one rank, on many
 	for _, p := range peers {
@@ -226,9 +237,16 @@ func (m onMesh) printShare(tab io.Writer, before string) {
 func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOptions) (row onMesh, err error) {
 	row.ranks = s.Parallel
 	err = setup.OnRanks(setup.Device(s), &s.Parallel, func(w *parallel.World, r *parallel.Rank) error {
+		if err := plan.ChooseWeights(r.Dev, s, plan.MemoryFor(r.Dev, s)); err != nil {
+			return err
+		}
 		p, err := plan.New(r.Dev, s)
 		if err != nil {
 			return err
+		}
+		if away, _ := p.Model.OnHost(); away > 0 && o.Requests > 0 {
+			return fmt.Errorf("each token of answers would wait for the weights of %d blocks from the host: set "+
+				"--requests 0, or offload.weights = \"all\"", away)
 		}
 		memory, _, err := plan.Admit(r.Dev, p)
 		if err != nil {
@@ -275,11 +293,14 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 				return err
 			}
 		}
-		if row.sample, err = timeAnswers(ctx, ranks, s, o, sum); err != nil {
-			return err
+		if o.Requests > 0 {
+			if row.sample, err = timeAnswers(ctx, ranks, s, o, sum); err != nil {
+				return err
+			}
 		}
 		for _, d := range w.Devices() {
 			row.bytes = max(row.bytes, kernels.Allocated(d))
+			row.pinned += kernels.Pinned(d)
 		}
 		row.device, row.digest = r.Dev.Name(), fmt.Sprintf("%x", sum.Sum(nil))
 		return nil

@@ -72,6 +72,19 @@ func TestRanks(t *testing.T) {
 	if one, two := alone(1, 4, 6), alone(2, 2, 3); one == "" || one != two {
 		t.Errorf("the same step and requests on one rank and on two: SHA-256 %q and %q", one, two)
 	}
+	host, err := testshape.Parse([]string{"parallel.ranks=2", "run.packs=2", "lora.rank=4", "offload.weights=0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := Ranks(context.Background(), host, RanksOptions{Steps: 1, Out: &out}); err != nil ||
+		!strings.Contains(out.String(), "MiB of pinned memory") || strings.Contains(out.String(), "of answers") {
+		t.Errorf("weights on the host: %v\n%s", err, out.String())
+	}
+	if err := Ranks(context.Background(), host, RanksOptions{Steps: 1, Requests: 1, Out: &out}); err == nil ||
+		!strings.Contains(err.Error(), "set --requests 0") {
+		t.Errorf("answers with weights on the host: %v", err)
+	}
 	s.Parallel.Ranks = 1
 	if err := Ranks(context.Background(), s, RanksOptions{Steps: 1, Requests: 1}); err == nil ||
 		!strings.Contains(err.Error(), "--ranks 2") {

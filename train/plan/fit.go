@@ -105,8 +105,7 @@ var changes = []change{
 		return true, !was && s.Offload.Activations && s.Device.Kind == "cuda"
 	}},
 	{"offload.weights", func(s *configs.Shape) (any, bool) {
-		ok := s.Offload.Weights == "all" && s.Device.Kind == "cuda" && s.LoRA.On() && len(s.LoRA.ModulesToSave) == 0 &&
-			!setup.Generates(s)
+		ok := s.Offload.Weights == "all" && s.Device.Kind == "cuda" && s.LoRA.On() && !setup.Generates(s)
 		if ok {
 			s.Offload.Weights = "auto"
 		}

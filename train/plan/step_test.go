@@ -70,6 +70,9 @@ func TestStepTimes(t *testing.T) {
 		// 24 s of tokens do not hide behind 16
 		{"overlap of much", lanes, trainer.StepWork{Micro: much, Micros: 2, Update: update},
 			"arithmetic 16.008, experts' exchanges 28 (16.008 hidden), optimizer 1; 29"},
+		// 5 GB twice, 20 s, of which as much is hidden as there is arithmetic
+		{"weights on the host", alone, trainer.StepWork{Micro: with(micro, kernels.ExchangeHostWeights, 4, 5),
+			Micros: 2, Update: update}, "arithmetic 16.008, weights from the host 20 (16.008 hidden), optimizer 1; 21"},
 		// 1 s out, behind forward; 8 s back, of which 6.003 behind the rest
 		{"inputs on the host", alone, trainer.StepWork{Micro: with(micro, kernels.ExchangeOffload, 4, 4), Micros: 1,
 			Update: update}, "arithmetic 8.004, offloaded inputs 9 (7.003 hidden), optimizer 1; 11.001"},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -36,13 +37,29 @@ func (c *Context) Pin(bytes int) []byte {
 		return nil
 	})
 	c.host = append(c.host, pinnedHost{bytes: b})
+	pins.Lock()
+	pins.list = append(pins.list, b)
+	pins.Unlock()
 	return b
 }
 
-// pinnedHost is memory of Pin, with streams of its copies, each made when it is first needed.
+// pins is the memory of Pin of all contexts: each card copies from that of the others too.
+var pins struct {
+	sync.Mutex
+	list [][]byte
+}
+
+// pinnedHost is memory of Pin, with streams of its copies by this card, each made when it is first needed.
 type pinnedHost struct {
 	bytes    []byte
 	to, from *cu.Stream
+	lent     bool // another context pinned it, and gives it back
+}
+
+// holds tells whether a tensor lies in some memory.
+func holds(b []byte, t kernels.Tensor) bool {
+	from := uintptr(unsafe.Pointer(unsafe.SliceData(b)))
+	return uintptr(t.Data) >= from && uintptr(t.Data) < from+uintptr(len(b))
 }
 
 // close gives the memory back, when nothing is enqueued.
@@ -52,6 +69,12 @@ func (h *pinnedHost) close() (err error) {
 			err = errors.Join(err, s.Destroy())
 		}
 	}
+	if h.lent {
+		return err
+	}
+	pins.Lock()
+	pins.list = slices.DeleteFunc(pins.list, func(b []byte) bool { return &b[0] == &h.bytes[0] })
+	pins.Unlock()
 	return errors.Join(err, unregister(h.bytes))
 }
 
@@ -86,13 +109,19 @@ func unregister(b []byte) error {
 	return unix.Munmap(b)
 }
 
-// pinnedWith is the memory of Pin that a tensor lies in; nil: none.
+// pinnedWith is the memory of Pin that a tensor lies in, of any context; nil: none.
 func (c *Context) pinnedWith(t kernels.Tensor) *pinnedHost {
 	for i := range c.host {
-		h := &c.host[i]
-		if from := uintptr(unsafe.Pointer(unsafe.SliceData(h.bytes))); uintptr(t.Data) >= from &&
-			uintptr(t.Data) < from+uintptr(len(h.bytes)) {
-			return h
+		if holds(c.host[i].bytes, t) {
+			return &c.host[i]
+		}
+	}
+	pins.Lock()
+	defer pins.Unlock()
+	for _, b := range pins.list {
+		if holds(b, t) {
+			c.host = append(c.host, pinnedHost{bytes: b, lent: true})
+			return &c.host[len(c.host)-1]
 		}
 	}
 	return nil
