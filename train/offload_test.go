@@ -158,6 +158,7 @@ func TestOffloadWeightsRefused(t *testing.T) {
 		set  []string
 		want string
 	}{{testshape.RL(), waits}, {[]string{"data.eval_samples=4"}, waits},
+		{[]string{"data.eval_samples=0", "run.verify_tokens=64"}, "set run.verify_tokens = 0"},
 		{[]string{"data.eval_samples=0", "lora.modules_to_save=post_attention_layernorm"}, "is on the host by"}} {
 		s, err := testshape.Parse(append(slices.Clone(c.set), "lora.rank=4", "offload.weights=0"))
 		if err != nil {

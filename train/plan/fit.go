@@ -104,17 +104,18 @@ var changes = []change{
 		s.Offload.Activations = s.Run.Recompute != "none"
 		return true, !was && s.Offload.Activations && s.Device.Kind == "cuda"
 	}},
-	{"offload.weights", func(s *configs.Shape) (any, bool) {
-		ok := s.Offload.Weights == "all" && s.Device.Kind == "cuda" && s.LoRA.On() && !setup.Generates(s)
-		if ok {
-			s.Offload.Weights = "auto"
-		}
-		return s.Offload.Weights, ok
-	}},
 	{"run.verify_tokens", func(s *configs.Shape) (any, bool) {
 		was := s.Run.VerifyTokens
 		s.Run.VerifyTokens = 0
 		return 0, was > 0
+	}},
+	{"offload.weights", func(s *configs.Shape) (any, bool) {
+		ok := s.Offload.Weights == "all" && s.Device.Kind == "cuda" && s.LoRA.On() && !setup.Generates(s) &&
+			s.Run.VerifyTokens == 0
+		if ok {
+			s.Offload.Weights = "auto"
+		}
+		return s.Offload.Weights, ok
 	}},
 	{"rollout.slots", func(s *configs.Shape) (any, bool) {
 		was := s.Rollout.Slots

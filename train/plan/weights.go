@@ -39,16 +39,23 @@ func chooseWeights(s *configs.Shape, have int, open func(t *configs.Shape) (*Pla
 // hostRate is bytes/s of copies from pinned memory to a card, measured on an H200.
 const hostRate = 54e9
 
-// rolloutsFromHost is an error where rollouts would copy weights from the host in each forward.
+// rolloutsFromHost is an error where tokens would be generated one by one with weights that each forward copies from
+// the host: rollouts, held-out questions, the proof behind a run.
 func (p *Plan) rolloutsFromHost() error {
 	blocks, bytes := p.Model.OnHost()
-	if blocks == 0 || !setup.Generates(p.s) {
+	var mend string
+	switch {
+	case blocks == 0:
+		return nil
+	case p.s.RL.Objective != "":
+		mend = `offload.weights = "all"`
+	case setup.Generates(p.s):
+		mend = "data.eval_samples = 0"
+	case p.s.Run.VerifyTokens > 0:
+		mend = "run.verify_tokens = 0"
+	default:
 		return nil
 	}
-	mend := `set offload.weights = "all"`
-	if p.s.RL.Objective == "" {
-		mend += ", or data.eval_samples = 0"
-	}
 	return fmt.Errorf("offload.weights: each forward of rollouts would copy %s of weights from the host, so they have "+
-		"at most %.3g tokens a second for a sequence by 54 GB/s: %s", Size(bytes), hostRate/float64(bytes), mend)
+		"at most %.3g tokens a second for a sequence by 54 GB/s: set %s", Size(bytes), hostRate/float64(bytes), mend)
 }

@@ -185,9 +185,10 @@ func unpin(p unsafe.Pointer) error {
 	return nil
 }
 
-// registered pins memory that the system gave, for all contexts.
+// registered pins memory that the system gave, for all contexts and for kernels.
 func registered(p unsafe.Pointer, bytes int) error {
-	if code := C.cuMemHostRegister(p, C.size_t(bytes), C.CU_MEMHOSTREGISTER_PORTABLE); code != C.CUDA_SUCCESS {
+	const flags = C.CU_MEMHOSTREGISTER_PORTABLE | C.CU_MEMHOSTREGISTER_DEVICEMAP
+	if code := C.cuMemHostRegister(p, C.size_t(bytes), flags); code != C.CUDA_SUCCESS {
 		return failure(code)
 	}
 	return nil
