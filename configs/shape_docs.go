@@ -55,6 +55,7 @@ var fieldDocs = map[string]string{
 	"LoRA.AlphaPattern":              "alphas of some projections in place of alpha, such as \"down_proj=64\"",
 	"LoRA.Targets":                   "projections that get adapters; gate_proj, up_proj and down_proj reach experts too; \"all-linear\": all but the head",
 	"LoRA.TargetParameters":          "expert weights that get adapters, such as \"mlp.experts.gate_up_proj\"",
+	"LoRA.Experts":                   "\"shared\": the experts of a layer have one A of gate_proj and up_proj, and one B of down_proj, which add up what they learn; \"each\": every expert has factors of its own",
 	"LoRA.ModulesToSave":             "modules that are trained in full and stored with the adapters, such as \"lm_head\"",
 	"LoRA.Dropout":                   "probability by which a training step drops elements of what adapters read, as in PEFT; not of experts, nor in RL",
 	"LoRA.Seed":                      "seed of the adapters' weights and of dropout",

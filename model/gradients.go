@@ -260,6 +260,7 @@ func (m *Model) FinishGradients(r *parallel.Rank) {
 			r.Dev.Zero(s.HeadGrad)
 		}
 	}
+	m.sumShared(r)
 }
 
 // gradientUnits lays the gradients of parameters out, each unit by itself.

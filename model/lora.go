@@ -15,7 +15,8 @@ import (
 )
 
 // AddLoRA puts adapters on the model, B zero and A uniform in +-1/sqrt(K) once initialised. A target that matches
-// nothing is an error.
+// nothing is an error. With SharedExperts the experts of a layer share the factor at the residual stream: A of their
+// first projection, B of down_proj.
 func (m *Model) AddLoRA(c peft.Config) error {
 	if c.Rank <= 0 || len(c.Targets)+len(c.TargetParameters) == 0 && c.Pattern == "" {
 		return fmt.Errorf("lora: want a positive rank and at least one target")
@@ -43,6 +44,11 @@ func (m *Model) AddLoRA(c peft.Config) error {
 	}
 	for i, l := range linears {
 		l.addLoRA(m, targets[i])
+	}
+	if c.SharedExperts {
+		if err := m.shareFactors(); err != nil {
+			return err
+		}
 	}
 	m.LoRA, m.saved = &c, saved
 	m.numberAdapters()
@@ -87,6 +93,10 @@ func (m *Model) SameAdapters(c peft.Config) error {
 	saved, err := m.savedParams(c.ModulesToSave)
 	if err != nil {
 		return err
+	}
+	if c.SharedExperts != m.LoRA.SharedExperts {
+		return fmt.Errorf("its experts have %s, and the shape asks for %s", factorsOf[m.LoRA.SharedExperts],
+			factorsOf[c.SharedExperts])
 	}
 	if !maps.Equal(saved, m.saved) {
 		return fmt.Errorf("it has modules_to_save %q, and the shape asks for %q", m.LoRA.ModulesToSave, c.ModulesToSave)
@@ -273,7 +283,10 @@ func (m *Model) LoadAdapter(c *safetensors.Checkpoint) error {
 			}
 		}
 	}
-	return w.CheckUnused(func(string) bool { return false }, peft.File)
+	if err := w.CheckUnused(func(string) bool { return false }, peft.File); err != nil {
+		return err
+	}
+	return m.checkShared()
 }
 
 // savedParams are the parameters of modules that an adapter's folder holds as they are, trained in full.

@@ -31,6 +31,9 @@ type Param struct {
 	Grad     kernels.Tensor
 	HeadGrad kernels.Tensor // tied embeddings: the head's share, so that two chains over tokens never interleave
 
+	// Its matrices are copies of one weight, one for each expert: see [Model.shareFactors].
+	copies bool
+
 	unit int // that computes with it: see [Model.headUnit]
 
 	// Where the weight lies if it is cut over ranks, whole matrices in order; W is then where this rank computes with

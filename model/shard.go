@@ -26,6 +26,17 @@ type Shard struct {
 	atSum int // the first column of the owner's sums
 }
 
+// Copies is how many of the shard's matrices, the last ones, are copies of one weight whose first is elsewhere.
+func (s *Shard) Copies() int {
+	switch {
+	case !s.Param.copies:
+		return 0
+	case s.Sharded && s.Owner > 0:
+		return s.W.Groups
+	}
+	return s.W.Groups - 1
+}
+
 // TrainAll is [Model.TrainShards] of the only rank.
 func (m *Model) TrainAll() { m.TrainShards(0, 1) }
 
@@ -170,7 +181,7 @@ func cutMatrices(list []*Param, width func(p *Param) int, ranks int) (parts []ma
 	}
 	for _, p := range list {
 		size, count, each := p.W.Rows*p.W.Cols, p.W.Groups, 1
-		if size%aligned(1) != 0 {
+		if size%aligned(1) != 0 || p.copies { // copies of one weight have one owner
 			size, count, each = p.Elements(), 1, p.W.Groups
 		}
 		for g := range count {

@@ -15,6 +15,7 @@ type Weights struct {
 	Sharded bool             // W is the owner's too
 	W       kernels.Tensor   // in the model's storage type
 	Grad    kernels.Tensor   // F32
+	Copies  int              // matrices, the last ones, that are copies of others, of which a norm has one
 	Codes   []kernels.Tensor // of weights in codes, of which W is the shape: the codes and scales; nil: W
 	States  []State          // of all elements, in order
 }
@@ -103,11 +104,14 @@ func (u Update) Apply(r *parallel.Rank, ws []Weights) (copied *parallel.Exchange
 	return copied
 }
 
-// squares is the sum of squares of each matrix of each gradient, F32 [1, n], in all ranks.
+// normed is how many matrices count in a norm, the first ones.
+func (w Weights) normed() int { return w.W.Groups - w.Copies }
+
+// squares is the sum of squares of each matrix of each gradient that counts, F32 [1, n], in all ranks.
 func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
 	at := make([]int, r.Size+1) // the first sum of an owner, in the order of owners
 	for _, w := range ws {
-		at[w.Owner+1] += w.W.Groups
+		at[w.Owner+1] += w.normed()
 	}
 	for i := range r.Size {
 		at[i+1] += at[i]
@@ -120,13 +124,15 @@ func squares(r *parallel.Rank, ws []Weights) kernels.Tensor {
 	}
 	var order []int32 // of the graph
 	for _, w := range ws {
-		of := sums.ColRange(at[w.Owner], at[w.Owner]+w.W.Groups)
-		for range w.W.Groups {
+		of := sums.ColRange(at[w.Owner], at[w.Owner]+w.normed())
+		for range w.normed() {
 			order = append(order, int32(at[w.Owner]))
 			at[w.Owner]++
 		}
-		if w.Owner == r.ID {
-			r.Dev.SumSquares(of, w.Grad)
+		if w.Owner == r.ID && w.normed() > 0 {
+			g := w.Grad
+			g.Groups = w.normed()
+			r.Dev.SumSquares(of, g)
 		}
 	}
 	broadcast(r, owned).Wait()

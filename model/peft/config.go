@@ -23,8 +23,11 @@ type Config struct {
 	Layers         []int         // layers that Targets are for (layers_to_transform); nil: all
 	LayersPattern  []string      // names of the lists of layers that Layers counts; nil: any
 	ModulesToSave  []string      // modules that are trained in full and stored with the adapters
-	Dropout        float64       // that the adapter was trained with, which nothing but training applies
-	// Own is the field "lockstep", which is no field of PEFT's: what the adapter was trained with, see
+	// Experts of a layer share the outer factor of each adapter, see model.Model.AddLoRA. PEFT has no such field: it is
+	// "experts": "shared" of the field "lockstep", and each expert's copy is stored.
+	SharedExperts bool
+	Dropout       float64 // that the adapter was trained with, which nothing but training applies
+	// Own is what else the field "lockstep" has, which is no field of PEFT's: what the adapter was trained with, see
 	// checkpoint.Rounding
 	Own  json.RawMessage
 	Init string // PiSSA or OLoRA, which have changed the base; "": it is as it was

@@ -60,7 +60,7 @@ func Parse(text []byte) (Config, error) {
 		return Config{}, fmt.Errorf(File+": %s is not supported", what)
 	}
 	c := Config{Rank: a.Rank, Alpha: a.Alpha, TargetParameters: a.TargetParameters, RankStabilised: a.RSLora,
-		ModulesToSave: a.ModulesToSave, Dropout: a.Dropout, Own: a.Own}
+		ModulesToSave: a.ModulesToSave, Dropout: a.Dropout}
 	if c.Rank < 1 || c.Rank > maxRank {
 		return c, fmt.Errorf(File+": r is %d: want 1 to %d", c.Rank, maxRank)
 	}
@@ -76,6 +76,9 @@ func Parse(text []byte) (Config, error) {
 		if e != nil {
 			return Config{}, e
 		}
+	}
+	if c.SharedExperts, c.Own, err[0] = takeExperts(a.Own); err[0] != nil {
+		return Config{}, err[0]
 	}
 	for _, v := range c.RankPattern {
 		if v.Value != math.Trunc(v.Value) {
@@ -184,13 +187,21 @@ func (c Config) JSON(base string) ([]byte, error) {
 		TargetParameters: c.TargetParameters, RSLora: c.RankStabilised, InferenceMode: true,
 		Dropout:       c.Dropout,
 		ModulesToSave: c.ModulesToSave,
-		Own:           c.Own,
 	}
 	var failed error
 	encode := func(v any) json.RawMessage {
 		text, err := json.Marshal(v)
 		failed = errors.Join(failed, err)
 		return text
+	}
+	a.Own = c.Own
+	if c.SharedExperts {
+		own := map[string]json.RawMessage{}
+		if c.Own != nil {
+			failed = json.Unmarshal(c.Own, &own)
+		}
+		own[expertsField] = encode(sharedFactors)
+		a.Own = encode(own)
 	}
 	a.InitWeights = encode(true)
 	if c.Init != "" {
@@ -219,4 +230,24 @@ func object(values []ModuleValue, encode func(any) json.RawMessage) json.RawMess
 		pairs = append(pairs, fmt.Sprintf("%s: %s", encode(v.Pattern), encode(v.Value)))
 	}
 	return json.RawMessage("{" + strings.Join(pairs, ", ") + "}")
+}
+
+const expertsField, sharedFactors = "experts", "shared"
+
+// takeExperts tells whether the field "lockstep" says that experts share factors, and what else it says.
+func takeExperts(own json.RawMessage) (shared bool, rest json.RawMessage, err error) {
+	var said map[string]json.RawMessage
+	if json.Unmarshal(own, &said) != nil || said[expertsField] == nil {
+		return false, own, nil // what it is if not an object is refused by whoever reads the rest
+	}
+	var value string
+	if json.Unmarshal(said[expertsField], &value) != nil || value != sharedFactors {
+		return false, nil, fmt.Errorf(File+": lockstep: %s is %s: want %q", expertsField, said[expertsField],
+			sharedFactors)
+	}
+	if delete(said, expertsField); len(said) == 0 {
+		return true, nil, nil
+	}
+	rest, err = json.Marshal(said)
+	return true, rest, err
 }

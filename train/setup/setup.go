@@ -158,7 +158,7 @@ func loraConfig(l configs.LoRA) peft.Config {
 	return peft.Config{
 		Rank: l.Rank, Alpha: l.Alpha, Targets: l.Targets, TargetParameters: l.TargetParameters,
 		RankStabilised: l.UseRSLoRA, RankPattern: values(l.RankPattern), AlphaPattern: values(l.AlphaPattern),
-		ModulesToSave: l.ModulesToSave,
+		ModulesToSave: l.ModulesToSave, SharedExperts: l.Experts == "shared",
 	}
 }
 

@@ -31,6 +31,9 @@ func (t *Trainer) FirstNotFinite() (name string) {
 	t.eachRank(func(r *parallel.Rank, m *model.Model) {
 		first := "the loss"
 		for i, s := range m.Shards {
+			if s.Copies() == s.W.Groups { // of the weight whose first has been looked at
+				continue
+			}
 			if n := optim.GradNorm(r, weights(m, m.Shards[i:i+1])); math.IsNaN(n) || math.IsInf(n, 0) {
 				first = s.Param.Name
 				break

@@ -157,7 +157,7 @@ func (t *Trainer) loss(r *parallel.Rank, logprob kernels.Tensor, rows optim.Rows
 func weights(m *model.Model, shards []*model.Shard) []optim.Weights {
 	var ws []optim.Weights
 	for _, s := range shards {
-		w := optim.Weights{Owner: s.Owner, Sharded: s.Sharded, W: s.W, Grad: s.Grad}
+		w := optim.Weights{Owner: s.Owner, Sharded: s.Sharded, W: s.W, Grad: s.Grad, Copies: s.Copies()}
 		if s.Q != nil {
 			w.Codes = []kernels.Tensor{s.Q.Codes, s.Q.Scales}
 		}
