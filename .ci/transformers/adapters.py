@@ -138,42 +138,54 @@ def deltas(model):
 
 def exports(binary, scratch):
     for golden in GOLDENS:
-        folder = TESTDATA / golden
-        vocab = json.loads((folder / "config.json").read_text())
-        vocab = min([vocab.get("vocab_size") or vocab["text_config"]["vocab_size"]] + [v for k, v in vocab.items() if re.fullmatch("(image|video|vision_start|vision_end)_token_id", k) and v > 64])
-        lines = scratch / "ids.jsonl"
-        lines.write_text("".join(json.dumps({"ids": s, "labels": s}) + "\n" for s in random_ids(vocab, 8, 30)))
-        out = scratch / golden
-        train(binary, "configs/qwen3-lora.toml", out, f"model.path={folder}", f"data.path={lines}", "lora.rank=2", "lora.targets=all-linear", "data.pack_rows=128", "run.epochs=0", "run.steps=2",
-              "run.packs=2", "optim.lr=0.02", *SMALL, *(["model.time_step_floor=reference"] if golden.startswith("nemotron") else []))
-        floor = ["--time-step-floor", "reference"] if golden.startswith("nemotron") else []
-        merged = scratch / f"{golden}-merged"
-        run(binary, "merge", "--model", folder, "--adapter", out / "adapter", "--out", merged)
-        ids = random_ids(vocab)
-        plain, whole = load(folder), load(merged)
-        # deltas before the adapter is put on: PEFT wraps the very modules of plain
-        before = {n: p.detach().clone() for n, p in plain.named_parameters()}
-        stored = safetensors.torch.load_file(out / "adapter" / "adapter_model.safetensors")
-        model = peft.PeftModel.from_pretrained(plain, out / "adapter").eval()
-        loaded = {k: v for k, v in model.state_dict().items() if ".lora_" in k}
-        differ = sum(not any(v.shape == w.shape and torch.equal(v, w) for w in loaded.values()) for v in stored.values())
-        report(f"{golden}: {len(stored)} tensors of the adapter, {len(loaded)} in PEFT, of which differ", differ + abs(len(stored) - len(loaded)), 0)
-        after = dict(whole.named_parameters())
-        count, zero, off, touched = 0, 0, 0.0, set()
-        for name, parameter, delta in deltas(model):
-            key = re.sub(r"(^base_model\.model\.)|(\.base_layer)", "", name) + "." + parameter
-            count, zero = count + 1, zero + int(delta.abs().max().item() == 0)
-            touched.add(key)
-            off = max(off, (before[key].double() + delta.double() - after[key].double()).abs().max().item() / before[key].abs().max().item())
-        report(f"{golden}: {count} deltas, of which zero", zero, 0)
-        report(f"{golden}: merged weights against W + delta of PEFT, relative", off, 1e-6)
-        others = sum(not torch.equal(p, after[n]) for n, p in before.items() if n not in touched and n in after)
-        report(f"{golden}: other weights that the merge changed", others, 0)
-        with_adapter, alone = ours(binary, scratch, ids, "--model", folder, "--adapter", out / "adapter", *floor), ours(binary, scratch, ids, "--model", merged, *floor)
-        report(f"{golden}: log-probs, merged by transformers", largest(theirs(whole, ids), alone), 1e-4)
-        report(f"{golden}: log-probs, adapter by PEFT", largest(theirs(model, ids), with_adapter), 1e-4)
-        for d in (out, merged):
-            shutil.rmtree(d)
+        export(binary, scratch, golden)
+    for golden in sorted({"deepseek_v3_grouped", "gpt_oss", "nemotron_h_latent", "qwen3_moe"} & set(GOLDENS)):
+        export(binary, scratch, golden, "lora.experts=shared")
+
+
+def export(binary, scratch, golden, *more):
+    folder = TESTDATA / golden
+    vocab = json.loads((folder / "config.json").read_text())
+    vocab = min([vocab.get("vocab_size") or vocab["text_config"]["vocab_size"]] + [v for k, v in vocab.items() if re.fullmatch("(image|video|vision_start|vision_end)_token_id", k) and v > 64])
+    lines = scratch / "ids.jsonl"
+    lines.write_text("".join(json.dumps({"ids": s, "labels": s}) + "\n" for s in random_ids(vocab, 8, 30)))
+    out = scratch / golden
+    train(binary, "configs/qwen3-lora.toml", out, f"model.path={folder}", f"data.path={lines}", "lora.rank=2", "lora.targets=all-linear", "data.pack_rows=128", "run.epochs=0", "run.steps=2",
+          "run.packs=2", "optim.lr=0.02", *more, *SMALL, *(["model.time_step_floor=reference"] if golden.startswith("nemotron") else []))
+    floor = ["--time-step-floor", "reference"] if golden.startswith("nemotron") else []
+    merged = scratch / f"{golden}-merged"
+    run(binary, "merge", "--model", folder, "--adapter", out / "adapter", "--out", merged)
+    ids = random_ids(vocab)
+    plain, whole = load(folder), load(merged)
+    # deltas before the adapter is put on: PEFT wraps the very modules of plain
+    before = {n: p.detach().clone() for n, p in plain.named_parameters()}
+    stored = safetensors.torch.load_file(out / "adapter" / "adapter_model.safetensors")
+    model = peft.PeftModel.from_pretrained(plain, out / "adapter").eval()
+    loaded = {k: v for k, v in model.state_dict().items() if ".lora_" in k}
+    if more:  # the tensor of PEFT has one expert after the other
+        config = json.loads((out / "adapter" / "adapter_config.json").read_text())
+        experts = {n: v for n, v in loaded.items() if ".experts." in n}
+        e = next(m.num_experts for m in model.modules() if hasattr(m, "num_experts") and hasattr(m, "down_proj"))
+        one = sum(torch.equal(x, y.expand_as(x)) for x in (v.reshape(e, -1, v.shape[1]) if "lora_A" in n else v.reshape(v.shape[0], -1, e).permute(2, 0, 1) for n, v in experts.items()) for y in [x[:1]])
+        report(f"{golden}: {more[0]}: {one} of {len(experts)} factors of experts are one, half of them are to be; {config['lockstep']}", abs(2 * one - len(experts)), 0)
+    differ = sum(not any(v.shape == w.shape and torch.equal(v, w) for w in loaded.values()) for v in stored.values())
+    report(f"{golden}: {len(stored)} tensors of the adapter, {len(loaded)} in PEFT, of which differ", differ + abs(len(stored) - len(loaded)), 0)
+    after = dict(whole.named_parameters())
+    count, zero, off, touched = 0, 0, 0.0, set()
+    for name, parameter, delta in deltas(model):
+        key = re.sub(r"(^base_model\.model\.)|(\.base_layer)", "", name) + "." + parameter
+        count, zero = count + 1, zero + int(delta.abs().max().item() == 0)
+        touched.add(key)
+        off = max(off, (before[key].double() + delta.double() - after[key].double()).abs().max().item() / before[key].abs().max().item())
+    report(f"{golden}: {count} deltas, of which zero", zero, 0)
+    report(f"{golden}: merged weights against W + delta of PEFT, relative", off, 1e-6)
+    others = sum(not torch.equal(p, after[n]) for n, p in before.items() if n not in touched and n in after)
+    report(f"{golden}: other weights that the merge changed", others, 0)
+    with_adapter, alone = ours(binary, scratch, ids, "--model", folder, "--adapter", out / "adapter", *floor), ours(binary, scratch, ids, "--model", merged, *floor)
+    report(f"{golden}: log-probs, merged by transformers", largest(theirs(whole, ids), alone), 1e-4)
+    report(f"{golden}: log-probs, adapter by PEFT", largest(theirs(model, ids), with_adapter), 1e-4)
+    for d in (out, merged):
+        shutil.rmtree(d)
 
 
 def template(binary, scratch, folder):
