@@ -77,11 +77,23 @@ func (m *Model) adapterTargets(c peft.Config) ([][]target, error) {
 		}
 	}
 	if t := match.Unmatched(); t != "" {
+		if m.isRouter(t) {
+			return nil, fmt.Errorf("lora: target %q is the router of a mixture, on which adapters are not supported: "+
+				"train it by modules_to_save, or leave it out (PEFT's all-linear adds it)", t)
+		}
 		modules, parameters := m.Targets()
 		return nil, fmt.Errorf("lora: target %q matches nothing in this model: want names such as %s", t,
 			strings.Join(slices.Concat(modules, parameters), ", "))
 	}
 	return targets, nil
+}
+
+// isRouter tells whether a target is a mixture's router, its module or its weight.
+func (m *Model) isRouter(target string) bool {
+	return slices.ContainsFunc(m.mixtures(), func(l *MoE) bool {
+		name := m.memoryName(l.Router.W.Name)
+		return peft.IsSuffix(name, target) || peft.IsSuffix(strings.TrimSuffix(name, ".weight"), target)
+	})
 }
 
 // SameAdapters is an error that names the first projection on which a config puts another adapter than the model has.

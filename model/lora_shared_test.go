@@ -199,3 +199,29 @@ func TestSharedFactorsFolder(t *testing.T) {
 		return nil
 	})
 }
+
+// PEFT's "all-linear" has adapters on routers of some mixtures: they are refused by what they are, and modules_to_save
+// trains a router.
+func TestRouterTargets(t *testing.T) {
+	onRank(t, func(r *parallel.Rank) error {
+		for dir, router := range map[string]string{"qwen3_moe": "mlp.gate", "glm4_moe": "mlp.gate", "gpt_oss": "mlp.router"} {
+			for _, c := range []peft.Config{
+				{Rank: 2, Alpha: 1, Targets: []string{"q_proj", router}},
+				{Rank: 2, Alpha: 1, Targets: []string{"q_proj"}, TargetParameters: []string{router + ".weight"}},
+			} {
+				m, err := model.LoadFolder(r.Dev, "testdata/"+dir, "", model.Options{DType: kernels.F32})
+				if err != nil {
+					return err
+				}
+				if err := m.AddLoRA(c); err == nil || !strings.Contains(err.Error(), "is the router of a mixture") {
+					t.Errorf("%s, %+v: %v", dir, c, err)
+				}
+				c = peft.Config{Rank: 2, Alpha: 1, Targets: []string{"q_proj"}, ModulesToSave: []string{router}}
+				if err := m.AddLoRA(c); err != nil {
+					t.Errorf("%s: %v", dir, err)
+				}
+			}
+		}
+		return nil
+	})
+}
