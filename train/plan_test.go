@@ -13,6 +13,7 @@ import (
 // What a run takes of its devices is what the plan said before anything was allocated, to the byte.
 func TestPlanIsExact(t *testing.T) {
 	rl := testshape.RL()
+	shared := []string{"run.steps=2", "optim.warmup_steps=0", "lora.rank=64", "lora.experts=shared"}
 	for name, set := range map[string][]string{
 		"full":      {"run.steps=2", "optim.warmup_steps=0"},
 		"lora":      {"run.steps=2", "optim.warmup_steps=0", "lora.rank=4"},
@@ -31,6 +32,9 @@ func TestPlanIsExact(t *testing.T) {
 		"ranks sparse": tinyDSA("indexer.stage=sparse", "run.steps=2", "optim.warmup_steps=0", "parallel.ranks=2"),
 		"ranks reference": append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=1", "rl.kl_coef=0.1",
 			"lora.rank=2", "parallel.ranks=8"),
+		"shared": append(shared, "lora.targets=gate_proj,up_proj,down_proj"),
+		"ranks shared": append(shared, "lora.targets=gate_proj,up_proj,down_proj", "parallel.ranks=2",
+			"parallel.experts=2"),
 		"mismatch": append(rl, "run.steps=2", "optim.warmup_steps=0", "warm_start.steps=0",
 			"rollout.allow_mismatch=true",
 			"rollout.numerics.combine=bf16", "rollout.numerics.weights=fp8"),
