@@ -22,6 +22,10 @@ type Batch struct {
 	Place       Place        // of a micro-batch of several ranks; zero otherwise
 	Idle        bool         // of expert parallel: the rank computes for the others alone, and has no gradients
 	parts       gradientParts
+
+	// Of a mixture that is computed again, the last of its block: the gradient of its output, [T, H].
+	again *MoE
+	dout  kernels.Tensor
 }
 
 // longest is the largest number of keys that a row of the batch reads.

@@ -27,16 +27,16 @@ func (m *Model) FewTokens() (n int) {
 }
 
 // dispatchFew gathers all tokens and finds the places of their rows.
-func (e *expertExchange) dispatchFew(r *parallel.Rank, u kernels.Tensor, by *Routing, segments []int32) {
+func (e *expertExchange) dispatchFew(r *parallel.Rank, by *Routing, segments []int32) {
 	e.plan.RowOf = r.Stack.New(kernels.I32, e.tokens(), e.m.TopK)
 	chosen := r.Stack.New(kernels.I32, e.tokens(), e.m.TopK)
 	if r.Experts == nil { // a plan
-		kernels.CountExchange(r.Dev, kernels.ExchangeTokens, e.all.Bytes()-u.Bytes()+chosen.Bytes()-by.Experts.Bytes())
+		kernels.CountExchange(r.Dev, kernels.ExchangeTokens, e.all.Bytes()-e.u.Bytes()+chosen.Bytes()-by.Experts.Bytes())
 	} else {
 		e.gathered = r.Experts.Read(func(of [][]kernels.Tensor) {
 			r.Transfers.GatherPeers(e.all, of[0])
 			r.Transfers.GatherPeers(chosen, of[1])
-		}, u, by.Experts)
+		}, e.u, by.Experts)
 	}
 	r.Dev.Dispatch(e.plan, chosen, segments)
 	e.rows, e.source = e.plan.Source.Cols, e.plan.Source

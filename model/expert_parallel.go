@@ -77,7 +77,8 @@ func expertRange(rank, ranks, experts int) (from, to int) {
 // expertExchange brings the tokens of all ranks to the owners of their experts, and the owners' rows back.
 type expertExchange struct {
 	m       *MoE
-	routing *Routing       // of this rank's tokens
+	u       kernels.Tensor // [T, H]: this rank's tokens
+	routing *Routing       // of these
 	ranks   [][]int32      // row offsets of the segments of each rank's tokens
 	trains  bool           // Backward may follow at some rank
 	all     kernels.Tensor // [tokens of all ranks, H]: their inputs, and then the gradients of their outputs
@@ -97,7 +98,8 @@ type expertExchange struct {
 	pair   kernels.Tensor // int32 [1, rows]: and its slot
 	groups kernels.Groups // by expert, then rank, then segment
 
-	gathered *parallel.Exchange // of few tokens; the others may still read this rank's
+	gathered *parallel.Exchange // of inputs; of few tokens the others may still read this rank's when they are there
+	ahead    bool               // gathered is of gradients
 }
 
 // A rank begins an exchange by telling the others the place of its mixture, whether it trains, and its segments. One
@@ -109,9 +111,9 @@ const (
 
 var noTokens = []int32{standsBy, 0, 0}
 
-// exchange finds the rows of this owner for the tokens of all ranks. Those of this rank are u [T, H] in segments.
-func (m *MoE) exchange(r *parallel.Rank, u kernels.Tensor, by *Routing, segments []int32, k *Keep) *expertExchange {
-	e := &expertExchange{m: m, routing: by, trains: k != nil}
+// exchange begins to gather the tokens of all ranks, while this one routes its own: u [T, H] in segments.
+func (m *MoE) exchange(r *parallel.Rank, u kernels.Tensor, segments []int32, k *Keep) *expertExchange {
+	e := &expertExchange{m: m, trains: k != nil}
 	if r.Experts == nil { // a plan: every rank has as many tokens
 		e.ranks = slices.Repeat([][]int32{segments}, len(m.Experts.GateUp.W.home))
 	} else {
@@ -122,8 +124,16 @@ func (m *MoE) exchange(r *parallel.Rank, u kernels.Tensor, by *Routing, segments
 		r.Experts.Summon()
 		e.meet(r.Experts.ShareNumbers(append([]int32{int32(m.place), trains}, segments...)))
 	}
-	e.dispatch(r, u, by, k)
+	e.gatherInputs(r, u)
 	return e
+}
+
+// gatherInputs begins to gather inputs, whose copy needs no router; few come with what was chosen.
+func (e *expertExchange) gatherInputs(r *parallel.Rank, u kernels.Tensor) {
+	e.u, e.all = u, r.Stack.New(u.DType, e.tokens(), u.Cols)
+	if !e.few() {
+		e.gathered = beginGather(r, parallel.Pair{Dst: e.all, Src: u})
+	}
 }
 
 // meet takes what ranks have told each other.
@@ -158,25 +168,26 @@ func (e *expertExchange) segments() []int32 {
 	return all
 }
 
-// dispatch gathers all tokens and finds this owner's rows. The host has to learn how many there are, once for a block
-// that is computed twice.
-func (e *expertExchange) dispatch(r *parallel.Rank, u kernels.Tensor, by *Routing, k *Keep) {
+// dispatch gathers what the routers of all ranks have chosen, and finds this owner's rows. The host has to learn how
+// many there are, once for a block that is computed twice.
+func (e *expertExchange) dispatch(r *parallel.Rank, by *Routing, k *Keep) {
+	e.routing = by
 	segments, tokens, topK := e.segments(), e.tokens(), e.m.TopK
 	pairs := tokens * topK
-	e.all = r.Stack.New(u.DType, tokens, u.Cols)
 	e.plan = kernels.Plan{Groups: kernels.Groups{Count: e.m.Router.W.W.Rows, Segments: len(segments) - 1},
 		Source: r.Stack.New(kernels.I32, 1, pairs)}
 	e.plan.Groups.Offsets = r.Stack.New(kernels.I32, 1, e.plan.Groups.Count*e.plan.Groups.Segments+1)
 	if e.few() {
-		e.dispatchFew(r, u, by, segments)
+		e.dispatchFew(r, by, segments)
 		return
 	}
 	e.weights, e.plan.Pair = r.Stack.New(kernels.F32, tokens, topK), r.Stack.New(kernels.I32, 1, pairs)
 	e.plan.RowOf = r.Stack.New(kernels.I32, tokens, topK)
 	mark := r.Stack.Mark()
 	chosen := r.Stack.New(kernels.I32, tokens, topK)
-	gather(r, parallel.Pair{Dst: e.all, Src: u}, parallel.Pair{Dst: chosen, Src: by.Experts},
-		parallel.Pair{Dst: e.weights, Src: by.Weights})
+	endGather(r, e.gathered, beginGather(r, parallel.Pair{Dst: chosen, Src: by.Experts},
+		parallel.Pair{Dst: e.weights, Src: by.Weights}))
+	e.gathered = nil
 	r.Dev.Dispatch(e.plan, chosen, segments)
 	r.Stack.Release(mark)
 	e.limit = expertRows(pairs, len(e.ranks))
@@ -251,13 +262,14 @@ func (e *expertExchange) ownRows(r *parallel.Rank, tokens int) kernels.Tensor {
 }
 
 // outputs is what this owner's experts compute for their tokens, [rows, H]; in pieces nothing yet.
-func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, s *MLPSaved) kernels.Tensor {
+func (e *expertExchange) outputs(r *parallel.Rank, k *Keep, s *MLPSaved, b *Batch) kernels.Tensor {
 	if e.rows == 0 || e.rounds > 1 {
 		return r.Stack.New(e.all.DType, 0, e.all.Cols)
 	}
 	return e.m.Experts.forwardOf(r, e.rows, e.m.Experts.GateUp.gathered(r), func() kernels.Tensor {
 		x := r.Stack.New(e.all.DType, e.rows, e.all.Cols)
 		r.Dev.Gather(x, e.all, e.source)
+		e.gatherGradients(r, b) // behind the products of these rows
 		return x
 	}, &e.groups, k, SaveExperts, s)
 }
@@ -279,25 +291,55 @@ func (e *expertExchange) combine(r *parallel.Rank, out, y, weights kernels.Tenso
 			}
 		}, y)
 		r.Yield()
-		if e.gathered != nil {
+		if e.few() {
 			e.gathered.Wait()
 		}
 		x.Wait()
 	}
 }
 
-// backward writes the gradients of the inputs of this rank's tokens dx [T, H] and of their weights F32 [T, K], from
-// dout [T, H]. y and s are what this owner's experts have computed.
-func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dout, y kernels.Tensor, s *MLPSaved) {
-	if e.rounds > 1 {
-		e.backwardPieces(r, dx, dweights, dout)
+// lastMixture is a block's last layer, where that is a mixture whose output is what it adds to the block's; else nil.
+func (bl Block) lastMixture() *MoE {
+	if m, ok := bl[len(bl)-1].Layer.(*MoE); ok && m.OutOf == nil {
+		return m
+	}
+	return nil
+}
+
+// gatherGradients begins to gather the gradients of the outputs of all ranks' tokens, where they are known: the block is
+// computed again. They take the place of the inputs, which no operation reads any more; in pieces those stay.
+func (e *expertExchange) gatherGradients(r *parallel.Rank, b *Batch) {
+	if b == nil || b.again != e.m || e.rounds > 1 || e.ahead {
 		return
 	}
-	gather(r, parallel.Pair{Dst: e.all, Src: dout})
+	e.ahead, e.gathered = true, beginGather(r, parallel.Pair{Dst: e.all, Src: b.dout})
+	e.gathered.Unpin() // what is allocated meanwhile is released meanwhile: both lie below
+}
+
+// allGradients is the gradients of the outputs of all ranks' tokens, from those of this rank's.
+func (e *expertExchange) allGradients(r *parallel.Rank, dout kernels.Tensor) kernels.Tensor {
+	all := e.all
+	if e.rounds > 1 {
+		all = r.Stack.New(dout.DType, e.tokens(), dout.Cols)
+	}
+	if !e.ahead {
+		e.gathered = beginGather(r, parallel.Pair{Dst: all, Src: dout})
+	}
+	endGather(r, e.gathered)
+	return all
+}
+
+// backward writes the gradients of the inputs of this rank's tokens dx [T, H] and of their weights F32 [T, K], from
+// those of the outputs of all ranks' tokens. y and s are what this owner's experts have computed.
+func (e *expertExchange) backward(r *parallel.Rank, dx, dweights, dall, y kernels.Tensor, s *MLPSaved) {
+	if e.rounds > 1 {
+		e.backwardPieces(r, dx, dweights, dall)
+		return
+	}
 	dy, dw := r.Stack.New(y.DType, e.rows, y.Cols), r.Stack.New(kernels.F32, e.rows, 1)
 	dxs := dy
 	if e.rows > 0 {
-		r.Dev.CombineBackward(dy, dw, e.all, y, e.weights, e.pair, kernels.Tensor{})
+		r.Dev.CombineBackward(dy, dw, dall, y, e.weights, e.pair, kernels.Tensor{})
 		dxs = s.backward(r, dy, &e.groups, &e.groups)
 	}
 	rowOf := e.ownRows(r, dx.Rows)
@@ -326,19 +368,28 @@ func (e *expertExchange) countRows(r *parallel.Rank, list ...kernels.Tensor) {
 	kernels.CountExchange(r.Dev, kernels.ExchangeRows, bytes)
 }
 
-// gather fills tensors with the rows of all ranks' tokens.
-func gather(r *parallel.Rank, pairs ...parallel.Pair) {
+// beginGather begins to fill tensors with the rows of all ranks' tokens; nil: it only counts them, in a plan.
+func beginGather(r *parallel.Rank, pairs ...parallel.Pair) *parallel.Exchange {
 	if r.Experts == nil { // a plan
 		bytes := 0
 		for _, p := range pairs {
 			bytes += p.Dst.Bytes() - p.Src.Bytes()
 		}
 		kernels.CountExchange(r.Dev, kernels.ExchangeTokens, bytes)
+		return nil
+	}
+	return r.Experts.AllGather(pairs...)
+}
+
+// endGather waits for what has begun.
+func endGather(r *parallel.Rank, list ...*parallel.Exchange) {
+	if r.Experts == nil { // a plan
 		return
 	}
-	x := r.Experts.AllGather(pairs...)
 	r.Yield()
-	x.Wait()
+	for _, x := range list {
+		x.Wait()
+	}
 }
 
 // ServeExperts computes this rank's experts for rank 0, which works alone, until it is released.
@@ -371,8 +422,9 @@ func (m *MoE) serve(r *parallel.Rank, told [][]int32, d kernels.DType) {
 	e.meet(told)
 	none := &Routing{Experts: r.Stack.New(kernels.I32, 0, m.TopK), Weights: r.Stack.New(kernels.F32, 0, m.TopK)}
 	u := r.Stack.New(d, 0, m.Experts.GateUp.W.W.Cols)
-	e.dispatch(r, u, none, nil)
-	e.combine(r, u, e.outputs(r, nil, new(MLPSaved)), none.Weights)
+	e.gatherInputs(r, u)
+	e.dispatch(r, none, nil)
+	e.combine(r, u, e.outputs(r, nil, new(MLPSaved), nil), none.Weights)
 }
 
 // mixtures lists the mixtures whose experts are cut over ranks, in the order of their places.

@@ -182,11 +182,9 @@ func (e *expertExchange) combinePieces(r *parallel.Rank, out, weights kernels.Te
 }
 
 // backwardPieces is backward, which computes the outputs again.
-func (e *expertExchange) backwardPieces(r *parallel.Rank, dx, dweights, dout kernels.Tensor) {
+func (e *expertExchange) backwardPieces(r *parallel.Rank, dx, dweights, dall kernels.Tensor) {
 	pairs := dweights.Len()
-	dall := r.Stack.New(dout.DType, e.tokens(), dout.Cols)
-	gather(r, parallel.Pair{Dst: dall, Src: dout})
-	dxs, dws := r.Stack.New(dout.DType, pairs, dout.Cols), r.Stack.New(kernels.F32, pairs, 1)
+	dxs, dws := r.Stack.New(dx.DType, pairs, dx.Cols), r.Stack.New(kernels.F32, pairs, 1)
 	e.byPiece(r, []kernels.Tensor{dxs, dws}, func(p *expertPiece) []kernels.Tensor {
 		var s MLPSaved
 		y := e.forward(r, p, &s)

@@ -40,6 +40,9 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 	if m.Into != nil {
 		u = m.Into.Forward(r, x, nil, k, &s.IntoIn)
 	}
+	if m.Experts.GateUp.W.split {
+		s.exchange = m.exchange(r, m.tokens(r, u), b.Layout.Segments, k)
+	}
 	s.Routing = m.Router.route(r, x, m.TopK)
 	s.Y = m.experts(r, u, b, k, s)
 	out := m.combine(r, k, s)
@@ -58,9 +61,11 @@ func (m *MoE) Forward(r *parallel.Rank, x kernels.Tensor, b *Batch, k *Keep) (ke
 
 // experts is the outputs of this rank's experts [R, H] for tokens u [T, H].
 func (m *MoE) experts(r *parallel.Rank, u kernels.Tensor, b *Batch, k *Keep, s *MoESaved) kernels.Tensor {
-	if m.Experts.GateUp.W.split {
-		s.exchange = m.exchange(r, m.tokens(r, u), &s.Routing, b.Layout.Segments, k)
-		return s.exchange.outputs(r, k, &s.Experts)
+	if s.exchange != nil {
+		s.exchange.dispatch(r, &s.Routing, k)
+		y := s.exchange.outputs(r, k, &s.Experts, b)
+		s.exchange.gatherGradients(r, b)
+		return y
 	}
 	s.Plan = m.plan(r, &s.Routing, b.Layout.Segments)
 	return m.Experts.forwardOf(r, s.Plan.Source.Cols, m.Experts.GateUp.gathered(r), func() kernels.Tensor {
@@ -97,7 +102,7 @@ func (s *MoESaved) backward(r *parallel.Rank, dout kernels.Tensor) (dx, dweights
 	dweights = r.Stack.New(kernels.F32, w.Rows, w.Cols)
 	if s.exchange != nil {
 		dx = r.Stack.New(dout.DType, dout.Rows, dout.Cols)
-		s.exchange.backward(r, dx, dweights, dout, s.Y, &s.Experts)
+		s.exchange.backward(r, dx, dweights, s.exchange.allGradients(r, dout), s.Y, &s.Experts)
 		return dx, dweights
 	}
 	dy := r.Stack.New(dout.DType, s.Y.Rows, s.Y.Cols)

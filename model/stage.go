@@ -143,7 +143,9 @@ func (st Stage) Backward(r *parallel.Rank, d kernels.Tensor, b *Batch, s *Saved)
 	for i := st.To - 1; i >= st.From; i-- {
 		st.model.sharded.use(r, i, i-1)
 		st.model.grads.during(r, b, blockUnit(i), func() {
+			b.again, b.dout = st.model.Blocks[i].lastMixture(), d
 			st.withInner(r, i, b, s, func(inner BlockSaved) { inner.Backward(r, d, b) })
+			b.again = nil
 			r.Stack.Release(s.blocks[i-st.From].mark)
 		})
 	}

@@ -98,9 +98,8 @@ func (u Update) Apply(r *parallel.Rank, ws []Weights) (copied *parallel.Exchange
 			}
 		}
 	}
-	if copied = broadcast(r, updated); copied != nil {
-		copied.Unpin()
-	}
+	copied = broadcast(r, updated)
+	copied.Unpin()
 	return copied
 }
 

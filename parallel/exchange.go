@@ -23,8 +23,12 @@ func (x *Exchange) Wait() {
 	}
 }
 
-// Unpin lets the rank's stack be released before Wait: none of the exchange's tensors lies there.
-func (x *Exchange) Unpin() { x.unpin() }
+// Unpin lets the rank's stack be released before Wait: none of the exchange's tensors is among what is released.
+func (x *Exchange) Unpin() {
+	if x != nil {
+		x.unpin()
+	}
+}
 
 // Events are those that Wait waits for, for an operation that is to wait in its place.
 func (x *Exchange) Events() []kernels.Event {
