@@ -1299,7 +1299,7 @@ func benchRanksCommand() *cobra.Command {
 			"or answers differ in a bit. The learning rate is 1e-6: packs are random and the same in every step,\n" +
 			"and by a usual one routers that are trained soon send nearly all tokens to a few experts. With experts\n" +
 			"on several ranks, random routers (no model.path) get rows that are the same on each: a token's experts\n" +
-			"are then twins, one at each rank, and shares of rows are even, as a balanced mixture's are. With\n" +
+			"are then copies, one at each rank, and shares of rows are even, as a balanced mixture's are. With\n" +
 			"--peer, transformers trains as many packs, on one rank and on all with FSDP2.\n\n" +
 			"Of a shape with [rl] it times whole steps of reinforcement learning, as a run takes them behind its\n" +
 			"warm start: seconds of sampling, of the update and of the rest, on one rank and on --ranks.",

@@ -80,7 +80,8 @@ var rules = []rule{
 	{[]string{"lora.rank_pattern"}, func(s *Shape) string { return badPairs(s.LoRA.RankPattern) }},
 	{[]string{"lora.alpha_pattern"}, func(s *Shape) string { return badPairs(s.LoRA.AlphaPattern) }},
 	{[]string{"lora.alpha", "lora.use_rslora", "lora.rank_pattern", "lora.alpha_pattern", "lora.targets",
-		"lora.target_parameters", "lora.experts", "lora.modules_to_save", "lora.path", "lora.rank"}, func(s *Shape) string {
+		"lora.target_parameters", "lora.experts", "lora.modules_to_save", "lora.path",
+		"lora.rank"}, func(s *Shape) string {
 		rest := s.LoRA
 		rest.Path, rest.Rank, rest.Seed, rest.Dropout = "", 0, 1, 0
 		return when(s.LoRA.Path != "" && s.LoRA.Rank == 0 && !reflect.DeepEqual(rest, Default().LoRA),

@@ -109,8 +109,8 @@ type LoRA struct {
 	Targets []string `toml:"targets" default:"['q_proj', 'k_proj', 'v_proj', 'o_proj']"`
 	// expert weights that get adapters, such as "mlp.experts.gate_up_proj"
 	TargetParameters []string `toml:"target_parameters"`
-	// "shared": the experts of a layer have one A of gate_proj and up_proj, and one B of down_proj, which add up what they
-	// learn; "each": every expert has factors of its own
+	// "shared": the experts of a layer have one A of gate_proj and up_proj, and one B of down_proj, which add up what
+	// they learn; "each": every expert has factors of its own
 	Experts string `toml:"experts" default:"'each'" oneof:"each,shared"`
 	// modules that are trained in full and stored with the adapters, such as "lm_head"
 	ModulesToSave []string `toml:"modules_to_save"`

@@ -306,8 +306,8 @@ func (bl Block) lastMixture() *MoE {
 	return nil
 }
 
-// gatherGradients begins to gather the gradients of the outputs of all ranks' tokens, where they are known: the block is
-// computed again. They take the place of the inputs, which no operation reads any more; in pieces those stay.
+// gatherGradients begins to gather the gradients of the outputs of all ranks' tokens, where they are known: the block
+// is computed again. They take the place of the inputs, which no operation reads any more; in pieces those stay.
 func (e *expertExchange) gatherGradients(r *parallel.Rank, b *Batch) {
 	if b == nil || b.again != e.m || e.rounds > 1 || e.ahead {
 		return

@@ -100,7 +100,8 @@ func (g *gradients) during(r *parallel.Rank, b *Batch, unit int, backward func()
 }
 
 // duringHead computes a gradient for each segment of the head, and adds them when all have been computed. The head is
-// the first unit of a backward pass and the longest: who waited for its sums would begin when the rank before has ended.
+// the first unit of a backward pass and the longest: a rank that waited for its sums would begin when the rank before
+// has ended.
 func (g *gradients) duringHead(r *parallel.Rank, b *Batch, u *gradientUnit, backward func()) {
 	defer r.Stack.Release(r.Stack.Mark())
 	all := b.Segments

@@ -20,7 +20,7 @@ func (m *Model) InitialiseAdapters(seed uint64) {
 
 // EvenRouters draws the routers of mixtures again, for benchmarks: an expert of each of some ranks has the router's row
 // of the expert at its place on the others. Experts with one row are chosen together, so every rank gets the same share
-// of a mixture's rows, where the ranks divide the experts and the top-k, and no group limit cuts twins apart. Loads of
+// of a mixture's rows, where the ranks divide the experts and the top-k, and no group limit parts them. Loads of
 // the experts on one rank are those of random rows.
 func (m *Model) EvenRouters(seed uint64, ranks int) {
 	var list []*Param

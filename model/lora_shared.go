@@ -53,8 +53,8 @@ func (m *Model) checkShared() error {
 		each := len(raw) / p.matrices()
 		for e := 1; e < p.matrices(); e++ {
 			if !bytes.Equal(raw[:each], raw[e*each:][:each]) {
-				return fmt.Errorf("%s is to be one for all experts, and those of experts 0 and %d differ: the adapter is "+
-					"damaged, or its experts have factors each", m.peftName(p.Parts[0].Name), e)
+				return fmt.Errorf("%s is to be one for all experts, and those of experts 0 and %d differ: "+
+					"the adapter is damaged, or its experts have factors each", m.peftName(p.Parts[0].Name), e)
 			}
 		}
 	}

@@ -204,7 +204,8 @@ func TestSharedFactorsFolder(t *testing.T) {
 // trains a router.
 func TestRouterTargets(t *testing.T) {
 	onRank(t, func(r *parallel.Rank) error {
-		for dir, router := range map[string]string{"qwen3_moe": "mlp.gate", "glm4_moe": "mlp.gate", "gpt_oss": "mlp.router"} {
+		routers := map[string]string{"qwen3_moe": "mlp.gate", "glm4_moe": "mlp.gate", "gpt_oss": "mlp.router"}
+		for dir, router := range routers {
 			for _, c := range []peft.Config{
 				{Rank: 2, Alpha: 1, Targets: []string{"q_proj", router}},
 				{Rank: 2, Alpha: 1, Targets: []string{"q_proj"}, TargetParameters: []string{router + ".weight"}},

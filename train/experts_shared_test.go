@@ -72,13 +72,14 @@ func TestSharedExperts(t *testing.T) {
 // What cannot be shared is refused.
 func TestSharedExpertsRefused(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	if _, err := runTiny(t, dir, false, "lora.rank=2", "lora.targets=gate_proj,up_proj,down_proj", "run.steps=1"); err != nil {
+	targets := "lora.targets=gate_proj,up_proj,down_proj"
+	if _, err := runTiny(t, dir, false, "lora.rank=2", targets, "run.steps=1"); err != nil {
 		t.Fatal(err)
 	}
 	path := "lora.path=" + filepath.Join(dir, "adapter")
 	for want, set := range map[string][]string{
 		"none has an adapter":       {"lora.rank=4", "lora.experts=shared", "lora.targets=q_proj"},
-		"the shape asks for shared": {"lora.rank=2", path, "lora.experts=shared", "lora.targets=gate_proj,up_proj,down_proj"},
+		"the shape asks for shared": {"lora.rank=2", path, "lora.experts=shared", targets},
 		"has its own":               {path, "lora.experts=shared"},
 		`want "each" or "shared"`:   {"lora.rank=4", "lora.experts=one"},
 	} {

@@ -44,7 +44,8 @@ func TestTimeSteps(t *testing.T) {
 			t.Fatalf("%v: %v\n%s", set, err, out)
 		}
 		if !regexp.MustCompile(`2 steps of 16 answers, \d\d+ tokens, behind 2 of warm start`).MatchString(out) ||
-			!strings.Contains(out, "one rank, s  2 ranks, s  ratio") || !strings.Contains(out, "same on every bit: SHA-256 ") {
+			!strings.Contains(out, "one rank, s  2 ranks, s  ratio") ||
+			!strings.Contains(out, "same on every bit: SHA-256 ") {
 			t.Errorf("%v:\n%s", set, out)
 		}
 		one, many := 0.0, 0.0

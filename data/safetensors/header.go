@@ -231,8 +231,8 @@ func parseShape(text json.RawMessage) ([]int, error) {
 		return nil, err
 	}
 	if len(sizes) > maxDimensions {
-		return nil, fmt.Errorf("%d dimensions, %d are supported: the header is damaged, fetch the file again", len(sizes),
-			maxDimensions)
+		return nil, fmt.Errorf("%d dimensions, %d are supported: the header is damaged, fetch the file again",
+			len(sizes), maxDimensions)
 	}
 	shape := make([]int, len(sizes))
 	for i, n := range sizes {

@@ -214,7 +214,8 @@ func printRanks(w io.Writer, one, many onMesh, peers []peerOnRanks) error {
 		if speed[i] = p.Tokens; p.Tokens > 0 {
 			cells := [2]string{}
 			cells[i] = fmt.Sprintf("%.0f", p.Tokens)
-			fmt.Fprintf(tab, "%s\t%s\t\t  tokens/s of the peer's training steps%s: %s\n", cells[0], cells[1], how, p.Way)
+			fmt.Fprintf(tab, "%s\t%s\t\t  tokens/s of the peer's training steps%s: %s\n",
+				cells[0], cells[1], how, p.Way)
 		}
 	}
 	if speed[0] > 0 && speed[1] > 0 {

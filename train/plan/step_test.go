@@ -51,10 +51,12 @@ func TestStepTimes(t *testing.T) {
 	}{
 		{"one rank", alone, trainer.StepWork{Micro: micro, Micros: 3, Update: update},
 			"arithmetic 24.012, optimizer 1; 25.012"},
-		// 3 GB of weights twice, of which one block of four cannot be hidden; 2 GB of others' updated weights, behind 1 s of the optimizer
+		// 3 GB of weights twice, of which one block of four cannot be hidden; 2 GB of others' updated weights, behind
+		// 1 s of the optimizer
 		{"sharded", two, trainer.StepWork{Micro: with(micro, kernels.ExchangeWeights, 4, 3), Micros: 2,
 			Update: with(update, kernels.ExchangeUpdated, 1, 2)},
-			"arithmetic 16.008, weights from owners 6 (4.5 hidden), optimizer 1, updated weights 2.1 (1 hidden); 19.608"},
+			"arithmetic 16.008, weights from owners 6 (4.5 hidden), optimizer 1, updated weights 2.1 (1 hidden); " +
+				"19.608"},
 		// a ring of units of 0.5 GB: a copy, and three passes of memory
 		{"gradients", two, trainer.StepWork{Micro: with(micro, kernels.ExchangeGradient, 2, 1), Micros: 1,
 			Update: update}, "arithmetic 8.004, gradients 1 (1 hidden), gradients' ring 2, optimizer 1; 11.004"},

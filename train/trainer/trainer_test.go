@@ -203,7 +203,8 @@ func TestDeferredCopies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	batch := trainer.Supervised([][]data.Sample{{sequence(1, 90)}, {sequence(2, 70)}, {sequence(5, 99)}, {sequence(3, 9)}})
+	batch := trainer.Supervised([][]data.Sample{{sequence(1, 90)}, {sequence(2, 70)}, {sequence(5, 99)},
+		{sequence(3, 9)}})
 	run := func(ranks int, later bool, seed uint64) (sum [sha256.Size]byte) {
 		if seed%2 == 0 { // otherwise all are one copy
 			defer trainer.CopyEachUnit()()

@@ -60,7 +60,8 @@ func TestPeers(t *testing.T) {
 				}
 				return all
 			}
-			if want := run(cudatest.Reference, cudatest.Reference); !bytes.Equal(run(a, b), want) || !bytes.Equal(run(b, a), want) {
+			want := run(cudatest.Reference, cudatest.Reference)
+			if !bytes.Equal(run(a, b), want) || !bytes.Equal(run(b, a), want) {
 				t.Errorf("%d columns of %s differ", cols, dtype)
 			}
 		}
