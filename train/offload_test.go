@@ -91,10 +91,12 @@ func TestOffloadActivations(t *testing.T) {
 			}
 			want := run(0)
 			meshes := [][]string{{"parallel.ranks=1", "run.micro_batch=2"},
-				{"parallel.ranks=3", "parallel.weights=sharded"}}
+				{"parallel.ranks=3", "parallel.weights=sharded"}, {"parallel.ranks=4"}}
 			if name != "indexers alone" && name != "dpo" {
 				meshes = append(meshes, []string{"parallel.ranks=2", "parallel.experts=2", "parallel.interleave=2",
-					"run.micro_batch=2", "offload.optimizer=true", "offload.ring=0.0001"})
+					"run.micro_batch=2", "offload.optimizer=true", "offload.ring=0.0001"},
+					[]string{"parallel.ranks=4", "parallel.experts=4", "parallel.weights=sharded",
+						"parallel.interleave=2", "run.micro_batch=2"})
 			}
 			for i, mesh := range meshes {
 				mesh = append(mesh, "offload.activations=true", "run.recompute=full")

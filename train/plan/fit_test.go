@@ -114,10 +114,16 @@ func TestPeaks(t *testing.T) {
 
 // More pinned memory than the machine has is refused in one line that says what it has.
 func TestFitsHost(t *testing.T) {
-	err := fitsHost(Memory{Host: 96 << 30}, 61<<30)
-	if err == nil || err.Error() != "out of memory: the run takes 96.00 GiB of pinned memory for offload, and the "+
-		"machine has 61.00 GiB available: remove offload.optimizer, or set lora.rank" {
-		t.Error(err)
+	for mend, n := range map[string]Memory{
+		"remove offload.optimizer, or set lora.rank":             {Host: 96 << 30, HostInputs: 48 << 30},
+		"remove offload.activations, or lower run.micro_batch":   {Host: 96 << 30, HostInputs: 49 << 30},
+		"raise offload.weights, or put weights into 4 bits by m": {Host: 96 << 30, HostWeights: 49 << 30},
+	} {
+		err := fitsHost(n, 61<<30)
+		if err == nil || !strings.HasPrefix(err.Error(), "out of memory: the run takes 96.00 GiB of pinned memory "+
+			"for offload, and the machine has 61.00 GiB available: "+mend) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v: %v", n, err)
+		}
 	}
 	if fitsHost(Memory{Host: 96 << 30}, 0) != nil || fitsHost(Memory{Host: 1 << 30}, 1<<30) != nil {
 		t.Error("what fits, or may fit, is refused")

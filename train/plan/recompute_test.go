@@ -1,12 +1,15 @@
 package plan
 
 import (
+	"fmt"
+	"math/bits"
 	"slices"
 	"testing"
 
 	"lockstep/data"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
+	"lockstep/kernels/meta"
 	"lockstep/model"
 	"lockstep/parallel"
 	"lockstep/train/setup"
@@ -14,10 +17,17 @@ import (
 	"lockstep/train/trainer"
 )
 
-// The plan of what activations take is what the stack of a real step takes, to the byte, whatever blocks keep.
+// The plan of what activations take is what the stacks of a real step take, to the byte, whatever blocks keep, of the
+// device and, where it has the inputs of blocks, of the host.
 func TestPlanOfPolicies(t *testing.T) {
-	s, err := testshape.Parse([]string{"run.packs=8", "run.micro_batch=8", "model.config.num_hidden_layers=4",
-		"lora.rank=4", "data.pack_rows=256"})
+	for _, offloaded := range []bool{false, true} {
+		t.Run(fmt.Sprintf("offloaded=%t", offloaded), func(t *testing.T) { planOfPolicies(t, offloaded) })
+	}
+}
+
+func planOfPolicies(t *testing.T, offloaded bool) {
+	s, err := testshape.Parse([]string{"run.packs=8", "run.micro_batch=8", "model.config.num_hidden_layers=6",
+		"lora.rank=4", "data.pack_rows=256", fmt.Sprintf("offload.activations=%t", offloaded)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,19 +51,67 @@ func TestPlanOfPolicies(t *testing.T) {
 		}
 		tr := trainer.New(r, m, o)
 		for _, keep := range []model.Policy{nil, m.Everywhere(0), m.Everywhere(model.SaveAttention),
-			{0, model.SaveAll, 0, model.SaveExperts}, {model.SaveAll, 0, model.SaveGateUp, 0}} {
+			{0, model.SaveAll, 0, model.SaveExperts, 0, 0}, {model.SaveAll, 0, model.SaveGateUp, 0, 0, 0}} {
 			tr.Keep = keep
 			want := p.step(keep) - p.static[0].Device()
-			r.Stack = kernels.NewArena(dev)
+			host := p.Rank.PinnedPeak()
+			r.ClearStacks(0)
 			Reserve(r, p.Rank)
 			tr.Step(1, trainer.Supervised(slices.Repeat([][]data.Sample{tr.FullPack(s.Data.PackRows)}, s.Run.Packs)))
-			if got := r.Stack.Peak(); got != want {
-				t.Errorf("%v kept: %d bytes, planned %d", keep, got, want)
+			if got := r.Stack.Peak() + r.PinnedPeak(); got != want || r.PinnedPeak() != host {
+				t.Errorf("%v kept: %d bytes, of them %d of the host, planned %d and %d", keep, got, r.PinnedPeak(),
+					want, host)
+			}
+			away := 0 // inputs of blocks that are computed again, but for the last three of them
+			for _, save := range keep {
+				if offloaded && save != model.SaveAll {
+					away++
+				}
+			}
+			if n := max(away-3, 0) * kernels.ArenaBytes(m.DType, 8*256, m.Hidden); host != n {
+				t.Errorf("%v kept: %d bytes of the host, want %d", keep, host, n)
 			}
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The room that inputs of blocks leave on a card when they go to the host is used: run.recompute = "auto" keeps more
+// there, within the same memory.
+func TestChooseOffloaded(t *testing.T) {
+	choose := func(have int, more ...string) (*Plan, Memory) {
+		s, err := tiny(more...)("device.kind=cuda", "model.config.num_hidden_layers=7", "data.eval_samples=0",
+			"run.packs=4", "run.micro_batch=4")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := New(meta.New(setup.Definition(s), kernels.SpareGPU), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := p.Choose(have)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, n
+	}
+	kept := func(p *Plan) (results int) {
+		for _, save := range p.Keep {
+			results += bits.OnesCount(uint(save))
+		}
+		return results
+	}
+	_, full := choose(0, "run.recompute=full")
+	have := full.Total()*32/31 + 1
+	p, n := choose(have)
+	q, m := choose(have, "offload.activations=true")
+	if p.Keep == nil || q.Keep == nil || kept(q) <= kept(p) {
+		t.Errorf("%v is kept with inputs of blocks on the host, %v without", q.Keep, p.Keep)
+	}
+	if m.Total() > have || m.HostInputs == 0 || n.Host != 0 {
+		t.Errorf("it takes %d of %d bytes and %d of the host, without %d", m.Total(), have, m.Host, n.Host)
 	}
 }
