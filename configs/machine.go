@@ -98,7 +98,7 @@ func ParseMachine(name string, text []byte) (m Machine, err error) {
 // without tells whether a machine has no use for a key: links of one card, and the host's links of a CPU.
 func (m Machine) without(key string) bool {
 	table, _, _ := strings.Cut(key, ".")
-	return table == "links" && m.Cards == 1 || table == "host" && m.Device == "cpu"
+	return (table == "links" || key == "share.slowest") && m.Cards == 1 || table == "host" && m.Device == "cpu"
 }
 
 // mostFaults are told of a machine.

@@ -34,9 +34,13 @@ type MachineMemory struct {
 type MachineRates struct {
 	Dense             float64 `toml:"dense"`              // products with one matrix
 	Grouped           float64 `toml:"grouped"`            // products with a matrix for each expert or head
-	Attention         float64 `toml:"attention"`          // forward
-	AttentionBackward float64 `toml:"attention_backward"` // its gradients
-	// of heads wider than 256 columns, as absorbed latent attention has
+	Attention         float64 `toml:"attention"`          // forward, its two products
+	AttentionBackward float64 `toml:"attention_backward"` // the five of its gradients
+	// 10^12 scores of a key, row and head in a second, their exp2 and sums, which products do not hide
+	Scores         float64 `toml:"scores"`
+	ScoresBackward float64 `toml:"scores_backward"` // likewise, of gradients
+	// of heads wider than 256 columns, as absorbed latent attention has, scores included
+	Latent         float64 `toml:"latent"`
 	LatentBackward float64 `toml:"latent_backward"`
 	Recurrence     float64 `toml:"recurrence"` // DeltaNet and Mamba, in fp32
 	Memory         float64 `toml:"memory"`     // GB/s, read and written together, of a copy
@@ -48,12 +52,15 @@ type MachineShare struct {
 	Train   float64 `toml:"train"`   // a training step
 	Forward float64 `toml:"forward"` // a forward of a full batch
 	Decode  float64 `toml:"decode"`  // a decoding step
+	// what the slowest of the cards, which all wait for, makes of one's, with all at work
+	Slowest float64 `toml:"slowest"`
 }
 
 // MachineLinks are between cards.
 type MachineLinks struct {
 	EachWay  float64 `toml:"each_way"`  // what a card gets while it sends nothing
 	BothWays float64 `toml:"both_ways"` // what it gets while it sends as much
+	Rows     float64 `toml:"rows"`      // what operations get that read another card's rows where they are
 	Exchange float64 `toml:"exchange"`  // us of an exchange of one row
 }
 

@@ -170,7 +170,7 @@ func (d *Device) ReLU2Backward(dx, dout, x kernels.Tensor) { d.rows(dx, dout, x)
 func (d *Device) LayerNorm(out, x, _, _ kernels.Tensor, _ float32) { d.rows(out, x) }
 func (d *Device) SelectKeys(selected, q, weights kernels.Tensor, keys kernels.KV, l *kernels.Layout,
 	x kernels.Index) {
-	d.index(Attention, 1, l, 0, x.Heads*x.Dim, selected, q, weights)
+	d.index(Attention, 1, l, 0, x.Heads, x.Dim, selected, q, weights)
 }
 func (d *Device) SparseAttend(out, lse, q kernels.Tensor, kv kernels.KV, selected kernels.Tensor, l *kernels.Layout,
 	a kernels.Attn) {
@@ -187,12 +187,12 @@ func (d *Device) LayerNormBackward(dx, _, _, dy, x, _ kernels.Tensor, _ float32,
 	d.rows(dx, dy, x)
 }
 func (d *Device) IndexTarget(_, q, _, lse, selected kernels.Tensor, l *kernels.Layout, a kernels.Attn) {
-	d.index(AttentionBackward, 1, l, selected.Cols, a.Heads*a.HeadDim, q, lse, selected)
+	d.index(AttentionBackward, 1, l, selected.Cols, a.Heads, a.HeadDim, q, lse, selected)
 }
 func (d *Device) IndexLoss(loss, _, q, weights, _, selected kernels.Tensor, l *kernels.Layout, x kernels.Index) {
-	d.index(AttentionBackward, 1, l, selected.Cols, x.Heads*x.Dim, loss, q, weights, selected)
+	d.index(AttentionBackward, 1, l, selected.Cols, x.Heads, x.Dim, loss, q, weights, selected)
 }
 func (d *Device) IndexBackward(dq, dk, dw, _, q, weights, k, selected kernels.Tensor, l *kernels.Layout,
 	x kernels.Index) {
-	d.index(AttentionBackward, 3, l, selected.Cols, x.Heads*x.Dim, dq, dk, dw, q, weights, k, selected)
+	d.index(AttentionBackward, 3, l, selected.Cols, x.Heads, x.Dim, dq, dk, dw, q, weights, k, selected)
 }

@@ -14,14 +14,20 @@ const (
 	Grouped                       // products with a matrix for each group of rows: experts, heads
 	Attention                     // forward, with the scores of indexers
 	AttentionBackward             // and the loss of indexers
-	LatentBackward                // of heads wider than wideHead
-	Recurrence                    // chunks of DeltaNet and Mamba, forward and backward
-	Rows                          // all that has no products: bound by memory
-	Optimizer                     // sums of squares, AdamW and new codes: bound by memory
+	Latent                        // forward of heads wider than wideHead
+	LatentBackward                // and backward
+	// Scores of heads up to wideHead columns, one a key, row and head, whose exp2, maximum and sum no product hides; of
+	// an indexer its ReLU and weight. FLOPs is how many there are.
+	Scores
+	ScoresBackward
+	Recurrence // chunks of DeltaNet and Mamba, forward and backward
+	Rows       // all that has no products: bound by memory
+	Optimizer  // sums of squares, AdamW and new codes: bound by memory
 	Kinds
 )
 
-// wideHead is more columns than heads have but those of absorbed latent attention, whose gradients take two passes.
+// wideHead is more columns than heads have but those of absorbed latent attention, whose gradients take two passes, and
+// whose scores weigh little next to as many columns.
 const wideHead = 256
 
 // Cost is that of operations of one kind.
@@ -56,10 +62,12 @@ func (w Work) Times(n float64) Work {
 	return w
 }
 
-// FLOPs is that of all kinds.
+// FLOPs is that of products of all kinds.
 func (w Work) FLOPs() (all float64) {
-	for _, c := range w.Costs {
-		all += c.FLOPs
+	for k, c := range w.Costs {
+		if Kind(k) != Scores && Kind(k) != ScoresBackward {
+			all += c.FLOPs
+		}
 	}
 	return all
 }
@@ -94,6 +102,15 @@ func (d *Device) count(k Kind, flops, bytes float64) {
 	}
 	c := &d.work.Costs[k]
 	*c = c.Plus(Cost{1, flops, bytes})
+}
+
+// scores counts those that an operation of attention computes besides its products.
+func (d *Device) scores(of Kind, n float64) {
+	k := Scores
+	if of == AttentionBackward {
+		k = ScoresBackward
+	}
+	d.work.Costs[k].FLOPs += n
 }
 
 // rows counts an operation that reads or writes each of some tensors once.
@@ -188,9 +205,15 @@ func (d *Device) attention(k Kind, kv kernels.KV, l *kernels.Layout, most int, a
 	read, held := keysOf(l, most)
 	each := a.HeadDim + a.Values()
 	if k == AttentionBackward {
-		if each = 3*a.HeadDim + 2*a.Values(); a.HeadDim > wideHead {
-			k = LatentBackward
-		}
+		each = 3*a.HeadDim + 2*a.Values()
+	}
+	switch {
+	case a.HeadDim <= wideHead:
+		d.scores(k, read*float64(a.Heads))
+	case k == AttentionBackward:
+		k = LatentBackward
+	default:
+		k = Latent
 	}
 	if most > 0 {
 		held = min(held, read)
@@ -198,14 +221,15 @@ func (d *Device) attention(k Kind, kv kernels.KV, l *kernels.Layout, most int, a
 	d.count(k, 2*read*float64(a.Heads*each), bytesOf(tensors...)+held*float64(kv.RowBytes()))
 }
 
-// index counts the score of each key that a row sees, so many products of it, and an fp32 number for each that is
-// written and read.
-func (d *Device) index(k Kind, products int, l *kernels.Layout, most, width int, tensors ...kernels.Tensor) {
+// index counts the score of each key that a row sees by heads of so many columns, so many products of it, and an fp32
+// number for each that is written and read.
+func (d *Device) index(k Kind, products int, l *kernels.Layout, most, heads, dim int, tensors ...kernels.Tensor) {
 	if d.work == nil {
 		return
 	}
 	read, _ := keysOf(l, most)
-	d.count(k, 2*read*float64(products*width), bytesOf(tensors...)+8*read)
+	d.scores(k, read*float64(heads))
+	d.count(k, 2*read*float64(products*heads*dim), bytesOf(tensors...)+8*read)
 }
 
 // recurrence counts the products within a chunk and with the state of each head, for each row, so many times.

@@ -98,6 +98,28 @@ func TestWork(t *testing.T) {
 	}
 }
 
+// Each key that a row reads has a score in every head, whose FLOPs are none; those of wide heads are not counted.
+func TestScores(t *testing.T) {
+	l := &kernels.Layout{Spans: []kernels.Span{{Rows: 3}}, Segments: []int32{0, 3}} // 1 + 2 + 3 keys
+	none := kernels.Tensor{}
+	w := counted(func(d *Device, mem *kernels.Arena) {
+		kv, narrow := keys(mem, 16, 16), kernels.Attn{Heads: 4, KVHeads: 2, HeadDim: 8}
+		d.Attention(none, none, none, kv, l, narrow)
+		d.AttentionBackward(none, none, none, none, none, none, none, kv, l, narrow)
+		d.SelectKeys(none, none, none, kv, l, kernels.Index{Heads: 5, Dim: 8})
+		d.Attention(none, none, none, keys(mem, 288, 256), l, kernels.Attn{Heads: 4, KVHeads: 1, HeadDim: 288,
+			ValueDim: 256})
+	})
+	near(t, "scores", w.Costs[Scores], Cost{FLOPs: 6*4 + 6*5})
+	near(t, "of gradients", w.Costs[ScoresBackward], Cost{FLOPs: 6 * 4})
+	if got, want := w.FLOPs(), 2.*6*(4*16+4*40+5*8+4*544); got != want {
+		t.Errorf("%g FLOPs, want %g", got, want)
+	}
+	if w.Costs[Latent].Calls != 1 || w.Costs[Attention].Calls != 2 {
+		t.Errorf("%+v", w.Costs)
+	}
+}
+
 func keys(mem *kernels.Arena, k, v int) kernels.KV {
 	return kernels.KV{K: mem.New(kernels.BF16, 1024, k), V: mem.New(kernels.BF16, 1024, v), PageRows: 64}
 }

@@ -146,6 +146,13 @@ func copyFromNext(r *parallel.Rank, bytes int) func() {
 	}
 }
 
+// readFromNext is copyFromNext by an operation that reads rows where they are.
+func readFromNext(r *parallel.Rank, bytes int) func() {
+	src, dst := rowsOf(r, bytes), rowsOf(r, bytes)
+	next := r.Data.Share(src)[(r.ID+1)%r.Size]
+	return func() { r.Transfers.GatherPeers(dst, []kernels.Tensor{next}) }
+}
+
 func gather(r *parallel.Rank, bytes int) func() {
 	src := rowsOf(r, bytes/(r.Size-1))
 	dst := r.Stack.New(kernels.F32, r.Size*src.Rows, src.Cols)

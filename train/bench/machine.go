@@ -166,6 +166,34 @@ func (o MachineOptions) measureRates(r *parallel.Rank, m *configs.Machine) error
 		fmt.Fprintf(o.Log, "%-20s %.4g TFLOP/s, %.3g ms, of which memory %.3g\n", op.name, *rate, 1e3*seconds,
 			1e3*less)
 	}
+	for _, op := range of.attention {
+		if err := o.measureAttention(m, op, spent); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureAttention solves seconds = FLOPs/rate + scores/rate of two widths of heads for both rates. Where a noisy clock
+// leaves nothing to one of them, it has a tenth of the time.
+func (o MachineOptions) measureAttention(m *configs.Machine, op scored,
+	spent func(op operation) (float64, meta.Work, error)) error {
+	var seconds, flops [2]float64
+	scores := 0.0
+	for i, of := range []operation{op.narrow, op.wide} {
+		took, w, err := spent(of)
+		if err != nil {
+			return fmt.Errorf("%s: %w", op.name, err)
+		}
+		cost := w.Costs[op.kind]
+		less := cost.Bytes/(m.Rates.Memory*1e9) + cost.Calls*m.Rates.Call*1e-6
+		seconds[i], flops[i], scores = max(took-less, took/4), cost.FLOPs, w.Costs[op.scores].FLOPs
+	}
+	products := (seconds[1] - seconds[0]) / (flops[1] - flops[0]) * flops[1]
+	products = min(max(products, seconds[1]/10), seconds[1]*9/10)
+	*op.of(&m.Rates), *op.ofScores(&m.Rates) = flops[1]/products/1e12, scores/(seconds[1]-products)/1e12
+	fmt.Fprintf(o.Log, "%-20s %.4g TFLOP/s, %.3g T scores/s, %.3g ms\n", op.name, *op.of(&m.Rates),
+		*op.ofScores(&m.Rates), 1e3*seconds[1])
 	return nil
 }
 
@@ -219,10 +247,37 @@ func (o MachineOptions) measureLinks(m *configs.Machine) error {
 	if err != nil {
 		return err
 	}
+	read, err := timeExchange(w, o.Each, func(r *parallel.Rank) func() { return readFromNext(r, bytes) })
+	if err != nil {
+		return err
+	}
 	row, err := timeExchange(w, o.Each, gatherRow)
+	if err != nil {
+		return err
+	}
 	gb := float64(bytes) / 1e9
-	m.Links = configs.MachineLinks{EachWay: gb / one, BothWays: gb / both, Exchange: 1e6 * row}
+	m.Links = configs.MachineLinks{EachWay: gb / one, BothWays: gb / both, Rows: gb / read, Exchange: 1e6 * row}
+	m.Share.Slowest, err = o.measureSlowest(w)
 	return err
+}
+
+// measureSlowest times a dense product on the first card alone and on all, of which the slowest counts.
+func (o MachineOptions) measureSlowest(w *parallel.World) (float64, error) {
+	product := machineOperations(o.Device, o.operands()).products[0]
+	seconds := func(ranks int) (float64, error) {
+		return timeExchange(w, o.Each, func(r *parallel.Rank) func() {
+			if r.ID >= ranks {
+				return func() {}
+			}
+			return product.operation(r.Dev, r.Stack)
+		})
+	}
+	one, err := seconds(1)
+	if err != nil {
+		return 0, err
+	}
+	all, err := seconds(w.Size())
+	return one / all, err
 }
 
 // measureHost measures copies between each card and pinned memory, which all cards make at once.

@@ -34,7 +34,8 @@ func TestMachineOnGPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, rate := range map[string]float64{"memory": m.Rates.Memory, "dense": m.Rates.Dense,
-		"to card": m.Host.ToCard, "from card": m.Host.FromCard, "both": m.Host.Both, "link": m.Links.EachWay} {
+		"to card": m.Host.ToCard, "from card": m.Host.FromCard, "both": m.Host.Both, "link": m.Links.EachWay,
+		"rows": m.Links.Rows, "scores": m.Rates.Scores, "slowest": m.Share.Slowest} {
 		if rate <= 0 {
 			t.Errorf("%s: rate %g", name, rate)
 		}

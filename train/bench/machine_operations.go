@@ -24,10 +24,20 @@ type product struct {
 	operation
 }
 
-// machineWork is what [Machine] times: copies, operations that do nothing, and products.
+// scored is attention, forward or backward, whose products and scores have a rate each: operations of narrow and wide
+// heads with as many scores.
+type scored struct {
+	name         string
+	kind, scores meta.Kind
+	of, ofScores func(r *configs.MachineRates) *float64
+	narrow, wide operation
+}
+
+// machineWork is what [Machine] times: copies, operations that do nothing, products and attention.
 type machineWork struct {
 	copy, calls operation
 	products    []product
+	attention   []scored
 }
 
 // sizes of operands, by device: those of large models on a GPU, and what a CPU does in a moment.
@@ -36,7 +46,7 @@ type machineSizes struct {
 	dense              int // rows, columns and depth
 	experts, rows      int // grouped products
 	cols, depth        int
-	heads, length      int // attention, of 128 columns
+	heads, length      int // attention, of 64 columns and of 128
 	latent             int // rows of absorbed attention
 	recurrent, chunked int // heads and rows of a recurrence
 }
@@ -62,14 +72,19 @@ func machineOperations(kind string, s machineSizes) machineWork {
 	return machineWork{copy: s.copy(d), calls: manyCalls, products: []product{
 		{"dense", meta.Dense, func(r *configs.MachineRates) *float64 { return &r.Dense }, s.square(d)},
 		{"grouped", meta.Grouped, func(r *configs.MachineRates) *float64 { return &r.Grouped }, s.grouped(d)},
-		{"attention", meta.Attention, func(r *configs.MachineRates) *float64 { return &r.Attention },
-			s.attention(d, false)},
-		{"attention backward", meta.AttentionBackward,
-			func(r *configs.MachineRates) *float64 { return &r.AttentionBackward }, s.attention(d, true)},
+		{"latent", meta.Latent, func(r *configs.MachineRates) *float64 { return &r.Latent }, s.absorbed(d, false)},
 		{"latent backward", meta.LatentBackward,
-			func(r *configs.MachineRates) *float64 { return &r.LatentBackward }, s.latentBackward(d)},
+			func(r *configs.MachineRates) *float64 { return &r.LatentBackward }, s.absorbed(d, true)},
 		{"recurrence", meta.Recurrence, func(r *configs.MachineRates) *float64 { return &r.Recurrence },
 			s.recurrence(d)},
+	}, attention: []scored{
+		{"attention", meta.Attention, meta.Scores, func(r *configs.MachineRates) *float64 { return &r.Attention },
+			func(r *configs.MachineRates) *float64 { return &r.Scores }, s.attention(d, 64, false),
+			s.attention(d, 128, false)},
+		{"attention backward", meta.AttentionBackward, meta.ScoresBackward,
+			func(r *configs.MachineRates) *float64 { return &r.AttentionBackward },
+			func(r *configs.MachineRates) *float64 { return &r.ScoresBackward }, s.attention(d, 64, true),
+			s.attention(d, 128, true)},
 	}}
 }
 
@@ -175,9 +190,8 @@ func sequence(rows int) *kernels.Layout {
 	return &kernels.Layout{Spans: []kernels.Span{{Rows: rows}}, Segments: []int32{0, int32(rows)}}
 }
 
-func (s machineSizes) attention(d kernels.DType, backward bool) operation {
+func (s machineSizes) attention(d kernels.DType, dim int, backward bool) operation {
 	return func(dev kernels.Device, mem *kernels.Arena) func() {
-		const dim = 128
 		a := kernels.Attn{Heads: s.heads, KVHeads: max(s.heads/4, 1), HeadDim: dim, Scale: 0.088}
 		l, rows := sequence(s.length), s.length
 		q, out := operand(dev, mem.New(d, rows, a.Heads*dim)), mem.New(d, rows, a.Heads*dim)
@@ -195,9 +209,8 @@ func (s machineSizes) attention(d kernels.DType, backward bool) operation {
 	}
 }
 
-// latentBackward is two sequences of absorbed latent attention, 576 columns of which 512 are values: one key for all
-// heads.
-func (s machineSizes) latentBackward(d kernels.DType) operation {
+// absorbed is two sequences of absorbed latent attention, 576 columns of which 512 are values: one key for all heads.
+func (s machineSizes) absorbed(d kernels.DType, backward bool) operation {
 	return func(dev kernels.Device, mem *kernels.Arena) func() {
 		const dim, values = 576, 512
 		a := kernels.Attn{Heads: 2 * s.heads, KVHeads: 1, HeadDim: dim, ValueDim: values, Scale: 0.042}
@@ -208,7 +221,11 @@ func (s machineSizes) latentBackward(d kernels.DType) operation {
 		kv := kernels.KV{K: k, V: k.ColRange(0, values)}
 		q, out := operand(dev, mem.New(d, rows, a.Heads*dim)), mem.New(d, rows, a.Heads*values)
 		lse := mem.New(kernels.F32, rows, a.Heads)
-		dev.Attention(out, lse, q, kv, l, a)
+		forward := func() { dev.Attention(out, lse, q, kv, l, a) }
+		if !backward {
+			return forward
+		}
+		forward()
 		dout := operand(dev, mem.New(d, rows, a.Heads*values))
 		dq, dk, dv := mem.New(d, rows, a.Heads*dim), mem.New(d, rows, dim), mem.New(d, rows, values)
 		return func() { dev.AttentionBackward(dq, dk, dv, dout, out, lse, q, kv, l, a) }

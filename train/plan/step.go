@@ -21,8 +21,8 @@ type clock struct {
 func (c clock) seconds(k meta.Kind, of meta.Cost) float64 {
 	r := c.machine.Rates
 	tflops := map[meta.Kind]float64{meta.Dense: r.Dense, meta.Grouped: r.Grouped, meta.Attention: r.Attention,
-		meta.AttentionBackward: r.AttentionBackward, meta.LatentBackward: r.LatentBackward,
-		meta.Recurrence: r.Recurrence}[k]
+		meta.AttentionBackward: r.AttentionBackward, meta.Latent: r.Latent, meta.LatentBackward: r.LatentBackward,
+		meta.Scores: r.Scores, meta.ScoresBackward: r.ScoresBackward, meta.Recurrence: r.Recurrence}[k]
 	t := of.Bytes / (r.Memory * 1e9)
 	if of.FLOPs > 0 {
 		t += of.FLOPs / (tflops * 1e12)
@@ -41,6 +41,14 @@ func (c clock) arithmetic(w meta.Work, share float64) (t float64) {
 	return t / share
 }
 
+// slowest is how much longer than one card so many seconds take on the slowest of all, for which all wait.
+func (c clock) slowest(seconds float64) float64 {
+	if c.ranks == 1 || c.machine.Device == "cpu" {
+		return 0
+	}
+	return seconds * (1/c.machine.Share.Slowest - 1)
+}
+
 // exchange is the seconds of an exchange that is waited for: its bytes at the rate of a link both ways, since all ranks
 // send what others get, and the latency of each. On a CPU its bytes are read and written in the memory of all.
 func (c clock) exchange(of meta.Cost) float64 {
@@ -48,6 +56,23 @@ func (c clock) exchange(of meta.Cost) float64 {
 		return 0
 	}
 	return c.copied(of) + of.Calls*c.machine.Links.Exchange*1e-6
+}
+
+// rows is the seconds of operations that read rows of other ranks where they are.
+func (c clock) rows(of meta.Cost) float64 {
+	if of.Calls == 0 || c.machine.Device == "cpu" {
+		return c.exchange(of)
+	}
+	return of.Bytes/(c.machine.Links.Rows*1e9) + of.Calls*c.machine.Links.Exchange*1e-6
+}
+
+// memory is what arithmetic loses to copies behind it that take so many seconds of a link: the memory of a card reads
+// what others get and writes what it gets. A CPU's copies are passes of its memory.
+func (c clock) memory(links float64) float64 {
+	if c.machine.Device == "cpu" {
+		return 0
+	}
+	return links * 2 * c.machine.Links.BothWays / c.machine.Rates.Memory
 }
 
 // copied is exchange without latency, of copies that the host does not wait for.
@@ -111,13 +136,15 @@ type mesh struct {
 //	weights     of blocks from their owners, a block ahead: hidden but for those of one block of a round
 //	gradients   around the ring, behind the backward pass of blocks below
 //	ring        the last rank ends ranks-1 units after the first (model/gradients.go): with several segments in a
-//	            micro-batch, units of backward, two thirds of arithmetic over all units; with one, copies and sums of
-//	            a unit; none where experts are divided, as all ranks are at one block
+//	            micro-batch, units of backward, two thirds of arithmetic over all units, and a copy of each; with one,
+//	            copies and sums of a unit; none where experts are divided, as all ranks are at one block
 //	host        weights of blocks, ahead of their blocks, behind what arithmetic is left
 //	inputs      of blocks to the host behind forward, a quarter of arithmetic where all is computed again, and back
 //	            behind the rest
 //	optimizer   bytes/memory / share.train, of the rank's shards
 //	updated     weights from the owners of their state, behind the optimizer's next
+//	memory      copies behind arithmetic read a card's memory and write it, which has so much less for operations
+//	slowest     arithmetic and optimizer take 1/share.slowest on the slowest card, for which all wait
 //
 // What is to be hidden is hidden as long as it is shorter than arithmetic; copies share the links, so their times are
 // added.
@@ -128,7 +155,7 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	arithmetic := micros * c.arithmetic(w.Micro, share)
 	s.add("arithmetic", arithmetic, 0)
 	x := w.Micro.Exchanged
-	tokens, rows := micros*c.exchange(x[kernels.ExchangeTokens]), micros*c.exchange(x[kernels.ExchangeRows])
+	tokens, rows := micros*c.exchange(x[kernels.ExchangeTokens]), micros*c.rows(x[kernels.ExchangeRows])
 	weights := rounds * c.copied(x[kernels.ExchangeWeights])
 	gradients := micros * c.copied(x[kernels.ExchangeGradient])
 	behind, least := weights+gradients, weights/float64(max(m.blocks, 1))
@@ -159,6 +186,8 @@ func (s *Step) update(c clock, w trainer.StepWork, m mesh) {
 	optimizer, updated := c.arithmetic(w.Update, share), c.exchange(w.Update.Exchanged[kernels.ExchangeUpdated])
 	s.add("optimizer", optimizer, 0)
 	s.add("updated weights", updated, min(updated, optimizer))
+	s.add("memory of copies", c.memory(hidden*behind+min(updated, optimizer)), 0)
+	s.add("slowest card", c.slowest(arithmetic+optimizer), 0)
 }
 
 // ring is how much later than the first rank the last one ends.
@@ -166,11 +195,10 @@ func (c clock) ring(w trainer.StepWork, m mesh, micro float64, gradients meta.Co
 	if m.Ranks == 1 || m.Experts > 1 || gradients.Bytes == 0 {
 		return 0
 	}
-	behind := float64(m.Ranks - 1)
+	behind, unit := float64(m.Ranks-1), meta.Cost{Bytes: gradients.Bytes / max(gradients.Calls, 1)}
 	if m.segments > 1 {
-		return behind * micro * 2 / 3 / float64(m.blocks+2)
+		return behind * (micro*2/3/float64(m.blocks+2) + c.copied(unit))
 	}
-	unit := meta.Cost{Bytes: gradients.Bytes / max(gradients.Calls, 1)}
 	return behind * (c.copied(unit) + c.seconds(meta.Rows, unit.Times(3)))
 }
 

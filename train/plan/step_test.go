@@ -12,13 +12,14 @@ import (
 	"lockstep/train/trainer"
 )
 
-// round is a machine of round numbers: 1 TFLOP/s of dense products, 2 of grouped, 1 GB/s of memory, 1 ms of a call, 1
-// GB/s of a link, 100 ms of an exchange, and steps at half of what that makes.
+// round is a machine of round numbers: 1 TFLOP/s of dense products, 2 of grouped, 4 and 2 T scores/s, 1 GB/s of memory,
+// 1 ms of a call, 1 GB/s of a link, 0.5 of rows that are read, 100 ms of an exchange, steps at half of what that makes,
+// and 0.8 of it on the slowest card.
 var round = configs.Machine{Device: "cuda", Cards: 2,
-	Rates: configs.MachineRates{Dense: 1, Grouped: 2, Attention: 1, AttentionBackward: 1, LatentBackward: 1,
-		Recurrence: 1, Memory: 1, Call: 1000},
-	Share: configs.MachineShare{Train: 0.5, Forward: 0.25, Decode: 0.2},
-	Links: configs.MachineLinks{EachWay: 2, BothWays: 1, Exchange: 1e5},
+	Rates: configs.MachineRates{Dense: 1, Grouped: 2, Attention: 1, AttentionBackward: 1, Scores: 4,
+		ScoresBackward: 2, Latent: 1, LatentBackward: 1, Recurrence: 1, Memory: 1, Call: 1000},
+	Share: configs.MachineShare{Train: 0.5, Forward: 0.25, Decode: 0.2, Slowest: 0.8},
+	Links: configs.MachineLinks{EachWay: 2, BothWays: 1, Rows: 0.5, Exchange: 1e5},
 	Host:  configs.MachineHost{ToCard: 0.5, FromCard: 4, Both: 1}}
 
 // micro takes 2 + 1 + 1 s and 0.002 s of calls, times two by the share: 8.004 s.
@@ -41,8 +42,8 @@ func TestStepTimes(t *testing.T) {
 	divided := mesh{Parallel: configs.Parallel{Ranks: 2, Experts: 2, Interleave: 1}, blocks: 4, segments: 1}
 	lanes := divided
 	lanes.Interleave = 2
-	experts := with(with(micro, kernels.ExchangeTokens, 10, 2), kernels.ExchangeRows, 10, 1) // 3 and 2 s
-	much := with(experts, kernels.ExchangeTokens, 10, 11)                                    // 12 and 2 s
+	experts := with(with(micro, kernels.ExchangeTokens, 10, 2), kernels.ExchangeRows, 10, 1) // 3 and 3 s
+	much := with(experts, kernels.ExchangeTokens, 10, 11)                                    // 12 and 3 s
 	for _, c := range []struct {
 		name string
 		m    mesh
@@ -55,23 +56,28 @@ func TestStepTimes(t *testing.T) {
 		// 1 s of the optimizer
 		{"sharded", two, trainer.StepWork{Micro: with(micro, kernels.ExchangeWeights, 4, 3), Micros: 2,
 			Update: with(update, kernels.ExchangeUpdated, 1, 2)},
-			"arithmetic 16.008, weights from owners 6 (4.5 hidden), optimizer 1, updated weights 2.1 (1 hidden); " +
-				"19.608"},
+			"arithmetic 16.008, weights from owners 6 (4.5 hidden), optimizer 1, updated weights 2.1 (1 hidden), " +
+				"memory of copies 11, slowest card 4.252; 34.86"},
 		// a ring of units of 0.5 GB: a copy, and three passes of memory
 		{"gradients", two, trainer.StepWork{Micro: with(micro, kernels.ExchangeGradient, 2, 1), Micros: 1,
-			Update: update}, "arithmetic 8.004, gradients 1 (1 hidden), gradients' ring 2, optimizer 1; 11.004"},
-		// a unit of backward: two thirds of 8.004 over 4 blocks, embedding and head
+			Update: update}, "arithmetic 8.004, gradients 1 (1 hidden), gradients' ring 2, optimizer 1, " +
+			"memory of copies 2, slowest card 2.251; 15.255"},
+		// a unit of backward: two thirds of 8.004 over 4 blocks, embedding and head; and a copy of 0.5 GB
 		{"long packs", long, trainer.StepWork{Micro: with(micro, kernels.ExchangeGradient, 2, 1), Micros: 1,
 			Update: update},
-			"arithmetic 8.004, gradients 1 (1 hidden), gradients' ring 0.889333, optimizer 1; 9.89333"},
+			"arithmetic 8.004, gradients 1 (1 hidden), gradients' ring 1.38933, optimizer 1, memory of copies 2, " +
+				"slowest card 2.251; 14.6443"},
+		// 3 s of tokens; 1 GB of rows takes 2 s, and 10 exchanges 1; twice
 		{"experts", divided, trainer.StepWork{Micro: experts, Micros: 2, Update: update},
-			"arithmetic 16.008, experts' exchanges 10, optimizer 1; 27.008"},
+			"arithmetic 16.008, experts' exchanges 12, optimizer 1, slowest card 4.252; 33.26"},
 		// one of 10 exchanges of tokens of a round is not hidden, and no rows are
 		{"overlap", lanes, trainer.StepWork{Micro: experts, Micros: 2, Update: update},
-			"arithmetic 16.008, experts' exchanges 10 (5.7 hidden), optimizer 1; 21.308"},
+			"arithmetic 16.008, experts' exchanges 12 (5.7 hidden), optimizer 1, memory of copies 11.4, slowest " +
+				"card 4.252; 38.96"},
 		// 24 s of tokens do not hide behind 16
 		{"overlap of much", lanes, trainer.StepWork{Micro: much, Micros: 2, Update: update},
-			"arithmetic 16.008, experts' exchanges 28 (16.008 hidden), optimizer 1; 29"},
+			"arithmetic 16.008, experts' exchanges 30 (16.008 hidden), optimizer 1, memory of copies 32.016, " +
+				"slowest card 4.252; 67.268"},
 		// 5 GB twice, 20 s, of which as much is hidden as there is arithmetic
 		{"weights on the host", alone, trainer.StepWork{Micro: with(micro, kernels.ExchangeHostWeights, 4, 5),
 			Micros: 2, Update: update}, "arithmetic 16.008, weights from the host 20 (16.008 hidden), optimizer 1; 21"},
@@ -99,6 +105,11 @@ func TestStepTimes(t *testing.T) {
 	s.offloaded(clock{host, 1}, 6e9, 2e9, 2.5)
 	if got, want := spelled(s), "optimizer state 7 (3.5 hidden); 12.5"; got != want {
 		t.Errorf("state on the host: %s, want %s", got, want)
+	}
+	scored := meta.Work{Costs: [meta.Kinds]meta.Cost{meta.Attention: {FLOPs: 1e12}, meta.Scores: {FLOPs: 2e12},
+		meta.ScoresBackward: {FLOPs: 3e12}}}
+	if got, want := (clock{round, 1}).arithmetic(scored, 1), 1+0.5+1.5; got != want {
+		t.Errorf("attention takes %g s, want %g", got, want)
 	}
 	cpu := round
 	cpu.Device = "cpu" // whose ranks share it

@@ -1,0 +1,79 @@
+package plan
+
+import (
+	"math"
+	"testing"
+
+	"github.com/BurntSushi/toml"
+
+	"lockstep/configs"
+)
+
+// measuredRun is what cards reached, see testdata/measured.toml.
+type measuredRun struct {
+	Name, Shape, Machine, One, Seen string
+	Set                             []string
+	Rate                            float64
+	OneRate                         float64 `toml:"one_rate"`
+}
+
+// How far a plan may be from what was measured: speeds, which differ by 10% between cards of one kind too, and ratios
+// to one card in the same call, where a part that is forgotten is not lost in that.
+const (
+	speedWithin = 0.1
+	ratioWithin = 0.02
+)
+
+// Steps take as long on one card and on two as was measured.
+func TestMeasured(t *testing.T) {
+	var table struct{ Run []measuredRun }
+	meta, err := toml.DecodeFile("testdata/measured.toml", &table)
+	if err != nil || len(meta.Undecoded()) > 0 {
+		t.Fatal(err, meta.Undecoded())
+	}
+	plans := map[string]float64{}
+	for _, run := range table.Run {
+		planned := run.planned(t)
+		plans[run.Name] = planned
+		off := planned/run.Rate - 1
+		t.Logf("%-36s by plan %7.0f, measured %7.0f, %+.1f%%", run.Name, planned, run.Rate, 100*off)
+		if run.Seen == "" || math.Abs(off) > speedWithin {
+			t.Errorf("%s, seen %q: %.0f tokens/s by plan, %.0f measured", run.Name, run.Seen, planned, run.Rate)
+		}
+		if run.One == "" {
+			continue
+		}
+		ratio, want := planned/plans[run.One], run.Rate/run.OneRate
+		t.Logf("%-36s of one card %.3f, measured %.3f", run.Name, ratio, want)
+		if !(math.Abs(ratio/want-1) < ratioWithin) {
+			t.Errorf("%s: %.3f of one card by plan, %.3f measured", run.Name, ratio, want)
+		}
+	}
+}
+
+// planned is the tokens a second of training.
+func (run measuredRun) planned(t *testing.T) float64 {
+	t.Helper()
+	m, err := configs.LoadMachine(run.Machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := configs.Load("../../configs/"+run.Shape+".toml", append(run.Set, "data.eval_samples=0",
+		"run.verify_tokens=0"))
+	if err != nil {
+		t.Fatal(run.Name, err)
+	}
+	o := &OnMachine{Machine: m}
+	p, err := o.open(s)
+	if err == nil {
+		_, err = p.Choose(o.available())
+	}
+	if err != nil {
+		t.Fatal(run.Name, err)
+	}
+	step, err := p.Step(m)
+	if err != nil {
+		t.Fatal(run.Name, err)
+	}
+	return step.Rate()
+}
