@@ -107,7 +107,9 @@ func Inspect(dir string) (s *Summary, err error) {
 			return nil, err
 		}
 		m.keepWhere(anyWeight, w)
-		s.Kept, s.InCodes = kept.Name, m.Memory().Weights
+		if s.Kept = kept.Name; m.choice.kept > 0 {
+			s.InCodes = m.Memory().Weights
+		}
 	}
 	for _, name := range c.Names() {
 		if names, ok := w.Encoded(w.Owner(name)); ok && names[0] == name {
@@ -136,7 +138,11 @@ func (s *Summary) String() string {
 		}
 		b.WriteString("\n")
 	}
-	if s.Kept != "" {
+	switch {
+	case s.Kept == "":
+	case s.InCodes == 0:
+		fmt.Fprintf(&b, "quantised   %d weights in %s, which are opened\n", s.Decoded, s.Kept)
+	default:
 		fmt.Fprintf(&b, "quantised   %d weights in %s: %s of weights where they are not trained and stay in codes\n",
 			s.Decoded, s.Kept, gib(s.InCodes))
 	}

@@ -154,6 +154,9 @@ func (p *Param) format(w *checkpoint.Weights) (f quant.Format, err error) {
 		if err != nil {
 			return f, err
 		}
+		if from.Codes == nil {
+			return f, errors.New("no device computes with its codes")
+		}
 		if i > 0 && from.Codes.Format != f {
 			return f, errors.New("its parts have different blocks")
 		}

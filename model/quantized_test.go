@@ -87,7 +87,9 @@ func TestKeptIsOpened(t *testing.T) {
 					!bytes.Equal(got.adapters, want.adapters) {
 					t.Error("logits, losses or adapters differ from those of opened weights")
 				}
-				if !strings.Contains(got.said, "kept in codes") || strings.Contains(want.said, "kept in codes") {
+				opened := strings.HasPrefix(name, "NF4") // no device computes with its codes
+				if strings.Contains(got.said, "kept in codes") == opened ||
+					strings.Contains(want.said, "kept in codes") {
 					t.Errorf("says %q where weights are kept, %q where they are opened", got.said, want.said)
 				}
 				savedAlike(t, dir, def, d)

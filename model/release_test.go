@@ -299,6 +299,83 @@ func encodeMXFP4(values []float32, at func(b, i int) int) (blocks, scales []byte
 	return blocks, scales, decoded
 }
 
+// nf4 encodes a weight as bitsandbytes does, in blocks of 64 numbers that go on from row to row, the first of two codes
+// in the high bits. Nested absmax are codes of a table, in blocks of 256, plus their mean.
+func (r *release) nf4(name string, nested bool) {
+	const block, nestedBlock = 64, 256
+	n, table := r.plain[name], nf4Table()
+	absmax := make([]float32, (len(n.values)+block-1)/block)
+	for i, x := range n.values {
+		absmax[i/block] = max(absmax[i/block], float32(math.Abs(float64(x))))
+	}
+	state := map[string]any{"quant_type": "nf4", "blocksize": block, "dtype": "bfloat16", "shape": n.shape}
+	var parts []safetensors.OutTensor
+	if nested {
+		parts = nestedAbsmax(name, absmax, nestedBlock, state)
+	} else {
+		parts = append(parts, bytesOf(name+".absmax", "F32", []int{len(absmax)}, f32s(absmax)))
+	}
+	packed, decoded := make([]byte, (len(n.values)+1)/2), make([]float32, len(n.values))
+	for i, x := range n.values {
+		s := float64(absmax[i/block])
+		code := nearestIn(table, float64(x)/s)
+		decoded[i] = float32(float64(table[code]) * s)
+		packed[i/2] |= byte(code << (4 - 4*(i%2)))
+	}
+	text, err := json.Marshal(state)
+	if err != nil {
+		panic(err) // numbers and strings
+	}
+	r.encode(name, numbers{n.shape, decoded}, append(parts, bytesOf(name, "U8", []int{len(packed), 1}, packed),
+		bytesOf(name+".quant_map", "F32", []int{16}, f32s(table)),
+		bytesOf(name+".quant_state.bitsandbytes__nf4", "U8", []int{len(text)}, text))...)
+}
+
+// nestedAbsmax encodes absmax, which become the numbers of their codes, and says how in a quant_state.
+func nestedAbsmax(name string, absmax []float32, block int, state map[string]any) []safetensors.OutTensor {
+	table, codes := make([]float32, 256), make([]byte, len(absmax))
+	scales := make([]float32, (len(absmax)+block-1)/block)
+	for i := range table {
+		x := float64(i-127) / 128
+		table[i] = float32(x * math.Abs(x))
+	}
+	sum := 0.0
+	for _, a := range absmax {
+		sum += float64(a)
+	}
+	offset := float32(sum / float64(len(absmax)))
+	for i, a := range absmax {
+		scales[i/block] = max(scales[i/block], float32(math.Abs(float64(a-offset))))
+	}
+	for i, a := range absmax {
+		s := float64(scales[i/block])
+		codes[i] = byte(nearestIn(table, float64(a-offset)/s))
+		absmax[i] = float32(float64(float32(float64(table[codes[i]])*s)) + float64(offset))
+	}
+	maps.Copy(state, map[string]any{"nested_blocksize": block, "nested_dtype": "float32",
+		"nested_offset": float64(offset)})
+	return []safetensors.OutTensor{bytesOf(name+".absmax", "U8", []int{len(codes)}, codes),
+		bytesOf(name+".nested_absmax", "F32", []int{len(scales)}, f32s(scales)),
+		bytesOf(name+".nested_quant_map", "F32", []int{256}, f32s(table))}
+}
+
+// nf4Table is the 16 numbers in their shortest form: what differs from quantiles of a normal distribution is
+// bitsandbytes' own.
+func nf4Table() []float32 {
+	return []float32{-1, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.091050036, 0, 0.0795803,
+		0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1}
+}
+
+// nearestIn is the index of the number that is nearest to x.
+func nearestIn(values []float32, x float64) (best int) {
+	for i, v := range values {
+		if math.Abs(float64(v)-x) < math.Abs(float64(values[best])-x) {
+			best = i
+		}
+	}
+	return best
+}
+
 // write makes the release's folder.
 func (r *release) write(t *testing.T) string {
 	t.Helper()
@@ -455,6 +532,21 @@ func mxfp4Release(t *testing.T) *release {
 	}, r.mxfp4)
 }
 
+// nf4Release is one of bitsandbytes that transformers has saved; the lm_head and routers stay numbers there.
+func nf4Release(t *testing.T, family string, nested bool) *release {
+	t.Helper()
+	r := newRelease(t, family, false)
+	r.config["quantization_config"] = nf4Config(nested)
+	return r.each(projection, func(name string) { r.nf4(name, nested) })
+}
+
+func nf4Config(nested bool) map[string]any {
+	return map[string]any{"quant_method": "bitsandbytes", "load_in_4bit": true, "load_in_8bit": false,
+		"_load_in_4bit": true, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": nested,
+		"bnb_4bit_quant_storage": "uint8", "bnb_4bit_compute_dtype": "bfloat16", "llm_int8_skip_modules": nil,
+		"llm_int8_threshold": 6.0}
+}
+
 // releases in every format; blocks that do not divide the matrices are cut at the edges.
 func releases(t *testing.T) map[string]*release {
 	return map[string]*release{
@@ -474,6 +566,8 @@ func releases(t *testing.T) map[string]*release {
 		"FP8 tensors qwen3_moe":   floatRelease(t, "qwen3_moe", true, "BF16"),
 		"FP8 blocks qwen3":        blockRelease(t, "qwen3", 24, 40),
 		"MXFP4 qwen3_moe":         mxfp4PackedRelease(t, "qwen3_moe"),
+		"NF4 qwen3":               nf4Release(t, "qwen3", false),
+		"NF4 kimi_k2 nested":      nf4Release(t, "kimi_k2", true),
 		"FP8 kimi_k2 and further layer": withFurtherLayer(fp8Release(t, "kimi_k2", false, 16, 16, "F32"),
 			func(r *release, name string) {
 				r.fp8(name, 16, 16, "F32")
@@ -632,6 +726,19 @@ func TestReleaseRefuses(t *testing.T) {
 	tensors := func() *release { return floatRelease(t, "qwen3", true, "F32") }
 	packedMX := func() *release { return mxfp4PackedRelease(t, "qwen3") }
 	e8m0 := func() *release { return fp8Release(t, "qwen3", false, 16, 16, "F8_E8M0") }
+	nf := func() *release { return nf4Release(t, "qwen3", false) }
+	nested := func() *release { return nf4Release(t, "qwen3", true) }
+	state := func(old, new string) func(r *release, name string) {
+		return func(r *release, name string) {
+			var text bytes.Buffer
+			if err := r.files[name].Write(&text); err != nil || !strings.Contains(text.String(), old) {
+				t.Fatalf("%s has no %s (%v)", name, old, err)
+			}
+			changed := strings.Replace(text.String(), old, new, 1)
+			r.files[name] = bytesOf(name, "U8", []int{len(changed)}, []byte(changed))
+		}
+	}
+	const nfState = ".quant_state.bitsandbytes__nf4"
 	const proj, expert, experts = "model.layers.0.self_attn.k_proj.weight",
 		"model.layers.1.mlp.experts.0.up_proj.weight", "model.layers.0.mlp.experts.down_proj"
 	whole := func(dtype string, fill byte, shape ...int) func(r *release, name string) {
@@ -679,6 +786,35 @@ func TestReleaseRefuses(t *testing.T) {
 		{packedMX, proj + "_scale", whole("U8", 255, 32, 2), "scale [0 0] is NaN"},
 		{packedMX, proj + "_scale", whole("U8", 254, 32, 2), "more than fp32 holds"},
 		{packedMX, proj + "_scale", whole("BF16", 0, 32, 2), "want [U8]"},
+		{nf, proj, gone, "no codes"},
+		{nf, proj, whole("BF16", 0, 32, 64), "no codes"},
+		{nf, proj, whole("U8", 0, 1024), "want [1024 1]"},
+		{nf, proj + ".absmax", gone, "incomplete"},
+		{nf, proj + ".absmax", whole("U8", 0, 32), "want [F32]"},
+		{nf, proj + ".absmax", whole("F32", 0, 31), "want [32]"},
+		{nf, proj + ".absmax", whole("F32", 0xff, 32), "scale [0] is NaN"},
+		{nf, proj + ".quant_map", whole("F32", 0, 16), "other numbers than NF4"},
+		{nf, proj + ".quant_map", whole("F32", 0, 15), "want [16]"},
+		{nf, proj + nfState, gone, "incomplete"},
+		{nf, proj + nfState, whole("F32", 0, 2), "want [U8]"},
+		{nf, proj + nfState, whole("U8", 'x', 9), "invalid character"},
+		{nf, proj + nfState, state(`"nf4"`, `"fp4"`), `quant_type is "fp4"`},
+		{nf, proj + nfState, state(`:64`, `:48`), "blocksize is 48"},
+		{nf, proj + nfState, state(`[32,64]`, `[32,66]`), "want [1056 1]"},
+		{nf, proj + nfState, state(`[32,64]`, `[64,32]`), "config.json wants [32 64]"},
+		{nf, proj + nfState, state(`[32,64]`, `[32,-64]`), "want the shape"},
+		{nf, proj + nfState, state(`[32,64]`, `[4294967296,4294967296]`), "want the shape"},
+		{nf, proj + nfState, state(`[32,64]`, `null`), "no shape"},
+		{nested, proj + ".nested_absmax", gone, "incomplete"},
+		{nested, proj + ".nested_absmax", whole("F32", 0, 2), "want [1]"},
+		{nested, proj + ".nested_absmax", whole("F32", 0xff, 1), "scale [0] is NaN"},
+		{nested, proj + ".nested_quant_map", whole("F32", 0, 16), "want [256]"},
+		{nested, proj + ".nested_quant_map", whole("F32", 0xff, 256), "scale [0] is NaN"},
+		{nested, proj + ".absmax", whole("F32", 0, 32), "want [U8]"},
+		{nested, proj + nfState, state(`"nested_blocksize":256`, `"nested_blocksize":0`), "nested_blocksize is 0"},
+		{nested, proj + nfState, state(`"nested_dtype":"float32"`, `"nested_dtype":"float16"`), `"float16"`},
+		{nested, proj + nfState, state(`"nested_offset"`, `"offset"`), "no nested_offset"},
+		{nested, proj + nfState, state(`"nested_offset":`, `"nested_offset":1e39,"old":`), "more than fp32 holds"},
 		{fp8, proj, whole("F8_E4M3", 0x7f, 32, 64), "decode to NaN"},
 		{fp8, proj + "_scale_inv", whole("F32", 0x7e, 2, 4), "more than fp32 holds"},
 		{fp8, proj, whole("F8_E4M3", 0, 2048), "want a matrix"},
@@ -708,7 +844,8 @@ func TestReleaseRefuses(t *testing.T) {
 		dir := r.write(t)
 		err := loadError(t, dir)
 		stem := c.tensor
-		for _, ending := range []string{"_scale_inv", "_packed", "_shape", "_scale", "_blocks", "_scales"} {
+		for _, ending := range []string{"_scale_inv", "_packed", "_shape", "_scale", "_blocks", "_scales", ".absmax",
+			".quant_map", nfState, ".nested_absmax", ".nested_quant_map"} {
 			stem = strings.TrimSuffix(stem, ending)
 		}
 		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), c.want) ||
@@ -759,6 +896,10 @@ func TestQuantizationConfigRefuses(t *testing.T) {
 		{"qwen3", map[string]any{"quant_method": "awq", "bits": 4}, `"awq"`},
 		{"qwen3", map[string]any{"quant_method": "gptq"}, `"gptq"`},
 		{"qwen3", map[string]any{"quant_method": "modelopt"}, `"modelopt"`},
+		{"qwen3", map[string]any{"quant_method": "bitsandbytes", "load_in_8bit": true}, "without load_in_4bit"},
+		{"qwen3", with(nf4Config(false), "bnb_4bit_quant_type", "fp4"), `bnb_4bit_quant_type "fp4"`},
+		{"qwen3", with(nf4Config(true), "bnb_4bit_quant_type", nil), `bnb_4bit_quant_type "fp4"`},
+		{"qwen3", with(nf4Config(true), "bnb_4bit_quant_storage", "bfloat16"), `bnb_4bit_quant_storage "bfloat16"`},
 		{"qwen3", map[string]any{}, `quant_method ""`}, {"qwen3", "fp8", "cannot unmarshal"},
 		{"qwen3", map[string]any{"quant_method": "mxfp4"}, "for gpt_oss alone"},
 		{"qwen3", map[string]any{"quant_method": "fp8"}, "without weight_block_size"},

@@ -37,6 +37,7 @@ type quantization struct {
 	Block  []int        `json:"weight_block_size"` // of fp8
 	Inputs *activations `json:"input_activations"` // where there are no groups
 	compressedTensors
+	bitsandbytes
 }
 
 // ConfigKey is the field of config.json that says how weights are stored.
@@ -82,9 +83,9 @@ func ParseFormat(config []byte) (*Format, error) {
 	return own, nil
 }
 
-var errFormat = errors.New("want fp8 with a weight_block_size, mxfp4, or compressed-tensors of format " +
-	"float-quantized, pack-quantized, mxfp4-pack-quantized or mxfp8-quantized; or convert the weights to bf16 and " +
-	"remove the field")
+var errFormat = errors.New("want fp8 with a weight_block_size, mxfp4, bitsandbytes of bnb_4bit_quant_type nf4, or " +
+	"compressed-tensors of format float-quantized, pack-quantized, mxfp4-pack-quantized or mxfp8-quantized; or " +
+	"convert the weights to bf16 and remove the field")
 
 func parseQuantization(text json.RawMessage) (*Format, error) {
 	if len(text) == 0 || string(text) == "null" {
@@ -113,7 +114,9 @@ func parseQuantization(text json.RawMessage) (*Format, error) {
 		f.Acts = q.Inputs.encoding()
 		return f, nil
 	case "compressed-tensors":
-		return q.parse(refuse)
+		return q.compressedTensors.parse(refuse)
+	case "bitsandbytes":
+		return q.bitsandbytes.parse(refuse)
 	}
 	return refuse("quant_method %q", q.Method)
 }

@@ -12,6 +12,7 @@ import (
 func FuzzParseFormat(f *testing.F) {
 	for _, q := range []string{
 		`{"quant_method": "fp8", "weight_block_size": [128, 128]}`, `{"quant_method": "mxfp4"}`, `null`, `"fp8"`,
+		`{"quant_method": "bitsandbytes", "load_in_4bit": true, "bnb_4bit_quant_type": "nf4"}`,
 		`{"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"g": {"weights": ` +
 			`{"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": true}}}}`,
 		`{"quant_method": "compressed-tensors", "format": "float-quantized", "kv_cache_scheme": null, ` +
