@@ -184,13 +184,15 @@ func TestCommands(t *testing.T) {
 	if out := must(t, "devices"); !strings.HasPrefix(out, "cpu (") || strings.Count(out, "\n") < 2 {
 		t.Errorf("devices printed %s", out)
 	}
-	if out := must(t, "inspect", model); !strings.Contains(out, "qwen3_moe") {
+	if out := must(t, "inspect", model); !strings.Contains(out, "qwen3_moe") ||
+		!strings.Contains(out, "of the host (optimizer state") {
 		t.Errorf("inspect printed %s", out)
 	}
 	if out := must(t, "shapes"); !strings.Contains(out, "Qwen3-30B-A3B") {
 		t.Errorf("shapes printed %s", out)
 	}
-	if out := must(t, "shapes", "Qwen3-30B-A3B"); !strings.Contains(out, `"num_hidden_layers": 48`) {
+	if out := must(t, "shapes", "Qwen3-30B-A3B"); !strings.Contains(out, `"num_hidden_layers": 48`) ||
+		!strings.Contains(out, "frozen weights 55.71 GiB") {
 		t.Errorf("shapes of one printed %s", out)
 	}
 	cpu, err := configs.LoadMachine("1xH200")

@@ -1,12 +1,14 @@
 package plan
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"lockstep/configs"
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
+	"lockstep/model"
 	"lockstep/train/testshape"
 )
 
@@ -99,8 +101,9 @@ func TestPeaks(t *testing.T) {
 		return strings.Split(strings.TrimSpace(text), "\n")
 	}
 	got := lines(StepSize{MicroBatch: 2, Rows: 64})
-	want := []string{"peak        in bf16, micro-batches of 2 x 64 tokens:", "  full  ", "  full, recompute  ",
-		"  LoRA of rank 16  ", "  LoRA of rank 16, recompute  "}
+	want := []string{"peak        in bf16, micro-batches of 2 x 64 tokens; offload is on a GPU", "  full  ",
+		"  full, recompute  ", "  full, recompute, offload  ", "  LoRA of rank 16  ", "  LoRA of rank 16, recompute  ",
+		"  LoRA of rank 16, recompute, offload  "}
 	for i, w := range want {
 		if len(got) != len(want) || !strings.HasPrefix(got[i], w) {
 			t.Fatalf("%q, want %q", got, want)
@@ -109,6 +112,39 @@ func TestPeaks(t *testing.T) {
 	if large := lines(StepSize{MicroBatch: 64, Rows: 4096}); large[1] == got[1] ||
 		!strings.Contains(large[1], "GiB at the peak") {
 		t.Errorf("64 x 4096 tokens: %s", large[1])
+	}
+}
+
+// What inspect and shapes say of the host, by hand: 8.03 billion weights have two moments and a master of 4 bytes each,
+// 32 blocks of 218,103,808 weights 2 bytes each while they are frozen, and 2,048 tokens of 4,096 columns go into a
+// block, of which those of the last three stay.
+func TestPeaksOfHost(t *testing.T) {
+	const weights, block, input = 8030261248, 218103808, 2048 * 4096
+	adapters := 32 * model.AdapterRank * (4*4096 + 2*1024 + 2*4096 + 3*(4096+14336))
+	set := []string{"model.catalogue=Llama-3.1-8B", "model.tokenizer=bytes", "run.packs=1", "run.micro_batch=1",
+		"data.pack_rows=2048"}
+	for _, way := range peakWays {
+		n, err := peakOf(way.lora, slices.Concat(set, way.set))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]int{}
+		if strings.HasSuffix(way.name, "offload") {
+			want = map[string]int{"optimizer state": 12 * weights, "offloaded block inputs": 2 * 29 * input}
+			if way.lora {
+				want["optimizer state"], want["frozen weights"] = 12*adapters, 2*32*block
+			}
+		}
+		list, sum := n.OfHost(), 0
+		for _, p := range list {
+			sum += p.Bytes
+			if off := float64(p.Bytes)/float64(want[p.Name]) - 1; !(off >= 0 && off < 1e-3) || !p.Host {
+				t.Errorf("%s: %s of the host for %s, want %s", way.name, Size(p.Bytes), p.Name, Size(want[p.Name]))
+			}
+		}
+		if len(list) != len(want) || sum != n.Host || (n.Host > 0) != strings.Contains(n.String(), "the host (opt") {
+			t.Errorf("%s: %v, want %v; %v", way.name, list, want, n)
+		}
 	}
 }
 

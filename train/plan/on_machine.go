@@ -249,14 +249,14 @@ func (p *Plan) purposes(n Memory) []Purpose {
 	var list []Purpose
 	for _, of := range []Purpose{{Name: "experts", Bytes: experts}, {Name: "other weights", Bytes: n.Weights - experts},
 		{Name: "gradients and optimizer", Bytes: n.Training}, {Name: "block inputs", Bytes: inputs},
-		{Name: "blocks at work", Bytes: n.Activations - inputs}, {Name: "cache", Bytes: n.Cache},
-		{Name: "optimizer state", Bytes: n.Host - n.HostInputs - n.HostWeights, Host: true},
-		{Name: "frozen weights", Bytes: n.HostWeights, Host: true},
-		{Name: "offloaded block inputs", Bytes: n.HostInputs, Host: true},
-		{Name: "process", Bytes: n.Other, Host: true}} {
+		{Name: "blocks at work", Bytes: n.Activations - inputs}, {Name: "cache", Bytes: n.Cache}} {
 		if of.Bytes > 0 {
 			list = append(list, of)
 		}
+	}
+	list = append(list, n.OfHost()...)
+	if n.Other > 0 {
+		list = append(list, Purpose{Name: "process", Bytes: n.Other, Host: true})
 	}
 	return list
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"lockstep/configs"
@@ -23,45 +24,67 @@ func DefaultStepSize() StepSize {
 	return StepSize{s.Run.MicroBatch, s.Data.PackRows}
 }
 
+// peakWays are ways to train that [Peaks] shows, as overrides of peakShape. What is on the host is for a GPU, whose
+// memory is not the host's.
+var peakWays = []struct {
+	name string
+	lora bool
+	set  []string
+}{
+	{"full", false, []string{"run.recompute=none"}},
+	{"full, recompute", false, []string{"run.recompute=full"}},
+	{"full, recompute, offload", false, []string{"run.recompute=full", "device.kind=cuda", "offload.optimizer=true",
+		"offload.activations=true"}},
+	{loraWay, true, []string{"run.recompute=none"}},
+	{loraWay + ", recompute", true, []string{"run.recompute=full"}},
+	{loraWay + ", recompute, offload", true, []string{"run.recompute=full", "device.kind=cuda",
+		"offload.optimizer=true", "offload.activations=true"}},
+}
+
+var loraWay = fmt.Sprintf("LoRA of rank %d", model.AdapterRank)
+
 // Peaks returns a table of the peak memory of training in bf16, in full and with adapters on every projection outside
-// experts, each with and without recompute.
-// set names the model, as overrides of a shape: "model.path=DIR" or "model.catalogue=NAME".
+// experts, each without and with recompute, and on a GPU with all on the host that may be there. set names the model,
+// as overrides of a shape: "model.path=DIR" or "model.catalogue=NAME".
 func Peaks(size StepSize, set ...string) (string, error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, "peak        in bf16, micro-batches of %d x %d tokens:\n", size.MicroBatch, size.Rows)
+	fmt.Fprintf(&b, "peak        in bf16, micro-batches of %d x %d tokens; offload is on a GPU, by [offload]:\n",
+		size.MicroBatch, size.Rows)
 	set = append(set, fmt.Sprintf("run.micro_batch=%d", size.MicroBatch), fmt.Sprintf("run.packs=%d", size.MicroBatch),
 		fmt.Sprintf("data.pack_rows=%d", size.Rows))
-	for _, rank := range []int{0, model.AdapterRank} {
-		for _, recompute := range []bool{false, true} {
-			s, err := configs.Parse("", []byte(peakShape), append(set, fmt.Sprintf("run.recompute=%t", recompute)))
-			if err != nil {
-				return "", err
-			}
-			dev := meta.New(setup.Definition(s), kernels.SpareCPU)
-			p, err := New(dev, s)
-			if err == nil && rank > 0 {
-				s.LoRA.Rank = rank
-				s.LoRA.Targets = p.Model.OutsideExperts()
-				p, err = New(dev, s)
-			}
-			if err != nil {
-				return "", err
-			}
-			n, err := p.Choose(0)
-			if err != nil {
-				return "", err
-			}
-			way := "full"
-			if rank > 0 {
-				way = fmt.Sprintf("LoRA of rank %d", rank)
-			}
-			if recompute {
-				way += ", recompute"
-			}
-			fmt.Fprintf(&b, "  %-28s%v\n", way, n)
+	for _, way := range peakWays {
+		n, err := peakOf(way.lora, slices.Concat(set, way.set))
+		if err != nil {
+			return "", err
 		}
+		fmt.Fprintf(&b, "  %-37s%v\n", way.name, n)
 	}
 	return b.String(), nil
+}
+
+// peakOf is the peak of peakShape with overrides.
+func peakOf(lora bool, set []string) (n Memory, err error) {
+	s, err := configs.Parse("", []byte(peakShape), set)
+	if err != nil {
+		return n, err
+	}
+	spare := kernels.SpareCPU
+	if s.Device.Kind != "cpu" {
+		spare = kernels.SpareGPU
+	}
+	dev := meta.New(setup.Definition(s), spare)
+	p, err := New(dev, s)
+	if err == nil && lora {
+		s.LoRA.Rank, s.LoRA.Targets = model.AdapterRank, p.Model.OutsideExperts()
+		if s.Offload.Optimizer {
+			s.Offload.Weights = "0" // GiB of frozen blocks that stay
+		}
+		p, err = New(dev, s)
+	}
+	if err != nil {
+		return n, err
+	}
+	return p.Choose(0)
 }
 
 // peakShape is supervised training without a proof.

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"strings"
 
 	"lockstep/configs"
 	"lockstep/data"
@@ -43,13 +44,28 @@ func (n Memory) Total() int {
 func (n Memory) String() string {
 	text := fmt.Sprintf("%s at the peak (weights %s, training %s, activations %s, cache %s, other %s", Size(n.Total()),
 		Size(n.Weights), Size(n.Training), Size(n.Activations), Size(n.Cache), Size(n.Other))
+	var host []string
+	for _, p := range n.OfHost() {
+		host = append(host, p.Name+" "+Size(p.Bytes))
+	}
 	switch {
 	case n.Host == 0:
 		return text + ")"
 	case n.Shared:
-		return fmt.Sprintf("%s, offloaded %s)", text, Size(n.Host))
+		return fmt.Sprintf("%s, offloaded %s: %s)", text, Size(n.Host), strings.Join(host, ", "))
 	}
-	return fmt.Sprintf("%s) and %s of the host", text, Size(n.Host))
+	return fmt.Sprintf("%s) and %s of the host (%s)", text, Size(n.Host), strings.Join(host, ", "))
+}
+
+// OfHost is what is pinned on the host for all ranks, by purpose.
+func (n Memory) OfHost() (list []Purpose) {
+	for _, of := range []Purpose{{Name: "optimizer state", Bytes: n.Host - n.HostInputs - n.HostWeights},
+		{Name: "frozen weights", Bytes: n.HostWeights}, {Name: "offloaded block inputs", Bytes: n.HostInputs}} {
+		if of.Host = true; of.Bytes > 0 {
+			list = append(list, of)
+		}
+	}
+	return list
 }
 
 // Size formats bytes for people, to three digits or more: "12 MiB", "1.50 GiB".
