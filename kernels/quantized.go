@@ -64,10 +64,12 @@ func (w QuantizedWeight) Group(g int) QuantizedWeight {
 // scales are in host memory.
 func (w QuantizedWeight) DecodeRow(dst []float32, row, col int) {
 	group, line := row/w.Rows, w.Codes.Raw()[row*w.Codes.Cols:][:w.Codes.Cols]
+	var scale [1]float32
 	for len(dst) > 0 {
 		block := col / w.Format.Wide
 		n := min(len(dst), (block+1)*w.Format.Wide-col)
-		w.Format.Decode(dst[:n], line, col, w.scale((group*w.Scales.Rows+block)*w.Rows+row%w.Rows))
+		w.DecodeScales(scale[:], (group*w.Scales.Rows+block)*w.Rows+row%w.Rows)
+		w.Format.Decode(dst[:n], line, col, scale[0])
 		if w.DType == BF16 {
 			for i, x := range dst[:n] {
 				dst[i] = FromBF16(RoundBF16(x))
@@ -103,15 +105,20 @@ func (w QuantizedWeight) setScale(i int, s float32) {
 	}
 }
 
-// scale is element i of the scales, in host memory.
-func (w QuantizedWeight) scale(i int) float32 {
+// DecodeScales writes the numbers of scales from element i on, as many as dst holds. They are in host memory.
+func (w QuantizedWeight) DecodeScales(dst []float32, i int) {
 	switch w.Format.Scale {
 	case quant.ScaleE8M0:
-		return quant.PowerOfTwo(w.Scales.Raw()[i])
+		for j, e := range w.Scales.Raw()[i:][:len(dst)] {
+			dst[j] = quant.PowerOfTwo(e)
+		}
 	case quant.ScaleBF16:
-		return FromBF16(w.Scales.BF16s()[i])
+		for j, s := range w.Scales.BF16s()[i:][:len(dst)] {
+			dst[j] = FromBF16(s)
+		}
+	default:
+		copy(dst, w.Scales.F32s()[i:][:len(dst)])
 	}
-	return w.Scales.F32s()[i]
 }
 
 func (w QuantizedWeight) String() string { return fmt.Sprintf("%s in %s", w.Shape(), w.Format) }

@@ -18,7 +18,7 @@ func (d *Device) Dequantize(out kernels.Tensor, w kernels.QuantizedWeight) {
 		panic(fmt.Sprintf("cpu: Dequantize: %s to %s", w, out))
 	}
 	d.pool.each(w.Groups*w.Rows, max(1, (1<<16)/max(w.Cols, 1)), func(_, from, to int) {
-		gemm.Dequantize(out, w, from, to)
+		d.mm.Dequantize(out, w, from, to)
 	})
 }
 

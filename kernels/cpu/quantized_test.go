@@ -179,20 +179,22 @@ func TestQuantizedProductsCanFail(t *testing.T) {
 
 func BenchmarkQuantizedProduct(b *testing.B) {
 	dev, rng := mustCPU(), rand.New(rand.NewPCG(1, 2))
-	for _, rows := range []int{1, 8, 256} {
-		x, out := strided(rng, kernels.F32, 1, rows, 1024, 0), strided(rng, kernels.F32, 1, rows, 1024, 0)
-		plain := strided(rng, kernels.F32, 1, 1024, 1024, 0)
-		terms := map[string]kernels.Term{"fp32": {X: x, W: plain}}
+	for _, n := range []int{1024, 4096} { // within the cache, and not
+		terms := map[string]kernels.Term{"fp32": {W: strided(rng, kernels.F32, 1, n, n, 0)}}
 		for _, f := range quantizedFormats {
-			w := randomQuantized(rng, f, kernels.F32, 1, 1024, 1024)
-			terms[f.String()] = kernels.Term{X: x, Q: &w}
+			w := randomQuantized(rng, f, kernels.F32, 1, n, n)
+			terms[f.String()] = kernels.Term{Q: &w}
 		}
-		for name, term := range terms {
-			b.Run(fmt.Sprintf("%d rows, %s", rows, name), func(b *testing.B) {
-				for b.Loop() {
-					dev.MatMul(out, nil, term)
-				}
-			})
+		for _, rows := range []int{1, 8, 64} {
+			x, out := strided(rng, kernels.F32, 1, rows, n, 0), strided(rng, kernels.F32, 1, rows, n, 0)
+			for name, term := range terms {
+				term.X = x
+				b.Run(fmt.Sprintf("%d, %d rows, %s", n, rows, name), func(b *testing.B) {
+					for b.Loop() {
+						dev.MatMul(out, nil, term)
+					}
+				})
+			}
 		}
 	}
 }

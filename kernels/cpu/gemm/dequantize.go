@@ -2,44 +2,82 @@ package gemm
 
 import "lockstep/kernels"
 
-// pack is [set.pack] of an operand that may be in codes.
-func (e *Engine) pack(s *Scratch, dst []float32, ds int, o Operand, rows, cols int) {
-	if o.Q != nil {
-		o = e.dequantized(s, o, rows, cols)
+// packCodes is [set.pack] of an operand in codes. Each of its numbers is decoded once.
+func (e *Engine) packCodes(s *Scratch, dst []float32, ds int, o Operand, rows, cols int) {
+	if o.CS == 1 {
+		e.dequantize(s, dst, ds, o, rows, cols)
+		return
 	}
-	e.set.pack(dst, ds, o, rows, cols)
+	lanes := e.set.lanes
+	s.codes = aligned(s.codes, lanes*rows)
+	for j := 0; j < cols; j += lanes { // rows of the weight are columns of o
+		n := min(lanes, cols-j)
+		e.dequantize(s, s.codes, rows, o.From(0, j).T(), n, rows)
+		e.set.transpose(dst[j:], ds, Operand{F: s.codes, RS: 1, CS: rows}, n, rows)
+	}
 }
 
-// dequantized is [rows, cols] of an operand in codes as fp32 in scratch memory, in the order of its own memory.
-func (e *Engine) dequantized(s *Scratch, o Operand, rows, cols int) Operand {
-	lines, each := rows, cols // of o's memory
-	if o.CS != 1 {
-		lines, each = cols, rows
+// dequantize writes numbers of a weight to dst[i*ds+j]: [rows, cols] of o, whose rows are the weight's own.
+func (e *Engine) dequantize(s *Scratch, dst []float32, ds int, o Operand, rows, cols int) {
+	row, col := o.first/o.Q.Cols, o.first%o.Q.Cols
+	begun := 0 // columns of a block that began before col
+	if n := col % o.Q.Format.Wide; n > 0 {
+		begun = min(o.Q.Format.Wide-n, cols)
+		e.dequantizeBlocks(s, dst, ds, o.Q, row, col, rows, begun)
 	}
-	s.codes = aligned(s.codes, lines*each)
-	for i := range lines {
-		at := o.first + i*o.Q.Cols
-		o.Q.DecodeRow(s.codes[i*each:(i+1)*each], at/o.Q.Cols, at%o.Q.Cols)
+	if begun < cols {
+		e.dequantizeBlocks(s, dst[begun:], ds, o.Q, row, col+begun, rows, cols-begun)
 	}
-	out := Operand{F: s.codes, RS: each, CS: 1}
-	if o.CS != 1 {
-		return out.T()
+}
+
+// dequantizeBlocks is dequantize of columns that begin a block, or lie in one.
+func (e *Engine) dequantizeBlocks(s *Scratch, dst []float32, ds int, w *kernels.QuantizedWeight, row, col,
+	rows, cols int) {
+	n := e.set.decodable(w, col, cols)
+	if n > 0 {
+		first := col / w.Format.Wide
+		blocks, wide := (col+n-1)/w.Format.Wide-first+1, w.Format.Wide
+		if blocks == 1 {
+			wide = n
+		}
+		s.scales = aligned(s.scales, blocks*rows)
+		for b := range blocks {
+			w.DecodeScales(s.scales[b*rows:][:rows], (first+b)*w.Rows+row)
+		}
+		codes, stride := w.Codes.Raw(), w.Codes.Cols
+		at := row*stride + col*w.Format.Code.Bits()/8
+		e.set.dequantize[w.Format.Code](&dst[0], ds, &codes[at], stride, &s.scales[0], rows, wide, rows, n,
+			w.DType == kernels.BF16)
 	}
-	return out
+	for i := 0; i < rows && n < cols; i++ {
+		w.DecodeRow(dst[i*ds+n:][:cols-n], row+i, col+n)
+	}
+}
+
+// decodable is how many of a row's columns from one on the set's loops take: whole registers, of blocks that are whole
+// registers, from the first code of a byte on.
+func (s *set) decodable(w *kernels.QuantizedWeight, col, cols int) int {
+	wide := w.Format.Wide
+	oneBlock := col/wide == (col+cols-1)/wide
+	if s.dequantize == nil || col*w.Format.Code.Bits()%8 != 0 || !oneBlock && wide%s.lanes != 0 {
+		return 0
+	}
+	return cols / s.lanes * s.lanes
 }
 
 // Dequantize writes rows [from, to) of a quantized weight, counted through all groups, to a contiguous tensor.
-func Dequantize(out kernels.Tensor, w kernels.QuantizedWeight, from, to int) {
-	line := make([]float32, w.Cols)
+func (e *Engine) Dequantize(out kernels.Tensor, w kernels.QuantizedWeight, from, to int) {
+	s := scratches.Get().(*Scratch)
+	defer scratches.Put(s)
 	for r := from; r < to; r++ {
-		w.DecodeRow(line, r, 0)
-		at := r * w.Cols
+		group := w.Group(r / w.Rows)
+		line, at := OfQuantized(group).From(r%w.Rows, 0), r*w.Cols
 		if out.DType == kernels.F32 {
-			copy(out.F32s()[at:], line)
+			e.dequantize(s, out.F32s()[at:], w.Cols, line, 1, w.Cols)
 			continue
 		}
-		for i, x := range line {
-			out.BF16s()[at+i] = kernels.RoundBF16(x)
-		}
+		s.codes = aligned(s.codes, w.Cols)
+		e.dequantize(s, s.codes, w.Cols, line, 1, w.Cols)
+		e.vec.Narrow(out.BF16s()[at:][:w.Cols], s.codes[:w.Cols])
 	}
 }

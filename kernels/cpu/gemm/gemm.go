@@ -28,6 +28,7 @@ type Engine struct {
 type Scratch struct {
 	a, b   []float32 // packed rows of A and panels of B
 	codes  []float32 // the numbers of codes, before they are packed
+	scales []float32 // of those codes
 	edge   []float32 // a tile that extends beyond C
 	part   []float32 // fp32 chains of a C that is stored in bf16
 	split  split

@@ -7,10 +7,11 @@ import (
 	"unsafe"
 
 	"lockstep/kernels"
+	"lockstep/quant"
 )
 
 // guarded is n values that end at a page that must not be accessed.
-func guarded[T stored](t *testing.T, n int) []T {
+func guarded[T stored | byte](t *testing.T, n int) []T {
 	t.Helper()
 	page := syscall.Getpagesize()
 	size := int(unsafe.Sizeof(*new(T)))
@@ -49,6 +50,21 @@ func TestNothingBeyondOperands(t *testing.T) {
 						Pieces: []Piece{{A: p[0], B: p[1], K: k}}}})
 				}
 			}
+		}
+	}
+}
+
+// Nor beyond codes and scales.
+func TestNothingBeyondCodes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(6, 7))
+	for range 40 {
+		n, k := 1+rng.IntN(70), 2+rng.IntN(300)
+		f := quant.Format{Code: quant.Code(rng.IntN(3)), Scale: quant.Scale(rng.IntN(3)), Wide: 32}
+		w := codesOf(f, kernels.F32, n, k, guarded[byte](t, n*f.RowBytes(k)),
+			guarded[byte](t, n*f.Blocks(k)*f.Scale.Bits()/8))
+		for _, e := range engines(t, kernels.DotFMA) {
+			out := guarded[float32](t, n*k)
+			e.Dequantize(kernels.Wrap(out, n, k), w, 0, n)
 		}
 	}
 }

@@ -2,6 +2,15 @@ package gemm
 
 import "unsafe"
 
+// pack is [set.pack] of an operand that may be in codes.
+func (e *Engine) pack(s *Scratch, dst []float32, ds int, o Operand, rows, cols int) {
+	if o.Q != nil {
+		e.packCodes(s, dst, ds, o, rows, cols)
+		return
+	}
+	e.set.pack(dst, ds, o, rows, cols)
+}
+
 // pack writes o, [rows, cols], to dst[i*ds+j] in fp32. dst has room for rows and columns rounded up to lanes; what lies
 // there beyond rows and cols is unspecified, and so are the results computed from it, which are not read.
 func (s *set) pack(dst []float32, ds int, o Operand, rows, cols int) {

@@ -12,6 +12,12 @@ type kernel func(k int, a *float32, as int, b *float32, bs int, c *float32, cs i
 // as [16*steps, 16]. It returns false and does not write c if a step needs the scalar reference.
 type stepKernel func(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) (known bool)
 
+// dequantizeLoop writes dst[i*ds+j] = round(code * scale) for rows i and columns j. Codes of row i begin at
+// codes[i*cs], and the scale is scales[j/wide*ss+i]. The product is rounded to fp32, and then to bf16 if narrow is set.
+// cols and wide are multiples of the lanes.
+type dequantizeLoop func(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int,
+	narrow bool)
+
 // family is the kernels of vectors registers of columns: kernels[r-1] has r rows.
 type family struct {
 	vectors int
@@ -31,6 +37,8 @@ type set struct {
 	transposeBF16 func(dst *float32, ds int, src *uint16, ss, rows, cols int)
 	copyRowsF32   func(dst *float32, ds int, src *float32, ss, rows, cols int) // dst[i*ds+j] = src[i*ss+j]
 	copyRowsBF16  func(dst *float32, ds int, src *uint16, ss, rows, cols int)
+
+	dequantize []dequantizeLoop // by quant.Code; none: decoded by package quant
 
 	split16 func(significand, exponent *uint32, x *float32, n int) (finite bool) // n a multiple of 16
 	steps16 []stepKernel                                                         // steps16[r-1] has r rows

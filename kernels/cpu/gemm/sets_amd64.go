@@ -14,6 +14,7 @@ var avx512 = set{
 	transposeBF16: transposeBF16AVX512,
 	copyRowsF32:   copyRowsF32AVX512,
 	copyRowsBF16:  copyRowsBF16AVX512,
+	dequantize:    []dequantizeLoop{dequantizeINT4AVX512, dequantizeE2M1AVX512, dequantizeE4M3AVX512},
 	split16:       split16AVX512,
 	steps16:       []stepKernel{steps1AVX512, steps2AVX512, steps3AVX512, steps4AVX512},
 	spin:          spinAVX512,
@@ -32,6 +33,7 @@ var avx2 = set{
 	transposeBF16: transposeBF16AVX2,
 	copyRowsF32:   copyRowsF32AVX2,
 	copyRowsBF16:  copyRowsBF16AVX2,
+	dequantize:    []dequantizeLoop{dequantizeINT4AVX2, dequantizeE2M1AVX2, dequantizeE4M3AVX2},
 	split16:       split16Go,
 	steps16:       steps16Go,
 	spin:          spinAVX2,
@@ -155,6 +157,15 @@ func copyRowsF32AVX512(dst *float32, ds int, src *float32, ss, rows, cols int)
 func copyRowsBF16AVX512(dst *float32, ds int, src *uint16, ss, rows, cols int)
 
 //go:noescape
+func dequantizeINT4AVX512(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+
+//go:noescape
+func dequantizeE2M1AVX512(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+
+//go:noescape
+func dequantizeE4M3AVX512(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+
+//go:noescape
 func fma1x1AVX2(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
 
 //go:noescape
@@ -209,6 +220,15 @@ func copyRowsF32AVX2(dst *float32, ds int, src *float32, ss, rows, cols int)
 
 //go:noescape
 func copyRowsBF16AVX2(dst *float32, ds int, src *uint16, ss, rows, cols int)
+
+//go:noescape
+func dequantizeINT4AVX2(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+
+//go:noescape
+func dequantizeE2M1AVX2(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+
+//go:noescape
+func dequantizeE4M3AVX2(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
 
 //go:noescape
 func split16AVX512(significand, exponent *uint32, x *float32, n int) bool

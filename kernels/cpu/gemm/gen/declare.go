@@ -24,6 +24,7 @@ func declarations() string {
 		for _, f := range m.packs() {
 			fmt.Fprintf(&text, "%s: %s%s,\n", f.name, f.name, m.suffix)
 		}
+		text.WriteString(m.dequantizeLoops())
 		text.WriteString(m.tc16())
 		fmt.Fprintf(&text, "spin: spin%s,\nspinFlops: %d,\n}\n", m.suffix, 2*spinChains*m.lanes)
 	}
@@ -37,6 +38,9 @@ func declarations() string {
 		for _, f := range m.packs() {
 			fmt.Fprintf(&text, "\n//go:noescape\nfunc %s%s%s\n", f.name, m.suffix, fmt.Sprintf(packSignature,
 				elementType(f.width)))
+		}
+		for _, c := range codes {
+			fmt.Fprintf(&text, "\n//go:noescape\nfunc dequantize%s%s%s\n", c.name, m.suffix, dequantizeSignature)
 		}
 	}
 	fmt.Fprintf(&text, "\n//go:noescape\nfunc split16%s%s\n", avx512.suffix, splitSignature)

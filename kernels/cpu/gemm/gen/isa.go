@@ -44,7 +44,8 @@ func (m *isa) kernel(rows, vectors int) string {
 // writer collects the lines of an assembly file.
 type writer struct {
 	*isa
-	text strings.Builder
+	text      strings.Builder
+	constants []string // of a function, by register from the last one down
 }
 
 func (w *writer) line(format string, args ...any) {

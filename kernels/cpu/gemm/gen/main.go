@@ -1,5 +1,5 @@
-// Command gen writes the assembly of package gemm: micro-kernels and packing loops for AVX-512 and AVX2. It imports the
-// standard library.
+// Command gen writes the assembly of package gemm for AVX-512 and AVX2: micro-kernels, loops that pack and that
+// dequantize. It imports the standard library.
 package main
 
 import (
@@ -39,6 +39,13 @@ func generate() map[string]string {
 		w.copyRows("F32", widthF32)
 		w.copyRows("BF16", widthBF16)
 		files["pack_"+m.file+"_amd64.s"] = w.text.String()
+
+		w = &writer{isa: m}
+		w.line(notice + "#include \"textflag.h\"\n")
+		for _, c := range codes {
+			w.dequantize(c)
+		}
+		files["dequantize_"+m.file+"_amd64.s"] = w.text.String()
 	}
 	w := &writer{isa: avx512}
 	w.line(notice + "#include \"textflag.h\"\n")

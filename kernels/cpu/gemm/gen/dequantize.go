@@ -1,0 +1,255 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// The dequantizing loops read rows of codes and write round(code * scale) in fp32, whole vectors alone. Columns of a
+// scale are a multiple of a vector.
+const (
+	dequantizeSignature = "(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, " +
+		"narrow bool)"
+	dequantizeArgBytes = 73
+)
+
+// code is how a loop decodes one format of codes.
+type code struct {
+	name   string
+	bits   int
+	values []float32                      // of codes of 4 bits, or of the subnormal E4M3
+	start  func(w *writer, values string) // sets constants
+	scale  func(w *writer)                // begins a block of columns, whose scale is broadcast
+	vector func(w *writer)                // the numbers of the codes at DX to register 0
+}
+
+var codes = []code{
+	{"INT4", 4, []float32{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7}, (*writer).startINT4,
+		(*writer).scaleNibbles, (*writer).int4},
+	{"E2M1", 4, []float32{0, 0.5, 1, 1.5, 2, 3, 4, 6, float32(math.Copysign(0, -1)), -0.5, -1, -1.5, -2, -3, -4, -6},
+		(*writer).startE2M1, (*writer).scaleNibbles, (*writer).e2m1},
+	{"E4M3", 8, subnormalE4M3(), (*writer).startE4M3, func(*writer) {}, (*writer).e4m3},
+}
+
+// subnormalE4M3 is the numbers of codes without exponent by their low bits, for as many lanes as a register has.
+func subnormalE4M3() (v []float32) {
+	for i := range 16 {
+		v = append(v, float32(math.Ldexp(float64(i%8), -9)))
+	}
+	return v
+}
+
+// hold broadcasts 32 bits to a register of their own, from the last one down.
+func (w *writer) hold(name string, bits uint32) {
+	w.code("MOVL $%#x, AX", bits)
+	w.code("VMOVD AX, X0")
+	w.code("VPBROADCASTD X0, %s", w.held(name))
+}
+
+// held is the register of a constant.
+func (w *writer) held(name string) string {
+	i := slices.Index(w.constants, name)
+	if i < 0 {
+		i = len(w.constants)
+		w.constants = append(w.constants, name)
+	}
+	return w.reg(w.registers - 1 - i)
+}
+
+// dequantize writes the loop of a code. Registers: DI, R8 destination and its stride in bytes; SI, R9 codes and their
+// stride; R10, R11 scales of the row and the distance between those of two blocks; R12 columns of a block. Of one row:
+// BX, DX, AX destination, codes and scale; CX columns left, R13 those of the block.
+func (w *writer) dequantize(c code) {
+	name := "dequantize" + c.name
+	values := name + "Values<>"
+	for i, v := range c.values {
+		w.line("DATA %s+%d(SB)/4, $%#x", values, 4*i, math.Float32bits(v))
+	}
+	w.line("GLOBL %s(SB), RODATA|NOPTR, $%d\n", values, 4*len(c.values))
+	w.constants = nil
+	w.function(name+w.suffix, dequantizeSignature, dequantizeArgBytes)
+	for i, r := range []string{"DI", "R8", "SI", "R9", "R10", "R11", "R12"} {
+		arg := []string{"dst", "ds", "codes", "cs", "scales", "ss", "wide"}[i]
+		w.code("MOVQ %s+%d(FP), %s", arg, 8*i, r)
+	}
+	w.code("SHLQ $2, R8")
+	w.code("SHLQ $2, R11")
+	c.start(w, values)
+	w.hold("one", 1)
+	w.hold("half", 0x7fff)
+	w.hold("quiet", 0x400000)
+	w.hold("high", 0xffff0000)
+	w.code("MOVBLZX narrow+72(FP), R15")
+
+	w.label("row")
+	w.code("MOVQ DI, BX")
+	w.code("MOVQ SI, DX")
+	w.code("MOVQ R10, AX")
+	w.code("MOVQ cols+64(FP), CX")
+	w.label("block")
+	w.code("VBROADCASTSS (AX), %s", w.held("scale"))
+	w.code("ADDQ R11, AX")
+	w.code("MOVQ R12, R13")
+	c.scale(w)
+	w.label("vector")
+	c.vector(w)
+	w.code("VMOVUPS %s, (BX)", w.reg(0))
+	w.code("ADDQ $%d, BX", w.bytes())
+	w.code("ADDQ $%d, DX", w.lanes*c.bits/8)
+	w.code("SUBQ $%d, CX", w.lanes)
+	w.code("JEQ  next")
+	w.code("SUBQ $%d, R13", w.lanes)
+	w.code("JNE  vector")
+	w.code("JMP  block")
+
+	w.label("next")
+	w.code("ADDQ R8, DI")
+	w.code("ADDQ R9, SI")
+	w.code("ADDQ $4, R10")
+	w.code("DECQ rows+56(FP)")
+	w.code("JNE  row")
+	w.end()
+}
+
+func (w *writer) startINT4(values string) {
+	if w.masks {
+		w.code("VMOVUPS %s(SB), %s", values, w.held("values"))
+		return
+	}
+	w.hold("nibble", 15)
+	w.hold("eight", 8)
+}
+
+func (w *writer) startE2M1(values string) {
+	w.code("VMOVUPS %s(SB), %s", values, w.held("values"))
+	if !w.masks {
+		w.hold("sign", 1<<31)
+	}
+}
+
+// scaleNibbles multiplies and rounds the numbers of all 16 codes, which are a register of AVX-512.
+func (w *writer) scaleNibbles() {
+	if w.masks {
+		w.code("VMULPS %s, %s, %s", w.held("scale"), w.held("values"), w.reg(0))
+		w.round("scaled")
+		w.code("VMOVAPS %s, %s", w.reg(0), w.held("scaled"))
+	}
+}
+
+// nibbles loads codes of 4 bits to the low bits of register 0's lanes; what is above them is unspecified. The first of
+// two codes stays in the low half of 64 bits, the second moves to the high half.
+func (w *writer) nibbles() {
+	w.code("VPMOVZXBQ (DX), %s", w.reg(0))
+	w.code("VPSLLQ $28, %s, %s", w.reg(0), w.reg(1))
+	if w.masks {
+		w.code("VPORQ %s, %s, %s", w.reg(1), w.reg(0), w.reg(0))
+		return
+	}
+	w.code("VPOR %s, %s, %s", w.reg(1), w.reg(0), w.reg(0))
+}
+
+// lookup takes scaled numbers by codes of 4 bits.
+func (w *writer) lookup() {
+	w.code("VPERMPS %s, %s, %s", w.held("scaled"), w.reg(0), w.reg(0))
+}
+
+func (w *writer) int4() {
+	w.nibbles()
+	if w.masks {
+		w.lookup()
+		return
+	}
+	w.code("VPAND %s, %s, %s", w.held("nibble"), w.reg(0), w.reg(0))
+	w.code("VPSUBD %s, %s, %s", w.held("eight"), w.reg(0), w.reg(0))
+	w.code("VCVTDQ2PS %s, %s", w.reg(0), w.reg(0))
+	w.scaled()
+}
+
+func (w *writer) e2m1() {
+	w.nibbles()
+	if w.masks {
+		w.lookup()
+		return
+	}
+	w.code("VPERMPS %s, %s, %s", w.held("values"), w.reg(0), w.reg(1)) // eight magnitudes
+	w.code("VPSLLD $28, %s, %s", w.reg(0), w.reg(0))
+	w.code("VPAND %s, %s, %s", w.held("sign"), w.reg(0), w.reg(0))
+	w.code("VPOR %s, %s, %s", w.reg(1), w.reg(0), w.reg(0))
+	w.scaled()
+}
+
+func (w *writer) startE4M3(values string) {
+	w.code("VMOVUPS %s(SB), %s", values, w.held("values"))
+	w.hold("sign", 1<<31)
+	w.hold("bias", (127-7)<<23)
+	w.hold("magnitude", 0x7f<<20)
+	w.hold("exponent", 0x78)
+	w.hold("NaN", 0x7fc00000)
+}
+
+// e4m3 moves exponent and significand to their places in fp32 and adds the difference of the biases. Codes without
+// exponent are looked up, and the last magnitude is NaN.
+func (w *writer) e4m3() {
+	x, t := w.reg(0), w.reg(1)
+	w.code("VPMOVSXBD (DX), %s", x)
+	w.code("VPSLLD $20, %s, %s", x, t)
+	if w.masks {
+		w.code("VPANDD %s, %s, %s", w.held("magnitude"), t, t)
+		w.code("VPTESTNMD %s, %s, K1", w.held("exponent"), x)
+		w.code("VPCMPEQD %s, %s, K2", w.held("magnitude"), t)
+		w.code("VPADDD %s, %s, %s", w.held("bias"), t, t)
+		w.code("VPERMPS %s, %s, K1, %s", w.held("values"), x, t)
+		w.code("VMOVDQA32 %s, K2, %s", w.held("NaN"), t)
+		w.code("VPANDD %s, %s, %s", w.held("sign"), x, x)
+		w.code("VPORD %s, %s, %s", t, x, x)
+	} else {
+		w.code("VPAND %s, %s, %s", w.held("magnitude"), t, t)
+		w.code("VPCMPEQD %s, %s, %s", w.held("magnitude"), t, w.reg(2))
+		w.code("VPADDD %s, %s, %s", w.held("bias"), t, t)
+		w.code("VBLENDVPS %s, %s, %s, %s", w.reg(2), w.held("NaN"), t, t)
+		w.code("VPANDN %s, %s, %s", w.held("exponent"), x, w.reg(2))
+		w.code("VPCMPEQD %s, %s, %s", w.held("exponent"), w.reg(2), w.reg(2))
+		w.code("VPERMPS %s, %s, %s", w.held("values"), x, w.reg(3))
+		w.code("VBLENDVPS %s, %s, %s, %s", w.reg(2), w.reg(3), t, t)
+		w.code("VPAND %s, %s, %s", w.held("sign"), x, x)
+		w.code("VPOR %s, %s, %s", t, x, x)
+	}
+	w.scaled()
+}
+
+// scaled multiplies register 0 by the scale and rounds it.
+func (w *writer) scaled() {
+	w.code("VMULPS %s, %s, %s", w.held("scale"), w.reg(0), w.reg(0))
+	w.round("rounded")
+}
+
+// round rounds register 0 to bf16 where R15 says so, as kernels.RoundBF16 does.
+func (w *writer) round(label string) {
+	x, t := w.reg(0), w.reg(1)
+	w.code("TESTL R15, R15")
+	w.code("JEQ  %s", label)
+	w.code("VPSRLD $16, %s, %s", x, t)
+	and := map[bool]string{true: "VPANDD", false: "VPAND"}[w.masks]
+	w.code("%s %s, %s, %s", and, w.held("one"), t, t)
+	w.code("VPADDD %s, %s, %s", x, t, t)
+	w.code("VPADDD %s, %s, %s", w.held("half"), t, t)
+	if w.masks {
+		w.code("VCMPPS $3, %s, %s, K3", x, x) // a NaN
+		w.code("VPORD %s, %s, K3, %s", w.held("quiet"), x, t)
+	} else {
+		w.code("VCMPPS $3, %s, %s, %s", x, x, w.reg(2))
+		w.code("VPOR %s, %s, %s", w.held("quiet"), x, w.reg(3))
+		w.code("VBLENDVPS %s, %s, %s, %s", w.reg(2), w.reg(3), t, t)
+	}
+	w.code("%s %s, %s, %s", and, w.held("high"), t, x)
+	w.label(label)
+}
+
+// dequantizeLoops is a set's field: a loop for each code, by its number.
+func (m *isa) dequantizeLoops() (text string) {
+	for _, c := range codes {
+		text += fmt.Sprintf("dequantize%s%s,", c.name, m.suffix)
+	}
+	return "dequantize: []dequantizeLoop{" + text + "},\n"
+}
