@@ -962,11 +962,12 @@ func verifyCommand() *cobra.Command {
 func parityCommand() *cobra.Command {
 	var t target
 	var o serve.ParityOptions
-	var against string
+	var fidelity serve.FidelityOptions
+	var against []string
 	var asJSON bool
 	c := &cobra.Command{
-		Use:   "parity",
-		Short: "Compare log-probabilities that any engine recorded with the training forward",
+		Use:   "parity [SHAPE.toml]",
+		Short: "Compare log-probabilities that any engine recorded, or other definitions, with the training forward",
 		Long: "Computes the log-probabilities of recorded completions by the training forward and compares them\n" +
 			"with the recorded ones: equal bits, estimates of KL, differences, and how many tokens PPO clips.\n" +
 			"A line of the file is one completion, as lockstep generate writes it:\n\n" +
@@ -979,16 +980,37 @@ func parityCommand() *cobra.Command {
 			", each a number or a list that begins with one\n\n" +
 			"With --against, the tokens also go through the model by another definition. The report shows the\n" +
 			"first operation with a different output, and how the difference grows from layer to layer.\n" +
-			"Settings: weights=fp8 (linear layers in E4M3 blocks), " + strings.Join(kernels.Settings, ", ") + ".",
+			"Settings: weights=fp8 (linear layers in E4M3 blocks), " + strings.Join(kernels.Settings, ", ") + ".\n\n" +
+			"With a shape in place of --model and --rollout, drawn tokens go through its untrained model by its own\n" +
+			"definition and by each --against. A table has the symmetric KL of the next token over the whole\n" +
+			"vocabulary, with logits scaled to a standard deviation of 2.",
 		Example: "  lockstep parity --model DIR --rollout out.jsonl\n" +
 			"  lockstep parity --model DIR --rollout out.jsonl --against " +
-			"combine=bf16,router=bf16,weights=fp8,key_split=256",
-		Args: none,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if c.Flags().Changed("against") {
+			"combine=bf16,router=bf16,weights=fp8,key_split=256\n" +
+			"  lockstep parity configs/moe-1b.toml --against weights=mxfp8,acts=mxfp8 --against weights=int4",
+		Args: atMostOne,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				rep, err := parityOfShape(c, &t, args[0], against, fidelity)
+				if err != nil {
+					return err
+				}
+				return printReport(rep, asJSON)
+			}
+			if err := missing(c, "model", "rollout"); err != nil {
+				return err
+			}
+			if c.Flags().Changed("tokens") || c.Flags().Changed("seed") {
+				return fmt.Errorf("--tokens and --seed are for a shape: a recording has its own tokens")
+			}
+			if len(against) > 1 {
+				return fmt.Errorf("--against %d times: a recording is compared with one other definition, a shape "+
+					"with several", len(against))
+			}
+			if len(against) == 1 {
 				var err error
 				other := t.config()
-				if o.Alternative, err = serve.ParseAlternative(other.Definition, against); err != nil {
+				if o.Alternative, err = serve.ParseAlternative(other.Definition, against[0]); err != nil {
 					return err
 				}
 				other.Definition = o.Alternative.Definition
@@ -1002,28 +1024,67 @@ func parityCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if !asJSON {
-					fmt.Print(rep)
-					return nil
-				}
-				text, err := rep.JSON()
-				fmt.Println(string(text))
-				return err
+				return printReport(rep, asJSON)
 			})
 		},
 	}
 	t.flags(c)
 	f := c.Flags()
 	f.StringVar(&o.Rollout, "rollout", "", "JSONL file of recorded completions")
-	require(c, "model", "rollout")
 	f.Float64Var(&o.Temperature, "temperature", 0,
 		"of the recorded log-probabilities; 0 for that of each line")
-	f.StringVar(&against, "against", "", "another definition to compare with: setting=value,...")
+	f.StringArrayVar(&against, "against", nil,
+		"another definition to compare with: setting=value,...; of a shape may be repeated")
+	f.IntVar(&fidelity.Tokens, "tokens", 4096, "of a shape: tokens to draw")
+	f.Uint64Var(&fidelity.Seed, "seed", 1, "of a shape: seed of the tokens")
 	f.Float64Var(&o.Bounds.ClipLow, "clip-low", 0.2, "PPO clips ratios below 1 minus this")
 	f.Float64Var(&o.Bounds.ClipHigh, "clip-high", 0.2, "PPO clips ratios above 1 plus this")
 	f.Float64Var(&o.Bounds.Cap, "cap", 2, "upper bound of truncated importance weights")
 	f.BoolVar(&asJSON, "json", false, "print the report as JSON")
 	return c
+}
+
+// parityOfShape compares the untrained model of a shape with what it is by other definitions.
+func parityOfShape(c *cobra.Command, t *target, path string, against []string, o serve.FidelityOptions) (
+	f *serve.Fidelity, err error) {
+	for _, flag := range []string{"model", "adapter", "rollout", "temperature", "clip-low", "clip-high", "cap"} {
+		if c.Flags().Changed(flag) {
+			return nil, fmt.Errorf("--%s is for a recording: leave it out, or the shape", flag)
+		}
+	}
+	set := t.settings(c)
+	s, err := configs.Load(path, set)
+	if err != nil {
+		return nil, err
+	}
+	device := setup.Device(s)
+	for _, text := range against {
+		a, err := serve.ParseAlternative(device.Definition, text)
+		if err != nil {
+			return nil, err
+		}
+		o.Against = append(o.Against, a)
+	}
+	o.Open = func(def kernels.Definition) (kernels.Device, error) {
+		device.Definition = def
+		return devices.Open(device)
+	}
+	err = setup.OnShape(path, set, kernels.BreakNone, func(s serve.Ranks) error {
+		f, err = serve.MeasureFidelity(c.Context(), s, o)
+		return err
+	})
+	return f, err
+}
+
+// printReport prints a report as text or as JSON.
+func printReport(rep interface{ JSON() ([]byte, error) }, asJSON bool) error {
+	if !asJSON {
+		fmt.Print(rep)
+		return nil
+	}
+	text, err := rep.JSON()
+	fmt.Println(string(text))
+	return err
 }
 
 func reportCommand() *cobra.Command {

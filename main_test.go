@@ -171,6 +171,13 @@ func TestCommands(t *testing.T) {
 		parity.Divergence.First.Module != "block 0 / attention" {
 		t.Errorf("parity printed %s (%v)", out, err)
 	}
+	out = must(t, "parity", shape, "--tokens", "40", "--against", "weights=int4", "--against", "key_split=2048",
+		"--json")
+	var fidelity struct{ Against []struct{ KL float64 } }
+	if err := json.Unmarshal([]byte(out), &fidelity); err != nil || len(fidelity.Against) != 2 ||
+		!(fidelity.Against[0].KL > 0) || fidelity.Against[1].KL != 0 {
+		t.Errorf("parity of a shape printed %s (%v)", out, err)
+	}
 	write(t, at("text.jsonl"), "{\"text\":\"12 + 7 = 19, naïve 中\"}\n{\"text\":\"\"}\n")
 	must(t, "tokenize", "--model", model, "--in", at("text.jsonl"), "--out", at("tokens.jsonl"))
 	must(t, "tokenize", "--model", model, "--in", at("tokens.jsonl"), "--out", at("back.jsonl"), "--decode")
@@ -517,6 +524,13 @@ func TestBadCommandLines(t *testing.T) {
 			"--against", "key_split=100"}},
 		{[]string{"--against", "weights", "int3", "fp8"}, []string{"parity", "--model", "x", "--rollout", in,
 			"--against", "weights=int3"}},
+		{[]string{"--against 2 times"}, []string{"parity", "--model", "x", "--rollout", in, "--against", "norm=bf16",
+			"--against", "dot=fma"}},
+		{[]string{"--tokens", "for a shape"}, []string{"parity", "--model", "x", "--rollout", in, "--tokens", "9"}},
+		{[]string{"--against", "weights", "int3", "fp8"}, []string{"parity", shape, "--against", "weights=int3"}},
+		{[]string{"--rollout", "leave it out"}, []string{"parity", shape, "--rollout", in}},
+		{[]string{"nothing to compare with"}, []string{"parity", shape}},
+		{[]string{"0 tokens"}, []string{"parity", shape, "--against", "weights=int4", "--tokens", "0"}},
 		{[]string{"tpu", "cpu"}, []string{"train", shape, "--device", "tpu"}},
 		{[]string{"tpu", "cpu"}, []string{"score", "--model", "x", "--in", in, "--out", out, "--device", "tpu"}},
 		{[]string{"cuda", "this build"}, []string{"train", shape, "--device", "cuda"}},

@@ -13,23 +13,24 @@ import (
 
 // EmptyCopy is a model of the same config, length, adapters and stage of indexers on another device or in another
 // storage type, for [Model.CopyWeights] to fill with weights that are rounded so. Frozen weights in codes stay in
-// codes where neither changes their numbers; on one device both models have them in the same memory.
+// codes where neither changes their numbers; on one device both models have them in the same memory. Rounded
+// projections read inputs as those in codes do, by Definition.Acts.
 func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType, rounding quant.Encoding) (*Model, error) {
 	o := Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing}
 	if dtype == m.DType && rounding == quant.AsTrained {
 		o.Weights = KeepWeights
 	}
-	return m.copyWith(dev, o)
+	return m.copyWith(dev, o, rounding)
 }
 
 // Replica is an EmptyCopy of the first rank's model for another rank. Weights that are cut over the ranks are those of
 // this model.
 func (m *Model) Replica(rank int, dev kernels.Device) (*Model, error) {
 	return m.copyWith(dev, Options{DType: m.DType, MaxLength: m.MaxLength, Indexing: m.Indexing, Weights: KeepWeights,
-		Offload: m.offload, home: m, rank: rank})
+		Offload: m.offload, home: m, rank: rank}, quant.AsTrained)
 }
 
-func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
+func (m *Model) copyWith(dev kernels.Device, o Options, rounding quant.Encoding) (*Model, error) {
 	t, err := describeOn(dev, m.Config, o)
 	if err == nil && o.Weights == KeepWeights {
 		t.keepCodesOf(m, dev, o.home != nil)
@@ -38,6 +39,9 @@ func (m *Model) copyWith(dev kernels.Device, o Options) (*Model, error) {
 	if err == nil {
 		for i, p := range t.Params {
 			p.coded = m.Params[i].coded
+		}
+		for _, l := range t.linears() {
+			l.W.coded = l.W.coded || rounding != quant.AsTrained && l.encodable()
 		}
 		err = t.checkRounding(dev.Definition())
 	}

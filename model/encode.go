@@ -43,8 +43,7 @@ func (m *Model) encodeWhere(check func(kernels.QuantizedWeight) error, e Encode)
 	list := m.linears()
 	experts := slices.ContainsFunc(list, func(l *Linear) bool { return l.Fused })
 	for _, l := range list {
-		if l.byHead || experts && !e.Projections && !l.Fused ||
-			slices.ContainsFunc(l.Subs, func(s *Sub) bool { return s.To-s.From == 1 }) {
+		if !l.encodable() || experts && !e.Projections && !l.Fused {
 			continue
 		}
 		if e.As.High() > 1 && slices.ContainsFunc(l.W.Parts, func(p Part) bool { return p.RowOnDisk != nil }) {
@@ -67,6 +66,12 @@ func (m *Model) encodeWhere(check func(kernels.QuantizedWeight) error, e Encode)
 	}
 	m.encoded = e
 	return nil
+}
+
+// encodable tells whether a format may have the weight: attention does not read it as a matrix for each head, and it is
+// no gate of one output.
+func (l *Linear) encodable() bool {
+	return !l.byHead && !slices.ContainsFunc(l.Subs, func(s *Sub) bool { return s.To-s.From == 1 })
 }
 
 // starts are the rows of each matrix at which tensors of a checkpoint begin, and with them blocks of codes.

@@ -16,13 +16,14 @@ import (
 // Alternative is what a forward is compared with: the same model by another definition, with weights rounded to a
 // format.
 type Alternative struct {
+	Text       string // as it was given
 	Definition kernels.Definition
 	Weights    quant.Encoding // of linear layers; "": as they are
 }
 
 // ParseAlternative applies changes such as "combine=bf16,key_split=256,weights=fp8" to a definition.
 func ParseAlternative(def kernels.Definition, text string) (Alternative, error) {
-	o := Alternative{Definition: def}
+	o := Alternative{Text: text, Definition: def}
 	fail := func(err error) (Alternative, error) { return Alternative{}, fmt.Errorf("--against %s: %w", text, err) }
 	for _, change := range strings.Split(text, ",") {
 		key, value, ok := strings.Cut(change, "=")
