@@ -31,7 +31,7 @@ func (e *expertExchange) dispatchFew(r *parallel.Rank, by *Routing, segments []i
 	e.plan.RowOf = r.Stack.New(kernels.I32, e.tokens(), e.m.TopK)
 	chosen := r.Stack.New(kernels.I32, e.tokens(), e.m.TopK)
 	if r.Experts == nil { // a plan
-		kernels.CountExchange(r.Dev, kernels.ExchangeTokens,
+		kernels.CountExchange(r.Dev, kernels.ExchangeFew,
 			e.all.Bytes()-e.u.Bytes()+chosen.Bytes()-by.Experts.Bytes())
 	} else {
 		e.gathered = r.Experts.Read(func(of [][]kernels.Tensor) {

@@ -365,7 +365,11 @@ func (e *expertExchange) countRows(r *parallel.Rank, list ...kernels.Tensor) {
 	for _, y := range list {
 		bytes += (rows - rows/len(e.ranks)) * y.Cols * y.DType.Size()
 	}
-	kernels.CountExchange(r.Dev, kernels.ExchangeRows, bytes)
+	kind := kernels.ExchangeRows
+	if e.few() {
+		kind = kernels.ExchangeFew
+	}
+	kernels.CountExchange(r.Dev, kind, bytes)
 }
 
 // beginGather begins to fill tensors with the rows of all ranks' tokens; nil: it only counts them, in a plan.

@@ -47,6 +47,7 @@ type onMesh struct {
 	planned       int     // likewise, by plan of training
 	pinned        int     // of the host, by all ranks
 	keep          model.Policy
+	answers       []plan.Answer
 	config        []byte // config.json of the model
 	digest        string // of trained weights and answers
 }
@@ -143,17 +144,24 @@ func printAlone(w io.Writer, s *configs.Shape, row onMesh) error {
 	p := row.ranks
 	tab := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(tab, "%d ranks\tby plan\t  weights %s, experts on %d\n", p.Ranks, p.Weights, p.Experts)
-	planned := "-"
+	train, sample := "-", "-"
 	if m, ok := configs.MachineOf(row.device, p.Ranks); ok && s.Device.Kind == devices.CUDA {
 		step, err := plan.StepOn(m, s, 0, row.keep)
 		if err != nil {
 			return err
 		}
-		planned = fmt.Sprintf("%.0f", step.Rate())
+		train = fmt.Sprintf("%.0f", step.Rate())
+		if row.sample > 0 {
+			seconds, err := plan.AnswersOn(m, s, row.answers)
+			if err != nil {
+				return err
+			}
+			sample = fmt.Sprintf("%.0f", row.tokens()/seconds)
+		}
 	}
-	fmt.Fprintf(tab, "%.0f\t%s\t  tokens/s of training steps\n", row.train, planned)
+	fmt.Fprintf(tab, "%.0f\t%s\t  tokens/s of training steps\n", row.train, train)
 	if row.sample > 0 {
-		fmt.Fprintf(tab, "%.0f\t-\t  tokens/s of answers\n", row.sample)
+		fmt.Fprintf(tab, "%.0f\t%s\t  tokens/s of answers\n", row.sample, sample)
 	}
 	fmt.Fprintf(tab, "%d\t%d\t  MiB of the fullest device; by plan of training alone\n", row.bytes>>20, row.planned>>20)
 	if row.pinned > 0 {
@@ -165,6 +173,14 @@ func printAlone(w io.Writer, s *configs.Shape, row onMesh) error {
 	}
 	_, err := fmt.Fprintf(w, "\ntrained weights and answers: SHA-256 %.16s\n", row.digest)
 	return err
+}
+
+// tokens is that of all answers.
+func (m onMesh) tokens() (n float64) {
+	for _, a := range m.answers {
+		n += float64(a.New)
+	}
+	return n
 }
 
 // peerRanks trains with the peer, which gets config.json, not the weights.
@@ -295,7 +311,7 @@ func measureRanks(ctx context.Context, s *configs.Shape, even int, o RanksOption
 			}
 		}
 		if o.Requests > 0 {
-			if row.sample, err = timeAnswers(ctx, ranks, s, o, sum); err != nil {
+			if err := row.timeAnswers(ctx, ranks, s, o, sum); err != nil {
 				return err
 			}
 		}
@@ -331,30 +347,33 @@ func timeSteps(ctx context.Context, w *parallel.World, t *trainer.Trainer, s *co
 	return speed, err
 }
 
-// timeAnswers returns the tokens a second of answers to random requests, and adds their ids and log-probabilities to a
-// digest.
-func timeAnswers(ctx context.Context, ranks serve.Ranks, s *configs.Shape, o RanksOptions, sum io.Writer) (float64,
-	error) {
+// timeAnswers times answers to random requests, and adds their ids and log-probabilities to a digest.
+func (m *onMesh) timeAnswers(ctx context.Context, ranks serve.Ranks, s *configs.Shape, o RanksOptions,
+	sum io.Writer) error {
 	engines, err := ranks.NewEngines(setup.EngineOptions(s))
 	if err != nil {
-		return 0, err
+		return err
 	}
 	traffic := RolloutOptions{Requests: o.Requests, Samples: 1, Prompt: o.Prompt, New: o.New, Seed: o.Seed}
 	reqs := traffic.traffic(ranks.Model)
+	for _, q := range reqs {
+		m.answers = append(m.answers, plan.Answer{Prompt: len(q.Prompt), New: q.MaxTokens})
+	}
 	began := time.Now()
 	results, err := engines.Run(ctx, reqs)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	took, tokens := time.Since(began).Seconds(), 0
 	for _, res := range results {
 		tokens += len(res.IDs)
 		if err := binary.Write(sum, binary.LittleEndian, res.IDs); err != nil {
-			return 0, err
+			return err
 		}
 		if err := binary.Write(sum, binary.LittleEndian, res.LogProbs); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	return float64(tokens) / took, nil
+	m.sample = float64(tokens) / took
+	return nil
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/BurntSushi/toml"
@@ -15,6 +16,7 @@ type measuredRun struct {
 	Set                             []string
 	Rate                            float64
 	OneRate                         float64 `toml:"one_rate"`
+	Answers                         int
 }
 
 // How far a plan may be from what was measured: speeds, which differ by 10% between cards of one kind too, and ratios
@@ -51,7 +53,7 @@ func TestMeasured(t *testing.T) {
 	}
 }
 
-// planned is the tokens a second of training.
+// planned is the tokens a second of training, or of answers.
 func (run measuredRun) planned(t *testing.T) float64 {
 	t.Helper()
 	m, err := configs.LoadMachine(run.Machine)
@@ -62,6 +64,9 @@ func (run measuredRun) planned(t *testing.T) float64 {
 		"run.verify_tokens=0"))
 	if err != nil {
 		t.Fatal(run.Name, err)
+	}
+	if run.Answers > 0 {
+		return run.plannedAnswers(t, m, s)
 	}
 	o := &OnMachine{Machine: m}
 	p, err := o.open(s)
@@ -76,4 +81,20 @@ func (run measuredRun) planned(t *testing.T) float64 {
 		t.Fatal(run.Name, err)
 	}
 	return step.Rate()
+}
+
+// plannedAnswers is the tokens a second of answers, whose lengths are drawn as those of bench ranks, from another seed.
+func (run measuredRun) plannedAnswers(t *testing.T, m configs.Machine, s *configs.Shape) float64 {
+	t.Helper()
+	rng, tokens := rand.New(rand.NewPCG(1, 2)), 0
+	var answers []Answer
+	for range run.Answers {
+		answers = append(answers, Answer{64 + rng.IntN(193), 64 + rng.IntN(193)})
+		tokens += answers[len(answers)-1].New
+	}
+	seconds, err := AnswersOn(m, s, answers)
+	if err != nil {
+		t.Fatal(run.Name, err)
+	}
+	return float64(tokens) / seconds
 }

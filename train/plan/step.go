@@ -66,6 +66,22 @@ func (c clock) rows(of meta.Cost) float64 {
 	return of.Bytes/(c.machine.Links.Rows*1e9) + of.Calls*c.machine.Links.Exchange*1e-6
 }
 
+// few is the seconds of exchanges of few rows: an operation reads them behind an event of the other card, which takes
+// as long as another one, and the host is ahead.
+func (c clock) few(of meta.Cost) float64 {
+	if of.Calls == 0 || c.machine.Device == "cpu" {
+		return c.exchange(of)
+	}
+	return of.Bytes/(c.machine.Links.Rows*1e9) + 2*of.Calls*c.machine.Rates.Call*1e-6
+}
+
+// forward is the seconds of a forward at a share of the rates, whose exchanges are all waited for.
+func (c clock) forward(w meta.Work, share float64) float64 {
+	t, x := c.arithmetic(w, share), w.Exchanged
+	return t + c.slowest(t) + c.exchange(x[kernels.ExchangeTokens]) + c.rows(x[kernels.ExchangeRows]) +
+		c.few(x[kernels.ExchangeFew]) + c.copied(x[kernels.ExchangeWeights])
+}
+
 // memory is what arithmetic loses to copies behind it that take so many seconds of a link: the memory of a card reads
 // what others get and writes what it gets. A CPU's copies are passes of its memory.
 func (c clock) memory(links float64) float64 {
@@ -225,13 +241,9 @@ func (s *Step) offloaded(c clock, state, ring, forward float64) {
 //
 // Experts' exchanges are waited for in both.
 func (s *Step) rollouts(c clock, r rolloutWork) {
-	each := func(w meta.Work, share float64) float64 {
-		return c.arithmetic(w, share) + c.exchange(w.Exchanged[kernels.ExchangeTokens]) +
-			c.exchange(w.Exchanged[kernels.ExchangeRows]) + c.copied(w.Exchanged[kernels.ExchangeWeights])
-	}
-	s.add("prefill", r.prefills*each(r.prefill, c.machine.Share.Forward), 0)
+	s.add("prefill", r.prefills*c.forward(r.prefill, c.machine.Share.Forward), 0)
 	batches := math.Ceil(float64(r.answers) / float64(r.slots*c.ranks))
-	s.add("decode", batches*float64(r.tokens)*each(r.decode, c.machine.Share.Decode), 0)
+	s.add("decode", batches*float64(r.tokens)*c.forward(r.decode, c.machine.Share.Decode), 0)
 }
 
 // rolloutWork is what the engines of a step compute.

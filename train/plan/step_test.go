@@ -91,12 +91,17 @@ func TestStepTimes(t *testing.T) {
 			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
 		}
 	}
-	// 1.5 forwards of (2+1+1+0.002)*4 s, and 16 answers of 10 tokens by 2 ranks of 4 slots: 2 batches of 10 steps
+	// 1.5 forwards of (2+1+1+0.002)*4 s, and 16 answers of 10 tokens by 2 ranks of 4 slots: 2 batches of 10 steps, by
+	// the slowest card
 	var s Step
 	s.rollouts(clock{round, 2}, rolloutWork{prefill: micro, decode: micro, prefills: 1.5, answers: 16, slots: 4,
 		tokens: 10})
-	if got, want := spelled(s), "prefill 24.012, decode 400.2; 424.212"; got != want {
+	if got, want := spelled(s), "prefill 30.015, decode 500.25; 530.265"; got != want {
 		t.Errorf("rollouts: %s, want %s", got, want)
+	}
+	// 1 GB of few rows takes 2 s, and 3 exchanges an operation and an event of 1 ms each
+	if got, want := (clock{round, 2}).forward(with(meta.Work{}, kernels.ExchangeFew, 3, 1), 1), 2.006; got != want {
+		t.Errorf("an exchange of few rows takes %g s, want %g", got, want)
 	}
 	// 6 GB of state through a ring of 2: 1 s in, hidden; 4 s while others go out; 2 s out; of those 2.5 s hidden
 	host := round
@@ -115,6 +120,24 @@ func TestStepTimes(t *testing.T) {
 	cpu.Device = "cpu" // whose ranks share it
 	if got, want := (clock{cpu, 2}).arithmetic(micro, 1), 8.002; math.Abs(got-want) > 1e-9 {
 		t.Errorf("half a CPU takes %g s, want %g", got, want)
+	}
+}
+
+// Answers of 3, 5 and 4 tokens in two slots of one rank: 3 steps of two, 2 of two when the third has begun, 2 of one;
+// of two ranks the first has 3 and 4, the second 5: one sequence is left.
+func TestSchedule(t *testing.T) {
+	answers := []Answer{{10, 3}, {20, 5}, {30, 4}}
+	steps := map[int]float64{1: 1, 4: 7} // two: 3
+	for _, c := range []struct {
+		ranks, slots int
+		want         float64
+	}{{1, 2, 60*0.5 + 5*3 + 2*1}, {2, 2, 40*0.5 + 3*3 + 1*1}, {1, 1, 60*0.5 + 12*1}, {1, 4, 60*0.5 + 3*5 + 1*3 + 1}} {
+		if got := schedule(answers, c.ranks, c.slots, 0.5, steps); got != c.want {
+			t.Errorf("%d ranks of %d slots: %g s, want %g", c.ranks, c.slots, got, c.want)
+		}
+	}
+	if got := schedule(nil, 2, 2, 1, steps); got != 0 {
+		t.Errorf("nothing takes %g s", got)
 	}
 }
 
