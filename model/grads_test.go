@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
 	"testing"
 
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
+	"lockstep/model/checkpoint"
 	"lockstep/model/peft"
 	"lockstep/parallel"
 	"lockstep/quant"
@@ -113,6 +115,24 @@ func (m exactMatrix) times(groupOf []int, w []exactMatrix, transposed bool) exac
 	return out
 }
 
+// columns is a copy of columns [from, to).
+func (m exactMatrix) columns(from, to int) exactMatrix {
+	out := exactMatrix{m.rows, to - from, nil}
+	for r := range m.rows {
+		out.x = append(out.x, m.x[r*m.cols+from:r*m.cols+to]...)
+	}
+	return out
+}
+
+// add adds a matrix to columns from one on.
+func (m exactMatrix) add(o exactMatrix, from int) {
+	for r := range o.rows {
+		for c := range o.cols {
+			*m.at(r, from+c) += *o.at(r, c)
+		}
+	}
+}
+
 // outer is the sum over the rows of each group of dy^T x, as one list.
 func outer(dy, x exactMatrix, groupOf []int, groups int) (sums []float64) {
 	sums = make([]float64, groups*dy.cols*x.cols)
@@ -166,6 +186,37 @@ type roundedCase struct {
 	adapters    bool
 	use         inputUse
 	spread      spreadOf
+	sizes       drawnSizes
+}
+
+// drawnSizes are those of a model; zero: qwen3_moe's.
+type drawnSizes struct{ hidden, inner, head, rank int }
+
+// config is qwen3_moe's with the case's sizes.
+func (c roundedCase) config(t *testing.T) []byte {
+	t.Helper()
+	text, err := os.ReadFile("testdata/qwen3_moe/config.json")
+	if err == nil && c.sizes != (drawnSizes{}) {
+		text, err = checkpoint.EditConfig(text, func(fields map[string]any) {
+			fields["hidden_size"], fields["moe_intermediate_size"] = c.sizes.hidden, c.sizes.inner
+			fields["head_dim"] = c.sizes.head
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// peft puts adapters on one projection of each Linear, or, where sizes are drawn, on two of three that are stacked.
+func (c roundedCase) peft() peft.Config {
+	if c.sizes == (drawnSizes{}) {
+		return peft.Config{Rank: 4, Alpha: 8, Targets: []string{"o_proj"},
+			TargetParameters: []string{"mlp.experts.down_proj"}}
+	}
+	return peft.Config{Rank: c.sizes.rank, Alpha: 2 * float64(c.sizes.rank),
+		Targets:          []string{"q_proj", "v_proj", "o_proj"},
+		TargetParameters: []string{"mlp.experts.gate_up_proj", "mlp.experts.down_proj"}}
 }
 
 // spreadOf says which operand has a few numbers so large that codes leave other numbers of their block a bit or two:
@@ -209,12 +260,25 @@ func TestRoundedGradients(t *testing.T) {
 		for _, grads := range []quant.Encoding{quant.AsTrained, e} {
 			for _, adapters := range []bool{false, true} {
 				for _, use := range []inputUse{sharedInput, ownInput} {
-					roundedCase{acts, grads, adapters, use, spreadNone}.run(t)
+					roundedCase{acts, grads, adapters, use, spreadNone, drawnSizes{}}.run(t)
 				}
 			}
-			roundedCase{acts, grads, false, sharedInput, spreadInput}.run(t)
-			roundedCase{acts, grads, false, sharedInput, spreadGradient}.run(t)
+			roundedCase{acts, grads, false, sharedInput, spreadInput, drawnSizes{}}.run(t)
+			roundedCase{acts, grads, false, sharedInput, spreadGradient, drawnSizes{}}.run(t)
 		}
+	}
+}
+
+// The same of drawn sizes: blocks are cut at the last column, and of stacked projections those of the gradient go on
+// from one into the next, while two of three have adapters, which read what no block has touched.
+func TestRoundedGradientsOfSizes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	const e = quant.MXFP8
+	for range 6 {
+		sizes := drawnSizes{33 + rng.IntN(60), 33 + rng.IntN(40), 2 * (1 + rng.IntN(11)), 1 + rng.IntN(6)}
+		use := []inputUse{sharedInput, ownInput}[rng.IntN(2)]
+		roundedCase{e, e, true, use, spreadNone, sizes}.run(t)
+		roundedCase{e, e, false, use, []spreadOf{spreadInput, spreadGradient}[rng.IntN(2)], sizes}.run(t)
 	}
 }
 
@@ -228,13 +292,12 @@ func (c roundedCase) run(t *testing.T) {
 	defer dev.Close()
 	if err := parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
 		// where nothing is rounded projections are in codes all the same
-		m, err := LoadFolder(dev, "testdata/qwen3_moe", "", Options{Encode: DefaultEncode(quant.MXFP8)})
+		m, err := Build(dev, c.config(t), Options{Encode: DefaultEncode(quant.MXFP8)})
 		if err != nil {
 			return err
 		}
 		if c.adapters {
-			of, err := m.PEFT(peft.Config{Rank: 4, Alpha: 8, Targets: []string{"o_proj"},
-				TargetParameters: []string{"mlp.experts.down_proj"}})
+			of, err := m.PEFT(c.peft())
 			if err != nil {
 				return err
 			}
@@ -244,14 +307,22 @@ func (c roundedCase) run(t *testing.T) {
 		}
 		m.TrainAll()
 		attention, mixture := m.Blocks[0][0].Layer.(*Attention), m.Blocks[0][1].Layer.(*MoE)
-		c.compare(t, r, attention.O, []int32{0, 37, 70}, 1)
-		down := mixture.Experts.Down
-		offsets := []int32{0}
+		experts := mixture.Experts
+		dense, grouped := []*Linear{attention.O}, []*Linear{experts.Down}
+		if c.sizes != (drawnSizes{}) {
+			dense, grouped = append(dense, attention.QKV), append(grouped, experts.GateUp)
+		}
+		for _, l := range dense {
+			c.compare(t, r, l, []int32{0, 37, 70}, 1)
+		}
+		offsets, count := []int32{0}, experts.Down.W.W.Groups
 		rng := rand.New(rand.NewPCG(1, 2))
-		for range 2 * down.W.W.Groups {
+		for range 2 * count {
 			offsets = append(offsets, offsets[len(offsets)-1]+int32(rng.IntN(3)*rng.IntN(20)))
 		}
-		c.compare(t, r, down, offsets, down.W.W.Groups)
+		for _, l := range grouped {
+			c.compare(t, r, l, offsets, count)
+		}
 		return nil
 	}); err != nil {
 		t.Fatal(err)
@@ -283,11 +354,9 @@ func (c roundedCase) compare(t *testing.T, r *parallel.Rank, l *Linear, offsets 
 		}
 		return parallel.Upload(r, values).Reshape(m.rows, m.cols)
 	}
-	var a, b []exactMatrix
-	var lora *LoRA
-	if c.adapters {
-		lora = l.Subs[0].LoRA
-		a, b = put(rng, lora.A, 1), put(rng, lora.B, 1)
+	a, b := map[*Sub][]exactMatrix{}, map[*Sub][]exactMatrix{}
+	for _, of := range l.adapters() {
+		a[of.Sub], b[of.Sub] = put(rng, of.LoRA.A, 1), put(rng, of.LoRA.B, 1)
 	}
 	var s LinearSaved
 	input := upload(x)
@@ -297,20 +366,18 @@ func (c roundedCase) compare(t *testing.T, r *parallel.Rank, l *Linear, offsets 
 	name := fmt.Sprintf("%+v, %d groups: ", c, groups)
 	read := x.byColumns(c.acts)
 	wantY, dx := read.times(groupOf, w, true), dy.byColumns(c.grads).times(groupOf, w, false)
-	if c.adapters {
-		u, du := x.times(groupOf, a, true), dy.times(groupOf, b, false)
+	for _, of := range l.adapters() {
+		own := dy.columns(of.From, of.To)
+		u, du := x.times(groupOf, a[of.Sub], true), own.times(groupOf, b[of.Sub], false)
 		for i := range u.x {
-			u.x[i], du.x[i] = u.x[i]*float64(lora.Scale), du.x[i]*float64(lora.Scale)
+			u.x[i], du.x[i] = u.x[i]*float64(of.LoRA.Scale), du.x[i]*float64(of.LoRA.Scale)
 		}
-		for i, v := range u.times(groupOf, b, true).x {
-			wantY.x[i] += v
-		}
-		for i, v := range du.times(groupOf, a, false).x {
-			dx.x[i] += v
-		}
-		equalExactly(t, name+"dA", ReadValues(r.Dev, lora.A.Grad), outer(du, x, groupOf, groups))
-		equalExactly(t, name+"dB", ReadValues(r.Dev, lora.B.Grad), outer(dy, u, groupOf, groups))
-	} else {
+		wantY.add(u.times(groupOf, b[of.Sub], true), of.From)
+		dx.add(du.times(groupOf, a[of.Sub], false), 0)
+		equalExactly(t, name+of.Module+" dA", ReadValues(r.Dev, of.LoRA.A.Grad), outer(du, x, groupOf, groups))
+		equalExactly(t, name+of.Module+" dB", ReadValues(r.Dev, of.LoRA.B.Grad), outer(own, u, groupOf, groups))
+	}
+	if !c.adapters {
 		equalExactly(t, name+"dw", ReadValues(r.Dev, l.W.Grad), outer(dy.byRows(c.grads, offsets),
 			read.byRows(c.grads, offsets), groupOf, groups))
 	}
