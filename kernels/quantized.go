@@ -106,7 +106,7 @@ func (w QuantizedWeight) setScale(i int, s float32) {
 }
 
 // DecodeScales writes the numbers of scales from element i on, as many as dst holds. They are in host memory.
-func (w QuantizedWeight) DecodeScales(dst []float32, i int) {
+func (w *QuantizedWeight) DecodeScales(dst []float32, i int) {
 	switch w.Format.Scale {
 	case quant.ScaleE8M0:
 		for j, e := range w.Scales.Raw()[i:][:len(dst)] {

@@ -2,18 +2,22 @@ package gemm
 
 import "lockstep/kernels"
 
+const (
+	dequantizeCols = 32 // columns that the loops take at a time
+	dequantizeRows = 16 // rows that are transposed from the first-level cache, a multiple of the lanes
+)
+
 // packCodes is [set.pack] of an operand in codes. Each of its numbers is decoded once.
 func (e *Engine) packCodes(s *Scratch, dst []float32, ds int, o Operand, rows, cols int) {
 	if o.CS == 1 {
 		e.dequantize(s, dst, ds, o, rows, cols)
 		return
 	}
-	lanes := e.set.lanes
-	s.codes = aligned(s.codes, lanes*rows)
-	for j := 0; j < cols; j += lanes { // rows of the weight are columns of o
-		n := min(lanes, cols-j)
+	s.codes = aligned(s.codes, dequantizeRows*rows)
+	for j := 0; j < cols; j += dequantizeRows { // rows of the weight are columns of o
+		n := min(dequantizeRows, cols-j)
 		e.dequantize(s, s.codes, rows, o.From(0, j).T(), n, rows)
-		e.set.transpose(dst[j:], ds, Operand{F: s.codes, RS: 1, CS: rows}, n, rows)
+		e.set.pack(dst[j:], ds, Operand{F: s.codes, RS: 1, CS: rows}, rows, n)
 	}
 }
 
@@ -54,15 +58,15 @@ func (e *Engine) dequantizeBlocks(s *Scratch, dst []float32, ds int, w *kernels.
 	}
 }
 
-// decodable is how many of a row's columns from one on the set's loops take: whole registers, of blocks that are whole
-// registers, from the first code of a byte on.
+// decodable is how many of a row's columns from one on the set's loops take: a multiple of 32, of blocks that are
+// multiples of it or one block, from the first code of a byte on.
 func (s *set) decodable(w *kernels.QuantizedWeight, col, cols int) int {
 	wide := w.Format.Wide
 	oneBlock := col/wide == (col+cols-1)/wide
-	if s.dequantize == nil || col*w.Format.Code.Bits()%8 != 0 || !oneBlock && wide%s.lanes != 0 {
+	if s.dequantize == nil || col*w.Format.Code.Bits()%8 != 0 || !oneBlock && wide%dequantizeCols != 0 {
 		return 0
 	}
-	return cols / s.lanes * s.lanes
+	return cols / dequantizeCols * dequantizeCols
 }
 
 // Dequantize writes rows [from, to) of a quantized weight, counted through all groups, to a contiguous tensor.

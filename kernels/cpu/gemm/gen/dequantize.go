@@ -6,9 +6,11 @@ import (
 	"slices"
 )
 
-// The dequantizing loops read rows of codes and write round(code * scale) in fp32, whole vectors alone. Columns of a
-// scale are a multiple of a vector.
+// The dequantizing loops read rows of codes and write round(code * scale) in fp32, 32 columns at a time: most formats
+// have a scale for so many.
 const (
+	dequantizeCols = 32
+
 	dequantizeSignature = "(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, " +
 		"narrow bool)"
 	dequantizeArgBytes = 73
@@ -21,7 +23,7 @@ type code struct {
 	values []float32                      // of codes of 4 bits, or of the subnormal E4M3
 	start  func(w *writer, values string) // sets constants
 	scale  func(w *writer)                // begins a block of columns, whose scale is broadcast
-	vector func(w *writer)                // the numbers of the codes at DX to register 0
+	vector func(w *writer, at string)     // the numbers of the codes at an address to register 0
 }
 
 var codes = []code{
@@ -67,7 +69,7 @@ func (w *writer) dequantize(c code) {
 		w.line("DATA %s+%d(SB)/4, $%#x", values, 4*i, math.Float32bits(v))
 	}
 	w.line("GLOBL %s(SB), RODATA|NOPTR, $%d\n", values, 4*len(c.values))
-	w.constants = nil
+	w.constants, w.rounded = nil, 0
 	w.function(name+w.suffix, dequantizeSignature, dequantizeArgBytes)
 	for i, r := range []string{"DI", "R8", "SI", "R9", "R10", "R11", "R12"} {
 		arg := []string{"dst", "ds", "codes", "cs", "scales", "ss", "wide"}[i]
@@ -92,15 +94,18 @@ func (w *writer) dequantize(c code) {
 	w.code("ADDQ R11, AX")
 	w.code("MOVQ R12, R13")
 	c.scale(w)
-	w.label("vector")
-	c.vector(w)
-	w.code("VMOVUPS %s, (BX)", w.reg(0))
-	w.code("ADDQ $%d, BX", w.bytes())
-	w.code("ADDQ $%d, DX", w.lanes*c.bits/8)
-	w.code("SUBQ $%d, CX", w.lanes)
+	w.label("cols")
+	w.code("PREFETCHT0 (DX)(R9*8)")
+	for v := range dequantizeCols / w.lanes {
+		c.vector(w, fmt.Sprintf("%d(DX)", v*w.lanes*c.bits/8))
+		w.code("VMOVUPS %s, %d(BX)", w.reg(0), v*w.bytes())
+	}
+	w.code("ADDQ $%d, BX", 4*dequantizeCols)
+	w.code("ADDQ $%d, DX", dequantizeCols*c.bits/8)
+	w.code("SUBQ $%d, CX", dequantizeCols)
 	w.code("JEQ  next")
-	w.code("SUBQ $%d, R13", w.lanes)
-	w.code("JNE  vector")
+	w.code("SUBQ $%d, R13", dequantizeCols)
+	w.code("JNE  cols")
 	w.code("JMP  block")
 
 	w.label("next")
@@ -132,15 +137,15 @@ func (w *writer) startE2M1(values string) {
 func (w *writer) scaleNibbles() {
 	if w.masks {
 		w.code("VMULPS %s, %s, %s", w.held("scale"), w.held("values"), w.reg(0))
-		w.round("scaled")
+		w.round()
 		w.code("VMOVAPS %s, %s", w.reg(0), w.held("scaled"))
 	}
 }
 
 // nibbles loads codes of 4 bits to the low bits of register 0's lanes; what is above them is unspecified. The first of
 // two codes stays in the low half of 64 bits, the second moves to the high half.
-func (w *writer) nibbles() {
-	w.code("VPMOVZXBQ (DX), %s", w.reg(0))
+func (w *writer) nibbles(at string) {
+	w.code("VPMOVZXBQ %s, %s", at, w.reg(0))
 	w.code("VPSLLQ $28, %s, %s", w.reg(0), w.reg(1))
 	if w.masks {
 		w.code("VPORQ %s, %s, %s", w.reg(1), w.reg(0), w.reg(0))
@@ -154,8 +159,8 @@ func (w *writer) lookup() {
 	w.code("VPERMPS %s, %s, %s", w.held("scaled"), w.reg(0), w.reg(0))
 }
 
-func (w *writer) int4() {
-	w.nibbles()
+func (w *writer) int4(at string) {
+	w.nibbles(at)
 	if w.masks {
 		w.lookup()
 		return
@@ -166,8 +171,8 @@ func (w *writer) int4() {
 	w.scaled()
 }
 
-func (w *writer) e2m1() {
-	w.nibbles()
+func (w *writer) e2m1(at string) {
+	w.nibbles(at)
 	if w.masks {
 		w.lookup()
 		return
@@ -190,9 +195,9 @@ func (w *writer) startE4M3(values string) {
 
 // e4m3 moves exponent and significand to their places in fp32 and adds the difference of the biases. Codes without
 // exponent are looked up, and the last magnitude is NaN.
-func (w *writer) e4m3() {
+func (w *writer) e4m3(at string) {
 	x, t := w.reg(0), w.reg(1)
-	w.code("VPMOVSXBD (DX), %s", x)
+	w.code("VPMOVSXBD %s, %s", at, x)
 	w.code("VPSLLD $20, %s, %s", x, t)
 	if w.masks {
 		w.code("VPANDD %s, %s, %s", w.held("magnitude"), t, t)
@@ -221,12 +226,14 @@ func (w *writer) e4m3() {
 // scaled multiplies register 0 by the scale and rounds it.
 func (w *writer) scaled() {
 	w.code("VMULPS %s, %s, %s", w.held("scale"), w.reg(0), w.reg(0))
-	w.round("rounded")
+	w.round()
 }
 
 // round rounds register 0 to bf16 where R15 says so, as kernels.RoundBF16 does.
-func (w *writer) round(label string) {
+func (w *writer) round() {
 	x, t := w.reg(0), w.reg(1)
+	w.rounded++
+	label := fmt.Sprintf("rounded%d", w.rounded)
 	w.code("TESTL R15, R15")
 	w.code("JEQ  %s", label)
 	w.code("VPSRLD $16, %s, %s", x, t)

@@ -46,6 +46,7 @@ type writer struct {
 	*isa
 	text      strings.Builder
 	constants []string // of a function, by register from the last one down
+	rounded   int      // places where it rounds to bf16
 }
 
 func (w *writer) line(format string, args ...any) {
