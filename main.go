@@ -532,7 +532,7 @@ func mergeCommand() *cobra.Command {
 		Long: "Writes W + scale*B*A for every weight W under the adapter, experts included, in fp32, rounded once\n" +
 			"to --dtype, as a model folder with the tokenizer, template and generation_config.json of the base.\n" +
 			"Then it scores sequences with the base and the adapter, and with the merged model: a merge changes\n" +
-			"bits, and the largest difference is printed. A base in FP8, INT4 or MXFP4 becomes bf16.",
+			"bits, and the largest difference is printed. A base in FP8, INT4, MXFP4 or NF4 becomes bf16.",
 		Example: "  lockstep merge --model Qwen3-0.6B --adapter runs/qwen3-lora/adapter --out merged",
 		Args:    none,
 		RunE: func(c *cobra.Command, _ []string) error {
