@@ -980,7 +980,8 @@ func parityCommand() *cobra.Command {
 			", each a number or a list that begins with one\n\n" +
 			"With --against, the tokens also go through the model by another definition. The report shows the\n" +
 			"first operation with a different output, and how the difference grows from layer to layer.\n" +
-			"Settings: weights=fp8 (linear layers in E4M3 blocks), " + strings.Join(kernels.Settings, ", ") + ".\n\n" +
+			"Settings: weights=fp8 (linear layers in E4M3 blocks), coded=experts (those of experts alone), " +
+			strings.Join(kernels.Settings, ", ") + ".\n\n" +
 			"With a shape in place of --model and --rollout, drawn tokens go through its untrained model by its own\n" +
 			"definition and by each --against. A table has the symmetric KL of the next token over the whole\n" +
 			"vocabulary, with logits scaled to a standard deviation of 2.",

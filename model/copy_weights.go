@@ -15,9 +15,9 @@ import (
 // storage type, for [Model.CopyWeights] to fill with weights that are rounded so. Frozen weights in codes stay in
 // codes where neither changes their numbers; on one device both models have them in the same memory. Rounded
 // projections read inputs as those in codes do, by Definition.Acts.
-func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType, rounding quant.Encoding) (*Model, error) {
+func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType, rounding Encode) (*Model, error) {
 	o := Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing}
-	if dtype == m.DType && rounding == quant.AsTrained {
+	if dtype == m.DType && rounding.As == quant.AsTrained {
 		o.Weights = KeepWeights
 	}
 	return m.copyWith(dev, o, rounding)
@@ -27,10 +27,10 @@ func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType, rounding quan
 // this model.
 func (m *Model) Replica(rank int, dev kernels.Device) (*Model, error) {
 	return m.copyWith(dev, Options{DType: m.DType, MaxLength: m.MaxLength, Indexing: m.Indexing, Weights: KeepWeights,
-		Offload: m.offload, home: m, rank: rank}, quant.AsTrained)
+		Offload: m.offload, home: m, rank: rank}, Encode{})
 }
 
-func (m *Model) copyWith(dev kernels.Device, o Options, rounding quant.Encoding) (*Model, error) {
+func (m *Model) copyWith(dev kernels.Device, o Options, rounding Encode) (*Model, error) {
 	t, err := describeOn(dev, m.Config, o)
 	if err == nil && o.Weights == KeepWeights {
 		t.keepCodesOf(m, dev, o.home != nil)
@@ -40,8 +40,8 @@ func (m *Model) copyWith(dev kernels.Device, o Options, rounding quant.Encoding)
 		for i, p := range t.Params {
 			p.coded = m.Params[i].coded
 		}
-		for _, l := range t.linears() {
-			l.W.coded = l.W.coded || rounding != quant.AsTrained && l.encodable()
+		for _, l := range t.linearsOf(rounding) {
+			l.W.coded = l.W.coded || l.encodable()
 		}
 		err = t.checkRounding(dev.Definition())
 	}
@@ -60,8 +60,9 @@ func (m *Model) copyWith(dev kernels.Device, o Options, rounding quant.Encoding)
 // to the format and back: a projection, or one of an expert (gate and up together), is a matrix with its rows in the
 // order of memory. Embeddings, head, norms, biases, convolutions, routers, indexers, adapters and gates of one
 // output stay as they are, as in stacks that serve block FP8.
-func (m *Model) CopyWeights(from *Model, format quant.Encoding) error {
+func (m *Model) CopyWeights(from *Model, rounding Encode) error {
 	from.mustBeUpdated()
+	format := rounding.As
 	if err := format.Validate(); err != nil {
 		return err
 	}
@@ -69,10 +70,7 @@ func (m *Model) CopyWeights(from *Model, format quant.Encoding) error {
 		return fmt.Errorf("weights of a model with %d parameters into one with %d: want the same config and adapters",
 			len(from.Params), len(m.Params))
 	}
-	rounded := map[*Param][]*Sub{}
-	if format != quant.AsTrained {
-		rounded = m.projections()
-	}
+	rounded := m.projections(rounding)
 	for i, p := range m.Params {
 		q := from.Params[i]
 		if p.Name != q.Name || p.matrices() != q.matrices() || p.W.Rows != q.W.Rows || p.W.Cols != q.W.Cols {
@@ -102,10 +100,10 @@ func (m *Model) CopyWeights(from *Model, format quant.Encoding) error {
 	return nil
 }
 
-// projections are the parameters that a format rounds, with the matrices that they consist of.
-func (m *Model) projections() map[*Param][]*Sub {
+// projections are the parameters that are rounded, with the matrices that they consist of.
+func (m *Model) projections(rounding Encode) map[*Param][]*Sub {
 	out := map[*Param][]*Sub{}
-	for _, l := range m.linears() {
+	for _, l := range m.linearsOf(rounding) {
 		for _, s := range l.Subs {
 			if s.To-s.From > 1 { // not a gate of one output
 				out[l.W] = append(out[l.W], s)

@@ -44,11 +44,11 @@ func TestEmptyCopy(t *testing.T) {
 	for _, c := range copied {
 		onTwo(t, c[0], c[1], func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
 			for _, dtype := range []kernels.DType{kernels.F32, kernels.BF16} {
-				dup, err := m.EmptyCopy(other, dtype, quant.AsTrained)
+				dup, err := m.EmptyCopy(other, dtype, model.Encode{})
 				if err != nil {
 					return err
 				}
-				if err := dup.CopyWeights(m, quant.AsTrained); err != nil {
+				if err := dup.CopyWeights(m, model.Encode{}); err != nil {
 					return err
 				}
 				for i, p := range m.Params {
@@ -110,11 +110,11 @@ func TestCopyWeightsInFP8(t *testing.T) {
 // copiesInFP8 copies a model to another device in block FP8 and holds every parameter against a plain rounding.
 func copiesInFP8(t *testing.T, dev kernels.Device, m *model.Model, other kernels.Device) error {
 	t.Helper()
-	dup, err := m.EmptyCopy(other, kernels.F32, quant.AsTrained)
+	dup, err := m.EmptyCopy(other, kernels.F32, model.Encode{})
 	if err != nil {
 		return err
 	}
-	if err := dup.CopyWeights(m, quant.FP8); err != nil {
+	if err := dup.CopyWeights(m, allIn(quant.FP8)); err != nil {
 		return err
 	}
 	changed := 0
@@ -189,17 +189,20 @@ func TestCopyWeightsNear(t *testing.T) {
 	}
 }
 
+// allIn is every projection in a format.
+func allIn(format quant.Encoding) model.Encode { return model.Encode{As: format, Projections: true} }
+
 func copiesNear(t *testing.T, m *model.Model, dev *cpu.Device, dtype kernels.DType, format quant.Encoding) error {
 	t.Helper()
 	var copies [2]*model.Model
 	for i := range copies {
 		n := &neighbour{Device: dev, blind: i == 1}
-		dup, err := m.EmptyCopy(n, dtype, quant.AsTrained)
+		dup, err := m.EmptyCopy(n, dtype, model.Encode{})
 		if err != nil {
 			return err
 		}
 		n.moved = 0
-		if err := dup.CopyWeights(m, format); err != nil {
+		if err := dup.CopyWeights(m, allIn(format)); err != nil {
 			return err
 		}
 		if n.blind != (n.moved > 0) || !n.blind && (format == quant.AsTrained) != (n.rounded == 0) {
@@ -221,11 +224,11 @@ func copiesNear(t *testing.T, m *model.Model, dev *cpu.Device, dtype kernels.DTy
 
 func TestCopyWeightsRefuses(t *testing.T) {
 	onTwo(t, "qwen3_moe", "qwen3_moe", func(r *parallel.Rank, m *model.Model, other kernels.Device) error {
-		dup, err := m.EmptyCopy(other, kernels.F32, quant.AsTrained)
+		dup, err := m.EmptyCopy(other, kernels.F32, model.Encode{})
 		if err != nil {
 			return err
 		}
-		if err := dup.CopyWeights(m, "fp4"); err == nil || !strings.Contains(err.Error(), "fp4") {
+		if err := dup.CopyWeights(m, allIn("fp4")); err == nil || !strings.Contains(err.Error(), "fp4") {
 			t.Errorf("a format that is none: %v", err)
 		}
 		for _, family := range []string{"qwen3", "toy"} {
@@ -233,7 +236,7 @@ func TestCopyWeightsRefuses(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if err := dup.CopyWeights(stranger, quant.AsTrained); err == nil || strings.Contains(err.Error(), "\n") {
+			if err := dup.CopyWeights(stranger, model.Encode{}); err == nil || strings.Contains(err.Error(), "\n") {
 				t.Errorf("weights of %s: %v", family, err)
 			}
 		}

@@ -40,10 +40,8 @@ func (m *Model) encodeWeights(dev kernels.Device, e Encode) error {
 
 // encodeWhere is encodeWeights where check has no objection.
 func (m *Model) encodeWhere(check func(kernels.QuantizedWeight) error, e Encode) error {
-	list := m.linears()
-	experts := slices.ContainsFunc(list, func(l *Linear) bool { return l.Fused })
-	for _, l := range list {
-		if !l.encodable() || experts && !e.Projections && !l.Fused {
+	for _, l := range m.linearsOf(e) {
+		if !l.encodable() {
 			continue
 		}
 		if e.As.High() > 1 && slices.ContainsFunc(l.W.Parts, func(p Part) bool { return p.RowOnDisk != nil }) {
@@ -66,6 +64,18 @@ func (m *Model) encodeWhere(check func(kernels.QuantizedWeight) error, e Encode)
 	}
 	m.encoded = e
 	return nil
+}
+
+// linearsOf are those whose weights e is for, encodable or not.
+func (m *Model) linearsOf(e Encode) []*Linear {
+	list := m.linears()
+	switch {
+	case e.As == quant.AsTrained:
+		return nil
+	case e.Projections || !slices.ContainsFunc(list, func(l *Linear) bool { return l.Fused }):
+		return list
+	}
+	return slices.DeleteFunc(list, func(l *Linear) bool { return !l.Fused })
 }
 
 // encodable tells whether a format may have the weight: attention does not read it as a matrix for each head, and it is

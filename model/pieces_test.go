@@ -8,7 +8,6 @@ import (
 
 	"lockstep/kernels"
 	"lockstep/kernels/cpu"
-	"lockstep/quant"
 )
 
 // wide is a network whose embedding goes to the device in two pieces, and its tables of positions in three.
@@ -52,7 +51,7 @@ func TestPieces(t *testing.T) {
 		t.Fatal(err)
 	}
 	copied := build()
-	if err := copied.CopyWeights(drawn, quant.AsTrained); err != nil {
+	if err := copied.CopyWeights(drawn, Encode{}); err != nil {
 		t.Fatal(err)
 	}
 	for name, m := range map[string]*Model{"loaded": loaded, "copied": copied} {

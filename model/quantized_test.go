@@ -119,9 +119,9 @@ func savedAlike(t *testing.T, dir string, def kernels.Definition, d kernels.DTyp
 				return err
 			}
 			defer other.Close()
-			dup, err := m.EmptyCopy(other, d, quant.AsTrained)
+			dup, err := m.EmptyCopy(other, d, model.Encode{})
 			if err == nil {
-				err = dup.CopyWeights(m, quant.AsTrained)
+				err = dup.CopyWeights(m, model.Encode{})
 			}
 			if err != nil {
 				return err
@@ -182,9 +182,9 @@ func TestCopiesShareCodes(t *testing.T) {
 			return err
 		}
 		for rounding, shares := range map[quant.Encoding]bool{quant.AsTrained: true, quant.FP8: false} {
-			dup, err := m.EmptyCopy(rank.Dev, m.DType, rounding)
+			dup, err := m.EmptyCopy(rank.Dev, m.DType, allIn(rounding))
 			if err == nil {
-				err = dup.CopyWeights(m, rounding)
+				err = dup.CopyWeights(m, allIn(rounding))
 			}
 			if err != nil {
 				return err

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -18,12 +19,12 @@ import (
 type Alternative struct {
 	Text       string // as it was given
 	Definition kernels.Definition
-	Weights    quant.Encoding // of linear layers; "": as they are
+	Weights    model.Encode // of linear layers; As "": as they are
 }
 
 // ParseAlternative applies changes such as "combine=bf16,key_split=256,weights=fp8" to a definition.
 func ParseAlternative(def kernels.Definition, text string) (Alternative, error) {
-	o := Alternative{Text: text, Definition: def}
+	o := Alternative{Text: text, Definition: def, Weights: model.Encode{Projections: true}}
 	fail := func(err error) (Alternative, error) { return Alternative{}, fmt.Errorf("--against %s: %w", text, err) }
 	for _, change := range strings.Split(text, ",") {
 		key, value, ok := strings.Cut(change, "=")
@@ -33,16 +34,23 @@ func ParseAlternative(def kernels.Definition, text string) (Alternative, error) 
 		err := error(nil)
 		switch {
 		case key == "weights":
-			o.Weights = quant.Encoding(value)
-			err = o.Weights.Validate()
+			o.Weights.As = quant.Encoding(value)
+			err = o.Weights.As.Validate()
+		case key == "coded":
+			if o.Weights.Projections = value != "experts"; o.Weights.Projections && value != "projections" {
+				err = fmt.Errorf("coded %q: want experts or projections", value)
+			}
 		case slices.Contains(kernels.Settings, key):
 			err = o.Definition.Set(key, value)
 		default:
-			err = fmt.Errorf("no setting %q: want one of weights, %s", key, strings.Join(kernels.Settings, ", "))
+			err = fmt.Errorf("no setting %q: want one of weights, coded, %s", key, strings.Join(kernels.Settings, ", "))
 		}
 		if err != nil {
 			return fail(err)
 		}
+	}
+	if o.Weights.As == quant.AsTrained && !o.Weights.Projections {
+		return fail(errors.New("coded says which weights are rounded, and none are: add weights=FORMAT"))
 	}
 	return o, nil
 }
@@ -131,14 +139,14 @@ func (s *DivergenceSearch) finish() {
 
 // searchDivergence runs every batch through a model and an alternative on another device, and compares them operation
 // by operation. It returns the alternative's log-probabilities of the recorded tokens.
-func searchDivergence(r *parallel.Rank, m *model.Model, other kernels.Device, format quant.Encoding,
+func searchDivergence(r *parallel.Rank, m *model.Model, other kernels.Device, rounding model.Encode,
 	batches [][]recording) (search *DivergenceSearch,
 	logprobs []float32, err error) {
-	otherModel, err := m.EmptyCopy(other, m.DType, format)
+	otherModel, err := m.EmptyCopy(other, m.DType, rounding)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := otherModel.CopyWeights(m, format); err != nil {
+	if err := otherModel.CopyWeights(m, rounding); err != nil {
 		return nil, nil, err
 	}
 	a, b := newRecorder(r.Dev, m), newRecorder(other, otherModel)

@@ -10,7 +10,6 @@ import (
 	"lockstep/kernels/cpu"
 	"lockstep/model"
 	"lockstep/parallel"
-	"lockstep/quant"
 )
 
 func openCPU(def kernels.Definition) (kernels.Device, error) {
@@ -31,7 +30,7 @@ func alternatives(t *testing.T, def kernels.Definition, changes ...string) (list
 }
 
 // encodedLogits are those of a golden whose projections are in codes of a format, by a definition, [tokens, V].
-func encodedLogits(t *testing.T, family string, as quant.Encoding, def kernels.Definition,
+func encodedLogits(t *testing.T, family string, as model.Encode, def kernels.Definition,
 	packs [][]int32) (all []float32) {
 	t.Helper()
 	dev, err := openCPU(def)
@@ -40,8 +39,7 @@ func encodedLogits(t *testing.T, family string, as quant.Encoding, def kernels.D
 	}
 	defer dev.Close()
 	if err := parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, err := model.LoadFolder(dev, goldens+family, "", model.Options{
-			Encode: model.Encode{As: as, Projections: true}})
+		m, err := model.LoadFolder(dev, goldens+family, "", model.Options{Encode: as})
 		if err != nil {
 			return err
 		}
@@ -88,7 +86,7 @@ func TestFidelity(t *testing.T) {
 	served(t, "qwen3_moe", def, kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 		o := FidelityOptions{Tokens: 2*min(s.Model.MaxLength, fidelityPack) + 9, Seed: 3, Open: openCPU,
 			Against: alternatives(t, def, "key_split=2048", "weights=mxfp8,acts=mxfp8", "weights=mxfp8",
-				"weights=int4")}
+				"weights=int4", "weights=mxfp8,acts=mxfp8,coded=experts")}
 		f, err := MeasureFidelity(t.Context(), s.Ranks, o)
 		if err != nil {
 			t.Fatal(err)
@@ -132,7 +130,7 @@ func TestFidelity(t *testing.T) {
 					o.Tokens)
 			}
 		}
-		if text := f.String(); !strings.Contains(text, "weights=mxfp8,acts=mxfp8") || strings.Count(text, "\n") != 7 {
+		if text := f.String(); !strings.Contains(text, "weights=mxfp8,acts=mxfp8") || strings.Count(text, "\n") != 8 {
 			t.Error(text)
 		}
 	})

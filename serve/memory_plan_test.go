@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"lockstep/kernels"
+	"lockstep/model"
 	"lockstep/parallel"
-	"lockstep/quant"
 )
 
 // Without a number of pages the cache has room for all slots at MaxLength and for the page that admission leaves free.
@@ -34,7 +34,7 @@ func TestPlanLargestStep(t *testing.T) {
 		served(t, family, kernels.Default(), kernels.F32, func(r *parallel.Rank, s *ServedModel) {
 			o := Options{Slots: 3, PageRows: 8, PrefillRows: 16}
 			counted := r.WithDevice(r.Dev.(kernels.Planner).Meta())
-			m, err := s.Model.EmptyCopy(counted.Dev, s.Model.DType, quant.AsTrained)
+			m, err := s.Model.EmptyCopy(counted.Dev, s.Model.DType, model.Encode{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -117,7 +117,7 @@ func Parity(ctx context.Context, s *ServedModel, o ParityOptions) (*ParityReport
 	}
 	m := NewMismatch(other, training, o.Bounds)
 	rep.Against, rep.Weights, rep.AgainstMismatch, rep.Search = o.Against.Definition().Digest(),
-		string(o.Alternative.Weights), &m, v
+		string(o.Alternative.Weights.As), &m, v
 	return rep, nil
 }
 

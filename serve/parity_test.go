@@ -259,11 +259,11 @@ func jsonOf(v any) string {
 func TestParseOther(t *testing.T) {
 	o, err := ParseAlternative(kernels.Default(), "combine=bf16,router=bf16,weights=fp8,key_split=256")
 	if err != nil || o.Definition.Combine != kernels.ToBF16 || o.Definition.Router != kernels.ToBF16 ||
-		o.Definition.KeySplit != 256 || o.Weights != "fp8" {
+		o.Definition.KeySplit != 256 || o.Weights.As != "fp8" || !o.Weights.Projections {
 		t.Errorf("%+v (%v)", o, err)
 	}
-	for _, text := range []string{"", "combine", "combine=fp8", "weights=int3", "wieghts=fp8",
-		"key_split=1,combine=bf16"} {
+	for _, text := range []string{"", "combine", "combine=fp8", "weights=int3", "wieghts=fp8", "coded=all",
+		"coded=experts", "key_split=1,combine=bf16"} {
 		if _, err := ParseAlternative(kernels.Default(), text); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -6,7 +6,6 @@ import (
 	"lockstep/kernels"
 	"lockstep/model"
 	"lockstep/parallel"
-	"lockstep/quant"
 )
 
 // Ranks is a model on the ranks of a world, for inference. The goroutine of the first rank uses it.
@@ -51,11 +50,11 @@ func (s Ranks) OneRankReference() (*model.Model, error) {
 			return nil, nil
 		}
 	}
-	m, err := s.Model.EmptyCopy(s.Rank.Dev, s.Model.DType, quant.AsTrained)
+	m, err := s.Model.EmptyCopy(s.Rank.Dev, s.Model.DType, model.Encode{})
 	if err != nil {
 		return nil, err
 	}
-	return m, m.CopyWeights(s.Model, quant.AsTrained)
+	return m, m.CopyWeights(s.Model, model.Encode{})
 }
 
 // each runs body on every rank.

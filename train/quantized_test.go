@@ -187,7 +187,7 @@ func TestReferenceOfCodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dup, err := m.EmptyCopy(dev, m.DType, quant.AsTrained)
+	dup, err := m.EmptyCopy(dev, m.DType, model.Encode{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func (j *job) openLearner(r *parallel.Rank, m *model.Model) error {
 		return err
 	}
 	if s.KLCoef > 0 {
-		if l.reference, err = m.EmptyCopy(r.Dev, m.DType, quant.AsTrained); err != nil {
+		if l.reference, err = m.EmptyCopy(r.Dev, m.DType, model.Encode{}); err != nil {
 			return err
 		}
 	}
@@ -101,8 +101,8 @@ func (j *job) openRollout(l *learner) (err error) {
 		return err
 	}
 	j.rolloutDevice = dev
-	m, err := l.trainer.Model.EmptyCopy(dev, l.trainer.Model.DType,
-		quant.Encoding(n.Weights))
+	rounding := model.Encode{As: quant.Encoding(n.Weights), Projections: true}
+	m, err := l.trainer.Model.EmptyCopy(dev, l.trainer.Model.DType, rounding)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (j *job) openRollout(l *learner) (err error) {
 		return err
 	}
 	l.engine = serve.OneReplica(e)
-	l.syncRollout = func() error { return m.CopyWeights(l.trainer.Model, quant.Encoding(n.Weights)) }
+	l.syncRollout = func() error { return m.CopyWeights(l.trainer.Model, rounding) }
 	return nil
 }
 
@@ -123,7 +123,7 @@ func (j *job) openRollout(l *learner) (err error) {
 // that the stage begins with.
 func (l *learner) copyWeights(start string) error {
 	if l.reference != nil {
-		if err := l.reference.CopyWeights(l.trainer.Model, quant.AsTrained); err != nil {
+		if err := l.reference.CopyWeights(l.trainer.Model, model.Encode{}); err != nil {
 			return err
 		}
 		if start != "" {

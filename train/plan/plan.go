@@ -118,7 +118,7 @@ func New(dev kernels.Device, s *configs.Shape) (p *Plan, err error) {
 		p.others = append(p.others, trainer.New(r, m, trainer.Options{}))
 	}
 	if s.RL.Objective != "" && s.RL.KLCoef > 0 {
-		if _, err = p.Model.EmptyCopy(devices[0], p.Model.DType, quant.AsTrained); err != nil {
+		if _, err = p.Model.EmptyCopy(devices[0], p.Model.DType, model.Encode{}); err != nil {
 			return nil, err
 		}
 	}
@@ -173,7 +173,8 @@ func (p *Plan) EngineOptions() serve.Options {
 func (p *Plan) openRollout(dev kernels.Device) error {
 	p.Rollout = metaRank(dev, 0, 1)
 	d := p.Rollout.Dev
-	m, err := p.Model.EmptyCopy(d, p.Model.DType, quant.Encoding(p.s.Rollout.Numerics.Weights))
+	m, err := p.Model.EmptyCopy(d, p.Model.DType,
+		model.Encode{As: quant.Encoding(p.s.Rollout.Numerics.Weights), Projections: true})
 	if err != nil {
 		return err
 	}
