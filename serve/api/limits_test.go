@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -386,6 +387,29 @@ func TestBodyDeadline(t *testing.T) {
 	status, text := post(t, url+"/v1/completions", `{"prompt": "a", "n": 16, "max_tokens": 200, "ignore_eos": true}`)
 	if took := time.Since(began); status != http.StatusOK || took < 2*o.Limits.Read {
 		t.Errorf("%d after %v: %.200s", status, took, text)
+	}
+}
+
+// TestHealth holds that /health asks the engine: one that hangs does not answer.
+func TestHealth(t *testing.T) {
+	s, url, _ := running(t, small())
+	if status, text, _ := send(t, "GET", url+"/health", ""); status != http.StatusOK {
+		t.Errorf("%d %s", status, text)
+	}
+	hangs, end := make(chan struct{}), make(chan struct{})
+	ended := make(chan error)
+	go func() { ended <- s.betweenSteps(context.Background(), func() { close(hangs); <-end }) }()
+	<-hangs
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	w := httptest.NewRecorder()
+	s.health(w, httptest.NewRequest("GET", "/health", nil).WithContext(ctx))
+	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "the engine does not answer") {
+		t.Errorf("an engine that hangs: %d %s", w.Code, w.Body)
+	}
+	close(end)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
 	}
 }
 
