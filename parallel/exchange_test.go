@@ -148,21 +148,28 @@ func TestAllToAll(t *testing.T) {
 		rounds(t, w, func(r *Rank, round int) error {
 			rows := func(from, to int) int { return (2*from + to + round) % 4 }
 			var in, out []int
-			var want []float32
+			var want [2][]float32 // of two tensors in one exchange
 			for rank := range r.Size {
 				first := 0 // of what the other sends to this rank
 				for to := range r.ID {
 					first += rows(rank, to)
 				}
 				for i := range rows(rank, r.ID) {
-					want = append(want, number(rank, round, first+i))
+					for k := range want {
+						want[k] = append(want[k], number(rank, round+k, first+i))
+					}
 				}
 				in, out = append(in, rows(rank, r.ID)), append(out, rows(r.ID, rank))
 			}
-			src, dst := fill(r, r.ID, round, sum(out), 1), r.Stack.New(kernels.F32, sum(in), 1)
-			r.Data.AllToAll(in, out, Pair{dst, src}).Wait()
-			if got := dst.F32s(); !slices.Equal(got, want) {
-				return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want)
+			var pairs []Pair
+			for k := range want {
+				pairs = append(pairs, Pair{r.Stack.New(kernels.F32, sum(in), 1), fill(r, r.ID, round+k, sum(out), 1)})
+			}
+			r.Data.AllToAll(in, out, pairs...).Wait()
+			for k, pair := range pairs {
+				if got := pair.Dst.F32s(); !slices.Equal(got, want[k]) {
+					return fmt.Errorf("rank %d has %v, want %v", r.ID, got, want[k])
+				}
 			}
 			return nil
 		})
