@@ -22,6 +22,13 @@ __device__ inline u32 power_code(u32 most, u32 significand, int exponent) {
 __device__ inline float power_of(u32 power) { return __uint_as_float(max(power << 23, 0x400000u)); }
 __device__ inline float inverse_of(u32 power) { return __uint_as_float((254 - power) << 23); }
 
+// e2m1_code is the nearest of 16 codes, ties to the even one.
+__device__ inline u32 e2m1_code(float x) {
+  float a = fabsf(x);
+  u32 code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.f);
+  return code | __float_as_uint(x) >> 31 << 3;
+}
+
 // Quotient divides by a scale that many numbers share: v/scale as IEEE has it, from the inverse of the scale and two
 // steps of Newton, the second of which ends on the nearest number because the first is less than one away (Markstein,
 // IBM J. R&D 34, 1990). Nothing underflows that matters: quotients below 2^-11 are zeros of both formats, whose sign

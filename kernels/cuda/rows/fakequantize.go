@@ -27,7 +27,7 @@ func (d *Ops) FakeQuantize(out, x kernels.Tensor, e quant.Encoding) {
 	}
 	types, rows := driver.Suffix(out)+driver.Suffix(x), out.Groups*out.Rows
 	switch e {
-	case quant.INT4, quant.MXFP8:
+	case quant.INT4, quant.MXFP4, quant.MXFP8:
 		threads := rows * driver.Blocks(out.Cols, encodeINT4Group) * (encodeINT4Group / 8)
 		blocks := driver.Blocks(threads, fakequantizeGroupPieces*driver.ElementThreads)
 		launchFakeQuantize(d.Context, "_"+string(e)+types, [3]int{blocks, 1, 1}, driver.ElementThreads, 0, out, x, rows,

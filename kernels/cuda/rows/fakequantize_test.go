@@ -92,7 +92,7 @@ func odd(dtype kernels.DType, groups, rows, cols, stride, high, wide int) cudate
 var roundings = []struct {
 	format     quant.Encoding
 	high, wide int
-}{{quant.INT4, 1, 32}, {quant.MXFP8, 1, 32}, {quant.FP8, 128, 128}}
+}{{quant.INT4, 1, 32}, {quant.MXFP4, 1, 32}, {quant.MXFP8, 1, 32}, {quant.FP8, 128, 128}}
 
 func TestFakeQuantize(t *testing.T) {
 	for _, f := range roundings {

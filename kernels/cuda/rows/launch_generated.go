@@ -378,10 +378,11 @@ func launchEmbedBackward[P1, P2, P3, P4 driver.Operand](ctx *driver.Context, var
 	ctx.Launch("embed_backward"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:44])
 }
 
-// launchFakeQuantize enqueues a kernel of fakequantize.cu: fake_quantize_int4_f32_f32, fake_quantize_mxfp8_f32_f32,
-// fake_quantize_fp8_f32_f32, fake_quantize_int4_f32_bf16, fake_quantize_mxfp8_f32_bf16, fake_quantize_fp8_f32_bf16,
-// fake_quantize_int4_bf16_f32, fake_quantize_mxfp8_bf16_f32, fake_quantize_fp8_bf16_f32, fake_quantize_int4_bf16_bf16,
-// fake_quantize_mxfp8_bf16_bf16, fake_quantize_fp8_bf16_bf16.
+// launchFakeQuantize enqueues a kernel of fakequantize.cu: fake_quantize_int4_f32_f32, fake_quantize_mxfp4_f32_f32,
+// fake_quantize_mxfp8_f32_f32, fake_quantize_fp8_f32_f32, fake_quantize_int4_f32_bf16, fake_quantize_mxfp4_f32_bf16,
+// fake_quantize_mxfp8_f32_bf16, fake_quantize_fp8_f32_bf16, fake_quantize_int4_bf16_f32, fake_quantize_mxfp4_bf16_f32,
+// fake_quantize_mxfp8_bf16_f32, fake_quantize_fp8_bf16_f32, fake_quantize_int4_bf16_bf16,
+// fake_quantize_mxfp4_bf16_bf16, fake_quantize_mxfp8_bf16_bf16, fake_quantize_fp8_bf16_bf16.
 func launchFakeQuantize[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
 	sharedBytes int, d P1, s P2, rows, cols, ds, ss int) {
 	params := struct {
@@ -1003,9 +1004,10 @@ var Kernels = []string{
 	"embed_backward_bf16", "embed_backward_f32", "fake_quantize_fp8_bf16_bf16", "fake_quantize_fp8_bf16_f32",
 	"fake_quantize_fp8_f32_bf16", "fake_quantize_fp8_f32_f32", "fake_quantize_int4_bf16_bf16",
 	"fake_quantize_int4_bf16_f32", "fake_quantize_int4_f32_bf16", "fake_quantize_int4_f32_f32",
-	"fake_quantize_mxfp8_bf16_bf16", "fake_quantize_mxfp8_bf16_f32", "fake_quantize_mxfp8_f32_bf16",
-	"fake_quantize_mxfp8_f32_f32", "fake_quantize_rows_bf16", "fake_quantize_rows_f32",
-	"gate_then_norm_backward_bf16", "gate_then_norm_backward_f32", "gate_then_norm_bf16",
+	"fake_quantize_mxfp4_bf16_bf16", "fake_quantize_mxfp4_bf16_f32", "fake_quantize_mxfp4_f32_bf16",
+	"fake_quantize_mxfp4_f32_f32", "fake_quantize_mxfp8_bf16_bf16", "fake_quantize_mxfp8_bf16_f32",
+	"fake_quantize_mxfp8_f32_bf16", "fake_quantize_mxfp8_f32_f32", "fake_quantize_rows_bf16",
+	"fake_quantize_rows_f32", "gate_then_norm_backward_bf16", "gate_then_norm_backward_f32", "gate_then_norm_bf16",
 	"gate_then_norm_blocks_bf16", "gate_then_norm_blocks_f32", "gate_then_norm_f32",
 	"head_norm_rope_backward_full_16_bf16", "head_norm_rope_backward_full_16_f32",
 	"head_norm_rope_backward_full_32_bf16", "head_norm_rope_backward_full_32_f32",

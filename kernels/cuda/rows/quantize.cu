@@ -10,13 +10,6 @@ constexpr u32 kNaNE8M0 = 255, kNaNBF16 = 0x7fc0, kNaNE4M3 = 0x7f;
 // int4_code is the integer nearest to the quotient, plus 8.
 __device__ inline u32 int4_code(float quotient) { return (u32)((int)fminf(fmaxf(rintf(quotient), -7.f), 7.f) + 8); }
 
-// e2m1_code is the nearest of 16 codes, ties to the even one.
-__device__ inline u32 e2m1_code(float x) {
-  float a = fabsf(x);
-  u32 code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.f);
-  return code | __float_as_uint(x) >> 31 << 3;
-}
-
 // e4m3_codes are those of two numbers, the first in the low byte.
 __device__ inline u32 e4m3_codes(float x, float y) {
   u16 pair;
