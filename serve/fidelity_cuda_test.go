@@ -34,7 +34,8 @@ func TestFidelityOnGPU(t *testing.T) {
 				return err
 			}
 			f, err := MeasureFidelity(t.Context(), s.Ranks, FidelityOptions{Tokens: 40, Open: open,
-				Against: alternatives(t, def, "weights=mxfp8,acts=mxfp8", "weights=int4", "weights=mxfp4", "cache=mxfp8")})
+				Against: alternatives(t, def, "weights=mxfp8,acts=mxfp8", "weights=int4", "weights=mxfp4",
+					"cache=mxfp8")})
 			tables = append(tables, f)
 			return err
 		}); err != nil {
