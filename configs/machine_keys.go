@@ -36,15 +36,15 @@ type MachineRates struct {
 	Grouped           float64 `toml:"grouped"`            // products with a matrix for each expert or head
 	Attention         float64 `toml:"attention"`          // forward, its two products
 	AttentionBackward float64 `toml:"attention_backward"` // the five of its gradients
-	// 10^12 scores of a key, row and head in a second, their exp2 and sums, which products do not hide
+	// 10^12 a second, of a key, row and head: exp2 and sums that no product hides
 	Scores         float64 `toml:"scores"`
 	ScoresBackward float64 `toml:"scores_backward"` // likewise, of gradients
-	// of heads wider than 256 columns, as absorbed latent attention has, scores included
+	// of heads wider than 256 columns (absorbed latent attention), with their scores
 	Latent         float64 `toml:"latent"`
-	LatentBackward float64 `toml:"latent_backward"`
-	Recurrence     float64 `toml:"recurrence"` // DeltaNet and Mamba, in fp32
-	Memory         float64 `toml:"memory"`     // GB/s, read and written together, of a copy
-	Call           float64 `toml:"call"`       // us of an operation that does nothing, in a sequence
+	LatentBackward float64 `toml:"latent_backward"` // its gradients
+	Recurrence     float64 `toml:"recurrence"`      // DeltaNet and Mamba, in fp32
+	Memory         float64 `toml:"memory"`          // GB/s, read and written together, of a copy
+	Call           float64 `toml:"call"`            // us of an operation that does nothing, in a sequence
 }
 
 // MachineShare is measured speed in parts of the speed that the rates make.
@@ -52,7 +52,7 @@ type MachineShare struct {
 	Train   float64 `toml:"train"`   // a training step
 	Forward float64 `toml:"forward"` // a forward of a full batch
 	Decode  float64 `toml:"decode"`  // a decoding step
-	// what the slowest of the cards, which all wait for, makes of one's, with all at work
+	// what the slowest of all cards at work, for which all wait, makes of one's
 	Slowest float64 `toml:"slowest"`
 }
 

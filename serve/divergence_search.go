@@ -26,6 +26,7 @@ type Alternative struct {
 func ParseAlternative(def kernels.Definition, text string) (Alternative, error) {
 	o := Alternative{Text: text, Definition: def, Weights: model.Encode{Projections: true}}
 	fail := func(err error) (Alternative, error) { return Alternative{}, fmt.Errorf("--against %s: %w", text, err) }
+	coded := false
 	for _, change := range strings.Split(text, ",") {
 		key, value, ok := strings.Cut(change, "=")
 		if !ok {
@@ -37,9 +38,10 @@ func ParseAlternative(def kernels.Definition, text string) (Alternative, error) 
 			o.Weights.As = quant.Encoding(value)
 			err = o.Weights.As.Validate()
 		case key == "coded":
-			if o.Weights.Projections = value != "experts"; o.Weights.Projections && value != "projections" {
+			if coded = true; value != "experts" && value != "projections" {
 				err = fmt.Errorf("coded %q: want experts or projections", value)
 			}
+			o.Weights.Projections = value == "projections"
 		case slices.Contains(kernels.Settings, key):
 			err = o.Definition.Set(key, value)
 		default:
@@ -49,7 +51,7 @@ func ParseAlternative(def kernels.Definition, text string) (Alternative, error) 
 			return fail(err)
 		}
 	}
-	if o.Weights.As == quant.AsTrained && !o.Weights.Projections {
+	if coded && o.Weights.As == quant.AsTrained {
 		return fail(errors.New("coded says which weights are rounded, and none are: add weights=FORMAT"))
 	}
 	return o, nil

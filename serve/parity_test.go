@@ -263,7 +263,7 @@ func TestParseOther(t *testing.T) {
 		t.Errorf("%+v (%v)", o, err)
 	}
 	for _, text := range []string{"", "combine", "combine=fp8", "weights=int3", "wieghts=fp8", "coded=all",
-		"coded=experts", "key_split=1,combine=bf16"} {
+		"coded=experts", "coded=projections", "key_split=1,combine=bf16"} {
 		if _, err := ParseAlternative(kernels.Default(), text); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", text, err)
 		}

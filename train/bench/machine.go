@@ -190,7 +190,11 @@ func (o MachineOptions) measureAttention(m *configs.Machine, op scored,
 		seconds[i], flops[i], scores = max(took-less, took/4), cost.FLOPs, w.Costs[op.scores].FLOPs
 	}
 	products := (seconds[1] - seconds[0]) / (flops[1] - flops[0]) * flops[1]
-	products = min(max(products, seconds[1]/10), seconds[1]*9/10)
+	if least, most := seconds[1]/10, seconds[1]*9/10; products < least || products > most {
+		fmt.Fprintf(o.Log, "%s: of %.3g ms, two widths of heads leave products %.3g: measure again\n",
+			op.name, 1e3*seconds[1], 1e3*products)
+		products = min(max(products, least), most)
+	}
 	*op.of(&m.Rates), *op.ofScores(&m.Rates) = flops[1]/products/1e12, scores/(seconds[1]-products)/1e12
 	fmt.Fprintf(o.Log, "%-20s %.4g TFLOP/s, %.3g T scores/s, %.3g ms\n", op.name, *op.of(&m.Rates),
 		*op.ofScores(&m.Rates), 1e3*seconds[1])

@@ -50,7 +50,7 @@ func (e *Engine) dequantizeBlocks(s *Scratch, dst []float32, ds int, w *kernels.
 		}
 		codes, stride := w.Codes.Raw(), w.Codes.Cols
 		at := row*stride + col*w.Format.Code.Bits()/8
-		e.set.dequantize[w.Format.Code](&dst[0], ds, &codes[at], stride, &s.scales[0], rows, wide, rows, n,
+		e.set.dequantize[w.Format.Code](&dst[0], &codes[at], &s.scales[0], ds, stride, rows, wide, rows, n,
 			w.DType == kernels.BF16)
 	}
 	for i := 0; i < rows && n < cols; i++ {

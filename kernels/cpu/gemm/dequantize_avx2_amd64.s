@@ -20,13 +20,13 @@ DATA dequantizeINT4Values<>+56(SB)/4, $0x40c00000
 DATA dequantizeINT4Values<>+60(SB)/4, $0x40e00000
 GLOBL dequantizeINT4Values<>(SB), RODATA|NOPTR, $64
 
-// func dequantizeINT4AVX2(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+// func dequantizeINT4AVX2(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 TEXT ·dequantizeINT4AVX2(SB), NOSPLIT, $0-73
 	MOVQ dst+0(FP), DI
-	MOVQ ds+8(FP), R8
-	MOVQ codes+16(FP), SI
-	MOVQ cs+24(FP), R9
-	MOVQ scales+32(FP), R10
+	MOVQ codes+8(FP), SI
+	MOVQ scales+16(FP), R10
+	MOVQ ds+24(FP), R8
+	MOVQ cs+32(FP), R9
 	MOVQ ss+40(FP), R11
 	MOVQ wide+48(FP), R12
 	SHLQ $2, R8
@@ -179,13 +179,13 @@ DATA dequantizeE2M1Values<>+56(SB)/4, $0xc0800000
 DATA dequantizeE2M1Values<>+60(SB)/4, $0xc0c00000
 GLOBL dequantizeE2M1Values<>(SB), RODATA|NOPTR, $64
 
-// func dequantizeE2M1AVX2(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+// func dequantizeE2M1AVX2(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 TEXT ·dequantizeE2M1AVX2(SB), NOSPLIT, $0-73
 	MOVQ dst+0(FP), DI
-	MOVQ ds+8(FP), R8
-	MOVQ codes+16(FP), SI
-	MOVQ cs+24(FP), R9
-	MOVQ scales+32(FP), R10
+	MOVQ codes+8(FP), SI
+	MOVQ scales+16(FP), R10
+	MOVQ ds+24(FP), R8
+	MOVQ cs+32(FP), R9
 	MOVQ ss+40(FP), R11
 	MOVQ wide+48(FP), R12
 	SHLQ $2, R8
@@ -340,13 +340,13 @@ DATA dequantizeE4M3Values<>+56(SB)/4, $0x3c400000
 DATA dequantizeE4M3Values<>+60(SB)/4, $0x3c600000
 GLOBL dequantizeE4M3Values<>(SB), RODATA|NOPTR, $64
 
-// func dequantizeE4M3AVX2(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+// func dequantizeE4M3AVX2(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 TEXT ·dequantizeE4M3AVX2(SB), NOSPLIT, $0-73
 	MOVQ dst+0(FP), DI
-	MOVQ ds+8(FP), R8
-	MOVQ codes+16(FP), SI
-	MOVQ cs+24(FP), R9
-	MOVQ scales+32(FP), R10
+	MOVQ codes+8(FP), SI
+	MOVQ scales+16(FP), R10
+	MOVQ ds+24(FP), R8
+	MOVQ cs+32(FP), R9
 	MOVQ ss+40(FP), R11
 	MOVQ wide+48(FP), R12
 	SHLQ $2, R8

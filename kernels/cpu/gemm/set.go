@@ -15,8 +15,7 @@ type stepKernel func(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float
 // dequantizeLoop writes dst[i*ds+j] = round(code * scale) for rows i and columns j. Codes of row i begin at
 // codes[i*cs], and the scale is scales[j/wide*ss+i]. The product is rounded to fp32, and then to bf16 if narrow is set.
 // cols and wide are multiples of dequantizeCols.
-type dequantizeLoop func(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int,
-	narrow bool)
+type dequantizeLoop func(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 
 // family is the kernels of vectors registers of columns: kernels[r-1] has r rows.
 type family struct {

@@ -157,13 +157,13 @@ func copyRowsF32AVX512(dst *float32, ds int, src *float32, ss, rows, cols int)
 func copyRowsBF16AVX512(dst *float32, ds int, src *uint16, ss, rows, cols int)
 
 //go:noescape
-func dequantizeINT4AVX512(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+func dequantizeINT4AVX512(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 
 //go:noescape
-func dequantizeE2M1AVX512(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+func dequantizeE2M1AVX512(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 
 //go:noescape
-func dequantizeE4M3AVX512(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+func dequantizeE4M3AVX512(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 
 //go:noescape
 func fma1x1AVX2(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
@@ -222,13 +222,13 @@ func copyRowsF32AVX2(dst *float32, ds int, src *float32, ss, rows, cols int)
 func copyRowsBF16AVX2(dst *float32, ds int, src *uint16, ss, rows, cols int)
 
 //go:noescape
-func dequantizeINT4AVX2(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+func dequantizeINT4AVX2(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 
 //go:noescape
-func dequantizeE2M1AVX2(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+func dequantizeE2M1AVX2(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 
 //go:noescape
-func dequantizeE4M3AVX2(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, narrow bool)
+func dequantizeE4M3AVX2(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)
 
 //go:noescape
 func split16AVX512(significand, exponent *uint32, x *float32, n int) bool

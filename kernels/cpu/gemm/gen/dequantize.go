@@ -11,9 +11,8 @@ import (
 const (
 	dequantizeCols = 32
 
-	dequantizeSignature = "(dst *float32, ds int, codes *byte, cs int, scales *float32, ss, wide, rows, cols int, " +
-		"narrow bool)"
-	dequantizeArgBytes = 73
+	dequantizeSignature = "(dst *float32, codes *byte, scales *float32, ds, cs, ss, wide, rows, cols int, narrow bool)"
+	dequantizeArgBytes  = 73
 )
 
 // code is how a loop decodes one format of codes.
@@ -71,8 +70,8 @@ func (w *writer) dequantize(c code) {
 	w.line("GLOBL %s(SB), RODATA|NOPTR, $%d\n", values, 4*len(c.values))
 	w.constants, w.rounded = nil, 0
 	w.function(name+w.suffix, dequantizeSignature, dequantizeArgBytes)
-	for i, r := range []string{"DI", "R8", "SI", "R9", "R10", "R11", "R12"} {
-		arg := []string{"dst", "ds", "codes", "cs", "scales", "ss", "wide"}[i]
+	for i, r := range []string{"DI", "SI", "R10", "R8", "R9", "R11", "R12"} {
+		arg := []string{"dst", "codes", "scales", "ds", "cs", "ss", "wide"}[i]
 		w.code("MOVQ %s+%d(FP), %s", arg, 8*i, r)
 	}
 	w.code("SHLQ $2, R8")
