@@ -49,7 +49,7 @@ func (s *Server) parsePrompts(f *fields, req *samplingRequest) {
 			}
 			req.prompts = append(req.prompts, s.served.Tokenizer.Encode(text))
 		} else {
-			req.prompts = append(req.prompts, f.tokenIDs("prompt", x))
+			req.prompts = append(req.prompts, f.tokenIDs("prompt", x, s.served.Model.Vocab))
 		}
 	}
 	if len(req.prompts) == 0 {

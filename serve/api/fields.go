@@ -144,8 +144,8 @@ func (f *fields) stringList(name string) (list []string) {
 	return nil
 }
 
-// tokenIDs converts v, the value of a field or an element of it, to token ids.
-func (f *fields) tokenIDs(name string, v any) []int32 {
+// tokenIDs converts v, the value of a field or an element of it, to ids of a vocabulary of vocab tokens.
+func (f *fields) tokenIDs(name string, v any, vocab int) []int32 {
 	list, ok := v.([]any)
 	ids := make([]int32, 0, len(list))
 	for _, x := range list {
@@ -155,6 +155,11 @@ func (f *fields) tokenIDs(name string, v any) []int32 {
 	}
 	if !ok || len(ids) != len(list) {
 		f.reject(name, "want a list of token ids")
+	}
+	for _, id := range ids {
+		if int(id) >= vocab {
+			f.reject(name, "token %d: the vocabulary has %d tokens", id, vocab)
+		}
 	}
 	return ids
 }

@@ -67,7 +67,7 @@ func (s *Server) samplingFields(f *fields) *samplingRequest {
 		q.Seed = uint64(f.integer("seed", 0, math.MinInt64, math.MaxInt64))
 	}
 	if v := f.get("stop_token_ids"); v != nil {
-		if q.Stop = f.tokenIDs("stop_token_ids", v); len(q.Stop) > maxStopIDs {
+		if q.Stop = f.tokenIDs("stop_token_ids", v, s.served.Model.Vocab); len(q.Stop) > maxStopIDs {
 			f.reject("stop_token_ids", "want at most %d ids", maxStopIDs)
 		}
 	}

@@ -84,6 +84,9 @@ func TestRejected(t *testing.T) {
 		{"completions", `{"prompt": [1, 2.5]}`, 400, "prompt: want a list of token ids"},
 		{"completions", `{"prompt": [[1], "a", {}]}`, 400, "prompt: want"},
 		{"completions", `{"prompt": [3, 320]}`, 400, "the vocabulary has 320"},
+		{"completions", `{"prompt": "a", "stop_token_ids": [3, 320]}`, 400,
+			"stop_token_ids: token 320: the vocabulary has 320"},
+		{"completions", `{"prompt": "a", "stop_token_ids": [-1]}`, 400, "stop_token_ids: want a list of token ids"},
 		{"completions", `{"prompt": "a", "max_tokens": -1}`, 400, "max_tokens: want an integer from 0"},
 		{"chat/completions", chat(`, "max_tokens": 0`), 400, "max_tokens: want an integer from 1"},
 		{"completions", `{"prompt": "a", "temperature": -1}`, 400, "temperature: want a number from 0"},
@@ -155,6 +158,7 @@ func TestRejectedInPart(t *testing.T) {
 func FuzzRequest(f *testing.F) {
 	for _, s := range []string{`{"prompt":"a","n":2,"seed":1,"stop":["x"],"stream":true,` +
 		`"stream_options":{"include_usage":true}}`, `{"prompt":[[1,2],"b"],"logprobs":3,"stop_token_ids":[4]}`,
+		`{"prompt":[[320]]}`, `{"prompt":"a","stop_token_ids":[320]}`,
 		`{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}],"tools":[{"type":"function"}],` +
 			`"max_completion_tokens":3,"logprobs":true,"logit_bias":{"3":-100},"min_p":0.1}`} {
 		f.Add([]byte(s))

@@ -44,14 +44,9 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
 	var ids []int32
 	if err := s.parse(w, r, func(f *fields) error {
 		f.ignore("model")
-		ids = f.tokenIDs("tokens", f.get("tokens"))
+		ids = f.tokenIDs("tokens", f.get("tokens"), s.served.Model.Vocab)
 		if s.served.Tokenizer == nil {
 			f.reject("tokens", "the model has no tokenizer")
-		}
-		for _, id := range ids {
-			if int(id) >= s.served.Model.Vocab {
-				f.reject("tokens", "token %d: the vocabulary has %d tokens", id, s.served.Model.Vocab)
-			}
 		}
 		return f.err()
 	}); err != nil {
