@@ -257,8 +257,9 @@ func (t *target) flags(c *cobra.Command) {
 		"storage of weights and activations: fp32 or bf16 (default fp32; bf16 with --dot tc16)")
 	f.StringVar(&t.weights, "weights", "auto", "auto keeps what is in FP8, INT4 or MXFP4 in codes, open makes numbers "+
 		"of it, with the same bits; int4, mxfp4, mxfp8 and fp8 put projections into that format")
-	f.StringVar(&t.acts, "acts", "auto", "mxfp8 rounds the inputs of projections in codes, in blocks of 32; none does "+
-		"not; auto does as the folder of the model or the adapter says")
+	f.StringVar(&t.acts, "acts", "auto", "mxfp8 rounds the inputs of projections in codes, in blocks of 32; fp8x128 "+
+		"multiplies codes by weights in FP8, in blocks of 128, as DeepGEMM does; none does neither; auto does as the "+
+		"folder of the model or the adapter says")
 	f.StringVar(&t.cache, "cache", "auto", "mxfp8 rounds the keys and values that attention reads, in blocks of 32 "+
 		"columns of a head, or its latent; none does not; auto does as the folder says")
 	f.StringArrayVar(&t.set, "set", nil, "how ranks divide the model: parallel.experts=N or "+
@@ -270,7 +271,8 @@ func (t *target) flags(c *cobra.Command) {
 func (t *target) deviceFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&t.device, "device", "cpu", "device to run on: cpu or cuda")
-	f.StringVar(&t.dot, "dot", "", "arithmetic of dot products: fma or tc16 (default fma; tc16 on cuda)")
+	f.StringVar(&t.dot, "dot", "", "arithmetic of dot products: fma or tc16 (default fma; tc16 on cuda and "+
+		"with --acts fp8x128)")
 	f.StringVar(&t.exp2, "exp2", "",
 		"arithmetic of 2^x: poly or ex2h, the instruction of NVIDIA GPUs (default poly; ex2h on cuda)")
 	f.StringVar(&t.latent, "latent", "", "form of latent attention: expanded, or absorbed, with the latent as key and "+
@@ -292,6 +294,9 @@ func (t *target) config() devices.Config {
 		def.Latent = kernels.LatentForm(t.latent)
 	}
 	def.Acts, def.Cache = setup.RoundingBy(cmp.Or(t.acts, "auto"), cmp.Or(t.cache, "auto"), t.dir, t.adapter)
+	if def.Acts == quant.FP8x128 && !given(t.dot) {
+		def.Dot = kernels.DotTC16
+	}
 	return devices.Config{Kind: t.device, ISA: t.isa, Threads: t.threads, Definition: def}
 }
 

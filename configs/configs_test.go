@@ -416,6 +416,7 @@ func TestResolveAuto(t *testing.T) {
 		{[]string{"device.kind=cuda"}, "bf16 tc16 ex2h"},
 		{[]string{"device.kind=cuda", "definition.exp2=poly"}, "bf16 tc16 poly"},
 		{[]string{"definition.dot=tc16"}, "bf16 tc16 poly"},
+		{[]string{"definition.acts=fp8x128", "model.weights=fp8"}, "bf16 tc16 poly"},
 		{[]string{"model.dtype=bf16"}, "bf16 fma poly"},
 	} {
 		s, err := Parse("s.toml", []byte(minimal), append([]string{"model.dtype=auto"}, c.set...))

@@ -262,8 +262,17 @@ var rules = []rule{
 			`nothing is recomputed from a block's input, set run.recompute = "full" or "auto"`)
 	}},
 	{[]string{"definition.acts", "definition.grads", "model.weights"}, func(s *Shape) string {
-		return when((s.Definition.Acts == "mxfp8" || s.Definition.Grads != "") && s.Model.Weights == "open",
+		asked := s.Definition.Acts != "auto" && s.Definition.Acts != "none" || s.Definition.Grads != ""
+		return when(asked && s.Model.Weights == "open",
 			`rounds what projections in codes read, set model.weights = "mxfp8" or another format`)
+	}},
+	{[]string{"definition.acts", "definition.dot"}, func(s *Shape) string {
+		return when(s.Definition.Acts == "fp8x128" && s.Definition.Dot != "tc16",
+			`fp8x128 continues by tensor cores, set definition.dot = "tc16"`)
+	}},
+	{[]string{"definition.acts", "model.weights"}, func(s *Shape) string {
+		return when(s.Definition.Acts == "fp8x128" && s.Model.Weights != "fp8" && s.Model.Weights != "auto",
+			`fp8x128 is for weights in FP8, set model.weights = "fp8"`)
 	}},
 	{[]string{"definition.segment"}, func(s *Shape) string {
 		return when(s.Definition.Segment%64 != 0, "want a multiple of 64")

@@ -324,16 +324,18 @@ type Numerics struct {
 // Definition chooses the arithmetic of dot products, of 2^x, of latent attention, of gradients and of what projections
 // in codes and attention read.
 type Definition struct {
-	// "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit; "auto": tc16 on cuda, else fma
+	// "fma": fp32 chains; "tc16": bf16 tensor cores, bit for bit; "auto": tc16 on cuda or with acts = "fp8x128", else
+	// fma
 	Dot string `toml:"dot" default:"'auto'" oneof:"auto,fma,tc16"`
 	// "poly": a polynomial; "ex2h": the GPU's instruction, bit for bit; "auto": ex2h on cuda, else poly
 	Exp2 string `toml:"exp2" default:"'auto'" oneof:"auto,poly,ex2h"`
 	// latent attention; "expanded": keys and values of each head; "absorbed": weight absorption, attention over the
 	// latent cache shared by all heads; "auto": absorbed for models with an indexer (the only form on cuda)
 	Latent string `toml:"latent" default:"'auto'" oneof:"auto,expanded,absorbed"`
-	// "mxfp8": inputs of projections in codes are rounded to E4M3, in blocks of 32 columns; "auto": as the config.json
-	// of model.path says, or the adapter of lora.path
-	Acts string `toml:"acts" default:"'auto'" oneof:"auto,none,mxfp8"`
+	// "mxfp8": inputs of projections in codes are rounded to E4M3, in blocks of 32 columns; "fp8x128": products of
+	// weights in FP8 are of codes of both, as DeepGEMM's, with blocks of 128 columns of inputs (takes dot tc16);
+	// "auto": as the config.json of model.path says, or the adapter of lora.path
+	Acts string `toml:"acts" default:"'auto'" oneof:"auto,none,mxfp8,fp8x128"`
 	// "mxfp8": gradients of outputs of such projections are rounded too, in blocks of 32 columns for those of inputs,
 	// and with the inputs in blocks of 32 rows for those of weights
 	Grads string `toml:"grads" oneof:",mxfp8"`
@@ -412,7 +414,7 @@ func (s *Shape) ResolveAuto() {
 		}
 	}
 	cuda := s.Device.Kind == "cuda"
-	auto(&s.Definition.Dot, cuda, "tc16", "fma")
+	auto(&s.Definition.Dot, cuda || s.Definition.Acts == "fp8x128", "tc16", "fma")
 	auto(&s.Definition.Exp2, cuda, "ex2h", "poly")
 	auto(&s.Model.DType, s.Definition.Dot == "tc16", "bf16", "fp32")
 }

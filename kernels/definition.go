@@ -108,8 +108,9 @@ type Definition struct {
 	// of a normalised value, before the weight of an RMSNorm multiplies it
 	Norm Rounding `json:"norm,omitempty"`
 	// Acts is what the inputs of projections that are kept in codes are rounded to before a product reads them, in
-	// blocks of columns: MXFP8 or nothing. The dot is unchanged: E4M3 times a power of two is a bf16 number. Gradients
-	// are straight through, and those of weights read what forward read.
+	// blocks of columns: MXFP8, FP8x128 or nothing. With MXFP8 the dot is unchanged: E4M3 times a power of two is a
+	// bf16 number. With FP8x128 and weights in FP8 products are of codes, see [Term]. Gradients are straight through,
+	// and those of weights read what forward read, as numbers.
 	Acts quant.Encoding `json:"acts,omitempty"`
 	// Grads is what gradients of outputs of such projections are rounded to, MXFP8 or nothing: for the gradient of the
 	// input in blocks of columns; for that of the weight they and the inputs in blocks of rows, from the first row of
@@ -163,10 +164,17 @@ func (d Definition) Validate() error {
 	for _, r := range []struct {
 		name  string
 		value quant.Encoding
-	}{{"acts", d.Acts}, {"grads", d.Grads}, {"cache", d.Cache}} {
+	}{{"grads", d.Grads}, {"cache", d.Cache}} {
 		if r.value != quant.AsTrained && r.value != quant.MXFP8 {
 			return fmt.Errorf("%s %q: want %q or nothing", r.name, r.value, quant.MXFP8)
 		}
+	}
+	switch {
+	case d.Acts != quant.AsTrained && d.Acts != quant.MXFP8 && d.Acts != quant.FP8x128:
+		return fmt.Errorf("acts %q: want %q, %q or nothing", d.Acts, quant.MXFP8, quant.FP8x128)
+	case d.Acts == quant.FP8x128 && d.Dot != DotTC16:
+		return fmt.Errorf("acts %q with dot %q: want dot %q, or acts %q or nothing", d.Acts, d.Dot, DotTC16,
+			quant.MXFP8)
 	}
 	if d.Break != BreakNone {
 		return fmt.Errorf("break %q: only package broken breaks rules", d.Break)

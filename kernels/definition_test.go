@@ -15,8 +15,12 @@ func TestDefinitionSettings(t *testing.T) {
 	for _, c := range []struct{ key, value string }{
 		{"combine", "bf16"}, {"router", "bf16"}, {"norm", "bf16"}, {"key_split", "256"}, {"key_split", "64"},
 		{"dot", "tc16"}, {"exp2", "ex2h"}, {"acts", "mxfp8"}, {"cache", "mxfp8"},
+		{"acts", "fp8x128"},
 	} {
 		d := Default()
+		if c.value == "fp8x128" {
+			d.Dot = DotTC16
+		}
 		if err := d.Set(c.key, c.value); err != nil {
 			t.Error(err)
 		}
@@ -29,6 +33,7 @@ func TestDefinitionSettings(t *testing.T) {
 		{"combine", "fp8"}, {"router", "fp16"}, {"norm", "fp32"}, {"key_split", "0"}, {"key_split", "100"},
 		{"key_split", "-64"}, {"key_split", "many"},
 		{"key_split", "33554432"}, {"dot", "bf16"}, {"exp2", "fast"}, {"acts", "fp8"}, {"cache", "int4"},
+		{"acts", "fp8x128"}, {"cache", "fp8x128"},
 		{"key_block", "32"}, {"", ""},
 	} {
 		if d := Default(); d.Set(c.key, c.value) == nil {

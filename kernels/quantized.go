@@ -6,8 +6,9 @@ import (
 	"lockstep/quant"
 )
 
-// QuantizedWeight is a weight in codes: Groups matrices [Rows, Cols] of the numbers round(code*scale), where the
-// product is rounded to fp32, and round(.) is to DType. Every operation gives the bits that it gives on those numbers.
+// QuantizedWeight is a weight in codes, or rows of activations: Groups matrices [Rows, Cols] of the numbers
+// round(code*scale), where the product is rounded to fp32, and round(.) is to DType. Every operation gives the bits
+// that it gives on those numbers, but products of [Term].XQ.
 type QuantizedWeight struct {
 	Format             quant.Format
 	DType              DType // storage type of the numbers: F32 or BF16
@@ -133,6 +134,11 @@ type QuantizedProducts interface {
 	// Quantize puts numbers x, F32 [Groups, Rows, Cols] and contiguous, into codes and scales. Blocks of rows begin
 	// anew at the rows of each matrix that starts lists, ascending from 0.
 	Quantize(w QuantizedWeight, x Tensor, e quant.Encoding, starts []int)
+	// CheckActs returns nil if products read activations in codes of an encoding, as [Term] says, and have passed their
+	// self-test, otherwise the reason.
+	CheckActs(e quant.Encoding) error
+	// QuantizeRows puts rows x [Rows, Cols], F32 or BF16, into codes by FP8x128: w has one group.
+	QuantizeRows(w QuantizedWeight, x Tensor)
 	// DrawCodes fills codes with those of [DrawnCodes], of matrices of a key from `first` on, and makes all scales one.
 	// The weight may be memory of [HostMemory], as in Draw.
 	DrawCodes(w QuantizedWeight, key uint64, first int, scale float32)

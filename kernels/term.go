@@ -4,16 +4,30 @@ import (
 	"fmt"
 	"slices"
 	"unsafe"
+
+	"lockstep/quant"
 )
 
 // Term is one piece of a dot chain: X [M, K] with W [N, K] for MatMul, X [M, N] with W [N, K] for MatMulT. With groups,
 // W is [groups, N, K]. Q, where not nil, is the weight in W's place, for a device with [QuantizedProducts].
 //
+// XQ, where not nil, is X in codes of FP8x128, of one group, and X its shape without memory; Q is a weight of E4M3 in
+// blocks of 128. The term must be the first of MatMul, and its chain is that of DeepGEMM and of cuBLAS on Hopper: for
+// each block b of 128 k, ascending, p is a chain of steps from +0 over the codes alone, and then
+//
+//	acc = fma(p, fp32(xs[m,b]*ws[n,b]), acc)
+//
+// of scales xs and ws, where acc begins as +0. A step of p is 32 products of E4M3, exact, and p, aligned to the largest
+// exponent among them (a product's is the sum of its factors', subnormal ones normalised first), each truncated toward
+// zero at 13 fractional bits, added exactly, and the sum truncated toward zero to 13 fraction bits (measured on an
+// H200, see LOG.md). Zeros take no part, k beyond the end counts as zeros, and a zero result is +0. Further terms
+// continue acc by DotTC16.
+//
 // In MatMul a term may apply to columns [From, To) of out only: W then has To-From rows, and the chains of other
 // columns skip the term. To 0: all columns, which the first term must have.
 type Term struct {
 	X, W     Tensor
-	Q        *QuantizedWeight
+	Q, XQ    *QuantizedWeight
 	From, To int
 }
 
@@ -23,6 +37,13 @@ func (t Term) Weight() Tensor {
 		return t.Q.Shape()
 	}
 	return t.W
+}
+
+// OfCodes tells whether the term's chain is of the codes of both operands, which have the shapes that it needs.
+func (t Term) OfCodes() bool {
+	x, w := t.XQ, t.Q
+	return x != nil && w != nil && x.Groups == 1 && x.Format == quant.FP8x128.Format() &&
+		w.Format.Code == quant.CodeE4M3 && w.Format.Wide == x.Format.Wide
 }
 
 // At is where the term's weight begins: it tells weights apart.

@@ -14,7 +14,7 @@ import (
 // EmptyCopy is a model of the same config, length, adapters and stage of indexers on another device or in another
 // storage type, for [Model.CopyWeights] to fill with weights that are rounded so. Frozen weights in codes stay in
 // codes where neither changes their numbers; on one device both models have them in the same memory. Rounded
-// projections read inputs as those in codes do, by Definition.Acts.
+// projections read inputs as those in codes do, by Definition.Acts, and lie in codes where it multiplies codes.
 func (m *Model) EmptyCopy(dev kernels.Device, dtype kernels.DType, rounding Encode) (*Model, error) {
 	o := Options{DType: dtype, MaxLength: m.MaxLength, Indexing: m.Indexing}
 	if dtype == m.DType && rounding.As == quant.AsTrained {
@@ -36,12 +36,15 @@ func (m *Model) copyWith(dev kernels.Device, o Options, rounding Encode) (*Model
 		t.keepCodesOf(m, dev, o.home != nil)
 		t.encoded = m.encoded
 	}
+	if err == nil && dev.Definition().Acts == quant.FP8x128 {
+		err = t.encodeWeights(dev, rounding)
+	}
 	if err == nil {
 		for i, p := range t.Params {
-			p.coded = m.Params[i].coded
+			p.coded = p.Q != nil || m.Params[i].coded
 		}
 		for _, l := range t.linearsOf(rounding) {
-			l.W.coded = l.W.coded || l.encodable()
+			l.W.coded = l.W.coded || l.encodable() && t.encoded.As == quant.AsTrained
 		}
 		err = t.checkRounding(dev.Definition())
 	}
@@ -76,6 +79,10 @@ func (m *Model) CopyWeights(from *Model, rounding Encode) error {
 		if p.Name != q.Name || p.matrices() != q.matrices() || p.W.Rows != q.W.Rows || p.W.Cols != q.W.Cols {
 			return fmt.Errorf("weights of %s into %s: want the same config and adapters", q, p)
 		}
+		if p.Q != nil && format != quant.AsTrained {
+			m.copyEncoded(p, q, from.dev, rounded[p])
+			continue
+		}
 		if q.Q != nil {
 			m.copyQuantized(p, q, from.dev, rounded[p], format)
 			continue
@@ -98,6 +105,26 @@ func (m *Model) CopyWeights(from *Model, rounding Encode) error {
 		})
 	}
 	return nil
+}
+
+// copyEncoded fills a weight in codes with those of another model's numbers, projection by projection.
+func (m *Model) copyEncoded(p, from *Param, dev kernels.Device, subs []*Sub) {
+	host := onHost(p.Q.Format, p.Q.DType, p.Q.Groups, p.Q.Rows, p.Q.Cols, false)
+	values := make([]float32, host.Groups*host.Rows*host.Cols)
+	if from.Q != nil {
+		from.numbers(dev, 0, from.matrices(), func(g int, of []float32) { copy(values[g*len(of):], of) })
+	} else {
+		raw := make([]byte, len(values)*from.W.DType.Size())
+		from.weight(dev).read(raw, 0)
+		checkpoint.GetAll(values, raw, from.W.DType)
+	}
+	for _, b := range bands(host.Shape(), subs) {
+		for row := b.from; row < b.to; row += p.encoding.High() {
+			end := min(row+p.encoding.High(), b.to)
+			host.EncodeRows(p.encoding, row, values[row*host.Cols:end*host.Cols])
+		}
+	}
+	p.writeCodes(m.dev, host, 0)
 }
 
 // projections are the parameters that are rounded, with the matrices that they consist of.

@@ -170,7 +170,7 @@ const maxShardBytes = 5 << 30
 // SaveFolder writes config.json and the weights into an existing folder, and copies the companions of the folder that
 // the model came from (from; "": none), and of its weights those that the family does not use.
 func (m *Model) SaveFolder(dir, from string) error {
-	config, err := m.configFor(m.DType, m.rounding().Cache)
+	config, err := m.configFor(m.DType, checkpoint.Rounding{Cache: m.rounding().Cache})
 	if err != nil {
 		return err
 	}

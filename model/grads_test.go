@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 
 	"lockstep/kernels"
@@ -383,4 +384,59 @@ func (c roundedCase) compare(t *testing.T, r *parallel.Rank, l *Linear, offsets 
 	}
 	equalExactly(t, name+"y", ReadValues(r.Dev, y), wantY.x)
 	equalExactly(t, name+"dx", ReadValues(r.Dev, got), dx.x)
+}
+
+// With products of codes gradients are straight through: dx is of the weight's numbers, dw of the numbers that the
+// input's codes stand for, and those of adapters of the input as it is.
+func TestGradientsOfCodes(t *testing.T) {
+	def := kernels.Default()
+	def.Dot, def.Acts = kernels.DotTC16, quant.FP8x128
+	dev, err := cpu.New(def, cpu.Options{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	c := roundedCase{adapters: true}
+	if err := parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
+		m, err := Build(dev, c.config(t), Options{DType: kernels.BF16, Encode: DefaultEncode(quant.FP8)})
+		if err != nil {
+			return err
+		}
+		m.Initialise(1)
+		m.TrainAll()
+		l, rng := m.Blocks[0][0].Layer.(*Attention).O, rand.New(rand.NewPCG(1, 8))
+		const n = 37
+		draw := func(cols int) (kernels.Tensor, []float32) {
+			values, out := make([]float32, n*cols), r.Stack.New(kernels.BF16, n, cols)
+			for i := range values {
+				values[i] = kernels.NearestBF16(float32(rng.NormFloat64()))
+			}
+			r.Dev.Write(out, checkpoint.Round(values, kernels.BF16))
+			return out, values
+		}
+		x, values := draw(l.W.W.Cols)
+		dy, _ := draw(l.W.W.Rows)
+		rows := &kernels.Groups{Offsets: parallel.Upload(r, []int32{0, 20, n}), Count: 1, Segments: 2}
+		rows.Offsets.DType = kernels.I32
+		var s LinearSaved
+		l.forwardOf(r, n, sharedInput, func() kernels.Tensor { return x }, nil, nil, 0, &s)
+		dx := l.Backward(r, dy, nil, rows, &s)
+
+		quant.FP8x128.Round(values, n, x.Cols)
+		read, w := r.Stack.New(kernels.BF16, n, x.Cols), r.Stack.New(kernels.BF16, l.W.W.Rows, l.W.W.Cols)
+		r.Dev.Write(read, checkpoint.Round(values, kernels.BF16))
+		dev.Dequantize(w, *l.W.Q)
+		dw, wantDx := r.Stack.New(kernels.F32, w.Rows, w.Cols), r.Stack.New(kernels.BF16, n, x.Cols)
+		r.Dev.Zero(dw)
+		r.Dev.WeightGrad(dw, dy, read, rows)
+		r.Dev.MatMulT(wantDx, nil, kernels.Term{X: dy, W: w})
+		for name, of := range map[string][2]kernels.Tensor{"dw": {l.W.Grad, dw}, "dx": {dx, wantDx}} {
+			if !slices.Equal(ReadValues(r.Dev, of[0]), ReadValues(r.Dev, of[1])) {
+				t.Errorf("%s differs", name)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -78,7 +78,47 @@ func (l *Linear) fakeQuantized(r *parallel.Rank, x kernels.Tensor, e quant.Encod
 	return out
 }
 
-// read is what the weight reads of an input x.
+// multiplyRead writes y, unless it is done, from what the weight reads of an input x and U of all adapters, and returns
+// what it reads as numbers, where the weight is trained.
+func (l *Linear) multiplyRead(r *parallel.Rank, y, x, u kernels.Tensor, g *kernels.Groups, use inputUse,
+	done bool) (read kernels.Tensor) {
+	if done && !l.W.Trained() {
+		return read
+	}
+	if l.rounding(r, acts) == quant.FP8x128 {
+		return l.multiplyCodes(r, y, x, u, g, done)
+	}
+	mark := r.Stack.Mark()
+	read = l.read(r, x, use)
+	if !done {
+		l.multiply(r, y, l.W.term(read), u, g)
+	}
+	if l.W.Trained() {
+		return read
+	}
+	r.Stack.Release(mark)
+	return kernels.Tensor{}
+}
+
+// multiplyCodes is multiplyRead of the codes of x.
+func (l *Linear) multiplyCodes(r *parallel.Rank, y, x, u kernels.Tensor, g *kernels.Groups,
+	done bool) (read kernels.Tensor) {
+	if l.W.Trained() {
+		read = r.Stack.New(x.DType, x.Rows, x.Cols)
+	}
+	defer r.Stack.Release(r.Stack.Mark())
+	q := kernels.NewQuantizedWeight(quant.FP8x128.Format(), x.DType, 1, x.Rows, x.Cols, r.Stack.NewGrouped)
+	l.ops.coder.QuantizeRows(q, x)
+	if l.W.Trained() {
+		l.ops.coder.Dequantize(read, q)
+	}
+	if !done {
+		l.multiply(r, y, kernels.Term{X: q.Shape(), XQ: &q, Q: l.W.Q}, u, g)
+	}
+	return read
+}
+
+// read is what the weight reads of an input x, as numbers.
 func (l *Linear) read(r *parallel.Rank, x kernels.Tensor, use inputUse) kernels.Tensor {
 	e := l.rounding(r, acts)
 	if use == roundedInput || e == quant.AsTrained {
@@ -92,9 +132,9 @@ func (l *Linear) read(r *parallel.Rank, x kernels.Tensor, use inputUse) kernels.
 }
 
 // roundsTokens tells whether tokens are rounded, once each, before their rows are gathered for experts. An adapter
-// reads rows as they are.
+// reads rows as they are, and codes are made of rows that are gathered.
 func (l *Linear) roundsTokens(r *parallel.Rank) bool {
-	return l.A.IsNil() && l.rounding(r, acts) != quant.AsTrained
+	return l.A.IsNil() && l.rounding(r, acts) == quant.MXFP8
 }
 
 // gathered says what rows of tokens are to forwardOf.
@@ -150,21 +190,10 @@ func (l *Linear) forwardOf(r *parallel.Rank, rows int, use inputUse, input func(
 	if !l.A.IsNil() {
 		u = l.project(r, x, g, k.drops())
 	}
-	rounded := r.Stack.Mark()
-	var read kernels.Tensor
-	if !done || l.W.Trained() {
-		read = l.read(r, x, use)
-	}
-	if !done {
-		l.multiply(r, y, read, u, g)
-	}
+	read := l.multiplyRead(r, y, x, u, g, use, done)
 	if !l.readsInput() {
 		r.Stack.Release(mark)
 		return y
-	}
-	if !l.W.Trained() {
-		r.Stack.Release(rounded)
-		read = kernels.Tensor{}
 	}
 	if s != nil {
 		*s = LinearSaved{X: x, Read: read, U: u, dropout: k.drops()}
@@ -172,9 +201,9 @@ func (l *Linear) forwardOf(r *parallel.Rank, rows int, use inputUse, input func(
 	return y
 }
 
-// multiply writes y from x and U of all adapters.
-func (l *Linear) multiply(r *parallel.Rank, y, x, u kernels.Tensor, g *kernels.Groups) {
-	terms := []kernels.Term{l.W.term(x)}
+// multiply writes y from the weight's term and U of all adapters.
+func (l *Linear) multiply(r *parallel.Rank, y kernels.Tensor, base kernels.Term, u kernels.Tensor, g *kernels.Groups) {
+	terms := []kernels.Term{base}
 	for _, a := range l.adapters() {
 		terms = append(terms, kernels.Term{X: u.ColRange(a.from, a.to), W: a.LoRA.B.W, From: a.From, To: a.To})
 	}

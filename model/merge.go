@@ -102,7 +102,7 @@ func (m *Model) merge(ctx context.Context, adapter, base *safetensors.Checkpoint
 	if err != nil {
 		return done, err
 	}
-	config, err := m.configFor(m.DType, says.Cache)
+	config, err := m.configFor(m.DType, checkpoint.Rounding{Cache: says.Cache})
 	if err != nil {
 		return done, err
 	}

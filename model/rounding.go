@@ -42,6 +42,9 @@ func (m *Model) checkRounding(def kernels.Definition) error {
 	if err := m.checkCache(def.Cache); err != nil {
 		return err
 	}
+	if def.Acts == quant.FP8x128 {
+		return m.checkActs()
+	}
 	if def.Acts == quant.AsTrained && def.Grads == quant.AsTrained ||
 		slices.ContainsFunc(m.Params, func(p *Param) bool { return p.coded }) {
 		return nil
@@ -52,6 +55,36 @@ func (m *Model) checkRounding(def kernels.Definition) error {
 	}
 	return fmt.Errorf("definition.%s = %q is for projections in codes, and none is: put them into a format, such as "+
 		"model.weights = %q (--weights), or set it to none", name, value, quant.MXFP8)
+}
+
+// checkActs is an error where a model cannot multiply activations in codes of FP8x128.
+func (m *Model) checkActs() error {
+	const e = quant.FP8x128
+	coded := 0
+	for _, p := range m.Params {
+		switch {
+		case !p.coded:
+			continue
+		case p.Q == nil:
+			return fmt.Errorf("definition.acts = %q multiplies codes, and %s is opened: keep weights in codes "+
+				"(model.weights, --weights), or set it to none", e, p.Name)
+		case !(kernels.Term{Q: p.Q, XQ: &kernels.QuantizedWeight{Format: e.Format(), Groups: 1}}).OfCodes():
+			return fmt.Errorf("definition.acts = %q is for weights in %s, and %s is in %s: set model.weights = %q "+
+				"(--weights), or it to %q or none", e, quant.FP8.Format(), p.Name, p.Q.Format, quant.FP8, quant.MXFP8)
+		}
+		coded++
+	}
+	if coded == 0 {
+		return fmt.Errorf("definition.acts = %q is for weights in %s, and no projection is in codes: set "+
+			"model.weights = %q (--weights), or it to none", e, quant.FP8.Format(), quant.FP8)
+	}
+	if m.ops.coder == nil {
+		return fmt.Errorf("the device does not compute definition.acts = %q: set it to none", e)
+	}
+	if err := m.ops.coder.CheckActs(e); err != nil {
+		return fmt.Errorf("definition.acts = %q: %w: set it to %q or none", e, err, quant.MXFP8)
+	}
+	return nil
 }
 
 // checkCache is an error where what attention reads is to be rounded by an encoding and cannot be.
@@ -111,20 +144,19 @@ func (m *Model) nameRounding(c *peft.Config) error {
 // readRounding is what the folder says that the model came from.
 func (m *Model) readRounding() (checkpoint.Rounding, error) {
 	says, err := checkpoint.ParseRounding(pyjson.Plain(m.Config))
-	if m.kept != nil { // m.Config is without it
+	if m.kept != nil && says.Acts == quant.AsTrained { // m.Config is without it
 		says.Acts = m.kept.Acts
 	}
 	return says, err
 }
 
-// configFor is config.json with the storage type that the weights are written in, and what keys and values are rounded
-// to. Acts are named where weights are in codes.
-func (m *Model) configFor(d kernels.DType, cache quant.Encoding) ([]byte, error) {
+// configFor is config.json with the storage type that the weights are written in, and what a definition rounds that
+// quantization_config has no words for: keys and values, and inputs of weights in codes to FP8x128.
+func (m *Model) configFor(d kernels.DType, own checkpoint.Rounding) ([]byte, error) {
 	return checkpoint.EditConfig(m.Config, func(c map[string]any) {
 		delete(c, "torch_dtype")
 		c["dtype"] = map[kernels.DType]string{kernels.F32: "float32", kernels.BF16: "bfloat16"}[d]
 		delete(c, checkpoint.OwnKey)
-		own := checkpoint.Rounding{Cache: cache}
 		if said := own.Over(checkpoint.Rounding{}); said != nil {
 			c[checkpoint.OwnKey] = json.RawMessage(said)
 		}

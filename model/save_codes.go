@@ -48,7 +48,11 @@ func (m *Model) SaveInCodes(dir, from string) error {
 			tensors, coded[part.Name] = append(tensors, own...), true
 		}
 	}
-	config, err := m.configFor(m.DType, m.rounding().Cache)
+	own := m.rounding()
+	if own.Acts != quant.FP8x128 { // quantization_config says it
+		own.Acts = quant.AsTrained
+	}
+	config, err := m.configFor(m.DType, own)
 	if err == nil {
 		config, err = checkpoint.EditConfig(config, func(c map[string]any) {
 			c[checkpoint.ConfigKey] = m.quantizationConfig(coded)

@@ -15,6 +15,8 @@ import (
 //	mxfp8  s = 2^e, e the least with amax <= 448*2^e from -127 on; E4M3 nearest to x*2^-e, ties to the even code
 //	fp8    s = fp32(amax/448); E4M3 nearest to fp32(x/s), ties to the even code
 //
+// Rows of activations have FP8x128, fp8 in blocks of 1 x 128 for weights' 128 x 128.
+//
 // The scales of MX formats never clip, as those of cuBLAS and unlike the example of OCP's specification (see "Recipes
 // for Pre-training LLMs with MXFP8", arXiv 2506.08027). Where s is 0, or all of a block is, codes are +0; where one
 // value is not finite, the scale is NaN, and so is every number of the block.
@@ -26,12 +28,13 @@ const (
 	MXFP4     Encoding = "mxfp4"
 	MXFP8     Encoding = "mxfp8"
 	FP8       Encoding = "fp8"
+	FP8x128   Encoding = "fp8x128" // of activations alone
 )
 
-// Encodings are all but AsTrained.
+// Encodings are those of weights.
 var Encodings = []Encoding{INT4, MXFP4, MXFP8, FP8}
 
-// Validate returns an error for an unknown encoding.
+// Validate returns an error for what weights are not encoded by.
 func (e Encoding) Validate() error {
 	if e == AsTrained || slices.Contains(Encodings, e) {
 		return nil
@@ -52,7 +55,7 @@ func (e Encoding) Format() Format {
 		return Format{CodeE2M1, ScaleE8M0, 32}
 	case MXFP8:
 		return Format{CodeE4M3, ScaleE8M0, 32}
-	case FP8:
+	case FP8, FP8x128:
 		return Format{CodeE4M3, ScaleF32, 128}
 	}
 	panic(fmt.Sprintf("quant: no format of encoding %q", e))

@@ -34,7 +34,7 @@ func scaleBySearch(e Encoding, amax float64) float64 {
 	switch e {
 	case INT4:
 		return float64(roundBF16(float32(amax) / 7))
-	case FP8:
+	case FP8, FP8x128:
 		return float64(float32(amax) / 448)
 	}
 	largest := map[Encoding]float64{MXFP4: 6, MXFP8: 448}[e]
@@ -56,7 +56,7 @@ func blockOf(e Encoding, r, c, rows, cols int) (top, left, bottom, right int) {
 // alone.
 func TestEncode(t *testing.T) {
 	rng := rand.New(rand.NewPCG(4, 4))
-	for _, e := range Encodings {
+	for _, e := range append(slices.Clone(Encodings), FP8x128) {
 		all := codesOf(e)
 		for _, shape := range [][2]int{{1, 1}, {3, 31}, {5, 32}, {2, 100}, {129, 130}, {140, 257}} {
 			rows, cols := shape[0], shape[1]
@@ -186,5 +186,9 @@ func TestFP8Squares(t *testing.T) {
 	FP8.Round(x, rows, 1)
 	if x[0] != 896 || x[1] != 0 || math.Abs(float64(x[rows-1])-1e-3) > 1e-6 {
 		t.Errorf("896, 1e-3 and 1e-3 behind the block are %v, %v and %v", x[0], x[1], x[rows-1])
+	}
+	x[0], x[1] = 896, 1e-3
+	if FP8x128.Round(x, rows, 1); x[0] != 896 || math.Abs(float64(x[1])-1e-3) > 1e-6 {
+		t.Errorf("of rows that are blocks 896 and 1e-3 are %v and %v", x[0], x[1])
 	}
 }

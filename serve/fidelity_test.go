@@ -39,7 +39,11 @@ func encodedLogits(t *testing.T, family string, as model.Encode, def kernels.Def
 	}
 	defer dev.Close()
 	if err := parallel.Run([]kernels.Device{dev}, func(r *parallel.Rank) error {
-		m, err := model.LoadFolder(dev, goldens+family, "", model.Options{Encode: as})
+		o := model.Options{Encode: as}
+		if def.Dot == kernels.DotTC16 {
+			o.DType = kernels.BF16
+		}
+		m, err := model.LoadFolder(dev, goldens+family, "", o)
 		if err != nil {
 			return err
 		}
@@ -175,6 +179,29 @@ func TestFidelityErrors(t *testing.T) {
 		sum := fidelitySum{vocab: 2, factor: 1}
 		if err := sum.add([]float32{1, 2}, []float32{1, float32(math.NaN())}); err == nil {
 			t.Error("NaN was compared")
+		}
+	})
+}
+
+// Products of codes have weights in codes on the other side.
+func TestFidelityOfCodes(t *testing.T) {
+	def := kernels.Default()
+	def.Dot = kernels.DotTC16
+	served(t, "qwen3_moe", def, kernels.BF16, func(r *parallel.Rank, s *ServedModel) {
+		o := FidelityOptions{Tokens: 40, Seed: 3, Open: openCPU,
+			Against: alternatives(t, def, "weights=fp8,acts=fp8x128", "weights=fp8")}
+		f, err := MeasureFidelity(t.Context(), s.Ranks, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packs := drawPacks(s.Model, o.Tokens, o.Seed)
+		own := allLogits(r, s.Model, packs[0])
+		for i, a := range o.Against {
+			other := encodedLogits(t, "qwen3_moe", a.Weights, a.Definition, packs)
+			kl, _ := plainFidelity(own, other, f.Vocab, f.Factor)
+			if !(kl > 0) || math.Abs(f.Rows[i].KL/kl-1) > 1e-6 {
+				t.Errorf("%s: KL %v, plainly %v", a.Text, f.Rows[i].KL, kl)
+			}
 		}
 	})
 }

@@ -84,9 +84,9 @@ func breakCases(t *testing.T) (cases []breakCase) {
 			}
 		}
 	}
-	for _, c := range []breakCase{{"qwen3_moe", "", "", kernels.Default(), kernels.F32},
-		{"kimi_k2", "", kernels.LatentExpanded, tc16, kernels.BF16}} {
-		c.def.Acts = quant.MXFP8
+	for acts, c := range map[quant.Encoding]breakCase{quant.MXFP8: {"kimi_k2", "", kernels.LatentExpanded, tc16,
+		kernels.BF16}, quant.FP8x128: {"qwen3_moe", "", "", tc16, kernels.BF16}} {
+		c.def.Acts = acts
 		cases = append(cases, c)
 	}
 	for i, c := range cacheCases(t) {
@@ -173,7 +173,8 @@ func onGolden(t *testing.T, c breakCase, dev kernels.Device, body func(r *parall
 		}
 		o := model.Options{DType: c.dtype}
 		if c.def.Acts != quant.AsTrained {
-			o.Encode = model.DefaultEncode(quant.MXFP8)
+			o.Encode = model.DefaultEncode(map[quant.Encoding]quant.Encoding{quant.MXFP8: quant.MXFP8,
+				quant.FP8x128: quant.FP8}[c.def.Acts])
 		}
 		s, err := Open(nil, r, goldens+c.family, adapter, o)
 		if err != nil {

@@ -35,12 +35,16 @@ func runSet(t *testing.T, set ...string) string {
 	return out
 }
 
+// fp8x128 are settings of products of codes.
+const fp8x128 = "definition.dot=tc16 definition.acts=fp8x128"
+
 // Training whose weights are codes does not depend on micro-batches and recompute, depends on the format, and is not
 // training of numbers.
 func TestQAT(t *testing.T) {
 	digests := map[string]string{}
 	for _, weights := range []string{"auto", "int4", "mxfp4", "mxfp8", "fp8", "mxfp8 definition.acts=mxfp8",
-		"mxfp8 definition.grads=mxfp8", "int4 definition.acts=mxfp8 definition.grads=mxfp8"} {
+		"mxfp8 definition.grads=mxfp8", "int4 definition.acts=mxfp8 definition.grads=mxfp8",
+		"fp8 model.dtype=bf16 " + fp8x128} {
 		set := append([]string{"run.steps=3", "optim.warmup_steps=0", "run.packs=4", "model.coded=projections"},
 			strings.Fields("model.weights="+weights)...)
 		want := wholeDigest(t, runSet(t, set...))
@@ -60,9 +64,9 @@ func TestQAT(t *testing.T) {
 // differs on a bit.
 func TestQATSamplesItself(t *testing.T) {
 	for i, e := range quant.Encodings {
-		acts := []string{"none", "mxfp8"}[i%2]
-		out := runSet(t, append(testshape.RL(), "warm_start.steps=2", "run.steps=3", "model.weights="+string(e),
-			"model.coded=projections", "rl.exact_kl=2", "definition.acts="+acts)...)
+		acts := []string{"", "definition.acts=mxfp8", "", "model.dtype=bf16 " + fp8x128}[i]
+		out := runSet(t, slices.Concat(testshape.RL(), strings.Fields(acts), []string{"warm_start.steps=2",
+			"run.steps=3", "model.weights=" + string(e), "model.coded=projections", "rl.exact_kl=2"})...)
 		steps, err := runlog.ReadMetrics(out)
 		if err != nil {
 			t.Fatal(err)
@@ -88,15 +92,20 @@ func TestDeployedIsTrained(t *testing.T) {
 			deployedIsTrained(t, e, acts)
 		}
 	}
+	deployedIsTrained(t, quant.FP8, quant.FP8x128, strings.Fields("model.dtype=bf16 "+fp8x128)...)
 }
 
-// deployedIsTrained trains in a format with inputs, and keys and values, rounded to acts, as the folder's config.json
-// says then.
-func deployedIsTrained(t *testing.T, e, acts quant.Encoding) {
+// deployedIsTrained trains in a format with inputs rounded to acts, and keys and values to MXFP8 with them, as the
+// folder's config.json says then.
+func deployedIsTrained(t *testing.T, e, acts quant.Encoding, more ...string) {
 	t.Helper()
-	set := []string{"run.steps=3", "optim.warmup_steps=0", "model.weights=" + string(e), "model.coded=projections",
-		"optim.lr=0.01", "definition.acts=" + cmp.Or(string(acts), "none"),
-		"definition.cache=" + cmp.Or(string(acts), "none")}
+	says := checkpoint.Rounding{Acts: acts}
+	if acts != quant.AsTrained {
+		says.Cache = quant.MXFP8
+	}
+	set := append([]string{"run.steps=3", "optim.warmup_steps=0", "model.weights=" + string(e),
+		"model.coded=projections", "optim.lr=0.01", "definition.acts=" + cmp.Or(string(acts), "none"),
+		"definition.cache=" + cmp.Or(string(says.Cache), "none")}, more...)
 	out := runSet(t, set...)
 	s, err := testshape.Parse(set)
 	if err != nil {
@@ -124,17 +133,16 @@ func deployedIsTrained(t *testing.T, e, acts quant.Encoding) {
 			}
 			return firstLogits(r, m), nil
 		}
-		qat := model.Options{Encode: setup.EncodeBy(string(e), "projections")}
+		qat := model.Options{DType: setup.DType(s), Encode: setup.EncodeBy(string(e), "projections")}
 		trained, err := of(filepath.Join(dir, weightsDir), qat, true)
 		if err != nil {
 			return err
 		}
 		result := filepath.Join(out, "model")
-		says, err := model.RoundingOf(result, "")
-		if want := (checkpoint.Rounding{Acts: acts, Cache: acts}); err != nil || says != want {
-			t.Errorf("%s: config.json says %+v, want %+v: %v", e, says, want, err)
+		if got, err := model.RoundingOf(result, ""); err != nil || got != says {
+			t.Errorf("%s: config.json says %+v, want %+v: %v", e, got, says, err)
 		}
-		o := model.Options{}
+		o := model.Options{DType: setup.DType(s)}
 		if acts != quant.AsTrained {
 			o.Weights = model.KeepWeights
 		}

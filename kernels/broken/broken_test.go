@@ -51,8 +51,14 @@ var calls = map[kernels.Break]func(d kernels.Device, o operands) []float32{
 	},
 	kernels.BreakActs: func(d kernels.Device, o operands) []float32 {
 		out := kernels.Wrap(make([]float32, o.x.Len()), o.x.Rows, width)
-		d.(kernels.QuantizedProducts).FakeQuantize(out, o.x, quant.MXFP8)
-		return out.F32s()
+		coder := d.(kernels.QuantizedProducts)
+		coder.FakeQuantize(out, o.x, quant.MXFP8)
+		mem := kernels.NewArena(d)
+		codes := kernels.NewQuantizedWeight(quant.FP8x128.Format(), kernels.F32, 1, o.x.Rows, width, mem.NewGrouped)
+		numbers := kernels.Wrap(make([]float32, o.x.Len()), o.x.Rows, width)
+		coder.QuantizeRows(codes, o.x)
+		coder.Dequantize(numbers, codes)
+		return append(out.F32s(), numbers.F32s()...)
 	},
 	kernels.BreakCache: func(d kernels.Device, o operands) []float32 {
 		out := kernels.Wrap(slices.Clone(o.x.F32s()), o.x.Rows, width)

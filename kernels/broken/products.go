@@ -35,6 +35,18 @@ func (d *Device) FakeQuantize(out, x kernels.Tensor, e quant.Encoding) {
 	d.operations.FakeQuantize(out, x, e)
 }
 
+// QuantizeRows breaks [kernels.BreakActs]: few rows are rounded to MXFP8 first.
+func (d *Device) QuantizeRows(w kernels.QuantizedWeight, x kernels.Tensor) {
+	mem, release := d.scratch()
+	defer release()
+	if d.breaks(kernels.BreakActs, x.Rows) {
+		rounded := mem.New(x.DType, x.Rows, x.Cols)
+		d.operations.FakeQuantize(rounded, x, quant.MXFP8)
+		x = rounded
+	}
+	d.operations.QuantizeRows(w, x)
+}
+
 // FakeQuantizeHeads breaks [kernels.BreakCache].
 func (d *Device) FakeQuantizeHeads(x kernels.Tensor, width int) {
 	if !d.breaks(kernels.BreakCache, x.Rows) {
@@ -53,7 +65,7 @@ func (d *Device) splitProduct(out kernels.Tensor, g *kernels.Groups, terms []ker
 	for h := range sums {
 		var half []kernels.Term
 		for _, t := range terms {
-			t.W = d.weight(t, mem)
+			t.W, t.X = d.weight(t, mem), d.input(t, mem)
 			from, to := 0, t.X.Cols/2
 			if h == 1 {
 				from, to = to, t.X.Cols
@@ -76,6 +88,16 @@ func (d *Device) weight(t kernels.Term, mem *kernels.Arena) kernels.Tensor {
 	w := mem.NewGrouped(t.Q.DType, t.Q.Groups, t.Q.Rows, t.Q.Cols)
 	d.Dequantize(w, *t.Q)
 	return w
+}
+
+// input is a term's input as numbers.
+func (d *Device) input(t kernels.Term, mem *kernels.Arena) kernels.Tensor {
+	if t.XQ == nil {
+		return t.X
+	}
+	x := mem.New(t.XQ.DType, t.XQ.Rows, t.XQ.Cols)
+	d.Dequantize(x, *t.XQ)
+	return x
 }
 
 // columns is [kernels.Tensor.ColRange] of every group.

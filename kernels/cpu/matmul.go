@@ -87,15 +87,20 @@ func (d *Device) product(op string, out kernels.Tensor, g *kernels.Groups, terms
 		}
 		own := make([]kernels.Term, len(terms))
 		for i, t := range terms {
-			own[i] = ofGroup(t, t.X.RowRange(from, to), e)
+			x := t.X
+			if t.XQ == nil {
+				x = x.RowRange(from, to)
+			}
+			own[i] = ofGroup(t, x, e)
 		}
-		products = append(products, runs(out.RowRange(from, to), own, transposed)...)
+		products = append(products, runs(out.RowRange(from, to), own, transposed, from)...)
 	}
 	d.mm.Run(d.pool.threads, d.pool.each, products)
 }
 
-// runs is a product for each run of out's columns that the same terms cover.
-func runs(out kernels.Tensor, terms []kernels.Term, transposed bool) []gemm.Product {
+// runs is a product for each run of out's columns that the same terms cover. Inputs in codes have out's rows from row
+// `first` on.
+func runs(out kernels.Tensor, terms []kernels.Term, transposed bool, first int) []gemm.Product {
 	var products []gemm.Product
 	cols := kernels.Runs(out.Cols, terms)
 	for i, col := range cols[:len(cols)-1] {
@@ -108,7 +113,7 @@ func runs(out kernels.Tensor, terms []kernels.Term, transposed bool) []gemm.Prod
 			if !transposed {
 				w = w.T()
 			}
-			p.Pieces = append(p.Pieces, gemm.Piece{A: gemm.Of(t.X), B: w.From(0, col-t.From), K: t.X.Cols})
+			p.Pieces = append(p.Pieces, gemm.Piece{A: inputOf(t, first), B: w.From(0, col-t.From), K: t.X.Cols})
 		}
 		products = append(products, p)
 	}
@@ -120,7 +125,7 @@ func mustTerms(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels
 	if g != nil {
 		count = g.Count
 	}
-	for _, t := range terms {
+	for i, t := range terms {
 		w := t.Weight()
 		n, k := w.Rows, w.Cols
 		if transposed {
@@ -128,7 +133,7 @@ func mustTerms(op string, out kernels.Tensor, g *kernels.Groups, terms []kernels
 		}
 		from, to := t.Columns(out.Cols)
 		if t.X.Groups != 1 || t.X.Rows != out.Rows || t.X.Cols != k || to-from != n || w.Groups != count ||
-			out.Groups != 1 || transposed && t.To != 0 {
+			out.Groups != 1 || transposed && t.To != 0 || t.XQ != nil && (transposed || i > 0 || !t.OfCodes()) {
 			panic(fmt.Sprintf("cpu: %s: columns %d:%d of out %s of x %s and w %s in %d groups", op, from, to, out, t.X,
 				w, count))
 		}

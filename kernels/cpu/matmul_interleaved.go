@@ -14,13 +14,13 @@ func (d *Device) productInterleaved(op string, out kernels.Tensor, count int, te
 		own := out.InterleavedGroup(e, count)
 		of := make([]kernels.Term, len(terms))
 		for i, t := range terms {
-			if t.Q != nil {
-				panic("cpu: a quantized weight of interleaved groups")
+			if t.Q != nil || t.XQ != nil {
+				panic("cpu: an operand in codes of interleaved groups")
 			}
 			of[i] = kernels.Term{X: t.X.InterleavedGroup(e, count), W: weightOf(t.W, e, count), From: t.From, To: t.To}
 		}
 		mustTerms(op, own, nil, of, transposed)
-		products = append(products, runs(own, of, transposed)...)
+		products = append(products, runs(own, of, transposed, 0)...)
 	}
 	d.mm.Run(d.pool.threads, d.pool.each, products)
 }

@@ -48,6 +48,24 @@ func (d *Device) Quantize(w kernels.QuantizedWeight, x kernels.Tensor, e quant.E
 	})
 }
 
+// CheckActs accepts every encoding of a definition.
+func (d *Device) CheckActs(quant.Encoding) error { return nil }
+
+// QuantizeRows puts rows into codes.
+func (d *Device) QuantizeRows(w kernels.QuantizedWeight, x kernels.Tensor) {
+	mustShape("QuantizeRows", "x", x, w.Rows, w.Cols)
+	if w.Groups != 1 || w.Format != quant.FP8x128.Format() {
+		panic(fmt.Sprintf("cpu: QuantizeRows: %s to %s", x, w))
+	}
+	in := d.matrix(x)
+	d.pool.each(w.Rows, max(1, rowWork/max(w.Cols, 1)), func(_, from, to int) {
+		values := make([]float32, w.Cols)
+		for r := from; r < to; r++ {
+			w.EncodeRows(quant.FP8x128, r, in.load(r, values))
+		}
+	})
+}
+
 // operandOf is a term's weight as an operand, of one group.
 func operandOf(t kernels.Term) gemm.Operand {
 	if t.Q != nil {
@@ -56,9 +74,18 @@ func operandOf(t kernels.Term) gemm.Operand {
 	return gemm.Of(t.W)
 }
 
+// inputOf is a term's input as an operand; in codes its rows from `first` on.
+func inputOf(t kernels.Term, first int) gemm.Operand {
+	if t.XQ != nil {
+		return gemm.OfQuantized(*t.XQ).From(first, 0)
+	}
+	return gemm.Of(t.X)
+}
+
 // ofGroup is a term for the rows x of a group, with its matrix.
 func ofGroup(t kernels.Term, x kernels.Tensor, g int) kernels.Term {
-	if t.X = x; t.Q != nil {
+	t.X = x
+	if t.Q != nil {
 		q := t.Q.Group(g)
 		t.Q = &q
 		return t

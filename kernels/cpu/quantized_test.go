@@ -230,3 +230,51 @@ func TestQuantize(t *testing.T) {
 		}
 	}
 }
+
+// Rows in codes are those of package quant, and a grouped product of codes is that of each group's rows alone, which a
+// term behind it continues.
+func TestProductsOfCodes(t *testing.T) {
+	def := kernels.Default()
+	def.Dot = kernels.DotTC16
+	rng := rand.New(rand.NewPCG(18, 128))
+	const rows, n, k, groups = 23, 70, 300, 3
+	e := quant.FP8x128
+	x, w := strided(rng, kernels.BF16, 1, rows, k, 3), randomQuantized(rng, e.Format(), kernels.BF16, groups, n, k)
+	u, b := strided(rng, kernels.BF16, 1, rows, 16, 0), strided(rng, kernels.BF16, groups, 8, 16, 0)
+	bounds := []int32{0, 9, 9, rows}
+	for _, dev := range devices(t, def) {
+		encode := func(x kernels.Tensor) kernels.QuantizedWeight {
+			q := kernels.NewQuantizedWeight(e.Format(), kernels.BF16, 1, x.Rows, k, onHeap)
+			dev.QuantizeRows(q, x)
+			return q
+		}
+		q := encode(x)
+		for r := range rows {
+			row, got := make([]float32, k), make([]float32, k)
+			for i := range row {
+				row[i] = kernels.FromBF16(x.BF16s()[r*x.Stride+i])
+			}
+			e.Round(row, 1, k)
+			for i := range row {
+				row[i] = kernels.NearestBF16(row[i])
+			}
+			if q.DecodeRow(got, r, 0); !slices.Equal(got, row) {
+				t.Fatalf("%s: row %d in codes is %v, want %v", dev.Name(), r, got, row)
+			}
+		}
+		got, want := strided(rng, kernels.BF16, 1, rows, n, 0), strided(rng, kernels.BF16, 1, rows, n, 0)
+		terms := func(q kernels.QuantizedWeight, w kernels.QuantizedWeight, u, b kernels.Tensor) []kernels.Term {
+			return []kernels.Term{{X: q.Shape(), XQ: &q, Q: &w}, {X: u, W: b, From: 4, To: 12}}
+		}
+		dev.MatMul(got, &kernels.Groups{Offsets: kernels.WrapI32(bounds), Count: groups, Segments: 1},
+			terms(q, w, u, b)...)
+		for g := range groups {
+			from, to := int(bounds[g]), int(bounds[g+1])
+			dev.MatMul(want.RowRange(from, to), nil, terms(encode(x.RowRange(from, to)), w.Group(g),
+				u.RowRange(from, to), b.Group(g))...)
+		}
+		if !slices.Equal(got.Raw(), want.Raw()) {
+			t.Errorf("%s: a grouped product of codes differs from those of its groups", dev.Name())
+		}
+	}
+}

@@ -148,7 +148,11 @@ func (d *Device) product(out kernels.Tensor, g *kernels.Groups, terms []kernels.
 		if t.Q != nil {
 			stored = float64(t.Q.Bytes())
 		}
-		bytes += bytesOf(t.X) + stored*touched(g, w.Groups, t.X.Rows)
+		read := bytesOf(t.X)
+		if t.XQ != nil {
+			read = float64(t.XQ.Bytes())
+		}
+		bytes += read + stored*touched(g, w.Groups, t.X.Rows)
 	}
 	d.count(kind, flops, bytes)
 }

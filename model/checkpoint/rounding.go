@@ -10,7 +10,8 @@ import (
 )
 
 // OwnKey is the field of config.json and of adapter_config.json for what other tools have no name for: {"cache":
-// "mxfp8"} (kv_cache_scheme of compressed-tensors has no blocks), and of adapters {"acts": "mxfp8"}.
+// "mxfp8"} (kv_cache_scheme of compressed-tensors has no blocks), {"acts": "fp8x128"} (the activation_scheme of fp8
+// names no order of sums), and of adapters {"acts": "mxfp8"} too.
 const OwnKey = "lockstep"
 
 // Rounding is the part of a definition that a folder names, for whoever opens it: what is deployed is then what was
@@ -40,7 +41,8 @@ func (r *Rounding) Read(field json.RawMessage) error {
 		switch {
 		case into[name] == nil:
 			return fmt.Errorf(OwnKey+": %q is not known: want acts or cache", name)
-		case err != nil || value != notRounded && value != string(quant.MXFP8):
+		case err != nil || value != notRounded && value != string(quant.MXFP8) &&
+			(name != "acts" || value != string(quant.FP8x128)):
 			return fmt.Errorf(OwnKey+": %s is %s: want %q or %q", name, said[name], quant.MXFP8, notRounded)
 		case value == notRounded:
 			*into[name] = quant.AsTrained

@@ -31,6 +31,7 @@ type Scratch struct {
 	scales []float32 // of those codes
 	edge   []float32 // a tile that extends beyond C
 	part   []float32 // fp32 chains of a C that is stored in bf16
+	block  []float32 // chains over a block of codes
 	split  split
 	panels []panel
 }
@@ -55,6 +56,10 @@ func (e *Engine) Tile(s *Scratch, c []float32, ldc, m, n, k int, a, b View) {
 // block continues the chains of c, [m, n], over k, or starts them from +0 if fresh.
 func (e *Engine) block(s *Scratch, c []float32, ldc, m, n, k int, a, b Operand, fresh bool) {
 	if m == 0 || n == 0 || k == 0 {
+		return
+	}
+	if a.Q != nil {
+		e.fp8x128(s, c, ldc, m, n, k, a, b, fresh)
 		return
 	}
 	if e.dot == kernels.DotTC16 {

@@ -16,7 +16,7 @@ const (
 var portable = set{lanes: portableLanes, families: []family{{vectors: 1, kernels: portableKernels()}}, masks: true,
 	transposeF32: transposeGo[float32], transposeBF16: transposeGo[uint16], copyRowsF32: copyRowsGo[float32],
 	copyRowsBF16: copyRowsGo[uint16],
-	split16:      split16Go, steps16: steps16Go, spin: spinGo, spinFlops: 2 * portableLanes}
+	split16:      split16Go, steps16: steps16Go, steps32: steps32Go, spin: spinGo, spinFlops: 2 * portableLanes}
 
 func portableKernels() []kernel {
 	var all []kernel

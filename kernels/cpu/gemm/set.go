@@ -8,8 +8,9 @@ import "fmt"
 // if fresh. Its rows and columns are fixed; strides count elements.
 type kernel func(k int, a *float32, as int, b *float32, bs int, c *float32, cs int, fresh bool)
 
-// stepKernel is kernel for steps of DotTC16 on 16 columns. Operands are what split16 wrote: rows of A with stride ar, B
-// as [16*steps, 16]. It returns false and does not write c if a step needs the scalar reference.
+// stepKernel is kernel for steps of DotTC16, or of fp8x32, on 16 columns. Operands are what split16 wrote: rows of A
+// with stride ar, B as [16*steps, 16], or [32*steps, 16]. It returns false and does not write c if a step needs the
+// scalar reference.
 type stepKernel func(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) (known bool)
 
 // dequantizeLoop writes dst[i*ds+j] = round(code * scale) for rows i and columns j. Codes of row i begin at
@@ -41,6 +42,7 @@ type set struct {
 
 	split16 func(significand, exponent *uint32, x *float32, n int) (finite bool) // n a multiple of 16
 	steps16 []stepKernel                                                         // steps16[r-1] has r rows
+	steps32 []stepKernel                                                         // of fp8x32
 
 	spin      func(rounds int) // FMAs on registers alone, spinFlops floating-point operations a round
 	spinFlops int

@@ -17,6 +17,7 @@ var avx512 = set{
 	dequantize:    []dequantizeLoop{dequantizeINT4AVX512, dequantizeE2M1AVX512, dequantizeE4M3AVX512},
 	split16:       split16AVX512,
 	steps16:       []stepKernel{steps1AVX512, steps2AVX512, steps3AVX512, steps4AVX512},
+	steps32:       []stepKernel{steps32x1AVX512, steps32x2AVX512, steps32x3AVX512, steps32x4AVX512},
 	spin:          spinAVX512,
 	spinFlops:     384,
 }
@@ -36,6 +37,7 @@ var avx2 = set{
 	dequantize:    []dequantizeLoop{dequantizeINT4AVX2, dequantizeE2M1AVX2, dequantizeE4M3AVX2},
 	split16:       split16Go,
 	steps16:       steps16Go,
+	steps32:       steps32Go,
 	spin:          spinAVX2,
 	spinFlops:     192,
 }
@@ -237,10 +239,22 @@ func split16AVX512(significand, exponent *uint32, x *float32, n int) bool
 func steps1AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool
 
 //go:noescape
+func steps32x1AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool
+
+//go:noescape
 func steps2AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool
+
+//go:noescape
+func steps32x2AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool
 
 //go:noescape
 func steps3AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool
 
 //go:noescape
+func steps32x3AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool
+
+//go:noescape
 func steps4AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool
+
+//go:noescape
+func steps32x4AVX512(steps int, as, ae *uint32, ar int, bs, be *uint32, c *float32, cs int, fresh bool) bool

@@ -17,19 +17,29 @@ const fraction = 25
 // and a sum beyond the largest fp32 is an infinity. If an operand is not finite, the result is the sum of what is not
 // finite among acc and the products, by IEEE rules; a NaN is 0x7fc00000.
 func Step16(acc float32, x, y *[steps]float32) float32 {
+	sum, exponent, ok := stepSum(acc, x[:], y[:], fraction)
+	if !ok {
+		return stepInfinite(acc, x[:], y[:])
+	}
+	return truncated(sum, exponent)
+}
+
+// stepSum is the sum of a step, in units of 2^exponent: acc and the products x[i]*y[i], each of which keeps so many
+// fractional bits relative to the largest exponent. ok is false where one is not finite.
+func stepSum(acc float32, x, y []float32, fraction int) (sum int64, exponent int, ok bool) {
 	type term struct {
 		significand int64 // signed
 		exponent    int   // the value is significand * 2^(exponent-46)
 	}
-	var terms [steps + 1]term
+	var terms [steps32 + 1]term
 	if !finite(acc) {
-		return step16Infinite(acc, x, y)
+		return 0, 0, false
 	}
 	m, e := splitFP32(acc)
-	terms[steps] = term{m << 23, e}
+	terms[len(x)] = term{m << 23, e}
 	for i := range x {
 		if !finite(x[i]) || !finite(y[i]) {
-			return step16Infinite(acc, x, y)
+			return 0, 0, false
 		}
 		mx, ex := splitFP32(x[i])
 		my, ey := splitFP32(y[i])
@@ -41,7 +51,6 @@ func Step16(acc float32, x, y *[steps]float32) float32 {
 			top = max(top, t.exponent)
 		}
 	}
-	sum := int64(0)
 	for _, t := range terms {
 		shift := min(uint(top-t.exponent+46-fraction), 63)
 		if t.significand > 0 {
@@ -50,7 +59,7 @@ func Step16(acc float32, x, y *[steps]float32) float32 {
 			sum -= -t.significand >> shift
 		}
 	}
-	return truncated(sum, top-fraction)
+	return sum, top - fraction, true
 }
 
 func finite(x float32) bool { return math.Float32bits(x)&0x7f800000 != 0x7f800000 }
@@ -87,8 +96,8 @@ func truncated(sum int64, exponent int) float32 {
 	return v
 }
 
-// step16Infinite is a step with operands that are not finite.
-func step16Infinite(acc float32, x, y *[steps]float32) float32 {
+// stepInfinite is a step with operands that are not finite.
+func stepInfinite(acc float32, x, y []float32) float32 {
 	sum := float32(0)
 	if !finite(acc) {
 		sum = acc

@@ -21,7 +21,7 @@ func (e *Engine) tc16(s *Scratch, c []float32, ldc, m, n, k int, a, b Operand, f
 			for i := 0; i < m; i += blockRows {
 				rows := min(blockRows, m-i)
 				t := stepTile{c: c[i*ldc+j:], ldc: ldc, rows: rows, cols: cols, depth: depth, a: a.From(i, l),
-					b: b.From(l, j), fresh: fresh && l == 0}
+					b: b.From(l, j), fresh: fresh && l == 0, kernels: e.set.steps16, products: steps, chain: chain16}
 				if e.splitA(s, t.a, rows, depth, padded) && finite {
 					e.steps(s, t, padded)
 				} else {
@@ -68,11 +68,15 @@ type stepTile struct {
 	rows, cols, depth int
 	a, b              Operand
 	fresh             bool
+
+	kernels  []stepKernel
+	products int // of a step
+	chain    func(acc float32, i, j, k int, a, b Operand) float32
 }
 
 // steps runs the kernels over the packed operands.
 func (e *Engine) steps(s *Scratch, t stepTile, padded int) {
-	most := len(e.set.steps16)
+	most := len(t.kernels)
 	s.edge = aligned(s.edge, most*stepCols)
 	for i := 0; i < t.rows; i += most {
 		rows := min(most, t.rows-i)
@@ -84,7 +88,7 @@ func (e *Engine) steps(s *Scratch, t stepTile, padded int) {
 				copyTile(at, stride, t.c[i*t.ldc+j:], t.ldc, rows, cols)
 			}
 			b := j * padded
-			if !e.set.steps16[rows-1](padded/steps, &s.split.as[i*padded], &s.split.ae[i*padded], padded,
+			if !t.kernels[rows-1](padded/t.products, &s.split.as[i*padded], &s.split.ae[i*padded], padded,
 				&s.split.bs[b], &s.split.be[b], &at[0], stride, t.fresh) {
 				t.scalar(i, j, rows, cols)
 			} else if cols < stepCols {
@@ -108,7 +112,7 @@ func (t *stepTile) scalar(i, j, rows, cols int) {
 			if t.fresh {
 				*acc = 0
 			}
-			*acc = chain16(*acc, r, q, t.depth, t.a, t.b)
+			*acc = t.chain(*acc, r, q, t.depth, t.a, t.b)
 		}
 	}
 }

@@ -3,6 +3,7 @@
 package rows
 
 import (
+	"errors"
 	"fmt"
 
 	"lockstep/kernels"
@@ -34,4 +35,17 @@ func (d *Ops) Quantize(w kernels.QuantizedWeight, x kernels.Tensor, e quant.Enco
 	}
 	launchQuantizeFp8(d.Context, [3]int{driver.Blocks(w.Cols, encodeFP8Block), down, w.Groups}, encodeSquareThreads, 0,
 		w.Codes, w.Scales, x, &parts, w.Rows, w.Cols, w.Codes.Cols)
+}
+
+// CheckActs refuses FP8x128.
+func (d *Ops) CheckActs(e quant.Encoding) error {
+	if e == quant.FP8x128 {
+		return errors.New("a GPU does not multiply activations in codes yet")
+	}
+	return nil
+}
+
+// QuantizeRows is for FP8x128.
+func (d *Ops) QuantizeRows(w kernels.QuantizedWeight, x kernels.Tensor) {
+	panic(fmt.Sprintf("cuda: QuantizeRows: %s to %s", x, w))
 }

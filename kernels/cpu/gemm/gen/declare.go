@@ -46,6 +46,7 @@ func declarations() string {
 	fmt.Fprintf(&text, "\n//go:noescape\nfunc split16%s%s\n", avx512.suffix, splitSignature)
 	for rows := 1; rows <= stepsRows; rows++ {
 		fmt.Fprintf(&text, "\n//go:noescape\nfunc steps%d%s%s\n", rows, avx512.suffix, stepsSignature)
+		fmt.Fprintf(&text, "\n//go:noescape\nfunc steps32x%d%s%s\n", rows, avx512.suffix, stepsSignature)
 	}
 	b, err := format.Source([]byte(text.String()))
 	if err != nil {
@@ -54,14 +55,18 @@ func declarations() string {
 	return string(b)
 }
 
-// tc16 is a set's fields for the steps of DotTC16: assembly for AVX-512 alone.
+// tc16 is a set's fields for the steps of DotTC16 and of fp8x32: assembly for AVX-512 alone.
 func (m *isa) tc16() string {
 	if m != avx512 {
-		return "split16: split16Go,\nsteps16: steps16Go,\n"
+		return "split16: split16Go,\nsteps16: steps16Go,\nsteps32: steps32Go,\n"
 	}
 	text := fmt.Sprintf("split16: split16%s,\nsteps16: []stepKernel{", m.suffix)
 	for rows := 1; rows <= stepsRows; rows++ {
 		text += fmt.Sprintf("steps%d%s,", rows, m.suffix)
+	}
+	text += "},\nsteps32: []stepKernel{"
+	for rows := 1; rows <= stepsRows; rows++ {
+		text += fmt.Sprintf("steps32x%d%s,", rows, m.suffix)
 	}
 	return text + "},\n"
 }

@@ -53,6 +53,9 @@ func generate() map[string]string {
 	for rows := 1; rows <= stepsRows; rows++ {
 		w.steps(rows)
 	}
+	for rows := 1; rows <= stepsRows; rows++ {
+		w.steps32(rows)
+	}
 	files["tc16_avx512_amd64.s"] = w.text.String()
 	return files
 }

@@ -54,10 +54,29 @@ func (w *writer) split() {
 func (w *writer) steps(rows int) {
 	w.function(fmt.Sprintf("steps%d%s", rows, w.suffix), stepsSignature, stepsArgBytes)
 	w.constant(termBits, "Z4")
-	w.constant(lowest, "Z5")
 	w.constant(largest, "Z6")
-	w.code("VPXORD Z7, Z7, Z7")
 	w.code("KXORW K1, K1, K1")
+	w.beginSteps(rows)
+	for r := range rows {
+		w.stepRow(r)
+	}
+	w.nextStep(stepK)
+	for r := range rows {
+		w.reached(r)
+	}
+	w.code("KORTESTW K1, K1")
+	w.code("SETEQ ret+72(FP)")
+	w.code("JNE  done")
+	for r := range rows {
+		w.code("VADDPS Z7, Z%d, Z%d", r, r) // -0 becomes +0
+	}
+	w.endSteps(rows)
+}
+
+// beginSteps loads a kernel's operands and accumulators and begins its loop. Z5 is lowest and Z7 zero.
+func (w *writer) beginSteps(rows int) {
+	w.constant(lowest, "Z5")
+	w.code("VPXORD Z7, Z7, Z7")
 	w.code("MOVQ steps+0(FP), CX")
 	w.code("MOVQ as+8(FP), AX")
 	w.code("MOVQ ae+16(FP), BX")
@@ -80,23 +99,21 @@ func (w *writer) steps(rows int) {
 		w.code("VMOVUPS %s, Z%d", rowOf("DI", "R12", "R13", r, 0), r)
 	}
 	w.label("step")
-	for r := range rows {
-		w.stepRow(r)
-	}
-	w.code("ADDQ $%d, AX", 4*stepK)
-	w.code("ADDQ $%d, BX", 4*stepK)
-	w.code("ADDQ $%d, SI", 64*stepK)
-	w.code("ADDQ $%d, DX", 64*stepK)
+}
+
+// nextStep ends the loop, a round of which has so many products.
+func (w *writer) nextStep(products int) {
+	w.code("ADDQ $%d, AX", 4*products)
+	w.code("ADDQ $%d, BX", 4*products)
+	w.code("ADDQ $%d, SI", 64*products)
+	w.code("ADDQ $%d, DX", 64*products)
 	w.code("DECQ CX")
 	w.code("JNE  step")
+}
+
+// endSteps stores the accumulators.
+func (w *writer) endSteps(rows int) {
 	for r := range rows {
-		w.reached(r)
-	}
-	w.code("KORTESTW K1, K1")
-	w.code("SETEQ ret+72(FP)")
-	w.code("JNE  done")
-	for r := range rows {
-		w.code("VADDPS Z7, Z%d, Z%d", r, r) // -0 becomes +0
 		w.code("VMOVUPS Z%d, %s", r, rowOf("DI", "R12", "R13", r, 0))
 	}
 	w.label("done")
