@@ -182,7 +182,7 @@ func (a *MLA) work(e Extent) (w work) {
 	if a.Form == kernels.LatentExpanded {
 		w.product(SaveProjections, a.KV, e.Rows)
 	} else { // the weights of keys before attention, those of values behind it
-		w.again = 2 * rows * float64(heads*a.NopeDim) * float64(a.KV.W.W.Cols)
+		w.again = float64(2 * rows * float64(heads*a.NopeDim) * float64(a.KV.W.W.Cols))
 		values := a.KV.flops(e.Rows) - w.again
 		if a.readsValues() {
 			w.again += values

@@ -175,7 +175,7 @@ func (m *MoE) work(e Extent) (w work) {
 	rows := e.Rows * m.TopK
 	w.product(SaveGateUp, m.Experts.GateUp, rows)
 	w.product(SaveExperts, m.Experts.Down, rows)
-	w.again = 2 * float64(e.Rows) * float64(m.Router.W.W.Rows) * float64(m.Router.W.W.Cols)
+	w.again = float64(2 * float64(e.Rows) * float64(m.Router.W.W.Rows) * float64(m.Router.W.W.Cols))
 	if m.Into != nil {
 		w.again += m.Into.flops(e.Rows)
 		w.output = m.OutOf.flops(e.Rows)
