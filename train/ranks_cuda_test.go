@@ -42,8 +42,8 @@ func TestRanksOnGPUs(t *testing.T) {
 		"experts": append(few, "run.packs=3", "data.eval_samples=0", "offload.optimizer=true", "offload.ring=0.0001"),
 		"lora": append(few, "lora.rank=4", "lora.target_parameters=mlp.experts.down_proj", "run.recompute=full",
 			"data.eval_samples=0", "model.config.num_hidden_layers=5", "offload.activations=true"),
-		"qat": append(few, "model.weights=fp8", "run.packs=3", "data.eval_samples=0", "offload.optimizer=true",
-			"offload.ring=0.0001"),
+		"qat": append(few, "model.weights=fp8", "definition.acts=mxfp8", "run.packs=3", "data.eval_samples=0",
+			"offload.optimizer=true", "offload.ring=0.0001"),
 		"weights on the host": append(few, "lora.rank=4", "data.eval_samples=0", "model.config.num_hidden_layers=4",
 			"offload.weights=0.00003"),
 		"codes on the host": append(few, "lora.rank=4", "data.eval_samples=0", "model.config.num_hidden_layers=4",
@@ -51,7 +51,7 @@ func TestRanksOnGPUs(t *testing.T) {
 			"run.recompute=full"),
 		"lora on int4": append(few, "model.weights=int4", "lora.rank=4", "model.coded=projections",
 			"lora.target_parameters=mlp.experts.down_proj", "data.eval_samples=0"),
-		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1"),
+		"dapo": append(rl, "rl.objective=dapo", "rl.kl_coef=0.1", "definition.cache=mxfp8"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			shape := func(kind string, ranks int) *configs.Shape {

@@ -140,10 +140,11 @@ func (o *OnMachine) refuse(set []string, err error) {
 
 // device is one of the machine's, without memory.
 func (o *OnMachine) device(s *configs.Shape) *meta.Device {
+	spare := kernels.SpareGPU
 	if o.Machine.Device == "cpu" {
-		return meta.New(setup.Definition(s), kernels.SpareCPU).WithQuantizedCache()
+		spare = kernels.SpareCPU
 	}
-	return meta.New(setup.Definition(s), kernels.SpareGPU)
+	return meta.New(setup.Definition(s), spare)
 }
 
 const gibibyte = 1 << 30
