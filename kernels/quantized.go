@@ -134,9 +134,9 @@ type QuantizedProducts interface {
 	// Quantize puts numbers x, F32 [Groups, Rows, Cols] and contiguous, into codes and scales. Blocks of rows begin
 	// anew at the rows of each matrix that starts lists, ascending from 0.
 	Quantize(w QuantizedWeight, x Tensor, e quant.Encoding, starts []int)
-	// CheckActs returns nil if products read activations in codes of an encoding, as [Term] says, and have passed their
-	// self-test, otherwise the reason.
-	CheckActs(e quant.Encoding) error
+	// CheckCodes returns nil if MatMul takes rows in codes of FP8x128 with a weight of this format and shape, as [Term]
+	// says, and has passed its self-test, otherwise the reason. The weight need not have memory.
+	CheckCodes(w QuantizedWeight) error
 	// QuantizeRows puts rows x [Rows, Cols], F32 or BF16, into codes by FP8x128: w has one group.
 	QuantizeRows(w QuantizedWeight, x Tensor)
 	// DrawCodes fills codes with those of [DrawnCodes], of matrices of a key from `first` on, and makes all scales one.

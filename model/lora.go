@@ -107,11 +107,8 @@ func (m *Model) SameAdapters(c peft.Config) error {
 		return err
 	}
 	if c.SharedExperts != m.LoRA.SharedExperts {
-		has, want := "factors each", "shared factors"
-		if m.LoRA.SharedExperts {
-			has, want = want, has
-		}
-		return fmt.Errorf("its experts have %s, and the shape asks for %s", has, want)
+		return fmt.Errorf("its experts have %s, and the shape asks for %s", factorsOf[m.LoRA.SharedExperts],
+			factorsOf[c.SharedExperts])
 	}
 	if !maps.Equal(saved, m.saved) {
 		return fmt.Errorf("it has modules_to_save %q, and the shape asks for %q", m.LoRA.ModulesToSave, c.ModulesToSave)

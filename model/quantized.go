@@ -66,7 +66,7 @@ func (m *Model) keepCodes(dev kernels.Device, w *checkpoint.Weights) {
 func (m *Model) keepWhere(check func(kernels.QuantizedWeight) error, w *checkpoint.Weights) {
 	for _, l := range m.linears() {
 		l.W.chooseLayout(w)
-		f, err := l.W.format(w)
+		f, err := l.W.format(w, m.dev.Definition().Acts)
 		switch {
 		case errors.Is(err, errNotCoded):
 			continue
@@ -134,8 +134,9 @@ func (m *Model) copyQuantized(p, from *Param, dev kernels.Device, subs []*Sub, r
 
 var errNotCoded = errors.New("not in codes")
 
-// format is the one format of all parts of a weight: [errNotCoded] where none is in codes.
-func (p *Param) format(w *checkpoint.Weights) (f quant.Format, err error) {
+// format is the one format of all parts of a weight: [errNotCoded] where none is in codes. Scales that are powers of
+// two take less memory as such, but for products with inputs in codes.
+func (p *Param) format(w *checkpoint.Weights, acts quant.Encoding) (f quant.Format, err error) {
 	parts := 0
 	for _, part := range p.Parts {
 		if _, ok := w.Encoded(part.Name); ok {
@@ -148,7 +149,7 @@ func (p *Param) format(w *checkpoint.Weights) (f quant.Format, err error) {
 	case parts < len(p.Parts):
 		return f, errors.New("not all of its parts are in codes")
 	}
-	powers := true
+	powers := acts != quant.FP8x128
 	for i, part := range p.Parts {
 		from, err := w.Find(part.Name, "config.json")
 		if err != nil {

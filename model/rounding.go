@@ -71,18 +71,17 @@ func (m *Model) checkActs() error {
 		case !(kernels.Term{Q: p.Q, XQ: &kernels.QuantizedWeight{Format: e.Format(), Groups: 1}}).OfCodes():
 			return fmt.Errorf("definition.acts = %q is for weights in %s, and %s is in %s: set model.weights = %q "+
 				"(--weights), or it to %q or none", e, quant.FP8.Format(), p.Name, p.Q.Format, quant.FP8, quant.MXFP8)
+		case m.ops.coder == nil:
+			return fmt.Errorf("the device does not compute definition.acts = %q: set it to none", e)
+		}
+		if err := m.ops.coder.CheckCodes(*p.Q); err != nil {
+			return fmt.Errorf("definition.acts = %q: %s: %w: set it to %q or none", e, p.Name, err, quant.MXFP8)
 		}
 		coded++
 	}
 	if coded == 0 {
 		return fmt.Errorf("definition.acts = %q is for weights in %s, and no projection is in codes: set "+
 			"model.weights = %q (--weights), or it to none", e, quant.FP8.Format(), quant.FP8)
-	}
-	if m.ops.coder == nil {
-		return fmt.Errorf("the device does not compute definition.acts = %q: set it to none", e)
-	}
-	if err := m.ops.coder.CheckActs(e); err != nil {
-		return fmt.Errorf("definition.acts = %q: %w: set it to %q or none", e, err, quant.MXFP8)
 	}
 	return nil
 }

@@ -41,7 +41,7 @@ void count_off(u64* bar, int arrivals, int bytes) {
 }
 
 void Copy::carry_out() const {
-  memset(to, 0, 16);
+  memset(to, 0, place);
   memcpy(to, from, bytes);
 }
 
@@ -55,7 +55,7 @@ void Block::happen(size_t i) {
 
 // start makes the place of a copy poison.
 static Copy start(Copy c) {
-  memset(c.to, 0xff, 16);
+  memset(c.to, 0xff, c.place);
   return c;
 }
 
@@ -111,6 +111,13 @@ void cp_async_cg_shared_global(u32 to, const void* from, int size, int bytes) {
   if (to % 16 || (u64)from % 16)
     fail("cp.async from %p to %u of shared memory: both must be multiples of 16", from, to);
   self()->copies.push_back(start({(char*)shared(to), (const char*)from, bytes}));
+}
+
+void cp_async_ca_shared_global(u32 to, const void* from, int size, int bytes) {
+  if (size != 4 || bytes < 0 || bytes > 4) fail("cp.async.ca of %d bytes of %d", bytes, size);
+  if (to % 4 || (u64)from % 4)
+    fail("cp.async.ca from %p to %u of shared memory: both must be multiples of 4", from, to);
+  self()->copies.push_back(start({(char*)shared(to), (const char*)from, bytes, 4}));
 }
 
 void cp_async_commit_group() { self()->groups.push_back(self()->copies.size()); }

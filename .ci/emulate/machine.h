@@ -18,7 +18,8 @@ struct Warp;
 struct Copy {
   char* to;
   const char* from;
-  int bytes;
+  int bytes;      // fewer than `place` are followed by zeros
+  int place = 16;
   void carry_out() const;
 };
 

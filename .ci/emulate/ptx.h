@@ -84,6 +84,7 @@ inline void mbarrier_try_wait_parity_shared_b64(bool& p, u32 bar, int parity) { 
 
 // Copies that go on by themselves.
 void cp_async_cg_shared_global(u32 to, const void* from, int size, int bytes);
+void cp_async_ca_shared_global(u32 to, const void* from, int size, int bytes);
 void cp_async_commit_group();
 void cp_async_wait_group(int left);
 void cp_async_mbarrier_arrive_noinc_shared_b64(u32 bar);
@@ -118,6 +119,7 @@ struct Product {
   Values<4> a;  // where `registers` is set, else at `from`
   u64 from, b;
   bool registers, add, a_rows, b_rows;  // rows: rows of the operand in memory are k
+  bool codes;                           // E4M3, 32 k, else bf16, 16
 };
 void wgmma(const Product& p);
 inline void wgmma_fence_sync_aligned() {}
@@ -126,12 +128,16 @@ void wgmma_wait_group_sync_aligned(int left);
 template <int N>
 inline void wgmma_mma_async_sync_aligned_k16_f32_bf16_bf16(float* d, u64 a, u64 b, bool add, int, int, int a_rows,
                                                            int b_rows) {
-  wgmma({N, d, {}, a, b, false, add, a_rows != 0, b_rows != 0});
+  wgmma({N, d, {}, a, b, false, add, a_rows != 0, b_rows != 0, false});
 }
 template <int N>
 inline void wgmma_mma_async_sync_aligned_k16_f32_bf16_bf16(float* d, Values<4> a, u64 b, bool add, int, int,
                                                            int b_rows) {
-  wgmma({N, d, a, 0, b, true, add, false, b_rows != 0});
+  wgmma({N, d, a, 0, b, true, add, false, b_rows != 0, false});
+}
+template <int N>
+inline void wgmma_mma_async_sync_aligned_k32_f32_e4m3_e4m3(float* d, u64 a, u64 b, bool add, int, int) {
+  wgmma({N, d, {}, a, b, false, add, false, false, true});
 }
 
 }  // namespace ptx

@@ -231,6 +231,37 @@ struct Described {
   }
 };
 
+// Code is an E4M3 number: an integer in units of 2^-9, and the exponent of its first bit.
+struct Code {
+  int units, exponent;
+  bool nan;
+  Code() {}
+  explicit Code(unsigned char x) : nan((x & 0x7f) == 0x7f) {
+    int field = x >> 3 & 15, size = field ? (8 + (x & 7)) << (field - 1) : x & 7;
+    units = x & 0x80 ? -size : size, exponent = size ? 31 - __builtin_clz(size) - 9 : kZero;
+  }
+};
+
+// step_of_codes is a step of E4M3: products are integers in units of 2^-18, and the sum in such of 2^-31, below which
+// no term has bits; all bits below the 13th behind the largest exponent's are cut, before the sum and after it.
+static float step_of_codes(float acc, const Code* x, const Code* y) {
+  constexpr int kCodes = 32, kKept = 13, kUnit = 31;
+  int top = acc != 0.f ? ilogbf(acc) : kZero;
+  bool nan = acc != acc;
+  for (int k = 0; k < kCodes; k++) {
+    if (x[k].units && y[k].units) top = std::max(top, x[k].exponent + y[k].exponent);
+    nan |= x[k].nan | y[k].nan;
+  }
+  if (nan) return __uint_as_float(0x7fffffff);
+  if (top == kZero) return 0.f;
+  int shift = top - kKept + kUnit;
+  auto cut = [](long long v, int bits) { return v < 0 ? -(-v >> bits) : v >> bits; };
+  long long sum = cut((long long)ldexp((double)acc, kUnit), shift);
+  for (int k = 0; k < kCodes; k++) sum += cut(((long long)x[k].units * y[k].units) << (kUnit - 18), shift);
+  int length = sum ? 64 - __builtin_clzll(sum < 0 ? -sum : sum) : 0, drop = std::max(length - kKept - 1, 0);
+  return (float)ldexp((double)cut(sum, drop), drop + top - kKept);
+}
+
 // Sums are a warp's part of the sums of wgmma, 16 rows. Lane t has d[4j + i] of row t/4 + i/2*8, column 8j + t%4*2 +
 // i%2.
 struct Sums {
@@ -245,6 +276,20 @@ struct Sums {
           f(p.lanes[t].d[4 * j + i], acc[(t / 4 + i / 2 * 8) * padded + 8 * j + t % 4 * 2 + i % 2]);
   }
 
+  // add_codes is add of E4M3 operands, both along k.
+  void add_codes(const Warp& w, const ptx::Product& p) {
+    static thread_local Code a[16][32], b[kMostColumns][32];
+    auto load = [&](const Described& from, int first, int count, Code(*to)[32]) {
+      for (int i = 0; i < count; i++)
+        for (int k = 0; k < 32; k++) to[i][k] = Code(((const unsigned char*)from.piece(first + i, k / 16 * 8))[k % 16]);
+    };
+    const Grid& g = *w.lanes->grid;
+    load(Described(g, p.from, false), w.lanes->thread.x / kWarp % 4 * 16, 16, a);
+    load(Described(g, p.b, false), 0, columns, b);
+    for (int i = 0; i < 16; i++)
+      for (int j = 0; j < columns; j++) acc[i * padded + j] = step_of_codes(acc[i * padded + j], a[i], b[j]);
+  }
+
   // add continues the chains over the step of one product.
   void add(const Warp& w, const Issued& p) {
     static thread_local Factors<16> a;
@@ -254,6 +299,7 @@ struct Sums {
     for (const ptx::Product& own : p.lanes)
       if (own.columns != first.columns || own.b != first.b || own.from != first.from || own.add != first.add)
         fail("lanes of a warp differ in a wgmma");
+    if (first.codes) return add_codes(w, first);
     if (first.registers) {
       for (int t = 0; t < kWarp; t++) put_registers(a, t, p.lanes[t].a);
     } else {

@@ -100,7 +100,7 @@ func (d *Device) CheckQuantized(_ kernels.QuantizedWeight) error { return nil }
 func (d *Device) Quantize(w kernels.QuantizedWeight, x kernels.Tensor, _ quant.Encoding, _ []int) {
 	d.optimizer(x, w.Codes, w.Scales)
 }
-func (d *Device) CheckActs(quant.Encoding) error { return nil }
+func (d *Device) CheckCodes(kernels.QuantizedWeight) error { return nil }
 func (d *Device) QuantizeRows(w kernels.QuantizedWeight, x kernels.Tensor) {
 	d.rows(x, w.Codes, w.Scales)
 }

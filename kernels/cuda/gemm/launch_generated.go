@@ -25,6 +25,23 @@ const (
 	productMostTerms = 5    // product.cuh
 )
 
+// fp8x128BlockScales is struct BlockScales of fp8x128.cu.
+type fp8x128BlockScales struct {
+	x       cu.DevicePtr
+	w       cu.DevicePtr
+	rows    int32
+	columns int32
+}
+
+// They lie in memory as in C.
+var (
+	_ = [1]bool{}[unsafe.Sizeof(fp8x128BlockScales{})-24]
+	_ = [1]bool{}[unsafe.Offsetof(fp8x128BlockScales{}.x)-0]
+	_ = [1]bool{}[unsafe.Offsetof(fp8x128BlockScales{}.w)-8]
+	_ = [1]bool{}[unsafe.Offsetof(fp8x128BlockScales{}.rows)-16]
+	_ = [1]bool{}[unsafe.Offsetof(fp8x128BlockScales{}.columns)-20]
+)
+
 // matmulTerm is struct Term of matmul.cu.
 type matmulTerm struct {
 	x          cu.DevicePtr
@@ -136,6 +153,27 @@ func launchDequantize[P1, P2, P3 driver.Operand](ctx *driver.Context, kernel str
 		cols: driver.Int32(cols), rowBytes: driver.Int32(rowBytes), wide: driver.Int32(wide),
 	}
 	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:40])
+}
+
+// launchFp8x128 enqueues a kernel of fp8x128.cu: fp8x128_wide, fp8x128_square, fp8x128_few.
+func launchFp8x128[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
+	terms *productTerms, scales *fp8x128BlockScales, out P1, ldo int, offsets P2, groups, segments, m, n int) {
+	params := struct {
+		terms    productTerms
+		scales   fp8x128BlockScales
+		out      cu.DevicePtr
+		ldo      int64
+		offsets  cu.DevicePtr
+		groups   int32
+		segments int32
+		m        int32
+		n        int32
+	}{
+		terms: *terms, scales: *scales, out: driver.AtType(out, kernels.BF16), ldo: int64(ldo),
+		offsets: driver.AtType(offsets, kernels.I32), groups: driver.Int32(groups), segments: driver.Int32(segments),
+		m: driver.Int32(m), n: driver.Int32(n),
+	}
+	ctx.Launch("fp8x128"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:1472])
 }
 
 // launchProduct enqueues a kernel of matmul.cu: nt_vector_f32, nt_vector_bf16, nt_any_f32, nt_any_bf16, nn_vector_f32,
@@ -320,12 +358,12 @@ var Kernels = []string{
 	"dequantize_e4m3_bf16_f32", "dequantize_e4m3_e8m0_bf16", "dequantize_e4m3_e8m0_f32",
 	"dequantize_e4m3_fp32_bf16", "dequantize_e4m3_fp32_f32", "dequantize_int4_bf16_bf16",
 	"dequantize_int4_bf16_f32", "dequantize_int4_e8m0_bf16", "dequantize_int4_e8m0_f32",
-	"dequantize_int4_fp32_bf16", "dequantize_int4_fp32_f32", "nn_any_bf16", "nn_any_f32", "nn_deep_bf16",
-	"nn_deep_f32", "nn_e2m1_e8m0_32_square", "nn_e2m1_e8m0_32_wide", "nn_e4m3_e8m0_128_square",
-	"nn_e4m3_e8m0_128_wide", "nn_e4m3_e8m0_32_square", "nn_e4m3_e8m0_32_wide", "nn_e4m3_fp32_128_square",
-	"nn_e4m3_fp32_128_wide", "nn_few_bf16", "nn_few_f32", "nn_int4_bf16_32_square", "nn_int4_bf16_32_wide",
-	"nn_square_bf16", "nn_square_f32", "nn_tall_bf16", "nn_tall_f32", "nn_vector_bf16", "nn_vector_f32",
-	"nn_wide_bf16", "nn_wide_f32", "nt_any_bf16", "nt_any_f32", "nt_deep_bf16", "nt_deep_f32",
+	"dequantize_int4_fp32_bf16", "dequantize_int4_fp32_f32", "fp8x128_few", "fp8x128_square", "fp8x128_wide",
+	"nn_any_bf16", "nn_any_f32", "nn_deep_bf16", "nn_deep_f32", "nn_e2m1_e8m0_32_square", "nn_e2m1_e8m0_32_wide",
+	"nn_e4m3_e8m0_128_square", "nn_e4m3_e8m0_128_wide", "nn_e4m3_e8m0_32_square", "nn_e4m3_e8m0_32_wide",
+	"nn_e4m3_fp32_128_square", "nn_e4m3_fp32_128_wide", "nn_few_bf16", "nn_few_f32", "nn_int4_bf16_32_square",
+	"nn_int4_bf16_32_wide", "nn_square_bf16", "nn_square_f32", "nn_tall_bf16", "nn_tall_f32", "nn_vector_bf16",
+	"nn_vector_f32", "nn_wide_bf16", "nn_wide_f32", "nt_any_bf16", "nt_any_f32", "nt_deep_bf16", "nt_deep_f32",
 	"nt_e2m1_e8m0_32_few", "nt_e2m1_e8m0_32_some", "nt_e2m1_e8m0_32_square", "nt_e2m1_e8m0_32_wide",
 	"nt_e4m3_e8m0_128_few", "nt_e4m3_e8m0_128_some", "nt_e4m3_e8m0_128_square", "nt_e4m3_e8m0_128_wide",
 	"nt_e4m3_e8m0_32_few", "nt_e4m3_e8m0_32_some", "nt_e4m3_e8m0_32_square", "nt_e4m3_e8m0_32_wide",

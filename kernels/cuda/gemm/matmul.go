@@ -24,6 +24,10 @@ func (d *Ops) MatMulT(out kernels.Tensor, g *kernels.Groups, terms ...kernels.Te
 }
 
 func (d *Ops) product(layout string, out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
+	if terms[0].XQ != nil && layout == "nt" {
+		d.productFP8(out, g, terms)
+		return
+	}
 	if slices.ContainsFunc(terms, inCodes) {
 		d.productQuantized(layout, out, g, terms)
 		return

@@ -163,7 +163,11 @@ func (d *Ops) termsOf(layout string, s tiling, w window, out kernels.Tensor, g *
 	}
 	for i, t := range w.terms {
 		from, to := t.Columns(out.Cols)
-		p.x[i] = d.GroupBoxes(t.X, g, box)
+		if t.XQ != nil {
+			p.x[i] = d.BoxesOf(t.XQ.Codes, 128, box, 128)
+		} else {
+			p.x[i] = d.GroupBoxes(t.X, g, box)
+		}
 		if !inCodes(t) {
 			p.w[i] = d.Boxes(t.W, boxW)
 		}

@@ -76,40 +76,49 @@ __device__ inline void store_tile(const float* d, float* out, long long ldo, int
       }
 }
 
+// exchange_quad: of thread q of four w[i] becomes what thread i had as w[q].
+__device__ inline void exchange_quad(u32 (&w)[4]) {
+  bool odd = warp_lane() & 1, high = warp_lane() & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    u32 v = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 1], 1);
+    if (odd) w[i] = v;
+    else w[i + 1] = v;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    u32 v = __shfl_xor_sync(~0u, high ? w[i] : w[i + 2], 2);
+    if (high) w[i] = v;
+    else w[i + 2] = v;
+  }
+}
+
+// store_eight writes columns [c, c + 8) of a row, those below n.
+__device__ inline void store_eight(u16* to, const u32 (&w)[4], int c, int n, bool wide) {
+  if (wide && c + 8 <= n) {
+    *(uint4*)to = make_uint4(w[0], w[1], w[2], w[3]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+      if (c + i < n) to[i] = (u16)(w[i / 2] >> i % 2 * 16);
+  }
+}
+
 // For bf16 the threads of a quad exchange what they hold until each has 8 columns of one row.
 template <int ROWS>
 __device__ inline void store_tile(const float* d, u16* out, long long ldo, int rows, int col, int n, bool wide) {
   int lane = warp_lane(), warp = threadIdx.x / kWarp % 4, q = lane % 4;
   int c = col + warp * 16 + q % 2 * 8;
-  bool odd = q & 1, high = q & 2;
 #pragma unroll
   for (int j = 0; j < ROWS / 16; j++)
     if (j * 16 < rows) {
       u32 w[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) w[i] = transposed(pair(d[j * 8 + i * 2], d[j * 8 + i * 2 + 1]));
-#pragma unroll
-      for (int i = 0; i < 4; i += 2) {
-        u32 v = __shfl_xor_sync(~0u, odd ? w[i] : w[i + 1], 1);
-        if (odd) w[i] = v;
-        else w[i + 1] = v;
-      }
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        u32 v = __shfl_xor_sync(~0u, high ? w[i] : w[i + 2], 2);
-        if (high) w[i] = v;
-        else w[i + 2] = v;
-      }
+      exchange_quad(w);
       int row = j * 16 + q / 2 * 8 + lane / 4;
       if (row >= rows || c >= n) continue;
-      u16* to = out + row * ldo + c;
-      if (wide && c + 8 <= n) {
-        *(uint4*)to = make_uint4(w[0], w[1], w[2], w[3]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-          if (c + i < n) to[i] = (u16)(w[i / 2] >> i % 2 * 16);
-      }
+      store_eight(out + row * ldo + c, w, c, n, wide);
     }
 }
 

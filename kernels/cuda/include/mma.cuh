@@ -32,6 +32,10 @@ __device__ inline void load4_transposed(u32 r[4], const void* p) { load4_transpo
 __device__ inline void copy16(void* to, const void* from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
 }
+// copy4 is copy16 of 4 bytes, or of none.
+__device__ inline void copy4(void* to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
+}
 __device__ inline void commit() { asm volatile("cp.async.commit_group;"); }
 template <int N>
 __device__ inline void wait() {

@@ -149,3 +149,23 @@ __device__ inline void wgmma(float* d, const u32 (&a)[4], u32 b) {
   WGMMA_A(192, L24, 96, 97, 98, 99, 100, D24(0))
   WGMMA_A(256, L32, 128, 129, 130, 131, 132, D32(0))
 }
+
+#define WGMMA_CODES(N, list, a_at, b_at, more_at, registers)                                                    \
+  if constexpr (COLUMNS == N)                                                                                   \
+    asm volatile("{\n.reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %" #more_at ", 0;\nmov.b64 a, {%" #a_at      \
+                 ", 0x40000040};\nmov.b64 b, {%" #b_at                                                          \
+                 ", 0x40000040};\n"                                                                             \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" list "}, a, b, p, 1, 1;\n}"       \
+                 : registers                                                                                    \
+                 : "r"(a), "r"(b), "r"(more));
+
+// wgmma_codes: d += a * b of E4M3, 32 k, both operands along k: the step fp8x32 (kernels.Term). Without `more` d begins
+// as +0.
+template <int COLUMNS>
+__device__ inline void wgmma_codes(float* d, u32 a, u32 b, int more) {
+  WGMMA_CODES(8, L1, 4, 5, 6, D1(0))
+  WGMMA_CODES(16, L2, 8, 9, 10, D2(0))
+  WGMMA_CODES(32, L4, 16, 17, 18, D4(0))
+  WGMMA_CODES(64, L8, 32, 33, 34, D8(0))
+  WGMMA_CODES(128, L16, 64, 65, 66, D16(0))
+}

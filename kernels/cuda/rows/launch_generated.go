@@ -17,6 +17,7 @@ import (
 const (
 	adamwClippers            = 256  // adamw.cu
 	adamwSumBlock            = 4096 // adamw.cu
+	encodeAcross             = 16   // encode.cuh
 	encodeFP8Block           = 128  // encode.cuh
 	encodeINT4Group          = 32   // encode.cuh
 	encodeSquareThreads      = 512  // encode.cuh
@@ -743,6 +744,24 @@ func launchQuantizeFp8[P1, P2, P3 driver.Operand](ctx *driver.Context, grid [3]i
 	ctx.Launch("quantize_fp8", grid, threads, sharedBytes, driver.Bytes(&params)[:108])
 }
 
+// launchQuantizeRows enqueues a kernel of quantize.cu: quantize_rows_f32, quantize_rows_bf16.
+func launchQuantizeRows[P1, P2, P3 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads,
+	sharedBytes int, codes P1, scales P2, x P3, rows, cols, rowBytes, ldx int) {
+	params := struct {
+		codes    cu.DevicePtr
+		scales   cu.DevicePtr
+		x        cu.DevicePtr
+		rows     int32
+		cols     int32
+		rowBytes int32
+		ldx      int32
+	}{
+		codes: driver.At(codes), scales: driver.AtType(scales, kernels.F32), x: driver.At(x), rows: driver.Int32(rows),
+		cols: driver.Int32(cols), rowBytes: driver.Int32(rowBytes), ldx: driver.Int32(ldx),
+	}
+	ctx.Launch("quantize_rows"+variant, grid, threads, sharedBytes, driver.Bytes(&params)[:40])
+}
+
 // launchRelu2 enqueues a kernel of relu2.cu: relu2_f32, relu2_bf16.
 func launchRelu2[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
 	out P1, x P2, rows, n, os, xs int) {
@@ -1034,17 +1053,17 @@ var Kernels = []string{
 	"norm_then_gate_8_f32", "norm_then_gate_backward_16_bf16", "norm_then_gate_backward_16_f32",
 	"norm_then_gate_backward_32_bf16", "norm_then_gate_backward_32_f32", "norm_then_gate_backward_8_bf16",
 	"norm_then_gate_backward_8_f32", "quantize_fp8", "quantize_int4", "quantize_mxfp4", "quantize_mxfp8",
-	"relu2_backward_bf16", "relu2_backward_f32", "relu2_bf16", "relu2_f32", "rms_norm_1x16_bf16",
-	"rms_norm_1x16_f32", "rms_norm_1x64_bf16", "rms_norm_1x64_f32", "rms_norm_2x16_bf16", "rms_norm_2x16_f32",
-	"rms_norm_2x32_bf16", "rms_norm_2x32_f32", "rms_norm_2x8_bf16", "rms_norm_2x8_f32", "rms_norm_4x16_bf16",
-	"rms_norm_4x16_f32", "rms_norm_8x2_bf16", "rms_norm_8x2_f32", "rms_norm_8x4_bf16", "rms_norm_8x4_f32",
-	"rms_norm_8x8_bf16", "rms_norm_8x8_f32", "rms_norm_backward_1x16_bf16", "rms_norm_backward_1x16_f32",
-	"rms_norm_backward_1x64_bf16", "rms_norm_backward_1x64_f32", "rms_norm_backward_2x16_bf16",
-	"rms_norm_backward_2x16_f32", "rms_norm_backward_2x32_bf16", "rms_norm_backward_2x32_f32",
-	"rms_norm_backward_4x8_bf16", "rms_norm_backward_4x8_f32", "rms_norm_backward_8x2_bf16",
-	"rms_norm_backward_8x2_f32", "rms_norm_backward_8x4_bf16", "rms_norm_backward_8x4_f32", "scale_bf16",
-	"scale_f32", "sigmoid_gate_backward_bf16", "sigmoid_gate_backward_f32", "sigmoid_gate_bf16",
-	"sigmoid_gate_f32", "sigmoid_gate_one_backward_bf16", "sigmoid_gate_one_backward_f32", "square_blocks",
-	"swiglu_backward_bf16", "swiglu_backward_f32", "swiglu_bf16", "swiglu_f32", "take_bf16", "take_f32", "tree_of",
-	"zero16", "zero32",
+	"quantize_rows_bf16", "quantize_rows_f32", "relu2_backward_bf16", "relu2_backward_f32", "relu2_bf16",
+	"relu2_f32", "rms_norm_1x16_bf16", "rms_norm_1x16_f32", "rms_norm_1x64_bf16", "rms_norm_1x64_f32",
+	"rms_norm_2x16_bf16", "rms_norm_2x16_f32", "rms_norm_2x32_bf16", "rms_norm_2x32_f32", "rms_norm_2x8_bf16",
+	"rms_norm_2x8_f32", "rms_norm_4x16_bf16", "rms_norm_4x16_f32", "rms_norm_8x2_bf16", "rms_norm_8x2_f32",
+	"rms_norm_8x4_bf16", "rms_norm_8x4_f32", "rms_norm_8x8_bf16", "rms_norm_8x8_f32",
+	"rms_norm_backward_1x16_bf16", "rms_norm_backward_1x16_f32", "rms_norm_backward_1x64_bf16",
+	"rms_norm_backward_1x64_f32", "rms_norm_backward_2x16_bf16", "rms_norm_backward_2x16_f32",
+	"rms_norm_backward_2x32_bf16", "rms_norm_backward_2x32_f32", "rms_norm_backward_4x8_bf16",
+	"rms_norm_backward_4x8_f32", "rms_norm_backward_8x2_bf16", "rms_norm_backward_8x2_f32",
+	"rms_norm_backward_8x4_bf16", "rms_norm_backward_8x4_f32", "scale_bf16", "scale_f32",
+	"sigmoid_gate_backward_bf16", "sigmoid_gate_backward_f32", "sigmoid_gate_bf16", "sigmoid_gate_f32",
+	"sigmoid_gate_one_backward_bf16", "sigmoid_gate_one_backward_f32", "square_blocks", "swiglu_backward_bf16",
+	"swiglu_backward_f32", "swiglu_bf16", "swiglu_f32", "take_bf16", "take_f32", "tree_of", "zero16", "zero32",
 }

@@ -2,8 +2,20 @@
 // block of threads. Scales of a block of columns lie side by side for all rows. Bound: the bytes of numbers and codes.
 #include "encode.cuh"
 
+typedef unsigned char u8;
+
+// Bits of scales and codes where a number of the block is not finite.
+constexpr u32 kNaNE8M0 = 255, kNaNBF16 = 0x7fc0, kNaNE4M3 = 0x7f;
+
 // int4_code is the integer nearest to the quotient, plus 8.
 __device__ inline u32 int4_code(float quotient) { return (u32)((int)fminf(fmaxf(rintf(quotient), -7.f), 7.f) + 8); }
+
+// e4m3_codes are those of two numbers, the first in the low byte.
+__device__ inline u32 e4m3_codes(float x, float y) {
+  u16 pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(y), "f"(x));
+  return pair;
+}
 
 // Encoders make codes of eight numbers of a block, whose largest magnitude has the bits `most`, and give the scale.
 struct Int4 {
@@ -39,7 +51,18 @@ struct Mxfp4 {
 struct Mxfp8 {
   typedef u8 Scale;
   static constexpr int kBits = 8;
-  __device__ static Scale encode(const float* v, u32 most, u32* codes) { return mxfp8_encode(v, most, codes); }
+  __device__ static Scale encode(const float* v, u32 most, u32* codes) {
+    codes[0] = codes[1] = most >= kInfinity ? kNaNE4M3 * 0x01010101u : 0;
+    if (most >= kInfinity) return kNaNE8M0;
+    u32 power = power_code(most, 0x600000, 8);
+    if (most == 0) return 0;
+    float inverse = inverse_of(power);
+#pragma unroll
+    for (int j = 0; j < kEight; j += 4)
+      codes[j / 4] = e4m3_codes(v[j] * inverse, v[j + 1] * inverse) |
+                     e4m3_codes(v[j + 2] * inverse, v[j + 3] * inverse) << 16;
+    return power;
+  }
 };
 
 // store_codes writes those of eight columns, `left` of which are there.
@@ -85,6 +108,50 @@ QUANTIZE(int4, Int4, u16)
 QUANTIZE(mxfp4, Mxfp4, u8)
 QUANTIZE(mxfp8, Mxfp8, u8)
 
+// fp8_codes are those of eight numbers of a block with its scale.
+__device__ inline void fp8_codes(const float* v, const Quotient& quotient, bool finite, u32* codes) {
+#pragma unroll
+  for (int j = 0; j < kEight; j += 4) {
+    float q[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      float y = v[j + k];
+      q[k] = quotient.near() ? with_sign(quotient.of(y), y) : y / quotient.scale;
+    }
+    codes[j / 4] = quotient.scale == 0.f ? 0 : e4m3_codes(q[0], q[1]) | e4m3_codes(q[2], q[3]) << 16;
+    if (!finite) codes[j / 4] = kNaNE4M3 * 0x01010101u;
+  }
+}
+
+// Rows in blocks of 1 x 128, of which a block has kAcross threads, neighbours in one warp. Bound: the bytes of numbers
+// and codes. No card has run it.
+template <class T>
+__device__ inline void quantize_row_blocks(u8* codes, float* scales, const T* x, int rows, int cols, int row_bytes,
+                                           int ldx) {
+  int blocks = (cols + kFP8Block - 1) / kFP8Block, i = blockIdx.x * blockDim.x + threadIdx.x, across = blocks * kAcross;
+  int row = i / across, col = i % across * kEight, left = row < rows ? cols - col : 0;
+  float v[kEight];
+  load8(x + (size_t)row * ldx + col, left, v);
+  u32 most = 0, words[2];
+#pragma unroll
+  for (int j = 0; j < kEight; j++) most = max(most, __float_as_uint(v[j]) & kMagnitude);
+  most = most_of<kAcross>(most);
+  if (row >= rows) return;
+  Quotient quotient(__uint_as_float(most) / 448.f);
+  bool finite = most < kInfinity;
+  fp8_codes(v, quotient, finite, words);
+  if (left > 0) store_codes<8>(codes + (size_t)row * row_bytes + col, words, left);
+  if (i % kAcross == 0)
+    scales[(size_t)(col / kFP8Block) * rows + row] = finite ? quotient.scale : __uint_as_float(kNaN);
+}
+
+#define QUANTIZE_ROWS(name, T)                                                                                      \
+  KERNEL(quantize_rows_##name, u8* codes, float* scales, const T* x, int rows, int cols, int row_bytes, int ldx) { \
+    quantize_row_blocks(codes, scales, x, rows, cols, row_bytes, ldx);                                              \
+  }
+QUANTIZE_ROWS(f32, float)
+QUANTIZE_ROWS(bf16, u16)
+
 constexpr int kMostParts = 16;
 
 // Parts are the rows of a matrix at which blocks begin anew.
@@ -119,23 +186,13 @@ extern "C" __global__ void __launch_bounds__(kSquareThreads, 2)
   }
   u32 most = largest_of(own);
   Quotient quotient(__uint_as_float(most) / 448.f);
-  bool finite = most < kInfinity, nothing = quotient.scale == 0.f;
+  bool finite = most < kInfinity;
 #pragma unroll
   for (int i = 0; i < kPieces; i++) {
     int at = row + i * kDown;
     if (at >= end || col >= cols) continue;
     u32 words[2];
-#pragma unroll
-    for (int j = 0; j < kEight; j += 4) {
-      float q[4];
-#pragma unroll
-      for (int k = 0; k < 4; k++) {
-        float y = v[i][j + k];
-        q[k] = quotient.near() ? with_sign(quotient.of(y), y) : y / quotient.scale;
-      }
-      words[j / 4] = nothing ? 0 : e4m3_codes(q[0], q[1]) | e4m3_codes(q[2], q[3]) << 16;
-      if (!finite) words[j / 4] = kNaNE4M3 * 0x01010101u;
-    }
+    fp8_codes(v[i], quotient, finite, words);
     store_codes<8>(codes + (size_t)at * row_bytes + col, words, cols - col);
   }
   for (int r = first + threadIdx.x; r < end; r += kSquareThreads)

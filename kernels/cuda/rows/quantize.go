@@ -3,7 +3,6 @@
 package rows
 
 import (
-	"errors"
 	"fmt"
 
 	"lockstep/kernels"
@@ -37,15 +36,14 @@ func (d *Ops) Quantize(w kernels.QuantizedWeight, x kernels.Tensor, e quant.Enco
 		w.Codes, w.Scales, x, &parts, w.Rows, w.Cols, w.Codes.Cols)
 }
 
-// CheckActs refuses FP8x128.
-func (d *Ops) CheckActs(e quant.Encoding) error {
-	if e == quant.FP8x128 {
-		return errors.New("a GPU does not multiply activations in codes yet")
-	}
-	return nil
-}
-
-// QuantizeRows is for FP8x128.
+// QuantizeRows puts rows, F32 or BF16, into codes by FP8x128.
 func (d *Ops) QuantizeRows(w kernels.QuantizedWeight, x kernels.Tensor) {
-	panic(fmt.Sprintf("cuda: QuantizeRows: %s to %s", x, w))
+	if x.Groups != 1 || w.Groups != 1 || x.Rows != w.Rows || x.Cols != w.Cols ||
+		w.Format != quant.FP8x128.Format() {
+		panic(fmt.Sprintf("cuda: QuantizeRows: %s to %s", x, w))
+	}
+	blocks := driver.Blocks(w.Cols, encodeFP8Block)
+	launchQuantizeRows(d.Context, driver.Suffix(x), [3]int{driver.Blocks(w.Rows*blocks*encodeAcross,
+		driver.ElementThreads), 1, 1}, driver.ElementThreads, 0, w.Codes, w.Scales, x, w.Rows, w.Cols, w.Codes.Cols,
+		x.Stride)
 }

@@ -65,3 +65,18 @@ func TestQuantizeNoticed(t *testing.T) {
 		t.Error("blocks of other rows have the same codes: " + fmt.Sprint(x[0]))
 	}
 }
+
+// Rows in blocks of 1 x 128, strided, of both types.
+func TestQuantizeRows(t *testing.T) {
+	e := quant.FP8x128
+	for _, c := range [][2]int{{1, 1}, {3, 130}, {130, 128}, {37, 304}, {5, 2048}} {
+		for _, d := range []kernels.DType{kernels.F32, kernels.BF16} {
+			codes, scales := codesAndScales(e, 1, c[0], c[1])
+			x := odd(d, 1, c[0], c[1], c[1]+8, e.High(), e.Format().Wide)
+			cudatest.Both(t, fmt.Sprint(d, c), []cudatest.Operand{codes, scales, x}, func(dev kernels.Device,
+				on []kernels.Tensor) {
+				dev.(kernels.QuantizedProducts).QuantizeRows(quantized(e, on[2], on[0], on[1]), on[2])
+			})
+		}
+	}
+}

@@ -3,6 +3,7 @@
 package selftest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -32,6 +33,43 @@ func (d *Checks) CheckQuantized(w kernels.QuantizedWeight) error {
 		}
 	}
 	return nil
+}
+
+// CheckCodes runs products of rows in codes by each kernel that may compute them, once.
+func (d *Checks) CheckCodes(w kernels.QuantizedWeight) error {
+	ops := gemm.New(d.c)
+	if err := ops.CheckFP8(w); err != nil {
+		return err
+	}
+	defer func() { d.c.Path = "" }()
+	for _, path := range gemm.FP8Paths {
+		d.c.Path = path
+		if err := d.checkOnce(fmt.Sprintf("products of FP8 codes (%s)", path), runCodes); err != nil {
+			return fmt.Errorf("a %s %w", d.c.CardName(), err)
+		}
+	}
+	return nil
+}
+
+// runCodes multiplies two groups of rows, one of them of few, by a weight in codes with an adapter. Scales of the
+// weight's rows are all different, or those of 128 rows the same.
+func runCodes(dev kernels.Device, mem *kernels.Arena, r *rand.Rand) kernels.Tensor {
+	const groups = 2
+	t, e := newLayerCheck(dev, mem, r), quant.FP8x128
+	offsets := t.mem.New(kernels.I32, 1, groups+1)
+	t.d.Write(offsets, []byte{0, 0, 0, 0, 7, 0, 0, 0, layerRows, 0, 0, 0})
+	g := &kernels.Groups{Offsets: offsets, Count: groups, Segments: 1}
+	w := t.quantized(e.Format(), groups, quantizedRows, quantizedCols)
+	b := t.random(kernels.BF16, groups*quantizedRows, quantizedRank)
+	b.Groups, b.Rows = groups, quantizedRows
+	for range 2 {
+		x := kernels.NewQuantizedWeight(e.Format(), kernels.BF16, 1, layerRows, quantizedCols, t.mem.NewGrouped)
+		t.d.(kernels.QuantizedProducts).QuantizeRows(x, t.rows(quantizedCols))
+		t.d.MatMul(t.activation(quantizedRows), g, kernels.Term{X: x.Shape(), XQ: &x, Q: &w},
+			kernels.Term{X: t.rows(quantizedRank), W: b})
+		t.d.Write(w.Scales, bytes.Repeat([]byte{1, 2, 3, 0x3e}, w.Scales.Len()))
+	}
+	return t.all()
 }
 
 const (
