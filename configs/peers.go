@@ -22,6 +22,11 @@ var CUDAMatMul string
 //go:embed peers/cuda_attention.py
 var CUDAAttention string
 
+// CUDACodes is the script that times products of FP8 codes with torch, and prints digests of one's outputs.
+//
+//go:embed peers/cuda_codes.py
+var CUDACodes string
+
 // TransformersRollout is the script that generates for a benchmark's prompts with transformers.
 //
 //go:embed peers/transformers_rollout.py

@@ -20,12 +20,16 @@ func timeKernels(dev kernels.Device, each time.Duration) (lines []kernelTime, er
 	}
 	for _, r := range slices.Concat([]bench.Result{bench.Copy(d, each)}, bench.Rows(d, each),
 		bench.MatMul(d, each, bench.MatMulCases), bench.Quantized(d, each, bench.QuantizedCases),
-		bench.Attention(d, each, bench.AttentionCases),
+		bench.Codes(d, each, bench.CodesCases), bench.Attention(d, each, bench.AttentionCases),
 		bench.Sparse(d, each, bench.SparseCases)) {
-		lines = append(lines, kernelTime{r.Case, r.Seconds, r.Flops, r.Bytes})
+		lines = append(lines, kernelTime{Name: r.Case, Seconds: r.Seconds, flops: r.Flops, bytes: r.Bytes,
+			note: r.Note})
 	}
 	return lines, nil
 }
+
+// codesDigests are those of outputs of a product of codes, on one of the GPUs that timeKernels times.
+func codesDigests(dev kernels.Device) []string { return bench.CodesDigests(dev.(*cuda.Device)) }
 
 // copyRateCUDA is the bytes a second, read and written, of a copy in the card's memory.
 func copyRateCUDA(dev kernels.Device, each time.Duration) float64 {

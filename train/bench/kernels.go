@@ -18,6 +18,9 @@ type kernelTime struct {
 	Seconds float64 `json:"seconds"`
 	flops   float64 // of the tensor cores
 	bytes   float64 // that have to be read and written
+	note    string  // behind the name
+	// of a peer's line about bits: SHA-256 of rows of a product of codes
+	Digests []string `json:"digests"`
 }
 
 // Kernels prints the speed of the GPU's kernels on the shapes of the project's tables: against a copy in the
@@ -36,20 +39,47 @@ func Kernels(ctx context.Context, o Options) error {
 		return err
 	}
 	fmt.Fprintf(o.Out, "%s\n", dev.Name())
+	var digests, theirs []string
+	if o.Peer != "" {
+		digests = codesDigests(dev)
+	}
 	if err := dev.Close(); err != nil {
 		return err
 	}
 	times := map[string]float64{}
 	if o.Peer != "" {
-		for _, script := range []string{configs.CUDAMatMul, configs.CUDAAttention} {
+		for _, script := range []string{configs.CUDAMatMul, configs.CUDAAttention, configs.CUDACodes} {
 			lines, failed := peer[kernelTime](ctx, o.Peer, script)
 			err = cmp.Or(err, failed)
 			for _, l := range lines {
-				times[l.Name] = l.Seconds
+				if l.Digests != nil {
+					theirs = l.Digests
+				} else {
+					times[l.Name] = l.Seconds
+				}
 			}
 		}
 	}
-	return errors.Join(printKernelTimes(o.Out, ours, times), err)
+	err = errors.Join(printKernelTimes(o.Out, ours, times), err)
+	if theirs != nil {
+		err = errors.Join(err, compareCodes(o.Out, digests, theirs))
+	}
+	return err
+}
+
+// compareCodes says how many bands of rows of a product of codes differ from torch's: none may.
+func compareCodes(w io.Writer, ours, theirs []string) error {
+	differ := max(len(ours), len(theirs)) - min(len(ours), len(theirs))
+	for i := range min(len(ours), len(theirs)) {
+		if ours[i] != theirs[i] {
+			differ++
+		}
+	}
+	fmt.Fprintf(w, "product of FP8 codes, fp32: %d of %d bands of rows differ from torch's\n", differ, len(ours))
+	if differ > 0 {
+		return fmt.Errorf("products of FP8 codes: %d of %d bands of rows differ from torch's", differ, len(ours))
+	}
+	return nil
 }
 
 // printKernelTimes prints lines, the first of which is the copy.
@@ -69,7 +99,8 @@ func printKernelTimes(w io.Writer, lines []kernelTime, peers map[string]float64)
 			rate, share = fmt.Sprintf("%.0f", l.bytes/l.Seconds/1e9),
 				fmt.Sprintf("%.0f%%", 100*l.bytes/l.Seconds/copied)
 		}
-		fmt.Fprintf(tab, "%.1f\t%s\t%s\t%s\t%s\t%s\t  %s\n", 1e6*l.Seconds, flops, rate, share, other, ratio, l.Name)
+		fmt.Fprintf(tab, "%.1f\t%s\t%s\t%s\t%s\t%s\t  %s%s\n", 1e6*l.Seconds, flops, rate, share, other, ratio, l.Name,
+			l.note)
 	}
 	return tab.Flush()
 }

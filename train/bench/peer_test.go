@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -109,4 +110,17 @@ func about(ratio, of string, to float64) bool {
 	r, err := strconv.ParseFloat(ratio, 64)
 	n, err2 := strconv.ParseFloat(of, 64)
 	return err == nil && err2 == nil && math.Abs(r-n/to) <= 0.01+0.01/to+0.5/to
+}
+
+// A band of rows that differs from torch's on a bit is an error.
+func TestCompareCodes(t *testing.T) {
+	for _, c := range []struct {
+		theirs []string
+		want   string
+	}{{[]string{"a", "b"}, ""}, {[]string{"a", "c"}, "1 of 2 bands"}, {[]string{"a"}, "1 of 2 bands"}} {
+		err := compareCodes(io.Discard, []string{"a", "b"}, c.theirs)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v", c.theirs, err)
+		}
+	}
 }

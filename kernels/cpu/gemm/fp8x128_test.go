@@ -221,18 +221,29 @@ func TestFP8x128NotFinite(t *testing.T) {
 	}
 }
 
+// Products of codes, and by tc16 of the numbers that they stand for.
 func BenchmarkFP8x128(b *testing.B) {
 	rng := rand.New(rand.NewPCG(8, 2))
 	const m, n, k = 64, 256, 1024
 	x, w := fp8Operand(rng, m, k, 0), fp8Operand(rng, n, k, 0)
+	numbers := func(w kernels.QuantizedWeight) Operand {
+		values := make([]float32, w.Rows*w.Cols)
+		for r := range w.Rows {
+			w.DecodeRow(values[r*w.Cols:][:w.Cols], r, 0)
+		}
+		return Operand{F: values, RS: w.Cols, CS: 1}
+	}
 	c := make([]float32, m*n)
 	for name, e := range engines(b, kernels.DotTC16) {
-		b.Run(name, func(b *testing.B) {
-			s := new(Scratch)
-			for b.Loop() {
-				e.block(s, c, n, m, n, k, OfQuantized(x), OfQuantized(w).T(), true)
-			}
-			b.ReportMetric(float64(2*m*n*k*b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
-		})
+		for kind, of := range map[string][2]Operand{"codes": {OfQuantized(x), OfQuantized(w).T()},
+			"numbers": {numbers(x), numbers(w).T()}} {
+			b.Run(name+"/"+kind, func(b *testing.B) {
+				s := new(Scratch)
+				for b.Loop() {
+					e.block(s, c, n, m, n, k, of[0], of[1], true)
+				}
+				b.ReportMetric(float64(2*m*n*k*b.N)/b.Elapsed().Seconds()/1e9, "GFLOP/s")
+			})
+		}
 	}
 }

@@ -19,6 +19,7 @@ type Result struct {
 	Seconds float64 // of one run, median
 	Flops   float64 // floating-point operations of the tensor cores; 0: bound by memory
 	Bytes   float64 // that have to be read and written
+	Note    string  // behind the case, for people
 }
 
 const samples = 7

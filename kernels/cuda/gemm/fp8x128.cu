@@ -170,7 +170,19 @@ struct Many {
     ring.next();
   }
 
-  // A thread's sums lie along rows of out: a quad exchanges them until each thread has 8 columns.
+  __device__ void store(float* out, long long ldo, int warpgroup, const Work& w, int n, bool) {
+    int lane = warp_lane(), warp = threadIdx.x / kWarp % 4;
+#pragma unroll
+    for (int v = 0; v < WAVES; v++)
+#pragma unroll
+      for (int i = 0; i < kSums; i++) {
+        int row = first(warpgroup, v) + warp * 16 + lane / 4 + i % 4 / 2 * 8,
+            c = w.col + i / 4 * 8 + lane % 4 * 2 + i % 2;
+        if (row < w.rows && c < n) out[(w.from + row) * ldo + c] = sum[v][i];
+      }
+  }
+
+  // For bf16 a quad, whose sums lie along rows of out, exchanges them until each thread has 8 columns.
   __device__ void store(u16* out, long long ldo, int warpgroup, const Work& w, int n, bool wide) {
     int lane = warp_lane(), warp = threadIdx.x / kWarp % 4;
 #pragma unroll
@@ -235,14 +247,15 @@ struct Few {
     ring.next();
   }
 
-  __device__ void store(u16* out, long long ldo, int warpgroup, const Work& w, int n, bool wide) {
+  template <class T>
+  __device__ void store(T* out, long long ldo, int warpgroup, const Work& w, int n, bool wide) {
     store_tile<kRows>(sum, out + w.from * ldo, ldo, w.rows, w.col + warpgroup * 64, n, wide);
   }
 };
 
 // product_fp8x128: columns [terms.begin, n) of out.
-template <class W>
-__device__ inline void product_fp8x128(const Terms& terms, const BlockScales& scales, u16* out, long long ldo,
+template <class W, class T>
+__device__ inline void product_fp8x128(const Terms& terms, const BlockScales& scales, T* out, long long ldo,
                                        const int* offsets, int groups, int segments, int m, int n, int stages) {
   using R = typename W::Ring;
   __shared__ u64 bars[2 * 8];
@@ -262,7 +275,7 @@ __device__ inline void product_fp8x128(const Terms& terms, const BlockScales& sc
   }
   more_registers<W::kMore>();
   int warpgroup = uniform(threadIdx.x / kGroup), count = uniform(tiles.count);
-  bool wide = ((u64)(out + tiles.begin) | (u64)ldo * 2) % 16 == 0;
+  bool wide = ((u64)(out + tiles.begin) | (u64)ldo * sizeof(T)) % 16 == 0;
   for (int i = blockIdx.x; i < count; i += gridDim.x) {
     Work w = tiles.work(i);
     int rows = uniform(w.rows);
@@ -279,14 +292,17 @@ __device__ inline void product_fp8x128(const Terms& terms, const BlockScales& sc
   }
 }
 
-#define PRODUCT_FP8(name, STAGES, ...)                                                                            \
-  extern "C" __global__ void __launch_bounds__(3 * kGroup, 1)                                                     \
-      fp8x128_##name(const __grid_constant__ Terms terms, const __grid_constant__ BlockScales scales, u16* out,    \
-                     long long ldo, const int* offsets, int groups, int segments, int m, int n) {                 \
-    product_fp8x128<__VA_ARGS__>(terms, scales, out, ldo, offsets, groups, segments, m, n, STAGES);                \
+#define PRODUCT_FP8(name, T, STAGES, ...)                                                                       \
+  extern "C" __global__ void __launch_bounds__(3 * kGroup, 1)                                                   \
+      fp8x128_##name(const __grid_constant__ Terms terms, const __grid_constant__ BlockScales scales, T* out,    \
+                     long long ldo, const int* offsets, int groups, int segments, int m, int n) {               \
+    product_fp8x128<__VA_ARGS__>(terms, scales, out, ldo, offsets, groups, segments, m, n, STAGES);              \
   }
-PRODUCT_FP8(wide, 4, Many<2, 4>)
-PRODUCT_FP8(square, 6, Many<1, 6>)
-PRODUCT_FP8(few, 8, Few<8>)
+#define PRODUCTS_FP8(name, STAGES, ...)               \
+  PRODUCT_FP8(name##_bf16, u16, STAGES, __VA_ARGS__)  \
+  PRODUCT_FP8(name##_f32, float, STAGES, __VA_ARGS__)
+PRODUCTS_FP8(wide, 4, Many<2, 4>)
+PRODUCTS_FP8(square, 6, Many<1, 6>)
+PRODUCTS_FP8(few, 8, Few<8>)
 
 #endif

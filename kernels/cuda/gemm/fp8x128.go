@@ -55,8 +55,7 @@ func (d *Ops) CheckFP8(w kernels.QuantizedWeight) error {
 // productFP8 is MatMul whose first term has codes on both sides.
 func (d *Ops) productFP8(out kernels.Tensor, g *kernels.Groups, terms []kernels.Term) {
 	x, q := terms[0].XQ, terms[0].Q
-	if err := d.CheckFP8(*q); err != nil || !terms[0].OfCodes() || out.DType != kernels.BF16 ||
-		g != nil && g.Interleaved || x.Rows != out.Rows {
+	if err := d.CheckFP8(*q); err != nil || !terms[0].OfCodes() || g != nil && g.Interleaved || x.Rows != out.Rows {
 		panic(fmt.Sprintf("cuda: MatMul: out %s of %s and %s: %v", out, x, q, err))
 	}
 	for _, t := range terms[1:] {
@@ -75,8 +74,9 @@ func (d *Ops) productFP8(out kernels.Tensor, g *kernels.Groups, terms []kernels.
 	for _, w := range windows(out.Cols, s.columns, terms) {
 		p := d.termsOf("nt", s, w, out, g)
 		p.w[0] = d.BoxesOf(q.Codes, 128, s.columns, 128)
-		launchFp8x128(d.Context, s.name, s.grid(d.Processors, groups, out.Rows, w.to-w.from), s.threads(),
-			s.sharedOfCodes(groups), &p, &scales, out, out.Stride, offsets, groups, segments, out.Rows, w.to)
+		grid := s.grid(d.Processors, groups, out.Rows, w.to-w.from)
+		launchFp8x128(d.Context, s.name+driver.Suffix(out), grid, s.threads(), s.sharedOfCodes(groups), &p, &scales,
+			out, out.Stride, offsets, groups, segments, out.Rows, w.to)
 	}
 }
 

@@ -155,7 +155,8 @@ func launchDequantize[P1, P2, P3 driver.Operand](ctx *driver.Context, kernel str
 	ctx.Launch(kernel, grid, threads, sharedBytes, driver.Bytes(&params)[:40])
 }
 
-// launchFp8x128 enqueues a kernel of fp8x128.cu: fp8x128_wide, fp8x128_square, fp8x128_few.
+// launchFp8x128 enqueues a kernel of fp8x128.cu: fp8x128_wide_bf16, fp8x128_wide_f32, fp8x128_square_bf16,
+// fp8x128_square_f32, fp8x128_few_bf16, fp8x128_few_f32.
 func launchFp8x128[P1, P2 driver.Operand](ctx *driver.Context, variant string, grid [3]int, threads, sharedBytes int,
 	terms *productTerms, scales *fp8x128BlockScales, out P1, ldo int, offsets P2, groups, segments, m, n int) {
 	params := struct {
@@ -169,7 +170,7 @@ func launchFp8x128[P1, P2 driver.Operand](ctx *driver.Context, variant string, g
 		m        int32
 		n        int32
 	}{
-		terms: *terms, scales: *scales, out: driver.AtType(out, kernels.BF16), ldo: int64(ldo),
+		terms: *terms, scales: *scales, out: driver.At(out), ldo: int64(ldo),
 		offsets: driver.AtType(offsets, kernels.I32), groups: driver.Int32(groups), segments: driver.Int32(segments),
 		m: driver.Int32(m), n: driver.Int32(n),
 	}
@@ -358,8 +359,9 @@ var Kernels = []string{
 	"dequantize_e4m3_bf16_f32", "dequantize_e4m3_e8m0_bf16", "dequantize_e4m3_e8m0_f32",
 	"dequantize_e4m3_fp32_bf16", "dequantize_e4m3_fp32_f32", "dequantize_int4_bf16_bf16",
 	"dequantize_int4_bf16_f32", "dequantize_int4_e8m0_bf16", "dequantize_int4_e8m0_f32",
-	"dequantize_int4_fp32_bf16", "dequantize_int4_fp32_f32", "fp8x128_few", "fp8x128_square", "fp8x128_wide",
-	"nn_any_bf16", "nn_any_f32", "nn_deep_bf16", "nn_deep_f32", "nn_e2m1_e8m0_32_square", "nn_e2m1_e8m0_32_wide",
+	"dequantize_int4_fp32_bf16", "dequantize_int4_fp32_f32", "fp8x128_few_bf16", "fp8x128_few_f32",
+	"fp8x128_square_bf16", "fp8x128_square_f32", "fp8x128_wide_bf16", "fp8x128_wide_f32", "nn_any_bf16",
+	"nn_any_f32", "nn_deep_bf16", "nn_deep_f32", "nn_e2m1_e8m0_32_square", "nn_e2m1_e8m0_32_wide",
 	"nn_e4m3_e8m0_128_square", "nn_e4m3_e8m0_128_wide", "nn_e4m3_e8m0_32_square", "nn_e4m3_e8m0_32_wide",
 	"nn_e4m3_fp32_128_square", "nn_e4m3_fp32_128_wide", "nn_few_bf16", "nn_few_f32", "nn_int4_bf16_32_square",
 	"nn_int4_bf16_32_wide", "nn_square_bf16", "nn_square_f32", "nn_tall_bf16", "nn_tall_f32", "nn_vector_bf16",
