@@ -106,7 +106,7 @@ func Inspect(dir string) (s *Summary, err error) {
 		if err != nil {
 			return nil, err
 		}
-		m.keepWhere(anyWeight, w)
+		m.keepWhere(anyWeight, w, quant.AsTrained)
 		if s.Kept = kept.Name; m.choice.kept > 0 {
 			s.InCodes = m.Memory().Weights
 		}

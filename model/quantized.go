@@ -58,15 +58,15 @@ func (m *Model) Opened() string {
 // for each head, and those that the device refuses.
 func (m *Model) keepCodes(dev kernels.Device, w *checkpoint.Weights) {
 	if device, ok := dev.(kernels.QuantizedProducts); ok && w.Format != nil {
-		m.keepWhere(device.CheckQuantized, w)
+		m.keepWhere(device.CheckQuantized, w, dev.Definition().Acts)
 	}
 }
 
-// keepWhere is keepCodes where check has no objection.
-func (m *Model) keepWhere(check func(kernels.QuantizedWeight) error, w *checkpoint.Weights) {
+// keepWhere is keepCodes where check has no objection, for a definition with acts.
+func (m *Model) keepWhere(check func(kernels.QuantizedWeight) error, w *checkpoint.Weights, acts quant.Encoding) {
 	for _, l := range m.linears() {
 		l.W.chooseLayout(w)
-		f, err := l.W.format(w, m.dev.Definition().Acts)
+		f, err := l.W.format(w, acts)
 		switch {
 		case errors.Is(err, errNotCoded):
 			continue
